@@ -1,0 +1,75 @@
+#include "krcore/status.h"
+
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <system_error>
+
+namespace krcore {
+
+std::string_view StatusCodeName(StatusCode code) {
+  switch (code) {
+    case StatusCode::kOk: return "ok";
+    case StatusCode::kNotFound: return "not found";
+    case StatusCode::kExists: return "exists";
+    case StatusCode::kInvalidArgument: return "invalid argument";
+    case StatusCode::kOutOfMemory: return "out of memory";
+    case StatusCode::kUnavailable: return "unavailable";
+    case StatusCode::kTimeout: return "timeout";
+    case StatusCode::kUnknown: return "unknown outcome";
+    case StatusCode::kUnsupported: return "unsupported";
+    case StatusCode::kPermissionDenied: return "permission denied";
+    case StatusCode::kQueueFull: return "queue full";
+    case StatusCode::kBadState: return "bad state";
+    case StatusCode::kCorrupt: return "corrupt";
+    case StatusCode::kInternal: return "internal error";
+  }
+  return "unknown status code";
+}
+
+namespace {
+
+StatusCode CodeFromErrno(int errnum) {
+  switch (errnum) {
+    case 0: return StatusCode::kOk;
+    case ENOENT: return StatusCode::kNotFound;
+    case EEXIST: return StatusCode::kExists;
+    case EINVAL:
+    case ENAMETOOLONG: return StatusCode::kInvalidArgument;
+    case ENOMEM:
+    case ENOSPC: return StatusCode::kOutOfMemory;
+    case EACCES:
+    case EPERM: return StatusCode::kPermissionDenied;
+    case EOPNOTSUPP:
+    case ENOSYS: return StatusCode::kUnsupported;
+    case ETIMEDOUT: return StatusCode::kTimeout;
+    case ECONNREFUSED:
+    case ENODEV:
+    case EAGAIN: return StatusCode::kUnavailable;
+    default: return StatusCode::kInternal;
+  }
+}
+
+}  // namespace
+
+Status Status::FromErrno(int errnum, std::string what) {
+  what += ": ";
+  what += std::generic_category().message(errnum);
+  return {CodeFromErrno(errnum), std::move(what)};
+}
+
+void DieOfMissingValue(const Status& status) {
+  std::fprintf(stderr, "Result::value() called on: %s\n", status.ToString().c_str());
+  std::abort();
+}
+
+std::string Status::ToString() const {
+  std::string text(StatusCodeName(code_));
+  if (message_) {
+    text += ": ";
+    text += *message_;
+  }
+  return text;
+}
+
+}  // namespace krcore

@@ -1,0 +1,115 @@
+// Node: one process's attachment to a fabric. It owns the device, the DC target through which peers reach
+// the process's registered memory, and the metadata cache that makes qconnect cheap (KRCORE, USENIX ATC'22,
+// section 3). Threads take a QueuePool each from it and make VirtualQueues there.
+//
+// Thread safety: all methods may be called from any thread. Objects made from a Node must be destroyed before it.
+// Blocking: Open, memory and publishing calls make system calls and wait up to their deadlines; nothing here
+// is on the data path.
+#ifndef KRCORE_NODE_H_
+#define KRCORE_NODE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "krcore/clock.h"
+#include "krcore/status.h"
+#include "krcore/types.h"
+
+namespace krcore {
+
+class QueuePool;
+struct QueuePoolOptions;
+
+struct NodeOptions {
+  std::string rnic = "sw";     // provider, see RnicProviders()
+  std::string fabric;          // sw: name of the fabric; "inproc:..." is private to the process
+  NodeId node = kNoNode;       // kNoNode: assigned by the fabric (compute nodes)
+  bool create_fabric = false;  // otherwise a missing fabric is kNotFound
+  Clock* clock = nullptr;      // null: RealClock()
+};
+
+// A registered memory range of a peer, as its metadata record lists it.
+struct RemoteRegion {
+  uint64_t addr = 0;    // in the peer's address space: what WorkRequest::remote_addr counts from
+  uint64_t length = 0;  // bytes
+  uint32_t rkey = 0;
+  uint32_t tag = 0;  // the owner's word for what it is, e.g. kvs::kPoolRegionTag
+};
+inline constexpr size_t kMaxRegionsPerNode = 2;
+
+// Memory of this node that its own queues, and with remote rights its peers, may name in work requests.
+class Region {
+ public:
+  virtual ~Region() = default;
+  virtual std::span<std::byte> bytes() const = 0;
+  virtual uint32_t lkey() const = 0;
+  virtual uint32_t rkey() const = 0;
+  virtual bool adopted() const = 0;  // contents are those of a predecessor (see RegionOptions::name)
+  // Backs [offset, offset + length) with huge pages where the kernel can; seconds per GiB; safe while in use.
+  virtual Status CollapseToHugePages(size_t offset, size_t length) = 0;
+};
+
+struct RegionOptions {
+  size_t length = 0;  // bytes
+  // Rights of peers, of AccessRights. 0: local use only, private memory.
+  uint32_t remote_rights = 0;
+  uint32_t tag = 0;
+  // Not empty (remote rights only): the memory survives a crash of this process and is found again by the
+  // next Node of the same id and fabric under this name, if the length is the same.
+  std::string name;
+  bool keep_on_close = false;  // survives a clean close too
+};
+
+class Node {
+ public:
+  // kNotFound: no such fabric (start a memory node first). kExists: the id is in use. kInvalidArgument,
+  // kUnsupported: options.
+  static Result<std::unique_ptr<Node>> Open(const NodeOptions& options);
+  virtual ~Node() = default;
+
+  virtual NodeId id() const = 0;
+  // Differs between two successive holders of one id.
+  virtual uint32_t incarnation() const = 0;
+  virtual Clock& clock() const = 0;
+
+  // Allocates and registers. A region with remote rights is announced to peers by the next Publish().
+  virtual Result<std::unique_ptr<Region>> CreateRegion(const RegionOptions& options) = 0;
+  // Registers the caller's memory for local use. The memory must outlive the Region.
+  virtual Result<std::unique_ptr<Region>> RegisterLocal(void* addr, size_t length) = 0;
+
+  // Makes this node a metadata server: allocates the RDMA-readable table and announces it on the fabric.
+  // `capacity` records. kExists: the fabric has a living one.
+  virtual Status HostMetaServer(uint32_t capacity) = 0;
+  // Writes this node's record (DC target, regions with remote rights) into the metadata server by one-sided
+  // verbs. Waits up to the deadline for a metadata server to appear: kTimeout.
+  virtual Status Publish(Deadline deadline) = 0;
+
+  // Named values of up to kMaxServiceBytes in the metadata server, e.g. which node holds a store's directory. A
+  // name has one owner: kExists while another living node publishes it (the value's claim is one CAS, so of two
+  // racing publishers exactly one wins); a dead owner's or one's own is replaced.
+  virtual Status PublishService(std::string_view name, std::span<const std::byte> value, Deadline deadline) = 0;
+  virtual Result<std::vector<std::byte>> LookupService(std::string_view name, Deadline deadline) = 0;
+
+  // True when the kernel or fabric confirms that this incarnation of the peer is gone, so that nothing it
+  // posted can execute any more. False also when that cannot be known. May make a system call.
+  virtual bool IsConfirmedDead(NodeId node, uint32_t incarnation) = 0;
+
+  // For the exclusive use of one thread at a time.
+  virtual Result<std::unique_ptr<QueuePool>> CreateQueuePool(const QueuePoolOptions& options) = 0;
+};
+inline constexpr size_t kMaxServiceBytes = 64;
+
+std::vector<std::string> RnicProviders();
+
+// Removes what dead processes left of fabrics without a living device; all of this user's, or the named one.
+// Returns the names. Memory that was asked to be kept goes only if `also_kept`.
+Result<std::vector<std::string>> CleanStaleFabrics(const std::string& rnic, const std::string& fabric, bool also_kept);
+
+}  // namespace krcore
+
+#endif  // KRCORE_NODE_H_

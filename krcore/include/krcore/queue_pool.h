@@ -1,0 +1,61 @@
+// QueuePool: the pool of pre-made connections of one thread (KRCORE section 3.2). It holds one CQ and a few
+// DC initiators, each of which reaches every peer, so that VirtualQueue::Connect creates nothing. Several
+// initiators, because an initiator waits for its current target and one dead peer must not stall all.
+//
+// The pool never posts beyond the depth of a physical queue: it counts outstanding WRs, polls when a queue is
+// full, and signals the last WR of a doorbell even if the caller did not. A physical queue that a remote fault
+// broke is reset, and flushed READs are posted again; a flushed WRITE or atomic is reported as kFlushed, its
+// outcome unknown.
+//
+// Thread safety: a pool and its VirtualQueues belong to one thread at a time.
+// Blocking: none of the calls on the data path blocks or makes a system call.
+#ifndef KRCORE_QUEUE_POOL_H_
+#define KRCORE_QUEUE_POOL_H_
+
+#include <cstdint>
+#include <memory>
+
+#include "krcore/clock.h"
+#include "krcore/status.h"
+#include "krcore/types.h"
+
+namespace krcore {
+
+class VirtualQueue;
+class Node;
+
+struct QueuePoolOptions {
+  uint32_t dc_initiators = 2;
+  uint32_t sq_depth = 512;  // WRs per physical queue
+};
+
+struct QueuePoolStats {
+  uint64_t doorbells = 0;  // PostSend calls
+  uint64_t work_requests = 0;
+  uint64_t completions = 0;
+  uint64_t sq_full_polls = 0;  // times a full queue had to be polled before posting
+  uint64_t broken_queues = 0;  // physical queues reset after an error
+  uint64_t reposted_reads = 0;
+  uint64_t metadata_hits = 0;     // qconnects served from the node's cache
+  uint64_t metadata_lookups = 0;  // ... by one-sided READs at the metadata server
+};
+
+class QueuePool {
+ public:
+  virtual ~QueuePool() = default;
+  // An unconnected queue (the paper's `queue`). `depth`: WRs accepted and not yet popped.
+  virtual Result<std::unique_ptr<VirtualQueue>> CreateQueue(uint32_t depth) = 0;
+  // Rings the doorbell of every staged WR.
+  virtual void Flush() = 0;
+  // Flush(), then moves completions from the CQ to the VirtualQueues they belong to. Returns how many WRs,
+  // signaled or not, it found completed.
+  virtual size_t Poll() = 0;
+  virtual Node& node() const = 0;
+  virtual const QueuePoolStats& stats() const = 0;
+  // Bytes this pool holds for connections, whatever the number of peers.
+  virtual size_t memory_bytes() const = 0;
+};
+
+}  // namespace krcore
+
+#endif  // KRCORE_QUEUE_POOL_H_

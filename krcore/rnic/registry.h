@@ -1,0 +1,37 @@
+// Opens a Device by provider name: the one place in the libraries that names concrete providers.
+#ifndef KRCORE_RNIC_REGISTRY_H_
+#define KRCORE_RNIC_REGISTRY_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "krcore/rnic/rnic.h"
+
+namespace krcore::rnic {
+
+struct DeviceOptions {
+  std::string provider = "sw";
+  // sw: the fabric's name ([A-Za-z0-9_-]{1,40}), shared by processes of one user on one host. A name that
+  // starts with "inproc:" is private to this process: nothing appears in the file system.
+  std::string fabric;
+  NodeId node = kNoNode;       // kNoNode: the fabric assigns one from kFirstDynamicNode up
+  bool create_fabric = false;  // otherwise a missing fabric is kNotFound
+};
+
+// kNotFound: no such fabric. kExists: the node id is taken by a living device. kUnsupported: provider unknown to this
+// build (the message lists the known ones). kInvalidArgument: malformed name.
+Result<std::unique_ptr<Device>> OpenDevice(const DeviceOptions& options);
+
+std::vector<std::string> ProviderNames();
+
+struct CleanReport {
+  std::vector<std::string> removed;  // names of fabrics that had no living device
+};
+// Removes the shared memory of fabrics of this user without a living device: all, or the named one.
+// Fabrics whose memory was asked to be kept (AllocOptions::keep_on_close) stay unless `also_kept`.
+Result<CleanReport> CleanStaleFabrics(const std::string& provider, const std::string& fabric, bool also_kept);
+
+}  // namespace krcore::rnic
+
+#endif  // KRCORE_RNIC_REGISTRY_H_

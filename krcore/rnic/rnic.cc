@@ -1,0 +1,16 @@
+#include "krcore/rnic/rnic.h"
+
+namespace krcore::rnic {
+
+std::string_view QpStateName(QpState state) {
+  switch (state) {
+    case QpState::kReset: return "RESET";
+    case QpState::kInit: return "INIT";
+    case QpState::kRtr: return "RTR";
+    case QpState::kRts: return "RTS";
+    case QpState::kErr: return "ERR";
+  }
+  return "unknown QP state";
+}
+
+}  // namespace krcore::rnic

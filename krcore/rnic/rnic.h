@@ -1,0 +1,243 @@
+// The RNIC interface: what krcore needs of "a NIC", whoever provides it (sw: shared memory; later verbs,
+// sim). The conformance suite in tests/rnic/ is written against this header and runs on every provider.
+//
+// Objects. A Device is one port of one NIC as one process opened it. From it come Pds; from a Pd come Mrs,
+// Qps and Dcts; Cqs belong to the Device. Every object is owned by the caller through unique_ptr and must be
+// destroyed before what it was made from. Destroying a Qp flushes it; destroying an Mr makes its keys invalid.
+//
+// Promises of every provider, and no more (ARCHITECTURE.md, "Promises of an RNIC"):
+//  1. Only an aligned 8-byte word is atomic. A longer READ or WRITE may tear anywhere at word boundaries, and
+//     the words of one READ or WRITE are touched in no particular order.
+//  2. WRs posted on one Qp to one peer execute in order, with one exception: a WRITE, SEND or atomic does not
+//     wait for an earlier READ unless it carries kFence. A READ posted after an atomic sees it.
+//  3. Nothing is ordered across Qps or, on a DC initiator, across peers.
+//  4. Completions of one Qp's send queue appear in posting order, each at most once. An unsignaled WR
+//     completes silently with the next signaled one; a failed WR always completes, and moves the Qp to ERR,
+//     which flushes everything posted later (kFlushed).
+//  5. A flushed or kRetryExceeded WRITE or atomic has an unknown outcome.
+//  6. The target's CPU takes no part in READ, WRITE and atomics.
+//  7. Atomics are atomic against other NICs' atomics through the same device; against CPU atomics only where
+//     Caps::cpu_coherent_atomics says so.
+//
+// An operation that a provider lacks returns kUnsupported.
+//
+// Thread safety: a Device and a Pd may be used from several threads. A Cq, together with every Qp and Dct
+// that completes into it, belongs to one thread at a time.
+// Blocking: nothing here blocks, except Open, AllocMemory and destructors, which make system calls.
+#ifndef KRCORE_RNIC_RNIC_H_
+#define KRCORE_RNIC_RNIC_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "krcore/status.h"
+#include "krcore/types.h"
+
+namespace krcore::rnic {
+
+struct Caps {
+  std::string provider;    // "sw", "verbs", "sim"
+  uint32_t max_qp_wr = 0;  // largest sq_depth / rq_depth
+  uint32_t max_sge = 0;
+  uint32_t max_cqe = 0;
+  uint32_t max_inline_bytes = 0;
+  uint32_t ud_mtu_bytes = 0;       // payload of one UD send
+  uint32_t max_message_bytes = 0;  // READ and WRITE
+  bool dc = false;                 // QpType::kDci and CreateDct work
+  bool software_dc = false;        // ... but by software over UD, with CPU at the target
+  bool cpu_coherent_atomics = false;
+  bool shared_memory_required = false;  // remote access needs memory from AllocMemory
+};
+
+// Where a peer's device is: what an address handle is made of. 32 bytes, plain data, as it travels in the
+// metadata server. `bytes` is the provider's own (sw: device index; RoCE: GID, MAC).
+struct DeviceAddress {
+  NodeId node = kNoNode;
+  uint32_t incarnation = 0;  // a successor of a dead device differs in it
+  uint8_t bytes[24] = {};
+};
+static_assert(sizeof(DeviceAddress) == 32);
+
+enum class QpType : uint8_t { kRc, kUd, kDci };
+enum class QpState : uint8_t { kReset, kInit, kRtr, kRts, kErr };
+std::string_view QpStateName(QpState state);
+
+// Resolves a DeviceAddress once, so that WRs need not. Immutable; usable with every Qp of its Device.
+class AddressHandle {
+ public:
+  virtual ~AddressHandle() = default;
+};
+
+// One element of Qp::PostSend: a WorkRequest plus, for UD and DC, where it goes.
+struct SendWr : WorkRequest {
+  const AddressHandle* ah = nullptr;  // UD, DCI
+  uint32_t remote_qpn = 0;            // UD: QP number; DCI: DCT number
+  uint32_t qkey = 0;                  // UD
+  uint64_t dc_key = 0;                // DCI
+};
+
+struct RecvWr {
+  uint64_t wr_id = 0;
+  const Sge* sg_list = nullptr;
+  uint8_t num_sge = 0;
+};
+
+class Mr {
+ public:
+  virtual ~Mr() = default;
+  void* addr() const { return addr_; }
+  size_t length() const { return length_; }
+  uint32_t lkey() const { return lkey_; }
+  uint32_t rkey() const { return rkey_; }
+
+ protected:
+  void* addr_ = nullptr;
+  size_t length_ = 0;
+  uint32_t lkey_ = 0;
+  uint32_t rkey_ = 0;
+};
+
+class Cq {
+ public:
+  virtual ~Cq() = default;
+  // Moves up to out.size() completions into `out`, oldest first, and returns how many. Drives the provider
+  // where it has no hardware to do so.
+  virtual size_t Poll(std::span<Completion> out) = 0;
+  // True once completions were lost because more WRs were outstanding than the Cq is deep. Sticky.
+  virtual bool overrun() const = 0;
+};
+
+struct QpAttr {
+  QpType type = QpType::kRc;
+  Cq* send_cq = nullptr;
+  Cq* recv_cq = nullptr;           // may equal send_cq
+  uint32_t sq_depth = 128;         // WRs
+  uint32_t rq_depth = 0;           // WRs; 0: the queue receives nothing
+  uint32_t max_recv_bytes = 4096;  // longest message a receive may carry (sw reserves rq_depth of them)
+};
+
+// What Qp::ToRtr needs of the peer (RC). UD and DCI take a default-constructed one.
+struct QpPeer {
+  DeviceAddress device;
+  uint32_t qpn = 0;
+  uint32_t psn = 0;
+};
+
+class Qp {
+ public:
+  virtual ~Qp() = default;
+  uint32_t num() const { return num_; }
+  virtual QpType type() const = 0;
+  virtual QpState state() const = 0;
+
+  // The verbs' state machine: RESET -> INIT -> RTR -> RTS; any -> ERR; any -> RESET. Another order returns
+  // kBadState and changes nothing. PostRecv is legal from INIT on; PostSend from RTS on (in ERR a posted WR is
+  // flushed); incoming requests are served from RTR on.
+  virtual Status ToInit(uint32_t access_rights, uint32_t qkey) = 0;  // rights granted to the RC peer; qkey: UD
+  virtual Status ToRtr(const QpPeer& peer) = 0;                      // kNotFound: no such device or Qp
+  virtual Status ToRts() = 0;
+  virtual Status ToErr() = 0;
+  virtual Status ToReset() = 0;
+
+  // Posts all WRs in order behind one doorbell. On failure posts those before *bad_index and none after.
+  // kQueueFull: a slot of the send queue is free again once its completion, or a later one, was polled.
+  // kInvalidArgument: malformed (SGE count, atomic not 8 bytes or unaligned, inline too long, opcode that the
+  // type lacks, missing address handle). Everything a real NIC finds only while executing (keys, bounds,
+  // rights, the peer's state) is reported by completion.
+  virtual Status PostSend(std::span<const SendWr> wrs, size_t* bad_index) = 0;
+  virtual Status PostRecv(std::span<const RecvWr> wrs, size_t* bad_index) = 0;
+
+ protected:
+  uint32_t num_ = 0;
+};
+
+// A DC target: accepts requests of any DC initiator that knows (address, number, dc_key).
+class Dct {
+ public:
+  virtual ~Dct() = default;
+  uint32_t num() const { return num_; }
+  uint64_t dc_key() const { return dc_key_; }
+  // Receives for SENDs and WRITE_WITH_IMMs from any initiator (the DCT's SRQ).
+  virtual Status PostRecv(std::span<const RecvWr> wrs, size_t* bad_index) = 0;
+
+ protected:
+  uint32_t num_ = 0;
+  uint64_t dc_key_ = 0;
+};
+
+struct DctAttr {
+  uint64_t dc_key = 0;
+  uint32_t access_rights = kRemoteRead | kRemoteWrite | kRemoteAtomic;
+  Cq* recv_cq = nullptr;  // null: one-sided requests only
+  uint32_t rq_depth = 0;
+  uint32_t max_recv_bytes = 4096;
+};
+
+class Pd {
+ public:
+  virtual ~Pd() = default;
+  // Registers [addr, addr + length). Remote rights on memory that peers cannot reach (not from AllocMemory,
+  // where Caps::shared_memory_required) return kUnsupported. Keys carry a generation: a key of a destroyed Mr
+  // is refused, not reused, for at least 255 registrations.
+  virtual Result<std::unique_ptr<Mr>> RegisterMemory(void* addr, size_t length, uint32_t access_rights) = 0;
+  virtual Result<std::unique_ptr<Qp>> CreateQp(const QpAttr& attr) = 0;
+  virtual Result<std::unique_ptr<Dct>> CreateDct(const DctAttr& attr) = 0;
+};
+
+// Memory that peers can reach. Zeroed when fresh, page-aligned (2 MiB-aligned from 2 MiB up), reserved (no
+// SIGBUS later). Unmapped on destruction; whether a named one is deleted then, see AllocOptions.
+class Memory {
+ public:
+  virtual ~Memory() = default;
+  std::span<std::byte> bytes() const { return bytes_; }
+  // True when the contents are those a dead or stopped predecessor of the same name left.
+  bool adopted() const { return adopted_; }
+  // Asks the kernel to back the next `length` bytes from `offset` with huge pages; may take seconds per GiB.
+  // kUnsupported where the kernel cannot. Safe while the memory is in use.
+  virtual Status CollapseToHugePages(size_t offset, size_t length) = 0;
+
+ protected:
+  std::span<std::byte> bytes_;
+  bool adopted_ = false;
+};
+
+struct AllocOptions {
+  // Not empty: survives this process and is found again by a later Device of the same node id on the same
+  // fabric under the same name ([a-z0-9_-]{1,32}). The length must match, or kInvalidArgument.
+  std::string name;
+  bool keep_on_close = false;  // a named one outlives even a clean close
+};
+
+enum class PeerState : uint8_t {
+  kAlive,
+  kDead,         // confirmed: the kernel reported its process gone, or it closed. Nothing it posted can still run.
+  kUnreachable,  // cannot be told apart from slow; never treat as dead
+};
+
+class Device {
+ public:
+  virtual ~Device() = default;
+  virtual const Caps& caps() const = 0;
+  virtual const DeviceAddress& address() const = 0;
+
+  virtual Result<std::unique_ptr<Pd>> CreatePd() = 0;
+  virtual Result<std::unique_ptr<Cq>> CreateCq(uint32_t depth) = 0;
+  virtual Result<std::unique_ptr<Memory>> AllocMemory(size_t length, const AllocOptions& options) = 0;
+  virtual Result<std::unique_ptr<AddressHandle>> CreateAddressHandle(const DeviceAddress& address) = 0;
+  // Asks the kernel or fabric, may make a system call.
+  virtual PeerState QueryPeer(const DeviceAddress& address) = 0;
+
+  // Small records that every device of the fabric can read before it is connected to anything (on sw in the
+  // fabric's control segment; on verbs answered over TCP). Names [a-z0-9_-]{1,15}, values up to 112 bytes.
+  // A record goes when the device that published it closes or dies.
+  virtual Status PublishRecord(const std::string& name, std::span<const std::byte> value) = 0;
+  virtual Result<std::vector<std::byte>> LookupRecord(const std::string& name) = 0;  // kNotFound
+};
+
+}  // namespace krcore::rnic
+
+#endif  // KRCORE_RNIC_RNIC_H_

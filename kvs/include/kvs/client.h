@@ -1,0 +1,150 @@
+// The key-value store: RACE hashing (USENIX ATC'21) over one-sided RDMA through krcore::VirtualQueue.
+//
+//   A store inside this process:                          A client of a running fabric:
+//     auto store = kvs::Store::OpenEmbedded({}).value();    auto store = kvs::Store::Open({.fabric = "demo"}).value();
+//     auto client = store->NewClient().value();             auto client = store->NewClient().value();
+//     client->Put("hello", "world");                        client->Put("hello", "world");
+//
+// Keys are 1 to kMaxKeyBytes bytes, values 0 to kMaxValueBytes, both binary. Every operation is linearizable
+// per key.
+//
+// Thread safety: a Store may be used from any thread. A Client, and everything started through it, belongs to
+// one thread at a time; make one per thread. A Store must outlive its Clients.
+//
+// Failures every operation may report, beside its own:
+//   kInvalidArgument  key or value length outside the limits; nothing was sent
+//   kUnavailable      a memory node is dead or unreachable; nothing was changed
+//   kUnknown          a connection broke under a write: it may or may not have happened
+//   kTimeout          StoreOptions::operation_timeout_ms passed; a write may or may not have happened
+//   kOutOfMemory      the memory nodes are full (writes only); nothing was changed
+//   kCorrupt          a block's checksum did not match within the timeout
+#ifndef KVS_CLIENT_H_
+#define KVS_CLIENT_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "krcore/clock.h"
+#include "krcore/status.h"
+#include "krcore/types.h"
+#include "kvs/task.h"
+
+namespace krcore {
+class Node;
+}
+
+namespace kvs {
+
+using krcore::Result;
+using krcore::Status;
+using krcore::StatusCode;
+
+inline constexpr size_t kMaxKeyBytes = 65'535;
+inline constexpr size_t kMaxValueBytes = size_t{16} << 20;
+
+struct StoreOptions {
+  std::string rnic = "sw";               // provider
+  std::string fabric;                    // name of the fabric
+  int64_t operation_timeout_ms = 5'000;  // per operation
+  int64_t open_timeout_ms = 5'000;       // to find the metadata server and the memory nodes
+  krcore::Clock* clock = nullptr;        // null: the host's
+};
+
+struct EmbeddedOptions {
+  size_t memory_bytes = size_t{256} << 20;  // of the one memory node inside the process
+  int64_t operation_timeout_ms = 5'000;
+};
+
+struct ClientOptions {
+  uint32_t max_in_flight = 64;  // operations; more wait their turn in order
+};
+
+// What a client did, so that a run explains itself. Monotonic counts.
+struct ClientStats {
+  uint64_t operations = 0;
+  uint64_t round_trips = 0;                     // batches waited for
+  uint64_t reads = 0, writes = 0, atomics = 0;  // verbs
+  uint64_t cas_failures = 0;                    // slot CASes that lost a race
+  uint64_t restarts = 0;                        // operations that began again
+  uint64_t splits = 0;                          // subtable splits completed by this client
+  uint64_t slots_migrated = 0;                  // slots decided by this client, splitting or helping
+  uint64_t stale_directory_hits = 0;
+  uint64_t directory_reads = 0;
+  uint64_t checksum_retries = 0;
+  uint64_t blocks_retired = 0, blocks_reused = 0;
+  uint64_t chunks_taken = 0;  // of memory, from memory nodes
+};
+
+// The table's shape, by one pass over the directory.
+struct TableStats {
+  uint32_t global_depth = 0;
+  uint64_t subtables = 0;
+  uint64_t slots = 0;
+  uint64_t used_slots = 0;
+  double load_factor = 0;  // used_slots / slots
+  struct MemoryNode {
+    krcore::NodeId node = 0;
+    uint64_t capacity_bytes = 0;
+    uint64_t taken_bytes = 0;  // handed out to clients in chunks, or reserved by the layout
+  };
+  std::vector<MemoryNode> memory_nodes;
+};
+
+class Client {
+ public:
+  virtual ~Client() = default;
+
+  // ---- Blocking: each runs the coroutine of the same name to its end, and everything else in flight along.
+  Status Get(std::string_view key, std::string* value);         // kNotFound
+  Status Put(std::string_view key, std::string_view value);     // inserts or overwrites
+  Status Insert(std::string_view key, std::string_view value);  // kExists
+  Status Update(std::string_view key, std::string_view value);  // kNotFound
+  Status Delete(std::string_view key);                          // kNotFound
+  // statuses[i] and values[i] are those of keys[i]; the three spans have one length. Two round trips for all.
+  void MultiGet(std::span<const std::string_view> keys, std::span<std::string> values, std::span<Status> statuses);
+
+  // ---- Asynchronous: lazily started coroutines. `key`, `value` are borrowed until the task is done. Await them
+  // in a coroutine of your own that runs under Spawn; many such coroutines share doorbells, which is where
+  // throughput comes from.
+  virtual Task<Status> GetAsync(std::string_view key, std::string* value) = 0;
+  virtual Task<Status> PutAsync(std::string_view key, std::string_view value) = 0;
+  virtual Task<Status> InsertAsync(std::string_view key, std::string_view value) = 0;
+  virtual Task<Status> UpdateAsync(std::string_view key, std::string_view value) = 0;
+  virtual Task<Status> DeleteAsync(std::string_view key) = 0;
+
+  // Starts `task` now, runs it to its first suspension and owns it until it ends.
+  virtual void Spawn(Task<void> task) = 0;
+  // One round: rings doorbells, collects completions, resumes what they concern. Returns the number of completions.
+  // Call it while idle too, every so often: it is what lets other clients reuse memory.
+  virtual size_t Poll() = 0;
+  // Spawned tasks that have not ended.
+  virtual size_t spawned() const = 0;
+  // Polls until every spawned task has ended. Blocks; ends because every operation has a deadline.
+  void Drain();
+
+  virtual const ClientStats& stats() const = 0;
+  // Reads directory and subtables; seconds for large tables. For reports, not for the data path.
+  virtual Result<TableStats> ReadTableStats() = 0;
+};
+
+class Store {
+ public:
+  // Attaches to a running fabric. kNotFound: no such fabric. kUnavailable: it has no store (no memory node) yet.
+  static Result<std::unique_ptr<Store>> Open(const StoreOptions& options);
+  // A whole store in this process: private fabric, metadata server and one memory node. Its data ends with it.
+  static Result<std::unique_ptr<Store>> OpenEmbedded(const EmbeddedOptions& options);
+  virtual ~Store() = default;
+
+  // Connects a new client to every memory node: microseconds, the more so as this process has done it before.
+  virtual Result<std::unique_ptr<Client>> NewClient(const ClientOptions& options = {}) = 0;
+  virtual krcore::Node& node() = 0;
+};
+
+}  // namespace kvs
+
+#endif  // KVS_CLIENT_H_

@@ -1,0 +1,124 @@
+// Task<T>: a lazily started coroutine that yields one T. Awaiting it starts it; its end puts the awaiter on the
+// run queue of the thread that drives it (no deep symmetric transfer: GCC 12 does not always make it a tail call).
+// Frames come from a per-thread free list, so a task costs no malloc in the steady state.
+//
+// Thread safety: a task lives and dies on one thread.
+// GCC 12: no co_await inside a conditional expression or an aggregate initializer.
+#ifndef KVS_TASK_H_
+#define KVS_TASK_H_
+
+#include <coroutine>
+#include <cstddef>
+#include <exception>
+#include <optional>
+#include <utility>
+
+namespace kvs {
+
+// Coroutines that are ready to run. One per thread; a Client drains it in Poll().
+class RunQueue {
+ public:
+  static RunQueue& OfThisThread();
+  void Push(std::coroutine_handle<> handle);
+  // Resumes until empty. Returns how many were resumed.
+  size_t RunAll();
+  bool empty() const { return head_ == tail_; }
+
+ private:
+  void Grow();
+  // A ring of `capacity_`, a power of two, entries; head_ and tail_ count for ever.
+  std::coroutine_handle<>* ring_ = nullptr;
+  size_t capacity_ = 0;
+  size_t head_ = 0, tail_ = 0;
+  friend struct RunQueueOwner;
+};
+
+namespace internal {
+
+void* AllocateFrame(size_t bytes);
+void FreeFrame(void* frame, size_t bytes);
+// Frames allocated and not freed on this thread: for leak checks in tests.
+size_t LiveFrames();
+
+struct PromiseBase {
+  std::coroutine_handle<> continuation;
+
+  static void* operator new(size_t bytes) { return AllocateFrame(bytes); }
+  static void operator delete(void* frame, size_t bytes) { FreeFrame(frame, bytes); }
+  std::suspend_always initial_suspend() noexcept { return {}; }
+  struct FinalAwaiter {
+    bool await_ready() noexcept { return false; }
+    template <typename Promise>
+    void await_suspend(std::coroutine_handle<Promise> handle) noexcept {
+      if (handle.promise().continuation) RunQueue::OfThisThread().Push(handle.promise().continuation);
+    }
+    void await_resume() noexcept {}
+  };
+  FinalAwaiter final_suspend() noexcept { return {}; }
+  void unhandled_exception() noexcept { std::terminate(); }
+};
+
+template <typename T>
+struct Promise : PromiseBase {
+  std::optional<T> value;
+  void return_value(T result) { value.emplace(std::move(result)); }
+  T Take() { return std::move(*value); }
+};
+
+template <>
+struct Promise<void> : PromiseBase {
+  void return_void() {}
+  void Take() {}
+};
+
+}  // namespace internal
+
+template <typename T>
+class [[nodiscard]] Task {
+ public:
+  struct promise_type : internal::Promise<T> {
+    Task get_return_object() { return Task(std::coroutine_handle<promise_type>::from_promise(*this)); }
+  };
+
+  Task() = default;
+  Task(Task&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
+  Task& operator=(Task&& other) noexcept {
+    if (this != &other) {
+      if (handle_) handle_.destroy();
+      handle_ = std::exchange(other.handle_, nullptr);
+    }
+    return *this;
+  }
+  ~Task() {
+    if (handle_) handle_.destroy();
+  }
+
+  bool done() const { return !handle_ || handle_.done(); }
+  // Runs to the first suspension. Once, on a task that nobody awaits.
+  void Start() { handle_.resume(); }
+  // The result of a task that is done.
+  T Take() { return handle_.promise().Take(); }
+
+  auto operator co_await() && noexcept {
+    struct Awaiter {
+      std::coroutine_handle<promise_type> handle;
+      bool await_ready() noexcept { return false; }
+      bool await_suspend(std::coroutine_handle<> awaiting) noexcept {
+        handle.resume();                  // runs at once, to its first suspension
+        if (handle.done()) return false;  // ended already: go on without a turn of the run queue
+        handle.promise().continuation = awaiting;
+        return true;
+      }
+      T await_resume() { return handle.promise().Take(); }
+    };
+    return Awaiter{handle_};
+  }
+
+ private:
+  explicit Task(std::coroutine_handle<promise_type> handle) : handle_(handle) {}
+  std::coroutine_handle<promise_type> handle_ = nullptr;
+};
+
+}  // namespace kvs
+
+#endif  // KVS_TASK_H_
