@@ -1,0 +1,47 @@
+#include "krcore/rnic/registry.h"
+
+#include "krcore/rnic/sw/sw.h"
+
+namespace krcore::rnic {
+namespace {
+
+struct Provider {
+  const char* name;
+  Result<std::unique_ptr<Device>> (*open)(const DeviceOptions&);
+  Result<CleanReport> (*clean)(const std::string& fabric, bool also_kept);
+};
+
+constexpr Provider kProviders[] = {
+    {"sw", sw::Open, sw::CleanStale},
+};
+
+Result<const Provider*> FindProvider(const std::string& name) {
+  std::string known;
+  for (const Provider& provider : kProviders) {
+    if (name == provider.name) return &provider;
+    known += (known.empty() ? "" : ", ") + std::string(provider.name);
+  }
+  return Status(StatusCode::kUnsupported, "this build has no RNIC provider '" + name + "'; it has: " + known);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Device>> OpenDevice(const DeviceOptions& options) {
+  auto provider = FindProvider(options.provider);
+  if (!provider.ok()) return provider.status();
+  return (*provider)->open(options);
+}
+
+std::vector<std::string> ProviderNames() {
+  std::vector<std::string> names;
+  for (const Provider& provider : kProviders) names.emplace_back(provider.name);
+  return names;
+}
+
+Result<CleanReport> CleanStaleFabrics(const std::string& provider, const std::string& fabric, bool also_kept) {
+  auto found = FindProvider(provider);
+  if (!found.ok()) return found.status();
+  return (*found)->clean(fabric, also_kept);
+}
+
+}  // namespace krcore::rnic

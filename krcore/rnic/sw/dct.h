@@ -1,0 +1,22 @@
+// DC target: an entry in the device's Qp table that any initiator with the key may use.
+#ifndef KRCORE_RNIC_SW_DCT_H_
+#define KRCORE_RNIC_SW_DCT_H_
+
+#include "krcore/rnic/rnic.h"
+#include "krcore/rnic/sw/shared_device.h"
+
+namespace krcore::rnic::sw {
+
+class SwDct final : public Dct {
+ public:
+  SwDct(SharedDevice* device, const DctAttr& attr, uint32_t number);
+  ~SwDct() override;
+  Status PostRecv(std::span<const RecvWr> wrs, size_t* bad_index) override;
+
+ private:
+  SharedDevice* const device_;
+};
+
+}  // namespace krcore::rnic::sw
+
+#endif  // KRCORE_RNIC_SW_DCT_H_

@@ -1,0 +1,176 @@
+#include "krcore/rnic/sw/fabric.h"
+
+#include <sys/random.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+
+namespace krcore::rnic::sw {
+
+void InitControl(Control& control) {
+  // Random, so that metadata of an earlier fabric of the same name never fits a device of this one.
+  uint32_t first = 0;
+  if (getrandom(&first, sizeof(first), 0) != sizeof(first)) first = static_cast<uint32_t>(getpid());
+  control.next_incarnation = std::max(first & 0x3fff'ffff, 1U);
+  control.next_node = kFirstDynamicNode;
+  control.next_record_version = 1;
+  std::atomic_ref(control.magic).store(kControlMagic, std::memory_order_release);
+}
+
+Status CheckFabricName(const std::string& fabric) {
+  if (fabric.starts_with(kInprocPrefix)) return {};
+  const auto allowed = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-';
+  };
+  if (!fabric.empty() && fabric.size() <= 40 && std::all_of(fabric.begin(), fabric.end(), allowed)) return {};
+  return {StatusCode::kInvalidArgument, "fabric name '" + fabric + "' is not 1 to 40 of [A-Za-z0-9_-]"};
+}
+
+std::string Fabric::SegmentSuffix(uint32_t index, uint32_t incarnation, uint64_t serial) {
+  char text[kSuffixBytes];
+  std::snprintf(text, sizeof(text), "d%u-%u.%llu", index, incarnation, static_cast<unsigned long long>(serial));
+  return text;
+}
+
+Result<std::unique_ptr<Fabric>> Fabric::Join(const DeviceOptions& options) {
+  KRCORE_RETURN_IF_ERROR(CheckFabricName(options.fabric));
+  auto backing = options.fabric.starts_with(kInprocPrefix) ? OpenInprocBacking(options.fabric, options.create_fabric)
+                                                           : OpenShmBacking(options.fabric, options.create_fabric);
+  if (!backing.ok()) return backing.status();
+  std::unique_ptr<Fabric> fabric(new Fabric(options.fabric, *std::move(backing)));
+  fabric->Reclaim();
+  Status taken;
+  if (!options.create_fabric && !fabric->AnybodyAlive()) {
+    taken = {StatusCode::kNotFound,
+             "fabric " + options.fabric +
+                 " has no living device; start a memory node on it, which takes it over, or clean it"};
+  } else {
+    taken = fabric->TakeSlot(options.node);
+  }
+  fabric->backing_->UnlockAdmin();
+  if (!taken.ok()) return taken;
+  return fabric;
+}
+
+Status Fabric::TakeSlot(NodeId wanted) {
+  Control& shared = control();
+  auto node = ChooseNode(wanted);
+  if (!node.ok()) return node.status();
+  uint32_t index = 0;
+  while (index < kMaxDevices && shared.devices[index].life.load(std::memory_order_relaxed) != 0) ++index;
+  if (index == kMaxDevices) {
+    return {StatusCode::kOutOfMemory,
+            "fabric " + name_ + " has " + std::to_string(kMaxDevices) + " devices, its limit"};
+  }
+  // A death from here on leaves at most files of an incarnation that is in no slot: Reclaim finds them.
+  const uint32_t incarnation = shared.next_incarnation++;
+  if (shared.next_incarnation == 0) shared.next_incarnation = 1;
+  auto segment = backing_->Create(SegmentSuffix(index, incarnation, 0), sizeof(DeviceSegment));
+  if (!segment.ok()) return segment.status();
+  // Held before it is alive: whoever sees it alive and not held may conclude that it died.
+  if (Status held = backing_->Hold(index); !held.ok()) {
+    backing_->Remove(SegmentSuffix(index, incarnation, 0));
+    return held;
+  }
+  DeviceSlot& slot = shared.devices[index];
+  slot.node.store(*node, std::memory_order_relaxed);
+  slot.pid.store(getpid(), std::memory_order_relaxed);
+  slot.life.store(LifeWord(incarnation, Life::kAlive), std::memory_order_release);
+  segment_ = *std::move(segment);
+  node_ = *node;
+  index_ = index;
+  incarnation_ = incarnation;
+  return {};
+}
+
+Result<NodeId> Fabric::ChooseNode(NodeId wanted) {
+  Control& shared = control();
+  const auto holder = [&](NodeId node) -> const DeviceSlot* {
+    for (const DeviceSlot& slot : shared.devices) {
+      if (slot.life.load(std::memory_order_relaxed) != 0 && slot.node.load(std::memory_order_relaxed) == node)
+        return &slot;
+    }
+    return nullptr;
+  };
+  if (wanted != kNoNode) {
+    const DeviceSlot* slot = holder(wanted);
+    if (slot == nullptr) return wanted;
+    return Status(StatusCode::kExists, "node id " + std::to_string(wanted) + " of fabric " + name_ +
+                                           " is held by process " +
+                                           std::to_string(slot->pid.load(std::memory_order_relaxed)) +
+                                           "; choose another id or stop that process");
+  }
+  // A counter, not the lowest free one: ids of the recently dead stay unused for a while.
+  for (;;) {
+    const NodeId node = shared.next_node++;
+    if (shared.next_node < kFirstDynamicNode) shared.next_node = kFirstDynamicNode;
+    if (node >= kFirstDynamicNode && holder(node) == nullptr) return node;
+  }
+}
+
+bool Fabric::ConfirmAlive(uint32_t index, uint32_t incarnation) {
+  DeviceSlot& slot = control().devices[index];
+  uint64_t alive = LifeWord(incarnation, Life::kAlive);
+  if (slot.life.load(std::memory_order_acquire) != alive) return false;
+  if (index == index_ && incarnation == incarnation_) return true;
+  // The slot is held from before its word says alive until after it no longer does; and a word that has left
+  // alive(incarnation) never returns to it. So held and still alive afterwards: held by that incarnation.
+  if (backing_->HeldByOther(index)) return slot.life.load(std::memory_order_acquire) == alive;
+  slot.life.compare_exchange_strong(alive, LifeWord(incarnation, Life::kDead), std::memory_order_acq_rel);
+  return false;
+}
+
+uint32_t Fabric::FindIncarnation(uint32_t incarnation) {
+  const uint64_t alive = LifeWord(incarnation, Life::kAlive);
+  for (uint32_t index = 0; index < kMaxDevices; ++index) {
+    if (control().devices[index].life.load(std::memory_order_acquire) == alive) return index;
+  }
+  return kMaxDevices;
+}
+
+bool Fabric::AnybodyAlive() {
+  for (uint32_t index = 0; index < kMaxDevices; ++index) {
+    const uint64_t word = control().devices[index].life.load(std::memory_order_relaxed);
+    if (LifeOf(word) == Life::kAlive && ConfirmAlive(index, IncarnationOf(word))) return true;
+  }
+  return false;
+}
+
+void Fabric::Reclaim() {
+  Control& shared = control();
+  std::vector<std::pair<uint32_t, uint32_t>> alive;  // index, incarnation
+  for (uint32_t index = 0; index < kMaxDevices; ++index) {
+    std::atomic<uint64_t>& life = shared.devices[index].life;
+    const uint64_t word = life.load(std::memory_order_acquire);
+    if (word == 0) continue;
+    if (LifeOf(word) == Life::kAlive && ConfirmAlive(index, IncarnationOf(word))) {
+      alive.emplace_back(index, IncarnationOf(word));
+    } else {
+      life.store(0, std::memory_order_release);
+    }
+  }
+  for (RecordSlot& record : shared.records) {
+    const auto owns = [&](const auto& device) { return device.second == record.owner; };
+    if (record.version != 0 && std::none_of(alive.begin(), alive.end(), owns)) record.version = 0;
+  }
+  for (const std::string& suffix : backing_->List()) {
+    uint32_t index = 0, incarnation = 0;
+    if (std::sscanf(suffix.c_str(), "d%u-%u.", &index, &incarnation) != 2) continue;
+    if (std::find(alive.begin(), alive.end(), std::pair(index, incarnation)) == alive.end()) backing_->Remove(suffix);
+  }
+}
+
+Fabric::~Fabric() {
+  if (index_ == kMaxDevices || inert()) return;
+  const AdminLock lock(*backing_);
+  control().devices[index_].life.store(LifeWord(incarnation_, Life::kDead), std::memory_order_release);
+  // Without the lock the others reclaim what is left here, as after a crash.
+  if (!lock.status().ok()) return;
+  Reclaim();
+  backing_->Release(index_);
+  index_ = kMaxDevices;
+  if (!AnybodyAlive()) backing_->RemoveControl();
+}
+
+}  // namespace krcore::rnic::sw

@@ -1,0 +1,135 @@
+// What the processes of a fabric share: the control segment (one per fabric) and the device segment (one per
+// device). Plain memory, the same layout in every process; addresses in it are the owner's and mean nothing
+// elsewhere. docs/rnic.md says why a kill -9 at any instruction leaves all of it usable.
+//
+// Who writes what: slots of the control segment change under the fabric's admin lock, but for DeviceSlot::life,
+// which anybody may move from alive to dead by CAS. A device segment is written by its owner only. Inboxes
+// (inbox.h) are the one structure that several devices write.
+#ifndef KRCORE_RNIC_SW_LAYOUT_H_
+#define KRCORE_RNIC_SW_LAYOUT_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "krcore/types.h"
+
+namespace krcore::rnic::sw {
+
+// Bump with every change of a structure below: processes of different builds must not share a fabric.
+inline constexpr uint64_t kControlMagic = 0x73'75'72'67'65'6b'00'01;
+
+inline constexpr uint32_t kMaxDevices = 1024;
+inline constexpr uint32_t kMaxRecords = 256;
+inline constexpr uint32_t kMaxMrs = 2048;       // per device
+inline constexpr uint32_t kMaxQps = 1024;       // per device; Qps and Dcts
+inline constexpr uint32_t kMaxSegments = 1024;  // per device; memories and inboxes
+inline constexpr uint32_t kNoSegment = ~uint32_t{0};
+
+static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<uint32_t>::is_always_lock_free);
+
+enum class Life : uint8_t { kFree = 0, kAlive = 1, kDead = 2 };
+
+// Incarnation and life in one word, so that one load tells a device's initiators whether *their* peer lives.
+constexpr uint64_t LifeWord(uint32_t incarnation, Life life) {
+  return uint64_t{incarnation} << 8 | static_cast<uint64_t>(life);
+}
+constexpr Life LifeOf(uint64_t word) { return static_cast<Life>(word & 0xff); }
+constexpr uint32_t IncarnationOf(uint64_t word) { return static_cast<uint32_t>(word >> 8); }
+
+struct alignas(64) DeviceSlot {
+  std::atomic<uint64_t> life;  // released when the device segment is complete; pairs with acquire loads of peers
+  std::atomic<uint32_t> node;
+  std::atomic<int32_t> pid;  // for messages only, never for decisions
+};
+static_assert(sizeof(DeviceSlot) == 64);
+
+inline constexpr size_t kRecordNameBytes = 16;
+inline constexpr size_t kRecordValueBytes = 112;
+
+struct alignas(64) RecordSlot {
+  uint64_t version;  // 0: free. Written last, so that a publisher's death leaves a free slot or a whole record
+  uint32_t owner;    // incarnation of the device that published it
+  uint32_t length;
+  char name[kRecordNameBytes];
+  std::byte value[kRecordValueBytes];
+};
+static_assert(sizeof(RecordSlot) == 192);
+
+struct Control {
+  uint64_t magic;  // written last when the segment is made, under the admin lock
+  uint32_t next_incarnation;
+  uint32_t next_node;
+  uint64_t next_record_version;
+  uint64_t reserved[5];
+  DeviceSlot devices[kMaxDevices];
+  RecordSlot records[kMaxRecords];
+};
+static_assert(offsetof(Control, devices) == 64);
+static_assert(sizeof(Control) == 64 + 64 * kMaxDevices + 192 * kMaxRecords);
+
+inline constexpr size_t kSuffixBytes = 48;
+
+// A piece of memory that peers may map: its file is the fabric's prefix and `suffix`.
+struct alignas(64) SegmentEntry {
+  std::atomic<uint64_t> serial;  // 0: free. Never reused within a device; readers check it before and after
+  std::atomic<uint64_t> length;
+  std::atomic<uint64_t> suffix[kSuffixBytes / 8];  // NUL-padded
+};
+static_assert(sizeof(SegmentEntry) == 64);
+
+// One memory region. `key` is lkey and rkey: generation << 16 | index. A peer that sees the key it was given
+// (acquire; the owner stores it last, with release) may use the other fields, and looks at it again before
+// every access.
+struct alignas(64) MrEntry {
+  std::atomic<uint32_t> key;     // 0: free
+  std::atomic<uint32_t> rights;  // of AccessRights
+  std::atomic<uint32_t> pd;
+  std::atomic<uint32_t> segment;  // kNoSegment: private memory
+  std::atomic<uint64_t> serial;   // of that segment
+  std::atomic<uint64_t> base;     // the owner's address, what remote_addr counts from
+  std::atomic<uint64_t> length;
+  std::atomic<uint64_t> offset;  // of base in the segment
+};
+static_assert(sizeof(MrEntry) == 64);
+
+// Other bits of the index part are zero in every key handed out, so comparing the whole key finds bad indices too.
+constexpr uint32_t MrIndex(uint32_t key) { return key & (kMaxMrs - 1); }
+static_assert((kMaxMrs & (kMaxMrs - 1)) == 0 && kMaxMrs <= 0x10000);
+
+enum class EntryType : uint8_t { kRc, kUd, kDci, kDct };
+
+// State of a Qp or Dct, as peers need it, in one word: number << 32 | type << 8 | state (QpState; RTR and RTS
+// differ in the lowest bit only, so "serves requests" is one mask and one compare).
+constexpr uint64_t QpWord(uint32_t number, EntryType type, uint8_t state) {
+  return uint64_t{number} << 32 | uint64_t{static_cast<uint8_t>(type)} << 8 | state;
+}
+
+struct alignas(64) QpEntry {
+  std::atomic<uint64_t> word;  // 0: free. Stored with release after the fields; pairs with initiators' acquire
+  std::atomic<uint64_t> peer;  // RC: PeerWord of the one it is connected to; DCT: the dc_key
+  std::atomic<uint32_t> pd;
+  std::atomic<uint32_t> rights;
+  std::atomic<uint32_t> qkey;
+  std::atomic<uint32_t> inbox_segment;  // kNoSegment: receives nothing
+  std::atomic<uint64_t> inbox_serial;
+};
+static_assert(sizeof(QpEntry) == 64);
+
+// Incarnations are unique on a fabric, so this names one Qp of one device for ever.
+constexpr uint64_t PeerWord(uint32_t incarnation, uint32_t number) { return uint64_t{incarnation} << 32 | number; }
+
+// Numbers are 24 bits wide as in verbs: generation << 10 | index.
+static_assert(kMaxQps == 1 << 10);
+constexpr uint32_t QpIndex(uint32_t number) { return number & (kMaxQps - 1); }
+
+struct DeviceSegment {
+  MrEntry mrs[kMaxMrs];
+  QpEntry qps[kMaxQps];
+  SegmentEntry segments[kMaxSegments];
+};
+static_assert(sizeof(DeviceSegment) == 64 * (kMaxMrs + kMaxQps + kMaxSegments));
+
+}  // namespace krcore::rnic::sw
+
+#endif  // KRCORE_RNIC_SW_LAYOUT_H_

@@ -1,0 +1,132 @@
+#include "krcore/rnic/sw/memory.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "krcore/rnic/sw/shm_file.h"
+
+#ifndef MADV_COLLAPSE
+#  define MADV_COLLAPSE 25  // Linux 6.1; Debian 12's libc headers are older
+#endif
+
+namespace krcore::rnic::sw {
+namespace {
+
+constexpr size_t kMaxMemoryBytes = size_t{1} << 46;
+constexpr int kCollapseTries = 4;  // the kernel answers EAGAIN while it cannot isolate a page
+
+Status CheckName(const std::string& name) {
+  const auto allowed = [](char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_' || c == '-'; };
+  if (name.size() <= 32 && std::all_of(name.begin(), name.end(), allowed)) return {};
+  return {StatusCode::kInvalidArgument, "memory name '" + name + "' is not 1 to 32 of [a-z0-9_-]"};
+}
+
+struct Found {
+  std::shared_ptr<Mapping> mapping;  // null: nothing to adopt
+  std::string suffix;
+};
+
+// Looks for what a predecessor of this node left under the name, whichever way it asked to keep it.
+Result<Found> FindPredecessors(Fabric& fabric, const std::string& name, size_t length, bool keep) {
+  const std::string rest = std::to_string(fabric.node()) + "-" + name;
+  const std::string wanted = (keep ? kKeptPrefix : kNamedPrefix) + rest;
+  for (const char prefix : {kNamedPrefix, kKeptPrefix}) {
+    auto mapping = fabric.backing().Open(prefix + rest);
+    if (!mapping.ok()) {
+      if (mapping.status() == StatusCode::kNotFound) continue;
+      return mapping.status();
+    }
+    if ((*mapping)->length() != RoundUpToPage(length)) {
+      return Status(StatusCode::kInvalidArgument, "memory '" + name + "' of node " + std::to_string(fabric.node()) +
+                                                      " was left with " + std::to_string((*mapping)->length()) +
+                                                      " bytes, not " + std::to_string(RoundUpToPage(length)) +
+                                                      "; ask for the same length, or clean the fabric to start afresh");
+    }
+    if (prefix + rest != wanted) KRCORE_RETURN_IF_ERROR(fabric.backing().Rename(prefix + rest, wanted));
+    return Found{*std::move(mapping), wanted};
+  }
+  return Found{nullptr, wanted};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Memory>> SwMemory::Allocate(Fabric* fabric, Tables* tables, size_t length,
+                                                   const AllocOptions& options) {
+  if (length == 0) return Status(StatusCode::kInvalidArgument, "memory of 0 bytes");
+  if (length > kMaxMemoryBytes) {
+    return Status(StatusCode::kOutOfMemory,
+                  "memory of " + std::to_string(length) + " bytes is more than this machine has");
+  }
+  KRCORE_RETURN_IF_ERROR(CheckName(options.name));
+  const bool keep = options.keep_on_close && !options.name.empty();
+  const uint64_t serial = tables->NextSerial();
+  const std::string own = fabric->OwnSuffix(serial);
+  Found found;
+  if (!options.name.empty()) {
+    if (tables->NameInUse(options.name)) {
+      return Status(StatusCode::kExists, "this device has memory '" + options.name + "' already");
+    }
+    auto looked = FindPredecessors(*fabric, options.name, length, keep);
+    if (!looked.ok()) return looked.status();
+    found = *std::move(looked);
+  }
+  const bool adopted = found.mapping != nullptr;
+  if (!adopted) {
+    auto made = fabric->backing().Create(own, length);
+    if (!made.ok()) return made.status();
+    found.mapping = *std::move(made);
+    if (options.name.empty()) {
+      found.suffix = own;
+    } else if (Status named = fabric->backing().Rename(own, found.suffix); !named.ok()) {
+      // Named only once it is whole: a crash above leaves an unnamed segment, which is reclaimed.
+      fabric->backing().Remove(own);
+      return named;
+    }
+  }
+  std::unique_ptr<SwMemory> memory(new SwMemory(fabric, tables, std::move(found.mapping), found.suffix, keep));
+  auto segment = tables->AddSegment(serial, memory->suffix_, memory->mapping_->addr(), length, options.name);
+  memory->adopted_ = adopted;
+  if (!segment.ok()) return segment.status();
+  memory->segment_ = *segment;
+  memory->bytes_ = {memory->mapping_->addr(), length};
+  return std::unique_ptr<Memory>(std::move(memory));
+}
+
+SwMemory::SwMemory(Fabric* fabric, Tables* tables, std::shared_ptr<Mapping> mapping, std::string suffix, bool keep)
+    : fabric_(fabric), tables_(tables), mapping_(std::move(mapping)), suffix_(std::move(suffix)), keep_(keep) {}
+
+SwMemory::~SwMemory() {
+  if (fabric_->inert()) return;
+  if (segment_.index == kNoSegment) {
+    // Never announced, for lack of room: what a predecessor left must not suffer for that.
+    if (!adopted_) fabric_->backing().Remove(suffix_);
+    return;
+  }
+  tables_->RemoveSegment(segment_, mapping_->addr());
+  if (!keep_) fabric_->backing().Remove(suffix_);
+}
+
+Status SwMemory::CollapseToHugePages(size_t offset, size_t length) {
+  if (offset > bytes_.size() || length > bytes_.size() - offset) {
+    return {StatusCode::kInvalidArgument, "range to collapse lies outside the memory"};
+  }
+  const size_t begin = (offset + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes;
+  const size_t end = (offset + length) / kHugePageBytes * kHugePageBytes;
+  // Page by huge page, so that one that the kernel cannot take at the moment does not keep the others back.
+  for (size_t at = begin; at < end; at += kHugePageBytes) {
+    int error = 0;
+    for (int tries = 0; tries < kCollapseTries; ++tries) {
+      error = madvise(mapping_->addr() + at, kHugePageBytes, MADV_COLLAPSE) == 0 ? 0 : errno;
+      if (error != EAGAIN) break;
+    }
+    if (error == EINVAL) return {StatusCode::kUnsupported, "this kernel cannot collapse shared memory to huge pages"};
+    if (error == ENOMEM) return {StatusCode::kOutOfMemory, "no huge page is free"};
+    if (error != 0 && error != EAGAIN && error != EBUSY)
+      return Status::FromErrno(error, "cannot collapse to huge pages");
+  }
+  return {};
+}
+
+}  // namespace krcore::rnic::sw

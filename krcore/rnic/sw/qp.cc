@@ -1,0 +1,135 @@
+#include "krcore/rnic/sw/qp.h"
+
+#include <algorithm>
+
+namespace krcore::rnic::sw {
+namespace {
+
+EntryType EntryTypeOf(QpType type) {
+  return type == QpType::kRc ? EntryType::kRc : type == QpType::kUd ? EntryType::kUd : EntryType::kDci;
+}
+
+}  // namespace
+
+SwQp::SwQp(SharedDevice* device, const QpAttr& attr, uint32_t pd, uint32_t number)
+    : device_(device),
+      attr_(attr),
+      send_cq_(static_cast<SwCq*>(attr.send_cq)),
+      requester_(&device->fabric, attr.type, number, pd) {
+  num_ = number;
+}
+
+SwQp::~SwQp() {
+  send_cq_->Forget(num_, &counters_);
+  if (!device_->fabric.inert()) device_->tables.RemoveQp(num_);
+}
+
+Status SwQp::WrongState(const char* wanted) const {
+  return {StatusCode::kBadState, "QP is in " + std::string(QpStateName(state_)) + ", which does not lead to " + wanted};
+}
+
+void SwQp::SetState(QpState state) {
+  state_ = state;
+  entry().word.store(QpWord(num_, EntryTypeOf(attr_.type), static_cast<uint8_t>(state)), std::memory_order_release);
+}
+
+Status SwQp::ToInit(uint32_t access_rights, uint32_t qkey) {
+  if (state_ != QpState::kReset) return WrongState("INIT");
+  entry().rights.store(access_rights, std::memory_order_relaxed);
+  entry().qkey.store(qkey, std::memory_order_relaxed);
+  SetState(QpState::kInit);
+  return {};
+}
+
+Status SwQp::ToRtr(const QpPeer& peer) {
+  if (state_ != QpState::kInit) return WrongState("RTR");
+  if (attr_.type == QpType::kRc) {
+    auto found = device_->peers.Get(peer.device);
+    if (!found.ok()) return found.status();
+    const uint64_t word = (*found)->tables().qps[QpIndex(peer.qpn)].word.load(std::memory_order_acquire);
+    if (word >> 32 != peer.qpn || (word >> 8 & 0xff) != static_cast<uint64_t>(EntryType::kRc)) {
+      return {StatusCode::kNotFound,
+              "node " + std::to_string(peer.device.node) + " has no RC QP " + std::to_string(peer.qpn)};
+    }
+    requester_.Connect(*found, peer.qpn);
+    entry().peer.store(PeerWord(peer.device.incarnation, peer.qpn), std::memory_order_relaxed);
+  }
+  SetState(QpState::kRtr);
+  return {};
+}
+
+Status SwQp::ToRts() {
+  if (state_ != QpState::kRtr) return WrongState("RTS");
+  SetState(QpState::kRts);
+  return {};
+}
+
+Status SwQp::ToErr() {
+  SetState(QpState::kErr);
+  return {};
+}
+
+Status SwQp::ToReset() {
+  SetState(QpState::kReset);
+  send_cq_->Forget(num_, &counters_);
+  counters_ = {};
+  requester_.Connect(nullptr, 0);
+  entry().peer.store(0, std::memory_order_relaxed);
+  return {};
+}
+
+void SwQp::CompleteSend(const SendWr& wr, WcStatus status) {
+  ++counters_.posted;
+  if (status == WcStatus::kSuccess && (wr.flags & kSignaled) == 0) return;
+  Completion completion;
+  completion.wr_id = wr.wr_id;
+  completion.status = status;
+  completion.opcode = wr.opcode;
+  completion.qp_num = num_;
+  send_cq_->Push(completion, &counters_, counters_.posted);
+}
+
+void SwQp::Flush(std::span<const SendWr> wrs) {
+  for (const SendWr& wr : wrs) CompleteSend(wr, WcStatus::kFlushed);
+}
+
+Status SwQp::PostSend(std::span<const SendWr> wrs, size_t* bad_index) {
+  const size_t room = attr_.sq_depth - (counters_.posted - counters_.freed);
+  const size_t fits = std::min(wrs.size(), room);
+  size_t at = 0;
+  StatusCode refused = fits < wrs.size() ? StatusCode::kQueueFull : StatusCode::kOk;
+  if (state_ == QpState::kRts) [[likely]] {
+    while (at < fits) {
+      const auto batch = wrs.subspan(at, std::min(fits - at, kMaxBatch));
+      const Requester::Outcome outcome = requester_.Run(batch);
+      for (size_t i = 0; i < outcome.done; ++i) CompleteSend(batch[i], WcStatus::kSuccess);
+      at += outcome.done;
+      if (outcome.done == batch.size()) continue;
+      if (outcome.malformed) {
+        refused = StatusCode::kInvalidArgument;
+        break;
+      }
+      CompleteSend(wrs[at++], outcome.status);
+      (void)ToErr();
+      break;
+    }
+    requester_.EndDoorbell();
+  }
+  if (state_ == QpState::kErr) {
+    Flush(wrs.subspan(at, fits - at));
+    at = fits;
+  } else if (state_ != QpState::kRts) {
+    refused = StatusCode::kBadState;
+  }
+  if (refused == StatusCode::kOk) [[likely]]
+    return {};
+  if (bad_index != nullptr) *bad_index = at;
+  return refused;
+}
+
+Status SwQp::PostRecv(std::span<const RecvWr>, size_t* bad_index) {
+  if (bad_index != nullptr) *bad_index = 0;
+  return StatusCode::kUnsupported;
+}
+
+}  // namespace krcore::rnic::sw

@@ -1,0 +1,45 @@
+// Queue pair: the verbs' state machine and the accounting of its send queue around a Requester.
+#ifndef KRCORE_RNIC_SW_QP_H_
+#define KRCORE_RNIC_SW_QP_H_
+
+#include <memory>
+
+#include "krcore/rnic/rnic.h"
+#include "krcore/rnic/sw/cq.h"
+#include "krcore/rnic/sw/requester.h"
+#include "krcore/rnic/sw/shared_device.h"
+
+namespace krcore::rnic::sw {
+
+class SwQp final : public Qp {
+ public:
+  SwQp(SharedDevice* device, const QpAttr& attr, uint32_t pd, uint32_t number);
+  ~SwQp() override;
+  QpType type() const override { return attr_.type; }
+  QpState state() const override { return state_; }
+  Status ToInit(uint32_t access_rights, uint32_t qkey) override;
+  Status ToRtr(const QpPeer& peer) override;
+  Status ToRts() override;
+  Status ToErr() override;
+  Status ToReset() override;
+  Status PostSend(std::span<const SendWr> wrs, size_t* bad_index) override;
+  Status PostRecv(std::span<const RecvWr> wrs, size_t* bad_index) override;
+
+ private:
+  Status WrongState(const char* wanted) const;
+  void SetState(QpState state);
+  void CompleteSend(const SendWr& wr, WcStatus status);
+  void Flush(std::span<const SendWr> wrs);
+  QpEntry& entry() { return device_->tables.qp(num_); }
+
+  SharedDevice* const device_;
+  const QpAttr attr_;
+  SwCq* const send_cq_;
+  QpState state_ = QpState::kReset;
+  SendCounters counters_;
+  Requester requester_;
+};
+
+}  // namespace krcore::rnic::sw
+
+#endif  // KRCORE_RNIC_SW_QP_H_

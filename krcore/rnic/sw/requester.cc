@@ -1,0 +1,252 @@
+#include "krcore/rnic/sw/requester.h"
+
+#include <algorithm>
+
+#include "krcore/clock.h"
+#include "krcore/rnic/sw/address_handle.h"
+#include "krcore/rnic/sw/word_copy.h"
+
+namespace krcore::rnic::sw {
+namespace {
+
+constexpr uint32_t kPrefetchBytes = 512;
+constexpr uint64_t kLineBytes = 64;
+// RTR and RTS serve requests alike and differ in this bit only.
+constexpr uint64_t kServingMask = ~uint64_t{1};
+static_assert(static_cast<uint8_t>(QpState::kRtr) == 2 && static_cast<uint8_t>(QpState::kRts) == 3);
+
+template <bool kForWrite>
+void Prefetch(const std::byte* address, uint32_t length) {
+  const uint64_t begin = reinterpret_cast<uint64_t>(address) & ~(kLineBytes - 1);
+  const uint64_t end = reinterpret_cast<uint64_t>(address) + std::min(length, kPrefetchBytes);
+  for (uint64_t line = begin; line < end; line += kLineBytes)
+    __builtin_prefetch(reinterpret_cast<void*>(line), kForWrite);
+}
+
+bool IsMessage(Opcode opcode) {
+  return opcode == Opcode::kSend || opcode == Opcode::kSendImm || opcode == Opcode::kWriteImm;
+}
+
+uint64_t TotalLength(const SendWr& wr) {
+  uint64_t total = 0;
+  for (uint8_t i = 0; i < wr.num_sge; ++i) total += wr.sg_list[i].length;
+  return total;
+}
+
+}  // namespace
+
+void Requester::Connect(std::shared_ptr<Peer> peer, uint32_t remote_number) {
+  peer_ = std::move(peer);
+  entry_ = peer_ == nullptr ? nullptr : &peer_->tables().qps[QpIndex(remote_number)];
+  entry_word_ = QpWord(remote_number, EntryType::kRc, static_cast<uint8_t>(QpState::kRtr));
+  if (peer_ == nullptr) ForgetTranslations();
+}
+
+void Requester::ForgetTranslations() {
+  for (Translation& translation : translations_) translation = Translation{};
+}
+
+Requester::Outcome Requester::Run(std::span<const SendWr> wrs) {
+  Outcome outcome;
+  size_t resolved = 0;
+  for (; resolved < wrs.size(); ++resolved) {
+    outcome.status = Resolve(wrs[resolved], &steps_[resolved], &outcome.malformed);
+    if (outcome.status != WcStatus::kSuccess || outcome.malformed) [[unlikely]]
+      break;
+  }
+  for (; outcome.done < resolved; ++outcome.done) {
+    const WcStatus status = Execute(steps_[outcome.done]);
+    if (status != WcStatus::kSuccess) [[unlikely]] {
+      outcome.status = status;
+      outcome.malformed = false;
+      break;
+    }
+  }
+  return outcome;
+}
+
+bool Requester::Malformed(const SendWr& wr) const {
+  if (wr.num_sge > kMaxSge || (wr.num_sge != 0 && wr.sg_list == nullptr)) return true;
+  if (type_ != QpType::kRc && wr.ah == nullptr) return true;
+  switch (wr.opcode) {
+    case Opcode::kCompareSwap:
+    case Opcode::kFetchAdd:
+      if (wr.num_sge != 1 || wr.sg_list[0].length != 8 || (wr.remote_addr & 7) != 0) return true;
+      [[fallthrough]];
+    case Opcode::kRead:
+      if ((wr.flags & kInline) != 0) return true;
+      [[fallthrough]];
+    case Opcode::kWrite:
+    case Opcode::kWriteImm:
+      if (type_ == QpType::kUd) return true;
+      break;
+    case Opcode::kSend:
+    case Opcode::kSendImm: break;
+    default: return true;
+  }
+  return (wr.flags & kInline) != 0 && TotalLength(wr) > kMaxInlineBytes;
+}
+
+bool Requester::LocalRange(const Sge& sge, bool written) const {
+  if (sge.length == 0) return true;
+  const MrEntry& mr = fabric_->segment().mrs[MrIndex(sge.lkey)];
+  const uint64_t offset = sge.addr - mr.base.load(std::memory_order_relaxed);
+  const uint64_t length = mr.length.load(std::memory_order_relaxed);
+  return mr.key.load(std::memory_order_acquire) == sge.lkey && mr.pd.load(std::memory_order_relaxed) == pd_ &&
+         offset <= length && sge.length <= length - offset &&
+         (!written || (mr.rights.load(std::memory_order_relaxed) & kLocalWrite) != 0);
+}
+
+bool Requester::LocalRanges(const SendWr& wr, bool written) const {
+  if ((wr.flags & kInline) != 0) return true;
+  for (uint8_t i = 0; i < wr.num_sge; ++i) {
+    if (!LocalRange(wr.sg_list[i], written)) return false;
+  }
+  return true;
+}
+
+WcStatus Requester::ResolveTarget(const SendWr& wr, Step* step) {
+  if (type_ == QpType::kRc) {
+    step->peer = peer_.get();
+    step->entry = entry_;
+    if (!peer_->Alive()) return WcStatus::kRetryExceeded;
+    const bool serves = (entry_->word.load(std::memory_order_acquire) & kServingMask) == entry_word_ &&
+                        entry_->peer.load(std::memory_order_relaxed) == PeerWord(fabric_->incarnation(), number_);
+    return serves ? WcStatus::kSuccess : WcStatus::kRetryExceeded;
+  }
+  step->peer = static_cast<const SwAddressHandle*>(wr.ah)->peer();
+  step->entry = &step->peer->tables().qps[QpIndex(wr.remote_qpn)];
+  if (type_ == QpType::kUd) return WcStatus::kSuccess;  // nobody answers a datagram
+  if (!step->peer->Alive()) return WcStatus::kRetryExceeded;
+  const uint64_t word = QpWord(wr.remote_qpn, EntryType::kDct, static_cast<uint8_t>(QpState::kRts));
+  if (step->entry->word.load(std::memory_order_acquire) != word) return WcStatus::kRetryExceeded;
+  return step->entry->peer.load(std::memory_order_relaxed) == wr.dc_key ? WcStatus::kSuccess
+                                                                        : WcStatus::kRemoteAccessError;
+}
+
+WcStatus Requester::ResolveRemote(const SendWr& wr, uint32_t need, Step* step) {
+  const uint64_t hash = (reinterpret_cast<uint64_t>(step->peer) >> 6) * 31 + MrIndex(wr.rkey);
+  Translation& mr = translations_[hash % kTranslations];
+  if (mr.peer != step->peer || mr.key != wr.rkey) [[unlikely]] {
+    mr = Translation{};
+    if (!step->peer->Translate(wr.rkey, &mr)) {
+      mr = Translation{};
+      return WcStatus::kRemoteAccessError;
+    }
+  }
+  const uint64_t offset = wr.remote_addr - mr.base;
+  const bool allowed = mr.live_key->load(std::memory_order_acquire) == wr.rkey && offset <= mr.length &&
+                       step->length <= mr.length - offset && mr.pd == step->entry->pd.load(std::memory_order_relaxed) &&
+                       (mr.rights & step->entry->rights.load(std::memory_order_relaxed) & need) != 0;
+  step->remote = reinterpret_cast<std::byte*>(wr.remote_addr + static_cast<uint64_t>(mr.delta));
+  return allowed ? WcStatus::kSuccess : WcStatus::kRemoteAccessError;
+}
+
+WcStatus Requester::Resolve(const SendWr& wr, Step* step, bool* malformed) {
+  if (Malformed(wr)) [[unlikely]] {
+    *malformed = true;
+    return WcStatus::kSuccess;
+  }
+  step->wr = &wr;
+  const bool reads = wr.opcode == Opcode::kRead;
+  const bool atomic = wr.opcode == Opcode::kCompareSwap || wr.opcode == Opcode::kFetchAdd;
+  const uint64_t total = wr.num_sge == 1 ? wr.sg_list[0].length : TotalLength(wr);
+  if (total > (type_ == QpType::kUd ? kUdMtuBytes : kMaxMessageBytes)) return WcStatus::kLocalLengthError;
+  step->length = static_cast<uint32_t>(total);
+  if (!LocalRanges(wr, reads || atomic)) [[unlikely]]
+    return WcStatus::kLocalProtectionError;
+  if (const WcStatus status = ResolveTarget(wr, step); status != WcStatus::kSuccess) [[unlikely]]
+    return status;
+  if (wr.num_sge != 0) step->local = reinterpret_cast<std::byte*>(wr.sg_list[0].addr);
+  if (wr.opcode == Opcode::kSend || wr.opcode == Opcode::kSendImm || (wr.opcode == Opcode::kWriteImm && total == 0)) {
+    step->kind = Kind::kMessage;
+    return WcStatus::kSuccess;
+  }
+  if (total == 0) {  // as in verbs, a transfer of nothing needs no key
+    step->kind = Kind::kNothing;
+    return WcStatus::kSuccess;
+  }
+  const uint32_t need = reads ? kRemoteRead : atomic ? kRemoteAtomic : kRemoteWrite;
+  if (const WcStatus status = ResolveRemote(wr, need, step); status != WcStatus::kSuccess) [[unlikely]]
+    return status;
+  if (reads) {
+    step->kind = wr.num_sge == 1 ? Kind::kRead : Kind::kScatter;
+    Prefetch<false>(step->remote, step->length);
+  } else {
+    step->kind = wr.opcode == Opcode::kCompareSwap ? Kind::kCompareSwap
+                 : wr.opcode == Opcode::kFetchAdd  ? Kind::kFetchAdd
+                 : IsMessage(wr.opcode)            ? Kind::kMessage
+                 : wr.num_sge == 1                 ? Kind::kWrite
+                                                   : Kind::kGather;
+    Prefetch<true>(step->remote, step->length);
+  }
+  return WcStatus::kSuccess;
+}
+
+void Requester::Read(const Step& step) {
+  if (stores_pending_) {
+    // Everything posted earlier on this queue executes before a READ; a store may else be overtaken by a load.
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    stores_pending_ = false;
+  }
+  const std::byte* from = step.remote;
+  for (uint8_t i = 0; i < step.wr->num_sge; ++i) {
+    const Sge& sge = step.wr->sg_list[i];
+    LoadWords(reinterpret_cast<std::byte*>(sge.addr), from, sge.length);
+    from += sge.length;
+  }
+  std::atomic_thread_fence(std::memory_order_acquire);  // pairs with the release of whoever wrote what was read
+}
+
+void Requester::Write(const Step& step) {
+  std::atomic_thread_fence(std::memory_order_release);  // earlier WRs are visible before this one
+  std::byte* to = step.remote;
+  for (uint8_t i = 0; i < step.wr->num_sge; ++i) {
+    const Sge& sge = step.wr->sg_list[i];
+    StoreWords(to, reinterpret_cast<const std::byte*>(sge.addr), sge.length);
+    to += sge.length;
+  }
+  stores_pending_ = true;
+}
+
+WcStatus Requester::Execute(const Step& step) {
+  switch (step.kind) {
+    case Kind::kRead:
+    case Kind::kScatter: Read(step); break;
+    case Kind::kWrite:
+    case Kind::kGather: Write(step); break;
+    case Kind::kCompareSwap: {
+      uint64_t word = step.wr->compare_add;
+      std::atomic_ref(*reinterpret_cast<uint64_t*>(step.remote)).compare_exchange_strong(word, step.wr->swap);
+      std::memcpy(step.local, &word, sizeof(word));
+      stores_pending_ = false;  // a locked instruction fences on x86, a seq_cst one elsewhere well enough
+      break;
+    }
+    case Kind::kFetchAdd: {
+      const uint64_t word = std::atomic_ref(*reinterpret_cast<uint64_t*>(step.remote)).fetch_add(step.wr->compare_add);
+      std::memcpy(step.local, &word, sizeof(word));
+      stores_pending_ = false;
+      break;
+    }
+    case Kind::kMessage: return SendMessage(step);
+    case Kind::kNothing: break;
+  }
+  return WcStatus::kSuccess;
+}
+
+WcStatus Requester::SendMessage(const Step&) { return WcStatus::kLocalQpError; }
+
+void Requester::LookForDeadPeers() {
+  const int64_t now = RealClock()->NowNs();
+  if (now - last_look_ns_ < kLookIntervalNs) return;
+  last_look_ns_ = now;
+  if (peer_ != nullptr) (void)peer_->ConfirmAlive();
+  const void* last = peer_.get();
+  for (const Translation& translation : translations_) {
+    if (translation.peer == nullptr || translation.peer == last) continue;
+    last = translation.peer;
+    (void)static_cast<const Peer*>(last)->ConfirmAlive();
+  }
+}
+
+}  // namespace krcore::rnic::sw

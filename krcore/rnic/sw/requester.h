@@ -1,0 +1,96 @@
+// Executes the work requests of one send queue, in the thread that posts them and on the memory of the target
+// itself: READ, WRITE and atomics need nobody at the other end.
+//
+// A batch is executed in two passes. The first checks every WR and asks for the remote cache lines; the second
+// touches them. So the cache misses of a batch overlap, which is most of its cost. No lock, allocation or
+// system call on this path, but for the first use of a remote key and a look at the clock every
+// kDoorbellsPerLook doorbells.
+#ifndef KRCORE_RNIC_SW_REQUESTER_H_
+#define KRCORE_RNIC_SW_REQUESTER_H_
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "krcore/rnic/rnic.h"
+#include "krcore/rnic/sw/limits.h"
+#include "krcore/rnic/sw/peer.h"
+
+namespace krcore::rnic::sw {
+
+inline constexpr size_t kMaxBatch = 32;  // WRs resolved ahead; lines prefetched ahead are a few times that
+
+class Requester {
+ public:
+  struct Outcome {
+    size_t done = 0;                       // WRs executed
+    bool malformed = false;                // wrs[done] is refused at post
+    WcStatus status = WcStatus::kSuccess;  // otherwise why wrs[done] failed, if done < the batch
+  };
+
+  Requester(Fabric* fabric, QpType type, uint32_t number, uint32_t pd)
+      : fabric_(fabric), type_(type), number_(number), pd_(pd) {}
+
+  // RC: whom every WR goes to. Null and 0: nobody.
+  void Connect(std::shared_ptr<Peer> peer, uint32_t remote_number);
+  // Executes wrs, at most kMaxBatch, up to the first that fails.
+  Outcome Run(std::span<const SendWr> wrs);
+  // Once a PostSend: everything written is visible to everybody, and sometimes a look at the peers' life.
+  void EndDoorbell() {
+    if (stores_pending_) {
+      // A READ on another queue, posted after this WRITE completed, must not be executed before it.
+      std::atomic_thread_fence(std::memory_order_seq_cst);
+      stores_pending_ = false;
+    }
+    if (++doorbells_ % kDoorbellsPerLook == 0) [[unlikely]]
+      LookForDeadPeers();
+  }
+  // Lets go of remote memory.
+  void ForgetTranslations();
+
+ private:
+  static constexpr uint32_t kDoorbellsPerLook = 256;
+  static constexpr int64_t kLookIntervalNs = 10'000'000;
+  static constexpr size_t kTranslations = 128;
+
+  enum class Kind : uint8_t { kRead, kWrite, kCompareSwap, kFetchAdd, kGather, kScatter, kMessage, kNothing };
+  struct Step {
+    const SendWr* wr;
+    std::byte* remote;
+    std::byte* local;
+    Peer* peer;
+    const QpEntry* entry;
+    uint32_t length;
+    Kind kind;
+  };
+
+  // kSuccess with *malformed unset: `step` is ready to be executed.
+  WcStatus Resolve(const SendWr& wr, Step* step, bool* malformed);
+  WcStatus ResolveTarget(const SendWr& wr, Step* step);
+  WcStatus ResolveRemote(const SendWr& wr, uint32_t need, Step* step);
+  bool Malformed(const SendWr& wr) const;
+  bool LocalRange(const Sge& sge, bool written) const;
+  bool LocalRanges(const SendWr& wr, bool written) const;
+  WcStatus Execute(const Step& step);
+  void Read(const Step& step);
+  void Write(const Step& step);
+  WcStatus SendMessage(const Step& step);
+  void LookForDeadPeers();
+
+  Fabric* const fabric_;
+  const QpType type_;
+  const uint32_t number_, pd_;
+  std::shared_ptr<Peer> peer_;  // RC
+  const QpEntry* entry_ = nullptr;
+  uint64_t entry_word_ = 0;  // what entry_->word must be, but for its lowest bit
+  bool stores_pending_ = false;
+  uint32_t doorbells_ = 0;
+  int64_t last_look_ns_ = 0;
+  std::array<Translation, kTranslations> translations_;
+  std::array<Step, kMaxBatch> steps_;
+};
+
+}  // namespace krcore::rnic::sw
+
+#endif  // KRCORE_RNIC_SW_REQUESTER_H_

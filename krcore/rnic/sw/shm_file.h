@@ -1,0 +1,56 @@
+// Files in /dev/shm: made, opened and mapped with the checks that keep them private to their user.
+#ifndef KRCORE_RNIC_SW_SHM_FILE_H_
+#define KRCORE_RNIC_SW_SHM_FILE_H_
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "krcore/rnic/sw/backing.h"
+#include "krcore/status.h"
+
+namespace krcore::rnic::sw {
+
+class FileDescriptor {
+ public:
+  FileDescriptor() = default;
+  explicit FileDescriptor(int fd) : fd_(fd) {}
+  FileDescriptor(FileDescriptor&& other) noexcept : fd_(other.Forget()) {}
+  FileDescriptor& operator=(FileDescriptor&& other) noexcept;
+  ~FileDescriptor();
+  int get() const { return fd_; }
+  int Forget() {
+    const int fd = fd_;
+    fd_ = -1;
+    return fd;
+  }
+
+ private:
+  int fd_ = -1;
+};
+
+inline constexpr const char* kShmDirectory = "/dev/shm";
+
+// "surgekv-<uid>-", what every file of this user begins with, and the same with "<fabric>.".
+std::string UserPrefix();
+std::string FabricPrefix(const std::string& fabric);
+
+// Opens a file of kShmDirectory by name: regular, owned by this user, not accessible to others, no link.
+Result<FileDescriptor> OpenShmFile(const std::string& name, int extra_flags);
+// Sets the length and reserves every page of it, so that no later access can fail.
+Status ReserveShm(int fd, size_t length, const std::string& what);
+Result<size_t> ShmLength(int fd);
+// 2 MiB-aligned from 2 MiB up, so that huge pages can back it.
+Result<std::shared_ptr<Mapping>> MapShm(int fd, size_t length);
+// Private zeroed memory, aligned likewise.
+Result<std::shared_ptr<Mapping>> MapAnonymous(size_t length);
+// Names of kShmDirectory that begin with `prefix`.
+std::vector<std::string> ListShm(const std::string& prefix);
+void RemoveShm(const std::string& name);
+
+size_t RoundUpToPage(size_t length);
+
+}  // namespace krcore::rnic::sw
+
+#endif  // KRCORE_RNIC_SW_SHM_FILE_H_

@@ -1,0 +1,72 @@
+// Finds and removes what fabrics without a living device left in /dev/shm.
+#include <set>
+
+#include "krcore/rnic/sw/memory.h"
+#include "krcore/rnic/sw/shm_file.h"
+#include "krcore/rnic/sw/sw.h"
+
+namespace krcore::rnic::sw {
+namespace {
+
+// Names of the fabrics of this user that have any file.
+std::set<std::string> Fabrics() {
+  std::set<std::string> names;
+  const std::string prefix = UserPrefix();
+  for (const std::string& file : ListShm(prefix)) {
+    const size_t dot = file.find('.', prefix.size());
+    if (dot != std::string::npos) names.insert(file.substr(prefix.size(), dot - prefix.size()));
+  }
+  return names;
+}
+
+bool AnybodyHolds(Backing& backing) {
+  for (uint32_t index = 0; index < kMaxDevices; ++index) {
+    if (backing.HeldByOther(index)) return true;
+  }
+  return false;
+}
+
+bool HasKept(const std::vector<std::string>& suffixes) {
+  for (const std::string& suffix : suffixes) {
+    if (!suffix.empty() && suffix[0] == kKeptPrefix) return true;
+  }
+  return false;
+}
+
+// True if it removed anything. Under the admin lock, so that nobody joins meanwhile.
+Result<bool> CleanOne(const std::string& fabric, bool also_kept) {
+  // Created if it is missing: its lock is what keeps others out while leftover memory is removed.
+  auto backing = OpenShmBacking(fabric, true);
+  if (!backing.ok() && backing.status() == StatusCode::kBadState) {
+    // Of another build: nobody of this build can use it, but somebody of the other may.
+    return backing.status();
+  }
+  if (!backing.ok()) return backing.status();
+  bool removed = false;
+  if (!AnybodyHolds(**backing)) {
+    const std::vector<std::string> suffixes = (*backing)->List();
+    if (also_kept || !HasKept(suffixes)) {
+      for (const std::string& suffix : suffixes) (*backing)->Remove(suffix);
+      (*backing)->RemoveControl();
+      removed = true;
+    }
+  }
+  (*backing)->UnlockAdmin();
+  return removed;
+}
+
+}  // namespace
+
+Result<CleanReport> CleanStale(const std::string& fabric, bool also_kept) {
+  if (!fabric.empty()) KRCORE_RETURN_IF_ERROR(CheckFabricName(fabric));
+  CleanReport report;
+  for (const std::string& name : Fabrics()) {
+    if (!fabric.empty() && name != fabric) continue;
+    auto removed = CleanOne(name, also_kept);
+    if (!removed.ok()) return removed.status();
+    if (*removed) report.removed.push_back(name);
+  }
+  return report;
+}
+
+}  // namespace krcore::rnic::sw

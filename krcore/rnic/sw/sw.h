@@ -1,0 +1,17 @@
+// The software RNIC: one-sided verbs as memory accesses of the initiator, over shared memory. docs/rnic.md.
+#ifndef KRCORE_RNIC_SW_SW_H_
+#define KRCORE_RNIC_SW_SW_H_
+
+#include <memory>
+#include <string>
+
+#include "krcore/rnic/registry.h"
+
+namespace krcore::rnic::sw {
+
+Result<std::unique_ptr<Device>> Open(const DeviceOptions& options);
+Result<CleanReport> CleanStale(const std::string& fabric, bool also_kept);
+
+}  // namespace krcore::rnic::sw
+
+#endif  // KRCORE_RNIC_SW_SW_H_

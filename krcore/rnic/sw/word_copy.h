@@ -1,0 +1,93 @@
+// Copies that never tear an aligned 8-byte word of the remote side, whatever else reads or writes it meanwhile.
+//
+// On x86-64 16-byte vector moves do: a word within one of them is read or written at once. ThreadSanitizer does
+// not see that, and other machines may not do it, so both get relaxed atomic words.
+#ifndef KRCORE_RNIC_SW_WORD_COPY_H_
+#define KRCORE_RNIC_SW_WORD_COPY_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#if defined(__x86_64__) && !defined(__SANITIZE_THREAD__)
+#  define KRCORE_SW_VECTOR_COPY 1
+#  include <immintrin.h>
+#endif
+
+namespace krcore::rnic::sw {
+
+template <typename T>
+inline void LoadPart(std::byte*& to, const std::byte*& from) {
+  const T value = __atomic_load_n(reinterpret_cast<const T*>(from), __ATOMIC_RELAXED);
+  std::memcpy(to, &value, sizeof(T));
+  to += sizeof(T);
+  from += sizeof(T);
+}
+
+template <typename T>
+inline void StorePart(std::byte*& to, const std::byte*& from) {
+  T value;
+  std::memcpy(&value, from, sizeof(T));
+  __atomic_store_n(reinterpret_cast<T*>(to), value, __ATOMIC_RELAXED);
+  to += sizeof(T);
+  from += sizeof(T);
+}
+
+inline bool HasAlignment(const void* address, size_t alignment) {
+  return (reinterpret_cast<uintptr_t>(address) & (alignment - 1)) == 0;
+}
+
+// Shared memory `from` -> private memory `to`. Orders nothing: fence around it.
+inline void LoadWords(std::byte* to, const std::byte* from, size_t length) {
+  while (length > 0 && !HasAlignment(from, 8)) {
+    LoadPart<uint8_t>(to, from);
+    --length;
+  }
+#ifdef KRCORE_SW_VECTOR_COPY
+  for (; length >= 64; length -= 64, to += 64, from += 64) {
+    const __m128i a = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+    const __m128i b = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + 16));
+    const __m128i c = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + 32));
+    const __m128i d = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + 48));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to), a);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to + 16), b);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to + 32), c);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to + 48), d);
+  }
+  for (; length >= 16; length -= 16, to += 16, from += 16) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+  }
+#endif
+  for (; length >= 8; length -= 8) LoadPart<uint64_t>(to, from);
+  for (; length > 0; --length) LoadPart<uint8_t>(to, from);
+}
+
+// Private memory `from` -> shared memory `to`.
+inline void StoreWords(std::byte* to, const std::byte* from, size_t length) {
+  while (length > 0 && !HasAlignment(to, 8)) {
+    StorePart<uint8_t>(to, from);
+    --length;
+  }
+#ifdef KRCORE_SW_VECTOR_COPY
+  for (; length >= 64; length -= 64, to += 64, from += 64) {
+    const __m128i a = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+    const __m128i b = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + 16));
+    const __m128i c = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + 32));
+    const __m128i d = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + 48));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to), a);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to + 16), b);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to + 32), c);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to + 48), d);
+  }
+  for (; length >= 16; length -= 16, to += 16, from += 16) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+  }
+#endif
+  for (; length >= 8; length -= 8) StorePart<uint64_t>(to, from);
+  for (; length > 0; --length) StorePart<uint8_t>(to, from);
+}
+
+}  // namespace krcore::rnic::sw
+
+#endif  // KRCORE_RNIC_SW_WORD_COPY_H_
