@@ -10,6 +10,7 @@ endif()
 
 add_library(surgekv_flags INTERFACE)
 target_compile_options(surgekv_flags INTERFACE -Wall -Wextra -Wpedantic -Werror
+  -Wno-missing-field-initializers  # designated initializers leave members out on purpose
   $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>)  # GCC 12 warns of `"literal" + std::string` (GCC bug 105651)
 
 if(SURGEKV_SANITIZE)
