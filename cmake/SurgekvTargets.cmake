@@ -4,8 +4,10 @@
 
 find_program(SURGEKV_CCACHE ccache)
 if(SURGEKV_CCACHE)
-  set(CMAKE_C_COMPILER_LAUNCHER ${SURGEKV_CCACHE})
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${SURGEKV_CCACHE})
+  # Paths relative to the checkout, so that every clone of the repository shares the cache.
+  set(launcher ${SURGEKV_CCACHE} base_dir=${PROJECT_SOURCE_DIR} hash_dir=false)
+  set(CMAKE_C_COMPILER_LAUNCHER ${launcher})
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${launcher})
 endif()
 
 add_library(surgekv_flags INTERFACE)
