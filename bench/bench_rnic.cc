@@ -101,5 +101,3 @@ KRCORE_RNIC_BENCHMARK(CompareSwap);
 
 }  // namespace
 }  // namespace krcore::rnic
-
-BENCHMARK_MAIN();

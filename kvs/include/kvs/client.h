@@ -130,6 +130,14 @@ class Client {
   virtual const ClientStats& stats() const = 0;
   // Reads directory and subtables; seconds for large tables. For reports, not for the data path.
   virtual Result<TableStats> ReadTableStats() = 0;
+
+ protected:
+  // Called while a blocking call waits, with the number of rounds in a row that brought nothing.
+  virtual void Idle(uint32_t rounds);
+
+ private:
+  Status Wait(Task<Status> task);
+  void PollUntil(const Task<Status>& task);
 };
 
 class Store {

@@ -1,0 +1,30 @@
+// How a program ends when something is wrong: one message on stderr, and an exit status that says whose mistake it was.
+#ifndef CLI_FAIL_H_
+#define CLI_FAIL_H_
+
+#include <string_view>
+
+#include "krcore/status.h"
+
+namespace cli {
+
+inline constexpr int kExitFailure = 1;      // the run failed
+inline constexpr int kExitUsage = 2;        // the command line is wrong; nothing was done
+inline constexpr int kExitInterrupt = 130;  // stopped by a second Ctrl-C, without cleaning up
+
+// Prints "NAME: message" on stderr and returns the exit status for main to return, so that everything main owns is
+// closed on the way: kExitUsage for kInvalidArgument, else kExitFailure. `way_out`, when not empty, is a second line.
+[[nodiscard]] int Fail(const krcore::Status& status, std::string_view way_out = {});
+// The same for a mistake on the command line: adds "Try 'NAME --help'.", returns kExitUsage.
+[[nodiscard]] int FailUsage(std::string_view message);
+
+// exit(Fail(...)): only while nothing is open that a destructor must close.
+[[noreturn]] void Die(const krcore::Status& status, std::string_view way_out = {});
+
+// The name in front of messages; ParseFlags sets it.
+void SetProgramName(std::string_view name);
+std::string_view ProgramName();
+
+}  // namespace cli
+
+#endif  // CLI_FAIL_H_

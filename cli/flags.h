@@ -1,0 +1,66 @@
+// The command line of SurgeKV's programs: the same syntax, help and errors everywhere, on top of gflags.
+//
+// A program DEFINEs its flags with gflags, describes itself in a Program, and calls ParseFlags first thing in main.
+// --help shows that program's flags only (gflags' own would be hundreds of lines of the logging library's);
+// --helpfull shows all; --version the version. A mistake ends the process with status 2 and a message that names the
+// flag and the way out.
+//
+// Accepted: --name=value, --name value, -name=value, --bool, --nobool, --bool=false; `--` ends the flags. A name may
+// have dashes for its underscores. Short options that may be repeated (ycsb's `-P file -p key=value`) are collected
+// in order: `-p k=v`, `-p=k=v`.
+//
+// Thread safety: main thread only, before there are others.
+#ifndef CLI_FLAGS_H_
+#define CLI_FLAGS_H_
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "krcore/status.h"
+
+namespace cli {
+
+struct Program {
+  std::string name;     // "memnode"
+  std::string summary;  // what it does, a few lines
+  std::string usage;    // "memnode --fabric=NAME --node=ID --memory=SIZE [flags]", without "usage:"
+  // Names of the gflags that --help lists, in this order.
+  std::vector<std::string> flags;
+  std::string examples;       // lines as they would be typed, shown indented
+  size_t max_arguments = 0;   // words that are not flags, e.g. 1 for a command
+  std::string short_options;  // letters that take a value and may be repeated, e.g. "Pp"
+  std::string short_help;     // their lines for --help, ready to print
+};
+
+struct ShortOption {
+  char letter;
+  std::string value;
+};
+
+struct CommandLine {
+  std::vector<std::string> arguments;
+  std::vector<ShortOption> short_options;  // as they came
+  // What the user asked to see instead of a run: the text, to be printed on stdout. Empty: run.
+  std::string show;
+};
+
+// Sets the flags that `args` (without the program's name) name. kInvalidArgument: a message for the user; flags
+// before the bad one are set.
+krcore::Result<CommandLine> Parse(const Program& program, std::span<const char* const> args);
+
+// Parse(argc, argv); prints help or the error and exits (0, 2) where that is called for. Sets up logging (log.h) and
+// remembers `program` for Fail().
+CommandLine ParseFlags(const Program& program, int argc, char** argv);
+
+// The texts of --help and --helpfull.
+std::string HelpText(const Program& program);
+std::string FullHelpText(const Program& program);
+
+// True if the user, not the default, gave the flag's value.
+bool FlagGiven(const char* name);
+
+}  // namespace cli
+
+#endif  // CLI_FLAGS_H_

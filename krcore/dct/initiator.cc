@@ -1,0 +1,29 @@
+#include "krcore/dct/initiator.h"
+
+#include <sys/random.h>
+
+#include <cerrno>
+
+namespace krcore::dct {
+
+Result<std::unique_ptr<rnic::Qp>> CreateInitiator(rnic::Pd& pd, rnic::Cq& cq, uint32_t sq_depth) {
+  auto qp = pd.CreateQp({.type = rnic::QpType::kDci, .send_cq = &cq, .recv_cq = &cq, .sq_depth = sq_depth});
+  if (!qp.ok()) return qp;
+  KRCORE_RETURN_IF_ERROR(ResetToRts(**qp));
+  return qp;
+}
+
+Status ResetToRts(rnic::Qp& initiator) {
+  if (initiator.state() != rnic::QpState::kReset) KRCORE_RETURN_IF_ERROR(initiator.ToReset());
+  KRCORE_RETURN_IF_ERROR(initiator.ToInit(0, 0));
+  KRCORE_RETURN_IF_ERROR(initiator.ToRtr({}));
+  return initiator.ToRts();
+}
+
+Result<std::unique_ptr<rnic::Dct>> CreateTarget(rnic::Pd& pd, uint32_t incarnation) {
+  uint32_t random = 0;
+  if (getrandom(&random, sizeof(random), 0) != sizeof(random)) return Status::FromErrno(errno, "getrandom");
+  return pd.CreateDct({.dc_key = uint64_t{incarnation} << 32 | random});
+}
+
+}  // namespace krcore::dct

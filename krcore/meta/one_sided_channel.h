@@ -1,0 +1,54 @@
+// OneSidedChannel: synchronous one-sided verbs over a DC initiator of its own, for the control path.
+//
+// Thread safety: none; its user locks. Blocking: each call up to its deadline.
+#ifndef KRCORE_META_ONE_SIDED_CHANNEL_H_
+#define KRCORE_META_ONE_SIDED_CHANNEL_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "krcore/clock.h"
+#include "krcore/dct/peer.h"
+#include "krcore/rnic/rnic.h"
+#include "krcore/status.h"
+
+namespace krcore::meta {
+
+// A word or range of memory at a DC target.
+struct RemoteMemory {
+  const dct::Target* target = nullptr;
+  const rnic::AddressHandle* ah = nullptr;
+  uint64_t addr = 0;
+  uint32_t rkey = 0;
+};
+
+class OneSidedChannel {
+ public:
+  static constexpr size_t kMaxBytes = 1024;
+
+  static Result<std::unique_ptr<OneSidedChannel>> Create(rnic::Device& device, rnic::Pd& pd, Clock& clock);
+
+  // kUnavailable: the target does not answer or refuses; the outcome of a Write or CompareSwap is then unknown.
+  // kTimeout: the deadline passed first, likewise.
+  Status Read(const RemoteMemory& remote, std::span<std::byte> out, Deadline deadline);
+  Status Write(const RemoteMemory& remote, std::span<const std::byte> data, Deadline deadline);
+  // Stores the word found in *old; the swap happened if that equals `expected`.
+  Status CompareSwap(const RemoteMemory& remote, uint64_t expected, uint64_t desired, uint64_t* old, Deadline deadline);
+
+ private:
+  explicit OneSidedChannel(Clock& clock) : clock_(clock) {}
+  Status Execute(rnic::SendWr wr, const RemoteMemory& remote, size_t length, Deadline deadline);
+
+  Clock& clock_;
+  alignas(64) std::byte buffer_[kMaxBytes] = {};
+  std::unique_ptr<rnic::Mr> mr_;
+  std::unique_ptr<rnic::Cq> cq_;
+  std::unique_ptr<rnic::Qp> qp_;
+  uint64_t last_wr_id_ = 0;
+};
+
+}  // namespace krcore::meta
+
+#endif  // KRCORE_META_ONE_SIDED_CHANNEL_H_

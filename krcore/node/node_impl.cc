@@ -1,0 +1,193 @@
+#include "krcore/node/node_impl.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "krcore/dct/initiator.h"
+#include "krcore/meta/record.h"
+#include "krcore/node/region_impl.h"
+#include "krcore/pool/queue_pool_impl.h"
+#include "krcore/rnic/registry.h"
+
+namespace krcore {
+
+Result<std::unique_ptr<Node>> Node::Open(const NodeOptions& options) { return node::NodeImpl::Open(options); }
+
+std::vector<std::string> RnicProviders() { return rnic::ProviderNames(); }
+
+Result<std::vector<std::string>> CleanStaleFabrics(const std::string& rnic, const std::string& fabric, bool also_kept) {
+  auto report = rnic::CleanStaleFabrics(rnic, fabric, also_kept);
+  if (!report.ok()) return report.status();
+  return std::move(report->removed);
+}
+
+}  // namespace krcore
+
+namespace krcore::node {
+namespace {
+
+constexpr int64_t kRemoveRecordsNs = 1'000'000'000;
+constexpr int64_t kConfirmDeathNs = 1'000'000'000;
+constexpr uint32_t kAllRemoteRights = kRemoteRead | kRemoteWrite | kRemoteAtomic;
+
+}  // namespace
+
+Result<std::unique_ptr<Node>> NodeImpl::Open(const NodeOptions& options) {
+  auto device = rnic::OpenDevice({.provider = options.rnic,
+                                  .fabric = options.fabric,
+                                  .node = options.node,
+                                  .create_fabric = options.create_fabric});
+  if (!device.ok()) return device.status();
+  std::unique_ptr<NodeImpl> node(
+      new NodeImpl(*std::move(device), options.clock != nullptr ? *options.clock : *RealClock()));
+  KRCORE_RETURN_IF_ERROR(node->Start());
+  return std::unique_ptr<Node>(std::move(node));
+}
+
+Status NodeImpl::Start() {
+  if (!device_->caps().dc)
+    return {StatusCode::kUnsupported, "provider " + device_->caps().provider + " has no DC transport"};
+  auto pd = device_->CreatePd();
+  if (!pd.ok()) return pd.status();
+  pd_ = *std::move(pd);
+  auto dct = dct::CreateTarget(*pd_, incarnation());
+  if (!dct.ok()) return dct.status();
+  dct_ = *std::move(dct);
+  auto meta = meta::MetaClient::Create(*device_, *pd_, clock_);
+  if (!meta.ok()) return meta.status();
+  meta_ = *std::move(meta);
+  peers_ = std::make_unique<dct::PeerDirectory>(*device_, *meta_);
+  return {};
+}
+
+NodeImpl::~NodeImpl() {
+  if (meta_) meta_->RemoveAll(Deadline::After(clock_, kRemoveRecordsNs));
+}
+
+// ---- memory
+
+Result<std::unique_ptr<Region>> NodeImpl::CreateRegion(const RegionOptions& options) {
+  if (options.length == 0) return Status(StatusCode::kInvalidArgument, "a region needs a length");
+  if ((options.remote_rights & ~kAllRemoteRights) != 0)
+    return Status(StatusCode::kInvalidArgument, "remote_rights has a bit that is not a remote right");
+  RegionParts parts;
+  std::span<std::byte> bytes;
+  if (options.remote_rights == 0) {
+    if (!options.name.empty() || options.keep_on_close)
+      return Status(StatusCode::kInvalidArgument, "only a region with remote rights can have a name");
+    auto memory = PrivateMemory::Allocate(options.length);
+    if (!memory.ok()) return memory.status();
+    parts.private_memory = *std::move(memory);
+    bytes = parts.private_memory->bytes();
+  } else {
+    std::lock_guard lock(mutex_);
+    if (remote_regions_.size() == kMaxRegionsPerNode)
+      return Status(StatusCode::kInvalidArgument,
+                    "a node announces at most " + std::to_string(kMaxRegionsPerNode) + " regions with remote rights");
+    auto memory = device_->AllocMemory(options.length, {.name = options.name, .keep_on_close = options.keep_on_close});
+    if (!memory.ok()) return memory.status();
+    parts.remote_memory = *std::move(memory);
+    bytes = parts.remote_memory->bytes();
+  }
+  auto mr = pd_->RegisterMemory(bytes.data(), options.length, kLocalWrite | options.remote_rights);
+  if (!mr.ok()) return mr.status();
+  parts.mr = *std::move(mr);
+  if (options.remote_rights != 0) {
+    std::lock_guard lock(mutex_);
+    remote_regions_.push_back(
+        {reinterpret_cast<uint64_t>(bytes.data()), options.length, parts.mr->rkey(), options.tag});
+  }
+  return std::unique_ptr<Region>(std::make_unique<RegionImpl>(*this, std::move(parts)));
+}
+
+Result<std::unique_ptr<Region>> NodeImpl::RegisterLocal(void* addr, size_t length) {
+  if (addr == nullptr || length == 0) return Status(StatusCode::kInvalidArgument, "no memory named");
+  auto mr = pd_->RegisterMemory(addr, length, kLocalWrite);
+  if (!mr.ok()) return mr.status();
+  RegionParts parts;
+  parts.mr = *std::move(mr);
+  return std::unique_ptr<Region>(std::make_unique<RegionImpl>(*this, std::move(parts)));
+}
+
+void NodeImpl::RemoveRemote(uint32_t rkey) {
+  std::lock_guard lock(mutex_);
+  std::erase_if(remote_regions_, [rkey](const RemoteRegion& region) { return region.rkey == rkey; });
+}
+
+// ---- metadata
+
+Status NodeImpl::HostMetaServer(uint32_t capacity) {
+  std::lock_guard lock(mutex_);
+  if (meta_server_) return {StatusCode::kExists, "this node hosts the fabric's metadata server already"};
+  auto server = meta::MetaServer::Host(*device_, *pd_, *dct_, capacity);
+  if (!server.ok()) return server.status();
+  meta_server_ = *std::move(server);
+  return {};
+}
+
+Status NodeImpl::Publish(Deadline deadline) {
+  meta::Record record;
+  record.kind = meta::RecordKind::kNode;
+  meta::NodePayload payload;
+  payload.dc_key = dct_->dc_key();
+  payload.dct_num = dct_->num();
+  {
+    std::lock_guard lock(mutex_);
+    payload.region_count = static_cast<uint32_t>(remote_regions_.size());
+    std::copy(remote_regions_.begin(), remote_regions_.end(), payload.regions);
+  }
+  record.set_node(payload);
+  KRCORE_RETURN_IF_ERROR(meta_->Publish(meta::NodeKey(id()), record, deadline));
+  std::lock_guard lock(mutex_);
+  published_ = true;
+  return {};
+}
+
+Status NodeImpl::PublishService(std::string_view name, std::span<const std::byte> value, Deadline deadline) {
+  if (name.empty()) return {StatusCode::kInvalidArgument, "a service needs a name"};
+  if (value.size() > kMaxServiceBytes)
+    return {StatusCode::kInvalidArgument, "a service's value has at most " + std::to_string(kMaxServiceBytes) +
+                                              " bytes, not " + std::to_string(value.size())};
+  {
+    std::unique_lock lock(mutex_);
+    const bool published = published_;
+    lock.unlock();
+    // Others find out through the node's record whether a service's owner still lives.
+    if (!published) KRCORE_RETURN_IF_ERROR(Publish(deadline));
+  }
+  meta::Record record;
+  record.kind = meta::RecordKind::kService;
+  record.value_length = static_cast<uint8_t>(value.size());
+  std::copy(value.begin(), value.end(), record.value);
+  Status status = meta_->Publish(meta::ServiceKey(name), record, deadline);
+  if (status.ok() || status.message().empty()) return status;
+  return {status.code(), "service '" + std::string(name) + "': " + std::string(status.message())};
+}
+
+Result<std::vector<std::byte>> NodeImpl::LookupService(std::string_view name, Deadline deadline) {
+  auto record = meta_->Lookup(meta::ServiceKey(name), deadline);
+  if (!record.ok()) {
+    if (record.status() == StatusCode::kNotFound)
+      return Status(StatusCode::kNotFound, "no node publishes a service '" + std::string(name) + "'");
+    return record.status();
+  }
+  if (record->kind != meta::RecordKind::kService || record->value_length > kMaxServiceBytes)
+    return Status(StatusCode::kCorrupt, "the record of service '" + std::string(name) + "' is not one of a service");
+  return std::vector<std::byte>(record->value, record->value + record->value_length);
+}
+
+bool NodeImpl::IsConfirmedDead(NodeId node, uint32_t incarnation) {
+  return meta_->OwnerIsDead(meta::PackOwner(node, incarnation), nullptr, Deadline::After(clock_, kConfirmDeathNs));
+}
+
+// ---- queues
+
+Result<std::unique_ptr<QueuePool>> NodeImpl::CreateQueuePool(const QueuePoolOptions& options) {
+  return pool::QueuePoolImpl::Create(
+      {.node = this, .device = device_.get(), .pd = pd_.get(), .regions = &local_regions_, .peers = peers_.get()},
+      options);
+}
+
+}  // namespace krcore::node

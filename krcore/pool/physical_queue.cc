@@ -1,0 +1,266 @@
+#include "krcore/pool/physical_queue.h"
+
+#include <algorithm>
+#include <bit>
+#include <cassert>
+
+#include "krcore/dct/initiator.h"
+
+namespace krcore::pool {
+
+PhysicalQueue::PhysicalQueue(rnic::Pd& pd, rnic::Cq& cq, uint32_t index, uint32_t sq_depth, QueuePoolStats* stats)
+    : pd_(pd),
+      cq_(cq),
+      index_(index),
+      sq_depth_(sq_depth),
+      mask_(std::bit_ceil(sq_depth) - 1),
+      stats_(stats),
+      wrs_(mask_ + 1),
+      sges_((mask_ + 1) * kMaxSge),
+      entries_(mask_ + 1),
+      inline_arena_(std::make_unique<std::byte[]>(kInlineArenaBytes)) {
+  for (size_t i = 0; i < wrs_.size(); ++i) wrs_[i].sg_list = &sges_[i * kMaxSge];
+}
+
+Result<std::unique_ptr<PhysicalQueue>> PhysicalQueue::Create(rnic::Pd& pd, rnic::Cq& cq, uint32_t index,
+                                                             uint32_t sq_depth, QueuePoolStats* stats) {
+  std::unique_ptr<PhysicalQueue> queue(new PhysicalQueue(pd, cq, index, sq_depth, stats));
+  auto qp = dct::CreateInitiator(pd, cq, sq_depth);
+  if (!qp.ok()) return qp.status();
+  queue->qp_ = *std::move(qp);
+  return queue;
+}
+
+size_t PhysicalQueue::memory_bytes() const {
+  return sizeof(*this) + wrs_.size() * (sizeof(rnic::SendWr) + kMaxSge * sizeof(Sge) + sizeof(Entry)) +
+         kInlineArenaBytes;
+}
+
+// ---- accepting
+
+void PhysicalQueue::Fill(uint32_t ahead, const WorkRequest& wr, QueueState* owner, const dct::Peer& peer) {
+  const uint64_t position = tail_ + ahead;
+  const uint64_t slot = position & mask_;
+  rnic::SendWr& out = wrs_[slot];
+  out.wr_id = PhysicalId(position);
+  out.num_sge = wr.num_sge;
+  out.opcode = wr.opcode;
+  const bool signal = (position + 1) % kSignalEvery == 0;
+  out.flags = static_cast<uint8_t>((wr.flags & ~kSignaled) | (signal ? kSignaled : 0));
+  out.imm = wr.imm;
+  out.remote_addr = wr.remote_addr;
+  out.rkey = wr.rkey;
+  out.compare_add = wr.compare_add;
+  out.swap = wr.swap;
+  out.ah = peer.ah.get();
+  out.remote_qpn = peer.target.dct_num;
+  out.dc_key = peer.target.dc_key;
+
+  Sge* sges = &sges_[slot * kMaxSge];
+  sges[0] = wr.sg_list[0];
+  for (uint32_t i = 1; i < wr.num_sge; ++i) sges[i] = wr.sg_list[i];
+  if (wr.flags & kInline) [[unlikely]] {
+    // The caller may reuse the payload at once, the doorbell comes later.
+    std::byte* const payload = &inline_arena_[inline_used_];
+    for (uint32_t i = 0; i < wr.num_sge; ++i) {
+      std::memcpy(&inline_arena_[inline_used_], reinterpret_cast<const void*>(wr.sg_list[i].addr),
+                  wr.sg_list[i].length);
+      inline_used_ += wr.sg_list[i].length;
+    }
+    sges[0] = {reinterpret_cast<uint64_t>(payload), static_cast<uint32_t>(&inline_arena_[inline_used_] - payload), 0};
+    out.num_sge = 1;
+  }
+  entries_[slot] = {wr.wr_id, owner, wr.opcode, (wr.flags & kSignaled) != 0, WcStatus::kSuccess};
+}
+
+void PhysicalQueue::Commit(uint32_t count, const dct::Peer& peer) {
+  assert(count <= free());
+  if (has_staged() && last_peer_ != &peer) SignalLastStaged();
+  last_peer_ = &peer;
+  tail_ += count;
+}
+
+void PhysicalQueue::CommitSettled(const WorkRequest& wr, QueueState* owner, WcStatus status) {
+  assert(free() > 0);
+  entry(tail_) = {wr.wr_id, owner, wr.opcode, (wr.flags & kSignaled) != 0, WcStatus::kSuccess};
+  Settle(tail_, status);
+  ++tail_;
+}
+
+void PhysicalQueue::Settle(uint64_t position, WcStatus status) {
+  assert(status != WcStatus::kSuccess && !IsSettled(position));
+  entry(position).settled = status;
+  ++settled_;
+}
+
+void PhysicalQueue::DropStaged(const QueueState* owner) {
+  for (uint64_t p = posted_; p < tail_; ++p) {
+    if (entry(p).owner != owner) continue;
+    entry(p).owner = nullptr;
+    if (!IsSettled(p)) Settle(p, WcStatus::kFlushed);
+  }
+}
+
+bool PhysicalQueue::HasPosted(const QueueState* owner) const {
+  for (uint64_t p = head_; p < posted_; ++p) {
+    if (entries_[p & mask_].owner == owner) return true;
+  }
+  return false;
+}
+
+void PhysicalQueue::Disown(const QueueState* owner) {
+  for (uint64_t p = head_; p < tail_; ++p) {
+    if (entry(p).owner == owner) entry(p).owner = nullptr;
+  }
+  if (culprit_ == owner) culprit_ = nullptr;
+}
+
+// ---- posting
+
+void PhysicalQueue::SignalLastStaged() {
+  for (uint64_t p = tail_; p-- > posted_;) {
+    if (IsSettled(p)) continue;
+    wrs_[p & mask_].flags |= kSignaled;
+    return;
+  }
+}
+
+size_t PhysicalQueue::Flush() {
+  if (!has_staged() || broken_) return 0;
+  SignalLastStaged();
+  while (posted_ < tail_) {
+    if (settled_ != 0 && IsSettled(posted_)) {
+      ++posted_;
+      continue;
+    }
+    uint64_t end = std::min(tail_, (posted_ | mask_) + 1);  // the ring's end
+    if (settled_ != 0) {
+      for (uint64_t p = posted_; p < end; ++p) {
+        if (IsSettled(p)) end = p;
+      }
+    }
+    PostRun(end);
+  }
+  inline_used_ = 0;
+  return settled_ == 0 ? 0 : RetireUpTo(head_);
+}
+
+void PhysicalQueue::PostRun(uint64_t end) {
+  size_t refused = 0;
+  const size_t count = end - posted_;
+  ++stats_->doorbells;
+  stats_->work_requests += count;
+  if (qp_->PostSend({&wrs_[posted_ & mask_], count}, &refused).ok()) [[likely]] {
+    posted_ = end;
+    return;
+  }
+  // The request checks let something pass that this provider refuses, which is a mistake of theirs. Its sender hears of
+  // it, and what went out before it, perhaps unsignaled, is made to complete.
+  posted_ += refused;
+  Settle(posted_++, WcStatus::kLocalQpError);
+  (void)qp_->ToErr();
+}
+
+// ---- completing
+
+void PhysicalQueue::Retire(const Entry& entry, WcStatus status) {
+  QueueState* const owner = entry.owner;
+  if (owner == nullptr) return;
+  if (status == WcStatus::kSuccess && !entry.user_signaled) {
+    owner->CompleteSilently();
+    return;
+  }
+  Completion completion;
+  completion.wr_id = entry.user_wr_id;
+  completion.status = status;
+  completion.opcode = entry.opcode;
+  completion.qp_num = qp_ ? qp_->num() : 0;
+  owner->Deliver(completion);
+}
+
+size_t PhysicalQueue::RetireUpTo(uint64_t end) {
+  const uint64_t begin = head_;
+  for (; head_ < end; ++head_) {
+    const Entry& done = entries_[head_ & mask_];
+    if (done.settled != WcStatus::kSuccess) [[unlikely]]
+      --settled_;
+    Retire(done, done.settled);  // kSuccess unless settled
+  }
+  while (settled_ != 0 && head_ < tail_ && IsSettled(head_)) {
+    --settled_;
+    Retire(entry(head_), entry(head_).settled);
+    ++head_;
+  }
+  posted_ = std::max(posted_, head_);
+  stats_->completions += head_ - begin;
+  return head_ - begin;
+}
+
+size_t PhysicalQueue::Complete(const Completion& completion) {
+  if (static_cast<uint8_t>(completion.wr_id >> 48) != generation_) return 0;  // of before a reset
+  const uint64_t position = head_ + ((completion.wr_id - head_) & kPositionMask);
+  if (position >= posted_) return 0;
+  if (broken_) {
+    collected_ = std::max(collected_, position + 1);
+    return 0;
+  }
+  if (completion.status == WcStatus::kSuccess) [[likely]]
+    return RetireUpTo(position + 1);
+
+  size_t completed = RetireUpTo(position);  // completed in order, hence well
+  broken_ = true;
+  collected_ = position + 1;
+  culprit_ = nullptr;
+  culprit_status_ = completion.status;
+  if (completion.status != WcStatus::kFlushed) {  // else the QP was broken by nobody's WR, and Recover decides
+    culprit_ = entry(position).owner;
+    Retire(entry(position), completion.status);
+    ++head_;
+    ++completed;
+    ++stats_->completions;
+  }
+  return completed;
+}
+
+void PhysicalQueue::Break() {
+  (void)qp_->ToErr();
+  if (broken_) return;
+  broken_ = true;
+  collected_ = head_;
+  culprit_ = nullptr;
+  culprit_status_ = WcStatus::kFlushed;
+}
+
+size_t PhysicalQueue::Recover() {
+  assert(broken_);
+  const uint64_t recovery = ++stats_->broken_queues;
+  if (!dct::ResetToRts(*qp_).ok()) {
+    auto replacement = dct::CreateInitiator(pd_, cq_, sq_depth_);
+    if (replacement.ok())
+      qp_ = *std::move(replacement);
+    else
+      dead_ = true;
+  }
+  ++generation_;
+  for (uint64_t p = head_; p < tail_; ++p) {
+    if (IsSettled(p)) continue;
+    QueueState* const owner = entry(p).owner;
+    const bool was_posted = p < posted_;
+    if (dead_ || owner == nullptr || owner->standing != QueueStanding::kReady) {
+      Settle(p, WcStatus::kFlushed);
+    } else if (entry(p).opcode != Opcode::kRead && (was_posted || owner->flushed_in_recovery == recovery)) {
+      // Once flushed, the owner's later writes are flushed too, as on a QP in ERR, staged or not.
+      Settle(p, WcStatus::kFlushed);
+      owner->flushed_in_recovery = recovery;
+    } else {
+      wrs_[p & mask_].wr_id = PhysicalId(p);
+      stats_->reposted_reads += was_posted ? 1 : 0;
+    }
+  }
+  posted_ = head_;
+  broken_ = false;
+  culprit_ = nullptr;
+  return RetireUpTo(head_);
+}
+
+}  // namespace krcore::pool

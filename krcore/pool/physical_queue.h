@@ -1,0 +1,149 @@
+// PhysicalQueue: one DC initiator that many VirtualQueues share.
+//
+// WRs live in a ring in posting order, three positions dividing it:
+//
+//     head_ ............ posted_ ............ tail_
+//       in flight on the NIC      staged for the next doorbell
+//
+// Positions only grow. The ring is both the staging array that PostSend reads and the log from which completions
+// find their queue and flushed READs are posted again. A physical wr_id is position and generation; a completion
+// at position p completes everything before p, because a NIC's send queue completes in order.
+//
+// Only some WRs are signaled to the NIC: the last of a doorbell, the last before the doorbell goes on to another
+// peer (its completions must not wait for that peer), and every kSignalEvery-th. What the user asked for is kept
+// in the ring and decides what he sees.
+//
+// After an error the NIC has flushed everything posted later. Once those completions have been collected, so
+// that no buffer is in use any more, the QP is reset and the ring edited in place: READs stay and are posted again,
+// WRs that must not be become *settled*, i.e. keep their place, are skipped by the doorbell, and are delivered with
+// their status when the head passes them. So each queue's completions stay in posting order.
+//
+// Thread safety: belongs to the pool's thread. Nothing blocks; every loop is bounded.
+#ifndef KRCORE_POOL_PHYSICAL_QUEUE_H_
+#define KRCORE_POOL_PHYSICAL_QUEUE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "krcore/pool/queue_state.h"
+#include "krcore/queue_pool.h"
+#include "krcore/rnic/rnic.h"
+#include "krcore/types.h"
+
+namespace krcore::pool {
+
+inline constexpr uint32_t kMaxSge = 4;  // of a WR through a pool
+inline constexpr uint32_t kSignalEvery = 16;
+inline constexpr size_t kInlineArenaBytes = 8192;  // inline payloads of one doorbell
+
+class PhysicalQueue {
+ public:
+  // `index` distinguishes the queues that share `cq`.
+  static Result<std::unique_ptr<PhysicalQueue>> Create(rnic::Pd& pd, rnic::Cq& cq, uint32_t index, uint32_t sq_depth,
+                                                       QueuePoolStats* stats);
+
+  // Which PhysicalQueue of the pool a completion belongs to.
+  static uint32_t IndexOf(const Completion& completion) { return static_cast<uint32_t>(completion.wr_id >> 56); }
+
+  // WRs that may be accepted now.
+  uint32_t free() const { return sq_depth_ - static_cast<uint32_t>(tail_ - head_); }
+  bool idle() const { return head_ == tail_; }
+  bool has_staged() const { return posted_ != tail_; }
+  size_t inline_room() const { return kInlineArenaBytes - inline_used_; }
+  size_t memory_bytes() const;
+
+  // Call before a sequence of Fills: an idle queue begins again at the start of its ring, which is then in the
+  // caches, and batches do not wrap around.
+  void Prepare() {
+    if (idle()) head_ = posted_ = tail_ = (tail_ + mask_) & ~mask_;
+  }
+  // Writes `wr` at position tail + ahead without accepting it; ahead < free(). The payload of an inline WR is copied
+  // and needs inline_room().
+  void Fill(uint32_t ahead, const WorkRequest& wr, QueueState* owner, const dct::Peer& peer);
+  // Accepts the `count` WRs filled at tail, tail + 1, ...
+  void Commit(uint32_t count, const dct::Peer& peer);
+  // Accepts a WR that is not to be posted but delivered, in its turn, with `status`. Needs free().
+  void CommitSettled(const WorkRequest& wr, QueueState* owner, WcStatus status);
+
+  // Rings the doorbell for what is staged. Returns how many WRs it completed (settled ones only).
+  size_t Flush();
+  // Handles a completion of this queue; returns how many WRs it completed.
+  size_t Complete(const Completion& completion);
+
+  // An error was completed; Recover is due.
+  bool broken() const { return broken_; }
+  // The queue whose WR failed, null if unknown or gone, and how. Valid while broken().
+  QueueState* culprit() const { return culprit_; }
+  WcStatus culprit_status() const { return culprit_status_; }
+  // All that the NIC flushed has been completed, so that no buffer is in use any more.
+  bool all_collected() const { return collected_ >= posted_; }
+  // Resets the QP and edits the ring; READs of queues in good standing become staged again. Returns how many WRs it
+  // completed. Where flushed WRs could not be collected the reset drops them.
+  size_t Recover();
+  // Breaks the QP on purpose, when it makes no progress. Recover is due.
+  void Break();
+
+  // Forgets the staged WRs of `owner`, which is about to go.
+  void DropStaged(const QueueState* owner);
+  bool HasPosted(const QueueState* owner) const;
+  // Forgets the posted ones too; their buffers may be in use until Recover.
+  void Disown(const QueueState* owner);
+
+ private:
+  struct Entry {
+    uint64_t user_wr_id = 0;
+    QueueState* owner = nullptr;  // null: nobody waits for it
+    Opcode opcode = Opcode::kRead;
+    bool user_signaled = true;
+    WcStatus settled = WcStatus::kSuccess;  // other: not on the NIC, to be delivered with this status
+  };
+
+  PhysicalQueue(rnic::Pd& pd, rnic::Cq& cq, uint32_t index, uint32_t sq_depth, QueuePoolStats* stats);
+  Entry& entry(uint64_t position) { return entries_[position & mask_]; }
+  uint64_t PhysicalId(uint64_t position) const {
+    return uint64_t{index_} << 56 | uint64_t{generation_} << 48 | (position & kPositionMask);
+  }
+  bool IsSettled(uint64_t position) const { return entries_[position & mask_].settled != WcStatus::kSuccess; }
+  void Settle(uint64_t position, WcStatus status);
+  // Completes [head_, end), then the settled ones right behind.
+  size_t RetireUpTo(uint64_t end);
+  void Retire(const Entry& entry, WcStatus status);
+  void SignalLastStaged();
+  // Posts [posted_, end), which does not wrap and has no settled WR.
+  void PostRun(uint64_t end);
+
+  static constexpr uint64_t kPositionMask = (uint64_t{1} << 48) - 1;
+
+  rnic::Pd& pd_;
+  rnic::Cq& cq_;
+  const uint32_t index_;
+  const uint32_t sq_depth_;
+  const uint64_t mask_;
+  QueuePoolStats* const stats_;
+  std::unique_ptr<rnic::Qp> qp_;
+  uint8_t generation_ = 0;  // of the QP: bumped by each reset, so that late completions are told apart
+
+  uint64_t head_ = 0, posted_ = 0, tail_ = 0;
+  const dct::Peer* last_peer_ = nullptr;  // of the WR at tail_ - 1, while staged
+  uint32_t settled_ = 0;                  // entries of the ring that are settled
+
+  bool broken_ = false;
+  bool dead_ = false;  // no QP could be made
+  uint64_t collected_ = 0;
+  QueueState* culprit_ = nullptr;
+  WcStatus culprit_status_ = WcStatus::kSuccess;
+
+  size_t inline_used_ = 0;
+  std::vector<rnic::SendWr> wrs_;
+  std::vector<Sge> sges_;  // kMaxSge per WR
+  std::vector<Entry> entries_;
+  std::unique_ptr<std::byte[]> inline_arena_;
+};
+
+}  // namespace krcore::pool
+
+#endif  // KRCORE_POOL_PHYSICAL_QUEUE_H_

@@ -1,0 +1,183 @@
+#include "krcore/pool/queue_pool_impl.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "krcore/vqp/virtual_queue_impl.h"
+
+namespace krcore::pool {
+namespace {
+
+constexpr uint32_t kMaxInitiators = 64;
+constexpr uint32_t kMaxQueueDepth = 1u << 16;
+// How long a queue may show no completion before it is taken for stuck: longer than any NIC's transport retries.
+constexpr int64_t kStuckNs = 10'000'000'000;
+// Bound of the same waits when a clock stands still.
+constexpr uint32_t kMaxSpins = 1u << 22;
+// Polls for the flushed WRs of a broken queue; they are completed by the local NIC alone.
+constexpr uint32_t kMaxCollectSpins = 1u << 16;
+
+}  // namespace
+
+Result<std::unique_ptr<QueuePool>> QueuePoolImpl::Create(const PoolContext& context, const QueuePoolOptions& options) {
+  const rnic::Caps& caps = context.device->caps();
+  if (!caps.dc) return Status(StatusCode::kUnsupported, "provider " + caps.provider + " has no DC transport");
+  if (options.dc_initiators == 0 || options.dc_initiators > kMaxInitiators)
+    return Status(StatusCode::kInvalidArgument, "dc_initiators must be 1 to " + std::to_string(kMaxInitiators));
+  if (options.sq_depth == 0 || options.sq_depth > caps.max_qp_wr)
+    return Status(StatusCode::kInvalidArgument, "sq_depth must be 1 to " + std::to_string(caps.max_qp_wr));
+  const uint64_t cq_depth = uint64_t{options.dc_initiators} * options.sq_depth;
+  if (cq_depth > caps.max_cqe)
+    return Status(StatusCode::kInvalidArgument,
+                  "dc_initiators x sq_depth exceeds the device's CQ depth of " + std::to_string(caps.max_cqe));
+
+  std::unique_ptr<QueuePoolImpl> pool(new QueuePoolImpl(context));
+  pool->limits_ = {std::min(kMaxSge, caps.max_sge),
+                   static_cast<uint32_t>(std::min<size_t>(caps.max_inline_bytes, kInlineArenaBytes)),
+                   caps.max_message_bytes};
+  auto cq = context.device->CreateCq(static_cast<uint32_t>(cq_depth));
+  if (!cq.ok()) return cq.status();
+  pool->cq_ = *std::move(cq);
+  for (uint32_t i = 0; i < options.dc_initiators; ++i) {
+    auto queue = PhysicalQueue::Create(*context.pd, *pool->cq_, i, options.sq_depth, &pool->stats_);
+    if (!queue.ok()) return queue.status();
+    pool->queues_.push_back(*std::move(queue));
+  }
+  return std::unique_ptr<QueuePool>(std::move(pool));
+}
+
+QueuePoolImpl::~QueuePoolImpl() {
+  for (vqp::VirtualQueueImpl* queue : virtual_queues_) queue->ForgetPool();
+}
+
+Result<std::unique_ptr<VirtualQueue>> QueuePoolImpl::CreateQueue(uint32_t depth) {
+  if (depth == 0 || depth > kMaxQueueDepth)
+    return Status(StatusCode::kInvalidArgument, "queue depth must be 1 to " + std::to_string(kMaxQueueDepth));
+  auto queue = std::make_unique<vqp::VirtualQueueImpl>(*this, depth);
+  virtual_queues_.push_back(queue.get());
+  return std::unique_ptr<VirtualQueue>(std::move(queue));
+}
+
+size_t QueuePoolImpl::memory_bytes() const {
+  size_t bytes = sizeof(*this) + regions_.memory_bytes();
+  for (const auto& queue : queues_) bytes += queue->memory_bytes();
+  for (const vqp::VirtualQueueImpl* queue : virtual_queues_) bytes += queue->memory_bytes();
+  return bytes;
+}
+
+size_t QueuePoolImpl::FlushAll() {
+  size_t completed = 0;
+  for (const auto& queue : queues_) completed += queue->Flush();
+  return completed;
+}
+
+void QueuePoolImpl::Flush() { completed_by_flush_ += FlushAll(); }
+
+size_t QueuePoolImpl::Poll() { return std::exchange(completed_by_flush_, 0) + PollOnce(); }
+
+size_t QueuePoolImpl::PollOnce() {
+  size_t completed = FlushAll() + Collect();
+  if (any_broken_) [[unlikely]]
+    completed += Repair() + FlushAll();
+  return completed;
+}
+
+size_t QueuePoolImpl::Dispatch(size_t* completed) {
+  const size_t count = cq_->Poll(batch_);
+  for (size_t i = 0; i < count; ++i) {
+    PhysicalQueue& queue = *queues_[PhysicalQueue::IndexOf(batch_[i])];
+    *completed += queue.Complete(batch_[i]);
+    any_broken_ |= queue.broken();
+  }
+  return count;
+}
+
+size_t QueuePoolImpl::Collect() {
+  size_t completed = 0;
+  while (Dispatch(&completed) == batch_.size()) {
+  }
+  return completed;
+}
+
+void QueuePoolImpl::MarkBroken(const PhysicalQueue& queue) {
+  QueueState* const culprit = queue.culprit();
+  if (culprit == nullptr) return;
+  culprit->standing = QueueStanding::kBroken;
+  if (queue.culprit_status() != WcStatus::kRetryExceeded) return;
+  // The peer itself is gone. Its other queues would break the connection one by one, so they are stopped together.
+  context_.peers->Invalidate(culprit->peer);
+  const rnic::DeviceAddress& gone = culprit->peer->target.address;
+  for (vqp::VirtualQueueImpl* other : virtual_queues_) {
+    QueueState& state = other->state();
+    if (state.standing == QueueStanding::kReady && state.peer->target.address.node == gone.node &&
+        state.peer->target.address.incarnation == gone.incarnation)
+      state.standing = QueueStanding::kBroken;
+  }
+}
+
+size_t QueuePoolImpl::Repair() {
+  size_t completed = 0;
+  any_broken_ = false;
+  // Nothing is posted meanwhile, so each queue breaks at most once and two passes see all of them.
+  for (int pass = 0; pass < 2; ++pass) {
+    for (const auto& queue : queues_) {
+      if (!queue->broken()) continue;
+      for (uint32_t spins = 0; !queue->all_collected() && spins < kMaxCollectSpins; ++spins) {
+        if (Dispatch(&completed) == 0 && !queue->all_collected()) context_.node->clock().Relax(spins);
+      }
+      MarkBroken(*queue);
+      completed += queue->Recover();
+    }
+  }
+  any_broken_ = std::any_of(queues_.begin(), queues_.end(), [](const auto& queue) { return queue->broken(); });
+  return completed;
+}
+
+void QueuePoolImpl::MakeRoom(PhysicalQueue& queue, size_t inline_bytes) {
+  const auto has_room = [&] { return queue.free() > 0 && queue.inline_room() >= inline_bytes; };
+  if (has_room()) return;
+  Flush();
+  if (has_room()) return;
+  ++stats_.sq_full_polls;
+  Clock& clock = context_.node->clock();
+  uint32_t idle_polls = 0;
+  int64_t idle_since_ns = 0;
+  while (!has_room()) {
+    const size_t completed = PollOnce();
+    completed_by_flush_ += completed;
+    if (completed != 0) {
+      idle_polls = 0;
+      continue;
+    }
+    if (idle_polls == 0) idle_since_ns = clock.NowNs();
+    if (++idle_polls >= kMaxSpins || clock.NowNs() - idle_since_ns > kStuckNs) {
+      queue.Break();
+      any_broken_ = true;
+      idle_polls = 0;
+    }
+    clock.Relax(idle_polls);
+  }
+}
+
+void QueuePoolImpl::Detach(vqp::VirtualQueueImpl* queue, QueueState* state, PhysicalQueue* physical) {
+  if (physical != nullptr && state->outstanding() != 0) {
+    physical->DropStaged(state);
+    Clock& clock = context_.node->clock();
+    const Deadline stuck = Deadline::After(clock, kStuckNs);
+    for (uint32_t spins = 0; physical->HasPosted(state) && spins < kMaxSpins && !stuck.Passed(clock); ++spins) {
+      const size_t completed = PollOnce();
+      completed_by_flush_ += completed;
+      if (completed == 0) clock.Relax(spins);
+    }
+    if (physical->HasPosted(state)) {
+      physical->Break();
+      state->standing = QueueStanding::kUnconnected;
+      completed_by_flush_ += Repair();
+    }
+    physical->Disown(state);
+  }
+  std::erase(virtual_queues_, queue);
+}
+
+}  // namespace krcore::pool

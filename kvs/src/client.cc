@@ -1,0 +1,58 @@
+// The blocking calls: each drives the coroutine of its name.
+#include "kvs/client.h"
+
+#include <cassert>
+
+namespace kvs {
+
+void Client::Idle(uint32_t rounds) { krcore::RealClock()->Relax(rounds); }
+
+void Client::PollUntil(const Task<Status>& task) {
+  for (uint32_t idle = 0; !task.done();) {
+    if (Poll() != 0) {
+      idle = 0;
+    } else {
+      Idle(++idle);
+    }
+  }
+}
+
+Status Client::Wait(Task<Status> task) {
+  task.Start();
+  PollUntil(task);
+  return task.Take();
+}
+
+Status Client::Get(std::string_view key, std::string* value) { return Wait(GetAsync(key, value)); }
+Status Client::Put(std::string_view key, std::string_view value) { return Wait(PutAsync(key, value)); }
+Status Client::Insert(std::string_view key, std::string_view value) { return Wait(InsertAsync(key, value)); }
+Status Client::Update(std::string_view key, std::string_view value) { return Wait(UpdateAsync(key, value)); }
+Status Client::Delete(std::string_view key) { return Wait(DeleteAsync(key)); }
+
+void Client::MultiGet(std::span<const std::string_view> keys, std::span<std::string> values,
+                      std::span<Status> statuses) {
+  assert(keys.size() == values.size() && keys.size() == statuses.size());
+  std::vector<Task<Status>> tasks;
+  tasks.reserve(keys.size());
+  // All begin before the first doorbell rings, so that their round trips are shared.
+  for (size_t i = 0; i < keys.size(); ++i) {
+    tasks.push_back(GetAsync(keys[i], &values[i]));
+    tasks.back().Start();
+  }
+  for (size_t i = 0; i < keys.size(); ++i) {
+    PollUntil(tasks[i]);
+    statuses[i] = tasks[i].Take();
+  }
+}
+
+void Client::Drain() {
+  for (uint32_t idle = 0; spawned() > 0;) {
+    if (Poll() != 0) {
+      idle = 0;
+    } else {
+      Idle(++idle);
+    }
+  }
+}
+
+}  // namespace kvs

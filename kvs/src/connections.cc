@@ -1,0 +1,146 @@
+#include "kvs/src/connections.h"
+
+#include <span>
+#include <string>
+
+#include "kvs/layout/pool.h"
+
+namespace kvs {
+namespace {
+
+using krcore::Completion;
+using krcore::Opcode;
+using krcore::WcStatus;
+using krcore::WorkRequest;
+
+constexpr uint32_t kQueueDepth = 8192;
+constexpr int64_t kReconnectIntervalNs = 50'000'000;
+// wr_id: the Batch's address; the lowest bit tells that the WR was signaled, so that the error completion of an
+// unsignaled one is not counted as what the batch waits for.
+constexpr uint64_t kSignaledTag = 1;
+
+}  // namespace
+
+WorkRequest& Batch::Add(Opcode opcode, GlobalAddress remote, const void* local, uint32_t bytes, uint32_t lkey) {
+  const uint32_t i = size_++;
+  const Connections::Peer& peer = connections_->peers_[remote.node];
+  nodes_[i] = static_cast<uint8_t>(remote.node);
+  sges_[i] = {reinterpret_cast<uint64_t>(local), bytes, lkey};
+  WorkRequest& wr = wrs_[i];
+  wr.wr_id = reinterpret_cast<uint64_t>(this);
+  wr.sg_list = &sges_[i];
+  wr.num_sge = 1;
+  wr.opcode = opcode;
+  wr.flags = 0;
+  wr.remote_addr = peer.base + remote.offset;
+  wr.rkey = peer.rkey;
+  return wr;
+}
+
+void Batch::Read(GlobalAddress from, void* to, uint32_t bytes, uint32_t lkey) {
+  Add(Opcode::kRead, from, to, bytes, lkey);
+  ++connections_->stats_.reads;
+}
+
+void Batch::Write(const void* from, GlobalAddress to, uint32_t bytes, uint32_t lkey) {
+  Add(Opcode::kWrite, to, from, bytes, lkey);
+  ++connections_->stats_.writes;
+}
+
+void Batch::CompareSwap(GlobalAddress at, uint64_t expected, uint64_t desired, uint64_t* old) {
+  WorkRequest& wr = Add(Opcode::kCompareSwap, at, old, sizeof(*old), lkey_);
+  wr.compare_add = expected;
+  wr.swap = desired;
+  ++connections_->stats_.atomics;
+}
+
+uint32_t Batch::Stage() {
+  outcome_ = Outcome::kOk;
+  pending_ = 0;
+  if (size_ == 0) return 0;
+  ++connections_->stats_.round_trips;
+  // Each run of verbs to one node goes to its queue at once, the last one signaled: completions of one queue come in
+  // order, so it stands for all.
+  for (uint32_t begin = 0; begin < size_;) {
+    uint32_t end = begin + 1;
+    while (end < size_ && nodes_[end] == nodes_[begin]) ++end;
+    WorkRequest& last = wrs_[end - 1];
+    last.flags = krcore::kSignaled;
+    last.wr_id |= kSignaledTag;
+    Connections::Peer& peer = connections_->peers_[nodes_[begin]];
+    if (peer.connected && peer.queue->Stage(std::span(&wrs_[begin], end - begin)).ok()) {
+      ++pending_;
+    } else {
+      peer.connected = false;
+      connections_->last_failed_ = nodes_[begin];
+      outcome_ = Outcome::kUnavailable;
+    }
+    begin = end;
+  }
+  return pending_;
+}
+
+Connections::~Connections() {
+  for (Peer& peer : peers_) peer.queue.reset();
+}
+
+Status Connections::Open() {
+  auto pool = node_.CreateQueuePool({});
+  if (!pool.ok()) return pool.status();
+  pool_ = std::move(*pool);
+  return Status::Ok();
+}
+
+Status Connections::Ensure(krcore::NodeId memory_node, krcore::Deadline deadline) {
+  if (memory_node == krcore::kNoNode || memory_node > krcore::kMaxMemoryNode) {
+    return {StatusCode::kCorrupt, "node " + std::to_string(memory_node) + " is not a memory node"};
+  }
+  Peer& peer = peers_[memory_node];
+  if (peer.connected) return Status::Ok();
+  krcore::Clock& clock = node_.clock();
+  const int64_t now_ns = clock.NowNs();
+  if (now_ns < peer.retry_at_ns) return StatusCode::kUnavailable;
+  peer.retry_at_ns = now_ns + kReconnectIntervalNs;
+  if (!peer.queue) {
+    auto queue = pool_->CreateQueue(kQueueDepth);
+    if (!queue.ok()) return queue.status();
+    peer.queue = std::move(*queue);
+    connected_[connected_count_++] = static_cast<uint8_t>(memory_node);
+  }
+  KRCORE_RETURN_IF_ERROR(peer.queue->Connect(memory_node, deadline));
+  for (const krcore::RemoteRegion& region : peer.queue->regions()) {
+    if (region.tag != kPoolRegionTag) continue;
+    peer.base = region.addr;
+    peer.rkey = region.rkey;
+    peer.connected = true;
+    return Status::Ok();
+  }
+  return {StatusCode::kUnavailable, "node " + std::to_string(memory_node) + " exposes no pool"};
+}
+
+size_t Connections::Poll() {
+  pool_->Poll();
+  size_t popped = 0;
+  std::array<Completion, 64> done;
+  RunQueue& run_queue = RunQueue::OfThisThread();
+  for (uint32_t i = 0; i < connected_count_; ++i) {
+    Peer& peer = peers_[connected_[i]];
+    size_t count;
+    do {
+      count = peer.queue->Pop(done);
+      popped += count;
+      for (const Completion& completion : std::span(done).first(count)) {
+        Batch& batch = *reinterpret_cast<Batch*>(completion.wr_id & ~kSignaledTag);
+        if (completion.status != WcStatus::kSuccess) [[unlikely]] {
+          batch.outcome_ = Outcome::kUnavailable;
+          peer.connected = false;
+          last_failed_ = connected_[i];
+        }
+        if ((completion.wr_id & kSignaledTag) != 0 && --batch.pending_ == 0) run_queue.Push(batch.waiter_);
+      }
+    } while (count == done.size());
+  }
+  return popped;
+}
+
+}  // namespace kvs

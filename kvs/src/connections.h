@@ -1,0 +1,130 @@
+// A client's queues to the memory nodes, and Batch: some verbs that go out together and are waited for together.
+//
+// Thread safety: one thread, as the client.
+#ifndef KVS_SRC_CONNECTIONS_H_
+#define KVS_SRC_CONNECTIONS_H_
+
+#include <array>
+#include <coroutine>
+#include <cstdint>
+#include <memory>
+
+#include "krcore/node.h"
+#include "krcore/queue_pool.h"
+#include "krcore/virtual_queue.h"
+#include "kvs/client.h"
+#include "kvs/layout/address.h"
+
+namespace kvs {
+
+// How a batch ended. Anything but kOk: at least one verb failed, and each WRITE or atomic of it may or may not have
+// happened.
+enum class Outcome : uint8_t { kOk, kUnavailable };
+
+class Connections;
+
+// Up to kCapacity verbs. Verbs to one node execute in the order they were added, under the rules of
+// krcore::VirtualQueue; verbs to different nodes in any order. Local buffers lie in the client's arena (or in a region
+// whose lkey is given) and stay borrowed until Run() has returned. Reusable after that.
+class Batch {
+ public:
+  static constexpr uint32_t kCapacity = 96;
+
+  Batch() = default;
+  Batch(const Batch&) = delete;
+  Batch& operator=(const Batch&) = delete;
+
+  void Attach(Connections* connections, uint32_t lkey) {
+    connections_ = connections;
+    lkey_ = lkey;
+  }
+  uint32_t size() const { return size_; }
+  bool full() const { return size_ == kCapacity; }
+  // Forgets what was added and not run.
+  void Clear() { size_ = 0; }
+
+  void Read(GlobalAddress from, void* to, uint32_t bytes) { Read(from, to, bytes, lkey_); }
+  void Read(GlobalAddress from, void* to, uint32_t bytes, uint32_t lkey);
+  void Write(const void* from, GlobalAddress to, uint32_t bytes) { Write(from, to, bytes, lkey_); }
+  void Write(const void* from, GlobalAddress to, uint32_t bytes, uint32_t lkey);
+  // The old word lands in *old; the swap happened if *old == expected.
+  void CompareSwap(GlobalAddress at, uint64_t expected, uint64_t desired, uint64_t* old);
+
+  // co_await batch.Run(): stages everything (the next Poll rings the doorbell), resumes when all has completed.
+  auto Run() {
+    struct Awaiter {
+      Batch& batch;
+      bool await_ready() { return batch.Stage() == 0; }
+      void await_suspend(std::coroutine_handle<> handle) { batch.waiter_ = handle; }
+      Outcome await_resume() {
+        batch.size_ = 0;
+        return batch.outcome_;
+      }
+    };
+    return Awaiter{*this};
+  }
+
+ private:
+  friend class Connections;
+  // Hands the verbs to the queues. Returns the number of signaled completions to wait for.
+  uint32_t Stage();
+  krcore::WorkRequest& Add(krcore::Opcode opcode, GlobalAddress remote, const void* local, uint32_t bytes,
+                           uint32_t lkey);
+
+  Connections* connections_ = nullptr;
+  uint32_t lkey_ = 0;
+  uint32_t size_ = 0;
+  uint32_t pending_ = 0;
+  Outcome outcome_ = Outcome::kOk;
+  std::coroutine_handle<> waiter_;
+  std::array<uint8_t, kCapacity> nodes_;
+  std::array<krcore::Sge, kCapacity> sges_;
+  std::array<krcore::WorkRequest, kCapacity> wrs_;
+};
+
+class Connections {
+ public:
+  Connections(krcore::Node& node, ClientStats& stats) : node_(node), stats_(stats) {}
+  ~Connections();
+
+  Status Open();
+  // Connects to a memory node unless it is. kUnavailable: dead, or tried in vain less than a moment ago.
+  Status Ensure(krcore::NodeId memory_node, krcore::Deadline deadline);
+  // The same for the data path: nothing but a look at a flag while connected.
+  bool Reach(krcore::NodeId memory_node) {
+    if (peers_[memory_node & 0xff].connected) [[likely]]
+      return true;
+    last_failed_ = memory_node;
+    return Ensure(memory_node, krcore::Deadline::After(node_.clock(), kReconnectBudgetNs)).ok();
+  }
+  // The memory node that failed last; kNoNode if none has.
+  krcore::NodeId last_failed() const { return last_failed_; }
+  // Rings doorbells, collects completions, makes coroutines whose batches are done ready to run. Returns the number of
+  // completions.
+  size_t Poll();
+
+  krcore::QueuePool& pool() { return *pool_; }
+
+ private:
+  friend class Batch;
+  static constexpr int64_t kReconnectBudgetNs = 50'000'000;
+  struct Peer {
+    std::unique_ptr<krcore::VirtualQueue> queue;
+    uint64_t base = 0;  // of the pool region, in the node's address space
+    uint32_t rkey = 0;
+    bool connected = false;
+    int64_t retry_at_ns = 0;
+  };
+
+  krcore::Node& node_;
+  ClientStats& stats_;
+  std::unique_ptr<krcore::QueuePool> pool_;
+  std::array<Peer, krcore::kMaxMemoryNode + 1> peers_;
+  std::array<uint8_t, krcore::kMaxMemoryNode + 1> connected_;  // node ids of peers with a queue
+  uint32_t connected_count_ = 0;
+  krcore::NodeId last_failed_ = krcore::kNoNode;
+};
+
+}  // namespace kvs
+
+#endif  // KVS_SRC_CONNECTIONS_H_

@@ -1,0 +1,96 @@
+// What one operation in flight needs: buffers in the client's registered arena, its Batch, and the result of its
+// last scan. Operations are pooled; a coroutine holds one through OperationLease.
+#ifndef KVS_SRC_OPERATION_H_
+#define KVS_SRC_OPERATION_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <new>
+#include <string_view>
+#include <vector>
+
+#include "krcore/node.h"
+#include "kvs/layout/block.h"
+#include "kvs/layout/hash.h"
+#include "kvs/layout/subtable.h"
+#include "kvs/src/connections.h"
+#include "kvs/src/directory_cache.h"
+
+namespace kvs {
+
+inline constexpr uint32_t kCandidates = 2 * kCombinedSlots;  // slots of a key's two combined buckets
+inline constexpr uint32_t kMatchBytes = 8192;                // of matching blocks, read at once
+
+// Registered memory of one operation.
+struct OperationBuffers {
+  alignas(64) std::array<std::byte, 2 * kCombinedBytes> buckets;  // the two combined buckets
+  alignas(64) std::array<uint64_t, 4> headers;                    // re-read headers
+  std::array<uint64_t, kCandidates> cas;                          // old words
+  std::array<uint64_t, 20> directory;                             // directory entries
+  std::array<uint64_t, kCandidates> slots;                        // slots of the parent, while helping a migration
+  alignas(64) std::array<std::byte, kMatchBytes> match;           // matching blocks
+  alignas(64) std::array<std::byte, kMaxSmallBlockBytes> block;   // the block to write
+};
+
+// A registered buffer of an operation on a block that the arena does not hold.
+struct LargeBuffer {
+  struct Deleter {
+    void operator()(std::byte* memory) const { ::operator delete[](memory, std::align_val_t{64}); }
+  };
+  std::unique_ptr<std::byte[], Deleter> memory;
+  std::unique_ptr<krcore::Region> region;
+};
+
+// What a scan of a table found. Candidates count 0..27: combined bucket * 14 + bucket * 7 + slot, in memory order.
+struct Scan {
+  TableRef table;
+  KeyPlaces places;
+  bool headers_fit = false;  // all four bucket headers match the key's hash
+  bool any_pending = false;  // a candidate is PEND
+  int val = -1, frz = -1;    // candidate that is VAL / FRZ with this key
+  uint32_t ins_count = 0;    // candidates that are INS with this key, not counting one's own
+  std::array<uint8_t, kCandidates> ins;
+  BlockView block;  // of the last match, in `match` or a LargeBuffer
+};
+
+struct Operation {
+  OperationBuffers* buffers = nullptr;
+  Batch batch;
+  Scan scan;
+  KeyHash hash;
+  std::string_view key;
+  uint64_t epoch = 0;       // the client's view of the global epoch when it began
+  uint32_t attempt = 0;     // restarts so far
+  int64_t deadline_ns = 0;  // 0: not set yet (it is when something goes wrong first)
+  bool in_use = false;
+  uint64_t own_ins = 0;    // the slot word of its own tentative slot, 0: none
+  uint32_t strangers = 0;  // slot words found to hold other keys, valid for the operation's life: blocks of an
+  std::array<uint64_t, 16> stranger;  // operation in flight are not reused
+  LargeBuffer large_read, large_write;
+
+  Slot Candidate(uint32_t c) const {
+    const uint32_t bucket = c / kSlotsPerBucket;
+    return reinterpret_cast<const Bucket*>(buffers->buckets.data())[bucket].slots[c % kSlotsPerBucket];
+  }
+  BucketHeader Header(uint32_t bucket) const {
+    return reinterpret_cast<const Bucket*>(buffers->buckets.data())[bucket].header;
+  }
+  // The slot's index in its subtable.
+  uint32_t SlotIndex(uint32_t c) const {
+    const CombinedBucket& place = scan.places.place[c / kCombinedSlots];
+    return (FirstBucket(place) + c % kCombinedSlots / kSlotsPerBucket) * kSlotsPerBucket + c % kSlotsPerBucket;
+  }
+  GlobalAddress SlotAddress(uint32_t c) const {
+    return {scan.table.address.node, scan.table.address.offset + SlotOffset(SlotIndex(c))};
+  }
+  bool IsMainBucket(uint32_t c) const {
+    const uint32_t half = scan.places.place[c / kCombinedSlots].half;
+    return (c % kCombinedSlots / kSlotsPerBucket) == half;
+  }
+};
+
+}  // namespace kvs
+
+#endif  // KVS_SRC_OPERATION_H_

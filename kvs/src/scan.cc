@@ -1,0 +1,150 @@
+// Reading a key's candidates in one table.
+#include <cstring>
+#include <span>
+
+#include "kvs/src/client_core.h"
+#include "kvs/src/store_core.h"
+
+namespace kvs {
+namespace {
+
+bool IsStranger(const Operation& op, uint64_t word) {
+  for (uint32_t i = 0; i < op.strangers; ++i) {
+    if (op.stranger[i] == word) return true;
+  }
+  return false;
+}
+
+void AddStranger(Operation& op, uint64_t word) {
+  if (op.strangers < op.stranger.size()) op.stranger[op.strangers++] = word;
+}
+
+}  // namespace
+
+// Fills headers_fit and any_pending, and `planned` with the candidates whose blocks must be read. They are in it at
+// most once each.
+uint32_t ClientCore::PlanMatches(Operation& op, uint32_t states, std::span<uint8_t> planned) {
+  Scan& scan = op.scan;
+  scan.headers_fit = true;
+  scan.any_pending = false;
+  scan.val = scan.frz = -1;
+  scan.ins_count = 0;
+  const uint8_t fingerprint = op.hash.fingerprint();
+  uint32_t count = 0;
+  for (uint32_t b = 0; b < 4; ++b) {
+    scan.headers_fit &= op.Header(b).Fits(op.hash.h1);
+    for (uint32_t s = 0; s < kSlotsPerBucket; ++s) {
+      const uint32_t c = b * kSlotsPerBucket + s;
+      const Slot slot = op.Candidate(c);
+      if (slot.state() == SlotState::kPend) scan.any_pending = true;
+      if (slot.fingerprint() != fingerprint || !slot.has_block()) continue;
+      if ((states >> static_cast<uint32_t>(slot.state()) & 1) == 0) continue;
+      if (slot.word() == op.own_ins || IsStranger(op, slot.word())) continue;
+      planned[count++] = static_cast<uint8_t>(c);
+    }
+  }
+  return count;
+}
+
+Task<Step> ClientCore::ScanTable(Operation& op, TableRef table, uint32_t states) {
+  Scan& scan = op.scan;
+  scan.table = table;
+  if (!connections_.Reach(table.address.node)) {
+    op.batch.Clear();
+    co_return Step::kUnavailable;
+  }
+  for (uint32_t p = 0; p < 2; ++p) {
+    op.batch.Read({table.address.node, table.address.offset + CombinedOffset(scan.places.place[p])},
+                  op.buffers->buckets.data() + p * kCombinedBytes, kCombinedBytes);
+  }
+  const Outcome read = co_await op.batch.Run();
+  if (read != Outcome::kOk) co_return Step::kUnavailable;
+
+  std::array<uint8_t, kCandidates> planned;
+  const uint32_t count = PlanMatches(op, states, planned);
+  // As many blocks at once as the buffer holds; one block fits always.
+  for (uint32_t begin = 0; begin < count;) {
+    uint32_t end = begin;
+    for (uint32_t used = 0; end < count; ++end) {
+      const Slot slot = op.Candidate(planned[end]);
+      const uint32_t bytes = FirstReadBytes(slot);
+      if (used + bytes > kMatchBytes) break;
+      if (!connections_.Reach(slot.block().node)) {
+        op.batch.Clear();
+        co_return Step::kUnavailable;
+      }
+      op.batch.Read(slot.block(), op.buffers->match.data() + used, bytes);
+      used += bytes;
+    }
+    const Outcome matched = co_await op.batch.Run();
+    if (matched != Outcome::kOk) co_return Step::kUnavailable;
+
+    for (uint32_t used = 0; begin < end; ++begin) {
+      const uint32_t c = planned[begin];
+      const Slot slot = op.Candidate(c);
+      BlockView block(op.buffers->match.data() + used);
+      uint32_t available = FirstReadBytes(slot);
+      used += available;
+      if (slot.length_units() == kLargeBlock) {
+        if (block.header().hash != op.hash.h1) {
+          AddStranger(op, slot.word());  // written before it was published, and one word: it cannot be torn
+          continue;
+        }
+        const uint64_t bytes = block.bytes();
+        const Step large = co_await ReadLargeBlock(op, slot, bytes);
+        if (large != Step::kOk) co_return large;
+        block = scan.block;
+      } else if (!block.Intact(available)) {
+        ++stats_.checksum_retries;
+        co_return Step::kRestart;
+      }
+      if (block.key() != op.key) {
+        AddStranger(op, slot.word());
+        continue;
+      }
+      if (slot.state() == SlotState::kIns) {
+        scan.ins[scan.ins_count++] = static_cast<uint8_t>(c);
+        continue;
+      }
+      scan.block = block;
+      if (slot.state() == SlotState::kVal) {
+        scan.val = static_cast<int>(c);
+        co_return Step::kOk;
+      }
+      scan.frz = static_cast<int>(c);
+    }
+  }
+  co_return Step::kOk;
+}
+
+// Reads a block that is too long for the operation's buffer into memory of its own; scan.block is a view of it.
+Task<Step> ClientCore::ReadLargeBlock(Operation& op, Slot slot, uint64_t bytes) {
+  if (bytes > BlockBytes(kMaxKeyBytes, kMaxValueBytes)) co_return Step::kRestart;  // torn
+  if (!store_.AllocateLarge(bytes, &op.large_read)) co_return Step::kFull;
+  op.batch.Read(slot.block(), op.large_read.memory.get(), static_cast<uint32_t>(bytes), op.large_read.region->lkey());
+  const Outcome read = co_await op.batch.Run();
+  if (read != Outcome::kOk) co_return Step::kUnavailable;
+  const BlockView block(op.large_read.memory.get());
+  if (!block.Intact(bytes)) {
+    ++stats_.checksum_retries;
+    co_return Step::kRestart;
+  }
+  op.scan.block = block;
+  co_return Step::kOk;
+}
+
+Task<Step> ClientCore::CheckHeaders(Operation& op) {
+  const GlobalAddress table = op.scan.table.address;
+  for (uint32_t b = 0; b < 4; ++b) {
+    const uint32_t bucket = FirstBucket(op.scan.places.place[b / 2]) + b % 2;
+    op.batch.Read({table.node, table.offset + BucketOffset(bucket)}, &op.buffers->headers[b], sizeof(uint64_t));
+  }
+  const Outcome read = co_await op.batch.Run();
+  if (read != Outcome::kOk) co_return Step::kUnavailable;
+  for (const uint64_t header : op.buffers->headers) {
+    if (!BucketHeader(header).Fits(op.hash.h1)) co_return Step::kRestart;
+  }
+  co_return Step::kOk;
+}
+
+}  // namespace kvs

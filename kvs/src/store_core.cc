@@ -1,0 +1,193 @@
+#include "kvs/src/store_core.h"
+
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <cstring>
+
+#include "krcore/queue_pool.h"
+#include "krcore/virtual_queue.h"
+#include "kvs/layout/join.h"
+#include "kvs/src/client_core.h"
+
+namespace kvs {
+namespace {
+
+using krcore::Deadline;
+
+// Reads [offset, offset + bytes) of the pool at the other end of `queue` and waits.
+Status ReadPool(krcore::QueuePool& pool, krcore::VirtualQueue& queue, uint64_t offset, krcore::Region& to,
+                uint32_t bytes, Deadline deadline) {
+  const krcore::RemoteRegion* region = nullptr;
+  for (const krcore::RemoteRegion& candidate : queue.regions()) {
+    if (candidate.tag == kPoolRegionTag) region = &candidate;
+  }
+  if (region == nullptr) return {StatusCode::kUnavailable, "the store's home exposes no pool"};
+  const krcore::Sge sge{reinterpret_cast<uint64_t>(to.bytes().data()), bytes, to.lkey()};
+  krcore::WorkRequest wr;
+  wr.sg_list = &sge;
+  wr.num_sge = 1;
+  wr.opcode = krcore::Opcode::kRead;
+  wr.remote_addr = region->addr + offset;
+  wr.rkey = region->rkey;
+  KRCORE_RETURN_IF_ERROR(queue.Push({&wr, 1}));
+  std::array<krcore::Completion, 1> done;
+  krcore::Clock& clock = pool.node().clock();
+  for (uint32_t spins = 0; queue.Pop(done) == 0; ++spins) {
+    if (pool.Poll() == 0) clock.Relax(spins);
+    if (deadline.Passed(clock)) return {StatusCode::kTimeout, "the store's home does not answer"};
+  }
+  if (done[0].status != krcore::WcStatus::kSuccess) {
+    return {StatusCode::kUnavailable, "the store's home answered: " + std::string(WcStatusName(done[0].status))};
+  }
+  return Status::Ok();
+}
+
+}  // namespace
+
+StoreCore::StoreCore(std::unique_ptr<krcore::Node> node, int64_t operation_timeout_ms)
+    : node_(std::move(node)), operation_timeout_ns_(operation_timeout_ms * 1'000'000) {}
+
+StoreCore::~StoreCore() {
+  node_.reset();
+  pool_.reset();
+}
+
+void StoreCore::Own(std::unique_ptr<krcore::Node> memory_node, std::unique_ptr<krcore::Region> pool) {
+  memory_node_ = std::move(memory_node);
+  pool_ = std::move(pool);
+}
+
+Status StoreCore::Attach(Deadline deadline) {
+  const auto record = node_->LookupService(kHomeService, deadline);
+  if (!record.ok()) {
+    return {StatusCode::kUnavailable, "the fabric has no store (start a memory node): " + record.status().ToString()};
+  }
+  HomeRecord home{};
+  if (record->size() != sizeof(home)) return {StatusCode::kCorrupt, "the store's home record has another size"};
+  std::memcpy(&home, record->data(), sizeof(home));
+  home_ = home.node;
+  return RefreshMembers(deadline);
+}
+
+Status StoreCore::RefreshMembers(Deadline deadline) {
+  auto pool = node_->CreateQueuePool({});
+  if (!pool.ok()) return pool.status();
+  auto queue = (*pool)->CreateQueue(4);
+  if (!queue.ok()) return queue.status();
+  KRCORE_RETURN_IF_ERROR((*queue)->Connect(home_, deadline));
+  constexpr uint32_t kBytes = sizeof(HomeArea::members);
+  auto buffer = node_->CreateRegion(
+      {.length = kBytes + sizeof(Superblock), .remote_rights = 0, .tag = 0, .name = {}, .keep_on_close = false});
+  if (!buffer.ok()) return buffer.status();
+
+  KRCORE_RETURN_IF_ERROR(ReadPool(**pool, **queue, 0, **buffer, sizeof(Superblock), deadline));
+  Superblock super;
+  std::memcpy(&super, (*buffer)->bytes().data(), sizeof(super));
+  if (super.magic != kPoolMagic || super.is_home == 0 || super.max_depth != kMaxDepth ||
+      super.groups_per_subtable < 2) {
+    return {StatusCode::kCorrupt,
+            "node " + std::to_string(home_) + " does not hold a store's directory of this layout"};
+  }
+  geometry_.groups = super.groups_per_subtable;
+
+  KRCORE_RETURN_IF_ERROR(
+      ReadPool(**pool, **queue, kHomeAreaOffset + offsetof(HomeArea, members), **buffer, kBytes, deadline));
+  std::vector<krcore::NodeId> members;
+  for (krcore::NodeId id = 1; id <= krcore::kMaxMemoryNode; ++id) {
+    uint64_t word;
+    std::memcpy(&word, (*buffer)->bytes().data() + id * sizeof(word), sizeof(word));
+    if (word != 0) members.push_back(id);
+  }
+  if (members.empty()) return {StatusCode::kUnavailable, "the store has no memory node yet"};
+  const std::lock_guard lock(mutex_);
+  members_ = std::move(members);
+  return Status::Ok();
+}
+
+std::vector<krcore::NodeId> StoreCore::members() {
+  const std::lock_guard lock(mutex_);
+  return members_;
+}
+
+std::unique_ptr<MemoryState> StoreCore::TakeMemory() {
+  const std::lock_guard lock(mutex_);
+  if (spare_memory_.empty()) return std::make_unique<MemoryState>();
+  auto memory = std::move(spare_memory_.back());
+  spare_memory_.pop_back();
+  return memory;
+}
+
+void StoreCore::GiveMemory(std::unique_ptr<MemoryState> memory) {
+  const std::lock_guard lock(mutex_);
+  spare_memory_.push_back(std::move(memory));
+}
+
+bool StoreCore::AllocateLarge(uint64_t bytes, LargeBuffer* buffer) {
+  if (buffer->region && buffer->region->bytes().size() >= bytes) return true;
+  buffer->region.reset();
+  buffer->memory.reset(new (std::align_val_t{64}, std::nothrow) std::byte[bytes]);
+  if (!buffer->memory) return false;
+  auto region = node_->RegisterLocal(buffer->memory.get(), bytes);
+  if (!region.ok()) return false;
+  buffer->region = std::move(*region);
+  return true;
+}
+
+Result<std::unique_ptr<Client>> StoreCore::NewClient(const ClientOptions& options) {
+  auto client = ClientCore::Create(*this, options);
+  if (!client.ok()) return client.status();
+  return std::unique_ptr<Client>(std::move(*client));
+}
+
+Result<std::unique_ptr<Store>> Store::Open(const StoreOptions& options) {
+  krcore::NodeOptions node_options;
+  node_options.rnic = options.rnic;
+  node_options.fabric = options.fabric;
+  node_options.clock = options.clock;
+  auto node = krcore::Node::Open(node_options);
+  if (!node.ok()) return node.status();
+  krcore::Clock& clock = (*node)->clock();
+  auto store = std::make_unique<StoreCore>(std::move(*node), options.operation_timeout_ms);
+  if (Status attached = store->Attach(Deadline::After(clock, options.open_timeout_ms * 1'000'000)); !attached.ok()) {
+    return attached;
+  }
+  return std::unique_ptr<Store>(std::move(store));
+}
+
+Result<std::unique_ptr<Store>> Store::OpenEmbedded(const EmbeddedOptions& options) {
+  static std::atomic<uint64_t> counter = 0;
+  krcore::NodeOptions node_options;
+  node_options.fabric = "inproc:store-" + std::to_string(counter.fetch_add(1));
+  node_options.create_fabric = true;
+  node_options.node = 1;
+  auto memory_node = krcore::Node::Open(node_options);
+  if (!memory_node.ok()) return memory_node.status();
+  krcore::RegionOptions region_options;
+  region_options.length = options.memory_bytes;
+  region_options.remote_rights = krcore::kRemoteRead | krcore::kRemoteWrite | krcore::kRemoteAtomic;
+  region_options.tag = kPoolRegionTag;
+  if (options.memory_bytes < kMinPoolBytes) {
+    return Status(StatusCode::kInvalidArgument, "EmbeddedOptions::memory_bytes is at least " +
+                                                    std::to_string(kMinPoolBytes) + ", not " +
+                                                    std::to_string(options.memory_bytes));
+  }
+  auto pool = (*memory_node)->CreateRegion(region_options);
+  if (!pool.ok()) return pool.status();
+  if (Status hosted = (*memory_node)->HostMetaServer(64); !hosted.ok()) return hosted;
+  const Deadline deadline = Deadline::After((*memory_node)->clock(), 5'000'000'000);
+  const auto joined = JoinStore(**memory_node, **pool, HomeOptions{}, deadline);
+  if (!joined.ok()) return joined.status();
+
+  node_options.create_fabric = false;
+  node_options.node = krcore::kNoNode;
+  auto node = krcore::Node::Open(node_options);
+  if (!node.ok()) return node.status();
+  auto store = std::make_unique<StoreCore>(std::move(*node), options.operation_timeout_ms);
+  store->Own(std::move(*memory_node), std::move(*pool));
+  if (Status attached = store->Attach(deadline); !attached.ok()) return attached;
+  return std::unique_ptr<Store>(std::move(store));
+}
+
+}  // namespace kvs

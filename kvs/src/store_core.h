@@ -1,0 +1,65 @@
+// StoreCore: what the clients of one process share: the node, the store's shape, and the memory that ended clients
+// left for later ones.
+//
+// Thread safety: all methods from any thread.
+#ifndef KVS_SRC_STORE_CORE_H_
+#define KVS_SRC_STORE_CORE_H_
+
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "krcore/node.h"
+#include "kvs/client.h"
+#include "kvs/layout/pool.h"
+#include "kvs/src/memory_state.h"
+#include "kvs/src/operation.h"
+
+namespace kvs {
+
+class StoreCore final : public Store {
+ public:
+  StoreCore(std::unique_ptr<krcore::Node> node, int64_t operation_timeout_ms);
+  ~StoreCore() override;
+
+  // Finds the store's home and its members.
+  Status Attach(krcore::Deadline deadline);
+  // Keeps the memory node of an embedded store alive as long as the store.
+  void Own(std::unique_ptr<krcore::Node> memory_node, std::unique_ptr<krcore::Region> pool);
+
+  Result<std::unique_ptr<Client>> NewClient(const ClientOptions& options) override;
+  krcore::Node& node() override { return *node_; }
+
+  krcore::Clock& clock() { return node_->clock(); }
+  krcore::NodeId home() const { return home_; }
+  const SubtableGeometry& geometry() const { return geometry_; }
+  int64_t operation_timeout_ns() const { return operation_timeout_ns_; }
+  // Memory nodes that have joined, as last read.
+  std::vector<krcore::NodeId> members();
+  // Reads the member list again, through queues of its own.
+  Status RefreshMembers(krcore::Deadline deadline);
+
+  // Memory of an ended client, or fresh.
+  std::unique_ptr<MemoryState> TakeMemory();
+  void GiveMemory(std::unique_ptr<MemoryState> memory);
+
+  // A registered buffer of `bytes` or more; keeps the one that `buffer` holds if it is large enough.
+  bool AllocateLarge(uint64_t bytes, LargeBuffer* buffer);
+
+ private:
+  std::unique_ptr<krcore::Region> pool_;       // embedded only; destroyed after node_
+  std::unique_ptr<krcore::Node> memory_node_;  // embedded only
+  std::unique_ptr<krcore::Node> node_;
+  const int64_t operation_timeout_ns_;
+  krcore::NodeId home_ = krcore::kNoNode;
+  SubtableGeometry geometry_;
+
+  std::mutex mutex_;
+  std::vector<krcore::NodeId> members_;                     // guarded by mutex_
+  std::vector<std::unique_ptr<MemoryState>> spare_memory_;  // guarded by mutex_
+};
+
+}  // namespace kvs
+
+#endif  // KVS_SRC_STORE_CORE_H_
