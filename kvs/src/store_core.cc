@@ -166,8 +166,7 @@ Result<std::unique_ptr<Store>> Store::OpenEmbedded(const EmbeddedOptions& option
   if (!memory_node.ok()) return memory_node.status();
   krcore::RegionOptions region_options;
   region_options.length = options.memory_bytes;
-  region_options.remote_rights =
-      krcore::kLocalWrite | krcore::kRemoteRead | krcore::kRemoteWrite | krcore::kRemoteAtomic;
+  region_options.remote_rights = krcore::kRemoteRead | krcore::kRemoteWrite | krcore::kRemoteAtomic;
   region_options.tag = kPoolRegionTag;
   if (options.memory_bytes < kMinPoolBytes) {
     return Status(StatusCode::kInvalidArgument, "EmbeddedOptions::memory_bytes is at least " +
