@@ -115,7 +115,7 @@ Status MemoryServer::HostMetaServer(const Options& options) {
 Status MemoryServer::CreatePool(const Options& options) {
   krcore::RegionOptions region;
   region.length = options.memory_bytes;
-  region.remote_rights = krcore::kLocalWrite | krcore::kRemoteRead | krcore::kRemoteWrite | krcore::kRemoteAtomic;
+  region.remote_rights = krcore::kRemoteRead | krcore::kRemoteWrite | krcore::kRemoteAtomic;
   region.tag = kvs::kPoolRegionTag;
   region.name = kPoolName;
   region.keep_on_close = options.keep_memory;
@@ -126,7 +126,8 @@ Status MemoryServer::CreatePool(const Options& options) {
 }
 
 Status MemoryServer::Join(const Options& options) {
-  const Deadline deadline = Deadline::After(node_->clock(), options.wait_ms * 1'000'000);
+  // Taken on the host's clock: on StopClock it would lie after the jump if the stop had come a moment ago.
+  const Deadline deadline = Deadline::After(*krcore::RealClock(), options.wait_ms * 1'000'000);
   const auto joined = kvs::JoinStore(*node_, *pool_, kvs::HomeOptions{}, deadline);
   if (!joined.ok()) return ExplainJoin(options, joined.status());
   is_home_ = joined->is_home;

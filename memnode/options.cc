@@ -24,6 +24,7 @@ using krcore::Status;
 using krcore::StatusCode;
 
 constexpr uint64_t kPageBytes = 4096;
+constexpr int64_t kMaxWaitMs = int64_t{24} * 3600 * 1000;  // so that it fits in nanoseconds many times over
 
 Status Mistake(std::string message) { return {StatusCode::kInvalidArgument, std::move(message)}; }
 
@@ -107,7 +108,10 @@ Result<Options> OptionsFromFlags() {
   if (FLAGS_hugepages != "auto" && FLAGS_hugepages != "off") {
     return Mistake("--hugepages=" + FLAGS_hugepages + ": not auto or off");
   }
-  if (FLAGS_wait_ms < 0) return Mistake("--wait_ms=" + std::to_string(FLAGS_wait_ms) + ": must be 0 or more");
+  if (FLAGS_wait_ms < 0 || FLAGS_wait_ms > kMaxWaitMs) {
+    return Mistake("--wait_ms=" + std::to_string(FLAGS_wait_ms) + ": must be 0 to " + std::to_string(kMaxWaitMs) +
+                   " (milliseconds; a day)");
+  }
   options.metaserver = FLAGS_metaserver;
   options.huge_pages = FLAGS_hugepages == "auto";
   options.keep_memory = FLAGS_keep_memory;

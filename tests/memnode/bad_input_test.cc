@@ -86,8 +86,10 @@ TEST_F(BadInput, UnknownHugepagesMode) {
   EXPECT_THAT(Refused({"--node=1", "--memory=64M", "--hugepages=on"}), HasSubstr("--hugepages=on: not auto or off"));
 }
 
-TEST_F(BadInput, NegativeWait) {
-  EXPECT_THAT(Refused({"--node=1", "--memory=64M", "--wait_ms=-1"}), HasSubstr("--wait_ms=-1"));
+TEST_F(BadInput, WaitOutOfRange) {
+  for (const char* wait : {"--wait_ms=-1", "--wait_ms=9223372036854775807"}) {
+    EXPECT_THAT(Refused({"--node=1", "--memory=64M", wait}), HasSubstr(wait));
+  }
 }
 
 TEST_F(BadInput, CleanTakesNoOtherFlags) {
