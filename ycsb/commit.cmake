@@ -4,4 +4,4 @@ execute_process(COMMAND git describe --always --dirty --abbrev=12 WORKING_DIRECT
 if(NOT commit)
   set(commit unknown)
 endif()
-file(CONFIGURE OUTPUT ${OUT} CONTENT "#include \"ycsb/src/commit.h\"\n\nnamespace ycsb {\nconst char kCommit[] = \"${commit}\";\n}\n")
+file(CONFIGURE OUTPUT ${OUT} CONTENT "#include \"ycsb/src/commit.h\"\n\nnamespace ycsb {\nconst char* const kCommit = \"${commit}\";\n}\n")

@@ -4,7 +4,7 @@
 
 namespace ycsb {
 
-extern const char kCommit[];  // "unknown" outside a git work tree
+extern const char* const kCommit;  // "unknown" outside a git work tree
 
 }  // namespace ycsb
 
