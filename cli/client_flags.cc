@@ -1,4 +1,5 @@
 #include <string>
+#include <utility>
 
 #include "cli/common_flags.h"
 
@@ -6,13 +7,19 @@ DEFINE_int64(operation_timeout_ms, 5'000, "How long one operation may take befor
 DEFINE_int64(open_timeout_ms, 5'000, "How long to look for the metadata server and the memory nodes at the start");
 
 namespace cli {
+namespace {
+
+constexpr int64_t kMaxTimeoutMs = int64_t{24} * 3600 * 1000;  // so that it fits in nanoseconds many times over
+
+}  // namespace
 
 krcore::Status CheckClientFlags() {
   for (const auto& [name, value] : {std::pair<const char*, int64_t>{"operation_timeout_ms", FLAGS_operation_timeout_ms},
                                     {"open_timeout_ms", FLAGS_open_timeout_ms}}) {
-    if (value > 0) continue;
-    return {krcore::StatusCode::kInvalidArgument,
-            "--" + std::string(name) + "=" + std::to_string(value) + ": must be at least 1 (milliseconds)"};
+    if (value > 0 && value <= kMaxTimeoutMs) continue;
+    return {krcore::StatusCode::kInvalidArgument, "--" + std::string(name) + "=" + std::to_string(value) +
+                                                      ": must be 1 to " + std::to_string(kMaxTimeoutMs) +
+                                                      " (milliseconds; a day)"};
   }
   return krcore::Status::Ok();
 }

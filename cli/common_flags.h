@@ -21,7 +21,7 @@ namespace cli {
 
 // kInvalidArgument, with a message for the user: --fabric missing or malformed, --rnic not in this build.
 krcore::Status CheckFabricFlags();
-// kInvalidArgument: a timeout that is not positive.
+// kInvalidArgument: a timeout that is not 1 ms to a day.
 krcore::Status CheckClientFlags();
 
 }  // namespace cli

@@ -9,7 +9,8 @@ if(SURGEKV_CCACHE)
 endif()
 
 add_library(surgekv_flags INTERFACE)
-target_compile_options(surgekv_flags INTERFACE -Wall -Wextra -Wpedantic -Werror)
+target_compile_options(surgekv_flags INTERFACE -Wall -Wextra -Wpedantic -Werror
+  $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>)  # GCC 12 warns of `"literal" + std::string` (GCC bug 105651)
 
 if(SURGEKV_SANITIZE)
   string(REPLACE ";" "," sanitizers "${SURGEKV_SANITIZE}")

@@ -184,10 +184,13 @@ TEST_F(Flags, TheFabricsNameIsRequiredAndChecked) {
   }
 }
 
-TEST_F(Flags, TimeoutsMustBePositive) {
+TEST_F(Flags, TimeoutsAreOneMillisecondToADay) {
   EXPECT_TRUE(CheckClientFlags().ok());
   FLAGS_operation_timeout_ms = 0;
   EXPECT_THAT(std::string(CheckClientFlags().message()), StartsWith("--operation_timeout_ms=0: "));
+  FLAGS_operation_timeout_ms = 1;
+  FLAGS_open_timeout_ms = INT64_MAX;
+  EXPECT_THAT(std::string(CheckClientFlags().message()), HasSubstr("1 to 86400000"));
 }
 
 using FlagsDeathTest = Flags;

@@ -1,0 +1,75 @@
+#include "memnode/huge_page_collapser.h"
+
+#include <glog/logging.h>
+#include <pthread.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <ctime>
+
+#include "cli/size.h"
+
+namespace memnode {
+namespace {
+
+// Small enough to stop soon (some 10 ms), large enough that a call's cost does not count.
+constexpr size_t kPieceBytes = size_t{16} << 20;
+constexpr uint64_t kLogEveryBytes = uint64_t{1} << 30;
+
+int64_t ThreadCpuNs() {
+  timespec time{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return time.tv_sec * int64_t{1'000'000'000} + time.tv_nsec;
+}
+
+// Runs only when a core has nothing better to do. A refusal leaves it at normal priority, which is no fault.
+void LowerPriority() {
+  const sched_param param{};
+  pthread_setschedparam(pthread_self(), SCHED_IDLE, &param);
+  pthread_setname_np(pthread_self(), "hugepages");
+}
+
+}  // namespace
+
+HugePageCollapser::HugePageCollapser(krcore::Region& region) : region_(region), thread_([this] { Run(); }) {}
+
+HugePageCollapser::~HugePageCollapser() { Stop(); }
+
+void HugePageCollapser::Stop() {
+  stop_.store(true, std::memory_order_relaxed);
+  if (thread_.joinable()) thread_.join();
+}
+
+void HugePageCollapser::Run() {
+  LowerPriority();
+  const size_t total = region_.bytes().size();
+  uint64_t refused_bytes = 0;
+  krcore::Status last_refusal;
+  for (size_t offset = 0; offset < total && !stop_.load(std::memory_order_relaxed); offset += kPieceBytes) {
+    const size_t piece = std::min(kPieceBytes, total - offset);
+    const krcore::Status status = region_.CollapseToHugePages(offset, piece);
+    cpu_ns_.store(ThreadCpuNs(), std::memory_order_relaxed);
+    if (status == krcore::StatusCode::kUnsupported) {
+      LOG(INFO) << "huge pages: " << status.ToString() << "; going on with small ones";
+      return;
+    }
+    if (!status.ok()) {  // e.g. memory too fragmented just there; the rest may still work
+      refused_bytes += piece;
+      last_refusal = status;
+      continue;
+    }
+    const uint64_t before = collapsed_bytes_.fetch_add(piece, std::memory_order_relaxed);
+    if (before / kLogEveryBytes != (before + piece) / kLogEveryBytes && before + piece < total) {
+      LOG(INFO) << "huge pages: " << cli::FormatSize(before + piece) << " of " << cli::FormatSize(total);
+    }
+  }
+  if (stop_.load(std::memory_order_relaxed)) return;
+  if (refused_bytes != 0) {
+    LOG(WARNING) << "huge pages: " << cli::FormatSize(collapsed_bytes()) << " of " << cli::FormatSize(total)
+                 << "; the kernel refused the rest: " << last_refusal.ToString();
+  } else {
+    LOG(INFO) << "huge pages: all " << cli::FormatSize(total);
+  }
+}
+
+}  // namespace memnode

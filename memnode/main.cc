@@ -1,0 +1,108 @@
+// memnode: exposes memory to a fabric and sleeps. docs/memnode.md.
+#include <signal.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "cli/fail.h"
+#include "cli/flags.h"
+#include "cli/stop_signal.h"
+#include "krcore/clock.h"
+#include "memnode/cpu_time.h"
+#include "memnode/huge_page_collapser.h"
+#include "memnode/memory_server.h"
+#include "memnode/options.h"
+#include "memnode/stop_clock.h"
+
+namespace memnode {
+namespace {
+
+const char* YesNo(bool yes) { return yes ? "yes" : "no"; }
+
+const char* StopReason() {
+  switch (cli::StopSignal::signal_number()) {
+    case SIGINT: return "SIGINT";
+    case SIGTERM: return "SIGTERM";
+    case SIGHUP: return "SIGHUP";
+    default: return "request";
+  }
+}
+
+void PrintReady(const Options& options, MemoryServer& server) {
+  std::printf("ready fabric=%s node=%u memory=%llu metaserver=%s home=%s adopted=%s pid=%d\n", options.fabric.c_str(),
+              server.node(), static_cast<unsigned long long>(options.memory_bytes), YesNo(options.metaserver),
+              YesNo(server.is_home()), YesNo(server.adopted()), static_cast<int>(getpid()));
+  std::fflush(stdout);
+}
+
+struct Served {
+  krcore::NodeId node = krcore::kNoNode;
+  double seconds = 0;
+  CpuTime cpu;
+  double huge_page_cpu_s = 0;
+  uint64_t huge_page_bytes = 0;
+};
+
+// From `ready` until a stop is requested.
+Served Serve(const Options& options, MemoryServer& server) {
+  Served served;
+  served.node = server.node();
+  const int64_t begin_ns = krcore::RealClock()->NowNs();
+  const CpuTime begin_cpu = CpuTime::OfThisProcess();
+  PrintReady(options, server);
+  std::optional<HugePageCollapser> collapser;
+  if (options.huge_pages && server.pool() != nullptr) collapser.emplace(*server.pool());
+  cli::StopSignal::WaitFor(-1);
+  if (collapser.has_value()) {
+    collapser->Stop();
+    served.huge_page_cpu_s = static_cast<double>(collapser->cpu_ns()) * 1e-9;
+    served.huge_page_bytes = collapser->collapsed_bytes();
+  }
+  served.seconds = static_cast<double>(krcore::RealClock()->NowNs() - begin_ns) * 1e-9;
+  served.cpu = CpuTime::OfThisProcess() - begin_cpu;
+  return served;
+}
+
+void PrintStopped(const Options& options, const Served& served) {
+  const char* memory = options.memory_bytes == 0 ? "none" : options.keep_memory ? "kept" : "removed";
+  std::printf(
+      "stopped fabric=%s node=%u signal=%s memory=%s served_s=%.3f cpu_user_s=%.6f cpu_system_s=%.6f "
+      "of_it_hugepages_s=%.6f hugepage_bytes=%llu\n",
+      options.fabric.c_str(), served.node, StopReason(), memory, served.seconds, served.cpu.user_s, served.cpu.system_s,
+      served.huge_page_cpu_s, static_cast<unsigned long long>(served.huge_page_bytes));
+  std::fflush(stdout);
+}
+
+int Run(const Options& options) {
+  if (const krcore::Status status = cli::StopSignal::Install(); !status.ok()) return cli::Fail(status);
+  StopClock clock;
+  auto server = MemoryServer::Start(options, &clock);
+  if (!server.ok()) {
+    if (!cli::StopSignal::Requested()) return cli::Fail(server.status());
+    return cli::Fail({krcore::StatusCode::kUnavailable, std::string("stopped by ") + StopReason() + " while starting"});
+  }
+  const Served served = Serve(options, **server);
+  *server = nullptr;  // closes, so that "stopped" means that nothing is left
+  PrintStopped(options, served);
+  return 0;
+}
+
+int Clean(const Options& options) {
+  const auto line = CleanFabric(options);
+  if (!line.ok()) return cli::Fail(line.status());
+  std::printf("%s\n", line->c_str());
+  return 0;
+}
+
+}  // namespace
+}  // namespace memnode
+
+int main(int argc, char** argv) {
+  cli::ParseFlags(memnode::ProgramDescription(), argc, argv);
+  const auto options = memnode::OptionsFromFlags();
+  if (!options.ok()) return cli::FailUsage(options.status().message());
+  return options->clean ? memnode::Clean(*options) : memnode::Run(*options);
+}

@@ -1,0 +1,155 @@
+#include "memnode/memory_server.h"
+
+#include <sys/statvfs.h>
+
+#include <string>
+#include <utility>
+
+#include "cli/size.h"
+#include "kvs/layout/join.h"
+#include "kvs/layout/pool.h"
+
+namespace memnode {
+namespace {
+
+using krcore::Deadline;
+using krcore::Result;
+using krcore::Status;
+using krcore::StatusCode;
+
+constexpr char kPoolName[] = "pool";
+constexpr uint32_t kMetaRecords = 4096;  // nodes and services; some hundred bytes each
+
+// The status with another line for the user: what to do about it.
+Status WithWayOut(const Status& status, const std::string& way_out) {
+  std::string text(status.message().empty() ? StatusCodeName(status.code()) : status.message());
+  return {status.code(), text + "\n" + way_out};
+}
+
+std::string FabricFlag(const Options& options) { return "--fabric=" + options.fabric; }
+
+// What the host has left for shared memory, for the message that there is not enough.
+std::string SharedMemoryLeft(const Options& options) {
+  struct statvfs info {};
+  if (options.rnic != "sw" || statvfs("/dev/shm", &info) != 0) return "";
+  return " /dev/shm has " + cli::FormatSize(uint64_t{info.f_bavail} * info.f_frsize) + " available.";
+}
+
+Status ExplainPool(const Options& options, const Status& status) {
+  const std::string memory = "--memory=" + cli::FormatSize(options.memory_bytes);
+  switch (status.code()) {
+    case StatusCode::kOutOfMemory:
+      return WithWayOut(status, memory + " is too much." + SharedMemoryLeft(options) +
+                                    " Give a smaller --memory, or free memory (memnode --clean removes leftovers).");
+    case StatusCode::kInvalidArgument:  // left with another length
+      return WithWayOut(status, "Give the --memory of the run before to keep its data, or discard it first: memnode " +
+                                    FabricFlag(options) + " --clean (once no program uses the fabric).");
+    default: return status;
+  }
+}
+
+Status ExplainJoin(const Options& options, const Status& status) {
+  switch (status.code()) {
+    case StatusCode::kTimeout:
+      return WithWayOut(status, "Gave up after --wait_ms=" + std::to_string(options.wait_ms) +
+                                    ". Exactly one program of a fabric hosts its metadata server: start one with "
+                                    "--metaserver, or wait longer.");
+    case StatusCode::kCorrupt:
+      return WithWayOut(status, "To discard the memory of node " + std::to_string(options.node) + ": memnode " +
+                                    FabricFlag(options) + " --clean (once no program uses the fabric).");
+    default: return status;
+  }
+}
+
+}  // namespace
+
+Result<std::unique_ptr<MemoryServer>> MemoryServer::Start(const Options& options, krcore::Clock* clock) {
+  std::unique_ptr<MemoryServer> server(new MemoryServer());
+  Status status = server->Open(options, clock);
+  if (status.ok() && options.memory_bytes != 0) status = server->CreatePool(options);
+  if (status.ok() && options.metaserver) status = server->HostMetaServer(options);
+  if (status.ok() && options.memory_bytes != 0) status = server->Join(options);
+  if (status.ok()) return server;
+  if (server->adopted()) {
+    // Closing would remove the memory, and with it the data that a predecessor left. It stays as it was found if
+    // the process ends without closing, just as it survived that predecessor's end. Static, so that leak checkers see
+    // the reason; never destroyed.
+    [[maybe_unused]] static const MemoryServer* const left_open = server.release();
+  }
+  return status;
+}
+
+Status MemoryServer::Open(const Options& options, krcore::Clock* clock) {
+  krcore::NodeOptions open;
+  open.rnic = options.rnic;
+  open.fabric = options.fabric;
+  open.node = options.node;
+  open.create_fabric = true;
+  open.clock = clock;
+  auto node = krcore::Node::Open(open);
+  if (!node.ok()) {
+    if (node.status() == StatusCode::kExists) {
+      return WithWayOut(node.status(), "Give another --node, or stop the program that has --node=" +
+                                           std::to_string(options.node) + " on " + FabricFlag(options) + ".");
+    }
+    if (node.status() == StatusCode::kOutOfMemory) {
+      return WithWayOut(node.status(), "Opening " + FabricFlag(options) + " failed." + SharedMemoryLeft(options));
+    }
+    return node.status();
+  }
+  node_ = *std::move(node);
+  return Status::Ok();
+}
+
+Status MemoryServer::HostMetaServer(const Options& options) {
+  const Status status = node_->HostMetaServer(kMetaRecords);
+  if (status == StatusCode::kExists) {
+    return WithWayOut(status,
+                      "A fabric has one metadata server: leave out --metaserver here, or stop the other first "
+                      "(" +
+                          FabricFlag(options) + ").");
+  }
+  return status;
+}
+
+Status MemoryServer::CreatePool(const Options& options) {
+  krcore::RegionOptions region;
+  region.length = options.memory_bytes;
+  region.remote_rights = krcore::kRemoteRead | krcore::kRemoteWrite | krcore::kRemoteAtomic;
+  region.tag = kvs::kPoolRegionTag;
+  region.name = kPoolName;
+  region.keep_on_close = options.keep_memory;
+  auto pool = node_->CreateRegion(region);
+  if (!pool.ok()) return ExplainPool(options, pool.status());
+  pool_ = *std::move(pool);
+  return Status::Ok();
+}
+
+Status MemoryServer::Join(const Options& options) {
+  // Taken on the host's clock: on StopClock it would lie after the jump if the stop had come a moment ago.
+  const Deadline deadline = Deadline::After(*krcore::RealClock(), options.wait_ms * 1'000'000);
+  const auto joined = kvs::JoinStore(*node_, *pool_, kvs::HomeOptions{}, deadline);
+  if (!joined.ok()) return ExplainJoin(options, joined.status());
+  is_home_ = joined->is_home;
+  return Status::Ok();
+}
+
+Result<std::string> CleanFabric(const Options& options) {
+  const auto removed = krcore::CleanStaleFabrics(options.rnic, options.fabric, /*also_kept=*/true);
+  if (!removed.ok()) return removed.status();
+  if (!removed->empty()) return "removed what was left of fabric " + options.fabric;
+  // Nothing removed: there is nothing, or living programs use it.
+  krcore::NodeOptions open;
+  open.rnic = options.rnic;
+  open.fabric = options.fabric;
+  const auto node = krcore::Node::Open(open);
+  if (node.ok()) {
+    return Status(StatusCode::kExists, "fabric " + options.fabric +
+                                           " is in use: nothing was removed\nStop the programs that have " +
+                                           FabricFlag(options) + " first.");
+  }
+  if (node.status() == StatusCode::kNotFound) return "nothing to clean: no fabric " + options.fabric;
+  return node.status();
+}
+
+}  // namespace memnode

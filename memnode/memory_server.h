@@ -1,0 +1,49 @@
+// MemoryServer: what a memory node owns while it serves: its attachment to the fabric, the pool region, and a
+// metadata server where asked. Serving takes no CPU: clients reach the region by one-sided verbs.
+//
+// Thread safety: none; one thread owns it.
+#ifndef MEMNODE_MEMORY_SERVER_H_
+#define MEMNODE_MEMORY_SERVER_H_
+
+#include <memory>
+
+#include "krcore/clock.h"
+#include "krcore/node.h"
+#include "krcore/status.h"
+#include "memnode/options.h"
+
+namespace memnode {
+
+class MemoryServer {
+ public:
+  // Opens the fabric (creates it if need be), allocates or adopts the pool, hosts the metadata server, publishes and
+  // joins the store. Blocks up to options.wait_ms, less if `clock` jumps. The failure's message names the flag and
+  // the way out. What a failed start created is removed; what it found is left.
+  static krcore::Result<std::unique_ptr<MemoryServer>> Start(const Options& options, krcore::Clock* clock);
+
+  krcore::NodeId node() const { return node_->id(); }
+  // Null for a pure metadata server.
+  krcore::Region* pool() { return pool_.get(); }
+  bool adopted() const { return pool_ != nullptr && pool_->adopted(); }
+  // Holds the store's directory.
+  bool is_home() const { return is_home_; }
+
+ private:
+  MemoryServer() = default;
+
+  krcore::Status Open(const Options& options, krcore::Clock* clock);
+  krcore::Status HostMetaServer(const Options& options);
+  krcore::Status CreatePool(const Options& options);
+  krcore::Status Join(const Options& options);
+
+  std::unique_ptr<krcore::Node> node_;
+  std::unique_ptr<krcore::Region> pool_;  // before node_ goes
+  bool is_home_ = false;
+};
+
+// Removes what dead programs left of options.fabric. Returns one line for the user. kExists: it is in use.
+krcore::Result<std::string> CleanFabric(const Options& options);
+
+}  // namespace memnode
+
+#endif  // MEMNODE_MEMORY_SERVER_H_

@@ -1,0 +1,122 @@
+#include "memnode/options.h"
+
+#include <utility>
+
+#include "cli/common_flags.h"
+#include "cli/size.h"
+#include "kvs/layout/pool.h"
+
+DEFINE_int32(node, 0,
+             "This memory node's id, 1 to 255, unique on the fabric; the same id finds its memory again "
+             "after a crash (0: assigned, for a metadata server with --memory=0)");
+DEFINE_string(memory, "", "Memory to expose, such as 512M or 1G; 0 with --metaserver: a metadata server only");
+DEFINE_bool(metaserver, false, "Host the fabric's metadata server too; exactly one program of a fabric does");
+DEFINE_string(hugepages, "auto", "auto: move the memory into huge pages in the background where the kernel can; off");
+DEFINE_int64(wait_ms, 10'000, "How long to wait for the metadata server and the store's home to appear");
+DEFINE_bool(keep_memory, false, "Leave the memory and its data when stopped, for a later start with the same --node");
+DEFINE_bool(clean, false, "Remove what stopped or killed programs left of --fabric, also kept memory, and exit");
+
+namespace memnode {
+namespace {
+
+using krcore::Result;
+using krcore::Status;
+using krcore::StatusCode;
+
+constexpr uint64_t kPageBytes = 4096;
+constexpr int64_t kMaxWaitMs = int64_t{24} * 3600 * 1000;  // so that it fits in nanoseconds many times over
+
+Status Mistake(std::string message) { return {StatusCode::kInvalidArgument, std::move(message)}; }
+
+Status CheckClean() {
+  for (const char* name : {"node", "memory", "metaserver", "hugepages", "wait_ms", "keep_memory"}) {
+    if (cli::FlagGiven(name)) return Mistake("--clean goes with --fabric only, not with --" + std::string(name));
+  }
+  return Status::Ok();
+}
+
+Status CheckMemory(uint64_t bytes) {
+  if (bytes < kvs::kMinPoolBytes) {
+    const uint64_t least = (kvs::kMinPoolBytes + (uint64_t{1} << 20) - 1) >> 20;
+    return Mistake("--memory=" + FLAGS_memory + ": a memory node needs at least " + std::to_string(least) + "M");
+  }
+  if (bytes > kvs::kMaxPoolBytes) {
+    return Mistake("--memory=" + FLAGS_memory + ": a memory node exposes at most " +
+                   cli::FormatSize(kvs::kMaxPoolBytes) + "; start several, each with its own --node");
+  }
+  return Status::Ok();
+}
+
+}  // namespace
+
+const cli::Program& ProgramDescription() {
+  static const cli::Program program{
+      .name = "memnode",
+      .summary =
+          "Exposes memory of this host to a fabric's compute nodes, which use it by one-sided RDMA: once it has\n"
+          "printed its `ready` line it sleeps until SIGINT or SIGTERM (Ctrl-C), then removes its memory.",
+      .usage =
+          "memnode --fabric=NAME --node=ID --memory=SIZE [--metaserver] [flags]\n"
+          "memnode --fabric=NAME --memory=0 --metaserver [flags]\n"
+          "memnode --fabric=NAME --clean",
+      .flags = {"fabric", "node", "memory", "metaserver", "hugepages", "wait_ms", "keep_memory", "clean", "rnic",
+                "log"},
+      .examples =
+          "memnode --fabric=demo --node=1 --memory=1G --metaserver\n"
+          "memnode --fabric=demo --node=2 --memory=1G\n"
+          "memnode --fabric=demo --clean",
+      .max_arguments = 0,
+      .short_options = "",
+      .short_help = "",
+  };
+  return program;
+}
+
+Result<Options> OptionsFromFlags() {
+  KRCORE_RETURN_IF_ERROR(cli::CheckFabricFlags());
+  Options options;
+  options.rnic = FLAGS_rnic;
+  options.fabric = FLAGS_fabric;
+  options.clean = FLAGS_clean;
+  if (options.clean) {
+    KRCORE_RETURN_IF_ERROR(CheckClean());
+    return options;
+  }
+
+  if (FLAGS_memory.empty()) {
+    return Mistake(
+        "--memory is missing: how much to expose, for example --memory=1G "
+        "(or --memory=0 --metaserver for a metadata server only)");
+  }
+  const Result<uint64_t> memory = cli::ParseSizeFlag("memory", FLAGS_memory);
+  if (!memory.ok()) return memory.status();
+  if (*memory == 0 && !FLAGS_metaserver) {
+    return Mistake("--memory=0 leaves nothing to do: add --metaserver, or give a size such as --memory=1G");
+  }
+  if (*memory != 0) KRCORE_RETURN_IF_ERROR(CheckMemory(*memory));
+  options.memory_bytes = (*memory + kPageBytes - 1) / kPageBytes * kPageBytes;
+
+  const bool assigned = *memory == 0 && !cli::FlagGiven("node");
+  if (!assigned && !cli::FlagGiven("node")) {
+    return Mistake("--node is missing: this memory node's id, 1 to 255 and unique on the fabric, for example --node=1");
+  }
+  if (!assigned && (FLAGS_node < 1 || FLAGS_node > static_cast<int>(krcore::kMaxMemoryNode))) {
+    return Mistake("--node=" + std::to_string(FLAGS_node) + ": a memory node's id is 1 to 255");
+  }
+  options.node = static_cast<krcore::NodeId>(FLAGS_node);
+
+  if (FLAGS_hugepages != "auto" && FLAGS_hugepages != "off") {
+    return Mistake("--hugepages=" + FLAGS_hugepages + ": not auto or off");
+  }
+  if (FLAGS_wait_ms < 0 || FLAGS_wait_ms > kMaxWaitMs) {
+    return Mistake("--wait_ms=" + std::to_string(FLAGS_wait_ms) + ": must be 0 to " + std::to_string(kMaxWaitMs) +
+                   " (milliseconds; a day)");
+  }
+  options.metaserver = FLAGS_metaserver;
+  options.huge_pages = FLAGS_hugepages == "auto";
+  options.keep_memory = FLAGS_keep_memory;
+  options.wait_ms = FLAGS_wait_ms;
+  return options;
+}
+
+}  // namespace memnode

@@ -1,0 +1,34 @@
+// What a memory node is asked to do, checked before anything is opened.
+#ifndef MEMNODE_OPTIONS_H_
+#define MEMNODE_OPTIONS_H_
+
+#include <cstdint>
+#include <string>
+
+#include "cli/flags.h"
+#include "krcore/status.h"
+#include "krcore/types.h"
+
+namespace memnode {
+
+struct Options {
+  std::string rnic;
+  std::string fabric;
+  krcore::NodeId node = krcore::kNoNode;  // kNoNode: a pure metadata server, the fabric assigns one
+  uint64_t memory_bytes = 0;              // 0: a pure metadata server
+  bool metaserver = false;
+  bool huge_pages = true;
+  bool keep_memory = false;
+  int64_t wait_ms = 0;  // for the metadata server and the store's home to appear
+  bool clean = false;   // remove leftovers instead of serving
+};
+
+// The program's description and flags, for cli::ParseFlags.
+const cli::Program& ProgramDescription();
+
+// The parsed flags, checked. kInvalidArgument names the flag and the way out.
+krcore::Result<Options> OptionsFromFlags();
+
+}  // namespace memnode
+
+#endif  // MEMNODE_OPTIONS_H_

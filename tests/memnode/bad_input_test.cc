@@ -1,0 +1,139 @@
+// What a memory node refuses: each case exits with a message that names the flag and the way out, and leaves nothing.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "tests/support/program.h"
+
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+using testing_support::Finished;
+using testing_support::Program;
+using testing_support::RunProgram;
+using testing_support::TestFabric;
+
+class BadInput : public ::testing::Test {
+ protected:
+  // Runs memnode on the fabric with `args`; it must be refused as a wrong command line.
+  std::string Refused(std::vector<std::string> args) {
+    args.insert(args.begin(), fabric_.flag());
+    return RefusedAsIs(std::move(args));
+  }
+  std::string RefusedAsIs(std::vector<std::string> args) {
+    const Finished run = RunProgram("memnode", args);
+    EXPECT_EQ(run.status, 2) << run.err;
+    EXPECT_THAT(run.out, IsEmpty());
+    EXPECT_THAT(run.err, HasSubstr("Try 'memnode --help'."));
+    EXPECT_THAT(fabric_.Files(), IsEmpty());
+    return run.err;
+  }
+
+  TestFabric fabric_;
+};
+
+TEST_F(BadInput, MissingFabric) {
+  EXPECT_THAT(RefusedAsIs({"--node=1", "--memory=64M"}), HasSubstr("--fabric is missing"));
+}
+
+TEST_F(BadInput, MalformedFabric) {
+  EXPECT_THAT(RefusedAsIs({"--fabric=a/b", "--node=1", "--memory=64M"}), HasSubstr("--fabric=a/b: "));
+}
+
+TEST_F(BadInput, MissingNode) { EXPECT_THAT(Refused({"--memory=64M"}), HasSubstr("--node is missing")); }
+
+TEST_F(BadInput, NodeOutOfRange) {
+  for (const char* node : {"--node=0", "--node=256", "--node=-1"}) {
+    EXPECT_THAT(Refused({node, "--memory=64M"}), AllOf(HasSubstr(node), HasSubstr("1 to 255")));
+  }
+}
+
+TEST_F(BadInput, NodeThatIsNotANumber) {
+  EXPECT_THAT(Refused({"--node=one", "--memory=64M"}), HasSubstr("--node=one: not a whole number"));
+}
+
+TEST_F(BadInput, MissingMemory) {
+  EXPECT_THAT(Refused({"--node=1"}), AllOf(HasSubstr("--memory is missing"), HasSubstr("--memory=1G")));
+}
+
+TEST_F(BadInput, MemoryThatIsNotASize) {
+  EXPECT_THAT(Refused({"--node=1", "--memory=1.5G"}), AllOf(HasSubstr("--memory=1.5G: "), HasSubstr("512M")));
+}
+
+TEST_F(BadInput, MemoryBelowTheLayoutsMinimum) {
+  EXPECT_THAT(Refused({"--node=1", "--memory=1M"}), AllOf(HasSubstr("--memory=1M"), HasSubstr("at least 6M")));
+}
+
+TEST_F(BadInput, MemoryAboveTheLayoutsMaximum) {
+  EXPECT_THAT(Refused({"--node=1", "--memory=257G"}), AllOf(HasSubstr("--memory=257G"), HasSubstr("at most 256G")));
+}
+
+TEST_F(BadInput, NoMemoryAndNoMetaServerIsNothingToDo) {
+  EXPECT_THAT(Refused({"--memory=0"}), AllOf(HasSubstr("--memory=0"), HasSubstr("--metaserver")));
+}
+
+TEST_F(BadInput, UnknownFlagAndStrayArgument) {
+  EXPECT_THAT(Refused({"--nod=1"}), HasSubstr("did you mean --node?"));
+  EXPECT_THAT(Refused({"serve"}), HasSubstr("unexpected argument \"serve\""));
+}
+
+TEST_F(BadInput, UnknownHugepagesMode) {
+  EXPECT_THAT(Refused({"--node=1", "--memory=64M", "--hugepages=on"}), HasSubstr("--hugepages=on: not auto or off"));
+}
+
+TEST_F(BadInput, WaitOutOfRange) {
+  for (const char* wait : {"--wait_ms=-1", "--wait_ms=9223372036854775807"}) {
+    EXPECT_THAT(Refused({"--node=1", "--memory=64M", wait}), HasSubstr(wait));
+  }
+}
+
+TEST_F(BadInput, CleanTakesNoOtherFlags) {
+  EXPECT_THAT(Refused({"--clean", "--memory=64M"}), HasSubstr("not with --memory"));
+}
+
+TEST_F(BadInput, UnknownRnic) {
+  const Finished run = RunProgram("memnode", {fabric_.flag(), "--node=1", "--memory=64M", "--rnic=fast"});
+  EXPECT_NE(run.status, 0);
+  EXPECT_THAT(run.err, AllOf(HasSubstr("fast"), HasSubstr("sw")));
+}
+
+TEST_F(BadInput, MoreMemoryThanThereIsNamesWhatIsAvailable) {
+  const Finished run = RunProgram("memnode", {fabric_.flag(), "--node=1", "--memory=256G", "--metaserver"});
+  EXPECT_EQ(run.status, 1);
+  EXPECT_THAT(run.err,
+              AllOf(HasSubstr("--memory=256G is too much"), HasSubstr("/dev/shm has"), HasSubstr("available")));
+}
+
+TEST_F(BadInput, NoMetaServerIsSaidAfterTheWait) {
+  const Finished run = RunProgram("memnode", {fabric_.flag(), "--node=1", "--memory=64M", "--wait_ms=50"});
+  EXPECT_EQ(run.status, 1);
+  EXPECT_THAT(run.err, AllOf(HasSubstr("--wait_ms=50"), HasSubstr("--metaserver")));
+  EXPECT_THAT(run.out, Not(HasSubstr("ready")));
+}
+
+TEST_F(BadInput, ATakenNodeIdNamesItsHolder) {
+  Program first("memnode", {fabric_.flag(), "--node=1", "--memory=64M", "--metaserver", "--hugepages=off"});
+  ASSERT_NE(first.WaitForLine("ready"), "") << first.Output();
+  const Finished second = RunProgram("memnode", {fabric_.flag(), "--node=1", "--memory=64M"});
+  EXPECT_EQ(second.status, 1);
+  EXPECT_THAT(second.err, AllOf(HasSubstr(std::to_string(first.pid())), HasSubstr("--node")));
+  EXPECT_EQ(first.Stop(), 0) << "the holder must not suffer" << first.Output();
+}
+
+TEST_F(BadInput, ASecondMetaServerIsRefused) {
+  Program first("memnode", {fabric_.flag(), "--node=1", "--memory=64M", "--metaserver", "--hugepages=off"});
+  ASSERT_NE(first.WaitForLine("ready"), "") << first.Output();
+  const std::vector<std::string> files = fabric_.Files();
+  const Finished second = RunProgram("memnode", {fabric_.flag(), "--node=2", "--memory=64M", "--metaserver"});
+  EXPECT_EQ(second.status, 1);
+  EXPECT_THAT(second.err, HasSubstr("leave out --metaserver"));
+  EXPECT_THAT(fabric_.Files(), ::testing::UnorderedElementsAreArray(files));
+  EXPECT_EQ(first.Stop(), 0) << first.Output();
+}
+
+}  // namespace

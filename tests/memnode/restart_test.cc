@@ -1,0 +1,145 @@
+// Crashes (kill -9) and what comes after them.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "krcore/clock.h"
+#include "krcore/node.h"
+#include "krcore/queue_pool.h"
+#include "krcore/virtual_queue.h"
+#include "kvs/layout/pool.h"
+#include "tests/support/program.h"
+
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+using ::testing::SizeIs;
+using testing_support::Finished;
+using testing_support::Program;
+using testing_support::RunProgram;
+using testing_support::TestFabric;
+
+class Restart : public ::testing::Test {
+ protected:
+  std::vector<std::string> Args(int node, const char* memory = "--memory=64M") const {
+    std::vector<std::string> args = {fabric_.flag(), "--node=" + std::to_string(node), memory, "--hugepages=off",
+                                     "--wait_ms=20000"};
+    if (node == 1) args.push_back("--metaserver");
+    return args;
+  }
+  std::unique_ptr<Program> StartNode(int node) {
+    auto program = std::make_unique<Program>("memnode", Args(node));
+    ready_ = program->WaitForLine("ready");
+    EXPECT_NE(ready_, "") << program->Output();
+    return program;
+  }
+
+  TestFabric fabric_;
+  std::string ready_;  // the line of the last StartNode
+};
+
+// One 8-byte verb on the first chunk of a memory node's pool, by a client of its own. Returns the word found there.
+uint64_t VerbOnPool(const std::string& fabric, krcore::NodeId target, krcore::Opcode opcode, uint64_t word) {
+  krcore::NodeOptions options;
+  options.fabric = fabric;
+  auto node = krcore::Node::Open(options).value();
+  auto pool = node->CreateQueuePool({}).value();
+  auto queue = pool->CreateQueue(4).value();
+  const krcore::Deadline deadline = krcore::Deadline::After(node->clock(), 20'000'000'000);
+  const krcore::Status connected = queue->Connect(target, deadline);
+  EXPECT_TRUE(connected.ok()) << connected.ToString();
+  if (!connected.ok() || queue->regions().empty()) return 0;
+  auto local = node->RegisterLocal(&word, sizeof(word)).value();
+  const krcore::Sge sge{reinterpret_cast<uint64_t>(&word), sizeof(word), local->lkey()};
+  krcore::WorkRequest wr;
+  wr.sg_list = &sge;
+  wr.num_sge = 1;
+  wr.opcode = opcode;
+  wr.remote_addr = queue->regions()[0].addr + kvs::kFirstChunkOffset + 3 * kvs::kChunkBytes;
+  wr.rkey = queue->regions()[0].rkey;
+  EXPECT_TRUE(queue->Push({&wr, 1}).ok());
+  krcore::Completion done;
+  for (uint32_t spins = 0; queue->Pop({&done, 1}) == 0; ++spins) {
+    if (pool->Poll() == 0) node->clock().Relax(spins);
+  }
+  EXPECT_EQ(done.status, krcore::WcStatus::kSuccess) << krcore::WcStatusName(done.status);
+  return word;
+}
+
+TEST_F(Restart, AKilledNodesMemoryIsAdoptedWithItsData) {
+  auto node = StartNode(1);
+  EXPECT_THAT(ready_, HasSubstr("adopted=no"));
+  VerbOnPool(fabric_.name(), 1, krcore::Opcode::kWrite, 0x1234567890abcdef);
+  node->Kill();
+  EXPECT_THAT(fabric_.Files(), Not(IsEmpty()));
+  node = StartNode(1);
+  EXPECT_THAT(ready_, AllOf(HasSubstr("adopted=yes"), HasSubstr("home=yes")));
+  EXPECT_EQ(VerbOnPool(fabric_.name(), 1, krcore::Opcode::kRead, 0), 0x1234567890abcdefu);
+  EXPECT_EQ(node->Stop(), 0) << node->Output();
+}
+
+TEST_F(Restart, AKilledMemberComesBackToALivingFabric) {
+  auto home = StartNode(1);
+  auto member = StartNode(2);
+  VerbOnPool(fabric_.name(), 2, krcore::Opcode::kWrite, 42);
+  member->Kill();
+  member = StartNode(2);
+  EXPECT_THAT(ready_, AllOf(HasSubstr("adopted=yes"), HasSubstr("home=no")));
+  EXPECT_EQ(VerbOnPool(fabric_.name(), 2, krcore::Opcode::kRead, 0), 42u);
+  EXPECT_EQ(member->Stop(), 0) << member->Output();
+  EXPECT_EQ(home->Stop(), 0) << home->Output();
+}
+
+TEST_F(Restart, AnotherMemorySizeIsRefusedAndTheDataStays) {
+  StartNode(1)->Kill();
+  const Finished wrong = RunProgram("memnode", Args(1, "--memory=128M"));
+  EXPECT_EQ(wrong.status, 2);
+  EXPECT_THAT(wrong.err, AllOf(HasSubstr("--memory"), HasSubstr("--clean"), HasSubstr("67108864")));
+  auto node = StartNode(1);
+  EXPECT_THAT(ready_, HasSubstr("adopted=yes"));
+  EXPECT_EQ(node->Stop(), 0) << node->Output();
+}
+
+TEST_F(Restart, AFailedStartLeavesAdoptedMemoryAsItWas) {
+  StartNode(1)->Kill();
+  // Without --metaserver nobody hosts one: the start fails, and must not take the data with it.
+  const Finished failed = RunProgram("memnode", {fabric_.flag(), "--node=1", "--memory=64M", "--wait_ms=10"});
+  EXPECT_EQ(failed.status, 1) << failed.err;
+  EXPECT_THAT(failed.err, HasSubstr("--metaserver"));
+  auto node = StartNode(1);
+  EXPECT_THAT(ready_, HasSubstr("adopted=yes"));
+  EXPECT_EQ(node->Stop(), 0) << node->Output();
+}
+
+TEST_F(Restart, CleanRemovesWhatAKilledNodeLeft) {
+  StartNode(1)->Kill();
+  EXPECT_THAT(fabric_.Files(), Not(IsEmpty()));
+  const Finished clean = RunProgram("memnode", {"--clean", fabric_.flag()});
+  EXPECT_EQ(clean.status, 0) << clean.err;
+  EXPECT_THAT(clean.out, HasSubstr("removed what was left of fabric " + fabric_.name()));
+  EXPECT_THAT(fabric_.Files(), IsEmpty());
+}
+
+TEST_F(Restart, CleanOfNothingSaysSo) {
+  const Finished clean = RunProgram("memnode", {"--clean", fabric_.flag()});
+  EXPECT_EQ(clean.status, 0) << clean.err;
+  EXPECT_THAT(clean.out, HasSubstr("nothing to clean"));
+}
+
+TEST_F(Restart, CleanLeavesAFabricInUseAlone) {
+  auto node = StartNode(1);
+  const Finished clean = RunProgram("memnode", {"--clean", fabric_.flag()});
+  EXPECT_EQ(clean.status, 1);
+  EXPECT_THAT(clean.err, HasSubstr("in use"));
+  VerbOnPool(fabric_.name(), 1, krcore::Opcode::kWrite, 7);
+  EXPECT_EQ(VerbOnPool(fabric_.name(), 1, krcore::Opcode::kRead, 0), 7u);
+  EXPECT_EQ(node->Stop(), 0) << node->Output();
+}
+
+}  // namespace
