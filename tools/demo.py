@@ -419,6 +419,7 @@ def main():
         for signum in SIGNALS:
             signal.signal(signum, signal.SIG_IGN)
         complaints = demo.clean_up(clean=status == 0)
+        shutil.rmtree(demo.folder, ignore_errors=True)
     for complaint in complaints:
         status = status or 1
         screen.line(f"FAILED: clean up: {complaint}")
@@ -426,7 +427,6 @@ def main():
         demo.note_memory_nodes()
         demo.print_table()
         screen.line(f"Everything read was what had been written; nothing is left behind. {time.monotonic() - begin:.0f} s.")
-    demo.remove_logs()
     return status
 
 
