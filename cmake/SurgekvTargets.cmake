@@ -4,8 +4,9 @@
 
 find_program(SURGEKV_CCACHE ccache)
 if(SURGEKV_CCACHE)
-  # Paths relative to the checkout, so that every clone of the repository shares the cache.
-  set(launcher ${SURGEKV_CCACHE} base_dir=${PROJECT_SOURCE_DIR} hash_dir=false)
+  # Paths relative to the checkout, so that every clone of the repository shares the cache. By the environment:
+  # Debian 12's ccache, 4.7, takes no settings on its command line.
+  set(launcher ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} CCACHE_NOHASHDIR=1 ${SURGEKV_CCACHE})
   set(CMAKE_C_COMPILER_LAUNCHER ${launcher})
   set(CMAKE_CXX_COMPILER_LAUNCHER ${launcher})
 endif()

@@ -104,6 +104,7 @@ void Service::PrintStatus() {
          {"p50_us", percentiles[0] / 1000},
          {"p99_us", percentiles[1] / 1000},
          {"errors", total.failed_operations},
+         {"verified", total.verified},
          {"mismatches", total.mismatches}});
 }
 
