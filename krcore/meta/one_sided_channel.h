@@ -38,7 +38,7 @@ class OneSidedChannel {
   Status CompareSwap(const RemoteMemory& remote, uint64_t expected, uint64_t desired, uint64_t* old, Deadline deadline);
 
  private:
-  OneSidedChannel(Clock& clock) : clock_(clock) {}
+  explicit OneSidedChannel(Clock& clock) : clock_(clock) {}
   Status Execute(rnic::SendWr wr, const RemoteMemory& remote, size_t length, Deadline deadline);
 
   Clock& clock_;

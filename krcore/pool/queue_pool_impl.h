@@ -57,7 +57,7 @@ class QueuePoolImpl final : public QueuePool {
   void Detach(vqp::VirtualQueueImpl* queue, QueueState* state, PhysicalQueue* physical);
 
  private:
-  QueuePoolImpl(const PoolContext& context) : context_(context), regions_(*context.regions) {}
+  explicit QueuePoolImpl(const PoolContext& context) : context_(context), regions_(*context.regions) {}
   size_t FlushAll();
   size_t PollOnce();
   // Moves completions to their queues until the CQ is empty, then repairs what they broke.

@@ -8,7 +8,6 @@
 namespace cli {
 namespace {
 
-using krcore::Status;
 using krcore::StatusCode;
 
 class FailTest : public ::testing::Test {

@@ -27,7 +27,7 @@ struct QueuePoolOptions;
 
 struct NodeOptions {
   std::string rnic = "sw";     // provider, see RnicProviders()
-  std::string fabric;          // sw: name of the fabric; "inproc:..." is private to the process
+  std::string fabric{};        // sw: name of the fabric; "inproc:..." is private to the process
   NodeId node = kNoNode;       // kNoNode: assigned by the fabric (compute nodes)
   bool create_fabric = false;  // otherwise a missing fabric is kNotFound
   Clock* clock = nullptr;      // null: RealClock()
@@ -61,7 +61,7 @@ struct RegionOptions {
   uint32_t tag = 0;
   // Not empty (remote rights only): the memory survives a crash of this process and is found again by the
   // next Node of the same id and fabric under this name, if the length is the same.
-  std::string name;
+  std::string name{};
   bool keep_on_close = false;  // survives a clean close too
 };
 

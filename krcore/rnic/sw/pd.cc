@@ -55,21 +55,14 @@ Result<std::unique_ptr<Qp>> SwPd::CreateQp(const QpAttr& attr) {
     return Status(StatusCode::kInvalidArgument, "receives need a recv CQ, and a DC initiator has none");
   }
   KRCORE_RETURN_IF_ERROR(CheckReceives(attr.rq_depth, attr.max_recv_bytes));
-  const EntryType type = attr.type == QpType::kRc   ? EntryType::kRc
-                         : attr.type == QpType::kUd ? EntryType::kUd
-                                                    : EntryType::kDci;
-  auto number = device_->tables.AddQp(number_, type);
-  if (!number.ok()) return number.status();
-  return std::unique_ptr<Qp>(std::make_unique<SwQp>(device_, attr, number_, *number));
+  return SwQp::Create(device_, attr, number_);
 }
 
 Result<std::unique_ptr<Dct>> SwPd::CreateDct(const DctAttr& attr) {
   if (attr.rq_depth > 0 && attr.recv_cq == nullptr)
     return Status(StatusCode::kInvalidArgument, "receives need a recv CQ");
   KRCORE_RETURN_IF_ERROR(CheckReceives(attr.rq_depth, attr.max_recv_bytes));
-  auto number = device_->tables.AddQp(number_, EntryType::kDct);
-  if (!number.ok()) return number.status();
-  return std::unique_ptr<Dct>(std::make_unique<SwDct>(device_, attr, *number));
+  return SwDct::Create(device_, attr, number_);
 }
 
 }  // namespace krcore::rnic::sw

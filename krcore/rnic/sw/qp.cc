@@ -19,7 +19,22 @@ SwQp::SwQp(SharedDevice* device, const QpAttr& attr, uint32_t pd, uint32_t numbe
   num_ = number;
 }
 
+Result<std::unique_ptr<Qp>> SwQp::Create(SharedDevice* device, const QpAttr& attr, uint32_t pd) {
+  auto number = device->tables.AddQp(pd, EntryTypeOf(attr.type));
+  if (!number.ok()) return number.status();
+  std::unique_ptr<SwQp> qp(new SwQp(device, attr, pd, *number));
+  if (attr.rq_depth > 0) {
+    const Receiver::Options options{EntryTypeOf(attr.type),           *number,       pd,
+                                    static_cast<SwCq*>(attr.recv_cq), attr.rq_depth, attr.max_recv_bytes};
+    auto receiver = Receiver::Create(device, options, qp.get());
+    if (!receiver.ok()) return receiver.status();
+    qp->receiver_ = *std::move(receiver);
+  }
+  return std::unique_ptr<Qp>(std::move(qp));
+}
+
 SwQp::~SwQp() {
+  receiver_.reset();
   send_cq_->Forget(num_, &counters_);
   if (!device_->fabric.inert()) device_->tables.RemoveQp(num_);
 }
@@ -65,7 +80,9 @@ Status SwQp::ToRts() {
 }
 
 Status SwQp::ToErr() {
+  if (state_ == QpState::kErr) return {};
   SetState(QpState::kErr);
+  if (receiver_ != nullptr) receiver_->Flush();
   return {};
 }
 
@@ -75,7 +92,7 @@ Status SwQp::ToReset() {
   counters_ = {};
   requester_.Connect(nullptr, 0);
   entry().peer.store(0, std::memory_order_relaxed);
-  return {};
+  return receiver_ == nullptr ? Status{} : receiver_->Reset();
 }
 
 void SwQp::CompleteSend(const SendWr& wr, WcStatus status) {
@@ -127,9 +144,13 @@ Status SwQp::PostSend(std::span<const SendWr> wrs, size_t* bad_index) {
   return refused;
 }
 
-Status SwQp::PostRecv(std::span<const RecvWr>, size_t* bad_index) {
+Status SwQp::PostRecv(std::span<const RecvWr> wrs, size_t* bad_index) {
   if (bad_index != nullptr) *bad_index = 0;
-  return StatusCode::kUnsupported;
+  if (state_ == QpState::kReset) return StatusCode::kBadState;
+  if (receiver_ == nullptr) return wrs.empty() ? Status{} : Status(StatusCode::kQueueFull);
+  Status status = receiver_->Post(wrs, bad_index);
+  if (state_ == QpState::kErr) receiver_->Flush();
+  return status;
 }
 
 }  // namespace krcore::rnic::sw

@@ -6,14 +6,15 @@
 
 #include "krcore/rnic/rnic.h"
 #include "krcore/rnic/sw/cq.h"
+#include "krcore/rnic/sw/receiver.h"
 #include "krcore/rnic/sw/requester.h"
 #include "krcore/rnic/sw/shared_device.h"
 
 namespace krcore::rnic::sw {
 
-class SwQp final : public Qp {
+class SwQp final : public Qp, private Receiver::Owner {
  public:
-  SwQp(SharedDevice* device, const QpAttr& attr, uint32_t pd, uint32_t number);
+  static Result<std::unique_ptr<Qp>> Create(SharedDevice* device, const QpAttr& attr, uint32_t pd);
   ~SwQp() override;
   QpType type() const override { return attr_.type; }
   QpState state() const override { return state_; }
@@ -26,6 +27,8 @@ class SwQp final : public Qp {
   Status PostRecv(std::span<const RecvWr> wrs, size_t* bad_index) override;
 
  private:
+  SwQp(SharedDevice* device, const QpAttr& attr, uint32_t pd, uint32_t number);
+  void ReceiveFailed() override { (void)ToErr(); }
   Status WrongState(const char* wanted) const;
   void SetState(QpState state);
   void CompleteSend(const SendWr& wr, WcStatus status);
@@ -38,6 +41,7 @@ class SwQp final : public Qp {
   QpState state_ = QpState::kReset;
   SendCounters counters_;
   Requester requester_;
+  std::unique_ptr<Receiver> receiver_;  // null: the queue receives nothing
 };
 
 }  // namespace krcore::rnic::sw

@@ -4,6 +4,7 @@
 
 #include "krcore/clock.h"
 #include "krcore/rnic/sw/address_handle.h"
+#include "krcore/rnic/sw/receiver.h"
 #include "krcore/rnic/sw/word_copy.h"
 
 namespace krcore::rnic::sw {
@@ -44,6 +45,7 @@ void Requester::Connect(std::shared_ptr<Peer> peer, uint32_t remote_number) {
 
 void Requester::ForgetTranslations() {
   for (Translation& translation : translations_) translation = Translation{};
+  for (Inbox& inbox : inboxes_) inbox = Inbox{};
 }
 
 Requester::Outcome Requester::Run(std::span<const SendWr> wrs) {
@@ -87,20 +89,10 @@ bool Requester::Malformed(const SendWr& wr) const {
   return (wr.flags & kInline) != 0 && TotalLength(wr) > kMaxInlineBytes;
 }
 
-bool Requester::LocalRange(const Sge& sge, bool written) const {
-  if (sge.length == 0) return true;
-  const MrEntry& mr = fabric_->segment().mrs[MrIndex(sge.lkey)];
-  const uint64_t offset = sge.addr - mr.base.load(std::memory_order_relaxed);
-  const uint64_t length = mr.length.load(std::memory_order_relaxed);
-  return mr.key.load(std::memory_order_acquire) == sge.lkey && mr.pd.load(std::memory_order_relaxed) == pd_ &&
-         offset <= length && sge.length <= length - offset &&
-         (!written || (mr.rights.load(std::memory_order_relaxed) & kLocalWrite) != 0);
-}
-
 bool Requester::LocalRanges(const SendWr& wr, bool written) const {
   if ((wr.flags & kInline) != 0) return true;
   for (uint8_t i = 0; i < wr.num_sge; ++i) {
-    if (!LocalRange(wr.sg_list[i], written)) return false;
+    if (!LocalRange(fabric_->segment(), pd_, wr.sg_list[i], written)) return false;
   }
   return true;
 }
@@ -233,8 +225,6 @@ WcStatus Requester::Execute(const Step& step) {
   }
   return WcStatus::kSuccess;
 }
-
-WcStatus Requester::SendMessage(const Step&) { return WcStatus::kLocalQpError; }
 
 void Requester::LookForDeadPeers() {
   const int64_t now = RealClock()->NowNs();

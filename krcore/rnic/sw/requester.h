@@ -14,6 +14,7 @@
 #include <span>
 
 #include "krcore/rnic/rnic.h"
+#include "krcore/rnic/sw/inbox.h"
 #include "krcore/rnic/sw/limits.h"
 #include "krcore/rnic/sw/peer.h"
 
@@ -53,6 +54,7 @@ class Requester {
   static constexpr uint32_t kDoorbellsPerLook = 256;
   static constexpr int64_t kLookIntervalNs = 10'000'000;
   static constexpr size_t kTranslations = 128;
+  static constexpr size_t kInboxes = 32;
 
   enum class Kind : uint8_t { kRead, kWrite, kCompareSwap, kFetchAdd, kGather, kScatter, kMessage, kNothing };
   struct Step {
@@ -65,17 +67,26 @@ class Requester {
     Kind kind;
   };
 
+  struct Inbox {
+    std::shared_ptr<Peer> peer;
+    uint32_t segment = kNoSegment;
+    uint64_t serial = 0;
+    std::shared_ptr<Mapping> mapping;
+  };
+
   // kSuccess with *malformed unset: `step` is ready to be executed.
   WcStatus Resolve(const SendWr& wr, Step* step, bool* malformed);
   WcStatus ResolveTarget(const SendWr& wr, Step* step);
   WcStatus ResolveRemote(const SendWr& wr, uint32_t need, Step* step);
   bool Malformed(const SendWr& wr) const;
-  bool LocalRange(const Sge& sge, bool written) const;
   bool LocalRanges(const SendWr& wr, bool written) const;
   WcStatus Execute(const Step& step);
   void Read(const Step& step);
   void Write(const Step& step);
+  // messenger.cc
   WcStatus SendMessage(const Step& step);
+  bool DatagramAccepted(const Step& step) const;
+  InboxHeader* FindInbox(const Step& step);
   void LookForDeadPeers();
 
   Fabric* const fabric_;
@@ -88,6 +99,7 @@ class Requester {
   uint32_t doorbells_ = 0;
   int64_t last_look_ns_ = 0;
   std::array<Translation, kTranslations> translations_;
+  std::array<Inbox, kInboxes> inboxes_;
   std::array<Step, kMaxBatch> steps_;
 };
 

@@ -1,0 +1,227 @@
+#include "computenode/elastic_workers.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <functional>
+
+#include "tests/support/fake_clock.h"
+#include "tests/support/fake_store.h"
+
+namespace computenode {
+namespace {
+
+using ::krcore::Deadline;
+using ::krcore::StatusCode;
+
+constexpr uint32_t kLanes = 4;
+
+// Puts without end; counts what began and what ended.
+class CountingJob : public Job {
+ public:
+  class Worker final : public WorkerJob {
+   public:
+    explicit Worker(CountingJob& job) : job_(job) {}
+    ~Worker() override { job_.leaked_frames += kvs::internal::LiveFrames(); }
+    kvs::Task<void> Lane(WorkerContext& context, uint32_t lane) override {
+      const std::string key = std::to_string(context.worker()) + "/" + std::to_string(lane);
+      while (!context.retiring()) {
+        ++job_.begun;
+        const kvs::Status status = co_await context.client().PutAsync(key, "value");
+        if (status.ok()) ++job_.ended;
+        context.NoteReply();
+      }
+    }
+    int64_t OnRound(WorkerContext&) override { return kNever; }
+
+   private:
+    CountingJob& job_;
+  };
+  std::unique_ptr<WorkerJob> StartWorker(WorkerContext&) override { return std::make_unique<Worker>(*this); }
+
+  std::atomic<uint64_t> begun{0}, ended{0}, leaked_frames{0};
+};
+
+class ElasticWorkersTest : public ::testing::Test {
+ protected:
+  // Until something that another thread is about to do; the test's time limit ends a wait in vain.
+  static void Await(const std::function<bool()>& condition) {
+    while (!condition()) sched_yield();
+  }
+  surgekv_test::FakeClock clock_;
+  surgekv_test::FakeStore store_;
+  CountingJob job_;
+  const ElasticWorkersOptions options_{.lanes_per_worker = kLanes, .clock = &clock_};
+};
+
+TEST_F(ElasticWorkersTest, EveryLaneOfEveryWorkerServes) {
+  ElasticWorkers workers(store_, job_, options_);
+  ASSERT_TRUE(workers.AddWorkers(3).ok());
+  EXPECT_EQ(workers.active(), 3u);
+  Await([&] {
+    const std::lock_guard lock(store_.mutex);
+    return store_.records.size() == 3 * kLanes;
+  });
+}
+
+TEST_F(ElasticWorkersTest, RetirementLosesNoOperation) {
+  ElasticWorkers workers(store_, job_, options_);
+  ASSERT_TRUE(workers.AddWorkers(1).ok());
+  Await([&] { return job_.ended > 100; });
+  ASSERT_TRUE(workers.AddWorkers(2).ok());
+  Await([&] { return store_.open_clients == 3; });
+  EXPECT_EQ(workers.RetireWorkers(2), 2u);
+  EXPECT_EQ(workers.active(), 1u);
+  Await([&] { return workers.running() == 1; });
+  const uint64_t ended = job_.ended;
+  Await([&] { return job_.ended > ended + 100; });  // the one left serves on
+  EXPECT_EQ(workers.RetireWorkers(5), 1u);
+  EXPECT_TRUE(workers.WaitForAll());
+  EXPECT_EQ(job_.begun, job_.ended);
+  EXPECT_EQ(job_.ended, store_.operations);
+  EXPECT_EQ(store_.open_clients, 0);
+  EXPECT_EQ(job_.leaked_frames, 0u);
+  EXPECT_EQ(workers.EndedClientStats().operations, job_.ended);
+}
+
+TEST_F(ElasticWorkersTest, SetWorkersGrowsAndShrinks) {
+  ElasticWorkers workers(store_, job_, options_);
+  for (const uint32_t count : {2u, 4u, 1u, 3u, 0u, 1u}) {
+    ASSERT_TRUE(workers.SetWorkers(count).ok());
+    EXPECT_EQ(workers.active(), count);
+    Await([&] { return workers.running() == count; });
+  }
+  EXPECT_EQ(workers.Records().size(), 2u + 2 + 2 + 1);
+}
+
+TEST_F(ElasticWorkersTest, BootstrapIsMeasuredInItsParts) {
+  ElasticWorkers workers(store_, job_, options_);
+  ASSERT_TRUE(workers.AddWorkers(2).ok());
+  EXPECT_TRUE(workers.WaitForClients(Deadline::Never()));
+  const auto all_replied = [&] {
+    for (const WorkerRecord& record : workers.Records()) {
+      if (record.first_reply_ns == 0) return false;
+    }
+    return true;
+  };
+  Await(all_replied);
+  workers.RetireWorkers(2);
+  EXPECT_TRUE(workers.WaitForAll());
+  for (const WorkerRecord& record : workers.Records()) {
+    EXPECT_LT(record.wanted_ns, record.thread_ns);
+    EXPECT_LT(record.thread_ns, record.client_ns);
+    EXPECT_LT(record.client_ns, record.lanes_ns);
+    EXPECT_LT(record.lanes_ns, record.first_reply_ns);
+    EXPECT_LT(record.retired_ns, record.ended_ns);
+  }
+}
+
+TEST_F(ElasticWorkersTest, AWorkerWithoutAClientEndsAndSaysWhy) {
+  std::atomic<int> asked{0};
+  store_.client_fault = [&] {
+    return ++asked == 2 ? krcore::Status(StatusCode::kUnavailable, "no memory node") : krcore::Status();
+  };
+  ElasticWorkers workers(store_, job_, options_);
+  ASSERT_TRUE(workers.AddWorkers(2).ok());
+  EXPECT_TRUE(workers.WaitForClients(Deadline::Never()));
+  Await([&] { return workers.running() == 1; });
+  EXPECT_EQ(workers.active(), 1u);
+  EXPECT_EQ(workers.FirstError().message(), "no memory node");
+}
+
+// Lanes that only wait: for something that is due soon, or for nothing.
+class IdleJob final : public Job {
+ public:
+  explicit IdleJob(int64_t due_in_ns) : due_in_ns_(due_in_ns) {}
+  std::unique_ptr<WorkerJob> StartWorker(WorkerContext&) override { return std::make_unique<Worker>(*this); }
+  std::atomic<uint64_t> rounds{0};
+
+ private:
+  class Worker final : public WorkerJob {
+   public:
+    explicit Worker(IdleJob& job) : job_(job) {}
+    kvs::Task<void> Lane(WorkerContext& context, uint32_t) override {
+      struct Park {
+        std::vector<std::coroutine_handle<>>& parked;
+        bool await_ready() const noexcept { return false; }
+        void await_suspend(std::coroutine_handle<> handle) { parked.push_back(handle); }
+        void await_resume() const noexcept {}
+      };
+      while (!context.retiring()) co_await Park{parked_};
+    }
+    int64_t OnRound(WorkerContext& context) override {
+      ++job_.rounds;
+      if (context.retiring()) {
+        for (const auto handle : parked_) kvs::RunQueue::OfThisThread().Push(handle);
+        parked_.clear();
+      }
+      return job_.due_in_ns_ == kNever ? kNever : context.clock().NowNs() + job_.due_in_ns_;
+    }
+
+   private:
+    IdleJob& job_;
+    std::vector<std::coroutine_handle<>> parked_;
+  };
+  const int64_t due_in_ns_;
+};
+
+TEST_F(ElasticWorkersTest, IdleWorkersPollButRelaxMoreAndMore) {
+  IdleJob job(WorkerJob::kNever);
+  ElasticWorkers workers(store_, job, options_);
+  ASSERT_TRUE(workers.AddWorkers(1).ok());
+  Await([&] { return job.rounds > 5'000; });
+  EXPECT_GT(clock_.longest_wait(), 2'000u);  // where the host's clock sleeps
+  workers.RetireWorkers(1);
+  EXPECT_TRUE(workers.WaitForAll());
+}
+
+TEST_F(ElasticWorkersTest, WorkersWithSomethingDueSoonDoNotSleep) {
+  IdleJob job(50'000);
+  ElasticWorkers workers(store_, job, options_);
+  ASSERT_TRUE(workers.AddWorkers(1).ok());
+  Await([&] { return job.rounds > 5'000; });
+  EXPECT_LT(clock_.longest_wait(), 200u);
+}
+
+TEST_F(ElasticWorkersTest, WaitGivesUpAtItsDeadline) {
+  IdleJob job(WorkerJob::kNever);
+  ElasticWorkers workers(store_, job, options_);
+  ASSERT_TRUE(workers.AddWorkers(1).ok());
+  EXPECT_FALSE(workers.WaitForAll(Deadline::After(clock_, 1'000'000)));
+}
+
+// Operations that end without a poll: lanes take turns by Yield().
+class YieldingJob final : public Job {
+ public:
+  class Worker final : public WorkerJob {
+   public:
+    explicit Worker(YieldingJob& job) : job_(job) {}
+    kvs::Task<void> Lane(WorkerContext& context, uint32_t lane) override {
+      while (!context.retiring()) {
+        ++job_.turns[lane];
+        co_await context.Yield();
+      }
+    }
+    int64_t OnRound(WorkerContext&) override { return kNever; }
+
+   private:
+    YieldingJob& job_;
+  };
+  std::unique_ptr<WorkerJob> StartWorker(WorkerContext&) override { return std::make_unique<Worker>(*this); }
+  std::atomic<uint64_t> turns[kLanes]{};
+};
+
+TEST_F(ElasticWorkersTest, YieldingLanesTakeTurns) {
+  YieldingJob job;
+  ElasticWorkers workers(store_, job, options_);
+  ASSERT_TRUE(workers.AddWorkers(1).ok());
+  Await([&] { return job.turns[0] > 1'000; });
+  workers.RetireWorkers(1);
+  EXPECT_TRUE(workers.WaitForAll());
+  for (uint32_t lane = 1; lane < kLanes; ++lane) {
+    EXPECT_NEAR(static_cast<double>(job.turns[lane]), static_cast<double>(job.turns[0]), 1);
+  }
+}
+
+}  // namespace
+}  // namespace computenode

@@ -1,0 +1,176 @@
+#include <cstring>
+
+#include "tests/krcore/fixture.h"
+
+namespace krcore::test {
+namespace {
+
+TEST(Connect, FirstLooksUpOneSidedAndLaterOnesUseTheCache) {
+  const std::string fabric = UniqueFabric(true);
+  MemoryNode memory = MemoryNode::Start(fabric, 1, 4096, true);
+  Worker worker = Worker::Start(fabric);
+  auto first = worker.Connect(1);
+  EXPECT_EQ(worker.pool->stats().metadata_lookups, 1u);
+  EXPECT_EQ(worker.pool->stats().metadata_hits, 0u);
+  auto second = worker.Connect(1);
+  EXPECT_EQ(worker.pool->stats().metadata_lookups, 1u);
+  EXPECT_EQ(worker.pool->stats().metadata_hits, 1u);
+
+  auto other_pool = worker.node->CreateQueuePool({}).value();  // the cache is the node's, not the pool's
+  auto third = other_pool->CreateQueue(8).value();
+  ASSERT_OK(third->Connect(1, worker.Soon()));
+  EXPECT_EQ(other_pool->stats().metadata_lookups, 0u);
+}
+
+TEST(Connect, ListsThePeersPublishedRegions) {
+  const std::string fabric = UniqueFabric(true);
+  MemoryNode memory = MemoryNode::Start(fabric, 7, 8192, true);
+  Worker worker = Worker::Start(fabric);
+  auto queue = worker.Connect(7);
+  EXPECT_EQ(queue->peer(), 7u);
+  ASSERT_EQ(queue->regions().size(), 1u);
+  EXPECT_EQ(queue->regions()[0].addr, reinterpret_cast<uint64_t>(memory.region->bytes().data()));
+  EXPECT_EQ(queue->regions()[0].length, 8192u);
+  EXPECT_EQ(queue->regions()[0].rkey, memory.region->rkey());
+  EXPECT_EQ(queue->regions()[0].tag, 7u);
+}
+
+TEST(Connect, UnknownPeerIsNotFound) {
+  const std::string fabric = UniqueFabric(true);
+  MemoryNode memory = MemoryNode::Start(fabric, 1, 4096, true);
+  Worker worker = Worker::Start(fabric);
+  auto queue = worker.pool->CreateQueue(8).value();
+  EXPECT_EQ(queue->Connect(9, worker.Soon()).code(), StatusCode::kNotFound);
+  EXPECT_EQ(queue->Connect(kNoNode, worker.Soon()).code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(queue->peer(), kNoNode);
+}
+
+TEST(Connect, WithoutAMetadataServerIsUnavailable) {
+  const std::string fabric = UniqueFabric(true);
+  Worker worker = Worker::Start(fabric);
+  auto queue = worker.pool->CreateQueue(8).value();
+  const Status status = queue->Connect(1, worker.Soon());
+  EXPECT_EQ(status.code(), StatusCode::kUnavailable);
+  EXPECT_NE(status.message().find("no metadata server"), std::string_view::npos) << status.ToString();
+}
+
+TEST(Connect, IsRefusedWhileRequestsAreOutstanding) {
+  const std::string fabric = UniqueFabric(true);
+  MemoryNode memory = MemoryNode::Start(fabric, 1, 4096, true);
+  Worker worker = Worker::Start(fabric);
+  auto queue = worker.Connect(1);
+  const Sge sge = worker.Word(0);
+  const WorkRequest wr = OnWord(*queue, Opcode::kRead, &sge, 0);
+  ASSERT_OK(queue->Stage({&wr, 1}));
+  EXPECT_EQ(queue->Connect(1, worker.Soon()).code(), StatusCode::kQueueFull);
+  Await(*worker.pool, *queue, 1);
+  ASSERT_OK(queue->Connect(1, worker.Soon()));
+}
+
+TEST(Connect, UnconnectedQueueRefusesRequestsAsBadState) {
+  const std::string fabric = UniqueFabric(true);
+  Worker worker = Worker::Start(fabric);
+  auto queue = worker.pool->CreateQueue(8).value();
+  const Sge sge = worker.Word(0);
+  WorkRequest wr;
+  wr.sg_list = &sge;
+  wr.num_sge = 1;
+  EXPECT_EQ(queue->Push({&wr, 1}).code(), StatusCode::kBadState);
+}
+
+// A queue keeps the metadata of a peer that has gone: its requests must fail, not reach the successor's memory.
+TEST(Connect, StaleIncarnationIsRefusedAndRefreshedByConnectingAgain) {
+  const std::string fabric = UniqueFabric(true);
+  MemoryNode meta = MemoryNode::Start(fabric, 1, 4096, true);
+  MemoryNode peer = MemoryNode::Start(fabric, 2, 4096, false);
+  Worker worker = Worker::Start(fabric);
+  auto queue = worker.Connect(2);
+  const Sge sge = worker.Word(0);
+  EXPECT_EQ(Execute(*worker.pool, *queue, OnWord(*queue, Opcode::kRead, &sge, 0)).status, WcStatus::kSuccess);
+
+  const uint32_t old_incarnation = peer.node->incarnation();
+  peer.region.reset();
+  peer.node.reset();
+  EXPECT_EQ(queue->Connect(2, worker.Soon()).code(), StatusCode::kNotFound) << "a clean close removes the record";
+  peer = MemoryNode::Start(fabric, 2, 4096, false);
+  EXPECT_NE(peer.node->incarnation(), old_incarnation);
+  peer.words()[0] = 42;
+
+  worker.words()[0] = 7;
+  EXPECT_NE(Execute(*worker.pool, *queue, OnWord(*queue, Opcode::kRead, &sge, 0)).status, WcStatus::kSuccess);
+  EXPECT_EQ(worker.words()[0], 7u) << "nothing of the successor was read";
+  const WorkRequest refused = OnWord(*queue, Opcode::kRead, &sge, 0);
+  EXPECT_EQ(queue->Push({&refused, 1}).code(), StatusCode::kUnavailable) << "until it is connected again";
+
+  ASSERT_OK(queue->Connect(2, worker.Soon()));
+  EXPECT_EQ(Execute(*worker.pool, *queue, OnWord(*queue, Opcode::kRead, &sge, 0)).status, WcStatus::kSuccess);
+  EXPECT_EQ(worker.words()[0], 42u);
+}
+
+TEST(Node, IsConfirmedDeadOnlyForAHolderThatIsGone) {
+  const std::string fabric = UniqueFabric(true);
+  MemoryNode meta = MemoryNode::Start(fabric, 1, 4096, true);
+  MemoryNode peer = MemoryNode::Start(fabric, 2, 4096, false);
+  Worker worker = Worker::Start(fabric);
+  const uint32_t old_incarnation = peer.node->incarnation();
+  EXPECT_FALSE(worker.node->IsConfirmedDead(2, old_incarnation));
+  EXPECT_FALSE(worker.node->IsConfirmedDead(worker.node->id(), worker.node->incarnation()));
+  EXPECT_FALSE(worker.node->IsConfirmedDead(99, 5)) << "never heard of";
+  peer.region.reset();
+  peer.node.reset();
+  peer = MemoryNode::Start(fabric, 2, 4096, false);
+  EXPECT_TRUE(worker.node->IsConfirmedDead(2, old_incarnation));
+  EXPECT_FALSE(worker.node->IsConfirmedDead(2, peer.node->incarnation()));
+}
+
+TEST(Node, PublishWithoutAMetadataServerTimesOutAndSaysSo) {
+  FakeClock clock;
+  auto node = OpenNode(UniqueFabric(true), 1, &clock);
+  const Status status = node->Publish(Deadline::After(clock, kSecondNs));
+  EXPECT_EQ(status.code(), StatusCode::kTimeout);
+  EXPECT_NE(status.message().find("no metadata server"), std::string_view::npos) << status.ToString();
+}
+
+TEST(Node, SecondMetadataServerIsRefusedNamingTheFirst) {
+  const std::string fabric = UniqueFabric(true);
+  auto first = OpenNode(fabric, 3);
+  auto second = OpenNode(fabric, 4);
+  ASSERT_OK(first->HostMetaServer(16));
+  EXPECT_EQ(first->HostMetaServer(16).code(), StatusCode::kExists);
+  const Status status = second->HostMetaServer(16);
+  EXPECT_EQ(status.code(), StatusCode::kExists);
+  EXPECT_NE(status.message().find("node 3"), std::string_view::npos) << status.ToString();
+  first.reset();
+  EXPECT_TRUE(second->HostMetaServer(16).ok()) << "the first is gone";
+}
+
+TEST(Node, ThirdRegionWithRemoteRightsIsRefused) {
+  auto node = OpenNode(UniqueFabric(true), 1);
+  auto a = node->CreateRegion({.length = 4096, .remote_rights = kAllRights}).value();
+  auto b = node->CreateRegion({.length = 4096, .remote_rights = kAllRights}).value();
+  const RegionOptions third{.length = 4096, .remote_rights = kAllRights};
+  EXPECT_EQ(node->CreateRegion(third).status().code(), StatusCode::kInvalidArgument);
+  b.reset();
+  EXPECT_TRUE(node->CreateRegion(third).ok()) << "a destroyed one makes room";
+}
+
+TEST(Node, MalformedRegionsAreRefused) {
+  auto node = OpenNode(UniqueFabric(true), 1);
+  EXPECT_EQ(node->CreateRegion({}).status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(node->CreateRegion({.length = 64, .remote_rights = 1u << 20}).status().code(),
+            StatusCode::kInvalidArgument);
+  EXPECT_EQ(node->CreateRegion({.length = 64, .name = "kept"}).status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(node->RegisterLocal(nullptr, 64).status().code(), StatusCode::kInvalidArgument);
+}
+
+TEST(Node, LocalRegionIsZeroedAndLargeOnesAreAlignedForHugePages) {
+  auto node = OpenNode(UniqueFabric(true), 1);
+  auto region = node->CreateRegion({.length = size_t{4} << 20}).value();
+  EXPECT_EQ(reinterpret_cast<uint64_t>(region->bytes().data()) % (uint64_t{2} << 20), 0u);
+  EXPECT_EQ(region->bytes().size(), size_t{4} << 20);
+  for (const std::byte b : region->bytes()) ASSERT_EQ(b, std::byte{0});
+  EXPECT_EQ(region->CollapseToHugePages(0, size_t{8} << 20).code(), StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace krcore::test

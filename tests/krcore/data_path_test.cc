@@ -1,0 +1,304 @@
+// VirtualQueues over a shared pool: verbs, order, exactly-once delivery, overflow.
+#include <algorithm>
+#include <deque>
+#include <random>
+
+#include "tests/krcore/fixture.h"
+
+namespace krcore::test {
+namespace {
+
+class DataPath : public ::testing::Test {
+ protected:
+  const std::string fabric_ = UniqueFabric(true);
+  MemoryNode memory_ = MemoryNode::Start(fabric_, 1, 1 << 16, true);
+};
+
+TEST_F(DataPath, ReadWriteCasAndFetchAddReachThePeersMemory) {
+  Worker worker = Worker::Start(fabric_);
+  auto queue = worker.Connect(1);
+  const Sge sge = worker.Word(0);
+
+  worker.words()[0] = 1234;
+  EXPECT_EQ(Execute(*worker.pool, *queue, OnWord(*queue, Opcode::kWrite, &sge, 5)).status, WcStatus::kSuccess);
+  EXPECT_EQ(memory_.words()[5], 1234u);
+
+  memory_.words()[6] = 77;
+  EXPECT_EQ(Execute(*worker.pool, *queue, OnWord(*queue, Opcode::kRead, &sge, 6)).status, WcStatus::kSuccess);
+  EXPECT_EQ(worker.words()[0], 77u);
+
+  WorkRequest cas = OnWord(*queue, Opcode::kCompareSwap, &sge, 6, 99);
+  cas.compare_add = 77;
+  cas.swap = 78;
+  const Completion done = Execute(*worker.pool, *queue, cas);
+  EXPECT_EQ(done.status, WcStatus::kSuccess);
+  EXPECT_EQ(done.wr_id, 99u);
+  EXPECT_EQ(done.opcode, Opcode::kCompareSwap);
+  EXPECT_EQ(worker.words()[0], 77u) << "the old word";
+  EXPECT_EQ(memory_.words()[6], 78u);
+  Execute(*worker.pool, *queue, cas);
+  EXPECT_EQ(worker.words()[0], 78u) << "a lost CAS tells what is there";
+  EXPECT_EQ(memory_.words()[6], 78u) << "and changes nothing";
+
+  WorkRequest add = OnWord(*queue, Opcode::kFetchAdd, &sge, 6);
+  add.compare_add = 10;
+  Execute(*worker.pool, *queue, add);
+  EXPECT_EQ(worker.words()[0], 78u);
+  EXPECT_EQ(memory_.words()[6], 88u);
+}
+
+TEST_F(DataPath, GathersSeveralSges) {
+  Worker worker = Worker::Start(fabric_);
+  auto queue = worker.Connect(1);
+  worker.words()[3] = 33;
+  worker.words()[9] = 99;
+  const Sge sges[2] = {worker.Word(9), worker.Word(3)};
+  WorkRequest wr = OnWord(*queue, Opcode::kWrite, sges, 20);
+  wr.num_sge = 2;
+  EXPECT_EQ(Execute(*worker.pool, *queue, wr).status, WcStatus::kSuccess);
+  EXPECT_EQ(memory_.words()[20], 99u);
+  EXPECT_EQ(memory_.words()[21], 33u);
+}
+
+TEST_F(DataPath, InlinePayloadMayBeReusedAsSoonAsItIsStaged) {
+  Worker worker = Worker::Start(fabric_);
+  auto queue = worker.Connect(1);
+  uint64_t payload = 5;  // not registered
+  const Sge sge{reinterpret_cast<uint64_t>(&payload), 8, 0};
+  for (uint64_t i = 0; i < 8; ++i) {
+    payload = 100 + i;
+    WorkRequest wr = OnWord(*queue, Opcode::kWrite, &sge, i);
+    wr.flags = kSignaled | kInline;
+    ASSERT_OK(queue->Stage({&wr, 1}));
+  }
+  payload = 0;
+  Await(*worker.pool, *queue, 8);
+  for (uint64_t i = 0; i < 8; ++i) EXPECT_EQ(memory_.words()[i], 100 + i);
+}
+
+TEST_F(DataPath, StagedRequestsOfManyQueuesGoOutBehindOneDoorbell) {
+  Worker worker = Worker::Start(fabric_, {.dc_initiators = 1});
+  std::vector<std::unique_ptr<VirtualQueue>> queues;
+  const Sge sge = worker.Word(0);
+  for (int i = 0; i < 8; ++i) queues.push_back(worker.Connect(1));
+  for (auto& queue : queues) {
+    const WorkRequest wr = OnWord(*queue, Opcode::kRead, &sge, 0);
+    ASSERT_OK(queue->Stage({&wr, 1}));
+  }
+  EXPECT_EQ(worker.pool->stats().doorbells, 0u);
+  worker.pool->Flush();
+  EXPECT_EQ(worker.pool->stats().doorbells, 1u);
+  EXPECT_EQ(worker.pool->stats().work_requests, 8u);
+  for (auto& queue : queues) Await(*worker.pool, *queue, 1);
+}
+
+TEST_F(DataPath, UnsignaledRequestsCompleteSilentlyAndFreeTheirPlaces) {
+  Worker worker = Worker::Start(fabric_);
+  auto queue = worker.Connect(1, 8);
+  const Sge sge = worker.Word(0);
+  WorkRequest wr = OnWord(*queue, Opcode::kFetchAdd, &sge, 0);
+  wr.compare_add = 1;
+  wr.flags = 0;
+  for (int round = 0; round < 10; ++round) {
+    for (int i = 0; i < 8; ++i) ASSERT_OK(queue->Stage({&wr, 1}));
+    EXPECT_EQ(queue->outstanding(), 8u);
+    while (queue->outstanding() != 0) worker.pool->Poll();
+    Completion none;
+    EXPECT_EQ(queue->Pop({&none, 1}), 0u);
+  }
+  EXPECT_EQ(memory_.words()[0], 80u);
+}
+
+TEST_F(DataPath, QueueFullIsRefusedWholeAndNamesTheFirstThatDoesNotFit) {
+  Worker worker = Worker::Start(fabric_);
+  auto queue = worker.Connect(1, 4);
+  const Sge sge = worker.Word(0);
+  std::vector<WorkRequest> wrs(3, OnWord(*queue, Opcode::kFetchAdd, &sge, 0));
+  for (WorkRequest& wr : wrs) wr.compare_add = 1;
+  ASSERT_OK(queue->Push(wrs));
+  size_t bad = 99;
+  EXPECT_EQ(queue->Push(wrs, &bad).code(), StatusCode::kQueueFull);
+  EXPECT_EQ(bad, 1u);
+  while (queue->outstanding() != 0) worker.pool->Poll();
+  EXPECT_EQ(queue->Push(wrs, &bad).code(), StatusCode::kQueueFull) << "completed, but not popped";
+  std::vector<Completion> out(8);
+  EXPECT_EQ(queue->Pop(out), 3u);
+  ASSERT_OK(queue->Push(wrs));
+  Await(*worker.pool, *queue, 3);
+  EXPECT_EQ(memory_.words()[0], 6u) << "a refused batch has no part executed";
+}
+
+TEST_F(DataPath, PushBeyondSqDepthPollsInsteadOfFailing) {
+  Worker worker = Worker::Start(fabric_, {.dc_initiators = 1, .sq_depth = 8});
+  auto queue = worker.Connect(1, 1000);
+  const Sge sge = worker.Word(0);
+  std::vector<WorkRequest> wrs(500, OnWord(*queue, Opcode::kFetchAdd, &sge, 0));
+  for (size_t i = 0; i < wrs.size(); ++i) {
+    wrs[i].compare_add = 1;
+    wrs[i].wr_id = i;
+    wrs[i].flags = i % 3 == 0 ? kSignaled : 0;
+  }
+  ASSERT_OK(queue->Push(wrs));
+  EXPECT_GT(worker.pool->stats().sq_full_polls, 0u);
+  const std::vector<Completion> completions = Await(*worker.pool, *queue, 167);
+  for (size_t i = 0; i < completions.size(); ++i) {
+    EXPECT_EQ(completions[i].wr_id, 3 * i);
+    EXPECT_EQ(completions[i].status, WcStatus::kSuccess);
+  }
+  while (queue->outstanding() != 0) worker.pool->Poll();
+  EXPECT_EQ(memory_.words()[0], 500u);
+}
+
+TEST_F(DataPath, ManyInlineRequestsBeyondTheArenaAreAccepted) {
+  Worker worker = Worker::Start(fabric_);
+  auto queue = worker.Connect(1, 512);
+  std::vector<uint64_t> payload(4);
+  const Sge sge{reinterpret_cast<uint64_t>(payload.data()), 32, 0};
+  for (uint64_t i = 0; i < 500; ++i) {
+    payload[0] = i;
+    WorkRequest wr = OnWord(*queue, Opcode::kWrite, &sge, 4 * i);
+    wr.flags = kInline;
+    ASSERT_OK(queue->Stage({&wr, 1}));
+  }
+  while (queue->outstanding() != 0) worker.pool->Poll();
+  for (uint64_t i = 0; i < 500; ++i) ASSERT_EQ(memory_.words()[4 * i], i);
+}
+
+TEST_F(DataPath, DestroyedQueueWithRequestsInFlightLeavesTheOthersAlone) {
+  Worker worker = Worker::Start(fabric_, {.dc_initiators = 1});
+  auto keeper = worker.Connect(1);
+  const Sge sge = worker.Word(0);
+  for (int round = 0; round < 20; ++round) {
+    auto doomed = worker.Connect(1);
+    const WorkRequest wr = OnWord(*doomed, Opcode::kRead, &sge, 0);
+    for (int i = 0; i < 5; ++i) ASSERT_OK(doomed->Stage({&wr, 1}));
+    if (round % 2 == 0) worker.pool->Flush();
+    for (int i = 0; i < 5; ++i) ASSERT_OK(doomed->Stage({&wr, 1}));
+    const WorkRequest kept = OnWord(*keeper, Opcode::kRead, &sge, 0, round);
+    ASSERT_OK(keeper->Stage({&kept, 1}));
+    doomed.reset();
+    const auto completions = Await(*worker.pool, *keeper, 1);
+    EXPECT_EQ(completions[0].wr_id, static_cast<uint64_t>(round));
+    EXPECT_EQ(completions[0].status, WcStatus::kSuccess);
+  }
+}
+
+TEST_F(DataPath, QueueOutlivingItsPoolFailsCleanly) {
+  Worker worker = Worker::Start(fabric_);
+  auto queue = worker.Connect(1);
+  const Sge sge = worker.Word(0);
+  const WorkRequest wr = OnWord(*queue, Opcode::kRead, &sge, 0);
+  ASSERT_OK(queue->Push({&wr, 1}));
+  worker.pool.reset();
+  EXPECT_EQ(queue->Push({&wr, 1}).code(), StatusCode::kBadState);
+  EXPECT_EQ(queue->Connect(1, worker.Soon()).code(), StatusCode::kBadState);
+}
+
+TEST_F(DataPath, PoolMemoryDoesNotGrowWithPeersReached) {
+  std::vector<MemoryNode> peers;
+  for (NodeId id = 2; id < 8; ++id) peers.push_back(MemoryNode::Start(fabric_, id, 4096, false));
+  Worker worker = Worker::Start(fabric_);
+  auto queue = worker.Connect(1);
+  const size_t before = worker.pool->memory_bytes();
+  EXPECT_GT(before, 0u);
+  for (NodeId id = 2; id < 8; ++id) ASSERT_OK(queue->Connect(id, worker.Soon()));
+  EXPECT_EQ(worker.pool->memory_bytes(), before);
+}
+
+TEST_F(DataPath, PoolOptionsOutsideTheDevicesLimitsAreRefused) {
+  auto node = OpenNode(fabric_, kNoNode);
+  EXPECT_EQ(node->CreateQueuePool({.dc_initiators = 0}).status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(node->CreateQueuePool({.dc_initiators = 1000}).status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(node->CreateQueuePool({.sq_depth = 0}).status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(node->CreateQueuePool({.sq_depth = 1u << 30}).status().code(), StatusCode::kInvalidArgument);
+  auto pool = node->CreateQueuePool({}).value();
+  EXPECT_EQ(pool->CreateQueue(0).status().code(), StatusCode::kInvalidArgument);
+}
+
+// Random requests of many queues to several peers through pools of several shapes: every queue sees its own
+// completions, in order, each once, and the sums at the peers are right.
+class SharedPool : public ::testing::TestWithParam<QueuePoolOptions> {};
+
+TEST_P(SharedPool, EachQueueSeesItsOwnCompletionsInOrderAndOnce) {
+  constexpr NodeId kPeers = 3;
+  constexpr size_t kQueues = 24;
+  constexpr int kRounds = 3000;
+  const std::string fabric = UniqueFabric(true);
+  std::vector<MemoryNode> peers;
+  for (NodeId id = 1; id <= kPeers; ++id) peers.push_back(MemoryNode::Start(fabric, id, 4096, id == 1));
+  Worker worker = Worker::Start(fabric, GetParam());
+  const uint64_t seed = std::random_device{}();
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  std::mt19937_64 random(seed);
+
+  struct User {
+    std::unique_ptr<VirtualQueue> queue;
+    std::deque<WorkRequest> expected;  // signaled and not yet popped
+    uint64_t accepted = 0;
+    uint64_t additions = 0;
+  };
+  std::vector<User> users(kQueues);
+  for (size_t i = 0; i < kQueues; ++i)
+    users[i].queue = worker.Connect(static_cast<NodeId>(i % kPeers + 1), 1 + static_cast<uint32_t>(i * 3));
+  const auto pop = [&](User& user) {
+    Completion out[7];
+    const size_t count = user.queue->Pop(std::span(out).first(1 + random() % 7));
+    for (size_t c = 0; c < count; ++c) {
+      ASSERT_FALSE(user.expected.empty()) << "a completion nobody asked for";
+      EXPECT_EQ(out[c].wr_id, user.expected.front().wr_id);
+      EXPECT_EQ(out[c].opcode, user.expected.front().opcode);
+      EXPECT_EQ(out[c].status, WcStatus::kSuccess);
+      user.expected.pop_front();
+    }
+  };
+
+  for (int round = 0; round < kRounds; ++round) {
+    const size_t index = random() % kQueues;
+    User& user = users[index];
+    switch (random() % 4) {
+      case 0:
+      case 1: {
+        const Sge sge = worker.Word(index);
+        std::vector<WorkRequest> wrs(1 + random() % 12);
+        for (size_t i = 0; i < wrs.size(); ++i) {
+          wrs[i] = OnWord(*user.queue, random() % 2 ? Opcode::kFetchAdd : Opcode::kRead, &sge, index,
+                          index << 32 | (user.accepted + i));
+          wrs[i].compare_add = 1;
+          wrs[i].flags = random() % 3 ? kSignaled : 0;
+        }
+        const Status status = random() % 2 ? user.queue->Stage(wrs) : user.queue->Push(wrs);
+        if (status == StatusCode::kQueueFull) break;
+        ASSERT_OK(status);
+        user.accepted += wrs.size();
+        for (const WorkRequest& wr : wrs) {
+          user.additions += wr.opcode == Opcode::kFetchAdd;
+          if (wr.flags & kSignaled) user.expected.push_back(wr);
+        }
+        break;
+      }
+      case 2: pop(user); break;
+      case 3: worker.pool->Poll(); break;
+    }
+    ASSERT_FALSE(HasFatalFailure());
+  }
+  for (User& user : users) {
+    while (user.queue->outstanding() != 0) worker.pool->Poll();
+    while (!user.expected.empty()) {
+      const size_t before = user.expected.size();
+      pop(user);
+      ASSERT_LT(user.expected.size(), before) << "a completion is missing";
+    }
+    Completion extra;
+    EXPECT_EQ(user.queue->Pop({&extra, 1}), 0u);
+  }
+  for (size_t i = 0; i < kQueues; ++i) EXPECT_EQ(peers[i % kPeers].words()[i], users[i].additions);
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, SharedPool,
+                         ::testing::Values(QueuePoolOptions{.dc_initiators = 1, .sq_depth = 1},
+                                           QueuePoolOptions{.dc_initiators = 1, .sq_depth = 7},
+                                           QueuePoolOptions{.dc_initiators = 2, .sq_depth = 512},
+                                           QueuePoolOptions{.dc_initiators = 3, .sq_depth = 100}));
+
+}  // namespace
+}  // namespace krcore::test

@@ -1,0 +1,150 @@
+// What the tests of krcore share: nodes on a fabric of their own, and queues that wait for their completions.
+#ifndef TESTS_KRCORE_FIXTURE_H_
+#define TESTS_KRCORE_FIXTURE_H_
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "krcore/clock.h"
+#include "krcore/node.h"
+#include "krcore/queue_pool.h"
+#include "krcore/virtual_queue.h"
+
+namespace krcore::test {
+
+inline constexpr int64_t kSecondNs = 1'000'000'000;
+inline constexpr uint32_t kAllRights = kRemoteRead | kRemoteWrite | kRemoteAtomic;
+
+#define ASSERT_OK(expr)                              \
+  do {                                               \
+    const ::krcore::Status status_ = (expr);         \
+    ASSERT_TRUE(status_.ok()) << status_.ToString(); \
+  } while (false)
+
+// Advances only when somebody waits.
+class FakeClock final : public Clock {
+ public:
+  int64_t NowNs() override { return now_ns_.load(std::memory_order_relaxed); }
+  void Relax(uint32_t) override { now_ns_.fetch_add(1'000'000, std::memory_order_relaxed); }  // pairs with nothing
+  void Advance(int64_t ns) { now_ns_.fetch_add(ns, std::memory_order_relaxed); }
+
+ private:
+  std::atomic<int64_t> now_ns_{1};
+};
+
+inline std::string UniqueFabric(bool in_process) {
+  static std::atomic<int> count{0};
+  const std::string name = "krt-" + std::to_string(getpid()) + "-" + std::to_string(count.fetch_add(1));
+  return in_process ? "inproc:" + name : name;
+}
+
+inline std::unique_ptr<Node> OpenNode(const std::string& fabric, NodeId id, Clock* clock = nullptr) {
+  auto node = Node::Open({.fabric = fabric, .node = id, .create_fabric = true, .clock = clock});
+  EXPECT_TRUE(node.ok()) << node.status().ToString();
+  return node.ok() ? *std::move(node) : nullptr;
+}
+
+// A node that exposes one region.
+struct MemoryNode {
+  std::unique_ptr<Node> node;
+  std::unique_ptr<Region> region;
+
+  static MemoryNode Start(const std::string& fabric, NodeId id, size_t length, bool host_meta) {
+    MemoryNode memory;
+    memory.node = OpenNode(fabric, id);
+    if (!memory.node) return memory;
+    if (host_meta) {
+      const Status hosted = memory.node->HostMetaServer(256);
+      EXPECT_TRUE(hosted.ok()) << hosted.ToString();
+    }
+    auto region = memory.node->CreateRegion({.length = length, .remote_rights = kAllRights, .tag = id});
+    EXPECT_TRUE(region.ok()) << region.status().ToString();
+    if (!region.ok()) return memory;
+    memory.region = *std::move(region);
+    const Status published = memory.node->Publish(Deadline::After(memory.node->clock(), 5 * kSecondNs));
+    EXPECT_TRUE(published.ok()) << published.ToString();
+    return memory;
+  }
+  uint64_t* words() { return reinterpret_cast<uint64_t*>(region->bytes().data()); }
+};
+
+// A node with a pool and local memory of 8-byte words.
+struct Worker {
+  std::unique_ptr<Node> node;
+  std::unique_ptr<Region> local;
+  std::unique_ptr<QueuePool> pool;
+
+  static Worker Start(const std::string& fabric, const QueuePoolOptions& options = {}, size_t length = 1 << 20) {
+    Worker worker;
+    worker.node = OpenNode(fabric, kNoNode);
+    if (worker.node) worker.Prepare(options, length);
+    return worker;
+  }
+  void Prepare(const QueuePoolOptions& options, size_t length) {
+    auto region = node->CreateRegion({.length = length});
+    EXPECT_TRUE(region.ok()) << region.status().ToString();
+    auto made = node->CreateQueuePool(options);
+    EXPECT_TRUE(made.ok()) << made.status().ToString();
+    local = *std::move(region);
+    pool = *std::move(made);
+  }
+  Deadline Soon() { return Deadline::After(node->clock(), 5 * kSecondNs); }
+  uint64_t* words() { return reinterpret_cast<uint64_t*>(local->bytes().data()); }
+  Sge Word(size_t index) { return {reinterpret_cast<uint64_t>(words() + index), 8, local->lkey()}; }
+
+  std::unique_ptr<VirtualQueue> Connect(NodeId peer, uint32_t depth = 64) {
+    auto queue = pool->CreateQueue(depth);
+    EXPECT_TRUE(queue.ok()) << queue.status().ToString();
+    const Status connected = (*queue)->Connect(peer, Soon());
+    EXPECT_TRUE(connected.ok()) << connected.ToString();
+    return *std::move(queue);
+  }
+};
+
+// A request on 8-byte word `remote_word` of the peer's first region, with `sge` as its only SGE.
+inline WorkRequest OnWord(const VirtualQueue& queue, Opcode opcode, const Sge* sge, size_t remote_word,
+                          uint64_t wr_id = 0) {
+  WorkRequest wr;
+  wr.wr_id = wr_id;
+  wr.sg_list = sge;
+  wr.num_sge = 1;
+  wr.opcode = opcode;
+  wr.remote_addr = queue.regions()[0].addr + 8 * remote_word;
+  wr.rkey = queue.regions()[0].rkey;
+  return wr;
+}
+
+// Polls until the queue has delivered `count` completions.
+inline std::vector<Completion> Await(QueuePool& pool, VirtualQueue& queue, size_t count) {
+  std::vector<Completion> all(count);
+  size_t got = 0;
+  Clock& clock = pool.node().clock();
+  const Deadline deadline = Deadline::After(clock, 20 * kSecondNs);
+  for (uint32_t spins = 0; got < count && !deadline.Passed(clock); ++spins) {
+    pool.Poll();
+    got += queue.Pop(std::span(all).subspan(got));
+    clock.Relax(spins);
+  }
+  EXPECT_EQ(got, count) << "completions missing";
+  all.resize(got);
+  return all;
+}
+
+inline Completion Execute(QueuePool& pool, VirtualQueue& queue, const WorkRequest& wr) {
+  const Status pushed = queue.Push({&wr, 1});
+  EXPECT_TRUE(pushed.ok()) << pushed.ToString();
+  if (!pushed.ok()) return {};
+  const std::vector<Completion> completions = Await(pool, queue, 1);
+  return completions.empty() ? Completion{} : completions[0];
+}
+
+}  // namespace krcore::test
+
+#endif  // TESTS_KRCORE_FIXTURE_H_

@@ -1,0 +1,147 @@
+// Every request that this node can know to be wrong is refused with its code, and nothing reaches the shared QP.
+#include <functional>
+#include <string>
+
+#include "krcore/mr/region_table.h"
+#include "tests/krcore/fixture.h"
+
+namespace krcore::test {
+namespace {
+
+constexpr size_t kRemoteBytes = 4096;
+constexpr size_t kLocalBytes = 1 << 20;
+
+struct BadRequest {
+  std::string name;
+  StatusCode code;
+  std::function<void(WorkRequest&, Sge&)> spoil;  // of a valid READ of 8 bytes
+};
+
+class RefusedRequest : public ::testing::TestWithParam<BadRequest> {};
+
+TEST_P(RefusedRequest, GetsItsCodeAndLeavesTheSharedQueueUsable) {
+  const std::string fabric = UniqueFabric(true);
+  MemoryNode memory = MemoryNode::Start(fabric, 1, kRemoteBytes, true);
+  Worker worker = Worker::Start(fabric, {.dc_initiators = 1}, kLocalBytes);
+  auto offender = worker.Connect(1);
+  auto other = worker.Connect(1);
+  const Sge good_sge = worker.Word(0);
+  const WorkRequest good = OnWord(*offender, Opcode::kRead, &good_sge, 0);
+
+  Sge sge = good_sge;
+  WorkRequest bad = good;
+  bad.sg_list = &sge;
+  GetParam().spoil(bad, sge);
+  const WorkRequest batch[3] = {good, good, bad};
+  size_t bad_index = 99;
+  EXPECT_EQ(offender->Push(batch, &bad_index).code(), GetParam().code);
+  EXPECT_EQ(bad_index, 2u);
+  EXPECT_EQ(offender->outstanding(), 0u) << "all or none";
+
+  EXPECT_EQ(Execute(*worker.pool, *other, good).status, WcStatus::kSuccess);
+  EXPECT_EQ(Execute(*worker.pool, *offender, good).status, WcStatus::kSuccess);
+  EXPECT_EQ(worker.pool->stats().broken_queues, 0u);
+  EXPECT_EQ(worker.pool->stats().work_requests, 2u) << "nothing of the refused batch was posted";
+}
+
+const BadRequest kBadRequests[] = {
+    {"ReceiveOpcode", StatusCode::kInvalidArgument, [](WorkRequest& wr, Sge&) { wr.opcode = Opcode::kRecv; }},
+    {"UnknownOpcode", StatusCode::kInvalidArgument,
+     [](WorkRequest& wr, Sge&) { wr.opcode = static_cast<Opcode>(200); }},
+    {"Send", StatusCode::kUnsupported, [](WorkRequest& wr, Sge&) { wr.opcode = Opcode::kSend; }},
+    {"WriteWithImm", StatusCode::kUnsupported, [](WorkRequest& wr, Sge&) { wr.opcode = Opcode::kWriteImm; }},
+    {"UnknownFlag", StatusCode::kInvalidArgument, [](WorkRequest& wr, Sge&) { wr.flags = 0x40; }},
+    {"NoSge", StatusCode::kInvalidArgument, [](WorkRequest& wr, Sge&) { wr.num_sge = 0; }},
+    {"TooManySges", StatusCode::kInvalidArgument, [](WorkRequest& wr, Sge&) { wr.num_sge = 200; }},
+    {"NullSgeList", StatusCode::kInvalidArgument, [](WorkRequest& wr, Sge&) { wr.sg_list = nullptr; }},
+    {"EmptySge", StatusCode::kInvalidArgument, [](WorkRequest&, Sge& sge) { sge.length = 0; }},
+    {"InlineRead", StatusCode::kInvalidArgument, [](WorkRequest& wr, Sge&) { wr.flags = kInline; }},
+    {"InlineTooLong", StatusCode::kInvalidArgument,
+     [](WorkRequest& wr, Sge& sge) {
+       wr.opcode = Opcode::kWrite;
+       wr.flags = kInline;
+       sge.length = 1 << 18;
+     }},
+    {"UnknownLkey", StatusCode::kPermissionDenied, [](WorkRequest&, Sge& sge) { sge.lkey ^= 0x5a5a; }},
+    {"LocalRangeBeforeTheRegion", StatusCode::kPermissionDenied, [](WorkRequest&, Sge& sge) { sge.addr -= 1; }},
+    {"LocalRangeBeyondTheRegion", StatusCode::kPermissionDenied,
+     [](WorkRequest&, Sge& sge) { sge.addr += kLocalBytes - 7; }},
+    {"LocalRangeThatWrapsAround", StatusCode::kPermissionDenied,
+     [](WorkRequest&, Sge& sge) { sge.addr = UINT64_MAX - 3; }},
+    {"UnknownRkey", StatusCode::kPermissionDenied, [](WorkRequest& wr, Sge&) { wr.rkey ^= 0x5a5a; }},
+    {"RemoteRangeBeforeTheRegion", StatusCode::kPermissionDenied, [](WorkRequest& wr, Sge&) { wr.remote_addr -= 8; }},
+    {"RemoteRangeBeyondTheRegion", StatusCode::kPermissionDenied,
+     [](WorkRequest& wr, Sge&) { wr.remote_addr += kRemoteBytes - 7; }},
+    {"RemoteRangeThatWrapsAround", StatusCode::kPermissionDenied,
+     [](WorkRequest& wr, Sge&) { wr.remote_addr = UINT64_MAX - 3; }},
+    {"LongerThanTheRemoteRegion", StatusCode::kPermissionDenied,
+     [](WorkRequest&, Sge& sge) { sge.length = kRemoteBytes + 1; }},
+    {"AtomicOf4Bytes", StatusCode::kInvalidArgument,
+     [](WorkRequest& wr, Sge& sge) {
+       wr.opcode = Opcode::kCompareSwap;
+       sge.length = 4;
+     }},
+    {"AtomicOf16Bytes", StatusCode::kInvalidArgument,
+     [](WorkRequest& wr, Sge& sge) {
+       wr.opcode = Opcode::kFetchAdd;
+       sge.length = 16;
+     }},
+    {"UnalignedAtomic", StatusCode::kInvalidArgument,
+     [](WorkRequest& wr, Sge&) {
+       wr.opcode = Opcode::kFetchAdd;
+       wr.remote_addr += 4;
+     }},
+    {"InlineAtomic", StatusCode::kInvalidArgument,
+     [](WorkRequest& wr, Sge&) {
+       wr.opcode = Opcode::kFetchAdd;
+       wr.flags = kInline;
+     }},
+};
+
+INSTANTIATE_TEST_SUITE_P(Each, RefusedRequest, ::testing::ValuesIn(kBadRequests),
+                         [](const auto& info) { return info.param.name; });
+
+TEST(RequestCheck, KeyOfADestroyedRegionIsRefused) {
+  const std::string fabric = UniqueFabric(true);
+  MemoryNode memory = MemoryNode::Start(fabric, 1, kRemoteBytes, true);
+  Worker worker = Worker::Start(fabric);
+  auto queue = worker.Connect(1);
+  auto region = worker.node->CreateRegion({.length = 64}).value();
+  const Sge sge{reinterpret_cast<uint64_t>(region->bytes().data()), 8, region->lkey()};
+  const WorkRequest wr = OnWord(*queue, Opcode::kRead, &sge, 0);
+  EXPECT_EQ(Execute(*worker.pool, *queue, wr).status, WcStatus::kSuccess) << "a region made after the pool is known";
+  region.reset();
+  EXPECT_EQ(queue->Push({&wr, 1}).code(), StatusCode::kPermissionDenied);
+}
+
+TEST(RequestCheck, CallersOwnMemoryIsUsableOnceRegistered) {
+  const std::string fabric = UniqueFabric(true);
+  MemoryNode memory = MemoryNode::Start(fabric, 1, kRemoteBytes, true);
+  memory.words()[0] = 11;
+  Worker worker = Worker::Start(fabric);
+  auto queue = worker.Connect(1);
+  alignas(64) uint64_t mine[8] = {};
+  auto region = worker.node->RegisterLocal(mine, sizeof(mine)).value();
+  const Sge sge{reinterpret_cast<uint64_t>(&mine[3]), 8, region->lkey()};
+  EXPECT_EQ(Execute(*worker.pool, *queue, OnWord(*queue, Opcode::kRead, &sge, 0)).status, WcStatus::kSuccess);
+  EXPECT_EQ(mine[3], 11u);
+}
+
+TEST(RegionView, FindsEveryLiveRegionAndNoOther) {
+  mr::RegionTable table;
+  mr::RegionView view(table);
+  EXPECT_EQ(view.Find(0), nullptr);
+  for (uint32_t key = 0; key < 500; ++key) table.Add({.addr = key * 100, .length = 100, .lkey = key * 257});
+  view.Sync();
+  for (uint32_t key = 0; key < 500; ++key) {
+    const mr::LocalRegion* found = view.Find(key * 257);
+    ASSERT_NE(found, nullptr) << key;
+    EXPECT_EQ(found->addr, key * 100);
+  }
+  for (uint32_t key = 0; key < 500; key += 2) table.Remove(key * 257);
+  view.Sync();
+  for (uint32_t key = 0; key < 500; ++key) EXPECT_EQ(view.Find(key * 257) != nullptr, key % 2 == 1) << key;
+}
+
+}  // namespace
+}  // namespace krcore::test

@@ -1,0 +1,162 @@
+// The words and places of the table: packing, disjoint bits, and what a split relies on.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <set>
+#include <vector>
+
+#include "kvs/layout/block.h"
+#include "kvs/layout/directory.h"
+#include "kvs/layout/hash.h"
+#include "kvs/layout/pool.h"
+#include "kvs/layout/slot.h"
+
+namespace kvs {
+namespace {
+
+TEST(Slot, KeepsEveryFieldAtItsExtremes) {
+  const GlobalAddress far{255, ((uint64_t{1} << 34) - 1) * kUnitBytes};
+  const Slot slot = Slot::Make(SlotState::kFrz, 0xab, 0xff, far, 7);
+  EXPECT_EQ(slot.state(), SlotState::kFrz);
+  EXPECT_EQ(slot.fingerprint(), 0xab);
+  EXPECT_EQ(slot.length_units(), 0xff);
+  EXPECT_EQ(slot.block(), far);
+  EXPECT_EQ(slot.version(), 7);
+  EXPECT_EQ(slot.WithState(SlotState::kVal).WithState(SlotState::kFrz), slot);
+}
+
+TEST(Slot, FreeIsTheZeroWordSoFreshMemoryIsFree) {
+  EXPECT_EQ(Slot::Free().word(), 0u);
+  EXPECT_EQ(Slot(0).state(), SlotState::kFree);
+  EXPECT_FALSE(Slot::Pend().has_block());
+  EXPECT_NE(Slot::Pend().word(), 0u);
+}
+
+TEST(BucketHeader, FitsExactlyTheKeysOfItsSuffix) {
+  const BucketHeader header(3, 0b101, 9);
+  EXPECT_TRUE(header.Fits(0b11101));
+  EXPECT_FALSE(header.Fits(0b11001));
+  const BucketHeader deeper = header.Deeper();
+  EXPECT_EQ(deeper.depth(), 4u);
+  EXPECT_EQ(deeper.generation(), 10u);
+  EXPECT_TRUE(deeper.Fits(0b00101));
+  EXPECT_FALSE(deeper.Fits(0b01101));
+}
+
+TEST(DirectoryEntry, KeepsEveryField) {
+  const GlobalAddress table{200, 1234567 * kUnitBytes};
+  const DirectoryEntry entry = DirectoryEntry::Make(table, 17, DirectoryState::kMigrating, 0x7fff);
+  EXPECT_EQ(entry.subtable(), table);
+  EXPECT_EQ(entry.depth(), 17u);
+  EXPECT_EQ(entry.state(), DirectoryState::kMigrating);
+  EXPECT_EQ(entry.generation(), 0x7fffu);
+  EXPECT_TRUE(entry.present());
+  EXPECT_FALSE(DirectoryEntry().present());
+}
+
+TEST(DirectoryEntry, ParentIsTheIndexThatWasSplit) {
+  EXPECT_EQ(ParentIndex(0b1), 0u);
+  EXPECT_EQ(BirthDepth(0b1), 1u);
+  EXPECT_EQ(ParentIndex(0b1010), 0b10u);
+  EXPECT_EQ(BirthDepth(0b1010), 4u);
+}
+
+TEST(Places, TheTwoCombinedBucketsNeverShareAGroup) {
+  for (uint32_t groups : {2u, 3u, 64u, 128u}) {
+    for (uint64_t i = 0; i < 20'000; ++i) {
+      const KeyHash hash = HashKey("key" + std::to_string(i));
+      const KeyPlaces places = PlacesOf(hash, groups);
+      ASSERT_NE(places.place[0].group, places.place[1].group);
+      ASSERT_LT(places.place[0].group, groups);
+      ASSERT_LT(places.place[1].group, groups);
+    }
+  }
+}
+
+TEST(Places, DoNotDependOnTheSuffixSoASplitKeepsSlotIndexes) {
+  for (uint64_t i = 0; i < 1'000; ++i) {
+    KeyHash hash = HashKey("key" + std::to_string(i));
+    const KeyPlaces before = PlacesOf(hash, 128);
+    hash.h1 ^= (uint64_t{1} << kMaxDepth) - 1;
+    const KeyPlaces after = PlacesOf(hash, 128);
+    for (int p = 0; p < 2; ++p) {
+      ASSERT_EQ(before.place[p].group, after.place[p].group);
+      ASSERT_EQ(before.place[p].half, after.place[p].half);
+    }
+  }
+}
+
+TEST(Places, AllBucketsAreUsedEvenly) {
+  constexpr uint32_t kGroups = 16;
+  std::vector<uint32_t> load(kGroups * 2);
+  constexpr uint32_t kKeys = 100'000;
+  for (uint32_t i = 0; i < kKeys; ++i) {
+    for (const CombinedBucket& place : PlacesOf(HashKey(std::to_string(i)), kGroups).place) {
+      ++load[place.group * 2 + place.half];
+    }
+  }
+  const double expected = 2.0 * kKeys / (kGroups * 2);
+  for (const uint32_t count : load) EXPECT_NEAR(count, expected, expected * 0.06);
+}
+
+TEST(Block, EveryFlippedByteIsNoticed) {
+  const std::string key = "a key", value(100, 'v');
+  std::vector<std::byte> block(BlockBytes(key.size(), value.size()));
+  BuildBlock(block, 42, 7, key, value);
+  const BlockView view(block.data());
+  ASSERT_TRUE(view.Intact(block.size()));
+  EXPECT_EQ(view.key(), key);
+  EXPECT_EQ(view.value(), value);
+  EXPECT_EQ(view.bytes(), block.size());
+  for (size_t i = 0; i < sizeof(BlockHeader) + key.size() + value.size(); ++i) {
+    block[i] ^= std::byte{1};
+    EXPECT_FALSE(view.Intact(block.size())) << "byte " << i;
+    block[i] ^= std::byte{1};
+  }
+}
+
+TEST(Block, LengthsBeyondWhatWasReadAreRefused) {
+  std::vector<std::byte> block(BlockBytes(3, 1000));
+  BuildBlock(block, 1, 1, "abc", std::string(1000, 'x'));
+  EXPECT_FALSE(BlockView(block.data()).Intact(512));
+  EXPECT_FALSE(BlockView(block.data()).Intact(16));
+}
+
+TEST(Pool, FormatNamesTheLimitsItRefuses) {
+  std::vector<std::byte> small(4096);
+  EXPECT_EQ(FormatPool(small, 1), krcore::StatusCode::kInvalidArgument);
+  std::vector<std::byte> pool(kMinPoolBytes);
+  EXPECT_EQ(FormatPool(pool, 0), krcore::StatusCode::kInvalidArgument);
+  EXPECT_EQ(FormatPool(pool, 256), krcore::StatusCode::kInvalidArgument);
+  ASSERT_TRUE(FormatPool(pool, 3).ok());
+  EXPECT_TRUE(CheckPool(pool, 3).ok());
+  EXPECT_EQ(CheckPool(pool, 4), krcore::StatusCode::kCorrupt);
+}
+
+TEST(Pool, AHomeWithInitialDepthHasEveryEntryAndFittingHeaders) {
+  std::vector<std::byte> pool(kMinPoolBytes);
+  ASSERT_TRUE(FormatPool(pool, 1).ok());
+  HomeOptions options;
+  options.geometry.groups = 16;
+  options.initial_depth = 3;
+  ASSERT_TRUE(FormatHome(pool, options).ok());
+  std::set<uint64_t> tables;
+  for (uint32_t i = 0; i < 8; ++i) {
+    uint64_t word;
+    std::memcpy(&word, pool.data() + kDirectoryOffset + i * sizeof(word), sizeof(word));
+    const DirectoryEntry entry(word);
+    ASSERT_TRUE(entry.present());
+    EXPECT_EQ(entry.depth(), 3u);
+    tables.insert(entry.subtable().offset);
+    for (uint32_t b = 0; b < options.geometry.buckets(); ++b) {
+      uint64_t header;
+      std::memcpy(&header, pool.data() + entry.subtable().offset + BucketOffset(b), sizeof(header));
+      ASSERT_TRUE(BucketHeader(header).Fits(i));
+      ASSERT_FALSE(BucketHeader(header).Fits(i ^ 1));
+    }
+  }
+  EXPECT_EQ(tables.size(), 8u);
+}
+
+}  // namespace
+}  // namespace kvs

@@ -1,0 +1,273 @@
+// Every error status, what it leaves of the queue, and that the memory stays as it was.
+#include <array>
+
+#include "tests/rnic/harness.h"
+
+namespace krcore::rnic::testing {
+namespace {
+
+class Errors : public TransportTest {
+ protected:
+  // The WR fails with `status`, the QP is in ERR, and the target's first word is unchanged.
+  void ExpectFailure(const SendWr& wr, WcStatus status) {
+    const uint64_t before = b_->Word();
+    const Completion done = link_->Run(wr);
+    EXPECT_EQ(done.status, status);
+    EXPECT_EQ(done.wr_id, wr.wr_id);
+    EXPECT_EQ(link_->qp->state(), QpState::kErr);
+    EXPECT_EQ(b_->Word(), before);
+    EXPECT_EQ(link_->Run(wr).status, WcStatus::kFlushed);
+  }
+  void ExpectRefused(const SendWr& wr) {
+    size_t bad = 99;
+    EXPECT_EQ(link_->qp->PostSend({&wr, 1}, &bad).code(), StatusCode::kInvalidArgument);
+    EXPECT_EQ(bad, 0U);
+    EXPECT_EQ(link_->qp->state(), QpState::kRts);
+    EXPECT_TRUE(a_->Idle());
+  }
+};
+INSTANTIATE_TRANSPORT_TESTS(Errors);
+
+TEST_P(Errors, UnknownLkeyIsALocalProtectionError) {
+  Sge sge = a_->Local(0, 8);
+  sge.lkey ^= 0x10000;
+  ExpectFailure(link_->Wr(Opcode::kWrite, &sge, 0), WcStatus::kLocalProtectionError);
+}
+
+TEST_P(Errors, LkeyZeroIsALocalProtectionError) {
+  Sge sge = a_->Local(0, 8);
+  sge.lkey = 0;
+  ExpectFailure(link_->Wr(Opcode::kWrite, &sge, 0), WcStatus::kLocalProtectionError);
+}
+
+TEST_P(Errors, LocalBytesOutsideTheMrAreALocalProtectionError) {
+  const Sge sge = a_->Local(a_->memory->bytes().size() - 4, 8);
+  ExpectFailure(link_->Wr(Opcode::kWrite, &sge, 0), WcStatus::kLocalProtectionError);
+}
+
+TEST_P(Errors, ReadIntoMemoryWithoutLocalWriteIsALocalProtectionError) {
+  uint64_t word = 0;
+  auto mr = a_->pd->RegisterMemory(&word, sizeof(word), 0).value();
+  const Sge sge{reinterpret_cast<uint64_t>(&word), 8, mr->lkey()};
+  ExpectFailure(link_->Wr(Opcode::kRead, &sge, 0), WcStatus::kLocalProtectionError);
+}
+
+TEST_P(Errors, LkeyOfAnotherPdIsALocalProtectionError) {
+  auto other = a_->device->CreatePd().value();
+  auto mr = other->RegisterMemory(a_->memory->bytes().data(), 64, kLocalWrite).value();
+  const Sge sge{a_->Addr(), 8, mr->lkey()};
+  ExpectFailure(link_->Wr(Opcode::kWrite, &sge, 0), WcStatus::kLocalProtectionError);
+}
+
+TEST_P(Errors, UnknownRkeyIsARemoteAccessError) {
+  const Sge sge = a_->Local(0, 8);
+  SendWr wr = link_->Wr(Opcode::kWrite, &sge, 0);
+  for (const uint32_t rkey : {0U, 0xffff'ffffU, wr.rkey ^ 0x10000U, wr.rkey ^ 1U}) {
+    if (link_->qp->state() == QpState::kErr) link_ = std::make_unique<Link>(a_.get(), b_.get(), transport());
+    wr = link_->Wr(Opcode::kWrite, &sge, 0);
+    wr.rkey = rkey;
+    ExpectFailure(wr, WcStatus::kRemoteAccessError);
+  }
+}
+
+TEST_P(Errors, RemoteBytesOutsideTheMrAreARemoteAccessError) {
+  const Sge sge = a_->Local(0, 8);
+  const size_t size = b_->memory->bytes().size();
+  for (const size_t offset : {size - 4, size, size + 4096, size_t{0} - 8, size_t{0} - 4}) {
+    link_ = std::make_unique<Link>(a_.get(), b_.get(), transport());
+    ExpectFailure(link_->Wr(Opcode::kWrite, &sge, offset), WcStatus::kRemoteAccessError);
+  }
+  link_ = std::make_unique<Link>(a_.get(), b_.get(), transport());
+  EXPECT_EQ(link_->Run(link_->Wr(Opcode::kWrite, &sge, size - 8)).status, WcStatus::kSuccess);
+}
+
+TEST_P(Errors, KeyOfADestroyedMrIsRefusedAndNotReused) {
+  auto mr = b_->pd->RegisterMemory(b_->memory->bytes().data(), 4096, kAllRights).value();
+  const uint32_t rkey = mr->rkey();
+  const Sge sge = a_->Local(0, 8);
+  SendWr wr = link_->Wr(Opcode::kRead, &sge, 0);
+  wr.rkey = rkey;
+  EXPECT_EQ(link_->Run(wr).status, WcStatus::kSuccess);
+  mr.reset();
+  for (int i = 0; i < 255; ++i) {
+    mr = b_->pd->RegisterMemory(b_->memory->bytes().data(), 4096, kAllRights).value();
+    ASSERT_NE(mr->rkey(), rkey);
+  }
+  ExpectFailure(wr, WcStatus::kRemoteAccessError);
+}
+
+TEST_P(Errors, MissingRightsOfTheMrAreARemoteAccessError) {
+  struct Case {
+    Opcode opcode;
+    uint32_t rights;
+  };
+  for (const Case& test : {Case{Opcode::kRead, kLocalWrite | kRemoteWrite | kRemoteAtomic},
+                           Case{Opcode::kWrite, kLocalWrite | kRemoteRead | kRemoteAtomic},
+                           Case{Opcode::kCompareSwap, kLocalWrite | kRemoteRead | kRemoteWrite},
+                           Case{Opcode::kFetchAdd, kLocalWrite | kRemoteRead | kRemoteWrite}}) {
+    link_ = std::make_unique<Link>(a_.get(), b_.get(), transport());
+    auto mr = b_->pd->RegisterMemory(b_->memory->bytes().data(), 4096, test.rights).value();
+    const Sge sge = a_->Local(0, 8);
+    SendWr wr = link_->Wr(test.opcode, &sge, 0);
+    wr.rkey = mr->rkey();
+    wr.compare_add = b_->Word();
+    wr.swap = 1;
+    ExpectFailure(wr, WcStatus::kRemoteAccessError);
+  }
+}
+
+TEST_P(Errors, MissingRightsOfTheQueueAreARemoteAccessError) {
+  link_ = std::make_unique<Link>(a_.get(), b_.get(), transport(), 64, 0, kRemoteRead);
+  const Sge sge = a_->Local(0, 8);
+  EXPECT_EQ(link_->Run(link_->Wr(Opcode::kRead, &sge, 0)).status, WcStatus::kSuccess);
+  ExpectFailure(link_->Wr(Opcode::kWrite, &sge, 0), WcStatus::kRemoteAccessError);
+}
+
+TEST_P(Errors, MrOfAnotherPdIsARemoteAccessError) {
+  auto other = b_->device->CreatePd().value();
+  auto mr = other->RegisterMemory(b_->memory->bytes().data(), 4096, kAllRights).value();
+  const Sge sge = a_->Local(0, 8);
+  SendWr wr = link_->Wr(Opcode::kRead, &sge, 0);
+  wr.rkey = mr->rkey();
+  ExpectFailure(wr, WcStatus::kRemoteAccessError);
+}
+
+TEST_P(Errors, MalformedRequestsAreRefusedAtPostAndHarmNothing) {
+  const Sge word = a_->Local(0, 8), four = a_->Local(0, 4);
+  ExpectRefused(link_->Wr(Opcode::kCompareSwap, &word, 4));
+  ExpectRefused(link_->Wr(Opcode::kFetchAdd, &word, 1));
+  ExpectRefused(link_->Wr(Opcode::kCompareSwap, &four, 0));
+  ExpectRefused(link_->Wr(Opcode::kRecv, &word, 0));
+  SendWr inlined = link_->Wr(Opcode::kRead, &word, 0);
+  inlined.flags = kInline;
+  ExpectRefused(inlined);
+  const Sge large = a_->Local(0, a_->device->caps().max_inline_bytes + 1);
+  SendWr too_long = link_->Wr(Opcode::kWrite, &large, 0);
+  too_long.flags = kInline;
+  ExpectRefused(too_long);
+  const std::vector<Sge> many(a_->device->caps().max_sge + 1, a_->Local(0, 1));
+  SendWr many_sges = link_->Wr(Opcode::kWrite, many.data(), 0);
+  many_sges.num_sge = static_cast<uint8_t>(many.size());
+  ExpectRefused(many_sges);
+  EXPECT_EQ(link_->Run(link_->Wr(Opcode::kRead, &word, 0)).status, WcStatus::kSuccess);
+}
+
+TEST_P(Errors, RequestsBeforeAMalformedOneAreExecutedAndNoneAfter) {
+  a_->Word() = 1;
+  const Sge sge = a_->Local(0, 8), four = a_->Local(0, 4);
+  const SendWr wrs[] = {link_->Wr(Opcode::kWrite, &sge, 0, 1), link_->Wr(Opcode::kFetchAdd, &four, 8, 2),
+                        link_->Wr(Opcode::kWrite, &sge, 16, 3)};
+  size_t bad = 99;
+  EXPECT_EQ(link_->qp->PostSend(wrs, &bad).code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(bad, 1U);
+  EXPECT_EQ(a_->Next().wr_id, 1U);
+  EXPECT_TRUE(a_->Idle());
+  EXPECT_EQ(b_->Word(0), 1U);
+  EXPECT_EQ(b_->Word(16), 0U);
+}
+
+TEST_P(Errors, RequestsBehindAFailedOneAreFlushedAndThoseBeforeItHappen) {
+  a_->Word() = 1;
+  const Sge sge = a_->Local(0, 8);
+  std::array<SendWr, 4> wrs;
+  for (size_t i = 0; i < wrs.size(); ++i) {
+    wrs[i] = link_->Wr(Opcode::kWrite, &sge, 8 * i, i);
+    wrs[i].flags = 0;  // unsignaled: failures and flushes are reported nevertheless
+  }
+  wrs[2].rkey = 0;
+  KRCORE_EXPECT_OK(link_->qp->PostSend(wrs, nullptr));
+  const Completion failed = a_->Next(), flushed = a_->Next();
+  EXPECT_EQ(failed.wr_id, 2U);
+  EXPECT_EQ(failed.status, WcStatus::kRemoteAccessError);
+  EXPECT_EQ(flushed.wr_id, 3U);
+  EXPECT_EQ(flushed.status, WcStatus::kFlushed);
+  EXPECT_TRUE(a_->Idle());
+  EXPECT_EQ(b_->Word(0), 1U);
+  EXPECT_EQ(b_->Word(8), 1U);
+  EXPECT_EQ(b_->Word(16), 0U);
+  EXPECT_EQ(b_->Word(24), 0U);
+}
+
+TEST_P(Errors, AfterResetTheQueueWorksAgain) {
+  const Sge sge = a_->Local(0, 8);
+  SendWr bad = link_->Wr(Opcode::kRead, &sge, 0);
+  bad.rkey = 0;
+  ExpectFailure(bad, WcStatus::kRemoteAccessError);
+  KRCORE_EXPECT_OK(link_->qp->ToReset());
+  KRCORE_EXPECT_OK(link_->qp->ToInit(0, 0));
+  QpPeer peer;
+  if (transport() == Transport::kRc) peer = {.device = b_->device->address(), .qpn = link_->remote_qp->num()};
+  KRCORE_EXPECT_OK(link_->qp->ToRtr(peer));
+  KRCORE_EXPECT_OK(link_->qp->ToRts());
+  EXPECT_EQ(link_->Run(link_->Wr(Opcode::kRead, &sge, 0)).status, WcStatus::kSuccess);
+}
+
+TEST_P(Errors, TargetGoneIsRetryExceeded) {
+  const Sge sge = a_->Local(0, 8);
+  const SendWr wr = link_->Wr(Opcode::kRead, &sge, 0);
+  EXPECT_EQ(link_->Run(wr).status, WcStatus::kSuccess);
+  link_->remote_qp.reset();
+  link_->dct.reset();
+  EXPECT_EQ(link_->Run(wr).status, WcStatus::kRetryExceeded);
+  EXPECT_EQ(link_->qp->state(), QpState::kErr);
+}
+
+TEST_P(Errors, ClosedDeviceIsDeadAndRetryExceeded) {
+  const Sge sge = a_->Local(0, 8);
+  const SendWr wr = link_->Wr(Opcode::kRead, &sge, 0);
+  EXPECT_EQ(link_->Run(wr).status, WcStatus::kSuccess);
+  const DeviceAddress address = b_->device->address();
+  EXPECT_EQ(a_->device->QueryPeer(address), PeerState::kAlive);
+  link_->remote_qp.reset();
+  link_->dct.reset();
+  b_.reset();
+  EXPECT_EQ(a_->device->QueryPeer(address), PeerState::kDead);
+  EXPECT_EQ(link_->Run(wr).status, WcStatus::kRetryExceeded);
+  EXPECT_EQ(a_->device->CreateAddressHandle(address).status().code(), StatusCode::kNotFound);
+}
+
+class DcErrors : public RnicTest {};
+INSTANTIATE_RNIC_TESTS(DcErrors);
+
+TEST_P(DcErrors, WrongDcKeyIsRefusedAndNothingIsWritten) {
+  if (!a_->device->caps().dc) GTEST_SKIP() << "the provider has no DC transport";
+  Link link(a_.get(), b_.get(), Transport::kDc);
+  a_->Word() = 3;
+  const Sge sge = a_->Local(0, 8);
+  SendWr wr = link.Wr(Opcode::kWrite, &sge, 0);
+  wr.dc_key ^= 1;
+  const WcStatus status = link.Run(wr).status;
+  // Devices differ in whether the target refuses or stays silent.
+  EXPECT_TRUE(status == WcStatus::kRemoteAccessError || status == WcStatus::kRetryExceeded) << WcStatusName(status);
+  EXPECT_EQ(b_->Word(), 0U);
+}
+
+TEST_P(DcErrors, MissingAddressHandleIsRefusedAtPost) {
+  if (!a_->device->caps().dc) GTEST_SKIP() << "the provider has no DC transport";
+  Link link(a_.get(), b_.get(), Transport::kDc);
+  const Sge sge = a_->Local(0, 8);
+  SendWr wr = link.Wr(Opcode::kRead, &sge, 0);
+  wr.ah = nullptr;
+  EXPECT_EQ(link.Post(wr).code(), StatusCode::kInvalidArgument);
+}
+
+class Registration : public RnicTest {};
+INSTANTIATE_RNIC_TESTS(Registration);
+
+TEST_P(Registration, RemoteWriteAndAtomicRequireLocalWrite) {
+  for (const uint32_t rights : {kRemoteWrite, kRemoteAtomic}) {
+    EXPECT_EQ(a_->pd->RegisterMemory(a_->memory->bytes().data(), 64, rights).status().code(),
+              StatusCode::kInvalidArgument);
+  }
+}
+
+TEST_P(Registration, RemoteRightsOnPrivateMemoryAreUnsupportedWherePeersCannotReachIt) {
+  if (!a_->device->caps().shared_memory_required) GTEST_SKIP() << "peers of this provider reach any memory";
+  std::vector<uint64_t> words(8);
+  EXPECT_EQ(a_->pd->RegisterMemory(words.data(), 64, kRemoteRead).status().code(), StatusCode::kUnsupported);
+  std::byte* end = a_->memory->bytes().data() + a_->memory->bytes().size();
+  EXPECT_EQ(a_->pd->RegisterMemory(end - 8, 64, kRemoteRead).status().code(), StatusCode::kUnsupported);
+}
+
+}  // namespace
+}  // namespace krcore::rnic::testing

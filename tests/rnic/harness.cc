@@ -1,0 +1,127 @@
+#include "tests/rnic/harness.h"
+
+#include <unistd.h>
+
+#include <atomic>
+
+namespace krcore::rnic::testing {
+
+namespace {
+constexpr size_t kMemoryBytes = 1 << 16;
+constexpr int kPolls = 1 << 20;
+}  // namespace
+
+std::string UniqueFabric(const std::string& prefix) {
+  static std::atomic<int> counter{0};
+  return prefix + "test-" + std::to_string(getpid()) + "-" + std::to_string(counter++);
+}
+
+std::vector<Provider> Providers() { return {{"SwInproc", "sw", "inproc:"}, {"SwShm", "sw", ""}}; }
+
+Endpoint::Endpoint(const Provider& provider, const std::string& fabric, NodeId node, bool create) {
+  device = OpenDevice({.provider = provider.provider, .fabric = fabric, .node = node, .create_fabric = create}).value();
+  pd = device->CreatePd().value();
+  cq = device->CreateCq(256).value();
+  memory = device->AllocMemory(kMemoryBytes, {}).value();
+  mr = pd->RegisterMemory(memory->bytes().data(), memory->bytes().size(), kAllRights).value();
+}
+
+std::unique_ptr<Qp> Endpoint::MakeQp(const QpAttr& attr) {
+  QpAttr filled = attr;
+  if (filled.send_cq == nullptr) filled.send_cq = cq.get();
+  if (filled.recv_cq == nullptr) filled.recv_cq = cq.get();
+  return pd->CreateQp(filled).value();
+}
+
+std::unique_ptr<Qp> Endpoint::MakeReadyUd(uint32_t qkey, uint32_t rq_depth, uint32_t max_recv_bytes) {
+  auto qp = MakeQp({.type = QpType::kUd, .rq_depth = rq_depth, .max_recv_bytes = max_recv_bytes});
+  KRCORE_EXPECT_OK(qp->ToInit(0, qkey));
+  KRCORE_EXPECT_OK(qp->ToRtr({}));
+  KRCORE_EXPECT_OK(qp->ToRts());
+  return qp;
+}
+
+std::unique_ptr<Qp> Endpoint::MakeReadyDci(uint32_t sq_depth) {
+  auto qp = MakeQp({.type = QpType::kDci, .sq_depth = sq_depth});
+  KRCORE_EXPECT_OK(qp->ToInit(0, 0));
+  KRCORE_EXPECT_OK(qp->ToRtr({}));
+  KRCORE_EXPECT_OK(qp->ToRts());
+  return qp;
+}
+
+std::unique_ptr<Dct> Endpoint::MakeDct(uint32_t rq_depth, uint64_t dc_key) {
+  return pd->CreateDct({.dc_key = dc_key, .recv_cq = cq.get(), .rq_depth = rq_depth}).value();
+}
+
+Completion Endpoint::Next() {
+  Completion completion;
+  for (int i = 0; i < kPolls; ++i) {
+    if (cq->Poll({&completion, 1}) == 1) return completion;
+  }
+  ADD_FAILURE() << "no completion came";
+  completion.status = WcStatus::kGeneralError;
+  return completion;
+}
+
+bool Endpoint::Idle() {
+  Completion completion;
+  return cq->Poll({&completion, 1}) == 0;
+}
+
+void ConnectRc(Qp& qp, Qp& peer, const Device& peer_device, uint32_t rights) {
+  KRCORE_EXPECT_OK(qp.ToInit(rights, 0));
+  KRCORE_EXPECT_OK(qp.ToRtr({.device = peer_device.address(), .qpn = peer.num()}));
+  KRCORE_EXPECT_OK(qp.ToRts());
+}
+
+Link::Link(Endpoint* from, Endpoint* to, Transport how, uint32_t sq_depth, uint32_t rq_depth, uint32_t rights)
+    : a(from), b(to), transport(how) {
+  if (transport == Transport::kRc) {
+    qp = a->MakeQp({.type = QpType::kRc, .sq_depth = sq_depth});
+    remote_qp = b->MakeQp({.type = QpType::kRc, .rq_depth = rq_depth});
+    ConnectRc(*qp, *remote_qp, *b->device, rights);
+    ConnectRc(*remote_qp, *qp, *a->device, rights);
+  } else {
+    dct = b->pd->CreateDct({.dc_key = kDcKey, .access_rights = rights, .recv_cq = b->cq.get(), .rq_depth = rq_depth})
+              .value();
+    address = a->device->CreateAddressHandle(b->device->address()).value();
+    qp = a->MakeReadyDci(sq_depth);
+  }
+}
+
+SendWr Link::Wr(Opcode opcode, const Sge* sge, size_t offset, uint64_t wr_id) const {
+  SendWr wr;
+  wr.wr_id = wr_id;
+  wr.sg_list = sge;
+  wr.num_sge = sge == nullptr ? 0 : 1;
+  wr.opcode = opcode;
+  wr.remote_addr = b->Addr(offset);
+  wr.rkey = b->mr->rkey();
+  if (transport == Transport::kDc) {
+    wr.ah = address.get();
+    wr.remote_qpn = dct->num();
+    wr.dc_key = dct->dc_key();
+  }
+  return wr;
+}
+
+Completion Link::Run(const SendWr& wr) {
+  KRCORE_EXPECT_OK(Post(wr));
+  return a->Next();
+}
+
+Status Link::PostRecv(const Sge* sge, uint64_t wr_id) {
+  const RecvWr recv{wr_id, sge, static_cast<uint8_t>(sge == nullptr ? 0 : 1)};
+  return transport == Transport::kRc ? remote_qp->PostRecv({&recv, 1}, nullptr) : dct->PostRecv({&recv, 1}, nullptr);
+}
+
+void TransportTest::SetUp() {
+  const Provider& provider = std::get<0>(GetParam());
+  fabric_ = UniqueFabric(provider.fabric_prefix);
+  a_ = std::make_unique<Endpoint>(provider, fabric_, 1, true);
+  b_ = std::make_unique<Endpoint>(provider, fabric_, 2, false);
+  if (transport() == Transport::kDc && !a_->device->caps().dc) GTEST_SKIP() << "the provider has no DC transport";
+  link_ = std::make_unique<Link>(a_.get(), b_.get(), transport(), 64, 8);
+}
+
+}  // namespace krcore::rnic::testing

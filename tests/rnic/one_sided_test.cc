@@ -1,0 +1,166 @@
+// READ, WRITE, CAS and FETCH_ADD: what they do, and in which order.
+#include <array>
+
+#include "tests/rnic/harness.h"
+
+namespace krcore::rnic::testing {
+namespace {
+
+class OneSided : public TransportTest {};
+INSTANTIATE_TRANSPORT_TESTS(OneSided);
+
+TEST_P(OneSided, ReadFetchesTheTargetsBytes) {
+  std::strcpy(b_->Text(100), "remote text");
+  const Sge sge = a_->Local(0, 12);
+  const Completion done = link_->Run(link_->Wr(Opcode::kRead, &sge, 100, 7));
+  EXPECT_EQ(done.status, WcStatus::kSuccess);
+  EXPECT_EQ(done.wr_id, 7U);
+  EXPECT_EQ(done.opcode, Opcode::kRead);
+  EXPECT_EQ(done.qp_num, link_->qp->num());
+  EXPECT_STREQ(a_->Text(), "remote text");
+}
+
+TEST_P(OneSided, WriteOfEveryLengthAndAlignmentChangesExactlyItsBytes) {
+  for (uint32_t length = 1; length <= 80; ++length) {
+    for (size_t offset = 0; offset < 17; ++offset) {
+      std::memset(b_->Text(), '.', 128);
+      std::memset(a_->Text(), 'x', 128);
+      const Sge sge = a_->Local(offset % 3, length);
+      ASSERT_EQ(link_->Run(link_->Wr(Opcode::kWrite, &sge, offset)).status, WcStatus::kSuccess);
+      for (size_t i = 0; i < 128; ++i) {
+        ASSERT_EQ(b_->Text()[i], i >= offset && i < offset + length ? 'x' : '.') << i << " " << offset << " " << length;
+      }
+      std::memset(a_->Text(), 0, 128);
+      const Sge back = a_->Local(5, length);
+      ASSERT_EQ(link_->Run(link_->Wr(Opcode::kRead, &back, offset)).status, WcStatus::kSuccess);
+      ASSERT_EQ(a_->Text()[4], 0);
+      ASSERT_EQ(a_->Text()[5 + length], 0);
+      ASSERT_EQ(std::string(a_->Text(5), length), std::string(length, 'x'));
+    }
+  }
+}
+
+TEST_P(OneSided, CompareSwapReturnsTheOldWordAndSwapsOnlyOnMatch) {
+  b_->Word() = 5;
+  const Sge sge = a_->Local(8, 8);
+  SendWr wr = link_->Wr(Opcode::kCompareSwap, &sge, 0);
+  wr.compare_add = 5;
+  wr.swap = 9;
+  EXPECT_EQ(link_->Run(wr).status, WcStatus::kSuccess);
+  EXPECT_EQ(a_->Word(8), 5U);
+  EXPECT_EQ(b_->Word(), 9U);
+  wr.swap = 11;
+  EXPECT_EQ(link_->Run(wr).status, WcStatus::kSuccess);
+  EXPECT_EQ(a_->Word(8), 9U);
+  EXPECT_EQ(b_->Word(), 9U);
+}
+
+TEST_P(OneSided, FetchAddReturnsTheOldWordAndWraps) {
+  b_->Word() = ~uint64_t{0};
+  const Sge sge = a_->Local(8, 8);
+  SendWr wr = link_->Wr(Opcode::kFetchAdd, &sge, 0);
+  wr.compare_add = 3;
+  EXPECT_EQ(link_->Run(wr).status, WcStatus::kSuccess);
+  EXPECT_EQ(a_->Word(8), ~uint64_t{0});
+  EXPECT_EQ(b_->Word(), 2U);
+}
+
+TEST_P(OneSided, SeveralSgesGatherAndScatterInOrder) {
+  std::strcpy(a_->Text(0), "one");
+  std::strcpy(a_->Text(50), "twenty");
+  const std::array<Sge, 2> parts{a_->Local(0, 3), a_->Local(50, 7)};
+  SendWr write = link_->Wr(Opcode::kWrite, parts.data(), 1);
+  write.num_sge = 2;
+  EXPECT_EQ(link_->Run(write).status, WcStatus::kSuccess);
+  EXPECT_STREQ(b_->Text(1), "onetwenty");
+  const std::array<Sge, 3> back{a_->Local(200, 4), a_->Local(300, 0), a_->Local(400, 6)};
+  SendWr read = link_->Wr(Opcode::kRead, back.data(), 1);
+  read.num_sge = 3;
+  EXPECT_EQ(link_->Run(read).status, WcStatus::kSuccess);
+  EXPECT_EQ(std::string(a_->Text(200), 4), "onet");
+  EXPECT_STREQ(a_->Text(400), "wenty");
+}
+
+TEST_P(OneSided, InlineWriteNeedsNoKeyAndItsBufferIsFreeOnReturn) {
+  char text[16] = "inline";
+  const Sge sge{reinterpret_cast<uint64_t>(text), 7, 0};
+  SendWr wr = link_->Wr(Opcode::kWrite, &sge, 0);
+  wr.flags = kSignaled | kInline;
+  KRCORE_EXPECT_OK(link_->Post(wr));
+  std::memset(text, 'z', sizeof(text));
+  EXPECT_EQ(a_->Next().status, WcStatus::kSuccess);
+  EXPECT_STREQ(b_->Text(), "inline");
+}
+
+TEST_P(OneSided, FenceIsAccepted) {
+  const Sge sge = a_->Local(0, 8);
+  SendWr wr = link_->Wr(Opcode::kWrite, &sge, 0);
+  wr.flags = kSignaled | kFence;
+  EXPECT_EQ(link_->Run(wr).status, WcStatus::kSuccess);
+}
+
+TEST_P(OneSided, ZeroLengthNeedsNoRemoteKey) {
+  SendWr wr = link_->Wr(Opcode::kWrite, nullptr, 0);
+  wr.rkey = 0xdead;
+  EXPECT_EQ(link_->Run(wr).status, WcStatus::kSuccess);
+}
+
+// One doorbell: each WR must see what those before it did.
+TEST_P(OneSided, WorkRequestsOfOneBatchExecuteInOrder) {
+  b_->Word(0) = 1;
+  a_->Word(0) = 77;
+  const Sge cas_result = a_->Local(8, 8), read_cas = a_->Local(16, 8), source = a_->Local(0, 8),
+            read_write = a_->Local(24, 8);
+  SendWr wrs[] = {link_->Wr(Opcode::kCompareSwap, &cas_result, 0, 1), link_->Wr(Opcode::kRead, &read_cas, 0, 2),
+                  link_->Wr(Opcode::kWrite, &source, 0, 3), link_->Wr(Opcode::kRead, &read_write, 0, 4)};
+  wrs[0].compare_add = 1;
+  wrs[0].swap = 42;
+  KRCORE_EXPECT_OK(link_->qp->PostSend(wrs, nullptr));
+  for (uint64_t id = 1; id <= 4; ++id) {
+    const Completion done = a_->Next();
+    EXPECT_EQ(done.wr_id, id);
+    EXPECT_EQ(done.status, WcStatus::kSuccess);
+  }
+  EXPECT_EQ(a_->Word(8), 1U);
+  EXPECT_EQ(a_->Word(16), 42U);
+  EXPECT_EQ(a_->Word(24), 77U);
+}
+
+TEST_P(OneSided, LargeTransfersArriveWhole) {
+  const uint32_t half = static_cast<uint32_t>(a_->memory->bytes().size() / 2);
+  for (uint32_t i = 0; i < half; ++i) a_->Text()[i] = static_cast<char>(i * 7);
+  const Sge out = a_->Local(0, half - 3), in = a_->Local(half, half - 3);
+  EXPECT_EQ(link_->Run(link_->Wr(Opcode::kWrite, &out, 3)).status, WcStatus::kSuccess);
+  EXPECT_EQ(link_->Run(link_->Wr(Opcode::kRead, &in, 3)).status, WcStatus::kSuccess);
+  EXPECT_EQ(std::memcmp(a_->Text(0), a_->Text(half), half - 3), 0);
+}
+
+class DcInitiator : public RnicTest {};
+INSTANTIATE_RNIC_TESTS(DcInitiator);
+
+TEST_P(DcInitiator, ReachesManyTargetsFromOneQp) {
+  if (!a_->device->caps().dc) GTEST_SKIP() << "the provider has no DC transport";
+  auto c = Open(3, false);
+  Link to_b(a_.get(), b_.get(), Transport::kDc), to_c(a_.get(), c.get(), Transport::kDc);
+  b_->Word() = 22;
+  c->Word() = 33;
+  const Sge first = a_->Local(0, 8), second = a_->Local(8, 8);
+  const SendWr wrs[] = {to_b.Wr(Opcode::kRead, &first, 0), to_c.Wr(Opcode::kRead, &second, 0)};
+  KRCORE_EXPECT_OK(to_b.qp->PostSend(wrs, nullptr));
+  EXPECT_EQ(a_->Next().status, WcStatus::kSuccess);
+  EXPECT_EQ(a_->Next().status, WcStatus::kSuccess);
+  EXPECT_EQ(a_->Word(0), 22U);
+  EXPECT_EQ(a_->Word(8), 33U);
+}
+
+TEST_P(DcInitiator, OneDeviceMayBeItsOwnTarget) {
+  if (!a_->device->caps().dc) GTEST_SKIP() << "the provider has no DC transport";
+  Link self(a_.get(), a_.get(), Transport::kDc);
+  a_->Word(64) = 5;
+  const Sge sge = a_->Local(0, 8);
+  EXPECT_EQ(self.Run(self.Wr(Opcode::kRead, &sge, 64)).status, WcStatus::kSuccess);
+  EXPECT_EQ(a_->Word(0), 5U);
+}
+
+}  // namespace
+}  // namespace krcore::rnic::testing

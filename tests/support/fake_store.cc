@@ -1,0 +1,106 @@
+#include "tests/support/fake_store.h"
+
+#include <cstdlib>
+#include <utility>
+
+namespace surgekv_test {
+namespace {
+
+class FakeClient final : public kvs::Client {
+ public:
+  explicit FakeClient(FakeStore& store) : store_(store) { ++store_.open_clients; }
+  ~FakeClient() override { --store_.open_clients; }
+
+  kvs::Task<kvs::Status> GetAsync(std::string_view key, std::string* value) override {
+    co_await NextPoll{*this};
+    kvs::Status status = Begin("get", key);
+    if (!status.ok()) co_return status;
+    const std::lock_guard lock(store_.mutex);
+    const auto found = store_.records.find(key);
+    if (found == store_.records.end()) co_return kvs::StatusCode::kNotFound;
+    *value = found->second;
+    co_return status;
+  }
+  kvs::Task<kvs::Status> PutAsync(std::string_view key, std::string_view value) override {
+    return Write("put", key, value, true, true);
+  }
+  kvs::Task<kvs::Status> InsertAsync(std::string_view key, std::string_view value) override {
+    return Write("insert", key, value, true, false);
+  }
+  kvs::Task<kvs::Status> UpdateAsync(std::string_view key, std::string_view value) override {
+    return Write("update", key, value, false, true);
+  }
+  kvs::Task<kvs::Status> DeleteAsync(std::string_view key) override {
+    co_await NextPoll{*this};
+    kvs::Status status = Begin("delete", key);
+    if (!status.ok()) co_return status;
+    const std::lock_guard lock(store_.mutex);
+    if (store_.records.erase(std::string(key)) == 0) co_return kvs::StatusCode::kNotFound;
+    co_return status;
+  }
+
+  void Spawn(kvs::Task<void> task) override {
+    task.Start();
+    if (!task.done()) tasks_.push_back(std::move(task));
+  }
+  size_t Poll() override {
+    const size_t completions = waiting_.size();
+    for (const std::coroutine_handle<> handle : std::exchange(waiting_, {})) {
+      kvs::RunQueue::OfThisThread().Push(handle);
+    }
+    kvs::RunQueue::OfThisThread().RunAll();
+    std::erase_if(tasks_, [](const kvs::Task<void>& task) { return task.done(); });
+    return completions;
+  }
+  size_t spawned() const override { return tasks_.size(); }
+  const kvs::ClientStats& stats() const override { return stats_; }
+  kvs::Result<kvs::TableStats> ReadTableStats() override { return kvs::StatusCode::kUnsupported; }
+
+ private:
+  struct NextPoll {
+    FakeClient& client;
+    bool await_ready() const noexcept { return false; }
+    void await_suspend(std::coroutine_handle<> handle) { client.waiting_.push_back(handle); }
+    void await_resume() const noexcept {}
+  };
+
+  kvs::Status Begin(const char* operation, std::string_view key) {
+    ++stats_.operations;
+    ++store_.operations;
+    return store_.fault ? store_.fault(operation, key) : kvs::Status();
+  }
+  kvs::Task<kvs::Status> Write(const char* operation, std::string_view key, std::string_view value, bool may_insert,
+                               bool may_update) {
+    co_await NextPoll{*this};
+    kvs::Status status = Begin(operation, key);
+    if (!status.ok()) co_return status;
+    const std::lock_guard lock(store_.mutex);
+    const auto found = store_.records.find(key);
+    if (found == store_.records.end()) {
+      if (!may_insert) co_return kvs::StatusCode::kNotFound;
+      store_.records.emplace(key, value);
+    } else {
+      if (!may_update) co_return kvs::StatusCode::kExists;
+      found->second = value;
+    }
+    co_return status;
+  }
+
+  FakeStore& store_;
+  kvs::ClientStats stats_;
+  std::vector<kvs::Task<void>> tasks_;
+  std::vector<std::coroutine_handle<>> waiting_;
+};
+
+}  // namespace
+
+kvs::Result<std::unique_ptr<kvs::Client>> FakeStore::NewClient(const kvs::ClientOptions&) {
+  if (client_fault) {
+    if (kvs::Status status = client_fault(); !status.ok()) return status;
+  }
+  return std::unique_ptr<kvs::Client>(std::make_unique<FakeClient>(*this));
+}
+
+krcore::Node& FakeStore::node() { std::abort(); }  // nothing under test asks for it
+
+}  // namespace surgekv_test

@@ -1,0 +1,39 @@
+// FakeStore: a kvs::Store in one map of this process, for tests of what is built on the store. Operations end in the
+// Poll after the one they were started in, as those of a real client end after a round trip.
+//
+// Thread safety: as kvs::Store.
+#ifndef TESTS_SUPPORT_FAKE_STORE_H_
+#define TESTS_SUPPORT_FAKE_STORE_H_
+
+#include <atomic>
+#include <coroutine>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "kvs/client.h"
+
+namespace surgekv_test {
+
+class FakeStore final : public kvs::Store {
+ public:
+  kvs::Result<std::unique_ptr<kvs::Client>> NewClient(const kvs::ClientOptions& options) override;
+  krcore::Node& node() override;
+
+  // Asked before every operation ("get", "put", "insert", "update", "delete"); what is not Ok is its result.
+  std::function<kvs::Status(const char* operation, std::string_view key)> fault;
+  // Asked by NewClient.
+  std::function<kvs::Status()> client_fault;
+
+  std::mutex mutex;
+  std::map<std::string, std::string, std::less<>> records;  // under mutex
+  std::atomic<uint64_t> operations{0};
+  std::atomic<int> open_clients{0};
+};
+
+}  // namespace surgekv_test
+
+#endif  // TESTS_SUPPORT_FAKE_STORE_H_

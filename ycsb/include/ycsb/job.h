@@ -1,0 +1,121 @@
+// WorkloadJob: the load or run phase of a workload, as work for computenode::ElasticWorkers.
+//
+// Closed loop: each lane starts its next operation when the last has ended. Open loop (workload.target_ops > 0):
+// operation i is due at start + i / target, whatever the store does; free lanes take due operations in order, and
+// latency counts from when the operation was due, so a slow store cannot hide its queue (no coordinated omission).
+//
+// Every value that the run phase reads is verified.
+//
+// Thread safety: all methods may be called from any thread.
+#ifndef YCSB_JOB_H_
+#define YCSB_JOB_H_
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "computenode/elastic_workers.h"
+#include "krcore/clock.h"
+#include "ycsb/generators.h"
+#include "ycsb/key_chooser.h"
+#include "ycsb/keys.h"
+#include "ycsb/measurements.h"
+#include "ycsb/workload.h"
+
+namespace ycsb {
+
+enum class Phase : uint8_t { kLoad, kRun };
+
+struct JobOptions {
+  Workload workload;
+  Phase phase = Phase::kRun;
+  uint64_t seed = 1;
+  bool overwrite = false;          // inserts may meet existing records: Put instead of Insert
+  bool plant_mismatch = false;     // load: one record, the run phase's most popular, gets a value that does not verify
+  uint32_t latency_sampling = 1;   // closed loop: every n-th operation of a lane is timed, all are counted
+  uint64_t max_failures = 1000;    // so many failed or mismatched operations stop the phase; 0: none do
+  krcore::Clock* clock = nullptr;  // null: the host's
+};
+
+class WorkloadJob final : public computenode::Job {
+ public:
+  explicit WorkloadJob(const JobOptions& options);
+
+  std::unique_ptr<computenode::WorkerJob> StartWorker(computenode::WorkerContext& context) override;
+
+  // Lanes end after their current operation.
+  void Stop() { stopped_.store(true, std::memory_order_relaxed); }
+  bool stopped() const { return stopped_.load(std::memory_order_relaxed); }
+  // max_failures was reached.
+  bool gave_up() const { return gave_up_.load(std::memory_order_relaxed); }
+  // Every operation has been handed to a worker.
+  bool exhausted() const { return next_ticket_.load(std::memory_order_relaxed) >= total_operations_; }
+
+  // Asks every worker for what it measured since the last call, waits a little for their answers (a worker that does
+  // not answer is heard next time), and returns the sum.
+  Measurements TakeInterval();
+  // What ran before was warm-up: only its failures and mismatches go into Total().
+  void BeginMeasuring();
+  // Everything taken so far. Complete when all workers have ended and TakeInterval was called.
+  Measurements Total() const;
+  // From the first worker's start, or BeginMeasuring, to the last worker's end, or now.
+  int64_t MeasuredNs() const;
+  // Descriptions of the first failures and mismatches, each once.
+  std::vector<std::string> TakeProblems();
+
+  const JobOptions& options() const { return options_; }
+  // Operations of the phase; UINT64_MAX when it has no count.
+  uint64_t total_operations() const { return total_operations_; }
+  // Records there were inserted by the run phase and acknowledged.
+  uint64_t inserted_records() const { return inserted_.last() + 1 - options_.workload.record_count; }
+
+ private:
+  friend class WorkloadWorker;
+  struct Tickets {
+    uint64_t begin = 0, end = 0;
+  };
+  // Up to `most` operations for a worker to do; empty: none are left.
+  Tickets TakeTickets(uint64_t most);
+  // Open loop: when operation `ticket` is due.
+  int64_t DueNs(uint64_t ticket) const;
+  // Open loop: takes the next operation if it is due. False: *due_ns is when it will be, kNever when none are left.
+  bool TakeDue(int64_t now_ns, uint64_t* ticket, int64_t* due_ns);
+  void Publish(uint64_t epoch, Measurements* measured);
+  void WorkerEnded();
+  void ReportProblem(std::string description);
+
+  const JobOptions options_;
+  krcore::Clock* const clock_;
+  const KeyCodec keys_;
+  const uint64_t total_operations_;
+  AcknowledgedCounter inserted_;
+  const KeyChooser chooser_;  // the prototype
+  uint64_t planted_record_;   // kNoRecord: none
+
+  alignas(64) std::atomic<uint64_t> next_ticket_{0};
+  // Hints and counts that order nothing; read by workers, written seldom.
+  alignas(64) std::atomic<bool> stopped_{false};
+  std::atomic<bool> gave_up_{false};
+  std::atomic<uint64_t> epoch_{1};  // a worker that sees a new one publishes
+  std::atomic<int64_t> start_ns_{0};
+  std::atomic<uint64_t> problems_seen_{0};
+
+  mutable std::mutex mutex_;  // guards what follows
+  std::condition_variable published_;
+  uint64_t live_workers_ = 0;
+  uint64_t published_workers_ = 0;  // in this epoch
+  uint64_t measuring_epoch_ = 1;    // what began before it is warm-up
+  int64_t measuring_ns_ = 0;        // 0: from start_ns_
+  int64_t ended_ns_ = 0;
+  Measurements interval_;
+  Measurements total_;
+  std::vector<std::string> problems_;
+};
+
+}  // namespace ycsb
+
+#endif  // YCSB_JOB_H_

@@ -1,0 +1,105 @@
+// ycsb: loads and runs YCSB's core workloads. docs/ycsb.md.
+#include <cstdio>
+#include <fstream>
+#include <iostream>
+#include <memory>
+
+#include "cli/fail.h"
+#include "cli/flags.h"
+#include "cli/stop_signal.h"
+#include "kvs/client.h"
+#include "ycsb/options.h"
+#include "ycsb/report.h"
+#include "ycsb/runner.h"
+
+namespace ycsb {
+namespace {
+
+// Opened before the phase, so that a bad path costs no run.
+Status OpenJson(const std::string& path, std::ofstream* file) {
+  if (path.empty() || path == "-") return {};
+  file->open(path);
+  if (*file) return {};
+  return {StatusCode::kInvalidArgument, "--json=" + path + ": cannot write the file; does its folder exist?"};
+}
+
+Status WriteJson(const std::string& text, const std::string& path, std::ofstream* file) {
+  if (path.empty()) return {};
+  std::ostream& out = path == "-" ? std::cout : *file;
+  out << text << std::flush;
+  if (out) return {};
+  return {StatusCode::kUnavailable, "--json=" + path + ": writing failed; is the disk full?"};
+}
+
+void ExplainFailure(const Options& options, const RunResult& result) {
+  if (!result.error.ok()) {
+    (void)cli::Fail(result.error, "A worker could not connect; are all memory nodes of --fabric=" +
+                                      options.store.fabric + " running?");
+    return;
+  }
+  const Measurements& measured = result.measured;
+  std::string message = std::to_string(measured.failed_operations) + " operations failed, " +
+                        std::to_string(measured.mismatches) + " values were wrong";
+  if (result.end == RunEnd::kTooManyFailures) message += "; stopped at --max_failures";
+  std::string way_out;
+  const auto count = [&](Operation operation, StatusCode code) {
+    return measured[operation].returns[static_cast<size_t>(code)];
+  };
+  if (count(Operation::kInsert, StatusCode::kExists) > 0) {
+    way_out = "Records were there already: load into an empty store, or give --overwrite.";
+  } else if (count(Operation::kRead, StatusCode::kNotFound) + count(Operation::kUpdate, StatusCode::kNotFound) > 0) {
+    way_out = "Records are missing: run 'ycsb load' first, with the same recordcount, insertorder and keylength.";
+  } else if (count(Operation::kInsert, StatusCode::kOutOfMemory) + count(Operation::kUpdate, StatusCode::kOutOfMemory) >
+             0) {
+    way_out = "The memory nodes are full: start them with a larger --memory, or add one.";
+  }
+  (void)cli::Fail({StatusCode::kInternal, message}, way_out);
+}
+
+int Run(Options& options) {
+  for (const std::string& warning : options.warnings) std::cerr << "ycsb: warning: " << warning << '\n';
+  if (const Status status = cli::StopSignal::Install(); !status.ok()) return cli::Fail(status);
+  std::ofstream json;
+  if (const Status status = OpenJson(options.json_path, &json); !status.ok()) return cli::Fail(status);
+  auto store = kvs::Store::Open(options.store);
+  if (!store.ok()) return cli::Fail(store.status());
+
+  options.runner.log = &std::cerr;
+  options.runner.interrupted = [] { return cli::StopSignal::Requested(); };
+  WorkloadJob job(options.job);
+  const RunResult result = RunWorkload(**store, job, options.runner);
+  if (options.table_stats) {
+    if (auto client = (*store)->NewClient(); client.ok()) {
+      auto table = (*client)->ReadTableStats();
+      if (table.ok()) {
+        options.report.table = std::move(*table);
+      } else {
+        std::cerr << "ycsb: --table_stats: " << table.status().ToString() << '\n';
+      }
+    }
+  }
+  WriteSummary(job, result, options.report, std::cout);
+  std::cout.flush();
+  if (const Status status = WriteJson(JsonReport(job, result, options.report), options.json_path, &json);
+      !status.ok()) {
+    return cli::Fail(status);
+  }
+  if (!result.good()) {
+    ExplainFailure(options, result);
+    return cli::kExitFailure;
+  }
+  return result.end == RunEnd::kInterrupted ? cli::kExitInterrupt : 0;
+}
+
+}  // namespace
+}  // namespace ycsb
+
+int main(int argc, char** argv) {
+  const cli::CommandLine line = cli::ParseFlags(ycsb::ProgramDescription(), argc, argv);
+  auto options = ycsb::OptionsFromFlags(line);
+  if (!options.ok()) {
+    return options.status() == krcore::StatusCode::kInvalidArgument ? cli::FailUsage(options.status().message())
+                                                                    : cli::Fail(options.status());
+  }
+  return ycsb::Run(*options);
+}

@@ -1,0 +1,60 @@
+#include "ycsb/histogram.h"
+
+#include <boost/histogram/algorithm/sum.hpp>
+#include <boost/histogram/axis/traits.hpp>
+#include <boost/histogram/storage_adaptor.hpp>
+#include <cmath>
+
+namespace ycsb {
+namespace {
+
+constexpr unsigned kOctaves = 37;  // 1 ns to 2^37 ns = 137 s; shorter and longer go to the axis's two overflow buckets
+constexpr unsigned kBucketsPerOctave = 128;
+
+}  // namespace
+
+void LatencyHistogram::Allocate() {
+  histogram_.emplace(std::make_tuple(Axis(kOctaves * kBucketsPerOctave, 1.0, std::ldexp(1.0, kOctaves))));
+}
+
+void LatencyHistogram::Merge(const LatencyHistogram& other) {
+  if (other.count_ == 0) return;
+  if (!histogram_) Allocate();
+  *histogram_ += *other.histogram_;
+  count_ += other.count_;
+  sum_ns_ += other.sum_ns_;
+  min_ns_ = std::min(min_ns_, other.min_ns_);
+  max_ns_ = std::max(max_ns_, other.max_ns_);
+}
+
+void LatencyHistogram::Clear() {
+  if (count_ == 0) return;
+  histogram_->reset();
+  count_ = 0;
+  sum_ns_ = 0;
+  min_ns_ = std::numeric_limits<int64_t>::max();
+  max_ns_ = 0;
+}
+
+double LatencyHistogram::PercentileNs(double percent) const { return PercentilesNs({percent}).front(); }
+
+std::vector<double> LatencyHistogram::PercentilesNs(const std::vector<double>& ascending_percents) const {
+  std::vector<double> values(ascending_percents.size(), 0.0);
+  if (count_ == 0) return values;
+  const Axis& axis = histogram_->axis();
+  size_t next = 0;
+  uint64_t seen = 0;
+  for (int i = -1; i <= axis.size() && next < values.size(); ++i) {
+    seen += histogram_->at(i);
+    while (next < values.size()) {
+      const double wanted = std::ceil(ascending_percents[next] / 100 * static_cast<double>(count_));
+      if (static_cast<double>(seen) < std::max(wanted, 1.0)) break;
+      const double middle = i < 0 ? 0 : i == axis.size() ? static_cast<double>(max_ns_) : axis.value(i + 0.5);
+      values[next++] = std::clamp(middle, static_cast<double>(min_ns_), static_cast<double>(max_ns_));
+    }
+  }
+  while (next < values.size()) values[next++] = static_cast<double>(max_ns_);
+  return values;
+}
+
+}  // namespace ycsb

@@ -1,0 +1,141 @@
+#include "ycsb/job.h"
+
+#include <algorithm>
+#include <chrono>
+#include <limits>
+#include <utility>
+
+#include "ycsb/src/worker.h"
+
+namespace ycsb {
+namespace {
+
+constexpr uint64_t kNoRecord = std::numeric_limits<uint64_t>::max();
+constexpr uint64_t kMaxProblems = 10;  // described in words; all are counted
+constexpr std::chrono::milliseconds kPublishWait{20};
+
+uint64_t TotalOperations(const JobOptions& options) {
+  if (options.phase == Phase::kLoad) return options.workload.insert_count;
+  const uint64_t count = options.workload.operation_count;
+  return count == 0 ? std::numeric_limits<uint64_t>::max() : count;
+}
+
+// Of a warm-up.
+void KeepFailuresOnly(Measurements* measured) {
+  const uint64_t failed = measured->failed_operations;
+  const uint64_t mismatches = measured->mismatches;
+  measured->Clear();
+  measured->failed_operations = failed;
+  measured->mismatches = mismatches;
+}
+
+}  // namespace
+
+WorkloadJob::WorkloadJob(const JobOptions& options)
+    : options_(options),
+      clock_(options.clock ? options.clock : krcore::RealClock()),
+      keys_(options.workload.key_length, options.workload.hashed_order),
+      total_operations_(TotalOperations(options)),
+      inserted_(options.workload.record_count),
+      chooser_(options.workload, inserted_),
+      planted_record_(options.plant_mismatch ? chooser_.Hottest() : kNoRecord) {}
+
+std::unique_ptr<computenode::WorkerJob> WorkloadJob::StartWorker(computenode::WorkerContext& context) {
+  int64_t unset = 0;
+  start_ns_.compare_exchange_strong(unset, clock_->NowNs(), std::memory_order_relaxed);
+  const std::lock_guard lock(mutex_);
+  ++live_workers_;
+  return std::make_unique<WorkloadWorker>(*this, context);
+}
+
+WorkloadJob::Tickets WorkloadJob::TakeTickets(uint64_t most) {
+  if (exhausted()) return {};  // keeps the counter from running away
+  const uint64_t begin = next_ticket_.fetch_add(most, std::memory_order_relaxed);
+  if (begin >= total_operations_) return {};
+  return {begin, begin + std::min(most, total_operations_ - begin)};
+}
+
+int64_t WorkloadJob::DueNs(uint64_t ticket) const {
+  return start_ns_.load(std::memory_order_relaxed) +
+         static_cast<int64_t>(static_cast<double>(ticket) * (1e9 / options_.workload.target_ops));
+}
+
+bool WorkloadJob::TakeDue(int64_t now_ns, uint64_t* ticket, int64_t* due_ns) {
+  uint64_t next = next_ticket_.load(std::memory_order_relaxed);
+  while (true) {
+    *due_ns = next < total_operations_ ? DueNs(next) : computenode::WorkerJob::kNever;
+    if (*due_ns > now_ns) return false;
+    if (next_ticket_.compare_exchange_weak(next, next + 1, std::memory_order_relaxed)) break;
+  }
+  *ticket = next;
+  return true;
+}
+
+void WorkloadJob::Publish(uint64_t epoch, Measurements* measured) {
+  const std::lock_guard lock(mutex_);
+  if (epoch < measuring_epoch_) KeepFailuresOnly(measured);
+  interval_.Merge(*measured);
+  measured->Clear();
+  ++published_workers_;
+  published_.notify_all();
+}
+
+void WorkloadJob::WorkerEnded() {
+  const std::lock_guard lock(mutex_);
+  --live_workers_;
+  ended_ns_ = clock_->NowNs();
+  published_.notify_all();
+}
+
+Measurements WorkloadJob::TakeInterval() {
+  std::unique_lock lock(mutex_);
+  published_workers_ = 0;
+  epoch_.fetch_add(1, std::memory_order_relaxed);
+  published_.wait_for(lock, kPublishWait, [this] { return published_workers_ >= live_workers_; });
+  Measurements interval = std::move(interval_);
+  interval_ = Measurements();
+  total_.Merge(interval);
+  return interval;
+}
+
+void WorkloadJob::BeginMeasuring() {
+  (void)TakeInterval();
+  const std::lock_guard lock(mutex_);
+  total_.Merge(interval_);  // of workers that ended meanwhile
+  interval_.Clear();
+  KeepFailuresOnly(&total_);
+  measuring_epoch_ = epoch_.load(std::memory_order_relaxed);
+  measuring_ns_ = clock_->NowNs();
+}
+
+Measurements WorkloadJob::Total() const {
+  const std::lock_guard lock(mutex_);
+  return total_;
+}
+
+int64_t WorkloadJob::MeasuredNs() const {
+  const std::lock_guard lock(mutex_);
+  const int64_t start_ns = measuring_ns_ != 0 ? measuring_ns_ : start_ns_.load(std::memory_order_relaxed);
+  if (start_ns == 0) return 0;
+  const int64_t end_ns = live_workers_ == 0 && ended_ns_ != 0 ? ended_ns_ : clock_->NowNs();
+  return std::max<int64_t>(end_ns - start_ns, 0);
+}
+
+void WorkloadJob::ReportProblem(std::string description) {
+  const uint64_t seen = 1 + problems_seen_.fetch_add(1, std::memory_order_relaxed);
+  if (options_.max_failures != 0 && seen >= options_.max_failures) {
+    gave_up_.store(true, std::memory_order_relaxed);
+    Stop();
+  }
+  if (seen > kMaxProblems) return;
+  if (seen == kMaxProblems) description += " (further ones are only counted)";
+  const std::lock_guard lock(mutex_);
+  problems_.push_back(std::move(description));
+}
+
+std::vector<std::string> WorkloadJob::TakeProblems() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(problems_, {});
+}
+
+}  // namespace ycsb

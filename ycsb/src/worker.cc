@@ -1,0 +1,190 @@
+#include "ycsb/src/worker.h"
+
+#include <algorithm>
+
+#include "ycsb/values.h"
+
+namespace ycsb {
+namespace {
+
+constexpr uint64_t kTicketChunk = 64;  // per visit to the shared counter; a worker that retires finishes its chunk
+
+}  // namespace
+
+WorkloadWorker::WorkloadWorker(WorkloadJob& job, computenode::WorkerContext& context)
+    : job_(job),
+      context_(context),
+      load_(job.options_.phase == Phase::kLoad),
+      open_loop_(job.options_.workload.target_ops > 0),
+      value_bytes_(job.options_.workload.value_bytes()),
+      writer_(static_cast<uint16_t>(context.worker() + 1)),
+      random_(job.options_.seed, context.worker()),
+      chooser_(job.chooser_),
+      epoch_(job.epoch_.load(std::memory_order_relaxed)),
+      lanes_(context.lanes()) {
+  const Workload& workload = job.options_.workload;
+  const double sum = workload.read_proportion + workload.update_proportion + workload.insert_proportion +
+                     workload.read_modify_write_proportion;
+  read_below_ = workload.read_proportion / sum;
+  update_below_ = read_below_ + workload.update_proportion / sum;
+  insert_below_ = workload.read_modify_write_proportion > 0 ? update_below_ + workload.insert_proportion / sum : 1;
+  if (workload.insert_proportion == 0 && workload.read_modify_write_proportion == 0) update_below_ = 1;
+  if (update_below_ == 1 && workload.update_proportion == 0) read_below_ = 1;
+  for (LaneState& lane : lanes_) {
+    lane.key.resize(job.keys_.key_bytes());
+    lane.written.resize(value_bytes_);
+  }
+  idle_lanes_.reserve(lanes_.size());
+}
+
+WorkloadWorker::~WorkloadWorker() {
+  job_.Publish(epoch_, &measured_);
+  job_.WorkerEnded();
+}
+
+int64_t WorkloadWorker::OnRound(computenode::WorkerContext& context) {
+  const uint64_t epoch = job_.epoch_.load(std::memory_order_relaxed);
+  if (epoch != epoch_) [[unlikely]] {
+    job_.Publish(epoch_, &measured_);
+    epoch_ = epoch;
+  }
+  if (!open_loop_ || idle_lanes_.empty()) return kNever;
+  const bool ending = job_.stopped() || context.retiring();
+  const int64_t now_ns = job_.clock_->NowNs();
+  while (!idle_lanes_.empty()) {
+    LaneState& lane = *idle_lanes_.back();
+    lane.ticket = kNoTicket;
+    int64_t due_ns = kNever;
+    if (!ending && job_.TakeDue(now_ns, &lane.ticket, &due_ns)) {
+      lane.start_ns = due_ns;
+    } else if (!ending && due_ns != kNever) {
+      return due_ns;
+    }
+    idle_lanes_.pop_back();
+    kvs::RunQueue::OfThisThread().Push(lane.waiting);
+  }
+  return kNever;
+}
+
+void WorkloadWorker::TakeClosedLoopTicket(LaneState& lane) {
+  lane.ticket = kNoTicket;
+  if (job_.stopped()) return;
+  if (tickets_.begin == tickets_.end) {
+    if (context_.retiring()) return;
+    tickets_ = job_.TakeTickets(kTicketChunk);
+    if (tickets_.begin == tickets_.end) return;
+  }
+  lane.ticket = tickets_.begin++;
+}
+
+void WorkloadWorker::Choose(LaneState& lane) {
+  if (load_) {
+    lane.operation = Operation::kInsert;
+    lane.record = job_.options_.workload.insert_start + lane.ticket;
+  } else {
+    const double draw = random_.NextDouble();
+    lane.operation = draw < read_below_     ? Operation::kRead
+                     : draw < update_below_ ? Operation::kUpdate
+                     : draw < insert_below_ ? Operation::kInsert
+                                            : Operation::kReadModifyWrite;
+    lane.record = lane.operation == Operation::kInsert ? job_.inserted_.Next() : chooser_.Next(random_, lane.ticket);
+  }
+  job_.keys_.Format(lane.record, lane.key.data());
+  if (lane.operation == Operation::kRead) return;
+  const Version version = load_ ? Version{} : Version{writer_, ++writes_};
+  FillValue(lane.record, version, lane.written.data(), value_bytes_);
+  if (load_ && lane.record == job_.planted_record_ && value_bytes_ > 0) lane.written.back() ^= 1;
+}
+
+int64_t WorkloadWorker::Finish(LaneState& lane, Operation operation, const kvs::Status& status, int64_t start_ns) {
+  context_.NoteReply();
+  if (!lane.timed) {
+    measured_[operation].Count(status.code());
+    return 0;
+  }
+  const int64_t now_ns = job_.clock_->NowNs();
+  measured_[operation].Record(status.code(), now_ns - start_ns);
+  lane.last_ns = now_ns;
+  return now_ns;
+}
+
+void WorkloadWorker::CountWhole(LaneState& lane, const kvs::Status& status) {
+  ++measured_.operations;
+  if (status.ok()) [[likely]]
+    return;
+  ++measured_.failed_operations;
+  job_.ReportProblem(std::string(OperationName(lane.operation)) + " of " + lane.key + " (record " +
+                     std::to_string(lane.record) + ") failed: " + status.ToString());
+}
+
+void WorkloadWorker::Verify(LaneState& lane) {
+  if (VerifyValue(lane.record, lane.read, value_bytes_)) [[likely]] {
+    ++measured_.verified;
+    return;
+  }
+  ++measured_.mismatches;
+  job_.ReportProblem("MISMATCH at key " + lane.key + " (record " + std::to_string(lane.record) +
+                     "): " + ExplainMismatch(lane.record, lane.read, value_bytes_));
+}
+
+kvs::Task<void> WorkloadWorker::Lane(computenode::WorkerContext& context, uint32_t index) {
+  LaneState& lane = lanes_[index];
+  kvs::Client& client = context.client();
+  const uint32_t sampling = std::max<uint32_t>(job_.options_.latency_sampling, 1);
+  const bool overwrite = job_.options_.overwrite;
+  lane.last_ns = job_.clock_->NowNs();
+  while (true) {
+    if (open_loop_) {
+      co_await DueAwaiter{*this, lane};
+    } else {
+      TakeClosedLoopTicket(lane);
+    }
+    if (lane.ticket == kNoTicket) break;
+    Choose(lane);
+    // Closed loop, all timed: the end of one operation is the beginning of the next, one clock reading for both.
+    lane.timed = open_loop_ || sampling == 1 || ++lane.since_timed % sampling == 0;
+    if (!open_loop_ && lane.timed) lane.start_ns = sampling == 1 ? lane.last_ns : job_.clock_->NowNs();
+    const uint64_t round = context.round();
+    kvs::Status status;
+    switch (lane.operation) {
+      case Operation::kRead: {
+        status = co_await client.GetAsync(lane.key, &lane.read);
+        Finish(lane, Operation::kRead, status, lane.start_ns);
+        if (status.ok()) [[likely]]
+          Verify(lane);
+        break;
+      }
+      case Operation::kUpdate: {
+        status = co_await client.UpdateAsync(lane.key, lane.written);
+        Finish(lane, Operation::kUpdate, status, lane.start_ns);
+        break;
+      }
+      case Operation::kInsert: {
+        if (overwrite) {
+          status = co_await client.PutAsync(lane.key, lane.written);
+        } else {
+          status = co_await client.InsertAsync(lane.key, lane.written);
+        }
+        Finish(lane, Operation::kInsert, status, lane.start_ns);
+        if (!load_ && status.ok()) job_.inserted_.Acknowledge(lane.record);
+        break;
+      }
+      case Operation::kReadModifyWrite: {
+        status = co_await client.GetAsync(lane.key, &lane.read);
+        const int64_t read_ns = Finish(lane, Operation::kRead, status, lane.start_ns);
+        if (status.ok()) [[likely]] {
+          Verify(lane);
+          status = co_await client.UpdateAsync(lane.key, lane.written);
+          Finish(lane, Operation::kUpdate, status, read_ns);
+        }
+        Finish(lane, Operation::kReadModifyWrite, status, lane.start_ns);
+        break;
+      }
+    }
+    CountWhole(lane, status);
+    if (context.round() == round) [[unlikely]]
+      co_await context.Yield();
+  }
+}
+
+}  // namespace ycsb
