@@ -34,6 +34,8 @@ Result<std::unique_ptr<MetaClient>> MetaClient::Create(rnic::Device& device, rni
 // ---- verbs
 
 Status MetaClient::Locate() {
+  // Asked, not waited for: a write into the table of a server that died may well succeed, and would be lost.
+  if (server_ && device_.QueryPeer(server_->target.address) == rnic::PeerState::kDead) server_.reset();
   if (server_) return {};
   auto value = device_.LookupRecord(kBootstrapName);
   if (!value.ok()) {
