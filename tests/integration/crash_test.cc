@@ -27,7 +27,7 @@ void ExpectIntact(const RunningStore& store) {
 TEST(Crash, AKilledUpdaterHarmsNeitherTheOthersNorTheData) {
   const RunningStore store;
   ASSERT_EQ(store.Ycsb("load", 'a').status, 0);
-  for (int round = 0; round < 5; ++round) {
+  for (int round = 0; round < 3; ++round) {
     const std::vector<std::string> endless = {"-p", "operationcount=0", "-p", "maxexecutiontime=600"};
     Program other("ycsb", store.YcsbArgs("run", 'a', endless));
     Program victim("ycsb", store.YcsbArgs("run", 'a', endless));
