@@ -46,7 +46,7 @@ class RunningStore {
   std::vector<std::string> YcsbArgs(const std::string& phase, char workload,
                                     const std::vector<std::string>& more) const {
     std::vector<std::string> args = {phase, fabric_.flag(),
-                                     "-P",  std::string(SURGEKV_SOURCE_DIR) + "/ycsb/workloads/workload" + workload,
+                                     "-P",  testing_support::SourceDir() + "ycsb/workloads/workload" + workload,
                                      "-p",  "recordcount=" + std::to_string(kRecords)};
     args.insert(args.end(), more.begin(), more.end());
     return args;

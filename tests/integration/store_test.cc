@@ -56,7 +56,7 @@ TEST(Store, TooLittleMemoryForTheLoadIsSaid) {
 TEST(Store, AMissingFabricIsSaid) {
   const TestFabric fabric;
   const Finished run =
-      RunProgram("ycsb", {"run", fabric.flag(), "-P", std::string(SURGEKV_SOURCE_DIR) + "/ycsb/workloads/workloadc"});
+      RunProgram("ycsb", {"run", fabric.flag(), "-P", testing_support::SourceDir() + "ycsb/workloads/workloadc"});
   EXPECT_NE(run.status, 0);
   EXPECT_THAT(run.err, AllOf(HasSubstr(fabric.name()), HasSubstr("memory node")));
 }

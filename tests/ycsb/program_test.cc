@@ -23,7 +23,7 @@ using ::testing_support::Program;
 using ::testing_support::RunProgram;
 using ::testing_support::TestFabric;
 
-std::string WorkloadFile(const std::string& letter) { return SURGEKV_SOURCE_DIR "/ycsb/workloads/workload" + letter; }
+std::string WorkloadFile(const std::string& letter) { return testing_support::SourceDir() + "ycsb/workloads/workload" + letter; }
 
 // A fabric with one memory node.
 class ProgramTest : public ::testing::Test {
@@ -138,7 +138,7 @@ TEST_F(ProgramTest, ComputenodeServesUntilSigtermAndDrains) {
 
 TEST_F(ProgramTest, ComputenodeObeysItsControlChannel) {
   ASSERT_EQ(Ycsb("load", "b").status, 0);
-  const std::string node = std::string(SURGEKV_BIN_DIR) + "/computenode " + fabric_.flag() + " -P " +
+  const std::string node = testing_support::ProgramsDir() + "computenode " + fabric_.flag() + " -P " +
                            WorkloadFile("b") + " -p recordcount=20000 -p operationcount=0 --workers=1";
   const Finished served = RunProgram(
       "/bin/sh", {"-c", "(echo workers 3; echo nonsense; echo workers 2; echo status; echo quit) | " + node});
