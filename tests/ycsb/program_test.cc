@@ -23,7 +23,9 @@ using ::testing_support::Program;
 using ::testing_support::RunProgram;
 using ::testing_support::TestFabric;
 
-std::string WorkloadFile(const std::string& letter) { return testing_support::SourceDir() + "ycsb/workloads/workload" + letter; }
+std::string WorkloadFile(const std::string& letter) {
+  return testing_support::SourceDir() + "ycsb/workloads/workload" + letter;
+}
 
 // A fabric with one memory node.
 class ProgramTest : public ::testing::Test {
