@@ -18,9 +18,7 @@ PhysicalQueue::PhysicalQueue(rnic::Pd& pd, rnic::Cq& cq, uint32_t index, uint32_
       wrs_(mask_ + 1),
       sges_((mask_ + 1) * kMaxSge),
       entries_(mask_ + 1),
-      inline_arena_(std::make_unique<std::byte[]>(kInlineArenaBytes)) {
-  for (size_t i = 0; i < wrs_.size(); ++i) wrs_[i].sg_list = &sges_[i * kMaxSge];
-}
+      inline_arena_(std::make_unique_for_overwrite<std::byte[]>(kInlineArenaBytes)) {}
 
 Result<std::unique_ptr<PhysicalQueue>> PhysicalQueue::Create(rnic::Pd& pd, rnic::Cq& cq, uint32_t index,
                                                              uint32_t sq_depth, QueuePoolStats* stats) {
@@ -55,8 +53,10 @@ void PhysicalQueue::Fill(uint32_t ahead, const WorkRequest& wr, QueueState* owne
   out.ah = peer.ah.get();
   out.remote_qpn = peer.target.dct_num;
   out.dc_key = peer.target.dc_key;
+  out.qkey = 0;
 
   Sge* sges = &sges_[slot * kMaxSge];
+  out.sg_list = sges;
   sges[0] = wr.sg_list[0];
   for (uint32_t i = 1; i < wr.num_sge; ++i) sges[i] = wr.sg_list[i];
   if (wr.flags & kInline) [[unlikely]] {

@@ -29,6 +29,7 @@
 #include <span>
 #include <vector>
 
+#include "krcore/base/lazy_array.h"
 #include "krcore/pool/queue_state.h"
 #include "krcore/queue_pool.h"
 #include "krcore/rnic/rnic.h"
@@ -94,7 +95,7 @@ class PhysicalQueue {
   void Disown(const QueueState* owner);
 
  private:
-  struct Entry {
+  struct Entry {  // the ring's, assigned when a WR is accepted
     uint64_t user_wr_id = 0;
     QueueState* owner = nullptr;  // null: nobody waits for it
     Opcode opcode = Opcode::kRead;
@@ -138,9 +139,9 @@ class PhysicalQueue {
   WcStatus culprit_status_ = WcStatus::kSuccess;
 
   size_t inline_used_ = 0;
-  std::vector<rnic::SendWr> wrs_;
-  std::vector<Sge> sges_;  // kMaxSge per WR
-  std::vector<Entry> entries_;
+  LazyArray<rnic::SendWr> wrs_;
+  LazyArray<Sge> sges_;  // kMaxSge per WR
+  LazyArray<Entry> entries_;
   std::unique_ptr<std::byte[]> inline_arena_;
 };
 

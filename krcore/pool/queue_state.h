@@ -11,6 +11,7 @@
 #include <memory>
 #include <span>
 
+#include "krcore/base/lazy_array.h"
 #include "krcore/dct/peer.h"
 #include "krcore/types.h"
 
@@ -24,8 +25,7 @@ enum class QueueStanding : uint8_t {
 
 class QueueState {
  public:
-  explicit QueueState(uint32_t depth)
-      : depth_(depth), mask_(std::bit_ceil(depth) - 1), ring_(std::make_unique<Completion[]>(size_t{mask_} + 1)) {}
+  explicit QueueState(uint32_t depth) : depth_(depth), mask_(std::bit_ceil(depth) - 1), ring_(size_t{mask_} + 1) {}
 
   uint32_t depth() const { return depth_; }
   // Accepted and not yet popped, or silently completed.
@@ -51,6 +51,7 @@ class QueueState {
     const auto count = static_cast<uint32_t>(std::min<size_t>(out.size(), delivered()));
     for (uint32_t i = 0; i < count; ++i) out[i] = ring_[head_++ & mask_];
     used_ -= count;
+    if (head_ == tail_) head_ = tail_ = 0;  // the front of the ring is in the cache
     return count;
   }
 
@@ -64,7 +65,7 @@ class QueueState {
   const uint32_t mask_;
   uint32_t used_ = 0;
   uint32_t head_ = 0, tail_ = 0;  // of the ring
-  std::unique_ptr<Completion[]> ring_;
+  LazyArray<Completion> ring_;
 };
 
 }  // namespace krcore::pool

@@ -1,6 +1,5 @@
 #include "kvs/src/client_core.h"
 
-#include <algorithm>
 #include <new>
 
 #include "kvs/src/epoch_buffers.h"
@@ -51,32 +50,25 @@ Status ClientCore::Open(const ClientOptions& options) {
   if (options.max_in_flight == 0 || options.max_in_flight > kMaxInFlight) {
     return {StatusCode::kInvalidArgument, "ClientOptions::max_in_flight is 1 to " + std::to_string(kMaxInFlight)};
   }
-  KRCORE_RETURN_IF_ERROR(connections_.Open());
+  max_in_flight_ = options.max_in_flight;
+  KRCORE_RETURN_IF_ERROR(connections_.Open(max_in_flight_ * kOperationVerbs + 2 * SplitBuffers::kWindow));
   const krcore::Deadline deadline = krcore::Deadline::After(clock_, store_.operation_timeout_ns());
   KRCORE_RETURN_IF_ERROR(connections_.Ensure(store_.home(), deadline));
   for (const krcore::NodeId member : store_.members()) {
     (void)connections_.Ensure(member, deadline);  // one that is dead fails the operations that need it, and no other
   }
 
-  // One registered arena: the operations' buffers, the split's and the epochs'.
-  const size_t split_bytes = SplitBuffers::Bytes(geometry_);
+  // One registered arena: the operations' buffers, the epochs' and the split's. What uses them is made when it is first
+  // needed: a new worker should not wait for the pages of operations that it may never have in flight.
   krcore::RegionOptions arena;
-  arena.length = options.max_in_flight * sizeof(OperationBuffers) + sizeof(EpochBuffers::Registered) + split_bytes;
+  arena.length =
+      max_in_flight_ * sizeof(OperationBuffers) + sizeof(EpochBuffers::Registered) + SplitBuffers::Bytes(geometry_);
   auto region = store_.node().CreateRegion(arena);
   if (!region.ok()) return region.status();
   arena_ = std::move(*region);
-  std::byte* next = arena_->bytes().data();
-  for (uint32_t i = 0; i < options.max_in_flight; ++i, next += sizeof(OperationBuffers)) {
-    auto operation = std::make_unique<Operation>();
-    operation->buffers = new (next) OperationBuffers;
-    operation->batch.Attach(&connections_, arena_->lkey());
-    free_operations_.push_back(operation.get());
-    operations_.push_back(std::move(operation));
-  }
-  std::reverse(free_operations_.begin(), free_operations_.end());
-  epoch_buffers_ = std::make_unique<EpochBuffers>(next, &connections_, arena_->lkey());
-  next += sizeof(EpochBuffers::Registered);
-  split_ = std::make_unique<SplitBuffers>(next, geometry_, &connections_, arena_->lkey());
+  operations_.reserve(max_in_flight_);
+  epoch_buffers_ = std::make_unique<EpochBuffers>(arena_->bytes().data() + max_in_flight_ * sizeof(OperationBuffers),
+                                                  &connections_, arena_->lkey());
 
   memory_ = store_.TakeMemory();
   const Step registered = RunToEnd(Register());
@@ -98,6 +90,20 @@ ClientCore::~ClientCore() {
   }
   if (registered_) (void)RunToEnd(Unregister());  // a home that is gone needs no goodbye
   if (memory_) store_.GiveMemory(std::move(memory_));
+}
+
+Operation* ClientCore::FreeOperation() {
+  if (!free_operations_.empty()) {
+    Operation* operation = free_operations_.back();
+    free_operations_.pop_back();
+    return operation;
+  }
+  if (operations_.size() == max_in_flight_) return nullptr;
+  auto operation = std::make_unique<Operation>();
+  operation->buffers = new (arena_->bytes().data() + operations_.size() * sizeof(OperationBuffers)) OperationBuffers;
+  operation->batch.Attach(&connections_, arena_->lkey());
+  operations_.push_back(std::move(operation));
+  return operations_.back().get();
 }
 
 void ClientCore::Release(Operation& operation) {

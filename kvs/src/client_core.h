@@ -86,6 +86,8 @@ class ClientCore final : public Client {
 
   // ---- client_core.cc
   auto LeaseOperation(std::string_view key);
+  // One that nobody uses, made now if there are fewer than may be in flight; null: all are in use.
+  Operation* FreeOperation();
   void Release(Operation& operation);
   // Suspends for some rounds of polling, more and at random the more often the operation has restarted. The operation
   // must hold no address of a block that it did not allocate: afterwards such a block may be reused.
@@ -154,6 +156,7 @@ class ClientCore final : public Client {
   SubtableGeometry geometry_;
   std::minstd_rand random_;
 
+  uint32_t max_in_flight_ = 0;
   std::unique_ptr<krcore::Region> arena_;
   std::vector<std::unique_ptr<Operation>> operations_;
   std::vector<Operation*> free_operations_;
@@ -193,10 +196,8 @@ inline auto ClientCore::LeaseOperation(std::string_view key) {
     std::string_view key;
     Operation* operation = nullptr;
     bool await_ready() {
-      if (client.free_operations_.empty()) return false;
-      operation = client.free_operations_.back();
-      client.free_operations_.pop_back();
-      return true;
+      operation = client.FreeOperation();
+      return operation != nullptr;
     }
     void await_suspend(std::coroutine_handle<> handle) { client.lease_waiters_.push_back({handle, &operation}); }
     Operation& await_resume() {

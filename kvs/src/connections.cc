@@ -1,5 +1,6 @@
 #include "kvs/src/connections.h"
 
+#include <cassert>
 #include <span>
 #include <string>
 
@@ -13,7 +14,6 @@ using krcore::Opcode;
 using krcore::WcStatus;
 using krcore::WorkRequest;
 
-constexpr uint32_t kQueueDepth = 8192;
 constexpr int64_t kReconnectIntervalNs = 50'000'000;
 // wr_id: the Batch's address; the lowest bit tells that the WR was signaled, so that the error completion of an
 // unsignaled one is not counted as what the batch waits for.
@@ -22,6 +22,7 @@ constexpr uint64_t kSignaledTag = 1;
 }  // namespace
 
 WorkRequest& Batch::Add(Opcode opcode, GlobalAddress remote, const void* local, uint32_t bytes, uint32_t lkey) {
+  assert(size_ < capacity_);
   const uint32_t i = size_++;
   const Connections::Peer& peer = connections_->peers_[remote.node];
   nodes_[i] = static_cast<uint8_t>(remote.node);
@@ -84,7 +85,8 @@ Connections::~Connections() {
   for (Peer& peer : peers_) peer.queue.reset();
 }
 
-Status Connections::Open() {
+Status Connections::Open(uint32_t queue_depth) {
+  queue_depth_ = queue_depth;
   auto pool = node_.CreateQueuePool({});
   if (!pool.ok()) return pool.status();
   pool_ = std::move(*pool);
@@ -102,7 +104,7 @@ Status Connections::Ensure(krcore::NodeId memory_node, krcore::Deadline deadline
   if (now_ns < peer.retry_at_ns) return StatusCode::kUnavailable;
   peer.retry_at_ns = now_ns + kReconnectIntervalNs;
   if (!peer.queue) {
-    auto queue = pool_->CreateQueue(kQueueDepth);
+    auto queue = pool_->CreateQueue(queue_depth_);
     if (!queue.ok()) return queue.status();
     peer.queue = std::move(*queue);
     connected_[connected_count_++] = static_cast<uint8_t>(memory_node);

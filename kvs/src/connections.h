@@ -8,6 +8,7 @@
 #include <coroutine>
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "krcore/node.h"
 #include "krcore/queue_pool.h"
@@ -23,14 +24,12 @@ enum class Outcome : uint8_t { kOk, kUnavailable };
 
 class Connections;
 
-// Up to kCapacity verbs. Verbs to one node execute in the order they were added, under the rules of
+// Up to `capacity` verbs. Verbs to one node execute in the order they were added, under the rules of
 // krcore::VirtualQueue; verbs to different nodes in any order. Local buffers lie in the client's arena (or in a region
 // whose lkey is given) and stay borrowed until Run() has returned. Reusable after that.
 class Batch {
  public:
-  static constexpr uint32_t kCapacity = 96;
-
-  Batch() = default;
+  explicit Batch(uint32_t capacity) : capacity_(capacity), nodes_(capacity), sges_(capacity), wrs_(capacity) {}
   Batch(const Batch&) = delete;
   Batch& operator=(const Batch&) = delete;
 
@@ -39,7 +38,7 @@ class Batch {
     lkey_ = lkey;
   }
   uint32_t size() const { return size_; }
-  bool full() const { return size_ == kCapacity; }
+  bool full() const { return size_ == capacity_; }
   // Forgets what was added and not run.
   void Clear() { size_ = 0; }
 
@@ -71,15 +70,16 @@ class Batch {
   krcore::WorkRequest& Add(krcore::Opcode opcode, GlobalAddress remote, const void* local, uint32_t bytes,
                            uint32_t lkey);
 
+  const uint32_t capacity_;
   Connections* connections_ = nullptr;
   uint32_t lkey_ = 0;
   uint32_t size_ = 0;
   uint32_t pending_ = 0;
   Outcome outcome_ = Outcome::kOk;
   std::coroutine_handle<> waiter_;
-  std::array<uint8_t, kCapacity> nodes_;
-  std::array<krcore::Sge, kCapacity> sges_;
-  std::array<krcore::WorkRequest, kCapacity> wrs_;
+  std::vector<uint8_t> nodes_;
+  std::vector<krcore::Sge> sges_;
+  std::vector<krcore::WorkRequest> wrs_;
 };
 
 class Connections {
@@ -87,7 +87,8 @@ class Connections {
   Connections(krcore::Node& node, ClientStats& stats) : node_(node), stats_(stats) {}
   ~Connections();
 
-  Status Open();
+  // `queue_depth`: verbs that may be in flight to one memory node.
+  Status Open(uint32_t queue_depth);
   // Connects to a memory node unless it is. kUnavailable: dead, or tried in vain less than a moment ago.
   Status Ensure(krcore::NodeId memory_node, krcore::Deadline deadline);
   // The same for the data path: nothing but a look at a flag while connected.
@@ -118,6 +119,7 @@ class Connections {
 
   krcore::Node& node_;
   ClientStats& stats_;
+  uint32_t queue_depth_ = 0;
   std::unique_ptr<krcore::QueuePool> pool_;
   std::array<Peer, krcore::kMaxMemoryNode + 1> peers_;
   std::array<uint8_t, krcore::kMaxMemoryNode + 1> connected_;  // node ids of peers with a queue

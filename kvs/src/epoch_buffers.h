@@ -28,7 +28,7 @@ class EpochBuffers {
 
  private:
   Registered* registered_;
-  Batch batch_;
+  Batch batch_{4};
 };
 
 }  // namespace kvs

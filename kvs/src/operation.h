@@ -20,8 +20,9 @@
 
 namespace kvs {
 
-inline constexpr uint32_t kCandidates = 2 * kCombinedSlots;  // slots of a key's two combined buckets
-inline constexpr uint32_t kMatchBytes = 8192;                // of matching blocks, read at once
+inline constexpr uint32_t kCandidates = 2 * kCombinedSlots;   // slots of a key's two combined buckets
+inline constexpr uint32_t kOperationVerbs = kCandidates + 4;  // of one batch: a CAS, a block, a scan, its matches
+inline constexpr uint32_t kMatchBytes = 8192;                 // of matching blocks, read at once
 
 // Registered memory of one operation.
 struct OperationBuffers {
@@ -57,7 +58,7 @@ struct Scan {
 
 struct Operation {
   OperationBuffers* buffers = nullptr;
-  Batch batch;
+  Batch batch{kOperationVerbs};
   Scan scan;
   KeyHash hash;
   std::string_view key;

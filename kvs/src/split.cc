@@ -5,6 +5,7 @@
 #include <array>
 
 #include "kvs/src/client_core.h"
+#include "kvs/src/epoch_buffers.h"
 #include "kvs/src/split_buffers.h"
 #include "kvs/src/store_core.h"
 
@@ -128,6 +129,11 @@ Task<Step> ClientCore::MigrateSlots(Migration migration, std::span<const uint32_
 Task<Step> ClientCore::Split(Operation& op, TableRef table) {
   if (splitting_) co_return Step::kRestart;
   splitting_ = true;
+  if (!split_) {
+    std::byte* memory =
+        arena_->bytes().data() + max_in_flight_ * sizeof(OperationBuffers) + sizeof(EpochBuffers::Registered);
+    split_ = std::make_unique<SplitBuffers>(memory, geometry_, &connections_, arena_->lkey());
+  }
   const uint64_t token = uint64_t{client_index_ + 1} << 32 | (random_() & 0xffffffff);
   Step step = co_await LockTable(op, table, token);
   if (step == Step::kOk) {

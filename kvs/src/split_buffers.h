@@ -15,7 +15,7 @@ namespace kvs {
 
 class SplitBuffers {
  public:
-  static constexpr uint32_t kWindow = Batch::kCapacity;  // slots migrated at once
+  static constexpr uint32_t kWindow = 96;  // slots migrated at once
 
   static size_t Bytes(const SubtableGeometry& geometry) { return sizeof(Registered) + geometry.bytes(); }
 
@@ -42,7 +42,7 @@ class SplitBuffers {
  private:
   Registered* registered_;
   std::span<std::byte> image_;
-  Batch batch_;
+  Batch batch_{kWindow};
 };
 
 }  // namespace kvs

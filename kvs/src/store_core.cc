@@ -16,6 +16,9 @@ namespace {
 
 using krcore::Deadline;
 
+// Clock::Relax sleeps from so many calls on.
+constexpr uint32_t kParked = 1'000'000;
+
 // Reads [offset, offset + bytes) of the pool at the other end of `queue` and waits.
 Status ReadPool(krcore::QueuePool& pool, krcore::VirtualQueue& queue, uint64_t offset, krcore::Region& to,
                 uint32_t bytes, Deadline deadline) {
@@ -62,7 +65,12 @@ void StoreCore::Own(std::unique_ptr<krcore::Node> memory_node, std::unique_ptr<k
 Status StoreCore::Attach(Deadline deadline) {
   // A client's record is how the others confirm its death, and take back the memory that it held when it was killed.
   KRCORE_RETURN_IF_ERROR(node_->Publish(deadline));
-  const auto record = node_->LookupService(kHomeService, deadline);
+  auto record = node_->LookupService(kHomeService, deadline);
+  // The fabric is there; its first memory node may be starting.
+  for (uint32_t spins = kParked; record.status() == StatusCode::kNotFound && !deadline.Passed(clock()); ++spins) {
+    clock().Relax(spins);
+    record = node_->LookupService(kHomeService, deadline);
+  }
   if (!record.ok()) {
     return {StatusCode::kUnavailable, "the fabric has no store (start a memory node): " + record.status().ToString()};
   }

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "krcore/base/lazy_array.h"
 #include "krcore/rnic/rnic.h"
 
 namespace krcore::rnic::sw {
@@ -45,7 +46,7 @@ class SwCq final : public Cq {
   };
   const uint32_t depth_;
   const uint64_t mask_;
-  std::vector<Entry> ring_;
+  LazyArray<Entry> ring_;
   uint64_t head_ = 0, tail_ = 0;
   bool overrun_ = false;
   std::vector<Receiver*> receivers_;

@@ -53,7 +53,7 @@ class Requester {
   void ForgetTranslations();
 
  private:
-  static constexpr uint32_t kDoorbellsPerLook = 256;
+  static constexpr uint32_t kDoorbellsPerLook = 16;
   static constexpr int64_t kLookIntervalNs = 10'000'000;
   static constexpr size_t kTranslations = 128;
   static constexpr size_t kInboxes = 32;
