@@ -75,9 +75,6 @@ struct Operation {
     const uint32_t bucket = c / kSlotsPerBucket;
     return reinterpret_cast<const Bucket*>(buffers->buckets.data())[bucket].slots[c % kSlotsPerBucket];
   }
-  BucketHeader Header(uint32_t bucket) const {
-    return reinterpret_cast<const Bucket*>(buffers->buckets.data())[bucket].header;
-  }
   // The slot's index in its subtable.
   uint32_t SlotIndex(uint32_t c) const {
     const CombinedBucket& place = scan.places.place[c / kCombinedSlots];

@@ -1,5 +1,6 @@
 // Reading a key's candidates in one table.
-#include <cstring>
+#include <array>
+#include <bit>
 #include <span>
 
 #include "kvs/src/client_core.h"
@@ -26,22 +27,30 @@ void AddStranger(Operation& op, uint64_t word) {
 uint32_t ClientCore::PlanMatches(Operation& op, uint32_t states, std::span<uint8_t> planned) {
   Scan& scan = op.scan;
   scan.headers_fit = true;
-  scan.any_pending = false;
   scan.val = scan.frz = -1;
   scan.ins_count = 0;
-  const uint8_t fingerprint = op.hash.fingerprint();
-  uint32_t count = 0;
+  // Most slots neither match nor are PEND: find those that do without a branch for each.
+  static_assert(kCandidates <= 32);
+  const uint64_t fingerprint = op.hash.fingerprint();
+  uint32_t matches = 0, pending = 0;
   for (uint32_t b = 0; b < 4; ++b) {
-    scan.headers_fit &= op.Header(b).Fits(op.hash.h1);
+    const Bucket& bucket = reinterpret_cast<const Bucket*>(op.buffers->buckets.data())[b];
+    scan.headers_fit &= bucket.header.Fits(op.hash.h1);
     for (uint32_t s = 0; s < kSlotsPerBucket; ++s) {
+      const Slot slot = bucket.slots[s];
       const uint32_t c = b * kSlotsPerBucket + s;
-      const Slot slot = op.Candidate(c);
-      if (slot.state() == SlotState::kPend) scan.any_pending = true;
-      if (slot.fingerprint() != fingerprint || !slot.has_block()) continue;
-      if ((states >> static_cast<uint32_t>(slot.state()) & 1) == 0) continue;
-      if (slot.word() == op.own_ins || IsStranger(op, slot.word())) continue;
-      planned[count++] = static_cast<uint8_t>(c);
+      matches |= static_cast<uint32_t>(slot.word() >> 56 == fingerprint) << c;
+      pending |= static_cast<uint32_t>(slot.state() == SlotState::kPend) << c;
     }
+  }
+  scan.any_pending = pending != 0;
+  uint32_t count = 0;
+  for (; matches != 0; matches &= matches - 1) {
+    const auto c = static_cast<uint32_t>(std::countr_zero(matches));
+    const Slot slot = op.Candidate(c);
+    if (!slot.has_block() || (states >> static_cast<uint32_t>(slot.state()) & 1) == 0) continue;
+    if (slot.word() == op.own_ins || IsStranger(op, slot.word())) continue;
+    planned[count++] = static_cast<uint8_t>(c);
   }
   return count;
 }
