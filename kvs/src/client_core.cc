@@ -73,6 +73,8 @@ Status ClientCore::Open(const ClientOptions& options) {
     free_operations_.push_back(operation.get());
     operations_.push_back(std::move(operation));
   }
+  operations_.push_back(std::make_unique<Operation>());
+  maintenance_ = operations_.back().get();
   std::reverse(free_operations_.begin(), free_operations_.end());
   epoch_buffers_ = std::make_unique<EpochBuffers>(next, &connections_, arena_->lkey());
   next += sizeof(EpochBuffers::Registered);

@@ -90,7 +90,10 @@ Status StoreCore::RefreshMembers(Deadline deadline) {
     return {StatusCode::kCorrupt,
             "node " + std::to_string(home_) + " does not hold a store's directory of this layout"};
   }
-  geometry_.groups = super.groups_per_subtable;
+  {
+    const std::lock_guard lock(mutex_);
+    geometry_.groups = super.groups_per_subtable;
+  }
 
   KRCORE_RETURN_IF_ERROR(
       ReadPool(**pool, **queue, kHomeAreaOffset + offsetof(HomeArea, members), **buffer, kBytes, deadline));
@@ -104,6 +107,11 @@ Status StoreCore::RefreshMembers(Deadline deadline) {
   const std::lock_guard lock(mutex_);
   members_ = std::move(members);
   return Status::Ok();
+}
+
+SubtableGeometry StoreCore::geometry() {
+  const std::lock_guard lock(mutex_);
+  return geometry_;
 }
 
 std::vector<krcore::NodeId> StoreCore::members() {
