@@ -185,7 +185,7 @@ class ClientCore final : public Client {
   bool registered_ = false;
   bool closing_ = false;
   uint32_t client_index_ = 0;
-  uint64_t epoch_ = 0;  // the global epoch as last read
+  uint64_t epoch_ = 0;             // the global epoch as last read
   uint32_t straggler_ = 0;         // the entry that has held back reclamation,
   uint64_t straggler_epoch_ = 0;   // at which epoch,
   uint32_t straggler_rounds_ = 0;  // for how many rounds of maintenance

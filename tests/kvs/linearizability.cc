@@ -156,8 +156,8 @@ class Search {
   std::vector<uint64_t> marks_;  // Zobrist: a set of operations is the XOR of its members' marks
   std::unordered_set<uint64_t> visited_;
   std::vector<std::pair<uint32_t, uint32_t>> chosen_;  // entry, state before
-  std::unordered_map<uint32_t, uint32_t> unread_;  // value -> Gets that returned it and have not taken effect
-  bool values_differ_ = true;                      // no value is written twice
+  std::unordered_map<uint32_t, uint32_t> unread_;      // value -> Gets that returned it and have not taken effect
+  bool values_differ_ = true;                          // no value is written twice
   uint64_t set_ = 0;
   uint32_t state_;
   size_t left_ = 0;  // operations with a known result that have not taken effect

@@ -1,6 +1,6 @@
 // Is a recorded history of one key linearizable? The key is a register that may be absent. Wing & Gong's search with
-// Lowe's memoization: visited (set of operations that took effect, state) pairs are not searched again. Histories in which
-// every write writes another value are much faster to check.
+// Lowe's memoization: visited (set of operations that took effect, state) pairs are not searched again. Histories in
+// which every write writes another value are much faster to check.
 //
 // Thread safety: pure function.
 #ifndef TESTS_KVS_LINEARIZABILITY_H_

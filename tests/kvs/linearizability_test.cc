@@ -109,7 +109,8 @@ TEST(Linearizability, LongConcurrentHistoriesAreAcceptedAndOneFalseReadIsFound) 
     uint32_t state = kAbsent;
     for (uint32_t i = 0; i < 5'000; ++i) {
       const int64_t at = int64_t{i} * 10;
-      RegisterOp op{at - static_cast<int64_t>(random() % 60), at + static_cast<int64_t>(random() % 60), static_cast<OpKind>(random() % 5), kOk, i + 1};
+      RegisterOp op{at - static_cast<int64_t>(random() % 60), at + static_cast<int64_t>(random() % 60),
+                    static_cast<OpKind>(random() % 5), kOk, i + 1};
       const bool present = state != kAbsent;
       switch (op.kind) {
         case kGet:

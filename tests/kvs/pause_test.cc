@@ -34,8 +34,8 @@ kvs::Task<void> InsertOne(kvs::Client& client, std::string key, std::map<std::st
 
 class PausedSplit : public ::testing::Test {
  protected:
-  // `first` splits the root and pauses; `second` takes over, finishes that split, goes on to the next split of the root and
-  // pauses; `first` wakes up and acts upon what it saw long ago. False: one of them had ended before its pause.
+  // `first` splits the root and pauses; `second` takes over, finishes that split, goes on to the next split of the root
+  // and pauses; `first` wakes up and acts upon what it saw long ago. False: one of them had ended before its pause.
   bool Run(uint32_t first_pause, uint32_t second_pause) {
     ManualClock clock;
     TestStoreOptions options;

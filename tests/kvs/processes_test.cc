@@ -130,8 +130,8 @@ TEST_F(Processes, ASplitInterruptedByDeathIsFinishedByOthers) {
   });
 }
 
-// A victim dies in the middle of a split, and the survivor only updates: it never needs a free slot, but the blocks that
-// it replaces in the half-born table can be reused only when somebody has finished the split.
+// A victim dies in the middle of a split, and the survivor only updates: it never needs a free slot, but the blocks
+// that it replaces in the half-born table can be reused only when somebody has finished the split.
 TEST_F(Processes, UpdatesOfATableWhoseSplitterDiedDoNotRunOutOfMemory) {
   Repeat([&](uint32_t seed) {
     options_.fabric = UniqueFabric();

@@ -78,8 +78,9 @@ class Worker {
     const uint64_t generation = logs_.operations().load(std::memory_order_relaxed) / options_.operations_per_hot;
     Record& record = logs_.records(worker_)[index];
     record.key = static_cast<uint32_t>(generation * options_.hot_keys + random() % options_.hot_keys);
-    static constexpr OpKind kMix[] = {OpKind::kGet,    OpKind::kGet,    OpKind::kGet,    OpKind::kPut,   OpKind::kPut,
-                                      OpKind::kInsert, OpKind::kInsert, OpKind::kUpdate, OpKind::kUpdate, OpKind::kDelete};
+    static constexpr OpKind kMix[] = {OpKind::kGet,    OpKind::kGet,    OpKind::kGet,    OpKind::kPut,
+                                      OpKind::kPut,    OpKind::kInsert, OpKind::kInsert, OpKind::kUpdate,
+                                      OpKind::kUpdate, OpKind::kDelete};
     record.kind = kMix[random() % std::size(kMix)];
     const uint32_t id = (worker_ + 1) << 22 | (++values_);
     record.value = record.kind == OpKind::kGet || record.kind == OpKind::kDelete ? kAbsent : id;
@@ -106,7 +107,8 @@ class Worker {
       record.result = OpResult::kUnknown;
       Fail("operation on " + key + ": " + status.ToString());
     }
-    if (record.kind == OpKind::kGet && status.ok() && !IdOf(read, &record.value)) Fail("Get of " + key + ": a mixed value");
+    if (record.kind == OpKind::kGet && status.ok() && !IdOf(read, &record.value))
+      Fail("Get of " + key + ": a mixed value");
     record.end_ns.store(end_ns, std::memory_order_release);
   }
 
@@ -130,8 +132,8 @@ void VerifyHistories(const StressLogs& logs) {
     for (uint32_t i = 0; i < logs.log(w).records.load(std::memory_order_acquire); ++i) {
       const Record& record = logs.records(w)[i];
       const int64_t end_ns = record.end_ns.load(std::memory_order_acquire);
-      histories[record.key].push_back({record.start_ns, end_ns, record.kind,
-                                       end_ns == 0 ? OpResult::kUnknown : record.result, record.value});
+      histories[record.key].push_back(
+          {record.start_ns, end_ns, record.kind, end_ns == 0 ? OpResult::kUnknown : record.result, record.value});
     }
   }
   uint32_t reported = 0;
@@ -139,7 +141,8 @@ void VerifyHistories(const StressLogs& logs) {
     const Verdict verdict = CheckLinearizable(history);
     if (verdict == Verdict::kLinearizable || ++reported > 1) continue;
     ADD_FAILURE() << HotKey(key) << (verdict == Verdict::kGaveUp ? ": the checker gave up" : " is not linearizable")
-                  << "\n" << Describe(history).substr(0, 20'000);
+                  << "\n"
+                  << Describe(history).substr(0, 20'000);
   }
   EXPECT_LE(reported, 1u) << "keys with a wrong history";
 }

@@ -30,9 +30,9 @@ inline constexpr uint32_t kMaxLanes = 16;
 struct StressOptions {
   uint32_t seed = 1;
   uint32_t lanes = 8;
-  uint32_t max_in_flight = 6;        // fewer than lanes: some wait for their turn
-  uint32_t operations = 20'000;      // of a worker
-  uint32_t hot_keys = 6;             // at a time
+  uint32_t max_in_flight = 6;           // fewer than lanes: some wait for their turn
+  uint32_t operations = 20'000;         // of a worker
+  uint32_t hot_keys = 6;                // at a time
   uint32_t operations_per_hot = 3'000;  // of all workers together, then other keys are hot
   uint32_t filler_percent = 30;
   uint32_t short_pause_every = 400;  // polls; 0: never. A pause holds the client between two round trips

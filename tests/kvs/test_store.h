@@ -14,8 +14,8 @@
 namespace surgekv_test {
 
 struct TestStoreOptions {
-  std::string fabric = {};   // empty: private to the process
-  uint32_t groups = 2;       // of a subtable, 21 slots each
+  std::string fabric = {};  // empty: private to the process
+  uint32_t groups = 2;      // of a subtable, 21 slots each
   uint32_t initial_depth = 0;
   size_t memory_bytes = size_t{64} << 20;
   int64_t operation_timeout_ms = 60'000;  // so long that only a hanging operation meets it
