@@ -32,7 +32,7 @@ Task<Step> ClientCore::Allocate(Operation& op, uint64_t bytes, uint64_t alignmen
   }
   const uint64_t chunks = (bytes + kChunkBytes - 1) / kChunkBytes;
   const bool reusable = alignment <= kUnitBytes;
-  bool all_full = false;
+  bool all_full = false, held = false;
   uint64_t wait_until_reclaimed = 0;
   for (;;) {
     const std::vector<krcore::NodeId> members = store_.members();
@@ -67,12 +67,10 @@ Task<Step> ClientCore::Allocate(Operation& op, uint64_t bytes, uint64_t alignmen
         ++stats_.blocks_reused;
         co_return Step::kOk;
       }
-      if (!all_full) {
-        all_full = true;
-        wait_until_reclaimed = memory_->retired();
-      }
-      const bool worth_waiting =
-          reusable && (memory_->has_held() || memory_->reclaimed() < wait_until_reclaimed) && !OutOfTime(op);
+      if (!all_full || held) wait_until_reclaimed = memory_->retired();  // held ones join the others when released
+      all_full = true;
+      held = memory_->has_held();
+      const bool worth_waiting = reusable && (held || memory_->reclaimed() < wait_until_reclaimed) && !OutOfTime(op);
       if (!worth_waiting && !MemberJoined(members.size())) co_return Step::kFull;
       if (maintaining_ == 0) {
         ++maintaining_;
