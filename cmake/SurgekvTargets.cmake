@@ -4,12 +4,16 @@
 
 find_program(SURGEKV_CCACHE ccache)
 if(SURGEKV_CCACHE)
-  set(CMAKE_C_COMPILER_LAUNCHER ${SURGEKV_CCACHE})
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${SURGEKV_CCACHE})
+  # Paths relative to the checkout, so that every clone of the repository shares the cache. By the environment:
+  # Debian 12's ccache, 4.7, takes no settings on its command line.
+  set(launcher ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} CCACHE_NOHASHDIR=1 ${SURGEKV_CCACHE})
+  set(CMAKE_C_COMPILER_LAUNCHER ${launcher})
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${launcher})
 endif()
 
 add_library(surgekv_flags INTERFACE)
 target_compile_options(surgekv_flags INTERFACE -Wall -Wextra -Wpedantic -Werror
+  -Wno-missing-field-initializers  # designated initializers leave members out on purpose
   $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>)  # GCC 12 warns of `"literal" + std::string` (GCC bug 105651)
 
 if(SURGEKV_SANITIZE)

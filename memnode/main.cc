@@ -1,4 +1,5 @@
 // memnode: exposes memory to a fabric and sleeps. docs/memnode.md.
+#include <glog/logging.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -19,6 +20,8 @@
 
 namespace memnode {
 namespace {
+
+constexpr int64_t kRefreshMs = 1'000;
 
 const char* YesNo(bool yes) { return yes ? "yes" : "no"; }
 
@@ -55,7 +58,17 @@ Served Serve(const Options& options, MemoryServer& server) {
   PrintReady(options, server);
   std::optional<HugePageCollapser> collapser;
   if (options.huge_pages && server.pool() != nullptr) collapser.emplace(*server.pool());
-  cli::StopSignal::WaitFor(-1);
+  bool refreshed = true;
+  while (!cli::StopSignal::WaitFor(kRefreshMs)) {
+    const krcore::Status status = server.Refresh();
+    if (status.ok() == refreshed) continue;
+    refreshed = status.ok();
+    if (refreshed) {
+      LOG(INFO) << "published at the metadata server again";
+    } else {
+      LOG(WARNING) << "not published: " << status.ToString() << "; trying again every " << kRefreshMs << " ms";
+    }
+  }
   if (collapser.has_value()) {
     collapser->Stop();
     served.huge_page_cpu_s = static_cast<double>(collapser->cpu_ns()) * 1e-9;

@@ -2,6 +2,7 @@
 
 #include <sys/statvfs.h>
 
+#include <span>
 #include <string>
 #include <utility>
 
@@ -19,6 +20,7 @@ using krcore::StatusCode;
 
 constexpr char kPoolName[] = "pool";
 constexpr uint32_t kMetaRecords = 4096;  // nodes and services; some hundred bytes each
+constexpr int64_t kRefreshTimeoutNs = 50'000'000;
 
 // The status with another line for the user: what to do about it.
 Status WithWayOut(const Status& status, const std::string& way_out) {
@@ -132,6 +134,15 @@ Status MemoryServer::Join(const Options& options) {
   if (!joined.ok()) return ExplainJoin(options, joined.status());
   is_home_ = joined->is_home;
   return Status::Ok();
+}
+
+Status MemoryServer::Refresh() {
+  if (pool_ == nullptr) return Status::Ok();  // a pure metadata server has no records
+  const Deadline deadline = Deadline::After(*krcore::RealClock(), kRefreshTimeoutNs);
+  KRCORE_RETURN_IF_ERROR(node_->Publish(deadline));
+  if (!is_home_) return Status::Ok();
+  const kvs::HomeRecord home{node_->id(), node_->incarnation()};
+  return node_->PublishService(kvs::kHomeService, std::as_bytes(std::span(&home, 1)), deadline);
 }
 
 Result<std::string> CleanFabric(const Options& options) {

@@ -34,6 +34,8 @@ Result<std::unique_ptr<MetaClient>> MetaClient::Create(rnic::Device& device, rni
 // ---- verbs
 
 Status MetaClient::Locate() {
+  // One-sided verbs on a dead server's memory may go on working for a while (sw). Nobody else looks there any more.
+  if (server_ && device_.QueryPeer(server_->target.address) == rnic::PeerState::kDead) server_.reset();
   if (server_) return {};
   auto value = device_.LookupRecord(kBootstrapName);
   if (!value.ok()) {
@@ -176,6 +178,13 @@ Status MetaClient::PublishOnce(uint64_t key, Record& body, Deadline deadline) {
   body.address = device_.address();
   body.checksum = ChecksumOf(body);
   KRCORE_RETURN_IF_ERROR(Write(*place + kBodyOffset, BytesOf(body).subspan(kBodyOffset), deadline));
+  {
+    // Written to a server that died meanwhile counts for nothing.
+    std::lock_guard lock(mutex_);
+    KRCORE_RETURN_IF_ERROR(Locate());
+    if (server_generation_ != place->server_generation)
+      return {StatusCode::kUnavailable, "the metadata server was replaced meanwhile"};
+  }
   const auto same = [&](const Place& other) {
     return other.addr == place->addr && other.server_generation == place->server_generation;
   };

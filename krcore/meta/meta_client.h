@@ -72,7 +72,8 @@ class MetaClient {
   Status CompareSwap(const Place& place, uint64_t expected, uint64_t desired, uint64_t* old, Deadline deadline);
   template <typename Verb>
   Status WithServer(const Place& place, Verb verb);
-  Status Locate();  // mutex_ held
+  // Finds the server, or confirms that the one known still lives. mutex_ held.
+  Status Locate();
   Result<Place> BucketPlace(uint64_t key, uint32_t probe);
 
   rnic::Device& device_;

@@ -31,7 +31,7 @@ struct NodePayload {
   uint64_t dc_key = 0;
   uint32_t dct_num = 0;
   uint32_t region_count = 0;
-  RemoteRegion regions[kMaxRegionsPerNode];
+  RemoteRegion regions[kMaxRegionsPerNode] = {};
 };
 static_assert(sizeof(RemoteRegion) == 24);
 static_assert(sizeof(NodePayload) == 64);

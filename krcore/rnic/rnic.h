@@ -233,7 +233,8 @@ class Device {
 
   // Small records that every device of the fabric can read before it is connected to anything (on sw in the
   // fabric's control segment; on verbs answered over TCP). Names [a-z0-9_-]{1,15}, values up to 112 bytes.
-  // A record goes when the device that published it closes or dies.
+  // A record goes when the device that published it closes or dies; until then only that device may replace it
+  // (kExists).
   virtual Status PublishRecord(const std::string& name, std::span<const std::byte> value) = 0;
   virtual Result<std::vector<std::byte>> LookupRecord(const std::string& name) = 0;  // kNotFound
 };

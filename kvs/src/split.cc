@@ -190,7 +190,7 @@ Task<Step> ClientCore::LockTable(TableRef table, uint64_t token) {
 
 Task<Step> ClientCore::SplitLocked(Operation& op, TableRef table) {
   uint64_t* scratch = split_->words().words.data();
-  TableRef parent, child;
+  TableRef parent;
   const Step read = co_await ReadDirectoryEntry(split_->batch(), scratch, table.index, &parent);
   if (read != Step::kOk) co_return read;
   if (!(parent.address == table.address)) co_return Step::kRestart;

@@ -60,6 +60,8 @@ void StoreCore::Own(std::unique_ptr<krcore::Node> memory_node, std::unique_ptr<k
 }
 
 Status StoreCore::Attach(Deadline deadline) {
+  // A client's record is how the others confirm its death, and take back the memory that it held when it was killed.
+  KRCORE_RETURN_IF_ERROR(node_->Publish(deadline));
   const auto record = node_->LookupService(kHomeService, deadline);
   if (!record.ok()) {
     return {StatusCode::kUnavailable, "the fabric has no store (start a memory node): " + record.status().ToString()};

@@ -1,5 +1,6 @@
 // Remote faults break a shared QP; those who did nothing wrong must hardly notice.
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -169,6 +170,7 @@ class RemoteProcess {
     if (pipe(ready) != 0) ADD_FAILURE() << "pipe";
     pid_ = fork();
     if (pid_ == 0) {
+      prctl(PR_SET_PDEATHSIG, SIGKILL);  // a failed test leaves nothing behind
       MemoryNode memory = MemoryNode::Start(fabric, id, 4096, host_meta);
       const char ok = memory.region && !::testing::Test::HasFailure() ? '1' : '0';
       if (ok == '1') memory.words()[0] = 1000 + id;
@@ -196,7 +198,9 @@ class RemoteProcess {
 class DeadPeer : public ::testing::Test {
  protected:
   void TearDown() override {
-    worker_ = {};
+    worker_.pool.reset();  // what was made last goes first
+    worker_.local.reset();
+    worker_.node.reset();
     for (auto& peer : peers_) peer.reset();
     EXPECT_TRUE(CleanStaleFabrics("sw", fabric_, true).ok());
   }
@@ -268,6 +272,7 @@ TEST_F(DeadPeer, DeadOwnersServiceIsTakenOverAndALivingOnesIsNot) {
   ASSERT_EQ(pipe(ready), 0);
   const pid_t publisher = fork();
   if (publisher == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
     auto node = OpenNode(fabric_, kNoNode);
     const std::byte theirs{9};
     const bool ok = node && node->PublishService("directory", {&theirs, 1}, Deadline::Never()).ok();

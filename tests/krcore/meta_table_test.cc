@@ -1,5 +1,6 @@
 // The metadata server's table under concurrency, damage and exhaustion.
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -303,6 +304,7 @@ TEST(MetaTableProcesses, ConcurrentRegistrationsOfSeveralProcessesAllArrive) {
   for (int p = 0; p < kProcesses; ++p) {
     const pid_t child = fork();
     if (child == 0) {
+      prctl(PR_SET_PDEATHSIG, SIGKILL);  // a failed test leaves nothing behind
       char byte;
       if (read(go[0], &byte, 1) != 1) _exit(1);
       auto node = Node::Open({.fabric = fabric});

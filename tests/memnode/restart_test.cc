@@ -19,7 +19,6 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
-using ::testing::SizeIs;
 using testing_support::Finished;
 using testing_support::Program;
 using testing_support::RunProgram;
@@ -94,6 +93,32 @@ TEST_F(Restart, AKilledMemberComesBackToALivingFabric) {
   EXPECT_EQ(VerbOnPool(fabric_.name(), 2, krcore::Opcode::kRead, 0), 42u);
   EXPECT_EQ(member->Stop(), 0) << member->Output();
   EXPECT_EQ(home->Stop(), 0) << home->Output();
+}
+
+TEST_F(Restart, AMetaServerThatComesBackLearnsOfTheNodesThatWentOn) {
+  const std::vector<std::string> meta_args = {fabric_.flag(), "--memory=0", "--metaserver"};
+  Program meta("memnode", meta_args);
+  ASSERT_NE(meta.WaitForLine("ready"), "") << meta.Output();
+  Program one("memnode", {fabric_.flag(), "--node=1", "--memory=64M", "--hugepages=off"});
+  ASSERT_NE(one.WaitForLine("ready"), "") << one.Output();
+  auto two = StartNode(2);
+  VerbOnPool(fabric_.name(), 2, krcore::Opcode::kWrite, 5);
+  meta.Kill();
+  // Both have seen that it is gone, so what they publish afterwards is new.
+  EXPECT_NE(one.WaitForLogLine("not published"), "") << one.Output();
+  EXPECT_NE(two->WaitForLogLine("not published"), "") << two->Output();
+  Program again("memnode", meta_args);
+  ASSERT_NE(again.WaitForLine("ready"), "") << again.Output();
+  EXPECT_NE(one.WaitForLogLine("published at the metadata server again"), "") << one.Output();
+  EXPECT_NE(two->WaitForLogLine("published at the metadata server again"), "") << two->Output();
+  EXPECT_EQ(VerbOnPool(fabric_.name(), 2, krcore::Opcode::kRead, 0), 5u);
+  // The home's claim is back too: without it a third node would not find whom to join, or make itself the home.
+  Program three("memnode", {fabric_.flag(), "--node=3", "--memory=64M", "--hugepages=off"});
+  EXPECT_THAT(three.WaitForLine("ready"), HasSubstr("home=no")) << three.Output();
+  EXPECT_EQ(three.Stop(), 0) << three.Output();
+  EXPECT_EQ(two->Stop(), 0) << two->Output();
+  EXPECT_EQ(one.Stop(), 0) << one.Output();
+  EXPECT_EQ(again.Stop(), 0) << again.Output();
 }
 
 TEST_F(Restart, AnotherMemorySizeIsRefusedAndTheDataStays) {

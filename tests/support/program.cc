@@ -16,6 +16,10 @@
 #include <ctime>
 
 namespace testing_support {
+
+std::string ProgramsDir() { return SURGEKV_BIN_DIR "/"; }
+std::string SourceDir() { return SURGEKV_SOURCE_DIR "/"; }
+
 namespace {
 
 int64_t NowMs() {
@@ -25,7 +29,7 @@ int64_t NowMs() {
 }
 
 std::string PathOf(const std::string& name) {
-  return name.find('/') != std::string::npos ? name : std::string(SURGEKV_BIN_DIR) + "/" + name;
+  return name.find('/') != std::string::npos ? name : ProgramsDir() + name;
 }
 
 }  // namespace

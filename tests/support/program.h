@@ -9,6 +9,10 @@
 
 namespace testing_support {
 
+// Absolute, with a slash at the end: the folder of the programs, and the repository's (for data files).
+std::string ProgramsDir();
+std::string SourceDir();
+
 // A child process with its stdout and stderr caught. Killed, if it still runs, when this object or the test ends.
 class Program {
  public:

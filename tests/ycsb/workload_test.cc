@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/support/program.h"
+
 namespace ycsb {
 namespace {
 
@@ -15,7 +17,7 @@ Result<Workload> Parse(const std::string& text, std::vector<std::string>* warnin
 
 Result<Workload> Shipped(const std::string& letter, std::vector<std::string>* warnings) {
   Properties properties;
-  EXPECT_TRUE(properties.AddFile(SURGEKV_SOURCE_DIR "/ycsb/workloads/workload" + letter).ok());
+  EXPECT_TRUE(properties.AddFile(testing_support::SourceDir() + "ycsb/workloads/workload" + letter).ok());
   return Workload::FromProperties(properties, warnings);
 }
 

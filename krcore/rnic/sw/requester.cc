@@ -52,6 +52,9 @@ Requester::Outcome Requester::Run(std::span<const SendWr> wrs) {
   Outcome outcome;
   size_t resolved = 0;
   for (; resolved < wrs.size(); ++resolved) {
+    const Step* previous = resolved == 0 ? nullptr : &steps_[resolved - 1];
+    if (ResolveSimple(wrs[resolved], previous, &steps_[resolved])) [[likely]]
+      continue;
     outcome.status = Resolve(wrs[resolved], &steps_[resolved], &outcome.malformed);
     if (outcome.status != WcStatus::kSuccess || outcome.malformed) [[unlikely]]
       break;
@@ -92,7 +95,7 @@ bool Requester::Malformed(const SendWr& wr) const {
 bool Requester::LocalRanges(const SendWr& wr, bool written) const {
   if ((wr.flags & kInline) != 0) return true;
   for (uint8_t i = 0; i < wr.num_sge; ++i) {
-    if (!LocalRange(fabric_->segment(), pd_, wr.sg_list[i], written)) return false;
+    if (!LocalRange(*own_, pd_, wr.sg_list[i], written)) return false;
   }
   return true;
 }
@@ -103,7 +106,7 @@ WcStatus Requester::ResolveTarget(const SendWr& wr, Step* step) {
     step->entry = entry_;
     if (!peer_->Alive()) return WcStatus::kRetryExceeded;
     const bool serves = (entry_->word.load(std::memory_order_acquire) & kServingMask) == entry_word_ &&
-                        entry_->peer.load(std::memory_order_relaxed) == PeerWord(fabric_->incarnation(), number_);
+                        entry_->peer.load(std::memory_order_relaxed) == own_word_;
     return serves ? WcStatus::kSuccess : WcStatus::kRetryExceeded;
   }
   step->peer = static_cast<const SwAddressHandle*>(wr.ah)->peer();
@@ -132,6 +135,59 @@ WcStatus Requester::ResolveRemote(const SendWr& wr, uint32_t need, Step* step) {
                        (mr.rights & step->entry->rights.load(std::memory_order_relaxed) & need) != 0;
   step->remote = reinterpret_cast<std::byte*>(wr.remote_addr + static_cast<uint64_t>(mr.delta));
   return allowed ? WcStatus::kSuccess : WcStatus::kRemoteAccessError;
+}
+
+bool Requester::ResolveSimple(const SendWr& wr, const Step* previous, Step* step) {
+  struct Plan {
+    uint32_t need;
+    uint32_t local_need;
+    Kind kind;
+    bool atomic;
+  };
+  static constexpr Plan kPlans[] = {{kRemoteRead, kLocalWrite, Kind::kRead, false},
+                                    {kRemoteWrite, 0, Kind::kWrite, false},
+                                    {0, 0, Kind::kNothing, false},  // kWriteImm, kSend, kSendImm: not simple
+                                    {0, 0, Kind::kNothing, false},
+                                    {0, 0, Kind::kNothing, false},
+                                    {kRemoteAtomic, kLocalWrite, Kind::kCompareSwap, true},
+                                    {kRemoteAtomic, kLocalWrite, Kind::kFetchAdd, true}};
+  static_assert(static_cast<int>(Opcode::kRead) == 0 && static_cast<int>(Opcode::kFetchAdd) == 6);
+  const auto opcode = static_cast<size_t>(wr.opcode);
+  if (opcode >= std::size(kPlans) || wr.num_sge != 1 || wr.sg_list == nullptr) return false;
+  const Plan& plan = kPlans[opcode];
+  const Sge& sge = *wr.sg_list;
+  if (plan.need == 0 || (wr.flags & kInline) != 0 || type_ == QpType::kUd) return false;
+  if (plan.atomic && (sge.length != 8 || (wr.remote_addr & 7) != 0)) return false;
+  if (sge.length - 1 >= kMaxMessageBytes) return false;  // 0 is not simple either
+  const MrEntry& mr = own_->mrs[MrIndex(sge.lkey)];
+  const uint64_t offset = sge.addr - mr.base.load(std::memory_order_relaxed);
+  const uint64_t length = mr.length.load(std::memory_order_relaxed);
+  const bool local = (mr.key.load(std::memory_order_acquire) == sge.lkey) &
+                     (mr.pd.load(std::memory_order_relaxed) == pd_) & (offset <= length) &
+                     (sge.length <= length - offset) &
+                     ((mr.rights.load(std::memory_order_relaxed) & plan.local_need) == plan.local_need);
+  if (!local) return false;
+  // The target's state was looked at for the WR before this one, nanoseconds ago.
+  const bool same = previous != nullptr && previous->wr->ah == wr.ah && previous->wr->remote_qpn == wr.remote_qpn &&
+                    previous->wr->dc_key == wr.dc_key;
+  if (same) {
+    step->peer = previous->peer;
+    step->entry = previous->entry;
+  } else {
+    if (type_ != QpType::kRc && wr.ah == nullptr) return false;
+    if (ResolveTarget(wr, step) != WcStatus::kSuccess) return false;
+  }
+  step->wr = &wr;
+  step->local = reinterpret_cast<std::byte*>(sge.addr);
+  step->length = sge.length;
+  step->kind = plan.kind;
+  if (ResolveRemote(wr, plan.need, step) != WcStatus::kSuccess) return false;
+  if (plan.kind == Kind::kRead) {
+    Prefetch<false>(step->remote, step->length);
+  } else {
+    Prefetch<true>(step->remote, step->length);
+  }
+  return true;
 }
 
 WcStatus Requester::Resolve(const SendWr& wr, Step* step, bool* malformed) {
@@ -176,11 +232,7 @@ WcStatus Requester::Resolve(const SendWr& wr, Step* step, bool* malformed) {
 }
 
 void Requester::Read(const Step& step) {
-  if (stores_pending_) {
-    // Everything posted earlier on this queue executes before a READ; a store may else be overtaken by a load.
-    std::atomic_thread_fence(std::memory_order_seq_cst);
-    stores_pending_ = false;
-  }
+  FenceStores();
   const std::byte* from = step.remote;
   for (uint8_t i = 0; i < step.wr->num_sge; ++i) {
     const Sge& sge = step.wr->sg_list[i];
@@ -204,8 +256,16 @@ void Requester::Write(const Step& step) {
 WcStatus Requester::Execute(const Step& step) {
   switch (step.kind) {
     case Kind::kRead:
+      FenceStores();
+      LoadWords(step.local, step.remote, step.length);
+      std::atomic_thread_fence(std::memory_order_acquire);  // pairs with the release of whoever wrote what was read
+      break;
     case Kind::kScatter: Read(step); break;
     case Kind::kWrite:
+      std::atomic_thread_fence(std::memory_order_release);  // earlier WRs are visible before this one
+      StoreWords(step.remote, step.local, step.length);
+      stores_pending_ = true;
+      break;
     case Kind::kGather: Write(step); break;
     case Kind::kCompareSwap: {
       uint64_t word = step.wr->compare_add;

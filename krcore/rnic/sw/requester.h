@@ -31,7 +31,12 @@ class Requester {
   };
 
   Requester(Fabric* fabric, QpType type, uint32_t number, uint32_t pd)
-      : fabric_(fabric), type_(type), number_(number), pd_(pd) {}
+      : fabric_(fabric),
+        own_(&fabric->segment()),
+        own_word_(PeerWord(fabric->incarnation(), number)),
+        type_(type),
+        number_(number),
+        pd_(pd) {}
 
   // RC: whom every WR goes to. Null and 0: nobody.
   void Connect(std::shared_ptr<Peer> peer, uint32_t remote_number);
@@ -39,11 +44,8 @@ class Requester {
   Outcome Run(std::span<const SendWr> wrs);
   // Once a PostSend: everything written is visible to everybody, and sometimes a look at the peers' life.
   void EndDoorbell() {
-    if (stores_pending_) {
-      // A READ on another queue, posted after this WRITE completed, must not be executed before it.
-      std::atomic_thread_fence(std::memory_order_seq_cst);
-      stores_pending_ = false;
-    }
+    // A READ on another queue, posted after a WRITE of this one completed, must not be executed before it.
+    FenceStores();
     if (++doorbells_ % kDoorbellsPerLook == 0) [[unlikely]]
       LookForDeadPeers();
   }
@@ -76,11 +78,19 @@ class Requester {
 
   // kSuccess with *malformed unset: `step` is ready to be executed.
   WcStatus Resolve(const SendWr& wr, Step* step, bool* malformed);
+  // The common case: one SGE, not inline, one-sided. False: not that, or something is wrong; Resolve says what.
+  bool ResolveSimple(const SendWr& wr, const Step* previous, Step* step);
   WcStatus ResolveTarget(const SendWr& wr, Step* step);
   WcStatus ResolveRemote(const SendWr& wr, uint32_t need, Step* step);
   bool Malformed(const SendWr& wr) const;
   bool LocalRanges(const SendWr& wr, bool written) const;
   WcStatus Execute(const Step& step);
+  // Before a READ: what was posted earlier executes earlier; a load may else overtake a store.
+  void FenceStores() {
+    if (!stores_pending_) return;
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    stores_pending_ = false;
+  }
   void Read(const Step& step);
   void Write(const Step& step);
   // messenger.cc
@@ -90,6 +100,8 @@ class Requester {
   void LookForDeadPeers();
 
   Fabric* const fabric_;
+  const DeviceSegment* const own_;
+  const uint64_t own_word_;  // what an RC peer must be connected to
   const QpType type_;
   const uint32_t number_, pd_;
   std::shared_ptr<Peer> peer_;  // RC

@@ -148,7 +148,11 @@ Status AttachControl(ShmBacking& backing, const std::string& fabric, bool create
     return NoSuchFabric(fabric);
   }
   KRCORE_RETURN_IF_ERROR(ReserveShm(backing.fd(), RoundUpToPage(sizeof(Control)), "the control segment of " + fabric));
-  auto mapping = MapShm(backing.fd(), RoundUpToPage(sizeof(Control)));
+  // Through a description of its own: a mapping holds the description it was made from, and with it that one's
+  // locks, and forked children inherit mappings. The admin lock keeps the name from changing meanwhile.
+  auto again = OpenShmFile(FabricPrefix(fabric) + kControlSuffix, 0);
+  if (!again.ok()) return again.status();
+  auto mapping = MapShm(again->get(), RoundUpToPage(sizeof(Control)));
   if (!mapping.ok()) return mapping.status();
   backing.SetControl(*std::move(mapping));
   Control& control = backing.control();

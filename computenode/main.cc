@@ -1,0 +1,30 @@
+// computenode: serves a workload with elastic workers. docs/ycsb.md, "computenode".
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdio>
+
+#include "cli/fail.h"
+#include "cli/flags.h"
+#include "cli/stop_signal.h"
+#include "computenode/options.h"
+#include "computenode/service.h"
+#include "kvs/client.h"
+
+int main(int argc, char** argv) {
+  const cli::CommandLine line = cli::ParseFlags(computenode::ProgramDescription(), argc, argv);
+  const auto options = computenode::OptionsFromFlags(line);
+  if (!options.ok()) {
+    return options.status() == krcore::StatusCode::kInvalidArgument ? cli::FailUsage(options.status().message())
+                                                                    : cli::Fail(options.status());
+  }
+  for (const std::string& warning : options->warnings)
+    std::fprintf(stderr, "computenode: warning: %s\n", warning.c_str());
+  if (const auto status = cli::StopSignal::Install(); !status.ok()) return cli::Fail(status);
+  // In the background of a terminal, reading stdin must not stop the process: it fails, and the channel is closed.
+  std::signal(SIGTTIN, SIG_IGN);
+  auto store = kvs::Store::Open(options->store);
+  if (!store.ok()) return cli::Fail(store.status());
+  computenode::Service service(**store, *options, STDIN_FILENO);
+  return service.Run();
+}

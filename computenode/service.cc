@@ -1,0 +1,192 @@
+#include "computenode/service.h"
+
+#include <poll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "cli/fail.h"
+#include "cli/stop_signal.h"
+
+namespace computenode {
+namespace {
+
+using nlohmann::ordered_json;
+
+constexpr int64_t kNsPerS = 1'000'000'000;
+constexpr int kLookMs = 20;  // between looks at whether the workers are done
+
+// A line, at once: whoever reads it may be waiting for it.
+void Print(const ordered_json& json) {
+  std::string line = json.dump(-1, ' ', false, ordered_json::error_handler_t::replace) + "\n";
+  std::fwrite(line.data(), 1, line.size(), stdout);
+  std::fflush(stdout);
+}
+
+ordered_json PartUs(int64_t from_ns, int64_t to_ns) {
+  if (from_ns == 0 || to_ns == 0) return nullptr;
+  return static_cast<double>(to_ns - from_ns) / 1000;
+}
+
+}  // namespace
+
+Service::Service(kvs::Store& store, const Options& options, int input)
+    : options_(options),
+      job_(options.job),
+      workers_(store, job_, {.lanes_per_worker = options.in_flight, .clock = nullptr}),
+      input_(input) {}
+
+double Service::SecondsSince(int64_t start_ns) const {
+  return static_cast<double>(krcore::RealClock()->NowNs() - start_ns) / kNsPerS;
+}
+
+void Service::Wait(int timeout_ms) {
+  pollfd events[2] = {{cli::StopSignal::fd(), POLLIN, 0}, {input_, POLLIN, 0}};  // poll skips a descriptor of -1
+  if (poll(events, 2, timeout_ms) <= 0) return;
+  if ((events[1].revents & (POLLIN | POLLHUP | POLLERR | POLLNVAL)) != 0) ReadInput();
+}
+
+void Service::ReadInput() {
+  char bytes[4096];
+  const ssize_t got = read(input_, bytes, sizeof(bytes));
+  if (got < 0 && (errno == EINTR || errno == EAGAIN)) return;
+  if (got > 0) {
+    lines_.Add({bytes, static_cast<size_t>(got)});
+    while (const auto line = lines_.Next()) Obey(*line);
+    return;
+  }
+  input_ = -1;  // the end, or a terminal that went away: serve on
+  if (const auto line = lines_.Rest()) Obey(*line);
+}
+
+void Service::Obey(const std::string& line) {
+  const auto command = ParseCommand(line);
+  if (!command.ok()) {
+    Print({{"event", "error"}, {"message", command.status().message()}});
+    return;
+  }
+  switch (command->kind) {
+    case Command::Kind::kStatus: PrintStatus(); break;
+    case Command::Kind::kQuit:
+      quit_ = true;
+      Print({{"event", "quit"}});
+      break;
+    case Command::Kind::kWorkers: {
+      const uint32_t before = workers_.active();
+      const Status status = workers_.SetWorkers(command->workers);
+      if (!status.ok()) Print({{"event", "error"}, {"message", status.message()}});
+      Print({{"event", "workers"},
+             {"time_s", SecondsSince(start_ns_)},
+             {"before", before},
+             {"workers", workers_.active()}});
+      break;
+    }
+  }
+}
+
+void Service::PrintStatus() {
+  const ycsb::Measurements interval = job_.TakeInterval();
+  const ycsb::Measurements total = job_.Total();
+  const double seconds = SecondsSince(last_status_ns_);
+  last_status_ns_ = krcore::RealClock()->NowNs();
+  const std::vector<double> percentiles = interval.Latencies().PercentilesNs({50, 99});
+  Print({{"event", "status"},
+         {"time_s", SecondsSince(start_ns_)},
+         {"workers", workers_.active()},
+         {"draining", workers_.running() - std::min(workers_.running(), workers_.active())},
+         {"interval_s", seconds},
+         {"ops", total.operations},
+         {"ops_per_s", static_cast<double>(interval.operations) / std::max(seconds, 1e-9)},
+         {"p50_us", percentiles[0] / 1000},
+         {"p99_us", percentiles[1] / 1000},
+         {"errors", total.failed_operations},
+         {"verified", total.verified},
+         {"mismatches", total.mismatches}});
+}
+
+void Service::PrintProblems() {
+  for (const std::string& problem : job_.TakeProblems()) Print({{"event", "problem"}, {"message", problem}});
+  if (reported_error_.ok()) {
+    reported_error_ = workers_.FirstError();
+    if (!reported_error_.ok()) {
+      Print({{"event", "error"}, {"message", "a worker could not start: " + reported_error_.ToString()}});
+    }
+  }
+}
+
+int Service::PrintSummary() {
+  (void)job_.TakeInterval();
+  PrintProblems();
+  const ycsb::Measurements total = job_.Total();
+  const std::vector<double> percentiles = total.Latencies().PercentilesNs({50, 99, 99.9});
+  ordered_json json = {{"event", "summary"},
+                       {"end", end_},
+                       {"time_s", SecondsSince(start_ns_)},
+                       {"ops", total.operations},
+                       {"errors", total.failed_operations},
+                       {"verified", total.verified},
+                       {"mismatches", total.mismatches},
+                       {"p50_us", percentiles[0] / 1000},
+                       {"p99_us", percentiles[1] / 1000},
+                       {"p99.9_us", percentiles[2] / 1000}};
+  const kvs::ClientStats stats = workers_.EndedClientStats();
+  json["client_stats"] = {{"operations", stats.operations},
+                          {"round_trips", stats.round_trips},
+                          {"cas_failures", stats.cas_failures},
+                          {"restarts", stats.restarts},
+                          {"splits", stats.splits}};
+  json["workers"] = ordered_json::array();
+  for (const WorkerRecord& worker : workers_.Records()) {
+    json["workers"].push_back({{"worker", worker.worker},
+                               {"wanted_s", static_cast<double>(worker.wanted_ns - start_ns_) / kNsPerS},
+                               {"thread_us", PartUs(worker.wanted_ns, worker.thread_ns)},
+                               {"client_us", PartUs(worker.thread_ns, worker.client_ns)},
+                               {"first_reply_us", PartUs(worker.client_ns, worker.first_reply_ns)},
+                               {"total_us", PartUs(worker.wanted_ns, worker.first_reply_ns)},
+                               {"drain_us", PartUs(worker.retired_ns, worker.ended_ns)}});
+  }
+  Print(json);
+  const bool good = total.failed_operations == 0 && total.mismatches == 0 && reported_error_.ok();
+  return good ? 0 : cli::kExitFailure;
+}
+
+int Service::Run() {
+  start_ns_ = last_status_ns_ = krcore::RealClock()->NowNs();
+  if (const Status status = workers_.AddWorkers(options_.workers); !status.ok()) return cli::Fail(status);
+  Print({{"event", "ready"}, {"pid", getpid()}, {"workers", workers_.active()}});
+  int64_t next_status_ns = start_ns_ + kNsPerS;
+  while (true) {
+    const int64_t to_status_ms =
+        options_.json_status ? (next_status_ns - krcore::RealClock()->NowNs()) / 1'000'000 : kLookMs;
+    Wait(static_cast<int>(std::clamp<int64_t>(to_status_ms, 0, kLookMs)));
+    PrintProblems();
+    if (options_.json_status && krcore::RealClock()->NowNs() >= next_status_ns) {
+      next_status_ns = std::max(next_status_ns + kNsPerS, krcore::RealClock()->NowNs());
+      PrintStatus();
+    }
+    if (cli::StopSignal::Requested())
+      end_ = "signal";
+    else if (quit_)
+      end_ = "quit";
+    else if (options_.duration_s > 0 && SecondsSince(start_ns_) >= options_.duration_s)
+      end_ = "duration";
+    else if (job_.gave_up())
+      end_ = "too many failures";
+    else if (!(job_.exhausted() && workers_.running() == 0)) {
+      // Nobody could start: there is nothing to wait for, unless someone can still ask for workers.
+      if (reported_error_.ok() || workers_.running() > 0 || input_ != -1) continue;
+      end_ = "no worker could start";
+    }
+    break;
+  }
+  job_.Stop();
+  workers_.RetireWorkers(std::numeric_limits<uint32_t>::max());
+  workers_.WaitForAll();  // ends because every operation has a deadline
+  return PrintSummary();
+}
+
+}  // namespace computenode

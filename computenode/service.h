@@ -1,0 +1,51 @@
+// Service: a compute node's main loop: workers, the control channel, status lines, and the summary at the end.
+//
+// Thread safety: main thread only.
+#ifndef COMPUTENODE_SERVICE_H_
+#define COMPUTENODE_SERVICE_H_
+
+#include <cstdint>
+#include <string>
+
+#include "computenode/control.h"
+#include "computenode/elastic_workers.h"
+#include "computenode/options.h"
+#include "kvs/client.h"
+#include "ycsb/job.h"
+#include "ycsb/measurements.h"
+
+namespace computenode {
+
+class Service {
+ public:
+  // Commands are read from the descriptor `input`, answers written to stdout.
+  Service(kvs::Store& store, const Options& options, int input);
+
+  // Until the work is done, the duration is over, `quit`, or a stop signal; then drains. Returns the exit status.
+  int Run();
+
+ private:
+  // Sleeps until there is input, a stop signal, or `timeout_ms` is over. Handles the input.
+  void Wait(int timeout_ms);
+  void ReadInput();
+  void Obey(const std::string& line);
+  void PrintStatus();
+  void PrintProblems();
+  int PrintSummary();
+  double SecondsSince(int64_t start_ns) const;
+
+  const Options& options_;
+  ycsb::WorkloadJob job_;
+  ElasticWorkers workers_;
+  int input_;  // -1 once it has ended
+  LineReader lines_;
+  bool quit_ = false;
+  const char* end_ = "finished";
+  int64_t start_ns_ = 0;
+  int64_t last_status_ns_ = 0;
+  Status reported_error_;
+};
+
+}  // namespace computenode
+
+#endif  // COMPUTENODE_SERVICE_H_

@@ -1,0 +1,259 @@
+// Fabrics of the software RNIC as files: names, modes, room, adoption, and what is cleaned when.
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+
+#include <algorithm>
+
+#include "krcore/rnic/sw/shm_file.h"
+#include "tests/rnic/harness.h"
+#include "tests/rnic/sw_child.h"
+
+namespace krcore::rnic::testing {
+namespace {
+
+std::vector<std::string> Files(const std::string& fabric) { return sw::ListShm(sw::FabricPrefix(fabric)); }
+
+Result<std::unique_ptr<Device>> OpenNode(const std::string& fabric, NodeId node, bool create) {
+  return OpenDevice({.fabric = fabric, .node = node, .create_fabric = create});
+}
+
+void FillAndDie(Child::Self& self, const std::string& fabric, NodeId node, const AllocOptions& options) {
+  auto device = OpenNode(fabric, node, true).value();
+  auto memory = device->AllocMemory(8192, options).value();
+  std::memset(memory->bytes().data(), 'k', 8192);
+  self.Ready();
+  self.Sleep();
+}
+
+TEST(SwFabric, UnknownProviderNamesTheKnownOnes) {
+  const auto opened = OpenDevice({.provider = "carrier-pigeon", .fabric = "x"});
+  EXPECT_EQ(opened.status().code(), StatusCode::kUnsupported);
+  EXPECT_NE(opened.status().message().find("sw"), std::string_view::npos);
+  EXPECT_EQ(ProviderNames().front(), "sw");
+}
+
+TEST(SwFabric, MissingFabricIsNotFound) {
+  for (const char* prefix : {"", "inproc:"}) {
+    EXPECT_EQ(OpenNode(UniqueFabric(prefix), 1, false).status().code(), StatusCode::kNotFound);
+  }
+}
+
+TEST(SwFabric, MalformedNamesAreRefused) {
+  for (const std::string& name : {std::string(), std::string("a/b"), std::string("a.b"), std::string(41, 'x')}) {
+    EXPECT_EQ(OpenNode(name, 1, true).status().code(), StatusCode::kInvalidArgument) << name;
+  }
+}
+
+TEST(SwFabric, FilesArePrivateAndGoneAfterACleanClose) {
+  const std::string fabric = UniqueFabric("");
+  {
+    Endpoint a({"", "sw", ""}, fabric, 1, true), b({"", "sw", ""}, fabric, 2, false);
+    auto kept = a.device->AllocMemory(4096, {.name = "named"}).value();
+    Link link(&a, &b, Transport::kRc, 64, 8);
+    EXPECT_GE(Files(fabric).size(), 6U);
+    for (const std::string& name : Files(fabric)) {
+      struct stat info {};
+      ASSERT_EQ(stat((std::string(sw::kShmDirectory) + "/" + name).c_str(), &info), 0);
+      EXPECT_EQ(info.st_mode & 0777, 0600U) << name;
+    }
+  }
+  EXPECT_TRUE(Files(fabric).empty());
+}
+
+TEST(SwFabric, InprocLeavesNothingInTheFileSystem) {
+  const size_t before = sw::ListShm(sw::UserPrefix() + "inproc").size();
+  Endpoint a({"", "sw", ""}, UniqueFabric("inproc:"), 1, true);
+  EXPECT_EQ(sw::ListShm(sw::UserPrefix() + "inproc").size(), before);
+}
+
+TEST(SwFabric, NodeIdOfALivingDeviceIsTakenAndTheMessageNamesItsProcess) {
+  for (const char* prefix : {"", "inproc:"}) {
+    const std::string fabric = UniqueFabric(prefix);
+    auto device = OpenNode(fabric, 7, true).value();
+    const auto second = OpenNode(fabric, 7, true);
+    EXPECT_EQ(second.status().code(), StatusCode::kExists);
+    EXPECT_NE(second.status().message().find(std::to_string(getpid())), std::string_view::npos);
+    device.reset();
+    EXPECT_TRUE(OpenNode(fabric, 7, true).ok());
+  }
+}
+
+TEST(SwFabric, DynamicNodeIdsAreDistinctAndAboveTheMemoryNodes) {
+  const std::string fabric = UniqueFabric("inproc:");
+  auto first = OpenNode(fabric, kNoNode, true).value();
+  auto second = OpenNode(fabric, kNoNode, true).value();
+  EXPECT_GE(first->address().node, kFirstDynamicNode);
+  EXPECT_NE(first->address().node, second->address().node);
+}
+
+TEST(SwFabric, SuccessorsDifferInIncarnation) {
+  const std::string fabric = UniqueFabric("");
+  auto other = OpenNode(fabric, 1, true).value();
+  auto first = OpenNode(fabric, 2, false).value();
+  const DeviceAddress old = first->address();
+  first.reset();
+  auto second = OpenNode(fabric, 2, false).value();
+  EXPECT_NE(second->address().incarnation, old.incarnation);
+  EXPECT_EQ(other->QueryPeer(old), PeerState::kDead);
+  EXPECT_EQ(other->QueryPeer(second->address()), PeerState::kAlive);
+}
+
+TEST(SwFabric, MoreMemoryThanThereIsIsAClearErrorAndLeavesNothing) {
+  const std::string fabric = UniqueFabric("");
+  auto device = OpenNode(fabric, 1, true).value();
+  const size_t files = Files(fabric).size();
+  struct statvfs info {};
+  ASSERT_EQ(statvfs(sw::kShmDirectory, &info), 0);
+  const auto memory = device->AllocMemory(info.f_blocks * info.f_frsize + 4096, {.name = "big"});
+  EXPECT_EQ(memory.status().code(), StatusCode::kOutOfMemory);
+  EXPECT_NE(memory.status().message().find(sw::kShmDirectory), std::string_view::npos);
+  EXPECT_EQ(device->AllocMemory(~size_t{0}, {}).status().code(), StatusCode::kOutOfMemory);
+  EXPECT_EQ(device->AllocMemory(0, {}).status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(Files(fabric).size(), files);
+}
+
+TEST(SwFabric, MemoryIsZeroedAlignedAndCollapsible) {
+  for (const char* prefix : {"", "inproc:"}) {
+    auto device = OpenNode(UniqueFabric(prefix), 1, true).value();
+    auto memory = device->AllocMemory(sw::kHugePageBytes * 2 + 100, {}).value();
+    EXPECT_EQ(memory->bytes().size(), sw::kHugePageBytes * 2 + 100);
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(memory->bytes().data()) % sw::kHugePageBytes, 0U);
+    EXPECT_FALSE(memory->adopted());
+    EXPECT_TRUE(
+        std::all_of(memory->bytes().begin(), memory->bytes().end(), [](std::byte b) { return b == std::byte{0}; }));
+    memory->bytes()[sw::kHugePageBytes] = std::byte{9};
+    const Status collapsed = memory->CollapseToHugePages(0, memory->bytes().size());
+    EXPECT_TRUE(collapsed.ok() || collapsed == StatusCode::kUnsupported) << collapsed.ToString();
+    EXPECT_EQ(memory->bytes()[sw::kHugePageBytes], std::byte{9});
+    EXPECT_EQ(memory->CollapseToHugePages(1, memory->bytes().size()).code(), StatusCode::kInvalidArgument);
+  }
+}
+
+TEST(SwFabric, NamedMemoryOfAKilledDeviceIsAdoptedByItsSuccessor) {
+  const std::string fabric = UniqueFabric("");
+  {
+    Child child([&](Child::Self& self) { FillAndDie(self, fabric, 5, {.name = "pool"}); });
+    ASSERT_TRUE(child.WaitReady());
+    child.Kill();
+  }
+  EXPECT_EQ(OpenNode(fabric, 5, false).status().code(), StatusCode::kNotFound);
+  {
+    // A passer-by reclaims the rest, not the named memory.
+    auto other = OpenNode(fabric, 6, true).value();
+    EXPECT_FALSE(other->AllocMemory(8192, {.name = "pool"}).value()->adopted());
+  }
+  auto device = OpenNode(fabric, 5, true).value();
+  EXPECT_EQ(device->AllocMemory(1 << 20, {.name = "pool"}).status().code(), StatusCode::kInvalidArgument);
+  auto memory = device->AllocMemory(8192, {.name = "pool"}).value();
+  EXPECT_TRUE(memory->adopted());
+  EXPECT_EQ(memory->bytes()[8191], std::byte{'k'});
+  EXPECT_EQ(device->AllocMemory(8192, {.name = "pool"}).status().code(), StatusCode::kExists);
+  memory.reset();
+  EXPECT_FALSE(device->AllocMemory(8192, {.name = "pool"}).value()->adopted());
+  device.reset();
+  EXPECT_TRUE(Files(fabric).empty());
+}
+
+TEST(SwFabric, KeptMemoryOutlivesACleanCloseUntilItIsCleaned) {
+  for (const char* prefix : {"", "inproc:"}) {
+    const std::string fabric = UniqueFabric(prefix);
+    const AllocOptions options{.name = "pool", .keep_on_close = true};
+    {
+      auto device = OpenNode(fabric, 5, true).value();
+      device->AllocMemory(8192, options).value()->bytes()[1] = std::byte{7};
+    }
+    EXPECT_EQ(OpenNode(fabric, 5, false).status().code(), StatusCode::kNotFound);
+    {
+      auto device = OpenNode(fabric, 5, true).value();
+      auto memory = device->AllocMemory(8192, options).value();
+      EXPECT_TRUE(memory->adopted());
+      EXPECT_EQ(memory->bytes()[1], std::byte{7});
+      memory.reset();
+      // Asked for without "keep", it goes at last.
+      EXPECT_TRUE(device->AllocMemory(8192, {.name = "pool"}).value()->adopted());
+      EXPECT_FALSE(device->AllocMemory(8192, {.name = "pool"}).value()->adopted());
+    }
+  }
+}
+
+TEST(SwFabric, CleaningSparesTheLivingAndTheKept) {
+  const std::string stale = UniqueFabric(""), kept = UniqueFabric(""), living = UniqueFabric("");
+  {
+    Child child([&](Child::Self& self) { FillAndDie(self, stale, 5, {.name = "pool"}); });
+    ASSERT_TRUE(child.WaitReady());
+    child.Kill();
+  }
+  {
+    auto device = OpenNode(kept, 5, true).value();
+    (void)device->AllocMemory(8192, {.name = "pool", .keep_on_close = true}).value();
+  }
+  auto device = OpenNode(living, 1, true).value();
+  for (const std::string& fabric : {stale, kept, living}) {
+    auto report = CleanStaleFabrics("sw", fabric, false);
+    ASSERT_TRUE(report.ok()) << report.status().ToString();
+    EXPECT_EQ(report->removed.size(), fabric == stale ? 1U : 0U);
+  }
+  EXPECT_TRUE(Files(stale).empty());
+  EXPECT_FALSE(Files(kept).empty());
+  EXPECT_FALSE(Files(living).empty());
+  EXPECT_EQ(CleanStaleFabrics("sw", kept, true).value().removed, std::vector<std::string>{kept});
+  EXPECT_TRUE(Files(kept).empty());
+  EXPECT_TRUE(OpenNode(living, 2, false).ok());
+}
+
+TEST(SwFabric, ALinkOrForeignModeInPlaceOfTheControlFileIsRefused) {
+  const std::string fabric = UniqueFabric("");
+  const std::string path = std::string(sw::kShmDirectory) + "/" + sw::FabricPrefix(fabric) + "ctl";
+  ASSERT_EQ(symlink("/etc/passwd", path.c_str()), 0);
+  EXPECT_FALSE(OpenNode(fabric, 1, true).ok());
+  ASSERT_EQ(unlink(path.c_str()), 0);
+  const int fd = open(path.c_str(), O_CREAT | O_RDWR, 0600);
+  ASSERT_GE(fd, 0);
+  ASSERT_EQ(fchmod(fd, 0666), 0);
+  close(fd);
+  EXPECT_EQ(OpenNode(fabric, 1, true).status().code(), StatusCode::kPermissionDenied);
+  ASSERT_EQ(unlink(path.c_str()), 0);
+}
+
+TEST(SwFabric, ManyProcessesMayCreateJoinAndLeaveAtOnce) {
+  const std::string fabric = UniqueFabric("");
+  const auto come_and_go = [&](Child::Self&) {
+    for (int i = 0; i < 50; ++i) {
+      auto device = OpenNode(fabric, kNoNode, true);
+      EXPECT_TRUE(device.ok()) << device.status().ToString();
+    }
+  };
+  {
+    Child first(come_and_go), second(come_and_go), third(come_and_go);
+    EXPECT_EQ(first.Wait(), 0);
+    EXPECT_EQ(second.Wait(), 0);
+    EXPECT_EQ(third.Wait(), 0);
+  }
+  EXPECT_TRUE(Files(fabric).empty());
+}
+
+TEST(SwFabric, EveryTableHasAClearLimit) {
+  Endpoint a({"", "sw", ""}, UniqueFabric("inproc:"), 1, true);
+  std::vector<std::unique_ptr<Mr>> mrs;
+  std::vector<std::unique_ptr<Qp>> qps;
+  Status status;
+  while (status.ok()) {
+    auto mr = a.pd->RegisterMemory(a.memory->bytes().data(), 64, kLocalWrite);
+    status = mr.status();
+    if (mr.ok()) mrs.push_back(*std::move(mr));
+  }
+  EXPECT_EQ(status.code(), StatusCode::kOutOfMemory);
+  EXPECT_GE(mrs.size(), 1000U);
+  status = {};
+  while (status.ok()) {
+    auto qp = a.pd->CreateQp({.send_cq = a.cq.get()});
+    status = qp.status();
+    if (qp.ok()) qps.push_back(*std::move(qp));
+  }
+  EXPECT_EQ(status.code(), StatusCode::kOutOfMemory);
+  EXPECT_GE(qps.size(), 1000U);
+}
+
+}  // namespace
+}  // namespace krcore::rnic::testing

@@ -1,0 +1,256 @@
+// Several processes on one fabric of the software RNIC, and what kill -9 leaves of it.
+#include "krcore/rnic/sw/inbox.h"
+#include "krcore/rnic/sw/peer.h"
+#include "krcore/rnic/sw/shm_file.h"
+#include "tests/rnic/harness.h"
+#include "tests/rnic/sw_child.h"
+
+namespace krcore::rnic::testing {
+namespace {
+
+const Provider kShm{"SwShm", "sw", ""};
+
+// What an initiator needs of a target, published as a record.
+struct TargetInfo {
+  DeviceAddress device;
+  uint64_t addr;
+  uint32_t rkey;
+  uint32_t dct;
+};
+
+struct Target {
+  Target(const std::string& fabric, NodeId node, bool create, uint32_t rq_depth = 0)
+      : endpoint(kShm, fabric, node, create), dct(endpoint.MakeDct(rq_depth)) {
+    const TargetInfo info{endpoint.device->address(), endpoint.Addr(), endpoint.mr->rkey(), dct->num()};
+    KRCORE_EXPECT_OK(endpoint.device->PublishRecord("target", std::as_bytes(std::span(&info, 1))));
+  }
+  Endpoint endpoint;
+  std::unique_ptr<Dct> dct;
+};
+
+struct Initiator {
+  Initiator(const std::string& fabric, NodeId node) : endpoint(kShm, fabric, node, false), qp(endpoint.MakeReadyDci()) {
+    const std::vector<std::byte> record = endpoint.device->LookupRecord("target").value();
+    std::memcpy(&info, record.data(), sizeof(info));
+    address = endpoint.device->CreateAddressHandle(info.device).value();
+  }
+  SendWr Wr(Opcode opcode, const Sge* sge, size_t offset) const {
+    SendWr wr;
+    wr.sg_list = sge;
+    wr.num_sge = 1;
+    wr.opcode = opcode;
+    wr.remote_addr = info.addr + offset;
+    wr.rkey = info.rkey;
+    wr.ah = address.get();
+    wr.remote_qpn = info.dct;
+    wr.dc_key = kDcKey;
+    return wr;
+  }
+  WcStatus Run(const SendWr& wr) {
+    KRCORE_EXPECT_OK(qp->PostSend({&wr, 1}, nullptr));
+    return endpoint.Next().status;
+  }
+  Endpoint endpoint;
+  TargetInfo info{};
+  std::unique_ptr<AddressHandle> address;
+  std::unique_ptr<Qp> qp;
+};
+
+size_t FilesOf(const std::string& fabric) { return sw::ListShm(sw::FabricPrefix(fabric)).size(); }
+
+TEST(SwProcesses, FetchAddsOfTwoProcessesSumUpWithoutTheTargetsCpu) {
+  constexpr int kAdds = 20000;
+  const std::string fabric = UniqueFabric("");
+  Target target(fabric, 1, true);
+  const auto add = [&](Child::Self&) {
+    Initiator initiator(fabric, kNoNode);
+    const Sge sge = initiator.endpoint.Local(0, 8);
+    SendWr wr = initiator.Wr(Opcode::kFetchAdd, &sge, 0);
+    wr.compare_add = 1;
+    for (int i = 0; i < kAdds; ++i) EXPECT_EQ(initiator.Run(wr), WcStatus::kSuccess);
+  };
+  Child first(add), second(add);
+  EXPECT_EQ(first.Wait(), 0);
+  EXPECT_EQ(second.Wait(), 0);
+  EXPECT_EQ(target.endpoint.Word(), 2U * kAdds);
+}
+
+TEST(SwProcesses, KilledTargetIsReportedDeadAndItsInitiatorsGetRetryExceeded) {
+  const std::string fabric = UniqueFabric("");
+  Child child([&](Child::Self& self) {
+    Target target(fabric, 1, true);
+    self.Ready();
+    self.Sleep();
+  });
+  ASSERT_TRUE(child.WaitReady());
+  Initiator initiator(fabric, 2);
+  const Sge sge = initiator.endpoint.Local(0, 8);
+  const SendWr wr = initiator.Wr(Opcode::kRead, &sge, 0);
+  EXPECT_EQ(initiator.Run(wr), WcStatus::kSuccess);
+  EXPECT_EQ(initiator.endpoint.device->QueryPeer(initiator.info.device), PeerState::kAlive);
+  child.Kill();
+  EXPECT_EQ(initiator.endpoint.device->LookupRecord("target").status().code(), StatusCode::kNotFound);
+  EXPECT_EQ(initiator.endpoint.device->QueryPeer(initiator.info.device), PeerState::kDead);
+  EXPECT_EQ(initiator.Run(wr), WcStatus::kRetryExceeded);
+}
+
+TEST(SwProcesses, TheDataPathNoticesADeathByItself) {
+  const std::string fabric = UniqueFabric("");
+  Child child([&](Child::Self& self) {
+    Target target(fabric, 1, true);
+    self.Ready();
+    self.Sleep();
+  });
+  ASSERT_TRUE(child.WaitReady());
+  Initiator initiator(fabric, 2);
+  const Sge sge = initiator.endpoint.Local(0, 8);
+  const SendWr wr = initiator.Wr(Opcode::kRead, &sge, 0);
+  EXPECT_EQ(initiator.Run(wr), WcStatus::kSuccess);
+  child.Kill();
+  WcStatus status = WcStatus::kSuccess;
+  for (int i = 0; i < 100'000'000 && status == WcStatus::kSuccess; ++i) status = initiator.Run(wr);
+  EXPECT_EQ(status, WcStatus::kRetryExceeded);
+}
+
+TEST(SwProcesses, InitiatorsKilledInTrafficLeaveAllUsableAndNothingBehind) {
+  const std::string fabric = UniqueFabric("");
+  {
+    Target target(fabric, 1, true, 64);
+    Endpoint& endpoint = target.endpoint;
+    const Sge in = endpoint.Local(1024, 64);
+    for (uint64_t i = 0; i < 64; ++i) {
+      const RecvWr recv{i, &in, 1};
+      KRCORE_EXPECT_OK(target.dct->PostRecv({&recv, 1}, nullptr));
+    }
+    const size_t files = FilesOf(fabric);
+    const auto drain = [&] {
+      size_t count = 0;
+      Completion done;
+      while (endpoint.cq->Poll({&done, 1}) == 1) {
+        const RecvWr recv{done.wr_id, &in, 1};
+        KRCORE_EXPECT_OK(target.dct->PostRecv({&recv, 1}, nullptr));
+        ++count;
+      }
+      return count;
+    };
+    for (int round = 0; round < 20; ++round) {
+      Child child([&](Child::Self& self) {
+        Initiator initiator(fabric, kNoNode);
+        const Sge sge = initiator.endpoint.Local(0, 64), word = initiator.endpoint.Local(0, 8);
+        SendWr wrs[] = {initiator.Wr(Opcode::kWrite, &sge, 64), initiator.Wr(Opcode::kFetchAdd, &word, 0),
+                        initiator.Wr(Opcode::kSend, &sge, 0)};
+        wrs[1].compare_add = 1;
+        self.Ready();
+        for (;;) {
+          (void)initiator.qp->PostSend(wrs, nullptr);
+          Completion done[8];
+          initiator.endpoint.cq->Poll(done);
+          if (initiator.qp->state() != QpState::kErr) continue;
+          (void)initiator.qp->ToReset();
+          ConnectRc(*initiator.qp, *initiator.qp, *initiator.endpoint.device, 0);
+        }
+      });
+      ASSERT_TRUE(child.WaitReady());
+      // Some rounds later than others, so that the kill falls anywhere.
+      for (size_t received = 0; received < static_cast<size_t>(round) * 50;) received += drain();
+      child.Kill();
+    }
+    Child last([&](Child::Self&) {
+      Initiator initiator(fabric, 77);
+      const Sge sge = initiator.endpoint.Local(0, 64);
+      EXPECT_EQ(initiator.Run(initiator.Wr(Opcode::kWrite, &sge, 64)), WcStatus::kSuccess);
+    });
+    EXPECT_EQ(last.Wait(), 0);
+    EXPECT_EQ(FilesOf(fabric), files);  // the last one reclaimed what the killed ones had
+    for (int i = 0; i < 100'000; ++i) drain();
+    for (uint64_t i = 0; i < 64; ++i) {
+      Initiator initiator(fabric, kNoNode);
+      const Sge sge = initiator.endpoint.Local(0, 8);
+      ASSERT_EQ(initiator.Run(initiator.Wr(Opcode::kSend, &sge, 0)), WcStatus::kSuccess)
+          << "receive lost, message " << i;
+      ASSERT_EQ(endpoint.Next().status, WcStatus::kSuccess);
+    }
+  }
+  EXPECT_EQ(FilesOf(fabric), 0U);
+}
+
+TEST(SwProcesses, SenderThatDiesBetweenClaimAndPublishDoesNotBlockTheQueue) {
+  const std::string fabric = UniqueFabric("");
+  Target target(fabric, 1, true, 4);
+  const Sge in = target.endpoint.Local(0, 64);
+  for (uint64_t i = 0; i < 2; ++i) {
+    const RecvWr recv{i, &in, 1};
+    KRCORE_EXPECT_OK(target.dct->PostRecv({&recv, 1}, nullptr));
+  }
+  const DeviceAddress address = target.endpoint.device->address();
+  const uint32_t number = target.dct->num();
+  Child child([&](Child::Self& self) {
+    auto joined = sw::Fabric::Join({.fabric = fabric}).value();
+    sw::PeerCache peers(joined.get());
+    auto peer = peers.Get(address).value();
+    const sw::QpEntry& entry = peer->tables().qps[sw::QpIndex(number)];
+    auto mapping = peer->MapSegment(entry.inbox_segment, entry.inbox_serial);
+    auto& inbox = *reinterpret_cast<sw::InboxHeader*>(mapping->addr());
+    if (sw::ClaimSlot(inbox, joined->incarnation()).slot != nullptr) self.Ready();
+    self.Sleep();
+  });
+  ASSERT_TRUE(child.WaitReady());
+  Initiator initiator(fabric, 2);
+  initiator.endpoint.Word() = 4711;
+  const Sge out = initiator.endpoint.Local(0, 8);
+  EXPECT_EQ(initiator.Run(initiator.Wr(Opcode::kSend, &out, 0)), WcStatus::kSuccess);
+  Completion none;
+  for (int i = 0; i < 10'000; ++i) ASSERT_EQ(target.endpoint.cq->Poll({&none, 1}), 0U) << "overtook a living sender";
+  child.Kill();
+  const Completion got = target.endpoint.Next();
+  EXPECT_EQ(got.status, WcStatus::kSuccess);
+  EXPECT_EQ(got.wr_id, 1U);
+  EXPECT_EQ(target.endpoint.Word(), 4711U);
+  // The receive that the dead one had claimed serves the next message.
+  EXPECT_EQ(initiator.Run(initiator.Wr(Opcode::kSend, &out, 0)), WcStatus::kSuccess);
+  EXPECT_EQ(target.endpoint.Next().wr_id, 0U);
+}
+
+TEST(SwProcesses, AForkedChildDoesNotKeepItsDeadParentAlive) {
+  const std::string fabric = UniqueFabric("");
+  Endpoint observer(kShm, fabric, 1, true);
+  int pipe_fds[2];
+  ASSERT_EQ(pipe(pipe_fds), 0);
+  pid_t grandchild = 0;
+  {
+    Child child([&](Child::Self& self) {
+      Target target(fabric, 2, false);
+      const pid_t forked = fork();
+      if (forked == 0) {
+        // It reports itself, so that what its fork does to locks is over.
+        const pid_t own = getpid();
+        if (write(pipe_fds[1], &own, sizeof(own)) != sizeof(own)) _exit(2);
+        self.Ready();
+      }
+      self.Sleep();
+    });
+    ASSERT_TRUE(child.WaitReady());
+    ASSERT_EQ(read(pipe_fds[0], &grandchild, sizeof(grandchild)), static_cast<ssize_t>(sizeof(grandchild)));
+    TargetInfo info;
+    std::memcpy(&info, observer.device->LookupRecord("target").value().data(), sizeof(info));
+    EXPECT_EQ(observer.device->QueryPeer(info.device), PeerState::kAlive);
+    child.Kill();
+    EXPECT_EQ(observer.device->QueryPeer(info.device), PeerState::kDead);
+  }
+  kill(grandchild, SIGKILL);
+  close(pipe_fds[0]);
+  close(pipe_fds[1]);
+}
+
+TEST(SwProcesses, AForkedChildsDestructorsLeaveTheParentsDeviceAlone) {
+  const std::string fabric = UniqueFabric("");
+  auto target = std::make_unique<Target>(fabric, 1, true);
+  Child child([&](Child::Self&) { target.reset(); });
+  EXPECT_EQ(child.Wait(), 0);
+  Initiator initiator(fabric, 2);
+  const Sge sge = initiator.endpoint.Local(0, 8);
+  EXPECT_EQ(initiator.Run(initiator.Wr(Opcode::kRead, &sge, 0)), WcStatus::kSuccess);
+}
+
+}  // namespace
+}  // namespace krcore::rnic::testing

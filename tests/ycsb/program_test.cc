@@ -1,0 +1,198 @@
+// The real programs, on a real fabric of several processes.
+#include "tests/support/program.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdio>
+#include <fstream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+namespace ycsb {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing_support::Finished;
+using ::testing_support::Program;
+using ::testing_support::RunProgram;
+using ::testing_support::TestFabric;
+
+std::string WorkloadFile(const std::string& letter) {
+  return testing_support::SourceDir() + "ycsb/workloads/workload" + letter;
+}
+
+// A fabric with one memory node.
+class ProgramTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    memnode_ = std::make_unique<Program>("memnode", std::vector<std::string>{fabric_.flag(), "--node=1", "--memory=64M",
+                                                                             "--metaserver", "--hugepages=off"});
+    ASSERT_NE(memnode_->WaitForLine("ready"), "") << memnode_->Output();
+  }
+  void TearDown() override {
+    if (memnode_) {
+      EXPECT_EQ(memnode_->Stop(), 0) << memnode_->Output();
+    }
+  }
+  Finished Ycsb(const std::string& phase, const std::string& letter, std::vector<std::string> more = {}) {
+    std::vector<std::string> args = {phase, fabric_.flag(), "-P", WorkloadFile(letter), "-p", "recordcount=20000"};
+    args.insert(args.end(), more.begin(), more.end());
+    return RunProgram("ycsb", args);
+  }
+
+  TestFabric fabric_;
+  std::unique_ptr<Program> memnode_;
+};
+
+TEST_F(ProgramTest, EveryWorkloadRunsOnWhatWasLoaded) {
+  const Finished load = Ycsb("load", "a", {"--workers=2"});
+  ASSERT_EQ(load.status, 0) << load.err;
+  EXPECT_THAT(load.out, HasSubstr("[INSERT], Return=OK, 20000\n"));
+  EXPECT_THAT(load.out, HasSubstr("[OVERALL], DataSize(bytes), 2320000\n"));
+  for (const char* letter : {"a", "b", "c", "d", "f"}) {
+    const Finished run = Ycsb("run", letter, {"-p", "operationcount=20000", "--workers=2"});
+    EXPECT_EQ(run.status, 0) << letter << ": " << run.err;
+    EXPECT_THAT(run.out, HasSubstr("[OVERALL], Operations, 20000\n"));
+    EXPECT_THAT(run.out, HasSubstr("[VERIFY], Return=UNEXPECTED_STATE, 0\n"));
+  }
+}
+
+TEST_F(ProgramTest, APlantedMismatchMakesTheRunFail) {
+  ASSERT_EQ(Ycsb("load", "c", {"--plant_mismatch"}).status, 0);
+  const Finished run = Ycsb("run", "c", {"-p", "operationcount=20000"});
+  EXPECT_EQ(run.status, 1);
+  EXPECT_THAT(run.err, HasSubstr("MISMATCH at key user"));
+  EXPECT_THAT(run.err, HasSubstr("values were wrong"));
+}
+
+TEST_F(ProgramTest, JsonGoesToItsFile) {
+  ASSERT_EQ(Ycsb("load", "c").status, 0);
+  const std::string path = ::testing::TempDir() + fabric_.name() + ".json";
+  ASSERT_EQ(Ycsb("run", "c", {"-p", "operationcount=1000", "--json=" + path, "--seed=5"}).status, 0);
+  std::ifstream file(path);
+  const auto json = nlohmann::json::parse(file);
+  EXPECT_EQ(json["operations"], 1000);
+  EXPECT_EQ(json["seed"], 5);
+  EXPECT_EQ(json["flags"]["fabric"], fabric_.name());
+  EXPECT_GT(json["client_stats"]["round_trips"], 0);
+  std::remove(path.c_str());
+}
+
+TEST_F(ProgramTest, CtrlCEndsWithAReportAndStatus130) {
+  ASSERT_EQ(Ycsb("load", "c").status, 0);
+  Program run("ycsb",
+              {"run", fabric_.flag(), "-P", WorkloadFile("c"), "-p", "recordcount=20000", "-p", "operationcount=0"});
+  ASSERT_NE(run.WaitForLogLine("current ops/sec"), "") << run.Output();
+  run.Signal(SIGINT);
+  EXPECT_EQ(run.Wait(), 130) << run.Output();
+  EXPECT_THAT(run.out(), HasSubstr("[OVERALL], End, interrupted\n"));
+}
+
+TEST_F(ProgramTest, RunningWithoutLoadingSaysWhatIsMissing) {
+  const Finished run = Ycsb("run", "c", {"-p", "operationcount=100"});
+  EXPECT_EQ(run.status, 1);
+  EXPECT_THAT(run.out, HasSubstr("[READ], Return=NOT_FOUND, 100\n"));
+  EXPECT_THAT(run.err, HasSubstr("run 'ycsb load' first"));
+}
+
+TEST_F(ProgramTest, LoadingTwiceSaysOverwrite) {
+  ASSERT_EQ(Ycsb("load", "c").status, 0);
+  const Finished again = Ycsb("load", "c");
+  EXPECT_EQ(again.status, 1);
+  EXPECT_THAT(again.err, HasSubstr("--overwrite"));
+  EXPECT_EQ(Ycsb("load", "c", {"--overwrite"}).status, 0);
+}
+
+TEST_F(ProgramTest, AKilledMemoryNodeEndsTheRunWithAClearError) {
+  ASSERT_EQ(Ycsb("load", "a").status, 0);
+  Program run("ycsb",
+              {"run", fabric_.flag(), "-P", WorkloadFile("a"), "-p", "recordcount=20000", "-p", "operationcount=0"});
+  ASSERT_NE(run.WaitForLogLine("current ops/sec"), "") << run.Output();
+  memnode_->Kill();
+  memnode_ = nullptr;
+  EXPECT_EQ(run.Wait(), 1) << run.Output();
+  EXPECT_THAT(run.err(), HasSubstr("memory node 1"));
+  EXPECT_EQ(RunProgram("memnode", {fabric_.flag(), "--clean"}).status, 0);
+}
+
+TEST_F(ProgramTest, ComputenodeServesUntilSigtermAndDrains) {
+  ASSERT_EQ(Ycsb("load", "b").status, 0);
+  Program node("computenode", {fabric_.flag(), "-P", WorkloadFile("b"), "-p", "recordcount=20000", "-p",
+                               "operationcount=0", "--workers=2", "--json_status"});
+  const std::string status = node.WaitForLine("\"event\":\"status\"");
+  ASSERT_NE(status, "") << node.Output();
+  EXPECT_GT(nlohmann::json::parse(status)["ops"], 0);
+  node.Signal(SIGTERM);
+  EXPECT_EQ(node.Wait(), 0) << node.Output();
+  const size_t at = node.out().find("{\"event\":\"summary\"");
+  ASSERT_NE(at, std::string::npos) << node.Output();
+  const auto summary = nlohmann::json::parse(node.out().substr(at));
+  EXPECT_EQ(summary["errors"], 0);
+  ASSERT_EQ(summary["workers"].size(), 2u);
+  for (const auto& worker : summary["workers"]) EXPECT_GT(worker["total_us"], 0);
+}
+
+TEST_F(ProgramTest, ComputenodeObeysItsControlChannel) {
+  ASSERT_EQ(Ycsb("load", "b").status, 0);
+  const std::string node = testing_support::ProgramsDir() + "computenode " + fabric_.flag() + " -P " +
+                           WorkloadFile("b") + " -p recordcount=20000 -p operationcount=0 --workers=1";
+  const Finished served = RunProgram(
+      "/bin/sh", {"-c", "(echo workers 3; echo nonsense; echo workers 2; echo status; echo quit) | " + node});
+  EXPECT_EQ(served.status, 0) << served.err;
+  EXPECT_THAT(served.out, HasSubstr("\"before\":1,\"workers\":3}"));
+  EXPECT_THAT(served.out, HasSubstr("\"before\":3,\"workers\":2}"));
+  EXPECT_THAT(served.out, HasSubstr("expected \\\"workers N\\\""));
+  EXPECT_THAT(served.out, HasSubstr("{\"event\":\"status\""));
+  EXPECT_THAT(served.out, HasSubstr("{\"event\":\"summary\",\"end\":\"quit\""));
+}
+
+TEST_F(ProgramTest, AKilledComputenodeHarmsNobody) {
+  ASSERT_EQ(Ycsb("load", "a").status, 0);
+  Program node("computenode", {fabric_.flag(), "-P", WorkloadFile("a"), "-p", "recordcount=20000", "-p",
+                               "operationcount=0", "--json_status"});
+  ASSERT_NE(node.WaitForLine("\"event\":\"status\""), "") << node.Output();
+  node.Kill();
+  const Finished run = Ycsb("run", "c", {"-p", "operationcount=20000", "-p", "requestdistribution=sequential"});
+  EXPECT_EQ(run.status, 0) << run.err;
+}
+
+TEST(ProgramErrors, NameTheFlagAndTheWayOut) {
+  struct Case {
+    std::vector<std::string> args;
+    int status;
+    const char* message;
+  };
+  const std::string c = WorkloadFile("c");
+  for (const Case& one : {Case{{}, 2, "which phase?"}, Case{{"walk", "--fabric=x"}, 2, "expected load or run"},
+                          Case{{"run", "-P", c}, 2, "--fabric"}, Case{{"run", "--fabric=x"}, 2, "recordcount"},
+                          Case{{"run", "--fabric=x", "-P", "/nonexistent"}, 1, "/nonexistent"},
+                          Case{{"run", "--fabric=x", "-P", c, "-p", "recordcount=many"}, 2, "recordcount=many"},
+                          Case{{"run", "--fabric=x", "-P", c, "--workers=0"}, 2, "--workers=0"},
+                          Case{{"run", "--fabric=x", "-P", c, "--in_flight=0"}, 2, "--in_flight=0"},
+                          Case{{"run", "--fabric=x", "-P", WorkloadFile("e")}, 1, "hash table"},
+                          Case{{"run", "--fabric=no-such-fabric-here", "-P", c}, 1, "no-such-fabric-here"},
+                          Case{{"run", "--fabric=x", "-P", c, "--json=/nonexistent/a"}, 2, "--json="}}) {
+    const Finished run = RunProgram("ycsb", one.args);
+    EXPECT_EQ(run.status, one.status) << one.message << ": " << run.err;
+    EXPECT_THAT(run.err, HasSubstr(one.message));
+    EXPECT_THAT(run.out, IsEmpty());
+  }
+}
+
+TEST(ProgramErrors, HelpShowsExamples) {
+  for (const char* program : {"ycsb", "computenode"}) {
+    const Finished help = RunProgram(program, {"--help"});
+    EXPECT_EQ(help.status, 0);
+    EXPECT_THAT(help.out, HasSubstr("examples:"));
+    EXPECT_THAT(help.out, HasSubstr("-P FILE"));
+  }
+}
+
+}  // namespace
+}  // namespace ycsb
