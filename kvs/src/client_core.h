@@ -101,6 +101,10 @@ class ClientCore final : public Client {
   // must hold no address of a block that it did not allocate: afterwards such a block may be reused.
   auto BackOff(Operation& operation);
   bool OutOfTime(Operation& operation);
+  // What an operation that is out of time reports.
+  static StatusCode TimeoutCode(const Operation& operation) {
+    return operation.torn ? StatusCode::kCorrupt : StatusCode::kTimeout;
+  }
   Status UnavailableStatus(const char* what) const;
   // Drives `task` to its end.
   template <typename T>
@@ -155,7 +159,7 @@ class ClientCore final : public Client {
   Task<Step> Unregister();
   Task<void> Maintain();
   Task<Step> ReleaseHeldBlocks();
-  bool MemberJoined(size_t known);
+  bool MemberJoined();
   uint64_t FindDeadStraggler(uint64_t oldest);
   uint64_t OldestEpochInFlight() const;
   Task<Result<TableStats>> CollectTableStats();
@@ -182,6 +186,7 @@ class ClientCore final : public Client {
   bool splitting_ = false;
   std::unordered_map<uint64_t, SeenLock> locks_seen_;  // by table: others' locks that this client waited for
 
+  std::vector<krcore::NodeId> members_;     // memory nodes, as the store knew them last
   std::vector<krcore::NodeId> full_nodes_;  // without a free chunk
   std::array<bool, krcore::kMaxMemoryNode + 1> taking_chunk_{};
 
@@ -220,6 +225,7 @@ inline auto ClientCore::LeaseOperation(std::string_view key) {
       operation->scan.places = PlacesOf(operation->hash, client.geometry_.groups);
       operation->attempt = 0;
       operation->deadline_ns = 0;
+      operation->torn = false;
       operation->own_ins = 0;
       operation->strangers = 0;
       ++client.stats_.operations;

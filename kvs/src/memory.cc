@@ -35,11 +35,14 @@ Task<Step> ClientCore::Allocate(Operation& op, uint64_t bytes, uint64_t alignmen
   bool all_full = false, held = false;
   uint64_t wait_until_reclaimed = 0;
   for (;;) {
-    const std::vector<krcore::NodeId> members = store_.members();
     const size_t turn = memory_->NextTurn();
-    bool waited = false;
-    for (size_t m = 0; m < members.size() && !waited; ++m) {
-      const krcore::NodeId node = members[(turn + m) % members.size()];
+    bool waited = false, unreachable = false;
+    for (size_t m = 0; m < members_.size() && !waited; ++m) {
+      const krcore::NodeId node = members_[(turn + m) % members_.size()];
+      if (!connections_.Reach(node)) {  // others have room, perhaps
+        unreachable = true;
+        continue;
+      }
       if (memory_->AllocateFrom(node, bytes, alignment, address)) co_return Step::kOk;
       if (std::find(full_nodes_.begin(), full_nodes_.end(), node) != full_nodes_.end()) continue;
       if (taking_chunk_[node]) {  // another operation of this client is at it
@@ -50,7 +53,10 @@ Task<Step> ClientCore::Allocate(Operation& op, uint64_t bytes, uint64_t alignmen
       taking_chunk_[node] = true;
       const Step taken = co_await TakeChunks(op, node, chunks, &offset);
       taking_chunk_[node] = false;
-      if (taken == Step::kUnavailable) co_return taken;
+      if (taken == Step::kUnavailable) {
+        unreachable = true;
+        continue;
+      }
       if (taken == Step::kOk) {
         memory_->AddChunks(node, offset, chunks * kChunkBytes);
         if (memory_->AllocateFrom(node, bytes, alignment, address)) co_return Step::kOk;
@@ -71,7 +77,7 @@ Task<Step> ClientCore::Allocate(Operation& op, uint64_t bytes, uint64_t alignmen
       all_full = true;
       held = memory_->has_held();
       const bool worth_waiting = reusable && (held || memory_->reclaimed() < wait_until_reclaimed) && !OutOfTime(op);
-      if (!worth_waiting && !MemberJoined(members.size())) co_return Step::kFull;
+      if (!worth_waiting && !MemberJoined()) co_return unreachable ? Step::kUnavailable : Step::kFull;
       if (maintaining_ == 0) {
         ++maintaining_;
         co_await Maintain();
@@ -82,14 +88,15 @@ Task<Step> ClientCore::Allocate(Operation& op, uint64_t bytes, uint64_t alignmen
   }
 }
 
-// Reads the member list again, not too often. True if there are more than `known` now.
-bool ClientCore::MemberJoined(size_t known) {
+// Reads the member list again, not too often. True if there are more than before now.
+bool ClientCore::MemberJoined() {
   const int64_t now_ns = clock_.NowNs();
-  if (now_ns >= refresh_at_ns_) {
-    refresh_at_ns_ = now_ns + kRefreshIntervalNs;
-    (void)store_.RefreshMembers(krcore::Deadline::After(clock_, kRefreshBudgetNs));
-  }
-  return store_.members().size() > known;
+  if (now_ns < refresh_at_ns_) return false;
+  refresh_at_ns_ = now_ns + kRefreshIntervalNs;
+  (void)store_.RefreshMembers(krcore::Deadline::After(clock_, kRefreshBudgetNs));
+  const size_t known = members_.size();
+  members_ = store_.members();
+  return members_.size() > known;
 }
 
 // Takes `count` contiguous chunks by CAS on the node's superblock. kFull: the node has not so many left.

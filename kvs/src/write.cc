@@ -125,7 +125,7 @@ Task<Status> ClientCore::Write(WriteKind kind, std::string_view key, std::string
   Status result;
   for (;; co_await BackOff(op)) {
     if (op.attempt > 0 && OutOfTime(op)) {
-      result = StatusCode::kTimeout;
+      result = TimeoutCode(op);
       break;
     }
     TableRef table;
