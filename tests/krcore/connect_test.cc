@@ -178,7 +178,7 @@ TEST(Connect, NodesThatComeAndGoByTheThousandDoNotFillTheMetadataServer) {
   ASSERT_OK(host->HostMetaServer(4096));
   for (int i = 0; i < 6000; ++i) {
     auto node = Node::Open({.fabric = fabric}).value();
-    ASSERT_OK(node->Publish(Deadline::After(node->clock(), 1'000'000'000))) << "after " << i;
+    ASSERT_OK(node->Publish(Deadline::After(node->clock(), 1'000'000'000)));
   }
 }
 
