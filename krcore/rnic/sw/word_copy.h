@@ -1,7 +1,7 @@
 // Copies that never tear an aligned 8-byte word of the remote side, whatever else reads or writes it meanwhile.
 //
 // On x86-64 16-byte vector moves do: a word within one of them is read or written at once. ThreadSanitizer does
-// not see that, and other machines may not do it, so both get relaxed atomic words.
+// not see that, and other machines may not do it, so both get atomic words.
 #ifndef KRCORE_RNIC_SW_WORD_COPY_H_
 #define KRCORE_RNIC_SW_WORD_COPY_H_
 
@@ -17,9 +17,17 @@
 
 namespace krcore::rnic::sw {
 
+// Callers order copies by fences around them. ThreadSanitizer does not model fences, so there the words themselves
+// carry the order: that whoever reads a word happens after whoever wrote it.
+#ifdef __SANITIZE_THREAD__
+inline constexpr int kLoadOrder = __ATOMIC_ACQUIRE, kStoreOrder = __ATOMIC_RELEASE;
+#else
+inline constexpr int kLoadOrder = __ATOMIC_RELAXED, kStoreOrder = __ATOMIC_RELAXED;
+#endif
+
 template <typename T>
 inline void LoadPart(std::byte*& to, const std::byte*& from) {
-  const T value = __atomic_load_n(reinterpret_cast<const T*>(from), __ATOMIC_RELAXED);
+  const T value = __atomic_load_n(reinterpret_cast<const T*>(from), kLoadOrder);
   std::memcpy(to, &value, sizeof(T));
   to += sizeof(T);
   from += sizeof(T);
@@ -29,7 +37,7 @@ template <typename T>
 inline void StorePart(std::byte*& to, const std::byte*& from) {
   T value;
   std::memcpy(&value, from, sizeof(T));
-  __atomic_store_n(reinterpret_cast<T*>(to), value, __ATOMIC_RELAXED);
+  __atomic_store_n(reinterpret_cast<T*>(to), value, kStoreOrder);
   to += sizeof(T);
   from += sizeof(T);
 }
