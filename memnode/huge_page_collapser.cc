@@ -37,7 +37,11 @@ HugePageCollapser::~HugePageCollapser() { Stop(); }
 
 void HugePageCollapser::Stop() {
   stop_.store(true, std::memory_order_relaxed);
-  if (thread_.joinable()) thread_.join();
+  if (!thread_.joinable()) return;
+  // On a busy machine an idle-priority thread may not run for minutes, and whoever waits for it neither.
+  const sched_param param{};
+  pthread_setschedparam(thread_.native_handle(), SCHED_OTHER, &param);
+  thread_.join();
 }
 
 void HugePageCollapser::Run() {

@@ -59,16 +59,23 @@ thread_local FrameLists frame_lists;
 
 }  // namespace
 
+// A frame that is used after its end must not be another's by then.
+#ifdef __SANITIZE_ADDRESS__
+constexpr bool kReuseFrames = false;
+#else
+constexpr bool kReuseFrames = true;
+#endif
+
 void* AllocateFrame(size_t bytes) {
   FrameLists& lists = frame_lists;
   ++lists.live;
   const size_t size_class = (bytes - 1) / kClassBytes;
-  if (size_class < kClasses && lists.head[size_class] != nullptr) {
+  if (kReuseFrames && size_class < kClasses && lists.head[size_class] != nullptr) {
     void* frame = lists.head[size_class];
     lists.head[size_class] = *static_cast<void**>(frame);
     return frame;
   }
-  void* frame = std::malloc(size_class < kClasses ? (size_class + 1) * kClassBytes : bytes);
+  void* frame = std::malloc(kReuseFrames && size_class < kClasses ? (size_class + 1) * kClassBytes : bytes);
   if (frame == nullptr) throw std::bad_alloc();
   return frame;
 }
@@ -77,7 +84,7 @@ void FreeFrame(void* frame, size_t bytes) {
   FrameLists& lists = frame_lists;
   --lists.live;
   const size_t size_class = (bytes - 1) / kClassBytes;
-  if (size_class < kClasses) {
+  if (kReuseFrames && size_class < kClasses) {
     *static_cast<void**>(frame) = lists.head[size_class];
     lists.head[size_class] = frame;
   } else {

@@ -77,6 +77,7 @@ class MetaTable : public ::testing::Test {
   }
 
   const std::string fabric_ = UniqueFabric(true);
+  FakeClock fake_clock_;  // outlives the host, which looks at its clock to the end
   std::unique_ptr<Node> host_;
 };
 
@@ -166,7 +167,7 @@ TEST_F(MetaTable, MalformedServicesAreRefused) {
 }
 
 TEST_F(MetaTable, ADamagedByteAnywhereInARecordIsDetected) {
-  FakeClock clock;
+  FakeClock& clock = fake_clock_;
   Host(64, &clock);
   Party party = Party::Join(fabric_, clock);
   const uint64_t key = ServiceKey("a");

@@ -240,11 +240,11 @@ TEST_F(ClientTest, RandomOperationsAgreeWithAMap) {
 
 TEST_F(ClientTest, UpdatesReuseMemoryInsteadOfRunningOut) {
   const std::string value(1'000, 'v');
-  for (int i = 0; i < 300'000; ++i) {  // 300 MB of blocks through a 64 MiB pool
+  for (int i = 0; i < 150'000; ++i) {  // 150 MB of blocks through a 64 MiB pool
     const Status status = client_->Put(std::to_string(i % 100), value);
     ASSERT_TRUE(status.ok()) << i << ": " << status.ToString();
   }
-  EXPECT_GT(client_->stats().blocks_reused, 250'000u);
+  EXPECT_GT(client_->stats().blocks_reused, 100'000u);
 }
 
 TEST_F(ClientTest, AFullStoreRefusesWithOutOfMemoryAndKeepsServing) {

@@ -28,6 +28,7 @@ struct Provider {
   std::string fabric_prefix;  // "inproc:" or nothing
 };
 std::vector<Provider> Providers();
+inline void PrintTo(const Provider& provider, std::ostream* os) { *os << provider.label; }
 
 // One device with what a test usually needs of it.
 struct Endpoint {
@@ -52,6 +53,7 @@ struct Endpoint {
 };
 
 enum class Transport { kRc, kDc };
+inline void PrintTo(Transport transport, std::ostream* os) { *os << (transport == Transport::kRc ? "RC" : "DC"); }
 
 // Two endpoints, `a` posting and `b` the target, over RC or DC.
 struct Link {

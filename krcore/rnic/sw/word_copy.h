@@ -1,7 +1,7 @@
 // Copies that never tear an aligned 8-byte word of the remote side, whatever else reads or writes it meanwhile.
 //
 // On x86-64 16-byte vector moves do: a word within one of them is read or written at once. ThreadSanitizer does
-// not see that, and other machines may not do it, so both get relaxed atomic words.
+// not see that, and other machines may not do it, so both get atomic words.
 #ifndef KRCORE_RNIC_SW_WORD_COPY_H_
 #define KRCORE_RNIC_SW_WORD_COPY_H_
 
@@ -17,19 +17,28 @@
 
 namespace krcore::rnic::sw {
 
+// Callers order copies by fences around them. ThreadSanitizer does not model fences, so there the words themselves
+// carry the order: whoever reads the last word of a copy happens after whoever stored it. (Not each word: it keeps
+// a record of every address that was released.)
+#ifdef __SANITIZE_THREAD__
+inline constexpr int kLoadOrder = __ATOMIC_ACQUIRE, kStoreOrder = __ATOMIC_RELEASE;
+#else
+inline constexpr int kLoadOrder = __ATOMIC_RELAXED, kStoreOrder = __ATOMIC_RELAXED;
+#endif
+
 template <typename T>
 inline void LoadPart(std::byte*& to, const std::byte*& from) {
-  const T value = __atomic_load_n(reinterpret_cast<const T*>(from), __ATOMIC_RELAXED);
+  const T value = __atomic_load_n(reinterpret_cast<const T*>(from), kLoadOrder);
   std::memcpy(to, &value, sizeof(T));
   to += sizeof(T);
   from += sizeof(T);
 }
 
 template <typename T>
-inline void StorePart(std::byte*& to, const std::byte*& from) {
+inline void StorePart(std::byte*& to, const std::byte*& from, bool last) {
   T value;
   std::memcpy(&value, from, sizeof(T));
-  __atomic_store_n(reinterpret_cast<T*>(to), value, __ATOMIC_RELAXED);
+  __atomic_store_n(reinterpret_cast<T*>(to), value, last ? kStoreOrder : __ATOMIC_RELAXED);
   to += sizeof(T);
   from += sizeof(T);
 }
@@ -66,7 +75,7 @@ inline void LoadWords(std::byte* to, const std::byte* from, size_t length) {
 // Private memory `from` -> shared memory `to`.
 inline void StoreWords(std::byte* to, const std::byte* from, size_t length) {
   while (length > 0 && !HasAlignment(to, 8)) {
-    StorePart<uint8_t>(to, from);
+    StorePart<uint8_t>(to, from, length == 1);
     --length;
   }
 #ifdef KRCORE_SW_VECTOR_COPY
@@ -84,8 +93,8 @@ inline void StoreWords(std::byte* to, const std::byte* from, size_t length) {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
   }
 #endif
-  for (; length >= 8; length -= 8) StorePart<uint64_t>(to, from);
-  for (; length > 0; --length) StorePart<uint8_t>(to, from);
+  for (; length >= 8; length -= 8) StorePart<uint64_t>(to, from, length == 8);
+  for (; length > 0; --length) StorePart<uint8_t>(to, from, length == 1);
 }
 
 }  // namespace krcore::rnic::sw
