@@ -150,7 +150,8 @@ bool MetaClient::OwnerIsDead(uint64_t owner, const Record* record, Deadline dead
   }
   const rnic::PeerState state = device_.QueryPeer(address);
   if (address.incarnation == OwnerIncarnation(owner)) return state == rnic::PeerState::kDead;
-  return state == rnic::PeerState::kAlive;  // the id has another living holder
+  // Its record was replaced, which Claim does to a dead owner's only; or the id has another living holder.
+  return record == nullptr || state == rnic::PeerState::kAlive;
 }
 
 Status MetaClient::Claim(const Place& place, Record* record, Deadline deadline) {

@@ -1,5 +1,6 @@
 #include "kvs/src/client_core.h"
 
+#include <algorithm>
 #include <new>
 
 #include "kvs/src/epoch_buffers.h"
@@ -11,6 +12,8 @@ namespace {
 
 constexpr uint64_t kMaintenancePolls = 1024;
 constexpr uint32_t kMaxInFlight = 4096;
+// Verbs in flight to one memory node; batches beyond wait for room.
+constexpr uint32_t kMaxQueueDepth = 8192;
 
 // Runs a spawned task to its end; owns itself.
 struct Detached {
@@ -51,10 +54,12 @@ Status ClientCore::Open(const ClientOptions& options) {
     return {StatusCode::kInvalidArgument, "ClientOptions::max_in_flight is 1 to " + std::to_string(kMaxInFlight)};
   }
   max_in_flight_ = options.max_in_flight;
-  KRCORE_RETURN_IF_ERROR(connections_.Open(max_in_flight_ * kOperationVerbs + 2 * SplitBuffers::kWindow));
+  KRCORE_RETURN_IF_ERROR(
+      connections_.Open(std::min(max_in_flight_ * kOperationVerbs + 2 * SplitBuffers::kWindow, kMaxQueueDepth)));
   const krcore::Deadline deadline = krcore::Deadline::After(clock_, store_.operation_timeout_ns());
   KRCORE_RETURN_IF_ERROR(connections_.Ensure(store_.home(), deadline));
-  for (const krcore::NodeId member : store_.members()) {
+  members_ = store_.members();
+  for (const krcore::NodeId member : members_) {
     (void)connections_.Ensure(member, deadline);  // one that is dead fails the operations that need it, and no other
   }
 

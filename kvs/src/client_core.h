@@ -20,6 +20,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "kvs/client.h"
@@ -63,9 +64,16 @@ class ClientCore final : public Client {
   Result<TableStats> ReadTableStats() override;
 
  private:
+  static constexpr uint64_t kNoPin = UINT64_MAX;
+
   struct Delayed {
     uint64_t due_poll;
     std::coroutine_handle<> handle;
+  };
+  // A lock word as last seen, and since when it has not changed.
+  struct SeenLock {
+    uint64_t word = 0;
+    int64_t since_ns = 0;
   };
   // A split of the table dir[parent] into dir[child] whose child is published.
   struct Migration {
@@ -93,6 +101,10 @@ class ClientCore final : public Client {
   // must hold no address of a block that it did not allocate: afterwards such a block may be reused.
   auto BackOff(Operation& operation);
   bool OutOfTime(Operation& operation);
+  // What an operation that is out of time reports.
+  static StatusCode TimeoutCode(const Operation& operation) {
+    return operation.torn ? StatusCode::kCorrupt : StatusCode::kTimeout;
+  }
   Status UnavailableStatus(const char* what) const;
   // Drives `task` to its end.
   template <typename T>
@@ -130,9 +142,13 @@ class ClientCore final : public Client {
   // ---- split.cc
   Task<Step> HelpMigrate(Operation& op);
   Task<Step> MigrateSlots(Migration migration, std::span<const uint32_t> slots, MigrationScratch scratch);
+  void BeginSplit();
   Task<Step> Split(Operation& op, TableRef table);
   Task<Step> SplitLocked(Operation& op, TableRef table);
-  Task<Step> LockTable(Operation& op, TableRef table, uint64_t token);
+  Task<Step> FinishAbandonedSplit(uint32_t child_index);
+  uint64_t SplitToken() { return uint64_t{client_index_ + 1} << 32 | (random_() & 0xffffffff); }
+  Task<Step> LockTable(TableRef table, uint64_t token);
+  Task<Step> UnlockTable(TableRef table, uint64_t token);
   Task<Step> PublishChild(Operation& op, TableRef parent, uint32_t child_index);
   Task<Step> FinishSplit(uint32_t parent_index, uint32_t child_index);
 
@@ -143,6 +159,7 @@ class ClientCore final : public Client {
   Task<Step> Unregister();
   Task<void> Maintain();
   Task<Step> ReleaseHeldBlocks();
+  bool MemberJoined();
   uint64_t FindDeadStraggler(uint64_t oldest);
   uint64_t OldestEpochInFlight() const;
   Task<Result<TableStats>> CollectTableStats();
@@ -167,10 +184,9 @@ class ClientCore final : public Client {
 
   std::unique_ptr<SplitBuffers> split_;
   bool splitting_ = false;
-  uint64_t lock_seen_ = 0;          // another's lock word that this client waits for,
-  GlobalAddress lock_seen_at_;      // where,
-  int64_t lock_seen_since_ns_ = 0;  // and since when it has not changed
+  std::unordered_map<uint64_t, SeenLock> locks_seen_;  // by table: others' locks that this client waited for
 
+  std::vector<krcore::NodeId> members_;     // memory nodes, as the store knew them last
   std::vector<krcore::NodeId> full_nodes_;  // without a free chunk
   std::array<bool, krcore::kMaxMemoryNode + 1> taking_chunk_{};
 
@@ -180,12 +196,13 @@ class ClientCore final : public Client {
   bool registered_ = false;
   bool closing_ = false;
   uint32_t client_index_ = 0;
-  uint64_t epoch_ = 0;  // the global epoch as last read
-  uint64_t announced_ = 0;
+  uint64_t epoch_ = 0;             // the global epoch as last read
   uint32_t straggler_ = 0;         // the entry that has held back reclamation,
   uint64_t straggler_epoch_ = 0;   // at which epoch,
   uint32_t straggler_rounds_ = 0;  // for how many rounds of maintenance
   uint32_t held_cursor_ = 0;
+  int64_t refresh_at_ns_ = 0;
+  uint64_t maintenance_epoch_ = kNoPin;  // in which maintenance began to finish somebody's split
 };
 
 // ---- inline parts
@@ -208,6 +225,7 @@ inline auto ClientCore::LeaseOperation(std::string_view key) {
       operation->scan.places = PlacesOf(operation->hash, client.geometry_.groups);
       operation->attempt = 0;
       operation->deadline_ns = 0;
+      operation->torn = false;
       operation->own_ins = 0;
       operation->strangers = 0;
       ++client.stats_.operations;

@@ -60,25 +60,38 @@ uint32_t Batch::Stage() {
   pending_ = 0;
   if (size_ == 0) return 0;
   ++connections_->stats_.round_trips;
+  staged_ = 0;
+  StageRest();
+  return pending_;
+}
+
+void Batch::StageRest() {
   // Each run of verbs to one node goes to its queue at once, the last one signaled: completions of one queue come in
   // order, so it stands for all.
-  for (uint32_t begin = 0; begin < size_;) {
+  while (staged_ < size_) {
+    const uint32_t begin = staged_;
     uint32_t end = begin + 1;
     while (end < size_ && nodes_[end] == nodes_[begin]) ++end;
     WorkRequest& last = wrs_[end - 1];
     last.flags = krcore::kSignaled;
     last.wr_id |= kSignaledTag;
     Connections::Peer& peer = connections_->peers_[nodes_[begin]];
-    if (peer.connected && peer.queue->Stage(std::span(&wrs_[begin], end - begin)).ok()) {
+    const Status staged =
+        peer.connected ? peer.queue->Stage(std::span(&wrs_[begin], end - begin)) : Status(StatusCode::kUnavailable);
+    if (staged == StatusCode::kQueueFull) {
+      ++pending_;
+      connections_->stalled_.push_back(this);
+      return;
+    }
+    if (staged.ok()) {
       ++pending_;
     } else {
       peer.connected = false;
       connections_->last_failed_ = nodes_[begin];
       outcome_ = Outcome::kUnavailable;
     }
-    begin = end;
+    staged_ = end;
   }
-  return pending_;
 }
 
 Connections::~Connections() {
@@ -141,6 +154,12 @@ size_t Connections::Poll() {
         if ((completion.wr_id & kSignaledTag) != 0 && --batch.pending_ == 0) run_queue.Push(batch.waiter_);
       }
     } while (count == done.size());
+  }
+  for (size_t stalled = stalled_.size(); stalled > 0; --stalled) {
+    Batch& batch = *stalled_.front();
+    stalled_.pop_front();
+    batch.StageRest();
+    if (--batch.pending_ == 0) run_queue.Push(batch.waiter_);
   }
   return popped;
 }

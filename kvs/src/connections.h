@@ -7,6 +7,7 @@
 #include <array>
 #include <coroutine>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <vector>
 
@@ -67,6 +68,8 @@ class Batch {
   friend class Connections;
   // Hands the verbs to the queues. Returns the number of signaled completions to wait for.
   uint32_t Stage();
+  // Goes on with verb `staged_`; a batch that finds a queue full goes on when completions have made room in it.
+  void StageRest();
   krcore::WorkRequest& Add(krcore::Opcode opcode, GlobalAddress remote, const void* local, uint32_t bytes,
                            uint32_t lkey);
 
@@ -74,7 +77,8 @@ class Batch {
   Connections* connections_ = nullptr;
   uint32_t lkey_ = 0;
   uint32_t size_ = 0;
-  uint32_t pending_ = 0;
+  uint32_t staged_ = 0;
+  uint32_t pending_ = 0;  // signaled completions to come, and one if it is stalled
   Outcome outcome_ = Outcome::kOk;
   std::coroutine_handle<> waiter_;
   std::vector<uint8_t> nodes_;
@@ -124,6 +128,7 @@ class Connections {
   std::array<Peer, krcore::kMaxMemoryNode + 1> peers_;
   std::array<uint8_t, krcore::kMaxMemoryNode + 1> connected_;  // node ids of peers with a queue
   uint32_t connected_count_ = 0;
+  std::deque<Batch*> stalled_;  // by a full queue, in order
   krcore::NodeId last_failed_ = krcore::kNoNode;
 };
 

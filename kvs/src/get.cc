@@ -17,7 +17,7 @@ Task<Status> ClientCore::GetAsync(std::string_view key, std::string* value) {
   Operation& op = co_await LeaseOperation(key);
   const Lease lease(*this, op);
   for (;; co_await BackOff(op)) {
-    if (op.attempt > 0 && OutOfTime(op)) co_return StatusCode::kTimeout;
+    if (op.attempt > 0 && OutOfTime(op)) co_return TimeoutCode(op);
     TableRef table;
     if (!directory_.Lookup(op.hash, &table)) {
       const Step resolved = co_await Resolve(op, &table);
@@ -107,6 +107,7 @@ Task<Step> ClientCore::ReadFrozenValue(Operation& op, Slot slot, std::string* va
     block = op.scan.block;
   } else if (!block.Intact(bytes)) {
     ++stats_.checksum_retries;
+    op.torn = true;
     co_return Step::kRestart;
   }
   if (block.key() != op.key) co_return Step::kRestart;

@@ -9,8 +9,8 @@
 namespace kvs {
 namespace {
 
-// Attempts to find memory, once every node is full, while retired blocks wait to be reusable.
-constexpr uint32_t kFullAttempts = 48;
+// How often a client whose memory nodes are full asks whether another one has joined, which blocks for a moment.
+constexpr int64_t kRefreshIntervalNs = 200'000'000;
 constexpr int64_t kRefreshBudgetNs = 50'000'000;
 // Rounds of maintenance that one client may hold reclamation back before the fabric is asked whether it is dead.
 constexpr uint32_t kStragglerRounds = 16;
@@ -31,12 +31,18 @@ Task<Step> ClientCore::Allocate(Operation& op, uint64_t bytes, uint64_t alignmen
     co_return Step::kOk;
   }
   const uint64_t chunks = (bytes + kChunkBytes - 1) / kChunkBytes;
-  for (uint32_t attempt = 0;;) {
-    const std::vector<krcore::NodeId> members = store_.members();
+  const bool reusable = alignment <= kUnitBytes;
+  bool all_full = false, held = false;
+  uint64_t wait_until_reclaimed = 0;
+  for (;;) {
     const size_t turn = memory_->NextTurn();
-    bool waited = false;
-    for (size_t m = 0; m < members.size() && !waited; ++m) {
-      const krcore::NodeId node = members[(turn + m) % members.size()];
+    bool waited = false, unreachable = false;
+    for (size_t m = 0; m < members_.size() && !waited; ++m) {
+      const krcore::NodeId node = members_[(turn + m) % members_.size()];
+      if (!connections_.Reach(node)) {  // others have room, perhaps
+        unreachable = true;
+        continue;
+      }
       if (memory_->AllocateFrom(node, bytes, alignment, address)) co_return Step::kOk;
       if (std::find(full_nodes_.begin(), full_nodes_.end(), node) != full_nodes_.end()) continue;
       if (taking_chunk_[node]) {  // another operation of this client is at it
@@ -47,7 +53,10 @@ Task<Step> ClientCore::Allocate(Operation& op, uint64_t bytes, uint64_t alignmen
       taking_chunk_[node] = true;
       const Step taken = co_await TakeChunks(op, node, chunks, &offset);
       taking_chunk_[node] = false;
-      if (taken == Step::kUnavailable) co_return taken;
+      if (taken == Step::kUnavailable) {
+        unreachable = true;
+        continue;
+      }
       if (taken == Step::kOk) {
         memory_->AddChunks(node, offset, chunks * kChunkBytes);
         if (memory_->AllocateFrom(node, bytes, alignment, address)) co_return Step::kOk;
@@ -57,24 +66,37 @@ Task<Step> ClientCore::Allocate(Operation& op, uint64_t bytes, uint64_t alignmen
       }
     }
     if (!waited) {
-      // Full everywhere. Blocks that wait for their grace period may come back.
-      if (alignment <= kUnitBytes && memory_->AllocateFreed(bytes, address)) {
+      // Full everywhere. Blocks that wait for their grace period come back: what was retired before this allocation
+      // began is waited for, which takes as long as other clients take to poll; what is retired meanwhile is not, since
+      // a store that is really full must say so.
+      if (reusable && memory_->AllocateFreed(bytes, address)) {
         ++stats_.blocks_reused;
         co_return Step::kOk;
       }
-      // Or a memory node has joined.
-      if (attempt == 0) (void)store_.RefreshMembers(krcore::Deadline::After(clock_, kRefreshBudgetNs));
-      const bool grown = store_.members().size() > members.size();
-      if (!grown && (memory_->waiting() == 0 || attempt >= kFullAttempts)) co_return Step::kFull;
+      if (!all_full || held) wait_until_reclaimed = memory_->retired();  // held ones join the others when released
+      all_full = true;
+      held = memory_->has_held();
+      const bool worth_waiting = reusable && (held || memory_->reclaimed() < wait_until_reclaimed) && !OutOfTime(op);
+      if (!worth_waiting && !MemberJoined()) co_return unreachable ? Step::kUnavailable : Step::kFull;
       if (maintaining_ == 0) {
         ++maintaining_;
         co_await Maintain();
         --maintaining_;
       }
-      ++attempt;
     }
     co_await BackOff(op);
   }
+}
+
+// Reads the member list again, not too often. True if there are more than before now.
+bool ClientCore::MemberJoined() {
+  const int64_t now_ns = clock_.NowNs();
+  if (now_ns < refresh_at_ns_) return false;
+  refresh_at_ns_ = now_ns + kRefreshIntervalNs;
+  (void)store_.RefreshMembers(krcore::Deadline::After(clock_, kRefreshBudgetNs));
+  const size_t known = members_.size();
+  members_ = store_.members();
+  return members_.size() > known;
 }
 
 // Takes `count` contiguous chunks by CAS on the node's superblock. kFull: the node has not so many left.
@@ -104,7 +126,7 @@ Task<Step> ClientCore::Register() {
   Batch& batch = epoch_buffers_->batch();
   const uint64_t owner = uint64_t{store_.node().id()} << 32 | store_.node().incarnation();
   const GlobalAddress home{store_.home(), 0};
-  for (uint32_t round = 0;; ++round) {
+  for (bool looked_for_dead = false;;) {
     if (!connections_.Reach(home.node)) co_return Step::kUnavailable;
     batch.Read({home.node, kClientsOffset}, words.clients, sizeof(words.clients));
     const Outcome read = co_await batch.Run();
@@ -115,7 +137,8 @@ Task<Step> ClientCore::Register() {
     }
     if (free == kMaxClients) {
       // Full of living ones, or of dead ones that nobody had reason to look at.
-      if (round > 0) co_return Step::kFull;
+      if (looked_for_dead) co_return Step::kFull;
+      looked_for_dead = true;
       for (uint32_t i = 0; i < kMaxClients; ++i) {
         const uint64_t other = words.clients[i].owner;
         if (!store_.node().IsConfirmedDead(static_cast<krcore::NodeId>(other >> 32), static_cast<uint32_t>(other)))
@@ -129,24 +152,20 @@ Task<Step> ClientCore::Register() {
     batch.CompareSwap({home.node, EntryOffset(free)}, 0, owner, &words.cas);
     const Outcome claimed = co_await batch.Run();
     if (claimed != Outcome::kOk) co_return Step::kUnavailable;
-    if (words.cas != 0) {
-      round = 0;  // somebody else took it
-      continue;
-    }
+    if (words.cas != 0) continue;  // somebody else took it
     client_index_ = free;
+    registered_ = true;  // from here on the entry must be given back
     break;
   }
   // Until the announcement arrives the entry shows a former holder's epoch, an older one: it holds back more.
   batch.Read({home.node, kEpochOffset}, &words.epoch, sizeof(words.epoch));
   const Outcome epoch_read = co_await batch.Run();
   if (epoch_read != Outcome::kOk) co_return Step::kUnavailable;
-  epoch_ = announced_ = words.announcement = words.epoch;
+  epoch_ = words.announcement = words.epoch;
   batch.Write(&words.announcement, {home.node, EntryOffset(client_index_) + offsetof(ClientEntry, epoch)},
               sizeof(words.announcement));
   const Outcome announced = co_await batch.Run();
-  if (announced != Outcome::kOk) co_return Step::kUnavailable;
-  registered_ = true;
-  co_return Step::kOk;
+  co_return announced == Outcome::kOk ? Step::kOk : Step::kUnavailable;
 }
 
 Task<Step> ClientCore::Unregister() {
@@ -160,7 +179,7 @@ Task<Step> ClientCore::Unregister() {
 }
 
 uint64_t ClientCore::OldestEpochInFlight() const {
-  uint64_t oldest = epoch_;
+  uint64_t oldest = std::min(epoch_, maintenance_epoch_);
   for (const auto& operation : operations_) {
     if (operation->in_use) oldest = std::min(oldest, operation->epoch);
   }
@@ -193,11 +212,12 @@ Task<void> ClientCore::Maintain() {
     if (i != client_index_ && words.clients[i].owner != 0) oldest = std::min(oldest, words.clients[i].epoch);
   }
   memory_->Reclaim(oldest);
-  if (mine != announced_) {
+  // Compared with what is there: an announcement that was lost with its connection must be repeated, or nobody's memory
+  // would ever be reused.
+  if (mine != words.clients[client_index_].epoch) {
     words.announcement = mine;
     batch.Write(&words.announcement, {home, EntryOffset(client_index_) + offsetof(ClientEntry, epoch)},
                 sizeof(words.announcement));
-    announced_ = mine;
   }
   if (oldest >= epoch) batch.CompareSwap({home, kEpochOffset}, epoch, epoch + 1, &words.cas);
   (void)co_await batch.Run();  // a failure shows again at the next operation
@@ -242,7 +262,13 @@ Task<Step> ClientCore::ReleaseHeldBlocks() {
   if (!table.migrating()) {
     memory_->ReleaseHeld(held_cursor_);
     directory_.Insert(table.index, table.entry);
+    co_return Step::kOk;
   }
+  // Who was at it may be dead, and nobody else need ever come to finish it: updates need no free slot.
+  maintenance_epoch_ = epoch_;  // for the blocks that it reads
+  const Step finished = co_await FinishAbandonedSplit(held_cursor_);
+  maintenance_epoch_ = kNoPin;
+  if (finished == Step::kUnavailable) co_return finished;
   co_return Step::kOk;
 }
 

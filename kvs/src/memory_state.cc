@@ -72,6 +72,7 @@ size_t MemoryState::Reclaim(uint64_t safe_epoch) {
     stamped_.pop_front();
   }
   stamped_count_ -= freed;
+  reclaimed_ += freed;
   return freed;
 }
 

@@ -56,7 +56,10 @@ class MemoryState {
   void Stamp(size_t count, uint64_t epoch);
   // Frees what was stamped before `safe_epoch`. Returns how many blocks.
   size_t Reclaim(uint64_t safe_epoch);
-  size_t waiting() const { return unstamped_.size() + stamped_count_; }
+  // Blocks are freed in the order in which they were retired, held ones from their release on. Once reclaimed() has
+  // reached an earlier reading of retired(), all that was waiting then is free.
+  uint64_t retired() const { return reclaimed_ + stamped_count_ + unstamped_.size(); }
+  uint64_t reclaimed() const { return reclaimed_; }
 
  private:
   struct Chunk {
@@ -74,6 +77,7 @@ class MemoryState {
   std::deque<Extent> unstamped_;
   std::deque<Stamped> stamped_;
   size_t stamped_count_ = 0;
+  uint64_t reclaimed_ = 0;
   std::map<uint32_t, std::vector<Extent>> held_;
 };
 

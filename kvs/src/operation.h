@@ -66,6 +66,7 @@ struct Operation {
   uint32_t attempt = 0;     // restarts so far
   int64_t deadline_ns = 0;  // 0: not set yet (it is when something goes wrong first)
   bool in_use = false;
+  bool torn = false;       // the last block that it read did not match its checksum
   uint64_t own_ins = 0;    // the slot word of its own tentative slot, 0: none
   uint32_t strangers = 0;  // slot words found to hold other keys, valid for the operation's life: blocks of an
   std::array<uint64_t, 16> stranger;  // operation in flight are not reused

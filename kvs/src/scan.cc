@@ -58,6 +58,7 @@ uint32_t ClientCore::PlanMatches(Operation& op, uint32_t states, std::span<uint8
 Task<Step> ClientCore::ScanTable(Operation& op, TableRef table, uint32_t states) {
   Scan& scan = op.scan;
   scan.table = table;
+  op.torn = false;
   if (!connections_.Reach(table.address.node)) {
     op.batch.Clear();
     co_return Step::kUnavailable;
@@ -105,6 +106,7 @@ Task<Step> ClientCore::ScanTable(Operation& op, TableRef table, uint32_t states)
         block = scan.block;
       } else if (!block.Intact(available)) {
         ++stats_.checksum_retries;
+        op.torn = true;
         co_return Step::kRestart;
       }
       if (block.key() != op.key) {
@@ -136,6 +138,7 @@ Task<Step> ClientCore::ReadLargeBlock(Operation& op, Slot slot, uint64_t bytes) 
   const BlockView block(op.large_read.memory.get());
   if (!block.Intact(bytes)) {
     ++stats_.checksum_retries;
+    op.torn = true;
     co_return Step::kRestart;
   }
   op.scan.block = block;

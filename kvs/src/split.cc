@@ -125,28 +125,57 @@ Task<Step> ClientCore::MigrateSlots(Migration migration, std::span<const uint32_
   co_return Step::kOk;
 }
 
+void ClientCore::BeginSplit() {
+  splitting_ = true;
+  if (split_) return;
+  std::byte* memory =
+      arena_->bytes().data() + max_in_flight_ * sizeof(OperationBuffers) + sizeof(EpochBuffers::Registered);
+  split_ = std::make_unique<SplitBuffers>(memory, geometry_, &connections_, arena_->lkey());
+}
+
 // kOk: `table` was split, by this client or while it looked. kRestart: another client is at it.
 Task<Step> ClientCore::Split(Operation& op, TableRef table) {
   if (splitting_) co_return Step::kRestart;
-  splitting_ = true;
-  if (!split_) {
-    std::byte* memory =
-        arena_->bytes().data() + max_in_flight_ * sizeof(OperationBuffers) + sizeof(EpochBuffers::Registered);
-    split_ = std::make_unique<SplitBuffers>(memory, geometry_, &connections_, arena_->lkey());
-  }
-  const uint64_t token = uint64_t{client_index_ + 1} << 32 | (random_() & 0xffffffff);
-  Step step = co_await LockTable(op, table, token);
+  BeginSplit();
+  const uint64_t token = SplitToken();
+  Step step = co_await LockTable(table, token);
   if (step == Step::kOk) {
     step = co_await SplitLocked(op, table);
-    split_->batch().CompareSwap(table.address, token, 0, &split_->words().cas[0]);
-    const Outcome unlocked = co_await split_->batch().Run();  // lost: somebody took over, and unlocks
-    if (unlocked != Outcome::kOk) step = Step::kUnavailable;
+    const Step unlocked = co_await UnlockTable(table, token);
+    if (unlocked != Step::kOk) step = unlocked;
   }
   splitting_ = false;
   co_return step;
 }
 
-Task<Step> ClientCore::LockTable(Operation& op, TableRef table, uint64_t token) {
+// The split that made dir[child_index], if it still has to be finished and whoever was at it has stopped. The client
+// must have an operation in flight, for the blocks that this reads.
+Task<Step> ClientCore::FinishAbandonedSplit(uint32_t child_index) {
+  if (splitting_) co_return Step::kRestart;
+  BeginSplit();
+  TableRef parent;
+  Step step =
+      co_await ReadDirectoryEntry(split_->batch(), split_->words().words.data(), ParentIndex(child_index), &parent);
+  if (step == Step::kOk) {
+    const uint64_t token = SplitToken();
+    step = co_await LockTable(parent, token);
+    if (step == Step::kOk) {
+      step = co_await FinishSplit(parent.index, child_index);
+      const Step unlocked = co_await UnlockTable(parent, token);
+      if (unlocked != Step::kOk) step = unlocked;
+    }
+  }
+  splitting_ = false;
+  co_return step;
+}
+
+Task<Step> ClientCore::UnlockTable(TableRef table, uint64_t token) {
+  split_->batch().CompareSwap(table.address, token, 0, &split_->words().cas[0]);
+  const Outcome unlocked = co_await split_->batch().Run();  // lost: somebody took over, and unlocks
+  co_return unlocked == Outcome::kOk ? Step::kOk : Step::kUnavailable;
+}
+
+Task<Step> ClientCore::LockTable(TableRef table, uint64_t token) {
   static_assert(offsetof(SubtableHeader, lock) == 0);
   if (!connections_.Reach(table.address.node)) co_return Step::kUnavailable;
   uint64_t& old = split_->words().cas[0];
@@ -154,15 +183,13 @@ Task<Step> ClientCore::LockTable(Operation& op, TableRef table, uint64_t token) 
   const Outcome locked = co_await split_->batch().Run();
   if (locked != Outcome::kOk) co_return Step::kUnavailable;
   if (old == 0) co_return Step::kOk;
-  (void)op;
   const int64_t now_ns = clock_.NowNs();
-  if (old != lock_seen_ || !(table.address == lock_seen_at_)) {
-    lock_seen_ = old;
-    lock_seen_at_ = table.address;
-    lock_seen_since_ns_ = now_ns;
+  SeenLock& seen = locks_seen_[uint64_t{table.address.node} << 48 | table.address.offset];
+  if (old != seen.word) {
+    seen = {old, now_ns};
     co_return Step::kRestart;
   }
-  if (now_ns - lock_seen_since_ns_ < kTakeoverNs) co_return Step::kRestart;
+  if (now_ns - seen.since_ns < kTakeoverNs) co_return Step::kRestart;
   const uint64_t dead = old;
   split_->batch().CompareSwap(table.address, dead, token, &old);
   const Outcome taken = co_await split_->batch().Run();
@@ -208,7 +235,10 @@ Task<Step> ClientCore::PublishChild(Operation& op, TableRef parent, uint32_t chi
   if (allocated != Step::kOk) co_return allocated;
   const uint32_t depth = parent.entry.depth() + 1;
   FormatSubtable(split_->image(), geometry_, BucketHeader(depth, child_index, 0), Slot::Pend());
-  if (!connections_.Reach(address.node)) co_return Step::kUnavailable;
+  if (!connections_.Reach(address.node)) {
+    memory_->Free({address, bytes});
+    co_return Step::kUnavailable;
+  }
   split_->batch().Write(split_->image().data(), address, static_cast<uint32_t>(geometry_.bytes()));
   const Outcome written = co_await split_->batch().Run();
   if (written != Outcome::kOk) co_return Step::kUnavailable;
@@ -269,7 +299,13 @@ Task<Step> ClientCore::FinishSplit(uint32_t parent_index, uint32_t child_index) 
     batch.Read(migration.parent.address, split_->image().data(), table_bytes);
     const Outcome parent_image = co_await batch.Run();
     if (parent_image != Outcome::kOk) co_return Step::kUnavailable;
-    for (uint32_t s = 0; s < geometry_.slots();) {
+    // Slots of the parent's *next* split are frozen too, and they count. It cannot begin before this split is finished:
+    // if the directory, read behind the image, says that it is not, all that the image shows is this split's.
+    TableRef child_now;
+    const Step child_reread = co_await ReadDirectoryEntry(batch, &scratch[1], child_index, &child_now);
+    if (child_reread != Step::kOk) co_return child_reread;
+    const bool finished_by_others = child_now.entry != migration.child.entry;
+    for (uint32_t s = 0; s < geometry_.slots() && !finished_by_others;) {
       for (; s < geometry_.slots() && !batch.full(); ++s) {
         const Slot slot = split_->ImageSlot(s);
         if (slot.state() != SlotState::kFrz) continue;

@@ -78,6 +78,9 @@ Status StoreCore::Attach(Deadline deadline) {
   if (record->size() != sizeof(home)) return {StatusCode::kCorrupt, "the store's home record has another size"};
   std::memcpy(&home, record->data(), sizeof(home));
   home_ = home.node;
+  // Its record is what others learn this process's death from: an unknown one that died would hold back reclamation
+  // for ever.
+  KRCORE_RETURN_IF_ERROR(node_->Publish(deadline));
   return RefreshMembers(deadline);
 }
 
@@ -100,7 +103,10 @@ Status StoreCore::RefreshMembers(Deadline deadline) {
     return {StatusCode::kCorrupt,
             "node " + std::to_string(home_) + " does not hold a store's directory of this layout"};
   }
-  geometry_.groups = super.groups_per_subtable;
+  {
+    const std::lock_guard lock(mutex_);
+    geometry_.groups = super.groups_per_subtable;
+  }
 
   KRCORE_RETURN_IF_ERROR(
       ReadPool(**pool, **queue, kHomeAreaOffset + offsetof(HomeArea, members), **buffer, kBytes, deadline));
@@ -114,6 +120,11 @@ Status StoreCore::RefreshMembers(Deadline deadline) {
   const std::lock_guard lock(mutex_);
   members_ = std::move(members);
   return Status::Ok();
+}
+
+SubtableGeometry StoreCore::geometry() {
+  const std::lock_guard lock(mutex_);
+  return geometry_;
 }
 
 std::vector<krcore::NodeId> StoreCore::members() {

@@ -33,7 +33,7 @@ class StoreCore final : public Store {
 
   krcore::Clock& clock() { return node_->clock(); }
   krcore::NodeId home() const { return home_; }
-  const SubtableGeometry& geometry() const { return geometry_; }
+  SubtableGeometry geometry();
   int64_t operation_timeout_ns() const { return operation_timeout_ns_; }
   // Memory nodes that have joined, as last read.
   std::vector<krcore::NodeId> members();
@@ -53,9 +53,9 @@ class StoreCore final : public Store {
   std::unique_ptr<krcore::Node> node_;
   const int64_t operation_timeout_ns_;
   krcore::NodeId home_ = krcore::kNoNode;
-  SubtableGeometry geometry_;
 
   std::mutex mutex_;
+  SubtableGeometry geometry_;                               // guarded by mutex_
   std::vector<krcore::NodeId> members_;                     // guarded by mutex_
   std::vector<std::unique_ptr<MemoryState>> spare_memory_;  // guarded by mutex_
 };

@@ -121,10 +121,11 @@ Task<Status> ClientCore::Write(WriteKind kind, std::string_view key, std::string
     }
   }
 
+  op.attempt = 0;  // waiting for memory is no sign of contention
   Status result;
   for (;; co_await BackOff(op)) {
     if (op.attempt > 0 && OutOfTime(op)) {
-      result = StatusCode::kTimeout;
+      result = TimeoutCode(op);
       break;
     }
     TableRef table;
@@ -151,12 +152,12 @@ Task<Status> ClientCore::Write(WriteKind kind, std::string_view key, std::string
       result = UnavailableStatus("scanning a subtable");
       break;
     }
+    block.written = true;
+    block.in_doubt = false;
     if (scanned == Step::kFull) {
       result = StatusCode::kOutOfMemory;
       break;
     }
-    block.written = true;
-    block.in_doubt = false;
     if (scanned != Step::kOk) continue;
 
     // (2) The key is there.

@@ -172,5 +172,15 @@ TEST(Node, LocalRegionIsZeroedAndLargeOnesAreAlignedForHugePages) {
   EXPECT_EQ(region->CollapseToHugePages(0, size_t{8} << 20).code(), StatusCode::kInvalidArgument);
 }
 
+TEST(Connect, NodesThatComeAndGoByTheThousandDoNotFillTheMetadataServer) {
+  const std::string fabric = UniqueFabric(true);
+  auto host = Node::Open({.fabric = fabric, .node = 1, .create_fabric = true}).value();
+  ASSERT_OK(host->HostMetaServer(4096));
+  for (int i = 0; i < 6000; ++i) {
+    auto node = Node::Open({.fabric = fabric}).value();
+    ASSERT_OK(node->Publish(Deadline::After(node->clock(), 1'000'000'000)));
+  }
+}
+
 }  // namespace
 }  // namespace krcore::test

@@ -309,5 +309,20 @@ TEST(Store, AMissingFabricIsNotFound) {
   EXPECT_EQ(store.status(), StatusCode::kNotFound) << store.status().ToString();
 }
 
+Task<void> PutOne(Client& client, uint32_t key, uint32_t* failed) {
+  const std::string text = std::to_string(key);
+  const Status put = co_await client.PutAsync(text, text);
+  if (!put.ok()) ++*failed;
+}
+
+TEST_F(ClientTest, MoreOperationsInFlightThanAQueueHasRoomForWaitForRoom) {
+  auto client = store_->NewClient({.max_in_flight = 4096}).value();
+  uint32_t failed = 0;
+  for (uint32_t key = 0; key < 5'000; ++key) client->Spawn(PutOne(*client, key, &failed));
+  client->Drain();
+  EXPECT_EQ(failed, 0u);
+  EXPECT_EQ(MustGet("4999"), "4999");
+}
+
 }  // namespace
 }  // namespace kvs

@@ -96,7 +96,8 @@ class Node {
   virtual Result<std::vector<std::byte>> LookupService(std::string_view name, Deadline deadline) = 0;
 
   // True when the kernel or fabric confirms that this incarnation of the peer is gone, so that nothing it
-  // posted can execute any more. False also when that cannot be known. May make a system call.
+  // posted can execute any more. False also when that cannot be known. May make a system call. For incarnations that
+  // have published (Publish() had returned): only their records tell, by being replaced too.
   virtual bool IsConfirmedDead(NodeId node, uint32_t incarnation) = 0;
 
   // For the exclusive use of one thread at a time.

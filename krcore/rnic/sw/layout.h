@@ -20,6 +20,7 @@ namespace krcore::rnic::sw {
 inline constexpr uint64_t kControlMagic = 0x73'75'72'67'65'6b'00'01;
 
 inline constexpr uint32_t kMaxDevices = 1024;
+inline constexpr uint32_t kDynamicNodes = 2 * kMaxDevices;  // ids handed out, in a cycle
 inline constexpr uint32_t kMaxRecords = 256;
 inline constexpr uint32_t kMaxMrs = 2048;       // per device
 inline constexpr uint32_t kMaxQps = 1024;       // per device; Qps and Dcts

@@ -1,0 +1,95 @@
+// The load of the concurrency tests: a worker drives one client with several lanes, which fight over a few hot keys,
+// insert fillers that make subtables split, and read back fillers that were acknowledged. What happened is written
+// down in memory that other processes see, so that a killed worker's history stays.
+//
+// Hot keys change as the run goes on, so that young and old keys, and keys in every phase of a split, are met.
+#ifndef TESTS_KVS_STRESS_H_
+#define TESTS_KVS_STRESS_H_
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kvs/client.h"
+#include "tests/kvs/linearizability.h"
+
+namespace surgekv_test {
+
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+inline constexpr uint32_t kSlowdown = 8;
+#else
+inline constexpr uint32_t kSlowdown = 1;
+#endif
+
+inline constexpr uint32_t kMaxWorkers = 16;
+inline constexpr uint32_t kMaxLanes = 16;
+
+struct StressOptions {
+  uint32_t seed = 1;
+  uint32_t lanes = 8;
+  uint32_t max_in_flight = 6;           // fewer than lanes: some wait for their turn
+  uint32_t operations = 20'000;         // of a worker
+  uint32_t hot_keys = 6;                // at a time
+  uint32_t operations_per_hot = 3'000;  // of all workers together, then other keys are hot
+  uint32_t filler_percent = 30;
+  uint32_t short_pause_every = 400;  // polls; 0: never. A pause holds the client between two round trips
+  uint32_t long_pause_every = 0;     // polls; longer than the time after which others take a split over
+};
+
+// One operation on a hot key.
+struct Record {
+  int64_t start_ns;
+  std::atomic<int64_t> end_ns;  // 0: it has not returned
+  uint32_t key;
+  OpKind kind;
+  OpResult result;
+  uint32_t value;
+};
+
+// What a worker leaves behind. Lies in memory shared by processes.
+struct WorkerLog {
+  std::array<std::atomic<uint32_t>, kMaxLanes> fillers;  // of each lane: 0 .. n-1 are acknowledged
+  std::atomic<uint32_t> records;
+  std::atomic<uint64_t> splits;
+  std::array<char, 256> error;  // the first thing that was wrong; "" if nothing
+};
+
+// Shared memory for the logs of `workers` workers with room for `records` each.
+class StressLogs {
+ public:
+  StressLogs(uint32_t workers, uint32_t records);
+  ~StressLogs();
+  StressLogs(const StressLogs&) = delete;
+  StressLogs& operator=(const StressLogs&) = delete;
+
+  uint32_t workers() const { return workers_; }
+  uint32_t capacity() const { return capacity_; }
+  WorkerLog& log(uint32_t worker) const;
+  Record* records(uint32_t worker) const;
+  std::atomic<uint64_t>& operations() const;  // begun, by all workers
+  std::atomic<bool>& stop() const;
+
+ private:
+  struct Shared;
+  const uint32_t workers_, capacity_;
+  size_t bytes_;
+  Shared* shared_;
+};
+
+// Runs the load to its end on this thread. Returns its client's statistics.
+kvs::ClientStats RunWorker(kvs::Store& store, const StressOptions& options, StressLogs& logs, uint32_t worker);
+
+// Every history is linearizable, no worker met an error, and every acknowledged filler is there with its value and
+// lanes' fillers in doubt have that value or none. gtest expectations.
+void VerifyLogs(kvs::Store& store, const StressLogs& logs);
+
+// Values tell who wrote them; their length follows from the id and some are out of line.
+std::string ValueOf(uint32_t id);
+bool IdOf(const std::string& value, uint32_t* id);
+
+}  // namespace surgekv_test
+
+#endif  // TESTS_KVS_STRESS_H_

@@ -1,0 +1,51 @@
+// A store for tests: one memory node in this process, on a fabric of its own, with a table geometry of the test's
+// choice. Tiny subtables split all the time.
+#ifndef TESTS_KVS_TEST_STORE_H_
+#define TESTS_KVS_TEST_STORE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "krcore/node.h"
+#include "kvs/client.h"
+
+namespace surgekv_test {
+
+struct TestStoreOptions {
+  std::string fabric = {};  // empty: private to the process
+  uint32_t groups = 2;      // of a subtable, 21 slots each
+  uint32_t initial_depth = 0;
+  size_t memory_bytes = size_t{64} << 20;
+  int64_t operation_timeout_ms = 60'000;  // so long that only a hanging operation meets it
+  krcore::Clock* clock = nullptr;         // the clients' clock; null: the host's
+};
+
+class TestStore {
+ public:
+  explicit TestStore(const TestStoreOptions& options);
+  ~TestStore();
+
+  // Attaches this process, or another one that was forked since, as a client process does.
+  static std::unique_ptr<kvs::Store> Attach(const std::string& fabric, const TestStoreOptions& options);
+
+  const std::string& fabric() const { return fabric_; }
+  // Made on the first call, so that a process that forks has none yet.
+  kvs::Store& store();
+  std::unique_ptr<kvs::Client> NewClient(uint32_t max_in_flight = 64);
+
+ private:
+  const TestStoreOptions options_;
+  std::string fabric_;
+  std::unique_ptr<krcore::Node> node_;
+  std::unique_ptr<krcore::Region> pool_;
+  std::unique_ptr<kvs::Store> store_;
+};
+
+// A name that no other test uses at the same time.
+std::string UniqueFabric();
+
+}  // namespace surgekv_test
+
+#endif  // TESTS_KVS_TEST_STORE_H_

@@ -1,0 +1,84 @@
+// Several threads, each with its own client and many lanes, on one store: every history is linearizable and nothing
+// that was acknowledged is missed, while subtables split all the time.
+#include <gtest/gtest.h>
+
+#include <thread>
+#include <vector>
+
+#include "tests/kvs/repeat.h"
+#include "tests/kvs/stress.h"
+#include "tests/kvs/test_store.h"
+
+namespace surgekv_test {
+namespace {
+
+void RunThreads(uint32_t threads, const TestStoreOptions& store_options, const StressOptions& options) {
+  TestStore store(store_options);
+  kvs::Store& attached = store.store();
+  StressLogs logs(threads, options.operations);
+  std::vector<std::thread> workers;
+  std::vector<kvs::ClientStats> stats(threads);
+  for (uint32_t w = 0; w < threads; ++w) {
+    workers.emplace_back([&, w] { stats[w] = RunWorker(attached, options, logs, w); });
+  }
+  for (std::thread& worker : workers) worker.join();
+  uint64_t splits = 0, failed = 0;
+  for (const kvs::ClientStats& s : stats) {
+    splits += s.splits;
+    failed += s.cas_failures;
+  }
+  EXPECT_GE(splits, 12u / kSlowdown) << "too few splits to show anything";
+  testing::Test::RecordProperty("splits", static_cast<int>(splits));
+  testing::Test::RecordProperty("cas_failures", static_cast<int>(failed));
+  VerifyLogs(attached, logs);
+}
+
+class Threads : public ::testing::Test {
+ protected:
+  static uint32_t Operations(uint32_t wanted) { return wanted / kSlowdown; }
+};
+
+TEST_F(Threads, TinySubtablesSplitUnderContention) {
+  Repeat([](uint32_t seed) {
+    StressOptions options;
+    options.seed = seed;
+    options.operations = Operations(60'000);
+    RunThreads(2 + seed % 3, {.groups = 2 + seed % 3, .memory_bytes = size_t{128} << 20}, options);
+  });
+}
+
+TEST_F(Threads, FullSizedSubtablesSplitUnderContention) {
+  Repeat([](uint32_t seed) {
+    StressOptions options;
+    options.seed = seed;
+    options.operations = Operations(60'000);
+    options.filler_percent = 75;
+    RunThreads(3, {.groups = 16, .memory_bytes = size_t{128} << 20}, options);
+  });
+}
+
+TEST_F(Threads, ManyWritersOfOneKey) {
+  Repeat([](uint32_t seed) {
+    StressOptions options;
+    options.seed = seed;
+    options.operations = Operations(20'000);
+    options.lanes = 5;
+    options.hot_keys = 1;
+    options.operations_per_hot = 300;
+    options.filler_percent = 30;
+    RunThreads(3, {.memory_bytes = size_t{64} << 20}, options);
+  });
+}
+
+TEST_F(Threads, PausesLongEnoughForATakeover) {
+  Repeat([](uint32_t seed) {
+    StressOptions options;
+    options.seed = seed;
+    options.operations = Operations(20'000);
+    options.long_pause_every = 4'000;
+    RunThreads(3, {.memory_bytes = size_t{64} << 20}, options);
+  });
+}
+
+}  // namespace
+}  // namespace surgekv_test
