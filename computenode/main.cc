@@ -24,7 +24,7 @@ int main(int argc, char** argv) {
   // In the background of a terminal, reading stdin must not stop the process: it fails, and the channel is closed.
   std::signal(SIGTTIN, SIG_IGN);
   auto store = kvs::Store::Open(options->store);
-  if (!store.ok()) return cli::Fail(store.status());
+  if (!store.ok()) return cli::FailToOpen(store.status(), options->store.fabric);
   computenode::Service service(**store, *options, STDIN_FILENO);
   return service.Run();
 }

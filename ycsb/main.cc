@@ -62,7 +62,7 @@ int Run(Options& options) {
   std::ofstream json;
   if (const Status status = OpenJson(options.json_path, &json); !status.ok()) return cli::Fail(status);
   auto store = kvs::Store::Open(options.store);
-  if (!store.ok()) return cli::Fail(store.status());
+  if (!store.ok()) return cli::FailToOpen(store.status(), options.store.fabric);
 
   options.runner.log = &std::cerr;
   options.runner.interrupted = [] { return cli::StopSignal::Requested(); };
@@ -79,7 +79,7 @@ int Run(Options& options) {
     }
   }
   WriteSummary(job, result, options.report, std::cout);
-  std::cout.flush();
+  if (!std::cout.flush()) return cli::Fail({StatusCode::kUnavailable, "writing the summary to stdout failed"});
   if (const Status status = WriteJson(JsonReport(job, result, options.report), options.json_path, &json);
       !status.ok()) {
     return cli::Fail(status);

@@ -176,15 +176,24 @@ TEST_F(JobTest, TimeLimitEndsTheRun) {
 TEST_F(JobTest, WarmUpIsNotMeasuredButItsFailuresCount) {
   ASSERT_TRUE(Load(Small()).good());
   const uint64_t before = store_.operations;
+  // Workers wait in the middle of the run until the runner has seen the end of the warm-up, or the run may be over by
+  // then. Its first look behind it may have read the clock before; the third begins when the second has ended.
+  const int64_t half_ns = clock_.NowNs() + 2'000'000'000;
+  std::atomic<int> looks{0};
+  const auto interrupted = [&] {
+    if (clock_.NowNs() > half_ns) ++looks;
+    return false;
+  };
   std::atomic<bool> failed{false};
   store_.fault = [&](const char*, std::string_view) {
     clock_.Advance(100'000);
+    while (clock_.NowNs() > half_ns && looks < 3) sched_yield();
     return krcore::Status(failed.exchange(true) ? StatusCode::kOk : StatusCode::kTimeout);
   };
   Workload workload = Small();
   workload.operation_count = 0;
   workload.max_execution_time_s = 2;
-  const RunResult result = Do({.workload = workload}, {.warmup_s = 1});
+  const RunResult result = Do({.workload = workload}, {.warmup_s = 1, .interrupted = interrupted});
   EXPECT_GT(result.measured.operations, 0u);
   EXPECT_LT(result.measured.operations, store_.operations - before);
   EXPECT_EQ(result.measured.failed_operations, 1u);

@@ -169,15 +169,16 @@ TEST(ProgramErrors, NameTheFlagAndTheWayOut) {
     const char* message;
   };
   const std::string c = WorkloadFile("c");
-  for (const Case& one : {Case{{}, 2, "which phase?"}, Case{{"walk", "--fabric=x"}, 2, "expected load or run"},
-                          Case{{"run", "-P", c}, 2, "--fabric"}, Case{{"run", "--fabric=x"}, 2, "recordcount"},
-                          Case{{"run", "--fabric=x", "-P", "/nonexistent"}, 1, "/nonexistent"},
-                          Case{{"run", "--fabric=x", "-P", c, "-p", "recordcount=many"}, 2, "recordcount=many"},
-                          Case{{"run", "--fabric=x", "-P", c, "--workers=0"}, 2, "--workers=0"},
-                          Case{{"run", "--fabric=x", "-P", c, "--in_flight=0"}, 2, "--in_flight=0"},
-                          Case{{"run", "--fabric=x", "-P", WorkloadFile("e")}, 1, "hash table"},
-                          Case{{"run", "--fabric=no-such-fabric-here", "-P", c}, 1, "no-such-fabric-here"},
-                          Case{{"run", "--fabric=x", "-P", c, "--json=/nonexistent/a"}, 2, "--json="}}) {
+  for (const Case& one :
+       {Case{{}, 2, "which phase?"}, Case{{"walk", "--fabric=x"}, 2, "expected load or run"},
+        Case{{"run", "-P", c}, 2, "--fabric"}, Case{{"run", "--fabric=x"}, 2, "recordcount"},
+        Case{{"run", "--fabric=x", "-P", "/nonexistent"}, 1, "/nonexistent"},
+        Case{{"run", "--fabric=x", "-P", c, "-p", "recordcount=many"}, 2, "recordcount=many"},
+        Case{{"run", "--fabric=x", "-P", c, "--workers=0"}, 2, "--workers=0"},
+        Case{{"run", "--fabric=x", "-P", c, "--in_flight=0"}, 2, "--in_flight=0"},
+        Case{{"run", "--fabric=x", "-P", WorkloadFile("e")}, 1, "hash table"},
+        Case{{"run", "--fabric=no-such-fabric-here", "-P", c}, 1, "memnode --fabric=no-such-fabric-here"},
+        Case{{"run", "--fabric=x", "-P", c, "--json=/nonexistent/a"}, 2, "--json="}}) {
     const Finished run = RunProgram("ycsb", one.args);
     EXPECT_EQ(run.status, one.status) << one.message << ": " << run.err;
     EXPECT_THAT(run.err, HasSubstr(one.message));

@@ -132,7 +132,15 @@ class ShmBacking final : public Backing {
 };
 
 Status NoSuchFabric(const std::string& fabric) {
-  return {StatusCode::kNotFound, "no fabric named " + fabric + "; start a memory node on it, or create it"};
+  return {StatusCode::kNotFound, "no fabric named " + fabric + "; start a memory node on it"};
+}
+
+Status IncompatibleFabric(const std::string& fabric) {
+  return {
+      StatusCode::kBadState,
+      "fabric " + fabric +
+          " was made by an incompatible build; stop its processes, then clean it with that build, or remove /dev/shm/" +
+          FabricPrefix(fabric) + "*"};
 }
 
 // Maps the control segment; makes it where it is new or its maker died before it was complete. Admin lock held.
@@ -140,8 +148,7 @@ Status AttachControl(ShmBacking& backing, const std::string& fabric, bool create
   auto length = ShmLength(backing.fd());
   if (!length.ok()) return length.status();
   if (*length != 0 && *length != RoundUpToPage(sizeof(Control))) {
-    return {StatusCode::kBadState,
-            "fabric " + fabric + " was made by an incompatible build; stop its processes, then clean it"};
+    return IncompatibleFabric(fabric);
   }
   if (*length == 0 && !create) {
     backing.RemoveControl();
@@ -164,8 +171,7 @@ Status AttachControl(ShmBacking& backing, const std::string& fabric, bool create
     InitControl(control);
   }
   if (control.magic == kControlMagic) return {};
-  return {StatusCode::kBadState,
-          "fabric " + fabric + " was made by an incompatible build; stop its processes, then clean it"};
+  return IncompatibleFabric(fabric);
 }
 
 }  // namespace
