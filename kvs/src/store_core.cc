@@ -78,9 +78,6 @@ Status StoreCore::Attach(Deadline deadline) {
   if (record->size() != sizeof(home)) return {StatusCode::kCorrupt, "the store's home record has another size"};
   std::memcpy(&home, record->data(), sizeof(home));
   home_ = home.node;
-  // Its record is what others learn this process's death from: an unknown one that died would hold back reclamation
-  // for ever.
-  KRCORE_RETURN_IF_ERROR(node_->Publish(deadline));
   return RefreshMembers(deadline);
 }
 

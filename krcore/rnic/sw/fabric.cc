@@ -101,8 +101,8 @@ Result<NodeId> Fabric::ChooseNode(NodeId wanted) {
                                            std::to_string(slot->pid.load(std::memory_order_relaxed)) +
                                            "; choose another id or stop that process");
   }
-  // Not the lowest free one, so that ids of the recently dead stay unused for a while; but from a bounded range, because
-  // every id that ever published itself keeps a place in the metadata server's table.
+  // Not the lowest free one, so that ids of the recently dead stay unused for a while; but from a bounded range,
+  // because every id that ever published itself keeps a place in the metadata server's table.
   for (;;) {
     const NodeId node = shared.next_node++;
     if (shared.next_node >= kFirstDynamicNode + kDynamicNodes) shared.next_node = kFirstDynamicNode;
