@@ -4,7 +4,8 @@
 #include "cli/common_flags.h"
 
 DEFINE_int64(operation_timeout_ms, 5'000, "How long one operation may take before it fails with a timeout");
-DEFINE_int64(open_timeout_ms, 5'000, "How long to look for the metadata server and the memory nodes at the start");
+DEFINE_int64(open_timeout_ms, 2'000,
+             "How long to wait at the start for the fabric, its metadata server and its memory nodes");
 
 namespace cli {
 namespace {

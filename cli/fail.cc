@@ -34,8 +34,11 @@ int FailUsage(std::string_view message) {
 
 int FailToOpen(const krcore::Status& status, std::string_view fabric) {
   const std::string flag = "--fabric=" + std::string(fabric);
-  return Fail(status,
-              "Is " + flag + " right? A store is started by: memnode " + flag + " --node=1 --memory=1G --metaserver");
+  return Fail(
+      status,
+      "Is " + flag + " right? A store is started by: memnode " + flag +
+          " --node=1 --memory=1G --metaserver. A memory node or metadata server that died is started again with "
+          "the flags that it had.");
 }
 
 void Die(const krcore::Status& status, std::string_view way_out) { std::exit(Fail(status, way_out)); }

@@ -3,6 +3,7 @@
 #include <glog/logging.h>
 #include <pthread.h>
 #include <sched.h>
+#include <signal.h>
 
 #include <algorithm>
 #include <ctime>
@@ -20,6 +21,13 @@ int64_t ThreadCpuNs() {
   timespec time{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
   return time.tv_sec * int64_t{1'000'000'000} + time.tv_nsec;
+}
+
+// A thread that may be starved of CPU must not be the one that handles a request to stop.
+void LeaveSignalsToTheMainThread() {
+  sigset_t signals;
+  sigfillset(&signals);
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
 }
 
 // Runs only when a core has nothing better to do. A refusal leaves it at normal priority, which is no fault.
@@ -45,6 +53,7 @@ void HugePageCollapser::Stop() {
 }
 
 void HugePageCollapser::Run() {
+  LeaveSignalsToTheMainThread();
   LowerPriority();
   const size_t total = region_.bytes().size();
   uint64_t refused_bytes = 0;

@@ -426,7 +426,7 @@ def main():
     if status == 0:
         demo.note_memory_nodes()
         demo.print_table()
-        screen.line(f"Everything read was what had been written; nothing is left behind. {time.monotonic() - begin:.0f} s.")
+        screen.line(f"Every value read was one written for its key; nothing is left behind. {time.monotonic() - begin:.0f} s.")
     return status
 
 

@@ -164,13 +164,16 @@ Result<std::unique_ptr<Store>> Store::Open(const StoreOptions& options) {
   node_options.rnic = options.rnic;
   node_options.fabric = options.fabric;
   node_options.clock = options.clock;
+  krcore::Clock& clock = options.clock != nullptr ? *options.clock : *krcore::RealClock();
+  const Deadline deadline = Deadline::After(clock, options.open_timeout_ms * 1'000'000);
   auto node = krcore::Node::Open(node_options);
-  if (!node.ok()) return node.status();
-  krcore::Clock& clock = (*node)->clock();
-  auto store = std::make_unique<StoreCore>(std::move(*node), options.operation_timeout_ms);
-  if (Status attached = store->Attach(Deadline::After(clock, options.open_timeout_ms * 1'000'000)); !attached.ok()) {
-    return attached;
+  for (uint32_t spins = kParked; node.status() == StatusCode::kNotFound && !deadline.Passed(clock); ++spins) {
+    clock.Relax(spins);  // its first memory node may be starting
+    node = krcore::Node::Open(node_options);
   }
+  if (!node.ok()) return node.status();
+  auto store = std::make_unique<StoreCore>(std::move(*node), options.operation_timeout_ms);
+  if (Status attached = store->Attach(deadline); !attached.ok()) return attached;
   return std::unique_ptr<Store>(std::move(store));
 }
 

@@ -60,6 +60,16 @@ TEST(Store, AMissingFabricIsSaid) {
   EXPECT_THAT(run.err, AllOf(HasSubstr(fabric.name()), HasSubstr("memory node")));
 }
 
+TEST(Store, ALoadStartedBeforeItsMemoryNodesWaitsForThem) {
+  const TestFabric fabric;
+  testing_support::Program load("ycsb",
+                                {"load", fabric.flag(), "--open_timeout_ms=30000", "-P",
+                                 testing_support::SourceDir() + "ycsb/workloads/workloadc", "-p", "recordcount=1000"});
+  testing_support::Program memory("memnode", {fabric.flag(), "--node=1", "--memory=64M", "--metaserver"});
+  EXPECT_EQ(load.Wait(), 0) << load.Output();
+  EXPECT_EQ(memory.Stop(), 0) << memory.Output();
+}
+
 TEST(Store, ARunWithoutALoadIsSaid) {
   const RunningStore store;
   const Finished run = store.Ycsb("run", 'c', {"-p", "operationcount=5000"});

@@ -304,7 +304,7 @@ TEST(EmbeddedStore, TwoStoresDoNotSeeEachOther) {
 }
 
 TEST(Store, AMissingFabricIsNotFound) {
-  const auto store = Store::Open({.fabric = "no-such-fabric-for-tests"});
+  const auto store = Store::Open({.fabric = "no-such-fabric-for-tests", .open_timeout_ms = 10});
   ASSERT_FALSE(store.ok());
   EXPECT_EQ(store.status(), StatusCode::kNotFound) << store.status().ToString();
 }

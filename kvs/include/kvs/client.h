@@ -51,7 +51,7 @@ struct StoreOptions {
   std::string rnic = "sw";               // provider
   std::string fabric;                    // name of the fabric
   int64_t operation_timeout_ms = 5'000;  // per operation
-  int64_t open_timeout_ms = 5'000;       // to find the metadata server and the memory nodes
+  int64_t open_timeout_ms = 2'000;       // to wait for the fabric, its metadata server and its memory nodes
   krcore::Clock* clock = nullptr;        // null: the host's
 };
 
@@ -142,7 +142,8 @@ class Client {
 
 class Store {
  public:
-  // Attaches to a running fabric. kNotFound: no such fabric. kUnavailable: it has no store (no memory node) yet.
+  // Attaches to a running fabric, and waits for one that is starting. After open_timeout_ms kNotFound: no such fabric;
+  // kUnavailable: it has no store (no memory node).
   static Result<std::unique_ptr<Store>> Open(const StoreOptions& options);
   // A whole store in this process: private fabric, metadata server and one memory node. Its data ends with it.
   static Result<std::unique_ptr<Store>> OpenEmbedded(const EmbeddedOptions& options);
