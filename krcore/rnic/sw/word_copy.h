@@ -47,12 +47,9 @@ inline bool HasAlignment(const void* address, size_t alignment) {
   return (reinterpret_cast<uintptr_t>(address) & (alignment - 1)) == 0;
 }
 
-// Shared memory `from` -> private memory `to`. Orders nothing: fence around it.
-inline void LoadWords(std::byte* to, const std::byte* from, size_t length) {
-  while (length > 0 && !HasAlignment(from, 8)) {
-    LoadPart<uint8_t>(to, from);
-    --length;
-  }
+// As many whole vectors as there are; their 8-byte words are atomic where the shared side is 8-byte aligned.
+inline void CopyVectors([[maybe_unused]] std::byte*& to, [[maybe_unused]] const std::byte*& from,
+                        [[maybe_unused]] size_t& length) {
 #ifdef KRCORE_SW_VECTOR_COPY
   for (; length >= 64; length -= 64, to += 64, from += 64) {
     const __m128i a = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
@@ -68,6 +65,15 @@ inline void LoadWords(std::byte* to, const std::byte* from, size_t length) {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
   }
 #endif
+}
+
+// Shared memory `from` -> private memory `to`. Orders nothing: fence around it.
+inline void LoadWords(std::byte* to, const std::byte* from, size_t length) {
+  while (length > 0 && !HasAlignment(from, 8)) {
+    LoadPart<uint8_t>(to, from);
+    --length;
+  }
+  CopyVectors(to, from, length);
   for (; length >= 8; length -= 8) LoadPart<uint64_t>(to, from);
   for (; length > 0; --length) LoadPart<uint8_t>(to, from);
 }
@@ -78,21 +84,7 @@ inline void StoreWords(std::byte* to, const std::byte* from, size_t length) {
     StorePart<uint8_t>(to, from, length == 1);
     --length;
   }
-#ifdef KRCORE_SW_VECTOR_COPY
-  for (; length >= 64; length -= 64, to += 64, from += 64) {
-    const __m128i a = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
-    const __m128i b = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + 16));
-    const __m128i c = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + 32));
-    const __m128i d = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + 48));
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(to), a);
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(to + 16), b);
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(to + 32), c);
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(to + 48), d);
-  }
-  for (; length >= 16; length -= 16, to += 16, from += 16) {
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
-  }
-#endif
+  CopyVectors(to, from, length);
   for (; length >= 8; length -= 8) StorePart<uint64_t>(to, from, length == 8);
   for (; length > 0; --length) StorePart<uint8_t>(to, from, length == 1);
 }
