@@ -1,8 +1,11 @@
 #include <algorithm>
 #include <cctype>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "cli/common_flags.h"
+#include "krcore/node.h"
 
 DEFINE_string(fabric, "",
               "Name of the fabric, the same for every program that belongs together (letters, digits, _ and -)");
@@ -27,8 +30,11 @@ krcore::Status CheckFabricFlags() {
     return {StatusCode::kInvalidArgument, "--fabric=" + FLAGS_fabric + ": a fabric's name is 1 to " +
                                               std::to_string(kMaxFabricName) + " letters, digits, _ or -"};
   }
-  if (FLAGS_rnic.empty()) return {StatusCode::kInvalidArgument, "--rnic is empty: the default is --rnic=sw"};
-  return krcore::Status::Ok();
+  const std::vector<std::string> providers = krcore::RnicProviders();
+  if (std::find(providers.begin(), providers.end(), FLAGS_rnic) != providers.end()) return krcore::Status::Ok();
+  std::string message = "--rnic=" + FLAGS_rnic + ": this build has";
+  for (const std::string& provider : providers) message += " --rnic=" + provider;
+  return {StatusCode::kInvalidArgument, std::move(message)};
 }
 
 }  // namespace cli

@@ -184,6 +184,16 @@ TEST_F(Flags, TheFabricsNameIsRequiredAndChecked) {
   }
 }
 
+TEST_F(Flags, AnUnknownRnicIsRefusedByFlagWithTheKnownOnes) {
+  FLAGS_fabric = "demo";
+  FLAGS_rnic = "fast";
+  const std::string message(CheckFabricFlags().message());
+  FLAGS_rnic = "sw";
+  EXPECT_THAT(message, StartsWith("--rnic=fast:"));
+  EXPECT_THAT(message, HasSubstr("--rnic=sw"));
+  EXPECT_TRUE(CheckFabricFlags().ok());
+}
+
 TEST_F(Flags, TimeoutsAreOneMillisecondToADay) {
   EXPECT_TRUE(CheckClientFlags().ok());
   FLAGS_operation_timeout_ms = 0;
