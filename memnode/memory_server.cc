@@ -19,7 +19,7 @@ using krcore::Status;
 using krcore::StatusCode;
 
 constexpr char kPoolName[] = "pool";
-constexpr uint32_t kMetaRecords = 4096;  // nodes and services; some hundred bytes each
+constexpr uint32_t kMetaNodes = 10'000;  // in 4 MB
 constexpr int64_t kRefreshTimeoutNs = 50'000'000;
 
 // The status with another line for the user: what to do about it.
@@ -54,7 +54,7 @@ Status ExplainJoin(const Options& options, const Status& status) {
   switch (status.code()) {
     case StatusCode::kTimeout:
       return WithWayOut(status, "Gave up after --wait_ms=" + std::to_string(options.wait_ms) +
-                                    ". Exactly one program of a fabric hosts its metadata server: start one with "
+                                    ". Some program of a fabric hosts its metadata server: start one with "
                                     "--metaserver, or wait longer.");
     case StatusCode::kCorrupt:
       return WithWayOut(status, "To discard the memory of node " + std::to_string(options.node) + ": memnode " +
@@ -104,12 +104,9 @@ Status MemoryServer::Open(const Options& options, krcore::Clock* clock) {
 }
 
 Status MemoryServer::HostMetaServer(const Options& options) {
-  const Status status = node_->HostMetaServer(kMetaRecords);
+  const Status status = node_->HostMetaServer(kMetaNodes);
   if (status == StatusCode::kExists) {
-    return WithWayOut(status,
-                      "A fabric has one metadata server: leave out --metaserver here, or stop the other first "
-                      "(" +
-                          FabricFlag(options) + ").");
+    return WithWayOut(status, "Leave out --metaserver here, or stop another one first (" + FabricFlag(options) + ").");
   }
   return status;
 }

@@ -10,7 +10,7 @@ DEFINE_int32(node, 0,
              "This memory node's id, 1 to 255, unique on the fabric; the same id finds its memory again "
              "after a crash (0: assigned, for a metadata server with --memory=0)");
 DEFINE_string(memory, "", "Memory to expose, such as 512M or 1G; 0 with --metaserver: a metadata server only");
-DEFINE_bool(metaserver, false, "Host the fabric's metadata server too; exactly one program of a fabric does");
+DEFINE_bool(metaserver, false, "Host a metadata server of the fabric too; one program at least does, up to eight may");
 DEFINE_string(hugepages, "auto", "auto: move the memory into huge pages in the background where the kernel can; off");
 DEFINE_int64(wait_ms, 10'000, "How long to wait for the metadata server and the store's home to appear");
 DEFINE_bool(keep_memory, false, "Leave the memory and its data when stopped, for a later start with the same --node");

@@ -16,11 +16,8 @@ constexpr long kSleepNs = 50'000;
 
 class MonotonicClock final : public Clock {
  public:
-  int64_t NowNs() override {
-    timespec now{};
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
-  }
+  int64_t NowNs() override { return Read(CLOCK_MONOTONIC); }
+  int64_t CoarseNowNs() override { return Read(CLOCK_MONOTONIC_COARSE); }
 
   void Relax(uint32_t spins) override {
     if (spins < kSpinCalls) {
@@ -33,6 +30,13 @@ class MonotonicClock final : public Clock {
       const timespec nap{0, kSleepNs};
       nanosleep(&nap, nullptr);
     }
+  }
+
+ private:
+  static int64_t Read(clockid_t id) {
+    timespec now{};
+    clock_gettime(id, &now);
+    return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
   }
 };
 

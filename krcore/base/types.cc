@@ -30,6 +30,7 @@ std::string_view WcStatusName(WcStatus status) {
     case WcStatus::kRetryExceeded: return "transport retry counter exceeded";
     case WcStatus::kRnrRetryExceeded: return "RNR retry counter exceeded";
     case WcStatus::kGeneralError: return "general error";
+    case WcStatus::kDiscarded: return "discarded before it was posted";
   }
   return "unknown completion status";
 }

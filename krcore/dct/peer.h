@@ -1,9 +1,10 @@
-// Peer: all that a queue needs to reach a node through a shared DC initiator. Immutable once made, so that
-// queues of any thread share one.
+// Peer: all that a queue needs to reach a node through a shared DC initiator. Immutable once made but for its lease, so
+// that queues of any thread share one.
 #ifndef KRCORE_DCT_PEER_H_
 #define KRCORE_DCT_PEER_H_
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -23,11 +24,23 @@ struct Target {
 
 struct Peer {
   Target target;
+  uint32_t sequence = 0;  // of the record that this is
   std::array<RemoteRegion, kMaxRegionsPerNode> regions;
   uint32_t region_count = 0;
-  std::unique_ptr<rnic::AddressHandle> ah;
+  std::shared_ptr<const rnic::AddressHandle> ah;
 
   std::span<const RemoteRegion> region_span() const { return {regions.data(), region_count}; }
+
+  // When the regions must have been looked up again before another request names them. Relaxed: a number on its own,
+  // and whoever reads an old one looks up once more.
+  int64_t lease_until_ns() const { return lease_until_ns_.load(std::memory_order_relaxed); }
+  void StartLease(int64_t until_ns) { lease_until_ns_.store(until_ns, std::memory_order_relaxed); }
+  void Extend(int64_t until_ns) const {
+    if (until_ns > lease_until_ns()) lease_until_ns_.store(until_ns, std::memory_order_relaxed);
+  }
+
+ private:
+  mutable std::atomic<int64_t> lease_until_ns_{INT64_MAX};  // unless it came from the metadata server
 };
 
 }  // namespace krcore::dct

@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 
 namespace krcore::dct {
 namespace {
+
+constexpr int64_t kRenewPatienceNs = 2'000'000;
 
 // A lookup that raced with a newer one must not overwrite it.
 bool SameTarget(const Peer& a, const Peer& b) {
@@ -25,28 +28,41 @@ std::shared_ptr<const Peer> PeerDirectory::Cached(NodeId node) {
 }
 
 Result<std::shared_ptr<const Peer>> PeerDirectory::Refresh(NodeId node, Deadline deadline) {
-  auto record = meta_.Lookup(meta::NodeKey(node), deadline);
+  int64_t posted_ns = 0;
+  auto record = meta_.Lookup(meta::Key::Node(node), deadline, &posted_ns);
   if (!record.ok()) {
     if (record.status() == StatusCode::kNotFound)
       return Status(StatusCode::kNotFound, "node " + std::to_string(node) + " has not published itself");
     return record.status();
   }
   const meta::NodePayload payload = record->node();
-  if (record->kind != meta::RecordKind::kNode || record->address.node != node ||
-      payload.region_count > kMaxRegionsPerNode)
+  const rnic::DeviceAddress address = record->address();
+  if (record->kind != meta::RecordKind::kNode || payload.region_count > kMaxRegionsPerNode)
     return Status(StatusCode::kCorrupt, "the record of node " + std::to_string(node) + " is not one of a node");
-  if (device_.QueryPeer(record->address) == rnic::PeerState::kDead)
+  if (device_.QueryPeer(address) == rnic::PeerState::kDead)
     return Status(StatusCode::kUnavailable, "node " + std::to_string(node) + " (incarnation " +
-                                                std::to_string(record->address.incarnation) + ") is dead");
+                                                std::to_string(address.incarnation) + ") is dead");
   auto peer = std::make_shared<Peer>();
-  peer->target = {record->address, payload.dct_num, payload.dc_key};
+  peer->target = {address, payload.dct_num, payload.dc_key};
+  peer->sequence = record->sequence;
   peer->region_count = payload.region_count;
   std::copy_n(payload.regions, peer->region_count, peer->regions.begin());
 
+  // From the posting of the READ: what it found may have been withdrawn right after.
+  const int64_t lease_ns = meta_.mr_lease_ns();
+  peer->StartLease(lease_ns > 0 ? posted_ns + lease_ns : INT64_MAX);
+
   std::lock_guard lock(mutex_);
   std::shared_ptr<const Peer>& cached = peers_[node];
-  if (cached && SameTarget(*cached, *peer)) return cached;  // keeps its address handle
-  auto ah = device_.CreateAddressHandle(record->address);
+  // Another server may be behind the one where the cached version was found.
+  const bool older = cached && cached->target.address.incarnation == address.incarnation &&
+                     static_cast<int32_t>(cached->sequence - peer->sequence) > 0;
+  if (older || (cached && SameTarget(*cached, *peer))) {
+    // Where the older version is still found no publication after the cached one is complete, so that is valid too.
+    cached->Extend(peer->lease_until_ns());
+    return cached;  // keeps its address handle
+  }
+  auto ah = device_.CreateAddressHandle(address);
   if (!ah.ok()) {
     if (!cached) peers_.erase(node);
     return Status(StatusCode::kUnavailable, "address handle: " + ah.status().ToString());
@@ -54,6 +70,28 @@ Result<std::shared_ptr<const Peer>> PeerDirectory::Refresh(NodeId node, Deadline
   peer->ah = *std::move(ah);
   cached = std::move(peer);
   return cached;
+}
+
+PeerDirectory::Renewed PeerDirectory::Renew(const std::shared_ptr<const Peer>& peer, int64_t now_ns) {
+  const rnic::DeviceAddress& address = peer->target.address;
+  const std::lock_guard renewing(renew_mutex_);
+  if (auto cached = Cached(address.node); cached && cached->lease_until_ns() > now_ns) {
+    if (cached->target.address.incarnation != address.incarnation) cached = nullptr;
+    return {std::move(cached)};
+  }
+  auto found = Refresh(address.node, Deadline::After(clock_, kRenewPatienceNs));
+  if (found.ok()) {
+    if ((*found)->target.address.incarnation != address.incarnation) return {nullptr, true};
+    if ((*found)->lease_until_ns() > now_ns) return {*std::move(found), true};
+  } else if (device_.QueryPeer(address) == rnic::PeerState::kDead) {
+    Invalidate(peer);
+    return {nullptr, true};
+  }
+  // The peer lives, but nobody can tell what it exposes: no metadata server answers, or it came up with nobody to
+  // learn from. Then it cannot withdraw a region in an orderly way either, and a request that names one which is gone
+  // is refused by its NIC.
+  peer->Extend(now_ns + std::max<int64_t>(meta_.mr_lease_ns() / 8, 1'000'000));
+  return {peer, true, true};
 }
 
 void PeerDirectory::Invalidate(const std::shared_ptr<const Peer>& peer) {

@@ -1,92 +1,146 @@
-// MetaClient: reads and writes the metadata server's table by one-sided verbs. One per Node.
+// MetaClient: reads and writes the tables of the fabric's metadata servers by one-sided verbs. One per Node.
 //
-// Thread safety: all methods from any thread. Verbs are serialized by a mutex that is held for one verb at a
-// time, never while waiting for somebody else.
+// Publications and removals are made at every announced server, oldest first, and are complete when the announcements,
+// read again, name no other one; so whatever has been published before a lookup begins is found at any serving server.
+// Lookups ask the nearest server, and the others when that one does not answer, is dead, or has a torn record.
+//
+// Thread safety: all methods from any thread. No mutex that a lookup needs is held while waiting for somebody else.
 #ifndef KRCORE_META_META_CLIENT_H_
 #define KRCORE_META_META_CLIENT_H_
 
+#include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <span>
-#include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "krcore/clock.h"
-#include "krcore/dct/peer.h"
 #include "krcore/meta/one_sided_channel.h"
 #include "krcore/meta/record.h"
+#include "krcore/meta/server_list.h"
+#include "krcore/meta/table.h"
 #include "krcore/rnic/rnic.h"
 #include "krcore/status.h"
 
 namespace krcore::meta {
 
+struct MetaStats {
+  uint64_t lookups = 0;
+  uint64_t reads = 0;      // one-sided READs of lookups
+  uint64_t failovers = 0;  // lookups' steps from one server to another
+};
+
 class MetaClient {
  public:
-  static Result<std::unique_ptr<MetaClient>> Create(rnic::Device& device, rnic::Pd& pd, Clock& clock);
+  // `self`: whose records this client publishes; the device's own address but in tests.
+  static Result<std::unique_ptr<MetaClient>> Create(rnic::Device& device, rnic::Pd& pd, Clock& clock,
+                                                    const rnic::DeviceAddress& self);
 
-  // kNotFound: no such record. kUnavailable: no metadata server. kCorrupt: the checksum did not match until the
-  // deadline.
-  Result<Record> Lookup(uint64_t key, Deadline deadline);
+  // kNotFound: no such record. kUnavailable: the fabric has no metadata server, or none answers until the deadline.
+  // kCorrupt: the checksum did not match at any server, likewise. *posted_ns, if not null, becomes a time before the
+  // READ that found it was posted. A node's record may be of a dead incarnation; then no server has a newer one.
+  Result<Record> Lookup(const Key& key, Deadline deadline, int64_t* posted_ns = nullptr);
 
-  // Writes the body of `key`'s record after claiming it for this device; `body` needs kind and payload only. Waits for
-  // a metadata server. kExists: a service of another owner that is not confirmed dead. kTimeout. kOutOfMemory: the
-  // table is full.
-  Status Publish(uint64_t key, Record body, Deadline deadline);
+  // Writes `value` (NodePayload; services: up to kMaxServiceBytes) to `key`'s record at every metadata server. Waits
+  // for a first one to serve, and for those that are catching up. kExists: a service of another owner that is not
+  // confirmed dead. kTimeout: it may be visible at some servers; publishing again completes it. kOutOfMemory: a table
+  // is full.
+  Status Publish(const Key& key, std::span<const std::byte> value, Deadline deadline);
   // Takes back what was published, for a clean close. Best effort: readers also notice a dead owner.
   void RemoveAll(Deadline deadline);
 
   // As Node::IsConfirmedDead, `record` being one that this owner wrote, or null.
   bool OwnerIsDead(uint64_t owner, const Record* record, Deadline deadline);
 
+  // The fabric's lease on remote MRs, as its servers announce it; 0: none has been seen.
+  int64_t mr_lease_ns() const { return mr_lease_ns_.load(std::memory_order_relaxed); }
+  MetaStats stats() const;
+
  private:
-  // A metadata server as its Bootstrap describes it.
-  struct Server {
-    dct::Target target;
-    std::unique_ptr<rnic::AddressHandle> ah;
-    uint64_t table_addr = 0;
-    uint32_t rkey = 0;
-    uint32_t buckets = 0;
+  // What this client publishes.
+  struct Item {
+    Key key;
+    Record record;
+    // At a server, by its id.
+    struct Copy {
+      std::optional<size_t> offset;  // of the record in its table, once claimed
+      uint32_t sequence = 0;         // that has been written there
+    };
+    std::unordered_map<uint32_t, Copy> copies;
   };
-  // Where a record or bucket is. A place in the table of an earlier server is refused, never used in the new one's.
-  struct Place {
-    uint64_t addr = 0;
-    uint64_t server_generation = 0;
-    Place operator+(size_t bytes) const { return {addr + bytes, server_generation}; }
+  struct Lane {
+    std::mutex mutex;
+    std::unique_ptr<OneSidedChannel> channel;  // guarded by mutex; made when first needed
   };
 
-  MetaClient(rnic::Device& device, Clock& clock) : device_(device), clock_(clock) {}
+  MetaClient(rnic::Device& device, rnic::Pd& pd, Clock& clock, const rnic::DeviceAddress& self)
+      : device_(device), pd_(pd), clock_(clock), self_address_(self), self_(PackOwner(self.node, self.incarnation)) {}
 
-  Status PublishOnce(uint64_t key, Record& body, Deadline deadline);
-  // Where `key`'s record is, and its contents; binds the first free one if `bind`. kNotFound: not bound;
-  // kOutOfMemory: no free one.
-  Result<Place> Find(uint64_t key, bool bind, Record* record, Deadline deadline);
-  // Makes this device the owner; *record is what was there before.
-  Status Claim(const Place& place, Record* record, Deadline deadline);
+  // ---- servers
+  std::shared_ptr<const ServerList> Known();
+  // The next lookup reads the announcements.
+  void ForgetServers();
+  Result<std::shared_ptr<const ServerList>> ReadServers();
+  bool IsDead(const Server& server) { return device_.QueryPeer(server.info.address) == rnic::PeerState::kDead; }
 
-  // One verb each; forget the server when it does not answer.
-  Status Read(const Place& place, std::span<std::byte> out, Deadline deadline);
-  Status Write(const Place& place, std::span<const std::byte> data, Deadline deadline);
-  Status CompareSwap(const Place& place, uint64_t expected, uint64_t desired, uint64_t* old, Deadline deadline);
+  // ---- one verb each
   template <typename Verb>
-  Status WithServer(const Place& place, Verb verb);
-  // Finds the server, or confirms that the one known still lives. mutex_ held.
-  Status Locate();
-  Result<Place> BucketPlace(uint64_t key, uint32_t probe);
+  Status OnChannel(Verb verb);
+  Status Read(const Server& server, size_t offset, std::span<std::byte> out, Deadline deadline);
+  Status Write(const Server& server, size_t offset, std::span<const std::byte> data, Deadline deadline);
+  Status CompareSwap(const Server& server, size_t offset, uint64_t expected, uint64_t desired, uint64_t* old,
+                     Deadline deadline);
+
+  // ---- reading. The lookup without what Lookup does for this client's own records.
+  Result<Record> Find(const Key& key, Deadline deadline, int64_t* posted_ns);
+  // At one server. kNotFound, kUnavailable, kTimeout; kCorrupt: torn.
+  Result<Record> FindAt(const Server& server, const Key& key, Deadline deadline);
+
+  // ---- publishing; publish_mutex_ held
+  Status PublishEverywhere(Item& item, Deadline deadline);
+  // One attempt. kUnavailable: to be made again.
+  Status PublishPass(Item& item, Deadline deadline);
+  Status WriteAt(const Server& server, Item& item, Deadline deadline);
+  // Where this client's record for `key` is, after claiming it.
+  Result<size_t> ClaimNode(const Server& server, const Key& key, Deadline deadline);
+  Result<size_t> ClaimService(const Server& server, const Key& key, Deadline deadline);
+  Result<size_t> BindService(const Server& server, const Key& key, Record* record, Deadline deadline);
+  // Ids are unique among the living, so the former holder of this one is dead; returns once nothing that he posted can
+  // arrive any more.
+  Status AwaitPredecessor(const Record& record, Deadline deadline);
+  // Gives up the claims of an item that another owner has won.
+  void Release(Item& item, Deadline deadline);
+  Status RemoveAt(const Server& server, const Item& item, size_t offset, Deadline deadline);
+  void RemoveFrom(const Server& server, Item& item, Deadline deadline);
+  // A server that began with nobody to learn from does not have what was published before.
+  void HealOwnRecords(const ServerList& servers, Deadline deadline);
 
   rnic::Device& device_;
+  rnic::Pd& pd_;
   Clock& clock_;
-  uint64_t self_ = 0;  // PackOwner of this device
+  const rnic::DeviceAddress self_address_;
+  const uint64_t self_;
 
-  std::mutex publish_mutex_;      // one publication at a time: a record has one writer
-  std::vector<Place> published_;  // guarded by publish_mutex_
+  std::array<Lane, 2> lanes_;  // for threads that look up at the same time
 
-  std::mutex mutex_;  // guards the rest
-  std::unique_ptr<OneSidedChannel> channel_;
-  std::unique_ptr<Server> server_;
-  uint64_t server_generation_ = 0;  // of server_; grows with each Locate that found one
+  std::mutex servers_mutex_;
+  std::shared_ptr<const ServerList> servers_;  // guarded by servers_mutex_; never null
+  static constexpr int64_t kNever = INT64_MIN / 2;
+  int64_t servers_read_ns_ = kNever;     // likewise
+  std::atomic<int64_t> mr_lease_ns_{0};  // relaxed: a number on its own
+
+  std::mutex publish_mutex_;  // one publication at a time: a record has one writer
+  std::vector<Item> items_;   // guarded by publish_mutex_
+  // Servers that hold all of items_. Under servers_mutex_, so that lookups see it while a publication waits.
+  std::vector<uint32_t> complete_at_;
+
+  // Relaxed counters.
+  std::atomic<uint64_t> lookups_{0}, reads_{0}, failovers_{0};
 };
 
 }  // namespace krcore::meta

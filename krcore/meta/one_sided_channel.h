@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <new>
 #include <span>
 
 #include "krcore/clock.h"
@@ -26,9 +27,11 @@ struct RemoteMemory {
 
 class OneSidedChannel {
  public:
-  static constexpr size_t kMaxBytes = 1024;
+  static constexpr size_t kMaxBytes = 1024;  // of a channel made without saying more
 
-  static Result<std::unique_ptr<OneSidedChannel>> Create(rnic::Device& device, rnic::Pd& pd, Clock& clock);
+  // `max_bytes` per verb.
+  static Result<std::unique_ptr<OneSidedChannel>> Create(rnic::Device& device, rnic::Pd& pd, Clock& clock,
+                                                         size_t max_bytes = kMaxBytes);
 
   // kUnavailable: the target does not answer or refuses; the outcome of a Write or CompareSwap is then unknown.
   // kTimeout: the deadline passed first, likewise.
@@ -38,11 +41,16 @@ class OneSidedChannel {
   Status CompareSwap(const RemoteMemory& remote, uint64_t expected, uint64_t desired, uint64_t* old, Deadline deadline);
 
  private:
-  explicit OneSidedChannel(Clock& clock) : clock_(clock) {}
+  OneSidedChannel(Clock& clock, size_t max_bytes)
+      : clock_(clock), max_bytes_(max_bytes), buffer_(new (std::align_val_t{64}) std::byte[max_bytes]()) {}
   Status Execute(rnic::SendWr wr, const RemoteMemory& remote, size_t length, Deadline deadline);
 
   Clock& clock_;
-  alignas(64) std::byte buffer_[kMaxBytes] = {};
+  struct AlignedDelete {
+    void operator()(std::byte* bytes) const { ::operator delete[](bytes, std::align_val_t{64}); }
+  };
+  const size_t max_bytes_;
+  const std::unique_ptr<std::byte[], AlignedDelete> buffer_;
   std::unique_ptr<rnic::Mr> mr_;
   std::unique_ptr<rnic::Cq> cq_;
   std::unique_ptr<rnic::Qp> qp_;

@@ -1,19 +1,20 @@
-// The metadata server's table as it lies in memory, and what a record means. docs/krcore.md has the concurrency
-// argument.
+// A record of the metadata server's table: what it holds and who may change which part of it. table.h says where a
+// record is, docs/krcore.md has the concurrency argument.
 //
-//   table   = buckets, a power of two
-//   bucket  = kRecordsPerBucket records, read by one READ
-//   a key's probe sequence = the records of kMaxProbes buckets in a fixed order
+// Two kinds, in two sections of the table:
+//   node     found by its node id, which is the high half of `owner`. Only the living holder of that id writes it.
+//   service  found by `binding`, the hash of its name. Any node may claim it while its owner is 0 or dead.
 //
-// Three rules:
-//   1. `binding` changes once, by CAS from 0 to a key, at the first free record of the key's probe sequence. It
-//      is never undone, hence a key is bound to at most one record, and a reader stops at the first free one.
-//   2. `owner` changes by CAS only: 0 -> owner, owner -> 0 (removal), dead owner -> new owner.
-//   3. Everything behind `owner` is written by the owner alone, by WRITE. The checksum covers binding, owner and
-//      body, so that a torn body, or one left by a former owner, is not taken for a record.
+// Rules:
+//   1. `owner` changes by CAS only: vacant -> owner, owner -> vacant (removal), dead owner -> new owner.
+//   2. A service's `binding` changes once, by CAS from 0 to a key, at the first free record of the key's probe
+//      sequence; so a key is bound to at most one record.
+//   3. Everything behind `binding` is written by the owner alone, by WRITE. The checksum covers the whole record, so
+//      that a torn body, or one left by a former owner, is not taken for a record.
 #ifndef KRCORE_META_RECORD_H_
 #define KRCORE_META_RECORD_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -34,19 +35,38 @@ struct NodePayload {
   RemoteRegion regions[kMaxRegionsPerNode] = {};
 };
 static_assert(sizeof(RemoteRegion) == 24);
-static_assert(sizeof(NodePayload) == 64);
+static_assert(sizeof(NodePayload) == 136);
+
+inline constexpr uint64_t kNeverUsed = 0;  // owner: a node's probe ends here
+inline constexpr uint64_t kVacated = 1;    // owner of a node's record that was removed: free, but no end
+
+inline uint64_t PackOwner(NodeId node, uint32_t incarnation) { return uint64_t{node} << 32 | incarnation; }
+inline NodeId OwnerNode(uint64_t owner) { return static_cast<NodeId>(owner >> 32); }
+inline uint32_t OwnerIncarnation(uint64_t owner) { return static_cast<uint32_t>(owner); }
+inline bool IsVacant(uint64_t owner) { return OwnerNode(owner) == kNoNode; }
 
 struct Record {
-  uint64_t binding = 0;   // 0 or the key
-  uint64_t owner = 0;     // 0 or PackOwner()
+  uint64_t owner = 0;     // kNeverUsed, kVacated or PackOwner()
+  uint64_t binding = 0;   // services: 0 or the key
   uint64_t checksum = 0;  // of everything else
-  uint32_t sequence = 0;  // one higher each time the record is written
+  uint32_t sequence = 0;  // one higher each time its owner publishes it; the same at all servers
   RecordKind kind = RecordKind::kNone;
   uint8_t value_length = 0;  // services: bytes of `value`
   uint8_t reserved[2] = {};
-  rnic::DeviceAddress address;             // of the owner
-  std::byte value[kMaxServiceBytes] = {};  // nodes: a NodePayload
+  uint8_t address_bytes[sizeof(rnic::DeviceAddress::bytes)] = {};  // of the owner
+  std::byte value[sizeof(NodePayload)] = {};                       // nodes: a NodePayload
 
+  rnic::DeviceAddress address() const {
+    rnic::DeviceAddress address;
+    address.node = OwnerNode(owner);
+    address.incarnation = OwnerIncarnation(owner);
+    std::copy(std::begin(address_bytes), std::end(address_bytes), address.bytes);
+    return address;
+  }
+  void set_address(const rnic::DeviceAddress& address) {
+    owner = PackOwner(address.node, address.incarnation);
+    std::copy(std::begin(address.bytes), std::end(address.bytes), address_bytes);
+  }
   NodePayload node() const {
     NodePayload payload;
     std::memcpy(&payload, value, sizeof(payload));
@@ -54,46 +74,24 @@ struct Record {
   }
   void set_node(const NodePayload& payload) { std::memcpy(value, &payload, sizeof(payload)); }
 };
-static_assert(std::is_trivially_copyable_v<NodePayload> && sizeof(NodePayload) <= kMaxServiceBytes);
-static_assert(sizeof(Record) == 128);
-static_assert(offsetof(Record, owner) == 8 && offsetof(Record, checksum) == 16 && offsetof(Record, sequence) == 24);
-static_assert(offsetof(Record, address) == 32 && offsetof(Record, value) == 64);
+static_assert(std::is_trivially_copyable_v<Record> && kMaxServiceBytes <= sizeof(Record::value));
+static_assert(sizeof(Record) == 192);
+static_assert(offsetof(Record, binding) == 8 && offsetof(Record, checksum) == 16 && offsetof(Record, sequence) == 24);
+static_assert(offsetof(Record, address_bytes) == 32 && offsetof(Record, value) == 56);
 
 inline constexpr size_t kBodyOffset = offsetof(Record, checksum);
 inline constexpr size_t kBodyBytes = sizeof(Record) - kBodyOffset;
-inline constexpr uint32_t kRecordsPerBucket = 8;
-inline constexpr size_t kBucketBytes = kRecordsPerBucket * sizeof(Record);
-inline constexpr uint32_t kMaxProbes = 6;
-
-inline uint64_t PackOwner(NodeId node, uint32_t incarnation) { return uint64_t{node} << 32 | incarnation; }
-inline NodeId OwnerNode(uint64_t owner) { return static_cast<NodeId>(owner >> 32); }
-inline uint32_t OwnerIncarnation(uint64_t owner) { return static_cast<uint32_t>(owner); }
-
-// Never 0. Two service names share a key with probability 2^-64.
-uint64_t NodeKey(NodeId node);
-uint64_t ServiceKey(std::string_view name);
 
 uint64_t ChecksumOf(const Record& record);
 inline bool ChecksumMatches(const Record& record) { return record.checksum == ChecksumOf(record); }
 
-// Buckets of a table for `capacity` records, at most half full then. A power of two.
-uint32_t BucketsFor(uint32_t capacity);
-// The bucket of `key`'s probe number `probe`.
-uint32_t BucketOf(uint64_t key, uint32_t probe, uint32_t buckets);
-
-// Value of the fabric record "metadata server": where the table is. The bootstrap of everything else.
-inline constexpr char kBootstrapName[] = "metaserver";
-inline constexpr uint32_t kBootstrapMagic = 0x314D524B;  // "KRM1"
-struct Bootstrap {
-  uint32_t magic;
-  uint32_t buckets;
-  uint64_t table_addr;
-  uint64_t dc_key;
-  uint32_t dct_num;
-  uint32_t table_rkey;
-  rnic::DeviceAddress address;
-};
-static_assert(sizeof(Bootstrap) == 64);
+// Whether incarnation `a` was given out after `b`. They are given out in sequence and may wrap.
+inline bool IncarnationAfter(uint32_t a, uint32_t b) { return static_cast<int32_t>(a - b) > 0; }
+// Which of two versions of one record is the newer one.
+inline bool NewerThan(const Record& a, const Record& b) {
+  const uint32_t x = OwnerIncarnation(a.owner), y = OwnerIncarnation(b.owner);
+  return x == y ? a.sequence > b.sequence : IncarnationAfter(x, y);
+}
 
 }  // namespace krcore::meta
 

@@ -21,6 +21,7 @@ struct LocalRegion {
   uint64_t length = 0;  // 0: an empty place of a RegionView
   uint32_t lkey = 0;
   uint32_t rights = 0;  // of AccessRights
+  uint32_t rkey = 0;
 
   bool Covers(uint64_t sge_addr, uint64_t sge_length) const {
     return sge_addr >= addr && sge_length <= length && sge_addr - addr <= length - sge_length;

@@ -30,18 +30,23 @@ namespace {
 
 constexpr int64_t kRemoveRecordsNs = 1'000'000'000;
 constexpr int64_t kConfirmDeathNs = 1'000'000'000;
+constexpr int64_t kMinLeaseNs = 1'000'000;
+constexpr int64_t kMaxLeaseNs = 3600'000'000'000;
+constexpr int64_t kCatchUpNs = 10'000'000'000;
 constexpr uint32_t kAllRemoteRights = kRemoteRead | kRemoteWrite | kRemoteAtomic;
 
 }  // namespace
 
 Result<std::unique_ptr<Node>> NodeImpl::Open(const NodeOptions& options) {
+  if (options.mr_lease_ns < kMinLeaseNs || options.mr_lease_ns > kMaxLeaseNs)
+    return Status(StatusCode::kInvalidArgument, "mr_lease_ns must be 1 ms to an hour");
   auto device = rnic::OpenDevice({.provider = options.rnic,
                                   .fabric = options.fabric,
                                   .node = options.node,
                                   .create_fabric = options.create_fabric});
   if (!device.ok()) return device.status();
   std::unique_ptr<NodeImpl> node(
-      new NodeImpl(*std::move(device), options.clock != nullptr ? *options.clock : *RealClock()));
+      new NodeImpl(*std::move(device), options.clock != nullptr ? *options.clock : *RealClock(), options.mr_lease_ns));
   KRCORE_RETURN_IF_ERROR(node->Start());
   return std::unique_ptr<Node>(std::move(node));
 }
@@ -55,10 +60,10 @@ Status NodeImpl::Start() {
   auto dct = dct::CreateTarget(*pd_, incarnation());
   if (!dct.ok()) return dct.status();
   dct_ = *std::move(dct);
-  auto meta = meta::MetaClient::Create(*device_, *pd_, clock_);
+  auto meta = meta::MetaClient::Create(*device_, *pd_, clock_, device_->address());
   if (!meta.ok()) return meta.status();
   meta_ = *std::move(meta);
-  peers_ = std::make_unique<dct::PeerDirectory>(*device_, *meta_);
+  peers_ = std::make_unique<dct::PeerDirectory>(*device_, *meta_, clock_);
   return {};
 }
 
@@ -83,7 +88,8 @@ Result<std::unique_ptr<Region>> NodeImpl::CreateRegion(const RegionOptions& opti
     bytes = parts.private_memory->bytes();
   } else {
     std::lock_guard lock(mutex_);
-    if (remote_regions_.size() == kMaxRegionsPerNode)
+    const auto listed = std::count_if(exposed_.begin(), exposed_.end(), [](const Exposed& e) { return !e.withdrawn; });
+    if (static_cast<size_t>(listed) == kMaxRegionsPerNode)
       return Status(StatusCode::kInvalidArgument,
                     "a node announces at most " + std::to_string(kMaxRegionsPerNode) + " regions with remote rights");
     auto memory = device_->AllocMemory(options.length, {.name = options.name, .keep_on_close = options.keep_on_close});
@@ -94,10 +100,10 @@ Result<std::unique_ptr<Region>> NodeImpl::CreateRegion(const RegionOptions& opti
   auto mr = pd_->RegisterMemory(bytes.data(), options.length, kLocalWrite | options.remote_rights);
   if (!mr.ok()) return mr.status();
   parts.mr = *std::move(mr);
+  parts.remote_rights = options.remote_rights;
   if (options.remote_rights != 0) {
     std::lock_guard lock(mutex_);
-    remote_regions_.push_back(
-        {reinterpret_cast<uint64_t>(bytes.data()), options.length, parts.mr->rkey(), options.tag});
+    exposed_.push_back({{reinterpret_cast<uint64_t>(bytes.data()), options.length, parts.mr->rkey(), options.tag}});
   }
   return std::unique_ptr<Region>(std::make_unique<RegionImpl>(*this, std::move(parts)));
 }
@@ -113,33 +119,59 @@ Result<std::unique_ptr<Region>> NodeImpl::RegisterLocal(void* addr, size_t lengt
 
 void NodeImpl::RemoveRemote(uint32_t rkey) {
   std::lock_guard lock(mutex_);
-  std::erase_if(remote_regions_, [rkey](const RemoteRegion& region) { return region.rkey == rkey; });
+  std::erase_if(exposed_, [rkey](const Exposed& exposed) { return exposed.region.rkey == rkey; });
+}
+
+Result<int64_t> NodeImpl::Withdraw(uint32_t rkey, Deadline deadline) {
+  bool published = false;
+  {
+    std::lock_guard lock(mutex_);
+    for (Exposed& exposed : exposed_) {
+      if (exposed.region.rkey != rkey) continue;
+      exposed.withdrawn = true;
+      published = exposed.published;
+    }
+  }
+  if (!published) return clock_.NowNs();  // nobody can have heard of it
+  KRCORE_RETURN_IF_ERROR(Publish(deadline));
+  // A lease begins with the posting of its lookup; whatever a lookup posted from now on finds is without the region. A
+  // tenth more for clocks that run differently, and the lag of the clock by which leases are checked.
+  const int64_t lease_ns = meta_->mr_lease_ns();
+  return clock_.NowNs() + lease_ns + lease_ns / 10 + device_->caps().max_retransmission_ns + kMaxCoarseLagNs;
 }
 
 // ---- metadata
 
 Status NodeImpl::HostMetaServer(uint32_t capacity) {
+  {
+    std::lock_guard lock(mutex_);
+    if (hosting_) return {StatusCode::kExists, "this node hosts a metadata server already"};
+    hosting_ = true;
+  }
+  auto server =
+      meta::MetaServer::Host(*device_, *pd_, *dct_, clock_, {.capacity = capacity, .mr_lease_ns = mr_lease_ns_},
+                             Deadline::After(clock_, kCatchUpNs));
   std::lock_guard lock(mutex_);
-  if (meta_server_) return {StatusCode::kExists, "this node hosts the fabric's metadata server already"};
-  auto server = meta::MetaServer::Host(*device_, *pd_, *dct_, capacity);
+  hosting_ = server.ok();
   if (!server.ok()) return server.status();
   meta_server_ = *std::move(server);
   return {};
 }
 
 Status NodeImpl::Publish(Deadline deadline) {
-  meta::Record record;
-  record.kind = meta::RecordKind::kNode;
+  std::lock_guard publishing(publish_mutex_);
   meta::NodePayload payload;
   payload.dc_key = dct_->dc_key();
   payload.dct_num = dct_->num();
   {
     std::lock_guard lock(mutex_);
-    payload.region_count = static_cast<uint32_t>(remote_regions_.size());
-    std::copy(remote_regions_.begin(), remote_regions_.end(), payload.regions);
+    for (Exposed& exposed : exposed_) {
+      if (exposed.withdrawn) continue;
+      exposed.published = true;
+      payload.regions[payload.region_count++] = exposed.region;
+    }
   }
-  record.set_node(payload);
-  KRCORE_RETURN_IF_ERROR(meta_->Publish(meta::NodeKey(id()), record, deadline));
+  KRCORE_RETURN_IF_ERROR(meta_->Publish(meta::Key::Node(id()), std::as_bytes(std::span(&payload, 1)), deadline));
   std::lock_guard lock(mutex_);
   published_ = true;
   return {};
@@ -157,17 +189,13 @@ Status NodeImpl::PublishService(std::string_view name, std::span<const std::byte
     // Others find out through the node's record whether a service's owner still lives.
     if (!published) KRCORE_RETURN_IF_ERROR(Publish(deadline));
   }
-  meta::Record record;
-  record.kind = meta::RecordKind::kService;
-  record.value_length = static_cast<uint8_t>(value.size());
-  std::copy(value.begin(), value.end(), record.value);
-  Status status = meta_->Publish(meta::ServiceKey(name), record, deadline);
+  Status status = meta_->Publish(meta::Key::Service(name), value, deadline);
   if (status.ok() || status.message().empty()) return status;
   return {status.code(), "service '" + std::string(name) + "': " + std::string(status.message())};
 }
 
 Result<std::vector<std::byte>> NodeImpl::LookupService(std::string_view name, Deadline deadline) {
-  auto record = meta_->Lookup(meta::ServiceKey(name), deadline);
+  auto record = meta_->Lookup(meta::Key::Service(name), deadline);
   if (!record.ok()) {
     if (record.status() == StatusCode::kNotFound)
       return Status(StatusCode::kNotFound, "no node publishes a service '" + std::string(name) + "'");
@@ -185,9 +213,15 @@ bool NodeImpl::IsConfirmedDead(NodeId node, uint32_t incarnation) {
 // ---- queues
 
 Result<std::unique_ptr<QueuePool>> NodeImpl::CreateQueuePool(const QueuePoolOptions& options) {
-  return pool::QueuePoolImpl::Create(
-      {.node = this, .device = device_.get(), .pd = pd_.get(), .regions = &local_regions_, .peers = peers_.get()},
-      options);
+  return pool::QueuePoolImpl::Create({.node = this,
+                                      .device = device_.get(),
+                                      .pd = pd_.get(),
+                                      .regions = &local_regions_,
+                                      .peers = peers_.get(),
+                                      .self = {device_->address(), dct_->num(), dct_->dc_key()},
+                                      .senders = &senders_,
+                                      .ports = &ports_},
+                                     options);
 }
 
 }  // namespace krcore::node

@@ -1,6 +1,7 @@
 #ifndef KRCORE_NODE_NODE_IMPL_H_
 #define KRCORE_NODE_NODE_IMPL_H_
 
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "krcore/meta/meta_server.h"
 #include "krcore/mr/region_table.h"
 #include "krcore/node.h"
+#include "krcore/pool/port_table.h"
 #include "krcore/rnic/rnic.h"
 
 namespace krcore::node {
@@ -35,22 +37,37 @@ class NodeImpl final : public Node {
   // ---- for RegionImpl
   mr::RegionTable& local_regions() { return local_regions_; }
   void RemoveRemote(uint32_t rkey);
+  // Publishes the node without the region, if it was ever published with it. Returns the time from which on no peer
+  // uses it.
+  Result<int64_t> Withdraw(uint32_t rkey, Deadline deadline);
 
  private:
-  NodeImpl(std::unique_ptr<rnic::Device> device, Clock& clock) : device_(std::move(device)), clock_(clock) {}
+  NodeImpl(std::unique_ptr<rnic::Device> device, Clock& clock, int64_t mr_lease_ns)
+      : device_(std::move(device)), clock_(clock), mr_lease_ns_(mr_lease_ns) {}
   Status Start();
 
   std::unique_ptr<rnic::Device> device_;
   Clock& clock_;
+  const int64_t mr_lease_ns_;
   std::unique_ptr<rnic::Pd> pd_;
   std::unique_ptr<rnic::Dct> dct_;
   mr::RegionTable local_regions_;
   std::unique_ptr<meta::MetaClient> meta_;
   std::unique_ptr<dct::PeerDirectory> peers_;
+  std::atomic<uint32_t> senders_{0};  // numbers the queues that send messages
+  pool::PortTable ports_;
 
-  std::mutex mutex_;  // guards the rest
-  std::vector<RemoteRegion> remote_regions_;
+  struct Exposed {
+    RemoteRegion region;
+    bool published = false;  // or about to be
+    bool withdrawn = false;
+  };
+
+  std::mutex publish_mutex_;  // held from composing the node's record until it is published: later ones come after
+  std::mutex mutex_;          // guards the rest
+  std::vector<Exposed> exposed_;
   std::unique_ptr<meta::MetaServer> meta_server_;
+  bool hosting_ = false;  // or about to
   bool published_ = false;
 };
 

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <span>
 
 #include "krcore/node.h"
@@ -32,6 +33,7 @@ struct RegionParts {
   std::unique_ptr<rnic::Memory> remote_memory;    // or
   std::unique_ptr<PrivateMemory> private_memory;  // or neither: the caller's
   std::unique_ptr<rnic::Mr> mr;
+  uint32_t remote_rights = 0;
 };
 
 class RegionImpl final : public Region {
@@ -39,17 +41,21 @@ class RegionImpl final : public Region {
   RegionImpl(NodeImpl& node, RegionParts parts);
   ~RegionImpl() override;
 
-  std::span<std::byte> bytes() const override {
-    return {static_cast<std::byte*>(parts_.mr->addr()), parts_.mr->length()};
-  }
-  uint32_t lkey() const override { return parts_.mr->lkey(); }
-  uint32_t rkey() const override { return parts_.mr->rkey(); }
+  std::span<std::byte> bytes() const override { return bytes_; }
+  uint32_t lkey() const override { return lkey_; }
+  uint32_t rkey() const override { return rkey_; }
   bool adopted() const override { return parts_.remote_memory && parts_.remote_memory->adopted(); }
   Status CollapseToHugePages(size_t offset, size_t length) override;
+  Status Deregister(Deadline deadline) override;
 
  private:
+  void DestroyKeys();
+
   NodeImpl& node_;
-  RegionParts parts_;
+  RegionParts parts_;  // without mr once deregistered
+  const std::span<std::byte> bytes_;
+  const uint32_t lkey_, rkey_;
+  std::optional<int64_t> quiet_ns_;  // when no peer uses it any more
 };
 
 }  // namespace krcore::node

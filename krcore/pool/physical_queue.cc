@@ -70,7 +70,23 @@ void PhysicalQueue::Fill(uint32_t ahead, const WorkRequest& wr, QueueState* owne
     sges[0] = {reinterpret_cast<uint64_t>(payload), static_cast<uint32_t>(&inline_arena_[inline_used_] - payload), 0};
     out.num_sge = 1;
   }
-  entries_[slot] = {wr.wr_id, owner, wr.opcode, (wr.flags & kSignaled) != 0, WcStatus::kSuccess};
+  static_assert(uint8_t{kUserSignaled} == uint8_t{kSignaled});
+  entries_[slot] = {wr.wr_id, owner, wr.opcode, static_cast<uint8_t>(wr.flags & kSignaled), WcStatus::kSuccess};
+}
+
+void PhysicalQueue::MarkOwn(OwnWr kind, Opcode user_opcode, bool zero_copy, uint32_t tag) {
+  Entry& own = entry(tail_);
+  own.opcode = user_opcode;
+  own.kind |= static_cast<uint8_t>(kOwn | (zero_copy ? kOwnZeroCopy : 0) | static_cast<uint32_t>(kind) << kOwnShift);
+  own.tag = tag;
+}
+
+void PhysicalQueue::CommitSettledOwn(const WorkRequest& wr, QueueState* owner, WcStatus status, OwnWr kind,
+                                     bool zero_copy, uint32_t tag) {
+  entry(tail_) = {wr.wr_id, owner, wr.opcode, static_cast<uint8_t>(wr.flags & kSignaled), WcStatus::kSuccess};
+  MarkOwn(kind, wr.opcode, zero_copy, tag);
+  Settle(tail_, status);
+  ++tail_;
 }
 
 void PhysicalQueue::Commit(uint32_t count, const dct::Peer& peer) {
@@ -82,7 +98,7 @@ void PhysicalQueue::Commit(uint32_t count, const dct::Peer& peer) {
 
 void PhysicalQueue::CommitSettled(const WorkRequest& wr, QueueState* owner, WcStatus status) {
   assert(free() > 0);
-  entry(tail_) = {wr.wr_id, owner, wr.opcode, (wr.flags & kSignaled) != 0, WcStatus::kSuccess};
+  entry(tail_) = {wr.wr_id, owner, wr.opcode, static_cast<uint8_t>(wr.flags & kSignaled), WcStatus::kSuccess};
   Settle(tail_, status);
   ++tail_;
 }
@@ -91,6 +107,25 @@ void PhysicalQueue::Settle(uint64_t position, WcStatus status) {
   assert(status != WcStatus::kSuccess && !IsSettled(position));
   entry(position).settled = status;
   ++settled_;
+}
+
+size_t PhysicalQueue::DiscardStaged(WcStatus status) {
+  for (uint64_t p = posted_; p < tail_; ++p) {
+    if (!IsSettled(p)) Settle(p, status);
+  }
+  // Nothing of them is left to post: only what was posted before is waited for.
+  if (!broken_) posted_ = tail_;
+  inline_used_ = 0;
+  return RetireUpTo(head_);
+}
+
+void PhysicalQueue::RefuseStaged(const QueueState* owner, std::span<const RemoteRegion> remote, WcStatus status) {
+  for (uint64_t p = posted_; p < tail_; ++p) {
+    if (entry(p).owner != owner || IsSettled(p) || entry(p).kind >= kOwn) continue;
+    const uint32_t rkey = wrs_[p & mask_].rkey;
+    if (std::none_of(remote.begin(), remote.end(), [&](const RemoteRegion& region) { return region.rkey == rkey; }))
+      Settle(p, status);
+  }
 }
 
 void PhysicalQueue::DropStaged(const QueueState* owner) {
@@ -151,12 +186,13 @@ void PhysicalQueue::PostRun(uint64_t end) {
   ++stats_->doorbells;
   stats_->work_requests += count;
   if (qp_->PostSend({&wrs_[posted_ & mask_], count}, &refused).ok()) [[likely]] {
-    posted_ = end;
+    posted_ = on_nic_ = end;
     return;
   }
   // The request checks let something pass that this provider refuses, which is a mistake of theirs. Its sender hears of
   // it, and what went out before it, perhaps unsignaled, is made to complete.
   posted_ += refused;
+  on_nic_ = posted_;
   Settle(posted_++, WcStatus::kLocalQpError);
   (void)qp_->ToErr();
 }
@@ -166,7 +202,11 @@ void PhysicalQueue::PostRun(uint64_t end) {
 void PhysicalQueue::Retire(const Entry& entry, WcStatus status) {
   QueueState* const owner = entry.owner;
   if (owner == nullptr) return;
-  if (status == WcStatus::kSuccess && !entry.user_signaled) {
+  if (entry.kind >= kOwn) [[unlikely]] {
+    RetireOwn(entry, status);
+    return;
+  }
+  if (status == WcStatus::kSuccess && entry.kind == 0) {
     owner->CompleteSilently();
     return;
   }
@@ -176,6 +216,21 @@ void PhysicalQueue::Retire(const Entry& entry, WcStatus status) {
   completion.opcode = entry.opcode;
   completion.qp_num = qp_ ? qp_->num() : 0;
   owner->Deliver(completion);
+}
+
+void PhysicalQueue::RetireOwn(const Entry& entry, WcStatus status) {
+  if (entry.owner->own_wrs == nullptr) return;
+  OwnWrDone done;
+  done.kind = static_cast<OwnWr>(entry.kind >> kOwnShift);
+  done.completion.wr_id = entry.user_wr_id;
+  done.completion.status = status;
+  done.completion.opcode = entry.opcode;
+  done.completion.qp_num = qp_ ? qp_->num() : 0;
+  done.user_signaled = (entry.kind & kUserSignaled) != 0;
+  done.zero_copy = (entry.kind & kOwnZeroCopy) != 0;
+  done.tag = entry.tag;
+  done.memory = own_memory_ + static_cast<size_t>(&entry - &entries_[0]) * kOwnBytes;
+  entry.owner->own_wrs->OnDone(done);
 }
 
 size_t PhysicalQueue::RetireUpTo(uint64_t end) {
@@ -231,6 +286,14 @@ void PhysicalQueue::Break() {
   culprit_status_ = WcStatus::kFlushed;
 }
 
+bool PhysicalQueue::FlushedBy(uint64_t recovery, const Entry& entry, bool was_posted) const {
+  if (entry.opcode == Opcode::kRead) return false;
+  // A message may be written twice (msg/wire.h), but not if a WRITE that its sender pushed before it was flushed.
+  if (IsOwn(entry, OwnWr::kMessage)) return entry.owner->flushed_in_recovery == recovery;
+  if (IsOwn(entry, OwnWr::kInternal)) return was_posted;  // its maker tries again
+  return was_posted || entry.owner->flushed_in_recovery == recovery;
+}
+
 size_t PhysicalQueue::Recover() {
   assert(broken_);
   const uint64_t recovery = ++stats_->broken_queues;
@@ -248,16 +311,17 @@ size_t PhysicalQueue::Recover() {
     const bool was_posted = p < posted_;
     if (dead_ || owner == nullptr || owner->standing != QueueStanding::kReady) {
       Settle(p, WcStatus::kFlushed);
-    } else if (entry(p).opcode != Opcode::kRead && (was_posted || owner->flushed_in_recovery == recovery)) {
+    } else if (FlushedBy(recovery, entry(p), was_posted)) {
       // Once flushed, the owner's later writes are flushed too, as on a QP in ERR, staged or not.
       Settle(p, WcStatus::kFlushed);
-      owner->flushed_in_recovery = recovery;
+      if (!IsOwn(entry(p), OwnWr::kInternal)) owner->flushed_in_recovery = recovery;
     } else {
       wrs_[p & mask_].wr_id = PhysicalId(p);
-      stats_->reposted_reads += was_posted ? 1 : 0;
+      const bool read = entry(p).opcode == Opcode::kRead;
+      if (was_posted) ++(read ? stats_->reposted_reads : stats_->reposted_messages);
     }
   }
-  posted_ = head_;
+  posted_ = on_nic_ = head_;
   broken_ = false;
   culprit_ = nullptr;
   return RetireUpTo(head_);

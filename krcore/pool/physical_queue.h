@@ -22,6 +22,7 @@
 #ifndef KRCORE_POOL_PHYSICAL_QUEUE_H_
 #define KRCORE_POOL_PHYSICAL_QUEUE_H_
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -39,6 +40,7 @@ namespace krcore::pool {
 
 inline constexpr uint32_t kMaxSge = 4;  // of a WR through a pool
 inline constexpr uint32_t kSignalEvery = 16;
+inline constexpr size_t kOwnBytes = 128;           // of a WR that krcore makes itself
 inline constexpr size_t kInlineArenaBytes = 8192;  // inline payloads of one doorbell
 
 class PhysicalQueue {
@@ -50,10 +52,12 @@ class PhysicalQueue {
   // Which PhysicalQueue of the pool a completion belongs to.
   static uint32_t IndexOf(const Completion& completion) { return static_cast<uint32_t>(completion.wr_id >> 56); }
 
+  uint32_t depth() const { return sq_depth_; }
   // WRs that may be accepted now.
   uint32_t free() const { return sq_depth_ - static_cast<uint32_t>(tail_ - head_); }
   bool idle() const { return head_ == tail_; }
   bool has_staged() const { return posted_ != tail_; }
+  bool nothing_posted() const { return head_ == posted_; }
   size_t inline_room() const { return kInlineArenaBytes - inline_used_; }
   size_t memory_bytes() const;
 
@@ -65,10 +69,18 @@ class PhysicalQueue {
   // Writes `wr` at position tail + ahead without accepting it; ahead < free(). The payload of an inline WR is copied
   // and needs inline_room().
   void Fill(uint32_t ahead, const WorkRequest& wr, QueueState* owner, const dct::Peer& peer);
+  // Marks the WR just filled at tail + 0 as one that krcore made itself.
+  void MarkOwn(OwnWr kind, Opcode user_opcode, bool zero_copy, uint32_t tag);
+  // Registered memory of the WR that will be filled at the tail: kOwnBytes, until it is done. Needs UseOwnMemory.
+  std::byte* own_memory() { return &own_memory_[(tail_ & mask_) * kOwnBytes]; }
+  static size_t OwnMemoryBytes(uint32_t sq_depth) { return std::bit_ceil(sq_depth) * kOwnBytes; }
+  void UseOwnMemory(std::byte* memory) { own_memory_ = memory; }
   // Accepts the `count` WRs filled at tail, tail + 1, ...
   void Commit(uint32_t count, const dct::Peer& peer);
   // Accepts a WR that is not to be posted but delivered, in its turn, with `status`. Needs free().
   void CommitSettled(const WorkRequest& wr, QueueState* owner, WcStatus status);
+  void CommitSettledOwn(const WorkRequest& wr, QueueState* owner, WcStatus status, OwnWr kind, bool zero_copy,
+                        uint32_t tag);
 
   // Rings the doorbell for what is staged. Returns how many WRs it completed (settled ones only).
   size_t Flush();
@@ -81,13 +93,18 @@ class PhysicalQueue {
   QueueState* culprit() const { return culprit_; }
   WcStatus culprit_status() const { return culprit_status_; }
   // All that the NIC flushed has been completed, so that no buffer is in use any more.
-  bool all_collected() const { return collected_ >= posted_; }
+  bool all_collected() const { return collected_ >= on_nic_; }
   // Resets the QP and edits the ring; READs of queues in good standing become staged again. Returns how many WRs it
   // completed. Where flushed WRs could not be collected the reset drops them.
   size_t Recover();
   // Breaks the QP on purpose, when it makes no progress. Recover is due.
   void Break();
 
+  // Settles every staged WR with `status`. Returns how many WRs it completed.
+  size_t DiscardStaged(WcStatus status);
+  // Settles the staged WRs of `owner` that name none of `remote` with `status`, so that they are not posted. Not
+  // krcore's own, whose memory is not a published region.
+  void RefuseStaged(const QueueState* owner, std::span<const RemoteRegion> remote, WcStatus status);
   // Forgets the staged WRs of `owner`, which is about to go.
   void DropStaged(const QueueState* owner);
   bool HasPosted(const QueueState* owner) const;
@@ -99,9 +116,19 @@ class PhysicalQueue {
     uint64_t user_wr_id = 0;
     QueueState* owner = nullptr;  // null: nobody waits for it
     Opcode opcode = Opcode::kRead;
-    bool user_signaled = true;
+    uint8_t kind = kUserSignaled;           // of EntryKind
     WcStatus settled = WcStatus::kSuccess;  // other: not on the NIC, to be delivered with this status
+    uint32_t tag = 0;                       // of OwnWrDone
   };
+  enum EntryKind : uint8_t {
+    kUserSignaled = 1,
+    kOwn = 2,  // from here up krcore's own; then: its OwnWr << kOwnShift
+    kOwnZeroCopy = 4,
+    kOwnShift = 4,
+  };
+  static bool IsOwn(const Entry& entry, OwnWr kind) {
+    return entry.kind >= kOwn && static_cast<OwnWr>(entry.kind >> kOwnShift) == kind;
+  }
 
   PhysicalQueue(rnic::Pd& pd, rnic::Cq& cq, uint32_t index, uint32_t sq_depth, QueuePoolStats* stats);
   Entry& entry(uint64_t position) { return entries_[position & mask_]; }
@@ -113,6 +140,9 @@ class PhysicalQueue {
   // Completes [head_, end), then the settled ones right behind.
   size_t RetireUpTo(uint64_t end);
   void Retire(const Entry& entry, WcStatus status);
+  void RetireOwn(const Entry& entry, WcStatus status);
+  // What must not be posted a second time after `recovery`.
+  bool FlushedBy(uint64_t recovery, const Entry& entry, bool was_posted) const;
   void SignalLastStaged();
   // Posts [posted_, end), which does not wrap and has no settled WR.
   void PostRun(uint64_t end);
@@ -135,10 +165,12 @@ class PhysicalQueue {
   bool broken_ = false;
   bool dead_ = false;  // no QP could be made
   uint64_t collected_ = 0;
+  uint64_t on_nic_ = 0;  // behind the last WR that was posted: settled ones that posted_ has passed never complete
   QueueState* culprit_ = nullptr;
   WcStatus culprit_status_ = WcStatus::kSuccess;
 
   size_t inline_used_ = 0;
+  std::byte* own_memory_ = nullptr;
   LazyArray<rnic::SendWr> wrs_;
   LazyArray<Sge> sges_;  // kMaxSge per WR
   LazyArray<Entry> entries_;

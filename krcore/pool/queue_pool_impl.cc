@@ -36,6 +36,8 @@ Result<std::unique_ptr<QueuePool>> QueuePoolImpl::Create(const PoolContext& cont
   pool->limits_ = {std::min(kMaxSge, caps.max_sge),
                    static_cast<uint32_t>(std::min<size_t>(caps.max_inline_bytes, kInlineArenaBytes)),
                    caps.max_message_bytes};
+  pool->copy_bytes_ = options.copy_bytes;
+  pool->sq_depth_ = options.sq_depth;
   auto cq = context.device->CreateCq(static_cast<uint32_t>(cq_depth));
   if (!cq.ok()) return cq.status();
   pool->cq_ = *std::move(cq);
@@ -48,6 +50,12 @@ Result<std::unique_ptr<QueuePool>> QueuePoolImpl::Create(const PoolContext& cont
 }
 
 QueuePoolImpl::~QueuePoolImpl() {
+  // Closing messages destroys the queues through which a mailbox READs, so not while going through the list.
+  const std::vector<vqp::VirtualQueueImpl*> queues = virtual_queues_;
+  for (vqp::VirtualQueueImpl* queue : queues) {
+    if (std::find(virtual_queues_.begin(), virtual_queues_.end(), queue) != virtual_queues_.end())
+      queue->CloseMessages();
+  }
   for (vqp::VirtualQueueImpl* queue : virtual_queues_) queue->ForgetPool();
 }
 
@@ -60,13 +68,35 @@ Result<std::unique_ptr<VirtualQueue>> QueuePoolImpl::CreateQueue(uint32_t depth)
 }
 
 size_t QueuePoolImpl::memory_bytes() const {
-  size_t bytes = sizeof(*this) + regions_.memory_bytes();
+  size_t bytes = sizeof(*this) + regions_.memory_bytes() + (own_memory_ ? own_memory_->bytes().size() : 0);
   for (const auto& queue : queues_) bytes += queue->memory_bytes();
   for (const vqp::VirtualQueueImpl* queue : virtual_queues_) bytes += queue->memory_bytes();
   return bytes;
 }
 
+// With nothing staged it is not asked.
+bool QueuePoolImpl::GateIsShut() const {
+  return std::any_of(queues_.begin(), queues_.end(), [](const auto& queue) { return queue->has_staged(); }) &&
+         !gate_->MayPost();
+}
+
+bool QueuePoolImpl::NothingPosted() const {
+  return std::all_of(queues_.begin(), queues_.end(), [](const auto& queue) { return queue->nothing_posted(); });
+}
+
+void QueuePoolImpl::DiscardStaged() {
+  for (const auto& queue : queues_) completed_by_flush_ += queue->DiscardStaged(WcStatus::kDiscarded);
+}
+
 size_t QueuePoolImpl::FlushAll() {
+  if (std::any_of(queues_.begin(), queues_.end(), [](const auto& queue) { return queue->has_staged(); })) CheckLeases();
+  return Doorbells();
+}
+
+size_t QueuePoolImpl::Doorbells() {
+  // Behind CheckLeases, which may take a while: the gate's look at the time is the last before the doorbell.
+  if (gate_ != nullptr && GateIsShut()) [[unlikely]]
+    return 0;
   size_t completed = 0;
   for (const auto& queue : queues_) completed += queue->Flush();
   return completed;
@@ -74,13 +104,84 @@ size_t QueuePoolImpl::FlushAll() {
 
 void QueuePoolImpl::Flush() { completed_by_flush_ += FlushAll(); }
 
+void QueuePoolImpl::FlushChecked() { completed_by_flush_ += Doorbells(); }
+
+std::shared_ptr<const dct::Peer> QueuePoolImpl::RenewLease(const std::shared_ptr<const dct::Peer>& peer,
+                                                           int64_t now_ns) {
+  auto renewed = context_.peers->Renew(peer, now_ns);
+  stats_.lease_renewals += renewed.looked_up;
+  stats_.lease_extensions += renewed.extended;
+  return std::move(renewed.peer);
+}
+
+void QueuePoolImpl::RenewLeases(int64_t now_ns) {
+  lease_check_ns_ = INT64_MAX;
+  for (vqp::VirtualQueueImpl* queue : virtual_queues_) {
+    QueueState& state = queue->state();
+    if (state.standing != QueueStanding::kReady) continue;
+    if (state.peer->lease_until_ns() <= now_ns) {
+      auto renewed = RenewLease(state.peer, now_ns);
+      if (renewed == nullptr) {
+        state.standing = QueueStanding::kBroken;
+        QueueFor(state.peer->target.address.node)->RefuseStaged(&state, {}, WcStatus::kRetryExceeded);
+        continue;
+      }
+      if (renewed != state.peer) {
+        state.former_peers.push_back(std::exchange(state.peer, std::move(renewed)));
+        QueueFor(state.peer->target.address.node)
+            ->RefuseStaged(&state, state.peer->region_span(), WcStatus::kRemoteAccessError);
+      }
+    }
+    NoteLease(*state.peer);
+  }
+}
+
 size_t QueuePoolImpl::Poll() { return std::exchange(completed_by_flush_, 0) + PollOnce(); }
 
 size_t QueuePoolImpl::PollOnce() {
   size_t completed = FlushAll() + Collect();
   if (any_broken_) [[unlikely]]
     completed += Repair() + FlushAll();
+  if (!work_.empty() && !working_) [[unlikely]]
+    completed += RunWork();
   return completed;
+}
+
+size_t QueuePoolImpl::RunWork() {
+  working_ = true;
+  size_t found = 0;
+  for (PollWork* work : work_) found += work->Work();
+  working_ = false;
+  return found + FlushAll();
+}
+
+void QueuePoolImpl::RemoveWork(PollWork* work) { std::erase(work_, work); }
+
+void QueuePoolImpl::PollWaiting(uint32_t spins) {
+  const size_t completed = PollOnce();
+  completed_by_flush_ += completed;
+  if (completed == 0) context_.node->clock().Relax(spins);
+}
+
+Status QueuePoolImpl::NeedOwnMemory() {
+  if (own_memory_ != nullptr) return {};
+  const size_t each = PhysicalQueue::OwnMemoryBytes(sq_depth_);
+  auto memory = context_.node->CreateRegion({.length = kScratchBytes + queues_.size() * each});
+  if (!memory.ok()) return memory.status();
+  own_memory_ = *std::move(memory);
+  std::byte* next = own_memory_->bytes().data() + kScratchBytes;
+  for (const auto& queue : queues_) {
+    queue->UseOwnMemory(next);
+    next += each;
+  }
+  return {};
+}
+
+Status QueuePoolImpl::NeedPublished(Deadline deadline) {
+  if (published_) return {};
+  KRCORE_RETURN_IF_ERROR(context_.node->Publish(deadline));
+  published_ = true;
+  return {};
 }
 
 size_t QueuePoolImpl::Dispatch(size_t* completed) {
@@ -135,10 +236,16 @@ size_t QueuePoolImpl::Repair() {
 }
 
 void QueuePoolImpl::MakeRoom(PhysicalQueue& queue, size_t inline_bytes) {
-  const auto has_room = [&] { return queue.free() > 0 && queue.inline_room() >= inline_bytes; };
-  if (has_room()) return;
+  if (MakeRoomForAll(queue, 1, inline_bytes)) return;
+  DiscardStaged();  // so many at once, or so much inline, that they cannot wait
+  (void)MakeRoomForAll(queue, 1, inline_bytes);
+}
+
+bool QueuePoolImpl::MakeRoomForAll(PhysicalQueue& queue, uint32_t count, size_t inline_bytes) {
+  const auto has_room = [&] { return queue.free() >= count && queue.inline_room() >= inline_bytes; };
+  if (has_room()) return true;
   Flush();
-  if (has_room()) return;
+  if (has_room()) return true;
   ++stats_.sq_full_polls;
   Clock& clock = context_.node->clock();
   uint32_t idle_polls = 0;
@@ -150,6 +257,8 @@ void QueuePoolImpl::MakeRoom(PhysicalQueue& queue, size_t inline_bytes) {
       idle_polls = 0;
       continue;
     }
+    // Nothing is under way but what the gate holds back: room will not come.
+    if (gate_ != nullptr && queue.nothing_posted() && GateIsShut()) return false;
     if (idle_polls == 0) idle_since_ns = clock.NowNs();
     if (++idle_polls >= kMaxSpins || clock.NowNs() - idle_since_ns > kStuckNs) {
       queue.Break();
@@ -158,10 +267,11 @@ void QueuePoolImpl::MakeRoom(PhysicalQueue& queue, size_t inline_bytes) {
     }
     clock.Relax(idle_polls);
   }
+  return true;
 }
 
 void QueuePoolImpl::Detach(vqp::VirtualQueueImpl* queue, QueueState* state, PhysicalQueue* physical) {
-  if (physical != nullptr && state->outstanding() != 0) {
+  if (physical != nullptr && (state->outstanding() != 0 || physical->HasPosted(state))) {
     physical->DropStaged(state);
     Clock& clock = context_.node->clock();
     const Deadline stuck = Deadline::After(clock, kStuckNs);

@@ -5,7 +5,9 @@
 #ifndef KRCORE_POOL_QUEUE_POOL_IMPL_H_
 #define KRCORE_POOL_QUEUE_POOL_IMPL_H_
 
+#include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -13,6 +15,7 @@
 #include "krcore/dct/peer_directory.h"
 #include "krcore/mr/region_table.h"
 #include "krcore/pool/physical_queue.h"
+#include "krcore/pool/port_table.h"
 #include "krcore/queue_pool.h"
 #include "krcore/rnic/rnic.h"
 #include "krcore/vqp/request_check.h"
@@ -30,6 +33,17 @@ struct PoolContext {
   rnic::Pd* pd = nullptr;
   const mr::RegionTable* regions = nullptr;
   dct::PeerDirectory* peers = nullptr;
+  dct::Target self;                          // how peers reach this node
+  std::atomic<uint32_t>* senders = nullptr;  // counts the node's queues that have sent messages
+  PortTable* ports = nullptr;
+};
+
+// Something that has work to do at each poll.
+class PollWork {
+ public:
+  virtual ~PollWork() = default;
+  // Returns how much it found. May stage WRs where there is room; must not poll.
+  virtual size_t Work() = 0;
 };
 
 class QueuePoolImpl final : public QueuePool {
@@ -40,6 +54,9 @@ class QueuePoolImpl final : public QueuePool {
   Result<std::unique_ptr<VirtualQueue>> CreateQueue(uint32_t depth) override;
   void Flush() override;
   size_t Poll() override;
+  void SetGate(PostGate* gate) override { gate_ = gate; }
+  void DiscardStaged() override;
+  bool NothingPosted() const override;
   Node& node() const override { return *context_.node; }
   const QueuePoolStats& stats() const override { return stats_; }
   size_t memory_bytes() const override;
@@ -51,32 +68,77 @@ class QueuePoolImpl final : public QueuePool {
   QueuePoolStats& mutable_stats() { return stats_; }
   // The queue through which `peer` is reached: always the same, so that requests to one peer stay in order.
   PhysicalQueue* QueueFor(NodeId peer) { return queues_[peer % queues_.size()].get(); }
-  // Polls until `queue` can accept a WR with `inline_bytes`. Breaks a queue that makes no progress.
+  const PoolContext& context() const { return context_; }
+  uint32_t copy_bytes() const { return copy_bytes_; }
+  void AddWork(PollWork* work) { work_.push_back(work); }
+  void RemoveWork(PollWork* work);
+  // Registered memory for WRs that krcore makes itself: each PhysicalQueue's own_memory and kScratchBytes for whoever
+  // connects. Made when first needed.
+  Status NeedOwnMemory();
+  static constexpr size_t kScratchBytes = 4096;
+  std::byte* scratch() { return own_memory_->bytes().data(); }
+  uint32_t own_lkey() const { return own_memory_->lkey(); }
+  // One poll of a wait inside a call of the user's; `spins` as Clock::Relax.
+  void PollWaiting(uint32_t spins);
+  // Publishes the node once, so that others can find out whether it lives.
+  Status NeedPublished(Deadline deadline);
+  // Renews the leases on remote regions that have run out; a look at the time if none has. Before every doorbell, so
+  // that no request goes out whose region was looked up longer ago than the lease.
+  void CheckLeases() {
+    if (const int64_t now_ns = clock_.CoarseNowNs(); now_ns >= lease_check_ns_) [[unlikely]]
+      RenewLeases(now_ns);
+  }
+  // As PeerDirectory::Renew; null: gone.
+  std::shared_ptr<const dct::Peer> RenewLease(const std::shared_ptr<const dct::Peer>& peer, int64_t now_ns);
+  // A queue was connected to `peer`.
+  void NoteLease(const dct::Peer& peer) { lease_check_ns_ = std::min(lease_check_ns_, peer.lease_until_ns()); }
+  // Flush right after CheckLeases.
+  void FlushChecked();
+  // Polls until `queue` can accept a WR with `inline_bytes`. Breaks a queue that makes no progress; if the gate is
+  // shut, discards what is staged.
   void MakeRoom(PhysicalQueue& queue, size_t inline_bytes);
+  // The same for `count` WRs, no more than the queue's depth. False: the gate is shut.
+  bool MakeRoomForAll(PhysicalQueue& queue, uint32_t count, size_t inline_bytes);
   // Returns once no buffer of `state`'s WRs is in use and no completion will be delivered to it.
   void Detach(vqp::VirtualQueueImpl* queue, QueueState* state, PhysicalQueue* physical);
 
  private:
-  explicit QueuePoolImpl(const PoolContext& context) : context_(context), regions_(*context.regions) {}
+  explicit QueuePoolImpl(const PoolContext& context)
+      : context_(context), clock_(context.node->clock()), regions_(*context.regions) {}
+  void RenewLeases(int64_t now_ns);
+  size_t Doorbells();
   size_t FlushAll();
+  bool GateIsShut() const;
   size_t PollOnce();
   // Moves completions to their queues until the CQ is empty, then repairs what they broke.
   size_t Collect();
   // One CQ poll: returns the number of completions found and adds that of WRs completed.
   size_t Dispatch(size_t* completed);
   size_t Repair();
+  size_t RunWork();
   void MarkBroken(const PhysicalQueue& queue);
 
   const PoolContext context_;
+  Clock& clock_;
+  int64_t lease_check_ns_ = INT64_MAX;  // when the first lease of a connected queue runs out
   mr::RegionView regions_;
   vqp::RequestLimits limits_;
   QueuePoolStats stats_;
+  PostGate* gate_ = nullptr;
   size_t completed_by_flush_ = 0;  // found outside Poll, to be counted by the next
   bool any_broken_ = false;
   std::array<Completion, 64> batch_;  // of Dispatch; a member so that it is not cleared for each poll
   std::unique_ptr<rnic::Cq> cq_;
   std::vector<std::unique_ptr<PhysicalQueue>> queues_;
   std::vector<vqp::VirtualQueueImpl*> virtual_queues_;
+
+  // Messages.
+  uint32_t copy_bytes_ = 0;
+  uint32_t sq_depth_ = 0;
+  bool published_ = false;
+  bool working_ = false;
+  std::vector<PollWork*> work_;
+  std::unique_ptr<Region> own_memory_;
 };
 
 }  // namespace krcore::pool

@@ -7,9 +7,11 @@
 #include <algorithm>
 #include <bit>
 #include <cassert>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "krcore/base/lazy_array.h"
 #include "krcore/dct/peer.h"
@@ -17,10 +19,37 @@
 
 namespace krcore::pool {
 
+// WRs that krcore makes itself for a user's queue.
+enum class OwnWr : uint8_t {
+  kMessage,   // a message; the user waits for it
+  kData,      // the WRITE of a kWriteImm, its message is right behind
+  kInternal,  // nobody waits for it but its maker
+};
+
 enum class QueueStanding : uint8_t {
   kUnconnected,
   kReady,
   kBroken,  // a WR failed; only Connect helps
+};
+
+class QueueState;
+
+// What the ring of a PhysicalQueue knows of a WR that krcore made itself, when it is done.
+struct OwnWrDone {
+  OwnWr kind;
+  Completion completion;  // as for the user, if one is due
+  bool user_signaled = false;
+  bool zero_copy = false;
+  uint32_t tag = 0;         // the maker's
+  const std::byte* memory;  // PhysicalQueue::own_memory() of its position
+};
+
+// Takes back the WRs that krcore made for a queue beside the user's. Called while completions are dispatched: it
+// must not post.
+class OwnWrSink {
+ public:
+  virtual ~OwnWrSink() = default;
+  virtual void OnDone(const OwnWrDone& done) = 0;
 };
 
 class QueueState {
@@ -30,7 +59,7 @@ class QueueState {
   uint32_t depth() const { return depth_; }
   // Accepted and not yet popped, or silently completed.
   uint32_t used() const { return used_; }
-  uint32_t delivered() const { return tail_ - head_; }
+  uint32_t delivered() const { return visible() - head_; }
   uint32_t outstanding() const { return used_ - delivered(); }
   size_t memory_bytes() const { return (size_t{mask_} + 1) * sizeof(Completion); }
 
@@ -48,6 +77,8 @@ class QueueState {
     ring_[tail_++ & mask_] = completion;
   }
   size_t Pop(std::span<Completion> out) {
+    if (special_ != 0) [[unlikely]]
+      return PopSpecial(out);
     const auto count = static_cast<uint32_t>(std::min<size_t>(out.size(), delivered()));
     for (uint32_t i = 0; i < count; ++i) out[i] = ring_[head_++ & mask_];
     used_ -= count;
@@ -55,16 +86,76 @@ class QueueState {
     return count;
   }
 
+  // ---- messages whose buffer is still in use after their WR has completed (zero-copy)
+
+  // As Deliver, but this completion and all later ones stay invisible until they are released, oldest first.
+  // Returns where it is. A silent one is seen only if it failed.
+  uint32_t DeliverHeld(const Completion& completion, bool silent) {
+    if (holds_++ == 0) held_at_ = tail_;
+    ++special_;
+    Deliver(completion);
+    Completion& kept = ring_[(tail_ - 1) & mask_];
+    kept.flags = static_cast<uint8_t>(kept.flags & ~kSilentMark);
+    if (silent) {
+      kept.flags |= kSilentMark;
+      ++special_;
+    }
+    return tail_ - 1;
+  }
+  // Of the oldest held one, at `position`; `next` is the one after it, if there is one.
+  void ReleaseHeld(uint32_t position, WcStatus status, const uint32_t* next) {
+    assert(holds_ > 0 && position == held_at_);
+    ring_[position & mask_].status = status;
+    --holds_;
+    --special_;
+    if (next != nullptr) held_at_ = *next;
+    DropSilent();
+  }
+  // All WRs but held ones have completed.
+  bool all_arrived() const { return used_ == tail_ - head_; }
+
   QueueStanding standing = QueueStanding::kUnconnected;
   std::shared_ptr<const dct::Peer> peer;
+  // Former versions of it since Connect: requests under way, and users, may still refer to them.
+  std::vector<std::shared_ptr<const dct::Peer>> former_peers;
   // The recovery in which a WRITE or atomic of this queue was last flushed, see PhysicalQueue.
   uint64_t flushed_in_recovery = 0;
+  // For WRs that krcore makes itself for this queue; null: there are none.
+  OwnWrSink* own_wrs = nullptr;
 
  private:
+  static constexpr uint8_t kSilentMark = 0x80;  // of Completion::flags, within the ring
+
+  uint32_t visible() const { return holds_ == 0 ? tail_ : held_at_; }
+  void DropSilent() {
+    while (head_ != visible()) {
+      const Completion& front = ring_[head_ & mask_];
+      if ((front.flags & kSilentMark) == 0 || front.status != WcStatus::kSuccess) break;
+      ++head_;
+      --used_;
+      --special_;
+    }
+    if (head_ == tail_) head_ = tail_ = 0;
+  }
+  size_t PopSpecial(std::span<Completion> out) {
+    size_t count = 0;
+    for (DropSilent(); count < out.size() && head_ != visible(); DropSilent()) {
+      out[count] = ring_[head_++ & mask_];
+      --used_;
+      if ((out[count].flags & kSilentMark) != 0) --special_;
+      out[count].flags = static_cast<uint8_t>(out[count].flags & ~kSilentMark);
+      ++count;
+    }
+    return count;
+  }
+
   const uint32_t depth_;
   const uint32_t mask_;
   uint32_t used_ = 0;
   uint32_t head_ = 0, tail_ = 0;  // of the ring
+  uint32_t special_ = 0;          // held completions and silent marks in the ring
+  uint32_t holds_ = 0;
+  uint32_t held_at_ = 0;  // the oldest held one
   LazyArray<Completion> ring_;
 };
 

@@ -1,5 +1,6 @@
 #include "krcore/rnic/registry.h"
 
+#include "krcore/rnic/sim/sim.h"
 #include "krcore/rnic/sw/sw.h"
 
 namespace krcore::rnic {
@@ -13,6 +14,7 @@ struct Provider {
 
 constexpr Provider kProviders[] = {
     {"sw", sw::Open, sw::CleanStale},
+    {"sim", sim::Open, sim::CleanStale},
 };
 
 Result<const Provider*> FindProvider(const std::string& name) {

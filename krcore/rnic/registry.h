@@ -14,6 +14,7 @@ struct DeviceOptions {
   std::string provider = "sw";
   // sw: the fabric's name ([A-Za-z0-9_-]{1,40}), shared by processes of one user on one host. A name that
   // starts with "inproc:" is private to this process: nothing appears in the file system.
+  // sim: the name of a World of this process.
   std::string fabric;
   NodeId node = kNoNode;       // kNoNode: the fabric assigns one from kFirstDynamicNode up
   bool create_fabric = false;  // otherwise a missing fabric is kNotFound

@@ -1,5 +1,5 @@
-// The RNIC interface: what krcore needs of "a NIC", whoever provides it (sw: shared memory; later verbs,
-// sim). The conformance suite in tests/rnic/ is written against this header and runs on every provider.
+// The RNIC interface: what krcore needs of "a NIC", whoever provides it (sw: shared memory; sim: virtual
+// time; later verbs). The conformance suite in tests/rnic/ is written against this header and runs on every provider.
 //
 // Objects. A Device is one port of one NIC as one process opened it. From it come Pds; from a Pd come Mrs,
 // Qps and Dcts; Cqs belong to the Device. Every object is owned by the caller through unique_ptr and must be
@@ -14,7 +14,8 @@
 //  4. Completions of one Qp's send queue appear in posting order, each at most once. An unsignaled WR
 //     completes silently with the next signaled one; a failed WR always completes, and moves the Qp to ERR,
 //     which flushes everything posted later (kFlushed).
-//  5. A flushed or kRetryExceeded WRITE or atomic has an unknown outcome.
+//  5. A flushed or kRetryExceeded WRITE or atomic has an unknown outcome, and may still be executed after it completed.
+//     Once ToReset or the destruction of its Qp has returned, no WR posted on it executes any more.
 //  6. The target's CPU takes no part in READ, WRITE and atomics.
 //  7. Atomics are atomic against other NICs' atomics through the same device; against CPU atomics only where
 //     Caps::cpu_coherent_atomics says so.
@@ -50,6 +51,7 @@ struct Caps {
   bool dc = false;                 // QpType::kDci and CreateDct work
   bool software_dc = false;        // ... but by software over UD, with CPU at the target
   bool cpu_coherent_atomics = false;
+  int64_t max_retransmission_ns = 0;    // how long after its doorbell a WR may still reach its target
   bool shared_memory_required = false;  // remote access needs memory from AllocMemory
 };
 

@@ -22,8 +22,8 @@ struct RequestLimits {
 inline constexpr uint8_t kKnownFlags = kSignaled | kFence | kInline | kSolicited;
 
 // kInvalidArgument: the request's form. kPermissionDenied: memory it names is not, or not wholly, in a live region of
-// this node or a published one of the peer. kUnsupported: two-sided verbs. A few nanoseconds; *bytes is the
-// total length.
+// this node or a published one of the peer. kUnsupported: a message, which is not for here. A few nanoseconds; *bytes
+// is the total length.
 inline StatusCode CheckRequest(const WorkRequest& wr, const RequestLimits& limits, const mr::RegionView& local,
                                std::span<const RemoteRegion> remote, uint64_t* bytes) {
   const bool atomic = wr.opcode == Opcode::kCompareSwap || wr.opcode == Opcode::kFetchAdd;

@@ -3,6 +3,8 @@
 #include <string>
 #include <utility>
 
+#include "krcore/msg/channel.h"
+#include "krcore/msg/mailbox.h"
 #include "krcore/pool/queue_pool_impl.h"
 #include "krcore/vqp/request_check.h"
 
@@ -10,7 +12,10 @@ namespace krcore::vqp {
 
 using pool::QueueStanding;
 
+VirtualQueueImpl::VirtualQueueImpl(pool::QueuePoolImpl& pool, uint32_t depth) : pool_(&pool), state_(depth) {}
+
 VirtualQueueImpl::~VirtualQueueImpl() {
+  CloseMessages();
   if (pool_ != nullptr) pool_->Detach(this, &state_, physical_);
 }
 
@@ -20,25 +25,52 @@ void VirtualQueueImpl::ForgetPool() {
   state_.standing = QueueStanding::kUnconnected;
 }
 
-Status VirtualQueueImpl::Connect(NodeId peer, Deadline deadline) {
+size_t VirtualQueueImpl::memory_bytes() const {
+  return sizeof(*this) + state_.memory_bytes() + (mailbox_ ? mailbox_->memory_bytes() : 0);
+}
+
+Status VirtualQueueImpl::MayConnect() const {
   if (pool_ == nullptr) return {StatusCode::kBadState, "the pool of this queue was destroyed"};
-  if (peer == kNoNode) return {StatusCode::kInvalidArgument, "no peer named"};
   if (state_.outstanding() != 0)
     return {StatusCode::kQueueFull, std::to_string(state_.outstanding()) + " work requests are outstanding"};
+  return {};
+}
 
+Status VirtualQueueImpl::FindPeer(NodeId peer, Deadline deadline, std::shared_ptr<const dct::Peer>* metadata) {
+  KRCORE_RETURN_IF_ERROR(MayConnect());
+  if (peer == kNoNode) return {StatusCode::kInvalidArgument, "no peer named"};
   const bool again = state_.peer != nullptr && state_.peer->target.address.node == peer;
-  std::shared_ptr<const dct::Peer> metadata = again ? nullptr : pool_->peers().Cached(peer);
-  if (metadata != nullptr) {
-    ++pool_->mutable_stats().metadata_hits;
-  } else {
-    ++pool_->mutable_stats().metadata_lookups;
-    auto found = pool_->peers().Refresh(peer, deadline);
-    if (!found.ok()) return found.status();
-    metadata = *std::move(found);
+  *metadata = again ? nullptr : pool_->peers().Cached(peer);
+  if (*metadata != nullptr) {
+    const int64_t now_ns = pool_->node().clock().CoarseNowNs();
+    if ((*metadata)->lease_until_ns() <= now_ns) [[unlikely]]
+      *metadata = pool_->RenewLease(*metadata, now_ns);
   }
-  state_.peer = std::move(metadata);
+  if (*metadata != nullptr) {
+    ++pool_->mutable_stats().metadata_hits;
+    return {};
+  }
+  ++pool_->mutable_stats().metadata_lookups;
+  auto found = pool_->peers().Refresh(peer, deadline);
+  if (!found.ok()) return found.status();
+  *metadata = *std::move(found);
+  return {};
+}
+
+void VirtualQueueImpl::UsePeer(std::shared_ptr<const dct::Peer> peer) {
+  physical_ = pool_->QueueFor(peer->target.address.node);
+  state_.former_peers.clear();
+  state_.peer = std::move(peer);
+  pool_->NoteLease(*state_.peer);
   state_.standing = QueueStanding::kReady;
-  physical_ = pool_->QueueFor(peer);
+}
+
+Status VirtualQueueImpl::Connect(NodeId peer, Deadline deadline) {
+  std::shared_ptr<const dct::Peer> metadata;
+  KRCORE_RETURN_IF_ERROR(FindPeer(peer, deadline, &metadata));
+  if (channel_ != nullptr) [[unlikely]]
+    CloseChannel();
+  UsePeer(std::move(metadata));
   return {};
 }
 
@@ -69,6 +101,7 @@ Status VirtualQueueImpl::Stage(std::span<const WorkRequest> wrs, size_t* bad_ind
     uint64_t bytes;
     const StatusCode code = CheckRequest(wrs[i], pool_->limits(), local, remote, &bytes);
     if (code != StatusCode::kOk) [[unlikely]] {
+      if (code == StatusCode::kUnsupported) return StageMixed(wrs, bad_index);
       *bad_index = i;
       return code;
     }
@@ -86,34 +119,48 @@ StatusCode VirtualQueueImpl::StageSlowly(std::span<const WorkRequest> wrs, size_
   for (size_t i = 0; i < wrs.size(); ++i) {
     const StatusCode code = CheckRequest(wrs[i], pool_->limits(), pool_->regions(), regions(), &bytes);
     if (code == StatusCode::kOk) continue;
+    if (code == StatusCode::kUnsupported) return StageMixed(wrs, bad_index);
     *bad_index = i;
     return code;
   }
+  // Room for all at once where that can be, so that a shut gate refuses all or none.
+  const auto at_once = static_cast<uint32_t>(wrs.size()) <= physical_->depth() ? static_cast<uint32_t>(wrs.size()) : 1;
+  if (!pool_->MakeRoomForAll(*physical_, at_once, 0)) {
+    *bad_index = 0;
+    return StatusCode::kQueueFull;
+  }
   for (size_t i = 0; i < wrs.size(); ++i) {
-    size_t inline_bytes = 0;
-    if (wrs[i].flags & kInline) {
-      for (uint32_t s = 0; s < wrs[i].num_sge; ++s) inline_bytes += wrs[i].sg_list[s].length;
-    }
-    pool_->MakeRoom(*physical_, inline_bytes);
-    // Polling may have found the peer dead. Before the first was accepted nothing has been; later the rest is accepted
-    // and flushed, as on a QP in ERR.
-    if (state_.standing != QueueStanding::kReady) {
-      if (i == 0) return StandingError();
-      state_.Accept(1);
-      physical_->CommitSettled(wrs[i], &state_, WcStatus::kFlushed);
-      continue;
-    }
-    physical_->Prepare();
-    physical_->Fill(0, wrs[i], &state_, *state_.peer);
-    physical_->Commit(1, *state_.peer);
-    state_.Accept(1);
+    const StatusCode code = StageOne(wrs[i], i == 0);
+    if (code != StatusCode::kOk) return code;
   }
   return StatusCode::kOk;
 }
 
+StatusCode VirtualQueueImpl::StageOne(const WorkRequest& wr, bool first) {
+  size_t inline_bytes = 0;
+  if (wr.flags & kInline) {
+    for (uint32_t s = 0; s < wr.num_sge; ++s) inline_bytes += wr.sg_list[s].length;
+  }
+  pool_->MakeRoom(*physical_, inline_bytes);
+  // Polling may have found the peer dead. Before the first was accepted nothing has been; later the rest is accepted
+  // and flushed, as on a QP in ERR.
+  if (state_.standing != QueueStanding::kReady) {
+    if (first) return StandingError();
+    state_.Accept(1);
+    physical_->CommitSettled(wr, &state_, WcStatus::kFlushed);
+    return StatusCode::kOk;
+  }
+  physical_->Prepare();
+  physical_->Fill(0, wr, &state_, *state_.peer);
+  physical_->Commit(1, *state_.peer);
+  state_.Accept(1);
+  return StatusCode::kOk;
+}
+
 Status VirtualQueueImpl::Push(std::span<const WorkRequest> wrs, size_t* bad_index) {
+  if (pool_ != nullptr) pool_->CheckLeases();  // first, so that what is refused is refused here
   Status status = Stage(wrs, bad_index);
-  if (status.ok()) pool_->Flush();
+  if (status.ok()) pool_->FlushChecked();
   return status;
 }
 

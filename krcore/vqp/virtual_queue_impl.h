@@ -3,7 +3,9 @@
 #define KRCORE_VQP_VIRTUAL_QUEUE_IMPL_H_
 
 #include <cstdint>
+#include <memory>
 #include <span>
+#include <utility>
 
 #include "krcore/pool/physical_queue.h"
 #include "krcore/pool/queue_state.h"
@@ -12,15 +14,27 @@
 namespace krcore::pool {
 class QueuePoolImpl;
 }
+namespace krcore::msg {
+class Channel;
+class Mailbox;
+struct PortInfo;
+}  // namespace krcore::msg
 
 namespace krcore::vqp {
 
 class VirtualQueueImpl final : public VirtualQueue {
  public:
-  VirtualQueueImpl(pool::QueuePoolImpl& pool, uint32_t depth) : pool_(&pool), state_(depth) {}
+  VirtualQueueImpl(pool::QueuePoolImpl& pool, uint32_t depth);
   ~VirtualQueueImpl() override;
 
   Status Connect(NodeId peer, Deadline deadline) override;
+  Status Bind(Port port, const BindOptions& options, Deadline deadline) override;
+  Port port() const override;
+  Status Connect(NodeId peer, Port port, Deadline deadline) override;
+  Status Connect(const Sender& sender, Deadline deadline) override;
+  uint32_t credits() const override;
+  Status PushRecv(std::span<const Receive> receives, size_t* bad_index) override;
+  size_t PopMessages(std::span<Message> out) override;
   NodeId peer() const override { return state_.peer ? state_.peer->target.address.node : kNoNode; }
   std::span<const RemoteRegion> regions() const override {
     return state_.peer ? state_.peer->region_span() : std::span<const RemoteRegion>();
@@ -32,17 +46,37 @@ class VirtualQueueImpl final : public VirtualQueue {
 
   // ---- for the pool
   pool::QueueState& state() { return state_; }
-  size_t memory_bytes() const { return sizeof(*this) + state_.memory_bytes(); }
-  // The pool is about to go: from now on every call but Pop fails.
+  size_t memory_bytes() const;
+  // The pool is about to go: from now on every call but Pop fails. Call CloseMessages of every queue before.
   void ForgetPool();
+  void CloseMessages();
+
+  // ---- for Mailbox, whose READs go through a queue like any other
+  bool ready() const { return state_.standing == pool::QueueStanding::kReady; }
+  bool has_room() const { return physical_->free() > 0 && state_.used() < state_.depth(); }
+  void Adopt(std::shared_ptr<const dct::Peer> peer) { UsePeer(std::move(peer)); }
 
  private:
+  Status MayConnect() const;
+  Status FindPeer(NodeId peer, Deadline deadline, std::shared_ptr<const dct::Peer>* metadata);
+  void UsePeer(std::shared_ptr<const dct::Peer> peer);
   StatusCode StageSlowly(std::span<const WorkRequest> wrs, size_t* bad_index);
+  // One that passed its check, polling for room. `first`: nothing of its batch has been accepted.
+  StatusCode StageOne(const WorkRequest& wr, bool first);
   StatusCode StandingError() const;
+
+  // messages.cc
+  Status OpenChannel(std::shared_ptr<const dct::Peer> peer, Port port, const msg::PortInfo& info, Deadline deadline);
+  void CloseChannel();
+  StatusCode CheckMessage(const WorkRequest& wr, bool* zero_copy) const;
+  StatusCode StageMixed(std::span<const WorkRequest> wrs, size_t* bad_index);
+  StatusCode StageMessage(const WorkRequest& wr, bool first);
 
   pool::QueuePoolImpl* pool_;
   pool::PhysicalQueue* physical_ = nullptr;
   pool::QueueState state_;
+  std::unique_ptr<msg::Channel> channel_;  // connected to a port
+  std::unique_ptr<msg::Mailbox> mailbox_;  // bound
 };
 
 }  // namespace krcore::vqp

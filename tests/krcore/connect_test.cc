@@ -131,27 +131,38 @@ TEST(Node, PublishWithoutAMetadataServerTimesOutAndSaysSo) {
   EXPECT_NE(status.message().find("no metadata server"), std::string_view::npos) << status.ToString();
 }
 
-TEST(Node, SecondMetadataServerIsRefusedNamingTheFirst) {
+TEST(Node, HostsOneMetadataServerAndAFabricHasUpToEight) {
   const std::string fabric = UniqueFabric(true);
-  auto first = OpenNode(fabric, 3);
-  auto second = OpenNode(fabric, 4);
-  ASSERT_OK(first->HostMetaServer(16));
-  EXPECT_EQ(first->HostMetaServer(16).code(), StatusCode::kExists);
-  const Status status = second->HostMetaServer(16);
-  EXPECT_EQ(status.code(), StatusCode::kExists);
-  EXPECT_NE(status.message().find("node 3"), std::string_view::npos) << status.ToString();
-  first.reset();
-  EXPECT_TRUE(second->HostMetaServer(16).ok()) << "the first is gone";
+  std::vector<std::unique_ptr<Node>> hosts;
+  for (NodeId id = 1; id <= 8; ++id) {
+    hosts.push_back(OpenNode(fabric, id));
+    ASSERT_OK(hosts.back()->HostMetaServer(16));
+    EXPECT_EQ(hosts.back()->HostMetaServer(16).code(), StatusCode::kExists);
+  }
+  auto ninth = OpenNode(fabric, 9);
+  EXPECT_EQ(ninth->HostMetaServer(16).code(), StatusCode::kExists);
+  hosts.erase(hosts.begin());
+  EXPECT_TRUE(ninth->HostMetaServer(16).ok()) << "one is gone";
 }
 
-TEST(Node, ThirdRegionWithRemoteRightsIsRefused) {
-  auto node = OpenNode(UniqueFabric(true), 1);
-  auto a = node->CreateRegion({.length = 4096, .remote_rights = kAllRights}).value();
-  auto b = node->CreateRegion({.length = 4096, .remote_rights = kAllRights}).value();
-  const RegionOptions third{.length = 4096, .remote_rights = kAllRights};
-  EXPECT_EQ(node->CreateRegion(third).status().code(), StatusCode::kInvalidArgument);
-  b.reset();
-  EXPECT_TRUE(node->CreateRegion(third).ok()) << "a destroyed one makes room";
+TEST(Node, AnnouncesUpToItsLimitOfRegionsWithRemoteRights) {
+  const std::string fabric = UniqueFabric(true);
+  MemoryNode memory = MemoryNode::Start(fabric, 1, 4096, true);
+  std::vector<std::unique_ptr<Region>> regions;
+  const RegionOptions options{.length = 8192, .remote_rights = kAllRights};
+  while (regions.size() + 1 < kMaxRegionsPerNode) regions.push_back(memory.node->CreateRegion(options).value());
+  EXPECT_EQ(memory.node->CreateRegion(options).status().code(), StatusCode::kInvalidArgument);
+  regions.pop_back();
+  regions.push_back(memory.node->CreateRegion(options).value());  // a destroyed one makes room
+  ASSERT_OK(memory.node->Publish(Deadline::After(memory.node->clock(), kSecondNs)));
+  Worker worker = Worker::Start(fabric);
+  auto queue = worker.Connect(1);
+  ASSERT_EQ(queue->regions().size(), kMaxRegionsPerNode);
+  const Sge sge = worker.Word(0);
+  WorkRequest wr = OnWord(*queue, Opcode::kRead, &sge, 0);
+  wr.remote_addr = queue->regions().back().addr;
+  wr.rkey = queue->regions().back().rkey;
+  EXPECT_EQ(Execute(*worker.pool, *queue, wr).status, WcStatus::kSuccess);
 }
 
 TEST(Node, MalformedRegionsAreRefused) {
@@ -174,10 +185,10 @@ TEST(Node, LocalRegionIsZeroedAndLargeOnesAreAlignedForHugePages) {
 
 TEST(Connect, NodesThatComeAndGoByTheThousandDoNotFillTheMetadataServer) {
   const std::string fabric = UniqueFabric(true);
-  auto host = Node::Open({.fabric = fabric, .node = 1, .create_fabric = true}).value();
+  auto host = OpenNode(fabric, 1);
   ASSERT_OK(host->HostMetaServer(4096));
   for (int i = 0; i < 6000; ++i) {
-    auto node = Node::Open({.fabric = fabric}).value();
+    auto node = OpenNode(fabric, kNoNode);
     ASSERT_OK(node->Publish(Deadline::After(node->clock(), 1'000'000'000)));
   }
 }

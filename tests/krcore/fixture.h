@@ -1,4 +1,5 @@
 // What the tests of krcore share: nodes on a fabric of their own, and queues that wait for their completions.
+// The suites are compiled twice: as they are, for sw, and with KRCORE_TEST_SIM, for sim (one executable of them all).
 #ifndef TESTS_KRCORE_FIXTURE_H_
 #define TESTS_KRCORE_FIXTURE_H_
 
@@ -8,6 +9,7 @@
 #include <atomic>
 #include <cstdint>
 #include <cstring>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -15,6 +17,7 @@
 #include "krcore/clock.h"
 #include "krcore/node.h"
 #include "krcore/queue_pool.h"
+#include "krcore/rnic/sim/world.h"
 #include "krcore/virtual_queue.h"
 
 namespace krcore::test {
@@ -39,14 +42,38 @@ class FakeClock final : public Clock {
   std::atomic<int64_t> now_ns_{1};
 };
 
+#ifdef KRCORE_TEST_SIM
+inline constexpr char kRnic[] = "sim";
+inline constexpr bool kSimulated = true;
+#else
+inline constexpr char kRnic[] = "sw";
+inline constexpr bool kSimulated = false;
+#endif
+#define SKIP_IF_SIMULATED(reason) \
+  if (kSimulated) GTEST_SKIP() << "simulated: " reason
+
+// By fabric, each made by UniqueFabric. They stay, because what lives in them may be a member declared before.
+inline std::map<std::string, std::unique_ptr<rnic::sim::World>>& Worlds() {
+  static auto* const worlds = new std::map<std::string, std::unique_ptr<rnic::sim::World>>();
+  return *worlds;
+}
+
 inline std::string UniqueFabric(bool in_process) {
   static std::atomic<int> count{0};
   const std::string name = "krt-" + std::to_string(getpid()) + "-" + std::to_string(count.fetch_add(1));
-  return in_process ? "inproc:" + name : name;
+  if (!kSimulated) return in_process ? "inproc:" + name : name;
+  // Everything that the interface permits, but no faults.
+  const rnic::sim::Chaos chaos{.tear = 0.3, .delay = 0.2, .max_delay_ns = 20'000};
+  Worlds()[name] = std::make_unique<rnic::sim::World>(rnic::sim::WorldOptions{.fabric = name, .chaos = chaos});
+  return name;
 }
 
+// The time in which the fabric lives.
+inline Clock& ClockOf(const std::string& fabric) { return kSimulated ? Worlds().at(fabric)->clock() : *RealClock(); }
+
 inline std::unique_ptr<Node> OpenNode(const std::string& fabric, NodeId id, Clock* clock = nullptr) {
-  auto node = Node::Open({.fabric = fabric, .node = id, .create_fabric = true, .clock = clock});
+  if (clock == nullptr) clock = &ClockOf(fabric);
+  auto node = Node::Open({.rnic = kRnic, .fabric = fabric, .node = id, .create_fabric = true, .clock = clock});
   EXPECT_TRUE(node.ok()) << node.status().ToString();
   return node.ok() ? *std::move(node) : nullptr;
 }

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -125,15 +126,19 @@ TEST_F(BadInput, ATakenNodeIdNamesItsHolder) {
   EXPECT_EQ(first.Stop(), 0) << "the holder must not suffer" << first.Output();
 }
 
-TEST_F(BadInput, ASecondMetaServerIsRefused) {
-  Program first("memnode", {fabric_.flag(), "--node=1", "--memory=64M", "--metaserver", "--hugepages=off"});
-  ASSERT_NE(first.WaitForLine("ready"), "") << first.Output();
+TEST_F(BadInput, ANinthMetaServerIsRefused) {
+  const std::vector<std::string> args = {fabric_.flag(), "--memory=0", "--metaserver"};
+  std::vector<std::unique_ptr<Program>> servers;
+  for (int i = 0; i < 8; ++i) {
+    servers.push_back(std::make_unique<Program>("memnode", args));
+    ASSERT_NE(servers.back()->WaitForLine("ready"), "") << servers.back()->Output();
+  }
   const std::vector<std::string> files = fabric_.Files();
-  const Finished second = RunProgram("memnode", {fabric_.flag(), "--node=2", "--memory=64M", "--metaserver"});
-  EXPECT_EQ(second.status, 1);
-  EXPECT_THAT(second.err, HasSubstr("leave out --metaserver"));
+  const Finished ninth = RunProgram("memnode", args);
+  EXPECT_EQ(ninth.status, 1);
+  EXPECT_THAT(ninth.err, HasSubstr("Leave out --metaserver"));
   EXPECT_THAT(fabric_.Files(), ::testing::UnorderedElementsAreArray(files));
-  EXPECT_EQ(first.Stop(), 0) << first.Output();
+  for (const auto& server : servers) EXPECT_EQ(server->Stop(), 0) << server->Output();
 }
 
 }  // namespace

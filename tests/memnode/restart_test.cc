@@ -60,7 +60,7 @@ uint64_t VerbOnPool(const std::string& fabric, krcore::NodeId target, krcore::Op
   wr.sg_list = &sge;
   wr.num_sge = 1;
   wr.opcode = opcode;
-  wr.remote_addr = queue->regions()[0].addr + kvs::kFirstChunkOffset + 3 * kvs::kChunkBytes;
+  wr.remote_addr = queue->regions()[0].addr + kvs::kMinPoolBytes - sizeof(word);
   wr.rkey = queue->regions()[0].rkey;
   EXPECT_TRUE(queue->Push({&wr, 1}).ok());
   krcore::Completion done;
@@ -119,6 +119,30 @@ TEST_F(Restart, AMetaServerThatComesBackLearnsOfTheNodesThatWentOn) {
   EXPECT_EQ(two->Stop(), 0) << two->Output();
   EXPECT_EQ(one.Stop(), 0) << one.Output();
   EXPECT_EQ(again.Stop(), 0) << again.Output();
+}
+
+TEST_F(Restart, WithTwoMetaServersTheDeathOfEitherIsNotNoticed) {
+  const std::vector<std::string> meta_args = {fabric_.flag(), "--memory=0", "--metaserver"};
+  auto first = std::make_unique<Program>("memnode", meta_args);
+  ASSERT_NE(first->WaitForLine("ready"), "") << first->Output();
+  Program one("memnode", {fabric_.flag(), "--node=1", "--memory=64M", "--hugepages=off"});
+  ASSERT_NE(one.WaitForLine("ready"), "") << one.Output();
+  // Comes later, so it learns of the node from the other one.
+  auto second = std::make_unique<Program>("memnode", meta_args);
+  ASSERT_NE(second->WaitForLine("ready"), "") << second->Output();
+  for (std::unique_ptr<Program>* server : {&first, &second}) {
+    (*server)->Kill();
+    VerbOnPool(fabric_.name(), 1, krcore::Opcode::kWrite, 6);
+    EXPECT_EQ(VerbOnPool(fabric_.name(), 1, krcore::Opcode::kRead, 0), 6u);
+    auto member = StartNode(2);
+    EXPECT_THAT(ready_, HasSubstr("home=no")) << "the home's claim survives";
+    EXPECT_EQ(member->Stop(), 0) << member->Output();
+    *server = std::make_unique<Program>("memnode", meta_args);
+    ASSERT_NE((*server)->WaitForLine("ready"), "") << (*server)->Output();
+  }
+  EXPECT_EQ(one.Stop(), 0) << one.Output();
+  EXPECT_EQ(first->Stop(), 0) << first->Output();
+  EXPECT_EQ(second->Stop(), 0) << second->Output();
 }
 
 TEST_F(Restart, AnotherMemorySizeIsRefusedAndTheDataStays) {

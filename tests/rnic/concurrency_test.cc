@@ -8,7 +8,7 @@ namespace krcore::rnic::testing {
 namespace {
 
 class Concurrency : public TransportTest {};
-INSTANTIATE_TRANSPORT_TESTS(Concurrency);
+INSTANTIATE_TRANSPORT_TESTS_ON(Concurrency, ThreadedProviders());
 
 TEST_P(Concurrency, FetchAddsOfTwoThreadsSumUp) {
   constexpr int kRounds = 2000, kBatch = 16;

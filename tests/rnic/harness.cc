@@ -3,12 +3,25 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <map>
+#include <mutex>
 
 namespace krcore::rnic::testing {
 
 namespace {
 constexpr size_t kMemoryBytes = 1 << 16;
 constexpr int kPolls = 1 << 20;
+
+// By fabric. Fabrics have names of their own, so those of Worlds that are gone are never looked up.
+std::mutex worlds_mutex;
+std::map<std::string, sim::World*> worlds_by_fabric;
+
+sim::World* WorldOf(const std::string& fabric) {
+  const std::lock_guard lock(worlds_mutex);
+  const auto found = worlds_by_fabric.find(fabric);
+  return found == worlds_by_fabric.end() ? nullptr : found->second;
+}
+
 }  // namespace
 
 std::string UniqueFabric(const std::string& prefix) {
@@ -16,9 +29,29 @@ std::string UniqueFabric(const std::string& prefix) {
   return prefix + "test-" + std::to_string(getpid()) + "-" + std::to_string(counter++);
 }
 
-std::vector<Provider> Providers() { return {{"SwInproc", "sw", "inproc:"}, {"SwShm", "sw", ""}}; }
+std::vector<Provider> ThreadedProviders() { return {{"SwInproc", "sw", "inproc:"}, {"SwShm", "sw", ""}}; }
 
-Endpoint::Endpoint(const Provider& provider, const std::string& fabric, NodeId node, bool create) {
+std::vector<Provider> Providers() {
+  std::vector<Provider> all = ThreadedProviders();
+  all.push_back({"Sim", "sim", ""});
+  all.push_back({"SimChaos", "sim", "", {.tear = 0.5, .delay = 0.5, .max_delay_ns = 100'000}});
+  return all;
+}
+
+std::unique_ptr<sim::World> MakeWorld(const sim::WorldOptions& options) {
+  auto world = std::make_unique<sim::World>(options);
+  const std::lock_guard lock(worlds_mutex);
+  worlds_by_fabric[options.fabric] = world.get();
+  return world;
+}
+
+std::unique_ptr<sim::World> MakeWorld(const Provider& provider, const std::string& fabric) {
+  if (provider.provider != "sim") return nullptr;
+  return MakeWorld({.fabric = fabric, .chaos = provider.chaos});
+}
+
+Endpoint::Endpoint(const Provider& provider, const std::string& fabric, NodeId node, bool create)
+    : world(WorldOf(fabric)) {
   device = OpenDevice({.provider = provider.provider, .fabric = fabric, .node = node, .create_fabric = create}).value();
   pd = device->CreatePd().value();
   cq = device->CreateCq(256).value();
@@ -57,13 +90,20 @@ Completion Endpoint::Next() {
   Completion completion;
   for (int i = 0; i < kPolls; ++i) {
     if (cq->Poll({&completion, 1}) == 1) return completion;
+    if (world != nullptr && !world->Step()) break;
   }
   ADD_FAILURE() << "no completion came";
   completion.status = WcStatus::kGeneralError;
   return completion;
 }
 
+void Endpoint::Settle() {
+  while (world != nullptr && world->Step()) {
+  }
+}
+
 bool Endpoint::Idle() {
+  Settle();
   Completion completion;
   return cq->Poll({&completion, 1}) == 0;
 }
@@ -118,6 +158,7 @@ Status Link::PostRecv(const Sge* sge, uint64_t wr_id) {
 void TransportTest::SetUp() {
   const Provider& provider = std::get<0>(GetParam());
   fabric_ = UniqueFabric(provider.fabric_prefix);
+  world_ = MakeWorld(provider, fabric_);
   a_ = std::make_unique<Endpoint>(provider, fabric_, 1, true);
   b_ = std::make_unique<Endpoint>(provider, fabric_, 2, false);
   if (transport() == Transport::kDc && !a_->device->caps().dc) GTEST_SKIP() << "the provider has no DC transport";

@@ -12,6 +12,7 @@
 
 #include "krcore/rnic/registry.h"
 #include "krcore/rnic/rnic.h"
+#include "krcore/rnic/sim/world.h"
 
 namespace krcore::rnic::testing {
 
@@ -26,8 +27,14 @@ struct Provider {
   std::string label;          // in test names
   std::string provider;       // for OpenDevice
   std::string fabric_prefix;  // "inproc:" or nothing
+  sim::Chaos chaos = {};      // sim
 };
 std::vector<Provider> Providers();
+// Those whose devices may be used by several threads at once.
+std::vector<Provider> ThreadedProviders();
+// The simulated World that the devices of `fabric` are to be opened in. Null where the provider needs none.
+std::unique_ptr<sim::World> MakeWorld(const sim::WorldOptions& options);
+std::unique_ptr<sim::World> MakeWorld(const Provider& provider, const std::string& fabric);
 inline void PrintTo(const Provider& provider, std::ostream* os) { *os << provider.label; }
 
 // One device with what a test usually needs of it.
@@ -43,8 +50,12 @@ struct Endpoint {
   std::unique_ptr<Dct> MakeDct(uint32_t rq_depth = 0, uint64_t dc_key = kDcKey);
   // The next completion; a test failure if there is none after many polls.
   Completion Next();
+  // No completion is there or on its way.
   bool Idle();
+  // All that was posted has happened.
+  void Settle();
 
+  sim::World* world;  // null unless simulated
   std::unique_ptr<Device> device;
   std::unique_ptr<Pd> pd;
   std::unique_ptr<Cq> cq;
@@ -79,11 +90,16 @@ void ConnectRc(Qp& qp, Qp& peer, const Device& peer_device, uint32_t rights);
 
 class RnicTest : public ::testing::TestWithParam<Provider> {
  protected:
-  RnicTest() : fabric_(UniqueFabric(GetParam().fabric_prefix)), a_(Open(1, true)), b_(Open(2, false)) {}
+  RnicTest()
+      : fabric_(UniqueFabric(GetParam().fabric_prefix)),
+        world_(MakeWorld(GetParam(), fabric_)),
+        a_(Open(1, true)),
+        b_(Open(2, false)) {}
   std::unique_ptr<Endpoint> Open(NodeId node, bool create) {
     return std::make_unique<Endpoint>(GetParam(), fabric_, node, create);
   }
   std::string fabric_;
+  std::unique_ptr<sim::World> world_;
   std::unique_ptr<Endpoint> a_, b_;
 };
 
@@ -92,6 +108,7 @@ class TransportTest : public ::testing::TestWithParam<std::tuple<Provider, Trans
  protected:
   void SetUp() override;
   std::string fabric_;
+  std::unique_ptr<sim::World> world_;
   std::unique_ptr<Endpoint> a_, b_;
   std::unique_ptr<Link> link_;
   Transport transport() const { return std::get<1>(GetParam()); }
@@ -113,15 +130,15 @@ inline void PrintTo(StatusCode code, std::ostream* os) { *os << StatusCodeName(c
 #define INSTANTIATE_RNIC_TESTS(suite)                                                             \
   INSTANTIATE_TEST_SUITE_P(All, suite, ::testing::ValuesIn(::krcore::rnic::testing::Providers()), \
                            [](const auto& info) { return info.param.label; })
-#define INSTANTIATE_TRANSPORT_TESTS(suite)                                                                      \
-  INSTANTIATE_TEST_SUITE_P(                                                                                     \
-      All, suite,                                                                                               \
-      ::testing::Combine(                                                                                       \
-          ::testing::ValuesIn(::krcore::rnic::testing::Providers()),                                            \
-          ::testing::Values(::krcore::rnic::testing::Transport::kRc, ::krcore::rnic::testing::Transport::kDc)), \
-      [](const auto& info) {                                                                                    \
-        return std::get<0>(info.param).label +                                                                  \
-               (std::get<1>(info.param) == ::krcore::rnic::testing::Transport::kRc ? "Rc" : "Dc");              \
+#define INSTANTIATE_TRANSPORT_TESTS(suite) INSTANTIATE_TRANSPORT_TESTS_ON(suite, ::krcore::rnic::testing::Providers())
+#define INSTANTIATE_TRANSPORT_TESTS_ON(suite, providers)                                                              \
+  INSTANTIATE_TEST_SUITE_P(                                                                                           \
+      All, suite,                                                                                                     \
+      ::testing::Combine(::testing::ValuesIn(providers), ::testing::Values(::krcore::rnic::testing::Transport::kRc,   \
+                                                                           ::krcore::rnic::testing::Transport::kDc)), \
+      [](const auto& info) {                                                                                          \
+        return std::get<0>(info.param).label +                                                                        \
+               (std::get<1>(info.param) == ::krcore::rnic::testing::Transport::kRc ? "Rc" : "Dc");                    \
       })
 
 #endif  // TESTS_RNIC_HARNESS_H_

@@ -115,6 +115,7 @@ TEST_P(OneSided, WorkRequestsOfOneBatchExecuteInOrder) {
                   link_->Wr(Opcode::kWrite, &source, 0, 3), link_->Wr(Opcode::kRead, &read_write, 0, 4)};
   wrs[0].compare_add = 1;
   wrs[0].swap = 42;
+  wrs[2].flags |= kFence;  // else it may overtake the READ before it
   KRCORE_EXPECT_OK(link_->qp->PostSend(wrs, nullptr));
   for (uint64_t id = 1; id <= 4; ++id) {
     const Completion done = a_->Next();

@@ -142,8 +142,10 @@ TEST_P(Queues, CompletionQueueOverrunIsReportedAndSticky) {
   const SendWr wr = link_->Wr(Opcode::kRead, &sge, 0);
   KRCORE_EXPECT_OK(link_->Post(wr));
   KRCORE_EXPECT_OK(link_->Post(wr));
+  a_->Settle();
   EXPECT_FALSE(small->overrun());
   KRCORE_EXPECT_OK(link_->Post(wr));
+  a_->Settle();
   EXPECT_TRUE(small->overrun());
   Completion done[4];
   EXPECT_EQ(small->Poll(done), 2U);

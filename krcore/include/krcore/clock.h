@@ -14,10 +14,15 @@ class Clock {
   virtual ~Clock() = default;
   // Monotonic time in nanoseconds from an arbitrary origin that is common to the host's processes.
   virtual int64_t NowNs() = 0;
+  // As NowNs, but perhaps up to kMaxCoarseLagNs behind it: for checks that are made so often that reading the time
+  // precisely would be felt.
+  virtual int64_t CoarseNowNs() { return NowNs(); }
   // Called again and again while a caller waits for something another party does. `spins` counts the calls
   // since the wait began. The real clock spins first, then yields, then sleeps for at most 50 us a call.
   virtual void Relax(uint32_t spins) = 0;
 };
+
+inline constexpr int64_t kMaxCoarseLagNs = 10'000'000;  // a tick of the slowest kernel
 
 // The host's CLOCK_MONOTONIC. Never null; owned by the library.
 Clock* RealClock();

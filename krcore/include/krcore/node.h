@@ -31,6 +31,9 @@ struct NodeOptions {
   NodeId node = kNoNode;       // kNoNode: assigned by the fabric (compute nodes)
   bool create_fabric = false;  // otherwise a missing fabric is kNotFound
   Clock* clock = nullptr;      // null: RealClock()
+  // How long what a node has looked up of its peers' regions may be used, in nanoseconds from 1 ms up; the longer, the
+  // longer Region::Deregister waits. Of the fabric's first metadata server; all nodes take it from there.
+  int64_t mr_lease_ns = 1'000'000'000;
 };
 
 // A registered memory range of a peer, as its metadata record lists it.
@@ -40,7 +43,7 @@ struct RemoteRegion {
   uint32_t rkey = 0;
   uint32_t tag = 0;  // the owner's word for what it is, e.g. kvs::kPoolRegionTag
 };
-inline constexpr size_t kMaxRegionsPerNode = 2;
+inline constexpr size_t kMaxRegionsPerNode = 5;  // with remote rights
 
 // Memory of this node that its own queues, and with remote rights its peers, may name in work requests.
 class Region {
@@ -52,6 +55,14 @@ class Region {
   virtual bool adopted() const = 0;  // contents are those of a predecessor (see RegionOptions::name)
   // Backs [offset, offset + length) with huge pages where the kernel can; seconds per GiB; safe while in use.
   virtual Status CollapseToHugePages(size_t offset, size_t length) = 0;
+
+  // Withdraws the region (qdereg_mr): peers' requests for it are from now on refused on their own side, with
+  // kPermissionDenied, and do not break the connection that they share. If it was published: publishes the node without
+  // it, waits until everybody's lease on what was published before has run out (1.1 leases, and the longest
+  // retransmission), and destroys the keys; blocks so long. The bytes stay until the Region is destroyed. Not
+  // called, or kTimeout (the keys are valid still; it may be called again): destroying the Region destroys the keys at
+  // once, and the NIC refuses late requests.
+  virtual Status Deregister(Deadline deadline) = 0;
 };
 
 struct RegionOptions {
@@ -82,14 +93,16 @@ class Node {
   // Registers the caller's memory for local use. The memory must outlive the Region.
   virtual Result<std::unique_ptr<Region>> RegisterLocal(void* addr, size_t length) = 0;
 
-  // Makes this node a metadata server: allocates the RDMA-readable table and announces it on the fabric.
-  // `capacity` records. kExists: the fabric has a living one.
+  // Makes this node one of the fabric's metadata servers, of which there may be eight: allocates the RDMA-readable
+  // table for `capacity` nodes (400 bytes each), announces it, and returns once it holds what the others hold. kExists:
+  // this node is one already, or there are eight. kOutOfMemory. kTimeout: an older one does not answer.
   virtual Status HostMetaServer(uint32_t capacity) = 0;
-  // Writes this node's record (DC target, regions with remote rights) into the metadata server by one-sided
-  // verbs. Waits up to the deadline for a metadata server to appear: kTimeout.
+  // Writes this node's record (DC target, regions with remote rights) into every metadata server by one-sided verbs.
+  // Waits up to the deadline for a first one to appear, and for one that does not answer but is not known to be dead:
+  // kTimeout. After it returned every lookup finds the record, or what is published later.
   virtual Status Publish(Deadline deadline) = 0;
 
-  // Named values of up to kMaxServiceBytes in the metadata server, e.g. which node holds a store's directory. A
+  // Named values of up to kMaxServiceBytes in the metadata servers, e.g. which node holds a store's directory. A
   // name has one owner: kExists while another living node publishes it (the value's claim is one CAS, so of two
   // racing publishers exactly one wins); a dead owner's or one's own is replaced.
   virtual Status PublishService(std::string_view name, std::span<const std::byte> value, Deadline deadline) = 0;

@@ -16,6 +16,7 @@
 #include <memory>
 
 #include "krcore/clock.h"
+#include "krcore/message.h"
 #include "krcore/status.h"
 #include "krcore/types.h"
 
@@ -27,6 +28,8 @@ class Node;
 struct QueuePoolOptions {
   uint32_t dc_initiators = 2;
   uint32_t sq_depth = 512;  // WRs per physical queue
+  // Messages longer than this are read by the receiver from the sender's memory, where that is allowed (message.h).
+  uint32_t copy_bytes = kDefaultCopyBytes;
 };
 
 struct QueuePoolStats {
@@ -36,8 +39,19 @@ struct QueuePoolStats {
   uint64_t sq_full_polls = 0;  // times a full queue had to be polled before posting
   uint64_t broken_queues = 0;  // physical queues reset after an error
   uint64_t reposted_reads = 0;
+  uint64_t reposted_messages = 0;
   uint64_t metadata_hits = 0;     // qconnects served from the node's cache
   uint64_t metadata_lookups = 0;  // ... by one-sided READs at the metadata server
+  uint64_t lease_renewals = 0;    // lookups because a lease on a peer's regions had run out
+  uint64_t lease_extensions = 0;  // ... that found nobody to answer: the lease was extended for a while
+};
+
+// Decides whether a pool may ring doorbells.
+class PostGate {
+ public:
+  virtual ~PostGate() = default;
+  // Asked right before each round of doorbells for staged WRs, and only then. While it says no, they stay staged.
+  virtual bool MayPost() = 0;
 };
 
 class QueuePool {
@@ -47,9 +61,17 @@ class QueuePool {
   virtual Result<std::unique_ptr<VirtualQueue>> CreateQueue(uint32_t depth) = 0;
   // Rings the doorbell of every staged WR.
   virtual void Flush() = 0;
-  // Flush(), then moves completions from the CQ to the VirtualQueues they belong to. Returns how many WRs,
-  // signaled or not, it found completed.
+  // Flush(), then moves completions from the CQ to the VirtualQueues they belong to, and messages that arrived to the
+  // bound ones. Returns how many WRs, signaled or not, it found completed, and messages.
   virtual size_t Poll() = 0;
+  // `gate` outlives the pool, or null. While a gate is shut, staging beyond what the physical queues hold is refused
+  // with kQueueFull; one call must not stage more than a physical queue's depth.
+  virtual void SetGate(PostGate* gate) = 0;
+  // Every WR that is staged and not posted completes, in its turn, with kDiscarded: it was never posted and never will
+  // be. What was posted completes as ever.
+  virtual void DiscardStaged() = 0;
+  // Everything that was posted has been completed; what is staged does not count.
+  virtual bool NothingPosted() const = 0;
   virtual Node& node() const = 0;
   virtual const QueuePoolStats& stats() const = 0;
   // Bytes this pool holds for connections, whatever the number of peers.

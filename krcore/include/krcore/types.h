@@ -71,6 +71,7 @@ enum class WcStatus : uint8_t {
   kRetryExceeded,         // IBV_WC_RETRY_EXC_ERR: peer dead or not connected to us; outcome unknown
   kRnrRetryExceeded,      // IBV_WC_RNR_RETRY_EXC_ERR: the target had no receive posted
   kGeneralError,          // IBV_WC_GENERAL_ERR
+  kDiscarded,             // no status of the verbs: QueuePool::DiscardStaged took it back, it was never posted
 };
 std::string_view WcStatusName(WcStatus status);
 

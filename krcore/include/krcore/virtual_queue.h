@@ -4,7 +4,10 @@
 //
 // Request checks: Stage and Push refuse what this node can know to be wrong before it reaches a shared queue
 // (opcode, SGE count, local key and bounds, atomic size and alignment, remote range outside the peer's
-// published regions) with kInvalidArgument or kPermissionDenied.
+// published regions) with kInvalidArgument or kPermissionDenied; docs/krcore.md lists the codes. A peer's regions are
+// looked up again, once for the whole node, when the lease on them has run out; Push and Poll do that by themselves, in
+// some microseconds. A request that was staged before, and names a region that is found withdrawn then, completes with
+// kRemoteAccessError, unposted.
 //
 // Thread safety and blocking: as its QueuePool; Connect may block up to its deadline.
 #ifndef KRCORE_VIRTUAL_QUEUE_H_
@@ -15,6 +18,7 @@
 #include <span>
 
 #include "krcore/clock.h"
+#include "krcore/message.h"
 #include "krcore/node.h"
 #include "krcore/status.h"
 #include "krcore/types.h"
@@ -31,12 +35,40 @@ class VirtualQueue {
   // incarnation, or no metadata server. kQueueFull: WRs are outstanding.
   virtual Status Connect(NodeId peer, Deadline deadline) = 0;
   virtual NodeId peer() const = 0;
-  // What the peer published, fixed since Connect.
+  // What the peer published, as it was looked up last: by Connect, or when a lease was renewed (see
+  // NodeOptions::mr_lease_ns). The span stays readable until the next Connect.
+  // Empty after Connect(Sender).
   virtual std::span<const RemoteRegion> regions() const = 0;
+
+  // ---- two-sided (message.h)
+
+  // qbind. Makes this queue receive what is sent to (this node, port) and publishes that at the metadata server;
+  // kNoPort chooses one. Blocks up to the deadline. kExists: the port is bound. kBadState: this queue is.
+  virtual Status Bind(Port port, const BindOptions& options, Deadline deadline) = 0;
+  virtual Port port() const = 0;  // kNoPort: not bound
+  // qconnect to a bound port, for messages beside one-sided requests. A lookup of the port, then a few one-sided verbs
+  // that claim a sender's place there; its CPU takes no part. kNotFound: nobody is bound to it. kQueueFull: it
+  // has no place left for another sender, or WRs are outstanding here. kUnavailable, kTimeout.
+  // Connecting a broken queue to the same port again keeps its place, and with it the order of its messages.
+  virtual Status Connect(NodeId peer, Port port, Deadline deadline) = 0;
+  // To the port of whoever sent a message; no lookup. kInvalidArgument: the sender is not bound.
+  virtual Status Connect(const Sender& sender, Deadline deadline) = 0;
+  // Messages that Push would accept now: the credits left.
+  virtual uint32_t credits() const = 0;
+
+  // qpush_recv. All or none. kBadState: not bound. kQueueFull. kPermissionDenied: not in a live region of this node.
+  virtual Status PushRecv(std::span<const Receive> receives, size_t* bad_index = nullptr) = 0;
+  // qpop_msgs: up to out.size() messages that QueuePool::Poll has received. Does not poll by itself.
+  virtual size_t PopMessages(std::span<Message> out) = 0;
+
+  // ---- requests
 
   // qpush without the doorbell: the requests go out with the next Push on any queue of the pool, Flush or Poll, in
   // one batch with those of other queues. All or none: on failure nothing is accepted and *bad_index, if not
-  // null, is the first offender. kQueueFull: more than the queue's depth accepted and not yet popped.
+  // null, is the first offender. kQueueFull: more than the queue's depth accepted and not yet popped, or no
+  // credits for so many messages. Messages need Connect to a port (else kBadState), have at most 3 SGEs, and must not
+  // change before their completion. A message that fails has an unknown outcome; once no such message can be
+  // delivered any more, which takes some polls, messages are accepted again (until then kUnavailable).
   virtual Status Stage(std::span<const WorkRequest> wrs, size_t* bad_index = nullptr) = 0;
   // qpush: Stage, then the doorbell.
   virtual Status Push(std::span<const WorkRequest> wrs, size_t* bad_index = nullptr) = 0;

@@ -1,0 +1,56 @@
+#include "krcore/meta/table.h"
+
+#include <algorithm>
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+namespace krcore::meta {
+namespace {
+
+constexpr uint32_t kMaxServices = 2048;
+
+uint32_t BucketsFor(uint32_t records) {
+  return std::max(kMaxProbes, (2 * records + kRecordsPerBucket - 1) / kRecordsPerBucket);
+}
+
+// Maps 32 random bits to [0, range).
+uint32_t Scale(uint32_t bits, uint32_t range) { return static_cast<uint32_t>(uint64_t{bits} * range >> 32); }
+
+}  // namespace
+
+Key Key::Service(std::string_view name) {
+  const uint64_t hash = XXH3_64bits(name.data(), name.size());
+  return {RecordKind::kService, hash == 0 ? 1 : hash};
+}
+
+Geometry Geometry::For(uint32_t capacity) {
+  return {BucketsFor(std::clamp(capacity / 2, 16U, kMaxServices)), BucketsFor(capacity)};
+}
+
+size_t Geometry::BucketOffset(const Key& key, uint32_t probe) const {
+  const bool node = key.kind == RecordKind::kNode;
+  const uint32_t buckets = node ? node_buckets : service_buckets;
+  const uint64_t hash = XXH3_64bits(&key.value, sizeof(key.value));
+  const uint32_t first = Scale(static_cast<uint32_t>(hash), buckets);
+  // kMaxProbes steps go round at most once.
+  const uint32_t step = 1 + Scale(static_cast<uint32_t>(hash >> 32), buckets / kMaxProbes);
+  const uint64_t bucket = (uint64_t{first} + uint64_t{probe} * step) % buckets;
+  return ((node ? service_buckets : 0) + bucket) * kBucketBytes;
+}
+
+bool InsertCopy(std::span<Record> table, const Geometry& geometry, const Record& record) {
+  const bool node = record.binding == 0;
+  const Key key{node ? RecordKind::kNode : RecordKind::kService, node ? OwnerNode(record.owner) : record.binding};
+  for (uint32_t probe = 0; probe < kMaxProbes; ++probe) {
+    Record* const bucket = &table[geometry.BucketOffset(key, probe) / sizeof(Record)];
+    for (uint32_t i = 0; i < kRecordsPerBucket; ++i) {
+      if (bucket[i].owner != kNeverUsed && !key.Names(bucket[i])) continue;
+      bucket[i] = record;
+      return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace krcore::meta

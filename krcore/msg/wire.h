@@ -1,0 +1,122 @@
+// The mailbox of a port as it lies in the receiver's memory, where senders reach it by one-sided verbs.
+//
+//     owners    one word a sender's place: 0 or the owner. 0 -> owner by a sender's CAS, -> 0 by the receiver
+//     controls  one Control a place
+//     slots     places x slots of a Header and copy_bytes of payload
+//
+// A place's messages are numbered; number n lies in slot n modulo slots. Numbers go on from owner to owner, so what an
+// earlier one left in a slot never passes for a message. A message is one WRITE. It counts once its checksums
+// match, so nothing depends on the order in which a WRITE's words appear, and writing it again is harmless: that
+// is how messages survive the replacement of a physical QP without being lost or doubled.
+#ifndef KRCORE_MSG_WIRE_H_
+#define KRCORE_MSG_WIRE_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <type_traits>
+
+#include "krcore/message.h"
+#include "krcore/rnic/rnic.h"
+
+namespace krcore::msg {
+
+// What a bound port publishes, under PortName.
+struct PortInfo {
+  uint64_t addr = 0;
+  uint32_t rkey = 0;
+  uint32_t incarnation = 0;  // of the node
+  uint32_t copy_bytes = 0;
+  uint16_t senders = 0;
+  uint16_t slots = 0;
+};
+static_assert(sizeof(PortInfo) == 24 && std::is_trivially_copyable_v<PortInfo>);
+
+std::string PortName(NodeId node, Port port);
+
+// Owner of a place: node 20 bits, a number that tells the queues of the node apart 12, incarnation 32.
+inline constexpr uint32_t kOwnerNodeBits = 20;
+inline constexpr uint32_t kOwnerQueueMask = 0xfff;
+constexpr uint64_t OwnerWord(NodeId node, uint32_t queue, uint32_t incarnation) {
+  return uint64_t{node} << 44 | uint64_t{queue & kOwnerQueueMask} << 32 | incarnation;
+}
+constexpr NodeId OwnerNode(uint64_t owner) { return static_cast<NodeId>(owner >> 44); }
+constexpr uint32_t OwnerQueue(uint64_t owner) { return static_cast<uint32_t>(owner >> 32) & kOwnerQueueMask; }
+constexpr uint32_t OwnerIncarnation(uint64_t owner) { return static_cast<uint32_t>(owner); }
+
+// The sender's identity and DC metadata. Written once a place is claimed and before its first message, so that the
+// receiver has it with the first message.
+struct Card {
+  uint64_t checksum = 0;  // of the rest
+  uint64_t owner = 0;
+  rnic::DeviceAddress address;
+  uint64_t dc_key = 0;
+  uint32_t dct_num = 0;
+  Port port = kNoPort;  // of the reply
+  uint16_t reserved = 0;
+  PortInfo reply;
+};
+static_assert(sizeof(Card) == 88 && sizeof(Card) <= sizeof(Sender::route));
+static_assert(std::is_trivially_copyable_v<Card>);
+uint64_t ChecksumOf(const Card& card);
+
+struct Control {
+  // The receiver's. Messages that have left their slots, of all owners together; the sender READs it: its credits.
+  uint64_t released;
+  uint64_t padding[7];
+  // The sender's. One more than the number of messages that there will ever be, once its queue is closed; else 0.
+  uint64_t closing;
+  Card card;
+  uint64_t padding2[4];
+};
+static_assert(sizeof(Control) == 192 && offsetof(Control, closing) == 64 && offsetof(Control, card) == 72);
+
+enum class MessageKind : uint8_t {
+  kVoid,      // nothing: a message whose sender was told that its outcome is unknown
+  kCopy,      // the payload follows the header
+  kZeroCopy,  // the payload is at (addr, rkey) of the sender
+  kWritten,   // kWriteImm: the payload has been written elsewhere
+};
+
+struct Header {
+  uint64_t checksum = 0;  // of the rest
+  uint64_t number = 0;
+  uint64_t payload_hash = 0;  // kCopy
+  uint64_t addr = 0;          // kZeroCopy
+  uint32_t rkey = 0;
+  uint32_t length = 0;
+  uint32_t imm = 0;
+  MessageKind kind = MessageKind::kVoid;
+  uint8_t with_imm = 0;
+  uint16_t reserved = 0;
+  uint64_t padding[2] = {};
+};
+static_assert(sizeof(Header) == 64 && std::is_trivially_copyable_v<Header>);
+uint64_t ChecksumOf(const Header& header);
+// Of the concatenation of `sges`.
+uint64_t HashPayload(std::span<const Sge> sges);
+
+// Offsets in a mailbox.
+struct Layout {
+  uint32_t senders, slots, copy_bytes;
+
+  explicit Layout(const PortInfo& info) : senders(info.senders), slots(info.slots), copy_bytes(info.copy_bytes) {}
+  size_t slot_bytes() const { return sizeof(Header) + ((size_t{copy_bytes} + 63) & ~size_t{63}); }
+  size_t owner(uint32_t place) const { return 8 * size_t{place}; }
+  size_t control(uint32_t place) const {
+    return ((8 * size_t{senders} + 63) & ~size_t{63}) + sizeof(Control) * size_t{place};
+  }
+  size_t slot(uint32_t place, uint64_t number) const {
+    return control(senders) + (size_t{place} * slots + number % slots) * slot_bytes();
+  }
+  size_t bytes() const { return slot(senders, 0); }
+};
+inline constexpr uint32_t kMaxSenders = 512;
+inline constexpr uint32_t kMaxSlots = 1024;
+inline constexpr uint32_t kMaxCopyBytes = 1u << 20;
+
+}  // namespace krcore::msg
+
+#endif  // KRCORE_MSG_WIRE_H_

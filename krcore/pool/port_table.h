@@ -1,0 +1,41 @@
+// PortTable: which ports of a node are bound, by whichever of its pools.
+//
+// Thread safety: from any thread.
+#ifndef KRCORE_POOL_PORT_TABLE_H_
+#define KRCORE_POOL_PORT_TABLE_H_
+
+#include <cstdint>
+#include <mutex>
+#include <unordered_set>
+
+#include "krcore/message.h"
+
+namespace krcore::pool {
+
+class PortTable {
+ public:
+  // kNoPort: chooses one. Returns kNoPort if it is taken, or all are.
+  Port Take(Port wanted) {
+    std::lock_guard lock(mutex_);
+    if (wanted != kNoPort) return bound_.insert(wanted).second ? wanted : kNoPort;
+    for (uint32_t tries = 0; tries <= UINT16_MAX - kFirstAutomaticPort; ++tries) {
+      const Port port = next_;
+      next_ = next_ == UINT16_MAX ? kFirstAutomaticPort : static_cast<Port>(next_ + 1);
+      if (bound_.insert(port).second) return port;
+    }
+    return kNoPort;
+  }
+  void Free(Port port) {
+    std::lock_guard lock(mutex_);
+    bound_.erase(port);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::unordered_set<Port> bound_;  // guarded by mutex_
+  Port next_ = kFirstAutomaticPort;
+};
+
+}  // namespace krcore::pool
+
+#endif  // KRCORE_POOL_PORT_TABLE_H_

@@ -1,0 +1,316 @@
+#include "krcore/rnic/sim/engine.h"
+
+#include <algorithm>
+
+#include "krcore/rnic/sim/address_handle.h"
+
+namespace krcore::rnic::sim {
+namespace {
+
+constexpr int64_t kLocalErrorNs = 100;  // until the own NIC reports a WR that it refuses
+
+}  // namespace
+
+// ---- time
+
+int64_t Engine::NextEventNs() {
+  while (!events_.empty()) {
+    const Event& event = events_.top();
+    if (event.kind() == EventKind::kFenced || verbs_[event.subject].generation == event.generation) return event.at_ns;
+    events_.Pop();
+  }
+  return INT64_MAX;
+}
+
+bool Engine::Step() {
+  if (NextEventNs() == INT64_MAX) return false;
+  const Event event = events_.top();
+  events_.Pop();
+  now_ns_ = std::max(now_ns_, event.at_ns);
+  ++stats_.events;
+  if (event.kind() == EventKind::kFenced) {
+    Fence(*devices_[event.subject]);
+    return true;
+  }
+  Verb& verb = verbs_[event.subject];
+  if (event.kind() == EventKind::kRespond) {
+    verb.responded = true;
+    Deliver(*verb.queue);
+    return true;
+  }
+  if (verb.done) return true;
+  if (now_ns_ < verb.due_ns) {  // put off meanwhile
+    events_.Add(verb.due_ns, event.kind(), verb.id, verb.generation);
+    return true;
+  }
+  switch (event.kind()) {
+    case EventKind::kArrive: Arrive(verb); break;
+    case EventKind::kExecute:
+    case EventKind::kStep: {
+      SendQueue& queue = *verb.queue;
+      const uint32_t flow = verb.flow;
+      const bool done = event.kind() == EventKind::kExecute ? Execute(verb) : ExecuteStep(verb);
+      if (done) TryExecute(queue, flow);
+      break;
+    }
+    default: break;
+  }
+  return true;
+}
+
+void Engine::RunUntil(int64_t ns) {
+  while (NextEventNs() <= ns && Step()) {
+  }
+  now_ns_ = std::max(now_ns_, ns);
+}
+
+DeviceState* Engine::TakeReady() {
+  if (ready_head_ == ready_.size()) return nullptr;
+  DeviceState* const device = ready_[ready_head_++];
+  device->ready_listed = false;
+  if (ready_head_ == ready_.size()) {
+    ready_.clear();
+    ready_head_ = 0;
+  } else if (ready_head_ >= 4096) {
+    ready_.erase(ready_.begin(), ready_.begin() + static_cast<std::ptrdiff_t>(ready_head_));
+    ready_head_ = 0;
+  }
+  return device;
+}
+
+// ---- posting
+
+void Engine::Post(SendQueue& queue, const SendWr& wr, uint64_t position) {
+  Verb& verb = verbs_.Take();
+  verb.wr_id = wr.wr_id;
+  verb.remote_addr = wr.remote_addr;
+  verb.compare_add = wr.compare_add;
+  verb.swap = wr.swap;
+  verb.dc_key = wr.dc_key;
+  verb.rkey = wr.rkey;
+  verb.imm = wr.imm;
+  verb.remote_qpn = queue.type == QpType::kRc ? queue.peer_number : wr.remote_qpn;
+  verb.qkey = wr.qkey;
+  verb.opcode = wr.opcode;
+  verb.flags = wr.flags;
+  verb.num_sge = wr.num_sge;
+  if (wr.num_sge > kFewSges) verb.many_sges.resize(wr.num_sge);
+  std::copy_n(wr.sg_list, wr.num_sge, verb.sges().begin());
+  uint64_t length = 0;
+  for (const Sge& sge : verb.sges()) length += sge.length;
+  verb.length = static_cast<uint32_t>(std::min<uint64_t>(length, UINT32_MAX));
+  verb.owns_payload = false;
+  if ((wr.flags & kInline) != 0) {
+    const auto bytes = Gathered(verb);
+    verb.payload.assign(bytes.begin(), bytes.end());
+    verb.owns_payload = true;
+  }
+  verb.queue = &queue;
+  verb.position = position;
+  verb.fence_after = (wr.flags & kFence) != 0 ? queue.last_fenceable : 0;
+  if (verb.IsRead() || verb.IsAtomic()) queue.last_fenceable = position;
+  verb.due_ns = verb.response_ns = 0;
+  verb.response_delay_ns = 0;
+  verb.status = WcStatus::kSuccess;
+  verb.fate = Fate::kNormal;
+  verb.launched = verb.arrived = verb.running = verb.started = verb.done = false;
+  verb.answered = verb.response_expected = verb.responded = verb.completed = false;
+  verb.steps = verb.step = 0;
+  verb.target = queue.type == QpType::kRc ? queue.peer : DeviceOf(wr.ah);
+  verbs_.Append(&queue.posted, verb);
+  if (queue.waiting == kNoVerb) queue.waiting = verb.id;
+  LaunchWaiting(queue);
+}
+
+// Everything that no fence holds back leaves.
+void Engine::LaunchWaiting(SendQueue& queue) {
+  while (queue.waiting != kNoVerb && !queue.failed_locally) {
+    Verb& verb = verbs_[queue.waiting];
+    if (verb.fence_after > queue.completed) {
+      // Answers of unsignaled verbs are looked at only when something waits for them.
+      Verb& first = verbs_[queue.posted.head];
+      if (first.answered && !first.response_expected) ExpectResponse(first, first.response_ns);
+      return;
+    }
+    queue.waiting = verb.next_in_queue;
+    Launch(verb);
+  }
+}
+
+void Engine::Launch(Verb& verb) {
+  SendQueue& queue = *verb.queue;
+  verb.status = CheckLocal(verb);
+  if (verb.status != WcStatus::kSuccess) {
+    verb.done = true;
+    queue.failed_locally = true;
+    ExpectResponse(verb, now_ns_ + kLocalErrorNs);
+    return;
+  }
+  ++stats_.verbs;
+  verb.launched = true;
+  DeviceState& own = *queue.device;
+  const int64_t leave_ns = std::max({now_ns_, own.send_free_ns, own.stalled_until_ns});
+  own.send_free_ns = leave_ns + cost_.verb_gap_ns + PayloadOutNs(verb);
+  int64_t arrive_ns = leave_ns + PayloadOutNs(verb) + cost_.one_way_ns;
+  if (queue.type == QpType::kUd) ExpectResponse(verb, leave_ns + cost_.verb_gap_ns);  // nobody answers a datagram
+  DrawFaults(verb, leave_ns, &arrive_ns);
+  verb.flow = queue.FlowTo(verb.target);
+  Flow& flow = queue.flows[verb.flow];
+  if (verb.IsRead()) {
+    verb.others_before = flow.others_sent;
+    verbs_.Append(&flow.reads, verb);
+  } else {
+    ++flow.others_sent;
+    verbs_.Append(&flow.others, verb);
+  }
+  Schedule(verb, arrive_ns, EventKind::kArrive);
+}
+
+// ---- executing, in the order of the flow
+
+void Engine::Arrive(Verb& verb) {
+  verb.arrived = true;
+  TryExecute(*verb.queue, verb.flow);
+}
+
+void Engine::TryExecute(SendQueue& queue, uint32_t index) {
+  for (bool progress = true; progress;) {
+    progress = false;
+    Flow& flow = queue.flows[index];
+    if (!flow.others.empty()) {
+      Verb& verb = verbs_[flow.others.head];
+      if (verb.position > flow.stopped_after) {
+        DropList(&flow.others);
+      } else if (verb.arrived && !verb.running) {
+        progress |= Begin(verb);
+      }
+    }
+    if (!flow.reads.empty()) {
+      Verb& verb = verbs_[flow.reads.head];
+      const bool turn = static_cast<int32_t>(flow.others_done - verb.others_before) >= 0;
+      if (verb.position > flow.stopped_after) {
+        DropList(&flow.reads);
+      } else if (verb.arrived && !verb.running && turn) {
+        progress |= Begin(verb);
+      }
+    }
+  }
+}
+
+void Engine::DropList(VerbList<&Verb::next_in_flow>* list) {
+  while (!list->empty()) {
+    Verb& verb = verbs_[list->head];
+    Leave(verb);
+    Release(verb);
+  }
+}
+
+void Engine::Leave(Verb& verb) {
+  SendQueue& queue = *verb.queue;
+  Flow& flow = queue.flows[verb.flow];
+  if (verb.IsRead()) {
+    verbs_.PopFront(&flow.reads);
+  } else {
+    verbs_.PopFront(&flow.others);
+    ++flow.others_done;
+  }
+  verb.done = true;
+  verb.running = false;
+  if (queue.owner == nullptr) --queue.device->zombies;
+}
+
+void Engine::Finish(Verb& verb, WcStatus status) {
+  SendQueue& queue = *verb.queue;
+  verb.status = status;
+  if (status != WcStatus::kSuccess) {
+    Flow& flow = queue.flows[verb.flow];
+    flow.stopped_after = std::min(flow.stopped_after, verb.position);
+  } else if (queue.owner == nullptr) {
+    ++stats_.zombie_verbs;
+  } else if (verb.completed && queue.type != QpType::kUd) {
+    ++stats_.late_verbs;
+  }
+  Leave(verb);
+  if (verb.completed) {
+    Release(verb);
+    return;
+  }
+  if (queue.type == QpType::kUd || verb.fate != Fate::kNormal) return;  // the answer is under way, or never comes
+  const int64_t silence_ns = status == WcStatus::kRetryExceeded ? cost_.retry_timeout_ns : 0;
+  verb.response_ns =
+      now_ns_ + cost_.one_way_ns + (verb.IsRead() ? TransferNs(verb.length) : 0) + silence_ns + verb.response_delay_ns;
+  verb.answered = true;
+  // An unsignaled success is noticed with the next that is not, unless that was answered already.
+  if ((verb.flags & kSignaled) != 0 || status != WcStatus::kSuccess || queue.waiting != kNoVerb || queue.answer_missed)
+    ExpectResponse(verb, verb.response_ns);
+}
+
+// ---- completing, in the order of posting
+
+void Engine::ExpectResponse(Verb& verb, int64_t at_ns) {
+  verb.response_expected = true;
+  verb.response_ns = at_ns;
+  events_.Add(at_ns, EventKind::kRespond, verb.id, verb.generation);
+}
+
+void Engine::Deliver(SendQueue& queue) {
+  queue.answer_missed = false;
+  while (!queue.posted.empty()) {
+    Verb& verb = verbs_[queue.posted.head];
+    if (!verb.responded) {
+      if (!verb.answered) {
+        queue.answer_missed = true;
+        break;
+      }
+      if (verb.response_ns > now_ns_) {
+        if (!verb.response_expected) ExpectResponse(verb, verb.response_ns);
+        break;
+      }
+    }
+    const WcStatus status =
+        verb.fate != Fate::kNormal && queue.type != QpType::kUd ? WcStatus::kRetryExceeded : verb.status;
+    Tell(verb, status);
+    if (status == WcStatus::kSuccess) continue;
+    SendQueueOwner* const owner = queue.owner;
+    Flush(queue);
+    if (owner != nullptr) owner->SendFailed();
+    return;
+  }
+  if (queue.waiting != kNoVerb) LaunchWaiting(queue);
+}
+
+// The first outstanding verb completes.
+void Engine::Tell(Verb& verb, WcStatus status) {
+  SendQueue& queue = *verb.queue;
+  if (queue.waiting == verb.id) queue.waiting = verb.next_in_queue;
+  verbs_.PopFront(&queue.posted);
+  queue.completed = verb.position;
+  verb.completed = true;
+  if (!verb.launched) verb.done = true;
+  if (queue.owner != nullptr && (status != WcStatus::kSuccess || (verb.flags & kSignaled) != 0))
+    queue.owner->SendCompleted(verb, status);
+  if (!verb.done) Detach(verb);
+  Release(verb);
+}
+
+void Engine::Flush(SendQueue& queue) {
+  while (!queue.posted.empty()) Tell(verbs_[queue.posted.head], WcStatus::kFlushed);
+}
+
+void Engine::Drop(SendQueue& queue) {
+  for (Flow& flow : queue.flows) {
+    DropList(&flow.others);
+    DropList(&flow.reads);
+  }
+  while (!queue.posted.empty()) {
+    Verb& verb = verbs_.PopFront(&queue.posted);
+    verb.done = verb.completed = true;
+    Release(verb);
+  }
+  queue.flows.clear();
+  queue.waiting = kNoVerb;
+  queue.completed = queue.last_fenceable = 0;
+  queue.failed_locally = queue.answer_missed = false;
+}
+
+}  // namespace krcore::rnic::sim

@@ -1,0 +1,93 @@
+// Fabric: the devices of a World, their records and named memory, around its Engine.
+#ifndef KRCORE_RNIC_SIM_FABRIC_H_
+#define KRCORE_RNIC_SIM_FABRIC_H_
+
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "krcore/clock.h"
+#include "krcore/rnic/rnic.h"
+#include "krcore/rnic/sim/device_state.h"
+#include "krcore/rnic/sim/engine.h"
+#include "krcore/rnic/sim/memory.h"
+#include "krcore/rnic/sim/world.h"
+
+namespace krcore::rnic::sim {
+
+struct NamedMemory {
+  std::shared_ptr<Pages> pages;
+  const DeviceState* holder = nullptr;  // who allocated or adopted it last
+};
+
+// Virtual time. Whoever waits moves it: to the next event, if that is near, else by a little, so that a wait for
+// something that never comes ends at its deadline.
+class SimClock final : public Clock {
+ public:
+  explicit SimClock(Engine* engine) : engine_(engine) {}
+  int64_t NowNs() override { return engine_->now_ns(); }
+  void Relax(uint32_t spins) override;
+
+ private:
+  Engine* const engine_;
+};
+
+class Fabric {
+ public:
+  explicit Fabric(const WorldOptions& options);
+  ~Fabric();
+  Fabric(const Fabric&) = delete;
+  Fabric& operator=(const Fabric&) = delete;
+  // Null: there is no World of that name.
+  static Fabric* Find(const std::string& name);
+
+  Engine& engine() { return engine_; }
+  Clock& clock() { return clock_; }
+
+  // ---- devices
+  Result<DeviceState*> Join(NodeId wanted);
+  void Leave(DeviceState& device);
+  void Kill(DeviceState& device, int64_t linger_ns);
+  // The last holder of the id, whatever became of it; null: there was none.
+  DeviceState* LastHolder(NodeId node) const;
+  // Null: nobody, or gone.
+  DeviceState* FindAlive(const DeviceAddress& address);
+  PeerState Query(const DeviceAddress& address);
+  DeviceAddress AddressOf(const DeviceState& device) const;
+  Status Gone(const DeviceAddress& address) const;
+  // kUnavailable: the device was killed.
+  Status CheckAlive(const DeviceState& device) const;
+
+  // ---- records
+  Status PublishRecord(const DeviceState& device, const std::string& name, std::span<const std::byte> value);
+  Result<std::vector<std::byte>> LookupRecord(const std::string& name) const;
+
+  // ---- named memory
+  NamedMemory& named(NodeId node, const std::string& name) { return named_[{node, name}]; }
+  void ForgetNamed(NodeId node, const std::string& name) { named_.erase({node, name}); }
+
+ private:
+  struct Record {
+    std::string name;
+    std::vector<std::byte> value;
+    const DeviceState* owner;
+  };
+  DeviceState* FindByAddress(const DeviceAddress& address);
+
+  const std::string name_;
+  Engine engine_;
+  SimClock clock_;
+  std::unordered_map<NodeId, DeviceState*> holders_;  // looked up only: its order must not matter
+  NodeId next_node_ = kFirstDynamicNode;
+  uint32_t open_devices_ = 0;
+  std::vector<Record> records_;
+  std::map<std::pair<NodeId, std::string>, NamedMemory> named_;
+};
+
+}  // namespace krcore::rnic::sim
+
+#endif  // KRCORE_RNIC_SIM_FABRIC_H_

@@ -1,0 +1,214 @@
+#include "krcore/rnic/sim/qp.h"
+
+#include <algorithm>
+
+#include "krcore/rnic/sim/limits.h"
+
+namespace krcore::rnic::sim {
+namespace {
+
+EntryType EntryTypeOf(QpType type) {
+  return type == QpType::kRc ? EntryType::kRc : type == QpType::kUd ? EntryType::kUd : EntryType::kDci;
+}
+
+}  // namespace
+
+SimQp::SimQp(Fabric* fabric, DeviceState* device, const QpAttr& attr, uint32_t pd, uint32_t number)
+    : fabric_(fabric),
+      engine_(&fabric->engine()),
+      device_(device),
+      attr_(attr),
+      send_cq_(static_cast<SimCq*>(attr.send_cq)),
+      queue_(std::make_unique<SendQueue>(device, static_cast<SendQueueOwner*>(this), attr.type, number, pd)) {
+  num_ = number;
+}
+
+Result<std::unique_ptr<Qp>> SimQp::Create(Fabric* fabric, DeviceState* device, const QpAttr& attr, uint32_t pd) {
+  KRCORE_RETURN_IF_ERROR(fabric->CheckAlive(*device));
+  auto number = device->qps.Add(EntryTypeOf(attr.type), pd);
+  if (!number.ok()) return number.status();
+  device->control_ns += fabric->engine().cost().create_qp_ns;
+  std::unique_ptr<SimQp> qp(new SimQp(fabric, device, attr, pd, *number));
+  QpEntry& entry = *device->qps.Find(*number);
+  entry.qp = qp.get();
+  if (attr.rq_depth > 0) {
+    qp->receiver_ = std::make_unique<Receiver>(
+        device, Receiver::Options{EntryTypeOf(attr.type), *number, pd, static_cast<SimCq*>(attr.recv_cq), attr.rq_depth,
+                                  attr.max_recv_bytes});
+    entry.receiver = qp->receiver_.get();
+  }
+  return std::unique_ptr<Qp>(std::move(qp));
+}
+
+SimQp::~SimQp() {
+  if (queue_ != nullptr) engine_->Drop(*queue_);
+  device_->qps.Remove(num_);
+  send_cq_->Forget(num_, &counters_);
+}
+
+// ---- states
+
+Status SimQp::CheckAlive() const { return fabric_->CheckAlive(*device_); }
+
+Status SimQp::WrongState(const char* wanted) const {
+  return {StatusCode::kBadState, "QP is in " + std::string(QpStateName(state_)) + ", which does not lead to " + wanted};
+}
+
+void SimQp::SetState(QpState state) {
+  state_ = state;
+  device_->qps.Find(num_)->state = state;
+}
+
+Status SimQp::ToInit(uint32_t access_rights, uint32_t qkey) {
+  KRCORE_RETURN_IF_ERROR(CheckAlive());
+  if (state_ != QpState::kReset) return WrongState("INIT");
+  device_->control_ns += engine_->cost().modify_qp_ns;
+  QpEntry& entry = *device_->qps.Find(num_);
+  entry.rights = access_rights;
+  entry.qkey = qkey;
+  SetState(QpState::kInit);
+  return {};
+}
+
+Status SimQp::ToRtr(const QpPeer& peer) {
+  KRCORE_RETURN_IF_ERROR(CheckAlive());
+  if (state_ != QpState::kInit) return WrongState("RTR");
+  if (attr_.type == QpType::kRc) {
+    DeviceState* const target = fabric_->FindAlive(peer.device);
+    if (target == nullptr) return fabric_->Gone(peer.device);
+    const QpEntry* const remote = target->qps.Find(peer.qpn);
+    if (remote == nullptr || remote->type != EntryType::kRc) {
+      return {StatusCode::kNotFound,
+              "node " + std::to_string(peer.device.node) + " has no RC QP " + std::to_string(peer.qpn)};
+    }
+    queue_->peer = target;
+    queue_->peer_number = peer.qpn;
+    QpEntry& entry = *device_->qps.Find(num_);
+    entry.peer_number = peer.qpn;
+    entry.peer_incarnation = target->incarnation;
+  }
+  device_->control_ns += engine_->cost().modify_qp_ns;
+  SetState(QpState::kRtr);
+  return {};
+}
+
+Status SimQp::ToRts() {
+  KRCORE_RETURN_IF_ERROR(CheckAlive());
+  if (state_ != QpState::kRtr) return WrongState("RTS");
+  device_->control_ns += engine_->cost().modify_qp_ns;
+  SetState(QpState::kRts);
+  return {};
+}
+
+Status SimQp::ToErr() {
+  if (state_ == QpState::kErr) return {};
+  SetState(QpState::kErr);
+  if (queue_ != nullptr) engine_->Flush(*queue_);
+  if (receiver_ != nullptr) receiver_->Flush();
+  return {};
+}
+
+Status SimQp::ToReset() {
+  KRCORE_RETURN_IF_ERROR(CheckAlive());
+  device_->control_ns += engine_->cost().modify_qp_ns;
+  engine_->Drop(*queue_);
+  SetState(QpState::kReset);
+  send_cq_->Forget(num_, &counters_);
+  counters_ = {};
+  queue_->peer = nullptr;
+  queue_->peer_number = 0;
+  QpEntry& entry = *device_->qps.Find(num_);
+  entry.peer_number = entry.peer_incarnation = 0;
+  if (receiver_ != nullptr) receiver_->Reset();
+  return {};
+}
+
+std::unique_ptr<SendQueue> SimQp::Die(int64_t until_ns) {
+  (void)ToErr();
+  engine_->Orphan(*queue_, until_ns);
+  return std::move(queue_);
+}
+
+// ---- posting
+
+bool SimQp::Malformed(const SendWr& wr) const {
+  if (wr.num_sge > kMaxSge || (wr.num_sge != 0 && wr.sg_list == nullptr)) return true;
+  if (attr_.type != QpType::kRc && wr.ah == nullptr) return true;
+  switch (wr.opcode) {
+    case Opcode::kCompareSwap:
+    case Opcode::kFetchAdd:
+      if (wr.num_sge != 1 || wr.sg_list[0].length != 8 || (wr.remote_addr & 7) != 0) return true;
+      [[fallthrough]];
+    case Opcode::kRead:
+      if ((wr.flags & kInline) != 0) return true;
+      [[fallthrough]];
+    case Opcode::kWrite:
+    case Opcode::kWriteImm:
+      if (attr_.type == QpType::kUd) return true;
+      break;
+    case Opcode::kSend:
+    case Opcode::kSendImm: break;
+    default: return true;
+  }
+  if ((wr.flags & kInline) == 0) return false;
+  uint64_t total = 0;
+  for (uint8_t i = 0; i < wr.num_sge; ++i) total += wr.sg_list[i].length;
+  return total > kMaxInlineBytes;
+}
+
+Status SimQp::PostSend(std::span<const SendWr> wrs, size_t* bad_index) {
+  for (size_t i = 0; i < wrs.size(); ++i) {
+    const SendWr& wr = wrs[i];
+    StatusCode refused = StatusCode::kOk;
+    if (state_ != QpState::kRts && state_ != QpState::kErr) {
+      refused = StatusCode::kBadState;
+    } else if (counters_.posted - counters_.freed == attr_.sq_depth) {
+      refused = StatusCode::kQueueFull;
+    } else if (state_ == QpState::kRts && Malformed(wr)) {
+      refused = StatusCode::kInvalidArgument;
+    }
+    if (refused != StatusCode::kOk) {
+      if (bad_index != nullptr) *bad_index = i;
+      return refused;
+    }
+    // Whoever is killed here has accepted what was posted before, and completes the rest as flushed.
+    const bool dies = state_ == QpState::kRts && device_->verbs_left != 0 && --device_->verbs_left == 0;
+    if (dies && device_->dies_before) fabric_->Kill(*device_, device_->dies_linger_ns);
+    ++counters_.posted;
+    if (state_ == QpState::kErr) {
+      PushCompletion(wr.wr_id, wr.opcode, WcStatus::kFlushed, counters_.posted);
+      continue;
+    }
+    engine_->Post(*queue_, wr, counters_.posted);
+    if (dies) fabric_->Kill(*device_, device_->dies_linger_ns);
+  }
+  return {};
+}
+
+Status SimQp::PostRecv(std::span<const RecvWr> wrs, size_t* bad_index) {
+  if (bad_index != nullptr) *bad_index = 0;
+  if (state_ == QpState::kReset) return StatusCode::kBadState;
+  if (receiver_ == nullptr) return wrs.empty() ? Status{} : Status(StatusCode::kQueueFull);
+  Status status = receiver_->Post(wrs, bad_index);
+  if (state_ == QpState::kErr) receiver_->Flush();
+  return status;
+}
+
+// ---- completing
+
+void SimQp::PushCompletion(uint64_t wr_id, Opcode opcode, WcStatus status, uint64_t position) {
+  Completion completion;
+  completion.wr_id = wr_id;
+  completion.status = status;
+  completion.opcode = opcode;
+  completion.qp_num = num_;
+  send_cq_->Push(completion, &counters_, position);
+}
+
+void SimQp::SendCompleted(const Verb& verb, WcStatus status) {
+  PushCompletion(verb.wr_id, verb.opcode, status, verb.position);
+}
+
+void SimQp::SendFailed() { (void)ToErr(); }
+
+}  // namespace krcore::rnic::sim

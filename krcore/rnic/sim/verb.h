@@ -1,0 +1,152 @@
+// Verb: one posted WR on its way, and the pool that verbs come from, so that nothing is allocated in the steady state.
+#ifndef KRCORE_RNIC_SIM_VERB_H_
+#define KRCORE_RNIC_SIM_VERB_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "krcore/rnic/rnic.h"
+
+namespace krcore::rnic::sim {
+
+class SendQueue;
+struct DeviceState;
+
+using VerbId = uint32_t;
+inline constexpr VerbId kNoVerb = ~VerbId{0};
+
+// What becomes of a verb that breaks its queue.
+enum class Fate : uint8_t {
+  kNormal,
+  kAnswerLost,   // it executes, the initiator never learns it
+  kRequestLost,  // it does not, nor does what follows it to that peer
+  kLate,         // it fails first and executes afterwards, unless the QP is reset before
+};
+
+inline constexpr size_t kFewSges = 4;
+
+struct Verb {
+  VerbId id = kNoVerb;
+  uint32_t generation = 0;
+
+  // ---- the request
+  uint64_t wr_id;
+  uint64_t remote_addr;
+  uint64_t compare_add, swap;
+  uint64_t dc_key;
+  uint32_t rkey;
+  uint32_t imm;
+  uint32_t remote_qpn;
+  uint32_t qkey;
+  uint32_t length;
+  Opcode opcode;
+  uint8_t flags;
+  uint8_t num_sge;
+  std::array<Sge, kFewSges> few_sges;
+  std::vector<Sge> many_sges;
+  std::vector<std::byte> payload;  // if owns_payload: inline, or fetched before the buffer was given back
+
+  // ---- its place
+  SendQueue* queue;
+  DeviceState* target;
+  uint64_t position;     // in its queue, from 1
+  uint64_t fence_after;  // kFence: the position that must have completed before
+  uint32_t flow;
+  uint32_t others_before;  // READ: WRITEs, SENDs and atomics of its flow before it
+  VerbId next_in_queue, next_in_flow;
+
+  // ---- how far it is
+  int64_t due_ns;       // its next event of execution is void before
+  int64_t response_ns;  // valid once answered
+  int64_t response_delay_ns;
+  uint64_t tear_seed;
+  WcStatus status;
+  Fate fate;
+  bool owns_payload;
+  bool launched;           // on the wire: in its flow's list until it is done
+  bool arrived;            // its turn comes when those before it are done
+  bool running;            // waits for the target's NIC, or is half done
+  bool started;            // the target's NIC has taken it
+  bool done;               // executed, refused or dropped
+  bool answered;           // response_ns is known
+  bool response_expected;  // by an event
+  bool responded;
+  bool completed;  // the initiator has been told; the buffers are its own again
+  uint8_t steps, step;
+
+  bool IsRead() const { return opcode == Opcode::kRead; }
+  bool IsAtomic() const { return opcode == Opcode::kCompareSwap || opcode == Opcode::kFetchAdd; }
+  bool IsMessage() const {
+    return opcode == Opcode::kSend || opcode == Opcode::kSendImm || opcode == Opcode::kWriteImm;
+  }
+  std::span<const Sge> sges() const {
+    return {num_sge <= kFewSges ? few_sges.data() : many_sges.data(), size_t{num_sge}};
+  }
+  std::span<Sge> sges() { return {num_sge <= kFewSges ? few_sges.data() : many_sges.data(), size_t{num_sge}}; }
+};
+
+// A queue of verbs through one of their links.
+template <VerbId Verb::*kNext>
+struct VerbList {
+  VerbId head = kNoVerb, tail = kNoVerb;
+  bool empty() const { return head == kNoVerb; }
+};
+
+class VerbPool {
+ public:
+  Verb& operator[](VerbId id) { return chunks_[id / kChunk][id % kChunk]; }
+
+  // Its vectors keep their capacity; everything else is to be assigned.
+  Verb& Take() {
+    if (free_.empty()) Grow();
+    Verb& verb = (*this)[free_.back()];
+    free_.pop_back();
+    return verb;
+  }
+  void Give(Verb& verb) {
+    ++verb.generation;
+    if (verb.payload.capacity() > kKeepBytes) std::vector<std::byte>().swap(verb.payload);
+    free_.push_back(verb.id);
+  }
+  size_t taken() const { return chunks_.size() * kChunk - free_.size(); }
+
+  template <VerbId Verb::*kNext>
+  void Append(VerbList<kNext>* list, Verb& verb) {
+    verb.*kNext = kNoVerb;
+    if (list->head == kNoVerb) {
+      list->head = verb.id;
+    } else {
+      (*this)[list->tail].*kNext = verb.id;
+    }
+    list->tail = verb.id;
+  }
+  template <VerbId Verb::*kNext>
+  Verb& PopFront(VerbList<kNext>* list) {
+    Verb& verb = (*this)[list->head];
+    list->head = verb.*kNext;
+    if (list->head == kNoVerb) list->tail = kNoVerb;
+    return verb;
+  }
+
+ private:
+  static constexpr size_t kChunk = 64;
+  static constexpr size_t kKeepBytes = 64 << 10;
+  void Grow() {
+    const auto first = static_cast<VerbId>(chunks_.size() * kChunk);
+    chunks_.push_back(std::make_unique<Verb[]>(kChunk));
+    for (VerbId i = kChunk; i-- > 0;) {
+      chunks_.back()[i].id = first + i;
+      free_.push_back(first + i);
+    }
+  }
+  std::vector<std::unique_ptr<Verb[]>> chunks_;
+  std::vector<VerbId> free_;
+};
+
+}  // namespace krcore::rnic::sim
+
+#endif  // KRCORE_RNIC_SIM_VERB_H_
