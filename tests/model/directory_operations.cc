@@ -1,0 +1,437 @@
+// The directory model: Get and the writers.
+#include <algorithm>
+
+#include "tests/model/directory_stepper.h"
+
+namespace model {
+
+// ---- operations: begin and end
+
+void DirectoryModel::Stepper::Begin() {
+  const Op& o = op();
+  if (o.kind == OpKind::kStructural) {
+    Clear();
+    p().index = o.key;
+    Go(o.structural == 'S' ? Step::kSplitReadParent : Step::kMergeReadParent);
+    return Emit();
+  }
+  Monitor::InFlight in_flight{};
+  for (size_t q = 0; q < config_.programs.size(); ++q) {
+    if (b().processes[q].op < config_.programs[q].size()) in_flight[q] = config_.programs[q][b().processes[q].op];
+  }
+  s_.monitors[o.key].Invoke(id_, in_flight);
+  if (config_.fresh) {
+    Resolve(Purpose::kBegin);
+    return Emit();
+  }
+  // The directory cache may name any table that was ever published for the hash.
+  const State invoked = s_;
+  for (uint8_t t = 0; t < b().tables_used; ++t) {
+    s_ = invoked;
+    const uint8_t index = table(t).index;
+    if (!table(t).published || LowBits(hash(), std::bit_width(index)) != index) continue;
+    Scan(Purpose::kFirst, t);
+    Emit();
+  }
+}
+
+void DirectoryModel::Stepper::Return(uint8_t result) {
+  s_.monitors[op().key].Respond(id_, result);
+  End();
+}
+
+void DirectoryModel::Stepper::End() {
+  const uint8_t next = static_cast<uint8_t>(p().op + 1);
+  p() = Process{};
+  p().op = next;
+  Go(next < config_.programs[id_].size() ? Step::kIdle : Step::kDone);
+}
+
+void DirectoryModel::Stepper::Continue(Then then) {
+  if (then == Then::kEnd) return End();
+  const uint8_t index = p().index;
+  Clear();
+  if (then == Then::kSplit) {
+    p().index = index;
+    return Go(Step::kSplitReadParent);
+  }
+  Resolve(Purpose::kBegin);
+}
+
+// ---- finding the table
+
+void DirectoryModel::Stepper::Resolve(Purpose purpose) {
+  const Process old = p();
+  Clear();
+  if (purpose != Purpose::kBegin) {  // what was scanned is remembered
+    p().table = old.table;
+    p().frozen = old.frozen;
+    p().frozen_slot = old.frozen_slot;
+  }
+  p().purpose = static_cast<uint8_t>(purpose);
+  p().cursor = 0;
+  Go(Step::kResolve);
+}
+
+// One entry a step, the deepest first: what a child's entry says is not older than what its parent's says.
+void DirectoryModel::Stepper::ResolveStep() {
+  const int depth = ResolveDepth(p().cursor++);
+  p().entries[depth] = b().directory[LowBits(hash(), depth)];
+  if (p().cursor <= kMaxDepth) return;
+  Settle(kMaxDepth);
+}
+
+// Takes the deepest present entry of depth `from` or less.
+void DirectoryModel::Stepper::Settle(int from) {
+  int depth = from;
+  while (depth > 0 &&
+         (!Entry(p().entries[depth]).present() || (LowBits(hash(), depth) == LowBits(hash(), depth - 1)))) {
+    --depth;  // the same index is looked at once, at its lowest depth
+  }
+  const Entry entry(p().entries[depth]);
+  p().index = LowBits(hash(), depth);
+  p().cursor = static_cast<uint8_t>(depth);
+  if (entry.Is(EntryState::kMerging)) {
+    p().record = entry.target();
+    return Go(Step::kReadStatus);
+  }
+  Found(entry.target(), false);
+}
+
+void DirectoryModel::Stepper::ReadStatusStep() {
+  const Record& d = b().records[p().record];
+  const uint8_t index = p().index;
+  const int depth = std::bit_width(d.child) - 1;  // of M
+  const bool parent_is_d = Entry(p().entries[DepthOf(d.parent)]).Is(EntryState::kMerging) &&
+                           Entry(p().entries[DepthOf(d.parent)]).target() == p().record;
+  const bool replaced = d.status == kReplace && !Mutated(M::kReadClosedParentOnly);
+  if (index == d.child && !parent_is_d && !replaced && !Mutated(M::kKeepMergedChild)) {
+    return Settle(DepthOf(d.child) - 1);  // published, but for step 8: the child's entry is as good as ABSENT
+  }
+  const bool upper = (hash() >> depth & 1) != 0;
+  // A table that is replaced by itself: its own entry decides. One that is merged: the parent's.
+  const bool valid = replaced ? (upper ? index == d.child : index == d.parent) : parent_is_d;
+  const bool closed = d.status == kEngaged || d.status == kJoin || d.status == kReplace;
+  Found(Entry(upper ? d.old_child : d.old_parent).target(), valid && closed);
+}
+
+// `closed`: the table is closed and what is frozen in it is authoritative.
+void DirectoryModel::Stepper::Found(uint8_t t, bool closed) {
+  const Purpose purpose = static_cast<Purpose>(p().purpose);
+  const uint8_t scanned = p().table;
+  switch (purpose) {
+    case Purpose::kClosedGet:
+      if (Mutated(M::kReadWrongHalf) && closed) return Return(p().frozen != 0 ? BlockOf(p().frozen_slot) : 0);
+      if (closed && t == scanned) return Return(p().frozen != 0 ? BlockOf(p().frozen_slot) : 0);
+      break;
+    case Purpose::kHelpMerge:
+      if (closed) {
+        const uint8_t record = p().record;
+        Clear();
+        return HelpMerge(record, Then::kOperation);
+      }
+      break;
+    case Purpose::kChild: {
+      const uint8_t index = table(t).index;
+      if (index == 0 || ParentIndex(index) != table(scanned).index || index == table(scanned).index) break;
+      // dir[s], read behind dir[c], must still name the table that was scanned: then N is its child.
+      const Entry parent(p().entries[DepthOf(table(scanned).index)]);
+      const bool pair = !parent.Is(EntryState::kMerging) && parent.target() == scanned;
+      if (!pair && !Mutated(M::kGetWithoutPairCheck)) break;
+      const uint8_t frozen = p().frozen, slot = p().frozen_slot;
+      Scan(Purpose::kChild, t);
+      p().frozen = frozen;
+      p().frozen_slot = slot;
+      return;
+    }
+    default: break;
+  }
+  Scan(Purpose::kFirst, t);
+}
+
+// ---- reading a table
+
+void DirectoryModel::Stepper::Scan(Purpose purpose, uint8_t t) {
+  Clear();
+  p().table = t;
+  p().purpose = static_cast<uint8_t>(purpose);
+  p().remaining = static_cast<uint8_t>((1 << (config_.buckets + config_.slots)) - 1);
+  Go(Step::kScan);
+}
+
+void DirectoryModel::Stepper::ScanWord() {
+  const uint8_t remaining = p().remaining;
+  for (int word = 0; word < config_.buckets + config_.slots; ++word) {
+    if ((remaining >> word & 1) == 0) continue;
+    s_ = before_;
+    p().remaining = static_cast<uint8_t>(remaining & ~(1 << word));
+    if (word < config_.buckets) {
+      SeeHeader(table(p().table).header[word]);
+    } else {
+      p().slots[word - config_.buckets] = table(p().table).slots[word - config_.buckets];
+    }
+    if (p().remaining != 0) {
+      Emit();
+    } else {
+      Scanned();
+    }
+    if (!config_.any_order) break;
+  }
+}
+
+void DirectoryModel::Stepper::SeeHeader(uint8_t header) {
+  if (header == kClosed) {
+    p().closed = 1;
+  } else if (LowBits(hash(), header) != table(p().table).index) {
+    p().moved = 1;
+  }
+}
+
+int DirectoryModel::Stepper::Find(SlotState state, int except) {
+  for (int i = 0; i < config_.slots; ++i) {
+    if (i != except && StateOf(p().slots[i]) == state && HasBlock(p().slots[i]) && KeyOf(p().slots[i]) == op().key)
+      return i;
+  }
+  return -1;
+}
+
+int DirectoryModel::Stepper::FindPending() {
+  for (int i = 0; i < config_.slots; ++i) {
+    if (p().slots[i] == kPendSlot) return i;
+  }
+  return -1;
+}
+
+void DirectoryModel::Stepper::Scanned() {
+  switch (static_cast<Purpose>(p().purpose)) {
+    case Purpose::kFirst:
+      if (op().kind == OpKind::kGet) {
+        GetScanned();
+      } else if (WriteScanned()) {
+        return;  // has emitted its choices
+      }
+      break;
+    case Purpose::kParent: ParentScanned(); break;
+    case Purpose::kChild: ChildScanned(); break;
+    default: InserterScanned(); break;
+  }
+  Emit();
+}
+
+void DirectoryModel::Stepper::CheckHeaders() {
+  const uint8_t t = p().table;
+  Clear();
+  p().table = t;
+  p().remaining = static_cast<uint8_t>(config_.buckets);
+  Go(Step::kCheckHeaders);
+}
+
+void DirectoryModel::Stepper::CheckHeadersStep() {
+  SeeHeader(table(p().table).header[--p().remaining]);
+  if (p().moved || p().closed) return Resolve(Purpose::kBegin);
+  if (p().remaining == 0) Return(0);
+}
+
+void DirectoryModel::Stepper::RememberFrozen() {
+  const int i = Find(SlotState::kFrz);
+  if (i < 0) return;
+  p().frozen = static_cast<uint8_t>(i + 1);
+  p().frozen_slot = p().slots[i];
+}
+
+// ---- Get
+
+void DirectoryModel::Stepper::GetScanned() {
+  const int val = Find(SlotState::kVal);
+  if (val >= 0) return Return(BlockOf(p().slots[val]));  // (1)
+  // (4) comes before everything that looks at headers: PEND and a header that moved later may be in one scan.
+  const bool pending = FindPending() >= 0;
+  if (pending && !(Mutated(M::kHeadersBeforePending) && (p().moved || p().closed))) {
+    p().child_table = p().table;
+    return Go(Step::kReadParent);
+  }
+  RememberFrozen();
+  if (p().closed) {
+    if (Mutated(M::kReadClosedWithoutReread)) return Return(p().frozen != 0 ? BlockOf(p().frozen_slot) : 0);
+    return Resolve(Purpose::kClosedGet);
+  }
+  if (!p().moved && p().frozen == 0) return CheckHeaders();  // (2)
+  Resolve(Purpose::kChild);                                  // (3)
+}
+
+void DirectoryModel::Stepper::ReadParentStep() {
+  const uint8_t child = p().child_table;
+  if (table(child).index == 0) return Resolve(Purpose::kBegin);
+  const Entry parent(b().directory[ParentIndex(table(child).index)]);
+  if (!parent.present() || parent.Is(EntryState::kMerging)) return Resolve(Purpose::kBegin);
+  Scan(Purpose::kParent, parent.target());
+  p().child_table = child;
+}
+
+void DirectoryModel::Stepper::ParentScanned() {
+  const int val = Find(SlotState::kVal);
+  if (val >= 0) return Return(BlockOf(p().slots[val]));
+  RememberFrozen();
+  const uint8_t frozen = p().frozen, slot = p().frozen_slot;
+  Scan(Purpose::kChild, p().child_table);
+  p().frozen = frozen;
+  p().frozen_slot = slot;
+}
+
+void DirectoryModel::Stepper::ChildScanned() {
+  const int val = Find(SlotState::kVal);
+  if (val >= 0) return Return(BlockOf(p().slots[val]));
+  if (p().moved || p().closed || Find(SlotState::kFrz) >= 0) return Resolve(Purpose::kBegin);
+  if (p().frozen != 0 && p().slots[p().frozen - 1] == kPendSlot) return Return(BlockOf(p().frozen_slot));
+  CheckHeaders();
+}
+
+// ---- writers
+
+// True if it has emitted its successors itself.
+bool DirectoryModel::Stepper::WriteScanned() {
+  const int val = Find(SlotState::kVal);
+  if (val >= 0) {  // (2)
+    if (op().kind == OpKind::kInsert) {
+      Return(0);
+      return false;
+    }
+    const uint8_t t = p().table, expected = p().slots[val];
+    Clear();
+    p().table = t;
+    p().cursor = static_cast<uint8_t>(val);
+    p().expected = expected;
+    Go(Step::kSwap);
+    return false;
+  }
+  if (p().closed) {
+    Resolve(Purpose::kHelpMerge);
+  } else if (p().moved || Find(SlotState::kFrz) >= 0) {  // (3)
+    Resolve(Purpose::kBegin);
+  } else if (FindPending() >= 0) {  // (4)
+    const uint8_t t = p().table, i = static_cast<uint8_t>(FindPending());
+    Clear();
+    p().child_table = t;
+    p().cursor = i;
+    Go(Step::kHelpReadParent);
+  } else if (op().kind == OpKind::kUpdate || op().kind == OpKind::kDelete) {  // (5)
+    CheckHeaders();
+  } else {
+    return ChooseSlot();  // (6)
+  }
+  return false;
+}
+
+bool DirectoryModel::Stepper::ChooseSlot() {
+  const State scanned = s_;
+  bool any = false;
+  for (int i = 0; i < config_.slots; ++i) {
+    s_ = scanned;
+    if (p().slots[i] != kFreeSlot) continue;
+    const uint8_t t = p().table;
+    Clear();
+    p().table = t;
+    p().own = static_cast<uint8_t>(i);
+    Go(Step::kTentative);
+    Emit();
+    any = true;
+  }
+  s_ = scanned;
+  if (!any) Scan(Purpose::kFirst, p().table);  // waits for room
+  return any;
+}
+
+void DirectoryModel::Stepper::SwapStep() {
+  uint8_t* slot = &table(p().table).slots[p().cursor];
+  const uint8_t desired = op().kind == OpKind::kDelete ? kFreeSlot : MakeSlot(SlotState::kVal, op().value);
+  if (Cas(slot, p().expected, desired)) return Return(1);
+  Scan(Purpose::kFirst, p().table);
+}
+
+void DirectoryModel::Stepper::TentativeStep() {
+  const uint8_t t = p().table, own = p().own;
+  const bool taken = Cas(&table(t).slots[own], kFreeSlot, OwnIns());
+  Scan(taken ? Purpose::kInserter : Purpose::kFirst, t);
+  if (taken) p().own = own;
+}
+
+void DirectoryModel::Stepper::InserterScanned() {
+  const uint8_t t = p().table, own = p().own;
+  const bool headers = (p().moved || p().closed) && !Mutated(M::kInsertWithoutHeaders);
+  const bool value = Find(SlotState::kVal, own) >= 0, frozen = Find(SlotState::kFrz, own) >= 0;
+  const int rival = Find(SlotState::kIns, own);
+  const bool killed = p().slots[own] != OwnIns();
+  const uint8_t rival_slot = rival >= 0 ? p().slots[rival] : 0;
+  const bool more_rivals = rival >= 0 && [&] {
+    for (int i = rival + 1; i < config_.slots; ++i) {
+      if (i != own && StateOf(p().slots[i]) == SlotState::kIns && KeyOf(p().slots[i]) == op().key) return true;
+    }
+    return false;
+  }();
+  Clear();
+  p().table = t;
+  p().own = own;
+  if (headers || value || frozen) {  // b, d
+    p().waits = value && op().kind == OpKind::kInsert && !headers ? 1 : 0;
+    return Go(Step::kAbort);
+  }
+  if (killed) return Scan(Purpose::kFirst, t);  // c
+  if (rival < 0) return Go(Step::kConfirm);
+  p().victim = static_cast<uint8_t>(rival);  // e
+  p().expected = rival_slot;
+  p().waits = more_rivals ? 1 : 0;
+  Go(Step::kKillRival);
+}
+
+void DirectoryModel::Stepper::AbortStep() {
+  const bool exists = p().waits != 0;
+  Cas(&table(p().table).slots[p().own], OwnIns(), kFreeSlot);
+  if (exists) return Return(0);
+  Resolve(Purpose::kBegin);
+}
+
+void DirectoryModel::Stepper::KillRivalStep() {
+  const uint8_t t = p().table, own = p().own;
+  const bool killed = Cas(&table(t).slots[p().victim], p().expected, kFreeSlot);
+  const bool more = p().waits != 0;
+  Clear();
+  p().table = t;
+  p().own = own;
+  if (killed && !more) return Go(Step::kConfirm);
+  Scan(Purpose::kInserter, t);
+  p().own = own;
+}
+
+void DirectoryModel::Stepper::ConfirmStep() {
+  if (Cas(&table(p().table).slots[p().own], OwnIns(), MakeSlot(SlotState::kVal, op().value))) return Return(1);
+  Scan(Purpose::kFirst, p().table);
+}
+
+// (4) The child N is known; dir[s] SPLITTING, and dir[c] still N behind it: dir[s] is N's parent.
+void DirectoryModel::Stepper::HelpReadParentStep() {
+  const uint8_t index = table(p().child_table).index;
+  if (index == 0) return Resolve(Purpose::kBegin);
+  const Entry parent(b().directory[ParentIndex(index)]);
+  if (Mutated(M::kHelpWithoutPairCheck)) {
+    if (!parent.present() || parent.Is(EntryState::kMerging)) return Resolve(Purpose::kBegin);
+  } else if (!parent.Is(EntryState::kSplitting) && !Mutated(M::kSplitSetsNoState)) {
+    return Resolve(Purpose::kBegin);
+  }
+  p().parent_table = parent.target();
+  Go(Step::kHelpReadChild);
+  if (Mutated(M::kHelpWithoutPairCheck)) StartMigration();
+}
+
+void DirectoryModel::Stepper::HelpReadChildStep() {
+  const Entry child(b().directory[table(p().child_table).index]);
+  if (!child.Is(EntryState::kMigrating) || child.target() != p().child_table) return Resolve(Purpose::kBegin);
+  StartMigration();
+}
+
+void DirectoryModel::Stepper::StartMigration() {
+  p().then = static_cast<uint8_t>(Then::kOperation);
+  p().remaining = static_cast<uint8_t>(config_.buckets);
+  Go(Step::kMoveHeader);
+}
+
+}  // namespace model

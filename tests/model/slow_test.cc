@@ -1,0 +1,43 @@
+// Larger configurations of the models, up to a minute each.
+#include "tests/model/model_testing.h"
+
+namespace model {
+namespace {
+
+class ModelHolds : public testing::TestWithParam<const char*> {};
+TEST_P(ModelHolds, InEveryState) { ExpectHolds(GetParam()); }
+INSTANTIATE_TEST_SUITE_P(Table, ModelHolds,
+                         testing::Values("table --key1 0 X1 D1I1 G1", "table X1 I1 I1", "table X1 I1 D1G1",
+                                         "table --slots 3 X1 I1 G1", "table --key1 0 X1 U1 D1 G1",
+                                         "table --key1 0 X1 X1 P1 G1", "table --key1 0 --key0 1 X1 D0P0 D1I1",
+                                         "table --in-order X1 I1 I1 G1", "table --in-order X1 X1 I1 I1",
+                                         "table --merge --key1 0 X1 D1I1 P1", "table --merge X1 I1 D1G1",
+                                         "table --reuse 1 --key1 0 --key0 1 X1 U1U0 G1",
+                                         "table --reuse 2 --key1 0 --key0 1 --expel 1 X1 U1 U0"),
+                         LineName());
+INSTANTIATE_TEST_SUITE_P(Directory, ModelHolds,
+                         testing::Values("directory S0M0S0 S0M0S0 U1", "directory S0M0S0 U1 G1",
+                                         "directory --split-before --any-outcome M0 M0 U1 G1",
+                                         "directory --hash1 3 S0S1M1M0 S0 G1", "directory --hash1 3 S0S1M1M0 S0 U1",
+                                         "directory --hash1 3 --any-outcome S0S1M1M0 U1 G1",
+                                         "directory --split-before M0S0 M0S0 G1",
+                                         "directory --split-before --key1 -1 M0S0 I1 I1",
+                                         "directory --split-before --any-outcome M0 D1I1 P1",
+                                         "directory --split-before --buckets 2 --key1 -1 M0 I1 G1"),
+                         LineName());
+
+INSTANTIATE_TEST_SUITE_P(Memory, ModelHolds,
+                         testing::Values("epoch --blocks 2 --epochs 4 --cached --expel",
+                                         "sweep --split --insert --read"),
+                         LineName());
+
+// The bound z + 1, and why the epoch may not run away from a client: both need three blocks.
+class ModelNeeds : public testing::TestWithParam<Needed> {};
+TEST_P(ModelNeeds, TheProtection) { ExpectNeeded(GetParam().protection, GetParam().line); }
+INSTANTIATE_TEST_SUITE_P(Memory, ModelNeeds,
+                         testing::Values(Needed{"quarantine-too-short", "epoch --blocks 3 --epochs 4 --expel"},
+                                         Needed{"advance-alone", "epoch --blocks 3 --epochs 5 --expel"}),
+                         NeededName());
+
+}  // namespace
+}  // namespace model

@@ -1,0 +1,84 @@
+// The sweep model: may a chunk be given back? A mover empties chunk X while a table splits, one client inserts, with a
+// block of X that it holds from before, and another one reads. One verb a step.
+//
+// Slots: S[0] and N[0], where the key moves that is there in the beginning (with a block of X), and S[1], where the
+// client inserts. Whoever stops for ever holds the mover up, so that X is never free: that is no violation.
+#ifndef TESTS_MODEL_SWEEP_MODEL_H_
+#define TESTS_MODEL_SWEEP_MODEL_H_
+
+#include <cstdint>
+#include <functional>
+#include <set>
+#include <string>
+
+#include "tests/model/engine.h"
+
+namespace model {
+
+// A protection that the model does without.
+enum class SweepMutation : uint8_t {
+  kScanAtOnce,            // the mover scans before all have seen the evacuation
+  kScanIgnoresDirectory,  // a scan counts though references moved under it
+  kFreeAtOnce,            // X is free when a scan finds nothing, whoever reads
+  kScanIgnoresIns,        // tentative references are left
+  kKeepFreeList,          // clients keep what they have of X in their free lists
+  kSlotsBeforeEpoch,      // maintenance reads the evacuation slots before the epoch
+  kKeepOwnBlock,          // an operation that begins again keeps its own block of X
+  kTakeOverUnregistered,  // a kept memory state is checked before the client has registered
+  kTakeOverUnchecked,     // it is not checked at all
+  kCount,
+};
+const char* Name(SweepMutation mutation);
+
+struct SweepConfig {
+  bool split = false;   // somebody splits the table
+  bool insert = false;  // somebody inserts
+  bool late = false;    // who inserts registers while all goes on, and takes over a kept memory state
+  bool die = false;     // who inserts may die, which is confirmed
+  bool read = false;    // somebody reads
+  int epochs = 4;       // the search ends there
+  std::set<SweepMutation> mutations;
+};
+
+class SweepModel {
+ public:
+  // A client's part in the epochs, and its operation in flight.
+  struct Client {
+    uint8_t registered, view, announced;
+    uint8_t step, epoch, block;  // the operation: since when; its own block, or the one that it reads
+    uint8_t round, round_epoch, round_evacuating;
+    uint8_t has_block_of_x;  // in its free list
+    uint8_t knows;           // that X is evacuated
+    uint8_t counter_seen;    // a late one: the count of evacuations as it found it
+  };
+  struct State {
+    uint8_t epoch, directory, evacuating, evacuations, chunk_free, error;
+    uint8_t slots[3];  // S[0], N[0], S[1]
+    uint8_t mover, mover_epoch, mover_directory, mover_found, mover_scanned;
+    uint8_t splitter, splitter_word;
+    Client inserter, reader;
+  };
+  using Emit = std::function<void(int process, const char* step, const State& next)>;
+
+  explicit SweepModel(SweepConfig config) : config_(std::move(config)) {}
+  State Initial() const;
+  void Hash(const State& state, Hasher* hasher) const { hasher->AddBytes(state); }
+  void Successors(const State& state, const Emit& emit) const;
+  std::string Violation(const State& state) const;
+  std::string Describe(const State& state) const;
+
+ private:
+  bool Mutated(SweepMutation mutation) const { return config_.mutations.contains(mutation); }
+  void Mover(const State& before, const Emit& emit) const;
+  void Splitter(const State& before, const Emit& emit) const;
+  void Inserter(const State& before, const Emit& emit) const;
+  void TakeOver(const State& before, const Emit& emit) const;
+  void Reader(const State& before, const Emit& emit) const;
+  void Maintenance(const State& before, bool inserter, const Emit& emit) const;
+
+  SweepConfig config_;
+};
+
+}  // namespace model
+
+#endif  // TESTS_MODEL_SWEEP_MODEL_H_

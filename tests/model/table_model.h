@@ -1,0 +1,124 @@
+// The table model: one subtable S that is split into S and N, or merged (moved) into N, under Get, Put, Insert, Update
+// and Delete. It looks at single words: the words of a READ come in any order, and blocks may be reused.
+//
+// Two keys: key 1 moves to N, key 0 stays in S. A process may stop before any step; one that is expelled makes one more
+// step at any later time (a verb that was already posted) and none after. The directory model covers what is around
+// this: directory words, split after merge, nested splits.
+#ifndef TESTS_MODEL_TABLE_MODEL_H_
+#define TESTS_MODEL_TABLE_MODEL_H_
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "tests/model/monitor.h"
+
+namespace model {
+
+// A protection that the model does without.
+enum class TableMutation : uint8_t {
+  // Insert.
+  kInsertDirectly,          // (6a) FREE -> VAL at once
+  kConfirmWithoutKill,      // (6e) rivals are ignored
+  kConfirmAfterFailedKill,  // (6e) the kill's outcome is ignored
+  kExistsOnIns,             // (6e) a rival's INS makes Insert answer kExists
+  kFailedConfirmIsDone,     // (6f) the confirm's outcome is ignored
+  kConfirmByWrite,          // (6f) WRITE, not CAS
+  kRescanIgnoresValues,     // (6d) is left out
+  kInsertWithoutHeaders,    // (6b) is left out
+  // Get, and what is absent.
+  kReturnFrozen,              // a frozen value is returned without a look at N (or at the directory)
+  kNoSecondScan,              // Get 4 does not scan N again
+  kMissWithoutHeaders,        // Get 2 is left out
+  kUpdateMissWithoutHeaders,  // Write 5 is left out
+  kReturnTentative,           // readers see INS
+  // Split.
+  kClearEarly,          // FRZ is cleared when its slot is decided
+  kInsertWithoutHelp,   // (4) a writer in N does not wait for PEND candidates
+  kDecideBeforeHeader,  // N[i] is decided though S's header has not moved
+  kLookBeforeHeader,    // S[i] is read before its header is moved
+  kCopyWithoutFreeze,   // VAL in S is not frozen before it is copied
+  kUpdateFrozen,        // a writer takes FRZ for VAL
+  kIgnoreIns,           // INS of a moving key is left in S
+  kStartsFree,          // N starts FREE, not PEND
+  kDecideByWrite,       // N[i] is decided by WRITE
+  kLostPutIsDone,       // (2) a Put that loses to another VAL reports success
+  // Memory.
+  kNoGrace,            // a block is free as soon as it is unlinked
+  kNoQuarantine,       // an expelled process holds nothing back
+  kNoHoldWhileFrozen,  // a block that a FRZ slot names is not held
+  // Merge.
+  kCloseLate,           // headers are closed when N is published
+  kMergeIgnoresIns,     // INS is left in a closed table
+  kMergeWithoutFreeze,  // VAL in S is not frozen before it is copied
+  kPublishWithoutCas,   // who is late publishes his copy, too
+  kCount,
+};
+const char* Name(TableMutation mutation);
+
+struct TableConfig {
+  std::vector<Program> programs;  // "X1": split (or merge) S
+  bool merge = false;             // S is closed, frozen, copied and replaced by N
+  int slots = 2;
+  std::array<int, kKeys> initial{-1, -1};  // the slot of key k in S in the beginning, -1: absent
+  bool split_before = false;               // everything starts when the split is over
+  bool any_order = true;                   // the words of a READ come in any order, else ascending
+  bool reuse = false;                      // blocks are reused
+  int spare_blocks = 0;                    // with reuse: beside those of the initial keys
+  uint8_t may_be_expelled = 0;             // mask of processes
+  std::set<TableMutation> mutations;
+};
+
+class TableModel {
+ public:
+  static constexpr int kSlots = 3, kBuckets = 2, kBlocks = 10;
+
+  struct Block {
+    uint8_t key, value;
+    uint8_t state;         // free, used, retired
+    uint8_t held_by;       // mask of processes that may still know it
+    uint8_t born_without;  // mask of processes that were expelled before it was allocated
+  };
+  struct Process {
+    uint8_t step, op;
+    uint8_t table;      // that it scans: 0 S, 1 N
+    uint8_t remaining;  // words of the scan that are still to be read
+    uint8_t headers;    // mask of buckets whose header was seen to have moved
+    uint8_t slot, block, then;
+    uint8_t frozen, frozen_value;  // frozen candidate (slot + 1); in a kill: the next rival (slot + 1)
+    uint8_t own, expelled, exists;
+    uint8_t words[kSlots], keys[kSlots], values[kSlots];
+  };
+  struct Body {
+    uint8_t slots[2][kSlots];
+    uint8_t moved;      // mask of S's headers that have moved (or are closed)
+    uint8_t published;  // N is in the directory
+    Block blocks[kBlocks];
+    Process processes[kMaxProcesses];
+  };
+  struct State {
+    Body body;
+    std::array<Monitor, kKeys> monitors;
+  };
+  using Emit = std::function<void(int process, const char* step, const State& next)>;
+
+  explicit TableModel(TableConfig config);
+  State Initial() const;
+  void Hash(const State& state, Hasher* hasher) const;
+  void Successors(const State& state, const Emit& emit) const;
+  std::string Violation(const State& state) const;
+  std::string Describe(const State& state) const;
+
+ private:
+  class Stepper;
+
+  TableConfig config_;
+  int blocks_ = 0;
+};
+
+}  // namespace model
+
+#endif  // TESTS_MODEL_TABLE_MODEL_H_
