@@ -2,15 +2,23 @@
 // costs. Keys of 16 bytes, values of 100, uniformly chosen. Measured on the sw provider, over memory of 4 KiB pages.
 #include <benchmark/benchmark.h>
 
+#include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <random>
 #include <string>
 #include <string_view>
+#include <vector>
 
+#include "krcore/clock.h"
 #include "kvs/client.h"
+#include "kvs/layout/hash.h"
+#include "kvs/src/address_cache.h"
+#include "kvs/src/combiner.h"
 
 namespace {
 
@@ -21,6 +29,7 @@ using kvs::Task;
 
 constexpr uint64_t kRecords = 200'000;
 constexpr uint64_t kOperationsPerRound = 20'000;
+constexpr uint64_t kManyRecords = 1'000'000;  // for the address cache
 
 using Key = std::array<char, 16>;
 
@@ -102,6 +111,112 @@ void BM_Load(benchmark::State& state) {
   state.SetItemsProcessed(state.iterations() * static_cast<int64_t>(kRecords));
 }
 BENCHMARK(BM_Load)->ArgName("in_flight")->Arg(1)->Arg(16)->Unit(benchmark::kMillisecond);
+
+// ---- address cache: Gets of a million keys, uniform or by Zipf's law, with and without it, in one run
+
+Store& LargeStore() {
+  static const std::unique_ptr<Store> store = [] {
+    auto made = Store::OpenEmbedded({.memory_bytes = size_t{512} << 20}).value();
+    auto client = made->NewClient({.address_cache_entries = 0}).value();
+    RunLanes(*client, Kind::kInsert, 0, kManyRecords, 16);
+    return made;
+  }();
+  return *store;
+}
+
+// Key numbers, drawn before the clock runs. Zipf 0.99; the ranks lie anywhere among the numbers.
+const std::vector<uint32_t>& Choices(bool zipf) {
+  static constexpr uint32_t kCount = 1 << 20;
+  static std::array<std::vector<uint32_t>, 2> drawn;
+  std::vector<uint32_t>& numbers = drawn[zipf ? 1 : 0];
+  if (!numbers.empty()) return numbers;
+  std::vector<double> sums(kManyRecords);
+  double sum = 0;
+  for (uint64_t rank = 0; rank < kManyRecords; ++rank) {
+    sum += zipf ? 1 / std::pow(static_cast<double>(rank + 1), 0.99) : 1;
+    sums[rank] = sum;
+  }
+  std::mt19937_64 random(1);
+  std::uniform_real_distribution<double> uniform(0, sum);
+  for (uint32_t i = 0; i < kCount; ++i) {
+    const auto rank = static_cast<uint64_t>(std::lower_bound(sums.begin(), sums.end(), uniform(random)) - sums.begin());
+    numbers.push_back(static_cast<uint32_t>(rank * 2'654'435'761u % kManyRecords));
+  }
+  return numbers;
+}
+
+Task<void> ChosenLane(Client& client, const std::vector<uint32_t>& numbers, uint64_t* next, uint64_t end) {
+  std::string value;
+  while (*next < end) {
+    const Key key = KeyOf(numbers[(*next)++ % numbers.size()]);
+    const Status status = co_await client.GetAsync(View(key), &value);
+    Check(status);
+  }
+}
+
+void BM_AddressCache(benchmark::State& state) {
+  const bool zipf = state.range(0) != 0;
+  const int64_t in_flight = state.range(1);
+  const std::vector<uint32_t>& numbers = Choices(zipf);
+  auto client = LargeStore().NewClient({.address_cache_entries = static_cast<uint32_t>(state.range(2))}).value();
+  uint64_t next = 0;
+  const auto run = [&](uint64_t count) {
+    const uint64_t end = next + count;
+    for (int64_t i = 0; i < in_flight; ++i) client->Spawn(ChosenLane(*client, numbers, &next, end));
+    client->Drain();
+  };
+  run(400'000);  // fills the directory cache; the address cache decides
+  const kvs::ClientStats before = client->stats();
+  for (auto _ : state) run(kOperationsPerRound);
+  const kvs::ClientStats& after = client->stats();
+  const auto operations = static_cast<double>(after.operations - before.operations);
+  state.SetItemsProcessed(state.iterations() * static_cast<int64_t>(kOperationsPerRound));
+  state.counters["trips/op"] = static_cast<double>(after.round_trips - before.round_trips) / operations;
+  state.counters["hits/op"] = static_cast<double>(after.cache_hits - before.cache_hits) / operations;
+  state.counters["switches"] = static_cast<double>(after.cache_switches);
+}
+BENCHMARK(BM_AddressCache)
+    ->ArgNames({"zipf", "in_flight", "entries"})
+    ->ArgsProduct({{0, 1}, {1, 16}, {0, 65'536}})
+    ->Unit(benchmark::kMillisecond);
+
+// ---- what every operation pays for them, where nothing comes of it
+
+// Takes its turn among 64 operations in flight on other keys.
+void BM_TurnWithoutConflict(benchmark::State& state) {
+  kvs::ClientStats stats;
+  kvs::Combiner combiner(stats);
+  combiner.SetSize(64);
+  std::array<std::optional<kvs::Turn>, 64> turns;
+  std::array<Key, 4096> keys;
+  std::array<kvs::KeyHash, 4096> hashes;
+  for (size_t i = 0; i < keys.size(); ++i) {
+    keys[i] = KeyOf(i);
+    hashes[i] = kvs::HashKey(View(keys[i]));
+  }
+  std::string value;
+  size_t i = 0;
+  for (auto _ : state) {
+    std::optional<kvs::Turn>& turn = turns[i % turns.size()];
+    if (turn) benchmark::DoNotOptimize(turn->Share(Status::Ok()));
+    const size_t k = i++ % keys.size();
+    turn.emplace(combiner, hashes[k], View(keys[k]), &value);
+    if (turn->leads()) turn->Gather();
+  }
+}
+BENCHMARK(BM_TurnWithoutConflict);
+
+void BM_AddressCacheThatIsOff(benchmark::State& state) {
+  kvs::ClientStats stats;
+  kvs::AddressCache cache(stats);
+  uint64_t hash = 0;
+  for (auto _ : state) {
+    cache.Count(*krcore::RealClock());
+    benchmark::DoNotOptimize(cache.Lookup(hash));
+    cache.Learn(hash++, kvs::Slot::Free());
+  }
+}
+BENCHMARK(BM_AddressCacheThatIsOff);
 
 // What a worker of a running process waits for before its first operation.
 void BM_NewClient(benchmark::State& state) {

@@ -27,6 +27,9 @@ void Print(const ordered_json& json) {
   std::fflush(stdout);
 }
 
+// Rounded: for people.
+double Ratio(uint64_t count, uint64_t of) { return of == 0 ? 0 : static_cast<double>(count * 1'000 / of) / 1'000; }
+
 ordered_json PartUs(int64_t from_ns, int64_t to_ns) {
   if (from_ns == 0 || to_ns == 0) return nullptr;
   return static_cast<double>(to_ns - from_ns) / 1000;
@@ -136,9 +139,15 @@ int Service::PrintSummary() {
   const kvs::ClientStats stats = workers_.EndedClientStats();
   json["client_stats"] = {{"operations", stats.operations},
                           {"round_trips", stats.round_trips},
+                          {"round_trips_per_operation", Ratio(stats.round_trips, stats.operations)},
+                          {"attempts_per_write", Ratio(stats.write_attempts, stats.writes_done)},
                           {"cas_failures", stats.cas_failures},
                           {"restarts", stats.restarts},
-                          {"splits", stats.splits}};
+                          {"combined_operations", stats.combined_operations},
+                          {"cache_hits", stats.cache_hits},
+                          {"stale_directory_hits", stats.stale_directory_hits},
+                          {"splits", stats.splits},
+                          {"merges", stats.merges}};
   json["workers"] = ordered_json::array();
   for (const WorkerRecord& worker : workers_.Records()) {
     json["workers"].push_back({{"worker", worker.worker},

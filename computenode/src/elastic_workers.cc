@@ -1,8 +1,11 @@
 #include "computenode/elastic_workers.h"
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <chrono>
 #include <system_error>
+#include <type_traits>
 
 namespace computenode {
 namespace {
@@ -192,22 +195,13 @@ kvs::ClientStats ElasticWorkers::EndedClientStats() const {
 }
 
 void AddStats(const kvs::ClientStats& more, kvs::ClientStats* sum) {
-  static_assert(sizeof(kvs::ClientStats) == 15 * sizeof(uint64_t), "add the new count below");
-  sum->operations += more.operations;
-  sum->round_trips += more.round_trips;
-  sum->reads += more.reads;
-  sum->writes += more.writes;
-  sum->atomics += more.atomics;
-  sum->cas_failures += more.cas_failures;
-  sum->restarts += more.restarts;
-  sum->splits += more.splits;
-  sum->slots_migrated += more.slots_migrated;
-  sum->stale_directory_hits += more.stale_directory_hits;
-  sum->directory_reads += more.directory_reads;
-  sum->checksum_retries += more.checksum_retries;
-  sum->blocks_retired += more.blocks_retired;
-  sum->blocks_reused += more.blocks_reused;
-  sum->chunks_taken += more.chunks_taken;
+  // All of its members are counts.
+  using Counts = std::array<uint64_t, sizeof(kvs::ClientStats) / sizeof(uint64_t)>;
+  static_assert(std::is_trivially_copyable_v<kvs::ClientStats> && sizeof(Counts) == sizeof(kvs::ClientStats));
+  Counts total = std::bit_cast<Counts>(*sum);
+  const Counts added = std::bit_cast<Counts>(more);
+  for (size_t i = 0; i < total.size(); ++i) total[i] += added[i];
+  *sum = std::bit_cast<kvs::ClientStats>(total);
 }
 
 }  // namespace computenode

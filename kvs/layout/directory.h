@@ -13,38 +13,56 @@
 namespace kvs {
 
 enum class DirectoryState : uint8_t {
-  kAbsent = 0,
+  kAbsent = 0,     // the address is that of the table that was merged away from here, if there was one
   kMigrating = 1,  // published, its split from the parent not finished
   kNormal = 2,
-  kMerging = 3,
+  kSplitting = 3,  // the parent of a split that is not finished
+  kMerging = 4,    // taken by a merge; the address is that of its record (kvs/layout/merge_record.h)
 };
 
-// offset 34 | node 8 | depth 5 | state 2 | generation 15.
+// offset 34 | node 8 | depth 5 | state 3 | generation 14. Changed only by CAS, and every CAS bumps the generation.
+// Which state follows which, and who may make the change, is docs/kvs.md, "Directory entries".
+//
+// No word comes back while somebody may still expect it: it names memory that his pin protects, and what is said of
+// that memory (depth, state) does not repeat, but for merges that were given up; those the generation tells apart.
 class DirectoryEntry {
  public:
+  static constexpr uint32_t kGenerations = 1u << 14;
+
   constexpr DirectoryEntry() = default;
   constexpr explicit DirectoryEntry(uint64_t word) : word_(word) {}
-  static constexpr DirectoryEntry Make(GlobalAddress subtable, uint32_t depth, DirectoryState state,
+  static constexpr DirectoryEntry Make(GlobalAddress address, uint32_t depth, DirectoryState state,
                                        uint32_t generation) {
-    return DirectoryEntry((subtable.offset / kUnitBytes) << 30 | uint64_t{subtable.node & 0xff} << 22 |
-                          uint64_t{depth & 31} << 17 | uint64_t{static_cast<uint8_t>(state)} << 15 |
-                          (generation & 0x7fff));
+    return DirectoryEntry((address.offset / kUnitBytes) << 30 | uint64_t{address.node & 0xff} << 22 |
+                          uint64_t{depth & 31} << 17 | uint64_t{static_cast<uint8_t>(state)} << 14 |
+                          (generation & (kGenerations - 1)));
   }
 
   constexpr uint64_t word() const { return word_; }
-  constexpr GlobalAddress subtable() const {
-    return {static_cast<krcore::NodeId>(word_ >> 22 & 0xff), (word_ >> 30) * kUnitBytes};
-  }
   constexpr uint32_t depth() const { return word_ >> 17 & 31; }
-  constexpr DirectoryState state() const { return static_cast<DirectoryState>(word_ >> 15 & 3); }
-  constexpr uint32_t generation() const { return word_ & 0x7fff; }
+  constexpr DirectoryState state() const { return static_cast<DirectoryState>(word_ >> 14 & 7); }
+  constexpr uint32_t generation() const { return word_ & (kGenerations - 1); }
   constexpr bool present() const { return state() != DirectoryState::kAbsent; }
-  constexpr DirectoryEntry With(uint32_t depth, DirectoryState state) const {
-    return Make(subtable(), depth, state, generation());
+  constexpr bool migrating() const { return state() == DirectoryState::kMigrating; }
+  constexpr bool splitting() const { return state() == DirectoryState::kSplitting; }
+  constexpr bool merging() const { return state() == DirectoryState::kMerging; }
+  // The entry names a subtable: it is present, and not merging.
+  constexpr bool has_subtable() const { return present() && !merging(); }
+  constexpr GlobalAddress subtable() const { return address(); }      // has_subtable()
+  constexpr GlobalAddress merge_record() const { return address(); }  // merging()
+
+  // The word that takes this one's place.
+  constexpr DirectoryEntry Next(GlobalAddress address, uint32_t depth, DirectoryState state) const {
+    return Make(address, depth, state, generation() + 1);
   }
+  constexpr DirectoryEntry Next(uint32_t depth, DirectoryState state) const { return Next(address(), depth, state); }
   friend constexpr bool operator==(DirectoryEntry, DirectoryEntry) = default;
 
  private:
+  constexpr GlobalAddress address() const {
+    return {static_cast<krcore::NodeId>(word_ >> 22 & 0xff), (word_ >> 30) * kUnitBytes};
+  }
+
   uint64_t word_ = 0;
 };
 static_assert(sizeof(DirectoryEntry) == 8);
@@ -52,6 +70,8 @@ static_assert(sizeof(DirectoryEntry) == 8);
 // The index of the subtable that `index` (> 0) was split from, and the depth it was born with.
 inline uint32_t ParentIndex(uint32_t index) { return index & ~std::bit_floor(index); }
 inline uint32_t BirthDepth(uint32_t index) { return static_cast<uint32_t>(std::bit_width(index)); }
+// The index of the subtable that a split of `index` at `depth` makes.
+inline uint32_t ChildIndex(uint32_t index, uint32_t depth) { return index | 1u << depth; }
 
 }  // namespace kvs
 

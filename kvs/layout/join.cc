@@ -39,7 +39,7 @@ Status RunVerb(krcore::QueuePool& pool, krcore::VirtualQueue& queue, const krcor
 }
 
 // Enters this node in the home's member list.
-Status EnterMember(krcore::Node& node, const HomeRecord& home, Deadline deadline) {
+Status EnterMember(krcore::Node& node, const HomeRecord& home, uint64_t chunk_bytes, Deadline deadline) {
   auto pool = node.CreateQueuePool({});
   if (!pool.ok()) return pool.status();
   auto queue = (*pool)->CreateQueue(4);
@@ -58,6 +58,14 @@ Status EnterMember(krcore::Node& node, const HomeRecord& home, Deadline deadline
   krcore::WorkRequest wr;
   wr.sg_list = &sge;
   wr.num_sge = 1;
+  wr.opcode = krcore::Opcode::kRead;
+  wr.remote_addr = region->addr + offsetof(Superblock, chunk_bytes);
+  wr.rkey = region->rkey;
+  KRCORE_RETURN_IF_ERROR(RunVerb(**pool, **queue, wr));
+  if (word != chunk_bytes) {
+    return {StatusCode::kInvalidArgument,
+            "the store has chunks of " + std::to_string(word) + " bytes, not of " + std::to_string(chunk_bytes)};
+  }
   wr.opcode = krcore::Opcode::kCompareSwap;
   wr.remote_addr = region->addr + kHomeAreaOffset + offsetof(HomeArea, members) + sizeof(uint64_t) * node.id();
   wr.rkey = region->rkey;
@@ -94,21 +102,22 @@ Result<JoinResult> JoinStore(krcore::Node& node, krcore::Region& pool, const Hom
   if (pool.adopted() && super.magic != 0) {
     KRCORE_RETURN_IF_ERROR(CheckPool(pool.bytes(), node.id()));
   } else {
-    KRCORE_RETURN_IF_ERROR(FormatPool(pool.bytes(), node.id()));
+    KRCORE_RETURN_IF_ERROR(FormatPool(pool.bytes(), node.id(), home_options.chunk_bytes));
   }
   KRCORE_RETURN_IF_ERROR(node.Publish(deadline));
 
   if (super.is_home != 0) {  // a restarted home
     KRCORE_RETURN_IF_ERROR(ClaimHome(node, deadline));
-    KRCORE_RETURN_IF_ERROR(EnterMember(node, {node.id(), node.incarnation()}, deadline));
+    KRCORE_RETURN_IF_ERROR(EnterMember(node, {node.id(), node.incarnation()}, super.chunk_bytes, deadline));
     return JoinResult{true, node.id()};
   }
   Status last(StatusCode::kTimeout, "the store's home did not appear");
   do {
     const Result<HomeRecord> home = LookupHome(node, deadline);
     if (home.ok() && home->node != node.id()) {
-      last = EnterMember(node, *home, deadline);
+      last = EnterMember(node, *home, super.chunk_bytes, deadline);
       if (last.ok()) return JoinResult{false, home->node};
+      if (last == StatusCode::kInvalidArgument) return last;
       last = Status(StatusCode::kUnavailable,
                     "the store's home, node " + std::to_string(home->node) +
                         ", cannot be reached (start it again with its node id and memory): " + last.ToString());
@@ -118,12 +127,12 @@ Result<JoinResult> JoinStore(krcore::Node& node, krcore::Region& pool, const Hom
       KRCORE_RETURN_IF_ERROR(FormatHome(pool.bytes(), home_options));
       last = ClaimHome(node, deadline);
       if (last.ok()) {
-        KRCORE_RETURN_IF_ERROR(EnterMember(node, {node.id(), node.incarnation()}, deadline));
+        KRCORE_RETURN_IF_ERROR(EnterMember(node, {node.id(), node.incarnation()}, super.chunk_bytes, deadline));
         return JoinResult{true, node.id()};
       }
       // Another one was faster. Nobody has read this pool as a home; make it a plain member again.
-      std::memset(pool.bytes().data(), 0, kFirstChunkOffset);
-      KRCORE_RETURN_IF_ERROR(FormatPool(pool.bytes(), node.id()));
+      std::memset(pool.bytes().data(), 0, super.reserved_chunks * super.chunk_bytes);
+      KRCORE_RETURN_IF_ERROR(FormatPool(pool.bytes(), node.id(), home_options.chunk_bytes));
     } else {
       last = home.status();
     }

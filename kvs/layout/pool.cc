@@ -1,5 +1,7 @@
 #include "kvs/layout/pool.h"
 
+#include <algorithm>
+#include <bit>
 #include <cstring>
 #include <string>
 
@@ -11,15 +13,25 @@ namespace {
 using krcore::Status;
 using krcore::StatusCode;
 
-constexpr uint32_t kLayoutVersion = 1;
+constexpr uint32_t kLayoutVersion = 2;
 
 Superblock& SuperblockOf(std::span<std::byte> pool) { return *reinterpret_cast<Superblock*>(pool.data()); }
+ChunkWord& ChunkWordOf(std::span<std::byte> pool, uint64_t chunk) {
+  return *reinterpret_cast<ChunkWord*>(pool.data() + ChunkWordOffset(chunk));
+}
 
 }  // namespace
 
-Status FormatPool(std::span<std::byte> pool, krcore::NodeId node) {
-  if (pool.size() < kMinPoolBytes || pool.size() > kMaxPoolBytes) {
-    return {StatusCode::kInvalidArgument, "a pool has " + std::to_string(kMinPoolBytes) + " to " +
+Status FormatPool(std::span<std::byte> pool, krcore::NodeId node, uint64_t chunk_bytes) {
+  if (chunk_bytes < kMinChunkBytes || chunk_bytes > kMaxChunkBytes || !std::has_single_bit(chunk_bytes)) {
+    return {StatusCode::kInvalidArgument, "a chunk has " + std::to_string(kMinChunkBytes) + " to " +
+                                              std::to_string(kMaxChunkBytes) + " bytes, a power of two, not " +
+                                              std::to_string(chunk_bytes)};
+  }
+  const uint64_t reserved = ReservedChunks(pool.size(), chunk_bytes);
+  const uint64_t least = (reserved + 4) * chunk_bytes;
+  if (pool.size() < least || pool.size() > kMaxPoolBytes) {
+    return {StatusCode::kInvalidArgument, "a pool has " + std::to_string(least) + " to " +
                                               std::to_string(kMaxPoolBytes) + " bytes, not " +
                                               std::to_string(pool.size())};
   }
@@ -30,36 +42,45 @@ Status FormatPool(std::span<std::byte> pool, krcore::NodeId node) {
   super.layout_version = kLayoutVersion;
   super.node = node;
   super.pool_bytes = pool.size();
-  super.chunk_bytes = kChunkBytes;
-  super.first_chunk_offset = kFirstChunkOffset;
-  super.chunks = (pool.size() - kFirstChunkOffset) / kChunkBytes;
+  super.chunk_bytes = chunk_bytes;
+  super.chunks = pool.size() / chunk_bytes;
+  super.reserved_chunks = reserved;
+  super.chunk_cursor = reserved;
   super.max_depth = kMaxDepth;
+  for (uint64_t chunk = 0; chunk < reserved; ++chunk) {
+    ChunkWordOf(pool, chunk) = ChunkWord::Make(ChunkKind::kReserved, 0, 0);
+  }
   super.magic = kPoolMagic;
   return Status::Ok();
 }
 
 Status FormatHome(std::span<std::byte> pool, const HomeOptions& options) {
   const SubtableGeometry& geometry = options.geometry;
-  if (geometry.groups < 2 || geometry.bytes() > kChunkBytes || options.initial_depth > kMaxDepth) {
-    return {StatusCode::kInvalidArgument,
-            "a subtable has 2 groups to one chunk, the initial depth is at most " + std::to_string(kMaxDepth)};
-  }
   Superblock& super = SuperblockOf(pool);
-  const uint64_t per_chunk = kChunkBytes / geometry.bytes();
+  if (geometry.groups < 2 || geometry.bytes() > super.chunk_bytes || options.initial_depth > kMaxDepth ||
+      options.lease_ns <= 0 || options.lease_ns > kMaxLeaseNs) {
+    return {StatusCode::kInvalidArgument, "a subtable has 2 groups to one chunk, the initial depth is at most " +
+                                              std::to_string(kMaxDepth) + ", the lease is at most three years"};
+  }
+  const uint64_t per_chunk = super.chunk_bytes / geometry.bytes();
   const uint64_t subtables = uint64_t{1} << options.initial_depth;
   const uint64_t chunks = (subtables + per_chunk - 1) / per_chunk;
-  if (super.next_chunk + chunks > super.chunks) {
+  const uint64_t first = super.chunk_cursor;
+  if (first + chunks > super.chunks) {
     return {StatusCode::kOutOfMemory, std::to_string(subtables) + " initial subtables do not fit in the pool"};
   }
   auto* directory = reinterpret_cast<uint64_t*>(pool.data() + kDirectoryOffset);
   for (uint64_t i = 0; i < subtables; ++i) {
-    const uint64_t offset = super.first_chunk_offset + (super.next_chunk + i / per_chunk) * kChunkBytes +
-                            (i % per_chunk) * geometry.bytes();
+    const uint64_t chunk = first + i / per_chunk;
+    const uint64_t offset = chunk * super.chunk_bytes + (i % per_chunk) * geometry.bytes();
     FormatSubtable(pool.subspan(offset, geometry.bytes()), geometry,
                    BucketHeader(options.initial_depth, static_cast<uint32_t>(i), 0), Slot::Free());
     directory[i] = DirectoryEntry::Make({super.node, offset}, options.initial_depth, DirectoryState::kNormal, 1).word();
+    ChunkWordOf(pool, chunk) = ChunkWord::Make(ChunkKind::kTables, static_cast<uint32_t>(i % per_chunk + 1), 0);
   }
-  super.next_chunk += chunks;
+  super.chunk_cursor = first + chunks;
+  super.tables_chunk = first + chunks - 1;
+  super.lease_ns = options.lease_ns;
   super.groups_per_subtable = geometry.groups;
   reinterpret_cast<HomeArea*>(pool.data() + kHomeAreaOffset)->epoch = 1;
   super.is_home = 1;
@@ -67,7 +88,7 @@ Status FormatHome(std::span<std::byte> pool, const HomeOptions& options) {
 }
 
 Status CheckPool(std::span<const std::byte> pool, krcore::NodeId node) {
-  if (pool.size() < kMinPoolBytes) return {StatusCode::kCorrupt, "the pool is too small"};
+  if (pool.size() < kChunkTableOffset) return {StatusCode::kCorrupt, "the pool is too small"};
   Superblock super;
   std::memcpy(&super, pool.data(), sizeof(super));
   if (super.magic != kPoolMagic || super.layout_version != kLayoutVersion || super.pool_bytes != pool.size() ||

@@ -1,10 +1,11 @@
-// The pool: the one region that a memory node exposes. All nodes have one layout; the home area is in use at one
-// node of the store, its home.
+// The pool: the one region that a memory node exposes. All nodes have one layout; the home area and the directory are
+// in use at one node of the store, its home. The pool is divided into chunks, whose size is the store's.
 //
-//   0         Superblock           what the pool is, and the allocator's word
-//   4 KiB     HomeArea             members, epoch, clients, (home only)
-//   64 KiB    directory            2^kMaxDepth entries (home only)
-//   ...       chunks               handed out by FETCH_ADD on Superblock::next_chunk; subtables and blocks live here
+//   0         Superblock           what the pool is, and hints for allocation
+//   4 KiB     HomeArea             members, epoch, clients, evacuations (home only)
+//   128 KiB   directory            2^kMaxDepth entries (home only)
+//   ...       chunk table          a ChunkWord for each chunk of the pool, counted from offset 0
+//   ...       chunks               the first ones, which hold all of the above, are RESERVED
 //
 // After the pool was published, every change is made by NIC verbs: CAS, FETCH_ADD, or a WRITE into memory that only
 // the writer owns. The memory node's CPU never touches it again.
@@ -21,12 +22,18 @@
 
 namespace kvs {
 
-inline constexpr uint64_t kPoolMagic = 0x31304c4f4f504b53;  // "SKPOOL01"
+inline constexpr uint64_t kPoolMagic = 0x32304c4f4f504b53;  // "SKPOOL02"
 inline constexpr uint32_t kPoolRegionTag = 0x6c6f6f70;      // RemoteRegion::tag of a pool
 inline constexpr char kHomeService[] = "kvs-home";          // value: HomeRecord
 inline constexpr uint32_t kMaxDepth = 17;
-inline constexpr uint64_t kChunkBytes = uint64_t{1} << 20;
-inline constexpr uint32_t kMaxClients = 512;
+inline constexpr uint32_t kMaxClients = 4096;
+inline constexpr uint32_t kEvacuationSlots = 64;
+// Of a chunk: a power of two. A large block takes a run of chunks, whose words must fit in one READ of the allocator.
+inline constexpr uint64_t kDefaultChunkBytes = uint64_t{1} << 20;
+inline constexpr uint64_t kMinChunkBytes = uint64_t{1} << 15;
+inline constexpr uint64_t kMaxChunkBytes = uint64_t{1} << 26;
+inline constexpr int64_t kDefaultLeaseNs = 1'000'000'000;
+inline constexpr int64_t kMaxLeaseNs = 100'000'000'000'000'000;  // three years
 
 struct HomeRecord {
   krcore::NodeId node;
@@ -38,48 +45,144 @@ struct Superblock {
   uint32_t layout_version;
   krcore::NodeId node;
   uint64_t pool_bytes;
-  uint64_t chunk_bytes;
-  uint64_t first_chunk_offset;  // bytes
-  uint64_t chunks;
+  uint64_t chunk_bytes;  // the same at every node of a store
+  uint64_t chunks;       // of the pool, reserved ones included
+  uint64_t reserved_chunks;
   uint32_t is_home;              // 1: HomeArea and directory are in use
   uint32_t groups_per_subtable;  // home only
   uint32_t max_depth;
   uint32_t reserved0;
-  uint8_t padding[64];
-  // Number of chunks handed out, taken by FETCH_ADD; may run past `chunks`, which then means full.
-  alignas(64) uint64_t next_chunk;
+  int64_t lease_ns;  // of every client; home only
+  uint8_t padding[48];
+  // Hints, changed by CAS, whose outcome nobody needs: where the next FREE chunk may be, and the TABLES chunk that may
+  // have room.
+  alignas(64) uint64_t chunk_cursor;
+  uint64_t tables_chunk;
 };
 static_assert(sizeof(Superblock) == 192);
 
-// A registered client. owner: 0 or node << 32 | incarnation, claimed by CAS. epoch: the oldest epoch in which an
-// operation of it that has not ended began; 0 from claim to first announcement, which holds back all reuse.
+enum class ChunkKind : uint8_t {
+  kFree = 0,
+  kBlocks = 1,    // the taker cuts blocks from it
+  kTables = 2,    // everybody cuts subtables from it; `count` of them so far
+  kRun = 3,       // begins a run of `count` chunks that hold one large block
+  kRunRest = 4,   // the others of such a run
+  kReserved = 5,  // the pool's fixed part
+};
+
+// kind 4 | count 20 | generation 40. Changed by CAS only; the generation counts how often the chunk became FREE.
+class ChunkWord {
+ public:
+  constexpr ChunkWord() = default;
+  constexpr explicit ChunkWord(uint64_t word) : word_(word) {}
+  static constexpr ChunkWord Make(ChunkKind kind, uint32_t count, uint64_t generation) {
+    return ChunkWord(uint64_t{static_cast<uint8_t>(kind)} << 60 | uint64_t{count & 0xfffff} << 40 |
+                     (generation & kGenerationMask));
+  }
+  constexpr uint64_t word() const { return word_; }
+  constexpr ChunkKind kind() const { return static_cast<ChunkKind>(word_ >> 60); }
+  constexpr uint32_t count() const { return word_ >> 40 & 0xfffff; }
+  constexpr uint64_t generation() const { return word_ & kGenerationMask; }
+  constexpr ChunkWord As(ChunkKind kind, uint32_t count) const { return Make(kind, count, generation()); }
+  constexpr ChunkWord Freed() const { return Make(ChunkKind::kFree, 0, generation() + 1); }
+  friend constexpr bool operator==(ChunkWord, ChunkWord) = default;
+
+ private:
+  static constexpr uint64_t kGenerationMask = (uint64_t{1} << 40) - 1;
+  uint64_t word_ = 0;
+};
+static_assert(sizeof(ChunkWord) == 8);
+
+// A chunk that is being emptied, as the home's evacuation slots name it: node 8 | generation 28 | chunk 28. 0: none.
+class EvacuationWord {
+ public:
+  constexpr EvacuationWord() = default;
+  constexpr explicit EvacuationWord(uint64_t word) : word_(word) {}
+  constexpr EvacuationWord(krcore::NodeId node, uint32_t chunk, uint64_t generation)
+      : word_(uint64_t{node & 0xff} << 56 | (generation & kMask) << 28 | (chunk & kMask)) {}
+  constexpr uint64_t word() const { return word_; }
+  constexpr krcore::NodeId node() const { return static_cast<krcore::NodeId>(word_ >> 56); }
+  constexpr uint32_t chunk() const { return word_ & kMask; }
+  constexpr bool OfGeneration(uint64_t generation) const { return (word_ >> 28 & kMask) == (generation & kMask); }
+
+ private:
+  static constexpr uint64_t kMask = (uint64_t{1} << 28) - 1;
+  uint64_t word_ = 0;
+};
+
+enum class ClientState : uint8_t { kNone = 0, kAlive = 1, kExpelled = 2 };
+
+// state 2 | heartbeats 18 | epoch 44. epoch: the oldest in which an operation that has not ended began.
+class ClientWord {
+ public:
+  constexpr ClientWord() = default;
+  constexpr explicit ClientWord(uint64_t word) : word_(word) {}
+  static constexpr ClientWord Make(ClientState state, uint32_t heartbeats, uint64_t epoch) {
+    return ClientWord(uint64_t{static_cast<uint8_t>(state)} << 62 | uint64_t{heartbeats & 0x3ffff} << 44 |
+                      (epoch & kEpochMask));
+  }
+  constexpr uint64_t word() const { return word_; }
+  constexpr ClientState state() const { return static_cast<ClientState>(word_ >> 62); }
+  constexpr uint32_t heartbeats() const { return word_ >> 44 & 0x3ffff; }
+  constexpr uint64_t epoch() const { return word_ & kEpochMask; }
+  constexpr ClientWord Beat(uint64_t epoch) const { return Make(ClientState::kAlive, heartbeats() + 1, epoch); }
+  constexpr ClientWord Expelled() const { return Make(ClientState::kExpelled, heartbeats(), epoch()); }
+  friend constexpr bool operator==(ClientWord, ClientWord) = default;
+
+ private:
+  static constexpr uint64_t kEpochMask = (uint64_t{1} << 44) - 1;
+  uint64_t word_ = 0;
+};
+
+// A registered client. owner: 0 or node << 32 | incarnation, claimed and given up by CAS. word: a ClientWord, changed
+// by CAS. From the claim to the first heartbeat it is what a former holder left: an older epoch, which holds back more.
 struct ClientEntry {
   uint64_t owner;
-  uint64_t epoch;
+  uint64_t word;
 };
 static_assert(sizeof(ClientEntry) == 16);
+
+// What maintenance reads beside the epoch. Counters only grow.
+struct HomeCounters {
+  uint64_t clients_used;    // only entries below it were ever claimed: raised before
+  uint64_t retired_tables;  // subtables unlinked from the directory; grows before the epoch that stamps them is read
+  uint64_t evacuations;     // chunks whose evacuation began
+  uint64_t freed_chunks;    // chunks that became FREE
+};
 
 struct HomeArea {
   uint64_t members[256];  // by node id: 0, or the incarnation of the memory node that has joined, plus 1 << 32
   alignas(64) uint64_t epoch;
+  HomeCounters counters;
+  uint64_t mover;                                     // 0, or which client moves: only to avoid double work
+  alignas(64) uint64_t evacuation[kEvacuationSlots];  // EvacuationWords
   alignas(64) ClientEntry clients[kMaxClients];
 };
 
 inline constexpr uint64_t kHomeAreaOffset = 4096;
-inline constexpr uint64_t kDirectoryOffset = 65536;
-inline constexpr uint64_t kFirstChunkOffset = kDirectoryOffset + (uint64_t{8} << kMaxDepth);
+inline constexpr uint64_t kDirectoryOffset = 128 * 1024;
+inline constexpr uint64_t kChunkTableOffset = kDirectoryOffset + (uint64_t{8} << kMaxDepth);
 static_assert(sizeof(Superblock) <= kHomeAreaOffset);
 static_assert(kHomeAreaOffset + sizeof(HomeArea) <= kDirectoryOffset);
 
-// Smallest pool: the fixed part and a few chunks.
-inline constexpr uint64_t kMinPoolBytes = kFirstChunkOffset + 4 * kChunkBytes;
+constexpr uint64_t ReservedChunks(uint64_t pool_bytes, uint64_t chunk_bytes) {
+  return (kChunkTableOffset + pool_bytes / chunk_bytes * sizeof(ChunkWord) + chunk_bytes - 1) / chunk_bytes;
+}
+constexpr uint64_t ChunkWordOffset(uint64_t chunk) { return kChunkTableOffset + chunk * sizeof(ChunkWord); }
 
-// Writes the superblock into a zeroed pool. kInvalidArgument: too small or too large, naming the limits.
-krcore::Status FormatPool(std::span<std::byte> pool, krcore::NodeId node);
+// Smallest pool: the fixed part and a few chunks.
+inline constexpr uint64_t kMinPoolBytes =
+    (ReservedChunks(8 * kDefaultChunkBytes, kDefaultChunkBytes) + 4) * kDefaultChunkBytes;
+
+// Writes the superblock and the chunk table into a zeroed pool. kInvalidArgument: too small or too large, naming the
+// limits.
+krcore::Status FormatPool(std::span<std::byte> pool, krcore::NodeId node, uint64_t chunk_bytes = kDefaultChunkBytes);
 
 struct HomeOptions {
   SubtableGeometry geometry;
   uint32_t initial_depth = 0;  // 2^initial_depth subtables to begin with
+  int64_t lease_ns = kDefaultLeaseNs;
+  uint64_t chunk_bytes = kDefaultChunkBytes;  // of every node of the store
 };
 // Makes a freshly formatted pool the store's home: epoch 1 and the first subtables. Before publication only.
 krcore::Status FormatHome(std::span<std::byte> pool, const HomeOptions& options);

@@ -60,9 +60,12 @@ static_assert(sizeof(Slot) == 8);
 inline constexpr uint8_t kLargeBlock = 0;  // length_units of a block over 255 units: its header has the length
 inline constexpr uint32_t kMaxSmallBlockBytes = 255 * kUnitBytes;
 
-// generation 32 | suffix 24 | depth 8. Changed only by CAS, (d, s, g) -> (d + 1, s, g + 1).
+// generation 32 | suffix 24 | depth 8. Changed only by CAS, (d, s, g) -> (d + 1, s, g + 1), and at last, when the
+// subtable is taken out of use, -> (closed, s, g + 1).
 class BucketHeader {
  public:
+  static constexpr uint32_t kClosed = 0xff;  // a depth that none has
+
   constexpr BucketHeader() = default;
   constexpr explicit BucketHeader(uint64_t word) : word_(word) {}
   constexpr BucketHeader(uint32_t depth, uint32_t suffix, uint32_t generation)
@@ -72,9 +75,12 @@ class BucketHeader {
   constexpr uint32_t depth() const { return word_ & 0xff; }
   constexpr uint32_t suffix() const { return word_ >> 8 & 0xffffff; }
   constexpr uint32_t generation() const { return static_cast<uint32_t>(word_ >> 32); }
+  // No key belongs here any more, and no slot of the subtable will be a value again.
+  constexpr bool closed() const { return depth() == kClosed; }
   // Do keys with this h1 belong to the bucket's subtable?
-  constexpr bool Fits(uint64_t h1) const { return (h1 & ((uint64_t{1} << depth()) - 1)) == suffix(); }
+  constexpr bool Fits(uint64_t h1) const { return !closed() && (h1 & ((uint64_t{1} << depth()) - 1)) == suffix(); }
   constexpr BucketHeader Deeper() const { return {depth() + 1, suffix(), generation() + 1}; }
+  constexpr BucketHeader Closed() const { return {kClosed, suffix(), generation() + 1}; }
 
  private:
   uint64_t word_ = 0;

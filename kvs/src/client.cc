@@ -29,6 +29,11 @@ Status Client::Insert(std::string_view key, std::string_view value) { return Wai
 Status Client::Update(std::string_view key, std::string_view value) { return Wait(UpdateAsync(key, value)); }
 Status Client::Delete(std::string_view key) { return Wait(DeleteAsync(key)); }
 
+Status Client::Compact(const CompactOptions& options, CompactReport* report) {
+  CompactReport unwanted;
+  return Wait(CompactAsync(options, report != nullptr ? report : &unwanted));
+}
+
 void Client::MultiGet(std::span<const std::string_view> keys, std::span<std::string> values,
                       std::span<Status> statuses) {
   assert(keys.size() == values.size() && keys.size() == statuses.size());

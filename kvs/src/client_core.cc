@@ -2,37 +2,22 @@
 
 #include <algorithm>
 #include <new>
+#include <utility>
 
 #include "kvs/src/epoch_buffers.h"
+#include "kvs/src/run_detached.h"
 #include "kvs/src/split_buffers.h"
 #include "kvs/src/store_core.h"
 
 namespace kvs {
 namespace {
 
-constexpr uint64_t kMaintenancePolls = 1024;
+constexpr uint64_t kOverduePolls = 64;
+// A client with nothing to post looks at the clock once in so many polls.
+constexpr uint64_t kIdlePolls = 64;
 constexpr uint32_t kMaxInFlight = 4096;
 // Verbs in flight to one memory node; batches beyond wait for room.
 constexpr uint32_t kMaxQueueDepth = 8192;
-
-// Runs a spawned task to its end; owns itself.
-struct Detached {
-  struct promise_type {
-    static void* operator new(size_t bytes) { return internal::AllocateFrame(bytes); }
-    static void operator delete(void* frame, size_t bytes) { internal::FreeFrame(frame, bytes); }
-    Detached get_return_object() { return {}; }
-    std::suspend_never initial_suspend() noexcept { return {}; }
-    std::suspend_never final_suspend() noexcept { return {}; }
-    void return_void() {}
-    void unhandled_exception() { std::terminate(); }
-  };
-};
-
-Detached RunDetached(Task<void> task, size_t* running) {
-  ++*running;
-  co_await std::move(task);
-  --*running;
-}
 
 }  // namespace
 
@@ -41,6 +26,8 @@ ClientCore::ClientCore(StoreCore& store)
       clock_(store.clock()),
       connections_(store.node(), stats_),
       geometry_(store.geometry()),
+      chunk_bytes_(store.chunk_bytes()),
+      registration_(clock_, store.lease_ns()),
       random_(static_cast<uint32_t>(clock_.NowNs())) {}
 
 Result<std::unique_ptr<ClientCore>> ClientCore::Create(StoreCore& store, const ClientOptions& options) {
@@ -66,14 +53,18 @@ Status ClientCore::Open(const ClientOptions& options) {
   // One registered arena: the operations' buffers, the epochs' and the split's. What uses them is made when it is first
   // needed: a new worker should not wait for the pages of operations that it may never have in flight.
   krcore::RegionOptions arena;
-  arena.length =
-      max_in_flight_ * sizeof(OperationBuffers) + sizeof(EpochBuffers::Registered) + SplitBuffers::Bytes(geometry_);
+  arena.length = (max_in_flight_ + 1) * sizeof(OperationBuffers) + sizeof(EpochBuffers::Registered) +
+                 SplitBuffers::Bytes(geometry_);
   auto region = store_.node().CreateRegion(arena);
   if (!region.ok()) return region.status();
   arena_ = std::move(*region);
   operations_.reserve(max_in_flight_);
-  epoch_buffers_ = std::make_unique<EpochBuffers>(arena_->bytes().data() + max_in_flight_ * sizeof(OperationBuffers),
-                                                  &connections_, arena_->lkey());
+  combiner_.SetSize(max_in_flight_);
+  address_cache_.SetSize(options.address_cache_entries);
+  epoch_buffers_ = std::make_unique<EpochBuffers>(
+      arena_->bytes().data() + (max_in_flight_ + 1) * sizeof(OperationBuffers), &connections_, arena_->lkey());
+
+  connections_.pool().SetGate(&registration_);
 
   memory_ = store_.TakeMemory();
   const Step registered = RunToEnd(Register());
@@ -81,19 +72,29 @@ Status ClientCore::Open(const ClientOptions& options) {
   if (registered != Step::kOk) {
     return {StatusCode::kOutOfMemory, "the store has " + std::to_string(kMaxClients) + " clients, its limit"};
   }
+  // Clients that begin at the same moment must not back off in step.
+  random_.seed(static_cast<uint32_t>(
+      ((static_cast<uint64_t>(clock_.NowNs()) ^ uint64_t{client_index_} << 48) * 0x9e3779b97f4a7c15) >> 32));
   return Status::Ok();
 }
 
 ClientCore::~ClientCore() {
   closing_ = true;
-  for (uint32_t idle = 0; spawned_ > 0 || maintaining_ > 0;) {
+  for (uint32_t idle = 0; spawned_ > 0 || maintaining_ > 0 || restructuring_ > 0 || compacting_ > 0;) {
     if (Poll() != 0) {
       idle = 0;
     } else {
       clock_.Relax(++idle);
     }
   }
-  if (registered_) (void)RunToEnd(Unregister());  // a home that is gone needs no goodbye
+  // A home that is gone needs no goodbye; but an expelled client has to say that it has stopped.
+  const krcore::Deadline deadline = krcore::Deadline::After(clock_, store_.operation_timeout_ns());
+  auto wait = [this, idle = 0u]() mutable {
+    if (Poll() == 0) clock_.Relax(++idle);  // a clock that nobody waits on may stand still
+  };
+  while (registered_ && RunToEnd(Unregister()) == Step::kRestart && !deadline.Passed(clock_)) wait();
+  while (renewing_ > 0) wait();
+  if (registration_.expelled()) memory_.reset();
   if (memory_) store_.GiveMemory(std::move(memory_));
 }
 
@@ -124,11 +125,23 @@ void ClientCore::Release(Operation& operation) {
   RunQueue::OfThisThread().Push(handle);
 }
 
+int64_t ClientCore::BackOffDelayNs(Operation& operation) {
+  // Restarts that need no delay are progress; so many of them in a row are not.
+  constexpr uint32_t kMaxHurries = 16;
+  const Again again = std::exchange(operation.again, Again::kElse);
+  if (again == Again::kAtOnce && operation.hurries++ < kMaxHurries) return 0;
+  const uint32_t waits = operation.waits++;
+  if (again != Again::kLost && waits == 0) return 0;
+  return BackOffNs(connections_.round_trip_ns(), waits, static_cast<uint32_t>(random_()));
+}
+
 bool ClientCore::OutOfTime(Operation& operation) {
   const int64_t now_ns = clock_.NowNs();
   if (operation.deadline_ns == 0) operation.deadline_ns = now_ns + store_.operation_timeout_ns();
   return now_ns >= operation.deadline_ns;
 }
+
+int64_t ClientCore::DeadlineFromNow() const { return clock_.NowNs() + store_.operation_timeout_ns(); }
 
 Status ClientCore::UnavailableStatus(const char* what) const {
   return {StatusCode::kUnavailable, std::string(what) + ": memory node " + std::to_string(connections_.last_failed()) +
@@ -137,10 +150,13 @@ Status ClientCore::UnavailableStatus(const char* what) const {
 
 void ClientCore::Spawn(Task<void> task) { RunDetached(std::move(task), &spawned_); }
 
+void ClientCore::Background(Task<void> task) { RunDetached(std::move(task), &restructuring_); }
+
 void ClientCore::RunDelayed() {
+  const int64_t now_ns = registration_.Now();
   RunQueue& run_queue = RunQueue::OfThisThread();
   for (size_t i = 0; i < delayed_.size();) {
-    if (delayed_[i].due_poll <= polls_) {
+    if (delayed_[i].due_ns <= now_ns) {
       run_queue.Push(delayed_[i].handle);
       delayed_[i] = delayed_.back();
       delayed_.pop_back();
@@ -152,12 +168,16 @@ void ClientCore::RunDelayed() {
 
 size_t ClientCore::Poll() {
   ++polls_;
+  registration_.ForgetNow();
   if (!delayed_.empty()) RunDelayed();
-  const size_t completions = connections_.Poll();
+  if (combiner_.any_waiting() && polls_ % kOverduePolls == 0) combiner_.EndOverdue(registration_.Now());
+  size_t completions = connections_.Poll();
+  if (renewal_ && renewing_ > 0) [[unlikely]]
+    completions += renewal_->connections.Poll();
   RunQueue::OfThisThread().RunAll();
-  if (polls_ % kMaintenancePolls == 0 && registered_ && maintaining_ == 0 && !closing_) {
-    RunDetached(Maintain(), &maintaining_);
-  }
+  // Not before the first heartbeat: registering uses the buffers of maintenance.
+  const bool alive = registration_.standing() != Registration::Standing::kNone;
+  if (alive && (registration_.looked() || polls_ % kIdlePolls == 0)) CareForRegistration();
   return completions;
 }
 

@@ -7,7 +7,10 @@
 //   get.cc           Get
 //   write.cc         Put, Insert, Update, Delete
 //   split.cc         splitting a subtable, migrating slots
-//   memory.cc        chunks, registration, epochs
+//   merge.cc         merging two subtables into one
+//   memory.cc        blocks and subtables, epochs
+//   chunks.cc        chunks of the memory nodes
+//   registration.cc  the client's entry at the store's home
 //   table_stats.cc   ReadTableStats
 //
 // The protocol is docs/kvs.md; step numbers in comments refer to it.
@@ -25,10 +28,13 @@
 
 #include "kvs/client.h"
 #include "kvs/layout/pool.h"
+#include "kvs/src/address_cache.h"
+#include "kvs/src/combiner.h"
 #include "kvs/src/connections.h"
 #include "kvs/src/directory_cache.h"
 #include "kvs/src/memory_state.h"
 #include "kvs/src/operation.h"
+#include "kvs/src/registration.h"
 
 namespace kvs {
 
@@ -44,7 +50,7 @@ enum class Step : uint8_t {
   kFull,         // no memory, or no room in the directory
 };
 
-enum class WriteKind : uint8_t { kPut, kInsert, kUpdate, kDelete };
+using WriteKind = OpKind;
 
 class ClientCore final : public Client {
  public:
@@ -62,12 +68,16 @@ class ClientCore final : public Client {
   size_t spawned() const override { return spawned_; }
   const ClientStats& stats() const override { return stats_; }
   Result<TableStats> ReadTableStats() override;
+  Task<Status> CompactAsync(CompactOptions options, CompactReport* report) override;
+
+ protected:
+  void Idle(uint32_t rounds) override { clock_.Relax(rounds); }
 
  private:
   static constexpr uint64_t kNoPin = UINT64_MAX;
 
   struct Delayed {
-    uint64_t due_poll;
+    int64_t due_ns;
     std::coroutine_handle<> handle;
   };
   // A lock word as last seen, and since when it has not changed.
@@ -78,7 +88,8 @@ class ClientCore final : public Client {
   // A split of the table dir[parent] into dir[child] whose child is published.
   struct Migration {
     TableRef parent, child;
-    uint32_t depth = 0;  // of the parent before
+    uint32_t depth = 0;           // of the parent before
+    std::vector<uint64_t> early;  // Mutation::kSlotBeforeHeader: the parent's slots as they were before; else empty
   };
   // What MigrateSlots works with: `count` slots at most, all registered.
   struct MigrationScratch {
@@ -88,40 +99,68 @@ class ClientCore final : public Client {
     std::span<BlockHeader> blocks;
   };
   struct Lease;
+  // Queues that no lease shuts, to renew it.
+  struct Renewal {
+    Connections connections;
+    Batch batch{4};
+    Renewal(krcore::Node& node, ClientStats& stats) : connections(node, stats) {}
+  };
+  // The client that has held back reclamation, and since when its entry has not changed.
+  struct Straggler {
+    uint32_t index = 0;
+    uint64_t owner = 0, word = 0;
+    int64_t since_ns = 0;
+    int64_t ask_at_ns = 0;  // when to ask the fabric whether it is dead
+  };
 
   explicit ClientCore(StoreCore& store);
   Status Open(const ClientOptions& options);
 
   // ---- client_core.cc
+  auto LeaseOperation(std::string_view key, const KeyHash& hash);
   auto LeaseOperation(std::string_view key);
   // One that nobody uses, made now if there are fewer than may be in flight; null: all are in use.
   Operation* FreeOperation();
   void Release(Operation& operation);
-  // Suspends for some rounds of polling, more and at random the more often the operation has restarted. The operation
-  // must hold no address of a block that it did not allocate: afterwards such a block may be reused.
+  // Suspends for as long as operation.again calls for, which it resets. The operation must hold no address of a block
+  // that it did not allocate: afterwards such a block may be reused.
   auto BackOff(Operation& operation);
+  int64_t BackOffDelayNs(Operation& operation);
+  // Suspends for so long, and keeps what the operation holds.
+  auto Pause(int64_t delay_ns);
   bool OutOfTime(Operation& operation);
+  // For one whose time begins now.
+  int64_t DeadlineFromNow() const;
+  // The step failed for good: not because the client was expelled, after which the operation begins again.
+  static bool Failed(const Operation& operation, Step step) {
+    return step == Step::kUnavailable && !operation.batch.Stale();
+  }
   // What an operation that is out of time reports.
   static StatusCode TimeoutCode(const Operation& operation) {
     return operation.torn ? StatusCode::kCorrupt : StatusCode::kTimeout;
   }
   Status UnavailableStatus(const char* what) const;
+  Status UnknownStatus() const;
   // Drives `task` to its end.
   template <typename T>
   T RunToEnd(Task<T> task);
   void RunDelayed();
+  // Starts a split or merge that no operation waits for.
+  void Background(Task<void> task);
 
   // ---- scan.cc
   // Reads the operation's two combined buckets in `table` (behind whatever its batch already holds) and the blocks of
-  // candidates whose fingerprint matches and whose state is in `states`, a mask of 1 << SlotState.
-  Task<Step> ScanTable(Operation& op, TableRef table, uint32_t states);
+  // candidates whose fingerprint matches and whose state is in `states`, a mask of 1 << SlotState. `guess`: a slot word
+  // whose block is read along, FREE: none.
+  Task<Step> ScanTable(Operation& op, TableRef table, uint32_t states, Slot guess = Slot::Free());
+  bool IsGuessRight(Operation& op, Slot guess, std::span<const uint8_t> planned);
   uint32_t PlanMatches(Operation& op, uint32_t states, std::span<uint8_t> planned);
   Task<Step> ReadLargeBlock(Operation& op, Slot slot, uint64_t bytes);
   // Reads the four bucket headers of the last scan again: kOk if they all still fit the key, else kRestart.
   Task<Step> CheckHeaders(Operation& op);
 
   // ---- directory.cc
-  Task<Step> Resolve(Operation& op, TableRef* table);
+  Task<Step> Resolve(Operation& op, TableRef* table, DirectoryEntry* parent = nullptr);
   Task<Step> ReadDirectoryEntry(Batch& batch, uint64_t* scratch, uint32_t index, TableRef* table);
   GlobalAddress DirectoryAddress(uint32_t index) const;
 
@@ -133,35 +172,113 @@ class ClientCore final : public Client {
   // ---- write.cc
   Task<Status> Write(WriteKind kind, std::string_view key, std::string_view value);
   struct NewBlock;
+  Task<Step> LeaveTable(Operation& op);
   Task<Step> PrepareBlock(Operation& op, std::string_view key, std::string_view value, NewBlock* block);
+  Task<Step> LookAgain(Operation& op, Slot there);
   Task<Step> InsertTentatively(Operation& op, uint32_t candidate, Slot own, bool* exists, bool* unknown);
   Task<Step> MakeRoom(Operation& op);
   Task<Step> AbortTentative(Operation& op, GlobalAddress slot, Slot own);
+  Task<Step> LookAtOutcome(Operation& op, GlobalAddress at, Slot before, Slot after);
   void RetireOld(Operation& op, const TableRef& table, Slot old);
 
   // ---- split.cc
+  Task<Step> ReadSplit(Batch& batch, std::span<uint64_t, 3> words, uint32_t child_index, Migration* migration);
   Task<Step> HelpMigrate(Operation& op);
-  Task<Step> MigrateSlots(Migration migration, std::span<const uint32_t> slots, MigrationScratch scratch);
-  void BeginSplit();
+  Task<Step> MoveHeaders(const Migration& migration);
+  Task<Step> MigrateSlots(const Migration& migration, std::span<const uint32_t> slots, MigrationScratch scratch);
+  void BeginSplit(const Batch& on_behalf_of);
   Task<Step> Split(Operation& op, TableRef table);
-  Task<Step> SplitLocked(Operation& op, TableRef table);
-  Task<Step> FinishAbandonedSplit(uint32_t child_index);
+  Task<Step> SplitLocked(TableRef table, GlobalAddress* spare, Merge* met);
+  Task<Step> FinishAbandonedSplit(const Batch& on_behalf_of, uint32_t child_index);
   uint64_t SplitToken() { return uint64_t{client_index_ + 1} << 32 | (random_() & 0xffffffff); }
-  Task<Step> LockTable(TableRef table, uint64_t token);
+  Task<Step> LockTable(TableRef table, uint64_t token, uint64_t* takeovers);
   Task<Step> UnlockTable(TableRef table, uint64_t token);
-  Task<Step> PublishChild(Operation& op, TableRef parent, uint32_t child_index);
-  Task<Step> FinishSplit(uint32_t parent_index, uint32_t child_index);
+  Task<Step> PublishChild(TableRef parent, uint32_t child_index, GlobalAddress* spare);
+  Task<Step> FinishSplit(uint32_t child_index);
+
+  // ---- merge.cc
+  Task<Step> ReadMerge(Batch& batch, MergeRecord* scratch, DirectoryEntry entry, Merge* merge);
+  void NoteMerge(uint32_t index);
+  Task<Step> GetFromClosed(Operation& op, std::string* value);
+  Task<Step> HelpMerge(Operation& op);
+  Task<Step> PassMerge(uint32_t index, DirectoryEntry entry);
+  Task<Step> AllocateSpares(Operation& op, uint32_t index, SpareTables* spares);
+  void FreeSpares(Operation& op, SpareTables* spares);
+  void ConsiderMerge(const Operation& op, const TableRef& table);
+  Task<void> MergeUpwards(uint32_t index);
+  Task<Step> TryMerge(uint32_t* index);
+  Task<Step> FindSiblings(uint32_t index, Merge* merge);
+  Task<Step> CheckSparse(Merge merge);
+  Task<Step> MergeLocked(Operation& op, Merge* merge, SpareTables* spares, GlobalAddress* record);
+  Task<Step> FinishMerge(Operation& op, Merge* merge, SpareTables* spares);
+  Task<Step> Settle(Merge* merge, MergeStatus wanted);
+  Task<Step> DecideEngagement(Merge* merge);
+  Task<Step> AbandonMerge(Merge merge);
+  Task<Step> CloseTable(TableRef table, uint32_t image);
+  Task<Step> CloseHeaders(TableRef table, uint32_t image);
+  Task<Step> FreezeSlots(TableRef table, uint32_t image);
+  Task<Step> BuildMerged(Operation& op, Merge merge, bool* fits);
+  Task<Step> ReadKeyHash(Operation& op, Slot slot, KeyHash* hash);
+  Task<Step> Publish(uint32_t index, DirectoryEntry expected, uint32_t depth, SpareTables* spares, bool* won);
+  Task<Step> PublishCopies(Merge merge, bool parent_left, SpareTables* spares);
+  Task<Step> UnlinkChild(Merge merge);
+  Task<Step> RetireMerged(Merge merge);
+  Task<Step> ReportRetiredTables(Batch& batch, uint64_t* scratch);
+  void SawRetiredTables(uint64_t counter);
+  void LookAfterMerges();
+  Task<void> FinishSeenMerge(uint32_t index);
 
   // ---- memory.cc
-  Task<Step> Allocate(Operation& op, uint64_t bytes, uint64_t alignment, GlobalAddress* address);
-  Task<Step> TakeChunks(Operation& op, krcore::NodeId node, uint64_t count, uint64_t* offset);
-  Task<Step> Register();
-  Task<Step> Unregister();
+  Task<Step> Allocate(Operation& op, uint64_t bytes, krcore::NodeId node, GlobalAddress* address);
+  Task<Step> AllocateFrom(Operation& op, krcore::NodeId node, uint64_t bytes, GlobalAddress* address);
+  Task<Step> AllocateTable(Operation& op, uint32_t index, GlobalAddress* table);
+  uint64_t TableBytes() const { return geometry_.bytes(); }
+  bool IsFull(krcore::NodeId node) const;
   Task<void> Maintain();
+  Task<Step> ReadHome(Batch& batch);
   Task<Step> ReleaseHeldBlocks();
   bool MemberJoined();
-  uint64_t FindDeadStraggler(uint64_t oldest);
   uint64_t OldestEpochInFlight() const;
+
+  // ---- registration.cc
+  static uint64_t EntryOffset(uint32_t index);
+  GlobalAddress EntryWord() const;
+  uint64_t OwnerWord() const;
+  Task<Step> Register();
+  Task<Step> FreeDeadEntries();
+  Task<Step> Unregister();
+  Task<Step> Announce(Batch& batch, uint64_t epoch);
+  void BecomeExpelled(ClientWord word);
+  Task<void> RenewLease();
+  void CareForRegistration();
+  Task<void> Observe(Batch& batch, uint64_t oldest, uint64_t epoch);
+  bool IsDead(uint64_t owner);
+  Task<void> FreeEntry(Batch& batch, uint32_t index, uint64_t owner);
+  // What belongs to an operation of an earlier registration must not get into the present one's lists.
+  MemoryState& MemoryOf(const Batch& batch) { return batch.Stale() ? *void_memory_ : *memory_; }
+  // The operation was begun under an earlier registration: after this it may begin again, knowing nothing.
+  inline void BeginAgain(Operation& op);
+
+  // ---- mover.cc
+  class Mover;
+  Task<Step> CompactForRoom(Operation& op);
+  void StartCompaction(const CompactOptions& options, bool for_room);
+  Task<void> RunCompaction(CompactOptions options, bool for_room);
+  Operation& MoverOperation();
+  Task<Step> MaintainNow();
+  Task<Step> AllocateNow(Operation& op, uint64_t bytes, krcore::NodeId node, GlobalAddress* address);
+
+  // ---- chunks.cc
+  Task<Step> TakeChunks(Operation& op, krcore::NodeId node, ChunkKind kind, uint32_t count, uint32_t tag,
+                        uint64_t* first, uint64_t* generation);
+  Task<Step> ClaimRun(Operation& op, krcore::NodeId node, uint64_t first, std::span<const ChunkWord> words,
+                      ChunkKind kind, uint32_t tag);
+  Task<Step> ReleaseChunks(Batch& batch, std::span<uint64_t> scratch, krcore::NodeId node, uint64_t first,
+                           std::span<const ChunkWord> words, ChunkKind kind, uint32_t tag);
+  Task<Step> GiveBackRun(Batch& batch, std::span<ChunkWord> window, std::span<uint64_t> scratch, Extent run);
+  Task<Step> CutTable(Operation& op, krcore::NodeId node, GlobalAddress* table);
+
+  // ---- table_stats.cc
   Task<Result<TableStats>> CollectTableStats();
 
   StoreCore& store_;
@@ -169,8 +286,17 @@ class ClientCore final : public Client {
   ClientStats stats_;
   Connections connections_;
   DirectoryCache directory_;
+  Combiner combiner_{stats_};
+  AddressCache address_cache_{stats_};
   std::unique_ptr<MemoryState> memory_;
+  std::unique_ptr<MemoryState> void_memory_;  // what operations of earlier registrations freed: nobody's
   SubtableGeometry geometry_;
+  const uint64_t chunk_bytes_;
+  Registration registration_;
+  std::unique_ptr<Renewal> renewal_;
+  size_t renewing_ = 0;              // 1 while RenewLease() runs
+  int64_t renew_at_ns_ = INT64_MIN;  // the next try
+  int64_t maintain_at_ns_ = 0;
   std::minstd_rand random_;
 
   uint32_t max_in_flight_ = 0;
@@ -186,9 +312,30 @@ class ClientCore final : public Client {
   bool splitting_ = false;
   std::unordered_map<uint64_t, SeenLock> locks_seen_;  // by table: others' locks that this client waited for
 
+  // The mover. Its operation is not one of those that users wait for.
+  std::unique_ptr<Operation> mover_op_;
+  size_t compacting_ = 0;     // 1 while RunCompaction() runs
+  uint64_t compactions_ = 0;  // ended
+  CompactReport last_compaction_;
+  Step last_step_ = Step::kOk;  // how it ended
+  uint64_t free_after_compaction_ = 0;
+  SeenLock seen_mover_;              // another client's word, and since when it has not changed
+  int64_t compact_again_at_ns_ = 0;  // not for want of memory before, if the last one found nothing
+  bool compaction_wanted_ = false;
+
+  size_t restructuring_ = 0;                   // 1 while a Background() task runs
+  std::vector<uint32_t> seen_merges_;          // indexes whose entries were MERGING, to look after
+  std::vector<GlobalAddress> retired_tables_;  // out of use, which HomeArea::retired_tables does not tell yet
+  uint64_t seen_retired_tables_ = 0;           // that counter, as the directory cache knows it
+  uint64_t deletes_ = 0;
+  std::unordered_map<uint32_t, uint64_t> merge_not_before_;  // by index: in deletes_
+
   std::vector<krcore::NodeId> members_;     // memory nodes, as the store knew them last
-  std::vector<krcore::NodeId> full_nodes_;  // without a free chunk
+  std::vector<krcore::NodeId> full_nodes_;  // without a free chunk, when freed_chunks_seen_ had been freed
+  uint64_t freed_chunks_seen_ = 0;
+  uint32_t turn_ = 0;  // of the memory nodes, for what has no preference
   std::array<bool, krcore::kMaxMemoryNode + 1> taking_chunk_{};
+  std::array<uint32_t, krcore::kMaxMemoryNode + 1> chunk_guess_{};  // where a chunk was free last
 
   // Epochs. The buffers are in their own region, because maintenance runs beside operations.
   std::unique_ptr<EpochBuffers> epoch_buffers_;
@@ -196,10 +343,13 @@ class ClientCore final : public Client {
   bool registered_ = false;
   bool closing_ = false;
   uint32_t client_index_ = 0;
-  uint64_t epoch_ = 0;             // the global epoch as last read
-  uint32_t straggler_ = 0;         // the entry that has held back reclamation,
-  uint64_t straggler_epoch_ = 0;   // at which epoch,
-  uint32_t straggler_rounds_ = 0;  // for how many rounds of maintenance
+  uint32_t clients_used_ = 0;  // of the client table, as last read
+  uint64_t epoch_ = 0;         // the global epoch as last read
+  Straggler straggler_;
+  std::vector<uint64_t> expelled_epochs_;  // announced by clients that are expelled now
+  uint32_t expelled_cursor_ = 0;
+  int64_t ask_expelled_at_ns_ = 0;
+  uint64_t announced_by_all_ = 0;  // at least, expelled clients included, when maintenance looked last
   uint32_t held_cursor_ = 0;
   int64_t refresh_at_ns_ = 0;
   uint64_t maintenance_epoch_ = kNoPin;  // in which maintenance began to finish somebody's split
@@ -207,10 +357,11 @@ class ClientCore final : public Client {
 
 // ---- inline parts
 
-inline auto ClientCore::LeaseOperation(std::string_view key) {
+inline auto ClientCore::LeaseOperation(std::string_view key, const KeyHash& hash) {
   struct Awaiter {
     ClientCore& client;
     std::string_view key;
+    KeyHash hash;
     Operation* operation = nullptr;
     bool await_ready() {
       operation = client.FreeOperation();
@@ -219,11 +370,13 @@ inline auto ClientCore::LeaseOperation(std::string_view key) {
     void await_suspend(std::coroutine_handle<> handle) { client.lease_waiters_.push_back({handle, &operation}); }
     Operation& await_resume() {
       operation->in_use = true;
+      operation->batch.Renew();
       operation->epoch = client.epoch_;
       operation->key = key;
-      operation->hash = HashKey(key);
+      operation->hash = hash;
       operation->scan.places = PlacesOf(operation->hash, client.geometry_.groups);
-      operation->attempt = 0;
+      operation->attempt = operation->waits = operation->hurries = 0;
+      operation->again = Again::kElse;
       operation->deadline_ns = 0;
       operation->torn = false;
       operation->own_ins = 0;
@@ -232,8 +385,10 @@ inline auto ClientCore::LeaseOperation(std::string_view key) {
       return *operation;
     }
   };
-  return Awaiter{*this, key};
+  return Awaiter{*this, key, hash};
 }
+
+inline auto ClientCore::LeaseOperation(std::string_view key) { return LeaseOperation(key, HashKey(key)); }
 
 // Gives the operation back when the coroutine that holds it ends.
 struct ClientCore::Lease {
@@ -249,9 +404,11 @@ inline auto ClientCore::BackOff(Operation& operation) {
   struct Awaiter {
     ClientCore& client;
     Operation& operation;
-    uint64_t rounds;
-    bool await_ready() const { return rounds == 0; }
-    void await_suspend(std::coroutine_handle<> handle) { client.delayed_.push_back({client.polls_ + rounds, handle}); }
+    int64_t delay_ns;
+    bool await_ready() const { return delay_ns == 0; }
+    void await_suspend(std::coroutine_handle<> handle) {
+      client.delayed_.push_back({client.registration_.Now() + delay_ns, handle});
+    }
     void await_resume() {
       // It begins again with nothing in its hands: what it saw before no longer holds back reclamation.
       operation.epoch = client.epoch_;
@@ -259,10 +416,30 @@ inline auto ClientCore::BackOff(Operation& operation) {
     }
   };
   ++stats_.restarts;
-  const uint32_t attempt = operation.attempt++;
-  uint64_t rounds = 0;
-  if (attempt > 0) rounds = random_() % (uint64_t{1} << (attempt < 10 ? attempt : 10)) + 1;
-  return Awaiter{*this, operation, rounds};
+  ++operation.attempt;
+  return Awaiter{*this, operation, BackOffDelayNs(operation)};
+}
+
+inline auto ClientCore::Pause(int64_t delay_ns) {
+  struct Awaiter {
+    ClientCore& client;
+    int64_t delay_ns;
+    bool await_ready() const { return false; }
+    void await_suspend(std::coroutine_handle<> handle) {
+      client.delayed_.push_back({client.registration_.Now() + delay_ns, handle});
+    }
+    void await_resume() {}
+  };
+  return Awaiter{*this, delay_ns};
+}
+
+inline void ClientCore::BeginAgain(Operation& op) {
+  op.batch.Renew();
+  op.batch.Clear();
+  op.epoch = epoch_;
+  op.strangers = 0;
+  op.own_ins = 0;
+  ++stats_.fenced_restarts;
 }
 
 template <typename T>

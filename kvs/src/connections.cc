@@ -14,7 +14,6 @@ using krcore::Opcode;
 using krcore::WcStatus;
 using krcore::WorkRequest;
 
-constexpr int64_t kReconnectIntervalNs = 50'000'000;
 // wr_id: the Batch's address; the lowest bit tells that the WR was signaled, so that the error completion of an
 // unsignaled one is not counted as what the batch waits for.
 constexpr uint64_t kSignaledTag = 1;
@@ -55,17 +54,32 @@ void Batch::CompareSwap(GlobalAddress at, uint64_t expected, uint64_t desired, u
   ++connections_->stats_.atomics;
 }
 
+void Batch::FetchAdd(GlobalAddress at, uint64_t addend, uint64_t* old) {
+  Add(Opcode::kFetchAdd, at, old, sizeof(*old), lkey_).compare_add = addend;
+  ++connections_->stats_.atomics;
+}
+
 uint32_t Batch::Stage() {
   outcome_ = Outcome::kOk;
   pending_ = 0;
+  discarded_ = 0;
   if (size_ == 0) return 0;
-  ++connections_->stats_.round_trips;
+  sample_from_ns_ = 0;
+  if (connections_->stats_.round_trips++ % RoundTripEstimate::kSampleEvery == 0) {
+    sample_from_ns_ = connections_->node_.clock().NowNs();
+  }
   staged_ = 0;
   StageRest();
   return pending_;
 }
 
 void Batch::StageRest() {
+  if (Stale()) [[unlikely]] {
+    discarded_ += size_ - staged_;
+    staged_ = size_;
+    outcome_ = discarded_ == size_ ? Outcome::kFenced : Outcome::kUnavailable;
+    return;
+  }
   // Each run of verbs to one node goes to its queue at once, the last one signaled: completions of one queue come in
   // order, so it stands for all.
   while (staged_ < size_) {
@@ -98,9 +112,14 @@ Connections::~Connections() {
   for (Peer& peer : peers_) peer.queue.reset();
 }
 
-Status Connections::Open(uint32_t queue_depth) {
+void Connections::Fence() {
+  ++registration_;
+  pool_->DiscardStaged();
+}
+
+Status Connections::Open(uint32_t queue_depth, const krcore::QueuePoolOptions& options) {
   queue_depth_ = queue_depth;
-  auto pool = node_.CreateQueuePool({});
+  auto pool = node_.CreateQueuePool(options);
   if (!pool.ok()) return pool.status();
   pool_ = std::move(*pool);
   return Status::Ok();
@@ -126,6 +145,7 @@ Status Connections::Ensure(krcore::NodeId memory_node, krcore::Deadline deadline
   for (const krcore::RemoteRegion& region : peer.queue->regions()) {
     if (region.tag != kPoolRegionTag) continue;
     peer.base = region.addr;
+    peer.pool_bytes = region.length;
     peer.rkey = region.rkey;
     peer.connected = true;
     return Status::Ok();
@@ -133,11 +153,17 @@ Status Connections::Ensure(krcore::NodeId memory_node, krcore::Deadline deadline
   return {StatusCode::kUnavailable, "node " + std::to_string(memory_node) + " exposes no pool"};
 }
 
+void Connections::Finish(Batch& batch) {
+  if (batch.sample_from_ns_ != 0 && batch.outcome_ == Outcome::kOk) [[unlikely]] {
+    round_trip_.Add(node_.clock().NowNs() - batch.sample_from_ns_);
+  }
+  RunQueue::OfThisThread().Push(batch.waiter_);
+}
+
 size_t Connections::Poll() {
   pool_->Poll();
   size_t popped = 0;
   std::array<Completion, 64> done;
-  RunQueue& run_queue = RunQueue::OfThisThread();
   for (uint32_t i = 0; i < connected_count_; ++i) {
     Peer& peer = peers_[connected_[i]];
     size_t count;
@@ -146,12 +172,14 @@ size_t Connections::Poll() {
       popped += count;
       for (const Completion& completion : std::span(done).first(count)) {
         Batch& batch = *reinterpret_cast<Batch*>(completion.wr_id & ~kSignaledTag);
-        if (completion.status != WcStatus::kSuccess) [[unlikely]] {
+        if (completion.status == WcStatus::kDiscarded) [[unlikely]] {
+          batch.outcome_ = ++batch.discarded_ == batch.size_ ? Outcome::kFenced : Outcome::kUnavailable;
+        } else if (completion.status != WcStatus::kSuccess) [[unlikely]] {
           batch.outcome_ = Outcome::kUnavailable;
           peer.connected = false;
           last_failed_ = connected_[i];
         }
-        if ((completion.wr_id & kSignaledTag) != 0 && --batch.pending_ == 0) run_queue.Push(batch.waiter_);
+        if ((completion.wr_id & kSignaledTag) != 0 && --batch.pending_ == 0) Finish(batch);
       }
     } while (count == done.size());
   }
@@ -159,7 +187,7 @@ size_t Connections::Poll() {
     Batch& batch = *stalled_.front();
     stalled_.pop_front();
     batch.StageRest();
-    if (--batch.pending_ == 0) run_queue.Push(batch.waiter_);
+    if (--batch.pending_ == 0) Finish(batch);
   }
   return popped;
 }

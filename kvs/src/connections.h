@@ -16,12 +16,13 @@
 #include "krcore/virtual_queue.h"
 #include "kvs/client.h"
 #include "kvs/layout/address.h"
+#include "kvs/src/back_off.h"
 
 namespace kvs {
 
-// How a batch ended. Anything but kOk: at least one verb failed, and each WRITE or atomic of it may or may not have
-// happened.
-enum class Outcome : uint8_t { kOk, kUnavailable };
+// How a batch ended. kUnavailable: at least one verb failed, and each WRITE or atomic may or may not have happened.
+// kFenced: no verb was posted, or will be, because the client was expelled meanwhile or cannot renew its lease.
+enum class Outcome : uint8_t { kOk, kUnavailable, kFenced };
 
 class Connections;
 
@@ -37,7 +38,13 @@ class Batch {
   void Attach(Connections* connections, uint32_t lkey) {
     connections_ = connections;
     lkey_ = lkey;
+    Renew();
   }
+  // What the batch is used for belongs to a registration of the client: later ones are not bound to what it learnt, so
+  // that its verbs are refused once another one has begun. Renew() makes it belong to the present one.
+  void Renew();
+  void Follow(const Batch& other) { registration_ = other.registration_; }
+  bool Stale() const;
   uint32_t size() const { return size_; }
   bool full() const { return size_ == capacity_; }
   // Forgets what was added and not run.
@@ -49,6 +56,7 @@ class Batch {
   void Write(const void* from, GlobalAddress to, uint32_t bytes, uint32_t lkey);
   // The old word lands in *old; the swap happened if *old == expected.
   void CompareSwap(GlobalAddress at, uint64_t expected, uint64_t desired, uint64_t* old);
+  void FetchAdd(GlobalAddress at, uint64_t addend, uint64_t* old);
 
   // co_await batch.Run(): stages everything (the next Poll rings the doorbell), resumes when all has completed.
   auto Run() {
@@ -78,8 +86,11 @@ class Batch {
   uint32_t lkey_ = 0;
   uint32_t size_ = 0;
   uint32_t staged_ = 0;
-  uint32_t pending_ = 0;  // signaled completions to come, and one if it is stalled
+  uint32_t pending_ = 0;    // signaled completions to come, and one if it is stalled
+  uint32_t discarded_ = 0;  // verbs that were not posted
+  uint32_t registration_ = 0;
   Outcome outcome_ = Outcome::kOk;
+  int64_t sample_from_ns_ = 0;  // when it was staged, if its round trip is measured; else 0
   std::coroutine_handle<> waiter_;
   std::vector<uint8_t> nodes_;
   std::vector<krcore::Sge> sges_;
@@ -88,11 +99,14 @@ class Batch {
 
 class Connections {
  public:
+  // Between two tries to connect to a memory node.
+  static constexpr int64_t kReconnectIntervalNs = 50'000'000;
+
   Connections(krcore::Node& node, ClientStats& stats) : node_(node), stats_(stats) {}
   ~Connections();
 
   // `queue_depth`: verbs that may be in flight to one memory node.
-  Status Open(uint32_t queue_depth);
+  Status Open(uint32_t queue_depth, const krcore::QueuePoolOptions& options = {});
   // Connects to a memory node unless it is. kUnavailable: dead, or tried in vain less than a moment ago.
   Status Ensure(krcore::NodeId memory_node, krcore::Deadline deadline);
   // The same for the data path: nothing but a look at a flag while connected.
@@ -102,6 +116,8 @@ class Connections {
     last_failed_ = memory_node;
     return Ensure(memory_node, krcore::Deadline::After(node_.clock(), kReconnectBudgetNs)).ok();
   }
+  // Of the pool of a memory node that was reached.
+  uint64_t PoolBytes(krcore::NodeId memory_node) const { return peers_[memory_node & 0xff].pool_bytes; }
   // The memory node that failed last; kNoNode if none has.
   krcore::NodeId last_failed() const { return last_failed_; }
   // Rings doorbells, collects completions, makes coroutines whose batches are done ready to run. Returns the number of
@@ -109,13 +125,20 @@ class Connections {
   size_t Poll();
 
   krcore::QueuePool& pool() { return *pool_; }
+  // Ends a registration: what is staged is taken back, and batches that belong to it are refused from now on.
+  void Fence();
+  uint32_t registration() const { return registration_; }
+  int64_t round_trip_ns() const { return round_trip_.ns(); }
 
  private:
   friend class Batch;
   static constexpr int64_t kReconnectBudgetNs = 50'000'000;
+  // All of the batch's completions are there.
+  void Finish(Batch& batch);
   struct Peer {
     std::unique_ptr<krcore::VirtualQueue> queue;
     uint64_t base = 0;  // of the pool region, in the node's address space
+    uint64_t pool_bytes = 0;
     uint32_t rkey = 0;
     bool connected = false;
     int64_t retry_at_ns = 0;
@@ -129,8 +152,13 @@ class Connections {
   std::array<uint8_t, krcore::kMaxMemoryNode + 1> connected_;  // node ids of peers with a queue
   uint32_t connected_count_ = 0;
   std::deque<Batch*> stalled_;  // by a full queue, in order
+  uint32_t registration_ = 0;
   krcore::NodeId last_failed_ = krcore::kNoNode;
+  RoundTripEstimate round_trip_;
 };
+
+inline void Batch::Renew() { registration_ = connections_->registration(); }
+inline bool Batch::Stale() const { return registration_ != connections_->registration(); }
 
 }  // namespace kvs
 

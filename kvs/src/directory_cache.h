@@ -1,5 +1,6 @@
 // A client's copy of the directory entries it has met: a flat array by the low bits of the hash. Entries are hints,
-// bucket headers decide, so a stale one costs round trips, never correctness.
+// bucket headers decide, so a stale one costs round trips, never correctness. It names tables without pinning them: it
+// is cleared before memory that it may name can be reused (docs/kvs.md, "Reclamation").
 #ifndef KVS_SRC_DIRECTORY_CACHE_H_
 #define KVS_SRC_DIRECTORY_CACHE_H_
 
@@ -16,8 +17,9 @@ struct TableRef {
   GlobalAddress address;
   uint32_t index = 0;  // of its canonical directory entry
   DirectoryEntry entry;
+  uint64_t ticket = 0;  // DirectoryCache::Ticket() before the entry's READ was posted
 
-  bool migrating() const { return entry.state() == DirectoryState::kMigrating; }
+  bool migrating() const { return entry.migrating(); }
 };
 
 class DirectoryCache {
@@ -28,24 +30,42 @@ class DirectoryCache {
   bool Lookup(const KeyHash& hash, TableRef* table) const {
     const DirectoryEntry entry(entries_[hash.h1 & (entries_.size() - 1)]);
     if (!entry.present()) return false;
-    *table = {entry.subtable(), hash.Suffix(entry.depth()), entry};
+    *table = {entry.subtable(), hash.Suffix(entry.depth()), entry, clears_};
     return true;
   }
 
-  // Takes dir[index] = entry for every hash it covers and for which nothing deeper is known.
-  void Insert(uint32_t index, DirectoryEntry entry) {
+  // Who reads an entry takes a ticket before the READ is posted: the entry does not come in if the cache was cleared
+  // since.
+  uint64_t Ticket() const { return clears_; }
+  // Takes an entry for every hash it covers and for which nothing deeper is known.
+  void Insert(const TableRef& table) {
+    const DirectoryEntry entry = table.entry;
+    if (table.ticket != clears_ || !entry.has_subtable()) return;
     while (entries_.size() < size_t{1} << entry.depth()) {
       const size_t size = entries_.size();
       entries_.resize(size * 2);
       for (size_t i = 0; i < size; ++i) entries_[size + i] = entries_[i];
     }
-    for (size_t i = index; i < entries_.size(); i += size_t{1} << entry.depth()) {
+    for (size_t i = table.index; i < entries_.size(); i += size_t{1} << entry.depth()) {
       if (DirectoryEntry(entries_[i]).depth() <= entry.depth()) entries_[i] = entry.word();
     }
+  }
+  // Drops what names this table, which a Lookup gave: the next Lookup of such a hash finds nothing.
+  void Forget(const TableRef& table) {
+    for (size_t i = table.index; i < entries_.size(); i += size_t{1} << table.entry.depth()) {
+      const DirectoryEntry entry(entries_[i]);
+      if (entry.present() && entry.subtable() == table.address) entries_[i] = 0;
+    }
+  }
+  // Drops everything.
+  void Clear() {
+    entries_.assign(1, 0);
+    ++clears_;
   }
 
  private:
   std::vector<uint64_t> entries_;  // a power of two of them
+  uint64_t clears_ = 0;
 };
 
 }  // namespace kvs

@@ -2,6 +2,7 @@
 #ifndef KVS_SRC_EPOCH_BUFFERS_H_
 #define KVS_SRC_EPOCH_BUFFERS_H_
 
+#include <array>
 #include <cstddef>
 #include <new>
 
@@ -12,12 +13,18 @@ namespace kvs {
 
 class EpochBuffers {
  public:
+  static constexpr uint32_t kWindow = 1024;  // chunk words read at once
   struct alignas(64) Registered {
     uint64_t epoch = 0;
     uint64_t announcement = 0;
     uint64_t cas = 0;
     uint64_t directory = 0;
-    alignas(64) ClientEntry clients[kMaxClients] = {};
+    std::array<uint64_t, 4> renewal{};
+    HomeCounters counters{};
+    std::array<uint64_t, 32> old{};  // old words of CASes that nobody looks at
+    alignas(64) uint64_t evacuation[kEvacuationSlots];
+    alignas(64) ChunkWord chunks[kWindow];
+    alignas(64) ClientEntry clients[kMaxClients];  // not cleared: most of it is never touched
   };
 
   EpochBuffers(std::byte* memory, Connections* connections, uint32_t lkey) : registered_(new (memory) Registered) {
@@ -28,7 +35,7 @@ class EpochBuffers {
 
  private:
   Registered* registered_;
-  Batch batch_{4};
+  Batch batch_{32};
 };
 
 }  // namespace kvs

@@ -1,9 +1,10 @@
-// Memory: chunks from the memory nodes, the client's place in the client table, and epochs. Why reuse is safe is
-// docs/kvs.md, "Reclamation".
+// Memory: blocks and subtables, and the epochs that say when they may be reused. Why reuse is safe is docs/kvs.md,
+// "Reclamation".
 #include <algorithm>
 
 #include "kvs/src/client_core.h"
 #include "kvs/src/epoch_buffers.h"
+#include "kvs/src/mutation.h"
 #include "kvs/src/store_core.h"
 
 namespace kvs {
@@ -12,73 +13,46 @@ namespace {
 // How often a client whose memory nodes are full asks whether another one has joined, which blocks for a moment.
 constexpr int64_t kRefreshIntervalNs = 200'000'000;
 constexpr int64_t kRefreshBudgetNs = 50'000'000;
-// Rounds of maintenance that one client may hold reclamation back before the fabric is asked whether it is dead.
-constexpr uint32_t kStragglerRounds = 16;
-
 constexpr uint64_t kEpochOffset = kHomeAreaOffset + offsetof(HomeArea, epoch);
+constexpr uint64_t kCountersOffset = kHomeAreaOffset + offsetof(HomeArea, counters);
+constexpr uint64_t kEvacuationOffset = kHomeAreaOffset + offsetof(HomeArea, evacuation);
 constexpr uint64_t kClientsOffset = kHomeAreaOffset + offsetof(HomeArea, clients);
-constexpr uint64_t kNextChunkOffset = offsetof(Superblock, next_chunk);
-constexpr uint64_t kChunksOffset = offsetof(Superblock, chunks);
-
-uint64_t EntryOffset(uint32_t index) { return kClientsOffset + uint64_t{index} * sizeof(ClientEntry); }
 
 }  // namespace
 
-// `bytes` as RoundBlockBytes gives it. kFull: every memory node is full.
-Task<Step> ClientCore::Allocate(Operation& op, uint64_t bytes, uint64_t alignment, GlobalAddress* address) {
-  if (alignment <= kUnitBytes && memory_->AllocateFreed(bytes, address)) {
-    ++stats_.blocks_reused;
-    co_return Step::kOk;
-  }
-  const uint64_t chunks = (bytes + kChunkBytes - 1) / kChunkBytes;
-  const bool reusable = alignment <= kUnitBytes;
+bool ClientCore::IsFull(krcore::NodeId node) const {
+  return std::find(full_nodes_.begin(), full_nodes_.end(), node) != full_nodes_.end();
+}
+
+// A block of `bytes`, as RoundBlockBytes gives it, on `node` if there is room, else anywhere. kFull: every memory node
+// is full.
+Task<Step> ClientCore::Allocate(Operation& op, uint64_t bytes, krcore::NodeId node, GlobalAddress* address) {
   bool all_full = false, held = false;
   uint64_t wait_until_reclaimed = 0;
   for (;;) {
-    const size_t turn = memory_->NextTurn();
+    const auto preferred = std::find(members_.begin(), members_.end(), node);
+    const size_t first = preferred != members_.end() ? static_cast<size_t>(preferred - members_.begin()) : turn_++;
     bool waited = false, unreachable = false;
     for (size_t m = 0; m < members_.size() && !waited; ++m) {
-      const krcore::NodeId node = members_[(turn + m) % members_.size()];
-      if (!connections_.Reach(node)) {  // others have room, perhaps
-        unreachable = true;
-        continue;
-      }
-      if (memory_->AllocateFrom(node, bytes, alignment, address)) co_return Step::kOk;
-      if (std::find(full_nodes_.begin(), full_nodes_.end(), node) != full_nodes_.end()) continue;
-      if (taking_chunk_[node]) {  // another operation of this client is at it
-        waited = true;
-        break;
-      }
-      uint64_t offset = 0;
-      taking_chunk_[node] = true;
-      const Step taken = co_await TakeChunks(op, node, chunks, &offset);
-      taking_chunk_[node] = false;
-      if (taken == Step::kUnavailable) {
-        unreachable = true;
-        continue;
-      }
-      if (taken == Step::kOk) {
-        memory_->AddChunks(node, offset, chunks * kChunkBytes);
-        if (memory_->AllocateFrom(node, bytes, alignment, address)) co_return Step::kOk;
-        waited = true;  // others were faster
-      } else if (chunks == 1) {
-        full_nodes_.push_back(node);
-      }
+      const Step allocated = co_await AllocateFrom(op, members_[(first + m) % members_.size()], bytes, address);
+      if (allocated == Step::kOk) co_return Step::kOk;
+      unreachable |= allocated == Step::kUnavailable;  // others have room, perhaps
+      waited = allocated == Step::kRestart;
     }
     if (!waited) {
       // Full everywhere. Blocks that wait for their grace period come back: what was retired before this allocation
       // began is waited for, which takes as long as other clients take to poll; what is retired meanwhile is not, since
       // a store that is really full must say so.
-      if (reusable && memory_->AllocateFreed(bytes, address)) {
-        ++stats_.blocks_reused;
-        co_return Step::kOk;
-      }
-      if (!all_full || held) wait_until_reclaimed = memory_->retired();  // held ones join the others when released
+      if (!all_full || held)
+        wait_until_reclaimed = MemoryOf(op.batch).retired();  // held ones join the others when released
       all_full = true;
-      held = memory_->has_held();
-      const bool worth_waiting = reusable && (held || memory_->reclaimed() < wait_until_reclaimed) && !OutOfTime(op);
-      if (!worth_waiting && !MemberJoined()) co_return unreachable ? Step::kUnavailable : Step::kFull;
-      if (maintaining_ == 0) {
+      held = MemoryOf(op.batch).has_held();
+      const bool worth_waiting = (held || MemoryOf(op.batch).reclaimed() < wait_until_reclaimed) && !OutOfTime(op);
+      if (!worth_waiting && !MemberJoined()) {
+        const Step compacted = co_await CompactForRoom(op);
+        if (compacted != Step::kOk) co_return unreachable ? Step::kUnavailable : Step::kFull;
+        all_full = false;
+      } else if (maintaining_ == 0) {
         ++maintaining_;
         co_await Maintain();
         --maintaining_;
@@ -86,6 +60,46 @@ Task<Step> ClientCore::Allocate(Operation& op, uint64_t bytes, uint64_t alignmen
     }
     co_await BackOff(op);
   }
+}
+
+// kRestart: another operation of this client is taking a chunk there, or used it up.
+Task<Step> ClientCore::AllocateFrom(Operation& op, krcore::NodeId node, uint64_t bytes, GlobalAddress* address) {
+  if (!connections_.Reach(node)) co_return Step::kUnavailable;
+  bool reused = false;
+  if (MemoryOf(op.batch).Allocate(node, bytes, address, &reused)) {
+    stats_.blocks_reused += reused ? 1 : 0;
+    co_return Step::kOk;
+  }
+  uint64_t chunk = 0, generation = 0;
+  if (bytes > chunk_bytes_) {
+    const auto count = static_cast<uint32_t>(bytes / chunk_bytes_);
+    const Step taken = co_await TakeChunks(op, node, ChunkKind::kRun, count, count, &chunk, &generation);
+    *address = {node, chunk * chunk_bytes_};
+    co_return taken;
+  }
+  if (IsFull(node)) co_return Step::kFull;
+  if (taking_chunk_[node]) co_return Step::kRestart;
+  taking_chunk_[node] = true;
+  const Step taken = co_await TakeChunks(op, node, ChunkKind::kBlocks, 1, 0, &chunk, &generation);
+  taking_chunk_[node] = false;
+  if (taken == Step::kFull && !IsFull(node)) full_nodes_.push_back(node);
+  if (taken != Step::kOk) co_return taken;
+  MemoryOf(op.batch).AddChunk(node, chunk, generation);
+  co_return MemoryOf(op.batch).Allocate(node, bytes, address, &reused) ? Step::kOk : Step::kRestart;
+}
+
+// Room for dir[index]'s subtable. Indices follow each other as the table grows, so this spreads the subtables evenly.
+Task<Step> ClientCore::AllocateTable(Operation& op, uint32_t index, GlobalAddress* table) {
+  bool unreachable = false;
+  for (size_t m = 0; m < members_.size(); ++m) {
+    const krcore::NodeId node = members_[(index + m) % members_.size()];
+    if (MemoryOf(op.batch).AllocateTable(node, table)) co_return Step::kOk;
+    const Step cut = co_await CutTable(op, node, table);
+    if (cut == Step::kOk) co_return Step::kOk;
+    unreachable |= cut == Step::kUnavailable;
+  }
+  (void)MemberJoined();  // for the next try
+  co_return unreachable ? Step::kUnavailable : Step::kFull;
 }
 
 // Reads the member list again, not too often. True if there are more than before now.
@@ -99,87 +113,10 @@ bool ClientCore::MemberJoined() {
   return members_.size() > known;
 }
 
-// Takes `count` contiguous chunks by CAS on the node's superblock. kFull: the node has not so many left.
-Task<Step> ClientCore::TakeChunks(Operation& op, krcore::NodeId node, uint64_t count, uint64_t* offset) {
-  if (!connections_.Reach(node)) co_return Step::kUnavailable;
-  std::array<uint64_t, 20>& words = op.buffers->directory;
-  op.batch.Read({node, kNextChunkOffset}, &words[0], sizeof(uint64_t));
-  op.batch.Read({node, kChunksOffset}, &words[1], sizeof(uint64_t));
-  const Outcome read = co_await op.batch.Run();
-  if (read != Outcome::kOk) co_return Step::kUnavailable;
-  for (uint64_t expected = words[0];; expected = words[0]) {
-    if (expected + count > words[1]) co_return Step::kFull;
-    op.batch.CompareSwap({node, kNextChunkOffset}, expected, expected + count, &words[0]);
-    const Outcome swapped = co_await op.batch.Run();
-    if (swapped != Outcome::kOk) co_return Step::kUnavailable;
-    if (words[0] == expected) {
-      *offset = kFirstChunkOffset + expected * kChunkBytes;
-      stats_.chunks_taken += count;
-      co_return Step::kOk;
-    }
-  }
-}
-
-// Claims an entry of the client table and announces the current epoch. kFull: none is free.
-Task<Step> ClientCore::Register() {
-  EpochBuffers::Registered& words = epoch_buffers_->words();
-  Batch& batch = epoch_buffers_->batch();
-  const uint64_t owner = uint64_t{store_.node().id()} << 32 | store_.node().incarnation();
-  const GlobalAddress home{store_.home(), 0};
-  for (bool looked_for_dead = false;;) {
-    if (!connections_.Reach(home.node)) co_return Step::kUnavailable;
-    batch.Read({home.node, kClientsOffset}, words.clients, sizeof(words.clients));
-    const Outcome read = co_await batch.Run();
-    if (read != Outcome::kOk) co_return Step::kUnavailable;
-    uint32_t free = kMaxClients;
-    for (uint32_t i = 0; i < kMaxClients && free == kMaxClients; ++i) {
-      if (words.clients[i].owner == 0) free = i;
-    }
-    if (free == kMaxClients) {
-      // Full of living ones, or of dead ones that nobody had reason to look at.
-      if (looked_for_dead) co_return Step::kFull;
-      looked_for_dead = true;
-      for (uint32_t i = 0; i < kMaxClients; ++i) {
-        const uint64_t other = words.clients[i].owner;
-        if (!store_.node().IsConfirmedDead(static_cast<krcore::NodeId>(other >> 32), static_cast<uint32_t>(other)))
-          continue;
-        batch.CompareSwap({home.node, EntryOffset(i)}, other, 0, &words.cas);
-        const Outcome freed = co_await batch.Run();
-        if (freed != Outcome::kOk) co_return Step::kUnavailable;
-      }
-      continue;
-    }
-    batch.CompareSwap({home.node, EntryOffset(free)}, 0, owner, &words.cas);
-    const Outcome claimed = co_await batch.Run();
-    if (claimed != Outcome::kOk) co_return Step::kUnavailable;
-    if (words.cas != 0) continue;  // somebody else took it
-    client_index_ = free;
-    registered_ = true;  // from here on the entry must be given back
-    break;
-  }
-  // Until the announcement arrives the entry shows a former holder's epoch, an older one: it holds back more.
-  batch.Read({home.node, kEpochOffset}, &words.epoch, sizeof(words.epoch));
-  const Outcome epoch_read = co_await batch.Run();
-  if (epoch_read != Outcome::kOk) co_return Step::kUnavailable;
-  epoch_ = words.announcement = words.epoch;
-  batch.Write(&words.announcement, {home.node, EntryOffset(client_index_) + offsetof(ClientEntry, epoch)},
-              sizeof(words.announcement));
-  const Outcome announced = co_await batch.Run();
-  co_return announced == Outcome::kOk ? Step::kOk : Step::kUnavailable;
-}
-
-Task<Step> ClientCore::Unregister() {
-  EpochBuffers::Registered& words = epoch_buffers_->words();
-  Batch& batch = epoch_buffers_->batch();
-  const uint64_t owner = uint64_t{store_.node().id()} << 32 | store_.node().incarnation();
-  if (!connections_.Reach(store_.home())) co_return Step::kUnavailable;
-  batch.CompareSwap({store_.home(), EntryOffset(client_index_)}, owner, 0, &words.cas);
-  const Outcome released = co_await batch.Run();
-  co_return released == Outcome::kOk ? Step::kOk : Step::kUnavailable;
-}
-
 uint64_t ClientCore::OldestEpochInFlight() const {
   uint64_t oldest = std::min(epoch_, maintenance_epoch_);
+  if (mover_op_ && mover_op_->in_use) oldest = std::min(oldest, mover_op_->epoch);
+  if (Mutated(Mutation::kNoPin)) return oldest;
   for (const auto& operation : operations_) {
     if (operation->in_use) oldest = std::min(oldest, operation->epoch);
   }
@@ -189,67 +126,80 @@ uint64_t ClientCore::OldestEpochInFlight() const {
 // One round: reads the epoch and everybody's announcements, stamps what was retired before, announces, frees what is
 // old enough, and advances the epoch if all have seen it.
 Task<void> ClientCore::Maintain() {
-  EpochBuffers::Registered& words = epoch_buffers_->words();
   Batch& batch = epoch_buffers_->batch();
-  const krcore::NodeId home = store_.home();
+  batch.Renew();
+  LookAfterMerges();
   if (memory_->has_held()) {
     const Step released = co_await ReleaseHeldBlocks();
-    if (released != Step::kOk) co_return;
+    if (released != Step::kOk || batch.Stale()) co_return;
   }
+  EpochBuffers::Registered& words = epoch_buffers_->words();
+  const Step reported = co_await ReportRetiredTables(batch, &words.cas);
+  if (reported != Step::kOk || batch.Stale()) co_return;
   const size_t retired = memory_->unstamped();  // unlinked before the epoch is read
-  if (!connections_.Reach(home)) co_return;
-  batch.Read({home, kEpochOffset}, &words.epoch, sizeof(words.epoch));
-  batch.Read({home, kClientsOffset}, words.clients, sizeof(words.clients));
-  const Outcome read = co_await batch.Run();
-  if (read != Outcome::kOk) co_return;
-  const uint64_t epoch = words.epoch;
-  epoch_ = epoch;
-  memory_->Stamp(retired, epoch);
+  const Step read = co_await ReadHome(batch);
+  if (read != Step::kOk || batch.Stale()) co_return;
+  const uint64_t epoch = epoch_ = words.epoch;
+  SawRetiredTables(words.counters.retired_tables);
+  memory_->Stamp(Mutated(Mutation::kEarlyStamp) ? memory_->unstamped() : retired, epoch);
+  if (words.counters.freed_chunks != freed_chunks_seen_) {
+    freed_chunks_seen_ = words.counters.freed_chunks;
+    full_nodes_.clear();
+  }
+
+  memory_->SetEvacuating(words.evacuation, words.counters.evacuations);
 
   const uint64_t mine = OldestEpochInFlight();
-  uint64_t oldest = mine;
-  for (uint32_t i = 0; i < kMaxClients; ++i) {
-    if (i != client_index_ && words.clients[i].owner != 0) oldest = std::min(oldest, words.clients[i].epoch);
-  }
-  memory_->Reclaim(oldest);
-  // Compared with what is there: an announcement that was lost with its connection must be repeated, or nobody's memory
-  // would ever be reused.
-  if (mine != words.clients[client_index_].epoch) {
-    words.announcement = mine;
-    batch.Write(&words.announcement, {home, EntryOffset(client_index_) + offsetof(ClientEntry, epoch)},
-                sizeof(words.announcement));
-  }
-  if (oldest >= epoch) batch.CompareSwap({home, kEpochOffset}, epoch, epoch + 1, &words.cas);
-  (void)co_await batch.Run();  // a failure shows again at the next operation
-  if (oldest < epoch) {
-    const uint64_t dead = FindDeadStraggler(oldest);
-    if (dead != 0) {
-      batch.CompareSwap({home, EntryOffset(straggler_)}, dead, 0, &words.cas);
-      (void)co_await batch.Run();
+  uint64_t oldest = mine, announced_by_all = mine;
+  expelled_epochs_.clear();
+  for (uint32_t i = 0; i < clients_used_; ++i) {
+    if (i == client_index_ || words.clients[i].owner == 0) continue;
+    const ClientWord other(words.clients[i].word);
+    announced_by_all = std::min(announced_by_all, other.epoch());
+    if (other.state() == ClientState::kExpelled) {
+      expelled_epochs_.push_back(other.epoch());
+    } else {
+      oldest = std::min(oldest, other.epoch());
     }
   }
+  memory_->Reclaim(oldest, expelled_epochs_);
+  const Step announced = co_await Announce(batch, mine);
+  if (announced != Step::kOk || batch.Stale()) co_return;
+  announced_by_all_ = announced_by_all;
+  // Behind the announcement, so that the epoch is never more than one beyond what an entry of a living client says.
+  if (oldest >= epoch) {
+    batch.CompareSwap({store_.home(), kEpochOffset}, epoch, epoch + 1, &words.cas);
+    (void)co_await batch.Run();
+  }
+  if (batch.Stale()) co_return;
+  for (const Extent& run : memory_->TakeFreeRuns()) {
+    // One whose outcome is unknown is found by sweeping.
+    (void)co_await GiveBackRun(batch, words.chunks, words.old, run);
+  }
+  co_await Observe(batch, oldest, epoch);
 }
 
-// The owner word of the client that holds reclamation back, if it has done so for a while and is confirmed dead; else
-// 0. A dead client's verbs cannot execute any more, so what it pinned is free.
-uint64_t ClientCore::FindDeadStraggler(uint64_t oldest) {
-  const EpochBuffers::Registered& words = epoch_buffers_->words();
-  uint32_t index = 0;
-  while (index < kMaxClients &&
-         (index == client_index_ || words.clients[index].owner == 0 || words.clients[index].epoch != oldest)) {
-    ++index;
+// Reads the epoch, and behind it the counters and the client table.
+Task<Step> ClientCore::ReadHome(Batch& batch) {
+  EpochBuffers::Registered& words = epoch_buffers_->words();
+  const krcore::NodeId home = store_.home();
+  if (!connections_.Reach(home)) co_return Step::kUnavailable;
+  batch.Read({home, kEpochOffset}, &words.epoch, sizeof(words.epoch));
+  batch.Read({home, kCountersOffset}, &words.counters, sizeof(words.counters));
+  batch.Read({home, kEvacuationOffset}, words.evacuation, sizeof(words.evacuation));
+  batch.Read({home, kClientsOffset}, words.clients, static_cast<uint32_t>(clients_used_ * sizeof(ClientEntry)));
+  const Outcome read = co_await batch.Run();
+  if (read != Outcome::kOk) co_return Step::kUnavailable;
+  const auto used = static_cast<uint32_t>(std::min<uint64_t>(words.counters.clients_used, kMaxClients));
+  if (used > clients_used_) {
+    // Whoever claims an entry beyond those now began after what was retired here was unlinked.
+    batch.Read({home, EntryOffset(clients_used_)}, &words.clients[clients_used_],
+               static_cast<uint32_t>((used - clients_used_) * sizeof(ClientEntry)));
+    const Outcome rest_read = co_await batch.Run();
+    if (rest_read != Outcome::kOk) co_return Step::kUnavailable;
+    clients_used_ = used;
   }
-  if (index == kMaxClients) return 0;  // it is this client
-  if (index != straggler_ || oldest != straggler_epoch_) {
-    straggler_ = index;
-    straggler_epoch_ = oldest;
-    straggler_rounds_ = 0;
-  }
-  if (++straggler_rounds_ % kStragglerRounds != 0) return 0;
-  const uint64_t owner = words.clients[index].owner;
-  const bool dead =
-      store_.node().IsConfirmedDead(static_cast<krcore::NodeId>(owner >> 32), static_cast<uint32_t>(owner));
-  return dead ? owner : 0;
+  co_return Step::kOk;
 }
 
 // Blocks unlinked in a child whose split is not finished: once it is, no frozen slot names them any more.
@@ -259,14 +209,15 @@ Task<Step> ClientCore::ReleaseHeldBlocks() {
   const Step read =
       co_await ReadDirectoryEntry(epoch_buffers_->batch(), &epoch_buffers_->words().directory, held_cursor_, &table);
   if (read != Step::kOk) co_return read;
+  if (epoch_buffers_->batch().Stale()) co_return Step::kRestart;
   if (!table.migrating()) {
     memory_->ReleaseHeld(held_cursor_);
-    directory_.Insert(table.index, table.entry);
+    directory_.Insert(table);
     co_return Step::kOk;
   }
   // Who was at it may be dead, and nobody else need ever come to finish it: updates need no free slot.
   maintenance_epoch_ = epoch_;  // for the blocks that it reads
-  const Step finished = co_await FinishAbandonedSplit(held_cursor_);
+  const Step finished = co_await FinishAbandonedSplit(epoch_buffers_->batch(), held_cursor_);
   maintenance_epoch_ = kNoPin;
   if (finished == Step::kUnavailable) co_return finished;
   co_return Step::kOk;

@@ -1,44 +1,133 @@
 #include "kvs/src/memory_state.h"
 
-#include <bit>
+#include <algorithm>
+#include <utility>
+
+#include "kvs/src/mutation.h"
 
 namespace kvs {
 
-uint64_t RoundBlockBytes(uint64_t bytes) {
+uint64_t RoundBlockBytes(uint64_t bytes, uint64_t chunk_bytes) {
   if (bytes <= kMaxSmallBlockBytes) return (bytes + kUnitBytes - 1) / kUnitBytes * kUnitBytes;
-  const uint64_t step = std::bit_floor(bytes) / 8;
+  const uint64_t step = bytes > chunk_bytes ? chunk_bytes : std::bit_floor(bytes) / 8;
   return (bytes + step - 1) / step * step;
 }
 
-bool MemoryState::AllocateFreed(uint64_t bytes, GlobalAddress* block) {
+bool MemoryState::Allocate(krcore::NodeId node, uint64_t bytes, GlobalAddress* block, bool* reused) {
+  *reused = false;
+  if (bytes > chunk_bytes()) return false;
+  NodeMemory& memory = Of(node);
+  std::vector<uint64_t>* list = nullptr;
   if (bytes <= kMaxSmallBlockBytes) {
-    auto& list = free_small_[bytes / kUnitBytes];
-    if (list.empty()) return false;
-    *block = list.back();
-    list.pop_back();
+    list = &memory.small[bytes / kUnitBytes];
+  } else if (const auto found = memory.large.find(bytes); found != memory.large.end()) {
+    list = &found->second;
+  }
+  if (list != nullptr && !list->empty()) {
+    *block = {node, list->back()};
+    list->pop_back();
+    free_bytes_ -= bytes;
+    *reused = true;
     return true;
   }
-  const auto found = free_large_.find(bytes);
-  if (found == free_large_.end() || found->second.empty()) return false;
-  *block = found->second.back();
-  found->second.pop_back();
+  for (Range& range : memory.open) {
+    if (range.end - range.begin < bytes) continue;
+    *block = {node, range.begin};
+    range.begin += bytes;
+    return true;
+  }
+  return false;
+}
+
+bool MemoryState::AllocateTable(krcore::NodeId node, GlobalAddress* table) {
+  std::vector<uint64_t>& tables = Of(node).tables;
+  if (tables.empty()) return false;
+  *table = {node, tables.back()};
+  tables.pop_back();
   return true;
 }
 
-bool MemoryState::AllocateFrom(krcore::NodeId node, uint64_t bytes, uint64_t alignment, GlobalAddress* block) {
-  Chunk& chunk = chunks_[node];
-  const uint64_t begin = (chunk.begin + alignment - 1) & ~(alignment - 1);
-  if (begin + bytes > chunk.end) return false;
-  *block = {node, begin};
-  chunk.begin = begin + bytes;
-  return true;
+void MemoryState::AddChunk(krcore::NodeId node, uint64_t chunk, uint64_t generation) {
+  for (size_t i = 0; i < evacuating_.size(); ++i) {
+    if (evacuating_[i].node() != node || evacuating_[i].chunk() != chunk) continue;
+    if (evacuating_[i].OfGeneration(generation)) return;
+    evacuating_.erase(evacuating_.begin() + static_cast<std::ptrdiff_t>(i));  // it was emptied, and taken anew
+    break;
+  }
+  auto& open = Of(node).open;
+  *std::min_element(open.begin(), open.end(), [](const Range& a, const Range& b) {
+    return a.end - a.begin < b.end - b.begin;
+  }) = {chunk << chunk_shift_, (chunk + 1) << chunk_shift_};
+}
+
+bool MemoryState::IsOpen(krcore::NodeId node, uint64_t chunk) const {
+  if (!nodes_[node]) return false;
+  const auto& open = nodes_[node]->open;
+  return std::any_of(open.begin(), open.end(), [&](const Range& range) {
+    return range.begin != range.end && range.begin >> chunk_shift_ == chunk;
+  });
+}
+
+bool MemoryState::IsEvacuating(GlobalAddress address) const {
+  return std::any_of(evacuating_.begin(), evacuating_.end(), [&](EvacuationWord word) {
+    return word.node() == address.node && word.chunk() == address.offset >> chunk_shift_;
+  });
+}
+
+void MemoryState::SetEvacuating(std::span<const uint64_t> slots, uint64_t evacuations) {
+  std::vector<EvacuationWord> now;
+  for (const uint64_t slot : slots) {
+    if (slot != 0) now.emplace_back(slot);
+  }
+  const bool more = std::any_of(now.begin(), now.end(), [&](EvacuationWord word) {
+    return std::none_of(evacuating_.begin(), evacuating_.end(),
+                        [&](EvacuationWord known) { return known.word() == word.word(); });
+  });
+  evacuating_ = std::move(now);
+  evacuations_ = evacuations;
+  if (more && !Mutated(Mutation::kEvacuationNotForgotten)) Forget();
+}
+
+void MemoryState::Forget() {
+  const auto gone = [this](const Extent& extent) { return IsEvacuating(extent.address); };
+  for (krcore::NodeId node = 0; node < nodes_.size(); ++node) {
+    if (!nodes_[node]) continue;
+    NodeMemory& memory = *nodes_[node];
+    const auto filter = [&](std::vector<uint64_t>& offsets, uint64_t bytes) {
+      free_bytes_ -= bytes * std::erase_if(offsets, [&](uint64_t offset) { return IsEvacuating({node, offset}); });
+    };
+    for (size_t units = 0; units < memory.small.size(); ++units) filter(memory.small[units], units * kUnitBytes);
+    for (auto& [bytes, offsets] : memory.large) filter(offsets, bytes);
+    filter(memory.tables, 0);
+    for (Range& range : memory.open) {
+      if (range.begin != range.end && IsEvacuating({node, range.begin})) range = {};
+    }
+  }
+  std::erase_if(free_runs_, gone);
+  std::erase_if(pinned_, [&](const auto& pinned) { return gone(pinned.second); });
+  for (auto& [index, extents] : held_) std::erase_if(extents, gone);
+  std::erase_if(held_, [](const auto& held) { return held.second.empty(); });
+  // They count as reclaimed: nobody need wait for them.
+  reclaimed_ += std::erase_if(unstamped_, gone);
+  for (Stamped& batch : stamped_) {
+    const size_t erased = std::erase_if(batch.extents, gone);
+    stamped_count_ -= erased;
+    reclaimed_ += erased;
+  }
 }
 
 void MemoryState::Free(const Extent& extent) {
-  if (extent.bytes <= kMaxSmallBlockBytes) {
-    free_small_[extent.bytes / kUnitBytes].push_back(extent.address);
+  if (!IsKept(extent)) return;
+  NodeMemory& memory = Of(extent.address.node);
+  if (extent.is_table) {
+    memory.tables.push_back(extent.address.offset);
+  } else if (extent.bytes > chunk_bytes()) {
+    free_runs_.push_back(extent);
   } else {
-    free_large_[extent.bytes].push_back(extent.address);
+    free_bytes_ += extent.bytes;
+    auto& list =
+        extent.bytes <= kMaxSmallBlockBytes ? memory.small[extent.bytes / kUnitBytes] : memory.large[extent.bytes];
+    list.push_back(extent.address.offset);
   }
 }
 
@@ -64,10 +153,37 @@ void MemoryState::Stamp(size_t count, uint64_t epoch) {
   stamped_.push_back(std::move(batch));
 }
 
-size_t MemoryState::Reclaim(uint64_t safe_epoch) {
+namespace {
+
+// While a client announced z the epoch was at most z + 1, so all that it can have seen was made until then; and what
+// was unlinked before z it cannot have found.
+bool Knows(std::span<const uint64_t> expelled, uint64_t stamp, uint64_t birth) {
+  if (Mutated(Mutation::kExpelledReused)) return false;
+  return std::any_of(expelled.begin(), expelled.end(),
+                     [&](uint64_t announced) { return announced <= stamp && birth <= announced + 1; });
+}
+
+}  // namespace
+
+size_t MemoryState::Reclaim(uint64_t safe_epoch, std::span<const uint64_t> expelled) {
+  if (!pinned_.empty() && !std::equal(expelled.begin(), expelled.end(), pinned_by_.begin(), pinned_by_.end())) {
+    std::erase_if(pinned_, [&](const auto& pinned) {
+      if (Knows(expelled, pinned.first, pinned.second.birth)) return false;
+      Free(pinned.second);
+      return true;
+    });
+  }
+  pinned_by_.assign(expelled.begin(), expelled.end());
   size_t freed = 0;
   while (!stamped_.empty() && stamped_.front().epoch < safe_epoch) {
-    for (const Extent& extent : stamped_.front().extents) Free(extent);
+    const uint64_t stamp = stamped_.front().epoch;
+    for (const Extent& extent : stamped_.front().extents) {
+      if (!expelled.empty() && Knows(expelled, stamp, extent.birth)) {
+        pinned_.emplace_back(stamp, extent);
+      } else {
+        Free(extent);
+      }
+    }
     freed += stamped_.front().extents.size();
     stamped_.pop_front();
   }

@@ -1,8 +1,8 @@
-// What a client holds of the memory nodes' memory: chunks it took and cuts blocks from, blocks that are free for
-// reuse, and retired blocks that wait out their grace period. When a client ends, its Store keeps the state for the
+// What a client holds of the memory nodes' memory: chunks that it cuts blocks from, blocks and subtables that are free
+// for reuse, and retired ones that wait out their grace period. When a client ends, its Store keeps the state for the
 // next one, so that workers that come and go do not leak.
 //
-// Reclamation (docs/kvs.md, "Reclamation"): a retired block is stamped with the global epoch read after the CAS that
+// Reclamation (docs/kvs.md, "Reclamation"): a retired extent is stamped with the global epoch read after the CAS that
 // unlinked it, and is free once every registered client has announced a later epoch.
 //
 // Thread safety: one thread.
@@ -10,12 +10,16 @@
 #define KVS_SRC_MEMORY_STATE_H_
 
 #include <array>
+#include <bit>
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <memory>
+#include <span>
 #include <vector>
 
 #include "kvs/layout/address.h"
+#include "kvs/layout/pool.h"
 #include "kvs/layout/slot.h"
 
 namespace kvs {
@@ -23,60 +27,105 @@ namespace kvs {
 struct Extent {
   GlobalAddress address;
   uint64_t bytes = 0;
+  bool is_table = false;  // a subtable, aligned as one; becomes a subtable again
+  uint64_t birth = 0;     // the epoch in which it was made, or an earlier one; 0 for subtables
 };
 
 // Block sizes are rounded so that large ones are reusable: exact up to the largest small block, then in steps of an
-// eighth.
-uint64_t RoundBlockBytes(uint64_t bytes);
+// eighth, and whole chunks from one chunk on.
+uint64_t RoundBlockBytes(uint64_t bytes, uint64_t chunk_bytes);
 
 class MemoryState {
  public:
-  // The node that the next allocation should come from; spreads blocks over `nodes`.
-  uint32_t NextTurn() { return turn_++; }
+  explicit MemoryState(uint64_t chunk_bytes) : chunk_shift_(static_cast<uint32_t>(std::countr_zero(chunk_bytes))) {}
 
-  // From the free list or the node's current chunk; false: the node's chunk must be replaced first.
-  // `bytes` as RoundBlockBytes gave it; `alignment` a power of two >= 16.
-  bool AllocateFreed(uint64_t bytes, GlobalAddress* block);
-  bool AllocateFrom(krcore::NodeId node, uint64_t bytes, uint64_t alignment, GlobalAddress* block);
-  // Fresh memory of the node: its current chunk from now on; what is left of the old one is dropped.
-  void AddChunks(krcore::NodeId node, uint64_t offset, uint64_t bytes) { chunks_[node] = {offset, offset + bytes}; }
+  // A block of `bytes`, as RoundBlockBytes gave it, at the node: a free one, or cut from a chunk. False: the node needs
+  // another chunk first.
+  bool Allocate(krcore::NodeId node, uint64_t bytes, GlobalAddress* block, bool* reused);
+  // A subtable that was retired.
+  bool AllocateTable(krcore::NodeId node, GlobalAddress* table);
+  // Fresh memory of the node to cut blocks from. The smallest remainder of a few older chunks is dropped for it.
+  void AddChunk(krcore::NodeId node, uint64_t chunk, uint64_t generation);
+
+  // ---- evacuation (docs/kvs.md, "Memory given back")
+  // The home's evacuation slots, and its count of evacuations, as just read. Whatever lies in a chunk that is being
+  // emptied is forgotten, and not taken back from now on.
+  void SetEvacuating(std::span<const uint64_t> slots, uint64_t evacuations);
+  bool IsEvacuating(GlobalAddress address) const;
+  uint64_t evacuations() const { return evacuations_; }
+  // Is the chunk one that blocks are being cut from?
+  bool IsOpen(krcore::NodeId node, uint64_t chunk) const;
   void Free(const Extent& extent);
+  void FreeTable(GlobalAddress table) { Free({.address = table, .is_table = true}); }
+  // Free blocks that have chunks of their own, for the caller to give back to their nodes.
+  std::vector<Extent> TakeFreeRuns() { return std::exchange(free_runs_, {}); }
+  bool has_free_runs() const { return !free_runs_.empty(); }
+  // Bytes in free blocks, of every size.
+  uint64_t free_bytes() const { return free_bytes_; }
 
-  // An unlinked block that readers may still hold.
-  void Retire(const Extent& extent) { unstamped_.push_back(extent); }
+  // An unlinked extent that readers may still hold.
+  void Retire(const Extent& extent) {
+    if (IsKept(extent)) unstamped_.push_back(extent);
+  }
   // ... and that a frozen slot may still name until the split that made dir[index] is finished.
-  void RetireHeld(uint32_t index, const Extent& extent) { held_[index].push_back(extent); }
+  void RetireHeld(uint32_t index, const Extent& extent) {
+    if (IsKept(extent)) held_[index].push_back(extent);
+  }
   bool has_held() const { return !held_.empty(); }
   // Some index with held blocks; the caller reads dir[index] and, if its split is finished, releases them.
   uint32_t AnyHeldIndex(uint32_t after) const;
   void ReleaseHeld(uint32_t index);
 
-  // How many blocks are unstamped now; pass it to Stamp with an epoch that was read later.
+  // How many extents are unstamped now; pass it to Stamp with an epoch that was read later.
   size_t unstamped() const { return unstamped_.size(); }
   void Stamp(size_t count, uint64_t epoch);
-  // Frees what was stamped before `safe_epoch`. Returns how many blocks.
-  size_t Reclaim(uint64_t safe_epoch);
-  // Blocks are freed in the order in which they were retired, held ones from their release on. Once reclaimed() has
+  // Frees what was stamped before `safe_epoch`, the oldest announcement of a client that is not expelled. `expelled`:
+  // the announcements of those that are: what one of them may know stays. Returns how many extents need not be waited
+  // for any longer.
+  size_t Reclaim(uint64_t safe_epoch, std::span<const uint64_t> expelled);
+  // Extents that only expelled clients keep from being free.
+  size_t pinned() const { return pinned_.size(); }
+  // Extents are freed in the order in which they were retired, held ones from their release on. Once reclaimed() has
   // reached an earlier reading of retired(), all that was waiting then is free.
   uint64_t retired() const { return reclaimed_ + stamped_count_ + unstamped_.size(); }
   uint64_t reclaimed() const { return reclaimed_; }
 
  private:
-  struct Chunk {
-    uint64_t begin = 0, end = 0;  // what is left of it
+  struct Range {
+    uint64_t begin = 0, end = 0;
+  };
+  // Of one memory node.
+  struct NodeMemory {
+    std::array<Range, 3> open;                        // what is left of chunks
+    std::array<std::vector<uint64_t>, 256> small;     // free blocks' offsets, by 16-byte units
+    std::map<uint64_t, std::vector<uint64_t>> large;  // ... by bytes
+    std::vector<uint64_t> tables;
   };
   struct Stamped {
     uint64_t epoch;
     std::vector<Extent> extents;
   };
 
-  uint32_t turn_ = 0;
-  std::array<Chunk, krcore::kMaxMemoryNode + 1> chunks_{};
-  std::array<std::vector<GlobalAddress>, 256> free_small_;  // by 16-byte units
-  std::map<uint64_t, std::vector<GlobalAddress>> free_large_;
+  NodeMemory& Of(krcore::NodeId node) {
+    if (!nodes_[node]) nodes_[node] = std::make_unique<NodeMemory>();
+    return *nodes_[node];
+  }
+  uint64_t chunk_bytes() const { return uint64_t{1} << chunk_shift_; }
+
+  bool IsKept(const Extent& extent) const { return evacuating_.empty() || !IsEvacuating(extent.address); }
+  void Forget();
+
+  const uint32_t chunk_shift_;
+  std::vector<EvacuationWord> evacuating_;
+  uint64_t evacuations_ = 0;
+  std::array<std::unique_ptr<NodeMemory>, krcore::kMaxMemoryNode + 1> nodes_;
+  std::vector<Extent> free_runs_;
+  uint64_t free_bytes_ = 0;
   std::deque<Extent> unstamped_;
   std::deque<Stamped> stamped_;
   size_t stamped_count_ = 0;
+  std::vector<std::pair<uint64_t, Extent>> pinned_;  // with their stamps
+  std::vector<uint64_t> pinned_by_;                  // the expelled clients' announcements then
   uint64_t reclaimed_ = 0;
   std::map<uint32_t, std::vector<Extent>> held_;
 };

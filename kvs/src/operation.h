@@ -17,10 +17,11 @@
 #include "kvs/layout/subtable.h"
 #include "kvs/src/connections.h"
 #include "kvs/src/directory_cache.h"
+#include "kvs/src/merge.h"
+#include "kvs/src/placement.h"
 
 namespace kvs {
 
-inline constexpr uint32_t kCandidates = 2 * kCombinedSlots;   // slots of a key's two combined buckets
 inline constexpr uint32_t kOperationVerbs = kCandidates + 4;  // of one batch: a CAS, a block, a scan, its matches
 inline constexpr uint32_t kMatchBytes = 8192;                 // of matching blocks, read at once
 
@@ -31,6 +32,7 @@ struct OperationBuffers {
   std::array<uint64_t, kCandidates> cas;                          // old words
   std::array<uint64_t, 20> directory;                             // directory entries
   std::array<uint64_t, kCandidates> slots;                        // slots of the parent, while helping a migration
+  alignas(64) MergeRecord merge;                                  // of a merge that it met
   alignas(64) std::array<std::byte, kMatchBytes> match;           // matching blocks
   alignas(64) std::array<std::byte, kMaxSmallBlockBytes> block;   // the block to write
 };
@@ -44,11 +46,19 @@ struct LargeBuffer {
   std::unique_ptr<krcore::Region> region;
 };
 
-// What a scan of a table found. Candidates count 0..27: combined bucket * 14 + bucket * 7 + slot, in memory order.
+// What beginning again waits for.
+enum class Again : uint8_t {
+  kElse,    // somebody else's progress (memory, a lock): at once the first time, then ever longer
+  kLost,    // a race for a slot was lost: back off at once, or the same clients meet again
+  kAtOnce,  // nothing: the world has moved on, and this operation looks at it as it is now
+};
+
+// What a scan of a table found. Candidates count as in placement.h.
 struct Scan {
   TableRef table;
   KeyPlaces places;
   bool headers_fit = false;  // all four bucket headers match the key's hash
+  bool closed = false;       // one says that the table is out of use
   bool any_pending = false;  // a candidate is PEND
   int val = -1, frz = -1;    // candidate that is VAL / FRZ with this key
   uint32_t ins_count = 0;    // candidates that are INS with this key, not counting one's own
@@ -62,16 +72,23 @@ struct Operation {
   Scan scan;
   KeyHash hash;
   std::string_view key;
-  uint64_t epoch = 0;       // the client's view of the global epoch when it began
-  uint32_t attempt = 0;     // restarts so far
-  int64_t deadline_ns = 0;  // 0: not set yet (it is when something goes wrong first)
+  uint64_t epoch = 0;          // the client's view of the global epoch when it began
+  uint32_t attempt = 0;        // restarts so far
+  Again again = Again::kElse;  // the next restart's reason
+  uint32_t waits = 0;          // back-offs so far
+  uint32_t hurries = 0;        // restarts at once so far
+  int64_t deadline_ns = 0;     // 0: not set yet (it is when something goes wrong first)
   bool in_use = false;
   bool torn = false;       // the last block that it read did not match its checksum
   uint64_t own_ins = 0;    // the slot word of its own tentative slot, 0: none
   uint32_t strangers = 0;  // slot words found to hold other keys, valid for the operation's life: blocks of an
   std::array<uint64_t, 16> stranger;  // operation in flight are not reused
+  Merge merge;                        // that takes the key's table out of use, as the last Resolve() found it
   LargeBuffer large_read, large_write;
 
+  void SetCandidate(uint32_t c, Slot slot) {
+    reinterpret_cast<Bucket*>(buffers->buckets.data())[c / kSlotsPerBucket].slots[c % kSlotsPerBucket] = slot;
+  }
   Slot Candidate(uint32_t c) const {
     const uint32_t bucket = c / kSlotsPerBucket;
     return reinterpret_cast<const Bucket*>(buffers->buckets.data())[bucket].slots[c % kSlotsPerBucket];
@@ -83,10 +100,6 @@ struct Operation {
   }
   GlobalAddress SlotAddress(uint32_t c) const {
     return {scan.table.address.node, scan.table.address.offset + SlotOffset(SlotIndex(c))};
-  }
-  bool IsMainBucket(uint32_t c) const {
-    const uint32_t half = scan.places.place[c / kCombinedSlots].half;
-    return (c % kCombinedSlots / kSlotsPerBucket) == half;
   }
 };
 

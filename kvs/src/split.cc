@@ -3,9 +3,11 @@
 // same idempotent CASes. The step numbers are those of docs/kvs.md.
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include "kvs/src/client_core.h"
 #include "kvs/src/epoch_buffers.h"
+#include "kvs/src/mutation.h"
 #include "kvs/src/split_buffers.h"
 #include "kvs/src/store_core.h"
 
@@ -19,16 +21,48 @@ GlobalAddress At(const TableRef& table, uint64_t offset) { return {table.address
 
 }  // namespace
 
+// dir[child], behind it dir[parent], behind that dir[child] again. kOk: the parent is splitting into this child, which
+// the directory named before and after it said so. A child is being born only as long as its parent is splitting, so
+// the two belong together; without the first look, the parent could be that of another child, born later in its place.
+// kRestart: no such split is going on, or the directory changed; `migration` has what was read last.
+Task<Step> ClientCore::ReadSplit(Batch& batch, std::span<uint64_t, 3> words, uint32_t child_index,
+                                 Migration* migration) {
+  if (!connections_.Reach(store_.home())) co_return Step::kUnavailable;
+  const uint32_t parent_index = ParentIndex(child_index);
+  batch.Read(DirectoryAddress(child_index), &words[0], sizeof(uint64_t));
+  batch.Read(DirectoryAddress(parent_index), &words[1], sizeof(uint64_t));
+  batch.Read(DirectoryAddress(child_index), &words[2], sizeof(uint64_t));
+  stats_.directory_reads += 3;
+  const uint64_t ticket = directory_.Ticket();
+  const Outcome read = co_await batch.Run();
+  if (read != Outcome::kOk) co_return Step::kUnavailable;
+  const DirectoryEntry parent(words[1]), child(words[2]);
+  migration->depth = BirthDepth(child_index) - 1;
+  migration->parent = {parent.subtable(), parent_index, parent, ticket};
+  migration->child = {child.subtable(), child_index, child, ticket};
+  const bool splitting = parent.splitting() && parent.depth() == migration->depth;
+  if (!splitting || !child.has_subtable() || words[0] != words[2]) co_return Step::kRestart;
+  if (!connections_.Reach(migration->parent.address.node) || !connections_.Reach(migration->child.address.node)) {
+    co_return Step::kUnavailable;
+  }
+  co_return Step::kOk;
+}
+
 // Decides the PEND candidates of the operation's last scan, a child whose split is not finished.
 Task<Step> ClientCore::HelpMigrate(Operation& op) {
+  const TableRef child = op.scan.table;
+  if (child.index == 0) co_return Step::kRestart;
   Migration migration;
-  migration.child = op.scan.table;
-  if (migration.child.index == 0) co_return Step::kRestart;
-  migration.depth = BirthDepth(migration.child.index) - 1;
-  const Step found = co_await ReadDirectoryEntry(op.batch, &op.buffers->directory[0],
-                                                 ParentIndex(migration.child.index), &migration.parent);
-  if (found != Step::kOk) co_return found;
-  if (!migration.parent.entry.present()) co_return Step::kRestart;
+  const Step found = co_await ReadSplit(op.batch, std::span(op.buffers->directory).first<3>(), child.index, &migration);
+  if (Mutated(Mutation::kHelperTrustsIndexes) && found != Step::kUnavailable) {
+    if (!migration.parent.entry.has_subtable()) co_return Step::kRestart;
+    migration.child = child;
+  } else if (found != Step::kOk) {
+    co_return found;
+  }
+  // Unless it is that very child, merged and made anew since: then nothing is PEND in this one.
+  const bool is_pair = migration.child.address == child.address && migration.child.migrating();
+  if (!is_pair && !Mutated(Mutation::kHelperTrustsIndexes)) co_return Step::kRestart;
 
   std::array<uint32_t, kCandidates> slots;
   uint32_t count = 0;
@@ -46,6 +80,7 @@ Task<Step> ClientCore::HelpMigrate(Operation& op) {
   for (uint32_t b = 0; b < 4; ++b) {
     const BucketHeader header(headers[b]);
     if (header.depth() != migration.depth) continue;  // moved already
+    if (Mutated(Mutation::kDecisionBeforeHeaders)) continue;
     op.batch.CompareSwap(At(migration.parent, BucketOffset(bucket(b))), header.word(), header.Deeper().word(),
                          &op.buffers->cas[b]);
   }
@@ -59,7 +94,8 @@ Task<Step> ClientCore::HelpMigrate(Operation& op) {
 }
 
 // migrate(i), steps 2 and 3, for many slots at once. The headers of their buckets in the parent have moved.
-Task<Step> ClientCore::MigrateSlots(Migration migration, std::span<const uint32_t> slots, MigrationScratch scratch) {
+Task<Step> ClientCore::MigrateSlots(const Migration& migration, std::span<const uint32_t> slots,
+                                    MigrationScratch scratch) {
   const uint32_t count = static_cast<uint32_t>(slots.size());
   Batch& batch = *scratch.batch;
   std::array<uint64_t, SplitBuffers::kWindow> decision;    // the child's slot word
@@ -74,6 +110,9 @@ Task<Step> ClientCore::MigrateSlots(Migration migration, std::span<const uint32_
     }
     const Outcome slots_read = co_await batch.Run();
     if (slots_read != Outcome::kOk) co_return Step::kUnavailable;
+    if (!migration.early.empty() && todo_count == count) {
+      for (uint32_t i = 0; i < count; ++i) scratch.slots[i] = migration.early[slots[i]];
+    }
     for (uint32_t t = 0; t < todo_count; ++t) {
       const uint32_t i = todo[t];
       const Slot slot(scratch.slots[i]);
@@ -101,6 +140,8 @@ Task<Step> ClientCore::MigrateSlots(Migration migration, std::span<const uint32_
       const bool is_value = slot.state() == SlotState::kVal;
       const Slot settled = is_value ? slot.WithState(SlotState::kFrz) : Slot::Free();
       if (is_value) decision[i] = slot.word();
+      if (Mutated(Mutation::kCopyWithoutFreeze) && is_value) continue;
+      if (Mutated(Mutation::kMigrationIgnoresIns) && !is_value) continue;
       batch.CompareSwap(at, slot.word(), settled.word(), &scratch.cas[i]);
       next[next_count++] = i;
     }
@@ -110,14 +151,25 @@ Task<Step> ClientCore::MigrateSlots(Migration migration, std::span<const uint32_
     todo_count = 0;
     for (uint32_t n = 0; n < next_count; ++n) {
       const uint32_t i = next[n];
-      if (scratch.cas[i] == scratch.slots[i]) continue;
+      if (scratch.cas[i] == scratch.slots[i] || Mutated(Mutation::kMigrationIgnoresLostFreeze)) continue;
       ++stats_.cas_failures;
       todo[todo_count++] = i;
     }
   }
 
   for (uint32_t i = 0; i < count; ++i) {
-    batch.CompareSwap(At(migration.child, SlotOffset(slots[i])), Slot::Pend().word(), decision[i], &scratch.cas[i]);
+    const GlobalAddress at = At(migration.child, SlotOffset(slots[i]));
+    if (Mutated(Mutation::kFrzClearedEarly) && decision[i] != Slot::Free().word()) {
+      batch.CompareSwap(At(migration.parent, SlotOffset(slots[i])), Slot(decision[i]).WithState(SlotState::kFrz).word(),
+                        Slot::Free().word(), &scratch.slots[i]);
+      (void)co_await batch.Run();
+    }
+    if (Mutated(Mutation::kDecisionByWrite)) {
+      scratch.slots[i] = decision[i];
+      batch.Write(&scratch.slots[i], at, sizeof(uint64_t));
+      continue;
+    }
+    batch.CompareSwap(at, Slot::Pend().word(), decision[i], &scratch.cas[i]);
   }
   const Outcome decided = co_await batch.Run();
   if (decided != Outcome::kOk) co_return Step::kUnavailable;
@@ -125,43 +177,61 @@ Task<Step> ClientCore::MigrateSlots(Migration migration, std::span<const uint32_
   co_return Step::kOk;
 }
 
-void ClientCore::BeginSplit() {
+void ClientCore::BeginSplit(const Batch& on_behalf_of) {
   splitting_ = true;
-  if (split_) return;
+  if (split_) {
+    split_->batch().Follow(on_behalf_of);
+    return;
+  }
   std::byte* memory =
-      arena_->bytes().data() + max_in_flight_ * sizeof(OperationBuffers) + sizeof(EpochBuffers::Registered);
+      arena_->bytes().data() + (max_in_flight_ + 1) * sizeof(OperationBuffers) + sizeof(EpochBuffers::Registered);
   split_ = std::make_unique<SplitBuffers>(memory, geometry_, &connections_, arena_->lkey());
+  split_->batch().Follow(on_behalf_of);
 }
 
 // kOk: `table` was split, by this client or while it looked. kRestart: another client is at it.
 Task<Step> ClientCore::Split(Operation& op, TableRef table) {
   if (splitting_) co_return Step::kRestart;
-  BeginSplit();
-  const uint64_t token = SplitToken();
-  Step step = co_await LockTable(table, token);
-  if (step == Step::kOk) {
-    step = co_await SplitLocked(op, table);
-    const Step unlocked = co_await UnlockTable(table, token);
-    if (unlocked != Step::kOk) step = unlocked;
+  // First, because who waits for memory lets go of what he knows. Without memory, a split whose child is published can
+  // still be finished.
+  const uint32_t attempt = op.attempt;
+  GlobalAddress spare;
+  const Step allocated = co_await AllocateTable(op, ChildIndex(table.index, table.entry.depth()), &spare);
+  if (allocated == Step::kUnavailable) co_return allocated;
+  Step step = Step::kRestart;
+  if (op.attempt == attempt && !splitting_) {
+    BeginSplit(op.batch);
+    const uint64_t token = SplitToken();
+    Merge met;
+    step = co_await LockTable(table, token, &stats_.split_takeovers);
+    if (step == Step::kOk) {
+      step = co_await SplitLocked(table, &spare, &met);
+      const Step unlocked = co_await UnlockTable(table, token);
+      if (unlocked != Step::kOk) step = unlocked;
+    }
+    splitting_ = false;
+    if (step == Step::kRestart && met.known()) {
+      op.merge = met;
+      step = co_await HelpMerge(op);
+    }
   }
-  splitting_ = false;
+  if (spare.valid()) MemoryOf(op.batch).FreeTable(spare);  // nobody has seen it
   co_return step;
 }
 
 // The split that made dir[child_index], if it still has to be finished and whoever was at it has stopped. The client
-// must have an operation in flight, for the blocks that this reads.
-Task<Step> ClientCore::FinishAbandonedSplit(uint32_t child_index) {
+// must have an operation in flight, or a pin of its own, for the tables and blocks that this reads.
+Task<Step> ClientCore::FinishAbandonedSplit(const Batch& on_behalf_of, uint32_t child_index) {
   if (splitting_) co_return Step::kRestart;
-  BeginSplit();
-  TableRef parent;
-  Step step =
-      co_await ReadDirectoryEntry(split_->batch(), split_->words().words.data(), ParentIndex(child_index), &parent);
+  BeginSplit(on_behalf_of);
+  Migration migration;
+  Step step = co_await ReadSplit(split_->batch(), std::span(split_->words().words).first<3>(), child_index, &migration);
   if (step == Step::kOk) {
     const uint64_t token = SplitToken();
-    step = co_await LockTable(parent, token);
+    step = co_await LockTable(migration.parent, token, &stats_.split_takeovers);
     if (step == Step::kOk) {
-      step = co_await FinishSplit(parent.index, child_index);
-      const Step unlocked = co_await UnlockTable(parent, token);
+      step = co_await FinishSplit(child_index);
+      const Step unlocked = co_await UnlockTable(migration.parent, token);
       if (unlocked != Step::kOk) step = unlocked;
     }
   }
@@ -175,7 +245,8 @@ Task<Step> ClientCore::UnlockTable(TableRef table, uint64_t token) {
   co_return unlocked == Outcome::kOk ? Step::kOk : Step::kUnavailable;
 }
 
-Task<Step> ClientCore::LockTable(TableRef table, uint64_t token) {
+// `takeovers`: counted there if the lock was somebody else's.
+Task<Step> ClientCore::LockTable(TableRef table, uint64_t token, uint64_t* takeovers) {
   static_assert(offsetof(SubtableHeader, lock) == 0);
   if (!connections_.Reach(table.address.node)) co_return Step::kUnavailable;
   uint64_t& old = split_->words().cas[0];
@@ -194,91 +265,128 @@ Task<Step> ClientCore::LockTable(TableRef table, uint64_t token) {
   split_->batch().CompareSwap(table.address, dead, token, &old);
   const Outcome taken = co_await split_->batch().Run();
   if (taken != Outcome::kOk) co_return Step::kUnavailable;
-  co_return old == dead ? Step::kOk : Step::kRestart;
+  if (old != dead) co_return Step::kRestart;
+  ++*takeovers;
+  co_return Step::kOk;
 }
 
-Task<Step> ClientCore::SplitLocked(Operation& op, TableRef table) {
-  uint64_t* scratch = split_->words().words.data();
+// `spare`: memory for the new table, or none; taken from it if it was used. `met`: the merge that has the table, if one
+// has.
+Task<Step> ClientCore::SplitLocked(TableRef table, GlobalAddress* spare, Merge* met) {
+  uint64_t* words = split_->words().words.data();
   TableRef parent;
-  const Step read = co_await ReadDirectoryEntry(split_->batch(), scratch, table.index, &parent);
+  const Step read = co_await ReadDirectoryEntry(split_->batch(), words, table.index, &parent);
   if (read != Step::kOk) co_return read;
+  if (parent.entry.merging()) {
+    const Step known = co_await ReadMerge(split_->batch(), &split_->words().record, parent.entry, met);
+    co_return known == Step::kOk ? Step::kRestart : known;
+  }
   if (!(parent.address == table.address)) co_return Step::kRestart;
   if (parent.migrating()) {  // its own birth comes first
-    const Step finished = co_await FinishSplit(ParentIndex(parent.index), parent.index);
+    const Step finished = co_await FinishSplit(parent.index);
     co_return finished == Step::kOk ? Step::kRestart : finished;
   }
   const uint32_t depth = parent.entry.depth();
   if (depth > table.entry.depth()) {  // somebody was faster
-    directory_.Insert(parent.index, parent.entry);
+    directory_.Insert(parent);
     co_return Step::kOk;
   }
   if (depth >= kMaxDepth) co_return Step::kFull;
-  const uint32_t child_index = parent.index | 1u << depth;
-  const Step published = co_await PublishChild(op, parent, child_index);
+  if (!parent.entry.splitting()) {  // 2. From now on nothing else happens to this table.
+    if (!spare->valid()) co_return Step::kFull;
+    const DirectoryEntry splitting = parent.entry.Next(depth, DirectoryState::kSplitting);
+    split_->batch().CompareSwap(DirectoryAddress(parent.index), parent.entry.word(), splitting.word(), words);
+    const Outcome began = co_await split_->batch().Run();
+    if (began != Outcome::kOk) co_return Step::kUnavailable;
+    if (*words != parent.entry.word()) co_return Step::kRestart;
+    parent.entry = splitting;
+  }
+  const uint32_t child_index = ChildIndex(parent.index, depth);
+  const Step published = co_await PublishChild(parent, child_index, spare);
   if (published != Step::kOk) co_return published;
-  const Step finished = co_await FinishSplit(parent.index, child_index);
-  if (finished == Step::kOk) ++stats_.splits;
-  co_return finished;
+  co_return co_await FinishSplit(child_index);
 }
 
-// Steps 2 and 3: a new subtable, all PEND, and its directory entry; or another client's, which is adopted.
-Task<Step> ClientCore::PublishChild(Operation& op, TableRef parent, uint32_t child_index) {
-  uint64_t* scratch = split_->words().words.data();
-  TableRef child;
-  const Step read = co_await ReadDirectoryEntry(split_->batch(), scratch, child_index, &child);
-  if (read != Step::kOk) co_return read;
-  if (child.entry.present()) co_return Step::kOk;
+// Step 3: the new subtable, all PEND, and its directory entry; or another client's, which is adopted. kRestart: the
+// split that `parent` shows is finished.
+Task<Step> ClientCore::PublishChild(TableRef parent, uint32_t child_index, GlobalAddress* spare) {
+  // The parent behind the child: if it is still in this split, so was the child when it was read; then an ABSENT one
+  // can only become this split's, and a late CAS of it fails.
+  uint64_t* words = split_->words().words.data();
+  Batch& batch = split_->batch();
+  batch.Read(DirectoryAddress(child_index), &words[0], sizeof(uint64_t));
+  batch.Read(DirectoryAddress(parent.index), &words[1], sizeof(uint64_t));
+  stats_.directory_reads += 2;
+  const Outcome read = co_await batch.Run();
+  if (read != Outcome::kOk) co_return Step::kUnavailable;
+  if (words[1] != parent.entry.word()) co_return Step::kRestart;
+  const DirectoryEntry child(words[0]);
+  if (child.merging()) co_return co_await PassMerge(child_index, child);
+  if (child.present()) co_return Step::kOk;
+  if (!spare->valid()) co_return Step::kFull;
 
-  GlobalAddress address;
-  const uint64_t bytes = RoundBlockBytes(geometry_.bytes());
-  const Step allocated = co_await Allocate(op, bytes, kBucketBytes, &address);
-  if (allocated != Step::kOk) co_return allocated;
+  if (!connections_.Reach(spare->node)) co_return Step::kUnavailable;
   const uint32_t depth = parent.entry.depth() + 1;
-  FormatSubtable(split_->image(), geometry_, BucketHeader(depth, child_index, 0), Slot::Pend());
-  if (!connections_.Reach(address.node)) {
-    memory_->Free({address, bytes});
-    co_return Step::kUnavailable;
-  }
-  split_->batch().Write(split_->image().data(), address, static_cast<uint32_t>(geometry_.bytes()));
-  const Outcome written = co_await split_->batch().Run();
+  FormatSubtable(split_->image(), geometry_, BucketHeader(depth, child_index, 0),
+                 Mutated(Mutation::kChildStartsFree) ? Slot::Free() : Slot::Pend());
+  const GlobalAddress table = std::exchange(*spare, {});  // a verb that failed may yet be carried out: not used again
+  batch.Write(split_->image().data(), table, static_cast<uint32_t>(geometry_.bytes()));
+  const Outcome written = co_await batch.Run();
   if (written != Outcome::kOk) co_return Step::kUnavailable;
 
-  const DirectoryEntry entry =
-      DirectoryEntry::Make(address, depth, DirectoryState::kMigrating, child.entry.generation() + 1);
-  split_->batch().CompareSwap(DirectoryAddress(child_index), child.entry.word(), entry.word(), scratch);
-  const Outcome published = co_await split_->batch().Run();
+  const DirectoryEntry entry = child.Next(table, depth, DirectoryState::kMigrating);
+  batch.CompareSwap(DirectoryAddress(child_index), child.word(), entry.word(), words);
+  const Outcome published = co_await batch.Run();
   if (published != Outcome::kOk) co_return Step::kUnavailable;
-  if (*scratch != child.entry.word()) memory_->Free({address, bytes});  // nobody has seen it
+  if (*words != child.word()) *spare = table;  // nobody has seen it
   co_return Step::kOk;
 }
 
-// Steps 4 to 7, from any state of the split that made dir[child_index]; idempotent.
-Task<Step> ClientCore::FinishSplit(uint32_t parent_index, uint32_t child_index) {
-  uint64_t* scratch = split_->words().words.data();
+// 4. All headers of the parent. The parent's image stays in split_.
+Task<Step> ClientCore::MoveHeaders(const Migration& migration) {
+  Batch& batch = split_->batch();
+  batch.Read(migration.parent.address, split_->image().data(), static_cast<uint32_t>(geometry_.bytes()));
+  const Outcome headers_read = co_await batch.Run();
+  if (headers_read != Outcome::kOk) co_return Step::kUnavailable;
+  for (uint32_t b = 0; b < geometry_.buckets();) {
+    for (; b < geometry_.buckets() && !batch.full(); ++b) {
+      const BucketHeader header = split_->ImageHeader(b);
+      if (header.depth() != migration.depth) continue;
+      batch.CompareSwap(At(migration.parent, BucketOffset(b)), header.word(), header.Deeper().word(),
+                        &split_->words().cas[batch.size()]);
+    }
+    const Outcome moved = co_await batch.Run();
+    if (moved != Outcome::kOk) co_return Step::kUnavailable;
+  }
+  co_return Step::kOk;
+}
+
+// Steps 4 to 7, from any state of the split that made dir[child_index]; idempotent. kOk: it is finished.
+Task<Step> ClientCore::FinishSplit(uint32_t child_index) {
+  const std::span<uint64_t, 3> words = std::span(split_->words().words).first<3>();
   Batch& batch = split_->batch();
   Migration migration;
-  migration.depth = BirthDepth(child_index) - 1;
-  const Step parent_read = co_await ReadDirectoryEntry(batch, &scratch[0], parent_index, &migration.parent);
-  if (parent_read != Step::kOk) co_return parent_read;
-  const Step child_read = co_await ReadDirectoryEntry(batch, &scratch[1], child_index, &migration.child);
-  if (child_read != Step::kOk) co_return child_read;
-  if (!migration.parent.entry.present() || !migration.child.entry.present()) co_return Step::kRestart;
+  const Step found = co_await ReadSplit(batch, words, child_index, &migration);
+  if (found == Step::kUnavailable) co_return found;
+  const DirectoryEntry parent = migration.parent.entry;
+  if (!parent.splitting() || parent.depth() != migration.depth) co_return Step::kOk;
+  if (migration.child.entry.merging()) {
+    // In dir[child] before dir[parent] was read, and not in that: so it is no merge that began since.
+    if (words[0] != words[2]) co_return Step::kRestart;
+    const Step passed = co_await PassMerge(child_index, migration.child.entry);
+    if (passed != Step::kOk) co_return passed;
+  } else if (found != Step::kOk) {
+    co_return found;
+  }
   const uint32_t table_bytes = static_cast<uint32_t>(geometry_.bytes());
 
   if (migration.child.migrating()) {
-    // 4. All headers of the parent.
-    batch.Read(migration.parent.address, split_->image().data(), table_bytes);
-    const Outcome headers_read = co_await batch.Run();
-    if (headers_read != Outcome::kOk) co_return Step::kUnavailable;
-    for (uint32_t b = 0; b < geometry_.buckets();) {
-      for (; b < geometry_.buckets() && !batch.full(); ++b) {
-        const BucketHeader header = split_->ImageHeader(b);
-        if (header.depth() != migration.depth) continue;
-        batch.CompareSwap(At(migration.parent, BucketOffset(b)), header.word(), header.Deeper().word(),
-                          &split_->words().cas[batch.size()]);
-      }
-      const Outcome moved = co_await batch.Run();
-      if (moved != Outcome::kOk) co_return Step::kUnavailable;
+    if (!Mutated(Mutation::kDecisionBeforeHeaders)) {
+      const Step moved = co_await MoveHeaders(migration);
+      if (moved != Step::kOk) co_return moved;
+    }
+    if (Mutated(Mutation::kSlotBeforeHeader)) {
+      for (uint32_t s = 0; s < geometry_.slots(); ++s) migration.early.push_back(split_->ImageSlot(s).word());
     }
     // 5. Every slot that nobody has decided.
     batch.Read(migration.child.address, split_->image().data(), table_bytes);
@@ -295,6 +403,10 @@ Task<Step> ClientCore::FinishSplit(uint32_t parent_index, uint32_t child_index) 
                                 {&batch, split_->words().slots, split_->words().cas, split_->words().blocks});
       if (migrated != Step::kOk) co_return migrated;
     }
+    if (Mutated(Mutation::kDecisionBeforeHeaders)) {
+      const Step moved = co_await MoveHeaders(migration);
+      if (moved != Step::kOk) co_return moved;
+    }
     // 6. Now that all of the child is decided, what is frozen in the parent is history.
     batch.Read(migration.parent.address, split_->image().data(), table_bytes);
     const Outcome parent_image = co_await batch.Run();
@@ -302,9 +414,9 @@ Task<Step> ClientCore::FinishSplit(uint32_t parent_index, uint32_t child_index) 
     // Slots of the parent's *next* split are frozen too, and they count. It cannot begin before this split is finished:
     // if the directory, read behind the image, says that it is not, all that the image shows is this split's.
     TableRef child_now;
-    const Step child_reread = co_await ReadDirectoryEntry(batch, &scratch[1], child_index, &child_now);
+    const Step child_reread = co_await ReadDirectoryEntry(batch, &words[0], child_index, &child_now);
     if (child_reread != Step::kOk) co_return child_reread;
-    const bool finished_by_others = child_now.entry != migration.child.entry;
+    const bool finished_by_others = child_now.entry != migration.child.entry && !Mutated(Mutation::kFrzClearedLate);
     for (uint32_t s = 0; s < geometry_.slots() && !finished_by_others;) {
       for (; s < geometry_.slots() && !batch.full(); ++s) {
         const Slot slot = split_->ImageSlot(s);
@@ -317,21 +429,23 @@ Task<Step> ClientCore::FinishSplit(uint32_t parent_index, uint32_t child_index) 
     }
   }
 
-  // 7. The child first: while the parent's entry is shallow, the split is still to be finished.
-  const DirectoryEntry child_done = migration.child.entry.With(migration.child.entry.depth(), DirectoryState::kNormal);
-  const DirectoryEntry parent_done = migration.parent.entry.With(migration.depth + 1, migration.parent.entry.state());
+  // 7. The child first: while the parent is splitting, the split is still to be finished.
+  const DirectoryEntry child_done = migration.child.entry.Next(migration.depth + 1, DirectoryState::kNormal);
+  const DirectoryEntry parent_done = migration.parent.entry.Next(migration.depth + 1, DirectoryState::kNormal);
   if (migration.child.migrating()) {
-    batch.CompareSwap(DirectoryAddress(child_index), migration.child.entry.word(), child_done.word(), &scratch[0]);
+    batch.CompareSwap(DirectoryAddress(child_index), migration.child.entry.word(), child_done.word(), &words[0]);
   }
   const Outcome child_named = co_await batch.Run();
   if (child_named != Outcome::kOk) co_return Step::kUnavailable;
-  if (migration.parent.entry.depth() == migration.depth) {
-    batch.CompareSwap(DirectoryAddress(parent_index), migration.parent.entry.word(), parent_done.word(), &scratch[0]);
-  }
+  batch.CompareSwap(DirectoryAddress(migration.parent.index), migration.parent.entry.word(), parent_done.word(),
+                    &words[0]);
   const Outcome parent_named = co_await batch.Run();
   if (parent_named != Outcome::kOk) co_return Step::kUnavailable;
-  if (migration.child.migrating()) directory_.Insert(child_index, child_done);
-  if (migration.parent.entry.depth() == migration.depth) directory_.Insert(parent_index, parent_done);
+  if (words[0] == migration.parent.entry.word()) ++stats_.splits;
+  if (migration.child.migrating()) migration.child.entry = child_done;
+  migration.parent.entry = parent_done;
+  directory_.Insert(migration.child);
+  directory_.Insert(migration.parent);
   co_return Step::kOk;
 }
 

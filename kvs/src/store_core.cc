@@ -96,13 +96,16 @@ Status StoreCore::RefreshMembers(Deadline deadline) {
   Superblock super;
   std::memcpy(&super, (*buffer)->bytes().data(), sizeof(super));
   if (super.magic != kPoolMagic || super.is_home == 0 || super.max_depth != kMaxDepth ||
-      super.groups_per_subtable < 2) {
+      super.groups_per_subtable < 2 || super.chunk_bytes < kMinChunkBytes || super.lease_ns <= 0 ||
+      super.lease_ns > kMaxLeaseNs) {
     return {StatusCode::kCorrupt,
             "node " + std::to_string(home_) + " does not hold a store's directory of this layout"};
   }
   {
     const std::lock_guard lock(mutex_);
     geometry_.groups = super.groups_per_subtable;
+    chunk_bytes_ = super.chunk_bytes;
+    lease_ns_ = super.lease_ns;
   }
 
   KRCORE_RETURN_IF_ERROR(
@@ -124,6 +127,16 @@ SubtableGeometry StoreCore::geometry() {
   return geometry_;
 }
 
+uint64_t StoreCore::chunk_bytes() {
+  const std::lock_guard lock(mutex_);
+  return chunk_bytes_;
+}
+
+int64_t StoreCore::lease_ns() {
+  const std::lock_guard lock(mutex_);
+  return lease_ns_;
+}
+
 std::vector<krcore::NodeId> StoreCore::members() {
   const std::lock_guard lock(mutex_);
   return members_;
@@ -131,7 +144,7 @@ std::vector<krcore::NodeId> StoreCore::members() {
 
 std::unique_ptr<MemoryState> StoreCore::TakeMemory() {
   const std::lock_guard lock(mutex_);
-  if (spare_memory_.empty()) return std::make_unique<MemoryState>();
+  if (spare_memory_.empty()) return std::make_unique<MemoryState>(chunk_bytes_);
   auto memory = std::move(spare_memory_.back());
   spare_memory_.pop_back();
   return memory;

@@ -34,6 +34,8 @@ class StoreCore final : public Store {
   krcore::Clock& clock() { return node_->clock(); }
   krcore::NodeId home() const { return home_; }
   SubtableGeometry geometry();
+  uint64_t chunk_bytes();
+  int64_t lease_ns();
   int64_t operation_timeout_ns() const { return operation_timeout_ns_; }
   // Memory nodes that have joined, as last read.
   std::vector<krcore::NodeId> members();
@@ -56,6 +58,8 @@ class StoreCore final : public Store {
 
   std::mutex mutex_;
   SubtableGeometry geometry_;                               // guarded by mutex_
+  uint64_t chunk_bytes_ = kDefaultChunkBytes;               // guarded by mutex_
+  int64_t lease_ns_ = kDefaultLeaseNs;                      // guarded by mutex_
   std::vector<krcore::NodeId> members_;                     // guarded by mutex_
   std::vector<std::unique_ptr<MemoryState>> spare_memory_;  // guarded by mutex_
 };

@@ -1,4 +1,5 @@
 // ReadTableStats: one pass over the directory and every subtable.
+#include <algorithm>
 #include <cstring>
 
 #include "kvs/src/client_core.h"
@@ -24,13 +25,23 @@ Task<Result<TableStats>> ClientCore::CollectTableStats() {
   const Outcome directory_read = co_await op.batch.Run();
   if (directory_read != Outcome::kOk) co_return UnavailableStatus("reading the directory");
 
-  std::vector<DirectoryEntry> tables;
+  std::vector<std::pair<uint32_t, DirectoryEntry>> present;
   for (uint32_t i = 0; i < uint32_t{1} << kMaxDepth; ++i) {
     uint64_t word;
     std::memcpy(&word, buffer.memory.get() + i * sizeof(word), sizeof(word));
-    if (DirectoryEntry(word).present()) tables.emplace_back(word);
+    if (DirectoryEntry(word).present()) present.emplace_back(i, word);
   }
-  for (const DirectoryEntry entry : tables) {
+  for (const auto& [index, named] : present) {
+    DirectoryEntry entry = named;
+    if (named.merging()) {  // the two old tables count until they are replaced
+      const Step read = co_await ReadMerge(op.batch, &op.buffers->merge, named, &op.merge);
+      if (read != Step::kOk) co_return UnavailableStatus("reading a merge");
+      const MergeRecord& terms = op.merge.terms;
+      const std::pair<uint32_t, DirectoryEntry> parent{terms.parent_index, op.merge.parent_word()};
+      const bool joined = terms.state() == MergeStatus::kJoin && std::ranges::find(present, parent) == present.end();
+      if (terms.child_index == index && joined) continue;
+      entry = terms.child_index == index ? terms.child() : terms.parent();
+    }
     stats.global_depth = std::max(stats.global_depth, entry.depth());
     const GlobalAddress table = entry.subtable();
     if (!connections_.Reach(table.node)) co_return UnavailableStatus("reading a subtable");
@@ -47,15 +58,22 @@ Task<Result<TableStats>> ClientCore::CollectTableStats() {
   }
   stats.load_factor = stats.slots == 0 ? 0 : static_cast<double>(stats.used_slots) / static_cast<double>(stats.slots);
 
+  constexpr uint64_t kWindow = kMatchBytes / sizeof(ChunkWord);
+  const auto* const words = reinterpret_cast<const ChunkWord*>(op.buffers->match.data());
   for (const krcore::NodeId node : store_.members()) {
-    if (!connections_.Reach(node)) co_return UnavailableStatus("reading a superblock");
-    op.batch.Read({node, 0}, op.buffers->match.data(), sizeof(Superblock));
-    const Outcome super_read = co_await op.batch.Run();
-    if (super_read != Outcome::kOk) co_return UnavailableStatus("reading a superblock");
-    Superblock super;
-    std::memcpy(&super, op.buffers->match.data(), sizeof(super));
-    stats.memory_nodes.push_back(
-        {node, super.pool_bytes, kFirstChunkOffset + std::min(super.next_chunk, super.chunks) * kChunkBytes});
+    if (!connections_.Reach(node)) co_return UnavailableStatus("reading a chunk table");
+    const uint64_t capacity = connections_.PoolBytes(node);
+    const uint64_t chunks = capacity / chunk_bytes_;
+    uint64_t free = 0;
+    for (uint64_t begin = 0; begin < chunks; begin += kWindow) {
+      const uint64_t window = std::min(kWindow, chunks - begin);
+      op.batch.Read({node, ChunkWordOffset(begin)}, op.buffers->match.data(),
+                    static_cast<uint32_t>(window * sizeof(ChunkWord)));
+      const Outcome chunks_read = co_await op.batch.Run();
+      if (chunks_read != Outcome::kOk) co_return UnavailableStatus("reading a chunk table");
+      for (uint64_t i = 0; i < window; ++i) free += words[i].kind() == ChunkKind::kFree ? 1 : 0;
+    }
+    stats.memory_nodes.push_back({node, capacity, capacity - free * chunk_bytes_});
   }
   co_return stats;
 }

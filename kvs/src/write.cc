@@ -1,8 +1,11 @@
 // Put, Insert, Update and Delete: one loop. The step numbers are those of docs/kvs.md.
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include "kvs/src/client_core.h"
+#include "kvs/src/mutation.h"
+#include "kvs/src/placement.h"
 #include "kvs/src/store_core.h"
 
 namespace kvs {
@@ -14,29 +17,13 @@ constexpr uint32_t kInserterStates = kWriterStates | Mask(SlotState::kIns);
 // Restarts that a writer without a free slot waits before it kills somebody else's tentative slot: its owner, if it
 // is alive, needs one round trip more.
 constexpr uint32_t kStarvedAttempts = 8;
+// Lost CASes that are answered by looking at the slot's new block, rather than by backing off and scanning again.
+constexpr uint32_t kLooksAgain = 1;
 
-// Beginning again after progress is no reason to back off longer.
+// Beginning again after progress is no reason to back off, nor a sign of starvation.
 void Progressed(Operation& op) {
   if (op.attempt > 0) --op.attempt;
-}
-
-// A FREE candidate of the less loaded combined bucket, main bucket before overflow (RACE, section 3.2: the order is
-// worth 10 points of load factor). -1: none.
-int ChooseFreeSlot(const Operation& op) {
-  std::array<uint32_t, 2> used{};
-  std::array<int, 2> free_main{-1, -1}, free_overflow{-1, -1};
-  for (uint32_t c = 0; c < kCandidates; ++c) {
-    const uint32_t p = c / kCombinedSlots;
-    if (op.Candidate(c).state() != SlotState::kFree) {
-      ++used[p];
-    } else if (op.IsMainBucket(c)) {
-      if (free_main[p] < 0) free_main[p] = static_cast<int>(c);
-    } else if (free_overflow[p] < 0) {
-      free_overflow[p] = static_cast<int>(c);
-    }
-  }
-  const uint32_t p = used[0] <= used[1] ? 0 : 1;
-  return free_main[p] >= 0 ? free_main[p] : free_overflow[p];
+  op.again = Again::kAtOnce;
 }
 
 }  // namespace
@@ -46,6 +33,7 @@ struct ClientCore::NewBlock {
   GlobalAddress address;
   uint64_t bytes = 0;          // as allocated
   uint64_t content_bytes = 0;  // as written
+  uint64_t birth = 0;          // epoch
   const std::byte* local = nullptr;
   uint32_t lkey = 0;
   bool written = false;    // the WRITE has completed
@@ -71,8 +59,11 @@ Task<Status> ClientCore::DeleteAsync(std::string_view key) { return Write(WriteK
 
 Task<Step> ClientCore::PrepareBlock(Operation& op, std::string_view key, std::string_view value, NewBlock* block) {
   block->content_bytes = BlockBytes(key.size(), value.size());
-  block->bytes = RoundBlockBytes(block->content_bytes);
-  const Step allocated = co_await Allocate(op, block->bytes, kUnitBytes, &block->address);
+  block->bytes = RoundBlockBytes(block->content_bytes, chunk_bytes_);
+  // On the node of the key's subtable, if that is known: one queue then orders its READ behind the bucket's.
+  TableRef table;
+  const krcore::NodeId node = directory_.Lookup(op.hash, &table) ? table.address.node : krcore::kNoNode;
+  const Step allocated = co_await Allocate(op, block->bytes, node, &block->address);
   if (allocated != Step::kOk) co_return allocated;
   std::span<std::byte> local;
   if (block->content_bytes <= kMaxSmallBlockBytes) {
@@ -83,20 +74,54 @@ Task<Step> ClientCore::PrepareBlock(Operation& op, std::string_view key, std::st
     local = {op.large_write.memory.get(), block->content_bytes};
     block->lkey = op.large_write.region->lkey();
   }
-  BuildBlock(local, op.hash.h1, epoch_, key, value);
+  block->birth = epoch_;
+  BuildBlock(local, op.hash.h1, block->birth, key, value);
   block->local = local.data();
   co_return Step::kOk;
 }
 
+// A publishing verb was posted and its outcome is not known.
+Status ClientCore::UnknownStatus() const {
+  if (Mutated(Mutation::kUnknownIsFailure)) return UnavailableStatus("publishing");
+  if (Mutated(Mutation::kUnknownIsSuccess)) return Status::Ok();
+  return {StatusCode::kUnknown, UnavailableStatus("publishing").ToString()};
+}
+
+// A CAS that publishes ended with an error, from `before` to `after` in the slot at `at`. Nothing of it can be carried
+// out any more (krcore/rnic/rnic.h), so that a look tells what has become of it. kOk: it was carried out. kRestart: it
+// was not. kUnavailable: that cannot be told.
+Task<Step> ClientCore::LookAtOutcome(Operation& op, GlobalAddress at, Slot before, Slot after) {
+  constexpr int kLooks = 4;
+  for (int look = 0; look < kLooks && !op.batch.Stale() && !OutOfTime(op); ++look) {
+    if (connections_.Reach(at.node)) {
+      op.batch.Read(at, &op.buffers->cas[0], sizeof(uint64_t));
+      const Outcome read = co_await op.batch.Run();
+      if (read == Outcome::kOk) {
+        const Slot found(op.buffers->cas[0]);
+        ++stats_.outcomes_looked_up;
+        if (found == before) co_return Step::kRestart;
+        // A word with a block of one's own is nobody else's; a FREE one may be.
+        const bool own = after.has_block() && (found == after || found == after.WithState(SlotState::kFrz));
+        co_return own ? Step::kOk : Step::kUnavailable;
+      }
+    }
+    co_await Pause(Connections::kReconnectIntervalNs);
+  }
+  co_return Step::kUnavailable;
+}
+
 // The block of a slot that this client emptied or replaced.
 void ClientCore::RetireOld(Operation& op, const TableRef& table, Slot old) {
-  const uint64_t bytes = old.length_units() == kLargeBlock ? RoundBlockBytes(op.scan.block.bytes())
+  const uint64_t bytes = old.length_units() == kLargeBlock ? RoundBlockBytes(op.scan.block.bytes(), chunk_bytes_)
                                                            : uint64_t{old.length_units()} * kUnitBytes;
   ++stats_.blocks_retired;
-  if (table.migrating()) {
-    memory_->RetireHeld(table.index, {old.block(), bytes});
+  const Extent extent{old.block(), bytes, false, op.scan.block.header().birth_epoch};
+  if (Mutated(Mutation::kNoGrace)) {
+    MemoryOf(op.batch).Free(extent);
+  } else if (table.migrating() && !Mutated(Mutation::kNoHold)) {
+    MemoryOf(op.batch).RetireHeld(table.index, extent);
   } else {
-    memory_->Retire({old.block(), bytes});
+    MemoryOf(op.batch).Retire(extent);
   }
 }
 
@@ -108,30 +133,53 @@ Task<Status> ClientCore::Write(WriteKind kind, std::string_view key, std::string
     co_return Status(StatusCode::kInvalidArgument,
                      "a value has at most 16777216 bytes, not " + std::to_string(value.size()));
   }
-  Operation& op = co_await LeaseOperation(key);
+  const KeyHash hash = HashKey(key);
+  Turn turn(combiner_, hash, key, kind, value);
+  if (!turn.leads()) co_await turn.Wait(DeadlineFromNow());
+  if (!turn.leads()) co_return turn.TakeResult();
+  Operation& op = co_await LeaseOperation(key, hash);
   const Lease lease(*this, op);
+  op.deadline_ns = turn.deadline_ns();
+  turn.Gather();
+  kind = turn.kind();
+  value = turn.in();
+  address_cache_.Count(clock_);
+  // A writer looks at the key's block before its CAS: where the guess is right, that takes no round trip of its own.
+  Slot guess = address_cache_.Lookup(hash.h1);
   NewBlock block;
-  if (kind != WriteKind::kDelete) {
-    const Step prepared = co_await PrepareBlock(op, key, value, &block);
-    if (prepared == Step::kUnavailable) co_return UnavailableStatus("allocating memory");
-    if (prepared != Step::kOk) {
-      co_return Status(StatusCode::kOutOfMemory, "the memory nodes have no room for a block of " +
-                                                     std::to_string(block.bytes) +
-                                                     " bytes (start another memory node, or larger ones)");
-    }
-  }
-
-  op.attempt = 0;  // waiting for memory is no sign of contention
   Status result;
+  bool existed = true;
   for (;; co_await BackOff(op)) {
     if (op.attempt > 0 && OutOfTime(op)) {
       result = TimeoutCode(op);
       break;
     }
+    if (op.batch.Stale()) [[unlikely]] {
+      BeginAgain(op);
+      block = {};  // not this registration's to use
+    } else if (block.address.valid() && memory_->IsEvacuating(block.address)) [[unlikely]] {
+      block = {};  // its chunk is being emptied, and who waited does not hold that up any more
+    }
+    if (kind != WriteKind::kDelete && !block.address.valid()) {
+      const Step prepared = co_await PrepareBlock(op, key, value, &block);
+      if (Failed(op, prepared)) {
+        result = UnavailableStatus("allocating memory");
+        break;
+      }
+      if (prepared == Step::kFull) {
+        result = Status(StatusCode::kOutOfMemory, "the memory nodes have no room for a block of " +
+                                                      std::to_string(block.bytes) +
+                                                      " bytes (start another memory node, or larger ones)");
+        break;
+      }
+      if (prepared != Step::kOk) continue;
+      op.attempt = op.waits = 0;  // waiting for memory is no sign of contention
+    }
     TableRef table;
+    op.merge = {};
     if (!directory_.Lookup(op.hash, &table)) {
       const Step resolved = co_await Resolve(op, &table);
-      if (resolved == Step::kUnavailable) {
+      if (Failed(op, resolved)) {
         result = UnavailableStatus("finding the subtable");
         break;
       }
@@ -144,11 +192,13 @@ Task<Status> ClientCore::Write(WriteKind kind, std::string_view key, std::string
         result = UnavailableStatus("writing a block");
         break;
       }
-      op.batch.Write(block.local, block.address, static_cast<uint32_t>(block.content_bytes), block.lkey);
+      if (!Mutated(Mutation::kBlockNotAwaited) || block.content_bytes > kMaxSmallBlockBytes) {
+        op.batch.Write(block.local, block.address, static_cast<uint32_t>(block.content_bytes), block.lkey);
+      }
       block.in_doubt = true;
     }
-    const Step scanned = co_await ScanTable(op, table, kWriterStates);
-    if (scanned == Step::kUnavailable) {
+    const Step scanned = co_await ScanTable(op, table, kWriterStates, std::exchange(guess, Slot::Free()));
+    if (Failed(op, scanned)) {
       result = UnavailableStatus("scanning a subtable");
       break;
     }
@@ -158,51 +208,85 @@ Task<Status> ClientCore::Write(WriteKind kind, std::string_view key, std::string
       result = StatusCode::kOutOfMemory;
       break;
     }
-    if (scanned != Step::kOk) continue;
+    if (scanned != Step::kOk) {
+      if (op.torn) directory_.Forget(table);  // one out of use may name blocks that are used again
+      continue;
+    }
 
     // (2) The key is there.
+    if (op.scan.frz >= 0 && Mutated(Mutation::kUpdateOfFrz)) op.scan.val = op.scan.frz;
     if (op.scan.val >= 0) {
       if (kind == WriteKind::kInsert) {
         result = StatusCode::kExists;
         break;
       }
-      const Slot old = op.Candidate(static_cast<uint32_t>(op.scan.val));
-      const Slot now = kind == WriteKind::kDelete ? Slot::Free()
-                                                  : block.InState(SlotState::kVal, op.hash.fingerprint(),
-                                                                  static_cast<uint8_t>(old.version() + 1));
-      op.batch.CompareSwap(op.SlotAddress(static_cast<uint32_t>(op.scan.val)), old.word(), now.word(),
-                           &op.buffers->cas[0]);
-      const Outcome swapped = co_await op.batch.Run();
-      if (swapped != Outcome::kOk) {
-        block.in_doubt = true;
-        result = Status(StatusCode::kUnknown, UnavailableStatus("publishing").ToString());
-        break;
+      Step swapped = Step::kRestart;
+      for (uint32_t looks = 0; swapped == Step::kRestart; ++looks) {
+        const Slot old = op.Candidate(static_cast<uint32_t>(op.scan.val));
+        const Slot now = kind == WriteKind::kDelete ? Slot::Free()
+                                                    : block.InState(SlotState::kVal, op.hash.fingerprint(),
+                                                                    static_cast<uint8_t>(old.version() + 1));
+        if (Mutated(Mutation::kBlockNotAwaited) && block.local != nullptr &&
+            block.content_bytes <= kMaxSmallBlockBytes) {
+          op.batch.Write(block.local, block.address, static_cast<uint32_t>(block.content_bytes), block.lkey);
+        }
+        ++stats_.write_attempts;
+        op.batch.CompareSwap(op.SlotAddress(static_cast<uint32_t>(op.scan.val)), old.word(), now.word(),
+                             &op.buffers->cas[0]);
+        const Outcome outcome = co_await op.batch.Run();
+        if (outcome == Outcome::kFenced) break;  // it was never posted
+        if (outcome != Outcome::kOk) {
+          const Step looked = co_await LookAtOutcome(op, op.SlotAddress(static_cast<uint32_t>(op.scan.val)), old, now);
+          if (looked == Step::kRestart) continue;  // it was not carried out, and will not be
+          swapped = looked;
+          if (looked == Step::kOk) {
+            RetireOld(op, table, old);
+            block.published = true;
+          } else {
+            block.in_doubt = true;
+            result = UnknownStatus();
+          }
+        } else if (op.buffers->cas[0] == old.word()) {
+          RetireOld(op, table, old);
+          if (kind == WriteKind::kDelete) ConsiderMerge(op, table);
+          address_cache_.Refresh(hash.h1, now);
+          block.published = true;
+          swapped = Step::kOk;
+        } else {
+          ++stats_.cas_failures;
+          if (Mutated(Mutation::kLostCasOk) && kind != WriteKind::kDelete) {
+            swapped = Step::kOk;
+            break;
+          }
+          if (looks == kLooksAgain) break;
+          const Step looked = co_await LookAgain(op, Slot(op.buffers->cas[0]));
+          if (Failed(op, looked)) {
+            result = UnavailableStatus("reading a block");
+            swapped = Step::kUnavailable;
+          } else if (looked != Step::kOk) {
+            break;
+          }
+        }
       }
-      if (op.buffers->cas[0] == old.word()) {
-        RetireOld(op, table, old);
-        block.published = true;
-        break;
-      }
-      ++stats_.cas_failures;
+      if (swapped != Step::kRestart) break;
+      op.again = Again::kLost;
       continue;
     }
 
-    // (3) It may have moved to a child.
+    // (3) It may have moved to a child, or with all others to another table.
     if (!op.scan.headers_fit || op.scan.frz >= 0) {
-      ++stats_.stale_directory_hits;
-      TableRef fresh;
-      const Step resolved = co_await Resolve(op, &fresh);
-      if (resolved == Step::kUnavailable) {
+      const Step left = co_await LeaveTable(op);
+      if (Failed(op, left)) {
         result = UnavailableStatus("finding the subtable");
         break;
       }
-      if (resolved == Step::kOk && fresh.index != table.index) Progressed(op);
+      if (left == Step::kOk) Progressed(op);
       continue;
     }
     // (4) Nothing is absent, and nothing may be inserted, before all candidates are decided.
-    if (op.scan.any_pending) {
+    if (op.scan.any_pending && !Mutated(Mutation::kWriteAtChildUnhelped)) {
       const Step helped = co_await HelpMigrate(op);
-      if (helped == Step::kUnavailable) {
+      if (Failed(op, helped)) {
         result = UnavailableStatus("helping a split");
         break;
       }
@@ -211,20 +295,28 @@ Task<Status> ClientCore::Write(WriteKind kind, std::string_view key, std::string
     }
     // (5)
     if (kind == WriteKind::kUpdate || kind == WriteKind::kDelete) {
+      if (Mutated(Mutation::kWriteMissUnchecked)) {
+        result = StatusCode::kNotFound;
+        break;
+      }
       const Step checked = co_await CheckHeaders(op);
-      if (checked == Step::kUnavailable) {
+      if (Failed(op, checked)) {
         result = UnavailableStatus("scanning a subtable");
         break;
       }
-      if (checked != Step::kOk) continue;
+      if (checked != Step::kOk) {
+        op.again = Again::kAtOnce;
+        continue;
+      }
       result = StatusCode::kNotFound;
       break;
     }
     // (6)
-    const int candidate = ChooseFreeSlot(op);
+    const int candidate =
+        ChooseFreeSlot(op.scan.places, [&op](uint32_t c) { return op.Candidate(c).state() == SlotState::kFree; });
     if (candidate < 0) {
       const Step room = co_await MakeRoom(op);
-      if (room == Step::kUnavailable) {
+      if (Failed(op, room)) {
         result = UnavailableStatus("splitting a subtable");
         break;
       }
@@ -241,30 +333,70 @@ Task<Status> ClientCore::Write(WriteKind kind, std::string_view key, std::string
     const Step inserted = co_await InsertTentatively(op, static_cast<uint32_t>(candidate), own, &exists, &unknown);
     op.own_ins = 0;
     if (inserted == Step::kOk) {
+      address_cache_.Refresh(hash.h1, own.WithState(SlotState::kVal));
       block.published = true;
+      existed = false;
       break;
     }
-    if (inserted == Step::kUnavailable) {
+    if (unknown || Failed(op, inserted)) {
       block.in_doubt = true;
-      result = unknown ? Status(StatusCode::kUnknown, UnavailableStatus("publishing").ToString())
-                       : UnavailableStatus("inserting");
+      result = unknown ? UnknownStatus() : UnavailableStatus("inserting");
       break;
     }
     if (exists && kind == WriteKind::kInsert) {
       result = StatusCode::kExists;
       break;
     }
+    op.again = exists ? Again::kAtOnce : Again::kLost;
   }
+  if (result.ok()) ++stats_.writes_done;
 
-  if (block.address.valid() && !block.published && !block.in_doubt) {
-    const Extent extent{block.address, block.bytes};
-    if (!block.shown) {
-      memory_->Free(extent);
+  if (block.address.valid() && !block.published && !op.batch.Stale() &&
+      (!block.in_doubt || Mutated(Mutation::kInDoubtReused))) {
+    const Extent extent{block.address, block.bytes, false, block.birth};
+    if (!block.shown || Mutated(Mutation::kShownReused)) {
+      MemoryOf(op.batch).Free(extent);
     } else {
-      memory_->Retire(extent);  // never frozen, so there is no split to wait for
+      MemoryOf(op.batch).Retire(extent);  // never frozen, so there is no split to wait for
     }
   }
-  co_return result;
+  co_return turn.Share(std::move(result), existed);
+}
+
+// (2) A lost CAS returned the word that is in the slot now. If that is a value whose block holds this very key, which
+// has to be read, the next CAS may expect it: no scan is needed. The slot is read again behind the block: if it goes on
+// changing, that CAS would be lost as well. kOk: the slot's candidate is the word to expect. kRestart: scan again.
+Task<Step> ClientCore::LookAgain(Operation& op, Slot there) {
+  if (there.state() != SlotState::kVal || there.fingerprint() != op.hash.fingerprint() ||
+      there.length_units() == kLargeBlock) {
+    co_return Step::kRestart;
+  }
+  if (!connections_.Reach(there.block().node)) co_return Step::kUnavailable;
+  const auto c = static_cast<uint32_t>(op.scan.val);
+  op.batch.Read(there.block(), op.buffers->match.data(), FirstReadBytes(there));
+  op.batch.Read(op.SlotAddress(c), &op.buffers->slots[0], sizeof(uint64_t));
+  const Outcome read = co_await op.batch.Run();
+  if (read != Outcome::kOk) co_return Step::kUnavailable;
+  if (op.buffers->slots[0] != there.word()) co_return Step::kRestart;
+  const BlockView block(op.buffers->match.data());
+  const bool same_key = block.Intact(FirstReadBytes(there)) && block.key() == op.key;
+  if (!same_key && !Mutated(Mutation::kLostCasKeyUnchecked)) co_return Step::kRestart;
+  op.SetCandidate(c, there);
+  op.scan.block = block;
+  co_return Step::kOk;
+}
+
+// (3) The table of the last scan may not be the key's any more. kOk: another one is; what is known of it is in the
+// cache.
+Task<Step> ClientCore::LeaveTable(Operation& op) {
+  const TableRef table = op.scan.table;
+  if (op.scan.closed && op.merge.known()) co_return co_await HelpMerge(op);
+  ++stats_.stale_directory_hits;
+  directory_.Forget(table);
+  TableRef fresh;
+  const Step resolved = co_await Resolve(op, &fresh);
+  if (resolved != Step::kOk) co_return resolved;
+  co_return fresh.address == table.address ? Step::kRestart : Step::kOk;
 }
 
 // (6a-f) kOk: the key is inserted. kRestart: it is not, and no slot holds the block as far as this client can tell;
@@ -273,7 +405,13 @@ Task<Step> ClientCore::InsertTentatively(Operation& op, uint32_t candidate, Slot
   const TableRef table = op.scan.table;
   const GlobalAddress slot = op.SlotAddress(candidate);
   op.own_ins = own.word();
+  ++stats_.write_attempts;
   // a. On one queue, the scan behind the CAS: it sees whatever was there when the tentative slot appeared.
+  if (Mutated(Mutation::kInsertWithoutIns)) own = own.WithState(SlotState::kVal);
+  if (Mutated(Mutation::kBlockNotAwaited)) {
+    const Extent at{own.block(), uint64_t{own.length_units()} * kUnitBytes};
+    if (at.bytes != 0) op.batch.Write(&op.buffers->block, at.address, static_cast<uint32_t>(at.bytes));
+  }
   op.batch.CompareSwap(slot, Slot::Free().word(), own.word(), &op.buffers->cas[0]);
   const Step scanned = co_await ScanTable(op, table, kInserterStates);
   if (scanned == Step::kUnavailable) co_return Step::kUnavailable;
@@ -281,11 +419,13 @@ Task<Step> ClientCore::InsertTentatively(Operation& op, uint32_t candidate, Slot
     ++stats_.cas_failures;
     co_return Step::kRestart;
   }
+  if (Mutated(Mutation::kInsertWithoutIns)) co_return Step::kOk;
   Step step = scanned;
   for (;;) {
     if (step == Step::kUnavailable) co_return Step::kUnavailable;
-    const bool found = op.scan.val >= 0 || op.scan.frz >= 0;
-    if (step != Step::kOk || !op.scan.headers_fit || found) {  // b, d (and torn reads)
+    const bool found = (op.scan.val >= 0 && !Mutated(Mutation::kRescanIgnoresVal)) || op.scan.frz >= 0;
+    const bool fit = op.scan.headers_fit || Mutated(Mutation::kInsertWithoutHeaders);
+    if (step != Step::kOk || !fit || found) {  // b, d (and torn reads)
       const bool has_value = step == Step::kOk && op.scan.val >= 0;
       const Step aborted = co_await AbortTentative(op, slot, own);
       if (aborted == Step::kUnavailable) co_return Step::kUnavailable;
@@ -293,7 +433,12 @@ Task<Step> ClientCore::InsertTentatively(Operation& op, uint32_t candidate, Slot
       co_return Step::kRestart;
     }
     if (op.Candidate(candidate) != own) co_return Step::kRestart;  // c: a rival or a migrator killed it
-    if (op.scan.ins_count == 0) break;
+    if (op.scan.ins_count == 0 || Mutated(Mutation::kConfirmWithoutKill)) break;
+    if (Mutated(Mutation::kExistsOnIns)) {
+      *exists = true;
+      const Step aborted = co_await AbortTentative(op, slot, own);
+      co_return aborted == Step::kOk ? Step::kRestart : aborted;
+    }
     // e. Rivals with the same key: whoever kills first goes on.
     const uint32_t rivals = op.scan.ins_count;
     for (uint32_t i = 0; i < rivals; ++i) {
@@ -306,18 +451,31 @@ Task<Step> ClientCore::InsertTentatively(Operation& op, uint32_t candidate, Slot
     for (uint32_t i = 0; i < rivals; ++i) {
       all_killed &= op.buffers->cas[i] == op.Candidate(op.scan.ins[i]).word();
     }
-    if (all_killed) break;
+    if (all_killed || Mutated(Mutation::kConfirmAfterFailedKill)) break;
     ++stats_.cas_failures;
     step = co_await ScanTable(op, table, kInserterStates);
   }
   // f. The linearization point.
-  op.batch.CompareSwap(slot, own.word(), own.WithState(SlotState::kVal).word(), &op.buffers->cas[0]);
-  const Outcome confirmed = co_await op.batch.Run();
-  if (confirmed != Outcome::kOk) {
-    *unknown = true;
-    co_return Step::kUnavailable;
+  if (Mutated(Mutation::kConfirmByWrite)) {
+    op.buffers->cas[1] = own.WithState(SlotState::kVal).word();
+    op.buffers->cas[0] = own.word();
+    op.batch.Write(&op.buffers->cas[1], slot, sizeof(uint64_t));
+  } else {
+    op.batch.CompareSwap(slot, own.word(), own.WithState(SlotState::kVal).word(), &op.buffers->cas[0]);
   }
-  if (op.buffers->cas[0] == own.word()) co_return Step::kOk;
+  Outcome confirmed = co_await op.batch.Run();
+  if (confirmed == Outcome::kFenced) co_return Step::kUnavailable;  // it was never posted
+  while (confirmed != Outcome::kOk) {
+    const Step looked = co_await LookAtOutcome(op, slot, own, own.WithState(SlotState::kVal));
+    if (looked == Step::kOk) co_return Step::kOk;
+    if (looked == Step::kUnavailable) {
+      *unknown = true;
+      co_return looked;
+    }
+    op.batch.CompareSwap(slot, own.word(), own.WithState(SlotState::kVal).word(), &op.buffers->cas[0]);
+    confirmed = co_await op.batch.Run();
+  }
+  if (op.buffers->cas[0] == own.word() || Mutated(Mutation::kFailedConfirmOk)) co_return Step::kOk;
   ++stats_.cas_failures;
   co_return Step::kRestart;
 }

@@ -128,24 +128,6 @@ TEST_F(ClientTest, MultiGetAnswersEachKeyInItsPlace) {
   }
 }
 
-TEST_F(ClientTest, RoundTripsWithoutContentionAreTwoForGetAndThreeForWrites) {
-  ASSERT_TRUE(client_->Put("warm", "directory").ok());  // takes the chunk and learns the table
-  const auto trips = [this](auto operation) {
-    const uint64_t before = client_->stats().round_trips;
-    operation();
-    return client_->stats().round_trips - before;
-  };
-  std::string value;
-  EXPECT_EQ(trips([&] { ASSERT_TRUE(client_->Insert("a", "1").ok()); }), 3u);
-  EXPECT_EQ(trips([&] { ASSERT_TRUE(client_->Put("a", "2").ok()); }), 3u);
-  EXPECT_EQ(trips([&] { ASSERT_TRUE(client_->Update("a", "3").ok()); }), 3u);
-  EXPECT_EQ(trips([&] { ASSERT_TRUE(client_->Get("a", &value).ok()); }), 2u);
-  EXPECT_EQ(trips([&] { ASSERT_EQ(client_->Get("b", &value), StatusCode::kNotFound); }), 2u);
-  EXPECT_EQ(trips([&] { ASSERT_EQ(client_->Insert("a", "4"), StatusCode::kExists); }), 2u);
-  EXPECT_EQ(trips([&] { ASSERT_EQ(client_->Update("b", "4"), StatusCode::kNotFound); }), 2u);
-  EXPECT_EQ(trips([&] { ASSERT_TRUE(client_->Delete("a").ok()); }), 3u);
-}
-
 TEST_F(ClientTest, ManyMoreOperationsThanTheLimitInFlightAllEnd) {
   auto client = store_->NewClient({.max_in_flight = 3}).value();
   int ended = 0;

@@ -43,15 +43,45 @@ TEST(BucketHeader, FitsExactlyTheKeysOfItsSuffix) {
   EXPECT_FALSE(deeper.Fits(0b01101));
 }
 
+TEST(BucketHeader, AClosedOneFitsNoKeyAndIsNoDepthOfATable) {
+  const BucketHeader closed = BucketHeader(kMaxDepth, 0x1ffff, 0xffffffff).Closed();
+  EXPECT_TRUE(closed.closed());
+  EXPECT_EQ(closed.suffix(), 0x1ffffu);
+  EXPECT_EQ(closed.generation(), 0u);
+  EXPECT_FALSE(closed.Fits(0x1ffff));
+  EXPECT_FALSE(BucketHeader(0, 0, 0).Closed().Fits(0));
+  for (uint32_t depth = 0; depth <= kMaxDepth; ++depth) EXPECT_FALSE(BucketHeader(depth, 0, 0).closed());
+}
+
 TEST(DirectoryEntry, KeepsEveryField) {
-  const GlobalAddress table{200, 1234567 * kUnitBytes};
-  const DirectoryEntry entry = DirectoryEntry::Make(table, 17, DirectoryState::kMigrating, 0x7fff);
-  EXPECT_EQ(entry.subtable(), table);
-  EXPECT_EQ(entry.depth(), 17u);
-  EXPECT_EQ(entry.state(), DirectoryState::kMigrating);
-  EXPECT_EQ(entry.generation(), 0x7fffu);
-  EXPECT_TRUE(entry.present());
+  const GlobalAddress table{200, ((uint64_t{1} << 34) - 1) * kUnitBytes};
+  for (const auto state : {DirectoryState::kAbsent, DirectoryState::kMigrating, DirectoryState::kNormal,
+                           DirectoryState::kSplitting, DirectoryState::kMerging}) {
+    const DirectoryEntry entry = DirectoryEntry::Make(table, 17, state, 0x3fff);
+    EXPECT_EQ(entry.subtable(), table);
+    EXPECT_EQ(entry.depth(), 17u);
+    EXPECT_EQ(entry.state(), state);
+    EXPECT_EQ(entry.generation(), 0x3fffu);
+    EXPECT_EQ(entry.present(), state != DirectoryState::kAbsent);
+    EXPECT_EQ(entry.has_subtable(), state != DirectoryState::kAbsent && state != DirectoryState::kMerging);
+  }
   EXPECT_FALSE(DirectoryEntry().present());
+}
+
+TEST(DirectoryEntry, EveryNextWordHasANewGenerationThatWrapsIntoNoOtherField) {
+  const GlobalAddress table{3, 160}, other{4, 320};
+  const DirectoryEntry last = DirectoryEntry::Make(table, 5, DirectoryState::kNormal, 0x3fff);
+  const DirectoryEntry next = last.Next(6, DirectoryState::kSplitting);
+  EXPECT_EQ(next, DirectoryEntry::Make(table, 6, DirectoryState::kSplitting, 0));
+  EXPECT_EQ(next.Next(other, 7, DirectoryState::kMerging), DirectoryEntry::Make(other, 7, DirectoryState::kMerging, 1));
+}
+
+TEST(DirectoryEntry, AnAbsentOneKeepsTheAddressOfTheTableThatLeft) {
+  const GlobalAddress table{3, 160};
+  const DirectoryEntry absent =
+      DirectoryEntry::Make(table, 5, DirectoryState::kNormal, 1).Next(5, DirectoryState::kAbsent);
+  EXPECT_FALSE(absent.present());
+  EXPECT_NE(absent, DirectoryEntry::Make({3, 176}, 5, DirectoryState::kAbsent, 2));
 }
 
 TEST(DirectoryEntry, ParentIsTheIndexThatWasSplit) {
@@ -59,6 +89,7 @@ TEST(DirectoryEntry, ParentIsTheIndexThatWasSplit) {
   EXPECT_EQ(BirthDepth(0b1), 1u);
   EXPECT_EQ(ParentIndex(0b1010), 0b10u);
   EXPECT_EQ(BirthDepth(0b1010), 4u);
+  EXPECT_EQ(ChildIndex(0b10, 3), 0b1010u);
 }
 
 TEST(Places, TheTwoCombinedBucketsNeverShareAGroup) {
@@ -131,6 +162,38 @@ TEST(Pool, FormatNamesTheLimitsItRefuses) {
   ASSERT_TRUE(FormatPool(pool, 3).ok());
   EXPECT_TRUE(CheckPool(pool, 3).ok());
   EXPECT_EQ(CheckPool(pool, 4), krcore::StatusCode::kCorrupt);
+}
+
+TEST(Words, KeepTheirFields) {
+  const ChunkWord chunk = ChunkWord::Make(ChunkKind::kRun, 17, (uint64_t{1} << 40) - 1);
+  EXPECT_EQ(chunk.kind(), ChunkKind::kRun);
+  EXPECT_EQ(chunk.count(), 17u);
+  EXPECT_EQ(chunk.Freed().generation(), 0u);
+  EXPECT_EQ(chunk.Freed().kind(), ChunkKind::kFree);
+  const EvacuationWord evacuation(255, (1u << 28) - 1, 12345);
+  EXPECT_EQ(evacuation.node(), 255u);
+  EXPECT_EQ(evacuation.chunk(), (1u << 28) - 1);
+  EXPECT_TRUE(evacuation.OfGeneration(12345 + (uint64_t{1} << 28)));
+  EXPECT_FALSE(evacuation.OfGeneration(12346));
+  const ClientWord client = ClientWord::Make(ClientState::kAlive, 0x3ffff, 77);
+  EXPECT_EQ(client.Beat(78).heartbeats(), 0u);
+  EXPECT_EQ(client.Beat(78).epoch(), 78u);
+  EXPECT_EQ(client.Expelled().state(), ClientState::kExpelled);
+  EXPECT_EQ(client.Expelled().epoch(), 77u);
+}
+
+TEST(Pool, ChunksHaveAPowerOfTwoAndTheFixedPartIsReserved) {
+  std::vector<std::byte> pool(kMinPoolBytes);
+  EXPECT_EQ(FormatPool(pool, 1, 100'000), krcore::StatusCode::kInvalidArgument);
+  EXPECT_EQ(FormatPool(pool, 1, kMinChunkBytes / 2), krcore::StatusCode::kInvalidArgument);
+  ASSERT_TRUE(FormatPool(pool, 1, kMinChunkBytes).ok());
+  const uint64_t reserved = ReservedChunks(pool.size(), kMinChunkBytes);
+  EXPECT_GE(reserved * kMinChunkBytes, ChunkWordOffset(pool.size() / kMinChunkBytes));
+  for (uint64_t chunk = 0; chunk < pool.size() / kMinChunkBytes; ++chunk) {
+    ChunkWord word;
+    std::memcpy(&word, pool.data() + ChunkWordOffset(chunk), sizeof(word));
+    EXPECT_EQ(word.kind(), chunk < reserved ? ChunkKind::kReserved : ChunkKind::kFree) << chunk;
+  }
 }
 
 TEST(Pool, AHomeWithInitialDepthHasEveryEntryAndFittingHeaders) {

@@ -31,6 +31,11 @@ bool Apply(const RegisterOp& op, uint32_t state, uint32_t* next) {
   return false;
 }
 
+// It cannot change any state: what it answered says so. (A Put of the value that is there already is not such a one.)
+bool ChangesNothing(const RegisterOp& op) {
+  return op.kind == OpKind::kGet || op.result == OpResult::kExists || op.result == OpResult::kNotFound;
+}
+
 // The search's list of calls and returns in time order, as in Lowe, "Testing for linearizability" (2017): an operation
 // that takes effect is lifted out, and put back when the search backs out.
 struct Entry {
@@ -118,21 +123,20 @@ class Search {
     return true;
   }
 
-  // Undoes choices up to and including the last one that changed the state. To take an operation that changes nothing
+  // Undoes choices up to and including the last one that may change a state. To take an operation that changes nothing
   // as early as it can be is never wrong, so that there is no alternative to try. Returns 0 when nothing is left.
   uint32_t BackOut() {
     while (!chosen_.empty()) {
       const auto [e, state] = chosen_.back();
       chosen_.pop_back();
       const uint32_t op = entries_[e].op;
-      const bool changed = state != state_;
       state_ = state;
       set_ ^= marks_[op];
       if (ops_[op].result != OpResult::kUnknown) ++left_;
       if (ops_[op].kind == OpKind::kGet && ops_[op].result == OpResult::kOk) ++unread_[ops_[op].value];
       Relink(entries_[e].match);
       Relink(e);
-      if (changed) return e;
+      if (!ChangesNothing(ops_[op])) return e;
     }
     return 0;
   }

@@ -41,6 +41,7 @@ class PausedSplit : public ::testing::Test {
     TestStoreOptions options;
     options.memory_bytes = size_t{8} << 20;
     options.clock = &clock;
+    options.lease_ns = kvs::kMaxLeaseNs;  // what a paused client posts when it wakes up is what this is about
     TestStore store(options);
     std::map<std::string, std::string> stored;  // outlives the clients, whose lanes write to it
     auto first = store.NewClient(4), second = store.NewClient(4), third = store.NewClient(4);
@@ -100,7 +101,7 @@ TEST_F(PausedSplit, WakingUpDuringTheNextSplitLosesNothing) {
       ASSERT_FALSE(HasFailure());
     }
   }
-  EXPECT_GT(runs, 300u);
+  EXPECT_GT(runs, 250u) << "too few of the pauses fell into a split";
 }
 
 }  // namespace

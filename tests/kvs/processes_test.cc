@@ -1,8 +1,6 @@
 // Client processes that are killed with SIGKILL at random moments: the survivors go on, every history with the
 // victims' unfinished operations in it is linearizable, nothing acknowledged is missing, and memory is reused.
 #include <gtest/gtest.h>
-#include <signal.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <ctime>
@@ -10,47 +8,13 @@
 #include <vector>
 
 #include "krcore/node.h"
+#include "tests/kvs/child.h"
 #include "tests/kvs/repeat.h"
 #include "tests/kvs/stress.h"
 #include "tests/kvs/test_store.h"
 
 namespace surgekv_test {
 namespace {
-
-// A child process that attaches to the store and runs `body`, ended with the test at the latest.
-class Child {
- public:
-  template <typename Body>
-  explicit Child(const Body& body) : pid_(fork()) {
-    if (pid_ != 0) return;
-    body();
-    _exit(testing::Test::HasFailure() ? 1 : 0);
-  }
-  Child(Child&& other) noexcept : pid_(std::exchange(other.pid_, -1)) {}
-  ~Child() {
-    if (pid_ <= 0) return;
-    Kill();
-  }
-  void Kill() {
-    kill(pid_, SIGKILL);
-    (void)Wait();
-  }
-  // The exit status; -1 if a signal ended it.
-  int Wait() {
-    int status = 0;
-    while (waitpid(pid_, &status, 0) < 0 && errno == EINTR) {
-    }
-    pid_ = -1;
-    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-  }
-  bool Ended() const {
-    siginfo_t info{};
-    return waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid != 0;
-  }
-
- private:
-  pid_t pid_;
-};
 
 class Processes : public ::testing::Test {
  protected:
@@ -75,6 +39,7 @@ TEST_F(Processes, KilledInTheMiddleTheSurvivorsGoOnAndNothingAcknowledgedIsMissi
     load.lanes = 6;
     load.operations = 60'000 / kSlowdown;
     load.operations_per_hot = 1'500;
+    if (seed % 2 == 0) load.operations_per_phase = 12'000 / kSlowdown;  // merges are interrupted, too
     StressLogs logs(kSurvivors + kVictims, load.operations);
     const auto worker = [&](uint32_t w) {
       return [&, w] {
@@ -96,7 +61,7 @@ TEST_F(Processes, KilledInTheMiddleTheSurvivorsGoOnAndNothingAcknowledgedIsMissi
     }
     EXPECT_GT(killed, 0u);
     for (Child& survivor : survivors) EXPECT_EQ(survivor.Wait(), 0);
-    VerifyLogs(store.store(), logs);
+    VerifyLogs(store.store(), load, logs);
   });
 }
 
@@ -126,7 +91,7 @@ TEST_F(Processes, ASplitInterruptedByDeathIsFinishedByOthers) {
     }
     load.operations = 5'000;
     (void)RunWorker(store.store(), load, logs, kVictims);
-    VerifyLogs(store.store(), logs);
+    VerifyLogs(store.store(), load, logs);
   });
 }
 
@@ -177,6 +142,65 @@ TEST_F(Processes, UpdatesOfATableWhoseSplitterDiedDoNotRunOutOfMemory) {
     close(ready[1]);
     (void)krcore::CleanStaleFabrics("sw", options_.fabric, true);
   }
+}
+
+// A victim dies in the middle of a merge, and the survivor only reads: it needs no slot of the closed tables, but
+// should not have to look at both them and the directory for ever.
+TEST_F(Processes, AMergeInterruptedByDeathIsFinishedByAReader) {
+  constexpr uint32_t kKeys = 60;
+  const auto key_of = [](uint32_t i) { return "key-" + std::to_string(i); };
+  uint64_t takeovers = 0;
+  for (uint32_t pause = 0; pause<32; pause += kSlowdown> 1 ? 8 : 2) {
+    SCOPED_TRACE(testing::Message() << "died behind " << pause << " round trips");
+    options_.fabric = UniqueFabric();
+    options_.groups = 4;
+    options_.initial_depth = 1;
+    TestStore store(options_);
+    int ready[2];
+    ASSERT_EQ(pipe(ready), 0);
+    {
+      Child victim([&] {
+        auto attached = TestStore::Attach(options_.fabric, options_);
+        auto client = attached->NewClient().value();
+        for (uint32_t i = 0; i < kKeys; ++i) (void)client->Insert(key_of(i), "v");
+        // A merge shows in round trips that no operation makes; more than a look at the tables takes.
+        uint32_t deleted = 0;
+        for (uint64_t before = 0, trips = 0; deleted < kKeys - 4 && trips <= before + 3; ++deleted) {
+          (void)client->Delete(key_of(deleted));
+          before = client->stats().round_trips;
+          for (uint32_t i = 0; i < 5; ++i) client->Poll();
+          trips = client->stats().round_trips;
+        }
+        for (uint32_t i = 0; i < pause; ++i) client->Poll();
+        if (write(ready[1], &deleted, sizeof(deleted)) != sizeof(deleted)) _exit(1);
+        for (;;) ::pause();
+      });
+      uint32_t deleted = 0;
+      ASSERT_EQ(read(ready[0], &deleted, sizeof(deleted)), static_cast<ssize_t>(sizeof(deleted)));
+      victim.Kill();
+      auto client = store.NewClient();
+      const auto read_all = [&] {
+        for (uint32_t i = 0; i < kKeys; ++i) {
+          std::string value;
+          const kvs::Status got = client->Get(key_of(i), &value);
+          ASSERT_EQ(got, i < deleted ? kvs::StatusCode::kNotFound : kvs::StatusCode::kOk) << key_of(i);
+        }
+      };
+      const krcore::Deadline end = krcore::Deadline::After(*krcore::RealClock(), 250'000'000);
+      while (!end.Passed(*krcore::RealClock())) {
+        read_all();
+        for (uint32_t i = 0; i < 1'100; ++i) client->Poll();
+      }
+      read_all();
+      takeovers += client->stats().merge_takeovers;
+      EXPECT_EQ(client->ReadTableStats().value().used_slots, kKeys - deleted);
+      EXPECT_TRUE(client->Put("one", "more").ok());
+    }
+    close(ready[0]);
+    close(ready[1]);
+    (void)krcore::CleanStaleFabrics("sw", options_.fabric, true);
+  }
+  EXPECT_GT(takeovers, 0u);
 }
 
 }  // namespace

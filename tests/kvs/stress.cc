@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 
+#include <cstdio>
 #include <cstring>
 #include <ctime>
 #include <map>
@@ -17,11 +18,11 @@ using kvs::StatusCode;
 
 int64_t NowNs() { return krcore::RealClock()->NowNs(); }
 
-std::string FillerKey(uint32_t worker, uint32_t lane, uint32_t n) {
-  return "filler-" + std::to_string(worker) + "-" + std::to_string(lane) + "-" + std::to_string(n);
+std::string FillerKey(const StressOptions& options, uint32_t worker, uint32_t lane, uint32_t n) {
+  return options.prefix + "filler-" + std::to_string(worker) + "-" + std::to_string(lane) + "-" + std::to_string(n);
 }
 uint32_t FillerId(uint32_t worker, uint32_t lane, uint32_t n) { return (worker * kMaxLanes + lane) << 22 | n; }
-std::string HotKey(uint32_t key) { return "hot-" + std::to_string(key); }
+std::string HotKey(const StressOptions& options, uint32_t key) { return options.prefix + "hot-" + std::to_string(key); }
 
 void Pause(int64_t us) {
   const timespec nap{us / 1'000'000, us % 1'000'000 * 1'000};
@@ -40,7 +41,12 @@ class Worker {
       logs_.operations().fetch_add(1, std::memory_order_relaxed);
       const uint32_t dice = random() % 100;
       if (dice < options_.filler_percent) {
-        co_await InsertFiller(lane);
+        if (Shrinking()) {  // faster than they came
+          co_await DeleteFiller(lane);
+          co_await DeleteFiller(lane);
+        } else {
+          co_await InsertFiller(lane);
+        }
       } else if (dice < options_.filler_percent + 15) {
         co_await ReadFiller(random);
       } else {
@@ -52,23 +58,46 @@ class Worker {
  private:
   kvs::Task<void> InsertFiller(uint32_t lane) {
     const uint32_t n = log_.fillers[lane].load(std::memory_order_relaxed);
-    const std::string key = FillerKey(worker_, lane, n), value = ValueOf(FillerId(worker_, lane, n));
+    const std::string key = FillerKey(options_, worker_, lane, n), value = ValueOf(FillerId(worker_, lane, n));
     const Status inserted = co_await client_.InsertAsync(key, value);
     if (!inserted.ok()) Fail("Insert of " + key + ": " + inserted.ToString());
     log_.fillers[lane].store(n + 1, std::memory_order_release);  // pairs with the readers' acquire
   }
 
-  // A key that nobody changes any more must be found, whatever is being split.
+  bool Shrinking() const {
+    if (options_.operations_per_phase == 0) return false;
+    return logs_.operations().load(std::memory_order_relaxed) / options_.operations_per_phase % 2 == 1;
+  }
+
+  kvs::Task<void> DeleteFiller(uint32_t lane) {
+    uint32_t n = log_.deleted[lane].load(std::memory_order_relaxed);
+    if (n % kKeptFiller == 0) log_.deleted[lane].store(++n, std::memory_order_relaxed);
+    if (n >= log_.fillers[lane].load(std::memory_order_relaxed)) co_return;
+    log_.deleting[lane].store(n + 1, std::memory_order_release);  // pairs with the readers' acquire
+    const std::string key = FillerKey(options_, worker_, lane, n);
+    const Status deleted = co_await client_.DeleteAsync(key);
+    if (!deleted.ok()) Fail("Delete of " + key + ": " + deleted.ToString());
+    log_.deleted[lane].store(n + 1, std::memory_order_release);  // likewise
+  }
+
+  // A key that nobody changes any more must be found, whatever is being split or merged; a deleted one must not.
   kvs::Task<void> ReadFiller(std::mt19937& random) {
     const uint32_t worker = random() % logs_.workers(), lane = random() % options_.lanes;
-    const uint32_t count = logs_.log(worker).fillers[lane].load(std::memory_order_acquire);
+    const WorkerLog& log = logs_.log(worker);
+    const uint32_t count = log.fillers[lane].load(std::memory_order_acquire);
     if (count == 0) co_return;
     const uint32_t recent = count < 64 ? count : 64;
     const uint32_t n = random() % 2 == 0 ? random() % count : count - 1 - random() % recent;
-    const std::string key = FillerKey(worker, lane, n);
+    const bool kept = n % kKeptFiller == 0;
+    const bool gone = n < log.deleted[lane].load(std::memory_order_acquire) && !kept;
+    const std::string key = FillerKey(options_, worker, lane, n);
     std::string value;
     const Status got = co_await client_.GetAsync(key, &value);
-    if (!got.ok()) Fail("Get of " + key + ", which is there: " + got.ToString());
+    const bool there = n >= log.deleting[lane].load(std::memory_order_acquire) || kept;
+    if (!got.ok() && (there || !(got == StatusCode::kNotFound))) {
+      Fail("Get of " + key + ", which is there: " + got.ToString());
+    }
+    if (got.ok() && gone) Fail("Get of " + key + ", which is deleted");
     if (got.ok() && value != ValueOf(FillerId(worker, lane, n))) Fail("Get of " + key + ": another value");
   }
 
@@ -87,7 +116,7 @@ class Worker {
     record.start_ns = NowNs();
     log_.records.store(index + 1, std::memory_order_release);
 
-    const std::string key = HotKey(record.key), value = ValueOf(id);
+    const std::string key = HotKey(options_, record.key), value = ValueOf(id);
     std::string read;
     Status status;
     switch (record.kind) {
@@ -126,7 +155,7 @@ class Worker {
   uint32_t values_ = 0;
 };
 
-void VerifyHistories(const StressLogs& logs) {
+void VerifyHistories(const StressOptions& options, const StressLogs& logs) {
   std::map<uint32_t, std::vector<RegisterOp>> histories;
   for (uint32_t w = 0; w < logs.workers(); ++w) {
     for (uint32_t i = 0; i < logs.log(w).records.load(std::memory_order_acquire); ++i) {
@@ -136,30 +165,40 @@ void VerifyHistories(const StressLogs& logs) {
           {record.start_ns, end_ns, record.kind, end_ns == 0 ? OpResult::kUnknown : record.result, record.value});
     }
   }
-  uint32_t reported = 0;
+  uint32_t wrong = 0, undecided = 0;
   for (const auto& [key, history] : histories) {
     const Verdict verdict = CheckLinearizable(history);
-    if (verdict == Verdict::kLinearizable || ++reported > 1) continue;
-    ADD_FAILURE() << HotKey(key) << (verdict == Verdict::kGaveUp ? ": the checker gave up" : " is not linearizable")
-                  << "\n"
-                  << Describe(history).substr(0, 20'000);
+    if (verdict == Verdict::kLinearizable) continue;
+    if (verdict == Verdict::kGaveUp) {
+      ++undecided;
+      continue;
+    }
+    if (++wrong > 1) continue;
+    ADD_FAILURE() << HotKey(options, key) << " is not linearizable\n" << Describe(history).substr(0, 20'000);
   }
-  EXPECT_LE(reported, 1u) << "keys with a wrong history";
+  EXPECT_LE(wrong, 1u) << "keys with a wrong history";
+  // A client that was not scheduled for a while has all its operations in flight at once, in too many possible orders.
+  if (undecided > 0) std::printf("%u of %zu histories not decided\n", undecided, histories.size());
+  EXPECT_LE(undecided, 1 + histories.size() / 50) << "histories in which the checker gave up";
 }
 
-void VerifyFillers(kvs::Client& client, const StressLogs& logs) {
+void VerifyFillers(kvs::Client& client, const StressOptions& options, const StressLogs& logs) {
   uint64_t missing = 0, wrong = 0;
   std::string first;
   for (uint32_t w = 0; w < logs.workers(); ++w) {
     for (uint32_t lane = 0; lane < kMaxLanes; ++lane) {
       const uint32_t count = logs.log(w).fillers[lane].load(std::memory_order_acquire);
+      const uint32_t deleted = logs.log(w).deleted[lane].load(std::memory_order_acquire);
+      const uint32_t deleting = logs.log(w).deleting[lane].load(std::memory_order_acquire);
       for (uint32_t n = 0; n <= count; ++n) {
-        const std::string key = FillerKey(w, lane, n);
+        const std::string key = FillerKey(options, w, lane, n);
         std::string value;
         const Status got = client.Get(key, &value);
-        const bool in_doubt = n == count;
-        if (got == StatusCode::kNotFound && in_doubt) continue;
+        const bool kept = n % kKeptFiller == 0;
+        const bool in_doubt = n == count || (n >= deleted && n < deleting);
+        if (got == StatusCode::kNotFound && (in_doubt || (n < deleted && !kept))) continue;
         if (!got.ok()) ++missing;
+        if (got.ok() && n < deleted && !kept) ++wrong;
         if (got.ok() && value != ValueOf(FillerId(w, lane, n))) ++wrong;
         if (missing + wrong == 1 && first.empty()) first = key + ": " + got.ToString();
       }
@@ -225,15 +264,43 @@ kvs::ClientStats RunWorker(kvs::Store& store, const StressOptions& options, Stre
     if (options.short_pause_every != 0 && random() % options.short_pause_every == 0) Pause(random() % 200);
     if (options.long_pause_every != 0 && random() % options.long_pause_every == 0) Pause(120'000 + random() % 100'000);
     logs.log(worker).splits.store(client->stats().splits, std::memory_order_relaxed);
+    logs.log(worker).merges.store(client->stats().merges, std::memory_order_relaxed);
   }
   return client->stats();
 }
 
-void VerifyLogs(kvs::Store& store, const StressLogs& logs) {
+void VerifyLogs(kvs::Store& store, const StressOptions& options, const StressLogs& logs) {
   for (uint32_t w = 0; w < logs.workers(); ++w) EXPECT_STREQ(logs.log(w).error.data(), "") << "worker " << w;
-  VerifyHistories(logs);
+  VerifyHistories(options, logs);
   auto client = store.NewClient().value();
-  VerifyFillers(*client, logs);
+  VerifyFillers(*client, options, logs);
+}
+
+namespace {
+
+kvs::Task<void> DeleteOne(kvs::Client& client, std::string key, bool must_exist) {
+  const Status deleted = co_await client.DeleteAsync(key);
+  if (deleted.ok() || (!must_exist && deleted == StatusCode::kNotFound)) co_return;
+  ADD_FAILURE() << "Delete of " << key << ": " << deleted.ToString();
+}
+
+}  // namespace
+
+void DeleteAll(kvs::Client& client, const StressOptions& options, const StressLogs& logs) {
+  const auto spawn = [&client](std::string key, bool must_exist) {
+    while (client.spawned() >= 64) client.Poll();
+    client.Spawn(DeleteOne(client, std::move(key), must_exist));
+  };
+  const uint64_t generations = logs.operations().load(std::memory_order_acquire) / options.operations_per_hot + 1;
+  for (uint64_t key = 0; key < generations * options.hot_keys; ++key)
+    spawn(HotKey(options, static_cast<uint32_t>(key)), false);
+  for (uint32_t w = 0; w < logs.workers(); ++w) {
+    for (uint32_t lane = 0; lane < kMaxLanes; ++lane) {
+      const uint32_t count = logs.log(w).fillers[lane].load(std::memory_order_acquire);
+      for (uint32_t n = 0; n <= count; ++n) spawn(FillerKey(options, w, lane, n), n < count);
+    }
+  }
+  client.Drain();
 }
 
 }  // namespace surgekv_test

@@ -24,17 +24,22 @@ inline constexpr uint32_t kSlowdown = 8;
 inline constexpr uint32_t kSlowdown = 1;
 #endif
 
-inline constexpr uint32_t kMaxWorkers = 16;
+inline constexpr uint32_t kMaxWorkers = 32;
 inline constexpr uint32_t kMaxLanes = 16;
+inline constexpr uint32_t kKeptFiller = 24;
 
 struct StressOptions {
   uint32_t seed = 1;
+  std::string prefix = {};  // of all keys: runs on one store one after the other take different ones
   uint32_t lanes = 8;
   uint32_t max_in_flight = 6;           // fewer than lanes: some wait for their turn
   uint32_t operations = 20'000;         // of a worker
   uint32_t hot_keys = 6;                // at a time
   uint32_t operations_per_hot = 3'000;  // of all workers together, then other keys are hot
   uint32_t filler_percent = 30;
+  // Of all workers together: as many operations that insert fillers, then as many that delete the oldest instead, all
+  // but every kKeptFiller-th, and so on. 0: nothing is deleted.
+  uint32_t operations_per_phase = 0;
   uint32_t short_pause_every = 400;  // polls; 0: never. A pause holds the client between two round trips
   uint32_t long_pause_every = 0;     // polls; longer than the time after which others take a split over
 };
@@ -52,8 +57,10 @@ struct Record {
 // What a worker leaves behind. Lies in memory shared by processes.
 struct WorkerLog {
   std::array<std::atomic<uint32_t>, kMaxLanes> fillers;  // of each lane: 0 .. n-1 are acknowledged
+  // ... and of these 0 .. n-1 are deleted, but for the kept ones; n may be under way if `deleting` is larger.
+  std::array<std::atomic<uint32_t>, kMaxLanes> deleted, deleting;
   std::atomic<uint32_t> records;
-  std::atomic<uint64_t> splits;
+  std::atomic<uint64_t> splits, merges;
   std::array<char, 256> error;  // the first thing that was wrong; "" if nothing
 };
 
@@ -84,7 +91,10 @@ kvs::ClientStats RunWorker(kvs::Store& store, const StressOptions& options, Stre
 
 // Every history is linearizable, no worker met an error, and every acknowledged filler is there with its value and
 // lanes' fillers in doubt have that value or none. gtest expectations.
-void VerifyLogs(kvs::Store& store, const StressLogs& logs);
+void VerifyLogs(kvs::Store& store, const StressOptions& options, const StressLogs& logs);
+
+// Deletes every key that the run may have left. gtest expectations.
+void DeleteAll(kvs::Client& client, const StressOptions& options, const StressLogs& logs);
 
 // Values tell who wrote them; their length follows from the id and some are out of line.
 std::string ValueOf(uint32_t id);

@@ -20,27 +20,39 @@ std::string UniqueFabric() { return UniqueName("kvstest-"); }
 
 TestStore::TestStore(const TestStoreOptions& options) : options_(options), fabric_(options.fabric) {
   if (fabric_.empty()) fabric_ = UniqueName("inproc:kvstest-");
-  krcore::NodeOptions node;
-  node.fabric = fabric_;
-  node.create_fabric = true;
-  node.node = 1;
-  node_ = krcore::Node::Open(node).value();
+  for (uint32_t i = 0; i < options.memory_nodes; ++i) AddMemoryNode();
+}
+
+void TestStore::AddMemoryNode() {
+  krcore::NodeOptions options;
+  options.fabric = fabric_;
+  options.create_fabric = nodes_.empty();
+  options.node = static_cast<krcore::NodeId>(nodes_.size() + 1);
+  auto node = krcore::Node::Open(options).value();
   krcore::RegionOptions region;
-  region.length = options.memory_bytes;
+  region.length = options_.memory_bytes;
   region.remote_rights = krcore::kRemoteRead | krcore::kRemoteWrite | krcore::kRemoteAtomic;
   region.tag = kvs::kPoolRegionTag;
-  pool_ = node_->CreateRegion(region).value();
-  if (krcore::Status hosted = node_->HostMetaServer(256); !hosted.ok()) krcore::DieOfMissingValue(hosted);
+  auto pool = node->CreateRegion(region).value();
+  if (nodes_.empty()) {
+    if (krcore::Status hosted = node->HostMetaServer(256); !hosted.ok()) krcore::DieOfMissingValue(hosted);
+  }
   kvs::HomeOptions home;
-  home.geometry.groups = options.groups;
-  home.initial_depth = options.initial_depth;
-  (void)kvs::JoinStore(*node_, *pool_, home, krcore::Deadline::After(node_->clock(), 10'000'000'000)).value();
+  home.geometry.groups = options_.groups;
+  home.initial_depth = options_.initial_depth;
+  home.lease_ns = options_.lease_ns;
+  home.chunk_bytes = options_.chunk_bytes;
+  (void)kvs::JoinStore(*node, *pool, home, krcore::Deadline::After(node->clock(), 10'000'000'000)).value();
+  nodes_.push_back(std::move(node));
+  pools_.push_back(std::move(pool));
 }
 
 TestStore::~TestStore() {
   store_.reset();
-  pool_.reset();
-  node_.reset();
+  while (!nodes_.empty()) {
+    pools_.pop_back();
+    nodes_.pop_back();
+  }
 }
 
 std::unique_ptr<kvs::Store> TestStore::Attach(const std::string& fabric, const TestStoreOptions& options) {
@@ -49,6 +61,12 @@ std::unique_ptr<kvs::Store> TestStore::Attach(const std::string& fabric, const T
   store.operation_timeout_ms = options.operation_timeout_ms;
   store.clock = options.clock;
   return kvs::Store::Open(store).value();
+}
+
+std::vector<PoolImage> TestStore::images() const {
+  std::vector<PoolImage> images;
+  for (size_t i = 0; i < pools_.size(); ++i) images.push_back({nodes_[i]->id(), pools_[i]->bytes()});
+  return images;
 }
 
 kvs::Store& TestStore::store() {

@@ -1,4 +1,4 @@
-// A store for tests: one memory node in this process, on a fabric of its own, with a table geometry of the test's
+// A store for tests: memory nodes in this process, on a fabric of its own, with a table geometry of the test's
 // choice. Tiny subtables split all the time.
 #ifndef TESTS_KVS_TEST_STORE_H_
 #define TESTS_KVS_TEST_STORE_H_
@@ -6,10 +6,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "krcore/node.h"
 #include "kvs/client.h"
+#include "kvs/layout/pool.h"
+#include "tests/kvs/pool_check.h"
 
 namespace surgekv_test {
 
@@ -20,6 +24,9 @@ struct TestStoreOptions {
   size_t memory_bytes = size_t{64} << 20;
   int64_t operation_timeout_ms = 60'000;  // so long that only a hanging operation meets it
   krcore::Clock* clock = nullptr;         // the clients' clock; null: the host's
+  uint32_t memory_nodes = 1;              // of memory_bytes each
+  uint64_t chunk_bytes = kvs::kDefaultChunkBytes;
+  int64_t lease_ns = kvs::kDefaultLeaseNs;
 };
 
 class TestStore {
@@ -31,15 +38,21 @@ class TestStore {
   static std::unique_ptr<kvs::Store> Attach(const std::string& fabric, const TestStoreOptions& options);
 
   const std::string& fabric() const { return fabric_; }
+  // The memory node's pool, node 1's.
+  std::span<std::byte> memory() const { return pools_.front()->bytes(); }
+  // All of the pools, for CheckPools.
+  std::vector<PoolImage> images() const;
   // Made on the first call, so that a process that forks has none yet.
   kvs::Store& store();
   std::unique_ptr<kvs::Client> NewClient(uint32_t max_in_flight = 64);
+  // One more memory node joins.
+  void AddMemoryNode();
 
  private:
   const TestStoreOptions options_;
   std::string fabric_;
-  std::unique_ptr<krcore::Node> node_;
-  std::unique_ptr<krcore::Region> pool_;
+  std::vector<std::unique_ptr<krcore::Node>> nodes_;  // the first one is the home
+  std::vector<std::unique_ptr<krcore::Region>> pools_;
   std::unique_ptr<kvs::Store> store_;
 };
 

@@ -22,15 +22,20 @@ void RunThreads(uint32_t threads, const TestStoreOptions& store_options, const S
     workers.emplace_back([&, w] { stats[w] = RunWorker(attached, options, logs, w); });
   }
   for (std::thread& worker : workers) worker.join();
-  uint64_t splits = 0, failed = 0;
+  uint64_t splits = 0, merges = 0, failed = 0;
   for (const kvs::ClientStats& s : stats) {
     splits += s.splits;
+    merges += s.merges;
     failed += s.cas_failures;
   }
   EXPECT_GE(splits, 12u / kSlowdown) << "too few splits to show anything";
+  if (options.operations_per_phase != 0 && options.long_pause_every == 0) {
+    EXPECT_GE(merges, 12u / kSlowdown) << "too few merges to show anything";
+  }
   testing::Test::RecordProperty("splits", static_cast<int>(splits));
+  testing::Test::RecordProperty("merges", static_cast<int>(merges));
   testing::Test::RecordProperty("cas_failures", static_cast<int>(failed));
-  VerifyLogs(attached, logs);
+  VerifyLogs(attached, options, logs);
 }
 
 class Threads : public ::testing::Test {
@@ -66,6 +71,59 @@ TEST_F(Threads, ManyWritersOfOneKey) {
     options.hot_keys = 1;
     options.operations_per_hot = 300;
     options.filler_percent = 30;
+    RunThreads(3, {.memory_bytes = size_t{64} << 20}, options);
+  });
+}
+
+// Where operations of one client are combined: with one client there is nothing else, with two the groups of both meet.
+TEST_F(Threads, ManyLanesOfAClientOnFewKeys) {
+  Repeat([](uint32_t seed) {
+    StressOptions options;
+    options.seed = seed;
+    options.operations = Operations(30'000);
+    const uint32_t clients = 1 + seed / 3 % 2;
+    options.hot_keys = 1 + seed % 3;
+    // The more operations on one key are in flight at once, the more orders the checker must try.
+    options.lanes = (5 + 2 * options.hot_keys) / clients;
+    options.max_in_flight = 2 + seed % options.lanes;
+    options.operations_per_hot = 200;
+    options.filler_percent = 15;
+    RunThreads(clients, {.memory_bytes = size_t{64} << 20}, options);
+  });
+}
+
+// Phases of growth and of shrinking, so that splits and merges go on at the same time.
+TEST_F(Threads, TinySubtablesSplitAndMergeUnderContention) {
+  Repeat([](uint32_t seed) {
+    StressOptions options;
+    options.seed = seed;
+    options.operations = Operations(60'000);
+    options.filler_percent = 60;
+    const uint32_t threads = 2 + seed % 3;
+    options.operations_per_phase = threads * options.operations / (2 + seed % 5);
+    RunThreads(threads, {.groups = 2 + seed % 3, .memory_bytes = size_t{128} << 20}, options);
+  });
+}
+
+TEST_F(Threads, FullSizedSubtablesSplitAndMergeUnderContention) {
+  Repeat([](uint32_t seed) {
+    StressOptions options;
+    options.seed = seed;
+    options.operations = Operations(60'000);
+    options.filler_percent = 75;
+    options.operations_per_phase = 3 * options.operations / 6;
+    RunThreads(3, {.groups = 16, .memory_bytes = size_t{128} << 20}, options);
+  });
+}
+
+TEST_F(Threads, PausesLongEnoughForATakeoverOfMerges) {
+  Repeat([](uint32_t seed) {
+    StressOptions options;
+    options.seed = seed;
+    options.operations = Operations(20'000);
+    options.filler_percent = 60;
+    options.operations_per_phase = 3 * options.operations / 4;
+    options.long_pause_every = 4'000;
     RunThreads(3, {.memory_bytes = size_t{64} << 20}, options);
   });
 }

@@ -54,6 +54,9 @@ class FakeClient final : public kvs::Client {
   }
   size_t spawned() const override { return tasks_.size(); }
   const kvs::ClientStats& stats() const override { return stats_; }
+  kvs::Task<kvs::Status> CompactAsync(kvs::CompactOptions, kvs::CompactReport*) override {
+    co_return kvs::Status::Ok();
+  }
   kvs::Result<kvs::TableStats> ReadTableStats() override { return kvs::StatusCode::kUnsupported; }
 
  private:

@@ -109,22 +109,39 @@ ordered_json MachineJson() {
   return json;
 }
 
+// Rounded: for people.
+double Ratio(uint64_t count, uint64_t of) { return of == 0 ? 0 : static_cast<double>(count * 1'000 / of) / 1'000; }
+
 ordered_json StatsJson(const kvs::ClientStats& stats) {
   return {{"operations", stats.operations},
           {"round_trips", stats.round_trips},
+          {"round_trips_per_operation", Ratio(stats.round_trips, stats.operations)},
           {"reads", stats.reads},
           {"writes", stats.writes},
           {"atomics", stats.atomics},
           {"cas_failures", stats.cas_failures},
+          {"writes_done", stats.writes_done},
+          {"write_attempts", stats.write_attempts},
+          {"attempts_per_write", Ratio(stats.write_attempts, stats.writes_done)},
+          {"cache_misses", stats.cache_misses},
+          {"cache_speculations", stats.cache_speculations},
+          {"cache_hits", stats.cache_hits},
+          {"cache_switches", stats.cache_switches},
+          {"combined_operations", stats.combined_operations},
           {"restarts", stats.restarts},
           {"splits", stats.splits},
+          {"split_takeovers", stats.split_takeovers},
           {"slots_migrated", stats.slots_migrated},
+          {"merges", stats.merges},
+          {"merge_takeovers", stats.merge_takeovers},
+          {"table_replacements", stats.table_replacements},
           {"stale_directory_hits", stats.stale_directory_hits},
           {"directory_reads", stats.directory_reads},
           {"checksum_retries", stats.checksum_retries},
           {"blocks_retired", stats.blocks_retired},
           {"blocks_reused", stats.blocks_reused},
-          {"chunks_taken", stats.chunks_taken}};
+          {"chunks_taken", stats.chunks_taken},
+          {"chunks_freed", stats.chunks_freed}};
 }
 
 ordered_json TableJson(const kvs::TableStats& table) {

@@ -62,6 +62,9 @@ struct EmbeddedOptions {
 
 struct ClientOptions {
   uint32_t max_in_flight = 64;  // operations; more wait their turn in order
+  // Keys whose places are remembered, so that reading them takes one round trip; 16 bytes each. The client measures
+  // whether that pays, and does without while it does not. 0: never.
+  uint32_t address_cache_entries = 65'536;
 };
 
 // What a client did, so that a run explains itself. Monotonic counts.
@@ -70,14 +73,33 @@ struct ClientStats {
   uint64_t round_trips = 0;                     // batches waited for
   uint64_t reads = 0, writes = 0, atomics = 0;  // verbs
   uint64_t cas_failures = 0;                    // slot CASes that lost a race
-  uint64_t restarts = 0;                        // operations that began again
-  uint64_t splits = 0;                          // subtable splits completed by this client
-  uint64_t slots_migrated = 0;                  // slots decided by this client, splitting or helping
+  uint64_t writes_done = 0;                     // writes that took effect, combined ones once,
+  uint64_t write_attempts = 0;                  // and the CASes of a slot that writes tried for that
+  // The address cache: keys that it did not know; blocks read on its word, and those of them that were right; times it
+  // was turned off or on again.
+  uint64_t cache_misses = 0, cache_speculations = 0, cache_hits = 0, cache_switches = 0;
+  uint64_t combined_operations = 0;  // operations that another one of the client did along
+  uint64_t restarts = 0;             // operations that began again
+  uint64_t splits = 0;               // subtable splits completed by this client
+  uint64_t split_takeovers = 0;      // splits continued whose client had stopped
+  uint64_t slots_migrated = 0;       // slots decided by this client, splitting or helping
+  uint64_t merges = 0;               // of two subtables into one, completed by this client
+  uint64_t merge_takeovers = 0;      // merges continued whose client had stopped
+  uint64_t table_replacements = 0;   // merges that ended in copies, because one table was not enough
   uint64_t stale_directory_hits = 0;
   uint64_t directory_reads = 0;
   uint64_t checksum_retries = 0;
   uint64_t blocks_retired = 0, blocks_reused = 0;
   uint64_t chunks_taken = 0;  // of memory, from memory nodes
+  uint64_t chunks_freed = 0;  // ... and given back
+  uint64_t compactions = 0;   // runs of the mover
+  uint64_t blocks_moved = 0;  // by it
+  uint64_t heartbeats = 0;
+  uint64_t expulsions = 0;          // of other clients, that had not renewed their lease
+  uint64_t dead_clients_found = 0;  // whose entries were freed
+  uint64_t outcomes_looked_up = 0;  // of verbs that ended with an error
+  uint64_t fenced = 0;              // times that this client was expelled,
+  uint64_t fenced_restarts = 0;     // and operations that began again for it
 };
 
 // The table's shape, by one pass over the directory.
@@ -90,9 +112,21 @@ struct TableStats {
   struct MemoryNode {
     krcore::NodeId node = 0;
     uint64_t capacity_bytes = 0;
-    uint64_t taken_bytes = 0;  // handed out to clients in chunks, or reserved by the layout
+    uint64_t taken_bytes = 0;  // in chunks that clients took and have not given back, or reserved by the layout
   };
   std::vector<MemoryNode> memory_nodes;
+};
+
+struct CompactOptions {
+  bool thorough = false;        // empties every chunk that is not dense, not only those that are less than half full
+  int64_t timeout_ms = 60'000;  // for all of it; what was done until then stays done
+};
+
+struct CompactReport {
+  uint64_t chunks_freed = 0;  // that may hold anything now
+  uint64_t blocks_moved = 0, bytes_moved = 0;
+  uint64_t tables_merged = 0;
+  uint64_t scans = 0;  // of the whole table
 };
 
 class Client {
@@ -105,6 +139,7 @@ class Client {
   Status Insert(std::string_view key, std::string_view value);  // kExists
   Status Update(std::string_view key, std::string_view value);  // kNotFound
   Status Delete(std::string_view key);                          // kNotFound
+  Status Compact(const CompactOptions& options = {}, CompactReport* report = nullptr);
   // statuses[i] and values[i] are those of keys[i]; the three spans have one length. Two round trips for all.
   void MultiGet(std::span<const std::string_view> keys, std::span<std::string> values, std::span<Status> statuses);
 
@@ -116,6 +151,12 @@ class Client {
   virtual Task<Status> InsertAsync(std::string_view key, std::string_view value) = 0;
   virtual Task<Status> UpdateAsync(std::string_view key, std::string_view value) = 0;
   virtual Task<Status> DeleteAsync(std::string_view key) = 0;
+  // Gives memory back: merges sparse subtables, moves the values of chunks with little in them elsewhere, finds what
+  // killed clients held, and frees chunks for any other use. Operations go on meanwhile, this client's and others'.
+  // Ends when there is nothing left to gain. It begins by itself where memory is short, a client was found dead, or
+  // this one's free blocks are many; so this is for who cannot wait. All living clients must be polled, or it cannot go
+  // on. kTimeout: `report` tells how far it came. kExists: another client is at it.
+  virtual Task<Status> CompactAsync(CompactOptions options, CompactReport* report) = 0;
 
   // Starts `task` now, runs it to its first suspension and owns it until it ends.
   virtual void Spawn(Task<void> task) = 0;

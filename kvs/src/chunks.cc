@@ -1,0 +1,189 @@
+// Chunks of the memory nodes: taking them, giving them back, and cutting subtables from those that hold subtables.
+#include <algorithm>
+#include <span>
+
+#include "kvs/src/client_core.h"
+#include "kvs/src/store_core.h"
+
+namespace kvs {
+namespace {
+
+constexpr uint64_t kCursorOffset = offsetof(Superblock, chunk_cursor);
+constexpr uint64_t kTablesChunkOffset = offsetof(Superblock, tables_chunk);
+constexpr uint64_t kFreedChunksOffset =
+    kHomeAreaOffset + offsetof(HomeArea, counters) + offsetof(HomeCounters, freed_chunks);
+// Chunk words read at once: as many as an operation's buffer holds, and at first only a few.
+constexpr uint64_t kWindow = kMatchBytes / sizeof(ChunkWord);
+constexpr uint64_t kFirstWindow = 64;
+static_assert(kMaxValueBytes / kMinChunkBytes + 4 < kWindow);
+
+}  // namespace
+
+// Takes `count` contiguous FREE chunks of the node, whose first word becomes (kind, tag). kFull: it has not so many.
+// Uses the operation's buffers for matching blocks, slots and old words.
+Task<Step> ClientCore::TakeChunks(Operation& op, krcore::NodeId node, ChunkKind kind, uint32_t count, uint32_t tag,
+                                  uint64_t* first, uint64_t* generation) {
+  if (!connections_.Reach(node)) co_return Step::kUnavailable;
+  const uint64_t pool_bytes = connections_.PoolBytes(node);
+  const uint64_t chunks = pool_bytes / chunk_bytes_, reserved = ReservedChunks(pool_bytes, chunk_bytes_);
+  const auto* const words = reinterpret_cast<const ChunkWord*>(op.buffers->match.data());
+  // First a few words where this client found room last, in one round trip with the cursor; from the cursor to the end;
+  // then from the first one to the cursor and so far beyond that no run is missed.
+  uint32_t& guess = chunk_guess_[node];
+  if (guess < reserved || guess >= chunks) guess = static_cast<uint32_t>(reserved);
+  uint64_t& cursor = op.buffers->slots[0];
+  op.batch.Read({node, kCursorOffset}, &cursor, sizeof(cursor));
+  uint64_t hint = 0, start = 0;
+  for (int pass = 0; pass < 3; ++pass) {
+    const uint64_t end = pass == 0   ? std::min<uint64_t>(chunks, guess + std::max<uint64_t>(kFirstWindow, 2 * count))
+                         : pass == 1 ? chunks
+                                     : std::min(chunks, start + count - 1);
+    uint64_t begin = pass == 0 ? guess : pass == 1 ? start : reserved;
+    while (begin + count <= end || pass == 0) {
+      const uint64_t window = std::min(kWindow, end - begin);
+      op.batch.Read({node, ChunkWordOffset(begin)}, op.buffers->match.data(),
+                    static_cast<uint32_t>(window * sizeof(ChunkWord)));
+      const Outcome read = co_await op.batch.Run();
+      if (read != Outcome::kOk) co_return Step::kUnavailable;
+      if (pass == 0) {
+        hint = cursor;
+        start = hint < reserved || hint >= chunks ? reserved : hint;
+      }
+      uint64_t free = 0;  // in a row, up to i
+      for (uint64_t i = 0; i < window; ++i) {
+        free = words[i].kind() == ChunkKind::kFree ? free + 1 : 0;
+        if (free < count) continue;
+        const uint64_t chunk = i + 1 - count;
+        // The next one looks behind it, but for a run, which may have left smaller gaps.
+        if (count == 1) op.batch.CompareSwap({node, kCursorOffset}, hint, begin + chunk + 1, &cursor);
+        const Step taken = co_await ClaimRun(op, node, begin + chunk, std::span(&words[chunk], count), kind, tag);
+        if (taken == Step::kUnavailable) co_return taken;
+        if (taken != Step::kOk) {
+          free = 0;
+          continue;
+        }
+        *first = begin + chunk;
+        *generation = words[chunk].generation();
+        guess = static_cast<uint32_t>(*first);
+        stats_.chunks_taken += count;
+        co_return Step::kOk;
+      }
+      if (pass == 0) break;
+      begin += window == end - begin ? window : window - (count - 1);
+    }
+  }
+  co_return Step::kFull;
+}
+
+// The first word first and given back last, so that whoever finds a run's first chunk finds all of it. kRestart:
+// another client was faster.
+Task<Step> ClientCore::ClaimRun(Operation& op, krcore::NodeId node, uint64_t first, std::span<const ChunkWord> words,
+                                ChunkKind kind, uint32_t tag) {
+  const auto count = static_cast<uint32_t>(words.size());
+  uint32_t claimed = 0;
+  while (claimed < count) {
+    const uint32_t begin = claimed;
+    const uint32_t end = begin == 0 ? 1 : std::min(count, begin + kCandidates);
+    for (uint32_t i = begin; i < end; ++i) {
+      const ChunkWord now = i == 0 ? words[i].As(kind, tag) : words[i].As(ChunkKind::kRunRest, 0);
+      op.batch.CompareSwap({node, ChunkWordOffset(first + i)}, words[i].word(), now.word(),
+                           &op.buffers->cas[i - begin]);
+    }
+    const Outcome swapped = co_await op.batch.Run();
+    if (swapped != Outcome::kOk) co_return Step::kUnavailable;
+    uint32_t lost = end;
+    for (uint32_t i = begin; i < end; ++i) {
+      if (op.buffers->cas[i - begin] != words[i].word()) {
+        lost = std::min(lost, i);
+      } else if (i > lost) {  // a later one of this group: give it back at once
+        op.batch.CompareSwap({node, ChunkWordOffset(first + i)}, words[i].As(ChunkKind::kRunRest, 0).word(),
+                             words[i].Freed().word(), &op.buffers->cas[i - begin]);
+      }
+    }
+    if (lost == end) {
+      claimed = end;
+      continue;
+    }
+    const Outcome undone = co_await op.batch.Run();
+    if (undone != Outcome::kOk) co_return Step::kUnavailable;
+    if (lost > 0) {
+      const Step released =
+          co_await ReleaseChunks(op.batch, op.buffers->cas, node, first, words.first(lost), kind, tag);
+      if (released == Step::kUnavailable) co_return released;
+    }
+    co_return Step::kRestart;
+  }
+  co_return Step::kOk;
+}
+
+// Makes chunks FREE that a claim has taken: `words` are those of before it. `scratch`: for old words.
+Task<Step> ClientCore::ReleaseChunks(Batch& batch, std::span<uint64_t> scratch, krcore::NodeId node, uint64_t first,
+                                     std::span<const ChunkWord> words, ChunkKind kind, uint32_t tag) {
+  for (auto left = static_cast<uint32_t>(words.size()); left > 0;) {
+    const uint32_t end = left;
+    const uint32_t begin = end == 1 ? 0 : std::max<uint32_t>(1, end > scratch.size() ? end - scratch.size() : 1);
+    for (uint32_t i = begin; i < end; ++i) {
+      const ChunkWord taken = i == 0 ? words[i].As(kind, tag) : words[i].As(ChunkKind::kRunRest, 0);
+      batch.CompareSwap({node, ChunkWordOffset(first + i)}, taken.word(), words[i].Freed().word(), &scratch[i - begin]);
+    }
+    const Outcome swapped = co_await batch.Run();
+    if (swapped != Outcome::kOk) co_return Step::kUnavailable;
+    left = begin;
+  }
+  co_return Step::kOk;
+}
+
+// A large block's chunks, which this client owns alone, become FREE. `window`: registered room for their words.
+Task<Step> ClientCore::GiveBackRun(Batch& batch, std::span<ChunkWord> window, std::span<uint64_t> scratch, Extent run) {
+  const krcore::NodeId node = run.address.node;
+  const uint64_t first = run.address.offset / chunk_bytes_;
+  const uint64_t count = run.bytes / chunk_bytes_;
+  if (count > window.size() || !connections_.Reach(node) || !connections_.Reach(store_.home())) {
+    co_return Step::kUnavailable;
+  }
+  batch.Read({node, ChunkWordOffset(first)}, window.data(), static_cast<uint32_t>(count * sizeof(ChunkWord)));
+  const Outcome read = co_await batch.Run();
+  if (read != Outcome::kOk) co_return Step::kUnavailable;
+  if (window[0].kind() != ChunkKind::kRun || window[0].count() != count) co_return Step::kRestart;
+  const Step released =
+      co_await ReleaseChunks(batch, scratch, node, first, window.first(count), ChunkKind::kRun, window[0].count());
+  if (released != Step::kOk) co_return released;
+  stats_.chunks_freed += count;
+  batch.FetchAdd({store_.home(), kFreedChunksOffset}, count, &scratch[0]);
+  const Outcome told = co_await batch.Run();
+  co_return told == Outcome::kOk ? Step::kOk : Step::kUnavailable;
+}
+
+// Room for a subtable in the chunk from which everybody cuts them, or in a new one. kFull: the node has no chunk left.
+Task<Step> ClientCore::CutTable(Operation& op, krcore::NodeId node, GlobalAddress* table) {
+  if (!connections_.Reach(node)) co_return Step::kUnavailable;
+  const auto per_chunk = static_cast<uint32_t>(chunk_bytes_ / geometry_.bytes());
+  uint64_t& word = op.buffers->cas[1];
+  op.batch.Read({node, kTablesChunkOffset}, &op.buffers->cas[0], sizeof(uint64_t));
+  const Outcome hint_read = co_await op.batch.Run();
+  if (hint_read != Outcome::kOk) co_return Step::kUnavailable;
+  const uint64_t hint = op.buffers->cas[0];
+  if (hint != 0 && hint < connections_.PoolBytes(node) / chunk_bytes_) {
+    op.batch.Read({node, ChunkWordOffset(hint)}, &word, sizeof(word));
+    const Outcome word_read = co_await op.batch.Run();
+    if (word_read != Outcome::kOk) co_return Step::kUnavailable;
+    for (ChunkWord seen(word); seen.kind() == ChunkKind::kTables && seen.count() < per_chunk; seen = ChunkWord(word)) {
+      op.batch.CompareSwap({node, ChunkWordOffset(hint)}, seen.word(),
+                           seen.As(ChunkKind::kTables, seen.count() + 1).word(), &word);
+      const Outcome cut = co_await op.batch.Run();
+      if (cut != Outcome::kOk) co_return Step::kUnavailable;
+      if (word != seen.word()) continue;
+      *table = {node, hint * chunk_bytes_ + seen.count() * geometry_.bytes()};
+      co_return Step::kOk;
+    }
+  }
+  uint64_t chunk = 0, generation = 0;
+  const Step taken = co_await TakeChunks(op, node, ChunkKind::kTables, 1, 1, &chunk, &generation);
+  if (taken != Step::kOk) co_return taken;
+  *table = {node, chunk * chunk_bytes_};
+  op.batch.CompareSwap({node, kTablesChunkOffset}, hint, chunk, &op.buffers->cas[0]);
+  (void)co_await op.batch.Run();
+  co_return Step::kOk;
+}
+
+}  // namespace kvs

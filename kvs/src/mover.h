@@ -1,0 +1,106 @@
+// Mover: one run of giving memory back, beside the client's operations. See mover.cc.
+//
+// Thread safety: the client's thread.
+#ifndef KVS_SRC_MOVER_H_
+#define KVS_SRC_MOVER_H_
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "kvs/src/client_core.h"
+#include "kvs/src/store_core.h"
+
+namespace kvs {
+
+class ClientCore::Mover {
+ public:
+  // `op` is not among those that users wait for. `report` is filled as it goes on.
+  // `for_room`: an allocation waits for it, so that it does not wait for clients that have stopped.
+  Mover(ClientCore& client, Operation& op, const CompactOptions& options, bool for_room, CompactReport* report)
+      : client_(client),
+        op_(op),
+        home_(client.store_.home()),
+        thorough_(options.thorough),
+        for_room_(for_room),
+        deadline_ns_(client.clock_.NowNs() + options.timeout_ms * 1'000'000),
+        report_(report) {}
+
+  // kOk: there is nothing left to gain. kRestart: another client is at it, or this one was expelled. kFull: out of
+  // time.
+  Task<Step> Run();
+
+ private:
+  using Chunk = std::pair<krcore::NodeId, uint32_t>;
+  // A chunk that is being emptied.
+  struct Victim {
+    Chunk chunk;
+    ChunkWord word;
+    uint32_t slot = 0;        // of the evacuation slots
+    uint64_t references = 0;  // that the last scan found
+    bool empty = false;
+
+    EvacuationWord Evacuation() const { return {chunk.first, chunk.second, word.generation()}; }
+    GlobalAddress WordAddress() const { return {chunk.first, ChunkWordOffset(chunk.second)}; }
+  };
+  // What a scan found.
+  struct Census {
+    std::map<Chunk, uint64_t> live;    // bytes of blocks
+    std::map<Chunk, uint64_t> tables;  // subtables
+    std::vector<uint32_t> sparse;      // indexes of subtables that may be merged
+  };
+
+  Chunk ChunkOf(GlobalAddress address) const {
+    return {address.node, static_cast<uint32_t>(address.offset / client_.chunk_bytes_)};
+  }
+  // Of something at `address`. False: it is in none of the chunks that are being emptied.
+  bool CountReference(GlobalAddress address) {
+    for (Victim& victim : victims_) {
+      if (victim.chunk != ChunkOf(address)) continue;
+      ++victim.references;
+      return true;
+    }
+    return false;
+  }
+  bool OutOfTime() const;
+  bool OutOfPatience(int64_t begin_ns) const;
+
+  Task<Step> Elect();
+  Task<Step> StayElected();
+  Task<void> Resign();
+  Task<void> Wait(int64_t ns);
+  Task<Step> WaitForAll();
+  Task<Step> ReadDirectory(std::vector<uint64_t>* entries);
+  Task<Step> Scan(Census* census, bool* valid);
+  Task<Step> VisitTable(uint32_t index, DirectoryEntry entry, Census* census);
+  Task<Step> ReadLength(GlobalAddress block, uint64_t* bytes);
+  Task<Step> Move(GlobalAddress at, Slot slot);
+  Task<Step> ReadChunks(std::map<Chunk, ChunkWord>* chunks);
+  void Choose(const Census& census, const std::map<Chunk, ChunkWord>& chunks);
+  Task<Step> Announce();
+  Task<Step> ClearSlots();
+  Task<Step> Free(const Victim& victim);
+  Task<Step> WaitForReaders();
+  Task<void> FinishOthersWork();
+  Task<Step> End(const Victim& victim, bool free);
+  Task<Step> GiveUp(EvacuationWord evacuation);
+  Task<Step> Evacuate();
+
+  ClientCore& client_;
+  Operation& op_;
+  const krcore::NodeId home_;
+  const bool thorough_, for_room_;
+  const int64_t deadline_ns_;
+  CompactReport* const report_;
+  uint64_t token_ = 0;
+  LargeBuffer image_;
+  std::vector<Victim> victims_;
+  std::vector<uint32_t> under_way_;  // directory indexes of splits and merges that the last scan met
+  std::set<Chunk> given_up_;
+};
+
+}  // namespace kvs
+
+#endif  // KVS_SRC_MOVER_H_

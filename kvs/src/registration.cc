@@ -1,0 +1,311 @@
+// A client's entry in the home's client table.
+#include <algorithm>
+
+#include "kvs/src/client_core.h"
+#include "kvs/src/epoch_buffers.h"
+#include "kvs/src/mutation.h"
+#include "kvs/src/run_detached.h"
+#include "kvs/src/store_core.h"
+
+namespace kvs {
+namespace {
+
+constexpr uint64_t kEpochOffset = kHomeAreaOffset + offsetof(HomeArea, epoch);
+constexpr uint64_t kCountersOffset = kHomeAreaOffset + offsetof(HomeArea, counters);
+constexpr uint64_t kClientsUsedOffset = kCountersOffset + offsetof(HomeCounters, clients_used);
+constexpr uint64_t kEvacuationOffset = kHomeAreaOffset + offsetof(HomeArea, evacuation);
+constexpr uint64_t kClientsOffset = kHomeAreaOffset + offsetof(HomeArea, clients);
+// Entries by which the part in use grows, so that clients that come together do not all want the same one.
+constexpr uint64_t kGrowth = 16;
+// Between two rounds of maintenance, at least.
+constexpr int64_t kMaintenanceNs = 500'000;
+// Chunks' worth of free blocks that a client keeps for itself.
+constexpr uint64_t kMuchFree = 64;
+
+}  // namespace
+
+uint64_t ClientCore::EntryOffset(uint32_t index) { return kClientsOffset + uint64_t{index} * sizeof(ClientEntry); }
+
+// Claims an entry of the client table and announces the current epoch. kFull: none is free.
+Task<Step> ClientCore::Register() {
+  EpochBuffers::Registered& words = epoch_buffers_->words();
+  Batch& batch = epoch_buffers_->batch();
+  const krcore::NodeId home = store_.home();
+  for (bool looked_for_dead = false; !registered_;) {
+    if (!connections_.Reach(home)) co_return Step::kUnavailable;
+    batch.Read({home, kCountersOffset}, &words.counters, sizeof(words.counters));
+    const Outcome counters_read = co_await batch.Run();
+    if (counters_read != Outcome::kOk) co_return Step::kUnavailable;
+    clients_used_ = static_cast<uint32_t>(std::min<uint64_t>(words.counters.clients_used, kMaxClients));
+    std::vector<uint32_t> free;
+    if (clients_used_ > 0) {
+      batch.Read({home, kClientsOffset}, words.clients, static_cast<uint32_t>(clients_used_ * sizeof(ClientEntry)));
+      const Outcome read = co_await batch.Run();
+      if (read != Outcome::kOk) co_return Step::kUnavailable;
+      for (uint32_t i = 0; i < clients_used_; ++i) {
+        if (words.clients[i].owner == 0) free.push_back(i);
+      }
+    }
+    if (free.empty() && clients_used_ < kMaxClients) {
+      batch.CompareSwap({home, kClientsUsedOffset}, clients_used_,
+                        std::min<uint64_t>(clients_used_ + kGrowth, kMaxClients), &words.cas);
+      const Outcome grown = co_await batch.Run();
+      if (grown != Outcome::kOk) co_return Step::kUnavailable;
+      continue;
+    }
+    if (free.empty()) {
+      // Full of living ones, or of dead ones that nobody had reason to look at.
+      if (looked_for_dead) co_return Step::kFull;
+      looked_for_dead = true;
+      const Step freed = co_await FreeDeadEntries();
+      if (freed != Step::kOk) co_return freed;
+      continue;
+    }
+    const uint32_t chosen = free[random_() % free.size()];
+    batch.CompareSwap({home, EntryOffset(chosen)}, 0, OwnerWord(), &words.cas);
+    const Outcome claimed = co_await batch.Run();
+    if (claimed != Outcome::kOk) co_return Step::kUnavailable;
+    if (words.cas != 0) continue;  // somebody else took it
+    client_index_ = chosen;
+    registered_ = true;  // from here on the entry must be given back
+  }
+  // Until the first heartbeat the entry shows a former holder's epoch, an older one: it holds back more.
+  batch.Read({home, kEpochOffset}, &words.epoch, sizeof(words.epoch));
+  batch.Read(EntryWord(), &words.cas, sizeof(words.cas));
+  batch.Read({home, kCountersOffset}, &words.counters, sizeof(words.counters));
+  batch.Read({home, kEvacuationOffset}, words.evacuation, sizeof(words.evacuation));
+  const Outcome epoch_read = co_await batch.Run();
+  if (epoch_read != Outcome::kOk) co_return Step::kUnavailable;
+  epoch_ = words.epoch;
+  // What an ended client left: chunks that were emptied since did not wait for it.
+  if (memory_->evacuations() != words.counters.evacuations && !Mutated(Mutation::kKeptMemoryUnchecked)) {
+    memory_ = std::make_unique<MemoryState>(chunk_bytes_);
+  }
+  memory_->SetEvacuating(words.evacuation, words.counters.evacuations);
+  for (;;) {
+    const ClientWord found(words.cas);
+    const ClientWord mine = found.Beat(epoch_);
+    const int64_t posted_ns = clock_.NowNs();
+    batch.CompareSwap(EntryWord(), found.word(), mine.word(), &words.cas);
+    const Outcome announced = co_await batch.Run();
+    if (announced != Outcome::kOk) co_return Step::kUnavailable;
+    if (words.cas != found.word()) continue;
+    registration_.Beat(mine, posted_ns);
+    co_return Step::kOk;
+  }
+}
+
+Task<Step> ClientCore::FreeDeadEntries() {
+  EpochBuffers::Registered& words = epoch_buffers_->words();
+  Batch& batch = epoch_buffers_->batch();
+  for (uint32_t i = 0; i < clients_used_; ++i) {
+    const uint64_t other = words.clients[i].owner;
+    if (!IsDead(other)) continue;
+    batch.CompareSwap({store_.home(), EntryOffset(i)}, other, 0, &words.cas);
+    const Outcome freed = co_await batch.Run();
+    if (freed != Outcome::kOk) co_return Step::kUnavailable;
+  }
+  co_return Step::kOk;
+}
+
+// Until the entry is free, or nothing can be said to its home any more.
+Task<Step> ClientCore::Unregister() {
+  EpochBuffers::Registered& words = epoch_buffers_->words();
+  Batch& batch = epoch_buffers_->batch();
+  batch.Renew();
+  if (!connections_.Reach(store_.home())) co_return Step::kUnavailable;
+  batch.CompareSwap({store_.home(), EntryOffset(client_index_)}, OwnerWord(), 0, &words.cas);
+  const Outcome released = co_await batch.Run();
+  if (released != Outcome::kOk) co_return released == Outcome::kFenced ? Step::kRestart : Step::kUnavailable;
+  registration_.Leave();
+  co_return Step::kOk;
+}
+
+GlobalAddress ClientCore::EntryWord() const {
+  return {store_.home(), EntryOffset(client_index_) + offsetof(ClientEntry, word)};
+}
+
+// The heartbeat, with the oldest epoch in flight. kRestart: not this time.
+Task<Step> ClientCore::Announce(Batch& batch, uint64_t epoch) {
+  EpochBuffers::Registered& words = epoch_buffers_->words();
+  // From what is there: an announcement that was lost with its connection may have been made.
+  const ClientWord found(words.clients[client_index_].word);
+  if (found.state() == ClientState::kExpelled) {
+    BecomeExpelled(found);
+    co_return Step::kRestart;
+  }
+  const ClientWord mine = found.Beat(epoch);
+  const int64_t posted_ns = clock_.NowNs();
+  batch.CompareSwap(EntryWord(), found.word(), mine.word(), &words.announcement);
+  const Outcome announced = co_await batch.Run();
+  if (announced != Outcome::kOk || batch.Stale()) co_return Step::kUnavailable;
+  const ClientWord old(words.announcement);
+  if (old == found) {
+    registration_.Beat(mine, posted_ns);
+    ++stats_.heartbeats;
+    co_return Step::kOk;
+  }
+  if (old.state() == ClientState::kExpelled) BecomeExpelled(old);
+  co_return Step::kRestart;  // else a renewal was faster
+}
+
+// Everything that this client knows is void, and nothing that it has not posted yet will be.
+void ClientCore::BecomeExpelled(ClientWord word) {
+  if (registration_.expelled()) return;
+  ++stats_.fenced;
+  registration_.Expel(word);
+  connections_.Fence();
+  // What it held is found by sweeping.
+  memory_ = std::make_unique<MemoryState>(chunk_bytes_);
+  void_memory_ = std::make_unique<MemoryState>(chunk_bytes_);
+  directory_.Clear();
+  retired_tables_.clear();
+  full_nodes_.clear();
+  renew_at_ns_ = INT64_MIN;
+}
+
+// Past the gate, through queues of its own: a heartbeat when the lease is over; or, after an expulsion and once no
+// verb is under way any more, its acknowledgement and a new registration in one.
+Task<void> ClientCore::RenewLease() {
+  if (!renewal_) {
+    renewal_ = std::make_unique<Renewal>(store_.node(), stats_);
+    const Status opened = renewal_->connections.Open(4, {.dc_initiators = 1, .sq_depth = 16});
+    if (!opened.ok()) {
+      renewal_.reset();
+      co_return;
+    }
+    renewal_->batch.Attach(&renewal_->connections, arena_->lkey());
+  }
+  std::array<uint64_t, 4>& words = epoch_buffers_->words().renewal;
+  Batch& batch = renewal_->batch;
+  const krcore::NodeId home = store_.home();
+  if (!renewal_->connections.Reach(home)) co_return;
+  ClientWord found = registration_.word();
+  uint64_t epoch = found.epoch();
+  if (registration_.expelled()) {
+    EpochBuffers::Registered& buffers = epoch_buffers_->words();
+    batch.Read({home, kEpochOffset}, &words[1], sizeof(uint64_t));
+    batch.Read({home, kCountersOffset}, &buffers.counters, sizeof(buffers.counters));
+    batch.Read({home, kEvacuationOffset}, buffers.evacuation, sizeof(buffers.evacuation));
+    const Outcome read = co_await batch.Run();
+    if (read != Outcome::kOk) co_return;
+    epoch = words[1];
+    memory_->SetEvacuating(buffers.evacuation, buffers.counters.evacuations);
+  }
+  for (;;) {
+    const ClientWord mine = found.Beat(epoch);
+    const int64_t posted_ns = clock_.NowNs();
+    batch.CompareSwap(EntryWord(), found.word(), mine.word(), &words[0]);
+    const Outcome renewed = co_await batch.Run();
+    if (renewed != Outcome::kOk) co_return;
+    if (words[0] == found.word()) {
+      if (registration_.expelled()) {
+        epoch_ = epoch;
+        // Nothing of theirs has been posted since; and announcements never go back.
+        for (const auto& operation : operations_) operation->epoch = std::max(operation->epoch, epoch);
+        if (mover_op_) mover_op_->epoch = std::max(mover_op_->epoch, epoch);
+      }
+      registration_.Beat(mine, posted_ns);
+      ++stats_.heartbeats;
+      co_return;
+    }
+    found = ClientWord(words[0]);
+    if (found.state() == ClientState::kExpelled && !registration_.expelled()) {
+      BecomeExpelled(found);
+      co_return;
+    }
+  }
+}
+
+// What is due, after a look at the clock: maintenance, or the renewal of a lease that is over.
+void ClientCore::CareForRegistration() {
+  const int64_t now_ns = registration_.Now();
+  const bool shut = registration_.overdue() || registration_.expelled();
+  if (shut) {
+    if (renewing_ > 0 || now_ns < renew_at_ns_) return;
+    if (registration_.expelled() && !connections_.pool().NothingPosted()) return;
+    if (renew_at_ns_ != INT64_MIN && registration_.overdue()) {
+      // The last try was in vain. Who waits has a deadline.
+      connections_.pool().DiscardStaged();
+    }
+    renew_at_ns_ = now_ns + registration_.lease_ns() / 16;
+    RunDetached(RenewLease(), &renewing_);
+    return;
+  }
+  renew_at_ns_ = INT64_MIN;
+  if (now_ns < maintain_at_ns_ || maintaining_ > 0 || closing_) return;
+  // Together the clients read not more than about a gigabyte a second of the table of clients.
+  const int64_t table_ns =
+      static_cast<int64_t>(clients_used_) * clients_used_ * static_cast<int64_t>(sizeof(ClientEntry));
+  maintain_at_ns_ = now_ns + std::min(std::max(kMaintenanceNs, table_ns), registration_.lease_ns() / 4);
+  RunDetached(Maintain(), &maintaining_);
+  // Free blocks that are many are better chunks for others.
+  const bool much = memory_->free_bytes() >= kMuchFree * chunk_bytes_;
+  if ((compaction_wanted_ || much) && now_ns >= compact_again_at_ns_) StartCompaction({}, /*for_room=*/false);
+}
+
+// Others' entries. One that has held back reclamation, unchanged, is freed if its process is confirmed dead: nothing
+// that it posted can execute any more. If that is not known, it is expelled once it has not changed for 1.5 leases.
+Task<void> ClientCore::Observe(Batch& batch, uint64_t oldest, uint64_t epoch) {
+  const EpochBuffers::Registered& words = epoch_buffers_->words();
+  const int64_t now_ns = clock_.NowNs();
+  const int64_t lease_ns = registration_.lease_ns();
+  uint32_t index = clients_used_;
+  for (uint32_t i = 0; i < clients_used_ && index == clients_used_ && oldest < epoch; ++i) {
+    const ClientWord word(words.clients[i].word);
+    if (i != client_index_ && words.clients[i].owner != 0 && word.state() != ClientState::kExpelled &&
+        word.epoch() == oldest) {
+      index = i;
+    }
+  }
+  if (index < clients_used_) {
+    const ClientEntry entry = words.clients[index];
+    if (index != straggler_.index || entry.owner != straggler_.owner || entry.word != straggler_.word) {
+      straggler_ = {index, entry.owner, entry.word, now_ns, now_ns + lease_ns / 64};
+    }
+    if (now_ns >= straggler_.ask_at_ns) {
+      straggler_.ask_at_ns = now_ns + lease_ns / 8;
+      if (IsDead(entry.owner)) {
+        co_await FreeEntry(batch, index, entry.owner);
+        co_return;
+      }
+    }
+    if (now_ns - straggler_.since_ns > lease_ns + lease_ns / 2) {
+      uint64_t& old = epoch_buffers_->words().cas;
+      const ClientWord seen(entry.word);
+      batch.CompareSwap({store_.home(), EntryOffset(index) + offsetof(ClientEntry, word)}, seen.word(),
+                        seen.Expelled().word(), &old);
+      const Outcome expelled = co_await batch.Run();
+      if (expelled == Outcome::kOk && old == seen.word()) ++stats_.expulsions;
+      co_return;
+    }
+  }
+  // An expelled one that has died since keeps what it knew from being reused, and chunks from being emptied.
+  if (expelled_epochs_.empty() || now_ns < ask_expelled_at_ns_) co_return;
+  ask_expelled_at_ns_ = now_ns + lease_ns / 8;
+  for (uint32_t n = 0; n < clients_used_; ++n) {
+    expelled_cursor_ = (expelled_cursor_ + 1) % clients_used_;
+    const ClientEntry entry = words.clients[expelled_cursor_];
+    if (entry.owner == 0 || ClientWord(entry.word).state() != ClientState::kExpelled) continue;
+    if (IsDead(entry.owner)) co_await FreeEntry(batch, expelled_cursor_, entry.owner);
+    co_return;
+  }
+}
+
+bool ClientCore::IsDead(uint64_t owner) {
+  if (Mutated(Mutation::kUnconfirmedDeath)) return true;
+  return store_.node().IsConfirmedDead(static_cast<krcore::NodeId>(owner >> 32), static_cast<uint32_t>(owner));
+}
+
+Task<void> ClientCore::FreeEntry(Batch& batch, uint32_t index, uint64_t owner) {
+  batch.CompareSwap({store_.home(), EntryOffset(index)}, owner, 0, &epoch_buffers_->words().cas);
+  const Outcome freed = co_await batch.Run();
+  if (freed == Outcome::kOk && epoch_buffers_->words().cas == owner) {
+    ++stats_.dead_clients_found;
+    compaction_wanted_ = true;  // for what it held
+  }
+}
+
+uint64_t ClientCore::OwnerWord() const { return uint64_t{store_.node().id()} << 32 | store_.node().incarnation(); }
+
+}  // namespace kvs

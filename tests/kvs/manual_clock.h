@@ -1,0 +1,28 @@
+// A clock that only the test moves.
+#ifndef TESTS_KVS_MANUAL_CLOCK_H_
+#define TESTS_KVS_MANUAL_CLOCK_H_
+
+#include <cstdint>
+
+#include "krcore/clock.h"
+
+namespace surgekv_test {
+
+class ManualClock final : public krcore::Clock {
+ public:
+  int64_t NowNs() override {
+    ++looks_;
+    return now_ns_;
+  }
+  void Relax(uint32_t) override { now_ns_ += 1'000; }
+  void Advance(int64_t ns) { now_ns_ += ns; }
+  uint64_t looks() const { return looks_; }  // how often it was read
+
+ private:
+  int64_t now_ns_ = 1'000'000;
+  uint64_t looks_ = 0;
+};
+
+}  // namespace surgekv_test
+
+#endif  // TESTS_KVS_MANUAL_CLOCK_H_

@@ -1,0 +1,357 @@
+// Memory: chunks, blocks on the node of their subtable, what a full store says and how it recovers.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <map>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "kvs/client.h"
+#include "tests/kvs/child.h"
+#include "tests/kvs/pool_check.h"
+#include "tests/kvs/test_store.h"
+
+namespace surgekv_test {
+namespace {
+
+uint64_t TakenBytes(kvs::Client& client) {
+  uint64_t taken = 0;
+  const kvs::TableStats stats = client.ReadTableStats().value();
+  for (const auto& node : stats.memory_nodes) taken += node.taken_bytes;
+  return taken;
+}
+
+void MustPut(kvs::Client& client, const std::string& key, const std::string& value) {
+  const kvs::Status put = client.Put(key, value);
+  ASSERT_TRUE(put.ok()) << key << ": " << put.ToString();
+}
+
+// Polls until the client's maintenance had time for several rounds.
+void Settle(kvs::Client& client) {
+  const int64_t until = krcore::RealClock()->NowNs() + 30'000'000;
+  while (krcore::RealClock()->NowNs() < until) client.Poll();
+}
+
+TEST(Chunks, AValueOfManyChunksComesBackAsFreeChunks) {
+  TestStore store({.memory_bytes = size_t{64} << 20});
+  auto client = store.NewClient();
+  MustPut(*client, "small", "v");
+  const uint64_t before = TakenBytes(*client);
+  const std::string value(size_t{16} << 20, 'x');
+  for (int i = 0; i < 20; ++i) {  // 320 MiB through 64
+    MustPut(*client, "large", value);
+    std::string read;
+    ASSERT_TRUE(client->Get("large", &read).ok());
+    ASSERT_EQ(read, value);
+    Settle(*client);
+  }
+  EXPECT_GE(TakenBytes(*client), before + (uint64_t{16} << 20));
+  ASSERT_TRUE(client->Delete("large").ok());
+  Settle(*client);
+  EXPECT_EQ(TakenBytes(*client), before);
+  EXPECT_GE(client->stats().chunks_freed, 20u * 17);
+}
+
+TEST(Chunks, RunsAreFoundBetweenOthersChunksAndAroundTheEnd) {
+  TestStore store({.memory_bytes = size_t{8} << 20, .chunk_bytes = uint64_t{64} << 10});
+  auto client = store.NewClient();
+  // Values of 1 to 9 chunks, put and deleted in an order that leaves holes everywhere.
+  std::vector<std::string> values(24);
+  uint32_t state = 7;
+  for (int round = 0; round < 400; ++round) {
+    state = state * 1664525 + 1013904223;
+    const uint32_t key = state / 65536 % values.size();
+    const std::string name = "key" + std::to_string(key);
+    if (!values[key].empty()) {
+      std::string read;
+      ASSERT_TRUE(client->Get(name, &read).ok());
+      ASSERT_EQ(read, values[key]);
+      ASSERT_TRUE(client->Delete(name).ok());
+      values[key].clear();
+    } else {
+      std::string value((state >> 8) % (9 * 65'000) + 1, static_cast<char>('a' + key));
+      const kvs::Status put = client->Put(name, value);
+      if (put == kvs::StatusCode::kOutOfMemory) continue;
+      ASSERT_TRUE(put.ok()) << put.ToString();
+      values[key] = value;
+    }
+  }
+  for (uint32_t key = 0; key < values.size(); ++key) {
+    std::string read;
+    if (values[key].empty()) continue;
+    ASSERT_TRUE(client->Get("key" + std::to_string(key), &read).ok());
+    EXPECT_EQ(read, values[key]);
+  }
+}
+
+TEST(Chunks, SubtablesAndBlocksAreSpreadOverAllNodes) {
+  TestStore store({.memory_bytes = size_t{16} << 20, .memory_nodes = 3, .chunk_bytes = uint64_t{64} << 10});
+  auto client = store.NewClient();
+  for (int i = 0; i < 20'000; ++i) MustPut(*client, std::to_string(i), std::string(100, 'v'));
+  const kvs::TableStats stats = client->ReadTableStats().value();
+  ASSERT_EQ(stats.memory_nodes.size(), 3u);
+  std::vector<uint64_t> taken;
+  for (const auto& node : stats.memory_nodes) {
+    taken.push_back(node.taken_bytes - kvs::ReservedChunks(node.capacity_bytes, 65536) * 65536);
+  }
+  const auto [least, most] = std::minmax_element(taken.begin(), taken.end());
+  EXPECT_LT(*most, *least * 3 / 2) << taken[0] << " " << taken[1] << " " << taken[2];
+}
+
+TEST(Chunks, AFullStoreSaysSoAndGoesOnWhenAMemoryNodeJoins) {
+  TestStoreOptions options{.memory_bytes = kvs::kMinPoolBytes};
+  TestStore store(options);
+  auto client = store.NewClient();
+  const std::string value(50'000, 'v');
+  int stored = 0;
+  kvs::Status put;
+  for (; stored < 1'000; ++stored) {
+    put = client->Put("key" + std::to_string(stored), value);
+    if (!put.ok()) break;
+  }
+  ASSERT_EQ(put, kvs::StatusCode::kOutOfMemory) << put.ToString();
+  EXPECT_GT(stored, 40);
+  store.AddMemoryNode();
+  const krcore::Deadline soon = krcore::Deadline::After(*krcore::RealClock(), 10'000'000'000);
+  while (!put.ok() && !soon.Passed(*krcore::RealClock())) {
+    put = client->Put("key" + std::to_string(stored), value);
+  }
+  EXPECT_TRUE(put.ok()) << put.ToString();
+  for (int i = stored + 1; i < stored + 40; ++i) MustPut(*client, "key" + std::to_string(i), value);
+}
+
+// ---- memory given back
+
+constexpr uint64_t kSmallChunk = uint64_t{64} << 10;
+
+std::string Key(uint32_t i) { return "key-" + std::to_string(i); }
+// Of every size: most are small, some do not fit in a slot's length, few have chunks of their own.
+std::string Value(uint32_t i) {
+  const uint32_t dice = i * 2654435761u;
+  const size_t bytes = dice % 97 == 0 ? 80'000 + dice % 50'000 : dice % 11 == 0 ? 3'000 + dice % 6'000 : dice % 700;
+  std::string value(bytes, static_cast<char>('a' + i % 26));
+  value += std::to_string(i);
+  return value;
+}
+
+kvs::Task<void> PutRange(kvs::Client& client, uint32_t begin, uint32_t end, uint32_t step, uint32_t* failed) {
+  for (uint32_t i = begin; i < end; i += step) {
+    const std::string key = Key(i), value = Value(i);
+    const kvs::Status put = co_await client.PutAsync(key, value);
+    if (!put.ok()) ++*failed;
+  }
+}
+kvs::Task<void> DeleteRange(kvs::Client& client, uint32_t begin, uint32_t end, uint32_t step, uint32_t* failed) {
+  for (uint32_t i = begin; i < end; i += step) {
+    const std::string key = Key(i);
+    if (i % 10 == 0) continue;  // every tenth stays
+    const kvs::Status deleted = co_await client.DeleteAsync(key);
+    if (!deleted.ok()) ++*failed;
+  }
+}
+template <typename Range>
+void InLanes(kvs::Client& client, uint32_t count, const Range& range) {
+  constexpr uint32_t kLanes = 16;
+  uint32_t failed = 0;
+  for (uint32_t lane = 0; lane < kLanes; ++lane) client.Spawn(range(client, lane, count, kLanes, &failed));
+  client.Drain();
+  ASSERT_EQ(failed, 0u);
+}
+void CheckTenth(kvs::Client& client, uint32_t count) {
+  std::string value;
+  for (uint32_t i = 0; i < count; ++i) {
+    const kvs::Status got = client.Get(Key(i), &value);
+    if (i % 10 == 0) {
+      ASSERT_TRUE(got.ok()) << Key(i) << ": " << got.ToString();
+      ASSERT_EQ(value, Value(i)) << Key(i);
+    } else {
+      ASSERT_EQ(got, kvs::StatusCode::kNotFound) << Key(i);
+    }
+  }
+}
+
+void CheckPools(const TestStore& store, bool after_deaths = false) {
+  const std::vector<PoolImage> images = store.images();
+  PoolCheckOptions options;
+  options.after_deaths = after_deaths;
+  const PoolReport report = surgekv_test::CheckPools(images, options);
+  EXPECT_TRUE(report.ok()) << report.ToString();
+}
+
+TEST(GivenBack, AfterNinetyPercentWereDeletedMostMemoryIsFreeForOtherSizes) {
+  constexpr uint32_t kRecords = 20'000;
+  TestStore store({.groups = 32, .memory_bytes = size_t{48} << 20, .memory_nodes = 2, .chunk_bytes = kSmallChunk});
+  auto client = store.NewClient();
+  const uint64_t empty = TakenBytes(*client);
+  InLanes(*client, kRecords, PutRange);
+  const uint64_t loaded = TakenBytes(*client) - empty;
+  InLanes(*client, kRecords, DeleteRange);
+  kvs::CompactReport report;
+  const kvs::Status compacted = client->Compact({}, &report);
+  ASSERT_TRUE(compacted.ok()) << compacted.ToString();
+  EXPECT_GT(client->stats().blocks_moved, 0u);
+  const uint64_t left = TakenBytes(*client) - empty;
+  RecordProperty("loaded", std::to_string(loaded));
+  RecordProperty("left", std::to_string(left));
+  EXPECT_LE(left * 10, loaded * 4) << "less than 60% came back: " << left << " of " << loaded;
+  CheckTenth(*client, kRecords);
+  CheckPools(store);
+
+  // And it is really free: for blocks of a size that there was none of, as many as fit.
+  const std::string value(20'000, 'z');
+  uint64_t stored = 0;
+  while (client->Put("other-" + std::to_string(stored), value).ok()) ++stored;
+  EXPECT_GT(stored * value.size(), (size_t{96} << 20) * 7 / 10);
+  CheckTenth(*client, kRecords);
+  CheckPools(store);
+}
+
+TEST(GivenBack, WhileAnotherClientWritesAndTablesSplitAndMerge) {
+  constexpr uint32_t kRecords = 6'000;
+  TestStore store({.groups = 2, .memory_bytes = size_t{64} << 20, .chunk_bytes = kSmallChunk});
+  auto mover = store.NewClient();
+  InLanes(*mover, kRecords, PutRange);
+  std::atomic<bool> stop{false};
+  kvs::Store& attached = store.store();
+  std::thread writer([&] {
+    auto client = attached.NewClient().value();
+    std::map<std::string, std::string> mine;
+    std::mt19937 random(1);
+    for (uint32_t i = 0; !stop.load(); ++i) {
+      const std::string key = "mine-" + std::to_string(random() % 3'000);
+      if (i / 4'000 % 2 == 1 && mine.contains(key)) {
+        ASSERT_TRUE(client->Delete(key).ok());
+        mine.erase(key);
+      } else {
+        mine[key] = std::string(random() % 900, 'w') + std::to_string(i);
+        const kvs::Status put = client->Put(key, mine[key]);
+        ASSERT_TRUE(put.ok()) << put.ToString();
+      }
+      const std::string other = "mine-" + std::to_string(random() % 3'000);
+      std::string value;
+      const kvs::Status got = client->Get(other, &value);
+      ASSERT_EQ(got.ok(), mine.contains(other)) << other << ": " << got.ToString();
+      if (got.ok()) {
+        ASSERT_EQ(value, mine[other]);
+      }
+    }
+  });
+  InLanes(*mover, kRecords, DeleteRange);
+  uint64_t freed = 0, moved = 0;
+  for (int i = 0; i < 10; ++i) {
+    kvs::CompactReport report;
+    const kvs::Status compacted = mover->Compact({.thorough = i % 2 == 1}, &report);
+    EXPECT_TRUE(compacted.ok()) << compacted.ToString();
+    freed += report.chunks_freed;
+    moved += report.blocks_moved;
+  }
+  stop.store(true);
+  writer.join();
+  EXPECT_GT(freed, 20u);
+  EXPECT_GT(moved, 100u);
+  CheckTenth(*mover, kRecords);
+  CheckPools(store);
+}
+
+TEST(GivenBack, WhatAKilledClientHeldComesBack) {
+  TestStoreOptions options{
+      .fabric = UniqueFabric(), .groups = 16, .memory_bytes = size_t{24} << 20, .chunk_bytes = kSmallChunk};
+  TestStore store(options);
+  for (int round = 0; round < 6; ++round) {
+    int ready[2];
+    ASSERT_EQ(pipe(ready), 0);
+    Child victim([&] {
+      auto attached = TestStore::Attach(options.fabric, options);
+      auto client = attached->NewClient().value();
+      uint32_t failed = 0;
+      // It holds free blocks, chunks that it fills, and what its operations in flight have allocated.
+      for (uint32_t i = 0; i < 8'000; ++i) (void)client->Put(Key(i % 1'000), std::string(500 + i % 300, 'v'));
+      for (uint32_t i = 0; i < 1'000; ++i) (void)client->Delete(Key(i));
+      for (uint32_t lane = 0; lane < 16; ++lane) client->Spawn(PutRange(*client, lane, 1'000, 16, &failed));
+      for (int i = 0; i < 100; ++i) client->Poll();
+      if (write(ready[1], "", 1) != 1) _exit(1);
+      for (;;) ::pause();
+    });
+    char byte;
+    ASSERT_EQ(read(ready[0], &byte, 1), 1);
+    victim.Kill();
+    close(ready[0]);
+    close(ready[1]);
+    auto client = store.NewClient();
+    for (uint32_t i = 0; i < 1'000; ++i) (void)client->Delete(Key(i));
+    const kvs::Status compacted = client->Compact({.thorough = true});
+    ASSERT_TRUE(compacted.ok()) << compacted.ToString();
+    EXPECT_EQ(client->stats().dead_clients_found, 1u);
+    // What is left are the chunks that it fills now, and a subtable or two.
+    EXPECT_LE(TakenBytes(*client), (kvs::ReservedChunks(options.memory_bytes, kSmallChunk) + 8) * kSmallChunk);
+    CheckPools(store, true);
+  }
+  (void)krcore::CleanStaleFabrics("sw", options.fabric, true);
+}
+
+TEST(GivenBack, MemoryKeptFromAnEndedClientIsDroppedIfChunksWereEmptiedSince) {
+  TestStore store({.groups = 16, .memory_bytes = size_t{24} << 20, .chunk_bytes = kSmallChunk});
+  auto first = store.NewClient(), second = store.NewClient();
+  for (uint32_t i = 0; i < 600; ++i) MustPut(*first, Key(i), std::string(500, 'a'));
+  for (uint32_t i = 0; i < 600; ++i) ASSERT_TRUE(first->Delete(Key(i)).ok());
+  Settle(*first);
+  first.reset();  // its free blocks are kept for the next client of the process
+  kvs::CompactReport report;
+  ASSERT_TRUE(second->Compact({.thorough = true}, &report).ok());
+  EXPECT_GT(report.chunks_freed, 2u);
+  // Others use the chunks now; the next client must not use them as well.
+  for (uint32_t i = 0; i < 600; ++i) MustPut(*second, "second-" + Key(i), std::string(500, 'b'));
+  auto third = store.NewClient();
+  for (uint32_t i = 0; i < 600; ++i) MustPut(*third, "third-" + Key(i), std::string(500, 'c'));
+  EXPECT_EQ(third->stats().blocks_reused, 0u);
+  std::string value;
+  for (uint32_t i = 0; i < 600; ++i) {
+    ASSERT_TRUE(third->Get("second-" + Key(i), &value).ok());
+    ASSERT_EQ(value, std::string(500, 'b'));
+  }
+  CheckPools(store);
+}
+
+TEST(GivenBack, AFullStoreMakesRoomForOtherSizesByItself) {
+  TestStore store({.groups = 16, .memory_bytes = size_t{12} << 20, .chunk_bytes = kSmallChunk});
+  auto client = store.NewClient();
+  uint32_t stored = 0;
+  while (client->Put(Key(stored), std::string(300, 'a')).ok()) ++stored;
+  ASSERT_GT(stored, 10'000u);
+  for (uint32_t i = 0; i < stored; ++i) {
+    if (i % 10 == 0) continue;
+    ASSERT_TRUE(client->Delete(Key(i)).ok());
+  }
+  // Everything free is in blocks of one size.
+  uint32_t large = 0;
+  while (client->Put("large-" + std::to_string(large), std::string(9'000, 'b')).ok()) ++large;
+  EXPECT_GT(uint64_t{large} * 9'000, (uint64_t{12} << 20) / 2);
+  EXPECT_GT(client->stats().compactions, 0u);
+  std::string value;
+  for (uint32_t i = 0; i < stored; i += 10) ASSERT_TRUE(client->Get(Key(i), &value).ok());
+  for (uint32_t i = 0; i < large; ++i) ASSERT_TRUE(client->Get("large-" + std::to_string(i), &value).ok());
+  CheckPools(store);
+}
+
+TEST(Clients, AThousandOfThemAreRegistered) {
+  TestStoreOptions options{.memory_bytes = size_t{16} << 20};
+  TestStore store(options);
+  std::vector<std::unique_ptr<kvs::Store>> stores;  // one device has not so many queues
+  std::vector<std::unique_ptr<kvs::Client>> clients;
+  for (int i = 0; i < 1'000; ++i) {
+    if (i % 250 == 0) stores.push_back(TestStore::Attach(store.fabric(), options));
+    auto client = stores.back()->NewClient({.max_in_flight = 1});
+    ASSERT_TRUE(client.ok()) << i << ": " << client.status().ToString();
+    clients.push_back(std::move(*client));
+  }
+  MustPut(*clients.back(), "k", "v");
+  std::string value;
+  EXPECT_TRUE(clients.front()->Get("k", &value).ok());
+  clients.clear();
+}
+
+}  // namespace
+}  // namespace surgekv_test

@@ -1,0 +1,62 @@
+// A checker of a store at rest: no verb is under way, and the raw memory of every memory node is at hand. It walks the
+// directory, the subtables, their slots and blocks, and the chunks, and says everything that is not as docs/kvs.md has
+// it. It shares the layout's definitions with the store and none of its code.
+//
+// Thread safety: pure function.
+#ifndef TESTS_KVS_POOL_CHECK_H_
+#define TESTS_KVS_POOL_CHECK_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "krcore/types.h"
+#include "kvs/layout/address.h"
+
+namespace surgekv_test {
+
+// The pool of one memory node.
+struct PoolImage {
+  krcore::NodeId node = krcore::kNoNode;
+  std::span<const std::byte> bytes;
+};
+
+struct PoolCheckOptions {
+  // Clients were killed, and nobody has cleaned up behind all of them: tentative slots, lock words and splits under way
+  // may be left. What they must not be wrong about is checked all the same.
+  bool after_deaths = false;
+  // Extents that living clients hold, e.g. in free lists: they are no leak, must lie in taken chunks and overlap
+  // nothing.
+  struct Known {
+    kvs::GlobalAddress address;
+    uint64_t bytes = 0;
+    bool table = false;
+  };
+  std::vector<Known> known;
+  size_t max_problems = 50;  // more are counted and not described
+};
+
+struct PoolReport {
+  std::vector<std::string> problems;            // empty: the store is sound
+  std::map<std::string, std::string> contents;  // what a reader finds now
+  uint64_t live_blocks = 0, live_bytes = 0;     // named by VAL or FRZ
+  uint64_t tentative_slots = 0, frozen_slots = 0, pending_slots = 0;
+  uint64_t entries_splitting = 0, entries_merging = 0;  // of the directory
+  uint64_t subtables = 0, table_bytes = 0, slots = 0;
+  uint32_t global_depth = 0;
+  uint64_t chunks = 0, chunks_taken = 0;
+  uint64_t leaked_bytes = 0;  // in taken chunks, neither live, nor a subtable, nor known
+  uint64_t clients = 0;       // registered
+
+  bool ok() const { return problems.empty(); }
+  std::string ToString() const;
+};
+
+PoolReport CheckPools(std::span<const PoolImage> pools, const PoolCheckOptions& options = {});
+
+}  // namespace surgekv_test
+
+#endif  // TESTS_KVS_POOL_CHECK_H_

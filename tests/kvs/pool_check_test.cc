@@ -1,0 +1,345 @@
+// The checker of a store at rest finds nothing wrong with a sound one, and every kind of planted damage.
+#include "tests/kvs/pool_check.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "kvs/layout/block.h"
+#include "kvs/layout/directory.h"
+#include "kvs/layout/pool.h"
+#include "kvs/layout/subtable.h"
+#include "tests/kvs/test_store.h"
+
+namespace surgekv_test {
+namespace {
+
+using kvs::BucketHeader;
+using kvs::DirectoryEntry;
+using kvs::DirectoryState;
+using kvs::Slot;
+using kvs::SlotState;
+
+constexpr kvs::SubtableGeometry kGeometry{2};
+
+class PoolCheck : public ::testing::Test {
+ protected:
+  // A store that has grown to many tables, copied once; each test damages its own copy.
+  static void SetUpTestSuite() {
+    TestStoreOptions options;
+    options.memory_bytes = size_t{8} << 20;
+    TestStore store(options);
+    {
+      auto client = store.NewClient();
+      for (int i = 0; i < 600; ++i) {
+        const std::string key = "key-" + std::to_string(i);
+        const std::string value(i % 50 == 0 ? 6'000 : i % 90, static_cast<char>('a' + i % 26));
+        ASSERT_TRUE(client->Put(key, value).ok());
+        stored_[key] = value;
+      }
+      for (int i = 0; i < 600; i += 3) {
+        const std::string key = "key-" + std::to_string(i);
+        ASSERT_TRUE(client->Delete(key).ok());
+        stored_.erase(key);
+      }
+    }
+    sound_.assign(store.memory().begin(), store.memory().end());
+  }
+  static void TearDownTestSuite() {
+    sound_.clear();
+    sound_.shrink_to_fit();
+    stored_.clear();
+  }
+
+  void SetUp() override { memory_ = sound_; }
+
+  PoolReport Check(const PoolCheckOptions& options = {}) const {
+    const PoolImage image{1, memory_};
+    return CheckPools({&image, 1}, options);
+  }
+  void ExpectProblem(const std::string& text, PoolCheckOptions options = {}) const {
+    options.max_problems = SIZE_MAX;
+    const PoolReport report = Check(options);
+    bool found = false;
+    for (const std::string& problem : report.problems) found |= problem.find(text) != std::string::npos;
+    EXPECT_TRUE(found) << "expected \"" << text << "\" among:\n" << report.ToString();
+  }
+
+  uint64_t& Word(uint64_t offset) { return *reinterpret_cast<uint64_t*>(memory_.data() + offset); }
+  uint64_t& Entry(uint32_t index) { return Word(kvs::kDirectoryOffset + index * 8); }
+  uint64_t& SlotWord(uint32_t index, uint32_t slot) {
+    return Word(DirectoryEntry(Entry(index)).subtable().offset + kvs::SlotOffset(slot));
+  }
+  uint64_t& HeaderWord(uint32_t index, uint32_t bucket) {
+    return Word(DirectoryEntry(Entry(index)).subtable().offset + kvs::BucketOffset(bucket));
+  }
+  kvs::SubtableHeader& TableHeader(uint32_t index) {
+    return *reinterpret_cast<kvs::SubtableHeader*>(memory_.data() + DirectoryEntry(Entry(index)).subtable().offset);
+  }
+  kvs::Superblock& Super() { return *reinterpret_cast<kvs::Superblock*>(memory_.data()); }
+
+  // The first slot in the state, of a table that `suits`.
+  struct Place {
+    uint32_t index = 0, slot = 0;
+  };
+  Place Find(SlotState state, const std::function<bool(Place, Slot)>& suits = {}) {
+    for (uint32_t i = 0; i < uint32_t{1} << kvs::kMaxDepth; ++i) {
+      if (!DirectoryEntry(Entry(i)).present()) continue;
+      for (uint32_t s = 0; s < kGeometry.slots(); ++s) {
+        const Slot slot(SlotWord(i, s));
+        if (slot.state() == state && (!suits || suits({i, s}, slot))) return {i, s};
+      }
+    }
+    ADD_FAILURE() << "no such slot";
+    return {};
+  }
+  uint64_t& ValWord() {
+    const Place place = Find(SlotState::kVal, [](Place, Slot slot) { return slot.length_units() != 0; });
+    return SlotWord(place.index, place.slot);
+  }
+  // A table that was split off and has not split since, so that its parent's and its own depth are that of its birth.
+  uint32_t YoungestChild() {
+    for (uint32_t i = uint32_t{1} << kvs::kMaxDepth; --i > 0;) {
+      const DirectoryEntry entry(Entry(i));
+      if (!entry.present() || entry.depth() != kvs::BirthDepth(i)) continue;
+      if (DirectoryEntry(Entry(kvs::ParentIndex(i))).depth() == entry.depth()) return i;
+    }
+    ADD_FAILURE() << "no such table";
+    return 0;
+  }
+
+  static std::vector<std::byte> sound_;
+  static std::map<std::string, std::string> stored_;
+  std::vector<std::byte> memory_;
+};
+std::vector<std::byte> PoolCheck::sound_;
+std::map<std::string, std::string> PoolCheck::stored_;
+
+TEST_F(PoolCheck, ASoundStoreHasNoProblemAndItsContentsAreThoseThatWereWritten) {
+  const PoolReport report = Check();
+  EXPECT_TRUE(report.ok()) << report.ToString();
+  EXPECT_TRUE(report.contents == stored_);
+  EXPECT_EQ(report.live_blocks, stored_.size());
+  EXPECT_GT(report.subtables, 8u);
+  EXPECT_EQ(report.chunks_taken, Super().chunk_cursor - Super().reserved_chunks);
+  EXPECT_EQ(report.clients, 0u);
+  EXPECT_EQ(report.live_bytes + report.table_bytes + report.leaked_bytes,
+            report.chunks_taken * kvs::kDefaultChunkBytes);
+}
+
+TEST_F(PoolCheck, MemoryThatAClientHoldsIsNoLeak) {
+  const uint64_t leaked = Check().leaked_bytes;
+  PoolCheckOptions options;
+  // The end of the last chunk of blocks: nothing was cut from it yet.
+  uint64_t chunk = Super().chunk_cursor;
+  while (kvs::ChunkWord(Word(kvs::ChunkWordOffset(chunk))).kind() != kvs::ChunkKind::kBlocks) --chunk;
+  const uint64_t end = (chunk + 1) * kvs::kDefaultChunkBytes;
+  options.known.push_back({{1, end - 4096}, 4096});
+  const PoolReport report = Check(options);
+  EXPECT_TRUE(report.ok()) << report.ToString();
+  EXPECT_EQ(report.leaked_bytes, leaked - 4096);
+}
+
+TEST_F(PoolCheck, AClientsFreeExtentOverALiveBlockIsFound) {
+  PoolCheckOptions options;
+  options.known.push_back({Slot(ValWord()).block(), 16});
+  ExpectProblem("overlaps", options);
+}
+
+TEST_F(PoolCheck, ASuperblockThatIsDamaged) {
+  ++Super().chunks;
+  ExpectProblem("superblock is damaged");
+}
+
+TEST_F(PoolCheck, AStoreWithoutAHome) {
+  Super().is_home = 0;
+  ExpectProblem("no pool is the store's home");
+}
+
+TEST_F(PoolCheck, AMissingTable) {
+  Entry(YoungestChild()) = 0;
+  ExpectProblem("is covered by no table");
+}
+
+TEST_F(PoolCheck, AMissingRoot) {
+  Entry(0) = 0;
+  ExpectProblem("dir[0]: absent");
+  ExpectProblem("its parent is absent");
+}
+
+TEST_F(PoolCheck, ASuffixThatTwoTablesCover) {
+  const uint32_t child = YoungestChild(), parent = kvs::ParentIndex(child);
+  const DirectoryEntry entry(Entry(parent));
+  Entry(parent) = entry.Next(entry.depth() - 1, DirectoryState::kNormal).word();
+  ExpectProblem("born of a table that is not splitting", {.after_deaths = true});
+  Entry(parent) = entry.Next(entry.depth() - 1, DirectoryState::kSplitting).word();
+  ExpectProblem("a split at rest");
+  EXPECT_FALSE(Check({.after_deaths = true}).problems.size() > 0) << "the last step of a split may be missing then";
+  memory_ = sound_;
+  const uint32_t grandchild = child | 2u << entry.depth();  // as if a split in between had been skipped
+  Entry(grandchild) = entry.Next(entry.depth() + 2, DirectoryState::kNormal).word();
+  ExpectProblem("is covered twice", {.after_deaths = true});
+}
+
+TEST_F(PoolCheck, ADepthThatAnIndexCannotHave) {
+  const uint32_t child = YoungestChild();
+  Entry(child) = DirectoryEntry(Entry(child)).Next(1, DirectoryState::kNormal).word();
+  ExpectProblem("does not suit it");
+}
+
+TEST_F(PoolCheck, AnUnfinishedSplitIsNoProblemOnlyAfterDeaths) {
+  const uint32_t child = YoungestChild(), parent = kvs::ParentIndex(child);
+  const DirectoryEntry entry(Entry(child)), from(Entry(parent));
+  Entry(child) = entry.Next(entry.depth(), DirectoryState::kMigrating).word();
+  Entry(parent) = from.Next(from.depth() - 1, DirectoryState::kSplitting).word();
+  ExpectProblem("a split at rest");
+  // A key in the middle of its move: frozen in the parent, undecided in the child.
+  uint32_t moved = 0;
+  while (Slot(SlotWord(child, moved)).state() != SlotState::kVal || SlotWord(parent, moved) != 0) ++moved;
+  SlotWord(parent, moved) = Slot(SlotWord(child, moved)).WithState(SlotState::kFrz).word();
+  const PoolReport decided = Check({.after_deaths = true});
+  EXPECT_TRUE(decided.ok()) << decided.ToString();
+  SlotWord(child, moved) = Slot::Pend().word();
+  const PoolReport undecided = Check({.after_deaths = true});
+  EXPECT_TRUE(undecided.ok()) << undecided.ToString();
+  EXPECT_TRUE(undecided.contents == stored_);
+  // Decided by mistake before it was frozen.
+  SlotWord(child, moved) = Slot::Free().word();
+  SlotWord(parent, moved) = Slot(SlotWord(parent, moved)).WithState(SlotState::kVal).word();
+  ExpectProblem("VAL in the parent though the child's slot is decided", {.after_deaths = true});
+}
+
+TEST_F(PoolCheck, ASplitWithoutAChildIsNoProblemOnlyAfterDeaths) {
+  const DirectoryEntry entry(Entry(YoungestChild()));
+  Entry(YoungestChild()) = entry.Next(entry.depth(), DirectoryState::kSplitting).word();
+  ExpectProblem("a split at rest");
+  EXPECT_TRUE(Check({.after_deaths = true}).ok());
+}
+
+TEST_F(PoolCheck, AStateThatADirectoryEntryHasNotAtRest) {
+  const uint32_t child = YoungestChild();
+  Entry(child) =
+      DirectoryEntry(Entry(child)).Next(DirectoryEntry(Entry(child)).depth(), DirectoryState::kMerging).word();
+  ExpectProblem("a merge at rest");
+}
+
+TEST_F(PoolCheck, AHeaderOfAnotherDepthOrSuffix) {
+  const uint32_t child = YoungestChild();
+  const BucketHeader header(HeaderWord(child, 1));
+  HeaderWord(child, 1) = BucketHeader(header.depth() - 1, header.suffix(), 0).word();
+  ExpectProblem("bucket 1 has depth");
+  HeaderWord(child, 1) = BucketHeader(header.depth(), header.suffix() ^ 1, 0).word();
+  ExpectProblem("bucket 1 has depth");
+}
+
+TEST_F(PoolCheck, ALockThatNobodyHolds) {
+  TableHeader(0).lock = 7;
+  ExpectProblem("locked at rest");
+  EXPECT_TRUE(Check({.after_deaths = true}).ok());
+}
+
+TEST_F(PoolCheck, ATentativeSlotIsNoProblemOnlyAfterDeaths) {
+  uint64_t& word = ValWord();
+  word = Slot(word).WithState(SlotState::kIns).word();
+  ExpectProblem("INS at rest");
+  const PoolReport report = Check({.after_deaths = true});
+  EXPECT_TRUE(report.ok()) << report.ToString();
+  EXPECT_EQ(report.tentative_slots, 1u);
+  EXPECT_EQ(report.contents.size(), stored_.size() - 1);
+}
+
+TEST_F(PoolCheck, APendSlotOrAFrozenOneOutsideOfASplit) {
+  const Place free = Find(SlotState::kFree);
+  SlotWord(free.index, free.slot) = Slot::Pend().word();
+  ExpectProblem("PEND in a table that nobody is splitting into", {.after_deaths = true});
+  memory_ = sound_;
+  uint64_t& word = ValWord();
+  word = Slot(word).WithState(SlotState::kFrz).word();
+  ExpectProblem("FRZ in a table that is not splitting", {.after_deaths = true});
+}
+
+TEST_F(PoolCheck, AFreeSlotThatIsNotZeroAndAStateThatDoesNotExist) {
+  const Place free = Find(SlotState::kFree);
+  SlotWord(free.index, free.slot) = uint64_t{1} << 56;
+  ExpectProblem("FREE with more in it");
+  SlotWord(free.index, free.slot) = uint64_t{7} << 3;
+  ExpectProblem("no such state");
+}
+
+TEST_F(PoolCheck, ABlockThatIsTornOrInAFreeChunkOrOutsideOrNowhere) {
+  const Slot slot(ValWord());
+  memory_[slot.block().offset + 33] ^= std::byte{1};
+  ExpectProblem("is not intact");
+  memory_ = sound_;
+  const auto at = [&](kvs::GlobalAddress address) {
+    return Slot::Make(SlotState::kVal, slot.fingerprint(), slot.length_units(), address, 0).word();
+  };
+  ValWord() = at({1, Super().chunk_cursor * kvs::kDefaultChunkBytes});
+  ExpectProblem("which is free");
+  memory_ = sound_;
+  ValWord() = at({1, 4096});
+  ExpectProblem("outside of the chunks");
+  memory_ = sound_;
+  ValWord() = at({2, slot.block().offset});
+  ExpectProblem("there is no such memory node");
+}
+
+TEST_F(PoolCheck, ASlotWhoseFingerprintOrLengthIsNotItsBlocks) {
+  uint64_t& word = ValWord();
+  const uint64_t sound = word;
+  word ^= uint64_t{1} << 60;
+  ExpectProblem("another fingerprint");
+  word = sound + (uint64_t{1} << 48);
+  ExpectProblem("another length");
+}
+
+TEST_F(PoolCheck, ABlockThatHoldsAnotherHash) {
+  const kvs::GlobalAddress block = Slot(ValWord()).block();
+  const kvs::BlockView view(memory_.data() + block.offset);
+  const std::string key(view.key()), value(view.value());
+  kvs::BuildBlock(std::span(memory_).subspan(block.offset, view.bytes()), view.header().hash ^ 1 << 20, 1, key, value);
+  ExpectProblem("the block holds another hash");
+}
+
+TEST_F(PoolCheck, AKeyInAWrongBucketOrTable) {
+  const Place from = Find(SlotState::kVal);
+  // Of a main bucket, whose neighbours in memory no key that lives here visits in the same half.
+  const Place elsewhere = Find(SlotState::kFree, [&](Place to, Slot) {
+    return to.index == from.index && to.slot / kvs::kSlotsPerBucket != from.slot / kvs::kSlotsPerBucket;
+  });
+  bool found = false;
+  for (uint32_t s = 0; s < kGeometry.slots(); ++s) {
+    if (SlotWord(elsewhere.index, s) != 0) continue;
+    std::swap(SlotWord(elsewhere.index, s), SlotWord(from.index, from.slot));
+    for (const std::string& problem : Check().problems) {
+      found |= problem.find("in a bucket where nobody looks for it") != std::string::npos;
+    }
+    std::swap(SlotWord(elsewhere.index, s), SlotWord(from.index, from.slot));
+  }
+  EXPECT_TRUE(found);
+  const Place other = Find(SlotState::kFree, [&](Place to, Slot) { return to.index != from.index; });
+  std::swap(SlotWord(other.index, other.slot), SlotWord(from.index, from.slot));
+  ExpectProblem("belongs to suffix");
+}
+
+TEST_F(PoolCheck, AKeyInTwoSlotsAndABlockThatTwoSlotsName) {
+  const Place from = Find(SlotState::kVal);
+  const Place to = Find(SlotState::kFree, [&](Place place, Slot) { return place.index == from.index; });
+  SlotWord(to.index, to.slot) = SlotWord(from.index, from.slot);
+  ExpectProblem("the key is in table");
+  ExpectProblem("overlaps");
+}
+
+TEST_F(PoolCheck, ATableThatOverlapsAnotherOne) {
+  const uint32_t child = YoungestChild();
+  const DirectoryEntry entry(Entry(child)), parent(Entry(kvs::ParentIndex(child)));
+  Entry(child) = DirectoryEntry::Make({1, parent.subtable().offset + 64}, entry.depth(), entry.state(), 0).word();
+  ExpectProblem("overlaps dir[");
+}
+
+}  // namespace
+}  // namespace surgekv_test

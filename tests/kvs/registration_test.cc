@@ -1,0 +1,295 @@
+// Leases, expulsion and fencing on a clock that the test moves: who pauses for longer than his lease is expelled, what
+// he may know is not reused until he has noticed, and his operations go on as if nothing had happened.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <map>
+#include <optional>
+#include <string>
+
+#include "kvs/layout/block.h"
+#include "kvs/layout/directory.h"
+#include "kvs/layout/pool.h"
+#include "kvs/src/memory_state.h"
+#include "tests/kvs/manual_clock.h"
+#include "tests/kvs/pool_check.h"
+#include "tests/kvs/test_store.h"
+
+namespace surgekv_test {
+namespace {
+
+constexpr int64_t kLeaseNs = 1'000'000'000;
+
+kvs::Task<void> PutOne(kvs::Client& client, std::string key, std::string value, kvs::Status* result) {
+  *result = co_await client.PutAsync(key, value);
+}
+kvs::Task<void> InsertOne(kvs::Client& client, std::string key, std::string value, kvs::Status* result) {
+  *result = co_await client.InsertAsync(key, value);
+}
+kvs::Task<void> DeleteOne(kvs::Client& client, std::string key, kvs::Status* result) {
+  *result = co_await client.DeleteAsync(key);
+}
+kvs::Task<void> GetOne(kvs::Client& client, std::string key, std::string* value, kvs::Status* result) {
+  *result = co_await client.GetAsync(key, value);
+}
+
+class Leases : public ::testing::Test {
+ protected:
+  Leases() : store_({.groups = 16, .memory_bytes = size_t{16} << 20, .clock = &clock_, .lease_ns = kLeaseNs}) {}
+
+  // `polls` rounds, between which a moment passes.
+  void Poll(kvs::Client& client, int polls, int64_t ns = 600'000) {
+    for (int i = 0; i < polls; ++i) {
+      clock_.Advance(ns);
+      for (int j = 0; j < 64; ++j) client.Poll();  // one of them looks at the clock
+    }
+  }
+  // Lets `other`, who goes on, expel everybody who does not.
+  void Expel(kvs::Client& other) {
+    const uint64_t before = other.stats().expulsions;
+    for (int i = 0; i < 100 && other.stats().expulsions == before; ++i) Poll(other, 1, kLeaseNs / 20);
+    EXPECT_EQ(other.stats().expulsions, before + 1);
+  }
+  void Finish(kvs::Client& client) {
+    for (int i = 0; i < 10'000 && client.spawned() > 0; ++i) {
+      client.Poll();
+      clock_.Advance(100'000);
+    }
+    EXPECT_EQ(client.spawned(), 0u) << "an operation hangs";
+  }
+  std::string MustGet(kvs::Client& client, const std::string& key) {
+    std::string value;
+    const kvs::Status got = client.Get(key, &value);
+    EXPECT_TRUE(got.ok()) << key << ": " << got.ToString();
+    return value;
+  }
+  kvs::HomeArea& Home() { return *reinterpret_cast<kvs::HomeArea*>(store_.memory().data() + kvs::kHomeAreaOffset); }
+  // Where the key's value lies.
+  std::span<const std::byte> BlockOf(const std::string& key) {
+    const std::byte* const pool = store_.memory().data();
+    for (uint32_t index = 0; index < 64; ++index) {
+      uint64_t word;
+      std::memcpy(&word, pool + kvs::kDirectoryOffset + index * 8, 8);
+      const kvs::DirectoryEntry entry(word);
+      if (!entry.present()) continue;
+      for (uint32_t s = 0; s < kvs::SubtableGeometry{16}.slots(); ++s) {
+        std::memcpy(&word, pool + entry.subtable().offset + kvs::SlotOffset(s), 8);
+        const kvs::Slot slot(word);
+        if (slot.state() != kvs::SlotState::kVal) continue;
+        const kvs::BlockView block(pool + slot.block().offset);
+        if (block.key() == key) return {pool + slot.block().offset, block.bytes()};
+      }
+    }
+    ADD_FAILURE() << "no block of " << key;
+    return {};
+  }
+  uint64_t Epoch() { return std::atomic_ref(Home().epoch).load(); }
+  void CheckPool() {
+    const PoolImage image{1, store_.memory()};
+    const PoolReport report = CheckPools({&image, 1});
+    EXPECT_TRUE(report.ok()) << report.ToString();
+  }
+
+  ManualClock clock_;
+  TestStore store_;
+};
+
+TEST_F(Leases, AnIdleClientWhomNobodyExpelledRenewsItsLeaseAndGoesOn) {
+  auto client = store_.NewClient();
+  ASSERT_TRUE(client->Put("k", "v").ok());
+  const uint64_t beats = client->stats().heartbeats;
+  clock_.Advance(100 * kLeaseNs);
+  EXPECT_EQ(MustGet(*client, "k"), "v");
+  EXPECT_GT(client->stats().heartbeats, beats);
+  EXPECT_EQ(client->stats().fenced, 0u);
+  EXPECT_EQ(client->stats().fenced_restarts, 0u);
+}
+
+TEST_F(Leases, AClientThatIsPolledKeepsItsLeaseWhateverTheOthersDo) {
+  auto idle = store_.NewClient(), busy = store_.NewClient();
+  for (int i = 0; i < 400; ++i) {
+    ASSERT_TRUE(busy->Put("k", std::to_string(i)).ok());
+    Poll(*busy, 1, kLeaseNs / 40);
+    for (int j = 0; j < 128; ++j) idle->Poll();
+  }
+  EXPECT_EQ(busy->stats().expulsions, 0u);
+  EXPECT_EQ(idle->stats().fenced, 0u);
+}
+
+// For every place at which an operation can be interrupted: the client is expelled there, and wakes up.
+TEST_F(Leases, TheOperationsOfAnExpelledClientGoOnAndNothingIsLostOrDoneTwice) {
+  auto other = store_.NewClient();
+  std::map<std::string, std::string> expected;
+  for (int pause = 0; pause < 10; ++pause) {
+    SCOPED_TRACE(testing::Message() << "expelled behind " << pause << " rounds");
+    auto client = store_.NewClient();
+    const std::string n = std::to_string(pause);
+    ASSERT_TRUE(other->Put("updated" + n, "old").ok());
+    ASSERT_TRUE(other->Put("deleted" + n, "old").ok());
+    ASSERT_TRUE(other->Put("read" + n, "there").ok());
+    ASSERT_TRUE(client->Put("warm" + n, "x").ok());
+    kvs::Status put, insert, update, erase, get;
+    std::string value;
+    client->Spawn(PutOne(*client, "put" + n, "put", &put));
+    client->Spawn(InsertOne(*client, "inserted" + n, "inserted", &insert));
+    client->Spawn(PutOne(*client, "updated" + n, "updated", &update));
+    client->Spawn(DeleteOne(*client, "deleted" + n, &erase));
+    client->Spawn(GetOne(*client, "read" + n, &value, &get));
+    for (int i = 0; i < pause; ++i) client->Poll();
+    Expel(*other);
+    Finish(*client);
+    EXPECT_TRUE(put.ok()) << put.ToString();
+    EXPECT_TRUE(insert.ok()) << insert.ToString();
+    EXPECT_TRUE(update.ok()) << update.ToString();
+    EXPECT_TRUE(erase.ok()) << erase.ToString();
+    EXPECT_TRUE(get.ok()) << get.ToString();
+    EXPECT_EQ(value, "there");
+    Poll(*client, 4);
+    EXPECT_EQ(client->stats().fenced, 1u);
+    EXPECT_EQ(client->stats().fenced_restarts > 0, pause < 3) << client->stats().fenced_restarts;
+    expected["put" + n] = "put";
+    expected["inserted" + n] = "inserted";
+    expected["updated" + n] = "updated";
+    for (const auto& [key, content] : expected) ASSERT_EQ(MustGet(*other, key), content) << key;
+    EXPECT_EQ(other->Get("deleted" + n, &value), kvs::StatusCode::kNotFound);
+    // The new registration is as good as any.
+    ASSERT_TRUE(client->Put("put" + n, "again").ok());
+    EXPECT_EQ(MustGet(*other, "put" + n), "again");
+    expected["put" + n] = "again";
+  }
+  CheckPool();
+}
+
+TEST_F(Leases, WhatAnExpelledClientMayKnowIsNotReusedUntilItHasNoticedAndYoungerMemoryIs) {
+  auto zombie = store_.NewClient(), other = store_.NewClient();
+  ASSERT_TRUE(other->Put("k", "the first value").ok());
+  ASSERT_TRUE(zombie->Put("warm", "x").ok());
+  const std::span<const std::byte> block = BlockOf("k");
+  const std::vector<std::byte> content(block.begin(), block.end());
+  std::string value;
+  kvs::Status got;
+  zombie->Spawn(GetOne(*zombie, "k", &value, &got));
+  zombie->Poll();  // it has read the slot
+  ASSERT_EQ(zombie->spawned(), 1u);
+  const auto update = [&](int count) {
+    for (int i = 0; i < count; ++i) {
+      ASSERT_TRUE(other->Put("k", "another value " + std::to_string(i % 10)).ok());
+      if (i % 8 == 0) Poll(*other, 1);
+    }
+  };
+  update(1);
+  Expel(*other);
+  const uint64_t epoch = Epoch(), reused = other->stats().blocks_reused;
+  update(4'000);
+  EXPECT_GT(Epoch(), epoch + 100) << "an expelled client holds the epoch back";
+  EXPECT_GT(other->stats().blocks_reused, reused + 3'000);
+  EXPECT_EQ(std::memcmp(block.data(), content.data(), content.size()), 0) << "a block that a zombie knows was reused";
+
+  Finish(*zombie);
+  EXPECT_TRUE(got.ok()) << got.ToString();
+  EXPECT_EQ(value, MustGet(*other, "k")) << "it began again under a new registration";
+  EXPECT_EQ(zombie->stats().fenced, 1u);
+  for (int i = 0; i < 20; ++i) {
+    Poll(*zombie, 1);
+    Poll(*other, 1);
+  }
+  for (int i = 1000; i < 6000 && std::memcmp(block.data(), content.data(), content.size()) == 0; ++i) {
+    ASSERT_TRUE(other->Put(std::to_string(i), "123456789012").ok());  // as large
+  }
+  EXPECT_NE(std::memcmp(block.data(), content.data(), content.size()), 0) << "pinned for ever";
+}
+
+TEST_F(Leases, AClientThatWakesUpPostsNothingBeforeItKnowsWhereItStands) {
+  auto zombie = store_.NewClient(), other = store_.NewClient();
+  ASSERT_TRUE(zombie->Put("warm", "x").ok());
+  Expel(*other);
+  Poll(*other, 20);
+  ASSERT_TRUE(other->Put("k", "the value").ok());  // younger than anything that is pinned for the zombie
+  std::string value;
+  kvs::Status got;
+  zombie->Spawn(GetOne(*zombie, "k", &value, &got));
+  zombie->Poll();  // if this posted a READ, it would know a block that nobody pins for it
+  // The block is replaced, and its memory used for other keys.
+  ASSERT_TRUE(other->Put("k", "a longer value than before, of another size class").ok());
+  Poll(*other, 20);
+  for (int i = 1000; i < 1400; ++i) ASSERT_TRUE(other->Put(std::to_string(i), "12345").ok());
+  Finish(*zombie);
+  EXPECT_TRUE(got.ok()) << got.ToString();
+  EXPECT_EQ(value, "a longer value than before, of another size class");
+  EXPECT_EQ(zombie->stats().fenced, 1u);
+}
+
+TEST_F(Leases, AClientThatEndsAfterItWasExpelledLeavesItsEntryFree) {
+  auto other = store_.NewClient();
+  auto client = store_.NewClient();
+  ASSERT_TRUE(client->Put("k", "v").ok());
+  Expel(*other);
+  client.reset();
+  uint32_t used = 0;
+  for (const kvs::ClientEntry& entry : Home().clients) used += entry.owner != 0 ? 1 : 0;
+  EXPECT_EQ(used, 1u);
+}
+
+TEST_F(Leases, AnAnnouncementThatWasLostIsMadeAgain) {
+  auto client = store_.NewClient(), other = store_.NewClient();
+  ASSERT_TRUE(client->Put("k", "v").ok());
+  for (int round = 0; round < 10; ++round) {
+    Poll(*client, 2);
+    Poll(*other, 2);
+    // As if the latest heartbeats had never arrived.
+    for (kvs::ClientEntry& entry : Home().clients) {
+      if (entry.owner == 0) continue;
+      const kvs::ClientWord word(entry.word);
+      entry.word = kvs::ClientWord::Make(word.state(), word.heartbeats() - 1, word.epoch() - 1).word();
+    }
+    const uint64_t epoch = Epoch();
+    for (int i = 0; i < 10; ++i) {
+      Poll(*client, 1);
+      Poll(*other, 1);
+    }
+    EXPECT_GT(Epoch(), epoch + 2) << "round " << round;
+  }
+}
+
+// ---- the rule itself
+
+TEST(Pins, AnExpelledClientPinsWhatItMayHaveSeenAndNothingElse) {
+  kvs::MemoryState memory(kvs::kDefaultChunkBytes);
+  const auto retire = [&memory](uint64_t offset, uint64_t birth, uint64_t stamp) {
+    memory.Retire({.address = {1, offset}, .bytes = 64, .birth = birth});
+    memory.Stamp(1, stamp);
+  };
+  const auto is_free = [&memory](uint64_t expected) {
+    kvs::GlobalAddress block;
+    bool reused = false;
+    if (!memory.Allocate(1, 64, &block, &reused)) return expected == 0;
+    return block.offset == expected && reused;
+  };
+  const uint64_t z[] = {10};
+  retire(64, 3, 9);     // unlinked before the zombie's oldest operation began
+  retire(128, 11, 20);  // made while the epoch may have been what the zombie saw
+  retire(192, 12, 20);  // made later
+  memory.Reclaim(15, z);
+  EXPECT_TRUE(is_free(64));
+  EXPECT_TRUE(is_free(0));
+  memory.Reclaim(21, z);
+  EXPECT_TRUE(is_free(192));
+  EXPECT_TRUE(is_free(0));
+  EXPECT_EQ(memory.pinned(), 1u);
+  memory.Reclaim(100, z);
+  EXPECT_TRUE(is_free(0));
+  memory.Reclaim(100, {});
+  EXPECT_TRUE(is_free(128));
+  EXPECT_EQ(memory.pinned(), 0u);
+  // A subtable, whoever made it when.
+  memory.Retire({.address = {1, 4096}, .bytes = 448, .is_table = true});
+  memory.Stamp(1, 20);
+  memory.Reclaim(100, z);
+  kvs::GlobalAddress table;
+  EXPECT_FALSE(memory.AllocateTable(1, &table));
+  memory.Reclaim(100, {});
+  EXPECT_TRUE(memory.AllocateTable(1, &table));
+}
+
+}  // namespace
+}  // namespace surgekv_test

@@ -1,0 +1,154 @@
+// What operations cost without contention, false fingerprint or split: round trips, counted; and how full a table gets
+// before it splits.
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "kvs/layout/hash.h"
+#include "kvs/src/placement.h"
+#include "tests/kvs/test_store.h"
+
+namespace surgekv_test {
+namespace {
+
+using kvs::Status;
+using kvs::StatusCode;
+
+class RoundTrips : public ::testing::Test {
+ protected:
+  RoundTrips() : store_(Options()), client_(NewClient(0)), knowing_(NewClient(1'024)) {
+    // Takes a chunk and learns the table.
+    EXPECT_TRUE(client_->Put("warm", "").ok());
+    EXPECT_TRUE(knowing_->Put("warm too", "").ok());
+  }
+  static TestStoreOptions Options() {
+    TestStoreOptions options;
+    options.groups = 128;
+    return options;
+  }
+  std::unique_ptr<kvs::Client> NewClient(uint32_t address_cache_entries) {
+    return store_.store().NewClient({.address_cache_entries = address_cache_entries}).value();
+  }
+  template <typename Body>
+  static uint64_t Of(kvs::Client& client, Body body) {
+    const uint64_t before = client.stats().round_trips;
+    body();
+    return client.stats().round_trips - before;
+  }
+
+  TestStore store_;
+  std::unique_ptr<kvs::Client> client_, knowing_;  // without and with the address cache
+  std::string value_;
+};
+
+TEST_F(RoundTrips, GetTakesTwo) {
+  ASSERT_TRUE(client_->Put("a", "1").ok());
+  EXPECT_EQ(Of(*client_, [&] { ASSERT_TRUE(client_->Get("a", &value_).ok()); }), 2u);
+  EXPECT_EQ(Of(*client_, [&] { ASSERT_TRUE(client_->Get("a", &value_).ok()); }), 2u);
+  EXPECT_EQ(Of(*client_, [&] { ASSERT_EQ(client_->Get("b", &value_), StatusCode::kNotFound); }), 2u);
+}
+
+TEST_F(RoundTrips, GetTakesOneOnAnAddressCacheHit) {
+  ASSERT_TRUE(client_->Put("a", "1").ok());
+  EXPECT_EQ(Of(*knowing_, [&] { ASSERT_TRUE(knowing_->Get("a", &value_).ok()); }), 2u);
+  EXPECT_EQ(Of(*knowing_, [&] { ASSERT_TRUE(knowing_->Get("a", &value_).ok()); }), 1u);
+  EXPECT_EQ(value_, "1");
+  ASSERT_TRUE(knowing_->Update("a", "2").ok());
+  EXPECT_EQ(Of(*knowing_, [&] { ASSERT_TRUE(knowing_->Get("a", &value_).ok()); }), 1u) << "its own change";
+  EXPECT_EQ(value_, "2");
+}
+
+TEST_F(RoundTrips, WritesTakeThree) {
+  EXPECT_EQ(Of(*client_, [&] { ASSERT_TRUE(client_->Insert("a", "1").ok()); }), 3u);
+  EXPECT_EQ(Of(*client_, [&] { ASSERT_TRUE(client_->Put("a", "2").ok()); }), 3u);
+  EXPECT_EQ(Of(*client_, [&] { ASSERT_TRUE(client_->Put("b", "2").ok()); }), 3u);
+  EXPECT_EQ(Of(*client_, [&] { ASSERT_TRUE(client_->Update("a", "3").ok()); }), 3u);
+  EXPECT_EQ(Of(*client_, [&] { ASSERT_TRUE(client_->Delete("a").ok()); }), 3u);
+}
+
+TEST_F(RoundTrips, WritesThatAreRefusedTakeTwo) {
+  ASSERT_TRUE(client_->Put("a", "1").ok());
+  EXPECT_EQ(Of(*client_, [&] { ASSERT_EQ(client_->Insert("a", "4"), StatusCode::kExists); }), 2u);
+  EXPECT_EQ(Of(*client_, [&] { ASSERT_EQ(client_->Update("c", "4"), StatusCode::kNotFound); }), 2u);
+  EXPECT_EQ(Of(*client_, [&] { ASSERT_EQ(client_->Delete("c"), StatusCode::kNotFound); }), 2u);
+}
+
+TEST_F(RoundTrips, WritesOfAKeyInTheAddressCacheTakeTwo) {
+  EXPECT_EQ(Of(*knowing_, [&] { ASSERT_TRUE(knowing_->Insert("a", "1").ok()); }), 3u);
+  EXPECT_EQ(Of(*knowing_, [&] { ASSERT_TRUE(knowing_->Update("a", "2").ok()); }), 2u);
+  EXPECT_EQ(Of(*knowing_, [&] { ASSERT_TRUE(knowing_->Put("a", "3").ok()); }), 2u);
+  EXPECT_EQ(Of(*knowing_, [&] { ASSERT_TRUE(knowing_->Delete("a").ok()); }), 2u);
+}
+
+TEST_F(RoundTrips, MultiGetOf64KeysTakesTwo) {
+  std::vector<std::string> names;
+  for (int i = 0; i < 64; ++i) {
+    names.push_back("key" + std::to_string(i));
+    ASSERT_TRUE(client_->Put(names.back(), names.back()).ok());
+  }
+  const std::vector<std::string_view> keys(names.begin(), names.end());
+  std::vector<std::string> values(keys.size());
+  std::vector<Status> statuses(keys.size());
+  // Each key has batches of its own; that they share two turns of polling shows in the polls.
+  const uint64_t batches = Of(*client_, [&] { client_->MultiGet(keys, values, statuses); });
+  EXPECT_EQ(batches, 2u * 64);
+  for (int i = 0; i < 64; ++i) {
+    ASSERT_TRUE(statuses[i].ok());
+    ASSERT_EQ(values[i], names[i]);
+  }
+  int ended = 0;
+  const auto get = [](kvs::Client& client, std::string key, int* count) -> kvs::Task<void> {
+    std::string value;
+    const Status got = co_await client.GetAsync(key, &value);
+    *count += got.ok() ? 1 : 0;
+  };
+  for (const std::string& name : names) client_->Spawn(get(*client_, name, &ended));
+  client_->Poll();
+  client_->Poll();
+  EXPECT_EQ(ended, 64);
+}
+
+// ---- load factor at the first split
+
+double LoadAtFirstSplit(uint32_t groups) {
+  TestStoreOptions options;
+  options.groups = groups;
+  options.memory_bytes = size_t{128} << 20;
+  TestStore store(options);
+  auto client = store.store().NewClient({.address_cache_entries = 0}).value();
+  const uint32_t slots = groups * 21;
+  uint32_t inserted = 0;
+  const auto insert = [&slots, &inserted](kvs::Client& c) -> kvs::Task<void> {
+    while (c.stats().splits + c.stats().slots_migrated == 0 && inserted < slots) {
+      const std::string key = "user" + std::to_string(inserted++);
+      const Status status = co_await c.InsertAsync(key, "v");
+      EXPECT_TRUE(status.ok()) << status.ToString();
+    }
+  };
+  for (int lane = 0; lane < 16; ++lane) client->Spawn(insert(*client));
+  client->Drain();
+  return static_cast<double>(inserted) / slots;
+}
+
+TEST(LoadFactor, ATableOf1500SlotsIsNearlyFullAtItsFirstSplit) { EXPECT_GE(LoadAtFirstSplit(72), 0.93); }
+
+// A table larger than a subtable may be: the placement alone, over the keys' own hashes.
+TEST(LoadFactor, ATableOf400000SlotsIsNearlyFullWhenAKeyFindsNoRoom) {
+  constexpr uint32_t kGroups = 19'048;
+  std::vector<bool> used(size_t{kGroups} * kvs::kBucketsPerGroup * kvs::kSlotsPerBucket);
+  const auto slot = [](const kvs::KeyPlaces& places, uint32_t c) {
+    return kvs::FirstBucket(places.place[c / kvs::kCombinedSlots]) * kvs::kSlotsPerBucket + c % kvs::kCombinedSlots;
+  };
+  uint32_t inserted = 0;
+  for (;; ++inserted) {
+    const kvs::KeyPlaces places = kvs::PlacesOf(kvs::HashKey("user" + std::to_string(inserted)), kGroups);
+    const int chosen = kvs::ChooseFreeSlot(places, [&](uint32_t c) { return !used[slot(places, c)]; });
+    if (chosen < 0) break;
+    used[slot(places, static_cast<uint32_t>(chosen))] = true;
+  }
+  EXPECT_GE(static_cast<double>(inserted) / static_cast<double>(used.size()), 0.89);
+}
+
+}  // namespace
+}  // namespace surgekv_test

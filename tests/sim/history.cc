@@ -1,0 +1,119 @@
+#include "tests/sim/history.h"
+
+#include <cstdio>
+#include <cstring>
+
+namespace surgekv_sim {
+namespace {
+
+using krcore::StatusCode;
+using surgekv_test::OpResult;
+using surgekv_test::RegisterOp;
+using surgekv_test::Verdict;
+
+constexpr const char* kKinds[] = {"Get", "Put", "Insert", "Update", "Delete"};
+// Some 100 ns each. A history that needs more is reported as not decided.
+constexpr uint64_t kBudget = 20'000'000;
+
+}  // namespace
+
+std::string ValueOf(uint32_t id) {
+  // Few lengths, so that freed blocks are used again at once; some blocks span several 64-byte lines, some are out of
+  // line.
+  static constexpr size_t kPadding[] = {0, 4, 40, 40, 100, 300};
+  const size_t padding = id % 67 == 0 ? 4'200 : kPadding[id % std::size(kPadding)];
+  std::string value(sizeof(id) + padding, '\0');
+  std::memcpy(value.data(), &id, sizeof(id));
+  for (size_t i = sizeof(id); i < value.size(); ++i) value[i] = static_cast<char>(id * 31 + i / 8);
+  return value;
+}
+
+bool IdOf(std::string_view value, uint32_t* id) {
+  if (value.size() < sizeof(*id)) return false;
+  std::memcpy(id, value.data(), sizeof(*id));
+  return value == ValueOf(*id);
+}
+
+uint32_t History::Begin(uint32_t key, OpKind kind, uint32_t client, int64_t now_ns) {
+  const auto index = static_cast<uint32_t>(records_.size());
+  OpRecord record;
+  record.key = key;
+  record.kind = kind;
+  record.client = client;
+  record.start = ++count_;
+  record.start_ns = now_ns;
+  if (kind == OpKind::kPut || kind == OpKind::kInsert || kind == OpKind::kUpdate) record.value = index + 1;
+  records_.push_back(record);
+  by_key_[key].push_back(index);
+  return index;
+}
+
+void History::End(uint32_t index, StatusCode status, uint32_t value, int64_t now_ns) {
+  OpRecord& record = records_[index];
+  record.end = ++count_;
+  record.end_ns = now_ns;
+  record.status = status;
+  if (record.kind == OpKind::kGet) record.value = value;
+}
+
+std::vector<uint32_t> History::Violations(uint32_t* gave_up) const {
+  std::vector<uint32_t> wrong;
+  for (uint32_t key = 0; key < by_key_.size(); ++key) {
+    std::vector<RegisterOp> ops;
+    for (const uint32_t index : by_key_[key]) {
+      const OpRecord& record = records_[index];
+      RegisterOp op{static_cast<int64_t>(record.start), static_cast<int64_t>(record.end), record.kind,
+                    OpResult::kUnknown, record.value};
+      if (record.end != 0) {
+        switch (record.status) {
+          case StatusCode::kOk: op.result = OpResult::kOk; break;
+          case StatusCode::kNotFound: op.result = OpResult::kNotFound; break;
+          case StatusCode::kExists: op.result = OpResult::kExists; break;
+          case StatusCode::kUnavailable:  // "nothing was changed" (kvs/client.h)
+          case StatusCode::kOutOfMemory: continue;
+          default: break;  // may have happened, or may happen yet
+        }
+      }
+      ops.push_back(op);
+    }
+    const Verdict verdict = CheckLinearizable(ops, surgekv_test::kAbsent, kBudget);
+    if (verdict == Verdict::kViolation) wrong.push_back(key);
+    if (verdict == Verdict::kGaveUp) ++*gave_up;
+  }
+  return wrong;
+}
+
+std::string History::Describe(uint32_t key) const {
+  std::string text = "history of " + NameOf(key) + " (count and microsecond of start and end, client, operation):\n";
+  for (const uint32_t index : by_key_[key]) {
+    const OpRecord& r = records_[index];
+    char line[160];
+    if (r.end != 0) {
+      std::snprintf(line, sizeof(line), "  %6lu..%-6lu %12.2f..%-12.2f client %-2u %-6s %-6u %s\n", r.start, r.end,
+                    static_cast<double>(r.start_ns) / 1e3, static_cast<double>(r.end_ns) / 1e3, r.client,
+                    kKinds[static_cast<int>(r.kind)], r.value, std::string(StatusCodeName(r.status)).c_str());
+    } else {
+      std::snprintf(line, sizeof(line), "  %6lu..?      %12.2f..?            client %-2u %-6s %-6u never answered\n",
+                    r.start, static_cast<double>(r.start_ns) / 1e3, r.client, kKinds[static_cast<int>(r.kind)],
+                    r.value);
+    }
+    text += line;
+  }
+  return text;
+}
+
+uint64_t History::Digest() const {
+  uint64_t digest = 0xcbf29ce484222325;
+  const auto add = [&digest](uint64_t word) { digest = (digest ^ word) * 0x100000001b3; };
+  for (const OpRecord& r : records_) {
+    add(r.start);
+    add(r.end);
+    add(static_cast<uint64_t>(r.start_ns));
+    add(static_cast<uint64_t>(r.end_ns));
+    add(r.value);
+    add(uint64_t{r.key} << 32 | uint64_t{static_cast<uint8_t>(r.kind)} << 8 | static_cast<uint8_t>(r.status));
+  }
+  return digest;
+}
+
+}  // namespace surgekv_sim

@@ -1,0 +1,77 @@
+// Everything that a run does, drawn from its seed.
+#ifndef TESTS_SIM_PLAN_H_
+#define TESTS_SIM_PLAN_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "krcore/rnic/sim/world.h"
+
+namespace surgekv_sim {
+
+enum class Phase : uint8_t { kGrowth, kHot, kChurn, kDelete, kMixed };
+
+enum class Storm : uint8_t {
+  kNone,    // anything may happen
+  kSplits,  // tables split all the time while reads take theirs, and splitters are paused
+  kReuse,   // few keys, nothing deleted, blocks are used again as fast as can be while reads take their time
+};
+
+enum class FaultKind : uint8_t {
+  kKill,           // a process, before or after its n-th verb from now on
+  kPause,          // a client is not polled for a while
+  kPauseSplitter,  // ... one that is in the middle of a split, the next that is
+  kPauseAll,       // all clients of a process are not
+  kStall,          // doorbells of a process ring late
+  kBreakQueues,    // of one process to one memory node
+  kBreakNode,      // of all processes to one memory node
+  kArrive,         // a new process, or a new client of a living one
+  kLeave,          // a client ends
+  kCompact,        // a client gives memory back, beside all else
+};
+inline constexpr uint32_t kFaultKinds = 10;
+const char* FaultName(FaultKind kind);
+
+struct Fault {
+  uint32_t at_operation = 0;  // when so many have begun
+  FaultKind kind = FaultKind::kPause;
+  int64_t duration_ns = 0;  // of a pause or stall; how long a killed process's verbs linger
+  uint64_t verb = 0;        // kKill: n
+  bool before = false;      // kKill
+};
+
+struct Plan {
+  uint64_t seed = 0;
+  Storm storm = Storm::kNone;
+  uint32_t memory_nodes = 1;
+  size_t pool_bytes = 0;  // of each
+  uint64_t chunk_bytes = 0;
+  bool tiny = false;    // the pools
+  bool uneven = false;  // the others are larger than the first, which is full when they are not
+  uint32_t groups = 2;
+  uint32_t initial_depth = 0;
+  uint32_t keys = 0;
+  uint32_t suffix_bits = 0, suffix = 0;  // most keys have these lowest bits
+  uint32_t fingerprints = 256;           // that keys have
+  uint32_t operations = 0;
+  std::vector<uint32_t> processes;  // clients of each
+  uint32_t lanes = 0;               // operations that a client has in flight at most
+  double spin = 0;                  // how often a client polls in vain many times in a row
+  krcore::rnic::sim::Chaos chaos;
+  krcore::rnic::sim::Chaos slow;  // in a storm: that of the first process, which mostly reads
+  std::vector<Phase> phases;
+  std::vector<Fault> faults;  // by at_operation
+  bool queues_break = false;  // by chaos or by a fault: operations may fail
+
+  std::string ToString() const;
+};
+
+Plan MakePlan(uint64_t seed);
+
+// In [low, high], short ones as frequent as long ones.
+int64_t LogUniform(std::mt19937_64& random, int64_t low, int64_t high);
+
+}  // namespace surgekv_sim
+
+#endif  // TESTS_SIM_PLAN_H_

@@ -1,0 +1,259 @@
+#include "tests/sim/stage.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "kvs/layout/join.h"
+#include "kvs/layout/pool.h"
+#include "tests/kvs/pool_check.h"
+
+namespace surgekv_sim {
+namespace {
+
+using krcore::Status;
+using krcore::StatusCode;
+
+constexpr uint32_t kKeys = 2'048;
+constexpr int64_t kSecond = 1'000'000'000;
+constexpr char kFabric[] = "stage";
+// Rounds that no operation needs.
+constexpr uint32_t kHang = 20'000;
+
+std::string ValueOfOperation(uint32_t id) {
+  char value[32];
+  std::snprintf(value, sizeof(value), "value-%08u", id);
+  return value;
+}
+
+uint32_t OperationOf(const std::string& value) {
+  const uint32_t id = value.size() > 6 ? static_cast<uint32_t>(std::atoi(value.c_str() + 6)) : 0;
+  return value == ValueOfOperation(id) ? id : UINT32_MAX;
+}
+
+std::vector<std::string> AllNames() {
+  std::vector<std::string> names;
+  for (uint32_t key = 0; key < kKeys; ++key) names.push_back(Stage::NameOf(key));
+  return names;
+}
+
+}  // namespace
+
+Stage::Stage(const StageOptions& options)
+    : groups_(options.groups),
+      world_({.fabric = kFabric, .seed = options.seed, .cost = {}, .chaos = {}}),
+      history_(AllNames()) {
+  if (std::getenv("KVS_SIM_VERBS") != nullptr) world_.set_trace(stderr);
+  for (krcore::NodeId id = 1; id <= options.memory_nodes; ++id) {
+    krcore::NodeOptions node;
+    node.rnic = "sim";
+    node.fabric = kFabric;
+    node.node = id;
+    node.create_fabric = id == 1;
+    node.clock = &world_.clock();
+    memory_nodes_.push_back(krcore::Node::Open(node).value());
+    krcore::RegionOptions region;
+    region.length = size_t{4} << 20;
+    region.remote_rights = krcore::kRemoteRead | krcore::kRemoteWrite | krcore::kRemoteAtomic;
+    region.tag = kvs::kPoolRegionTag;
+    pools_.push_back(memory_nodes_.back()->CreateRegion(region).value());
+    if (id == 1) {
+      if (const Status hosted = memory_nodes_.back()->HostMetaServer(64); !hosted.ok()) std::abort();
+    }
+    kvs::HomeOptions home;
+    home.geometry.groups = options.groups;
+    home.initial_depth = options.initial_depth;
+    home.lease_ns = options.lease_ns != 0 ? options.lease_ns : kvs::kMaxLeaseNs;
+    home.chunk_bytes = size_t{1} << 16;
+    (void)JoinStore(*memory_nodes_.back(), *pools_.back(), home, krcore::Deadline::After(world_.clock(), 10 * kSecond))
+        .value();
+  }
+}
+
+Stage::~Stage() {
+  actors_.clear();
+  pools_.clear();
+}
+
+uint32_t Stage::AddClient(uint32_t lanes) {
+  kvs::StoreOptions options;
+  options.rnic = "sim";
+  options.fabric = kFabric;
+  options.operation_timeout_ms = 60'000;
+  options.clock = &world_.clock();
+  Actor& actor = actors_.emplace_back();
+  actor.store = kvs::Store::Open(options).value();
+  actor.client = actor.store->NewClient({.max_in_flight = lanes, .address_cache_entries = 0}).value();
+  return static_cast<uint32_t>(actors_.size() - 1);
+}
+
+void Stage::Poll(uint32_t c, uint32_t rounds) {
+  for (; rounds > 0; --rounds) {
+    Wait(tempo_ns_);
+    actors_[c].client->Poll();
+  }
+}
+
+bool Stage::PollUntil(uint32_t c, const std::function<bool()>& until, uint32_t most) {
+  for (; most > 0 && !until(); --most) Poll(c);
+  return until();
+}
+
+std::string Stage::NameOf(uint32_t key) { return "key-" + std::to_string(key); }
+
+const kvs::KeyHash& Stage::HashOf(uint32_t key) {
+  static const std::vector<kvs::KeyHash> hashes = [] {
+    std::vector<kvs::KeyHash> all;
+    for (uint32_t k = 0; k < kKeys; ++k) all.push_back(kvs::HashKey(NameOf(k)));
+    return all;
+  }();
+  return hashes.at(key);
+}
+
+uint32_t Stage::Begin(uint32_t c, OpKind kind, uint32_t key) {
+  const uint32_t operation = history_.Begin(key, kind, c + 1, world_.now_ns());
+  ++actors_[c].in_flight;
+  actors_[c].client->Spawn(Operate(c, operation));
+  return operation;
+}
+
+kvs::Task<void> Stage::Operate(uint32_t c, uint32_t operation) {
+  kvs::Client& client = *actors_[c].client;
+  const std::string& key = history_.NameOf(history_[operation].key);
+  const OpKind kind = history_[operation].kind;
+  std::string value = ValueOfOperation(history_[operation].value);
+  Status status;
+  switch (kind) {
+    case OpKind::kGet: status = co_await client.GetAsync(key, &value); break;
+    case OpKind::kPut: status = co_await client.PutAsync(key, value); break;
+    case OpKind::kInsert: status = co_await client.InsertAsync(key, value); break;
+    case OpKind::kUpdate: status = co_await client.UpdateAsync(key, value); break;
+    case OpKind::kDelete: status = co_await client.DeleteAsync(key); break;
+  }
+  --actors_[c].in_flight;
+  const bool found = kind == OpKind::kGet && status.ok();
+  history_.End(operation, status.code(), found ? OperationOf(value) : 0, world_.now_ns());
+  switch (status.code()) {
+    case StatusCode::kOk:
+    case StatusCode::kNotFound:
+    case StatusCode::kExists: break;
+    default:
+      Violation(status.code() == StatusCode::kTimeout ? "hang" : "status",
+                status.ToString() + "\n" + history_.Describe(history_[operation].key));
+  }
+}
+
+StatusCode Stage::Do(uint32_t c, OpKind kind, uint32_t key) {
+  const uint32_t operation = Begin(c, kind, key);
+  if (!PollUntil(
+          c, [&] { return Ended(operation); }, kHang)) {
+    Violation("hang", "never answered\n" + history_.Describe(key));
+    return StatusCode::kTimeout;
+  }
+  return history_[operation].status;
+}
+
+void Stage::Finish(uint32_t c) {
+  if (fine() && !PollUntil(
+                    c, [&] { return Idle(c); }, kHang)) {
+    Violation("hang", "client " + std::to_string(c + 1) + " does not end what it has begun");
+  }
+}
+
+const std::byte* Stage::At(kvs::GlobalAddress address) const {
+  return pools_[address.node - 1]->bytes().data() + address.offset;
+}
+
+kvs::DirectoryEntry Stage::Entry(uint32_t index) const {
+  uint64_t word = 0;
+  std::memcpy(&word, At({1, kvs::kDirectoryOffset + uint64_t{index} * sizeof(word)}), sizeof(word));
+  return kvs::DirectoryEntry(word);
+}
+
+kvs::Slot Stage::SlotOf(kvs::GlobalAddress table, uint32_t slot) const {
+  uint64_t word = 0;
+  std::memcpy(&word, At({table.node, table.offset + kvs::SlotOffset(slot)}), sizeof(word));
+  return kvs::Slot(word);
+}
+
+bool Stage::AnyCandidate(kvs::GlobalAddress table, uint32_t key, kvs::SlotState state) const {
+  const kvs::KeyPlaces places = kvs::PlacesOf(HashOf(key), groups_);
+  for (const kvs::CombinedBucket& place : places.place) {
+    for (uint32_t s = 0; s < kvs::kCombinedSlots; ++s) {
+      const kvs::Slot slot = SlotOf(table, kvs::FirstBucket(place) * kvs::kSlotsPerBucket + s);
+      if (slot.state() != state) continue;
+      if (slot == kvs::Slot::Pend() || slot.fingerprint() == HashOf(key).fingerprint()) return true;
+    }
+  }
+  return false;
+}
+
+bool Stage::IsInSecondPlace(kvs::GlobalAddress table, uint32_t key) const {
+  const kvs::KeyPlaces places = kvs::PlacesOf(HashOf(key), groups_);
+  const auto has = [&](const kvs::CombinedBucket& place) {
+    for (uint32_t s = 0; s < kvs::kCombinedSlots; ++s) {
+      const kvs::Slot slot = SlotOf(table, kvs::FirstBucket(place) * kvs::kSlotsPerBucket + s);
+      if (slot.has_block() && slot.fingerprint() == HashOf(key).fingerprint()) return true;
+    }
+    return false;
+  };
+  return has(places.place[1]) && !has(places.place[0]);
+}
+
+void Stage::Violation(const std::string& kind, const std::string& text) {
+  if (!fine()) return;
+  violation_ = kind;
+  text_ = text + "\n";
+}
+
+void Stage::Judge() {
+  world_.set_chaos({});
+  // In turn, as some may have to wait for others.
+  for (uint32_t round = 0; round < kHang && fine(); ++round) {
+    bool idle = true;
+    for (uint32_t c = 0; c < actors_.size(); ++c) {
+      if (!Idle(c)) Poll(c);
+      idle = idle && Idle(c);
+    }
+    if (idle) break;
+    if (round % 64 == 63) Wait(20'000'000);
+  }
+  for (uint32_t c = 0; c < actors_.size(); ++c) Finish(c);
+  if (!fine()) return;
+  const uint32_t fresh = AddClient();
+  std::map<std::string, std::string> seen;
+  std::vector<uint32_t> reads;
+  const auto operations = static_cast<uint32_t>(history_.size());
+  std::vector<bool> touched(kKeys);
+  for (uint32_t i = 0; i < operations; ++i) touched[history_[i].key] = true;
+  for (uint32_t key = 0; key < kKeys; ++key) {
+    if (touched[key]) reads.push_back(Begin(fresh, OpKind::kGet, key));
+  }
+  Finish(fresh);
+  if (!fine()) return;
+  uint32_t gave_up = 0;
+  const std::vector<uint32_t> wrong = history_.Violations(&gave_up);
+  if (!wrong.empty() || gave_up > 0) {
+    return Violation("history", std::to_string(wrong.size()) + " keys have a history that is not linearizable\n" +
+                                    (wrong.empty() ? "" : history_.Describe(wrong.front())));
+  }
+  // Merges and maintenance may be under way beside the operations; closing ends them.
+  actors_.clear();
+  std::vector<surgekv_test::PoolImage> images;
+  for (size_t i = 0; i < pools_.size(); ++i) images.push_back({memory_nodes_[i]->id(), pools_[i]->bytes()});
+  const surgekv_test::PoolReport report = CheckPools(images, {});
+  if (!report.ok()) return Violation("pool", report.ToString());
+  size_t present = 0;
+  for (const uint32_t read : reads) {
+    const OpRecord& record = history_[read];
+    const bool there = report.contents.contains(NameOf(record.key));
+    present += there;
+    if (there != (record.status == StatusCode::kOk)) {
+      Violation("pool",
+                NameOf(record.key) + ": the memory does not hold what a client read\n" + history_.Describe(record.key));
+    }
+  }
+  if (present != report.contents.size()) Violation("pool", "the memory holds keys that nobody wrote");
+}
+
+}  // namespace surgekv_sim

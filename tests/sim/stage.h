@@ -1,0 +1,108 @@
+// A stage for scripted scenarios: a store on a World of its own and a few real clients, each a process, none of which
+// does anything unless it is polled. So a scenario holds a client wherever it likes, and time passes only as it says.
+//
+// After a violation a Stage cannot be destroyed: the clients of a broken store may never end.
+#ifndef TESTS_SIM_STAGE_H_
+#define TESTS_SIM_STAGE_H_
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "krcore/node.h"
+#include "krcore/rnic/sim/world.h"
+#include "kvs/client.h"
+#include "kvs/layout/directory.h"
+#include "kvs/layout/hash.h"
+#include "kvs/layout/slot.h"
+#include "kvs/layout/subtable.h"
+#include "tests/sim/history.h"
+
+namespace surgekv_sim {
+
+struct StageOptions {
+  uint64_t seed = 1;
+  uint32_t initial_depth = 0;
+  uint32_t groups = 2;  // of a subtable
+  uint32_t memory_nodes = 1;
+  int64_t lease_ns =
+      0;  // of clients; 0: for ever, as what a client posts after a long sleep is what scenarios are about
+};
+
+class Stage {
+ public:
+  explicit Stage(const StageOptions& options);
+  ~Stage();
+  Stage(const Stage&) = delete;
+  Stage& operator=(const Stage&) = delete;
+
+  krcore::rnic::sim::World& world() { return world_; }
+
+  // ---- clients, by number from 0
+  uint32_t AddClient(uint32_t lanes = 32);
+  kvs::Client& client(uint32_t c) { return *actors_[c].client; }
+  krcore::NodeId NodeOf(uint32_t c) { return actors_[c].store->node().id(); }
+  // A round: lets `tempo` pass, which is more than a round trip takes, and polls the client once.
+  void Poll(uint32_t c, uint32_t rounds = 1);
+  // Rounds until `until` is true; false: it is not after `most` rounds.
+  bool PollUntil(uint32_t c, const std::function<bool()>& until, uint32_t most = 2'000);
+  void set_tempo(int64_t ns) { tempo_ns_ = ns; }
+  void Wait(int64_t ns) { world_.RunUntil(world_.now_ns() + ns); }
+
+  // ---- operations. A key is a number.
+  static std::string NameOf(uint32_t key);
+  static const kvs::KeyHash& HashOf(uint32_t key);
+  // Begins it and returns its number in the history; it goes on as its client is polled.
+  uint32_t Begin(uint32_t c, OpKind kind, uint32_t key);
+  bool Ended(uint32_t operation) const { return history_[operation].end != 0; }
+  uint32_t InFlight(uint32_t c) const { return actors_[c].in_flight; }
+  bool Idle(uint32_t c) const { return actors_[c].in_flight == 0; }
+  // Begins it and polls its client until it has ended. A violation if it does not end.
+  krcore::StatusCode Do(uint32_t c, OpKind kind, uint32_t key);
+  // Polls the client until all that it has begun has ended.
+  void Finish(uint32_t c);
+
+  // ---- the memory, as it is now
+  kvs::DirectoryEntry Entry(uint32_t index) const;
+  kvs::Slot SlotOf(kvs::GlobalAddress table, uint32_t slot) const;
+  // Does the key's fingerprint occur in the second of its two combined buckets, and not in the first?
+  bool IsInSecondPlace(kvs::GlobalAddress table, uint32_t key) const;
+  // Has one of the slots of the table in which the key may be this state (and, if it names a block, its fingerprint)?
+  bool AnyCandidate(kvs::GlobalAddress table, uint32_t key, kvs::SlotState state) const;
+
+  // ---- judging
+  bool fine() const { return violation_.empty(); }
+  void Violation(const std::string& kind, const std::string& text);
+  // All operations end; the history of each key is that of a register; the memory is sound and holds what a fresh
+  // client reads.
+  void Judge();
+  const std::string& violation() const { return violation_; }
+  const std::string& text() const { return text_; }
+
+ private:
+  struct Actor {
+    std::unique_ptr<kvs::Store> store;
+    std::unique_ptr<kvs::Client> client;
+    uint32_t in_flight = 0;
+  };
+
+  kvs::Task<void> Operate(uint32_t c, uint32_t operation);
+  const std::byte* At(kvs::GlobalAddress address) const;
+
+  const uint32_t groups_;
+  krcore::rnic::sim::World world_;
+  History history_;
+  std::vector<std::unique_ptr<krcore::Node>> memory_nodes_;
+  std::vector<std::unique_ptr<krcore::Region>> pools_;  // destroyed before their nodes
+  std::deque<Actor> actors_;
+  int64_t tempo_ns_ = 5'000;
+  std::string violation_, text_;
+};
+
+}  // namespace surgekv_sim
+
+#endif  // TESTS_SIM_STAGE_H_
