@@ -163,7 +163,7 @@ void Connections::Finish(Batch& batch) {
 size_t Connections::Poll() {
   pool_->Poll();
   size_t popped = 0;
-  std::array<Completion, 64> done;
+  const std::span<Completion> done(done_);
   for (uint32_t i = 0; i < connected_count_; ++i) {
     Peer& peer = peers_[connected_[i]];
     size_t count;

@@ -151,7 +151,8 @@ class Connections {
   std::array<Peer, krcore::kMaxMemoryNode + 1> peers_;
   std::array<uint8_t, krcore::kMaxMemoryNode + 1> connected_;  // node ids of peers with a queue
   uint32_t connected_count_ = 0;
-  std::deque<Batch*> stalled_;  // by a full queue, in order
+  std::array<krcore::Completion, 64> done_;  // Poll's, which need not initialize it each time
+  std::deque<Batch*> stalled_;               // by a full queue, in order
   uint32_t registration_ = 0;
   krcore::NodeId last_failed_ = krcore::kNoNode;
   RoundTripEstimate round_trip_;

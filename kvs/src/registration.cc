@@ -224,10 +224,8 @@ void ClientCore::CareForRegistration() {
   if (shut) {
     if (renewing_ > 0 || now_ns < renew_at_ns_) return;
     if (registration_.expelled() && !connections_.pool().NothingPosted()) return;
-    if (renew_at_ns_ != INT64_MIN && registration_.overdue()) {
-      // The last try was in vain. Who waits has a deadline.
-      connections_.pool().DiscardStaged();
-    }
+    // The last try was in vain. Who waits has a deadline.
+    if (renew_at_ns_ != INT64_MIN) connections_.pool().DiscardStaged();
     renew_at_ns_ = now_ns + registration_.lease_ns() / 16;
     RunDetached(RenewLease(), &renewing_);
     return;

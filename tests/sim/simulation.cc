@@ -32,6 +32,7 @@ constexpr int64_t kTakeoverNs = 100 * kMs, kLeaseNs = kSecond;
 constexpr int64_t kOperationTimeoutNs = 60 * kSecond;
 constexpr int64_t kHangNs = 3 * kOperationTimeoutNs;
 constexpr int64_t kLongestLingerNs = kSecond;
+constexpr uint32_t kIdlePolls = 64;  // as the client has it
 constexpr char kFabric[] = "kvs_sim";
 
 struct Process {
@@ -256,7 +257,11 @@ class Simulation {
     }
     uint32_t polls = 1;
     if (Chance(plan_.spin)) polls = static_cast<uint32_t>(LogUniform(random_, 2, 1'500));
-    for (; polls > 0 && !CheckDeath(*state.process); --polls) state.client->Poll();
+    // Time stands still meanwhile: after so many polls without a completion, of which one looked at the clock, no other
+    // one does anything.
+    for (uint32_t idle = 0; polls > 0 && idle <= kIdlePolls && !CheckDeath(*state.process); --polls) {
+      idle = state.client->Poll() == 0 ? idle + 1 : 0;
+    }
     if (CheckDeath(*state.process)) return;
     Ambush(state);
     if (state.leaving && state.in_flight == 0) {
