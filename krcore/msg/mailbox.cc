@@ -119,17 +119,14 @@ void Mailbox::Store(size_t offset, uint64_t value) {
   std::atomic_ref(*reinterpret_cast<uint64_t*>(at(offset))).store(value, std::memory_order_release);
 }
 
+// Checksums tell whether the words belong together. Acquire: what the sender did before its WRITE, such as to fill a
+// buffer that is then READ, is seen after it.
 void Mailbox::Copy(void* to, size_t offset, size_t bytes) const {
   auto* const out = static_cast<std::byte*>(to);
-  auto* const words = reinterpret_cast<uint64_t*>(at(offset));
-  size_t done = 0;
-  for (; done + 8 <= bytes; done += 8) {  // relaxed: checksums tell whether the words belong together
-    const uint64_t word = std::atomic_ref(words[done / 8]).load(std::memory_order_relaxed);
-    std::memcpy(out + done, &word, 8);
+  for (size_t done = 0; done < bytes; done += 8) {
+    const uint64_t word = Load(offset + done);
+    std::memcpy(out + done, &word, std::min<size_t>(8, bytes - done));
   }
-  if (done == bytes) return;
-  const uint64_t word = std::atomic_ref(words[done / 8]).load(std::memory_order_relaxed);
-  std::memcpy(out + done, &word, bytes - done);
 }
 
 // ---- places
@@ -331,7 +328,8 @@ void Mailbox::FinishReads(uint32_t index) {
         place.back_off = 0;
         taken.state = Taken::kDone;
         // The sender may have taken the message back while it was READ: then its buffer had other contents already.
-        if (Load(layout_.slot(index, completion.wr_id)) == taken.header_checksum) continue;
+        const size_t slot = layout_.slot(index, completion.wr_id);
+        if (Load(slot + offsetof(Header, checksum)) == taken.header_checksum) continue;
         taken.state = Taken::kVoid;
         receives_.push_front(taken.receive);
         --taken_receives_;

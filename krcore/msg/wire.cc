@@ -16,8 +16,7 @@ uint64_t ChecksumOf(const Card& card) {
 
 uint64_t ChecksumOf(const Header& header) {
   // Never that of a slot nobody has written yet.
-  return XXH3_64bits_withSeed(reinterpret_cast<const std::byte*>(&header) + sizeof(header.checksum),
-                              sizeof(header) - sizeof(header.checksum), 1);
+  return XXH3_64bits_withSeed(&header, offsetof(Header, checksum), 1);
 }
 
 uint64_t HashPayload(std::span<const Sge> sges) {

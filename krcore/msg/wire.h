@@ -81,7 +81,6 @@ enum class MessageKind : uint8_t {
 };
 
 struct Header {
-  uint64_t checksum = 0;  // of the rest
   uint64_t number = 0;
   uint64_t payload_hash = 0;  // kCopy
   uint64_t addr = 0;          // kZeroCopy
@@ -92,8 +91,11 @@ struct Header {
   uint8_t with_imm = 0;
   uint16_t reserved = 0;
   uint64_t padding[2] = {};
+  // Of the rest. The last word, which is the one by which sw tells ThreadSanitizer that a WRITE happens before its
+  // reader (rnic/sw/word_copy.h): who finds it to match has seen the WRITE's last word, and not an equal one before it.
+  uint64_t checksum = 0;
 };
-static_assert(sizeof(Header) == 64 && std::is_trivially_copyable_v<Header>);
+static_assert(sizeof(Header) == 64 && offsetof(Header, checksum) == 56 && std::is_trivially_copyable_v<Header>);
 uint64_t ChecksumOf(const Header& header);
 // Of the concatenation of `sges`.
 uint64_t HashPayload(std::span<const Sge> sges);

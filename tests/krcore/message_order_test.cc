@@ -157,17 +157,20 @@ TEST(ThreadedMessages, ArriveInOrderOnceAndWhole) {
       TestSender& sender = *senders[id];
       Clock& clock = parties[id].node->clock();
       const Deadline deadline = Deadline::After(clock, 60 * kSecondNs);
-      for (uint32_t spins = 0; (sender.pushed() < kMessages || !sender.idle()) && !deadline.Passed(clock); ++spins) {
+      for (uint32_t idle = 0; (sender.pushed() < kMessages || !sender.idle()) && !deadline.Passed(clock);) {
         if (sender.pushed() < kMessages) sender.Push(random);
-        if (parties[id].pool->Poll() == 0) clock.Relax(spins % 64);
+        // Who has nothing to do leaves its core to whom it waits for.
+        idle = parties[id].pool->Poll() != 0 ? 0 : idle + 1;
+        clock.Relax(idle);
         sender.Pop();
       }
       running.fetch_sub(1);
     });
   }
-  for (uint32_t spins = 0; running.load() != 0; ++spins) {
+  for (uint32_t idle = 0; running.load() != 0;) {
     receiver.PostReceives(4);
-    if (host.pool->Poll() == 0) host.node->clock().Relax(spins % 64);
+    idle = host.pool->Poll() != 0 ? 0 : idle + 1;
+    host.node->clock().Relax(idle);
     receiver.Pop();
   }
   for (std::thread& thread : threads) thread.join();
