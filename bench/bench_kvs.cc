@@ -171,7 +171,8 @@ void BM_AddressCache(benchmark::State& state) {
   const kvs::ClientStats& after = client->stats();
   const auto operations = static_cast<double>(after.operations - before.operations);
   state.SetItemsProcessed(state.iterations() * static_cast<int64_t>(kOperationsPerRound));
-  state.counters["trips/op"] = static_cast<double>(after.round_trips - before.round_trips) / operations;
+  state.counters["trips/op"] =
+      static_cast<double>(after.operation_round_trips - before.operation_round_trips) / operations;
   state.counters["hits/op"] = static_cast<double>(after.cache_hits - before.cache_hits) / operations;
   state.counters["switches"] = static_cast<double>(after.cache_switches);
 }

@@ -39,7 +39,7 @@ int main(int argc, char** argv) {
     const auto operations = static_cast<double>(r.stats.operations);
     std::printf("%8u %8.3f %14.3f %9.3f %9.3f %8.1f %8.1f %8.1f %8.1f\n", r.clients, r.mops,
                 r.stats.writes_done == 0 ? 0.0 : r.attempts_per_write(),
-                static_cast<double>(r.stats.round_trips) / operations,
+                static_cast<double>(r.stats.operation_round_trips) / operations,
                 static_cast<double>(r.stats.cache_hits) / operations, r.p50_us, r.p99_us, r.p999_us, r.max_us);
     std::fflush(stdout);
   }

@@ -139,7 +139,8 @@ int Service::PrintSummary() {
   const kvs::ClientStats stats = workers_.EndedClientStats();
   json["client_stats"] = {{"operations", stats.operations},
                           {"round_trips", stats.round_trips},
-                          {"round_trips_per_operation", Ratio(stats.round_trips, stats.operations)},
+                          {"operation_round_trips", stats.operation_round_trips},
+                          {"round_trips_per_operation", Ratio(stats.operation_round_trips, stats.operations)},
                           {"attempts_per_write", Ratio(stats.write_attempts, stats.writes_done)},
                           {"cas_failures", stats.cas_failures},
                           {"restarts", stats.restarts},

@@ -117,8 +117,9 @@ class ClientCore final : public Client {
   Status Open(const ClientOptions& options);
 
   // ---- client_core.cc
-  auto LeaseOperation(std::string_view key, const KeyHash& hash);
-  auto LeaseOperation(std::string_view key);
+  auto LeaseOperation(std::string_view key, const KeyHash& hash, bool of_user = true);
+  // For what the client does by itself and is no operation of its user: for the batch, and the pin.
+  auto LeaseOwnOperation(std::string_view what);
   // One that nobody uses, made now if there are fewer than may be in flight; null: all are in use.
   Operation* FreeOperation();
   void Release(Operation& operation);
@@ -357,11 +358,12 @@ class ClientCore final : public Client {
 
 // ---- inline parts
 
-inline auto ClientCore::LeaseOperation(std::string_view key, const KeyHash& hash) {
+inline auto ClientCore::LeaseOperation(std::string_view key, const KeyHash& hash, bool of_user) {
   struct Awaiter {
     ClientCore& client;
     std::string_view key;
     KeyHash hash;
+    bool of_user;
     Operation* operation = nullptr;
     bool await_ready() {
       operation = client.FreeOperation();
@@ -371,6 +373,7 @@ inline auto ClientCore::LeaseOperation(std::string_view key, const KeyHash& hash
     Operation& await_resume() {
       operation->in_use = true;
       operation->batch.Renew();
+      operation->batch.CountForOperation(of_user);
       operation->epoch = client.epoch_;
       operation->key = key;
       operation->hash = hash;
@@ -381,14 +384,14 @@ inline auto ClientCore::LeaseOperation(std::string_view key, const KeyHash& hash
       operation->torn = false;
       operation->own_ins = 0;
       operation->strangers = 0;
-      ++client.stats_.operations;
+      client.stats_.operations += of_user ? 1 : 0;
       return *operation;
     }
   };
-  return Awaiter{*this, key, hash};
+  return Awaiter{*this, key, hash, of_user};
 }
 
-inline auto ClientCore::LeaseOperation(std::string_view key) { return LeaseOperation(key, HashKey(key)); }
+inline auto ClientCore::LeaseOwnOperation(std::string_view what) { return LeaseOperation(what, KeyHash{}, false); }
 
 // Gives the operation back when the coroutine that holds it ends.
 struct ClientCore::Lease {

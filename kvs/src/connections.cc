@@ -65,6 +65,7 @@ uint32_t Batch::Stage() {
   discarded_ = 0;
   if (size_ == 0) return 0;
   sample_from_ns_ = 0;
+  connections_->stats_.operation_round_trips += of_operation_ ? 1 : 0;
   if (connections_->stats_.round_trips++ % RoundTripEstimate::kSampleEvery == 0) {
     sample_from_ns_ = connections_->node_.clock().NowNs();
   }

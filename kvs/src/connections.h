@@ -45,6 +45,8 @@ class Batch {
   void Renew();
   void Follow(const Batch& other) { registration_ = other.registration_; }
   bool Stale() const;
+  // Whether the next round trips are a user's operation's (ClientStats::operation_round_trips).
+  void CountForOperation(bool counts) { of_operation_ = counts; }
   uint32_t size() const { return size_; }
   bool full() const { return size_ == capacity_; }
   // Forgets what was added and not run.
@@ -89,6 +91,7 @@ class Batch {
   uint32_t pending_ = 0;    // signaled completions to come, and one if it is stalled
   uint32_t discarded_ = 0;  // verbs that were not posted
   uint32_t registration_ = 0;
+  bool of_operation_ = false;
   Outcome outcome_ = Outcome::kOk;
   int64_t sample_from_ns_ = 0;  // when it was staged, if its round trip is measured; else 0
   std::coroutine_handle<> waiter_;

@@ -145,7 +145,7 @@ Task<void> ClientCore::MergeUpwards(uint32_t index) {
 // Merges the table of *index with its sibling, if both are at rest and have few enough keys. kOk: merged; *index is
 // that of the joined table. kRestart: not now.
 Task<Step> ClientCore::TryMerge(uint32_t* index) {
-  Operation& op = co_await LeaseOperation("merge", KeyHash{});  // for its pin
+  Operation& op = co_await LeaseOwnOperation("merge");
   const Lease lease(*this, op);
   if (splitting_) co_return Step::kRestart;
   BeginSplit(op.batch);
@@ -589,7 +589,7 @@ void ClientCore::LookAfterMerges() {
 }
 
 Task<void> ClientCore::FinishSeenMerge(uint32_t index) {
-  Operation& op = co_await LeaseOperation("merge", KeyHash{});  // for its pin
+  Operation& op = co_await LeaseOwnOperation("merge");
   const Lease lease(*this, op);
   TableRef table;
   const Step read = co_await ReadDirectoryEntry(op.batch, &op.buffers->directory[0], index, &table);

@@ -18,7 +18,7 @@ Task<Result<TableStats>> ClientCore::CollectTableStats() {
     co_return Status(StatusCode::kOutOfMemory, "no local memory for the directory");
   }
   const uint32_t lkey = buffer.region->lkey();
-  Operation& op = co_await LeaseOperation("stats");  // for its batch, and its epoch
+  Operation& op = co_await LeaseOwnOperation("stats");
   const Lease lease(*this, op);
   if (!connections_.Reach(store_.home())) co_return UnavailableStatus("reading the directory");
   op.batch.Read(DirectoryAddress(0), buffer.memory.get(), kDirectoryBytes, lkey);

@@ -96,7 +96,7 @@ TEST_F(Combining, GetsThatWaitBecomeOneRead) {
     EXPECT_TRUE(call.result.ok());
     EXPECT_EQ(call.value, "v");
   }
-  EXPECT_EQ(Since(&kvs::ClientStats::round_trips), 4u) << "the first, and then the nine";
+  EXPECT_EQ(Since(&kvs::ClientStats::operation_round_trips), 4u) << "the first, and then the nine";
   EXPECT_EQ(Since(&kvs::ClientStats::operations), 10u);
   EXPECT_EQ(Since(&kvs::ClientStats::combined_operations), 8u);
 }

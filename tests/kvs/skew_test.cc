@@ -98,7 +98,7 @@ TEST_F(Skew, ALostCasIsTriedAgainFromTheWordThatWon) {
   EXPECT_EQ(MustGet(*second, "k"), "first");
   EXPECT_EQ(first->stats().write_attempts - before.write_attempts, 2u);
   EXPECT_EQ(first->stats().writes_done - before.writes_done, 1u);
-  EXPECT_EQ(first->stats().round_trips - before.round_trips, 5u) << "scan, block, CAS; block, CAS";
+  EXPECT_EQ(first->stats().operation_round_trips - before.operation_round_trips, 5u) << "scan, block, CAS; block, CAS";
   EXPECT_EQ(first->stats().restarts, before.restarts);
 }
 

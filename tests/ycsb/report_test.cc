@@ -23,7 +23,9 @@ class ReportTest : public ::testing::Test {
     result_.measured.verified = 999;
     result_.measured.mismatches = 1;
     result_.measured_ns = 2'000'000'000;
-    result_.client_stats.round_trips = 2002;
+    result_.client_stats.operations = 1001;
+    result_.client_stats.round_trips = 2102;
+    result_.client_stats.operation_round_trips = 2002;
     computenode::WorkerRecord worker;
     worker.wanted_ns = 1000;
     worker.thread_ns = 31'000;
@@ -50,7 +52,8 @@ TEST_F(ReportTest, SummaryHasYcsbsLines) {
         "[OVERALL], DataSize(bytes), 116000\n", "[READ], Operations, 1001\n", "[READ], AverageLatency(us), 500.500\n",
         "[READ], MinLatency(us), 1.000\n", "[READ], MaxLatency(us), 1000.000\n", "[READ], 99.99PercentileLatency(us), ",
         "[READ], Return=OK, 1000\n", "[READ], Return=TIMEOUT, 1\n", "[READ-FAILED], Operations, 1\n",
-        "[VERIFY], Return=OK, 999\n", "[VERIFY], Return=UNEXPECTED_STATE, 1\n", "[CLIENT], round_trips, 2002\n"}) {
+        "[VERIFY], Return=OK, 999\n", "[VERIFY], Return=UNEXPECTED_STATE, 1\n", "[CLIENT], round_trips, 2102\n",
+        "[CLIENT], round_trips_per_operation, 2.0\n"}) {
     EXPECT_THAT(text, HasSubstr(line));
   }
   EXPECT_THAT(text, Not(HasSubstr("[UPDATE]")));
@@ -67,7 +70,9 @@ TEST_F(ReportTest, JsonHasWhatARunNeedsToBeRepeated) {
   EXPECT_FALSE(json["good"]);
   EXPECT_EQ(json["by_operation"]["READ"]["returns"]["TIMEOUT"], 1);
   EXPECT_NEAR(json["by_operation"]["READ"]["latency_us"]["p99"].get<double>(), 990, 9.9);
-  EXPECT_EQ(json["client_stats"]["round_trips"], 2002);
+  EXPECT_EQ(json["client_stats"]["round_trips"], 2102);
+  EXPECT_EQ(json["client_stats"]["operation_round_trips"], 2002);
+  EXPECT_EQ(json["client_stats"]["round_trips_per_operation"], 2.0);
   EXPECT_EQ(json["bootstrap_us"][0]["thread"], 30);
   EXPECT_EQ(json["bootstrap_us"][0]["client"], 5);
   EXPECT_EQ(json["bootstrap_us"][0]["total"], 37);

@@ -115,7 +115,8 @@ double Ratio(uint64_t count, uint64_t of) { return of == 0 ? 0 : static_cast<dou
 ordered_json StatsJson(const kvs::ClientStats& stats) {
   return {{"operations", stats.operations},
           {"round_trips", stats.round_trips},
-          {"round_trips_per_operation", Ratio(stats.round_trips, stats.operations)},
+          {"operation_round_trips", stats.operation_round_trips},
+          {"round_trips_per_operation", Ratio(stats.operation_round_trips, stats.operations)},
           {"reads", stats.reads},
           {"writes", stats.writes},
           {"atomics", stats.atomics},

@@ -70,7 +70,8 @@ struct ClientOptions {
 // What a client did, so that a run explains itself. Monotonic counts.
 struct ClientStats {
   uint64_t operations = 0;
-  uint64_t round_trips = 0;                     // batches waited for
+  uint64_t round_trips = 0;                     // batches waited for; and those of them that operations consist of:
+  uint64_t operation_round_trips = 0;           // the others announce epochs, renew leases, split, merge and move
   uint64_t reads = 0, writes = 0, atomics = 0;  // verbs
   uint64_t cas_failures = 0;                    // slot CASes that lost a race
   uint64_t writes_done = 0;                     // writes that took effect, combined ones once,
