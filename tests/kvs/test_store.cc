@@ -55,6 +55,12 @@ TestStore::~TestStore() {
   }
 }
 
+kvs::DirectoryEntry TestStore::DirectoryEntryOf(uint32_t index) const {
+  auto* word = reinterpret_cast<uint64_t*>(memory().data() + kvs::kDirectoryOffset + index * sizeof(uint64_t));
+  // Pairs with the CAS of whoever changes it, which is sw's and hence atomic for a CPU, too.
+  return kvs::DirectoryEntry(std::atomic_ref<uint64_t>(*word).load(std::memory_order_acquire));
+}
+
 std::unique_ptr<kvs::Store> TestStore::Attach(const std::string& fabric, const TestStoreOptions& options) {
   kvs::StoreOptions store;
   store.fabric = fabric;

@@ -12,6 +12,7 @@
 
 #include "krcore/node.h"
 #include "kvs/client.h"
+#include "kvs/layout/directory.h"
 #include "kvs/layout/pool.h"
 #include "tests/kvs/pool_check.h"
 
@@ -40,6 +41,8 @@ class TestStore {
   const std::string& fabric() const { return fabric_; }
   // The memory node's pool, node 1's.
   std::span<std::byte> memory() const { return pools_.front()->bytes(); }
+  // dir[index] as it is at this moment.
+  kvs::DirectoryEntry DirectoryEntryOf(uint32_t index) const;
   // All of the pools, for CheckPools.
   std::vector<PoolImage> images() const;
   // Made on the first call, so that a process that forks has none yet.
