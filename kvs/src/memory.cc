@@ -25,21 +25,24 @@ bool ClientCore::IsFull(krcore::NodeId node) const {
 }
 
 // A block of `bytes`, as RoundBlockBytes gives it, on `node` if there is room, else anywhere. kFull: every memory node
-// is full.
+// is full. kUnavailable: those that can be reached are, and so it stays, as all reclamation goes by way of the home.
 Task<Step> ClientCore::Allocate(Operation& op, uint64_t bytes, krcore::NodeId node, GlobalAddress* address) {
   bool all_full = false, held = false;
   uint64_t wait_until_reclaimed = 0;
   for (;;) {
     const auto preferred = std::find(members_.begin(), members_.end(), node);
     const size_t first = preferred != members_.end() ? static_cast<size_t>(preferred - members_.begin()) : turn_++;
-    bool waited = false, unreachable = false;
+    bool waited = false, unreachable = false, home_unreachable = false;
     for (size_t m = 0; m < members_.size() && !waited; ++m) {
-      const Step allocated = co_await AllocateFrom(op, members_[(first + m) % members_.size()], bytes, address);
+      const krcore::NodeId member = members_[(first + m) % members_.size()];
+      const Step allocated = co_await AllocateFrom(op, member, bytes, address);
       if (allocated == Step::kOk) co_return Step::kOk;
       unreachable |= allocated == Step::kUnavailable;  // others have room, perhaps
+      home_unreachable |= allocated == Step::kUnavailable && member == store_.home();
       waited = allocated == Step::kRestart;
     }
     if (!waited) {
+      if (home_unreachable) co_return Step::kUnavailable;
       // Full everywhere. Blocks that wait for their grace period come back: what was retired before this allocation
       // began is waited for, which takes as long as other clients take to poll; what is retired meanwhile is not, since
       // a store that is really full must say so.

@@ -9,6 +9,7 @@
 
 #include "krcore/node.h"
 #include "tests/kvs/child.h"
+#include "tests/kvs/manual_clock.h"
 #include "tests/kvs/repeat.h"
 #include "tests/kvs/stress.h"
 #include "tests/kvs/test_store.h"
@@ -142,6 +143,35 @@ TEST_F(Processes, UpdatesOfATableWhoseSplitterDiedDoNotRunOutOfMemory) {
     close(ready[1]);
     (void)krcore::CleanStaleFabrics("sw", options_.fabric, true);
   }
+}
+
+// Room comes from other clients' progress or from compaction, and both need the home: a write that finds none must not
+// wait for them when that is dead.
+TEST_F(Processes, AWriteThatNeedsMemoryOfADeadHomeFailsBeforeItsDeadline) {
+  int ready[2];
+  ASSERT_EQ(pipe(ready), 0);
+  Child home([&] {
+    const TestStore store(options_);
+    if (write(ready[1], "", 1) != 1) _exit(1);
+    for (;;) ::pause();
+  });
+  char byte;
+  ASSERT_EQ(read(ready[0], &byte, 1), 1);
+  ManualClock clock;
+  options_.clock = &clock;
+  auto attached = TestStore::Attach(options_.fabric, options_);
+  auto client = attached->NewClient().value();
+  const std::string value(900'000, 'v');  // takes a chunk of its own
+  ASSERT_TRUE(client->Put("key", value).ok());
+  home.Kill();
+  const int64_t killed_ns = clock.NowNs();
+  for (int i = 0; i < 10; ++i) {
+    EXPECT_EQ(client->Put("key", value), kvs::StatusCode::kUnavailable);
+    EXPECT_EQ(client->Insert("other key", value), kvs::StatusCode::kUnavailable);
+  }
+  EXPECT_LT(clock.NowNs() - killed_ns, options_.operation_timeout_ms * 1'000'000) << "all of them together";
+  close(ready[0]);
+  close(ready[1]);
 }
 
 // A victim dies in the middle of a merge, and the survivor only reads: it needs no slot of the closed tables, but
