@@ -39,23 +39,23 @@ class PoolCheck : public ::testing::Test {
         const std::string key = "key-" + std::to_string(i);
         const std::string value(i % 50 == 0 ? 6'000 : i % 90, static_cast<char>('a' + i % 26));
         ASSERT_TRUE(client->Put(key, value).ok());
-        stored_[key] = value;
+        stored_values[key] = value;
       }
       for (int i = 0; i < 600; i += 3) {
         const std::string key = "key-" + std::to_string(i);
         ASSERT_TRUE(client->Delete(key).ok());
-        stored_.erase(key);
+        stored_values.erase(key);
       }
     }
-    sound_.assign(store.memory().begin(), store.memory().end());
+    sound_memory.assign(store.memory().begin(), store.memory().end());
   }
   static void TearDownTestSuite() {
-    sound_.clear();
-    sound_.shrink_to_fit();
-    stored_.clear();
+    sound_memory.clear();
+    sound_memory.shrink_to_fit();
+    stored_values.clear();
   }
 
-  void SetUp() override { memory_ = sound_; }
+  void SetUp() override { memory_ = sound_memory; }
 
   PoolReport Check(const PoolCheckOptions& options = {}) const {
     const PoolImage image{1, memory_};
@@ -112,18 +112,18 @@ class PoolCheck : public ::testing::Test {
     return 0;
   }
 
-  static std::vector<std::byte> sound_;
-  static std::map<std::string, std::string> stored_;
+  static std::vector<std::byte> sound_memory;
+  static std::map<std::string, std::string> stored_values;
   std::vector<std::byte> memory_;
 };
-std::vector<std::byte> PoolCheck::sound_;
-std::map<std::string, std::string> PoolCheck::stored_;
+std::vector<std::byte> PoolCheck::sound_memory;
+std::map<std::string, std::string> PoolCheck::stored_values;
 
 TEST_F(PoolCheck, ASoundStoreHasNoProblemAndItsContentsAreThoseThatWereWritten) {
   const PoolReport report = Check();
   EXPECT_TRUE(report.ok()) << report.ToString();
-  EXPECT_TRUE(report.contents == stored_);
-  EXPECT_EQ(report.live_blocks, stored_.size());
+  EXPECT_TRUE(report.contents == stored_values);
+  EXPECT_EQ(report.live_blocks, stored_values.size());
   EXPECT_GT(report.subtables, 8u);
   EXPECT_EQ(report.chunks_taken, Super().chunk_cursor - Super().reserved_chunks);
   EXPECT_EQ(report.clients, 0u);
@@ -179,7 +179,7 @@ TEST_F(PoolCheck, ASuffixThatTwoTablesCover) {
   Entry(parent) = entry.Next(entry.depth() - 1, DirectoryState::kSplitting).word();
   ExpectProblem("a split at rest");
   EXPECT_FALSE(Check({.after_deaths = true}).problems.size() > 0) << "the last step of a split may be missing then";
-  memory_ = sound_;
+  memory_ = sound_memory;
   const uint32_t grandchild = child | 2u << entry.depth();  // as if a split in between had been skipped
   Entry(grandchild) = entry.Next(entry.depth() + 2, DirectoryState::kNormal).word();
   ExpectProblem("is covered twice", {.after_deaths = true});
@@ -206,7 +206,7 @@ TEST_F(PoolCheck, AnUnfinishedSplitIsNoProblemOnlyAfterDeaths) {
   SlotWord(child, moved) = Slot::Pend().word();
   const PoolReport undecided = Check({.after_deaths = true});
   EXPECT_TRUE(undecided.ok()) << undecided.ToString();
-  EXPECT_TRUE(undecided.contents == stored_);
+  EXPECT_TRUE(undecided.contents == stored_values);
   // Decided by mistake before it was frozen.
   SlotWord(child, moved) = Slot::Free().word();
   SlotWord(parent, moved) = Slot(SlotWord(parent, moved)).WithState(SlotState::kVal).word();
@@ -249,14 +249,14 @@ TEST_F(PoolCheck, ATentativeSlotIsNoProblemOnlyAfterDeaths) {
   const PoolReport report = Check({.after_deaths = true});
   EXPECT_TRUE(report.ok()) << report.ToString();
   EXPECT_EQ(report.tentative_slots, 1u);
-  EXPECT_EQ(report.contents.size(), stored_.size() - 1);
+  EXPECT_EQ(report.contents.size(), stored_values.size() - 1);
 }
 
 TEST_F(PoolCheck, APendSlotOrAFrozenOneOutsideOfASplit) {
   const Place free = Find(SlotState::kFree);
   SlotWord(free.index, free.slot) = Slot::Pend().word();
   ExpectProblem("PEND in a table that nobody is splitting into", {.after_deaths = true});
-  memory_ = sound_;
+  memory_ = sound_memory;
   uint64_t& word = ValWord();
   word = Slot(word).WithState(SlotState::kFrz).word();
   ExpectProblem("FRZ in a table that is not splitting", {.after_deaths = true});
@@ -274,16 +274,16 @@ TEST_F(PoolCheck, ABlockThatIsTornOrInAFreeChunkOrOutsideOrNowhere) {
   const Slot slot(ValWord());
   memory_[slot.block().offset + 33] ^= std::byte{1};
   ExpectProblem("is not intact");
-  memory_ = sound_;
+  memory_ = sound_memory;
   const auto at = [&](kvs::GlobalAddress address) {
     return Slot::Make(SlotState::kVal, slot.fingerprint(), slot.length_units(), address, 0).word();
   };
   ValWord() = at({1, Super().chunk_cursor * kvs::kDefaultChunkBytes});
   ExpectProblem("which is free");
-  memory_ = sound_;
+  memory_ = sound_memory;
   ValWord() = at({1, 4096});
   ExpectProblem("outside of the chunks");
-  memory_ = sound_;
+  memory_ = sound_memory;
   ValWord() = at({2, slot.block().offset});
   ExpectProblem("there is no such memory node");
 }
