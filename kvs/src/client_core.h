@@ -50,8 +50,6 @@ enum class Step : uint8_t {
   kFull,         // no memory, or no room in the directory
 };
 
-using WriteKind = OpKind;
-
 class ClientCore final : public Client {
  public:
   // Blocks for the few round trips of connecting and registering.
@@ -171,16 +169,19 @@ class ClientCore final : public Client {
   Task<Step> ReadFrozenValue(Operation& op, Slot slot, std::string* value);
 
   // ---- write.cc
-  Task<Status> Write(WriteKind kind, std::string_view key, std::string_view value);
+  Task<Status> Write(OpKind kind, std::string_view key, std::string_view value);
   struct NewBlock;
   Task<Step> LeaveTable(Operation& op);
   Task<Step> PrepareBlock(Operation& op, std::string_view key, std::string_view value, NewBlock* block);
+  bool SendBlock(Operation& op, NewBlock* block);
+  Task<Step> ReplaceValue(Operation& op, OpKind kind, NewBlock* block, Status* result);
   Task<Step> LookAgain(Operation& op, Slot there);
   Task<Step> InsertTentatively(Operation& op, uint32_t candidate, Slot own, bool* exists, bool* unknown);
   Task<Step> MakeRoom(Operation& op);
   Task<Step> AbortTentative(Operation& op, GlobalAddress slot, Slot own);
   Task<Step> LookAtOutcome(Operation& op, GlobalAddress at, Slot before, Slot after);
-  void RetireOld(Operation& op, const TableRef& table, Slot old);
+  void RetireOld(Operation& op, Slot old);
+  void GiveBackUnused(const Operation& op, const NewBlock& block);
 
   // ---- split.cc
   Task<Step> ReadSplit(Batch& batch, std::span<uint64_t, 3> words, uint32_t child_index, Migration* migration);

@@ -47,15 +47,15 @@ struct ClientCore::NewBlock {
 };
 
 Task<Status> ClientCore::PutAsync(std::string_view key, std::string_view value) {
-  return Write(WriteKind::kPut, key, value);
+  return Write(OpKind::kPut, key, value);
 }
 Task<Status> ClientCore::InsertAsync(std::string_view key, std::string_view value) {
-  return Write(WriteKind::kInsert, key, value);
+  return Write(OpKind::kInsert, key, value);
 }
 Task<Status> ClientCore::UpdateAsync(std::string_view key, std::string_view value) {
-  return Write(WriteKind::kUpdate, key, value);
+  return Write(OpKind::kUpdate, key, value);
 }
-Task<Status> ClientCore::DeleteAsync(std::string_view key) { return Write(WriteKind::kDelete, key, {}); }
+Task<Status> ClientCore::DeleteAsync(std::string_view key) { return Write(OpKind::kDelete, key, {}); }
 
 Task<Step> ClientCore::PrepareBlock(Operation& op, std::string_view key, std::string_view value, NewBlock* block) {
   block->content_bytes = BlockBytes(key.size(), value.size());
@@ -111,7 +111,8 @@ Task<Step> ClientCore::LookAtOutcome(Operation& op, GlobalAddress at, Slot befor
 }
 
 // The block of a slot that this client emptied or replaced.
-void ClientCore::RetireOld(Operation& op, const TableRef& table, Slot old) {
+void ClientCore::RetireOld(Operation& op, Slot old) {
+  const TableRef& table = op.scan.table;
   const uint64_t bytes = old.length_units() == kLargeBlock ? RoundBlockBytes(op.scan.block.bytes(), chunk_bytes_)
                                                            : uint64_t{old.length_units()} * kUnitBytes;
   ++stats_.blocks_retired;
@@ -125,7 +126,19 @@ void ClientCore::RetireOld(Operation& op, const TableRef& table, Slot old) {
   }
 }
 
-Task<Status> ClientCore::Write(WriteKind kind, std::string_view key, std::string_view value) {
+// The operation's own block, if no VAL slot names it.
+void ClientCore::GiveBackUnused(const Operation& op, const NewBlock& block) {
+  if (!block.address.valid() || block.published || op.batch.Stale()) return;
+  if (block.in_doubt && !Mutated(Mutation::kInDoubtReused)) return;
+  const Extent extent{block.address, block.bytes, false, block.birth};
+  if (!block.shown || Mutated(Mutation::kShownReused)) {
+    memory_->Free(extent);
+  } else {
+    memory_->Retire(extent);  // never frozen, so there is no split to wait for
+  }
+}
+
+Task<Status> ClientCore::Write(OpKind kind, std::string_view key, std::string_view value) {
   if (key.empty() || key.size() > kMaxKeyBytes) {
     co_return Status(StatusCode::kInvalidArgument, "a key has 1 to 65535 bytes, not " + std::to_string(key.size()));
   }
@@ -149,6 +162,12 @@ Task<Status> ClientCore::Write(WriteKind kind, std::string_view key, std::string
   NewBlock block;
   Status result;
   bool existed = true;
+  const auto fails = [this, &op, &result](Step step, const char* what) {
+    if (!Failed(op, step)) [[likely]]
+      return false;
+    result = UnavailableStatus(what);
+    return true;
+  };
   for (;; co_await BackOff(op)) {
     if (op.attempt > 0 && OutOfTime(op)) {
       result = TimeoutCode(op);
@@ -160,12 +179,9 @@ Task<Status> ClientCore::Write(WriteKind kind, std::string_view key, std::string
     } else if (block.address.valid() && memory_->IsEvacuating(block.address)) [[unlikely]] {
       block = {};  // its chunk is being emptied, and who waited does not hold that up any more
     }
-    if (kind != WriteKind::kDelete && !block.address.valid()) {
+    if (kind != OpKind::kDelete && !block.address.valid()) {
       const Step prepared = co_await PrepareBlock(op, key, value, &block);
-      if (Failed(op, prepared)) {
-        result = UnavailableStatus("allocating memory");
-        break;
-      }
+      if (fails(prepared, "allocating memory")) break;
       if (prepared == Step::kFull) {
         result = Status(StatusCode::kOutOfMemory, "the memory nodes have no room for a block of " +
                                                       std::to_string(block.bytes) +
@@ -179,29 +195,17 @@ Task<Status> ClientCore::Write(WriteKind kind, std::string_view key, std::string
     op.merge = {};
     if (!directory_.Lookup(op.hash, &table)) {
       const Step resolved = co_await Resolve(op, &table);
-      if (Failed(op, resolved)) {
-        result = UnavailableStatus("finding the subtable");
-        break;
-      }
+      if (fails(resolved, "finding the subtable")) break;
       if (resolved != Step::kOk) continue;
     }
 
     // (1) The block travels beside the scan.
-    if (block.address.valid() && !block.written) {
-      if (!connections_.Reach(block.address.node)) {
-        result = UnavailableStatus("writing a block");
-        break;
-      }
-      if (!Mutated(Mutation::kBlockNotAwaited) || block.content_bytes > kMaxSmallBlockBytes) {
-        op.batch.Write(block.local, block.address, static_cast<uint32_t>(block.content_bytes), block.lkey);
-      }
-      block.in_doubt = true;
-    }
-    const Step scanned = co_await ScanTable(op, table, kWriterStates, std::exchange(guess, Slot::Free()));
-    if (Failed(op, scanned)) {
-      result = UnavailableStatus("scanning a subtable");
+    if (block.address.valid() && !block.written && !SendBlock(op, &block)) {
+      result = UnavailableStatus("writing a block");
       break;
     }
+    const Step scanned = co_await ScanTable(op, table, kWriterStates, std::exchange(guess, Slot::Free()));
+    if (fails(scanned, "scanning a subtable")) break;
     block.written = true;
     block.in_doubt = false;
     if (scanned == Step::kFull) {
@@ -216,59 +220,12 @@ Task<Status> ClientCore::Write(WriteKind kind, std::string_view key, std::string
     // (2) The key is there.
     if (op.scan.frz >= 0 && Mutated(Mutation::kUpdateOfFrz)) op.scan.val = op.scan.frz;
     if (op.scan.val >= 0) {
-      if (kind == WriteKind::kInsert) {
+      if (kind == OpKind::kInsert) {
         result = StatusCode::kExists;
         break;
       }
-      Step swapped = Step::kRestart;
-      for (uint32_t looks = 0; swapped == Step::kRestart; ++looks) {
-        const Slot old = op.Candidate(static_cast<uint32_t>(op.scan.val));
-        const Slot now = kind == WriteKind::kDelete ? Slot::Free()
-                                                    : block.InState(SlotState::kVal, op.hash.fingerprint(),
-                                                                    static_cast<uint8_t>(old.version() + 1));
-        if (Mutated(Mutation::kBlockNotAwaited) && block.local != nullptr &&
-            block.content_bytes <= kMaxSmallBlockBytes) {
-          op.batch.Write(block.local, block.address, static_cast<uint32_t>(block.content_bytes), block.lkey);
-        }
-        ++stats_.write_attempts;
-        op.batch.CompareSwap(op.SlotAddress(static_cast<uint32_t>(op.scan.val)), old.word(), now.word(),
-                             &op.buffers->cas[0]);
-        const Outcome outcome = co_await op.batch.Run();
-        if (outcome == Outcome::kFenced) break;  // it was never posted
-        if (outcome != Outcome::kOk) {
-          const Step looked = co_await LookAtOutcome(op, op.SlotAddress(static_cast<uint32_t>(op.scan.val)), old, now);
-          if (looked == Step::kRestart) continue;  // it was not carried out, and will not be
-          swapped = looked;
-          if (looked == Step::kOk) {
-            RetireOld(op, table, old);
-            block.published = true;
-          } else {
-            block.in_doubt = true;
-            result = UnknownStatus();
-          }
-        } else if (op.buffers->cas[0] == old.word()) {
-          RetireOld(op, table, old);
-          if (kind == WriteKind::kDelete) ConsiderMerge(op, table);
-          address_cache_.Refresh(hash.h1, now);
-          block.published = true;
-          swapped = Step::kOk;
-        } else {
-          ++stats_.cas_failures;
-          if (Mutated(Mutation::kLostCasOk) && kind != WriteKind::kDelete) {
-            swapped = Step::kOk;
-            break;
-          }
-          if (looks == kLooksAgain) break;
-          const Step looked = co_await LookAgain(op, Slot(op.buffers->cas[0]));
-          if (Failed(op, looked)) {
-            result = UnavailableStatus("reading a block");
-            swapped = Step::kUnavailable;
-          } else if (looked != Step::kOk) {
-            break;
-          }
-        }
-      }
-      if (swapped != Step::kRestart) break;
+      const Step replaced = co_await ReplaceValue(op, kind, &block, &result);
+      if (replaced != Step::kRestart) break;
       op.again = Again::kLost;
       continue;
     }
@@ -276,50 +233,35 @@ Task<Status> ClientCore::Write(WriteKind kind, std::string_view key, std::string
     // (3) It may have moved to a child, or with all others to another table.
     if (!op.scan.headers_fit || op.scan.frz >= 0) {
       const Step left = co_await LeaveTable(op);
-      if (Failed(op, left)) {
-        result = UnavailableStatus("finding the subtable");
-        break;
-      }
+      if (fails(left, "finding the subtable")) break;
       if (left == Step::kOk) Progressed(op);
       continue;
     }
     // (4) Nothing is absent, and nothing may be inserted, before all candidates are decided.
     if (op.scan.any_pending && !Mutated(Mutation::kWriteAtChildUnhelped)) {
       const Step helped = co_await HelpMigrate(op);
-      if (Failed(op, helped)) {
-        result = UnavailableStatus("helping a split");
-        break;
-      }
+      if (fails(helped, "helping a split")) break;
       if (helped == Step::kOk) Progressed(op);
       continue;
     }
     // (5)
-    if (kind == WriteKind::kUpdate || kind == WriteKind::kDelete) {
-      if (Mutated(Mutation::kWriteMissUnchecked)) {
+    if (kind == OpKind::kUpdate || kind == OpKind::kDelete) {
+      Step checked = Step::kOk;
+      if (!Mutated(Mutation::kWriteMissUnchecked)) checked = co_await CheckHeaders(op);
+      if (fails(checked, "scanning a subtable")) break;
+      if (checked == Step::kOk) {
         result = StatusCode::kNotFound;
         break;
       }
-      const Step checked = co_await CheckHeaders(op);
-      if (Failed(op, checked)) {
-        result = UnavailableStatus("scanning a subtable");
-        break;
-      }
-      if (checked != Step::kOk) {
-        op.again = Again::kAtOnce;
-        continue;
-      }
-      result = StatusCode::kNotFound;
-      break;
+      op.again = Again::kAtOnce;
+      continue;
     }
     // (6)
     const int candidate =
         ChooseFreeSlot(op.scan.places, [&op](uint32_t c) { return op.Candidate(c).state() == SlotState::kFree; });
     if (candidate < 0) {
       const Step room = co_await MakeRoom(op);
-      if (Failed(op, room)) {
-        result = UnavailableStatus("splitting a subtable");
-        break;
-      }
+      if (fails(room, "splitting a subtable")) break;
       if (room == Step::kFull) {
         result = Status(StatusCode::kOutOfMemory, "the table is full and the memory nodes have no room for it to grow");
         break;
@@ -343,24 +285,68 @@ Task<Status> ClientCore::Write(WriteKind kind, std::string_view key, std::string
       result = unknown ? UnknownStatus() : UnavailableStatus("inserting");
       break;
     }
-    if (exists && kind == WriteKind::kInsert) {
+    if (exists && kind == OpKind::kInsert) {
       result = StatusCode::kExists;
       break;
     }
     op.again = exists ? Again::kAtOnce : Again::kLost;
   }
   if (result.ok()) ++stats_.writes_done;
-
-  if (block.address.valid() && !block.published && !op.batch.Stale() &&
-      (!block.in_doubt || Mutated(Mutation::kInDoubtReused))) {
-    const Extent extent{block.address, block.bytes, false, block.birth};
-    if (!block.shown || Mutated(Mutation::kShownReused)) {
-      MemoryOf(op.batch).Free(extent);
-    } else {
-      MemoryOf(op.batch).Retire(extent);  // never frozen, so there is no split to wait for
-    }
-  }
+  GiveBackUnused(op, block);
   co_return turn.Share(std::move(result), existed);
+}
+
+// Adds the block's WRITE to the operation's next batch. False: its memory node cannot be reached.
+bool ClientCore::SendBlock(Operation& op, NewBlock* block) {
+  if (!connections_.Reach(block->address.node)) return false;
+  if (!Mutated(Mutation::kBlockNotAwaited) || block->content_bytes > kMaxSmallBlockBytes) {
+    op.batch.Write(block->local, block->address, static_cast<uint32_t>(block->content_bytes), block->lkey);
+  }
+  block->in_doubt = true;
+  return true;
+}
+
+// (2) The CAS of the VAL slot that the scan found. kOk: it took effect. kRestart: it did not, scan again.
+// kUnavailable: *result says what became of it.
+Task<Step> ClientCore::ReplaceValue(Operation& op, OpKind kind, NewBlock* block, Status* result) {
+  const auto c = static_cast<uint32_t>(op.scan.val);
+  const GlobalAddress at = op.SlotAddress(c);
+  for (uint32_t looks = 0;; ++looks) {
+    const Slot old = op.Candidate(c);
+    const Slot now = kind == OpKind::kDelete ? Slot::Free()
+                                             : block->InState(SlotState::kVal, op.hash.fingerprint(),
+                                                              static_cast<uint8_t>(old.version() + 1));
+    if (Mutated(Mutation::kBlockNotAwaited) && block->local != nullptr && block->content_bytes <= kMaxSmallBlockBytes) {
+      op.batch.Write(block->local, block->address, static_cast<uint32_t>(block->content_bytes), block->lkey);
+    }
+    ++stats_.write_attempts;
+    op.batch.CompareSwap(at, old.word(), now.word(), &op.buffers->cas[0]);
+    const Outcome outcome = co_await op.batch.Run();
+    if (outcome == Outcome::kFenced) co_return Step::kRestart;  // it was never posted
+    if (outcome != Outcome::kOk) {
+      const Step looked = co_await LookAtOutcome(op, at, old, now);
+      if (looked == Step::kRestart) continue;  // it was not carried out, and will not be
+      if (looked != Step::kOk) {
+        block->in_doubt = true;
+        *result = UnknownStatus();
+        co_return looked;
+      }
+    } else if (op.buffers->cas[0] != old.word()) {
+      ++stats_.cas_failures;
+      if (Mutated(Mutation::kLostCasOk) && kind != OpKind::kDelete) co_return Step::kOk;
+      if (looks == kLooksAgain) co_return Step::kRestart;
+      const Step looked = co_await LookAgain(op, Slot(op.buffers->cas[0]));
+      if (looked == Step::kOk) continue;
+      if (!Failed(op, looked)) co_return Step::kRestart;
+      *result = UnavailableStatus("reading a block");
+      co_return looked;
+    }
+    block->published = true;
+    RetireOld(op, old);
+    if (kind == OpKind::kDelete) ConsiderMerge(op, op.scan.table);
+    address_cache_.Refresh(op.hash.h1, now);
+    co_return Step::kOk;
+  }
 }
 
 // (2) A lost CAS returned the word that is in the slot now. If that is a value whose block holds this very key, which
