@@ -69,9 +69,12 @@ int RunAll(kvs::Mutation mutation) {
   });
   std::printf("%lu seeds, %lu violations\n", runs, violations);
   int missing = 0;
-#define COUNT(member, what, required)                                                                              \
-  std::printf("%14lu  %s%s\n", counts.member, what, required&& counts.member == 0 ? "   <-- did not happen" : ""); \
-  missing += required && counts.member == 0;
+  const auto print = [&missing](uint64_t count, const char* what, bool required) {
+    const bool misses = required && count == 0;
+    std::printf("%14lu  %s%s\n", count, what, misses ? "   <-- did not happen" : "");
+    missing += misses ? 1 : 0;
+  };
+#define COUNT(member, what, required) print(counts.member, what, required);
 #include "tests/sim/counts.def"
 #undef COUNT
   if (violations > 0) return 1;

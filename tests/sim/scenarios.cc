@@ -9,7 +9,6 @@
 namespace surgekv_sim {
 namespace {
 
-using kvs::DirectoryState;
 using kvs::Mutation;
 using kvs::SlotState;
 
@@ -104,7 +103,7 @@ constexpr uint32_t kReaders = 24;
 
 RunResult MissDuringASplit(uint64_t point) {
   RunResult result;
-  OnStage({.seed = point + 1, .groups = 4}, &result, [point](Stage& stage) {
+  OnStage({.seed = point + 1, .groups = 4}, &result, [](Stage& stage) {
     const uint32_t splitter = stage.AddClient();
     std::vector<uint32_t> readers;
     for (uint32_t r = 0; r < kReaders; ++r) {
