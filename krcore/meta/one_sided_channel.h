@@ -49,7 +49,7 @@ class OneSidedChannel {
   struct AlignedDelete {
     void operator()(std::byte* bytes) const { ::operator delete[](bytes, std::align_val_t{64}); }
   };
-  const size_t max_bytes_;
+  [[maybe_unused]] const size_t max_bytes_;  // only asserted
   const std::unique_ptr<std::byte[], AlignedDelete> buffer_;
   std::unique_ptr<rnic::Mr> mr_;
   std::unique_ptr<rnic::Cq> cq_;

@@ -280,7 +280,7 @@ bool Mailbox::Take(uint32_t index, const Header& header) {
   }
   receives_.pop_front();
   ++taken_receives_;
-  place.taken.push_back(std::move(taken));
+  place.taken.push_back(taken);
   return true;
 }
 
