@@ -298,6 +298,7 @@ class ClientCore final : public Client {
   std::unique_ptr<Renewal> renewal_;
   size_t renewing_ = 0;              // 1 while RenewLease() runs
   int64_t renew_at_ns_ = INT64_MIN;  // the next try
+  bool renewal_failed_ = false;      // the last try had no answer
   int64_t maintain_at_ns_ = 0;
   std::minstd_rand random_;
 

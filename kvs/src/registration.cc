@@ -167,6 +167,7 @@ void ClientCore::BecomeExpelled(ClientWord word) {
 // Past the gate, through queues of its own: a heartbeat when the lease is over; or, after an expulsion and once no
 // verb is under way any more, its acknowledgement and a new registration in one.
 Task<void> ClientCore::RenewLease() {
+  renewal_failed_ = true;
   if (!renewal_) {
     renewal_ = std::make_unique<Renewal>(store_.node(), stats_);
     const Status opened = renewal_->connections.Open(4, {.dc_initiators = 1, .sq_depth = 16});
@@ -198,6 +199,7 @@ Task<void> ClientCore::RenewLease() {
     batch.CompareSwap(EntryWord(), found.word(), mine.word(), &words[0]);
     const Outcome renewed = co_await batch.Run();
     if (renewed != Outcome::kOk) co_return;
+    renewal_failed_ = false;
     if (words[0] == found.word()) {
       if (registration_.expelled()) {
         epoch_ = epoch;
@@ -224,13 +226,14 @@ void ClientCore::CareForRegistration() {
   if (shut) {
     if (renewing_ > 0 || now_ns < renew_at_ns_) return;
     if (registration_.expelled() && !connections_.pool().NothingPosted()) return;
-    // The last try was in vain. Who waits has a deadline.
-    if (renew_at_ns_ != INT64_MIN) connections_.pool().DiscardStaged();
+    // The home does not answer. Who waits has a deadline.
+    if (renewal_failed_) connections_.pool().DiscardStaged();
     renew_at_ns_ = now_ns + registration_.lease_ns() / 16;
     RunDetached(RenewLease(), &renewing_);
     return;
   }
   renew_at_ns_ = INT64_MIN;
+  renewal_failed_ = false;
   if (now_ns < maintain_at_ns_ || maintaining_ > 0 || closing_) return;
   // Together the clients read not more than about a gigabyte a second of the table of clients.
   const int64_t table_ns =
