@@ -125,7 +125,7 @@ class TestSender {
 class TestReceiver {
  public:
   TestReceiver(MessagingNode& party, size_t first_buffer, size_t buffers, Port port, const BindOptions& options)
-      : party_(party), buffers_(buffers), queue_(party.Bound(port, options)) {
+      : party_(party), queue_(party.Bound(port, options)) {
     for (size_t i = 0; i < buffers; ++i) free_.push_back(first_buffer + i);
   }
 
@@ -168,7 +168,6 @@ class TestReceiver {
 
  private:
   MessagingNode& party_;
-  const size_t buffers_;
   std::unique_ptr<VirtualQueue> queue_;
   std::deque<size_t> free_;
   std::map<uint64_t, std::vector<uint64_t>> received_;
