@@ -88,9 +88,8 @@ void Bare(benchmark::State& state, Opcode opcode) {
   state.SetItemsProcessed(static_cast<int64_t>(state.iterations() * batch));
 }
 
-// The request checks alone, on the same requests: their part of Vqp minus Bare. Four regions, SGEs of two of them in
-// turn.
-void Check(benchmark::State& state, Opcode opcode) {
+// The request checks alone, on the same requests: their part of Vqp minus Bare. SGEs of `regions` regions in turn.
+void Check(benchmark::State& state, Opcode opcode, uint32_t regions) {
   const auto batch = static_cast<size_t>(state.range(0));
   mr::RegionTable table;
   for (uint32_t i = 0; i < 4; ++i)
@@ -101,24 +100,24 @@ void Check(benchmark::State& state, Opcode opcode) {
   std::vector<Sge> sges(batch);
   std::vector<WorkRequest> wrs(batch);
   for (size_t i = 0; i < batch; ++i) {
-    const auto region = static_cast<uint32_t>(i % 2);
+    const auto region = static_cast<uint32_t>(i % regions);
     sges[i] = {kBytes + region * kBytes + 64 * i, opcode == Opcode::kRead ? 64u : 8u, 0x100 * region + 7};
     Fill(wrs[i], &sges[i], opcode, remote[0].addr, remote[0].rkey, i);
   }
   for (auto _ : state) {
     view.Sync();
-    for (const WorkRequest& wr : wrs) {
-      uint64_t bytes;
-      StatusCode code = vqp::CheckRequest(wr, limits, view, remote, &bytes);
-      benchmark::DoNotOptimize(code);
-      if (code != StatusCode::kOk) return state.SkipWithError("refused");
-    }
+    size_t bad_index = 0;
+    bool has_inline = false;
+    StatusCode code = vqp::CheckRequests(wrs, limits, view, remote, &bad_index, &has_inline);
+    benchmark::DoNotOptimize(code);
+    if (code != StatusCode::kOk) return state.SkipWithError("refused");
   }
   state.SetItemsProcessed(static_cast<int64_t>(state.iterations() * batch));
 }
 
-BENCHMARK_CAPTURE(Check, read64, Opcode::kRead)->Arg(1)->Arg(16)->Arg(64);
-BENCHMARK_CAPTURE(Check, cas, Opcode::kCompareSwap)->Arg(1)->Arg(16)->Arg(64);
+BENCHMARK_CAPTURE(Check, read64, Opcode::kRead, 1)->Arg(1)->Arg(16)->Arg(64);
+BENCHMARK_CAPTURE(Check, read64_two_regions, Opcode::kRead, 2)->Arg(1)->Arg(16)->Arg(64);
+BENCHMARK_CAPTURE(Check, cas, Opcode::kCompareSwap, 1)->Arg(1)->Arg(16)->Arg(64);
 BENCHMARK_CAPTURE(Bare, read64, Opcode::kRead)->Arg(1)->Arg(16)->Arg(64);
 BENCHMARK_CAPTURE(Vqp, read64, Opcode::kRead)->Arg(1)->Arg(16)->Arg(64);
 BENCHMARK_CAPTURE(Bare, cas, Opcode::kCompareSwap)->Arg(1)->Arg(16)->Arg(64);

@@ -36,42 +36,54 @@ size_t PhysicalQueue::memory_bytes() const {
 
 // ---- accepting
 
-void PhysicalQueue::Fill(uint32_t ahead, const WorkRequest& wr, QueueState* owner, const dct::Peer& peer) {
-  const uint64_t position = tail_ + ahead;
-  const uint64_t slot = position & mask_;
-  rnic::SendWr& out = wrs_[slot];
-  out.wr_id = PhysicalId(position);
-  out.num_sge = wr.num_sge;
-  out.opcode = wr.opcode;
-  const bool signal = (position + 1) % kSignalEvery == 0;
-  out.flags = static_cast<uint8_t>((wr.flags & ~kSignaled) | (signal ? kSignaled : 0));
-  out.imm = wr.imm;
-  out.remote_addr = wr.remote_addr;
-  out.rkey = wr.rkey;
-  out.compare_add = wr.compare_add;
-  out.swap = wr.swap;
-  out.ah = peer.ah.get();
-  out.remote_qpn = peer.target.dct_num;
-  out.dc_key = peer.target.dc_key;
-  out.qkey = 0;
-
-  Sge* sges = &sges_[slot * kMaxSge];
-  out.sg_list = sges;
-  sges[0] = wr.sg_list[0];
-  for (uint32_t i = 1; i < wr.num_sge; ++i) sges[i] = wr.sg_list[i];
-  if (wr.flags & kInline) [[unlikely]] {
-    // The caller may reuse the payload at once, the doorbell comes later.
-    std::byte* const payload = &inline_arena_[inline_used_];
-    for (uint32_t i = 0; i < wr.num_sge; ++i) {
-      std::memcpy(&inline_arena_[inline_used_], reinterpret_cast<const void*>(wr.sg_list[i].addr),
-                  wr.sg_list[i].length);
-      inline_used_ += wr.sg_list[i].length;
-    }
-    sges[0] = {reinterpret_cast<uint64_t>(payload), static_cast<uint32_t>(&inline_arena_[inline_used_] - payload), 0};
-    out.num_sge = 1;
+void PhysicalQueue::Fill(std::span<const WorkRequest> wrs, QueueState* owner, const dct::Peer& peer) {
+  // Copies of what every WR needs: the stores to the rings might else change it, for all the compiler knows.
+  const uint64_t mask = mask_;
+  const uint64_t id = PhysicalId(0);
+  const rnic::AddressHandle* const ah = peer.ah.get();
+  const uint32_t dct_num = peer.target.dct_num;
+  const uint64_t dc_key = peer.target.dc_key;
+  rnic::SendWr* const send_wrs = &wrs_[0];
+  Sge* const sge_ring = &sges_[0];
+  Entry* const entries = &entries_[0];
+  uint64_t position = tail_;
+  for (const WorkRequest& wr : wrs) {
+    const uint64_t slot = position & mask;
+    rnic::SendWr& out = send_wrs[slot];
+    Sge* const sges = &sge_ring[slot * kMaxSge];
+    const bool signal = position % kSignalEvery == kSignalEvery - 1;
+    out.wr_id = id | (position & kPositionMask);
+    out.sg_list = sges;
+    out.num_sge = wr.num_sge;
+    out.opcode = wr.opcode;
+    out.flags = static_cast<uint8_t>((wr.flags & ~kSignaled) | (signal ? kSignaled : 0));
+    out.imm = wr.imm;
+    out.remote_addr = wr.remote_addr;
+    out.rkey = wr.rkey;
+    out.compare_add = wr.compare_add;
+    out.swap = wr.swap;
+    out.ah = ah;
+    out.remote_qpn = dct_num;
+    out.qkey = 0;
+    out.dc_key = dc_key;
+    sges[0] = wr.sg_list[0];
+    for (uint32_t i = 1; i < wr.num_sge; ++i) sges[i] = wr.sg_list[i];
+    static_assert(uint8_t{kUserSignaled} == uint8_t{kSignaled});
+    entries[slot] = {wr.wr_id, owner, wr.opcode, static_cast<uint8_t>(wr.flags & kSignaled), WcStatus::kSuccess};
+    if (wr.flags & kInline) [[unlikely]]
+      CopyInline(wr, &out, sges);
+    ++position;
   }
-  static_assert(uint8_t{kUserSignaled} == uint8_t{kSignaled});
-  entries_[slot] = {wr.wr_id, owner, wr.opcode, static_cast<uint8_t>(wr.flags & kSignaled), WcStatus::kSuccess};
+}
+
+void PhysicalQueue::CopyInline(const WorkRequest& wr, rnic::SendWr* out, Sge* sge) {
+  std::byte* const payload = &inline_arena_[inline_used_];
+  for (uint32_t i = 0; i < wr.num_sge; ++i) {
+    std::memcpy(&inline_arena_[inline_used_], reinterpret_cast<const void*>(wr.sg_list[i].addr), wr.sg_list[i].length);
+    inline_used_ += wr.sg_list[i].length;
+  }
+  *sge = {reinterpret_cast<uint64_t>(payload), static_cast<uint32_t>(&inline_arena_[inline_used_] - payload), 0};
+  out->num_sge = 1;
 }
 
 void PhysicalQueue::MarkOwn(OwnWr kind, Opcode user_opcode, bool zero_copy, uint32_t tag) {
@@ -233,13 +245,35 @@ void PhysicalQueue::RetireOwn(const Entry& entry, WcStatus status) {
   entry.owner->own_wrs->OnDone(done);
 }
 
+uint64_t PhysicalQueue::RetireRun(uint64_t end) {
+  const Entry* const entries = &entries_[0];
+  QueueState* const owner = entries[head_ & mask_].owner;
+  const uint32_t qp_num = qp_ ? qp_->num() : 0;
+  QueueState::Run run(*owner);
+  uint64_t position = head_;
+  do {
+    const Entry& done = entries[position & mask_];
+    if (done.owner != owner || !IsUsual(done)) break;
+    if (done.kind != 0)
+      run.Deliver(done.user_wr_id, done.opcode, qp_num);
+    else
+      run.CompleteSilently();
+  } while (++position < end);
+  return position;
+}
+
 size_t PhysicalQueue::RetireUpTo(uint64_t end) {
   const uint64_t begin = head_;
-  for (; head_ < end; ++head_) {
+  while (head_ < end) {
     const Entry& done = entries_[head_ & mask_];
+    if (IsUsual(done)) [[likely]] {
+      head_ = RetireRun(end);
+      continue;
+    }
     if (done.settled != WcStatus::kSuccess) [[unlikely]]
       --settled_;
     Retire(done, done.settled);  // kSuccess unless settled
+    ++head_;
   }
   while (settled_ != 0 && head_ < tail_ && IsSettled(head_)) {
     --settled_;

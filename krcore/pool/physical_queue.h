@@ -66,10 +66,11 @@ class PhysicalQueue {
   void Prepare() {
     if (idle()) head_ = posted_ = tail_ = (tail_ + mask_) & ~mask_;
   }
-  // Writes `wr` at position tail + ahead without accepting it; ahead < free(). The payload of an inline WR is copied
-  // and needs inline_room().
-  void Fill(uint32_t ahead, const WorkRequest& wr, QueueState* owner, const dct::Peer& peer);
-  // Marks the WR just filled at tail + 0 as one that krcore made itself.
+  // Writes `wrs`, no more than free(), at tail, tail + 1, ... without accepting them. The payload of an inline WR is
+  // copied and needs inline_room().
+  void Fill(std::span<const WorkRequest> wrs, QueueState* owner, const dct::Peer& peer);
+  void Fill(const WorkRequest& wr, QueueState* owner, const dct::Peer& peer) { Fill({&wr, 1}, owner, peer); }
+  // Marks the WR just filled at the tail as one that krcore made itself.
   void MarkOwn(OwnWr kind, Opcode user_opcode, bool zero_copy, uint32_t tag);
   // Registered memory of the WR that will be filled at the tail: kOwnBytes, until it is done. Needs UseOwnMemory.
   std::byte* own_memory() { return &own_memory_[(tail_ & mask_) * kOwnBytes]; }
@@ -130,15 +131,24 @@ class PhysicalQueue {
     return entry.kind >= kOwn && static_cast<OwnWr>(entry.kind >> kOwnShift) == kind;
   }
 
+  // A user's WR that was posted and has somebody to hear of it.
+  static bool IsUsual(const Entry& entry) {
+    return entry.owner != nullptr && entry.kind < kOwn && entry.settled == WcStatus::kSuccess;
+  }
+
   PhysicalQueue(rnic::Pd& pd, rnic::Cq& cq, uint32_t index, uint32_t sq_depth, QueuePoolStats* stats);
   Entry& entry(uint64_t position) { return entries_[position & mask_]; }
   uint64_t PhysicalId(uint64_t position) const {
     return uint64_t{index_} << 56 | uint64_t{generation_} << 48 | (position & kPositionMask);
   }
   bool IsSettled(uint64_t position) const { return entries_[position & mask_].settled != WcStatus::kSuccess; }
+  // The caller may reuse an inline payload at once, the doorbell comes later.
+  void CopyInline(const WorkRequest& wr, rnic::SendWr* out, Sge* sge);
   void Settle(uint64_t position, WcStatus status);
   // Completes [head_, end), then the settled ones right behind.
   size_t RetireUpTo(uint64_t end);
+  // Completes those behind head_, up to `end`, that are the same queue's and usual; returns where they end.
+  uint64_t RetireRun(uint64_t end);
   void Retire(const Entry& entry, WcStatus status);
   void RetireOwn(const Entry& entry, WcStatus status);
   // What must not be posted a second time after `recovery`.

@@ -86,6 +86,35 @@ class QueueState {
     return count;
   }
 
+  // A run of successes, one after the other, with what changes held in registers: call nothing else of the queue
+  // until it is destroyed.
+  class Run {
+   public:
+    explicit Run(QueueState& state) : state_(state), used_(state.used_), tail_(state.tail_), ring_(&state.ring_[0]) {}
+    ~Run() {
+      assert(state_.outstanding() >= tail_ - state_.tail_ + (state_.used_ - used_));
+      state_.used_ = used_;
+      state_.tail_ = tail_;
+    }
+    void CompleteSilently() { --used_; }
+    void Deliver(uint64_t wr_id, Opcode opcode, uint32_t qp_num) {
+      Completion& out = ring_[tail_++ & state_.mask_];
+      out.wr_id = wr_id;
+      out.status = WcStatus::kSuccess;
+      out.opcode = opcode;
+      out.flags = 0;
+      out.byte_len = out.imm = 0;
+      out.qp_num = qp_num;
+      out.src_qp = 0;
+      out.src_node = kNoNode;
+    }
+
+   private:
+    QueueState& state_;
+    uint32_t used_, tail_;
+    Completion* const ring_;
+  };
+
   // ---- messages whose buffer is still in use after their WR has completed (zero-copy)
 
   // As Deliver, but this completion and all later ones stay invisible until they are released, oldest first.

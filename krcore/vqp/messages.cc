@@ -176,7 +176,7 @@ StatusCode VirtualQueueImpl::StageMessage(const WorkRequest& wr, bool first) {
   if (has_data && !failed()) {
     for (uint32_t i = 0; i < wr.num_sge; ++i) length += wr.sg_list[i].length;
     physical_->Prepare();
-    physical_->Fill(0, DataOf(wr), &state_, *state_.peer);
+    physical_->Fill(DataOf(wr), &state_, *state_.peer);
     physical_->MarkOwn(OwnWr::kData, Opcode::kWriteImm, false, 0);
     physical_->Commit(1, *state_.peer);
     pool_->MakeRoom(*physical_, 0);

@@ -3,6 +3,7 @@
 #ifndef KRCORE_VQP_REQUEST_CHECK_H_
 #define KRCORE_VQP_REQUEST_CHECK_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 
@@ -62,6 +63,76 @@ inline StatusCode CheckRequest(const WorkRequest& wr, const RequestLimits& limit
     return covered ? StatusCode::kOk : StatusCode::kPermissionDenied;
   }
   return StatusCode::kPermissionDenied;
+}
+
+// A filter in front of CheckRequest for batches: made from one request that has passed, it knows others like it, of one
+// SGE in the same local region, to the same remote region, at a third of the cost. What it allows CheckRequest
+// does too; what it does not know has to go there.
+class LikeRequest {
+ public:
+  LikeRequest() = default;  // knows nothing
+  LikeRequest(const WorkRequest& passed, const RequestLimits& limits, const mr::RegionView& local_regions,
+              std::span<const RemoteRegion> remote_regions) {
+    if ((passed.flags & kInline) != 0) return;
+    const mr::LocalRegion* const local = local_regions.Find(passed.sg_list[0].lkey);
+    if (local == nullptr || (local->rights & kLocalWrite) == 0) return;
+    for (const RemoteRegion& remote : remote_regions) {
+      if (remote.rkey != passed.rkey) continue;
+      local_ = {local->addr, local->length, local->lkey};
+      remote_ = {remote.addr, remote.length, remote.rkey};
+      // No range that wraps around, so that below one comparison tells both ends.
+      if (local_.addr + local_.length > local_.addr && remote_.addr + remote_.length > remote_.addr)
+        longest_ = std::min({limits.max_message_bytes, local_.length, remote_.length});
+      return;
+    }
+  }
+
+  bool Allows(const WorkRequest& wr) const {
+    const auto opcode = static_cast<uint32_t>(wr.opcode);
+    if (opcode >= 32 || (kOneSided >> opcode & 1) == 0 || wr.num_sge != 1 || wr.sg_list == nullptr ||
+        (wr.flags & ~(kKnownFlags & ~kInline)) != 0)
+      return false;
+    const Sge& sge = *wr.sg_list;
+    const uint64_t length = sge.length;
+    if (length - 1 >= longest_) return false;  // 0 is refused too
+    const bool word = length == 8 && wr.remote_addr % 8 == 0;
+    return sge.lkey == local_.key && sge.addr - local_.addr <= local_.length - length && wr.rkey == remote_.key &&
+           wr.remote_addr - remote_.addr <= remote_.length - length && (word || (kAtomic >> opcode & 1) == 0);
+  }
+
+ private:
+  // A bit for each opcode.
+  static constexpr uint32_t kAtomic =
+      1u << static_cast<uint32_t>(Opcode::kCompareSwap) | 1u << static_cast<uint32_t>(Opcode::kFetchAdd);
+  static constexpr uint32_t kOneSided =
+      kAtomic | 1u << static_cast<uint32_t>(Opcode::kRead) | 1u << static_cast<uint32_t>(Opcode::kWrite);
+  struct Range {
+    uint64_t addr = 0, length = 0;
+    uint32_t key = 0;
+  };
+  Range local_, remote_;
+  uint64_t longest_ = 0;  // bytes; 0: nothing is allowed
+};
+
+// CheckRequest of a batch. On refusal *bad_index is the first offender. *has_inline becomes true if one of them is
+// inline.
+inline StatusCode CheckRequests(std::span<const WorkRequest> wrs, const RequestLimits& limits,
+                                const mr::RegionView& local, std::span<const RemoteRegion> remote, size_t* bad_index,
+                                bool* has_inline) {
+  LikeRequest like;
+  for (size_t i = 0; i < wrs.size(); ++i) {
+    if (like.Allows(wrs[i])) [[likely]]
+      continue;
+    uint64_t bytes;
+    const StatusCode code = CheckRequest(wrs[i], limits, local, remote, &bytes);
+    if (code != StatusCode::kOk) [[unlikely]] {
+      *bad_index = i;
+      return code;
+    }
+    *has_inline |= (wrs[i].flags & kInline) != 0;
+    if (i + 1 < wrs.size()) like = LikeRequest(wrs[i], limits, local, remote);
+  }
+  return StatusCode::kOk;
 }
 
 }  // namespace krcore::vqp

@@ -91,38 +91,22 @@ Status VirtualQueueImpl::Stage(std::span<const WorkRequest> wrs, size_t* bad_ind
   }
   mr::RegionView& local = pool_->regions();
   local.Sync();
-  if (physical_->free() < count) [[unlikely]]
-    return StageSlowly(wrs, bad_index);
-  // Checked and written to the ring in one pass; what a later refusal leaves there was never accepted.
   const dct::Peer& peer = *state_.peer;
-  const std::span<const RemoteRegion> remote = peer.region_span();
+  bool has_inline = false;
+  const StatusCode code = CheckRequests(wrs, pool_->limits(), local, peer.region_span(), bad_index, &has_inline);
+  if (code != StatusCode::kOk) [[unlikely]]
+    return code == StatusCode::kUnsupported ? StageMixed(wrs, bad_index) : code;
+  if (has_inline || physical_->free() < count) [[unlikely]]
+    return StageSlowly(wrs, bad_index);
   physical_->Prepare();
-  for (uint32_t i = 0; i < count; ++i) {
-    uint64_t bytes;
-    const StatusCode code = CheckRequest(wrs[i], pool_->limits(), local, remote, &bytes);
-    if (code != StatusCode::kOk) [[unlikely]] {
-      if (code == StatusCode::kUnsupported) return StageMixed(wrs, bad_index);
-      *bad_index = i;
-      return code;
-    }
-    if (wrs[i].flags & kInline) return StageSlowly(wrs, bad_index);
-    physical_->Fill(i, wrs[i], &state_, peer);
-  }
+  physical_->Fill(wrs, &state_, peer);
   physical_->Commit(static_cast<uint32_t>(count), peer);
   state_.Accept(static_cast<uint32_t>(count));
   return {};
 }
 
-// One by one, polling when the physical queue or its arena for inline payloads is full.
+// One by one, polling when the physical queue or its arena for inline payloads is full. They have passed their checks.
 StatusCode VirtualQueueImpl::StageSlowly(std::span<const WorkRequest> wrs, size_t* bad_index) {
-  uint64_t bytes;
-  for (size_t i = 0; i < wrs.size(); ++i) {
-    const StatusCode code = CheckRequest(wrs[i], pool_->limits(), pool_->regions(), regions(), &bytes);
-    if (code == StatusCode::kOk) continue;
-    if (code == StatusCode::kUnsupported) return StageMixed(wrs, bad_index);
-    *bad_index = i;
-    return code;
-  }
   // Room for all at once where that can be, so that a shut gate refuses all or none.
   const auto at_once = static_cast<uint32_t>(wrs.size()) <= physical_->depth() ? static_cast<uint32_t>(wrs.size()) : 1;
   if (!pool_->MakeRoomForAll(*physical_, at_once, 0)) {
@@ -151,7 +135,7 @@ StatusCode VirtualQueueImpl::StageOne(const WorkRequest& wr, bool first) {
     return StatusCode::kOk;
   }
   physical_->Prepare();
-  physical_->Fill(0, wr, &state_, *state_.peer);
+  physical_->Fill(wr, &state_, *state_.peer);
   physical_->Commit(1, *state_.peer);
   state_.Accept(1);
   return StatusCode::kOk;

@@ -1,5 +1,9 @@
 // Every request that this node can know to be wrong is refused with its code, and nothing reaches the shared QP.
+#include "krcore/vqp/request_check.h"
+
 #include <functional>
+#include <iterator>
+#include <random>
 #include <string>
 
 #include "krcore/mr/region_table.h"
@@ -126,6 +130,61 @@ TEST(RequestCheck, CallersOwnMemoryIsUsableOnceRegistered) {
   const Sge sge{reinterpret_cast<uint64_t>(&mine[3]), 8, region->lkey()};
   EXPECT_EQ(Execute(*worker.pool, *queue, OnWord(*queue, Opcode::kRead, &sge, 0)).status, WcStatus::kSuccess);
   EXPECT_EQ(mine[3], 11u);
+}
+
+// A batch's checks look at some requests less closely than CheckRequest does, and must come to the same.
+TEST(RequestCheck, OfABatchRefusesTheRequestThatIsRefusedAlone) {
+  mr::RegionTable table;
+  table.Add({.addr = 4096, .length = 256, .lkey = 1, .rights = kLocalWrite});
+  table.Add({.addr = 8192, .length = 64, .lkey = 2, .rights = 0});
+  mr::RegionView view(table);
+  view.Sync();
+  const RemoteRegion remote[] = {{1 << 16, 128, 7, 0}, {1 << 17, 4096, 8, 0}, {~uint64_t{0} - 63, 128, 9, 0}};
+  const vqp::RequestLimits limits{4, 16, 200};
+  std::mt19937 random(1);
+  // Mostly the first of them.
+  const auto pick = [&](auto... values) {
+    const uint64_t all[] = {static_cast<uint64_t>(values)...};
+    return random() % 8 != 0 ? all[0] : all[random() % std::size(all)];
+  };
+  int accepted = 0, refused = 0;
+  for (int round = 0; round < 100'000; ++round) {
+    Sge sges[4];
+    WorkRequest wrs[4];
+    for (int i = 0; i < 4; ++i) {
+      sges[i] = {pick(4096, 4100, 4344, 8192, 8193, 0), static_cast<uint32_t>(pick(8, 64, 65, 0, 300)),
+                 static_cast<uint32_t>(pick(1, 2, 3))};
+      wrs[i].sg_list = pick(1, 0) != 0 ? &sges[i] : nullptr;
+      wrs[i].num_sge = static_cast<uint8_t>(pick(1, 0));
+      wrs[i].opcode = static_cast<Opcode>(random() % 2 == 0 ? pick(0, 1, 7, 40) : pick(5, 6));
+      wrs[i].flags = static_cast<uint8_t>(pick(1, 0, 2, 8, 4, 0x40));
+      wrs[i].remote_addr = pick(1 << 16, (1 << 16) + 120, 1 << 17, (1 << 17) + 4, ~uint64_t{0} - 31, 0);
+      wrs[i].rkey = static_cast<uint32_t>(pick(7, 8, 9, 10));
+      if (i != 0 && random() % 2 == 0) {  // like the one before but for where it points
+        const uint64_t addr = wrs[i].remote_addr;
+        sges[i].lkey = sges[i - 1].lkey;
+        wrs[i] = wrs[i - 1];
+        wrs[i].sg_list = &sges[i];
+        wrs[i].remote_addr = addr;
+      }
+    }
+    size_t first = 0;
+    bool expect_inline = false;
+    StatusCode expected = StatusCode::kOk;
+    for (uint64_t bytes; first < 4; ++first) {
+      expected = vqp::CheckRequest(wrs[first], limits, view, remote, &bytes);
+      if (expected != StatusCode::kOk) break;
+      expect_inline |= (wrs[first].flags & kInline) != 0;
+    }
+    size_t bad_index = 4;
+    bool has_inline = false;
+    ASSERT_EQ(vqp::CheckRequests(wrs, limits, view, remote, &bad_index, &has_inline), expected) << round;
+    ASSERT_EQ(bad_index, first) << round;
+    ASSERT_EQ(has_inline, expect_inline) << round;
+    ++(first > 1 ? accepted : refused);
+  }
+  EXPECT_GT(accepted, 10'000) << "of two or more: the shortcut was taken";
+  EXPECT_GT(refused, 10'000);
 }
 
 TEST(RegionView, FindsEveryLiveRegionAndNoOther) {
