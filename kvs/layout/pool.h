@@ -12,6 +12,7 @@
 #ifndef KVS_LAYOUT_POOL_H_
 #define KVS_LAYOUT_POOL_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -142,6 +143,26 @@ struct ClientEntry {
 };
 static_assert(sizeof(ClientEntry) == 16);
 
+// Who gives memory back: client 12 | incarnation of its process 32 | turns 20, which it counts as it goes on. 0:
+// nobody. It only avoids double work. Who waits for it can tell whether the process has died.
+class MoverWord {
+ public:
+  constexpr MoverWord() = default;
+  constexpr explicit MoverWord(uint64_t word) : word_(word) {}
+  static constexpr MoverWord Make(uint32_t client, uint32_t incarnation, uint32_t turns) {
+    return MoverWord(uint64_t{client & 0xfff} << 52 | uint64_t{incarnation} << 20 | (turns % kTurns + 1));
+  }
+  constexpr uint64_t word() const { return word_; }
+  constexpr uint32_t client() const { return static_cast<uint32_t>(word_ >> 52); }
+  constexpr uint32_t incarnation() const { return static_cast<uint32_t>(word_ >> 20); }
+  constexpr MoverWord NextTurn() const { return Make(client(), incarnation(), static_cast<uint32_t>(word_ & kTurns)); }
+
+ private:
+  static constexpr uint32_t kTurns = (1u << 20) - 1;
+  uint64_t word_ = 0;
+};
+static_assert(kMaxClients == 1u << 12);
+
 // What maintenance reads beside the epoch. Counters only grow.
 struct HomeCounters {
   uint64_t clients_used;    // only entries below it were ever claimed: raised before
@@ -154,7 +175,7 @@ struct HomeArea {
   uint64_t members[256];  // by node id: 0, or the incarnation of the memory node that has joined, plus 1 << 32
   alignas(64) uint64_t epoch;
   HomeCounters counters;
-  uint64_t mover;                                     // 0, or which client moves: only to avoid double work
+  uint64_t mover;                                     // a MoverWord
   alignas(64) uint64_t evacuation[kEvacuationSlots];  // EvacuationWords
   alignas(64) ClientEntry clients[kMaxClients];
 };
@@ -167,6 +188,11 @@ static_assert(kHomeAreaOffset + sizeof(HomeArea) <= kDirectoryOffset);
 
 constexpr uint64_t ReservedChunks(uint64_t pool_bytes, uint64_t chunk_bytes) {
   return (kChunkTableOffset + pool_bytes / chunk_bytes * sizeof(ChunkWord) + chunk_bytes - 1) / chunk_bytes;
+}
+// Of a memory node's chunks that are not reserved: as many are kept free for the mover, which needs some before it can
+// empty others. One in 32, but not more than it needs to go on; a tiny node has none to spare.
+constexpr uint64_t ChunksKeptForMover(uint64_t chunks) {
+  return chunks < 8 ? 0 : std::clamp<uint64_t>(chunks / 32, 1, 16);
 }
 constexpr uint64_t ChunkWordOffset(uint64_t chunk) { return kChunkTableOffset + chunk * sizeof(ChunkWord); }
 

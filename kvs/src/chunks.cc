@@ -17,15 +17,24 @@ constexpr uint64_t kWindow = kMatchBytes / sizeof(ChunkWord);
 constexpr uint64_t kFirstWindow = 64;
 static_assert(kMaxValueBytes / kMinChunkBytes + 4 < kWindow);
 
+uint64_t CountFree(std::span<const ChunkWord> words) {
+  return static_cast<uint64_t>(
+      std::count_if(words.begin(), words.end(), [](ChunkWord word) { return word.kind() == ChunkKind::kFree; }));
+}
+
 }  // namespace
 
 // Takes `count` contiguous FREE chunks of the node, whose first word becomes (kind, tag). kFull: it has not so many.
+// So many are kept for the mover that an operation which is not its own finds the node full with as few left.
 // Uses the operation's buffers for matching blocks, slots and old words.
 Task<Step> ClientCore::TakeChunks(Operation& op, krcore::NodeId node, ChunkKind kind, uint32_t count, uint32_t tag,
                                   uint64_t* first, uint64_t* generation) {
   if (!connections_.Reach(node)) co_return Step::kUnavailable;
   const uint64_t pool_bytes = connections_.PoolBytes(node);
   const uint64_t chunks = pool_bytes / chunk_bytes_, reserved = ReservedChunks(pool_bytes, chunk_bytes_);
+  // The mover leaves some for its copies when it merges tables.
+  const uint64_t kept = ChunksKeptForMover(chunks - reserved);
+  const uint64_t wanted = count + (!op.makes_room ? kept : kind == ChunkKind::kTables ? kept / 2 : 0);
   const auto* const words = reinterpret_cast<const ChunkWord*>(op.buffers->match.data());
   // First a few words where this client found room last, in one round trip with the cursor; from the cursor to the end;
   // then from the first one to the cursor and so far beyond that no run is missed.
@@ -48,6 +57,11 @@ Task<Step> ClientCore::TakeChunks(Operation& op, krcore::NodeId node, ChunkKind 
       if (pass == 0) {
         hint = cursor;
         start = hint < reserved || hint >= chunks ? reserved : hint;
+        if (CountFree({words, window}) < wanted) {
+          const Step left = co_await LookForFree(op, node, wanted);
+          if (left != Step::kOk) co_return left;
+          break;  // these words are gone
+        }
       }
       uint64_t free = 0;  // in a row, up to i
       for (uint64_t i = 0; i < window; ++i) {
@@ -73,6 +87,22 @@ Task<Step> ClientCore::TakeChunks(Operation& op, krcore::NodeId node, ChunkKind 
     }
   }
   co_return Step::kFull;
+}
+
+// kFull: the node has fewer than `wanted` FREE chunks. Uses the operation's buffer for matching blocks.
+Task<Step> ClientCore::LookForFree(Operation& op, krcore::NodeId node, uint64_t wanted) {
+  const uint64_t chunks = connections_.PoolBytes(node) / chunk_bytes_;
+  const auto* const words = reinterpret_cast<const ChunkWord*>(op.buffers->match.data());
+  uint64_t free = 0;
+  for (uint64_t begin = 0; begin < chunks && free < wanted; begin += kWindow) {
+    const uint64_t window = std::min(kWindow, chunks - begin);
+    op.batch.Read({node, ChunkWordOffset(begin)}, op.buffers->match.data(),
+                  static_cast<uint32_t>(window * sizeof(ChunkWord)));
+    const Outcome read = co_await op.batch.Run();
+    if (read != Outcome::kOk) co_return Step::kUnavailable;
+    free += CountFree({words, window});
+  }
+  co_return free < wanted ? Step::kFull : Step::kOk;
 }
 
 // The first word first and given back last, so that whoever finds a run's first chunk finds all of it. kRestart:
@@ -177,8 +207,10 @@ Task<Step> ClientCore::CutTable(Operation& op, krcore::NodeId node, GlobalAddres
       co_return Step::kOk;
     }
   }
+  if (IsFull(node) && !op.makes_room) co_return Step::kFull;
   uint64_t chunk = 0, generation = 0;
   const Step taken = co_await TakeChunks(op, node, ChunkKind::kTables, 1, 1, &chunk, &generation);
+  if (taken == Step::kFull && !op.makes_room) NoteFull(node);
   if (taken != Step::kOk) co_return taken;
   *table = {node, chunk * chunk_bytes_};
   op.batch.CompareSwap({node, kTablesChunkOffset}, hint, chunk, &op.buffers->cas[0]);

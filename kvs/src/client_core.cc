@@ -16,6 +16,8 @@ constexpr uint64_t kOverduePolls = 64;
 // A client with nothing to post looks at the clock once in so many polls.
 constexpr uint64_t kIdlePolls = 64;
 constexpr uint32_t kMaxInFlight = 4096;
+// Between two looks for memory, at first; up to 64 times as long.
+constexpr int64_t kRoomNs = 200'000;
 // Verbs in flight to one memory node; batches beyond wait for room.
 constexpr uint32_t kMaxQueueDepth = 8192;
 
@@ -131,6 +133,7 @@ int64_t ClientCore::BackOffDelayNs(Operation& operation) {
   const Again again = std::exchange(operation.again, Again::kElse);
   if (again == Again::kAtOnce && operation.hurries++ < kMaxHurries) return 0;
   const uint32_t waits = operation.waits++;
+  if (again == Again::kRoom) return BackOffNs(kRoomNs, waits, static_cast<uint32_t>(random_()));
   if (again != Again::kLost && waits == 0) return 0;
   return BackOffNs(connections_.round_trip_ns(), waits, static_cast<uint32_t>(random_()));
 }

@@ -103,6 +103,13 @@ class ClientCore final : public Client {
     Batch batch{4};
     Renewal(krcore::Node& node, ClientStats& stats) : connections(node, stats) {}
   };
+  // Another client's mover word: as seen last, since when, when to ask whether its process is dead, and how often it
+  // has changed.
+  struct SeenMover {
+    MoverWord word;
+    int64_t since_ns = 0, ask_at_ns = 0;
+    uint64_t changes = 0;
+  };
   // The client that has held back reclamation, and since when its entry has not changed.
   struct Straggler {
     uint32_t index = 0;
@@ -208,7 +215,7 @@ class ClientCore final : public Client {
   void FreeSpares(Operation& op, SpareTables* spares);
   void ConsiderMerge(const Operation& op, const TableRef& table);
   Task<void> MergeUpwards(uint32_t index);
-  Task<Step> TryMerge(uint32_t* index);
+  Task<Step> TryMerge(Operation& op, uint32_t* index);
   Task<Step> FindSiblings(uint32_t index, Merge* merge);
   Task<Step> CheckSparse(Merge merge);
   Task<Step> MergeLocked(Operation& op, Merge* merge, SpareTables* spares, GlobalAddress* record);
@@ -232,10 +239,15 @@ class ClientCore final : public Client {
 
   // ---- memory.cc
   Task<Step> Allocate(Operation& op, uint64_t bytes, krcore::NodeId node, GlobalAddress* address);
+  Task<Step> AllocateNow(Operation& op, uint64_t bytes, krcore::NodeId node, GlobalAddress* address);
+  Step SeekRoom(Operation& op);
   Task<Step> AllocateFrom(Operation& op, krcore::NodeId node, uint64_t bytes, GlobalAddress* address);
   Task<Step> AllocateTable(Operation& op, uint32_t index, GlobalAddress* table);
   uint64_t TableBytes() const { return geometry_.bytes(); }
   bool IsFull(krcore::NodeId node) const;
+  void NoteFull(krcore::NodeId node) {
+    if (!IsFull(node)) full_nodes_.push_back(node);
+  }
   Task<void> Maintain();
   Task<Step> ReadHome(Batch& batch);
   Task<Step> ReleaseHeldBlocks();
@@ -263,14 +275,13 @@ class ClientCore final : public Client {
 
   // ---- mover.cc
   class Mover;
-  Task<Step> CompactForRoom(Operation& op);
   void StartCompaction(const CompactOptions& options, bool for_room);
   Task<void> RunCompaction(CompactOptions options, bool for_room);
   Operation& MoverOperation();
   Task<Step> MaintainNow();
-  Task<Step> AllocateNow(Operation& op, uint64_t bytes, krcore::NodeId node, GlobalAddress* address);
 
   // ---- chunks.cc
+  Task<Step> LookForFree(Operation& op, krcore::NodeId node, uint64_t wanted);
   Task<Step> TakeChunks(Operation& op, krcore::NodeId node, ChunkKind kind, uint32_t count, uint32_t tag,
                         uint64_t* first, uint64_t* generation);
   Task<Step> ClaimRun(Operation& op, krcore::NodeId node, uint64_t first, std::span<const ChunkWord> words,
@@ -321,10 +332,12 @@ class ClientCore final : public Client {
   uint64_t compactions_ = 0;  // ended
   CompactReport last_compaction_;
   Step last_step_ = Step::kOk;  // how it ended
-  uint64_t free_after_compaction_ = 0;
-  SeenLock seen_mover_;              // another client's word, and since when it has not changed
-  int64_t compact_again_at_ns_ = 0;  // not for want of memory before, if the last one found nothing
+  SeenMover seen_mover_;
+  int64_t compact_again_at_ns_ = 0;  // unless memory is wanted
   bool compaction_wanted_ = false;
+  // The last one found nothing to gain: until then there is nothing, if the rest is still so.
+  int64_t full_until_ns_ = 0;
+  uint64_t full_freed_chunks_ = 0, full_free_bytes_ = 0;
 
   size_t restructuring_ = 0;                   // 1 while a Background() task runs
   std::vector<uint32_t> seen_merges_;          // indexes whose entries were MERGING, to look after
@@ -384,6 +397,7 @@ inline auto ClientCore::LeaseOperation(std::string_view key, const KeyHash& hash
       operation->again = Again::kElse;
       operation->deadline_ns = 0;
       operation->torn = false;
+      operation->room_wait = {};
       operation->own_ins = 0;
       operation->strangers = 0;
       client.stats_.operations += of_user ? 1 : 0;
@@ -444,6 +458,7 @@ inline void ClientCore::BeginAgain(Operation& op) {
   op.epoch = epoch_;
   op.strangers = 0;
   op.own_ins = 0;
+  op.room_wait = {};
   ++stats_.fenced_restarts;
 }
 

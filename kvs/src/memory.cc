@@ -13,6 +13,11 @@ namespace {
 // How often a client whose memory nodes are full asks whether another one has joined, which blocks for a moment.
 constexpr int64_t kRefreshIntervalNs = 200'000'000;
 constexpr int64_t kRefreshBudgetNs = 50'000'000;
+// So long an operation waits for what its own client had retired alone: others' rounds of maintenance, that is.
+constexpr int64_t kOwnPartOfLease = 8;
+// So long an operation waits for memory while nothing changes. Longer than it takes to expel a client that has stopped,
+// and to take over from a mover that has.
+constexpr int64_t kPatienceLeases = 4;
 constexpr uint64_t kEpochOffset = kHomeAreaOffset + offsetof(HomeArea, epoch);
 constexpr uint64_t kCountersOffset = kHomeAreaOffset + offsetof(HomeArea, counters);
 constexpr uint64_t kEvacuationOffset = kHomeAreaOffset + offsetof(HomeArea, evacuation);
@@ -24,55 +29,74 @@ bool ClientCore::IsFull(krcore::NodeId node) const {
   return std::find(full_nodes_.begin(), full_nodes_.end(), node) != full_nodes_.end();
 }
 
-// A block of `bytes`, as RoundBlockBytes gives it, on `node` if there is room, else anywhere. kFull: every memory node
-// is full. kUnavailable: those that can be reached are, and so it stays, as all reclamation goes by way of the home.
+// A block of `bytes`, as RoundBlockBytes gives it, on `node` if there is room, else anywhere. It waits for memory as
+// long as there may be some soon, and meanwhile lets go of what the operation knows. kFull: every memory node is full.
 Task<Step> ClientCore::Allocate(Operation& op, uint64_t bytes, krcore::NodeId node, GlobalAddress* address) {
-  bool all_full = false, held = false;
-  uint64_t wait_until_reclaimed = 0;
-  for (;;) {
-    const auto preferred = std::find(members_.begin(), members_.end(), node);
-    const size_t first = preferred != members_.end() ? static_cast<size_t>(preferred - members_.begin()) : turn_++;
-    bool waited = false, unreachable = false, home_unreachable = false;
-    for (size_t m = 0; m < members_.size() && !waited; ++m) {
-      const krcore::NodeId member = members_[(first + m) % members_.size()];
-      const Step allocated = co_await AllocateFrom(op, member, bytes, address);
-      if (allocated == Step::kOk) co_return Step::kOk;
-      unreachable |= allocated == Step::kUnavailable;  // others have room, perhaps
-      home_unreachable |= allocated == Step::kUnavailable && member == store_.home();
-      waited = allocated == Step::kRestart;
-    }
-    if (!waited) {
-      if (home_unreachable) co_return Step::kUnavailable;
-      // Full everywhere. Blocks that wait for their grace period come back: what was retired before this allocation
-      // began is waited for, which takes as long as other clients take to poll; what is retired meanwhile is not, since
-      // a store that is really full must say so.
-      if (!all_full || held)
-        wait_until_reclaimed = MemoryOf(op.batch).retired();  // held ones join the others when released
-      all_full = true;
-      held = MemoryOf(op.batch).has_held();
-      const bool worth_waiting = (held || MemoryOf(op.batch).reclaimed() < wait_until_reclaimed) && !OutOfTime(op);
-      if (!worth_waiting && !MemberJoined()) {
-        const Step compacted = co_await CompactForRoom(op);
-        if (compacted != Step::kOk) co_return unreachable ? Step::kUnavailable : Step::kFull;
-        all_full = false;
-      } else if (maintaining_ == 0) {
-        ++maintaining_;
-        co_await Maintain();
-        --maintaining_;
-      }
-    }
-    co_await BackOff(op);
+  for (;; co_await BackOff(op)) {
+    if (op.batch.Stale()) co_return Step::kRestart;
+    const Step allocated = co_await AllocateNow(op, bytes, node, address);
+    if (allocated == Step::kOk) co_return allocated;
+    if (allocated == Step::kRestart) continue;
+    const Step sought = SeekRoom(op);
+    if (sought != Step::kRestart) co_return allocated;
   }
+}
+
+// The same, of what there is now. kUnavailable: where there may be some cannot be reached.
+Task<Step> ClientCore::AllocateNow(Operation& op, uint64_t bytes, krcore::NodeId node, GlobalAddress* address) {
+  const auto preferred = std::find(members_.begin(), members_.end(), node);
+  const size_t first = preferred != members_.end() ? static_cast<size_t>(preferred - members_.begin()) : turn_++;
+  bool unreachable = false;
+  for (size_t m = 0; m < members_.size(); ++m) {
+    const Step allocated = co_await AllocateFrom(op, members_[(first + m) % members_.size()], bytes, address);
+    if (allocated == Step::kOk || allocated == Step::kRestart) co_return allocated;
+    unreachable |= allocated == Step::kUnavailable;  // others have room, perhaps
+  }
+  co_return unreachable ? Step::kUnavailable : Step::kFull;
+}
+
+// An operation found no memory. kRestart: there may be some soon; it is to back off, and to look again. kFull: there is
+// none to be had. What is waited for: that what this client had retired before is free; that a memory node joins; that
+// some client's mover frees chunks, of which this one's is started. It is over when a sweep of the whole store has
+// found nothing to gain, or nothing has changed for a while.
+Step ClientCore::SeekRoom(Operation& op) {
+  if (op.makes_room || closing_ || OutOfTime(op)) return Step::kFull;
+  if (!connections_.Reach(store_.home())) return Step::kFull;  // all reclamation goes by way of it
+  const int64_t now_ns = clock_.NowNs(), lease_ns = registration_.lease_ns();
+  const MemoryState& memory = MemoryOf(op.batch);
+  RoomWait& wait = op.room_wait;
+  if (!wait.begun) wait = {true, now_ns, compactions_, memory.retired() + memory.held(), 0, now_ns};
+  const uint64_t changes = freed_chunks_seen_ + seen_mover_.changes + std::min(memory.reclaimed(), wait.reclaimed);
+  if (changes != wait.changes) {
+    wait.changes = changes;
+    wait.changed_ns = now_ns;
+  }
+  op.again = Again::kRoom;
+  maintain_at_ns_ = 0;  // the next round at once
+  const bool comes_back = memory.reclaimed() < wait.reclaimed;
+  if (comes_back && now_ns - wait.begun_ns < lease_ns / kOwnPartOfLease) return Step::kRestart;
+  if (MemberJoined() || compacting_ > 0) return Step::kRestart;
+  const bool nothing_to_gain = now_ns < full_until_ns_ && freed_chunks_seen_ == full_freed_chunks_ &&
+                               memory.free_bytes() < full_free_bytes_ + chunk_bytes_;
+  const bool unreachable = compactions_ != wait.compactions && last_step_ == Step::kUnavailable;
+  if ((nothing_to_gain && !comes_back) || unreachable) return Step::kFull;
+  if (now_ns - wait.changed_ns > kPatienceLeases * lease_ns) return Step::kFull;
+  if (!nothing_to_gain) {
+    const int64_t left_ms = (op.deadline_ns - now_ns) / 2'000'000;
+    StartCompaction({.thorough = true, .timeout_ms = std::max<int64_t>(left_ms, 1)}, /*for_room=*/true);
+  }
+  return Step::kRestart;
 }
 
 // kRestart: another operation of this client is taking a chunk there, or used it up.
 Task<Step> ClientCore::AllocateFrom(Operation& op, krcore::NodeId node, uint64_t bytes, GlobalAddress* address) {
   if (!connections_.Reach(node)) co_return Step::kUnavailable;
   bool reused = false;
-  if (MemoryOf(op.batch).Allocate(node, bytes, address, &reused)) {
-    stats_.blocks_reused += reused ? 1 : 0;
-    co_return Step::kOk;
-  }
+  const bool allocated = op.makes_room ? MemoryOf(op.batch).AllocateForCopy(node, bytes, address)
+                                       : MemoryOf(op.batch).Allocate(node, bytes, address, &reused);
+  stats_.blocks_reused += reused ? 1 : 0;
+  if (allocated) co_return Step::kOk;
+  if (IsFull(node) && !op.makes_room) co_return Step::kFull;
   uint64_t chunk = 0, generation = 0;
   if (bytes > chunk_bytes_) {
     const auto count = static_cast<uint32_t>(bytes / chunk_bytes_);
@@ -80,12 +104,19 @@ Task<Step> ClientCore::AllocateFrom(Operation& op, krcore::NodeId node, uint64_t
     *address = {node, chunk * chunk_bytes_};
     co_return taken;
   }
-  if (IsFull(node)) co_return Step::kFull;
+  if (op.makes_room) {
+    const Step taken = co_await TakeChunks(op, node, ChunkKind::kBlocks, 1, 0, &chunk, &generation);
+    if (taken == Step::kOk) MemoryOf(op.batch).AddChunkForCopies(node, chunk, generation);
+    if (taken == Step::kUnavailable) co_return taken;
+    const bool copied = MemoryOf(op.batch).AllocateForCopy(node, bytes, address) ||
+                        MemoryOf(op.batch).Allocate(node, bytes, address, &reused);
+    co_return copied ? Step::kOk : Step::kFull;
+  }
   if (taking_chunk_[node]) co_return Step::kRestart;
   taking_chunk_[node] = true;
   const Step taken = co_await TakeChunks(op, node, ChunkKind::kBlocks, 1, 0, &chunk, &generation);
   taking_chunk_[node] = false;
-  if (taken == Step::kFull && !IsFull(node)) full_nodes_.push_back(node);
+  if (taken == Step::kFull) NoteFull(node);
   if (taken != Step::kOk) co_return taken;
   MemoryOf(op.batch).AddChunk(node, chunk, generation);
   co_return MemoryOf(op.batch).Allocate(node, bytes, address, &reused) ? Step::kOk : Step::kRestart;
@@ -98,7 +129,7 @@ Task<Step> ClientCore::AllocateTable(Operation& op, uint32_t index, GlobalAddres
     const krcore::NodeId node = members_[(index + m) % members_.size()];
     if (MemoryOf(op.batch).AllocateTable(node, table)) co_return Step::kOk;
     const Step cut = co_await CutTable(op, node, table);
-    if (cut == Step::kOk) co_return Step::kOk;
+    if (cut == Step::kOk) co_return cut;
     unreachable |= cut == Step::kUnavailable;
   }
   (void)MemberJoined();  // for the next try

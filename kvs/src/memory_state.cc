@@ -30,13 +30,21 @@ bool MemoryState::Allocate(krcore::NodeId node, uint64_t bytes, GlobalAddress* b
     *reused = true;
     return true;
   }
-  for (Range& range : memory.open) {
-    if (range.end - range.begin < bytes) continue;
-    *block = {node, range.begin};
-    range.begin += bytes;
-    return true;
-  }
-  return false;
+  return std::any_of(memory.open.begin(), memory.open.end(),
+                     [&](Range& range) { return Cut(range, node, bytes, block); });
+}
+
+bool MemoryState::Cut(Range& range, krcore::NodeId node, uint64_t bytes, GlobalAddress* block) {
+  if (range.end - range.begin < bytes) return false;
+  *block = {node, range.begin};
+  range.begin += bytes;
+  return true;
+}
+
+bool MemoryState::AllocateForCopy(krcore::NodeId node, uint64_t bytes, GlobalAddress* block) {
+  std::vector<CopyChunk>& copies = Of(node).copies;
+  return std::any_of(copies.begin(), copies.end(),
+                     [&](CopyChunk& chunk) { return Cut(chunk.left, node, bytes, block); });
 }
 
 bool MemoryState::AllocateTable(krcore::NodeId node, GlobalAddress* table) {
@@ -47,25 +55,65 @@ bool MemoryState::AllocateTable(krcore::NodeId node, GlobalAddress* table) {
   return true;
 }
 
-void MemoryState::AddChunk(krcore::NodeId node, uint64_t chunk, uint64_t generation) {
+// A chunk just taken: not one that is being emptied.
+bool MemoryState::IsUsable(krcore::NodeId node, uint64_t chunk, uint64_t generation) {
   for (size_t i = 0; i < evacuating_.size(); ++i) {
     if (evacuating_[i].node() != node || evacuating_[i].chunk() != chunk) continue;
-    if (evacuating_[i].OfGeneration(generation)) return;
+    if (evacuating_[i].OfGeneration(generation)) return false;
     evacuating_.erase(evacuating_.begin() + static_cast<std::ptrdiff_t>(i));  // it was emptied, and taken anew
-    break;
+    return true;
   }
-  auto& open = Of(node).open;
-  *std::min_element(open.begin(), open.end(), [](const Range& a, const Range& b) {
-    return a.end - a.begin < b.end - b.begin;
-  }) = {chunk << chunk_shift_, (chunk + 1) << chunk_shift_};
+  return true;
+}
+
+MemoryState::Range& MemoryState::Smallest(NodeMemory& memory) {
+  return *std::min_element(memory.open.begin(), memory.open.end(),
+                           [](const Range& a, const Range& b) { return a.end - a.begin < b.end - b.begin; });
+}
+
+void MemoryState::AddChunk(krcore::NodeId node, uint64_t chunk, uint64_t generation) {
+  if (!IsUsable(node, chunk, generation)) return;
+  Smallest(Of(node)) = {chunk << chunk_shift_, (chunk + 1) << chunk_shift_};
+}
+
+void MemoryState::AddChunkForCopies(krcore::NodeId node, uint64_t chunk, uint64_t generation) {
+  if (!IsUsable(node, chunk, generation)) return;
+  Of(node).copies.push_back({{chunk << chunk_shift_, (chunk + 1) << chunk_shift_}, generation});
+}
+
+uint64_t MemoryState::room_for_copies() const {
+  uint64_t bytes = 0;
+  for (const auto& memory : nodes_) {
+    if (!memory) continue;
+    for (const CopyChunk& chunk : memory->copies) bytes += chunk.left.end - chunk.left.begin;
+  }
+  return bytes;
+}
+
+std::vector<MemoryState::Chunk> MemoryState::EndCopies() {
+  std::vector<Chunk> unused;
+  for (krcore::NodeId node = 0; node < nodes_.size(); ++node) {
+    if (!nodes_[node]) continue;
+    for (const auto& [left, generation] : std::exchange(nodes_[node]->copies, {})) {
+      Range& smallest = Smallest(*nodes_[node]);
+      if (left.end - left.begin == chunk_bytes()) {
+        unused.push_back({node, left.begin >> chunk_shift_, generation});
+      } else if (smallest.end - smallest.begin < left.end - left.begin) {
+        smallest = left;
+      }
+    }
+  }
+  return unused;
 }
 
 bool MemoryState::IsOpen(krcore::NodeId node, uint64_t chunk) const {
   if (!nodes_[node]) return false;
-  const auto& open = nodes_[node]->open;
-  return std::any_of(open.begin(), open.end(), [&](const Range& range) {
+  const auto is_there = [&](const Range& range) {
     return range.begin != range.end && range.begin >> chunk_shift_ == chunk;
-  });
+  };
+  const NodeMemory& memory = *nodes_[node];
+  return std::any_of(memory.open.begin(), memory.open.end(), is_there) ||
+         std::any_of(memory.copies.begin(), memory.copies.end(), [&](const CopyChunk& c) { return is_there(c.left); });
 }
 
 bool MemoryState::IsEvacuating(GlobalAddress address) const {
@@ -99,9 +147,13 @@ void MemoryState::Forget() {
     for (size_t units = 0; units < memory.small.size(); ++units) filter(memory.small[units], units * kUnitBytes);
     for (auto& [bytes, offsets] : memory.large) filter(offsets, bytes);
     filter(memory.tables, 0);
+    const auto is_lost = [&](const Range& range) {
+      return range.begin != range.end && IsEvacuating({node, range.begin});
+    };
     for (Range& range : memory.open) {
-      if (range.begin != range.end && IsEvacuating({node, range.begin})) range = {};
+      if (is_lost(range)) range = {};
     }
+    std::erase_if(memory.copies, [&](const CopyChunk& chunk) { return is_lost(chunk.left); });
   }
   std::erase_if(free_runs_, gone);
   std::erase_if(pinned_, [&](const auto& pinned) { return gone(pinned.second); });
@@ -129,6 +181,12 @@ void MemoryState::Free(const Extent& extent) {
         extent.bytes <= kMaxSmallBlockBytes ? memory.small[extent.bytes / kUnitBytes] : memory.large[extent.bytes];
     list.push_back(extent.address.offset);
   }
+}
+
+size_t MemoryState::held() const {
+  size_t extents = 0;
+  for (const auto& [index, held] : held_) extents += held.size();
+  return extents;
 }
 
 uint32_t MemoryState::AnyHeldIndex(uint32_t after) const {

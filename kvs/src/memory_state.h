@@ -42,12 +42,25 @@ class MemoryState {
   // A block of `bytes`, as RoundBlockBytes gave it, at the node: a free one, or cut from a chunk. False: the node needs
   // another chunk first.
   bool Allocate(krcore::NodeId node, uint64_t bytes, GlobalAddress* block, bool* reused);
+  // The same, of the chunks that the mover fills with copies and nothing else: operations that wait for memory must not
+  // use up what it needs to make some.
+  bool AllocateForCopy(krcore::NodeId node, uint64_t bytes, GlobalAddress* block);
   // A subtable that was retired.
   bool AllocateTable(krcore::NodeId node, GlobalAddress* table);
   // Fresh memory of the node to cut blocks from. The smallest remainder of a few older chunks is dropped for it.
   void AddChunk(krcore::NodeId node, uint64_t chunk, uint64_t generation);
+  // ... to cut copies from.
+  void AddChunkForCopies(krcore::NodeId node, uint64_t chunk, uint64_t generation);
+  // Bytes left of those.
+  uint64_t room_for_copies() const;
+  struct Chunk {
+    krcore::NodeId node;
+    uint64_t chunk, generation;
+  };
+  // Those of which nothing was used, for the caller to give back; what is left of the others is for everything.
+  std::vector<Chunk> EndCopies();
 
-  // ---- evacuation (docs/kvs.md, "Memory given back")
+  // ---- evacuation (docs/memory.md, "Memory given back")
   // The home's evacuation slots, and its count of evacuations, as just read. Whatever lies in a chunk that is being
   // emptied is forgotten, and not taken back from now on.
   void SetEvacuating(std::span<const uint64_t> slots, uint64_t evacuations);
@@ -72,6 +85,7 @@ class MemoryState {
     if (IsKept(extent)) held_[index].push_back(extent);
   }
   bool has_held() const { return !held_.empty(); }
+  size_t held() const;
   // Some index with held blocks; the caller reads dir[index] and, if its split is finished, releases them.
   uint32_t AnyHeldIndex(uint32_t after) const;
   void ReleaseHeld(uint32_t index);
@@ -94,9 +108,14 @@ class MemoryState {
   struct Range {
     uint64_t begin = 0, end = 0;
   };
+  struct CopyChunk {
+    Range left;
+    uint64_t generation;
+  };
   // Of one memory node.
   struct NodeMemory {
     std::array<Range, 3> open;                        // what is left of chunks
+    std::vector<CopyChunk> copies;                    // ... of those that the mover fills
     std::array<std::vector<uint64_t>, 256> small;     // free blocks' offsets, by 16-byte units
     std::map<uint64_t, std::vector<uint64_t>> large;  // ... by bytes
     std::vector<uint64_t> tables;
@@ -111,6 +130,9 @@ class MemoryState {
     return *nodes_[node];
   }
   uint64_t chunk_bytes() const { return uint64_t{1} << chunk_shift_; }
+  static bool Cut(Range& range, krcore::NodeId node, uint64_t bytes, GlobalAddress* block);
+  static Range& Smallest(NodeMemory& memory);
+  bool IsUsable(krcore::NodeId node, uint64_t chunk, uint64_t generation);
 
   bool IsKept(const Extent& extent) const { return evacuating_.empty() || !IsEvacuating(extent.address); }
   void Forget();

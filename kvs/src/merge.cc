@@ -70,16 +70,14 @@ Task<Step> ClientCore::GetFromClosed(Operation& op, std::string* value) {
 }
 
 // A writer at a closed table, or at the entry of one: the merge is finished if whoever was at it has stopped. kOk: it
-// is finished; kRestart: it goes on.
+// is finished; kRestart: it goes on, or there may soon be memory for it. kFull: there is none.
 Task<Step> ClientCore::HelpMerge(Operation& op) {
   if (splitting_) co_return Step::kRestart;
   Merge merge = op.merge;
-  // First, because who waits for memory lets go of what he knows.
-  const uint32_t attempt = op.attempt;
   SpareTables spares;
   const Step allocated = co_await AllocateSpares(op, merge.terms.parent_index, &spares);
   Step step = allocated == Step::kUnavailable ? allocated : Step::kRestart;
-  if (allocated != Step::kUnavailable && op.attempt == attempt && !splitting_) {
+  if (allocated != Step::kUnavailable && !splitting_) {
     BeginSplit(op.batch);
     const uint64_t token = SplitToken();
     step = co_await LockTable(merge.parent(), token, &stats_.merge_takeovers);
@@ -91,7 +89,7 @@ Task<Step> ClientCore::HelpMerge(Operation& op) {
     splitting_ = false;
   }
   FreeSpares(op, &spares);
-  co_return step;
+  co_return step == Step::kFull ? SeekRoom(op) : step;
 }
 
 // Both tables that a merge of dir[index] may need; one if there is no more memory, none if there is none. kFull then.
@@ -138,15 +136,17 @@ void ClientCore::ConsiderMerge(const Operation& op, const TableRef& table) {
 
 Task<void> ClientCore::MergeUpwards(uint32_t index) {
   Step step = Step::kOk;
-  while (step == Step::kOk && !closing_) step = co_await TryMerge(&index);
+  while (step == Step::kOk && !closing_) {
+    Operation& op = co_await LeaseOwnOperation("merge");
+    const Lease lease(*this, op);
+    step = co_await TryMerge(op, &index);
+  }
   merge_not_before_[index] = deletes_ + geometry_.slots() / 4;
 }
 
 // Merges the table of *index with its sibling, if both are at rest and have few enough keys. kOk: merged; *index is
 // that of the joined table. kRestart: not now.
-Task<Step> ClientCore::TryMerge(uint32_t* index) {
-  Operation& op = co_await LeaseOwnOperation("merge");
-  const Lease lease(*this, op);
+Task<Step> ClientCore::TryMerge(Operation& op, uint32_t* index) {
   if (splitting_) co_return Step::kRestart;
   BeginSplit(op.batch);
   Merge merge;
@@ -155,16 +155,13 @@ Task<Step> ClientCore::TryMerge(uint32_t* index) {
   splitting_ = false;
   if (step != Step::kOk) co_return step;
 
-  // Memory before anything is taken out of use, or a full store could not put it back. Who waits for memory lets go of
-  // what he knows, so that the directory is read again.
+  // Memory before anything is taken out of use, or a full store could not put it back. None is waited for: nobody needs
+  // the merge but for memory, and who makes room must not wait for himself. Others may have been at the tables
+  // meanwhile, so that the directory is read again.
   SpareTables spares;
   GlobalAddress record;
   step = co_await AllocateSpares(op, merge.terms.parent_index, &spares);
-  if (step == Step::kOk) step = co_await Allocate(op, sizeof(MergeRecord), store_.home(), &record);
-  for (const GlobalAddress& spare : spares.tables) {
-    // Who waited for the record did not hold up that the spares' chunk is emptied.
-    if (spare.valid() && memory_->IsEvacuating(spare)) step = Step::kRestart;
-  }
+  if (step == Step::kOk) step = co_await AllocateNow(op, sizeof(MergeRecord), store_.home(), &record);
   if (step == Step::kOk && splitting_) step = Step::kRestart;
   if (step == Step::kOk) {
     BeginSplit(op.batch);

@@ -1,5 +1,6 @@
-// The mover: gives memory back by emptying chunks with little in them. Why a chunk that it frees is not in use any more
-// is docs/kvs.md, "Memory given back"; the step numbers are those there.
+// The mover: gives memory back by emptying chunks with little in them. How it becomes the mover, finds what there is
+// and where, and goes on from round to round; a round is evacuation.cc. Why a chunk that it frees is not in use any
+// more is docs/memory.md, "Memory given back"; the step numbers are those there.
 #include "kvs/src/mover.h"
 
 #include <algorithm>
@@ -13,72 +14,86 @@ namespace kvs {
 namespace {
 
 constexpr uint64_t kEpochOffset = kHomeAreaOffset + offsetof(HomeArea, epoch);
-constexpr uint64_t kMoverOffset = kHomeAreaOffset + offsetof(HomeArea, mover);
-constexpr uint64_t kEvacuationOffset = kHomeAreaOffset + offsetof(HomeArea, evacuation);
-constexpr uint64_t kEvacuationsOffset =
-    kHomeAreaOffset + offsetof(HomeArea, counters) + offsetof(HomeCounters, evacuations);
-constexpr uint64_t kRetiredTablesOffset =
-    kHomeAreaOffset + offsetof(HomeArea, counters) + offsetof(HomeCounters, retired_tables);
 constexpr uint64_t kFreedChunksOffset =
     kHomeAreaOffset + offsetof(HomeArea, counters) + offsetof(HomeCounters, freed_chunks);
+constexpr uint64_t kMoverOffset = kHomeAreaOffset + offsetof(HomeArea, mover);
 // Live data of a chunk that is emptied, in percent: when it pays, and when asked to be thorough.
 constexpr uint64_t kSparsePercent = 50, kNotDensePercent = 85;
 // Of a subtable's slots, beside its sibling's: what may be merged.
 constexpr uint64_t kSparseTablePercent = 20;
-// Scans of one round of evacuations, until all that its chunks held has moved.
-constexpr int kScansPerRound = 16;
-// ... and scans that found splits and merges under way, and the time between them: together longer than a client waits
-// before it takes over another's split.
-constexpr int kInvalidScans = 64;
-constexpr int64_t kInvalidScanNs = 8'000'000;
+// Blocks of which so many fit in a chunk leave little of it unused.
+constexpr uint64_t kSmallBlocks = 16;
 // How often who waits looks: at first, and more and more rarely.
 constexpr int64_t kLookNs = 200'000;
 constexpr int64_t kMaxLookNs = 10'000'000;
 int64_t NextLook(int64_t look_ns) { return std::min(2 * look_ns, kMaxLookNs); }
 
-uint64_t SlotOfEvacuation(uint32_t slot) { return kEvacuationOffset + slot * sizeof(uint64_t); }
-
 }  // namespace
 
 // ---- to be the mover
 
-// The word only avoids double work: every step is right whoever else does it.
+// The word only avoids double work: every step is right whoever else does it. Who wants room waits for another's run
+// only until chunks were freed.
 Task<Step> ClientCore::Mover::Elect() {
   if (!client_.connections_.Reach(home_)) co_return Step::kUnavailable;
-  token_ = uint64_t{client_.client_index_ + 1} << 32 | (client_.random_() & 0xffffffff);
+  token_ = MoverWord::Make(client_.client_index_, client_.store_.node().incarnation(),
+                           static_cast<uint32_t>(client_.random_()));
+  const uint64_t freed = client_.freed_chunks_seen_;
   uint64_t& old = op_.buffers->cas[0];
   uint64_t expected = 0;
   int64_t look_ns = kLookNs;
-  const int64_t begin_ns = client_.clock_.NowNs();
-  SeenLock& seen = client_.seen_mover_;
   for (;;) {
-    op_.batch.CompareSwap({home_, kMoverOffset}, expected, token_, &old);
+    op_.batch.CompareSwap({home_, kMoverOffset}, expected, token_.word(), &old);
     const Outcome swapped = co_await op_.batch.Run();
     if (swapped != Outcome::kOk) co_return Step::kUnavailable;
-    if (old == expected) co_return Step::kOk;
-    const int64_t now_ns = client_.clock_.NowNs();
-    if (old != seen.word) seen = {old, now_ns};
-    // One that has stopped: it changes its word as it goes on.
-    expected = old != 0 && now_ns - seen.since_ns > 2 * client_.registration_.lease_ns() ? old : 0;
-    if (OutOfTime() || OutOfPatience(begin_ns)) co_return Step::kRestart;
+    const uint64_t found = old;
+    if (found == expected) co_return Step::kOk;
+    expected = 0;
+    if (OutOfTime() || (for_room_ && client_.freed_chunks_seen_ != freed)) co_return Step::kRestart;
+    if (found == 0) continue;
+    bool stopped = false;
+    const Step looked = co_await LookAtMover(MoverWord(found), &stopped);
+    if (looked != Step::kOk) co_return looked;
+    if (stopped) {
+      expected = found;
+      continue;
+    }
     co_await Wait(look_ns);
     look_ns = NextLook(look_ns);
   }
 }
 
+// Another client's word: has whoever wrote it stopped? He is dead or has gone; or he has not changed it for two leases,
+// which he does as he goes on.
+Task<Step> ClientCore::Mover::LookAtMover(MoverWord word, bool* stopped) {
+  const int64_t now_ns = client_.clock_.NowNs();
+  const int64_t lease_ns = client_.registration_.lease_ns();
+  SeenMover& seen = client_.seen_mover_;
+  if (word.word() != seen.word.word()) seen = {word, now_ns, now_ns + lease_ns / 64, seen.changes + 1};
+  *stopped = now_ns - seen.since_ns > 2 * lease_ns;
+  if (*stopped || now_ns < seen.ask_at_ns) co_return Step::kOk;
+  seen.ask_at_ns = now_ns + lease_ns / 8;
+  uint64_t& owner = op_.buffers->cas[0];
+  op_.batch.Read({home_, EntryOffset(word.client()) + offsetof(ClientEntry, owner)}, &owner, sizeof(owner));
+  const Outcome read = co_await op_.batch.Run();
+  if (read != Outcome::kOk) co_return Step::kUnavailable;
+  *stopped = static_cast<uint32_t>(owner) != word.incarnation() || client_.IsDead(owner);
+  co_return Step::kOk;
+}
+
 Task<Step> ClientCore::Mover::StayElected() {
   uint64_t& old = op_.buffers->cas[0];
-  const uint64_t next = (token_ & ~uint64_t{0xffffffff}) | ((token_ + 1) & 0xffffffff);
-  op_.batch.CompareSwap({home_, kMoverOffset}, token_, next, &old);
+  const MoverWord next = token_.NextTurn();
+  op_.batch.CompareSwap({home_, kMoverOffset}, token_.word(), next.word(), &old);
   const Outcome swapped = co_await op_.batch.Run();
   if (swapped != Outcome::kOk) co_return Step::kUnavailable;
-  if (old != token_) co_return Step::kRestart;  // taken over
+  if (old != token_.word()) co_return Step::kRestart;  // taken over
   token_ = next;
   co_return Step::kOk;
 }
 
 Task<void> ClientCore::Mover::Resign() {
-  op_.batch.CompareSwap({home_, kMoverOffset}, token_, 0, &op_.buffers->cas[0]);
+  op_.batch.CompareSwap({home_, kMoverOffset}, token_.word(), 0, &op_.buffers->cas[0]);
   (void)co_await op_.batch.Run();
 }
 
@@ -212,7 +227,10 @@ Task<Step> ClientCore::Mover::VisitTable(uint32_t index, DirectoryEntry entry, C
         if (sized != Step::kOk) co_return sized;
         bytes = RoundBlockBytes(bytes, client_.chunk_bytes_);
       }
-      census->live[ChunkOf(block)] += bytes;
+      // Behind a copy the rest of a chunk may be too small for the next one, which leaves out less than its own size.
+      Blocks& blocks = census->blocks[ChunkOf(block)];
+      blocks.bytes += bytes;
+      blocks.room += bytes > client_.chunk_bytes_ / kSmallBlocks ? 2 * bytes : bytes;
       continue;
     }
     if (!CountReference(block)) continue;
@@ -273,6 +291,7 @@ Task<Step> ClientCore::Mover::Move(GlobalAddress at, Slot slot) {
   }
   // Before memory is allocated, which uses the buffer that holds the block.
   BuildBlock(local, block.header().hash, copy.birth, block.key(), block.value());
+  // Of chunks of its own: room that is made must not be used up before it is enough.
   const Step allocated = co_await client_.AllocateNow(op_, copy.bytes, from.node, &copy.address);
   if (allocated != Step::kOk) co_return allocated;
   op_.batch.Write(local.data(), copy.address, static_cast<uint32_t>(content_bytes), lkey);
@@ -322,232 +341,121 @@ Task<Step> ClientCore::Mover::ReadChunks(std::map<Chunk, ChunkWord>* chunks) {
   co_return Step::kOk;
 }
 
+// In bytes, while others take chunks: those that they may not take. Where there are none, free blocks must do.
+uint64_t ClientCore::Mover::FreeForCopies(const std::map<Chunk, ChunkWord>& chunks) const {
+  struct Count {
+    uint64_t usable = 0, free = 0;
+  };
+  std::map<krcore::NodeId, Count> of_node;
+  for (const auto& [chunk, word] : chunks) {
+    Count& count = of_node[chunk.first];
+    count.usable += word.kind() != ChunkKind::kReserved;
+    count.free += word.kind() == ChunkKind::kFree;
+  }
+  uint64_t room = client_.memory_->room_for_copies();
+  for (const auto& [node, count] : of_node) {
+    const uint64_t kept = ChunksKeptForMover(count.usable);
+    room += (kept > 0 ? std::min(count.free, kept) : count.free) * client_.chunk_bytes_;
+  }
+  return room > 0 ? room : client_.memory_->free_bytes() / 2;
+}
+
+// Takes the chunks that the copies need before anything is moved: what is moved in part only has used up room and frees
+// nothing. Victims for which there is no room are left out, the fullest first.
+Task<Step> ClientCore::Mover::ClaimRoom() {
+  uint64_t needed = 0;
+  for (const Victim& victim : victims_) needed += victim.room;
+  const auto room = [this] { return client_.memory_->room_for_copies(); };
+  for (const krcore::NodeId node : client_.members_) {
+    Step taken = Step::kOk;
+    while (taken == Step::kOk && room() < needed) {
+      uint64_t chunk = 0, generation = 0;
+      taken = co_await client_.TakeChunks(op_, node, ChunkKind::kBlocks, 1, 0, &chunk, &generation);
+      if (op_.batch.Stale()) co_return Step::kRestart;
+      if (taken == Step::kOk) client_.memory_->AddChunkForCopies(node, chunk, generation);
+    }
+  }
+  if (room() == 0) co_return Step::kOk;
+  for (; needed > room() && !victims_.empty(); victims_.pop_back()) needed -= victims_.back().room;
+  co_return Step::kOk;
+}
+
+Task<void> ClientCore::Mover::GiveBackRoom() {
+  for (const MemoryState::Chunk& unused : client_.memory_->EndCopies()) {
+    const ChunkWord before = ChunkWord::Make(ChunkKind::kFree, 0, unused.generation);
+    const Step released = co_await client_.ReleaseChunks(op_.batch, op_.buffers->cas, unused.node, unused.chunk,
+                                                         std::span(&before, 1), ChunkKind::kBlocks, 0);
+    if (released != Step::kOk || op_.batch.Stale()) co_return;  // found by sweeping
+    op_.batch.FetchAdd({home_, kFreedChunksOffset}, 1, &op_.buffers->cas[0]);
+    (void)co_await op_.batch.Run();
+  }
+}
+
 // The emptiest ones, as many as there is room for elsewhere.
 void ClientCore::Mover::Choose(const Census& census, const std::map<Chunk, ChunkWord>& chunks) {
   struct Candidate {
-    uint64_t live;
+    Blocks live;
     Victim victim;
   };
   std::vector<Candidate> candidates;
-  uint64_t room = client_.memory_->free_bytes() / 2;
+  uint64_t room = FreeForCopies(chunks);
   const uint64_t percent = thorough_ ? kNotDensePercent : kSparsePercent;
   for (const auto& [chunk, word] : chunks) {
-    const auto live = census.live.find(chunk);
-    const uint64_t bytes = live == census.live.end() ? 0 : live->second;
+    const auto found = census.blocks.find(chunk);
+    const Blocks live = found == census.blocks.end() ? Blocks{} : found->second;
     switch (word.kind()) {
-      case ChunkKind::kFree: room += client_.chunk_bytes_; break;
       case ChunkKind::kBlocks:
         // Not those that this client is filling, nor a second time those that came to nothing.
-        if (bytes * 100 < client_.chunk_bytes_ * percent && !client_.memory_->IsOpen(chunk.first, chunk.second) &&
+        if (live.bytes * 100 < client_.chunk_bytes_ * percent && !client_.memory_->IsOpen(chunk.first, chunk.second) &&
             !given_up_.contains(chunk)) {
-          candidates.push_back({bytes, {chunk, word}});
+          candidates.push_back({live, {chunk, word}});
         }
         break;
       case ChunkKind::kTables:
         if (!census.tables.contains(chunk) && !given_up_.contains(chunk)) {
-          candidates.push_back({0, {chunk, word}});
+          candidates.push_back({{}, {chunk, word}});
         }
         break;
       case ChunkKind::kRun:
-        if (bytes == 0 && !given_up_.contains(chunk)) candidates.push_back({0, {chunk, word}});
+        if (live.bytes == 0 && !given_up_.contains(chunk)) candidates.push_back({{}, {chunk, word}});
         break;
+      case ChunkKind::kFree:
       case ChunkKind::kRunRest:
       case ChunkKind::kReserved: break;
     }
   }
   std::sort(candidates.begin(), candidates.end(),
-            [](const Candidate& a, const Candidate& b) { return a.live < b.live; });
+            [](const Candidate& a, const Candidate& b) { return a.live.bytes < b.live.bytes; });
   victims_.clear();
   for (const Candidate& candidate : candidates) {
-    if (victims_.size() == kEvacuationSlots || candidate.live > room) break;
-    room -= candidate.live;
+    const uint64_t needed = candidate.live.room + candidate.live.room / (kSmallBlocks - 1);
+    if (victims_.size() == kEvacuationSlots || needed > room) break;
+    room -= needed;
     victims_.push_back(candidate.victim);
+    victims_.back().room = needed;
   }
-}
-
-// ---- (1) and (4)
-
-// Tells everybody. Those for which there is no slot are left for another time.
-Task<Step> ClientCore::Mover::Announce() {
-  uint64_t* const slots = op_.buffers->slots.data();
-  size_t next = 0;
-  for (uint32_t slot = 0; slot < kEvacuationSlots && next < victims_.size(); ++slot) {
-    Victim& victim = victims_[next];
-    if (victim.word.kind() == ChunkKind::kTables) {  // nobody cuts from it any more
-      const ChunkWord full = victim.word.As(ChunkKind::kTables, 0xfffff);
-      op_.batch.CompareSwap(victim.WordAddress(), victim.word.word(), full.word(), &slots[0]);
-      const Outcome sealed = co_await op_.batch.Run();
-      if (sealed != Outcome::kOk) co_return Step::kUnavailable;
-      if (slots[0] != victim.word.word()) {
-        victims_.erase(victims_.begin() + static_cast<std::ptrdiff_t>(next));
-        --slot;
-        continue;
-      }
-      victim.word = full;
-    }
-    op_.batch.CompareSwap({home_, SlotOfEvacuation(slot)}, 0, victim.Evacuation().word(), &slots[0]);
-    const Outcome set = co_await op_.batch.Run();
-    if (set != Outcome::kOk) co_return Step::kUnavailable;
-    if (slots[0] != 0) continue;  // another mover's
-    victim.slot = slot;
-    ++next;
-  }
-  victims_.resize(next);
-  // Behind them all: memory kept from ended clients is not used by who finds another count.
-  op_.batch.FetchAdd({home_, kEvacuationsOffset}, 1, &slots[0]);
-  const Outcome counted = co_await op_.batch.Run();
-  co_return counted == Outcome::kOk ? Step::kOk : Step::kUnavailable;
-}
-
-// Slots of movers that did not come to an end.
-Task<Step> ClientCore::Mover::ClearSlots() {
-  EpochBuffers::Registered& words = client_.epoch_buffers_->words();
-  std::array<uint64_t, kEvacuationSlots> found;
-  op_.batch.Read({home_, kEvacuationOffset}, op_.buffers->match.data(), sizeof(words.evacuation));
-  const Outcome read = co_await op_.batch.Run();
-  if (read != Outcome::kOk) co_return Step::kUnavailable;
-  std::memcpy(found.data(), op_.buffers->match.data(), sizeof(found));
-  for (uint32_t slot = 0; slot < kEvacuationSlots; ++slot) {
-    if (found[slot] == 0) continue;
-    const Step given_up = co_await GiveUp(EvacuationWord(found[slot]));
-    if (given_up != Step::kOk) co_return given_up;
-    op_.batch.CompareSwap({home_, SlotOfEvacuation(slot)}, found[slot], 0, &op_.buffers->cas[0]);
-    const Outcome cleared = co_await op_.batch.Run();
-    if (cleared != Outcome::kOk) co_return Step::kUnavailable;
-  }
-  co_return Step::kOk;
-}
-
-Task<Step> ClientCore::Mover::Free(const Victim& victim) {
-  uint64_t& old = op_.buffers->cas[0];
-  if (!client_.connections_.Reach(victim.chunk.first)) co_return Step::kUnavailable;
-  uint64_t count = 1;
-  if (victim.word.kind() == ChunkKind::kRun) {
-    // The rest first: whoever finds the first chunk of a run finds all of it. Where its taker died some are missing.
-    const auto* const words = reinterpret_cast<const ChunkWord*>(op_.buffers->match.data());
-    count = std::min<uint64_t>(victim.word.count(), kMatchBytes / sizeof(ChunkWord));
-    op_.batch.Read(victim.WordAddress(), op_.buffers->match.data(), static_cast<uint32_t>(count * sizeof(ChunkWord)));
-    const Outcome read = co_await op_.batch.Run();
-    if (read != Outcome::kOk) co_return Step::kUnavailable;
-    if (words[0] != victim.word) co_return Step::kRestart;
-    uint64_t end = 1;
-    while (end < count && words[end].kind() == ChunkKind::kRunRest) ++end;
-    count = end;
-    for (uint64_t i = end; i-- > 1;) {
-      const GlobalAddress at{victim.chunk.first, ChunkWordOffset(victim.chunk.second + i)};
-      op_.batch.CompareSwap(at, words[i].word(), words[i].Freed().word(), &op_.buffers->cas[i % kCandidates]);
-      if (!op_.batch.full() && i > 1) continue;
-      const Outcome freed = co_await op_.batch.Run();
-      if (freed != Outcome::kOk) co_return Step::kUnavailable;
-    }
-  }
-  op_.batch.CompareSwap(victim.WordAddress(), victim.word.word(), victim.word.Freed().word(), &old);
-  const Outcome freed = co_await op_.batch.Run();
-  if (freed != Outcome::kOk) co_return Step::kUnavailable;
-  if (old != victim.word.word()) co_return Step::kRestart;
-  report_->chunks_freed += count;
-  client_.stats_.chunks_freed += count;
-  op_.batch.FetchAdd({home_, kFreedChunksOffset}, count, &old);
-  const Outcome told = co_await op_.batch.Run();
-  co_return told == Outcome::kOk ? Step::kOk : Step::kUnavailable;
-}
-
-// One round: the chunks chosen are announced, emptied and freed. What cannot be emptied stays as it was.
-Task<Step> ClientCore::Mover::Evacuate() {
-  Step step = co_await Announce();  // (1)
-  if (step == Step::kOk) step = co_await client_.MaintainNow();
-  if (step == Step::kOk && !Mutated(Mutation::kEvacuationUnannounced)) step = co_await WaitForAll();  // (2)
-  int scans = 0, invalid = 0, left = INT32_MAX;
-  while (step == Step::kOk && left > 0 && scans < kScansPerRound && invalid < kInvalidScans && !OutOfTime()) {
-    bool valid = false;
-    for (Victim& victim : victims_) victim.references = 0;
-    step = co_await Scan(nullptr, &valid);  // (3)
-    if (step != Step::kOk) break;
-    if (!valid) {
-      ++invalid;
-      co_await FinishOthersWork();
-      continue;
-    }
-    ++scans;
-    left = 0;
-    for (Victim& victim : victims_) {
-      victim.empty = victim.references == 0;  // and stays so
-      left += victim.empty ? 0 : 1;
-    }
-  }
-  const bool any = std::any_of(victims_.begin(), victims_.end(), [](const Victim& victim) { return victim.empty; });
-  if (step == Step::kOk && any) step = co_await WaitForReaders();  // (4)
-  for (const Victim& victim : victims_) {
-    if (op_.batch.Stale()) co_return Step::kRestart;
-    const Step ended = co_await End(victim, step == Step::kOk && victim.empty);
-    if (ended == Step::kUnavailable) co_return ended;
-  }
-  victims_.clear();
-  co_return step;
-}
-
-// Splits and merges that the last scan met: whoever was at one may have stopped. Those that go on come to an end by
-// themselves.
-Task<void> ClientCore::Mover::FinishOthersWork() {
-  const std::vector<uint32_t> under_way = under_way_;
-  for (const uint32_t index : under_way) {
-    TableRef table;
-    op_.epoch = client_.epoch_;
-    const Step read = co_await client_.ReadDirectoryEntry(op_.batch, &op_.buffers->directory[0], index, &table);
-    if (read != Step::kOk) co_return;
-    if (table.entry.merging()) client_.NoteMerge(index);
-    if (table.entry.splitting()) (void)co_await client_.Split(op_, table);
-  }
-  co_await Wait(kInvalidScanNs);
-}
-
-Task<Step> ClientCore::Mover::WaitForReaders() {
-  if (Mutated(Mutation::kNoSecondGrace)) co_return Step::kOk;
-  const bool tables = std::any_of(victims_.begin(), victims_.end(),
-                                  [](const Victim& victim) { return victim.word.kind() == ChunkKind::kTables; });
-  if (tables) {
-    // Whoever unlinked a table may have died before he told the others, whose directory caches may name it.
-    op_.batch.FetchAdd({home_, kRetiredTablesOffset}, 1, &op_.buffers->cas[0]);
-    const Outcome told = co_await op_.batch.Run();
-    if (told != Outcome::kOk) co_return Step::kUnavailable;
-  }
-  co_return co_await WaitForAll();
-}
-
-// Frees the chunk, or gives it up; and only then clears its slot. A chunk that is given up gets another generation, so
-// that no mover who thinks that it is still being emptied can free it.
-Task<Step> ClientCore::Mover::End(const Victim& victim, bool free) {
-  if (free) {
-    const Step freed = co_await Free(victim);
-    if (freed == Step::kUnavailable) co_return freed;
-  } else {
-    const Step given_up = co_await GiveUp(victim.Evacuation());
-    if (given_up != Step::kOk) co_return given_up;
-    given_up_.insert(victim.chunk);
-  }
-  op_.batch.CompareSwap({home_, SlotOfEvacuation(victim.slot)}, victim.Evacuation().word(), 0, &op_.buffers->cas[0]);
-  const Outcome cleared = co_await op_.batch.Run();
-  co_return cleared == Outcome::kOk ? Step::kOk : Step::kUnavailable;
-}
-
-Task<Step> ClientCore::Mover::GiveUp(EvacuationWord evacuation) {
-  const GlobalAddress at{evacuation.node(), ChunkWordOffset(evacuation.chunk())};
-  if (!client_.connections_.Reach(at.node)) co_return Step::kUnavailable;
-  uint64_t& word = op_.buffers->cas[0];
-  op_.batch.Read(at, &word, sizeof(word));
-  const Outcome read = co_await op_.batch.Run();
-  if (read != Outcome::kOk) co_return Step::kUnavailable;
-  for (ChunkWord found(word); evacuation.OfGeneration(found.generation()); found = ChunkWord(word)) {
-    const ChunkWord next = ChunkWord::Make(found.kind(), found.count(), found.generation() + 1);
-    op_.batch.CompareSwap(at, found.word(), next.word(), &word);
-    const Outcome swapped = co_await op_.batch.Run();
-    if (swapped != Outcome::kOk) co_return Step::kUnavailable;
-    if (word == found.word()) break;
-  }
-  co_return Step::kOk;
 }
 
 // ---- all of it
+
+// Subtables that have few keys. True: some were joined.
+Task<bool> ClientCore::Mover::MergeSparse(const Census& census) {
+  bool merged = false;
+  for (uint32_t index : census.sparse) {
+    if (OutOfTime() || client_.restructuring_ > 0) break;
+    ++client_.restructuring_;
+    Step joined = Step::kOk;
+    while (joined == Step::kOk && !OutOfTime()) {
+      op_.epoch = client_.epoch_;
+      joined = co_await client_.TryMerge(op_, &index);
+      if (joined != Step::kOk) break;
+      ++report_->tables_merged;
+      merged = true;
+    }
+    --client_.restructuring_;
+  }
+  co_return merged;
+}
 
 Task<Step> ClientCore::Mover::Run() {
   Step step = co_await Elect();
@@ -565,20 +473,8 @@ Task<Step> ClientCore::Mover::Run() {
       co_await FinishOthersWork();
       if (unfinished < 4) continue;
     }
-    const bool may_lease = !client_.free_operations_.empty() || client_.operations_.size() < client_.max_in_flight_;
-    if (merged && may_lease && !census.sparse.empty()) {
-      merged = false;
-      for (uint32_t index : census.sparse) {
-        if (OutOfTime() || client_.restructuring_ > 0) break;
-        ++client_.restructuring_;
-        Step joined = co_await client_.TryMerge(&index);
-        while (joined == Step::kOk) {
-          ++report_->tables_merged;
-          merged = true;
-          joined = co_await client_.TryMerge(&index);
-        }
-        --client_.restructuring_;
-      }
+    if (merged) {
+      merged = co_await MergeSparse(census);
       if (merged) continue;  // once more, of the smaller table
     }
     std::map<Chunk, ChunkWord> chunks;
@@ -590,11 +486,19 @@ Task<Step> ClientCore::Mover::Run() {
     if (free <= most_free && most_free > 0) break;
     most_free = std::max<uint64_t>(free, 1);
     Choose(census, chunks);
-    if (victims_.empty()) break;
+    if (victims_.empty()) {
+      in_vain_ = valid && given_up_.empty() && report_->chunks_freed == 0 && report_->tables_merged == 0;
+      break;
+    }
+    step = co_await ClaimRoom();
+    if (step != Step::kOk || victims_.empty()) break;
     step = co_await Evacuate();
     merged = true;
   }
-  if (!op_.batch.Stale()) co_await Resign();
+  if (!op_.batch.Stale()) {
+    co_await GiveBackRoom();
+    co_await Resign();
+  }
   co_return step == Step::kOk&& client_.clock_.NowNs() >= deadline_ns_ ? Step::kFull : step;
 }
 
@@ -605,6 +509,7 @@ Operation& ClientCore::MoverOperation() {
     mover_op_ = std::make_unique<Operation>();
     mover_op_->buffers = new (arena_->bytes().data() + max_in_flight_ * sizeof(OperationBuffers)) OperationBuffers;
     mover_op_->batch.Attach(&connections_, arena_->lkey());
+    mover_op_->makes_room = true;
   }
   return *mover_op_;
 }
@@ -637,11 +542,16 @@ Task<void> ClientCore::RunCompaction(CompactOptions options, bool for_room) {
   {
     Mover mover(*this, op, options, for_room, &last_compaction_);
     last_step_ = co_await mover.Run();
+    if (last_step_ == Step::kOk && mover.in_vain()) {
+      full_until_ns_ = clock_.NowNs() + registration_.lease_ns();
+      full_freed_chunks_ = freed_chunks_seen_;
+      full_free_bytes_ = memory_->free_bytes();
+    }
   }
+  full_nodes_.clear();  // look again: whoever freed a chunk may have died before he told
   op.in_use = false;
   op.batch.Clear();
   ++compactions_;
-  free_after_compaction_ = memory_->free_bytes();
   compact_again_at_ns_ = clock_.NowNs() + (last_compaction_.chunks_freed > 0 ? 0 : registration_.lease_ns());
 }
 
@@ -662,42 +572,6 @@ Task<Status> ClientCore::CompactAsync(CompactOptions options, CompactReport* rep
     case Step::kUnavailable: co_return UnavailableStatus("giving memory back");
   }
   co_return StatusCode::kInternal;
-}
-
-// An allocation that found everything full. kOk: chunks were freed, by this client or another: look again. kFull: there
-// was nothing to gain.
-Task<Step> ClientCore::CompactForRoom(Operation& op) {
-  if (closing_ || OutOfTime(op)) co_return Step::kFull;
-  const uint64_t freed = freed_chunks_seen_;
-  if (compacting_ == 0) {
-    const bool more_free = memory_->free_bytes() >= free_after_compaction_ + chunk_bytes_;
-    if (clock_.NowNs() < compact_again_at_ns_ && !more_free) co_return Step::kFull;  // the last one found nothing
-    const int64_t left_ms = (op.deadline_ns - clock_.NowNs()) / 2'000'000;
-    StartCompaction({.thorough = true, .timeout_ms = std::max<int64_t>(left_ms, 1)}, /*for_room=*/true);
-  }
-  const uint64_t before = compactions_;
-  for (int64_t look_ns = kLookNs;
-       compactions_ == before && compacting_ > 0 && freed == freed_chunks_seen_ && !OutOfTime(op);
-       look_ns = NextLook(look_ns)) {
-    op.epoch = epoch_;  // it holds nothing
-    op.strangers = 0;
-    co_await Pause(look_ns);
-    op.epoch = epoch_;
-  }
-  const Step looked = co_await MaintainNow();
-  if (looked != Step::kOk) co_return looked;
-  co_return last_compaction_.chunks_freed > 0 || freed != freed_chunks_seen_ ? Step::kOk : Step::kFull;
-}
-
-// Without waiting for anything: kFull if there is no room now.
-Task<Step> ClientCore::AllocateNow(Operation& op, uint64_t bytes, krcore::NodeId node, GlobalAddress* address) {
-  Step step = co_await AllocateFrom(op, node, bytes, address);
-  for (size_t m = 0; m < members_.size() && step != Step::kOk; ++m) {
-    if (members_[m] == node) continue;
-    const Step other = co_await AllocateFrom(op, members_[m], bytes, address);
-    if (other == Step::kOk || step != Step::kRestart) step = other;
-  }
-  co_return step;
 }
 
 }  // namespace kvs

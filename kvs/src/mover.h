@@ -1,4 +1,4 @@
-// Mover: one run of giving memory back, beside the client's operations. See mover.cc.
+// Mover: one run of giving memory back, beside the client's operations. See mover.cc and evacuation.cc.
 //
 // Thread safety: the client's thread.
 #ifndef KVS_SRC_MOVER_H_
@@ -28,9 +28,11 @@ class ClientCore::Mover {
         deadline_ns_(client.clock_.NowNs() + options.timeout_ms * 1'000'000),
         report_(report) {}
 
-  // kOk: there is nothing left to gain. kRestart: another client is at it, or this one was expelled. kFull: out of
-  // time.
+  // kOk: there is nothing left to gain, or nothing that could be had. kRestart: another client is at it, or this one
+  // was expelled. kFull: out of time.
   Task<Step> Run();
+  // Has the run looked at all of the store and found nothing that could be given back?
+  bool in_vain() const { return in_vain_; }
 
  private:
   using Chunk = std::pair<krcore::NodeId, uint32_t>;
@@ -38,6 +40,7 @@ class ClientCore::Mover {
   struct Victim {
     Chunk chunk;
     ChunkWord word;
+    uint64_t room = 0;        // that what it has may take elsewhere
     uint32_t slot = 0;        // of the evacuation slots
     uint64_t references = 0;  // that the last scan found
     bool empty = false;
@@ -45,12 +48,21 @@ class ClientCore::Mover {
     EvacuationWord Evacuation() const { return {chunk.first, chunk.second, word.generation()}; }
     GlobalAddress WordAddress() const { return {chunk.first, ChunkWordOffset(chunk.second)}; }
   };
+  // The blocks of a chunk.
+  struct Blocks {
+    uint64_t bytes = 0;
+    uint64_t room = 0;  // that they may take elsewhere
+  };
   // What a scan found.
   struct Census {
-    std::map<Chunk, uint64_t> live;    // bytes of blocks
+    std::map<Chunk, Blocks> blocks;
     std::map<Chunk, uint64_t> tables;  // subtables
     std::vector<uint32_t> sparse;      // indexes of subtables that may be merged
   };
+
+  // Scans that found splits and merges under way: with the time between them longer than a client waits before it takes
+  // over another's split.
+  static constexpr int kInvalidScans = 64;
 
   Chunk ChunkOf(GlobalAddress address) const {
     return {address.node, static_cast<uint32_t>(address.offset / client_.chunk_bytes_)};
@@ -68,6 +80,7 @@ class ClientCore::Mover {
   bool OutOfPatience(int64_t begin_ns) const;
 
   Task<Step> Elect();
+  Task<Step> LookAtMover(MoverWord word, bool* stopped);
   Task<Step> StayElected();
   Task<void> Resign();
   Task<void> Wait(int64_t ns);
@@ -78,12 +91,16 @@ class ClientCore::Mover {
   Task<Step> ReadLength(GlobalAddress block, uint64_t* bytes);
   Task<Step> Move(GlobalAddress at, Slot slot);
   Task<Step> ReadChunks(std::map<Chunk, ChunkWord>* chunks);
+  uint64_t FreeForCopies(const std::map<Chunk, ChunkWord>& chunks) const;
+  Task<Step> ClaimRoom();
+  Task<void> GiveBackRoom();
   void Choose(const Census& census, const std::map<Chunk, ChunkWord>& chunks);
   Task<Step> Announce();
   Task<Step> ClearSlots();
   Task<Step> Free(const Victim& victim);
   Task<Step> WaitForReaders();
   Task<void> FinishOthersWork();
+  Task<bool> MergeSparse(const Census& census);
   Task<Step> End(const Victim& victim, bool free);
   Task<Step> GiveUp(EvacuationWord evacuation);
   Task<Step> Evacuate();
@@ -94,7 +111,8 @@ class ClientCore::Mover {
   const bool thorough_, for_room_;
   const int64_t deadline_ns_;
   CompactReport* const report_;
-  uint64_t token_ = 0;
+  MoverWord token_;
+  bool in_vain_ = false;
   LargeBuffer image_;
   std::vector<Victim> victims_;
   std::vector<uint32_t> under_way_;  // directory indexes of splits and merges that the last scan met

@@ -51,6 +51,18 @@ enum class Again : uint8_t {
   kElse,    // somebody else's progress (memory, a lock): at once the first time, then ever longer
   kLost,    // a race for a slot was lost: back off at once, or the same clients meet again
   kAtOnce,  // nothing: the world has moved on, and this operation looks at it as it is now
+  kRoom,    // memory, which takes as long as sweeping
+};
+
+// An operation that waits for memory.
+struct RoomWait {
+  bool begun = false;
+  int64_t begun_ns = 0;
+  uint64_t compactions = 0;  // that its client had ended
+  uint64_t reclaimed =
+      0;                 // extents that this client will have reclaimed when all are free that waited at the beginning
+  uint64_t changes = 0;  // what might have brought memory, counted
+  int64_t changed_ns = 0;  // when that changed last
 };
 
 // What a scan of a table found. Candidates count as in placement.h.
@@ -79,6 +91,8 @@ struct Operation {
   uint32_t hurries = 0;        // restarts at once so far
   int64_t deadline_ns = 0;     // 0: not set yet (it is when something goes wrong first)
   bool in_use = false;
+  bool makes_room = false;  // the mover's: it may have the chunks that are kept for that, and waits for none
+  RoomWait room_wait;
   bool torn = false;       // the last block that it read did not match its checksum
   uint64_t own_ins = 0;    // the slot word of its own tentative slot, 0: none
   uint32_t strangers = 0;  // slot words found to hold other keys, valid for the operation's life: blocks of an

@@ -189,17 +189,16 @@ void ClientCore::BeginSplit(const Batch& on_behalf_of) {
   split_->batch().Follow(on_behalf_of);
 }
 
-// kOk: `table` was split, by this client or while it looked. kRestart: another client is at it.
+// kOk: `table` was split, by this client or while it looked. kRestart: another client is at it, or there may soon be
+// memory for it. kFull: there is none, or the directory does not go deeper.
 Task<Step> ClientCore::Split(Operation& op, TableRef table) {
   if (splitting_) co_return Step::kRestart;
-  // First, because who waits for memory lets go of what he knows. Without memory, a split whose child is published can
-  // still be finished.
-  const uint32_t attempt = op.attempt;
+  // Without memory, a split whose child is published can still be finished.
   GlobalAddress spare;
   const Step allocated = co_await AllocateTable(op, ChildIndex(table.index, table.entry.depth()), &spare);
   if (allocated == Step::kUnavailable) co_return allocated;
   Step step = Step::kRestart;
-  if (op.attempt == attempt && !splitting_) {
+  if (!splitting_) {
     BeginSplit(op.batch);
     const uint64_t token = SplitToken();
     Merge met;
@@ -216,6 +215,7 @@ Task<Step> ClientCore::Split(Operation& op, TableRef table) {
     }
   }
   if (spare.valid()) MemoryOf(op.batch).FreeTable(spare);  // nobody has seen it
+  if (step == Step::kFull && allocated == Step::kFull) step = SeekRoom(op);
   co_return step;
 }
 

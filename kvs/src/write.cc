@@ -24,6 +24,7 @@ constexpr uint32_t kLooksAgain = 1;
 void Progressed(Operation& op) {
   if (op.attempt > 0) --op.attempt;
   op.again = Again::kAtOnce;
+  op.room_wait = {};
 }
 
 }  // namespace
@@ -190,6 +191,7 @@ Task<Status> ClientCore::Write(OpKind kind, std::string_view key, std::string_vi
       }
       if (prepared != Step::kOk) continue;
       op.attempt = op.waits = 0;  // waiting for memory is no sign of contention
+      op.room_wait = {};
     }
     TableRef table;
     op.merge = {};
@@ -234,6 +236,11 @@ Task<Status> ClientCore::Write(OpKind kind, std::string_view key, std::string_vi
     if (!op.scan.headers_fit || op.scan.frz >= 0) {
       const Step left = co_await LeaveTable(op);
       if (fails(left, "finding the subtable")) break;
+      if (left == Step::kFull) {
+        result =
+            Status(StatusCode::kOutOfMemory, "a merge of subtables is to be finished, and there is no room for it");
+        break;
+      }
       if (left == Step::kOk) Progressed(op);
       continue;
     }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstring>
 #include <map>
 #include <random>
 #include <string>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "kvs/client.h"
+#include "kvs/layout/pool.h"
 #include "tests/kvs/child.h"
 #include "tests/kvs/pool_check.h"
 #include "tests/kvs/test_store.h"
@@ -27,6 +29,23 @@ uint64_t TakenBytes(kvs::Client& client) {
 void MustPut(kvs::Client& client, const std::string& key, const std::string& value) {
   const kvs::Status put = client.Put(key, value);
   ASSERT_TRUE(put.ok()) << key << ": " << put.ToString();
+}
+
+uint64_t FreeChunks(const TestStore& store, uint64_t chunk_bytes) {
+  uint64_t free = 0;
+  const std::span<const std::byte> pool = store.memory();
+  for (uint64_t chunk = 0; chunk < pool.size() / chunk_bytes; ++chunk) {
+    kvs::ChunkWord word;
+    std::memcpy(&word, &pool[kvs::ChunkWordOffset(chunk)], sizeof(word));
+    free += word.kind() == kvs::ChunkKind::kFree;
+  }
+  return free;
+}
+
+// 0: nobody gives memory back.
+uint64_t MoverWordOf(const TestStore& store) {
+  const std::byte* const word = &store.memory()[kvs::kHomeAreaOffset + offsetof(kvs::HomeArea, mover)];
+  return __atomic_load_n(reinterpret_cast<const uint64_t*>(word), __ATOMIC_ACQUIRE);  // pairs with the NIC's CAS
 }
 
 // Polls until the client's maintenance had time for several rounds.
@@ -334,6 +353,97 @@ TEST(GivenBack, AFullStoreMakesRoomForOtherSizesByItself) {
   for (uint32_t i = 0; i < stored; i += 10) ASSERT_TRUE(client->Get(Key(i), &value).ok());
   for (uint32_t i = 0; i < large; ++i) ASSERT_TRUE(client->Get("large-" + std::to_string(i), &value).ok());
   CheckPools(store);
+}
+
+// Fills the store with values of one size, deletes nine of ten, and says how many of another size there is then room
+// for.
+uint32_t FillAndThin(kvs::Client& client) {
+  uint32_t stored = 0;
+  while (client.Put(Key(stored), std::string(300, 'a')).ok()) ++stored;
+  for (uint32_t i = 0; i < stored; ++i) {
+    if (i % 10 != 0) {
+      EXPECT_TRUE(client.Delete(Key(i)).ok());
+    }
+  }
+  return stored;
+}
+uint64_t FillWithOthers(kvs::Client& client) {
+  uint64_t bytes = 0;
+  for (uint32_t i = 0; client.Put("large-" + std::to_string(i), std::string(9'000, 'b')).ok(); ++i) bytes += 9'000;
+  return bytes;
+}
+
+TEST(GivenBack, AFullStoreHasChunksLeftForTheMoverAlone) {
+  const TestStoreOptions options{.groups = 16, .memory_bytes = size_t{12} << 20, .chunk_bytes = kSmallChunk};
+  TestStore store(options);
+  auto client = store.NewClient();
+  const uint64_t usable = options.memory_bytes / kSmallChunk - kvs::ReservedChunks(options.memory_bytes, kSmallChunk);
+  ASSERT_GT(FillAndThin(*client), 10'000u);
+  EXPECT_GE(FreeChunks(store, kSmallChunk), kvs::ChunksKeptForMover(usable));
+  EXPECT_GT(FillWithOthers(*client), options.memory_bytes / 2);
+  EXPECT_EQ(FreeChunks(store, kSmallChunk), kvs::ChunksKeptForMover(usable));
+  // Nor for a value that has chunks of its own.
+  EXPECT_EQ(client->Put("run", std::string(2 * kSmallChunk, 'r')), kvs::StatusCode::kOutOfMemory);
+  EXPECT_EQ(FreeChunks(store, kSmallChunk), kvs::ChunksKeptForMover(usable));
+  CheckPools(store);
+}
+
+// Nothing is free but what is kept for the mover, and it joins tables, for which it needs memory as well.
+TEST(GivenBack, TheMoverOfAFullStoreWaitsForNoMemory) {
+  const TestStoreOptions options{
+      .groups = 16, .initial_depth = 6, .memory_bytes = size_t{12} << 20, .chunk_bytes = kSmallChunk};
+  TestStore store(options);
+  const uint64_t usable = options.memory_bytes / kSmallChunk - kvs::ReservedChunks(options.memory_bytes, kSmallChunk);
+  auto mover = store.NewClient(), client = store.NewClient();
+  for (uint32_t i = 0; FreeChunks(store, kSmallChunk) > kvs::ChunksKeptForMover(usable); ++i) {
+    MustPut(*client, Key(i), std::string(9'000, 'a'));
+  }
+  client.reset();  // the other one, which was there before, has none of its memory
+  kvs::CompactReport report;
+  const kvs::Status compacted = mover->Compact({.thorough = true, .timeout_ms = 10'000}, &report);
+  EXPECT_TRUE(compacted.ok()) << compacted.ToString();
+  EXPECT_GT(report.tables_merged, 16u);
+  CheckPools(store);
+}
+
+kvs::Task<void> CompactOnce(kvs::Client& client) {
+  kvs::CompactReport report;
+  (void)co_await client.CompactAsync({}, &report);
+}
+
+// The mover's lease is so long that only the confirmed death of its process tells that it has stopped.
+TEST(GivenBack, WhoWaitsForMemoryTakesOverFromADeadMover) {
+  TestStoreOptions options{.fabric = UniqueFabric(),
+                           .groups = 16,
+                           .memory_bytes = size_t{12} << 20,
+                           .operation_timeout_ms = 15'000,
+                           .chunk_bytes = kSmallChunk,
+                           .lease_ns = 16'000'000'000};
+  TestStore store(options);
+  int ready[2];
+  ASSERT_EQ(pipe(ready), 0);
+  Child victim([&] {
+    auto attached = TestStore::Attach(options.fabric, options);
+    auto client = attached->NewClient().value();
+    (void)FillAndThin(*client);
+    client->Spawn(CompactOnce(*client));
+    while (MoverWordOf(store) == 0) client->Poll();
+    if (write(ready[1], "", 1) != 1) _exit(1);
+    for (;;) ::pause();
+  });
+  char byte;
+  ASSERT_EQ(read(ready[0], &byte, 1), 1);
+  victim.Kill();
+  close(ready[0]);
+  close(ready[1]);
+  const uint64_t left = MoverWordOf(store);
+  EXPECT_NE(left, 0u);
+  auto client = store.NewClient();
+  EXPECT_GT(FillWithOthers(*client), options.memory_bytes / 2);
+  EXPECT_NE(MoverWordOf(store), left);
+  EXPECT_EQ(client->stats().dead_clients_found, 1u);
+  CheckPools(store, true);
+  (void)krcore::CleanStaleFabrics("sw", options.fabric, true);
 }
 
 TEST(Clients, AThousandOfThemAreRegistered) {
