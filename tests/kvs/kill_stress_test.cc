@@ -1,14 +1,19 @@
 // Four client processes, of which one or another is killed with SIGKILL all the time and replaced, on one store that
-// lives through many rounds. After each round every history is linearizable and nothing acknowledged is missing.
+// lives through many rounds. After each round every history is linearizable and nothing acknowledged is missing; and
+// after the last one the store gives back all that the dead have held.
 #include <gtest/gtest.h>
 
+#include <array>
+#include <cstring>
 #include <ctime>
 #include <memory>
 #include <random>
 #include <string>
 
 #include "krcore/node.h"
+#include "kvs/layout/pool.h"
 #include "tests/kvs/child.h"
+#include "tests/kvs/pool_check.h"
 #include "tests/kvs/repeat.h"
 #include "tests/kvs/stress.h"
 #include "tests/kvs/test_store.h"
@@ -21,11 +26,31 @@ void Nap(int64_t us) {
   nanosleep(&nap, nullptr);
 }
 
+constexpr uint64_t kChunkBytes = uint64_t{64} << 10;
+
 // The sum over all rounds, so that a run explains itself.
 struct Totals {
   uint32_t rounds = 0, kills = 0;
-  uint64_t operations = 0, splits = 0;
+  uint64_t operations = 0, splits = 0, merges = 0;
 };
+
+// How many chunks there are of each kind.
+std::array<uint64_t, 6> CountChunks(const TestStore& store) {
+  std::array<uint64_t, 6> counts{};
+  const std::span<const std::byte> pool = store.memory();
+  for (uint64_t chunk = 0; chunk < pool.size() / kChunkBytes; ++chunk) {
+    kvs::ChunkWord word;
+    std::memcpy(&word, &pool[kvs::ChunkWordOffset(chunk)], sizeof(word));
+    ++counts.at(static_cast<size_t>(word.kind()));
+  }
+  return counts;
+}
+
+kvs::Task<void> PutSurvivor(kvs::Client& client, uint32_t n) {
+  const std::string key = "survivor-" + std::to_string(n), value = ValueOf(n);
+  const kvs::Status put = co_await client.PutAsync(key, value);
+  EXPECT_TRUE(put.ok()) << key << ": " << put.ToString();
+}
 
 class KillStress : public ::testing::Test {
  protected:
@@ -69,9 +94,39 @@ class KillStress : public ::testing::Test {
     for (auto& place : places) EXPECT_EQ(place->Wait(), 0);
     VerifyLogs(store.store(), load, logs);
     totals->operations += logs.operations().load();
-    for (uint32_t w = 0; w < kWorkersOfRound; ++w) totals->splits += logs.log(w).splits.load();
     auto client = store.NewClient();
     DeleteAll(*client, load, logs);
+    totals->merges += client->stats().merges;
+    for (uint32_t w = 0; w < kWorkersOfRound; ++w) {
+      totals->splits += logs.log(w).splits.load();
+      totals->merges += logs.log(w).merges.load();
+    }
+  }
+
+  // Everybody but this process is dead or gone, and every key was deleted. What the store then has taken is what a few
+  // keys need: their blocks, in chunks that are not sparse, and their subtables.
+  static void ExpectNoLeak(TestStore& store) {
+    constexpr uint32_t kSurvivors = 2'000;
+    {
+      auto client = store.NewClient();
+      for (uint32_t n = 0; n < kSurvivors; ++n) {
+        while (client->spawned() >= 16) client->Poll();
+        client->Spawn(PutSurvivor(*client, n));
+      }
+      client->Drain();
+      const kvs::Status compacted = client->Compact({.thorough = true, .timeout_ms = 60'000});
+      EXPECT_TRUE(compacted.ok()) << compacted.ToString();
+    }
+    const PoolReport report = CheckPools(store.images());
+    EXPECT_TRUE(report.ok()) << report.ToString();
+    EXPECT_EQ(report.live_blocks, kSurvivors);
+    EXPECT_EQ(report.clients, 0u);
+    const auto chunks = CountChunks(store);
+    const auto of = [&chunks](kvs::ChunkKind kind) { return chunks.at(static_cast<size_t>(kind)); };
+    // A client may keep three chunks that it cuts blocks from, and one that it moves them to.
+    EXPECT_LE(of(kvs::ChunkKind::kBlocks), report.live_bytes * 100 / 85 / kChunkBytes + 4) << report.ToString();
+    EXPECT_LE(of(kvs::ChunkKind::kTables), report.subtables) << report.ToString();
+    EXPECT_EQ(of(kvs::ChunkKind::kRun) + of(kvs::ChunkKind::kRunRest), 0u);
   }
 
   TestStoreOptions options_;
@@ -79,13 +134,17 @@ class KillStress : public ::testing::Test {
 
 TEST_F(KillStress, FourProcessesAreKilledAndReplacedAndNothingIsWrongOrLost) {
   options_.memory_bytes = size_t{96} << 20;
+  options_.chunk_bytes = kChunkBytes;
   TestStore store(options_);
   Totals totals;
   Repeat([&](uint32_t seed) { Round(store, seed, &totals); });
-  std::printf("%u rounds, %u processes killed, %llu operations, %llu splits\n", totals.rounds, totals.kills,
-              static_cast<unsigned long long>(totals.operations), static_cast<unsigned long long>(totals.splits));
+  std::printf("%u rounds, %u processes killed, %llu operations, %llu splits, %llu merges\n", totals.rounds,
+              totals.kills, static_cast<unsigned long long>(totals.operations),
+              static_cast<unsigned long long>(totals.splits), static_cast<unsigned long long>(totals.merges));
   EXPECT_GT(totals.kills, 0u);
   EXPECT_GT(totals.splits, 0u);
+  EXPECT_GT(totals.merges, 0u);
+  if (!HasFailure()) ExpectNoLeak(store);
 }
 
 }  // namespace
