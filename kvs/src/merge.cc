@@ -114,7 +114,7 @@ Task<Step> ClientCore::PassMerge(uint32_t index, DirectoryEntry entry) {
   Merge merge;
   const Step read = co_await ReadMerge(split_->batch(), &split_->words().record, entry, &merge);
   if (read != Step::kOk) co_return read;
-  if (merge.terms.parent_index == index) co_return Step::kOk;
+  if (merge.terms.parent_index == index && !Mutated(Mutation::kAnyMergeIsOver)) co_return Step::kOk;
   const Step unlinked = co_await UnlinkChild(merge);
   co_return unlinked == Step::kOk ? Step::kRestart : unlinked;
 }

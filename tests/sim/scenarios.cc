@@ -1,10 +1,9 @@
 #include "tests/sim/scenarios.h"
 
 #include <algorithm>
-#include <memory>
-#include <utility>
 
-#include "tests/sim/stage.h"
+#include "tests/sim/memory_scenarios.h"
+#include "tests/sim/script.h"
 
 namespace surgekv_sim {
 namespace {
@@ -12,64 +11,10 @@ namespace {
 using kvs::Mutation;
 using kvs::SlotState;
 
-constexpr int64_t kUs = 1'000, kMs = 1'000'000;
 constexpr uint32_t kNobodysKey = 2'000;
 constexpr int64_t kLongerThanATakeoverNs = 150 * kMs;
 // Of READs half are torn, and of those half last for longer than a split.
 constexpr krcore::rnic::sim::Chaos kLastingReads{.tear = 0.5, .delay = 1, .max_delay_ns = 1'000 * kMs};
-
-// `play`: was the client held in what the scenario is about?
-template <typename Play>
-void OnStage(const StageOptions& options, RunResult* result, Play play) {
-  if (!result->violation.empty()) return;
-  auto stage = std::make_unique<Stage>(options);
-  const bool held = play(*stage);
-  if (stage->fine()) stage->Judge();
-  result->counts.pauses += held;
-  result->violation = stage->violation();
-  result->text = stage->text();
-  if (!stage->fine()) (void)stage.release();
-}
-
-// Keys in order, of those whose hash ends with `suffix` in `bits` bits.
-class Keys {
- public:
-  Keys(uint32_t bits, uint64_t suffix) : mask_((uint64_t{1} << bits) - 1), suffix_(suffix) {}
-  uint32_t Next() {
-    while ((Stage::HashOf(next_).h1 & mask_) != suffix_) ++next_;
-    given_.push_back(next_);
-    return next_++;
-  }
-  const std::vector<uint32_t>& given() const { return given_; }
-  // The caller deletes them.
-  std::vector<uint32_t> TakeAllBut(const std::vector<uint32_t>& kept) {
-    std::vector<uint32_t> taken;
-    for (const uint32_t key : given_) {
-      if (std::find(kept.begin(), kept.end(), key) == kept.end()) taken.push_back(key);
-    }
-    given_ = kept;
-    return taken;
-  }
-  void Skip(uint32_t key) { next_ = std::max(next_, key); }
-  void Take(uint32_t key) { std::erase(given_, key); }
-  void GiveBack(uint32_t key) { given_.push_back(key); }
-
- private:
-  const uint64_t mask_, suffix_;
-  uint32_t next_ = 0;
-  std::vector<uint32_t> given_;
-};
-
-// Client c inserts keys until one of them has begun the split of dir[index], and is held there. False: none did.
-bool FillUntilSplit(Stage& stage, uint32_t c, Keys& keys, uint32_t index) {
-  const auto splitting = [&stage, index] { return stage.Entry(index).splitting(); };
-  for (uint32_t i = 0; i < 200 && stage.fine(); ++i) {
-    const uint32_t insert = stage.Begin(c, OpKind::kInsert, keys.Next());
-    stage.PollUntil(c, [&] { return stage.Ended(insert) || splitting(); });
-    if (splitting()) return true;
-  }
-  return false;
-}
 
 // ---- misses
 
@@ -170,41 +115,6 @@ RunResult LateFinisher(uint64_t point) {
 }
 
 // ---- tables that go and come
-
-// Client c deletes all keys but those in `kept`, and then inserts and deletes a few more, until the tables of dir[0]
-// and dir[1] are merging, and is held there. False: it did not come to that.
-bool DeleteUntilMerge(Stage& stage, uint32_t c, Keys& keys, const std::vector<uint32_t>& kept) {
-  const auto merging = [&stage] { return stage.Entry(0).merging(); };
-  const auto run = [&](OpKind kind, uint32_t key) {
-    const uint32_t operation = stage.Begin(c, kind, key);
-    stage.PollUntil(c, [&] { return stage.Ended(operation) || merging(); });
-    // A merge that was begun beside the operation first looks at the tables.
-    for (uint32_t i = 0; i < 6 && kind == OpKind::kDelete && !merging(); ++i) stage.Poll(c);
-  };
-  for (const uint32_t key : keys.TakeAllBut(kept)) {
-    if (!merging()) {
-      run(OpKind::kDelete, key);
-    } else {
-      keys.GiveBack(key);
-    }
-  }
-  for (uint32_t i = 0; i < 100 && !merging() && stage.fine(); ++i) {
-    const uint32_t key = keys.Next();
-    run(OpKind::kInsert, key);
-    keys.Take(key);
-    run(OpKind::kDelete, key);
-  }
-  return merging();
-}
-
-// The first `count` of the keys that leave the root at its first split, and were inserted.
-std::vector<uint32_t> SomeMoving(const Keys& keys, size_t count) {
-  std::vector<uint32_t> moving;
-  for (const uint32_t key : keys.given()) {
-    if (Stage::HashOf(key).h1 % 2 == 1 && key != keys.given().back() && moving.size() < count) moving.push_back(key);
-  }
-  return moving;
-}
 
 // A writer at a new table is about to help with its birth and is held. The split ends, the table is merged into its
 // parent again, and a joined table is where the parent was.
@@ -326,90 +236,78 @@ RunResult StaleDirectoryCache(uint64_t point) {
   return result;
 }
 
-// ---- memory
+// ---- a directory in which several things go on
 
-// A reader holds the address of a block that is unlinked while the client which unlinks it still waits for what it READ
-// of the epochs. Its reading is older than the reader's operation, so it must not be the block's stamp.
-RunResult BlockUnlinkedAfterTheEpochWasRead(uint64_t point) {
+// One table begins to split, so that the directory grows, and its splitter is held. Another table splits, its child
+// does, and those two are merged again. Clients that know nothing of all this read, update and insert everywhere.
+RunResult DirectoryGrowthWhileEntriesChange(uint64_t point) {
   RunResult result;
-  OnStage({.seed = point + 1, .memory_nodes = 2}, &result, [point](Stage& stage) {
-    const uint32_t writer = stage.AddClient(), reader = stage.AddClient();
-    Keys keys(0, 0);
-    if (!FillUntilSplit(stage, writer, keys, 0)) return false;
-    stage.Finish(writer);
-    // In a table at the other memory node, as on the home's queue its CAS would complete behind the READ of the epoch.
-    const std::vector<uint32_t> moved = SomeMoving(keys, 6);
-    const uint32_t key = moved.front();
-    for (const uint32_t one : moved) {
-      (void)stage.Do(reader, OpKind::kGet, one);
-      (void)stage.Do(writer, OpKind::kUpdate, one);
-    }
-    // The writer announces an epoch that the reader has not seen yet; and READs it again, but the answer is late.
-    stage.Poll(writer, 1'000);
-    const uint64_t reads = stage.client(writer).stats().reads;
-    if (!stage.PollUntil(writer, [&] { return stage.client(writer).stats().reads != reads; })) return false;
-    stage.world().set_chaos(stage.NodeOf(writer), {.tear = 0, .delay = 1, .max_delay_ns = 1'000 * kMs});
-    stage.Poll(writer);
-    stage.world().set_chaos(stage.NodeOf(writer), {});
-    // The reader sees it, takes the store to the next one and announces that.
-    stage.Poll(reader, 500);
-    const uint32_t get = stage.Begin(reader, OpKind::kGet, key);
-    stage.Poll(reader, static_cast<uint32_t>(point % 5));
-    const bool held = !stage.Ended(get);
-    const uint32_t update = stage.Begin(writer, OpKind::kUpdate, key);
-    stage.Poll(writer, 20);
-    const bool unlinked = stage.Ended(update);
-    // Memory is freed, and used again.
-    stage.set_tempo(100 * kUs);
-    for (uint32_t i = 0; i < 300; ++i) {
-      if (i >= 100) {
-        for (size_t other = 1; other < moved.size(); ++other) {
-          if (stage.InFlight(writer) < 4) (void)stage.Begin(writer, OpKind::kUpdate, moved[other]);
-        }
+  OnStage({.initial_depth = 1}, &result, [point](Stage& stage) {
+    const uint32_t grower = stage.AddClient(), changer = stage.AddClient(), stale = stage.AddClient();
+    for (uint32_t key = kNobodysKey; key < kNobodysKey + 8; ++key) (void)stage.Do(stale, OpKind::kGet, key);
+    Keys odd(1, 1), even(1, 0), newer(0, 0);
+    newer.Skip(1'000);
+    if (!FillUntilSplit(stage, grower, odd, 1)) return false;
+    stage.Poll(grower, static_cast<uint32_t>(point));
+    const bool held = stage.Entry(1).splitting();
+    const auto use = [&](const Keys& keys) {
+      for (const uint32_t key : keys.given()) {
+        (void)stage.Begin(stale, key % 3 == 0 ? OpKind::kUpdate : OpKind::kGet, key);
+        (void)stage.Begin(stale, OpKind::kInsert, newer.Next());
+        stage.Poll(stale, 2);
       }
-      stage.Poll(writer, 10);
-    }
-    stage.set_tempo(5 * kUs);
-    stage.Finish(reader);
-    return held && unlinked;
+    };
+    if (!FillUntilSplit(stage, changer, even, 0)) return false;
+    use(odd);
+    stage.Finish(changer);
+    use(even);
+    Keys deep(2, 2);
+    deep.Skip(500);
+    if (!FillUntilSplit(stage, changer, deep, 2)) return false;
+    use(deep);
+    stage.Finish(changer);
+    (void)DeleteUntilMerge(stage, changer, deep, {deep.given().front()}, 2);
+    stage.Poll(changer, 10);
+    use(even);
+    stage.Poll(grower, 200);
+    use(odd);
+    return held;
   });
   return result;
 }
 
-// A reader that slept for longer than its lease, and was expelled, begins a Get. It must not, as blocks that are
-// younger than what it has announced are used again without waiting for it.
-RunResult ReaderWhoseLeaseIsOver(uint64_t point) {
+// The root splits and its child is a table of its own already, but the root's entry does not say so yet: the splitter
+// is held. The child splits in its turn and begins to merge with its own child; that merger is held, too. A writer of
+// the root takes its split over, and finds a merge where the child should be. Then all go on.
+RunResult MergeInsideASplit(uint64_t point) {
   RunResult result;
-  OnStage({.lease_ns = 1'000 * kMs}, &result, [point](Stage& stage) {
-    const uint32_t writer = stage.AddClient(), reader = stage.AddClient();
+  OnStage({}, &result, [point](Stage& stage) {
+    const uint32_t splitter = stage.AddClient(), merger = stage.AddClient(), successor = stage.AddClient();
     Keys keys(0, 0);
-    for (uint32_t i = 0; i < 6; ++i) (void)stage.Do(writer, OpKind::kInsert, keys.Next());
-    const uint32_t key = keys.given().front();
-    (void)stage.Do(reader, OpKind::kGet, key);
-    const auto write = [&](size_t first, size_t last, uint32_t rounds) {
-      for (uint32_t i = 0; i < rounds; ++i) {
-        for (size_t k = first; k < last && stage.InFlight(writer) < 4; ++k) {
-          (void)stage.Begin(writer, OpKind::kUpdate, keys.given()[k]);
-        }
-        stage.Poll(writer, 10);
+    if (!FillUntilSplit(stage, splitter, keys, 0)) return false;
+    stage.set_tempo(100);
+    const auto born = [&] { return stage.Entry(1).state() == kvs::DirectoryState::kNormal; };
+    if (!stage.PollUntil(splitter, born, 100'000)) return false;
+    stage.set_tempo(5 * kUs);
+    Keys odd(1, 1), even(1, 0);
+    odd.Skip(500);
+    even.Skip(500);
+    if (!FillUntilSplit(stage, merger, odd, 1)) return false;
+    stage.Finish(merger);
+    for (const uint32_t key : SomeMoving(keys, 100)) odd.GiveBack(key);
+    if (!DeleteUntilMerge(stage, merger, odd, {odd.given().front(), odd.given().back()}, 1)) return false;
+    stage.Poll(merger, static_cast<uint32_t>(point));
+    const bool held = stage.Entry(0).splitting() && stage.Entry(1).merging();
+    for (uint32_t i = 0; i < 40 && stage.Entry(0).splitting(); ++i) {
+      const uint32_t insert = stage.Begin(successor, OpKind::kInsert, even.Next());
+      for (uint32_t round = 0; round < 500 && !stage.Ended(insert); ++round) {
+        stage.Poll(successor);
+        stage.Wait(kLongerThanATakeoverNs / 64);
       }
-    };
-    stage.set_tempo(100 * kUs);
-    stage.PollUntil(
-        writer, [&] { return stage.client(writer).stats().expulsions > 0; }, 50'000);
-    const bool expelled = stage.client(writer).stats().expulsions > 0;
-    write(0, 1, 20);  // young blocks
-    stage.set_tempo(5 * kUs);
-    stage.Finish(writer);
-    const uint32_t get = stage.Begin(reader, OpKind::kGet, key);
-    stage.Poll(reader, static_cast<uint32_t>(point));
-    const bool held = !stage.Ended(get);
-    (void)stage.Do(writer, OpKind::kUpdate, key);
-    stage.set_tempo(100 * kUs);
-    stage.Poll(writer, 200);
-    write(1, 6, 20);
-    stage.set_tempo(5 * kUs);
-    return expelled && held;
+    }
+    stage.Poll(splitter, 100);
+    stage.Finish(merger);
+    return held;
   });
   return result;
 }
@@ -417,17 +315,27 @@ RunResult ReaderWhoseLeaseIsOver(uint64_t point) {
 }  // namespace
 
 std::span<const Scenario> Scenarios() {
-  static const std::vector<Scenario> kAll = {
-      {"MissDuringASplit", {Mutation::kGetMissUnchecked, Mutation::kWriteMissUnchecked}, 128, MissDuringASplit},
-      {"MissInAChildThatSplits", {Mutation::kChildMissUnchecked}, 128, MissInAChildThatSplits},
-      {"LateFinisher", {Mutation::kFrzClearedLate}, 32, LateFinisher},
-      {"HelperOfAFormerSplit", {Mutation::kHelperTrustsIndexes}, 12, HelperOfAFormerSplit},
-      {"FrozenSlotOfAFormerSplit", {Mutation::kFrzFromAnyParent}, 12, FrozenSlotOfAFormerSplit},
-      {"MergeWhoseChildSplits", {Mutation::kMergeUnengaged}, 4, MergeWhoseChildSplits},
-      {"StaleDirectoryCache", {Mutation::kDirectoryCacheKept}, 60, StaleDirectoryCache},
-      {"ReaderWhoseLeaseIsOver", {Mutation::kNoLeaseCheck}, 8, ReaderWhoseLeaseIsOver},
-      {"BlockUnlinkedAfterTheEpochWasRead", {Mutation::kEarlyStamp}, 100, BlockUnlinkedAfterTheEpochWasRead},
-  };
+  static const std::vector<Scenario> kAll = [] {
+    std::vector<Scenario> all = {
+        {"MissDuringASplit", {Mutation::kGetMissUnchecked, Mutation::kWriteMissUnchecked}, 128, MissDuringASplit},
+        {"MissInAChildThatSplits", {Mutation::kChildMissUnchecked}, 128, MissInAChildThatSplits},
+        {"LateFinisher", {Mutation::kFrzClearedLate}, 32, LateFinisher},
+        {"HelperOfAFormerSplit", {Mutation::kHelperTrustsIndexes}, 12, HelperOfAFormerSplit},
+        {"FrozenSlotOfAFormerSplit", {Mutation::kFrzFromAnyParent}, 12, FrozenSlotOfAFormerSplit},
+        {"MergeWhoseChildSplits", {Mutation::kMergeUnengaged}, 4, MergeWhoseChildSplits},
+        {"StaleDirectoryCache", {Mutation::kDirectoryCacheKept}, 60, StaleDirectoryCache},
+        {"DirectoryGrowthWhileEntriesChange",
+         {Mutation::kNoSecondChildScan, Mutation::kFrzClearedEarly, Mutation::kWriteAtChildUnhelped,
+          Mutation::kMigrationIgnoresLostFreeze, Mutation::kChildStartsFree, Mutation::kDecisionByWrite,
+          Mutation::kCopyWithoutFreeze},
+         24,
+         DirectoryGrowthWhileEntriesChange},
+        {"MergeInsideASplit", {Mutation::kAnyMergeIsOver}, 24, MergeInsideASplit},
+    };
+    const std::vector<Scenario> memory = MemoryScenarios();
+    all.insert(all.end(), memory.begin(), memory.end());
+    return all;
+  }();
   return kAll;
 }
 

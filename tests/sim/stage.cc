@@ -1,5 +1,6 @@
 #include "tests/sim/stage.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -83,14 +84,26 @@ uint32_t Stage::AddClient(uint32_t lanes) {
   options.clock = &world_.clock();
   Actor& actor = actors_.emplace_back();
   actor.store = kvs::Store::Open(options).value();
-  actor.client = actor.store->NewClient({.max_in_flight = lanes, .address_cache_entries = 0}).value();
-  return static_cast<uint32_t>(actors_.size() - 1);
+  actor.lanes = lanes;
+  const auto c = static_cast<uint32_t>(actors_.size() - 1);
+  Reopen(c);
+  return c;
+}
+
+void Stage::Reopen(uint32_t c) {
+  Actor& actor = actors_[c];
+  actor.client = actor.store->NewClient({.max_in_flight = actor.lanes, .address_cache_entries = 0}).value();
+}
+
+void Stage::Kill(uint32_t c) {
+  world_.Kill(NodeOf(c), 0);
+  actors_[c].dead = true;
 }
 
 void Stage::Poll(uint32_t c, uint32_t rounds) {
   for (; rounds > 0; --rounds) {
     Wait(tempo_ns_);
-    actors_[c].client->Poll();
+    if (actors_[c].alive()) actors_[c].client->Poll();
   }
 }
 
@@ -130,6 +143,7 @@ kvs::Task<void> Stage::Operate(uint32_t c, uint32_t operation) {
     case OpKind::kUpdate: status = co_await client.UpdateAsync(key, value); break;
     case OpKind::kDelete: status = co_await client.DeleteAsync(key); break;
   }
+  if (actors_[c].dead) co_return;
   --actors_[c].in_flight;
   const bool found = kind == OpKind::kGet && status.ok();
   history_.End(operation, status.code(), found ? OperationOf(value) : 0, world_.now_ns());
@@ -141,6 +155,18 @@ kvs::Task<void> Stage::Operate(uint32_t c, uint32_t operation) {
       Violation(status.code() == StatusCode::kTimeout ? "hang" : "status",
                 status.ToString() + "\n" + history_.Describe(history_[operation].key));
   }
+}
+
+void Stage::BeginCompaction(uint32_t c) {
+  ++actors_[c].in_flight;
+  actors_[c].client->Spawn(Compact(c));
+}
+
+kvs::Task<void> Stage::Compact(uint32_t c) {
+  kvs::CompactReport report;
+  (void)co_await actors_[c].client->CompactAsync({}, &report);
+  chunks_freed_ += report.chunks_freed;
+  --actors_[c].in_flight;
 }
 
 StatusCode Stage::Do(uint32_t c, OpKind kind, uint32_t key) {
@@ -162,6 +188,12 @@ void Stage::Finish(uint32_t c) {
 
 const std::byte* Stage::At(kvs::GlobalAddress address) const {
   return pools_[address.node - 1]->bytes().data() + address.offset;
+}
+
+kvs::HomeArea Stage::Home() const {
+  kvs::HomeArea home;
+  std::memcpy(&home, At({1, kvs::kHomeAreaOffset}), sizeof(home));
+  return home;
 }
 
 kvs::DirectoryEntry Stage::Entry(uint32_t index) const {
@@ -237,11 +269,13 @@ void Stage::Judge() {
     return Violation("history", std::to_string(wrong.size()) + " keys have a history that is not linearizable\n" +
                                     (wrong.empty() ? "" : history_.Describe(wrong.front())));
   }
+  surgekv_test::PoolCheckOptions options;
+  options.after_deaths = std::any_of(actors_.begin(), actors_.end(), [](const Actor& actor) { return actor.dead; });
   // Merges and maintenance may be under way beside the operations; closing ends them.
   actors_.clear();
   std::vector<surgekv_test::PoolImage> images;
   for (size_t i = 0; i < pools_.size(); ++i) images.push_back({memory_nodes_[i]->id(), pools_[i]->bytes()});
-  const surgekv_test::PoolReport report = CheckPools(images, {});
+  const surgekv_test::PoolReport report = CheckPools(images, options);
   if (!report.ok()) return Violation("pool", report.ToString());
   size_t present = 0;
   for (const uint32_t read : reads) {

@@ -18,6 +18,7 @@
 #include "kvs/client.h"
 #include "kvs/layout/directory.h"
 #include "kvs/layout/hash.h"
+#include "kvs/layout/pool.h"
 #include "kvs/layout/slot.h"
 #include "kvs/layout/subtable.h"
 #include "tests/sim/history.h"
@@ -46,6 +47,13 @@ class Stage {
   uint32_t AddClient(uint32_t lanes = 32);
   kvs::Client& client(uint32_t c) { return *actors_[c].client; }
   krcore::NodeId NodeOf(uint32_t c) { return actors_[c].store->node().id(); }
+  // Ends the client in order; its process stays, and begins another one with Reopen.
+  void Close(uint32_t c) { actors_[c].client.reset(); }
+  void Reopen(uint32_t c);
+  // Its process dies, and nothing that it has posted executes any more. What it had begun may have happened.
+  void Kill(uint32_t c);
+  // What the client posts in the next `ns` leaves only then.
+  void Stall(uint32_t c, int64_t ns) { world_.StallDoorbells(NodeOf(c), ns); }
   // A round: lets `tempo` pass, which is more than a round trip takes, and polls the client once.
   void Poll(uint32_t c, uint32_t rounds = 1);
   // Rounds until `until` is true; false: it is not after `most` rounds.
@@ -60,13 +68,18 @@ class Stage {
   uint32_t Begin(uint32_t c, OpKind kind, uint32_t key);
   bool Ended(uint32_t operation) const { return history_[operation].end != 0; }
   uint32_t InFlight(uint32_t c) const { return actors_[c].in_flight; }
-  bool Idle(uint32_t c) const { return actors_[c].in_flight == 0; }
+  bool Idle(uint32_t c) const { return actors_[c].in_flight == 0 || !actors_[c].alive(); }
   // Begins it and polls its client until it has ended. A violation if it does not end.
   krcore::StatusCode Do(uint32_t c, OpKind kind, uint32_t key);
   // Polls the client until all that it has begun has ended.
   void Finish(uint32_t c);
+  // Client c begins to give memory back. It counts as in flight until it has ended, for which the others must be
+  // polled.
+  void BeginCompaction(uint32_t c);
+  uint64_t chunks_freed() const { return chunks_freed_; }  // by compactions that have ended
 
   // ---- the memory, as it is now
+  kvs::HomeArea Home() const;
   kvs::DirectoryEntry Entry(uint32_t index) const;
   kvs::Slot SlotOf(kvs::GlobalAddress table, uint32_t slot) const;
   // Does the key's fingerprint occur in the second of its two combined buckets, and not in the first?
@@ -87,10 +100,15 @@ class Stage {
   struct Actor {
     std::unique_ptr<kvs::Store> store;
     std::unique_ptr<kvs::Client> client;
+    uint32_t lanes = 0;
     uint32_t in_flight = 0;
+    bool dead = false;
+
+    bool alive() const { return client != nullptr && !dead; }
   };
 
   kvs::Task<void> Operate(uint32_t c, uint32_t operation);
+  kvs::Task<void> Compact(uint32_t c);
   const std::byte* At(kvs::GlobalAddress address) const;
 
   const uint32_t groups_;
@@ -100,6 +118,7 @@ class Stage {
   std::vector<std::unique_ptr<krcore::Region>> pools_;  // destroyed before their nodes
   std::deque<Actor> actors_;
   int64_t tempo_ns_ = 5'000;
+  uint64_t chunks_freed_ = 0;
   std::string violation_, text_;
 };
 

@@ -1,0 +1,310 @@
+#include "tests/sim/memory_scenarios.h"
+
+#include <algorithm>
+
+#include "tests/sim/script.h"
+
+namespace surgekv_sim {
+namespace {
+
+using kvs::Mutation;
+using kvs::SlotState;
+
+// Keys above all that are inserted to fill a table.
+constexpr uint32_t kFirstTwin = 1'000, kLastTwin = 2'000;
+
+// Two keys of one fingerprint and the same buckets, which only their blocks tell apart. The first one leaves the root
+// at its first split, the second one stays.
+struct Twins {
+  uint32_t moving = 0, staying = 0;
+};
+Twins FindTwins(uint32_t groups) {
+  const auto same = [](const kvs::CombinedBucket& a, const kvs::CombinedBucket& b) {
+    return a.group == b.group && a.half == b.half;
+  };
+  for (uint32_t moving = kFirstTwin; moving < kLastTwin; ++moving) {
+    const kvs::KeyHash& hash = Stage::HashOf(moving);
+    if (hash.Suffix(1) == 0) continue;
+    const kvs::KeyPlaces places = kvs::PlacesOf(hash, groups);
+    for (uint32_t staying = kFirstTwin; staying < kLastTwin; ++staying) {
+      const kvs::KeyHash& other = Stage::HashOf(staying);
+      if (other.Suffix(1) == 1 || other.fingerprint() != hash.fingerprint()) continue;
+      const kvs::KeyPlaces others = kvs::PlacesOf(other, groups);
+      if (same(places.place[0], others.place[0]) && same(places.place[1], others.place[1])) return {moving, staying};
+    }
+  }
+  return {};
+}
+
+// ---- blocks
+
+// A reader holds the address of a block that is unlinked while the client which unlinks it still waits for what it READ
+// of the epochs. Its reading is older than the reader's operation, so it must not be the block's stamp.
+RunResult BlockUnlinkedAfterTheEpochWasRead(uint64_t point) {
+  RunResult result;
+  OnStage({.seed = point + 1, .memory_nodes = 2}, &result, [point](Stage& stage) {
+    const uint32_t writer = stage.AddClient(), reader = stage.AddClient();
+    Keys keys(0, 0);
+    if (!FillUntilSplit(stage, writer, keys, 0)) return false;
+    stage.Finish(writer);
+    // In a table at the other memory node, as on the home's queue its CAS would complete behind the READ of the epoch.
+    const std::vector<uint32_t> moved = SomeMoving(keys, 6);
+    const uint32_t key = moved.front();
+    for (const uint32_t one : moved) {
+      (void)stage.Do(reader, OpKind::kGet, one);
+      (void)stage.Do(writer, OpKind::kUpdate, one);
+    }
+    // The writer announces an epoch that the reader has not seen yet; and READs it again, but the answer is late.
+    stage.Poll(writer, 1'000);
+    const uint64_t reads = stage.client(writer).stats().reads;
+    if (!stage.PollUntil(writer, [&] { return stage.client(writer).stats().reads != reads; })) return false;
+    stage.world().set_chaos(stage.NodeOf(writer), {.tear = 0, .delay = 1, .max_delay_ns = 1'000 * kMs});
+    stage.Poll(writer);
+    stage.world().set_chaos(stage.NodeOf(writer), {});
+    // The reader sees it, takes the store to the next one and announces that.
+    stage.Poll(reader, 500);
+    const uint32_t get = stage.Begin(reader, OpKind::kGet, key);
+    stage.Poll(reader, static_cast<uint32_t>(point % 5));
+    const bool held = !stage.Ended(get);
+    const uint32_t update = stage.Begin(writer, OpKind::kUpdate, key);
+    stage.Poll(writer, 20);
+    const bool unlinked = stage.Ended(update);
+    // Memory is freed, and used again.
+    stage.set_tempo(100 * kUs);
+    for (uint32_t i = 0; i < 300; ++i) {
+      if (i >= 100) {
+        for (size_t other = 1; other < moved.size(); ++other) {
+          if (stage.InFlight(writer) < 4) (void)stage.Begin(writer, OpKind::kUpdate, moved[other]);
+        }
+      }
+      stage.Poll(writer, 10);
+    }
+    stage.set_tempo(5 * kUs);
+    stage.Finish(reader);
+    return held && unlinked;
+  });
+  return result;
+}
+
+// A reader that slept for longer than its lease, and was expelled, begins a Get. It must not, as blocks that are
+// younger than what it has announced are used again without waiting for it.
+RunResult ReaderWhoseLeaseIsOver(uint64_t point) {
+  RunResult result;
+  OnStage({.lease_ns = 1'000 * kMs}, &result, [point](Stage& stage) {
+    const uint32_t writer = stage.AddClient(), reader = stage.AddClient();
+    Keys keys(0, 0);
+    for (uint32_t i = 0; i < 6; ++i) (void)stage.Do(writer, OpKind::kInsert, keys.Next());
+    const uint32_t key = keys.given().front();
+    (void)stage.Do(reader, OpKind::kGet, key);
+    const auto write = [&](size_t first, size_t last, uint32_t rounds) {
+      for (uint32_t i = 0; i < rounds; ++i) {
+        for (size_t k = first; k < last && stage.InFlight(writer) < 4; ++k) {
+          (void)stage.Begin(writer, OpKind::kUpdate, keys.given()[k]);
+        }
+        stage.Poll(writer, 10);
+      }
+    };
+    stage.set_tempo(100 * kUs);
+    stage.PollUntil(
+        writer, [&] { return stage.client(writer).stats().expulsions > 0; }, 50'000);
+    const bool expelled = stage.client(writer).stats().expulsions > 0;
+    write(0, 1, 20);  // young blocks
+    stage.set_tempo(5 * kUs);
+    stage.Finish(writer);
+    const uint32_t get = stage.Begin(reader, OpKind::kGet, key);
+    stage.Poll(reader, static_cast<uint32_t>(point));
+    const bool held = !stage.Ended(get);
+    (void)stage.Do(writer, OpKind::kUpdate, key);
+    stage.set_tempo(100 * kUs);
+    stage.Poll(writer, 200);
+    write(1, 6, 20);
+    stage.set_tempo(5 * kUs);
+    return expelled && held;
+  });
+  return result;
+}
+
+// A client has posted the CAS of an Update or Delete, which is late, and sleeps until it is expelled. The block that
+// the CAS expects is unlinked, and would be used for another key, which gets the same slot: by the word alone the CAS
+// could not tell them apart.
+RunResult StalledCasOfAnExpelledClient(uint64_t point) {
+  RunResult result;
+  OnStage({.lease_ns = 100 * kMs}, &result, [point](Stage& stage) {
+    const uint32_t writer = stage.AddClient(), sleeper = stage.AddClient();
+    const Twins twins = FindTwins(2);
+    (void)stage.Do(writer, OpKind::kInsert, twins.moving);
+    (void)stage.Do(sleeper, OpKind::kGet, twins.moving);
+    (void)stage.Do(sleeper, OpKind::kInsert, 0);  // so that it has memory
+    const uint32_t late = stage.Begin(sleeper, point % 2 == 0 ? OpKind::kUpdate : OpKind::kDelete, twins.moving);
+    stage.Poll(sleeper, static_cast<uint32_t>(point / 2));
+    stage.Stall(sleeper, 1'000 * kMs);
+    stage.Poll(sleeper);
+    const bool held = !stage.Ended(late);
+    (void)stage.Do(writer, OpKind::kDelete, twins.moving);
+    stage.set_tempo(100 * kUs);
+    const auto expelled = [&] { return stage.client(writer).stats().expulsions > 0; };
+    if (!stage.PollUntil(writer, expelled, 5'000)) return false;
+    stage.Poll(writer, 200);  // until what it has retired is free
+    (void)stage.Do(writer, OpKind::kInsert, twins.staying);
+    stage.Wait(1'000 * kMs);
+    stage.set_tempo(5 * kUs);
+    return held;
+  });
+  return result;
+}
+
+// A splitter dies when the key's slot is frozen in the parent and decided in the child. The key is updated there, and
+// the block that the frozen slot names would be used for a key that stays in the parent, where its writer could not
+// tell that frozen slot from one of its own.
+RunResult BlockOfAFrozenSlot(uint64_t point) {
+  RunResult result;
+  OnStage({.lease_ns = 100 * kMs}, &result, [point](Stage& stage) {
+    const uint32_t splitter = stage.AddClient(), updater = stage.AddClient();
+    const Twins twins = FindTwins(2);
+    (void)stage.Do(updater, OpKind::kInsert, twins.moving);
+    Keys keys(0, 0);
+    if (!FillUntilSplit(stage, splitter, keys, 0)) return false;
+    const auto parent = stage.Entry(0).subtable();
+    const auto frozen = [&] {
+      return stage.Entry(1).migrating() && stage.AnyCandidate(parent, twins.moving, SlotState::kFrz) &&
+             stage.AnyCandidate(stage.Entry(1).subtable(), twins.moving, SlotState::kVal);
+    };
+    if (!stage.PollUntil(splitter, frozen)) return false;
+    stage.Poll(splitter, static_cast<uint32_t>(point));
+    const bool held = frozen();
+    stage.Kill(splitter);
+    const auto found = [&] { return stage.client(updater).stats().dead_clients_found > 0; };
+    if (!stage.PollUntil(updater, found, 20'000)) return false;
+    // Who finds a death looks for memory that was lost, and so for unfinished splits. This one leaves instead.
+    stage.Close(updater);
+    stage.Reopen(updater);
+    (void)stage.Do(updater, OpKind::kUpdate, twins.moving);
+    stage.Poll(updater, 2'000);  // until what it has retired is free
+    stage.set_tempo(100 * kUs);  // so that an operation has time for more than the takeover of a split
+    (void)stage.Do(updater, OpKind::kInsert, twins.staying);
+    (void)stage.Do(updater, OpKind::kGet, twins.staying);
+    stage.set_tempo(5 * kUs);
+    return held;
+  });
+  return result;
+}
+
+// ---- chunks
+
+// One round of polls each.
+void PollAll(Stage& stage, const std::vector<uint32_t>& clients) {
+  for (const uint32_t client : clients) stage.Poll(client);
+}
+
+// Client `mover` gives memory back, beside the others, until it has just announced that it begins a scan of the table
+// in which it empties chunks. False: it found none to empty.
+bool CompactUntilScan(Stage& stage, uint32_t mover, const std::vector<uint32_t>& clients) {
+  stage.BeginCompaction(mover);
+  uint64_t announced = 0;  // the mover's word, which changes with each scan, when the chunks were announced
+  for (uint32_t i = 0; i < 20'000 && !stage.Idle(mover); ++i) {
+    PollAll(stage, clients);
+    const kvs::HomeArea home = stage.Home();
+    const bool emptying =
+        std::any_of(std::begin(home.evacuation), std::end(home.evacuation), [](uint64_t slot) { return slot != 0; });
+    if (!emptying) continue;
+    if (announced == 0) announced = home.mover;
+    if (home.mover != announced) return true;
+  }
+  return false;
+}
+
+void FinishCompaction(Stage& stage, uint32_t mover, const std::vector<uint32_t>& clients) {
+  for (uint32_t i = 0; i < 20'000 && !stage.Idle(mover); ++i) PollAll(stage, clients);
+}
+
+// A client ends and leaves a chunk with little in it, which another one empties, so that a third one takes it. Then a
+// client begins in the first one's process and inherits what it held.
+RunResult MemoryKeptFromAnEndedClient(uint64_t point) {
+  RunResult result;
+  OnStage({}, &result, [point](Stage& stage) {
+    const uint32_t heir = stage.AddClient(), mover = stage.AddClient();
+    Keys keys(0, 0);
+    for (uint32_t i = 0; i < 6; ++i) (void)stage.Do(heir, OpKind::kInsert, keys.Next());
+    for (uint32_t i = 0; i < 3; ++i) (void)stage.Do(heir, OpKind::kDelete, keys.given()[i]);
+    stage.Close(heir);
+    (void)stage.Do(mover, OpKind::kInsert, keys.Next());
+    stage.BeginCompaction(mover);
+    FinishCompaction(stage, mover, {mover});
+    const bool emptied = stage.chunks_freed() > 0;
+    const uint32_t taker = stage.AddClient();
+    for (uint32_t i = 0; i < 4 + 2 * point; ++i) (void)stage.Do(taker, OpKind::kInsert, keys.Next());
+    stage.Reopen(heir);
+    for (uint32_t i = 0; i < 6; ++i) (void)stage.Do(heir, OpKind::kInsert, keys.Next());
+    return emptied;
+  });
+  return result;
+}
+
+// A reader has the address of a block and is held, its READ under way. The block is moved, its chunk is empty then, and
+// would be taken and written by another client.
+RunResult ReaderOfAnEmptiedChunk(uint64_t point) {
+  RunResult result;
+  OnStage({}, &result, [point](Stage& stage) {
+    const uint32_t writer = stage.AddClient(), mover = stage.AddClient(), reader = stage.AddClient();
+    Keys keys(0, 0);
+    for (uint32_t i = 0; i < 6; ++i) (void)stage.Do(writer, OpKind::kInsert, keys.Next());
+    const uint32_t key = keys.given()[point % 2];
+    (void)stage.Do(reader, OpKind::kGet, key);
+    (void)stage.Do(mover, OpKind::kInsert, keys.Next());
+    if (!CompactUntilScan(stage, mover, {writer, mover, reader})) return false;
+    const uint32_t get = stage.Begin(reader, OpKind::kGet, key);
+    stage.Poll(reader, static_cast<uint32_t>(point / 2));
+    stage.Stall(reader, 50 * kMs);
+    stage.Poll(reader);
+    const bool held = !stage.Ended(get);
+    for (uint32_t i = 0; i < 1'000 && !stage.Idle(mover); ++i) PollAll(stage, {writer, mover});
+    const uint32_t taker = stage.AddClient();
+    for (uint32_t i = 0; i < 8; ++i) (void)stage.Do(taker, OpKind::kInsert, keys.Next());
+    stage.Wait(50 * kMs);
+    stage.Finish(reader);
+    FinishCompaction(stage, mover, {writer, mover, reader, taker});
+    return held;
+  });
+  return result;
+}
+
+// The mover has READ the directory and is about to READ the root's table, which splits meanwhile: what a chunk holds
+// has moved to a table that the scan does not visit.
+RunResult SplitBehindTheScan(uint64_t point) {
+  RunResult result;
+  OnStage({}, &result, [point](Stage& stage) {
+    const uint32_t writer = stage.AddClient(), mover = stage.AddClient(), splitter = stage.AddClient();
+    Keys moving(1, 1), others(0, 0);
+    others.Skip(100);
+    for (uint32_t i = 0; i < 4; ++i) (void)stage.Do(writer, OpKind::kInsert, moving.Next());
+    for (uint32_t i = 0; i < 12; ++i) (void)stage.Do(mover, OpKind::kInsert, others.Next());
+    (void)stage.Do(splitter, OpKind::kGet, others.given().front());
+    if (!CompactUntilScan(stage, mover, {writer, mover, splitter})) return false;
+    stage.Poll(mover, static_cast<uint32_t>(point));
+    stage.Stall(mover, 20 * kMs);
+    stage.Poll(mover);
+    const bool held = !stage.Idle(mover);
+    if (!FillUntilSplit(stage, splitter, others, 0)) return false;
+    stage.Finish(splitter);
+    stage.Wait(20 * kMs);
+    FinishCompaction(stage, mover, {writer, mover, splitter});
+    return held;
+  });
+  return result;
+}
+
+}  // namespace
+
+std::vector<Scenario> MemoryScenarios() {
+  return {
+      {"ReaderWhoseLeaseIsOver", {Mutation::kNoLeaseCheck}, 8, ReaderWhoseLeaseIsOver},
+      {"BlockUnlinkedAfterTheEpochWasRead", {Mutation::kEarlyStamp}, 100, BlockUnlinkedAfterTheEpochWasRead},
+      {"StalledCasOfAnExpelledClient", {Mutation::kExpelledReused}, 14, StalledCasOfAnExpelledClient},
+      {"BlockOfAFrozenSlot", {Mutation::kNoHold}, 4, BlockOfAFrozenSlot},
+      {"MemoryKeptFromAnEndedClient", {Mutation::kKeptMemoryUnchecked}, 6, MemoryKeptFromAnEndedClient},
+      {"ReaderOfAnEmptiedChunk", {Mutation::kNoSecondGrace}, 10, ReaderOfAnEmptiedChunk},
+      {"SplitBehindTheScan", {Mutation::kScanUnchecked}, 6, SplitBehindTheScan},
+  };
+}
+
+}  // namespace surgekv_sim
