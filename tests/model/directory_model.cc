@@ -15,7 +15,7 @@ const char* Name(DirectoryMutation mutation) {
       "split-without-reread",
       "split-sets-no-state",
       "any-merging-is-old",
-      "read-closed-without-reread",
+      "read-closed-unasked",
       "read-closed-parent-only",
       "read-wrong-half",
       "merge-without-outcome",

@@ -19,27 +19,27 @@ namespace model {
 
 // A protection that the model does without.
 enum class DirectoryMutation : uint8_t {
-  kHelpWithoutPairCheck,     // whoever helps a split takes the parent that the directory names now
-  kGetWithoutPairCheck,      // Get (3) takes the child that the directory names now for that of the scanned table
-  kResolveParentFirst,       // entries are read from the root down
-  kSplitWithoutReread,       // split 3 does not read dir[s] behind dir[c]
-  kSplitSetsNoState,         // split 2 is left out: dir[s] stays NORMAL until the end
-  kAnyMergingIsOld,          // a split takes every MERGING in dir[c] for an earlier merge
-  kReadClosedWithoutReread,  // a reader at a closed table does not read the directory again
-  kReadClosedParentOnly,     // it reads only dir[s] again, though the tables may be replaced one by one
-  kReadWrongHalf,            // it takes what is frozen in the table it has scanned, whichever half the key belongs to
-  kMergeWithoutOutcome,      // M is published on ENGAGED, while somebody else may go for REPLACE
-  kReplaceChildFirst,        // REPLACE publishes dir[c] before dir[s]
-  kEngageParentOnly,         // dir[c] is not engaged
-  kCloseLate,                // slots are frozen before the headers are closed
-  kIgnoreIns,                // INS slots of closed tables are left as they are
-  kCopyWithoutFreeze,        // M is built from VAL slots that were not frozen
-  kPublishWithoutCas,        // M is published by a WRITE
-  kClearWithoutReread,       // split 6 does not read dir[c] behind its image
-  kKeepMergedChild,          // a dir[c] whose merge is published is taken for a table (liveness)
-  kInsertWithoutHeaders,     // (6b) is left out
-  kHeadersBeforePending,     // Get goes by moved or closed headers though the scan saw PEND, too
-  kFinishWithoutFirstLook,   // whoever finishes a split takes a MERGING for an old one that it has seen only once
+  kHelpWithoutPairCheck,    // whoever helps a split takes the parent that the directory names now
+  kGetWithoutPairCheck,     // Get (3) takes the child that the directory names now for that of the scanned table
+  kResolveParentFirst,      // entries are read from the root down
+  kSplitWithoutReread,      // split 3 does not read dir[s] behind dir[c]
+  kSplitSetsNoState,        // split 2 is left out: dir[s] stays NORMAL until the end
+  kAnyMergingIsOld,         // a split takes every MERGING in dir[c] for an earlier merge
+  kReadClosedUnasked,       // a reader believes a closed table that it did not come to by way of the merge record
+  kReadClosedParentOnly,    // only dir[s] is asked whether the record counts, though each table may be replaced alone
+  kReadWrongHalf,           // who comes by way of the record reads dir[s]'s table, whichever half the key belongs to
+  kMergeWithoutOutcome,     // M is published on ENGAGED, while somebody else may go for REPLACE
+  kReplaceChildFirst,       // REPLACE publishes dir[c] before dir[s]
+  kEngageParentOnly,        // dir[c] is not engaged
+  kCloseLate,               // slots are frozen before the headers are closed
+  kIgnoreIns,               // INS slots of closed tables are left as they are
+  kCopyWithoutFreeze,       // M is built from VAL slots that were not frozen
+  kPublishWithoutCas,       // M is published by a WRITE
+  kClearWithoutReread,      // split 6 does not read dir[c] behind its image
+  kKeepMergedChild,         // a dir[c] whose merge is published is taken for a table (liveness)
+  kInsertWithoutHeaders,    // (6b) is left out
+  kHeadersBeforePending,    // Get goes by moved or closed headers though the scan saw PEND, too
+  kFinishWithoutFirstLook,  // whoever finishes a split takes a MERGING for an old one that it has seen only once
   kCount,
 };
 const char* Name(DirectoryMutation mutation);
@@ -79,8 +79,9 @@ class DirectoryModel {
     uint8_t table, parent_table, child_table, record;
     uint8_t index, cursor, remaining;
     uint8_t moved, closed;        // what the scan has seen in the headers
+    uint8_t engaged;              // the directory, read before the scan, said that this table is closed and counts
     uint8_t frozen, frozen_slot;  // a frozen candidate (slot + 1) and its word
-    uint8_t own, victim, expected, waits, unused;
+    uint8_t own, victim, expected, waits;
     uint8_t slots[kSlots];  // as scanned
     uint8_t image[kSlots];  // of a table being cleared or merged
   };

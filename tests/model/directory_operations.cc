@@ -112,7 +112,7 @@ void DirectoryModel::Stepper::ReadStatusStep() {
   // A table that is replaced by itself: its own entry decides. One that is merged: the parent's.
   const bool valid = replaced ? (upper ? index == d.child : index == d.parent) : parent_is_d;
   const bool closed = d.status == kEngaged || d.status == kJoin || d.status == kReplace;
-  Found(Entry(upper ? d.old_child : d.old_parent).target(), valid && closed);
+  Found(Entry(upper && !Mutated(M::kReadWrongHalf) ? d.old_child : d.old_parent).target(), valid && closed);
 }
 
 // `closed`: the table is closed and what is frozen in it is authoritative.
@@ -120,10 +120,6 @@ void DirectoryModel::Stepper::Found(uint8_t t, bool closed) {
   const Purpose purpose = static_cast<Purpose>(p().purpose);
   const uint8_t scanned = p().table;
   switch (purpose) {
-    case Purpose::kClosedGet:
-      if (Mutated(M::kReadWrongHalf) && closed) return Return(p().frozen != 0 ? BlockOf(p().frozen_slot) : 0);
-      if (closed && t == scanned) return Return(p().frozen != 0 ? BlockOf(p().frozen_slot) : 0);
-      break;
     case Purpose::kHelpMerge:
       if (closed) {
         const uint8_t record = p().record;
@@ -147,6 +143,7 @@ void DirectoryModel::Stepper::Found(uint8_t t, bool closed) {
     default: break;
   }
   Scan(Purpose::kFirst, t);
+  p().engaged = closed;
 }
 
 // ---- reading a table
@@ -244,16 +241,16 @@ void DirectoryModel::Stepper::RememberFrozen() {
 void DirectoryModel::Stepper::GetScanned() {
   const int val = Find(SlotState::kVal);
   if (val >= 0) return Return(BlockOf(p().slots[val]));  // (1)
-  // (4) comes before everything that looks at headers: PEND and a header that moved later may be in one scan.
-  const bool pending = FindPending() >= 0;
-  if (pending && !(Mutated(M::kHeadersBeforePending) && (p().moved || p().closed))) {
+  // PEND comes before everything that looks at headers: it and a header that moved later may be in one scan.
+  const bool pending = FindPending() >= 0 && !(Mutated(M::kHeadersBeforePending) && (p().moved || p().closed));
+  RememberFrozen();
+  if (p().closed) {  // (5)
+    const bool counts = (p().engaged && !pending) || Mutated(M::kReadClosedUnasked);
+    return counts ? Return(p().frozen != 0 ? BlockOf(p().frozen_slot) : 0) : Resolve(Purpose::kBegin);
+  }
+  if (pending) {  // (4)
     p().child_table = p().table;
     return Go(Step::kReadParent);
-  }
-  RememberFrozen();
-  if (p().closed) {
-    if (Mutated(M::kReadClosedWithoutReread)) return Return(p().frozen != 0 ? BlockOf(p().frozen_slot) : 0);
-    return Resolve(Purpose::kClosedGet);
   }
   if (!p().moved && p().frozen == 0) return CheckHeaders();  // (2)
   Resolve(Purpose::kChild);                                  // (3)

@@ -103,7 +103,6 @@ enum class Purpose : uint8_t {
   kParent,     // scan: Get 4, of the parent
   kChild,      // resolve, scan: Get 3 and 4, the child behind the parent
   kInserter,   // scan: 6a
-  kClosedGet,  // resolve: Get at a closed table
   kHelpMerge,  // resolve: a writer at a closed table
 };
 

@@ -72,7 +72,7 @@ const TableModel::Stepper::StepInfo TableModel::Stepper::kSteps[] = {
     {Step::kLookAtChild, "split 5: READ N[i]", &Stepper::LookAtChildStep},
     {Step::kLookForFrozen, "split 6: READ S[i]", &Stepper::LookForFrozenStep},
     {Step::kClear, "split 6: CAS S[i] FRZ -> FREE", &Stepper::ClearStep},
-    {Step::kReadDirectory, "get at a closed table: READ dir[s] again", &Stepper::ReadDirectoryStep},
+    {Step::kReadDirectory, "get 5: READ dir[s]", &Stepper::ReadDirectoryStep},
     {Step::kClose, "merge 6: CAS a header -> CLOSED", &Stepper::CloseStep},
     {Step::kMergeLook, "merge 6: READ S[i]", &Stepper::MergeLookStep},
     {Step::kMergeFreeze, "merge 6: CAS S[i] VAL -> FRZ or INS -> FREE", &Stepper::MergeFreezeStep},

@@ -90,6 +90,7 @@ class TableModel {
     uint8_t slot, block, then;
     uint8_t frozen, frozen_value;  // frozen candidate (slot + 1); in a kill: the next rival (slot + 1)
     uint8_t own, expelled, exists;
+    uint8_t unpublished;  // a merge: what takes S's place was not in the directory, read before the scan
     uint8_t words[kSlots], keys[kSlots], values[kSlots];
   };
   struct Body {

@@ -196,17 +196,17 @@ void TableModel::Stepper::GetScanned() {
   }
   const int frozen = Find(SlotState::kFrz);
   if (frozen >= 0 && Mutated(M::kReturnFrozen)) return Return(p().values[frozen]);
-  if (frozen >= 0 || Moved()) return ToChild(frozen);  // (3)
+  if (p().unpublished && (frozen >= 0 || Moved())) return Return(frozen >= 0 ? p().values[frozen] : 0);  // (5)
+  if (frozen >= 0 || Moved()) return ToChild(frozen);                                                    // (3)
   if (op().key != kMovingKey || Mutated(M::kMissWithoutHeaders)) return Return(0);
   Scan(Step::kGetHeaders, 0, true, false);  // (2)
 }
 
-// Get 3, with the frozen candidate if there is one; at a closed table: the directory again.
+// Get 3, with the frozen candidate if there is one; at a closed table: begins again at the directory.
 void TableModel::Stepper::ToChild(int frozen) {
   const uint8_t value = frozen >= 0 ? p().values[frozen] : 0;
   if (config_.merge) {
     Clear();
-    p().frozen_value = value;
     return Go(Step::kReadDirectory);
   }
   Scan(Step::kGetChild, 1, false, true);
@@ -237,8 +237,9 @@ void TableModel::Stepper::GetChildScanned() {
 }
 
 void TableModel::Stepper::ReadDirectoryStep() {
-  if (b().published) return Scan(Step::kGetScan, 1, true, true);
-  Return(p().frozen_value);
+  const bool published = b().published;
+  Scan(Step::kGetScan, published ? 1 : 0, true, true);
+  p().unpublished = !published;
 }
 
 // A writer that must go on in N. A merge: it runs the merge itself.
