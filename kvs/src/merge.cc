@@ -59,7 +59,7 @@ Task<Step> ClientCore::GetFromClosed(Operation& op, std::string* value) {
   // A merge that was undecided may have been given up, and the table split and closed by another since.
   const MergeStatus met = op.merge.terms.state();
   const bool engaged = met == MergeStatus::kEngaged || met == MergeStatus::kJoin || met == MergeStatus::kReplace;
-  if ((!engaged || op.scan.any_pending) && !Mutated(Mutation::kClosedUnchecked)) co_return Step::kRestart;
+  if (!engaged && !Mutated(Mutation::kClosedUnchecked)) co_return Step::kRestart;
   const int frozen = op.scan.frz;
   if (frozen >= 0) {
     const Step read = co_await ReadFrozenValue(op, op.Candidate(static_cast<uint32_t>(frozen)), value);

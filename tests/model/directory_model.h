@@ -38,7 +38,7 @@ enum class DirectoryMutation : uint8_t {
   kClearWithoutReread,      // split 6 does not read dir[c] behind its image
   kKeepMergedChild,         // a dir[c] whose merge is published is taken for a table (liveness)
   kInsertWithoutHeaders,    // (6b) is left out
-  kHeadersBeforePending,    // Get goes by moved or closed headers though the scan saw PEND, too
+  kHeadersBeforePending,    // Get goes by moved headers though the scan saw PEND, too
   kFinishWithoutFirstLook,  // whoever finishes a split takes a MERGING for an old one that it has seen only once
   kCount,
 };

@@ -241,14 +241,13 @@ void DirectoryModel::Stepper::RememberFrozen() {
 void DirectoryModel::Stepper::GetScanned() {
   const int val = Find(SlotState::kVal);
   if (val >= 0) return Return(BlockOf(p().slots[val]));  // (1)
-  // PEND comes before everything that looks at headers: it and a header that moved later may be in one scan.
-  const bool pending = FindPending() >= 0 && !(Mutated(M::kHeadersBeforePending) && (p().moved || p().closed));
   RememberFrozen();
-  if (p().closed) {  // (5)
-    const bool counts = (p().engaged && !pending) || Mutated(M::kReadClosedUnasked);
+  if (p().closed) {  // (5); nothing is PEND in a table of which the directory said before that it is in a merge
+    const bool counts = p().engaged || Mutated(M::kReadClosedUnasked);
     return counts ? Return(p().frozen != 0 ? BlockOf(p().frozen_slot) : 0) : Resolve(Purpose::kBegin);
   }
-  if (pending) {  // (4)
+  // (4) comes before the look at moved headers: PEND and a header that moved later may be in one scan.
+  if (FindPending() >= 0 && !(Mutated(M::kHeadersBeforePending) && p().moved)) {
     p().child_table = p().table;
     return Go(Step::kReadParent);
   }

@@ -10,32 +10,6 @@ namespace {
 using kvs::Mutation;
 using kvs::SlotState;
 
-// Keys above all that are inserted to fill a table.
-constexpr uint32_t kFirstTwin = 1'000, kLastTwin = 2'000;
-
-// Two keys of one fingerprint and the same buckets, which only their blocks tell apart. The first one leaves the root
-// at its first split, the second one stays.
-struct Twins {
-  uint32_t moving = 0, staying = 0;
-};
-Twins FindTwins(uint32_t groups) {
-  const auto same = [](const kvs::CombinedBucket& a, const kvs::CombinedBucket& b) {
-    return a.group == b.group && a.half == b.half;
-  };
-  for (uint32_t moving = kFirstTwin; moving < kLastTwin; ++moving) {
-    const kvs::KeyHash& hash = Stage::HashOf(moving);
-    if (hash.Suffix(1) == 0) continue;
-    const kvs::KeyPlaces places = kvs::PlacesOf(hash, groups);
-    for (uint32_t staying = kFirstTwin; staying < kLastTwin; ++staying) {
-      const kvs::KeyHash& other = Stage::HashOf(staying);
-      if (other.Suffix(1) == 1 || other.fingerprint() != hash.fingerprint()) continue;
-      const kvs::KeyPlaces others = kvs::PlacesOf(other, groups);
-      if (same(places.place[0], others.place[0]) && same(places.place[1], others.place[1])) return {moving, staying};
-    }
-  }
-  return {};
-}
-
 // ---- blocks
 
 // A reader holds the address of a block that is unlinked while the client which unlinks it still waits for what it READ
@@ -82,6 +56,39 @@ RunResult BlockUnlinkedAfterTheEpochWasRead(uint64_t point) {
     stage.set_tempo(5 * kUs);
     stage.Finish(reader);
     return held && unlinked;
+  });
+  return result;
+}
+
+// A reader's READ of a block is late, and its client goes on meanwhile: it looks after its registration, as others do.
+// The block is unlinked, and would be free as soon as all have announced a later epoch, this client too.
+RunResult ReaderWhoseClientGoesOn(uint64_t point) {
+  RunResult result;
+  OnStage({.seed = point + 1, .memory_nodes = 2}, &result, [point](Stage& stage) {
+    const uint32_t writer = stage.AddClient(), reader = stage.AddClient();
+    Keys keys(0, 0);
+    if (!FillUntilSplit(stage, writer, keys, 0)) return false;
+    stage.Finish(writer);
+    // At the other memory node, as on the home's queue maintenance would wait for the late READ.
+    const std::vector<uint32_t> moved = SomeMoving(keys, 6);
+    for (const uint32_t key : moved) {
+      (void)stage.Do(writer, OpKind::kUpdate, key);
+      (void)stage.Do(reader, OpKind::kGet, key);
+    }
+    const uint32_t get = stage.Begin(reader, OpKind::kGet, moved.front());
+    stage.Poll(reader, static_cast<uint32_t>(point % 3));
+    stage.world().set_chaos(stage.NodeOf(reader), {.tear = 0, .delay = 1, .max_delay_ns = 1'000 * kMs});
+    stage.Poll(reader);
+    stage.world().set_chaos(stage.NodeOf(reader), {});
+    (void)stage.Do(writer, OpKind::kUpdate, moved.front());
+    const bool held = !stage.Ended(get);
+    for (uint32_t i = 0; i < 2'000 && !stage.Ended(get); ++i) {
+      const size_t other = 1 + i % (moved.size() - 1);
+      if (stage.InFlight(writer) < 2) (void)stage.Begin(writer, OpKind::kUpdate, moved[other]);
+      stage.Poll(writer, 10);
+      stage.Poll(reader, 10);
+    }
+    return held;
   });
   return result;
 }
@@ -240,6 +247,30 @@ RunResult MemoryKeptFromAnEndedClient(uint64_t point) {
   return result;
 }
 
+// A writer has a block that no slot names yet, and what it has just posted is late. The chunk that the block lies in is
+// being emptied, and holds nothing else any more when the block is published.
+RunResult WriterIntoAnEmptiedChunk(uint64_t point) {
+  RunResult result;
+  OnStage({}, &result, [point](Stage& stage) {
+    const uint32_t writer = stage.AddClient(), mover = stage.AddClient();
+    Keys keys(0, 0);
+    for (uint32_t i = 0; i < 6; ++i) (void)stage.Do(writer, OpKind::kInsert, keys.Next());
+    (void)stage.Do(mover, OpKind::kInsert, keys.Next());
+    const uint32_t late = stage.Begin(writer, point % 2 == 0 ? OpKind::kInsert : OpKind::kPut, keys.Next());
+    stage.Poll(writer, static_cast<uint32_t>(point / 2));
+    stage.Stall(writer, 100 * kMs);
+    stage.Poll(writer);
+    const bool held = !stage.Ended(late);
+    stage.BeginCompaction(mover);
+    stage.Poll(mover, 4'000);
+    stage.Wait(100 * kMs);
+    stage.Finish(writer);
+    FinishCompaction(stage, mover, {writer, mover});
+    return held;
+  });
+  return result;
+}
+
 // A reader has the address of a block and is held, its READ under way. The block is moved, its chunk is empty then, and
 // would be taken and written by another client.
 RunResult ReaderOfAnEmptiedChunk(uint64_t point) {
@@ -299,9 +330,11 @@ std::vector<Scenario> MemoryScenarios() {
   return {
       {"ReaderWhoseLeaseIsOver", {Mutation::kNoLeaseCheck}, 8, ReaderWhoseLeaseIsOver},
       {"BlockUnlinkedAfterTheEpochWasRead", {Mutation::kEarlyStamp}, 100, BlockUnlinkedAfterTheEpochWasRead},
+      {"ReaderWhoseClientGoesOn", {Mutation::kNoPin}, 60, ReaderWhoseClientGoesOn},
       {"StalledCasOfAnExpelledClient", {Mutation::kExpelledReused}, 14, StalledCasOfAnExpelledClient},
       {"BlockOfAFrozenSlot", {Mutation::kNoHold}, 4, BlockOfAFrozenSlot},
       {"MemoryKeptFromAnEndedClient", {Mutation::kKeptMemoryUnchecked}, 6, MemoryKeptFromAnEndedClient},
+      {"WriterIntoAnEmptiedChunk", {Mutation::kEvacuationUnannounced}, 10, WriterIntoAnEmptiedChunk},
       {"ReaderOfAnEmptiedChunk", {Mutation::kNoSecondGrace}, 10, ReaderOfAnEmptiedChunk},
       {"SplitBehindTheScan", {Mutation::kScanUnchecked}, 6, SplitBehindTheScan},
   };

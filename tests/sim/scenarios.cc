@@ -80,6 +80,110 @@ RunResult MissInAChildThatSplits(uint64_t point) {
   return result;
 }
 
+// ---- writers
+
+// A client has scanned the table and posted the CAS of an Update or Delete, which is late. Meanwhile another key of the
+// same fingerprint gets the slot: the word that the CAS returns names that one's block.
+RunResult SlotOfAnotherKey(uint64_t point) {
+  RunResult result;
+  OnStage({}, &result, [point](Stage& stage) {
+    const uint32_t late = stage.AddClient(), writer = stage.AddClient();
+    const Twins twins = FindTwins(2);
+    (void)stage.Do(late, OpKind::kInsert, 0);  // so that it has memory
+    (void)stage.Do(writer, OpKind::kInsert, twins.moving);
+    const uint32_t update = stage.Begin(late, point % 2 == 0 ? OpKind::kUpdate : OpKind::kDelete, twins.moving);
+    stage.Poll(late, static_cast<uint32_t>(point / 2));
+    stage.Stall(late, kMs);
+    stage.Poll(late);
+    const bool held = !stage.Ended(update);
+    (void)stage.Do(writer, OpKind::kDelete, twins.moving);
+    (void)stage.Do(writer, OpKind::kInsert, twins.staying);
+    stage.Wait(kMs);
+    stage.Finish(late);
+    return held;
+  });
+  return result;
+}
+
+// Client c begins an Update, a Delete or an Insert of each of a few keys that leave the table, one after the other, so
+// that they are at different points.
+void BeginWrites(Stage& stage, uint32_t c, const std::vector<uint32_t>& present, Keys& absent) {
+  for (size_t i = 0; i < present.size(); ++i) {
+    (void)stage.Begin(c, i % 2 == 0 ? OpKind::kUpdate : OpKind::kDelete, present[i]);
+    (void)stage.Begin(c, OpKind::kInsert, absent.Next());
+    stage.Poll(c);
+  }
+}
+
+// A splitter is held at each point of a split, what it has just posted being late. Others write keys that leave, and
+// are held in their turn. The splitter goes on, and then they.
+RunResult WritesBesideASplit(uint64_t point) {
+  RunResult result;
+  for (uint32_t rounds = 0; rounds < 8; ++rounds) {
+    OnStage({.groups = 4}, &result, [point, rounds](Stage& stage) {
+      const uint32_t splitter = stage.AddClient(), writer = stage.AddClient();
+      (void)stage.Do(writer, OpKind::kGet, kNobodysKey);  // so that it knows the table
+      Keys keys(0, 0), newer(1, 1);
+      newer.Skip(1'000);
+      if (!FillUntilSplit(stage, splitter, keys, 0)) return false;
+      stage.Poll(splitter, static_cast<uint32_t>(point));
+      stage.Stall(splitter, 10 * kMs);
+      stage.Poll(splitter);
+      const bool held = stage.Entry(0).splitting();
+      BeginWrites(stage, writer, SomeMoving(keys, 8), newer);
+      stage.Poll(writer, rounds);
+      stage.Wait(10 * kMs);
+      stage.Poll(splitter, 100);
+      stage.Finish(writer);
+      return held;
+    });
+  }
+  return result;
+}
+
+// The same with a merger, and a reader that knows the old tables. In half of the cases the writers are not held: they
+// take the merge over, and the merger comes late to what it has begun.
+RunResult WritesBesideAMerge(uint64_t point) {
+  RunResult result;
+  for (uint32_t rounds = 0; rounds < 8; ++rounds) {
+    OnStage({}, &result, [point, rounds](Stage& stage) {
+      const uint32_t merger = stage.AddClient(), writer = stage.AddClient(), stale = stage.AddClient();
+      Keys keys(0, 0), newer(1, 1);
+      newer.Skip(1'000);
+      if (!FillUntilSplit(stage, merger, keys, 0)) return false;
+      stage.Finish(merger);
+      const std::vector<uint32_t> kept = SomeMoving(keys, 6);
+      for (const uint32_t client : {writer, stale}) {
+        for (const uint32_t key : kept) (void)stage.Do(client, OpKind::kGet, key);
+      }
+      if (!DeleteUntilMerge(stage, merger, keys, kept)) return false;
+      stage.Poll(merger, static_cast<uint32_t>(point));
+      stage.Stall(merger, 2'000 * kMs);
+      stage.Poll(merger);
+      const bool held = stage.Entry(0).merging() || stage.Entry(1).merging();
+      BeginWrites(stage, writer, kept, newer);
+      if (rounds % 2 == 0) {
+        stage.Poll(writer, rounds / 2);
+        stage.Wait(2'000 * kMs);
+        stage.Poll(merger, 100);
+      } else {
+        stage.set_tempo(kLongerThanATakeoverNs / 64);
+        stage.Poll(writer, 200);
+        stage.set_tempo(5 * kUs);
+        BeginWrites(stage, writer, kept, newer);
+        stage.Poll(writer, 20);
+        stage.Wait(2'000 * kMs);
+        stage.Poll(merger, 100);
+      }
+      stage.Finish(writer);
+      for (const uint32_t key : kept) (void)stage.Begin(stale, OpKind::kGet, key);
+      stage.Finish(stale);
+      return held;
+    });
+  }
+  return result;
+}
+
 // ---- splits
 
 // The first splitter is held; another one takes over, finishes that split, begins the parent's next one, and is held in
@@ -319,6 +423,17 @@ std::span<const Scenario> Scenarios() {
     std::vector<Scenario> all = {
         {"MissDuringASplit", {Mutation::kGetMissUnchecked, Mutation::kWriteMissUnchecked}, 128, MissDuringASplit},
         {"MissInAChildThatSplits", {Mutation::kChildMissUnchecked}, 128, MissInAChildThatSplits},
+        {"SlotOfAnotherKey", {Mutation::kLostCasKeyUnchecked}, 12, SlotOfAnotherKey},
+        {"WritesBesideASplit",
+         {Mutation::kSlotBeforeHeader, Mutation::kDecisionBeforeHeaders, Mutation::kMigrationIgnoresIns,
+          Mutation::kInsertWithoutHeaders},
+         16,
+         WritesBesideASplit},
+        {"WritesBesideAMerge",
+         {Mutation::kMergeHeadersLate, Mutation::kMergeIgnoresIns, Mutation::kMergeWithoutFreeze,
+          Mutation::kMergePublishByWrite, Mutation::kClosedUnchecked},
+         24,
+         WritesBesideAMerge},
         {"LateFinisher", {Mutation::kFrzClearedLate}, 32, LateFinisher},
         {"HelperOfAFormerSplit", {Mutation::kHelperTrustsIndexes}, 12, HelperOfAFormerSplit},
         {"FrozenSlotOfAFormerSplit", {Mutation::kFrzFromAnyParent}, 12, FrozenSlotOfAFormerSplit},

@@ -1,6 +1,12 @@
 #include "tests/sim/script.h"
 
 namespace surgekv_sim {
+namespace {
+
+// Keys above all that are inserted to fill a table.
+constexpr uint32_t kFirstTwin = 1'000, kLastTwin = 2'000;
+
+}  // namespace
 
 bool FillUntilSplit(Stage& stage, uint32_t c, Keys& keys, uint32_t index) {
   const auto splitting = [&stage, index] { return stage.Entry(index).splitting(); };
@@ -42,6 +48,24 @@ std::vector<uint32_t> SomeMoving(const Keys& keys, size_t count) {
     if (Stage::HashOf(key).h1 % 2 == 1 && key != keys.given().back() && moving.size() < count) moving.push_back(key);
   }
   return moving;
+}
+
+Twins FindTwins(uint32_t groups) {
+  const auto same = [](const kvs::CombinedBucket& a, const kvs::CombinedBucket& b) {
+    return a.group == b.group && a.half == b.half;
+  };
+  for (uint32_t moving = kFirstTwin; moving < kLastTwin; ++moving) {
+    const kvs::KeyHash& hash = Stage::HashOf(moving);
+    if (hash.Suffix(1) == 0) continue;
+    const kvs::KeyPlaces places = kvs::PlacesOf(hash, groups);
+    for (uint32_t staying = kFirstTwin; staying < kLastTwin; ++staying) {
+      const kvs::KeyHash& other = Stage::HashOf(staying);
+      if (other.Suffix(1) == 1 || other.fingerprint() != hash.fingerprint()) continue;
+      const kvs::KeyPlaces others = kvs::PlacesOf(other, groups);
+      if (same(places.place[0], others.place[0]) && same(places.place[1], others.place[1])) return {moving, staying};
+    }
+  }
+  return {};
 }
 
 }  // namespace surgekv_sim

@@ -66,6 +66,13 @@ bool DeleteUntilMerge(Stage& stage, uint32_t c, Keys& keys, const std::vector<ui
 // The first `count` of the keys that leave the root at its first split, and were inserted.
 std::vector<uint32_t> SomeMoving(const Keys& keys, size_t count);
 
+// Two keys of one fingerprint and the same buckets, which only their blocks tell apart. The first one leaves the root
+// at its first split, the second one stays.
+struct Twins {
+  uint32_t moving = 0, staying = 0;
+};
+Twins FindTwins(uint32_t groups);
+
 }  // namespace surgekv_sim
 
 #endif  // TESTS_SIM_SCRIPT_H_
