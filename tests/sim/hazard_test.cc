@@ -1,54 +1,60 @@
-// The hazards that lose data in a store like this one (docs/testing.md), each as a test: with the protection against it
-// taken away the simulator sees red within a few seeds, and green with it on the very seeds that were red.
+// The hazards that lose data in a store like this one (docs/testing.md), each as a test of its name: with a protection
+// against it taken away the simulator sees red, at a point of a scenario or within a few seeds, and green with it at
+// all points and on the very seeds that were red.
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <cstdint>
+#include <set>
 #include <string>
 #include <vector>
 
-#include "tests/sim/runner.h"
+#include "tests/sim/scenario_testing.h"
 
 namespace surgekv_sim {
 namespace {
 
-constexpr uint64_t kBudget = 300;  // seeds until a mutant counts as not noticed
+constexpr uint64_t kBudget = 150;  // seeds until a mutant counts as not noticed
 
 class HazardTest : public ::testing::Test {
  protected:
-  // Each of the named mutants is noticed, and the same seed is fine without it.
+  // Each of the named mutants is noticed, and what noticed it is fine without it.
   static void ExpectNoticed(const std::vector<std::string>& mutants) {
-    std::vector<uint64_t> red;
+    std::set<const Scenario*> scenarios;
+    std::set<uint64_t> seeds;
     for (const std::string& name : mutants) {
       const MutationInfo* info = FindMutation(name);
       ASSERT_NE(info, nullptr) << "no mutant " << name;
-      RunnerOptions options = Options();
-      options.seeds = kBudget;
-      options.mutation = info->mutation;
-      options.quiet = true;
-      uint64_t runs = 0;
-      SeedResult noticed;
-      RunSeeds(options, [&](const SeedResult& result) {
-        ++runs;
-        if (!result.run.violation.empty()) noticed = result;
-        return noticed.seed == 0;
-      });
-      EXPECT_NE(noticed.seed, 0u) << name << " was not noticed in " << runs << " seeds";
-      if (noticed.seed == 0) continue;
-      std::printf("%s: %s after %lu seeds\n", name.c_str(), noticed.run.violation.c_str(), runs);
-      red.push_back(noticed.seed);
+      if (const Scenario* scenario = ScenarioFor(info->mutation); scenario != nullptr) {
+        surgekv_sim::ExpectNoticed(*scenario, info->mutation);
+        scenarios.insert(scenario);
+      } else if (const uint64_t seed = NoticedBySeed(*info); seed != 0) {
+        seeds.insert(seed);
+      }
     }
-    for (const uint64_t seed : red) ExpectFine(seed);
+    for (const Scenario* scenario : scenarios) ExpectFine(*scenario);
+    for (const uint64_t seed : seeds) ExpectSeedFine(seed);
   }
 
-  static RunnerOptions Options() {
-    RunnerOptions options;
-    options.jobs = static_cast<uint32_t>(sysconf(_SC_NPROCESSORS_ONLN));
-    return options;
+  // 0: by none.
+  static uint64_t NoticedBySeed(const MutationInfo& mutant) {
+    RunnerOptions options = OptionsOfTests();
+    options.seeds = kBudget;
+    options.mutation = mutant.mutation;
+    options.quiet = true;
+    uint64_t runs = 0;
+    SeedResult noticed;
+    RunSeeds(options, [&](const SeedResult& result) {
+      ++runs;
+      if (!result.run.violation.empty()) noticed = result;
+      return noticed.seed == 0;
+    });
+    EXPECT_NE(noticed.seed, 0u) << mutant.name << " was not noticed in " << runs << " seeds";
+    std::printf("%s: %s after %lu seeds\n", mutant.name, noticed.run.violation.c_str(), runs);
+    return noticed.seed;
   }
 
-  static void ExpectFine(uint64_t seed) {
-    RunnerOptions options = Options();
+  static void ExpectSeedFine(uint64_t seed) {
+    RunnerOptions options = OptionsOfTests();
     options.from = seed;
     RunSeeds(options, [](const SeedResult& result) {
       EXPECT_EQ(result.run.violation, "") << "seed " << result.seed << "\n" << result.run.text;
@@ -58,19 +64,20 @@ class HazardTest : public ::testing::Test {
 };
 
 TEST_F(HazardTest, UpdateDuringMigration) {
-  ExpectNoticed(
-      {"copy-without-freeze", "update-of-frz", "migration-ignores-lost-freeze", "decision-by-write", "lost-cas-ok"});
+  ExpectNoticed({"copy-without-freeze", "update-of-frz", "slot-before-header", "migration-ignores-lost-freeze",
+                 "decision-by-write", "lost-cas-ok"});
 }
 
 TEST_F(HazardTest, LookupDuringMigration) {
-  ExpectNoticed({"frz-without-child", "no-second-child-scan", "frz-cleared-early"});
+  ExpectNoticed({"frz-without-child", "no-second-child-scan", "frz-cleared-early", "get-miss-without-revalidation",
+                 "child-miss-without-revalidation", "frz-from-any-parent"});
 }
 
 // Slot i goes to slot i of a table in which nothing can be inserted before slot i is decided.
 TEST_F(HazardTest, DestinationFullDuringASplit) { ExpectNoticed({"child-starts-free", "write-at-child-without-help"}); }
 
 TEST_F(HazardTest, InsertWithAStaleDirectory) {
-  ExpectNoticed({"insert-without-headers", "migration-ignores-ins", "decision-before-headers"});
+  ExpectNoticed({"insert-without-headers", "migration-ignores-ins", "decision-before-headers", "directory-cache-kept"});
 }
 
 TEST_F(HazardTest, TwoInsertersOfOneKey) {
@@ -78,7 +85,23 @@ TEST_F(HazardTest, TwoInsertersOfOneKey) {
                  "failed-confirm-ok", "confirm-by-write", "rescan-ignores-val", "ins-visible"});
 }
 
-TEST_F(HazardTest, RecycledBlock) { ExpectNoticed({"no-grace"}); }
+TEST_F(HazardTest, RecycledBlock) {
+  ExpectNoticed({"no-grace", "no-pin", "early-stamp", "chunk-freed-without-grace", "kept-memory-unchecked"});
+}
+
+TEST_F(HazardTest, ClientDiesOrPausesPastItsLeaseAndWakesUp) {
+  ExpectNoticed({"no-lease-check", "expelled-blocks-reused", "death-unconfirmed", "no-hold-while-frozen",
+                 "frz-cleared-late", "helper-trusts-indexes"});
+}
+
+TEST_F(HazardTest, DirectoryGrowthWhileEntriesChange) {
+  for (const Scenario& scenario : Scenarios()) {
+    const std::string name = scenario.name;
+    if (name != "DirectoryGrowthWhileEntriesChange" && name != "MergeInsideASplit") continue;
+    for (const kvs::Mutation mutation : scenario.catches) surgekv_sim::ExpectNoticed(scenario, mutation);
+    ExpectFine(scenario);
+  }
+}
 
 TEST_F(HazardTest, UnknownOutcome) { ExpectNoticed({"unknown-is-failure", "unknown-is-success"}); }
 

@@ -3,7 +3,6 @@
 #include <gflags/gflags.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstdio>
 #include <map>
 #include <string>
@@ -105,13 +104,9 @@ Noticed Notice(const MutationInfo& mutant) {
     noticed.what = result.run.violation;
     return noticed.what.empty();
   };
-  for (const Scenario& scenario : Scenarios()) {
-    if (std::find(scenario.catches.begin(), scenario.catches.end(), mutant.mutation) == scenario.catches.end()) {
-      continue;
-    }
-    noticed.by = scenario.name;
-    noticed.runs = 0;
-    RunScenario(scenario, options, on_result);
+  if (const Scenario* scenario = ScenarioFor(mutant.mutation); scenario != nullptr) {
+    noticed.by = scenario->name;
+    RunScenario(*scenario, options, on_result);
     if (!noticed.what.empty()) return noticed;
   }
   noticed.by = "random load";

@@ -454,6 +454,15 @@ std::span<const Scenario> Scenarios() {
   return kAll;
 }
 
+const Scenario* ScenarioFor(kvs::Mutation mutation) {
+  for (const Scenario& scenario : Scenarios()) {
+    if (std::find(scenario.catches.begin(), scenario.catches.end(), mutation) != scenario.catches.end()) {
+      return &scenario;
+    }
+  }
+  return nullptr;
+}
+
 void RunScenario(const Scenario& scenario, RunnerOptions options,
                  const std::function<bool(const SeedResult&)>& on_result) {
   options.from = 0;

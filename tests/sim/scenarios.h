@@ -24,6 +24,8 @@ struct Scenario {
 };
 
 std::span<const Scenario> Scenarios();
+// The first one that catches the mutation; null: none does.
+const Scenario* ScenarioFor(kvs::Mutation mutation);
 
 // All points, until `on_result` says false.
 void RunScenario(const Scenario& scenario, RunnerOptions options,
