@@ -13,7 +13,7 @@
 namespace surgekv_sim {
 namespace {
 
-constexpr uint64_t kBudget = 150;  // seeds until a mutant counts as not noticed
+constexpr uint64_t kBudget = 500;  // seeds until a mutant counts as not noticed
 
 class HazardTest : public ::testing::Test {
  protected:

@@ -247,6 +247,27 @@ RunResult MemoryKeptFromAnEndedClient(uint64_t point) {
   return result;
 }
 
+// A client has free blocks, and more to cut from, in a chunk that another one empties and a third one takes. All are
+// polled meanwhile, so that nobody waits for them.
+RunResult FreeBlocksOfAnEmptiedChunk(uint64_t point) {
+  RunResult result;
+  OnStage({}, &result, [point](Stage& stage) {
+    const uint32_t owner = stage.AddClient(), mover = stage.AddClient();
+    Keys keys(0, 0);
+    for (uint32_t i = 0; i < 6; ++i) (void)stage.Do(owner, OpKind::kInsert, keys.Next());
+    for (uint32_t i = 0; i < 3; ++i) (void)stage.Do(owner, OpKind::kDelete, keys.given()[i]);
+    (void)stage.Do(mover, OpKind::kInsert, keys.Next());
+    stage.BeginCompaction(mover);
+    FinishCompaction(stage, mover, {owner, mover});
+    const bool emptied = stage.chunks_freed() > 0;
+    const uint32_t taker = stage.AddClient();
+    for (uint32_t i = 0; i < 4 + 2 * point; ++i) (void)stage.Do(taker, OpKind::kInsert, keys.Next());
+    for (uint32_t i = 0; i < 6; ++i) (void)stage.Do(owner, OpKind::kInsert, keys.Next());
+    return emptied;
+  });
+  return result;
+}
+
 // A writer has a block that no slot names yet, and what it has just posted is late. The chunk that the block lies in is
 // being emptied, and holds nothing else any more when the block is published.
 RunResult WriterIntoAnEmptiedChunk(uint64_t point) {
@@ -334,6 +355,7 @@ std::vector<Scenario> MemoryScenarios() {
       {"StalledCasOfAnExpelledClient", {Mutation::kExpelledReused}, 14, StalledCasOfAnExpelledClient},
       {"BlockOfAFrozenSlot", {Mutation::kNoHold}, 4, BlockOfAFrozenSlot},
       {"MemoryKeptFromAnEndedClient", {Mutation::kKeptMemoryUnchecked}, 6, MemoryKeptFromAnEndedClient},
+      {"FreeBlocksOfAnEmptiedChunk", {Mutation::kEvacuationNotForgotten}, 6, FreeBlocksOfAnEmptiedChunk},
       {"WriterIntoAnEmptiedChunk", {Mutation::kEvacuationUnannounced}, 10, WriterIntoAnEmptiedChunk},
       {"ReaderOfAnEmptiedChunk", {Mutation::kNoSecondGrace}, 10, ReaderOfAnEmptiedChunk},
       {"SplitBehindTheScan", {Mutation::kScanUnchecked}, 6, SplitBehindTheScan},
