@@ -34,13 +34,13 @@ class Pipe {
   int fds_[2] = {-1, -1};
 };
 
-// Serves until it is told to end. `meddle`: changes a word first, as an atomic of its CPU.
+// Serves until it is told to end. `meddle`: changes a word, as an atomic of its CPU.
 void ServeWithoutWriting(const TestStoreOptions& options, Pipe& ready, Pipe& end, bool meddle) {
   TestStore store(options);
   const std::span<std::byte> memory = store.memory();
   ASSERT_EQ(mprotect(memory.data(), memory.size(), PROT_READ), 0);
-  if (meddle) std::atomic_ref<uint64_t>(*reinterpret_cast<uint64_t*>(memory.data())).fetch_add(0);
   ready.Send();
+  if (meddle) std::atomic_ref<uint64_t>(*reinterpret_cast<uint64_t*>(memory.data())).fetch_add(0);
   end.Await();
   ASSERT_EQ(mprotect(memory.data(), memory.size(), PROT_READ | PROT_WRITE), 0);
 }
@@ -70,6 +70,8 @@ TEST(MemoryNodesCpu, WouldBeCaughtAtIt) {
   TestStoreOptions options;
   Pipe ready, end;
   Child memory_node([&] { ServeWithoutWriting(options, ready, end, /*meddle=*/true); });
+  ready.Await();
+  end.Send();  // which it does not come to
   EXPECT_NE(memory_node.Wait(), 0);
 }
 
