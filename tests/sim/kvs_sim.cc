@@ -18,7 +18,7 @@ DEFINE_bool(mutants, false, "takes away one protection after the other, each unt
 DEFINE_string(scenario, "", "runs this scripted scenario, all points of it, or the one that --point says");
 DEFINE_int64(point, -1, "--scenario: where the client is held; in this very process");
 DEFINE_bool(list_mutants, false, "prints their names");
-DEFINE_uint64(mutant_seeds, 500, "--mutants: runs until one counts as not caught");
+DEFINE_uint64(mutant_seeds, 1000, "--mutants: runs until one counts as not caught");
 DEFINE_bool(keep_going, false, "does not stop at the first violation");
 DEFINE_bool(verbose, false, "a line for each run");
 DEFINE_bool(trace, false, "every operation and fault of every run, on stderr");
