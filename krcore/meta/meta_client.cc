@@ -73,6 +73,7 @@ Result<std::shared_ptr<const ServerList>> MetaClient::ReadServers() {
   const int64_t now_ns = clock_.NowNs();
   auto read = ReadServerList(device_, *known);
   if (!read.ok()) return read.status();
+  read->nearest_first = read->NearestFirst(OwnerNode(self_));
   auto list = std::make_shared<const ServerList>(*std::move(read));
   if (!list->all.empty()) mr_lease_ns_.store(list->all.front()->info.mr_lease_ns, std::memory_order_relaxed);
   std::lock_guard lock(servers_mutex_);
@@ -169,7 +170,7 @@ Result<Record> MetaClient::Find(const Key& key, Deadline deadline, int64_t* post
     std::optional<Record> of_the_dead;
     int64_t of_the_dead_posted_ns = 0;
     bool asked = false;
-    for (const ServerPtr& server : servers->NearestFirst(OwnerNode(self_))) {
+    for (const ServerPtr& server : servers->nearest_first) {
       if (asked) failovers_.fetch_add(1, std::memory_order_relaxed);
       asked = true;
       const Deadline patience = Deadline::After(clock_, kServerPatienceNs);

@@ -63,7 +63,8 @@ struct Server {
 using ServerPtr = std::shared_ptr<const Server>;
 
 struct ServerList {
-  std::vector<ServerPtr> all;  // in the order of their age; those that are choosing last
+  std::vector<ServerPtr> all;            // in the order of their age; those that are choosing last
+  std::vector<ServerPtr> nearest_first;  // of whoever keeps the list, who fills it in: each lookup goes through it
 
   bool AnyServing() const;
   // The serving ones in the order in which node `self` asks them: its own first, else one by its id, so that nodes
