@@ -122,6 +122,14 @@ void NodeImpl::RemoveRemote(uint32_t rkey) {
   std::erase_if(exposed_, [rkey](const Exposed& exposed) { return exposed.region.rkey == rkey; });
 }
 
+std::vector<RemoteRegion> NodeImpl::exposed_regions() {
+  std::lock_guard lock(mutex_);
+  std::vector<RemoteRegion> regions;
+  for (const Exposed& exposed : exposed_)
+    if (!exposed.withdrawn) regions.push_back(exposed.region);
+  return regions;
+}
+
 Result<int64_t> NodeImpl::Withdraw(uint32_t rkey, Deadline deadline) {
   bool published = false;
   {

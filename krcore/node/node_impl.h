@@ -34,6 +34,12 @@ class NodeImpl final : public Node {
   bool IsConfirmedDead(NodeId node, uint32_t incarnation) override;
   Result<std::unique_ptr<QueuePool>> CreateQueuePool(const QueuePoolOptions& options) override;
 
+  // ---- for the acceptor of RC connections
+  rnic::Device& device() { return *device_; }
+  rnic::Pd& pd() { return *pd_; }
+  // With remote rights, as Publish would announce them.
+  std::vector<RemoteRegion> exposed_regions();
+
   // ---- for RegionImpl
   mr::RegionTable& local_regions() { return local_regions_; }
   void RemoveRemote(uint32_t rkey);

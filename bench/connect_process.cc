@@ -1,0 +1,111 @@
+// From fork to the first reply, by control plane. Each sample is a process of its own, which this program executes
+// itself as.
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cinttypes>
+
+#include "bench/connect_bench.h"
+
+extern char** environ;
+
+namespace connect_bench {
+namespace {
+
+struct Times {
+  int64_t start = 0;    // fork and exec, until main
+  int64_t open = 0;     // node, memory, pool
+  int64_t connect = 0;  // queue and Connect
+  int64_t reply = 0;    // a READ of 64 B
+};
+constexpr char kFormat[] = "%" PRId64 " %" PRId64 " %" PRId64 " %" PRId64 "\n";
+constexpr char kScanFormat[] = "%" SCNd64 " %" SCNd64 " %" SCNd64 " %" SCNd64;
+
+Times RunOne(const char* executable, const std::string& plane, const std::string& fabric) {
+  int ends[2];
+  if (pipe(ends) != 0) Must(Status::FromErrno(errno, "pipe"));
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_adddup2(&actions, ends[1], STDOUT_FILENO);
+  posix_spawn_file_actions_addclose(&actions, ends[0]);
+  const std::string plane_flag = "--child=" + plane, fabric_flag = "--fabric=" + fabric;
+  const std::string started = "--started_ns=" + std::to_string(RealClock()->NowNs());
+  const std::array<const char*, 5> arguments = {executable, plane_flag.c_str(), fabric_flag.c_str(), started.c_str(),
+                                                nullptr};
+  pid_t child = 0;
+  const int error = posix_spawn(&child, executable, &actions, nullptr, const_cast<char**>(arguments.data()), environ);
+  posix_spawn_file_actions_destroy(&actions);
+  close(ends[1]);
+  if (error != 0) Must(Status::FromErrno(error, executable));
+  std::FILE* const answer = fdopen(ends[0], "r");
+  Times times;
+  const int got = std::fscanf(answer, kScanFormat, &times.start, &times.open, &times.connect, &times.reply);
+  std::fclose(answer);
+  int status = 0;
+  waitpid(child, &status, 0);
+  if (got != 4 || status != 0) Must(Status(StatusCode::kUnavailable, "a worker process failed"));
+  return times;
+}
+
+}  // namespace
+
+int RunChild(const std::string& plane, const std::string& fabric, int64_t started_ns) {
+  const auto now = [] { return RealClock()->NowNs(); };
+  Times times;
+  const int64_t begun = now();
+  times.start = begun - started_ns;
+  int64_t last = begun, datagrams = 0;
+  auto node = Must(OpenNode(plane, {.fabric = fabric}, [&](ConnectStep step) {
+    const int64_t at = now();
+    if (step == ConnectStep::kDatagrams) datagrams = at - last;  // not counted, as in the warm process
+    last = at;
+  }));
+  auto region = Must(node->CreateRegion({.length = kWorkerBytes}));
+  auto pool = Must(node->CreateQueuePool({}));
+  const int64_t opened = now();
+  times.open = opened - begun - datagrams;
+  auto queue = Must(pool->CreateQueue(64));
+  Must(queue->Connect(Peer::kId, Deadline::Never()));
+  const int64_t connected = now();
+  times.connect = connected - opened;
+  const Sge sge{reinterpret_cast<uint64_t>(region->bytes().data()), 64, region->lkey()};
+  WorkRequest wr;
+  wr.sg_list = &sge;
+  wr.num_sge = 1;
+  wr.remote_addr = queue->regions()[0].addr;
+  wr.rkey = queue->regions()[0].rkey;
+  Must(queue->Push({&wr, 1}));
+  Completion done;
+  while (queue->Pop({&done, 1}) == 0) pool->Poll();
+  if (done.status != WcStatus::kSuccess) return 1;
+  times.reply = now() - connected;
+  std::printf(kFormat, times.start, times.open, times.connect, times.reply);
+  return 0;
+}
+
+void PrintFreshProcesses(const char* executable, int samples) {
+  const std::string fabric = "bench_connect-" + std::to_string(getpid());
+  Peer peer(fabric);
+  Heading("fresh processes (fork, exec), measured on sw; in user space each has a pool of its own", "us");
+  int64_t verbs_ns = 0;
+  for (const char* plane : {"verbs", "lite", "krcore"}) {
+    std::array<Samples, 5> all;
+    for (int i = 0; i < samples; ++i) {
+      const Times times = RunOne(executable, plane, fabric);
+      all[0].push_back(times.start + times.open + times.connect + times.reply);
+      all[1].push_back(times.start);
+      all[2].push_back(times.open);
+      all[3].push_back(times.connect);
+      all[4].push_back(times.reply);
+    }
+    if (verbs_ns == 0) verbs_ns = Percentile(all[0], 50);
+    Report(std::string(plane) + ", fork to first reply", all[0], verbs_ns);
+    Report("  exec until main", all[1]);
+    Report("  node, MR, pool", all[2]);
+    Report("  queue and connect", all[3]);
+    Report("  first READ", all[4]);
+  }
+}
+
+}  // namespace connect_bench

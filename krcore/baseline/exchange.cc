@@ -1,0 +1,97 @@
+#include "krcore/baseline/exchange.h"
+
+#include <cstring>
+#include <utility>
+
+namespace krcore::baseline {
+namespace {
+
+constexpr int64_t kResendNs = 20'000'000;  // a busy host's scheduler is no lost datagram
+constexpr uint32_t kReceives = 8;
+constexpr int64_t kGoodbyeNs = 10'000'000;  // for a peer that does not answer any more
+
+}  // namespace
+
+std::string AcceptorRecord(NodeId node) { return "rc-" + std::to_string(node); }
+
+Result<std::unique_ptr<Exchange>> Exchange::Create(rnic::Device& device, rnic::Pd& pd, Clock& clock) {
+  std::unique_ptr<Exchange> exchange(new Exchange(device, clock));
+  auto datagrams = Datagrams::Create(device, pd, kReceives);
+  if (!datagrams.ok()) return datagrams.status();
+  exchange->datagrams_ = *std::move(datagrams);
+  return exchange;
+}
+
+Result<Exchange::Target> Exchange::Find(NodeId peer) {
+  auto record = device_.LookupRecord(AcceptorRecord(peer));
+  if (!record.ok()) {
+    if (record.status() == StatusCode::kNotFound)
+      return Status(StatusCode::kNotFound, "node " + std::to_string(peer) + " does not accept RC connections");
+    return record.status();
+  }
+  Target target;
+  if (record->size() == sizeof(Announcement))
+    std::memcpy(&target.announced, record->data(), sizeof(Announcement));
+  else
+    target.announced.magic = 0;
+  if (target.announced.magic != kExchangeMagic)
+    return Status(StatusCode::kCorrupt, "the acceptor's record of node " + std::to_string(peer) + " is malformed");
+  if (target.announced.qpn == 0)
+    return Status(StatusCode::kNotFound, "node " + std::to_string(peer) + " accepts RC connections no more");
+  auto ah = device_.CreateAddressHandle(target.announced.address);
+  if (!ah.ok()) return Status(StatusCode::kUnavailable, "address handle: " + ah.status().ToString());
+  target.ah = *std::move(ah);
+  return target;
+}
+
+Result<Reply> Exchange::Call(const Target& target, Request request, Deadline deadline) {
+  const rnic::DeviceAddress& peer = target.announced.address;
+  request.from = device_.address();
+  request.reply_qpn = datagrams_->qpn();
+  int64_t send_again_ns = INT64_MIN;
+  for (uint32_t spins = 0;; ++spins) {
+    if (const int64_t now_ns = clock_.NowNs(); now_ns >= send_again_ns) {
+      if (device_.QueryPeer(peer) == rnic::PeerState::kDead)
+        return Status(StatusCode::kUnavailable, "node " + std::to_string(peer.node) + " died");
+      datagrams_->Send(*target.ah, target.announced.qpn, std::as_bytes(std::span(&request, 1)));
+      send_again_ns = now_ns + kResendNs;
+    }
+    Reply reply;
+    const size_t length = datagrams_->Receive(std::as_writable_bytes(std::span(&reply, 1)));
+    if (length == sizeof(Reply) && reply.magic == kExchangeMagic && reply.id == request.id &&
+        reply.kind == request.kind)
+      return reply;
+    if (length != 0) continue;  // an answer that came twice
+    if (deadline.Passed(clock_))
+      return Status(StatusCode::kTimeout, "node " + std::to_string(peer.node) + " does not answer connection requests");
+    clock_.Relax(spins);
+  }
+}
+
+Result<Exchange::Agreed> Exchange::Connect(NodeId peer, uint32_t qpn, Deadline deadline) {
+  std::lock_guard lock(mutex_);
+  auto target = Find(peer);
+  if (!target.ok()) return target.status();
+  Request request;
+  request.id = ++last_id_;
+  request.qpn = qpn;
+  auto reply = Call(*target, request, deadline);
+  if (!reply.ok()) return reply.status();
+  if (reply->code != 0)
+    return Status(static_cast<StatusCode>(reply->code), "node " + std::to_string(peer) + " refused to connect");
+  if (reply->region_count > kMaxRegionsPerNode)
+    return Status(StatusCode::kCorrupt, "malformed answer of node " + std::to_string(peer));
+  return Agreed{request.id, target->announced.address, *reply};
+}
+
+void Exchange::Disconnect(const Agreed& agreed) {
+  std::lock_guard lock(mutex_);
+  auto target = Find(agreed.peer.node);
+  if (!target.ok() || target->announced.address.incarnation != agreed.peer.incarnation) return;
+  Request request;
+  request.kind = RequestKind::kDisconnect;
+  request.id = agreed.id;
+  (void)Call(*target, request, Deadline::After(clock_, kGoodbyeNs));
+}
+
+}  // namespace krcore::baseline

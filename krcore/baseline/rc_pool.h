@@ -1,0 +1,79 @@
+// RcPool: the queues of one thread over RC connections.
+#ifndef KRCORE_BASELINE_RC_POOL_H_
+#define KRCORE_BASELINE_RC_POOL_H_
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "krcore/baseline/link.h"
+#include "krcore/mr/region_table.h"
+#include "krcore/queue_pool.h"
+#include "krcore/vqp/request_check.h"
+
+namespace krcore::baseline {
+
+class RcNode;
+class RcQueue;
+
+inline constexpr uint32_t kMaxSge = 4;            // of a WR
+inline constexpr uint32_t kMaxInlineBytes = 256;  // likewise, or the NIC's limit if that is less
+
+// The form of a request, which a queue of its own must check to accept all or none: the NIC refuses one by one. Its
+// memory is the NIC's business. kUnsupported: a message.
+StatusCode CheckForm(const WorkRequest& wr, const vqp::RequestLimits& limits);
+
+class RcPool final : public QueuePool {
+ public:
+  // options: the CQ of "verbs" has dc_initiators x sq_depth places, which its queues' depths share.
+  static Result<std::unique_ptr<QueuePool>> Create(RcNode& node, const QueuePoolOptions& options);
+  ~RcPool() override;
+
+  Result<std::unique_ptr<VirtualQueue>> CreateQueue(uint32_t depth) override;
+  void Flush() override;
+  size_t Poll() override;
+  void SetGate(PostGate* gate) override { gate_ = gate; }
+  void DiscardStaged() override;
+  bool NothingPosted() const override;
+  Node& node() const override;
+  const QueuePoolStats& stats() const override { return stats_; }
+  size_t memory_bytes() const override;
+
+  // ---- for RcQueue
+  const vqp::RequestLimits& limits() const { return limits_; }
+  mr::RegionView& regions() { return regions_; }
+  // A connection of one's own, or the node's shared one. kOutOfMemory: the CQ has no room for another queue.
+  Result<std::shared_ptr<Link>> LinkTo(NodeId peer, uint32_t depth, Deadline deadline);
+  void Release(std::shared_ptr<Link> link);
+  void Remove(RcQueue* queue);
+  void NotePosted(size_t work_requests) {
+    ++stats_.doorbells;
+    stats_.work_requests += work_requests;
+  }
+
+ private:
+  explicit RcPool(RcNode& node);
+  // Posts what is staged, unless the gate is shut.
+  void PostAll();
+
+  RcNode& node_;
+  mr::RegionView regions_;
+  vqp::RequestLimits limits_;
+  QueuePoolStats stats_;
+  PostGate* gate_ = nullptr;
+  size_t completed_by_flush_ = 0;  // found outside Poll, to be counted by the next
+  std::array<Completion, 64> batch_;
+  std::vector<RcQueue*> queues_;
+  std::unique_ptr<rnic::Cq> cq_;  // "verbs"
+  uint32_t cq_depth_ = 0, cq_used_ = 0;
+  struct Used {
+    Link* link = nullptr;
+    uint32_t queues = 0;
+  };
+  std::vector<Used> links_;  // "verbs": by Link::index()
+};
+
+}  // namespace krcore::baseline
+
+#endif  // KRCORE_BASELINE_RC_POOL_H_

@@ -1,0 +1,62 @@
+// The control planes that KRCORE is compared with, behind the interface of its own queues:
+//
+//   "krcore"  Node::Open: a pool of pre-made DC initiators
+//   "verbs"   what a plain program does: each worker opens a Node of its own (device, PD), makes a pool (CQ) and, for
+//             each queue that it connects, an RC QP whose number it exchanges with the peer
+//   "lite"    as LITE (SOSP'17): one RC connection to each peer, made at its first use, which all pools of the Node
+//             share. In LITE the kernel keeps them, for all processes of a host; here they go with their process
+//
+// An RC connection needs the peer's CPU, which makes the other QP: peers run an Acceptor. Memory nodes are nodes of
+// krcore in any case; a Node of "verbs" or "lite" is a client. It has local regions only and hosts no metadata server;
+// its queues have no messages (kUnsupported), no leases on remote regions, and a broken connection is not repaired:
+// Connect again.
+#ifndef KRCORE_BASELINE_H_
+#define KRCORE_BASELINE_H_
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "krcore/node.h"
+#include "krcore/status.h"
+
+namespace krcore {
+
+std::vector<std::string> ControlPlanes();
+
+// Parts of opening and connecting with "verbs" and "lite", in their order.
+enum class ConnectStep {
+  kContext,    // OpenNode: the device
+  kPd,         // ... its protection domain
+  kDatagrams,  // ... a UD QP for the exchange, which stands for the kernel's connection manager
+  kCq,         // CreateQueuePool; "lite": the first Connect to a peer
+  kQp,         // Connect: create the RC QP, RESET to INIT
+  kExchange,   // ... ask the peer, who makes his QP, and wait for his answer
+  kStates,     // ... INIT to RTR to RTS
+};
+inline constexpr size_t kConnectSteps = 7;
+std::string_view ConnectStepName(ConnectStep step);
+
+// As Node::Open, by the name of a control plane; kInvalidArgument: no such one. `done`, if given, is called at the end
+// of each step, for measurements, in the thread that calls OpenNode, CreateQueuePool or Connect.
+Result<std::unique_ptr<Node>> OpenNode(std::string_view control_plane, const NodeOptions& options,
+                                       std::function<void(ConnectStep)> done = {});
+
+// Answers RC connection requests to a node that Node::Open made, and owns this side's QPs. They go when the requester
+// says so, or is found dead. For one thread at a time.
+class Acceptor {
+ public:
+  // Announces itself in the fabric's records. One for a node, which must outlive it.
+  static Result<std::unique_ptr<Acceptor>> Create(Node& node);
+  virtual ~Acceptor() = default;
+  // Answers what has come; returns how many requests. Does not block: to be called again and again.
+  virtual size_t Serve() = 0;
+  virtual size_t connections() const = 0;
+};
+
+}  // namespace krcore
+
+#endif  // KRCORE_BASELINE_H_
