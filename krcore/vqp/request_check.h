@@ -87,18 +87,8 @@ class LikeRequest {
     }
   }
 
-  bool Allows(const WorkRequest& wr) const {
-    const auto opcode = static_cast<uint32_t>(wr.opcode);
-    if (opcode >= 32 || (kOneSided >> opcode & 1) == 0 || wr.num_sge != 1 || wr.sg_list == nullptr ||
-        (wr.flags & ~(kKnownFlags & ~kInline)) != 0)
-      return false;
-    const Sge& sge = *wr.sg_list;
-    const uint64_t length = sge.length;
-    if (length - 1 >= longest_) return false;  // 0 is refused too
-    const bool word = length == 8 && wr.remote_addr % 8 == 0;
-    return sge.lkey == local_.key && sge.addr - local_.addr <= local_.length - length && wr.rkey == remote_.key &&
-           wr.remote_addr - remote_.addr <= remote_.length - length && (word || (kAtomic >> opcode & 1) == 0);
-  }
+  // How many of `wrs` it allows, up to the first that it does not.
+  size_t CountAllowed(std::span<const WorkRequest> wrs) const;
 
  private:
   // A bit for each opcode.
@@ -116,24 +106,8 @@ class LikeRequest {
 
 // CheckRequest of a batch. On refusal *bad_index is the first offender. *has_inline becomes true if one of them is
 // inline.
-inline StatusCode CheckRequests(std::span<const WorkRequest> wrs, const RequestLimits& limits,
-                                const mr::RegionView& local, std::span<const RemoteRegion> remote, size_t* bad_index,
-                                bool* has_inline) {
-  LikeRequest like;
-  for (size_t i = 0; i < wrs.size(); ++i) {
-    if (like.Allows(wrs[i])) [[likely]]
-      continue;
-    uint64_t bytes;
-    const StatusCode code = CheckRequest(wrs[i], limits, local, remote, &bytes);
-    if (code != StatusCode::kOk) [[unlikely]] {
-      *bad_index = i;
-      return code;
-    }
-    *has_inline |= (wrs[i].flags & kInline) != 0;
-    if (i + 1 < wrs.size()) like = LikeRequest(wrs[i], limits, local, remote);
-  }
-  return StatusCode::kOk;
-}
+StatusCode CheckRequests(std::span<const WorkRequest> wrs, const RequestLimits& limits, const mr::RegionView& local,
+                         std::span<const RemoteRegion> remote, size_t* bad_index, bool* has_inline);
 
 }  // namespace krcore::vqp
 
