@@ -69,27 +69,29 @@ Task<Step> ClientCore::Register() {
     client_index_ = chosen;
     registered_ = true;  // from here on the entry must be given back
   }
-  // Until the first heartbeat the entry shows a former holder's epoch, an older one: it holds back more.
-  batch.Read({home, kEpochOffset}, &words.epoch, sizeof(words.epoch));
-  batch.Read(EntryWord(), &words.cas, sizeof(words.cas));
-  batch.Read({home, kCountersOffset}, &words.counters, sizeof(words.counters));
-  batch.Read({home, kEvacuationOffset}, words.evacuation, sizeof(words.evacuation));
-  const Outcome epoch_read = co_await batch.Run();
-  if (epoch_read != Outcome::kOk) co_return Step::kUnavailable;
-  epoch_ = words.epoch;
-  // What an ended client left: chunks that were emptied since did not wait for it.
-  if (memory_->evacuations() != words.counters.evacuations && !Mutated(Mutation::kKeptMemoryUnchecked)) {
-    memory_ = std::make_unique<MemoryState>(chunk_bytes_);
-  }
-  memory_->SetEvacuating(words.evacuation, words.counters.evacuations);
+  // Until the first heartbeat the entry shows a former holder's epoch, an older one: it holds back more. Unless he was
+  // expelled; then nothing is held back before the first heartbeat, and it is made once more, with an epoch read
+  // behind.
   for (;;) {
+    batch.Read({home, kEpochOffset}, &words.epoch, sizeof(words.epoch));
+    batch.Read(EntryWord(), &words.cas, sizeof(words.cas));
+    batch.Read({home, kCountersOffset}, &words.counters, sizeof(words.counters));
+    batch.Read({home, kEvacuationOffset}, words.evacuation, sizeof(words.evacuation));
+    const Outcome epoch_read = co_await batch.Run();
+    if (epoch_read != Outcome::kOk) co_return Step::kUnavailable;
+    epoch_ = words.epoch;
+    // What an ended client left: chunks that were emptied since did not wait for it.
+    if (memory_->evacuations() != words.counters.evacuations && !Mutated(Mutation::kKeptMemoryUnchecked)) {
+      memory_ = std::make_unique<MemoryState>(chunk_bytes_);
+    }
+    memory_->SetEvacuating(words.evacuation, words.counters.evacuations);
     const ClientWord found(words.cas);
     const ClientWord mine = found.Beat(epoch_);
     const int64_t posted_ns = clock_.NowNs();
     batch.CompareSwap(EntryWord(), found.word(), mine.word(), &words.cas);
     const Outcome announced = co_await batch.Run();
     if (announced != Outcome::kOk) co_return Step::kUnavailable;
-    if (words.cas != found.word()) continue;
+    if (words.cas != found.word() || found.state() == ClientState::kExpelled) continue;
     registration_.Beat(mine, posted_ns);
     co_return Step::kOk;
   }
@@ -183,17 +185,17 @@ Task<void> ClientCore::RenewLease() {
   if (!renewal_->connections.Reach(home)) co_return;
   ClientWord found = registration_.word();
   uint64_t epoch = found.epoch();
-  if (registration_.expelled()) {
-    EpochBuffers::Registered& buffers = epoch_buffers_->words();
-    batch.Read({home, kEpochOffset}, &words[1], sizeof(uint64_t));
-    batch.Read({home, kCountersOffset}, &buffers.counters, sizeof(buffers.counters));
-    batch.Read({home, kEvacuationOffset}, buffers.evacuation, sizeof(buffers.evacuation));
-    const Outcome read = co_await batch.Run();
-    if (read != Outcome::kOk) co_return;
-    epoch = words[1];
-    memory_->SetEvacuating(buffers.evacuation, buffers.counters.evacuations);
-  }
   for (;;) {
+    if (registration_.expelled()) {
+      EpochBuffers::Registered& buffers = epoch_buffers_->words();
+      batch.Read({home, kEpochOffset}, &words[1], sizeof(uint64_t));
+      batch.Read({home, kCountersOffset}, &buffers.counters, sizeof(buffers.counters));
+      batch.Read({home, kEvacuationOffset}, buffers.evacuation, sizeof(buffers.evacuation));
+      const Outcome read = co_await batch.Run();
+      if (read != Outcome::kOk) co_return;
+      epoch = words[1];
+      memory_->SetEvacuating(buffers.evacuation, buffers.counters.evacuations);
+    }
     const ClientWord mine = found.Beat(epoch);
     const int64_t posted_ns = clock_.NowNs();
     batch.CompareSwap(EntryWord(), found.word(), mine.word(), &words[0]);
@@ -201,6 +203,11 @@ Task<void> ClientCore::RenewLease() {
     if (renewed != Outcome::kOk) co_return;
     renewal_failed_ = false;
     if (words[0] == found.word()) {
+      // While the entry said EXPELLED, nothing held the epoch back to what was read. From now on something does.
+      if (found.state() == ClientState::kExpelled) {
+        found = mine;
+        continue;
+      }
       if (registration_.expelled()) {
         epoch_ = epoch;
         // Nothing of theirs has been posted since; and announcements never go back.

@@ -2,7 +2,9 @@
 // he may know is not reused until he has noticed, and his operations go on as if nothing had happened.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <map>
 #include <optional>
 #include <string>
@@ -217,6 +219,34 @@ TEST_F(Leases, AClientThatWakesUpPostsNothingBeforeItKnowsWhereItStands) {
   EXPECT_TRUE(got.ok()) << got.ToString();
   EXPECT_EQ(value, "a longer value than before, of another size class");
   EXPECT_EQ(zombie->stats().fenced, 1u);
+}
+
+// What is pinned for an expelled client is what was made up to one epoch beyond that which it announced: so the epoch
+// must not be further ahead when its first operation begins, however long the acknowledgement took.
+TEST_F(Leases, AClientThatRegistersAnewHoldsTheEpochBackBeforeItsOperationsGoOn) {
+  auto zombie = store_.NewClient(), other = store_.NewClient();
+  ASSERT_TRUE(zombie->Put("warm", "x").ok());
+  Expel(*other);
+  const auto is_expelled = [](const kvs::ClientEntry& entry) {
+    return entry.owner != 0 && kvs::ClientWord(entry.word).state() == kvs::ClientState::kExpelled;
+  };
+  const kvs::ClientEntry* const entry = std::find_if(std::begin(Home().clients), std::end(Home().clients), is_expelled);
+  ASSERT_NE(entry, std::end(Home().clients));
+  std::string value;
+  kvs::Status got;
+  zombie->Spawn(GetOne(*zombie, "warm", &value, &got));
+  const uint64_t epoch = Epoch(), beats = zombie->stats().heartbeats;
+  for (int i = 0; i < 1'000 && zombie->stats().heartbeats == beats; ++i) {
+    Poll(*other, 4);
+    zombie->Poll();
+  }
+  ASSERT_GT(zombie->stats().heartbeats, beats);
+  EXPECT_GT(Epoch(), epoch + 8) << "an expelled client holds the epoch back";
+  const kvs::ClientWord word(entry->word);
+  EXPECT_EQ(word.state(), kvs::ClientState::kAlive);
+  EXPECT_LE(Epoch(), word.epoch() + 1);
+  Finish(*zombie);
+  EXPECT_TRUE(got.ok()) << got.ToString();
 }
 
 TEST_F(Leases, AClientThatEndsAfterItWasExpelledLeavesItsEntryFree) {
