@@ -89,7 +89,14 @@ Task<Step> ClientCore::Mover::StayElected() {
   if (swapped != Outcome::kOk) co_return Step::kUnavailable;
   if (old != token_.word()) co_return Step::kRestart;  // taken over
   token_ = next;
+  stay_at_ns_ = client_.clock_.NowNs() + client_.registration_.lease_ns() / 4;
   co_return Step::kOk;
+}
+
+// Somebody who does not see the word change for two leases takes over.
+Task<Step> ClientCore::Mover::StayElectedInTime() {
+  if (client_.clock_.NowNs() < stay_at_ns_) co_return Step::kOk;
+  co_return co_await StayElected();
 }
 
 Task<void> ClientCore::Mover::Resign() {
@@ -123,15 +130,12 @@ Task<Step> ClientCore::Mover::WaitForAll() {
   if (read != Outcome::kOk) co_return Step::kUnavailable;
   const uint64_t passed = epoch;
   const int64_t begin_ns = client_.clock_.NowNs();
-  uint32_t looks = 0;
   int64_t look_ns = kLookNs;
   while (client_.announced_by_all_ <= passed) {
     if (OutOfTime() || OutOfPatience(begin_ns)) co_return Step::kFull;
     if (op_.batch.Stale()) co_return Step::kRestart;
-    if (++looks % 32 == 0) {
-      const Step elected = co_await StayElected();
-      if (elected != Step::kOk) co_return elected;
-    }
+    const Step elected = co_await StayElectedInTime();
+    if (elected != Step::kOk) co_return elected;
     client_.maintain_at_ns_ = 0;  // the next round at once
     co_await Wait(look_ns);
     look_ns = NextLook(look_ns);
@@ -186,8 +190,11 @@ Task<Step> ClientCore::Mover::Scan(Census* census, bool* valid) {
     if (!at_rest) under_way_.push_back(index);
     still &= at_rest;
     if (!entry.has_subtable()) continue;
+    const Step elected_still = co_await StayElectedInTime();
+    if (elected_still != Step::kOk) co_return elected_still;
     const Step visited = co_await VisitTable(index, entry, census);
-    if (visited != Step::kOk) co_return visited;
+    still &= visited != Step::kRestart;
+    if (visited != Step::kOk && visited != Step::kRestart) co_return visited;
   }
   const Step read_after = co_await ReadDirectory(&after);
   if (read_after != Step::kOk) co_return read_after;
@@ -195,14 +202,20 @@ Task<Step> ClientCore::Mover::Scan(Census* census, bool* valid) {
   co_return op_.batch.Stale() ? Step::kRestart : Step::kOk;
 }
 
+// kRestart: the directory does not name the table any more.
 Task<Step> ClientCore::Mover::VisitTable(uint32_t index, DirectoryEntry entry, Census* census) {
   const SubtableGeometry& geometry = client_.geometry_;
   const GlobalAddress table = entry.subtable();
   if (!client_.connections_.Reach(table.node)) co_return Step::kUnavailable;
-  op_.epoch = client_.epoch_;  // nothing is held from one table to the next
+  // Nothing is held from one table to the next. So what the directory named under an earlier epoch may have been
+  // retired and be something else by now; but what it names under this one stays what it is.
+  op_.epoch = client_.epoch_;
+  uint64_t& named = op_.buffers->directory[0];
+  op_.batch.Read(client_.DirectoryAddress(index), &named, sizeof(named));
   op_.batch.Read(table, image_.memory.get(), static_cast<uint32_t>(geometry.bytes()), image_.region->lkey());
   const Outcome read = co_await op_.batch.Run();
   if (read != Outcome::kOk) co_return Step::kUnavailable;
+  if (named != entry.word()) co_return Step::kRestart;
   CountReference(table);
   std::vector<Slot> slots(geometry.slots());
   uint32_t used = 0;
@@ -499,6 +512,7 @@ Task<Step> ClientCore::Mover::Run() {
     co_await GiveBackRoom();
     co_await Resign();
   }
+  if (op_.batch.Stale()) co_return Step::kRestart;  // no memory node failed
   co_return step == Step::kOk&& client_.clock_.NowNs() >= deadline_ns_ ? Step::kFull : step;
 }
 

@@ -82,6 +82,7 @@ class ClientCore::Mover {
   Task<Step> Elect();
   Task<Step> LookAtMover(MoverWord word, bool* stopped);
   Task<Step> StayElected();
+  Task<Step> StayElectedInTime();
   Task<void> Resign();
   Task<void> Wait(int64_t ns);
   Task<Step> WaitForAll();
@@ -112,6 +113,7 @@ class ClientCore::Mover {
   const int64_t deadline_ns_;
   CompactReport* const report_;
   MoverWord token_;
+  int64_t stay_at_ns_ = 0;  // when to change the word again
   bool in_vain_ = false;
   LargeBuffer image_;
   std::vector<Victim> victims_;

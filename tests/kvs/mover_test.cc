@@ -1,0 +1,106 @@
+// The mover on a clock that the test moves: it shows that it goes on, and it touches nothing that has become something
+// else since it read the directory.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+
+#include "kvs/client.h"
+#include "kvs/layout/pool.h"
+#include "kvs/layout/subtable.h"
+#include "tests/kvs/manual_clock.h"
+#include "tests/kvs/test_store.h"
+
+namespace surgekv_test {
+namespace {
+
+constexpr uint64_t kChunkBytes = uint64_t{64} << 10;
+constexpr int64_t kLeaseNs = 1'000'000'000;
+
+kvs::Task<void> Compact(kvs::Client& client, kvs::Status* result) {
+  kvs::CompactReport report;
+  *result = co_await client.CompactAsync({.thorough = true, .timeout_ms = 3'600'000}, &report);
+}
+
+class MoverTest : public ::testing::Test {
+ protected:
+  explicit MoverTest(int64_t lease_ns = kLeaseNs)
+      : store_({.initial_depth = 12,
+                .memory_bytes = size_t{16} << 20,
+                .operation_timeout_ms = 3'600'000,
+                .clock = &clock_,
+                .chunk_bytes = kChunkBytes,
+                .lease_ns = lease_ns}) {}
+
+  kvs::HomeArea& Home() { return *reinterpret_cast<kvs::HomeArea*>(store_.memory().data() + kvs::kHomeAreaOffset); }
+  uint64_t CountChunks(kvs::ChunkKind kind) {
+    const auto* const words = reinterpret_cast<const kvs::ChunkWord*>(store_.memory().data() + kvs::kChunkTableOffset);
+    return static_cast<uint64_t>(std::count_if(words, words + store_.memory().size() / kChunkBytes,
+                                               [kind](kvs::ChunkWord word) { return word.kind() == kind; }));
+  }
+
+  ManualClock clock_;
+  TestStore store_;
+};
+
+// Or others would take over from it again and again in a store that takes longer than that to read.
+TEST_F(MoverTest, ShowsThatItGoesOnHoweverLongItReadsTheTables) {
+  auto client = store_.NewClient();
+  kvs::Status compacted;
+  client->Spawn(Compact(*client, &compacted));
+  while (Home().mover == 0) client->Poll();
+  uint64_t word = Home().mover;
+  int64_t changed_ns = clock_.NowNs(), longest_ns = 0;
+  for (int poll = 0; poll < 1'000; ++poll) {
+    clock_.Advance(kLeaseNs / 50);
+    client->Poll();
+    if (Home().mover != word) changed_ns = clock_.NowNs();
+    word = Home().mover;
+    longest_ns = std::max(longest_ns, clock_.NowNs() - changed_ns);
+  }
+  EXPECT_NE(word, 0u);
+  EXPECT_LT(longest_ns, kLeaseNs);
+}
+
+class SlowMover : public MoverTest {
+ protected:
+  SlowMover() : MoverTest(/*lease_ns=*/3'600 * kLeaseNs) {}  // so long that it does not notice that it was replaced
+};
+
+TEST_F(SlowMover, TouchesNoTableThatIsNoneAnyMore) {
+  auto slow = store_.NewClient(), other = store_.NewClient();
+  kvs::Status slow_status;
+  slow->Spawn(Compact(*slow, &slow_status));
+  while (Home().mover == 0) slow->Poll();
+  for (int i = 0; i < 20; ++i) slow->Poll();  // it knows the directory and has read a few tables
+  const uint64_t tables = CountChunks(kvs::ChunkKind::kTables);
+  Home().mover = 0;
+  kvs::Status compacted = kvs::StatusCode::kInternal;
+  other->Spawn(Compact(*other, &compacted));
+  while (other->spawned() > 0) {
+    for (int i = 0; i < 200; ++i) other->Poll();
+    clock_.Advance(600'000);
+    slow->Poll();  // it announces epochs, and reads one table
+  }
+  EXPECT_TRUE(compacted.ok()) << compacted.ToString();
+  EXPECT_LT(CountChunks(kvs::ChunkKind::kTables), tables);
+  ASSERT_EQ(slow->spawned(), 1u);
+
+  // What were tables is blocks now, and reads as slots with blocks of a memory node that does not exist.
+  const kvs::Slot slot = kvs::Slot::Make(kvs::SlotState::kVal, 1, kvs::kLargeBlock, {200, 4096}, 0);
+  std::string value(9'000, 0);
+  for (size_t i = 0; i < value.size(); i += sizeof(slot)) std::memcpy(&value[i], &slot, sizeof(slot));
+  for (int i = 0; CountChunks(kvs::ChunkKind::kFree) > 8; ++i) {
+    ASSERT_TRUE(other->Put(std::to_string(10'000'000 + i), value).ok());
+  }
+  while (slow->spawned() > 0) {
+    slow->Poll();
+    other->Poll();
+    clock_.Advance(600'000);
+  }
+  EXPECT_NE(slow_status, kvs::StatusCode::kUnavailable) << slow_status.ToString();
+}
+
+}  // namespace
+}  // namespace surgekv_test
