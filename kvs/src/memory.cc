@@ -18,6 +18,9 @@ constexpr int64_t kOwnPartOfLease = 8;
 // So long an operation waits for memory while nothing changes. Longer than it takes to expel a client that has stopped,
 // and to take over from a mover that has.
 constexpr int64_t kPatienceLeases = 4;
+// So long it waits in all: several that wait become movers in turn and give room back to each other, which looks like
+// progress, while a client that has stopped but lives lets no chunk be freed.
+constexpr int64_t kMostLeases = 32;
 constexpr uint64_t kEpochOffset = kHomeAreaOffset + offsetof(HomeArea, epoch);
 constexpr uint64_t kCountersOffset = kHomeAreaOffset + offsetof(HomeArea, counters);
 constexpr uint64_t kEvacuationOffset = kHomeAreaOffset + offsetof(HomeArea, evacuation);
@@ -71,6 +74,7 @@ Step ClientCore::SeekRoom(Operation& op) {
     wait.changes = changes;
     wait.changed_ns = now_ns;
   }
+  if (now_ns - wait.begun_ns > kMostLeases * lease_ns) return Step::kFull;
   op.again = Again::kRoom;
   maintain_at_ns_ = 0;  // the next round at once
   const bool comes_back = memory.reclaimed() < wait.reclaimed;

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <string>
 
@@ -61,6 +62,50 @@ TEST_F(MoverTest, ShowsThatItGoesOnHoweverLongItReadsTheTables) {
   }
   EXPECT_NE(word, 0u);
   EXPECT_LT(longest_ns, kLeaseNs);
+}
+
+kvs::Task<void> Put(kvs::Client& client, std::string key, std::string value, kvs::Status* result) {
+  *result = co_await client.PutAsync(key, value);
+}
+
+// Two clients wait for memory, each becomes the mover in turn, and a third one that has stopped but is alive lets no
+// chunk be freed.
+TEST_F(MoverTest, WhoWaitsForWhatNobodyCanFreeGivesUp) {
+  auto stopped = store_.NewClient(), one = store_.NewClient(), two = store_.NewClient();
+  uint32_t stored = 0;
+  for (; CountChunks(kvs::ChunkKind::kFree) > 8; ++stored) {
+    ASSERT_TRUE(one->Put(std::to_string(stored), std::string(300, 'a')).ok());
+    if (stored % 10 != 0) continue;
+    clock_.Advance(600'000);
+    for (int i = 0; i < 64; ++i) {
+      stopped->Poll();
+      two->Poll();
+    }
+  }
+  for (uint32_t i = 0; i < stored; ++i) {
+    if (i % 10 != 0) {
+      ASSERT_TRUE(one->Delete(std::to_string(i)).ok());
+    }
+  }
+  std::array<kvs::Status, 16> results;
+  for (size_t i = 0; i < results.size(); ++i) {
+    kvs::Client& client = i % 2 == 0 ? *one : *two;
+    client.Spawn(Put(client, "large " + std::to_string(i), std::string(60'000, 'b'), &results[i]));
+  }
+  const int64_t begin_ns = clock_.NowNs();
+  while (one->spawned() + two->spawned() > 0 && clock_.NowNs() - begin_ns < 64 * kLeaseNs) {
+    clock_.Advance(100'000);
+    for (int i = 0; i < 4; ++i) {
+      one->Poll();
+      two->Poll();
+    }
+  }
+  EXPECT_EQ(one->spawned() + two->spawned(), 0u) << "they wait for each other";
+  for (const kvs::Status& result : results) EXPECT_EQ(result, kvs::StatusCode::kOutOfMemory) << result.ToString();
+  while (one->spawned() + two->spawned() > 0) {
+    for (kvs::Client* client : {&*one, &*two, &*stopped}) client->Poll();
+    clock_.Advance(100'000);
+  }
 }
 
 class SlowMover : public MoverTest {
