@@ -7,6 +7,7 @@
 
 #include "bench/connect_bench.h"
 #include "krcore/meta/meta_client.h"
+#include "krcore/pool/queue_pool_impl.h"
 #include "krcore/rnic/registry.h"
 
 DEFINE_string(model, "", "connectx: print modelled costs in virtual time, and nothing measured");
@@ -79,9 +80,45 @@ void KrcoreConnects(const std::string& fabric, int64_t verbs_ns) {
       if (samples != nullptr) samples->push_back(Now() - start);
     }
   }
-  // A peer that is on an RC QP of the pool has its row here, once pools promote hot peers.
   Report("krcore, qconnect cached", cached, verbs_ns, "goal: p99 <= 1");
   Report("krcore, qconnect looked up one-sided", uncached, verbs_ns, "goal: p99 <= 10");
+}
+
+// To a peer that has an RC queue, as if it had proved hot; and how long one takes to make where the peer answers at
+// once.
+void RcConnects(int64_t verbs_ns) {
+  auto node = Must(Node::Open({.fabric = "inproc:bench_connect-rc", .node = 1, .create_fabric = true, .rc_peers = 1}));
+  Must(node->HostMetaServer(64));
+  Must(node->Publish(Deadline::Never()));
+  auto pool = Must(node->CreateQueuePool({.rc_hot_wrs = UINT32_MAX}));
+  auto& impl = static_cast<pool::QueuePoolImpl&>(*pool);
+  auto first = Must(pool->CreateQueue(4));
+  Must(first->Connect(1, Deadline::Never()));
+  const auto settle = [&] {
+    while (impl.rc()->busy()) {
+      pool->Poll();
+      node->PollConnections();
+    }
+  };
+  Samples connected, made;
+  for (int round = 0; round < Scaled(200); ++round) {
+    const int64_t start = Now();
+    if (!impl.rc()->Connect(impl.peers().Cached(1))) Must(Status(StatusCode::kInternal));
+    settle();
+    made.push_back(Now() - start);
+    if (impl.rc()->in_use() != 1) Must(Status(StatusCode::kInternal));
+    for (int i = 0; i < 100; ++i) {
+      auto queue = Must(pool->CreateQueue(64));
+      const int64_t connect = Now();
+      Must(queue->Connect(1, Deadline::Never()));
+      connected.push_back(Now() - connect);
+    }
+    impl.rc()->Leave(1);
+    settle();
+    node->PollConnections();  // the place is free again
+  }
+  Report("krcore, qconnect to a peer on RC", connected, verbs_ns);
+  Report("krcore, an RC queue made in the background", made, verbs_ns);
 }
 
 void WarmProcess() {
@@ -91,6 +128,7 @@ void WarmProcess() {
   const int64_t verbs_ns = VerbsWorkers(fabric);
   LiteConnects(fabric, verbs_ns);
   KrcoreConnects(fabric, verbs_ns);
+  RcConnects(verbs_ns);
 }
 
 // Records of nodes kFirst, kFirst + 1, ... that one device stands for.

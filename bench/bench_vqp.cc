@@ -1,5 +1,6 @@
 // What a VirtualQueue costs over the bare RNIC, and its request checks (Check) within that: ns per WR at batch 1, 16
-// and 64, READ of 64 B and CAS, on the sw provider in one process. Measured on sw, that is on shared memory: it says
+// and 64, READ of 64 B and CAS, on the sw provider in one process; through a DC initiator (Vqp) and the peer's RC queue
+// (Vqp/rc_). Measured on sw, that is on shared memory: it says
 // nothing about a NIC's latency.
 #include <benchmark/benchmark.h>
 
@@ -7,6 +8,7 @@
 
 #include "krcore/mr/region_table.h"
 #include "krcore/node.h"
+#include "krcore/pool/queue_pool_impl.h"
 #include "krcore/queue_pool.h"
 #include "krcore/rnic/registry.h"
 #include "krcore/virtual_queue.h"
@@ -27,15 +29,28 @@ void Fill(WorkRequest& wr, const Sge* sge, Opcode opcode, uint64_t remote, uint3
   wr.rkey = rkey;
 }
 
-void Vqp(benchmark::State& state, Opcode opcode) {
+// As if the peer had proved hot.
+bool MoveToRc(Node& node, QueuePool& pool) {
+  auto& impl = static_cast<pool::QueuePoolImpl&>(pool);
+  const auto peer = impl.peers().Cached(node.id());
+  if (!impl.rc()->Connect(peer)) return false;
+  for (int polls = 0; polls < 1'000'000 && impl.rc()->busy(); ++polls) {
+    pool.Poll();
+    node.PollConnections();
+  }
+  return impl.rc()->in_use() == 1;
+}
+
+void Vqp(benchmark::State& state, Opcode opcode, bool rc) {
   const auto batch = static_cast<size_t>(state.range(0));
-  auto node = Node::Open({.fabric = "inproc:bench_vqp", .node = 1, .create_fabric = true}).value();
+  auto node = Node::Open({.fabric = "inproc:bench_vqp", .node = 1, .create_fabric = true, .rc_peers = 1}).value();
   auto remote = node->CreateRegion({.length = kBytes, .remote_rights = kRights}).value();
   auto local = node->CreateRegion({.length = kBytes}).value();
   if (!node->HostMetaServer(16).ok() || !node->Publish(Deadline::Never()).ok()) return state.SkipWithError("publish");
-  auto pool = node->CreateQueuePool({.dc_initiators = 1}).value();
+  auto pool = node->CreateQueuePool({.dc_initiators = 1, .rc_hot_wrs = UINT32_MAX}).value();
   auto queue = pool->CreateQueue(128).value();
   if (!queue->Connect(1, Deadline::Never()).ok()) return state.SkipWithError("connect");
+  if (rc && !MoveToRc(*node, *pool)) return state.SkipWithError("RC");
   std::vector<Sge> sges(batch);
   std::vector<WorkRequest> wrs(batch);
   for (size_t i = 0; i < batch; ++i) {
@@ -119,9 +134,11 @@ BENCHMARK_CAPTURE(Check, read64, Opcode::kRead, 1)->Arg(1)->Arg(16)->Arg(64);
 BENCHMARK_CAPTURE(Check, read64_two_regions, Opcode::kRead, 2)->Arg(1)->Arg(16)->Arg(64);
 BENCHMARK_CAPTURE(Check, cas, Opcode::kCompareSwap, 1)->Arg(1)->Arg(16)->Arg(64);
 BENCHMARK_CAPTURE(Bare, read64, Opcode::kRead)->Arg(1)->Arg(16)->Arg(64);
-BENCHMARK_CAPTURE(Vqp, read64, Opcode::kRead)->Arg(1)->Arg(16)->Arg(64);
+BENCHMARK_CAPTURE(Vqp, read64, Opcode::kRead, false)->Arg(1)->Arg(16)->Arg(64);
+BENCHMARK_CAPTURE(Vqp, rc_read64, Opcode::kRead, true)->Arg(1)->Arg(16)->Arg(64);
 BENCHMARK_CAPTURE(Bare, cas, Opcode::kCompareSwap)->Arg(1)->Arg(16)->Arg(64);
-BENCHMARK_CAPTURE(Vqp, cas, Opcode::kCompareSwap)->Arg(1)->Arg(16)->Arg(64);
+BENCHMARK_CAPTURE(Vqp, cas, Opcode::kCompareSwap, false)->Arg(1)->Arg(16)->Arg(64);
+BENCHMARK_CAPTURE(Vqp, rc_cas, Opcode::kCompareSwap, true)->Arg(1)->Arg(16)->Arg(64);
 
 }  // namespace
 }  // namespace krcore

@@ -21,6 +21,7 @@ using krcore::StatusCode;
 constexpr char kPoolName[] = "pool";
 constexpr uint32_t kMetaNodes = 10'000;  // in 4 MB
 constexpr int64_t kRefreshTimeoutNs = 50'000'000;
+constexpr uint32_t kRcPeers = 256;  // in 32 KB
 
 // The status with another line for the user: what to do about it.
 Status WithWayOut(const Status& status, const std::string& way_out) {
@@ -88,6 +89,7 @@ Status MemoryServer::Open(const Options& options, krcore::Clock* clock) {
   open.node = options.node;
   open.create_fabric = true;
   open.clock = clock;
+  if (options.memory_bytes != 0) open.rc_peers = kRcPeers;
   auto node = krcore::Node::Open(open);
   if (!node.ok()) {
     if (node.status() == StatusCode::kExists) {
@@ -134,6 +136,7 @@ Status MemoryServer::Join(const Options& options) {
 }
 
 Status MemoryServer::Refresh() {
+  (void)node_->PollConnections();
   if (pool_ == nullptr) return Status::Ok();  // a pure metadata server has no records
   const Deadline deadline = Deadline::After(*krcore::RealClock(), kRefreshTimeoutNs);
   KRCORE_RETURN_IF_ERROR(node_->Publish(deadline));

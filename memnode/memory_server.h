@@ -21,8 +21,9 @@ class MemoryServer {
   // the way out. What a failed start created is removed; what it found is left.
   static krcore::Result<std::unique_ptr<MemoryServer>> Start(const Options& options, krcore::Clock* clock);
 
-  // Writes this node's records into the metadata servers again: some microseconds of one-sided verbs. If all were
-  // killed, a new one begins empty; this is how it learns of the nodes that went on. kTimeout: there is none now.
+  // Answers clients that ask for RC connections, and writes this node's records into the metadata servers again: some
+  // microseconds of one-sided verbs. If all were killed, a new one begins empty; this is how it learns of the nodes
+  // that went on. kTimeout: there is none now.
   krcore::Status Refresh();
 
   krcore::NodeId node() const { return node_->id(); }

@@ -33,6 +33,7 @@ class RcNode final : public Node {
   Status PublishService(std::string_view name, std::span<const std::byte> value, Deadline deadline) override;
   Result<std::vector<std::byte>> LookupService(std::string_view name, Deadline deadline) override;
   bool IsConfirmedDead(NodeId node, uint32_t incarnation) override;
+  size_t PollConnections() override { return 0; }  // its Acceptor is served by hand
   Result<std::unique_ptr<QueuePool>> CreateQueuePool(const QueuePoolOptions& options) override;
 
   // ---- for RcPool

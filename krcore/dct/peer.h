@@ -27,6 +27,7 @@ struct Peer {
   uint32_t sequence = 0;  // of the record that this is
   std::array<RemoteRegion, kMaxRegionsPerNode> regions;
   uint32_t region_count = 0;
+  RemoteRegion desk;  // where it takes requests for RC connections (rc/desk.h); length 0: it does not
   std::shared_ptr<const rnic::AddressHandle> ah;
 
   std::span<const RemoteRegion> region_span() const { return {regions.data(), region_count}; }

@@ -4,6 +4,8 @@
 #include <string>
 #include <utility>
 
+#include "krcore/rc/desk.h"
+
 namespace krcore::dct {
 namespace {
 
@@ -11,12 +13,12 @@ constexpr int64_t kRenewPatienceNs = 2'000'000;
 
 // A lookup that raced with a newer one must not overwrite it.
 bool SameTarget(const Peer& a, const Peer& b) {
+  const auto same = [](const RemoteRegion& x, const RemoteRegion& y) {
+    return x.addr == y.addr && x.length == y.length && x.rkey == y.rkey && x.tag == y.tag;
+  };
   return a.target.address.incarnation == b.target.address.incarnation && a.target.dct_num == b.target.dct_num &&
-         a.target.dc_key == b.target.dc_key && a.region_count == b.region_count &&
-         std::equal(a.regions.begin(), a.regions.begin() + a.region_count, b.regions.begin(),
-                    [](const RemoteRegion& x, const RemoteRegion& y) {
-                      return x.addr == y.addr && x.length == y.length && x.rkey == y.rkey && x.tag == y.tag;
-                    });
+         a.target.dc_key == b.target.dc_key && a.region_count == b.region_count && same(a.desk, b.desk) &&
+         std::equal(a.regions.begin(), a.regions.begin() + a.region_count, b.regions.begin(), same);
 }
 
 }  // namespace
@@ -45,8 +47,12 @@ Result<std::shared_ptr<const Peer>> PeerDirectory::Refresh(NodeId node, Deadline
   auto peer = std::make_shared<Peer>();
   peer->target = {address, payload.dct_num, payload.dc_key};
   peer->sequence = record->sequence;
-  peer->region_count = payload.region_count;
-  std::copy_n(payload.regions, peer->region_count, peer->regions.begin());
+  for (const RemoteRegion& region : std::span(payload.regions, payload.region_count)) {
+    if (region.tag == rc::kDeskTag)
+      peer->desk = region;
+    else
+      peer->regions[peer->region_count++] = region;
+  }
 
   // From the posting of the READ: what it found may have been withdrawn right after.
   const int64_t lease_ns = meta_.mr_lease_ns();

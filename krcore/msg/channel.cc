@@ -47,7 +47,7 @@ Result<std::unique_ptr<Channel>> Channel::Open(pool::QueuePoolImpl& pool, pool::
 
 Status Channel::Claim(Deadline deadline) {
   const std::span<const uint64_t> owners(reinterpret_cast<const uint64_t*>(pool_.scratch()), info_.senders);
-  const Sge into{reinterpret_cast<uint64_t>(pool_.scratch()), 8u * info_.senders, pool_.own_lkey()};
+  const Sge into{reinterpret_cast<uint64_t>(pool_.scratch()), 8u * info_.senders, pool_.scratch_lkey()};
   static_assert(8 * kMaxSenders <= pool::QueuePoolImpl::kScratchBytes);
   // Each round sees somebody else win every place that was free, so it is not repeated for long.
   for (int round = 0; round < 4 && !claimed_; ++round) {
@@ -93,7 +93,7 @@ Status Channel::TryClaim(uint32_t place, uint64_t expected, bool* won, Deadline 
 Status Channel::TakeOverFromDead(std::span<const uint64_t> owners, Deadline deadline) {
   for (uint32_t place = 0; place < owners.size() && !claimed_; ++place) {
     Card card;
-    const Sge into{reinterpret_cast<uint64_t>(pool_.scratch()), sizeof(Card), pool_.own_lkey()};
+    const Sge into{reinterpret_cast<uint64_t>(pool_.scratch()), sizeof(Card), pool_.scratch_lkey()};
     const uint64_t at = info_.addr + layout_.control(place) + offsetof(Control, card);
     KRCORE_RETURN_IF_ERROR(Run({.opcode = Opcode::kRead, .remote = at, .into = into}, nullptr, deadline));
     std::memcpy(&card, pool_.scratch(), sizeof(card));
@@ -125,11 +125,11 @@ Status Channel::WriteCard(Port reply_port, const PortInfo* reply, Deadline deadl
 // ---- one-sided verbs of its own
 
 bool Channel::Post(Op op, const OneSided& verb) {
-  pool::PhysicalQueue& physical = *pool_.QueueFor(peer_->target.address.node);
+  pool::PhysicalQueue& physical = *pool_.QueueFor(peer_->target);
   if (physical.free() == 0) return false;
   physical.Prepare();
   std::byte* const memory = physical.own_memory();
-  Sge sge{reinterpret_cast<uint64_t>(memory), 8, pool_.own_lkey()};
+  Sge sge{reinterpret_cast<uint64_t>(memory), 8, physical.own_lkey()};
   if (verb.into.length != 0) sge = verb.into;
   if (!verb.data.empty()) {
     std::memcpy(memory, verb.data.data(), verb.data.size());
@@ -258,7 +258,7 @@ void Channel::StageMessage(pool::PhysicalQueue& physical, const WorkRequest& wr,
   header.checksum = ChecksumOf(header);
   std::byte* const memory = physical.own_memory();
   std::memcpy(memory, &header, sizeof(header));
-  sges[0] = {reinterpret_cast<uint64_t>(memory), sizeof(header), pool_.own_lkey()};
+  sges[0] = {reinterpret_cast<uint64_t>(memory), sizeof(header), physical.own_lkey()};
   WorkRequest out;
   out.wr_id = wr.wr_id;
   out.sg_list = sges;

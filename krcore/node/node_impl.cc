@@ -9,6 +9,7 @@
 #include "krcore/meta/record.h"
 #include "krcore/node/region_impl.h"
 #include "krcore/pool/queue_pool_impl.h"
+#include "krcore/rc/desk.h"
 #include "krcore/rnic/registry.h"
 
 namespace krcore {
@@ -40,6 +41,8 @@ constexpr uint32_t kAllRemoteRights = kRemoteRead | kRemoteWrite | kRemoteAtomic
 Result<std::unique_ptr<Node>> NodeImpl::Open(const NodeOptions& options) {
   if (options.mr_lease_ns < kMinLeaseNs || options.mr_lease_ns > kMaxLeaseNs)
     return Status(StatusCode::kInvalidArgument, "mr_lease_ns must be 1 ms to an hour");
+  if (options.rc_peers > rc::kMaxPlaces)
+    return Status(StatusCode::kInvalidArgument, "rc_peers must be at most " + std::to_string(rc::kMaxPlaces));
   auto device = rnic::OpenDevice({.provider = options.rnic,
                                   .fabric = options.fabric,
                                   .node = options.node,
@@ -47,11 +50,11 @@ Result<std::unique_ptr<Node>> NodeImpl::Open(const NodeOptions& options) {
   if (!device.ok()) return device.status();
   std::unique_ptr<NodeImpl> node(
       new NodeImpl(*std::move(device), options.clock != nullptr ? *options.clock : *RealClock(), options.mr_lease_ns));
-  KRCORE_RETURN_IF_ERROR(node->Start());
+  KRCORE_RETURN_IF_ERROR(node->Start(options.rc_peers));
   return std::unique_ptr<Node>(std::move(node));
 }
 
-Status NodeImpl::Start() {
+Status NodeImpl::Start(uint32_t rc_peers) {
   if (!device_->caps().dc)
     return {StatusCode::kUnsupported, "provider " + device_->caps().provider + " has no DC transport"};
   auto pd = device_->CreatePd();
@@ -64,6 +67,15 @@ Status NodeImpl::Start() {
   if (!meta.ok()) return meta.status();
   meta_ = *std::move(meta);
   peers_ = std::make_unique<dct::PeerDirectory>(*device_, *meta_, clock_);
+  if (rc_peers == 0) return {};
+  auto desk =
+      MakeRegion({.length = rc_peers * sizeof(rc::Place), .remote_rights = kAllRemoteRights, .tag = rc::kDeskTag});
+  if (!desk.ok()) return desk.status();
+  desk_ = *std::move(desk);
+  auto acceptor = rc::Acceptor::Create(*device_, *pd_, clock_,
+                                       {reinterpret_cast<rc::Place*>(desk_->bytes().data()), size_t{rc_peers}});
+  if (!acceptor.ok()) return acceptor.status();
+  acceptor_ = *std::move(acceptor);
   return {};
 }
 
@@ -74,6 +86,11 @@ NodeImpl::~NodeImpl() {
 // ---- memory
 
 Result<std::unique_ptr<Region>> NodeImpl::CreateRegion(const RegionOptions& options) {
+  if (options.tag == rc::kDeskTag) return Status(StatusCode::kInvalidArgument, "this tag is krcore's own");
+  return MakeRegion(options);
+}
+
+Result<std::unique_ptr<Region>> NodeImpl::MakeRegion(const RegionOptions& options) {
   if (options.length == 0) return Status(StatusCode::kInvalidArgument, "a region needs a length");
   if ((options.remote_rights & ~kAllRemoteRights) != 0)
     return Status(StatusCode::kInvalidArgument, "remote_rights has a bit that is not a remote right");
@@ -219,6 +236,11 @@ bool NodeImpl::IsConfirmedDead(NodeId node, uint32_t incarnation) {
 }
 
 // ---- queues
+
+size_t NodeImpl::PollConnections() {
+  std::lock_guard lock(acceptor_mutex_);
+  return acceptor_ ? acceptor_->Poll() : 0;
+}
 
 Result<std::unique_ptr<QueuePool>> NodeImpl::CreateQueuePool(const QueuePoolOptions& options) {
   return pool::QueuePoolImpl::Create({.node = this,

@@ -12,6 +12,7 @@
 #include "krcore/mr/region_table.h"
 #include "krcore/node.h"
 #include "krcore/pool/port_table.h"
+#include "krcore/rc/acceptor.h"
 #include "krcore/rnic/rnic.h"
 
 namespace krcore::node {
@@ -32,6 +33,7 @@ class NodeImpl final : public Node {
   Status PublishService(std::string_view name, std::span<const std::byte> value, Deadline deadline) override;
   Result<std::vector<std::byte>> LookupService(std::string_view name, Deadline deadline) override;
   bool IsConfirmedDead(NodeId node, uint32_t incarnation) override;
+  size_t PollConnections() override;
   Result<std::unique_ptr<QueuePool>> CreateQueuePool(const QueuePoolOptions& options) override;
 
   // ---- for the acceptor of RC connections
@@ -50,7 +52,9 @@ class NodeImpl final : public Node {
  private:
   NodeImpl(std::unique_ptr<rnic::Device> device, Clock& clock, int64_t mr_lease_ns)
       : device_(std::move(device)), clock_(clock), mr_lease_ns_(mr_lease_ns) {}
-  Status Start();
+  Status Start(uint32_t rc_peers);
+  // As CreateRegion, also with a tag that is reserved.
+  Result<std::unique_ptr<Region>> MakeRegion(const RegionOptions& options);
 
   std::unique_ptr<rnic::Device> device_;
   Clock& clock_;
@@ -75,6 +79,10 @@ class NodeImpl final : public Node {
   std::unique_ptr<meta::MetaServer> meta_server_;
   bool hosting_ = false;  // or about to
   bool published_ = false;
+
+  std::unique_ptr<Region> desk_;  // null: no RC connections are accepted
+  std::mutex acceptor_mutex_;
+  std::unique_ptr<rc::Acceptor> acceptor_;  // guarded by acceptor_mutex_
 };
 
 }  // namespace krcore::node

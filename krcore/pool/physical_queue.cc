@@ -8,12 +8,14 @@
 
 namespace krcore::pool {
 
-PhysicalQueue::PhysicalQueue(rnic::Pd& pd, rnic::Cq& cq, uint32_t index, uint32_t sq_depth, QueuePoolStats* stats)
+PhysicalQueue::PhysicalQueue(rnic::Pd& pd, rnic::Cq& cq, uint32_t index, uint32_t sq_depth, QueuePoolStats* stats,
+                             bool rc)
     : pd_(pd),
       cq_(cq),
       index_(index),
       sq_depth_(sq_depth),
       mask_(std::bit_ceil(sq_depth) - 1),
+      rc_(rc),
       stats_(stats),
       wrs_(mask_ + 1),
       sges_((mask_ + 1) * kMaxSge),
@@ -22,10 +24,17 @@ PhysicalQueue::PhysicalQueue(rnic::Pd& pd, rnic::Cq& cq, uint32_t index, uint32_
 
 Result<std::unique_ptr<PhysicalQueue>> PhysicalQueue::Create(rnic::Pd& pd, rnic::Cq& cq, uint32_t index,
                                                              uint32_t sq_depth, QueuePoolStats* stats) {
-  std::unique_ptr<PhysicalQueue> queue(new PhysicalQueue(pd, cq, index, sq_depth, stats));
+  std::unique_ptr<PhysicalQueue> queue(new PhysicalQueue(pd, cq, index, sq_depth, stats, false));
   auto qp = dct::CreateInitiator(pd, cq, sq_depth);
   if (!qp.ok()) return qp.status();
   queue->qp_ = *std::move(qp);
+  return queue;
+}
+
+std::unique_ptr<PhysicalQueue> PhysicalQueue::CreateForRc(rnic::Pd& pd, rnic::Cq& cq, uint32_t index, uint32_t sq_depth,
+                                                          QueuePoolStats* stats) {
+  std::unique_ptr<PhysicalQueue> queue(new PhysicalQueue(pd, cq, index, sq_depth, stats, true));
+  queue->blocked_ = true;
   return queue;
 }
 
@@ -126,8 +135,9 @@ size_t PhysicalQueue::DiscardStaged(WcStatus status) {
     if (!IsSettled(p)) Settle(p, status);
   }
   // Nothing of them is left to post: only what was posted before is waited for.
-  if (!broken_) posted_ = tail_;
   inline_used_ = 0;
+  if (blocked_) return 0;  // others come first
+  if (!broken_) posted_ = tail_;
   return RetireUpTo(head_);
 }
 
@@ -141,7 +151,7 @@ void PhysicalQueue::RefuseStaged(const QueueState* owner, std::span<const Remote
 }
 
 void PhysicalQueue::DropStaged(const QueueState* owner) {
-  for (uint64_t p = posted_; p < tail_; ++p) {
+  for (uint64_t p = pushed(); p < tail_; ++p) {
     if (entry(p).owner != owner) continue;
     entry(p).owner = nullptr;
     if (!IsSettled(p)) Settle(p, WcStatus::kFlushed);
@@ -149,7 +159,7 @@ void PhysicalQueue::DropStaged(const QueueState* owner) {
 }
 
 bool PhysicalQueue::HasPosted(const QueueState* owner) const {
-  for (uint64_t p = head_; p < posted_; ++p) {
+  for (uint64_t p = head_; p < pushed(); ++p) {
     if (entries_[p & mask_].owner == owner) return true;
   }
   return false;
@@ -173,6 +183,10 @@ void PhysicalQueue::SignalLastStaged() {
 }
 
 size_t PhysicalQueue::Flush() {
+  if (blocked_) {
+    rung_ = tail_;
+    return 0;
+  }
   if (!has_staged() || broken_) return 0;
   SignalLastStaged();
   while (posted_ < tail_) {
@@ -312,7 +326,7 @@ size_t PhysicalQueue::Complete(const Completion& completion) {
 }
 
 void PhysicalQueue::Break() {
-  (void)qp_->ToErr();
+  if (qp_ != nullptr) (void)qp_->ToErr();
   if (broken_) return;
   broken_ = true;
   collected_ = head_;
@@ -331,7 +345,10 @@ bool PhysicalQueue::FlushedBy(uint64_t recovery, const Entry& entry, bool was_po
 size_t PhysicalQueue::Recover() {
   assert(broken_);
   const uint64_t recovery = ++stats_->broken_queues;
-  if (!dct::ResetToRts(*qp_).ok()) {
+  if (rc_) {
+    blocked_ = true;
+    qp_.reset();  // as good as a reset: nothing that was posted executes any more
+  } else if (!dct::ResetToRts(*qp_).ok()) {
     auto replacement = dct::CreateInitiator(pd_, cq_, sq_depth_);
     if (replacement.ok())
       qp_ = *std::move(replacement);
@@ -339,6 +356,14 @@ size_t PhysicalQueue::Recover() {
       dead_ = true;
   }
   ++generation_;
+  EditRing(recovery);
+  posted_ = on_nic_ = head_;
+  broken_ = false;
+  culprit_ = nullptr;
+  return RetireUpTo(head_);
+}
+
+void PhysicalQueue::EditRing(uint64_t recovery) {
   for (uint64_t p = head_; p < tail_; ++p) {
     if (IsSettled(p)) continue;
     QueueState* const owner = entry(p).owner;
@@ -355,10 +380,81 @@ size_t PhysicalQueue::Recover() {
       if (was_posted) ++(read ? stats_->reposted_reads : stats_->reposted_messages);
     }
   }
-  posted_ = on_nic_ = head_;
-  broken_ = false;
-  culprit_ = nullptr;
+}
+
+// ---- moving
+
+size_t PhysicalQueue::Unblock() {
+  blocked_ = false;
   return RetireUpTo(head_);
+}
+
+void PhysicalQueue::Connect(std::unique_ptr<rnic::Qp> qp) {
+  assert(rc_ && idle());
+  qp_ = std::move(qp);
+  ++generation_;
+  blocked_ = true;
+  broken_ = dead_ = false;
+  on_nic_ = collected_ = head_;
+  inline_used_ = 0;
+}
+
+uint64_t PhysicalQueue::PositionBehind(uint64_t dc_key) const {
+  for (uint64_t p = tail_; p > head_; --p) {
+    if (IsSettled(p - 1) || wrs_[(p - 1) & mask_].dc_key == dc_key) return p;
+  }
+  return head_;
+}
+
+bool PhysicalQueue::CopyHeadTo(PhysicalQueue& to) {
+  const rnic::SendWr& wr = wrs_[head_ & mask_];
+  const bool is_inline = (wr.flags & kInline) != 0;
+  if (is_inline && wr.sg_list[0].length > to.inline_room()) return false;
+  if (to.has_staged() && to.last_peer_ != last_peer_) to.SignalLastStaged();
+  to.last_peer_ = last_peer_;
+  const uint64_t slot = to.tail_ & to.mask_;
+  rnic::SendWr& out = to.wrs_[slot];
+  out = wr;
+  out.wr_id = to.PhysicalId(to.tail_);
+  const bool signal = (to.tail_ + 1) % kSignalEvery == 0;
+  out.flags = static_cast<uint8_t>((wr.flags & ~kSignaled) | (signal ? kSignaled : 0));
+  Sge* const sges = &to.sges_[slot * kMaxSge];
+  std::copy_n(wr.sg_list, wr.num_sge, sges);
+  out.sg_list = sges;
+  if (is_inline) {
+    std::byte* const payload = &to.inline_arena_[to.inline_used_];
+    std::memcpy(payload, reinterpret_cast<const void*>(sges[0].addr), sges[0].length);
+    to.inline_used_ += sges[0].length;
+    sges[0].addr = reinterpret_cast<uint64_t>(payload);
+  }
+  if (entry(head_).kind < kOwn || own_memory_ == nullptr) return true;
+  const std::byte* const from = &own_memory_[(head_ & mask_) * kOwnBytes];
+  std::memcpy(to.own_memory(), from, kOwnBytes);
+  for (Sge& sge : std::span(sges, out.num_sge)) {
+    if (sge.lkey != own_lkey_) continue;
+    sge.addr += reinterpret_cast<uint64_t>(to.own_memory()) - reinterpret_cast<uint64_t>(from);
+    sge.lkey = to.own_lkey_;
+  }
+  return true;
+}
+
+size_t PhysicalQueue::MoveStagedTo(PhysicalQueue& to) {
+  assert(blocked_ && nothing_posted() && !to.broken_);
+  for (; head_ < tail_ && to.free() > 0; ++head_) {
+    to.Prepare();
+    const bool settled = IsSettled(head_);
+    if (!settled && !CopyHeadTo(to)) break;
+    to.entry(to.tail_) = entry(head_);
+    if (settled) {
+      --settled_;
+      ++to.settled_;
+      if (!to.has_staged()) ++to.posted_;  // there is nothing to post
+    }
+    ++to.tail_;
+  }
+  posted_ = std::max(posted_, head_);
+  if (idle()) inline_used_ = 0;
+  return to.RetireUpTo(to.head_);
 }
 
 }  // namespace krcore::pool

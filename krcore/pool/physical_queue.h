@@ -1,4 +1,4 @@
-// PhysicalQueue: one DC initiator that many VirtualQueues share.
+// PhysicalQueue: one QP that many VirtualQueues share: a DC initiator, or the RC queue of one peer.
 //
 // WRs live in a ring in posting order, three positions dividing it:
 //
@@ -18,10 +18,16 @@
 // WRs that must not be become *settled*, i.e. keep their place, are skipped by the doorbell, and are delivered with
 // their status when the head passes them. So each queue's completions stay in posting order.
 //
+// A queue can be blocked: it accepts WRs and keeps them staged. That is how queues move from one to another without
+// losing their order (rc_queues.h): what is staged behind waits until what was posted before has completed, or moves
+// over, in order. A broken RC queue is not reset, since the peer has the other half, but blocked, and has no QP any
+// more.
+//
 // Thread safety: belongs to the pool's thread. Nothing blocks; every loop is bounded.
 #ifndef KRCORE_POOL_PHYSICAL_QUEUE_H_
 #define KRCORE_POOL_PHYSICAL_QUEUE_H_
 
+#include <algorithm>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
@@ -49,6 +55,10 @@ class PhysicalQueue {
   static Result<std::unique_ptr<PhysicalQueue>> Create(rnic::Pd& pd, rnic::Cq& cq, uint32_t index, uint32_t sq_depth,
                                                        QueuePoolStats* stats);
 
+  // For the RC queue of a peer; without a QP, and blocked, until it has been connected.
+  static std::unique_ptr<PhysicalQueue> CreateForRc(rnic::Pd& pd, rnic::Cq& cq, uint32_t index, uint32_t sq_depth,
+                                                    QueuePoolStats* stats);
+
   // Which PhysicalQueue of the pool a completion belongs to.
   static uint32_t IndexOf(const Completion& completion) { return static_cast<uint32_t>(completion.wr_id >> 56); }
 
@@ -75,7 +85,11 @@ class PhysicalQueue {
   // Registered memory of the WR that will be filled at the tail: kOwnBytes, until it is done. Needs UseOwnMemory.
   std::byte* own_memory() { return &own_memory_[(tail_ & mask_) * kOwnBytes]; }
   static size_t OwnMemoryBytes(uint32_t sq_depth) { return std::bit_ceil(sq_depth) * kOwnBytes; }
-  void UseOwnMemory(std::byte* memory) { own_memory_ = memory; }
+  void UseOwnMemory(std::byte* memory, uint32_t lkey) {
+    own_memory_ = memory;
+    own_lkey_ = lkey;
+  }
+  uint32_t own_lkey() const { return own_lkey_; }
   // Accepts the `count` WRs filled at tail, tail + 1, ...
   void Commit(uint32_t count, const dct::Peer& peer);
   // Accepts a WR that is not to be posted but delivered, in its turn, with `status`. Needs free().
@@ -85,6 +99,26 @@ class PhysicalQueue {
 
   // Rings the doorbell for what is staged. Returns how many WRs it completed (settled ones only).
   size_t Flush();
+
+  // ---- moving queues
+
+  bool blocked() const { return blocked_; }
+  void Block() { blocked_ = true; }
+  // Returns how many WRs it completed (settled ones only).
+  size_t Unblock();
+  // An idle RC queue gets its QP, in RTS; it stays blocked. Or loses it.
+  void Connect(std::unique_ptr<rnic::Qp> qp);
+  void Disconnect() { qp_.reset(); }
+  // The position behind the last WR to the DC target of this key. Once it has been passed those have completed.
+  uint64_t PositionBehind(uint64_t dc_key) const;
+  bool HasPassed(uint64_t position) const { return head_ >= position; }
+  // Moves what is staged, settled WRs too, behind what `to` holds, as far as there is room. Needs blocked() and
+  // nothing_posted(), and that `to` is not broken. Returns how many WRs it completed in `to` (settled ones only).
+  size_t MoveStagedTo(PhysicalQueue& to);
+  // Of a blocked queue with nothing posted: the recovery of the queue that holds what was pushed before has flushed
+  // some; what must not come after that is flushed too.
+  void FlushBehind(uint64_t recovery) { EditRing(recovery); }
+
   // Handles a completion of this queue; returns how many WRs it completed.
   size_t Complete(const Completion& completion);
 
@@ -106,8 +140,9 @@ class PhysicalQueue {
   // Settles the staged WRs of `owner` that name none of `remote` with `status`, so that they are not posted. Not
   // krcore's own, whose memory is not a published region.
   void RefuseStaged(const QueueState* owner, std::span<const RemoteRegion> remote, WcStatus status);
-  // Forgets the staged WRs of `owner`, which is about to go.
+  // Forgets the staged WRs of `owner`, which is about to go, but for those that only wait because the queue is blocked.
   void DropStaged(const QueueState* owner);
+  // Or waiting so.
   bool HasPosted(const QueueState* owner) const;
   // Forgets the posted ones too; their buffers may be in use until Recover.
   void Disown(const QueueState* owner);
@@ -136,7 +171,7 @@ class PhysicalQueue {
     return entry.owner != nullptr && entry.kind < kOwn && entry.settled == WcStatus::kSuccess;
   }
 
-  PhysicalQueue(rnic::Pd& pd, rnic::Cq& cq, uint32_t index, uint32_t sq_depth, QueuePoolStats* stats);
+  PhysicalQueue(rnic::Pd& pd, rnic::Cq& cq, uint32_t index, uint32_t sq_depth, QueuePoolStats* stats, bool rc);
   Entry& entry(uint64_t position) { return entries_[position & mask_]; }
   uint64_t PhysicalId(uint64_t position) const {
     return uint64_t{index_} << 56 | uint64_t{generation_} << 48 | (position & kPositionMask);
@@ -144,6 +179,8 @@ class PhysicalQueue {
   bool IsSettled(uint64_t position) const { return entries_[position & mask_].settled != WcStatus::kSuccess; }
   // The caller may reuse an inline payload at once, the doorbell comes later.
   void CopyInline(const WorkRequest& wr, rnic::SendWr* out, Sge* sge);
+  // Behind the last WR whose doorbell has been rung.
+  uint64_t pushed() const { return blocked_ ? std::max(posted_, std::min(rung_, tail_)) : posted_; }
   void Settle(uint64_t position, WcStatus status);
   // Completes [head_, end), then the settled ones right behind.
   size_t RetireUpTo(uint64_t end);
@@ -153,6 +190,10 @@ class PhysicalQueue {
   void RetireOwn(const Entry& entry, WcStatus status);
   // What must not be posted a second time after `recovery`.
   bool FlushedBy(uint64_t recovery, const Entry& entry, bool was_posted) const;
+  // After a failure: settles what must not be posted (again).
+  void EditRing(uint64_t recovery);
+  // Copies the WR at the head, which is not settled, to the tail of `to`. False: its inline payload has no room there.
+  bool CopyHeadTo(PhysicalQueue& to);
   void SignalLastStaged();
   // Posts [posted_, end), which does not wrap and has no settled WR.
   void PostRun(uint64_t end);
@@ -164,14 +205,17 @@ class PhysicalQueue {
   const uint32_t index_;
   const uint32_t sq_depth_;
   const uint64_t mask_;
+  const bool rc_;
   QueuePoolStats* const stats_;
   std::unique_ptr<rnic::Qp> qp_;
   uint8_t generation_ = 0;  // of the QP: bumped by each reset, so that late completions are told apart
 
   uint64_t head_ = 0, posted_ = 0, tail_ = 0;
+  uint64_t rung_ = 0;                     // while blocked: behind the last WR whose doorbell has been rung
   const dct::Peer* last_peer_ = nullptr;  // of the WR at tail_ - 1, while staged
   uint32_t settled_ = 0;                  // entries of the ring that are settled
 
+  bool blocked_ = false;
   bool broken_ = false;
   bool dead_ = false;  // no QP could be made
   uint64_t collected_ = 0;
@@ -181,6 +225,7 @@ class PhysicalQueue {
 
   size_t inline_used_ = 0;
   std::byte* own_memory_ = nullptr;
+  uint32_t own_lkey_ = 0;
   LazyArray<rnic::SendWr> wrs_;
   LazyArray<Sge> sges_;  // kMaxSge per WR
   LazyArray<Entry> entries_;

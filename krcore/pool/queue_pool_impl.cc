@@ -10,6 +10,7 @@ namespace krcore::pool {
 namespace {
 
 constexpr uint32_t kMaxInitiators = 64;
+constexpr uint32_t kMaxRcQueues = 128;  // with the initiators: what a physical wr_id can number
 constexpr uint32_t kMaxQueueDepth = 1u << 16;
 // How long a queue may show no completion before it is taken for stuck: longer than any NIC's transport retries.
 constexpr int64_t kStuckNs = 10'000'000'000;
@@ -27,8 +28,8 @@ Result<std::unique_ptr<QueuePool>> QueuePoolImpl::Create(const PoolContext& cont
     return Status(StatusCode::kInvalidArgument, "dc_initiators must be 1 to " + std::to_string(kMaxInitiators));
   if (options.sq_depth == 0 || options.sq_depth > caps.max_qp_wr)
     return Status(StatusCode::kInvalidArgument, "sq_depth must be 1 to " + std::to_string(caps.max_qp_wr));
-  const uint64_t cq_depth = uint64_t{options.dc_initiators} * options.sq_depth;
-  if (cq_depth > caps.max_cqe)
+  const uint64_t dc_depth = uint64_t{options.dc_initiators} * options.sq_depth;
+  if (dc_depth > caps.max_cqe)
     return Status(StatusCode::kInvalidArgument,
                   "dc_initiators x sq_depth exceeds the device's CQ depth of " + std::to_string(caps.max_cqe));
 
@@ -38,13 +39,22 @@ Result<std::unique_ptr<QueuePool>> QueuePoolImpl::Create(const PoolContext& cont
                    caps.max_message_bytes};
   pool->copy_bytes_ = options.copy_bytes;
   pool->sq_depth_ = options.sq_depth;
-  auto cq = context.device->CreateCq(static_cast<uint32_t>(cq_depth));
+  const auto rc_queues = static_cast<uint32_t>(
+      std::min<uint64_t>(std::min(options.max_rc_queues, kMaxRcQueues), (caps.max_cqe - dc_depth) / options.sq_depth));
+  auto cq = context.device->CreateCq(static_cast<uint32_t>(dc_depth + uint64_t{rc_queues} * options.sq_depth));
   if (!cq.ok()) return cq.status();
   pool->cq_ = *std::move(cq);
   for (uint32_t i = 0; i < options.dc_initiators; ++i) {
     auto queue = PhysicalQueue::Create(*context.pd, *pool->cq_, i, options.sq_depth, &pool->stats_);
     if (!queue.ok()) return queue.status();
     pool->queues_.push_back(*std::move(queue));
+    pool->live_.push_back(pool->queues_.back().get());
+  }
+  pool->dc_count_ = options.dc_initiators;
+  if (rc_queues != 0) {
+    pool->queues_.resize(options.dc_initiators + rc_queues);
+    pool->rc_ = std::make_unique<RcQueues>(*pool, rc_queues, options.rc_hot_wrs);
+    pool->check_ns_ = pool->rc_->due_ns();
   }
   return std::unique_ptr<QueuePool>(std::move(pool));
 }
@@ -56,6 +66,7 @@ QueuePoolImpl::~QueuePoolImpl() {
     if (std::find(virtual_queues_.begin(), virtual_queues_.end(), queue) != virtual_queues_.end())
       queue->CloseMessages();
   }
+  if (rc_) rc_->Close();
   for (vqp::VirtualQueueImpl* queue : virtual_queues_) queue->ForgetPool();
 }
 
@@ -69,36 +80,39 @@ Result<std::unique_ptr<VirtualQueue>> QueuePoolImpl::CreateQueue(uint32_t depth)
 
 size_t QueuePoolImpl::memory_bytes() const {
   size_t bytes = sizeof(*this) + regions_.memory_bytes() + (own_memory_ ? own_memory_->bytes().size() : 0);
-  for (const auto& queue : queues_) bytes += queue->memory_bytes();
+  for (const auto& queue : queues_) bytes += queue ? queue->memory_bytes() : 0;
+  if (rc_) bytes += rc_->memory_bytes();
   for (const vqp::VirtualQueueImpl* queue : virtual_queues_) bytes += queue->memory_bytes();
   return bytes;
 }
 
 // With nothing staged it is not asked.
 bool QueuePoolImpl::GateIsShut() const {
-  return std::any_of(queues_.begin(), queues_.end(), [](const auto& queue) { return queue->has_staged(); }) &&
+  return std::any_of(live_.begin(), live_.end(), [](const auto& queue) { return queue->has_staged(); }) &&
          !gate_->MayPost();
 }
 
 bool QueuePoolImpl::NothingPosted() const {
-  return std::all_of(queues_.begin(), queues_.end(), [](const auto& queue) { return queue->nothing_posted(); });
+  return std::all_of(live_.begin(), live_.end(), [](const auto& queue) { return queue->nothing_posted(); });
 }
 
 void QueuePoolImpl::DiscardStaged() {
-  for (const auto& queue : queues_) completed_by_flush_ += queue->DiscardStaged(WcStatus::kDiscarded);
+  for (PhysicalQueue* queue : live_) completed_by_flush_ += queue->DiscardStaged(WcStatus::kDiscarded);
 }
 
 size_t QueuePoolImpl::FlushAll() {
-  if (std::any_of(queues_.begin(), queues_.end(), [](const auto& queue) { return queue->has_staged(); })) CheckLeases();
+  if (std::any_of(live_.begin(), live_.end(), [](const auto& queue) { return queue->has_staged(); })) CheckLeases();
   return Doorbells();
 }
 
 size_t QueuePoolImpl::Doorbells() {
   // Behind CheckLeases, which may take a while: the gate's look at the time is the last before the doorbell.
-  if (gate_ != nullptr && GateIsShut()) [[unlikely]]
-    return 0;
   size_t completed = 0;
-  for (const auto& queue : queues_) completed += queue->Flush();
+  if (rc_ != nullptr && rc_->any_blocked()) [[unlikely]]
+    completed += rc_->Advance();
+  if (gate_ != nullptr && GateIsShut()) [[unlikely]]
+    return completed;
+  for (PhysicalQueue* queue : live_) completed += queue->Flush();
   return completed;
 }
 
@@ -114,6 +128,12 @@ std::shared_ptr<const dct::Peer> QueuePoolImpl::RenewLease(const std::shared_ptr
   return std::move(renewed.peer);
 }
 
+void QueuePoolImpl::DoWhatIsDue(int64_t now_ns) {
+  if (now_ns >= lease_check_ns_) RenewLeases(now_ns);
+  if (rc_ != nullptr) rc_->Tick(now_ns);
+  check_ns_ = std::min(lease_check_ns_, rc_ != nullptr ? rc_->due_ns() : INT64_MAX);
+}
+
 void QueuePoolImpl::RenewLeases(int64_t now_ns) {
   lease_check_ns_ = INT64_MAX;
   for (vqp::VirtualQueueImpl* queue : virtual_queues_) {
@@ -123,20 +143,25 @@ void QueuePoolImpl::RenewLeases(int64_t now_ns) {
       auto renewed = RenewLease(state.peer, now_ns);
       if (renewed == nullptr) {
         state.standing = QueueStanding::kBroken;
-        QueueFor(state.peer->target.address.node)->RefuseStaged(&state, {}, WcStatus::kRetryExceeded);
+        for (PhysicalQueue* physical : live_) physical->RefuseStaged(&state, {}, WcStatus::kRetryExceeded);
         continue;
       }
       if (renewed != state.peer) {
         state.former_peers.push_back(std::exchange(state.peer, std::move(renewed)));
-        QueueFor(state.peer->target.address.node)
-            ->RefuseStaged(&state, state.peer->region_span(), WcStatus::kRemoteAccessError);
+        for (PhysicalQueue* physical : live_)
+          physical->RefuseStaged(&state, state.peer->region_span(), WcStatus::kRemoteAccessError);
       }
     }
     NoteLease(*state.peer);
   }
 }
 
-size_t QueuePoolImpl::Poll() { return std::exchange(completed_by_flush_, 0) + PollOnce(); }
+size_t QueuePoolImpl::Poll() {
+  const size_t completed = std::exchange(completed_by_flush_, 0) + PollOnce();
+  if (rc_ != nullptr && rc_->busy()) [[unlikely]]
+    rc_->Work();
+  return completed;
+}
 
 size_t QueuePoolImpl::PollOnce() {
   size_t completed = FlushAll() + Collect();
@@ -166,12 +191,13 @@ void QueuePoolImpl::PollWaiting(uint32_t spins) {
 Status QueuePoolImpl::NeedOwnMemory() {
   if (own_memory_ != nullptr) return {};
   const size_t each = PhysicalQueue::OwnMemoryBytes(sq_depth_);
-  auto memory = context_.node->CreateRegion({.length = kScratchBytes + queues_.size() * each});
+  auto memory = context_.node->CreateRegion({.length = kScratchBytes + dc_count_ * each});
   if (!memory.ok()) return memory.status();
+  if (rc_ != nullptr) KRCORE_RETURN_IF_ERROR(rc_->NeedOwnMemory());
   own_memory_ = *std::move(memory);
   std::byte* next = own_memory_->bytes().data() + kScratchBytes;
-  for (const auto& queue : queues_) {
-    queue->UseOwnMemory(next);
+  for (uint32_t i = 0; i < dc_count_; ++i) {
+    queues_[i]->UseOwnMemory(next, own_memory_->lkey());
     next += each;
   }
   return {};
@@ -222,16 +248,17 @@ size_t QueuePoolImpl::Repair() {
   any_broken_ = false;
   // Nothing is posted meanwhile, so each queue breaks at most once and two passes see all of them.
   for (int pass = 0; pass < 2; ++pass) {
-    for (const auto& queue : queues_) {
+    for (PhysicalQueue* queue : live_) {
       if (!queue->broken()) continue;
       for (uint32_t spins = 0; !queue->all_collected() && spins < kMaxCollectSpins; ++spins) {
         if (Dispatch(&completed) == 0 && !queue->all_collected()) context_.node->clock().Relax(spins);
       }
       MarkBroken(*queue);
       completed += queue->Recover();
+      if (rc_ != nullptr) rc_->Recovered(*queue, stats_.broken_queues);
     }
   }
-  any_broken_ = std::any_of(queues_.begin(), queues_.end(), [](const auto& queue) { return queue->broken(); });
+  any_broken_ = std::any_of(live_.begin(), live_.end(), [](const auto& queue) { return queue->broken(); });
   return completed;
 }
 
@@ -261,7 +288,7 @@ bool QueuePoolImpl::MakeRoomForAll(PhysicalQueue& queue, uint32_t count, size_t 
     if (gate_ != nullptr && queue.nothing_posted() && GateIsShut()) return false;
     if (idle_polls == 0) idle_since_ns = clock.NowNs();
     if (++idle_polls >= kMaxSpins || clock.NowNs() - idle_since_ns > kStuckNs) {
-      queue.Break();
+      (rc_ != nullptr ? rc_->HoldsUp(queue) : &queue)->Break();
       any_broken_ = true;
       idle_polls = 0;
     }
@@ -270,24 +297,42 @@ bool QueuePoolImpl::MakeRoomForAll(PhysicalQueue& queue, uint32_t count, size_t 
   return true;
 }
 
-void QueuePoolImpl::Detach(vqp::VirtualQueueImpl* queue, QueueState* state, PhysicalQueue* physical) {
-  if (physical != nullptr && (state->outstanding() != 0 || physical->HasPosted(state))) {
-    physical->DropStaged(state);
+// In more than one queue while it moves.
+bool QueuePoolImpl::HasPosted(const QueueState* state) const {
+  return std::any_of(live_.begin(), live_.end(), [state](const auto& queue) { return queue->HasPosted(state); });
+}
+
+void QueuePoolImpl::Detach(vqp::VirtualQueueImpl* queue, QueueState* state) {
+  if (state->outstanding() != 0 || HasPosted(state)) {
+    for (PhysicalQueue* physical : live_) physical->DropStaged(state);
     Clock& clock = context_.node->clock();
     const Deadline stuck = Deadline::After(clock, kStuckNs);
-    for (uint32_t spins = 0; physical->HasPosted(state) && spins < kMaxSpins && !stuck.Passed(clock); ++spins) {
+    for (uint32_t spins = 0; HasPosted(state) && spins < kMaxSpins && !stuck.Passed(clock); ++spins) {
       const size_t completed = PollOnce();
       completed_by_flush_ += completed;
       if (completed == 0) clock.Relax(spins);
     }
-    if (physical->HasPosted(state)) {
-      physical->Break();
+    if (HasPosted(state)) {
+      for (PhysicalQueue* physical : live_) {
+        if (physical->HasPosted(state)) physical->Break();
+      }
       state->standing = QueueStanding::kUnconnected;
       completed_by_flush_ += Repair();
     }
-    physical->Disown(state);
+    for (PhysicalQueue* physical : live_) physical->Disown(state);
   }
   std::erase(virtual_queues_, queue);
+}
+
+PhysicalQueue* QueuePoolImpl::MakeRcQueue(uint32_t slot) {
+  const uint32_t index = dc_count_ + slot;
+  queues_[index] = PhysicalQueue::CreateForRc(*context_.pd, *cq_, index, sq_depth_, &stats_);
+  return queues_[index].get();
+}
+
+Result<std::unique_ptr<rnic::Qp>> QueuePoolImpl::CreateRcQp() {
+  return context_.pd->CreateQp(
+      {.type = rnic::QpType::kRc, .send_cq = cq_.get(), .recv_cq = cq_.get(), .sq_depth = sq_depth_});
 }
 
 }  // namespace krcore::pool

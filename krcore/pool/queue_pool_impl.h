@@ -1,7 +1,7 @@
-// QueuePoolImpl: the CQ and the DC initiators of one thread.
+// QueuePoolImpl: the CQ, the DC initiators and the RC queues of one thread.
 //
-// Later kinds of connection (RC for hot peers, a pool shared by the host's processes) are further PhysicalQueues
-// that QueueFor may choose; VirtualQueues would not notice.
+// A later kind of connection (a pool shared by the host's processes) is further PhysicalQueues that QueueFor may
+// choose; VirtualQueues would not notice.
 #ifndef KRCORE_POOL_QUEUE_POOL_IMPL_H_
 #define KRCORE_POOL_QUEUE_POOL_IMPL_H_
 
@@ -10,12 +10,14 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "krcore/dct/peer_directory.h"
 #include "krcore/mr/region_table.h"
 #include "krcore/pool/physical_queue.h"
 #include "krcore/pool/port_table.h"
+#include "krcore/pool/rc_queues.h"
 #include "krcore/queue_pool.h"
 #include "krcore/rnic/rnic.h"
 #include "krcore/vqp/request_check.h"
@@ -66,10 +68,27 @@ class QueuePoolImpl final : public QueuePool {
   mr::RegionView& regions() { return regions_; }
   const vqp::RequestLimits& limits() const { return limits_; }
   QueuePoolStats& mutable_stats() { return stats_; }
-  // The queue through which `peer` is reached: always the same, so that requests to one peer stay in order.
-  PhysicalQueue* QueueFor(NodeId peer) { return queues_[peer % queues_.size()].get(); }
+  // The queue through which `target` is reached: the same for all who reach it, so that requests to one peer stay in
+  // order. It changes in Poll alone.
+  PhysicalQueue* QueueFor(const dct::Target& target) {
+    PhysicalQueue* const rc = rc_ ? rc_->Find(target) : nullptr;
+    return rc != nullptr ? rc : DcQueueFor(target);
+  }
   const PoolContext& context() const { return context_; }
   uint32_t copy_bytes() const { return copy_bytes_; }
+
+  // ---- for RcQueues, and tests
+  RcQueues* rc() { return rc_.get(); }  // null: none are wanted
+  std::span<vqp::VirtualQueueImpl* const> virtual_queues() const { return virtual_queues_; }
+  PhysicalQueue* DcQueueFor(const dct::Target& target) { return queues_[target.address.node % dc_count_].get(); }
+  // The queue of an RcQueues slot: made once, then used or not.
+  PhysicalQueue* MakeRcQueue(uint32_t slot);
+  Result<std::unique_ptr<rnic::Qp>> CreateRcQp();
+  void UseRcQueue(PhysicalQueue& queue) { live_.push_back(&queue); }
+  void ForgetRcQueue(PhysicalQueue& queue) { std::erase(live_, &queue); }
+  bool has_own_memory() const { return own_memory_ != nullptr; }
+
+  // ---- for messages
   void AddWork(PollWork* work) { work_.push_back(work); }
   void RemoveWork(PollWork* work);
   // Registered memory for WRs that krcore makes itself: each PhysicalQueue's own_memory and kScratchBytes for whoever
@@ -77,21 +96,24 @@ class QueuePoolImpl final : public QueuePool {
   Status NeedOwnMemory();
   static constexpr size_t kScratchBytes = 4096;
   std::byte* scratch() { return own_memory_->bytes().data(); }
-  uint32_t own_lkey() const { return own_memory_->lkey(); }
+  uint32_t scratch_lkey() const { return own_memory_->lkey(); }
   // One poll of a wait inside a call of the user's; `spins` as Clock::Relax.
   void PollWaiting(uint32_t spins);
   // Publishes the node once, so that others can find out whether it lives.
   Status NeedPublished(Deadline deadline);
-  // Renews the leases on remote regions that have run out; a look at the time if none has. Before every doorbell, so
-  // that no request goes out whose region was looked up longer ago than the lease.
+  // Renews the leases on remote regions that have run out, and counts how hot peers are; a look at the time if nothing
+  // is due. Before every doorbell, so that no request goes out whose region was looked up longer ago than the lease.
   void CheckLeases() {
-    if (const int64_t now_ns = clock_.CoarseNowNs(); now_ns >= lease_check_ns_) [[unlikely]]
-      RenewLeases(now_ns);
+    if (const int64_t now_ns = clock_.CoarseNowNs(); now_ns >= check_ns_) [[unlikely]]
+      DoWhatIsDue(now_ns);
   }
   // As PeerDirectory::Renew; null: gone.
   std::shared_ptr<const dct::Peer> RenewLease(const std::shared_ptr<const dct::Peer>& peer, int64_t now_ns);
   // A queue was connected to `peer`.
-  void NoteLease(const dct::Peer& peer) { lease_check_ns_ = std::min(lease_check_ns_, peer.lease_until_ns()); }
+  void NoteLease(const dct::Peer& peer) {
+    lease_check_ns_ = std::min(lease_check_ns_, peer.lease_until_ns());
+    check_ns_ = std::min(check_ns_, lease_check_ns_);
+  }
   // Flush right after CheckLeases.
   void FlushChecked();
   // Polls until `queue` can accept a WR with `inline_bytes`. Breaks a queue that makes no progress; if the gate is
@@ -100,11 +122,12 @@ class QueuePoolImpl final : public QueuePool {
   // The same for `count` WRs, no more than the queue's depth. False: the gate is shut.
   bool MakeRoomForAll(PhysicalQueue& queue, uint32_t count, size_t inline_bytes);
   // Returns once no buffer of `state`'s WRs is in use and no completion will be delivered to it.
-  void Detach(vqp::VirtualQueueImpl* queue, QueueState* state, PhysicalQueue* physical);
+  void Detach(vqp::VirtualQueueImpl* queue, QueueState* state);
 
  private:
   explicit QueuePoolImpl(const PoolContext& context)
       : context_(context), clock_(context.node->clock()), regions_(*context.regions) {}
+  void DoWhatIsDue(int64_t now_ns);
   void RenewLeases(int64_t now_ns);
   size_t Doorbells();
   size_t FlushAll();
@@ -117,10 +140,12 @@ class QueuePoolImpl final : public QueuePool {
   size_t Repair();
   size_t RunWork();
   void MarkBroken(const PhysicalQueue& queue);
+  bool HasPosted(const QueueState* state) const;
 
   const PoolContext context_;
   Clock& clock_;
   int64_t lease_check_ns_ = INT64_MAX;  // when the first lease of a connected queue runs out
+  int64_t check_ns_ = INT64_MAX;        // ... or something else is due
   mr::RegionView regions_;
   vqp::RequestLimits limits_;
   QueuePoolStats stats_;
@@ -129,7 +154,10 @@ class QueuePoolImpl final : public QueuePool {
   bool any_broken_ = false;
   std::array<Completion, 64> batch_;  // of Dispatch; a member so that it is not cleared for each poll
   std::unique_ptr<rnic::Cq> cq_;
+  uint32_t dc_count_ = 0;
+  // The DC initiators, then those of RcQueues' slots, null until they are needed.
   std::vector<std::unique_ptr<PhysicalQueue>> queues_;
+  std::vector<PhysicalQueue*> live_;  // those with a QP, DC initiators first
   std::vector<vqp::VirtualQueueImpl*> virtual_queues_;
 
   // Messages.
@@ -139,6 +167,8 @@ class QueuePoolImpl final : public QueuePool {
   bool working_ = false;
   std::vector<PollWork*> work_;
   std::unique_ptr<Region> own_memory_;
+
+  std::unique_ptr<RcQueues> rc_;
 };
 
 }  // namespace krcore::pool

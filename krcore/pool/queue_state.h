@@ -11,10 +11,12 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "krcore/base/lazy_array.h"
 #include "krcore/dct/peer.h"
+#include "krcore/pool/heat.h"
 #include "krcore/types.h"
 
 namespace krcore::pool {
@@ -65,6 +67,7 @@ class QueueState {
 
   void Accept(uint32_t count) {
     used_ += count;
+    accepted_ += count;
     assert(used_ <= depth_);
   }
   void CompleteSilently() {
@@ -143,12 +146,18 @@ class QueueState {
   // All WRs but held ones have completed.
   bool all_arrived() const { return used_ == tail_ - head_; }
 
+  // WRs accepted since the last call.
+  uint64_t TakeAccepted() { return std::exchange(accepted_, 0); }
+
   QueueStanding standing = QueueStanding::kUnconnected;
   std::shared_ptr<const dct::Peer> peer;
   // Former versions of it since Connect: requests under way, and users, may still refer to them.
   std::vector<std::shared_ptr<const dct::Peer>> former_peers;
   // The recovery in which a WRITE or atomic of this queue was last flushed, see PhysicalQueue.
   uint64_t flushed_in_recovery = 0;
+  // How busy it is, and until when its peer is not asked for an RC connection, because it did not answer (RcQueues).
+  Heat heat;
+  int64_t stay_on_dc_until_ns = 0;
   // For WRs that krcore makes itself for this queue; null: there are none.
   OwnWrSink* own_wrs = nullptr;
 
@@ -181,6 +190,7 @@ class QueueState {
   const uint32_t depth_;
   const uint32_t mask_;
   uint32_t used_ = 0;
+  uint64_t accepted_ = 0;
   uint32_t head_ = 0, tail_ = 0;  // of the ring
   uint32_t special_ = 0;          // held completions and silent marks in the ring
   uint32_t holds_ = 0;

@@ -16,7 +16,7 @@ VirtualQueueImpl::VirtualQueueImpl(pool::QueuePoolImpl& pool, uint32_t depth) : 
 
 VirtualQueueImpl::~VirtualQueueImpl() {
   CloseMessages();
-  if (pool_ != nullptr) pool_->Detach(this, &state_, physical_);
+  if (pool_ != nullptr) pool_->Detach(this, &state_);
 }
 
 void VirtualQueueImpl::ForgetPool() {
@@ -58,7 +58,7 @@ Status VirtualQueueImpl::FindPeer(NodeId peer, Deadline deadline, std::shared_pt
 }
 
 void VirtualQueueImpl::UsePeer(std::shared_ptr<const dct::Peer> peer) {
-  physical_ = pool_->QueueFor(peer->target.address.node);
+  physical_ = pool_->QueueFor(peer->target);
   state_.former_peers.clear();
   state_.peer = std::move(peer);
   pool_->NoteLease(*state_.peer);

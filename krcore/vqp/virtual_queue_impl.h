@@ -47,6 +47,8 @@ class VirtualQueueImpl final : public VirtualQueue {
   // ---- for the pool
   pool::QueueState& state() { return state_; }
   size_t memory_bytes() const;
+  // What is accepted from now on goes through another physical queue.
+  void MoveTo(pool::PhysicalQueue& physical) { physical_ = &physical; }
   // The pool is about to go: from now on every call but Pop fails. Call CloseMessages of every queue before.
   void ForgetPool();
   void CloseMessages();

@@ -71,9 +71,11 @@ inline std::string UniqueFabric(bool in_process) {
 // The time in which the fabric lives.
 inline Clock& ClockOf(const std::string& fabric) { return kSimulated ? Worlds().at(fabric)->clock() : *RealClock(); }
 
-inline std::unique_ptr<Node> OpenNode(const std::string& fabric, NodeId id, Clock* clock = nullptr) {
+inline std::unique_ptr<Node> OpenNode(const std::string& fabric, NodeId id, Clock* clock = nullptr,
+                                      uint32_t rc_peers = 0) {
   if (clock == nullptr) clock = &ClockOf(fabric);
-  auto node = Node::Open({.rnic = kRnic, .fabric = fabric, .node = id, .create_fabric = true, .clock = clock});
+  auto node = Node::Open(
+      {.rnic = kRnic, .fabric = fabric, .node = id, .create_fabric = true, .clock = clock, .rc_peers = rc_peers});
   EXPECT_TRUE(node.ok()) << node.status().ToString();
   return node.ok() ? *std::move(node) : nullptr;
 }
@@ -83,9 +85,10 @@ struct MemoryNode {
   std::unique_ptr<Node> node;
   std::unique_ptr<Region> region;
 
-  static MemoryNode Start(const std::string& fabric, NodeId id, size_t length, bool host_meta) {
+  static MemoryNode Start(const std::string& fabric, NodeId id, size_t length, bool host_meta, Clock* clock = nullptr,
+                          uint32_t rc_peers = 0) {
     MemoryNode memory;
-    memory.node = OpenNode(fabric, id);
+    memory.node = OpenNode(fabric, id, clock, rc_peers);
     if (!memory.node) return memory;
     if (host_meta) {
       const Status hosted = memory.node->HostMetaServer(256);

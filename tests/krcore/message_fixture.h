@@ -20,9 +20,9 @@ struct MessagingNode {
   size_t buffer_bytes = 0;
 
   static MessagingNode Start(const std::string& fabric, NodeId id, bool host_meta, const QueuePoolOptions& options = {},
-                             size_t buffers = 256, size_t buffer_bytes = 16384) {
+                             size_t buffers = 256, size_t buffer_bytes = 16384, uint32_t rc_peers = 0) {
     MessagingNode party;
-    party.node = OpenNode(fabric, id);
+    party.node = OpenNode(fabric, id, nullptr, rc_peers);
     if (party.node == nullptr) return party;
     if (host_meta) {
       const Status hosted = party.node->HostMetaServer(256);

@@ -34,6 +34,9 @@ struct NodeOptions {
   // How long what a node has looked up of its peers' regions may be used, in nanoseconds from 1 ms up; the longer, the
   // longer Region::Deregister waits. Of the fabric's first metadata server; all nodes take it from there.
   int64_t mr_lease_ns = 1'000'000'000;
+  // RC connections that peers' pools may have to this node, at most 1024, each with a QP here; 0: none. Needs one of
+  // the kMaxRegionsPerNode regions, and that somebody calls PollConnections.
+  uint32_t rc_peers = 0;
 };
 
 // A registered memory range of a peer, as its metadata record lists it.
@@ -112,6 +115,11 @@ class Node {
   // posted can execute any more. False also when that cannot be known. May make a system call. For incarnations that
   // have published (Publish() had returned): only their records tell, by being replaced too.
   virtual bool IsConfirmedDead(NodeId node, uint32_t incarnation) = 0;
+
+  // Answers peers that ask for RC connections and clears away what they have closed or left behind by dying; nothing
+  // waits for it, so once a second is enough. Some system calls and the creation of a QP where there is something to
+  // do. Returns how many connections changed. See NodeOptions::rc_peers.
+  virtual size_t PollConnections() = 0;
 
   // For the exclusive use of one thread at a time.
   virtual Result<std::unique_ptr<QueuePool>> CreateQueuePool(const QueuePoolOptions& options) = 0;

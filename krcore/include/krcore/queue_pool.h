@@ -7,6 +7,9 @@
 // broke is reset, and flushed READs are posted again; a flushed WRITE or atomic is reported as kFlushed, its
 // outcome unknown.
 //
+// Peers that prove hot get an RC queue of their own, in the background of Poll; the queues to them move there and back
+// without losing or reordering anything (docs/krcore.md, "RC queues for hot peers").
+//
 // Thread safety: a pool and its VirtualQueues belong to one thread at a time.
 // Blocking: none of the calls on the data path blocks or makes a system call.
 #ifndef KRCORE_QUEUE_POOL_H_
@@ -30,6 +33,11 @@ struct QueuePoolOptions {
   uint32_t sq_depth = 512;  // WRs per physical queue
   // Messages longer than this are read by the receiver from the sender's memory, where that is allowed (message.h).
   uint32_t copy_bytes = kDefaultCopyBytes;
+  // RC queues to hot peers that accept them (NodeOptions::rc_peers), beside the DC initiators; 0: none. As many as the
+  // device's CQ has room for, at most 128.
+  uint32_t max_rc_queues = 16;
+  // A peer is hot from so many WRs in 10 ms on, on average over some of these.
+  uint32_t rc_hot_wrs = 1000;
 };
 
 struct QueuePoolStats {
@@ -42,6 +50,9 @@ struct QueuePoolStats {
   uint64_t reposted_messages = 0;
   uint64_t metadata_hits = 0;     // qconnects served from the node's cache
   uint64_t metadata_lookups = 0;  // ... by one-sided READs at the metadata server
+  uint64_t rc_connects = 0;       // peers that went over to an RC queue
+  uint64_t rc_refusals = 0;       // ... that did not, because they did not answer or had no place left
+  uint64_t rc_reclaims = 0;       // RC queues given up, for a hotter peer or because they broke
   uint64_t lease_renewals = 0;    // lookups because a lease on a peer's regions had run out
   uint64_t lease_extensions = 0;  // ... that found nobody to answer: the lease was extended for a while
 };

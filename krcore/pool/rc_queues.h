@@ -1,0 +1,142 @@
+// RcQueues: a pool's RC queues: which peers are hot enough for one, how one is agreed on with the peer, and how the
+// VirtualQueues of a peer move to it and back. docs/krcore.md, "RC queues for hot peers".
+//
+// A slot goes through its states in this order; what fails goes on with kTelling, or is free.
+//
+//     kFree
+//     kClaiming    CAS at the peer's desk: a place there
+//     kRequesting  WRITE of the request
+//     kAsking      READ of the answer, again and again
+//     kInUse       the peer's VirtualQueues use it; its queue is blocked until the DC initiator has passed `marker`
+//     kLeaving     its queue is blocked: what is posted completes, what is staged moves to the DC initiator
+//     kTelling     WRITE to the desk that the connection is closed
+//
+// All queues to one incarnation of a peer move together, so that requests to one peer stay in order.
+//
+// Thread safety: belongs to the pool's thread. Nothing blocks, except Close.
+#ifndef KRCORE_POOL_RC_QUEUES_H_
+#define KRCORE_POOL_RC_QUEUES_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "krcore/clock.h"
+#include "krcore/dct/peer.h"
+#include "krcore/node.h"
+#include "krcore/pool/physical_queue.h"
+#include "krcore/rc/connector.h"
+#include "krcore/rnic/rnic.h"
+
+namespace krcore::pool {
+
+class QueuePoolImpl;
+
+inline constexpr int64_t kHeatIntervalNs = 10'000'000;
+
+class RcQueues {
+ public:
+  RcQueues(QueuePoolImpl& pool, uint32_t slots, uint32_t hot_wrs);
+
+  // ---- which peers
+  // When Tick is due.
+  int64_t due_ns() const { return due_ns_; }
+  // Counts what was accepted since the last call; a hot peer is asked for a connection, and the slot of one that is no
+  // longer is taken for it if need be. At most one a call.
+  void Tick(int64_t now_ns);
+  // As if the peer were hot. False: it takes no connections, has one, or no slot is free.
+  bool Connect(const std::shared_ptr<const dct::Peer>& peer);
+  // Gives the peer's RC queue up.
+  void Leave(NodeId peer);
+
+  // ---- the peer's queue
+  // Null: it has none.
+  PhysicalQueue* Find(const dct::Target& target) const;
+
+  // ---- at each poll
+  // Some connection is being made or given up.
+  bool busy() const { return busy_ != 0; }
+  // Goes on with those. From QueuePool::Poll alone, because it moves VirtualQueues. At most one QP is created,
+  // connected or destroyed a call.
+  void Work();
+  // Blocked queues that it is the turn of; before each round of doorbells. Returns how many WRs it completed.
+  size_t Advance();
+  bool any_blocked() const { return blocked_ != 0; }
+  // `queue` has recovered: it is the broken RC queue of a peer, or what is staged behind it elsewhere is to be flushed.
+  void Recovered(PhysicalQueue& queue, uint64_t recovery);
+  // The queue that `queue` waits for, or itself.
+  PhysicalQueue* HoldsUp(PhysicalQueue& queue);
+
+  // ---- the pool's
+  // Gives every queue made so far registered memory for krcore's own WRs.
+  Status NeedOwnMemory();
+  // Tells the peers that the connections are closed; waits for that, within a bound.
+  void Close();
+  uint32_t in_use() const;
+  size_t memory_bytes() const;
+
+ private:
+  enum class State : uint8_t { kFree, kClaiming, kRequesting, kAsking, kInUse, kLeaving, kTelling };
+  struct Slot {
+    State state = State::kFree;
+    std::shared_ptr<const dct::Peer> peer;
+    std::unique_ptr<rnic::Qp> qp;  // until it is connected
+    uint64_t owner = 0;            // of the place at the desk
+    uint32_t place = 0;
+    uint32_t tries = 0;  // of the state
+    int64_t ask_at_ns = 0, give_up_ns = 0;
+    PhysicalQueue* dc = nullptr;  // how the peer is reached otherwise
+    uint64_t marker = 0;
+    int64_t last_used_ns = 0;
+    uint64_t heat = 0;
+
+    PhysicalQueue* queue = nullptr;  // the pool's; stays, once made
+    std::unique_ptr<Region> own_memory;
+  };
+
+  uint32_t LaneOf(const Slot& slot) const { return static_cast<uint32_t>(&slot - slots_.data()); }
+  size_t PlaceOffset(const Slot& slot) const { return slot.place * sizeof(rc::Place); }
+  void SetState(Slot& slot, State state);
+  void CountHeat(int64_t now_ns, uint64_t intervals);
+  Slot* FreeSlot();
+  Slot* LeastRecentlyUsed();
+  Status MakeQueue(Slot& slot);
+  Status NeedOwnMemory(Slot& slot);
+  bool BeginClaim(Slot& slot);
+  void Claim(Slot& slot);
+  void WriteRequest(Slot& slot);
+  void Claimed(Slot& slot);
+  void Requested(Slot& slot);
+  void Asked(Slot& slot, int64_t now_ns);
+  void SwitchToRc(Slot& slot, uint32_t qpn);
+  void LeaveSlot(Slot& slot);
+  void Left(Slot& slot);
+  void Told(Slot& slot);
+  void GiveUp(Slot& slot, bool claimed);
+  void Tell(Slot& slot);
+  void WriteClosing(Slot& slot);
+  bool PeerIsDead(const Slot& slot) const;
+  // Every VirtualQueue to the slot's peer uses `queue` from now on.
+  void MoveQueues(const Slot& slot, PhysicalQueue& queue);
+  bool WorkOn(Slot& slot, int64_t now_ns);
+
+  QueuePoolImpl& pool_;
+  const uint64_t hot_wrs_;
+  int64_t due_ns_ = INT64_MIN;
+  int64_t last_tick_ns_ = INT64_MIN;
+  uint32_t busy_ = 0;     // slots that are neither free nor steadily in use
+  uint32_t blocked_ = 0;  // slots in use or being left whose queue may be blocked
+  std::vector<Slot> slots_;
+  std::unique_ptr<rc::Connector> connector_;
+  struct PeerHeat {
+    std::shared_ptr<const dct::Peer> peer;
+    uint64_t wrs, heat;
+    bool may_connect;
+  };
+  std::vector<PeerHeat> peers_;  // of CountHeat
+};
+
+}  // namespace krcore::pool
+
+#endif  // KRCORE_POOL_RC_QUEUES_H_

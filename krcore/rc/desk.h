@@ -1,0 +1,58 @@
+// The desk: where a node takes requests for RC connections, as it lies in its memory, and its peers reach it by
+// one-sided verbs. An array of places, one for each connection that it will keep.
+//
+//     owner    0 -> owner by a peer's CAS; -> 0 by the node, once nothing of the connection is left
+//     closing  the peer's: its own owner word, when it has destroyed its QP
+//     answer   the node's: Answer() of the owner and the number of the QP that the node has made for it, 0: none
+//     request  the peer's: one WRITE, which counts once its checksum matches and it names the owner of the place
+//
+// Everything a peer writes names the owner that wrote it, so what arrives after the node has given the place to another
+// is ignored.
+#ifndef KRCORE_RC_DESK_H_
+#define KRCORE_RC_DESK_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include "krcore/rnic/rnic.h"
+
+namespace krcore::rc {
+
+// RemoteRegion::tag of a node's desk. PeerDirectory takes it out of what users see.
+inline constexpr uint32_t kDeskTag = 0x4465736b;
+inline constexpr uint32_t kMaxPlaces = 1024;
+
+struct Request {
+  uint64_t checksum = 0;  // of the rest
+  uint64_t owner = 0;     // msg::OwnerWord
+  rnic::DeviceAddress address;
+  uint32_t qpn = 0;
+  uint32_t reserved = 0;
+};
+static_assert(sizeof(Request) == 56 && std::is_trivially_copyable_v<Request>);
+uint64_t ChecksumOf(const Request& request);
+
+struct Place {
+  uint64_t owner;
+  uint64_t closing;
+  uint64_t answer;
+  uint64_t reserved;
+  Request request;
+  uint64_t padding[5];
+};
+static_assert(sizeof(Place) == 128 && offsetof(Place, closing) == 8 && offsetof(Place, answer) == 16 &&
+              offsetof(Place, request) == 32);
+
+// QP number 0: refused. The other half tells whose answer it is: what distinguishes the owners of a place.
+constexpr uint64_t Answer(uint64_t owner, uint32_t qpn) {
+  return uint64_t{static_cast<uint32_t>(owner >> 32) ^ static_cast<uint32_t>(owner)} << 32 | qpn;
+}
+constexpr bool IsAnswerTo(uint64_t owner, uint64_t answer) {
+  return answer != 0 && answer >> 32 == Answer(owner, 0) >> 32;
+}
+constexpr uint32_t AnsweredQpn(uint64_t answer) { return static_cast<uint32_t>(answer); }
+
+}  // namespace krcore::rc
+
+#endif  // KRCORE_RC_DESK_H_

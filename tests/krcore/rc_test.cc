@@ -1,0 +1,362 @@
+// RC queues for hot peers: who gets one, who loses it, and what becomes of both halves. Time is the test's on sw, and
+// virtual on sim.
+#include "tests/krcore/rc_fixture.h"
+
+namespace krcore::test {
+namespace {
+
+using pool::kHeatIntervalNs;
+
+TEST(Heat, ApproachesTheRateAndHalvesInEveryQuietInterval) {
+  pool::Heat heat;
+  for (int i = 0; i < 20; ++i) heat.Add(1024, 1);
+  EXPECT_NEAR(static_cast<double>(heat.average()), 1024, 20);
+  heat.Add(0, 1);
+  EXPECT_NEAR(static_cast<double>(heat.average()), 512, 10);
+  heat.Add(0, 3);
+  EXPECT_NEAR(static_cast<double>(heat.average()), 64, 4);
+  heat.Add(0, 1'000'000);
+  EXPECT_EQ(heat.average(), 0u);
+}
+
+TEST(Heat, OneBurstInALongTimeIsNotHot) {
+  pool::Heat heat;
+  heat.Add(100'000, 1000);
+  EXPECT_LE(heat.average(), 100u);
+}
+
+class RcQueuesTest : public ::testing::Test {
+ protected:
+  static constexpr uint32_t kHotWrs = 100;
+
+  Clock* clock() { return kSimulated ? &ClockOf(fabric_) : static_cast<Clock*>(&fake_clock_); }
+  void Pass(int64_t ns) {
+    if (kSimulated) {
+      auto& world = *Worlds().at(fabric_);
+      world.RunUntil(world.now_ns() + ns);
+    } else {
+      fake_clock_.Advance(ns);
+    }
+  }
+  void StartPeers(NodeId count, uint32_t rc_peers = 8) {
+    for (NodeId id = 1; id <= count; ++id)
+      peers_.push_back(MemoryNode::Start(fabric_, id, 4096, id == 1, clock(), rc_peers));
+  }
+  Worker StartWorker(uint32_t max_rc_queues, uint32_t hot_wrs = kHotWrs) {
+    Worker worker;
+    worker.node = OpenNode(fabric_, kNoNode, clock());
+    worker.Prepare({.max_rc_queues = max_rc_queues, .rc_hot_wrs = hot_wrs}, 1 << 16);
+    return worker;
+  }
+  // Pushes 4 x 64 WRs.
+  void Use(Worker& worker, VirtualQueue& queue) {
+    const Sge sge = worker.Word(0);
+    std::vector<WorkRequest> wrs(64, OnWord(queue, Opcode::kRead, &sge, 0));
+    for (int i = 0; i < 4; ++i) {
+      ASSERT_OK(queue.Push(wrs));
+      Await(*worker.pool, queue, wrs.size());
+    }
+  }
+  // `intervals` intervals in which the queues are used and everybody polls.
+  void Heat(Worker& worker, std::initializer_list<VirtualQueue*> queues, int intervals = 12, bool answer = true) {
+    for (int i = 0; i < intervals; ++i) {
+      for (VirtualQueue* queue : queues) Use(worker, *queue);
+      for (int polls = 0; polls < 8; ++polls) {
+        worker.pool->Poll();
+        Pass(kHeatIntervalNs / 8);
+        if (answer)
+          for (MemoryNode& peer : peers_) peer.node->PollConnections();
+      }
+    }
+  }
+  size_t Answer() {
+    size_t changed = 0;
+    for (MemoryNode& peer : peers_) changed += peer.node->PollConnections();
+    return changed;
+  }
+  // Polls until nothing is being made or given up.
+  void Settle(Worker& worker) {
+    for (int i = 0; i < 1000 && RcOf(*worker.pool).busy(); ++i) {
+      worker.pool->Poll();
+      Answer();
+      Pass(100'000);
+    }
+    EXPECT_FALSE(RcOf(*worker.pool).busy());
+  }
+
+  const std::string fabric_ = UniqueFabric(true);
+  FakeClock fake_clock_;
+  std::vector<MemoryNode> peers_;
+};
+
+TEST_F(RcQueuesTest, AHotPeerGetsOneInTheBackgroundAndAColdOneDoesNot) {
+  StartPeers(2);
+  Worker worker = StartWorker(4);
+  auto hot = worker.Connect(1), cold = worker.Connect(2);
+  Heat(worker, {hot.get()});
+  EXPECT_TRUE(IsOnRc(*worker.pool, 1));
+  EXPECT_FALSE(IsOnRc(*worker.pool, 2));
+  EXPECT_EQ(worker.pool->stats().rc_connects, 1u);
+  // qconnect: RC if pooled.
+  auto another = worker.Connect(1);
+  peers_[0].words()[5] = 55;
+  const Sge sge = worker.Word(9);
+  EXPECT_EQ(Execute(*worker.pool, *another, OnWord(*another, Opcode::kRead, &sge, 5)).status, WcStatus::kSuccess);
+  EXPECT_EQ(worker.words()[9], 55u);
+  EXPECT_EQ(Execute(*worker.pool, *cold, OnWord(*cold, Opcode::kRead, &sge, 5)).status, WcStatus::kSuccess);
+}
+
+TEST_F(RcQueuesTest, NoneAreMadeWhereNoneAreWanted) {
+  StartPeers(1);
+  Worker worker = StartWorker(0);
+  auto hot = worker.Connect(1);
+  EXPECT_EQ(ImplOf(*worker.pool).rc(), nullptr);
+  for (int i = 0; i < 5; ++i) {
+    Use(worker, *hot);
+    Pass(kHeatIntervalNs);
+    EXPECT_EQ(Answer(), 0u);
+  }
+}
+
+TEST_F(RcQueuesTest, TheDeskIsNotAmongTheRegionsThatUsersSee) {
+  StartPeers(1);
+  Worker worker = StartWorker(1);
+  auto queue = worker.Connect(1);
+  ASSERT_EQ(queue->regions().size(), 1u);
+  EXPECT_EQ(queue->regions()[0].tag, 1u);
+  EXPECT_EQ(peers_[0].node->CreateRegion({.length = 4096, .remote_rights = kAllRights, .tag = rc::kDeskTag}).status(),
+            StatusCode::kInvalidArgument);
+}
+
+TEST_F(RcQueuesTest, TheLeastRecentlyUsedCooledOneMakesRoomForAHotterPeer) {
+  StartPeers(3);
+  Worker worker = StartWorker(2);
+  auto first = worker.Connect(1), second = worker.Connect(2), third = worker.Connect(3);
+  Heat(worker, {first.get(), second.get()});
+  ASSERT_TRUE(IsOnRc(*worker.pool, 1));
+  ASSERT_TRUE(IsOnRc(*worker.pool, 2));
+  // Both cool down; the second is used a last time later than the first.
+  Heat(worker, {second.get()}, 1);
+  Pass(20 * kHeatIntervalNs);
+  Heat(worker, {third.get()}, 20);
+  EXPECT_FALSE(IsOnRc(*worker.pool, 1));
+  EXPECT_TRUE(IsOnRc(*worker.pool, 2));
+  EXPECT_TRUE(IsOnRc(*worker.pool, 3));
+  EXPECT_EQ(worker.pool->stats().rc_reclaims, 1u);
+  Use(worker, *first);  // on DC again
+}
+
+TEST_F(RcQueuesTest, MoreHotPeersThanQueuesDoNotTakeThemFromOneAnother) {
+  StartPeers(3);
+  Worker worker = StartWorker(2);
+  auto first = worker.Connect(1), second = worker.Connect(2), third = worker.Connect(3);
+  Heat(worker, {first.get(), second.get()});
+  Heat(worker, {first.get(), second.get(), third.get()}, 20);
+  EXPECT_FALSE(IsOnRc(*worker.pool, 3));
+  EXPECT_EQ(worker.pool->stats().rc_reclaims, 0u);
+}
+
+TEST_F(RcQueuesTest, MemoryStaysWhateverTheNumberOfPeersAndMoves) {
+  StartPeers(4);
+  Worker worker = StartWorker(1, UINT32_MAX);
+  std::vector<std::unique_ptr<VirtualQueue>> queues;
+  for (NodeId id = 1; id <= 4; ++id) queues.push_back(worker.Connect(id));
+  size_t bytes = 0;
+  for (int round = 0; round < 20; ++round) {
+    const NodeId id = static_cast<NodeId>(1 + round % 4);
+    ASSERT_TRUE(RcOf(*worker.pool).Connect(CachedPeer(*worker.pool, id)));
+    Settle(worker);
+    ASSERT_TRUE(IsOnRc(*worker.pool, id));
+    if (round == 0) bytes = worker.pool->memory_bytes();
+    EXPECT_EQ(worker.pool->memory_bytes(), bytes);
+    Use(worker, *queues[id - 1]);
+    RcOf(*worker.pool).Leave(id);
+    Settle(worker);
+    Use(worker, *queues[id - 1]);
+  }
+}
+
+TEST_F(RcQueuesTest, APeerThatDoesNotAnswerIsLeftAloneForAWhileAndStaysOnDc) {
+  StartPeers(1);
+  Worker worker = StartWorker(4);
+  auto queue = worker.Connect(1);
+  const auto heat_unanswered = [&](int64_t for_ns) {
+    for (int64_t passed_ns = 0; passed_ns < for_ns; passed_ns += kHeatIntervalNs) {
+      Use(worker, *queue);
+      Pass(kHeatIntervalNs);
+    }
+  };
+  heat_unanswered(7 * kSecondNs);
+  EXPECT_EQ(worker.pool->stats().rc_refusals, 1u);
+  EXPECT_FALSE(RcOf(*worker.pool).busy());
+  EXPECT_EQ(Answer(), 1u) << "what was asked for and given up is cleared away";
+  EXPECT_EQ(Answer(), 0u);
+  Heat(worker, {queue.get()}, 20);  // too early to be asked again
+  EXPECT_FALSE(IsOnRc(*worker.pool, 1));
+  Pass(10 * kSecondNs);
+  Heat(worker, {queue.get()}, 20);
+  EXPECT_TRUE(IsOnRc(*worker.pool, 1));
+}
+
+TEST_F(RcQueuesTest, APeerWithoutAPlaceRefusesAndOneWithoutADeskIsNotAsked) {
+  StartPeers(1, 1);
+  peers_.push_back(MemoryNode::Start(fabric_, 2, 4096, false, clock(), 0));
+  Worker first = StartWorker(4), second = StartWorker(4);
+  auto queue = first.Connect(1), refused = second.Connect(1), without = second.Connect(2);
+  Heat(first, {queue.get()});
+  ASSERT_TRUE(IsOnRc(*first.pool, 1));
+  Heat(second, {refused.get(), without.get()});
+  EXPECT_FALSE(IsOnRc(*second.pool, 1));
+  EXPECT_FALSE(IsOnRc(*second.pool, 2));
+  EXPECT_EQ(second.pool->stats().rc_refusals, 1u);
+  // The place comes back.
+  RcOf(*first.pool).Leave(1);
+  Settle(first);
+  Answer();
+  ASSERT_TRUE(RcOf(*second.pool).Connect(CachedPeer(*second.pool, 1)));
+  Settle(second);
+  EXPECT_TRUE(IsOnRc(*second.pool, 1));
+}
+
+TEST_F(RcQueuesTest, ThePeersHalfGoesWithThePool) {
+  StartPeers(1);
+  {
+    Worker worker = StartWorker(4);
+    auto queue = worker.Connect(1);
+    Heat(worker, {queue.get()});
+    ASSERT_TRUE(IsOnRc(*worker.pool, 1));
+    EXPECT_EQ(Answer(), 0u);
+  }
+  EXPECT_EQ(Answer(), 1u);
+  EXPECT_EQ(Answer(), 0u);
+}
+
+TEST_F(RcQueuesTest, ThePeersHalfGoesWithAKilledNode) {
+  if (!kSimulated) GTEST_SKIP() << "sw: a device dies with its process";
+  StartPeers(1);
+  Worker worker = StartWorker(4);
+  auto queue = worker.Connect(1);
+  Heat(worker, {queue.get()});
+  ASSERT_TRUE(IsOnRc(*worker.pool, 1));
+  Worlds().at(fabric_)->Kill(worker.node->id(), 1'000'000);
+  Pass(3 * kSecondNs);
+  EXPECT_EQ(Answer(), 1u);
+}
+
+TEST_F(RcQueuesTest, WhenThePeerDiesItsQueuesBreakAndItsSuccessorIsReached) {
+  StartPeers(2);
+  Worker worker = StartWorker(4);
+  auto queue = worker.Connect(2), other = worker.Connect(1);
+  Heat(worker, {queue.get()});
+  ASSERT_TRUE(IsOnRc(*worker.pool, 2));
+  const auto peer = CachedPeer(*worker.pool, 2);
+  peers_.pop_back();
+  const Sge sge = worker.Word(0);
+  std::vector<WorkRequest> wrs(3, OnWord(*queue, Opcode::kFetchAdd, &sge, 0));
+  ASSERT_OK(queue->Push(wrs));
+  const auto done = Await(*worker.pool, *queue, 3);
+  ASSERT_EQ(done.size(), 3u);
+  EXPECT_EQ(done[0].status, WcStatus::kRetryExceeded);
+  EXPECT_EQ(done[1].status, WcStatus::kFlushed);
+  EXPECT_EQ(queue->Push({wrs.data(), 1}).code(), StatusCode::kUnavailable);
+  Settle(worker);
+  EXPECT_EQ(RcOf(*worker.pool).Find(peer->target), nullptr);
+  EXPECT_EQ(Execute(*worker.pool, *other, OnWord(*other, Opcode::kRead, &sge, 0)).status, WcStatus::kSuccess);
+
+  peers_.push_back(MemoryNode::Start(fabric_, 2, 4096, false, clock(), 8));
+  ASSERT_OK(queue->Connect(2, worker.Soon()));
+  Heat(worker, {queue.get()});
+  EXPECT_TRUE(IsOnRc(*worker.pool, 2)) << "the successor is hot too";
+}
+
+TEST_F(RcQueuesTest, WhatIsStagedOnTheNewQueueBehindAWriteFlushedOnTheOldOneIsFlushedToo) {
+  StartPeers(2);
+  Worker worker;
+  worker.node = OpenNode(fabric_, kNoNode, clock());
+  worker.Prepare({.dc_initiators = 1, .rc_hot_wrs = UINT32_MAX}, 4096);
+  auto good = worker.Connect(1), bad = worker.Connect(2);
+  peers_[1].region.reset();  // its requests pass the checks and fail at the NIC
+  const Sge sge = worker.Word(0);
+  const auto stage = [&](VirtualQueue& queue, Opcode opcode, uint64_t wr_id) {
+    const WorkRequest wr = OnWord(queue, opcode, &sge, 0, wr_id);
+    ASSERT_OK(queue.Stage({&wr, 1}));
+  };
+  stage(*bad, Opcode::kRead, 0);
+  stage(*good, Opcode::kFetchAdd, 1);
+  worker.pool->Flush();
+  // The queues move before the pool has learned of the failure.
+  pool::RcQueues& rc = RcOf(*worker.pool);
+  ASSERT_TRUE(rc.Connect(CachedPeer(*worker.pool, 1)));
+  for (int i = 0; i < 1000 && rc.busy(); ++i) {
+    rc.Work();
+    Answer();
+    Pass(10'000);
+  }
+  ASSERT_TRUE(IsOnRc(*worker.pool, 1));
+  stage(*good, Opcode::kFetchAdd, 2);
+  stage(*good, Opcode::kRead, 3);
+  const auto done = Await(*worker.pool, *good, 3);
+  ASSERT_EQ(done.size(), 3u);
+  for (uint64_t i = 0; i < 3; ++i) EXPECT_EQ(done[i].wr_id, i + 1);
+  EXPECT_EQ(done[0].status, WcStatus::kFlushed);
+  EXPECT_EQ(done[1].status, WcStatus::kFlushed);
+  EXPECT_EQ(done[2].status, WcStatus::kSuccess);
+  EXPECT_LE(peers_[0].words()[0], 1u) << "the second never ran";
+}
+
+TEST_F(RcQueuesTest, WhatWasPushedDuringAMoveIsExecutedThoughItsQueueIsDestroyed) {
+  StartPeers(1);
+  Worker worker = StartWorker(1, UINT32_MAX);
+  auto queue = worker.Connect(1);
+  const Sge sge = worker.Word(0);
+  const WorkRequest wr = OnWord(*queue, Opcode::kFetchAdd, &sge, 0);
+  WorkRequest add = wr;
+  add.compare_add = 1;
+  ASSERT_OK(queue->Push({&add, 1}));
+  pool::RcQueues& rc = RcOf(*worker.pool);
+  ASSERT_TRUE(rc.Connect(CachedPeer(*worker.pool, 1)));
+  for (int i = 0; i < 1000 && rc.busy(); ++i) {
+    rc.Work();
+    Answer();
+    Pass(10'000);
+  }
+  ASSERT_TRUE(rc.any_blocked()) << "the pool has not seen the completion of the first";
+  ASSERT_OK(queue->Push({&add, 1}));
+  ASSERT_OK(queue->Push({&add, 1}));
+  queue.reset();
+  EXPECT_EQ(peers_[0].words()[0], 3u);
+}
+
+TEST_F(RcQueuesTest, AQueueDestroyedInTheMiddleOfAMoveIsNotWrittenTo) {
+  StartPeers(1);
+  Worker worker = StartWorker(2, UINT32_MAX);
+  for (int round = 0; round < 200; ++round) {
+    auto stays = worker.Connect(1), goes = worker.Connect(1);
+    const Sge sge = worker.Word(1);
+    const auto stage = [&](VirtualQueue& queue, size_t count) {
+      const std::vector<WorkRequest> wrs(count, OnWord(queue, Opcode::kFetchAdd, &sge, 0));
+      ASSERT_OK(queue.Stage(wrs));
+    };
+    auto& rc = RcOf(*worker.pool);
+    stage(*stays, 3);
+    stage(*goes, 5);
+    if (round % 2 == 0) {
+      ASSERT_TRUE(rc.Connect(CachedPeer(*worker.pool, 1)));
+    } else {
+      rc.Leave(1);
+    }
+    for (int polls = 0; polls < round % 23; ++polls) {
+      worker.pool->Flush();
+      stage(*goes, 1);
+      worker.pool->Poll();
+      Answer();
+      if (kSimulated) clock()->Relax(0);
+    }
+    goes.reset();
+    for (const Completion& done : Await(*worker.pool, *stays, 3)) EXPECT_EQ(done.status, WcStatus::kSuccess);
+    Settle(worker);
+  }
+}
+
+}  // namespace
+}  // namespace krcore::test
