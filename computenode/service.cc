@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cmath>
+#include <cmath>
 #include <cstdio>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -28,7 +30,9 @@ void Print(const ordered_json& json) {
 }
 
 // Rounded: for people.
-double Ratio(uint64_t count, uint64_t of) { return of == 0 ? 0 : static_cast<double>(count * 1'000 / of) / 1'000; }
+double Ratio(uint64_t count, uint64_t of) {
+  return of == 0 ? 0 : std::round(1'000 * static_cast<double>(count) / static_cast<double>(of)) / 1'000;
+}
 
 ordered_json PartUs(int64_t from_ns, int64_t to_ns) {
   if (from_ns == 0 || to_ns == 0) return nullptr;

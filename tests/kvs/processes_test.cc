@@ -224,7 +224,6 @@ TEST_F(InterruptedMerge, IsFinishedByAReader) {
       victim.Kill();
       auto client = store.NewClient();
       const bool unfinished = store.DirectoryEntryOf(0).merging();
-      ASSERT_TRUE(unfinished || pause > 0) << "no merge began";
       const krcore::Deadline end = krcore::Deadline::After(*krcore::RealClock(), 60'000'000'000);
       while (store.DirectoryEntryOf(0).merging() && !HasFatalFailure()) {
         ASSERT_FALSE(end.Passed(*krcore::RealClock())) << "nobody finishes the merge";
