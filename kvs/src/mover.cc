@@ -512,7 +512,6 @@ Task<Step> ClientCore::Mover::Run() {
     co_await GiveBackRoom();
     co_await Resign();
   }
-  if (op_.batch.Stale()) co_return Step::kRestart;  // no memory node failed
   co_return step == Step::kOk&& client_.clock_.NowNs() >= deadline_ns_ ? Step::kFull : step;
 }
 
@@ -556,6 +555,7 @@ Task<void> ClientCore::RunCompaction(CompactOptions options, bool for_room) {
   {
     Mover mover(*this, op, options, for_room, &last_compaction_);
     last_step_ = co_await mover.Run();
+    if (op.batch.Stale()) last_step_ = Step::kRestart;  // expelled: no memory node failed
     if (last_step_ == Step::kOk && mover.in_vain()) {
       full_until_ns_ = clock_.NowNs() + registration_.lease_ns();
       full_freed_chunks_ = freed_chunks_seen_;

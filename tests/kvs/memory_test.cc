@@ -399,6 +399,7 @@ TEST(GivenBack, TheMoverOfAFullStoreWaitsForNoMemory) {
   auto mover = store.NewClient(), client = store.NewClient();
   for (uint32_t i = 0; FreeChunks(store, kSmallChunk) > kvs::ChunksKeptForMover(usable); ++i) {
     MustPut(*client, Key(i), std::string(9'000, 'a'));
+    mover->Poll();  // keeps its lease
   }
   client.reset();  // the other one, which was there before, has none of its memory
   kvs::CompactReport report;
