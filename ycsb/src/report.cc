@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <cmath>
 #include <cstdio>
 #include <ctime>
 #include <fstream>
@@ -110,7 +111,9 @@ ordered_json MachineJson() {
 }
 
 // Rounded: for people.
-double Ratio(uint64_t count, uint64_t of) { return of == 0 ? 0 : static_cast<double>(count * 1'000 / of) / 1'000; }
+double Ratio(uint64_t count, uint64_t of) {
+  return of == 0 ? 0 : std::round(1'000 * static_cast<double>(count) / static_cast<double>(of)) / 1'000;
+}
 
 ordered_json StatsJson(const kvs::ClientStats& stats) {
   return {{"operations", stats.operations},
