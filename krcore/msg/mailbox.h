@@ -80,7 +80,7 @@ class Mailbox final : public pool::PollWork {
   bool IsFree(uint32_t index) const;
   size_t Advance(uint32_t index);
   void TakeArrived(uint32_t index);
-  // False: it stays where it is, for now.
+  // False: it stays where it is.
   bool Take(uint32_t index, const Header& header);
   bool StartRead(Place& place, const Header& header, const Receive& receive);
   void FinishReads(uint32_t index);
