@@ -110,12 +110,32 @@ Task<Step> ClientCore::Mover::Free(const Victim& victim) {
   co_return told == Outcome::kOk ? Step::kOk : Step::kUnavailable;
 }
 
+// The chunks were chosen by what a scan saw of them while others filled them, perhaps. Now nobody adds to them any
+// more: those for which there is no room after all are given up before anything is moved.
+Task<Step> ClientCore::Mover::LookAgain() {
+  Census census;
+  bool valid = false;
+  const Step scanned = co_await Scan(&census, &valid);
+  if (scanned != Step::kOk) co_return scanned;
+  for (Victim& victim : victims_) victim.room = census.blocks[victim.chunk].Needed();
+  std::sort(victims_.begin(), victims_.end(), [](const Victim& a, const Victim& b) { return a.room < b.room; });
+  std::vector<Victim> left_out;
+  const Step claimed = co_await ClaimRoom(&left_out);
+  for (const Victim& victim : left_out) {
+    if (op_.batch.Stale()) co_return Step::kRestart;
+    const Step ended = co_await End(victim, /*free=*/false);
+    if (ended == Step::kUnavailable) co_return ended;
+  }
+  co_return claimed;
+}
+
 // One round: the chunks chosen are announced, emptied and freed. What cannot be emptied stays as it was.
 Task<Step> ClientCore::Mover::Evacuate() {
   Step step = co_await Announce();  // (1)
   if (step == Step::kOk) step = co_await client_.MaintainNow();
   if (step == Step::kOk && !Mutated(Mutation::kEvacuationUnannounced)) step = co_await WaitForAll();  // (2)
-  int scans = 0, invalid = 0, left = INT32_MAX;
+  if (step == Step::kOk && scarce_) step = co_await LookAgain();
+  int scans = 0, invalid = 0, left = victims_.empty() ? 0 : INT32_MAX;
   while (step == Step::kOk && left > 0 && scans < kScansPerRound && invalid < kInvalidScans && !OutOfTime()) {
     bool valid = false;
     for (Victim& victim : victims_) victim.references = 0;

@@ -42,9 +42,12 @@ bool MemoryState::Cut(Range& range, krcore::NodeId node, uint64_t bytes, GlobalA
 }
 
 bool MemoryState::AllocateForCopy(krcore::NodeId node, uint64_t bytes, GlobalAddress* block) {
-  std::vector<CopyChunk>& copies = Of(node).copies;
-  return std::any_of(copies.begin(), copies.end(),
-                     [&](CopyChunk& chunk) { return Cut(chunk.left, node, bytes, block); });
+  // Where it fits most tightly: what is left of others' chunks is of no use to large ones.
+  CopyChunk* tightest = nullptr;
+  for (CopyChunk& chunk : Of(node).copies) {
+    if (chunk.bytes() >= bytes && (tightest == nullptr || chunk.bytes() < tightest->bytes())) tightest = &chunk;
+  }
+  return tightest != nullptr && Cut(tightest->left, node, bytes, block);
 }
 
 bool MemoryState::AllocateTable(krcore::NodeId node, GlobalAddress* table) {
@@ -85,7 +88,7 @@ uint64_t MemoryState::room_for_copies() const {
   uint64_t bytes = 0;
   for (const auto& memory : nodes_) {
     if (!memory) continue;
-    for (const CopyChunk& chunk : memory->copies) bytes += chunk.left.end - chunk.left.begin;
+    for (const CopyChunk& chunk : memory->copies) bytes += chunk.bytes();
   }
   return bytes;
 }

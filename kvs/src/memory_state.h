@@ -111,6 +111,8 @@ class MemoryState {
   struct CopyChunk {
     Range left;
     uint64_t generation;
+
+    uint64_t bytes() const { return left.end - left.begin; }
   };
   // Of one memory node.
   struct NodeMemory {

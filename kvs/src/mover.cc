@@ -21,8 +21,6 @@ constexpr uint64_t kMoverOffset = kHomeAreaOffset + offsetof(HomeArea, mover);
 constexpr uint64_t kSparsePercent = 50, kNotDensePercent = 85;
 // Of a subtable's slots, beside its sibling's: what may be merged.
 constexpr uint64_t kSparseTablePercent = 20;
-// Blocks of which so many fit in a chunk leave little of it unused.
-constexpr uint64_t kSmallBlocks = 16;
 // How often who waits looks: at first, and more and more rarely.
 constexpr int64_t kLookNs = 200'000;
 constexpr int64_t kMaxLookNs = 10'000'000;
@@ -375,7 +373,7 @@ uint64_t ClientCore::Mover::FreeForCopies(const std::map<Chunk, ChunkWord>& chun
 
 // Takes the chunks that the copies need before anything is moved: what is moved in part only has used up room and frees
 // nothing. Victims for which there is no room are left out, the fullest first.
-Task<Step> ClientCore::Mover::ClaimRoom() {
+Task<Step> ClientCore::Mover::ClaimRoom(std::vector<Victim>* left_out) {
   uint64_t needed = 0;
   for (const Victim& victim : victims_) needed += victim.room;
   const auto room = [this] { return client_.memory_->room_for_copies(); };
@@ -389,7 +387,10 @@ Task<Step> ClientCore::Mover::ClaimRoom() {
     }
   }
   if (room() == 0) co_return Step::kOk;
-  for (; needed > room() && !victims_.empty(); victims_.pop_back()) needed -= victims_.back().room;
+  for (; needed > room() && !victims_.empty(); victims_.pop_back()) {
+    needed -= victims_.back().room;
+    left_out->push_back(victims_.back());
+  }
   co_return Step::kOk;
 }
 
@@ -441,7 +442,7 @@ void ClientCore::Mover::Choose(const Census& census, const std::map<Chunk, Chunk
             [](const Candidate& a, const Candidate& b) { return a.live.bytes < b.live.bytes; });
   victims_.clear();
   for (const Candidate& candidate : candidates) {
-    const uint64_t needed = candidate.live.room + candidate.live.room / (kSmallBlocks - 1);
+    const uint64_t needed = candidate.live.Needed();
     if (victims_.size() == kEvacuationSlots || needed > room) break;
     room -= needed;
     victims_.push_back(candidate.victim);
@@ -503,7 +504,9 @@ Task<Step> ClientCore::Mover::Run() {
       in_vain_ = valid && given_up_.empty() && report_->chunks_freed == 0 && report_->tables_merged == 0;
       break;
     }
-    step = co_await ClaimRoom();
+    std::vector<Victim> left_out;
+    scarce_ = free < victims_.size();
+    step = co_await ClaimRoom(&left_out);
     if (step != Step::kOk || victims_.empty()) break;
     step = co_await Evacuate();
     merged = true;

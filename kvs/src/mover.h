@@ -51,7 +51,10 @@ class ClientCore::Mover {
   // The blocks of a chunk.
   struct Blocks {
     uint64_t bytes = 0;
-    uint64_t room = 0;  // that they may take elsewhere
+    uint64_t room = 0;  // that they may take elsewhere, of many chunks together
+
+    // ... of this one alone: behind a copy the rest of a chunk may be too small for the next one.
+    uint64_t Needed() const { return room + room / (kSmallBlocks - 1); }
   };
   // What a scan found.
   struct Census {
@@ -63,6 +66,8 @@ class ClientCore::Mover {
   // Scans that found splits and merges under way: with the time between them longer than a client waits before it takes
   // over another's split.
   static constexpr int kInvalidScans = 64;
+  // Blocks of which so many fit in a chunk leave little of it unused.
+  static constexpr uint64_t kSmallBlocks = 16;
 
   Chunk ChunkOf(GlobalAddress address) const {
     return {address.node, static_cast<uint32_t>(address.offset / client_.chunk_bytes_)};
@@ -93,10 +98,11 @@ class ClientCore::Mover {
   Task<Step> Move(GlobalAddress at, Slot slot);
   Task<Step> ReadChunks(std::map<Chunk, ChunkWord>* chunks);
   uint64_t FreeForCopies(const std::map<Chunk, ChunkWord>& chunks) const;
-  Task<Step> ClaimRoom();
+  Task<Step> ClaimRoom(std::vector<Victim>* left_out);
   Task<void> GiveBackRoom();
   void Choose(const Census& census, const std::map<Chunk, ChunkWord>& chunks);
   Task<Step> Announce();
+  Task<Step> LookAgain();
   Task<Step> ClearSlots();
   Task<Step> Free(const Victim& victim);
   Task<Step> WaitForReaders();
@@ -116,7 +122,8 @@ class ClientCore::Mover {
   int64_t stay_at_ns_ = 0;  // when to change the word again
   bool in_vain_ = false;
   LargeBuffer image_;
-  std::vector<Victim> victims_;
+  std::vector<Victim> victims_;      // the emptiest first
+  bool scarce_ = false;              // fewer chunks are free than are being emptied
   std::vector<uint32_t> under_way_;  // directory indexes of splits and merges that the last scan met
   std::set<Chunk> given_up_;
 };
