@@ -334,6 +334,7 @@ class ClientCore final : public Client {
   Step last_step_ = Step::kOk;  // how it ended
   SeenMover seen_mover_;
   int64_t compact_again_at_ns_ = 0;  // unless memory is wanted
+  bool room_wanted_ = false;         // an operation waits for it: it does not wait for clients that have stopped
   bool compaction_wanted_ = false;
   // The last one found nothing to gain: until then there is nothing, if the rest is still so.
   int64_t full_until_ns_ = 0;

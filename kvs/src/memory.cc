@@ -79,6 +79,7 @@ Step ClientCore::SeekRoom(Operation& op) {
   maintain_at_ns_ = 0;  // the next round at once
   const bool comes_back = memory.reclaimed() < wait.reclaimed;
   if (comes_back && now_ns - wait.begun_ns < lease_ns / kOwnPartOfLease) return Step::kRestart;
+  if (compacting_ > 0) room_wanted_ = true;  // whoever began it
   if (MemberJoined() || compacting_ > 0) return Step::kRestart;
   const bool nothing_to_gain = now_ns < full_until_ns_ && freed_chunks_seen_ == full_freed_chunks_ &&
                                memory.free_bytes() < full_free_bytes_ + chunk_bytes_;

@@ -47,7 +47,7 @@ Task<Step> ClientCore::Mover::Elect() {
     const uint64_t found = old;
     if (found == expected) co_return Step::kOk;
     expected = 0;
-    if (OutOfTime() || (for_room_ && client_.freed_chunks_seen_ != freed)) co_return Step::kRestart;
+    if (OutOfTime() || (client_.room_wanted_ && client_.freed_chunks_seen_ != freed)) co_return Step::kRestart;
     if (found == 0) continue;
     bool stopped = false;
     const Step looked = co_await LookAtMover(MoverWord(found), &stopped);
@@ -112,7 +112,7 @@ Task<void> ClientCore::Mover::Wait(int64_t ns) {
 
 // Everybody who is polled announces four times a lease: who waits for longer waits for one who has stopped.
 bool ClientCore::Mover::OutOfPatience(int64_t begin_ns) const {
-  return for_room_ && client_.clock_.NowNs() - begin_ns > client_.registration_.lease_ns() / 2;
+  return client_.room_wanted_ && client_.clock_.NowNs() - begin_ns > client_.registration_.lease_ns() / 2;
 }
 
 bool ClientCore::Mover::OutOfTime() const { return client_.clock_.NowNs() >= deadline_ns_ || client_.closing_; }
@@ -400,6 +400,7 @@ Task<void> ClientCore::Mover::GiveBackRoom() {
     const Step released = co_await client_.ReleaseChunks(op_.batch, op_.buffers->cas, unused.node, unused.chunk,
                                                          std::span(&before, 1), ChunkKind::kBlocks, 0);
     if (released != Step::kOk || op_.batch.Stale()) co_return;  // found by sweeping
+    if (report_->chunks_freed == 0) continue;  // no more than there was: who waits must not take it for progress
     op_.batch.FetchAdd({home_, kFreedChunksOffset}, 1, &op_.buffers->cas[0]);
     (void)co_await op_.batch.Run();
   }
@@ -547,6 +548,7 @@ void ClientCore::StartCompaction(const CompactOptions& options, bool for_room) {
 Task<void> ClientCore::RunCompaction(CompactOptions options, bool for_room) {
   compaction_wanted_ = false;
   last_compaction_ = {};
+  room_wanted_ = for_room;
   Operation& op = MoverOperation();
   op.in_use = true;
   op.batch.Renew();
@@ -556,7 +558,7 @@ Task<void> ClientCore::RunCompaction(CompactOptions options, bool for_room) {
   op.deadline_ns = 0;
   ++stats_.compactions;
   {
-    Mover mover(*this, op, options, for_room, &last_compaction_);
+    Mover mover(*this, op, options, &last_compaction_);
     last_step_ = co_await mover.Run();
     if (op.batch.Stale()) last_step_ = Step::kRestart;  // expelled: no memory node failed
     if (last_step_ == Step::kOk && mover.in_vain()) {

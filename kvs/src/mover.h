@@ -18,13 +18,11 @@ namespace kvs {
 class ClientCore::Mover {
  public:
   // `op` is not among those that users wait for. `report` is filled as it goes on.
-  // `for_room`: an allocation waits for it, so that it does not wait for clients that have stopped.
-  Mover(ClientCore& client, Operation& op, const CompactOptions& options, bool for_room, CompactReport* report)
+  Mover(ClientCore& client, Operation& op, const CompactOptions& options, CompactReport* report)
       : client_(client),
         op_(op),
         home_(client.store_.home()),
         thorough_(options.thorough),
-        for_room_(for_room),
         deadline_ns_(client.clock_.NowNs() + options.timeout_ms * 1'000'000),
         report_(report) {}
 
@@ -115,7 +113,7 @@ class ClientCore::Mover {
   ClientCore& client_;
   Operation& op_;
   const krcore::NodeId home_;
-  const bool thorough_, for_room_;
+  const bool thorough_;
   const int64_t deadline_ns_;
   CompactReport* const report_;
   MoverWord token_;

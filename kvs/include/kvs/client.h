@@ -156,7 +156,8 @@ class Client {
   // killed clients held, and frees chunks for any other use. Operations go on meanwhile, this client's and others'.
   // Ends when there is nothing left to gain. It begins by itself where memory is short, a client was found dead, or
   // this one's free blocks are many; so this is for who cannot wait. All living clients must be polled, or it cannot go
-  // on. kTimeout: `report` tells how far it came. kExists: another client is at it.
+  // on. kTimeout: `report` tells how far it came; it gives up early, too, where it waits for a client that is not
+  // polled while an operation of this one waits for memory. kExists: another client is at it.
   virtual Task<Status> CompactAsync(CompactOptions options, CompactReport* report) = 0;
 
   // Starts `task` now, runs it to its first suspension and owns it until it ends.
