@@ -112,19 +112,6 @@ TEST_P(Queues, UnsignaledRequestsFreeTheirSlotsWithTheNextSignaledOne) {
   EXPECT_EQ(link.Post(silent).code(), StatusCode::kQueueFull);
 }
 
-TEST_P(Queues, BatchesLongerThanAnyInternalBatchKeepTheirOrder) {
-  Link link(a_.get(), b_.get(), transport(), 200);
-  const Sge sge = a_->Local(0, 8);
-  std::vector<SendWr> wrs;
-  for (uint64_t i = 0; i < 200; ++i) {
-    wrs.push_back(link.Wr(Opcode::kFetchAdd, &sge, 0, i));
-    wrs.back().compare_add = 1;
-  }
-  KRCORE_EXPECT_OK(link.qp->PostSend(wrs, nullptr));
-  for (uint64_t i = 0; i < 200; ++i) ASSERT_EQ(a_->Next().wr_id, i);
-  EXPECT_EQ(b_->Word(), 200U);
-}
-
 TEST_P(Queues, CompletionQueueOverrunIsReportedAndSticky) {
   auto small = a_->device->CreateCq(2).value();
   QpAttr attr{.type = transport() == Transport::kRc ? QpType::kRc : QpType::kDci,
