@@ -40,7 +40,7 @@ TEST_F(Processes, KilledInTheMiddleTheSurvivorsGoOnAndNothingAcknowledgedIsMissi
     load.lanes = 6;
     load.operations = 60'000 / kSlowdown;
     load.operations_per_hot = 1'500;
-    if (seed % 2 == 0) load.operations_per_phase = 12'000 / kSlowdown;  // merges are interrupted, too
+    if (seed % 2 == 0) load.operations_per_phase = 1'500 / kSlowdown;  // merges are interrupted, too
     StressLogs logs(kSurvivors + kVictims, load.operations);
     const auto worker = [&](uint32_t w) {
       return [&, w] {

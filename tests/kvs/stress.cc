@@ -65,8 +65,7 @@ class Worker {
   }
 
   bool Shrinking() const {
-    if (options_.operations_per_phase == 0) return false;
-    return logs_.operations().load(std::memory_order_relaxed) / options_.operations_per_phase % 2 == 1;
+    return options_.operations_per_phase != 0 && begun_ / options_.operations_per_phase % 2 == 1;
   }
 
   kvs::Task<void> DeleteFiller(uint32_t lane) {

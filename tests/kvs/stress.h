@@ -37,8 +37,8 @@ struct StressOptions {
   uint32_t hot_keys = 6;                // at a time
   uint32_t operations_per_hot = 3'000;  // of all workers together, then other keys are hot
   uint32_t filler_percent = 30;
-  // Of all workers together: as many operations that insert fillers, then as many that delete the oldest instead, all
-  // but every kKeptFiller-th, and so on. 0: nothing is deleted.
+  // Of each worker: as many operations that insert fillers, then as many that delete its oldest instead, all but every
+  // kKeptFiller-th, and so on. 0: nothing is deleted.
   uint32_t operations_per_phase = 0;
   uint32_t short_pause_every = 400;  // polls; 0: never. A pause holds the client between two round trips
   uint32_t long_pause_every = 0;     // polls; longer than the time after which others take a split over

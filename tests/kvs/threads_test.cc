@@ -100,7 +100,7 @@ TEST_F(Threads, TinySubtablesSplitAndMergeUnderContention) {
     options.operations = Operations(60'000);
     options.filler_percent = 60;
     const uint32_t threads = 2 + seed % 3;
-    options.operations_per_phase = threads * options.operations / (2 + seed % 5);
+    options.operations_per_phase = options.operations / (2 + seed % 5);
     RunThreads(threads, {.groups = 2 + seed % 3, .memory_bytes = size_t{128} << 20}, options);
   });
 }
@@ -111,7 +111,7 @@ TEST_F(Threads, FullSizedSubtablesSplitAndMergeUnderContention) {
     options.seed = seed;
     options.operations = Operations(60'000);
     options.filler_percent = 75;
-    options.operations_per_phase = 3 * options.operations / 6;
+    options.operations_per_phase = options.operations / 6;
     RunThreads(3, {.groups = 16, .memory_bytes = size_t{128} << 20}, options);
   });
 }
@@ -122,7 +122,7 @@ TEST_F(Threads, PausesLongEnoughForATakeoverOfMerges) {
     options.seed = seed;
     options.operations = Operations(20'000);
     options.filler_percent = 60;
-    options.operations_per_phase = 3 * options.operations / 4;
+    options.operations_per_phase = options.operations / 4;
     options.long_pause_every = 4'000;
     RunThreads(3, {.memory_bytes = size_t{64} << 20}, options);
   });
