@@ -43,8 +43,8 @@ Status ClientCore::Open(const ClientOptions& options) {
     return {StatusCode::kInvalidArgument, "ClientOptions::max_in_flight is 1 to " + std::to_string(kMaxInFlight)};
   }
   max_in_flight_ = options.max_in_flight;
-  KRCORE_RETURN_IF_ERROR(
-      connections_.Open(std::min(max_in_flight_ * kOperationVerbs + 2 * SplitBuffers::kWindow, kMaxQueueDepth)));
+  KRCORE_RETURN_IF_ERROR(connections_.Open(
+      std::min(max_in_flight_ * kOperationVerbs + 2 * SplitBuffers::kWindow, kMaxQueueDepth), options.queues));
   const krcore::Deadline deadline = krcore::Deadline::After(clock_, store_.operation_timeout_ns());
   KRCORE_RETURN_IF_ERROR(connections_.Ensure(store_.home(), deadline));
   members_ = store_.members();

@@ -131,6 +131,13 @@ Plan MakePlan(uint64_t seed) {
   for (const Fault& fault : plan.faults) {
     plan.queues_break |= fault.kind == FaultKind::kBreakQueues || fault.kind == FaultKind::kBreakNode;
   }
+  // Last, so that a run is otherwise what it would be without them.
+  if (below(2) == 0) {
+    plan.rc_peers = one_of(3u, 64u);
+    plan.rc_hot_wrs = static_cast<uint32_t>(LogUniform(random, 4, 100));
+    plan.rc_queues = one_of(1u, 1u, 4u);  // of one, the hottest memory node takes it from the others
+    plan.rc_poll_ns = LogUniform(random, 20 * kUs, 5 * kMs);
+  }
   return plan;
 }
 
@@ -146,7 +153,13 @@ std::string Plan::ToString() const {
   text += kStorms[static_cast<int>(storm)];
   text += " with " + std::to_string(lanes) + " lanes\n  tear " + std::to_string(chaos.tear) + ", delay " +
           std::to_string(chaos.delay) + " up to " + std::to_string(chaos.max_delay_ns / kUs) + " us, break " +
-          std::to_string(chaos.break_queue) + "\n  phases";
+          std::to_string(chaos.break_queue);
+  if (rc_peers != 0) {
+    text += "\n  RC queues: " + std::to_string(rc_queues) + " of a client, from " + std::to_string(rc_hot_wrs) +
+            " WRs in 10 ms on, " + std::to_string(rc_peers) + " at a memory node, looked for every " +
+            std::to_string(rc_poll_ns / kUs) + " us";
+  }
+  text += "\n  phases";
   for (const Phase phase : phases) text += std::string(" ") + kPhaseNames[static_cast<int>(phase)];
   text += "\n";
   for (const Fault& fault : faults) {

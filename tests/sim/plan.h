@@ -57,7 +57,11 @@ struct Plan {
   uint32_t operations = 0;
   std::vector<uint32_t> processes;  // clients of each
   uint32_t lanes = 0;               // operations that a client has in flight at most
-  double spin = 0;                  // how often a client polls in vain many times in a row
+  // RC queues to memory nodes that are hot: connections that a memory node takes (0: no RC queues in this run), WRs in
+  // 10 ms from which on one is hot, RC queues of a client.
+  uint32_t rc_peers = 0, rc_hot_wrs = 0, rc_queues = 0;
+  int64_t rc_poll_ns = 0;  // between a memory node's looks at who asks for one
+  double spin = 0;         // how often a client polls in vain many times in a row
   krcore::rnic::sim::Chaos chaos;
   krcore::rnic::sim::Chaos slow;  // in a storm: that of the first process, which mostly reads
   std::vector<Phase> phases;

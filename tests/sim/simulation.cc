@@ -131,6 +131,7 @@ class Simulation {
       options.node = id;
       options.create_fabric = id == 1;
       options.clock = &world_.clock();
+      options.rc_peers = plan_.rc_peers;
       auto node = krcore::Node::Open(options);
       if (!node.ok()) return Violation("setup", "a memory node: " + node.status().ToString());
       krcore::RegionOptions region;
@@ -188,7 +189,11 @@ class Simulation {
   }
 
   ClientState* StartClient(Process& process, uint32_t lanes) {
-    auto client = process.store->NewClient({.max_in_flight = lanes > 1 ? lanes - 1 : 1});
+    kvs::ClientOptions options;
+    options.max_in_flight = lanes > 1 ? lanes - 1 : 1;
+    options.queues.max_rc_queues = plan_.rc_queues;
+    options.queues.rc_hot_wrs = plan_.rc_hot_wrs;
+    auto client = process.store->NewClient(options);
     if (!client.ok()) {
       if (world_.IsDead(process.store->node().id())) {
         Died(process);
@@ -244,11 +249,19 @@ class Simulation {
       return;
     }
     world_.RunUntil(std::max(world_.now_ns(), next->next_poll_ns));
+    PollMemoryNodes();
     PollClient(*next);
     if (world_.now_ns() - progress_ns_ > kHangNs) {
       Violation("hang",
                 "nothing has ended for " + std::to_string(kHangNs / kSecond) + " virtual seconds\n" + InFlight());
     }
+  }
+
+  // They answer who asks for RC queues, and do nothing else.
+  void PollMemoryNodes() {
+    if (plan_.rc_peers == 0 || world_.now_ns() < poll_memory_nodes_at_ns_) return;
+    for (const auto& node : memory_nodes_) (void)node->PollConnections();
+    poll_memory_nodes_at_ns_ = world_.now_ns() + plan_.rc_poll_ns;
   }
 
   void PollClient(ClientState& state) {
@@ -682,6 +695,8 @@ class Simulation {
       counts.expulsions += stats.expulsions;
       counts.fenced += stats.fenced;
       counts.fenced_restarts += stats.fenced_restarts;
+      counts.rc_connects += stats.rc_connects;
+      counts.rc_reclaims += stats.rc_reclaims;
       counts.merges += stats.merges;
       counts.merge_takeovers += stats.merge_takeovers;
       counts.table_replacements += stats.table_replacements;
@@ -728,6 +743,7 @@ class Simulation {
   uint32_t delete_cursor_ = 0, grow_cursor_ = 0;
   int64_t tempo_ns_ = kUs;  // about the time between two polls of a client
   int64_t slow_until_ns_ = 0, slow_tempo_ns_ = 0;
+  int64_t poll_memory_nodes_at_ns_ = 0;
   int64_t progress_ns_ = 0;  // when an operation ended last
 };
 

@@ -30,6 +30,7 @@
 #include <vector>
 
 #include "krcore/clock.h"
+#include "krcore/queue_pool.h"
 #include "krcore/status.h"
 #include "krcore/types.h"
 #include "kvs/task.h"
@@ -65,6 +66,8 @@ struct ClientOptions {
   // Keys whose places are remembered, so that reading them takes one round trip; 16 bytes each. The client measures
   // whether that pays, and does without while it does not. 0: never.
   uint32_t address_cache_entries = 65'536;
+  // Of the client's pool of connections: e.g. from when on a memory node gets an RC queue.
+  krcore::QueuePoolOptions queues{};
 };
 
 // What a client did, so that a run explains itself. Monotonic counts.
@@ -101,6 +104,8 @@ struct ClientStats {
   uint64_t outcomes_looked_up = 0;  // of verbs that ended with an error
   uint64_t fenced = 0;              // times that this client was expelled,
   uint64_t fenced_restarts = 0;     // and operations that began again for it
+  uint64_t rc_connects = 0;         // of memory nodes that this client went over to an RC queue for,
+  uint64_t rc_reclaims = 0;         // and of RC queues that it gave up; both as of some polls ago
 };
 
 // The table's shape, by one pass over the directory.
