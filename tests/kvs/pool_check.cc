@@ -88,6 +88,11 @@ class Checker {
     report_.problems.push_back(std::move(text));
   }
 
+  void Left(Leftover::Kind kind, uint64_t lock, std::string what, std::string key = {}, std::string value = {}) {
+    if (!options_.after_deaths) Problem(what);
+    report_.leftovers.push_back({kind, lock, std::move(key), std::move(value), std::move(what)});
+  }
+
   template <typename T>
   static T Load(std::span<const std::byte> bytes, uint64_t offset) {
     T value;
@@ -231,8 +236,8 @@ class Checker {
       }
       if (i != 0 && !EntryAt(kvs::ParentIndex(i)).present()) Problem(name, ": its parent is absent");
       report_.entries_splitting += entry.splitting();
-      if (entry.splitting() && !options_.after_deaths) Problem(name, ": a split at rest");
       if (!InChunks(entry.subtable(), geometry_.bytes(), name, true)) continue;
+      if (entry.splitting()) Left(Leftover::Kind::kSplit, LockOf(entry.subtable()), name + ": a split at rest");
       if (entry.subtable().offset % kvs::kBucketBytes != 0) Problem(name, ": a subtable that is not aligned");
       place[i] = tables_.size();
       tables_.push_back({i, entry, {}, {}, depth, closing});
@@ -251,7 +256,7 @@ class Checker {
       const bool shallow = from.entry.depth() < kvs::BirthDepth(table.index);
       if (!migrating && !shallow) continue;
       const std::string name = "dir[" + std::to_string(table.index) + "]";
-      if (!options_.after_deaths) Problem(name, ": a split at rest");
+      Left(Leftover::Kind::kSplit, LockOf(from.entry.subtable()), name + ": a split at rest");
       if (!from.entry.splitting()) Problem(name, ": born of a table that is not splitting");
       if (from.entry.depth() + 1 != kvs::BirthDepth(table.index) || from.child) {
         Problem(name, ": born at depth ", std::to_string(kvs::BirthDepth(table.index)), " of a table of depth ",
@@ -271,7 +276,7 @@ class Checker {
   bool TableInMerge(uint32_t index, DirectoryEntry* entry, bool* closing) {
     const std::string name = "dir[" + std::to_string(index) + "]";
     ++report_.entries_merging;
-    if (!options_.after_deaths) Problem(name, ": a merge at rest");
+    Left(Leftover::Kind::kMerge, 0, name + ": a merge at rest");
     const GlobalAddress at = entry->merge_record();
     if (!InChunks(at, sizeof(kvs::MergeRecord), name + "'s merge record", false)) return false;
     const auto record = Load<kvs::MergeRecord>(PoolOf(at.node)->bytes, at.offset);
@@ -283,6 +288,8 @@ class Checker {
       Problem(name, ": its merge record is that of something else");
       return false;
     }
+    const GlobalAddress parent = record.parent().subtable();
+    if (InChunks(parent, geometry_.bytes(), name + "'s parent", true)) report_.leftovers.back().lock = LockOf(parent);
     if (is_parent || EntryAt(record.parent_index) != record.parent_engaged(at)) {
       Occupy(at, sizeof(kvs::MergeRecord), name + "'s merge record", false);
     }
@@ -315,6 +322,10 @@ class Checker {
 
   // ---- tables
 
+  uint64_t LockOf(GlobalAddress table) const {
+    return Load<kvs::SubtableHeader>(PoolOf(table.node)->bytes, table.offset).lock;
+  }
+
   std::span<const std::byte> Image(const Table& table) const {
     const GlobalAddress address = table.entry.subtable();
     return PoolOf(address.node)->bytes.subspan(address.offset, geometry_.bytes());
@@ -333,7 +344,9 @@ class Checker {
     ++report_.subtables;
     report_.table_bytes += geometry_.bytes();
     report_.slots += geometry_.slots();
-    if (Load<kvs::SubtableHeader>(image, 0).lock != 0 && !options_.after_deaths) Problem(name, ": locked at rest");
+    if (const uint64_t lock = LockOf(table.entry.subtable()); lock != 0) {
+      Left(Leftover::Kind::kLock, lock, name + ": locked at rest");
+    }
     for (uint32_t b = 0; b < geometry_.buckets(); ++b) {
       const BucketHeader header(Load<uint64_t>(image, kvs::BucketOffset(b)));
       // A split under way may or may not have moved it.
@@ -357,10 +370,7 @@ class Checker {
         if (slot != Slot::Pend()) Problem(name, ": PEND with more in it: ", Hex(slot.word()));
         if (!table.parent) Problem(name, ": PEND in a table that nobody is splitting into");
         return;
-      case SlotState::kIns:
-        ++report_.tentative_slots;
-        if (!options_.after_deaths) Problem(name, ": INS at rest");
-        break;
+      case SlotState::kIns: ++report_.tentative_slots; break;
       case SlotState::kFrz:
         ++report_.frozen_slots;
         if (!table.child && !table.closing) Problem(name, ": FRZ in a table that is not splitting");
@@ -412,7 +422,10 @@ class Checker {
       Problem(what, ": belongs to suffix ", std::to_string(hash.Suffix(table.depth)));
     }
     Occupy(address, kvs::RoundBlockBytes(bytes, chunk_bytes_), what, slot.state() == SlotState::kFrz);
-    if (slot.state() == SlotState::kIns) return;
+    if (slot.state() == SlotState::kIns) {
+      Left(Leftover::Kind::kTentative, 0, what + ": INS at rest", key, std::string(block.value()));
+      return;
+    }
     bool authoritative = true;
     if (!table.closing && (moves || slot.state() == SlotState::kFrz)) {
       // What will leave, or has left, counts only while the child's slot is undecided.

@@ -25,8 +25,8 @@ struct PoolImage {
 };
 
 struct PoolCheckOptions {
-  // Clients were killed, and nobody has cleaned up behind all of them: tentative slots, lock words and splits under way
-  // may be left. What they must not be wrong about is checked all the same.
+  // Clients were killed, and nobody has cleaned up behind all of them: tentative slots, lock words, and splits and
+  // merges under way may be left, see PoolReport::leftovers. What they must not be wrong about is checked all the same.
   bool after_deaths = false;
   // Extents that living clients hold, e.g. in free lists: they are no leak, must lie in taken chunks and overlap
   // nothing.
@@ -39,8 +39,18 @@ struct PoolCheckOptions {
   size_t max_problems = 50;  // more are counted and not described
 };
 
+// What a client had begun with a table and nobody has ended.
+struct Leftover {
+  enum class Kind : uint8_t { kLock, kTentative, kSplit, kMerge };
+  Kind kind = Kind::kLock;
+  uint64_t lock = 0;       // the word that is in the table, or in the parent of that split or merge
+  std::string key, value;  // kTentative: of the slot's block
+  std::string what;        // for people
+};
+
 struct PoolReport {
   std::vector<std::string> problems;            // empty: the store is sound
+  std::vector<Leftover> leftovers;              // problems, too, unless there were deaths
   std::map<std::string, std::string> contents;  // what a reader finds now
   uint64_t live_blocks = 0, live_bytes = 0;     // named by VAL or FRZ
   uint64_t tentative_slots = 0, frozen_slots = 0, pending_slots = 0;

@@ -239,7 +239,11 @@ TEST_F(PoolCheck, AHeaderOfAnotherDepthOrSuffix) {
 TEST_F(PoolCheck, ALockThatNobodyHolds) {
   TableHeader(0).lock = 7;
   ExpectProblem("locked at rest");
-  EXPECT_TRUE(Check({.after_deaths = true}).ok());
+  const PoolReport report = Check({.after_deaths = true});
+  EXPECT_TRUE(report.ok());
+  ASSERT_EQ(report.leftovers.size(), 1u);
+  EXPECT_EQ(report.leftovers[0].kind, Leftover::Kind::kLock);
+  EXPECT_EQ(report.leftovers[0].lock, 7u);
 }
 
 TEST_F(PoolCheck, ATentativeSlotIsNoProblemOnlyAfterDeaths) {
@@ -249,6 +253,9 @@ TEST_F(PoolCheck, ATentativeSlotIsNoProblemOnlyAfterDeaths) {
   const PoolReport report = Check({.after_deaths = true});
   EXPECT_TRUE(report.ok()) << report.ToString();
   EXPECT_EQ(report.tentative_slots, 1u);
+  ASSERT_EQ(report.leftovers.size(), 1u);
+  EXPECT_EQ(report.leftovers[0].kind, Leftover::Kind::kTentative);
+  EXPECT_EQ(report.leftovers[0].value, stored_values.at(report.leftovers[0].key));
   EXPECT_EQ(report.contents.size(), stored_values.size() - 1);
 }
 

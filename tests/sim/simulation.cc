@@ -53,8 +53,10 @@ struct ClientState {
   double speed = 1;
   bool leaving = false;
   int64_t paused_until_ns = 0;
-  uint64_t slots_migrated = 0, splits = 0;  // as of its last poll
-  int64_t rests_until_ns = 0;               // what it begins fails anyway
+  uint32_t entry = 0;                                   // its place in the store's table of clients
+  uint64_t slots_migrated = 0, splits = 0, fenced = 0;  // as of its last poll
+  std::vector<int64_t> expelled_ns;                     // when the polls began at which it found itself expelled
+  int64_t rests_until_ns = 0;                           // what it begins fails anyway
 
   bool alive() const { return client != nullptr && !process->dead; }
 };
@@ -193,6 +195,7 @@ class Simulation {
     options.max_in_flight = lanes > 1 ? lanes - 1 : 1;
     options.queues.max_rc_queues = plan_.rc_queues;
     options.queues.rc_hot_wrs = plan_.rc_hot_wrs;
+    const std::vector<uint32_t> taken = EntriesOf(process);
     auto client = process.store->NewClient(options);
     if (!client.ok()) {
       if (world_.IsDead(process.store->node().id())) {
@@ -207,11 +210,31 @@ class Simulation {
     state.number = static_cast<uint32_t>(clients_.size());
     state.process = &process;
     state.client = std::move(*client);
+    for (const uint32_t entry : EntriesOf(process)) {
+      if (!std::binary_search(taken.begin(), taken.end(), entry)) state.entry = entry;
+    }
     state.lanes = lanes;
     state.speed = static_cast<double>(LogUniform(random_, 300, 4'000)) / 1e3;
     state.next_poll_ns = world_.now_ns();
     Trace("client %u begins in process %u", state.number, process.number);
     return &state;
+  }
+
+  kvs::ClientEntry EntryAt(uint32_t index) const {
+    kvs::ClientEntry entry;
+    const size_t offset = kvs::kHomeAreaOffset + offsetof(kvs::HomeArea, clients) + index * sizeof(entry);
+    std::memcpy(&entry, pools_.front()->bytes().data() + offset, sizeof(entry));
+    return entry;
+  }
+
+  // Those of the process's clients in the store's table, in order.
+  std::vector<uint32_t> EntriesOf(const Process& process) const {
+    const krcore::Node& node = process.store->node();
+    std::vector<uint32_t> entries;
+    for (uint32_t i = 0; i < kvs::kMaxClients; ++i) {
+      if (EntryAt(i).owner == (uint64_t{node.id()} << 32 | node.incarnation())) entries.push_back(i);
+    }
+    return entries;
   }
 
   // ---- the load
@@ -268,6 +291,7 @@ class Simulation {
     if (accepting_ && !state.leaving && state.rests_until_ns <= world_.now_ns()) {
       while (state.in_flight < state.lanes && Chance(0.7)) StartOperation(state);
     }
+    const int64_t begun_ns = world_.now_ns();
     uint32_t polls = 1;
     if (Chance(plan_.spin)) polls = static_cast<uint32_t>(LogUniform(random_, 2, 1'500));
     // Time stands still meanwhile: after so many polls without a completion, of which one looked at the clock, no other
@@ -276,10 +300,14 @@ class Simulation {
       idle = state.client->Poll() == 0 ? idle + 1 : 0;
     }
     if (CheckDeath(*state.process)) return;
+    if (state.client->stats().fenced != state.fenced) {
+      state.fenced = state.client->stats().fenced;
+      state.expelled_ns.push_back(begun_ns);
+    }
     Ambush(state);
     if (state.leaving && state.in_flight == 0) {
       Trace("client %u leaves", state.number);
-      state.client.reset();
+      Close(state);
       ++result_.counts.departures;
       (void)CheckDeath(*state.process);
       return;
@@ -289,6 +317,15 @@ class Simulation {
     tempo = std::max(tempo, std::min<int64_t>(100 * kUs, (world_.now_ns() - progress_ns_) / 300));
     const double gap = static_cast<double>(tempo) * state.speed * (0.1 + 2 * static_cast<double>(Below(1'000)) / 1e3);
     state.next_poll_ns = std::max(state.paused_until_ns, world_.now_ns() + 50 + static_cast<int64_t>(gap));
+  }
+
+  void Close(ClientState& state) {
+    const auto is_expelled = [&] {
+      return kvs::ClientWord(EntryAt(state.entry).word).state() == kvs::ClientState::kExpelled;
+    };
+    const bool expelled = is_expelled();
+    state.client.reset();
+    if (expelled || is_expelled()) state.expelled_ns.push_back(world_.now_ns());
   }
 
   // Has this client just decided the slots of a split, with the rest of it still to be done?
@@ -633,7 +670,7 @@ class Simulation {
   void CloseSurvivors() {
     closing_ = true;
     for (ClientState& state : clients_) {
-      if (state.alive()) state.client.reset();
+      if (state.alive()) Close(state);
     }
     for (Process& process : processes_) {
       if (!process.dead) process.store.reset();
@@ -643,12 +680,37 @@ class Simulation {
   surgekv_test::PoolReport MemoryReport() const {
     std::vector<surgekv_test::PoolImage> images;
     for (size_t i = 0; i < pools_.size(); ++i) images.push_back({memory_nodes_[i]->id(), pools_[i]->bytes()});
-    surgekv_test::PoolCheckOptions options;
-    // What an expelled client had staged is taken back: the end of a split, say, and then its lock stays, until
-    // somebody needs that table's and takes it over.
-    options.after_deaths = plan_.queues_break || result_.counts.fenced > 0 ||
-                           std::any_of(processes_.begin(), processes_.end(), [](const Process& p) { return p.dead; });
-    return CheckPools(images, options);
+    surgekv_test::PoolReport report = CheckPools(images, {.after_deaths = true});
+    for (const surgekv_test::Leftover& left : report.leftovers) {
+      if (!MayBeLeft(left)) report.problems.push_back(left.what);
+    }
+    return report;
+  }
+
+  // Who is expelled takes back what it has staged, and what belongs to that registration is posted no more
+  // (docs/memory.md, "Fencing"); who is killed posts nothing either. So what such a client had begun may stay, until
+  // somebody needs it out of the way: its lock, which only avoids double work, and with it the split or merge, every
+  // step of which whoever takes the lock over may repeat (docs/kvs.md, "Split", "Merge"); and the INS of an operation
+  // that it was in just then, which nobody reads as a value and anybody may clear. The operation begins again with
+  // another block, and meets that INS only if it has to insert once more in the same table. All others end what they
+  // have begun.
+  bool MayBeLeft(const surgekv_test::Leftover& left) const {
+    if (plan_.queues_break) return true;  // the verb that would have ended it may have broken, whosesoever it is
+    if (left.kind == surgekv_test::Leftover::Kind::kTentative) {
+      uint32_t id = 0;
+      if (!IdOf(left.value, &id) || id == 0 || id > history_.size()) return false;
+      const OpRecord& insert = history_[id - 1];
+      const ClientState& owner = clients_[insert.client - 1];
+      if (insert.end == 0) return owner.process->dead;
+      return std::any_of(owner.expelled_ns.begin(), owner.expelled_ns.end(),
+                         [&insert](int64_t ns) { return insert.start_ns <= ns && ns <= insert.end_ns; });
+    }
+    // Who took it over, and found no memory for the new table, has given the lock back.
+    const bool given_up = left.lock == 0 && tiny();
+    return std::any_of(clients_.begin(), clients_.end(), [&](const ClientState& client) {
+      const bool stopped = !client.expelled_ns.empty() || (client.process->dead && client.client != nullptr);
+      return stopped && (given_up || left.lock >> 32 == client.entry + 1);
+    });
   }
 
   void CheckPool() {
