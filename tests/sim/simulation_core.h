@@ -1,0 +1,168 @@
+// Simulation: a run, from its plan to the judgement of it. Its parts are in files of their own: the beginning and the
+// driving of the clients, their operations, the faults, the judging at the end.
+//
+// Thread safety: one thread.
+#ifndef TESTS_SIM_SIMULATION_CORE_H_
+#define TESTS_SIM_SIMULATION_CORE_H_
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "krcore/node.h"
+#include "krcore/rnic/sim/world.h"
+#include "kvs/client.h"
+#include "kvs/layout/pool.h"
+#include "tests/kvs/pool_check.h"
+#include "tests/sim/history.h"
+#include "tests/sim/plan.h"
+#include "tests/sim/simulation.h"
+
+namespace surgekv_sim {
+
+using krcore::NodeId;
+using krcore::Status;
+using krcore::StatusCode;
+
+constexpr int64_t kUs = 1'000, kMs = 1'000'000, kSecond = 1'000'000'000;
+// An operation that takes so long in virtual time, whatever happens to the others, hangs.
+constexpr int64_t kOperationTimeoutNs = 60 * kSecond;
+constexpr int64_t kHangNs = 3 * kOperationTimeoutNs;
+
+struct Process {
+  uint32_t number = 0;
+  std::unique_ptr<kvs::Store> store;
+  bool doomed = false;  // it is to be killed
+  bool dead = false;
+  bool slow = false;
+};
+
+struct ClientState {
+  uint32_t number = 0;
+  Process* process = nullptr;
+  std::unique_ptr<kvs::Client> client;
+  uint32_t lanes = 0;
+  uint32_t in_flight = 0;
+  int64_t next_poll_ns = 0;
+  double speed = 1;
+  bool leaving = false;
+  int64_t paused_until_ns = 0;
+  uint32_t entry = 0;                                   // its place in the store's table of clients
+  uint64_t slots_migrated = 0, splits = 0, fenced = 0;  // as of its last poll
+  std::vector<int64_t> expelled_ns;                     // when the polls began at which it found itself expelled
+  int64_t rests_until_ns = 0;                           // what it begins fails anyway
+
+  bool alive() const { return client != nullptr && !process->dead; }
+};
+
+class Simulation {
+ public:
+  Simulation(const Plan& plan, bool trace);
+
+  RunResult Run();
+
+ private:
+  // ---- small things
+
+  bool Fine() const { return result_.violation.empty(); }
+  void Violation(const char* kind, const std::string& text);
+  __attribute__((format(printf, 2, 3))) void Trace(const char* format, ...);
+  uint32_t Below(uint64_t n) { return static_cast<uint32_t>(random_() % n); }
+  bool Chance(double p) { return static_cast<double>(random_() >> 11) * 0x1p-53 < p; }
+  bool tiny() const { return plan_.tiny; }
+
+  // ---- beginning (simulation.cc)
+
+  void StartMemoryNodes();
+  void StartClients();
+  // Null if it could not connect, which only broken queues excuse.
+  Process* StartProcess();
+  ClientState* StartClient(Process& process, uint32_t lanes);
+  kvs::ClientEntry EntryAt(uint32_t index) const;
+  // Those of the process's clients in the store's table, in order.
+  std::vector<uint32_t> EntriesOf(const Process& process) const;
+
+  // ---- driving (simulation.cc)
+
+  void Load();
+  // Lets time pass until the next client is due, and polls it.
+  void Step();
+  // They answer who asks for RC queues, and do nothing else.
+  void PollMemoryNodes();
+  void PollClient(ClientState& state);
+  // A new client, of a process that is there or of a new one.
+  void Arrive();
+  void Close(ClientState& state);
+  // Has this client just decided the slots of a split, with the rest of it still to be done?
+  void Ambush(ClientState& state);
+  bool CheckDeath(Process& process);
+  void Died(Process& process);
+
+  // ---- operations (simulation_operations.cc)
+
+  void StartOperation(ClientState& state);
+  uint32_t Start(ClientState& state, OpKind kind, uint32_t key);
+  static const char* KindName(OpKind kind);
+  kvs::Task<void> RunOperation(ClientState* state, uint32_t index);
+  void End(uint32_t index, const Status& status, const std::string& read);
+  std::string InFlight() const;
+
+  // ---- faults (simulation_faults.cc)
+
+  Process* AnyProcess(bool may_be_doomed);
+  ClientState* AnyClient();
+  // While somebody sleeps for so long the others do not do a million operations: they are slow too.
+  void SlowDown(int64_t duration_ns);
+  void CountPause(int64_t duration_ns);
+  void Inject(const Fault& fault);
+  kvs::Task<void> RunCompaction(kvs::Client* client, bool thorough);
+
+  // ---- judging (simulation_judging.cc)
+
+  // In peace, everybody alive finishes.
+  void Drain();
+  bool Busy() const;
+  // A client that has seen nothing reads every key.
+  void ReadAll();
+  void CheckHistory();
+  void CloseSurvivors();
+  surgekv_test::PoolReport MemoryReport() const;
+  // Is that some client's that was stopped, and right by the protocol?
+  bool MayBeLeft(const surgekv_test::Leftover& left) const;
+  void CheckPool();
+  void CloseTheDead();
+  void Count();
+
+  const Plan& plan_;
+  const bool trace_;
+  krcore::rnic::sim::World world_;
+  std::mt19937_64 random_;
+  History history_;
+  RunResult result_;
+  std::vector<std::unique_ptr<krcore::Node>> memory_nodes_;
+  std::vector<std::unique_ptr<krcore::Region>> pools_;  // destroyed before their nodes
+  std::deque<Process> processes_;
+  std::deque<ClientState> clients_;
+  std::vector<uint32_t> final_reads_;
+
+  size_t next_fault_ = 0;
+  std::vector<int64_t> ambushes_;  // how long the next splitters are to be paused
+  Phase phase_ = Phase::kGrowth;
+  bool accepting_ = false;  // operations are begun
+  bool closing_ = false;
+  std::array<uint32_t, 6> hot_{};
+  uint32_t hot_count_ = 1;
+  uint32_t delete_cursor_ = 0, grow_cursor_ = 0;
+  int64_t tempo_ns_ = kUs;  // about the time between two polls of a client
+  int64_t slow_until_ns_ = 0, slow_tempo_ns_ = 0;
+  int64_t poll_memory_nodes_at_ns_ = 0;
+  int64_t progress_ns_ = 0;  // when an operation ended last
+};
+
+}  // namespace surgekv_sim
+
+#endif  // TESTS_SIM_SIMULATION_CORE_H_

@@ -1,0 +1,186 @@
+// The end of a run: peace, and a look at everything that the store has answered and at what is in its memory.
+#include <algorithm>
+#include <cstring>
+
+#include "tests/sim/simulation_core.h"
+
+namespace surgekv_sim {
+namespace {
+
+constexpr int64_t kLongestLingerNs = kSecond;
+
+}  // namespace
+
+void Simulation::Drain() {
+  world_.set_chaos({});
+  slow_until_ns_ = 0;
+  tempo_ns_ = kUs;
+  const int64_t begun_ns = progress_ns_ = world_.now_ns();
+  ambushes_.clear();
+  for (ClientState& state : clients_) {
+    state.paused_until_ns = 0;
+    state.next_poll_ns = std::min(state.next_poll_ns, begun_ns);
+  }
+  while (Fine() && Busy()) {
+    Step();
+    if (world_.now_ns() - begun_ns > kHangNs) {
+      Violation("hang", "not finished " + std::to_string(kHangNs / kSecond) +
+                            " virtual seconds after the last fault\n" + InFlight());
+    }
+  }
+  // What the dead posted has executed by now, or never will.
+  world_.RunUntil(world_.now_ns() + kLongestLingerNs);
+}
+
+bool Simulation::Busy() const {
+  return std::any_of(clients_.begin(), clients_.end(),
+                     [](const ClientState& state) { return state.alive() && state.in_flight > 0; });
+}
+
+void Simulation::ReadAll() {
+  Process* process = StartProcess();
+  if (process == nullptr) return Violation("status", "a fresh process cannot connect in peace");
+  ClientState* reader = StartClient(*process, 16);
+  if (reader == nullptr) return Violation("status", "a fresh client cannot connect in peace");
+  tempo_ns_ = kUs;
+  progress_ns_ = world_.now_ns();
+  for (uint32_t key = 0; Fine() && (key < plan_.keys || Busy());) {
+    while (key < plan_.keys && reader->in_flight < reader->lanes)
+      final_reads_.push_back(Start(*reader, OpKind::kGet, key++));
+    Step();
+  }
+  for (const uint32_t index : final_reads_) {
+    const StatusCode status = history_[index].status;
+    if (Fine() && status != StatusCode::kOk && status != StatusCode::kNotFound) {
+      Violation("status", "in peace, Get of " + history_.NameOf(history_[index].key) + ": " +
+                              std::string(StatusCodeName(status)));
+    }
+  }
+}
+
+void Simulation::CheckHistory() {
+  uint32_t gave_up = 0;
+  const std::vector<uint32_t> wrong = history_.Violations(&gave_up);
+  result_.counts.gave_up = gave_up;
+  if (wrong.empty()) return;
+  Violation("history", std::to_string(wrong.size()) + " keys have a history that is not linearizable\n" +
+                           history_.Describe(wrong.front()));
+}
+
+void Simulation::CloseSurvivors() {
+  closing_ = true;
+  for (ClientState& state : clients_) {
+    if (state.alive()) Close(state);
+  }
+  for (Process& process : processes_) {
+    if (!process.dead) process.store.reset();
+  }
+}
+
+surgekv_test::PoolReport Simulation::MemoryReport() const {
+  std::vector<surgekv_test::PoolImage> images;
+  for (size_t i = 0; i < pools_.size(); ++i) images.push_back({memory_nodes_[i]->id(), pools_[i]->bytes()});
+  surgekv_test::PoolReport report = CheckPools(images, {.after_deaths = true});
+  for (const surgekv_test::Leftover& left : report.leftovers) {
+    if (!MayBeLeft(left)) report.problems.push_back(left.what);
+  }
+  return report;
+}
+
+// Who is expelled takes back what it has staged, and what belongs to that registration is posted no more
+// (docs/memory.md, "Fencing"); who is killed posts nothing either. So what such a client had begun may stay, until
+// somebody needs it out of the way: its lock, which only avoids double work, and with it the split or merge, every
+// step of which whoever takes the lock over may repeat (docs/kvs.md, "Split", "Merge"); and the INS of an operation
+// that it was in just then, which nobody reads as a value and anybody may clear. The operation begins again with
+// another block, and meets that INS only if it has to insert once more in the same table. All others end what they
+// have begun.
+bool Simulation::MayBeLeft(const surgekv_test::Leftover& left) const {
+  if (plan_.queues_break) return true;  // the verb that would have ended it may have broken, whosesoever it is
+  if (left.kind == surgekv_test::Leftover::Kind::kTentative) {
+    uint32_t id = 0;
+    if (!IdOf(left.value, &id) || id == 0 || id > history_.size()) return false;
+    const OpRecord& insert = history_[id - 1];
+    const ClientState& owner = clients_[insert.client - 1];
+    if (insert.end == 0) return owner.process->dead;
+    return std::any_of(owner.expelled_ns.begin(), owner.expelled_ns.end(),
+                       [&insert](int64_t ns) { return insert.start_ns <= ns && ns <= insert.end_ns; });
+  }
+  // Who took it over, and found no memory for the new table, has given the lock back.
+  const bool given_up = left.lock == 0 && tiny();
+  return std::any_of(clients_.begin(), clients_.end(), [&](const ClientState& client) {
+    const bool stopped = !client.expelled_ns.empty() || (client.process->dead && client.client != nullptr);
+    return stopped && (given_up || left.lock >> 32 == client.entry + 1);
+  });
+}
+
+void Simulation::CheckPool() {
+  const surgekv_test::PoolReport report = MemoryReport();
+  if (!report.ok()) return Violation("pool", report.ToString());
+  for (const uint32_t index : final_reads_) {
+    const OpRecord& read = history_[index];
+    const auto found = report.contents.find(history_.NameOf(read.key));
+    const bool there = found != report.contents.end();
+    uint32_t id = 0;
+    if (there && !IdOf(found->second, &id))
+      Violation("pool", history_.NameOf(read.key) + ": a value that nobody wrote");
+    if (there == (read.status == StatusCode::kOk) && (!there || id == read.value)) continue;
+    Violation("pool", history_.NameOf(read.key) + ": a client read " +
+                          (read.status == StatusCode::kOk ? "value " + std::to_string(read.value) : "nothing") +
+                          ", the memory holds " + (there ? "value " + std::to_string(id) : "nothing") + "\n" +
+                          history_.Describe(read.key));
+  }
+}
+
+void Simulation::CloseTheDead() {
+  for (ClientState& state : clients_) state.client.reset();
+  for (Process& process : processes_) process.store.reset();
+  pools_.clear();
+  memory_nodes_.clear();
+  if (kvs::internal::LiveFrames() != 0) {
+    Violation("leak", std::to_string(kvs::internal::LiveFrames()) + " coroutine frames are left");
+  }
+}
+
+void Simulation::Count() {
+  Counts& counts = result_.counts;
+  counts.operations = history_.size();
+  for (uint32_t i = 0; i < history_.size(); ++i) counts.unanswered += history_[i].end == 0;
+  for (const ClientState& state : clients_) {
+    if (!state.client) continue;
+    const kvs::ClientStats& stats = state.client->stats();
+    counts.combined_operations += stats.combined_operations;
+    counts.cache_speculations += stats.cache_speculations;
+    counts.cache_hits += stats.cache_hits;
+    counts.splits += stats.splits;
+    counts.slots_migrated += stats.slots_migrated;
+    counts.split_takeovers += stats.split_takeovers;
+    counts.expulsions += stats.expulsions;
+    counts.fenced += stats.fenced;
+    counts.fenced_restarts += stats.fenced_restarts;
+    counts.rc_connects += stats.rc_connects;
+    counts.rc_reclaims += stats.rc_reclaims;
+    counts.merges += stats.merges;
+    counts.merge_takeovers += stats.merge_takeovers;
+    counts.table_replacements += stats.table_replacements;
+    counts.stale_directory_hits += stats.stale_directory_hits;
+    counts.cas_failures += stats.cas_failures;
+    counts.restarts += stats.restarts;
+    counts.checksum_retries += stats.checksum_retries;
+    counts.blocks_retired += stats.blocks_retired;
+    counts.blocks_reused += stats.blocks_reused;
+  }
+  if (!pools_.empty()) {
+    kvs::HomeArea home;
+    std::memcpy(&home, pools_.front()->bytes().data() + kvs::kHomeAreaOffset, sizeof(home));
+    counts.epochs = home.epoch;
+  }
+  const krcore::rnic::sim::WorldStats& stats = world_.stats();
+  counts.verbs = stats.verbs;
+  counts.torn = stats.torn;
+  counts.delayed = stats.delayed;
+  counts.broken = stats.broken;
+  counts.killed_devices = stats.killed_devices;
+  counts.zombie_verbs = stats.zombie_verbs;
+}
+
+}  // namespace surgekv_sim

@@ -1,0 +1,149 @@
+// What the clients do to the store, and whether the answers are among those that they may get.
+#include <algorithm>
+#include <iterator>
+
+#include "tests/sim/simulation_core.h"
+
+namespace surgekv_sim {
+
+void Simulation::StartOperation(ClientState& state) {
+  static constexpr OpKind kRead[] = {OpKind::kGet, OpKind::kGet, OpKind::kGet,
+                                     OpKind::kGet, OpKind::kGet, OpKind::kUpdate};
+  static constexpr OpKind kAll[] = {OpKind::kGet,    OpKind::kGet,    OpKind::kGet,    OpKind::kPut,
+                                    OpKind::kPut,    OpKind::kInsert, OpKind::kInsert, OpKind::kUpdate,
+                                    OpKind::kUpdate, OpKind::kDelete};
+  static constexpr OpKind kGrow[] = {OpKind::kInsert, OpKind::kInsert, OpKind::kPut,
+                                     OpKind::kGet,    OpKind::kGet,    OpKind::kUpdate};
+  static constexpr OpKind kShrink[] = {OpKind::kDelete, OpKind::kDelete, OpKind::kDelete, OpKind::kDelete,
+                                       OpKind::kGet};
+  static constexpr OpKind kChurn[] = {OpKind::kUpdate, OpKind::kPut, OpKind::kGet};
+  static constexpr OpKind kStormyGrow[] = {OpKind::kInsert, OpKind::kInsert, OpKind::kUpdate, OpKind::kUpdate,
+                                           OpKind::kGet,    OpKind::kGet,    OpKind::kGet,    OpKind::kGet};
+  const auto any = [this](const auto& kinds) { return kinds[Below(std::size(kinds))]; };
+  OpKind kind = any(kAll);
+  uint32_t key = hot_[Below(hot_count_)];
+  const bool hot = phase_ == Phase::kHot ? Chance(0.9)
+                                         : Chance(plan_.storm == Storm::kNone     ? 0.25
+                                                  : plan_.storm == Storm::kSplits ? 0.1
+                                                                                  : 0.0);
+  if (!hot || state.process->slow) {
+    key = Below(plan_.keys);
+    switch (phase_) {
+      case Phase::kGrowth:
+        kind = plan_.storm == Storm::kSplits ? any(kStormyGrow) : any(kGrow);
+        if (state.process->slow) kind = any(kRead);
+        // One key after the other, and the others are those that are there: who does not find one is wrong.
+        if (plan_.storm == Storm::kSplits)
+          key = kind == OpKind::kInsert ? grow_cursor_++ % plan_.keys : Below(std::min(grow_cursor_ + 1, plan_.keys));
+        break;
+      case Phase::kDelete: kind = any(kShrink); break;
+      case Phase::kChurn:
+        kind = state.process->slow ? any(kRead) : any(kChurn);
+        if (plan_.storm == Storm::kNone) key %= 30;
+        break;
+      case Phase::kHot:
+      case Phase::kMixed: break;
+    }
+    if (phase_ == Phase::kDelete && Chance(0.8)) key = delete_cursor_++ % plan_.keys;
+  }
+  Start(state, kind, key);
+}
+
+uint32_t Simulation::Start(ClientState& state, OpKind kind, uint32_t key) {
+  const uint32_t index = history_.Begin(key, kind, state.number, world_.now_ns());
+  ++state.in_flight;
+  Trace("client %u begins %u: %s of %s, value %u", state.number, index, KindName(kind), history_.NameOf(key).c_str(),
+        history_[index].value);
+  state.client->Spawn(RunOperation(&state, index));
+  return index;
+}
+
+const char* Simulation::KindName(OpKind kind) {
+  static constexpr const char* kNames[] = {"Get", "Put", "Insert", "Update", "Delete"};
+  return kNames[static_cast<int>(kind)];
+}
+
+kvs::Task<void> Simulation::RunOperation(ClientState* state, uint32_t index) {
+  const OpRecord record = history_[index];
+  const std::string key = history_.NameOf(record.key);
+  std::string value;
+  if (record.value != 0) value = ValueOf(record.value);
+  std::string read;
+  Status status;
+  switch (record.kind) {
+    case OpKind::kGet: status = co_await state->client->GetAsync(key, &read); break;
+    case OpKind::kPut: status = co_await state->client->PutAsync(key, value); break;
+    case OpKind::kInsert: status = co_await state->client->InsertAsync(key, value); break;
+    case OpKind::kUpdate: status = co_await state->client->UpdateAsync(key, value); break;
+    case OpKind::kDelete: status = co_await state->client->DeleteAsync(key); break;
+  }
+  --state->in_flight;
+  if (closing_ || world_.IsDead(state->process->store->node().id())) co_return;  // nobody got this answer
+  End(index, status, read);
+}
+
+void Simulation::End(uint32_t index, const Status& status, const std::string& read) {
+  const OpRecord record = history_[index];
+  progress_ns_ = world_.now_ns();
+  uint32_t value = 0;
+  const std::string what = std::string(KindName(record.kind)) + " of " + history_.NameOf(record.key) + " by client " +
+                           std::to_string(record.client) + ": " + status.ToString();
+  if (record.kind == OpKind::kGet && status.ok() && !IdOf(read, &value)) {
+    Violation("value", what + ": a value of " + std::to_string(read.size()) + " bytes that nobody wrote");
+  }
+  history_.End(index, status.code(), value, world_.now_ns());
+  Trace("client %u ends %u: %s of %s %s, value %u", record.client, index, KindName(record.kind),
+        history_.NameOf(record.key).c_str(), status.ToString().c_str(), history_[index].value);
+  Counts& counts = result_.counts;
+  ++counts.checked;
+  if (record.value != 0 && record.value % 67 == 0) ++counts.large_values;
+  bool allowed = false;
+  switch (status.code()) {
+    case StatusCode::kOk: allowed = true; break;
+    case StatusCode::kNotFound: allowed = record.kind != OpKind::kPut && record.kind != OpKind::kInsert; break;
+    case StatusCode::kExists: allowed = record.kind == OpKind::kInsert; break;
+    case StatusCode::kUnknown:
+      allowed = plan_.queues_break && record.kind != OpKind::kGet;
+      ++counts.unknown;
+      break;
+    case StatusCode::kUnavailable:
+      allowed = plan_.queues_break;
+      ++counts.unavailable;
+      // It does not try to reach the node for a while; so others go on, and time passes.
+      clients_[record.client - 1].rests_until_ns = world_.now_ns() + LogUniform(random_, 20 * kUs, 60 * kMs);
+      if (Chance(0.2)) SlowDown(60 * kMs);
+      break;
+    case StatusCode::kOutOfMemory:
+      allowed = tiny();
+      ++counts.out_of_memory;
+      break;
+    case StatusCode::kTimeout: Violation("hang", what + "\n" + history_.Describe(record.key)); break;
+    default: break;
+  }
+  if (!allowed) Violation("status", what + "\n" + history_.Describe(record.key));
+}
+
+std::string Simulation::InFlight() const {
+  std::string text;
+  for (uint32_t i = 0; i < history_.size(); ++i) {
+    const OpRecord& record = history_[i];
+    const ClientState& state = clients_[record.client - 1];
+    if (record.end == 0 && state.alive()) {
+      text += std::string("in flight: ") + KindName(record.kind) + " of " + history_.NameOf(record.key) +
+              " by client " + std::to_string(record.client) + " since " + std::to_string(record.start_ns / kUs) +
+              " us\n";
+    }
+  }
+  for (const ClientState& state : clients_) {
+    if (!state.alive()) continue;
+    const kvs::ClientStats& stats = state.client->stats();
+    text += "client " + std::to_string(state.number) + ": " + std::to_string(state.in_flight) + " in flight, " +
+            std::to_string(stats.round_trips) + " round trips, " + std::to_string(stats.restarts) + " restarts, " +
+            std::to_string(stats.reads) + " reads, next poll " + std::to_string(state.next_poll_ns / kUs) + " us" +
+            (world_.HasCompletions(state.process->store->node().id()) ? ", has completions" : "") + "\n";
+  }
+  return text + "now " + std::to_string(world_.now_ns() / kUs) + " us, next event " +
+         std::to_string(world_.next_event_ns() / kUs) + "\n";
+}
+
+}  // namespace surgekv_sim
