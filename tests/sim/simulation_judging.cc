@@ -91,9 +91,10 @@ surgekv_test::PoolReport Simulation::MemoryReport() const {
 // (docs/memory.md, "Fencing"); who is killed posts nothing either. So what such a client had begun may stay, until
 // somebody needs it out of the way: its lock, which only avoids double work, and with it the split or merge, every
 // step of which whoever takes the lock over may repeat (docs/kvs.md, "Split", "Merge"); and the INS of an operation
-// that it was in just then, which nobody reads as a value and anybody may clear. The operation begins again with
-// another block, and meets that INS only if it has to insert once more in the same table. All others end what they
-// have begun.
+// that it was in just then, which nobody reads as a value and anybody may clear. The lock may even be taken after the
+// expulsion, by a CAS whose doorbell rings late; the unlock then belongs to a registration that is over. The operation
+// begins again with another block, and meets its INS only if it has to insert once more in the same table: not if
+// another client has put the key meanwhile. All others end what they have begun.
 bool Simulation::MayBeLeft(const surgekv_test::Leftover& left) const {
   if (plan_.queues_break) return true;  // the verb that would have ended it may have broken, whosesoever it is
   if (left.kind == surgekv_test::Leftover::Kind::kTentative) {
