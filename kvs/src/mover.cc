@@ -24,6 +24,8 @@ constexpr uint64_t kSparseTablePercent = 20;
 // How often who waits looks: at first, and more and more rarely.
 constexpr int64_t kLookNs = 200'000;
 constexpr int64_t kMaxLookNs = 10'000'000;
+// While an operation waits for memory: so long for others' announcements.
+constexpr int64_t kPatienceLeases = 2;
 int64_t NextLook(int64_t look_ns) { return std::min(2 * look_ns, kMaxLookNs); }
 
 }  // namespace
@@ -110,9 +112,11 @@ Task<void> ClientCore::Mover::Wait(int64_t ns) {
   op_.epoch = client_.epoch_;
 }
 
-// Everybody who is polled announces four times a lease: who waits for longer waits for one who has stopped.
+// Everybody who is polled announces four times a lease. That the epoch goes on takes one announcement of each, that
+// they announce the next one takes another, and this client sees that at its own: well below a lease, unless they pause
+// now and then. Who waits for much longer waits for one who has stopped.
 bool ClientCore::Mover::OutOfPatience(int64_t begin_ns) const {
-  return client_.room_wanted_ && client_.clock_.NowNs() - begin_ns > client_.registration_.lease_ns() / 2;
+  return client_.room_wanted_ && client_.clock_.NowNs() - begin_ns > kPatienceLeases * client_.registration_.lease_ns();
 }
 
 bool ClientCore::Mover::OutOfTime() const { return client_.clock_.NowNs() >= deadline_ns_ || client_.closing_; }
