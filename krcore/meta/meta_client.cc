@@ -238,7 +238,9 @@ bool MetaClient::OwnerIsDead(uint64_t owner, const Record* record, Deadline dead
     address = record->address();
   } else {
     auto node_record = Find(Key::Node(OwnerNode(owner)), deadline, nullptr);
-    if (!node_record.ok()) return false;  // cannot be known
+    // Another one may have taken the place of a dead owner's record.
+    if (!node_record.ok())
+      return device_.QueryNode(OwnerNode(owner), OwnerIncarnation(owner)) == rnic::PeerState::kDead;
     address = node_record->address();
   }
   const rnic::PeerState state = device_.QueryPeer(address);

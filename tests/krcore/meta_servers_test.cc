@@ -29,6 +29,9 @@ class HookedDevice final : public rnic::Device {
     return device_->CreateAddressHandle(address);
   }
   rnic::PeerState QueryPeer(const rnic::DeviceAddress& address) override { return device_->QueryPeer(address); }
+  rnic::PeerState QueryNode(NodeId node, uint32_t incarnation) override {
+    return device_->QueryNode(node, incarnation);
+  }
   Status PublishRecord(const std::string& name, std::span<const std::byte> value) override {
     return device_->PublishRecord(name, value);
   }

@@ -160,6 +160,13 @@ PeerState Fabric::Query(const DeviceAddress& address) {
   return PeerState::kDead;
 }
 
+PeerState Fabric::Query(NodeId node, uint32_t incarnation) {
+  for (const auto& device : engine_.devices()) {
+    if (device->node == node && device->incarnation == incarnation) return Query(AddressOf(*device));
+  }
+  return PeerState::kDead;
+}
+
 DeviceAddress Fabric::AddressOf(const DeviceState& device) const {
   DeviceAddress address;
   address.node = device.node;

@@ -61,6 +61,12 @@ class SwDevice final : public Device {
     return alive ? PeerState::kAlive : PeerState::kDead;
   }
 
+  PeerState QueryNode(NodeId, uint32_t incarnation) override {  // no two devices of a fabric have the same one
+    const uint32_t index = shared_.fabric.FindIncarnation(incarnation);
+    const bool alive = index < kMaxDevices && shared_.fabric.ConfirmAlive(index, incarnation);
+    return alive ? PeerState::kAlive : PeerState::kDead;
+  }
+
   Status PublishRecord(const std::string& name, std::span<const std::byte> value) override {
     return sw::PublishRecord(shared_.fabric, name, value);
   }
