@@ -565,7 +565,7 @@ Task<void> ClientCore::RunCompaction(CompactOptions options, bool for_room) {
     Mover mover(*this, op, options, &last_compaction_);
     last_step_ = co_await mover.Run();
     if (op.batch.Stale()) last_step_ = Step::kRestart;  // expelled: no memory node failed
-    if (last_step_ == Step::kOk && mover.in_vain()) {
+    if (last_step_ == Step::kOk && mover.in_vain() && options.thorough) {
       full_until_ns_ = clock_.NowNs() + registration_.lease_ns();
       full_freed_chunks_ = freed_chunks_seen_;
       full_free_bytes_ = memory_->free_bytes();

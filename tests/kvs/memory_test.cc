@@ -439,6 +439,23 @@ kvs::Task<void> PutLarge(kvs::Client& client) {
   const kvs::Status put = co_await client.PutAsync("large", std::string(9'000, 'b'));
   EXPECT_TRUE(put.ok()) << put.ToString();
 }
+// A run that looks at sparse chunks only, and finds none, says nothing about those that are half full.
+TEST(GivenBack, AStoreIsNotFullBecauseACompactionThatWasNotThoroughFoundNothing) {
+  const TestStoreOptions options{.groups = 16, .memory_bytes = size_t{12} << 20, .chunk_bytes = kSmallChunk};
+  TestStore store(options);
+  auto client = store.NewClient();
+  uint32_t stored = 0;
+  while (client->Put(Key(stored), std::string(300, 'a')).ok()) ++stored;
+  for (uint32_t i = 0; i < stored; i += 3) ASSERT_TRUE(client->Delete(Key(i)).ok());
+  kvs::CompactReport report;
+  do {
+    const kvs::Status compacted = client->Compact({}, &report);
+    ASSERT_TRUE(compacted.ok()) << compacted.ToString();
+  } while (report.chunks_freed > 0);
+  EXPECT_GT(FillWithOthers(*client), options.memory_bytes / 8);
+  CheckPools(store);
+}
+
 kvs::Task<void> CompactForLong(kvs::Client& client, bool* ended) {
   kvs::CompactReport report;
   (void)co_await client.CompactAsync({.timeout_ms = 600'000}, &report);

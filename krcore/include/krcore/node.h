@@ -113,7 +113,7 @@ class Node {
 
   // True when the kernel or fabric confirms that this incarnation of the peer is gone, so that nothing it
   // posted can execute any more. False also when that cannot be known: where the fabric keeps no list of devices, only
-  // records tell, by being replaced too, of incarnations that have published. May make a system call.
+  // records tell, by being replaced too. For incarnations that have published. May make a system call.
   virtual bool IsConfirmedDead(NodeId node, uint32_t incarnation) = 0;
 
   // Answers peers that ask for RC connections and clears away what they have closed or left behind by dying; nothing
