@@ -5,13 +5,13 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cmath>
 #include <cstdio>
 #include <limits>
 #include <nlohmann/json.hpp>
 
 #include "cli/fail.h"
 #include "cli/stop_signal.h"
+#include "ycsb/report.h"
 
 namespace computenode {
 namespace {
@@ -26,11 +26,6 @@ void Print(const ordered_json& json) {
   std::string line = json.dump(-1, ' ', false, ordered_json::error_handler_t::replace) + "\n";
   std::fwrite(line.data(), 1, line.size(), stdout);
   std::fflush(stdout);
-}
-
-// Rounded: for people.
-double Ratio(uint64_t count, uint64_t of) {
-  return of == 0 ? 0 : std::round(1'000 * static_cast<double>(count) / static_cast<double>(of)) / 1'000;
 }
 
 ordered_json PartUs(int64_t from_ns, int64_t to_ns) {
@@ -143,8 +138,8 @@ int Service::PrintSummary() {
   json["client_stats"] = {{"operations", stats.operations},
                           {"round_trips", stats.round_trips},
                           {"operation_round_trips", stats.operation_round_trips},
-                          {"round_trips_per_operation", Ratio(stats.operation_round_trips, stats.operations)},
-                          {"attempts_per_write", Ratio(stats.write_attempts, stats.writes_done)},
+                          {"round_trips_per_operation", ycsb::Ratio(stats.operation_round_trips, stats.operations)},
+                          {"attempts_per_write", ycsb::Ratio(stats.write_attempts, stats.writes_done)},
                           {"cas_failures", stats.cas_failures},
                           {"restarts", stats.restarts},
                           {"combined_operations", stats.combined_operations},

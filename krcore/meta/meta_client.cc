@@ -237,10 +237,12 @@ bool MetaClient::OwnerIsDead(uint64_t owner, const Record* record, Deadline dead
   if (record != nullptr && record->owner == owner && ChecksumMatches(*record)) {
     address = record->address();
   } else {
+    // A record tells less than the fabric's list, where there is one: others' take the places of dead owners', and a
+    // living owner may not have published yet.
+    const rnic::PeerState listed = device_.QueryIncarnation(OwnerIncarnation(owner));
+    if (listed != rnic::PeerState::kUnreachable) return listed == rnic::PeerState::kDead;
     auto node_record = Find(Key::Node(OwnerNode(owner)), deadline, nullptr);
-    // Another one may have taken the place of a dead owner's record.
-    if (!node_record.ok())
-      return device_.QueryNode(OwnerNode(owner), OwnerIncarnation(owner)) == rnic::PeerState::kDead;
+    if (!node_record.ok()) return false;  // cannot be known
     address = node_record->address();
   }
   const rnic::PeerState state = device_.QueryPeer(address);

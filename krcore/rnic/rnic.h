@@ -232,8 +232,9 @@ class Device {
   virtual Result<std::unique_ptr<AddressHandle>> CreateAddressHandle(const DeviceAddress& address) = 0;
   // Asks the kernel or fabric, may make a system call.
   virtual PeerState QueryPeer(const DeviceAddress& address) = 0;
-  // The same of a device whose address is not known any more. kUnreachable where the fabric keeps no list of devices.
-  virtual PeerState QueryNode(NodeId node, uint32_t incarnation) = 0;
+  // The same by the incarnation alone, where the fabric keeps a list of its devices, of which no two share one. Else
+  // kUnreachable.
+  virtual PeerState QueryIncarnation(uint32_t incarnation) = 0;
 
   // Small records that every device of the fabric can read before it is connected to anything (on sw in the
   // fabric's control segment; on verbs answered over TCP). Names [a-z0-9_-]{1,15}, values up to 112 bytes.

@@ -32,6 +32,13 @@ ClientCore::ClientCore(StoreCore& store)
       registration_(clock_, store.lease_ns()),
       random_(static_cast<uint32_t>(clock_.NowNs())) {}
 
+const ClientStats& ClientCore::stats() const {
+  const krcore::QueuePoolStats& pool = connections_.pool().stats();
+  stats_.rc_connects = pool.rc_connects;
+  stats_.rc_reclaims = pool.rc_reclaims;
+  return stats_;
+}
+
 Result<std::unique_ptr<ClientCore>> ClientCore::Create(StoreCore& store, const ClientOptions& options) {
   std::unique_ptr<ClientCore> client(new ClientCore(store));
   if (Status opened = client->Open(options); !opened.ok()) return opened;

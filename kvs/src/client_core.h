@@ -64,7 +64,7 @@ class ClientCore final : public Client {
   void Spawn(Task<void> task) override;
   size_t Poll() override;
   size_t spawned() const override { return spawned_; }
-  const ClientStats& stats() const override { return stats_; }
+  const ClientStats& stats() const override;
   Result<TableStats> ReadTableStats() override;
   Task<Status> CompactAsync(CompactOptions options, CompactReport* report) override;
 
@@ -296,7 +296,7 @@ class ClientCore final : public Client {
 
   StoreCore& store_;
   krcore::Clock& clock_;
-  ClientStats stats_;
+  mutable ClientStats stats_;  // stats() adds what the pool of connections counts
   Connections connections_;
   DirectoryCache directory_;
   Combiner combiner_{stats_};

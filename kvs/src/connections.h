@@ -127,7 +127,7 @@ class Connections {
   // completions.
   size_t Poll();
 
-  krcore::QueuePool& pool() { return *pool_; }
+  krcore::QueuePool& pool() const { return *pool_; }
   // Ends a registration: what is staged is taken back, and batches that belong to it are refused from now on.
   void Fence();
   uint32_t registration() const { return registration_; }

@@ -114,16 +114,16 @@ Task<Step> ClientCore::Mover::Free(const Victim& victim) {
 // more: those for which there is no room after all are given up before anything is moved.
 Task<Step> ClientCore::Mover::LookAgain() {
   Census census;
-  bool valid = false;
+  bool valid = false;  // or not: it is an estimate
   const Step scanned = co_await Scan(&census, &valid);
   if (scanned != Step::kOk) co_return scanned;
   for (Victim& victim : victims_) victim.room = census.blocks[victim.chunk].Needed();
   std::sort(victims_.begin(), victims_.end(), [](const Victim& a, const Victim& b) { return a.room < b.room; });
-  std::vector<Victim> left_out;
-  const Step claimed = co_await ClaimRoom(&left_out);
-  for (const Victim& victim : left_out) {
+  size_t fit = 0;
+  const Step claimed = co_await ClaimRoom(&fit);
+  for (; victims_.size() > fit; victims_.pop_back()) {
     if (op_.batch.Stale()) co_return Step::kRestart;
-    const Step ended = co_await End(victim, /*free=*/false);
+    const Step ended = co_await End(victims_.back(), /*free=*/false);
     if (ended == Step::kUnavailable) co_return ended;
   }
   co_return claimed;

@@ -376,8 +376,9 @@ uint64_t ClientCore::Mover::FreeForCopies(const std::map<Chunk, ChunkWord>& chun
 }
 
 // Takes the chunks that the copies need before anything is moved: what is moved in part only has used up room and frees
-// nothing. Victims for which there is no room are left out, the fullest first.
-Task<Step> ClientCore::Mover::ClaimRoom(std::vector<Victim>* left_out) {
+// nothing. *fit: for so many victims there is room, the emptiest.
+Task<Step> ClientCore::Mover::ClaimRoom(size_t* fit) {
+  *fit = victims_.size();
   uint64_t needed = 0;
   for (const Victim& victim : victims_) needed += victim.room;
   const auto room = [this] { return client_.memory_->room_for_copies(); };
@@ -391,10 +392,7 @@ Task<Step> ClientCore::Mover::ClaimRoom(std::vector<Victim>* left_out) {
     }
   }
   if (room() == 0) co_return Step::kOk;
-  for (; needed > room() && !victims_.empty(); victims_.pop_back()) {
-    needed -= victims_.back().room;
-    left_out->push_back(victims_.back());
-  }
+  while (needed > room() && *fit > 0) needed -= victims_[--*fit].room;
   co_return Step::kOk;
 }
 
@@ -509,9 +507,10 @@ Task<Step> ClientCore::Mover::Run() {
       in_vain_ = valid && given_up_.empty() && report_->chunks_freed == 0 && report_->tables_merged == 0;
       break;
     }
-    std::vector<Victim> left_out;
     scarce_ = free < victims_.size();
-    step = co_await ClaimRoom(&left_out);
+    size_t fit = 0;
+    step = co_await ClaimRoom(&fit);
+    victims_.resize(fit);
     if (step != Step::kOk || victims_.empty()) break;
     step = co_await Evacuate();
     merged = true;

@@ -96,7 +96,7 @@ class ClientCore::Mover {
   Task<Step> Move(GlobalAddress at, Slot slot);
   Task<Step> ReadChunks(std::map<Chunk, ChunkWord>* chunks);
   uint64_t FreeForCopies(const std::map<Chunk, ChunkWord>& chunks) const;
-  Task<Step> ClaimRoom(std::vector<Victim>* left_out);
+  Task<Step> ClaimRoom(size_t* fit);
   Task<void> GiveBackRoom();
   void Choose(const Census& census, const std::map<Chunk, ChunkWord>& chunks);
   Task<Step> Announce();

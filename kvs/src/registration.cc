@@ -241,8 +241,6 @@ void ClientCore::CareForRegistration() {
   }
   renew_at_ns_ = INT64_MIN;
   renewal_failed_ = false;
-  stats_.rc_connects = connections_.pool().stats().rc_connects;
-  stats_.rc_reclaims = connections_.pool().stats().rc_reclaims;
   if (now_ns < maintain_at_ns_ || maintaining_ > 0 || closing_) return;
   // Together the clients read not more than about a gigabyte a second of the table of clients.
   const int64_t table_ns =

@@ -240,6 +240,7 @@ Task<Step> ClientCore::FinishAbandonedSplit(const Batch& on_behalf_of, uint32_t 
 }
 
 Task<Step> ClientCore::UnlockTable(TableRef table, uint64_t token) {
+  if (Mutated(Mutation::kNeverUnlocked)) co_return Step::kOk;
   split_->batch().CompareSwap(table.address, token, 0, &split_->words().cas[0]);
   const Outcome unlocked = co_await split_->batch().Run();  // lost: somebody took over, and unlocks
   co_return unlocked == Outcome::kOk ? Step::kOk : Step::kUnavailable;

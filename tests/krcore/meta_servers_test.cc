@@ -29,9 +29,8 @@ class HookedDevice final : public rnic::Device {
     return device_->CreateAddressHandle(address);
   }
   rnic::PeerState QueryPeer(const rnic::DeviceAddress& address) override { return device_->QueryPeer(address); }
-  rnic::PeerState QueryNode(NodeId node, uint32_t incarnation) override {
-    return device_->QueryNode(node, incarnation);
-  }
+  // Keeps no list of devices.
+  rnic::PeerState QueryIncarnation(uint32_t) override { return rnic::PeerState::kUnreachable; }
   Status PublishRecord(const std::string& name, std::span<const std::byte> value) override {
     return device_->PublishRecord(name, value);
   }
@@ -290,6 +289,33 @@ TEST_F(MetaServers, ALookupGoesOnWhenTheServerThatItFoundDiesAndAnotherHasCome) 
   });
   lookup();
   EXPECT_EQ(servers_.size(), 2u);
+}
+
+// Of nodes that crashed, with their records or without: another one's has taken its place.
+TEST_F(MetaServers, DeathsAreKnownByTheListOfDevicesOrByRecords) {
+  AddServer();
+  HookedDevice* device = nullptr;
+  Party with_list = Join(), without = JoinHooked(&device);
+  auto crashed = std::make_unique<Party>(Join());
+  const NodeId node = crashed->published_as;
+  const uint64_t owner = meta::PackOwner(node, crashed->device->address().incarnation);
+  ASSERT_OK(crashed->PublishNode({.dc_key = 5}, Soon()));
+  const auto is_dead = [&](Party& asker, uint64_t whom) { return asker.client->OwnerIsDead(whom, nullptr, Soon()); };
+  EXPECT_FALSE(is_dead(with_list, owner));
+  EXPECT_FALSE(is_dead(without, owner));
+  crashed.reset();
+  EXPECT_TRUE(is_dead(with_list, owner));
+  EXPECT_TRUE(is_dead(without, owner)) << "its record is still there, and its device is not";
+
+  // A living one with the id of the dead one has not published yet.
+  Party successor = Party::Join(fabric_, ClockOf(fabric_), node);
+  EXPECT_FALSE(is_dead(with_list, meta::PackOwner(node, successor.device->address().incarnation)));
+  // Its record replaces the dead one's; then it is taken back.
+  ASSERT_OK(successor.PublishNode({.dc_key = 6}, Soon()));
+  EXPECT_TRUE(is_dead(without, owner));
+  successor.client->RemoveAll(Soon());
+  EXPECT_TRUE(is_dead(with_list, owner));
+  EXPECT_FALSE(is_dead(without, owner)) << "nothing is left that could tell";
 }
 
 // One announces itself where the look has been already, and the other dies where it has not been yet.

@@ -33,8 +33,6 @@ class Path {
   Status Post(const SendWr& wr) { return Post({&wr, 1}, nullptr); }
   // The next completion; a test failure if there is none after many polls.
   virtual Completion Next() = 0;
-  // No completion is there or on its way.
-  virtual bool Idle() = 0;
 
   // Posts it and waits for its completion.
   Completion Run(const SendWr& wr);

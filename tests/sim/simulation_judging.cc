@@ -96,11 +96,12 @@ surgekv_test::PoolReport Simulation::MemoryReport() const {
 // begins again with another block, and meets its INS only if it has to insert once more in the same table: not if
 // another client has put the key meanwhile. All others end what they have begun.
 bool Simulation::MayBeLeft(const surgekv_test::Leftover& left) const {
-  if (plan_.queues_break) return true;  // the verb that would have ended it may have broken, whosesoever it is
+  if (world_.stats().broken > 0) return true;  // the verb that would have ended it may have broken, whosesoever it is
   if (left.kind == surgekv_test::Leftover::Kind::kTentative) {
     uint32_t id = 0;
     if (!IdOf(left.value, &id) || id == 0 || id > history_.size()) return false;
     const OpRecord& insert = history_[id - 1];
+    if (left.key != history_.NameOf(insert.key)) return false;
     const ClientState& owner = clients_[insert.client - 1];
     if (insert.end == 0) return owner.process->dead;
     return std::any_of(owner.expelled_ns.begin(), owner.expelled_ns.end(),

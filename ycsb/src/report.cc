@@ -110,11 +110,6 @@ ordered_json MachineJson() {
   return json;
 }
 
-// Rounded: for people.
-double Ratio(uint64_t count, uint64_t of) {
-  return of == 0 ? 0 : std::round(1'000 * static_cast<double>(count) / static_cast<double>(of)) / 1'000;
-}
-
 ordered_json StatsJson(const kvs::ClientStats& stats) {
   return {{"operations", stats.operations},
           {"round_trips", stats.round_trips},
@@ -189,6 +184,10 @@ ordered_json OperationsJson(const Measurements& measured) {
 }
 
 }  // namespace
+
+double Ratio(uint64_t count, uint64_t of) {
+  return of == 0 ? 0 : std::round(1'000 * static_cast<double>(count) / static_cast<double>(of)) / 1'000;
+}
 
 std::string_view RunEndName(RunEnd end) {
   switch (end) {

@@ -112,8 +112,8 @@ class Node {
   virtual Result<std::vector<std::byte>> LookupService(std::string_view name, Deadline deadline) = 0;
 
   // True when the kernel or fabric confirms that this incarnation of the peer is gone, so that nothing it
-  // posted can execute any more. False also when that cannot be known: where the fabric keeps no list of devices, only
-  // records tell, by being replaced too. For incarnations that have published. May make a system call.
+  // posted can execute any more. False also when that cannot be known. May make a system call. Where the fabric keeps
+  // no list of its devices, for incarnations that have published: only their records tell, by being replaced too.
   virtual bool IsConfirmedDead(NodeId node, uint32_t incarnation) = 0;
 
   // Answers peers that ask for RC connections and clears away what they have closed or left behind by dying; nothing

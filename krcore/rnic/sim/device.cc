@@ -64,9 +64,9 @@ class SimDevice final : public Device {
     return fabric_->Query(address);
   }
 
-  PeerState QueryNode(NodeId node, uint32_t incarnation) override {
+  PeerState QueryIncarnation(uint32_t incarnation) override {
     if (!fabric_->CheckAlive(*state_).ok()) return PeerState::kUnreachable;
-    return fabric_->Query(node, incarnation);
+    return fabric_->Query(incarnation);
   }
 
   Status PublishRecord(const std::string& name, std::span<const std::byte> value) override {

@@ -160,9 +160,9 @@ PeerState Fabric::Query(const DeviceAddress& address) {
   return PeerState::kDead;
 }
 
-PeerState Fabric::Query(NodeId node, uint32_t incarnation) {
+PeerState Fabric::Query(uint32_t incarnation) {
   for (const auto& device : engine_.devices()) {
-    if (device->node == node && device->incarnation == incarnation) return Query(AddressOf(*device));
+    if (device->incarnation == incarnation) return Query(AddressOf(*device));
   }
   return PeerState::kDead;
 }

@@ -57,7 +57,7 @@ class Fabric {
   // Null: nobody, or gone.
   DeviceState* FindAlive(const DeviceAddress& address);
   PeerState Query(const DeviceAddress& address);
-  PeerState Query(NodeId node, uint32_t incarnation);
+  PeerState Query(uint32_t incarnation);
   DeviceAddress AddressOf(const DeviceState& device) const;
   Status Gone(const DeviceAddress& address) const;
   // kUnavailable: the device was killed.

@@ -61,7 +61,7 @@ class SwDevice final : public Device {
     return alive ? PeerState::kAlive : PeerState::kDead;
   }
 
-  PeerState QueryNode(NodeId, uint32_t incarnation) override {  // no two devices of a fabric have the same one
+  PeerState QueryIncarnation(uint32_t incarnation) override {
     const uint32_t index = shared_.fabric.FindIncarnation(incarnation);
     const bool alive = index < kMaxDevices && shared_.fabric.ConfirmAlive(index, incarnation);
     return alive ? PeerState::kAlive : PeerState::kDead;

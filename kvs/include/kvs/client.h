@@ -105,7 +105,7 @@ struct ClientStats {
   uint64_t fenced = 0;              // times that this client was expelled,
   uint64_t fenced_restarts = 0;     // and operations that began again for it
   uint64_t rc_connects = 0;         // of memory nodes that this client went over to an RC queue for,
-  uint64_t rc_reclaims = 0;         // and of RC queues that it gave up; both as of some polls ago
+  uint64_t rc_reclaims = 0;         // and of RC queues that it gave up
 };
 
 // The table's shape, by one pass over the directory.

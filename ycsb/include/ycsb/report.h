@@ -25,6 +25,9 @@ struct ReportContext {
   std::optional<kvs::TableStats> table = {};  // after the phase
 };
 
+// Of reports: rounded to three digits behind the point; 0 of 0 is 0.
+double Ratio(uint64_t count, uint64_t of);
+
 std::string_view RunEndName(RunEnd end);  // "finished", "time limit", "interrupted", "too many failures"
 
 // "[OVERALL], RunTime(ms), 10110" and so on.
