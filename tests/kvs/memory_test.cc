@@ -7,12 +7,12 @@
 #include <map>
 #include <random>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "kvs/client.h"
 #include "kvs/layout/pool.h"
 #include "tests/kvs/child.h"
+#include "tests/kvs/given_back.h"
 #include "tests/kvs/pool_check.h"
 #include "tests/kvs/test_store.h"
 
@@ -144,62 +144,6 @@ TEST(Chunks, AFullStoreSaysSoAndGoesOnWhenAMemoryNodeJoins) {
 
 // ---- memory given back
 
-constexpr uint64_t kSmallChunk = uint64_t{64} << 10;
-
-std::string Key(uint32_t i) { return "key-" + std::to_string(i); }
-// Of every size: most are small, some do not fit in a slot's length, few have chunks of their own.
-std::string Value(uint32_t i) {
-  const uint32_t dice = i * 2654435761u;
-  const size_t bytes = dice % 97 == 0 ? 80'000 + dice % 50'000 : dice % 11 == 0 ? 3'000 + dice % 6'000 : dice % 700;
-  std::string value(bytes, static_cast<char>('a' + i % 26));
-  value += std::to_string(i);
-  return value;
-}
-
-kvs::Task<void> PutRange(kvs::Client& client, uint32_t begin, uint32_t end, uint32_t step, uint32_t* failed) {
-  for (uint32_t i = begin; i < end; i += step) {
-    const std::string key = Key(i), value = Value(i);
-    const kvs::Status put = co_await client.PutAsync(key, value);
-    if (!put.ok()) ++*failed;
-  }
-}
-kvs::Task<void> DeleteRange(kvs::Client& client, uint32_t begin, uint32_t end, uint32_t step, uint32_t* failed) {
-  for (uint32_t i = begin; i < end; i += step) {
-    const std::string key = Key(i);
-    if (i % 10 == 0) continue;  // every tenth stays
-    const kvs::Status deleted = co_await client.DeleteAsync(key);
-    if (!deleted.ok()) ++*failed;
-  }
-}
-template <typename Range>
-void InLanes(kvs::Client& client, uint32_t count, const Range& range) {
-  constexpr uint32_t kLanes = 16;
-  uint32_t failed = 0;
-  for (uint32_t lane = 0; lane < kLanes; ++lane) client.Spawn(range(client, lane, count, kLanes, &failed));
-  client.Drain();
-  ASSERT_EQ(failed, 0u);
-}
-void CheckTenth(kvs::Client& client, uint32_t count) {
-  std::string value;
-  for (uint32_t i = 0; i < count; ++i) {
-    const kvs::Status got = client.Get(Key(i), &value);
-    if (i % 10 == 0) {
-      ASSERT_TRUE(got.ok()) << Key(i) << ": " << got.ToString();
-      ASSERT_EQ(value, Value(i)) << Key(i);
-    } else {
-      ASSERT_EQ(got, kvs::StatusCode::kNotFound) << Key(i);
-    }
-  }
-}
-
-void CheckPools(const TestStore& store, bool after_deaths = false) {
-  const std::vector<PoolImage> images = store.images();
-  PoolCheckOptions options;
-  options.after_deaths = after_deaths;
-  const PoolReport report = surgekv_test::CheckPools(images, options);
-  EXPECT_TRUE(report.ok()) << report.ToString();
-}
-
 TEST(GivenBack, AfterNinetyPercentWereDeletedMostMemoryIsFreeForOtherSizes) {
   constexpr uint32_t kRecords = 20'000;
   TestStore store({.groups = 32, .memory_bytes = size_t{48} << 20, .memory_nodes = 2, .chunk_bytes = kSmallChunk});
@@ -225,54 +169,6 @@ TEST(GivenBack, AfterNinetyPercentWereDeletedMostMemoryIsFreeForOtherSizes) {
   while (client->Put("other-" + std::to_string(stored), value).ok()) ++stored;
   EXPECT_GT(stored * value.size(), (size_t{96} << 20) * 7 / 10);
   CheckTenth(*client, kRecords);
-  CheckPools(store);
-}
-
-TEST(GivenBack, WhileAnotherClientWritesAndTablesSplitAndMerge) {
-  constexpr uint32_t kRecords = 6'000;
-  TestStore store({.groups = 2, .memory_bytes = size_t{64} << 20, .chunk_bytes = kSmallChunk});
-  auto mover = store.NewClient();
-  InLanes(*mover, kRecords, PutRange);
-  std::atomic<bool> stop{false};
-  kvs::Store& attached = store.store();
-  std::thread writer([&] {
-    auto client = attached.NewClient().value();
-    std::map<std::string, std::string> mine;
-    std::mt19937 random(1);
-    for (uint32_t i = 0; !stop.load(); ++i) {
-      const std::string key = "mine-" + std::to_string(random() % 3'000);
-      if (i / 4'000 % 2 == 1 && mine.contains(key)) {
-        ASSERT_TRUE(client->Delete(key).ok());
-        mine.erase(key);
-      } else {
-        mine[key] = std::string(random() % 900, 'w') + std::to_string(i);
-        const kvs::Status put = client->Put(key, mine[key]);
-        ASSERT_TRUE(put.ok()) << put.ToString();
-      }
-      const std::string other = "mine-" + std::to_string(random() % 3'000);
-      std::string value;
-      const kvs::Status got = client->Get(other, &value);
-      ASSERT_EQ(got.ok(), mine.contains(other)) << other << ": " << got.ToString();
-      if (got.ok()) {
-        ASSERT_EQ(value, mine[other]);
-      }
-    }
-  });
-  InLanes(*mover, kRecords, DeleteRange);
-  uint64_t freed = 0, moved = 0;
-  // What there is to free comes from the writer's deletes, as fast as it goes.
-  for (int i = 0; i < 10 || (i < 500 && (freed <= 20 || moved <= 100)); ++i) {
-    kvs::CompactReport report;
-    const kvs::Status compacted = mover->Compact({.thorough = i % 2 == 1}, &report);
-    EXPECT_TRUE(compacted.ok()) << compacted.ToString();
-    freed += report.chunks_freed;
-    moved += report.blocks_moved;
-  }
-  stop.store(true);
-  writer.join();
-  EXPECT_GT(freed, 20u);
-  EXPECT_GT(moved, 100u);
-  CheckTenth(*mover, kRecords);
   CheckPools(store);
 }
 
