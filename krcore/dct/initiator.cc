@@ -6,8 +6,9 @@
 
 namespace krcore::dct {
 
-Result<std::unique_ptr<rnic::Qp>> CreateInitiator(rnic::Pd& pd, rnic::Cq& cq, uint32_t sq_depth) {
-  auto qp = pd.CreateQp({.type = rnic::QpType::kDci, .send_cq = &cq, .recv_cq = &cq, .sq_depth = sq_depth});
+Result<std::unique_ptr<rnic::Qp>> CreateInitiator(rnic::Pd& pd, rnic::Cq& cq, uint32_t sq_depth, uint32_t host_qp) {
+  auto qp = pd.CreateQp(
+      {.type = rnic::QpType::kDci, .send_cq = &cq, .recv_cq = &cq, .sq_depth = sq_depth, .host_qp = host_qp});
   if (!qp.ok()) return qp;
   KRCORE_RETURN_IF_ERROR(ResetToRts(**qp));
   return qp;

@@ -10,8 +10,9 @@
 
 namespace krcore::dct {
 
-// A DC initiator in RTS that completes into `cq`.
-Result<std::unique_ptr<rnic::Qp>> CreateInitiator(rnic::Pd& pd, rnic::Cq& cq, uint32_t sq_depth);
+// A DC initiator in RTS that completes into `cq`; see QpAttr for `host_qp`.
+Result<std::unique_ptr<rnic::Qp>> CreateInitiator(rnic::Pd& pd, rnic::Cq& cq, uint32_t sq_depth,
+                                                  uint32_t host_qp = rnic::kPrivateQp);
 
 // From any state through RESET to RTS. What was posted and has not completed is dropped.
 Status ResetToRts(rnic::Qp& initiator);

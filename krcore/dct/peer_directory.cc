@@ -23,54 +23,79 @@ bool SameTarget(const Peer& a, const Peer& b) {
 
 }  // namespace
 
-std::shared_ptr<const Peer> PeerDirectory::Cached(NodeId node) {
+std::shared_ptr<const Peer> PeerDirectory::Own(NodeId node) {
   std::lock_guard lock(mutex_);
   const auto found = peers_.find(node);
   return found == peers_.end() ? nullptr : found->second;
 }
 
+std::shared_ptr<const Peer> PeerDirectory::FromHost(NodeId node, int64_t now_ns) {
+  const auto record = host_.Find(node, now_ns);
+  if (!record) return nullptr;
+  auto peer = Use(*record);
+  if (peer.ok()) return *std::move(peer);
+  host_.Drop(node);  // dead, as far as anybody can tell
+  return nullptr;
+}
+
+std::shared_ptr<const Peer> PeerDirectory::Cached(NodeId node) {
+  auto own = Own(node);
+  return own != nullptr || host_.capacity() == 0 ? own : FromHost(node, clock_.NowNs());
+}
+
 Result<std::shared_ptr<const Peer>> PeerDirectory::Refresh(NodeId node, Deadline deadline) {
   int64_t posted_ns = 0;
-  auto record = meta_.Lookup(meta::Key::Node(node), deadline, &posted_ns);
-  if (!record.ok()) {
-    if (record.status() == StatusCode::kNotFound)
+  auto found = meta_.Lookup(meta::Key::Node(node), deadline, &posted_ns);
+  if (!found.ok()) {
+    if (found.status() == StatusCode::kNotFound)
       return Status(StatusCode::kNotFound, "node " + std::to_string(node) + " has not published itself");
-    return record.status();
+    return found.status();
   }
-  const meta::NodePayload payload = record->node();
-  const rnic::DeviceAddress address = record->address();
-  if (record->kind != meta::RecordKind::kNode || payload.region_count > kMaxRegionsPerNode)
+  const meta::NodePayload payload = found->node();
+  if (found->kind != meta::RecordKind::kNode || payload.region_count > kMaxRegionsPerNode)
     return Status(StatusCode::kCorrupt, "the record of node " + std::to_string(node) + " is not one of a node");
-  if (device_.QueryPeer(address) == rnic::PeerState::kDead)
+  HostRecord record;
+  record.address = found->address();
+  record.dc_key = payload.dc_key;
+  record.dct_num = payload.dct_num;
+  record.sequence = found->sequence;
+  record.region_count = payload.region_count;
+  std::copy_n(payload.regions, payload.region_count, record.regions.begin());
+  // From the posting of the READ: what it found may have been withdrawn right after.
+  const int64_t lease_ns = meta_.mr_lease_ns();
+  record.lease_until_ns = lease_ns > 0 ? posted_ns + lease_ns : INT64_MAX;
+  if (device_.QueryPeer(record.address) == rnic::PeerState::kDead)
     return Status(StatusCode::kUnavailable, "node " + std::to_string(node) + " (incarnation " +
-                                                std::to_string(address.incarnation) + ") is dead");
+                                                std::to_string(record.address.incarnation) + ") is dead");
+  if (lease_ns > 0) host_.Put(record);
+  return Use(record);
+}
+
+Result<std::shared_ptr<const Peer>> PeerDirectory::Use(const HostRecord& record) {
   auto peer = std::make_shared<Peer>();
-  peer->target = {address, payload.dct_num, payload.dc_key};
-  peer->sequence = record->sequence;
-  for (const RemoteRegion& region : std::span(payload.regions, payload.region_count)) {
+  peer->target = {record.address, record.dct_num, record.dc_key};
+  peer->sequence = record.sequence;
+  for (const RemoteRegion& region : std::span(record.regions.data(), record.region_count)) {
     if (region.tag == rc::kDeskTag)
       peer->desk = region;
     else
       peer->regions[peer->region_count++] = region;
   }
-
-  // From the posting of the READ: what it found may have been withdrawn right after.
-  const int64_t lease_ns = meta_.mr_lease_ns();
-  peer->StartLease(lease_ns > 0 ? posted_ns + lease_ns : INT64_MAX);
+  peer->StartLease(record.lease_until_ns);
 
   std::lock_guard lock(mutex_);
-  std::shared_ptr<const Peer>& cached = peers_[node];
+  std::shared_ptr<const Peer>& cached = peers_[record.address.node];
   // Another server may be behind the one where the cached version was found.
-  const bool older = cached && cached->target.address.incarnation == address.incarnation &&
+  const bool older = cached && cached->target.address.incarnation == record.address.incarnation &&
                      static_cast<int32_t>(cached->sequence - peer->sequence) > 0;
   if (older || (cached && SameTarget(*cached, *peer))) {
     // Where the older version is still found no publication after the cached one is complete, so that is valid too.
     cached->Extend(peer->lease_until_ns());
     return cached;  // keeps its address handle
   }
-  auto ah = device_.CreateAddressHandle(address);
+  auto ah = device_.CreateAddressHandle(record.address);
   if (!ah.ok()) {
-    if (!cached) peers_.erase(node);
+    if (!cached) peers_.erase(record.address.node);
     return Status(StatusCode::kUnavailable, "address handle: " + ah.status().ToString());
   }
   peer->ah = *std::move(ah);
@@ -81,7 +106,9 @@ Result<std::shared_ptr<const Peer>> PeerDirectory::Refresh(NodeId node, Deadline
 PeerDirectory::Renewed PeerDirectory::Renew(const std::shared_ptr<const Peer>& peer, int64_t now_ns) {
   const rnic::DeviceAddress& address = peer->target.address;
   const std::lock_guard renewing(renew_mutex_);
-  if (auto cached = Cached(address.node); cached && cached->lease_until_ns() > now_ns) {
+  auto cached = Own(address.node);
+  if (cached == nullptr || cached->lease_until_ns() <= now_ns) cached = FromHost(address.node, now_ns);
+  if (cached != nullptr) {
     if (cached->target.address.incarnation != address.incarnation) cached = nullptr;
     return {std::move(cached)};
   }
@@ -101,6 +128,7 @@ PeerDirectory::Renewed PeerDirectory::Renew(const std::shared_ptr<const Peer>& p
 }
 
 void PeerDirectory::Invalidate(const std::shared_ptr<const Peer>& peer) {
+  host_.Drop(peer->target.address.node);
   std::lock_guard lock(mutex_);
   const auto found = peers_.find(peer->target.address.node);
   if (found != peers_.end() && found->second == peer) peers_.erase(found);

@@ -1,4 +1,4 @@
-// PeerDirectory: the node-wide cache of DC metadata that makes qconnect cheap.
+// PeerDirectory: the node-wide cache of DC metadata that makes qconnect cheap, in front of the host's (host_cache.h).
 //
 // Thread safety: from any thread; the mutex is not held across a verb. Control path only.
 #ifndef KRCORE_DCT_PEER_DIRECTORY_H_
@@ -10,6 +10,7 @@
 #include <unordered_map>
 
 #include "krcore/clock.h"
+#include "krcore/dct/host_cache.h"
 #include "krcore/dct/peer.h"
 #include "krcore/meta/meta_client.h"
 #include "krcore/rnic/rnic.h"
@@ -18,30 +19,41 @@ namespace krcore::dct {
 
 class PeerDirectory {
  public:
-  PeerDirectory(rnic::Device& device, meta::MetaClient& meta, Clock& clock)
-      : device_(device), meta_(meta), clock_(clock) {}
+  // host_memory: HostCache's; empty if the node is to share none.
+  PeerDirectory(rnic::Device& device, meta::MetaClient& meta, Clock& clock, std::span<std::byte> host_memory)
+      : device_(device), meta_(meta), clock_(clock), host_(host_memory) {}
 
-  // The cached metadata of a peer; null if there is none.
+  // The cached metadata of a peer, the node's or, with a lease that has not run out, the host's; null if there is none.
   std::shared_ptr<const Peer> Cached(NodeId node);
   // Looks the peer up at the metadata server and caches what it found. kNotFound: no record. kUnavailable: its
   // record is of a dead incarnation, or no metadata server.
   Result<std::shared_ptr<const Peer>> Refresh(NodeId node, Deadline deadline);
   struct Renewed {
     std::shared_ptr<const Peer> peer;  // to be used from now on; null: that incarnation is gone
-    bool looked_up = false;            // ... by this call; else another thread of the node had done it
+    bool looked_up = false;            // ... by this call; else another thread or process of the host had done it
     bool extended = false;             // without a lookup, because no metadata server answers
   };
   // For a peer whose lease has run out at `now_ns`, on Clock::CoarseNowNs: looks its record up again, once for the
-  // whole node. What is returned has a lease that has not run out. Waits for a metadata server some milliseconds at
-  // most.
+  // whole node and, but for processes that do so at the same moment, host. What is returned has a lease that has not
+  // run out. Waits for a metadata server some milliseconds at most.
   Renewed Renew(const std::shared_ptr<const Peer>& peer, int64_t now_ns);
   // Forgets `peer` unless it has been refreshed since, so that the next qconnect anywhere on the node looks anew.
   void Invalidate(const std::shared_ptr<const Peer>& peer);
+  // Forgets what the host's processes know of `node`, which is one of them and has published itself anew: leases would
+  // have them use what it said before for a while.
+  void ForgetOnHost(NodeId node) { host_.Drop(node); }
 
  private:
+  // Makes `record`, with its lease, the cached metadata of its node unless that is newer.
+  Result<std::shared_ptr<const Peer>> Use(const HostRecord& record);
+  // The host's metadata of `node`. Null: there is none whose lease lasts longer than `now_ns`.
+  std::shared_ptr<const Peer> FromHost(NodeId node, int64_t now_ns);
+  std::shared_ptr<const Peer> Own(NodeId node);
+
   rnic::Device& device_;
   meta::MetaClient& meta_;
   Clock& clock_;
+  HostCache host_;
   std::mutex renew_mutex_;  // one renewal at a time
   std::mutex mutex_;
   std::unordered_map<NodeId, std::shared_ptr<const Peer>> peers_;  // guarded by mutex_

@@ -50,6 +50,7 @@ Result<std::unique_ptr<Node>> NodeImpl::Open(const NodeOptions& options) {
   if (!device.ok()) return device.status();
   std::unique_ptr<NodeImpl> node(
       new NodeImpl(*std::move(device), options.clock != nullptr ? *options.clock : *RealClock(), options.mr_lease_ns));
+  node->share_host_ = options.share_host && &node->clock_ == RealClock();
   KRCORE_RETURN_IF_ERROR(node->Start(options.rc_peers));
   return std::unique_ptr<Node>(std::move(node));
 }
@@ -66,7 +67,8 @@ Status NodeImpl::Start(uint32_t rc_peers) {
   auto meta = meta::MetaClient::Create(*device_, *pd_, clock_, device_->address());
   if (!meta.ok()) return meta.status();
   meta_ = *std::move(meta);
-  peers_ = std::make_unique<dct::PeerDirectory>(*device_, *meta_, clock_);
+  const std::span<std::byte> host_memory = share_host_ ? device_->HostMemory() : std::span<std::byte>();
+  peers_ = std::make_unique<dct::PeerDirectory>(*device_, *meta_, clock_, host_memory);
   if (rc_peers == 0) return {};
   auto desk =
       MakeRegion({.length = rc_peers * sizeof(rc::Place), .remote_rights = kAllRemoteRights, .tag = rc::kDeskTag});
@@ -197,6 +199,7 @@ Status NodeImpl::Publish(Deadline deadline) {
     }
   }
   KRCORE_RETURN_IF_ERROR(meta_->Publish(meta::Key::Node(id()), std::as_bytes(std::span(&payload, 1)), deadline));
+  peers_->ForgetOnHost(id());
   std::lock_guard lock(mutex_);
   published_ = true;
   return {};
@@ -250,7 +253,8 @@ Result<std::unique_ptr<QueuePool>> NodeImpl::CreateQueuePool(const QueuePoolOpti
                                       .peers = peers_.get(),
                                       .self = {device_->address(), dct_->num(), dct_->dc_key()},
                                       .senders = &senders_,
-                                      .ports = &ports_},
+                                      .ports = &ports_,
+                                      .host_qps = share_host_ ? device_->caps().host_qps : 0},
                                      options);
 }
 

@@ -59,6 +59,7 @@ class NodeImpl final : public Node {
   std::unique_ptr<rnic::Device> device_;
   Clock& clock_;
   const int64_t mr_lease_ns_;
+  bool share_host_ = false;
   std::unique_ptr<rnic::Pd> pd_;
   std::unique_ptr<rnic::Dct> dct_;
   mr::RegionTable local_regions_;

@@ -23,9 +23,13 @@ PhysicalQueue::PhysicalQueue(rnic::Pd& pd, rnic::Cq& cq, uint32_t index, uint32_
       inline_arena_(std::make_unique_for_overwrite<std::byte[]>(kInlineArenaBytes)) {}
 
 Result<std::unique_ptr<PhysicalQueue>> PhysicalQueue::Create(rnic::Pd& pd, rnic::Cq& cq, uint32_t index,
-                                                             uint32_t sq_depth, QueuePoolStats* stats) {
+                                                             uint32_t sq_depth, QueuePoolStats* stats,
+                                                             uint32_t host_qp) {
   std::unique_ptr<PhysicalQueue> queue(new PhysicalQueue(pd, cq, index, sq_depth, stats, false));
-  auto qp = dct::CreateInitiator(pd, cq, sq_depth);
+  auto qp = dct::CreateInitiator(pd, cq, sq_depth, host_qp);
+  queue->host_shared_ = qp.ok() && host_qp != rnic::kPrivateQp;
+  if (!qp.ok() && qp.status() == StatusCode::kOutOfMemory && host_qp != rnic::kPrivateQp)
+    qp = dct::CreateInitiator(pd, cq, sq_depth);
   if (!qp.ok()) return qp.status();
   queue->qp_ = *std::move(qp);
   return queue;
@@ -349,6 +353,7 @@ size_t PhysicalQueue::Recover() {
     blocked_ = true;
     qp_.reset();  // as good as a reset: nothing that was posted executes any more
   } else if (!dct::ResetToRts(*qp_).ok()) {
+    host_shared_ = false;
     auto replacement = dct::CreateInitiator(pd_, cq_, sq_depth_);
     if (replacement.ok())
       qp_ = *std::move(replacement);

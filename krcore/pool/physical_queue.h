@@ -51,9 +51,10 @@ inline constexpr size_t kInlineArenaBytes = 8192;  // inline payloads of one doo
 
 class PhysicalQueue {
  public:
-  // `index` distinguishes the queues that share `cq`.
+  // `index` distinguishes the queues that share `cq`. `host_qp`: of rnic::QpAttr; a private QP where the host's has no
+  // part left.
   static Result<std::unique_ptr<PhysicalQueue>> Create(rnic::Pd& pd, rnic::Cq& cq, uint32_t index, uint32_t sq_depth,
-                                                       QueuePoolStats* stats);
+                                                       QueuePoolStats* stats, uint32_t host_qp);
 
   // For the RC queue of a peer; without a QP, and blocked, until it has been connected.
   static std::unique_ptr<PhysicalQueue> CreateForRc(rnic::Pd& pd, rnic::Cq& cq, uint32_t index, uint32_t sq_depth,
@@ -134,6 +135,10 @@ class PhysicalQueue {
   size_t Recover();
   // Breaks the QP on purpose, when it makes no progress. Recover is due.
   void Break();
+  // Another process's fault has moved the QP to ERR. Break and Recover are due, and before that whatever has completed
+  // should be collected, lest it be taken for flushed.
+  bool BrokenByOthers() const { return host_shared_ && !broken_ && qp_->state() == rnic::QpState::kErr; }
+  bool host_shared() const { return host_shared_; }
 
   // Settles every staged WR with `status`. Returns how many WRs it completed.
   size_t DiscardStaged(WcStatus status);
@@ -206,6 +211,7 @@ class PhysicalQueue {
   const uint32_t sq_depth_;
   const uint64_t mask_;
   const bool rc_;
+  bool host_shared_ = false;  // the QP is one of the host's
   QueuePoolStats* const stats_;
   std::unique_ptr<rnic::Qp> qp_;
   uint8_t generation_ = 0;  // of the QP: bumped by each reset, so that late completions are told apart

@@ -45,8 +45,10 @@ Result<std::unique_ptr<QueuePool>> QueuePoolImpl::Create(const PoolContext& cont
   if (!cq.ok()) return cq.status();
   pool->cq_ = *std::move(cq);
   for (uint32_t i = 0; i < options.dc_initiators; ++i) {
-    auto queue = PhysicalQueue::Create(*context.pd, *pool->cq_, i, options.sq_depth, &pool->stats_);
+    auto queue = PhysicalQueue::Create(*context.pd, *pool->cq_, i, options.sq_depth, &pool->stats_,
+                                       i < context.host_qps ? i : rnic::kPrivateQp);
     if (!queue.ok()) return queue.status();
+    pool->stats_.host_queues += (*queue)->host_shared();
     pool->queues_.push_back(*std::move(queue));
     pool->live_.push_back(pool->queues_.back().get());
   }
@@ -110,10 +112,40 @@ size_t QueuePoolImpl::Doorbells() {
   size_t completed = 0;
   if (rc_ != nullptr && rc_->any_blocked()) [[unlikely]]
     completed += rc_->Advance();
+  if (stats_.host_queues != 0) completed += StopWhatOthersBroke();
   if (gate_ != nullptr && GateIsShut()) [[unlikely]]
     return completed;
   for (PhysicalQueue* queue : live_) completed += queue->Flush();
   return completed;
+}
+
+size_t QueuePoolImpl::StopWhatOthersBroke() {
+  size_t completed = 0;
+  bool looked = false;
+  for (uint32_t i = 0; i < dc_count_; ++i) {
+    PhysicalQueue& queue = *queues_[i];
+    if (!queue.has_staged() || !queue.BrokenByOthers()) [[likely]]
+      continue;
+    if (!std::exchange(looked, true)) {
+      completed += Collect();
+      ++stats_.broken_by_others;
+      QuarantineTheDead();
+    }
+    if (!queue.broken()) queue.Break();
+    any_broken_ = true;
+  }
+  return completed;
+}
+
+void QueuePoolImpl::QuarantineTheDead() {
+  for (vqp::VirtualQueueImpl* queue : virtual_queues_) {
+    QueueState& state = queue->state();
+    if (state.standing != QueueStanding::kReady ||
+        context_.device->QueryPeer(state.peer->target.address) != rnic::PeerState::kDead)
+      continue;
+    context_.peers->Invalidate(state.peer);
+    state.standing = QueueStanding::kBroken;
+  }
 }
 
 void QueuePoolImpl::Flush() { completed_by_flush_ += FlushAll(); }

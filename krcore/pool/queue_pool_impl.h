@@ -38,6 +38,7 @@ struct PoolContext {
   dct::Target self;                          // how peers reach this node
   std::atomic<uint32_t>* senders = nullptr;  // counts the node's queues that have sent messages
   PortTable* ports = nullptr;
+  uint32_t host_qps = 0;  // DC initiators of the host that pools are to share
 };
 
 // Something that has work to do at each poll.
@@ -132,6 +133,11 @@ class QueuePoolImpl final : public QueuePool {
   size_t Doorbells();
   size_t FlushAll();
   bool GateIsShut() const;
+  // Before a doorbell: queues of the host that another process has broken are repaired by the next poll, and what is
+  // staged goes out then; posted now, it would only be flushed. Returns how many WRs it found completed.
+  size_t StopWhatOthersBroke();
+  // Queues to peers that are known to be dead by now: they would break the host's queues once more.
+  void QuarantineTheDead();
   size_t PollOnce();
   // Moves completions to their queues until the CQ is empty, then repairs what they broke.
   size_t Collect();

@@ -53,6 +53,7 @@ struct Caps {
   bool cpu_coherent_atomics = false;
   int64_t max_retransmission_ns = 0;    // how long after its doorbell a WR may still reach its target
   bool shared_memory_required = false;  // remote access needs memory from AllocMemory
+  uint32_t host_qps = 0;                // QpAttr::host_qp is below this; 0: processes share none
 };
 
 // Where a peer's device is: what an address handle is made of. 32 bytes, plain data, as it travels in the
@@ -113,6 +114,8 @@ class Cq {
   virtual bool overrun() const = 0;
 };
 
+inline constexpr uint32_t kPrivateQp = ~uint32_t{0};
+
 struct QpAttr {
   QpType type = QpType::kRc;
   Cq* send_cq = nullptr;
@@ -120,6 +123,11 @@ struct QpAttr {
   uint32_t sq_depth = 128;         // WRs
   uint32_t rq_depth = 0;           // WRs; 0: the queue receives nothing
   uint32_t max_recv_bytes = 4096;  // longest message a receive may carry (sw reserves rq_depth of them)
+  // kDci: the host's initiator of this number, which the fabric's processes on the host share. Each holder has its own
+  // part of the send queue, sq_depth WRs, and its own completions; the state is common: a failed WR of one holder
+  // moves the QP to ERR for all, and any holder's way from RESET to RTS brings it back for all. What is lost with it is
+  // what was posted and not executed. A killed holder's part is free again. kOutOfMemory: there is no part left.
+  uint32_t host_qp = kPrivateQp;
 };
 
 // What Qp::ToRtr needs of the peer (RC). UD and DCI take a default-constructed one.
@@ -235,6 +243,10 @@ class Device {
   // The same by the incarnation alone, where the fabric keeps a list of its devices, of which no two share one. Else
   // kUnreachable.
   virtual PeerState QueryIncarnation(uint32_t incarnation) = 0;
+
+  // Memory that all devices of this host and fabric share, zeroed when the fabric is made; 8-byte aligned. Whoever
+  // writes it may be killed in the middle. Empty: the provider has none.
+  virtual std::span<std::byte> HostMemory() { return {}; }
 
   // Small records that every device of the fabric can read before it is connected to anything (on sw in the
   // fabric's control segment; on verbs answered over TCP). Names [a-z0-9_-]{1,15}, values up to 112 bytes.

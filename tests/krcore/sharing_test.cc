@@ -177,6 +177,7 @@ TEST(SharedQp, TwoThreadsWithGoodBadAndOverflowingRequestsDoNotMeet) {
   for (int u = 0; u < 2; ++u) {
     EXPECT_GT(users[u].refused(), 500u);
     EXPECT_GT(users[u].overflowed(), 50u);
+    EXPECT_EQ(users[u].worker().pool->stats().host_queues, 1u) << "the host's, so both users have the same one";
     EXPECT_EQ(users[u].worker().pool->stats().broken_queues, 0u) << "the physical QP stayed in RTS";
     for (uint32_t i = 0; i < kQueues; ++i) {
       MemoryNode& peer = i % 2 == 0 ? first : second;
@@ -207,6 +208,7 @@ TEST_F(SharedFabric, TwoProcessesWithGoodBadAndOverflowingRequestsDoNotMeet) {
       self.Ready();
       User user(fabric_, 100 * u, {.dc_initiators = 1, .sq_depth = 40}, {1, 2});
       user.Run(u, 12'000);
+      EXPECT_EQ(user.worker().pool->stats().host_queues, 1u);
       EXPECT_EQ(user.worker().pool->stats().broken_queues, 0u);
       EXPECT_GT(user.refused(), 200u);
       EXPECT_GT(user.overflowed(), 20u);
@@ -264,6 +266,58 @@ TEST_F(SharedFabric, APeerKilledInTheMiddleCostsTheOthersNothingButUnknownOutcom
       EXPECT_LE(executed, user.done(i) + user.unknown(i)) << "queue " << i << ": executed twice";
     }
     EXPECT_GT(user.failures(1) + user.failures(3) + user.failures(5), 0u);
+  }
+}
+
+// The same with another process on the same physical QP, which has nothing to do with the dead peer.
+TEST_F(SharedFabric, APeerKilledInTheMiddleCostsAnotherProcessOnTheQpNothingButUnknownOutcomesThatAreTrue) {
+  constexpr size_t kStopWord = 500, kDoneWord = 510, kUnknownWord = 520;
+  MemoryNode steady = MemoryNode::Start(fabric_, 1, 8192, true);
+  for (int round = 0; round < 3; ++round) {
+    std::fill_n(steady.words(), 1024, 0);
+    rnic::testing::Child doomed([&](auto& self) {
+      MemoryNode memory = MemoryNode::Start(fabric_, 2, 4096, false);
+      if (::testing::Test::HasFailure()) _exit(1);
+      self.Ready();
+      self.Sleep();
+    });
+    ASSERT_TRUE(doomed.WaitReady());
+    rnic::testing::Child bystander([&](auto& self) {
+      User user(fabric_, 100, {.dc_initiators = 1, .sq_depth = 40}, {1, 1});
+      self.Ready();
+      Worker& worker = user.worker();
+      auto queue = worker.Connect(1);
+      const Sge sge = worker.Word(20);
+      for (int i = 0; worker.words()[20] == 0 && !::testing::Test::HasFailure(); ++i) {
+        user.Run(i, 50);
+        const Completion done = Execute(*worker.pool, *queue, OnWord(*queue, Opcode::kRead, &sge, kStopWord));
+        EXPECT_EQ(done.status, WcStatus::kSuccess) << "a READ that was flushed is posted again";
+      }
+      for (uint32_t i = 0; i < kQueues; ++i) {
+        worker.words()[20] = user.done(i);
+        WorkRequest write = OnWord(*queue, Opcode::kWrite, &sge, kDoneWord + i);
+        EXPECT_EQ(Execute(*worker.pool, *queue, write).status, WcStatus::kSuccess);
+        worker.words()[20] = user.unknown(i);
+        write = OnWord(*queue, Opcode::kWrite, &sge, kUnknownWord + i);
+        EXPECT_EQ(Execute(*worker.pool, *queue, write).status, WcStatus::kSuccess);
+      }
+    });
+    ASSERT_TRUE(bystander.WaitReady());
+    User user(fabric_, 0, {.dc_initiators = 1, .sq_depth = 40}, {1, 2});
+    user.Run(10 + round, 500);
+    doomed.Kill();
+    const auto failures = [&] { return user.failures(1) + user.failures(3) + user.failures(5); };
+    for (int i = 0; i < 4000 && failures() == 0; ++i) user.Run(1000 * round + i, 50);
+    EXPECT_GT(failures(), 0u) << "nobody noticed";
+    user.Run(5000 + round, 2000);
+    std::atomic_ref(steady.words()[kStopWord]).store(1);
+    EXPECT_EQ(bystander.Wait(), 0);
+    for (uint32_t i = 0; i < kQueues; ++i) {
+      const uint64_t executed = steady.words()[100 + i];
+      EXPECT_GT(executed, 50u);
+      EXPECT_GE(executed, steady.words()[kDoneWord + i]) << "queue " << i << ": reported done and was not";
+      EXPECT_LE(executed, steady.words()[kDoneWord + i] + steady.words()[kUnknownWord + i]) << "executed twice";
+    }
   }
 }
 

@@ -37,6 +37,9 @@ struct NodeOptions {
   // RC connections that peers' pools may have to this node, at most 1024, each with a QP here; 0: none. Needs one of
   // the kMaxRegionsPerNode regions, and that somebody calls PollConnections.
   uint32_t rc_peers = 0;
+  // Whether the node uses what the processes of the host share, where the provider has it (sw): DC initiators, and what
+  // any of them has looked up of its peers. Else it is on its own. Only with the host's clock.
+  bool share_host = true;
 };
 
 // A registered memory range of a peer, as its metadata record lists it.

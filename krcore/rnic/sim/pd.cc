@@ -53,6 +53,7 @@ Result<std::unique_ptr<Mr>> SimPd::RegisterMemory(void* addr, size_t length, uin
 }
 
 Result<std::unique_ptr<Qp>> SimPd::CreateQp(const QpAttr& attr) {
+  if (attr.host_qp != kPrivateQp) return Status(StatusCode::kUnsupported, "processes of a simulated host share no QPs");
   if (attr.send_cq == nullptr) return Status(StatusCode::kInvalidArgument, "a QP needs a send CQ");
   if (attr.sq_depth == 0 || attr.sq_depth > kMaxQpWr) {
     return Status(StatusCode::kInvalidArgument, "sq_depth is not 1 to " + std::to_string(kMaxQpWr));

@@ -23,6 +23,7 @@ Caps MakeCaps() {
   caps.dc = true;
   caps.cpu_coherent_atomics = true;
   caps.shared_memory_required = true;
+  caps.host_qps = kHostQps;
   return caps;
 }
 
@@ -66,6 +67,8 @@ class SwDevice final : public Device {
     const bool alive = index < kMaxDevices && shared_.fabric.ConfirmAlive(index, incarnation);
     return alive ? PeerState::kAlive : PeerState::kDead;
   }
+
+  std::span<std::byte> HostMemory() override { return shared_.fabric.control().host_memory; }
 
   Status PublishRecord(const std::string& name, std::span<const std::byte> value) override {
     return sw::PublishRecord(shared_.fabric, name, value);

@@ -155,6 +155,14 @@ void Fabric::Reclaim() {
     const auto owns = [&](const auto& device) { return device.second == record.owner; };
     if (record.version != 0 && std::none_of(alive.begin(), alive.end(), owns)) record.version = 0;
   }
+  for (HostQp& qp : shared.host_qps) {
+    for (std::atomic<uint64_t>& holder : qp.holders) {
+      uint64_t word = holder.load(std::memory_order_acquire);
+      const auto owns = [&](const auto& device) { return device.second == word >> 32; };
+      // By CAS: a living device that is given another dead one's part claims it without the admin lock.
+      if (word != 0 && std::none_of(alive.begin(), alive.end(), owns)) holder.compare_exchange_strong(word, 0);
+    }
+  }
   for (const std::string& suffix : backing_->List()) {
     uint32_t index = 0, incarnation = 0;
     if (std::sscanf(suffix.c_str(), "d%u-%u.", &index, &incarnation) != 2) continue;

@@ -3,7 +3,8 @@
 // elsewhere. docs/rnic.md says why a kill -9 at any instruction leaves all of it usable.
 //
 // Who writes what: slots of the control segment change under the fabric's admin lock, but for DeviceSlot::life,
-// which anybody may move from alive to dead by CAS. A device segment is written by its owner only. Inboxes
+// which anybody may move from alive to dead by CAS, the words of a HostQp, likewise by single atomics, and the host's
+// memory, whose users look after it. A device segment is written by its owner only. Inboxes
 // (inbox.h) are the one structure that several devices write.
 #ifndef KRCORE_RNIC_SW_LAYOUT_H_
 #define KRCORE_RNIC_SW_LAYOUT_H_
@@ -17,7 +18,7 @@
 namespace krcore::rnic::sw {
 
 // Bump with every change of a structure below: processes of different builds must not share a fabric.
-inline constexpr uint64_t kControlMagic = 0x73'75'72'67'65'6b'00'01;
+inline constexpr uint64_t kControlMagic = 0x73'75'72'67'65'6b'00'02;
 
 inline constexpr uint32_t kMaxDevices = 1024;
 inline constexpr uint32_t kDynamicNodes = 2 * kMaxDevices;  // ids handed out, in a cycle
@@ -57,6 +58,16 @@ struct alignas(64) RecordSlot {
 };
 static_assert(sizeof(RecordSlot) == 192);
 
+inline constexpr uint32_t kHostQps = 16;
+inline constexpr uint32_t kHostQpParts = 256;  // of each
+inline constexpr size_t kHostMemoryBytes = size_t{384} << 10;
+
+// A DC initiator that the host's processes share (host_qp.h).
+struct alignas(64) HostQp {
+  std::atomic<uint64_t> state;                  // times it was reset << 1 | in ERR
+  std::atomic<uint64_t> holders[kHostQpParts];  // PeerWord of the device and its QP; 0: the part is free
+};
+
 struct Control {
   uint64_t magic;  // written last when the segment is made, under the admin lock
   uint32_t next_incarnation;
@@ -65,9 +76,12 @@ struct Control {
   uint64_t reserved[5];
   DeviceSlot devices[kMaxDevices];
   RecordSlot records[kMaxRecords];
+  HostQp host_qps[kHostQps];
+  alignas(64) std::byte host_memory[kHostMemoryBytes];  // Device::HostMemory
 };
 static_assert(offsetof(Control, devices) == 64);
-static_assert(sizeof(Control) == 64 + 64 * kMaxDevices + 192 * kMaxRecords);
+static_assert(sizeof(Control) ==
+              64 + 64 * kMaxDevices + 192 * kMaxRecords + sizeof(HostQp) * kHostQps + kHostMemoryBytes);
 
 inline constexpr size_t kSuffixBytes = 48;
 

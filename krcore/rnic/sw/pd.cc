@@ -54,6 +54,8 @@ Result<std::unique_ptr<Qp>> SwPd::CreateQp(const QpAttr& attr) {
   if (attr.rq_depth > 0 && (attr.recv_cq == nullptr || attr.type == QpType::kDci)) {
     return Status(StatusCode::kInvalidArgument, "receives need a recv CQ, and a DC initiator has none");
   }
+  if (attr.host_qp != kPrivateQp && attr.type != QpType::kDci)
+    return Status(StatusCode::kInvalidArgument, "a host shares DC initiators only");
   KRCORE_RETURN_IF_ERROR(CheckReceives(attr.rq_depth, attr.max_recv_bytes));
   return SwQp::Create(device_, attr, number_);
 }

@@ -30,6 +30,11 @@ Result<std::unique_ptr<Qp>> SwQp::Create(SharedDevice* device, const QpAttr& att
     if (!receiver.ok()) return receiver.status();
     qp->receiver_ = *std::move(receiver);
   }
+  if (attr.host_qp != kPrivateQp) {
+    auto part = HostQpPart::Claim(&device->fabric, attr.host_qp, *number);
+    if (!part.ok()) return part.status();
+    qp->host_part_ = *std::move(part);
+  }
   return std::unique_ptr<Qp>(std::move(qp));
 }
 
@@ -75,6 +80,7 @@ Status SwQp::ToRtr(const QpPeer& peer) {
 
 Status SwQp::ToRts() {
   if (state_ != QpState::kRtr) return WrongState("RTS");
+  if (host_part_ != nullptr) host_part_->Reset();
   SetState(QpState::kRts);
   return {};
 }
@@ -82,6 +88,7 @@ Status SwQp::ToRts() {
 Status SwQp::ToErr() {
   if (state_ == QpState::kErr) return {};
   SetState(QpState::kErr);
+  if (host_part_ != nullptr) host_part_->Break();
   if (receiver_ != nullptr) receiver_->Flush();
   return {};
 }
@@ -115,6 +122,9 @@ Status SwQp::PostSend(std::span<const SendWr> wrs, size_t* bad_index) {
   const size_t fits = std::min(wrs.size(), room);
   size_t at = 0;
   StatusCode refused = fits < wrs.size() ? StatusCode::kQueueFull : StatusCode::kOk;
+  // By another holder. If it has been brought back since this holder's last WR, nothing of his was under way.
+  if (state_ == QpState::kRts && host_part_ != nullptr && host_part_->in_error()) [[unlikely]]
+    SetState(QpState::kErr);
   if (state_ == QpState::kRts) [[likely]] {
     while (at < fits) {
       const auto batch = wrs.subspan(at, std::min(fits - at, kMaxBatch));

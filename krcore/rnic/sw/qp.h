@@ -6,6 +6,7 @@
 
 #include "krcore/rnic/rnic.h"
 #include "krcore/rnic/sw/cq.h"
+#include "krcore/rnic/sw/host_qp.h"
 #include "krcore/rnic/sw/receiver.h"
 #include "krcore/rnic/sw/requester.h"
 #include "krcore/rnic/sw/shared_device.h"
@@ -17,7 +18,9 @@ class SwQp final : public Qp, private Receiver::Owner {
   static Result<std::unique_ptr<Qp>> Create(SharedDevice* device, const QpAttr& attr, uint32_t pd);
   ~SwQp() override;
   QpType type() const override { return attr_.type; }
-  QpState state() const override { return state_; }
+  QpState state() const override {
+    return state_ == QpState::kRts && host_part_ != nullptr && host_part_->in_error() ? QpState::kErr : state_;
+  }
   Status ToInit(uint32_t access_rights, uint32_t qkey) override;
   Status ToRtr(const QpPeer& peer) override;
   Status ToRts() override;
@@ -41,7 +44,8 @@ class SwQp final : public Qp, private Receiver::Owner {
   QpState state_ = QpState::kReset;
   SendCounters counters_;
   Requester requester_;
-  std::unique_ptr<Receiver> receiver_;  // null: the queue receives nothing
+  std::unique_ptr<Receiver> receiver_;     // null: the queue receives nothing
+  std::unique_ptr<HostQpPart> host_part_;  // null: the QP is private
 };
 
 }  // namespace krcore::rnic::sw

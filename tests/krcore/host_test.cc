@@ -1,0 +1,376 @@
+// What the processes of a host share of krcore: metadata, so that a new one finds its peers known, and DC initiators,
+// whose faults all of them feel and none suffers from. On sw; nodes of one process stand for processes where that makes
+// no difference.
+#include <algorithm>
+#include <atomic>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "krcore/dct/host_cache.h"
+#include "tests/krcore/fixture.h"
+#include "tests/rnic/sw_child.h"
+
+namespace krcore::test {
+namespace {
+
+// ---- the cache itself
+
+class Cache : public ::testing::Test {
+ protected:
+  static constexpr size_t kEntryBytes = 192;
+  static dct::HostRecord Record(NodeId node, uint64_t stamp) {
+    dct::HostRecord record;
+    record.address.node = node;
+    record.address.incarnation = static_cast<uint32_t>(stamp);
+    record.dc_key = stamp * 3;
+    record.dct_num = static_cast<uint32_t>(stamp * 5);
+    record.sequence = static_cast<uint32_t>(stamp * 7);
+    record.lease_until_ns = static_cast<int64_t>(stamp + 1'000'000);
+    record.region_count = kMaxRegionsPerNode;
+    for (RemoteRegion& region : record.regions) region = {stamp, stamp + 1, static_cast<uint32_t>(stamp), 9};
+    return record;
+  }
+  static bool Whole(const dct::HostRecord& record) {
+    const dct::HostRecord want = Record(record.address.node, record.address.incarnation);
+    return std::memcmp(&record, &want, sizeof(want)) == 0;
+  }
+  std::vector<uint64_t> memory_ = std::vector<uint64_t>(16 * kEntryBytes / 8);
+  std::span<std::byte> bytes() { return std::as_writable_bytes(std::span(memory_)); }
+};
+
+TEST_F(Cache, FindsWhatWasPutUntilItsLeaseIsOver) {
+  dct::HostCache cache(bytes());
+  EXPECT_EQ(cache.capacity(), 16u);
+  EXPECT_FALSE(cache.Find(5, 0));
+  cache.Put(Record(5, 100));
+  ASSERT_TRUE(cache.Find(5, 0));
+  EXPECT_TRUE(Whole(*cache.Find(5, 0)));
+  EXPECT_TRUE(cache.Find(5, 1'000'099));
+  EXPECT_FALSE(cache.Find(5, 1'000'100));
+  EXPECT_FALSE(cache.Find(21, 0)) << "the same entry, another node";
+  cache.Put(Record(21, 200));
+  EXPECT_FALSE(cache.Find(5, 0)) << "displaced";
+  cache.Drop(5);
+  EXPECT_TRUE(cache.Find(21, 0));
+  cache.Drop(21);
+  EXPECT_FALSE(cache.Find(21, 0));
+}
+
+TEST_F(Cache, WithoutMemoryItIsEmptyForEver) {
+  dct::HostCache cache({});
+  cache.Put(Record(5, 100));
+  cache.Drop(5);
+  EXPECT_FALSE(cache.Find(5, 0));
+}
+
+// As a writer leaves it that is killed between two stores, or two that meet.
+TEST_F(Cache, AnEntryWithAWordOfAnotherRecordIsNone) {
+  dct::HostCache cache(bytes());
+  cache.Put(Record(5, 200));
+  const std::vector<uint64_t> second = memory_;
+  cache.Put(Record(5, 100));
+  const std::vector<uint64_t> first = memory_;
+  size_t differing = 0;
+  for (size_t word = 5 * kEntryBytes / 8; word < 6 * kEntryBytes / 8; ++word) {
+    if (first[word] == second[word]) continue;
+    ++differing;
+    memory_ = first;
+    memory_[word] = second[word];
+    EXPECT_FALSE(cache.Find(5, 0)) << "word " << word;
+    memory_ = second;
+    memory_[word] = first[word];
+    EXPECT_FALSE(cache.Find(5, 0)) << "word " << word;
+  }
+  EXPECT_GT(differing, 15u);
+}
+
+TEST_F(Cache, ReadersSeeWholeRecordsWhateverWritersDo) {
+  dct::HostCache cache(bytes());
+  std::atomic<bool> stop{false};
+  std::atomic<uint64_t> found{0};
+  std::vector<std::thread> threads;
+  for (uint32_t writer = 0; writer < 2; ++writer) {
+    threads.emplace_back([&, writer] {
+      std::mt19937 random(writer);
+      for (int i = 0; i < 200'000; ++i) {
+        const NodeId node = 1 + random() % 20;
+        if (random() % 16 == 0)
+          cache.Drop(node);
+        else
+          cache.Put(Record(node, 1 + random() % 1000));
+      }
+      stop.store(true);
+    });
+  }
+  threads.emplace_back([&] {
+    for (NodeId node = 1; !stop.load(); node = node % 20 + 1) {
+      const auto record = cache.Find(node, 0);
+      if (!record) continue;
+      ASSERT_EQ(record->address.node, node);
+      ASSERT_TRUE(Whole(*record));
+      found.fetch_add(1);
+    }
+  });
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_GT(found.load(), 0u);
+}
+
+// ---- nodes of one host
+
+class HostOfNodes : public ::testing::Test {
+ protected:
+  Worker Alone() {
+    auto node = Node::Open({.rnic = kRnic, .fabric = fabric_, .share_host = false});
+    EXPECT_TRUE(node.ok()) << node.status().ToString();
+    Worker worker;
+    worker.node = *std::move(node);
+    worker.Prepare({}, 4096);
+    return worker;
+  }
+  const std::string fabric_ = UniqueFabric(true);
+};
+
+TEST_F(HostOfNodes, ANewNodeFindsWhatAnotherHasLookedUp) {
+  MemoryNode memory = MemoryNode::Start(fabric_, 1, 4096, true);
+  Worker first = Worker::Start(fabric_), second = Worker::Start(fabric_), alone = Alone();
+  auto a = first.Connect(1), b = second.Connect(1), c = alone.Connect(1);
+  EXPECT_EQ(first.pool->stats().metadata_lookups, 1u);
+  EXPECT_EQ(second.pool->stats().metadata_lookups, 0u);
+  EXPECT_EQ(second.pool->stats().metadata_hits, 1u);
+  EXPECT_EQ(alone.pool->stats().metadata_lookups, 1u);
+  EXPECT_EQ(second.pool->stats().host_queues, QueuePoolOptions{}.dc_initiators);
+  EXPECT_EQ(alone.pool->stats().host_queues, 0u);
+  memory.words()[3] = 77;
+  for (auto* one : {&second, &alone}) {
+    const Sge sge = one->Word(0);
+    auto& queue = one == &second ? b : c;
+    EXPECT_EQ(Execute(*one->pool, *queue, OnWord(*queue, Opcode::kRead, &sge, 3)).status, WcStatus::kSuccess);
+    EXPECT_EQ(one->words()[0], 77u);
+  }
+}
+
+TEST_F(HostOfNodes, ANodeWithAClockOfItsOwnSharesNothing) {
+  MemoryNode memory = MemoryNode::Start(fabric_, 1, 4096, true);
+  Worker first = Worker::Start(fabric_);
+  auto a = first.Connect(1);
+  FakeClock clock;
+  Worker other;
+  other.node = OpenNode(fabric_, kNoNode, &clock);
+  other.Prepare({}, 4096);
+  auto b = other.Connect(1);
+  EXPECT_EQ(other.pool->stats().metadata_lookups, 1u);
+  EXPECT_EQ(other.pool->stats().host_queues, 0u);
+}
+
+TEST_F(HostOfNodes, WhatANodePublishesAnewIsFoundAtOnce) {
+  MemoryNode memory = MemoryNode::Start(fabric_, 1, 4096, true);
+  Worker first = Worker::Start(fabric_);
+  EXPECT_EQ(first.Connect(1)->regions().size(), 1u);
+  auto more = memory.node->CreateRegion({.length = 4096, .remote_rights = kRemoteRead}).value();
+  ASSERT_OK(memory.node->Publish(first.Soon()));
+  Worker second = Worker::Start(fabric_);
+  EXPECT_EQ(second.Connect(1)->regions().size(), 2u);
+}
+
+TEST_F(HostOfNodes, ASuccessorIsFoundAndADeadNodeIsNot) {
+  MemoryNode meta = MemoryNode::Start(fabric_, 1, 4096, true);
+  uint32_t before = 0;
+  Worker first = Worker::Start(fabric_);
+  {
+    MemoryNode memory = MemoryNode::Start(fabric_, 2, 4096, false);
+    before = memory.node->incarnation();
+    auto queue = first.Connect(2);
+  }
+  Worker second = Worker::Start(fabric_);
+  auto queue = second.pool->CreateQueue(8).value();
+  EXPECT_FALSE(queue->Connect(2, second.Soon()).ok());
+  MemoryNode successor = MemoryNode::Start(fabric_, 2, 4096, false);
+  EXPECT_NE(successor.node->incarnation(), before);
+  ASSERT_OK(queue->Connect(2, second.Soon()));
+  const Sge sge = second.Word(0);
+  EXPECT_EQ(Execute(*second.pool, *queue, OnWord(*queue, Opcode::kRead, &sge, 0)).status, WcStatus::kSuccess);
+}
+
+// The lease that came with the host's metadata is the one of the lookup that found it.
+TEST_F(HostOfNodes, AWithdrawnRegionIsUsedByNobodyAndBreaksNothing) {
+  auto meta =
+      Node::Open({.rnic = kRnic, .fabric = fabric_, .node = 1, .create_fabric = true, .mr_lease_ns = 20'000'000})
+          .value();
+  ASSERT_OK(meta->HostMetaServer(64));
+  MemoryNode memory = MemoryNode::Start(fabric_, 2, 4096, false);
+  Worker first = Worker::Start(fabric_);
+  auto a = first.Connect(2);
+  Worker second = Worker::Start(fabric_);
+  auto b = second.Connect(2);
+  const Sge sge = second.Word(0);
+  const WorkRequest read = OnWord(*b, Opcode::kRead, &sge, 0);
+  EXPECT_EQ(Execute(*second.pool, *b, read).status, WcStatus::kSuccess);
+  ASSERT_OK(memory.region->Deregister(second.Soon()));
+  const Status pushed = b->Push({&read, 1});
+  if (pushed.ok()) {  // staged before the lease was looked at
+    EXPECT_EQ(Await(*second.pool, *b, 1)[0].status, WcStatus::kRemoteAccessError);
+  } else {
+    EXPECT_EQ(pushed, StatusCode::kPermissionDenied);
+  }
+  EXPECT_EQ(second.pool->stats().broken_queues + first.pool->stats().broken_queues, 0u);
+}
+
+TEST_F(HostOfNodes, OneLookupRenewsTheLeaseOfAll) {
+  constexpr int64_t kLeaseNs = 20'000'000;
+  auto meta =
+      Node::Open({.rnic = kRnic, .fabric = fabric_, .node = 1, .create_fabric = true, .mr_lease_ns = kLeaseNs}).value();
+  ASSERT_OK(meta->HostMetaServer(64));
+  MemoryNode memory = MemoryNode::Start(fabric_, 2, 4096, false);
+  std::vector<Worker> workers;
+  std::vector<std::unique_ptr<VirtualQueue>> queues;
+  for (int i = 0; i < 8; ++i) {
+    workers.push_back(Worker::Start(fabric_));
+    queues.push_back(workers.back().Connect(2));
+  }
+  Clock& clock = *RealClock();
+  uint64_t renewals = 0;
+  const int64_t begin_ns = clock.NowNs();
+  const Deadline end = Deadline::After(clock, 20 * kSecondNs);
+  while (renewals < 8 && !end.Passed(clock)) {
+    renewals = 0;
+    for (size_t i = 0; i < workers.size(); ++i) {
+      const Sge sge = workers[i].Word(0);
+      const Completion done = Execute(*workers[i].pool, *queues[i], OnWord(*queues[i], Opcode::kRead, &sge, 0));
+      ASSERT_EQ(done.status, WcStatus::kSuccess);
+      renewals += workers[i].pool->stats().lease_renewals;
+    }
+  }
+  EXPECT_GE(renewals, 8u);
+  // All use their queues all the time, in one thread: whoever comes first when the lease has run out renews it for all.
+  EXPECT_LE(renewals, static_cast<uint64_t>((clock.NowNs() - begin_ns) / kLeaseNs) + 1);
+}
+
+TEST_F(HostOfNodes, MorePoolsThanTheInitiatorsHavePartsGetTheirOwn) {
+  MemoryNode memory = MemoryNode::Start(fabric_, 1, 4096, true);
+  Worker worker = Worker::Start(fabric_);
+  std::vector<std::unique_ptr<QueuePool>> pools;
+  while (pools.size() < 400) {
+    auto pool = worker.node->CreateQueuePool({.dc_initiators = 1, .sq_depth = 4, .max_rc_queues = 0});
+    ASSERT_TRUE(pool.ok()) << pool.status().ToString();
+    pools.push_back(*std::move(pool));
+    if (pools.back()->stats().host_queues == 0) break;
+  }
+  EXPECT_EQ(pools.back()->stats().host_queues, 0u);
+  auto queue = pools.back()->CreateQueue(4).value();
+  ASSERT_OK(queue->Connect(1, worker.Soon()));
+  const Sge sge = worker.Word(0);
+  EXPECT_EQ(Execute(*pools.back(), *queue, OnWord(*queue, Opcode::kRead, &sge, 0)).status, WcStatus::kSuccess);
+}
+
+// A request that only the peer can refuse breaks the QP for everybody; who has nothing under way loses nothing.
+TEST_F(HostOfNodes, AFaultOfAnotherNodeCostsWhatIsStagedNothing) {
+  MemoryNode memory = MemoryNode::Start(fabric_, 1, 4096, true);
+  const QueuePoolOptions one{.dc_initiators = 1, .max_rc_queues = 0};
+  Worker culprit = Worker::Start(fabric_, one), innocent = Worker::Start(fabric_, one);
+  auto bad = culprit.Connect(1);
+  auto good = innocent.Connect(1);
+  const Sge sge = innocent.Word(0), bad_sge = culprit.Word(0);
+  uint64_t pushed = 0;
+  for (uint64_t round = 1; round <= 20; ++round) {
+    // Published, but gone: a region that is destroyed without Deregister.
+    auto region = memory.node->CreateRegion({.length = 4096, .remote_rights = kAllRights}).value();
+    ASSERT_OK(memory.node->Publish(culprit.Soon()));
+    ASSERT_OK(bad->Connect(1, culprit.Soon()));
+    WorkRequest wrong = OnWord(*bad, Opcode::kRead, &bad_sge, 0);
+    wrong.rkey = bad->regions()[1].rkey;
+    wrong.remote_addr = bad->regions()[1].addr;
+    region.reset();
+
+    WorkRequest add = OnWord(*good, Opcode::kFetchAdd, &sge, 0, round);
+    add.compare_add = 1;
+    std::vector<WorkRequest> adds(10, add);
+    for (WorkRequest& wr : adds) wr.flags = kSignaled;
+    ASSERT_OK(good->Stage(adds));
+    ASSERT_OK(bad->Push({&wrong, 1}));           // on sw it has failed by now, and nobody has repaired the QP
+    if (round % 2 == 0) innocent.pool->Flush();  // nor does this post into it
+    for (const Completion& done : Await(*innocent.pool, *good, 10)) EXPECT_EQ(done.status, WcStatus::kSuccess);
+    EXPECT_EQ(Await(*culprit.pool, *bad, 1)[0].status, WcStatus::kRemoteAccessError);
+    pushed += 10;
+  }
+  EXPECT_EQ(memory.words()[0], pushed);
+  EXPECT_EQ(culprit.pool->stats().broken_queues, 20u);
+  EXPECT_EQ(innocent.pool->stats().broken_by_others, 20u);
+  EXPECT_EQ(culprit.pool->stats().broken_by_others, 0u);
+}
+
+// ---- processes
+
+class HostOfProcesses : public ::testing::Test {
+ protected:
+  void TearDown() override { EXPECT_TRUE(CleanStaleFabrics("sw", fabric_, true).ok()); }
+  const std::string fabric_ = UniqueFabric(false);
+};
+
+TEST_F(HostOfProcesses, AFreshProcessFindsItsPeersKnown) {
+  MemoryNode memory = MemoryNode::Start(fabric_, 1, 4096, true);
+  Worker first = Worker::Start(fabric_);
+  auto a = first.Connect(1);
+  rnic::testing::Child child([&](auto& self) {
+    Worker fresh = Worker::Start(fabric_);
+    auto queue = fresh.Connect(1);
+    EXPECT_EQ(fresh.pool->stats().metadata_lookups, 0u);
+    EXPECT_EQ(fresh.pool->stats().metadata_hits, 1u);
+    const Sge sge = fresh.Word(0);
+    EXPECT_EQ(Execute(*fresh.pool, *queue, OnWord(*queue, Opcode::kRead, &sge, 0)).status, WcStatus::kSuccess);
+    self.Ready();
+  });
+  // A lease is a second: a machine that stops this test for so long has it look up again.
+  EXPECT_EQ(child.Wait(), 0);
+}
+
+TEST_F(HostOfProcesses, TheMetadataOutlivesItsFinder) {
+  MemoryNode memory = MemoryNode::Start(fabric_, 1, 4096, true);
+  rnic::testing::Child child([&](auto& self) {
+    Worker finder = Worker::Start(fabric_);
+    auto queue = finder.Connect(1);
+    self.Ready();
+    self.Sleep();
+  });
+  ASSERT_TRUE(child.WaitReady());
+  child.Kill();
+  Worker second = Worker::Start(fabric_);
+  auto queue = second.Connect(1);
+  EXPECT_EQ(second.pool->stats().metadata_lookups, 0u);
+}
+
+TEST_F(HostOfProcesses, AKilledProcessGivesItsPartsBack) {
+  MemoryNode memory = MemoryNode::Start(fabric_, 1, 4096, true);
+  const QueuePoolOptions small{.dc_initiators = 1, .sq_depth = 4, .max_rc_queues = 0};
+  const auto take_all = [&](Worker& worker, std::vector<std::unique_ptr<QueuePool>>* pools) {
+    for (;;) {
+      pools->push_back(worker.node->CreateQueuePool(small).value());
+      if (pools->back()->stats().host_queues == 0) break;
+    }
+    pools->pop_back();
+    return pools->size();
+  };
+  Worker parent = Worker::Start(fabric_, small);
+  std::vector<std::unique_ptr<QueuePool>> pools;
+  const size_t all = take_all(parent, &pools);
+  EXPECT_GT(all, 100u);
+  pools.clear();
+  for (int round = 0; round < 3; ++round) {
+    rnic::testing::Child child([&](auto& self) {
+      Worker greedy = Worker::Start(fabric_, small);
+      std::vector<std::unique_ptr<QueuePool>> taken;
+      EXPECT_EQ(take_all(greedy, &taken), all - 1) << "but for the pool of the worker itself";
+      if (::testing::Test::HasFailure()) _exit(1);
+      self.Ready();
+      self.Sleep();
+    });
+    ASSERT_TRUE(child.WaitReady());
+    EXPECT_EQ(take_all(parent, &pools), 0u) << "all are taken";
+    child.Kill();
+    EXPECT_EQ(take_all(parent, &pools), all);
+    pools.clear();
+  }
+}
+
+}  // namespace
+}  // namespace krcore::test
