@@ -13,6 +13,8 @@ constexpr int kMaxClaimAttempts = 64;
 constexpr int64_t kServerPatienceNs = 20'000'000;
 // Reads again of a record that is just being rewritten, before the next server is asked.
 constexpr uint32_t kTornSpins = 64;
+// After so many of them the fabric is asked whether the one who should be rewriting it still lives.
+constexpr uint32_t kTornLook = 8;
 // A lookup looks for new announcements when those it knows are older.
 constexpr int64_t kServersFreshNs = 1'000'000'000;
 constexpr int64_t kHealNs = 20'000'000;
@@ -119,7 +121,7 @@ Status MetaClient::CompareSwap(const Server& server, size_t offset, uint64_t exp
 
 // ---- lookups
 
-Result<Record> MetaClient::FindAt(const Server& server, const Key& key, Deadline deadline) {
+Result<Record> MetaClient::FindAt(const Server& server, const Key& key, Deadline deadline, bool* torn_for_good) {
   Bucket bucket;
   for (uint32_t probe = 0; probe < kMaxProbes; ++probe) {
     const size_t offset = server.info.geometry.BucketOffset(key, probe);
@@ -134,9 +136,14 @@ Result<Record> MetaClient::FindAt(const Server& server, const Key& key, Deadline
         continue;
       }
       // Torn by a concurrent rewrite, or claimed and not written yet.
+      uint64_t dead_owner = kNeverUsed;
       for (uint32_t spins = 0; !ChecksumMatches(record); ++spins) {
         if (key.kind == RecordKind::kService && IsVacant(record.owner)) return StatusCode::kNotFound;
-        if (spins == kTornSpins || deadline.Passed(clock_)) {
+        // Read again behind its owner's death, which may have come after its last word.
+        *torn_for_good = dead_owner != kNeverUsed && record.owner == dead_owner;
+        if (spins == kTornLook && device_.QueryIncarnation(OwnerIncarnation(record.owner)) == rnic::PeerState::kDead)
+          dead_owner = record.owner;
+        if (*torn_for_good || spins == kTornSpins || deadline.Passed(clock_)) {
           return Status(StatusCode::kCorrupt, "the metadata record of " + OwnerName(record.owner) +
                                                   " has a wrong checksum, still at the deadline");
         }
@@ -170,18 +177,22 @@ Result<Record> MetaClient::Find(const Key& key, Deadline deadline, int64_t* post
     std::optional<Record> of_the_dead;
     int64_t of_the_dead_posted_ns = 0;
     bool asked = false;
+    bool all_torn_for_good = true;  // of those that were asked
     for (const ServerPtr& server : servers->nearest_first) {
       if (asked) failovers_.fetch_add(1, std::memory_order_relaxed);
       asked = true;
       const Deadline patience = Deadline::After(clock_, kServerPatienceNs);
       const int64_t now_ns = clock_.CoarseNowNs();
-      auto record = FindAt(*server, key, {std::min(deadline.at_ns, patience.at_ns)});
+      bool torn_for_good = false;
+      auto record = FindAt(*server, key, {std::min(deadline.at_ns, patience.at_ns)}, &torn_for_good);
       // A dead server's memory may go on answering for a while (sw), and nobody writes there any more.
       if (IsDead(*server)) {
         ForgetServers();
         status = {StatusCode::kUnavailable, "the metadata server died"};
+        all_torn_for_good = false;
         continue;
       }
+      all_torn_for_good &= torn_for_good;
       if (record.ok()) {
         // The one place of a successor may be another server, while he is publishing himself.
         const bool dead = key.kind == RecordKind::kNode && servers->all.size() > 1 &&
@@ -204,6 +215,8 @@ Result<Record> MetaClient::Find(const Key& key, Deadline deadline, int64_t* post
       if (posted_ns != nullptr) *posted_ns = of_the_dead_posted_ns;
       return *of_the_dead;
     }
+    // Its owner died while it wrote it, and has it nowhere else.
+    if (asked && all_torn_for_good) return StatusCode::kNotFound;
     // The servers may just have died, with others in their place; those that are catching up will serve soon; a record
     // that is torn everywhere may be written again.
     if (fresh && deadline.Passed(clock_)) {

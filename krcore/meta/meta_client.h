@@ -98,8 +98,8 @@ class MetaClient {
 
   // ---- reading. The lookup without what Lookup does for this client's own records.
   Result<Record> Find(const Key& key, Deadline deadline, int64_t* posted_ns);
-  // At one server. kNotFound, kUnavailable, kTimeout; kCorrupt: torn.
-  Result<Record> FindAt(const Server& server, const Key& key, Deadline deadline);
+  // At one server. kNotFound, kUnavailable, kTimeout; kCorrupt: torn, *torn_for_good if its owner is dead.
+  Result<Record> FindAt(const Server& server, const Key& key, Deadline deadline, bool* torn_for_good);
 
   // ---- publishing; publish_mutex_ held
   Status PublishEverywhere(Item& item, Deadline deadline);

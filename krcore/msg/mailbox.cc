@@ -264,11 +264,11 @@ bool Mailbox::Take(uint32_t index, const Header& header) {
     return false;
   }
   if (header.kind == MessageKind::kCopy) {
-    if (header.length > info_.copy_bytes) return false;
-    auto* const buffer = reinterpret_cast<std::byte*>(taken.receive.buffer.addr);
-    Copy(buffer, layout_.slot(index, header.number) + sizeof(Header), header.length);
-    const Sge received{taken.receive.buffer.addr, header.length, 0};
-    if (HashPayload({&received, 1}) != header.payload_hash) return false;  // not all of it is there
+    if (!CopyPayload(index, header, taken.receive)) {
+      // The rest of a dead sender's never comes.
+      if (place.sender_is_dead) place.taken.push_back({.state = Taken::kVoid});
+      return place.sender_is_dead;
+    }
   } else if (header.kind == MessageKind::kZeroCopy) {
     if (place.polls_to_skip > 0) {
       --place.polls_to_skip;
@@ -282,6 +282,14 @@ bool Mailbox::Take(uint32_t index, const Header& header) {
   ++taken_receives_;
   place.taken.push_back(taken);
   return true;
+}
+
+bool Mailbox::CopyPayload(uint32_t index, const Header& header, const Receive& receive) {
+  if (header.length > info_.copy_bytes) return false;
+  Copy(reinterpret_cast<std::byte*>(receive.buffer.addr), layout_.slot(index, header.number) + sizeof(Header),
+       header.length);
+  const Sge received{receive.buffer.addr, header.length, 0};
+  return HashPayload({&received, 1}) == header.payload_hash;
 }
 
 bool Mailbox::StartRead(Place& place, const Header& header, const Receive& receive) {

@@ -7,7 +7,7 @@
 // zero-copy, the acknowledgment that the buffer is free.
 //
 // A place becomes free when its sender has closed it and all its messages have gone, or when its sender is confirmed
-// dead: complete messages are still delivered, zero-copy ones that were not READ in time are dropped.
+// dead: complete messages are still delivered, zero-copy ones that were not READ in time and a torn one are dropped.
 //
 // Thread safety: belongs to the pool's thread.
 #ifndef KRCORE_MSG_MAILBOX_H_
@@ -82,6 +82,8 @@ class Mailbox final : public pool::PollWork {
   void TakeArrived(uint32_t index);
   // False: it stays where it is.
   bool Take(uint32_t index, const Header& header);
+  // False: not all of it is there.
+  bool CopyPayload(uint32_t index, const Header& header, const Receive& receive);
   bool StartRead(Place& place, const Header& header, const Receive& receive);
   void FinishReads(uint32_t index);
   // Gives up what was taken from place.put_back_from on; it will be taken again. False: later, a READ is under way.
