@@ -43,6 +43,21 @@ class AcceptorImpl final : public Acceptor {
 
   size_t connections() const override { return connections_.size(); }
 
+  // Clients that died did not say goodbye, and a goodbye may be lost.
+  size_t Sweep() override {
+    const size_t before = connections_.size();
+    Client asked;
+    bool dead = false;
+    for (auto it = connections_.begin(); it != connections_.end();) {
+      if (it->first.first != asked) {
+        asked = it->first.first;
+        dead = node_.device().QueryPeer(it->second.client) == rnic::PeerState::kDead;
+      }
+      it = dead ? connections_.erase(it) : std::next(it);
+    }
+    return before - connections_.size();
+  }
+
  private:
   struct Connection {
     rnic::DeviceAddress client;
@@ -74,19 +89,19 @@ class AcceptorImpl final : public Acceptor {
   }
 
   void Connect(const Request& request, Reply* reply) {
-    if (++accepts_ % kAcceptsPerSweep == 0) Sweep();
+    if (++accepts_ % kAcceptsPerSweep == 0) (void)Sweep();
     const auto known = connections_.find(KeyOf(request));
     if (known != connections_.end())
       reply->qpn = known->second.qp->num();
     else
       reply->code = static_cast<uint32_t>(Accept(request, &reply->qpn).code());
-    for (const RemoteRegion& region : node_.exposed_regions()) reply->regions[reply->region_count++] = region;
+    for (const RemoteRegion& region : node_.published_regions()) reply->regions[reply->region_count++] = region;
   }
 
   Status Accept(const Request& request, uint32_t* qpn) {
     auto qp = node_.pd().CreateQp({.send_cq = cq_.get(), .recv_cq = cq_.get(), .sq_depth = 1});
     if (!qp.ok()) {
-      Sweep();  // room for the next attempt
+      (void)Sweep();  // room for the next attempt
       return qp.status();
     }
     KRCORE_RETURN_IF_ERROR((*qp)->ToInit(kRights, 0));
@@ -95,19 +110,6 @@ class AcceptorImpl final : public Acceptor {
     *qpn = (*qp)->num();
     connections_[KeyOf(request)] = {request.from, *std::move(qp)};
     return {};
-  }
-
-  // Clients that died did not say goodbye, and a goodbye may be lost.
-  void Sweep() {
-    Client asked;
-    bool dead = false;
-    for (auto it = connections_.begin(); it != connections_.end();) {
-      if (it->first.first != asked) {
-        asked = it->first.first;
-        dead = node_.device().QueryPeer(it->second.client) == rnic::PeerState::kDead;
-      }
-      it = dead ? connections_.erase(it) : std::next(it);
-    }
   }
 
   node::NodeImpl& node_;

@@ -26,7 +26,8 @@ Result<Exchange::Target> Exchange::Find(NodeId peer) {
   auto record = device_.LookupRecord(AcceptorRecord(peer));
   if (!record.ok()) {
     if (record.status() == StatusCode::kNotFound)
-      return Status(StatusCode::kNotFound, "node " + std::to_string(peer) + " does not accept RC connections");
+      return Status(StatusCode::kNotFound,
+                    "node " + std::to_string(peer) + " is dead, or does not accept RC connections");
     return record.status();
   }
   Target target;

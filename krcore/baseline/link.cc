@@ -62,16 +62,28 @@ size_t Link::Post(RcQueue* owner, std::span<rnic::SendWr> wrs) {
 }
 
 size_t Link::Complete(const Completion& completion) {
-  const bool success = completion.status == WcStatus::kSuccess;
   const uint64_t position = head_ + static_cast<uint32_t>(completion.wr_id - head_);
   if (position >= tail_) return 0;
-  if (!success) broken_ = true;
+  const size_t before = Settle(position, WcStatus::kSuccess);
+  if (completion.status == WcStatus::kSuccess) return before + Settle(position + 1, WcStatus::kSuccess);
+  (void)qp_->ToReset();  // nobody hears of a failure while what failed may still execute
+  broken_ = true;
+  return before + Settle(position + 1, completion.status) + Settle(tail_, WcStatus::kFlushed);
+}
+
+size_t Link::Settle(uint64_t end, WcStatus status) {
   const uint64_t begin = head_;
-  for (; head_ <= position; ++head_) {
+  for (; head_ < end; ++head_) {
     RcQueue* const owner = log_[head_ % depth_].owner;
-    if (owner != nullptr) owner->OnDone(head_ == position ? completion.status : WcStatus::kSuccess, qp_->num());
+    if (owner != nullptr) owner->OnDone(status, qp_->num());
   }
   return head_ - begin;
+}
+
+size_t Link::End() {
+  (void)qp_->ToReset();
+  broken_ = true;
+  return Settle(tail_, WcStatus::kFlushed);
 }
 
 size_t Link::Poll() {

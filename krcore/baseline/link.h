@@ -58,12 +58,15 @@ class Link {
   // refuses what is malformed.
   size_t Post(RcQueue* owner, std::span<rnic::SendWr> wrs);
   static uint32_t IndexOf(const Completion& completion) { return static_cast<uint32_t>(completion.wr_id >> 32); }
-  // Hands the WRs that `completion` completes back to their queues; returns how many.
+  // Hands the WRs that `completion` completes back to their queues; returns how many. A failure ends the connection:
+  // all that was under way is settled, and none of it executes any more.
   size_t Complete(const Completion& completion);
   // Complete for all that its own CQ has.
   size_t Poll();
   // Moves the QP to ERR: what is under way is flushed.
   void Break();
+  // Ends the connection as a failure does; returns how many WRs that settled.
+  size_t End();
   // Forgets what `owner` has under way. Only when broken and its buffers are free, or when the NIC will be gone first.
   void Disown(const RcQueue* owner);
 
@@ -71,6 +74,8 @@ class Link {
   Link(const LinkContext& context, uint32_t index, uint32_t depth)
       : context_(context), index_(index), depth_(depth), log_(depth) {}
   Status Establish(NodeId peer, rnic::Cq& cq, Deadline deadline);
+  // Hands the WRs before position `end` back to their queues.
+  size_t Settle(uint64_t end, WcStatus status);
 
   const LinkContext& context_;
   const uint32_t index_;

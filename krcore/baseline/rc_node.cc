@@ -195,9 +195,10 @@ Result<std::shared_ptr<Link>> RcNode::SharedLink(NodeId peer, Deadline deadline,
   std::lock_guard connecting(shared->mutex);
   if (shared->link != nullptr) {
     const auto lock = shared->link->Lock();
-    if (!shared->link->broken()) return shared->link;
+    // A peer that had published nothing yet is asked again.
+    if (!shared->link->broken() && !shared->link->regions().empty()) return shared->link;
   }
-  shared->link.reset();  // whoever still uses a broken one keeps it until he connects again
+  shared->link.reset();  // whoever still uses it keeps it until he connects again
   auto link = Link::ConnectShared(context_, peer, kSharedDepth, deadline);
   if (!link.ok()) return link.status();
   *made = true;

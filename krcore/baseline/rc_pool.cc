@@ -42,10 +42,9 @@ Result<std::unique_ptr<QueuePool>> RcPool::Create(RcNode& node, const QueuePoolO
   pool->limits_ = {std::min(kMaxSge, caps.max_sge), std::min(kMaxInlineBytes, caps.max_inline_bytes),
                    caps.max_message_bytes};
   if (!node.shares_links()) {
-    auto cq = node.context().device->CreateCq(static_cast<uint32_t>(cq_depth));
-    if (!cq.ok()) return cq.status();
-    pool->cq_ = *std::move(cq);
     pool->cq_depth_ = static_cast<uint32_t>(cq_depth);
+    pool->link_depth_ = options.sq_depth;
+    KRCORE_RETURN_IF_ERROR(pool->AddCq());
     node.context().Done(ConnectStep::kCq);
   }
   return std::unique_ptr<QueuePool>(std::move(pool));
@@ -70,38 +69,45 @@ void RcPool::Remove(RcQueue* queue) { std::erase(queues_, queue); }
 
 // ---- links
 
+Status RcPool::AddCq() {
+  auto cq = node_.context().device->CreateCq(cq_depth_);
+  if (!cq.ok()) return cq.status();
+  cqs_.push_back({*std::move(cq)});
+  return {};
+}
+
 Result<std::shared_ptr<Link>> RcPool::LinkTo(NodeId peer, uint32_t depth, Deadline deadline) {
   const auto place = [&](auto matches) { return std::find_if(links_.begin(), links_.end(), matches); };
-  if (cq_ == nullptr) {
+  if (cqs_.empty()) {
     bool made = false;
     auto link = node_.SharedLink(peer, deadline, &made);
     if (!link.ok()) return link.status();
     ++(made ? stats_.metadata_lookups : stats_.metadata_hits);
     auto used = place([&](const Used& candidate) { return candidate.link == link->get(); });
-    if (used == links_.end()) used = links_.insert(used, Used{link->get(), 0});
+    if (used == links_.end()) used = links_.insert(used, Used{link->get()});
     ++used->queues;
     return link;
   }
-  if (depth > cq_depth_ - cq_used_)
-    return Status(StatusCode::kOutOfMemory, "the pool's CQ of " + std::to_string(cq_depth_) +
-                                                " places has no room for another queue of depth " +
-                                                std::to_string(depth));
+  depth = std::min(depth, link_depth_);
+  const auto has_room = [&](const OwnCq& cq) { return depth <= cq_depth_ - cq.used; };
+  size_t cq = static_cast<size_t>(std::find_if(cqs_.begin(), cqs_.end(), has_room) - cqs_.begin());
+  if (cq == cqs_.size()) KRCORE_RETURN_IF_ERROR(AddCq());
   auto free = place([](const Used& candidate) { return candidate.link == nullptr; });
   if (free == links_.end()) free = links_.insert(free, Used{});
   const auto index = static_cast<uint32_t>(free - links_.begin());
-  auto link = Link::Connect(node_.context(), peer, *cq_, index, depth, deadline);
+  auto link = Link::Connect(node_.context(), peer, *cqs_[cq].cq, index, depth, deadline);
   if (!link.ok()) return link.status();
   ++stats_.metadata_lookups;
-  *free = {link->get(), 1};
-  cq_used_ += depth;
+  *free = {link->get(), 1, cq};
+  cqs_[cq].used += depth;
   return std::shared_ptr<Link>(*std::move(link));
 }
 
 void RcPool::Release(std::shared_ptr<Link> link) {
   const auto used =
       std::find_if(links_.begin(), links_.end(), [&](const Used& candidate) { return candidate.link == link.get(); });
-  if (cq_ != nullptr) {
-    cq_used_ -= link->depth();
+  if (!cqs_.empty()) {
+    cqs_[used->cq].used -= link->depth();
     *used = Used{};
   } else if (--used->queues == 0) {
     links_.erase(used);
@@ -123,12 +129,13 @@ void RcPool::Flush() { PostAll(); }
 size_t RcPool::Poll() {
   PostAll();
   size_t completed = std::exchange(completed_by_flush_, 0);
-  if (cq_ != nullptr) {
+  for (const OwnCq& own : cqs_) {
     for (size_t count = batch_.size(); count == batch_.size();) {
-      count = cq_->Poll(batch_);
+      count = own.cq->Poll(batch_);
       for (size_t i = 0; i < count; ++i) completed += links_[Link::IndexOf(batch_[i])].link->Complete(batch_[i]);
     }
-  } else {
+  }
+  if (cqs_.empty()) {
     for (const Used& used : links_) {
       const auto lock = used.link->Lock();
       completed += used.link->Poll();
@@ -147,7 +154,7 @@ bool RcPool::NothingPosted() const {
 }
 
 size_t RcPool::memory_bytes() const {
-  size_t bytes = sizeof(*this) + regions_.memory_bytes() + cq_depth_ * sizeof(Completion);
+  size_t bytes = sizeof(*this) + regions_.memory_bytes() + cqs_.size() * cq_depth_ * sizeof(Completion);
   for (const RcQueue* queue : queues_) bytes += queue->memory_bytes();
   for (const Used& used : links_)
     if (used.link != nullptr) bytes += used.link->memory_bytes();

@@ -26,7 +26,8 @@ StatusCode CheckForm(const WorkRequest& wr, const vqp::RequestLimits& limits);
 
 class RcPool final : public QueuePool {
  public:
-  // options: the CQ of "verbs" has dc_initiators x sq_depth places, which its queues' depths share.
+  // options: a QP of "verbs" has up to sq_depth places, whatever its queue's depth; the CQ has dc_initiators x
+  // sq_depth, which the QPs share. Where they do not suffice, Connect makes another such CQ.
   static Result<std::unique_ptr<QueuePool>> Create(RcNode& node, const QueuePoolOptions& options);
   ~RcPool() override;
 
@@ -43,7 +44,7 @@ class RcPool final : public QueuePool {
   // ---- for RcQueue
   const vqp::RequestLimits& limits() const { return limits_; }
   mr::RegionView& regions() { return regions_; }
-  // A connection of one's own, or the node's shared one. kOutOfMemory: the CQ has no room for another queue.
+  // A connection of one's own, or the node's shared one.
   Result<std::shared_ptr<Link>> LinkTo(NodeId peer, uint32_t depth, Deadline deadline);
   void Release(std::shared_ptr<Link> link);
   void Remove(RcQueue* queue);
@@ -56,6 +57,7 @@ class RcPool final : public QueuePool {
   explicit RcPool(RcNode& node);
   // Posts what is staged, unless the gate is shut.
   void PostAll();
+  Status AddCq();
 
   RcNode& node_;
   mr::RegionView regions_;
@@ -65,11 +67,16 @@ class RcPool final : public QueuePool {
   size_t completed_by_flush_ = 0;  // found outside Poll, to be counted by the next
   std::array<Completion, 64> batch_;
   std::vector<RcQueue*> queues_;
-  std::unique_ptr<rnic::Cq> cq_;  // "verbs"
-  uint32_t cq_depth_ = 0, cq_used_ = 0;
+  struct OwnCq {
+    std::unique_ptr<rnic::Cq> cq;
+    uint32_t used = 0;  // places, of cq_depth_
+  };
+  std::vector<OwnCq> cqs_;  // "verbs": not empty
+  uint32_t cq_depth_ = 0, link_depth_ = 0;
   struct Used {
     Link* link = nullptr;
     uint32_t queues = 0;
+    size_t cq = 0;  // "verbs": of cqs_
   };
   std::vector<Used> links_;  // "verbs": by Link::index()
 };

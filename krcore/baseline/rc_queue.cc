@@ -66,8 +66,8 @@ void RcQueue::Detach() {
     for (uint32_t spins = 0; !nothing_posted(); ++spins) {
       const auto lock = Lock();
       if (spins == kMaxSpins || (spins % 64 == 63 && stuck.Passed(clock))) {
-        link_->Break();
         (void)link_->Poll();
+        (void)link_->End();
         break;
       }
       if (link_->Poll() == 0) clock.Relax(spins);

@@ -141,11 +141,12 @@ void NodeImpl::RemoveRemote(uint32_t rkey) {
   std::erase_if(exposed_, [rkey](const Exposed& exposed) { return exposed.region.rkey == rkey; });
 }
 
-std::vector<RemoteRegion> NodeImpl::exposed_regions() {
+std::vector<RemoteRegion> NodeImpl::published_regions() {
   std::lock_guard lock(mutex_);
   std::vector<RemoteRegion> regions;
   for (const Exposed& exposed : exposed_)
-    if (!exposed.withdrawn) regions.push_back(exposed.region);
+    if (exposed.published && !exposed.withdrawn && exposed.region.tag != rc::kDeskTag)
+      regions.push_back(exposed.region);
   return regions;
 }
 

@@ -39,8 +39,8 @@ class NodeImpl final : public Node {
   // ---- for the acceptor of RC connections
   rnic::Device& device() { return *device_; }
   rnic::Pd& pd() { return *pd_; }
-  // With remote rights, as Publish would announce them.
-  std::vector<RemoteRegion> exposed_regions();
+  // With remote rights, those that Publish has announced; without krcore's own.
+  std::vector<RemoteRegion> published_regions();
 
   // ---- for RegionImpl
   mr::RegionTable& local_regions() { return local_regions_; }

@@ -26,6 +26,11 @@ class ServingClock final : public Clock {
   Clock& inner_;
 };
 
+// Of sim only.
+void BreakQueues(const std::string& fabric, double probability) {
+  Worlds().at(fabric)->set_chaos({.tear = 0.3, .delay = 0.2, .max_delay_ns = 20'000, .break_queue = probability});
+}
+
 class Baseline : public ::testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
@@ -306,6 +311,9 @@ TEST_P(RcConnection, ARegionThatThePeerDestroyedBreaksAllWhoShareTheConnection) 
     EXPECT_EQ(other->Push({&wr, 1}).code(), StatusCode::kUnavailable);
   }
   auto region = memory_.node->CreateRegion({.length = 4096, .remote_rights = kAllRights}).value();
+  ASSERT_OK(queue->Connect(1, worker.Soon()));
+  EXPECT_TRUE(queue->regions().empty()) << "what is not published is not told";
+  ASSERT_OK(memory_.node->Publish(worker.Soon()));
   for (VirtualQueue* each : {queue.get(), other.get()}) {
     ASSERT_OK(each->Connect(1, worker.Soon()));
     EXPECT_EQ(Execute(*worker.pool, *each, OnWord(*each, Opcode::kRead, &sge, 0)).status, WcStatus::kSuccess);
@@ -325,6 +333,55 @@ TEST_P(RcConnection, ServicesAreFoundAndAnnouncedAsByNodesOfKrcore) {
   EXPECT_EQ(worker.node->CreateRegion({.length = 64, .remote_rights = kRemoteRead}).status().code(),
             StatusCode::kUnsupported);
   EXPECT_EQ(worker.Connect(1)->Bind(5, {}, worker.Soon()).code(), StatusCode::kUnsupported);
+}
+
+TEST_P(RcConnection, MoreQueuesThanTheCqHasRoomForGetAnotherOne) {
+  Worker worker = StartWorker();
+  auto pool = worker.node->CreateQueuePool({.dc_initiators = 1, .sq_depth = 16}).value();
+  const Sge sge = worker.Word(0);
+  std::vector<std::unique_ptr<VirtualQueue>> queues;
+  for (int i = 0; i < 5; ++i) {
+    queues.push_back(pool->CreateQueue(64).value());
+    ASSERT_OK(queues.back()->Connect(1, worker.Soon()));
+    WorkRequest add = OnWord(*queues.back(), Opcode::kFetchAdd, &sge, 0);
+    add.compare_add = 1;
+    ASSERT_OK(queues.back()->Push(std::vector<WorkRequest>(64, add)));  // more than its QP holds
+  }
+  for (auto& queue : queues) Await(*pool, *queue, 64);
+  EXPECT_EQ(memory_.words()[0], 5u * 64);
+}
+
+// What completed as flushed may execute later, until its QP is reset: that must have happened before anybody hears of
+// it.
+TEST_P(RcConnection, WhenAFailureIsReportedNothingThatWasPostedExecutesAnyMore) {
+  if (!kSimulated) GTEST_SKIP() << "sw executes a WR when it is posted, or never";
+  Worker worker = StartWorker();
+  const Sge sge = worker.Word(0);
+  int failures = 0;
+  for (int round = 0; round < 300; ++round) {
+    auto queue = worker.Connect(1);
+    auto other = worker.Connect(1);  // "lite": on the same connection
+    const auto adds = [&](VirtualQueue& to, size_t word) {
+      WorkRequest add = OnWord(to, Opcode::kFetchAdd, &sge, word);
+      add.compare_add = 1;
+      return std::vector<WorkRequest>(16, add);
+    };
+    BreakQueues(fabric_, 0.1);
+    ASSERT_OK(queue->Push(adds(*queue, 0)));
+    ASSERT_OK(other->Push(adds(*other, 1)));
+    bool failed = false;
+    for (const Completion& done : Await(*worker.pool, *queue, 16)) failed |= done.status != WcStatus::kSuccess;
+    BreakQueues(fabric_, 0);
+    failures += failed ? 1 : 0;
+    const uint64_t mine = memory_.words()[0], others = memory_.words()[1];
+    for (uint32_t spins = 0; spins < 1'000; ++spins) clock_.Relax(spins);
+    EXPECT_EQ(memory_.words()[0], mine) << "round " << round;
+    if (failed && !IsVerbs()) {
+      EXPECT_EQ(memory_.words()[1], others) << "round " << round;
+    }
+    Await(*worker.pool, *other, 16);
+  }
+  EXPECT_GT(failures, 100);
 }
 
 INSTANTIATE_TEST_SUITE_P(ControlPlanes, RcConnection, ::testing::Values("verbs", "lite"),

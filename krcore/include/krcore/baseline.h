@@ -9,7 +9,7 @@
 // An RC connection needs the peer's CPU, which makes the other QP: peers run an Acceptor. Memory nodes are nodes of
 // krcore in any case; a Node of "verbs" or "lite" is a client. It has local regions only and hosts no metadata server;
 // its queues have no messages (kUnsupported), no leases on remote regions, and a broken connection is not repaired:
-// Connect again.
+// Connect again. After an error completion nothing that was posted on the connection executes any more.
 #ifndef KRCORE_BASELINE_H_
 #define KRCORE_BASELINE_H_
 
@@ -46,7 +46,7 @@ Result<std::unique_ptr<Node>> OpenNode(std::string_view control_plane, const Nod
                                        std::function<void(ConnectStep)> done = {});
 
 // Answers RC connection requests to a node that Node::Open made, and owns this side's QPs. They go when the requester
-// says so, or is found dead. For one thread at a time.
+// says so, or is found dead. It tells requesters the regions that the node has published. For one thread at a time.
 class Acceptor {
  public:
   // Announces itself in the fabric's records. One for a node, which must outlive it.
@@ -54,6 +54,9 @@ class Acceptor {
   virtual ~Acceptor() = default;
   // Answers what has come; returns how many requests. Does not block: to be called again and again.
   virtual size_t Serve() = 0;
+  // Drops the connections of clients that are confirmed dead; returns how many. Asks the fabric once for each client:
+  // once a second is enough. Serve does it too, every 128 connections.
+  virtual size_t Sweep() = 0;
   virtual size_t connections() const = 0;
 };
 
