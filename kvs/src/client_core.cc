@@ -23,10 +23,12 @@ constexpr uint32_t kMaxQueueDepth = 8192;
 
 }  // namespace
 
-ClientCore::ClientCore(StoreCore& store)
+ClientCore::ClientCore(StoreCore& store, std::unique_ptr<krcore::Node> own_node)
     : store_(store),
+      own_node_(std::move(own_node)),
+      node_(own_node_ ? *own_node_ : store.node()),
       clock_(store.clock()),
-      connections_(store.node(), stats_),
+      connections_(node_, store.reconnect_budget_ns(), stats_),
       geometry_(store.geometry()),
       chunk_bytes_(store.chunk_bytes()),
       registration_(clock_, store.lease_ns()),
@@ -40,7 +42,9 @@ const ClientStats& ClientCore::stats() const {
 }
 
 Result<std::unique_ptr<ClientCore>> ClientCore::Create(StoreCore& store, const ClientOptions& options) {
-  std::unique_ptr<ClientCore> client(new ClientCore(store));
+  auto own_node = store.OpenClientNode(krcore::Deadline::After(store.clock(), store.operation_timeout_ns()));
+  if (!own_node.ok()) return own_node.status();
+  std::unique_ptr<ClientCore> client(new ClientCore(store, *std::move(own_node)));
   if (Status opened = client->Open(options); !opened.ok()) return opened;
   return client;
 }
@@ -64,7 +68,7 @@ Status ClientCore::Open(const ClientOptions& options) {
   krcore::RegionOptions arena;
   arena.length = (max_in_flight_ + 1) * sizeof(OperationBuffers) + sizeof(EpochBuffers::Registered) +
                  SplitBuffers::Bytes(geometry_);
-  auto region = store_.node().CreateRegion(arena);
+  auto region = node_.CreateRegion(arena);
   if (!region.ok()) return region.status();
   arena_ = std::move(*region);
   operations_.reserve(max_in_flight_);
@@ -105,6 +109,17 @@ ClientCore::~ClientCore() {
   while (renewing_ > 0) wait();
   if (registration_.expelled()) memory_.reset();
   if (memory_) store_.GiveMemory(std::move(memory_));
+}
+
+bool ClientCore::AllocateLarge(uint64_t bytes, LargeBuffer* buffer) {
+  if (buffer->region && buffer->region->bytes().size() >= bytes) return true;
+  buffer->region.reset();
+  buffer->memory.reset(new (std::align_val_t{64}, std::nothrow) std::byte[bytes]);
+  if (!buffer->memory) return false;
+  auto region = node_.RegisterLocal(buffer->memory.get(), bytes);
+  if (!region.ok()) return false;
+  buffer->region = std::move(*region);
+  return true;
 }
 
 Operation* ClientCore::FreeOperation() {

@@ -101,7 +101,8 @@ class ClientCore final : public Client {
   struct Renewal {
     Connections connections;
     Batch batch{4};
-    Renewal(krcore::Node& node, ClientStats& stats) : connections(node, stats) {}
+    Renewal(krcore::Node& node, int64_t reconnect_budget_ns, ClientStats& stats)
+        : connections(node, reconnect_budget_ns, stats) {}
   };
   // Another client's mover word: as seen last, since when, when to ask whether its process is dead, and how often it
   // has changed.
@@ -118,8 +119,10 @@ class ClientCore final : public Client {
     int64_t ask_at_ns = 0;  // when to ask the fabric whether it is dead
   };
 
-  explicit ClientCore(StoreCore& store);
+  ClientCore(StoreCore& store, std::unique_ptr<krcore::Node> own_node);
   Status Open(const ClientOptions& options);
+  // A registered buffer of `bytes` or more; keeps the one that `buffer` holds if it is large enough.
+  bool AllocateLarge(uint64_t bytes, LargeBuffer* buffer);
 
   // ---- client_core.cc
   auto LeaseOperation(std::string_view key, const KeyHash& hash, bool of_user = true);
@@ -295,6 +298,8 @@ class ClientCore final : public Client {
   Task<Result<TableStats>> CollectTableStats();
 
   StoreCore& store_;
+  const std::unique_ptr<krcore::Node> own_node_;  // null: shared with the store's other clients
+  krcore::Node& node_;                            // that posts this client's verbs
   krcore::Clock& clock_;
   mutable ClientStats stats_;  // stats() adds what the pool of connections counts
   Connections connections_;

@@ -105,7 +105,9 @@ class Connections {
   // Between two tries to connect to a memory node.
   static constexpr int64_t kReconnectIntervalNs = 50'000'000;
 
-  Connections(krcore::Node& node, ClientStats& stats) : node_(node), stats_(stats) {}
+  // `reconnect_budget_ns`: how long Reach may block. Dead memory nodes are told at once.
+  Connections(krcore::Node& node, int64_t reconnect_budget_ns, ClientStats& stats)
+      : node_(node), reconnect_budget_ns_(reconnect_budget_ns), stats_(stats) {}
   ~Connections();
 
   // `queue_depth`: verbs that may be in flight to one memory node.
@@ -117,7 +119,7 @@ class Connections {
     if (peers_[memory_node & 0xff].connected) [[likely]]
       return true;
     last_failed_ = memory_node;
-    return Ensure(memory_node, krcore::Deadline::After(node_.clock(), kReconnectBudgetNs)).ok();
+    return Ensure(memory_node, krcore::Deadline::After(node_.clock(), reconnect_budget_ns_)).ok();
   }
   // Of the pool of a memory node that was reached.
   uint64_t PoolBytes(krcore::NodeId memory_node) const { return peers_[memory_node & 0xff].pool_bytes; }
@@ -135,7 +137,6 @@ class Connections {
 
  private:
   friend class Batch;
-  static constexpr int64_t kReconnectBudgetNs = 50'000'000;
   // All of the batch's completions are there.
   void Finish(Batch& batch);
   struct Peer {
@@ -148,6 +149,7 @@ class Connections {
   };
 
   krcore::Node& node_;
+  const int64_t reconnect_budget_ns_;
   ClientStats& stats_;
   uint32_t queue_depth_ = 0;
   std::unique_ptr<krcore::QueuePool> pool_;

@@ -458,7 +458,7 @@ Task<Step> ClientCore::ReadKeyHash(Operation& op, Slot slot, KeyHash* hash) {
   BlockView block(op.buffers->match.data());
   const uint32_t key_end = sizeof(BlockHeader) + uint32_t{block.header().key_bytes};
   if (key_end > bytes) {
-    if (!store_.AllocateLarge(key_end, &op.large_read)) co_return Step::kFull;
+    if (!AllocateLarge(key_end, &op.large_read)) co_return Step::kFull;
     batch.Read(slot.block(), op.large_read.memory.get(), key_end, op.large_read.region->lkey());
     const Outcome key_read = co_await batch.Run();
     if (key_read != Outcome::kOk) co_return Step::kUnavailable;

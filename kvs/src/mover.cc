@@ -36,8 +36,8 @@ int64_t NextLook(int64_t look_ns) { return std::min(2 * look_ns, kMaxLookNs); }
 // only until chunks were freed.
 Task<Step> ClientCore::Mover::Elect() {
   if (!client_.connections_.Reach(home_)) co_return Step::kUnavailable;
-  token_ = MoverWord::Make(client_.client_index_, client_.store_.node().incarnation(),
-                           static_cast<uint32_t>(client_.random_()));
+  token_ =
+      MoverWord::Make(client_.client_index_, client_.node_.incarnation(), static_cast<uint32_t>(client_.random_()));
   const uint64_t freed = client_.freed_chunks_seen_;
   uint64_t& old = op_.buffers->cas[0];
   uint64_t expected = 0;
@@ -153,7 +153,7 @@ Task<Step> ClientCore::Mover::ReadDirectory(std::vector<uint64_t>* entries) {
   uint32_t depth = 5;
   for (;;) {
     const uint64_t bytes = sizeof(uint64_t) << depth;
-    if (!client_.store_.AllocateLarge(std::max<uint64_t>(bytes, client_.geometry_.bytes()), &image_)) {
+    if (!client_.AllocateLarge(std::max<uint64_t>(bytes, client_.geometry_.bytes()), &image_)) {
       co_return Step::kFull;
     }
     op_.batch.Read(client_.DirectoryAddress(0), image_.memory.get(), static_cast<uint32_t>(bytes),
@@ -300,7 +300,7 @@ Task<Step> ClientCore::Mover::Move(GlobalAddress at, Slot slot) {
   if (content_bytes <= kMaxSmallBlockBytes) {
     local = std::span(op_.buffers->block).first(content_bytes);
   } else {
-    if (!client_.store_.AllocateLarge(content_bytes, &op_.large_write)) co_return Step::kFull;
+    if (!client_.AllocateLarge(content_bytes, &op_.large_write)) co_return Step::kFull;
     local = {op_.large_write.memory.get(), content_bytes};
     lkey = op_.large_write.region->lkey();
   }

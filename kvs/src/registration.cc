@@ -171,7 +171,7 @@ void ClientCore::BecomeExpelled(ClientWord word) {
 Task<void> ClientCore::RenewLease() {
   renewal_failed_ = true;
   if (!renewal_) {
-    renewal_ = std::make_unique<Renewal>(store_.node(), stats_);
+    renewal_ = std::make_unique<Renewal>(node_, store_.reconnect_budget_ns(), stats_);
     const Status opened = renewal_->connections.Open(4, {.dc_initiators = 1, .sq_depth = 16});
     if (!opened.ok()) {
       renewal_.reset();
@@ -302,7 +302,7 @@ Task<void> ClientCore::Observe(Batch& batch, uint64_t oldest, uint64_t epoch) {
 
 bool ClientCore::IsDead(uint64_t owner) {
   if (Mutated(Mutation::kUnconfirmedDeath)) return true;
-  return store_.node().IsConfirmedDead(static_cast<krcore::NodeId>(owner >> 32), static_cast<uint32_t>(owner));
+  return node_.IsConfirmedDead(static_cast<krcore::NodeId>(owner >> 32), static_cast<uint32_t>(owner));
 }
 
 Task<void> ClientCore::FreeEntry(Batch& batch, uint32_t index, uint64_t owner) {
@@ -314,6 +314,6 @@ Task<void> ClientCore::FreeEntry(Batch& batch, uint32_t index, uint64_t owner) {
   }
 }
 
-uint64_t ClientCore::OwnerWord() const { return uint64_t{store_.node().id()} << 32 | store_.node().incarnation(); }
+uint64_t ClientCore::OwnerWord() const { return uint64_t{node_.id()} << 32 | node_.incarnation(); }
 
 }  // namespace kvs

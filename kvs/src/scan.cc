@@ -153,7 +153,7 @@ Task<Step> ClientCore::ScanTable(Operation& op, TableRef table, uint32_t states,
 // Reads a block that is too long for the operation's buffer into memory of its own; scan.block is a view of it.
 Task<Step> ClientCore::ReadLargeBlock(Operation& op, Slot slot, uint64_t bytes) {
   if (bytes > BlockBytes(kMaxKeyBytes, kMaxValueBytes)) co_return Step::kRestart;  // torn
-  if (!store_.AllocateLarge(bytes, &op.large_read)) co_return Step::kFull;
+  if (!AllocateLarge(bytes, &op.large_read)) co_return Step::kFull;
   op.batch.Read(slot.block(), op.large_read.memory.get(), static_cast<uint32_t>(bytes), op.large_read.region->lkey());
   const Outcome read = co_await op.batch.Run();
   if (read != Outcome::kOk) co_return Step::kUnavailable;

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstring>
 
+#include "krcore/baseline.h"
 #include "krcore/queue_pool.h"
 #include "krcore/virtual_queue.h"
 #include "kvs/layout/join.h"
@@ -18,6 +19,17 @@ using krcore::Deadline;
 
 // Clock::Relax sleeps from so many calls on.
 constexpr uint32_t kParked = 1'000'000;
+// To connect while there are operations: by one-sided verbs; or by asking a CPU, which may be busy.
+constexpr int64_t kReconnectNs = 50'000'000;
+constexpr int64_t kRcReconnectNs = 500'000'000;
+
+krcore::NodeOptions NodeOptionsOf(const StoreOptions& options) {
+  krcore::NodeOptions node;
+  node.rnic = options.rnic;
+  node.fabric = options.fabric;
+  node.clock = options.clock;
+  return node;
+}
 
 // Reads [offset, offset + bytes) of the pool at the other end of `queue` and waits.
 Status ReadPool(krcore::QueuePool& pool, krcore::VirtualQueue& queue, uint64_t offset, krcore::Region& to,
@@ -49,8 +61,8 @@ Status ReadPool(krcore::QueuePool& pool, krcore::VirtualQueue& queue, uint64_t o
 
 }  // namespace
 
-StoreCore::StoreCore(std::unique_ptr<krcore::Node> node, int64_t operation_timeout_ms)
-    : node_(std::move(node)), operation_timeout_ns_(operation_timeout_ms * 1'000'000) {}
+StoreCore::StoreCore(std::unique_ptr<krcore::Node> node, const StoreOptions& options)
+    : node_(std::move(node)), options_(options), operation_timeout_ns_(options.operation_timeout_ms * 1'000'000) {}
 
 StoreCore::~StoreCore() {
   node_.reset();
@@ -78,7 +90,22 @@ Status StoreCore::Attach(Deadline deadline) {
   if (record->size() != sizeof(home)) return {StatusCode::kCorrupt, "the store's home record has another size"};
   std::memcpy(&home, record->data(), sizeof(home));
   home_ = home.node;
-  return RefreshMembers(deadline);
+  const Status read = RefreshMembers(deadline);
+  if (read != StatusCode::kNotFound) return read;
+  return {StatusCode::kUnavailable, "the store's home cannot be reached: " + std::string(read.message())};
+}
+
+Result<std::unique_ptr<krcore::Node>> StoreCore::OpenClientNode(Deadline deadline) {
+  if (options_.control_plane != "verbs") return std::unique_ptr<krcore::Node>();
+  auto node = krcore::OpenNode(options_.control_plane, NodeOptionsOf(options_));
+  if (!node.ok()) return node.status();
+  // Its verbs are confirmed to have ended by its own death, not by that of the process's other node.
+  KRCORE_RETURN_IF_ERROR((*node)->Publish(deadline));
+  return node;
+}
+
+int64_t StoreCore::reconnect_budget_ns() const {
+  return options_.control_plane == "krcore" ? kReconnectNs : kRcReconnectNs;
 }
 
 Status StoreCore::RefreshMembers(Deadline deadline) {
@@ -155,17 +182,6 @@ void StoreCore::GiveMemory(std::unique_ptr<MemoryState> memory) {
   spare_memory_.push_back(std::move(memory));
 }
 
-bool StoreCore::AllocateLarge(uint64_t bytes, LargeBuffer* buffer) {
-  if (buffer->region && buffer->region->bytes().size() >= bytes) return true;
-  buffer->region.reset();
-  buffer->memory.reset(new (std::align_val_t{64}, std::nothrow) std::byte[bytes]);
-  if (!buffer->memory) return false;
-  auto region = node_->RegisterLocal(buffer->memory.get(), bytes);
-  if (!region.ok()) return false;
-  buffer->region = std::move(*region);
-  return true;
-}
-
 Result<std::unique_ptr<Client>> StoreCore::NewClient(const ClientOptions& options) {
   auto client = ClientCore::Create(*this, options);
   if (!client.ok()) return client.status();
@@ -173,19 +189,16 @@ Result<std::unique_ptr<Client>> StoreCore::NewClient(const ClientOptions& option
 }
 
 Result<std::unique_ptr<Store>> Store::Open(const StoreOptions& options) {
-  krcore::NodeOptions node_options;
-  node_options.rnic = options.rnic;
-  node_options.fabric = options.fabric;
-  node_options.clock = options.clock;
+  const krcore::NodeOptions node_options = NodeOptionsOf(options);
   krcore::Clock& clock = options.clock != nullptr ? *options.clock : *krcore::RealClock();
   const Deadline deadline = Deadline::After(clock, options.open_timeout_ms * 1'000'000);
-  auto node = krcore::Node::Open(node_options);
+  auto node = krcore::OpenNode(options.control_plane, node_options);
   for (uint32_t spins = kParked; node.status() == StatusCode::kNotFound && !deadline.Passed(clock); ++spins) {
     clock.Relax(spins);  // its first memory node may be starting
-    node = krcore::Node::Open(node_options);
+    node = krcore::OpenNode(options.control_plane, node_options);
   }
   if (!node.ok()) return node.status();
-  auto store = std::make_unique<StoreCore>(std::move(*node), options.operation_timeout_ms);
+  auto store = std::make_unique<StoreCore>(std::move(*node), options);
   if (Status attached = store->Attach(deadline); !attached.ok()) return attached;
   return std::unique_ptr<Store>(std::move(store));
 }
@@ -218,7 +231,9 @@ Result<std::unique_ptr<Store>> Store::OpenEmbedded(const EmbeddedOptions& option
   node_options.node = krcore::kNoNode;
   auto node = krcore::Node::Open(node_options);
   if (!node.ok()) return node.status();
-  auto store = std::make_unique<StoreCore>(std::move(*node), options.operation_timeout_ms);
+  StoreOptions store_options;
+  store_options.operation_timeout_ms = options.operation_timeout_ms;
+  auto store = std::make_unique<StoreCore>(std::move(*node), store_options);
   store->Own(std::move(*memory_node), std::move(*pool));
   if (Status attached = store->Attach(deadline); !attached.ok()) return attached;
   return std::unique_ptr<Store>(std::move(store));

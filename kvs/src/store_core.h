@@ -1,5 +1,5 @@
-// StoreCore: what the clients of one process share: the node, the store's shape, and the memory that ended clients
-// left for later ones.
+// StoreCore: what the clients of one process share: the node (with the control plane "verbs" each has one of its own
+// beside it), the store's shape, and the memory that ended clients left for later ones.
 //
 // Thread safety: all methods from any thread.
 #ifndef KVS_SRC_STORE_CORE_H_
@@ -20,7 +20,8 @@ namespace kvs {
 
 class StoreCore final : public Store {
  public:
-  StoreCore(std::unique_ptr<krcore::Node> node, int64_t operation_timeout_ms);
+  // `options`: as `node` was opened.
+  StoreCore(std::unique_ptr<krcore::Node> node, const StoreOptions& options);
   ~StoreCore() override;
 
   // Finds the store's home and its members.
@@ -31,6 +32,10 @@ class StoreCore final : public Store {
   Result<std::unique_ptr<Client>> NewClient(const ClientOptions& options) override;
   krcore::Node& node() override { return *node_; }
 
+  // A node for one client, published; null: clients share node().
+  Result<std::unique_ptr<krcore::Node>> OpenClientNode(krcore::Deadline deadline);
+  // How long a client may block to connect to a memory node while it has operations.
+  int64_t reconnect_budget_ns() const;
   krcore::Clock& clock() { return node_->clock(); }
   krcore::NodeId home() const { return home_; }
   SubtableGeometry geometry();
@@ -46,13 +51,11 @@ class StoreCore final : public Store {
   std::unique_ptr<MemoryState> TakeMemory();
   void GiveMemory(std::unique_ptr<MemoryState> memory);
 
-  // A registered buffer of `bytes` or more; keeps the one that `buffer` holds if it is large enough.
-  bool AllocateLarge(uint64_t bytes, LargeBuffer* buffer);
-
  private:
   std::unique_ptr<krcore::Region> pool_;       // embedded only; destroyed after node_
   std::unique_ptr<krcore::Node> memory_node_;  // embedded only
   std::unique_ptr<krcore::Node> node_;
+  const StoreOptions options_;
   const int64_t operation_timeout_ns_;
   krcore::NodeId home_ = krcore::kNoNode;
 

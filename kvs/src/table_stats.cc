@@ -14,7 +14,7 @@ Task<Result<TableStats>> ClientCore::CollectTableStats() {
   TableStats stats;
   LargeBuffer buffer;
   constexpr uint32_t kDirectoryBytes = sizeof(uint64_t) << kMaxDepth;
-  if (!store_.AllocateLarge(std::max<uint64_t>(kDirectoryBytes, geometry_.bytes()), &buffer)) {
+  if (!AllocateLarge(std::max<uint64_t>(kDirectoryBytes, geometry_.bytes()), &buffer)) {
     co_return Status(StatusCode::kOutOfMemory, "no local memory for the directory");
   }
   const uint32_t lkey = buffer.region->lkey();

@@ -71,7 +71,7 @@ Task<Step> ClientCore::PrepareBlock(Operation& op, std::string_view key, std::st
     local = std::span(op.buffers->block).first(block->content_bytes);
     block->lkey = arena_->lkey();
   } else {
-    if (!store_.AllocateLarge(block->content_bytes, &op.large_write)) co_return Step::kFull;
+    if (!AllocateLarge(block->content_bytes, &op.large_write)) co_return Step::kFull;
     local = {op.large_write.memory.get(), block->content_bytes};
     block->lkey = op.large_write.region->lkey();
   }

@@ -1,4 +1,5 @@
-// What every operation promises, on an embedded store.
+// What every operation promises, over every control plane: on an embedded store, and on one that accepts RC
+// connections.
 #include "kvs/client.h"
 
 #include <gtest/gtest.h>
@@ -9,13 +10,25 @@
 #include <string>
 #include <vector>
 
+#include "krcore/baseline.h"
+#include "tests/kvs/test_store.h"
+
 namespace kvs {
 namespace {
 
-class ClientTest : public ::testing::Test {
+class ClientTest : public ::testing::TestWithParam<std::string> {
  protected:
-  ClientTest()
-      : store_(Store::OpenEmbedded({.memory_bytes = size_t{64} << 20}).value()), client_(store_->NewClient().value()) {}
+  ClientTest() {
+    if (GetParam() == "krcore") {
+      embedded_ = Store::OpenEmbedded({.memory_bytes = size_t{64} << 20}).value();
+      store_ = embedded_.get();
+    } else {
+      test_store_ = std::make_unique<surgekv_test::TestStore>(surgekv_test::TestStoreOptions{
+          .groups = 128, .memory_bytes = size_t{64} << 20, .operation_timeout_ms = 5'000, .control_plane = GetParam()});
+      store_ = &test_store_->store();
+    }
+    client_ = store_->NewClient().value();
+  }
 
   std::string MustGet(std::string_view key) {
     std::string value;
@@ -24,28 +37,33 @@ class ClientTest : public ::testing::Test {
     return value;
   }
 
-  std::unique_ptr<Store> store_;
+  std::unique_ptr<Store> embedded_;
+  std::unique_ptr<surgekv_test::TestStore> test_store_;
+  Store* store_ = nullptr;  // one of these
   std::unique_ptr<Client> client_;
 };
 
-TEST_F(ClientTest, PutThenGet) {
+INSTANTIATE_TEST_SUITE_P(ControlPlanes, ClientTest, ::testing::ValuesIn(krcore::ControlPlanes()),
+                         [](const auto& info) { return info.param; });
+
+TEST_P(ClientTest, PutThenGet) {
   ASSERT_TRUE(client_->Put("hello", "world").ok());
   EXPECT_EQ(MustGet("hello"), "world");
 }
 
-TEST_F(ClientTest, GetOfAnAbsentKeyIsNotFound) {
+TEST_P(ClientTest, GetOfAnAbsentKeyIsNotFound) {
   std::string value = "untouched";
   EXPECT_EQ(client_->Get("nothing", &value), StatusCode::kNotFound);
   EXPECT_EQ(value, "untouched");
 }
 
-TEST_F(ClientTest, InsertRefusesAnExistingKeyAndKeepsItsValue) {
+TEST_P(ClientTest, InsertRefusesAnExistingKeyAndKeepsItsValue) {
   ASSERT_TRUE(client_->Insert("k", "1").ok());
   EXPECT_EQ(client_->Insert("k", "2"), StatusCode::kExists);
   EXPECT_EQ(MustGet("k"), "1");
 }
 
-TEST_F(ClientTest, UpdateAndDeleteNeedTheKey) {
+TEST_P(ClientTest, UpdateAndDeleteNeedTheKey) {
   EXPECT_EQ(client_->Update("k", "1"), StatusCode::kNotFound);
   EXPECT_EQ(client_->Delete("k"), StatusCode::kNotFound);
   ASSERT_TRUE(client_->Put("k", "1").ok());
@@ -59,7 +77,7 @@ TEST_F(ClientTest, UpdateAndDeleteNeedTheKey) {
   EXPECT_EQ(MustGet("k"), "3");
 }
 
-TEST_F(ClientTest, KeysAndValuesAreBinary) {
+TEST_P(ClientTest, KeysAndValuesAreBinary) {
   const std::string key("\0\xff\n key", 7), value("\0\0\xfe", 3);
   ASSERT_TRUE(client_->Put(key, value).ok());
   EXPECT_EQ(MustGet(key), value);
@@ -67,12 +85,12 @@ TEST_F(ClientTest, KeysAndValuesAreBinary) {
   EXPECT_EQ(client_->Get(std::string_view(key).substr(0, 6), &other), StatusCode::kNotFound);
 }
 
-TEST_F(ClientTest, AnEmptyValueIsAValue) {
+TEST_P(ClientTest, AnEmptyValueIsAValue) {
   ASSERT_TRUE(client_->Put("k", "").ok());
   EXPECT_EQ(MustGet("k"), "");
 }
 
-TEST_F(ClientTest, LengthsBeyondTheLimitsAreRefusedAndNamed) {
+TEST_P(ClientTest, LengthsBeyondTheLimitsAreRefusedAndNamed) {
   std::string value;
   const Status empty = client_->Put("", "v");
   EXPECT_EQ(empty, StatusCode::kInvalidArgument);
@@ -84,7 +102,7 @@ TEST_F(ClientTest, LengthsBeyondTheLimitsAreRefusedAndNamed) {
   EXPECT_EQ(client_->Get("k", &value), StatusCode::kNotFound);
 }
 
-TEST_F(ClientTest, EveryLengthAroundTheBlockLimitsComesBack) {
+TEST_P(ClientTest, EveryLengthAroundTheBlockLimitsComesBack) {
   for (const size_t length : {1, 15, 16, 17, 100, 4030, 4031, 4032, 4033, 4047, 4048, 4049, 5000, 65536, 1 << 20}) {
     std::string value(length, '\0');
     for (size_t i = 0; i < length; ++i) value[i] = static_cast<char>(i * 31 + length);
@@ -96,7 +114,7 @@ TEST_F(ClientTest, EveryLengthAroundTheBlockLimitsComesBack) {
   }
 }
 
-TEST_F(ClientTest, TheLargestKeyAndValueComeBack) {
+TEST_P(ClientTest, TheLargestKeyAndValueComeBack) {
   std::string key(kMaxKeyBytes, 'k'), value(kMaxValueBytes, 'v');
   value[12345678] = 'x';
   ASSERT_TRUE(client_->Insert(key, value).ok());
@@ -106,7 +124,7 @@ TEST_F(ClientTest, TheLargestKeyAndValueComeBack) {
   EXPECT_EQ(client_->Get(key, &other), StatusCode::kNotFound);
 }
 
-TEST_F(ClientTest, MultiGetAnswersEachKeyInItsPlace) {
+TEST_P(ClientTest, MultiGetAnswersEachKeyInItsPlace) {
   std::vector<std::string> names;
   for (int i = 0; i < 200; ++i) {
     names.push_back("key" + std::to_string(i));
@@ -128,7 +146,7 @@ TEST_F(ClientTest, MultiGetAnswersEachKeyInItsPlace) {
   }
 }
 
-TEST_F(ClientTest, ManyMoreOperationsThanTheLimitInFlightAllEnd) {
+TEST_P(ClientTest, ManyMoreOperationsThanTheLimitInFlightAllEnd) {
   auto client = store_->NewClient({.max_in_flight = 3}).value();
   int ended = 0;
   std::vector<std::string> keys;
@@ -144,7 +162,7 @@ TEST_F(ClientTest, ManyMoreOperationsThanTheLimitInFlightAllEnd) {
   for (const std::string& key : keys) EXPECT_EQ(MustGet(key), key);
 }
 
-TEST_F(ClientTest, TheTableGrowsFromOneSubtableAndKeepsEveryKey) {
+TEST_P(ClientTest, TheTableGrowsFromOneSubtableAndKeepsEveryKey) {
   constexpr int kKeys = 30'000;
   for (int i = 0; i < kKeys; ++i) {
     const std::string key = "key" + std::to_string(i);
@@ -160,7 +178,7 @@ TEST_F(ClientTest, TheTableGrowsFromOneSubtableAndKeepsEveryKey) {
   }
 }
 
-TEST_F(ClientTest, ASecondClientWithAnEmptyDirectoryCacheFindsEverything) {
+TEST_P(ClientTest, ASecondClientWithAnEmptyDirectoryCacheFindsEverything) {
   for (int i = 0; i < 10'000; ++i) ASSERT_TRUE(client_->Put(std::to_string(i), std::to_string(i * 7)).ok());
   auto other = store_->NewClient().value();
   std::string value;
@@ -170,7 +188,7 @@ TEST_F(ClientTest, ASecondClientWithAnEmptyDirectoryCacheFindsEverything) {
   }
 }
 
-TEST_F(ClientTest, AStaleDirectoryCacheIsNoticedByTheHeaders) {
+TEST_P(ClientTest, AStaleDirectoryCacheIsNoticedByTheHeaders) {
   auto stale = store_->NewClient().value();
   ASSERT_TRUE(stale->Put("first", "1").ok());  // knows the root only
   for (int i = 0; i < 20'000; ++i) {
@@ -186,7 +204,7 @@ TEST_F(ClientTest, AStaleDirectoryCacheIsNoticedByTheHeaders) {
   EXPECT_GT(stale->stats().stale_directory_hits, 0u);
 }
 
-TEST_F(ClientTest, RandomOperationsAgreeWithAMap) {
+TEST_P(ClientTest, RandomOperationsAgreeWithAMap) {
   std::mt19937 random(12345);
   std::map<std::string, std::string> model;
   for (int i = 0; i < 60'000; ++i) {
@@ -223,7 +241,7 @@ TEST_F(ClientTest, RandomOperationsAgreeWithAMap) {
   EXPECT_EQ(client_->ReadTableStats().value().used_slots, model.size());
 }
 
-TEST_F(ClientTest, UpdatesReuseMemoryInsteadOfRunningOut) {
+TEST_P(ClientTest, UpdatesReuseMemoryInsteadOfRunningOut) {
   const std::string value(1'000, 'v');
   for (int i = 0; i < 150'000; ++i) {  // 150 MB of blocks through a 64 MiB pool
     const Status status = client_->Put(std::to_string(i % 100), value);
@@ -232,7 +250,7 @@ TEST_F(ClientTest, UpdatesReuseMemoryInsteadOfRunningOut) {
   EXPECT_GT(client_->stats().blocks_reused, 100'000u);
 }
 
-TEST_F(ClientTest, AFullStoreRefusesWithOutOfMemoryAndKeepsServing) {
+TEST_P(ClientTest, AFullStoreRefusesWithOutOfMemoryAndKeepsServing) {
   const std::string value(100'000, 'v');
   int stored = 0;
   Status status;
@@ -248,7 +266,7 @@ TEST_F(ClientTest, AFullStoreRefusesWithOutOfMemoryAndKeepsServing) {
   EXPECT_TRUE(status.ok()) << status.ToString();
 }
 
-TEST_F(ClientTest, ClientsThatComeAndGoDoNotUseUpTheMemory) {
+TEST_P(ClientTest, ClientsThatComeAndGoDoNotUseUpTheMemory) {
   client_.reset();
   uint64_t taken = 0;
   for (int i = 0; i < 200; ++i) {
@@ -261,7 +279,7 @@ TEST_F(ClientTest, ClientsThatComeAndGoDoNotUseUpTheMemory) {
   }
 }
 
-TEST_F(ClientTest, CoroutineFramesDoNotLeak) {
+TEST_P(ClientTest, CoroutineFramesDoNotLeak) {
   client_.reset();
   const size_t before = internal::LiveFrames();
   client_ = store_->NewClient().value();
@@ -303,7 +321,7 @@ Task<void> PutOne(Client& client, uint32_t key, uint32_t* failed) {
   if (!put.ok()) ++*failed;
 }
 
-TEST_F(ClientTest, MoreOperationsInFlightThanAQueueHasRoomForWaitForRoom) {
+TEST_P(ClientTest, MoreOperationsInFlightThanAQueueHasRoomForWaitForRoom) {
   auto client = store_->NewClient({.max_in_flight = 4096}).value();
   uint32_t failed = 0;
   for (uint32_t key = 0; key < 5'000; ++key) client->Spawn(PutOne(*client, key, &failed));

@@ -35,9 +35,14 @@ kvs::Task<void> GetOne(kvs::Client& client, std::string key, std::string* value,
   *result = co_await client.GetAsync(key, value);
 }
 
-class Leases : public ::testing::Test {
+class Leases : public ::testing::TestWithParam<std::string> {
  protected:
-  Leases() : store_({.groups = 16, .memory_bytes = size_t{16} << 20, .clock = &clock_, .lease_ns = kLeaseNs}) {}
+  Leases()
+      : store_({.groups = 16,
+                .memory_bytes = size_t{16} << 20,
+                .clock = &clock_,
+                .lease_ns = kLeaseNs,
+                .control_plane = GetParam()}) {}
 
   // `polls` rounds, between which a moment passes.
   void Poll(kvs::Client& client, int polls, int64_t ns = 600'000) {
@@ -96,7 +101,7 @@ class Leases : public ::testing::Test {
   TestStore store_;
 };
 
-TEST_F(Leases, AnIdleClientWhomNobodyExpelledRenewsItsLeaseAndGoesOn) {
+TEST_P(Leases, AnIdleClientWhomNobodyExpelledRenewsItsLeaseAndGoesOn) {
   auto client = store_.NewClient();
   ASSERT_TRUE(client->Put("k", "v").ok());
   const uint64_t beats = client->stats().heartbeats;
@@ -107,7 +112,7 @@ TEST_F(Leases, AnIdleClientWhomNobodyExpelledRenewsItsLeaseAndGoesOn) {
   EXPECT_EQ(client->stats().fenced_restarts, 0u);
 }
 
-TEST_F(Leases, AClientThatIsPolledKeepsItsLeaseWhateverTheOthersDo) {
+TEST_P(Leases, AClientThatIsPolledKeepsItsLeaseWhateverTheOthersDo) {
   auto idle = store_.NewClient(), busy = store_.NewClient();
   for (int i = 0; i < 400; ++i) {
     ASSERT_TRUE(busy->Put("k", std::to_string(i)).ok());
@@ -119,7 +124,7 @@ TEST_F(Leases, AClientThatIsPolledKeepsItsLeaseWhateverTheOthersDo) {
 }
 
 // For every place at which an operation can be interrupted: the client is expelled there, and wakes up.
-TEST_F(Leases, TheOperationsOfAnExpelledClientGoOnAndNothingIsLostOrDoneTwice) {
+TEST_P(Leases, TheOperationsOfAnExpelledClientGoOnAndNothingIsLostOrDoneTwice) {
   auto other = store_.NewClient();
   std::map<std::string, std::string> expected;
   for (int pause = 0; pause < 10; ++pause) {
@@ -162,7 +167,7 @@ TEST_F(Leases, TheOperationsOfAnExpelledClientGoOnAndNothingIsLostOrDoneTwice) {
   CheckPool();
 }
 
-TEST_F(Leases, WhatAnExpelledClientMayKnowIsNotReusedUntilItHasNoticedAndYoungerMemoryIs) {
+TEST_P(Leases, WhatAnExpelledClientMayKnowIsNotReusedUntilItHasNoticedAndYoungerMemoryIs) {
   auto zombie = store_.NewClient(), other = store_.NewClient();
   ASSERT_TRUE(other->Put("k", "the first value").ok());
   ASSERT_TRUE(zombie->Put("warm", "x").ok());
@@ -201,7 +206,7 @@ TEST_F(Leases, WhatAnExpelledClientMayKnowIsNotReusedUntilItHasNoticedAndYounger
   EXPECT_NE(std::memcmp(block.data(), content.data(), content.size()), 0) << "pinned for ever";
 }
 
-TEST_F(Leases, AClientThatWakesUpPostsNothingBeforeItKnowsWhereItStands) {
+TEST_P(Leases, AClientThatWakesUpPostsNothingBeforeItKnowsWhereItStands) {
   auto zombie = store_.NewClient(), other = store_.NewClient();
   ASSERT_TRUE(zombie->Put("warm", "x").ok());
   Expel(*other);
@@ -223,7 +228,7 @@ TEST_F(Leases, AClientThatWakesUpPostsNothingBeforeItKnowsWhereItStands) {
 
 // What is pinned for an expelled client is what was made up to one epoch beyond that which it announced: so the epoch
 // must not be further ahead when its first operation begins, however long the acknowledgement took.
-TEST_F(Leases, AClientThatRegistersAnewHoldsTheEpochBackBeforeItsOperationsGoOn) {
+TEST_P(Leases, AClientThatRegistersAnewHoldsTheEpochBackBeforeItsOperationsGoOn) {
   auto zombie = store_.NewClient(), other = store_.NewClient();
   ASSERT_TRUE(zombie->Put("warm", "x").ok());
   Expel(*other);
@@ -249,7 +254,7 @@ TEST_F(Leases, AClientThatRegistersAnewHoldsTheEpochBackBeforeItsOperationsGoOn)
   EXPECT_TRUE(got.ok()) << got.ToString();
 }
 
-TEST_F(Leases, AClientThatEndsAfterItWasExpelledLeavesItsEntryFree) {
+TEST_P(Leases, AClientThatEndsAfterItWasExpelledLeavesItsEntryFree) {
   auto other = store_.NewClient();
   auto client = store_.NewClient();
   ASSERT_TRUE(client->Put("k", "v").ok());
@@ -260,7 +265,7 @@ TEST_F(Leases, AClientThatEndsAfterItWasExpelledLeavesItsEntryFree) {
   EXPECT_EQ(used, 1u);
 }
 
-TEST_F(Leases, AnAnnouncementThatWasLostIsMadeAgain) {
+TEST_P(Leases, AnAnnouncementThatWasLostIsMadeAgain) {
   auto client = store_.NewClient(), other = store_.NewClient();
   ASSERT_TRUE(client->Put("k", "v").ok());
   for (int round = 0; round < 10; ++round) {
@@ -280,6 +285,9 @@ TEST_F(Leases, AnAnnouncementThatWasLostIsMadeAgain) {
     EXPECT_GT(Epoch(), epoch + 2) << "round " << round;
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(ControlPlanes, Leases, ::testing::ValuesIn(krcore::ControlPlanes()),
+                         [](const auto& info) { return info.param; });
 
 // ---- the rule itself
 

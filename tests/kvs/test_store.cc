@@ -18,7 +18,10 @@ std::string UniqueName(const char* prefix) {
 
 std::string UniqueFabric() { return UniqueName("kvstest-"); }
 
-TestStore::TestStore(const TestStoreOptions& options) : options_(options), fabric_(options.fabric) {
+TestStore::TestStore(const TestStoreOptions& options)
+    : options_(options),
+      fabric_(options.fabric),
+      serving_clock_(*this, options.clock != nullptr ? *options.clock : *krcore::RealClock()) {
   if (fabric_.empty()) fabric_ = UniqueName("inproc:kvstest-");
   for (uint32_t i = 0; i < options.memory_nodes; ++i) AddMemoryNode();
 }
@@ -42,6 +45,11 @@ void TestStore::AddMemoryNode() {
   home.initial_depth = options_.initial_depth;
   home.lease_ns = options_.lease_ns;
   home.chunk_bytes = options_.chunk_bytes;
+  if (options_.control_plane != "krcore") {
+    auto acceptor = krcore::Acceptor::Create(*node).value();
+    const std::lock_guard lock(acceptors_mutex_);
+    acceptors_.push_back(std::move(acceptor));
+  }
   (void)kvs::JoinStore(*node, *pool, home, krcore::Deadline::After(node->clock(), 10'000'000'000)).value();
   nodes_.push_back(std::move(node));
   pools_.push_back(std::move(pool));
@@ -49,6 +57,7 @@ void TestStore::AddMemoryNode() {
 
 TestStore::~TestStore() {
   store_.reset();
+  acceptors_.clear();
   while (!nodes_.empty()) {
     pools_.pop_back();
     nodes_.pop_back();
@@ -64,6 +73,7 @@ kvs::DirectoryEntry TestStore::DirectoryEntryOf(uint32_t index) const {
 std::unique_ptr<kvs::Store> TestStore::Attach(const std::string& fabric, const TestStoreOptions& options) {
   kvs::StoreOptions store;
   store.fabric = fabric;
+  store.control_plane = options.control_plane;
   store.operation_timeout_ms = options.operation_timeout_ms;
   store.clock = options.clock;
   return kvs::Store::Open(store).value();
@@ -76,8 +86,29 @@ std::vector<PoolImage> TestStore::images() const {
 }
 
 kvs::Store& TestStore::store() {
-  if (!store_) store_ = Attach(fabric_, options_);
+  if (!store_) {
+    TestStoreOptions options = options_;
+    if (options.control_plane != "krcore") options.clock = &serving_clock_;
+    store_ = Attach(fabric_, options);
+  }
   return *store_;
+}
+
+void TestStore::ServeConnections() {
+  const std::unique_lock lock(acceptors_mutex_, std::try_to_lock);
+  if (!lock.owns_lock()) return;  // another thread is at it
+  for (auto& acceptor : acceptors_) (void)acceptor->Serve();
+}
+
+size_t TestStore::Connections() {
+  const std::lock_guard lock(acceptors_mutex_);
+  size_t connections = 0;
+  for (auto& acceptor : acceptors_) {
+    (void)acceptor->Serve();
+    (void)acceptor->Sweep();
+    connections += acceptor->connections();
+  }
+  return connections;
 }
 
 std::unique_ptr<kvs::Client> TestStore::NewClient(uint32_t max_in_flight) {

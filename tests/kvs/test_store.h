@@ -6,10 +6,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "krcore/baseline.h"
+#include "krcore/clock.h"
 #include "krcore/node.h"
 #include "kvs/client.h"
 #include "kvs/layout/directory.h"
@@ -28,6 +31,7 @@ struct TestStoreOptions {
   uint32_t memory_nodes = 1;              // of memory_bytes each
   uint64_t chunk_bytes = kvs::kDefaultChunkBytes;
   int64_t lease_ns = kvs::kDefaultLeaseNs;
+  std::string control_plane = "krcore";  // of clients
 };
 
 class TestStore {
@@ -51,11 +55,35 @@ class TestStore {
   // One more memory node joins.
   void AddMemoryNode();
 
+  // With "verbs" and "lite". The memory nodes' CPU: clients of store() run it while they wait to be connected, so that
+  // no thread is needed; who waits for a client of another process calls it again and again.
+  void ServeConnections();
+  // Those that the memory nodes have with living clients.
+  size_t Connections();
+
  private:
+  class ServingClock final : public krcore::Clock {
+   public:
+    ServingClock(TestStore& store, krcore::Clock& inner) : store_(store), inner_(inner) {}
+    int64_t NowNs() override { return inner_.NowNs(); }
+    int64_t CoarseNowNs() override { return inner_.CoarseNowNs(); }
+    void Relax(uint32_t spins) override {
+      store_.ServeConnections();
+      inner_.Relax(spins);
+    }
+
+   private:
+    TestStore& store_;
+    krcore::Clock& inner_;
+  };
+
   const TestStoreOptions options_;
   std::string fabric_;
   std::vector<std::unique_ptr<krcore::Node>> nodes_;  // the first one is the home
   std::vector<std::unique_ptr<krcore::Region>> pools_;
+  std::mutex acceptors_mutex_;
+  std::vector<std::unique_ptr<krcore::Acceptor>> acceptors_;  // guarded by acceptors_mutex_
+  ServingClock serving_clock_;
   std::unique_ptr<kvs::Store> store_;
 };
 

@@ -116,6 +116,26 @@ TEST_F(Threads, FullSizedSubtablesSplitAndMergeUnderContention) {
   });
 }
 
+// Over the control planes to compare with: devices of their own, or connections that all threads share.
+class ThreadsOverRc : public Threads, public ::testing::WithParamInterface<std::string> {};
+
+TEST_P(ThreadsOverRc, TinySubtablesSplitAndMergeUnderContentionAndClientsAreExpelled) {
+  Repeat([](uint32_t seed) {
+    StressOptions options;
+    options.seed = seed;
+    options.operations = Operations(30'000);
+    options.filler_percent = 60;
+    options.operations_per_phase = options.operations / 3;
+    options.long_pause_every = 4'000;
+    RunThreads(
+        3, {.groups = 2 + seed % 3, .memory_bytes = size_t{64} << 20, .memory_nodes = 2, .control_plane = GetParam()},
+        options);
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(ControlPlanes, ThreadsOverRc, ::testing::Values("verbs", "lite"),
+                         [](const auto& info) { return info.param; });
+
 TEST_F(Threads, PausesLongEnoughForATakeoverOfMerges) {
   Repeat([](uint32_t seed) {
     StressOptions options;

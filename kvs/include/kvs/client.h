@@ -49,8 +49,12 @@ inline constexpr size_t kMaxKeyBytes = 65'535;
 inline constexpr size_t kMaxValueBytes = size_t{16} << 20;
 
 struct StoreOptions {
-  std::string rnic = "sw";               // provider
-  std::string fabric;                    // name of the fabric
+  std::string rnic = "sw";  // provider
+  std::string fabric;       // name of the fabric
+  // How clients connect, one of krcore::ControlPlanes() (krcore/baseline.h): "krcore" and "lite" have one Node for all
+  // clients of the Store; with "verbs" each Client opens one of its own, as each worker of a plain program does. The
+  // latter two need memory nodes that accept RC connections.
+  std::string control_plane = "krcore";
   int64_t operation_timeout_ms = 5'000;  // per operation
   int64_t open_timeout_ms = 2'000;       // to wait for the fabric, its metadata server and its memory nodes
   krcore::Clock* clock = nullptr;        // null: the host's
@@ -191,14 +195,16 @@ class Client {
 class Store {
  public:
   // Attaches to a running fabric, and waits for one that is starting. After open_timeout_ms kNotFound: no such fabric;
-  // kUnavailable: it has no store (no memory node).
+  // kUnavailable: it has no store (no memory node). kInvalidArgument: no such control plane or provider.
   static Result<std::unique_ptr<Store>> Open(const StoreOptions& options);
   // A whole store in this process: private fabric, metadata server and one memory node. Its data ends with it.
   static Result<std::unique_ptr<Store>> OpenEmbedded(const EmbeddedOptions& options);
   virtual ~Store() = default;
 
-  // Connects a new client to every memory node: microseconds, the more so as this process has done it before.
+  // Connects a new client to every memory node: microseconds, the more so as this process has done it before. (Not so
+  // with the control planes "verbs", which makes everything anew, and "lite", where the first client connects.)
   virtual Result<std::unique_ptr<Client>> NewClient(const ClientOptions& options = {}) = 0;
+  // The process's; a Client of "verbs" has another one.
   virtual krcore::Node& node() = 0;
 };
 
