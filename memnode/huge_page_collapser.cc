@@ -3,12 +3,11 @@
 #include <glog/logging.h>
 #include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 
 #include <algorithm>
-#include <ctime>
 
 #include "cli/size.h"
+#include "memnode/service_thread.h"
 
 namespace memnode {
 namespace {
@@ -17,24 +16,10 @@ namespace {
 constexpr size_t kPieceBytes = size_t{16} << 20;
 constexpr uint64_t kLogEveryBytes = uint64_t{1} << 30;
 
-int64_t ThreadCpuNs() {
-  timespec time{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
-  return time.tv_sec * int64_t{1'000'000'000} + time.tv_nsec;
-}
-
-// A thread that may be starved of CPU must not be the one that handles a request to stop.
-void LeaveSignalsToTheMainThread() {
-  sigset_t signals;
-  sigfillset(&signals);
-  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
-}
-
 // Runs only when a core has nothing better to do. A refusal leaves it at normal priority, which is no fault.
 void LowerPriority() {
   const sched_param param{};
   pthread_setschedparam(pthread_self(), SCHED_IDLE, &param);
-  pthread_setname_np(pthread_self(), "hugepages");
 }
 
 }  // namespace
@@ -53,7 +38,7 @@ void HugePageCollapser::Stop() {
 }
 
 void HugePageCollapser::Run() {
-  LeaveSignalsToTheMainThread();
+  BecomeServiceThread("hugepages");
   LowerPriority();
   const size_t total = region_.bytes().size();
   uint64_t refused_bytes = 0;
@@ -61,7 +46,7 @@ void HugePageCollapser::Run() {
   for (size_t offset = 0; offset < total && !stop_.load(std::memory_order_relaxed); offset += kPieceBytes) {
     const size_t piece = std::min(kPieceBytes, total - offset);
     const krcore::Status status = region_.CollapseToHugePages(offset, piece);
-    cpu_ns_.store(ThreadCpuNs(), std::memory_order_relaxed);
+    cpu_ns_.store(CpuNsOf(pthread_self()), std::memory_order_relaxed);
     if (status == krcore::StatusCode::kUnsupported) {
       LOG(INFO) << "huge pages: " << status.ToString() << "; going on with small ones";
       return;

@@ -47,7 +47,13 @@ struct Served {
   CpuTime cpu;
   double huge_page_cpu_s = 0;
   uint64_t huge_page_bytes = 0;
+  double rc_acceptor_cpu_s = 0;
+  uint64_t rc_requests = 0;
 };
+
+int64_t RcAcceptorCpuNs(MemoryServer& server) {
+  return server.rc_acceptor() == nullptr ? 0 : server.rc_acceptor()->cpu_ns();
+}
 
 // From `ready` until a stop is requested.
 Served Serve(const Options& options, MemoryServer& server) {
@@ -55,6 +61,7 @@ Served Serve(const Options& options, MemoryServer& server) {
   served.node = server.node();
   const int64_t begin_ns = krcore::RealClock()->NowNs();
   const CpuTime begin_cpu = CpuTime::OfThisProcess();
+  const int64_t begin_rc_cpu_ns = RcAcceptorCpuNs(server);
   PrintReady(options, server);
   std::optional<HugePageCollapser> collapser;
   if (options.huge_pages && server.pool() != nullptr) collapser.emplace(*server.pool());
@@ -74,6 +81,8 @@ Served Serve(const Options& options, MemoryServer& server) {
     served.huge_page_cpu_s = static_cast<double>(collapser->cpu_ns()) * 1e-9;
     served.huge_page_bytes = collapser->collapsed_bytes();
   }
+  served.rc_acceptor_cpu_s = static_cast<double>(RcAcceptorCpuNs(server) - begin_rc_cpu_ns) * 1e-9;
+  if (server.rc_acceptor() != nullptr) served.rc_requests = server.rc_acceptor()->requests();
   served.seconds = static_cast<double>(krcore::RealClock()->NowNs() - begin_ns) * 1e-9;
   served.cpu = CpuTime::OfThisProcess() - begin_cpu;
   return served;
@@ -83,9 +92,10 @@ void PrintStopped(const Options& options, const Served& served) {
   const char* memory = options.memory_bytes == 0 ? "none" : options.keep_memory ? "kept" : "removed";
   std::printf(
       "stopped fabric=%s node=%u signal=%s memory=%s served_s=%.3f cpu_user_s=%.6f cpu_system_s=%.6f "
-      "of_it_hugepages_s=%.6f hugepage_bytes=%llu\n",
+      "of_it_hugepages_s=%.6f hugepage_bytes=%llu of_it_rc_acceptor_s=%.6f rc_requests=%llu\n",
       options.fabric.c_str(), served.node, StopReason(), memory, served.seconds, served.cpu.user_s, served.cpu.system_s,
-      served.huge_page_cpu_s, static_cast<unsigned long long>(served.huge_page_bytes));
+      served.huge_page_cpu_s, static_cast<unsigned long long>(served.huge_page_bytes), served.rc_acceptor_cpu_s,
+      static_cast<unsigned long long>(served.rc_requests));
   std::fflush(stdout);
 }
 

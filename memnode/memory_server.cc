@@ -1,5 +1,6 @@
 #include "memnode/memory_server.h"
 
+#include <glog/logging.h>
 #include <sys/statvfs.h>
 
 #include <span>
@@ -71,8 +72,12 @@ Result<std::unique_ptr<MemoryServer>> MemoryServer::Start(const Options& options
   Status status = server->Open(options, clock);
   if (status.ok() && options.memory_bytes != 0) status = server->CreatePool(options);
   if (status.ok() && options.metaserver) status = server->HostMetaServer(options);
+  // Before this node is entered as a member, so that nobody who looks for it finds it without. Until the pool is
+  // published nobody is told of it.
+  if (status.ok() && options.memory_bytes != 0) server->AcceptConnections(options);
   if (status.ok() && options.memory_bytes != 0) status = server->Join(options);
   if (status.ok()) return server;
+  server->rc_acceptor_.reset();
   if (server->adopted()) {
     // Closing would remove the memory, and with it the data that a predecessor left. It stays as it was found if
     // the process ends without closing, just as it survived that predecessor's end. Static, so that leak checkers see
@@ -124,6 +129,16 @@ Status MemoryServer::CreatePool(const Options& options) {
   if (!pool.ok()) return ExplainPool(options, pool.status());
   pool_ = *std::move(pool);
   return Status::Ok();
+}
+
+void MemoryServer::AcceptConnections(const Options& options) {
+  if (options.rc_acceptor == RcAcceptorMode::kOff) return;
+  auto acceptor = RcAcceptor::Start(*node_, options.rc_acceptor);
+  if (acceptor.ok()) {
+    rc_acceptor_ = *std::move(acceptor);
+  } else {
+    LOG(WARNING) << "clients of verbs and lite cannot connect: " << acceptor.status().ToString();
+  }
 }
 
 Status MemoryServer::Join(const Options& options) {

@@ -1,5 +1,6 @@
 // MemoryServer: what a memory node owns while it serves: its attachment to the fabric, the pool region, and a
-// metadata server where asked. Serving takes no CPU: clients reach the region by one-sided verbs.
+// metadata server where asked. Serving takes no CPU: clients reach the region by one-sided verbs. Only clients that
+// connect by RC need some, of a thread of their own (rc_acceptor.h).
 //
 // Thread safety: none; one thread owns it.
 #ifndef MEMNODE_MEMORY_SERVER_H_
@@ -11,6 +12,7 @@
 #include "krcore/node.h"
 #include "krcore/status.h"
 #include "memnode/options.h"
+#include "memnode/rc_acceptor.h"
 
 namespace memnode {
 
@@ -30,6 +32,8 @@ class MemoryServer {
   // Null for a pure metadata server.
   krcore::Region* pool() { return pool_.get(); }
   bool adopted() const { return pool_ != nullptr && pool_->adopted(); }
+  // Null: RC connections are refused.
+  RcAcceptor* rc_acceptor() { return rc_acceptor_.get(); }
   // Holds the store's directory.
   bool is_home() const { return is_home_; }
 
@@ -39,10 +43,12 @@ class MemoryServer {
   krcore::Status Open(const Options& options, krcore::Clock* clock);
   krcore::Status HostMetaServer(const Options& options);
   krcore::Status CreatePool(const Options& options);
+  void AcceptConnections(const Options& options);
   krcore::Status Join(const Options& options);
 
   std::unique_ptr<krcore::Node> node_;
-  std::unique_ptr<krcore::Region> pool_;  // before node_ goes
+  std::unique_ptr<krcore::Region> pool_;     // before node_ goes
+  std::unique_ptr<RcAcceptor> rc_acceptor_;  // before pool_ goes
   bool is_home_ = false;
 };
 

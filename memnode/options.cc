@@ -14,6 +14,9 @@ DEFINE_bool(metaserver, false, "Host a metadata server of the fabric too; one pr
 DEFINE_string(hugepages, "auto", "auto: move the memory into huge pages in the background where the kernel can; off");
 DEFINE_int64(wait_ms, 10'000, "How long to wait for the metadata server and the store's home to appear");
 DEFINE_bool(keep_memory, false, "Leave the memory and its data when stopped, for a later start with the same --node");
+DEFINE_string(rc_acceptor, "sleep",
+              "Answers clients that have --control_plane=verbs or lite. sleep: looks for them every 20 ms, more often "
+              "when there were some of late; spin: all the time, which takes a core; off: they cannot connect");
 DEFINE_bool(clean, false, "Remove what stopped or killed programs left of --fabric, also kept memory, and exit");
 
 namespace memnode {
@@ -29,10 +32,17 @@ constexpr int64_t kMaxWaitMs = int64_t{24} * 3600 * 1000;  // so that it fits in
 Status Mistake(std::string message) { return {StatusCode::kInvalidArgument, std::move(message)}; }
 
 Status CheckClean() {
-  for (const char* name : {"node", "memory", "metaserver", "hugepages", "wait_ms", "keep_memory"}) {
+  for (const char* name : {"node", "memory", "metaserver", "hugepages", "wait_ms", "keep_memory", "rc_acceptor"}) {
     if (cli::FlagGiven(name)) return Mistake("--clean goes with --fabric only, not with --" + std::string(name));
   }
   return Status::Ok();
+}
+
+Result<RcAcceptorMode> RcAcceptorFromFlag() {
+  if (FLAGS_rc_acceptor == "sleep") return RcAcceptorMode::kSleep;
+  if (FLAGS_rc_acceptor == "spin") return RcAcceptorMode::kSpin;
+  if (FLAGS_rc_acceptor == "off") return RcAcceptorMode::kOff;
+  return Mistake("--rc_acceptor=" + FLAGS_rc_acceptor + ": not sleep, spin or off");
 }
 
 Status CheckMemory(uint64_t bytes) {
@@ -59,8 +69,8 @@ const cli::Program& ProgramDescription() {
           "memnode --fabric=NAME --node=ID --memory=SIZE [--metaserver] [flags]\n"
           "memnode --fabric=NAME --memory=0 --metaserver [flags]\n"
           "memnode --fabric=NAME --clean",
-      .flags = {"fabric", "node", "memory", "metaserver", "hugepages", "wait_ms", "keep_memory", "clean", "rnic",
-                "log"},
+      .flags = {"fabric", "node", "memory", "metaserver", "hugepages", "wait_ms", "keep_memory", "rc_acceptor", "clean",
+                "rnic", "log"},
       .examples =
           "memnode --fabric=demo --node=1 --memory=1G --metaserver\n"
           "memnode --fabric=demo --node=2 --memory=1G\n"
@@ -108,6 +118,9 @@ Result<Options> OptionsFromFlags() {
   if (FLAGS_hugepages != "auto" && FLAGS_hugepages != "off") {
     return Mistake("--hugepages=" + FLAGS_hugepages + ": not auto or off");
   }
+  const Result<RcAcceptorMode> rc_acceptor = RcAcceptorFromFlag();
+  if (!rc_acceptor.ok()) return rc_acceptor.status();
+  options.rc_acceptor = *rc_acceptor;
   if (FLAGS_wait_ms < 0 || FLAGS_wait_ms > kMaxWaitMs) {
     return Mistake("--wait_ms=" + std::to_string(FLAGS_wait_ms) + ": must be 0 to " + std::to_string(kMaxWaitMs) +
                    " (milliseconds; a day)");

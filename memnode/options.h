@@ -8,6 +8,7 @@
 #include "cli/flags.h"
 #include "krcore/status.h"
 #include "krcore/types.h"
+#include "memnode/rc_acceptor.h"
 
 namespace memnode {
 
@@ -19,6 +20,7 @@ struct Options {
   bool metaserver = false;
   bool huge_pages = true;
   bool keep_memory = false;
+  RcAcceptorMode rc_acceptor = RcAcceptorMode::kSleep;
   int64_t wait_ms = 0;  // for the metadata server and the store's home to appear
   bool clean = false;   // remove leftovers instead of serving
 };

@@ -85,6 +85,8 @@ TEST_F(BadInput, UnknownFlagAndStrayArgument) {
 
 TEST_F(BadInput, UnknownHugepagesMode) {
   EXPECT_THAT(Refused({"--node=1", "--memory=64M", "--hugepages=on"}), HasSubstr("--hugepages=on: not auto or off"));
+  EXPECT_THAT(Refused({"--node=1", "--memory=64M", "--rc_acceptor=yes"}),
+              HasSubstr("--rc_acceptor=yes: not sleep, spin or off"));
 }
 
 TEST_F(BadInput, WaitOutOfRange) {
