@@ -13,7 +13,8 @@ DECLARE_string(log);  // log.cc; every program
 DECLARE_string(fabric);
 DECLARE_string(rnic);
 
-// client_flags.cc: how long users of the store wait
+// client_flags.cc: how users of the store connect, and how long they wait
+DECLARE_string(control_plane);
 DECLARE_int64(operation_timeout_ms);
 DECLARE_int64(open_timeout_ms);
 
@@ -21,7 +22,7 @@ namespace cli {
 
 // kInvalidArgument, with a message for the user: --fabric missing or malformed, --rnic not in this build.
 krcore::Status CheckFabricFlags();
-// kInvalidArgument: a timeout that is not 1 ms to a day.
+// kInvalidArgument: no such control plane, or a timeout that is not 1 ms to a day.
 krcore::Status CheckClientFlags();
 
 }  // namespace cli

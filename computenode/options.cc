@@ -43,9 +43,9 @@ cli::Program ProgramDescription() {
       "Serves a YCSB workload on a running fabric's store with workers that come and go while it runs. Reads\n"
       "commands on stdin (workers N, status, quit) and answers on stdout, one JSON object a line.";
   program.usage = "computenode --fabric=NAME --workers=N -P FILE [-p KEY=VALUE]... [flags]";
-  program.flags = {"fabric",         "workers",      "in_flight",   "duration", "target", "seed",
-                   "overwrite",      "max_failures", "json_status", "rnic",     "log",    "operation_timeout_ms",
-                   "open_timeout_ms"};
+  program.flags = {"fabric",          "workers",      "in_flight",   "duration", "target", "seed",
+                   "overwrite",       "max_failures", "json_status", "rnic",     "log",    "operation_timeout_ms",
+                   "open_timeout_ms", "control_plane"};
   program.short_options = "Pp";
   program.short_help =
       "  -P FILE\n    Properties of the workload, YCSB's syntax; ycsb/workloads/ has the standard ones. Repeatable.\n"
@@ -78,6 +78,7 @@ Result<Options> OptionsFromFlags(const cli::CommandLine& line) {
   if (FLAGS_target > 0) workload->target_ops = FLAGS_target;
   options.store = {.rnic = FLAGS_rnic,
                    .fabric = FLAGS_fabric,
+                   .control_plane = FLAGS_control_plane,
                    .operation_timeout_ms = FLAGS_operation_timeout_ms,
                    .open_timeout_ms = FLAGS_open_timeout_ms,
                    .clock = nullptr};

@@ -127,6 +127,7 @@ int Service::PrintSummary() {
   ordered_json json = {{"event", "summary"},
                        {"end", end_},
                        {"time_s", SecondsSince(start_ns_)},
+                       {"control_plane", options_.store.control_plane},
                        {"ops", total.operations},
                        {"errors", total.failed_operations},
                        {"verified", total.verified},
@@ -165,7 +166,10 @@ int Service::PrintSummary() {
 int Service::Run() {
   start_ns_ = last_status_ns_ = krcore::RealClock()->NowNs();
   if (const Status status = workers_.AddWorkers(options_.workers); !status.ok()) return cli::Fail(status);
-  Print({{"event", "ready"}, {"pid", getpid()}, {"workers", workers_.active()}});
+  Print({{"event", "ready"},
+         {"pid", getpid()},
+         {"control_plane", options_.store.control_plane},
+         {"workers", workers_.active()}});
   int64_t next_status_ns = start_ns_ + kNsPerS;
   while (true) {
     const int64_t to_status_ms =

@@ -73,7 +73,7 @@ cli::Program ProgramDescription() {
   program.flags = {
       "fabric",          "workers",       "in_flight",        "target",      "warmup", "seed", "json",
       "overwrite",       "max_failures",  "latency_sampling", "table_stats", "rnic",   "log",  "operation_timeout_ms",
-      "open_timeout_ms", "plant_mismatch"};
+      "open_timeout_ms", "control_plane", "plant_mismatch"};
   program.short_options = "Pp";
   program.short_help =
       "  -P FILE\n    Properties of the workload, YCSB's syntax; ycsb/workloads/ has the standard ones. Repeatable.\n"
@@ -110,6 +110,7 @@ Result<Options> OptionsFromFlags(const cli::CommandLine& line) {
   }
   options.store = {.rnic = FLAGS_rnic,
                    .fabric = FLAGS_fabric,
+                   .control_plane = FLAGS_control_plane,
                    .operation_timeout_ms = FLAGS_operation_timeout_ms,
                    .open_timeout_ms = FLAGS_open_timeout_ms,
                    .clock = nullptr};
@@ -136,6 +137,7 @@ Result<Options> OptionsFromFlags(const cli::CommandLine& line) {
     if (gflags::GetCommandLineOption(name.c_str(), &value)) options.report.flags[name] = value;
   }
   options.report.properties = properties.ToMap();
+  options.report.control_plane = FLAGS_control_plane;
   options.report.workers = options.runner.workers;
   options.report.in_flight = options.runner.in_flight;
   options.report.warmup_s = *phase == Phase::kRun ? options.runner.warmup_s : 0;

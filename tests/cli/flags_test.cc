@@ -203,6 +203,18 @@ TEST_F(Flags, TimeoutsAreOneMillisecondToADay) {
   EXPECT_THAT(std::string(CheckClientFlags().message()), HasSubstr("1 to 86400000"));
 }
 
+TEST_F(Flags, ControlPlanesAreThoseOfKrcore) {
+  for (const char* plane : {"krcore", "verbs", "lite"}) {
+    FLAGS_control_plane = plane;
+    EXPECT_TRUE(CheckClientFlags().ok()) << plane;
+  }
+  for (const char* plane : {"", "tcp", "KRCORE", "lite "}) {
+    FLAGS_control_plane = plane;
+    EXPECT_EQ(std::string(CheckClientFlags().message()),
+              std::string("--control_plane=") + plane + ": not one of krcore verbs lite");
+  }
+}
+
 using FlagsDeathTest = Flags;
 
 void ParseAndLeave(const Program& program, std::vector<const char*> words) {

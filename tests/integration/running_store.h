@@ -38,6 +38,7 @@ class RunningStore {
   void StartNode(int node) {
     nodes_[node - 1] = Start({"--node=" + std::to_string(node), "--memory=" + memory_, "--hugepages=off"});
   }
+  Program& node(int node) { return *nodes_[node - 1]; }
   void KillNode(int node) {
     nodes_[node - 1]->Kill();
     nodes_[node - 1] = nullptr;

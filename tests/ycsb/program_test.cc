@@ -63,6 +63,66 @@ TEST_F(ProgramTest, EveryWorkloadRunsOnWhatWasLoaded) {
   }
 }
 
+TEST_F(ProgramTest, EveryControlPlaneRunsVerifiedAndIsReported) {
+  const std::string path = ::testing::TempDir() + fabric_.name() + ".json";
+  for (const std::string plane : {"krcore", "verbs", "lite"}) {
+    const std::string flag = "--control_plane=" + plane;
+    const Finished load = Ycsb("load", "a", {"--workers=2", "--overwrite", flag});
+    ASSERT_EQ(load.status, 0) << plane << ": " << load.err;
+    const Finished run = Ycsb("run", "a", {"-p", "operationcount=20000", "--workers=3", flag, "--json=" + path});
+    EXPECT_EQ(run.status, 0) << plane << ": " << run.err;
+    EXPECT_THAT(run.out, HasSubstr("[OVERALL], ControlPlane, " + plane + "\n"));
+    EXPECT_THAT(run.out, HasSubstr("[OVERALL], Operations, 20000\n"));
+    EXPECT_THAT(run.out, HasSubstr("[OVERALL], FailedOperations, 0\n"));
+    EXPECT_THAT(run.out, HasSubstr("[VERIFY], Return=UNEXPECTED_STATE, 0\n"));
+    std::ifstream file(path);
+    const auto json = nlohmann::json::parse(file);
+    EXPECT_EQ(json["control_plane"], plane);
+    EXPECT_GT(json["verified"], 0);
+    const Finished served =
+        RunProgram("computenode", {fabric_.flag(), flag, "-P", WorkloadFile("b"), "-p", "recordcount=20000", "-p",
+                                   "operationcount=5000", "--workers=3"});
+    EXPECT_EQ(served.status, 0) << plane << ": " << served.err;
+    EXPECT_THAT(served.out, HasSubstr("\"control_plane\":\"" + plane + "\",\"ops\":5000,\"errors\":0"));
+  }
+  std::remove(path.c_str());
+}
+
+TEST_F(ProgramTest, AMemoryNodeThatWasKilledAcceptsConnectionsAgainWithItsData) {
+  ASSERT_EQ(Ycsb("load", "c", {"--control_plane=verbs"}).status, 0);
+  for (const std::string mode : {"sleep", "spin"}) {
+    memnode_->Kill();
+    for (const std::string plane : {"verbs", "lite"}) {
+      const Finished refused = Ycsb("run", "c", {"--control_plane=" + plane, "--open_timeout_ms=10"});
+      EXPECT_EQ(refused.status, 1) << refused.out;
+    }
+    memnode_ = std::make_unique<Program>(
+        "memnode", std::vector<std::string>{fabric_.flag(), "--node=1", "--memory=64M", "--metaserver",
+                                            "--hugepages=off", "--rc_acceptor=" + mode});
+    ASSERT_NE(memnode_->WaitForLine("adopted=yes"), "") << memnode_->Output();
+    for (const std::string plane : {"verbs", "lite"}) {
+      const Finished all =
+          Ycsb("run", "c",
+               {"-p", "operationcount=20000", "-p", "requestdistribution=sequential", "--control_plane=" + plane});
+      EXPECT_EQ(all.status, 0) << all.err;
+    }
+  }
+}
+
+TEST_F(ProgramTest, AMemoryNodeThatAcceptsNoConnectionsIsSaid) {
+  EXPECT_EQ(memnode_->Stop(), 0);
+  memnode_ = std::make_unique<Program>(
+      "memnode", std::vector<std::string>{fabric_.flag(), "--node=1", "--memory=64M", "--metaserver", "--hugepages=off",
+                                          "--rc_acceptor=off"});
+  ASSERT_NE(memnode_->WaitForLine("ready"), "") << memnode_->Output();
+  for (const std::string plane : {"verbs", "lite"}) {
+    const Finished load = Ycsb("load", "c", {"--control_plane=" + plane});
+    EXPECT_EQ(load.status, 1) << load.out;
+    EXPECT_THAT(load.err, HasSubstr("node 1 is dead, or does not accept RC connections"));
+  }
+  EXPECT_EQ(Ycsb("load", "c").status, 0);
+}
+
 TEST_F(ProgramTest, APlantedMismatchMakesTheRunFail) {
   ASSERT_EQ(Ycsb("load", "c", {"--plant_mismatch"}).status, 0);
   const Finished run = Ycsb("run", "c", {"-p", "operationcount=20000"});
@@ -176,6 +236,9 @@ TEST(ProgramErrors, NameTheFlagAndTheWayOut) {
         Case{{"run", "--fabric=x", "-P", c, "-p", "recordcount=many"}, 2, "recordcount=many"},
         Case{{"run", "--fabric=x", "-P", c, "--workers=0"}, 2, "--workers=0"},
         Case{{"run", "--fabric=x", "-P", c, "--in_flight=0"}, 2, "--in_flight=0"},
+        Case{{"run", "--fabric=x", "-P", c, "--control_plane=tcp"},
+             2,
+             "--control_plane=tcp: not one of krcore verbs lite"},
         Case{{"run", "--fabric=x", "-P", WorkloadFile("e")}, 1, "hash table"},
         Case{{"run", "--fabric=no-such-fabric-here", "-P", c}, 1, "memnode --fabric=no-such-fabric-here"},
         Case{{"run", "--fabric=x", "-P", c, "--json=/nonexistent/a"}, 2, "--json="}}) {
@@ -186,12 +249,19 @@ TEST(ProgramErrors, NameTheFlagAndTheWayOut) {
   }
 }
 
+TEST(ProgramErrors, ComputenodeKnowsTheControlPlanesToo) {
+  const Finished run = RunProgram("computenode", {"--fabric=x", "-P", WorkloadFile("c"), "--control_plane=tcp"});
+  EXPECT_EQ(run.status, 2);
+  EXPECT_THAT(run.err, HasSubstr("--control_plane=tcp: not one of krcore verbs lite"));
+}
+
 TEST(ProgramErrors, HelpShowsExamples) {
   for (const char* program : {"ycsb", "computenode"}) {
     const Finished help = RunProgram(program, {"--help"});
     EXPECT_EQ(help.status, 0);
     EXPECT_THAT(help.out, HasSubstr("examples:"));
     EXPECT_THAT(help.out, HasSubstr("-P FILE"));
+    EXPECT_THAT(help.out, HasSubstr("--control_plane"));
   }
 }
 

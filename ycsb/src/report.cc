@@ -207,6 +207,7 @@ void WriteSummary(const WorkloadJob& job, const RunResult& result, const ReportC
   out << "[OVERALL], Throughput(ops/sec), " << number << '\n';
   out << "[OVERALL], Operations, " << measured.operations << '\n';
   out << "[OVERALL], FailedOperations, " << measured.failed_operations << '\n';
+  out << "[OVERALL], ControlPlane, " << context.control_plane << '\n';
   out << "[OVERALL], Workers, " << context.workers << '\n';
   out << "[OVERALL], InFlightPerWorker, " << context.in_flight << '\n';
   const DataSize size = SizeOf(job, result);
@@ -258,6 +259,7 @@ std::string JsonReport(const WorkloadJob& job, const RunResult& result, const Re
   json["flags"] = context.flags;
   json["properties"] = context.properties;
   json["seed"] = job.options().seed;
+  json["control_plane"] = context.control_plane;
   json["workers"] = context.workers;
   json["in_flight"] = context.in_flight;
   json["warmup_s"] = context.warmup_s;

@@ -19,6 +19,7 @@ namespace ycsb {
 struct ReportContext {
   std::map<std::string, std::string> flags = {};       // of the command line, with their values
   std::map<std::string, std::string> properties = {};  // as read
+  std::string control_plane = {};                      // of the store's clients
   uint32_t workers = 0;
   uint32_t in_flight = 0;
   double warmup_s = 0;
