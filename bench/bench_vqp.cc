@@ -2,8 +2,15 @@
 // and 64, READ of 64 B and CAS, on the sw provider in one process; through a DC initiator (Vqp) and the peer's RC queue
 // (Vqp/rc_). Measured on sw, that is on shared memory: it says
 // nothing about a NIC's latency.
+//
+//     bench_vqp --tax [ROUNDS]       prints the difference, measured in turns in one run (vqp_tax.h)
+//     bench_vqp --bare BATCHES       runs one side of it alone, for counting instructions: valgrind --tool=callgrind
+//     bench_vqp --queue BATCHES
 #include <benchmark/benchmark.h>
 
+#include <cstdio>
+#include <cstdlib>
+#include <string>
 #include <vector>
 
 #include "krcore/mr/region_table.h"
@@ -13,6 +20,7 @@
 #include "krcore/rnic/registry.h"
 #include "krcore/virtual_queue.h"
 #include "krcore/vqp/request_check.h"
+#include "vqp_tax.h"
 
 namespace krcore {
 namespace {
@@ -140,5 +148,28 @@ BENCHMARK_CAPTURE(Bare, cas, Opcode::kCompareSwap)->Arg(1)->Arg(16)->Arg(64);
 BENCHMARK_CAPTURE(Vqp, cas, Opcode::kCompareSwap, false)->Arg(1)->Arg(16)->Arg(64);
 BENCHMARK_CAPTURE(Vqp, rc_cas, Opcode::kCompareSwap, true)->Arg(1)->Arg(16)->Arg(64);
 
+// False: the arguments ask for no tax.
+bool IsTax(int argc, char** argv, TaxOptions* options) {
+  const std::string mode = argc > 1 ? argv[1] : "";
+  if (mode != "--tax" && mode != "--bare" && mode != "--queue") return false;
+  if (mode != "--tax") options->only = mode[2];
+  if (argc > 2) options->rounds = static_cast<uint32_t>(std::strtoul(argv[2], nullptr, 10));
+  if (argc > 3 || options->rounds == 0) {
+    std::fprintf(stderr, "usage: %s --tax [ROUNDS] | --bare BATCHES | --queue BATCHES\n", argv[0]);
+    std::exit(2);
+  }
+  return true;
+}
+
 }  // namespace
 }  // namespace krcore
+
+int main(int argc, char** argv) {
+  krcore::TaxOptions tax;
+  if (krcore::IsTax(argc, argv, &tax)) return krcore::RunTax(tax) ? 0 : 1;
+  benchmark::Initialize(&argc, argv);
+  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
+  benchmark::RunSpecifiedBenchmarks();
+  benchmark::Shutdown();
+  return 0;
+}
