@@ -143,7 +143,7 @@ Status RcQueue::Stage(std::span<const WorkRequest> wrs, size_t* bad_index) {
   const StatusCode code = Check(wrs, bad_index);
   if (code != StatusCode::kOk) return code;
   for (const WorkRequest& wr : wrs) Fill(tail_++, wr);
-  state_.Accept(static_cast<uint32_t>(wrs.size()));
+  state_.Accept(static_cast<uint32_t>(wrs.size()), 0);
   return {};
 }
 
@@ -211,7 +211,7 @@ void RcQueue::Retire(const Entry& entry, WcStatus status, uint32_t qp_num) {
   completion.status = status;
   completion.opcode = entry.opcode;
   completion.qp_num = qp_num;
-  state_.Deliver(completion);
+  state_.Deliver(completion, false);
 }
 
 size_t RcQueue::RetireSettled() {

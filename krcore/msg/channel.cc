@@ -144,8 +144,7 @@ bool Channel::Post(Op op, const OneSided& verb) {
   wr.rkey = info_.rkey;
   wr.compare_add = verb.expected;
   wr.swap = verb.desired;
-  physical.Fill(wr, &owner_, *peer_);
-  physical.MarkOwn(OwnWr::kInternal, verb.opcode, false, 0);
+  physical.FillOwn(wr, &owner_, *peer_, OwnWr::kInternal, verb.opcode, false, 0);
   physical.Commit(1, *peer_);
   op_ = op;
   return true;
@@ -268,8 +267,7 @@ void Channel::StageMessage(pool::PhysicalQueue& physical, const WorkRequest& wr,
   if (wr.opcode == Opcode::kWriteImm || zero_copy) out.flags = static_cast<uint8_t>(out.flags & ~kInline);
   out.remote_addr = info_.addr + layout_.slot(place_, next_);
   out.rkey = info_.rkey;
-  physical.Fill(out, &owner_, *peer_);
-  physical.MarkOwn(OwnWr::kMessage, wr.opcode, zero_copy, static_cast<uint32_t>(next_));
+  physical.FillOwn(out, &owner_, *peer_, OwnWr::kMessage, wr.opcode, zero_copy, static_cast<uint32_t>(next_));
   physical.Commit(1, *peer_);
   ++next_;
   ++in_flight_;
@@ -327,7 +325,7 @@ void Channel::MessageDone(const OwnWrDone& done) {
   } else if (told.completion.status == WcStatus::kSuccess && !done.user_signaled) {
     owner_.CompleteSilently();
   } else {
-    owner_.Deliver(told.completion);
+    owner_.Deliver(told.completion, done.user_signaled);
   }
 }
 

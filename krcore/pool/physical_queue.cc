@@ -49,44 +49,77 @@ size_t PhysicalQueue::memory_bytes() const {
 
 // ---- accepting
 
-void PhysicalQueue::Fill(std::span<const WorkRequest> wrs, QueueState* owner, const dct::Peer& peer) {
-  // Copies of what every WR needs: the stores to the rings might else change it, for all the compiler knows.
-  const uint64_t mask = mask_;
-  const uint64_t id = PhysicalId(0);
-  const rnic::AddressHandle* const ah = peer.ah.get();
-  const uint32_t dct_num = peer.target.dct_num;
-  const uint64_t dc_key = peer.target.dc_key;
-  rnic::SendWr* const send_wrs = &wrs_[0];
-  Sge* const sge_ring = &sges_[0];
-  Entry* const entries = &entries_[0];
-  uint64_t position = tail_;
-  for (const WorkRequest& wr : wrs) {
-    const uint64_t slot = position & mask;
-    rnic::SendWr& out = send_wrs[slot];
-    Sge* const sges = &sge_ring[slot * kMaxSge];
-    const bool signal = position % kSignalEvery == kSignalEvery - 1;
-    out.wr_id = id | (position & kPositionMask);
-    out.sg_list = sges;
-    out.num_sge = wr.num_sge;
-    out.opcode = wr.opcode;
-    out.flags = static_cast<uint8_t>((wr.flags & ~kSignaled) | (signal ? kSignaled : 0));
-    out.imm = wr.imm;
-    out.remote_addr = wr.remote_addr;
-    out.rkey = wr.rkey;
-    out.compare_add = wr.compare_add;
-    out.swap = wr.swap;
-    out.ah = ah;
-    out.remote_qpn = dct_num;
-    out.qkey = 0;
-    out.dc_key = dc_key;
-    sges[0] = wr.sg_list[0];
-    for (uint32_t i = 1; i < wr.num_sge; ++i) sges[i] = wr.sg_list[i];
-    static_assert(uint8_t{kUserSignaled} == uint8_t{kSignaled});
-    entries[slot] = {wr.wr_id, owner, wr.opcode, static_cast<uint8_t>(wr.flags & kSignaled), WcStatus::kSuccess};
-    if (wr.flags & kInline) [[unlikely]]
-      CopyInline(wr, &out, sges);
-    ++position;
+// Inlined into the loop of Fill, so that what all WRs have in common stays in registers.
+[[gnu::always_inline]] inline void PhysicalQueue::FillSlot(uint64_t slot, uint64_t wr_id, const WorkRequest& wr,
+                                                           const Address& address) {
+  rnic::SendWr& out = wrs_[slot];
+  Sge* const sges = &sges_[slot * kMaxSge];
+  static_cast<WorkRequest&>(out) = wr;
+  out.wr_id = wr_id;
+  out.sg_list = sges;
+  out.flags = static_cast<uint8_t>(wr.flags & ~kSignaled);
+  out.ah = address.ah;
+  out.remote_qpn = address.remote_qpn;
+  out.qkey = address.qkey;
+  out.dc_key = address.dc_key;
+  sges[0] = wr.sg_list[0];
+  for (uint32_t i = 1; i < wr.num_sge; ++i) sges[i] = wr.sg_list[i];
+  if (wr.flags & kInline) [[unlikely]]
+    CopyInline(wr, &out, sges);
+}
+
+uint32_t PhysicalQueue::Fill(std::span<const WorkRequest> wrs, QueueState* owner, const dct::Peer& peer) {
+  static_assert(uint8_t{kUserSignaled} == uint8_t{kSignaled});
+  const Address address = AddressOf(peer);
+  QueueState::Places places(*owner);
+  Completion told;
+  told.qp_num = qp_num();
+  for (uint64_t position = tail_; !wrs.empty();) {
+    const uint64_t first = position & mask_;
+    const size_t count = std::min<size_t>(wrs.size(), mask_ + 1 - first);  // up to the ring's end
+    const uint64_t id = PhysicalId(position);
+    const uint32_t kept = places.kept();
+    Entry* const entries = &entries_[first];
+    const WorkRequest* const from = wrs.data();
+    for (size_t i = 0; i < count; ++i) {
+      const WorkRequest wr = from[i];
+      FillSlot(first + i, id + i, wr, address);
+      const auto kind = static_cast<uint8_t>(wr.flags & kSignaled);
+      entries[i] = {wr.wr_id, owner, wr.opcode, kind, WcStatus::kSuccess, 1};
+      told.wr_id = wr.wr_id;
+      told.opcode = wr.opcode;
+      places.next() = told;
+      places.Keep(kind != 0);
+    }
+    SignalEvery(position, count);
+    const uint32_t signaled = places.kept() - kept;
+    if (signaled == count || signaled == 0) [[likely]]
+      entries[0].run_or_tag = static_cast<uint32_t>(count);
+    else
+      MarkRuns(position, count);
+    position += count;
+    wrs = wrs.subspan(count);
   }
+  return places.kept();
+}
+
+void PhysicalQueue::SignalEvery(uint64_t position, size_t count) {
+  for (uint64_t p = position | (kSignalEvery - 1); p < position + count; p += kSignalEvery)
+    wrs_[p & mask_].flags |= kSignaled;
+}
+
+void PhysicalQueue::MarkRuns(uint64_t position, size_t count) {
+  for (uint64_t p = position + count - 1; p-- > position;) {
+    if (entry(p).kind == entry(p + 1).kind) entry(p).run_or_tag = entry(p + 1).run_or_tag + 1;
+  }
+}
+
+void PhysicalQueue::FillOwn(const WorkRequest& wr, QueueState* owner, const dct::Peer& peer, OwnWr kind,
+                            Opcode user_opcode, bool zero_copy, uint32_t tag) {
+  FillSlot(tail_ & mask_, PhysicalId(tail_), wr, AddressOf(peer));
+  SignalEvery(tail_, 1);
+  entry(tail_) = {wr.wr_id, owner, wr.opcode, static_cast<uint8_t>(wr.flags & kSignaled), WcStatus::kSuccess};
+  MarkOwn(kind, user_opcode, zero_copy, tag);
 }
 
 void PhysicalQueue::CopyInline(const WorkRequest& wr, rnic::SendWr* out, Sge* sge) {
@@ -103,7 +136,7 @@ void PhysicalQueue::MarkOwn(OwnWr kind, Opcode user_opcode, bool zero_copy, uint
   Entry& own = entry(tail_);
   own.opcode = user_opcode;
   own.kind |= static_cast<uint8_t>(kOwn | (zero_copy ? kOwnZeroCopy : 0) | static_cast<uint32_t>(kind) << kOwnShift);
-  own.tag = tag;
+  own.run_or_tag = tag;
 }
 
 void PhysicalQueue::CommitSettledOwn(const WorkRequest& wr, QueueState* owner, WcStatus status, OwnWr kind,
@@ -131,6 +164,7 @@ void PhysicalQueue::CommitSettled(const WorkRequest& wr, QueueState* owner, WcSt
 void PhysicalQueue::Settle(uint64_t position, WcStatus status) {
   assert(status != WcStatus::kSuccess && !IsSettled(position));
   entry(position).settled = status;
+  edited_ = tail_;
   ++settled_;
 }
 
@@ -160,6 +194,7 @@ void PhysicalQueue::DropStaged(const QueueState* owner) {
     entry(p).owner = nullptr;
     if (!IsSettled(p)) Settle(p, WcStatus::kFlushed);
   }
+  edited_ = tail_;
 }
 
 bool PhysicalQueue::HasPosted(const QueueState* owner) const {
@@ -173,6 +208,7 @@ void PhysicalQueue::Disown(const QueueState* owner) {
   for (uint64_t p = head_; p < tail_; ++p) {
     if (entry(p).owner == owner) entry(p).owner = nullptr;
   }
+  edited_ = tail_;
   if (culprit_ == owner) culprit_ = nullptr;
 }
 
@@ -244,8 +280,8 @@ void PhysicalQueue::Retire(const Entry& entry, WcStatus status) {
   completion.wr_id = entry.user_wr_id;
   completion.status = status;
   completion.opcode = entry.opcode;
-  completion.qp_num = qp_ ? qp_->num() : 0;
-  owner->Deliver(completion);
+  completion.qp_num = qp_num();
+  owner->Deliver(completion, entry.kind != 0);
 }
 
 void PhysicalQueue::RetireOwn(const Entry& entry, WcStatus status) {
@@ -255,29 +291,24 @@ void PhysicalQueue::RetireOwn(const Entry& entry, WcStatus status) {
   done.completion.wr_id = entry.user_wr_id;
   done.completion.status = status;
   done.completion.opcode = entry.opcode;
-  done.completion.qp_num = qp_ ? qp_->num() : 0;
+  done.completion.qp_num = qp_num();
   done.user_signaled = (entry.kind & kUserSignaled) != 0;
   done.zero_copy = (entry.kind & kOwnZeroCopy) != 0;
-  done.tag = entry.tag;
+  done.tag = entry.run_or_tag;
   done.memory = own_memory_ + static_cast<size_t>(&entry - &entries_[0]) * kOwnBytes;
   entry.owner->own_wrs->OnDone(done);
 }
 
-uint64_t PhysicalQueue::RetireRun(uint64_t end) {
-  const Entry* const entries = &entries_[0];
-  QueueState* const owner = entries[head_ & mask_].owner;
-  const uint32_t qp_num = qp_ ? qp_->num() : 0;
-  QueueState::Run run(*owner);
-  uint64_t position = head_;
-  do {
-    const Entry& done = entries[position & mask_];
-    if (done.owner != owner || !IsUsual(done)) break;
-    if (done.kind != 0)
-      run.Deliver(done.user_wr_id, done.opcode, qp_num);
-    else
-      run.CompleteSilently();
-  } while (++position < end);
-  return position;
+void PhysicalQueue::RetireRun(uint64_t end) {
+  const Entry& first = entry(head_);
+  uint64_t count = 1;
+  if (head_ >= edited_) [[likely]] {
+    count = std::min<uint64_t>(first.run_or_tag, end - head_);
+    if (count < first.run_or_tag)
+      entry(head_ + count).run_or_tag = first.run_or_tag - static_cast<uint32_t>(count);
+  }
+  first.owner->Complete(static_cast<uint32_t>(count), first.kind != 0, qp_num());
+  head_ += count;
 }
 
 size_t PhysicalQueue::RetireUpTo(uint64_t end) {
@@ -285,7 +316,7 @@ size_t PhysicalQueue::RetireUpTo(uint64_t end) {
   while (head_ < end) {
     const Entry& done = entries_[head_ & mask_];
     if (IsUsual(done)) [[likely]] {
-      head_ = RetireRun(end);
+      RetireRun(end);
       continue;
     }
     if (done.settled != WcStatus::kSuccess) [[unlikely]]
@@ -450,6 +481,7 @@ size_t PhysicalQueue::MoveStagedTo(PhysicalQueue& to) {
     const bool settled = IsSettled(head_);
     if (!settled && !CopyHeadTo(to)) break;
     to.entry(to.tail_) = entry(head_);
+    if (entry(head_).kind < kOwn) to.entry(to.tail_).run_or_tag = 1;
     if (settled) {
       --settled_;
       ++to.settled_;

@@ -77,12 +77,13 @@ class PhysicalQueue {
   void Prepare() {
     if (idle()) head_ = posted_ = tail_ = (tail_ + mask_) & ~mask_;
   }
-  // Writes `wrs`, no more than free(), at tail, tail + 1, ... without accepting them. The payload of an inline WR is
-  // copied and needs inline_room().
-  void Fill(std::span<const WorkRequest> wrs, QueueState* owner, const dct::Peer& peer);
-  void Fill(const WorkRequest& wr, QueueState* owner, const dct::Peer& peer) { Fill({&wr, 1}, owner, peer); }
-  // Marks the WR just filled at the tail as one that krcore made itself.
-  void MarkOwn(OwnWr kind, Opcode user_opcode, bool zero_copy, uint32_t tag);
+  // Writes `wrs`, no more than free(), at tail, tail + 1, ... without accepting them, and what those that are signaled
+  // will report to `owner`'s places. Returns how many those are. The payload of an inline WR is copied and needs
+  // inline_room().
+  uint32_t Fill(std::span<const WorkRequest> wrs, QueueState* owner, const dct::Peer& peer);
+  // The same of one that krcore made itself, of which nothing is written to `owner`.
+  void FillOwn(const WorkRequest& wr, QueueState* owner, const dct::Peer& peer, OwnWr kind, Opcode user_opcode,
+               bool zero_copy, uint32_t tag);
   // Registered memory of the WR that will be filled at the tail: kOwnBytes, until it is done. Needs UseOwnMemory.
   std::byte* own_memory() { return &own_memory_[(tail_ & mask_) * kOwnBytes]; }
   static size_t OwnMemoryBytes(uint32_t sq_depth) { return std::bit_ceil(sq_depth) * kOwnBytes; }
@@ -159,7 +160,9 @@ class PhysicalQueue {
     Opcode opcode = Opcode::kRead;
     uint8_t kind = kUserSignaled;           // of EntryKind
     WcStatus settled = WcStatus::kSuccess;  // other: not on the NIC, to be delivered with this status
-    uint32_t tag = 0;                       // of OwnWrDone
+    // A user's: how many from here on, this one included, were accepted together for one owner and are signaled alike.
+    // krcore's own: the tag of OwnWrDone.
+    uint32_t run_or_tag = 1;
   };
   enum EntryKind : uint8_t {
     kUserSignaled = 1,
@@ -182,6 +185,21 @@ class PhysicalQueue {
     return uint64_t{index_} << 56 | uint64_t{generation_} << 48 | (position & kPositionMask);
   }
   bool IsSettled(uint64_t position) const { return entries_[position & mask_].settled != WcStatus::kSuccess; }
+  struct Address {  // the last members of SendWr
+    const rnic::AddressHandle* ah;
+    uint32_t remote_qpn, qkey;
+    uint64_t dc_key;
+  };
+  static Address AddressOf(const dct::Peer& peer) {
+    return {peer.ah.get(), peer.target.dct_num, 0, peer.target.dc_key};
+  }
+  // Writes `wr` to a slot, but for its entry and what is signaled to the NIC.
+  void FillSlot(uint64_t slot, uint64_t wr_id, const WorkRequest& wr, const Address& address);
+  // `count` WRs, of which the last is at `position` + `count` - 1: every kSignalEvery-th is signaled to the NIC.
+  void SignalEvery(uint64_t position, size_t count);
+  // Of those, just written and not all signaled alike: how many in a row are.
+  void MarkRuns(uint64_t position, size_t count);
+  void MarkOwn(OwnWr kind, Opcode user_opcode, bool zero_copy, uint32_t tag);
   // The caller may reuse an inline payload at once, the doorbell comes later.
   void CopyInline(const WorkRequest& wr, rnic::SendWr* out, Sge* sge);
   // Behind the last WR whose doorbell has been rung.
@@ -189,8 +207,9 @@ class PhysicalQueue {
   void Settle(uint64_t position, WcStatus status);
   // Completes [head_, end), then the settled ones right behind.
   size_t RetireUpTo(uint64_t end);
-  // Completes those behind head_, up to `end`, that are the same queue's and usual; returns where they end.
-  uint64_t RetireRun(uint64_t end);
+  // Completes the usual ones at head_ that are alike, up to `end`.
+  void RetireRun(uint64_t end);
+  uint32_t qp_num() const { return qp_ ? qp_->num() : 0; }
   void Retire(const Entry& entry, WcStatus status);
   void RetireOwn(const Entry& entry, WcStatus status);
   // What must not be posted a second time after `recovery`.
@@ -220,6 +239,7 @@ class PhysicalQueue {
   uint64_t rung_ = 0;                     // while blocked: behind the last WR whose doorbell has been rung
   const dct::Peer* last_peer_ = nullptr;  // of the WR at tail_ - 1, while staged
   uint32_t settled_ = 0;                  // entries of the ring that are settled
+  uint64_t edited_ = 0;                   // of entries before it the runs do not hold any more
 
   bool blocked_ = false;
   bool broken_ = false;

@@ -65,19 +65,54 @@ class QueueState {
   uint32_t outstanding() const { return used_ - delivered(); }
   size_t memory_bytes() const { return (size_t{mask_} + 1) * sizeof(Completion); }
 
-  void Accept(uint32_t count) {
+  // Where the next completions that will be expected are written. Those of the queue's WRs that the user wants to hear
+  // of are written when they are accepted, so that what succeeded needs only to be counted.
+  class Places {
+   public:
+    explicit Places(QueueState& state) : ring_(&state.ring_[0]), mask_(state.mask_), first_(state.tail_), at_(first_) {}
+    // As many as the queue has room for WRs, and one more that is not kept.
+    Completion& next() { return ring_[at_ & mask_]; }
+    void Keep(bool keep) { at_ += keep; }
+    uint32_t kept() const { return at_ - first_; }
+
+   private:
+    Completion* const ring_;
+    const uint32_t mask_, first_;
+    uint32_t at_;
+  };
+
+  // `expected` of the `count` WRs are signaled. Their completions are those that were written, if they succeed.
+  void Accept(uint32_t count, uint32_t expected) {
     used_ += count;
     accepted_ += count;
+    tail_ += expected;
     assert(used_ <= depth_);
+  }
+  // The next `count` WRs succeeded: all of them expected, or all silent.
+  void Complete(uint32_t count, bool expected, uint32_t qp_num) {
+    assert(outstanding() >= count);
+    if (!expected) {
+      used_ -= count;
+      return;
+    }
+    assert(tail_ - done_ >= count);
+    if (ring_[done_ & mask_].qp_num != qp_num) [[unlikely]] {  // they went through another QP than was thought
+      for (uint32_t i = 0; i < count; ++i) ring_[(done_ + i) & mask_].qp_num = qp_num;
+    }
+    done_ += count;
   }
   void CompleteSilently() {
     assert(outstanding() > 0);
     --used_;
   }
+  // Completes the next WR as `completion` says, which was expected or, because a silent one failed, is not.
   // Never overflows: what is delivered was accepted, and no more than `depth` is.
-  void Deliver(const Completion& completion) {
+  void Deliver(const Completion& completion, bool expected) {
     assert(outstanding() > 0);
-    ring_[tail_++ & mask_] = completion;
+    if (!expected) {
+      for (uint32_t at = tail_++; at != done_; --at) ring_[at & mask_] = ring_[(at - 1) & mask_];
+    }
+    ring_[done_++ & mask_] = completion;
   }
   size_t Pop(std::span<Completion> out) {
     if (special_ != 0) [[unlikely]]
@@ -85,54 +120,25 @@ class QueueState {
     const auto count = static_cast<uint32_t>(std::min<size_t>(out.size(), delivered()));
     for (uint32_t i = 0; i < count; ++i) out[i] = ring_[head_++ & mask_];
     used_ -= count;
-    if (head_ == tail_) head_ = tail_ = 0;  // the front of the ring is in the cache
+    if (head_ == tail_) head_ = done_ = tail_ = 0;  // the front of the ring is in the cache
     return count;
   }
-
-  // A run of successes, one after the other, with what changes held in registers: call nothing else of the queue
-  // until it is destroyed.
-  class Run {
-   public:
-    explicit Run(QueueState& state) : state_(state), used_(state.used_), tail_(state.tail_), ring_(&state.ring_[0]) {}
-    ~Run() {
-      assert(state_.outstanding() >= tail_ - state_.tail_ + (state_.used_ - used_));
-      state_.used_ = used_;
-      state_.tail_ = tail_;
-    }
-    void CompleteSilently() { --used_; }
-    void Deliver(uint64_t wr_id, Opcode opcode, uint32_t qp_num) {
-      Completion& out = ring_[tail_++ & state_.mask_];
-      out.wr_id = wr_id;
-      out.status = WcStatus::kSuccess;
-      out.opcode = opcode;
-      out.flags = 0;
-      out.byte_len = out.imm = 0;
-      out.qp_num = qp_num;
-      out.src_qp = 0;
-      out.src_node = kNoNode;
-    }
-
-   private:
-    QueueState& state_;
-    uint32_t used_, tail_;
-    Completion* const ring_;
-  };
 
   // ---- messages whose buffer is still in use after their WR has completed (zero-copy)
 
   // As Deliver, but this completion and all later ones stay invisible until they are released, oldest first.
   // Returns where it is. A silent one is seen only if it failed.
   uint32_t DeliverHeld(const Completion& completion, bool silent) {
-    if (holds_++ == 0) held_at_ = tail_;
+    if (holds_++ == 0) held_at_ = done_;
     ++special_;
-    Deliver(completion);
-    Completion& kept = ring_[(tail_ - 1) & mask_];
+    Deliver(completion, !silent);
+    Completion& kept = ring_[(done_ - 1) & mask_];
     kept.flags = static_cast<uint8_t>(kept.flags & ~kSilentMark);
     if (silent) {
       kept.flags |= kSilentMark;
       ++special_;
     }
-    return tail_ - 1;
+    return done_ - 1;
   }
   // Of the oldest held one, at `position`; `next` is the one after it, if there is one.
   void ReleaseHeld(uint32_t position, WcStatus status, const uint32_t* next) {
@@ -144,7 +150,7 @@ class QueueState {
     DropSilent();
   }
   // All WRs but held ones have completed.
-  bool all_arrived() const { return used_ == tail_ - head_; }
+  bool all_arrived() const { return used_ == done_ - head_; }
 
   // WRs accepted since the last call.
   uint64_t TakeAccepted() { return std::exchange(accepted_, 0); }
@@ -164,7 +170,7 @@ class QueueState {
  private:
   static constexpr uint8_t kSilentMark = 0x80;  // of Completion::flags, within the ring
 
-  uint32_t visible() const { return holds_ == 0 ? tail_ : held_at_; }
+  uint32_t visible() const { return holds_ == 0 ? done_ : held_at_; }
   void DropSilent() {
     while (head_ != visible()) {
       const Completion& front = ring_[head_ & mask_];
@@ -173,7 +179,7 @@ class QueueState {
       --used_;
       --special_;
     }
-    if (head_ == tail_) head_ = tail_ = 0;
+    if (head_ == tail_) head_ = done_ = tail_ = 0;
   }
   size_t PopSpecial(std::span<Completion> out) {
     size_t count = 0;
@@ -191,7 +197,8 @@ class QueueState {
   const uint32_t mask_;
   uint32_t used_ = 0;
   uint64_t accepted_ = 0;
-  uint32_t head_ = 0, tail_ = 0;  // of the ring
+  // Of the ring: [head_, done_) have been delivered, [done_, tail_) are expected.
+  uint32_t head_ = 0, done_ = 0, tail_ = 0;
   uint32_t special_ = 0;          // held completions and silent marks in the ring
   uint32_t holds_ = 0;
   uint32_t held_at_ = 0;  // the oldest held one

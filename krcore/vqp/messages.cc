@@ -176,12 +176,11 @@ StatusCode VirtualQueueImpl::StageMessage(const WorkRequest& wr, bool first) {
   if (has_data && !failed()) {
     for (uint32_t i = 0; i < wr.num_sge; ++i) length += wr.sg_list[i].length;
     physical_->Prepare();
-    physical_->Fill(DataOf(wr), &state_, *state_.peer);
-    physical_->MarkOwn(OwnWr::kData, Opcode::kWriteImm, false, 0);
+    physical_->FillOwn(DataOf(wr), &state_, *state_.peer, OwnWr::kData, Opcode::kWriteImm, false, 0);
     physical_->Commit(1, *state_.peer);
     pool_->MakeRoom(*physical_, 0);
   }
-  state_.Accept(1);
+  state_.Accept(1, wr.flags & kSignaled);
   if (failed())
     channel_->StageFailed(*physical_, wr, zero_copy, WcStatus::kFlushed);
   else

@@ -99,9 +99,9 @@ Status VirtualQueueImpl::Stage(std::span<const WorkRequest> wrs, size_t* bad_ind
   if (has_inline || physical_->free() < count) [[unlikely]]
     return StageSlowly(wrs, bad_index);
   physical_->Prepare();
-  physical_->Fill(wrs, &state_, peer);
+  const uint32_t expected = physical_->Fill(wrs, &state_, peer);
   physical_->Commit(static_cast<uint32_t>(count), peer);
-  state_.Accept(static_cast<uint32_t>(count));
+  state_.Accept(static_cast<uint32_t>(count), expected);
   return {};
 }
 
@@ -130,14 +130,14 @@ StatusCode VirtualQueueImpl::StageOne(const WorkRequest& wr, bool first) {
   // and flushed, as on a QP in ERR.
   if (state_.standing != QueueStanding::kReady) {
     if (first) return StandingError();
-    state_.Accept(1);
+    state_.Accept(1, wr.flags & kSignaled);
     physical_->CommitSettled(wr, &state_, WcStatus::kFlushed);
     return StatusCode::kOk;
   }
   physical_->Prepare();
-  physical_->Fill(wr, &state_, *state_.peer);
+  const uint32_t expected = physical_->Fill({&wr, 1}, &state_, *state_.peer);
   physical_->Commit(1, *state_.peer);
-  state_.Accept(1);
+  state_.Accept(1, expected);
   return StatusCode::kOk;
 }
 
