@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cassert>
+#include <type_traits>
 
 #include "krcore/dct/initiator.h"
 
@@ -49,75 +50,134 @@ size_t PhysicalQueue::memory_bytes() const {
 
 // ---- accepting
 
-// Inlined into the loop of Fill, so that what all WRs have in common stays in registers.
-[[gnu::always_inline]] inline void PhysicalQueue::FillSlot(uint64_t slot, uint64_t wr_id, const WorkRequest& wr,
-                                                           const Address& address) {
-  rnic::SendWr& out = wrs_[slot];
-  Sge* const sges = &sges_[slot * kMaxSge];
-  static_cast<WorkRequest&>(out) = wr;
-  out.wr_id = wr_id;
-  out.sg_list = sges;
-  out.flags = static_cast<uint8_t>(wr.flags & ~kSignaled);
-  out.ah = address.ah;
-  out.remote_qpn = address.remote_qpn;
-  out.qkey = address.qkey;
-  out.dc_key = address.dc_key;
-  sges[0] = wr.sg_list[0];
-  for (uint32_t i = 1; i < wr.num_sge; ++i) sges[i] = wr.sg_list[i];
-  if (wr.flags & kInline) [[unlikely]]
-    CopyInline(wr, &out, sges);
+namespace {
+
+// Number of SGEs and opcode, as they lie in memory.
+uint16_t FormOf(const WorkRequest& wr) {
+  static_assert(offsetof(WorkRequest, opcode) == offsetof(WorkRequest, num_sge) + 1);
+  uint16_t form;
+  std::memcpy(&form, reinterpret_cast<const std::byte*>(&wr) + offsetof(WorkRequest, num_sge), sizeof(form));
+  return form;
 }
 
-uint32_t PhysicalQueue::Fill(std::span<const WorkRequest> wrs, QueueState* owner, const dct::Peer& peer) {
+// Small neighbouring members are written as one word, made in a register: the compiler would write them one by one, and
+// a word put together in memory is read back only when its parts have left the store buffer.
+template <size_t kOffset, typename T>
+void SetWordAt(T& object, uint64_t word) {
+  static_assert(kOffset + sizeof(word) <= sizeof(T) && std::is_trivially_copyable_v<T>);
+  std::memcpy(reinterpret_cast<std::byte*>(&object) + kOffset, &word, sizeof(word));
+}
+static_assert(std::endian::native == std::endian::little);
+// A member at `kOffset`, as part of the word at `kWordOffset`.
+template <size_t kOffset, size_t kWordOffset>
+uint64_t PartOfWord(auto member) {
+  static_assert(kOffset >= kWordOffset && kOffset + sizeof(member) <= kWordOffset + sizeof(uint64_t));
+  return static_cast<uint64_t>(member) << 8 * (kOffset - kWordOffset);
+}
+
+}  // namespace
+
+// Not inlined, like FillSlots, so that what all WRs have in common stays in registers.
+[[gnu::noinline]] size_t PhysicalQueue::FillEntries(std::span<const WorkRequest> wrs, uint64_t position,
+                                                    QueueState* owner, uint32_t kept) {
   static_assert(uint8_t{kUserSignaled} == uint8_t{kSignaled});
-  const Address address = AddressOf(peer);
-  QueueState::Places places(*owner);
-  Completion told;
-  told.qp_num = qp_num();
-  for (uint64_t position = tail_; !wrs.empty();) {
-    const uint64_t first = position & mask_;
-    const size_t count = std::min<size_t>(wrs.size(), mask_ + 1 - first);  // up to the ring's end
-    const uint64_t id = PhysicalId(position);
-    const uint32_t kept = places.kept();
-    Entry* const entries = &entries_[first];
-    const WorkRequest* const from = wrs.data();
-    for (size_t i = 0; i < count; ++i) {
-      const WorkRequest wr = from[i];
-      FillSlot(first + i, id + i, wr, address);
-      const auto kind = static_cast<uint8_t>(wr.flags & kSignaled);
-      entries[i] = {wr.wr_id, owner, wr.opcode, kind, WcStatus::kSuccess, 1};
-      told.wr_id = wr.wr_id;
-      told.opcode = wr.opcode;
-      places.next() = told;
-      places.Keep(kind != 0);
+  const WorkRequest& like = wrs[0];
+  const uint8_t flags = like.flags;
+  const Opcode opcode = like.opcode;
+  const uint16_t form = FormOf(like);
+  const bool signaled = (flags & kSignaled) != 0;
+  Entry* const entries = &entries_[position & mask_];
+  // Written in whole words, of which all but the first are the same for all.
+  constexpr size_t kMark = offsetof(Entry, opcode);
+  static_assert(kMark + sizeof(uint64_t) == sizeof(Entry) && uint8_t{static_cast<uint8_t>(WcStatus::kSuccess)} == 0);
+  const uint64_t mark = PartOfWord<offsetof(Entry, opcode), kMark>(opcode) |
+                        PartOfWord<offsetof(Entry, kind), kMark>(static_cast<uint8_t>(flags & kSignaled)) |
+                        PartOfWord<offsetof(Entry, run_or_tag), kMark>(uint32_t{1});
+  static_assert(sizeof(Completion) == 32 && offsetof(Completion, wr_id) == 0 && kNoNode == 0);
+  const uint64_t told_opcode = PartOfWord<offsetof(Completion, opcode), 8>(opcode);
+  const uint64_t told_qp_num = PartOfWord<offsetof(Completion, qp_num), 16>(qp_num());
+  QueueState::Places places(*owner, kept);
+  size_t count = 0;
+  do {
+    const WorkRequest& wr = wrs[count];
+    if (FormOf(wr) != form || wr.flags != flags) break;
+    const uint64_t user_wr_id = wr.wr_id;
+    Entry& entry = entries[count];
+    entry.user_wr_id = user_wr_id;
+    entry.owner = owner;
+    SetWordAt<kMark>(entry, mark);
+    if (signaled) {
+      Completion& place = places.Next();
+      place.wr_id = user_wr_id;
+      SetWordAt<8>(place, told_opcode);
+      SetWordAt<16>(place, told_qp_num);
+      SetWordAt<24>(place, 0);
     }
-    SignalEvery(position, count);
-    const uint32_t signaled = places.kept() - kept;
-    if (signaled == count || signaled == 0) [[likely]]
-      entries[0].run_or_tag = static_cast<uint32_t>(count);
-    else
-      MarkRuns(position, count);
-    position += count;
-    wrs = wrs.subspan(count);
-  }
-  return places.kept();
+  } while (++count < wrs.size());
+  entries[0].run_or_tag = static_cast<uint32_t>(count);
+  return count;
 }
 
-void PhysicalQueue::SignalEvery(uint64_t position, size_t count) {
-  for (uint64_t p = position | (kSignalEvery - 1); p < position + count; p += kSignalEvery)
+[[gnu::noinline]] void PhysicalQueue::FillSlots(std::span<const WorkRequest> wrs, uint64_t position,
+                                                const dct::Peer& peer) {
+  const auto flags = static_cast<uint8_t>(wrs[0].flags & ~kSignaled);
+  uint64_t id = PhysicalId(position);
+  // The last members of SendWr.
+  const rnic::AddressHandle* const ah = peer.ah.get();
+  const uint64_t qpn_and_no_qkey = peer.target.dct_num;
+  const uint64_t dc_key = peer.target.dc_key;
+  rnic::SendWr* out = &wrs_[position & mask_];
+  Sge* sges = &sges_[(position & mask_) * kMaxSge];
+  // All of a WorkRequest but what a slot has of its own.
+  static_assert(sizeof(rnic::SendWr) == sizeof(WorkRequest) + 3 * sizeof(uint64_t));
+  static_assert(std::is_standard_layout_v<WorkRequest> && std::is_trivially_copyable_v<WorkRequest>);
+  constexpr size_t kSlotsOwn = offsetof(WorkRequest, num_sge);
+  for (const WorkRequest& wr : wrs) {
+    const Sge* const from = wr.sg_list;
+    std::memcpy(reinterpret_cast<std::byte*>(out) + kSlotsOwn, reinterpret_cast<const std::byte*>(&wr) + kSlotsOwn,
+                sizeof(WorkRequest) - kSlotsOwn);
+    out->wr_id = id++;
+    out->sg_list = sges;
+    out->flags = flags;
+    out->ah = ah;
+    SetWordAt<sizeof(WorkRequest) + sizeof(ah)>(*out, qpn_and_no_qkey);
+    out->dc_key = dc_key;
+    sges[0] = from[0];
+    ++out;
+    sges += kMaxSge;
+  }
+  if ((flags & kInline) != 0 || wrs[0].num_sge != 1) [[unlikely]] {
+    for (size_t i = 0; i < wrs.size(); ++i) FillSges(wrs[i], position + i);
+  }
+  for (uint64_t p = position | (kSignalEvery - 1); p < position + wrs.size(); p += kSignalEvery)
     wrs_[p & mask_].flags |= kSignaled;
 }
 
-void PhysicalQueue::MarkRuns(uint64_t position, size_t count) {
-  for (uint64_t p = position + count - 1; p-- > position;) {
-    if (entry(p).kind == entry(p + 1).kind) entry(p).run_or_tag = entry(p + 1).run_or_tag + 1;
+void PhysicalQueue::FillSges(const WorkRequest& wr, uint64_t position) {
+  const uint64_t slot = position & mask_;
+  Sge* const sges = &sges_[slot * kMaxSge];
+  if ((wr.flags & kInline) != 0)
+    CopyInline(wr, &wrs_[slot], sges);
+  else
+    std::copy_n(wr.sg_list, wr.num_sge, sges);
+}
+
+uint32_t PhysicalQueue::Fill(std::span<const WorkRequest> wrs, QueueState* owner, const dct::Peer& peer) {
+  uint32_t kept = 0;
+  for (uint64_t position = tail_; !wrs.empty();) {
+    const size_t most = std::min<size_t>(wrs.size(), mask_ + 1 - (position & mask_));  // up to the ring's end
+    const size_t count = FillEntries(wrs.first(most), position, owner, kept);
+    FillSlots(wrs.first(count), position, peer);
+    if ((wrs[0].flags & kSignaled) != 0) kept += static_cast<uint32_t>(count);
+    position += count;
+    wrs = wrs.subspan(count);
   }
+  return kept;
 }
 
 void PhysicalQueue::FillOwn(const WorkRequest& wr, QueueState* owner, const dct::Peer& peer, OwnWr kind,
                             Opcode user_opcode, bool zero_copy, uint32_t tag) {
-  FillSlot(tail_ & mask_, PhysicalId(tail_), wr, AddressOf(peer));
-  SignalEvery(tail_, 1);
+  FillSlots({&wr, 1}, tail_, peer);
   entry(tail_) = {wr.wr_id, owner, wr.opcode, static_cast<uint8_t>(wr.flags & kSignaled), WcStatus::kSuccess};
   MarkOwn(kind, user_opcode, zero_copy, tag);
 }
@@ -304,8 +364,7 @@ void PhysicalQueue::RetireRun(uint64_t end) {
   uint64_t count = 1;
   if (head_ >= edited_) [[likely]] {
     count = std::min<uint64_t>(first.run_or_tag, end - head_);
-    if (count < first.run_or_tag)
-      entry(head_ + count).run_or_tag = first.run_or_tag - static_cast<uint32_t>(count);
+    if (count < first.run_or_tag) entry(head_ + count).run_or_tag = first.run_or_tag - static_cast<uint32_t>(count);
   }
   first.owner->Complete(static_cast<uint32_t>(count), first.kind != 0, qp_num());
   head_ += count;

@@ -185,20 +185,13 @@ class PhysicalQueue {
     return uint64_t{index_} << 56 | uint64_t{generation_} << 48 | (position & kPositionMask);
   }
   bool IsSettled(uint64_t position) const { return entries_[position & mask_].settled != WcStatus::kSuccess; }
-  struct Address {  // the last members of SendWr
-    const rnic::AddressHandle* ah;
-    uint32_t remote_qpn, qkey;
-    uint64_t dc_key;
-  };
-  static Address AddressOf(const dct::Peer& peer) {
-    return {peer.ah.get(), peer.target.dct_num, 0, peer.target.dc_key};
-  }
-  // Writes `wr` to a slot, but for its entry and what is signaled to the NIC.
-  void FillSlot(uint64_t slot, uint64_t wr_id, const WorkRequest& wr, const Address& address);
-  // `count` WRs, of which the last is at `position` + `count` - 1: every kSignalEvery-th is signaled to the NIC.
-  void SignalEvery(uint64_t position, size_t count);
-  // Of those, just written and not all signaled alike: how many in a row are.
-  void MarkRuns(uint64_t position, size_t count);
+  // Fill, in two passes over WRs that are alike in all but where they point and do not wrap around the ring: the
+  // entries and `owner`'s places behind the first `kept`, up to the first WR that is not like the first one, and
+  // returns how many those are; then what is posted.
+  size_t FillEntries(std::span<const WorkRequest> wrs, uint64_t position, QueueState* owner, uint32_t kept);
+  void FillSlots(std::span<const WorkRequest> wrs, uint64_t position, const dct::Peer& peer);
+  // Of one that has several SGEs or is inline.
+  void FillSges(const WorkRequest& wr, uint64_t position);
   void MarkOwn(OwnWr kind, Opcode user_opcode, bool zero_copy, uint32_t tag);
   // The caller may reuse an inline payload at once, the doorbell comes later.
   void CopyInline(const WorkRequest& wr, rnic::SendWr* out, Sge* sge);

@@ -69,15 +69,14 @@ class QueueState {
   // of are written when they are accepted, so that what succeeded needs only to be counted.
   class Places {
    public:
-    explicit Places(QueueState& state) : ring_(&state.ring_[0]), mask_(state.mask_), first_(state.tail_), at_(first_) {}
-    // As many as the queue has room for WRs, and one more that is not kept.
-    Completion& next() { return ring_[at_ & mask_]; }
-    void Keep(bool keep) { at_ += keep; }
-    uint32_t kept() const { return at_ - first_; }
+    // Behind the first `kept`.
+    Places(QueueState& state, uint32_t kept) : ring_(&state.ring_[0]), mask_(state.mask_), at_(state.tail_ + kept) {}
+    // No more than the queue has room for WRs.
+    Completion& Next() { return ring_[at_++ & mask_]; }
 
    private:
     Completion* const ring_;
-    const uint32_t mask_, first_;
+    const uint32_t mask_;
     uint32_t at_;
   };
 
@@ -118,7 +117,11 @@ class QueueState {
     if (special_ != 0) [[unlikely]]
       return PopSpecial(out);
     const auto count = static_cast<uint32_t>(std::min<size_t>(out.size(), delivered()));
-    for (uint32_t i = 0; i < count; ++i) out[i] = ring_[head_++ & mask_];
+    const uint32_t first = head_ & mask_;
+    const uint32_t to_end = std::min(count, mask_ + 1 - first);
+    std::copy_n(&ring_[first], to_end, out.data());
+    if (to_end != count) std::copy_n(&ring_[0], count - to_end, out.data() + to_end);
+    head_ += count;
     used_ -= count;
     if (head_ == tail_) head_ = done_ = tail_ = 0;  // the front of the ring is in the cache
     return count;
@@ -199,7 +202,7 @@ class QueueState {
   uint64_t accepted_ = 0;
   // Of the ring: [head_, done_) have been delivered, [done_, tail_) are expected.
   uint32_t head_ = 0, done_ = 0, tail_ = 0;
-  uint32_t special_ = 0;          // held completions and silent marks in the ring
+  uint32_t special_ = 0;  // held completions and silent marks in the ring
   uint32_t holds_ = 0;
   uint32_t held_at_ = 0;  // the oldest held one
   LazyArray<Completion> ring_;
