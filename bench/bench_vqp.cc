@@ -127,11 +127,12 @@ void Check(benchmark::State& state, Opcode opcode, uint32_t regions) {
     sges[i] = {kBytes + region * kBytes + 64 * i, opcode == Opcode::kRead ? 64u : 8u, 0x100 * region + 7};
     Fill(wrs[i], &sges[i], opcode, remote[0].addr, remote[0].rkey, i);
   }
+  vqp::LikeRequest like;
   for (auto _ : state) {
     view.Sync();
     size_t bad_index = 0;
     bool has_inline = false;
-    StatusCode code = vqp::CheckRequests(wrs, limits, view, remote, &bad_index, &has_inline);
+    StatusCode code = vqp::CheckRequests(wrs, limits, view, remote, &like, &bad_index, &has_inline);
     benchmark::DoNotOptimize(code);
     if (code != StatusCode::kOk) return state.SkipWithError("refused");
   }

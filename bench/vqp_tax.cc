@@ -101,9 +101,9 @@ class BareSide final : public Side {
       : batch_(shape, worker, node.local->bytes().data(), node.local_mr->lkey(),
                reinterpret_cast<uint64_t>(node.remote->bytes().data()), node.remote_mr->rkey()) {
     cq_ = node.device->CreateCq(kDepth).value();
-    qp_ = node.pd
-              ->CreateQp({.type = rnic::QpType::kDci, .send_cq = cq_.get(), .recv_cq = cq_.get(), .sq_depth = kDepth})
-              .value();
+    qp_ =
+        node.pd->CreateQp({.type = rnic::QpType::kDci, .send_cq = cq_.get(), .recv_cq = cq_.get(), .sq_depth = kDepth})
+            .value();
     ready_ = qp_->ToInit(0, 0).ok() && qp_->ToRtr({}).ok() && qp_->ToRts().ok();
     for (rnic::SendWr& wr : batch_.wrs()) {
       wr.ah = node.ah.get();
@@ -185,8 +185,8 @@ class CheckSide final : public Side {
       view_.Sync();
       size_t bad_index = 0;
       bool has_inline = false;
-      ok &= vqp::CheckRequests(batch_.wrs(), {4, 512, 1u << 30}, view_, {&kRemote, 1}, &bad_index, &has_inline) ==
-            StatusCode::kOk;
+      ok &= vqp::CheckRequests(batch_.wrs(), {4, 512, 1u << 30}, view_, {&kRemote, 1}, &like_, &bad_index,
+                               &has_inline) == StatusCode::kOk;
     }
     return ok;
   }
@@ -200,6 +200,7 @@ class CheckSide final : public Side {
   }
   mr::RegionTable table_;
   mr::RegionView view_;
+  vqp::LikeRequest like_;
   Batch<WorkRequest> batch_;
 };
 
@@ -272,11 +273,12 @@ bool Measure(BareNode& bare, QueueNode& queue, const Shape& shape, size_t worker
     for (uint32_t side = 0; side < kSides; ++side) least[side] += Least(worker.ns[side]) / static_cast<double>(workers);
     median += MedianDifference(worker.ns[kQueue], worker.ns[kBare]) / static_cast<double>(workers);
   }
-  std::printf("%-9s batch %2zu  %zu worker%s  %-6s  tax ns per WR %6.2f  median %6.2f   bare %6.2f  queue %6.2f  "
-              "checks %5.2f\n",
-              shape.opcode == Opcode::kRead ? "READ 64 B" : "CAS", shape.batch, workers, workers == 1 ? " " : "s",
-              shape.all_signaled ? "all" : "last", least[kQueue] - least[kBare], median, least[kBare], least[kQueue],
-              least[kChecks]);
+  std::printf(
+      "%-9s batch %2zu  %zu worker%s  %-6s  tax ns per WR %6.2f  median %6.2f   bare %6.2f  queue %6.2f  "
+      "checks %5.2f\n",
+      shape.opcode == Opcode::kRead ? "READ 64 B" : "CAS", shape.batch, workers, workers == 1 ? " " : "s",
+      shape.all_signaled ? "all" : "last", least[kQueue] - least[kBare], median, least[kBare], least[kQueue],
+      least[kChecks]);
   return true;
 }
 
@@ -294,10 +296,11 @@ bool RunTax(const TaxOptions& options) {
     QueueSide queue_side(queue, {}, 0);
     return (options.only == 'b' ? static_cast<Side&>(bare_side) : queue_side).Run(options.rounds);
   }
-  std::printf("CPU time of a worker on sw. The tax is the least of %u slices through the VirtualQueue less the least on\n"
-              "the bare RNIC; the median is that of the slices' differences. Signaled by the user: all WRs of a batch or\n"
-              "the last. Checks: the request checks alone, which are part of the queue's time.\n\n",
-              options.rounds);
+  std::printf(
+      "CPU time of a worker on sw. The tax is the least of %u slices through the VirtualQueue less the least on\n"
+      "the bare RNIC; the median is that of the slices' differences. Signaled by the user: all WRs of a batch or\n"
+      "the last. Checks: the request checks alone, which are part of the queue's time.\n\n",
+      options.rounds);
   for (size_t workers = 1; workers <= kWorkers; ++workers) {
     for (const bool all_signaled : {true, false}) {
       for (const Opcode opcode : {Opcode::kRead, Opcode::kCompareSwap}) {

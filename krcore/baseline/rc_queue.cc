@@ -92,7 +92,8 @@ StatusCode RcQueue::Check(std::span<const WorkRequest> wrs, size_t* bad_index) {
   // A connection that others share is broken by nobody's mistake; on one's own the NIC reports it by completion.
   if (link_->shared()) {
     bool has_inline = false;
-    return vqp::CheckRequests(wrs, pool_->limits(), pool_->regions(), link_->regions(), bad_index, &has_inline);
+    vqp::LikeRequest like;
+    return vqp::CheckRequests(wrs, pool_->limits(), pool_->regions(), link_->regions(), &like, bad_index, &has_inline);
   }
   for (size_t i = 0; i < wrs.size(); ++i) {
     const StatusCode code = CheckForm(wrs[i], pool_->limits());

@@ -50,6 +50,8 @@ class RegionView {
     if (table_.version() != version_) [[unlikely]]
       Refresh();
   }
+  // Of what it has taken over, never 0.
+  uint64_t version() const { return version_; }
   // Null: no live region has this key.
   const LocalRegion* Find(uint32_t lkey) const {
     if (last_->lkey == lkey && last_->length != 0) return last_;

@@ -65,9 +65,9 @@ inline StatusCode CheckRequest(const WorkRequest& wr, const RequestLimits& limit
   return StatusCode::kPermissionDenied;
 }
 
-// A filter in front of CheckRequest for batches: made from one request that has passed, it knows others like it, of one
-// SGE in the same local region, to the same remote region, at a third of the cost. What it allows CheckRequest
-// does too; what it does not know has to go there.
+// A filter in front of CheckRequest: made from one request that has passed, it knows others like it, of one SGE in the
+// same local region, to the same remote region, at a third of the cost. What it allows CheckRequest does too, as long
+// as the regions are what they were; what it does not know has to go there.
 class LikeRequest {
  public:
   LikeRequest() = default;  // knows nothing
@@ -87,27 +87,27 @@ class LikeRequest {
     }
   }
 
+  bool knows_nothing() const { return longest_ == 0; }
   // How many of `wrs` it allows, up to the first that it does not.
   size_t CountAllowed(std::span<const WorkRequest> wrs) const;
 
  private:
-  // A bit for each opcode.
-  static constexpr uint32_t kAtomic =
-      1u << static_cast<uint32_t>(Opcode::kCompareSwap) | 1u << static_cast<uint32_t>(Opcode::kFetchAdd);
-  static constexpr uint32_t kOneSided =
-      kAtomic | 1u << static_cast<uint32_t>(Opcode::kRead) | 1u << static_cast<uint32_t>(Opcode::kWrite);
   struct Range {
     uint64_t addr = 0, length = 0;
     uint32_t key = 0;
   };
+  // The same of those that have the first one's opcode.
+  template <bool kAtomic>
+  size_t CountAlike(std::span<const WorkRequest> wrs) const;
+
   Range local_, remote_;
   uint64_t longest_ = 0;  // bytes; 0: nothing is allowed
 };
 
 // CheckRequest of a batch. On refusal *bad_index is the first offender. *has_inline becomes true if one of them is
-// inline.
+// inline. *like is asked first and becomes what the next batch may be like; it must not be older than the regions.
 StatusCode CheckRequests(std::span<const WorkRequest> wrs, const RequestLimits& limits, const mr::RegionView& local,
-                         std::span<const RemoteRegion> remote, size_t* bad_index, bool* has_inline);
+                         std::span<const RemoteRegion> remote, LikeRequest* like, size_t* bad_index, bool* has_inline);
 
 }  // namespace krcore::vqp
 

@@ -60,6 +60,7 @@ Status VirtualQueueImpl::FindPeer(NodeId peer, Deadline deadline, std::shared_pt
 void VirtualQueueImpl::UsePeer(std::shared_ptr<const dct::Peer> peer) {
   physical_ = pool_->QueueFor(peer->target);
   state_.former_peers.clear();
+  like_peer_ = nullptr;
   state_.peer = std::move(peer);
   pool_->NoteLease(*state_.peer);
   state_.standing = QueueStanding::kReady;
@@ -93,7 +94,8 @@ Status VirtualQueueImpl::Stage(std::span<const WorkRequest> wrs, size_t* bad_ind
   local.Sync();
   const dct::Peer& peer = *state_.peer;
   bool has_inline = false;
-  const StatusCode code = CheckRequests(wrs, pool_->limits(), local, peer.region_span(), bad_index, &has_inline);
+  const StatusCode code =
+      CheckRequests(wrs, pool_->limits(), local, peer.region_span(), Like(local, peer), bad_index, &has_inline);
   if (code != StatusCode::kOk) [[unlikely]]
     return code == StatusCode::kUnsupported ? StageMixed(wrs, bad_index) : code;
   if (has_inline || physical_->free() < count) [[unlikely]]

@@ -10,6 +10,7 @@
 #include "krcore/pool/physical_queue.h"
 #include "krcore/pool/queue_state.h"
 #include "krcore/virtual_queue.h"
+#include "krcore/vqp/request_check.h"
 
 namespace krcore::pool {
 class QueuePoolImpl;
@@ -66,6 +67,15 @@ class VirtualQueueImpl final : public VirtualQueue {
   // One that passed its check, polling for room. `first`: nothing of its batch has been accepted.
   StatusCode StageOne(const WorkRequest& wr, bool first);
   StatusCode StandingError() const;
+  // What passed the checks before, while the regions are those of then.
+  LikeRequest* Like(const mr::RegionView& local, const dct::Peer& peer) {
+    if (like_local_ != local.version() || like_peer_ != &peer) [[unlikely]] {
+      like_ = {};
+      like_local_ = local.version();
+      like_peer_ = &peer;
+    }
+    return &like_;
+  }
 
   // messages.cc
   Status OpenChannel(std::shared_ptr<const dct::Peer> peer, Port port, const msg::PortInfo& info, Deadline deadline);
@@ -77,6 +87,9 @@ class VirtualQueueImpl final : public VirtualQueue {
   pool::QueuePoolImpl* pool_;
   pool::PhysicalQueue* physical_ = nullptr;
   pool::QueueState state_;
+  LikeRequest like_;
+  uint64_t like_local_ = 0;                // of version 0, which no RegionView has
+  const dct::Peer* like_peer_ = nullptr;   // state_.peer or a former one since Connect, so alive
   std::unique_ptr<msg::Channel> channel_;  // connected to a port
   std::unique_ptr<msg::Mailbox> mailbox_;  // bound
 };

@@ -132,6 +132,46 @@ TEST(RequestCheck, CallersOwnMemoryIsUsableOnceRegistered) {
   EXPECT_EQ(mine[3], 11u);
 }
 
+// What has been learned from requests that passed is forgotten with the regions that they named.
+TEST(RequestCheck, OfRequestsLikeThoseThatPassedKnowsThatTheirRegionsHaveGone) {
+  const std::string fabric = UniqueFabric(true);
+  MemoryNode large = MemoryNode::Start(fabric, 1, kRemoteBytes, true);
+  MemoryNode small = MemoryNode::Start(fabric, 2, kRemoteBytes / 2, true);
+  Worker worker = Worker::Start(fabric, {.dc_initiators = 1}, kLocalBytes);
+  auto queue = worker.Connect(1);
+  auto mine = worker.node->CreateRegion({.length = 4096}).value();
+  const Sge sge{reinterpret_cast<uint64_t>(mine->bytes().data()), 8, mine->lkey()};
+  const auto push = [&](const Sge& into, size_t remote_word) {
+    const WorkRequest wr = OnWord(*queue, Opcode::kRead, &into, remote_word);
+    const WorkRequest batch[2] = {wr, wr};
+    const StatusCode code = queue->Push(batch).code();
+    Completion done[2];
+    for (size_t got = 0; got < 2 && code == StatusCode::kOk;) {
+      worker.pool->Poll();
+      got += queue->Pop(done);
+    }
+    return code;
+  };
+  EXPECT_EQ(push(sge, kRemoteBytes / 8 - 1), StatusCode::kOk);
+  EXPECT_EQ(push(sge, kRemoteBytes / 8 - 1), StatusCode::kOk);
+  mine.reset();
+  EXPECT_EQ(push(sge, 0), StatusCode::kPermissionDenied);
+
+  const Sge other = worker.Word(0);
+  EXPECT_EQ(push(other, kRemoteBytes / 8 - 1), StatusCode::kOk);
+  const RemoteRegion before = queue->regions()[0];
+  ASSERT_TRUE(queue->Connect(2, Deadline::Never()).ok());
+  EXPECT_EQ(push(other, 0), StatusCode::kOk);
+  // Of the former peer, though its region is alive.
+  WorkRequest wr = OnWord(*queue, Opcode::kRead, &other, 0);
+  wr.remote_addr = before.addr;
+  wr.rkey = before.rkey;
+  const WorkRequest batch[2] = {wr, wr};
+  if (before.rkey != queue->regions()[0].rkey || before.addr != queue->regions()[0].addr) {
+    EXPECT_EQ(queue->Push(batch).code(), StatusCode::kPermissionDenied);
+  }
+}
+
 // A batch's checks look at some requests less closely than CheckRequest does, and must come to the same.
 TEST(RequestCheck, OfABatchRefusesTheRequestThatIsRefusedAlone) {
   mr::RegionTable table;
@@ -148,6 +188,7 @@ TEST(RequestCheck, OfABatchRefusesTheRequestThatIsRefusedAlone) {
     return random() % 8 != 0 ? all[0] : all[random() % std::size(all)];
   };
   int accepted = 0, refused = 0;
+  vqp::LikeRequest like;
   for (int round = 0; round < 100'000; ++round) {
     Sge sges[4];
     WorkRequest wrs[4];
@@ -178,7 +219,7 @@ TEST(RequestCheck, OfABatchRefusesTheRequestThatIsRefusedAlone) {
     }
     size_t bad_index = 4;
     bool has_inline = false;
-    ASSERT_EQ(vqp::CheckRequests(wrs, limits, view, remote, &bad_index, &has_inline), expected) << round;
+    ASSERT_EQ(vqp::CheckRequests(wrs, limits, view, remote, &like, &bad_index, &has_inline), expected) << round;
     ASSERT_EQ(bad_index, first) << round;
     ASSERT_EQ(has_inline, expect_inline) << round;
     ++(first > 1 ? accepted : refused);
