@@ -162,7 +162,37 @@ void PhysicalQueue::FillSges(const WorkRequest& wr, uint64_t position) {
     std::copy_n(wr.sg_list, wr.num_sge, sges);
 }
 
+// What FillEntries and FillSlots do, of one usual WR: less than to set them up.
+void PhysicalQueue::FillOne(const WorkRequest& wr, QueueState* owner, const dct::Peer& peer) {
+  const uint64_t slot = tail_ & mask_;
+  const bool signaled = (wr.flags & kSignaled) != 0;
+  entries_[slot] = {wr.wr_id, owner, wr.opcode, static_cast<uint8_t>(wr.flags & kSignaled), WcStatus::kSuccess, 1};
+  if (signaled) {
+    Completion& place = QueueState::Places(*owner, 0).Next();
+    place = {};
+    place.wr_id = wr.wr_id;
+    place.opcode = wr.opcode;
+    place.qp_num = qp_num();
+  }
+  rnic::SendWr& out = wrs_[slot];
+  Sge* const sges = &sges_[slot * kMaxSge];
+  static_cast<WorkRequest&>(out) = wr;
+  out.wr_id = PhysicalId(tail_);
+  out.sg_list = sges;
+  const bool signal = tail_ % kSignalEvery == kSignalEvery - 1;
+  out.flags = static_cast<uint8_t>((wr.flags & ~kSignaled) | (signal ? kSignaled : 0));
+  out.ah = peer.ah.get();
+  out.remote_qpn = peer.target.dct_num;
+  out.qkey = 0;
+  out.dc_key = peer.target.dc_key;
+  sges[0] = wr.sg_list[0];
+}
+
 uint32_t PhysicalQueue::Fill(std::span<const WorkRequest> wrs, QueueState* owner, const dct::Peer& peer) {
+  if (wrs.size() == 1 && wrs[0].num_sge == 1 && (wrs[0].flags & kInline) == 0) {
+    FillOne(wrs[0], owner, peer);
+    return wrs[0].flags & kSignaled;
+  }
   uint32_t kept = 0;
   for (uint64_t position = tail_; !wrs.empty();) {
     const size_t most = std::min<size_t>(wrs.size(), mask_ + 1 - (position & mask_));  // up to the ring's end

@@ -190,6 +190,7 @@ class PhysicalQueue {
   // returns how many those are; then what is posted.
   size_t FillEntries(std::span<const WorkRequest> wrs, uint64_t position, QueueState* owner, uint32_t kept);
   void FillSlots(std::span<const WorkRequest> wrs, uint64_t position, const dct::Peer& peer);
+  void FillOne(const WorkRequest& wr, QueueState* owner, const dct::Peer& peer);
   // Of one that has several SGEs or is inline.
   void FillSges(const WorkRequest& wr, uint64_t position);
   void MarkOwn(OwnWr kind, Opcode user_opcode, bool zero_copy, uint32_t tag);

@@ -192,6 +192,23 @@ TEST_F(Lease, ARequestStagedBeforeTheWithdrawalAndPostedAfterItsLeaseIsRefusedUn
   EXPECT_EQ(queue->Push({&gone, 1}).code(), StatusCode::kPermissionDenied);
 }
 
+TEST_F(Lease, OfABatchThatIsAlikeOnlyWhatNamesTheWithdrawnRegionIsRefused) {
+  auto queue = worker_.Connect(1);
+  const Sge sge = worker_.Word(0);
+  std::vector<WorkRequest> wrs;
+  for (int i = 0; i < 9; ++i) wrs.push_back(ReadOf(i % 4 == 3 ? *region_ : *kept_, &sge));
+  for (size_t i = 0; i < wrs.size(); ++i) wrs[i].wr_id = i;
+  ASSERT_OK(queue->Stage(wrs));
+  ASSERT_OK(region_->Deregister(Soon()));
+  const auto done = Await(*worker_.pool, *queue, wrs.size());
+  ASSERT_EQ(done.size(), wrs.size());
+  for (size_t i = 0; i < done.size(); ++i) {
+    EXPECT_EQ(done[i].wr_id, i);
+    EXPECT_EQ(done[i].status, i % 4 == 3 ? WcStatus::kRemoteAccessError : WcStatus::kSuccess) << i;
+  }
+  EXPECT_EQ(worker_.pool->stats().broken_queues, 0u);
+}
+
 TEST_F(Lease, WhatWasNeverPublishedIsDeregisteredAtOnce) {
   std::unique_ptr<Region> secret;
   ASSERT_OK(Expose(&secret));
