@@ -103,7 +103,9 @@ void QueuePoolImpl::DiscardStaged() {
 }
 
 size_t QueuePoolImpl::FlushAll() {
-  if (std::any_of(live_.begin(), live_.end(), [](const auto& queue) { return queue->has_staged(); })) CheckLeases();
+  const bool staged = std::any_of(live_.begin(), live_.end(), [](const auto& queue) { return queue->has_staged(); });
+  if (!staged && (rc_ == nullptr || !rc_->any_blocked())) return 0;
+  if (staged) CheckLeases();
   return Doorbells();
 }
 
