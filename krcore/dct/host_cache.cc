@@ -12,8 +12,13 @@ namespace {
 using Words = std::array<uint64_t, sizeof(HostRecord) / sizeof(uint64_t)>;
 static_assert(sizeof(Words) == sizeof(HostRecord));
 
+// Bump with every change of HostRecord: builds that differ may meet on a fabric, and find nothing of each other then.
+constexpr uint64_t kFormat = 1;
+
 // Never 0.
-uint64_t ChecksumOf(const Words& words) { return std::max<uint64_t>(XXH3_64bits(words.data(), sizeof(words)), 1); }
+uint64_t ChecksumOf(const Words& words) {
+  return std::max<uint64_t>(XXH3_64bits_withSeed(words.data(), sizeof(words), kFormat << 16 | sizeof(words)), 1);
+}
 
 }  // namespace
 

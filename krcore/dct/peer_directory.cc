@@ -30,6 +30,7 @@ std::shared_ptr<const Peer> PeerDirectory::Own(NodeId node) {
 }
 
 std::shared_ptr<const Peer> PeerDirectory::FromHost(NodeId node, int64_t now_ns) {
+  if (!share_host_) return nullptr;
   const auto record = host_.Find(node, now_ns);
   if (!record) return nullptr;
   auto peer = Use(*record);
@@ -40,7 +41,7 @@ std::shared_ptr<const Peer> PeerDirectory::FromHost(NodeId node, int64_t now_ns)
 
 std::shared_ptr<const Peer> PeerDirectory::Cached(NodeId node) {
   auto own = Own(node);
-  return own != nullptr || host_.capacity() == 0 ? own : FromHost(node, clock_.NowNs());
+  return own != nullptr || !share_host_ ? own : FromHost(node, clock_.NowNs());
 }
 
 Result<std::shared_ptr<const Peer>> PeerDirectory::Refresh(NodeId node, Deadline deadline) {
@@ -67,7 +68,7 @@ Result<std::shared_ptr<const Peer>> PeerDirectory::Refresh(NodeId node, Deadline
   if (device_.QueryPeer(record.address) == rnic::PeerState::kDead)
     return Status(StatusCode::kUnavailable, "node " + std::to_string(node) + " (incarnation " +
                                                 std::to_string(record.address.incarnation) + ") is dead");
-  if (lease_ns > 0) host_.Put(record);
+  if (share_host_ && lease_ns > 0) host_.Put(record);
   return Use(record);
 }
 

@@ -19,9 +19,9 @@ namespace krcore::dct {
 
 class PeerDirectory {
  public:
-  // host_memory: HostCache's; empty if the node is to share none.
-  PeerDirectory(rnic::Device& device, meta::MetaClient& meta, Clock& clock, std::span<std::byte> host_memory)
-      : device_(device), meta_(meta), clock_(clock), host_(host_memory) {}
+  // share_host: whether to use what the host's processes share.
+  PeerDirectory(rnic::Device& device, meta::MetaClient& meta, Clock& clock, bool share_host)
+      : device_(device), meta_(meta), clock_(clock), share_host_(share_host), host_(device.HostMemory()) {}
 
   // The cached metadata of a peer, the node's or, with a lease that has not run out, the host's; null if there is none.
   std::shared_ptr<const Peer> Cached(NodeId node);
@@ -39,8 +39,8 @@ class PeerDirectory {
   Renewed Renew(const std::shared_ptr<const Peer>& peer, int64_t now_ns);
   // Forgets `peer` unless it has been refreshed since, so that the next qconnect anywhere on the node looks anew.
   void Invalidate(const std::shared_ptr<const Peer>& peer);
-  // Forgets what the host's processes know of `node`, which is one of them and has published itself anew: leases would
-  // have them use what it said before for a while.
+  // Forgets what the host's processes know of `node`, which is one of them and has published itself anew, whether it
+  // shares anything or not: leases would have them use what it said before for a while.
   void ForgetOnHost(NodeId node) { host_.Drop(node); }
 
  private:
@@ -53,6 +53,7 @@ class PeerDirectory {
   rnic::Device& device_;
   meta::MetaClient& meta_;
   Clock& clock_;
+  const bool share_host_;
   HostCache host_;
   std::mutex renew_mutex_;  // one renewal at a time
   std::mutex mutex_;

@@ -67,8 +67,7 @@ Status NodeImpl::Start(uint32_t rc_peers) {
   auto meta = meta::MetaClient::Create(*device_, *pd_, clock_, device_->address());
   if (!meta.ok()) return meta.status();
   meta_ = *std::move(meta);
-  const std::span<std::byte> host_memory = share_host_ ? device_->HostMemory() : std::span<std::byte>();
-  peers_ = std::make_unique<dct::PeerDirectory>(*device_, *meta_, clock_, host_memory);
+  peers_ = std::make_unique<dct::PeerDirectory>(*device_, *meta_, clock_, share_host_);
   if (rc_peers == 0) return {};
   auto desk =
       MakeRegion({.length = rc_peers * sizeof(rc::Place), .remote_rights = kAllRemoteRights, .tag = rc::kDeskTag});
@@ -83,6 +82,7 @@ Status NodeImpl::Start(uint32_t rc_peers) {
 
 NodeImpl::~NodeImpl() {
   if (meta_) meta_->RemoveAll(Deadline::After(clock_, kRemoveRecordsNs));
+  if (peers_) peers_->ForgetOnHost(id());
 }
 
 // ---- memory
@@ -199,8 +199,9 @@ Status NodeImpl::Publish(Deadline deadline) {
       payload.regions[payload.region_count++] = exposed.region;
     }
   }
-  KRCORE_RETURN_IF_ERROR(meta_->Publish(meta::Key::Node(id()), std::as_bytes(std::span(&payload, 1)), deadline));
-  peers_->ForgetOnHost(id());
+  const Status published = meta_->Publish(meta::Key::Node(id()), std::as_bytes(std::span(&payload, 1)), deadline);
+  peers_->ForgetOnHost(id());  // also if it failed: some server may have it
+  KRCORE_RETURN_IF_ERROR(published);
   std::lock_guard lock(mutex_);
   published_ = true;
   return {};
@@ -254,6 +255,7 @@ Result<std::unique_ptr<QueuePool>> NodeImpl::CreateQueuePool(const QueuePoolOpti
                                       .peers = peers_.get(),
                                       .self = {device_->address(), dct_->num(), dct_->dc_key()},
                                       .senders = &senders_,
+                                      .pools = &pools_,
                                       .ports = &ports_,
                                       .host_qps = share_host_ ? device_->caps().host_qps : 0},
                                      options);

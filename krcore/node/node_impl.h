@@ -66,6 +66,7 @@ class NodeImpl final : public Node {
   std::unique_ptr<meta::MetaClient> meta_;
   std::unique_ptr<dct::PeerDirectory> peers_;
   std::atomic<uint32_t> senders_{0};  // numbers the queues that send messages
+  std::atomic<uint32_t> pools_{0};    // ... and the pools
   pool::PortTable ports_;
 
   struct Exposed {

@@ -451,6 +451,10 @@ size_t PhysicalQueue::Complete(const Completion& completion) {
 
 void PhysicalQueue::Break() {
   if (qp_ != nullptr) (void)qp_->ToErr();
+  Stop();
+}
+
+void PhysicalQueue::Stop() {
   if (broken_) return;
   broken_ = true;
   collected_ = head_;
@@ -458,8 +462,11 @@ void PhysicalQueue::Break() {
   culprit_status_ = WcStatus::kFlushed;
 }
 
-bool PhysicalQueue::FlushedBy(uint64_t recovery, const Entry& entry, bool was_posted) const {
+bool PhysicalQueue::FlushedBy(uint64_t recovery, uint64_t position, bool was_posted) const {
+  const Entry& entry = entries_[position & mask_];
   if (entry.opcode == Opcode::kRead) return false;
+  // The NIC had its payload, and the arena may hold others' by now.
+  if (was_posted && (wrs_[position & mask_].flags & kInline) != 0) return true;
   // A message may be written twice (msg/wire.h), but not if a WRITE that its sender pushed before it was flushed.
   if (IsOwn(entry, OwnWr::kMessage)) return entry.owner->flushed_in_recovery == recovery;
   if (IsOwn(entry, OwnWr::kInternal)) return was_posted;  // its maker tries again
@@ -495,7 +502,7 @@ void PhysicalQueue::EditRing(uint64_t recovery) {
     const bool was_posted = p < posted_;
     if (dead_ || owner == nullptr || owner->standing != QueueStanding::kReady) {
       Settle(p, WcStatus::kFlushed);
-    } else if (FlushedBy(recovery, entry(p), was_posted)) {
+    } else if (FlushedBy(recovery, p, was_posted)) {
       // Once flushed, the owner's later writes are flushed too, as on a QP in ERR, staged or not.
       Settle(p, WcStatus::kFlushed);
       if (!IsOwn(entry(p), OwnWr::kInternal)) owner->flushed_in_recovery = recovery;

@@ -136,8 +136,11 @@ class PhysicalQueue {
   size_t Recover();
   // Breaks the QP on purpose, when it makes no progress. Recover is due.
   void Break();
-  // Another process's fault has moved the QP to ERR. Break and Recover are due, and before that whatever has completed
-  // should be collected, lest it be taken for flushed.
+  // The same of a QP that another process's fault has moved to ERR; somebody may have brought it back by now, and that
+  // is left so.
+  void Stop();
+  // Another process's fault has moved the QP to ERR, or one of ours that is not collected yet. Stop and Recover are
+  // due, and before that whatever has completed should be collected, lest it be taken for flushed.
   bool BrokenByOthers() const { return host_shared_ && !broken_ && qp_->state() == rnic::QpState::kErr; }
   bool host_shared() const { return host_shared_; }
 
@@ -207,7 +210,7 @@ class PhysicalQueue {
   void Retire(const Entry& entry, WcStatus status);
   void RetireOwn(const Entry& entry, WcStatus status);
   // What must not be posted a second time after `recovery`.
-  bool FlushedBy(uint64_t recovery, const Entry& entry, bool was_posted) const;
+  bool FlushedBy(uint64_t recovery, uint64_t position, bool was_posted) const;
   // After a failure: settles what must not be posted (again).
   void EditRing(uint64_t recovery);
   // Copies the WR at the head, which is not settled, to the tail of `to`. False: its inline payload has no room there.

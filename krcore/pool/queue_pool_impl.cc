@@ -44,9 +44,11 @@ Result<std::unique_ptr<QueuePool>> QueuePoolImpl::Create(const PoolContext& cont
   auto cq = context.device->CreateCq(static_cast<uint32_t>(dc_depth + uint64_t{rc_queues} * options.sq_depth));
   if (!cq.ok()) return cq.status();
   pool->cq_ = *std::move(cq);
+  // The first pools of all nodes meet, and so on, as threads of one processor would in the kernel's pool.
+  const uint32_t first = context.pools->fetch_add(1, std::memory_order_relaxed) * options.dc_initiators;
   for (uint32_t i = 0; i < options.dc_initiators; ++i) {
     auto queue = PhysicalQueue::Create(*context.pd, *pool->cq_, i, options.sq_depth, &pool->stats_,
-                                       i < context.host_qps ? i : rnic::kPrivateQp);
+                                       context.host_qps != 0 ? (first + i) % context.host_qps : rnic::kPrivateQp);
     if (!queue.ok()) return queue.status();
     pool->stats_.host_queues += (*queue)->host_shared();
     pool->queues_.push_back(*std::move(queue));
@@ -114,7 +116,12 @@ size_t QueuePoolImpl::Doorbells() {
   size_t completed = 0;
   if (rc_ != nullptr && rc_->any_blocked()) [[unlikely]]
     completed += rc_->Advance();
-  if (stats_.host_queues != 0) completed += StopWhatOthersBroke();
+  if (stats_.host_queues != 0) {
+    completed += StopWhatOthersBroke();
+    // What is to be posted is posted behind the repair, when leases have been looked at again.
+    if (any_broken_) [[unlikely]]
+      return completed;
+  }
   if (gate_ != nullptr && GateIsShut()) [[unlikely]]
     return completed;
   for (PhysicalQueue* queue : live_) completed += queue->Flush();
@@ -122,31 +129,38 @@ size_t QueuePoolImpl::Doorbells() {
 }
 
 size_t QueuePoolImpl::StopWhatOthersBroke() {
-  size_t completed = 0;
-  bool looked = false;
-  for (uint32_t i = 0; i < dc_count_; ++i) {
-    PhysicalQueue& queue = *queues_[i];
-    if (!queue.has_staged() || !queue.BrokenByOthers()) [[likely]]
-      continue;
-    if (!std::exchange(looked, true)) {
-      completed += Collect();
-      ++stats_.broken_by_others;
-      QuarantineTheDead();
-    }
-    if (!queue.broken()) queue.Break();
-    any_broken_ = true;
+  const std::span initiators(queues_.data(), dc_count_);
+  const auto broken = [](const auto& queue) { return queue->has_staged() && queue->BrokenByOthers(); };
+  if (std::none_of(initiators.begin(), initiators.end(), broken)) [[likely]]
+    return 0;
+  const size_t completed = Collect();
+  bool by_others = false;
+  for (const auto& queue : initiators) {
+    if (!broken(queue)) continue;
+    queue->Stop();
+    by_others = any_broken_ = true;
   }
+  if (!by_others) return completed;  // by a request of ours, as the completions told
+  ++stats_.broken_by_others;
+  QuarantineTheDead();
   return completed;
 }
 
 void QueuePoolImpl::QuarantineTheDead() {
+  std::vector<std::pair<rnic::DeviceAddress, bool>> asked;  // as many as there are peers, not queues
   for (vqp::VirtualQueueImpl* queue : virtual_queues_) {
     QueueState& state = queue->state();
-    if (state.standing != QueueStanding::kReady ||
-        context_.device->QueryPeer(state.peer->target.address) != rnic::PeerState::kDead)
-      continue;
+    if (state.standing != QueueStanding::kReady) continue;
+    const rnic::DeviceAddress& address = state.peer->target.address;
+    auto known = std::find_if(asked.begin(), asked.end(), [&](const auto& peer) {
+      return peer.first.node == address.node && peer.first.incarnation == address.incarnation;
+    });
+    if (known == asked.end())
+      known = asked.insert(asked.end(), {address, context_.device->QueryPeer(address) == rnic::PeerState::kDead});
+    if (!known->second) continue;
     context_.peers->Invalidate(state.peer);
     state.standing = QueueStanding::kBroken;
+    for (PhysicalQueue* physical : live_) physical->RefuseStaged(&state, {}, WcStatus::kRetryExceeded);
   }
 }
 
@@ -287,13 +301,24 @@ size_t QueuePoolImpl::Repair() {
       for (uint32_t spins = 0; !queue->all_collected() && spins < kMaxCollectSpins; ++spins) {
         if (Dispatch(&completed) == 0 && !queue->all_collected()) context_.node->clock().Relax(spins);
       }
+      if (queue->culprit() == nullptr && queue->host_shared()) QuarantineTheDead();
       MarkBroken(*queue);
       completed += queue->Recover();
+      RefuseWithdrawn();
       if (rc_ != nullptr) rc_->Recovered(*queue, stats_.broken_queues);
     }
   }
   any_broken_ = std::any_of(live_.begin(), live_.end(), [](const auto& queue) { return queue->broken(); });
   return completed;
+}
+
+void QueuePoolImpl::RefuseWithdrawn() {
+  for (vqp::VirtualQueueImpl* queue : virtual_queues_) {
+    QueueState& state = queue->state();
+    if (state.standing != QueueStanding::kReady || state.former_peers.empty()) continue;
+    for (PhysicalQueue* physical : live_)
+      physical->RefuseStaged(&state, state.peer->region_span(), WcStatus::kRemoteAccessError);
+  }
 }
 
 void QueuePoolImpl::MakeRoom(PhysicalQueue& queue, size_t inline_bytes) {

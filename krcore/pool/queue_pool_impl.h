@@ -1,7 +1,6 @@
 // QueuePoolImpl: the CQ, the DC initiators and the RC queues of one thread.
 //
-// A later kind of connection (a pool shared by the host's processes) is further PhysicalQueues that QueueFor may
-// choose; VirtualQueues would not notice.
+// Where the host's processes share DC initiators, its own are parts of those (rnic::QpAttr::host_qp).
 #ifndef KRCORE_POOL_QUEUE_POOL_IMPL_H_
 #define KRCORE_POOL_QUEUE_POOL_IMPL_H_
 
@@ -37,6 +36,7 @@ struct PoolContext {
   dct::PeerDirectory* peers = nullptr;
   dct::Target self;                          // how peers reach this node
   std::atomic<uint32_t>* senders = nullptr;  // counts the node's queues that have sent messages
+  std::atomic<uint32_t>* pools = nullptr;    // ... and its pools
   PortTable* ports = nullptr;
   uint32_t host_qps = 0;  // DC initiators of the host that pools are to share
 };
@@ -136,8 +136,12 @@ class QueuePoolImpl final : public QueuePool {
   // Before a doorbell: queues of the host that another process has broken are repaired by the next poll, and what is
   // staged goes out then; posted now, it would only be flushed. Returns how many WRs it found completed.
   size_t StopWhatOthersBroke();
-  // Queues to peers that are known to be dead by now: they would break the host's queues once more.
+  // Stops the queues to peers that are known to be dead by now: they would break the host's queues once more. A
+  // question to the kernel for each peer.
   void QuarantineTheDead();
+  // Behind a repair, which stages READs again that were posted when a lease was renewed: what names regions that were
+  // found withdrawn then.
+  void RefuseWithdrawn();
   size_t PollOnce();
   // Moves completions to their queues until the CQ is empty, then repairs what they broke.
   size_t Collect();

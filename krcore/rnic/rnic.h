@@ -244,7 +244,7 @@ class Device {
   // kUnreachable.
   virtual PeerState QueryIncarnation(uint32_t incarnation) = 0;
 
-  // Memory that all devices of this host and fabric share, zeroed when the fabric is made; 8-byte aligned. Whoever
+  // Memory that all devices of this host and fabric share, zeroed when the fabric is made; 64-byte aligned. Whoever
   // writes it may be killed in the middle. Empty: the provider has none.
   virtual std::span<std::byte> HostMemory() { return {}; }
 

@@ -2,6 +2,7 @@
 // whose faults all of them feel and none suffers from. On sw; nodes of one process stand for processes where that makes
 // no difference.
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <random>
 #include <thread>
@@ -35,8 +36,13 @@ class Cache : public ::testing::Test {
     const dct::HostRecord want = Record(record.address.node, record.address.incarnation);
     return std::memcmp(&record, &want, sizeof(want)) == 0;
   }
-  std::vector<uint64_t> memory_ = std::vector<uint64_t>(16 * kEntryBytes / 8);
-  std::span<std::byte> bytes() { return std::as_writable_bytes(std::span(memory_)); }
+  struct alignas(64) Memory {
+    std::array<uint64_t, 16 * kEntryBytes / 8> words{};
+    uint64_t& operator[](size_t i) { return words[i]; }
+    uint64_t operator[](size_t i) const { return words[i]; }
+  };
+  Memory memory_;
+  std::span<std::byte> bytes() { return std::as_writable_bytes(std::span(memory_.words)); }
 };
 
 TEST_F(Cache, FindsWhatWasPutUntilItsLeaseIsOver) {
@@ -68,9 +74,9 @@ TEST_F(Cache, WithoutMemoryItIsEmptyForEver) {
 TEST_F(Cache, AnEntryWithAWordOfAnotherRecordIsNone) {
   dct::HostCache cache(bytes());
   cache.Put(Record(5, 200));
-  const std::vector<uint64_t> second = memory_;
+  const Memory second = memory_;
   cache.Put(Record(5, 100));
-  const std::vector<uint64_t> first = memory_;
+  const Memory first = memory_;
   size_t differing = 0;
   for (size_t word = 5 * kEntryBytes / 8; word < 6 * kEntryBytes / 8; ++word) {
     if (first[word] == second[word]) continue;
@@ -246,21 +252,21 @@ TEST_F(HostOfNodes, OneLookupRenewsTheLeaseOfAll) {
   EXPECT_LE(renewals, static_cast<uint64_t>((clock.NowNs() - begin_ns) / kLeaseNs) + 1);
 }
 
-TEST_F(HostOfNodes, MorePoolsThanTheInitiatorsHavePartsGetTheirOwn) {
+TEST_F(HostOfNodes, WhoFindsNoPartLeftMakesAnInitiatorOfItsOwn) {
   MemoryNode memory = MemoryNode::Start(fabric_, 1, 4096, true);
-  Worker worker = Worker::Start(fabric_);
-  std::vector<std::unique_ptr<QueuePool>> pools;
-  while (pools.size() < 400) {
-    auto pool = worker.node->CreateQueuePool({.dc_initiators = 1, .sq_depth = 4, .max_rc_queues = 0});
-    ASSERT_TRUE(pool.ok()) << pool.status().ToString();
-    pools.push_back(*std::move(pool));
-    if (pools.back()->stats().host_queues == 0) break;
-  }
-  EXPECT_EQ(pools.back()->stats().host_queues, 0u);
-  auto queue = pools.back()->CreateQueue(4).value();
-  ASSERT_OK(queue->Connect(1, worker.Soon()));
-  const Sge sge = worker.Word(0);
-  EXPECT_EQ(Execute(*pools.back(), *queue, OnWord(*queue, Opcode::kRead, &sge, 0)).status, WcStatus::kSuccess);
+  const QueuePoolOptions small{.dc_initiators = 1, .sq_depth = 4, .max_rc_queues = 0};
+  std::vector<Worker> workers;
+  do {
+    workers.push_back(Worker::Start(fabric_, small, 4096));
+  } while (workers.back().pool->stats().host_queues == 1 && workers.size() < 100);
+  EXPECT_GT(workers.size(), 60u);
+  Worker& last = workers.back();
+  EXPECT_EQ(last.pool->stats().host_queues, 0u);
+  auto queue = last.Connect(1);
+  const Sge sge = last.Word(0);
+  EXPECT_EQ(Execute(*last.pool, *queue, OnWord(*queue, Opcode::kRead, &sge, 0)).status, WcStatus::kSuccess);
+  // A node's next pool takes another initiator of the host.
+  EXPECT_EQ(last.node->CreateQueuePool(small).value()->stats().host_queues, 1u);
 }
 
 // A request that only the peer can refuse breaks the QP for everybody; who has nothing under way loses nothing.
@@ -316,11 +322,49 @@ TEST_F(HostOfNodes, ADeadPeerBreaksTheQpOnce) {
   ASSERT_OK(good->Stage({&good_read, 1}));
   ASSERT_OK(bad->Push({&read, 1}));
   EXPECT_EQ(Await(*second.pool, *good, 1)[0].status, WcStatus::kSuccess);
-  EXPECT_EQ(Await(*second.pool, *also_bad, 1)[0].status, WcStatus::kFlushed) << "never posted";
+  EXPECT_EQ(Await(*second.pool, *also_bad, 1)[0].status, WcStatus::kRetryExceeded) << "never posted";
   EXPECT_EQ(also_bad->Push({&also_read, 1}), StatusCode::kUnavailable);
   EXPECT_EQ(second.pool->stats().broken_queues, 1u);
   EXPECT_EQ(second.pool->stats().broken_by_others, 1u);
   EXPECT_EQ(Await(*first.pool, *bad, 1)[0].status, WcStatus::kRetryExceeded);
+}
+
+TEST_F(HostOfNodes, DeadPeersOfAllInitiatorsAreStoppedWhenOneBreaks) {
+  MemoryNode steady = MemoryNode::Start(fabric_, 1, 4096, true);
+  std::vector<MemoryNode> doomed;
+  for (const NodeId id : {2, 3}) doomed.push_back(MemoryNode::Start(fabric_, id, 4096, false));
+  const QueuePoolOptions two{.dc_initiators = 2, .max_rc_queues = 0};
+  Worker first = Worker::Start(fabric_, two), second = Worker::Start(fabric_, two);
+  auto breaks = first.Connect(2), even = second.Connect(2), odd = second.Connect(3);
+  const Sge sges[] = {first.Word(0), second.Word(0), second.Word(1)};
+  const WorkRequest first_read = OnWord(*breaks, Opcode::kRead, &sges[0], 0);
+  const WorkRequest even_read = OnWord(*even, Opcode::kRead, &sges[1], 0);
+  const WorkRequest odd_read = OnWord(*odd, Opcode::kRead, &sges[2], 0);
+  doomed.clear();
+  ASSERT_OK(even->Stage({&even_read, 1}));
+  ASSERT_OK(odd->Stage({&odd_read, 1}));
+  ASSERT_OK(breaks->Push({&first_read, 1}));
+  for (auto* queue : {&even, &odd}) EXPECT_EQ(Await(*second.pool, **queue, 1)[0].status, WcStatus::kRetryExceeded);
+  EXPECT_EQ(second.pool->stats().broken_queues, 1u) << "the one that was broken";
+}
+
+TEST_F(HostOfNodes, OnesOwnFaultIsNotTakenForAnothers) {
+  MemoryNode memory = MemoryNode::Start(fabric_, 1, 4096, true);
+  auto region = memory.node->CreateRegion({.length = 4096, .remote_rights = kAllRights}).value();
+  ASSERT_OK(memory.node->Publish(Deadline::After(*RealClock(), 5 * kSecondNs)));
+  Worker worker = Worker::Start(fabric_, {.dc_initiators = 1, .max_rc_queues = 0});
+  auto bad = worker.Connect(1), good = worker.Connect(1);
+  const Sge sge = worker.Word(0);
+  WorkRequest wrong = OnWord(*bad, Opcode::kRead, &sge, 0);
+  wrong.rkey = bad->regions()[1].rkey;
+  wrong.remote_addr = bad->regions()[1].addr;
+  const WorkRequest right = OnWord(*good, Opcode::kRead, &sge, 0);
+  region.reset();
+  ASSERT_OK(bad->Push({&wrong, 1}));
+  ASSERT_OK(good->Push({&right, 1}));
+  EXPECT_EQ(Await(*worker.pool, *good, 1)[0].status, WcStatus::kSuccess);
+  EXPECT_EQ(worker.pool->stats().broken_by_others, 0u);
+  EXPECT_EQ(worker.pool->stats().broken_queues, 1u);
 }
 
 // ---- processes
@@ -366,33 +410,34 @@ TEST_F(HostOfProcesses, TheMetadataOutlivesItsFinder) {
 TEST_F(HostOfProcesses, AKilledProcessGivesItsPartsBack) {
   MemoryNode memory = MemoryNode::Start(fabric_, 1, 4096, true);
   const QueuePoolOptions small{.dc_initiators = 1, .sq_depth = 4, .max_rc_queues = 0};
-  const auto take_all = [&](Worker& worker, std::vector<std::unique_ptr<QueuePool>>* pools) {
-    for (;;) {
-      pools->push_back(worker.node->CreateQueuePool(small).value());
-      if (pools->back()->stats().host_queues == 0) break;
-    }
-    pools->pop_back();
-    return pools->size();
+  // Workers until one finds no part left.
+  const auto take_all = [&](std::vector<Worker>* workers) {
+    do {
+      workers->push_back(Worker::Start(fabric_, small, 4096));
+    } while (workers->back().pool->stats().host_queues == 1 && workers->size() < 100);
+    return workers->size() - 1;
   };
-  Worker parent = Worker::Start(fabric_, small);
-  std::vector<std::unique_ptr<QueuePool>> pools;
-  const size_t all = take_all(parent, &pools);
-  EXPECT_GT(all, 100u);
-  pools.clear();
+  size_t all = 0;
+  {
+    std::vector<Worker> workers;
+    all = take_all(&workers);
+  }
+  EXPECT_GT(all, 60u);
+  EXPECT_LT(all, 99u);
   for (int round = 0; round < 3; ++round) {
     rnic::testing::Child child([&](auto& self) {
-      Worker greedy = Worker::Start(fabric_, small);
-      std::vector<std::unique_ptr<QueuePool>> taken;
-      EXPECT_EQ(take_all(greedy, &taken), all - 1) << "but for the pool of the worker itself";
+      std::vector<Worker> taken;
+      EXPECT_EQ(take_all(&taken), all);
       if (::testing::Test::HasFailure()) _exit(1);
       self.Ready();
       self.Sleep();
     });
     ASSERT_TRUE(child.WaitReady());
-    EXPECT_EQ(take_all(parent, &pools), 0u) << "all are taken";
+    std::vector<Worker> workers;
+    EXPECT_EQ(take_all(&workers), 0u) << "all are taken";
+    workers.clear();
     child.Kill();
-    EXPECT_EQ(take_all(parent, &pools), all);
-    pools.clear();
+    EXPECT_EQ(take_all(&workers), all);
   }
 }
 

@@ -209,6 +209,30 @@ TEST_F(Lease, OfABatchThatIsAlikeOnlyWhatNamesTheWithdrawnRegionIsRefused) {
   EXPECT_EQ(worker_.pool->stats().broken_queues, 0u);
 }
 
+// Flushed by somebody's fault, and posted again behind a repair that comes after the renewal.
+TEST_F(Lease, AFlushedReadOfAWithdrawnRegionIsNotPostedAgain) {
+  std::unique_ptr<Region> broken;
+  ASSERT_OK(Expose(&broken));
+  ASSERT_OK(owner_->Publish(Soon()));
+  Worker worker;
+  worker.node = OpenNode(fabric_, kNoNode, &clock_);
+  worker.Prepare({.dc_initiators = 1, .max_rc_queues = 0}, 1 << 16);
+  auto queue = worker.Connect(1), culprit = worker.Connect(1);
+  const Sge sge = worker.Word(0);
+  const WorkRequest wrong = ReadOf(*broken, &sge), gone = ReadOf(*region_, &sge), stays = ReadOf(*kept_, &sge);
+  broken.reset();
+  ASSERT_OK(culprit->Stage({&wrong, 1}));
+  ASSERT_OK(queue->Stage({&gone, 1}));
+  worker.pool->Flush();
+  ASSERT_OK(region_->Deregister(Soon()));
+  ASSERT_OK(queue->Push({&stays, 1}));  // renews the lease; the repair is still to come
+  const auto done = Await(*worker.pool, *queue, 2);
+  ASSERT_EQ(done.size(), 2u);
+  EXPECT_EQ(done[0].status, WcStatus::kRemoteAccessError);
+  EXPECT_EQ(done[1].status, WcStatus::kSuccess);
+  EXPECT_EQ(worker.pool->stats().broken_queues, 1u);
+}
+
 TEST_F(Lease, WhatWasNeverPublishedIsDeregisteredAtOnce) {
   std::unique_ptr<Region> secret;
   ASSERT_OK(Expose(&secret));

@@ -508,5 +508,69 @@ TEST_F(Messages, QueuesOutliveTheirPoolHarmlessly) {
   EXPECT_EQ(inbox->Bind(1, {}, Deadline::Never()).code(), StatusCode::kBadState);
 }
 
+// The NIC had the payload when the message was flushed, and by the repair other payloads may lie where it was.
+TEST(InlineMessages, AFlushedOneIsReportedAndNothingElseGoesInItsPlace) {
+  const std::string fabric = UniqueFabric(true);
+  MessagingNode server = MessagingNode::Start(fabric, 1, true);
+  auto gone = server.node->CreateRegion({.length = 4096, .remote_rights = kAllRights}).value();
+  ASSERT_OK(server.node->Publish(server.Soon()));
+  MessagingNode client = MessagingNode::Start(fabric, kNoNode, false, {.dc_initiators = 1, .max_rc_queues = 0});
+  auto inbox = server.Bound(7);
+  ASSERT_OK(server.Receive(*inbox, 0, 8));
+  auto outbox = client.ConnectTo(1, 7);
+  auto culprit = client.Queue();
+  ASSERT_OK(culprit->Connect(1, client.Soon()));
+  const Sge target = client.At(9, 8);
+  WorkRequest wrong;
+  wrong.sg_list = &target;
+  wrong.num_sge = 1;
+  wrong.opcode = Opcode::kRead;
+  wrong.flags = kSignaled;
+  for (const RemoteRegion& region : culprit->regions()) {
+    if (region.rkey != gone->rkey()) continue;
+    wrong.remote_addr = region.addr;
+    wrong.rkey = region.rkey;
+  }
+  ASSERT_NE(wrong.rkey, 0u);
+  gone.reset();
+  client.Put(0, "first!");
+  client.Put(1, "second");
+  const Sge sges[] = {client.At(0, 6), client.At(1, 6)};
+  ASSERT_OK(culprit->Stage({&wrong, 1}));
+  const WorkRequest first = SendOf(&sges[0], 0, kSignaled | kInline), second = SendOf(&sges[1], 1, kSignaled | kInline);
+  ASSERT_OK(outbox->Stage({&first, 1}));
+  client.pool->Flush();
+  const bool both = outbox->Push({&second, 1}).ok();
+  const auto done = Await(*client.pool, *outbox, both ? 2 : 1);
+  // Behind the void, messages are accepted again.
+  Clock& clock = client.node->clock();
+  const Deadline deadline = client.Soon();
+  WorkRequest last = SendOf(&sges[1], 2, kSignaled);
+  Status accepted = outbox->Push({&last, 1});
+  for (uint32_t spins = 0; !accepted.ok() && !deadline.Passed(clock); ++spins) {
+    client.pool->Poll();
+    server.pool->Poll();
+    clock.Relax(spins);
+    if (accepted == StatusCode::kUnavailable) (void)outbox->Connect(1, 7, deadline);
+    accepted = outbox->Push({&last, 1});
+  }
+  ASSERT_OK(accepted);
+  size_t successes = 1;
+  for (const Completion& one : done) successes += one.status == WcStatus::kSuccess;
+  std::vector<std::string> texts;
+  for (uint32_t spins = 0; texts.size() < successes && !deadline.Passed(clock); ++spins) {
+    client.pool->Poll();
+    server.pool->Poll();
+    Message message;
+    if (inbox->PopMessages({&message, 1}) == 1) texts.push_back(server.Text(message.wr_id, message.byte_len));
+    clock.Relax(spins);
+  }
+  std::vector<std::string> expected;
+  for (const Completion& one : done)
+    if (one.status == WcStatus::kSuccess) expected.push_back(one.wr_id == 0 ? "first!" : "second");
+  expected.push_back("second");
+  EXPECT_EQ(texts, expected);
+}
+
 }  // namespace
 }  // namespace krcore::test

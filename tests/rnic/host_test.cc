@@ -138,7 +138,7 @@ TEST_P(HostTest, PartsRunOutAndComeBack) {
     parts.push_back(*std::move(part));
   }
   EXPECT_EQ(refused, StatusCode::kOutOfMemory) << refused.ToString();
-  EXPECT_GE(parts.size(), 64u);
+  EXPECT_GE(parts.size(), 60u);
   const size_t all = parts.size();
   parts.erase(parts.begin() + 7);
   EXPECT_TRUE(Claim(*c_, 2).ok());

@@ -35,7 +35,6 @@ class HostQpPart {
   void Break() { qp_->state.fetch_or(kInError, std::memory_order_acq_rel); }
   // Brings it back unless somebody else has.
   void Reset();
-  uint64_t resets() const { return qp_->state.load(std::memory_order_acquire) >> 1; }
 
  private:
   static constexpr uint64_t kInError = 1;

@@ -59,7 +59,7 @@ struct alignas(64) RecordSlot {
 static_assert(sizeof(RecordSlot) == 192);
 
 inline constexpr uint32_t kHostQps = 16;
-inline constexpr uint32_t kHostQpParts = 256;  // of each
+inline constexpr uint32_t kHostQpParts = 63;  // of each
 inline constexpr size_t kHostMemoryBytes = size_t{384} << 10;
 
 // A DC initiator that the host's processes share (host_qp.h).

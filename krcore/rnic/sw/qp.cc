@@ -87,8 +87,8 @@ Status SwQp::ToRts() {
 
 Status SwQp::ToErr() {
   if (state_ == QpState::kErr) return {};
+  if (host_part_ != nullptr && state_ == QpState::kRts) host_part_->Break();
   SetState(QpState::kErr);
-  if (host_part_ != nullptr) host_part_->Break();
   if (receiver_ != nullptr) receiver_->Flush();
   return {};
 }
