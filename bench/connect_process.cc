@@ -89,7 +89,7 @@ int RunChild(const std::string& plane, const std::string& fabric, int64_t starte
 void PrintFreshProcesses(const char* executable, int samples) {
   const std::string fabric = "bench_connect-" + std::to_string(getpid());
   Peer peer(fabric);
-  Heading("fresh processes (fork, exec), measured on sw; krcore's find metadata and DC initiators of the host", "us");
+  Heading("fresh processes (fork, exec), measured on sw; krcore's find the host's metadata", "us");
   int64_t verbs_ns = 0;
   for (const char* plane : {"verbs", "lite", kAlone, "krcore"}) {
     std::array<Samples, 5> all;

@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include "krcore/dct/initiator.h"
+#include "krcore/vqp/request_check.h"
 
 namespace krcore::pool {
 
@@ -52,14 +53,6 @@ size_t PhysicalQueue::memory_bytes() const {
 
 namespace {
 
-// Number of SGEs and opcode, as they lie in memory.
-uint16_t FormOf(const WorkRequest& wr) {
-  static_assert(offsetof(WorkRequest, opcode) == offsetof(WorkRequest, num_sge) + 1);
-  uint16_t form;
-  std::memcpy(&form, reinterpret_cast<const std::byte*>(&wr) + offsetof(WorkRequest, num_sge), sizeof(form));
-  return form;
-}
-
 // Small neighbouring members are written as one word, made in a register: the compiler would write them one by one, and
 // a word put together in memory is read back only when its parts have left the store buffer.
 template <size_t kOffset, typename T>
@@ -84,7 +77,7 @@ uint64_t PartOfWord(auto member) {
   const WorkRequest& like = wrs[0];
   const uint8_t flags = like.flags;
   const Opcode opcode = like.opcode;
-  const uint16_t form = FormOf(like);
+  const uint16_t form = vqp::FormOf(like);
   const bool signaled = (flags & kSignaled) != 0;
   Entry* const entries = &entries_[position & mask_];
   // Written in whole words, of which all but the first are the same for all.
@@ -100,7 +93,7 @@ uint64_t PartOfWord(auto member) {
   size_t count = 0;
   do {
     const WorkRequest& wr = wrs[count];
-    if (FormOf(wr) != form || wr.flags != flags) break;
+    if (vqp::FormOf(wr) != form || wr.flags != flags) break;
     const uint64_t user_wr_id = wr.wr_id;
     Entry& entry = entries[count];
     entry.user_wr_id = user_wr_id;
@@ -162,7 +155,8 @@ void PhysicalQueue::FillSges(const WorkRequest& wr, uint64_t position) {
     std::copy_n(wr.sg_list, wr.num_sge, sges);
 }
 
-// What FillEntries and FillSlots do, of one usual WR: less than to set them up.
+// What FillEntries and FillSlots do, of one usual WR, where setting them up takes longer: a single one takes 0.95 of
+// the time so.
 void PhysicalQueue::FillOne(const WorkRequest& wr, QueueState* owner, const dct::Peer& peer) {
   const uint64_t slot = tail_ & mask_;
   const bool signaled = (wr.flags & kSignaled) != 0;

@@ -1,21 +1,6 @@
 #include "krcore/vqp/request_check.h"
 
-#include <cstddef>
-#include <cstring>
-
 namespace krcore::vqp {
-namespace {
-
-// Number of SGEs and opcode, as they lie in memory.
-uint16_t FormOf(const WorkRequest& wr) {
-  static_assert(offsetof(WorkRequest, opcode) == offsetof(WorkRequest, num_sge) + 1);
-  uint16_t form;
-  std::memcpy(&form, reinterpret_cast<const std::byte*>(&wr) + offsetof(WorkRequest, num_sge), sizeof(form));
-  return form;
-}
-
-}  // namespace
-
 // Not inlined, so that the loop has the registers for all that it compares with.
 template <bool kAtomic>
 [[gnu::noinline]] size_t LikeRequest::CountAlike(std::span<const WorkRequest> wrs) const {

@@ -4,7 +4,9 @@
 #define KRCORE_VQP_REQUEST_CHECK_H_
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <span>
 
 #include "krcore/mr/region_table.h"
@@ -19,6 +21,14 @@ struct RequestLimits {
   uint32_t max_inline_bytes = 0;
   uint64_t max_message_bytes = 0;
 };
+
+// Number of SGEs and opcode, as they lie in memory: compared at once.
+inline uint16_t FormOf(const WorkRequest& wr) {
+  static_assert(offsetof(WorkRequest, opcode) == offsetof(WorkRequest, num_sge) + 1);
+  uint16_t form;
+  std::memcpy(&form, reinterpret_cast<const std::byte*>(&wr) + offsetof(WorkRequest, num_sge), sizeof(form));
+  return form;
+}
 
 inline constexpr uint8_t kKnownFlags = kSignaled | kFence | kInline | kSolicited;
 

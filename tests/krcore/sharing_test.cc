@@ -195,6 +195,17 @@ class SharedFabric : public ::testing::Test {
     if (kSimulated) return;
     EXPECT_TRUE(CleanStaleFabrics("sw", fabric_, true).ok());
   }
+  // Memory node 2, in a process that is to be killed.
+  std::unique_ptr<rnic::testing::Child> DoomedPeer() {
+    auto child = std::make_unique<rnic::testing::Child>([this](auto& self) {
+      MemoryNode memory = MemoryNode::Start(fabric_, 2, 4096, false);
+      if (::testing::Test::HasFailure()) _exit(1);
+      self.Ready();
+      self.Sleep();
+    });
+    EXPECT_TRUE(child->WaitReady());
+    return child;
+  }
   const std::string fabric_ = UniqueFabric(false);
 };
 
@@ -236,17 +247,11 @@ TEST_F(SharedFabric, TwoProcessesWithGoodBadAndOverflowingRequestsDoNotMeet) {
 TEST_F(SharedFabric, APeerKilledInTheMiddleCostsTheOthersNothingButUnknownOutcomesThatAreTrue) {
   MemoryNode steady = MemoryNode::Start(fabric_, 1, 4096, true);
   for (int round = 0; round < 6; ++round) {
-    rnic::testing::Child doomed([&](auto& self) {
-      MemoryNode memory = MemoryNode::Start(fabric_, 2, 4096, false);
-      if (::testing::Test::HasFailure()) _exit(1);
-      self.Ready();
-      self.Sleep();
-    });
-    ASSERT_TRUE(doomed.WaitReady());
+    auto doomed = DoomedPeer();
     std::fill_n(steady.words(), 512, 0);
     User user(fabric_, 0, {.dc_initiators = 1, .sq_depth = 40}, {1, 2});
     user.Run(10 + round, 500);
-    doomed.Kill();
+    doomed->Kill();
     Clock& clock = user.worker().node->clock();
     const int64_t killed_ns = clock.NowNs();
     int64_t noticed_ns = 0;
@@ -271,18 +276,11 @@ TEST_F(SharedFabric, APeerKilledInTheMiddleCostsTheOthersNothingButUnknownOutcom
 
 // The same with another process on the same physical QP, which has nothing to do with the dead peer.
 TEST_F(SharedFabric, APeerKilledInTheMiddleCostsAnotherProcessOnTheQpNothingButUnknownOutcomesThatAreTrue) {
-  constexpr size_t kStopWord = 500, kDoneWord = 510, kUnknownWord = 520, kBrokenWord = 530;
-  uint64_t felt = 0;  // by the bystanders
+  constexpr size_t kStopWord = 500, kDoneWord = 510, kUnknownWord = 520;
   MemoryNode steady = MemoryNode::Start(fabric_, 1, 8192, true);
   for (int round = 0; round < 3; ++round) {
     std::fill_n(steady.words(), 1024, 0);
-    rnic::testing::Child doomed([&](auto& self) {
-      MemoryNode memory = MemoryNode::Start(fabric_, 2, 4096, false);
-      if (::testing::Test::HasFailure()) _exit(1);
-      self.Ready();
-      self.Sleep();
-    });
-    ASSERT_TRUE(doomed.WaitReady());
+    auto doomed = DoomedPeer();
     rnic::testing::Child bystander([&](auto& self) {
       User user(fabric_, 100, {.dc_initiators = 1, .sq_depth = 40}, {1, 1});
       self.Ready();
@@ -303,21 +301,17 @@ TEST_F(SharedFabric, APeerKilledInTheMiddleCostsAnotherProcessOnTheQpNothingButU
         EXPECT_EQ(Execute(*worker.pool, *queue, write).status, WcStatus::kSuccess);
       }
       EXPECT_EQ(worker.pool->stats().host_queues, 1u);
-      worker.words()[20] = worker.pool->stats().broken_queues;
-      const WorkRequest write = OnWord(*queue, Opcode::kWrite, &sge, kBrokenWord);
-      EXPECT_EQ(Execute(*worker.pool, *queue, write).status, WcStatus::kSuccess);
     });
     ASSERT_TRUE(bystander.WaitReady());
     User user(fabric_, 0, {.dc_initiators = 1, .sq_depth = 40}, {1, 2});
     user.Run(10 + round, 500);
-    doomed.Kill();
+    doomed->Kill();
     const auto failures = [&] { return user.failures(1) + user.failures(3) + user.failures(5); };
     for (int i = 0; i < 4000 && failures() == 0; ++i) user.Run(1000 * round + i, 50);
     EXPECT_GT(failures(), 0u) << "nobody noticed";
     user.Run(5000 + round, 2000);
     std::atomic_ref(steady.words()[kStopWord]).store(1);
     EXPECT_EQ(bystander.Wait(), 0);
-    felt += steady.words()[kBrokenWord];
     for (uint32_t i = 0; i < kQueues; ++i) {
       const uint64_t executed = steady.words()[100 + i];
       EXPECT_GT(executed, 50u);
@@ -325,7 +319,6 @@ TEST_F(SharedFabric, APeerKilledInTheMiddleCostsAnotherProcessOnTheQpNothingButU
       EXPECT_LE(executed, steady.words()[kDoneWord + i] + steady.words()[kUnknownWord + i]) << "executed twice";
     }
   }
-  RecordProperty("repairs_by_bystanders", std::to_string(felt));  // whether they feel it is a matter of moments
 }
 
 }  // namespace

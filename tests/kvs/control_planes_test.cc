@@ -243,7 +243,10 @@ TEST_P(KilledClient, WhileAMemoryNodeIsRestartedItsClientsGoOnAfterwards) {
                          krcore::Deadline::After(node->clock(), 10'000'000'000))
         .value();
     if (write(ready, "", 1) != 1) _exit(1);
-    for (;;) (void)(acceptor->Serve() == 0 && usleep(100) != 0);
+    for (uint32_t idle = 0;;) {
+      idle = acceptor->Serve() == 0 ? idle + 1 : 0;
+      krcore::RealClock()->Relax(idle);
+    }
   };
   int ready[2];
   char byte;

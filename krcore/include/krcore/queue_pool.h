@@ -44,9 +44,9 @@ struct QueuePoolStats {
   uint64_t doorbells = 0;  // PostSend calls
   uint64_t work_requests = 0;
   uint64_t completions = 0;
-  uint64_t sq_full_polls = 0;  // times a full queue had to be polled before posting
-  uint64_t broken_queues = 0;  // physical queues reset after an error
-  uint64_t host_queues = 0;    // DC initiators that are the host's, shared with other processes (a number, not a count)
+  uint64_t sq_full_polls = 0;     // times a full queue had to be polled before posting
+  uint64_t broken_queues = 0;     // physical queues reset after an error
+  uint64_t host_queues = 0;       // DC initiators that are the host's, shared with other processes
   uint64_t broken_by_others = 0;  // times another process's fault had broken one of those, and nothing of ours was lost
   uint64_t reposted_reads = 0;
   uint64_t reposted_messages = 0;
