@@ -236,11 +236,16 @@ void RcQueues::Asked(Slot& slot, int64_t now_ns) {
   const auto read = [&] {
     connector_->Read(lane, *slot.peer, PlaceOffset(slot) + offsetof(rc::Place, answer));
     slot.ask_at_ns = now_ns + std::min(kFirstAskNs << std::min(slot.tries++, 16u), kMaxAskNs);
+    slot.answer_is_due = true;
   };
   if (slot.tries == 0) return read();
-  if (connector_->outcome(lane) == Outcome::kDone && rc::IsAnswerTo(slot.owner, connector_->word(lane))) {
-    const uint32_t qpn = rc::AnsweredQpn(connector_->word(lane));
-    return qpn == 0 ? GiveUp(slot, true) : SwitchToRc(slot, qpn);
+  if (std::exchange(slot.answer_is_due, false)) {  // once a READ: whether the peer lives takes a system call
+    if (connector_->outcome(lane) == Outcome::kFailed) {
+      if (PeerIsDead(slot)) return GiveUp(slot, true);
+    } else if (rc::IsAnswerTo(slot.owner, connector_->word(lane))) {
+      const uint32_t qpn = rc::AnsweredQpn(connector_->word(lane));
+      return qpn == 0 ? GiveUp(slot, true) : SwitchToRc(slot, qpn);
+    }
   }
   if (now_ns >= slot.give_up_ns) return GiveUp(slot, true);
   if (now_ns >= slot.ask_at_ns) read();

@@ -60,6 +60,8 @@ Status VirtualQueueImpl::FindPeer(NodeId peer, Deadline deadline, std::shared_pt
 void VirtualQueueImpl::UsePeer(std::shared_ptr<const dct::Peer> peer) {
   physical_ = pool_->QueueFor(peer->target);
   state_.former_peers.clear();
+  if (state_.peer == nullptr || state_.peer->target.dc_key != peer->target.dc_key)
+    state_.stay_on_dc_until_ns = 0;  // that was another one's refusal
   like_peer_ = nullptr;
   state_.peer = std::move(peer);
   pool_->NoteLease(*state_.peer);

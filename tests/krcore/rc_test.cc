@@ -198,6 +198,30 @@ TEST_F(RcQueuesTest, APeerThatDoesNotAnswerIsLeftAloneForAWhileAndStaysOnDc) {
   EXPECT_TRUE(IsOnRc(*worker.pool, 1));
 }
 
+TEST_F(RcQueuesTest, APeerThatDiesWhileItIsAskedIsGivenUpAtOnceAndItsSuccessorIsAsked) {
+  StartPeers(2);
+  Worker worker = StartWorker(1);
+  auto queue = worker.Connect(2);
+  ASSERT_TRUE(RcOf(*worker.pool).Connect(CachedPeer(*worker.pool, 2)));
+  for (int i = 0; i < 100; ++i) {  // claimed and asked for, but nobody answers
+    worker.pool->Poll();
+    Pass(100'000);
+  }
+  ASSERT_TRUE(RcOf(*worker.pool).busy());
+  peers_.pop_back();
+  for (int i = 0; i < 1000 && RcOf(*worker.pool).busy(); ++i) {
+    worker.pool->Poll();
+    Pass(1'000'000);  // an answer is waited for five seconds
+  }
+  EXPECT_FALSE(RcOf(*worker.pool).busy());
+  EXPECT_EQ(worker.pool->stats().rc_refusals, 1u);
+
+  peers_.push_back(MemoryNode::Start(fabric_, 2, 4096, false, clock(), 8));
+  ASSERT_OK(queue->Connect(2, worker.Soon()));
+  Heat(worker, {queue.get()});
+  EXPECT_TRUE(IsOnRc(*worker.pool, 2)) << "the refusal was its predecessor's";
+}
+
 TEST_F(RcQueuesTest, APeerWithoutAPlaceRefusesAndOneWithoutADeskIsNotAsked) {
   StartPeers(1, 1);
   peers_.push_back(MemoryNode::Start(fabric_, 2, 4096, false, clock(), 0));
