@@ -39,7 +39,7 @@ Result<std::unique_ptr<Channel>> Channel::Open(pool::QueuePoolImpl& pool, pool::
   channel->owner_word_ = OwnerWord(self.node, queue, self.incarnation);
   owner.own_wrs = channel.get();
   KRCORE_RETURN_IF_ERROR(channel->Claim(deadline));
-  KRCORE_RETURN_IF_ERROR(channel->WriteCard(reply_port, reply, deadline));
+  KRCORE_RETURN_IF_ERROR(channel->Introduce(reply_port, reply, deadline));
   channel->seen_flush_ = owner.flushed_in_recovery;
   pool.AddWork(channel.get());
   return channel;
@@ -59,7 +59,7 @@ Status Channel::Claim(Deadline deadline) {
       const uint32_t place = (first + i) % info_.senders;
       if (seen[place] != 0) continue;
       any_free = true;
-      KRCORE_RETURN_IF_ERROR(TryClaim(place, 0, &claimed_, deadline));
+      KRCORE_RETURN_IF_ERROR(TryClaim(place, 0, deadline));
     }
     if (!any_free) KRCORE_RETURN_IF_ERROR(TakeOverFromDead(seen, deadline));
     if (!any_free && !claimed_) break;
@@ -68,14 +68,12 @@ Status Channel::Claim(Deadline deadline) {
     return {StatusCode::kQueueFull, "port " + std::to_string(port_) + " of node " +
                                         std::to_string(peer_->target.address.node) +
                                         " has no place for another sender"};
-  uint64_t released = 0;
-  const uint64_t at = info_.addr + layout_.control(place_) + offsetof(Control, released);
-  KRCORE_RETURN_IF_ERROR(Run({.opcode = Opcode::kRead, .remote = at}, &released, deadline));
-  next_ = released_ = released;
   return {};
 }
 
-Status Channel::TryClaim(uint32_t place, uint64_t expected, bool* won, Deadline deadline) {
+Status Channel::TryClaim(uint32_t place, uint64_t expected, Deadline deadline) {
+  place_ = place;
+  in_doubt_ = true;
   uint64_t old = 0;
   KRCORE_RETURN_IF_ERROR(Run({.opcode = Opcode::kCompareSwap,
                               .remote = info_.addr + layout_.owner(place),
@@ -83,28 +81,41 @@ Status Channel::TryClaim(uint32_t place, uint64_t expected, bool* won, Deadline 
                               .desired = owner_word_},
                              &old, deadline));
   // Its own word is there if an earlier try was done after all.
-  *won = old == expected || old == owner_word_;
-  if (*won) place_ = place;
+  claimed_ = old == expected || old == owner_word_;
+  in_doubt_ = false;
   return {};
 }
 
 // Places whose owner died before it wrote its card. Nothing was or will be sent there, and the receiver cannot know
-// whom to ask for; so whoever needs the place frees it.
+// whom to ask for; so whoever needs the place takes it. The card counts that is seen behind the death: it was there
+// then and never will be, or the receiver has cleared it, and the owner word with it (wire.h).
 Status Channel::TakeOverFromDead(std::span<const uint64_t> owners, Deadline deadline) {
   for (uint32_t place = 0; place < owners.size() && !claimed_; ++place) {
+    const uint64_t owner = owners[place];
+    if (owner == kBeingFreed) continue;
+    const auto introduced = [&](const Card& card) { return card.owner == owner && card.checksum == ChecksumOf(card); };
     Card card;
-    const Sge into{reinterpret_cast<uint64_t>(pool_.scratch()), sizeof(Card), pool_.scratch_lkey()};
-    const uint64_t at = info_.addr + layout_.control(place) + offsetof(Control, card);
-    KRCORE_RETURN_IF_ERROR(Run({.opcode = Opcode::kRead, .remote = at, .into = into}, nullptr, deadline));
-    std::memcpy(&card, pool_.scratch(), sizeof(card));
-    if (card.checksum == ChecksumOf(card) && card.owner == owners[place]) continue;
-    if (!pool_.node().IsConfirmedDead(OwnerNode(owners[place]), OwnerIncarnation(owners[place]))) continue;
-    KRCORE_RETURN_IF_ERROR(TryClaim(place, owners[place], &claimed_, deadline));
+    KRCORE_RETURN_IF_ERROR(ReadCard(place, &card, deadline));
+    if (introduced(card) || !pool_.node().IsConfirmedDead(OwnerNode(owner), OwnerIncarnation(owner))) continue;
+    KRCORE_RETURN_IF_ERROR(ReadCard(place, &card, deadline));
+    if (!introduced(card)) KRCORE_RETURN_IF_ERROR(TryClaim(place, owner, deadline));
   }
   return {};
 }
 
-Status Channel::WriteCard(Port reply_port, const PortInfo* reply, Deadline deadline) {
+Status Channel::ReadCard(uint32_t place, Card* card, Deadline deadline) {
+  const Sge into{reinterpret_cast<uint64_t>(pool_.scratch()), sizeof(Card), pool_.scratch_lkey()};
+  const uint64_t at = info_.addr + layout_.control(place) + offsetof(Control, card);
+  KRCORE_RETURN_IF_ERROR(Run({.opcode = Opcode::kRead, .remote = at, .into = into}, nullptr, deadline));
+  std::memcpy(static_cast<void*>(card), pool_.scratch(), sizeof(*card));
+  return {};
+}
+
+Status Channel::Introduce(Port reply_port, const PortInfo* reply, Deadline deadline) {
+  uint64_t released = 0;
+  const uint64_t at = info_.addr + layout_.control(place_) + offsetof(Control, released);
+  KRCORE_RETURN_IF_ERROR(Run({.opcode = Opcode::kRead, .remote = at}, &released, deadline));
+  next_ = released_ = released;
   Card card;
   const dct::Target& self = pool_.context().self;
   card.owner = owner_word_;
@@ -116,10 +127,12 @@ Status Channel::WriteCard(Port reply_port, const PortInfo* reply, Deadline deadl
     card.reply = *reply;
   }
   card.checksum = ChecksumOf(card);
-  return Run({.opcode = Opcode::kWrite,
-              .remote = info_.addr + layout_.control(place_) + offsetof(Control, card),
-              .data = std::as_bytes(std::span(&card, 1))},
-             nullptr, deadline);
+  const Status written = Run({.opcode = Opcode::kWrite,
+                              .remote = info_.addr + layout_.control(place_) + offsetof(Control, card),
+                              .data = std::as_bytes(std::span(&card, 1))},
+                             nullptr, deadline);
+  introduced_ = written.ok();
+  return written;
 }
 
 // ---- one-sided verbs of its own
@@ -403,7 +416,7 @@ size_t Channel::Work() {
                      .remote = info_.addr + layout_.slot(place_, header.number),
                      .data = std::as_bytes(std::span(&header, 1))});
   } else if (closing_ && !closed_) {
-    const uint64_t last = next_ + 1;
+    const uint64_t last = Closing(owner_word_, next_);
     Post(Op::kClose, {.opcode = Opcode::kWrite,
                       .remote = info_.addr + layout_.control(place_) + offsetof(Control, closing),
                       .data = std::as_bytes(std::span(&last, 1))});
@@ -422,20 +435,30 @@ Status Channel::Settle(Deadline deadline) {
 }
 
 Channel::~Channel() {
-  if (claimed_ && !dead_) {
+  if ((claimed_ || in_doubt_) && !dead_) {
     pool_.RemoveWork(this);
     pool_.AddWork(this);  // also when Open failed before it did
     const Deadline deadline = Deadline::After(pool_.node().clock(), kCloseNs);
     (void)WaitFor([this] { return dead_ || (in_flight_ == 0 && op_ == Op::kNone); }, deadline);
+    // When Open failed. Of a claim that was not answered there can be no card: the place is the senders'.
+    if (in_doubt_ && !dead_ && op_ == Op::kNone)
+      (void)Run({.opcode = Opcode::kCompareSwap,
+                 .remote = info_.addr + layout_.owner(place_),
+                 .expected = owner_word_,
+                 .desired = 0},
+                nullptr, deadline);
+    // Of one that was, nobody can tell whether it has its card, which makes it the receiver's; so it gets one, and is
+    // told behind it that there is nothing to come.
+    if (claimed_ && !introduced_ && !dead_ && op_ == Op::kNone) (void)Introduce(kNoPort, nullptr, deadline);
     if (doubt_from_ == kNone && to_void_.empty()) {
       for (const Held& held : held_) to_void_.push_back(held.number);
     } else {
       (void)WaitFor([this] { return dead_ || !HasDoubt(); }, deadline);
       for (const Held& held : held_) to_void_.push_back(held.number);
     }
-    closing_ = true;
+    closing_ = introduced_;
     polls_to_skip_ = 0;
-    (void)WaitFor([this] { return dead_ || closed_; }, deadline);
+    (void)WaitFor([this] { return dead_ || closed_ || !closing_; }, deadline);
   }
   pool_.RemoveWork(this);
   if (op_ != Op::kNone)

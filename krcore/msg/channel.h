@@ -88,8 +88,10 @@ class Channel final : public pool::OwnWrSink, public pool::PollWork {
   bool WaitFor(const std::function<bool()>& done, Deadline deadline);
   Status Claim(Deadline deadline);
   Status TakeOverFromDead(std::span<const uint64_t> owners, Deadline deadline);
-  Status TryClaim(uint32_t place, uint64_t expected, bool* won, Deadline deadline);
-  Status WriteCard(Port reply_port, const PortInfo* reply, Deadline deadline);
+  Status TryClaim(uint32_t place, uint64_t expected, Deadline deadline);
+  // READs where the place's messages begin and writes the card: from then on the place is the receiver's to free.
+  Status Introduce(Port reply_port, const PortInfo* reply, Deadline deadline);
+  Status ReadCard(uint32_t place, Card* card, Deadline deadline);
   bool ReceiverIsDead() const;
 
   bool HasDoubt() const { return doubt_from_ != kNone || !to_void_.empty(); }
@@ -112,7 +114,8 @@ class Channel final : public pool::OwnWrSink, public pool::PollWork {
   const Layout layout_;
   uint64_t owner_word_ = 0;
   uint32_t place_ = 0;
-  bool claimed_ = false;
+  bool in_doubt_ = false;  // a claim of place_ was not answered
+  bool claimed_ = false, introduced_ = false;
 
   uint64_t next_ = 0;                          // number of the next message
   uint64_t released_ = 0;                      // as last pulled

@@ -138,11 +138,7 @@ void Mailbox::LookForSenders() {
     if (owner == 0) continue;
     Card card;
     Copy(&card, layout_.control(index) + offsetof(Control, card), sizeof(card));
-    if (card.owner == owner && card.checksum == ChecksumOf(card)) {
-      OpenPlace(index, card);
-    } else if (Load(layout_.control(index) + offsetof(Control, closing)) != 0) {
-      FreePlace(index);  // closed before its card was written
-    }
+    if (card.owner == owner && card.checksum == ChecksumOf(card)) OpenPlace(index, card);
   }
 }
 
@@ -160,10 +156,12 @@ void Mailbox::OpenPlace(uint32_t index, const Card& card) {
   open_.push_back(index);
 }
 
-// Plain stores are enough even where the CPU and the NIC are not atomic to each other: senders change an owner
-// only from 0, and nobody else writes the rest of a place until it is 0.
+// Plain stores are enough even where the CPU and the NIC are not atomic to each other: of a place with a card nobody
+// else changes the owner, nor of one whose owner is kBeingFreed (wire.h). The card goes in between, for its owner word
+// may be used again some thousand queues later.
 void Mailbox::FreePlace(uint32_t index) {
   const size_t control = layout_.control(index);
+  Store(layout_.owner(index), kBeingFreed);
   Store(control + offsetof(Control, closing), 0);
   Store(control + offsetof(Control, card), 0);      // its checksum
   Store(control + offsetof(Control, card) + 8, 0);  // its owner
@@ -188,7 +186,7 @@ void Mailbox::LookForDeadSenders() {
 bool Mailbox::IsFree(uint32_t index) const {
   const Place& place = places_[index];
   if (!place.taken.empty()) return false;
-  if (Load(layout_.control(index) + offsetof(Control, closing)) == place.next + 1) return true;
+  if (Load(layout_.control(index) + offsetof(Control, closing)) == Closing(place.owner, place.next)) return true;
   if (!place.sender_is_dead) return false;
   Header header;
   Copy(&header, layout_.slot(index, place.next), sizeof(header));

@@ -1,8 +1,14 @@
 // The mailbox of a port as it lies in the receiver's memory, where senders reach it by one-sided verbs.
 //
-//     owners    one word a sender's place: 0 or the owner. 0 -> owner by a sender's CAS, -> 0 by the receiver
+//     owners    one word a sender's place: 0 (free) or the owner
 //     controls  one Control a place
 //     slots     places x slots of a Header and copy_bytes of payload
+//
+// Whether the place holds a whole card of its owner says who may change the owner word:
+//
+//     it does not   senders, by CAS: 0 -> owner; owner -> 0 by itself; dead owner -> owner, if the card was
+//                   looked at behind the death
+//     it does       the receiver, by plain stores: owner -> kBeingFreed, the card is cleared, -> 0
 //
 // A place's messages are numbered; number n lies in slot n modulo slots. Numbers go on from owner to owner, so what an
 // earlier one left in a slot never passes for a message. A message is one WRITE. It counts once its checksums
@@ -42,6 +48,8 @@ inline constexpr uint32_t kOwnerQueueMask = 0xfff;
 constexpr uint64_t OwnerWord(NodeId node, uint32_t queue, uint32_t incarnation) {
   return uint64_t{node} << 44 | uint64_t{queue & kOwnerQueueMask} << 32 | incarnation;
 }
+// No owner: node ids are not 0. The receiver is about to clear the card.
+inline constexpr uint64_t kBeingFreed = 1;
 constexpr NodeId OwnerNode(uint64_t owner) { return static_cast<NodeId>(owner >> 44); }
 constexpr uint32_t OwnerQueue(uint64_t owner) { return static_cast<uint32_t>(owner >> 32) & kOwnerQueueMask; }
 constexpr uint32_t OwnerIncarnation(uint64_t owner) { return static_cast<uint32_t>(owner); }
@@ -62,12 +70,18 @@ static_assert(sizeof(Card) == 88 && sizeof(Card) <= sizeof(Sender::route));
 static_assert(std::is_trivially_copyable_v<Card>);
 uint64_t ChecksumOf(const Card& card);
 
+// That the place's messages end before number `next`. It names the owner, so that one written twice, the second time
+// when the place is another's, closes nothing.
+constexpr uint64_t Closing(uint64_t owner, uint64_t next) {
+  return uint64_t{static_cast<uint32_t>(owner >> 32) ^ static_cast<uint32_t>(owner)} << 32 |
+         static_cast<uint32_t>(next + 1);
+}
+
 struct Control {
   // The receiver's. Messages that have left their slots, of all owners together; the sender READs it: its credits.
   uint64_t released;
   uint64_t padding[7];
-  // The sender's. One more than the number of messages that there will ever be, once its queue is closed; else 0.
-  uint64_t closing;
+  uint64_t closing;  // the sender's: Closing() once its queue is closed
   Card card;
   uint64_t padding2[4];
 };

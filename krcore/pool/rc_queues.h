@@ -86,7 +86,7 @@ class RcQueues {
     uint32_t place = 0;
     uint32_t tries = 0;  // of the state
     int64_t ask_at_ns = 0, give_up_ns = 0;
-    bool answer_is_due = false;  // a READ of it was posted whose outcome nobody has looked at
+    bool answer_is_due = false;   // a READ of it was posted whose outcome nobody has looked at
     PhysicalQueue* dc = nullptr;  // how the peer is reached otherwise
     uint64_t marker = 0;
     int64_t last_used_ns = 0;
