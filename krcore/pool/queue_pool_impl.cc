@@ -57,7 +57,7 @@ Result<std::unique_ptr<QueuePool>> QueuePoolImpl::Create(const PoolContext& cont
   pool->dc_count_ = options.dc_initiators;
   if (rc_queues != 0) {
     pool->queues_.resize(options.dc_initiators + rc_queues);
-    pool->rc_ = std::make_unique<RcQueues>(*pool, rc_queues, options.rc_hot_wrs);
+    pool->rc_ = std::make_unique<RcQueues>(*pool, rc_queues, options.rc_hot_wrs, options.rc_patience_ns);
     pool->check_ns_ = pool->rc_->due_ns();
   }
   return std::unique_ptr<QueuePool>(std::move(pool));
@@ -98,6 +98,11 @@ bool QueuePoolImpl::GateIsShut() const {
 
 bool QueuePoolImpl::NothingPosted() const {
   return std::all_of(live_.begin(), live_.end(), [](const auto& queue) { return queue->nothing_posted(); });
+}
+
+bool QueuePoolImpl::NothingUnderWay() const {
+  return NothingPosted() &&
+         std::none_of(live_.begin(), live_.end(), [](const auto& queue) { return queue->has_staged(); });
 }
 
 void QueuePoolImpl::DiscardStaged() {
@@ -207,7 +212,7 @@ void QueuePoolImpl::RenewLeases(int64_t now_ns) {
 size_t QueuePoolImpl::Poll() {
   const size_t completed = std::exchange(completed_by_flush_, 0) + PollOnce();
   if (rc_ != nullptr && rc_->busy()) [[unlikely]]
-    rc_->Work();
+    rc_->Work(completed == 0 && NothingUnderWay());
   return completed;
 }
 

@@ -133,6 +133,7 @@ class QueuePoolImpl final : public QueuePool {
   size_t Doorbells();
   size_t FlushAll();
   bool GateIsShut() const;
+  bool NothingUnderWay() const;  // nor staged
   // Before a doorbell: queues of the host that another process has broken are repaired by the next poll, and what is
   // staged goes out then; posted now, it would only be flushed. Returns how many WRs it found completed.
   size_t StopWhatOthersBroke();

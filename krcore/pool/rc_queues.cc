@@ -27,14 +27,15 @@ bool SameTarget(const dct::Target& a, const dct::Target& b) { return a.dc_key ==
 
 }  // namespace
 
-RcQueues::RcQueues(QueuePoolImpl& pool, uint32_t slots, uint32_t hot_wrs)
-    : pool_(pool), hot_wrs_(hot_wrs), slots_(slots) {}
+RcQueues::RcQueues(QueuePoolImpl& pool, uint32_t slots, uint32_t hot_wrs, int64_t patience_ns)
+    : pool_(pool), hot_wrs_(hot_wrs), patience_ns_(patience_ns), slots_(slots) {}
 
 void RcQueues::SetState(Slot& slot, State state) {
   const auto is_busy = [](State s) { return s != State::kFree && s != State::kInUse; };
   busy_ += static_cast<uint32_t>(is_busy(state)) - static_cast<uint32_t>(is_busy(slot.state));
   slot.state = state;
   slot.tries = 0;
+  slot.wait_for_idle_until_ns = 0;
 }
 
 // ---- which peers
@@ -176,13 +177,14 @@ Status RcQueues::MakeQueue(Slot& slot) {
   return {};
 }
 
-// The local half, before anything is asked for. False: it cannot be made.
+// The local half, before anything is asked for; the first time the connector, the next time the rest. False: it cannot
+// be made.
 bool RcQueues::BeginClaim(Slot& slot) {
   if (connector_ == nullptr) {
     auto made =
         rc::Connector::Create(*pool_.context().device, *pool_.context().pd, static_cast<uint32_t>(slots_.size()));
-    if (!made.ok()) return false;
-    connector_ = *std::move(made);
+    if (made.ok()) connector_ = *std::move(made);
+    return connector_ != nullptr;
   }
   if (!MakeQueue(slot).ok()) return false;
   Claim(slot);
@@ -239,10 +241,13 @@ void RcQueues::Asked(Slot& slot, int64_t now_ns) {
     slot.answer_is_due = true;
   };
   if (slot.tries == 0) return read();
+  const bool answered =
+      connector_->outcome(lane) == Outcome::kDone && rc::IsAnswerTo(slot.owner, connector_->word(lane));
+  if (answered && !MayTakeAWhile(slot, now_ns)) return;
   if (std::exchange(slot.answer_is_due, false)) {  // once a READ: whether the peer lives takes a system call
     if (connector_->outcome(lane) == Outcome::kFailed) {
       if (PeerIsDead(slot)) return GiveUp(slot, true);
-    } else if (rc::IsAnswerTo(slot.owner, connector_->word(lane))) {
+    } else if (answered) {
       const uint32_t qpn = rc::AnsweredQpn(connector_->word(lane));
       return qpn == 0 ? GiveUp(slot, true) : SwitchToRc(slot, qpn);
     }
@@ -365,15 +370,23 @@ void RcQueues::Told(Slot& slot) {
 
 // ---- at each poll
 
+bool RcQueues::MayTakeAWhile(Slot& slot, int64_t now_ns) {
+  if (slot.wait_for_idle_until_ns == 0) slot.wait_for_idle_until_ns = now_ns + patience_ns_;
+  if (!idle_ && now_ns < slot.wait_for_idle_until_ns) return false;
+  slot.wait_for_idle_until_ns = 0;
+  return true;
+}
+
 // True if that may have taken a while.
 bool RcQueues::WorkOn(Slot& slot, int64_t now_ns) {
   if (slot.state == State::kFree || slot.state == State::kInUse) return false;
   if (slot.state == State::kClaiming && slot.qp == nullptr) {
+    if (!MayTakeAWhile(slot, now_ns)) return false;
     if (!BeginClaim(slot)) GiveUp(slot, false);
     return true;
   }
   if (slot.state == State::kLeaving) {
-    if (!slot.queue->idle() || slot.queue->broken()) return false;
+    if (!slot.queue->idle() || slot.queue->broken() || !MayTakeAWhile(slot, now_ns)) return false;
     Left(slot);
     return true;
   }
@@ -388,7 +401,8 @@ bool RcQueues::WorkOn(Slot& slot, int64_t now_ns) {
   return slot.state == State::kInUse;
 }
 
-void RcQueues::Work() {
+void RcQueues::Work(bool idle) {
+  idle_ = idle;
   if (connector_ != nullptr) connector_->Poll();
   const int64_t now_ns = pool_.node().clock().NowNs();
   for (Slot& slot : slots_) {

@@ -37,7 +37,7 @@ inline constexpr int64_t kHeatIntervalNs = 10'000'000;
 
 class RcQueues {
  public:
-  RcQueues(QueuePoolImpl& pool, uint32_t slots, uint32_t hot_wrs);
+  RcQueues(QueuePoolImpl& pool, uint32_t slots, uint32_t hot_wrs, int64_t patience_ns);
 
   // ---- which peers
   // When Tick is due.
@@ -58,8 +58,8 @@ class RcQueues {
   // Some connection is being made or given up.
   bool busy() const { return busy_ != 0; }
   // Goes on with those. From QueuePool::Poll alone, because it moves VirtualQueues. At most one QP is created,
-  // connected or destroyed a call.
-  void Work();
+  // connected or destroyed a call; while the pool is not `idle`, only one that has been put off for patience_ns.
+  void Work(bool idle);
   // Blocked queues that it is the turn of; before each round of doorbells. Returns how many WRs it completed.
   size_t Advance();
   bool any_blocked() const { return blocked_ != 0; }
@@ -86,8 +86,9 @@ class RcQueues {
     uint32_t place = 0;
     uint32_t tries = 0;  // of the state
     int64_t ask_at_ns = 0, give_up_ns = 0;
-    bool answer_is_due = false;   // a READ of it was posted whose outcome nobody has looked at
-    PhysicalQueue* dc = nullptr;  // how the peer is reached otherwise
+    int64_t wait_for_idle_until_ns = 0;  // 0: waits for nothing
+    bool answer_is_due = false;          // a READ of it was posted whose outcome nobody has looked at
+    PhysicalQueue* dc = nullptr;         // how the peer is reached otherwise
     uint64_t marker = 0;
     int64_t last_used_ns = 0;
     uint64_t heat = 0;
@@ -120,14 +121,18 @@ class RcQueues {
   bool PeerIsDead(const Slot& slot) const;
   // Every VirtualQueue to the slot's peer uses `queue` from now on.
   void MoveQueues(const Slot& slot, PhysicalQueue& queue);
+  // Whether the slot's next step may be one that takes a while.
+  bool MayTakeAWhile(Slot& slot, int64_t now_ns);
   bool WorkOn(Slot& slot, int64_t now_ns);
 
   QueuePoolImpl& pool_;
   const uint64_t hot_wrs_;
+  const int64_t patience_ns_;
   int64_t due_ns_ = INT64_MIN;
   int64_t last_tick_ns_ = INT64_MIN;
   uint32_t busy_ = 0;     // slots that are neither free nor steadily in use
   uint32_t blocked_ = 0;  // slots in use or being left whose queue may be blocked
+  bool idle_ = false;     // of Work
   std::vector<Slot> slots_;
   std::unique_ptr<rc::Connector> connector_;
   struct PeerHeat {

@@ -118,6 +118,73 @@ TEST_F(RcQueuesTest, NoneAreMadeWhereNoneAreWanted) {
   }
 }
 
+TEST_F(RcQueuesTest, WhatTakesAWhileWaitsForAPollThatNobodyWaitsForUnlessNoneComes) {
+  StartPeers(1);
+  Worker worker = StartWorker(1, UINT32_MAX);
+  auto queue = worker.Connect(1);
+  const Sge sge = worker.Word(0);
+  const WorkRequest read = OnWord(*queue, Opcode::kRead, &sge, 0);
+  // A poll with a request under way, or one that brings its completion.
+  const auto poll_busy = [&] {
+    Completion done;
+    if (queue->outstanding() == 0) ASSERT_OK(queue->Push({&read, 1}));
+    worker.pool->Poll();
+    (void)queue->Pop({&done, 1});
+  };
+  auto& rc = RcOf(*worker.pool);
+  const size_t none = worker.pool->memory_bytes();
+  ASSERT_TRUE(rc.Connect(CachedPeer(*worker.pool, 1)));
+  for (int i = 0; i < 9; ++i) {
+    poll_busy();
+    Pass(100'000);
+  }
+  EXPECT_EQ(worker.pool->memory_bytes(), none) << "nothing is made in favour of nobody";
+  while (queue->outstanding() != 0) poll_busy();
+  worker.pool->Poll();
+  const size_t connector = worker.pool->memory_bytes();
+  EXPECT_GT(connector, none) << "the first idle poll makes something";
+  worker.pool->Poll();
+  EXPECT_GT(worker.pool->memory_bytes(), connector) << "and the next one the rest";
+  // From here on no poll is idle, and it comes about all the same.
+  for (int i = 0; i < 100 && !IsOnRc(*worker.pool, 1); ++i) {
+    poll_busy();
+    Answer();
+    Pass(100'000);
+  }
+  EXPECT_TRUE(IsOnRc(*worker.pool, 1));
+  rc.Leave(1);
+  for (int i = 0; i < 100 && rc.busy(); ++i) {
+    poll_busy();
+    Pass(100'000);
+  }
+  EXPECT_FALSE(rc.busy());
+}
+
+TEST_F(RcQueuesTest, NoPollMakesMoreThanOneQp) {
+  if (!kSimulated) GTEST_SKIP() << "sw: what a call costs is not counted";
+  StartPeers(2);
+  Worker worker = StartWorker(1, UINT32_MAX);
+  auto first = worker.Connect(1), second = worker.Connect(2);
+  const rnic::sim::CostModel cost;
+  auto& world = *Worlds().at(fabric_);
+  int64_t most_ns = 0;
+  for (const NodeId id : {1, 2, 1}) {
+    ASSERT_TRUE(RcOf(*worker.pool).Connect(CachedPeer(*worker.pool, id)));
+    for (int i = 0; i < 1000 && RcOf(*worker.pool).busy(); ++i) {
+      const int64_t before_ns = world.control_ns(worker.node->id());
+      worker.pool->Poll();
+      most_ns = std::max(most_ns, world.control_ns(worker.node->id()) - before_ns);
+      Answer();
+      Pass(100'000);
+    }
+    ASSERT_TRUE(IsOnRc(*worker.pool, id));
+    RcOf(*worker.pool).Leave(id);
+    Settle(worker);
+  }
+  EXPECT_GE(most_ns, cost.create_qp_ns);
+  EXPECT_LT(most_ns, 2 * cost.create_qp_ns + cost.create_cq_ns);
+}
+
 TEST_F(RcQueuesTest, TheDeskIsNotAmongTheRegionsThatUsersSee) {
   StartPeers(1);
   Worker worker = StartWorker(1);
@@ -312,7 +379,7 @@ TEST_F(RcQueuesTest, WhatIsStagedOnTheNewQueueBehindAWriteFlushedOnTheOldOneIsFl
   pool::RcQueues& rc = RcOf(*worker.pool);
   ASSERT_TRUE(rc.Connect(CachedPeer(*worker.pool, 1)));
   for (int i = 0; i < 1000 && rc.busy(); ++i) {
-    rc.Work();
+    rc.Work(true);
     Answer();
     Pass(10'000);
   }
@@ -340,7 +407,7 @@ TEST_F(RcQueuesTest, WhatWasPushedDuringAMoveIsExecutedThoughItsQueueIsDestroyed
   pool::RcQueues& rc = RcOf(*worker.pool);
   ASSERT_TRUE(rc.Connect(CachedPeer(*worker.pool, 1)));
   for (int i = 0; i < 1000 && rc.busy(); ++i) {
-    rc.Work();
+    rc.Work(true);
     Answer();
     Pass(10'000);
   }

@@ -191,7 +191,8 @@ TEST_P(Transfers, LoseDoubleAndReorderNothingInADeepPipeline) {
     Worker worker = Worker::Start(fabric, {.dc_initiators = static_cast<uint32_t>(1 + random() % 2),
                                            .sq_depth = static_cast<uint32_t>(8 + random() % 60),
                                            .max_rc_queues = 2,
-                                           .rc_hot_wrs = UINT32_MAX});
+                                           .rc_hot_wrs = UINT32_MAX,
+                                           .rc_patience_ns = static_cast<int64_t>(random() % 2 * (random() % 20'000))});
     std::vector<std::unique_ptr<Pipeline>> pipelines;
     for (size_t i = 0; i < 4; ++i) {
       const auto peer = static_cast<NodeId>(1 + i % 2);
@@ -274,7 +275,8 @@ TEST_P(MessageTransfers, LoseDoubleAndReorderNoMessage) {
     const QueuePoolOptions options{.dc_initiators = 1,
                                    .sq_depth = static_cast<uint32_t>(4 + random() % 60),
                                    .max_rc_queues = 2,
-                                   .rc_hot_wrs = UINT32_MAX};
+                                   .rc_hot_wrs = UINT32_MAX,
+                                   .rc_patience_ns = static_cast<int64_t>(random() % 2 * (random() % 20'000))};
     MessagingNode host = MessagingNode::Start(fabric, 1, true, options, 64, 8192, 4);
     MessagingNode party = MessagingNode::Start(fabric, 2, false, options, 64, 8192, 4);
     ASSERT_OK(host.node->Publish(host.Soon()));

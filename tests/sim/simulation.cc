@@ -142,6 +142,7 @@ ClientState* Simulation::StartClient(Process& process, uint32_t lanes) {
   options.max_in_flight = lanes > 1 ? lanes - 1 : 1;
   options.queues.max_rc_queues = plan_.rc_queues;
   options.queues.rc_hot_wrs = plan_.rc_hot_wrs;
+  options.queues.rc_patience_ns = 0;  // virtual time is short: as many moves as can be
   const std::vector<uint32_t> taken = EntriesOf(process);
   auto client = process.store->NewClient(options);
   if (!client.ok()) {

@@ -38,6 +38,9 @@ struct QueuePoolOptions {
   uint32_t max_rc_queues = 16;
   // A peer is hot from so many WRs in 10 ms on, on average over some of these.
   uint32_t rc_hot_wrs = 1000;
+  // Making, connecting and destroying an RC queue's QP, each up to a millisecond on a NIC, is left to a Poll that finds
+  // nothing under way, but for no longer than this.
+  int64_t rc_patience_ns = 1'000'000;
 };
 
 struct QueuePoolStats {
