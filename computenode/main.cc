@@ -10,6 +10,7 @@
 #include "computenode/options.h"
 #include "computenode/service.h"
 #include "kvs/client.h"
+#include "ycsb/arrivals.h"
 
 int main(int argc, char** argv) {
   const cli::CommandLine line = cli::ParseFlags(computenode::ProgramDescription(), argc, argv);
@@ -20,6 +21,7 @@ int main(int argc, char** argv) {
   }
   for (const std::string& warning : options->warnings)
     std::fprintf(stderr, "computenode: warning: %s\n", warning.c_str());
+  if (options->job.arrivals) std::fprintf(stderr, "computenode: %s\n", DescribePlan(*options->job.arrivals).c_str());
   if (const auto status = cli::StopSignal::Install(); !status.ok()) return cli::Fail(status);
   // In the background of a terminal, reading stdin must not stop the process: it fails, and the channel is closed.
   std::signal(SIGTTIN, SIG_IGN);

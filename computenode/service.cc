@@ -94,19 +94,26 @@ void Service::PrintStatus() {
   const ycsb::Measurements total = job_.Total();
   const double seconds = SecondsSince(last_status_ns_);
   last_status_ns_ = krcore::RealClock()->NowNs();
+  const auto per_second = [&](uint64_t count) { return static_cast<double>(count) / std::max(seconds, 1e-9); };
   const std::vector<double> percentiles = interval.Latencies().PercentilesNs({50, 99});
-  Print({{"event", "status"},
-         {"time_s", SecondsSince(start_ns_)},
-         {"workers", workers_.active()},
-         {"draining", workers_.running() - std::min(workers_.running(), workers_.active())},
-         {"interval_s", seconds},
-         {"ops", total.operations},
-         {"ops_per_s", static_cast<double>(interval.operations) / std::max(seconds, 1e-9)},
-         {"p50_us", percentiles[0] / 1000},
-         {"p99_us", percentiles[1] / 1000},
-         {"errors", total.failed_operations},
-         {"verified", total.verified},
-         {"mismatches", total.mismatches}});
+  ordered_json json = {{"event", "status"},
+                       {"time_s", SecondsSince(start_ns_)},
+                       {"workers", workers_.active()},
+                       {"draining", workers_.running() - std::min(workers_.running(), workers_.active())},
+                       {"interval_s", seconds},
+                       {"ops", total.operations},
+                       {"ops_per_s", per_second(interval.operations)}};
+  if (job_.open_loop()) {
+    const uint64_t due = job_.DueBy(last_status_ns_);
+    json["due_ops_per_s"] = per_second(due - last_due_);
+    last_due_ = due;
+  }
+  json["p50_us"] = percentiles[0] / 1000;
+  json["p99_us"] = percentiles[1] / 1000;
+  json["errors"] = total.failed_operations;
+  json["verified"] = total.verified;
+  json["mismatches"] = total.mismatches;
+  Print(json);
 }
 
 void Service::PrintProblems() {
@@ -116,6 +123,15 @@ void Service::PrintProblems() {
     if (!reported_error_.ok()) {
       Print({{"event", "error"}, {"message", "a worker could not start: " + reported_error_.ToString()}});
     }
+  }
+}
+
+void Service::AddLoad(ordered_json* json) const {
+  if (!job_.open_loop()) return;
+  (*json)["profile"] = job_.ProfileText();
+  (*json)["arrivals"] = ycsb::ArrivalProcessName(job_.arrival_process());
+  if (job_.total_operations() != std::numeric_limits<uint64_t>::max()) {
+    (*json)["planned_requests"] = job_.total_operations();
   }
 }
 
@@ -135,6 +151,7 @@ int Service::PrintSummary() {
                        {"p50_us", percentiles[0] / 1000},
                        {"p99_us", percentiles[1] / 1000},
                        {"p99.9_us", percentiles[2] / 1000}};
+  AddLoad(&json);
   const kvs::ClientStats stats = workers_.EndedClientStats();
   json["client_stats"] = {{"operations", stats.operations},
                           {"round_trips", stats.round_trips},
@@ -166,10 +183,12 @@ int Service::PrintSummary() {
 int Service::Run() {
   start_ns_ = last_status_ns_ = krcore::RealClock()->NowNs();
   if (const Status status = workers_.AddWorkers(options_.workers); !status.ok()) return cli::Fail(status);
-  Print({{"event", "ready"},
-         {"pid", getpid()},
-         {"control_plane", options_.store.control_plane},
-         {"workers", workers_.active()}});
+  ordered_json ready = {{"event", "ready"},
+                        {"pid", getpid()},
+                        {"control_plane", options_.store.control_plane},
+                        {"workers", workers_.active()}};
+  AddLoad(&ready);
+  Print(ready);
   int64_t next_status_ns = start_ns_ + kNsPerS;
   while (true) {
     const int64_t to_status_ms =

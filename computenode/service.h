@@ -5,6 +5,7 @@
 #define COMPUTENODE_SERVICE_H_
 
 #include <cstdint>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 
 #include "computenode/control.h"
@@ -33,6 +34,8 @@ class Service {
   void PrintProblems();
   int PrintSummary();
   double SecondsSince(int64_t start_ns) const;
+  // Adds what an open loop was asked for.
+  void AddLoad(nlohmann::ordered_json* json) const;
 
   const Options& options_;
   ycsb::WorkloadJob job_;
@@ -43,6 +46,7 @@ class Service {
   const char* end_ = "finished";
   int64_t start_ns_ = 0;
   int64_t last_status_ns_ = 0;
+  uint64_t last_due_ = 0;  // operations that were due by then
   Status reported_error_;
 };
 

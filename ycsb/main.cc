@@ -8,6 +8,7 @@
 #include "cli/flags.h"
 #include "cli/stop_signal.h"
 #include "kvs/client.h"
+#include "ycsb/arrivals.h"
 #include "ycsb/options.h"
 #include "ycsb/report.h"
 #include "ycsb/runner.h"
@@ -64,6 +65,7 @@ int Run(Options& options) {
   auto store = kvs::Store::Open(options.store);
   if (!store.ok()) return cli::FailToOpen(store.status(), options.store.fabric);
 
+  if (options.job.arrivals) std::cerr << "ycsb: " << DescribePlan(*options.job.arrivals) << '\n';
   options.runner.log = &std::cerr;
   options.runner.interrupted = [] { return cli::StopSignal::Requested(); };
   WorkloadJob job(options.job);

@@ -6,14 +6,19 @@
 #include <utility>
 
 #include "cli/common_flags.h"
+#include "ycsb/arrivals.h"
+#include "ycsb/rate_profile.h"
 
 DEFINE_uint32(workers, 1, "Threads, each with a client of its own. Without it: the property threadcount, or 1");
 DEFINE_uint32(in_flight, 16, "Operations that each worker keeps in flight");
 DEFINE_double(target, 0,
-              "Operations a second, all workers together, due at even intervals; latency then counts from when an "
-              "operation was due. 0: the property target, or as fast as it goes");
+              "Operations a second, all workers together; latency then counts from when an operation was due. 0: the "
+              "property target, or as fast as it goes");
+DEFINE_string(profile, "", ycsb::kRateProfileHelp);
+DEFINE_string(arrivals, "even",
+              "When the operations of --target or --profile are due: even, at even intervals, or poisson, at random");
 DEFINE_double(warmup, 0, "Seconds at the start of `run` that are not measured");
-DEFINE_uint64(seed, 1, "Of keys and operations: same seed, same workers, same sequence");
+DEFINE_uint64(seed, 1, "Of keys, operations and Poisson arrivals: same seed, same workers, same sequence");
 DEFINE_string(json, "", "File for the report as JSON; - is stdout");
 DEFINE_bool(overwrite, false, "Inserts replace records that exist, instead of failing");
 DEFINE_uint64(max_failures, 1000, "Stop after so many failed or wrong operations; 0: never");
@@ -70,10 +75,25 @@ cli::Program ProgramDescription() {
   program.usage =
       "ycsb load --fabric=NAME -P FILE [-p KEY=VALUE]... [flags]\n"
       "ycsb run  --fabric=NAME -P FILE [-p KEY=VALUE]... [flags]";
-  program.flags = {
-      "fabric",          "workers",       "in_flight",        "target",      "warmup", "seed", "json",
-      "overwrite",       "max_failures",  "latency_sampling", "table_stats", "rnic",   "log",  "operation_timeout_ms",
-      "open_timeout_ms", "control_plane", "plant_mismatch"};
+  program.flags = {"fabric",
+                   "workers",
+                   "in_flight",
+                   "target",
+                   "profile",
+                   "arrivals",
+                   "warmup",
+                   "seed",
+                   "json",
+                   "overwrite",
+                   "max_failures",
+                   "latency_sampling",
+                   "table_stats",
+                   "rnic",
+                   "log",
+                   "operation_timeout_ms",
+                   "open_timeout_ms",
+                   "control_plane",
+                   "plant_mismatch"};
   program.short_options = "Pp";
   program.short_help =
       "  -P FILE\n    Properties of the workload, YCSB's syntax; ycsb/workloads/ has the standard ones. Repeatable.\n"
@@ -84,6 +104,8 @@ cli::Program ProgramDescription() {
       "ycsb load --fabric=demo -P ycsb/workloads/workloadc -p recordcount=1000000 --workers=2\n"
       "ycsb run --fabric=demo -P ycsb/workloads/workloadc -p operationcount=5000000 --workers=2\n"
       "ycsb run --fabric=demo -P ycsb/workloads/workloada -p operationcount=0 -p maxexecutiontime=30 --target=200000\n"
+      "ycsb run --fabric=demo -P ycsb/workloads/workloadb -p operationcount=0 --profile=burst:20000,200000,5,2,15 "
+      "--arrivals=poisson\n"
       "ycsb run --fabric=demo -P ycsb/workloads/workloadb --warmup=2 --json=b.json";
   return program;
 }
@@ -105,7 +127,25 @@ Result<Options> OptionsFromFlags(const cli::CommandLine& line) {
   Result<Workload> workload = Workload::FromProperties(properties, &options.warnings);
   if (!workload.ok()) return workload.status();
   if (FLAGS_target > 0) workload->target_ops = FLAGS_target;
-  if (*phase == Phase::kRun && workload->operation_count == 0 && workload->max_execution_time_s == 0) {
+  if (*phase == Phase::kLoad && !FLAGS_profile.empty()) {
+    return Status(StatusCode::kInvalidArgument,
+                  "--profile=" + FLAGS_profile + ": a load writes all its records; expected 'ycsb run', or --target");
+  }
+  const double warmup_s = *phase == Phase::kRun ? FLAGS_warmup : 0;
+  const uint64_t count = *phase == Phase::kRun ? workload->operation_count : workload->insert_count;
+  const auto limit_s = static_cast<double>(workload->max_execution_time_s);
+  const auto arrivals = PlanArrivals({.profile = FLAGS_profile,
+                                      .arrivals = FLAGS_arrivals,
+                                      .target = workload->target_ops,
+                                      .most = count == 0 ? Arrivals::kAll : count,
+                                      .seconds = limit_s > 0 ? limit_s + warmup_s : 0,
+                                      .seed = FLAGS_seed},
+                                     &options.warnings);
+  if (!arrivals.ok()) return arrivals.status();
+  if (*arrivals && warmup_s * 1e9 >= static_cast<double>((*arrivals)->end_ns)) {
+    return OutOfRange("warmup", std::to_string(warmup_s), "less than what the load lasts, or nothing is measured");
+  }
+  if (*phase == Phase::kRun && !*arrivals && workload->operation_count == 0 && workload->max_execution_time_s == 0) {
     options.warnings.push_back("no operationcount and no maxexecutiontime: runs until Ctrl-C");
   }
   options.store = {.rnic = FLAGS_rnic,
@@ -121,6 +161,7 @@ Result<Options> OptionsFromFlags(const cli::CommandLine& line) {
                  .plant_mismatch = FLAGS_plant_mismatch && *phase == Phase::kLoad,
                  .latency_sampling = FLAGS_latency_sampling,
                  .max_failures = FLAGS_max_failures,
+                 .arrivals = *arrivals,
                  .clock = nullptr};
   const bool use_threadcount = !cli::FlagGiven("workers") && workload->thread_count > 0;
   if (use_threadcount && workload->thread_count > kMaxWorkers) {
@@ -140,7 +181,7 @@ Result<Options> OptionsFromFlags(const cli::CommandLine& line) {
   options.report.control_plane = FLAGS_control_plane;
   options.report.workers = options.runner.workers;
   options.report.in_flight = options.runner.in_flight;
-  options.report.warmup_s = *phase == Phase::kRun ? options.runner.warmup_s : 0;
+  options.report.warmup_s = warmup_s;
   return options;
 }
 

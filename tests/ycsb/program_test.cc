@@ -144,6 +144,50 @@ TEST_F(ProgramTest, JsonGoesToItsFile) {
   std::remove(path.c_str());
 }
 
+TEST_F(ProgramTest, BothProgramsFollowAProfile) {
+  ASSERT_EQ(Ycsb("load", "b").status, 0);
+  const std::string json_path = ::testing::TempDir() + fabric_.name() + ".json";
+  const std::string trace_path = ::testing::TempDir() + fabric_.name() + ".trace";
+  std::ofstream(trace_path) << "0 2000\n0.2 6000\n0.4 0\n";
+  const std::string profile = "file:" + trace_path;
+  const Finished run = Ycsb("run", "b", {"-p", "operationcount=0", "--profile=" + profile, "--json=" + json_path});
+  EXPECT_EQ(run.status, 0) << run.err;
+  EXPECT_THAT(run.err,
+              HasSubstr("ycsb: " + profile + ", even arrivals: 1600 requests in 0.4 s, at most 6000 a second"));
+  EXPECT_THAT(run.err, HasSubstr(" due ops/sec; "));
+  EXPECT_THAT(run.out, HasSubstr("[OVERALL], Operations, 1600\n"));
+  EXPECT_THAT(run.out, HasSubstr("[OVERALL], Profile, " + profile + "\n"));
+  std::ifstream file(json_path);
+  const auto json = nlohmann::json::parse(file);
+  EXPECT_EQ(json["profile"], profile);
+  EXPECT_EQ(json["arrivals"], "even");
+  EXPECT_EQ(json["planned_requests"], 1600);
+  EXPECT_GE(json["run_time_ms"], 400);
+
+  const Finished cut =
+      Ycsb("run", "b", {"-p", "operationcount=300", "--profile=constant:3000,5", "--arrivals=poisson"});
+  EXPECT_EQ(cut.status, 0) << cut.err;
+  EXPECT_THAT(cut.err, HasSubstr("warning: operationcount=300 ends --profile=constant:3000,5 early"));
+  EXPECT_THAT(cut.out, HasSubstr("[OVERALL], Operations, 300\n"));
+  EXPECT_THAT(cut.out, HasSubstr("[OVERALL], Arrivals, poisson\n"));
+  const Finished target = Ycsb("run", "b", {"-p", "operationcount=300", "--target=3000", "--arrivals=poisson"});
+  EXPECT_EQ(target.status, 0) << target.err;
+  EXPECT_THAT(target.out, HasSubstr("[OVERALL], Profile, target=3000\n"));
+  EXPECT_THAT(target.out, HasSubstr("[OVERALL], Operations, 300\n"));
+
+  const Finished served =
+      RunProgram("computenode", {fabric_.flag(), "-P", WorkloadFile("b"), "-p", "recordcount=20000", "-p",
+                                 "operationcount=0", "--json_status", "--profile=ramp:0,1000,1.5", "--arrivals=even"});
+  EXPECT_EQ(served.status, 0) << served.err;
+  EXPECT_THAT(served.out, HasSubstr("\"workers\":1,\"profile\":\"ramp:0,1000,1.5\",\"arrivals\":\"even\","
+                                    "\"planned_requests\":750}"));
+  EXPECT_THAT(served.out, HasSubstr("\"due_ops_per_s\":"));
+  EXPECT_THAT(served.out, HasSubstr("{\"event\":\"summary\",\"end\":\"finished\""));
+  EXPECT_THAT(served.out, HasSubstr("\"ops\":750,\"errors\":0"));
+  std::remove(json_path.c_str());
+  std::remove(trace_path.c_str());
+}
+
 TEST_F(ProgramTest, CtrlCEndsWithAReportAndStatus130) {
   ASSERT_EQ(Ycsb("load", "c").status, 0);
   Program run("ycsb",
@@ -230,8 +274,10 @@ TEST(ProgramErrors, NameTheFlagAndTheWayOut) {
   };
   const std::string c = WorkloadFile("c");
   for (const Case& one :
-       {Case{{}, 2, "which phase?"}, Case{{"walk", "--fabric=x"}, 2, "expected load or run"},
-        Case{{"run", "-P", c}, 2, "--fabric"}, Case{{"run", "--fabric=x"}, 2, "recordcount"},
+       {Case{{}, 2, "which phase?"},
+        Case{{"walk", "--fabric=x"}, 2, "expected load or run"},
+        Case{{"run", "-P", c}, 2, "--fabric"},
+        Case{{"run", "--fabric=x"}, 2, "recordcount"},
         Case{{"run", "--fabric=x", "-P", "/nonexistent"}, 1, "/nonexistent"},
         Case{{"run", "--fabric=x", "-P", c, "-p", "recordcount=many"}, 2, "recordcount=many"},
         Case{{"run", "--fabric=x", "-P", c, "--workers=0"}, 2, "--workers=0"},
@@ -240,6 +286,17 @@ TEST(ProgramErrors, NameTheFlagAndTheWayOut) {
              2,
              "--control_plane=tcp: not one of krcore verbs lite"},
         Case{{"run", "--fabric=x", "-P", WorkloadFile("e")}, 1, "hash table"},
+        Case{{"run", "--fabric=x", "-P", c, "--profile=steps"}, 2, "--profile=steps: expected a profile"},
+        Case{{"run", "--fabric=x", "-P", c, "--profile=file:/nonexistent"}, 1, "--profile=file:/nonexistent: cannot"},
+        Case{{"run", "--fabric=x", "-P", c, "--profile=constant:9,9", "--target=5"}, 2, "expected one of them"},
+        Case{{"run", "--fabric=x", "-P", c, "--profile=constant:9,9", "-p", "target=5"}, 2, "expected one of them"},
+        Case{{"run", "--fabric=x", "-P", c, "--profile=constant:9,9", "--warmup=9"}, 2, "--warmup=9"},
+        Case{{"load", "--fabric=x", "-P", c, "--profile=constant:9,9"}, 2, "a load writes all its records"},
+        Case{{"run", "--fabric=x", "-P", c, "--arrivals=random"}, 2, "--arrivals=random: expected even or poisson"},
+        Case{{"run", "--fabric=x", "-P", c, "--arrivals=poisson"}, 2, "Give --profile or --target"},
+        Case{{"run", "--fabric=x", "-P", c, "-p", "operationcount=0", "--arrivals=poisson", "--target=5"},
+             2,
+             "give operationcount or maxexecutiontime"},
         Case{{"run", "--fabric=no-such-fabric-here", "-P", c}, 1, "memnode --fabric=no-such-fabric-here"},
         Case{{"run", "--fabric=x", "-P", c, "--json=/nonexistent/a"}, 2, "--json="}}) {
     const Finished run = RunProgram("ycsb", one.args);
@@ -255,6 +312,19 @@ TEST(ProgramErrors, ComputenodeKnowsTheControlPlanesToo) {
   EXPECT_THAT(run.err, HasSubstr("--control_plane=tcp: not one of krcore verbs lite"));
 }
 
+TEST(ProgramErrors, ComputenodeKnowsProfilesToo) {
+  for (const auto& [flags, message] :
+       {std::pair{std::vector<std::string>{"--profile=steps"}, "--profile=steps: expected a profile"},
+        std::pair{std::vector<std::string>{"--profile=constant:9,9", "--target=5"}, "expected one of them"},
+        std::pair{std::vector<std::string>{"--arrivals=poisson"}, "Give --profile or --target"}}) {
+    std::vector<std::string> args = {"--fabric=x", "-P", WorkloadFile("c")};
+    args.insert(args.end(), flags.begin(), flags.end());
+    const Finished run = RunProgram("computenode", args);
+    EXPECT_EQ(run.status, 2);
+    EXPECT_THAT(run.err, HasSubstr(message));
+  }
+}
+
 TEST(ProgramErrors, HelpShowsExamples) {
   for (const char* program : {"ycsb", "computenode"}) {
     const Finished help = RunProgram(program, {"--help"});
@@ -262,6 +332,7 @@ TEST(ProgramErrors, HelpShowsExamples) {
     EXPECT_THAT(help.out, HasSubstr("examples:"));
     EXPECT_THAT(help.out, HasSubstr("-P FILE"));
     EXPECT_THAT(help.out, HasSubstr("--control_plane"));
+    EXPECT_THAT(help.out, HasSubstr("constant:RATE,SECONDS"));
   }
 }
 

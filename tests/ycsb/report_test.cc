@@ -59,6 +59,48 @@ TEST_F(ReportTest, SummaryHasYcsbsLines) {
   EXPECT_THAT(text, Not(HasSubstr("[UPDATE]")));
 }
 
+TEST_F(ReportTest, AnOpenLoopNamesItsProfileAndArrivals) {
+  struct Case {
+    JobOptions options;
+    const char* profile;
+    const char* arrivals;
+    int planned;  // 0: no count
+  };
+  JobOptions profile = Options();
+  profile.arrivals = std::make_shared<Arrivals>(
+      Arrivals::Plan(RateProfile::Parse("ramp:0,100,4").value(), ArrivalProcess::kPoisson, 1, 150).value());
+  JobOptions target = Options();
+  target.workload.target_ops = 2500;
+  JobOptions counted = target;
+  counted.workload.operation_count = 5000;
+  for (const Case& one : {Case{profile, "ramp:0,100,4", "poisson", 150}, Case{target, "target=2500", "even", 0},
+                          Case{counted, "target=2500", "even", 5000}}) {
+    const WorkloadJob job(one.options);
+    std::ostringstream out;
+    WriteSummary(job, result_, {}, out);
+    const auto json = nlohmann::json::parse(JsonReport(job, result_, {}));
+    EXPECT_THAT(out.str(), HasSubstr(std::string("[OVERALL], Profile, ") + one.profile + "\n"));
+    EXPECT_THAT(out.str(), HasSubstr(std::string("[OVERALL], Arrivals, ") + one.arrivals + "\n"));
+    EXPECT_EQ(json["loop"], "open");
+    EXPECT_EQ(json["latency_from"], "intended start");
+    EXPECT_EQ(json["profile"], one.profile);
+    EXPECT_EQ(json["arrivals"], one.arrivals);
+    if (one.planned == 0) {
+      EXPECT_THAT(out.str(), Not(HasSubstr("PlannedRequests")));
+      EXPECT_TRUE(json["planned_requests"].is_null());
+    } else {
+      EXPECT_THAT(out.str(), HasSubstr("[OVERALL], PlannedRequests, " + std::to_string(one.planned) + "\n"));
+      EXPECT_EQ(json["planned_requests"], one.planned);
+    }
+  }
+  std::ostringstream closed;
+  WriteSummary(job_, result_, {}, closed);
+  EXPECT_THAT(closed.str(), Not(HasSubstr("Profile")));
+  const auto json = nlohmann::json::parse(JsonReport(job_, result_, {}));
+  EXPECT_EQ(json["loop"], "closed");
+  EXPECT_FALSE(json.contains("profile"));
+}
+
 TEST_F(ReportTest, JsonHasWhatARunNeedsToBeRepeated) {
   const auto json = nlohmann::json::parse(
       JsonReport(job_, result_, {.flags = {{"workers", "2"}}, .properties = {{"recordcount", "1000"}}, .workers = 2}));

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <limits>
 #include <utility>
 
@@ -15,9 +16,10 @@ constexpr uint64_t kMaxProblems = 10;  // described in words; all are counted
 constexpr std::chrono::milliseconds kPublishWait{20};
 
 uint64_t TotalOperations(const JobOptions& options) {
-  if (options.phase == Phase::kLoad) return options.workload.insert_count;
+  const uint64_t planned = options.arrivals ? options.arrivals->due_ns.size() : std::numeric_limits<uint64_t>::max();
+  if (options.phase == Phase::kLoad) return std::min(options.workload.insert_count, planned);
   const uint64_t count = options.workload.operation_count;
-  return count == 0 ? std::numeric_limits<uint64_t>::max() : count;
+  return count == 0 ? planned : std::min(count, planned);
 }
 
 // Of a warm-up.
@@ -56,14 +58,46 @@ WorkloadJob::Tickets WorkloadJob::TakeTickets(uint64_t most) {
 }
 
 int64_t WorkloadJob::DueNs(uint64_t ticket) const {
-  return start_ns_.load(std::memory_order_relaxed) +
-         static_cast<int64_t>(static_cast<double>(ticket) * (1e9 / options_.workload.target_ops));
+  const int64_t start_ns = start_ns_.load(std::memory_order_relaxed);
+  if (options_.arrivals) return start_ns + options_.arrivals->due_ns[ticket];
+  return start_ns + static_cast<int64_t>(static_cast<double>(ticket) * (1e9 / options_.workload.target_ops));
+}
+
+std::string WorkloadJob::ProfileText() const {
+  if (options_.arrivals) return options_.arrivals->profile.text();
+  return open_loop() ? RateProfile::OfTarget(options_.workload.target_ops, 1).text() : std::string();
+}
+
+ArrivalProcess WorkloadJob::arrival_process() const {
+  return options_.arrivals ? options_.arrivals->process : ArrivalProcess::kEven;
+}
+
+uint64_t WorkloadJob::DueBy(int64_t now_ns) const {
+  const int64_t start_ns = start_ns_.load(std::memory_order_relaxed);
+  if (start_ns == 0 || now_ns < start_ns) return 0;
+  if (!options_.arrivals) {
+    const double due = std::floor(static_cast<double>(now_ns - start_ns) * options_.workload.target_ops / 1e9) + 1;
+    return due < static_cast<double>(total_operations_) ? static_cast<uint64_t>(due) : total_operations_;
+  }
+  const std::vector<int64_t>& due_ns = options_.arrivals->due_ns;
+  const auto later = std::upper_bound(due_ns.begin(), due_ns.end(), now_ns - start_ns);
+  return std::min(static_cast<uint64_t>(later - due_ns.begin()), total_operations_);
+}
+
+int64_t WorkloadJob::PlannedEndNs() const {
+  const int64_t start_ns = start_ns_.load(std::memory_order_relaxed);
+  return options_.arrivals && start_ns != 0 ? start_ns + options_.arrivals->end_ns : computenode::WorkerJob::kNever;
 }
 
 bool WorkloadJob::TakeDue(int64_t now_ns, uint64_t* ticket, int64_t* due_ns) {
   uint64_t next = next_ticket_.load(std::memory_order_relaxed);
   while (true) {
-    *due_ns = next < total_operations_ ? DueNs(next) : computenode::WorkerJob::kNever;
+    if (next >= total_operations_) {
+      *due_ns = PlannedEndNs();
+      if (*due_ns <= now_ns) *due_ns = computenode::WorkerJob::kNever;
+      return false;
+    }
+    *due_ns = DueNs(next);
     if (*due_ns > now_ns) return false;
     if (next_ticket_.compare_exchange_weak(next, next + 1, std::memory_order_relaxed)) break;
   }

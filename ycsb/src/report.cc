@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <ctime>
 #include <fstream>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <ostream>
 #include <thread>
@@ -183,6 +184,9 @@ ordered_json OperationsJson(const Measurements& measured) {
   return json;
 }
 
+// Whether there is a count, and not just an end in time.
+bool HasCount(const WorkloadJob& job) { return job.total_operations() != std::numeric_limits<uint64_t>::max(); }
+
 }  // namespace
 
 double Ratio(uint64_t count, uint64_t of) {
@@ -210,6 +214,11 @@ void WriteSummary(const WorkloadJob& job, const RunResult& result, const ReportC
   out << "[OVERALL], ControlPlane, " << context.control_plane << '\n';
   out << "[OVERALL], Workers, " << context.workers << '\n';
   out << "[OVERALL], InFlightPerWorker, " << context.in_flight << '\n';
+  if (job.open_loop()) {
+    out << "[OVERALL], Profile, " << job.ProfileText() << '\n';
+    out << "[OVERALL], Arrivals, " << ArrivalProcessName(job.arrival_process()) << '\n';
+    if (HasCount(job)) out << "[OVERALL], PlannedRequests, " << job.total_operations() << '\n';
+  }
   const DataSize size = SizeOf(job, result);
   out << "[OVERALL], Records, " << size.records << '\n';
   out << "[OVERALL], DataSize(bytes), " << size.total_bytes() << '\n';
@@ -263,8 +272,13 @@ std::string JsonReport(const WorkloadJob& job, const RunResult& result, const Re
   json["workers"] = context.workers;
   json["in_flight"] = context.in_flight;
   json["warmup_s"] = context.warmup_s;
-  json["loop"] = job.options().workload.target_ops > 0 ? "open" : "closed";
-  json["latency_from"] = job.options().workload.target_ops > 0 ? "intended start" : "start";
+  json["loop"] = job.open_loop() ? "open" : "closed";
+  json["latency_from"] = job.open_loop() ? "intended start" : "start";
+  if (job.open_loop()) {
+    json["profile"] = job.ProfileText();
+    json["arrivals"] = ArrivalProcessName(job.arrival_process());
+    json["planned_requests"] = HasCount(job) ? ordered_json(job.total_operations()) : ordered_json(nullptr);
+  }
   const DataSize size = SizeOf(job, result);
   json["records"] = size.records;
   json["key_bytes"] = size.key_bytes;

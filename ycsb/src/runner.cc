@@ -38,11 +38,22 @@ class Progress {
     mismatched_ += interval.mismatches;
     if (!log_) return;
     const double seconds = static_cast<double>(now_ns - start_ns) / kNsPerS;
-    const double rate = static_cast<double>(interval.operations) * kNsPerS / static_cast<double>(now_ns - last_ns_);
-    char text[320];
+    const auto per_second = [&](uint64_t count) {
+      return static_cast<double>(count) * kNsPerS / static_cast<double>(now_ns - last_ns_);
+    };
+    const double rate = per_second(interval.operations);
+    char text[400];
     int used = std::snprintf(text, sizeof(text), "%s %.0f sec: %llu operations; %.1f current ops/sec; ",
                              TimeStamp().c_str(), seconds, static_cast<unsigned long long>(done_), rate);
-    if (job_.total_operations() != std::numeric_limits<uint64_t>::max() && rate > 0) {
+    if (job_.open_loop()) {
+      const uint64_t due = job_.DueBy(now_ns);
+      used += std::snprintf(text + used, sizeof(text) - used, "%.1f due ops/sec; ", per_second(due - due_));
+      due_ = due;
+    }
+    if (const int64_t end_ns = job_.PlannedEndNs(); end_ns != Deadline::Never().at_ns) {
+      const double left = static_cast<double>(std::max<int64_t>(end_ns - now_ns, 0)) / kNsPerS;
+      used += std::snprintf(text + used, sizeof(text) - used, "est completion in %.0f s; ", std::ceil(left));
+    } else if (job_.total_operations() != std::numeric_limits<uint64_t>::max() && rate > 0) {
       const double left = static_cast<double>(job_.total_operations() - std::min(done_, job_.total_operations()));
       used += std::snprintf(text + used, sizeof(text) - used, "est completion in %.0f s; ", std::ceil(left / rate));
     }
@@ -60,6 +71,7 @@ class Progress {
   std::ostream* const log_;
   int64_t last_ns_;
   uint64_t done_ = 0;
+  uint64_t due_ = 0;
   uint64_t failed_ = 0;
   uint64_t mismatched_ = 0;
 };

@@ -15,7 +15,7 @@ WorkloadWorker::WorkloadWorker(WorkloadJob& job, computenode::WorkerContext& con
     : job_(job),
       context_(context),
       load_(job.options_.phase == Phase::kLoad),
-      open_loop_(job.options_.workload.target_ops > 0),
+      open_loop_(job.open_loop()),
       value_bytes_(job.options_.workload.value_bytes()),
       writer_(static_cast<uint16_t>(context.worker() + 1)),
       random_(job.options_.seed, context.worker()),

@@ -1,8 +1,9 @@
 // WorkloadJob: the load or run phase of a workload, as work for computenode::ElasticWorkers.
 //
-// Closed loop: each lane starts its next operation when the last has ended. Open loop (workload.target_ops > 0):
-// operation i is due at start + i / target, whatever the store does; free lanes take due operations in order, and
-// latency counts from when the operation was due, so a slow store cannot hide its queue (no coordinated omission).
+// Closed loop: each lane starts its next operation when the last has ended. Open loop: operation i is due at start +
+// arrivals->due_ns[i], or at start + i / workload.target_ops, whatever the store does; free lanes take due operations
+// in order, and latency counts from when the operation was due, so a slow store cannot hide its queue (no coordinated
+// omission). The start is the first worker's.
 //
 // Every value that the run phase reads is verified.
 //
@@ -20,6 +21,7 @@
 
 #include "computenode/elastic_workers.h"
 #include "krcore/clock.h"
+#include "ycsb/arrivals.h"
 #include "ycsb/generators.h"
 #include "ycsb/key_chooser.h"
 #include "ycsb/keys.h"
@@ -34,10 +36,13 @@ struct JobOptions {
   Workload workload;
   Phase phase = Phase::kRun;
   uint64_t seed = 1;
-  bool overwrite = false;          // inserts may meet existing records: Put instead of Insert
-  bool plant_mismatch = false;     // load: one record, the run phase's most popular, gets a value that does not verify
-  uint32_t latency_sampling = 1;   // closed loop: every n-th operation of a lane is timed, all are counted
-  uint64_t max_failures = 1000;    // so many failed or mismatched operations stop the phase; 0: none do
+  bool overwrite = false;         // inserts may meet existing records: Put instead of Insert
+  bool plant_mismatch = false;    // load: one record, the run phase's most popular, gets a value that does not verify
+  uint32_t latency_sampling = 1;  // closed loop: every n-th operation of a lane is timed, all are counted
+  uint64_t max_failures = 1000;   // so many failed or mismatched operations stop the phase; 0: none do
+  // Open loop at these times: the phase is these operations, of those that it would have without, and lasts until
+  // their end_ns. Null: as workload.target_ops says.
+  std::shared_ptr<const Arrivals> arrivals = {};
   krcore::Clock* clock = nullptr;  // null: the host's
 };
 
@@ -70,6 +75,15 @@ class WorkloadJob final : public computenode::Job {
   const JobOptions& options() const { return options_; }
   // Operations of the phase; UINT64_MAX when it has no count.
   uint64_t total_operations() const { return total_operations_; }
+  bool open_loop() const { return options_.arrivals || options_.workload.target_ops > 0; }
+  // Open loop: what was asked for, as the user would write it: a profile's text, or "target=RATE"; and when requests of
+  // that rate are due.
+  std::string ProfileText() const;
+  ArrivalProcess arrival_process() const;
+  // Open loop: how many operations are due at `now_ns` or before; 0 before the start.
+  uint64_t DueBy(int64_t now_ns) const;
+  // When the plan ends, by the clock. kNever: there is no plan, or no worker has started.
+  int64_t PlannedEndNs() const;
   // Records there were inserted by the run phase and acknowledged.
   uint64_t inserted_records() const { return inserted_.last() + 1 - options_.workload.record_count; }
 
@@ -82,7 +96,8 @@ class WorkloadJob final : public computenode::Job {
   Tickets TakeTickets(uint64_t most);
   // Open loop: when operation `ticket` is due.
   int64_t DueNs(uint64_t ticket) const;
-  // Open loop: takes the next operation if it is due. False: *due_ns is when it will be, kNever when none are left.
+  // Open loop: takes the next operation if it is due. False: *due_ns is when it will be, or when the plan ends if none
+  // are left; kNever when that is over.
   bool TakeDue(int64_t now_ns, uint64_t* ticket, int64_t* due_ns);
   void Publish(uint64_t epoch, Measurements* measured);
   void WorkerEnded();
