@@ -13,6 +13,7 @@
 #include "cli/stop_signal.h"
 #include "krcore/clock.h"
 #include "memnode/cpu_time.h"
+#include "memnode/drain.h"
 #include "memnode/huge_page_collapser.h"
 #include "memnode/memory_server.h"
 #include "memnode/options.h"
@@ -127,5 +128,8 @@ int main(int argc, char** argv) {
   cli::ParseFlags(memnode::ProgramDescription(), argc, argv);
   const auto options = memnode::OptionsFromFlags();
   if (!options.ok()) return cli::FailUsage(options.status().message());
-  return options->clean ? memnode::Clean(*options) : memnode::Run(*options);
+  if (options->clean) return memnode::Clean(*options);
+  if (options->drain != krcore::kNoNode) return memnode::Drain(*options);
+  if (options->undrain != krcore::kNoNode) return memnode::Undrain(*options);
+  return memnode::Run(*options);
 }

@@ -18,6 +18,10 @@ DEFINE_string(rc_acceptor, "sleep",
               "Answers clients that have --control_plane=verbs or lite. sleep: looks for them every 20 ms, more often "
               "when there were some of late; spin: all the time, which takes a core; off: they cannot connect");
 DEFINE_bool(clean, false, "Remove what stopped or killed programs left of --fabric, also kept memory, and exit");
+DEFINE_int32(drain, 0,
+             "Empty the memory node of this id, while the store is in use, so that it can be stopped without losing "
+             "anything, and exit");
+DEFINE_int32(undrain, 0, "Take the memory node of this id, which is being drained or was, back into use, and exit");
 
 namespace memnode {
 namespace {
@@ -32,7 +36,7 @@ constexpr int64_t kMaxWaitMs = int64_t{24} * 3600 * 1000;  // so that it fits in
 Status Mistake(std::string message) { return {StatusCode::kInvalidArgument, std::move(message)}; }
 
 Status CheckClean() {
-  for (const char* name : {"node", "memory", "metaserver", "hugepages", "wait_ms", "keep_memory", "rc_acceptor"}) {
+  for (const char* name : {"node", "memory", "metaserver", "hugepages", "wait_ms", "keep_memory", "rc_acceptor", "drain", "undrain"}) {
     if (cli::FlagGiven(name)) return Mistake("--clean goes with --fabric only, not with --" + std::string(name));
   }
   return Status::Ok();
@@ -43,6 +47,24 @@ Result<RcAcceptorMode> RcAcceptorFromFlag() {
   if (FLAGS_rc_acceptor == "spin") return RcAcceptorMode::kSpin;
   if (FLAGS_rc_acceptor == "off") return RcAcceptorMode::kOff;
   return Mistake("--rc_acceptor=" + FLAGS_rc_acceptor + ": not sleep, spin or off");
+}
+
+// --drain or --undrain.
+Result<krcore::NodeId> CheckCommand(const char* command, int32_t node) {
+  for (const char* name : {"node", "memory", "metaserver", "hugepages", "keep_memory", "rc_acceptor", "clean", "drain", "undrain"}) {
+    if (std::string(name) == command || !cli::FlagGiven(name)) continue;
+    return Mistake("--" + std::string(command) + " goes with --fabric and --wait_ms only, not with --" + name);
+  }
+  if (node < 1 || node > static_cast<int>(krcore::kMaxMemoryNode)) {
+    return Mistake("--" + std::string(command) + "=" + std::to_string(node) + ": a memory node's id is 1 to 255");
+  }
+  return static_cast<krcore::NodeId>(node);
+}
+
+Status CheckWait() {
+  if (FLAGS_wait_ms >= 0 && FLAGS_wait_ms <= kMaxWaitMs) return Status::Ok();
+  return Mistake("--wait_ms=" + std::to_string(FLAGS_wait_ms) + ": must be 0 to " + std::to_string(kMaxWaitMs) +
+                 " (milliseconds; a day)");
 }
 
 Status CheckMemory(uint64_t bytes) {
@@ -68,12 +90,14 @@ const cli::Program& ProgramDescription() {
       .usage =
           "memnode --fabric=NAME --node=ID --memory=SIZE [--metaserver] [flags]\n"
           "memnode --fabric=NAME --memory=0 --metaserver [flags]\n"
+          "memnode --fabric=NAME --drain=ID | --undrain=ID\n"
           "memnode --fabric=NAME --clean",
-      .flags = {"fabric", "node", "memory", "metaserver", "hugepages", "wait_ms", "keep_memory", "rc_acceptor", "clean",
-                "rnic", "log"},
+      .flags = {"fabric", "node", "memory", "metaserver", "hugepages", "wait_ms", "keep_memory", "rc_acceptor", "drain", "undrain",
+                "clean", "rnic", "log"},
       .examples =
           "memnode --fabric=demo --node=1 --memory=1G --metaserver\n"
           "memnode --fabric=demo --node=2 --memory=1G\n"
+          "memnode --fabric=demo --drain=2\n"
           "memnode --fabric=demo --clean",
       .max_arguments = 0,
       .short_options = "",
@@ -90,6 +114,20 @@ Result<Options> OptionsFromFlags() {
   options.clean = FLAGS_clean;
   if (options.clean) {
     KRCORE_RETURN_IF_ERROR(CheckClean());
+    return options;
+  }
+  KRCORE_RETURN_IF_ERROR(CheckWait());
+  options.wait_ms = FLAGS_wait_ms;
+  if (cli::FlagGiven("drain")) {
+    const Result<krcore::NodeId> node = CheckCommand("drain", FLAGS_drain);
+    if (!node.ok()) return node.status();
+    options.drain = *node;
+    return options;
+  }
+  if (cli::FlagGiven("undrain")) {
+    const Result<krcore::NodeId> node = CheckCommand("undrain", FLAGS_undrain);
+    if (!node.ok()) return node.status();
+    options.undrain = *node;
     return options;
   }
 
@@ -121,14 +159,9 @@ Result<Options> OptionsFromFlags() {
   const Result<RcAcceptorMode> rc_acceptor = RcAcceptorFromFlag();
   if (!rc_acceptor.ok()) return rc_acceptor.status();
   options.rc_acceptor = *rc_acceptor;
-  if (FLAGS_wait_ms < 0 || FLAGS_wait_ms > kMaxWaitMs) {
-    return Mistake("--wait_ms=" + std::to_string(FLAGS_wait_ms) + ": must be 0 to " + std::to_string(kMaxWaitMs) +
-                   " (milliseconds; a day)");
-  }
   options.metaserver = FLAGS_metaserver;
   options.huge_pages = FLAGS_hugepages == "auto";
   options.keep_memory = FLAGS_keep_memory;
-  options.wait_ms = FLAGS_wait_ms;
   return options;
 }
 

@@ -21,8 +21,10 @@ struct Options {
   bool huge_pages = true;
   bool keep_memory = false;
   RcAcceptorMode rc_acceptor = RcAcceptorMode::kSleep;
-  int64_t wait_ms = 0;  // for the metadata server and the store's home to appear
-  bool clean = false;   // remove leftovers instead of serving
+  int64_t wait_ms = 0;                       // for the metadata server and the store's home to appear
+  bool clean = false;                        // remove leftovers instead of serving
+  krcore::NodeId drain = krcore::kNoNode;    // empty this memory node instead of serving
+  krcore::NodeId undrain = krcore::kNoNode;  // ... or take it back into use
 };
 
 // The program's description and flags, for cli::ParseFlags.

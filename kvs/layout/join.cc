@@ -38,7 +38,7 @@ Status RunVerb(krcore::QueuePool& pool, krcore::VirtualQueue& queue, const krcor
   return Status::Ok();
 }
 
-// Enters this node in the home's member list.
+// Enters this node in the home's member list, and takes it back into use if it was being drained.
 Status EnterMember(krcore::Node& node, const HomeRecord& home, uint64_t chunk_bytes, Deadline deadline) {
   auto pool = node.CreateQueuePool({});
   if (!pool.ok()) return pool.status();
@@ -69,14 +69,20 @@ Status EnterMember(krcore::Node& node, const HomeRecord& home, uint64_t chunk_by
   wr.opcode = krcore::Opcode::kCompareSwap;
   wr.remote_addr = region->addr + kHomeAreaOffset + offsetof(HomeArea, members) + sizeof(uint64_t) * node.id();
   wr.rkey = region->rkey;
-  const uint64_t mine = (uint64_t{1} << 32) | node.incarnation();
-  for (uint64_t expected = 0; expected != mine; expected = word) {
+  const auto is_mine = [&node](MemberWord member) {
+    return member.state() == MemberState::kInUse && member.incarnation() == node.incarnation();
+  };
+  for (uint64_t expected = 0; !is_mine(MemberWord(expected)); expected = word) {
     wr.compare_add = expected;
-    wr.swap = mine;
+    wr.swap = MemberWord(expected).Joined(node.incarnation()).word();
     KRCORE_RETURN_IF_ERROR(RunVerb(**pool, **queue, wr));
-    if (word == expected) return Status::Ok();
+    if (word == expected) break;
   }
-  return Status::Ok();
+  wr.opcode = krcore::Opcode::kFetchAdd;  // clients read the list when this has grown
+  wr.remote_addr =
+      region->addr + kHomeAreaOffset + offsetof(HomeArea, counters) + offsetof(HomeCounters, member_changes);
+  wr.compare_add = 1;
+  return RunVerb(**pool, **queue, wr);
 }
 
 Result<HomeRecord> LookupHome(krcore::Node& node, Deadline deadline) {

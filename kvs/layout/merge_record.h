@@ -28,7 +28,8 @@ struct MergeRecord {
   uint64_t parent_entry;  // the words that the record took the place of, both NORMAL and of depth d + 1
   uint64_t child_entry;
   uint64_t birth_epoch;  // as in a block
-  uint64_t reserved[3];
+  uint64_t copies;       // 1: REPLACE, though they may fit in one, to have both tables elsewhere
+  uint64_t reserved[2];
 
   MergeStatus state() const { return static_cast<MergeStatus>(status); }
   uint32_t depth() const { return BirthDepth(child_index) - 1; }  // d, of the joined table

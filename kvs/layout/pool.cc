@@ -13,7 +13,7 @@ namespace {
 using krcore::Status;
 using krcore::StatusCode;
 
-constexpr uint32_t kLayoutVersion = 2;
+constexpr uint32_t kLayoutVersion = 3;
 
 Superblock& SuperblockOf(std::span<std::byte> pool) { return *reinterpret_cast<Superblock*>(pool.data()); }
 ChunkWord& ChunkWordOf(std::span<std::byte> pool, uint64_t chunk) {

@@ -23,7 +23,7 @@
 
 namespace kvs {
 
-inline constexpr uint64_t kPoolMagic = 0x32304c4f4f504b53;  // "SKPOOL02"
+inline constexpr uint64_t kPoolMagic = 0x33304c4f4f504b53;  // "SKPOOL03"
 inline constexpr uint32_t kPoolRegionTag = 0x6c6f6f70;      // RemoteRegion::tag of a pool
 inline constexpr char kHomeService[] = "kvs-home";          // value: HomeRecord
 inline constexpr uint32_t kMaxDepth = 17;
@@ -111,6 +111,33 @@ class EvacuationWord {
   uint64_t word_ = 0;
 };
 
+// kNone: it has never joined. kDraining: nothing is taken there any more, and what is there moves elsewhere. kDrained:
+// nothing is there, and it may be stopped.
+enum class MemberState : uint8_t { kNone = 0, kInUse = 1, kDraining = 2, kDrained = 3 };
+
+// A memory node in the member list: changes 30 | state 2 | incarnation 32. Changed by CAS only, and every CAS counts as
+// a change, so that no word comes back.
+class MemberWord {
+ public:
+  constexpr MemberWord() = default;
+  constexpr explicit MemberWord(uint64_t word) : word_(word) {}
+  static constexpr MemberWord Make(MemberState state, uint32_t incarnation, uint32_t changes) {
+    return MemberWord(uint64_t{changes} << 34 | uint64_t{static_cast<uint8_t>(state)} << 32 | incarnation);
+  }
+  constexpr uint64_t word() const { return word_; }
+  constexpr MemberState state() const { return static_cast<MemberState>(word_ >> 32 & 3); }
+  constexpr uint32_t incarnation() const { return static_cast<uint32_t>(word_); }
+  constexpr MemberWord Joined(uint32_t incarnation) const {
+    return Make(MemberState::kInUse, incarnation, changes() + 1);
+  }
+  constexpr MemberWord Become(MemberState state) const { return Make(state, incarnation(), changes() + 1); }
+  friend constexpr bool operator==(MemberWord, MemberWord) = default;
+
+ private:
+  constexpr uint32_t changes() const { return static_cast<uint32_t>(word_ >> 34); }
+  uint64_t word_ = 0;
+};
+
 enum class ClientState : uint8_t { kNone = 0, kAlive = 1, kExpelled = 2 };
 
 // state 2 | heartbeats 18 | epoch 44. epoch: the oldest in which an operation that has not ended began.
@@ -169,10 +196,11 @@ struct HomeCounters {
   uint64_t retired_tables;  // subtables unlinked from the directory; grows before the epoch that stamps them is read
   uint64_t evacuations;     // chunks whose evacuation began
   uint64_t freed_chunks;    // chunks that became FREE
+  uint64_t member_changes;  // of the member list: grows behind each of them
 };
 
 struct HomeArea {
-  uint64_t members[256];  // by node id: 0, or the incarnation of the memory node that has joined, plus 1 << 32
+  uint64_t members[256];  // MemberWords, by node id
   alignas(64) uint64_t epoch;
   HomeCounters counters;
   uint64_t mover;                                     // a MoverWord

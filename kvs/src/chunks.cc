@@ -34,7 +34,8 @@ Task<Step> ClientCore::TakeChunks(Operation& op, krcore::NodeId node, ChunkKind 
   const uint64_t chunks = pool_bytes / chunk_bytes_, reserved = ReservedChunks(pool_bytes, chunk_bytes_);
   // The mover leaves some for its copies when it merges tables.
   const uint64_t kept = ChunksKeptForMover(chunks - reserved);
-  const uint64_t wanted = count + (!op.makes_room ? kept : kind == ChunkKind::kTables ? kept / 2 : 0);
+  const bool keeps = !op.makes_room || op.drains;
+  const uint64_t wanted = count + (keeps ? kept : kind == ChunkKind::kTables ? kept / 2 : 0);
   const auto* const words = reinterpret_cast<const ChunkWord*>(op.buffers->match.data());
   // First a few words where this client found room last, in one round trip with the cursor; from the cursor to the end;
   // then from the first one to the cursor and so far beyond that no run is missed.

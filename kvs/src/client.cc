@@ -34,6 +34,13 @@ Status Client::Compact(const CompactOptions& options, CompactReport* report) {
   return Wait(CompactAsync(options, report != nullptr ? report : &unwanted));
 }
 
+Status Client::DrainNode(krcore::NodeId node, const DrainOptions& options, DrainReport* report) {
+  DrainReport unwanted;
+  return Wait(DrainNodeAsync(node, options, report != nullptr ? report : &unwanted));
+}
+
+Status Client::UndrainNode(krcore::NodeId node) { return Wait(UndrainNodeAsync(node)); }
+
 void Client::MultiGet(std::span<const std::string_view> keys, std::span<std::string> values,
                       std::span<Status> statuses) {
   assert(keys.size() == values.size() && keys.size() == statuses.size());

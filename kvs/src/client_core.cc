@@ -4,6 +4,7 @@
 #include <new>
 #include <utility>
 
+#include "kvs/src/drain.h"
 #include "kvs/src/epoch_buffers.h"
 #include "kvs/src/run_detached.h"
 #include "kvs/src/split_buffers.h"
@@ -58,10 +59,6 @@ Status ClientCore::Open(const ClientOptions& options) {
       std::min(max_in_flight_ * kOperationVerbs + 2 * SplitBuffers::kWindow, kMaxQueueDepth), options.queues));
   const krcore::Deadline deadline = krcore::Deadline::After(clock_, store_.operation_timeout_ns());
   KRCORE_RETURN_IF_ERROR(connections_.Ensure(store_.home(), deadline));
-  members_ = store_.members();
-  for (const krcore::NodeId member : members_) {
-    (void)connections_.Ensure(member, deadline);  // one that is dead fails the operations that need it, and no other
-  }
 
   // One registered arena: the operations' buffers, the epochs' and the split's. What uses them is made when it is first
   // needed: a new worker should not wait for the pages of operations that it may never have in flight.
@@ -84,6 +81,11 @@ Status ClientCore::Open(const ClientOptions& options) {
   if (registered == Step::kUnavailable) return UnavailableStatus("registering a client");
   if (registered != Step::kOk) {
     return {StatusCode::kOutOfMemory, "the store has " + std::to_string(kMaxClients) + " clients, its limit"};
+  }
+  for (const std::vector<krcore::NodeId>& nodes : {members_, draining_}) {
+    for (const krcore::NodeId node : nodes) {
+      (void)connections_.Ensure(node, deadline);  // one that is dead fails the operations that need it, and no other
+    }
   }
   // Clients that begin at the same moment must not back off in step.
   random_.seed(static_cast<uint32_t>(

@@ -10,6 +10,8 @@
 //   merge.cc         merging two subtables into one
 //   memory.cc        blocks and subtables, epochs
 //   chunks.cc        chunks of the memory nodes
+//   mover.cc         giving memory back; and evacuation.cc
+//   drain.cc         emptying a memory node
 //   registration.cc  the client's entry at the store's home
 //   table_stats.cc   ReadTableStats
 //
@@ -67,6 +69,8 @@ class ClientCore final : public Client {
   const ClientStats& stats() const override;
   Result<TableStats> ReadTableStats() override;
   Task<Status> CompactAsync(CompactOptions options, CompactReport* report) override;
+  Task<Status> DrainNodeAsync(krcore::NodeId node, DrainOptions options, DrainReport* report) override;
+  Task<Status> UndrainNodeAsync(krcore::NodeId node) override;
 
  protected:
   void Idle(uint32_t rounds) override { clock_.Relax(rounds); }
@@ -218,7 +222,7 @@ class ClientCore final : public Client {
   void FreeSpares(Operation& op, SpareTables* spares);
   void ConsiderMerge(const Operation& op, const TableRef& table);
   Task<void> MergeUpwards(uint32_t index);
-  Task<Step> TryMerge(Operation& op, uint32_t* index);
+  Task<Step> TryMerge(Operation& op, uint32_t* index, MergeFor purpose = MergeFor::kSpace);
   Task<Step> FindSiblings(uint32_t index, Merge* merge);
   Task<Step> CheckSparse(Merge merge);
   Task<Step> MergeLocked(Operation& op, Merge* merge, SpareTables* spares, GlobalAddress* record);
@@ -254,7 +258,7 @@ class ClientCore final : public Client {
   Task<void> Maintain();
   Task<Step> ReadHome(Batch& batch);
   Task<Step> ReleaseHeldBlocks();
-  bool MemberJoined();
+  Task<Step> LearnMembers(Batch& batch);
   uint64_t OldestEpochInFlight() const;
 
   // ---- registration.cc
@@ -281,7 +285,15 @@ class ClientCore final : public Client {
   void StartCompaction(const CompactOptions& options, bool for_room);
   Task<void> RunCompaction(CompactOptions options, bool for_room);
   Operation& MoverOperation();
+  Operation& BeginMover(bool drains);
+  void EndMover(uint64_t chunks_freed);
   Task<Step> MaintainNow();
+
+  // ---- drain.cc
+  struct Draining;
+  Task<void> RunDrainRound(int64_t timeout_ms);
+  Task<Status> DrainInRounds(DrainOptions options, DrainReport* report);
+  Task<Step> ChangeMember(Operation& op, krcore::NodeId node, MemberWord from, MemberState to, bool* changed);
 
   // ---- chunks.cc
   Task<Step> LookForFree(Operation& op, krcore::NodeId node, uint64_t wanted);
@@ -345,6 +357,8 @@ class ClientCore final : public Client {
   int64_t full_until_ns_ = 0;
   uint64_t full_freed_chunks_ = 0, full_free_bytes_ = 0;
 
+  std::unique_ptr<Draining> drain_;  // of a memory node, by this client
+
   size_t restructuring_ = 0;                   // 1 while a Background() task runs
   std::vector<uint32_t> seen_merges_;          // indexes whose entries were MERGING, to look after
   std::vector<GlobalAddress> retired_tables_;  // out of use, which HomeArea::retired_tables does not tell yet
@@ -352,7 +366,12 @@ class ClientCore final : public Client {
   uint64_t deletes_ = 0;
   std::unordered_map<uint32_t, uint64_t> merge_not_before_;  // by index: in deletes_
 
-  std::vector<krcore::NodeId> members_;     // memory nodes, as the store knew them last
+  std::vector<krcore::NodeId> members_;   // memory nodes where memory may be taken: the home is always one
+  std::vector<krcore::NodeId> draining_;  // ... and where it may not, any more
+  bool members_known_ = false;
+  uint64_t member_changes_seen_ = 0;        // the counter of the member list's changes when it was read
+  uint64_t rounds_ = 0;                     // reads of the home begun by maintenance,
+  uint64_t home_read_in_round_ = 0;         // and the last one that has ended well
   std::vector<krcore::NodeId> full_nodes_;  // without a free chunk, when freed_chunks_seen_ had been freed
   uint64_t freed_chunks_seen_ = 0;
   uint32_t turn_ = 0;  // of the memory nodes, for what has no preference
@@ -373,7 +392,6 @@ class ClientCore final : public Client {
   int64_t ask_expelled_at_ns_ = 0;
   uint64_t announced_by_all_ = 0;  // at least, expelled clients included, when maintenance looked last
   uint32_t held_cursor_ = 0;
-  int64_t refresh_at_ns_ = 0;
   uint64_t maintenance_epoch_ = kNoPin;  // in which maintenance began to finish somebody's split
 };
 

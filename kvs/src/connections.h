@@ -121,6 +121,11 @@ class Connections {
     last_failed_ = memory_node;
     return Ensure(memory_node, krcore::Deadline::After(node_.clock(), reconnect_budget_ns_)).ok();
   }
+  // The memory node may be stopped and come back as another one: whoever reaches for it connects anew.
+  void Forget(krcore::NodeId memory_node) {
+    peers_[memory_node & 0xff].connected = false;
+    peers_[memory_node & 0xff].retry_at_ns = 0;
+  }
   // Of the pool of a memory node that was reached.
   uint64_t PoolBytes(krcore::NodeId memory_node) const { return peers_[memory_node & 0xff].pool_bytes; }
   // The memory node that failed last; kNoNode if none has.

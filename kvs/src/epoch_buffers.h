@@ -23,6 +23,7 @@ class EpochBuffers {
     HomeCounters counters{};
     std::array<uint64_t, 32> old{};  // old words of CASes that nobody looks at
     alignas(64) uint64_t evacuation[kEvacuationSlots];
+    alignas(64) uint64_t members[krcore::kMaxMemoryNode + 1];
     alignas(64) ChunkWord chunks[kWindow];
     alignas(64) ClientEntry clients[kMaxClients];  // not cleared: most of it is never touched
   };

@@ -10,9 +10,6 @@
 namespace kvs {
 namespace {
 
-// How often a client whose memory nodes are full asks whether another one has joined, which blocks for a moment.
-constexpr int64_t kRefreshIntervalNs = 200'000'000;
-constexpr int64_t kRefreshBudgetNs = 50'000'000;
 // So long an operation waits for what its own client had retired alone: others' rounds of maintenance, that is.
 constexpr int64_t kOwnPartOfLease = 8;
 // So long an operation waits for memory while nothing changes. Longer than it takes to expel a client that has stopped,
@@ -25,6 +22,7 @@ constexpr uint64_t kEpochOffset = kHomeAreaOffset + offsetof(HomeArea, epoch);
 constexpr uint64_t kCountersOffset = kHomeAreaOffset + offsetof(HomeArea, counters);
 constexpr uint64_t kEvacuationOffset = kHomeAreaOffset + offsetof(HomeArea, evacuation);
 constexpr uint64_t kClientsOffset = kHomeAreaOffset + offsetof(HomeArea, clients);
+constexpr uint64_t kMembersOffset = kHomeAreaOffset + offsetof(HomeArea, members);
 
 }  // namespace
 
@@ -68,7 +66,16 @@ Step ClientCore::SeekRoom(Operation& op) {
   const int64_t now_ns = clock_.NowNs(), lease_ns = registration_.lease_ns();
   const MemoryState& memory = MemoryOf(op.batch);
   RoomWait& wait = op.room_wait;
-  if (!wait.begun) wait = {true, now_ns, compactions_, memory.retired() + memory.held(), 0, now_ns};
+  if (!wait.begun) {
+    wait = {.begun = true,
+            .begun_ns = now_ns,
+            .compactions = compactions_,
+            .reclaimed = memory.retired() + memory.held(),
+            .changes = 0,
+            .changed_ns = now_ns,
+            .member_changes = member_changes_seen_,
+            .rounds = rounds_};
+  }
   const uint64_t changes = freed_chunks_seen_ + seen_mover_.changes + std::min(memory.reclaimed(), wait.reclaimed);
   if (changes != wait.changes) {
     wait.changes = changes;
@@ -80,7 +87,9 @@ Step ClientCore::SeekRoom(Operation& op) {
   const bool comes_back = memory.reclaimed() < wait.reclaimed;
   if (comes_back && now_ns - wait.begun_ns < lease_ns / kOwnPartOfLease) return Step::kRestart;
   if (compacting_ > 0) room_wanted_ = true;  // whoever began it
-  if (MemberJoined() || compacting_ > 0) return Step::kRestart;
+  // One that has joined since is known after a round of maintenance that began since.
+  const bool joined = std::exchange(wait.member_changes, member_changes_seen_) != member_changes_seen_;
+  if (joined || compacting_ > 0 || home_read_in_round_ <= wait.rounds) return Step::kRestart;
   const bool nothing_to_gain = now_ns < full_until_ns_ && freed_chunks_seen_ == full_freed_chunks_ &&
                                memory.free_bytes() < full_free_bytes_ + chunk_bytes_;
   const bool unreachable = compactions_ != wait.compactions && last_step_ == Step::kUnavailable;
@@ -137,19 +146,7 @@ Task<Step> ClientCore::AllocateTable(Operation& op, uint32_t index, GlobalAddres
     if (cut == Step::kOk) co_return cut;
     unreachable |= cut == Step::kUnavailable;
   }
-  (void)MemberJoined();  // for the next try
   co_return unreachable ? Step::kUnavailable : Step::kFull;
-}
-
-// Reads the member list again, not too often. True if there are more than before now.
-bool ClientCore::MemberJoined() {
-  const int64_t now_ns = clock_.NowNs();
-  if (now_ns < refresh_at_ns_) return false;
-  refresh_at_ns_ = now_ns + kRefreshIntervalNs;
-  (void)store_.RefreshMembers(krcore::Deadline::After(clock_, kRefreshBudgetNs));
-  const size_t known = members_.size();
-  members_ = store_.members();
-  return members_.size() > known;
 }
 
 uint64_t ClientCore::OldestEpochInFlight() const {
@@ -218,10 +215,11 @@ Task<void> ClientCore::Maintain() {
   co_await Observe(batch, oldest, epoch);
 }
 
-// Reads the epoch, and behind it the counters and the client table.
+// Reads the epoch, and behind it the counters, the client table, and the member list if it has changed.
 Task<Step> ClientCore::ReadHome(Batch& batch) {
   EpochBuffers::Registered& words = epoch_buffers_->words();
   const krcore::NodeId home = store_.home();
+  const uint64_t round = ++rounds_;
   if (!connections_.Reach(home)) co_return Step::kUnavailable;
   batch.Read({home, kEpochOffset}, &words.epoch, sizeof(words.epoch));
   batch.Read({home, kCountersOffset}, &words.counters, sizeof(words.counters));
@@ -238,6 +236,31 @@ Task<Step> ClientCore::ReadHome(Batch& batch) {
     if (rest_read != Outcome::kOk) co_return Step::kUnavailable;
     clients_used_ = used;
   }
+  const Step learnt = co_await LearnMembers(batch);
+  if (learnt == Step::kOk) home_read_in_round_ = round;
+  co_return learnt;
+}
+
+// Behind a READ of the counters: reads the member list, if they say that it has changed. What is announced after that
+// is announced by who takes no memory of a node that is being drained.
+Task<Step> ClientCore::LearnMembers(Batch& batch) {
+  EpochBuffers::Registered& words = epoch_buffers_->words();
+  const uint64_t changes = words.counters.member_changes;
+  if (members_known_ && changes == member_changes_seen_) co_return Step::kOk;
+  batch.Read({store_.home(), kMembersOffset}, words.members, sizeof(words.members));
+  const Outcome read = co_await batch.Run();
+  if (read != Outcome::kOk) co_return Step::kUnavailable;
+  if (batch.Stale()) co_return Step::kRestart;
+  members_.clear();
+  draining_.clear();
+  for (krcore::NodeId node = 1; node <= krcore::kMaxMemoryNode; ++node) {
+    const MemberState state = MemberWord(words.members[node]).state();
+    if (state == MemberState::kInUse || node == store_.home()) members_.push_back(node);
+    if (state == MemberState::kDraining) draining_.push_back(node);
+    if (state == MemberState::kDrained) connections_.Forget(node);
+  }
+  members_known_ = true;
+  member_changes_seen_ = changes;
   co_return Step::kOk;
 }
 

@@ -144,14 +144,14 @@ Task<void> ClientCore::MergeUpwards(uint32_t index) {
   merge_not_before_[index] = deletes_ + geometry_.slots() / 4;
 }
 
-// Merges the table of *index with its sibling, if both are at rest and have few enough keys. kOk: merged; *index is
-// that of the joined table. kRestart: not now.
-Task<Step> ClientCore::TryMerge(Operation& op, uint32_t* index) {
+// Merges the table of *index with its sibling, if both are at rest and, to save space, have few enough keys. kOk:
+// merged; *index is that of the joined table. kRestart: not now, or replaced by copies.
+Task<Step> ClientCore::TryMerge(Operation& op, uint32_t* index, MergeFor purpose) {
   if (splitting_) co_return Step::kRestart;
   BeginSplit(op.batch);
   Merge merge;
   Step step = co_await FindSiblings(*index, &merge);
-  if (step == Step::kOk) step = co_await CheckSparse(merge);
+  if (step == Step::kOk && purpose == MergeFor::kSpace) step = co_await CheckSparse(merge);
   splitting_ = false;
   if (step != Step::kOk) co_return step;
 
@@ -167,6 +167,7 @@ Task<Step> ClientCore::TryMerge(Operation& op, uint32_t* index) {
     BeginSplit(op.batch);
     step = co_await FindSiblings(*index, &merge);
     if (step == Step::kOk) {
+      merge.terms.copies = purpose == MergeFor::kCopies ? 1 : 0;
       const uint64_t token = SplitToken();
       step = co_await LockTable(merge.parent(), token, &stats_.merge_takeovers);
       if (step == Step::kOk) {
@@ -280,7 +281,7 @@ Task<Step> ClientCore::FinishMerge(Operation& op, Merge* merge, SpareTables* spa
   const Step child_frozen = co_await CloseTable(merge->child(), kChildImage);
   if (child_frozen != Step::kOk) co_return child_frozen;
   bool fits = false;
-  if (terms.state() != MergeStatus::kReplace) {
+  if (terms.state() != MergeStatus::kReplace && terms.copies == 0) {
     const Step built = co_await BuildMerged(op, *merge, &fits);
     if (built != Step::kOk) co_return built;
   }
@@ -501,7 +502,8 @@ Task<Step> ClientCore::Publish(uint32_t index, DirectoryEntry expected, uint32_t
   co_return Step::kOk;
 }
 
-// 7, where one table is not enough: each is replaced by a copy. dir[c] at last, and when dir[s] is known to have been.
+// 7, where one table is not enough, or not wanted: each is replaced by a copy. dir[c] at last, and when dir[s] is known
+// to have been.
 Task<Step> ClientCore::PublishCopies(Merge merge, bool parent_left, SpareTables* spares) {
   const MergeRecord& terms = merge.terms;
   const uint32_t depth = terms.depth() + 1;

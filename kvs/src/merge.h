@@ -27,6 +27,13 @@ struct Merge {
   TableRef TableOf(const KeyHash& hash) const { return (hash.h1 >> terms.depth() & 1) != 0 ? child() : parent(); }
 };
 
+// What a merge is begun for.
+enum class MergeFor : uint8_t {
+  kSpace,  // two tables that have few keys become one
+  kJoin,   // the same, however many they have, if that will do
+  kCopies  // each is replaced by a copy, which lies elsewhere
+};
+
 // Memory for new subtables, allocated before anything is begun that would need it.
 struct SpareTables {
   std::array<GlobalAddress, 2> tables;

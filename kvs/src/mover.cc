@@ -260,6 +260,7 @@ Task<Step> ClientCore::Mover::VisitTable(uint32_t index, DirectoryEntry entry, C
     }
     const Step moved = co_await Move(at, slot);
     if (moved == Step::kUnavailable) co_return moved;  // else it stays where it is: it has changed, or there is no room
+    no_room_ |= moved == Step::kFull;
   }
   co_return Step::kOk;
 }
@@ -337,10 +338,10 @@ Task<Step> ClientCore::Mover::Move(GlobalAddress at, Slot slot) {
 
 // ---- which chunks
 
-Task<Step> ClientCore::Mover::ReadChunks(std::map<Chunk, ChunkWord>* chunks) {
+Task<Step> ClientCore::Mover::ReadChunks(std::span<const krcore::NodeId> nodes, std::map<Chunk, ChunkWord>* chunks) {
   const auto* const words = reinterpret_cast<const ChunkWord*>(op_.buffers->match.data());
   constexpr uint64_t kWindow = kMatchBytes / sizeof(ChunkWord);
-  for (const krcore::NodeId node : client_.members_) {
+  for (const krcore::NodeId node : nodes) {
     if (!client_.connections_.Reach(node)) continue;  // what it has stays
     const uint64_t count = client_.connections_.PoolBytes(node) / client_.chunk_bytes_;
     for (uint64_t begin = 0; begin < count; begin += kWindow) {
@@ -382,7 +383,8 @@ Task<Step> ClientCore::Mover::ClaimRoom(size_t* fit) {
   uint64_t needed = 0;
   for (const Victim& victim : victims_) needed += victim.room;
   const auto room = [this] { return client_.memory_->room_for_copies(); };
-  for (const krcore::NodeId node : client_.members_) {
+  const std::vector<krcore::NodeId> nodes = client_.members_;  // which may change meanwhile
+  for (const krcore::NodeId node : nodes) {
     Step taken = Step::kOk;
     while (taken == Step::kOk && room() < needed) {
       uint64_t chunk = 0, generation = 0;
@@ -495,7 +497,8 @@ Task<Step> ClientCore::Mover::Run() {
       if (merged) continue;  // once more, of the smaller table
     }
     std::map<Chunk, ChunkWord> chunks;
-    step = co_await ReadChunks(&chunks);
+    const std::vector<krcore::NodeId> nodes = client_.members_;  // which may change meanwhile
+    step = co_await ReadChunks(nodes, &chunks);
     if (step != Step::kOk) break;
     // Others take chunks that are sparse at first: what counts is that there are more free ones after each round.
     const uint64_t free = static_cast<uint64_t>(std::count_if(
@@ -552,14 +555,7 @@ Task<void> ClientCore::RunCompaction(CompactOptions options, bool for_room) {
   compaction_wanted_ = false;
   last_compaction_ = {};
   room_wanted_ = for_room;
-  Operation& op = MoverOperation();
-  op.in_use = true;
-  op.batch.Renew();
-  op.epoch = epoch_;
-  op.strangers = 0;
-  op.own_ins = 0;
-  op.deadline_ns = 0;
-  ++stats_.compactions;
+  Operation& op = BeginMover(/*drains=*/false);
   {
     Mover mover(*this, op, options, &last_compaction_);
     last_step_ = co_await mover.Run();
@@ -570,11 +566,28 @@ Task<void> ClientCore::RunCompaction(CompactOptions options, bool for_room) {
       full_free_bytes_ = memory_->free_bytes();
     }
   }
+  EndMover(last_compaction_.chunks_freed);
+}
+
+Operation& ClientCore::BeginMover(bool drains) {
+  Operation& op = MoverOperation();
+  op.in_use = true;
+  op.drains = drains;
+  op.batch.Renew();
+  op.epoch = epoch_;
+  op.strangers = 0;
+  op.own_ins = 0;
+  op.deadline_ns = 0;
+  ++stats_.compactions;
+  return op;
+}
+
+void ClientCore::EndMover(uint64_t chunks_freed) {
   full_nodes_.clear();  // look again: whoever freed a chunk may have died before he told
-  op.in_use = false;
-  op.batch.Clear();
+  mover_op_->in_use = false;
+  mover_op_->batch.Clear();
   ++compactions_;
-  compact_again_at_ns_ = clock_.NowNs() + (last_compaction_.chunks_freed > 0 ? 0 : registration_.lease_ns());
+  compact_again_at_ns_ = clock_.NowNs() + (chunks_freed > 0 ? 0 : registration_.lease_ns());
 }
 
 Task<Status> ClientCore::CompactAsync(CompactOptions options, CompactReport* report) {

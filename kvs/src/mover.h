@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <map>
 #include <set>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -29,6 +30,8 @@ class ClientCore::Mover {
   // kOk: there is nothing left to gain, or nothing that could be had. kRestart: another client is at it, or this one
   // was expelled. kFull: out of time.
   Task<Step> Run();
+  // One round of emptying a memory node (drain.cc).
+  Task<Step> RunDrain(Draining* draining);
   // Has the run looked at all of the store and found nothing that could be given back?
   bool in_vain() const { return in_vain_; }
 
@@ -94,7 +97,7 @@ class ClientCore::Mover {
   Task<Step> VisitTable(uint32_t index, DirectoryEntry entry, Census* census);
   Task<Step> ReadLength(GlobalAddress block, uint64_t* bytes);
   Task<Step> Move(GlobalAddress at, Slot slot);
-  Task<Step> ReadChunks(std::map<Chunk, ChunkWord>* chunks);
+  Task<Step> ReadChunks(std::span<const krcore::NodeId> nodes, std::map<Chunk, ChunkWord>* chunks);
   uint64_t FreeForCopies(const std::map<Chunk, ChunkWord>& chunks) const;
   Task<Step> ClaimRoom(size_t* fit);
   Task<void> GiveBackRoom();
@@ -110,6 +113,14 @@ class ClientCore::Mover {
   Task<Step> GiveUp(EvacuationWord evacuation);
   Task<Step> Evacuate();
 
+  Task<Step> MarkDraining();
+  Task<Step> TellMark();
+  Task<Step> MoveTables();
+  Task<Step> MoveTable(uint32_t index);
+  Task<Step> Relocate(uint32_t index);
+  Task<Step> EmptyChunks();
+  void ChooseAll(const Census& census, const std::map<Chunk, ChunkWord>& chunks);
+
   ClientCore& client_;
   Operation& op_;
   const krcore::NodeId home_;
@@ -124,6 +135,9 @@ class ClientCore::Mover {
   bool scarce_ = false;              // fewer chunks are free than are being emptied
   std::vector<uint32_t> under_way_;  // directory indexes of splits and merges that the last scan met
   std::set<Chunk> given_up_;
+  Draining* draining_ = nullptr;  // what a drain knows of its memory node
+  bool no_room_ = false;          // something could not be moved for lack of it
+  bool progress_ = false;         // something of a memory node was moved for good
 };
 
 }  // namespace kvs

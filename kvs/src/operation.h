@@ -62,7 +62,9 @@ struct RoomWait {
   uint64_t reclaimed =
       0;                 // extents that this client will have reclaimed when all are free that waited at the beginning
   uint64_t changes = 0;  // what might have brought memory, counted
-  int64_t changed_ns = 0;  // when that changed last
+  int64_t changed_ns = 0;       // when that changed last
+  uint64_t member_changes = 0;  // as its client knew them
+  uint64_t rounds = 0;          // of maintenance that its client had begun
 };
 
 // What a scan of a table found. Candidates count as in placement.h.
@@ -91,7 +93,8 @@ struct Operation {
   uint32_t hurries = 0;        // restarts at once so far
   int64_t deadline_ns = 0;     // 0: not set yet (it is when something goes wrong first)
   bool in_use = false;
-  bool makes_room = false;  // the mover's: it may have the chunks that are kept for that, and waits for none
+  bool makes_room = false;  // the mover's: it may have the chunks that are kept for that, and waits for none;
+  bool drains = false;      // but not while it empties a memory node
   RoomWait room_wait;
   bool torn = false;       // the last block that it read did not match its checksum
   uint64_t own_ins = 0;    // the slot word of its own tentative slot, 0: none

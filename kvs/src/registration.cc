@@ -79,6 +79,8 @@ Task<Step> ClientCore::Register() {
     batch.Read({home, kEvacuationOffset}, words.evacuation, sizeof(words.evacuation));
     const Outcome epoch_read = co_await batch.Run();
     if (epoch_read != Outcome::kOk) co_return Step::kUnavailable;
+    const Step learnt = co_await LearnMembers(batch);
+    if (learnt != Step::kOk) co_return learnt;
     epoch_ = words.epoch;
     // What an ended client left: chunks that were emptied since did not wait for it.
     if (memory_->evacuations() != words.counters.evacuations && !Mutated(Mutation::kKeptMemoryUnchecked)) {
@@ -193,6 +195,8 @@ Task<void> ClientCore::RenewLease() {
       batch.Read({home, kEvacuationOffset}, buffers.evacuation, sizeof(buffers.evacuation));
       const Outcome read = co_await batch.Run();
       if (read != Outcome::kOk) co_return;
+      const Step learnt = co_await LearnMembers(batch);
+      if (learnt != Step::kOk) co_return;
       epoch = words[1];
       memory_->SetEvacuating(buffers.evacuation, buffers.counters.evacuations);
     }

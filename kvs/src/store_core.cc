@@ -90,7 +90,7 @@ Status StoreCore::Attach(Deadline deadline) {
   if (record->size() != sizeof(home)) return {StatusCode::kCorrupt, "the store's home record has another size"};
   std::memcpy(&home, record->data(), sizeof(home));
   home_ = home.node;
-  const Status read = RefreshMembers(deadline);
+  const Status read = ReadShape(deadline);
   if (read != StatusCode::kNotFound) return read;
   return {StatusCode::kUnavailable, "the store's home cannot be reached: " + std::string(read.message())};
 }
@@ -108,15 +108,14 @@ int64_t StoreCore::reconnect_budget_ns() const {
   return options_.control_plane == "krcore" ? kReconnectNs : kRcReconnectNs;
 }
 
-Status StoreCore::RefreshMembers(Deadline deadline) {
+Status StoreCore::ReadShape(Deadline deadline) {
   auto pool = node_->CreateQueuePool({});
   if (!pool.ok()) return pool.status();
   auto queue = (*pool)->CreateQueue(4);
   if (!queue.ok()) return queue.status();
   KRCORE_RETURN_IF_ERROR((*queue)->Connect(home_, deadline));
-  constexpr uint32_t kBytes = sizeof(HomeArea::members);
   auto buffer = node_->CreateRegion(
-      {.length = kBytes + sizeof(Superblock), .remote_rights = 0, .tag = 0, .name = {}, .keep_on_close = false});
+      {.length = sizeof(Superblock), .remote_rights = 0, .tag = 0, .name = {}, .keep_on_close = false});
   if (!buffer.ok()) return buffer.status();
 
   KRCORE_RETURN_IF_ERROR(ReadPool(**pool, **queue, 0, **buffer, sizeof(Superblock), deadline));
@@ -128,24 +127,10 @@ Status StoreCore::RefreshMembers(Deadline deadline) {
     return {StatusCode::kCorrupt,
             "node " + std::to_string(home_) + " does not hold a store's directory of this layout"};
   }
-  {
-    const std::lock_guard lock(mutex_);
-    geometry_.groups = super.groups_per_subtable;
-    chunk_bytes_ = super.chunk_bytes;
-    lease_ns_ = super.lease_ns;
-  }
-
-  KRCORE_RETURN_IF_ERROR(
-      ReadPool(**pool, **queue, kHomeAreaOffset + offsetof(HomeArea, members), **buffer, kBytes, deadline));
-  std::vector<krcore::NodeId> members;
-  for (krcore::NodeId id = 1; id <= krcore::kMaxMemoryNode; ++id) {
-    uint64_t word;
-    std::memcpy(&word, (*buffer)->bytes().data() + id * sizeof(word), sizeof(word));
-    if (word != 0) members.push_back(id);
-  }
-  if (members.empty()) return {StatusCode::kUnavailable, "the store has no memory node yet"};
   const std::lock_guard lock(mutex_);
-  members_ = std::move(members);
+  geometry_.groups = super.groups_per_subtable;
+  chunk_bytes_ = super.chunk_bytes;
+  lease_ns_ = super.lease_ns;
   return Status::Ok();
 }
 
@@ -162,11 +147,6 @@ uint64_t StoreCore::chunk_bytes() {
 int64_t StoreCore::lease_ns() {
   const std::lock_guard lock(mutex_);
   return lease_ns_;
-}
-
-std::vector<krcore::NodeId> StoreCore::members() {
-  const std::lock_guard lock(mutex_);
-  return members_;
 }
 
 std::unique_ptr<MemoryState> StoreCore::TakeMemory() {

@@ -24,7 +24,7 @@ class StoreCore final : public Store {
   StoreCore(std::unique_ptr<krcore::Node> node, const StoreOptions& options);
   ~StoreCore() override;
 
-  // Finds the store's home and its members.
+  // Finds the store's home and its shape.
   Status Attach(krcore::Deadline deadline);
   // Keeps the memory node of an embedded store alive as long as the store.
   void Own(std::unique_ptr<krcore::Node> memory_node, std::unique_ptr<krcore::Region> pool);
@@ -42,16 +42,15 @@ class StoreCore final : public Store {
   uint64_t chunk_bytes();
   int64_t lease_ns();
   int64_t operation_timeout_ns() const { return operation_timeout_ns_; }
-  // Memory nodes that have joined, as last read.
-  std::vector<krcore::NodeId> members();
-  // Reads the member list again, through queues of its own.
-  Status RefreshMembers(krcore::Deadline deadline);
 
   // Memory of an ended client, or fresh.
   std::unique_ptr<MemoryState> TakeMemory();
   void GiveMemory(std::unique_ptr<MemoryState> memory);
 
  private:
+  // What the home's superblock says, through queues of its own.
+  Status ReadShape(krcore::Deadline deadline);
+
   std::unique_ptr<krcore::Region> pool_;       // embedded only; destroyed after node_
   std::unique_ptr<krcore::Node> memory_node_;  // embedded only
   std::unique_ptr<krcore::Node> node_;
@@ -63,7 +62,6 @@ class StoreCore final : public Store {
   SubtableGeometry geometry_;                               // guarded by mutex_
   uint64_t chunk_bytes_ = kDefaultChunkBytes;               // guarded by mutex_
   int64_t lease_ns_ = kDefaultLeaseNs;                      // guarded by mutex_
-  std::vector<krcore::NodeId> members_;                     // guarded by mutex_
   std::vector<std::unique_ptr<MemoryState>> spare_memory_;  // guarded by mutex_
 };
 

@@ -60,7 +60,10 @@ Task<Result<TableStats>> ClientCore::CollectTableStats() {
 
   constexpr uint64_t kWindow = kMatchBytes / sizeof(ChunkWord);
   const auto* const words = reinterpret_cast<const ChunkWord*>(op.buffers->match.data());
-  for (const krcore::NodeId node : store_.members()) {
+  std::vector<krcore::NodeId> nodes = members_;
+  nodes.insert(nodes.end(), draining_.begin(), draining_.end());
+  std::ranges::sort(nodes);
+  for (const krcore::NodeId node : nodes) {
     if (!connections_.Reach(node)) co_return UnavailableStatus("reading a chunk table");
     const uint64_t capacity = connections_.PoolBytes(node);
     const uint64_t chunks = capacity / chunk_bytes_;
@@ -73,7 +76,8 @@ Task<Result<TableStats>> ClientCore::CollectTableStats() {
       if (chunks_read != Outcome::kOk) co_return UnavailableStatus("reading a chunk table");
       for (uint64_t i = 0; i < window; ++i) free += words[i].kind() == ChunkKind::kFree ? 1 : 0;
     }
-    stats.memory_nodes.push_back({node, capacity, capacity - free * chunk_bytes_});
+    const bool draining = std::ranges::find(draining_, node) != draining_.end();
+    stats.memory_nodes.push_back({node, capacity, capacity - free * chunk_bytes_, draining});
   }
   co_return stats;
 }

@@ -152,9 +152,19 @@ class Checker {
       return;
     }
     for (krcore::NodeId node = 1; node <= krcore::kMaxMemoryNode; ++node) {
-      const bool member =
-          Load<uint64_t>(home_->bytes, kvs::kHomeAreaOffset + offsetof(kvs::HomeArea, members) + node * 8) != 0;
-      if (member && PoolOf(node) == nullptr) Problem("member ", std::to_string(node), " has no pool");
+      const auto member = Load<kvs::MemberWord>(
+          home_->bytes, kvs::kHomeAreaOffset + offsetof(kvs::HomeArea, members) + node * sizeof(kvs::MemberWord));
+      if (member.state() == kvs::MemberState::kNone) continue;
+      const PoolImage* const pool = PoolOf(node);
+      if (member.state() != kvs::MemberState::kDrained) {
+        if (pool == nullptr) Problem("member ", std::to_string(node), " has no pool");
+        continue;
+      }
+      for (uint64_t chunk = 0; pool != nullptr && chunk < pool->bytes.size() / chunk_bytes_; ++chunk) {
+        const kvs::ChunkKind kind = ChunkAt(*pool, chunk).kind();
+        if (kind == kvs::ChunkKind::kFree || kind == kvs::ChunkKind::kReserved) continue;
+        Problem("member ", std::to_string(node), " is drained, and its chunk ", std::to_string(chunk), " is taken");
+      }
     }
   }
 

@@ -27,17 +27,24 @@ TestStore::TestStore(const TestStoreOptions& options)
 }
 
 void TestStore::AddMemoryNode() {
+  nodes_.emplace_back();
+  pools_.emplace_back();
+  StartMemoryNode(static_cast<krcore::NodeId>(nodes_.size()));
+}
+
+void TestStore::StartMemoryNode(krcore::NodeId id) {
+  const bool is_first = id == 1;
   krcore::NodeOptions options;
   options.fabric = fabric_;
-  options.create_fabric = nodes_.empty();
-  options.node = static_cast<krcore::NodeId>(nodes_.size() + 1);
+  options.create_fabric = is_first;
+  options.node = id;
   auto node = krcore::Node::Open(options).value();
   krcore::RegionOptions region;
   region.length = options_.memory_bytes;
   region.remote_rights = krcore::kRemoteRead | krcore::kRemoteWrite | krcore::kRemoteAtomic;
   region.tag = kvs::kPoolRegionTag;
   auto pool = node->CreateRegion(region).value();
-  if (nodes_.empty()) {
+  if (is_first) {
     if (krcore::Status hosted = node->HostMetaServer(256); !hosted.ok()) krcore::DieOfMissingValue(hosted);
   }
   kvs::HomeOptions home;
@@ -51,8 +58,13 @@ void TestStore::AddMemoryNode() {
     acceptors_.push_back(std::move(acceptor));
   }
   (void)kvs::JoinStore(*node, *pool, home, krcore::Deadline::After(node->clock(), 10'000'000'000)).value();
-  nodes_.push_back(std::move(node));
-  pools_.push_back(std::move(pool));
+  nodes_[id - 1] = std::move(node);
+  pools_[id - 1] = std::move(pool);
+}
+
+void TestStore::StopMemoryNode(krcore::NodeId id) {
+  pools_[id - 1].reset();
+  nodes_[id - 1].reset();
 }
 
 TestStore::~TestStore() {
@@ -81,7 +93,9 @@ std::unique_ptr<kvs::Store> TestStore::Attach(const std::string& fabric, const T
 
 std::vector<PoolImage> TestStore::images() const {
   std::vector<PoolImage> images;
-  for (size_t i = 0; i < pools_.size(); ++i) images.push_back({nodes_[i]->id(), pools_[i]->bytes()});
+  for (size_t i = 0; i < pools_.size(); ++i) {
+    if (pools_[i]) images.push_back({nodes_[i]->id(), pools_[i]->bytes()});
+  }
   return images;
 }
 

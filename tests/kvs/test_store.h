@@ -52,8 +52,13 @@ class TestStore {
   // Made on the first call, so that a process that forks has none yet.
   kvs::Store& store();
   std::unique_ptr<kvs::Client> NewClient(uint32_t max_in_flight = 64);
-  // One more memory node joins.
+  // One more memory node joins, or one that was stopped, with empty memory.
   void AddMemoryNode();
+  void StartMemoryNode(krcore::NodeId node);
+  // Its memory is gone. Not the first one.
+  void StopMemoryNode(krcore::NodeId node);
+  // Its pool; it has not been stopped.
+  std::span<std::byte> memory_of(krcore::NodeId node) const { return pools_[node - 1]->bytes(); }
 
   // With "verbs" and "lite". The memory nodes' CPU: clients of store() run it while they wait to be connected, so that
   // no thread is needed; who waits for a client of another process calls it again and again.
@@ -79,7 +84,7 @@ class TestStore {
 
   const TestStoreOptions options_;
   std::string fabric_;
-  std::vector<std::unique_ptr<krcore::Node>> nodes_;  // the first one is the home
+  std::vector<std::unique_ptr<krcore::Node>> nodes_;  // by id, from 1 on, which is the home; null: stopped
   std::vector<std::unique_ptr<krcore::Region>> pools_;
   std::mutex acceptors_mutex_;
   std::vector<std::unique_ptr<krcore::Acceptor>> acceptors_;  // guarded by acceptors_mutex_

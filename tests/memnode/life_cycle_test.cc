@@ -31,7 +31,7 @@ TEST(Memnode, HelpShowsUsageExamplesAndItsFlags) {
   EXPECT_EQ(help.status, 0);
   EXPECT_THAT(help.out, AllOf(StartsWith("usage: memnode --fabric=NAME"), HasSubstr("examples:")));
   for (const char* flag : {"--fabric", "--node", "--memory", "--metaserver", "--hugepages", "--wait_ms",
-                           "--keep_memory", "--rc_acceptor", "--clean", "--rnic", "--log"}) {
+                           "--keep_memory", "--rc_acceptor", "--drain", "--undrain", "--clean", "--rnic", "--log"}) {
     EXPECT_THAT(help.out, HasSubstr(std::string("\n  ") + flag));
   }
   EXPECT_THAT(help.out, Not(HasSubstr("alsologtostderr")));

@@ -345,6 +345,30 @@ RunResult SplitBehindTheScan(uint64_t point) {
   return result;
 }
 
+// A writer is about to take a chunk of a memory node, and what it has just posted is late. Meanwhile that node, which
+// has nothing, is drained.
+RunResult ChunkTakenAtADrainedNode(uint64_t point) {
+  RunResult result;
+  OnStage({.memory_nodes = 2}, &result, [point](Stage& stage) {
+    const uint32_t writer = stage.AddClient(), drainer = stage.AddClient();
+    Keys keys(0, 0);
+    // It knows no subtable yet, so that it takes a chunk of each node in turn.
+    (void)stage.Begin(writer, OpKind::kInsert, keys.Next());
+    const uint32_t late = stage.Begin(writer, OpKind::kInsert, keys.Next());
+    stage.Poll(writer, static_cast<uint32_t>(point));
+    stage.Stall(writer, 100 * kMs);
+    stage.Poll(writer);
+    const bool held = !stage.Ended(late);
+    stage.BeginDrain(drainer, 2);
+    stage.Poll(drainer, 4'000);
+    stage.Wait(100 * kMs);
+    stage.Finish(writer);
+    FinishCompaction(stage, drainer, {writer, drainer});
+    return held && stage.drained();
+  });
+  return result;
+}
+
 }  // namespace
 
 std::vector<Scenario> MemoryScenarios() {
@@ -359,6 +383,7 @@ std::vector<Scenario> MemoryScenarios() {
       {"WriterIntoAnEmptiedChunk", {Mutation::kEvacuationUnannounced}, 10, WriterIntoAnEmptiedChunk},
       {"ReaderOfAnEmptiedChunk", {Mutation::kNoSecondGrace}, 10, ReaderOfAnEmptiedChunk},
       {"SplitBehindTheScan", {Mutation::kScanUnchecked}, 6, SplitBehindTheScan},
+      {"ChunkTakenAtADrainedNode", {Mutation::kDrainUnannounced}, 8, ChunkTakenAtADrainedNode},
   };
 }
 

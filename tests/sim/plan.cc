@@ -17,7 +17,7 @@ constexpr const char* kPhaseNames[] = {"growth", "hot", "churn", "delete", "mixe
 const char* FaultName(FaultKind kind) {
   static constexpr const char* kNames[kFaultKinds] = {
       "kill",        "pause",   "pause of a splitter", "pause of a process", "stall", "queues break",
-      "node breaks", "arrival", "departure",           "compaction"};
+      "node breaks", "arrival", "departure",           "compaction",         "drain"};
   return kNames[static_cast<int>(kind)];
 }
 
@@ -104,6 +104,7 @@ Plan MakePlan(uint64_t seed) {
       Fault fault;
       fault.kind = kind;
       fault.at_operation = below(plan.operations);
+      if (kind == FaultKind::kDrain) fault.at_operation /= 4;  // it takes long
       fault.duration_ns = LogUniform(random, 5 * kUs, kLongestPauseNs);
       if (kind == FaultKind::kPauseSplitter) fault.duration_ns = (105 + below(150)) * kMs;
       if (kind == FaultKind::kKill) {
@@ -137,6 +138,12 @@ Plan MakePlan(uint64_t seed) {
     plan.rc_hot_wrs = static_cast<uint32_t>(LogUniform(random, 4, 100));
     plan.rc_queues = one_of(1u, 1u, 4u);  // of one, the hottest memory node takes it from the others
     plan.rc_poll_ns = LogUniform(random, 20 * kUs, 5 * kMs);
+  }
+  if (!storm && plan.memory_nodes > 1 && below(2) == 0) {
+    plan.drains = true;
+    add(FaultKind::kDrain, 1 + below(3));
+    std::stable_sort(plan.faults.begin(), plan.faults.end(),
+                     [](const Fault& a, const Fault& b) { return a.at_operation < b.at_operation; });
   }
   return plan;
 }

@@ -29,8 +29,9 @@ enum class FaultKind : uint8_t {
   kArrive,         // a new process, or a new client of a living one
   kLeave,          // a client ends
   kCompact,        // a client gives memory back, beside all else
+  kDrain,          // a client empties a memory node; if it comes to that, what was there is gone
 };
-inline constexpr uint32_t kFaultKinds = 10;
+inline constexpr uint32_t kFaultKinds = 11;
 const char* FaultName(FaultKind kind);
 
 struct Fault {
@@ -66,6 +67,7 @@ struct Plan {
   krcore::rnic::sim::Chaos slow;  // in a storm: that of the first process, which mostly reads
   std::vector<Phase> phases;
   std::vector<Fault> faults;  // by at_operation
+  bool drains = false;        // memory nodes: the others may be full meanwhile
   bool queues_break = false;  // by chaos or by a fault: operations may fail
 
   std::string ToString() const;

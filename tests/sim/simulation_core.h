@@ -73,7 +73,7 @@ class Simulation {
   __attribute__((format(printf, 2, 3))) void Trace(const char* format, ...);
   uint32_t Below(uint64_t n) { return static_cast<uint32_t>(random_() % n); }
   bool Chance(double p) { return static_cast<double>(random_() >> 11) * 0x1p-53 < p; }
-  bool tiny() const { return plan_.tiny; }
+  bool may_be_full() const { return plan_.tiny || plan_.drains; }
 
   // ---- beginning (simulation.cc)
 
@@ -120,6 +120,10 @@ class Simulation {
   void CountPause(int64_t duration_ns);
   void Inject(const Fault& fault);
   kvs::Task<void> RunCompaction(kvs::Client* client, bool thorough);
+  void BeginDrain(int64_t duration_ns);
+  kvs::Task<void> RunDrain(ClientState* state, NodeId node, int64_t timeout_ms, bool give_back);
+  // Nothing may be at the node. It loses what was there.
+  void LoseMemory(NodeId node);
 
   // ---- judging (simulation_judging.cc)
 
@@ -150,7 +154,8 @@ class Simulation {
   std::vector<uint32_t> final_reads_;
 
   size_t next_fault_ = 0;
-  std::vector<int64_t> ambushes_;  // how long the next splitters are to be paused
+  std::array<const ClientState*, 4> drainers_{};  // by memory node: who empties it
+  std::vector<int64_t> ambushes_;                 // how long the next splitters are to be paused
   Phase phase_ = Phase::kGrowth;
   bool accepting_ = false;  // operations are begun
   bool closing_ = false;

@@ -1,5 +1,7 @@
 // What the run does to its clients.
 #include <algorithm>
+#include <cstring>
+#include <span>
 
 #include "tests/sim/simulation_core.h"
 
@@ -103,6 +105,7 @@ void Simulation::Inject(const Fault& fault) {
       state->client->Spawn(RunCompaction(state->client.get(), Chance(0.5)));
       return;
     }
+    case FaultKind::kDrain: return BeginDrain(fault.duration_ns);
   }
 }
 
@@ -111,6 +114,50 @@ kvs::Task<void> Simulation::RunCompaction(kvs::Client* client, bool thorough) {
   (void)co_await client->CompactAsync({.thorough = thorough, .timeout_ms = 400}, &report);
   result_.counts.chunks_freed += report.chunks_freed;
   result_.counts.blocks_moved += report.blocks_moved;
+}
+
+// Of a node that nobody empties: whoever began with it is dead, perhaps in the middle of it.
+void Simulation::BeginDrain(int64_t duration_ns) {
+  ClientState* state = AnyClient();
+  const NodeId node = 2 + Below(plan_.memory_nodes - 1);
+  const ClientState*& drainer = drainers_[node];
+  if (state == nullptr || (drainer != nullptr && drainer->alive())) return;
+  drainer = state;
+  ++result_.counts.drains_begun;
+  state->client->Spawn(RunDrain(state, node, 2'000 + duration_ns / kMs, Chance(0.8)));
+}
+
+kvs::Task<void> Simulation::RunDrain(ClientState* state, NodeId node, int64_t timeout_ms, bool give_back) {
+  kvs::Client* const client = state->client.get();
+  kvs::DrainReport report;
+  const Status drained = co_await client->DrainNodeAsync(node, {.timeout_ms = timeout_ms}, &report);
+  Trace("client %u has drained memory node %u: %s", state->number, node, drained.ToString().c_str());
+  result_.counts.tables_moved += report.tables_moved;
+  drainers_[node] = nullptr;
+  if (closing_ || drained == StatusCode::kBadState) co_return;  // the client is closing
+  if (drained.ok()) {
+    ++result_.counts.drains;
+    LoseMemory(node);
+  }
+  // Else another drain goes on with it, or nobody uses the node any more.
+  Status taken_back(StatusCode::kUnavailable, "not tried");
+  for (int i = 0; give_back && i < 3 && taken_back == StatusCode::kUnavailable; ++i) {
+    taken_back = co_await client->UndrainNodeAsync(node);
+  }
+}
+
+void Simulation::LoseMemory(NodeId node) {
+  const std::span<std::byte> pool = pools_[node - 1]->bytes();
+  const uint64_t chunks = pool.size() / plan_.chunk_bytes;
+  for (uint64_t chunk = kvs::ReservedChunks(pool.size(), plan_.chunk_bytes); chunk < chunks; ++chunk) {
+    kvs::ChunkWord word;
+    std::memcpy(&word, &pool[kvs::ChunkWordOffset(chunk)], sizeof(word));
+    if (word.kind() != kvs::ChunkKind::kFree) {
+      return Violation("drain", "memory node " + std::to_string(node) + " is drained, and its chunk " +
+                                    std::to_string(chunk) + " is taken");
+    }
+    std::memset(&pool[chunk * plan_.chunk_bytes], 0xa5, plan_.chunk_bytes);
+  }
 }
 
 }  // namespace surgekv_sim

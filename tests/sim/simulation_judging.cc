@@ -33,8 +33,10 @@ void Simulation::Drain() {
 }
 
 bool Simulation::Busy() const {
-  return std::any_of(clients_.begin(), clients_.end(),
-                     [](const ClientState& state) { return state.alive() && state.in_flight > 0; });
+  const bool draining = std::any_of(drainers_.begin(), drainers_.end(),
+                                    [](const ClientState* drainer) { return drainer != nullptr && drainer->alive(); });
+  return draining || std::any_of(clients_.begin(), clients_.end(),
+                                 [](const ClientState& state) { return state.alive() && state.in_flight > 0; });
 }
 
 void Simulation::ReadAll() {
@@ -108,7 +110,7 @@ bool Simulation::MayBeLeft(const surgekv_test::Leftover& left) const {
                        [&insert](int64_t ns) { return insert.start_ns <= ns && ns <= insert.end_ns; });
   }
   // Who took it over, and found no memory for the new table, has given the lock back.
-  const bool given_up = left.lock == 0 && tiny();
+  const bool given_up = left.lock == 0 && may_be_full();
   return std::any_of(clients_.begin(), clients_.end(), [&](const ClientState& client) {
     const bool stopped = !client.expelled_ns.empty() || (client.process->dead && client.client != nullptr);
     return stopped && (given_up || left.lock >> 32 == client.entry + 1);

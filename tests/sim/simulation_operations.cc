@@ -114,7 +114,7 @@ void Simulation::End(uint32_t index, const Status& status, const std::string& re
       if (Chance(0.2)) SlowDown(60 * kMs);
       break;
     case StatusCode::kOutOfMemory:
-      allowed = tiny();
+      allowed = may_be_full();
       ++counts.out_of_memory;
       break;
     case StatusCode::kTimeout: Violation("hang", what + "\n" + history_.Describe(record.key)); break;

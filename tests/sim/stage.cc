@@ -162,6 +162,18 @@ void Stage::BeginCompaction(uint32_t c) {
   actors_[c].client->Spawn(Compact(c));
 }
 
+void Stage::BeginDrain(uint32_t c, krcore::NodeId node) {
+  ++actors_[c].in_flight;
+  actors_[c].client->Spawn(Drain(c, node));
+}
+
+kvs::Task<void> Stage::Drain(uint32_t c, krcore::NodeId node) {
+  kvs::DrainReport report;
+  const kvs::Status drained = co_await actors_[c].client->DrainNodeAsync(node, {}, &report);
+  drained_ |= drained.ok();
+  --actors_[c].in_flight;
+}
+
 kvs::Task<void> Stage::Compact(uint32_t c) {
   kvs::CompactReport report;
   (void)co_await actors_[c].client->CompactAsync({}, &report);

@@ -76,6 +76,9 @@ class Stage {
   // Client c begins to give memory back. It counts as in flight until it has ended, for which the others must be
   // polled.
   void BeginCompaction(uint32_t c);
+  // The same, of emptying a memory node.
+  void BeginDrain(uint32_t c, krcore::NodeId node);
+  bool drained() const { return drained_; }                // a drain has ended well
   uint64_t chunks_freed() const { return chunks_freed_; }  // by compactions that have ended
 
   // ---- the memory, as it is now
@@ -109,6 +112,7 @@ class Stage {
 
   kvs::Task<void> Operate(uint32_t c, uint32_t operation);
   kvs::Task<void> Compact(uint32_t c);
+  kvs::Task<void> Drain(uint32_t c, krcore::NodeId node);
   const std::byte* At(kvs::GlobalAddress address) const;
 
   const uint32_t groups_;
@@ -119,6 +123,7 @@ class Stage {
   std::deque<Actor> actors_;
   int64_t tempo_ns_ = 5'000;
   uint64_t chunks_freed_ = 0;
+  bool drained_ = false;
   std::string violation_, text_;
 };
 

@@ -123,6 +123,7 @@ struct TableStats {
     krcore::NodeId node = 0;
     uint64_t capacity_bytes = 0;
     uint64_t taken_bytes = 0;  // in chunks that clients took and have not given back, or reserved by the layout
+    bool draining = false;     // nothing is taken there any more
   };
   std::vector<MemoryNode> memory_nodes;
 };
@@ -139,6 +140,18 @@ struct CompactReport {
   uint64_t scans = 0;  // of the whole table
 };
 
+struct DrainOptions {
+  int64_t timeout_ms = 600'000;  // for all of it; what was done until then stays done
+};
+
+// Filled as it goes on.
+struct DrainReport {
+  uint64_t chunks_left = 0;  // of the memory node, that hold anything
+  uint64_t tables_left = 0;  // subtables there
+  uint64_t tables_moved = 0, blocks_moved = 0, bytes_moved = 0;
+  uint64_t rounds = 0;
+};
+
 class Client {
  public:
   virtual ~Client() = default;
@@ -150,6 +163,8 @@ class Client {
   Status Update(std::string_view key, std::string_view value);  // kNotFound
   Status Delete(std::string_view key);                          // kNotFound
   Status Compact(const CompactOptions& options = {}, CompactReport* report = nullptr);
+  Status DrainNode(krcore::NodeId node, const DrainOptions& options = {}, DrainReport* report = nullptr);
+  Status UndrainNode(krcore::NodeId node);
   // statuses[i] and values[i] are those of keys[i]; the three spans have one length. Two round trips for all.
   void MultiGet(std::span<const std::string_view> keys, std::span<std::string> values, std::span<Status> statuses);
 
@@ -168,6 +183,21 @@ class Client {
   // on. kTimeout: `report` tells how far it came; it gives up early, too, where it waits for a client that is not
   // polled while an operation of this one waits for memory. kExists: another client is at it.
   virtual Task<Status> CompactAsync(CompactOptions options, CompactReport* report) = 0;
+  // Empties a memory node, so that it can be stopped and no key is lost: nobody takes memory there any more, and the
+  // subtables and blocks that are there move to other nodes. Operations go on meanwhile, this client's and others'. All
+  // living clients must be polled, or it cannot go on. `report` is filled as it goes on.
+  //   kOk           nothing is there, and no client knows anything of it
+  //   kInvalidArgument  the store's home, which holds the directory
+  //   kNotFound     no such memory node has joined
+  //   kOutOfMemory  the others have no room for it. It is in use again; what has moved has moved
+  //   kTimeout, kUnavailable, or the client dies: nobody takes memory there; any client may go on with DrainNode, or
+  //                 take it back by UndrainNode
+  //   kExists       another client has given memory back all the time, or this one drains a node already
+  //   kBadState     it was taken back into use meanwhile
+  virtual Task<Status> DrainNodeAsync(krcore::NodeId node, DrainOptions options, DrainReport* report) = 0;
+  // Takes a memory node back into use that is being drained, or was. One that was stopped is back when it joins again.
+  // kNotFound: no such memory node has joined. kUnavailable: it, or the home, cannot be reached.
+  virtual Task<Status> UndrainNodeAsync(krcore::NodeId node) = 0;
 
   // Starts `task` now, runs it to its first suspension and owns it until it ends.
   virtual void Spawn(Task<void> task) = 0;

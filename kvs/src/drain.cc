@@ -1,0 +1,362 @@
+// Emptying a memory node, so that it can be stopped: nobody takes memory there any more, its subtables are replaced by
+// copies elsewhere, and its chunks are emptied as the mover empties any. It goes on in rounds, each of which is one of
+// the mover's, so that others that need memory have their turn. Why nothing is there at last is docs/memory.md,
+// "Draining a memory node".
+#include "kvs/src/drain.h"
+
+#include <algorithm>
+
+#include "kvs/src/mover.h"
+#include "kvs/src/mutation.h"
+#include "kvs/src/run_detached.h"
+
+namespace kvs {
+namespace {
+
+constexpr uint64_t kMemberChangesOffset =
+    kHomeAreaOffset + offsetof(HomeArea, counters) + offsetof(HomeCounters, member_changes);
+// How often this client looks whether a round has ended; and between two, so that other movers have their turn.
+constexpr int64_t kLookNs = 200'000, kBetweenRoundsNs = 2'000'000;
+
+constexpr GlobalAddress MemberAddress(krcore::NodeId home, krcore::NodeId node) {
+  return {home, kHomeAreaOffset + offsetof(HomeArea, members) + uint64_t{node} * sizeof(uint64_t)};
+}
+
+Status CheckDrainable(krcore::NodeId node) {
+  if (node != krcore::kNoNode && node <= krcore::kMaxMemoryNode) return Status::Ok();
+  return {StatusCode::kInvalidArgument, "a memory node's id is 1 to 255, not " + std::to_string(node)};
+}
+
+}  // namespace
+
+// ---- one round
+
+Task<Step> ClientCore::Mover::RunDrain(Draining* draining) {
+  draining_ = draining;
+  Step step = co_await Elect();
+  if (step != Step::kOk) co_return step;
+  draining_->elected = true;
+  step = co_await ClearSlots();
+  if (step == Step::kOk) step = co_await MarkDraining();
+  if (step == Step::kOk && draining_->end == DrainEnd::kGoesOn) step = co_await MoveTables();
+  if (step == Step::kOk && draining_->end == DrainEnd::kGoesOn) step = co_await EmptyChunks();
+  if (!op_.batch.Stale()) {
+    co_await GiveBackRoom();
+    co_await Resign();
+  }
+  co_return step;
+}
+
+// From here on, and as long as the member list says so, nobody takes memory at the node: who has announced an epoch
+// later than the change has read the list behind it.
+Task<Step> ClientCore::Mover::MarkDraining() {
+  const krcore::NodeId node = draining_->node;
+  uint64_t& word = op_.buffers->cas[0];
+  for (bool known = false; !known;) {
+    op_.batch.Read(MemberAddress(home_, node), &word, sizeof(word));
+    const Outcome read = co_await op_.batch.Run();
+    if (read != Outcome::kOk) co_return Step::kUnavailable;
+    const MemberWord found(word);
+    switch (found.state()) {
+      case MemberState::kNone: draining_->end = DrainEnd::kUnknownNode; co_return Step::kOk;
+      case MemberState::kDrained:
+      case MemberState::kDraining:
+        // Another client's, perhaps: it may have died before it told the others.
+        if (found != draining_->mark) draining_->settled = false;
+        draining_->mark = found;
+        known = true;
+        break;
+      case MemberState::kInUse:
+        if (draining_->mark != MemberWord()) {
+          draining_->end = DrainEnd::kTakenBack;
+          co_return Step::kOk;
+        }
+        if (!client_.connections_.Reach(node)) co_return Step::kUnavailable;
+        const Step marked = co_await client_.ChangeMember(op_, node, found, MemberState::kDraining, &known);
+        if (marked != Step::kOk) co_return marked;
+        if (known) draining_->mark = found.Become(MemberState::kDraining);
+        break;
+    }
+  }
+  if (draining_->settled) co_return Step::kOk;
+  co_return co_await TellMark();
+}
+
+// Until everybody knows. Then the node is done with if it is drained.
+Task<Step> ClientCore::Mover::TellMark() {
+  op_.batch.FetchAdd({home_, kMemberChangesOffset}, 1, &op_.buffers->cas[0]);
+  const Outcome told = co_await op_.batch.Run();
+  if (told != Outcome::kOk) co_return Step::kUnavailable;
+  (void)co_await client_.MaintainNow();
+  Step waited = Step::kOk;
+  if (!Mutated(Mutation::kDrainUnannounced)) waited = co_await WaitForAll();
+  draining_->settled = waited == Step::kOk;
+  if (draining_->settled && draining_->mark.state() == MemberState::kDrained) draining_->end = DrainEnd::kDone;
+  co_return waited;
+}
+
+// ---- subtables
+
+// Those that cannot be moved now are left for the next round.
+Task<Step> ClientCore::Mover::MoveTables() {
+  std::vector<uint64_t> entries;
+  const Step directory_read = co_await ReadDirectory(&entries);
+  if (directory_read != Step::kOk) co_return directory_read;
+  const auto lies_there = [this](uint64_t word) {
+    const DirectoryEntry entry(word);
+    return entry.has_subtable() && entry.subtable().node == draining_->node;
+  };
+  uint64_t& left = draining_->report.tables_left;
+  left = static_cast<uint64_t>(std::count_if(entries.begin(), entries.end(), lies_there));
+  under_way_.clear();
+  for (uint32_t index = 0; index < entries.size(); ++index) {
+    if (DirectoryEntry(entries[index]).merging()) under_way_.push_back(index);
+    if (!lies_there(entries[index])) continue;
+    if (OutOfTime()) co_return Step::kFull;
+    const Step elected = co_await StayElectedInTime();
+    if (elected != Step::kOk) co_return elected;
+    const Step moved = co_await MoveTable(index);
+    if (op_.batch.Stale()) co_return Step::kRestart;
+    if (moved == Step::kUnavailable) co_return moved;
+    no_room_ |= moved == Step::kFull;
+    if (moved != Step::kOk) continue;
+    ++draining_->report.tables_moved;
+    --left;
+    progress_ = true;
+  }
+  if (!under_way_.empty()) co_await FinishOthersWork();
+  co_return Step::kOk;
+}
+
+// Beside no other split or merge that this client does by itself, for whose end the mover must not wait.
+Task<Step> ClientCore::Mover::MoveTable(uint32_t index) {
+  if (client_.restructuring_ > 0) co_return Step::kRestart;
+  ++client_.restructuring_;
+  const Step moved = co_await Relocate(index);
+  --client_.restructuring_;
+  co_return moved;
+}
+
+// A merge takes its two tables out of use and publishes new ones, so it is what moves a table: with its sibling, into
+// copies. A table that has none of its depth is split first, and then joined with its child. kOk: the table of
+// dir[index] lies elsewhere. kRestart: not yet. kFull: there is no room for new ones.
+Task<Step> ClientCore::Mover::Relocate(uint32_t index) {
+  op_.epoch = client_.epoch_;
+  uint64_t* const scratch = op_.buffers->directory.data();
+  TableRef table, sibling;
+  const Step read = co_await client_.ReadDirectoryEntry(op_.batch, scratch, index, &table);
+  if (read != Step::kOk) co_return read;
+  if (table.entry.state() != DirectoryState::kNormal) {
+    under_way_.push_back(index);
+    co_return Step::kRestart;
+  }
+  const uint32_t depth = table.entry.depth();
+  if (depth > 0) {
+    const uint32_t sibling_index = index ^ 1u << (depth - 1);
+    const Step sibling_read = co_await client_.ReadDirectoryEntry(op_.batch, scratch, sibling_index, &sibling);
+    if (sibling_read != Step::kOk) co_return sibling_read;
+    if (sibling.entry.state() != DirectoryState::kNormal) {
+      under_way_.push_back(sibling_index);
+      co_return Step::kRestart;
+    }
+  }
+  const bool is_pair = depth > 0 && sibling.entry.depth() == depth;
+  if (!is_pair) {
+    const Step split = co_await client_.Split(op_, table);
+    if (split != Step::kOk) co_return split;
+  }
+  uint32_t joined = index;
+  const Step merged = co_await client_.TryMerge(op_, &joined, is_pair ? MergeFor::kCopies : MergeFor::kJoin);
+  if (merged == Step::kUnavailable || merged == Step::kFull) co_return merged;
+  const Step read_again = co_await client_.ReadDirectoryEntry(op_.batch, scratch, index, &table);
+  if (read_again != Step::kOk) co_return read_again;
+  co_return table.entry.has_subtable() && table.address.node != draining_->node ? Step::kOk : Step::kRestart;
+}
+
+// ---- chunks
+
+// All of the node's, the emptiest first, as many as there are evacuation slots.
+void ClientCore::Mover::ChooseAll(const Census& census, const std::map<Chunk, ChunkWord>& chunks) {
+  victims_.clear();
+  for (const auto& [chunk, word] : chunks) {
+    const auto live = census.blocks.find(chunk);
+    uint64_t room = 0;
+    switch (word.kind()) {
+      case ChunkKind::kBlocks: room = live == census.blocks.end() ? 0 : live->second.Needed(); break;
+      case ChunkKind::kTables:
+        if (census.tables.contains(chunk)) continue;
+        break;
+      case ChunkKind::kRun: break;  // its copy takes a run, which cannot be taken beforehand
+      case ChunkKind::kFree:
+      case ChunkKind::kRunRest:
+      case ChunkKind::kReserved: continue;
+    }
+    victims_.push_back({chunk, word});
+    victims_.back().room = room;
+  }
+  std::stable_sort(victims_.begin(), victims_.end(), [](const Victim& a, const Victim& b) { return a.room < b.room; });
+  if (victims_.size() > kEvacuationSlots) victims_.resize(kEvacuationSlots);
+}
+
+Task<Step> ClientCore::Mover::EmptyChunks() {
+  Census census;
+  bool valid = false;  // or not: it is an estimate
+  const Step scanned = co_await Scan(&census, &valid);
+  if (scanned != Step::kOk) co_return scanned;
+  std::map<Chunk, ChunkWord> chunks;
+  const krcore::NodeId node = draining_->node;
+  const Step read = co_await ReadChunks(std::span(&node, 1), &chunks);
+  if (read != Step::kOk) co_return read;
+  if (chunks.empty()) co_return Step::kUnavailable;
+  uint64_t& left = draining_->report.chunks_left;
+  left = static_cast<uint64_t>(std::count_if(chunks.begin(), chunks.end(), [](const auto& chunk) {
+    return chunk.second.kind() != ChunkKind::kFree && chunk.second.kind() != ChunkKind::kReserved;
+  }));
+  if (left == 0) {
+    // Nobody has taken a chunk since the mark was known to all, if it is still there.
+    bool unchanged = false;
+    const Step ended = co_await client_.ChangeMember(op_, node, draining_->mark, MemberState::kDrained, &unchanged);
+    if (ended != Step::kOk) co_return ended;
+    if (!unchanged) {
+      draining_->end = DrainEnd::kTakenBack;
+      co_return Step::kOk;
+    }
+    draining_->mark = draining_->mark.Become(MemberState::kDrained);
+    draining_->settled = false;
+    co_return co_await TellMark();
+  }
+  ChooseAll(census, chunks);
+  const bool any = !victims_.empty();
+  size_t fit = 0;
+  const Step claimed = co_await ClaimRoom(&fit);
+  if (claimed != Step::kOk) co_return claimed;
+  victims_.resize(fit);
+  no_room_ |= any && fit == 0;
+  Step step = Step::kOk;
+  if (fit > 0) step = co_await Evacuate();
+  left -= std::min(left, report_->chunks_freed);
+  progress_ |= report_->chunks_freed > 0;
+  if (step == Step::kOk && no_room_ && !progress_) draining_->end = DrainEnd::kNoRoom;
+  co_return step;
+}
+
+// ---- the client's side
+
+// CAS of the node's word in the member list. *changed: it was `from`; then everybody is told.
+Task<Step> ClientCore::ChangeMember(Operation& op, krcore::NodeId node, MemberWord from, MemberState to,
+                                    bool* changed) {
+  const krcore::NodeId home = store_.home();
+  uint64_t& old = op.buffers->cas[0];
+  op.batch.CompareSwap(MemberAddress(home, node), from.word(), from.Become(to).word(), &old);
+  const Outcome swapped = co_await op.batch.Run();
+  if (swapped != Outcome::kOk) co_return Step::kUnavailable;
+  *changed = old == from.word();
+  if (!*changed) co_return Step::kOk;
+  op.batch.FetchAdd({home, kMemberChangesOffset}, 1, &old);
+  const Outcome told = co_await op.batch.Run();
+  co_return told == Outcome::kOk ? Step::kOk : Step::kUnavailable;
+}
+
+Task<void> ClientCore::RunDrainRound(int64_t timeout_ms) {
+  CompactReport report;
+  room_wanted_ = false;
+  Operation& op = BeginMover(/*drains=*/true);
+  {
+    Mover mover(*this, op, {.timeout_ms = timeout_ms}, &report);
+    drain_->step = co_await mover.RunDrain(drain_.get());
+    if (op.batch.Stale()) drain_->step = Step::kRestart;  // expelled: no memory node failed
+  }
+  drain_->report.blocks_moved += report.blocks_moved;
+  drain_->report.bytes_moved += report.bytes_moved;
+  ++drain_->report.rounds;
+  EndMover(report.chunks_freed);
+}
+
+Task<Status> ClientCore::DrainInRounds(DrainOptions options, DrainReport* report) {
+  const int64_t deadline_ns = clock_.NowNs() + options.timeout_ms * 1'000'000;
+  const std::string name = "memory node " + std::to_string(drain_->node);
+  for (;;) {
+    while (compacting_ > 0) co_await Pause(kLookNs);
+    if (closing_) co_return Status(StatusCode::kBadState, "the client is closing");
+    const int64_t left_ms = (deadline_ns - clock_.NowNs()) / 1'000'000;
+    if (left_ms <= 0 && drain_->elected) co_return StatusCode::kTimeout;
+    if (left_ms <= 0) co_return Status(StatusCode::kExists, "another client gives memory back");
+    const uint64_t rounds = drain_->report.rounds;
+    RunDetached(RunDrainRound(left_ms), &compacting_);
+    while (drain_->report.rounds == rounds) {
+      co_await Pause(kLookNs);
+      *report = drain_->report;
+    }
+    *report = drain_->report;
+    if (drain_->step == Step::kUnavailable) co_return UnavailableStatus("draining a memory node");
+    switch (drain_->end) {
+      case DrainEnd::kGoesOn: co_await Pause(kBetweenRoundsNs); continue;
+      case DrainEnd::kDone: co_return Status::Ok();
+      case DrainEnd::kUnknownNode: co_return Status(StatusCode::kNotFound, name + " has not joined the store");
+      case DrainEnd::kTakenBack: co_return Status(StatusCode::kBadState, name + " was taken back into use");
+      case DrainEnd::kNoRoom: break;
+    }
+    // There may be some after a compaction of the others.
+    drain_->end = DrainEnd::kGoesOn;
+    CompactReport made;
+    const int64_t rest_ms = std::max<int64_t>((deadline_ns - clock_.NowNs()) / 1'000'000, 1);
+    const Status compacted = co_await CompactAsync({.thorough = true, .timeout_ms = rest_ms}, &made);
+    if (compacted == StatusCode::kBadState) co_return compacted;
+    if (made.chunks_freed > 0) continue;
+    Operation& op = co_await LeaseOwnOperation("drain");
+    const Lease lease(*this, op);
+    bool changed = false;
+    const Step given_up = co_await ChangeMember(op, drain_->node, drain_->mark, MemberState::kInUse, &changed);
+    if (given_up != Step::kOk) co_return UnavailableStatus("draining a memory node");
+    co_return Status(StatusCode::kOutOfMemory, "the other memory nodes have no room for what is left at " + name);
+  }
+}
+
+Task<Status> ClientCore::DrainNodeAsync(krcore::NodeId node, DrainOptions options, DrainReport* report) {
+  *report = {};
+  Status status = CheckDrainable(node);
+  if (!status.ok()) co_return status;
+  if (node == store_.home()) {
+    co_return Status(StatusCode::kInvalidArgument,
+                     "memory node " + std::to_string(node) + " is the store's home: it holds the directory and stays");
+  }
+  if (drain_) {
+    co_return Status(StatusCode::kExists,
+                     "this client is draining memory node " + std::to_string(drain_->node) + " already");
+  }
+  drain_ = std::make_unique<Draining>();
+  drain_->node = node;
+  status = co_await DrainInRounds(options, report);
+  drain_.reset();
+  co_return status;
+}
+
+Task<Status> ClientCore::UndrainNodeAsync(krcore::NodeId node) {
+  Status status = CheckDrainable(node);
+  if (!status.ok()) co_return status;
+  Operation& op = co_await LeaseOwnOperation("undrain");
+  const Lease lease(*this, op);
+  for (;; co_await BackOff(op)) {
+    if (op.attempt > 0 && OutOfTime(op)) co_return StatusCode::kTimeout;
+    if (op.batch.Stale()) [[unlikely]]
+      BeginAgain(op);
+    if (!connections_.Reach(store_.home())) co_return UnavailableStatus("the member list");
+    uint64_t& word = op.buffers->cas[0];
+    op.batch.Read(MemberAddress(store_.home(), node), &word, sizeof(word));
+    const Outcome read = co_await op.batch.Run();
+    if (read == Outcome::kUnavailable) co_return UnavailableStatus("the member list");
+    if (read != Outcome::kOk) continue;
+    const MemberWord found(word);
+    if (found.state() == MemberState::kNone) {
+      co_return Status(StatusCode::kNotFound, "memory node " + std::to_string(node) + " has not joined the store");
+    }
+    if (!connections_.Reach(node)) co_return UnavailableStatus("taking a memory node back into use");
+    // Whoever changed the word may have died before he told the others, so they are told in any case.
+    bool changed = false;
+    const Step step = co_await ChangeMember(op, node, found, MemberState::kInUse, &changed);
+    if (Failed(op, step)) co_return UnavailableStatus("the member list");
+    if (step == Step::kOk && changed) co_return Status::Ok();
+  }
+}
+
+}  // namespace kvs

@@ -1,0 +1,103 @@
+#include "memnode/drain.h"
+
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "cli/fail.h"
+#include "cli/stop_signal.h"
+#include "krcore/clock.h"
+#include "kvs/client.h"
+
+namespace memnode {
+namespace {
+
+constexpr int64_t kProgressNs = 1'000'000'000;
+constexpr int64_t kDrainMs = int64_t{365} * 24 * 3600 * 1000;  // as long as nobody stops it
+constexpr char kWhatNow[] =
+    "nothing is lost, and nothing is taken there any more: go on with --drain, or take it back by --undrain";
+
+struct Attached {
+  std::unique_ptr<kvs::Store> store;
+  std::unique_ptr<kvs::Client> client;  // before the store goes
+};
+
+krcore::Result<Attached> Attach(const Options& options) {
+  Attached attached;
+  auto store = kvs::Store::Open({.rnic = options.rnic, .fabric = options.fabric, .open_timeout_ms = options.wait_ms});
+  if (!store.ok()) return store.status();
+  attached.store = std::move(*store);
+  auto client = attached.store->NewClient({.max_in_flight = 4, .address_cache_entries = 0});
+  if (!client.ok()) return client.status();
+  attached.client = std::move(*client);
+  return attached;
+}
+
+kvs::Task<void> RunDrain(kvs::Client& client, krcore::NodeId node, kvs::DrainReport* report, krcore::Status* status) {
+  *status = co_await client.DrainNodeAsync(node, {.timeout_ms = kDrainMs}, report);
+}
+
+void Print(const char* what, const Options& options, const kvs::DrainReport& report) {
+  std::printf(
+      "%s fabric=%s node=%u chunks_left=%llu tables_left=%llu tables_moved=%llu blocks_moved=%llu "
+      "bytes_moved=%llu\n",
+      what, options.fabric.c_str(), options.drain, static_cast<unsigned long long>(report.chunks_left),
+      static_cast<unsigned long long>(report.tables_left), static_cast<unsigned long long>(report.tables_moved),
+      static_cast<unsigned long long>(report.blocks_moved), static_cast<unsigned long long>(report.bytes_moved));
+  std::fflush(stdout);
+}
+
+}  // namespace
+
+int Drain(const Options& options) {
+  if (const krcore::Status status = cli::StopSignal::Install(); !status.ok()) return cli::Fail(status);
+  auto attached = Attach(options);
+  if (!attached.ok()) return cli::FailToOpen(attached.status(), options.fabric);
+  kvs::Client& client = *attached->client;
+  krcore::Clock& clock = *krcore::RealClock();
+  kvs::DrainReport report;
+  krcore::Status status;
+  client.Spawn(RunDrain(client, options.drain, &report, &status));
+  int64_t print_at_ns = clock.NowNs() + kProgressNs;
+  for (uint32_t idle = 0; client.spawned() > 0;) {
+    if (client.Poll() != 0) {
+      idle = 0;
+    } else {
+      clock.Relax(++idle);
+    }
+    if (cli::StopSignal::Requested()) {
+      attached->client.reset();  // ends the drain
+      return cli::Fail({krcore::StatusCode::kUnavailable,
+                        "stopped by a signal; memory node " + std::to_string(options.drain) + " is not drained"},
+                       kWhatNow);
+    }
+    if (clock.NowNs() < print_at_ns) continue;
+    print_at_ns += kProgressNs;
+    Print("draining", options, report);
+  }
+  if (status.ok()) {
+    Print("drained", options, report);
+    return 0;
+  }
+  switch (status.code()) {
+    case krcore::StatusCode::kOutOfMemory:
+      return cli::Fail(status, "it is in use again, and nothing is lost: start another memory node, or larger ones");
+    case krcore::StatusCode::kUnavailable: return cli::Fail(status, kWhatNow);
+    default: return cli::Fail(status);
+  }
+}
+
+int Undrain(const Options& options) {
+  auto attached = Attach(options);
+  if (!attached.ok()) return cli::FailToOpen(attached.status(), options.fabric);
+  const krcore::Status status = attached->client->UndrainNode(options.undrain);
+  if (!status.ok()) {
+    const bool stopped = status == krcore::StatusCode::kUnavailable;
+    return cli::Fail(status, stopped ? "one that was stopped is in use again when it is started" : "");
+  }
+  std::printf("undrained fabric=%s node=%u\n", options.fabric.c_str(), options.undrain);
+  return 0;
+}
+
+}  // namespace memnode

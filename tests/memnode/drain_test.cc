@@ -1,0 +1,87 @@
+// --drain and --undrain of the program, on a store in use.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "kvs/client.h"
+#include "tests/support/program.h"
+
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+using testing_support::Finished;
+using testing_support::Program;
+using testing_support::RunProgram;
+using testing_support::TestFabric;
+
+class DrainCommand : public ::testing::Test {
+ protected:
+  Finished Run(const std::string& flag) { return RunProgram("memnode", {fabric_.flag(), flag}); }
+
+  TestFabric fabric_;
+};
+
+TEST_F(DrainCommand, ANodeIsEmptiedAndStoppedAndEveryKeyIsThere) {
+  Program one("memnode", {fabric_.flag(), "--node=1", "--memory=64M", "--metaserver", "--hugepages=off"});
+  ASSERT_NE(one.WaitForLine("ready"), "") << one.Output();
+  Program two("memnode", {fabric_.flag(), "--node=2", "--memory=64M", "--hugepages=off"});
+  ASSERT_NE(two.WaitForLine("ready"), "") << two.Output();
+  {
+    auto store = kvs::Store::Open({.fabric = fabric_.name()}).value();
+    auto client = store->NewClient().value();
+    for (int i = 0; i < 3'000; ++i) ASSERT_TRUE(client->Put(std::to_string(i), std::string(1'000, 'v')).ok());
+  }
+
+  const Finished home = Run("--drain=1");
+  EXPECT_EQ(home.status, 2);
+  EXPECT_THAT(home.err, HasSubstr("home"));
+  const Finished unknown = Run("--drain=9");
+  EXPECT_EQ(unknown.status, 1);
+  EXPECT_THAT(unknown.err, HasSubstr("memory node 9 has not joined"));
+
+  const Finished drained = Run("--drain=2");
+  EXPECT_EQ(drained.status, 0) << drained.err;
+  EXPECT_THAT(drained.out, AllOf(HasSubstr("drained fabric=" + fabric_.name() + " node=2 chunks_left=0 tables_left=0"),
+                                 HasSubstr("blocks_moved=")));
+  const Finished undrained = Run("--undrain=2");
+  EXPECT_EQ(undrained.status, 0) << undrained.err;
+  EXPECT_THAT(undrained.out, StartsWith("undrained fabric="));
+  EXPECT_EQ(Run("--drain=2").status, 0);
+  EXPECT_EQ(two.Stop(), 0) << two.Output();
+
+  auto store = kvs::Store::Open({.fabric = fabric_.name()}).value();
+  auto client = store->NewClient().value();
+  std::string value;
+  for (int i = 0; i < 3'000; ++i) {
+    const kvs::Status got = client->Get(std::to_string(i), &value);
+    ASSERT_TRUE(got.ok()) << i << ": " << got.ToString();
+  }
+  const Finished stopped = Run("--undrain=2");
+  EXPECT_EQ(stopped.status, 1);
+  EXPECT_THAT(stopped.err, HasSubstr("when it is started"));
+  client.reset();
+  store.reset();
+  EXPECT_EQ(one.Stop(), 0) << one.Output();
+}
+
+TEST_F(DrainCommand, BadCommandLinesAreRefused) {
+  for (const char* flag : {"--drain=0", "--drain=256", "--undrain=-1"}) {
+    const Finished run = Run(flag);
+    EXPECT_EQ(run.status, 2);
+    EXPECT_THAT(run.err, AllOf(HasSubstr(flag), HasSubstr("1 to 255")));
+  }
+  const Finished both = RunProgram("memnode", {fabric_.flag(), "--drain=2", "--memory=64M"});
+  EXPECT_EQ(both.status, 2);
+  EXPECT_THAT(both.err, HasSubstr("not with --memory"));
+  const Finished clean = RunProgram("memnode", {fabric_.flag(), "--clean", "--drain=2"});
+  EXPECT_EQ(clean.status, 2);
+  EXPECT_THAT(clean.err, HasSubstr("not with --drain"));
+  const Finished nobody = RunProgram("memnode", {fabric_.flag(), "--drain=2", "--wait_ms=10"});
+  EXPECT_EQ(nobody.status, 1);
+  EXPECT_THAT(nobody.err, HasSubstr(fabric_.name()));
+}
+
+}  // namespace
