@@ -36,7 +36,8 @@ constexpr int64_t kMaxWaitMs = int64_t{24} * 3600 * 1000;  // so that it fits in
 Status Mistake(std::string message) { return {StatusCode::kInvalidArgument, std::move(message)}; }
 
 Status CheckClean() {
-  for (const char* name : {"node", "memory", "metaserver", "hugepages", "wait_ms", "keep_memory", "rc_acceptor", "drain", "undrain"}) {
+  for (const char* name :
+       {"node", "memory", "metaserver", "hugepages", "wait_ms", "keep_memory", "rc_acceptor", "drain", "undrain"}) {
     if (cli::FlagGiven(name)) return Mistake("--clean goes with --fabric only, not with --" + std::string(name));
   }
   return Status::Ok();
@@ -51,7 +52,8 @@ Result<RcAcceptorMode> RcAcceptorFromFlag() {
 
 // --drain or --undrain.
 Result<krcore::NodeId> CheckCommand(const char* command, int32_t node) {
-  for (const char* name : {"node", "memory", "metaserver", "hugepages", "keep_memory", "rc_acceptor", "clean", "drain", "undrain"}) {
+  for (const char* name :
+       {"node", "memory", "metaserver", "hugepages", "keep_memory", "rc_acceptor", "clean", "drain", "undrain"}) {
     if (std::string(name) == command || !cli::FlagGiven(name)) continue;
     return Mistake("--" + std::string(command) + " goes with --fabric and --wait_ms only, not with --" + name);
   }
@@ -92,8 +94,8 @@ const cli::Program& ProgramDescription() {
           "memnode --fabric=NAME --memory=0 --metaserver [flags]\n"
           "memnode --fabric=NAME --drain=ID | --undrain=ID\n"
           "memnode --fabric=NAME --clean",
-      .flags = {"fabric", "node", "memory", "metaserver", "hugepages", "wait_ms", "keep_memory", "rc_acceptor", "drain", "undrain",
-                "clean", "rnic", "log"},
+      .flags = {"fabric", "node", "memory", "metaserver", "hugepages", "wait_ms", "keep_memory", "rc_acceptor", "drain",
+                "undrain", "clean", "rnic", "log"},
       .examples =
           "memnode --fabric=demo --node=1 --memory=1G --metaserver\n"
           "memnode --fabric=demo --node=2 --memory=1G\n"
