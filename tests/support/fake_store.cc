@@ -57,6 +57,10 @@ class FakeClient final : public kvs::Client {
   kvs::Task<kvs::Status> CompactAsync(kvs::CompactOptions, kvs::CompactReport*) override {
     co_return kvs::Status::Ok();
   }
+  kvs::Task<kvs::Status> DrainNodeAsync(krcore::NodeId, kvs::DrainOptions, kvs::DrainReport*) override {
+    co_return kvs::StatusCode::kUnsupported;
+  }
+  kvs::Task<kvs::Status> UndrainNodeAsync(krcore::NodeId) override { co_return kvs::StatusCode::kUnsupported; }
   kvs::Result<kvs::TableStats> ReadTableStats() override { return kvs::StatusCode::kUnsupported; }
 
  private:
