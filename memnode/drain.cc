@@ -15,8 +15,11 @@ namespace {
 
 constexpr int64_t kProgressNs = 1'000'000'000;
 constexpr int64_t kDrainMs = int64_t{365} * 24 * 3600 * 1000;  // as long as nobody stops it
-constexpr char kWhatNow[] =
-    "nothing is lost, and nothing is taken there any more: go on with --drain, or take it back by --undrain";
+
+const char* WhatNow(const kvs::DrainReport& report) {
+  return report.closed ? "nothing is taken there any more: go on with --drain, or take it back by --undrain"
+                       : "it had not come so far that nothing is taken there: it may be in use as before";
+}
 
 struct Attached {
   std::unique_ptr<kvs::Store> store;
@@ -69,8 +72,8 @@ int Drain(const Options& options) {
     if (cli::StopSignal::Requested()) {
       attached->client.reset();  // ends the drain
       return cli::Fail({krcore::StatusCode::kUnavailable,
-                        "stopped by a signal; memory node " + std::to_string(options.drain) + " is not drained"},
-                       kWhatNow);
+                        "the drain of memory node " + std::to_string(options.drain) + " was stopped by a signal"},
+                       WhatNow(report));
     }
     if (clock.NowNs() < print_at_ns) continue;
     print_at_ns += kProgressNs;
@@ -83,7 +86,7 @@ int Drain(const Options& options) {
   switch (status.code()) {
     case krcore::StatusCode::kOutOfMemory:
       return cli::Fail(status, "it is in use again, and nothing is lost: start another memory node, or larger ones");
-    case krcore::StatusCode::kUnavailable: return cli::Fail(status, kWhatNow);
+    case krcore::StatusCode::kUnavailable: return cli::Fail(status, WhatNow(report));
     default: return cli::Fail(status);
   }
 }

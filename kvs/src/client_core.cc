@@ -74,18 +74,21 @@ Status ClientCore::Open(const ClientOptions& options) {
   epoch_buffers_ = std::make_unique<EpochBuffers>(
       arena_->bytes().data() + (max_in_flight_ + 1) * sizeof(OperationBuffers), &connections_, arena_->lkey());
 
-  connections_.pool().SetGate(&registration_);
+  // First the connections, which may take long: others wait for who is registered.
+  const Step learnt = RunToEnd(LearnFirstMembers());
+  if (learnt != Step::kOk) return UnavailableStatus("reading the member list");
+  for (const std::vector<krcore::NodeId>& nodes : {members_, draining_}) {
+    for (const krcore::NodeId node : nodes) {
+      (void)connections_.Ensure(node, deadline);  // one that is dead fails the operations that need it, and no other
+    }
+  }
 
+  connections_.pool().SetGate(&registration_);
   memory_ = store_.TakeMemory();
   const Step registered = RunToEnd(Register());
   if (registered == Step::kUnavailable) return UnavailableStatus("registering a client");
   if (registered != Step::kOk) {
     return {StatusCode::kOutOfMemory, "the store has " + std::to_string(kMaxClients) + " clients, its limit"};
-  }
-  for (const std::vector<krcore::NodeId>& nodes : {members_, draining_}) {
-    for (const krcore::NodeId node : nodes) {
-      (void)connections_.Ensure(node, deadline);  // one that is dead fails the operations that need it, and no other
-    }
   }
   // Clients that begin at the same moment must not back off in step.
   random_.seed(static_cast<uint32_t>(

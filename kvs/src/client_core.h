@@ -259,6 +259,7 @@ class ClientCore final : public Client {
   Task<Step> ReadHome(Batch& batch);
   Task<Step> ReleaseHeldBlocks();
   Task<Step> LearnMembers(Batch& batch);
+  Task<Step> LearnFirstMembers();
   uint64_t OldestEpochInFlight() const;
 
   // ---- registration.cc
@@ -293,6 +294,7 @@ class ClientCore final : public Client {
   struct Draining;
   Task<void> RunDrainRound(int64_t timeout_ms);
   Task<Status> DrainInRounds(DrainOptions options, DrainReport* report);
+  Task<Status> TakeBack(krcore::NodeId node);
   Task<Step> ChangeMember(Operation& op, krcore::NodeId node, MemberWord from, MemberState to, bool* changed);
 
   // ---- chunks.cc

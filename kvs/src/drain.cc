@@ -16,7 +16,9 @@ namespace {
 constexpr uint64_t kMemberChangesOffset =
     kHomeAreaOffset + offsetof(HomeArea, counters) + offsetof(HomeCounters, member_changes);
 // How often this client looks whether a round has ended; and between two, so that other movers have their turn.
-constexpr int64_t kLookNs = 200'000, kBetweenRoundsNs = 2'000'000;
+constexpr int64_t kLookNs = 200'000, kBetweenRoundsNs = 3 * kMaxLookNs / 2;
+// Subtables moved in one round, so that rounds end.
+constexpr uint64_t kTablesPerRound = 64;
 
 constexpr GlobalAddress MemberAddress(krcore::NodeId home, krcore::NodeId node) {
   return {home, kHomeAreaOffset + offsetof(HomeArea, members) + uint64_t{node} * sizeof(uint64_t)};
@@ -38,8 +40,9 @@ Task<Step> ClientCore::Mover::RunDrain(Draining* draining) {
   draining_->elected = true;
   step = co_await ClearSlots();
   if (step == Step::kOk) step = co_await MarkDraining();
-  if (step == Step::kOk && draining_->end == DrainEnd::kGoesOn) step = co_await MoveTables();
-  if (step == Step::kOk && draining_->end == DrainEnd::kGoesOn) step = co_await EmptyChunks();
+  bool all_tables = false;
+  if (step == Step::kOk && draining_->end == DrainEnd::kGoesOn) step = co_await MoveTables(&all_tables);
+  if (step == Step::kOk && draining_->end == DrainEnd::kGoesOn && all_tables) step = co_await EmptyChunks();
   if (!op_.batch.Stale()) {
     co_await GiveBackRoom();
     co_await Resign();
@@ -69,6 +72,7 @@ Task<Step> ClientCore::Mover::MarkDraining() {
       case MemberState::kInUse:
         if (draining_->mark != MemberWord()) {
           draining_->end = DrainEnd::kTakenBack;
+          draining_->report.closed = false;
           co_return Step::kOk;
         }
         if (!client_.connections_.Reach(node)) co_return Step::kUnavailable;
@@ -90,15 +94,28 @@ Task<Step> ClientCore::Mover::TellMark() {
   (void)co_await client_.MaintainNow();
   Step waited = Step::kOk;
   if (!Mutated(Mutation::kDrainUnannounced)) waited = co_await WaitForAll();
-  draining_->settled = waited == Step::kOk;
-  if (draining_->settled && draining_->mark.state() == MemberState::kDrained) draining_->end = DrainEnd::kDone;
-  co_return waited;
+  if (waited != Step::kOk) co_return waited;
+  // Taken back meanwhile, it may have been filled again.
+  uint64_t& word = op_.buffers->cas[0];
+  op_.batch.Read(MemberAddress(home_, draining_->node), &word, sizeof(word));
+  const Outcome read = co_await op_.batch.Run();
+  if (read != Outcome::kOk) co_return Step::kUnavailable;
+  if (MemberWord(word) != draining_->mark) {
+    draining_->end = DrainEnd::kTakenBack;
+    draining_->report.closed = false;
+    co_return Step::kOk;
+  }
+  draining_->settled = draining_->report.closed = true;
+  if (draining_->mark.state() == MemberState::kDrained) draining_->end = DrainEnd::kDone;
+  co_return Step::kOk;
 }
 
 // ---- subtables
 
-// Those that cannot be moved now are left for the next round.
-Task<Step> ClientCore::Mover::MoveTables() {
+// Those that cannot be moved now are left for the next round, and so are more than kTablesPerRound. *all: each was
+// tried.
+Task<Step> ClientCore::Mover::MoveTables(bool* all) {
+  *all = false;
   std::vector<uint64_t> entries;
   const Step directory_read = co_await ReadDirectory(&entries);
   if (directory_read != Step::kOk) co_return directory_read;
@@ -109,9 +126,11 @@ Task<Step> ClientCore::Mover::MoveTables() {
   uint64_t& left = draining_->report.tables_left;
   left = static_cast<uint64_t>(std::count_if(entries.begin(), entries.end(), lies_there));
   under_way_.clear();
+  uint64_t moved_here = 0;
   for (uint32_t index = 0; index < entries.size(); ++index) {
     if (DirectoryEntry(entries[index]).merging()) under_way_.push_back(index);
     if (!lies_there(entries[index])) continue;
+    if (moved_here == kTablesPerRound) co_return Step::kOk;
     if (OutOfTime()) co_return Step::kFull;
     const Step elected = co_await StayElectedInTime();
     if (elected != Step::kOk) co_return elected;
@@ -121,9 +140,11 @@ Task<Step> ClientCore::Mover::MoveTables() {
     no_room_ |= moved == Step::kFull;
     if (moved != Step::kOk) continue;
     ++draining_->report.tables_moved;
+    ++moved_here;
     --left;
     progress_ = true;
   }
+  *all = true;
   if (!under_way_.empty()) co_await FinishOthersWork();
   co_return Step::kOk;
 }
@@ -150,6 +171,7 @@ Task<Step> ClientCore::Mover::Relocate(uint32_t index) {
     under_way_.push_back(index);
     co_return Step::kRestart;
   }
+  if (table.address.node != draining_->node) co_return Step::kOk;  // it was its sibling's
   const uint32_t depth = table.entry.depth();
   if (depth > 0) {
     const uint32_t sibling_index = index ^ 1u << (depth - 1);
@@ -198,6 +220,25 @@ void ClientCore::Mover::ChooseAll(const Census& census, const std::map<Chunk, Ch
   if (victims_.size() > kEvacuationSlots) victims_.resize(kEvacuationSlots);
 }
 
+// Chunks of runs whose first one is gone: a client died while it took or gave back a run. Nobody takes a run here any
+// more, and who gave one back has ended or is dead, so they are nobody's.
+Task<Step> ClientCore::Mover::FreeOrphans(std::map<Chunk, ChunkWord>* chunks) {
+  uint64_t run_ends = 0;
+  for (auto& [chunk, word] : *chunks) {
+    if (word.kind() == ChunkKind::kRun) run_ends = chunk.second + word.count();
+    if (word.kind() != ChunkKind::kRunRest || chunk.second < run_ends) continue;
+    uint64_t& old = op_.buffers->cas[0];
+    op_.batch.CompareSwap({chunk.first, ChunkWordOffset(chunk.second)}, word.word(), word.Freed().word(), &old);
+    const Outcome freed = co_await op_.batch.Run();
+    if (freed != Outcome::kOk) co_return Step::kUnavailable;
+    if (old != word.word()) continue;
+    word = word.Freed();
+    --draining_->report.chunks_left;
+    progress_ = true;
+  }
+  co_return Step::kOk;
+}
+
 Task<Step> ClientCore::Mover::EmptyChunks() {
   Census census;
   bool valid = false;  // or not: it is an estimate
@@ -212,6 +253,8 @@ Task<Step> ClientCore::Mover::EmptyChunks() {
   left = static_cast<uint64_t>(std::count_if(chunks.begin(), chunks.end(), [](const auto& chunk) {
     return chunk.second.kind() != ChunkKind::kFree && chunk.second.kind() != ChunkKind::kReserved;
   }));
+  const Step swept = co_await FreeOrphans(&chunks);
+  if (swept != Step::kOk) co_return swept;
   if (left == 0) {
     // Nobody has taken a chunk since the mark was known to all, if it is still there.
     bool unchanged = false;
@@ -219,6 +262,7 @@ Task<Step> ClientCore::Mover::EmptyChunks() {
     if (ended != Step::kOk) co_return ended;
     if (!unchanged) {
       draining_->end = DrainEnd::kTakenBack;
+      draining_->report.closed = false;
       co_return Step::kOk;
     }
     draining_->mark = draining_->mark.Become(MemberState::kDrained);
@@ -230,6 +274,10 @@ Task<Step> ClientCore::Mover::EmptyChunks() {
   size_t fit = 0;
   const Step claimed = co_await ClaimRoom(&fit);
   if (claimed != Step::kOk) co_return claimed;
+  if (client_.memory_->room_for_copies() == 0) {  // what needs none
+    const auto needs = [](const Victim& victim) { return victim.room > 0; };
+    fit = static_cast<size_t>(std::ranges::find_if(victims_, needs) - victims_.begin());
+  }
   victims_.resize(fit);
   no_room_ |= any && fit == 0;
   Step step = Step::kOk;
@@ -301,13 +349,12 @@ Task<Status> ClientCore::DrainInRounds(DrainOptions options, DrainReport* report
     CompactReport made;
     const int64_t rest_ms = std::max<int64_t>((deadline_ns - clock_.NowNs()) / 1'000'000, 1);
     const Status compacted = co_await CompactAsync({.thorough = true, .timeout_ms = rest_ms}, &made);
-    if (compacted == StatusCode::kBadState) co_return compacted;
-    if (made.chunks_freed > 0) continue;
-    Operation& op = co_await LeaseOwnOperation("drain");
-    const Lease lease(*this, op);
-    bool changed = false;
-    const Step given_up = co_await ChangeMember(op, drain_->node, drain_->mark, MemberState::kInUse, &changed);
-    if (given_up != Step::kOk) co_return UnavailableStatus("draining a memory node");
+    if (compacted == StatusCode::kBadState || compacted == StatusCode::kUnavailable) co_return compacted;
+    // kExists: it was another client's, or was cut short.
+    if (made.chunks_freed > 0 || compacted == StatusCode::kExists) continue;
+    const Status given_up = co_await TakeBack(drain_->node);
+    if (!given_up.ok()) co_return given_up;
+    report->closed = drain_->report.closed = false;
     co_return Status(StatusCode::kOutOfMemory, "the other memory nodes have no room for what is left at " + name);
   }
 }
@@ -332,8 +379,12 @@ Task<Status> ClientCore::DrainNodeAsync(krcore::NodeId node, DrainOptions option
 }
 
 Task<Status> ClientCore::UndrainNodeAsync(krcore::NodeId node) {
-  Status status = CheckDrainable(node);
+  const Status status = CheckDrainable(node);
   if (!status.ok()) co_return status;
+  co_return co_await TakeBack(node);
+}
+
+Task<Status> ClientCore::TakeBack(krcore::NodeId node) {
   Operation& op = co_await LeaseOwnOperation("undrain");
   const Lease lease(*this, op);
   for (;; co_await BackOff(op)) {
@@ -351,6 +402,11 @@ Task<Status> ClientCore::UndrainNodeAsync(krcore::NodeId node) {
       co_return Status(StatusCode::kNotFound, "memory node " + std::to_string(node) + " has not joined the store");
     }
     if (!connections_.Reach(node)) co_return UnavailableStatus("taking a memory node back into use");
+    uint64_t& first_word = op.buffers->cas[1];  // it may be dead, and nobody has noticed
+    op.batch.Read({node, 0}, &first_word, sizeof(first_word));
+    const Outcome alive = co_await op.batch.Run();
+    if (alive == Outcome::kUnavailable) co_return UnavailableStatus("taking a memory node back into use");
+    if (alive != Outcome::kOk) continue;
     // Whoever changed the word may have died before he told the others, so they are told in any case.
     bool changed = false;
     const Step step = co_await ChangeMember(op, node, found, MemberState::kInUse, &changed);

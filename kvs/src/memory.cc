@@ -245,8 +245,7 @@ Task<Step> ClientCore::ReadHome(Batch& batch) {
 // is announced by who takes no memory of a node that is being drained.
 Task<Step> ClientCore::LearnMembers(Batch& batch) {
   EpochBuffers::Registered& words = epoch_buffers_->words();
-  const uint64_t changes = words.counters.member_changes;
-  if (members_known_ && changes == member_changes_seen_) co_return Step::kOk;
+  if (members_known_ && words.counters.member_changes == member_changes_seen_) co_return Step::kOk;
   batch.Read({store_.home(), kMembersOffset}, words.members, sizeof(words.members));
   const Outcome read = co_await batch.Run();
   if (read != Outcome::kOk) co_return Step::kUnavailable;
@@ -260,8 +259,15 @@ Task<Step> ClientCore::LearnMembers(Batch& batch) {
     if (state == MemberState::kDrained) connections_.Forget(node);
   }
   members_known_ = true;
-  member_changes_seen_ = changes;
+  member_changes_seen_ = words.counters.member_changes;
   co_return Step::kOk;
+}
+
+// Before this client is registered: to which nodes it should be connected by then.
+Task<Step> ClientCore::LearnFirstMembers() {
+  EpochBuffers::Registered& words = epoch_buffers_->words();
+  epoch_buffers_->batch().Read({store_.home(), kCountersOffset}, &words.counters, sizeof(words.counters));
+  co_return co_await LearnMembers(epoch_buffers_->batch());
 }
 
 // Blocks unlinked in a child whose split is not finished: once it is, no frozen slot names them any more.

@@ -21,9 +21,8 @@ constexpr uint64_t kMoverOffset = kHomeAreaOffset + offsetof(HomeArea, mover);
 constexpr uint64_t kSparsePercent = 50, kNotDensePercent = 85;
 // Of a subtable's slots, beside its sibling's: what may be merged.
 constexpr uint64_t kSparseTablePercent = 20;
-// How often who waits looks: at first, and more and more rarely.
+// How often who waits looks at first.
 constexpr int64_t kLookNs = 200'000;
-constexpr int64_t kMaxLookNs = 10'000'000;
 // While an operation waits for memory: so long for others' announcements.
 constexpr int64_t kPatienceLeases = 2;
 int64_t NextLook(int64_t look_ns) { return std::min(2 * look_ns, kMaxLookNs); }

@@ -16,6 +16,9 @@
 
 namespace kvs {
 
+// Who waits for its turn as the mover looks so often at least.
+inline constexpr int64_t kMaxLookNs = 10'000'000;
+
 class ClientCore::Mover {
  public:
   // `op` is not among those that users wait for. `report` is filled as it goes on.
@@ -115,9 +118,10 @@ class ClientCore::Mover {
 
   Task<Step> MarkDraining();
   Task<Step> TellMark();
-  Task<Step> MoveTables();
+  Task<Step> MoveTables(bool* all);
   Task<Step> MoveTable(uint32_t index);
   Task<Step> Relocate(uint32_t index);
+  Task<Step> FreeOrphans(std::map<Chunk, ChunkWord>* chunks);
   Task<Step> EmptyChunks();
   void ChooseAll(const Census& census, const std::map<Chunk, ChunkWord>& chunks);
 

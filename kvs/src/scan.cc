@@ -85,8 +85,10 @@ Task<Step> ClientCore::ScanTable(Operation& op, TableRef table, uint32_t states,
     op.batch.Read({table.address.node, table.address.offset + CombinedOffset(scan.places.place[p])},
                   op.buffers->buckets.data() + p * kCombinedBytes, kCombinedBytes);
   }
-  // On the table's queue, or it would not be behind the slots.
-  const bool guessed = guess != Slot::Free() && guess.block().node == table.address.node;
+  // On the table's queue, or it would not be behind the slots; and within the pool, which may be another one than it
+  // was when the guess was learnt.
+  const bool guessed = guess != Slot::Free() && guess.block().node == table.address.node &&
+                       guess.block().offset + FirstReadBytes(guess) <= connections_.PoolBytes(table.address.node);
   if (guessed) op.batch.Read(guess.block(), op.buffers->match.data(), FirstReadBytes(guess));
   const Outcome read = co_await op.batch.Run();
   if (read != Outcome::kOk) co_return Step::kUnavailable;

@@ -64,6 +64,10 @@ Task<Result<TableStats>> ClientCore::CollectTableStats() {
   nodes.insert(nodes.end(), draining_.begin(), draining_.end());
   std::ranges::sort(nodes);
   for (const krcore::NodeId node : nodes) {
+    // It may have been drained meanwhile; a connection made now would outlive that.
+    if (std::ranges::find(members_, node) == members_.end() && std::ranges::find(draining_, node) == draining_.end()) {
+      continue;
+    }
     if (!connections_.Reach(node)) co_return UnavailableStatus("reading a chunk table");
     const uint64_t capacity = connections_.PoolBytes(node);
     const uint64_t chunks = capacity / chunk_bytes_;

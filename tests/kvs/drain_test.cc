@@ -7,6 +7,7 @@
 #include <cstring>
 #include <map>
 #include <random>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -148,6 +149,7 @@ TEST(Drain, ANodeIsEmptiedWhileOthersWriteAndThenStopped) {
   EXPECT_GT(report.tables_moved, 10u);
   EXPECT_GT(report.blocks_moved, 100u);
   EXPECT_GT(client->stats().table_replacements, 0u);
+  EXPECT_TRUE(report.closed);
   store.StopMemoryNode(2);
 
   const auto wait_for_steps = [&workers, &client] {
@@ -168,10 +170,69 @@ TEST(Drain, ANodeIsEmptiedWhileOthersWriteAndThenStopped) {
 
 // With empty memory, to which clients that knew the old one connect anew.
 TEST(Drain, AStoppedNodeThatComesBackIsInUseAgain) {
-  TestStore store({.groups = 8, .memory_bytes = size_t{16} << 20, .memory_nodes = 2, .chunk_bytes = kSmallChunk});
+  TestStore store({.groups = 8, .memory_bytes = size_t{32} << 20, .memory_nodes = 2, .chunk_bytes = kSmallChunk});
   auto client = store.NewClient(), reader = store.NewClient();
-  InLanes(*client, 1'000, PutRange);
-  CheckAll(*reader, 1'000);
+  InLanes(*client, 4'000, PutRange);
+  CheckAll(*reader, 4'000);
+  std::set<uint32_t> pairs;  // of tables, of which one or both lie at node 2
+  for (uint32_t index = 0; index < 1'024; ++index) {
+    const kvs::DirectoryEntry entry = store.DirectoryEntryOf(index);
+    if (!entry.present() || entry.subtable().node != 2 || entry.depth() == 0) continue;
+    const uint32_t sibling = index ^ 1u << (entry.depth() - 1);
+    if (store.DirectoryEntryOf(sibling).depth() == entry.depth()) pairs.insert(std::min(index, sibling));
+  }
+  ASSERT_GT(pairs.size(), 4u);
+  kvs::Status result;
+  kvs::DrainReport report;
+  client->Spawn(DrainOnce(*client, 2, 600'000, &result, &report));
+  while (client->spawned() > 0) {
+    client->Poll();
+    reader->Poll();
+  }
+  ASSERT_TRUE(result.ok()) << result.ToString();
+  EXPECT_LE(client->stats().table_replacements, pairs.size()) << "a pair moves at once";
+  store.StopMemoryNode(2);
+  CheckAll(*reader, 4'000);
+  store.StartMemoryNode(2);
+  EXPECT_EQ(MemberStateOf(store, 2), kvs::MemberState::kInUse);
+  uint32_t count = 4'000;
+  for (; CountTaken(store, 2) < 16; ++count) {
+    const kvs::Status put = client->Put(Key(count), Value(count));
+    ASSERT_TRUE(put.ok()) << put.ToString();
+    reader->Poll();
+  }
+  CheckAll(*reader, count);
+  CheckPools(store);
+}
+
+// What a client's address cache knew of the old memory may lie beyond the new one's end.
+TEST(Drain, AStoppedNodeMayComeBackSmaller) {
+  TestStore store({.groups = 8, .memory_bytes = size_t{32} << 20, .memory_nodes = 2, .chunk_bytes = kSmallChunk});
+  auto client = store.NewClient();
+  auto reader = store.store().NewClient({.address_cache_entries = 4'096}).value();  // warming: it is on
+  uint32_t count = 0;
+  const auto highest_chunk = [&store] {
+    const std::span<const std::byte> pool = store.memory_of(2);
+    uint64_t highest = 0;
+    for (uint64_t chunk = 0; chunk < pool.size() / kSmallChunk; ++chunk) {
+      kvs::ChunkWord word;
+      std::memcpy(&word, &pool[kvs::ChunkWordOffset(chunk)], sizeof(word));
+      if (word.kind() != kvs::ChunkKind::kFree) highest = chunk;
+    }
+    return highest * kSmallChunk;
+  };
+  while (highest_chunk() < size_t{16} << 20) {
+    ASSERT_TRUE(client->Put(Key(count), std::string(3'000, 'v')).ok());
+    ++count;
+  }
+  std::string value;
+  const uint32_t known = std::min(count, 1'500u);
+  for (uint32_t i = count - known; i < count; ++i) ASSERT_TRUE(reader->Get(Key(i), &value).ok());
+  for (uint32_t i = 0; i < count; ++i) {
+    if (i % 8 == 0) continue;
+    ASSERT_TRUE(client->Put(Key(i), "small").ok());
+    reader->Poll();
+  }
   kvs::Status result;
   kvs::DrainReport report;
   client->Spawn(DrainOnce(*client, 2, 600'000, &result, &report));
@@ -181,17 +242,27 @@ TEST(Drain, AStoppedNodeThatComesBackIsInUseAgain) {
   }
   ASSERT_TRUE(result.ok()) << result.ToString();
   store.StopMemoryNode(2);
-  CheckAll(*reader, 1'000);
-  store.StartMemoryNode(2);
-  EXPECT_EQ(MemberStateOf(store, 2), kvs::MemberState::kInUse);
-  uint32_t count = 1'000;
-  for (; CountTaken(store, 2) < 16; ++count) {
-    const kvs::Status put = client->Put(Key(count), Value(count));
-    ASSERT_TRUE(put.ok()) << put.ToString();
+  store.StartMemoryNode(2, size_t{4} << 20);
+  // Tables come to lie there again.
+  const auto at_two = [&store] {
+    uint32_t tables = 0;
+    for (uint32_t index = 0; index < 1u << 12; ++index) {
+      const kvs::DirectoryEntry entry = store.DirectoryEntryOf(index);
+      tables += entry.present() && entry.subtable().node == 2 ? 1 : 0;
+    }
+    return tables;
+  };
+  for (uint32_t i = 0; at_two() < 16; ++i) {
+    ASSERT_TRUE(client->Put("more" + std::to_string(i), "v").ok());
     reader->Poll();
   }
-  CheckAll(*reader, count);
-  CheckPools(store);
+  const uint64_t speculated = reader->stats().cache_speculations;
+  for (uint32_t i = count - known; i < count; ++i) {
+    const kvs::Status got = reader->Get(Key(i), &value);
+    ASSERT_TRUE(got.ok()) << i << ": " << got.ToString();
+    client->Poll();
+  }
+  EXPECT_GT(reader->stats().cache_speculations, speculated);
 }
 
 // The root is at the home at first; a drain puts it, and its next one, elsewhere.
@@ -340,6 +411,83 @@ TEST(Drain, TakenBackIntoUseItEnds) {
   for (uint32_t i = 2'000; CountTaken(store, 2) <= taken; ++i) ASSERT_TRUE(client->Put(Key(i), Value(i)).ok());
   CheckAll(*client, 2'000);
   CheckPools(store);
+}
+
+// While the last announcement is waited for it is empty, but not drained yet.
+TEST(Drain, TakenBackAtTheVeryEndItIsNotDrained) {
+  ManualClock clock;
+  TestStore store({.groups = 8,
+                   .memory_bytes = size_t{16} << 20,
+                   .operation_timeout_ms = 3'600'000,
+                   .clock = &clock,
+                   .memory_nodes = 2,
+                   .chunk_bytes = kSmallChunk});
+  auto client = store.NewClient(), other = store.NewClient(), paused = store.NewClient();
+  InLanes(*client, 500, PutRange);
+  kvs::Status result;
+  kvs::DrainReport report;
+  client->Spawn(DrainOnce(*client, 2, 3'600'000, &result, &report));
+  const auto poll = [&](bool all) {
+    client->Poll();
+    other->Poll();
+    if (all) paused->Poll();
+    clock.Advance(100'000);
+  };
+  while (MemberStateOf(store, 2) != kvs::MemberState::kDrained) poll(/*all=*/true);
+  for (int i = 0; i < 10; ++i) poll(/*all=*/false);
+  ASSERT_GT(client->spawned(), 0u) << "one has not announced that it knows";
+  ASSERT_TRUE(other->UndrainNode(2).ok());
+  for (int i = 0; i < 10; ++i) poll(/*all=*/false);
+  while (client->spawned() > 0) poll(/*all=*/true);
+  EXPECT_EQ(result, kvs::StatusCode::kBadState) << result.ToString();
+  EXPECT_FALSE(report.closed);
+  EXPECT_EQ(MemberStateOf(store, 2), kvs::MemberState::kInUse);
+}
+
+// A client died in the middle of taking a run, or of giving one back.
+TEST(Drain, WhatIsLeftOfARunIsFreed) {
+  TestStore store({.groups = 8, .memory_bytes = size_t{16} << 20, .memory_nodes = 2, .chunk_bytes = kSmallChunk});
+  auto client = store.NewClient();
+  InLanes(*client, 500, PutRange);
+  const std::span<std::byte> pool = store.memory_of(2);
+  uint64_t planted = 0;
+  for (uint64_t chunk = pool.size() / kSmallChunk - 1; planted < 3; --chunk) {
+    kvs::ChunkWord word;
+    std::memcpy(&word, &pool[kvs::ChunkWordOffset(chunk)], sizeof(word));
+    if (word.kind() != kvs::ChunkKind::kFree) continue;
+    word = word.As(kvs::ChunkKind::kRunRest, 0);
+    std::memcpy(&pool[kvs::ChunkWordOffset(chunk)], &word, sizeof(word));
+    ++planted;
+  }
+  kvs::DrainReport report;
+  const kvs::Status drained = client->DrainNode(2, {}, &report);
+  ASSERT_TRUE(drained.ok()) << drained.ToString();
+  EXPECT_EQ(CountTaken(store, 2), 0u);
+  EXPECT_TRUE(report.closed);
+  CheckAll(*client, 500);
+}
+
+TEST(Drain, WhatIsDeadIsNotTakenBackIntoUse) {
+  ManualClock clock;
+  TestStore store({.groups = 8,
+                   .memory_bytes = size_t{16} << 20,
+                   .clock = &clock,
+                   .memory_nodes = 2,
+                   .chunk_bytes = kSmallChunk});
+  auto client = store.NewClient(), paused = store.NewClient();
+  kvs::Status result;
+  kvs::DrainReport report;
+  client->Spawn(DrainOnce(*client, 2, 50, &result, &report));
+  while (client->spawned() > 0) {
+    client->Poll();
+    clock.Advance(100'000);
+  }
+  ASSERT_EQ(result, kvs::StatusCode::kTimeout) << result.ToString();
+  EXPECT_FALSE(report.closed) << "one has not announced that it knows";
+  store.StopMemoryNode(2);
+  const kvs::Status back = client->UndrainNode(2);
+  EXPECT_EQ(back, kvs::StatusCode::kUnavailable) << back.ToString();
+  EXPECT_EQ(MemberStateOf(store, 2), kvs::MemberState::kDraining);
 }
 
 // Out of time is not the end: nothing is taken at the node, until it is taken back or drained.

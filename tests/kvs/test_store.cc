@@ -32,7 +32,7 @@ void TestStore::AddMemoryNode() {
   StartMemoryNode(static_cast<krcore::NodeId>(nodes_.size()));
 }
 
-void TestStore::StartMemoryNode(krcore::NodeId id) {
+void TestStore::StartMemoryNode(krcore::NodeId id, size_t memory_bytes) {
   const bool is_first = id == 1;
   krcore::NodeOptions options;
   options.fabric = fabric_;
@@ -40,7 +40,7 @@ void TestStore::StartMemoryNode(krcore::NodeId id) {
   options.node = id;
   auto node = krcore::Node::Open(options).value();
   krcore::RegionOptions region;
-  region.length = options_.memory_bytes;
+  region.length = memory_bytes != 0 ? memory_bytes : options_.memory_bytes;
   region.remote_rights = krcore::kRemoteRead | krcore::kRemoteWrite | krcore::kRemoteAtomic;
   region.tag = kvs::kPoolRegionTag;
   auto pool = node->CreateRegion(region).value();

@@ -54,7 +54,7 @@ class TestStore {
   std::unique_ptr<kvs::Client> NewClient(uint32_t max_in_flight = 64);
   // One more memory node joins, or one that was stopped, with empty memory.
   void AddMemoryNode();
-  void StartMemoryNode(krcore::NodeId node);
+  void StartMemoryNode(krcore::NodeId node, size_t memory_bytes = 0);  // 0: as the others
   // Its memory is gone. Not the first one.
   void StopMemoryNode(krcore::NodeId node);
   // Its pool; it has not been stopped.

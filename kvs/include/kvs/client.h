@@ -146,6 +146,7 @@ struct DrainOptions {
 
 // Filled as it goes on.
 struct DrainReport {
+  bool closed = false;       // it is known that nobody takes memory there any more, until it is taken back
   uint64_t chunks_left = 0;  // of the memory node, that hold anything
   uint64_t tables_left = 0;  // subtables there
   uint64_t tables_moved = 0, blocks_moved = 0, bytes_moved = 0;
@@ -190,8 +191,8 @@ class Client {
   //   kInvalidArgument  the store's home, which holds the directory
   //   kNotFound     no such memory node has joined
   //   kOutOfMemory  the others have no room for it. It is in use again; what has moved has moved
-  //   kTimeout, kUnavailable, or the client dies: nobody takes memory there; any client may go on with DrainNode, or
-  //                 take it back by UndrainNode
+  //   kTimeout, kUnavailable: any client may go on with DrainNode, or take it back by UndrainNode, as after the death of
+  //                 this one. report->closed tells whether it is in use meanwhile
   //   kExists       another client has given memory back all the time, or this one drains a node already
   //   kBadState     it was taken back into use meanwhile
   virtual Task<Status> DrainNodeAsync(krcore::NodeId node, DrainOptions options, DrainReport* report) = 0;
