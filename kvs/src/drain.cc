@@ -405,7 +405,6 @@ Task<Status> ClientCore::TakeBack(krcore::NodeId node) {
     uint64_t& first_word = op.buffers->cas[1];  // it may be dead, and nobody has noticed
     op.batch.Read({node, 0}, &first_word, sizeof(first_word));
     const Outcome alive = co_await op.batch.Run();
-    if (alive == Outcome::kUnavailable) co_return UnavailableStatus("taking a memory node back into use");
     if (alive != Outcome::kOk) continue;
     // Whoever changed the word may have died before he told the others, so they are told in any case.
     bool changed = false;

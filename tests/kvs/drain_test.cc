@@ -460,7 +460,7 @@ TEST(Drain, WhatIsLeftOfARunIsFreed) {
     ++planted;
   }
   kvs::DrainReport report;
-  const kvs::Status drained = client->DrainNode(2, {}, &report);
+  const kvs::Status drained = client->DrainNode(2, {.timeout_ms = 30'000}, &report);
   ASSERT_TRUE(drained.ok()) << drained.ToString();
   EXPECT_EQ(CountTaken(store, 2), 0u);
   EXPECT_TRUE(report.closed);
@@ -469,11 +469,8 @@ TEST(Drain, WhatIsLeftOfARunIsFreed) {
 
 TEST(Drain, WhatIsDeadIsNotTakenBackIntoUse) {
   ManualClock clock;
-  TestStore store({.groups = 8,
-                   .memory_bytes = size_t{16} << 20,
-                   .clock = &clock,
-                   .memory_nodes = 2,
-                   .chunk_bytes = kSmallChunk});
+  TestStore store(
+      {.groups = 8, .memory_bytes = size_t{16} << 20, .clock = &clock, .memory_nodes = 2, .chunk_bytes = kSmallChunk});
   auto client = store.NewClient(), paused = store.NewClient();
   kvs::Status result;
   kvs::DrainReport report;
