@@ -276,7 +276,7 @@ Status MetaClient::AwaitPredecessor(const Record& record, Deadline deadline) {
   return {};
 }
 
-Result<size_t> MetaClient::ClaimNode(const Server& server, const Key& key, Deadline deadline) {
+Result<size_t> MetaClient::ClaimOwned(const Server& server, const Key& key, Deadline deadline) {
   for (int attempt = 0; attempt < kMaxClaimAttempts; ++attempt) {
     std::optional<size_t> place;
     uint64_t expected = 0;
@@ -364,13 +364,13 @@ Result<size_t> MetaClient::ClaimService(const Server& server, const Key& key, De
 Status MetaClient::WriteAt(const Server& server, Item& item, Deadline deadline) {
   Item::Copy& copy = item.copies[server.id()];
   if (!copy.offset) {
-    auto place = item.key.kind == RecordKind::kNode ? ClaimNode(server, item.key, deadline)
-                                                    : ClaimService(server, item.key, deadline);
+    auto place = item.key.kind == RecordKind::kService ? ClaimService(server, item.key, deadline)
+                                                       : ClaimOwned(server, item.key, deadline);
     if (!place.ok()) return place.status();
     copy.offset = *place;
   }
-  KRCORE_RETURN_IF_ERROR(
-      Write(server, *copy.offset + kBodyOffset, BytesOf(item.record).subspan(kBodyOffset), deadline));
+  const size_t body = BodyOffset(item.key.kind);
+  KRCORE_RETURN_IF_ERROR(Write(server, *copy.offset + body, BytesOf(item.record).subspan(body), deadline));
   copy.sequence = item.record.sequence;
   return {};
 }
@@ -422,7 +422,7 @@ Status MetaClient::Publish(const Key& key, std::span<const std::byte> value, Dea
   }
   Record& record = item->record;
   record.kind = key.kind;
-  record.binding = key.kind == RecordKind::kService ? key.value : 0;
+  record.binding = key.kind == RecordKind::kNode ? 0 : key.value;
   record.set_address(self_address_);
   std::fill(std::begin(record.value), std::end(record.value), std::byte{});
   std::copy_n(value.begin(), std::min(value.size(), sizeof(record.value)), record.value);
@@ -467,10 +467,13 @@ void MetaClient::HealOwnRecords(const ServerList& servers, Deadline deadline) {
 
 Status MetaClient::RemoveAt(const Server& server, const Item& item, size_t offset, Deadline deadline) {
   // First the body, so that it cannot come back to life under a later claim of the same owner.
-  const uint64_t no_checksum = 0;
-  KRCORE_RETURN_IF_ERROR(Write(server, offset + kBodyOffset, std::as_bytes(std::span(&no_checksum, 1)), deadline));
+  const std::array<uint64_t, 2> none{};  // binding and checksum; a service keeps its binding
+  const size_t begin = BodyOffset(item.key.kind);
+  const size_t end = offsetof(Record, checksum) + sizeof(Record::checksum);
+  KRCORE_RETURN_IF_ERROR(Write(server, offset + begin, std::as_bytes(std::span(none)).first(end - begin), deadline));
   uint64_t old = 0;
-  return CompareSwap(server, offset, self_, item.key.kind == RecordKind::kNode ? kVacated : kNeverUsed, &old, deadline);
+  return CompareSwap(server, offset, self_, item.key.kind == RecordKind::kService ? kNeverUsed : kVacated, &old,
+                     deadline);
 }
 
 void MetaClient::Release(Item& item, Deadline deadline) {
@@ -482,7 +485,7 @@ void MetaClient::Release(Item& item, Deadline deadline) {
   }
 }
 
-void MetaClient::RemoveFrom(const Server& server, Item& item, Deadline deadline) {
+Status MetaClient::RemoveFrom(const Server& server, Item& item, Deadline deadline) {
   const auto copy = item.copies.find(server.id());
   std::optional<size_t> place;
   if (copy != item.copies.end()) place = copy->second.offset;
@@ -490,16 +493,14 @@ void MetaClient::RemoveFrom(const Server& server, Item& item, Deadline deadline)
   Bucket bucket;
   for (uint32_t probe = 0; probe < kMaxProbes && !place; ++probe) {
     const size_t offset = server.info.geometry.BucketOffset(item.key, probe);
-    if (!Read(server, offset, std::as_writable_bytes(std::span(bucket)), deadline).ok()) return;
+    KRCORE_RETURN_IF_ERROR(Read(server, offset, std::as_writable_bytes(std::span(bucket)), deadline));
     for (uint32_t i = 0; i < kRecordsPerBucket; ++i)
       if (item.key.Names(bucket[i]) && bucket[i].owner == self_) place = offset + i * sizeof(Record);
   }
-  if (place) (void)RemoveAt(server, item, *place, deadline);
+  return place ? RemoveAt(server, item, *place, deadline) : Status{};
 }
 
-void MetaClient::RemoveAll(Deadline deadline) {
-  std::lock_guard lock(publish_mutex_);
-  if (items_.empty()) return;
+void MetaClient::RemoveEverywhere(std::span<Item> items, Deadline deadline) {
   // Until the announcements name no server that has not been seen to: one that was announced meanwhile may have copied
   // a record before it was removed.
   std::vector<uint32_t> done;
@@ -511,13 +512,27 @@ void MetaClient::RemoveAll(Deadline deadline) {
       if (std::find(done.begin(), done.end(), server->id()) != done.end()) continue;
       complete = false;
       if (!server->serving()) continue;
-      for (Item& item : items_) RemoveFrom(*server, item, deadline);
-      done.push_back(server->id());
+      bool removed = true;
+      for (Item& item : items) removed &= RemoveFrom(*server, item, deadline).ok();
+      if (removed) done.push_back(server->id());
     }
     if (complete) break;
     clock_.Relax(spins);
   }
+}
+
+void MetaClient::RemoveAll(Deadline deadline) {
+  std::lock_guard lock(publish_mutex_);
+  if (!items_.empty()) RemoveEverywhere(items_, deadline);
   items_.clear();
+}
+
+void MetaClient::Remove(const Key& key, Deadline deadline) {
+  std::lock_guard lock(publish_mutex_);
+  const auto item = std::find_if(items_.begin(), items_.end(), [&](const Item& other) { return other.key == key; });
+  if (item == items_.end()) return;
+  RemoveEverywhere({&*item, 1}, deadline);
+  items_.erase(item);
 }
 
 }  // namespace krcore::meta

@@ -46,13 +46,15 @@ class MetaClient {
   // READ that found it was posted. A node's record may be of a dead incarnation; then no server has a newer one.
   Result<Record> Lookup(const Key& key, Deadline deadline, int64_t* posted_ns = nullptr);
 
-  // Writes `value` (NodePayload; services: up to kMaxServiceBytes) to `key`'s record at every metadata server. Waits
-  // for a first one to serve, and for those that are catching up. kExists: a service of another owner that is not
-  // confirmed dead. kTimeout: it may be visible at some servers; publishing again completes it. kOutOfMemory: a table
-  // is full.
+  // Writes `value` (NodePayload; services and ports: up to kMaxServiceBytes) to `key`'s record at every metadata
+  // server. Waits for a first one to serve, and for those that are catching up. kExists: a service of another owner
+  // that is not confirmed dead. kTimeout: it may be visible at some servers; publishing again completes it.
+  // kOutOfMemory: a table is full.
   Status Publish(const Key& key, std::span<const std::byte> value, Deadline deadline);
-  // Takes back what was published, for a clean close. Best effort: readers also notice a dead owner.
+  // Takes back what was published, for a clean close. Best effort: readers also notice a dead owner. The records of
+  // nodes and ports are free for others then, that of a service for its name.
   void RemoveAll(Deadline deadline);
+  void Remove(const Key& key, Deadline deadline);
 
   // As Node::IsConfirmedDead, `record` being one that this owner wrote, or null.
   bool OwnerIsDead(uint64_t owner, const Record* record, Deadline deadline);
@@ -107,7 +109,7 @@ class MetaClient {
   Status PublishPass(Item& item, Deadline deadline);
   Status WriteAt(const Server& server, Item& item, Deadline deadline);
   // Where this client's record for `key` is, after claiming it.
-  Result<size_t> ClaimNode(const Server& server, const Key& key, Deadline deadline);
+  Result<size_t> ClaimOwned(const Server& server, const Key& key, Deadline deadline);  // nodes, ports
   Result<size_t> ClaimService(const Server& server, const Key& key, Deadline deadline);
   Result<size_t> BindService(const Server& server, const Key& key, Record* record, Deadline deadline);
   // Ids are unique among the living, so the former holder of this one is dead; returns once nothing that he posted can
@@ -116,7 +118,8 @@ class MetaClient {
   // Gives up the claims of an item that another owner has won.
   void Release(Item& item, Deadline deadline);
   Status RemoveAt(const Server& server, const Item& item, size_t offset, Deadline deadline);
-  void RemoveFrom(const Server& server, Item& item, Deadline deadline);
+  Status RemoveFrom(const Server& server, Item& item, Deadline deadline);
+  void RemoveEverywhere(std::span<Item> items, Deadline deadline);
   // A server that began with nobody to learn from does not have what was published before.
   void HealOwnRecords(const ServerList& servers, Deadline deadline);
 

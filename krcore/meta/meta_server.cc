@@ -127,7 +127,6 @@ Status MetaServer::CopyFrom(const Server& source, OneSidedChannel& channel, Dead
   std::fill(table().begin(), table().end(), Record{});  // of a copy that was not finished
   std::vector<Record> chunk(kCopyBytes / sizeof(Record));
   const size_t bytes = source.info.geometry.bytes();
-  const size_t service_bytes = source.info.geometry.service_buckets * kBucketBytes;
   for (size_t offset = 0; offset < bytes; offset += kCopyBytes) {
     const size_t length = std::min(kCopyBytes, bytes - offset);
     const std::span<Record> records = std::span(chunk).first(length / sizeof(Record));
@@ -145,8 +144,11 @@ Status MetaServer::CopyFrom(const Server& source, OneSidedChannel& channel, Dead
             channel.Read(source.At(record_offset), std::as_writable_bytes(std::span(&record, 1)), deadline));
       }
       if (IsVacant(record.owner)) continue;
-      if ((record_offset < service_bytes) != (record.binding != 0)) continue;  // not a record of anything
-      if (!InsertCopy(table(), info_.geometry, record))
+      const RecordKind kind = source.info.geometry.KindAt(record_offset);
+      if ((kind == RecordKind::kNode) != (record.binding == 0)) continue;  // not a record of anything
+      // A port is written once, so its publication is not complete, and will come here too; or its owner is dead.
+      if (kind == RecordKind::kPort && !ChecksumMatches(record)) continue;
+      if (!InsertCopy(table(), info_.geometry, kind, record))
         return {StatusCode::kOutOfMemory,
                 "the records of the fabric's metadata servers do not fit; host this one larger"};
     }

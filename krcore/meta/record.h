@@ -1,15 +1,17 @@
 // A record of the metadata server's table: what it holds and who may change which part of it. table.h says where a
 // record is, docs/krcore.md has the concurrency argument.
 //
-// Two kinds, in two sections of the table:
+// Three kinds, each in a section of the table:
 //   node     found by its node id, which is the high half of `owner`. Only the living holder of that id writes it.
+//   port     found by `binding`, the node id and the port, in a record that this node owns. Only it writes it.
 //   service  found by `binding`, the hash of its name. Any node may claim it while its owner is 0 or dead.
 //
 // Rules:
 //   1. `owner` changes by CAS only: vacant -> owner, owner -> vacant (removal), dead owner -> new owner.
 //   2. A service's `binding` changes once, by CAS from 0 to a key, at the first free record of the key's probe
 //      sequence; so a key is bound to at most one record.
-//   3. Everything behind `binding` is written by the owner alone, by WRITE. The checksum covers the whole record, so
+//   3. Everything behind `binding`, and a port's `binding` too, is written by the owner alone, by WRITE. The checksum
+//   covers the whole record, so
 //      that a torn body, or one left by a former owner, is not taken for a record.
 #ifndef KRCORE_META_RECORD_H_
 #define KRCORE_META_RECORD_H_
@@ -26,7 +28,7 @@
 
 namespace krcore::meta {
 
-enum class RecordKind : uint8_t { kNone = 0, kNode = 1, kService = 2 };
+enum class RecordKind : uint8_t { kNone = 0, kNode = 1, kService = 2, kPort = 3 };
 
 struct NodePayload {
   uint64_t dc_key = 0;
@@ -37,8 +39,8 @@ struct NodePayload {
 static_assert(sizeof(RemoteRegion) == 24);
 static_assert(sizeof(NodePayload) == 136);
 
-inline constexpr uint64_t kNeverUsed = 0;  // owner: a node's probe ends here
-inline constexpr uint64_t kVacated = 1;    // owner of a node's record that was removed: free, but no end
+inline constexpr uint64_t kNeverUsed = 0;  // owner: the search for a node's or a port's ends here
+inline constexpr uint64_t kVacated = 1;    // owner of such a record that was removed: free, but no end
 
 inline uint64_t PackOwner(NodeId node, uint32_t incarnation) { return uint64_t{node} << 32 | incarnation; }
 inline NodeId OwnerNode(uint64_t owner) { return static_cast<NodeId>(owner >> 32); }
@@ -47,11 +49,11 @@ inline bool IsVacant(uint64_t owner) { return OwnerNode(owner) == kNoNode; }
 
 struct Record {
   uint64_t owner = 0;     // kNeverUsed, kVacated or PackOwner()
-  uint64_t binding = 0;   // services: 0 or the key
+  uint64_t binding = 0;   // services: 0 or the key; ports: the key, once written
   uint64_t checksum = 0;  // of everything else
   uint32_t sequence = 0;  // one higher each time its owner publishes it; the same at all servers
   RecordKind kind = RecordKind::kNone;
-  uint8_t value_length = 0;  // services: bytes of `value`
+  uint8_t value_length = 0;  // services, ports: bytes of `value`
   uint8_t reserved[2] = {};
   uint8_t address_bytes[sizeof(rnic::DeviceAddress::bytes)] = {};  // of the owner
   std::byte value[sizeof(NodePayload)] = {};                       // nodes: a NodePayload
@@ -79,8 +81,10 @@ static_assert(sizeof(Record) == 192);
 static_assert(offsetof(Record, binding) == 8 && offsetof(Record, checksum) == 16 && offsetof(Record, sequence) == 24);
 static_assert(offsetof(Record, address_bytes) == 32 && offsetof(Record, value) == 56);
 
-inline constexpr size_t kBodyOffset = offsetof(Record, checksum);
-inline constexpr size_t kBodyBytes = sizeof(Record) - kBodyOffset;
+// From where on the owner alone writes.
+constexpr size_t BodyOffset(RecordKind kind) {
+  return kind == RecordKind::kPort ? offsetof(Record, binding) : offsetof(Record, checksum);
+}
 
 uint64_t ChecksumOf(const Record& record);
 inline bool ChecksumMatches(const Record& record) { return record.checksum == ChecksumOf(record); }

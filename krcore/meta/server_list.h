@@ -32,7 +32,7 @@ enum class ServerState : uint32_t {
 };
 
 // Value of the fabric record "metaserver0" and so on.
-inline constexpr uint32_t kBootstrapMagic = 0x324D524B;  // "KRM2"
+inline constexpr uint32_t kBootstrapMagic = 0x334D524B;  // "KRM3"
 struct Bootstrap {
   uint32_t magic = kBootstrapMagic;
   ServerState state = ServerState::kChoosing;
@@ -46,7 +46,7 @@ struct Bootstrap {
   uint32_t reserved = 0;
   rnic::DeviceAddress address;
 };
-static_assert(sizeof(Bootstrap) == 88);  // a fabric record has 112
+static_assert(sizeof(Bootstrap) == 96);  // a fabric record has 112
 
 std::string BootstrapName(uint32_t index);
 

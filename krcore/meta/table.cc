@@ -8,7 +8,7 @@
 namespace krcore::meta {
 namespace {
 
-constexpr uint32_t kMaxServices = 2048;
+constexpr uint32_t kMaxNamed = 2048;  // services, and ports
 
 uint32_t BucketsFor(uint32_t records) {
   return std::max(kMaxProbes, (2 * records + kRecordsPerBucket - 1) / kRecordsPerBucket);
@@ -25,23 +25,29 @@ Key Key::Service(std::string_view name) {
 }
 
 Geometry Geometry::For(uint32_t capacity) {
-  return {BucketsFor(std::clamp(capacity / 2, 16U, kMaxServices)), BucketsFor(capacity)};
+  const uint32_t named = BucketsFor(std::clamp(capacity / 2, 16U, kMaxNamed));
+  return {.service_buckets = named, .node_buckets = BucketsFor(capacity), .port_buckets = named};
 }
 
 size_t Geometry::BucketOffset(const Key& key, uint32_t probe) const {
-  const bool node = key.kind == RecordKind::kNode;
-  const uint32_t buckets = node ? node_buckets : service_buckets;
+  uint32_t section = 0, buckets = service_buckets;
+  if (key.kind == RecordKind::kNode) {
+    section = service_buckets;
+    buckets = node_buckets;
+  } else if (key.kind == RecordKind::kPort) {
+    section = service_buckets + node_buckets;
+    buckets = port_buckets;
+  }
   const uint64_t hash = XXH3_64bits(&key.value, sizeof(key.value));
   const uint32_t first = Scale(static_cast<uint32_t>(hash), buckets);
   // kMaxProbes steps go round at most once.
   const uint32_t step = 1 + Scale(static_cast<uint32_t>(hash >> 32), buckets / kMaxProbes);
   const uint64_t bucket = (uint64_t{first} + uint64_t{probe} * step) % buckets;
-  return ((node ? service_buckets : 0) + bucket) * kBucketBytes;
+  return (section + bucket) * kBucketBytes;
 }
 
-bool InsertCopy(std::span<Record> table, const Geometry& geometry, const Record& record) {
-  const bool node = record.binding == 0;
-  const Key key{node ? RecordKind::kNode : RecordKind::kService, node ? OwnerNode(record.owner) : record.binding};
+bool InsertCopy(std::span<Record> table, const Geometry& geometry, RecordKind kind, const Record& record) {
+  const Key key{kind, kind == RecordKind::kNode ? OwnerNode(record.owner) : record.binding};
   for (uint32_t probe = 0; probe < kMaxProbes; ++probe) {
     Record* const bucket = &table[geometry.BucketOffset(key, probe) / sizeof(Record)];
     for (uint32_t i = 0; i < kRecordsPerBucket; ++i) {

@@ -59,18 +59,17 @@ Result<std::unique_ptr<Mailbox>> Mailbox::Open(pool::QueuePoolImpl& pool, Port p
   mailbox->info_.addr = reinterpret_cast<uint64_t>(mailbox->at(0));
   mailbox->info_.rkey = mailbox->mr_->rkey();
   pool.AddWork(mailbox.get());
-  KRCORE_RETURN_IF_ERROR(pool.node().PublishService(PortName(pool.node().id(), bound),
-                                                    std::as_bytes(std::span(&mailbox->info_, 1)), deadline));
-  mailbox->published_ = true;
+  mailbox->published_ = true;  // also if that fails: some servers may have it
+  KRCORE_RETURN_IF_ERROR(
+      context.port_records->PublishPort(bound, std::as_bytes(std::span(&mailbox->info_, 1)), deadline));
   return mailbox;
 }
 
 Mailbox::~Mailbox() {
   pool_.RemoveWork(this);
   Node& node = pool_.node();
-  // An empty value: no such port. Best effort; a sender that comes too late finds the memory gone.
-  if (published_)
-    (void)node.PublishService(PortName(node.id(), port_), {}, Deadline::After(node.clock(), kUnpublishNs));
+  // A sender that comes too late finds the memory gone.
+  if (published_) pool_.context().port_records->WithdrawPort(port_, Deadline::After(node.clock(), kUnpublishNs));
   for (Place& place : places_) place.reader.reset();  // waits for its READs
   mr_.reset();
   memory_.reset();

@@ -5,10 +5,6 @@
 
 namespace krcore::msg {
 
-std::string PortName(NodeId node, Port port) {
-  return "krcore.port." + std::to_string(node) + "." + std::to_string(port);
-}
-
 uint64_t ChecksumOf(const Card& card) {
   return XXH3_64bits(reinterpret_cast<const std::byte*>(&card) + sizeof(card.checksum),
                      sizeof(card) - sizeof(card.checksum));

@@ -21,7 +21,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <string>
 #include <type_traits>
 
 #include "krcore/message.h"
@@ -29,7 +28,7 @@
 
 namespace krcore::msg {
 
-// What a bound port publishes, under PortName.
+// What a bound port publishes (pool::PortRecords).
 struct PortInfo {
   uint64_t addr = 0;
   uint32_t rkey = 0;
@@ -39,8 +38,6 @@ struct PortInfo {
   uint16_t slots = 0;
 };
 static_assert(sizeof(PortInfo) == 24 && std::is_trivially_copyable_v<PortInfo>);
-
-std::string PortName(NodeId node, Port port);
 
 // Owner of a place: node 20 bits, a number that tells the queues of the node apart 12, incarnation 32.
 inline constexpr uint32_t kOwnerNodeBits = 20;

@@ -1,6 +1,7 @@
 #include "krcore/node/node_impl.h"
 
 #include <algorithm>
+#include <cassert>
 #include <cstring>
 #include <string>
 #include <utility>
@@ -207,18 +208,19 @@ Status NodeImpl::Publish(Deadline deadline) {
   return {};
 }
 
+Status NodeImpl::NeedPublished(Deadline deadline) {
+  std::unique_lock lock(mutex_);
+  const bool published = published_;
+  lock.unlock();
+  return published ? Status{} : Publish(deadline);
+}
+
 Status NodeImpl::PublishService(std::string_view name, std::span<const std::byte> value, Deadline deadline) {
   if (name.empty()) return {StatusCode::kInvalidArgument, "a service needs a name"};
   if (value.size() > kMaxServiceBytes)
     return {StatusCode::kInvalidArgument, "a service's value has at most " + std::to_string(kMaxServiceBytes) +
                                               " bytes, not " + std::to_string(value.size())};
-  {
-    std::unique_lock lock(mutex_);
-    const bool published = published_;
-    lock.unlock();
-    // Others find out through the node's record whether a service's owner still lives.
-    if (!published) KRCORE_RETURN_IF_ERROR(Publish(deadline));
-  }
+  KRCORE_RETURN_IF_ERROR(NeedPublished(deadline));
   Status status = meta_->Publish(meta::Key::Service(name), value, deadline);
   if (status.ok() || status.message().empty()) return status;
   return {status.code(), "service '" + std::string(name) + "': " + std::string(status.message())};
@@ -233,6 +235,24 @@ Result<std::vector<std::byte>> NodeImpl::LookupService(std::string_view name, De
   }
   if (record->kind != meta::RecordKind::kService || record->value_length > kMaxServiceBytes)
     return Status(StatusCode::kCorrupt, "the record of service '" + std::string(name) + "' is not one of a service");
+  return std::vector<std::byte>(record->value, record->value + record->value_length);
+}
+
+Status NodeImpl::PublishPort(Port port, std::span<const std::byte> value, Deadline deadline) {
+  assert(value.size() <= kMaxServiceBytes);
+  KRCORE_RETURN_IF_ERROR(NeedPublished(deadline));
+  Status status = meta_->Publish(meta::Key::Port(id(), port), value, deadline);
+  if (status.ok() || status.message().empty()) return status;
+  return {status.code(), "port " + std::to_string(port) + ": " + std::string(status.message())};
+}
+
+void NodeImpl::WithdrawPort(Port port, Deadline deadline) { meta_->Remove(meta::Key::Port(id(), port), deadline); }
+
+Result<std::vector<std::byte>> NodeImpl::LookupPort(NodeId node, Port port, Deadline deadline) {
+  auto record = meta_->Lookup(meta::Key::Port(node, port), deadline);
+  if (!record.ok()) return record.status();
+  if (record->kind != meta::RecordKind::kPort || record->value_length > kMaxServiceBytes)
+    return Status(StatusCode::kCorrupt, "the record of port " + std::to_string(port) + " is not one of a port");
   return std::vector<std::byte>(record->value, record->value + record->value_length);
 }
 
@@ -257,6 +277,7 @@ Result<std::unique_ptr<QueuePool>> NodeImpl::CreateQueuePool(const QueuePoolOpti
                                       .senders = &senders_,
                                       .pools = &pools_,
                                       .ports = &ports_,
+                                      .port_records = this,
                                       .host_qps = share_host_ ? device_->caps().host_qps : 0},
                                      options);
 }

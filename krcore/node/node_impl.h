@@ -17,7 +17,7 @@
 
 namespace krcore::node {
 
-class NodeImpl final : public Node {
+class NodeImpl final : public Node, private pool::PortRecords {
  public:
   static Result<std::unique_ptr<Node>> Open(const NodeOptions& options);
   ~NodeImpl() override;
@@ -53,6 +53,11 @@ class NodeImpl final : public Node {
   NodeImpl(std::unique_ptr<rnic::Device> device, Clock& clock, int64_t mr_lease_ns)
       : device_(std::move(device)), clock_(clock), mr_lease_ns_(mr_lease_ns) {}
   Status Start(uint32_t rc_peers);
+  Status PublishPort(Port port, std::span<const std::byte> value, Deadline deadline) override;
+  void WithdrawPort(Port port, Deadline deadline) override;
+  Result<std::vector<std::byte>> LookupPort(NodeId node, Port port, Deadline deadline) override;
+  // Others find out through the node's record whether the owner of what it publishes still lives.
+  Status NeedPublished(Deadline deadline);
   // As CreateRegion, also with a tag that is reserved.
   Result<std::unique_ptr<Region>> MakeRegion(const RegionOptions& options);
 

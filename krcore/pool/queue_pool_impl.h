@@ -38,6 +38,7 @@ struct PoolContext {
   std::atomic<uint32_t>* senders = nullptr;  // counts the node's queues that have sent messages
   std::atomic<uint32_t>* pools = nullptr;    // ... and its pools
   PortTable* ports = nullptr;
+  PortRecords* port_records = nullptr;
   uint32_t host_qps = 0;  // DC initiators of the host that pools are to share
 };
 

@@ -66,7 +66,7 @@ Status VirtualQueueImpl::Connect(NodeId peer, Port port, Deadline deadline) {
   if (port == kNoPort) return {StatusCode::kInvalidArgument, "no port named"};
   std::shared_ptr<const dct::Peer> metadata;
   KRCORE_RETURN_IF_ERROR(FindPeer(peer, deadline, &metadata));
-  auto record = pool_->node().LookupService(msg::PortName(peer, port), deadline);
+  auto record = pool_->context().port_records->LookupPort(peer, port, deadline);
   msg::PortInfo info;
   const bool bound = record.ok() && record->size() == sizeof(info);
   if (bound) std::memcpy(&info, record->data(), sizeof(info));

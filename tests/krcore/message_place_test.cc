@@ -22,7 +22,7 @@ class Places : public ::testing::Test {
   void Bind(uint16_t senders) {
     inbox_ = server_.Bound(kPort, {.senders = senders, .slots = 4});
     ASSERT_OK(server_.Receive(*inbox_, 0, 16));
-    const auto record = server_.node->LookupService(msg::PortName(1, kPort), server_.Soon()).value();
+    const auto record = ImplOf(*server_.pool).context().port_records->LookupPort(1, kPort, server_.Soon()).value();
     ASSERT_EQ(record.size(), sizeof(info_));
     std::memcpy(&info_, record.data(), sizeof(info_));
   }

@@ -83,8 +83,7 @@ class MetaTable : public ::testing::Test {
   Record* Find(rnic::Device& device, const Key& key, uint32_t index = 0) {
     Record* found = nullptr;
     for (Record& record : Table(device, index)) {
-      const bool node = record.binding == 0;
-      if (node != (key.kind == meta::RecordKind::kNode) || !key.Names(record)) continue;
+      if (record.kind != key.kind || !key.Names(record)) continue;
       EXPECT_EQ(found, nullptr) << "a key has two records";
       found = &record;
     }
