@@ -1,5 +1,6 @@
 #include "krcore/baseline/exchange.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -45,36 +46,58 @@ Result<Exchange::Target> Exchange::Find(NodeId peer) {
   return target;
 }
 
-Result<Reply> Exchange::Call(const Target& target, Request request, Deadline deadline) {
-  const rnic::DeviceAddress& peer = target.announced.address;
-  request.from = device_.address();
-  request.reply_qpn = datagrams_->qpn();
-  int64_t send_again_ns = INT64_MIN;
-  for (uint32_t spins = 0;; ++spins) {
-    if (const int64_t now_ns = clock_.NowNs(); now_ns >= send_again_ns) {
-      if (device_.QueryPeer(peer) == rnic::PeerState::kDead)
-        return Status(StatusCode::kUnavailable, "node " + std::to_string(peer.node) + " died");
-      datagrams_->Send(*target.ah, target.announced.qpn, std::as_bytes(std::span(&request, 1)));
-      send_again_ns = now_ns + kResendNs;
-    }
-    Reply reply;
-    const size_t length = datagrams_->Receive(std::as_writable_bytes(std::span(&reply, 1)));
-    if (length == sizeof(Reply) && reply.magic == kExchangeMagic && reply.id == request.id &&
-        reply.kind == request.kind)
-      return reply;
-    if (length != 0) continue;  // an answer that came twice
-    if (deadline.Passed(clock_))
-      return Status(StatusCode::kTimeout, "node " + std::to_string(peer.node) + " does not answer connection requests");
-    clock_.Relax(spins);
+void Exchange::TakeReplies() {
+  Reply reply;
+  for (size_t length; (length = datagrams_->Receive(std::as_writable_bytes(std::span(&reply, 1)))) != 0;) {
+    if (length != sizeof(Reply) || reply.magic != kExchangeMagic) continue;
+    const auto asked = std::find_if(waiting_.begin(), waiting_.end(), [&](const Waiting* waiting) {
+      return waiting->id == reply.id && waiting->kind == reply.kind;
+    });
+    if (asked != waiting_.end()) (*asked)->reply = reply;
   }
 }
 
+Result<Reply> Exchange::Call(const Target& target, Request request, Deadline deadline) {
+  const rnic::DeviceAddress& peer = target.announced.address;
+  request.from = device_.address();
+  Waiting waiting{request.kind, request.id, {}};
+  std::unique_lock lock(mutex_);
+  request.reply_qpn = datagrams_->qpn();
+  waiting_.push_back(&waiting);
+  lock.unlock();
+  Status status;
+  int64_t send_again_ns = INT64_MIN;
+  for (uint32_t spins = 0; status.ok(); ++spins) {
+    const int64_t now_ns = clock_.NowNs();
+    const bool send = now_ns >= send_again_ns;
+    if (send && device_.QueryPeer(peer) == rnic::PeerState::kDead) {
+      status = {StatusCode::kUnavailable, "node " + std::to_string(peer.node) + " died"};
+      break;
+    }
+    lock.lock();
+    if (send) datagrams_->Send(*target.ah, target.announced.qpn, std::as_bytes(std::span(&request, 1)));
+    TakeReplies();
+    const bool answered = waiting.reply.has_value();
+    lock.unlock();
+    if (answered) break;
+    if (send) send_again_ns = now_ns + kResendNs;
+    if (deadline.Passed(clock_)) {
+      status = {StatusCode::kTimeout, "node " + std::to_string(peer.node) + " does not answer connection requests"};
+    } else {
+      clock_.Relax(spins);
+    }
+  }
+  lock.lock();
+  std::erase(waiting_, &waiting);
+  if (waiting.reply) return *waiting.reply;  // perhaps at the last moment
+  return status;
+}
+
 Result<Exchange::Agreed> Exchange::Connect(NodeId peer, uint32_t qpn, Deadline deadline) {
-  std::lock_guard lock(mutex_);
   auto target = Find(peer);
   if (!target.ok()) return target.status();
   Request request;
-  request.id = ++last_id_;
+  request.id = last_id_.fetch_add(1, std::memory_order_relaxed) + 1;
   request.qpn = qpn;
   auto reply = Call(*target, request, deadline);
   if (!reply.ok()) return reply.status();
@@ -86,7 +109,6 @@ Result<Exchange::Agreed> Exchange::Connect(NodeId peer, uint32_t qpn, Deadline d
 }
 
 void Exchange::Disconnect(const Agreed& agreed) {
-  std::lock_guard lock(mutex_);
   auto target = Find(agreed.peer.node);
   if (!target.ok() || target->announced.address.incarnation != agreed.peer.incarnation) return;
   Request request;

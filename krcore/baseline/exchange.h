@@ -14,11 +14,14 @@
 #ifndef KRCORE_BASELINE_EXCHANGE_H_
 #define KRCORE_BASELINE_EXCHANGE_H_
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <type_traits>
+#include <vector>
 
 #include "krcore/baseline/datagrams.h"
 #include "krcore/clock.h"
@@ -63,7 +66,8 @@ struct Reply {
 static_assert(sizeof(Reply) == 152 && std::is_trivially_copyable_v<Reply>);
 static_assert(sizeof(Reply) <= kMaxDatagramBytes && sizeof(Request) <= kMaxDatagramBytes);
 
-// The client's side. Thread safety: from any thread; one exchange at a time.
+// The client's side. Thread safety: from any thread; each waits for its own peer alone, and whoever waits takes what
+// has come for the others.
 class Exchange {
  public:
   static Result<std::unique_ptr<Exchange>> Create(rnic::Device& device, rnic::Pd& pd, Clock& clock);
@@ -87,11 +91,19 @@ class Exchange {
   Result<Target> Find(NodeId peer);
   // Sends `request` until it is answered. kUnavailable: the peer died. kTimeout.
   Result<Reply> Call(const Target& target, Request request, Deadline deadline);
+  // What has come goes to those who wait for it; an answer that came twice to nobody.
+  void TakeReplies();
 
   rnic::Device& device_;
   Clock& clock_;
-  std::mutex mutex_;  // guards the rest
-  uint64_t last_id_ = 0;
+  std::atomic<uint64_t> last_id_{0};  // relaxed: numbers
+  struct Waiting {
+    RequestKind kind;
+    uint64_t id;
+    std::optional<Reply> reply;
+  };
+  std::mutex mutex_;               // guards the rest; not held while waiting
+  std::vector<Waiting*> waiting_;  // of those who are in Call
   std::unique_ptr<Datagrams> datagrams_;
 };
 

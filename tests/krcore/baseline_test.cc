@@ -3,6 +3,7 @@
 #include "krcore/baseline.h"
 
 #include <algorithm>
+#include <atomic>
 #include <thread>
 
 #include "tests/krcore/fixture.h"
@@ -413,6 +414,51 @@ TEST_P(SharedConnection, IsUsedByThreadsAtTheSameTime) {
   }
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(memory_.words()[0], 3u * 4 * kRounds);
+}
+
+// Counts who waits.
+class WaitingClock final : public Clock {
+ public:
+  int64_t NowNs() override { return RealClock()->NowNs(); }
+  void Relax(uint32_t spins) override {
+    waits.fetch_add(1, std::memory_order_relaxed);
+    RealClock()->Relax(spins);
+  }
+  std::atomic<uint64_t> waits{0};  // relaxed: pairs with nothing
+};
+
+TEST_P(SharedConnection, APeerThatDoesNotAnswerHoldsUpNoConnectToAnother) {
+  SKIP_IF_SIMULATED("one thread only");
+  MemoryNode second = MemoryNode::Start(fabric_, 2, 4096, false);
+  auto answering = Acceptor::Create(*second.node).value();
+  WaitingClock clock;
+  auto node = krcore::OpenNode(GetParam(), {.rnic = kRnic, .fabric = fabric_, .clock = &clock}).value();
+  std::atomic<bool> stop{false}, answer_all{false}, first_is_connected{false};  // relaxed: nothing else is told by them
+  std::thread serving([&] {
+    while (!stop.load(std::memory_order_relaxed)) {
+      answering->Serve();
+      if (answer_all.load(std::memory_order_relaxed)) clock_.acceptor->Serve();
+      std::this_thread::yield();
+    }
+  });
+  std::thread connecting([&] {
+    auto pool = node->CreateQueuePool({}).value();
+    auto queue = pool->CreateQueue(4).value();
+    const Status connected = queue->Connect(1, Deadline::After(clock, 20 * kSecondNs));
+    EXPECT_TRUE(connected.ok()) << connected.ToString();
+    first_is_connected.store(true, std::memory_order_relaxed);
+  });
+  while (clock.waits.load(std::memory_order_relaxed) == 0) std::this_thread::yield();  // for the first one's answer
+  auto pool = node->CreateQueuePool({}).value();
+  auto queue = pool->CreateQueue(4).value();
+  const Status connected = queue->Connect(2, Deadline::After(clock, 10 * kSecondNs));
+  EXPECT_TRUE(connected.ok()) << connected.ToString();
+  EXPECT_FALSE(first_is_connected.load(std::memory_order_relaxed));
+  answer_all.store(true, std::memory_order_relaxed);
+  connecting.join();
+  queue.reset();
+  stop.store(true, std::memory_order_relaxed);
+  serving.join();
 }
 
 INSTANTIATE_TEST_SUITE_P(ControlPlanes, SharedConnection, ::testing::Values("lite"),
