@@ -19,6 +19,10 @@ double HourOf(const SpikeConfig& config, const SpikeResult& result) {
   return (result.workers_before * steady_s + result.worker_seconds_spike) / 3600;
 }
 
+std::string BootstrapText(const SpikeResult& result, int64_t ns) {
+  return result.all_serving_ns < 0 ? "none" : Ns(static_cast<double>(ns));
+}
+
 ordered_json ResultJson(const SpikeConfig& config, const SpikeResult& result) {
   return {{"workers_before", result.workers_before},
           {"workers_started", result.workers_started},
@@ -119,7 +123,7 @@ ordered_json PrintScale(const StudyOptions& options, uint32_t scale) {
   for (const PlaneResult& plane : results) {
     const SpikeResult& r = plane.none;
     rows.push_back({std::string(PlaneName(plane.config.plane)), Format("%u -> %u", r.workers_before, r.workers_plateau),
-                    Ns(static_cast<double>(r.bootstrap_p50_ns)), Ns(static_cast<double>(r.bootstrap_p99_ns)),
+                    BootstrapText(r, r.bootstrap_p50_ns), BootstrapText(r, r.bootstrap_p99_ns),
                     Ns(static_cast<double>(r.to_full_ns)), Ns(r.wait_p99_ns + r.service_ns), Ns(r.wait_max_ns),
                     Format("%.2f%%", 100 * r.late_share), Ns(r.steady_wait_p99_ns + r.service_ns),
                     Format("%lu", static_cast<unsigned long>(r.connections_made)), Bytes(r.connection_bytes)});
@@ -162,7 +166,7 @@ ordered_json PrintSpawns(const StudyOptions& options) {
     for (const Spawn spawn : kSpawns) {
       const PlaneResult result = StudyPlane(ConfigOf(options, 1, plane, spawn));
       rows.push_back({std::string(PlaneName(plane)), std::string(SpawnName(spawn)),
-                      Ns(static_cast<double>(result.none.bootstrap_p99_ns)),
+                      BootstrapText(result.none, result.none.bootstrap_p99_ns),
                       Ns(static_cast<double>(result.none.to_full_ns)),
                       Ns(result.none.wait_p99_ns + result.none.service_ns),
                       result.reserve < 0 ? "none does" : Format("%.0f%%", 100 * result.reserve)});

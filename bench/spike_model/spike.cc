@@ -46,9 +46,10 @@ class Run {
     const int64_t end_ns = end_of_spike_ns_ + config_.after_ns;
     for (int64_t now_ns = 0; now_ns < end_ns; now_ns += config_.interval_ns) {
       if (now_ns == spike_ns_) SpikeBegins();
-      if (now_ns == end_of_spike_ns_) SpikeEnds();
+      if (!spike_ended_ && now_ns >= end_of_spike_ns_) SpikeEnds();
       Interval(now_ns, now_ns + config_.interval_ns);
     }
+    if (!spike_ended_) SpikeEnds();
     Finish();
     return result_;
   }
@@ -103,6 +104,7 @@ class Run {
     NoteFull(spike_ns_);
   }
   void SpikeEnds() {
+    spike_ended_ = true;
     result_.workers_plateau = bootstrap_.workers() - bootstrap_.starting();
     result_.connections_made = bootstrap_.connections_made() - made_before_;
     result_.connections_plateau = bootstrap_.connections();
@@ -174,7 +176,7 @@ class Run {
     for (size_t i = 0; i < serving_times_ns_.size(); ++i) {
       const int64_t bootstrap_ns = bootstrap_.bootstraps_ns()[i];
       const int64_t wanted_ns = serving_times_ns_[i] - bootstrap_ns - spike_ns_;
-      if (wanted_ns < 0 || wanted_ns >= kSecond) continue;
+      if (wanted_ns < 0 || wanted_ns >= kSecond + config_.interval_ns) continue;
       took.push_back(bootstrap_ns);
       result_.all_serving_ns = std::max(result_.all_serving_ns, wanted_ns + bootstrap_ns);
     }
@@ -200,6 +202,7 @@ class Run {
   double capacity_ = 0;             // a second, of those serving
   int64_t event_ns_ = 0;
   std::vector<int64_t> serving_times_ns_;
+  bool spike_ended_ = false;
   uint64_t made_before_ = 0;
   double paid_before_ = 0;
   double arrived_in_begin_ = 0;  // requests that arrived in the spike's

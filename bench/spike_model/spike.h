@@ -37,16 +37,17 @@ struct SpikeConfig {
 };
 
 struct SpikeResult {
-  uint32_t workers_before = 0;         // when the spike came
-  uint32_t workers_started = 0;        // in the run
-  uint32_t workers_plateau = 0;        // serving at the end of the spike
-  uint32_t workers_peak = 0;           // the most that were paid at once
-  double declared_per_s = 0;           // a worker's capacity as the policy has it
-  int64_t to_full_ns = -1;             // from the spike until 90% of its load can be served; -1: never
-  int64_t all_serving_ns = -1;         // until the last worker serves that was wanted in its first second; -1: none
-  double wait_p99_ns = 0;              // queueing delay of what came in the spike's begin
-  double wait_max_ns = 0;              // of the whole spike
-  double late_share = 0;               // of all requests of the spike: waited longer than the SLO
+  uint32_t workers_before = 0;   // when the spike came
+  uint32_t workers_started = 0;  // in the run
+  uint32_t workers_plateau = 0;  // serving at the end of the spike
+  uint32_t workers_peak = 0;     // the most that were paid at once
+  double declared_per_s = 0;     // a worker's capacity as the policy has it
+  int64_t to_full_ns = -1;       // from the spike until 90% of its load can be served; -1: never
+  int64_t all_serving_ns =
+      -1;                  // until the last worker serves that was wanted in its first second (and interval); -1: none
+  double wait_p99_ns = 0;  // queueing delay of what came in the spike's begin
+  double wait_max_ns = 0;  // of the whole spike
+  double late_share = 0;   // of all requests of the spike: waited longer than the SLO
   double steady_wait_p99_ns = 0;       // in its last quarter
   double steady_per_worker_per_s = 0;  // what a worker could serve in its last quarter
   double service_ns = 0;
