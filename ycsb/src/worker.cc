@@ -1,12 +1,14 @@
 #include "ycsb/src/worker.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "ycsb/values.h"
 
 namespace ycsb {
 namespace {
 
+constexpr int64_t kLookAgainNs = 1'000'000;  // where there is no request for now
 constexpr uint64_t kTicketChunk = 64;  // per visit to the shared counter; a worker that retires finishes its chunk
 
 }  // namespace
@@ -14,8 +16,9 @@ constexpr uint64_t kTicketChunk = 64;  // per visit to the shared counter; a wor
 WorkloadWorker::WorkloadWorker(WorkloadJob& job, computenode::WorkerContext& context)
     : job_(job),
       context_(context),
+      requests_(job.options_.requests),
       load_(job.options_.phase == Phase::kLoad),
-      open_loop_(job.open_loop()),
+      open_loop_(job.open_loop() || requests_ != nullptr),
       value_bytes_(job.options_.workload.value_bytes()),
       writer_(static_cast<uint16_t>(context.worker() + 1)),
       random_(job.options_.seed, context.worker()),
@@ -50,6 +53,7 @@ int64_t WorkloadWorker::OnRound(computenode::WorkerContext& context) {
   }
   if (!open_loop_ || idle_lanes_.empty()) return kNever;
   const bool ending = job_.stopped() || context.retiring();
+  if (requests_ != nullptr) return ServeRequests(ending);
   const int64_t now_ns = job_.clock_->NowNs();
   while (!idle_lanes_.empty()) {
     LaneState& lane = *idle_lanes_.back();
@@ -59,6 +63,31 @@ int64_t WorkloadWorker::OnRound(computenode::WorkerContext& context) {
       lane.start_ns = due_ns;
     } else if (!ending && due_ns != kNever) {
       return due_ns;
+    }
+    idle_lanes_.pop_back();
+    kvs::RunQueue::OfThisThread().Push(lane.waiting);
+  }
+  return kNever;
+}
+
+// One at a time is claimed, when this worker is free for it.
+int64_t WorkloadWorker::ServeRequests(bool ending) {
+  const int64_t now_ns = job_.clock_->NowNs();
+  if (ending && std::exchange(claimed_, false)) requests_->Return(context_.worker(), claim_.index);
+  while (!idle_lanes_.empty()) {
+    LaneState& lane = *idle_lanes_.back();
+    lane.ticket = kNoTicket;
+    if (!ending) {
+      if (!claimed_ && now_ns < free_ns_) return free_ns_;
+      if (!claimed_) claimed_ = requests_->Claim(context_.worker(), &claim_);
+      if (!claimed_) return now_ns + kLookAgainNs;
+      if (claim_.due_ns > now_ns) return claim_.due_ns;
+      claimed_ = false;
+      lane.ticket = claim_.index;
+      lane.start_ns = claim_.due_ns;
+      // From when it could begin, so that a late wake-up costs no capacity.
+      const int64_t period_ns = job_.options_.request_period_ns;
+      free_ns_ = std::max({free_ns_, claim_.due_ns, now_ns - period_ns}) + period_ns;
     }
     idle_lanes_.pop_back();
     kvs::RunQueue::OfThisThread().Push(lane.waiting);
@@ -110,6 +139,13 @@ int64_t WorkloadWorker::Finish(LaneState& lane, Operation operation, const kvs::
 
 void WorkloadWorker::CountWhole(LaneState& lane, const kvs::Status& status) {
   ++measured_.operations;
+  if (requests_ != nullptr) {
+    requests_->Reply(context_.worker(), lane.ticket, lane.timed ? lane.last_ns : job_.clock_->NowNs(), !status.ok());
+  }
+  if (computenode::LiveCounts* const counts = job_.options_.counts) {
+    counts->operations.fetch_add(1, std::memory_order_relaxed);
+    counts->failed.fetch_add(status.ok() ? 0 : 1, std::memory_order_relaxed);
+  }
   if (status.ok()) [[likely]]
     return;
   ++measured_.failed_operations;
@@ -120,9 +156,11 @@ void WorkloadWorker::CountWhole(LaneState& lane, const kvs::Status& status) {
 void WorkloadWorker::Verify(LaneState& lane) {
   if (VerifyValue(lane.record, lane.read, value_bytes_)) [[likely]] {
     ++measured_.verified;
+    if (job_.options_.counts != nullptr) job_.options_.counts->verified.fetch_add(1, std::memory_order_relaxed);
     return;
   }
   ++measured_.mismatches;
+  if (job_.options_.counts != nullptr) job_.options_.counts->mismatches.fetch_add(1, std::memory_order_relaxed);
   job_.ReportProblem("MISMATCH at key " + lane.key + " (record " + std::to_string(lane.record) +
                      "): " + ExplainMismatch(lane.record, lane.read, value_bytes_));
 }

@@ -23,6 +23,7 @@ class WorkloadWorker final : public computenode::WorkerJob {
 
   kvs::Task<void> Lane(computenode::WorkerContext& context, uint32_t lane) override;
   int64_t OnRound(computenode::WorkerContext& context) override;
+  bool Asleep() const override { return requests_ != nullptr && idle_lanes_.size() == lanes_.size(); }
 
  private:
   static constexpr uint64_t kNoTicket = UINT64_MAX;
@@ -36,12 +37,12 @@ class WorkloadWorker final : public computenode::WorkerJob {
     int64_t start_ns = 0;
     int64_t last_ns = 0;  // when the lane's last timed operation ended
     uint64_t since_timed = 0;
-    std::coroutine_handle<> waiting;  // open loop: for a due operation
+    std::coroutine_handle<> waiting;  // open loop, requests: for a due operation
     std::string key;
     std::string written;
     std::string read;
   };
-  // Open loop: suspends until OnRound has put a ticket, or kNoTicket, into the lane.
+  // Open loop and requests: suspends until OnRound has put a ticket, or kNoTicket, into the lane.
   struct DueAwaiter {
     WorkloadWorker& worker;
     LaneState& lane;
@@ -54,6 +55,7 @@ class WorkloadWorker final : public computenode::WorkerJob {
   };
 
   void TakeClosedLoopTicket(LaneState& lane);
+  int64_t ServeRequests(bool ending);
   void Choose(LaneState& lane);
   // Counts and times the operation, or a part of one, that began at start_ns. Returns when it ended.
   int64_t Finish(LaneState& lane, Operation operation, const kvs::Status& status, int64_t start_ns);
@@ -62,6 +64,7 @@ class WorkloadWorker final : public computenode::WorkerJob {
 
   WorkloadJob& job_;
   computenode::WorkerContext& context_;
+  computenode::RequestQueue* const requests_;
   const bool load_;
   const bool open_loop_;
   const size_t value_bytes_;
@@ -71,7 +74,10 @@ class WorkloadWorker final : public computenode::WorkerJob {
   KeyChooser chooser_;
   double read_below_, update_below_, insert_below_;  // a uniform number in [0, 1) below it: that operation
   WorkloadJob::Tickets tickets_;                     // closed loop: taken and not yet begun
-  Measurements measured_;                            // since the last Publish
+  computenode::Request claim_;                       // requests: the next one to serve, if claimed_
+  bool claimed_ = false;
+  int64_t free_ns_ = 0;    // requests: when this worker may begin another one
+  Measurements measured_;  // since the last Publish
   uint64_t epoch_;
   std::vector<LaneState> lanes_;
   std::vector<LaneState*> idle_lanes_;

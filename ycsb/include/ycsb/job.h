@@ -5,6 +5,9 @@
 // in order, and latency counts from when the operation was due, so a slow store cannot hide its queue (no coordinated
 // omission). The start is the first worker's.
 //
+// Or the operations are requests of a computenode::RequestQueue, which others may serve as well; then latency is the
+// queue's affair.
+//
 // Every value that the run phase reads is verified.
 //
 // Thread safety: all methods may be called from any thread.
@@ -19,7 +22,8 @@
 #include <string>
 #include <vector>
 
-#include "computenode/elastic_workers.h"
+#include "computenode/request_queue.h"
+#include "computenode/worker.h"
 #include "krcore/clock.h"
 #include "ycsb/arrivals.h"
 #include "ycsb/generators.h"
@@ -44,6 +48,11 @@ struct JobOptions {
   // their end_ns. Null: as workload.target_ops says.
   std::shared_ptr<const Arrivals> arrivals = {};
   krcore::Clock* clock = nullptr;  // null: the host's
+  // Run phase: not null: the requests to serve, by workers that take request_period_ns for each (0: as fast as they
+  // can). Must outlive the job.
+  computenode::RequestQueue* requests = nullptr;
+  int64_t request_period_ns = 0;
+  computenode::LiveCounts* counts = nullptr;  // where to count besides, while it runs
 };
 
 class WorkloadJob final : public computenode::Job {

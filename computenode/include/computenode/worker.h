@@ -1,0 +1,105 @@
+// What a worker runs: a Job makes a WorkerJob per worker, whose lanes are coroutines over that worker's kvs::Client, so
+// that many operations share a round trip. Serve is the life of a worker on the calling thread; fleets call it.
+//
+// Thread safety: a WorkerContext, a WorkerJob and its lanes belong to their worker's thread.
+#ifndef COMPUTENODE_WORKER_H_
+#define COMPUTENODE_WORKER_H_
+
+#include <atomic>
+#include <coroutine>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <vector>
+
+#include "computenode/fleet.h"
+#include "krcore/clock.h"
+#include "krcore/status.h"
+#include "kvs/client.h"
+#include "kvs/task.h"
+
+namespace computenode {
+
+class Job;
+
+class WorkerContext {
+ public:
+  // `clock`: null is the host's. `retiring` is set once, by any thread or process.
+  WorkerContext(uint32_t worker, uint32_t lanes, krcore::Clock* clock, const std::atomic<bool>& retiring)
+      : clock_(clock != nullptr ? clock : krcore::RealClock()), worker_(worker), lanes_(lanes), retiring_(retiring) {}
+
+  kvs::Client& client() const { return *client_; }
+  krcore::Clock& clock() const { return *clock_; }
+  uint32_t worker() const { return worker_; }
+  uint32_t lanes() const { return lanes_; }
+  // The lanes should end after their current operation.
+  bool retiring() const { return retiring_.load(std::memory_order_relaxed); }  // a hint, orders nothing
+  // To be called after an operation has ended; cheap from the second time on.
+  void NoteReply() {
+    if (first_reply_ns_ == 0) [[unlikely]]
+      first_reply_ns_ = clock_->NowNs();
+  }
+  // Counts polls. A lane whose operation ended without a poll in between should co_await Yield(), or it starves the
+  // others.
+  uint64_t round() const { return round_; }
+  struct YieldAwaiter {
+    WorkerContext& context;
+    bool await_ready() const noexcept { return false; }
+    void await_suspend(std::coroutine_handle<> lane) { context.yielded_.push_back(lane); }
+    void await_resume() const noexcept {}
+  };
+  // Goes on in the next round.
+  YieldAwaiter Yield() { return {*this}; }
+
+ private:
+  friend Status Serve(WorkerContext&, kvs::Store&, Job&, const std::function<void(int64_t WorkerTimes::*, int64_t)>&,
+                      kvs::ClientStats*);
+  kvs::Client* client_ = nullptr;
+  krcore::Clock* const clock_;
+  const uint32_t worker_;
+  const uint32_t lanes_;
+  int64_t first_reply_ns_ = 0;
+  uint64_t round_ = 0;
+  std::vector<std::coroutine_handle<>> yielded_;
+  const std::atomic<bool>& retiring_;
+};
+
+// One worker's share of a job: its state and its lanes.
+class WorkerJob {
+ public:
+  static constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
+
+  virtual ~WorkerJob() = default;
+  // Runs until it is out of work or context.retiring(). `lane`: 0 .. context.lanes() - 1.
+  virtual kvs::Task<void> Lane(WorkerContext& context, uint32_t lane) = 0;
+  // Called before every poll. May resume lanes that wait for something else than the store, by RunQueue; must do so
+  // when context.retiring(). Returns when at the latest it wants to be called again (a time of the clock): until
+  // then an idle worker may sleep, for at most about 100 us.
+  virtual int64_t OnRound(WorkerContext& context) = 0;
+  // No lane waits for the store: an idle worker may sleep as long as OnRound said, but for a poll every millisecond.
+  virtual bool Asleep() const { return false; }
+};
+
+class Job {
+ public:
+  virtual ~Job() = default;
+  // Called on the new worker's thread; the WorkerJob dies there too, after its lanes.
+  virtual std::unique_ptr<WorkerJob> StartWorker(WorkerContext& context) = 0;
+};
+
+// What a job counts while it runs, for others to read; order nothing.
+struct LiveCounts {
+  std::atomic<uint64_t> operations{0}, failed{0}, verified{0}, mismatches{0};
+};
+
+// A part of a worker's life has ended.
+using NoteTime = std::function<void(int64_t WorkerTimes::*part, int64_t at_ns)>;
+
+// Makes a client, runs the job's lanes on it until they have ended, closes it. Notes client_ns, lanes_ns and
+// first_reply_ns. Fails if the client cannot be made.
+Status Serve(WorkerContext& context, kvs::Store& store, Job& job, const NoteTime& note, kvs::ClientStats* stats);
+
+}  // namespace computenode
+
+#endif  // COMPUTENODE_WORKER_H_

@@ -1,0 +1,67 @@
+#include "computenode/worker.h"
+
+#include <algorithm>
+#include <ctime>
+
+namespace computenode {
+namespace {
+
+// A lane due sooner than this is waited for by spinning: a sleep may take so long (50 us, and the kernel's slack).
+constexpr int64_t kSleepGrainNs = 200'000;
+constexpr uint32_t kSpinningRelax = 100;  // Clock::Relax spins below 200
+// A client is polled so often at least: others wait for it before they use memory again.
+constexpr int64_t kLongestSleepNs = 1'000'000;
+
+void SleepUntil(krcore::Clock& clock, int64_t at_ns) {
+  if (&clock != krcore::RealClock()) return clock.Relax(0);  // virtual time
+  const timespec at{at_ns / 1'000'000'000, at_ns % 1'000'000'000};
+  clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &at, nullptr);
+}
+
+}  // namespace
+
+Status Serve(WorkerContext& context, kvs::Store& store, Job& job, const NoteTime& note, kvs::ClientStats* stats) {
+  krcore::Clock& clock = context.clock();
+  // More in flight than lanes is never asked for; the client need not queue.
+  krcore::Result<std::unique_ptr<kvs::Client>> made = store.NewClient({.max_in_flight = context.lanes_});
+  if (!made.ok()) return made.status();
+  kvs::Client& client = **made;
+  context.client_ = &client;
+  note(&WorkerTimes::client_ns, clock.NowNs());
+  {
+    const std::unique_ptr<WorkerJob> worker_job = job.StartWorker(context);
+    for (uint32_t lane = 0; lane < context.lanes_; ++lane) client.Spawn(worker_job->Lane(context, lane));
+    note(&WorkerTimes::lanes_ns, clock.NowNs());
+    uint32_t idle_rounds = 0;
+    bool reply_noted = false;
+    while (client.spawned() > 0) {
+      ++context.round_;
+      const int64_t due_ns = worker_job->OnRound(context);
+      for (const std::coroutine_handle<> lane : context.yielded_) kvs::RunQueue::OfThisThread().Push(lane);
+      context.yielded_.clear();
+      const bool resumes = !kvs::RunQueue::OfThisThread().empty();
+      const size_t completions = client.Poll();
+      if (!reply_noted && context.first_reply_ns_ != 0) [[unlikely]] {
+        note(&WorkerTimes::first_reply_ns, context.first_reply_ns_);
+        reply_noted = true;
+      }
+      if (completions > 0 || resumes) {
+        idle_rounds = 0;
+        continue;
+      }
+      const int64_t now_ns = clock.NowNs();
+      if (worker_job->Asleep()) {
+        SleepUntil(clock, std::min(due_ns, now_ns + kLongestSleepNs));
+        continue;
+      }
+      const bool due_soon = due_ns != WorkerJob::kNever && due_ns - now_ns < kSleepGrainNs;
+      clock.Relax(due_soon ? kSpinningRelax : idle_rounds++);
+    }
+    if (!reply_noted && context.first_reply_ns_ != 0) note(&WorkerTimes::first_reply_ns, context.first_reply_ns_);
+  }
+  *stats = client.stats();
+  made->reset();
+  return {};
+}
+
+}  // namespace computenode

@@ -1,0 +1,231 @@
+#include "computenode/worker_processes.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <limits>
+#include <utility>
+
+#include "computenode/src/worker_template.h"
+
+namespace computenode {
+namespace {
+
+using krcore::Result;
+using krcore::StatusCode;
+
+constexpr char kBoardName[] = "surgekv-workers";
+
+Status SystemFailure(const char* what) {
+  return {StatusCode::kUnavailable, std::string(what) + ": " + std::strerror(errno)};
+}
+
+std::string HowItEnded(int wait_status) {
+  if (WIFSIGNALED(wait_status)) {
+    return std::string("was killed by signal ") + std::to_string(WTERMSIG(wait_status)) + " (" +
+           strsignal(WTERMSIG(wait_status)) + ")";
+  }
+  return "ended with status " + std::to_string(WEXITSTATUS(wait_status));
+}
+
+}  // namespace
+
+void WorkerSlot::Fail(const std::string& why) {
+  const size_t length = std::min(why.size(), sizeof(error) - 1);
+  std::memcpy(error, why.data(), length);
+  error[length] = 0;
+}
+
+Result<WorkerBoard> WorkerBoard::Create() {
+  Result<SharedMemory> memory = SharedMemory::Create(kBoardName, kSlots * sizeof(WorkerSlot));
+  if (!memory.ok()) return memory.status();
+  return WorkerBoard(std::move(*memory));
+}
+
+Result<WorkerBoard> WorkerBoard::Attach(int fd) {
+  Result<SharedMemory> memory = SharedMemory::Attach(kBoardName, fd);
+  if (!memory.ok()) return memory.status();
+  if (memory->size() != kSlots * sizeof(WorkerSlot)) {
+    return Status(StatusCode::kInvalidArgument, "the descriptor given as the workers' board is of something else");
+  }
+  return WorkerBoard(std::move(*memory));
+}
+
+Result<std::unique_ptr<WorkerProcesses>> WorkerProcesses::Start(WorkerProcessesOptions options) {
+  Result<WorkerBoard> board = WorkerBoard::Create();
+  if (!board.ok()) return board.status();
+  int sockets[2];
+  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sockets) != 0) return SystemFailure("a pair of sockets");
+  const pid_t self = getpid();
+  const pid_t pid = fork();
+  if (pid == 0) {
+    close(sockets[0]);
+    RunTemplate(options, *board, sockets[1], self);
+  }
+  const Status failed = pid < 0 ? SystemFailure("forking the process that workers come from") : Status();
+  close(sockets[1]);
+  if (!failed.ok()) {
+    close(sockets[0]);
+    return failed;
+  }
+  return std::unique_ptr<WorkerProcesses>(new WorkerProcesses(std::move(options), std::move(*board), sockets[0], pid));
+}
+
+WorkerProcesses::WorkerProcesses(WorkerProcessesOptions options, WorkerBoard board, int socket, int32_t template_pid)
+    : options_(std::move(options)),
+      clock_(options_.clock != nullptr ? options_.clock : krcore::RealClock()),
+      board_(std::move(board)),
+      socket_(socket),
+      template_pid_(template_pid) {}
+
+WorkerProcesses::~WorkerProcesses() {
+  RetireWorkers(std::numeric_limits<uint32_t>::max());
+  WaitForAll();
+  // Not only closed: another template may have inherited it.
+  if (socket_ >= 0) shutdown(socket_, SHUT_RDWR);
+  if (socket_ >= 0) close(socket_);
+  while (waitpid(template_pid_, nullptr, 0) < 0 && errno == EINTR) {
+  }
+}
+
+Status WorkerProcesses::AddWorkers(uint32_t count) {
+  const int64_t wanted_ns = clock_->NowNs();
+  Look();
+  for (uint32_t i = 0; i < count; ++i) {
+    uint32_t slot = next_slot_, tried = 0;
+    while (board_[slot].in_use.load(std::memory_order_relaxed) && ++tried <= WorkerBoard::kSlots) {
+      slot = (slot + 1) % WorkerBoard::kSlots;
+    }
+    if (tried > WorkerBoard::kSlots) {
+      return {StatusCode::kUnavailable, std::to_string(WorkerBoard::kSlots) + " worker processes are the limit"};
+    }
+    next_slot_ = (slot + 1) % WorkerBoard::kSlots;
+    WorkerSlot& mine = board_[slot];
+    const auto worker = static_cast<uint32_t>(workers_.size());
+    new (&mine) WorkerSlot{.worker = worker};
+    mine.times.wanted_ns = wanted_ns;
+    mine.in_use.store(true, std::memory_order_relaxed);
+    const SpawnRequest request{slot};
+    if (socket_ < 0 || send(socket_, &request, sizeof(request), MSG_NOSIGNAL) != sizeof(request)) {
+      mine.in_use.store(false, std::memory_order_relaxed);
+      return {StatusCode::kUnavailable, "the process that workers are forked from is gone"};
+    }
+    workers_.push_back({.slot = slot, .record = {}, .ended = false});
+    workers_.back().record.worker = worker;
+  }
+  return {};
+}
+
+uint32_t WorkerProcesses::RetireWorkers(uint32_t count) {
+  Look();
+  const int64_t now_ns = clock_->NowNs();
+  uint32_t asked = 0;
+  for (auto worker = workers_.rbegin(); worker != workers_.rend() && asked < count; ++worker) {
+    if (worker->ended || worker->record.retired_ns != 0) continue;
+    worker->record.retired_ns = now_ns;
+    board_[worker->slot].retiring.store(true, std::memory_order_relaxed);
+    ++asked;
+  }
+  return asked;
+}
+
+void WorkerProcesses::Look() {
+  SpawnReport report;
+  while (socket_ >= 0) {
+    const ssize_t got = recv(socket_, &report, sizeof(report), MSG_DONTWAIT);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0 && errno == EAGAIN) return;
+    if (got != sizeof(report)) {
+      close(std::exchange(socket_, -1));
+      return AllDied();
+    }
+    const auto worker = std::find_if(workers_.begin(), workers_.end(), [&](const Worker& candidate) {
+      return !candidate.ended && candidate.slot == report.slot;
+    });
+    if (worker == workers_.end()) continue;
+    switch (report.kind) {
+      case SpawnReport::Kind::kSpawned: worker->record.pid = report.pid; break;
+      case SpawnReport::Kind::kNotSpawned:
+        board_[report.slot].Fail(std::string("it could not be forked: ") + std::strerror(report.status));
+        Ended(&*worker, 1 << 8);
+        break;
+      case SpawnReport::Kind::kEnded: Ended(&*worker, report.status); break;
+    }
+  }
+}
+
+void WorkerProcesses::Ended(Worker* worker, int wait_status) {
+  WorkerSlot& slot = board_[worker->slot];
+  worker->record = RecordOf(*worker);
+  worker->ended = true;
+  WorkerRecord& record = worker->record;
+  if (record.ended_ns == 0) record.ended_ns = clock_->NowNs();
+  if (wait_status == 0) {
+    record.client_stats = slot.client_stats;
+  } else {
+    record.died = true;
+    std::string why = "worker process " + std::to_string(record.pid) + " " + HowItEnded(wait_status);
+    if (slot.error[0] != 0) why += std::string(": ") + slot.error;
+    record.status = {StatusCode::kUnavailable, std::move(why)};
+  }
+  slot.in_use.store(false, std::memory_order_relaxed);
+  if (record.died && socket_ >= 0 && options_.on_death) options_.on_death(record);
+}
+
+// The template is dead, and the system kills each worker for it. Nobody says when it has: on_death is not called.
+void WorkerProcesses::AllDied() {
+  for (Worker& worker : workers_) {
+    if (!worker.ended) Ended(&worker, SIGKILL);
+  }
+}
+
+bool WorkerProcesses::WaitForAll(krcore::Deadline deadline) {
+  for (;;) {
+    Look();
+    if (running() == 0) return true;
+    const int64_t left_ns =
+        deadline.at_ns == krcore::Deadline::Never().at_ns ? 1'000'000'000 : deadline.at_ns - clock_->NowNs();
+    if (left_ns <= 0) return false;
+    pollfd events{socket_, POLLIN, 0};
+    poll(&events, 1, static_cast<int>(std::min<int64_t>(left_ns / 1'000'000 + 1, 1'000)));
+  }
+}
+
+uint32_t WorkerProcesses::active() const {
+  return static_cast<uint32_t>(std::count_if(workers_.begin(), workers_.end(), [](const Worker& worker) {
+    return !worker.ended && worker.record.retired_ns == 0;
+  }));
+}
+
+uint32_t WorkerProcesses::running() const {
+  return static_cast<uint32_t>(
+      std::count_if(workers_.begin(), workers_.end(), [](const Worker& worker) { return !worker.ended; }));
+}
+
+WorkerRecord WorkerProcesses::RecordOf(const Worker& worker) const {
+  WorkerRecord record = worker.record;
+  if (worker.ended) return record;
+  WorkerTimes& times = board_[worker.slot].times;
+  const int64_t retired_ns = record.retired_ns;
+  for (int64_t WorkerTimes::*part :
+       {&WorkerTimes::wanted_ns, &WorkerTimes::thread_ns, &WorkerTimes::store_ns, &WorkerTimes::client_ns,
+        &WorkerTimes::lanes_ns, &WorkerTimes::first_reply_ns, &WorkerTimes::ended_ns}) {
+    record.*part = std::atomic_ref(times.*part).load(std::memory_order_acquire);
+  }
+  record.retired_ns = retired_ns;
+  return record;
+}
+
+std::vector<WorkerRecord> WorkerProcesses::Records() const {
+  std::vector<WorkerRecord> records;
+  for (const Worker& worker : workers_) records.push_back(RecordOf(worker));
+  return records;
+}
+
+}  // namespace computenode

@@ -1,0 +1,147 @@
+#include "computenode/worker_processes.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <functional>
+
+namespace computenode {
+namespace {
+
+using ::krcore::StatusCode;
+using ::testing::HasSubstr;
+
+// Serves until it is retired.
+int ServeUntilRetired(WorkerSlot& slot) {
+  slot.Note(&WorkerTimes::lanes_ns, krcore::RealClock()->NowNs());
+  while (!slot.retiring.load()) usleep(200);
+  slot.client_stats.operations = 10 + slot.worker;
+  slot.Note(&WorkerTimes::ended_ns, krcore::RealClock()->NowNs());
+  return 0;
+}
+
+// Until something that a worker is about to do; the test's time limit ends a wait in vain.
+void Await(WorkerProcesses& workers, const std::function<bool()>& condition) {
+  for (;;) {
+    workers.Look();
+    if (condition()) return;
+    pollfd events{workers.fd(), POLLIN, 0};
+    poll(&events, 1, 1);
+  }
+}
+
+bool Serves(const WorkerRecord& record) { return record.lanes_ns != 0 && record.ended_ns == 0; }
+
+TEST(WorkerProcesses, AreAddedAndRetired) {
+  auto workers = WorkerProcesses::Start({.main = ServeUntilRetired}).value();
+  EXPECT_EQ(workers->active(), 0u);
+  ASSERT_TRUE(workers->SetWorkers(3).ok());
+  EXPECT_EQ(workers->active(), 3u);
+  Await(*workers, [&] { return std::ranges::all_of(workers->Records(), Serves); });
+  ASSERT_TRUE(workers->SetWorkers(1).ok());
+  EXPECT_EQ(workers->active(), 1u);
+  Await(*workers, [&] { return workers->running() == 1; });
+  std::vector<WorkerRecord> records = workers->Records();
+  ASSERT_EQ(records.size(), 3u);
+  EXPECT_EQ(records[0].ended_ns, 0) << "the youngest are retired";
+  for (uint32_t worker = 1; worker < 3; ++worker) {
+    EXPECT_EQ(records[worker].worker, worker);
+    EXPECT_GT(records[worker].pid, 0);
+    EXPECT_FALSE(records[worker].died);
+    EXPECT_LE(records[worker].wanted_ns, records[worker].thread_ns);
+    EXPECT_LE(records[worker].thread_ns, records[worker].lanes_ns);
+    EXPECT_LE(records[worker].lanes_ns, records[worker].retired_ns);
+    EXPECT_LE(records[worker].retired_ns, records[worker].ended_ns);
+    EXPECT_EQ(records[worker].client_stats.operations, 10 + worker);
+  }
+  EXPECT_TRUE(workers->FirstError().ok());
+  ASSERT_TRUE(workers->AddWorkers(2).ok());
+  EXPECT_EQ(workers->Records().back().worker, 4u);
+  EXPECT_EQ(workers->RetireWorkers(100), 3u);
+  EXPECT_TRUE(workers->WaitForAll());
+  EXPECT_EQ(workers->running(), 0u);
+}
+
+TEST(WorkerProcesses, ADeathIsNoticedAndOthersGoOn) {
+  std::vector<WorkerRecord> dead;
+  auto workers = WorkerProcesses::Start({.main = ServeUntilRetired,
+                                         .on_death = [&](const WorkerRecord& record) { dead.push_back(record); }})
+                     .value();
+  ASSERT_TRUE(workers->AddWorkers(2).ok());
+  Await(*workers, [&] { return std::ranges::all_of(workers->Records(), Serves); });
+  ASSERT_EQ(kill(workers->Records()[0].pid, SIGKILL), 0);
+  Await(*workers, [&] { return workers->active() == 1; });
+  ASSERT_EQ(dead.size(), 1u);
+  EXPECT_EQ(dead[0].worker, 0u);
+  EXPECT_TRUE(dead[0].died);
+  EXPECT_GT(dead[0].lanes_ns, 0);
+  EXPECT_GT(dead[0].ended_ns, 0);
+  EXPECT_THAT(workers->FirstError().ToString(), HasSubstr("signal 9"));
+  ASSERT_TRUE(workers->SetWorkers(2).ok());
+  Await(*workers, [&] { return Serves(workers->Records()[2]); });
+  EXPECT_EQ(workers->active(), 2u);
+}
+
+TEST(WorkerProcesses, OneThatFailsSaysWhy) {
+  auto workers = WorkerProcesses::Start({.main = [](WorkerSlot& slot) {
+                   slot.Fail("no store today" + std::string(1'000, '.'));
+                   return 1;
+                 }}).value();
+  ASSERT_TRUE(workers->AddWorkers(1).ok());
+  EXPECT_TRUE(workers->WaitForAll());
+  EXPECT_EQ(workers->FirstError(), StatusCode::kUnavailable);
+  EXPECT_THAT(workers->FirstError().ToString(), HasSubstr("no store today"));
+}
+
+TEST(WorkerProcesses, CanBeFreshPrograms) {
+  // A program of two arguments more: the descriptor of a board, and a slot of it.
+  auto workers = WorkerProcesses::Start({.exec = {"/bin/sh", "-c",
+                                                  R"(test -e /proc/self/fd/${1#--worker_board=} && )"
+                                                  R"(test "$2" = --worker_slot=0 && exit 7)",
+                                                  "sh"}})
+                     .value();
+  ASSERT_TRUE(workers->AddWorkers(1).ok());
+  EXPECT_TRUE(workers->WaitForAll());
+  EXPECT_THAT(workers->FirstError().ToString(), HasSubstr("status 7"));
+
+  workers = WorkerProcesses::Start({.exec = {"/nonexistent/program"}}).value();
+  ASSERT_TRUE(workers->AddWorkers(1).ok());
+  EXPECT_TRUE(workers->WaitForAll());
+  EXPECT_THAT(workers->FirstError().ToString(), HasSubstr("cannot execute /nonexistent/program"));
+}
+
+// Without it there are no workers, and no more of them.
+TEST(WorkerProcesses, AllEndWithTheTemplate) {
+  auto workers = WorkerProcesses::Start({.main = [](WorkerSlot& slot) {
+                   kill(getppid(), SIGKILL);
+                   return ServeUntilRetired(slot);
+                 }}).value();
+  ASSERT_TRUE(workers->AddWorkers(1).ok());
+  EXPECT_TRUE(workers->WaitForAll());
+  EXPECT_FALSE(workers->FirstError().ok());
+  const Status more = workers->AddWorkers(1);
+  EXPECT_EQ(more, StatusCode::kUnavailable);
+  EXPECT_THAT(more.ToString(), HasSubstr("gone"));
+}
+
+TEST(WorkerProcesses, SlotsAreUsedAgain) {
+  auto workers = WorkerProcesses::Start({.main = [](WorkerSlot&) { return 0; }}).value();
+  for (uint32_t i = 0; i < WorkerBoard::kSlots + 10; i += 50) {
+    ASSERT_TRUE(workers->AddWorkers(50).ok());
+    EXPECT_TRUE(workers->WaitForAll());
+  }
+  EXPECT_TRUE(workers->FirstError().ok()) << workers->FirstError().ToString();
+  EXPECT_GT(workers->Records().size(), size_t{WorkerBoard::kSlots});
+}
+
+TEST(WorkerBoard, RefusesSomethingElse) {
+  EXPECT_EQ(WorkerBoard::Attach(-1).status(), StatusCode::kInvalidArgument);
+  const SharedMemory other = SharedMemory::Create("other", 4096).value();
+  EXPECT_EQ(WorkerBoard::Attach(other.fd()).status(), StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace computenode
