@@ -2,15 +2,33 @@
 #ifndef COMPUTENODE_OPTIONS_H_
 #define COMPUTENODE_OPTIONS_H_
 
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "cli/flags.h"
+#include "computenode/autoscaler.h"
 #include "krcore/status.h"
 #include "kvs/client.h"
 #include "ycsb/job.h"
 
 namespace computenode {
+
+enum class WorkerKind : uint8_t { kThread, kFork, kExec };
+
+// Where the load is a queue of requests (ElasticService).
+struct ElasticOptions {
+  WorkerKind kind = WorkerKind::kFork;
+  double capacity = 0;  // requests a second of a worker; 0: as many as it can
+  bool autoscale = false;
+  bool dry_run = false;  // decisions are told and not carried out
+  ScalePolicy policy;
+  int64_t interval_ns = 5'000'000;  // between decisions
+  std::string requests_file;        // empty: none
+  // Of a fresh program that is a worker: descriptors, and its slot. -1: it is none.
+  int board_fd = -1, requests_fd = -1, slot = -1;
+};
 
 struct Options {
   kvs::StoreOptions store;
@@ -19,6 +37,7 @@ struct Options {
   uint32_t in_flight = 16;
   double duration_s = 0;  // 0: no limit
   bool json_status = false;
+  std::optional<ElasticOptions> elastic;  // nothing: the closed loop, or an open one of threads alone
   std::vector<std::string> warnings;
 };
 

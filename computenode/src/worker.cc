@@ -31,9 +31,15 @@ Status Serve(WorkerContext& context, kvs::Store& store, Job& job, const NoteTime
   {
     const std::unique_ptr<WorkerJob> worker_job = job.StartWorker(context);
     for (uint32_t lane = 0; lane < context.lanes_; ++lane) client.Spawn(worker_job->Lane(context, lane));
-    note(&WorkerTimes::lanes_ns, clock.NowNs());
+    const int64_t lanes_ns = clock.NowNs();
+    note(&WorkerTimes::lanes_ns, lanes_ns);
     uint32_t idle_rounds = 0;
     bool reply_noted = false;
+    const auto note_reply = [&] {
+      reply_noted = true;
+      note(&WorkerTimes::first_begin_ns, context.first_begin_ns_ != 0 ? context.first_begin_ns_ : lanes_ns);
+      note(&WorkerTimes::first_reply_ns, context.first_reply_ns_);
+    };
     while (client.spawned() > 0) {
       ++context.round_;
       const int64_t due_ns = worker_job->OnRound(context);
@@ -41,10 +47,8 @@ Status Serve(WorkerContext& context, kvs::Store& store, Job& job, const NoteTime
       context.yielded_.clear();
       const bool resumes = !kvs::RunQueue::OfThisThread().empty();
       const size_t completions = client.Poll();
-      if (!reply_noted && context.first_reply_ns_ != 0) [[unlikely]] {
-        note(&WorkerTimes::first_reply_ns, context.first_reply_ns_);
-        reply_noted = true;
-      }
+      if (!reply_noted && context.first_reply_ns_ != 0) [[unlikely]]
+        note_reply();
       if (completions > 0 || resumes) {
         idle_rounds = 0;
         continue;
@@ -57,7 +61,7 @@ Status Serve(WorkerContext& context, kvs::Store& store, Job& job, const NoteTime
       const bool due_soon = due_ns != WorkerJob::kNever && due_ns - now_ns < kSleepGrainNs;
       clock.Relax(due_soon ? kSpinningRelax : idle_rounds++);
     }
-    if (!reply_noted && context.first_reply_ns_ != 0) note(&WorkerTimes::first_reply_ns, context.first_reply_ns_);
+    if (!reply_noted && context.first_reply_ns_ != 0) note_reply();
   }
   *stats = client.stats();
   made->reset();

@@ -215,10 +215,11 @@ WorkerRecord WorkerProcesses::RecordOf(const Worker& worker) const {
   const int64_t retired_ns = record.retired_ns;
   for (int64_t WorkerTimes::*part :
        {&WorkerTimes::wanted_ns, &WorkerTimes::thread_ns, &WorkerTimes::store_ns, &WorkerTimes::client_ns,
-        &WorkerTimes::lanes_ns, &WorkerTimes::first_reply_ns, &WorkerTimes::ended_ns}) {
+        &WorkerTimes::lanes_ns, &WorkerTimes::first_begin_ns, &WorkerTimes::first_reply_ns, &WorkerTimes::ended_ns}) {
     record.*part = std::atomic_ref(times.*part).load(std::memory_order_acquire);
   }
   record.retired_ns = retired_ns;
+  record.counts = board_[worker.slot].counts.Load();
   return record;
 }
 

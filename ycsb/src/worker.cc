@@ -83,6 +83,7 @@ int64_t WorkloadWorker::ServeRequests(bool ending) {
       if (!claimed_) return now_ns + kLookAgainNs;
       if (claim_.due_ns > now_ns) return claim_.due_ns;
       claimed_ = false;
+      context_.NoteBegin();
       lane.ticket = claim_.index;
       lane.start_ns = claim_.due_ns;
       // From when it could begin, so that a late wake-up costs no capacity.

@@ -23,9 +23,15 @@ struct WorkerTimes {
   int64_t store_ns = 0;        // the store is open: device, fabric, home. Of a thread: was already
   int64_t client_ns = 0;       // its client is made: connected to every memory node
   int64_t lanes_ns = 0;        // every lane has posted its first operation
-  int64_t first_reply_ns = 0;  // the first operation has ended
+  int64_t first_begin_ns = 0;  // the first operation began: there may have been none to do
+  int64_t first_reply_ns = 0;  // ... and has ended
   int64_t retired_ns = 0;      // it was asked to end
   int64_t ended_ns = 0;        // it has drained, and its client is closed; or it is dead
+};
+
+// What workers did.
+struct LoadCounts {
+  uint64_t operations = 0, failed = 0, verified = 0, mismatches = 0;
 };
 
 struct WorkerRecord : WorkerTimes {
@@ -33,6 +39,7 @@ struct WorkerRecord : WorkerTimes {
   int32_t pid = 0;                // of a process of its own, else 0
   bool died = false;              // it did not end by itself
   Status status;                  // why it could not start or how it died, or Ok
+  LoadCounts counts;              // of a process: so far
   kvs::ClientStats client_stats;  // valid once ended, and not died
 };
 

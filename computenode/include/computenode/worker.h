@@ -35,6 +35,11 @@ class WorkerContext {
   uint32_t lanes() const { return lanes_; }
   // The lanes should end after their current operation.
   bool retiring() const { return retiring_.load(std::memory_order_relaxed); }  // a hint, orders nothing
+  // To be called before the first operation, if it had to be waited for.
+  void NoteBegin() {
+    if (first_begin_ns_ == 0) [[unlikely]]
+      first_begin_ns_ = clock_->NowNs();
+  }
   // To be called after an operation has ended; cheap from the second time on.
   void NoteReply() {
     if (first_reply_ns_ == 0) [[unlikely]]
@@ -59,6 +64,7 @@ class WorkerContext {
   krcore::Clock* const clock_;
   const uint32_t worker_;
   const uint32_t lanes_;
+  int64_t first_begin_ns_ = 0;
   int64_t first_reply_ns_ = 0;
   uint64_t round_ = 0;
   std::vector<std::coroutine_handle<>> yielded_;
@@ -91,13 +97,17 @@ class Job {
 // What a job counts while it runs, for others to read; order nothing.
 struct LiveCounts {
   std::atomic<uint64_t> operations{0}, failed{0}, verified{0}, mismatches{0};
+  LoadCounts Load() const {
+    constexpr auto kOrder = std::memory_order_relaxed;
+    return {operations.load(kOrder), failed.load(kOrder), verified.load(kOrder), mismatches.load(kOrder)};
+  }
 };
 
 // A part of a worker's life has ended.
 using NoteTime = std::function<void(int64_t WorkerTimes::*part, int64_t at_ns)>;
 
-// Makes a client, runs the job's lanes on it until they have ended, closes it. Notes client_ns, lanes_ns and
-// first_reply_ns. Fails if the client cannot be made.
+// Makes a client, runs the job's lanes on it until they have ended, closes it. Notes client_ns, lanes_ns,
+// first_begin_ns and first_reply_ns. Fails if the client cannot be made.
 Status Serve(WorkerContext& context, kvs::Store& store, Job& job, const NoteTime& note, kvs::ClientStats* stats);
 
 }  // namespace computenode

@@ -1,0 +1,81 @@
+// ElasticService: a compute node's main loop where the load is a queue of requests: workers of one kind serve it, an
+// autoscaler or commands say how many they are, and who dies is replaced. docs/elastic.md.
+//
+// Thread safety: main thread only, which must be the only one when it is made.
+#ifndef COMPUTENODE_ELASTIC_SERVICE_H_
+#define COMPUTENODE_ELASTIC_SERVICE_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "computenode/autoscaler.h"
+#include "computenode/channel.h"
+#include "computenode/fleet.h"
+#include "computenode/options.h"
+#include "computenode/request_queue.h"
+#include "computenode/worker_processes.h"
+#include "kvs/client.h"
+#include "ycsb/job.h"
+
+namespace computenode {
+
+class ElasticService {
+ public:
+  // `command_line`: of this program, to execute it again; `input`: the descriptor of commands.
+  ElasticService(const Options& options, std::vector<std::string> command_line, int input);
+  ~ElasticService();
+
+  // Until each request has been replied to, the duration is over, `quit`, or a stop signal; then drains. Returns the
+  // exit status.
+  int Run();
+
+ private:
+  Status Open();
+  Status AwaitFirstWorkers();
+  void Obey(const Command& command);
+  void Decide(int64_t now_ns);
+  void SetWorkers(uint32_t count, const char* why);
+  void ReplaceTheDead(int64_t now_ns);
+  void NoteDeath(const WorkerRecord& record);
+  void PrintStatus();
+  int PrintSummary();
+  Status WriteRequests() const;
+  LoadCounts CountsOf(const std::vector<WorkerRecord>& workers) const;
+  double SecondsSinceStart(int64_t now_ns) const;
+
+  const Options& options_;
+  const ElasticOptions& elastic_;
+  const std::vector<std::string> command_line_;
+  Channel channel_;
+  krcore::Clock& clock_;
+  std::unique_ptr<RequestQueue> queue_;
+  LiveCounts counts_;                      // of threads
+  std::unique_ptr<kvs::Store> store_;      // for threads
+  std::unique_ptr<ycsb::WorkloadJob> job_;  // for threads
+  WorkerProcesses* processes_ = nullptr;   // fleet_, if they are that
+  std::unique_ptr<Fleet> fleet_;
+  std::optional<Autoscaler> scaler_;
+  uint32_t wanted_ = 0;
+  uint64_t deaths_ = 0, replaced_ = 0;
+  int64_t replace_not_before_ns_ = 0;
+  int64_t start_ns_ = 0;
+  int64_t decide_at_ns_ = 0, window_from_ns_ = 0;
+  RequestLoad window_load_;  // at the window's beginning
+  int64_t status_at_ns_ = 0, status_from_ns_ = 0;
+  uint64_t status_replied_ = 0, status_due_ = 0;
+  bool quit_ = false;
+  const char* end_ = "finished";
+};
+
+// The life of a worker process, until it is retired: main of a forked one, and of a fresh one. Returns its exit status.
+int ServeAsProcess(const Options& options, RequestQueue& queue, WorkerSlot& slot);
+// The same of a fresh program, which was given the two descriptors and the slot's number.
+int ServeAsProgram(const Options& options, int64_t started_ns);
+
+}  // namespace computenode
+
+#endif  // COMPUTENODE_ELASTIC_SERVICE_H_

@@ -1,0 +1,138 @@
+"""The report of tools/spike: tables, timelines as SVG, one HTML page that needs nothing else, and JSON."""
+
+import html
+import io
+import json
+import os
+import platform
+import subprocess
+
+import matplotlib
+import numpy
+
+matplotlib.use("Agg")
+import matplotlib.pyplot  # noqa: E402  (the backend is chosen first: there may be no display)
+
+# Of a worker's bootstrap, as computenode reports them; the last one is all of it.
+PARTS = ("spawn", "store", "client", "connect", "lanes", "first_reply", "bootstrap")
+BIN_S = 0.02
+COLORS = {"krcore": "#1b6ca8", "lite": "#d98c21", "verbs": "#a83232"}
+STYLE = """body{font:15px/1.5 system-ui,sans-serif;max-width:70em;margin:2em auto;padding:0 1em;color:#222}
+table{border-collapse:collapse;margin:1em 0}td,th{padding:.25em .7em;border-bottom:1px solid #ddd;text-align:right}
+td:nth-child(-n+2),th:nth-child(-n+2){text-align:left}.modelled{background:#fbf6ea;padding:.5em 1em;overflow-x:auto}
+svg{max-width:100%;height:auto}pre{font-size:13px}"""
+
+
+def machine():
+    """Where it was measured."""
+    model = next((line.split(":", 1)[1].strip() for line in open("/proc/cpuinfo", encoding="utf-8")
+                  if line.startswith("model name")), platform.machine())
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
+    return {"cpu": model, "cpus": os.cpu_count(), "kernel": platform.release(), "commit": commit.stdout.strip()}
+
+
+def timeline(due_s, done_s, latency_us, workers, end_s):
+    """Bins of BIN_S: requests due and replied to a second, p99 of those due then, workers that serve."""
+    edges = numpy.arange(0, end_s + BIN_S, BIN_S)
+    due, _ = numpy.histogram(due_s, edges)
+    done, _ = numpy.histogram(done_s, edges)
+    place = numpy.digitize(due_s, edges) - 1
+    p99 = [float(numpy.percentile(latency_us[place == i], 99)) if due[i] else None for i in range(len(edges) - 1)]
+    serving = [sum(1 for worker in workers if worker["ready_s"] is not None and worker["ready_s"] <= edge
+                   and worker["ended_s"] > edge) for edge in edges[:-1]]
+    return {"bin_s": BIN_S, "due_per_s": (due / BIN_S).tolist(), "replies_per_s": (done / BIN_S).tolist(),
+            "p99_us": p99, "workers": serving}
+
+
+def number(value, digits=0):
+    return "-" if value is None else f"{value:,.{digits}f}"
+
+
+HEADER = ("control plane", "worker", "full after ms", "bootstrap us p50", "p99", "spawn p50", "open p50", "connect p50",
+          "p99", "first reply p50", "p99 steady us", "p99 spike us", "ratio", "worker s", "CPU")
+
+
+def cells(row):
+    parts = row["bootstrap_us"]
+    reach = row["to_plateau_s"]["p50"]
+    return (row["control_plane"], row["worker_kind"], number(None if reach is None else reach * 1e3),
+            number(parts["bootstrap"]["p50"]), number(parts["bootstrap"]["p99"]), number(parts["spawn"]["p50"]),
+            number(parts["store"]["p50"]), number(parts["connect"]["p50"], 1), number(parts["connect"]["p99"], 1),
+            number(parts["first_reply"]["p50"]), number(row["steady_p99_us"]), number(row["spike_p99_us"]),
+            number(row["spike_p99_us"] / row["steady_p99_us"], 1), number(row["worker_seconds"], 1),
+            f"{row['cpu']:.0%}{'' if row['valid'] else ' INVALID'}")
+
+
+def table(rows):
+    """Lines for a terminal."""
+    lines = [HEADER] + [cells(row) for row in rows]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(HEADER))]
+    return ["  ".join(cell.ljust(width) if i < 2 else cell.rjust(width)
+                      for i, (cell, width) in enumerate(zip(line, widths))) for line in lines]
+
+
+def plot(runs, load, title):
+    """The three timelines of the runs, one above the other, as an SVG element."""
+    figure, (rate, tail, workers) = matplotlib.pyplot.subplots(3, 1, figsize=(10, 8), sharex=True)
+    for run in runs:
+        line = run["timeline"]
+        at = numpy.arange(len(line["workers"])) * line["bin_s"]
+        style = {"color": COLORS[run["control_plane"]], "linewidth": 1, "label": run["control_plane"]}
+        if run is runs[0]:
+            rate.plot(at, line["due_per_s"], color="#bbb", linewidth=1, label="due")
+        rate.plot(at, line["replies_per_s"], **style)
+        tail.plot(at, [numpy.nan if p99 is None else p99 / 1e3 for p99 in line["p99_us"]], **style)
+        workers.step(at, line["workers"], where="post", **style)
+    tail.axhline(load["slo_us"] / 1e3, color="#888", linestyle=":", linewidth=1)
+    tail.set_yscale("log")
+    rate.set_ylabel("replies a second")
+    tail.set_ylabel("p99, ms")
+    workers.set_ylabel("workers that serve")
+    workers.set_xlabel("seconds")
+    rate.set_title(title)
+    rate.legend(loc="upper right", fontsize="small")
+    figure.tight_layout()
+    text = io.StringIO()
+    figure.savefig(text, format="svg")
+    matplotlib.pyplot.close(figure)
+    return text.getvalue()[text.getvalue().index("<svg"):]
+
+
+def write(folder, report, model_text):
+    """index.html, spike.json and the timelines, in `folder`, which is made."""
+    folder.mkdir(parents=True, exist_ok=True)
+    load = report["load"]
+    figures = []
+    for kills in (False, True):
+        for kind in dict.fromkeys(run["worker_kind"] for run in report["runs"]):
+            runs = {run["control_plane"]: run for run in report["runs"]
+                    if run["worker_kind"] == kind and run["kills"] == kills}
+            if not runs:
+                continue
+            title = f"workers: {kind}{', one killed every 0.2 s of the spike' if kills else ''}"
+            svg = plot(list(runs.values()), load, title)
+            name = f"timeline-{kind}{'-kills' if kills else ''}.svg"
+            (folder / name).write_text(svg, "utf-8")
+            figures.append(f"<figure>{svg}</figure>")
+    (folder / "spike.json").write_text(json.dumps(report, indent=1), "utf-8")
+    rows = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in cells(row)) + "</tr>"
+                   for row in report["measured"])
+    head = "".join(f"<th>{html.escape(name)}</th>" for name in HEADER)
+    where = report["machine"]
+    page = f"""<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>SurgeKV: the spike</title><style>{STYLE}</style></head><body>
+<h1>A load spike, and compute nodes that follow it</h1>
+<p>Load: {load['base']:,.0f} requests a second, {load['peak']:,.0f} from second {load['start_s']:g} for
+{load['length_s']:g} s, Poisson arrivals. A worker is given {load['worker_capacity']:,.0f} requests a second whatever its
+control plane, the autoscaler an SLO of {load['slo_us']:,} us of queueing. Latency counts from when a request was due.</p>
+<h2>Measured</h2>
+<p>On the <code>{report['provider']}</code> provider, software that stands for a NIC over shared memory: {html.escape(where['cpu'])},
+{where['cpus']} CPUs, commit {html.escape(where['commit'])}{', --quick' if report['quick'] else ''}. The control paths of
+verbs and lite are this project's own software here, without a device's costs: see the modelled figures for those.</p>
+<table><tr>{head}</tr>{rows}</table>
+{''.join(figures)}
+<h2>Modelled</h2>
+<div class="modelled"><pre>{html.escape(model_text)}</pre></div>
+</body></html>
+"""
+    (folder / "index.html").write_text(page, "utf-8")
