@@ -24,8 +24,8 @@ using nlohmann::ordered_json;
 
 constexpr int64_t kNsPerS = 1'000'000'000;
 constexpr int64_t kStatusNs = kNsPerS;
-constexpr int64_t kLookNs = 1'000'000;        // between looks at who has ended
-constexpr int64_t kLeadNs = 20'000'000;       // from when all first workers are ready to the first request
+constexpr int64_t kLookNs = 1'000'000;         // between looks at who has ended
+constexpr int64_t kLeadNs = 20'000'000;        // from when all first workers are ready to the first request
 constexpr int64_t kFirstRetryNs = 10'000'000;  // before a worker that could not start is replaced; doubles each time
 constexpr int kMostRetries = 8;
 
@@ -34,6 +34,15 @@ double Seconds(int64_t ns) { return static_cast<double>(ns) / kNsPerS; }
 ordered_json PartUs(int64_t from_ns, int64_t to_ns) {
   if (from_ns == 0 || to_ns == 0) return nullptr;
   return static_cast<double>(to_ns - from_ns) / 1000;
+}
+
+double Microseconds(int64_t ns) { return static_cast<double>(ns) / 1000; }
+
+// What connecting took: a device of its own, queues, and every memory node.
+ordered_json ConnectUs(const WorkerRecord& worker) {
+  const kvs::ClientTimes& times = worker.client_times;
+  if (worker.client_ns == 0) return nullptr;
+  return Microseconds(times.node_ns + times.queues_ns + times.connect_ns);
 }
 
 // From wanted to the first reply, without the time in which there was nothing to do. 0: it has not replied.
@@ -77,8 +86,8 @@ int ServeAsProcess(const Options& options, RequestQueue& queue, WorkerSlot& slot
   slot.Note(&WorkerTimes::store_ns, clock.NowNs());
   ycsb::WorkloadJob job(RequestJob(options, &queue, &slot.counts));
   WorkerContext context(slot.worker, options.in_flight, &clock, slot.retiring);
-  const auto note = [&slot](int64_t WorkerTimes::* part, int64_t at_ns) { slot.Note(part, at_ns); };
-  const Status served = Serve(context, **store, job, note, &slot.client_stats);
+  const auto note = [&slot](int64_t WorkerTimes::*part, int64_t at_ns) { slot.Note(part, at_ns); };
+  const Status served = Serve(context, **store, job, note, &slot.client);
   for (const std::string& problem : job.TakeProblems()) std::fprintf(stderr, "computenode: %s\n", problem.c_str());
   if (!served.ok()) {
     slot.Fail(served.ToString());
@@ -126,7 +135,8 @@ Status ElasticService::Open() {
     if (!store.ok()) return store.status();
     store_ = std::move(*store);
     job_ = std::make_unique<ycsb::WorkloadJob>(RequestJob(options_, queue_.get(), &counts_));
-    fleet_ = std::make_unique<ElasticWorkers>(*store_, *job_, ElasticWorkersOptions{.lanes_per_worker = options_.in_flight});
+    fleet_ =
+        std::make_unique<ElasticWorkers>(*store_, *job_, ElasticWorkersOptions{.lanes_per_worker = options_.in_flight});
     return {};
   }
   WorkerProcessesOptions processes;
@@ -165,9 +175,7 @@ Status ElasticService::AwaitFirstWorkers() {
 void ElasticService::Obey(const Command& command) {
   switch (command.kind) {
     case Command::Kind::kStatus: return PrintStatus();
-    case Command::Kind::kQuit:
-      quit_ = true;
-      return Channel::Print({{"event", "quit"}});
+    case Command::Kind::kQuit: quit_ = true; return Channel::Print({{"event", "quit"}});
     case Command::Kind::kWorkers:
       if (scaler_ && !elastic_.dry_run) {
         return Channel::Print({{"event", "error"}, {"message", "the autoscaler says how many workers there are"}});
@@ -272,10 +280,12 @@ void ElasticService::PrintStatus() {
     latencies.Record(record.done_ns - record.due_ns);
   }
   uint32_t serving = 0, starting = 0, draining = 0;
+  std::vector<int32_t> pids;
   const std::vector<WorkerRecord> records = fleet_->Records();
   for (const WorkerRecord& record : records) {
     if (record.ended_ns != 0) continue;
     ++(record.retired_ns != 0 ? draining : record.lanes_ns != 0 ? serving : starting);
+    if (record.pid != 0) pids.push_back(record.pid);
   }
   const LoadCounts counts = CountsOf(records);
   const double seconds = std::max(Seconds(now_ns - status_from_ns_), 1e-9);
@@ -294,7 +304,8 @@ void ElasticService::PrintStatus() {
                   {"p99_us", percentiles[1] / 1000},
                   {"failed", counts.failed},
                   {"mismatches", counts.mismatches},
-                  {"deaths", deaths_}});
+                  {"deaths", deaths_},
+                  {"pids", pids}});
   status_from_ns_ = now_ns;
   status_replied_ = replied;
   status_due_ = load.due;
@@ -361,19 +372,23 @@ int ElasticService::PrintSummary() {
   for (const WorkerRecord& worker : records) {
     worker_seconds += Seconds(worker.ended_ns - std::max(worker.wanted_ns, start_ns_));
     const int64_t bootstrap_ns = BootstrapNs(worker);
-    workers.push_back({{"worker", worker.worker},
-                       {"pid", worker.pid},
-                       {"died", worker.died},
-                       {"wanted_s", SecondsSinceStart(worker.wanted_ns)},
-                       {"ready_s", worker.lanes_ns == 0 ? ordered_json() : ordered_json(SecondsSinceStart(worker.lanes_ns))},
-                       {"ended_s", SecondsSinceStart(worker.ended_ns)},
-                       {"spawn_us", PartUs(worker.wanted_ns, worker.thread_ns)},
-                       {"store_us", PartUs(worker.thread_ns, worker.store_ns)},
-                       {"client_us", PartUs(worker.store_ns, worker.client_ns)},
-                       {"lanes_us", PartUs(worker.client_ns, worker.lanes_ns)},
-                       {"first_reply_us", PartUs(worker.first_begin_ns, worker.first_reply_ns)},
-                       {"bootstrap_us", bootstrap_ns == 0 ? ordered_json() : ordered_json(static_cast<double>(bootstrap_ns) / 1000)},
-                       {"drain_us", PartUs(worker.retired_ns, worker.ended_ns)}});
+    workers.push_back(
+        {{"worker", worker.worker},
+         {"pid", worker.pid},
+         {"died", worker.died},
+         {"wanted_s", SecondsSinceStart(worker.wanted_ns)},
+         {"ready_s", worker.lanes_ns == 0 ? ordered_json() : ordered_json(SecondsSinceStart(worker.lanes_ns))},
+         {"ended_s", SecondsSinceStart(worker.ended_ns)},
+         {"spawn_us", PartUs(worker.wanted_ns, worker.thread_ns)},
+         {"store_us", PartUs(worker.thread_ns, worker.store_ns)},
+         {"client_us", PartUs(worker.store_ns, worker.client_ns)},
+         {"connect_us", ConnectUs(worker)},
+         {"register_us",
+          worker.client_ns == 0 ? ordered_json() : ordered_json(Microseconds(worker.client_times.register_ns))},
+         {"lanes_us", PartUs(worker.client_ns, worker.lanes_ns)},
+         {"first_reply_us", PartUs(worker.first_begin_ns, worker.first_reply_ns)},
+         {"bootstrap_us", bootstrap_ns == 0 ? ordered_json() : ordered_json(static_cast<double>(bootstrap_ns) / 1000)},
+         {"drain_us", PartUs(worker.retired_ns, worker.ended_ns)}});
   }
   json["worker_seconds"] = worker_seconds;
   json["workers"] = std::move(workers);

@@ -53,10 +53,10 @@ class ElasticService {
   Channel channel_;
   krcore::Clock& clock_;
   std::unique_ptr<RequestQueue> queue_;
-  LiveCounts counts_;                      // of threads
-  std::unique_ptr<kvs::Store> store_;      // for threads
+  LiveCounts counts_;                       // of threads
+  std::unique_ptr<kvs::Store> store_;       // for threads
   std::unique_ptr<ycsb::WorkloadJob> job_;  // for threads
-  WorkerProcesses* processes_ = nullptr;   // fleet_, if they are that
+  WorkerProcesses* processes_ = nullptr;    // fleet_, if they are that
   std::unique_ptr<Fleet> fleet_;
   std::optional<Autoscaler> scaler_;
   uint32_t wanted_ = 0;

@@ -3,16 +3,22 @@
 
 #include <csignal>
 #include <cstdio>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "cli/fail.h"
 #include "cli/flags.h"
 #include "cli/stop_signal.h"
+#include "computenode/elastic_service.h"
 #include "computenode/options.h"
 #include "computenode/service.h"
+#include "krcore/clock.h"
 #include "kvs/client.h"
 #include "ycsb/arrivals.h"
 
 int main(int argc, char** argv) {
+  const int64_t started_ns = krcore::RealClock()->NowNs();
   const cli::CommandLine line = cli::ParseFlags(computenode::ProgramDescription(), argc, argv);
   const auto options = computenode::OptionsFromFlags(line);
   if (!options.ok()) {
@@ -22,9 +28,15 @@ int main(int argc, char** argv) {
   for (const std::string& warning : options->warnings)
     std::fprintf(stderr, "computenode: warning: %s\n", warning.c_str());
   if (options->job.arrivals) std::fprintf(stderr, "computenode: %s\n", DescribePlan(*options->job.arrivals).c_str());
+  if (options->elastic && options->elastic->board_fd >= 0) return computenode::ServeAsProgram(*options, started_ns);
   if (const auto status = cli::StopSignal::Install(); !status.ok()) return cli::Fail(status);
   // In the background of a terminal, reading stdin must not stop the process: it fails, and the channel is closed.
   std::signal(SIGTTIN, SIG_IGN);
+  if (options->elastic) {
+    std::vector<std::string> again(argv, argv + argc);
+    again[0] = "/proc/self/exe";
+    return computenode::ElasticService(*options, std::move(again), STDIN_FILENO).Run();
+  }
   auto store = kvs::Store::Open(options->store);
   if (!store.ok()) return cli::FailToOpen(store.status(), options->store.fabric);
   computenode::Service service(**store, *options, STDIN_FILENO);

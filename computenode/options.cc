@@ -23,6 +23,28 @@ DEFINE_string(arrivals, "even",
 DEFINE_uint64(seed, 1, "Of keys, operations and Poisson arrivals");
 DEFINE_bool(overwrite, false, "Inserts replace records that exist, instead of failing");
 DEFINE_uint64(max_failures, 0, "Stop after so many failed or wrong operations; 0: never");
+DEFINE_string(
+    worker_kind, "",
+    "With --profile: what workers are: thread, fork (processes, forked by a small one) or exec (fresh "
+    "programs), which serve a queue of requests; see docs/elastic.md. Empty: threads without such a queue, or "
+    "fork with --autoscale");
+DEFINE_double(worker_capacity, 0, "Requests a second that each worker is given; 0: as many as it can");
+DEFINE_bool(autoscale, false, "Workers are added and retired by load; needs --worker_capacity");
+DEFINE_bool(dry_run, false, "--autoscale tells its decisions and does nothing");
+DEFINE_uint32(min_workers, 1, "--autoscale: never fewer");
+DEFINE_uint32(max_workers, 16, "--autoscale: never more");
+DEFINE_uint32(max_step, 1024, "--autoscale: workers added at a time");
+DEFINE_double(slo_us, 10000, "--autoscale: microseconds that a request may wait for a worker");
+DEFINE_double(target_utilisation, 0.7, "--autoscale: share of their capacity that workers should use");
+DEFINE_double(bootstrap_us, 0, "--autoscale: what a new worker takes to start; 0: what the first ones took");
+DEFINE_double(surge_factor, 10, "--autoscale: by how much the load may rise at once");
+DEFINE_double(reserve, -1, "--autoscale: share of additional workers; -1: what follows from the four above");
+DEFINE_double(scale_in_after_s, 10, "--autoscale: workers not needed for so long are retired");
+DEFINE_double(control_interval_ms, 5, "--autoscale: between decisions");
+DEFINE_string(requests_file, "", "Where to write what became of each request, 24 bytes each; see docs/elastic.md");
+DEFINE_int32(worker_board, -1, "Of a worker that --worker_kind=exec started: what it shares with its front end");
+DEFINE_int32(worker_requests, -1, "Of a worker that --worker_kind=exec started: the queue of requests");
+DEFINE_int32(worker_slot, -1, "Of a worker that --worker_kind=exec started: its place on the board");
 DEFINE_bool(json_status, false, "A status line on stdout every second");
 
 namespace computenode {
@@ -39,6 +61,67 @@ Status CheckRange(const char* flag, double value, double min, double max) {
   return {StatusCode::kInvalidArgument, std::string("--") + flag + "=" + given + ": expected " +
                                             std::to_string(static_cast<int64_t>(min)) + " to " +
                                             std::to_string(static_cast<int64_t>(max))};
+}
+
+Result<WorkerKind> ParseKind(const std::string& text) {
+  if (text.empty() || text == "fork") return WorkerKind::kFork;
+  if (text == "thread") return WorkerKind::kThread;
+  if (text == "exec") return WorkerKind::kExec;
+  return Status(StatusCode::kInvalidArgument, "--worker_kind=" + text + ": expected thread, fork or exec");
+}
+
+// Nothing: no flag asks for it.
+Result<std::optional<ElasticOptions>> ElasticFromFlags() {
+  const bool is_worker = FLAGS_worker_board >= 0;
+  if (FLAGS_worker_kind.empty() && !FLAGS_autoscale && !is_worker) {
+    for (const char* flag : {"worker_capacity", "requests_file", "dry_run"}) {
+      if (!cli::FlagGiven(flag)) continue;
+      return Status(StatusCode::kInvalidArgument, std::string("--") + flag + " needs --worker_kind or --autoscale");
+    }
+    return std::optional<ElasticOptions>();
+  }
+  if (FLAGS_profile.empty()) {
+    return Status(StatusCode::kInvalidArgument,
+                  "--worker_kind and --autoscale need --profile, the load that workers serve");
+  }
+  const Result<WorkerKind> kind = ParseKind(FLAGS_worker_kind);
+  if (!kind.ok()) return kind.status();
+  KRCORE_RETURN_IF_ERROR(CheckRange("worker_capacity", FLAGS_worker_capacity, 0, 1e9));
+  KRCORE_RETURN_IF_ERROR(CheckRange("min_workers", FLAGS_min_workers, 0, kMaxWorkers));
+  KRCORE_RETURN_IF_ERROR(CheckRange("max_workers", FLAGS_max_workers, 1, kMaxWorkers));
+  KRCORE_RETURN_IF_ERROR(CheckRange("slo_us", FLAGS_slo_us, 1, 1e9));
+  KRCORE_RETURN_IF_ERROR(CheckRange("bootstrap_us", FLAGS_bootstrap_us, 0, 1e9));
+  KRCORE_RETURN_IF_ERROR(CheckRange("scale_in_after_s", FLAGS_scale_in_after_s, 0, 1e6));
+  KRCORE_RETURN_IF_ERROR(CheckRange("control_interval_ms", FLAGS_control_interval_ms, 1, 1e6));
+  ElasticOptions elastic;
+  elastic.kind = *kind;
+  elastic.capacity = FLAGS_worker_capacity;
+  elastic.autoscale = FLAGS_autoscale;
+  elastic.dry_run = FLAGS_dry_run;
+  elastic.interval_ns = static_cast<int64_t>(FLAGS_control_interval_ms * 1e6);
+  elastic.policy.capacity_per_s = FLAGS_worker_capacity;
+  elastic.policy.slo_ns = static_cast<int64_t>(FLAGS_slo_us * 1e3);
+  elastic.policy.target_utilisation = FLAGS_target_utilisation;
+  elastic.policy.min_workers = FLAGS_min_workers;
+  elastic.policy.max_workers = FLAGS_max_workers;
+  elastic.policy.max_step = FLAGS_max_step;
+  elastic.policy.scale_in_step = FLAGS_max_step;
+  elastic.policy.bootstrap_ns = static_cast<int64_t>(FLAGS_bootstrap_us * 1e3);
+  elastic.policy.reaction_ns = elastic.interval_ns;
+  elastic.policy.surge_factor = FLAGS_surge_factor;
+  elastic.policy.reserve = FLAGS_reserve < 0 ? ScalePolicy::kDerived : FLAGS_reserve;
+  elastic.policy.scale_in_after_ns = static_cast<int64_t>(FLAGS_scale_in_after_s * 1e9);
+  if (FLAGS_autoscale) {
+    if (FLAGS_worker_capacity <= 0) {
+      return Status(StatusCode::kInvalidArgument, "--autoscale needs --worker_capacity, what a worker can serve");
+    }
+    KRCORE_RETURN_IF_ERROR(elastic.policy.Validate());
+  }
+  elastic.requests_file = FLAGS_requests_file;
+  elastic.board_fd = FLAGS_worker_board;
+  elastic.requests_fd = FLAGS_worker_requests;
+  elastic.slot = FLAGS_worker_slot;
+  return std::optional(elastic);
 }
 
 }  // namespace
@@ -61,6 +144,21 @@ cli::Program ProgramDescription() {
                    "overwrite",
                    "max_failures",
                    "json_status",
+                   "worker_kind",
+                   "worker_capacity",
+                   "autoscale",
+                   "dry_run",
+                   "min_workers",
+                   "max_workers",
+                   "max_step",
+                   "slo_us",
+                   "target_utilisation",
+                   "bootstrap_us",
+                   "surge_factor",
+                   "reserve",
+                   "scale_in_after_s",
+                   "control_interval_ms",
+                   "requests_file",
                    "rnic",
                    "log",
                    "operation_timeout_ms",
@@ -73,6 +171,8 @@ cli::Program ProgramDescription() {
   program.examples =
       "computenode --fabric=demo --workers=2 -P ycsb/workloads/workloadc -p operationcount=0 --duration=10 "
       "--json_status\n"
+      "computenode --fabric=demo -P ycsb/workloads/workloadb -p operationcount=0 --profile=burst:1000,10000,3,5,12 "
+      "--arrivals=poisson --worker_capacity=1500 --autoscale --in_flight=1\n"
       "(sleep 5; echo workers 4; sleep 5; echo quit) | computenode --fabric=demo -P ycsb/workloads/workloada";
   return program;
 }
@@ -97,14 +197,24 @@ Result<Options> OptionsFromFlags(const cli::CommandLine& line) {
   if (!workload.ok()) return workload.status();
   if (FLAGS_target > 0) workload->target_ops = FLAGS_target;
   options.duration_s = FLAGS_duration > 0 ? FLAGS_duration : static_cast<double>(workload->max_execution_time_s);
+  const auto elastic = ElasticFromFlags();
+  if (!elastic.ok()) return elastic.status();
+  options.elastic = *elastic;
+  if (options.elastic && options.elastic->kind != WorkerKind::kThread && workload->insert_proportion > 0) {
+    return Status(StatusCode::kInvalidArgument,
+                  "workers that are processes cannot insert: they share no count of records; --worker_kind=thread can");
+  }
+  const bool is_worker = options.elastic && options.elastic->board_fd >= 0;  // its front end has the plan
   const auto arrivals =
-      ycsb::PlanArrivals({.profile = FLAGS_profile,
-                          .arrivals = FLAGS_arrivals,
-                          .target = workload->target_ops,
-                          .most = workload->operation_count == 0 ? ycsb::Arrivals::kAll : workload->operation_count,
-                          .seconds = options.duration_s,
-                          .seed = FLAGS_seed},
-                         &options.warnings);
+      is_worker ? Result<std::shared_ptr<const ycsb::Arrivals>>(nullptr)
+                : ycsb::PlanArrivals(
+                      {.profile = FLAGS_profile,
+                       .arrivals = FLAGS_arrivals,
+                       .target = workload->target_ops,
+                       .most = workload->operation_count == 0 ? ycsb::Arrivals::kAll : workload->operation_count,
+                       .seconds = options.duration_s,
+                       .seed = FLAGS_seed},
+                      &options.warnings);
   if (!arrivals.ok()) return arrivals.status();
   options.store = {.rnic = FLAGS_rnic,
                    .fabric = FLAGS_fabric,

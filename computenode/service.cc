@@ -1,11 +1,8 @@
 #include "computenode/service.h"
 
-#include <poll.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstdio>
 #include <limits>
 #include <nlohmann/json.hpp>
 
@@ -21,13 +18,6 @@ using nlohmann::ordered_json;
 constexpr int64_t kNsPerS = 1'000'000'000;
 constexpr int kLookMs = 20;  // between looks at whether the workers are done
 
-// A line, at once: whoever reads it may be waiting for it.
-void Print(const ordered_json& json) {
-  std::string line = json.dump(-1, ' ', false, ordered_json::error_handler_t::replace) + "\n";
-  std::fwrite(line.data(), 1, line.size(), stdout);
-  std::fflush(stdout);
-}
-
 ordered_json PartUs(int64_t from_ns, int64_t to_ns) {
   if (from_ns == 0 || to_ns == 0) return nullptr;
   return static_cast<double>(to_ns - from_ns) / 1000;
@@ -39,51 +29,27 @@ Service::Service(kvs::Store& store, const Options& options, int input)
     : options_(options),
       job_(options.job),
       workers_(store, job_, {.lanes_per_worker = options.in_flight, .clock = nullptr}),
-      input_(input) {}
+      channel_(input) {}
 
 double Service::SecondsSince(int64_t start_ns) const {
   return static_cast<double>(krcore::RealClock()->NowNs() - start_ns) / kNsPerS;
 }
 
-void Service::Wait(int timeout_ms) {
-  pollfd events[2] = {{cli::StopSignal::fd(), POLLIN, 0}, {input_, POLLIN, 0}};  // poll skips a descriptor of -1
-  if (poll(events, 2, timeout_ms) <= 0) return;
-  if ((events[1].revents & (POLLIN | POLLHUP | POLLERR | POLLNVAL)) != 0) ReadInput();
-}
-
-void Service::ReadInput() {
-  char bytes[4096];
-  const ssize_t got = read(input_, bytes, sizeof(bytes));
-  if (got < 0 && (errno == EINTR || errno == EAGAIN)) return;
-  if (got > 0) {
-    lines_.Add({bytes, static_cast<size_t>(got)});
-    while (const auto line = lines_.Next()) Obey(*line);
-    return;
-  }
-  input_ = -1;  // the end, or a terminal that went away: serve on
-  if (const auto line = lines_.Rest()) Obey(*line);
-}
-
-void Service::Obey(const std::string& line) {
-  const auto command = ParseCommand(line);
-  if (!command.ok()) {
-    Print({{"event", "error"}, {"message", command.status().message()}});
-    return;
-  }
-  switch (command->kind) {
+void Service::Obey(const Command& command) {
+  switch (command.kind) {
     case Command::Kind::kStatus: PrintStatus(); break;
     case Command::Kind::kQuit:
       quit_ = true;
-      Print({{"event", "quit"}});
+      Channel::Print({{"event", "quit"}});
       break;
     case Command::Kind::kWorkers: {
       const uint32_t before = workers_.active();
-      const Status status = workers_.SetWorkers(command->workers);
-      if (!status.ok()) Print({{"event", "error"}, {"message", status.message()}});
-      Print({{"event", "workers"},
-             {"time_s", SecondsSince(start_ns_)},
-             {"before", before},
-             {"workers", workers_.active()}});
+      const Status status = workers_.SetWorkers(command.workers);
+      if (!status.ok()) Channel::Print({{"event", "error"}, {"message", status.message()}});
+      Channel::Print({{"event", "workers"},
+                      {"time_s", SecondsSince(start_ns_)},
+                      {"before", before},
+                      {"workers", workers_.active()}});
       break;
     }
   }
@@ -113,15 +79,15 @@ void Service::PrintStatus() {
   json["errors"] = total.failed_operations;
   json["verified"] = total.verified;
   json["mismatches"] = total.mismatches;
-  Print(json);
+  Channel::Print(json);
 }
 
 void Service::PrintProblems() {
-  for (const std::string& problem : job_.TakeProblems()) Print({{"event", "problem"}, {"message", problem}});
+  for (const std::string& problem : job_.TakeProblems()) Channel::Print({{"event", "problem"}, {"message", problem}});
   if (reported_error_.ok()) {
     reported_error_ = workers_.FirstError();
     if (!reported_error_.ok()) {
-      Print({{"event", "error"}, {"message", "a worker could not start: " + reported_error_.ToString()}});
+      Channel::Print({{"event", "error"}, {"message", "a worker could not start: " + reported_error_.ToString()}});
     }
   }
 }
@@ -175,7 +141,7 @@ int Service::PrintSummary() {
                                {"total_us", PartUs(worker.wanted_ns, worker.first_reply_ns)},
                                {"drain_us", PartUs(worker.retired_ns, worker.ended_ns)}});
   }
-  Print(json);
+  Channel::Print(json);
   const bool good = total.failed_operations == 0 && total.mismatches == 0 && reported_error_.ok();
   return good ? 0 : cli::kExitFailure;
 }
@@ -188,12 +154,13 @@ int Service::Run() {
                         {"control_plane", options_.store.control_plane},
                         {"workers", workers_.active()}};
   AddLoad(&ready);
-  Print(ready);
+  Channel::Print(ready);
   int64_t next_status_ns = start_ns_ + kNsPerS;
   while (true) {
     const int64_t to_status_ms =
         options_.json_status ? (next_status_ns - krcore::RealClock()->NowNs()) / 1'000'000 : kLookMs;
-    Wait(static_cast<int>(std::clamp<int64_t>(to_status_ms, 0, kLookMs)));
+    channel_.Wait(std::clamp<int64_t>(to_status_ms, 0, kLookMs) * 1'000'000,
+                  [this](const Command& command) { Obey(command); });
     PrintProblems();
     if (options_.json_status && krcore::RealClock()->NowNs() >= next_status_ns) {
       next_status_ns = std::max(next_status_ns + kNsPerS, krcore::RealClock()->NowNs());
@@ -209,7 +176,7 @@ int Service::Run() {
       end_ = "too many failures";
     else if (!(job_.exhausted() && workers_.running() == 0)) {
       // Nobody could start: there is nothing to wait for, unless someone can still ask for workers.
-      if (reported_error_.ok() || workers_.running() > 0 || input_ != -1) continue;
+      if (reported_error_.ok() || workers_.running() > 0 || channel_.open()) continue;
       end_ = "no worker could start";
     }
     break;

@@ -8,7 +8,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 
-#include "computenode/control.h"
+#include "computenode/channel.h"
 #include "computenode/elastic_workers.h"
 #include "computenode/options.h"
 #include "kvs/client.h"
@@ -26,10 +26,7 @@ class Service {
   int Run();
 
  private:
-  // Sleeps until there is input, a stop signal, or `timeout_ms` is over. Handles the input.
-  void Wait(int timeout_ms);
-  void ReadInput();
-  void Obey(const std::string& line);
+  void Obey(const Command& command);
   void PrintStatus();
   void PrintProblems();
   int PrintSummary();
@@ -40,8 +37,7 @@ class Service {
   const Options& options_;
   ycsb::WorkloadJob job_;
   ElasticWorkers workers_;
-  int input_;  // -1 once it has ended
-  LineReader lines_;
+  Channel channel_;
   bool quit_ = false;
   const char* end_ = "finished";
   int64_t start_ns_ = 0;

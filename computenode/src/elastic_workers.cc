@@ -94,11 +94,12 @@ void ElasticWorkers::Run(Worker* worker) {
   const int64_t thread_ns = clock_->NowNs();
   note(&WorkerTimes::thread_ns, thread_ns);
   note(&WorkerTimes::store_ns, thread_ns);
-  kvs::ClientStats stats;
-  const Status status = Serve(worker->context, store_, job_, note, &stats);
+  ClientTrace trace;
+  const Status status = Serve(worker->context, store_, job_, note, &trace);
   const std::lock_guard lock(mutex_);
   worker->record.status = status;
-  worker->record.client_stats = stats;
+  worker->record.client_times = trace.times;
+  worker->record.client_stats = trace.stats;
   worker->record.ended_ns = clock_->NowNs();
   // Under the lock: after it, the object may be gone.
   changed_.notify_all();

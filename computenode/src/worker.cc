@@ -20,13 +20,14 @@ void SleepUntil(krcore::Clock& clock, int64_t at_ns) {
 
 }  // namespace
 
-Status Serve(WorkerContext& context, kvs::Store& store, Job& job, const NoteTime& note, kvs::ClientStats* stats) {
+Status Serve(WorkerContext& context, kvs::Store& store, Job& job, const NoteTime& note, ClientTrace* trace) {
   krcore::Clock& clock = context.clock();
   // More in flight than lanes is never asked for; the client need not queue.
   krcore::Result<std::unique_ptr<kvs::Client>> made = store.NewClient({.max_in_flight = context.lanes_});
   if (!made.ok()) return made.status();
   kvs::Client& client = **made;
   context.client_ = &client;
+  trace->times = client.times();
   note(&WorkerTimes::client_ns, clock.NowNs());
   {
     const std::unique_ptr<WorkerJob> worker_job = job.StartWorker(context);
@@ -63,7 +64,7 @@ Status Serve(WorkerContext& context, kvs::Store& store, Job& job, const NoteTime
     }
     if (!reply_noted && context.first_reply_ns_ != 0) note_reply();
   }
-  *stats = client.stats();
+  trace->stats = client.stats();
   made->reset();
   return {};
 }

@@ -167,7 +167,7 @@ void WorkerProcesses::Ended(Worker* worker, int wait_status) {
   WorkerRecord& record = worker->record;
   if (record.ended_ns == 0) record.ended_ns = clock_->NowNs();
   if (wait_status == 0) {
-    record.client_stats = slot.client_stats;
+    record.client_stats = slot.client.stats;
   } else {
     record.died = true;
     std::string why = "worker process " + std::to_string(record.pid) + " " + HowItEnded(wait_status);
@@ -219,6 +219,7 @@ WorkerRecord WorkerProcesses::RecordOf(const Worker& worker) const {
     record.*part = std::atomic_ref(times.*part).load(std::memory_order_acquire);
   }
   record.retired_ns = retired_ns;
+  if (record.client_ns != 0) record.client_times = board_[worker.slot].client.times;
   record.counts = board_[worker.slot].counts.Load();
   return record;
 }

@@ -43,9 +43,11 @@ const ClientStats& ClientCore::stats() const {
 }
 
 Result<std::unique_ptr<ClientCore>> ClientCore::Create(StoreCore& store, const ClientOptions& options) {
+  const int64_t start_ns = store.clock().NowNs();
   auto own_node = store.OpenClientNode(krcore::Deadline::After(store.clock(), store.operation_timeout_ns()));
   if (!own_node.ok()) return own_node.status();
   std::unique_ptr<ClientCore> client(new ClientCore(store, *std::move(own_node)));
+  client->times_.node_ns = store.clock().NowNs() - start_ns;
   if (Status opened = client->Open(options); !opened.ok()) return opened;
   return client;
 }
@@ -55,10 +57,17 @@ Status ClientCore::Open(const ClientOptions& options) {
     return {StatusCode::kInvalidArgument, "ClientOptions::max_in_flight is 1 to " + std::to_string(kMaxInFlight)};
   }
   max_in_flight_ = options.max_in_flight;
+  // Adds the time since it was called last.
+  auto took = [this, last_ns = clock_.NowNs()](int64_t* part) mutable {
+    const int64_t now_ns = clock_.NowNs();
+    *part += now_ns - std::exchange(last_ns, now_ns);
+  };
   KRCORE_RETURN_IF_ERROR(connections_.Open(
       std::min(max_in_flight_ * kOperationVerbs + 2 * SplitBuffers::kWindow, kMaxQueueDepth), options.queues));
+  took(&times_.queues_ns);
   const krcore::Deadline deadline = krcore::Deadline::After(clock_, store_.operation_timeout_ns());
   KRCORE_RETURN_IF_ERROR(connections_.Ensure(store_.home(), deadline));
+  took(&times_.connect_ns);
 
   // One registered arena: the operations' buffers, the epochs' and the split's. What uses them is made when it is first
   // needed: a new worker should not wait for the pages of operations that it may never have in flight.
@@ -74,14 +83,17 @@ Status ClientCore::Open(const ClientOptions& options) {
   epoch_buffers_ = std::make_unique<EpochBuffers>(
       arena_->bytes().data() + (max_in_flight_ + 1) * sizeof(OperationBuffers), &connections_, arena_->lkey());
 
+  took(&times_.memory_ns);
   // First the connections, which may take long: others wait for who is registered.
   const Step learnt = RunToEnd(LearnFirstMembers());
   if (learnt != Step::kOk) return UnavailableStatus("reading the member list");
+  took(&times_.register_ns);
   for (const std::vector<krcore::NodeId>& nodes : {members_, draining_}) {
     for (const krcore::NodeId node : nodes) {
       (void)connections_.Ensure(node, deadline);  // one that is dead fails the operations that need it, and no other
     }
   }
+  took(&times_.connect_ns);
 
   connections_.pool().SetGate(&registration_);
   memory_ = store_.TakeMemory();
@@ -90,6 +102,7 @@ Status ClientCore::Open(const ClientOptions& options) {
   if (registered != Step::kOk) {
     return {StatusCode::kOutOfMemory, "the store has " + std::to_string(kMaxClients) + " clients, its limit"};
   }
+  took(&times_.register_ns);
   // Clients that begin at the same moment must not back off in step.
   random_.seed(static_cast<uint32_t>(
       ((static_cast<uint64_t>(clock_.NowNs()) ^ uint64_t{client_index_} << 48) * 0x9e3779b97f4a7c15) >> 32));

@@ -67,6 +67,7 @@ class ClientCore final : public Client {
   size_t Poll() override;
   size_t spawned() const override { return spawned_; }
   const ClientStats& stats() const override;
+  const ClientTimes& times() const override { return times_; }
   Result<TableStats> ReadTableStats() override;
   Task<Status> CompactAsync(CompactOptions options, CompactReport* report) override;
   Task<Status> DrainNodeAsync(krcore::NodeId node, DrainOptions options, DrainReport* report) override;
@@ -319,6 +320,7 @@ class ClientCore final : public Client {
   Connections connections_;
   DirectoryCache directory_;
   Combiner combiner_{stats_};
+  ClientTimes times_;
   AddressCache address_cache_{stats_};
   std::unique_ptr<MemoryState> memory_;
   std::unique_ptr<MemoryState> void_memory_;  // what operations of earlier registrations freed: nobody's

@@ -18,7 +18,7 @@ using ::testing::HasSubstr;
 int ServeUntilRetired(WorkerSlot& slot) {
   slot.Note(&WorkerTimes::lanes_ns, krcore::RealClock()->NowNs());
   while (!slot.retiring.load()) usleep(200);
-  slot.client_stats.operations = 10 + slot.worker;
+  slot.client.stats.operations = 10 + slot.worker;
   slot.Note(&WorkerTimes::ended_ns, krcore::RealClock()->NowNs());
   return 0;
 }

@@ -54,6 +54,7 @@ class FakeClient final : public kvs::Client {
   }
   size_t spawned() const override { return tasks_.size(); }
   const kvs::ClientStats& stats() const override { return stats_; }
+  const kvs::ClientTimes& times() const override { return times_; }
   kvs::Task<kvs::Status> CompactAsync(kvs::CompactOptions, kvs::CompactReport*) override {
     co_return kvs::Status::Ok();
   }
@@ -94,6 +95,7 @@ class FakeClient final : public kvs::Client {
   }
 
   FakeStore& store_;
+  kvs::ClientTimes times_;
   kvs::ClientStats stats_;
   std::vector<kvs::Task<void>> tasks_;
   std::vector<std::coroutine_handle<>> waiting_;

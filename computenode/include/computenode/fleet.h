@@ -35,6 +35,7 @@ struct LoadCounts {
 };
 
 struct WorkerRecord : WorkerTimes {
+  kvs::ClientTimes client_times;  // valid once client_ns is
   uint32_t worker = 0;            // a number never used again
   int32_t pid = 0;                // of a process of its own, else 0
   bool died = false;              // it did not end by itself

@@ -22,6 +22,7 @@
 namespace computenode {
 
 class Job;
+struct ClientTrace;
 
 class WorkerContext {
  public:
@@ -59,7 +60,7 @@ class WorkerContext {
 
  private:
   friend Status Serve(WorkerContext&, kvs::Store&, Job&, const std::function<void(int64_t WorkerTimes::*, int64_t)>&,
-                      kvs::ClientStats*);
+                      ClientTrace*);
   kvs::Client* client_ = nullptr;
   krcore::Clock* const clock_;
   const uint32_t worker_;
@@ -106,9 +107,15 @@ struct LiveCounts {
 // A part of a worker's life has ended.
 using NoteTime = std::function<void(int64_t WorkerTimes::*part, int64_t at_ns)>;
 
+// What is left of a client when it is closed. `times` is written before client_ns is noted, `stats` at the end.
+struct ClientTrace {
+  kvs::ClientTimes times;
+  kvs::ClientStats stats;
+};
+
 // Makes a client, runs the job's lanes on it until they have ended, closes it. Notes client_ns, lanes_ns,
 // first_begin_ns and first_reply_ns. Fails if the client cannot be made.
-Status Serve(WorkerContext& context, kvs::Store& store, Job& job, const NoteTime& note, kvs::ClientStats* stats);
+Status Serve(WorkerContext& context, kvs::Store& store, Job& job, const NoteTime& note, ClientTrace* trace);
 
 }  // namespace computenode
 

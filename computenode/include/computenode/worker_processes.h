@@ -35,8 +35,7 @@ struct WorkerSlot {
   LiveCounts counts;
   // Each by Note.
   WorkerTimes times;
-  // Before its process ends.
-  kvs::ClientStats client_stats;
+  ClientTrace client;
   char error[256];  // why it failed, in words; ends with a 0
 
   void Note(int64_t WorkerTimes::*part, int64_t at_ns) {

@@ -153,6 +153,15 @@ struct DrainReport {
   uint64_t rounds = 0;
 };
 
+// How long the parts of making a client took, in nanoseconds, in this order.
+struct ClientTimes {
+  int64_t node_ns = 0;      // a device of its own, where the control plane wants that (verbs), and published
+  int64_t queues_ns = 0;    // the pool of queues
+  int64_t connect_ns = 0;   // connecting to every memory node
+  int64_t memory_ns = 0;    // registering its buffers
+  int64_t register_ns = 0;  // reading the member list and registering at the store's home
+};
+
 class Client {
  public:
   virtual ~Client() = default;
@@ -212,6 +221,7 @@ class Client {
   void Drain();
 
   virtual const ClientStats& stats() const = 0;
+  virtual const ClientTimes& times() const = 0;
   // Reads directory and subtables; seconds for large tables. For reports, not for the data path.
   virtual Result<TableStats> ReadTableStats() = 0;
 
