@@ -22,6 +22,11 @@ uint64_t TotalOperations(const JobOptions& options) {
   return count == 0 ? planned : std::min(count, planned);
 }
 
+// A job without inserts does not pay for their window: a new worker process has a job of its own.
+uint64_t InsertWindow(const JobOptions& options) {
+  return options.phase == Phase::kRun && options.workload.insert_proportion > 0 ? AcknowledgedCounter::kWindow : 1;
+}
+
 // Of a warm-up.
 void KeepFailuresOnly(Measurements* measured) {
   const uint64_t failed = measured->failed_operations;
@@ -38,7 +43,7 @@ WorkloadJob::WorkloadJob(const JobOptions& options)
       clock_(options.clock ? options.clock : krcore::RealClock()),
       keys_(options.workload.key_length, options.workload.hashed_order),
       total_operations_(TotalOperations(options)),
-      inserted_(options.workload.record_count),
+      inserted_(options.workload.record_count, InsertWindow(options)),
       chooser_(options.workload, inserted_),
       planted_record_(options.plant_mismatch ? chooser_.Hottest() : kNoRecord) {}
 

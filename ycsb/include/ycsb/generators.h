@@ -75,7 +75,8 @@ class AcknowledgedCounter {
  public:
   // The first Next() is `first`; last() is first - 1. `window`, a power of two: numbers may run so far ahead of the
   // oldest unacknowledged one; beyond it, an acknowledgement is lost and the limit stays.
-  explicit AcknowledgedCounter(uint64_t first, uint64_t window = uint64_t{1} << 22);
+  static constexpr uint64_t kWindow = uint64_t{1} << 22;
+  explicit AcknowledgedCounter(uint64_t first, uint64_t window = kWindow);
   uint64_t Next() { return next_.fetch_add(1, std::memory_order_relaxed); }
   void Acknowledge(uint64_t number);
   // Every number up to and including it is acknowledged; pairs with Acknowledge's release.
