@@ -24,7 +24,7 @@ CPU_LIMIT = 0.7  # of the machine, above which a run measures the machine and no
 REQUEST = numpy.dtype([("due_ns", "<i8"), ("done_ns", "<i8"), ("worker", "<u4"), ("failed", "<u4")])
 KILL_EVERY_S = 0.2
 PLATEAU = 0.9
-PLATEAU_WINDOW_NS = 50_000_000
+PLATEAU_WINDOW_S = 0.01
 
 
 def cpu_times():
@@ -148,12 +148,12 @@ class Spike(Cluster):
         return run
 
     def to_plateau(self, done_s):
-        """From the rise to when, for the first time, 90% of the new rate is replied to for 50 ms."""
-        wanted = PLATEAU * self.options.peak * PLATEAU_WINDOW_NS / 1e9
-        for begin in numpy.arange(self.start_s, self.start_s + self.length_s, 0.001):
-            first, last = numpy.searchsorted(done_s, (begin, begin + PLATEAU_WINDOW_NS / 1e9))
+        """From the rise to the end of the first 10 ms in which 90% of the new rate is replied to."""
+        wanted = PLATEAU * self.options.peak * PLATEAU_WINDOW_S
+        for begin in numpy.arange(self.start_s, self.start_s + self.length_s, 0.0005):
+            first, last = numpy.searchsorted(done_s, (begin, begin + PLATEAU_WINDOW_S))
             if last - first >= wanted:
-                return float(begin - self.start_s)
+                return float(begin + PLATEAU_WINDOW_S - self.start_s)
         return None
 
     # ---- modelled
