@@ -44,8 +44,8 @@ std::vector<json> Events(const std::string& out, const std::string& name) {
 class ElasticProgram : public ::testing::Test {
  protected:
   void SetUp() override {
-    memnode_ = std::make_unique<Program>(
-        "memnode", std::vector<std::string>{fabric_.flag(), "--node=1", "--memory=64M", "--metaserver", "--hugepages=off"});
+    memnode_ = std::make_unique<Program>("memnode", std::vector<std::string>{fabric_.flag(), "--node=1", "--memory=64M",
+                                                                             "--metaserver", "--hugepages=off"});
     ASSERT_NE(memnode_->WaitForLine("ready"), "") << memnode_->Output();
   }
   void TearDown() override {
@@ -61,9 +61,12 @@ class ElasticProgram : public ::testing::Test {
   }
   std::vector<std::string> Arguments(const std::string& kind, const std::string& profile,
                                      std::vector<std::string> more) const {
-    std::vector<std::string> args = {fabric_.flag(),        "-P", WorkloadFile("b"), "-p", "recordcount=2000", "-p",
-                                     "operationcount=0",    "--worker_kind=" + kind, "--profile=" + profile,
-                                     "--arrivals=poisson", "--in_flight=1"};
+    std::vector<std::string> args = {fabric_.flag(),         "-P",
+                                     WorkloadFile("b"),      "-p",
+                                     "recordcount=2000",     "-p",
+                                     "operationcount=0",     "--worker_kind=" + kind,
+                                     "--profile=" + profile, "--arrivals=poisson",
+                                     "--in_flight=1"};
     args.insert(args.end(), more.begin(), more.end());
     return args;
   }
@@ -147,8 +150,8 @@ TEST_F(ElasticProgram, ADryRunTellsAndDoesNothing) {
 
 TEST_F(ElasticProgram, AWrongValueIsNotMissedInAProcess) {
   Load({"--plant_mismatch"});
-  const Finished run =
-      RunProgram("computenode", Arguments("fork", "constant:2000,1", {"-P", WorkloadFile("c"), "-p", "operationcount=0"}));
+  const Finished run = RunProgram(
+      "computenode", Arguments("fork", "constant:2000,1", {"-P", WorkloadFile("c"), "-p", "operationcount=0"}));
   EXPECT_EQ(run.status, 1) << run.out << run.err;
   const json summary = Events(run.out, "summary").at(0);
   EXPECT_GT(summary["mismatches"], 0);
