@@ -23,6 +23,7 @@ KINDS = ("thread", "fork", "exec")
 CPU_LIMIT = 0.7  # of the machine, above which a run measures the machine and not the workers
 REQUEST = numpy.dtype([("due_ns", "<i8"), ("done_ns", "<i8"), ("worker", "<u4"), ("failed", "<u4")])
 KILL_EVERY_S = 0.2
+ONE_AT_A_TIME_S = 0.03  # between a worker's coming and its going
 PLATEAU = 0.9
 PLATEAU_WINDOW_S = 0.01
 
@@ -47,6 +48,7 @@ class Spike(Cluster):
         self.options = options
         self.records = 20_000 if options.quick else 200_000
         self.start_s, self.length_s, self.end_s = (1.0, 1.5, 3.5) if options.quick else (3.0, 5.0, 12.0)
+        self.bootstraps = []
         self.runs = []
         self.model = None
 
@@ -60,6 +62,9 @@ class Spike(Cluster):
         self.load(self.records)
         for kind in self.options.kinds:
             for plane in self.options.planes:
+                self.bootstraps.append(self.one_at_a_time(plane, kind))
+        for kind in self.options.kinds:
+            for plane in self.options.planes:
                 for repeat in range(self.options.repeats):
                     self.runs.append(self.measure(plane, kind, repeat, kills=False))
         if "fork" in self.options.kinds:
@@ -68,6 +73,38 @@ class Spike(Cluster):
         self.model = self.run_model()
 
     # ---- measured
+
+    def one_at_a_time(self, plane, kind):
+        """Bootstraps of workers that are added one by one to a service that is not busy."""
+        name = f"{plane} {kind} one at a time"
+        self.step = f"workers of {name}"
+        count = 20 if self.options.quick else 100
+        node = self.start(name, "computenode", "-P", WORKLOADS / "workloadb", "-p", f"recordcount={self.records}",
+                          "-p", "operationcount=0", f"--control_plane={plane}", f"--worker_kind={kind}", "--in_flight=1",
+                          f"--profile=constant:{self.options.base},{60 + count}", "--worker_capacity=0")
+        self.event(node, "ready", 0, "did not become ready")
+        for number in range(count):
+            self.check_serving()
+            self.screen.progress(f"    {name}: {number} of {count}")
+            for workers in (2, 1):
+                mark = len(node.lines)
+                node.command(f"workers {workers}")
+                self.event(node, "workers", mark, "did not answer `workers`")
+                time.sleep(ONE_AT_A_TIME_S)
+        self.screen.end()
+        node.command("quit")
+        summary, _ = self.event(node, "summary", 0, "did not end its work")
+        node.popen.wait(READY_TIMEOUT_S)
+        if summary["failed"] or summary["mismatches"] or node.popen.returncode != 0:
+            raise Failure(f"{summary['mismatches']} wrong values, {summary['failed']} failed requests", node)
+        self.processes.remove(node)
+        added = [worker for worker in summary["workers"] if worker["wanted_s"] >= 0]
+        row = {"control_plane": plane, "worker_kind": kind,
+               "bootstrap_us": {part: percentiles([worker[f"{part}_us"] for worker in added])
+                                for part in spike_report.PARTS}}
+        whole = row["bootstrap_us"]["bootstrap"]
+        self.screen.line(f"    {name}: first reply after {whole['p50']:,.0f} us, {whole['p99']:,.0f} at p99")
+        return row
 
     def measure(self, plane, kind, repeat, kills):
         name = f"{plane} {kind}{' with kills' if kills else ''}{f' {repeat + 1}' if repeat else ''}"
@@ -227,10 +264,14 @@ def main():
     report = {"machine": spike_report.machine(), "quick": options.quick, "provider": "sw",
               "load": {"base": options.base, "peak": options.peak, "start_s": spike.start_s, "length_s": spike.length_s,
                        "end_s": spike.end_s, "worker_capacity": options.capacity, "slo_us": options.slo_us},
-              "measured": rows, "runs": spike.runs, "modelled": spike.model["data"]}
+              "one_at_a_time": spike.bootstraps, "measured": rows, "runs": spike.runs, "modelled": spike.model["data"]}
     spike_report.write(options.output, report, spike.model["text"])
-    for line in spike_report.table(rows):
-        screen.line(line)
+    for header, lines in ((spike_report.BOOTSTRAP_HEADER, map(spike_report.bootstrap_cells, spike.bootstraps)),
+                          (spike_report.HEADER, map(spike_report.cells, rows))):
+        screen.line()
+        for line in spike_report.table(header, lines):
+            screen.line(line)
+    screen.line()
     screen.line(f"Every request got one right reply. {options.output}/index.html; {time.monotonic() - begin:.0f} s.")
     return 0
 

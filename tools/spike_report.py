@@ -11,6 +11,7 @@ import matplotlib
 import numpy
 
 matplotlib.use("Agg")
+matplotlib.rcParams["svg.fonttype"] = "none"  # text stays text
 import matplotlib.pyplot  # noqa: E402  (the backend is chosen first: there may be no display)
 
 # Of a worker's bootstrap, as computenode reports them; the last one is all of it.
@@ -48,27 +49,42 @@ def number(value, digits=0):
     return "-" if value is None else f"{value:,.{digits}f}"
 
 
-HEADER = ("control plane", "worker", "full after ms", "bootstrap us p50", "p99", "spawn p50", "open p50", "connect p50",
-          "p99", "first reply p50", "p99 steady us", "p99 spike us", "ratio", "worker s", "CPU")
+BOOTSTRAP_HEADER = ("control plane", "worker", "us until first reply: p50", "p99", "spawn p50", "open store p50",
+                    "client p50", "of it connect p50", "connect p99", "first reply p50")
+
+
+def bootstrap_cells(row):
+    parts = row["bootstrap_us"]
+    return (row["control_plane"], row["worker_kind"], number(parts["bootstrap"]["p50"]), number(parts["bootstrap"]["p99"]),
+            number(parts["spawn"]["p50"]), number(parts["store"]["p50"]), number(parts["client"]["p50"]),
+            number(parts["connect"]["p50"], 1), number(parts["connect"]["p99"], 1), number(parts["first_reply"]["p50"]))
+
+
+HEADER = ("control plane", "worker", "full after ms: p50", "p99", "us until first reply: p50", "p99", "p99 steady us",
+          "p99 spike us", "ratio", "worker s", "CPU")
 
 
 def cells(row):
-    parts = row["bootstrap_us"]
-    reach = row["to_plateau_s"]["p50"]
-    return (row["control_plane"], row["worker_kind"], number(None if reach is None else reach * 1e3),
-            number(parts["bootstrap"]["p50"]), number(parts["bootstrap"]["p99"]), number(parts["spawn"]["p50"]),
-            number(parts["store"]["p50"]), number(parts["connect"]["p50"], 1), number(parts["connect"]["p99"], 1),
-            number(parts["first_reply"]["p50"]), number(row["steady_p99_us"]), number(row["spike_p99_us"]),
+    whole = row["bootstrap_us"]["bootstrap"]
+    reach = [None if row["to_plateau_s"][p] is None else row["to_plateau_s"][p] * 1e3 for p in ("p50", "p99")]
+    return (row["control_plane"], row["worker_kind"], number(reach[0]), number(reach[1]), number(whole["p50"]),
+            number(whole["p99"]), number(row["steady_p99_us"]), number(row["spike_p99_us"]),
             number(row["spike_p99_us"] / row["steady_p99_us"], 1), number(row["worker_seconds"], 1),
             f"{row['cpu']:.0%}{'' if row['valid'] else ' INVALID'}")
 
 
-def table(rows):
+def table(header, rows):
     """Lines for a terminal."""
-    lines = [HEADER] + [cells(row) for row in rows]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(HEADER))]
+    lines = [header, *rows]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(header))]
     return ["  ".join(cell.ljust(width) if i < 2 else cell.rjust(width)
                       for i, (cell, width) in enumerate(zip(line, widths))) for line in lines]
+
+
+def html_table(header, rows):
+    head = "".join(f"<th>{html.escape(name)}</th>" for name in header)
+    body = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+    return f"<table><tr>{head}</tr>{body}</table>"
 
 
 def plot(runs, load, title):
@@ -115,9 +131,6 @@ def write(folder, report, model_text):
             (folder / name).write_text(svg, "utf-8")
             figures.append(f"<figure>{svg}</figure>")
     (folder / "spike.json").write_text(json.dumps(report, indent=1), "utf-8")
-    rows = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in cells(row)) + "</tr>"
-                   for row in report["measured"])
-    head = "".join(f"<th>{html.escape(name)}</th>" for name in HEADER)
     where = report["machine"]
     page = f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>SurgeKV: the spike</title><style>{STYLE}</style></head><body>
@@ -129,7 +142,10 @@ control plane, the autoscaler an SLO of {load['slo_us']:,} us of queueing. Laten
 <p>On the <code>{report['provider']}</code> provider, software that stands for a NIC over shared memory: {html.escape(where['cpu'])},
 {where['cpus']} CPUs, commit {html.escape(where['commit'])}{', --quick' if report['quick'] else ''}. The control paths of
 verbs and lite are this project's own software here, without a device's costs: see the modelled figures for those.</p>
-<table><tr>{head}</tr>{rows}</table>
+<h3>Workers added one at a time</h3>
+{html_table(BOOTSTRAP_HEADER, map(bootstrap_cells, report["one_at_a_time"]))}
+<h3>The spike</h3>
+{html_table(HEADER, map(cells, report["measured"]))}
 {''.join(figures)}
 <h2>Modelled</h2>
 <div class="modelled"><pre>{html.escape(model_text)}</pre></div>

@@ -1,0 +1,86 @@
+#!/usr/bin/env python3
+"""The spike experiment on a small scale: every request served, the report complete, nothing left behind.
+
+Usage: spike_test.py [unittest's arguments], in the repository's root, after a release build.
+"""
+
+import glob
+import html.parser
+import json
+import pathlib
+import subprocess
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+SPIKE = ["/usr/bin/python3", ROOT / "tools" / "spike.py", "--quick"]
+VOID = {"meta", "br", "hr", "img", "link", "input"}
+
+
+class Page(html.parser.HTMLParser):
+    """What an HTML page refers to, what is written in it, and whether its elements are closed."""
+
+    def __init__(self):
+        super().__init__()
+        self.open, self.tags, self.references, self.text = [], [], [], []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.references += [value for name, value in attrs if name in ("src", "href", "xlink:href")]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.handle_starttag(tag, attrs)
+        if tag not in VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag, tag
+
+    def handle_data(self, data):
+        self.text.append(data.strip())
+
+
+class SpikeTest(unittest.TestCase):
+    def test_the_report_is_complete(self):
+        with tempfile.TemporaryDirectory() as folder:
+            done = subprocess.run([*SPIKE, "--planes=krcore,verbs", "--kinds=thread,fork", f"--output={folder}"],
+                                  cwd=ROOT, capture_output=True, text=True, check=False)
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+            report = json.loads((pathlib.Path(folder) / "spike.json").read_text("utf-8"))
+            page = Page()
+            page.feed((pathlib.Path(folder) / "index.html").read_text("utf-8"))
+        self.assertEqual(page.open, [])
+        self.assertEqual([name for name in page.references if not name.startswith("#")], [], "it needs nothing else")
+        self.assertEqual(page.tags.count("svg"), 3)
+        for label in ("replies a second", "p99, ms", "workers that serve"):
+            self.assertEqual(page.text.count(label), 3, label)
+        combinations = {(run["control_plane"], run["worker_kind"], run["kills"]) for run in report["runs"]}
+        self.assertEqual(combinations, {(plane, kind, False) for plane in ("krcore", "verbs")
+                                        for kind in ("thread", "fork")} | {("krcore", "fork", True)})
+        for run in report["runs"]:
+            self.assertGreater(run["requests"], 10_000)
+            self.assertGreaterEqual(run["workers_added"], 6)
+            self.assertGreater(len(run["decisions"]), 0)
+            self.assertEqual(run["deaths"] > 0, run["kills"])
+            line = run["timeline"]
+            self.assertEqual(len({len(line[name]) for name in ("due_per_s", "replies_per_s", "p99_us", "workers")}), 1)
+            self.assertAlmostEqual(sum(line["due_per_s"]) * line["bin_s"], run["requests"], delta=1)
+            self.assertGreaterEqual(max(line["workers"]), 7)
+        self.assertEqual(len(report["one_at_a_time"]), 4)
+        for row in report["one_at_a_time"]:
+            self.assertGreaterEqual(row["bootstrap_us"]["bootstrap"]["samples"], 15)
+            self.assertGreater(row["bootstrap_us"]["connect"]["p50"], 0)
+        self.assertIn("Modelled", page.text)
+        self.assertEqual(glob.glob("/dev/shm/*spike-*"), [])
+
+    def test_bad_options_are_refused(self):
+        for option, why in (("--planes=krcore,pony", "pony"), ("--kinds=", "expected some of"), ("--repeats=-1", "at least 1")):
+            done = subprocess.run([*SPIKE, option], cwd=ROOT, capture_output=True, text=True, check=False)
+            self.assertEqual(done.returncode, 2, done.stdout)
+            self.assertIn(why, done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
