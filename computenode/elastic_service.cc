@@ -76,15 +76,21 @@ ycsb::JobOptions RequestJob(const Options& options, RequestQueue* queue, LiveCou
 
 }  // namespace
 
-int ServeAsProcess(const Options& options, RequestQueue& queue, WorkerSlot& slot) {
+int ServeAsProcess(const Options& options, RequestQueue& queue, WorkerSlot& slot, int64_t started_ns) {
   krcore::Clock& clock = *krcore::RealClock();
   auto store = kvs::Store::Open(options.store);
   if (!store.ok()) {
     slot.Fail(store.status().ToString());
     return cli::kExitFailure;
   }
-  slot.Note(&WorkerTimes::store_ns, clock.NowNs());
   ycsb::WorkloadJob job(RequestJob(options, &queue, &slot.counts));
+  const int64_t prepared_ns = clock.NowNs();
+  bool woken = false;
+  if (!slot.AwaitCall(&woken)) return 0;
+  // What was done before it was wanted took no time of its start.
+  const int64_t wanted_ns = woken ? clock.NowNs() : slot.times.wanted_ns;
+  slot.Note(&WorkerTimes::thread_ns, std::max(started_ns, wanted_ns));
+  slot.Note(&WorkerTimes::store_ns, std::max(prepared_ns, wanted_ns));
   WorkerContext context(slot.worker, options.in_flight, &clock, slot.retiring);
   const auto note = [&slot](int64_t WorkerTimes::*part, int64_t at_ns) { slot.Note(part, at_ns); };
   const Status served = Serve(context, **store, job, note, &slot.client);
@@ -105,13 +111,12 @@ int ServeAsProgram(const Options& options, int64_t started_ns) {
     return cli::FailUsage("--worker_slot=" + std::to_string(options.elastic->slot) + ": there is none such");
   }
   WorkerSlot& slot = (*board)[static_cast<uint32_t>(options.elastic->slot)];
-  slot.Note(&WorkerTimes::thread_ns, started_ns);
   auto queue = RequestQueue::Attach(options.elastic->requests_fd);
   if (!queue.ok()) {
     slot.Fail(queue.status().ToString());
     return cli::kExitFailure;
   }
-  return ServeAsProcess(options, **queue, slot);
+  return ServeAsProcess(options, **queue, slot, started_ns);
 }
 
 ElasticService::ElasticService(const Options& options, std::vector<std::string> command_line, int input)
@@ -140,9 +145,12 @@ Status ElasticService::Open() {
     return {};
   }
   WorkerProcessesOptions processes;
+  processes.standby = elastic_.standby;
   processes.on_death = [this](const WorkerRecord& record) { NoteDeath(record); };
   if (elastic_.kind == WorkerKind::kFork) {
-    processes.main = [this](WorkerSlot& slot) { return ServeAsProcess(options_, *queue_, slot); };
+    processes.main = [this](WorkerSlot& slot) {
+      return ServeAsProcess(options_, *queue_, slot, krcore::RealClock()->NowNs());
+    };
   } else {
     processes.exec = command_line_;
     processes.exec.push_back("--worker_requests=" + std::to_string(queue_->fd()));

@@ -2,6 +2,7 @@
 
 #include <gflags/gflags.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "cli/common_flags.h"
@@ -28,6 +29,10 @@ DEFINE_string(
     "With --profile: what workers are: thread, fork (processes, forked by a small one) or exec (fresh "
     "programs), which serve a queue of requests; see docs/elastic.md. Empty: threads without such a queue, or "
     "fork with --autoscale");
+DEFINE_int32(
+    standby, -1,
+    "Processes of --worker_kind=fork or exec kept in readiness: started, the store open, no client made; -1: for "
+    "fork as many as may be wanted, 16 at most, else none");
 DEFINE_double(worker_capacity, 0, "Requests a second that each worker is given; 0: as many as it can");
 DEFINE_bool(autoscale, false, "Workers are added and retired by load; needs --worker_capacity");
 DEFINE_bool(dry_run, false, "--autoscale tells its decisions and does nothing");
@@ -87,6 +92,7 @@ Result<std::optional<ElasticOptions>> ElasticFromFlags() {
   const Result<WorkerKind> kind = ParseKind(FLAGS_worker_kind);
   if (!kind.ok()) return kind.status();
   KRCORE_RETURN_IF_ERROR(CheckRange("worker_capacity", FLAGS_worker_capacity, 0, 1e9));
+  KRCORE_RETURN_IF_ERROR(CheckRange("standby", FLAGS_standby, -1, kMaxWorkers / 2));
   KRCORE_RETURN_IF_ERROR(CheckRange("min_workers", FLAGS_min_workers, 0, kMaxWorkers));
   KRCORE_RETURN_IF_ERROR(CheckRange("max_workers", FLAGS_max_workers, 1, kMaxWorkers));
   KRCORE_RETURN_IF_ERROR(CheckRange("slo_us", FLAGS_slo_us, 1, 1e9));
@@ -95,6 +101,10 @@ Result<std::optional<ElasticOptions>> ElasticFromFlags() {
   KRCORE_RETURN_IF_ERROR(CheckRange("control_interval_ms", FLAGS_control_interval_ms, 1, 1e6));
   ElasticOptions elastic;
   elastic.kind = *kind;
+  const uint32_t most = FLAGS_autoscale ? FLAGS_max_workers : 4;
+  elastic.standby = FLAGS_standby >= 0                  ? static_cast<uint32_t>(FLAGS_standby)
+                    : elastic.kind == WorkerKind::kFork ? std::min<uint32_t>(most, 16)
+                                                        : 0;
   elastic.capacity = FLAGS_worker_capacity;
   elastic.autoscale = FLAGS_autoscale;
   elastic.dry_run = FLAGS_dry_run;
@@ -145,6 +155,7 @@ cli::Program ProgramDescription() {
                    "max_failures",
                    "json_status",
                    "worker_kind",
+                   "standby",
                    "worker_capacity",
                    "autoscale",
                    "dry_run",

@@ -1,7 +1,9 @@
 #include "computenode/worker_processes.h"
 
+#include <linux/futex.h>
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -21,6 +23,13 @@ using krcore::Result;
 using krcore::StatusCode;
 
 constexpr char kBoardName[] = "surgekv-workers";
+constexpr uint32_t kWanted = 1, kDismissed = 2;  // WorkerSlot::calls
+// Where one in readiness has failed, the next one is spawned so much later.
+constexpr int64_t kStandbyRetryNs = 100'000'000;
+// After workers were wanted, others are brought into readiness when these have had time to start; one at a time, so
+// that they take little from those that serve.
+constexpr int64_t kRefillAfterNs = 20'000'000, kRefillEveryNs = 10'000'000;
+constexpr int64_t kDismissalNs = 5'000'000'000;
 
 Status SystemFailure(const char* what) {
   return {StatusCode::kUnavailable, std::string(what) + ": " + std::strerror(errno)};
@@ -40,6 +49,20 @@ void WorkerSlot::Fail(const std::string& why) {
   const size_t length = std::min(why.size(), sizeof(error) - 1);
   std::memcpy(error, why.data(), length);
   error[length] = 0;
+}
+
+bool WorkerSlot::AwaitCall(bool* woken) {
+  uint32_t call = calls.load(std::memory_order_acquire);
+  *woken = call == 0;
+  for (; call == 0; call = calls.load(std::memory_order_acquire)) {
+    syscall(SYS_futex, &calls, FUTEX_WAIT, 0, nullptr, nullptr, 0);
+  }
+  return call == kWanted;
+}
+
+void WorkerSlot::Call(bool wanted) {
+  calls.store(wanted ? kWanted : kDismissed, std::memory_order_release);
+  syscall(SYS_futex, &calls, FUTEX_WAKE, 1, nullptr, nullptr, 0);
 }
 
 Result<WorkerBoard> WorkerBoard::Create() {
@@ -86,7 +109,15 @@ WorkerProcesses::WorkerProcesses(WorkerProcessesOptions options, WorkerBoard boa
 
 WorkerProcesses::~WorkerProcesses() {
   RetireWorkers(std::numeric_limits<uint32_t>::max());
+  closing_ = true;
+  for (const uint32_t slot : standby_) board_[slot].Call(/*wanted=*/false);
   WaitForAll();
+  // They close what they have open; a process that is killed leaves it to others to find.
+  for (const int64_t give_up_ns = clock_->NowNs() + kDismissalNs; !pids_.empty() && clock_->NowNs() < give_up_ns;) {
+    pollfd events{socket_, POLLIN, 0};
+    poll(&events, 1, 10);
+    Look();
+  }
   // Not only closed: another template may have inherited it.
   if (socket_ >= 0) shutdown(socket_, SHUT_RDWR);
   if (socket_ >= 0) close(socket_);
@@ -94,30 +125,53 @@ WorkerProcesses::~WorkerProcesses() {
   }
 }
 
+Result<uint32_t> WorkerProcesses::Spawn() {
+  uint32_t slot = next_slot_, tried = 0;
+  while (board_[slot].in_use.load(std::memory_order_relaxed) && ++tried <= WorkerBoard::kSlots) {
+    slot = (slot + 1) % WorkerBoard::kSlots;
+  }
+  if (tried > WorkerBoard::kSlots) {
+    return Status(StatusCode::kUnavailable, std::to_string(WorkerBoard::kSlots) + " worker processes are the limit");
+  }
+  next_slot_ = (slot + 1) % WorkerBoard::kSlots;
+  new (&board_[slot]) WorkerSlot{};
+  const SpawnRequest request{slot};
+  if (socket_ < 0 || send(socket_, &request, sizeof(request), MSG_NOSIGNAL) != sizeof(request)) {
+    return Status(StatusCode::kUnavailable, "the process that workers are forked from is gone");
+  }
+  board_[slot].in_use.store(true, std::memory_order_relaxed);
+  return slot;
+}
+
+void WorkerProcesses::KeepStandby() {
+  const int64_t now_ns = clock_->NowNs();
+  if (closing_ || standby_.size() >= options_.standby || now_ns < spawn_not_before_ns_) return;
+  spawn_not_before_ns_ = now_ns + kRefillEveryNs;
+  const Result<uint32_t> slot = Spawn();
+  if (slot.ok()) standby_.push_back(*slot);  // else who wants a worker is told
+}
+
 Status WorkerProcesses::AddWorkers(uint32_t count) {
   const int64_t wanted_ns = clock_->NowNs();
+  spawn_not_before_ns_ = wanted_ns + kRefillAfterNs;
   Look();
   for (uint32_t i = 0; i < count; ++i) {
-    uint32_t slot = next_slot_, tried = 0;
-    while (board_[slot].in_use.load(std::memory_order_relaxed) && ++tried <= WorkerBoard::kSlots) {
-      slot = (slot + 1) % WorkerBoard::kSlots;
+    uint32_t slot = 0;
+    if (!standby_.empty()) {
+      slot = standby_.front();
+      standby_.pop_front();
+    } else {
+      const Result<uint32_t> spawned = Spawn();
+      if (!spawned.ok()) return spawned.status();
+      slot = *spawned;
     }
-    if (tried > WorkerBoard::kSlots) {
-      return {StatusCode::kUnavailable, std::to_string(WorkerBoard::kSlots) + " worker processes are the limit"};
-    }
-    next_slot_ = (slot + 1) % WorkerBoard::kSlots;
     WorkerSlot& mine = board_[slot];
-    const auto worker = static_cast<uint32_t>(workers_.size());
-    new (&mine) WorkerSlot{.worker = worker};
+    mine.worker = static_cast<uint32_t>(workers_.size());
     mine.times.wanted_ns = wanted_ns;
-    mine.in_use.store(true, std::memory_order_relaxed);
-    const SpawnRequest request{slot};
-    if (socket_ < 0 || send(socket_, &request, sizeof(request), MSG_NOSIGNAL) != sizeof(request)) {
-      mine.in_use.store(false, std::memory_order_relaxed);
-      return {StatusCode::kUnavailable, "the process that workers are forked from is gone"};
-    }
     workers_.push_back({.slot = slot, .record = {}, .ended = false});
-    workers_.back().record.worker = worker;
+    workers_.back().record.worker = mine.worker;
+    if (const auto pid = pids_.find(slot); pid != pids_.end()) workers_.back().record.pid = pid->second;
+    mine.Call(/*wanted=*/true);
   }
   return {};
 }
@@ -140,7 +194,7 @@ void WorkerProcesses::Look() {
   while (socket_ >= 0) {
     const ssize_t got = recv(socket_, &report, sizeof(report), MSG_DONTWAIT);
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0 && errno == EAGAIN) return;
+    if (got < 0 && errno == EAGAIN) return KeepStandby();
     if (got != sizeof(report)) {
       close(std::exchange(socket_, -1));
       return AllDied();
@@ -148,7 +202,15 @@ void WorkerProcesses::Look() {
     const auto worker = std::find_if(workers_.begin(), workers_.end(), [&](const Worker& candidate) {
       return !candidate.ended && candidate.slot == report.slot;
     });
-    if (worker == workers_.end()) continue;
+    if (report.kind == SpawnReport::Kind::kSpawned) pids_[report.slot] = report.pid;
+    if (report.kind != SpawnReport::Kind::kSpawned) pids_.erase(report.slot);
+    if (worker == workers_.end()) {  // one in readiness
+      if (report.kind == SpawnReport::Kind::kSpawned) continue;
+      std::erase(standby_, report.slot);
+      board_[report.slot].in_use.store(false, std::memory_order_relaxed);
+      spawn_not_before_ns_ = clock_->NowNs() + kStandbyRetryNs;
+      continue;
+    }
     switch (report.kind) {
       case SpawnReport::Kind::kSpawned: worker->record.pid = report.pid; break;
       case SpawnReport::Kind::kNotSpawned:
@@ -183,6 +245,8 @@ void WorkerProcesses::AllDied() {
   for (Worker& worker : workers_) {
     if (!worker.ended) Ended(&worker, SIGKILL);
   }
+  standby_.clear();
+  pids_.clear();
 }
 
 bool WorkerProcesses::WaitForAll(krcore::Deadline deadline) {

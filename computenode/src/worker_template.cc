@@ -80,9 +80,7 @@ void RunTemplate(const WorkerProcessesOptions& options, const WorkerBoard& board
       close(socket);
       close(ends);
       if (!options.exec.empty()) Execute(options, board, request.slot);
-      WorkerSlot& slot = board[request.slot];
-      slot.Note(&WorkerTimes::thread_ns, (options.clock != nullptr ? options.clock : krcore::RealClock())->NowNs());
-      _exit(options.main(slot));
+      _exit(options.main(board[request.slot]));
     }
     if (pid < 0) {
       report({SpawnReport::Kind::kNotSpawned, request.slot, 0, errno});

@@ -5,8 +5,11 @@
 #include <poll.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <csignal>
 #include <functional>
+#include <memory>
+#include <new>
 
 namespace computenode {
 namespace {
@@ -16,6 +19,9 @@ using ::testing::HasSubstr;
 
 // Serves until it is retired.
 int ServeUntilRetired(WorkerSlot& slot) {
+  bool woken = false;
+  if (!slot.AwaitCall(&woken)) return 0;
+  slot.Note(&WorkerTimes::thread_ns, krcore::RealClock()->NowNs());
   slot.Note(&WorkerTimes::lanes_ns, krcore::RealClock()->NowNs());
   while (!slot.retiring.load()) usleep(200);
   slot.client.stats.operations = 10 + slot.worker;
@@ -125,6 +131,61 @@ TEST(WorkerProcesses, AllEndWithTheTemplate) {
   const Status more = workers->AddWorkers(1);
   EXPECT_EQ(more, StatusCode::kUnavailable);
   EXPECT_THAT(more.ToString(), HasSubstr("gone"));
+}
+
+// Prepares itself, waits for its call, and serves; says in shared memory what it does.
+struct Readiness {
+  std::atomic<uint32_t> prepared{0}, woken{0}, dismissed{0};
+  std::atomic<int32_t> last_pid{0};
+};
+
+class Standby : public ::testing::Test {
+ protected:
+  std::unique_ptr<WorkerProcesses> Start(uint32_t standby) {
+    return WorkerProcesses::Start({.main =
+                                       [this](WorkerSlot& slot) {
+                                         said_->last_pid = getpid();
+                                         ++said_->prepared;
+                                         bool woken = false;
+                                         if (!slot.AwaitCall(&woken)) {
+                                           ++said_->dismissed;
+                                           return 0;
+                                         }
+                                         said_->woken += woken ? 1 : 0;
+                                         return ServeUntilRetired(slot);
+                                       },
+                                   .standby = standby})
+        .value();
+  }
+  SharedMemory memory_ = SharedMemory::Create("readiness", sizeof(Readiness)).value();
+  Readiness* const said_ = new (memory_.data()) Readiness;
+};
+
+TEST_F(Standby, WhoIsInReadinessIsWokenAndReplaced) {
+  auto workers = Start(2);
+  Await(*workers, [&] { return said_->prepared == 2; });
+  EXPECT_EQ(workers->standby(), 2u);
+  EXPECT_EQ(workers->running(), 0u);
+  usleep(20'000);  // asleep by then, most likely: woken counts those that were
+  ASSERT_TRUE(workers->AddWorkers(3).ok());
+  EXPECT_EQ(workers->standby(), 0u);
+  Await(*workers, [&] { return std::ranges::all_of(workers->Records(), Serves); });
+  EXPECT_LE(said_->woken, 2u);
+  for (const WorkerRecord& record : workers->Records()) EXPECT_GT(record.pid, 0);
+  Await(*workers, [&] { return workers->standby() == 2 && said_->prepared == 5; });
+  workers.reset();
+  EXPECT_EQ(said_->dismissed, 2u) << "they end by themselves";
+}
+
+TEST_F(Standby, WhoDiesInReadinessIsReplacedAndNoWorker) {
+  auto workers = Start(1);
+  Await(*workers, [&] { return said_->prepared == 1; });
+  ASSERT_EQ(kill(said_->last_pid, SIGKILL), 0);
+  Await(*workers, [&] { return said_->prepared == 2; });
+  EXPECT_TRUE(workers->FirstError().ok());
+  EXPECT_TRUE(workers->Records().empty());
+  ASSERT_TRUE(workers->AddWorkers(1).ok());
+  Await(*workers, [&] { return Serves(workers->Records()[0]); });
 }
 
 TEST(WorkerProcesses, SlotsAreUsedAgain) {

@@ -2,7 +2,9 @@
 //
 // They are forked, by a small process that is made for that beforehand (the template): it has the program loaded and
 // nothing of the store open, so that a fork costs little, and what has threads is never forked. Or they are fresh
-// programs (exec). A worker that dies is noticed; who wants it replaced says so by SetWorkers.
+// programs (exec). Some may be kept in readiness (standby): processes that have prepared themselves and wait, asleep,
+// until a worker is wanted; who is taken is replaced. A worker that dies is noticed; who wants it replaced says so by
+// SetWorkers.
 //
 // What a worker shares with this process is its WorkerSlot. All die with this process, and with the template: then no
 // worker can be added any more.
@@ -13,9 +15,11 @@
 
 #include <atomic>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "computenode/fleet.h"
@@ -27,9 +31,10 @@
 
 namespace computenode {
 
-// A worker's part of shared memory: written by the worker, but for the first three and wanted_ns.
+// A worker's part of shared memory: written by the worker, but for the first four and wanted_ns.
 struct WorkerSlot {
-  uint32_t worker;
+  uint32_t worker;              // once it is wanted
+  std::atomic<uint32_t> calls;  // a futex: 0 while it is in readiness
   std::atomic<bool> in_use;
   std::atomic<bool> retiring;
   LiveCounts counts;
@@ -42,6 +47,10 @@ struct WorkerSlot {
     std::atomic_ref(times.*part).store(at_ns, std::memory_order_release);
   }
   void Fail(const std::string& why);
+  // The worker's: sleeps until it is wanted. False: it never will be. *woken: it was in readiness.
+  bool AwaitCall(bool* woken);
+  // Wakes it.
+  void Call(bool wanted);
 };
 
 // The slots of all workers.
@@ -60,8 +69,9 @@ class WorkerBoard {
 };
 
 struct WorkerProcessesOptions {
-  // A worker's life, in the new process; returns its exit status.
+  // A worker's life, in the new process; returns its exit status. Prepares itself, and then calls AwaitCall.
   std::function<int(WorkerSlot&)> main;
+  uint32_t standby = 0;  // so many are kept in readiness
   // Not empty: instead of main, this command line is executed (exec[0] is the program's path), with two arguments more:
   // "--worker_board=FD" and "--worker_slot=N". `inherited`: descriptors that stay open.
   std::vector<std::string> exec;
@@ -87,6 +97,7 @@ class WorkerProcesses final : public Fleet {
   // As of the last call of any other method that is not const.
   uint32_t active() const override;
   uint32_t running() const override;
+  uint32_t standby() const { return static_cast<uint32_t>(standby_.size()); }  // in readiness, or on the way
   std::vector<WorkerRecord> Records() const override;
   // Learns who has ended since; does not wait. Becomes worth calling when fd() is readable.
   void Look();
@@ -99,6 +110,9 @@ class WorkerProcesses final : public Fleet {
     bool ended = false;
   };
   WorkerProcesses(WorkerProcessesOptions options, WorkerBoard board, int socket, int32_t template_pid);
+  // Asks the template for a process in a free slot, in readiness.
+  krcore::Result<uint32_t> Spawn();
+  void KeepStandby();
   WorkerRecord RecordOf(const Worker& worker) const;
   void Ended(Worker* worker, int wait_status);
   void AllDied();
@@ -109,7 +123,11 @@ class WorkerProcesses final : public Fleet {
   int socket_;  // to the template; -1: it is gone
   const int32_t template_pid_;
   std::vector<Worker> workers_;
+  std::deque<uint32_t> standby_;                // slots, the oldest first
+  std::unordered_map<uint32_t, int32_t> pids_;  // by slot, of all that were spawned and have not ended
+  int64_t spawn_not_before_ns_ = 0;             // of others in readiness, where one has failed
   uint32_t next_slot_ = 0;
+  bool closing_ = false;
 };
 
 }  // namespace computenode
