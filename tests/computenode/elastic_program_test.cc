@@ -19,7 +19,6 @@ namespace computenode {
 namespace {
 
 using ::nlohmann::json;
-using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing_support::Finished;
 using ::testing_support::Program;

@@ -25,12 +25,17 @@ namespace {
 
 using ::testing::HasSubstr;
 
+// Clients may be changing it.
+kvs::ChunkWord ChunkWordOf(std::span<const std::byte> pool, uint64_t chunk) {
+  const std::byte* const word = &pool[kvs::ChunkWordOffset(chunk)];
+  return kvs::ChunkWord(__atomic_load_n(reinterpret_cast<const uint64_t*>(word), __ATOMIC_ACQUIRE));
+}
+
 uint64_t CountTaken(const TestStore& store, krcore::NodeId node) {
   const std::span<const std::byte> pool = store.memory_of(node);
   uint64_t taken = 0;
   for (uint64_t chunk = 0; chunk < pool.size() / kSmallChunk; ++chunk) {
-    kvs::ChunkWord word;
-    std::memcpy(&word, &pool[kvs::ChunkWordOffset(chunk)], sizeof(word));
+    const kvs::ChunkWord word = ChunkWordOf(pool, chunk);
     taken += word.kind() != kvs::ChunkKind::kFree && word.kind() != kvs::ChunkKind::kReserved;
   }
   return taken;
@@ -215,9 +220,7 @@ TEST(Drain, AStoppedNodeMayComeBackSmaller) {
     const std::span<const std::byte> pool = store.memory_of(2);
     uint64_t highest = 0;
     for (uint64_t chunk = 0; chunk < pool.size() / kSmallChunk; ++chunk) {
-      kvs::ChunkWord word;
-      std::memcpy(&word, &pool[kvs::ChunkWordOffset(chunk)], sizeof(word));
-      if (word.kind() != kvs::ChunkKind::kFree) highest = chunk;
+      if (ChunkWordOf(pool, chunk).kind() != kvs::ChunkKind::kFree) highest = chunk;
     }
     return highest * kSmallChunk;
   };
@@ -452,8 +455,7 @@ TEST(Drain, WhatIsLeftOfARunIsFreed) {
   const std::span<std::byte> pool = store.memory_of(2);
   uint64_t planted = 0;
   for (uint64_t chunk = pool.size() / kSmallChunk - 1; planted < 3; --chunk) {
-    kvs::ChunkWord word;
-    std::memcpy(&word, &pool[kvs::ChunkWordOffset(chunk)], sizeof(word));
+    kvs::ChunkWord word = ChunkWordOf(pool, chunk);
     if (word.kind() != kvs::ChunkKind::kFree) continue;
     word = word.As(kvs::ChunkKind::kRunRest, 0);
     std::memcpy(&pool[kvs::ChunkWordOffset(chunk)], &word, sizeof(word));
