@@ -55,6 +55,8 @@ DEFINE_bool(json_status, false, "A status line on stdout every second");
 namespace computenode {
 namespace {
 
+constexpr uint32_t kMostStandby = kMaxWorkers / 2;
+
 using krcore::Result;
 using krcore::Status;
 using krcore::StatusCode;
@@ -92,7 +94,7 @@ Result<std::optional<ElasticOptions>> ElasticFromFlags() {
   const Result<WorkerKind> kind = ParseKind(FLAGS_worker_kind);
   if (!kind.ok()) return kind.status();
   KRCORE_RETURN_IF_ERROR(CheckRange("worker_capacity", FLAGS_worker_capacity, 0, 1e9));
-  KRCORE_RETURN_IF_ERROR(CheckRange("standby", FLAGS_standby, -1, kMaxWorkers / 2));
+  KRCORE_RETURN_IF_ERROR(CheckRange("standby", FLAGS_standby, -1, kMostStandby));
   KRCORE_RETURN_IF_ERROR(CheckRange("min_workers", FLAGS_min_workers, 0, kMaxWorkers));
   KRCORE_RETURN_IF_ERROR(CheckRange("max_workers", FLAGS_max_workers, 1, kMaxWorkers));
   KRCORE_RETURN_IF_ERROR(CheckRange("slo_us", FLAGS_slo_us, 1, 1e9));
