@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/kill_process.h"
 #include "tests/support/program.h"
 
 namespace computenode {
@@ -121,7 +122,7 @@ TEST_F(ElasticProgram, KilledWorkersAreReplacedAndTheirRequestsServed) {
     uint32_t killed = 0;
     for (std::string line; killed < 6 && !(line = run.WaitForLine("\"pids\"")).empty();) {
       const std::vector<pid_t> pids = json::parse(line)["pids"];
-      for (const pid_t pid : pids) killed += kill(pid, SIGKILL) == 0 ? 1 : 0;
+      for (const pid_t pid : pids) killed += testing_support::KillProcess(pid) ? 1 : 0;
     }
     EXPECT_EQ(run.Wait(), 0) << run.Output();
     const std::vector<json> summaries = Events(run.out(), "summary");

@@ -13,6 +13,8 @@
 #include <thread>
 #include <vector>
 
+#include "tests/support/kill_process.h"
+
 namespace computenode {
 namespace {
 
@@ -165,7 +167,7 @@ TEST(RequestQueue, KilledProcessesLoseNothing) {
   while (queue->Replied() < queue->size() * 9 / 10 && killed < 300) {
     usleep(200 + random() % 1'500);
     const size_t victim = random() % workers.size();
-    kill(workers[victim].first, SIGKILL);
+    (void)testing_support::KillProcess(workers[victim].first);
     waitpid(workers[victim].first, nullptr, 0);
     queue->TakeBack(workers[victim].second);
     workers.erase(workers.begin() + static_cast<ptrdiff_t>(victim));

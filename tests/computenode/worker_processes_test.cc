@@ -11,6 +11,8 @@
 #include <memory>
 #include <new>
 
+#include "tests/support/kill_process.h"
+
 namespace computenode {
 namespace {
 
@@ -39,7 +41,8 @@ void Await(WorkerProcesses& workers, const std::function<bool()>& condition) {
   }
 }
 
-bool Serves(const WorkerRecord& record) { return record.lanes_ns != 0 && record.ended_ns == 0; }
+// And its pid was reported, which may come later than its own first notes.
+bool Serves(const WorkerRecord& record) { return record.lanes_ns != 0 && record.ended_ns == 0 && record.pid > 0; }
 
 TEST(WorkerProcesses, AreAddedAndRetired) {
   auto workers = WorkerProcesses::Start({.main = ServeUntilRetired}).value();
@@ -78,7 +81,7 @@ TEST(WorkerProcesses, ADeathIsNoticedAndOthersGoOn) {
                      .value();
   ASSERT_TRUE(workers->AddWorkers(2).ok());
   Await(*workers, [&] { return std::ranges::all_of(workers->Records(), Serves); });
-  ASSERT_EQ(kill(workers->Records()[0].pid, SIGKILL), 0);
+  ASSERT_TRUE(testing_support::KillProcess(workers->Records()[0].pid));
   Await(*workers, [&] { return workers->active() == 1; });
   ASSERT_EQ(dead.size(), 1u);
   EXPECT_EQ(dead[0].worker, 0u);
@@ -122,7 +125,7 @@ TEST(WorkerProcesses, CanBeFreshPrograms) {
 // Without it there are no workers, and no more of them.
 TEST(WorkerProcesses, AllEndWithTheTemplate) {
   auto workers = WorkerProcesses::Start({.main = [](WorkerSlot& slot) {
-                   kill(getppid(), SIGKILL);
+                   (void)testing_support::KillProcess(getppid());
                    return ServeUntilRetired(slot);
                  }}).value();
   ASSERT_TRUE(workers->AddWorkers(1).ok());
@@ -180,7 +183,7 @@ TEST_F(Standby, WhoIsInReadinessIsWokenAndReplaced) {
 TEST_F(Standby, WhoDiesInReadinessIsReplacedAndNoWorker) {
   auto workers = Start(1);
   Await(*workers, [&] { return said_->prepared == 1; });
-  ASSERT_EQ(kill(said_->last_pid, SIGKILL), 0);
+  ASSERT_TRUE(testing_support::KillProcess(said_->last_pid));
   Await(*workers, [&] { return said_->prepared == 2; });
   EXPECT_TRUE(workers->FirstError().ok());
   EXPECT_TRUE(workers->Records().empty());

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "tests/krcore/fixture.h"
+#include "tests/support/kill_process.h"
 
 namespace krcore::test {
 namespace {
@@ -193,7 +194,7 @@ class RemoteProcess {
   ~RemoteProcess() { Kill(); }
   void Kill() {
     if (pid_ <= 0) return;
-    kill(pid_, SIGKILL);
+    (void)testing_support::KillProcess(pid_);
     waitpid(pid_, nullptr, 0);
     pid_ = -1;
   }
@@ -295,7 +296,7 @@ TEST_F(DeadPeer, DeadOwnersServiceIsTakenOverAndALivingOnesIsNot) {
   close(ready[1]);
   EXPECT_EQ(worker_.node->LookupService("directory", worker_.Soon()).value().at(0), std::byte{9});
   EXPECT_EQ(worker_.node->PublishService("directory", mine, worker_.Soon()).code(), StatusCode::kExists);
-  kill(publisher, SIGKILL);
+  (void)testing_support::KillProcess(publisher);
   waitpid(publisher, nullptr, 0);
   ASSERT_OK(worker_.node->PublishService("directory", mine, worker_.Soon()));
   EXPECT_EQ(worker_.node->LookupService("directory", worker_.Soon()).value().size(), 3u);

@@ -27,6 +27,7 @@
 #include "krcore/rnic/sw/fabric.h"
 #include "krcore/rnic/sw/layout.h"
 #include "krcore/rnic/sw/shm_file.h"
+#include "tests/support/kill_process.h"
 
 // NOLINTBEGIN(readability-identifier-naming): the linker's names
 extern "C" {
@@ -218,7 +219,7 @@ bool RunVictim(const KillScript& script, uint64_t event, bool record) {
   }
   close(ended.fd);
   const bool hangs = ended.revents == 0;
-  if (hangs) kill(child, SIGKILL);
+  if (hangs) (void)testing_support::KillProcess(child);
   int status = 0;
   waitpid(child, &status, 0);
   if (hangs) {

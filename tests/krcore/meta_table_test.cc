@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "tests/krcore/meta_fixture.h"
+#include "tests/support/kill_process.h"
 
 namespace krcore::test {
 namespace {
@@ -296,7 +297,7 @@ TEST(MetaTableProcesses, ConcurrentRegistrationsOfSeveralProcessesAllArrive) {
       }
     }
     for (const pid_t child : children) {
-      kill(child, SIGKILL);
+      (void)testing_support::KillProcess(child);
       waitpid(child, nullptr, 0);
     }
   }

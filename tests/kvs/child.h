@@ -10,6 +10,8 @@
 #include <cerrno>
 #include <utility>
 
+#include "tests/support/kill_process.h"
+
 namespace surgekv_test {
 
 // Runs `body` in a forked process; killed when this object goes, if it still runs.
@@ -27,7 +29,7 @@ class Child {
     Kill();
   }
   void Kill() {
-    kill(pid_, SIGKILL);
+    (void)testing_support::KillProcess(pid_);
     (void)Wait();
   }
   // The exit status; -1 if a signal ended it.

@@ -13,6 +13,7 @@
 #include "tests/kvs/repeat.h"
 #include "tests/kvs/stress.h"
 #include "tests/kvs/test_store.h"
+#include "tests/support/kill_process.h"
 
 namespace surgekv_test {
 namespace {
@@ -148,7 +149,7 @@ TEST_F(Reuse, AClientThatDied) {
     }
     char byte;
     ASSERT_EQ(read(ready[0], &byte, 1), 1);
-    kill(pid, SIGKILL);
+    (void)testing_support::KillProcess(pid);
     ASSERT_EQ(waitpid(pid, nullptr, 0), pid);
     close(ready[0]);
     close(ready[1]);

@@ -10,6 +10,8 @@
 
 #include <functional>
 
+#include "tests/support/kill_process.h"
+
 namespace krcore::rnic::testing {
 
 class Child {
@@ -56,7 +58,7 @@ class Child {
     return read(fd_, &byte, 1) == 1;
   }
   void Kill() {
-    kill(pid_, SIGKILL);
+    (void)testing_support::KillProcess(pid_);
     Reap();
   }
   int Wait() { return Reap(); }

@@ -4,6 +4,7 @@
 #include "krcore/rnic/sw/shm_file.h"
 #include "tests/rnic/harness.h"
 #include "tests/rnic/sw_child.h"
+#include "tests/support/kill_process.h"
 
 namespace krcore::rnic::testing {
 namespace {
@@ -237,7 +238,7 @@ TEST(SwProcesses, AForkedChildDoesNotKeepItsDeadParentAlive) {
     child.Kill();
     EXPECT_EQ(observer.device->QueryPeer(info.device), PeerState::kDead);
   }
-  kill(grandchild, SIGKILL);
+  (void)testing_support::KillProcess(grandchild);
   close(pipe_fds[0]);
   close(pipe_fds[1]);
 }

@@ -13,6 +13,8 @@
 #include <cstring>
 #include <vector>
 
+#include "tests/support/kill_process.h"
+
 namespace surgekv_sim {
 namespace {
 
@@ -141,7 +143,7 @@ void RunSeeds(const RunnerOptions& options, const std::function<bool(const SeedR
       running.erase(running.begin() + static_cast<std::ptrdiff_t>(i));
       if (more && !on_result(result)) {
         more = false;
-        for (const Child& child : running) kill(child.pid, SIGKILL);
+        for (const Child& child : running) (void)testing_support::KillProcess(child.pid);
       }
     }
   }

@@ -15,6 +15,8 @@
 #include <cstring>
 #include <ctime>
 
+#include "tests/support/kill_process.h"
+
 namespace testing_support {
 
 std::string ProgramsDir() { return SURGEKV_BIN_DIR "/"; }
@@ -103,7 +105,7 @@ std::string Program::WaitForLine(const std::string& text) { return WaitForLine(s
 std::string Program::WaitForLogLine(const std::string& text) { return WaitForLine(streams_[1], text); }
 
 void Program::Signal(int number) {
-  if (running_) kill(pid_, number);
+  if (running_) (void)SignalProcess(pid_, number);
 }
 
 bool Program::Reap(bool block) {
