@@ -13,6 +13,9 @@ endif()
 
 add_library(surgekv_flags INTERFACE)
 target_compile_options(surgekv_flags INTERFACE -Wall -Wextra -Wpedantic -Werror
+  # Position-independent code, so that the libraries can go into a shared one; but nobody replaces single functions of
+  # theirs, for the sake of which GCC would not inline them. The data path takes a tenth less time.
+  $<$<CXX_COMPILER_ID:GNU>:-fno-semantic-interposition>
   -Wno-missing-field-initializers  # designated initializers leave members out on purpose
   $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>)  # GCC 12 warns of `"literal" + std::string` (GCC bug 105651)
 
