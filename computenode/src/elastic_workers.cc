@@ -1,5 +1,7 @@
 #include "computenode/elastic_workers.h"
 
+#include <sched.h>
+
 #include <algorithm>
 #include <chrono>
 #include <limits>
@@ -21,6 +23,13 @@ ElasticWorkers::~ElasticWorkers() {
 
 Status ElasticWorkers::AddWorkers(uint32_t count) {
   const int64_t wanted_ns = clock_->NowNs();
+  const Status started = StartWorkers(count, wanted_ns);
+  // Some of them may stand behind this thread on its own core, and would wait there until it sleeps.
+  sched_yield();
+  return started;
+}
+
+Status ElasticWorkers::StartWorkers(uint32_t count, int64_t wanted_ns) {
   std::unique_lock lock(mutex_);
   JoinEnded(lock);
   for (uint32_t i = 0; i < count; ++i) {

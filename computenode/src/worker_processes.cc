@@ -2,6 +2,7 @@
 
 #include <linux/futex.h>
 #include <poll.h>
+#include <sched.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -173,6 +174,8 @@ Status WorkerProcesses::AddWorkers(uint32_t count) {
     if (const auto pid = pids_.find(slot); pid != pids_.end()) workers_.back().record.pid = pid->second;
     mine.Call(/*wanted=*/true);
   }
+  // Some of them may stand behind this thread on its own core, and would wait there until it sleeps.
+  sched_yield();
   return {};
 }
 

@@ -56,6 +56,7 @@ class ElasticWorkers final : public Fleet {
     bool joined = false;
     std::thread thread;
   };
+  Status StartWorkers(uint32_t count, int64_t wanted_ns);
   void Run(Worker* worker);
   void JoinEnded(std::unique_lock<std::mutex>& lock);
   bool WaitUntil(krcore::Deadline deadline, bool (*done)(const WorkerRecord&));
