@@ -85,8 +85,8 @@ Status ClientCore::Open(const ClientOptions& options) {
 
   took(&times_.memory_ns);
   // First the connections, which may take long: others wait for who is registered.
-  const Step learnt = RunToEnd(LearnFirstMembers());
-  if (learnt != Step::kOk) return UnavailableStatus("reading the member list");
+  const Step learnt = RunToEnd(LearnHome());
+  if (learnt != Step::kOk) return UnavailableStatus("reading the store's home");
   took(&times_.register_ns);
   for (const std::vector<krcore::NodeId>& nodes : {members_, draining_}) {
     for (const krcore::NodeId node : nodes) {

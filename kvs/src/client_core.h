@@ -260,13 +260,15 @@ class ClientCore final : public Client {
   Task<Step> ReadHome(Batch& batch);
   Task<Step> ReleaseHeldBlocks();
   Task<Step> LearnMembers(Batch& batch);
-  Task<Step> LearnFirstMembers();
   uint64_t OldestEpochInFlight() const;
 
   // ---- registration.cc
   static uint64_t EntryOffset(uint32_t index);
   GlobalAddress EntryWord() const;
   uint64_t OwnerWord() const;
+  // Of the entries below `below` in the table as it was read.
+  std::vector<uint32_t> FreeEntries(uint32_t below) const;
+  Task<Step> LearnHome();
   Task<Step> Register();
   Task<Step> FreeDeadEntries();
   Task<Step> Unregister();
@@ -388,8 +390,9 @@ class ClientCore final : public Client {
   bool registered_ = false;
   bool closing_ = false;
   uint32_t client_index_ = 0;
-  uint32_t clients_used_ = 0;  // of the client table, as last read
-  uint64_t epoch_ = 0;         // the global epoch as last read
+  uint32_t clients_used_ = 0;     // of the client table, as last read
+  uint32_t clients_glanced_ = 0;  // entries of it that were read before registering, and not looked at yet
+  uint64_t epoch_ = 0;            // the global epoch as last read
   Straggler straggler_;
   std::vector<uint64_t> expelled_epochs_;  // announced by clients that are expelled now
   uint32_t expelled_cursor_ = 0;

@@ -263,13 +263,6 @@ Task<Step> ClientCore::LearnMembers(Batch& batch) {
   co_return Step::kOk;
 }
 
-// Before this client is registered: to which nodes it should be connected by then.
-Task<Step> ClientCore::LearnFirstMembers() {
-  EpochBuffers::Registered& words = epoch_buffers_->words();
-  epoch_buffers_->batch().Read({store_.home(), kCountersOffset}, &words.counters, sizeof(words.counters));
-  co_return co_await LearnMembers(epoch_buffers_->batch());
-}
-
 // Blocks unlinked in a child whose split is not finished: once it is, no frozen slot names them any more.
 Task<Step> ClientCore::ReleaseHeldBlocks() {
   TableRef table;

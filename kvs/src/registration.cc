@@ -1,5 +1,7 @@
 // A client's entry in the home's client table.
 #include <algorithm>
+#include <utility>
+#include <vector>
 
 #include "kvs/src/client_core.h"
 #include "kvs/src/epoch_buffers.h"
@@ -17,6 +19,8 @@ constexpr uint64_t kEvacuationOffset = kHomeAreaOffset + offsetof(HomeArea, evac
 constexpr uint64_t kClientsOffset = kHomeAreaOffset + offsetof(HomeArea, clients);
 // Entries by which the part in use grows, so that clients that come together do not all want the same one.
 constexpr uint64_t kGrowth = 16;
+// Entries that a new client looks at before it asks how many are in use.
+constexpr uint32_t kGlance = 64;
 // Between two rounds of maintenance, at least.
 constexpr int64_t kMaintenanceNs = 500'000;
 // Chunks' worth of free blocks that a client keeps for itself.
@@ -26,6 +30,28 @@ constexpr uint64_t kMuchFree = 64;
 
 uint64_t ClientCore::EntryOffset(uint32_t index) { return kClientsOffset + uint64_t{index} * sizeof(ClientEntry); }
 
+std::vector<uint32_t> ClientCore::FreeEntries(uint32_t below) const {
+  std::vector<uint32_t> free;
+  for (uint32_t i = 0; i < below; ++i) {
+    if (epoch_buffers_->words().clients[i].owner == 0) free.push_back(i);
+  }
+  return free;
+}
+
+// Before this client is registered: to which nodes it should be connected by then, and a glance at the client table.
+// An entry that it shows as free is claimed by CAS, however much later; and the part in use never shrinks.
+Task<Step> ClientCore::LearnHome() {
+  EpochBuffers::Registered& words = epoch_buffers_->words();
+  Batch& batch = epoch_buffers_->batch();
+  batch.Read({store_.home(), kCountersOffset}, &words.counters, sizeof(words.counters));
+  batch.Read({store_.home(), kClientsOffset}, words.clients, kGlance * sizeof(ClientEntry));
+  const Step learnt = co_await LearnMembers(batch);
+  if (learnt != Step::kOk) co_return learnt;
+  clients_used_ = static_cast<uint32_t>(std::min<uint64_t>(words.counters.clients_used, kMaxClients));
+  clients_glanced_ = std::min(clients_used_, kGlance);
+  co_return Step::kOk;
+}
+
 // Claims an entry of the client table and announces the current epoch. kFull: none is free.
 Task<Step> ClientCore::Register() {
   EpochBuffers::Registered& words = epoch_buffers_->words();
@@ -33,18 +59,18 @@ Task<Step> ClientCore::Register() {
   const krcore::NodeId home = store_.home();
   for (bool looked_for_dead = false; !registered_;) {
     if (!connections_.Reach(home)) co_return Step::kUnavailable;
-    batch.Read({home, kCountersOffset}, &words.counters, sizeof(words.counters));
-    const Outcome counters_read = co_await batch.Run();
-    if (counters_read != Outcome::kOk) co_return Step::kUnavailable;
-    clients_used_ = static_cast<uint32_t>(std::min<uint64_t>(words.counters.clients_used, kMaxClients));
-    std::vector<uint32_t> free;
-    if (clients_used_ > 0) {
+    std::vector<uint32_t> free = FreeEntries(std::exchange(clients_glanced_, 0));
+    if (free.empty()) {
+      batch.Read({home, kCountersOffset}, &words.counters, sizeof(words.counters));
+      const Outcome counters_read = co_await batch.Run();
+      if (counters_read != Outcome::kOk) co_return Step::kUnavailable;
+      clients_used_ = static_cast<uint32_t>(std::min<uint64_t>(words.counters.clients_used, kMaxClients));
+    }
+    if (free.empty() && clients_used_ > 0) {
       batch.Read({home, kClientsOffset}, words.clients, static_cast<uint32_t>(clients_used_ * sizeof(ClientEntry)));
       const Outcome read = co_await batch.Run();
       if (read != Outcome::kOk) co_return Step::kUnavailable;
-      for (uint32_t i = 0; i < clients_used_; ++i) {
-        if (words.clients[i].owner == 0) free.push_back(i);
-      }
+      free = FreeEntries(clients_used_);
     }
     if (free.empty() && clients_used_ < kMaxClients) {
       batch.CompareSwap({home, kClientsUsedOffset}, clients_used_,

@@ -6,8 +6,10 @@
 #include <cstring>
 #include <iterator>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "kvs/layout/block.h"
 #include "kvs/layout/directory.h"
@@ -290,6 +292,28 @@ INSTANTIATE_TEST_SUITE_P(ControlPlanes, Leases, ::testing::ValuesIn(krcore::Cont
                          [](const auto& info) { return info.param; });
 
 // ---- the rule itself
+
+// Home, its members and the first entries in one, the claim, the epoch, the first heartbeat.
+TEST(Registration, ANewClientTakesFourRoundTrips) {
+  TestStore store({.groups = 16});
+  const auto first = store.NewClient();  // the part of the client table that is in use begins to grow
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(store.NewClient()->stats().round_trips, 4u);
+}
+
+// A glance shows the table's first entries only, and somebody else may have claimed those that it showed as free.
+TEST(Registration, BeyondTheFirstEntriesEachClientGetsOneOfItsOwn) {
+  TestStore store({.groups = 16});
+  std::vector<std::unique_ptr<kvs::Client>> clients;
+  for (int i = 0; i < 100; ++i) clients.push_back(store.NewClient());
+  const auto& home = *reinterpret_cast<const kvs::HomeArea*>(store.memory().data() + kvs::kHomeAreaOffset);
+  const auto registered = [&home] {
+    return std::count_if(std::begin(home.clients), std::end(home.clients),
+                         [](const kvs::ClientEntry& entry) { return entry.owner != 0; });
+  };
+  EXPECT_EQ(registered(), 100);
+  clients.clear();
+  EXPECT_EQ(registered(), 0);
+}
 
 TEST(Pins, AnExpelledClientPinsWhatItMayHaveSeenAndNothingElse) {
   kvs::MemoryState memory(kvs::kDefaultChunkBytes);
