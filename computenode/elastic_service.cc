@@ -84,6 +84,9 @@ int ServeAsProcess(const Options& options, RequestQueue& queue, WorkerSlot& slot
     return cli::kExitFailure;
   }
   ycsb::WorkloadJob job(RequestJob(options, &queue, &slot.counts));
+  // Who is wanted at once needs nothing in advance, and in what follows notices what is wrong.
+  if (slot.calls.load(std::memory_order_relaxed) == 0)
+    (void)(*store)->PrepareClients(1, WorkerClient(options.in_flight));
   const int64_t prepared_ns = clock.NowNs();
   bool woken = false;
   if (!slot.AwaitCall(&woken)) return 0;
@@ -140,8 +143,8 @@ Status ElasticService::Open() {
     if (!store.ok()) return store.status();
     store_ = std::move(*store);
     job_ = std::make_unique<ycsb::WorkloadJob>(RequestJob(options_, queue_.get(), &counts_));
-    fleet_ =
-        std::make_unique<ElasticWorkers>(*store_, *job_, ElasticWorkersOptions{.lanes_per_worker = options_.in_flight});
+    fleet_ = std::make_unique<ElasticWorkers>(
+        *store_, *job_, ElasticWorkersOptions{.lanes_per_worker = options_.in_flight, .standby = elastic_.standby});
     return {};
   }
   WorkerProcessesOptions processes;

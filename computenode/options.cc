@@ -29,10 +29,10 @@ DEFINE_string(
     "With --profile: what workers are: thread, fork (processes, forked by a small one) or exec (fresh "
     "programs), which serve a queue of requests; see docs/elastic.md. Empty: threads without such a queue, or "
     "fork with --autoscale");
-DEFINE_int32(
-    standby, -1,
-    "Processes of --worker_kind=fork or exec kept in readiness: started, the store open, no client made; -1: for "
-    "fork as many as may be wanted, 16 at most, else none");
+DEFINE_int32(standby, -1,
+             "Workers kept in readiness: processes that are started, with the store open; threads' and theirs queues "
+             "and memory, "
+             "which nothing is connected to; -1: as many as may be wanted, 16 at most, but none of --worker_kind=exec");
 DEFINE_double(worker_capacity, 0, "Requests a second that each worker is given; 0: as many as it can");
 DEFINE_bool(autoscale, false, "Workers are added and retired by load; needs --worker_capacity");
 DEFINE_bool(dry_run, false, "--autoscale tells its decisions and does nothing");
@@ -105,8 +105,8 @@ Result<std::optional<ElasticOptions>> ElasticFromFlags() {
   elastic.kind = *kind;
   const uint32_t most = FLAGS_autoscale ? FLAGS_max_workers : 4;
   elastic.standby = FLAGS_standby >= 0                  ? static_cast<uint32_t>(FLAGS_standby)
-                    : elastic.kind == WorkerKind::kFork ? std::min<uint32_t>(most, 16)
-                                                        : 0;
+                    : elastic.kind == WorkerKind::kExec ? 0
+                                                        : std::min<uint32_t>(most, 16);
   elastic.capacity = FLAGS_worker_capacity;
   elastic.autoscale = FLAGS_autoscale;
   elastic.dry_run = FLAGS_dry_run;

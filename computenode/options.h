@@ -20,7 +20,7 @@ enum class WorkerKind : uint8_t { kThread, kFork, kExec };
 // Where the load is a queue of requests (ElasticService).
 struct ElasticOptions {
   WorkerKind kind = WorkerKind::kFork;
-  uint32_t standby = 0;  // processes kept in readiness
+  uint32_t standby = 0;  // workers kept in readiness
   double capacity = 0;   // requests a second of a worker; 0: as many as it can
   bool autoscale = false;
   bool dry_run = false;  // decisions are told and not carried out

@@ -14,7 +14,14 @@ ElasticWorkers::ElasticWorkers(kvs::Store& store, Job& job, const ElasticWorkers
     : store_(store),
       job_(job),
       lanes_per_worker_(std::max<uint32_t>(options.lanes_per_worker, 1)),
-      clock_(options.clock ? options.clock : krcore::RealClock()) {}
+      standby_(options.standby),
+      clock_(options.clock ? options.clock : krcore::RealClock()) {
+  Prepare();
+}
+
+void ElasticWorkers::Prepare() {
+  (void)store_.PrepareClients(standby_, WorkerClient(lanes_per_worker_));  // else workers tell what is wrong
+}
 
 ElasticWorkers::~ElasticWorkers() {
   RetireWorkers(std::numeric_limits<uint32_t>::max());
@@ -105,6 +112,7 @@ void ElasticWorkers::Run(Worker* worker) {
   note(&WorkerTimes::store_ns, thread_ns);
   ClientTrace trace;
   const Status status = Serve(worker->context, store_, job_, note, &trace);
+  Prepare();
   const std::lock_guard lock(mutex_);
   worker->record.status = status;
   worker->record.client_times = trace.times;

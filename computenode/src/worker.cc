@@ -26,8 +26,7 @@ Status Serve(WorkerContext& context, kvs::Store& store, Job& job, const NoteTime
   krcore::Clock& clock = context.clock();
   // This thread's sleeps end when they should, not up to 50 us later for the sake of others' wake-ups.
   prctl(PR_SET_TIMERSLACK, 1UL);
-  // More in flight than lanes is never asked for; the client need not queue.
-  krcore::Result<std::unique_ptr<kvs::Client>> made = store.NewClient({.max_in_flight = context.lanes_});
+  krcore::Result<std::unique_ptr<kvs::Client>> made = store.NewClient(WorkerClient(context.lanes_));
   if (!made.ok()) return made.status();
   kvs::Client& client = **made;
   context.client_ = &client;

@@ -24,8 +24,9 @@ constexpr uint32_t kMaxQueueDepth = 8192;
 
 }  // namespace
 
-ClientCore::ClientCore(StoreCore& store, std::unique_ptr<krcore::Node> own_node)
+ClientCore::ClientCore(StoreCore& store, const ClientOptions& options, std::unique_ptr<krcore::Node> own_node)
     : store_(store),
+      options_(options),
       own_node_(std::move(own_node)),
       node_(own_node_ ? *own_node_ : store.node()),
       clock_(store.clock()),
@@ -42,48 +43,56 @@ const ClientStats& ClientCore::stats() const {
   return stats_;
 }
 
-Result<std::unique_ptr<ClientCore>> ClientCore::Create(StoreCore& store, const ClientOptions& options) {
+Result<std::unique_ptr<ClientCore>> ClientCore::Prepare(StoreCore& store, const ClientOptions& options) {
+  if (options.max_in_flight == 0 || options.max_in_flight > kMaxInFlight) {
+    return Status(StatusCode::kInvalidArgument, "ClientOptions::max_in_flight is 1 to " + std::to_string(kMaxInFlight));
+  }
   const int64_t start_ns = store.clock().NowNs();
   auto own_node = store.OpenClientNode(krcore::Deadline::After(store.clock(), store.operation_timeout_ns()));
   if (!own_node.ok()) return own_node.status();
-  std::unique_ptr<ClientCore> client(new ClientCore(store, *std::move(own_node)));
+  std::unique_ptr<ClientCore> client(new ClientCore(store, options, *std::move(own_node)));
   client->times_.node_ns = store.clock().NowNs() - start_ns;
-  if (Status opened = client->Open(options); !opened.ok()) return opened;
+  KRCORE_RETURN_IF_ERROR(client->MakeQueuesAndMemory());
   return client;
 }
 
-Status ClientCore::Open(const ClientOptions& options) {
-  if (options.max_in_flight == 0 || options.max_in_flight > kMaxInFlight) {
-    return {StatusCode::kInvalidArgument, "ClientOptions::max_in_flight is 1 to " + std::to_string(kMaxInFlight)};
-  }
-  max_in_flight_ = options.max_in_flight;
-  // Adds the time since it was called last.
-  auto took = [this, last_ns = clock_.NowNs()](int64_t* part) mutable {
+// Adds the time since it was called last to a part.
+auto ClientCore::Stopwatch() {
+  return [this, last_ns = clock_.NowNs()](int64_t* part) mutable {
     const int64_t now_ns = clock_.NowNs();
     *part += now_ns - std::exchange(last_ns, now_ns);
   };
+}
+
+Status ClientCore::MakeQueuesAndMemory() {
+  const uint32_t max_in_flight = options_.max_in_flight;
+  auto took = Stopwatch();
   KRCORE_RETURN_IF_ERROR(connections_.Open(
-      std::min(max_in_flight_ * kOperationVerbs + 2 * SplitBuffers::kWindow, kMaxQueueDepth), options.queues));
+      std::min(max_in_flight * kOperationVerbs + 2 * SplitBuffers::kWindow, kMaxQueueDepth), options_.queues));
   took(&times_.queues_ns);
-  const krcore::Deadline deadline = krcore::Deadline::After(clock_, store_.operation_timeout_ns());
-  KRCORE_RETURN_IF_ERROR(connections_.Ensure(store_.home(), deadline));
-  took(&times_.connect_ns);
 
   // One registered arena: the operations' buffers, the epochs' and the split's. What uses them is made when it is first
   // needed: a new worker should not wait for the pages of operations that it may never have in flight.
   krcore::RegionOptions arena;
-  arena.length = (max_in_flight_ + 1) * sizeof(OperationBuffers) + sizeof(EpochBuffers::Registered) +
+  arena.length = (max_in_flight + 1) * sizeof(OperationBuffers) + sizeof(EpochBuffers::Registered) +
                  SplitBuffers::Bytes(geometry_);
   auto region = node_.CreateRegion(arena);
   if (!region.ok()) return region.status();
   arena_ = std::move(*region);
-  operations_.reserve(max_in_flight_);
-  combiner_.SetSize(max_in_flight_);
-  address_cache_.SetSize(options.address_cache_entries);
+  operations_.reserve(max_in_flight);
+  combiner_.SetSize(max_in_flight);
+  address_cache_.SetSize(options_.address_cache_entries);
   epoch_buffers_ = std::make_unique<EpochBuffers>(
-      arena_->bytes().data() + (max_in_flight_ + 1) * sizeof(OperationBuffers), &connections_, arena_->lkey());
-
+      arena_->bytes().data() + (max_in_flight + 1) * sizeof(OperationBuffers), &connections_, arena_->lkey());
   took(&times_.memory_ns);
+  return Status::Ok();
+}
+
+Status ClientCore::Begin() {
+  auto took = Stopwatch();
+  const krcore::Deadline deadline = krcore::Deadline::After(clock_, store_.operation_timeout_ns());
+  KRCORE_RETURN_IF_ERROR(connections_.Ensure(store_.home(), deadline));
+  took(&times_.connect_ns);
   // First the connections, which may take long: others wait for who is registered.
   const Step learnt = RunToEnd(LearnHome());
   if (learnt != Step::kOk) return UnavailableStatus("reading the store's home");
@@ -146,7 +155,7 @@ Operation* ClientCore::FreeOperation() {
     free_operations_.pop_back();
     return operation;
   }
-  if (operations_.size() == max_in_flight_) return nullptr;
+  if (operations_.size() == options_.max_in_flight) return nullptr;
   auto operation = std::make_unique<Operation>();
   operation->buffers = new (arena_->bytes().data() + operations_.size() * sizeof(OperationBuffers)) OperationBuffers;
   operation->batch.Attach(&connections_, arena_->lkey());

@@ -54,8 +54,13 @@ enum class Step : uint8_t {
 
 class ClientCore final : public Client {
  public:
-  // Blocks for the few round trips of connecting and registering.
-  static Result<std::unique_ptr<ClientCore>> Create(StoreCore& store, const ClientOptions& options);
+  // With its queues and its memory, but not connected. May be handed to another thread, until Begin.
+  static Result<std::unique_ptr<ClientCore>> Prepare(StoreCore& store, const ClientOptions& options);
+  // Blocks for the few round trips of connecting and registering. Once.
+  Status Begin();
+  const ClientOptions& options() const { return options_; }
+  // What was made in advance takes no time of the client's start.
+  void ForgetTimes() { times_ = {}; }
   ~ClientCore() override;
 
   Task<Status> GetAsync(std::string_view key, std::string* value) override;
@@ -124,8 +129,9 @@ class ClientCore final : public Client {
     int64_t ask_at_ns = 0;  // when to ask the fabric whether it is dead
   };
 
-  ClientCore(StoreCore& store, std::unique_ptr<krcore::Node> own_node);
-  Status Open(const ClientOptions& options);
+  ClientCore(StoreCore& store, const ClientOptions& options, std::unique_ptr<krcore::Node> own_node);
+  Status MakeQueuesAndMemory();
+  auto Stopwatch();
   // A registered buffer of `bytes` or more; keeps the one that `buffer` holds if it is large enough.
   bool AllocateLarge(uint64_t bytes, LargeBuffer* buffer);
 
@@ -315,6 +321,7 @@ class ClientCore final : public Client {
   Task<Result<TableStats>> CollectTableStats();
 
   StoreCore& store_;
+  const ClientOptions options_;
   const std::unique_ptr<krcore::Node> own_node_;  // null: shared with the store's other clients
   krcore::Node& node_;                            // that posts this client's verbs
   krcore::Clock& clock_;
@@ -336,7 +343,6 @@ class ClientCore final : public Client {
   int64_t maintain_at_ns_ = 0;
   std::minstd_rand random_;
 
-  uint32_t max_in_flight_ = 0;
   std::unique_ptr<krcore::Region> arena_;
   std::vector<std::unique_ptr<Operation>> operations_;
   std::vector<Operation*> free_operations_;

@@ -529,7 +529,8 @@ Task<Step> ClientCore::Mover::Run() {
 Operation& ClientCore::MoverOperation() {
   if (!mover_op_) {
     mover_op_ = std::make_unique<Operation>();
-    mover_op_->buffers = new (arena_->bytes().data() + max_in_flight_ * sizeof(OperationBuffers)) OperationBuffers;
+    mover_op_->buffers =
+        new (arena_->bytes().data() + options_.max_in_flight * sizeof(OperationBuffers)) OperationBuffers;
     mover_op_->batch.Attach(&connections_, arena_->lkey());
     mover_op_->makes_room = true;
   }

@@ -183,8 +183,8 @@ void ClientCore::BeginSplit(const Batch& on_behalf_of) {
     split_->batch().Follow(on_behalf_of);
     return;
   }
-  std::byte* memory =
-      arena_->bytes().data() + (max_in_flight_ + 1) * sizeof(OperationBuffers) + sizeof(EpochBuffers::Registered);
+  std::byte* memory = arena_->bytes().data() + (options_.max_in_flight + 1) * sizeof(OperationBuffers) +
+                      sizeof(EpochBuffers::Registered);
   split_ = std::make_unique<SplitBuffers>(memory, geometry_, &connections_, arena_->lkey());
   split_->batch().Follow(on_behalf_of);
 }

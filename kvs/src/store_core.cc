@@ -2,9 +2,11 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstring>
+#include <utility>
 
 #include "krcore/baseline.h"
 #include "krcore/queue_pool.h"
@@ -65,6 +67,7 @@ StoreCore::StoreCore(std::unique_ptr<krcore::Node> node, const StoreOptions& opt
     : node_(std::move(node)), options_(options), operation_timeout_ns_(options.operation_timeout_ms * 1'000'000) {}
 
 StoreCore::~StoreCore() {
+  prepared_.clear();
   node_.reset();
   pool_.reset();
 }
@@ -163,9 +166,42 @@ void StoreCore::GiveMemory(std::unique_ptr<MemoryState> memory) {
 }
 
 Result<std::unique_ptr<Client>> StoreCore::NewClient(const ClientOptions& options) {
-  auto client = ClientCore::Create(*this, options);
-  if (!client.ok()) return client.status();
-  return std::unique_ptr<Client>(std::move(*client));
+  std::unique_ptr<ClientCore> client = TakePrepared(options);
+  if (client == nullptr) {
+    auto made = ClientCore::Prepare(*this, options);
+    if (!made.ok()) return made.status();
+    client = std::move(*made);
+  } else {
+    client->ForgetTimes();
+  }
+  KRCORE_RETURN_IF_ERROR(client->Begin());
+  return std::unique_ptr<Client>(std::move(client));
+}
+
+std::unique_ptr<ClientCore> StoreCore::TakePrepared(const ClientOptions& options) {
+  const std::lock_guard lock(mutex_);
+  const auto found = std::ranges::find_if(prepared_, [&](const auto& client) { return client->options() == options; });
+  if (found == prepared_.end()) return nullptr;
+  std::unique_ptr<ClientCore> client = std::move(*found);
+  prepared_.erase(found);
+  return client;
+}
+
+Status StoreCore::PrepareClients(uint32_t count, const ClientOptions& options) {
+  if (options_.control_plane == "verbs") return Status::Ok();
+  const auto enough = [&] {
+    const auto alike =
+        std::ranges::count_if(prepared_, [&](const auto& client) { return client->options() == options; });
+    return std::cmp_greater_equal(alike, count);
+  };
+  for (std::unique_lock lock(mutex_); !enough();) {
+    lock.unlock();
+    auto client = ClientCore::Prepare(*this, options);
+    if (!client.ok()) return client.status();
+    lock.lock();
+    prepared_.push_back(std::move(*client));  // another thread may have made one too
+  }
+  return Status::Ok();
 }
 
 Result<std::unique_ptr<Store>> Store::Open(const StoreOptions& options) {

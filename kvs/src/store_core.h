@@ -18,6 +18,8 @@
 
 namespace kvs {
 
+class ClientCore;
+
 class StoreCore final : public Store {
  public:
   // `options`: as `node` was opened.
@@ -30,6 +32,7 @@ class StoreCore final : public Store {
   void Own(std::unique_ptr<krcore::Node> memory_node, std::unique_ptr<krcore::Region> pool);
 
   Result<std::unique_ptr<Client>> NewClient(const ClientOptions& options) override;
+  Status PrepareClients(uint32_t count, const ClientOptions& options) override;
   krcore::Node& node() override { return *node_; }
 
   // A node for one client, published; null: clients share node().
@@ -48,6 +51,8 @@ class StoreCore final : public Store {
   void GiveMemory(std::unique_ptr<MemoryState> memory);
 
  private:
+  // One that was prepared with these options; null: there is none.
+  std::unique_ptr<ClientCore> TakePrepared(const ClientOptions& options);
   // What the home's superblock says, through queues of its own.
   Status ReadShape(krcore::Deadline deadline);
 
@@ -63,6 +68,7 @@ class StoreCore final : public Store {
   uint64_t chunk_bytes_ = kDefaultChunkBytes;               // guarded by mutex_
   int64_t lease_ns_ = kDefaultLeaseNs;                      // guarded by mutex_
   std::vector<std::unique_ptr<MemoryState>> spare_memory_;  // guarded by mutex_
+  std::vector<std::unique_ptr<ClientCore>> prepared_;       // guarded by mutex_
 };
 
 }  // namespace kvs

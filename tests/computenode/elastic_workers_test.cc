@@ -64,6 +64,23 @@ TEST_F(ElasticWorkersTest, EveryLaneOfEveryWorkerServes) {
   });
 }
 
+TEST_F(ElasticWorkersTest, ClientsAreMadeInAdvanceAndTakenOnesReplacedWhenWorkersEnd) {
+  ElasticWorkersOptions options = options_;
+  options.standby = 3;
+  ElasticWorkers workers(store_, job_, options);
+  const auto prepared = [&] {
+    const std::lock_guard lock(store_.mutex);
+    return store_.prepared;
+  };
+  EXPECT_EQ(prepared(), 3u);
+  ASSERT_TRUE(workers.AddWorkers(2).ok());
+  Await([&] { return store_.open_clients == 2; });
+  EXPECT_EQ(prepared(), 1u);
+  workers.RetireWorkers(1);
+  Await([&] { return workers.running() == 1; });
+  EXPECT_EQ(prepared(), 3u);
+}
+
 TEST_F(ElasticWorkersTest, RetirementLosesNoOperation) {
   ElasticWorkers workers(store_, job_, options_);
   ASSERT_TRUE(workers.AddWorkers(1).ok());

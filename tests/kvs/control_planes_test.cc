@@ -49,6 +49,31 @@ class ControlPlane : public ::testing::TestWithParam<std::string> {
   TestStoreOptions options_{.groups = 16};
 };
 
+TEST_P(ControlPlane, ClientsMadeInAdvanceTakeNoTimeForQueuesAndMemoryAndServeAsAnyOther) {
+  options_.memory_nodes = 2;
+  TestStore store(options_);
+  const kvs::ClientOptions lanes{.max_in_flight = 4};
+  ASSERT_TRUE(store.store().PrepareClients(2, lanes).ok());
+  ASSERT_TRUE(store.store().PrepareClients(2, lanes).ok());  // there are two
+  EXPECT_TRUE(Owners(store).empty());
+  std::vector<std::unique_ptr<kvs::Client>> clients;
+  clients.push_back(store.NewClient(8));  // asks for another kind
+  for (int i = 0; i < 3; ++i) clients.push_back(store.NewClient(4));
+  for (size_t i = 0; i < clients.size(); ++i) {
+    const kvs::ClientTimes& times = clients[i]->times();
+    const bool in_advance = !IsVerbs() && (i == 1 || i == 2);
+    EXPECT_EQ(times.queues_ns + times.memory_ns == 0, in_advance) << i;
+    EXPECT_GT(times.register_ns, 0);
+    const std::string key = "key" + std::to_string(i);
+    ASSERT_TRUE(clients[i]->Put(key, "value").ok());
+    std::string value;
+    EXPECT_TRUE(clients[(i + 1) % clients.size()]->Get(key, &value).ok());
+  }
+  EXPECT_EQ(store.store().PrepareClients(1, {.max_in_flight = 0}).code(),
+            IsVerbs() ? kvs::StatusCode::kOk : kvs::StatusCode::kInvalidArgument);
+  ASSERT_TRUE(store.store().PrepareClients(3, lanes).ok());  // these go with the store, untaken
+}
+
 TEST_P(ControlPlane, EachClientOfVerbsHasADeviceOfItsOwnAndTheOthersShareTheProcesss) {
   TestStore store(options_);
   auto one = store.NewClient(), two = store.NewClient();

@@ -1,5 +1,6 @@
 #include "tests/support/fake_store.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <utility>
 
@@ -107,7 +108,17 @@ kvs::Result<std::unique_ptr<kvs::Client>> FakeStore::NewClient(const kvs::Client
   if (client_fault) {
     if (kvs::Status status = client_fault(); !status.ok()) return status;
   }
+  {
+    const std::lock_guard lock(mutex);
+    if (prepared > 0) --prepared;
+  }
   return std::unique_ptr<kvs::Client>(std::make_unique<FakeClient>(*this));
+}
+
+kvs::Status FakeStore::PrepareClients(uint32_t count, const kvs::ClientOptions&) {
+  const std::lock_guard lock(mutex);
+  prepared = std::max(prepared, count);
+  return kvs::Status::Ok();
 }
 
 krcore::Node& FakeStore::node() { std::abort(); }  // nothing under test asks for it

@@ -21,6 +21,7 @@ namespace surgekv_test {
 class FakeStore final : public kvs::Store {
  public:
   kvs::Result<std::unique_ptr<kvs::Client>> NewClient(const kvs::ClientOptions& options) override;
+  kvs::Status PrepareClients(uint32_t count, const kvs::ClientOptions& options) override;
   krcore::Node& node() override;
 
   // Asked before every operation ("get", "put", "insert", "update", "delete"); what is not Ok is its result.
@@ -32,6 +33,7 @@ class FakeStore final : public kvs::Store {
   std::map<std::string, std::string, std::less<>> records;  // under mutex
   std::atomic<uint64_t> operations{0};
   std::atomic<int> open_clients{0};
+  uint32_t prepared = 0;  // under mutex: clients
 };
 
 }  // namespace surgekv_test

@@ -25,6 +25,8 @@ namespace computenode {
 
 struct ElasticWorkersOptions {
   uint32_t lanes_per_worker = 16;
+  // Clients whose queues and memory are made in advance: at first, and whenever a worker has ended.
+  uint32_t standby = 0;
   krcore::Clock* clock = nullptr;  // null: the host's
 };
 
@@ -56,6 +58,7 @@ class ElasticWorkers final : public Fleet {
     bool joined = false;
     std::thread thread;
   };
+  void Prepare();
   Status StartWorkers(uint32_t count, int64_t wanted_ns);
   void Run(Worker* worker);
   void JoinEnded(std::unique_lock<std::mutex>& lock);
@@ -64,6 +67,7 @@ class ElasticWorkers final : public Fleet {
   kvs::Store& store_;
   Job& job_;
   const uint32_t lanes_per_worker_;
+  const uint32_t standby_;
   krcore::Clock* const clock_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;

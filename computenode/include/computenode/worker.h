@@ -104,6 +104,9 @@ struct LiveCounts {
   }
 };
 
+// Of a worker with so many lanes. More in flight than lanes is never asked for; the client need not queue.
+inline kvs::ClientOptions WorkerClient(uint32_t lanes) { return {.max_in_flight = lanes}; }
+
 // A part of a worker's life has ended.
 using NoteTime = std::function<void(int64_t WorkerTimes::*part, int64_t at_ns)>;
 

@@ -41,6 +41,7 @@ struct QueuePoolOptions {
   // Making, connecting and destroying an RC queue's QP, each up to a millisecond on a NIC, is left to a Poll that finds
   // nothing under way, but for no longer than this.
   int64_t rc_patience_ns = 1'000'000;
+  friend bool operator==(const QueuePoolOptions&, const QueuePoolOptions&) = default;
 };
 
 struct QueuePoolStats {

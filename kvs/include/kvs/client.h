@@ -72,6 +72,7 @@ struct ClientOptions {
   uint32_t address_cache_entries = 65'536;
   // Of the client's pool of connections: e.g. from when on a memory node gets an RC queue.
   krcore::QueuePoolOptions queues{};
+  friend bool operator==(const ClientOptions&, const ClientOptions&) = default;
 };
 
 // What a client did, so that a run explains itself. Monotonic counts.
@@ -153,7 +154,8 @@ struct DrainReport {
   uint64_t rounds = 0;
 };
 
-// How long the parts of making a client took, in nanoseconds, in this order.
+// How long the parts of making a client took, in nanoseconds, in this order. What was done in advance
+// (Store::PrepareClients) took nothing of it.
 struct ClientTimes {
   int64_t node_ns = 0;      // a device of its own, where the control plane wants that (verbs), and published
   int64_t queues_ns = 0;    // the pool of queues
@@ -246,6 +248,11 @@ class Store {
   // Connects a new client to every memory node: microseconds, the more so as this process has done it before. (Not so
   // with the control planes "verbs", which makes everything anew, and "lite", where the first client connects.)
   virtual Result<std::unique_ptr<Client>> NewClient(const ClientOptions& options = {}) = 0;
+  // Makes queues and registers memory in advance, for clients with these very options, until `count` of them wait for
+  // NewClient, which then connects and registers them only. They may be made by one thread and taken by another. Each
+  // takes as much memory as an idle client, and no place at the store's home; those that nobody takes end with the
+  // Store. Blocks for that. Does nothing with the control plane "verbs". Fails as NewClient.
+  virtual Status PrepareClients(uint32_t count, const ClientOptions& options = {}) = 0;
   // The process's; a Client of "verbs" has another one.
   virtual krcore::Node& node() = 0;
 };
