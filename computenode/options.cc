@@ -30,9 +30,9 @@ DEFINE_string(
     "programs), which serve a queue of requests; see docs/elastic.md. Empty: threads without such a queue, or "
     "fork with --autoscale");
 DEFINE_int32(standby, -1,
-             "Workers kept in readiness: processes that are started, with the store open; threads' and theirs queues "
-             "and memory, "
-             "which nothing is connected to; -1: as many as may be wanted, 16 at most, but none of --worker_kind=exec");
+             "Workers kept in readiness: threads or processes that are started, with the store open, and queues and "
+             "memory that nothing is connected to yet; -1: as many as may be wanted, 16 at most, but none of "
+             "--worker_kind=exec");
 DEFINE_double(worker_capacity, 0, "Requests a second that each worker is given; 0: as many as it can");
 DEFINE_bool(autoscale, false, "Workers are added and retired by load; needs --worker_capacity");
 DEFINE_bool(dry_run, false, "--autoscale tells its decisions and does nothing");

@@ -9,23 +9,62 @@
 #include <system_error>
 
 namespace computenode {
+namespace {
+
+constexpr uint32_t kWanted = 1, kDismissed = 2;  // Worker::call
+
+}  // namespace
 
 ElasticWorkers::ElasticWorkers(kvs::Store& store, Job& job, const ElasticWorkersOptions& options)
     : store_(store),
       job_(job),
       lanes_per_worker_(std::max<uint32_t>(options.lanes_per_worker, 1)),
-      standby_(options.standby),
+      standby_wanted_(options.standby),
       clock_(options.clock ? options.clock : krcore::RealClock()) {
-  Prepare();
+  KeepStandby();
 }
 
-void ElasticWorkers::Prepare() {
-  (void)store_.PrepareClients(standby_, WorkerClient(lanes_per_worker_));  // else workers tell what is wrong
+void ElasticWorkers::KeepStandby() {
+  std::unique_lock lock(mutex_);
+  if (closing_) return;
+  lock.unlock();
+  (void)store_.PrepareClients(standby_wanted_, WorkerClient(lanes_per_worker_));  // else workers tell what is wrong
+  lock.lock();
+  while (!closing_ && standby_.size() < standby_wanted_ && Start(&standby_).ok()) {
+  }
+}
+
+// Under the lock. Numbers are given to threads as they are started, and these are taken in that order.
+Status ElasticWorkers::Start(std::list<Worker>* workers) {
+  Worker& worker = workers->emplace_back(next_worker_, lanes_per_worker_, clock_);
+  worker.record.worker = next_worker_;
+  try {
+    worker.thread = std::thread(&ElasticWorkers::Run, this, &worker);
+  } catch (const std::system_error& error) {
+    workers->pop_back();
+    return {krcore::StatusCode::kUnavailable, std::string("cannot start another worker thread: ") + error.what()};
+  }
+  ++next_worker_;
+  return {};
+}
+
+// A thread that waits sees what was written before it was called.
+void ElasticWorkers::Call(Worker& worker, uint32_t call) {
+  worker.call.store(call, std::memory_order_release);
+  worker.call.notify_one();
 }
 
 ElasticWorkers::~ElasticWorkers() {
+  {
+    const std::lock_guard lock(mutex_);
+    closing_ = true;
+  }
   RetireWorkers(std::numeric_limits<uint32_t>::max());
   WaitForAll();
+  for (Worker& worker : standby_) {
+    Call(worker, kDismissed);
+    worker.thread.join();
+  }
 }
 
 Status ElasticWorkers::AddWorkers(uint32_t count) {
@@ -40,15 +79,13 @@ Status ElasticWorkers::StartWorkers(uint32_t count, int64_t wanted_ns) {
   std::unique_lock lock(mutex_);
   JoinEnded(lock);
   for (uint32_t i = 0; i < count; ++i) {
-    Worker& worker = workers_.emplace_back(next_worker_, lanes_per_worker_, clock_);
-    worker.record.worker = next_worker_++;
-    worker.record.wanted_ns = wanted_ns;
-    try {
-      worker.thread = std::thread(&ElasticWorkers::Run, this, &worker);
-    } catch (const std::system_error& error) {
-      workers_.pop_back();
-      return {krcore::StatusCode::kUnavailable, std::string("cannot start another worker thread: ") + error.what()};
+    if (!standby_.empty()) {
+      workers_.splice(workers_.end(), standby_, standby_.begin());
+    } else {
+      KRCORE_RETURN_IF_ERROR(Start(&workers_));
     }
+    workers_.back().record.wanted_ns = wanted_ns;
+    Call(workers_.back(), kWanted);
   }
   return {};
 }
@@ -107,12 +144,14 @@ void ElasticWorkers::Run(Worker* worker) {
     worker->record.*part = at_ns;
     if (part == &WorkerTimes::client_ns) changed_.notify_all();
   };
+  worker->call.wait(0, std::memory_order_acquire);
+  if (worker->call.load(std::memory_order_acquire) == kDismissed) return;
   const int64_t thread_ns = clock_->NowNs();
   note(&WorkerTimes::thread_ns, thread_ns);
   note(&WorkerTimes::store_ns, thread_ns);
   ClientTrace trace;
   const Status status = Serve(worker->context, store_, job_, note, &trace);
-  Prepare();
+  KeepStandby();
   const std::lock_guard lock(mutex_);
   worker->record.status = status;
   worker->record.client_times = trace.times;

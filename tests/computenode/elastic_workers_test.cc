@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <functional>
 
@@ -64,7 +65,7 @@ TEST_F(ElasticWorkersTest, EveryLaneOfEveryWorkerServes) {
   });
 }
 
-TEST_F(ElasticWorkersTest, ClientsAreMadeInAdvanceAndTakenOnesReplacedWhenWorkersEnd) {
+TEST_F(ElasticWorkersTest, ThoseInReadinessAreTakenInOrderAndReplacedWhenWorkersEnd) {
   ElasticWorkersOptions options = options_;
   options.standby = 3;
   ElasticWorkers workers(store_, job_, options);
@@ -73,12 +74,19 @@ TEST_F(ElasticWorkersTest, ClientsAreMadeInAdvanceAndTakenOnesReplacedWhenWorker
     return store_.prepared;
   };
   EXPECT_EQ(prepared(), 3u);
+  EXPECT_EQ(workers.running(), 0u);
+  EXPECT_TRUE(workers.Records().empty());
   ASSERT_TRUE(workers.AddWorkers(2).ok());
   Await([&] { return store_.open_clients == 2; });
   EXPECT_EQ(prepared(), 1u);
   workers.RetireWorkers(1);
   Await([&] { return workers.running() == 1; });
   EXPECT_EQ(prepared(), 3u);
+  ASSERT_TRUE(workers.AddWorkers(7).ok());  // more than wait
+  Await([&] { return store_.open_clients == 8; });
+  const std::vector<WorkerRecord> records = workers.Records();
+  EXPECT_TRUE(std::ranges::is_sorted(records, {}, &WorkerRecord::worker));
+  for (const WorkerRecord& record : records) EXPECT_GE(record.thread_ns, record.wanted_ns);
 }
 
 TEST_F(ElasticWorkersTest, RetirementLosesNoOperation) {

@@ -25,7 +25,8 @@ namespace computenode {
 
 struct ElasticWorkersOptions {
   uint32_t lanes_per_worker = 16;
-  // Clients whose queues and memory are made in advance: at first, and whenever a worker has ended.
+  // So many are kept in readiness: threads that sleep, and for each a client's queues and memory. They are made at
+  // first, and again whenever a worker has ended.
   uint32_t standby = 0;
   krcore::Clock* clock = nullptr;  // null: the host's
 };
@@ -54,11 +55,14 @@ class ElasticWorkers final : public Fleet {
     Worker(uint32_t worker, uint32_t lanes, krcore::Clock* clock) : context(worker, lanes, clock, retiring) {}
     std::atomic<bool> retiring{false};
     WorkerContext context;
-    WorkerRecord record;  // under mutex_
+    std::atomic<uint32_t> call{0};  // 0 while it is in readiness
+    WorkerRecord record;            // under mutex_
     bool joined = false;
     std::thread thread;
   };
-  void Prepare();
+  void KeepStandby();
+  Status Start(std::list<Worker>* workers);
+  static void Call(Worker& worker, uint32_t call);
   Status StartWorkers(uint32_t count, int64_t wanted_ns);
   void Run(Worker* worker);
   void JoinEnded(std::unique_lock<std::mutex>& lock);
@@ -67,11 +71,13 @@ class ElasticWorkers final : public Fleet {
   kvs::Store& store_;
   Job& job_;
   const uint32_t lanes_per_worker_;
-  const uint32_t standby_;
+  const uint32_t standby_wanted_;
   krcore::Clock* const clock_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::list<Worker> workers_;  // stable addresses; ended ones stay for their records
+  std::list<Worker> standby_;  // in readiness, the oldest first
+  bool closing_ = false;
   uint32_t next_worker_ = 0;
 };
 
