@@ -13,9 +13,9 @@
 #include <string>
 #include <vector>
 
+#include "bench/promote.h"
 #include "krcore/mr/region_table.h"
 #include "krcore/node.h"
-#include "krcore/pool/queue_pool_impl.h"
 #include "krcore/queue_pool.h"
 #include "krcore/rnic/registry.h"
 #include "krcore/virtual_queue.h"
@@ -35,18 +35,6 @@ void Fill(WorkRequest& wr, const Sge* sge, Opcode opcode, uint64_t remote, uint3
   wr.opcode = opcode;
   wr.remote_addr = remote + 64 * i;
   wr.rkey = rkey;
-}
-
-// As if the peer had proved hot.
-bool MoveToRc(Node& node, QueuePool& pool) {
-  auto& impl = static_cast<pool::QueuePoolImpl&>(pool);
-  const auto peer = impl.peers().Cached(node.id());
-  if (!impl.rc()->Connect(peer)) return false;
-  for (int polls = 0; polls < 1'000'000 && impl.rc()->busy(); ++polls) {
-    pool.Poll();
-    node.PollConnections();
-  }
-  return impl.rc()->in_use() == 1;
 }
 
 void Vqp(benchmark::State& state, Opcode opcode, bool rc) {

@@ -1,41 +1,21 @@
-// What the parts of bench_connect share: samples and their rows, and a peer that answers connection requests.
+// What the parts of bench_connect share: rows of samples, and the parts of a worker's connect.
 #ifndef BENCH_CONNECT_BENCH_H_
 #define BENCH_CONNECT_BENCH_H_
 
-#include <algorithm>
 #include <array>
-#include <atomic>
 #include <cstdint>
 #include <cstdio>
-#include <memory>
 #include <string>
-#include <thread>
-#include <utility>
-#include <vector>
 
-#include "krcore/baseline.h"
-#include "krcore/node.h"
-#include "krcore/queue_pool.h"
-#include "krcore/virtual_queue.h"
+#include "bench/timed_worker.h"
 
 namespace connect_bench {
 
 using namespace krcore;
-
-template <typename T>
-T Must(Result<T> result) {
-  return std::move(result).value();
-}
-inline void Must(const Status& status) {
-  if (!status.ok()) DieOfMissingValue(status);
-}
-
-using Samples = std::vector<int64_t>;  // ns
-
-inline int64_t Percentile(Samples& ns, double percent) {
-  std::sort(ns.begin(), ns.end());
-  return ns[static_cast<size_t>(static_cast<double>(ns.size() - 1) * percent / 100)];
-}
+using timed::Must;
+using timed::Peer;
+using timed::Percentile;
+using timed::Samples;
 
 // One row. `verbs_ns`: median of a verbs worker's connect, 0: no ratio. `goal`: of the project, or empty.
 inline void Report(const std::string& what, Samples& ns, int64_t verbs_ns = 0, const char* goal = "") {
@@ -73,54 +53,19 @@ template <typename Now, typename Then>
 WorkerParts ConnectWorker(const std::string& plane, const NodeOptions& options, NodeId peer, std::byte* buffer, Now now,
                           Then then) {
   WorkerParts parts;
+  timed::TimedNode node(plane, options, now);
   int64_t last = now();
-  auto node = Must(OpenNode(plane, options, [&](ConnectStep step) {
-    const int64_t at = now();
-    parts.step[static_cast<size_t>(step)] += at - std::exchange(last, at);
-  }));
-  last = now();
-  auto region = Must(node->RegisterLocal(buffer, kWorkerBytes));
+  auto region = Must(node.node().RegisterLocal(buffer, kWorkerBytes));
   parts.mr = now() - last;
-  last = now();
-  auto pool = Must(node->CreateQueuePool({}));
+  node.Restart(now());
+  auto pool = Must(node.node().CreateQueuePool({}));
   auto queue = Must(pool->CreateQueue(64));
-  last = now();
+  node.Restart(now());
   Must(queue->Connect(peer, Deadline::Never()));
-  then(*node, *pool, *queue);
+  parts.step = node.steps();
+  then(node.node(), *pool, *queue);
   return parts;
 }
-
-// A memory node whose own thread answers connection requests until it is destroyed.
-class Peer {
- public:
-  static constexpr NodeId kId = 1;
-
-  explicit Peer(const std::string& fabric)
-      : node_(Must(Node::Open({.fabric = fabric, .node = kId, .create_fabric = true}))),
-        region_(Must(node_->CreateRegion({.length = 1 << 16, .remote_rights = kRemoteRead | kRemoteWrite}))) {
-    Must(node_->HostMetaServer(4096));
-    Must(node_->Publish(Deadline::Never()));
-    acceptor_ = Must(Acceptor::Create(*node_));
-    thread_ = std::thread([this] {
-      for (uint32_t spins = 0; !stop_.load(std::memory_order_relaxed); ++spins) {
-        if (acceptor_->Serve() != 0) spins = 0;
-        node_->clock().Relax(spins);
-      }
-    });
-  }
-  ~Peer() {
-    stop_.store(true, std::memory_order_relaxed);
-    thread_.join();
-  }
-  Node& node() { return *node_; }
-
- private:
-  std::unique_ptr<Node> node_;
-  std::unique_ptr<Region> region_;
-  std::unique_ptr<Acceptor> acceptor_;
-  std::atomic<bool> stop_{false};  // relaxed: nothing else is communicated through it
-  std::thread thread_;
-};
 
 // connect_model.cc: the same in virtual time, with modelled costs.
 void PrintModel();

@@ -52,36 +52,21 @@ Times RunOne(const char* executable, const std::string& plane, const std::string
 }  // namespace
 
 int RunChild(const std::string& plane, const std::string& fabric, int64_t started_ns) {
-  const auto now = [] { return RealClock()->NowNs(); };
-  Times times;
-  const int64_t begun = now();
-  times.start = begun - started_ns;
-  int64_t last = begun, datagrams = 0;
   const bool alone = plane == kAlone;
-  auto node = Must(OpenNode(alone ? "krcore" : plane, {.fabric = fabric, .share_host = !alone}, [&](ConnectStep step) {
-    const int64_t at = now();
-    if (step == ConnectStep::kDatagrams) datagrams = at - last;  // not counted, as in the warm process
-    last = at;
-  }));
-  auto region = Must(node->CreateRegion({.length = kWorkerBytes}));
-  auto pool = Must(node->CreateQueuePool({}));
-  const int64_t opened = now();
-  times.open = opened - begun - datagrams;
-  auto queue = Must(pool->CreateQueue(64));
-  Must(queue->Connect(Peer::kId, Deadline::Never()));
-  const int64_t connected = now();
-  times.connect = connected - opened;
-  const Sge sge{reinterpret_cast<uint64_t>(region->bytes().data()), 64, region->lkey()};
+  timed::TimedWorker worker(alone ? "krcore" : plane, {.fabric = fabric, .share_host = !alone}, nullptr, kWorkerBytes);
+  VirtualQueue& queue = worker.Connect(Peer::kId);
+  const int64_t connected = timed::TimedWorker::Now();
+  const Sge sge{reinterpret_cast<uint64_t>(worker.region().bytes().data()), 64, worker.region().lkey()};
   WorkRequest wr;
   wr.sg_list = &sge;
   wr.num_sge = 1;
-  wr.remote_addr = queue->regions()[0].addr;
-  wr.rkey = queue->regions()[0].rkey;
-  Must(queue->Push({&wr, 1}));
-  Completion done;
-  while (queue->Pop({&done, 1}) == 0) pool->Poll();
-  if (done.status != WcStatus::kSuccess) return 1;
-  times.reply = now() - connected;
+  wr.remote_addr = queue.regions()[0].addr;
+  wr.rkey = queue.regions()[0].rkey;
+  worker.Do(queue, wr);
+  const Times times{.start = worker.begun_ns() - started_ns,
+                    .open = worker.open_ns(),
+                    .connect = worker.connect_ns().front(),
+                    .reply = timed::TimedWorker::Now() - connected};
   std::printf(kFormat, times.start, times.open, times.connect, times.reply);
   return 0;
 }

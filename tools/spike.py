@@ -16,22 +16,16 @@ import time
 import numpy
 
 import spike_report
-from cluster import BIN, READY_TIMEOUT_S, WORKLOADS, Cluster, Failure, Screen, event_name, run_story
+from bootstraps import PARTS, one_at_a_time
+from cluster import BIN, READY_TIMEOUT_S, WORKLOADS, Cluster, Failure, Screen, cpu_times, event_name, run_story
 
 PLANES = ("krcore", "lite", "verbs")
 KINDS = ("thread", "fork", "exec")
 CPU_LIMIT = 0.7  # of the machine, above which a run measures the machine and not the workers
 REQUEST = numpy.dtype([("due_ns", "<i8"), ("done_ns", "<i8"), ("worker", "<u4"), ("failed", "<u4")])
 KILL_EVERY_S = 0.2
-ONE_AT_A_TIME_S = 0.03  # between a worker's coming and its going
 PLATEAU = 0.9
 PLATEAU_WINDOW_S = 0.01
-
-
-def cpu_times():
-    """Busy and all CPU time of the machine so far, in ticks."""
-    fields = [int(word) for word in pathlib.Path("/proc/stat").read_text("ascii").split("\n", 1)[0].split()[1:9]]
-    return sum(fields) - fields[3] - fields[4], sum(fields)
 
 
 def percentiles(values):
@@ -75,35 +69,12 @@ class Spike(Cluster):
     # ---- measured
 
     def one_at_a_time(self, plane, kind):
-        """Bootstraps of workers that are added one by one to a service that is not busy."""
-        name = f"{plane} {kind} one at a time"
-        self.step = f"workers of {name}"
-        count = 20 if self.options.quick else 100
-        node = self.start(name, "computenode", "-P", WORKLOADS / "workloadb", "-p", f"recordcount={self.records}",
-                          "-p", "operationcount=0", f"--control_plane={plane}", f"--worker_kind={kind}", "--in_flight=1",
-                          f"--profile=constant:{self.options.base},{60 + count}", "--worker_capacity=0")
-        self.event(node, "ready", 0, "did not become ready")
-        for number in range(count):
-            self.check_serving()
-            self.screen.progress(f"    {name}: {number} of {count}")
-            for workers in (2, 1):
-                mark = len(node.lines)
-                node.command(f"workers {workers}")
-                self.event(node, "workers", mark, "did not answer `workers`")
-                time.sleep(ONE_AT_A_TIME_S)
-        self.screen.end()
-        node.command("quit")
-        summary, _ = self.event(node, "summary", 0, "did not end its work")
-        node.popen.wait(READY_TIMEOUT_S)
-        if summary["failed"] or summary["mismatches"] or node.popen.returncode != 0:
-            raise Failure(f"{summary['mismatches']} wrong values, {summary['failed']} failed requests", node)
-        self.processes.remove(node)
-        added = [worker for worker in summary["workers"] if worker["wanted_s"] >= 0]
+        parts = one_at_a_time(self, plane, kind, 20 if self.options.quick else 100, self.options.base, self.records)
         row = {"control_plane": plane, "worker_kind": kind,
-               "bootstrap_us": {part: percentiles([worker[f"{part}_us"] for worker in added])
-                                for part in spike_report.PARTS}}
+               "bootstrap_us": {part: percentiles(values) for part, values in parts.items()}}
         whole = row["bootstrap_us"]["bootstrap"]
-        self.screen.line(f"    {name}: first reply after {whole['p50']:,.0f} us, {whole['p99']:,.0f} at p99")
+        self.screen.line(f"    {plane} {kind} one at a time: first reply after {whole['p50']:,.0f} us, "
+                         f"{whole['p99']:,.0f} at p99")
         return row
 
     def measure(self, plane, kind, repeat, kills):
@@ -173,7 +144,7 @@ class Spike(Cluster):
             "steady_us": {f"p{p}": float(numpy.percentile(latency_us[steady], p)) for p in (50, 99)},
             "spike_us": {f"p{p}": float(numpy.percentile(latency_us[during], p)) for p in (50, 99)},
             "spike_max_us": float(latency_us[during].max()),
-            "bootstrap_us": {part: [worker[f"{part}_us"] for worker in added] for part in spike_report.PARTS},
+            "bootstrap_us": {part: [worker[f"{part}_us"] for worker in added] for part in PARTS},
             "decisions": [json.loads(line)["numbers"] for line in node.lines if event_name(line) == "decision"],
             "timeline": spike_report.timeline(due_s, done_s, latency_us, summary["workers"], self.end_s),
         }
@@ -222,7 +193,7 @@ class Spike(Cluster):
                     "steady_p99_us": percentiles([run["steady_us"]["p99"] for run in runs])["p50"],
                     "spike_p99_us": percentiles([run["spike_us"]["p99"] for run in runs])["p50"],
                     "bootstrap_us": {part: percentiles([us for run in runs for us in run["bootstrap_us"][part]])
-                                     for part in spike_report.PARTS},
+                                     for part in PARTS},
                 })
         return rows
 

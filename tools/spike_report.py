@@ -14,8 +14,6 @@ matplotlib.use("Agg")
 matplotlib.rcParams["svg.fonttype"] = "none"  # text stays text
 import matplotlib.pyplot  # noqa: E402  (the backend is chosen first: there may be no display)
 
-# Of a worker's bootstrap, as computenode reports them; the last one is all of it.
-PARTS = ("spawn", "store", "client", "connect", "lanes", "first_reply", "bootstrap")
 BIN_S = 0.02
 COLORS = {"krcore": "#1b6ca8", "lite": "#d98c21", "verbs": "#a83232"}
 STYLE = """body{font:15px/1.5 system-ui,sans-serif;max-width:70em;margin:2em auto;padding:0 1em;color:#222}

@@ -1,0 +1,39 @@
+"""Bootstraps of workers that are added one by one to a service that is not busy: tools/spike and tools/reproduce."""
+
+import time
+
+from cluster import READY_TIMEOUT_S, WORKLOADS, Failure
+
+# Of a worker's bootstrap, as computenode reports them; the last one is all of it.
+PARTS = ("spawn", "store", "client", "connect", "lanes", "first_reply", "bootstrap")
+PAUSE_S = 0.03  # between a worker's coming and its going
+
+
+def one_at_a_time(cluster, plane, kind, count, rate, records):
+    """Adds `count` workers to a computenode on the cluster's loaded store; for each part the microseconds it took them.
+
+    Each value that a worker reads is verified, and each request gets a reply, or it fails.
+    """
+    name = f"{plane} {kind} one at a time"
+    cluster.step = f"workers of {name}"
+    node = cluster.start(name, "computenode", "-P", WORKLOADS / "workloadb", "-p", f"recordcount={records}",
+                         "-p", "operationcount=0", f"--control_plane={plane}", f"--worker_kind={kind}", "--in_flight=1",
+                         f"--profile=constant:{rate},{60 + count}", "--worker_capacity=0")
+    cluster.event(node, "ready", 0, "did not become ready")
+    for number in range(count):
+        cluster.check_serving()
+        cluster.screen.progress(f"    {name}: {number} of {count}")
+        for workers in (2, 1):
+            mark = len(node.lines)
+            node.command(f"workers {workers}")
+            cluster.event(node, "workers", mark, "did not answer `workers`")
+            time.sleep(PAUSE_S)
+    cluster.screen.end()
+    node.command("quit")
+    summary, _ = cluster.event(node, "summary", 0, "did not end its work")
+    node.popen.wait(READY_TIMEOUT_S)
+    if summary["failed"] or summary["mismatches"] or node.popen.returncode != 0:
+        raise Failure(f"{summary['mismatches']} wrong values, {summary['failed']} failed requests", node)
+    cluster.processes.remove(node)
+    added = [worker for worker in summary["workers"] if worker["wanted_s"] >= 0]
+    return {part: [worker[f"{part}_us"] for worker in added] for part in PARTS}
