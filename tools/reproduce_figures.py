@@ -26,8 +26,9 @@ class Figure:
 FIGURES = {
     "many_to_one": Figure(
         "Many workers connect to one node",
-        f"{KRCORE}: a full connection within 10 us where verbs takes some 18 ms, and more than 1000 times verbs' 500 to "
-        f"600 connects a second of one host (abstract; figure 8a, {ARTIFACT}).",
+        f"{KRCORE}: a full connection within 10 us, hundreds or thousands of times faster than verbs (abstract); a verbs "
+        "connect takes some 18 ms, and one host completes 500 to 600 of them a second (the paper's figures by which "
+        f"docs/sim.md and bench/spike_model are calibrated; figure 8a, {ARTIFACT}).",
         "Workers start at the same time, threads of a process that has connected before (its Node open for krcore and "
         "lite) or fresh processes (nothing open). Counted from when a worker runs until its queue is connected; each "
         "then READs 64 bytes. A wave of threads warms up, so lite's has its connection; processes do not. A krcore thread "
