@@ -73,7 +73,8 @@ FIGURES = {
         f"{KRCORE}: under a load spike workers of a RACE store bootstrap in 83% less time than with verbs (abstract; figure "
         f"14, {ARTIFACT}). RACE (USENIX ATC'21) is the store.",
         "From worker wanted to its first reply, added one at a time to a computenode that serves 1,000 requests a second "
-        "(as tools/spike measures it). fork: a pre-forked process in readiness. No warm-up.",
+        "(as tools/spike measures it). thread and fork, a pre-forked process in readiness, have the store open and what a "
+        "client needs made in advance, verbs the store alone. No warm-up.",
         ("worker_kind", "control_plane"),
         columns=(("worker", "worker_kind", None), ("control plane", "control_plane", None),
                  ("first reply p50 us", "bootstrap_us.p50", 0), ("p99", "bootstrap_us.p99", 0), ("spawn p50", "spawn_us.p50", 0),
