@@ -10,11 +10,12 @@ struct Provider {
   const char* name;
   Result<std::unique_ptr<Device>> (*open)(const DeviceOptions&);
   Result<CleanReport> (*clean)(const std::string& fabric, bool also_kept);
+  std::vector<std::string> (*list)();  // null: fabrics are nowhere to be found
 };
 
 constexpr Provider kProviders[] = {
-    {"sw", sw::Open, sw::CleanStale},
-    {"sim", sim::Open, sim::CleanStale},
+    {"sw", sw::Open, sw::CleanStale, sw::ListFabrics},
+    {"sim", sim::Open, sim::CleanStale, nullptr},
 };
 
 Result<const Provider*> FindProvider(const std::string& name) {
@@ -38,6 +39,12 @@ std::vector<std::string> ProviderNames() {
   std::vector<std::string> names;
   for (const Provider& provider : kProviders) names.emplace_back(provider.name);
   return names;
+}
+
+Result<std::vector<std::string>> ListFabrics(const std::string& provider) {
+  auto found = FindProvider(provider);
+  if (!found.ok()) return found.status();
+  return (*found)->list == nullptr ? std::vector<std::string>() : (*found)->list();
 }
 
 Result<CleanReport> CleanStaleFabrics(const std::string& provider, const std::string& fabric, bool also_kept) {

@@ -26,6 +26,10 @@ Result<std::unique_ptr<Device>> OpenDevice(const DeviceOptions& options);
 
 std::vector<std::string> ProviderNames();
 
+// Names of the fabrics of this user that exist, in alphabetical order, also those without a living device. Empty where
+// the provider keeps no list. kUnsupported: provider unknown.
+Result<std::vector<std::string>> ListFabrics(const std::string& provider);
+
 struct CleanReport {
   std::vector<std::string> removed;  // names of fabrics that had no living device
 };

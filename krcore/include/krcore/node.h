@@ -131,6 +131,10 @@ inline constexpr size_t kMaxServiceBytes = 64;
 
 std::vector<std::string> RnicProviders();
 
+// Names of this user's fabrics, in alphabetical order, where the provider keeps them (sw); also of those whose programs
+// have all died.
+Result<std::vector<std::string>> ListFabrics(const std::string& rnic);
+
 // Removes what dead processes left of fabrics without a living device; all of this user's, or the named one.
 // Returns the names. Memory that was asked to be kept goes only if `also_kept`.
 Result<std::vector<std::string>> CleanStaleFabrics(const std::string& rnic, const std::string& fabric, bool also_kept);

@@ -1,5 +1,7 @@
 // Finds and removes what fabrics without a living device left in /dev/shm.
 #include <set>
+#include <string>
+#include <vector>
 
 #include "krcore/rnic/sw/memory.h"
 #include "krcore/rnic/sw/shm_file.h"
@@ -56,6 +58,11 @@ Result<bool> CleanOne(const std::string& fabric, bool also_kept) {
 }
 
 }  // namespace
+
+std::vector<std::string> ListFabrics() {
+  const std::set<std::string> names = Fabrics();
+  return {names.begin(), names.end()};
+}
 
 Result<CleanReport> CleanStale(const std::string& fabric, bool also_kept) {
   if (!fabric.empty()) KRCORE_RETURN_IF_ERROR(CheckFabricName(fabric));

@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "krcore/rnic/registry.h"
 
@@ -11,6 +12,7 @@ namespace krcore::rnic::sw {
 
 Result<std::unique_ptr<Device>> Open(const DeviceOptions& options);
 Result<CleanReport> CleanStale(const std::string& fabric, bool also_kept);
+std::vector<std::string> ListFabrics();
 
 }  // namespace krcore::rnic::sw
 
