@@ -73,6 +73,7 @@ class ClientCore final : public Client {
   size_t spawned() const override { return spawned_; }
   const ClientStats& stats() const override;
   const ClientTimes& times() const override { return times_; }
+  size_t connection_bytes() const override { return connections_.pool().memory_bytes(); }
   Result<TableStats> ReadTableStats() override;
   Task<Status> CompactAsync(CompactOptions options, CompactReport* report) override;
   Task<Status> DrainNodeAsync(krcore::NodeId node, DrainOptions options, DrainReport* report) override;

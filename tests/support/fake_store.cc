@@ -56,6 +56,7 @@ class FakeClient final : public kvs::Client {
   size_t spawned() const override { return tasks_.size(); }
   const kvs::ClientStats& stats() const override { return stats_; }
   const kvs::ClientTimes& times() const override { return times_; }
+  size_t connection_bytes() const override { return 4096; }
   kvs::Task<kvs::Status> CompactAsync(kvs::CompactOptions, kvs::CompactReport*) override {
     co_return kvs::Status::Ok();
   }

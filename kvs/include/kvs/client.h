@@ -224,6 +224,8 @@ class Client {
 
   virtual const ClientStats& stats() const = 0;
   virtual const ClientTimes& times() const = 0;
+  // Memory that this client holds for connections, whatever the number of memory nodes.
+  virtual size_t connection_bytes() const = 0;
   // Reads directory and subtables; seconds for large tables. For reports, not for the data path.
   virtual Result<TableStats> ReadTableStats() = 0;
 
