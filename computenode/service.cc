@@ -118,7 +118,7 @@ int Service::PrintSummary() {
                        {"p99_us", percentiles[1] / 1000},
                        {"p99.9_us", percentiles[2] / 1000}};
   AddLoad(&json);
-  const kvs::ClientStats stats = workers_.EndedClientStats();
+  const kvs::ClientStats stats = workers_.TotalClientStats();
   json["client_stats"] = {{"operations", stats.operations},
                           {"round_trips", stats.round_trips},
                           {"operation_round_trips", stats.operation_round_trips},

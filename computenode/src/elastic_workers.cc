@@ -149,13 +149,11 @@ void ElasticWorkers::Run(Worker* worker) {
   const int64_t thread_ns = clock_->NowNs();
   note(&WorkerTimes::thread_ns, thread_ns);
   note(&WorkerTimes::store_ns, thread_ns);
-  ClientTrace trace;
-  const Status status = Serve(worker->context, store_, job_, note, &trace);
+  const Status status = Serve(worker->context, store_, job_, note, &worker->trace);
   KeepStandby();
   const std::lock_guard lock(mutex_);
   worker->record.status = status;
-  worker->record.client_times = trace.times;
-  worker->record.client_stats = trace.stats;
+  worker->record.client_times = worker->trace.times;
   worker->record.ended_ns = clock_->NowNs();
   // Under the lock: after it, the object may be gone.
   changed_.notify_all();
@@ -177,7 +175,10 @@ uint32_t ElasticWorkers::running() const {
 std::vector<WorkerRecord> ElasticWorkers::Records() const {
   const std::lock_guard lock(mutex_);
   std::vector<WorkerRecord> records;
-  for (const Worker& worker : workers_) records.push_back(worker.record);
+  for (const Worker& worker : workers_) {
+    records.push_back(worker.record);
+    SetProgress(worker.trace.Load(), &records.back());
+  }
   return records;
 }
 

@@ -20,7 +20,7 @@ Status Fleet::FirstError() const {
   return {};
 }
 
-kvs::ClientStats Fleet::EndedClientStats() const {
+kvs::ClientStats Fleet::TotalClientStats() const {
   kvs::ClientStats sum;
   for (const WorkerRecord& record : Records()) AddStats(record.client_stats, &sum);
   return sum;

@@ -3,7 +3,10 @@
 #include <sys/prctl.h>
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <ctime>
+#include <type_traits>
 
 namespace computenode {
 namespace {
@@ -13,6 +16,16 @@ constexpr int64_t kSleepGrainNs = 200'000;
 constexpr uint32_t kSpinningRelax = 100;  // Clock::Relax spins below 200
 // A client is polled so often at least: others wait for it before they use memory again.
 constexpr int64_t kLongestSleepNs = 1'000'000;
+// Rounds between two times that a worker shares its progress: a quarter of a second where it is idle; where it is busy,
+// copying some forty words costs nothing that could be seen. What takes a system call or longer is left to every 16th.
+constexpr uint64_t kShareRounds = 256;
+constexpr uint64_t kCostlyRounds = 16 * kShareRounds;
+
+uint64_t ThreadCpuNs() {
+  timespec time{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return static_cast<uint64_t>(time.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(time.tv_nsec);
+}
 
 void SleepUntil(krcore::Clock& clock, int64_t at_ns) {
   if (&clock != krcore::RealClock()) return clock.Relax(0);  // virtual time
@@ -21,6 +34,25 @@ void SleepUntil(krcore::Clock& clock, int64_t at_ns) {
 }
 
 }  // namespace
+
+void ClientTrace::Share(const WorkerProgress& now) {
+  static_assert(std::is_trivially_copyable_v<WorkerProgress> && sizeof(words_) == sizeof(now));
+  const auto words = std::bit_cast<std::array<uint64_t, kWords>>(now);
+  // Counts on their own: they order nothing.
+  for (size_t i = 0; i < kWords; ++i) words_[i].store(words[i], std::memory_order_relaxed);
+}
+
+WorkerProgress ClientTrace::Load() const {
+  std::array<uint64_t, kWords> words;
+  for (size_t i = 0; i < kWords; ++i) words[i] = words_[i].load(std::memory_order_relaxed);
+  return std::bit_cast<WorkerProgress>(words);
+}
+
+void SetProgress(const WorkerProgress& progress, WorkerRecord* record) {
+  record->client_stats = progress.stats;
+  record->cpu_ns = progress.cpu_ns;
+  record->connection_bytes = progress.connection_bytes;
+}
 
 Status Serve(WorkerContext& context, kvs::Store& store, Job& job, const NoteTime& note, ClientTrace* trace) {
   krcore::Clock& clock = context.clock();
@@ -31,6 +63,15 @@ Status Serve(WorkerContext& context, kvs::Store& store, Job& job, const NoteTime
   kvs::Client& client = **made;
   context.client_ = &client;
   trace->times = client.times();
+  WorkerProgress progress;
+  const auto share = [&](bool costly) {
+    progress.stats = client.stats();
+    if (costly) {
+      progress.cpu_ns = ThreadCpuNs();
+      progress.connection_bytes = client.connection_bytes();
+    }
+    trace->Share(progress);
+  };
   note(&WorkerTimes::client_ns, clock.NowNs());
   {
     const std::unique_ptr<WorkerJob> worker_job = job.StartWorker(context);
@@ -45,7 +86,8 @@ Status Serve(WorkerContext& context, kvs::Store& store, Job& job, const NoteTime
       note(&WorkerTimes::first_reply_ns, context.first_reply_ns_);
     };
     while (client.spawned() > 0) {
-      ++context.round_;
+      if (++context.round_ % kShareRounds == 0) [[unlikely]]
+        share(context.round_ % kCostlyRounds == kShareRounds);
       const int64_t due_ns = worker_job->OnRound(context);
       for (const std::coroutine_handle<> lane : context.yielded_) kvs::RunQueue::OfThisThread().Push(lane);
       context.yielded_.clear();
@@ -67,8 +109,11 @@ Status Serve(WorkerContext& context, kvs::Store& store, Job& job, const NoteTime
     }
     if (!reply_noted && context.first_reply_ns_ != 0) note_reply();
   }
-  trace->stats = client.stats();
+  progress.stats = client.stats();
   made->reset();
+  progress.connection_bytes = 0;
+  progress.cpu_ns = ThreadCpuNs();
+  trace->Share(progress);
   return {};
 }
 

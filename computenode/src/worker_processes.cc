@@ -231,9 +231,8 @@ void WorkerProcesses::Ended(Worker* worker, int wait_status) {
   worker->ended = true;
   WorkerRecord& record = worker->record;
   if (record.ended_ns == 0) record.ended_ns = clock_->NowNs();
-  if (wait_status == 0) {
-    record.client_stats = slot.client.stats;
-  } else {
+  record.connection_bytes = 0;
+  if (wait_status != 0) {
     record.died = true;
     std::string why = "worker process " + std::to_string(record.pid) + " " + HowItEnded(wait_status);
     if (slot.error[0] != 0) why += std::string(": ") + slot.error;
@@ -288,6 +287,7 @@ WorkerRecord WorkerProcesses::RecordOf(const Worker& worker) const {
   record.retired_ns = retired_ns;
   if (record.client_ns != 0) record.client_times = board_[worker.slot].client.times;
   record.counts = board_[worker.slot].counts.Load();
+  SetProgress(board_[worker.slot].client.Load(), &record);
   return record;
 }
 

@@ -106,7 +106,27 @@ TEST_F(ElasticWorkersTest, RetirementLosesNoOperation) {
   EXPECT_EQ(job_.ended, store_.operations);
   EXPECT_EQ(store_.open_clients, 0);
   EXPECT_EQ(job_.leaked_frames, 0u);
-  EXPECT_EQ(workers.EndedClientStats().operations, job_.ended);
+  EXPECT_EQ(workers.TotalClientStats().operations, job_.ended);
+}
+
+TEST_F(ElasticWorkersTest, LivingWorkersTellWhatTheyHaveDoneAndEndedOnesAllOfIt) {
+  ElasticWorkers workers(store_, job_, options_);
+  ASSERT_TRUE(workers.AddWorkers(1).ok());
+  uint64_t told = 0;
+  for (int times = 0; times < 3; ++times) {
+    Await([&] { return workers.Records()[0].client_stats.operations > told; });
+    const WorkerRecord record = workers.Records()[0];
+    EXPECT_EQ(record.ended_ns, 0);
+    EXPECT_EQ(record.connection_bytes, 4096u);
+    EXPECT_GT(record.cpu_ns, 0u);
+    told = record.client_stats.operations;
+    EXPECT_LE(told, store_.operations);
+  }
+  workers.RetireWorkers(1);
+  EXPECT_TRUE(workers.WaitForAll());
+  const WorkerRecord record = workers.Records()[0];
+  EXPECT_EQ(record.client_stats.operations, store_.operations);
+  EXPECT_EQ(record.connection_bytes, 0u);
 }
 
 TEST_F(ElasticWorkersTest, SetWorkersGrowsAndShrinks) {

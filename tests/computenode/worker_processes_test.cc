@@ -26,7 +26,9 @@ int ServeUntilRetired(WorkerSlot& slot) {
   slot.Note(&WorkerTimes::thread_ns, krcore::RealClock()->NowNs());
   slot.Note(&WorkerTimes::lanes_ns, krcore::RealClock()->NowNs());
   while (!slot.retiring.load()) usleep(200);
-  slot.client.stats.operations = 10 + slot.worker;
+  WorkerProgress progress;
+  progress.stats.operations = 10 + slot.worker;
+  slot.client.Share(progress);
   slot.Note(&WorkerTimes::ended_ns, krcore::RealClock()->NowNs());
   return 0;
 }

@@ -57,4 +57,21 @@ std::vector<double> LatencyHistogram::PercentilesNs(const std::vector<double>& a
   return values;
 }
 
+std::vector<uint64_t> LatencyHistogram::CountsUpTo(const std::vector<double>& ascending_ns) const {
+  std::vector<uint64_t> counts(ascending_ns.size(), 0);
+  if (count_ == 0) return counts;
+  const Axis& axis = histogram_->axis();
+  size_t next = 0;
+  uint64_t seen = 0;
+  for (int i = -1; i < axis.size(); ++i) {
+    const double middle = i < 0 ? 0 : axis.value(i + 0.5);
+    for (; next < counts.size() && middle > ascending_ns[next]; ++next) counts[next] = seen;
+    seen += histogram_->at(i);
+  }
+  // Those beyond the axis exceed what is left, but for bounds beyond it too.
+  const double longest = static_cast<double>(max_ns_);
+  for (; next < counts.size(); ++next) counts[next] = longest <= ascending_ns[next] ? count_ : seen;
+  return counts;
+}
+
 }  // namespace ycsb

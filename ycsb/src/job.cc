@@ -137,6 +137,16 @@ Measurements WorkloadJob::TakeInterval() {
   return interval;
 }
 
+Measurements WorkloadJob::SoFar() {
+  std::unique_lock lock(mutex_);
+  published_workers_ = 0;
+  epoch_.fetch_add(1, std::memory_order_relaxed);
+  published_.wait_for(lock, kPublishWait, [this] { return published_workers_ >= live_workers_; });
+  Measurements so_far = total_;
+  so_far.Merge(interval_);
+  return so_far;
+}
+
 void WorkloadJob::BeginMeasuring() {
   (void)TakeInterval();
   const std::lock_guard lock(mutex_);

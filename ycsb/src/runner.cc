@@ -140,7 +140,7 @@ RunResult RunWorkload(kvs::Store& store, WorkloadJob& job, const RunnerOptions& 
   if (result.error.ok()) result.error = workers.FirstError();
   result.measured = job.Total();
   result.measured_ns = job.MeasuredNs();
-  result.client_stats = workers.EndedClientStats();
+  result.client_stats = workers.TotalClientStats();
   result.workers = workers.Records();
   return result;
 }

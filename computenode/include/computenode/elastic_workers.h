@@ -57,6 +57,7 @@ class ElasticWorkers final : public Fleet {
     WorkerContext context;
     std::atomic<uint32_t> call{0};  // 0 while it is in readiness
     WorkerRecord record;            // under mutex_
+    ClientTrace trace;
     bool joined = false;
     std::thread thread;
   };

@@ -41,7 +41,10 @@ struct WorkerRecord : WorkerTimes {
   bool died = false;              // it did not end by itself
   Status status;                  // why it could not start or how it died, or Ok
   LoadCounts counts;              // of a process: so far
-  kvs::ClientStats client_stats;  // valid once ended, and not died
+  // So far, as the worker told it last, which it does every some hundred rounds and at its end.
+  kvs::ClientStats client_stats;
+  uint64_t cpu_ns = 0;            // CPU time of its thread
+  uint64_t connection_bytes = 0;  // memory for connections; 0 once its client is closed
 };
 
 class Fleet {
@@ -64,8 +67,8 @@ class Fleet {
   Status SetWorkers(uint32_t count);
   // Of the first worker that could not start, or died. Ok: none.
   Status FirstError() const;
-  // Sum over the workers that have ended.
-  kvs::ClientStats EndedClientStats() const;
+  // Sum over all workers that ever were, so far.
+  kvs::ClientStats TotalClientStats() const;
 };
 
 // Adds the counts of `more` to `sum`.

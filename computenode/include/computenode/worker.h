@@ -5,6 +5,7 @@
 #ifndef COMPUTENODE_WORKER_H_
 #define COMPUTENODE_WORKER_H_
 
+#include <array>
 #include <atomic>
 #include <coroutine>
 #include <cstdint>
@@ -110,11 +111,29 @@ inline kvs::ClientOptions WorkerClient(uint32_t lanes) { return {.max_in_flight 
 // A part of a worker's life has ended.
 using NoteTime = std::function<void(int64_t WorkerTimes::*part, int64_t at_ns)>;
 
-// What is left of a client when it is closed. `times` is written before client_ns is noted, `stats` at the end.
+// What a worker has done so far, all of it counts.
+struct WorkerProgress {
+  kvs::ClientStats stats;
+  uint64_t cpu_ns = 0;  // CPU time of its thread
+  uint64_t connection_bytes = 0;
+};
+
+// What others may read of a worker's client. `times` is written before client_ns is noted.
 struct ClientTrace {
   kvs::ClientTimes times;
-  kvs::ClientStats stats;
+
+  // The worker's, now and then: no count that Load returns ever goes down, and each is one that was shared.
+  void Share(const WorkerProgress& now);
+  // Any thread's, or process's.
+  WorkerProgress Load() const;
+
+ private:
+  static constexpr size_t kWords = sizeof(WorkerProgress) / sizeof(uint64_t);
+  std::array<std::atomic<uint64_t>, kWords> words_{};
 };
+
+// What a record says of the worker's progress.
+void SetProgress(const WorkerProgress& progress, WorkerRecord* record);
 
 // Makes a client, runs the job's lanes on it until they have ended, closes it. Notes client_ns, lanes_ns,
 // first_begin_ns and first_reply_ns. Fails if the client cannot be made.

@@ -52,6 +52,8 @@ class LatencyHistogram {
   // The duration that `percent` (0 to 100) of the recorded ones do not exceed: the middle of its bucket, kept within
   // [min, max]. 0 when nothing is recorded.
   double PercentileNs(double percent) const;
+  // How many durations do not exceed each of these. A duration counts as the middle of its bucket, within 0.4%.
+  std::vector<uint64_t> CountsUpTo(const std::vector<double>& ascending_ns) const;
   std::vector<double> PercentilesNs(const std::vector<double>& ascending_percents) const;
 
  private:

@@ -72,6 +72,9 @@ class WorkloadJob final : public computenode::Job {
   // Asks every worker for what it measured since the last call, waits a little for their answers (a worker that does
   // not answer is heard next time), and returns the sum.
   Measurements TakeInterval();
+  // Everything so far, as Total() of a later moment would say. Asks every worker like TakeInterval, which gives the
+  // same another time.
+  Measurements SoFar();
   // What ran before was warm-up: only its failures and mismatches go into Total().
   void BeginMeasuring();
   // Everything taken so far. Complete when all workers have ended and TakeInterval was called.
