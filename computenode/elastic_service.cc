@@ -1,5 +1,6 @@
 #include "computenode/elastic_service.h"
 
+#include <glog/logging.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,6 +13,7 @@
 #include "cli/fail.h"
 #include "cli/stop_signal.h"
 #include "computenode/elastic_workers.h"
+#include "metrics/families.h"
 #include "ycsb/arrivals.h"
 #include "ycsb/histogram.h"
 #include "ycsb/report.h"
@@ -28,6 +30,7 @@ constexpr int64_t kLookNs = 1'000'000;         // between looks at who has ended
 constexpr int64_t kLeadNs = 20'000'000;        // from when all first workers are ready to the first request
 constexpr int64_t kFirstRetryNs = 10'000'000;  // before a worker that could not start is replaced; doubles each time
 constexpr int kMostRetries = 8;
+constexpr uint32_t kSleepingRelax = 1'000'000;
 
 double Seconds(int64_t ns) { return static_cast<double>(ns) / kNsPerS; }
 
@@ -43,12 +46,6 @@ ordered_json ConnectUs(const WorkerRecord& worker) {
   const kvs::ClientTimes& times = worker.client_times;
   if (worker.client_ns == 0) return nullptr;
   return Microseconds(times.node_ns + times.queues_ns + times.connect_ns);
-}
-
-// From wanted to the first reply, without the time in which there was nothing to do. 0: it has not replied.
-int64_t BootstrapNs(const WorkerTimes& times) {
-  if (times.first_reply_ns == 0) return 0;
-  return times.lanes_ns - times.wanted_ns + times.first_reply_ns - times.first_begin_ns;
 }
 
 const char* KindName(WorkerKind kind) {
@@ -80,6 +77,7 @@ int ServeAsProcess(const Options& options, RequestQueue& queue, WorkerSlot& slot
   krcore::Clock& clock = *krcore::RealClock();
   auto store = kvs::Store::Open(options.store);
   if (!store.ok()) {
+    LOG(ERROR) << "a worker cannot open the store: " << store.status().ToString();
     slot.Fail(store.status().ToString());
     return cli::kExitFailure;
   }
@@ -97,13 +95,17 @@ int ServeAsProcess(const Options& options, RequestQueue& queue, WorkerSlot& slot
   WorkerContext context(slot.worker, options.in_flight, &clock, slot.retiring);
   const auto note = [&slot](int64_t WorkerTimes::*part, int64_t at_ns) { slot.Note(part, at_ns); };
   const Status served = Serve(context, **store, job, note, &slot.client);
-  for (const std::string& problem : job.TakeProblems()) std::fprintf(stderr, "computenode: %s\n", problem.c_str());
+  for (const std::string& problem : job.TakeProblems()) LOG(WARNING) << "worker " << slot.worker << ": " << problem;
   if (!served.ok()) {
+    LOG(ERROR) << "worker " << slot.worker << " cannot serve: " << served.ToString();
     slot.Fail(served.ToString());
     return cli::kExitFailure;
   }
   store->reset();
   slot.Note(&WorkerTimes::ended_ns, clock.NowNs());
+  const LoadCounts counts = slot.counts.Load();
+  LOG(INFO) << "worker " << slot.worker << " has ended: " << counts.operations << " requests, " << counts.failed
+            << " failed";
   return 0;
 }
 
@@ -168,10 +170,15 @@ Status ElasticService::Open() {
 
 // Until they are ready. Their bootstrap is what the autoscaler believes of others, unless it was told.
 Status ElasticService::AwaitFirstWorkers() {
-  KRCORE_RETURN_IF_ERROR(fleet_->AddWorkers(wanted_));
+  {
+    const std::lock_guard lock(mutex_);
+    KRCORE_RETURN_IF_ERROR(fleet_->AddWorkers(wanted_));
+  }
   for (;;) {
+    std::unique_lock lock(mutex_);
     if (processes_ != nullptr) processes_->Look();
     const std::vector<WorkerRecord> records = fleet_->Records();
+    lock.unlock();
     for (const WorkerRecord& record : records) {
       if (record.ended_ns == 0) continue;
       if (!record.status.ok()) return record.status;
@@ -184,6 +191,7 @@ Status ElasticService::AwaitFirstWorkers() {
 }
 
 void ElasticService::Obey(const Command& command) {
+  const std::lock_guard lock(mutex_);
   switch (command.kind) {
     case Command::Kind::kStatus: return PrintStatus();
     case Command::Kind::kQuit: quit_ = true; return Channel::Print({{"event", "quit"}});
@@ -219,6 +227,10 @@ void ElasticService::NoteDeath(const WorkerRecord& record) {
 // Also who ended without being asked to. One that could not even start is replaced later and later.
 void ElasticService::ReplaceTheDead(int64_t now_ns) {
   const uint32_t active = fleet_->active();
+  if (failing_) {
+    const auto serves = [](const WorkerRecord& record) { return record.ended_ns == 0 && record.lanes_ns != 0; };
+    failing_ = std::ranges::none_of(fleet_->Records(), serves);
+  }
   if (active >= wanted_ || now_ns < replace_not_before_ns_) return;
   int in_vain = 0;
   const std::vector<WorkerRecord> records = fleet_->Records();
@@ -228,6 +240,7 @@ void ElasticService::ReplaceTheDead(int64_t now_ns) {
     ++in_vain;
   }
   if (in_vain > 0) {
+    failing_ = true;
     Channel::Print({{"event", "error"}, {"message", "a worker could not start: " + fleet_->FirstError().ToString()}});
     if (in_vain > kMostRetries) {
       end_ = "workers cannot start";
@@ -413,12 +426,82 @@ int ElasticService::PrintSummary() {
              : cli::kExitFailure;
 }
 
+FleetView ElasticService::View() const {
+  FleetView view;
+  view.records = fleet_->Records();
+  view.wanted = wanted_;
+  view.standby = processes_ == nullptr ? 0 : processes_->standby();
+  view.restarted = replaced_;
+  return view;
+}
+
+std::string ElasticService::TroubleNow(const FleetView& view) const {
+  if (draining_) return "draining";
+  if (failing_) return "workers cannot start: " + fleet_->FirstError().ToString();
+  return TroubleOf(view, operation_);
+}
+
+std::string ElasticService::Trouble() const {
+  const std::lock_guard lock(mutex_);
+  return TroubleNow(View());
+}
+
+metrics::Announcement ElasticService::Tell() const {
+  const std::lock_guard lock(mutex_);
+  const FleetView view = View();
+  const std::string trouble = TroubleNow(view);
+  return AnnouncementOf(view, started_unix_ns_,
+                        draining_         ? metrics::State::kDraining
+                        : trouble.empty() ? metrics::State::kServing
+                                          : metrics::State::kTroubled);
+}
+
+std::vector<prometheus::MetricFamily> ElasticService::Collect() const {
+  metrics::Families families;
+  metrics::AddProcess(Seconds(started_unix_ns_), &families);
+  std::unique_lock lock(mutex_);
+  const FleetView view = View();
+  const std::string trouble = TroubleNow(view);
+  const LoadCounts counts = CountsOf(view.records);
+  const RequestLoad load = queue_->Look(clock_.NowNs());
+  const uint64_t replied = queue_->Replied();
+  lock.unlock();
+  families.Gauge("surgekv_healthy", "1: /healthz says that it is able to serve", trouble.empty() ? 1 : 0);
+  AddFleet(options_, view, &families);
+  AddRequests(counts, &families);
+  families.Counter("surgekv_requests_due_total", "Requests that have fallen due", static_cast<double>(load.due));
+  families.Gauge("surgekv_requests_backlog", "Requests that have fallen due and that no worker has",
+                 static_cast<double>(load.backlog));
+  families.Gauge("surgekv_requests_oldest_wait_seconds", "How long the oldest of them has waited",
+                 Seconds(load.oldest_wait_ns));
+  const std::lock_guard latencies_lock(latencies_mutex_);
+  for (; latencies_until_ < replied; ++latencies_until_) {
+    const RequestRecord record = queue_->RecordOf(latencies_until_);
+    latencies_.Record(record.done_ns - record.due_ns);
+  }
+  AddLatencies(latencies_, &families);
+  return families.Take();
+}
+
+void ElasticService::Drain() {
+  std::unique_lock lock(mutex_);
+  draining_ = true;
+  fleet_->RetireWorkers(std::numeric_limits<uint32_t>::max());
+  while (!fleet_->WaitForAll(krcore::Deadline::After(clock_, 0))) {  // ends: every operation has a deadline
+    lock.unlock();
+    clock_.Relax(kSleepingRelax);
+    lock.lock();
+  }
+}
+
 int ElasticService::Run() {
   start_ns_ = clock_.NowNs();
   wanted_ = options_.workers;
   if (Status status = Open(); !status.ok()) {
     return status == StatusCode::kUnavailable ? cli::FailToOpen(status, options_.store.fabric) : cli::Fail(status);
   }
+  // Only now: what is forked has been made.
+  if (Status status = operation_.Listen(options_, *this); !status.ok()) return cli::Fail(status);
   if (Status status = AwaitFirstWorkers(); !status.ok()) return cli::FailToOpen(status, options_.store.fabric);
   if (elastic_.autoscale) {
     ScalePolicy policy = elastic_.policy;
@@ -429,10 +512,13 @@ int ElasticService::Run() {
     }
     scaler_.emplace(policy);
   }
+  operation_.Announce(options_, [this] { return Tell(); });
+  std::unique_lock starting(mutex_);
   start_ns_ = status_from_ns_ = window_from_ns_ = clock_.NowNs() + kLeadNs;
   status_at_ns_ = start_ns_ + kStatusNs;
   decide_at_ns_ = start_ns_ + elastic_.interval_ns;
   queue_->Start(start_ns_);
+  starting.unlock();
   Channel::Print({{"event", "ready"},
                   {"pid", getpid()},
                   {"control_plane", options_.store.control_plane},
@@ -446,6 +532,7 @@ int ElasticService::Run() {
     if (scaler_) wake_ns = std::min(wake_ns, decide_at_ns_);
     channel_.Wait(std::max<int64_t>(wake_ns - now_ns, 0), [this](const Command& command) { Obey(command); });
     now_ns = clock_.NowNs();
+    const std::lock_guard lock(mutex_);
     if (processes_ != nullptr) processes_->Look();
     ReplaceTheDead(now_ns);
     if (scaler_ && now_ns >= decide_at_ns_) {
@@ -469,8 +556,8 @@ int ElasticService::Run() {
     }
     break;
   }
-  fleet_->RetireWorkers(std::numeric_limits<uint32_t>::max());
-  fleet_->WaitForAll();  // ends because every operation has a deadline
+  Drain();
+  operation_.Stop();
   return PrintSummary();
 }
 

@@ -1,12 +1,14 @@
 // ElasticService: a compute node's main loop where the load is a queue of requests: workers of one kind serve it, an
 // autoscaler or commands say how many they are, and who dies is replaced. docs/elastic.md.
 //
-// Thread safety: main thread only, which must be the only one when it is made.
+// Thread safety: main thread only, which must be the only one when it is made; whoever watches it asks from other
+// threads.
 #ifndef COMPUTENODE_ELASTIC_SERVICE_H_
 #define COMPUTENODE_ELASTIC_SERVICE_H_
 
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -15,19 +17,24 @@
 #include "computenode/autoscaler.h"
 #include "computenode/channel.h"
 #include "computenode/fleet.h"
+#include "computenode/fleet_metrics.h"
+#include "computenode/operation.h"
 #include "computenode/options.h"
 #include "computenode/request_queue.h"
 #include "computenode/worker_processes.h"
 #include "kvs/client.h"
+#include "metrics/announcement.h"
+#include "metrics/exporter.h"
+#include "ycsb/histogram.h"
 #include "ycsb/job.h"
 
 namespace computenode {
 
-class ElasticService {
+class ElasticService final : private metrics::Source {
  public:
   // `command_line`: of this program, to execute it again; `input`: the descriptor of commands.
   ElasticService(const Options& options, std::vector<std::string> command_line, int input);
-  ~ElasticService();
+  ~ElasticService() override;
 
   // Until each request has been replied to, the duration is over, `quit`, or a stop signal; then drains. Returns the
   // exit status.
@@ -46,7 +53,18 @@ class ElasticService {
   Status WriteRequests() const;
   LoadCounts CountsOf(const std::vector<WorkerRecord>& workers) const;
   double SecondsSinceStart(int64_t now_ns) const;
+  // Retires all workers and waits for them.
+  void Drain();
+  // Of those that watch it, from their threads.
+  std::vector<prometheus::MetricFamily> Collect() const override;
+  std::string Trouble() const override;
+  metrics::Announcement Tell() const;
+  // mutex_ held.
+  FleetView View() const;
+  std::string TroubleNow(const FleetView& view) const;
 
+  // Held by the main thread but while it waits; guards all that those who watch it look at.
+  mutable std::mutex mutex_;
   const Options& options_;
   const ElasticOptions& elastic_;
   const std::vector<std::string> command_line_;
@@ -59,6 +77,7 @@ class ElasticService {
   WorkerProcesses* processes_ = nullptr;    // fleet_, if they are that
   std::unique_ptr<Fleet> fleet_;
   std::optional<Autoscaler> scaler_;
+  Operation operation_;
   uint32_t wanted_ = 0;
   uint64_t deaths_ = 0, replaced_ = 0;
   int64_t replace_not_before_ns_ = 0;
@@ -68,6 +87,13 @@ class ElasticService {
   int64_t status_at_ns_ = 0, status_from_ns_ = 0;
   uint64_t status_replied_ = 0, status_due_ = 0;
   bool quit_ = false;
+  bool draining_ = false;
+  bool failing_ = false;  // the last worker that was started could not start
+  const int64_t started_unix_ns_ = metrics::UnixNowNs();
+  // What they have seen of the requests.
+  mutable std::mutex latencies_mutex_;
+  mutable ycsb::LatencyHistogram latencies_;
+  mutable uint64_t latencies_until_ = 0;
   const char* end_ = "finished";
 };
 

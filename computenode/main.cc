@@ -1,8 +1,8 @@
 // computenode: serves a workload with elastic workers. docs/ycsb.md, "computenode".
+#include <glog/logging.h>
 #include <unistd.h>
 
 #include <csignal>
-#include <cstdio>
 #include <string>
 #include <utility>
 #include <vector>
@@ -25,10 +25,12 @@ int main(int argc, char** argv) {
     return options.status() == krcore::StatusCode::kInvalidArgument ? cli::FailUsage(options.status().message())
                                                                     : cli::Fail(options.status());
   }
-  for (const std::string& warning : options->warnings)
-    std::fprintf(stderr, "computenode: warning: %s\n", warning.c_str());
-  if (options->job.arrivals) std::fprintf(stderr, "computenode: %s\n", DescribePlan(*options->job.arrivals).c_str());
-  if (options->elastic && options->elastic->board_fd >= 0) return computenode::ServeAsProgram(*options, started_ns);
+  const bool is_worker = options->elastic && options->elastic->board_fd >= 0;  // its front end has said it
+  for (const std::string& warning : options->warnings) {
+    if (!is_worker) LOG(WARNING) << warning;
+  }
+  if (options->job.arrivals) LOG(INFO) << DescribePlan(*options->job.arrivals);
+  if (is_worker) return computenode::ServeAsProgram(*options, started_ns);
   if (const auto status = cli::StopSignal::Install(); !status.ok()) return cli::Fail(status);
   // In the background of a terminal, reading stdin must not stop the process: it fails, and the channel is closed.
   std::signal(SIGTTIN, SIG_IGN);

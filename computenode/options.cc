@@ -7,6 +7,7 @@
 
 #include "cli/common_flags.h"
 #include "computenode/control.h"
+#include "metrics/flag.h"
 #include "ycsb/arrivals.h"
 #include "ycsb/properties.h"
 #include "ycsb/rate_profile.h"
@@ -172,6 +173,7 @@ cli::Program ProgramDescription() {
                    "scale_in_after_s",
                    "control_interval_ms",
                    "requests_file",
+                   "metrics",
                    "rnic",
                    "log",
                    "operation_timeout_ms",
@@ -210,6 +212,9 @@ Result<Options> OptionsFromFlags(const cli::CommandLine& line) {
   if (!workload.ok()) return workload.status();
   if (FLAGS_target > 0) workload->target_ops = FLAGS_target;
   options.duration_s = FLAGS_duration > 0 ? FLAGS_duration : static_cast<double>(workload->max_execution_time_s);
+  const auto metrics = metrics::AddressFromFlag();
+  if (!metrics.ok()) return metrics.status();
+  options.metrics = *metrics;
   const auto elastic = ElasticFromFlags();
   if (!elastic.ok()) return elastic.status();
   options.elastic = *elastic;

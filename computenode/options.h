@@ -11,6 +11,7 @@
 #include "computenode/autoscaler.h"
 #include "krcore/status.h"
 #include "kvs/client.h"
+#include "metrics/exporter.h"
 #include "ycsb/job.h"
 
 namespace computenode {
@@ -38,7 +39,8 @@ struct Options {
   uint32_t in_flight = 16;
   double duration_s = 0;  // 0: no limit
   bool json_status = false;
-  std::optional<ElasticOptions> elastic;  // nothing: the closed loop, or an open one of threads alone
+  std::optional<metrics::Address> metrics;  // nothing: off
+  std::optional<ElasticOptions> elastic;    // nothing: the closed loop, or an open one of threads alone
   std::vector<std::string> warnings;
 };
 

@@ -146,7 +146,39 @@ int Service::PrintSummary() {
   return good ? 0 : cli::kExitFailure;
 }
 
+FleetView Service::View() const {
+  FleetView view;
+  view.records = workers_.Records();
+  view.wanted = workers_.active();
+  return view;
+}
+
+std::string Service::Trouble() const {
+  if (draining_.load(std::memory_order_relaxed)) return "draining";
+  return TroubleOf(View(), operation_);
+}
+
+metrics::Announcement Service::Tell() const {
+  const std::string trouble = Trouble();
+  return AnnouncementOf(View(), started_ns_,
+                        draining_.load(std::memory_order_relaxed) ? metrics::State::kDraining
+                        : trouble.empty()                         ? metrics::State::kServing
+                                                                  : metrics::State::kTroubled);
+}
+
+std::vector<prometheus::MetricFamily> Service::Collect() const {
+  metrics::Families families;
+  metrics::AddProcess(static_cast<double>(started_ns_) * 1e-9, &families);
+  families.Gauge("surgekv_healthy", "1: /healthz says that it is able to serve", Trouble().empty() ? 1 : 0);
+  AddFleet(options_, View(), &families);
+  const ycsb::Measurements measured = job_.SoFar();
+  AddRequests({measured.operations, measured.failed_operations, measured.verified, measured.mismatches}, &families);
+  AddLatencies(measured.Latencies(), &families);
+  return families.Take();
+}
+
 int Service::Run() {
+  if (const Status status = operation_.Listen(options_, *this); !status.ok()) return cli::Fail(status);
   start_ns_ = last_status_ns_ = krcore::RealClock()->NowNs();
   if (const Status status = workers_.AddWorkers(options_.workers); !status.ok()) return cli::Fail(status);
   ordered_json ready = {{"event", "ready"},
@@ -154,6 +186,7 @@ int Service::Run() {
                         {"control_plane", options_.store.control_plane},
                         {"workers", workers_.active()}};
   AddLoad(&ready);
+  operation_.Announce(options_, [this] { return Tell(); });
   Channel::Print(ready);
   int64_t next_status_ns = start_ns_ + kNsPerS;
   while (true) {
@@ -181,9 +214,11 @@ int Service::Run() {
     }
     break;
   }
+  draining_.store(true, std::memory_order_relaxed);
   job_.Stop();
   workers_.RetireWorkers(std::numeric_limits<uint32_t>::max());
   workers_.WaitForAll();  // ends because every operation has a deadline
+  operation_.Stop();
   return PrintSummary();
 }
 

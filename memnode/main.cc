@@ -16,13 +16,17 @@
 #include "memnode/drain.h"
 #include "memnode/huge_page_collapser.h"
 #include "memnode/memory_server.h"
+#include "memnode/node_metrics.h"
 #include "memnode/options.h"
 #include "memnode/stop_clock.h"
+#include "metrics/announcement.h"
+#include "metrics/exporter.h"
 
 namespace memnode {
 namespace {
 
 constexpr int64_t kRefreshMs = 1'000;
+constexpr int64_t kAnnounceNs = 100'000'000;
 
 const char* YesNo(bool yes) { return yes ? "yes" : "no"; }
 
@@ -56,8 +60,18 @@ int64_t RcAcceptorCpuNs(MemoryServer& server) {
   return server.rc_acceptor() == nullptr ? 0 : server.rc_acceptor()->cpu_ns();
 }
 
+// Writes into the metadata servers what this node is, and what it says of itself.
+krcore::Status Publish(MemoryServer& server, NodeMetrics& node_metrics, metrics::AnnouncementWriter& announcement) {
+  KRCORE_RETURN_IF_ERROR(server.Refresh());
+  const auto deadline = krcore::Deadline::After(*krcore::RealClock(), kAnnounceNs);
+  krcore::Status status = announcement.Write(node_metrics.Tell(), deadline);
+  if (!(status == krcore::StatusCode::kOutOfMemory)) return status;
+  LOG_FIRST_N(WARNING, 1) << "surge status will not find this node: " << status.ToString();
+  return {};
+}
+
 // From `ready` until a stop is requested.
-Served Serve(const Options& options, MemoryServer& server) {
+Served Serve(const Options& options, MemoryServer& server, NodeMetrics& node_metrics) {
   Served served;
   served.node = server.node();
   const int64_t begin_ns = krcore::RealClock()->NowNs();
@@ -66,9 +80,12 @@ Served Serve(const Options& options, MemoryServer& server) {
   PrintReady(options, server);
   std::optional<HugePageCollapser> collapser;
   if (options.huge_pages && server.pool() != nullptr) collapser.emplace(*server.pool());
+  node_metrics.Attach(server, collapser.has_value() ? &*collapser : nullptr);
+  metrics::AnnouncementWriter announcement(server.fabric());
   bool refreshed = true;
-  while (!cli::StopSignal::WaitFor(kRefreshMs)) {
-    const krcore::Status status = server.Refresh();
+  for (int64_t wait_ms = 0; !cli::StopSignal::WaitFor(wait_ms); wait_ms = kRefreshMs) {
+    const krcore::Status status = Publish(server, node_metrics, announcement);
+    node_metrics.NoteRefresh(status);
     if (status.ok() == refreshed) continue;
     refreshed = status.ok();
     if (refreshed) {
@@ -77,6 +94,7 @@ Served Serve(const Options& options, MemoryServer& server) {
       LOG(WARNING) << "not published: " << status.ToString() << "; trying again every " << kRefreshMs << " ms";
     }
   }
+  node_metrics.Detach();
   if (collapser.has_value()) {
     collapser->Stop();
     served.huge_page_cpu_s = static_cast<double>(collapser->cpu_ns()) * 1e-9;
@@ -103,12 +121,22 @@ void PrintStopped(const Options& options, const Served& served) {
 int Run(const Options& options) {
   if (const krcore::Status status = cli::StopSignal::Install(); !status.ok()) return cli::Fail(status);
   StopClock clock;
+  NodeMetrics node_metrics(options);
+  std::unique_ptr<metrics::Exporter> exporter;
+  if (options.metrics) {
+    // Before the memory: what a predecessor left stays as it is if the address is not to be had.
+    auto started = metrics::Exporter::Start(*options.metrics, node_metrics);
+    if (!started.ok()) return cli::Fail(started.status());
+    exporter = *std::move(started);
+    node_metrics.set_address(exporter->address());
+    LOG(INFO) << "metrics at " << exporter->address().ToString();
+  }
   auto server = MemoryServer::Start(options, &clock);
   if (!server.ok()) {
     if (!cli::StopSignal::Requested()) return cli::Fail(server.status());
     return cli::Fail({krcore::StatusCode::kUnavailable, std::string("stopped by ") + StopReason() + " while starting"});
   }
-  const Served served = Serve(options, **server);
+  const Served served = Serve(options, **server, node_metrics);
   *server = nullptr;  // closes, so that "stopped" means that nothing is left
   PrintStopped(options, served);
   return 0;

@@ -29,6 +29,8 @@ class MemoryServer {
   krcore::Status Refresh();
 
   krcore::NodeId node() const { return node_->id(); }
+  // Its attachment, whose methods any thread may call.
+  krcore::Node& fabric() { return *node_; }
   // Null for a pure metadata server.
   krcore::Region* pool() { return pool_.get(); }
   bool adopted() const { return pool_ != nullptr && pool_->adopted(); }

@@ -5,6 +5,7 @@
 #include "cli/common_flags.h"
 #include "cli/size.h"
 #include "kvs/layout/pool.h"
+#include "metrics/flag.h"
 
 DEFINE_int32(node, 0,
              "This memory node's id, 1 to 255, unique on the fabric; the same id finds its memory again "
@@ -36,8 +37,8 @@ constexpr int64_t kMaxWaitMs = int64_t{24} * 3600 * 1000;  // so that it fits in
 Status Mistake(std::string message) { return {StatusCode::kInvalidArgument, std::move(message)}; }
 
 Status CheckClean() {
-  for (const char* name :
-       {"node", "memory", "metaserver", "hugepages", "wait_ms", "keep_memory", "rc_acceptor", "drain", "undrain"}) {
+  for (const char* name : {"node", "memory", "metaserver", "hugepages", "wait_ms", "keep_memory", "rc_acceptor",
+                           "metrics", "drain", "undrain"}) {
     if (cli::FlagGiven(name)) return Mistake("--clean goes with --fabric only, not with --" + std::string(name));
   }
   return Status::Ok();
@@ -52,8 +53,8 @@ Result<RcAcceptorMode> RcAcceptorFromFlag() {
 
 // --drain or --undrain.
 Result<krcore::NodeId> CheckCommand(const char* command, int32_t node) {
-  for (const char* name :
-       {"node", "memory", "metaserver", "hugepages", "keep_memory", "rc_acceptor", "clean", "drain", "undrain"}) {
+  for (const char* name : {"node", "memory", "metaserver", "hugepages", "keep_memory", "rc_acceptor", "metrics",
+                           "clean", "drain", "undrain"}) {
     if (std::string(name) == command || !cli::FlagGiven(name)) continue;
     return Mistake("--" + std::string(command) + " goes with --fabric and --wait_ms only, not with --" + name);
   }
@@ -94,8 +95,8 @@ const cli::Program& ProgramDescription() {
           "memnode --fabric=NAME --memory=0 --metaserver [flags]\n"
           "memnode --fabric=NAME --drain=ID | --undrain=ID\n"
           "memnode --fabric=NAME --clean",
-      .flags = {"fabric", "node", "memory", "metaserver", "hugepages", "wait_ms", "keep_memory", "rc_acceptor", "drain",
-                "undrain", "clean", "rnic", "log"},
+      .flags = {"fabric", "node", "memory", "metaserver", "hugepages", "wait_ms", "keep_memory", "rc_acceptor",
+                "metrics", "drain", "undrain", "clean", "rnic", "log"},
       .examples =
           "memnode --fabric=demo --node=1 --memory=1G --metaserver\n"
           "memnode --fabric=demo --node=2 --memory=1G\n"
@@ -161,6 +162,9 @@ Result<Options> OptionsFromFlags() {
   const Result<RcAcceptorMode> rc_acceptor = RcAcceptorFromFlag();
   if (!rc_acceptor.ok()) return rc_acceptor.status();
   options.rc_acceptor = *rc_acceptor;
+  auto metrics = metrics::AddressFromFlag();
+  if (!metrics.ok()) return metrics.status();
+  options.metrics = *std::move(metrics);
   options.metaserver = FLAGS_metaserver;
   options.huge_pages = FLAGS_hugepages == "auto";
   options.keep_memory = FLAGS_keep_memory;

@@ -3,12 +3,14 @@
 #define MEMNODE_OPTIONS_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "cli/flags.h"
 #include "krcore/status.h"
 #include "krcore/types.h"
 #include "memnode/rc_acceptor.h"
+#include "metrics/exporter.h"
 
 namespace memnode {
 
@@ -22,6 +24,7 @@ struct Options {
   bool keep_memory = false;
   RcAcceptorMode rc_acceptor = RcAcceptorMode::kSleep;
   int64_t wait_ms = 0;                       // for the metadata server and the store's home to appear
+  std::optional<metrics::Address> metrics;   // nothing: off
   bool clean = false;                        // remove leftovers instead of serving
   krcore::NodeId drain = krcore::kNoNode;    // empty this memory node instead of serving
   krcore::NodeId undrain = krcore::kNoNode;  // ... or take it back into use

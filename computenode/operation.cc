@@ -1,0 +1,52 @@
+#include "computenode/operation.h"
+
+#include <glog/logging.h>
+
+#include <utility>
+
+namespace computenode {
+
+krcore::Status Operation::Listen(const Options& options, const metrics::Source& source) {
+  if (!options.metrics) return {};
+  auto exporter = metrics::Exporter::Start(*options.metrics, source);
+  if (!exporter.ok()) return exporter.status();
+  exporter_ = *std::move(exporter);
+  LOG(INFO) << "metrics at " << exporter_->address().ToString();
+  return {};
+}
+
+void Operation::Announce(const Options& options, std::function<metrics::Announcement()> tell) {
+  if (exporter_ == nullptr) return;
+  krcore::NodeOptions open;
+  open.rnic = options.store.rnic;
+  open.fabric = options.store.fabric;
+  auto node = krcore::Node::Open(open);
+  if (!node.ok()) {
+    LOG(WARNING) << "not announced, surge status will not find it: " << node.status().ToString();
+    return;
+  }
+  node_ = *std::move(node);
+  const std::lock_guard lock(mutex_);
+  announcer_ = std::make_unique<metrics::Announcer>(*node_, [this, tell = std::move(tell)] {
+    metrics::Announcement announcement = tell();
+    announcement.set_metrics(exporter_->address());
+    return announcement;
+  });
+}
+
+std::string Operation::trouble() const {
+  const std::lock_guard lock(mutex_);
+  return announcer_ == nullptr ? "" : announcer_->trouble();
+}
+
+void Operation::Stop() {
+  {
+    std::unique_lock lock(mutex_);
+    const std::unique_ptr<metrics::Announcer> ending = std::move(announcer_);
+    lock.unlock();  // its thread may just be asking for trouble
+  }
+  node_.reset();
+  exporter_.reset();
+}
+
+}  // namespace computenode

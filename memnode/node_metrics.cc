@@ -1,0 +1,167 @@
+#include "memnode/node_metrics.h"
+
+#include <unistd.h>
+
+#include <array>
+#include <utility>
+
+#include "krcore/clock.h"
+
+namespace memnode {
+namespace {
+
+using krcore::Status;
+using metrics::Families;
+
+constexpr int64_t kSurveyNs = 100'000'000;
+constexpr double kNsPerS = 1e9;
+
+constexpr std::array<std::pair<kvs::ChunkKind, const char*>, kvs::kChunkKinds> kKinds = {{
+    {kvs::ChunkKind::kFree, "free"},
+    {kvs::ChunkKind::kBlocks, "blocks"},
+    {kvs::ChunkKind::kTables, "tables"},
+    {kvs::ChunkKind::kRun, "large"},
+    {kvs::ChunkKind::kRunRest, "large_rest"},
+    {kvs::ChunkKind::kReserved, "reserved"},
+}};
+
+double Seconds(int64_t ns) { return static_cast<double>(ns) / kNsPerS; }
+double AsDouble(uint64_t count) { return static_cast<double>(count); }
+const char* YesNo(bool yes) { return yes ? "yes" : "no"; }
+
+}  // namespace
+
+NodeMetrics::NodeMetrics(const Options& options) : options_(options), started_ns_(metrics::UnixNowNs()) {
+  said_.role = options.memory_bytes == 0 ? metrics::Role::kMetadata : metrics::Role::kMemory;
+  said_.pid = static_cast<uint32_t>(getpid());
+  said_.started_s = static_cast<uint32_t>(started_ns_ / 1'000'000'000);
+}
+
+void NodeMetrics::Attach(MemoryServer& server, const HugePageCollapser* collapser) {
+  const std::lock_guard lock(mutex_);
+  stage_ = Stage::kServing;
+  server_ = &server;
+  collapser_ = collapser;
+  if (server.is_home()) said_.flags |= metrics::Announcement::kHome;
+  if (options_.metaserver) said_.flags |= metrics::Announcement::kMetaServer;
+}
+
+void NodeMetrics::Detach() {
+  const std::lock_guard lock(mutex_);
+  stage_ = Stage::kStopping;
+  server_ = nullptr;
+  collapser_ = nullptr;
+  survey_.reset();
+}
+
+void NodeMetrics::NoteRefresh(const Status& status) {
+  const std::lock_guard lock(mutex_);
+  refreshed_ = status;
+  if (!status.ok()) ++refresh_failures_;
+}
+
+void NodeMetrics::set_address(const metrics::Address& address) {
+  const std::lock_guard lock(mutex_);
+  said_.set_metrics(address);
+}
+
+std::string NodeMetrics::TroubleLocked() const {
+  if (stage_ == Stage::kStarting) return "starting";
+  if (stage_ == Stage::kStopping) return "stopping";
+  if (!refreshed_.ok()) return "not published at a metadata server: " + refreshed_.ToString();
+  if (member_ == kvs::MemberState::kDraining) return "draining";
+  if (member_ == kvs::MemberState::kDrained) return "drained";
+  return "";
+}
+
+std::string NodeMetrics::Trouble() const {
+  const std::lock_guard lock(mutex_);
+  return TroubleLocked();
+}
+
+metrics::Announcement NodeMetrics::Tell() {
+  krcore::Result<kvs::HomeView> view = krcore::StatusCode::kNotFound;
+  if (said_.role == metrics::Role::kMemory) {
+    if (survey_ == nullptr) {
+      auto survey = kvs::Survey::Create(server_->fabric());
+      if (survey.ok()) survey_ = *std::move(survey);
+    }
+    const auto deadline = krcore::Deadline::After(*krcore::RealClock(), kSurveyNs);
+    if (survey_ != nullptr) view = survey_->ReadHome(deadline);
+  }
+  const std::lock_guard lock(mutex_);
+  if (view.ok()) {
+    home_ = *std::move(view);
+    for (const kvs::MemberView& member : home_.members) {
+      if (member.node == server_->node() && member.incarnation == server_->fabric().incarnation())
+        member_ = member.state;
+    }
+  }
+  said_.state = member_ == kvs::MemberState::kDraining  ? metrics::State::kDraining
+                : member_ == kvs::MemberState::kDrained ? metrics::State::kDrained
+                : TroubleLocked().empty()               ? metrics::State::kServing
+                                                        : metrics::State::kTroubled;
+  return said_;
+}
+
+void NodeMetrics::AddMemory(Families* families) const {
+  const kvs::PoolUse use = kvs::CountChunks(server_->pool()->bytes());
+  for (const auto& [kind, name] : kKinds) {
+    families->Gauge("surgekv_memory_bytes", "Memory of the pool, by what its chunks are used for",
+                    AsDouble(use.Bytes(kind)), {{"use", name}});
+    families->Gauge("surgekv_memory_chunks", "Chunks of the pool, by what they are used for",
+                    AsDouble(use.chunks[static_cast<size_t>(kind)]), {{"use", name}});
+  }
+  families->Gauge("surgekv_memory_pool_bytes", "Memory that this node exposes",
+                  AsDouble(server_->pool()->bytes().size()));
+  families->Gauge("surgekv_memory_hugepage_bytes", "... of it, moved into huge pages since the start",
+                  collapser_ == nullptr ? 0 : AsDouble(collapser_->collapsed_bytes()));
+  for (const auto& [state, name] : {std::pair{kvs::MemberState::kInUse, "in_use"},
+                                    {kvs::MemberState::kDraining, "draining"},
+                                    {kvs::MemberState::kDrained, "drained"}}) {
+    families->Gauge("surgekv_memory_state", "1: what the store's home says of this node", member_ == state ? 1 : 0,
+                    {{"state", name}});
+  }
+}
+
+// What the home knows, it alone tells: else each node would count the same clients.
+void NodeMetrics::AddStore(Families* families) const {
+  families->Gauge("surgekv_store_clients", "Clients that are registered at the store's home", AsDouble(home_.clients));
+  for (const auto& [state, name] : {std::pair{kvs::MemberState::kInUse, "in_use"},
+                                    {kvs::MemberState::kDraining, "draining"},
+                                    {kvs::MemberState::kDrained, "drained"}}) {
+    const auto members = std::ranges::count_if(
+        home_.members, [wanted = state](const kvs::MemberView& member) { return member.state == wanted; });
+    families->Gauge("surgekv_store_memory_nodes", "Memory nodes in the store's list, dead ones included",
+                    static_cast<double>(members), {{"state", name}});
+  }
+}
+
+std::vector<prometheus::MetricFamily> NodeMetrics::Collect() const {
+  Families families;
+  metrics::AddProcess(Seconds(started_ns_), &families);
+  const std::lock_guard lock(mutex_);
+  families.Gauge("surgekv_healthy", "1: /healthz says that it is able to serve", TroubleLocked().empty() ? 1 : 0);
+  if (server_ == nullptr) return families.Take();
+  families.Gauge("surgekv_node_info", "1; what this node is", 1,
+                 {{"fabric", options_.fabric},
+                  {"node", std::to_string(server_->node())},
+                  {"role", metrics::RoleName(said_.role)},
+                  {"home", YesNo(server_->is_home())},
+                  {"metaserver", YesNo(options_.metaserver)}});
+  families.Counter("surgekv_refresh_failures_total",
+                   "Times that the node's record could not be written into the metadata servers",
+                   AsDouble(refresh_failures_));
+  if (RcAcceptor* const acceptor = server_->rc_acceptor(); acceptor != nullptr) {
+    families.Counter("surgekv_rc_requests_total", "Requests of clients that connect by verbs or lite",
+                     AsDouble(acceptor->requests()));
+    families.Gauge("surgekv_rc_connections", "RC connections of such clients", AsDouble(acceptor->connections()));
+    families.Counter("surgekv_rc_acceptor_cpu_seconds_total", "CPU time of the thread that answers them",
+                     Seconds(acceptor->cpu_ns()));
+  }
+  if (server_->pool() != nullptr) AddMemory(&families);
+  if (server_->is_home()) AddStore(&families);
+  return families.Take();
+}
+
+}  // namespace memnode

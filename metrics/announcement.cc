@@ -1,0 +1,103 @@
+#include "metrics/announcement.h"
+
+#include <arpa/inet.h>
+
+#include <algorithm>
+#include <cstring>
+#include <ctime>
+#include <span>
+
+namespace metrics {
+namespace {
+
+using krcore::Deadline;
+using krcore::Result;
+using krcore::Status;
+using krcore::StatusCode;
+
+// Places below are those of memory nodes, by id.
+constexpr uint32_t kFirstShared = krcore::kMaxMemoryNode + 1;
+constexpr std::array<uint8_t, 12> kMappedV4 = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
+
+std::string PlaceName(uint32_t place) { return "surge-" + std::to_string(place); }
+
+}  // namespace
+
+const char* RoleName(Role role) {
+  switch (role) {
+    case Role::kMemory: return "memory";
+    case Role::kMetadata: return "metadata";
+    case Role::kCompute: return "compute";
+  }
+  return "unknown";
+}
+
+const char* StateName(State state) {
+  switch (state) {
+    case State::kStarting: return "starting";
+    case State::kServing: return "serving";
+    case State::kDraining: return "draining";
+    case State::kDrained: return "drained";
+    case State::kTroubled: return "troubled";
+  }
+  return "unknown";
+}
+
+void Announcement::set_metrics(const Address& where) {
+  port = where.port;
+  if (where.v6) {
+    inet_pton(AF_INET6, where.host.c_str(), address.data());
+    return;
+  }
+  std::copy(kMappedV4.begin(), kMappedV4.end(), address.begin());
+  inet_pton(AF_INET, where.host.c_str(), address.data() + kMappedV4.size());
+}
+
+std::string Announcement::metrics() const {
+  if (port == 0) return "";
+  const bool v6 = !std::equal(kMappedV4.begin(), kMappedV4.end(), address.begin());
+  std::array<char, INET6_ADDRSTRLEN> host{};
+  inet_ntop(v6 ? AF_INET6 : AF_INET, v6 ? address.data() : address.data() + kMappedV4.size(), host.data(), host.size());
+  return Address{host.data(), port, v6}.ToString();
+}
+
+int64_t UnixNowNs() {
+  timespec now{};
+  clock_gettime(CLOCK_REALTIME, &now);
+  return now.tv_sec * int64_t{1'000'000'000} + now.tv_nsec;
+}
+
+AnnouncementWriter::AnnouncementWriter(krcore::Node& node)
+    : node_(node), place_(node.id() < kFirstShared ? node.id() : kFirstShared + node.id() % (kPlaces - kFirstShared)) {}
+
+Status AnnouncementWriter::Write(Announcement announcement, Deadline deadline) {
+  announcement.node = node_.id();
+  announcement.incarnation = node_.incarnation();
+  announcement.updated_ns = UnixNowNs();
+  const auto bytes = std::as_bytes(std::span(&announcement, 1));
+  for (uint32_t tried = 0; tried < kPlaces - kFirstShared; ++tried) {
+    Status status = node_.PublishService(PlaceName(place_), bytes, deadline);
+    if (!(status == StatusCode::kExists) || place_ < kFirstShared) return status;
+    place_ = kFirstShared + (place_ + 1 - kFirstShared) % (kPlaces - kFirstShared);
+  }
+  return {StatusCode::kOutOfMemory, "the fabric has no place left for another program that announces itself"};
+}
+
+Result<std::vector<Announcement>> ReadAnnouncements(krcore::Node& node, Deadline deadline) {
+  std::vector<Announcement> found;
+  for (uint32_t place = 0; place < kPlaces; ++place) {
+    const auto value = node.LookupService(PlaceName(place), deadline);
+    if (!value.ok()) {
+      // Whatever concerns this one record alone is no reason not to tell of the others.
+      if (value.status() == StatusCode::kNotFound || value.status() == StatusCode::kCorrupt) continue;
+      return value.status();
+    }
+    Announcement announcement;
+    if (value->size() != sizeof(announcement)) continue;
+    std::memcpy(&announcement, value->data(), sizeof(announcement));
+    if (announcement.magic == Announcement::kMagic) found.push_back(announcement);
+  }
+  return found;
+}
+
+}  // namespace metrics

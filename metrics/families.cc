@@ -1,0 +1,86 @@
+#include "metrics/families.h"
+
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <ctime>
+#include <fstream>
+#include <limits>
+
+namespace metrics {
+namespace {
+
+constexpr std::array kDurationBounds = {1e-6, 2.5e-6, 5e-6, 1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4,
+                                        1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 1e-1, 2.5e-1, 5e-1,
+                                        1.0,  2.5,    5.0,  10.0, 25.0,   50.0, 100.0};
+
+double Seconds(const timeval& time) {
+  return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) * 1e-6;
+}
+
+// Of this process, in bytes; 0 where the system does not tell.
+double ResidentBytes() {
+  std::ifstream file("/proc/self/statm");
+  double total_pages = 0, resident_pages = 0;
+  file >> total_pages >> resident_pages;
+  return file ? resident_pages * static_cast<double>(sysconf(_SC_PAGESIZE)) : 0;
+}
+
+}  // namespace
+
+prometheus::ClientMetric& Families::Add(const std::string& name, const std::string& help, prometheus::MetricType type,
+                                        const Labels& labels) {
+  auto family = std::find_if(families_.begin(), families_.end(),
+                             [&](const prometheus::MetricFamily& candidate) { return candidate.name == name; });
+  if (family == families_.end()) family = families_.insert(families_.end(), {name, help, type, {}});
+  prometheus::ClientMetric& metric = family->metric.emplace_back();
+  for (const auto& [label, value] : labels) metric.label.push_back({label, value});
+  return metric;
+}
+
+void Families::Counter(const std::string& name, const std::string& help, double value, const Labels& labels) {
+  Add(name, help, prometheus::MetricType::Counter, labels).counter.value = value;
+}
+
+void Families::Gauge(const std::string& name, const std::string& help, double value, const Labels& labels) {
+  Add(name, help, prometheus::MetricType::Gauge, labels).gauge.value = value;
+}
+
+void Families::Histogram(const std::string& name, const std::string& help, prometheus::ClientMetric::Histogram value,
+                         const Labels& labels) {
+  Add(name, help, prometheus::MetricType::Histogram, labels).histogram = std::move(value);
+}
+
+std::span<const double> DurationBounds() { return kDurationBounds; }
+
+prometheus::ClientMetric::Histogram HistogramOf(std::span<const int64_t> durations_ns) {
+  std::vector<int64_t> sorted(durations_ns.begin(), durations_ns.end());
+  std::sort(sorted.begin(), sorted.end());
+  prometheus::ClientMetric::Histogram histogram;
+  histogram.sample_count = sorted.size();
+  for (const int64_t duration : sorted) histogram.sample_sum += static_cast<double>(duration) * 1e-9;
+  for (const double bound : kDurationBounds) {
+    const auto past = std::upper_bound(sorted.begin(), sorted.end(), bound * 1e9, [](double limit, int64_t duration) {
+      return limit < static_cast<double>(duration);
+    });
+    histogram.bucket.push_back({static_cast<uint64_t>(past - sorted.begin()), bound});
+  }
+  histogram.bucket.push_back({sorted.size(), std::numeric_limits<double>::infinity()});
+  return histogram;
+}
+
+void AddProcess(double started_unix_s, Families* families) {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  families->Counter("process_cpu_seconds_total", "CPU time of this process, in seconds",
+                    Seconds(usage.ru_utime) + Seconds(usage.ru_stime));
+  families->Gauge("process_resident_memory_bytes", "Memory of this process that is resident, shared memory included",
+                  ResidentBytes());
+  families->Gauge("process_start_time_seconds", "When this process began to serve, in seconds since 1970",
+                  started_unix_s);
+}
+
+}  // namespace metrics

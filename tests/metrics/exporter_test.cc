@@ -1,0 +1,169 @@
+// The HTTP endpoint: what it answers, and that it ends whatever clients do.
+#include "metrics/exporter.h"
+
+#include <arpa/inet.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "metrics/announcement.h"
+#include "metrics/families.h"
+
+namespace {
+
+using ::testing::AllOf;
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+class FakeSource final : public metrics::Source {
+ public:
+  std::vector<prometheus::MetricFamily> Collect() const override {
+    asked = true;
+    while (hold) std::this_thread::yield();
+    metrics::Families families;
+    families.Gauge("answer", "The answer", 42);
+    return families.Take();
+  }
+  std::string Trouble() const override {
+    const std::lock_guard lock(mutex);
+    return trouble;
+  }
+  mutable std::mutex mutex;
+  std::string trouble;
+  mutable std::atomic<bool> asked{false};
+  std::atomic<bool> hold{false};
+};
+
+// A connection to it.
+class Client {
+ public:
+  explicit Client(const metrics::Address& address) : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_in in{};
+    in.sin_family = AF_INET;
+    in.sin_port = htons(address.port);
+    inet_pton(AF_INET, address.host.c_str(), &in.sin_addr);
+    connected_ = connect(fd_, reinterpret_cast<const sockaddr*>(&in), sizeof(in)) == 0;
+  }
+  ~Client() { close(fd_); }
+  Client(const Client&) = delete;
+  Client& operator=(const Client&) = delete;
+
+  bool connected() const { return connected_; }
+  void Send(const std::string& text) { (void)send(fd_, text.data(), text.size(), MSG_NOSIGNAL); }
+  // Until the other side hangs up.
+  std::string ReadAll() {
+    std::string text;
+    char bytes[4096];
+    for (ssize_t got; (got = read(fd_, bytes, sizeof(bytes))) > 0;) text.append(bytes, static_cast<size_t>(got));
+    return text;
+  }
+
+ private:
+  int fd_;
+  bool connected_ = false;
+};
+
+class ExporterTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    auto exporter = metrics::Exporter::Start(*metrics::ParseAddress("127.0.0.1:0"), source_);
+    ASSERT_TRUE(exporter.ok()) << exporter.status().ToString();
+    exporter_ = *std::move(exporter);
+  }
+  std::string Ask(const std::string& request) {
+    Client client(exporter_->address());
+    client.Send(request + " HTTP/1.1\r\nHost: here\r\n\r\n");
+    return client.ReadAll();
+  }
+
+  FakeSource source_;
+  std::unique_ptr<metrics::Exporter> exporter_;
+};
+
+TEST_F(ExporterTest, MetricsAreText) {
+  EXPECT_THAT(Ask("GET /metrics"),
+              AllOf(StartsWith("HTTP/1.1 200 OK\r\n"), HasSubstr("Content-Type: text/plain; version=0.0.4"),
+                    EndsWith("\r\n\r\n# HELP answer The answer\n# TYPE answer gauge\nanswer 42\n")));
+}
+
+TEST_F(ExporterTest, HealthIs200Or503WithTheReason) {
+  EXPECT_THAT(Ask("GET /healthz"), AllOf(StartsWith("HTTP/1.1 200 "), EndsWith("\r\n\r\nok\n")));
+  {
+    const std::lock_guard lock(source_.mutex);
+    source_.trouble = "draining";
+  }
+  EXPECT_THAT(Ask("GET /healthz"), AllOf(StartsWith("HTTP/1.1 503 "), EndsWith("\r\n\r\ndraining\n")));
+}
+
+TEST_F(ExporterTest, WhatIsNotThereIs404AndOtherMethodsAreRefused) {
+  for (const char* path : {"/", "/metrics/x", "/healthz2", "/etc/passwd", "/../../etc/passwd"}) {
+    const std::string answer = Ask(std::string("GET ") + path);
+    EXPECT_THAT(answer, ::testing::AnyOf(StartsWith("HTTP/1.1 404 "), StartsWith("HTTP/1.1 400 "))) << path;
+  }
+  EXPECT_THAT(Ask("POST /metrics"), StartsWith("HTTP/1.1 405 "));
+  EXPECT_THAT(Ask("HEAD /metrics"), AllOf(StartsWith("HTTP/1.1 200 "), EndsWith("\r\n\r\n")));
+}
+
+TEST_F(ExporterTest, AnAddressInUseIsSaidToBe) {
+  const auto second = metrics::Exporter::Start(exporter_->address(), source_);
+  EXPECT_EQ(second.status().code(), krcore::StatusCode::kExists);
+  EXPECT_THAT(std::string(second.status().message()),
+              AllOf(HasSubstr("--metrics=" + exporter_->address().ToString()), HasSubstr("in use")));
+}
+
+TEST_F(ExporterTest, AnAddressOfAnotherMachineIsRefused) {
+  const auto other = metrics::Exporter::Start(*metrics::ParseAddress("192.0.2.1:0"), source_);
+  EXPECT_EQ(other.status().code(), krcore::StatusCode::kUnavailable) << other.status().ToString();
+}
+
+TEST_F(ExporterTest, ItEndsWithAScrapeInFlightThatIsAnswered) {
+  source_.hold = true;
+  std::string answer;
+  std::thread asking([&] { answer = Ask("GET /metrics"); });
+  while (!source_.asked) std::this_thread::yield();
+  std::thread ending([&] { exporter_.reset(); });
+  source_.hold = false;
+  ending.join();
+  asking.join();
+  EXPECT_THAT(answer, EndsWith("answer 42\n"));
+}
+
+TEST_F(ExporterTest, ItEndsThoughClientsSayNothingOrHalfARequest) {
+  Client silent(exporter_->address()), half(exporter_->address()), third(exporter_->address());
+  ASSERT_TRUE(silent.connected() && half.connected() && third.connected());
+  half.Send("GET /met");
+  third.Send("GET /metrics HTTP/1.1\r\n");
+  exporter_.reset();
+  EXPECT_EQ(silent.ReadAll(), "");
+}
+
+TEST(MetricsAddress, IsHostAndPort) {
+  EXPECT_EQ(metrics::ParseAddress("127.0.0.1:9464")->ToString(), "127.0.0.1:9464");
+  EXPECT_EQ(metrics::ParseAddress("localhost:0")->ToString(), "127.0.0.1:0");
+  EXPECT_EQ(metrics::ParseAddress("[::1]:65535")->ToString(), "[::1]:65535");
+  for (const char* wrong : {"", "9464", "127.0.0.1", "127.0.0.1:", "127.0.0.1:x", "127.0.0.1:65536", "127.0.0.1:-1",
+                            "::1:80", "[::1]", "example.invalid:80", "127.0.0.1:1 ", ":80", "1.2.3:4"}) {
+    const auto address = metrics::ParseAddress(wrong);
+    EXPECT_EQ(address.status().code(), krcore::StatusCode::kInvalidArgument) << wrong;
+    EXPECT_THAT(std::string(address.status().message()), StartsWith(std::string("--metrics=") + wrong + ": "));
+  }
+}
+
+TEST(MetricsAddress, TravelsInAnAnnouncement) {
+  for (const char* text : {"127.0.0.1:9464", "[::1]:1", "0.0.0.0:80", "[2001:db8::17]:65535"}) {
+    metrics::Announcement announcement;
+    EXPECT_EQ(announcement.metrics(), "");
+    announcement.set_metrics(*metrics::ParseAddress(text));
+    EXPECT_EQ(announcement.metrics(), text);
+  }
+}
+
+}  // namespace

@@ -1,0 +1,143 @@
+// What counts and durations become in Prometheus's text.
+#include "metrics/families.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <prometheus/text_serializer.h>
+
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "computenode/fleet_metrics.h"
+
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+std::string TextOf(metrics::Families families) { return prometheus::TextSerializer().Serialize(families.Take()); }
+
+uint64_t CountUpTo(const prometheus::ClientMetric::Histogram& histogram, double bound) {
+  for (const auto& bucket : histogram.bucket) {
+    if (bucket.upper_bound == bound) return bucket.cumulative_count;
+  }
+  return std::numeric_limits<uint64_t>::max();
+}
+
+TEST(Families, SeriesOfOneNameAreOneFamily) {
+  metrics::Families families;
+  families.Counter("a_total", "An a", 3, {{"kind", "x"}});
+  families.Gauge("b", "A b", 0.5);
+  families.Counter("a_total", "An a", 4, {{"kind", "y\"\\\n"}});
+  EXPECT_EQ(TextOf(std::move(families)),
+            "# HELP a_total An a\n# TYPE a_total counter\n"
+            "a_total{kind=\"x\"} 3\na_total{kind=\"y\\\"\\\\\\n\"} 4\n"
+            "# HELP b A b\n# TYPE b gauge\nb 0.5\n");
+}
+
+TEST(Families, ADurationCountsInEachBucketWhoseBoundItDoesNotExceed) {
+  const std::vector<int64_t> durations = {0, 1'000, 1'001, 2'500, 1'000'000'000, 200'000'000'000};
+  const auto histogram = metrics::HistogramOf(durations);
+  EXPECT_EQ(histogram.sample_count, 6u);
+  EXPECT_DOUBLE_EQ(histogram.sample_sum, 201.000004501);
+  EXPECT_EQ(CountUpTo(histogram, 1e-6), 2u);    // 0 and 1 us
+  EXPECT_EQ(CountUpTo(histogram, 2.5e-6), 4u);  // the bound itself belongs to it
+  EXPECT_EQ(CountUpTo(histogram, 0.5), 4u);
+  EXPECT_EQ(CountUpTo(histogram, 1), 5u);
+  EXPECT_EQ(CountUpTo(histogram, 100), 5u);
+  EXPECT_EQ(histogram.bucket.back().upper_bound, std::numeric_limits<double>::infinity());
+  EXPECT_EQ(histogram.bucket.back().cumulative_count, 6u);
+}
+
+TEST(Families, AnEmptyHistogramHasAllItsBuckets) {
+  const auto histogram = metrics::HistogramOf({});
+  EXPECT_EQ(histogram.bucket.size(), metrics::DurationBounds().size() + 1);
+  const auto latencies = computenode::HistogramOf(ycsb::LatencyHistogram());
+  EXPECT_EQ(latencies.bucket.size(), histogram.bucket.size());
+  EXPECT_EQ(latencies.bucket.back().cumulative_count, 0u);
+}
+
+TEST(Latencies, EachIsCountedAtItsBound) {
+  ycsb::LatencyHistogram latencies;
+  for (const int64_t us : {2, 20, 20, 200, 3'000, 400'000}) latencies.Record(us * 1'000);
+  latencies.Record(150'000'000'000);  // beyond what it tells apart
+  const auto histogram = computenode::HistogramOf(latencies);
+  EXPECT_EQ(histogram.sample_count, 7u);
+  EXPECT_NEAR(histogram.sample_sum, 150.403242, 1e-6);
+  EXPECT_EQ(CountUpTo(histogram, 1e-6), 0u);
+  EXPECT_EQ(CountUpTo(histogram, 2.5e-6), 1u);
+  EXPECT_EQ(CountUpTo(histogram, 1e-5), 1u);
+  EXPECT_EQ(CountUpTo(histogram, 2.5e-5), 3u);
+  EXPECT_EQ(CountUpTo(histogram, 2.5e-4), 4u);
+  EXPECT_EQ(CountUpTo(histogram, 2.5e-3), 4u);
+  EXPECT_EQ(CountUpTo(histogram, 5e-3), 5u);
+  EXPECT_EQ(CountUpTo(histogram, 0.5), 6u);
+  EXPECT_EQ(CountUpTo(histogram, 100), 6u);
+  EXPECT_EQ(histogram.bucket.back().cumulative_count, 7u);
+}
+
+TEST(Latencies, BucketsAgreeWithPercentiles) {
+  ycsb::LatencyHistogram latencies;
+  for (int64_t ns = 1; ns < 50'000'000; ns += 997) latencies.Record(ns);
+  const auto histogram = computenode::HistogramOf(latencies);
+  uint64_t before = 0;
+  for (const auto& bucket : histogram.bucket) {
+    EXPECT_GE(bucket.cumulative_count, before);
+    before = bucket.cumulative_count;
+    if (bucket.cumulative_count < 1'000 || bucket.cumulative_count == latencies.count()) continue;
+    const double percent =
+        100.0 * static_cast<double>(bucket.cumulative_count) / static_cast<double>(latencies.count());
+    EXPECT_NEAR(latencies.PercentileNs(percent) * 1e-9, bucket.upper_bound, 0.01 * bucket.upper_bound);
+  }
+}
+
+computenode::WorkerRecord Worker(int64_t lanes_ns, int64_t retired_ns, int64_t ended_ns) {
+  computenode::WorkerRecord worker;
+  worker.wanted_ns = 1'000;
+  worker.lanes_ns = lanes_ns;
+  worker.retired_ns = retired_ns;
+  worker.ended_ns = ended_ns;
+  worker.client_stats.operations = 10;
+  worker.client_stats.rc_reclaims = 1;
+  worker.cpu_ns = 500'000'000;
+  worker.connection_bytes = ended_ns == 0 ? 100 : 0;
+  return worker;
+}
+
+TEST(Fleet, WorkersAreCountedByStateAndWhatEndedOnesDidStays) {
+  computenode::FleetView view;
+  view.wanted = 3;
+  view.restarted = 1;
+  view.standby = 2;
+  view.records = {Worker(0, 0, 0), Worker(5'000, 0, 0), Worker(5'000, 9'000, 0), Worker(5'000, 9'000, 10'000),
+                  Worker(5'000, 0, 10'000)};
+  view.records.back().died = true;
+  view.records.back().status = {krcore::StatusCode::kUnavailable, "killed"};
+  computenode::Options options;
+  options.store.fabric = "f";
+  metrics::Families families;
+  computenode::AddFleet(options, view, &families);
+  const std::string text = TextOf(std::move(families));
+  for (const char* line :
+       {"surgekv_workers{state=\"standby\"} 2\n", "surgekv_workers{state=\"starting\"} 1\n",
+        "surgekv_workers{state=\"serving\"} 1\n", "surgekv_workers{state=\"draining\"} 1\n",
+        "surgekv_workers_wanted 3\n", "surgekv_workers_started_total 5\n", "surgekv_workers_retired_total 2\n",
+        "surgekv_workers_failed_total 1\n", "surgekv_workers_restarted_total 1\n",
+        "surgekv_store_operations_total 50\n", "surgekv_store_rc_reclaims_total 5\n",
+        "surgekv_worker_cpu_seconds_total 2.5\n", "surgekv_connection_memory_bytes 300\n",
+        "surgekv_worker_start_seconds_count{part=\"spawn\"} 0\n"}) {
+    EXPECT_THAT(text, HasSubstr(std::string("\n") + line));
+  }
+  EXPECT_THAT(text, Not(HasSubstr("nan")));
+  const metrics::Announcement said = computenode::AnnouncementOf(view, 7'000'000'000, metrics::State::kServing);
+  EXPECT_EQ(said.workers_wanted, 3);
+  EXPECT_EQ(said.workers_starting, 1);
+  EXPECT_EQ(said.workers_serving, 1);
+  EXPECT_EQ(said.workers_draining, 1);
+  EXPECT_EQ(said.operations, 50u);
+  EXPECT_EQ(said.started_s, 7u);
+}
+
+}  // namespace

@@ -1,0 +1,159 @@
+#include "tools/surge/cluster.h"
+
+#include <algorithm>
+#include <tuple>
+#include <utility>
+
+#include "krcore/clock.h"
+
+namespace surge {
+namespace {
+
+using krcore::Deadline;
+using krcore::Result;
+using krcore::StatusCode;
+using metrics::Announcement;
+
+constexpr int64_t kNsPerS = 1'000'000'000;
+constexpr int64_t kPatienceNs = kNsPerS;          // for all announcements
+constexpr int64_t kNodePatienceNs = kNsPerS / 4;  // for one memory node
+
+Deadline Patience(int64_t ns) { return Deadline::After(*krcore::RealClock(), ns); }
+
+Memory MemoryOf(const kvs::PoolUse& use) {
+  return {use.total_bytes(), use.used_bytes(), use.free_bytes(), use.reserved_bytes()};
+}
+
+const char* MemberStateName(kvs::MemberState state) {
+  switch (state) {
+    case kvs::MemberState::kDraining: return "draining";
+    case kvs::MemberState::kDrained: return "drained";
+    default: return "serving";
+  }
+}
+
+bool Reachable(const NodeView& node) { return node.state != "dead"; }
+
+}  // namespace
+
+Result<std::unique_ptr<Cluster>> Cluster::Open(const std::string& rnic, const std::string& fabric) {
+  std::unique_ptr<Cluster> cluster(new Cluster());
+  cluster->fabric_ = fabric;
+  krcore::NodeOptions open;
+  open.rnic = rnic;
+  open.fabric = fabric;
+  auto node = krcore::Node::Open(open);
+  if (!node.ok()) return node.status();
+  cluster->node_ = *std::move(node);
+  auto survey = kvs::Survey::Create(*cluster->node_);
+  if (!survey.ok()) return survey.status();
+  cluster->survey_ = *std::move(survey);
+  return cluster;
+}
+
+NodeView Cluster::ViewOf(const Announcement& announcement, int64_t now_ns) {
+  NodeView node;
+  node.id = announcement.node;
+  node.role = metrics::RoleName(announcement.role);
+  node.announcement = announcement;
+  const bool dead = node_->IsConfirmedDead(announcement.node, announcement.incarnation);
+  const bool silent = now_ns - announcement.updated_ns > kSilentS * kNsPerS;
+  node.state = dead ? "dead" : silent ? "silent" : metrics::StateName(announcement.state);
+  const int64_t until_ns = dead ? announcement.updated_ns : now_ns;
+  node.uptime_s = std::max(static_cast<double>(until_ns) / kNsPerS - announcement.started_s, 0.0);
+  return node;
+}
+
+// What the store's home knows of its memory nodes, and their pools.
+void Cluster::AddMembers(ClusterView* view) {
+  auto home = survey_->ReadHome(Patience(kNodePatienceNs));
+  if (!home.ok()) {
+    if (home.status() == StatusCode::kNotFound) {
+      view->problems.emplace_back("there is no store yet: no memory node has joined");
+    } else {
+      view->problems.push_back("the store's home cannot be read: " + home.status().ToString());
+    }
+  } else {
+    view->clients = home->clients;
+    for (const kvs::MemberView& member : home->members) {
+      const auto same = [&](const NodeView& node) { return node.id == member.node && Reachable(node); };
+      auto node = std::ranges::find_if(view->nodes, same);
+      if (node == view->nodes.end()) {
+        const bool dead = node_->IsConfirmedDead(member.node, member.incarnation);
+        if (dead && std::ranges::any_of(view->nodes, [&](const NodeView& known) { return known.id == member.node; })) {
+          continue;  // its announcement says more
+        }
+        NodeView unannounced;
+        unannounced.id = member.node;
+        unannounced.role = metrics::RoleName(metrics::Role::kMemory);
+        unannounced.state = dead ? "dead" : MemberStateName(member.state);
+        view->nodes.push_back(unannounced);
+      } else if (node->state == "serving") {
+        node->state = MemberStateName(member.state);  // newer than what it announced
+      }
+    }
+  }
+  for (NodeView& node : view->nodes) {
+    if (node.role != metrics::RoleName(metrics::Role::kMemory) || !Reachable(node)) continue;
+    const auto use = survey_->ReadPool(node.id, Patience(kNodePatienceNs));
+    if (use.ok()) {
+      node.memory = MemoryOf(*use);
+      view->memory.total += node.memory->total;
+      view->memory.used += node.memory->used;
+      view->memory.free += node.memory->free;
+      view->memory.reserved += node.memory->reserved;
+    } else if (node.announcement && node_->IsConfirmedDead(node.id, node.announcement->incarnation)) {
+      node.state = "dead";  // meanwhile
+    } else {
+      view->problems.push_back("memory node " + std::to_string(node.id) +
+                               " cannot be read: " + use.status().ToString());
+    }
+  }
+}
+
+// Between two announcements of a compute node, by its own clock.
+void Cluster::AddRates(ClusterView* view) {
+  std::map<uint32_t, Sample> now;
+  for (NodeView& node : view->nodes) {
+    if (!node.announcement || node.announcement->role != metrics::Role::kCompute) continue;
+    const Announcement& said = *node.announcement;
+    Sample sample{said.operations, said.updated_ns, std::nullopt};
+    const auto before = samples_.find(said.incarnation);
+    if (before != samples_.end()) {
+      sample.rate = before->second.rate;
+      const int64_t passed_ns = said.updated_ns - before->second.at_ns;
+      if (passed_ns > 0) {
+        sample.rate =
+            static_cast<double>(said.operations - before->second.operations) * kNsPerS / static_cast<double>(passed_ns);
+      }
+    }
+    if (node.state == "dead" || node.state == "silent") {
+      sample.rate.reset();
+    } else {
+      node.operations_per_s = sample.rate;
+    }
+    now[said.incarnation] = sample;
+  }
+  samples_ = std::move(now);
+}
+
+Result<ClusterView> Cluster::Look() {
+  ClusterView view;
+  view.fabric = fabric_;
+  auto announcements = metrics::ReadAnnouncements(*node_, Patience(kPatienceNs));
+  if (!announcements.ok()) return announcements.status();
+  const int64_t now_ns = metrics::UnixNowNs();
+  for (const Announcement& announcement : *announcements) {
+    NodeView node = ViewOf(announcement, now_ns);
+    const bool long_dead = node.state == "dead" && now_ns - announcement.updated_ns > kRememberDeadS * kNsPerS;
+    if (announcement.role == metrics::Role::kMemory || !long_dead) view.nodes.push_back(std::move(node));
+  }
+  AddMembers(&view);
+  AddRates(&view);
+  std::ranges::sort(view.nodes, {}, [](const NodeView& node) {
+    return std::pair(node.id, node.announcement ? node.announcement->incarnation : 0);
+  });
+  return view;
+}
+
+}  // namespace surge

@@ -1,0 +1,77 @@
+// What there is on a fabric: its nodes, as they announce themselves and as the store's home lists them, and what the
+// pools of the memory nodes hold. All of it is read one-sided; no node takes part, so none can hold it up.
+#ifndef TOOLS_SURGE_CLUSTER_H_
+#define TOOLS_SURGE_CLUSTER_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "krcore/node.h"
+#include "krcore/status.h"
+#include "kvs/layout/survey.h"
+#include "metrics/announcement.h"
+
+namespace surge {
+
+struct Memory {
+  uint64_t total = 0, used = 0, free = 0, reserved = 0;  // bytes
+};
+
+struct NodeView {
+  krcore::NodeId id = krcore::kNoNode;
+  std::string role;   // memory, metadata, compute
+  std::string state;  // of metrics::State; or dead: the fabric confirms it; silent: says nothing any more
+  std::optional<metrics::Announcement> announcement;  // nothing: it is only in the store's list
+  double uptime_s = 0;                                // until it died, of one that is dead
+  std::optional<Memory> memory;                       // of a memory node that could be read
+  std::optional<double> operations_per_s;             // of a compute node, once there are two samples
+};
+
+struct ClusterView {
+  std::string fabric;
+  std::vector<NodeView> nodes;        // by id; an id that has a successor comes once for each
+  uint64_t clients = 0;               // registered at the store's home
+  Memory memory;                      // of all memory nodes that could be read
+  std::vector<std::string> problems;  // what could not be read, and why
+};
+
+// Dead compute nodes are told of for so long.
+inline constexpr int64_t kRememberDeadS = 600;
+// Who has announced nothing for so long is silent.
+inline constexpr int64_t kSilentS = 5;
+
+// Looks at one fabric again and again.
+//
+// Thread safety: one thread.
+class Cluster {
+ public:
+  // kNotFound: no such fabric.
+  static krcore::Result<std::unique_ptr<Cluster>> Open(const std::string& rnic, const std::string& fabric);
+
+  // How it is now. Rates are since the call before, so the first has none. kUnavailable: no metadata server lives.
+  krcore::Result<ClusterView> Look();
+
+ private:
+  struct Sample {
+    uint64_t operations = 0;
+    int64_t at_ns = 0;
+    std::optional<double> rate;  // the last that was known
+  };
+  Cluster() = default;
+  NodeView ViewOf(const metrics::Announcement& announcement, int64_t now_ns);
+  void AddMembers(ClusterView* view);
+  void AddRates(ClusterView* view);
+
+  std::string fabric_;
+  std::unique_ptr<krcore::Node> node_;
+  std::unique_ptr<kvs::Survey> survey_;  // before node_ goes
+  std::map<uint32_t, Sample> samples_;   // by incarnation
+};
+
+}  // namespace surge
+
+#endif  // TOOLS_SURGE_CLUSTER_H_

@@ -1,0 +1,108 @@
+// surge: shows what there is on a fabric. docs/operating.md.
+#include <gflags/gflags.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <string>
+
+#include "cli/common_flags.h"
+#include "cli/fail.h"
+#include "cli/flags.h"
+#include "cli/stop_signal.h"
+#include "krcore/clock.h"
+#include "krcore/node.h"
+#include "tools/surge/cluster.h"
+#include "tools/surge/render.h"
+
+DEFINE_bool(watch, false, "Show it anew every two seconds, until SIGINT (Ctrl-C)");
+DEFINE_bool(json, false, "One JSON object a line, for programs");
+
+namespace surge {
+namespace {
+
+using krcore::Status;
+using krcore::StatusCode;
+
+constexpr int64_t kWatchMs = 2'000;
+// Nodes announce themselves once a second. Rates need two announcements of each compute node.
+constexpr int64_t kSampleMs = 100;
+constexpr int64_t kMostSampleMs = 2'500;
+
+const cli::Program& ProgramDescription() {
+  static const cli::Program program{
+      .name = "surge",
+      .summary =
+          "Shows what there is on a fabric: nodes and their states, memory used and free, workers, rates. Reads it by\n"
+          "one-sided verbs, so it takes no CPU of any node, and waits for none that died.",
+      .usage = "surge status --fabric=NAME [--watch] [--json]",
+      .flags = {"fabric", "watch", "json", "rnic", "log"},
+      .examples =
+          "surge status --fabric=demo\n"
+          "surge status --fabric=demo --json | python3 -m json.tool",
+      .max_arguments = 1,
+      .short_options = "",
+      .short_help = "",
+  };
+  return program;
+}
+
+int FailToFind(const Status& status) {
+  std::string others;
+  if (const auto fabrics = krcore::ListFabrics(FLAGS_rnic); fabrics.ok()) {
+    for (const std::string& fabric : *fabrics) others += (others.empty() ? "" : ", ") + fabric;
+  }
+  if (!(status == StatusCode::kNotFound)) return cli::Fail(status);
+  return cli::Fail({StatusCode::kNotFound, "there is no fabric " + FLAGS_fabric},
+                   others.empty() ? "There is none at all: a fabric is made by its first memory node."
+                                  : "Those that exist: " + others + ".");
+}
+
+bool LacksRates(const ClusterView& view) {
+  return std::ranges::any_of(view.nodes, [](const NodeView& node) {
+    const bool alive = node.state != "dead" && node.state != "silent";
+    return alive && node.announcement && node.announcement->role == metrics::Role::kCompute && !node.operations_per_s;
+  });
+}
+
+// Two samples, if there is anything that has a rate.
+krcore::Result<ClusterView> LookTwice(Cluster& cluster) {
+  auto view = cluster.Look();
+  for (int64_t waited_ms = 0; view.ok() && LacksRates(*view) && waited_ms < kMostSampleMs; waited_ms += kSampleMs) {
+    if (cli::StopSignal::WaitFor(kSampleMs)) break;
+    view = cluster.Look();
+  }
+  return view;
+}
+
+int ShowStatus() {
+  if (const Status status = cli::StopSignal::Install(); !status.ok()) return cli::Fail(status);
+  auto cluster = Cluster::Open(FLAGS_rnic, FLAGS_fabric);
+  if (!cluster.ok()) return FailToFind(cluster.status());
+  const bool redraw = FLAGS_watch && !FLAGS_json && isatty(STDOUT_FILENO) != 0;
+  do {
+    const auto view = LookTwice(**cluster);
+    if (!view.ok()) {
+      return cli::Fail(view.status(), "No node of --fabric=" + FLAGS_fabric +
+                                          " can be found without a metadata server. Where all programs of the fabric "
+                                          "have died, memnode --fabric=" +
+                                          FLAGS_fabric + " --clean removes what they left.");
+    }
+    const std::string text = FLAGS_json ? Json(*view) + "\n" : Table(*view);
+    if (redraw) std::fputs("\x1b[H\x1b[J", stdout);
+    std::fputs(text.c_str(), stdout);
+    if (std::fflush(stdout) != 0) return cli::Fail(Status::FromErrno(errno, "writing the status"));
+  } while (FLAGS_watch && !cli::StopSignal::WaitFor(kWatchMs));
+  return 0;
+}
+
+}  // namespace
+}  // namespace surge
+
+int main(int argc, char** argv) {
+  const cli::CommandLine line = cli::ParseFlags(surge::ProgramDescription(), argc, argv);
+  if (line.arguments.empty()) return cli::FailUsage("no command given: surge status --fabric=NAME");
+  if (line.arguments[0] != "status") return cli::FailUsage(line.arguments[0] + ": no such command; there is: status");
+  if (const krcore::Status status = cli::CheckFabricFlags(); !status.ok()) return cli::FailUsage(status.message());
+  return surge::ShowStatus();
+}
