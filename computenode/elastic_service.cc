@@ -430,7 +430,7 @@ FleetView ElasticService::View() const {
   FleetView view;
   view.records = fleet_->Records();
   view.wanted = wanted_;
-  view.standby = processes_ == nullptr ? 0 : processes_->standby();
+  view.standby = fleet_->standby();
   view.restarted = replaced_;
   return view;
 }

@@ -172,6 +172,11 @@ uint32_t ElasticWorkers::running() const {
                                              [](const Worker& worker) { return worker.record.ended_ns == 0; }));
 }
 
+uint32_t ElasticWorkers::standby() const {
+  const std::lock_guard lock(mutex_);
+  return static_cast<uint32_t>(standby_.size());
+}
+
 std::vector<WorkerRecord> ElasticWorkers::Records() const {
   const std::lock_guard lock(mutex_);
   std::vector<WorkerRecord> records;

@@ -74,6 +74,7 @@ TEST_F(ElasticWorkersTest, ThoseInReadinessAreTakenInOrderAndReplacedWhenWorkers
     return store_.prepared;
   };
   EXPECT_EQ(prepared(), 3u);
+  EXPECT_EQ(workers.standby(), 3u);
   EXPECT_EQ(workers.running(), 0u);
   EXPECT_TRUE(workers.Records().empty());
   ASSERT_TRUE(workers.AddWorkers(2).ok());

@@ -48,6 +48,7 @@ class ElasticWorkers final : public Fleet {
 
   uint32_t active() const override;
   uint32_t running() const override;
+  uint32_t standby() const override;
   std::vector<WorkerRecord> Records() const override;
 
  private:

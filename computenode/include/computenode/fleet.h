@@ -60,6 +60,7 @@ class Fleet {
   virtual bool WaitForAll(krcore::Deadline deadline = krcore::Deadline::Never()) = 0;
   virtual uint32_t active() const = 0;   // neither asked to end nor ended
   virtual uint32_t running() const = 0;  // not ended
+  virtual uint32_t standby() const = 0;  // in readiness, or on the way there
   // Of all workers that ever were, oldest first.
   virtual std::vector<WorkerRecord> Records() const = 0;
 

@@ -97,7 +97,7 @@ class WorkerProcesses final : public Fleet {
   // As of the last call of any other method that is not const.
   uint32_t active() const override;
   uint32_t running() const override;
-  uint32_t standby() const { return static_cast<uint32_t>(standby_.size()); }  // in readiness, or on the way
+  uint32_t standby() const override { return static_cast<uint32_t>(standby_.size()); }  // in readiness, or on the way
   std::vector<WorkerRecord> Records() const override;
   // Learns who has ended since; does not wait. Becomes worth calling when fd() is readable.
   void Look();
