@@ -83,8 +83,7 @@ int ServeAsProcess(const Options& options, RequestQueue& queue, WorkerSlot& slot
   }
   ycsb::WorkloadJob job(RequestJob(options, &queue, &slot.counts));
   // Who is wanted at once needs nothing in advance, and in what follows notices what is wrong.
-  if (slot.calls.load(std::memory_order_relaxed) == 0)
-    (void)(*store)->PrepareClients(1, WorkerClient(options.in_flight));
+  if (slot.calls.load(std::memory_order_relaxed) == 0) (void)(*store)->PrepareClient(WorkerClient(options.in_flight));
   const int64_t prepared_ns = clock.NowNs();
   bool woken = false;
   if (!slot.AwaitCall(&woken)) return 0;
@@ -176,7 +175,7 @@ Status ElasticService::AwaitFirstWorkers() {
   }
   for (;;) {
     std::unique_lock lock(mutex_);
-    if (processes_ != nullptr) processes_->Look();
+    fleet_->Look();
     const std::vector<WorkerRecord> records = fleet_->Records();
     lock.unlock();
     for (const WorkerRecord& record : records) {
@@ -256,9 +255,7 @@ void ElasticService::ReplaceTheDead(int64_t now_ns) {
 void ElasticService::Decide(int64_t now_ns) {
   const RequestLoad load = queue_->Look(now_ns);
   ScaleSample sample{.now_ns = now_ns};
-  int64_t slowest_ns = 0;
   for (const WorkerRecord& record : fleet_->Records()) {
-    slowest_ns = std::max(slowest_ns, BootstrapNs(record));
     if (record.retired_ns != 0 || record.ended_ns != 0) continue;
     ++(record.lanes_ns != 0 ? sample.workers : sample.starting);
   }
@@ -533,7 +530,7 @@ int ElasticService::Run() {
     channel_.Wait(std::max<int64_t>(wake_ns - now_ns, 0), [this](const Command& command) { Obey(command); });
     now_ns = clock_.NowNs();
     const std::lock_guard lock(mutex_);
-    if (processes_ != nullptr) processes_->Look();
+    fleet_->Look();
     ReplaceTheDead(now_ns);
     if (scaler_ && now_ns >= decide_at_ns_) {
       decide_at_ns_ = std::max(decide_at_ns_ + elastic_.interval_ns, now_ns);

@@ -57,6 +57,7 @@ namespace computenode {
 namespace {
 
 constexpr uint32_t kMostStandby = kMaxWorkers / 2;
+constexpr uint32_t kMostStandbyThreads = 64;  // their queues are of one device, as those of the workers
 
 using krcore::Result;
 using krcore::Status;
@@ -95,7 +96,8 @@ Result<std::optional<ElasticOptions>> ElasticFromFlags() {
   const Result<WorkerKind> kind = ParseKind(FLAGS_worker_kind);
   if (!kind.ok()) return kind.status();
   KRCORE_RETURN_IF_ERROR(CheckRange("worker_capacity", FLAGS_worker_capacity, 0, 1e9));
-  KRCORE_RETURN_IF_ERROR(CheckRange("standby", FLAGS_standby, -1, kMostStandby));
+  const bool threads = *kind == WorkerKind::kThread;
+  KRCORE_RETURN_IF_ERROR(CheckRange("standby", FLAGS_standby, -1, threads ? kMostStandbyThreads : kMostStandby));
   KRCORE_RETURN_IF_ERROR(CheckRange("min_workers", FLAGS_min_workers, 0, kMaxWorkers));
   KRCORE_RETURN_IF_ERROR(CheckRange("max_workers", FLAGS_max_workers, 1, kMaxWorkers));
   KRCORE_RETURN_IF_ERROR(CheckRange("slo_us", FLAGS_slo_us, 1, 1e9));

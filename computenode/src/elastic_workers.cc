@@ -21,17 +21,17 @@ ElasticWorkers::ElasticWorkers(kvs::Store& store, Job& job, const ElasticWorkers
       lanes_per_worker_(std::max<uint32_t>(options.lanes_per_worker, 1)),
       standby_wanted_(options.standby),
       clock_(options.clock ? options.clock : krcore::RealClock()) {
-  KeepStandby();
+  while (standby_.size() < standby_wanted_ && Start(&standby_).ok()) {  // who wants workers is told if that fails
+  }
 }
 
-void ElasticWorkers::KeepStandby() {
+void ElasticWorkers::Look() {
   std::unique_lock lock(mutex_);
-  if (closing_) return;
-  lock.unlock();
-  (void)store_.PrepareClients(standby_wanted_, WorkerClient(lanes_per_worker_));  // else workers tell what is wrong
-  lock.lock();
-  while (!closing_ && standby_.size() < standby_wanted_ && Start(&standby_).ok()) {
-  }
+  JoinEnded(lock);
+  const int64_t now_ns = clock_->NowNs();
+  if (standby_.size() >= standby_wanted_ || now_ns < refill_not_before_ns_) return;
+  refill_not_before_ns_ = now_ns + kRefillEveryNs;
+  (void)Start(&standby_);
 }
 
 // Under the lock. Numbers are given to threads as they are started, and these are taken in that order.
@@ -55,10 +55,6 @@ void ElasticWorkers::Call(Worker& worker, uint32_t call) {
 }
 
 ElasticWorkers::~ElasticWorkers() {
-  {
-    const std::lock_guard lock(mutex_);
-    closing_ = true;
-  }
   RetireWorkers(std::numeric_limits<uint32_t>::max());
   WaitForAll();
   for (Worker& worker : standby_) {
@@ -78,6 +74,7 @@ Status ElasticWorkers::AddWorkers(uint32_t count) {
 Status ElasticWorkers::StartWorkers(uint32_t count, int64_t wanted_ns) {
   std::unique_lock lock(mutex_);
   JoinEnded(lock);
+  refill_not_before_ns_ = wanted_ns + kRefillAfterNs;
   for (uint32_t i = 0; i < count; ++i) {
     if (!standby_.empty()) {
       workers_.splice(workers_.end(), standby_, standby_.begin());
@@ -144,13 +141,15 @@ void ElasticWorkers::Run(Worker* worker) {
     worker->record.*part = at_ns;
     if (part == &WorkerTimes::client_ns) changed_.notify_all();
   };
-  worker->call.wait(0, std::memory_order_acquire);
+  if (worker->call.load(std::memory_order_acquire) == 0) {  // else it is wanted at once, and tells itself what is wrong
+    (void)store_.PrepareClient(WorkerClient(lanes_per_worker_));
+    worker->call.wait(0, std::memory_order_acquire);
+  }
   if (worker->call.load(std::memory_order_acquire) == kDismissed) return;
   const int64_t thread_ns = clock_->NowNs();
   note(&WorkerTimes::thread_ns, thread_ns);
   note(&WorkerTimes::store_ns, thread_ns);
   const Status status = Serve(worker->context, store_, job_, note, &worker->trace);
-  KeepStandby();
   const std::lock_guard lock(mutex_);
   worker->record.status = status;
   worker->record.client_times = worker->trace.times;

@@ -27,9 +27,6 @@ constexpr char kBoardName[] = "surgekv-workers";
 constexpr uint32_t kWanted = 1, kDismissed = 2;  // WorkerSlot::calls
 // Where one in readiness has failed, the next one is spawned so much later.
 constexpr int64_t kStandbyRetryNs = 100'000'000;
-// After workers were wanted, others are brought into readiness when these have had time to start; one at a time, so
-// that they take little from those that serve.
-constexpr int64_t kRefillAfterNs = 20'000'000, kRefillEveryNs = 10'000'000;
 constexpr int64_t kDismissalNs = 5'000'000'000;
 
 Status SystemFailure(const char* what) {

@@ -21,6 +21,8 @@ constexpr uint64_t kClientsOffset = kHomeAreaOffset + offsetof(HomeArea, clients
 constexpr uint64_t kGrowth = 16;
 // Entries that a new client looks at before it asks how many are in use.
 constexpr uint32_t kGlance = 64;
+// Fewer free ones among those are left to others: clients that come together would all want the same.
+constexpr size_t kManyFree = 4;
 // Between two rounds of maintenance, at least.
 constexpr int64_t kMaintenanceNs = 500'000;
 // Chunks' worth of free blocks that a client keeps for itself.
@@ -60,6 +62,7 @@ Task<Step> ClientCore::Register() {
   for (bool looked_for_dead = false; !registered_;) {
     if (!connections_.Reach(home)) co_return Step::kUnavailable;
     std::vector<uint32_t> free = FreeEntries(std::exchange(clients_glanced_, 0));
+    if (free.size() < kManyFree) free.clear();
     if (free.empty()) {
       batch.Read({home, kCountersOffset}, &words.counters, sizeof(words.counters));
       const Outcome counters_read = co_await batch.Run();

@@ -187,20 +187,12 @@ std::unique_ptr<ClientCore> StoreCore::TakePrepared(const ClientOptions& options
   return client;
 }
 
-Status StoreCore::PrepareClients(uint32_t count, const ClientOptions& options) {
+Status StoreCore::PrepareClient(const ClientOptions& options) {
   if (options_.control_plane == "verbs") return Status::Ok();
-  const auto enough = [&] {
-    const auto alike =
-        std::ranges::count_if(prepared_, [&](const auto& client) { return client->options() == options; });
-    return std::cmp_greater_equal(alike, count);
-  };
-  for (std::unique_lock lock(mutex_); !enough();) {
-    lock.unlock();
-    auto client = ClientCore::Prepare(*this, options);
-    if (!client.ok()) return client.status();
-    lock.lock();
-    prepared_.push_back(std::move(*client));  // another thread may have made one too
-  }
+  auto client = ClientCore::Prepare(*this, options);
+  if (!client.ok()) return client.status();
+  const std::lock_guard lock(mutex_);
+  prepared_.push_back(std::move(*client));
   return Status::Ok();
 }
 

@@ -32,7 +32,7 @@ class StoreCore final : public Store {
   void Own(std::unique_ptr<krcore::Node> memory_node, std::unique_ptr<krcore::Region> pool);
 
   Result<std::unique_ptr<Client>> NewClient(const ClientOptions& options) override;
-  Status PrepareClients(uint32_t count, const ClientOptions& options) override;
+  Status PrepareClient(const ClientOptions& options) override;
   krcore::Node& node() override { return *node_; }
 
   // A node for one client, published; null: clients share node().

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdlib>
 #include <utility>
 
 #include "tests/support/kill_process.h"
@@ -19,6 +20,7 @@ class Child {
  public:
   template <typename Body>
   explicit Child(const Body& body) : pid_(fork()) {
+    if (pid_ < 0) std::abort();  // a wait for it would be one for any child
     if (pid_ != 0) return;
     body();
     _exit(testing::Test::HasFailure() ? 1 : 0);

@@ -53,8 +53,7 @@ TEST_P(ControlPlane, ClientsMadeInAdvanceTakeNoTimeForQueuesAndMemoryAndServeAsA
   options_.memory_nodes = 2;
   TestStore store(options_);
   const kvs::ClientOptions lanes{.max_in_flight = 4};
-  ASSERT_TRUE(store.store().PrepareClients(2, lanes).ok());
-  ASSERT_TRUE(store.store().PrepareClients(2, lanes).ok());  // there are two
+  for (int i = 0; i < 2; ++i) ASSERT_TRUE(store.store().PrepareClient(lanes).ok());
   EXPECT_TRUE(Owners(store).empty());
   std::vector<std::unique_ptr<kvs::Client>> clients;
   clients.push_back(store.NewClient(8));  // asks for another kind
@@ -69,9 +68,9 @@ TEST_P(ControlPlane, ClientsMadeInAdvanceTakeNoTimeForQueuesAndMemoryAndServeAsA
     std::string value;
     EXPECT_TRUE(clients[(i + 1) % clients.size()]->Get(key, &value).ok());
   }
-  EXPECT_EQ(store.store().PrepareClients(1, {.max_in_flight = 0}).code(),
+  EXPECT_EQ(store.store().PrepareClient({.max_in_flight = 0}).code(),
             IsVerbs() ? kvs::StatusCode::kOk : kvs::StatusCode::kInvalidArgument);
-  ASSERT_TRUE(store.store().PrepareClients(3, lanes).ok());  // these go with the store, untaken
+  ASSERT_TRUE(store.store().PrepareClient(lanes).ok());  // it goes with the store, untaken
 }
 
 TEST_P(ControlPlane, EachClientOfVerbsHasADeviceOfItsOwnAndTheOthersShareTheProcesss) {

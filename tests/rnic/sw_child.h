@@ -35,6 +35,7 @@ class Child {
     int fds[2];
     if (pipe(fds) != 0) abort();
     pid_ = fork();
+    if (pid_ < 0) abort();  // a wait for it would be one for any child
     if (pid_ == 0) {
       close(fds[0]);
       Self self(fds[1]);

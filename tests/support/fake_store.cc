@@ -116,9 +116,9 @@ kvs::Result<std::unique_ptr<kvs::Client>> FakeStore::NewClient(const kvs::Client
   return std::unique_ptr<kvs::Client>(std::make_unique<FakeClient>(*this));
 }
 
-kvs::Status FakeStore::PrepareClients(uint32_t count, const kvs::ClientOptions&) {
+kvs::Status FakeStore::PrepareClient(const kvs::ClientOptions&) {
   const std::lock_guard lock(mutex);
-  prepared = std::max(prepared, count);
+  ++prepared;
   return kvs::Status::Ok();
 }
 

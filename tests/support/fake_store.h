@@ -21,7 +21,7 @@ namespace surgekv_test {
 class FakeStore final : public kvs::Store {
  public:
   kvs::Result<std::unique_ptr<kvs::Client>> NewClient(const kvs::ClientOptions& options) override;
-  kvs::Status PrepareClients(uint32_t count, const kvs::ClientOptions& options) override;
+  kvs::Status PrepareClient(const kvs::ClientOptions& options) override;
   krcore::Node& node() override;
 
   // Asked before every operation ("get", "put", "insert", "update", "delete"); what is not Ok is its result.

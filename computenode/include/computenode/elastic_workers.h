@@ -25,8 +25,7 @@ namespace computenode {
 
 struct ElasticWorkersOptions {
   uint32_t lanes_per_worker = 16;
-  // So many are kept in readiness: threads that sleep, and for each a client's queues and memory. They are made at
-  // first, and again whenever a worker has ended.
+  // So many are kept in readiness: threads that sleep, each with a client's queues and memory made in advance.
   uint32_t standby = 0;
   krcore::Clock* clock = nullptr;  // null: the host's
 };
@@ -49,6 +48,7 @@ class ElasticWorkers final : public Fleet {
   uint32_t active() const override;
   uint32_t running() const override;
   uint32_t standby() const override;
+  void Look() override;
   std::vector<WorkerRecord> Records() const override;
 
  private:
@@ -62,7 +62,6 @@ class ElasticWorkers final : public Fleet {
     bool joined = false;
     std::thread thread;
   };
-  void KeepStandby();
   Status Start(std::list<Worker>* workers);
   static void Call(Worker& worker, uint32_t call);
   Status StartWorkers(uint32_t count, int64_t wanted_ns);
@@ -79,7 +78,7 @@ class ElasticWorkers final : public Fleet {
   std::condition_variable changed_;
   std::list<Worker> workers_;  // stable addresses; ended ones stay for their records
   std::list<Worker> standby_;  // in readiness, the oldest first
-  bool closing_ = false;
+  int64_t refill_not_before_ns_ = 0;
   uint32_t next_worker_ = 0;
 };
 

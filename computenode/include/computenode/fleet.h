@@ -49,6 +49,9 @@ struct WorkerRecord : WorkerTimes {
 
 class Fleet {
  public:
+  // When places in readiness are filled again: so long after workers were wanted, and one so often.
+  static constexpr int64_t kRefillAfterNs = 20'000'000, kRefillEveryNs = 10'000'000;
+
   virtual ~Fleet() = default;
 
   // Starts `count` more; returns without waiting for them to serve. kUnavailable: the system has no more threads or
@@ -61,6 +64,10 @@ class Fleet {
   virtual uint32_t active() const = 0;   // neither asked to end nor ended
   virtual uint32_t running() const = 0;  // not ended
   virtual uint32_t standby() const = 0;  // in readiness, or on the way there
+  // Learns who has ended since, and lets others take the places in readiness of those that were wanted, once these have
+  // had time to start, and one at a time, so that it takes little from those that serve. Does not wait; to be called
+  // every few milliseconds.
+  virtual void Look() = 0;
   // Of all workers that ever were, oldest first.
   virtual std::vector<WorkerRecord> Records() const = 0;
 

@@ -99,8 +99,8 @@ class WorkerProcesses final : public Fleet {
   uint32_t running() const override;
   uint32_t standby() const override { return static_cast<uint32_t>(standby_.size()); }  // in readiness, or on the way
   std::vector<WorkerRecord> Records() const override;
-  // Learns who has ended since; does not wait. Becomes worth calling when fd() is readable.
-  void Look();
+  // Becomes worth calling when fd() is readable, too.
+  void Look() override;
   int fd() const { return socket_; }
 
  private:

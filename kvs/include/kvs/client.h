@@ -155,13 +155,13 @@ struct DrainReport {
 };
 
 // How long the parts of making a client took, in nanoseconds, in this order. What was done in advance
-// (Store::PrepareClients) took nothing of it.
+// (Store::PrepareClient) took nothing of it.
 struct ClientTimes {
   int64_t node_ns = 0;      // a device of its own, where the control plane wants that (verbs), and published
   int64_t queues_ns = 0;    // the pool of queues
-  int64_t connect_ns = 0;   // connecting to every memory node
   int64_t memory_ns = 0;    // registering its buffers
-  int64_t register_ns = 0;  // reading the member list and registering at the store's home
+  int64_t connect_ns = 0;   // connecting to every memory node
+  int64_t register_ns = 0;  // reading the member list, between connects, and registering at the store's home
 };
 
 class Client {
@@ -250,11 +250,11 @@ class Store {
   // Connects a new client to every memory node: microseconds, the more so as this process has done it before. (Not so
   // with the control planes "verbs", which makes everything anew, and "lite", where the first client connects.)
   virtual Result<std::unique_ptr<Client>> NewClient(const ClientOptions& options = {}) = 0;
-  // Makes queues and registers memory in advance, for clients with these very options, until `count` of them wait for
-  // NewClient, which then connects and registers them only. They may be made by one thread and taken by another. Each
-  // takes as much memory as an idle client, and no place at the store's home; those that nobody takes end with the
-  // Store. Blocks for that. Does nothing with the control plane "verbs". Fails as NewClient.
-  virtual Status PrepareClients(uint32_t count, const ClientOptions& options = {}) = 0;
+  // Makes the queues and registers the memory of one client in advance: NewClient with these very options, from any
+  // thread, takes it and only connects and registers it. It takes what an idle client does (of `sw`, two of a device's
+  // 1,024 QPs), but no place at the store's home; if nobody takes it, it ends with the Store. Blocks for that. Does
+  // nothing with the control plane "verbs". Fails as NewClient.
+  virtual Status PrepareClient(const ClientOptions& options = {}) = 0;
   // The process's; a Client of "verbs" has another one.
   virtual krcore::Node& node() = 0;
 };
