@@ -1,0 +1,93 @@
+#!/usr/bin/env python3
+"""tools/vm itself: statuses, output, limits, what the guest sees of its host, two guests on a wire."""
+
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+VM = pathlib.Path(__file__).resolve().parents[2] / "tools/vm"
+PATIENCE_S = 400  # of a run whose own limit is shorter
+IMPOSSIBLE = 77
+
+
+def vm(*arguments, **options):
+    return subprocess.run([VM, *arguments], capture_output=True, text=True, timeout=PATIENCE_S, check=False, **options)
+
+
+class HarnessTest(unittest.TestCase):
+    def test_output_status_and_folder_are_those_of_the_command(self):
+        with tempfile.TemporaryDirectory() as folder:
+            done = vm("run", "echo out; echo err >&2; pwd; exit 7", cwd=folder)
+            self.assertEqual(done.returncode, 7, done.stderr)
+            self.assertEqual(done.stdout, f"out\n{folder}\n")
+            self.assertIn("err\n", done.stderr)
+
+    def test_several_arguments_are_one_command_not_a_line_of_bash(self):
+        done = vm("run", "printf", "%s|", "two words", "$HOME")
+        self.assertEqual((done.returncode, done.stdout), (0, "two words|$HOME|"), done.stderr)
+
+    def test_a_large_output_arrives_whole(self):
+        done = vm("run", "seq 200000")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(done.stdout, "".join(f"{i}\n" for i in range(1, 200001)))
+
+    def test_the_host_is_seen_and_not_written(self):
+        with tempfile.TemporaryDirectory() as folder:
+            file = pathlib.Path(folder) / "file"
+            file.write_text("the host's\n")
+            done = vm("run", f"cat {file} && echo the guest\\'s > {file} && rm -r {folder}")
+            self.assertEqual((done.returncode, done.stdout), (0, "the host's\n"), done.stderr)
+            self.assertEqual(file.read_text(), "the host's\n")
+
+    def test_a_guest_that_does_not_end_is_ended(self):
+        done = vm("run", "-t", "12", "echo before; sleep 10000")
+        self.assertEqual((done.returncode, done.stdout), (124, "before\n"), done.stderr)
+        self.assertIn("did not end within 12 s", done.stderr)
+        self.assertIn("kernel's log", done.stderr)
+
+    def test_a_guest_that_panics_gives_no_status_but_its_log(self):
+        done = vm("run", "echo c > /proc/sysrq-trigger; sleep 1000")
+        self.assertEqual(done.returncode, 125, done.stderr)
+        self.assertIn("sysrq triggered crash", done.stderr)
+
+    def test_the_device_is_what_the_verbs_tools_expect(self):
+        done = vm("run", "ibv_devinfo -v -d rxe0 && ibv_rc_pingpong -d rxe0 -g 1 -n 50 > /dev/null & "
+                  "until ibv_rc_pingpong -d rxe0 -g 1 -n 50 localhost; do sleep 0.2; done; wait")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        for text in ("PORT_ACTIVE", "::ffff:10.9.0.1", "ATOMIC_HCA", "50 iters in"):
+            self.assertIn(text, done.stdout)
+
+    def test_two_runs_at_once_and_with_a_cache_of_their_own_disturb_nobody(self):
+        with tempfile.TemporaryDirectory() as cache:
+            environment = dict(os.environ, XDG_CACHE_HOME=cache)
+            runs = [subprocess.Popen([VM, "run", f"exit {status}"], env=environment, stderr=subprocess.PIPE, text=True)
+                    for status in (3, 4)]
+            ended = [(run.communicate(timeout=PATIENCE_S)[1], run.returncode) for run in runs]
+            self.assertEqual([status for _, status in ended], [3, 4], ended)
+            self.assertEqual(sum("unpacking" in text for text, _ in ended), 1, ended)
+
+    def test_a_pair_talks_over_its_wire_and_its_common_folder(self):
+        done = vm("pair", "echo I am $NODE at $MYIP; until [ -e /common/done ]; do sleep 0.1; done",
+                  "until ip neigh show | grep -q $PEERIP; do echo > /dev/udp/$PEERIP/9; sleep 0.1; done; "
+                  "echo I am $NODE, my peer $PEERIP; touch /common/done; exit 9")
+        self.assertEqual(done.returncode, 9, done.stderr)
+        self.assertEqual(sorted(done.stdout.splitlines()),
+                         ["[0] I am 0 at 10.7.0.1", "[1] I am 1, my peer 10.7.0.1"])
+
+    def test_mistakes_are_answered_and_start_nothing(self):
+        for arguments in ([], ["boot"], ["run"], ["pair", "one"], ["run", "-t", "soon", "true"], ["setup", "x"]):
+            done = vm(*arguments)
+            self.assertEqual(done.returncode, 2, arguments)
+            self.assertIn("tools/vm --help", done.stderr)
+        self.assertIn("Usage: tools/vm run", vm("--help").stdout)
+
+
+if __name__ == "__main__":
+    ready = vm("setup")
+    if ready.returncode == IMPOSSIBLE:
+        print(ready.stderr)
+        sys.exit(IMPOSSIBLE)
+    unittest.main(verbosity=2)
