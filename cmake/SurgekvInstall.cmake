@@ -19,4 +19,4 @@ configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/surgekvConfig.cmake.in
   ${CMAKE_BINARY_DIR}/surgekvConfig.cmake INSTALL_DESTINATION ${package_dir})
 write_basic_package_version_file(${CMAKE_BINARY_DIR}/surgekvConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${CMAKE_BINARY_DIR}/surgekvConfig.cmake ${CMAKE_BINARY_DIR}/surgekvConfigVersion.cmake
-        DESTINATION ${package_dir} COMPONENT libraries)
+        ${CMAKE_CURRENT_LIST_DIR}/Findibverbs.cmake DESTINATION ${package_dir} COMPONENT libraries)

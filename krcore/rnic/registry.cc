@@ -2,6 +2,7 @@
 
 #include "krcore/rnic/sim/sim.h"
 #include "krcore/rnic/sw/sw.h"
+#include "krcore/rnic/verbs/verbs.h"
 
 namespace krcore::rnic {
 namespace {
@@ -16,6 +17,7 @@ struct Provider {
 constexpr Provider kProviders[] = {
     {"sw", sw::Open, sw::CleanStale, sw::ListFabrics},
     {"sim", sim::Open, sim::CleanStale, nullptr},
+    {"verbs", verbs::Open, verbs::CleanStale, nullptr},
 };
 
 Result<const Provider*> FindProvider(const std::string& name) {

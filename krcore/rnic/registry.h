@@ -18,6 +18,13 @@ struct DeviceOptions {
   std::string fabric;
   NodeId node = kNoNode;       // kNoNode: the fabric assigns one from kFirstDynamicNode up
   bool create_fabric = false;  // otherwise a missing fabric is kNotFound
+  // verbs: where the fabric's membership service is, "host:port" or "[host]:port". Who creates the fabric becomes it,
+  // if the address is this host's and nobody has it; it must stay, for without it no device joins and no death is
+  // known.
+  std::string address{};
+  // verbs: the NIC, "device[:port[:gid_index]]". What is left out is chosen: the first active port, and its GID of RoCE
+  // v2 and IPv4 before others.
+  std::string port{};
 };
 
 // kNotFound: no such fabric. kExists: the node id is taken by a living device. kUnsupported: provider unknown to this

@@ -1,5 +1,6 @@
 // The RNIC interface: what krcore needs of "a NIC", whoever provides it (sw: shared memory; sim: virtual
-// time; later verbs). The conformance suite in tests/rnic/ is written against this header and runs on every provider.
+// time; verbs: libibverbs). The conformance suite in tests/rnic/ is written against this header and runs on every
+// provider.
 //
 // Objects. A Device is one port of one NIC as one process opened it. From it come Pds; from a Pd come Mrs,
 // Qps and Dcts; Cqs belong to the Device. Every object is owned by the caller through unique_ptr and must be
@@ -54,6 +55,8 @@ struct Caps {
   int64_t max_retransmission_ns = 0;    // how long after its doorbell a WR may still reach its target
   bool shared_memory_required = false;  // remote access needs memory from AllocMemory
   uint32_t host_qps = 0;                // QpAttr::host_qp is below this; 0: processes share none
+  // ToRtr knows whether the peer's QP exists. Else, as with a NIC, the first WR is kRetryExceeded when it does not.
+  bool finds_missing_peers = true;
 };
 
 // Where a peer's device is: what an address handle is made of. 32 bytes, plain data, as it travels in the
@@ -134,6 +137,9 @@ struct QpAttr {
 struct QpPeer {
   DeviceAddress device;
   uint32_t qpn = 0;
+  // Where the sequence numbers of this life of the connection start, in both directions: the peer gives the same, and
+  // both give another after a RESET. Both ends of an RC connection are reset, or none: a NIC at the other end would
+  // take new requests for repetitions of old ones, and confirm a WRITE that it does not execute.
   uint32_t psn = 0;
 };
 
@@ -148,7 +154,7 @@ class Qp {
   // kBadState and changes nothing. PostRecv is legal from INIT on; PostSend from RTS on (in ERR a posted WR is
   // flushed); incoming requests are served from RTR on.
   virtual Status ToInit(uint32_t access_rights, uint32_t qkey) = 0;  // rights granted to the RC peer; qkey: UD
-  virtual Status ToRtr(const QpPeer& peer) = 0;                      // kNotFound: no such device or Qp
+  virtual Status ToRtr(const QpPeer& peer) = 0;  // kNotFound: no such device or Qp, see Caps::finds_missing_peers
   virtual Status ToRts() = 0;
   virtual Status ToErr() = 0;
   virtual Status ToReset() = 0;

@@ -8,16 +8,18 @@ namespace {
 
 class Errors : public TransportTest {
  protected:
-  // The WR fails with `status`, the QP is in ERR, and the target's first word is unchanged.
-  void ExpectFailure(const SendWr& wr, WcStatus status) {
+  // The WR fails with `status`, or on a NIC with `or_on_nic`, the QP is in ERR, and the target's first word is
+  // unchanged.
+  void ExpectFailure(const SendWr& wr, WcStatus status, WcStatus or_on_nic) {
     const uint64_t before = b_->Word();
     const Completion done = link_->Run(wr);
-    EXPECT_EQ(done.status, status);
+    ExpectStatus(*a_->device, done.status, status, or_on_nic);
     EXPECT_EQ(done.wr_id, wr.wr_id);
     EXPECT_EQ(link_->qp->state(), QpState::kErr);
     EXPECT_EQ(b_->Word(), before);
     EXPECT_EQ(link_->Run(wr).status, WcStatus::kFlushed);
   }
+  void ExpectFailure(const SendWr& wr, WcStatus status) { ExpectFailure(wr, status, status); }
   void ExpectRefused(const SendWr& wr) {
     size_t bad = 99;
     EXPECT_EQ(link_->qp->PostSend({&wr, 1}, &bad).code(), StatusCode::kInvalidArgument);
@@ -31,13 +33,13 @@ INSTANTIATE_TRANSPORT_TESTS(Errors);
 TEST_P(Errors, UnknownLkeyIsALocalProtectionError) {
   Sge sge = a_->Local(0, 8);
   sge.lkey ^= 0x10000;
-  ExpectFailure(link_->Wr(Opcode::kWrite, &sge, 0), WcStatus::kLocalProtectionError);
+  ExpectFailure(link_->Wr(Opcode::kWrite, &sge, 0), WcStatus::kLocalProtectionError, WcStatus::kLocalQpError);
 }
 
 TEST_P(Errors, LkeyZeroIsALocalProtectionError) {
   Sge sge = a_->Local(0, 8);
   sge.lkey = 0;
-  ExpectFailure(link_->Wr(Opcode::kWrite, &sge, 0), WcStatus::kLocalProtectionError);
+  ExpectFailure(link_->Wr(Opcode::kWrite, &sge, 0), WcStatus::kLocalProtectionError, WcStatus::kLocalQpError);
 }
 
 TEST_P(Errors, LocalBytesOutsideTheMrAreALocalProtectionError) {
@@ -56,7 +58,7 @@ TEST_P(Errors, LkeyOfAnotherPdIsALocalProtectionError) {
   auto other = a_->device->CreatePd().value();
   auto mr = other->RegisterMemory(a_->memory->bytes().data(), 64, kLocalWrite).value();
   const Sge sge{a_->Addr(), 8, mr->lkey()};
-  ExpectFailure(link_->Wr(Opcode::kWrite, &sge, 0), WcStatus::kLocalProtectionError);
+  ExpectFailure(link_->Wr(Opcode::kWrite, &sge, 0), WcStatus::kLocalProtectionError, WcStatus::kLocalQpError);
 }
 
 TEST_P(Errors, UnknownRkeyIsARemoteAccessError) {
@@ -120,7 +122,7 @@ TEST_P(Errors, MissingRightsOfTheQueueAreARemoteAccessError) {
   link_ = std::make_unique<Link>(a_.get(), b_.get(), transport(), 64, 0, kRemoteRead);
   const Sge sge = a_->Local(0, 8);
   EXPECT_EQ(link_->Run(link_->Wr(Opcode::kRead, &sge, 0)).status, WcStatus::kSuccess);
-  ExpectFailure(link_->Wr(Opcode::kWrite, &sge, 0), WcStatus::kRemoteAccessError);
+  ExpectFailure(link_->Wr(Opcode::kWrite, &sge, 0), WcStatus::kRemoteAccessError, WcStatus::kRemoteInvalidRequest);
 }
 
 TEST_P(Errors, MrOfAnotherPdIsARemoteAccessError) {
@@ -193,10 +195,18 @@ TEST_P(Errors, AfterResetTheQueueWorksAgain) {
   SendWr bad = link_->Wr(Opcode::kRead, &sge, 0);
   bad.rkey = 0;
   ExpectFailure(bad, WcStatus::kRemoteAccessError);
+  // Both ends of a connection, and both learn where its next life starts.
+  constexpr uint32_t kNextPsn = 1000;
   KRCORE_EXPECT_OK(link_->qp->ToReset());
   KRCORE_EXPECT_OK(link_->qp->ToInit(0, 0));
   QpPeer peer;
-  if (transport() == Transport::kRc) peer = {.device = b_->device->address(), .qpn = link_->remote_qp->num()};
+  if (transport() == Transport::kRc) {
+    peer = {.device = b_->device->address(), .qpn = link_->remote_qp->num(), .psn = kNextPsn};
+    Qp& remote = *link_->remote_qp;
+    KRCORE_EXPECT_OK(remote.ToReset());
+    KRCORE_EXPECT_OK(remote.ToInit(kRemoteRead, 0));
+    KRCORE_EXPECT_OK(remote.ToRtr({.device = a_->device->address(), .qpn = link_->qp->num(), .psn = kNextPsn}));
+  }
   KRCORE_EXPECT_OK(link_->qp->ToRtr(peer));
   KRCORE_EXPECT_OK(link_->qp->ToRts());
   EXPECT_EQ(link_->Run(link_->Wr(Opcode::kRead, &sge, 0)).status, WcStatus::kSuccess);

@@ -1,16 +1,24 @@
 #include "tests/rnic/harness.h"
 
+#include <arpa/inet.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
+#include <cstdlib>
 #include <map>
 #include <mutex>
+#include <thread>
+
+#include "krcore/clock.h"
 
 namespace krcore::rnic::testing {
 
 namespace {
 constexpr size_t kMemoryBytes = 1 << 16;
 constexpr int kPolls = 1 << 20;
+constexpr int64_t kPatienceNs = 60'000'000'000;
 
 // By fabric. Fabrics have names of their own, so those of Worlds that are gone are never looked up.
 std::mutex worlds_mutex;
@@ -22,6 +30,19 @@ sim::World* WorldOf(const std::string& fabric) {
   return found == worlds_by_fabric.end() ? nullptr : found->second;
 }
 
+uint16_t FreePort() {
+  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof(address);
+  const bool bound = bind(fd, reinterpret_cast<sockaddr*>(&address), length) == 0 &&
+                     getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length) == 0;
+  EXPECT_TRUE(bound);
+  close(fd);
+  return ntohs(address.sin_port);
+}
+
 }  // namespace
 
 std::string UniqueFabric(const std::string& prefix) {
@@ -29,10 +50,16 @@ std::string UniqueFabric(const std::string& prefix) {
   return prefix + "test-" + std::to_string(getpid()) + "-" + std::to_string(counter++);
 }
 
-std::vector<Provider> ThreadedProviders() { return {{"SwInproc", "sw", "inproc:"}, {"SwShm", "sw", ""}}; }
+// SURGEKV_TEST_RNIC=verbs, set where there is an RDMA device (tests/vm): the tests run on it instead.
+std::vector<Provider> ThreadedProviders() {
+  const char* const only = std::getenv("SURGEKV_TEST_RNIC");
+  if (only != nullptr && std::string(only) == "verbs") return {{"Verbs", "verbs", ""}};
+  return {{"SwInproc", "sw", "inproc:"}, {"SwShm", "sw", ""}};
+}
 
 std::vector<Provider> Providers() {
   std::vector<Provider> all = ThreadedProviders();
+  if (all.front().provider == "verbs") return all;
   all.push_back({"Sim", "sim", ""});
   all.push_back({"SimChaos", "sim", "", {.tear = 0.5, .delay = 0.5, .max_delay_ns = 100'000}});
   return all;
@@ -50,9 +77,22 @@ std::unique_ptr<sim::World> MakeWorld(const Provider& provider, const std::strin
   return MakeWorld({.fabric = fabric, .chaos = provider.chaos});
 }
 
+std::string AddressOf(const Provider& provider, const std::string& fabric) {
+  if (provider.provider != "verbs") return "";
+  static std::map<std::string, std::string> addresses;
+  std::string& address = addresses[fabric];
+  if (address.empty()) address = "127.0.0.1:" + std::to_string(FreePort());
+  return address;
+}
+
 Endpoint::Endpoint(const Provider& provider, const std::string& fabric, NodeId node, bool create)
     : world(WorldOf(fabric)) {
-  device = OpenDevice({.provider = provider.provider, .fabric = fabric, .node = node, .create_fabric = create}).value();
+  device = OpenDevice({.provider = provider.provider,
+                       .fabric = fabric,
+                       .node = node,
+                       .create_fabric = create,
+                       .address = AddressOf(provider, fabric)})
+               .value();
   pd = device->CreatePd().value();
   cq = device->CreateCq(256).value();
   memory = device->AllocMemory(kMemoryBytes, {}).value();
@@ -88,7 +128,9 @@ std::unique_ptr<Dct> Endpoint::MakeDct(uint32_t rq_depth, uint64_t dc_key) {
 
 Completion Endpoint::Next() {
   Completion completion;
-  for (int i = 0; i < kPolls; ++i) {
+  // A NIC needs time, whatever the number of polls.
+  const Deadline deadline = IsNic(*device) ? Deadline::After(*RealClock(), kPatienceNs) : Deadline{0};
+  for (int i = 0; i < kPolls || !deadline.Passed(*RealClock()); ++i) {
     if (cq->Poll({&completion, 1}) == 1) return completion;
     if (world != nullptr && !world->Step()) break;
   }
@@ -100,12 +142,22 @@ Completion Endpoint::Next() {
 void Endpoint::Settle() {
   while (world != nullptr && world->Step()) {
   }
+  // There is nothing to await where nothing shall come.
+  if (IsNic(*device)) std::this_thread::sleep_for(std::chrono::milliseconds(20));
 }
 
 bool Endpoint::Idle() {
   Settle();
   Completion completion;
   return cq->Poll({&completion, 1}) == 0;
+}
+
+bool IsNic(const Device& device) { return device.caps().provider == "verbs"; }
+
+void ExpectStatus(const Device& device, WcStatus got, WcStatus wanted, WcStatus or_on_nic) {
+  if (!IsNic(device) || got != or_on_nic) {
+    EXPECT_EQ(got, wanted);
+  }
 }
 
 void ConnectRc(Qp& qp, Qp& peer, const Device& peer_device, uint32_t rights) {

@@ -30,6 +30,8 @@ struct Provider {
   sim::Chaos chaos = {};      // sim
 };
 std::vector<Provider> Providers();
+// Where the membership service of `fabric` is to be; the same at each call. Empty where the provider needs none.
+std::string AddressOf(const Provider& provider, const std::string& fabric);
 // Those whose devices may be used by several threads at once.
 std::vector<Provider> ThreadedProviders();
 // The simulated World that the devices of `fabric` are to be opened in. Null where the provider needs none.
@@ -85,6 +87,10 @@ struct Link {
   std::unique_ptr<Dct> dct;                // DC
   std::unique_ptr<AddressHandle> address;  // DC
 };
+
+// A device of silicon, or of a kernel: its statuses may differ from the interface's where the verbs leave it open.
+bool IsNic(const Device& device);
+void ExpectStatus(const Device& device, WcStatus got, WcStatus wanted, WcStatus or_on_nic);
 
 void ConnectRc(Qp& qp, Qp& peer, const Device& peer_device, uint32_t rights);
 

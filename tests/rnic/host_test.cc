@@ -166,6 +166,7 @@ TEST_P(HostTest, MemoryIsCommonAndZeroedWithTheFabric) {
   mine[4095] = std::byte{7};
   EXPECT_EQ(yours[4095], std::byte{7});
 }
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(HostTest);
 INSTANTIATE_TEST_SUITE_P(All, HostTest, ::testing::ValuesIn(ProvidersThat(true)), LabelOf);
 
 class NoHostTest : public RnicTest {};
@@ -176,6 +177,7 @@ TEST_P(NoHostTest, AProviderWithoutSharedQpsSaysSo) {
   EXPECT_EQ(qp.status(), StatusCode::kUnsupported);
   EXPECT_TRUE(a_->device->HostMemory().empty());
 }
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(NoHostTest);
 INSTANTIATE_TEST_SUITE_P(All, NoHostTest, ::testing::ValuesIn(ProvidersThat(false)), LabelOf);
 
 }  // namespace

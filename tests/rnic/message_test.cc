@@ -81,8 +81,9 @@ TEST_P(Messages, LongerThanTheReceiveFailsAtBothEnds) {
   KRCORE_EXPECT_OK(link_->PostRecv(&small, 3));
   std::strcpy(a_->Text(), "too long");
   const Sge sge = a_->Local(0, 8);
-  EXPECT_EQ(link_->Run(link_->Wr(Opcode::kSend, &sge, 0)).status, WcStatus::kRemoteInvalidRequest);
-  EXPECT_EQ(b_->Next().status, WcStatus::kLocalLengthError);
+  ExpectStatus(*a_->device, link_->Run(link_->Wr(Opcode::kSend, &sge, 0)).status, WcStatus::kRemoteInvalidRequest,
+               WcStatus::kRemoteOperationError);
+  ExpectStatus(*b_->device, b_->Next().status, WcStatus::kLocalLengthError, WcStatus::kLocalQpError);
   EXPECT_EQ(b_->Text()[0], 0);
   if (transport() == Transport::kRc) {
     EXPECT_EQ(link_->remote_qp->state(), QpState::kErr);
@@ -121,7 +122,7 @@ TEST_P(Messages, ReceiveIntoForeignMemoryFailsAtBothEnds) {
   KRCORE_EXPECT_OK(link_->PostRecv(&in, 1));
   const Sge out = a_->Local(0, 8);
   EXPECT_EQ(link_->Run(link_->Wr(Opcode::kSend, &out, 0)).status, WcStatus::kRemoteOperationError);
-  EXPECT_EQ(b_->Next().status, WcStatus::kLocalProtectionError);
+  ExpectStatus(*b_->device, b_->Next().status, WcStatus::kLocalProtectionError, WcStatus::kLocalQpError);
 }
 
 class Datagrams : public RnicTest {
@@ -165,7 +166,7 @@ TEST_P(Datagrams, ArriveBehindAGrhAndNameTheirSender) {
   EXPECT_EQ(got.status, WcStatus::kSuccess);
   EXPECT_EQ(got.byte_len, 104U);
   EXPECT_EQ(got.src_qp, from_->num());
-  EXPECT_EQ(got.src_node, a_->device->address().node);
+  EXPECT_EQ(got.src_node, IsNic(*b_->device) ? kNoNode : a_->device->address().node);
   EXPECT_EQ(got.flags, kWithImm | kWithGrh);
   EXPECT_EQ(got.imm, 4U);
   EXPECT_STREQ(b_->Text(40), "datagram");
@@ -183,7 +184,8 @@ TEST_P(Datagrams, WithoutReceiveWrongQkeyOrUnknownQpAreDroppedSilently) {
   wr.remote_qpn ^= 1;
   SendExpectingSilence(wr);
   const Sge longer = a_->Local(0, 65);
-  SendExpectingSilence(Wr(&longer));
+  // A NIC may complete the receive with an error, and break the queue.
+  if (!IsNic(*b_->device)) SendExpectingSilence(Wr(&longer));
   // The receive is still there for one that fits.
   wr = Wr(&out);
   KRCORE_EXPECT_OK(from_->PostSend({&wr, 1}, nullptr));

@@ -116,16 +116,16 @@ TEST(SwFabric, MoreMemoryThanThereIsIsAClearErrorAndLeavesNothing) {
 TEST(SwFabric, MemoryIsZeroedAlignedAndCollapsible) {
   for (const char* prefix : {"", "inproc:"}) {
     auto device = OpenNode(UniqueFabric(prefix), 1, true).value();
-    auto memory = device->AllocMemory(sw::kHugePageBytes * 2 + 100, {}).value();
-    EXPECT_EQ(memory->bytes().size(), sw::kHugePageBytes * 2 + 100);
-    EXPECT_EQ(reinterpret_cast<uintptr_t>(memory->bytes().data()) % sw::kHugePageBytes, 0U);
+    auto memory = device->AllocMemory(kHugePageBytes * 2 + 100, {}).value();
+    EXPECT_EQ(memory->bytes().size(), kHugePageBytes * 2 + 100);
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(memory->bytes().data()) % kHugePageBytes, 0U);
     EXPECT_FALSE(memory->adopted());
     EXPECT_TRUE(
         std::all_of(memory->bytes().begin(), memory->bytes().end(), [](std::byte b) { return b == std::byte{0}; }));
-    memory->bytes()[sw::kHugePageBytes] = std::byte{9};
+    memory->bytes()[kHugePageBytes] = std::byte{9};
     const Status collapsed = memory->CollapseToHugePages(0, memory->bytes().size());
     EXPECT_TRUE(collapsed.ok() || collapsed == StatusCode::kUnsupported) << collapsed.ToString();
-    EXPECT_EQ(memory->bytes()[sw::kHugePageBytes], std::byte{9});
+    EXPECT_EQ(memory->bytes()[kHugePageBytes], std::byte{9});
     EXPECT_EQ(memory->CollapseToHugePages(1, memory->bytes().size()).code(), StatusCode::kInvalidArgument);
   }
 }

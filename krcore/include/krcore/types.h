@@ -89,7 +89,7 @@ struct Completion {
   uint32_t imm = 0;
   uint32_t qp_num = 0;        // the local QP
   uint32_t src_qp = 0;        // UD receives: the sender's QP
-  NodeId src_node = kNoNode;  // UD receives: the sender's device (verbs: from the GRH)
+  NodeId src_node = kNoNode;  // UD receives: the sender's device, where a provider knows it
 };
 
 enum AccessRights : uint32_t {

@@ -12,12 +12,12 @@
 #include <string_view>
 #include <vector>
 
+#include "krcore/rnic/huge_pages.h"
 #include "krcore/rnic/sw/layout.h"
 #include "krcore/status.h"
 
 namespace krcore::rnic::sw {
 
-inline constexpr size_t kHugePageBytes = size_t{2} << 20;
 inline constexpr std::string_view kInprocPrefix = "inproc:";
 
 // A range of address space, unmapped on destruction.

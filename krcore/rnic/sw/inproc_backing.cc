@@ -3,8 +3,8 @@
 #include <mutex>
 #include <set>
 
+#include "krcore/rnic/fork_guard.h"
 #include "krcore/rnic/sw/backing.h"
-#include "krcore/rnic/sw/fork_guard.h"
 #include "krcore/rnic/sw/shm_file.h"
 
 namespace krcore::rnic::sw {

@@ -1,21 +1,14 @@
 #include "krcore/rnic/sw/memory.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
-#include <cerrno>
 
+#include "krcore/rnic/huge_pages.h"
 #include "krcore/rnic/sw/shm_file.h"
-
-#ifndef MADV_COLLAPSE
-#  define MADV_COLLAPSE 25  // Linux 6.1; Debian 12's libc headers are older
-#endif
 
 namespace krcore::rnic::sw {
 namespace {
 
 constexpr size_t kMaxMemoryBytes = size_t{1} << 46;
-constexpr int kCollapseTries = 4;  // the kernel answers EAGAIN while it cannot isolate a page
 
 Status CheckName(const std::string& name) {
   const auto allowed = [](char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_' || c == '-'; };
@@ -109,24 +102,7 @@ SwMemory::~SwMemory() {
 }
 
 Status SwMemory::CollapseToHugePages(size_t offset, size_t length) {
-  if (offset > bytes_.size() || length > bytes_.size() - offset) {
-    return {StatusCode::kInvalidArgument, "range to collapse lies outside the memory"};
-  }
-  const size_t begin = (offset + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes;
-  const size_t end = (offset + length) / kHugePageBytes * kHugePageBytes;
-  // Page by huge page, so that one that the kernel cannot take at the moment does not keep the others back.
-  for (size_t at = begin; at < end; at += kHugePageBytes) {
-    int error = 0;
-    for (int tries = 0; tries < kCollapseTries; ++tries) {
-      error = madvise(mapping_->addr() + at, kHugePageBytes, MADV_COLLAPSE) == 0 ? 0 : errno;
-      if (error != EAGAIN) break;
-    }
-    if (error == EINVAL) return {StatusCode::kUnsupported, "this kernel cannot collapse shared memory to huge pages"};
-    if (error == ENOMEM) return {StatusCode::kOutOfMemory, "no huge page is free"};
-    if (error != 0 && error != EAGAIN && error != EBUSY)
-      return Status::FromErrno(error, "cannot collapse to huge pages");
-  }
-  return {};
+  return rnic::CollapseToHugePages(bytes_, offset, length);
 }
 
 }  // namespace krcore::rnic::sw

@@ -9,8 +9,8 @@
 #include <cstring>
 #include <mutex>
 
+#include "krcore/rnic/fork_guard.h"
 #include "krcore/rnic/sw/backing.h"
-#include "krcore/rnic/sw/fork_guard.h"
 #include "krcore/rnic/sw/shm_file.h"
 
 namespace krcore::rnic::sw {

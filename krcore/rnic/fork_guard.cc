@@ -1,4 +1,4 @@
-#include "krcore/rnic/sw/fork_guard.h"
+#include "krcore/rnic/fork_guard.h"
 
 #include <pthread.h>
 #include <unistd.h>
@@ -8,12 +8,13 @@
 #include <mutex>
 #include <vector>
 
-namespace krcore::rnic::sw {
+namespace krcore::rnic {
 namespace {
 
 struct Registry {
   std::mutex mutex;
   std::vector<int> descriptors;
+  std::vector<void (*)()> hooks;
   std::atomic<uint32_t> generation{0};  // relaxed: read by threads that the fork itself orders
 };
 
@@ -23,6 +24,7 @@ void BeforeFork() { TheRegistry().mutex.lock(); }
 void AfterForkInParent() { TheRegistry().mutex.unlock(); }
 void AfterForkInChild() {
   Registry& registry = TheRegistry();
+  for (void (*const hook)() : registry.hooks) hook();
   for (const int fd : registry.descriptors) close(fd);
   registry.descriptors.clear();
   registry.generation.fetch_add(1, std::memory_order_relaxed);
@@ -56,4 +58,17 @@ void UnguardAndClose(int fd, uint32_t opened_in_generation) {
   close(fd);
 }
 
-}  // namespace krcore::rnic::sw
+void Unguard(int fd, uint32_t opened_in_generation) {
+  Registry& registry = TheRegistry();
+  const std::lock_guard lock(registry.mutex);
+  if (registry.generation.load(std::memory_order_relaxed) == opened_in_generation) std::erase(registry.descriptors, fd);
+}
+
+void RunInForkedChildren(void (*hook)()) {
+  Registry& registry = TheRegistry();
+  const std::lock_guard lock(registry.mutex);
+  if (std::find(registry.hooks.begin(), registry.hooks.end(), hook) == registry.hooks.end())
+    registry.hooks.push_back(hook);
+}
+
+}  // namespace krcore::rnic

@@ -1,0 +1,25 @@
+// Kernel locks, connections and devices belong to open file descriptions, which pass to forked children and would keep
+// what a dead parent had alive. So the descriptors that hold them are known here and closed in every child.
+#ifndef KRCORE_RNIC_FORK_GUARD_H_
+#define KRCORE_RNIC_FORK_GUARD_H_
+
+#include <cstdint>
+
+namespace krcore::rnic {
+
+// Counts the forks between the first process and this one, as far as this library saw them.
+uint32_t ForkGeneration();
+
+// From now until Unguard, `fd` is closed in forked children, in the order of these calls. Children that exec close it
+// by O_CLOEXEC anyway.
+void GuardDescriptor(int fd);
+// Closes it. In a child, where it is closed already, does nothing.
+void UnguardAndClose(int fd, uint32_t opened_in_generation);
+// The same for a descriptor whose owner, a library, closes it in a moment.
+void Unguard(int fd, uint32_t opened_in_generation);
+// From now on `hook` runs in every forked child before descriptors are closed. It may do what is async-signal-safe.
+void RunInForkedChildren(void (*hook)());
+
+}  // namespace krcore::rnic
+
+#endif  // KRCORE_RNIC_FORK_GUARD_H_

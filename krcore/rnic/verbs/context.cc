@@ -1,0 +1,127 @@
+#include "krcore/rnic/verbs/context.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+namespace krcore::rnic::verbs {
+namespace {
+
+constexpr uint8_t kMaxReadDepth = 16;
+
+// A forked child's copies of a NIC's mapped queues would keep the NIC's context after the parent's death. Reads
+// /proc/self/maps without allocating: between fork and exec nothing else is safe.
+void UnmapNics() {
+  const int fd = open("/proc/self/maps", O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return;
+  static char text[8192];
+  size_t held = 0;
+  for (;;) {
+    const ssize_t got = read(fd, text + held, sizeof(text) - 1 - held);
+    if (got <= 0) break;
+    held += static_cast<size_t>(got);
+    text[held] = 0;
+    char* line = text;
+    for (char* end = nullptr; (end = std::strchr(line, '\n')) != nullptr; line = end + 1) {
+      *end = 0;
+      if (std::strstr(line, " /dev/infiniband/uverbs") == nullptr) continue;
+      char* rest = nullptr;
+      const auto begin = static_cast<uintptr_t>(std::strtoull(line, &rest, 16));
+      const auto after = static_cast<uintptr_t>(std::strtoull(rest + 1, nullptr, 16));
+      munmap(reinterpret_cast<void*>(begin), after - begin);
+    }
+    held = static_cast<size_t>(text + held - line);
+    std::memmove(text, line, held);
+    if (held == sizeof(text) - 1) held = 0;  // no line is that long
+  }
+  close(fd);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Context>> Context::Open(const PortChoice& choice, int floor) {
+  // Registered pages that a child would otherwise take away from the NIC on its first write.
+  if (const int error = ibv_fork_init(); error != 0) return FailedCall(error, "prepare libibverbs for fork");
+  RunInForkedChildren(UnmapNics);
+  auto port = OpenPort(choice);
+  if (!port.ok()) return port.status();
+  const int stop = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  if (stop < 0) return Status::FromErrno(errno, "cannot make an eventfd");
+  std::unique_ptr<Context> context(new Context(*std::move(port), stop));
+  if (context->get()->cmd_fd <= floor) {
+    context->duplicate_ = fcntl(context->get()->cmd_fd, F_DUPFD_CLOEXEC, floor + 1);
+    if (context->duplicate_ < 0) return Status::FromErrno(errno, "cannot duplicate the NIC's descriptor");
+    GuardDescriptor(context->duplicate_);
+  }
+  return context;
+}
+
+Context::Context(Port port, int stop) : port_(std::move(port)), stop_(stop) {
+  const int events = get()->async_fd;
+  fcntl(events, F_SETFL, fcntl(events, F_GETFL) | O_NONBLOCK);
+  for (const int fd : {get()->cmd_fd, events, stop_}) GuardDescriptor(fd);
+  thread_ = std::thread([this] { Run(); });
+}
+
+Context::~Context() {
+  if (inert()) {
+    (void)std::make_unique<std::thread>(std::move(thread_)).release();  // it stayed in the parent: nobody can join it
+    (void)port_.context.release();
+    return;
+  }
+  const uint64_t one = 1;
+  (void)!write(stop_, &one, sizeof(one));
+  thread_.join();
+  for (const int fd : {get()->cmd_fd, get()->async_fd}) Unguard(fd, generation_);
+  if (duplicate_ >= 0) UnguardAndClose(duplicate_, generation_);
+  UnguardAndClose(stop_, generation_);
+}
+
+PortAddress Context::address() const {
+  PortAddress address;
+  std::memcpy(address.gid, port_.gid.raw, sizeof(address.gid));
+  address.lid = port_.attr.lid;
+  address.mtu = static_cast<uint8_t>(port_.attr.active_mtu);
+  const int depth = std::min(port_.device.max_qp_rd_atom, port_.device.max_qp_init_rd_atom);
+  address.read_depth = static_cast<uint8_t>(std::clamp<int>(depth, 1, kMaxReadDepth));
+  return address;
+}
+
+int Context::highest_descriptor() const { return std::max(get()->cmd_fd, duplicate_); }
+
+void Context::Run() {
+  for (;;) {
+    pollfd polled[] = {{stop_, POLLIN, 0}, {get()->async_fd, POLLIN, 0}};
+    poll(polled, std::size(polled), -1);
+    if (polled[0].revents != 0) return;
+    ibv_async_event event{};
+    while (ibv_get_async_event(get(), &event) == 0) {
+      Handle(event);
+      ibv_ack_async_event(&event);  // a queue is not destroyed before its events were acknowledged
+    }
+  }
+}
+
+void Context::Handle(const ibv_async_event& event) {
+  switch (event.event_type) {
+    case IBV_EVENT_QP_FATAL:
+    case IBV_EVENT_QP_REQ_ERR:
+    case IBV_EVENT_QP_ACCESS_ERR: static_cast<QueueEvents*>(event.element.qp->qp_context)->OnFatalError(); break;
+    case IBV_EVENT_PORT_ACTIVE:
+      if (event.element.port_num == port_.number) port_active_ = true;
+      break;
+    case IBV_EVENT_PORT_ERR:
+      if (event.element.port_num == port_.number) port_active_ = false;
+      break;
+    case IBV_EVENT_DEVICE_FATAL: port_active_ = false; break;
+    default: break;
+  }
+}
+
+}  // namespace krcore::rnic::verbs

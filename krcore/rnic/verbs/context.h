@@ -1,0 +1,55 @@
+// A NIC as this process has opened it: the port, its asynchronous events, and what forked children must not keep.
+#ifndef KRCORE_RNIC_VERBS_CONTEXT_H_
+#define KRCORE_RNIC_VERBS_CONTEXT_H_
+
+#include <atomic>
+#include <memory>
+#include <thread>
+
+#include "krcore/rnic/fork_guard.h"
+#include "krcore/rnic/rnic.h"
+#include "krcore/rnic/verbs/convert.h"
+#include "krcore/rnic/verbs/port.h"
+
+namespace krcore::rnic::verbs {
+
+// Told of what the NIC reports of a queue beside its completions; called by the context's thread.
+class QueueEvents {
+ public:
+  virtual void OnFatalError() = 0;
+
+ protected:
+  ~QueueEvents() = default;
+};
+
+class Context {
+ public:
+  // The NIC's descriptor, or a duplicate of it, gets above `floor` (member.h).
+  static Result<std::unique_ptr<Context>> Open(const PortChoice& choice, int floor);
+  ~Context();
+
+  ibv_context* get() const { return port_.context.get(); }
+  const Port& port() const { return port_; }
+  PortAddress address() const;
+  // The highest descriptor that keeps the NIC's context.
+  int highest_descriptor() const;
+  // In a forked child: nothing of it may be touched, and destructors do nothing.
+  bool inert() const { return ForkGeneration() != generation_; }
+  bool port_active() const { return port_active_.load(std::memory_order_relaxed); }  // as of the latest event
+
+ private:
+  Context(Port port, int stop);
+  void Run();
+  void Handle(const ibv_async_event& event);
+
+  Port port_;
+  const uint32_t generation_ = ForkGeneration();
+  const int stop_;  // eventfd
+  int duplicate_ = -1;
+  std::atomic<bool> port_active_{true};  // relaxed: a hint
+  std::thread thread_;
+};
+
+}  // namespace krcore::rnic::verbs
+
+#endif  // KRCORE_RNIC_VERBS_CONTEXT_H_

@@ -1,0 +1,32 @@
+// libibverbs' numbers in ours, and ours in theirs: the only place that does it.
+#ifndef KRCORE_RNIC_VERBS_CONVERT_H_
+#define KRCORE_RNIC_VERBS_CONVERT_H_
+
+#include <infiniband/verbs.h>
+
+#include "krcore/rnic/rnic.h"
+
+namespace krcore::rnic::verbs {
+
+WcStatus FromWcStatus(ibv_wc_status status);
+ibv_wr_opcode ToWrOpcode(Opcode opcode);
+unsigned int ToAccessFlags(uint32_t access_rights);
+unsigned int ToSendFlags(uint8_t flags);
+
+// What DeviceAddress::bytes holds.
+struct PortAddress {
+  uint8_t gid[16] = {};
+  uint16_t lid = 0;        // InfiniBand links
+  uint8_t mtu = 0;         // ibv_mtu of the port
+  uint8_t read_depth = 0;  // READs and atomics that its queues execute at once for one peer
+  uint8_t reserved[4] = {};
+};
+static_assert(sizeof(PortAddress) == sizeof(DeviceAddress::bytes));
+PortAddress PortOf(const DeviceAddress& address);
+
+// With what the call was to do. libibverbs' calls return the errno or leave it in errno.
+Status FailedCall(int error, const std::string& what);
+
+}  // namespace krcore::rnic::verbs
+
+#endif  // KRCORE_RNIC_VERBS_CONVERT_H_

@@ -1,0 +1,91 @@
+#include "krcore/rnic/verbs/cq.h"
+
+#include <algorithm>
+#include <cerrno>
+
+#include "krcore/rnic/verbs/qp.h"
+
+namespace krcore::rnic::verbs {
+namespace {
+
+constexpr int kBatch = 32;
+
+}  // namespace
+
+Result<std::unique_ptr<Cq>> VerbsCq::Create(Context* context, uint32_t depth, uint32_t max_depth) {
+  if (depth == 0 || depth > max_depth)
+    return Status(StatusCode::kInvalidArgument, "CQ depth is not 1 to " + std::to_string(max_depth));
+  ibv_cq* const cq = ibv_create_cq(context->get(), static_cast<int>(depth), nullptr, nullptr, 0);
+  if (cq == nullptr) return FailedCall(errno, "create a CQ");
+  return std::unique_ptr<Cq>(new VerbsCq(context, cq, depth, max_depth));
+}
+
+VerbsCq::~VerbsCq() {
+  if (!context_->inert()) ibv_destroy_cq(cq_);
+}
+
+Status VerbsCq::Reserve(uint32_t wrs) {
+  const uint64_t needed = reserved_ + wrs;
+  if (needed > max_depth_)
+    return {StatusCode::kOutOfMemory, "a CQ of this device has room for " + std::to_string(max_depth_) +
+                                          " WRs, and its queues would have " + std::to_string(needed)};
+  if (needed > static_cast<uint64_t>(cq_->cqe)) {
+    if (const int error = ibv_resize_cq(cq_, static_cast<int>(needed)); error != 0)
+      return FailedCall(error, "give a CQ room for " + std::to_string(needed) + " WRs");
+  }
+  reserved_ = needed;
+  return {};
+}
+
+uint16_t VerbsCq::Attach(VerbsQp* qp) {
+  const auto free = std::find(slots_.begin(), slots_.end(), nullptr);
+  const auto slot = static_cast<uint16_t>(free - slots_.begin());
+  if (free == slots_.end()) {
+    slots_.push_back(qp);
+  } else {
+    *free = qp;
+  }
+  return slot;
+}
+
+void VerbsCq::Detach(uint16_t slot) { slots_[slot] = nullptr; }
+
+VerbsQp* VerbsCq::Owner(uint64_t wr_id) const {
+  const uint16_t slot = WrToken::Slot(wr_id);
+  VerbsQp* const qp = slot < slots_.size() ? slots_[slot] : nullptr;
+  return qp != nullptr && qp->IsOfThisLife(wr_id) ? qp : nullptr;
+}
+
+size_t VerbsCq::Poll(std::span<Completion> out) {
+  size_t count = 0;
+  while (count < out.size() && !kept_.empty()) [[unlikely]] {
+      out[count++] = kept_.front().completion;
+      kept_.pop_front();
+    }
+  while (count < out.size()) {
+    ibv_wc wcs[kBatch];
+    const int wanted = static_cast<int>(std::min<size_t>(kBatch, out.size() - count));
+    const int got = ibv_poll_cq(cq_, wanted, wcs);
+    for (int i = 0; i < got; ++i) {
+      VerbsQp* const qp = Owner(wcs[i].wr_id);
+      if (qp != nullptr && qp->Complete(wcs[i], &out[count])) ++count;
+    }
+    if (got < wanted) break;
+  }
+  for (size_t i = 0; flushes_ > 0 && i < slots_.size(); ++i) {
+    if (slots_[i] != nullptr) count += slots_[i]->TakeFlushes(this, out.subspan(count));
+  }
+  return count;
+}
+
+void VerbsCq::Forget(const VerbsQp* qp) {
+  ibv_wc wc{};
+  while (ibv_poll_cq(cq_, 1, &wc) == 1) {
+    VerbsQp* const owner = Owner(wc.wr_id);
+    Completion completion;
+    if (owner != nullptr && owner->Complete(wc, &completion)) kept_.push_back({completion, owner});
+  }
+  std::erase_if(kept_, [&](const Kept& kept) { return kept.qp == qp; });
+}
+
+}  // namespace krcore::rnic::verbs

@@ -1,0 +1,135 @@
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "krcore/rnic/verbs/memory.h"
+#include "krcore/rnic/verbs/pd.h"
+#include "krcore/rnic/verbs/qp.h"
+#include "krcore/rnic/verbs/verbs.h"
+
+namespace krcore::rnic::verbs {
+namespace {
+
+constexpr int64_t kCreateNs = 10'000'000'000;  // of two who create one fabric, one must come up
+constexpr uint32_t kMaxQpWr = 16384;
+constexpr uint32_t kMaxSge = 16;
+constexpr uint32_t kMaxInlineBytes = 64;  // every driver takes that much
+
+Caps CapsOf(const Port& port) {
+  Caps caps;
+  caps.provider = "verbs";
+  caps.max_qp_wr = std::min(kMaxQpWr, static_cast<uint32_t>(port.device.max_qp_wr));
+  caps.max_sge = std::min(kMaxSge, static_cast<uint32_t>(port.device.max_sge));
+  caps.max_cqe = static_cast<uint32_t>(port.device.max_cqe);
+  caps.max_inline_bytes = kMaxInlineBytes;
+  caps.ud_mtu_bytes = 128U << port.attr.active_mtu;  // IBV_MTU_256 is 1
+  caps.max_message_bytes = port.attr.max_msg_sz;
+  caps.max_retransmission_ns = kMaxRetransmissionNs;
+  caps.finds_missing_peers = false;
+  return caps;
+}
+
+class VerbsDevice final : public Device {
+ public:
+  explicit VerbsDevice(std::unique_ptr<SharedDevice> shared) : shared_(std::move(shared)) {
+    address_.node = shared_->member->node();
+    address_.incarnation = shared_->member->incarnation();
+    const PortAddress port = shared_->context->address();
+    std::memcpy(address_.bytes, &port, sizeof(port));
+  }
+  ~VerbsDevice() override {
+    if (!shared_->context->inert()) shared_->member->Leave();
+  }
+
+  const Caps& caps() const override { return shared_->caps; }
+  const DeviceAddress& address() const override { return address_; }
+
+  Result<std::unique_ptr<Pd>> CreatePd() override { return VerbsPd::Create(shared_.get()); }
+  Result<std::unique_ptr<Cq>> CreateCq(uint32_t depth) override {
+    return VerbsCq::Create(shared_->context.get(), depth, shared_->caps.max_cqe);
+  }
+  Result<std::unique_ptr<Memory>> AllocMemory(size_t length, const AllocOptions& options) override {
+    return VerbsMemory::Allocate(length, options);
+  }
+  Result<std::unique_ptr<AddressHandle>> CreateAddressHandle(const DeviceAddress& address) override {
+    if (shared_->member->KnownDead(address.incarnation))
+      return Status(StatusCode::kNotFound, "node " + std::to_string(address.node) + " is gone");
+    auto handles = shared_->address_handles.Get(*shared_->context, PortOf(address));
+    if (!handles.ok()) return handles.status();
+    return std::unique_ptr<AddressHandle>(
+        std::make_unique<VerbsAddressHandle>(&shared_->address_handles, *std::move(handles)));
+  }
+
+  PeerState QueryPeer(const DeviceAddress& address) override { return QueryIncarnation(address.incarnation); }
+  PeerState QueryIncarnation(uint32_t incarnation) override {
+    const PeerState state = shared_->member->Query(incarnation);
+    const bool reachable = incarnation == address_.incarnation || shared_->context->port_active();
+    return state == PeerState::kAlive && !reachable ? PeerState::kUnreachable : state;
+  }
+
+  Status PublishRecord(const std::string& name, std::span<const std::byte> value) override {
+    return shared_->member->Publish(name, value);
+  }
+  Result<std::vector<std::byte>> LookupRecord(const std::string& name) override {
+    return shared_->member->Lookup(name);
+  }
+
+ private:
+  const std::unique_ptr<SharedDevice> shared_;
+  DeviceAddress address_;
+};
+
+// Of those who create the fabric the first becomes its membership service.
+Status FindService(const DeviceOptions& options, const HostPort& address, SharedDevice* shared) {
+  const Deadline deadline = Deadline::After(*RealClock(), kCreateNs);
+  for (uint32_t spins = 0;; ++spins) {
+    if (options.create_fabric) {
+      auto service = Service::Start(address, options.fabric);
+      if (service.ok()) {
+        shared->service = *std::move(service);
+      } else if (service.status() != StatusCode::kExists && service.status() != StatusCode::kNotFound) {
+        return service.status();
+      }
+    }
+    auto member = Member::Connect(address, options.fabric);
+    if (member.ok()) {
+      shared->member = *std::move(member);
+      return {};
+    }
+    if (!options.create_fabric || member.status() != StatusCode::kNotFound || deadline.Passed(*RealClock())) {
+      return {member.status().code(),
+              "no membership service of fabric " + options.fabric + ": " + std::string(member.status().message())};
+    }
+    RealClock()->Relax(spins);
+  }
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Device>> Open(const DeviceOptions& options) {
+  if (options.fabric.empty() || options.fabric.size() > kFabricBytes)
+    return Status(StatusCode::kInvalidArgument,
+                  "fabric name '" + options.fabric + "' is not 1 to " + std::to_string(kFabricBytes) + " bytes");
+  if (options.address.empty())
+    return Status(StatusCode::kInvalidArgument,
+                  "provider verbs needs the address of the fabric's membership service, host:port");
+  const auto address = ParseHostPort(options.address);
+  if (!address.ok()) return address.status();
+  const auto choice = ParsePortChoice(options.port);
+  if (!choice.ok()) return choice.status();
+  auto shared = std::make_unique<SharedDevice>();
+  KRCORE_RETURN_IF_ERROR(FindService(options, *address, shared.get()));
+  auto context = Context::Open(*choice, shared->member->low_descriptor());
+  if (!context.ok()) return context.status();
+  shared->context = *std::move(context);
+  shared->caps = CapsOf(shared->context->port());
+  std::array<uint8_t, sizeof(PortAddress)> bytes{};
+  const PortAddress port = shared->context->address();
+  std::memcpy(bytes.data(), &port, sizeof(port));
+  KRCORE_RETURN_IF_ERROR(shared->member->Join(options.node, bytes, shared->context->highest_descriptor()));
+  return std::unique_ptr<Device>(std::make_unique<VerbsDevice>(std::move(shared)));
+}
+
+Result<CleanReport> CleanStale(const std::string& /*fabric*/, bool /*also_kept*/) { return CleanReport{}; }
+
+}  // namespace krcore::rnic::verbs

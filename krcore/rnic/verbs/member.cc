@@ -1,0 +1,287 @@
+#include "krcore/rnic/verbs/member.h"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+namespace krcore::rnic::verbs {
+namespace {
+
+constexpr int64_t kAskNs = 10'000'000'000;   // a request of the device, waiting for other requests included
+constexpr int64_t kTryNs = 3'000'000'000;    // one attempt on one connection
+constexpr int64_t kLeaveNs = 3'000'000'000;  // what does not succeed is done by the kernel
+constexpr int64_t kPingNs = 2'000'000'000;
+constexpr int64_t kRetryNs = 300'000'000;  // between attempts to come back
+constexpr size_t kMaxKnownDead = 4096;
+constexpr uint32_t kLower = 0, kUpper = 1;
+
+Deadline In(int64_t duration_ns) { return Deadline::After(*RealClock(), duration_ns); }
+Deadline Earlier(Deadline a, Deadline b) { return {std::min(a.at_ns, b.at_ns)}; }
+
+template <typename Body>
+std::span<const std::byte> BytesOf(const Body& body) {
+  return std::as_bytes(std::span(&body, 1));
+}
+template <typename Body>
+std::span<std::byte> WritableBytesOf(Body& body) {
+  return std::as_writable_bytes(std::span(&body, 1));
+}
+
+void CopyName(std::span<char> field, const std::string& text) {
+  std::copy_n(text.begin(), std::min(text.size(), field.size()), field.begin());
+}
+
+bool LockBefore(Deadline deadline, std::unique_lock<std::mutex>& lock) {
+  for (uint32_t spins = 0; !lock.try_lock(); ++spins) {
+    if (deadline.Passed(*RealClock())) return false;
+    RealClock()->Relax(spins);
+  }
+  return true;
+}
+
+Result<Socket> NewEvent() {
+  const int fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  if (fd < 0) return Status::FromErrno(errno, "cannot make an eventfd");
+  return Socket(fd);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Member>> Member::Connect(const HostPort& service, const std::string& fabric) {
+  auto spare = NewEvent();
+  if (!spare.ok()) return spare.status();
+  auto stop = NewEvent();
+  if (!stop.ok()) return stop.status();
+  auto low = verbs::Connect(service, In(kAskNs));
+  if (!low.ok()) return low.status();
+  return std::unique_ptr<Member>(new Member(service, fabric, *std::move(low), *std::move(spare), *std::move(stop)));
+}
+
+Member::Member(HostPort service, std::string fabric, Socket low, Socket spare, Socket stop)
+    : service_(std::move(service)), fabric_(std::move(fabric)), spare_(std::move(spare)), stop_(std::move(stop)) {
+  channels_[kLower].socket = std::move(low);
+}
+
+Member::~Member() {
+  if (!keeper_.joinable()) return;
+  if (ForkGeneration() != generation_) {
+    (void)std::make_unique<std::thread>(std::move(keeper_)).release();  // it stayed in the parent: nobody can join it
+    return;
+  }
+  const uint64_t one = 1;
+  (void)!write(stop_.fd(), &one, sizeof(one));
+  keeper_.join();
+}
+
+int Member::low_descriptor() const { return std::max(channels_[kLower].socket.fd(), spare_.fd()); }
+
+Result<Member::Verdict> Member::Exchange(Channel& channel, MessageType type, std::span<const std::byte> body,
+                                         std::span<std::byte> reply, Deadline deadline) {
+  if (channel.broken) return Status(StatusCode::kUnavailable, "the connection to the membership service is broken");
+  std::byte message[sizeof(Header) + kMaxBody];
+  Header header;
+  header.type = type;
+  header.body_bytes = static_cast<uint16_t>(body.size());
+  std::memcpy(message, &header, sizeof(header));
+  if (!body.empty()) std::memcpy(message + sizeof(header), body.data(), body.size());
+  Status status = channel.socket.Send({message, sizeof(header) + body.size()}, deadline);
+  if (status.ok()) status = channel.socket.Receive(WritableBytesOf(header), deadline);
+  if (status.ok() && (header.magic != kWireMagic || header.type != MessageType::kReply ||
+                      header.body_bytes != (header.status == 0 ? reply.size() : 0)))
+    status = Status(StatusCode::kUnavailable, "that is no membership service");
+  if (status.ok() && header.status == 0) status = channel.socket.Receive(reply, deadline);
+  if (status.ok()) return Verdict{static_cast<StatusCode>(header.status)};
+  channel.broken = true;  // a late reply would be taken for that of the next request
+  return status;
+}
+
+Status Member::Join(NodeId wanted, std::span<const uint8_t, 24> address, int highest) {
+  const Deadline deadline = In(kAskNs);
+  highest_ = highest;
+  JoinBody join;
+  CopyName(join.fabric, fabric_);
+  join.node = wanted;
+  std::copy(address.begin(), address.end(), join.address);
+  IdentityBody identity;
+  const std::lock_guard lock(mutex_);
+  const auto joined =
+      Exchange(channels_[kLower], MessageType::kJoin, BytesOf(join), WritableBytesOf(identity), deadline);
+  if (!joined.ok()) return joined.status();
+  switch (joined->code) {
+    case StatusCode::kOk: break;
+    case StatusCode::kNotFound:
+      return {StatusCode::kNotFound, "the membership service at " + service_.host + " port " + service_.port +
+                                         " is not fabric " + fabric_ + "'s"};
+    case StatusCode::kExists:
+      return {StatusCode::kExists,
+              "node id " + std::to_string(wanted) + " of fabric " + fabric_ +
+                  " is held by a device that is not known to be gone; choose another id or stop it"};
+    default: return {joined->code, "fabric " + fabric_ + " takes no further device"};
+  }
+  identity_ = {identity.node, identity.incarnation, identity.token};
+  KRCORE_RETURN_IF_ERROR(Resume(kUpper, deadline));
+  keeper_ = std::thread([this] { Keep(); });
+  return {};
+}
+
+// Waits as long as the service would take this member back. Without an answer nobody knows whether the service has
+// taken the connection, and closing it might look like the end of this process: so it stays, and the membership ends.
+// If the connection fails before, the service has given it up itself, and does not look at how it ends.
+Status Member::Attach(Channel& channel, uint32_t index) {
+  AttachBody attach;
+  CopyName(attach.fabric, fabric_);
+  attach.token = identity_.token;
+  attach.incarnation = identity_.incarnation;
+  attach.channel = index;
+  const auto attached = Exchange(channel, MessageType::kAttach, BytesOf(attach), {}, In(kResumeNs));
+  if (!attached.ok()) {
+    if (attached.status() == StatusCode::kTimeout) {
+      expelled_ = true;
+      (void)channel.socket.Release();
+    }
+    return attached.status();
+  }
+  if (attached->code == StatusCode::kOk) return {};
+  expelled_ = attached->code == StatusCode::kNotFound;
+  return {StatusCode::kUnavailable, "fabric " + fabric_ +
+                                        " does not know this device any more: its membership service was restarted, or "
+                                        "did not hear of it for too long"};
+}
+
+// The old connection is closed only when the service has taken the new one for it; and the new one has its place among
+// the descriptors before the service knows it.
+Status Member::Resume(uint32_t index, Deadline deadline) {
+  if (expelled_) return {StatusCode::kUnavailable, "this device is no member of fabric " + fabric_ + " any more"};
+  Channel& old = channels_[index];
+  Channel fresh;
+  auto socket = verbs::Connect(service_, deadline);
+  if (!socket.ok()) return socket.status();
+  fresh.socket = *std::move(socket);
+  if (index == kUpper) {
+    KRCORE_RETURN_IF_ERROR(fresh.socket.MoveAbove(highest_));
+    KRCORE_RETURN_IF_ERROR(Attach(fresh, index));
+    old = std::move(fresh);
+    return {};
+  }
+  auto made = NewEvent();
+  if (!made.ok()) return made.status();
+  Socket placeholder = *std::move(made);
+  KRCORE_RETURN_IF_ERROR(fresh.socket.MoveTo(spare_.fd()));
+  (void)spare_.Release();  // `fresh` has it
+  if (Status attached = Attach(fresh, index); !attached.ok()) {
+    if (!fresh.socket) return attached;
+    const int low = fresh.socket.Release();
+    const Status moved = placeholder.MoveTo(low);
+    spare_ = std::move(placeholder);
+    return moved.ok() ? attached : moved;
+  }
+  const int low = old.socket.Release();
+  old = std::move(fresh);
+  KRCORE_RETURN_IF_ERROR(placeholder.MoveTo(low));
+  spare_ = std::move(placeholder);
+  return {};
+}
+
+Result<Member::Verdict> Member::Ask(MessageType type, std::span<const std::byte> body, std::span<std::byte> reply) {
+  const Deadline deadline = In(kAskNs);
+  std::unique_lock lock(mutex_, std::defer_lock);
+  if (!LockBefore(deadline, lock)) return Status(StatusCode::kTimeout, "the membership service does not answer");
+  for (;;) {
+    auto answered = Exchange(channels_[kUpper], type, body, reply, Earlier(deadline, In(kTryNs)));
+    if (answered.ok() || deadline.Passed(*RealClock())) return answered;
+    KRCORE_RETURN_IF_ERROR(Resume(kUpper, Earlier(deadline, In(kTryNs))));
+  }
+}
+
+PeerState Member::Query(uint32_t incarnation) {
+  if (KnownDead(incarnation)) return PeerState::kDead;
+  StateBody state;
+  const auto answered = Ask(MessageType::kQuery, BytesOf(IncarnationBody{incarnation}), WritableBytesOf(state));
+  if (!answered.ok() || answered->code != StatusCode::kOk) return PeerState::kUnreachable;
+  if (state.state == static_cast<uint32_t>(PeerState::kAlive)) return PeerState::kAlive;
+  if (state.state != static_cast<uint32_t>(PeerState::kDead)) return PeerState::kUnreachable;
+  const std::lock_guard lock(dead_mutex_);
+  if (dead_.size() >= kMaxKnownDead) dead_.clear();
+  dead_.insert(incarnation);
+  return PeerState::kDead;
+}
+
+bool Member::KnownDead(uint32_t incarnation) {
+  const std::lock_guard lock(dead_mutex_);
+  return dead_.count(incarnation) != 0;
+}
+
+Status Member::Publish(const std::string& name, std::span<const std::byte> value) {
+  KRCORE_RETURN_IF_ERROR(CheckRecordName(name));
+  if (value.size() > kValueBytes)
+    return {StatusCode::kInvalidArgument, "a record has at most " + std::to_string(kValueBytes) + " bytes"};
+  RecordBody record;
+  CopyName(record.name, name);
+  record.value_bytes = static_cast<uint32_t>(value.size());
+  if (!value.empty()) std::memcpy(record.value, value.data(), value.size());
+  const auto answered = Ask(MessageType::kPublish, BytesOf(record), {});
+  if (!answered.ok()) return answered.status();
+  switch (answered->code) {
+    case StatusCode::kOk: return {};
+    case StatusCode::kExists: return {StatusCode::kExists, "record '" + name + "' is another device's"};
+    case StatusCode::kNotFound: return {StatusCode::kUnavailable, "this device is no member of its fabric any more"};
+    default: return {answered->code, "the fabric does not take record '" + name + "'"};
+  }
+}
+
+Result<std::vector<std::byte>> Member::Lookup(const std::string& name) {
+  KRCORE_RETURN_IF_ERROR(CheckRecordName(name));
+  RecordBody record, found;
+  CopyName(record.name, name);
+  const auto answered = Ask(MessageType::kLookup, BytesOf(record), WritableBytesOf(found));
+  if (!answered.ok()) return answered.status();
+  if (answered->code != StatusCode::kOk) return Status(answered->code, "no record '" + name + "'");
+  const auto value = std::as_bytes(std::span(found.value)).first(std::min<size_t>(found.value_bytes, kValueBytes));
+  return std::vector<std::byte>(value.begin(), value.end());
+}
+
+void Member::Leave() {
+  std::unique_lock lock(mutex_, std::defer_lock);
+  if (!LockBefore(In(kLeaveNs), lock)) return;
+  (void)Exchange(channels_[kUpper], MessageType::kLeave, {}, {}, In(kLeaveNs));
+  expelled_ = true;  // it does not come back
+}
+
+bool Member::AwaitStop(bool whole, int64_t timeout_ns) {
+  pollfd polled[1 + kChannels] = {{stop_.fd(), POLLIN, 0}};
+  nfds_t count = 1;
+  if (whole) {
+    // Who else closes one of them or moves it has this thread's lock, so at worst this looks at another connection
+    // once.
+    const std::lock_guard lock(mutex_);
+    for (const Channel& channel : channels_) polled[count++] = {channel.socket.fd(), POLLRDHUP, 0};
+  }
+  poll(polled, count, static_cast<int>(timeout_ns / 1'000'000));
+  return polled[0].revents != 0;
+}
+
+// A connection without traffic tells neither end that the network has lost it, so there is some.
+void Member::Keep() {
+  bool whole = true;
+  while (!AwaitStop(whole, whole ? kPingNs : kRetryNs)) {
+    whole = true;
+    for (uint32_t index = 0; index < kChannels; ++index) {
+      const std::lock_guard lock(mutex_);
+      if (expelled_) {
+        whole = false;
+        continue;
+      }
+      StateBody state;
+      const auto answered =
+          Exchange(channels_[index], MessageType::kQuery, BytesOf(IncarnationBody{identity_.incarnation}),
+                   WritableBytesOf(state), In(kTryNs));
+      if (!answered.ok() && !Resume(index, In(kTryNs)).ok()) whole = false;
+    }
+  }
+}
+
+}  // namespace krcore::rnic::verbs

@@ -1,0 +1,92 @@
+// A device's membership in its fabric: two connections to the membership service (roster.h), kept up by a thread.
+//
+// The kernel tells the service that this process is gone by closing both connections. That must not happen before the
+// NIC's context is closed, since only then nothing that was posted goes out any more. A process that ends closes its
+// descriptors in ascending order, and the kernel then releases them in that order or in the reverse one; so one
+// connection has a descriptor below those of the NIC, the other one above: when both are closed, the NIC's is.
+// docs/rnic.md has the whole argument.
+//
+// Thread safety: all methods may be called from any thread.
+#ifndef KRCORE_RNIC_VERBS_MEMBER_H_
+#define KRCORE_RNIC_VERBS_MEMBER_H_
+
+#include <array>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "krcore/rnic/verbs/roster.h"
+#include "krcore/rnic/verbs/socket.h"
+#include "krcore/rnic/verbs/wire.h"
+
+namespace krcore::rnic::verbs {
+
+class Member {
+ public:
+  // Connects, below all descriptors that are opened from now on. kNotFound: no service there.
+  static Result<std::unique_ptr<Member>> Connect(const HostPort& service, const std::string& fabric);
+  ~Member();
+
+  // The lowest descriptor that the NIC may have: what it opens must get one above, or a duplicate above.
+  int low_descriptor() const;
+  // Becomes a member. `address`: DeviceAddress::bytes. `highest`: of the NIC's descriptors. kExists: the node id is
+  // taken. kNotFound: the service is another fabric's.
+  Status Join(NodeId wanted, std::span<const uint8_t, 24> address, int highest);
+  NodeId node() const { return identity_.node; }
+  uint32_t incarnation() const { return identity_.incarnation; }
+
+  // kUnreachable also when the service does not answer.
+  PeerState Query(uint32_t incarnation);
+  // Of those that Query found dead: without asking anybody.
+  bool KnownDead(uint32_t incarnation);
+  Status Publish(const std::string& name, std::span<const std::byte> value);
+  Result<std::vector<std::byte>> Lookup(const std::string& name);
+  // Nothing of this device executes any more: it is dead from the return on.
+  void Leave();
+
+ private:
+  struct Verdict {  // the service's
+    StatusCode code;
+  };
+  struct Channel {
+    Socket socket;
+    bool broken = false;  // still open: closing it would look like this process's end
+  };
+
+  Member(HostPort service, std::string fabric, Socket low, Socket spare, Socket stop);
+  // One request and its reply; the body is stored if there is one. Any failure of the connection makes it broken.
+  Result<Verdict> Exchange(Channel& channel, MessageType type, std::span<const std::byte> body,
+                           std::span<std::byte> reply, Deadline deadline);
+  // On the upper channel; comes back first if it must.
+  Result<Verdict> Ask(MessageType type, std::span<const std::byte> body, std::span<std::byte> reply);
+  Status Resume(uint32_t index, Deadline deadline);
+  Status Attach(Channel& channel, uint32_t index);
+  void Keep();
+  // Waits; true: the device closes.
+  bool AwaitStop(bool whole, int64_t timeout_ns);
+
+  const HostPort service_;
+  const std::string fabric_;
+  const uint32_t generation_ = ForkGeneration();
+  Identity identity_;
+  int highest_ = -1;
+
+  std::mutex mutex_;  // of what follows
+  std::array<Channel, kChannels> channels_;
+  Socket spare_;           // holds a low descriptor for the lower channel's successor
+  bool expelled_ = false;  // came back too late
+
+  std::mutex dead_mutex_;
+  std::set<uint32_t> dead_;
+
+  Socket stop_;  // an eventfd
+  std::thread keeper_;
+};
+
+}  // namespace krcore::rnic::verbs
+
+#endif  // KRCORE_RNIC_VERBS_MEMBER_H_

@@ -1,0 +1,97 @@
+#include "krcore/rnic/verbs/pd.h"
+
+#include <cerrno>
+#include <vector>
+
+#include "krcore/rnic/verbs/qp.h"
+
+namespace krcore::rnic::verbs {
+namespace {
+
+constexpr size_t kMaxTries = 64;  // to get a key that was not used lately
+
+struct MrDeleter {
+  void operator()(ibv_mr* mr) const { ibv_dereg_mr(mr); }
+};
+using MrPtr = std::unique_ptr<ibv_mr, MrDeleter>;
+
+class VerbsMr final : public Mr {
+ public:
+  VerbsMr(SharedDevice* device, MrPtr mr) : device_(device), mr_(std::move(mr)) {
+    addr_ = mr_->addr;
+    length_ = mr_->length;
+    lkey_ = mr_->lkey;
+    rkey_ = mr_->rkey;
+  }
+  ~VerbsMr() override {
+    if (device_->context->inert()) {
+      (void)mr_.release();
+      return;
+    }
+    device_->recent_keys.Add(rkey_);
+  }
+
+ private:
+  SharedDevice* const device_;
+  MrPtr mr_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Pd>> VerbsPd::Create(SharedDevice* device) {
+  ibv_pd* const pd = ibv_alloc_pd(device->context->get());
+  if (pd == nullptr) return FailedCall(errno, "allocate a PD");
+  const auto index = device->address_handles.AddPd(pd);
+  if (!index.ok()) {
+    ibv_dealloc_pd(pd);
+    return index.status();
+  }
+  return std::unique_ptr<Pd>(new VerbsPd(device, pd, *index));
+}
+
+VerbsPd::~VerbsPd() {
+  if (device_->context->inert()) return;
+  device_->address_handles.RemovePd(index_);
+  ibv_dealloc_pd(pd_);
+}
+
+Result<std::unique_ptr<Mr>> VerbsPd::RegisterMemory(void* addr, size_t length, uint32_t access_rights) {
+  if (addr == nullptr || length == 0)
+    return Status(StatusCode::kInvalidArgument, "an MR needs an address and a length");
+  if ((access_rights & (kRemoteWrite | kRemoteAtomic)) != 0 && (access_rights & kLocalWrite) == 0)
+    return Status(StatusCode::kInvalidArgument, "remote write and atomic rights require local write");
+  std::vector<MrPtr> refused;  // held, so that their keys do not come again
+  while (refused.size() < kMaxTries) {
+    MrPtr mr(ibv_reg_mr(pd_, addr, length, static_cast<int>(ToAccessFlags(access_rights))));
+    if (mr == nullptr) {
+      const int error = errno;
+      const std::string what = "register " + std::to_string(length) + " bytes";
+      return FailedCall(error, error == ENOMEM ? what + ", perhaps for the limit of locked memory (ulimit -l)" : what);
+    }
+    if (!device_->recent_keys.Has(mr->rkey))
+      return std::unique_ptr<Mr>(std::make_unique<VerbsMr>(device_, std::move(mr)));
+    refused.push_back(std::move(mr));
+  }
+  return Status(StatusCode::kUnavailable, "the device has no key that was not in use lately");
+}
+
+Result<std::unique_ptr<Qp>> VerbsPd::CreateQp(const QpAttr& attr) {
+  if (attr.host_qp != kPrivateQp) return Status(StatusCode::kUnsupported, "processes share no queues of this provider");
+  if (attr.type == QpType::kDci) return Status(StatusCode::kUnsupported, "this provider has no DC transport");
+  if (attr.send_cq == nullptr) return Status(StatusCode::kInvalidArgument, "a QP needs a send CQ");
+  const uint32_t limit = device_->caps.max_qp_wr;
+  if (attr.sq_depth == 0 || attr.sq_depth > limit)
+    return Status(StatusCode::kInvalidArgument, "sq_depth is not 1 to " + std::to_string(limit));
+  if (attr.rq_depth > limit)
+    return Status(StatusCode::kInvalidArgument,
+                  "rq_depth " + std::to_string(attr.rq_depth) + " is above " + std::to_string(limit));
+  if (attr.rq_depth > 0 && attr.recv_cq == nullptr)
+    return Status(StatusCode::kInvalidArgument, "receives need a recv CQ");
+  return VerbsQp::Create(device_, pd_, index_, attr);
+}
+
+Result<std::unique_ptr<Dct>> VerbsPd::CreateDct(const DctAttr& /*attr*/) {
+  return Status(StatusCode::kUnsupported, "this provider has no DC transport");
+}
+
+}  // namespace krcore::rnic::verbs

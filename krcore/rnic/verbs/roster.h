@@ -1,0 +1,96 @@
+// Who belongs to a fabric: the state of its membership service, without sockets or a clock, so that every order of
+// events can be tested. docs/rnic.md says why a member is dead when this says so.
+//
+// A member holds two connections, its channels. It counts as alive while both are open. It is dead once its kernel has
+// closed both and kPacketLifetimeNs have passed, or once it has left. In all other cases it is unreachable, and may
+// come back until kResumeNs have passed: then its id and records are free, it is not let in again, and it stays
+// unreachable for ever, since nobody knows what it does.
+#ifndef KRCORE_RNIC_VERBS_ROSTER_H_
+#define KRCORE_RNIC_VERBS_ROSTER_H_
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <set>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "krcore/rnic/rnic.h"
+
+namespace krcore::rnic::verbs {
+
+inline constexpr size_t kMaxMembers = 1024;
+inline constexpr size_t kMaxRecords = 256;
+inline constexpr size_t kChannels = 2;
+// How long a packet that has left a NIC may still be on its way or be executed by the NIC that it reaches.
+inline constexpr int64_t kPacketLifetimeNs = 100'000'000;
+inline constexpr int64_t kResumeNs = 60'000'000'000;
+
+enum class Loss : uint8_t {
+  kClosed,  // by the member's kernel: FIN or RST. No living member closes a channel that its service knows.
+  kBroken,  // by the network, or by the service itself
+};
+
+struct Identity {
+  NodeId node = kNoNode;
+  uint32_t incarnation = 0;
+  uint64_t token = 0;  // secret between service and member
+};
+
+class Roster {
+ public:
+  // Incarnations start at `first_incarnation`, which is random, so that those of the service's predecessors and
+  // successors differ; `seed` is of the tokens.
+  Roster(uint32_t first_incarnation, uint64_t seed);
+
+  // kExists: the node id is held by a member that is not dead. kOutOfMemory: kMaxMembers.
+  Result<Identity> Join(NodeId wanted, int64_t now_ns);
+  // Opens a channel, perhaps in the place of one that broke. kNotFound: no such member, or not any more.
+  Status Attach(uint32_t incarnation, uint64_t token, uint32_t channel);
+  void Lose(uint32_t incarnation, uint32_t channel, Loss loss, int64_t now_ns);
+  void Leave(uint32_t incarnation);
+
+  PeerState StateOf(uint32_t incarnation, int64_t now_ns);
+  bool Present(uint32_t incarnation) const { return members_.count(incarnation) != 0; }
+
+  // kExists: another's, who is not dead. kInvalidArgument: name or length. kOutOfMemory: kMaxRecords.
+  Status Publish(uint32_t incarnation, const std::string& name, std::span<const std::byte> value, int64_t now_ns);
+  Result<std::vector<std::byte>> Lookup(const std::string& name, int64_t now_ns);
+
+  // Forgets the dead, and those who did not come back in time.
+  void Expire(int64_t now_ns);
+
+ private:
+  enum class Channel : uint8_t { kNever, kOpen, kClosed, kBroken };
+  struct Member {
+    NodeId node;
+    uint64_t token;
+    std::array<Channel, kChannels> channels{};
+    int64_t lost_ns = 0;  // when the last channel was lost, or the member joined
+  };
+  struct Record {
+    uint32_t owner;
+    std::vector<std::byte> value;
+  };
+
+  static bool Alive(const Member& member);
+  static bool Dead(const Member& member, int64_t now_ns);
+  bool Taken(NodeId node) const;
+  uint64_t NextToken();
+  void Remove(uint32_t incarnation);
+
+  const uint32_t first_incarnation_;
+  uint32_t next_incarnation_;
+  NodeId next_node_ = kFirstDynamicNode;
+  uint64_t seed_;
+  std::map<uint32_t, Member> members_;
+  std::map<std::string, Record> records_;
+  std::set<uint32_t> lost_;  // incarnations that did not come back
+};
+
+Status CheckRecordName(const std::string& name);
+
+}  // namespace krcore::rnic::verbs
+
+#endif  // KRCORE_RNIC_VERBS_ROSTER_H_

@@ -1,0 +1,279 @@
+#include "krcore/rnic/verbs/service.h"
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+namespace krcore::rnic::verbs {
+namespace {
+
+// Channels of all members, those that are being replaced, and strangers.
+constexpr size_t kMaxConnections = 3 * kMaxMembers;
+constexpr int64_t kStrangerNs = 10'000'000'000;  // to say who one is
+constexpr int64_t kAcceptPauseNs = 100'000'000;  // while there are no descriptors
+constexpr int kTickMs = 1000;
+constexpr size_t kMaxOutBytes = 16 * 1024;  // of replies that a member does not read
+// The network is silent for so long: broken. Shorter than any kernel at a member's end gives up, since that would look
+// like the member's death (docs/rnic.md).
+constexpr int kKeepIdleS = 5, kKeepIntervalS = 2, kKeepCount = 3, kUserTimeoutMs = 11'000;
+
+uint64_t Random64() {
+  uint64_t value = 0;
+  if (getrandom(&value, sizeof(value), 0) != sizeof(value)) value = static_cast<uint64_t>(RealClock()->NowNs());
+  return value;
+}
+
+void KeepAlive(int fd) {
+  const auto set = [&](int level, int option, int value) { setsockopt(fd, level, option, &value, sizeof(value)); };
+  set(SOL_SOCKET, SO_KEEPALIVE, 1);
+  set(IPPROTO_TCP, TCP_KEEPIDLE, kKeepIdleS);
+  set(IPPROTO_TCP, TCP_KEEPINTVL, kKeepIntervalS);
+  set(IPPROTO_TCP, TCP_KEEPCNT, kKeepCount);
+  set(IPPROTO_TCP, TCP_USER_TIMEOUT, kUserTimeoutMs);
+  set(IPPROTO_TCP, TCP_NODELAY, 1);
+}
+
+template <typename Body>
+Body As(const std::byte* bytes) {
+  Body body;
+  std::memcpy(&body, bytes, sizeof(body));
+  return body;
+}
+
+void Append(std::vector<std::byte>& out, const void* data, size_t length) {
+  const auto* bytes = static_cast<const std::byte*>(data);
+  out.insert(out.end(), bytes, bytes + length);
+}
+
+void Reply(std::vector<std::byte>& out, StatusCode status) {
+  Header header;
+  header.status = static_cast<uint8_t>(status);
+  Append(out, &header, sizeof(header));
+}
+
+template <typename Body>
+void Reply(std::vector<std::byte>& out, const Body& body) {
+  Header header;
+  header.body_bytes = sizeof(body);
+  Append(out, &header, sizeof(header));
+  Append(out, &body, sizeof(body));
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Service>> Service::Start(const HostPort& address, const std::string& fabric) {
+  auto listener = Listen(address);
+  if (!listener.ok()) return listener.status();
+  const int wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  if (wake < 0) return Status::FromErrno(errno, "cannot make an eventfd");
+  return std::unique_ptr<Service>(new Service(*std::move(listener), wake, fabric));
+}
+
+Service::Service(Socket listener, int wake, std::string fabric)
+    : fabric_(std::move(fabric)),
+      listener_(std::move(listener)),
+      wake_(wake),
+      roster_(static_cast<uint32_t>(Random64() & 0x3fff'ffff), Random64()) {
+  GuardDescriptor(wake_);
+  thread_ = std::thread([this] { Run(); });
+}
+
+Service::~Service() {
+  if (ForkGeneration() != generation_) {
+    (void)std::make_unique<std::thread>(std::move(thread_)).release();  // it stayed in the parent: nobody can join it
+    return;
+  }
+  stop_ = true;
+  const uint64_t one = 1;
+  (void)!write(wake_, &one, sizeof(one));
+  thread_.join();
+  UnguardAndClose(wake_, generation_);
+}
+
+void Service::BreakConnections() {
+  break_all_ = true;
+  const uint64_t one = 1;
+  (void)!write(wake_, &one, sizeof(one));
+}
+
+void Service::Run() {
+  std::vector<pollfd> polled;
+  while (!stop_) {
+    const bool accepting = RealClock()->NowNs() >= accept_again_ns_;
+    polled.clear();
+    polled.push_back({wake_, POLLIN, 0});
+    polled.push_back({listener_.fd(), static_cast<short>(accepting ? POLLIN : 0), 0});
+    for (const Connection& connection : connections_) {
+      polled.push_back(
+          {connection.socket.fd(), static_cast<short>(connection.out.empty() ? POLLIN : POLLIN | POLLOUT), 0});
+    }
+    poll(polled.data(), polled.size(), accepting ? kTickMs : static_cast<int>(kAcceptPauseNs / 1'000'000));
+    const int64_t now_ns = RealClock()->NowNs();
+    uint64_t ignored = 0;
+    (void)!read(wake_, &ignored, sizeof(ignored));
+    const bool break_all = break_all_.exchange(false);
+    auto connection = connections_.begin();
+    for (size_t i = 2; i < polled.size(); ++i) {
+      const auto current = connection++;
+      Fate fate = Fate::kGoesOn;
+      const bool says_nothing = current->incarnation == 0 && now_ns - current->since_ns > kStrangerNs;
+      if (break_all || says_nothing) {
+        fate = Fate::kBroken;
+      } else if (polled[i].revents != 0) {
+        fate = Read(*current, now_ns);
+        if (fate == Fate::kGoesOn) fate = Write(*current);
+      }
+      // The member has taken another connection for this channel, or has left.
+      if (current->incarnation != 0 && current->channel >= kChannels && current->out.empty()) fate = Fate::kBroken;
+      if (fate != Fate::kGoesOn) Drop(current, fate, now_ns);
+    }
+    if ((polled[1].revents & POLLIN) != 0) Accept(now_ns);
+    roster_.Expire(now_ns);
+  }
+}
+
+void Service::Accept(int64_t now_ns) {
+  for (;;) {
+    const int fd = accept4(listener_.fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    if (fd < 0) {
+      if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS)
+        accept_again_ns_ = now_ns + kAcceptPauseNs;
+      if (errno == EINTR || errno == ECONNABORTED) continue;
+      return;
+    }
+    Socket accepted(fd);
+    if (connections_.size() >= kMaxConnections) continue;  // closed at once
+    KeepAlive(fd);
+    connections_.emplace_back(std::move(accepted), now_ns);
+  }
+}
+
+Service::Fate Service::Read(Connection& connection, int64_t now_ns) {
+  std::byte buffer[1024];
+  for (;;) {
+    const ssize_t got = recv(connection.socket.fd(), buffer, sizeof(buffer), 0);
+    if (got == 0) return Fate::kClosed;
+    if (got < 0) {
+      if (errno == EINTR) continue;
+      if (errno == EAGAIN) return Fate::kGoesOn;
+      return errno == ECONNRESET ? Fate::kClosed : Fate::kBroken;
+    }
+    connection.in.insert(connection.in.end(), buffer, buffer + got);
+    size_t used = 0;
+    while (connection.in.size() - used >= sizeof(Header)) {
+      const auto header = As<Header>(connection.in.data() + used);
+      const int expected = RequestBytes(header.type);
+      if (header.magic != kWireMagic || expected < 0 || header.body_bytes != expected) return Fate::kBroken;
+      if (connection.in.size() - used < sizeof(Header) + header.body_bytes) break;
+      const Fate fate = Answer(connection, header, connection.in.data() + used + sizeof(Header), now_ns);
+      if (fate != Fate::kGoesOn) return fate;
+      used += sizeof(Header) + header.body_bytes;
+    }
+    connection.in.erase(connection.in.begin(), connection.in.begin() + static_cast<ptrdiff_t>(used));
+    if (connection.out.size() > kMaxOutBytes) return Fate::kBroken;
+  }
+}
+
+Service::Fate Service::Write(Connection& connection) {
+  while (!connection.out.empty()) {
+    const ssize_t sent = send(connection.socket.fd(), connection.out.data(), connection.out.size(), MSG_NOSIGNAL);
+    if (sent < 0) {
+      if (errno == EINTR) continue;
+      if (errno == EAGAIN) return Fate::kGoesOn;
+      return errno == ECONNRESET || errno == EPIPE ? Fate::kClosed : Fate::kBroken;
+    }
+    connection.out.erase(connection.out.begin(), connection.out.begin() + sent);
+  }
+  return Fate::kGoesOn;
+}
+
+// A connection that had this channel means nothing from here on, however it ends.
+void Service::Attached(Connection& connection, uint32_t incarnation, uint32_t channel) {
+  for (Connection& other : connections_) {
+    if (other.incarnation == incarnation && other.channel == channel) other.channel = kChannels;
+  }
+  connection.incarnation = incarnation;
+  connection.channel = channel;
+}
+
+Service::Fate Service::Answer(Connection& connection, const Header& header, const std::byte* body, int64_t now_ns) {
+  std::vector<std::byte>& out = connection.out;
+  const bool stranger = connection.incarnation == 0;
+  const bool introduces = header.type == MessageType::kJoin || header.type == MessageType::kAttach;
+  if (stranger != introduces) return Fate::kBroken;
+  switch (header.type) {
+    case MessageType::kJoin: {
+      const auto join = As<JoinBody>(body);
+      if (Text(join.fabric) != fabric_) {
+        Reply(out, StatusCode::kNotFound);
+        break;
+      }
+      const auto identity = roster_.Join(join.node, now_ns);
+      if (!identity.ok()) {
+        Reply(out, identity.status().code());
+        break;
+      }
+      (void)roster_.Attach(identity->incarnation, identity->token, 0);
+      Attached(connection, identity->incarnation, 0);
+      Reply(out, IdentityBody{identity->node, identity->incarnation, identity->token});
+      break;
+    }
+    case MessageType::kAttach: {
+      const auto attach = As<AttachBody>(body);
+      const Status status = Text(attach.fabric) != fabric_
+                                ? Status(StatusCode::kNotFound)
+                                : roster_.Attach(attach.incarnation, attach.token, attach.channel);
+      if (status.ok()) Attached(connection, attach.incarnation, attach.channel);
+      Reply(out, status.code());
+      break;
+    }
+    case MessageType::kQuery: {
+      const PeerState state = roster_.StateOf(As<IncarnationBody>(body).incarnation, now_ns);
+      Reply(out, StateBody{static_cast<uint32_t>(state)});
+      break;
+    }
+    case MessageType::kPublish: {
+      const auto record = As<RecordBody>(body);
+      if (record.value_bytes > kValueBytes) return Fate::kBroken;
+      const auto value = std::as_bytes(std::span(record.value)).first(record.value_bytes);
+      Reply(out, roster_.Publish(connection.incarnation, Text(record.name), value, now_ns).code());
+      break;
+    }
+    case MessageType::kLookup: {
+      RecordBody record = As<RecordBody>(body);
+      const auto value = roster_.Lookup(Text(record.name), now_ns);
+      if (!value.ok()) {
+        Reply(out, value.status().code());
+        break;
+      }
+      record.value_bytes = static_cast<uint32_t>(value->size());
+      if (!value->empty()) std::memcpy(record.value, value->data(), value->size());
+      Reply(out, record);
+      break;
+    }
+    case MessageType::kLeave:
+      roster_.Leave(connection.incarnation);
+      Reply(out, StatusCode::kOk);
+      break;
+    case MessageType::kReply: return Fate::kBroken;
+  }
+  return Fate::kGoesOn;
+}
+
+void Service::Drop(std::list<Connection>::iterator connection, Fate fate, int64_t now_ns) {
+  if (connection->incarnation != 0 && connection->channel < kChannels) {
+    roster_.Lose(connection->incarnation, connection->channel, fate == Fate::kClosed ? Loss::kClosed : Loss::kBroken,
+                 now_ns);
+  }
+  connections_.erase(connection);
+}
+
+}  // namespace krcore::rnic::verbs

@@ -1,0 +1,147 @@
+// Who is alive, dead or unreachable, in every order of events; records.
+#include <gtest/gtest.h>
+
+#include "krcore/rnic/verbs/roster.h"
+#include "tests/rnic/harness.h"
+
+namespace krcore::rnic::verbs {
+namespace {
+
+constexpr uint32_t kFirst = 100;
+constexpr int64_t kMs = 1'000'000;
+
+std::vector<std::byte> Bytes(const std::string& text) {
+  const auto* begin = reinterpret_cast<const std::byte*>(text.data());
+  return {begin, begin + text.size()};
+}
+
+class RosterTest : public ::testing::Test {
+ protected:
+  Identity JoinWhole(NodeId node = kNoNode) {
+    const Identity identity = roster_.Join(node, now_ns_).value();
+    for (uint32_t channel = 0; channel < kChannels; ++channel)
+      KRCORE_EXPECT_OK(roster_.Attach(identity.incarnation, identity.token, channel));
+    return identity;
+  }
+  void Lose(const Identity& who, uint32_t channel, Loss loss) { roster_.Lose(who.incarnation, channel, loss, now_ns_); }
+  PeerState State(const Identity& who) { return roster_.StateOf(who.incarnation, now_ns_); }
+
+  int64_t now_ns_ = 1'000'000'000'000;
+  Roster roster_{kFirst, 1};
+};
+
+TEST_F(RosterTest, IdsAreUniqueAndIncarnationsNeverComeAgain) {
+  const Identity first = JoinWhole(7), second = JoinWhole(), third = JoinWhole();
+  EXPECT_EQ(first.node, 7U);
+  EXPECT_GE(second.node, kFirstDynamicNode);
+  EXPECT_NE(second.node, third.node);
+  EXPECT_NE(second.token, third.token);
+  EXPECT_EQ(roster_.Join(7, now_ns_).status(), StatusCode::kExists);
+  roster_.Leave(first.incarnation);
+  const Identity successor = JoinWhole(7);
+  EXPECT_NE(successor.incarnation, first.incarnation);
+  EXPECT_EQ(State(first), PeerState::kDead);
+  EXPECT_EQ(State(successor), PeerState::kAlive);
+}
+
+TEST_F(RosterTest, AMemberIsDeadOnlyWhenBothChannelsWereClosedAndNoPacketIsOnItsWay) {
+  const Identity who = JoinWhole(7);
+  Lose(who, 1, Loss::kClosed);
+  now_ns_ += 1000 * kMs;
+  EXPECT_EQ(State(who), PeerState::kUnreachable) << "its NIC may not be closed yet";
+  EXPECT_EQ(roster_.Join(7, now_ns_).status(), StatusCode::kExists);
+  Lose(who, 0, Loss::kClosed);
+  EXPECT_EQ(State(who), PeerState::kUnreachable);
+  now_ns_ += kPacketLifetimeNs - 1;
+  EXPECT_EQ(State(who), PeerState::kUnreachable);
+  now_ns_ += 1;
+  EXPECT_EQ(State(who), PeerState::kDead);
+  EXPECT_EQ(JoinWhole(7).node, 7U);
+  EXPECT_EQ(State(who), PeerState::kDead);
+}
+
+TEST_F(RosterTest, ABrokenNetworkIsNeverDeathWhateverComesLater) {
+  const Identity one = JoinWhole(1), both = JoinWhole(2);
+  Lose(one, 0, Loss::kClosed);
+  Lose(one, 1, Loss::kBroken);
+  Lose(both, 0, Loss::kBroken);
+  Lose(both, 1, Loss::kBroken);
+  now_ns_ += kResumeNs - 1;
+  roster_.Expire(now_ns_);
+  EXPECT_EQ(State(one), PeerState::kUnreachable);
+  EXPECT_EQ(roster_.Join(2, now_ns_).status(), StatusCode::kExists) << "it may come back";
+  now_ns_ += 1;
+  roster_.Expire(now_ns_);
+  EXPECT_EQ(State(one), PeerState::kUnreachable);
+  EXPECT_EQ(State(both), PeerState::kUnreachable);
+  EXPECT_EQ(JoinWhole(2).node, 2U) << "its id is free";
+  EXPECT_EQ(State(both), PeerState::kUnreachable) << "and nobody knows what it does";
+  EXPECT_EQ(roster_.Attach(both.incarnation, both.token, 0), StatusCode::kNotFound) << "too late";
+}
+
+TEST_F(RosterTest, AMemberComesBackAsItWas) {
+  const Identity who = JoinWhole(3);
+  KRCORE_EXPECT_OK(roster_.Publish(who.incarnation, "record", Bytes("kept"), now_ns_));
+  Lose(who, 0, Loss::kBroken);
+  Lose(who, 1, Loss::kBroken);
+  now_ns_ += kResumeNs / 2;
+  EXPECT_EQ(roster_.Attach(who.incarnation, who.token + 1, 0), StatusCode::kNotFound) << "that is somebody else";
+  EXPECT_EQ(roster_.Attach(who.incarnation, who.token, kChannels), StatusCode::kInvalidArgument);
+  KRCORE_EXPECT_OK(roster_.Attach(who.incarnation, who.token, 0));
+  EXPECT_EQ(State(who), PeerState::kUnreachable) << "by half";
+  KRCORE_EXPECT_OK(roster_.Attach(who.incarnation, who.token, 1));
+  EXPECT_EQ(State(who), PeerState::kAlive);
+  now_ns_ += 10 * kResumeNs;
+  roster_.Expire(now_ns_);
+  EXPECT_EQ(State(who), PeerState::kAlive);
+  EXPECT_EQ(roster_.Lookup("record", now_ns_).value(), Bytes("kept"));
+}
+
+TEST_F(RosterTest, WhoNeverOpenedTheSecondChannelHasPostedNothing) {
+  const Identity who = roster_.Join(4, now_ns_).value();
+  KRCORE_EXPECT_OK(roster_.Attach(who.incarnation, who.token, 0));
+  EXPECT_EQ(State(who), PeerState::kUnreachable);
+  Lose(who, 0, Loss::kClosed);
+  now_ns_ += kPacketLifetimeNs;
+  EXPECT_EQ(State(who), PeerState::kDead);
+}
+
+TEST_F(RosterTest, OfIncarnationsOfAnotherServiceNothingIsKnown) {
+  const Identity who = JoinWhole();
+  EXPECT_EQ(roster_.StateOf(kFirst - 1, now_ns_), PeerState::kUnreachable);
+  EXPECT_EQ(roster_.StateOf(who.incarnation + 1, now_ns_), PeerState::kUnreachable);
+}
+
+TEST_F(RosterTest, RecordsAreTheirOwnersAndGoWithThem) {
+  const Identity one = JoinWhole(1), two = JoinWhole(2);
+  KRCORE_EXPECT_OK(roster_.Publish(one.incarnation, "meta", Bytes("first"), now_ns_));
+  KRCORE_EXPECT_OK(roster_.Publish(one.incarnation, "meta", Bytes("second"), now_ns_));
+  EXPECT_EQ(roster_.Publish(two.incarnation, "meta", Bytes("mine"), now_ns_), StatusCode::kExists);
+  Lose(one, 0, Loss::kClosed);
+  Lose(one, 1, Loss::kClosed);
+  EXPECT_EQ(roster_.Publish(two.incarnation, "meta", Bytes("mine"), now_ns_), StatusCode::kExists) << "not dead yet";
+  EXPECT_EQ(roster_.Lookup("meta", now_ns_).value(), Bytes("second"));
+  now_ns_ += kPacketLifetimeNs;
+  EXPECT_EQ(roster_.Lookup("meta", now_ns_).status(), StatusCode::kNotFound);
+  KRCORE_EXPECT_OK(roster_.Publish(two.incarnation, "meta", Bytes("mine"), now_ns_));
+  roster_.Leave(two.incarnation);
+  EXPECT_EQ(roster_.Lookup("meta", now_ns_).status(), StatusCode::kNotFound);
+  EXPECT_EQ(roster_.Publish(two.incarnation, "meta", Bytes("mine"), now_ns_), StatusCode::kNotFound);
+}
+
+TEST_F(RosterTest, LimitsAreErrors) {
+  const Identity first = JoinWhole();
+  for (size_t i = 0; i < kMaxRecords; ++i)
+    KRCORE_EXPECT_OK(roster_.Publish(first.incarnation, "r" + std::to_string(i), {}, now_ns_));
+  EXPECT_EQ(roster_.Publish(first.incarnation, "one-more", {}, now_ns_), StatusCode::kOutOfMemory);
+  KRCORE_EXPECT_OK(roster_.Publish(first.incarnation, "r0", Bytes("again"), now_ns_));
+  const std::vector<std::byte> longer(113);
+  EXPECT_EQ(roster_.Publish(first.incarnation, "r0", longer, now_ns_), StatusCode::kInvalidArgument);
+  for (size_t i = 1; i < kMaxMembers; ++i) JoinWhole();
+  EXPECT_EQ(roster_.Join(kNoNode, now_ns_).status(), StatusCode::kOutOfMemory);
+  roster_.Leave(first.incarnation);
+  EXPECT_TRUE(roster_.Join(kNoNode, now_ns_).ok());
+}
+
+}  // namespace
+}  // namespace krcore::rnic::verbs

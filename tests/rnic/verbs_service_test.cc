@@ -1,0 +1,270 @@
+// The membership service and its members over loopback, without any RDMA device.
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstring>
+#include <thread>
+
+#include "krcore/rnic/verbs/member.h"
+#include "krcore/rnic/verbs/service.h"
+#include "tests/rnic/harness.h"
+
+namespace krcore::rnic::verbs {
+namespace {
+
+constexpr char kFabric[] = "fabric";
+constexpr int64_t kPatienceNs = 120'000'000'000;
+constexpr std::array<uint8_t, 24> kNoAddress{};
+
+Deadline Soon() { return Deadline::After(*RealClock(), kPatienceNs); }
+
+template <typename Condition>
+bool Eventually(Condition condition) {
+  const Deadline deadline = Soon();
+  for (uint32_t spins = 0; !deadline.Passed(*RealClock()); ++spins) {
+    if (condition()) return true;
+    RealClock()->Relax(spins);
+  }
+  return false;
+}
+
+HostPort FreeAddress() {
+  const testing::Provider provider{"Verbs", "verbs", ""};
+  return ParseHostPort(testing::AddressOf(provider, testing::UniqueFabric(""))).value();
+}
+
+Result<std::unique_ptr<Member>> Join(const HostPort& address, NodeId node = kNoNode,
+                                     const std::string& fabric = kFabric) {
+  auto member = Member::Connect(address, fabric);
+  if (!member.ok()) return member;
+  if (Status joined = (*member)->Join(node, kNoAddress, (*member)->low_descriptor()); !joined.ok()) return joined;
+  return member;
+}
+
+std::vector<std::byte> Bytes(const std::string& text) {
+  const auto* begin = reinterpret_cast<const std::byte*>(text.data());
+  return {begin, begin + text.size()};
+}
+
+class Membership : public ::testing::Test {
+ protected:
+  const HostPort address_ = FreeAddress();
+  std::unique_ptr<Service> service_ = Service::Start(address_, kFabric).value();
+};
+
+TEST_F(Membership, MembersFindEachOtherAndTheirRecords) {
+  auto one = Join(address_, 1).value(), two = Join(address_).value();
+  EXPECT_EQ(one->node(), 1U);
+  EXPECT_GE(two->node(), kFirstDynamicNode);
+  EXPECT_EQ(one->Query(two->incarnation()), PeerState::kAlive);
+  EXPECT_EQ(one->Lookup("meta").status(), StatusCode::kNotFound);
+  KRCORE_EXPECT_OK(two->Publish("meta", Bytes("value")));
+  EXPECT_EQ(one->Lookup("meta").value(), Bytes("value"));
+  EXPECT_EQ(one->Publish("meta", Bytes("mine")), StatusCode::kExists);
+  EXPECT_EQ(one->Publish("Not a name", {}), StatusCode::kInvalidArgument);
+  EXPECT_EQ(Join(address_, 1).status(), StatusCode::kExists);
+  EXPECT_EQ(Join(address_, 9, "another").status(), StatusCode::kNotFound);
+}
+
+TEST_F(Membership, WhoLeavesIsDeadAtOnceAndItsIdFree) {
+  auto one = Join(address_, 1).value(), two = Join(address_, 2).value();
+  const uint32_t gone = two->incarnation();
+  KRCORE_EXPECT_OK(two->Publish("meta", {}));
+  EXPECT_FALSE(one->KnownDead(gone));
+  two->Leave();
+  EXPECT_EQ(one->Query(gone), PeerState::kDead);
+  EXPECT_TRUE(one->KnownDead(gone));
+  EXPECT_EQ(one->Lookup("meta").status(), StatusCode::kNotFound);
+  EXPECT_EQ(Join(address_, 2).value()->node(), 2U);
+}
+
+TEST_F(Membership, ANetworkThatFailsCostsNobodyItsIdentity) {
+  auto one = Join(address_, 1).value(), two = Join(address_, 2).value();
+  KRCORE_EXPECT_OK(two->Publish("meta", Bytes("kept")));
+  for (int round = 0; round < 3; ++round) {
+    service_->BreakConnections();
+    // A request comes back by itself, and the thread brings the other connection back.
+    EXPECT_EQ(one->Lookup("meta").value(), Bytes("kept"));
+    EXPECT_TRUE(Eventually([&] {
+      const PeerState state = one->Query(two->incarnation());
+      EXPECT_NE(state, PeerState::kDead);
+      return state == PeerState::kAlive;
+    }));
+  }
+  EXPECT_EQ(Join(address_, 2).status(), StatusCode::kExists);
+}
+
+TEST_F(Membership, ARestartedServiceKnowsNobodyAndCallsNobodyDead) {
+  auto one = Join(address_, 1).value();
+  service_.reset();
+  service_ = Service::Start(address_, kFabric).value();
+  EXPECT_TRUE(Eventually([&] { return one->Publish("meta", {}) == StatusCode::kUnavailable; }));
+  auto two = Join(address_, 2).value();
+  EXPECT_EQ(two->Query(one->incarnation()), PeerState::kUnreachable);
+}
+
+TEST_F(Membership, WithoutAServiceNobodyIsDead) {
+  auto one = Join(address_, 1).value(), two = Join(address_, 2).value();
+  service_.reset();
+  EXPECT_EQ(one->Query(two->incarnation()), PeerState::kUnreachable);
+  EXPECT_FALSE(one->Publish("meta", {}).ok());
+  EXPECT_EQ(Join(address_, 3).status(), StatusCode::kNotFound);
+}
+
+TEST_F(Membership, StrangersHarmNobody) {
+  auto member = Join(address_, 1).value();
+  std::vector<Socket> silent;
+  for (int i = 0; i < 50; ++i) silent.push_back(Connect(address_, Soon()).value());
+  const auto closed = [](Socket& socket) {
+    std::byte byte;
+    return socket.Receive({&byte, 1}, Soon()) == StatusCode::kUnavailable;
+  };
+  const auto send = [&](const void* data, size_t length) {
+    Socket socket = Connect(address_, Soon()).value();
+    KRCORE_EXPECT_OK(socket.Send({static_cast<const std::byte*>(data), length}, Soon()));
+    return socket;
+  };
+  Socket text = send("GET / HTTP/1.1\r\n\r\n", 18);
+  EXPECT_TRUE(closed(text));
+  Header header;
+  header.type = MessageType::kQuery;  // of who has not said who he is
+  header.body_bytes = sizeof(IncarnationBody);
+  std::byte query[sizeof(Header) + sizeof(IncarnationBody)] = {};
+  std::memcpy(query, &header, sizeof(header));
+  Socket nobody = send(query, sizeof(query));
+  EXPECT_TRUE(closed(nobody));
+  header.type = MessageType::kJoin;
+  header.body_bytes = 5000;
+  Socket longer = send(&header, sizeof(header));
+  EXPECT_TRUE(closed(longer));
+  header.type = static_cast<MessageType>(200);
+  header.body_bytes = 0;
+  Socket unknown = send(&header, sizeof(header));
+  EXPECT_TRUE(closed(unknown));
+  AttachBody attach;
+  std::memcpy(attach.fabric, kFabric, sizeof(kFabric));
+  attach.incarnation = member->incarnation();
+  attach.token = 12345;
+  std::byte impostor[sizeof(Header) + sizeof(attach)];
+  header.type = MessageType::kAttach;
+  header.body_bytes = sizeof(attach);
+  std::memcpy(impostor, &header, sizeof(header));
+  std::memcpy(impostor + sizeof(header), &attach, sizeof(attach));
+  Socket false_member = send(impostor, sizeof(impostor));
+  KRCORE_EXPECT_OK(false_member.Receive({reinterpret_cast<std::byte*>(&header), sizeof(header)}, Soon()));
+  EXPECT_EQ(static_cast<StatusCode>(header.status), StatusCode::kNotFound);
+  EXPECT_EQ(member->Query(member->incarnation()), PeerState::kAlive);
+}
+
+// Byte by byte, as a network may deliver it.
+TEST_F(Membership, AMessageInPiecesIsOneMessage) {
+  Socket socket = Connect(address_, Soon()).value();
+  JoinBody join;
+  std::memcpy(join.fabric, kFabric, sizeof(kFabric));
+  join.node = 5;
+  Header header;
+  header.type = MessageType::kJoin;
+  header.body_bytes = sizeof(join);
+  std::byte message[sizeof(header) + sizeof(join)];
+  std::memcpy(message, &header, sizeof(header));
+  std::memcpy(message + sizeof(header), &join, sizeof(join));
+  for (const std::byte& byte : message) {
+    KRCORE_EXPECT_OK(socket.Send({&byte, 1}, Soon()));
+    std::this_thread::yield();
+  }
+  struct {
+    Header header;
+    IdentityBody identity;
+  } reply;
+  KRCORE_EXPECT_OK(socket.Receive({reinterpret_cast<std::byte*>(&reply), sizeof(reply)}, Soon()));
+  EXPECT_EQ(reply.header.status, 0);
+  EXPECT_EQ(reply.identity.node, 5U);
+}
+
+TEST(MembershipV6, ServesOverIpv6) {
+  HostPort address = FreeAddress();
+  address.host = "::1";
+  auto service = Service::Start(address, kFabric);
+  if (service.status() == StatusCode::kNotFound) GTEST_SKIP() << "this machine has no IPv6 loopback";
+  EXPECT_EQ(Join(address, 6).value()->node(), 6U);
+}
+
+TEST(MembershipService, OneAddressHasOneService) {
+  const HostPort address = FreeAddress();
+  auto service = Service::Start(address, kFabric).value();
+  EXPECT_EQ(Service::Start(address, "another").status(), StatusCode::kExists);
+  // TEST-NET-1: no machine has it.
+  EXPECT_EQ(Service::Start({"192.0.2.1", "7400"}, kFabric).status(), StatusCode::kNotFound);
+}
+
+// A process that is a member, told by a line where the service is. Forked while this process has one thread.
+class MemberProcess {
+ public:
+  explicit MemberProcess(bool with_child) {
+    EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pipe_), 0);
+    pid_ = fork();
+    if (pid_ != 0) {
+      close(pipe_[1]);
+      return;
+    }
+    close(pipe_[0]);
+    char port[8] = {};
+    (void)!read(pipe_[1], port, sizeof(port) - 1);
+    auto member = Join({"127.0.0.1", port}, 2);
+    uint32_t told[2] = {member.ok() ? (*member)->incarnation() : 0, 0};
+    if (with_child) {
+      const pid_t child = fork();
+      if (child == 0) {
+        for (;;) pause();
+      }
+      told[1] = static_cast<uint32_t>(child);
+    }
+    (void)!write(pipe_[1], told, sizeof(told));
+    for (;;) pause();
+  }
+  ~MemberProcess() {
+    Kill();
+    if (child_ > 0) kill(child_, SIGKILL);
+    close(pipe_[0]);
+  }
+  // Its incarnation.
+  uint32_t Start(const HostPort& address) {
+    (void)!write(pipe_[0], address.port.c_str(), address.port.size());
+    uint32_t told[2] = {};
+    EXPECT_EQ(read(pipe_[0], told, sizeof(told)), static_cast<ssize_t>(sizeof(told)));
+    child_ = static_cast<pid_t>(told[1]);
+    return told[0];
+  }
+  void Kill() {
+    if (pid_ <= 0) return;
+    kill(pid_, SIGKILL);
+    waitpid(pid_, nullptr, 0);
+    pid_ = -1;
+  }
+
+ private:
+  int pipe_[2];
+  pid_t pid_ = -1, child_ = -1;
+};
+
+void ExpectDeathIsKnown(bool with_child) {
+  MemberProcess process(with_child);
+  const HostPort address = FreeAddress();
+  auto service = Service::Start(address, kFabric).value();
+  auto observer = Join(address, 1).value();
+  const uint32_t incarnation = process.Start(address);
+  ASSERT_EQ(observer->Query(incarnation), PeerState::kAlive);
+  process.Kill();
+  EXPECT_TRUE(Eventually([&] { return observer->Query(incarnation) == PeerState::kDead; }));
+  EXPECT_TRUE(Join(address, 2).ok());
+}
+
+TEST(MembershipDeath, AKilledProcessIsDead) { ExpectDeathIsKnown(/*with_child=*/false); }
+TEST(MembershipDeath, AKilledProcessIsDeadThoughItsForkedChildLives) { ExpectDeathIsKnown(/*with_child=*/true); }
+
+}  // namespace
+}  // namespace krcore::rnic::verbs

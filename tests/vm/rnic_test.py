@@ -1,0 +1,57 @@
+#!/usr/bin/env python3
+"""The RNIC conformance suite on provider verbs, in a guest. Which tests pass and which are skipped must be exactly what
+rnic.expected lists, so that no skip creeps in.
+
+Usage: tests/vm/rnic_test.py TESTS_FOLDER [--write]     --write: write rnic.expected instead of comparing
+"""
+
+import pathlib
+import re
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+EXPECTED = pathlib.Path(__file__).with_name("rnic.expected")
+PROGRAMS = ["rnic_conformance_test", "rnic_concurrency_test", "rnic_verbs_death_test"]
+LIMIT_S = 600
+IMPOSSIBLE = 77
+
+
+def results(output):
+    """"passed NAME" and "skipped NAME", as GoogleTest printed them, and whatever else became of a test."""
+    words = {"OK": "passed", "SKIPPED": "skipped", "FAILED": "failed"}
+    found = set()
+    for word, name in re.findall(r"^\[ +(OK|SKIPPED|FAILED) +\] ([^\s,]+)(?:, where .*?)? \(\d+ ms\)$", output, re.MULTILINE):
+        found.add(f"{words[word]} {name}")
+    started = re.findall(r"^\[ RUN +\] (\S+)", output, re.MULTILINE)
+    ended = {entry.split(" ", 1)[1] for entry in found}
+    return sorted(found | {f"unfinished {name}" for name in started if name not in ended})
+
+
+def main(arguments):
+    folder = pathlib.Path(arguments[0]).resolve()
+    programs = [str(folder / name) for name in PROGRAMS]
+    line = "export SURGEKV_TEST_RNIC=verbs; status=0; for test in " + " ".join(programs) + "; do $test || status=$?; done; exit $status"
+    done = subprocess.run([ROOT / "tools/vm", "run", "-t", str(LIMIT_S), line], capture_output=True, text=True, check=False)
+    if done.returncode == IMPOSSIBLE:
+        print(done.stderr)
+        return IMPOSSIBLE
+    found = results(done.stdout)
+    if arguments[1:] == ["--write"]:
+        EXPECTED.write_text("".join(f"{entry}\n" for entry in found), encoding="utf-8")
+        return done.returncode
+    expected = EXPECTED.read_text(encoding="utf-8").splitlines()
+    surprises = [f"not expected: {entry}" for entry in found if entry not in expected]
+    surprises += [f"missing: {entry}" for entry in expected if entry not in found]
+    if done.returncode != 0 or surprises:
+        if done.returncode != 0:
+            print(done.stdout, done.stderr, sep="\n")
+        print(f"exit status {done.returncode}", *surprises, sep="\n")
+        return 1
+    passed = sum(entry.startswith("passed") for entry in found)
+    print(f"{passed} passed, {len(found) - passed} skipped, as expected")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
