@@ -1,0 +1,70 @@
+// What the files of the initiator share.
+#ifndef KRCORE_RNIC_SDC_INITIATOR_PRIVATE_H_
+#define KRCORE_RNIC_SDC_INITIATOR_PRIVATE_H_
+
+#include "krcore/rnic/sdc/initiator.h"
+#include "krcore/rnic/sdc/mutation.h"
+
+// Clocks of two machines run at rates that differ by less than one part in this.
+#define SDC_CLOCK_DRIFT 128u
+// Sessions in a row that a peer may forget without any progress.
+#define SDC_MAX_GONE 16u
+// Segments of a peer that are on the wire at a time when many are lost.
+#define SDC_MIN_WINDOW 4u
+
+static inline struct sdc_queued_wr* sdc_wr_at(struct sdc_initiator* initiator, uint32_t position) {
+  return &initiator->config.wrs[position & (initiator->config.depth - 1)];
+}
+static inline struct sdc_slot* sdc_slot_at(struct sdc_initiator* initiator, uint32_t position) {
+  return &initiator->slots[position % SDC_WINDOW];
+}
+static inline bool sdc_is_pending(const struct sdc_slot* slot) {
+  return slot->state == SDC_SLOT_SENT || slot->state == SDC_SLOT_AGAIN;
+}
+
+// ---- initiator.c: WRs and completions
+
+// The WR will fail so, unless an earlier one does.
+void sdc_fail_wr(struct sdc_initiator* initiator, uint32_t position, enum sdc_status status);
+// Completes what is done.
+void sdc_retire(struct sdc_initiator* initiator, uint64_t now_ns);
+// Whether the segments of this WR need not be cared for: it, or one before it, fails.
+bool sdc_is_behind_failure(const struct sdc_initiator* initiator, uint32_t position);
+
+// ---- initiator_peers.c: the table of peers and their sessions
+
+// The peer of `wr`, a new one if need be; null: all that might give way have segments under way.
+struct sdc_peer* sdc_find_peer(struct sdc_initiator* initiator, const struct sdc_wr* wr);
+// Asks for a session.
+void sdc_greet(struct sdc_initiator* initiator, struct sdc_peer* peer, uint64_t now_ns);
+void sdc_send_hello(struct sdc_initiator* initiator, struct sdc_peer* peer, uint64_t now_ns);
+// The answer to a HELLO.
+void sdc_answer_to_hello(struct sdc_initiator* initiator, struct sdc_peer* peer, const struct sdc_packet* packet,
+                         uint64_t now_ns);
+// "There is no such session."
+void sdc_session_gone(struct sdc_initiator* initiator, struct sdc_peer* peer, const struct sdc_packet* packet);
+// The window is dropped: sessions that may have something to execute are closed.
+void sdc_drop_slots(struct sdc_initiator* initiator, uint64_t now_ns);
+void sdc_close_peers(struct sdc_initiator* initiator, uint64_t now_ns);
+void sdc_peer_closed(struct sdc_initiator* initiator, struct sdc_peer* peer);
+// Fails the first WR that has a segment for this peer.
+void sdc_fail_peer(struct sdc_initiator* initiator, const struct sdc_peer* peer, enum sdc_status status);
+
+static inline uint64_t sdc_backoff_ns(const struct sdc_timing* timing, uint32_t tries) {
+  const uint64_t wait_ns = tries < 32 ? timing->retry_ns << tries : timing->retry_max_ns;
+  return wait_ns < timing->retry_max_ns ? wait_ns : timing->retry_max_ns;
+}
+// Something was lost, and all behind it with it.
+void sdc_narrow_window(struct sdc_peer* peer);
+// Packets that were not answered in time.
+void sdc_check_timers(struct sdc_initiator* initiator, uint64_t now_ns);
+
+// ---- initiator_send.c
+
+void sdc_send(struct sdc_initiator* initiator, uint64_t now_ns);
+// The local memory of the WR's bytes [offset, offset + bytes): read to `to`, or written from `from` (the other is
+// null). False: it is not local memory (any more).
+bool sdc_local_copy(struct sdc_initiator* initiator, struct sdc_queued_wr* wr, uint32_t offset, uint32_t bytes,
+                    uint8_t* to, const uint8_t* from);
+
+#endif  // KRCORE_RNIC_SDC_INITIATOR_PRIVATE_H_
