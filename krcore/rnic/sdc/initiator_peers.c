@@ -73,13 +73,19 @@ void sdc_greet(struct sdc_initiator* initiator, struct sdc_peer* peer, uint64_t 
   sdc_send_hello(initiator, peer, now_ns);
 }
 
+// The next WR asks for another one. Nothing is waited for meanwhile.
+static void forget_session(struct sdc_peer* peer) {
+  peer->state = SDC_PEER_KNOWN;
+  peer->timer_ns = 0;
+  peer->in_flight = peer->atomics = 0;
+}
+
 void sdc_answer_to_hello(struct sdc_initiator* initiator, struct sdc_peer* peer, const struct sdc_packet* packet,
                          uint64_t now_ns) {
   if (peer->state != SDC_PEER_GREETING || packet->id != peer->hello_id || packet->life != initiator->config.life)
     return;
   if (packet->kind == SDC_REFUSED) {
-    peer->state = SDC_PEER_KNOWN;
-    peer->timer_ns = 0;
+    forget_session(peer);
     sdc_fail_peer(initiator, peer, SDC_REMOTE_ACCESS_ERROR);
   } else if (packet->kind == SDC_BUSY) {
     // It is there: that is no try. How long it may go on the WR's limit says.
@@ -114,9 +120,7 @@ void sdc_fail_peer(struct sdc_initiator* initiator, const struct sdc_peer* peer,
 void sdc_session_gone(struct sdc_initiator* initiator, struct sdc_peer* peer, const struct sdc_packet* packet) {
   const bool known = (packet->flags & SDC_FLAG_KNOWN) != 0;
   ++initiator->stats.sessions_gone;
-  peer->state = SDC_PEER_KNOWN;
-  peer->timer_ns = 0;
-  peer->in_flight = peer->atomics = 0;
+  forget_session(peer);
   if (++peer->gone > SDC_MAX_GONE || sdc_mutated(GONE_COUNTS)) sdc_fail_peer(initiator, peer, SDC_RETRY_EXCEEDED);
   for (uint32_t n = initiator->slot_head; n != initiator->slot_tail; ++n) {
     struct sdc_slot* slot = sdc_slot_at(initiator, n);
@@ -140,7 +144,7 @@ void sdc_drop_slots(struct sdc_initiator* initiator, uint64_t now_ns) {
     if (!sdc_is_pending(slot)) continue;
     if (slot->kind == SDC_READ || sdc_mutated(RESET_AT_ONCE)) {
       // It changes nothing if it is executed. How far the session got is not known, so the next WR gets another one.
-      if (peer->state == SDC_PEER_OPEN) peer->state = SDC_PEER_KNOWN;
+      if (peer->state == SDC_PEER_OPEN) forget_session(peer);
       continue;
     }
     if (peer->state != SDC_PEER_CLOSING) {
@@ -156,9 +160,7 @@ void sdc_drop_slots(struct sdc_initiator* initiator, uint64_t now_ns) {
 }
 
 void sdc_peer_closed(struct sdc_initiator* initiator, struct sdc_peer* peer) {
-  peer->state = SDC_PEER_KNOWN;
-  peer->in_flight = peer->atomics = 0;
-  peer->timer_ns = 0;
+  forget_session(peer);
   --initiator->closing;
   if (initiator->closing == 0 && initiator->state == SDC_QUEUE_RESETTING) initiator->state = SDC_QUEUE_READY;
 }

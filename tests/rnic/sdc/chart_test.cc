@@ -317,6 +317,23 @@ TEST(SdcChart, AResetClosesWhatMayStillBeExecuted) {
   EXPECT_EQ(pair.Completions(), "");
 }
 
+TEST(SdcChart, AResetForgetsSessionsWithReadsAloneAndWaitsForNothingOfThem) {
+  Pair pair;
+  pair.Open();
+  pair.Post(pair.Wr(SDC_OP_READ, 8));
+  pair.requests.clear();
+  sdc_initiator_reset(&pair.initiator, pair.now_ns);
+  EXPECT_TRUE(sdc_initiator_is_reset(&pair.initiator));
+  for (uint32_t i = 0; i < pair.initiator.config.peer_count; ++i) {
+    EXPECT_EQ(pair.initiator.config.peers[i].timer_ns, 0u);
+    EXPECT_EQ(pair.initiator.config.peers[i].in_flight, 0u);
+  }
+  pair.Post(pair.Wr(SDC_OP_READ, 8));
+  EXPECT_EQ(Pair::Kinds(pair.requests), to_string(SDC_HELLO));
+  pair.PassAll();
+  EXPECT_EQ(pair.Completions(), "2:0");
+}
+
 TEST(SdcChart, ACloseIsAnsweredWhenTheLastAtomicIsDone) {
   Pair pair;
   pair.Open();

@@ -254,7 +254,7 @@ void InitiatorNode::PostOne() {
     buffer.is_counter = true;
   } else {
     const double what = static_cast<double>(world_->In(0, 999)) / 1000;
-    record.place = world_->Chance(0.6) ? Place::kOwn : world_->Chance(0.7) ? Place::kShared : Place::kDoomed;
+    record.place = world_->Chance(plan.doomed) ? Place::kDoomed : world_->Chance(0.68) ? Place::kOwn : Place::kShared;
     record.may_be_refused = record.place == Place::kDoomed && !plan.calm;
     buffer.first_word = static_cast<uint32_t>(world_->In(0, kPlaceWords - words));
     if (world_->Chance(0.7)) buffer.first_word = buffer.first_word % 64;

@@ -85,6 +85,17 @@ Plan MakePlan(uint64_t seed) {
   if (!plan.calm) {
     if (dice.Chance(0.3)) plan.timing.rnr_retries = 3;
     AddFaults(dice, &plan);
+    if (dice.Chance(0.15)) {
+      // A refusal is lost, and its request repeated when the memory is there again.
+      plan.doomed = 0.5;
+      plan.loss = 0.2;
+      for (uint64_t i = 0; i < 12; ++i) {
+        plan.faults.push_back({.at_ns = i * kMs + dice.In(0, 500) * kUs,
+                               .kind = FaultKind::kDeregister,
+                               .target = static_cast<uint32_t>(dice.In(0, plan.targets - 1)),
+                               .for_ns = dice.In(100, 500) * kUs});
+      }
+    }
   }
   return plan;
 }

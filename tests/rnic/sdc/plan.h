@@ -53,6 +53,7 @@ struct Plan {
   double no_room = 0;      // how often the receiver's CQ is full
   uint64_t repost_ns = 0;  // until a receive is posted again, at most
   double bad = 0;          // WRs that must fail
+  double doomed = 0.12;    // of READs and WRITEs: to memory that may go
   double atomics = 0.3, reads = 0.3, messages = 0.2, fences = 0.2;
   sdc_timing timing{};
   std::vector<Fault> faults;  // by time

@@ -9,7 +9,7 @@ DEFINE_uint64(seeds, 1000, "runs");
 DEFINE_uint64(from, 1, "first seed");
 DEFINE_string(mutant, "", "takes one protection away (--list_mutants)");
 DEFINE_bool(mutants, false, "takes away one protection after the other, each until a run notices");
-DEFINE_uint64(mutant_seeds, 5000, "--mutants: runs until one counts as not caught");
+DEFINE_uint64(mutant_seeds, 20000, "--mutants: runs until one counts as not caught");
 DEFINE_bool(list_mutants, false, "prints their names");
 DEFINE_bool(keep_going, false, "does not stop at the first violation");
 

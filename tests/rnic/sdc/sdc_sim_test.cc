@@ -34,7 +34,7 @@ TEST(SdcSim, ASeedGivesTheSameRunAgain) {
 
 // All of them: sdc_mutants.
 TEST(SdcSim, MutationsAreNoticed) {
-  for (const char* name : {"atomic-repeated", "write-repeated", "gaps-ignored", "no-barrier", "segment-checked"}) {
+  for (const char* name : {"atomic-repeated", "write-repeated", "gaps-ignored", "no-barrier", "gone-counts"}) {
     const MutationInfo* info = FindMutation(name);
     ASSERT_NE(info, nullptr) << name;
     std::string how;
