@@ -15,6 +15,7 @@
 
 #include "krcore/clock.h"
 #include "tests/rnic/harness.h"
+#include "tests/support/kill_process.h"
 
 namespace krcore::rnic::testing {
 namespace {
@@ -121,7 +122,7 @@ TEST(VerbsDeath, OnceAKilledProcessIsDeadNothingOfItsQueuesExecutesThoughItsFork
     for (uint32_t spins = 0; count() < 100 && !deadline.Passed(*RealClock()); ++spins) RealClock()->Relax(spins);
     EXPECT_GE(count(), 100U);
     EXPECT_EQ(endpoint.device->QueryPeer(peer.device), PeerState::kAlive);
-    kill(victim, SIGKILL);
+    EXPECT_TRUE(testing_support::KillProcess(victim));
     PeerState state = PeerState::kAlive;
     for (uint32_t spins = 0; state != PeerState::kDead && !deadline.Passed(*RealClock()); ++spins) {
       state = endpoint.device->QueryPeer(peer.device);
@@ -131,7 +132,7 @@ TEST(VerbsDeath, OnceAKilledProcessIsDeadNothingOfItsQueuesExecutesThoughItsFork
     const uint64_t at_death = count();
     std::this_thread::sleep_for(std::chrono::milliseconds(300));
     EXPECT_EQ(count(), at_death);
-    kill(peer.child, SIGKILL);
+    (void)testing_support::KillProcess(peer.child);
     waitpid(victim, nullptr, 0);
     close(fds[0]);
     close(fds[1]);

@@ -12,6 +12,7 @@
 #include "krcore/rnic/verbs/member.h"
 #include "krcore/rnic/verbs/service.h"
 #include "tests/rnic/harness.h"
+#include "tests/support/kill_process.h"
 
 namespace krcore::rnic::verbs {
 namespace {
@@ -228,7 +229,7 @@ class MemberProcess {
   }
   ~MemberProcess() {
     Kill();
-    if (child_ > 0) kill(child_, SIGKILL);
+    (void)testing_support::KillProcess(child_);
     close(pipe_[0]);
   }
   // Its incarnation.
@@ -241,7 +242,7 @@ class MemberProcess {
   }
   void Kill() {
     if (pid_ <= 0) return;
-    kill(pid_, SIGKILL);
+    (void)testing_support::KillProcess(pid_);
     waitpid(pid_, nullptr, 0);
     pid_ = -1;
   }

@@ -147,6 +147,15 @@ class Program:
         self.popen.wait()
 
 
+def a_worker_of(computenode):
+    """The pid of a worker process, as soon as one is reported."""
+    def look():
+        computenode.command("status")
+        statuses = re.findall(r'^.*"event":"status".*$', computenode.out.read_text("utf-8", "replace"), re.MULTILINE)
+        return statuses and json.loads(statuses[-1])["pids"]
+    return computenode.test.wait_for(look, lambda: f"no worker's pid\n{computenode.text()}")[0]
+
+
 class OperatingTest(unittest.TestCase):
     def setUp(self):
         self.fabric = f"operating-{os.getpid()}-{time.monotonic_ns() % 1_000_000}"
@@ -303,8 +312,7 @@ class OperatingTest(unittest.TestCase):
                 self.assertGreaterEqual(counters[key], value, key)
             highest = counters
             if not killed and exposition.value("surgekv_store_operations_total") > 200:
-                computenode.command("status")
-                os.kill(json.loads(computenode.wait_for('^.*"event":"status".*$').group(0))["pids"][0], signal.SIGKILL)
+                os.kill(a_worker_of(computenode), signal.SIGKILL)
                 killed = True
             return (exposition.value("surgekv_requests_due_total") == 2000 and
                     exposition.value("surgekv_request_latency_seconds_count") == 2000 and exposition)
@@ -398,8 +406,7 @@ class OperatingTest(unittest.TestCase):
         address = computenode.address()
         self.wait_for_health(address, 200, "ok")
         memnode.kill()
-        computenode.command("status")
-        os.kill(json.loads(computenode.wait_for('^.*"event":"status".*$').group(0))["pids"][0], signal.SIGKILL)
+        os.kill(a_worker_of(computenode), signal.SIGKILL)
         self.wait_for_health(address, 503, "workers cannot start: .+")
         exposition = self.scrape(address)
         self.assertGreaterEqual(exposition.value("surgekv_workers_failed_total"), 2)
