@@ -39,11 +39,14 @@ class MessagePair {
     if (!outbox_->Push(wrs_).ok()) return false;
     for (size_t arrived = 0, done = 0; arrived < count || done < count;) {
       server_.pool->Poll();
-      arrived += inbox_->PopMessages(messages_);
+      const size_t messages = inbox_->PopMessages(messages_);
       client_.pool->Poll();
-      done += outbox_->Pop(completions_);
+      const size_t completions = outbox_->Pop(completions_);
+      if (!Succeeded(messages_, messages) || !Succeeded(completions_, completions)) return false;
+      arrived += messages;
+      done += completions;
     }
-    return messages_[0].status == WcStatus::kSuccess && completions_[0].status == WcStatus::kSuccess;
+    return true;
   }
 
   std::span<std::byte> sent(size_t index, uint32_t length) { return client_.At(index * max_bytes_, length); }
@@ -54,6 +57,14 @@ class MessagePair {
 
   static void Check(const Status& status) {
     if (!status.ok()) DieOfMissingValue(status);
+  }
+
+  // Of the first `got`, each.
+  template <typename Popped>
+  static bool Succeeded(const std::vector<Popped>& popped, size_t got) {
+    for (size_t i = 0; i < got; ++i)
+      if (popped[i].status != WcStatus::kSuccess) return false;
+    return true;
   }
 
   struct Party {
