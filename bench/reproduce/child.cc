@@ -21,6 +21,7 @@ namespace {
 
 constexpr int kPatienceMs = 120'000;
 constexpr size_t kMaxChildren = 256;
+constexpr int kEndings[] = {SIGINT, SIGTERM, SIGHUP, SIGABRT};  // the last: Must failed
 
 // Of the children that live, for the signal handler; 0: free. Only this thread changes them.
 std::array<volatile pid_t, kMaxChildren> g_pids;
@@ -98,7 +99,7 @@ void Child::CleanUpOnSignals() {
   struct sigaction action {};
   action.sa_handler = OnSignal;
   sigfillset(&action.sa_mask);
-  for (const int number : {SIGINT, SIGTERM, SIGHUP}) sigaction(number, &action, nullptr);
+  for (const int number : kEndings) sigaction(number, &action, nullptr);
   signal(SIGPIPE, SIG_IGN);
 }
 
@@ -139,7 +140,7 @@ Child Child::Fork(const std::function<void(std::FILE* answer)>& body) {
     const SignalsHeld held;
     pid = fork();
     if (pid == 0) {
-      for (const int number : {SIGINT, SIGTERM, SIGHUP}) signal(number, SIG_DFL);
+      for (const int number : kEndings) signal(number, SIG_DFL);
       sigprocmask(SIG_SETMASK, &held.before(), nullptr);
       close(input.ends[1]);
       body(Open(output.ends[1], "w"));

@@ -1,5 +1,6 @@
 // Child: a process of reproduce_bench, executed afresh or forked, that is spoken with by lines. Children end with their
-// parent: it kills them by their ids when a signal ends it, and they see the end of their input when it dies.
+// parent: it kills them by their ids when a signal ends it or Must fails, and they see the end of their input when it
+// dies.
 //
 // The parent has one thread, and no device: nothing else may be forked.
 #ifndef BENCH_REPRODUCE_CHILD_H_
@@ -20,7 +21,7 @@ void SayNumbers(std::FILE* to, const std::vector<int64_t>& numbers);
 
 class Child {
  public:
-  // Before the first child: from now on SIGINT, SIGTERM and SIGHUP kill and reap the children first.
+  // Before the first child: from now on SIGINT, SIGTERM, SIGHUP and SIGABRT kill and reap the children first.
   static void CleanUpOnSignals();
 
   // This program with these arguments; its stdin and stdout are pipes to here.

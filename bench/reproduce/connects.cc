@@ -3,7 +3,8 @@
 // A thread of a warm process has its process's Node (krcore, lite), which has connected to the peer before; a fresh
 // process and every worker of verbs have none. What a worker takes is counted from when it runs until its last queue is
 // connected: `open` (device, pool), `datagrams` (a UD QP for the exchange, which stands for the kernel's connection
-// manager) and `connect`. Each then READs from every peer and looks at what it got.
+// manager) and `connect`. When all are connected, each READs from every peer, looks at what it got, and ends: no READ
+// and no end of a worker is in what another one takes.
 #include <algorithm>
 #include <barrier>
 #include <iostream>
@@ -28,15 +29,15 @@ bool OwnNode(const std::string& plane) { return plane == "verbs"; }
 
 uint64_t SeedOf(NodeId node) { return kPeerSeed + node; }
 
-// Connects a new worker to the peers, and calls `all_connected` before it READs from them.
+// Connects a new worker to the peers, and READs from them once `all_connected`, which is told what it took, returns.
 Times ConnectTo(const std::string& plane, const std::string& fabric, Node* shared, const std::vector<NodeId>& peers,
-                const std::function<void()>& all_connected) {
+                const std::function<void(const Times&)>& all_connected) {
   timed::TimedWorker worker(plane, {.fabric = fabric}, shared, 0);
   std::vector<VirtualQueue*> queues;
   for (const NodeId peer : peers) queues.push_back(&worker.Connect(peer));
   Times times = {worker.begun_ns(), timed::TimedWorker::Now(), worker.open_ns(), worker.datagrams_ns()};
   times.insert(times.end(), worker.connect_ns().begin(), worker.connect_ns().end());
-  all_connected();
+  all_connected(times);
   worker.MakeRegion(kLookBytes);
   for (VirtualQueue* const queue : queues) {
     const Sge sge = SgeOf(worker.region(), 0, kLookBytes);
@@ -76,20 +77,28 @@ struct Waves {
   }
 };
 
-// Tells all at once, and hears what they took.
+// Tells all at once, hears what they took, and has them go on when all are connected, and end when all have READ.
 std::vector<Times> Release(std::vector<Child>& workers) {
   for (Child& worker : workers) (void)worker.Hear();  // ready
   for (Child& worker : workers) worker.Say("go");
   std::vector<Times> times;
-  for (Child& worker : workers) times.push_back(worker.HearNumbers());
+  for (Child& worker : workers) times.push_back(worker.HearNumbers());  // connected
+  for (Child& worker : workers) worker.Say("go on");
+  for (Child& worker : workers) (void)worker.Hear();  // verified
   for (Child& worker : workers) worker.Reap();
   return times;
 }
 
-void WaitForGo() {
-  std::cout << "ready" << std::endl;
+// What a process does that Release tells to: until it has READ from the peers.
+void ConnectWhenTold(const Role& role, Node* shared, const std::vector<NodeId>& peers) {
   std::string line;
+  std::cout << "ready" << std::endl;
   std::getline(std::cin, line);
+  ConnectTo(role.plane, role.fabric, shared, peers, [&](const Times& times) {
+    SayNumbers(stdout, times);
+    std::getline(std::cin, line);
+  });
+  std::cout << "verified" << std::endl;
 }
 
 Row Processes(const Options& options, const std::string& plane, uint32_t count, uint32_t waves) {
@@ -146,10 +155,7 @@ Row Mesh(const Options& options, const std::string& plane, uint32_t nodes, uint3
 
 }  // namespace
 
-void BeConnector(const Role& role) {
-  WaitForGo();
-  SayNumbers(stdout, ConnectTo(role.plane, role.fabric, nullptr, {timed::Peer::kId}, [] {}));
-}
+void BeConnector(const Role& role) { ConnectWhenTold(role, nullptr, {timed::Peer::kId}); }
 
 void BeConnectingThreads(const Role& role) {
   std::unique_ptr<Node> node;
@@ -162,8 +168,8 @@ void BeConnectingThreads(const Role& role) {
       threads.emplace_back([&, i] {
         for (uint32_t wave = 0; wave <= role.waves; ++wave) {  // the first warms up
           together.arrive_and_wait();
-          const Times took =
-              ConnectTo(role.plane, role.fabric, node.get(), {timed::Peer::kId}, [&] { together.arrive_and_wait(); });
+          const Times took = ConnectTo(role.plane, role.fabric, node.get(), {timed::Peer::kId},
+                                       [&](const Times&) { together.arrive_and_wait(); });
           if (wave != 0) times[wave - 1][i] = took;
         }
       });
@@ -185,10 +191,9 @@ void BeMeshNode(const Role& role) {
   std::vector<NodeId> others;
   for (NodeId id = kFirstMeshNode; id < kFirstMeshNode + role.count; ++id)
     if (id != role.id) others.push_back(id);
-  WaitForGo();
   Node* const shared = OwnNode(role.plane) ? nullptr : lite ? lite.get() : node.get();
-  SayNumbers(stdout, ConnectTo(role.plane, role.fabric, shared, others, [] {}));
-  // The others still connect to this one, and READ from it.
+  ConnectWhenTold(role, shared, others);
+  // The others may still READ from this one.
   std::string line;
   std::getline(std::cin, line);
 }
