@@ -90,7 +90,7 @@ class Reproduce(Cluster):
         share = others.share()
         problems = reproduce_figures.inconsistencies(name, rounds)
         if problems:
-            raise Failure(f"{name}: rate and latency do not agree: {problems[0]}")
+            raise Failure(f"{name}: rate and latency do not agree, by arithmetic or units: {problems[0]}")
         self.figures[name] = {"valid": share <= OTHERS_LIMIT, "cpu_of_others": share,
                               "seconds": time.monotonic() - begin,
                               "rows": reproduce_figures.medians(name, rounds), "rounds": rounds}

@@ -30,8 +30,9 @@ FIGURES = {
         "connect takes some 18 ms, and one host completes 500 to 600 of them a second (the paper's figures by which "
         f"docs/sim.md and bench/spike_model are calibrated; figure 8a, {ARTIFACT}).",
         "Workers start at the same time, threads of a process that has connected before (its Node open for krcore and "
-        "lite) or fresh processes (nothing open). Counted from when a worker runs until its queue is connected; each "
-        "then READs 64 bytes. A wave of threads warms up, so lite's has its connection; processes do not. A krcore thread "
+        "lite) or fresh processes (nothing open; but on sw the host's shared cache has the peer's metadata from earlier waves, "
+        "which krcore finds there). Counted from when a worker runs until its queue is connected; each "
+        "then READs 64 bytes, when all are connected. A wave of threads warms up, so lite's has its connection; processes do not. A krcore thread "
         "makes a pool of its own, which in the kernel would be there.",
         ("worker_kind", "control_plane", "in_flight"), "connects_per_s", "worker_us",
         (("worker", "worker_kind", None), ("control plane", "control_plane", None), ("workers at once", "in_flight", 0),
@@ -121,7 +122,8 @@ def medians(name, rounds):
 
 
 def inconsistencies(name, rows):
-    """What cannot be: so many a second, each taking so long, are never more at a time than were under way.
+    """Rows whose arithmetic or units are wrong: so many a second, each taking so long, are never more at a time than were
+    under way. By how both are counted that is an identity, and no evidence that a measurement is right.
 
     The data paths never pause, so theirs are not fewer either.
     """

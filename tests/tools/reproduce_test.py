@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The evaluation on a small scale: every figure with every row, rates and latencies that agree, nothing left behind.
+"""The evaluation on a small scale: every figure with every row, rates and latencies of one arithmetic, nothing left behind.
 
 Usage: reproduce_test.py [unittest's arguments], in the repository's root, after a release build.
 """
@@ -117,7 +117,7 @@ class QuickRunTest(unittest.TestCase):
                     self.assertGreater(row["verified_bytes"], 0)
                     self.assertEqual(row["verified_bytes"], verified(name, row))
 
-    def test_rates_agree_with_latencies_at_the_same_concurrency(self):
+    def test_rates_agree_with_latencies_at_the_same_concurrency(self):  # an identity: arithmetic and units
         for name, rate, latency in (("many_to_one", "connects_per_s", "worker_us"), ("full_mesh", "connects_per_s", "connect_us"),
                                     ("one_sided", "ops_per_s", "latency_us"), ("two_sided", "ops_per_s", "latency_us")):
             figure = self.report["figures"][name]
