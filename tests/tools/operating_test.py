@@ -265,6 +265,8 @@ class OperatingTest(unittest.TestCase):
         computenode.command("workers 3")
         self.wait_for(lambda: self.scrape(address).value("surgekv_workers", state="serving") == 3,
                       lambda: computenode.text())
+        self.wait_for(lambda: self.scrape(address).value("surgekv_worker_start_seconds_count", part="first_reply") == 3,
+                      lambda: computenode.text())
         computenode.command("workers 0")
         self.wait_for_health(address, 503, "no worker serves")
         self.wait_for(lambda: self.scrape(address).value("surgekv_workers", state="draining") == 0,
