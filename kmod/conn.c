@@ -1,0 +1,445 @@
+// SPDX-License-Identifier: GPL-2.0
+#include <linux/random.h>
+#include <rdma/ib_cache.h>
+
+#include "conn.h"
+#include "device.h"
+#include "queue.h"
+
+/*
+ * Retries of the QP: 6 after 67 ms each, which NICs may stretch fourfold. 7
+ * would be without end on some.
+ */
+#define ACK_TIMEOUT 14
+#define RETRIES 6
+#define RD_ATOMIC 16
+/* Requests that a queue may post until it is another one's turn. */
+#define TURN 16
+/* A broken QP that has not flushed everything by then is destroyed so. */
+#define DRAIN_TIMEOUT (3 * HZ)
+
+static u8 krc_status_of(enum ib_wc_status status)
+{
+	switch (status) {
+	case IB_WC_SUCCESS:
+		return KRC_SUCCESS;
+	case IB_WC_LOC_LEN_ERR:
+		return KRC_LOCAL_LENGTH_ERROR;
+	case IB_WC_LOC_QP_OP_ERR:
+		return KRC_LOCAL_QP_ERROR;
+	case IB_WC_LOC_PROT_ERR:
+		return KRC_LOCAL_PROTECTION_ERROR;
+	case IB_WC_WR_FLUSH_ERR:
+		return KRC_FLUSHED;
+	case IB_WC_REM_INV_REQ_ERR:
+		return KRC_REMOTE_INVALID_REQUEST;
+	case IB_WC_REM_ACCESS_ERR:
+		return KRC_REMOTE_ACCESS_ERROR;
+	case IB_WC_REM_OP_ERR:
+		return KRC_REMOTE_OPERATION_ERROR;
+	case IB_WC_RETRY_EXC_ERR:
+		return KRC_RETRY_EXCEEDED;
+	case IB_WC_RNR_RETRY_EXC_ERR:
+		return KRC_RNR_RETRY_EXCEEDED;
+	default:
+		return KRC_GENERAL_ERROR;
+	}
+}
+
+static void krc_conn_broke(struct krc_conn *conn)
+{
+	lockdep_assert_held(&conn->lock);
+	if (conn->state != KRC_CONN_UP)
+		return;
+	conn->state = KRC_CONN_BROKEN;
+	atomic64_inc(&conn->dev->stats.broken);
+	queue_work(system_long_wq, &conn->repair);
+}
+
+/* Puts the queue in line, if it has something pending. */
+static void krc_conn_line_up(struct krc_conn *conn, struct krc_queue *queue)
+{
+	if (!list_empty(&queue->pending) && list_empty(&queue->turn))
+		list_add_tail(&queue->turn, &conn->turns);
+}
+
+/* Takes what may be posted now, as a list for ib_post_send. */
+static struct ib_send_wr *krc_conn_take(struct krc_conn *conn)
+{
+	struct ib_send_wr *first = NULL;
+	struct ib_send_wr **link = &first;
+	struct krc_queue *queue;
+	struct krc_wr *wr;
+	unsigned int i;
+
+	while (conn->credits && !list_empty(&conn->turns)) {
+		queue = list_first_entry(&conn->turns, struct krc_queue, turn);
+		list_del_init(&queue->turn);
+		for (i = 0; i < TURN && conn->credits; i++) {
+			wr = list_first_entry_or_null(&queue->pending,
+						      struct krc_wr, link);
+			if (!wr)
+				break;
+			conn->credits--;
+			list_move_tail(&wr->link, &conn->posted);
+			*link = &wr->rdma.wr;
+			link = &wr->rdma.wr.next;
+		}
+		krc_conn_line_up(conn, queue);
+	}
+	*link = NULL;
+	return first;
+}
+
+/* Posts what is pending, as far as the QP has places. */
+static void krc_conn_post(struct krc_conn *conn)
+{
+	const struct ib_send_wr *bad = NULL;
+	struct ib_send_wr *first;
+	struct krc_wr *wr, *next;
+	bool last;
+
+	lockdep_assert_held(&conn->lock);
+	if (conn->state != KRC_CONN_UP)
+		return;
+	first = krc_conn_take(conn);
+	if (!first)
+		return;
+	atomic64_inc(&conn->dev->stats.doorbells);
+	if (!ib_post_send(conn->qp, first, &bad))
+		return;
+	/*
+	 * From `bad` on nothing was posted. The request itself may be the
+	 * reason, so its queue is broken for it; the others go out after the
+	 * repair.
+	 */
+	container_of(bad, struct krc_wr, rdma.wr)->queue->broken = true;
+	list_for_each_entry_safe_reverse(wr, next, &conn->posted, link) {
+		last = &wr->rdma.wr == bad;
+		list_move(&wr->link, &wr->queue->pending);
+		krc_conn_line_up(conn, wr->queue);
+		conn->credits++;
+		if (last)
+			break;
+	}
+	krc_conn_broke(conn);
+}
+
+static void krc_conn_done(struct ib_cq *cq, struct ib_wc *wc)
+{
+	struct krc_wr *wr = container_of(wc->wr_cqe, struct krc_wr, cqe);
+	struct krc_conn *conn = cq->cq_context;
+
+	spin_lock_bh(&conn->lock);
+	list_del(&wr->link);
+	conn->credits++;
+	if (likely(wc->status == IB_WC_SUCCESS)) {
+		krc_queue_complete(wr, KRC_SUCCESS);
+	} else {
+		krc_conn_broke(conn);
+		if (wc->status == IB_WC_WR_FLUSH_ERR || wr->queue->broken) {
+			list_add_tail(&wr->link, &conn->repost);
+		} else {
+			wr->queue->broken = true;
+			krc_queue_complete(wr, krc_status_of(wc->status));
+		}
+	}
+	krc_conn_post(conn);
+	if (list_empty(&conn->posted))
+		wake_up(&conn->drained);
+	spin_unlock_bh(&conn->lock);
+}
+
+void krc_wr_init(struct krc_wr *wr, struct krc_queue *queue)
+{
+	wr->cqe.done = krc_conn_done;
+	wr->queue = queue;
+}
+
+/* Completes what the queue has pending, in order, and breaks it. */
+static void krc_conn_flush(struct krc_queue *queue)
+{
+	struct krc_wr *wr, *next;
+
+	queue->broken = true;
+	list_del_init(&queue->turn);
+	list_for_each_entry_safe(wr, next, &queue->pending, link) {
+		list_del(&wr->link);
+		krc_queue_complete(wr, KRC_FLUSHED);
+	}
+}
+
+/*
+ * What becomes of requests that a QP did not execute, or that nobody knows
+ * whether it did: a queue that may have lost a WRITE or an atomic is broken, and
+ * all that it has outstanding is flushed, in order. A queue of which only READs
+ * were flushed does not hear of it: they are posted again.
+ */
+static void krc_conn_settle(struct krc_conn *conn, bool up)
+{
+	struct krc_queue *queue, *next_queue;
+	struct krc_wr *wr, *next;
+
+	lockdep_assert_held(&conn->lock);
+	list_splice_tail_init(&conn->posted, &conn->repost);
+	list_for_each_entry(wr, &conn->repost, link)
+		if (wr->opcode != KRC_OP_READ)
+			wr->queue->broken = true;
+	list_for_each_entry_safe(wr, next, &conn->repost, link) {
+		if (!up || wr->queue->broken) {
+			wr->queue->broken = true;
+			list_del(&wr->link);
+			krc_queue_complete(wr, KRC_FLUSHED);
+		}
+	}
+	/* Those that are left go before what the queue had pending. */
+	list_for_each_entry_safe_reverse(wr, next, &conn->repost, link) {
+		list_move(&wr->link, &wr->queue->pending);
+		krc_conn_line_up(conn, wr->queue);
+		atomic64_inc(&conn->dev->stats.reposted);
+	}
+	list_for_each_entry_safe(queue, next_queue, &conn->turns, turn)
+		if (!up || queue->broken)
+			krc_conn_flush(queue);
+	conn->credits = conn->dev->sq_depth;
+}
+
+static bool krc_conn_is_drained(struct krc_conn *conn)
+{
+	bool drained;
+
+	spin_lock_bh(&conn->lock);
+	drained = list_empty(&conn->posted);
+	spin_unlock_bh(&conn->lock);
+	return drained;
+}
+
+/* Behind it nothing of the QP executes any more, and no completion comes. */
+static void krc_conn_take_down(struct krc_conn *conn)
+{
+	struct ib_qp_attr attr = { .qp_state = IB_QPS_ERR };
+
+	if (conn->qp) {
+		if (!ib_modify_qp(conn->qp, &attr, IB_QP_STATE))
+			wait_event_timeout(conn->drained,
+					   krc_conn_is_drained(conn),
+					   DRAIN_TIMEOUT);
+		ib_destroy_qp(conn->qp);
+		conn->qp = NULL;
+	}
+	if (conn->cq) {
+		ib_free_cq(conn->cq);
+		conn->cq = NULL;
+	}
+}
+
+static int krc_conn_to_rts(struct krc_conn *conn)
+{
+	struct krc_device *dev = conn->dev;
+	struct ib_device_attr *limits = &dev->ib->attrs;
+	struct ib_qp_attr attr = {
+		.qp_state = IB_QPS_INIT,
+		.port_num = dev->port,
+		.qp_access_flags = IB_ACCESS_REMOTE_READ |
+				   IB_ACCESS_REMOTE_WRITE |
+				   IB_ACCESS_REMOTE_ATOMIC,
+	};
+	const struct ib_gid_attr *gid_attr;
+	struct ib_port_attr port;
+	u32 psn = get_random_u32() & 0xffffff;
+	int err;
+
+	err = ib_query_port(dev->ib, dev->port, &port);
+	if (err)
+		return err;
+	err = ib_modify_qp(conn->qp, &attr,
+			   IB_QP_STATE | IB_QP_PKEY_INDEX | IB_QP_PORT |
+				   IB_QP_ACCESS_FLAGS);
+	if (err)
+		return err;
+
+	memset(&attr, 0, sizeof(attr));
+	attr.qp_state = IB_QPS_RTR;
+	attr.path_mtu = port.active_mtu;
+	attr.dest_qp_num = conn->qp->qp_num;	/* connected to itself */
+	attr.rq_psn = psn;
+	attr.max_dest_rd_atomic = min(limits->max_qp_rd_atom, RD_ATOMIC);
+	attr.min_rnr_timer = 12;
+	attr.ah_attr.type = rdma_ah_find_type(dev->ib, dev->port);
+	rdma_ah_set_port_num(&attr.ah_attr, dev->port);
+	rdma_ah_set_grh(&attr.ah_attr, &dev->gid, 0, dev->gid_index, 64, 0);
+	gid_attr = rdma_get_gid_attr(dev->ib, dev->port, dev->gid_index);
+	if (IS_ERR(gid_attr))
+		return PTR_ERR(gid_attr);
+	attr.ah_attr.grh.sgid_attr = gid_attr;
+	/*
+	 * RoCE: for kernel users nobody resolves the peer's MAC. Without it
+	 * everything succeeds, and nothing ever completes. Here it is our own.
+	 */
+	if (attr.ah_attr.type == RDMA_AH_ATTR_TYPE_ROCE)
+		err = rdma_read_gid_l2_fields(gid_attr, NULL,
+					      attr.ah_attr.roce.dmac);
+	else
+		rdma_ah_set_dlid(&attr.ah_attr, port.lid);
+	if (!err)
+		err = ib_modify_qp(conn->qp, &attr,
+				   IB_QP_STATE | IB_QP_AV | IB_QP_PATH_MTU |
+					   IB_QP_DEST_QPN | IB_QP_RQ_PSN |
+					   IB_QP_MAX_DEST_RD_ATOMIC |
+					   IB_QP_MIN_RNR_TIMER);
+	rdma_put_gid_attr(gid_attr);
+	if (err)
+		return err;
+
+	memset(&attr, 0, sizeof(attr));
+	attr.qp_state = IB_QPS_RTS;
+	attr.timeout = ACK_TIMEOUT;
+	attr.retry_cnt = RETRIES;
+	attr.rnr_retry = RETRIES;
+	attr.sq_psn = psn;
+	attr.max_rd_atomic = min(limits->max_qp_init_rd_atom, RD_ATOMIC);
+	return ib_modify_qp(conn->qp, &attr,
+			    IB_QP_STATE | IB_QP_TIMEOUT | IB_QP_RETRY_CNT |
+				    IB_QP_RNR_RETRY | IB_QP_SQ_PSN |
+				    IB_QP_MAX_QP_RD_ATOMIC);
+}
+
+static int krc_conn_build(struct krc_conn *conn)
+{
+	struct krc_device *dev = conn->dev;
+	struct ib_qp_init_attr init = {
+		.qp_type = IB_QPT_RC,
+		.sq_sig_type = IB_SIGNAL_REQ_WR,
+		.cap = {
+			.max_send_wr = dev->sq_depth,
+			.max_recv_wr = 1,
+			.max_send_sge = KRC_MAX_SGE,
+			.max_recv_sge = 1,
+		},
+	};
+	int err;
+
+	/* Room for every request, so that the CQ cannot overflow. */
+	conn->cq = ib_alloc_cq(dev->ib, conn, dev->sq_depth + 1,
+			       (conn - dev->conns) % dev->ib->num_comp_vectors,
+			       IB_POLL_SOFTIRQ);
+	if (IS_ERR(conn->cq)) {
+		err = PTR_ERR(conn->cq);
+		conn->cq = NULL;
+		return err;
+	}
+	init.send_cq = conn->cq;
+	init.recv_cq = conn->cq;
+	conn->qp = ib_create_qp(dev->pd, &init);
+	if (IS_ERR(conn->qp)) {
+		err = PTR_ERR(conn->qp);
+		conn->qp = NULL;
+	} else {
+		err = krc_conn_to_rts(conn);
+	}
+	if (err)
+		krc_conn_take_down(conn);
+	return err;
+}
+
+/* Builds the QP; anew, if it is broken. */
+static void krc_conn_repair(struct work_struct *work)
+{
+	struct krc_conn *conn = container_of(work, struct krc_conn, repair);
+	bool again = conn->qp;
+	int err;
+
+	krc_conn_take_down(conn);
+	err = krc_conn_build(conn);
+	if (err)
+		dev_warn(&conn->dev->ib->dev, "krcore: no connection: %d\n",
+			 err);
+	spin_lock_bh(&conn->lock);
+	if (conn->state != KRC_CONN_GONE) {
+		krc_conn_settle(conn, !err);
+		conn->state = err ? KRC_CONN_DOWN : KRC_CONN_UP;
+		if (!err && again)
+			atomic64_inc(&conn->dev->stats.repaired);
+		krc_conn_post(conn);
+	}
+	spin_unlock_bh(&conn->lock);
+}
+
+void krc_conn_start(struct krc_conn *conn, struct krc_device *dev)
+{
+	conn->dev = dev;
+	INIT_WORK(&conn->repair, krc_conn_repair);
+	spin_lock_init(&conn->lock);
+	conn->state = KRC_CONN_DOWN;
+	INIT_LIST_HEAD(&conn->turns);
+	INIT_LIST_HEAD(&conn->posted);
+	INIT_LIST_HEAD(&conn->repost);
+	init_waitqueue_head(&conn->drained);
+	queue_work(system_long_wq, &conn->repair);
+}
+
+void krc_conn_stop(struct krc_conn *conn)
+{
+	spin_lock_bh(&conn->lock);
+	conn->state = KRC_CONN_GONE;
+	spin_unlock_bh(&conn->lock);
+	cancel_work_sync(&conn->repair);
+	krc_conn_take_down(conn);
+	spin_lock_bh(&conn->lock);
+	krc_conn_settle(conn, false);
+	spin_unlock_bh(&conn->lock);
+}
+
+int krc_conn_submit(struct krc_conn *conn, struct krc_queue *queue,
+		    struct list_head *batch)
+{
+	int err = 0;
+
+	spin_lock_bh(&conn->lock);
+	if (conn->state == KRC_CONN_GONE) {
+		err = -ENODEV;
+	} else if (queue->broken || conn->state == KRC_CONN_DOWN) {
+		queue->broken = true;
+		err = -ECONNRESET;
+	} else {
+		list_splice_tail_init(batch, &queue->pending);
+		krc_conn_line_up(conn, queue);
+		krc_conn_post(conn);
+	}
+	spin_unlock_bh(&conn->lock);
+	return err;
+}
+
+int krc_conn_mend(struct krc_conn *conn, struct krc_queue *queue)
+{
+	int err = 0;
+
+	spin_lock_bh(&conn->lock);
+	if (conn->state == KRC_CONN_DOWN)
+		queue_work(system_long_wq, &conn->repair);
+	spin_unlock_bh(&conn->lock);
+	flush_work(&conn->repair);
+	spin_lock_bh(&conn->lock);
+	if (conn->state == KRC_CONN_GONE)
+		err = -ENODEV;
+	else if (conn->state == KRC_CONN_DOWN)
+		err = -ENETDOWN;
+	else
+		queue->broken = false;
+	spin_unlock_bh(&conn->lock);
+	return err;
+}
+
+void krc_conn_cancel(struct krc_conn *conn, struct krc_queue *queue)
+{
+	spin_lock_bh(&conn->lock);
+	krc_conn_flush(queue);
+	spin_unlock_bh(&conn->lock);
+}
+
+void krc_conn_break(struct krc_conn *conn)
+{
+	spin_lock_bh(&conn->lock);
+	krc_conn_broke(conn);
+	spin_unlock_bh(&conn->lock);
+}

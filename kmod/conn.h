@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * A connection: a physical RC QP with its CQ, which VirtualQueues of all
+ * processes share. It takes requests that have passed all checks, posts no more
+ * of them than its QP has places, and brings each completion to its queue. A
+ * connection that an error broke is built anew, see krc_conn_repair.
+ *
+ * The life of a request (struct krc_wr), whose memory belongs to its queue:
+ *
+ *   queue's free list -> its pending -> posted -> completed: free list
+ *                             ^           |
+ *                             `- repost --'  a READ that was flushed for another
+ *                                            queue's fault
+ *
+ * Queues that have something pending take turns, so that who pushes much does
+ * not keep others from a place in the QP.
+ */
+#ifndef KRCORE_CONN_H
+#define KRCORE_CONN_H
+
+#include <linux/list.h>
+#include <linux/spinlock.h>
+#include <linux/types.h>
+#include <linux/wait.h>
+#include <linux/workqueue.h>
+#include <rdma/ib_verbs.h>
+
+#include <krcore/krcore_ioctl.h>
+
+struct krc_device;
+struct krc_queue;
+struct krc_region;
+
+struct krc_wr {
+	struct ib_cqe cqe;
+	struct list_head link;
+	struct krc_queue *queue;
+	u64 wr_id;
+	u8 opcode;	/* of krc_opcode */
+	u8 flags;	/* of krc_request_flag */
+	u8 num_sge;
+	struct krc_region *local[KRC_MAX_SGE];
+	struct krc_region *remote;
+	struct ib_sge sges[KRC_MAX_SGE];
+	union {
+		struct ib_rdma_wr rdma;
+		struct ib_atomic_wr atomic;
+	};
+};
+
+void krc_wr_init(struct krc_wr *wr, struct krc_queue *queue);
+
+enum krc_conn_state {
+	KRC_CONN_DOWN,		/* could not be built; repair tries again */
+	KRC_CONN_UP,
+	KRC_CONN_BROKEN,	/* until krc_conn_repair has been there */
+	KRC_CONN_GONE,		/* with its device, for good */
+};
+
+struct krc_conn {
+	struct krc_device *dev;
+	struct work_struct repair;
+	/* Belong to krc_conn_repair and krc_conn_stop. */
+	struct ib_cq *cq;
+	struct ib_qp *qp;
+
+	spinlock_t lock;	/* of all that follows; softirqs take it */
+	enum krc_conn_state state;
+	u32 credits;		/* places in the QP */
+	struct list_head turns;		/* queues with something pending */
+	struct list_head posted;	/* in the order of their posting */
+	struct list_head repost;
+	wait_queue_head_t drained;	/* `posted` has become empty */
+};
+
+/* Begins to build it, in the background. */
+void krc_conn_start(struct krc_conn *conn, struct krc_device *dev);
+/*
+ * Completes everything and releases the QP. Nothing is accepted any more.
+ * Context: process, may sleep.
+ */
+void krc_conn_stop(struct krc_conn *conn);
+/*
+ * Takes the requests of `batch`, all of one queue, all or none. Returns 0,
+ * -ECONNRESET: the queue is broken, -ENODEV.
+ * Context: process; does not sleep.
+ */
+int krc_conn_submit(struct krc_conn *conn, struct krc_queue *queue,
+		    struct list_head *batch);
+/*
+ * Mends a queue that a fault broke and of which nothing is outstanding; waits
+ * until the connection is up. Returns 0, -ENETDOWN, -ENODEV.
+ * Context: process, may sleep.
+ */
+int krc_conn_mend(struct krc_conn *conn, struct krc_queue *queue);
+/*
+ * Flushes what the queue has pending; what is posted completes as ever. For a
+ * queue that ends.
+ */
+void krc_conn_cancel(struct krc_conn *conn, struct krc_queue *queue);
+/* Breaks it as a fault would, for tests. */
+void krc_conn_break(struct krc_conn *conn);
+
+#endif

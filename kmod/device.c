@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: GPL-2.0
+#include <linux/module.h>
+#include <linux/slab.h>
+#include <net/ipv6.h>
+#include <rdma/ib_cache.h>
+
+#include "device.h"
+#include "queue.h"
+#include "region.h"
+
+static unsigned int connections;
+module_param(connections, uint, 0444);
+MODULE_PARM_DESC(connections,
+		 "RC QPs to each peer (0: one for each CPU, at most 4)");
+
+static unsigned int sq_depth = 256;
+module_param(sq_depth, uint, 0444);
+MODULE_PARM_DESC(sq_depth, "requests that a QP takes (16 to 4096)");
+
+static int gid_index = -1;
+module_param(gid_index, int, 0444);
+MODULE_PARM_DESC(gid_index, "of the GID to use (-1: RoCE v2, IPv4 first)");
+
+unsigned int krc_max_regions = 1024;
+module_param_named(max_regions, krc_max_regions, uint, 0444);
+MODULE_PARM_DESC(max_regions, "memory regions of a queue");
+
+#define MAX_CONNECTIONS 64U
+
+/* Of krc_devices, and of the devices' lists of queues. */
+DEFINE_MUTEX(krc_devices_lock);
+static LIST_HEAD(krc_devices);
+static struct ib_client krc_client;
+
+/* How good a GID is as an address: 0, not at all. */
+static int krc_gid_rank(struct krc_device *dev, u32 port, u32 index,
+			union ib_gid *gid)
+{
+	const struct ib_gid_attr *attr =
+		rdma_get_gid_attr(dev->ib, port, index);
+	int rank;
+
+	if (IS_ERR(attr))
+		return 0;
+	*gid = attr->gid;
+	if (!rdma_protocol_roce(dev->ib, port))
+		rank = 4;
+	else if (attr->gid_type != IB_GID_TYPE_ROCE_UDP_ENCAP)
+		rank = 1;
+	else if (!ipv6_addr_v4mapped((const struct in6_addr *)gid->raw))
+		rank = 2;
+	else
+		rank = 3;
+	rdma_put_gid_attr(attr);
+	return rank;
+}
+
+/* An active port with an address. */
+static bool krc_find_port(struct krc_device *dev)
+{
+	struct ib_port_attr attr;
+	union ib_gid gid;
+	u32 port, i;
+	int best = 0;
+	int rank;
+
+	rdma_for_each_port(dev->ib, port) {
+		if (!rdma_protocol_roce(dev->ib, port) &&
+		    !rdma_protocol_ib(dev->ib, port))
+			continue;
+		if (ib_query_port(dev->ib, port, &attr) ||
+		    attr.state != IB_PORT_ACTIVE)
+			continue;
+		for (i = 0; i < attr.gid_tbl_len; i++) {
+			if (gid_index >= 0 && i != gid_index)
+				continue;
+			rank = krc_gid_rank(dev, port, i, &gid);
+			if (rank <= best)
+				continue;
+			best = rank;
+			dev->port = port;
+			dev->gid_index = i;
+			dev->gid = gid;
+			dev->max_message_bytes =
+				min_t(u64, attr.max_msg_sz, SZ_1G);
+		}
+		if (best)
+			return true;
+	}
+	return false;
+}
+
+/*
+ * A device has its address when its network interface has, which may be later
+ * than its arrival: called again at each event until then.
+ */
+static void krc_setup(struct work_struct *work)
+{
+	struct krc_device *dev = container_of(work, struct krc_device, setup);
+	u32 i;
+
+	if (dev->ready || !krc_find_port(dev))
+		return;
+	for (i = 0; i < dev->conn_count; i++)
+		krc_conn_start(&dev->conns[i], dev);
+	dev_info(&dev->ib->dev, "krcore: port %u, GID %pI6c, %u connections\n",
+		 dev->port, dev->gid.raw, dev->conn_count);
+	/* Pairs with the acquire of krc_device_is_ready. */
+	smp_store_release(&dev->ready, true);
+}
+
+bool krc_device_is_ready(struct krc_device *dev)
+{
+	/* Pairs with the release at the end of krc_setup. */
+	return smp_load_acquire(&dev->ready);
+}
+
+static void krc_event(struct ib_event_handler *handler, struct ib_event *event)
+{
+	struct krc_device *dev =
+		container_of(handler, struct krc_device, events);
+
+	if (event->event == IB_EVENT_PORT_ACTIVE ||
+	    event->event == IB_EVENT_GID_CHANGE)
+		queue_work(system_long_wq, &dev->setup);
+}
+
+static bool krc_is_supported(struct ib_device *ib)
+{
+	u32 port;
+
+	if (!ib->ops.reg_user_mr || ib->attrs.atomic_cap == IB_ATOMIC_NONE ||
+	    ib->attrs.max_send_sge < KRC_MAX_SGE ||
+	    ib->attrs.max_sge_rd < KRC_MAX_SGE)
+		return false;
+	rdma_for_each_port(ib, port)
+		if (rdma_protocol_roce(ib, port) || rdma_protocol_ib(ib, port))
+			return true;
+	return false;
+}
+
+static int krc_add(struct ib_device *ib)
+{
+	struct krc_device *dev;
+	int err;
+
+	if (!krc_is_supported(ib))
+		return -EOPNOTSUPP;
+	dev = kzalloc(sizeof(*dev), GFP_KERNEL);
+	if (!dev)
+		return -ENOMEM;
+	dev->ib = ib;
+	INIT_LIST_HEAD(&dev->queues);
+	xa_init(&dev->regions);
+	INIT_WORK(&dev->setup, krc_setup);
+	dev->sq_depth = clamp(sq_depth, 16U, 4096U);
+	dev->sq_depth = min_t(u32, dev->sq_depth, ib->attrs.max_qp_wr);
+	dev->sq_depth = min_t(u32, dev->sq_depth, ib->attrs.max_cqe - 1);
+	dev->conn_count = connections ? min(connections, MAX_CONNECTIONS) :
+					min(num_online_cpus(), 4U);
+	dev->conns = kcalloc(dev->conn_count, sizeof(*dev->conns), GFP_KERNEL);
+	if (!dev->conns) {
+		err = -ENOMEM;
+		goto free_dev;
+	}
+	dev->pd = ib_alloc_pd(ib, 0);
+	if (IS_ERR(dev->pd)) {
+		err = PTR_ERR(dev->pd);
+		goto free_conns;
+	}
+	krc_stats_add_device(dev);
+	ib_set_client_data(ib, &krc_client, dev);
+	INIT_IB_EVENT_HANDLER(&dev->events, ib, krc_event);
+	ib_register_event_handler(&dev->events);
+	mutex_lock(&krc_devices_lock);
+	list_add_tail(&dev->node, &krc_devices);
+	mutex_unlock(&krc_devices_lock);
+	queue_work(system_long_wq, &dev->setup);
+	return 0;
+
+free_conns:
+	kfree(dev->conns);
+free_dev:
+	kfree(dev);
+	return err;
+}
+
+/* Takes all queues from a device that no new one can find any more. */
+static void krc_detach_queues(struct krc_device *dev)
+{
+	struct krc_queue *queue;
+
+	for (;;) {
+		mutex_lock(&krc_devices_lock);
+		queue = list_first_entry_or_null(&dev->queues, struct krc_queue,
+						 node);
+		if (queue)
+			kref_get(&queue->refs);
+		mutex_unlock(&krc_devices_lock);
+		if (!queue)
+			return;
+		krc_queue_detach(queue, true);
+		krc_queue_put(queue);
+	}
+}
+
+static void krc_remove(struct ib_device *ib, void *client_data)
+{
+	struct krc_device *dev = client_data;
+	unsigned long key = 0;
+	u32 i;
+
+	mutex_lock(&krc_devices_lock);
+	list_del(&dev->node);
+	mutex_unlock(&krc_devices_lock);
+	ib_unregister_event_handler(&dev->events);
+	cancel_work_sync(&dev->setup);
+	if (krc_device_is_ready(dev)) {
+		/* First, so that nothing is outstanding for long. */
+		for (i = 0; i < dev->conn_count; i++)
+			krc_conn_stop(&dev->conns[i]);
+		krc_detach_queues(dev);
+	}
+	krc_stats_remove_device(dev);
+	/* Empty nodes may be left, of insertions that found no memory. */
+	WARN_ON(xa_find(&dev->regions, &key, ULONG_MAX, XA_PRESENT));
+	xa_destroy(&dev->regions);
+	ib_dealloc_pd(dev->pd);
+	kfree(dev->conns);
+	kfree(dev);
+}
+
+static struct ib_client krc_client = {
+	.name = "krcore",
+	.add = krc_add,
+	.remove = krc_remove,
+};
+
+int krc_devices_init(void)
+{
+	return ib_register_client(&krc_client);
+}
+
+void krc_devices_exit(void)
+{
+	ib_unregister_client(&krc_client);
+}
+
+u32 krc_device_count(u64 *max_message_bytes)
+{
+	struct krc_device *dev;
+	u32 count = 0;
+
+	*max_message_bytes = 0;
+	mutex_lock(&krc_devices_lock);
+	list_for_each_entry(dev, &krc_devices, node) {
+		if (!krc_device_is_ready(dev))
+			continue;
+		if (!count++ || dev->max_message_bytes < *max_message_bytes)
+			*max_message_bytes = dev->max_message_bytes;
+	}
+	mutex_unlock(&krc_devices_lock);
+	return count;
+}
+
+struct krc_device *krc_device_find(const char *name)
+{
+	struct krc_device *dev;
+
+	lockdep_assert_held(&krc_devices_lock);
+	/* An address that came just now is seen, too. */
+	list_for_each_entry(dev, &krc_devices, node)
+		flush_work(&dev->setup);
+	list_for_each_entry(dev, &krc_devices, node)
+		if (*name ? !strcmp(name, dev_name(&dev->ib->dev)) :
+			    krc_device_is_ready(dev))
+			return dev;
+	return NULL;
+}

@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * An RDMA device: the PD, connections and regions that the module has on it,
+ * from its arrival to its removal.
+ */
+#ifndef KRCORE_DEVICE_H
+#define KRCORE_DEVICE_H
+
+#include <linux/list.h>
+#include <linux/mutex.h>
+#include <linux/workqueue.h>
+#include <linux/xarray.h>
+#include <rdma/ib_verbs.h>
+
+#include "conn.h"
+#include "stats.h"
+
+struct krc_device {
+	struct ib_device *ib;
+	struct ib_pd *pd;
+	struct list_head node;		/* of krc_devices */
+	struct list_head queues;	/* attached, by krc_devices_lock */
+	struct xarray regions;		/* by key; RCU for readers */
+	u64 max_message_bytes;
+	u32 sq_depth;			/* of a connection */
+	struct krc_stats stats;
+	struct dentry *debugfs;
+
+	struct ib_event_handler events;
+	struct work_struct setup;	/* finds the port, starts connections */
+	bool ready;			/* release: what follows is set */
+	u32 port;
+	u32 gid_index;
+	union ib_gid gid;
+	u32 conn_count;
+	atomic_t next_conn;
+	struct krc_conn *conns;
+};
+
+/*
+ * Guards the list of devices and their lists of queues. Taken inside of a
+ * queue's lock.
+ */
+extern struct mutex krc_devices_lock;
+
+extern unsigned int krc_max_regions;
+
+int krc_devices_init(void);
+void krc_devices_exit(void);
+
+/* Whether its port and connections are set: it can be attached to. */
+bool krc_device_is_ready(struct krc_device *dev);
+/* How many there are that can be attached to. */
+u32 krc_device_count(u64 *max_message_bytes);
+/*
+ * The device of that name, "": the first that is ready. NULL: none such.
+ * Context: krc_devices_lock is held, and must be until it is used no more.
+ */
+struct krc_device *krc_device_find(const char *name);
+
+#endif

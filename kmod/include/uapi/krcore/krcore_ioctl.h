@@ -1,0 +1,219 @@
+/* SPDX-License-Identifier: GPL-2.0 WITH Linux-syscall-note */
+/*
+ * The interface of /dev/krcore: the one definition of it, for the module and
+ * for user space.
+ *
+ * One open file is one VirtualQueue. In the order of their use:
+ *
+ *   KRC_IOC_QUERY     what the module can do; at any time
+ *   KRC_IOC_ATTACH    gives the file an RDMA device, its places for requests
+ *                     and its completion ring; once
+ *   mmap(offset 0)    the completion ring, shared and writable
+ *   KRC_IOC_REG_MR    registers memory of the process, pinned until
+ *   KRC_IOC_DEREG_MR  it is deregistered, or the file closed
+ *   KRC_IOC_CONNECT   chooses the peer, or repairs a queue that a fault broke
+ *   KRC_IOC_PUSH      a batch of requests: all are accepted, or none
+ *   poll(2)           readable: the ring holds completions. Error, hang-up:
+ *                     the device is gone
+ *
+ * A file belongs to the address space that opened it: with any other (a forked
+ * child, a receiver of the descriptor, the program behind execve) every call is
+ * refused with EPERM.
+ *
+ * Every field has a fixed width, and the layouts are the same for programs of
+ * 32 and of 64 bits. Reserved fields and flags must be zero, else EINVAL.
+ *
+ * Errors of all calls: EPERM (see above), EFAULT, EINVAL (malformed, or a
+ * reserved field is set), ENOTTY (no such request), ENODEV (no such device, or
+ * the device is gone), EBADFD (not attached, or attached twice). Others stand at
+ * the request they belong to.
+ */
+#ifndef _UAPI_KRCORE_KRCORE_IOCTL_H
+#define _UAPI_KRCORE_KRCORE_IOCTL_H
+
+#include <linux/ioctl.h>
+#include <linux/types.h>
+
+#define KRC_DEVICE_PATH "/dev/krcore"
+#define KRC_ABI_VERSION 1
+
+#define KRC_MAX_SGE 4
+#define KRC_MAX_DEPTH 4096
+#define KRC_DEVICE_NAME_BYTES 64
+#define KRC_GID_BYTES 16
+
+/* Rights of a memory region, the bits of krcore::AccessRights. */
+enum krc_access {
+	KRC_LOCAL_WRITE = 1,
+	KRC_REMOTE_READ = 2,
+	KRC_REMOTE_WRITE = 4,	/* with KRC_LOCAL_WRITE */
+	KRC_REMOTE_ATOMIC = 8,	/* with KRC_LOCAL_WRITE */
+};
+
+/* In the order of krcore::Opcode. */
+enum krc_opcode {
+	KRC_OP_READ = 0,
+	KRC_OP_WRITE = 1,
+	KRC_OP_WRITE_IMM = 2,
+	KRC_OP_SEND = 3,
+	KRC_OP_SEND_IMM = 4,
+	KRC_OP_COMPARE_SWAP = 5,
+	KRC_OP_FETCH_ADD = 6,
+};
+
+/* Of a request, the bits of krcore::SendFlags. */
+enum krc_request_flag {
+	KRC_SIGNALED = 1,	/* success is reported as well as failure */
+	KRC_FENCE = 2,		/* begins behind all earlier READs and atomics */
+	KRC_INLINE = 4,		/* not offered: EOPNOTSUPP */
+	KRC_SOLICITED = 8,	/* has no effect on one-sided requests */
+};
+
+/* In the order of krcore::WcStatus. */
+enum krc_status {
+	KRC_SUCCESS = 0,
+	KRC_LOCAL_LENGTH_ERROR,
+	KRC_LOCAL_QP_ERROR,
+	KRC_LOCAL_PROTECTION_ERROR,
+	KRC_FLUSHED,		/* a WRITE or atomic: its outcome is unknown */
+	KRC_REMOTE_INVALID_REQUEST,
+	KRC_REMOTE_ACCESS_ERROR,
+	KRC_REMOTE_OPERATION_ERROR,
+	KRC_RETRY_EXCEEDED,	/* likewise unknown */
+	KRC_RNR_RETRY_EXCEEDED,
+	KRC_GENERAL_ERROR,
+};
+
+/* What the module offers: bits of krc_query.features. */
+enum krc_feature {
+	KRC_FEATURE_ONE_SIDED = 1,	/* READ, WRITE, CAS, FETCH_ADD */
+	KRC_FEATURE_LOCAL_PEERS = 2,	/* peers on the same device */
+};
+
+/* KRC_IOC_QUERY; all fields are answers. */
+struct krc_query {
+	__u32 abi_version;
+	__u32 features;			/* of krc_feature */
+	__u32 max_depth;		/* of a queue */
+	__u32 max_sge;			/* of a request */
+	__u64 max_message_bytes;	/* of a request, all SGEs together */
+	__u32 max_regions;		/* of a queue */
+	__u32 devices;			/* that can be attached to now */
+};
+
+/*
+ * KRC_IOC_ATTACH. `depth` is how many requests may be accepted and not yet
+ * popped, up to KRC_MAX_DEPTH. The ring has `ring_entries` places, a power of
+ * two, behind its header; it takes `ring_bytes`, a multiple of the page.
+ * ENETDOWN: the device has no active port, or no address.
+ */
+struct krc_attach {
+	__u8 device[KRC_DEVICE_NAME_BYTES]; /* in; "": the first one */
+	__u32 depth;			/* in */
+	__u32 flags;			/* in; 0 */
+	__u8 gid[KRC_GID_BYTES];	/* out: the address of the device */
+	__u32 ring_bytes;		/* out */
+	__u32 ring_entries;		/* out */
+};
+
+/*
+ * KRC_IOC_CONNECT. The peer is the device with that address; which of its
+ * memory is meant, a request's rkey says. EHOSTUNREACH: no such peer.
+ * EBUSY: requests are outstanding. ENETDOWN: there is no connection to it.
+ */
+struct krc_connect {
+	__u8 gid[KRC_GID_BYTES];
+	__u32 flags;			/* 0 */
+	__u32 reserved;			/* 0 */
+};
+
+/*
+ * KRC_IOC_REG_MR. The memory's pages are pinned and count against
+ * RLIMIT_MEMLOCK (ENOMEM). `key` names the region: as lkey in SGEs of any file
+ * of this process on the same device; with remote rights as rkey for everybody
+ * who is told it. Keys are random, and never used again soon. ENOSPC: the queue
+ * has max_regions of them.
+ */
+struct krc_reg_mr {
+	__u64 addr;
+	__u64 length;
+	__u32 access;			/* of krc_access */
+	__u32 flags;			/* 0 */
+	__u32 key;			/* out */
+	__u32 reserved;			/* 0 */
+};
+
+/*
+ * KRC_IOC_DEREG_MR. New requests for the region are refused from now on; waits
+ * for those that were accepted before. ENOENT: no region of this file.
+ */
+struct krc_dereg_mr {
+	__u32 key;
+	__u32 reserved;			/* 0 */
+};
+
+struct krc_sge {
+	__u64 addr;
+	__u32 length;			/* not 0 */
+	__u32 lkey;
+};
+
+struct krc_request {
+	__u64 wr_id;
+	__u64 remote_addr;		/* in the address space of the region's owner */
+	__u64 compare_add;		/* CAS: expected; FETCH_ADD: addend */
+	__u64 swap;			/* CAS: desired */
+	__u32 rkey;
+	__u32 reserved;			/* 0 */
+	__u8 opcode;			/* of krc_opcode */
+	__u8 flags;			/* of krc_request_flag */
+	__u8 num_sge;			/* 1 to KRC_MAX_SGE; the others are not looked at */
+	__u8 reserved2[5];		/* 0 */
+	struct krc_sge sges[KRC_MAX_SGE];
+};
+
+/*
+ * KRC_IOC_PUSH. `requests` points to `count` structs krc_request. On a refusal
+ * of one of them `bad_index` is its place. EINVAL: its form (also an atomic that
+ * is not of 8 aligned bytes). EOPNOTSUPP: an opcode or flag that the module does
+ * not offer. EACCES: it names memory that is not, or not wholly, in a region of
+ * this process, or of the peer, with the rights it needs. EMSGSIZE: it is longer
+ * than a message may be. EAGAIN: more than the queue has places. ENOTCONN.
+ * ECONNRESET: a fault broke the queue; KRC_IOC_CONNECT makes it work again.
+ */
+struct krc_push {
+	__u64 requests;
+	__u32 count;
+	__u32 bad_index;		/* out */
+};
+
+/*
+ * The completion ring. The module writes entry `head` & (ring_entries - 1),
+ * then increments `head` (release); its user reads up to `head` (acquire), then
+ * stores to `tail` how far it came (release). Both only grow, and wrap. A `tail`
+ * that makes no sense costs only its writer.
+ */
+struct krc_ring_header {
+	__u32 head;
+	__u32 reserved1[15];
+	__u32 tail;
+	__u32 reserved2[15];
+};
+
+struct krc_completion {
+	__u64 wr_id;
+	__u8 status;			/* of krc_status */
+	__u8 opcode;			/* of krc_opcode */
+	__u16 reserved1;
+	__u32 reserved2;
+};
+
+#define KRC_IOC_MAGIC 0xCC
+#define KRC_IOC_QUERY _IOWR(KRC_IOC_MAGIC, 0, struct krc_query)
+#define KRC_IOC_ATTACH _IOWR(KRC_IOC_MAGIC, 1, struct krc_attach)
+#define KRC_IOC_CONNECT _IOWR(KRC_IOC_MAGIC, 2, struct krc_connect)
+#define KRC_IOC_REG_MR _IOWR(KRC_IOC_MAGIC, 3, struct krc_reg_mr)
+#define KRC_IOC_DEREG_MR _IOWR(KRC_IOC_MAGIC, 4, struct krc_dereg_mr)
+#define KRC_IOC_PUSH _IOWR(KRC_IOC_MAGIC, 5, struct krc_push)
+
+#endif /* _UAPI_KRCORE_KRCORE_IOCTL_H */

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: GPL-2.0
+/* /dev/krcore: files, calls, mappings. */
+#include <linux/fs.h>
+#include <linux/miscdevice.h>
+#include <linux/mm.h>
+#include <linux/module.h>
+#include <linux/poll.h>
+#include <linux/uaccess.h>
+#include <linux/vmalloc.h>
+
+#include "device.h"
+#include "queue.h"
+#include "stats.h"
+
+static int krc_open(struct inode *inode, struct file *file)
+{
+	struct krc_queue *queue = krc_queue_create();
+
+	if (!queue)
+		return -ENOMEM;
+	file->private_data = queue;
+	return 0;
+}
+
+static int krc_release(struct inode *inode, struct file *file)
+{
+	struct krc_queue *queue = file->private_data;
+
+	krc_queue_detach(queue, false);
+	krc_queue_put(queue);
+	return 0;
+}
+
+static struct krc_ring_header *krc_queue_ring(struct krc_queue *queue)
+{
+	/* Pairs with the release at the end of krc_queue_alloc. */
+	return smp_load_acquire(&queue->ring);
+}
+
+static int krc_mmap(struct file *file, struct vm_area_struct *vma)
+{
+	struct krc_queue *queue = file->private_data;
+	struct krc_ring_header *ring = krc_queue_ring(queue);
+
+	/* The queue's lock must not be taken here: it is above mmap_lock. */
+	if (current->mm != queue->mm)
+		return -EPERM;
+	if (!ring)
+		return -EBADFD;
+	if (vma->vm_pgoff || vma->vm_end - vma->vm_start != queue->ring_bytes ||
+	    !(vma->vm_flags & VM_SHARED))
+		return -EINVAL;
+	return remap_vmalloc_range(vma, ring, 0);
+}
+
+static __poll_t krc_poll(struct file *file, struct poll_table_struct *table)
+{
+	struct krc_queue *queue = file->private_data;
+	struct krc_ring_header *ring = krc_queue_ring(queue);
+	__poll_t events = 0;
+
+	poll_wait(file, &queue->wait, table);
+	if (READ_ONCE(queue->gone))
+		events |= EPOLLERR | EPOLLHUP;
+	if (ring && READ_ONCE(queue->head) != READ_ONCE(ring->tail))
+		events |= EPOLLIN | EPOLLRDNORM;
+	return events;
+}
+
+static int krc_query(struct krc_query *query)
+{
+	*query = (struct krc_query){
+		.abi_version = KRC_ABI_VERSION,
+		.features = KRC_FEATURE_ONE_SIDED | KRC_FEATURE_LOCAL_PEERS,
+		.max_depth = KRC_MAX_DEPTH,
+		.max_sge = KRC_MAX_SGE,
+		.max_regions = krc_max_regions,
+	};
+	query->devices = krc_device_count(&query->max_message_bytes);
+	return 0;
+}
+
+static long krc_ioctl(struct file *file, unsigned int cmd, unsigned long arg)
+{
+	struct krc_queue *queue = file->private_data;
+	void __user *user = (void __user *)arg;
+	union {
+		struct krc_query query;
+		struct krc_attach attach;
+		struct krc_connect connect;
+		struct krc_reg_mr reg_mr;
+		struct krc_dereg_mr dereg_mr;
+		struct krc_push push;
+	} args;
+	unsigned int bytes = _IOC_SIZE(cmd);
+	int err;
+
+	if (current->mm != queue->mm)
+		return -EPERM;
+	switch (cmd) {
+	case KRC_IOC_QUERY:
+	case KRC_IOC_ATTACH:
+	case KRC_IOC_CONNECT:
+	case KRC_IOC_REG_MR:
+	case KRC_IOC_DEREG_MR:
+	case KRC_IOC_PUSH:
+		break;
+	default:
+		return -ENOTTY;
+	}
+	if (copy_from_user(&args, user, bytes))
+		return -EFAULT;
+	switch (cmd) {
+	case KRC_IOC_QUERY:
+		err = krc_query(&args.query);
+		break;
+	case KRC_IOC_ATTACH:
+		err = krc_queue_attach(queue, &args.attach);
+		break;
+	case KRC_IOC_CONNECT:
+		err = krc_queue_connect(queue, &args.connect);
+		break;
+	case KRC_IOC_REG_MR:
+		err = krc_queue_reg_mr(queue, &args.reg_mr);
+		break;
+	case KRC_IOC_DEREG_MR:
+		err = krc_queue_dereg_mr(queue, &args.dereg_mr);
+		break;
+	default:
+		err = krc_queue_push(queue, &args.push);
+	}
+	/* Of a refused push, which request it was. */
+	if ((!err || cmd == KRC_IOC_PUSH) && copy_to_user(user, &args, bytes) &&
+	    !err)
+		err = -EFAULT;
+	return err;
+}
+
+static const struct file_operations krc_fops = {
+	.owner = THIS_MODULE,
+	.open = krc_open,
+	.release = krc_release,
+	.mmap = krc_mmap,
+	.poll = krc_poll,
+	.unlocked_ioctl = krc_ioctl,
+	.compat_ioctl = compat_ptr_ioctl,
+	.llseek = noop_llseek,
+};
+
+/*
+ * For everybody, as the nodes of uverbs are: the module gives nobody anything
+ * that others did not open for remote access, and pinned memory is bounded by
+ * RLIMIT_MEMLOCK. Who wants it narrower says so in a udev rule.
+ */
+static struct miscdevice krc_misc = {
+	.minor = MISC_DYNAMIC_MINOR,
+	.name = "krcore",
+	.fops = &krc_fops,
+	.mode = 0666,
+};
+
+static int __init krc_init(void)
+{
+	int err;
+
+	krc_stats_init();
+	err = krc_devices_init();
+	if (err)
+		goto exit_stats;
+	err = misc_register(&krc_misc);
+	if (err)
+		goto exit_devices;
+	return 0;
+
+exit_devices:
+	krc_devices_exit();
+exit_stats:
+	krc_stats_exit();
+	return err;
+}
+
+static void __exit krc_exit(void)
+{
+	misc_deregister(&krc_misc);
+	krc_devices_exit();
+	krc_stats_exit();
+}
+
+module_init(krc_init);
+module_exit(krc_exit);
+MODULE_DESCRIPTION("KRCore: a pool of RDMA connections for all processes");
+MODULE_LICENSE("GPL");

@@ -1,0 +1,449 @@
+// SPDX-License-Identifier: GPL-2.0
+#include <linux/log2.h>
+#include <linux/mm.h>
+#include <linux/sched/mm.h>
+#include <linux/slab.h>
+#include <linux/uaccess.h>
+#include <linux/vmalloc.h>
+
+#include "check.h"
+#include "conn.h"
+#include "device.h"
+#include "queue.h"
+#include "region.h"
+
+struct krc_queue *krc_queue_create(void)
+{
+	struct krc_queue *queue = kzalloc(sizeof(*queue), GFP_KERNEL_ACCOUNT);
+
+	if (!queue)
+		return NULL;
+	kref_init(&queue->refs);
+	mutex_init(&queue->lock);
+	INIT_LIST_HEAD(&queue->regions);
+	INIT_LIST_HEAD(&queue->node);
+	INIT_LIST_HEAD(&queue->pending);
+	INIT_LIST_HEAD(&queue->turn);
+	INIT_LIST_HEAD(&queue->free);
+	spin_lock_init(&queue->ring_lock);
+	init_waitqueue_head(&queue->wait);
+	queue->mm = current->mm;
+	mmgrab(queue->mm);
+	return queue;
+}
+
+static void krc_queue_free(struct kref *refs)
+{
+	struct krc_queue *queue = container_of(refs, struct krc_queue, refs);
+
+	mmdrop(queue->mm);
+	vfree(queue->ring);
+	kvfree(queue->wrs);
+	mutex_destroy(&queue->lock);
+	kfree(queue);
+}
+
+void krc_queue_put(struct krc_queue *queue)
+{
+	kref_put(&queue->refs, krc_queue_free);
+}
+
+/* The state that calls on an attached queue need. */
+static int krc_queue_usable(struct krc_queue *queue)
+{
+	lockdep_assert_held(&queue->lock);
+	if (READ_ONCE(queue->gone))
+		return -ENODEV;
+	return queue->dev ? 0 : -EBADFD;
+}
+
+/* The places for requests, and the ring. */
+static int krc_queue_alloc(struct krc_queue *queue, u32 depth)
+{
+	u32 entries = roundup_pow_of_two(depth);
+	u32 bytes = PAGE_ALIGN(sizeof(struct krc_ring_header) +
+			       entries * sizeof(struct krc_completion));
+	struct krc_ring_header *ring;
+	u32 i;
+
+	queue->wrs = kvcalloc(depth, sizeof(*queue->wrs), GFP_KERNEL_ACCOUNT);
+	if (!queue->wrs)
+		return -ENOMEM;
+	ring = vmalloc_user(bytes);
+	if (!ring) {
+		kvfree(queue->wrs);
+		queue->wrs = NULL;
+		return -ENOMEM;
+	}
+	queue->depth = depth;
+	queue->ring_bytes = bytes;
+	queue->ring_mask = entries - 1;
+	for (i = 0; i < depth; i++) {
+		krc_wr_init(&queue->wrs[i], queue);
+		list_add_tail(&queue->wrs[i].link, &queue->free);
+	}
+	/* Pairs with the acquire of krc_queue_ring. */
+	smp_store_release(&queue->ring, ring);
+	return 0;
+}
+
+static int krc_queue_attach_locked(struct krc_queue *queue,
+				   struct krc_attach *attach)
+{
+	struct krc_device *dev;
+	int err;
+
+	if (READ_ONCE(queue->gone))
+		return -ENODEV;
+	if (queue->dev)
+		return -EBADFD;
+	mutex_lock(&krc_devices_lock);
+	dev = krc_device_find(attach->device);
+	err = !dev ? -ENODEV : !krc_device_is_ready(dev) ? -ENETDOWN : 0;
+	if (!err && !queue->ring)
+		err = krc_queue_alloc(queue, attach->depth);
+	if (!err) {
+		queue->dev = dev;
+		list_add_tail(&queue->node, &dev->queues);
+		atomic64_inc(&dev->stats.queues);
+		memcpy(attach->gid, dev->gid.raw, sizeof(attach->gid));
+		attach->ring_bytes = queue->ring_bytes;
+		attach->ring_entries = queue->ring_mask + 1;
+	}
+	mutex_unlock(&krc_devices_lock);
+	return err;
+}
+
+int krc_queue_attach(struct krc_queue *queue, struct krc_attach *attach)
+{
+	int err;
+
+	if (attach->flags || !attach->depth || attach->depth > KRC_MAX_DEPTH ||
+	    strnlen((char *)attach->device, sizeof(attach->device)) ==
+		    sizeof(attach->device))
+		return -EINVAL;
+	mutex_lock(&queue->lock);
+	err = krc_queue_attach_locked(queue, attach);
+	mutex_unlock(&queue->lock);
+	return err;
+}
+
+static u32 krc_queue_outstanding(struct krc_queue *queue)
+{
+	u32 outstanding;
+
+	spin_lock_bh(&queue->ring_lock);
+	outstanding = queue->outstanding;
+	spin_unlock_bh(&queue->ring_lock);
+	return outstanding;
+}
+
+static int krc_queue_connect_locked(struct krc_queue *queue,
+				    const struct krc_connect *connect)
+{
+	struct krc_device *dev = queue->dev;
+	struct krc_conn *conn;
+	int err = krc_queue_usable(queue);
+
+	if (err)
+		return err;
+	if (memcmp(connect->gid, dev->gid.raw, sizeof(connect->gid)))
+		return -EHOSTUNREACH;
+	if (krc_queue_outstanding(queue))
+		return -EBUSY;
+	conn = queue->conn;
+	if (!conn)
+		conn = &dev->conns[(u32)atomic_inc_return(&dev->next_conn) %
+				   dev->conn_count];
+	err = krc_conn_mend(conn, queue);
+	if (!err)
+		queue->conn = conn;
+	return err;
+}
+
+int krc_queue_connect(struct krc_queue *queue,
+		      const struct krc_connect *connect)
+{
+	int err;
+
+	if (connect->flags || connect->reserved)
+		return -EINVAL;
+	mutex_lock(&queue->lock);
+	err = krc_queue_connect_locked(queue, connect);
+	mutex_unlock(&queue->lock);
+	return err;
+}
+
+int krc_queue_reg_mr(struct krc_queue *queue, struct krc_reg_mr *reg)
+{
+	int err;
+
+	if (reg->flags || reg->reserved)
+		return -EINVAL;
+	mutex_lock(&queue->lock);
+	err = krc_queue_usable(queue);
+	if (!err)
+		err = krc_region_register(queue, reg->addr, reg->length,
+					  reg->access, &reg->key);
+	mutex_unlock(&queue->lock);
+	return err;
+}
+
+int krc_queue_dereg_mr(struct krc_queue *queue,
+		       const struct krc_dereg_mr *dereg)
+{
+	struct krc_region *region;
+	int err;
+
+	if (dereg->reserved)
+		return -EINVAL;
+	mutex_lock(&queue->lock);
+	err = krc_queue_usable(queue);
+	if (!err) {
+		err = -ENOENT;
+		list_for_each_entry(region, &queue->regions, node) {
+			if (region->key != dereg->key)
+				continue;
+			krc_region_deregister(region);
+			err = 0;
+			break;
+		}
+	}
+	mutex_unlock(&queue->lock);
+	return err;
+}
+
+static void krc_wr_release(struct krc_wr *wr)
+{
+	unsigned int i;
+
+	for (i = 0; i < wr->num_sge; i++)
+		krc_region_put(wr->local[i]);
+	wr->num_sge = 0;
+	if (wr->remote)
+		krc_region_put(wr->remote);
+	wr->remote = NULL;
+}
+
+/* The memory that it names: this process's, and the peer's. */
+static int krc_wr_resolve(struct krc_wr *wr, const struct krc_request *request,
+			  u64 bytes)
+{
+	struct krc_queue *queue = wr->queue;
+	struct krc_device *dev = queue->dev;
+	u32 access = krc_local_access(request->opcode);
+
+	wr->num_sge = 0;
+	wr->remote = NULL;
+	while (wr->num_sge < request->num_sge) {
+		const struct krc_sge *sge = &request->sges[wr->num_sge];
+		struct krc_region *region =
+			krc_region_get(dev, queue, sge->lkey, sge->addr,
+				       sge->length, access);
+
+		if (!region)
+			return -EACCES;
+		wr->local[wr->num_sge] = region;
+		wr->sges[wr->num_sge] = (struct ib_sge){
+			.addr = sge->addr,
+			.length = sge->length,
+			.lkey = region->mr->lkey,
+		};
+		wr->num_sge++;
+	}
+	wr->remote = krc_region_get(dev, NULL, request->rkey,
+				    request->remote_addr, bytes,
+				    krc_remote_access(request->opcode));
+	return wr->remote ? 0 : -EACCES;
+}
+
+static void krc_wr_fill(struct krc_wr *wr, const struct krc_request *request)
+{
+	struct ib_send_wr *send = &wr->rdma.wr;
+
+	memset(&wr->atomic, 0, sizeof(wr->atomic));
+	wr->wr_id = request->wr_id;
+	wr->opcode = request->opcode;
+	wr->flags = request->flags;
+	send->wr_cqe = &wr->cqe;
+	send->sg_list = wr->sges;
+	send->num_sge = wr->num_sge;
+	send->send_flags = IB_SEND_SIGNALED;
+	if (request->flags & KRC_FENCE)
+		send->send_flags |= IB_SEND_FENCE;
+	switch (request->opcode) {
+	case KRC_OP_READ:
+	case KRC_OP_WRITE:
+		send->opcode = request->opcode == KRC_OP_READ ?
+				       IB_WR_RDMA_READ :
+				       IB_WR_RDMA_WRITE;
+		wr->rdma.remote_addr = request->remote_addr;
+		wr->rdma.rkey = wr->remote->mr->rkey;
+		break;
+	default:
+		send->opcode = request->opcode == KRC_OP_COMPARE_SWAP ?
+				       IB_WR_ATOMIC_CMP_AND_SWP :
+				       IB_WR_ATOMIC_FETCH_AND_ADD;
+		wr->atomic.remote_addr = request->remote_addr;
+		wr->atomic.rkey = wr->remote->mr->rkey;
+		wr->atomic.compare_add = request->compare_add;
+		wr->atomic.swap = request->swap;
+	}
+}
+
+/* Takes `count` places for a batch. */
+static int krc_queue_take(struct krc_queue *queue, u32 count,
+			  struct list_head *batch)
+{
+	u32 unread, i;
+	int err = 0;
+
+	spin_lock_bh(&queue->ring_lock);
+	/* Whatever its user wrote there is read once, and only believed here. */
+	unread = queue->head - READ_ONCE(queue->ring->tail);
+	if (unread > queue->ring_mask + 1) {
+		err = -EINVAL;
+	} else if (unread > queue->depth ||
+		   queue->outstanding > queue->depth - unread ||
+		   count > queue->depth - unread - queue->outstanding) {
+		err = -EAGAIN;
+	} else {
+		queue->outstanding += count;
+		for (i = 0; i < count; i++)
+			list_move_tail(queue->free.next, batch);
+	}
+	spin_unlock_bh(&queue->ring_lock);
+	return err;
+}
+
+/* Gives a batch back that was not accepted. */
+static void krc_queue_give_back(struct krc_queue *queue, u32 count,
+				struct list_head *batch)
+{
+	spin_lock_bh(&queue->ring_lock);
+	queue->outstanding -= count;
+	list_splice(batch, &queue->free);
+	spin_unlock_bh(&queue->ring_lock);
+}
+
+static int krc_queue_push_locked(struct krc_queue *queue, struct krc_push *push)
+{
+	const struct krc_request __user *from = u64_to_user_ptr(push->requests);
+	struct krc_request request;
+	struct krc_wr *wr;
+	LIST_HEAD(batch);
+	u64 bytes;
+	int err = krc_queue_usable(queue);
+
+	if (err)
+		return err;
+	if (!queue->conn)
+		return -ENOTCONN;
+	if (push->count > queue->depth)
+		return -EAGAIN;
+	err = krc_queue_take(queue, push->count, &batch);
+	if (err)
+		return err;
+	push->bad_index = 0;
+	list_for_each_entry(wr, &batch, link) {
+		/* What its user has in memory may change: copied once. */
+		if (copy_from_user(&request, from++, sizeof(request)))
+			err = -EFAULT;
+		else
+			err = krc_check_form(&request,
+					     queue->dev->max_message_bytes,
+					     &bytes);
+		if (!err) {
+			err = krc_wr_resolve(wr, &request, bytes);
+			if (!err)
+				krc_wr_fill(wr, &request);
+			else
+				krc_wr_release(wr);
+		}
+		if (err)
+			break;
+		push->bad_index++;
+	}
+	if (!err) {
+		err = krc_conn_submit(queue->conn, queue, &batch);
+		if (!err) {
+			atomic64_add(push->count, &queue->dev->stats.requests);
+			return 0;
+		}
+		push->bad_index = 0;
+	}
+	/* Those that were not looked at hold nothing. */
+	list_for_each_entry(wr, &batch, link)
+		krc_wr_release(wr);
+	krc_queue_give_back(queue, push->count, &batch);
+	atomic64_inc(&queue->dev->stats.refused);
+	return err;
+}
+
+int krc_queue_push(struct krc_queue *queue, struct krc_push *push)
+{
+	int err;
+
+	if (!push->count)
+		return -EINVAL;
+	mutex_lock(&queue->lock);
+	err = krc_queue_push_locked(queue, push);
+	mutex_unlock(&queue->lock);
+	return err;
+}
+
+void krc_queue_complete(struct krc_wr *wr, u8 status)
+{
+	struct krc_queue *queue = wr->queue;
+	struct krc_stats *stats = &queue->dev->stats;
+	struct krc_completion *entries, *entry;
+
+	atomic64_inc(&stats->completed);
+	if (status)
+		atomic64_inc(&stats->failed);
+	krc_wr_release(wr);
+	spin_lock(&queue->ring_lock);
+	if (status || (wr->flags & KRC_SIGNALED)) {
+		entries = (struct krc_completion *)(queue->ring + 1);
+		entry = &entries[queue->head & queue->ring_mask];
+		*entry = (struct krc_completion){
+			.wr_id = wr->wr_id,
+			.status = status,
+			.opcode = wr->opcode,
+		};
+		queue->head++;
+		/* Pairs with the acquire of its user. */
+		smp_store_release(&queue->ring->head, queue->head);
+	}
+	list_add(&wr->link, &queue->free);
+	queue->outstanding--;
+	if (wq_has_sleeper(&queue->wait))
+		wake_up_all(&queue->wait);
+	/* From here on a queue that is being detached may go. */
+	spin_unlock(&queue->ring_lock);
+}
+
+void krc_queue_detach(struct krc_queue *queue, bool gone)
+{
+	struct krc_region *region, *next;
+
+	mutex_lock(&queue->lock);
+	if (queue->dev) {
+		if (queue->conn)
+			krc_conn_cancel(queue->conn, queue);
+		wait_event(queue->wait, !krc_queue_outstanding(queue));
+		list_for_each_entry_safe(region, next, &queue->regions, node)
+			krc_region_deregister(region);
+		mutex_lock(&krc_devices_lock);
+		list_del_init(&queue->node);
+		mutex_unlock(&krc_devices_lock);
+		atomic64_dec(&queue->dev->stats.queues);
+		queue->dev = NULL;
+		queue->conn = NULL;
+		if (gone) {
+			WRITE_ONCE(queue->gone, true);
+			wake_up_all(&queue->wait);
+		}
+	}
+	mutex_unlock(&queue->lock);
+}

@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * A VirtualQueue: what an open file of /dev/krcore is. It has places for
+ * requests, a completion ring that its process maps, and regions; once attached
+ * to a device it goes through one of that device's connections.
+ */
+#ifndef KRCORE_QUEUE_H
+#define KRCORE_QUEUE_H
+
+#include <linux/kref.h>
+#include <linux/list.h>
+#include <linux/mutex.h>
+#include <linux/spinlock.h>
+#include <linux/types.h>
+#include <linux/wait.h>
+
+#include <krcore/krcore_ioctl.h>
+
+struct krc_conn;
+struct krc_device;
+struct krc_wr;
+struct mm_struct;
+
+struct krc_queue {
+	struct kref refs;	/* the file; krc_remove, while it detaches it */
+	struct mm_struct *mm;	/* whose process it is; never changes */
+
+	struct mutex lock;	/* of calls, and of: */
+	struct krc_device *dev;	/* NULL: not attached, or gone */
+	struct krc_conn *conn;	/* NULL: not connected */
+	struct list_head regions;
+	u32 region_count;
+	struct krc_wr *wrs;	/* `depth` of them */
+	u32 depth;
+
+	struct list_head node;	/* of dev->queues, by krc_devices_lock */
+	bool gone;		/* the device was removed; set once */
+	bool broken;		/* these by conn->lock: */
+	struct list_head pending; /* requests that are not posted */
+	struct list_head turn;	/* of conn->turns, if there are any */
+
+	spinlock_t ring_lock;	/* of all that follows; softirqs take it */
+	struct list_head free;
+	u32 outstanding;	/* requests that are not on the free list */
+	u32 head;		/* completions written to the ring */
+	struct krc_ring_header *ring;	/* set once, by krc_queue_attach */
+	u32 ring_bytes;
+	u32 ring_mask;
+	wait_queue_head_t wait;	/* a completion; nothing outstanding; gone */
+};
+
+struct krc_queue *krc_queue_create(void);
+void krc_queue_put(struct krc_queue *queue);
+
+/* The calls of krcore_ioctl.h. Each takes the lock. */
+int krc_queue_attach(struct krc_queue *queue, struct krc_attach *attach);
+int krc_queue_connect(struct krc_queue *queue,
+		      const struct krc_connect *connect);
+int krc_queue_reg_mr(struct krc_queue *queue, struct krc_reg_mr *reg);
+int krc_queue_dereg_mr(struct krc_queue *queue,
+		       const struct krc_dereg_mr *dereg);
+int krc_queue_push(struct krc_queue *queue, struct krc_push *push);
+
+/*
+ * Takes it from its device: its regions end, when what uses them has completed.
+ * `gone`: since the device is removed. Once or more.
+ * Context: process, may sleep.
+ */
+void krc_queue_detach(struct krc_queue *queue, bool gone);
+
+/*
+ * A request is done. Releases what it used, and its place.
+ * Context: conn->lock is held.
+ */
+void krc_queue_complete(struct krc_wr *wr, u8 status);
+
+#endif

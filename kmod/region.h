@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * Registered memory of a process: pinned pages and the device's MR of them.
+ *
+ * A region belongs to the queue that registered it. Requests that name it hold
+ * a reference each until they complete, so the MR outlives all that use it, and
+ * a shared QP meets no key that its own host has withdrawn. Nothing of it is
+ * reachable from user space but by its key, which is random.
+ */
+#ifndef KRCORE_REGION_H
+#define KRCORE_REGION_H
+
+#include <linux/completion.h>
+#include <linux/list.h>
+#include <linux/rcupdate.h>
+#include <linux/refcount.h>
+#include <linux/types.h>
+#include <rdma/ib_verbs.h>
+
+struct krc_device;
+struct krc_queue;
+struct mm_struct;
+
+struct krc_region {
+	refcount_t users;	/* requests, and 1 until it is deregistered */
+	struct completion idle;	/* nobody uses it, nobody will */
+	struct krc_queue *queue;
+	struct mm_struct *mm;	/* the queue's, to be compared only */
+	struct krc_device *dev;
+	struct list_head node;	/* of queue->regions, by queue->lock */
+	u64 addr;
+	u64 length;
+	u32 key;
+	u32 access;		/* of krc_access */
+	struct ib_mr *mr;
+	struct rcu_head rcu;
+};
+
+/*
+ * Registers memory of the current process. Both: the queue's lock is held.
+ * Context: process, may sleep.
+ */
+int krc_region_register(struct krc_queue *queue, u64 addr, u64 length,
+			u32 access, u32 *key);
+/* Ends it, once the requests that use it have completed. */
+void krc_region_deregister(struct krc_region *region);
+
+/*
+ * The region that `key` names, with a reference, if it covers the range and
+ * grants `access`; else NULL. `queue`: it must be of this queue's process; NULL:
+ * of any. Context: any.
+ */
+struct krc_region *krc_region_get(struct krc_device *dev,
+				  const struct krc_queue *queue, u32 key,
+				  u64 addr, u64 length, u32 access);
+void krc_region_put(struct krc_region *region);
+
+#endif

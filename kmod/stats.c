@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: GPL-2.0
+#include <linux/debugfs.h>
+#include <linux/seq_file.h>
+
+#include "device.h"
+#include "stats.h"
+
+static struct dentry *krc_debugfs;
+
+static int stats_show(struct seq_file *file, void *unused)
+{
+	struct krc_device *dev = file->private;
+	struct krc_stats *stats = &dev->stats;
+	const struct {
+		const char *name;
+		atomic64_t *value;
+	} values[] = {
+		{ "queues", &stats->queues },
+		{ "regions", &stats->regions },
+		{ "region_bytes", &stats->region_bytes },
+		{ "requests", &stats->requests },
+		{ "completed", &stats->completed },
+		{ "failed", &stats->failed },
+		{ "refused", &stats->refused },
+		{ "doorbells", &stats->doorbells },
+		{ "broken", &stats->broken },
+		{ "repaired", &stats->repaired },
+		{ "reposted", &stats->reposted },
+	};
+	unsigned int i;
+
+	for (i = 0; i < ARRAY_SIZE(values); i++)
+		seq_printf(file, "%s %lld\n", values[i].name,
+			   atomic64_read(values[i].value));
+	return 0;
+}
+DEFINE_SHOW_ATTRIBUTE(stats);
+
+/* Whatever is written breaks all connections, as a fault of a peer would. */
+static ssize_t break_write(struct file *file, const char __user *from,
+			   size_t count, loff_t *offset)
+{
+	struct krc_device *dev = file_inode(file)->i_private;
+	u32 i;
+
+	if (!krc_device_is_ready(dev))
+		return -ENETDOWN;
+	for (i = 0; i < dev->conn_count; i++)
+		krc_conn_break(&dev->conns[i]);
+	return count;
+}
+
+static const struct file_operations break_fops = {
+	.owner = THIS_MODULE,
+	.open = simple_open,
+	.write = break_write,
+	.llseek = noop_llseek,
+};
+
+void krc_stats_init(void)
+{
+	krc_debugfs = debugfs_create_dir("krcore", NULL);
+}
+
+void krc_stats_exit(void)
+{
+	debugfs_remove_recursive(krc_debugfs);
+}
+
+void krc_stats_add_device(struct krc_device *dev)
+{
+	dev->debugfs = debugfs_create_dir(dev_name(&dev->ib->dev), krc_debugfs);
+	debugfs_create_file("stats", 0444, dev->debugfs, dev, &stats_fops);
+	debugfs_create_file("break", 0200, dev->debugfs, dev, &break_fops);
+}
+
+/* Waits until nobody is in one of its files. */
+void krc_stats_remove_device(struct krc_device *dev)
+{
+	debugfs_remove_recursive(dev->debugfs);
+}

@@ -1,0 +1,68 @@
+// What the tests of /dev/krcore share: memory, an attached queue, requests, the module's counters, child processes.
+#ifndef TESTS_KMOD_FIXTURE_H_
+#define TESTS_KMOD_FIXTURE_H_
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "krcore/kernel/kernel_queue.h"
+
+namespace kmod_test {
+
+using krcore::kernel::KernelQueue;
+
+inline constexpr uint32_t kAllRights = KRC_LOCAL_WRITE | KRC_REMOTE_READ | KRC_REMOTE_WRITE | KRC_REMOTE_ATOMIC;
+inline constexpr size_t kPage = 4096;
+inline constexpr int kPatienceMs = 20'000;
+
+// Anonymous shared pages: forked children see them too.
+class Pages {
+ public:
+  explicit Pages(size_t bytes);
+  ~Pages();
+  Pages(const Pages&) = delete;
+  Pages& operator=(const Pages&) = delete;
+  uint8_t* bytes() const { return bytes_; }
+  uint64_t* words() const { return reinterpret_cast<uint64_t*>(bytes_); }
+  size_t size() const { return size_; }
+  void Unmap();
+
+ private:
+  uint8_t* bytes_;
+  size_t size_;
+};
+
+// A queue to the own device, with all of `memory` registered.
+struct Side {
+  explicit Side(uint32_t depth = 64, size_t bytes = 4 * kPage, uint32_t access = kAllRights);
+
+  // The opcode's usual form: 8 bytes between the words `local` and `remote`.
+  krc_request Request(uint8_t opcode, size_t local, size_t remote, uint64_t wr_id = 0) const;
+  // The same between other places.
+  static krc_request Between(uint8_t opcode, uint32_t lkey, const void* local, uint32_t rkey, uint64_t remote,
+                             uint32_t length = 8);
+  int Push(const krc_request& request) { return queue.Push({&request, 1}); }
+  std::vector<krc_completion> Await(size_t count);
+  // Pushes it and returns how it ended.
+  int StatusOf(const krc_request& request);
+
+  Pages memory;  // outlives its registration
+  KernelQueue queue;
+  uint32_t key = 0;
+};
+
+// A counter of the module's, of the device that tests use.
+int64_t Counter(const std::string& name);
+// Breaks all connections, as a fault would.
+void BreakConnections();
+
+// Runs `body` in a forked child; returns its exit status, or -1 - the signal that killed it.
+int InChild(const std::function<int()>& body);
+
+}  // namespace kmod_test
+
+#endif  // TESTS_KMOD_FIXTURE_H_

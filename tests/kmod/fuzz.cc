@@ -1,0 +1,242 @@
+// Fuzzes /dev/krcore: processes that make random calls, from nonsense to nearly right ones, in two threads each on
+// the same files, some of them killed in the middle. It looks for no result but that it goes on; the kernel's log
+// tells.
+//
+//   kmod_fuzz SECONDS [SEED]
+//
+// On a kernel with failslab allocations of its calls fail as well, with the probability that is set there.
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "krcore/kernel/kernel_queue.h"
+#include "tests/support/kill_process.h"
+
+namespace {
+
+using Random = std::mt19937_64;
+constexpr size_t kBytes = 64 * 4096;
+constexpr int kFiles = 3;
+constexpr int kProcesses = 4;
+
+struct Shared {  // of the processes: what others would be told, so that they name each other's memory
+  std::array<uint32_t, 64> keys;
+};
+
+struct Process {
+  Shared* shared;
+  uint8_t* memory;
+  std::array<int, kFiles> files;
+  std::array<void*, kFiles> rings;
+  std::array<uint8_t, KRC_GID_BYTES> gid;
+};
+
+template <typename T>
+T OneOf(Random& random, std::initializer_list<T> values) {
+  return values.begin()[random() % values.size()];
+}
+
+uint64_t Word(Random& random) {
+  switch (random() % 4) {
+    case 0: return random();
+    case 1: return random() % 16;
+    case 2: return OneOf<uint64_t>(random, {0, 1, 7, 8, 4096, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, ~0ull, 1ull << 63});
+    default: return 1ull << random() % 64;
+  }
+}
+
+uint64_t Address(Random& random, const Process& process) {
+  if (random() % 8 == 0) return Word(random);
+  return reinterpret_cast<uint64_t>(process.memory) + random() % kBytes / 8 * 8;
+}
+
+uint32_t Key(Random& random, const Process& process) {
+  if (random() % 8 == 0) return static_cast<uint32_t>(Word(random));
+  return __atomic_load_n(&process.shared->keys[random() % process.shared->keys.size()], __ATOMIC_RELAXED);
+}
+
+krc_request Request(Random& random, const Process& process) {
+  krc_request request = {};
+  request.opcode = OneOf<uint8_t>(random, {KRC_OP_READ, KRC_OP_WRITE, KRC_OP_COMPARE_SWAP, KRC_OP_FETCH_ADD});
+  request.flags = static_cast<uint8_t>(random() % 4);
+  request.num_sge = 1;
+  const bool is_atomic = request.opcode >= KRC_OP_COMPARE_SWAP;
+  if (!is_atomic && random() % 4 == 0) request.num_sge = static_cast<uint8_t>(1 + random() % KRC_MAX_SGE);
+  for (krc_sge& sge : request.sges) {
+    sge = {Address(random, process), is_atomic ? 8 : static_cast<uint32_t>(1 + random() % 9000), Key(random, process)};
+  }
+  request.rkey = Key(random, process);
+  request.remote_addr = Address(random, process);
+  request.wr_id = random();
+  if (random() % 16 == 0) {  // a byte of it is something else
+    reinterpret_cast<uint8_t*>(&request)[random() % sizeof(request)] = static_cast<uint8_t>(random());
+  }
+  return request;
+}
+
+void OneCall(Random& random, Process& process) {
+  const size_t which = random() % kFiles;
+  const int fd = process.files[which];
+  switch (random() % 16) {
+    case 0: {  // any number, any bytes
+      std::array<uint64_t, 64> bytes;
+      for (uint64_t& word : bytes) word = Word(random);
+      const unsigned long request =
+          random() % 2 == 0 ? random() & 0xFFFFFFFF
+                            : OneOf<unsigned long>(random, {KRC_IOC_QUERY, KRC_IOC_ATTACH, KRC_IOC_CONNECT,
+                                                            KRC_IOC_REG_MR, KRC_IOC_DEREG_MR, KRC_IOC_PUSH});
+      if (random() % 4 == 0) {
+        (void)ioctl(fd, request, Address(random, process));
+      } else {
+        (void)ioctl(fd, request, bytes.data());
+      }
+      break;
+    }
+    case 1: {
+      krc_attach attach = {};
+      attach.depth = static_cast<uint32_t>(random() % 8 == 0 ? Word(random) : 1 + random() % 200);
+      if (ioctl(fd, KRC_IOC_ATTACH, &attach) == 0) {
+        std::memcpy(process.gid.data(), attach.gid, process.gid.size());
+        void* const ring = mmap(nullptr, attach.ring_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+        if (ring != MAP_FAILED) process.rings[which] = ring;
+      }
+      break;
+    }
+    case 2: {
+      krc_connect connect = {};
+      std::memcpy(connect.gid, process.gid.data(), sizeof(connect.gid));
+      (void)ioctl(fd, KRC_IOC_CONNECT, &connect);
+      break;
+    }
+    case 3:
+    case 4: {
+      krc_reg_mr reg = {};
+      reg.addr = Address(random, process);
+      reg.length = random() % 8 == 0 ? Word(random) : 1 + random() % 20000;
+      reg.access = static_cast<uint32_t>(random() % 4 == 0 ? random() % 32 : 15);
+      if (ioctl(fd, KRC_IOC_REG_MR, &reg) == 0) {
+        __atomic_store_n(&process.shared->keys[random() % process.shared->keys.size()], reg.key, __ATOMIC_RELAXED);
+      }
+      break;
+    }
+    case 5: {
+      krc_dereg_mr dereg = {Key(random, process), 0};
+      (void)ioctl(fd, KRC_IOC_DEREG_MR, &dereg);
+      break;
+    }
+    case 6:  // its ring, in place of the module or beside it
+      if (process.rings[which] != nullptr) {
+        auto* const ring = static_cast<krc_ring_header*>(process.rings[which]);
+        const uint32_t head = __atomic_load_n(&ring->head, __ATOMIC_ACQUIRE);
+        __atomic_store_n(&ring->tail, random() % 4 == 0 ? static_cast<uint32_t>(Word(random)) : head, __ATOMIC_RELEASE);
+        if (random() % 16 == 0) __atomic_store_n(&ring->head, static_cast<uint32_t>(Word(random)), __ATOMIC_RELAXED);
+      }
+      break;
+    case 7: {
+      pollfd waited = {fd, POLLIN, 0};
+      (void)poll(&waited, 1, 0);
+      break;
+    }
+    case 8:
+      if (random() % 64 == 0) {
+        const int fresh = open(KRC_DEVICE_PATH, O_RDWR);
+        if (fresh >= 0) {
+          dup2(fresh, fd);  // the old one closes, with whatever it has under way
+          close(fresh);
+        }
+      }
+      break;
+    default: {
+      std::vector<krc_request> batch(1 + random() % 20);
+      for (krc_request& request : batch) request = Request(random, process);
+      krc_push push = {reinterpret_cast<uint64_t>(batch.data()), static_cast<uint32_t>(batch.size()), 0};
+      if (random() % 32 == 0) push.count = static_cast<uint32_t>(Word(random));
+      (void)ioctl(fd, KRC_IOC_PUSH, &push);
+      // The ring is taken as read, mostly.
+      if (process.rings[which] != nullptr && random() % 4 != 0) {
+        auto* const ring = static_cast<krc_ring_header*>(process.rings[which]);
+        __atomic_store_n(&ring->tail, __atomic_load_n(&ring->head, __ATOMIC_ACQUIRE), __ATOMIC_RELEASE);
+      }
+    }
+  }
+}
+
+// From now on allocations of this thread's calls may fail.
+void LetAllocationsFail() {
+  const int failing = open("/proc/thread-self/make-it-fail", O_WRONLY);
+  if (failing < 0) return;
+  (void)!write(failing, "1", 1);
+  close(failing);
+}
+
+[[noreturn]] void RunProcess(Shared* shared, uint8_t* memory, uint64_t seed) {
+  Process process = {shared, memory, {}, {}, {}};
+  for (int& fd : process.files) fd = open(KRC_DEVICE_PATH, O_RDWR);
+  std::thread other([&] {
+    LetAllocationsFail();
+    Random random(seed + 1);
+    for (;;) OneCall(random, process);
+  });
+  LetAllocationsFail();
+  Random random(seed);
+  for (;;) OneCall(random, process);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc < 2) {
+    std::fprintf(stderr, "usage: kmod_fuzz SECONDS [SEED]\n");
+    return 2;
+  }
+  const uint64_t seed = argc > 2 ? std::strtoull(argv[2], nullptr, 0) : std::random_device()();
+  std::printf("kmod_fuzz: seed %llu\n", static_cast<unsigned long long>(seed));
+  std::fflush(stdout);
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(std::atoi(argv[1]));
+  auto* const shared =
+      static_cast<Shared*>(mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+  // At the same addresses in all of them, so that one's is mistaken for another's.
+  auto* const memory =
+      static_cast<uint8_t*>(mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  if (shared == MAP_FAILED || memory == MAP_FAILED) return 1;
+  Random random(seed);
+  std::array<pid_t, kProcesses> children = {};
+  uint64_t started = 0, broken = 0;
+  while (std::chrono::steady_clock::now() < end) {
+    const size_t which = random() % kProcesses;
+    if (children[which] != 0) {
+      if (!testing_support::KillProcess(children[which])) return 1;
+      waitpid(children[which], nullptr, 0);
+    }
+    if (random() % 4 == 0) {  // connections break as well, if there is a device now
+      const int fd = open("/sys/kernel/debug/krcore/rxe0/break", O_WRONLY);
+      if (fd >= 0 && write(fd, "1", 1) == 1) ++broken;
+      if (fd >= 0) close(fd);
+    }
+    const uint64_t child_seed = random();
+    ++started;
+    children[which] = fork();
+    if (children[which] == 0) RunProcess(shared, memory, child_seed);
+    std::this_thread::sleep_for(std::chrono::milliseconds(random() % 200));  // for so long it goes on before the next
+  }
+  for (const pid_t child : children) {
+    if (child == 0) continue;
+    if (!testing_support::KillProcess(child)) return 1;
+    waitpid(child, nullptr, 0);
+  }
+  std::printf("kmod_fuzz: %llu processes, all killed in the middle; connections broken %llu times\n",
+              static_cast<unsigned long long>(started), static_cast<unsigned long long>(broken));
+  return 0;
+}
