@@ -16,7 +16,7 @@ namespace {
 constexpr uint64_t kMemberChangesOffset =
     kHomeAreaOffset + offsetof(HomeArea, counters) + offsetof(HomeCounters, member_changes);
 // How often this client looks whether a round has ended; and between two, so that other movers have their turn.
-constexpr int64_t kLookNs = 200'000, kBetweenRoundsNs = 3 * kMaxLookNs / 2;
+constexpr int64_t kBetweenRoundsNs = 3 * kMaxLookNs / 2;
 // Subtables moved in one round, so that rounds end.
 constexpr uint64_t kTablesPerRound = 64;
 

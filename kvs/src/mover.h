@@ -1,9 +1,11 @@
-// Mover: one run of giving memory back, beside the client's operations. See mover.cc and evacuation.cc.
+// Mover: one run of giving memory back, beside the client's operations. See mover.cc and evacuation.cc; who
+// has it run is compaction.cc.
 //
 // Thread safety: the client's thread.
 #ifndef KVS_SRC_MOVER_H_
 #define KVS_SRC_MOVER_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <set>
@@ -16,8 +18,10 @@
 
 namespace kvs {
 
-// Who waits for its turn as the mover looks so often at least.
+// How often who waits for its turn as the mover looks: first, and at least.
+inline constexpr int64_t kLookNs = 200'000;
 inline constexpr int64_t kMaxLookNs = 10'000'000;
+inline int64_t NextLook(int64_t look_ns) { return std::min(2 * look_ns, kMaxLookNs); }
 
 class ClientCore::Mover {
  public:
