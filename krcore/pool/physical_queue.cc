@@ -5,6 +5,7 @@
 #include <cassert>
 #include <type_traits>
 
+#include "krcore/base/word_pair.h"
 #include "krcore/dct/initiator.h"
 #include "krcore/vqp/request_check.h"
 
@@ -51,24 +52,7 @@ size_t PhysicalQueue::memory_bytes() const {
 
 // ---- accepting
 
-namespace {
-
-// Small neighbouring members are written as one word, made in a register: the compiler would write them one by one, and
-// a word put together in memory is read back only when its parts have left the store buffer.
-template <size_t kOffset, typename T>
-void SetWordAt(T& object, uint64_t word) {
-  static_assert(kOffset + sizeof(word) <= sizeof(T) && std::is_trivially_copyable_v<T>);
-  std::memcpy(reinterpret_cast<std::byte*>(&object) + kOffset, &word, sizeof(word));
-}
-static_assert(std::endian::native == std::endian::little);
-// A member at `kOffset`, as part of the word at `kWordOffset`.
-template <size_t kOffset, size_t kWordOffset>
-uint64_t PartOfWord(auto member) {
-  static_assert(kOffset >= kWordOffset && kOffset + sizeof(member) <= kWordOffset + sizeof(uint64_t));
-  return static_cast<uint64_t>(member) << 8 * (kOffset - kWordOffset);
-}
-
-}  // namespace
+namespace {}  // namespace
 
 // Not inlined, like FillSlots, so that what all WRs have in common stays in registers.
 [[gnu::noinline]] size_t PhysicalQueue::FillEntries(std::span<const WorkRequest> wrs, uint64_t position,
@@ -80,7 +64,9 @@ uint64_t PartOfWord(auto member) {
   const uint16_t form = vqp::FormOf(like);
   const bool signaled = (flags & kSignaled) != 0;
   Entry* const entries = &entries_[position & mask_];
-  // Written in whole words, of which all but the first are the same for all.
+  // Written in whole words and pairs of them, of which all but the first are the same for all.
+  static_assert(offsetof(Entry, user_wr_id) == 0 && offsetof(Entry, owner) == sizeof(uint64_t));
+  const auto told_owner = reinterpret_cast<uint64_t>(owner);
   constexpr size_t kMark = offsetof(Entry, opcode);
   static_assert(kMark + sizeof(uint64_t) == sizeof(Entry) && uint8_t{static_cast<uint8_t>(WcStatus::kSuccess)} == 0);
   const uint64_t mark = PartOfWord<offsetof(Entry, opcode), kMark>(opcode) |
@@ -88,25 +74,28 @@ uint64_t PartOfWord(auto member) {
                         PartOfWord<offsetof(Entry, run_or_tag), kMark>(uint32_t{1});
   static_assert(sizeof(Completion) == 32 && offsetof(Completion, wr_id) == 0 && kNoNode == 0);
   const uint64_t told_opcode = PartOfWord<offsetof(Completion, opcode), 8>(opcode);
-  const uint64_t told_qp_num = PartOfWord<offsetof(Completion, qp_num), 16>(qp_num());
-  QueueState::Places places(*owner, kept);
-  size_t count = 0;
+  const WordPair told_qp_num = {PartOfWord<offsetof(Completion, qp_num), 16>(qp_num()), 0};
+  Completion* place = nullptr;
+  if (signaled) {
+    const std::span<Completion> places = owner->Places(kept);
+    wrs = wrs.first(std::min(wrs.size(), places.size()));
+    place = places.data();
+  }
+  Entry* entry = entries;
+  const WorkRequest* const end = wrs.data() + wrs.size();
+  const WorkRequest* wr = wrs.data();
   do {
-    const WorkRequest& wr = wrs[count];
-    if (vqp::FormOf(wr) != form || wr.flags != flags) break;
-    const uint64_t user_wr_id = wr.wr_id;
-    Entry& entry = entries[count];
-    entry.user_wr_id = user_wr_id;
-    entry.owner = owner;
-    SetWordAt<kMark>(entry, mark);
+    if (vqp::FormOf(*wr) != form || wr->flags != flags) break;
+    WordPair told = {wr->wr_id, told_owner};
+    SetPairAt<0>(*entry, told);
+    SetWordAt<kMark>(*entry++, mark);
     if (signaled) {
-      Completion& place = places.Next();
-      place.wr_id = user_wr_id;
-      SetWordAt<8>(place, told_opcode);
-      SetWordAt<16>(place, told_qp_num);
-      SetWordAt<24>(place, 0);
+      told[1] = told_opcode;
+      SetPairAt<0>(*place, told);
+      SetPairAt<16>(*place++, told_qp_num);
     }
-  } while (++count < wrs.size());
+  } while (++wr != end);
+  const auto count = static_cast<size_t>(wr - wrs.data());
   entries[0].run_or_tag = static_cast<uint32_t>(count);
   return count;
 }
@@ -114,28 +103,28 @@ uint64_t PartOfWord(auto member) {
 [[gnu::noinline]] void PhysicalQueue::FillSlots(std::span<const WorkRequest> wrs, uint64_t position,
                                                 const dct::Peer& peer) {
   const auto flags = static_cast<uint8_t>(wrs[0].flags & ~kSignaled);
-  uint64_t id = PhysicalId(position);
-  // The last members of SendWr.
-  const rnic::AddressHandle* const ah = peer.ah.get();
-  const uint64_t qpn_and_no_qkey = peer.target.dct_num;
-  const uint64_t dc_key = peer.target.dc_key;
   rnic::SendWr* out = &wrs_[position & mask_];
   Sge* sges = &sges_[(position & mask_) * kMaxSge];
-  // All of a WorkRequest but what a slot has of its own.
-  static_assert(sizeof(rnic::SendWr) == sizeof(WorkRequest) + 3 * sizeof(uint64_t));
-  static_assert(std::is_standard_layout_v<WorkRequest> && std::is_trivially_copyable_v<WorkRequest>);
-  constexpr size_t kSlotsOwn = offsetof(WorkRequest, num_sge);
+  // A slot is five pairs: its number and its SGEs; two of the WorkRequest's; one that ends that and begins what SendWr
+  // has beyond it; and the rest, which is the peer's.
+  static_assert(std::is_standard_layout_v<WorkRequest> && std::is_trivially_copyable_v<rnic::SendWr>);
+  static_assert(offsetof(WorkRequest, wr_id) == 0 && offsetof(WorkRequest, sg_list) == 8 && sizeof(Sge) == 16);
+  static_assert(offsetof(WorkRequest, num_sge) == 16 && offsetof(WorkRequest, swap) == 48);
+  static_assert(sizeof(WorkRequest) == 56 && sizeof(rnic::SendWr) == 80);  // ah, QP number and no qkey, DC key
+  WordPair own = {PhysicalId(position), reinterpret_cast<uint64_t>(sges)};
+  constexpr WordPair kNext = {1, kMaxSge * sizeof(Sge)};
+  const WordPair set_flags = {PartOfWord<offsetof(WorkRequest, flags), 16>(flags), 0};
+  const WordPair keep = {~PartOfWord<offsetof(WorkRequest, flags), 16>(uint8_t{0xff}), ~uint64_t{0}};
+  const auto ah = reinterpret_cast<uint64_t>(peer.ah.get());
+  const WordPair target = {peer.target.dct_num, peer.target.dc_key};
   for (const WorkRequest& wr : wrs) {
-    const Sge* const from = wr.sg_list;
-    std::memcpy(reinterpret_cast<std::byte*>(out) + kSlotsOwn, reinterpret_cast<const std::byte*>(&wr) + kSlotsOwn,
-                sizeof(WorkRequest) - kSlotsOwn);
-    out->wr_id = id++;
-    out->sg_list = sges;
-    out->flags = flags;
-    out->ah = ah;
-    SetWordAt<sizeof(WorkRequest) + sizeof(ah)>(*out, qpn_and_no_qkey);
-    out->dc_key = dc_key;
-    sges[0] = from[0];
+    SetPairAt<0>(*sges, PairAt<0>(*wr.sg_list));
+    SetPairAt<0>(*out, own);
+    SetPairAt<16>(*out, (PairAt<16>(wr) & keep) | set_flags);
+    SetPairAt<32>(*out, PairAt<32>(wr));
+    SetPairAt<48>(*out, WordPair{wr.swap, ah});
+    SetPairAt<64>(*out, target);
+    own += kNext;
     ++out;
     sges += kMaxSge;
   }
@@ -162,7 +151,7 @@ void PhysicalQueue::FillOne(const WorkRequest& wr, QueueState* owner, const dct:
   const bool signaled = (wr.flags & kSignaled) != 0;
   entries_[slot] = {wr.wr_id, owner, wr.opcode, static_cast<uint8_t>(wr.flags & kSignaled), WcStatus::kSuccess, 1};
   if (signaled) {
-    Completion& place = QueueState::Places(*owner, 0).Next();
+    Completion& place = owner->Places(0)[0];
     place = {};
     place.wr_id = wr.wr_id;
     place.opcode = wr.opcode;
@@ -229,13 +218,6 @@ void PhysicalQueue::CommitSettledOwn(const WorkRequest& wr, QueueState* owner, W
   MarkOwn(kind, wr.opcode, zero_copy, tag);
   Settle(tail_, status);
   ++tail_;
-}
-
-void PhysicalQueue::Commit(uint32_t count, const dct::Peer& peer) {
-  assert(count <= free());
-  if (has_staged() && last_peer_ != &peer) SignalLastStaged();
-  last_peer_ = &peer;
-  tail_ += count;
 }
 
 void PhysicalQueue::CommitSettled(const WorkRequest& wr, QueueState* owner, WcStatus status) {
@@ -306,6 +288,23 @@ void PhysicalQueue::SignalLastStaged() {
   }
 }
 
+inline void PhysicalQueue::PostRun(uint64_t end) {
+  size_t refused = 0;
+  const size_t count = end - posted_;
+  ++stats_->doorbells;
+  stats_->work_requests += count;
+  if (qp_->PostSend({&wrs_[posted_ & mask_], count}, &refused).ok()) [[likely]] {
+    posted_ = on_nic_ = end;
+    return;
+  }
+  // The request checks let something pass that this provider refuses, which is a mistake of theirs. Its sender hears of
+  // it, and what went out before it, perhaps unsignaled, is made to complete.
+  posted_ += refused;
+  on_nic_ = posted_;
+  Settle(posted_++, WcStatus::kLocalQpError);
+  (void)qp_->ToErr();
+}
+
 size_t PhysicalQueue::Flush() {
   if (blocked_) {
     rung_ = tail_;
@@ -328,23 +327,6 @@ size_t PhysicalQueue::Flush() {
   }
   inline_used_ = 0;
   return settled_ == 0 ? 0 : RetireUpTo(head_);
-}
-
-void PhysicalQueue::PostRun(uint64_t end) {
-  size_t refused = 0;
-  const size_t count = end - posted_;
-  ++stats_->doorbells;
-  stats_->work_requests += count;
-  if (qp_->PostSend({&wrs_[posted_ & mask_], count}, &refused).ok()) [[likely]] {
-    posted_ = on_nic_ = end;
-    return;
-  }
-  // The request checks let something pass that this provider refuses, which is a mistake of theirs. Its sender hears of
-  // it, and what went out before it, perhaps unsignaled, is made to complete.
-  posted_ += refused;
-  on_nic_ = posted_;
-  Settle(posted_++, WcStatus::kLocalQpError);
-  (void)qp_->ToErr();
 }
 
 // ---- completing
@@ -383,7 +365,7 @@ void PhysicalQueue::RetireOwn(const Entry& entry, WcStatus status) {
   entry.owner->own_wrs->OnDone(done);
 }
 
-void PhysicalQueue::RetireRun(uint64_t end) {
+inline void PhysicalQueue::RetireRun(uint64_t end) {
   const Entry& first = entry(head_);
   uint64_t count = 1;
   if (head_ >= edited_) [[likely]] {

@@ -29,6 +29,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cassert>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -93,7 +94,12 @@ class PhysicalQueue {
   }
   uint32_t own_lkey() const { return own_lkey_; }
   // Accepts the `count` WRs filled at tail, tail + 1, ...
-  void Commit(uint32_t count, const dct::Peer& peer);
+  void Commit(uint32_t count, const dct::Peer& peer) {
+    assert(count <= free());
+    if (has_staged() && last_peer_ != &peer) SignalLastStaged();
+    last_peer_ = &peer;
+    tail_ += count;
+  }
   // Accepts a WR that is not to be posted but delivered, in its turn, with `status`. Needs free().
   void CommitSettled(const WorkRequest& wr, QueueState* owner, WcStatus status);
   void CommitSettledOwn(const WorkRequest& wr, QueueState* owner, WcStatus status, OwnWr kind, bool zero_copy,
@@ -189,8 +195,8 @@ class PhysicalQueue {
   }
   bool IsSettled(uint64_t position) const { return entries_[position & mask_].settled != WcStatus::kSuccess; }
   // Fill, in two passes over WRs that are alike in all but where they point and do not wrap around the ring: the
-  // entries and `owner`'s places behind the first `kept`, up to the first WR that is not like the first one, and
-  // returns how many those are; then what is posted.
+  // entries and `owner`'s places behind the first `kept`, up to the first WR that is not like the first one or the last
+  // place of the owner's ring, and returns how many those are; then what is posted.
   size_t FillEntries(std::span<const WorkRequest> wrs, uint64_t position, QueueState* owner, uint32_t kept);
   void FillSlots(std::span<const WorkRequest> wrs, uint64_t position, const dct::Peer& peer);
   void FillOne(const WorkRequest& wr, QueueState* owner, const dct::Peer& peer);

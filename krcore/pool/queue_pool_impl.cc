@@ -121,11 +121,10 @@ size_t QueuePoolImpl::Doorbells() {
   size_t completed = 0;
   if (rc_ != nullptr && rc_->any_blocked()) [[unlikely]]
     completed += rc_->Advance();
-  if (stats_.host_queues != 0) {
+  if (stats_.host_queues != 0 && StagedBehindOthersFault()) [[unlikely]] {
     completed += StopWhatOthersBroke();
     // What is to be posted is posted behind the repair, when leases have been looked at again.
-    if (any_broken_) [[unlikely]]
-      return completed;
+    if (any_broken_) return completed;
   }
   if (gate_ != nullptr && GateIsShut()) [[unlikely]]
     return completed;
@@ -133,15 +132,19 @@ size_t QueuePoolImpl::Doorbells() {
   return completed;
 }
 
+bool QueuePoolImpl::StagedBehindOthersFault() const {
+  for (uint32_t i = 0; i < dc_count_; ++i) {
+    if (queues_[i]->has_staged() && queues_[i]->BrokenByOthers()) [[unlikely]]
+      return true;
+  }
+  return false;
+}
+
 size_t QueuePoolImpl::StopWhatOthersBroke() {
-  const std::span initiators(queues_.data(), dc_count_);
-  const auto broken = [](const auto& queue) { return queue->has_staged() && queue->BrokenByOthers(); };
-  if (std::none_of(initiators.begin(), initiators.end(), broken)) [[likely]]
-    return 0;
   const size_t completed = Collect();
   bool by_others = false;
-  for (const auto& queue : initiators) {
-    if (!broken(queue)) continue;
+  for (const auto& queue : std::span(queues_.data(), dc_count_)) {
+    if (!queue->has_staged() || !queue->BrokenByOthers()) continue;
     queue->Stop();
     by_others = any_broken_ = true;
   }

@@ -137,6 +137,7 @@ class QueuePoolImpl final : public QueuePool {
   bool NothingUnderWay() const;  // nor staged
   // Before a doorbell: queues of the host that another process has broken are repaired by the next poll, and what is
   // staged goes out then; posted now, it would only be flushed. Returns how many WRs it found completed.
+  bool StagedBehindOthersFault() const;
   size_t StopWhatOthersBroke();
   // Stops the queues to peers that are known to be dead by now: they would break the host's queues once more. A
   // question to the kernel for each peer.

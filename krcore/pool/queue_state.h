@@ -65,20 +65,13 @@ class QueueState {
   uint32_t outstanding() const { return used_ - delivered(); }
   size_t memory_bytes() const { return (size_t{mask_} + 1) * sizeof(Completion); }
 
-  // Where the next completions that will be expected are written. Those of the queue's WRs that the user wants to hear
-  // of are written when they are accepted, so that what succeeded needs only to be counted.
-  class Places {
-   public:
-    // Behind the first `kept`.
-    Places(QueueState& state, uint32_t kept) : ring_(&state.ring_[0]), mask_(state.mask_), at_(state.tail_ + kept) {}
-    // No more than the queue has room for WRs.
-    Completion& Next() { return ring_[at_++ & mask_]; }
-
-   private:
-    Completion* const ring_;
-    const uint32_t mask_;
-    uint32_t at_;
-  };
+  // Where the next completions that will be expected are written, behind the first `kept`: as many as do not wrap
+  // around the ring. Those of the queue's WRs that the user wants to hear of are written when they are accepted, so
+  // that what succeeded needs only to be counted.
+  std::span<Completion> Places(uint32_t kept) {
+    const uint32_t at = (tail_ + kept) & mask_;
+    return {&ring_[at], size_t{mask_} + 1 - at};
+  }
 
   // `expected` of the `count` WRs are signaled. Their completions are those that were written, if they succeed.
   void Accept(uint32_t count, uint32_t expected) {

@@ -1,24 +1,54 @@
 #include "krcore/vqp/request_check.h"
 
+#include <bit>
+
 namespace krcore::vqp {
-// Not inlined, so that the loop has the registers for all that it compares with.
+namespace {
+
+static_assert(std::endian::native == std::endian::little);
+
+// Members that lie side by side, as one number.
+uint32_t FormAndFlagsOf(const WorkRequest& wr) {
+  static_assert(offsetof(WorkRequest, flags) == offsetof(WorkRequest, num_sge) + 2);
+  uint32_t word;  // with a byte that nothing is in
+  static_assert(offsetof(WorkRequest, imm) == offsetof(WorkRequest, num_sge) + sizeof(word));
+  std::memcpy(&word, reinterpret_cast<const std::byte*>(&wr) + offsetof(WorkRequest, num_sge), sizeof(word));
+  return word;
+}
+
+uint64_t LengthAndKeyOf(const Sge& sge) {
+  static_assert(offsetof(Sge, lkey) == offsetof(Sge, length) + sizeof(sge.length) && sizeof(sge.length) == 4);
+  uint64_t word;
+  std::memcpy(&word, reinterpret_cast<const std::byte*>(&sge) + offsetof(Sge, length), sizeof(word));
+  return word;
+}
+
+}  // namespace
+
+// Those behind the first that have its opcode, and name as many bytes of the same local region, so that where they may
+// begin is the same for all. Not inlined, so that the loop has the registers for all that it compares with.
 template <bool kAtomic>
 [[gnu::noinline]] size_t LikeRequest::CountAlike(std::span<const WorkRequest> wrs) const {
+  const WorkRequest& like = wrs[0];
+  if (like.num_sge != 1 || like.sg_list == nullptr) return 0;
+  const uint64_t length = like.sg_list->length;
+  if (length - 1 >= longest_) return 0;  // 0 is refused too
+  if (kAtomic && length != 8) return 0;
   constexpr uint8_t kAllowedFlags = kKnownFlags & ~kInline;
-  const Range local = local_, remote = remote_;
-  const uint64_t longest = longest_;
-  const uint16_t form = FormOf(wrs[0]);
-  if (wrs[0].num_sge != 1) return 0;
+  constexpr uint32_t kFormMask = 0xffffu | uint32_t{static_cast<uint8_t>(~kAllowedFlags)} << 16;
+  const uint32_t form = FormOf(like);  // with no other flags than those
+  const uint64_t extent = length | uint64_t{local_.key} << 32;
+  const uint64_t local = local_.addr, local_room = local_.length - length;
+  const uint64_t remote = remote_.addr, remote_room = remote_.length - length;
+  const uint32_t rkey = remote_.key;
   size_t count = 0;
   do {
     const WorkRequest& wr = wrs[count];
-    if (FormOf(wr) != form || (wr.flags & ~kAllowedFlags) != 0 || wr.sg_list == nullptr) break;
+    if ((FormAndFlagsOf(wr) & kFormMask) != form || wr.sg_list == nullptr) break;
     const Sge& sge = *wr.sg_list;
-    const uint64_t length = sge.length;
-    if (length - 1 >= longest) break;  // 0 is refused too
-    if (sge.lkey != local.key || sge.addr - local.addr > local.length - length) break;
-    if (wr.rkey != remote.key || wr.remote_addr - remote.addr > remote.length - length) break;
-    if (kAtomic && (length != 8 || wr.remote_addr % 8 != 0)) break;
+    if (LengthAndKeyOf(sge) != extent || sge.addr - local > local_room) break;
+    if (wr.rkey != rkey || wr.remote_addr - remote > remote_room) break;
+    if (kAtomic && wr.remote_addr % 8 != 0) break;
   } while (++count < wrs.size());
   return count;
 }

@@ -1,0 +1,48 @@
+// WordPair: two neighbouring words that are loaded, made and stored at once. What limits writing work requests is the
+// number of stores.
+#ifndef KRCORE_BASE_WORD_PAIR_H_
+#define KRCORE_BASE_WORD_PAIR_H_
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+namespace krcore {
+
+static_assert(std::endian::native == std::endian::little);
+
+// A vector of the compiler's, on any machine: + & | work on both words.
+using WordPair = uint64_t __attribute__((vector_size(16)));
+
+template <size_t kOffset, typename T>
+WordPair PairAt(const T& object) {
+  static_assert(kOffset + sizeof(WordPair) <= sizeof(T) && std::is_trivially_copyable_v<T>);
+  WordPair pair;
+  std::memcpy(&pair, reinterpret_cast<const std::byte*>(&object) + kOffset, sizeof(pair));
+  return pair;
+}
+
+template <size_t kOffset, typename T>
+void SetPairAt(T& object, WordPair pair) {
+  static_assert(kOffset + sizeof(pair) <= sizeof(T) && std::is_trivially_copyable_v<T>);
+  std::memcpy(reinterpret_cast<std::byte*>(&object) + kOffset, &pair, sizeof(pair));
+}
+
+template <size_t kOffset, typename T>
+void SetWordAt(T& object, uint64_t word) {
+  static_assert(kOffset + sizeof(word) <= sizeof(T) && std::is_trivially_copyable_v<T>);
+  std::memcpy(reinterpret_cast<std::byte*>(&object) + kOffset, &word, sizeof(word));
+}
+
+// A member at `kOffset`, as part of the word at `kWordOffset`.
+template <size_t kOffset, size_t kWordOffset>
+uint64_t PartOfWord(auto member) {
+  static_assert(kOffset >= kWordOffset && kOffset + sizeof(member) <= kWordOffset + sizeof(uint64_t));
+  return static_cast<uint64_t>(member) << 8 * (kOffset - kWordOffset);
+}
+
+}  // namespace krcore
+
+#endif  // KRCORE_BASE_WORD_PAIR_H_
