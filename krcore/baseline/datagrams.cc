@@ -1,6 +1,7 @@
 #include "krcore/baseline/datagrams.h"
 
 #include <algorithm>
+#include <cassert>
 #include <cstring>
 #include <utility>
 
@@ -17,7 +18,8 @@ constexpr uint64_t kSendId = ~uint64_t{0};  // wr_id; those of receives are thei
 
 Result<std::unique_ptr<Datagrams>> Datagrams::Create(rnic::Device& device, rnic::Pd& pd, uint32_t receives) {
   std::unique_ptr<Datagrams> datagrams(new Datagrams());
-  datagrams->buffers_.resize(receives * kBufferBytes);
+  datagrams->receives_ = receives;
+  datagrams->buffers_.resize((receives + kSendDepth) * kBufferBytes);
   auto mr = pd.RegisterMemory(datagrams->buffers_.data(), datagrams->buffers_.size(), kLocalWrite);
   if (!mr.ok()) return mr.status();
   datagrams->mr_ = *std::move(mr);
@@ -46,23 +48,31 @@ Status Datagrams::PostReceive(uint64_t index) {
 }
 
 void Datagrams::Send(const rnic::AddressHandle& to, uint32_t qpn, std::span<const std::byte> message) {
-  const Sge sge{reinterpret_cast<uint64_t>(message.data()), static_cast<uint32_t>(message.size()), 0};
+  if (sent_ - sent_done_ == kSendDepth) return;  // full: lost, and whoever needs it sends again
+  // Not inline: an answer is longer than what every NIC takes so.
+  std::byte* const copy = &buffers_[(receives_ + sent_ % kSendDepth) * kBufferBytes];
+  assert(message.size() <= kBufferBytes);
+  std::memcpy(copy, message.data(), message.size());
+  const Sge sge{reinterpret_cast<uint64_t>(copy), static_cast<uint32_t>(message.size()), mr_->lkey()};
   rnic::SendWr wr;
   wr.wr_id = kSendId;
   wr.sg_list = &sge;
   wr.num_sge = 1;
   wr.opcode = Opcode::kSend;
-  wr.flags = kSignaled | kInline;
+  wr.flags = kSignaled;
   wr.ah = &to;
   wr.remote_qpn = qpn;
   wr.qkey = kQkey;
-  (void)qp_->PostSend({&wr, 1}, nullptr);  // full: lost, and whoever needs it sends again
+  if (qp_->PostSend({&wr, 1}, nullptr).ok()) ++sent_;
 }
 
 size_t Datagrams::Receive(std::span<std::byte> out) {
   Completion completion;
   while (cq_->Poll({&completion, 1}) == 1) {
-    if (completion.wr_id == kSendId) continue;
+    if (completion.wr_id == kSendId) {
+      ++sent_done_;
+      continue;
+    }
     size_t length = 0;
     if (completion.status == WcStatus::kSuccess && completion.byte_len >= kGrhBytes) {
       length = std::min(completion.byte_len - kGrhBytes, out.size());

@@ -33,6 +33,8 @@ class Datagrams {
   Status PostReceive(uint64_t index);
 
   std::vector<std::byte> buffers_;
+  uint32_t receives_ = 0;  // of the buffers; behind them are those of sends
+  uint64_t sent_ = 0, sent_done_ = 0;
   std::unique_ptr<rnic::Mr> mr_;
   std::unique_ptr<rnic::Cq> cq_;
   std::unique_ptr<rnic::Qp> qp_;

@@ -88,7 +88,9 @@ Status RcNode::Start(const NodeOptions& options, std::function<void(ConnectStep)
   auto device = rnic::OpenDevice({.provider = options.rnic,
                                   .fabric = options.fabric,
                                   .node = options.node,
-                                  .create_fabric = options.create_fabric});
+                                  .create_fabric = options.create_fabric,
+                                  .address = options.fabric_address,
+                                  .port = options.rnic_port});
   if (!device.ok()) return device.status();
   device_ = *std::move(device);
   context_.Done(ConnectStep::kContext);

@@ -129,6 +129,8 @@ int krcore_open(const struct krcore_node_options* options, krcore_node_t** node)
     krcore::NodeOptions node_options;
     if (options->rnic != nullptr) node_options.rnic = options->rnic;
     if (options->fabric != nullptr) node_options.fabric = options->fabric;
+    if (options->fabric_address != nullptr) node_options.fabric_address = options->fabric_address;
+    if (options->rnic_port != nullptr) node_options.rnic_port = options->rnic_port;
     node_options.node = options->node;
     node_options.create_fabric = options->create_fabric != 0;
     auto opened = krcore::Node::Open(node_options);

@@ -49,7 +49,9 @@ Result<std::unique_ptr<Node>> NodeImpl::Open(const NodeOptions& options) {
   auto device = rnic::OpenDevice({.provider = options.rnic,
                                   .fabric = options.fabric,
                                   .node = options.node,
-                                  .create_fabric = options.create_fabric});
+                                  .create_fabric = options.create_fabric,
+                                  .address = options.fabric_address,
+                                  .port = options.rnic_port});
   if (!device.ok()) return device.status();
   std::unique_ptr<NodeImpl> node(
       new NodeImpl(*std::move(device), options.clock != nullptr ? *options.clock : *RealClock(), options.mr_lease_ns));

@@ -64,6 +64,10 @@ void Unguard(int fd, uint32_t opened_in_generation) {
   if (registry.generation.load(std::memory_order_relaxed) == opened_in_generation) std::erase(registry.descriptors, fd);
 }
 
+ForksHeld::ForksHeld() : lock_(TheRegistry().mutex) {}
+void ForksHeld::Guard(int fd) { TheRegistry().descriptors.push_back(fd); }
+void ForksHeld::Unguard(int fd) { std::erase(TheRegistry().descriptors, fd); }
+
 void RunInForkedChildren(void (*hook)()) {
   Registry& registry = TheRegistry();
   const std::lock_guard lock(registry.mutex);

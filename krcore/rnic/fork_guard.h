@@ -4,6 +4,7 @@
 #define KRCORE_RNIC_FORK_GUARD_H_
 
 #include <cstdint>
+#include <mutex>
 
 namespace krcore::rnic {
 
@@ -17,6 +18,17 @@ void GuardDescriptor(int fd);
 void UnguardAndClose(int fd, uint32_t opened_in_generation);
 // The same for a descriptor whose owner, a library, closes it in a moment.
 void Unguard(int fd, uint32_t opened_in_generation);
+// While it lives, whoever forks waits: what is opened meanwhile is known here before a child could inherit it. The
+// functions above must not be called meanwhile on the same thread.
+class ForksHeld {
+ public:
+  ForksHeld();
+  void Guard(int fd);
+  void Unguard(int fd);  // its owner closes it before this ends
+
+ private:
+  const std::lock_guard<std::mutex> lock_;
+};
 // From now on `hook` runs in every forked child before descriptors are closed. It may do what is async-signal-safe.
 void RunInForkedChildren(void (*hook)());
 

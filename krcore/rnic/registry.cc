@@ -12,12 +12,13 @@ struct Provider {
   Result<std::unique_ptr<Device>> (*open)(const DeviceOptions&);
   Result<CleanReport> (*clean)(const std::string& fabric, bool also_kept);
   std::vector<std::string> (*list)();  // null: fabrics are nowhere to be found
+  bool on_a_network = false;           // has use for DeviceOptions::address and port
 };
 
 constexpr Provider kProviders[] = {
     {"sw", sw::Open, sw::CleanStale, sw::ListFabrics},
     {"sim", sim::Open, sim::CleanStale, nullptr},
-    {"verbs", verbs::Open, verbs::CleanStale, nullptr},
+    {"verbs", verbs::Open, verbs::CleanStale, nullptr, true},
 };
 
 Result<const Provider*> FindProvider(const std::string& name) {
@@ -34,6 +35,9 @@ Result<const Provider*> FindProvider(const std::string& name) {
 Result<std::unique_ptr<Device>> OpenDevice(const DeviceOptions& options) {
   auto provider = FindProvider(options.provider);
   if (!provider.ok()) return provider.status();
+  if (!(*provider)->on_a_network && !(options.address.empty() && options.port.empty()))
+    return Status(StatusCode::kInvalidArgument, "provider " + options.provider + " has no use for " +
+                                                    (options.address.empty() ? "a NIC's port" : "a fabric's address"));
   return (*provider)->open(options);
 }
 

@@ -18,9 +18,9 @@ struct DeviceOptions {
   std::string fabric;
   NodeId node = kNoNode;       // kNoNode: the fabric assigns one from kFirstDynamicNode up
   bool create_fabric = false;  // otherwise a missing fabric is kNotFound
-  // verbs: where the fabric's membership service is, "host:port" or "[host]:port". Who creates the fabric becomes it,
-  // if the address is this host's and nobody has it; it must stay, for without it no device joins and no death is
-  // known.
+  // verbs: where the fabric's membership service is, "host", "host:port" or "[host]:port". Who creates the fabric
+  // becomes it, if the address is this host's and nobody has it; it must stay, for without it no device joins and no
+  // death is known.
   std::string address{};
   // verbs: the NIC, "device[:port[:gid_index]]". What is left out is chosen: the first active port, and its GID of RoCE
   // v2 and IPv4 before others.
@@ -28,7 +28,8 @@ struct DeviceOptions {
 };
 
 // kNotFound: no such fabric. kExists: the node id is taken by a living device. kUnsupported: provider unknown to this
-// build (the message lists the known ones). kInvalidArgument: malformed name.
+// build (the message lists the known ones). kInvalidArgument: malformed name, or an address or port that the provider
+// has no use for. kUnavailable: no such NIC, or no active port; the message lists those that there are.
 Result<std::unique_ptr<Device>> OpenDevice(const DeviceOptions& options);
 
 std::vector<std::string> ProviderNames();

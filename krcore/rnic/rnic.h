@@ -17,7 +17,7 @@
 //     which flushes everything posted later (kFlushed).
 //  5. A flushed or kRetryExceeded WRITE or atomic has an unknown outcome, and may still be executed after it completed.
 //     Once ToReset or the destruction of its Qp has returned, no WR posted on it executes any more.
-//  6. The target's CPU takes no part in READ, WRITE and atomics.
+//  6. The target's CPU takes no part in READ, WRITE and atomics, but where Caps::software_dc says so.
 //  7. Atomics are atomic against other NICs' atomics through the same device; against CPU atomics only where
 //     Caps::cpu_coherent_atomics says so.
 //
@@ -57,6 +57,18 @@ struct Caps {
   uint32_t host_qps = 0;                // QpAttr::host_qp is below this; 0: processes share none
   // ToRtr knows whether the peer's QP exists. Else, as with a NIC, the first WR is kRetryExceeded when it does not.
   bool finds_missing_peers = true;
+};
+
+// What the software DC of a device (Caps::software_dc) has done so far, as initiator and as target.
+struct SoftwareDcStats {
+  int64_t agent_cpu_ns = 0;                  // of the thread that serves peers' requests
+  uint64_t sent = 0, sent_again = 0;         // requests
+  uint64_t timeouts = 0;                     // times that no answer came
+  uint64_t sessions = 0, sessions_gone = 0;  // asked for; that a target had forgotten
+  uint64_t served = 0, served_again = 0;  // requests of peers; of them those whose answer was lost or that came twice
+  uint64_t expired = 0;                   // requests that came behind their deadline
+  uint64_t busy = 0;                      // peers that got no session
+  uint64_t atomic_repairs = 0;            // times that the queue of the atomics was made anew
 };
 
 // Where a peer's device is: what an address handle is made of. 32 bytes, plain data, as it travels in the
@@ -249,6 +261,9 @@ class Device {
   // The same by the incarnation alone, where the fabric keeps a list of its devices, of which no two share one. Else
   // kUnreachable.
   virtual PeerState QueryIncarnation(uint32_t incarnation) = 0;
+
+  // All 0 without Caps::software_dc.
+  virtual SoftwareDcStats DcStats() { return {}; }
 
   // Memory that all devices of this host and fabric share, zeroed when the fabric is made; 64-byte aligned. Whoever
   // writes it may be killed in the middle. Empty: the provider has none.

@@ -26,8 +26,13 @@ class QueuePool;
 struct QueuePoolOptions;
 
 struct NodeOptions {
-  std::string rnic = "sw";     // provider, see RnicProviders()
-  std::string fabric{};        // sw: name of the fabric; "inproc:..." is private to the process
+  std::string rnic = "sw";  // provider, see RnicProviders()
+  std::string fabric{};     // name of the fabric; sw: "inproc:..." is private to the process
+  // verbs: where the fabric's membership service is, "host", "host:port" or "[host]:port" (docs/rnic.md). Who creates
+  // the fabric becomes it, if the host is its own and nobody has it yet.
+  std::string fabric_address{};
+  // verbs: the NIC's port, "device[:port[:gid_index]]". What is left out is chosen: the first active one.
+  std::string rnic_port{};
   NodeId node = kNoNode;       // kNoNode: assigned by the fabric (compute nodes)
   bool create_fabric = false;  // otherwise a missing fabric is kNotFound
   Clock* clock = nullptr;      // null: RealClock()

@@ -205,6 +205,8 @@ void sdc_target_atomic_done(struct sdc_target* target, const struct sdc_token* t
   if (session->state == SDC_SESSION_FREE || session->nonce != token->nonce || session->pending == 0) return;
   --session->pending;
   session->active_ns = now_ns;  // its answer needs time to arrive, too
+  // What the device calls a local failure may have been executed, and no NAK carries it.
+  if (status != SDC_SUCCESS && !sdc_nak_carries((uint8_t)status)) status = SDC_RETRY_EXCEEDED;
   const uint32_t place = token->psn % SDC_WINDOW;
   if (status == SDC_SUCCESS) {
     session->results[place] = before;

@@ -17,9 +17,11 @@ static uint8_t flags_of(uint8_t kind) {
   return kind == SDC_GONE ? SDC_FLAG_KNOWN : 0;
 }
 
+bool sdc_nak_carries(uint8_t code) { return code >= SDC_REMOTE_INVALID_REQUEST && code <= SDC_RETRY_EXCEEDED; }
+
 static bool code_fits(uint8_t kind, uint8_t code) {
   if (kind == SDC_ATOMIC) return code == SDC_OP_COMPARE_SWAP || code == SDC_OP_FETCH_ADD;
-  if (kind == SDC_NAK) return code >= SDC_REMOTE_INVALID_REQUEST && code <= SDC_REMOTE_OPERATION_ERROR;
+  if (kind == SDC_NAK) return sdc_nak_carries(code);
   return code == 0;
 }
 

@@ -122,6 +122,9 @@ static inline uint32_t sdc_segment_bytes(uint32_t mtu_bytes) {
   return (mtu_bytes - (uint32_t)(sizeof(struct sdc_header) + sizeof(struct sdc_transfer))) & ~7u;
 }
 
+// Whether an SDC_NAK can have this status, of sdc_status, as its code.
+bool sdc_nak_carries(uint8_t code);
+
 // Reads a packet of `bytes` bytes from anybody. False: it is not one, and *out is undefined. What is true of one that
 // is: its length is exactly what its fields say; offset + bytes <= length for transfers, and bytes is 0 only if length
 // is.

@@ -49,23 +49,29 @@ Result<std::unique_ptr<Context>> Context::Open(const PortChoice& choice, int flo
   // Registered pages that a child would otherwise take away from the NIC on its first write.
   if (const int error = ibv_fork_init(); error != 0) return FailedCall(error, "prepare libibverbs for fork");
   RunInForkedChildren(UnmapNics);
+  // A child that is forked between open and guard would keep the context, and what is posted on it later.
+  ForksHeld forks;
   auto port = OpenPort(choice);
   if (!port.ok()) return port.status();
   const int stop = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   if (stop < 0) return Status::FromErrno(errno, "cannot make an eventfd");
-  std::unique_ptr<Context> context(new Context(*std::move(port), stop));
-  if (context->get()->cmd_fd <= floor) {
-    context->duplicate_ = fcntl(context->get()->cmd_fd, F_DUPFD_CLOEXEC, floor + 1);
-    if (context->duplicate_ < 0) return Status::FromErrno(errno, "cannot duplicate the NIC's descriptor");
-    GuardDescriptor(context->duplicate_);
+  int duplicate = -1;
+  if (port->context->cmd_fd <= floor) {
+    duplicate = fcntl(port->context->cmd_fd, F_DUPFD_CLOEXEC, floor + 1);
+    if (duplicate < 0) {
+      const int error = errno;
+      close(stop);
+      return Status::FromErrno(error, "cannot duplicate the NIC's descriptor");
+    }
+    forks.Guard(duplicate);
   }
-  return context;
+  for (const int fd : {port->context->cmd_fd, port->context->async_fd, stop}) forks.Guard(fd);
+  return std::unique_ptr<Context>(new Context(*std::move(port), stop, duplicate));
 }
 
-Context::Context(Port port, int stop) : port_(std::move(port)), stop_(stop) {
+Context::Context(Port port, int stop, int duplicate) : port_(std::move(port)), stop_(stop), duplicate_(duplicate) {
   const int events = get()->async_fd;
   fcntl(events, F_SETFL, fcntl(events, F_GETFL) | O_NONBLOCK);
-  for (const int fd : {get()->cmd_fd, events, stop_}) GuardDescriptor(fd);
   thread_ = std::thread([this] { Run(); });
 }
 
@@ -78,9 +84,11 @@ Context::~Context() {
   const uint64_t one = 1;
   (void)!write(stop_, &one, sizeof(one));
   thread_.join();
-  for (const int fd : {get()->cmd_fd, get()->async_fd}) Unguard(fd, generation_);
   if (duplicate_ >= 0) UnguardAndClose(duplicate_, generation_);
   UnguardAndClose(stop_, generation_);
+  ForksHeld forks;
+  for (const int fd : {get()->cmd_fd, get()->async_fd}) forks.Unguard(fd);
+  port_.context.reset();
 }
 
 PortAddress Context::address() const {
@@ -100,6 +108,12 @@ void Context::Run() {
     pollfd polled[] = {{stop_, POLLIN, 0}, {get()->async_fd, POLLIN, 0}};
     poll(polled, std::size(polled), -1);
     if (polled[0].revents != 0) return;
+    // The device was taken from the system: there will be no event, and no wait for one.
+    if ((polled[1].revents & (POLLERR | POLLHUP | POLLNVAL)) != 0) {
+      port_active_ = false;
+      poll(polled, 1, -1);
+      return;
+    }
     ibv_async_event event{};
     while (ibv_get_async_event(get(), &event) == 0) {
       Handle(event);
@@ -112,7 +126,11 @@ void Context::Handle(const ibv_async_event& event) {
   switch (event.event_type) {
     case IBV_EVENT_QP_FATAL:
     case IBV_EVENT_QP_REQ_ERR:
-    case IBV_EVENT_QP_ACCESS_ERR: static_cast<QueueEvents*>(event.element.qp->qp_context)->OnFatalError(); break;
+    case IBV_EVENT_QP_ACCESS_ERR:
+      // Null: a queue whose owner looks at its completions only.
+      if (auto* const owner = static_cast<QueueEvents*>(event.element.qp->qp_context); owner != nullptr)
+        owner->fatal.store(true, std::memory_order_release);
+      break;
     case IBV_EVENT_PORT_ACTIVE:
       if (event.element.port_num == port_.number) port_active_ = true;
       break;

@@ -13,13 +13,11 @@
 
 namespace krcore::rnic::verbs {
 
-// Told of what the NIC reports of a queue beside its completions; called by the context's thread.
-class QueueEvents {
- public:
-  virtual void OnFatalError() = 0;
-
- protected:
-  ~QueueEvents() = default;
+// What the NIC reports of a queue beside its completions. A queue that has a use for it gives its own to libibverbs as
+// context.
+struct QueueEvents {
+  // Release and acquire: set by the context's thread. A hint to ask the NIC, since it may be late.
+  std::atomic<bool> fatal{false};
 };
 
 class Context {
@@ -38,14 +36,14 @@ class Context {
   bool port_active() const { return port_active_.load(std::memory_order_relaxed); }  // as of the latest event
 
  private:
-  Context(Port port, int stop);
+  Context(Port port, int stop, int duplicate);
   void Run();
   void Handle(const ibv_async_event& event);
 
   Port port_;
   const uint32_t generation_ = ForkGeneration();
-  const int stop_;  // eventfd
-  int duplicate_ = -1;
+  const int stop_;                       // eventfd
+  const int duplicate_;                  // of the NIC's descriptor; -1: none
   std::atomic<bool> port_active_{true};  // relaxed: a hint
   std::thread thread_;
 };

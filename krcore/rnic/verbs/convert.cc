@@ -1,5 +1,8 @@
 #include "krcore/rnic/verbs/convert.h"
 
+#include <arpa/inet.h>
+
+#include <cerrno>
 #include <cstring>
 
 namespace krcore::rnic::verbs {
@@ -19,6 +22,18 @@ WcStatus FromWcStatus(ibv_wc_status status) {
     case IBV_WC_RESP_TIMEOUT_ERR: return WcStatus::kRetryExceeded;
     case IBV_WC_RNR_RETRY_EXC_ERR: return WcStatus::kRnrRetryExceeded;
     default: return WcStatus::kGeneralError;
+  }
+}
+
+void FillReceived(const ibv_wc& wc, Completion* completion) {
+  completion->status = FromWcStatus(wc.status);
+  completion->opcode = Opcode::kRecv;
+  if (wc.status != IBV_WC_SUCCESS) return;
+  if (wc.opcode == IBV_WC_RECV_RDMA_WITH_IMM) completion->opcode = Opcode::kRecvWithImm;
+  completion->byte_len = wc.byte_len;
+  if ((wc.wc_flags & IBV_WC_WITH_IMM) != 0) {
+    completion->flags |= kWithImm;
+    completion->imm = ntohl(wc.imm_data);
   }
 }
 
@@ -53,6 +68,15 @@ unsigned int ToSendFlags(uint8_t flags) {
   if ((flags & kInline) != 0) converted |= IBV_SEND_INLINE;
   if ((flags & kSolicited) != 0) converted |= IBV_SEND_SOLICITED;
   return converted;
+}
+
+const char* DcKindName(DcKind kind) {
+  switch (kind) {
+    case DcKind::kSoftware: return "DC in software";
+    case DcKind::kMlx5V1: return "DC of Connect-IB and ConnectX-4";
+    case DcKind::kMlx5V2: return "DC of ConnectX-5 and newer";
+  }
+  return "DC of a kind that is not known here";
 }
 
 PortAddress PortOf(const DeviceAddress& address) {

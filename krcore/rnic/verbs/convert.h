@@ -9,9 +9,19 @@
 namespace krcore::rnic::verbs {
 
 WcStatus FromWcStatus(ibv_wc_status status);
+// What a receive's completion tells: status, opcode, length, immediate.
+void FillReceived(const ibv_wc& wc, Completion* completion);
 ibv_wr_opcode ToWrOpcode(Opcode opcode);
 unsigned int ToAccessFlags(uint32_t access_rights);
 unsigned int ToSendFlags(uint8_t flags);
+
+// Who carries out DC. Queues of one kind do not reach those of another.
+enum class DcKind : uint8_t {
+  kSoftware,  // software over UD
+  kMlx5V1,    // the device: Connect-IB, ConnectX-4
+  kMlx5V2,    // the device: ConnectX-5 and newer
+};
+const char* DcKindName(DcKind kind);
 
 // What DeviceAddress::bytes holds.
 struct PortAddress {
@@ -19,7 +29,8 @@ struct PortAddress {
   uint16_t lid = 0;        // InfiniBand links
   uint8_t mtu = 0;         // ibv_mtu of the port
   uint8_t read_depth = 0;  // READs and atomics that its queues execute at once for one peer
-  uint8_t reserved[4] = {};
+  DcKind dc = DcKind::kSoftware;
+  uint8_t reserved[3] = {};
 };
 static_assert(sizeof(PortAddress) == sizeof(DeviceAddress::bytes));
 PortAddress PortOf(const DeviceAddress& address);

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <cerrno>
 
-#include "krcore/rnic/verbs/qp.h"
-
 namespace krcore::rnic::verbs {
 namespace {
 
@@ -37,23 +35,23 @@ Status VerbsCq::Reserve(uint32_t wrs) {
   return {};
 }
 
-uint16_t VerbsCq::Attach(VerbsQp* qp) {
+uint16_t VerbsCq::Attach(CqUser* user) {
   const auto free = std::find(slots_.begin(), slots_.end(), nullptr);
   const auto slot = static_cast<uint16_t>(free - slots_.begin());
   if (free == slots_.end()) {
-    slots_.push_back(qp);
+    slots_.push_back(user);
   } else {
-    *free = qp;
+    *free = user;
   }
   return slot;
 }
 
 void VerbsCq::Detach(uint16_t slot) { slots_[slot] = nullptr; }
 
-VerbsQp* VerbsCq::Owner(uint64_t wr_id) const {
+CqUser* VerbsCq::Owner(uint64_t wr_id) const {
   const uint16_t slot = WrToken::Slot(wr_id);
-  VerbsQp* const qp = slot < slots_.size() ? slots_[slot] : nullptr;
-  return qp != nullptr && qp->IsOfThisLife(wr_id) ? qp : nullptr;
+  CqUser* const user = slot < slots_.size() ? slots_[slot] : nullptr;
+  return user != nullptr && user->IsOfThisLife(wr_id) ? user : nullptr;
 }
 
 size_t VerbsCq::Poll(std::span<Completion> out) {
@@ -67,25 +65,28 @@ size_t VerbsCq::Poll(std::span<Completion> out) {
     const int wanted = static_cast<int>(std::min<size_t>(kBatch, out.size() - count));
     const int got = ibv_poll_cq(cq_, wanted, wcs);
     for (int i = 0; i < got; ++i) {
-      VerbsQp* const qp = Owner(wcs[i].wr_id);
-      if (qp != nullptr && qp->Complete(wcs[i], &out[count])) ++count;
+      CqUser* const user = Owner(wcs[i].wr_id);
+      if (user != nullptr && user->Complete(wcs[i], &out[count])) ++count;
     }
     if (got < wanted) break;
   }
   for (size_t i = 0; flushes_ > 0 && i < slots_.size(); ++i) {
     if (slots_[i] != nullptr) count += slots_[i]->TakeFlushes(this, out.subspan(count));
   }
+  for (size_t i = 0; i < sources_.size(); ++i)
+    count += sources_[(first_source_ + i) % sources_.size()]->Take(out.subspan(count));
+  ++first_source_;
   return count;
 }
 
-void VerbsCq::Forget(const VerbsQp* qp) {
+void VerbsCq::Forget(const CqUser* user) {
   ibv_wc wc{};
   while (ibv_poll_cq(cq_, 1, &wc) == 1) {
-    VerbsQp* const owner = Owner(wc.wr_id);
+    CqUser* const owner = Owner(wc.wr_id);
     Completion completion;
     if (owner != nullptr && owner->Complete(wc, &completion)) kept_.push_back({completion, owner});
   }
-  std::erase_if(kept_, [&](const Kept& kept) { return kept.qp == qp; });
+  std::erase_if(kept_, [&](const Kept& kept) { return kept.user == user; });
 }
 
 }  // namespace krcore::rnic::verbs

@@ -14,7 +14,33 @@
 
 namespace krcore::rnic::verbs {
 
-class VerbsQp;
+class VerbsCq;
+
+// Whose WRs complete into a CQ.
+class CqUser {
+ public:
+  // Of a WR's token: whether it was posted since the last RESET.
+  virtual bool IsOfThisLife(uint64_t token) const = 0;
+  // False: there is nothing to tell the caller.
+  virtual bool Complete(const ibv_wc& wc, Completion* completion) = 0;
+  // Completions that the NIC does not know of.
+  virtual size_t TakeFlushes(const VerbsCq* cq, std::span<Completion> out) = 0;
+
+ protected:
+  ~CqUser() = default;
+};
+
+// A queue whose completions software makes.
+class CompletionSource {
+ public:
+  // Does what there is to do, so that completions come.
+  virtual void Drive() = 0;
+  // The same, and moves completions into `out`.
+  virtual size_t Take(std::span<Completion> out) = 0;
+
+ protected:
+  ~CompletionSource() = default;
+};
 
 class VerbsCq final : public Cq {
  public:
@@ -28,10 +54,16 @@ class VerbsCq final : public Cq {
   Status Reserve(uint32_t wrs);
   void Unreserve(uint32_t wrs) { reserved_ -= wrs; }
   // A number for WRs to carry.
-  uint16_t Attach(VerbsQp* qp);
+  uint16_t Attach(CqUser* user);
   void Detach(uint16_t slot);
-  // Takes all that is there into own room, and forgets what is of `qp`.
-  void Forget(const VerbsQp* qp);
+  // Takes all that is there into own room, and forgets what is of `user`.
+  void Forget(const CqUser* user);
+
+  void AddSource(CompletionSource* source) { sources_.push_back(source); }
+  void RemoveSource(CompletionSource* source) { std::erase(sources_, source); }
+  void DriveSources() {
+    for (CompletionSource* const source : sources_) source->Drive();
+  }
 
   // A signaled WR is posted. False: its completion will be lost.
   bool AddSignaled() {
@@ -47,11 +79,11 @@ class VerbsCq final : public Cq {
  private:
   struct Kept {
     Completion completion;
-    const VerbsQp* qp;
+    const CqUser* user;
   };
   VerbsCq(Context* context, ibv_cq* cq, uint32_t depth, uint32_t max_depth)
       : context_(context), cq_(cq), depth_(depth), max_depth_(max_depth) {}
-  VerbsQp* Owner(uint64_t wr_id) const;
+  CqUser* Owner(uint64_t wr_id) const;
 
   Context* const context_;
   ibv_cq* const cq_;
@@ -60,8 +92,10 @@ class VerbsCq final : public Cq {
   uint64_t signaled_ = 0;
   uint64_t flushes_ = 0;
   bool overrun_ = false;
-  std::vector<VerbsQp*> slots_;
+  std::vector<CqUser*> slots_;
   std::deque<Kept> kept_;
+  std::vector<CompletionSource*> sources_;
+  size_t first_source_ = 0;  // which goes first, so that none has to wait for ever
 };
 
 // What a WR carries as libibverbs' wr_id. The life tells completions of a queue before its RESET from those after it.

@@ -3,8 +3,10 @@
 #include <cstring>
 
 #include "krcore/rnic/verbs/memory.h"
+#include "krcore/rnic/verbs/mlx5_dc.h"
 #include "krcore/rnic/verbs/pd.h"
 #include "krcore/rnic/verbs/qp.h"
+#include "krcore/rnic/verbs/sdc_limits.h"
 #include "krcore/rnic/verbs/verbs.h"
 
 namespace krcore::rnic::verbs {
@@ -24,9 +26,22 @@ Caps CapsOf(const Port& port) {
   caps.max_inline_bytes = kMaxInlineBytes;
   caps.ud_mtu_bytes = 128U << port.attr.active_mtu;  // IBV_MTU_256 is 1
   caps.max_message_bytes = port.attr.max_msg_sz;
+  caps.dc = true;
   caps.max_retransmission_ns = kMaxRetransmissionNs;
   caps.finds_missing_peers = false;
   return caps;
+}
+
+void LimitToSoftwareDc(Caps* caps) {
+  caps->software_dc = true;
+  caps->max_sge = std::min(caps->max_sge, uint32_t{SDC_MAX_SGE});
+  caps->max_retransmission_ns = std::max(caps->max_retransmission_ns, kSdcMaxRetransmissionNs);
+}
+
+PortAddress AddressOf(const SharedDevice& shared) {
+  PortAddress address = shared.context->address();
+  address.dc = shared.dc;
+  return address;
 }
 
 class VerbsDevice final : public Device {
@@ -34,7 +49,7 @@ class VerbsDevice final : public Device {
   explicit VerbsDevice(std::unique_ptr<SharedDevice> shared) : shared_(std::move(shared)) {
     address_.node = shared_->member->node();
     address_.incarnation = shared_->member->incarnation();
-    const PortAddress port = shared_->context->address();
+    const PortAddress port = AddressOf(*shared_);
     std::memcpy(address_.bytes, &port, sizeof(port));
   }
   ~VerbsDevice() override {
@@ -54,7 +69,12 @@ class VerbsDevice final : public Device {
   Result<std::unique_ptr<AddressHandle>> CreateAddressHandle(const DeviceAddress& address) override {
     if (shared_->member->KnownDead(address.incarnation))
       return Status(StatusCode::kNotFound, "node " + std::to_string(address.node) + " is gone");
-    auto handles = shared_->address_handles.Get(*shared_->context, PortOf(address));
+    const PortAddress port = PortOf(address);
+    if (port.dc != shared_->dc)
+      return Status(StatusCode::kUnsupported, "node " + std::to_string(address.node) + " has " + DcKindName(port.dc) +
+                                                  ", and this device " + DcKindName(shared_->dc) +
+                                                  ": a fabric's devices must have the same");
+    auto handles = shared_->address_handles.Get(*shared_->context, port);
     if (!handles.ok()) return handles.status();
     return std::unique_ptr<AddressHandle>(
         std::make_unique<VerbsAddressHandle>(&shared_->address_handles, *std::move(handles)));
@@ -65,6 +85,11 @@ class VerbsDevice final : public Device {
     const PeerState state = shared_->member->Query(incarnation);
     const bool reachable = incarnation == address_.incarnation || shared_->context->port_active();
     return state == PeerState::kAlive && !reachable ? PeerState::kUnreachable : state;
+  }
+
+  SoftwareDcStats DcStats() override {
+    Agent* const agent = shared_->agent.made();
+    return shared_->dc_counters.Read(agent == nullptr ? 0 : agent->CpuNs());
   }
 
   Status PublishRecord(const std::string& name, std::span<const std::byte> value) override {
@@ -112,7 +137,7 @@ Result<std::unique_ptr<Device>> Open(const DeviceOptions& options) {
                   "fabric name '" + options.fabric + "' is not 1 to " + std::to_string(kFabricBytes) + " bytes");
   if (options.address.empty())
     return Status(StatusCode::kInvalidArgument,
-                  "provider verbs needs the address of the fabric's membership service, host:port");
+                  "provider verbs needs the address of the fabric's membership service (fabric_address), host[:port]");
   const auto address = ParseHostPort(options.address);
   if (!address.ok()) return address.status();
   const auto choice = ParsePortChoice(options.port);
@@ -123,8 +148,12 @@ Result<std::unique_ptr<Device>> Open(const DeviceOptions& options) {
   if (!context.ok()) return context.status();
   shared->context = *std::move(context);
   shared->caps = CapsOf(shared->context->port());
+  const auto dc = FindMlx5Dc(shared.get());
+  if (!dc.ok()) return dc.status();
+  shared->dc = *dc;
+  if (*dc == DcKind::kSoftware) LimitToSoftwareDc(&shared->caps);
   std::array<uint8_t, sizeof(PortAddress)> bytes{};
-  const PortAddress port = shared->context->address();
+  const PortAddress port = AddressOf(*shared);
   std::memcpy(bytes.data(), &port, sizeof(port));
   KRCORE_RETURN_IF_ERROR(shared->member->Join(options.node, bytes, shared->context->highest_descriptor()));
   return std::unique_ptr<Device>(std::make_unique<VerbsDevice>(std::move(shared)));

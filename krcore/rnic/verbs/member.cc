@@ -1,26 +1,34 @@
 #include "krcore/rnic/verbs/member.h"
 
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/eventfd.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <limits>
 
 namespace krcore::rnic::verbs {
 namespace {
 
-constexpr int64_t kAskNs = 10'000'000'000;   // a request of the device, waiting for other requests included
+constexpr int64_t kAskNs = 10'000'000'000;   // a request, waiting for others and for a connection included
 constexpr int64_t kTryNs = 3'000'000'000;    // one attempt on one connection
 constexpr int64_t kLeaveNs = 3'000'000'000;  // what does not succeed is done by the kernel
 constexpr int64_t kPingNs = 2'000'000'000;
 constexpr int64_t kRetryNs = 300'000'000;  // between attempts to come back
+// This end's kernel gives a connection up later than the service's can (service.cc), or its reset would look like this
+// process's death, whatever net.ipv4.tcp_retries2 is. Its probes find out what the service's kernel has given up.
+constexpr int kUserTimeoutMs = 24 * 3600 * 1000, kKeepIdleS = 5, kKeepIntervalS = 5;
 constexpr size_t kMaxKnownDead = 4096;
 constexpr uint32_t kLower = 0, kUpper = 1;
 
 Deadline In(int64_t duration_ns) { return Deadline::After(*RealClock(), duration_ns); }
 Deadline Earlier(Deadline a, Deadline b) { return {std::min(a.at_ns, b.at_ns)}; }
+constexpr Deadline kNever{std::numeric_limits<int64_t>::max()};
 
 template <typename Body>
 std::span<const std::byte> BytesOf(const Body& body) {
@@ -43,10 +51,23 @@ bool LockBefore(Deadline deadline, std::unique_lock<std::mutex>& lock) {
   return true;
 }
 
+Result<Socket> Dial(const HostPort& service, Deadline deadline) {
+  auto made = Connect(service, deadline);
+  if (!made.ok()) return made;
+  const auto set = [&](int level, int option, int value) {
+    setsockopt(made->fd(), level, option, &value, sizeof(value));
+  };
+  set(SOL_SOCKET, SO_KEEPALIVE, 1);
+  set(IPPROTO_TCP, TCP_KEEPIDLE, kKeepIdleS);
+  set(IPPROTO_TCP, TCP_KEEPINTVL, kKeepIntervalS);
+  set(IPPROTO_TCP, TCP_USER_TIMEOUT, kUserTimeoutMs);
+  return made;
+}
+
 Result<Socket> NewEvent() {
-  const int fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-  if (fd < 0) return Status::FromErrno(errno, "cannot make an eventfd");
-  return Socket(fd);
+  Socket made = Socket::Of([] { return eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK); });
+  if (!made) return Status::FromErrno(errno, "cannot make an eventfd");
+  return made;
 }
 
 }  // namespace
@@ -56,7 +77,7 @@ Result<std::unique_ptr<Member>> Member::Connect(const HostPort& service, const s
   if (!spare.ok()) return spare.status();
   auto stop = NewEvent();
   if (!stop.ok()) return stop.status();
-  auto low = verbs::Connect(service, In(kAskNs));
+  auto low = Dial(service, In(kAskNs));
   if (!low.ok()) return low.status();
   return std::unique_ptr<Member>(new Member(service, fabric, *std::move(low), *std::move(spare), *std::move(stop)));
 }
@@ -66,9 +87,11 @@ Member::Member(HostPort service, std::string fabric, Socket low, Socket spare, S
   channels_[kLower].socket = std::move(low);
 }
 
-Member::~Member() {
+Member::~Member() { StopKeeper(); }
+
+void Member::StopKeeper() {
   if (!keeper_.joinable()) return;
-  if (ForkGeneration() != generation_) {
+  if (inherited()) {
     (void)std::make_unique<std::thread>(std::move(keeper_)).release();  // it stayed in the parent: nobody can join it
     return;
   }
@@ -80,7 +103,7 @@ Member::~Member() {
 int Member::low_descriptor() const { return std::max(channels_[kLower].socket.fd(), spare_.fd()); }
 
 Result<Member::Verdict> Member::Exchange(Channel& channel, MessageType type, std::span<const std::byte> body,
-                                         std::span<std::byte> reply, Deadline deadline) {
+                                         std::span<std::byte> reply, Deadline deadline, int stop) {
   if (channel.broken) return Status(StatusCode::kUnavailable, "the connection to the membership service is broken");
   std::byte message[sizeof(Header) + kMaxBody];
   Header header;
@@ -88,12 +111,12 @@ Result<Member::Verdict> Member::Exchange(Channel& channel, MessageType type, std
   header.body_bytes = static_cast<uint16_t>(body.size());
   std::memcpy(message, &header, sizeof(header));
   if (!body.empty()) std::memcpy(message + sizeof(header), body.data(), body.size());
-  Status status = channel.socket.Send({message, sizeof(header) + body.size()}, deadline);
-  if (status.ok()) status = channel.socket.Receive(WritableBytesOf(header), deadline);
+  Status status = channel.socket.Send({message, sizeof(header) + body.size()}, deadline, stop);
+  if (status.ok()) status = channel.socket.Receive(WritableBytesOf(header), deadline, stop);
   if (status.ok() && (header.magic != kWireMagic || header.type != MessageType::kReply ||
                       header.body_bytes != (header.status == 0 ? reply.size() : 0)))
     status = Status(StatusCode::kUnavailable, "that is no membership service");
-  if (status.ok() && header.status == 0) status = channel.socket.Receive(reply, deadline);
+  if (status.ok() && header.status == 0) status = channel.socket.Receive(reply, deadline, stop);
   if (status.ok()) return Verdict{static_cast<StatusCode>(header.status)};
   channel.broken = true;  // a late reply would be taken for that of the next request
   return status;
@@ -107,7 +130,6 @@ Status Member::Join(NodeId wanted, std::span<const uint8_t, 24> address, int hig
   join.node = wanted;
   std::copy(address.begin(), address.end(), join.address);
   IdentityBody identity;
-  const std::lock_guard lock(mutex_);
   const auto joined =
       Exchange(channels_[kLower], MessageType::kJoin, BytesOf(join), WritableBytesOf(identity), deadline);
   if (!joined.ok()) return joined.status();
@@ -123,29 +145,30 @@ Status Member::Join(NodeId wanted, std::span<const uint8_t, 24> address, int hig
     default: return {joined->code, "fabric " + fabric_ + " takes no further device"};
   }
   identity_ = {identity.node, identity.incarnation, identity.token};
-  KRCORE_RETURN_IF_ERROR(Resume(kUpper, deadline));
+  KRCORE_RETURN_IF_ERROR(Resume(kUpper, deadline, deadline, -1));
   keeper_ = std::thread([this] { Keep(); });
   return {};
 }
 
-// Waits as long as the service would take this member back. Without an answer nobody knows whether the service has
-// taken the connection, and closing it might look like the end of this process: so it stays, and the membership ends.
-// If the connection fails before, the service has given it up itself, and does not look at how it ends.
-Status Member::Attach(Channel& channel, uint32_t index) {
+// Without an answer nobody knows whether the service has taken the connection, and closing it might look like the end
+// of this process: so it stays, and the membership ends. If the connection fails before, the service has given it up
+// itself, and does not look at how it ends.
+Status Member::Attach(Channel& channel, uint32_t index, Deadline deadline, int stop) {
   AttachBody attach;
   CopyName(attach.fabric, fabric_);
   attach.token = identity_.token;
   attach.incarnation = identity_.incarnation;
   attach.channel = index;
-  const auto attached = Exchange(channel, MessageType::kAttach, BytesOf(attach), {}, In(kResumeNs));
+  const auto attached = Exchange(channel, MessageType::kAttach, BytesOf(attach), {}, deadline, stop);
+  if (attached.ok() && attached->code == StatusCode::kOk) return {};
+  const std::lock_guard lock(mutex_);
   if (!attached.ok()) {
     if (attached.status() == StatusCode::kTimeout) {
       expelled_ = true;
-      (void)channel.socket.Release();
+      undecided_ = std::move(channel.socket);
     }
     return attached.status();
   }
-  if (attached->code == StatusCode::kOk) return {};
   expelled_ = attached->code == StatusCode::kNotFound;
   return {StatusCode::kUnavailable, "fabric " + fabric_ +
                                         " does not know this device any more: its membership service was restarted, or "
@@ -153,18 +176,24 @@ Status Member::Attach(Channel& channel, uint32_t index) {
 }
 
 // The old connection is closed only when the service has taken the new one for it; and the new one has its place among
-// the descriptors before the service knows it.
-Status Member::Resume(uint32_t index, Deadline deadline) {
-  if (expelled_) return {StatusCode::kUnavailable, "this device is no member of fabric " + fabric_ + " any more"};
-  Channel& old = channels_[index];
+// the descriptors before the service knows it. Who asks meanwhile is not kept out.
+Status Member::Resume(uint32_t index, Deadline connect, Deadline attach, int stop) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (expelled_) return {StatusCode::kUnavailable, "this device is no member of fabric " + fabric_ + " any more"};
+  }
   Channel fresh;
-  auto socket = verbs::Connect(service_, deadline);
+  auto socket = Dial(service_, connect);
   if (!socket.ok()) return socket.status();
   fresh.socket = *std::move(socket);
+  const auto replace = [&] {
+    const std::lock_guard lock(mutex_);
+    std::swap(channels_[index], fresh);
+  };
   if (index == kUpper) {
     KRCORE_RETURN_IF_ERROR(fresh.socket.MoveAbove(highest_));
-    KRCORE_RETURN_IF_ERROR(Attach(fresh, index));
-    old = std::move(fresh);
+    KRCORE_RETURN_IF_ERROR(Attach(fresh, index, attach, stop));
+    replace();
     return {};
   }
   auto made = NewEvent();
@@ -172,32 +201,42 @@ Status Member::Resume(uint32_t index, Deadline deadline) {
   Socket placeholder = *std::move(made);
   KRCORE_RETURN_IF_ERROR(fresh.socket.MoveTo(spare_.fd()));
   (void)spare_.Release();  // `fresh` has it
-  if (Status attached = Attach(fresh, index); !attached.ok()) {
-    if (!fresh.socket) return attached;
-    const int low = fresh.socket.Release();
-    const Status moved = placeholder.MoveTo(low);
-    spare_ = std::move(placeholder);
-    return moved.ok() ? attached : moved;
-  }
-  const int low = old.socket.Release();
-  old = std::move(fresh);
-  KRCORE_RETURN_IF_ERROR(placeholder.MoveTo(low));
+  const Status attached = Attach(fresh, index, attach, stop);
+  if (attached.ok()) replace();
+  if (!fresh.socket) return attached;
+  // The descriptor of what the service does not go by becomes the next spare one.
+  const int low = fresh.socket.Release();
+  const Status moved = placeholder.MoveTo(low);
   spare_ = std::move(placeholder);
-  return {};
+  return attached.ok() ? moved : attached;
 }
 
 Result<Member::Verdict> Member::Ask(MessageType type, std::span<const std::byte> body, std::span<std::byte> reply) {
+  if (inherited()) return Status(StatusCode::kUnavailable, "the device is that of the process which forked this one");
+  const Status silent(StatusCode::kTimeout, "the membership service does not answer");
   const Deadline deadline = In(kAskNs);
   std::unique_lock lock(mutex_, std::defer_lock);
-  if (!LockBefore(deadline, lock)) return Status(StatusCode::kTimeout, "the membership service does not answer");
-  for (;;) {
-    auto answered = Exchange(channels_[kUpper], type, body, reply, Earlier(deadline, In(kTryNs)));
-    if (answered.ok() || deadline.Passed(*RealClock())) return answered;
-    KRCORE_RETURN_IF_ERROR(Resume(kUpper, Earlier(deadline, In(kTryNs))));
+  if (!LockBefore(deadline, lock)) return silent;
+  uint32_t refused_count = refused_count_;
+  for (uint32_t spins = 0;; ++spins) {
+    if (!channels_[kUpper].broken) {
+      auto answered = Exchange(channels_[kUpper], type, body, reply, Earlier(deadline, In(kTryNs)));
+      if (answered.ok()) return answered;
+      refused_count = refused_count_;
+      spins = 0;
+    }
+    if (expelled_)
+      return Status(StatusCode::kUnavailable, "this device is no member of fabric " + fabric_ + " any more");
+    if (refused_count_ != refused_count) return refusal_;
+    lock.unlock();
+    if (deadline.Passed(*RealClock())) return silent;
+    RealClock()->Relax(spins);
+    if (!LockBefore(deadline, lock)) return silent;
   }
 }
 
 PeerState Member::Query(uint32_t incarnation) {
+  if (inherited()) return PeerState::kUnreachable;
   if (KnownDead(incarnation)) return PeerState::kDead;
   StateBody state;
   const auto answered = Ask(MessageType::kQuery, BytesOf(IncarnationBody{incarnation}), WritableBytesOf(state));
@@ -211,6 +250,7 @@ PeerState Member::Query(uint32_t incarnation) {
 }
 
 bool Member::KnownDead(uint32_t incarnation) {
+  if (inherited()) return false;  // the mutex may be held for ever
   const std::lock_guard lock(dead_mutex_);
   return dead_.count(incarnation) != 0;
 }
@@ -244,10 +284,19 @@ Result<std::vector<std::byte>> Member::Lookup(const std::string& name) {
   return std::vector<std::byte>(value.begin(), value.end());
 }
 
+// Over any connection that the service still has: at one that broke it does not look any more, so that the end of this
+// process would not tell it.
 void Member::Leave() {
-  std::unique_lock lock(mutex_, std::defer_lock);
-  if (!LockBefore(In(kLeaveNs), lock)) return;
-  (void)Exchange(channels_[kUpper], MessageType::kLeave, {}, {}, In(kLeaveNs));
+  if (inherited()) return;
+  StopKeeper();
+  const Deadline deadline = In(kLeaveNs);
+  const auto leave = [&](uint32_t index) {
+    std::unique_lock lock(mutex_, std::defer_lock);
+    return LockBefore(deadline, lock) && Exchange(channels_[index], MessageType::kLeave, {}, {}, deadline).ok();
+  };
+  if (!leave(kUpper) && !leave(kLower) && !deadline.Passed(*RealClock()) && Resume(kUpper, deadline, deadline, -1).ok())
+    (void)leave(kUpper);
+  const std::lock_guard lock(mutex_);
   expelled_ = true;  // it does not come back
 }
 
@@ -255,31 +304,37 @@ bool Member::AwaitStop(bool whole, int64_t timeout_ns) {
   pollfd polled[1 + kChannels] = {{stop_.fd(), POLLIN, 0}};
   nfds_t count = 1;
   if (whole) {
-    // Who else closes one of them or moves it has this thread's lock, so at worst this looks at another connection
-    // once.
-    const std::lock_guard lock(mutex_);
     for (const Channel& channel : channels_) polled[count++] = {channel.socket.fd(), POLLRDHUP, 0};
   }
   poll(polled, count, static_cast<int>(timeout_ns / 1'000'000));
   return polled[0].revents != 0;
 }
 
-// A connection without traffic tells neither end that the network has lost it, so there is some.
+bool Member::Ping(uint32_t index) {
+  StateBody state;
+  const std::lock_guard lock(mutex_);
+  return Exchange(channels_[index], MessageType::kQuery, BytesOf(IncarnationBody{identity_.incarnation}),
+                  WritableBytesOf(state), In(kTryNs))
+      .ok();
+}
+
+// A connection without traffic tells neither end that the network has lost it, so there is some. For the service's word
+// on a new one this waits until it comes, however long the service was held up, or until the connection fails, as it
+// does when the service's kernel has given it up.
 void Member::Keep() {
   bool whole = true;
   while (!AwaitStop(whole, whole ? kPingNs : kRetryNs)) {
     whole = true;
     for (uint32_t index = 0; index < kChannels; ++index) {
+      if (AwaitStop(false, 0)) return;
+      if (Ping(index)) continue;
+      const Status resumed = Resume(index, In(kTryNs), kNever, stop_.fd());
+      if (resumed.ok()) continue;
+      whole = false;
+      if (index != kUpper) continue;
       const std::lock_guard lock(mutex_);
-      if (expelled_) {
-        whole = false;
-        continue;
-      }
-      StateBody state;
-      const auto answered =
-          Exchange(channels_[index], MessageType::kQuery, BytesOf(IncarnationBody{identity_.incarnation}),
-                   WritableBytesOf(state), In(kTryNs));
-      if (!answered.ok() && !Resume(index, In(kTryNs)).ok()) whole = false;
+      ++refused_count_;
+      refusal_ = resumed;
     }
   }
 }

@@ -6,7 +6,8 @@
 // connection has a descriptor below those of the NIC, the other one above: when both are closed, the NIC's is.
 // docs/rnic.md has the whole argument.
 //
-// Thread safety: all methods may be called from any thread.
+// Thread safety: all methods may be called from any thread. In a forked child they do nothing and fail: the connections
+// stayed in the parent.
 #ifndef KRCORE_RNIC_VERBS_MEMBER_H_
 #define KRCORE_RNIC_VERBS_MEMBER_H_
 
@@ -45,7 +46,7 @@ class Member {
   bool KnownDead(uint32_t incarnation);
   Status Publish(const std::string& name, std::span<const std::byte> value);
   Result<std::vector<std::byte>> Lookup(const std::string& name);
-  // Nothing of this device executes any more: it is dead from the return on.
+  // Nothing of this device executes any more: it is dead from the return on. It does not come back.
   void Leave();
 
  private:
@@ -60,14 +61,20 @@ class Member {
   Member(HostPort service, std::string fabric, Socket low, Socket spare, Socket stop);
   // One request and its reply; the body is stored if there is one. Any failure of the connection makes it broken.
   Result<Verdict> Exchange(Channel& channel, MessageType type, std::span<const std::byte> body,
-                           std::span<std::byte> reply, Deadline deadline);
-  // On the upper channel; comes back first if it must.
+                           std::span<std::byte> reply, Deadline deadline, int stop = -1);
+  // On the upper channel; if that broke, once the keeper has brought it back.
   Result<Verdict> Ask(MessageType type, std::span<const std::byte> body, std::span<std::byte> reply);
-  Status Resume(uint32_t index, Deadline deadline);
-  Status Attach(Channel& channel, uint32_t index);
+  // Of the keeper, and without it of whoever joins or leaves. `attach`: until when to wait for the service's word once
+  // it has the new connection.
+  Status Resume(uint32_t index, Deadline connect, Deadline attach, int stop);
+  Status Attach(Channel& channel, uint32_t index, Deadline deadline, int stop);
+  bool inherited() const { return ForkGeneration() != generation_; }
   void Keep();
+  // Whether the service answers on this channel.
+  bool Ping(uint32_t index);
   // Waits; true: the device closes.
   bool AwaitStop(bool whole, int64_t timeout_ns);
+  void StopKeeper();
 
   const HostPort service_;
   const std::string fabric_;
@@ -75,10 +82,16 @@ class Member {
   Identity identity_;
   int highest_ = -1;
 
-  std::mutex mutex_;  // of what follows
+  // Of what follows. Connections are replaced by the keeper alone, so it needs no lock to look at their descriptors.
+  std::mutex mutex_;
   std::array<Channel, kChannels> channels_;
-  Socket spare_;           // holds a low descriptor for the lower channel's successor
-  bool expelled_ = false;  // came back too late
+  bool expelled_ = false;       // came back too late, or left
+  uint32_t refused_count_ = 0;  // attempts to bring the upper channel back that failed
+  Status refusal_;              // the last one's
+
+  // The keeper's, and without it of whoever joins or leaves.
+  Socket spare_;      // holds a low descriptor for the lower channel's successor
+  Socket undecided_;  // does the service go by it? Nobody knows, so it ends when all do
 
   std::mutex dead_mutex_;
   std::set<uint32_t> dead_;

@@ -3,7 +3,10 @@
 #include <cerrno>
 #include <vector>
 
+#include "krcore/rnic/verbs/mlx5_dc.h"
 #include "krcore/rnic/verbs/qp.h"
+#include "krcore/rnic/verbs/software_dci.h"
+#include "krcore/rnic/verbs/software_dct.h"
 
 namespace krcore::rnic::verbs {
 namespace {
@@ -15,24 +18,35 @@ struct MrDeleter {
 };
 using MrPtr = std::unique_ptr<ibv_mr, MrDeleter>;
 
+// An MR without remote rights may have no rkey: 0, as any other.
+uint32_t KeyOf(const ibv_mr& mr) { return mr.rkey != 0 ? mr.rkey : mr.lkey; }
+
 class VerbsMr final : public Mr {
  public:
-  VerbsMr(SharedDevice* device, MrPtr mr) : device_(device), mr_(std::move(mr)) {
+  VerbsMr(SharedDevice* device, Regions* regions, MrPtr mr, uint32_t access_rights)
+      : device_(device), regions_(regions), mr_(std::move(mr)) {
     addr_ = mr_->addr;
     length_ = mr_->length;
     lkey_ = mr_->lkey;
     rkey_ = mr_->rkey;
+    if (device_->caps.software_dc) regions_->Add(*this, access_rights);
   }
   ~VerbsMr() override {
     if (device_->context->inert()) {
       (void)mr_.release();
       return;
     }
-    device_->recent_keys.Add(rkey_);
+    // Software that found it is done with it, and so is the device with the atomics that software handed to it.
+    if (device_->caps.software_dc) {
+      regions_->Remove(*this);
+      if (Agent* const agent = device_->agent.made(); agent != nullptr) agent->AwaitAtomics(regions_);
+    }
+    device_->recent_keys.Add(KeyOf(*mr_));
   }
 
  private:
   SharedDevice* const device_;
+  Regions* const regions_;
   MrPtr mr_;
 };
 
@@ -68,8 +82,8 @@ Result<std::unique_ptr<Mr>> VerbsPd::RegisterMemory(void* addr, size_t length, u
       const std::string what = "register " + std::to_string(length) + " bytes";
       return FailedCall(error, error == ENOMEM ? what + ", perhaps for the limit of locked memory (ulimit -l)" : what);
     }
-    if (!device_->recent_keys.Has(mr->rkey))
-      return std::unique_ptr<Mr>(std::make_unique<VerbsMr>(device_, std::move(mr)));
+    if (!device_->recent_keys.Has(KeyOf(*mr)))
+      return std::unique_ptr<Mr>(std::make_unique<VerbsMr>(device_, &regions_, std::move(mr), access_rights));
     refused.push_back(std::move(mr));
   }
   return Status(StatusCode::kUnavailable, "the device has no key that was not in use lately");
@@ -77,7 +91,6 @@ Result<std::unique_ptr<Mr>> VerbsPd::RegisterMemory(void* addr, size_t length, u
 
 Result<std::unique_ptr<Qp>> VerbsPd::CreateQp(const QpAttr& attr) {
   if (attr.host_qp != kPrivateQp) return Status(StatusCode::kUnsupported, "processes share no queues of this provider");
-  if (attr.type == QpType::kDci) return Status(StatusCode::kUnsupported, "this provider has no DC transport");
   if (attr.send_cq == nullptr) return Status(StatusCode::kInvalidArgument, "a QP needs a send CQ");
   const uint32_t limit = device_->caps.max_qp_wr;
   if (attr.sq_depth == 0 || attr.sq_depth > limit)
@@ -87,11 +100,14 @@ Result<std::unique_ptr<Qp>> VerbsPd::CreateQp(const QpAttr& attr) {
                   "rq_depth " + std::to_string(attr.rq_depth) + " is above " + std::to_string(limit));
   if (attr.rq_depth > 0 && attr.recv_cq == nullptr)
     return Status(StatusCode::kInvalidArgument, "receives need a recv CQ");
-  return VerbsQp::Create(device_, pd_, index_, attr);
+  if (attr.type != QpType::kDci) return VerbsQp::Create(device_, pd_, index_, attr);
+  if (device_->dc == DcKind::kSoftware) return SoftwareDci::Create(device_, pd_, index_, &regions_, attr);
+  return CreateMlx5Dci(device_, pd_, index_, attr);
 }
 
-Result<std::unique_ptr<Dct>> VerbsPd::CreateDct(const DctAttr& /*attr*/) {
-  return Status(StatusCode::kUnsupported, "this provider has no DC transport");
+Result<std::unique_ptr<Dct>> VerbsPd::CreateDct(const DctAttr& attr) {
+  if (device_->dc == DcKind::kSoftware) return SoftwareDct::Create(device_, pd_, &regions_, attr);
+  return CreateMlx5Dct(device_, pd_, attr);
 }
 
 }  // namespace krcore::rnic::verbs

@@ -6,6 +6,7 @@
 
 #include <memory>
 
+#include "krcore/rnic/verbs/regions.h"
 #include "krcore/rnic/verbs/shared_device.h"
 
 namespace krcore::rnic::verbs {
@@ -24,6 +25,7 @@ class VerbsPd final : public Pd {
   SharedDevice* const device_;
   ibv_pd* const pd_;
   const uint32_t index_;
+  Regions regions_;  // for the software DC
 };
 
 }  // namespace krcore::rnic::verbs

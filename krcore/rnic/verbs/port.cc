@@ -94,7 +94,7 @@ Result<Port> OpenPort(const PortChoice& choice) {
   const std::string what = choice.device.empty() ? "no RDMA device with an active port"
                            : choice.port ? "no active port " + choice.device + ":" + std::to_string(*choice.port)
                                          : "no RDMA device " + choice.device + " with an active port";
-  return Status(StatusCode::kNotFound,
+  return Status(StatusCode::kUnavailable,
                 what + (seen.empty() ? "; this machine has no RDMA device" : "; it has:" + seen));
 }
 

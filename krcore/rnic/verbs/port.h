@@ -36,7 +36,8 @@ struct Port {
   ibv_device_attr device{};
 };
 // The first active port that fits, and of its GIDs a routable one: RoCE v2 before others, IPv4 before IPv6 before
-// link-local. kNotFound: there is none; the message lists the devices that there are, with the states of their ports.
+// link-local. kUnavailable: there is none; the message lists the devices that there are, with the states of their
+// ports.
 Result<Port> OpenPort(const PortChoice& choice);
 
 }  // namespace krcore::rnic::verbs

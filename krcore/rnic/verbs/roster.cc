@@ -80,7 +80,7 @@ bool Roster::Dead(const Member& member, int64_t now_ns) {
   const bool any_closed =
       std::any_of(member.channels.begin(), member.channels.end(), [](Channel c) { return c == Channel::kClosed; });
   return any_closed && std::all_of(member.channels.begin(), member.channels.end(), gone) &&
-         now_ns - member.lost_ns >= kPacketLifetimeNs;
+         now_ns - member.lost_ns >= kSettledNs;
 }
 
 PeerState Roster::StateOf(uint32_t incarnation, int64_t now_ns) {

@@ -2,7 +2,7 @@
 // events can be tested. docs/rnic.md says why a member is dead when this says so.
 //
 // A member holds two connections, its channels. It counts as alive while both are open. It is dead once its kernel has
-// closed both and kPacketLifetimeNs have passed, or once it has left. In all other cases it is unreachable, and may
+// closed both and kSettledNs have passed, or once it has left. In all other cases it is unreachable, and may
 // come back until kResumeNs have passed: then its id and records are free, it is not let in again, and it stays
 // unreachable for ever, since nobody knows what it does.
 #ifndef KRCORE_RNIC_VERBS_ROSTER_H_
@@ -25,6 +25,9 @@ inline constexpr size_t kMaxRecords = 256;
 inline constexpr size_t kChannels = 2;
 // How long a packet that has left a NIC may still be on its way or be executed by the NIC that it reaches.
 inline constexpr int64_t kPacketLifetimeNs = 100'000'000;
+// How long after the end of a process what it posted may still be executed: the software DC's requests wait at the
+// targets' agents until their deadlines.
+inline constexpr int64_t kSettledNs = 3'000'000'000;
 inline constexpr int64_t kResumeNs = 60'000'000'000;
 
 enum class Loss : uint8_t {

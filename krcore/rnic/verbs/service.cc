@@ -131,9 +131,10 @@ void Service::Run() {
         fate = Read(*current, now_ns);
         if (fate == Fate::kGoesOn) fate = Write(*current);
       }
-      // The member has taken another connection for this channel, or has left.
-      if (current->incarnation != 0 && current->channel >= kChannels && current->out.empty()) fate = Fate::kBroken;
-      if (fate != Fate::kGoesOn) Drop(current, fate, now_ns);
+      // The member has taken another connection for this channel, or has left, or was given up.
+      const bool over = current->channel >= kChannels || !roster_.Present(current->incarnation);
+      if (current->incarnation != 0 && over && current->out.empty()) fate = Fate::kBroken;
+      if (fate != Fate::kGoesOn) Drop(current, fate);
     }
     if ((polled[1].revents & POLLIN) != 0) Accept(now_ns);
     roster_.Expire(now_ns);
@@ -142,16 +143,17 @@ void Service::Run() {
 
 void Service::Accept(int64_t now_ns) {
   for (;;) {
-    const int fd = accept4(listener_.fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
-    if (fd < 0) {
-      if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS)
-        accept_again_ns_ = now_ns + kAcceptPauseNs;
+    Socket accepted =
+        Socket::Of([&] { return accept4(listener_.fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK); });
+    if (!accepted) {
       if (errno == EINTR || errno == ECONNABORTED) continue;
+      if (errno != EMFILE && errno != ENFILE && errno != ENOMEM && errno != ENOBUFS) return;
+      if (DropStranger()) continue;
+      accept_again_ns_ = now_ns + kAcceptPauseNs;
       return;
     }
-    Socket accepted(fd);
-    if (connections_.size() >= kMaxConnections) continue;  // closed at once
-    KeepAlive(fd);
+    if (connections_.size() >= kMaxConnections && !DropStranger()) continue;  // closed at once
+    KeepAlive(accepted.fd());
     connections_.emplace_back(std::move(accepted), now_ns);
   }
 }
@@ -268,12 +270,21 @@ Service::Fate Service::Answer(Connection& connection, const Header& header, cons
   return Fate::kGoesOn;
 }
 
-void Service::Drop(std::list<Connection>::iterator connection, Fate fate, int64_t now_ns) {
+void Service::Drop(std::list<Connection>::iterator connection, Fate fate) {
   if (connection->incarnation != 0 && connection->channel < kChannels) {
+    // By the clock of now, not of the round's begin: kPacketLifetimeNs counts from the member's end, or later.
     roster_.Lose(connection->incarnation, connection->channel, fate == Fate::kClosed ? Loss::kClosed : Loss::kBroken,
-                 now_ns);
+                 RealClock()->NowNs());
   }
   connections_.erase(connection);
+}
+
+bool Service::DropStranger() {
+  const auto stranger = std::find_if(connections_.begin(), connections_.end(),
+                                     [](const Connection& connection) { return connection.incarnation == 0; });
+  if (stranger == connections_.end()) return false;
+  connections_.erase(stranger);
+  return true;
 }
 
 }  // namespace krcore::rnic::verbs

@@ -47,7 +47,9 @@ class Service {
   static Fate Write(Connection& connection);
   Fate Answer(Connection& connection, const Header& header, const std::byte* body, int64_t now_ns);
   void Attached(Connection& connection, uint32_t incarnation, uint32_t channel);
-  void Drop(std::list<Connection>::iterator connection, Fate fate, int64_t now_ns);
+  void Drop(std::list<Connection>::iterator connection, Fate fate);
+  // Closes the connection of the stranger who is silent longest. False: there is none.
+  bool DropStranger();
 
   const std::string fabric_;
   Socket listener_;

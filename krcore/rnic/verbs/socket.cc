@@ -10,7 +10,11 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
+#include <future>
+#include <iterator>
 #include <memory>
+#include <thread>
 
 namespace krcore::rnic::verbs {
 namespace {
@@ -30,24 +34,41 @@ Result<AddrInfo> Resolve(const HostPort& address, int flags) {
   return AddrInfo(found, &freeaddrinfo);
 }
 
+// Names are looked up by a thread that is left behind if it takes too long: getaddrinfo knows no deadline.
+Result<AddrInfo> ResolveBefore(const HostPort& address, Deadline deadline) {
+  if (auto numeric = Resolve(address, AI_NUMERICHOST); numeric.ok()) return numeric;
+  const auto lookup =
+      std::make_shared<std::packaged_task<Result<AddrInfo>()>>([address] { return Resolve(address, 0); });
+  auto resolved = lookup->get_future();
+  std::thread([lookup] { (*lookup)(); }).detach();
+  const std::chrono::nanoseconds left(std::max<int64_t>(deadline.at_ns - RealClock()->NowNs(), 0));
+  if (resolved.wait_for(left) != std::future_status::ready)
+    return Status(StatusCode::kTimeout, "no answer to the question for the address of host '" + address.host + "'");
+  return resolved.get();
+}
+
 std::string Name(const HostPort& address) { return address.host + " port " + address.port; }
 
 Result<Socket> NewSocket(const addrinfo& info) {
-  const int fd = socket(info.ai_family, info.ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, info.ai_protocol);
-  if (fd < 0) return Status::FromErrno(errno, "cannot make a socket");
+  Socket made = Socket::Of(
+      [&] { return socket(info.ai_family, info.ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, info.ai_protocol); });
+  if (!made) return Status::FromErrno(errno, "cannot make a socket");
   const int on = 1;
-  setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-  return Socket(fd);
+  setsockopt(made.fd(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+  return made;
 }
 
-// Waits for `events` of one descriptor. False: the deadline passed.
-bool AwaitEvents(int fd, short events, Deadline deadline) {
+// Waits for `events` of one descriptor; not much longer once `stop` (-1: none) is readable.
+Status Await(int fd, short events, Deadline deadline, int stop) {
   for (;;) {
     const int64_t left_ms = (deadline.at_ns - RealClock()->NowNs()) / 1'000'000;
-    pollfd entry{fd, events, 0};
-    const int ready = poll(&entry, 1, static_cast<int>(std::clamp<int64_t>(left_ms + 1, 0, 60'000)));
-    if (ready > 0) return true;
-    if (deadline.Passed(*RealClock())) return false;
+    pollfd entries[] = {{fd, events, 0}, {stop, POLLIN, 0}};
+    poll(entries, std::size(entries), static_cast<int>(std::clamp<int64_t>(left_ms + 1, 0, 60'000)));
+    if (entries[0].revents != 0) return {};
+    if (deadline.Passed(*RealClock())) return {StatusCode::kTimeout, "no answer within the deadline"};
+    if (entries[1].revents == 0) continue;
+    deadline.at_ns = std::min(deadline.at_ns, RealClock()->NowNs() + kStopNs);
+    stop = -1;
   }
 }
 
@@ -56,7 +77,7 @@ Result<Socket> ConnectTo(const addrinfo& info, const HostPort& address, Deadline
   if (!made.ok()) return made;
   int error = connect(made->fd(), info.ai_addr, info.ai_addrlen) == 0 ? 0 : errno;
   if (error == EINPROGRESS || error == EAGAIN) {
-    if (!AwaitEvents(made->fd(), POLLOUT, deadline))
+    if (!Await(made->fd(), POLLOUT, deadline, -1).ok())
       return Status(StatusCode::kTimeout, "no answer from " + Name(address));
     socklen_t length = sizeof(error);
     getsockopt(made->fd(), SOL_SOCKET, SO_ERROR, &error, &length);
@@ -71,13 +92,13 @@ Result<Socket> ConnectTo(const addrinfo& info, const HostPort& address, Deadline
 Result<HostPort> ParseHostPort(const std::string& text) {
   const auto wrong = [&](const char* why) {
     return Status(StatusCode::kInvalidArgument,
-                  "'" + text + "' is no address: " + why + "; say host:port, or [host]:port for IPv6");
+                  "'" + text + "' is no address: " + why + "; say host, host:port, or [host]:port for IPv6");
   };
   HostPort parsed;
-  size_t colon = text.rfind(':');
-  if (colon == std::string::npos) return wrong("it has no port");
-  parsed.port = text.substr(colon + 1);
-  parsed.host = text.substr(0, colon);
+  const size_t colon = text.rfind(':');
+  const bool names_port = colon != std::string::npos && text.back() != ']';
+  parsed.port = names_port ? text.substr(colon + 1) : kDefaultPort;
+  parsed.host = names_port ? text.substr(0, colon) : text;
   if (parsed.host.size() >= 2 && parsed.host.front() == '[' && parsed.host.back() == ']') {
     parsed.host = parsed.host.substr(1, parsed.host.size() - 2);
   } else if (parsed.host.find_first_of(":[]") != std::string::npos) {
@@ -97,9 +118,9 @@ void Socket::Close() {
 
 Status Socket::MoveAbove(int floor) {
   if (fd_ > floor) return {};
-  const int higher = fcntl(fd_, F_DUPFD_CLOEXEC, floor + 1);
-  if (higher < 0) return Status::FromErrno(errno, "cannot duplicate a connection's descriptor");
-  *this = Socket(higher);
+  Socket higher = Of([&] { return fcntl(fd_, F_DUPFD_CLOEXEC, floor + 1); });
+  if (!higher) return Status::FromErrno(errno, "cannot duplicate a connection's descriptor");
+  *this = std::move(higher);
   return {};
 }
 
@@ -111,17 +132,13 @@ Status Socket::MoveTo(int fd) {
   return {};
 }
 
-Status Socket::Await(short events, Deadline deadline) const {
-  return AwaitEvents(fd_, events, deadline) ? Status{} : Status(StatusCode::kTimeout, "no answer within the deadline");
-}
-
-Status Socket::Send(std::span<const std::byte> data, Deadline deadline) {
+Status Socket::Send(std::span<const std::byte> data, Deadline deadline, int stop) {
   while (!data.empty()) {
     const ssize_t sent = send(fd_, data.data(), data.size(), MSG_NOSIGNAL);
     if (sent >= 0) {
       data = data.subspan(static_cast<size_t>(sent));
     } else if (errno == EAGAIN) {
-      KRCORE_RETURN_IF_ERROR(Await(POLLOUT, deadline));
+      KRCORE_RETURN_IF_ERROR(Await(fd_, POLLOUT, deadline, stop));
     } else if (errno != EINTR) {
       return {StatusCode::kUnavailable, std::string(Status::FromErrno(errno, "the connection broke").message())};
     }
@@ -129,7 +146,7 @@ Status Socket::Send(std::span<const std::byte> data, Deadline deadline) {
   return {};
 }
 
-Status Socket::Receive(std::span<std::byte> data, Deadline deadline) {
+Status Socket::Receive(std::span<std::byte> data, Deadline deadline, int stop) {
   while (!data.empty()) {
     const ssize_t got = recv(fd_, data.data(), data.size(), 0);
     if (got > 0) {
@@ -137,7 +154,7 @@ Status Socket::Receive(std::span<std::byte> data, Deadline deadline) {
     } else if (got == 0) {
       return {StatusCode::kUnavailable, "the other end closed the connection"};
     } else if (errno == EAGAIN) {
-      KRCORE_RETURN_IF_ERROR(Await(POLLIN, deadline));
+      KRCORE_RETURN_IF_ERROR(Await(fd_, POLLIN, deadline, stop));
     } else if (errno != EINTR) {
       return {StatusCode::kUnavailable, std::string(Status::FromErrno(errno, "the connection broke").message())};
     }
@@ -145,12 +162,17 @@ Status Socket::Receive(std::span<std::byte> data, Deadline deadline) {
   return {};
 }
 
+// Each address gets its share of the time, for one that does not answer must not keep the next from being tried.
 Result<Socket> Connect(const HostPort& address, Deadline deadline) {
-  auto resolved = Resolve(address, 0);
+  auto resolved = ResolveBefore(address, deadline);
   if (!resolved.ok()) return resolved.status();
-  Status last(StatusCode::kUnavailable, "host " + address.host + " has no address");
+  int64_t untried = 0;
+  for (const addrinfo* info = resolved->get(); info != nullptr; info = info->ai_next) ++untried;
+  Status last(StatusCode::kTimeout, "no time was left to connect to " + Name(address));
   for (const addrinfo* info = resolved->get(); info != nullptr; info = info->ai_next) {
-    auto connected = ConnectTo(*info, address, deadline);
+    const int64_t left_ns = deadline.at_ns - RealClock()->NowNs();
+    if (left_ns <= 0) break;
+    auto connected = ConnectTo(*info, address, Deadline::After(*RealClock(), left_ns / untried--));
     if (connected.ok()) return connected;
     last = connected.status();
   }
@@ -171,6 +193,7 @@ Result<Socket> Listen(const HostPort& address) {
                             : errno == EADDRNOTAVAIL ? StatusCode::kNotFound
                                                      : StatusCode::kUnavailable;
     last = Status(code, std::string(Status::FromErrno(errno, "cannot listen at " + Name(address)).message()));
+    if (code == StatusCode::kExists) return last;  // at another address of the same name there would be two
   }
   return last;
 }

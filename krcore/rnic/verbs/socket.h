@@ -15,7 +15,11 @@
 
 namespace krcore::rnic::verbs {
 
-// "host:port" or "[host]:port"; a host with colons must be in brackets.
+inline constexpr int64_t kStopNs = 3'000'000'000;
+// Of a membership service whose address names none.
+inline constexpr char kDefaultPort[] = "7480";
+
+// "host", "host:port" or "[host]:port"; a host with colons must be in brackets.
 struct HostPort {
   std::string host;
   std::string port;
@@ -25,7 +29,15 @@ Result<HostPort> ParseHostPort(const std::string& text);
 class Socket {
  public:
   Socket() = default;
-  explicit Socket(int fd) : fd_(fd), generation_(ForkGeneration()) { GuardDescriptor(fd_); }
+  // Of what `open` returns, which no child that is forked meanwhile inherits; without one if that is negative.
+  template <typename Open>
+  static Socket Of(Open open) {
+    Socket made;
+    made.generation_ = ForkGeneration();
+    ForksHeld forks;
+    if ((made.fd_ = open()) >= 0) forks.Guard(made.fd_);
+    return made;
+  }
   ~Socket() { Close(); }
   Socket(Socket&& other) noexcept : fd_(std::exchange(other.fd_, -1)), generation_(other.generation_) {}
   Socket& operator=(Socket&& other) noexcept {
@@ -44,13 +56,12 @@ class Socket {
   // Gives up the descriptor, open, but closed in forked children still.
   int Release() { return std::exchange(fd_, -1); }
 
-  // All of it, or kTimeout, kUnavailable (the connection is gone).
-  Status Send(std::span<const std::byte> data, Deadline deadline);
-  Status Receive(std::span<std::byte> data, Deadline deadline);
+  // All of it, or kTimeout, kUnavailable (the connection is gone). Once the descriptor `stop` is readable they wait for
+  // kStopNs at most.
+  Status Send(std::span<const std::byte> data, Deadline deadline, int stop = -1);
+  Status Receive(std::span<std::byte> data, Deadline deadline, int stop = -1);
 
  private:
-  Status Await(short events, Deadline deadline) const;
-
   int fd_ = -1;
   uint32_t generation_ = 0;
 };
