@@ -2,14 +2,33 @@
 // initiator, addresses in a fixed pseudo-random order over a working set.
 // Args: batch (WRs behind one doorbell, the last one signaled), working set in KiB (32: warm lines; larger: cache
 // misses).
+//
+//     bench_rnic --rnic=NAME [--fabric_address=HOST] ...     instead: the latency of one request at a time between two
+//                                                            processes, over any provider (rnic_latency.h)
 #include <benchmark/benchmark.h>
+#include <gflags/gflags.h>
 #include <unistd.h>
 
 #include <memory>
+#include <string>
 #include <vector>
 
+#include "bench/reproduce/child.h"
+#include "bench/rnic_latency.h"
+#include "bench/store_latency.h"
+#include "cli/common_flags.h"
+#include "cli/fail.h"
+#include "cli/flags.h"
 #include "krcore/rnic/registry.h"
 #include "krcore/rnic/rnic.h"
+
+DEFINE_string(
+    path, "",
+    "Latency: rc, a bare RC QP; queue, a VirtualQueue on RC; store, Gets of the store; the first two if empty");
+DEFINE_string(operation, "", "Latency: read, cas or send; all if empty");
+DEFINE_uint32(bytes, 64, "Latency: of a READ or SEND");
+DEFINE_uint32(requests, 1000, "Latency: how many are measured");
+DEFINE_bool(target, false, "Internal: be the process at the other end");
 
 namespace krcore::rnic {
 namespace {
@@ -101,3 +120,74 @@ KRCORE_RNIC_BENCHMARK(CompareSwap);
 
 }  // namespace
 }  // namespace krcore::rnic
+
+namespace rnic_latency {
+namespace {
+
+cli::Program ProgramDescription() {
+  return {.name = "bench_rnic",
+          .summary =
+              "Costs of a NIC's requests: of batches on sw (Google Benchmark's own flags apply), or, with --rnic,\n"
+              "the latency of one at a time between two processes.",
+          .usage = "bench_rnic [--benchmark_...]\nbench_rnic --rnic=NAME [--fabric_address=HOST] [flags]",
+          .flags = {"rnic", "fabric_address", "rnic_port", "fabric", "path", "operation", "bytes", "requests", "log"},
+          .examples = "bench_rnic --rnic=verbs --operation=read",
+          .max_arguments = 0,
+          .short_options = "",
+          .short_help = ""};
+}
+
+// One of `known`, or all of them.
+krcore::Result<std::vector<std::string>> Chosen(const char* flag, const std::string& value,
+                                                const std::vector<std::string>& known) {
+  if (value.empty()) return known;
+  std::string message = std::string("--") + flag + "=" + value + ": not one of";
+  for (const std::string& name : known) {
+    if (name == value) return std::vector<std::string>{value};
+    message += " " + name;
+  }
+  return krcore::Status(krcore::StatusCode::kInvalidArgument, std::move(message));
+}
+
+int Run() {
+  if (!cli::FlagGiven("fabric")) FLAGS_fabric = "bench_rnic-" + std::to_string(getpid());
+  if (FLAGS_rnic == "verbs" && FLAGS_fabric_address.empty()) FLAGS_fabric_address = "localhost";
+  if (const krcore::Status status = cli::CheckFabricFlags(); !status.ok()) return cli::FailUsage(status.message());
+  if (FLAGS_path == "store") {
+    Options options{.bytes = FLAGS_bytes, .requests = FLAGS_requests};
+    options.path = FLAGS_path;
+    cli::SetFabric(&options.fabric);
+    if (!FLAGS_target) reproduce::Child::CleanUpOnSignals();
+    FLAGS_target ? RunStoreTarget(options) : MeasureStore(options);
+    return 0;
+  }
+  const auto paths = Chosen("path", FLAGS_path, {"rc", "queue"});
+  const auto operations = Chosen("operation", FLAGS_operation, {"read", "cas", "send"});
+  if (!paths.ok()) return cli::FailUsage(paths.status().message());
+  if (!operations.ok()) return cli::FailUsage(operations.status().message());
+  if (FLAGS_bytes < 1 || FLAGS_bytes > kMostBytes) return cli::FailUsage("--bytes: must be 1 to 4096");
+  if (FLAGS_requests < 1) return cli::FailUsage("--requests: must be 1 or more");
+  Options options{.bytes = FLAGS_bytes, .requests = FLAGS_requests};
+  cli::SetFabric(&options.fabric);
+  if (!FLAGS_target) reproduce::Child::CleanUpOnSignals();
+  for (const std::string& operation : *operations) {
+    for (const std::string& path : *paths) {
+      options.operation = operation;
+      options.path = path;
+      FLAGS_target ? RunTarget(options) : Measure(options);
+    }
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace rnic_latency
+
+int main(int argc, char** argv) {
+  benchmark::Initialize(&argc, argv);  // takes its own flags out
+  cli::ParseFlags(rnic_latency::ProgramDescription(), argc, argv);
+  if (cli::FlagGiven("rnic")) return rnic_latency::Run();
+  benchmark::RunSpecifiedBenchmarks();
+  benchmark::Shutdown();
+  return 0;
+}

@@ -70,8 +70,8 @@ WorkerParts ConnectWorker(const std::string& plane, const NodeOptions& options, 
 // connect_model.cc: the same in virtual time, with modelled costs.
 void PrintModel();
 // connect_process.cc: from fork to the first reply. `executable`: this program, which calls RunChild.
-void PrintFreshProcesses(const char* executable, int samples);
-int RunChild(const std::string& plane, const std::string& fabric, int64_t started_ns);
+void PrintFreshProcesses(const char* executable, const NodeOptions& fabric, int samples);
+int RunChild(const std::string& plane, NodeOptions fabric, int64_t started_ns);
 
 }  // namespace connect_bench
 

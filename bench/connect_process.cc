@@ -23,19 +23,25 @@ constexpr char kAlone[] = "krcore-alone";  // krcore that uses nothing of what t
 constexpr char kFormat[] = "%" PRId64 " %" PRId64 " %" PRId64 " %" PRId64 "\n";
 constexpr char kScanFormat[] = "%" SCNd64 " %" SCNd64 " %" SCNd64 " %" SCNd64;
 
-Times RunOne(const char* executable, const std::string& plane, const std::string& fabric) {
+Times RunOne(const char* executable, const std::string& plane, const NodeOptions& fabric) {
   int ends[2];
   if (pipe(ends) != 0) Must(Status::FromErrno(errno, "pipe"));
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
   posix_spawn_file_actions_adddup2(&actions, ends[1], STDOUT_FILENO);
   posix_spawn_file_actions_addclose(&actions, ends[0]);
-  const std::string plane_flag = "--child=" + plane, fabric_flag = "--fabric=" + fabric;
-  const std::string started = "--started_ns=" + std::to_string(RealClock()->NowNs());
-  const std::array<const char*, 5> arguments = {executable, plane_flag.c_str(), fabric_flag.c_str(), started.c_str(),
-                                                nullptr};
+  std::vector<std::string> words = {executable,
+                                    "--child=" + plane,
+                                    "--fabric=" + fabric.fabric,
+                                    "--rnic=" + fabric.rnic,
+                                    "--fabric_address=" + fabric.fabric_address,
+                                    "--rnic_port=" + fabric.rnic_port,
+                                    "--started_ns=" + std::to_string(RealClock()->NowNs())};
+  std::vector<char*> arguments;
+  for (std::string& word : words) arguments.push_back(word.data());
+  arguments.push_back(nullptr);
   pid_t child = 0;
-  const int error = posix_spawn(&child, executable, &actions, nullptr, const_cast<char**>(arguments.data()), environ);
+  const int error = posix_spawn(&child, executable, &actions, nullptr, arguments.data(), environ);
   posix_spawn_file_actions_destroy(&actions);
   close(ends[1]);
   if (error != 0) Must(Status::FromErrno(error, executable));
@@ -51,9 +57,10 @@ Times RunOne(const char* executable, const std::string& plane, const std::string
 
 }  // namespace
 
-int RunChild(const std::string& plane, const std::string& fabric, int64_t started_ns) {
+int RunChild(const std::string& plane, NodeOptions fabric, int64_t started_ns) {
   const bool alone = plane == kAlone;
-  timed::TimedWorker worker(alone ? "krcore" : plane, {.fabric = fabric, .share_host = !alone}, nullptr, kWorkerBytes);
+  fabric.share_host = !alone;
+  timed::TimedWorker worker(alone ? "krcore" : plane, fabric, nullptr, kWorkerBytes);
   VirtualQueue& queue = worker.Connect(Peer::kId);
   const int64_t connected = timed::TimedWorker::Now();
   const Sge sge{reinterpret_cast<uint64_t>(worker.region().bytes().data()), 64, worker.region().lkey()};
@@ -71,12 +78,16 @@ int RunChild(const std::string& plane, const std::string& fabric, int64_t starte
   return 0;
 }
 
-void PrintFreshProcesses(const char* executable, int samples) {
-  const std::string fabric = "bench_connect-" + std::to_string(getpid());
+void PrintFreshProcesses(const char* executable, const NodeOptions& fabric, int samples) {
   Peer peer(fabric);
-  Heading("fresh processes (fork, exec), measured on sw; krcore's find the host's metadata", "us");
+  const bool shared = fabric.rnic == "sw";
+  Heading(("fresh processes (fork, exec), measured on " + fabric.rnic +
+           (shared ? "; krcore's find the host's metadata" : "; nothing is shared between them"))
+              .c_str(),
+          "us");
   int64_t verbs_ns = 0;
   for (const char* plane : {"verbs", "lite", kAlone, "krcore"}) {
+    if (plane == kAlone && !shared) continue;
     std::array<Samples, 5> all;
     for (int i = 0; i < samples; ++i) {
       const Times times = RunOne(executable, plane, fabric);

@@ -143,8 +143,9 @@ class Peer {
  public:
   static constexpr NodeId kId = 1;
 
-  explicit Peer(const std::string& fabric, size_t bytes = 1 << 16)
-      : node_(Must(Node::Open({.fabric = fabric, .node = kId, .create_fabric = true}))),
+  // `fabric`: which, and on what; the rest is the Peer's own.
+  explicit Peer(const NodeOptions& fabric, size_t bytes = 1 << 16)
+      : node_(Must(Node::Open(HostOptions(fabric)))),
         region_(Must(node_->CreateRegion({.length = bytes, .remote_rights = kRemoteRead | kRemoteWrite}))) {
     Must(node_->HostMetaServer(4096));
     Must(node_->Publish(Deadline::Never()));
@@ -154,6 +155,12 @@ class Peer {
   std::span<std::byte> bytes() { return region_->bytes(); }
 
  private:
+  static NodeOptions HostOptions(NodeOptions fabric) {
+    fabric.node = kId;
+    fabric.create_fabric = true;
+    return fabric;
+  }
+
   std::unique_ptr<Node> node_;
   std::unique_ptr<Region> region_;
   std::optional<AcceptorThread> acceptor_;

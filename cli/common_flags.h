@@ -5,6 +5,8 @@
 
 #include <gflags/gflags.h>
 
+#include <string>
+
 #include "krcore/status.h"
 
 DECLARE_string(log);  // log.cc; every program
@@ -12,6 +14,8 @@ DECLARE_string(log);  // log.cc; every program
 // fabric_flags.cc: which fabric
 DECLARE_string(fabric);
 DECLARE_string(rnic);
+DECLARE_string(fabric_address);
+DECLARE_string(rnic_port);
 
 // client_flags.cc: how users of the store connect, and how long they wait
 DECLARE_string(control_plane);
@@ -20,8 +24,21 @@ DECLARE_int64(open_timeout_ms);
 
 namespace cli {
 
-// kInvalidArgument, with a message for the user: --fabric missing or malformed, --rnic not in this build.
+// kInvalidArgument, with a message for the user: --fabric missing or malformed, --rnic not in this build,
+// --fabric_address missing where --rnic needs it, or given with --rnic_port where it does not.
 krcore::Status CheckFabricFlags();
+// The fabric that the flags say, into the fields that krcore::NodeOptions, kvs::StoreOptions and others have.
+template <typename Options>
+void SetFabric(Options* options) {
+  options->rnic = FLAGS_rnic;
+  options->fabric = FLAGS_fabric;
+  options->fabric_address = FLAGS_fabric_address;
+  options->rnic_port = FLAGS_rnic_port;
+}
+// The flags by which another program finds the same fabric, to be typed: "--fabric=demo".
+std::string FabricFlags();
+// Fail() for a store that could not be opened: the second line says how to start one on this fabric.
+[[nodiscard]] int FailToOpen(const krcore::Status& status);
 // kInvalidArgument: no such control plane, or a timeout that is not 1 ms to a day.
 krcore::Status CheckClientFlags();
 

@@ -5,16 +5,28 @@
 #include <vector>
 
 #include "cli/common_flags.h"
+#include "cli/fail.h"
 #include "krcore/node.h"
 
 DEFINE_string(fabric, "",
               "Name of the fabric, the same for every program that belongs together (letters, digits, _ and -)");
-DEFINE_string(rnic, "sw", "RNIC provider; sw is the software RNIC over this host's shared memory");
+DEFINE_string(
+    rnic, "sw",
+    "RNIC provider: sw, the software RNIC over this host's shared memory; verbs, an RDMA device, or Soft-RoCE");
+DEFINE_string(fabric_address, "",
+              "--rnic=verbs: HOST, HOST:PORT or [HOST]:PORT of the fabric's membership service (PORT: 7480). The first "
+              "memory node at HOST is it, and has to stay");
+DEFINE_string(
+    rnic_port, "",
+    "--rnic=verbs: the NIC's port, DEVICE[:PORT[:GID_INDEX]], such as mlx5_0:1:3. What is left out is chosen: "
+    "the first active port, and its GID of RoCE v2 and IPv4 before others");
 
 namespace cli {
 namespace {
 
 constexpr size_t kMaxFabricName = 40;  // as krcore/rnic/registry.h has it
+
+constexpr char kOnANetwork[] = "verbs";  // the provider that has an address and ports
 
 bool IsNameByte(unsigned char c) { return std::isalnum(c) != 0 || c == '_' || c == '-'; }
 
@@ -31,10 +43,36 @@ krcore::Status CheckFabricFlags() {
                                               std::to_string(kMaxFabricName) + " letters, digits, _ or -"};
   }
   const std::vector<std::string> providers = krcore::RnicProviders();
-  if (std::find(providers.begin(), providers.end(), FLAGS_rnic) != providers.end()) return krcore::Status::Ok();
-  std::string message = "--rnic=" + FLAGS_rnic + ": this build has";
-  for (const std::string& provider : providers) message += " --rnic=" + provider;
-  return {StatusCode::kInvalidArgument, std::move(message)};
+  if (std::find(providers.begin(), providers.end(), FLAGS_rnic) == providers.end()) {
+    std::string message = "--rnic=" + FLAGS_rnic + ": this build has";
+    for (const std::string& provider : providers) message += " --rnic=" + provider;
+    return {StatusCode::kInvalidArgument, std::move(message)};
+  }
+  if (FLAGS_rnic == kOnANetwork && FLAGS_fabric_address.empty()) {
+    return {StatusCode::kInvalidArgument,
+            "--fabric_address is missing: with --rnic=verbs name the host of the fabric's first memory node, the same "
+            "for all programs, for example --fabric_address=10.0.0.1"};
+  }
+  for (const auto& [name, value] : {std::pair<const char*, const std::string&>{"fabric_address", FLAGS_fabric_address},
+                                    {"rnic_port", FLAGS_rnic_port}}) {
+    if (FLAGS_rnic == kOnANetwork || value.empty()) continue;
+    return {StatusCode::kInvalidArgument, "--" + std::string(name) + "=" + value + ": only with --rnic=verbs"};
+  }
+  return krcore::Status::Ok();
+}
+
+std::string FabricFlags() {
+  std::string flags = "--fabric=" + FLAGS_fabric;
+  if (FLAGS_rnic == kOnANetwork) flags += " --rnic=" + FLAGS_rnic + " --fabric_address=" + FLAGS_fabric_address;
+  return flags;
+}
+
+int FailToOpen(const krcore::Status& status) {
+  return Fail(
+      status,
+      "Is " + FabricFlags() + " right? A store is started by: memnode " + FabricFlags() +
+          " --node=1 --memory=1G --metaserver. A memory node or metadata server that died is started again with "
+          "the flags that it had.");
 }
 
 }  // namespace cli

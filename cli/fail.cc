@@ -32,15 +32,6 @@ int FailUsage(std::string_view message) {
   return Fail({krcore::StatusCode::kInvalidArgument, std::string(message)}, "Try '" + Name() + " --help'.");
 }
 
-int FailToOpen(const krcore::Status& status, std::string_view fabric) {
-  const std::string flag = "--fabric=" + std::string(fabric);
-  return Fail(
-      status,
-      "Is " + flag + " right? A store is started by: memnode " + flag +
-          " --node=1 --memory=1G --metaserver. A memory node or metadata server that died is started again with "
-          "the flags that it had.");
-}
-
 void Die(const krcore::Status& status, std::string_view way_out) { std::exit(Fail(status, way_out)); }
 
 }  // namespace cli

@@ -18,9 +18,6 @@ inline constexpr int kExitInterrupt = 130;  // stopped by a second Ctrl-C, witho
 // The same for a mistake on the command line: adds "Try 'NAME --help'.", returns kExitUsage.
 [[nodiscard]] int FailUsage(std::string_view message);
 
-// The same for a store that could not be opened: the second line says how to start one on --fabric=`fabric`.
-[[nodiscard]] int FailToOpen(const krcore::Status& status, std::string_view fabric);
-
 // exit(Fail(...)): only while nothing is open that a destructor must close.
 [[noreturn]] void Die(const krcore::Status& status, std::string_view way_out = {});
 

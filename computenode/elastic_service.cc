@@ -4,25 +4,22 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstdio>
-#include <cstring>
 #include <limits>
 #include <utility>
 
+#include "cli/common_flags.h"
 #include "cli/fail.h"
 #include "cli/stop_signal.h"
 #include "computenode/elastic_workers.h"
+#include "computenode/worker_process.h"
 #include "metrics/families.h"
 #include "ycsb/arrivals.h"
 #include "ycsb/histogram.h"
-#include "ycsb/report.h"
 
 namespace computenode {
 namespace {
 
 using krcore::StatusCode;
-using nlohmann::ordered_json;
 
 constexpr int64_t kNsPerS = 1'000'000'000;
 constexpr int64_t kStatusNs = kNsPerS;
@@ -34,94 +31,7 @@ constexpr uint32_t kSleepingRelax = 1'000'000;
 
 double Seconds(int64_t ns) { return static_cast<double>(ns) / kNsPerS; }
 
-ordered_json PartUs(int64_t from_ns, int64_t to_ns) {
-  if (from_ns == 0 || to_ns == 0) return nullptr;
-  return static_cast<double>(to_ns - from_ns) / 1000;
-}
-
-double Microseconds(int64_t ns) { return static_cast<double>(ns) / 1000; }
-
-// What connecting took: a device of its own, queues, and every memory node.
-ordered_json ConnectUs(const WorkerRecord& worker) {
-  const kvs::ClientTimes& times = worker.client_times;
-  if (worker.client_ns == 0) return nullptr;
-  return Microseconds(times.node_ns + times.queues_ns + times.connect_ns);
-}
-
-const char* KindName(WorkerKind kind) {
-  switch (kind) {
-    case WorkerKind::kThread: return "thread";
-    case WorkerKind::kFork: return "fork";
-    case WorkerKind::kExec: return "exec";
-  }
-  return "";
-}
-
-ycsb::JobOptions RequestJob(const Options& options, RequestQueue* queue, LiveCounts* counts) {
-  ycsb::JobOptions job = options.job;
-  job.arrivals = nullptr;
-  job.workload.operation_count = 0;
-  job.workload.target_ops = 0;
-  job.max_failures = 0;  // the front end counts
-  job.requests = queue;
-  if (options.elastic->capacity > 0) {
-    job.request_period_ns = static_cast<int64_t>(static_cast<double>(kNsPerS) / options.elastic->capacity);
-  }
-  job.counts = counts;
-  return job;
-}
-
 }  // namespace
-
-int ServeAsProcess(const Options& options, RequestQueue& queue, WorkerSlot& slot, int64_t started_ns) {
-  krcore::Clock& clock = *krcore::RealClock();
-  auto store = kvs::Store::Open(options.store);
-  if (!store.ok()) {
-    LOG(ERROR) << "a worker cannot open the store: " << store.status().ToString();
-    slot.Fail(store.status().ToString());
-    return cli::kExitFailure;
-  }
-  ycsb::WorkloadJob job(RequestJob(options, &queue, &slot.counts));
-  // Who is wanted at once needs nothing in advance, and in what follows notices what is wrong.
-  if (slot.calls.load(std::memory_order_relaxed) == 0) (void)(*store)->PrepareClient(WorkerClient(options.in_flight));
-  const int64_t prepared_ns = clock.NowNs();
-  bool woken = false;
-  if (!slot.AwaitCall(&woken)) return 0;
-  // What was done before it was wanted took no time of its start.
-  const int64_t wanted_ns = woken ? clock.NowNs() : slot.times.wanted_ns;
-  slot.Note(&WorkerTimes::thread_ns, std::max(started_ns, wanted_ns));
-  slot.Note(&WorkerTimes::store_ns, std::max(prepared_ns, wanted_ns));
-  WorkerContext context(slot.worker, options.in_flight, &clock, slot.retiring);
-  const auto note = [&slot](int64_t WorkerTimes::*part, int64_t at_ns) { slot.Note(part, at_ns); };
-  const Status served = Serve(context, **store, job, note, &slot.client);
-  for (const std::string& problem : job.TakeProblems()) LOG(WARNING) << "worker " << slot.worker << ": " << problem;
-  if (!served.ok()) {
-    LOG(ERROR) << "worker " << slot.worker << " cannot serve: " << served.ToString();
-    slot.Fail(served.ToString());
-    return cli::kExitFailure;
-  }
-  store->reset();
-  slot.Note(&WorkerTimes::ended_ns, clock.NowNs());
-  const LoadCounts counts = slot.counts.Load();
-  LOG(INFO) << "worker " << slot.worker << " has ended: " << counts.operations << " requests, " << counts.failed
-            << " failed";
-  return 0;
-}
-
-int ServeAsProgram(const Options& options, int64_t started_ns) {
-  auto board = WorkerBoard::Attach(options.elastic->board_fd);
-  if (!board.ok()) return cli::Fail(board.status());
-  if (options.elastic->slot >= static_cast<int>(WorkerBoard::kSlots)) {
-    return cli::FailUsage("--worker_slot=" + std::to_string(options.elastic->slot) + ": there is none such");
-  }
-  WorkerSlot& slot = (*board)[static_cast<uint32_t>(options.elastic->slot)];
-  auto queue = RequestQueue::Attach(options.elastic->requests_fd);
-  if (!queue.ok()) {
-    slot.Fail(queue.status().ToString());
-    return cli::kExitFailure;
-  }
-  return ServeAsProcess(options, **queue, slot, started_ns);
-}
 
 ElasticService::ElasticService(const Options& options, std::vector<std::string> command_line, int input)
     : options_(options),
@@ -280,149 +190,6 @@ void ElasticService::Decide(int64_t now_ns) {
   if (!elastic_.dry_run) SetWorkers(decision.workers, "decision");
 }
 
-LoadCounts ElasticService::CountsOf(const std::vector<WorkerRecord>& workers) const {
-  LoadCounts sum = counts_.Load();
-  for (const WorkerRecord& worker : workers) {
-    sum.operations += worker.counts.operations;
-    sum.failed += worker.counts.failed;
-    sum.verified += worker.counts.verified;
-    sum.mismatches += worker.counts.mismatches;
-  }
-  return sum;
-}
-
-void ElasticService::PrintStatus() {
-  const int64_t now_ns = clock_.NowNs();
-  const RequestLoad load = queue_->Look(now_ns);
-  const uint64_t replied = queue_->Replied();
-  ycsb::LatencyHistogram latencies;
-  for (uint64_t i = status_replied_; i < replied; ++i) {
-    const RequestRecord record = queue_->RecordOf(i);
-    latencies.Record(record.done_ns - record.due_ns);
-  }
-  uint32_t serving = 0, starting = 0, draining = 0;
-  std::vector<int32_t> pids;
-  const std::vector<WorkerRecord> records = fleet_->Records();
-  for (const WorkerRecord& record : records) {
-    if (record.ended_ns != 0) continue;
-    ++(record.retired_ns != 0 ? draining : record.lanes_ns != 0 ? serving : starting);
-    if (record.pid != 0) pids.push_back(record.pid);
-  }
-  const LoadCounts counts = CountsOf(records);
-  const double seconds = std::max(Seconds(now_ns - status_from_ns_), 1e-9);
-  const std::vector<double> percentiles = latencies.PercentilesNs({50, 99});
-  Channel::Print({{"event", "status"},
-                  {"time_s", SecondsSinceStart(now_ns)},
-                  {"workers", serving},
-                  {"starting", starting},
-                  {"draining", draining},
-                  {"interval_s", seconds},
-                  {"due_per_s", static_cast<double>(load.due - status_due_) / seconds},
-                  {"replies_per_s", static_cast<double>(replied - status_replied_) / seconds},
-                  {"backlog", load.backlog},
-                  {"oldest_wait_us", static_cast<double>(load.oldest_wait_ns) / 1000},
-                  {"p50_us", percentiles[0] / 1000},
-                  {"p99_us", percentiles[1] / 1000},
-                  {"failed", counts.failed},
-                  {"mismatches", counts.mismatches},
-                  {"deaths", deaths_},
-                  {"pids", pids}});
-  status_from_ns_ = now_ns;
-  status_replied_ = replied;
-  status_due_ = load.due;
-}
-
-// Records of 24 bytes, in order of the requests: due and done (nanoseconds since the start; done -1: no reply), int64
-// each, worker and failed, uint32 each; as this machine writes them.
-Status ElasticService::WriteRequests() const {
-  if (elastic_.requests_file.empty()) return {};
-  const auto failed = [this] {
-    return Status(StatusCode::kUnavailable, elastic_.requests_file + ": " + std::strerror(errno));
-  };
-  std::FILE* const file = std::fopen(elastic_.requests_file.c_str(), "wb");
-  if (file == nullptr) return failed();
-  struct Line {
-    int64_t due_ns, done_ns;
-    uint32_t worker, failed;
-  };
-  bool written = true;
-  for (uint64_t i = 0; i < queue_->size() && written; ++i) {
-    const RequestRecord record = queue_->RecordOf(i);
-    const Line line{record.due_ns, record.done_ns, record.worker, record.failed ? 1u : 0u};
-    written = std::fwrite(&line, sizeof(line), 1, file) == 1;
-  }
-  if (std::fclose(file) != 0 || !written) return failed();
-  return {};
-}
-
-int ElasticService::PrintSummary() {
-  const int64_t now_ns = clock_.NowNs();
-  ycsb::LatencyHistogram latencies;
-  uint64_t replied = 0;
-  const uint64_t due = queue_->Look(now_ns).due;
-  for (uint64_t i = 0; i < queue_->size(); ++i) {
-    const RequestRecord record = queue_->RecordOf(i);
-    if (record.done_ns < 0) continue;
-    ++replied;
-    latencies.Record(record.done_ns - record.due_ns);
-  }
-  const std::vector<WorkerRecord> records = fleet_->Records();
-  const LoadCounts counts = CountsOf(records);
-  const std::vector<double> percentiles = latencies.PercentilesNs({50, 99, 99.9});
-  ordered_json json = {{"event", "summary"},
-                       {"end", end_},
-                       {"time_s", SecondsSinceStart(now_ns)},
-                       {"control_plane", options_.store.control_plane},
-                       {"worker_kind", KindName(elastic_.kind)},
-                       {"profile", options_.job.arrivals->profile.text()},
-                       {"arrivals", ycsb::ArrivalProcessName(options_.job.arrivals->process)},
-                       {"requests", queue_->size()},
-                       {"due", due},
-                       {"replied", replied},
-                       {"failed", counts.failed},
-                       {"verified", counts.verified},
-                       {"mismatches", counts.mismatches},
-                       {"p50_us", percentiles[0] / 1000},
-                       {"p99_us", percentiles[1] / 1000},
-                       {"p99.9_us", percentiles[2] / 1000},
-                       {"max_us", static_cast<double>(latencies.max_ns()) / 1000},
-                       {"deaths", deaths_},
-                       {"replaced", replaced_}};
-  double worker_seconds = 0;
-  ordered_json workers = ordered_json::array();
-  for (const WorkerRecord& worker : records) {
-    worker_seconds += Seconds(worker.ended_ns - std::max(worker.wanted_ns, start_ns_));
-    const int64_t bootstrap_ns = BootstrapNs(worker);
-    workers.push_back(
-        {{"worker", worker.worker},
-         {"pid", worker.pid},
-         {"died", worker.died},
-         {"wanted_s", SecondsSinceStart(worker.wanted_ns)},
-         {"ready_s", worker.lanes_ns == 0 ? ordered_json() : ordered_json(SecondsSinceStart(worker.lanes_ns))},
-         {"ended_s", SecondsSinceStart(worker.ended_ns)},
-         {"spawn_us", PartUs(worker.wanted_ns, worker.thread_ns)},
-         {"store_us", PartUs(worker.thread_ns, worker.store_ns)},
-         {"client_us", PartUs(worker.store_ns, worker.client_ns)},
-         {"connect_us", ConnectUs(worker)},
-         {"register_us",
-          worker.client_ns == 0 ? ordered_json() : ordered_json(Microseconds(worker.client_times.register_ns))},
-         {"lanes_us", PartUs(worker.client_ns, worker.lanes_ns)},
-         {"first_reply_us", PartUs(worker.first_begin_ns, worker.first_reply_ns)},
-         {"bootstrap_us", bootstrap_ns == 0 ? ordered_json() : ordered_json(static_cast<double>(bootstrap_ns) / 1000)},
-         {"drain_us", PartUs(worker.retired_ns, worker.ended_ns)}});
-  }
-  json["worker_seconds"] = worker_seconds;
-  json["workers"] = std::move(workers);
-  const Status written = WriteRequests();
-  Channel::Print(json);
-  if (!written.ok()) return cli::Fail(written);
-  const bool all = std::string_view(end_) != "finished" || replied == queue_->size();
-  return all && counts.failed == 0 && counts.mismatches == 0 && std::string_view(end_) != "workers cannot start" &&
-                 std::string_view(end_) != "too many failures"
-             ? 0
-             : cli::kExitFailure;
-}
-
 FleetView ElasticService::View() const {
   FleetView view;
   view.records = fleet_->Records();
@@ -495,11 +262,11 @@ int ElasticService::Run() {
   start_ns_ = clock_.NowNs();
   wanted_ = options_.workers;
   if (Status status = Open(); !status.ok()) {
-    return status == StatusCode::kUnavailable ? cli::FailToOpen(status, options_.store.fabric) : cli::Fail(status);
+    return status == StatusCode::kUnavailable ? cli::FailToOpen(status) : cli::Fail(status);
   }
   // Only now: what is forked has been made.
   if (Status status = operation_.Listen(options_, *this); !status.ok()) return cli::Fail(status);
-  if (Status status = AwaitFirstWorkers(); !status.ok()) return cli::FailToOpen(status, options_.store.fabric);
+  if (Status status = AwaitFirstWorkers(); !status.ok()) return cli::FailToOpen(status);
   if (elastic_.autoscale) {
     ScalePolicy policy = elastic_.policy;
     if (policy.bootstrap_ns == 0) {
@@ -519,7 +286,7 @@ int ElasticService::Run() {
   Channel::Print({{"event", "ready"},
                   {"pid", getpid()},
                   {"control_plane", options_.store.control_plane},
-                  {"worker_kind", KindName(elastic_.kind)},
+                  {"worker_kind", WorkerKindName(elastic_.kind)},
                   {"workers", fleet_->active()},
                   {"requests", queue_->size()},
                   {"planned_s", Seconds(options_.job.arrivals->end_ns)}});

@@ -97,12 +97,6 @@ class ElasticService final : private metrics::Source {
   const char* end_ = "finished";
 };
 
-// The life of a worker process, until it is retired: main of a forked one, and of a fresh one. Returns its exit status.
-// `started_ns`: when it began to run.
-int ServeAsProcess(const Options& options, RequestQueue& queue, WorkerSlot& slot, int64_t started_ns);
-// The same of a fresh program, which was given the two descriptors and the slot's number.
-int ServeAsProgram(const Options& options, int64_t started_ns);
-
 }  // namespace computenode
 
 #endif  // COMPUTENODE_ELASTIC_SERVICE_H_

@@ -7,12 +7,14 @@
 #include <utility>
 #include <vector>
 
+#include "cli/common_flags.h"
 #include "cli/fail.h"
 #include "cli/flags.h"
 #include "cli/stop_signal.h"
 #include "computenode/elastic_service.h"
 #include "computenode/options.h"
 #include "computenode/service.h"
+#include "computenode/worker_process.h"
 #include "krcore/clock.h"
 #include "kvs/client.h"
 #include "ycsb/arrivals.h"
@@ -40,7 +42,7 @@ int main(int argc, char** argv) {
     return computenode::ElasticService(*options, std::move(again), STDIN_FILENO).Run();
   }
   auto store = kvs::Store::Open(options->store);
-  if (!store.ok()) return cli::FailToOpen(store.status(), options->store.fabric);
+  if (!store.ok()) return cli::FailToOpen(store.status());
   computenode::Service service(**store, *options, STDIN_FILENO);
   return service.Run();
 }

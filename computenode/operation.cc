@@ -20,6 +20,8 @@ void Operation::Announce(const Options& options, std::function<metrics::Announce
   krcore::NodeOptions open;
   open.rnic = options.store.rnic;
   open.fabric = options.store.fabric;
+  open.fabric_address = options.store.fabric_address;
+  open.rnic_port = options.store.rnic_port;
   auto node = krcore::Node::Open(open);
   if (!node.ok()) {
     LOG(WARNING) << "not announced, surge status will not find it: " << node.status().ToString();

@@ -141,6 +141,15 @@ Result<std::optional<ElasticOptions>> ElasticFromFlags() {
 
 }  // namespace
 
+const char* WorkerKindName(WorkerKind kind) {
+  switch (kind) {
+    case WorkerKind::kThread: return "thread";
+    case WorkerKind::kFork: return "fork";
+    case WorkerKind::kExec: return "exec";
+  }
+  return "";
+}
+
 cli::Program ProgramDescription() {
   cli::Program program;
   program.name = "computenode";
@@ -177,6 +186,8 @@ cli::Program ProgramDescription() {
                    "requests_file",
                    "metrics",
                    "rnic",
+                   "fabric_address",
+                   "rnic_port",
                    "log",
                    "operation_timeout_ms",
                    "open_timeout_ms",
@@ -236,12 +247,11 @@ Result<Options> OptionsFromFlags(const cli::CommandLine& line) {
                        .seed = FLAGS_seed},
                       &options.warnings);
   if (!arrivals.ok()) return arrivals.status();
-  options.store = {.rnic = FLAGS_rnic,
-                   .fabric = FLAGS_fabric,
-                   .control_plane = FLAGS_control_plane,
+  options.store = {.control_plane = FLAGS_control_plane,
                    .operation_timeout_ms = FLAGS_operation_timeout_ms,
                    .open_timeout_ms = FLAGS_open_timeout_ms,
                    .clock = nullptr};
+  cli::SetFabric(&options.store);
   options.job = {.workload = *workload,
                  .phase = ycsb::Phase::kRun,
                  .seed = FLAGS_seed,

@@ -17,6 +17,7 @@
 namespace computenode {
 
 enum class WorkerKind : uint8_t { kThread, kFork, kExec };
+const char* WorkerKindName(WorkerKind kind);
 
 // Where the load is a queue of requests (ElasticService).
 struct ElasticOptions {

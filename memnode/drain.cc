@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "cli/common_flags.h"
 #include "cli/fail.h"
 #include "cli/stop_signal.h"
 #include "krcore/clock.h"
@@ -28,7 +29,11 @@ struct Attached {
 
 krcore::Result<Attached> Attach(const Options& options) {
   Attached attached;
-  auto store = kvs::Store::Open({.rnic = options.rnic, .fabric = options.fabric, .open_timeout_ms = options.wait_ms});
+  auto store = kvs::Store::Open({.rnic = options.rnic,
+                                 .fabric = options.fabric,
+                                 .fabric_address = options.fabric_address,
+                                 .rnic_port = options.rnic_port,
+                                 .open_timeout_ms = options.wait_ms});
   if (!store.ok()) return store.status();
   attached.store = std::move(*store);
   auto client = attached.store->NewClient({.max_in_flight = 4, .address_cache_entries = 0});
@@ -56,7 +61,7 @@ void Print(const char* what, const Options& options, const kvs::DrainReport& rep
 int Drain(const Options& options) {
   if (const krcore::Status status = cli::StopSignal::Install(); !status.ok()) return cli::Fail(status);
   auto attached = Attach(options);
-  if (!attached.ok()) return cli::FailToOpen(attached.status(), options.fabric);
+  if (!attached.ok()) return cli::FailToOpen(attached.status());
   kvs::Client& client = *attached->client;
   krcore::Clock& clock = *krcore::RealClock();
   kvs::DrainReport report;
@@ -93,7 +98,7 @@ int Drain(const Options& options) {
 
 int Undrain(const Options& options) {
   auto attached = Attach(options);
-  if (!attached.ok()) return cli::FailToOpen(attached.status(), options.fabric);
+  if (!attached.ok()) return cli::FailToOpen(attached.status());
   const krcore::Status status = attached->client->UndrainNode(options.undrain);
   if (!status.ok()) {
     const bool stopped = status == krcore::StatusCode::kUnavailable;

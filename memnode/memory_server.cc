@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "cli/common_flags.h"
 #include "cli/size.h"
 #include "kvs/layout/join.h"
 #include "kvs/layout/pool.h"
@@ -30,7 +31,14 @@ Status WithWayOut(const Status& status, const std::string& way_out) {
   return {status.code(), text + "\n" + way_out};
 }
 
-std::string FabricFlag(const Options& options) { return "--fabric=" + options.fabric; }
+krcore::NodeOptions NodeOptionsOf(const Options& options) {
+  krcore::NodeOptions open;
+  open.rnic = options.rnic;
+  open.fabric = options.fabric;
+  open.fabric_address = options.fabric_address;
+  open.rnic_port = options.rnic_port;
+  return open;
+}
 
 // What the host has left for shared memory, for the message that there is not enough.
 std::string SharedMemoryLeft(const Options& options) {
@@ -47,7 +55,10 @@ Status ExplainPool(const Options& options, const Status& status) {
                                     " Give a smaller --memory, or free memory (memnode --clean removes leftovers).");
     case StatusCode::kInvalidArgument:  // left with another length
       return WithWayOut(status, "Give the --memory of the run before to keep its data, or discard it first: memnode " +
-                                    FabricFlag(options) + " --clean (once no program uses the fabric).");
+                                    cli::FabricFlags() + " --clean (once no program uses the fabric).");
+    case StatusCode::kUnsupported:
+      return WithWayOut(status, "Leave out --keep_memory: with --rnic=" + options.rnic +
+                                    " a memory node's data goes with its process.");
     default: return status;
   }
 }
@@ -60,7 +71,7 @@ Status ExplainJoin(const Options& options, const Status& status) {
                                     "--metaserver, or wait longer.");
     case StatusCode::kCorrupt:
       return WithWayOut(status, "To discard the memory of node " + std::to_string(options.node) + ": memnode " +
-                                    FabricFlag(options) + " --clean (once no program uses the fabric).");
+                                    cli::FabricFlags() + " --clean (once no program uses the fabric).");
     default: return status;
   }
 }
@@ -71,7 +82,7 @@ Result<std::unique_ptr<MemoryServer>> MemoryServer::Start(const Options& options
   std::unique_ptr<MemoryServer> server(new MemoryServer());
   Status status = server->Open(options, clock);
   if (status.ok() && options.memory_bytes != 0) status = server->CreatePool(options);
-  if (status.ok() && options.metaserver) status = server->HostMetaServer(options);
+  if (status.ok() && options.metaserver) status = server->HostMetaServer();
   // Before this node is entered as a member, so that nobody who looks for it finds it without. Until the pool is
   // published nobody is told of it.
   if (status.ok() && options.memory_bytes != 0) server->AcceptConnections(options);
@@ -88,9 +99,7 @@ Result<std::unique_ptr<MemoryServer>> MemoryServer::Start(const Options& options
 }
 
 Status MemoryServer::Open(const Options& options, krcore::Clock* clock) {
-  krcore::NodeOptions open;
-  open.rnic = options.rnic;
-  open.fabric = options.fabric;
+  krcore::NodeOptions open = NodeOptionsOf(options);
   open.node = options.node;
   open.create_fabric = true;
   open.clock = clock;
@@ -99,10 +108,10 @@ Status MemoryServer::Open(const Options& options, krcore::Clock* clock) {
   if (!node.ok()) {
     if (node.status() == StatusCode::kExists) {
       return WithWayOut(node.status(), "Give another --node, or stop the program that has --node=" +
-                                           std::to_string(options.node) + " on " + FabricFlag(options) + ".");
+                                           std::to_string(options.node) + " on " + cli::FabricFlags() + ".");
     }
     if (node.status() == StatusCode::kOutOfMemory) {
-      return WithWayOut(node.status(), "Opening " + FabricFlag(options) + " failed." + SharedMemoryLeft(options));
+      return WithWayOut(node.status(), "Opening " + cli::FabricFlags() + " failed." + SharedMemoryLeft(options));
     }
     return node.status();
   }
@@ -110,10 +119,10 @@ Status MemoryServer::Open(const Options& options, krcore::Clock* clock) {
   return Status::Ok();
 }
 
-Status MemoryServer::HostMetaServer(const Options& options) {
+Status MemoryServer::HostMetaServer() {
   const Status status = node_->HostMetaServer(kMetaNodes);
   if (status == StatusCode::kExists) {
-    return WithWayOut(status, "Leave out --metaserver here, or stop another one first (" + FabricFlag(options) + ").");
+    return WithWayOut(status, "Leave out --metaserver here, or stop another one first (" + cli::FabricFlags() + ").");
   }
   return status;
 }
@@ -126,6 +135,11 @@ Status MemoryServer::CreatePool(const Options& options) {
   region.name = kPoolName;
   region.keep_on_close = options.keep_memory;
   auto pool = node_->CreateRegion(region);
+  if (pool.status() == StatusCode::kUnsupported && !options.keep_memory) {
+    LOG(INFO) << "with --rnic=" << options.rnic << " this node's data goes with its process, however that ends";
+    region.name.clear();
+    pool = node_->CreateRegion(region);
+  }
   if (!pool.ok()) return ExplainPool(options, pool.status());
   pool_ = *std::move(pool);
   return Status::Ok();
@@ -165,14 +179,11 @@ Result<std::string> CleanFabric(const Options& options) {
   if (!removed.ok()) return removed.status();
   if (!removed->empty()) return "removed what was left of fabric " + options.fabric;
   // Nothing removed: there is nothing, or living programs use it.
-  krcore::NodeOptions open;
-  open.rnic = options.rnic;
-  open.fabric = options.fabric;
-  const auto node = krcore::Node::Open(open);
+  const auto node = krcore::Node::Open(NodeOptionsOf(options));
   if (node.ok()) {
     return Status(StatusCode::kExists, "fabric " + options.fabric +
                                            " is in use: nothing was removed\nStop the programs that have " +
-                                           FabricFlag(options) + " first.");
+                                           cli::FabricFlags() + " first.");
   }
   if (node.status() == StatusCode::kNotFound) return "nothing to clean: no fabric " + options.fabric;
   return node.status();

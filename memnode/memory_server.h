@@ -43,7 +43,7 @@ class MemoryServer {
   MemoryServer() = default;
 
   krcore::Status Open(const Options& options, krcore::Clock* clock);
-  krcore::Status HostMetaServer(const Options& options);
+  krcore::Status HostMetaServer();
   krcore::Status CreatePool(const Options& options);
   void AcceptConnections(const Options& options);
   krcore::Status Join(const Options& options);

@@ -17,6 +17,8 @@ namespace memnode {
 struct Options {
   std::string rnic;
   std::string fabric;
+  std::string fabric_address;
+  std::string rnic_port;
   krcore::NodeId node = krcore::kNoNode;  // kNoNode: a pure metadata server, the fabric assigns one
   uint64_t memory_bytes = 0;              // 0: a pure metadata server
   bool metaserver = false;

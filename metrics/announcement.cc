@@ -43,7 +43,8 @@ const char* StateName(State state) {
   return "unknown";
 }
 
-void Announcement::set_metrics(const Address& where) {
+void Announcement::set_metrics(const Address& listening) {
+  const Address where = ReachableAddress(listening);
   port = where.port;
   if (where.v6) {
     inet_pton(AF_INET6, where.host.c_str(), address.data());

@@ -41,7 +41,7 @@ struct Announcement {
   uint64_t operations = 0;            // of the store, that its workers have done so far
   int64_t updated_ns = 0;             // since 1970
 
-  void set_metrics(const Address& where);
+  void set_metrics(const Address& listening);  // says where others reach it
   // "HOST:PORT", or empty.
   std::string metrics() const;
 };

@@ -2,6 +2,8 @@
 
 #include <arpa/inet.h>
 #include <civetweb.h>
+#include <ifaddrs.h>
+#include <net/if.h>
 #include <prometheus/text_serializer.h>
 #include <pthread.h>
 #include <signal.h>
@@ -127,11 +129,37 @@ Result<Address> ParseAddress(const std::string& text) {
   return address;
 }
 
+Address ReachableAddress(const Address& listening) {
+  if (listening.host != "0.0.0.0" && listening.host != "::") return listening;
+  Address reachable = listening;
+  reachable.host = listening.v6 ? "::1" : "127.0.0.1";
+  ifaddrs* all = nullptr;
+  if (getifaddrs(&all) != 0) return reachable;
+  const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> owner(all, &freeifaddrs);
+  for (const ifaddrs* entry = all; entry != nullptr; entry = entry->ifa_next) {
+    if (entry->ifa_addr == nullptr || (entry->ifa_flags & IFF_UP) == 0 || (entry->ifa_flags & IFF_LOOPBACK) != 0)
+      continue;
+    std::array<char, INET6_ADDRSTRLEN> host{};
+    const void* bytes = nullptr;
+    if (!listening.v6 && entry->ifa_addr->sa_family == AF_INET) {
+      bytes = &reinterpret_cast<const sockaddr_in*>(entry->ifa_addr)->sin_addr;
+    } else if (listening.v6 && entry->ifa_addr->sa_family == AF_INET6) {
+      const in6_addr& address = reinterpret_cast<const sockaddr_in6*>(entry->ifa_addr)->sin6_addr;
+      if (!IN6_IS_ADDR_LINKLOCAL(&address)) bytes = &address;  // that means something on its link only
+    }
+    if (bytes == nullptr) continue;
+    inet_ntop(entry->ifa_addr->sa_family, bytes, host.data(), host.size());
+    reachable.host = host.data();
+    return reachable;
+  }
+  return reachable;
+}
+
 Result<std::unique_ptr<Exporter>> Exporter::Start(const Address& address, const Source& source) {
   std::unique_ptr<Exporter> exporter(new Exporter(address, source));
   const std::string listen = address.ToString();
   const std::array<const char*, 11> options = {
-      "listening_ports",   listen.c_str(), "num_threads", "2", "request_timeout_ms", "1000", "enable_keep_alive", "no",
+      "listening_ports",   listen.c_str(), "num_threads", "8", "request_timeout_ms", "1000", "enable_keep_alive", "no",
       "linger_timeout_ms", "1000",         nullptr};
   mg_callbacks callbacks{};
   callbacks.log_message = OnComplaint;

@@ -1,5 +1,6 @@
-// Exporter: the HTTP endpoint of a program: /metrics in Prometheus's text format, and /healthz. Two threads of the
-// web server's, which sleep while nobody asks; whatever is asked is computed then.
+// Exporter: the HTTP endpoint of a program: /metrics in Prometheus's text format, and /healthz. A few threads of
+// the web server's, which sleep while nobody asks; whatever is asked is computed then. A client that says nothing holds
+// one of them for a second.
 //
 // Thread safety: create and destroy from one thread. The source is asked from the server's threads.
 #ifndef METRICS_EXPORTER_H_
@@ -37,6 +38,9 @@ struct Address {
 };
 // kInvalidArgument: a message for the user.
 krcore::Result<Address> ParseAddress(const std::string& text);
+// Where others reach who listens there: at the first address of this host's that is not of the loopback, if that is all
+// of them (0.0.0.0, ::) and there is one.
+Address ReachableAddress(const Address& listening);
 
 class Exporter {
  public:

@@ -4,6 +4,7 @@
 #include <iostream>
 #include <memory>
 
+#include "cli/common_flags.h"
 #include "cli/fail.h"
 #include "cli/flags.h"
 #include "cli/stop_signal.h"
@@ -63,7 +64,7 @@ int Run(Options& options) {
   std::ofstream json;
   if (const Status status = OpenJson(options.json_path, &json); !status.ok()) return cli::Fail(status);
   auto store = kvs::Store::Open(options.store);
-  if (!store.ok()) return cli::FailToOpen(store.status(), options.store.fabric);
+  if (!store.ok()) return cli::FailToOpen(store.status());
 
   if (options.job.arrivals) std::cerr << "ycsb: " << DescribePlan(*options.job.arrivals) << '\n';
   options.runner.log = &std::cerr;

@@ -75,25 +75,11 @@ cli::Program ProgramDescription() {
   program.usage =
       "ycsb load --fabric=NAME -P FILE [-p KEY=VALUE]... [flags]\n"
       "ycsb run  --fabric=NAME -P FILE [-p KEY=VALUE]... [flags]";
-  program.flags = {"fabric",
-                   "workers",
-                   "in_flight",
-                   "target",
-                   "profile",
-                   "arrivals",
-                   "warmup",
-                   "seed",
-                   "json",
-                   "overwrite",
-                   "max_failures",
-                   "latency_sampling",
-                   "table_stats",
-                   "rnic",
-                   "log",
-                   "operation_timeout_ms",
-                   "open_timeout_ms",
-                   "control_plane",
-                   "plant_mismatch"};
+  program.flags = {
+      "fabric",          "workers",       "in_flight",      "target",    "profile",      "arrivals",
+      "warmup",          "seed",          "json",           "overwrite", "max_failures", "latency_sampling",
+      "table_stats",     "rnic",          "fabric_address", "rnic_port", "log",          "operation_timeout_ms",
+      "open_timeout_ms", "control_plane", "plant_mismatch"};
   program.short_options = "Pp";
   program.short_help =
       "  -P FILE\n    Properties of the workload, YCSB's syntax; ycsb/workloads/ has the standard ones. Repeatable.\n"
@@ -148,12 +134,11 @@ Result<Options> OptionsFromFlags(const cli::CommandLine& line) {
   if (*phase == Phase::kRun && !*arrivals && workload->operation_count == 0 && workload->max_execution_time_s == 0) {
     options.warnings.push_back("no operationcount and no maxexecutiontime: runs until Ctrl-C");
   }
-  options.store = {.rnic = FLAGS_rnic,
-                   .fabric = FLAGS_fabric,
-                   .control_plane = FLAGS_control_plane,
+  options.store = {.control_plane = FLAGS_control_plane,
                    .operation_timeout_ms = FLAGS_operation_timeout_ms,
                    .open_timeout_ms = FLAGS_open_timeout_ms,
                    .clock = nullptr};
+  cli::SetFabric(&options.store);
   options.job = {.workload = *workload,
                  .phase = *phase,
                  .seed = FLAGS_seed,

@@ -15,7 +15,7 @@ Child StartRole(const Role& role) {
 }
 
 void BePeer(const Role& role) {
-  timed::Peer peer(role.fabric, role.bytes);
+  timed::Peer peer({.fabric = role.fabric}, role.bytes);
   Fill(peer.bytes(), role.seed);
   std::cout << "ready" << std::endl;
   for (std::string line; std::getline(std::cin, line);) {

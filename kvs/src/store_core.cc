@@ -29,6 +29,8 @@ krcore::NodeOptions NodeOptionsOf(const StoreOptions& options) {
   krcore::NodeOptions node;
   node.rnic = options.rnic;
   node.fabric = options.fabric;
+  node.fabric_address = options.fabric_address;
+  node.rnic_port = options.rnic_port;
   node.clock = options.clock;
   return node;
 }

@@ -194,6 +194,25 @@ TEST_F(Flags, AnUnknownRnicIsRefusedByFlagWithTheKnownOnes) {
   EXPECT_TRUE(CheckFabricFlags().ok());
 }
 
+TEST_F(Flags, AnAddressAndAPortGoWithARnicOnANetworkAndNoOther) {
+  FLAGS_fabric = "demo";
+  EXPECT_EQ(FabricFlags(), "--fabric=demo");
+  FLAGS_rnic_port = "rxe0";
+  EXPECT_THAT(std::string(CheckFabricFlags().message()), "--rnic_port=rxe0: only with --rnic=verbs");
+  FLAGS_fabric_address = "10.0.0.1";
+  EXPECT_THAT(std::string(CheckFabricFlags().message()), "--fabric_address=10.0.0.1: only with --rnic=verbs");
+  FLAGS_rnic = "verbs";
+  EXPECT_TRUE(CheckFabricFlags().ok());
+  EXPECT_EQ(FabricFlags(), "--fabric=demo --rnic=verbs --fabric_address=10.0.0.1");
+  struct {
+    std::string rnic, fabric, fabric_address, rnic_port;
+  } options;
+  SetFabric(&options);
+  EXPECT_EQ(options.rnic + options.fabric + options.fabric_address + options.rnic_port, "verbsdemo10.0.0.1rxe0");
+  FLAGS_fabric_address = "";
+  EXPECT_THAT(std::string(CheckFabricFlags().message()), StartsWith("--fabric_address is missing"));
+}
+
 TEST_F(Flags, TimeoutsAreOneMillisecondToADay) {
   EXPECT_TRUE(CheckClientFlags().ok());
   FLAGS_operation_timeout_ms = 0;

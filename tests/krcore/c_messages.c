@@ -176,6 +176,11 @@ static void refusals(struct party* server, struct party* client) {
   EXPECT(node == NULL);
   const struct krcore_node_options unknown = {.rnic = "carrier-pigeon", .fabric = "inproc:x"};
   EXPECT_CODE(krcore_open(&unknown, &node), KRCORE_EUNSUPPORTED);
+  const struct krcore_node_options nowhere_on_a_network = {.rnic = "verbs", .fabric = "x", .rnic_port = "rxe0"};
+  EXPECT_CODE(krcore_open(&nowhere_on_a_network, &node), KRCORE_EINVALID);
+  EXPECT(strstr(krcore_last_error(), "fabric_address") != NULL);
+  const struct krcore_node_options no_network = {.fabric = "inproc:x", .fabric_address = "::1"};
+  EXPECT_CODE(krcore_open(&no_network, &node), KRCORE_EINVALID);
   EXPECT_CODE(krcore_open(NULL, &node), KRCORE_EINVALID);
   char own[64];
   EXPECT_CODE(krcore_qreg_mr(client->node, own, sizeof(own), KRCORE_REMOTE_READ, &mr), KRCORE_EUNSUPPORTED);

@@ -1,9 +1,12 @@
 // What the tests of krcore share: nodes on a fabric of their own, and queues that wait for their completions.
-// The suites are compiled twice: as they are, for sw, and with KRCORE_TEST_SIM, for sim (one executable of them all).
+// The suites are compiled three times: as they are, for sw; with KRCORE_TEST_SIM, for sim (one executable of them all);
+// and with KRCORE_TEST_VERBS, for verbs, where there is an RDMA device (tests/vm).
 #ifndef TESTS_KRCORE_FIXTURE_H_
 #define TESTS_KRCORE_FIXTURE_H_
 
+#include <arpa/inet.h>
 #include <gtest/gtest.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -12,6 +15,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "krcore/clock.h"
@@ -31,26 +35,35 @@ inline constexpr uint32_t kAllRights = kRemoteRead | kRemoteWrite | kRemoteAtomi
     ASSERT_TRUE(status_.ok()) << status_.ToString(); \
   } while (false)
 
+#ifdef KRCORE_TEST_SIM
+inline constexpr char kRnic[] = "sim";
+inline constexpr bool kSimulated = true;
+#elif defined(KRCORE_TEST_VERBS)
+inline constexpr char kRnic[] = "verbs";
+inline constexpr bool kSimulated = false;
+#else
+inline constexpr char kRnic[] = "sw";
+inline constexpr bool kSimulated = false;
+#endif
+inline constexpr bool kOnVerbs = std::string_view(kRnic) == "verbs";
+#define SKIP_IF_SIMULATED(reason) \
+  if (kSimulated) GTEST_SKIP() << "simulated: " reason
+#define SKIP_ON_VERBS(reason) \
+  if (kOnVerbs) GTEST_SKIP() << "verbs: " reason
+
 // Advances only when somebody waits.
 class FakeClock final : public Clock {
  public:
   int64_t NowNs() override { return now_ns_.load(std::memory_order_relaxed); }
-  void Relax(uint32_t) override { now_ns_.fetch_add(1'000'000, std::memory_order_relaxed); }  // pairs with nothing
+  void Relax(uint32_t) override {
+    if (kOnVerbs) usleep(1000);                               // what is waited for takes its own time
+    now_ns_.fetch_add(1'000'000, std::memory_order_relaxed);  // pairs with nothing
+  }
   void Advance(int64_t ns) { now_ns_.fetch_add(ns, std::memory_order_relaxed); }
 
  private:
   std::atomic<int64_t> now_ns_{1};
 };
-
-#ifdef KRCORE_TEST_SIM
-inline constexpr char kRnic[] = "sim";
-inline constexpr bool kSimulated = true;
-#else
-inline constexpr char kRnic[] = "sw";
-inline constexpr bool kSimulated = false;
-#endif
-#define SKIP_IF_SIMULATED(reason) \
-  if (kSimulated) GTEST_SKIP() << "simulated: " reason
 
 // By fabric, each made by UniqueFabric. They stay, because what lives in them may be a member declared before.
 inline std::map<std::string, std::unique_ptr<rnic::sim::World>>& Worlds() {
@@ -58,10 +71,29 @@ inline std::map<std::string, std::unique_ptr<rnic::sim::World>>& Worlds() {
   return *worlds;
 }
 
+// Where the fabric's membership service is to be; the same at each call, also in forked children. Empty where the
+// provider needs none.
+inline std::string AddressOf(const std::string& fabric) {
+  if (!kOnVerbs) return "";
+  static auto* const addresses = new std::map<std::string, std::string>();
+  std::string& address = (*addresses)[fabric];
+  if (!address.empty()) return address;
+  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in free{};
+  free.sin_family = AF_INET;
+  free.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof(free);
+  EXPECT_EQ(bind(fd, reinterpret_cast<sockaddr*>(&free), length), 0);
+  EXPECT_EQ(getsockname(fd, reinterpret_cast<sockaddr*>(&free), &length), 0);
+  close(fd);
+  return address = "127.0.0.1:" + std::to_string(ntohs(free.sin_port));
+}
+
 inline std::string UniqueFabric(bool in_process) {
   static std::atomic<int> count{0};
   const std::string name = "krt-" + std::to_string(getpid()) + "-" + std::to_string(count.fetch_add(1));
-  if (!kSimulated) return in_process ? "inproc:" + name : name;
+  if (kOnVerbs) (void)AddressOf(name);
+  if (!kSimulated) return in_process && !kOnVerbs ? "inproc:" + name : name;
   // Everything that the interface permits, but no faults.
   const rnic::sim::Chaos chaos{.tear = 0.3, .delay = 0.2, .max_delay_ns = 20'000};
   Worlds()[name] = std::make_unique<rnic::sim::World>(rnic::sim::WorldOptions{.fabric = name, .chaos = chaos});
@@ -74,8 +106,13 @@ inline Clock& ClockOf(const std::string& fabric) { return kSimulated ? Worlds().
 inline std::unique_ptr<Node> OpenNode(const std::string& fabric, NodeId id, Clock* clock = nullptr,
                                       uint32_t rc_peers = 0) {
   if (clock == nullptr) clock = &ClockOf(fabric);
-  auto node = Node::Open(
-      {.rnic = kRnic, .fabric = fabric, .node = id, .create_fabric = true, .clock = clock, .rc_peers = rc_peers});
+  auto node = Node::Open({.rnic = kRnic,
+                          .fabric = fabric,
+                          .fabric_address = AddressOf(fabric),
+                          .node = id,
+                          .create_fabric = true,
+                          .clock = clock,
+                          .rc_peers = rc_peers});
   EXPECT_TRUE(node.ok()) << node.status().ToString();
   return node.ok() ? *std::move(node) : nullptr;
 }

@@ -30,7 +30,9 @@ struct Party {
   static Party Join(const std::string& fabric, Clock& clock, NodeId as = kNoNode) {
     Party party;
     party.device =
-        rnic::OpenDevice({.provider = kRnic, .fabric = fabric, .node = kNoNode, .create_fabric = true}).value();
+        rnic::OpenDevice(
+            {.provider = kRnic, .fabric = fabric, .node = kNoNode, .create_fabric = true, .address = AddressOf(fabric)})
+            .value();
     party.pd = party.device->CreatePd().value();
     party.clock = &clock;
     party.Rename(as == kNoNode ? party.device->address().node : as);

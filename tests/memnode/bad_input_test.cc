@@ -105,6 +105,21 @@ TEST_F(BadInput, UnknownRnic) {
   EXPECT_THAT(run.err, AllOf(HasSubstr("--rnic=fast"), HasSubstr("--rnic=sw")));
 }
 
+TEST_F(BadInput, AFabricOnANetworkNeedsItsAddressAndADevice) {
+  EXPECT_THAT(Refused({"--node=1", "--memory=64M", "--rnic=verbs"}), HasSubstr("--fabric_address is missing"));
+  EXPECT_THAT(Refused({"--node=1", "--memory=64M", "--rnic_port=rxe0"}), HasSubstr("only with --rnic=verbs"));
+  const std::vector<std::string> verbs = {fabric_.flag(), "--node=1", "--memory=64M", "--rnic=verbs"};
+  const auto run = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), verbs.begin(), verbs.end());
+    return RunProgram("memnode", more);
+  };
+  EXPECT_THAT(run({"--fabric_address=::1"}).err, HasSubstr("brackets belong around a host with colons"));
+  EXPECT_THAT(run({"--fabric_address=localhost", "--rnic_port=rxe0:x"}).err, HasSubstr("'rxe0:x' names no port"));
+  const Finished none = run({"--fabric_address=localhost:7481", "--rnic_port=no_such_device"});
+  EXPECT_EQ(none.status, 1);
+  EXPECT_THAT(none.err, HasSubstr("no RDMA device no_such_device with an active port"));
+}
+
 TEST_F(BadInput, MoreMemoryThanThereIsNamesWhatIsAvailable) {
   const Finished run = RunProgram("memnode", {fabric_.flag(), "--node=1", "--memory=256G", "--metaserver"});
   EXPECT_EQ(run.status, 1);

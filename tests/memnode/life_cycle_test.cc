@@ -30,8 +30,9 @@ TEST(Memnode, HelpShowsUsageExamplesAndItsFlags) {
   const Finished help = RunProgram("memnode", {"--help"});
   EXPECT_EQ(help.status, 0);
   EXPECT_THAT(help.out, AllOf(StartsWith("usage: memnode --fabric=NAME"), HasSubstr("examples:")));
-  for (const char* flag : {"--fabric", "--node", "--memory", "--metaserver", "--hugepages", "--wait_ms",
-                           "--keep_memory", "--rc_acceptor", "--drain", "--undrain", "--clean", "--rnic", "--log"}) {
+  for (const char* flag :
+       {"--fabric", "--node", "--memory", "--metaserver", "--hugepages", "--wait_ms", "--keep_memory", "--rc_acceptor",
+        "--drain", "--undrain", "--clean", "--rnic", "--fabric_address", "--rnic_port", "--log"}) {
     EXPECT_THAT(help.out, HasSubstr(std::string("\n  ") + flag));
   }
   EXPECT_THAT(help.out, Not(HasSubstr("alsologtostderr")));

@@ -111,6 +111,7 @@ class VirtualPath final : public Path {
   std::unique_ptr<Node> Open(const Provider& provider, NodeId id, uint32_t rc_peers) const {
     return Node::Open({.rnic = provider.provider,
                        .fabric = fabric_.name(),
+                       .fabric_address = AddressOf(provider, fabric_.name()),
                        .node = id,
                        .create_fabric = true,
                        .clock = fabric_.clock(),

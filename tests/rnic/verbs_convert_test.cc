@@ -20,8 +20,10 @@ TEST(VerbsAddress, HostAndPortOfBothFamilies) {
   EXPECT_EQ(parsed("node-1.example:1"), "node-1.example|1");
   EXPECT_EQ(parsed("[::1]:65535"), "::1|65535");
   EXPECT_EQ(parsed("[fe80::1%eth0]:7400"), "fe80::1%eth0|7400");
-  for (const char* text : {"", ":", "host", "host:", ":7400", "host:0", "host:65536", "host:99999999", "host:1x",
-                           "host:-1", "::1:7400", "[::1]", "[]:1", "[::1:7400", "a[b]:1"}) {
+  EXPECT_EQ(parsed("node-1"), "node-1|7480");
+  EXPECT_EQ(parsed("[::1]"), "::1|7480");
+  for (const char* text : {"", ":", "host:", ":7400", "host:0", "host:65536", "host:99999999", "host:1x", "host:-1",
+                           "::1:7400", "::1", "[]", "[]:1", "[::1:7400", "a[b]:1"}) {
     const auto refused = ParseHostPort(text);
     EXPECT_EQ(refused.status(), StatusCode::kInvalidArgument) << text;
     EXPECT_NE(refused.status().message().find("host:port"), std::string::npos) << text;
@@ -84,11 +86,16 @@ TEST(VerbsOpen, MistakesAreNamedBeforeAnythingIsOpened) {
     return std::string(opened.status().message());
   };
   EXPECT_NE(refused({.provider = "verbs", .fabric = "f"}).find("membership service"), std::string::npos);
-  EXPECT_NE(refused({.provider = "verbs", .fabric = "f", .address = "nowhere"}).find("'nowhere'"), std::string::npos);
+  EXPECT_NE(refused({.provider = "verbs", .fabric = "f", .address = "nowhere:"}).find("'nowhere:'"), std::string::npos);
   EXPECT_NE(
       refused({.provider = "verbs", .fabric = "f", .address = "127.0.0.1:7400", .port = "rxe0:x"}).find("'rxe0:x'"),
       std::string::npos);
   EXPECT_NE(refused({.provider = "verbs", .address = "127.0.0.1:7400"}).find("fabric name"), std::string::npos);
+  for (const char* provider : {"sw", "sim"}) {
+    EXPECT_NE(refused({.provider = provider, .fabric = "f", .address = "::1"}).find("a fabric's address"),
+              std::string::npos);
+    EXPECT_NE(refused({.provider = provider, .fabric = "f", .port = "rxe0"}).find("a NIC's port"), std::string::npos);
+  }
 }
 
 TEST(VerbsOpen, AMissingFabricIsNotFound) {
@@ -97,12 +104,12 @@ TEST(VerbsOpen, AMissingFabricIsNotFound) {
   EXPECT_EQ(OpenDevice({.provider = "verbs", .fabric = "f", .address = address}).status(), StatusCode::kNotFound);
 }
 
-TEST(VerbsOpen, ADeviceThatIsNotThereIsNotFoundAndThoseThatAreAreNamed) {
+TEST(VerbsOpen, ADeviceThatIsNotThereIsUnavailableAndThoseThatAreAreNamed) {
   const testing::Provider provider{"Verbs", "verbs", ""};
   const std::string address = testing::AddressOf(provider, testing::UniqueFabric(""));
   const auto opened = OpenDevice(
       {.provider = "verbs", .fabric = "f", .create_fabric = true, .address = address, .port = "no_such_device"});
-  EXPECT_EQ(opened.status(), StatusCode::kNotFound);
+  EXPECT_EQ(opened.status(), StatusCode::kUnavailable);
   EXPECT_NE(opened.status().message().find("no RDMA device no_such_device"), std::string::npos)
       << opened.status().ToString();
 }

@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <filesystem>
@@ -137,6 +138,36 @@ TEST(VerbsDeath, OnceAKilledProcessIsDeadNothingOfItsQueuesExecutesThoughItsFork
     close(fds[0]);
     close(fds[1]);
   }
+}
+
+// Else the child would keep the NIC's context, and what the parent posts on it later, when the parent is dead.
+TEST(VerbsDeath, AChildForkedWhileADeviceIsOpenedKeepsNothingOfIt) {
+  const Provider provider = Providers().front();
+  if (provider.provider != "verbs") GTEST_SKIP() << "needs an RDMA device";
+  constexpr int kForks = 200;
+  const std::string fabric = UniqueFabric("");
+  Endpoint host(provider, fabric, 1, true);
+  std::atomic<bool> stop{false};
+  std::atomic<int> opened{0};
+  std::thread opening([&] {
+    while (!stop) {
+      const Endpoint endpoint(provider, fabric, 2, false);
+      ++opened;
+    }
+  });
+  int kept = 0;
+  for (int i = 0; i < kForks; ++i) {
+    const pid_t child = fork();
+    if (child == 0) _exit(std::min(CountOfNics(), 100));
+    int status = -1;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    ASSERT_TRUE(WIFEXITED(status));
+    kept += WEXITSTATUS(status) != 0 ? 1 : 0;
+  }
+  stop = true;
+  opening.join();
+  EXPECT_GT(opened, 0);
+  EXPECT_EQ(kept, 0) << "of " << kForks << " children";
 }
 
 }  // namespace

@@ -52,7 +52,7 @@ TEST_F(RosterTest, AMemberIsDeadOnlyWhenBothChannelsWereClosedAndNoPacketIsOnIts
   EXPECT_EQ(roster_.Join(7, now_ns_).status(), StatusCode::kExists);
   Lose(who, 0, Loss::kClosed);
   EXPECT_EQ(State(who), PeerState::kUnreachable);
-  now_ns_ += kPacketLifetimeNs - 1;
+  now_ns_ += kSettledNs - 1;
   EXPECT_EQ(State(who), PeerState::kUnreachable);
   now_ns_ += 1;
   EXPECT_EQ(State(who), PeerState::kDead);
@@ -102,7 +102,7 @@ TEST_F(RosterTest, WhoNeverOpenedTheSecondChannelHasPostedNothing) {
   KRCORE_EXPECT_OK(roster_.Attach(who.incarnation, who.token, 0));
   EXPECT_EQ(State(who), PeerState::kUnreachable);
   Lose(who, 0, Loss::kClosed);
-  now_ns_ += kPacketLifetimeNs;
+  now_ns_ += kSettledNs;
   EXPECT_EQ(State(who), PeerState::kDead);
 }
 
@@ -121,7 +121,7 @@ TEST_F(RosterTest, RecordsAreTheirOwnersAndGoWithThem) {
   Lose(one, 1, Loss::kClosed);
   EXPECT_EQ(roster_.Publish(two.incarnation, "meta", Bytes("mine"), now_ns_), StatusCode::kExists) << "not dead yet";
   EXPECT_EQ(roster_.Lookup("meta", now_ns_).value(), Bytes("second"));
-  now_ns_ += kPacketLifetimeNs;
+  now_ns_ += kSettledNs;
   EXPECT_EQ(roster_.Lookup("meta", now_ns_).status(), StatusCode::kNotFound);
   KRCORE_EXPECT_OK(roster_.Publish(two.incarnation, "meta", Bytes("mine"), now_ns_));
   roster_.Leave(two.incarnation);

@@ -1,6 +1,10 @@
 // The membership service and its members over loopback, without any RDMA device.
 #include <gtest/gtest.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -46,6 +50,15 @@ Result<std::unique_ptr<Member>> Join(const HostPort& address, NodeId node = kNoN
   return member;
 }
 
+template <typename T>
+std::span<const std::byte> BytesOf(const T& value) {
+  return std::as_bytes(std::span(&value, 1));
+}
+template <typename T>
+std::span<std::byte> WritableBytesOf(T& value) {
+  return std::as_writable_bytes(std::span(&value, 1));
+}
+
 std::vector<std::byte> Bytes(const std::string& text) {
   const auto* begin = reinterpret_cast<const std::byte*>(text.data());
   return {begin, begin + text.size()};
@@ -83,6 +96,71 @@ TEST_F(Membership, WhoLeavesIsDeadAtOnceAndItsIdFree) {
   EXPECT_EQ(Join(address_, 2).value()->node(), 2U);
 }
 
+TEST_F(Membership, WhoLeavesBehindABrokenNetworkIsDeadAtOnce) {
+  auto one = Join(address_, 1).value();
+  for (int round = 0; round < 20; ++round) {
+    auto two = Join(address_, 2).value();
+    Socket last = Connect(address_, Soon()).value();
+    EXPECT_EQ(one->Lookup("meta").status(), StatusCode::kNotFound);  // so `last` was accepted
+    service_->BreakConnections();
+    std::byte byte;
+    EXPECT_EQ(last.Receive({&byte, 1}, Soon()), StatusCode::kUnavailable);  // and with it all that came before
+    two->Leave();
+    EXPECT_EQ(one->Query(two->incarnation()), PeerState::kDead);
+    ASSERT_FALSE(HasFailure()) << "round " << round;
+  }
+}
+
+TEST_F(Membership, WhoLeftIsHungUpOn) {
+  Socket socket = Connect(address_, Soon()).value();
+  JoinBody join;
+  std::memcpy(join.fabric, kFabric, sizeof(kFabric));
+  join.node = 5;
+  Header header;
+  header.type = MessageType::kJoin;
+  header.body_bytes = sizeof(join);
+  IdentityBody identity;
+  KRCORE_EXPECT_OK(socket.Send(BytesOf(header), Soon()));
+  KRCORE_EXPECT_OK(socket.Send(BytesOf(join), Soon()));
+  KRCORE_EXPECT_OK(socket.Receive(WritableBytesOf(header), Soon()));
+  KRCORE_EXPECT_OK(socket.Receive(WritableBytesOf(identity), Soon()));
+  EXPECT_EQ(header.status, 0);
+  header = {};
+  header.type = MessageType::kLeave;
+  KRCORE_EXPECT_OK(socket.Send(BytesOf(header), Soon()));
+  KRCORE_EXPECT_OK(socket.Receive(WritableBytesOf(header), Soon()));
+  EXPECT_EQ(header.status, 0);
+  std::byte byte;
+  EXPECT_EQ(socket.Receive({&byte, 1}, Deadline::After(*RealClock(), 20'000'000'000)), StatusCode::kUnavailable);
+}
+
+// The child's descriptors of these numbers are whatever it opened since.
+TEST_F(Membership, AForkedChildSaysNothingInItsParentsName) {
+  auto one = Join(address_, 1).value();
+  const pid_t child = fork();
+  if (child == 0) {
+    std::array<std::array<int, 2>, 16> pairs;
+    for (auto& pair : pairs) {
+      if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, pair.data()) != 0) _exit(1);
+    }
+    if (one->Query(one->incarnation() + 1) != PeerState::kUnreachable) _exit(2);
+    if (!(one->Publish("meta", {}) == StatusCode::kUnavailable)) _exit(3);
+    one->Leave();
+    for (const auto& pair : pairs) {
+      std::byte byte;
+      for (const int fd : pair) {
+        if (read(fd, &byte, 1) > 0) _exit(4);
+      }
+    }
+    _exit(0);
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+  EXPECT_EQ(one->Query(one->incarnation()), PeerState::kAlive);
+}
+
 TEST_F(Membership, ANetworkThatFailsCostsNobodyItsIdentity) {
   auto one = Join(address_, 1).value(), two = Join(address_, 2).value();
   KRCORE_EXPECT_OK(two->Publish("meta", Bytes("kept")));
@@ -114,6 +192,25 @@ TEST_F(Membership, WithoutAServiceNobodyIsDead) {
   EXPECT_EQ(one->Query(two->incarnation()), PeerState::kUnreachable);
   EXPECT_FALSE(one->Publish("meta", {}).ok());
   EXPECT_EQ(Join(address_, 3).status(), StatusCode::kNotFound);
+}
+
+// A member's kernel that gave a connection up would answer the service's with a reset, which looks like death.
+TEST_F(Membership, AMembersKernelDoesNotGiveUpBeforeTheServices) {
+  auto member = Join(address_, 1).value();
+  int connections = 0;
+  for (int fd = 0; fd < 1024; ++fd) {
+    sockaddr_in peer{};
+    socklen_t length = sizeof(peer);
+    if (getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &length) != 0 || peer.sin_family != AF_INET ||
+        std::to_string(ntohs(peer.sin_port)) != address_.port)
+      continue;
+    ++connections;
+    unsigned int timeout_ms = 0;
+    length = sizeof(timeout_ms);
+    EXPECT_EQ(getsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &timeout_ms, &length), 0);
+    EXPECT_GT(timeout_ms, 10U * 60 * 1000);
+  }
+  EXPECT_EQ(connections, 2);
 }
 
 TEST_F(Membership, StrangersHarmNobody) {
@@ -200,6 +297,50 @@ TEST(MembershipService, OneAddressHasOneService) {
   EXPECT_EQ(Service::Start(address, "another").status(), StatusCode::kExists);
   // TEST-NET-1: no machine has it.
   EXPECT_EQ(Service::Start({"192.0.2.1", "7400"}, kFabric).status(), StatusCode::kNotFound);
+}
+
+TEST(MembershipService, ANameOfSeveralAddressesHasOneService) {
+  addrinfo hints{}, *found = nullptr;
+  hints.ai_socktype = SOCK_STREAM;
+  ASSERT_EQ(getaddrinfo("localhost", nullptr, &hints, &found), 0);
+  const bool several = found->ai_next != nullptr;
+  freeaddrinfo(found);
+  if (!several) GTEST_SKIP() << "localhost has one address on this machine";
+  HostPort address = FreeAddress();
+  address.host = "localhost";
+  auto service = Service::Start(address, kFabric).value();
+  EXPECT_EQ(Service::Start(address, kFabric).status(), StatusCode::kExists);
+}
+
+// In a process of its own, that may have few descriptors.
+TEST(MembershipService, StrangersMakeRoomForMembersWhereDescriptorsAreFew) {
+  constexpr rlim_t kDescriptors = 64;
+  constexpr int kStrangers = 200;
+  const HostPort address = FreeAddress();
+  int ready[2];
+  ASSERT_EQ(pipe(ready), 0);
+  const pid_t host = fork();
+  if (host == 0) {
+    const rlimit few{kDescriptors, kDescriptors};
+    auto service = Service::Start(address, kFabric);
+    const bool started = service.ok() && setrlimit(RLIMIT_NOFILE, &few) == 0;
+    (void)!write(ready[1], &started, sizeof(started));
+    for (;;) pause();
+  }
+  bool started = false;
+  EXPECT_EQ(read(ready[0], &started, sizeof(started)), static_cast<ssize_t>(sizeof(started)));
+  EXPECT_TRUE(started);
+  std::vector<Socket> strangers;
+  for (int i = 0; i < kStrangers; ++i) strangers.push_back(Connect(address, Soon()).value());
+  auto member = Join(address, 1);
+  EXPECT_TRUE(member.ok()) << member.status().ToString();
+  if (member.ok()) {
+    EXPECT_EQ((*member)->Query((*member)->incarnation()), PeerState::kAlive);
+  }
+  EXPECT_TRUE(testing_support::KillProcess(host));
+  waitpid(host, nullptr, 0);
+  close(ready[0]);
+  close(ready[1]);
 }
 
 // A process that is a member, told by a line where the service is. Forked while this process has one thread.

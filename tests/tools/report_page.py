@@ -1,6 +1,9 @@
 """What tests want to know of a report that is one HTML page."""
 
 import html.parser
+import shutil
+import subprocess
+import tempfile
 
 VOID = {"meta", "br", "hr", "img", "link", "input"}
 
@@ -28,3 +31,40 @@ class Page(html.parser.HTMLParser):
 
     def handle_data(self, data):
         self.text.append(data.strip())
+
+
+def shown_by_a_browser(path):
+    """The page as a headless browser has laid it out, its pictures with width and height; None without a browser.
+
+    What the browser finds wrong with the page fails.
+    """
+    browser = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if not browser:
+        return None
+    page = path.read_text("utf-8")
+    with tempfile.TemporaryDirectory() as folder:
+        probe = path.with_name("probe.html")
+        # The browser's own measure of each picture: one that it cannot draw has no size.
+        probe.write_text(page.replace("</body>", """<script>
+for (const svg of document.querySelectorAll("svg")) {
+  const box = svg.getBoundingClientRect();
+  const drawn = [...svg.querySelectorAll("path, polyline, line, rect")].filter((part) => {
+    const size = part.getBBox();
+    return size.width + size.height > 0;
+  });
+  svg.setAttribute("data-measured", [box.width, box.height, drawn.length].map(Math.round).join(" "));
+}
+</script></body>"""), "utf-8")
+        done = subprocess.run([browser, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={folder}",
+                               "--enable-logging=stderr", "--dump-dom", probe.as_uri()],
+                              capture_output=True, text=True, check=False, timeout=120)
+        probe.unlink()
+    wrong = [line for line in done.stderr.splitlines() if "CONSOLE" in line]
+    assert done.returncode == 0 and not wrong, f"exit status {done.returncode}: {wrong}"
+    return done.stdout
+
+
+def measured_pictures(dom):
+    """Width, height and number of drawn parts of each picture of what shown_by_a_browser returned."""
+    return [tuple(int(number) for number in part.split('"', 1)[0].split())
+            for part in dom.split('data-measured="')[1:]]

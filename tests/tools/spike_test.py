@@ -11,7 +11,7 @@ import subprocess
 import tempfile
 import unittest
 
-from report_page import Page
+from report_page import Page, measured_pictures, shown_by_a_browser
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 SPIKE = ["/usr/bin/python3", ROOT / "tools" / "spike.py", "--quick"]
@@ -27,11 +27,20 @@ class SpikeTest(unittest.TestCase):
             report = json.loads((pathlib.Path(folder) / "spike.json").read_text("utf-8"))
             page = Page()
             page.feed((pathlib.Path(folder) / "index.html").read_text("utf-8"))
+            shown = shown_by_a_browser(pathlib.Path(folder) / "index.html")
         self.assertEqual(page.open, [])
         self.assertEqual([name for name in page.references if not name.startswith("#")], [], "it needs nothing else")
         self.assertEqual(page.tags.count("svg"), 3)
         for label in ("replies a second", "p99, ms", "workers that serve"):
             self.assertEqual(page.text.count(label), 3, label)
+        if shown is None:
+            print("not looked at by a browser: there is no chromium")
+        else:
+            timelines = measured_pictures(shown)
+            self.assertEqual(len(timelines), 3)
+            for width, height, drawn in timelines:
+                self.assertGreater(min(width, height), 100)
+                self.assertGreater(drawn, 10)
         combinations = {(run["control_plane"], run["worker_kind"], run["kills"]) for run in report["runs"]}
         self.assertEqual(combinations, {(plane, kind, False) for plane in ("krcore", "verbs")
                                         for kind in ("thread", "fork")} | {("krcore", "fork", True)})

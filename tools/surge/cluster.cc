@@ -36,13 +36,10 @@ bool Reachable(const NodeView& node) { return node.state != "dead"; }
 
 }  // namespace
 
-Result<std::unique_ptr<Cluster>> Cluster::Open(const std::string& rnic, const std::string& fabric) {
+Result<std::unique_ptr<Cluster>> Cluster::Open(const krcore::NodeOptions& options) {
   std::unique_ptr<Cluster> cluster(new Cluster());
-  cluster->fabric_ = fabric;
-  krcore::NodeOptions open;
-  open.rnic = rnic;
-  open.fabric = fabric;
-  auto node = krcore::Node::Open(open);
+  cluster->fabric_ = options.fabric;
+  auto node = krcore::Node::Open(options);
   if (!node.ok()) return node.status();
   cluster->node_ = *std::move(node);
   auto survey = kvs::Survey::Create(*cluster->node_);

@@ -50,7 +50,7 @@ inline constexpr int64_t kSilentS = 5;
 class Cluster {
  public:
   // kNotFound: no such fabric.
-  static krcore::Result<std::unique_ptr<Cluster>> Open(const std::string& rnic, const std::string& fabric);
+  static krcore::Result<std::unique_ptr<Cluster>> Open(const krcore::NodeOptions& options);
 
   // How it is now. Rates are since the call before, so the first has none. kUnavailable: no metadata server lives.
   krcore::Result<ClusterView> Look();

@@ -36,7 +36,7 @@ const cli::Program& ProgramDescription() {
           "Shows what there is on a fabric: nodes and their states, memory used and free, workers, rates. Reads it by\n"
           "one-sided verbs, so it takes no CPU of any node, and waits for none that died.",
       .usage = "surge status --fabric=NAME [--watch] [--json]",
-      .flags = {"fabric", "watch", "json", "rnic", "log"},
+      .flags = {"fabric", "watch", "json", "rnic", "fabric_address", "rnic_port", "log"},
       .examples =
           "surge status --fabric=demo\n"
           "surge status --fabric=demo --json | python3 -m json.tool",
@@ -48,11 +48,12 @@ const cli::Program& ProgramDescription() {
 }
 
 int FailToFind(const Status& status) {
+  if (!(status == StatusCode::kNotFound)) return cli::Fail(status);
+  if (!FLAGS_fabric_address.empty()) return cli::FailToOpen(status);  // nobody lists the fabrics of a network
   std::string others;
   if (const auto fabrics = krcore::ListFabrics(FLAGS_rnic); fabrics.ok()) {
     for (const std::string& fabric : *fabrics) others += (others.empty() ? "" : ", ") + fabric;
   }
-  if (!(status == StatusCode::kNotFound)) return cli::Fail(status);
   return cli::Fail({StatusCode::kNotFound, "there is no fabric " + FLAGS_fabric},
                    others.empty() ? "There is none at all: a fabric is made by its first memory node."
                                   : "Those that exist: " + others + ".");
@@ -77,16 +78,18 @@ krcore::Result<ClusterView> LookTwice(Cluster& cluster) {
 
 int ShowStatus() {
   if (const Status status = cli::StopSignal::Install(); !status.ok()) return cli::Fail(status);
-  auto cluster = Cluster::Open(FLAGS_rnic, FLAGS_fabric);
+  krcore::NodeOptions open;
+  cli::SetFabric(&open);
+  auto cluster = Cluster::Open(open);
   if (!cluster.ok()) return FailToFind(cluster.status());
   const bool redraw = FLAGS_watch && !FLAGS_json && isatty(STDOUT_FILENO) != 0;
   do {
     const auto view = LookTwice(**cluster);
     if (!view.ok()) {
-      return cli::Fail(view.status(), "No node of --fabric=" + FLAGS_fabric +
+      return cli::Fail(view.status(), "No node of " + cli::FabricFlags() +
                                           " can be found without a metadata server. Where all programs of the fabric "
-                                          "have died, memnode --fabric=" +
-                                          FLAGS_fabric + " --clean removes what they left.");
+                                          "have died, memnode " +
+                                          cli::FabricFlags() + " --clean removes what they left.");
     }
     const std::string text = FLAGS_json ? Json(*view) + "\n" : Table(*view);
     if (redraw) std::fputs("\x1b[H\x1b[J", stdout);

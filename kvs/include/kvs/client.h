@@ -51,6 +51,9 @@ inline constexpr size_t kMaxValueBytes = size_t{16} << 20;
 struct StoreOptions {
   std::string rnic = "sw";  // provider
   std::string fabric;       // name of the fabric
+  // Of provider "verbs": where the fabric is, and through which port of a NIC; as in krcore::NodeOptions.
+  std::string fabric_address{};
+  std::string rnic_port{};
   // How clients connect, one of krcore::ControlPlanes() (krcore/baseline.h): "krcore" and "lite" have one Node for all
   // clients of the Store; with "verbs" each Client opens one of its own, as each worker of a plain program does. The
   // latter two need memory nodes that accept RC connections.

@@ -161,6 +161,53 @@ TEST(SdcChart, AReadSurvivesTheEndOfItsSessionAndAWriteThatMayHaveBeenDoneDoesNo
   EXPECT_EQ(pair.Completions(), "2:" + to_string(SDC_RETRY_EXCEEDED));
 }
 
+TEST(SdcChart, AMessageBegunInASessionThatIsGoneIsNotContinuedInTheNext) {
+  Pair pair;
+  pair.Open();
+  pair.PostReceive(4096);
+  pair.sends_left = 2;
+  pair.Post(pair.Wr(SDC_OP_READ, 8));
+  pair.Post(pair.Wr(SDC_OP_SEND, 1000));
+  EXPECT_EQ(Pair::Kinds(pair.requests), to_string(SDC_READ) + " " + to_string(SDC_SEND));
+  pair.requests.clear();  // lost: so the message's begin is sent again, which asks for an acknowledgement
+  pair.sends_left = 2;
+  pair.Wait(Pair::kRetryNs);
+  while (!pair.requests.empty()) pair.Request();
+  ASSERT_EQ(Pair::Kinds(pair.answers), to_string(SDC_DATA) + " " + to_string(SDC_ACK));
+  pair.answers.pop_front();  // lost: so something asks the target, once it knows nothing of the session
+  pair.Answer();
+  pair.StartTarget();
+  pair.PostReceive(4096);
+  pair.sends_left = 1;
+  pair.Wait(8 * Pair::kRetryNs);
+  ASSERT_EQ(Pair::Kinds(pair.requests), to_string(SDC_READ));
+  pair.sends_left = 100;
+  while (!pair.requests.empty() || !pair.answers.empty()) {
+    if (!pair.requests.empty()) {
+      EXPECT_NE(Pair::KindOf(pair.requests.front()), SDC_SEND);
+      pair.Request();
+    }
+    if (!pair.answers.empty()) pair.Answer();
+  }
+  EXPECT_EQ(pair.Completions(), "1:0 2:" + to_string(SDC_RETRY_EXCEEDED));
+  EXPECT_TRUE(pair.received.empty());
+}
+
+// Another initiator takes the place of a session.
+void GreetAsAnother(Pair& pair) {
+  sdc_packet hello{};
+  hello.kind = SDC_HELLO;
+  hello.target = Pair::kNumber;
+  hello.key = Pair::kKey;
+  hello.life = 12345;
+  hello.id = 1;
+  Pair::Packet bytes(64);
+  ASSERT_EQ(sdc_build(bytes.data(), &hello), 64u);
+  pair.Arrive(bytes);
+  ASSERT_EQ(Pair::Kinds(pair.answers), to_string(SDC_WELCOME));
+  pair.answers.clear();
+}
+
 TEST(SdcChart, ASessionThatGaveWayLeavesBehindHowFarItCame) {
   Pair pair({.sessions = 1});
   pair.Open();
@@ -174,17 +221,7 @@ TEST(SdcChart, ASessionThatGaveWayLeavesBehindHowFarItCame) {
   const Pair::Packet unexecuted = pair.requests.front();
   // Much later somebody else takes the place.
   pair.now_ns += 50 * Pair::kRetryNs;
-  sdc_packet hello{};
-  hello.kind = SDC_HELLO;
-  hello.target = Pair::kNumber;
-  hello.key = Pair::kKey;
-  hello.life = 12345;
-  hello.id = 1;
-  Pair::Packet bytes(64);
-  ASSERT_EQ(sdc_build(bytes.data(), &hello), 64u);
-  pair.Arrive(bytes);
-  ASSERT_EQ(Pair::Kinds(pair.answers), to_string(SDC_WELCOME));
-  pair.answers.clear();
+  GreetAsAnother(pair);
   pair.Arrive(unexecuted);
   sdc_packet gone;
   ASSERT_TRUE(sdc_parse(pair.answers[0].data(), static_cast<uint32_t>(pair.answers[0].size()), &gone));
@@ -197,6 +234,26 @@ TEST(SdcChart, ASessionThatGaveWayLeavesBehindHowFarItCame) {
   EXPECT_EQ(pair.Completions(), "1:0 2:0");
   EXPECT_EQ(pair.memory[0], 1u);
   EXPECT_EQ(pair.memory[1], 7u);
+}
+
+// That it came to a segment does not say whether that one was not executed, or refused.
+TEST(SdcChart, ASessionThatFailedLeavesBehindNothingAndWhatItRefusedIsNotSentAgain) {
+  Pair pair({.sessions = 1});
+  pair.Open();
+  pair.rights = SDC_ACCESS_READ;
+  pair.local[0] = 7;
+  pair.Post(pair.Wr(SDC_OP_WRITE, 8));
+  pair.Request();
+  ASSERT_EQ(Pair::Kinds(pair.answers), to_string(SDC_NAK));
+  pair.answers.clear();
+  pair.rights |= SDC_ACCESS_WRITE;
+  pair.now_ns += 50 * Pair::kRetryNs;
+  GreetAsAnother(pair);
+  pair.now_ns += 45 * Pair::kRetryNs;
+  pair.Run();
+  pair.PassAll();
+  EXPECT_EQ(pair.Completions(), "1:" + to_string(SDC_RETRY_EXCEEDED));
+  EXPECT_EQ(pair.memory[0], 0u);
 }
 
 }  // namespace

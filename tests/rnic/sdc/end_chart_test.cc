@@ -157,6 +157,20 @@ TEST(SdcChart, ACloseIsAnsweredWhenTheLastAtomicIsDone) {
   EXPECT_TRUE(sdc_initiator_is_reset(&pair.initiator));
 }
 
+// None is carried by a NAK; and it may have been executed.
+TEST(SdcChart, AnAtomicThatFailedAtTheTargetsOwnEndHasAnUnknownOutcome) {
+  for (const sdc_status status : {SDC_LOCAL_QP_ERROR, SDC_FLUSHED, SDC_RNR_RETRY_EXCEEDED}) {
+    Pair pair;
+    pair.Open();
+    pair.Post(pair.Atomic(SDC_OP_FETCH_ADD, 1));
+    pair.Request();
+    pair.ExecuteAtomic(status);
+    pair.PassAll();
+    EXPECT_EQ(pair.Completions(), "1:" + to_string(SDC_RETRY_EXCEEDED));
+    EXPECT_EQ(pair.initiator.stats.malformed, 0u);
+  }
+}
+
 TEST(SdcChart, WithoutAnAnswerAResetEndsWhenNothingCanBeExecutedAnyMore) {
   Pair pair;
   pair.target_ahead_ns = 1'000'000'000'000;  // another clock

@@ -38,10 +38,14 @@ class Pair {
         .local = [](void* context, uint32_t lkey, uint64_t addr, uint32_t, bool) -> void* {
           return static_cast<Pair*>(context)->local_gone || lkey != kLkey ? nullptr : reinterpret_cast<void*>(addr);
         },
-        .buffer = [](void* context) { return static_cast<Pair*>(context)->buffer_; },
+        .buffer = [](void* context) -> uint8_t* {
+          auto* pair = static_cast<Pair*>(context);
+          return pair->sends_left == 0 ? nullptr : pair->buffer_;
+        },
         .send =
             [](void* context, const sdc_address*, uint32_t bytes) {
               auto* pair = static_cast<Pair*>(context);
+              --pair->sends_left;
               pair->requests.emplace_back(pair->buffer_, pair->buffer_ + bytes);
             },
     };
@@ -214,6 +218,7 @@ class Pair {
   uint64_t inbox[512] = {};
   uint32_t rights = SDC_ACCESS_READ | SDC_ACCESS_WRITE | SDC_ACCESS_ATOMIC;
   bool has_room = true, local_gone = false;
+  uint64_t sends_left = UINT64_MAX;  // of the initiator, until it is given more buffers
   uint64_t now_ns = 1'000'000'000'000, target_ahead_ns = 0;
 
  private:

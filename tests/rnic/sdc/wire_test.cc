@@ -76,7 +76,7 @@ TEST(SdcWire, EveryKindIsParsedAtItsVeryLength) {
     sdc_packet packet{};
     packet.kind = static_cast<uint8_t>(kind);
     if (kind == SDC_ATOMIC) packet.code = SDC_OP_FETCH_ADD;
-    if (kind == SDC_NAK) packet.code = SDC_REMOTE_ACCESS_ERROR;
+    if (kind == SDC_NAK) packet.code = SDC_RETRY_EXCEEDED;
     std::vector<uint8_t> bytes = Build(packet);
     EXPECT_EQ(Parses(bytes), sdc_is_request(packet.kind) || sdc_is_answer(packet.kind)) << kind;
     bytes.push_back(0);

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""The RNIC conformance suite on provider verbs, in a guest. Which tests pass and which are skipped must be exactly what
-rnic.expected lists, so that no skip creeps in.
+"""GoogleTest programs on provider verbs, in a guest. Which tests pass and which are skipped must be exactly what the
+list SUITE.expected beside this file says, so that no skip creeps in.
 
-Usage: tests/vm/rnic_test.py TESTS_FOLDER [--write]     --write: write rnic.expected instead of comparing
+Usage: tests/vm/suite_test.py SUITE TESTS_FOLDER [--write]     --write: write the list instead of comparing
 """
 
 import pathlib
@@ -11,8 +11,10 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-EXPECTED = pathlib.Path(__file__).with_name("rnic.expected")
-PROGRAMS = ["rnic_conformance_test", "rnic_concurrency_test", "rnic_verbs_death_test"]
+PROGRAMS = {
+    "rnic": ["rnic_conformance_test", "rnic_concurrency_test", "rnic_verbs_death_test", "rnic_verbs_dc_test"],
+    "krcore": ["krcore_verbs_test"],
+}
 LIMIT_S = 600
 IMPOSSIBLE = 77
 
@@ -29,18 +31,19 @@ def results(output):
 
 
 def main(arguments):
-    folder = pathlib.Path(arguments[0]).resolve()
-    programs = [str(folder / name) for name in PROGRAMS]
+    suite, folder = arguments[0], pathlib.Path(arguments[1]).resolve()
+    expectations = pathlib.Path(__file__).with_name(f"{suite}.expected")
+    programs = [str(folder / name) for name in PROGRAMS[suite]]
     line = "export SURGEKV_TEST_RNIC=verbs; status=0; for test in " + " ".join(programs) + "; do $test || status=$?; done; exit $status"
     done = subprocess.run([ROOT / "tools/vm", "run", "-t", str(LIMIT_S), line], capture_output=True, text=True, check=False)
     if done.returncode == IMPOSSIBLE:
         print(done.stderr)
         return IMPOSSIBLE
     found = results(done.stdout)
-    if arguments[1:] == ["--write"]:
-        EXPECTED.write_text("".join(f"{entry}\n" for entry in found), encoding="utf-8")
+    if arguments[2:] == ["--write"]:
+        expectations.write_text("".join(f"{entry}\n" for entry in found), encoding="utf-8")
         return done.returncode
-    expected = EXPECTED.read_text(encoding="utf-8").splitlines()
+    expected = expectations.read_text(encoding="utf-8").splitlines()
     surprises = [f"not expected: {entry}" for entry in found if entry not in expected]
     surprises += [f"missing: {entry}" for entry in expected if entry not in found]
     if done.returncode != 0 or surprises:

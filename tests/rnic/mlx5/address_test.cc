@@ -1,0 +1,70 @@
+// Address handles: one for each peer's port and PD. It is the fake NIC, of DC of mlx5, that makes them; any other would
+// do.
+#include <cerrno>
+#include <thread>
+
+#include "krcore/rnic/verbs/address_handle.h"
+#include "tests/rnic/mlx5/fixture.h"
+
+namespace krcore::rnic::verbs::testing {
+namespace {
+
+class Addresses : public Mlx5Test {
+ protected:
+  Addresses() { Open(); }
+  DeviceAddress Peer(size_t number) {
+    DeviceAddress address = PeerOf(*device_, 0);
+    address.bytes[14] = static_cast<uint8_t>(number >> 8);
+    address.bytes[15] = static_cast<uint8_t>(number);
+    return address;
+  }
+};
+
+TEST_F(Addresses, PortsThatNobodyUsesMakeRoom) {
+  auto kept = device_->CreateAddressHandle(Peer(1)).value();
+  for (size_t i = 1; i <= kMaxPorts + 100; ++i) {
+    const auto made = device_->CreateAddressHandle(Peer(i));
+    ASSERT_TRUE(made.ok()) << i << ": " << made.status().message();
+  }
+  EXPECT_LE(nic().ahs.size(), kMaxPorts);
+  nic().calls.clear();
+  EXPECT_TRUE(device_->CreateAddressHandle(Peer(1)).ok());
+  EXPECT_TRUE(nic().calls.empty());  // it is used, so it stayed
+}
+
+TEST_F(Addresses, MorePortsThanThereIsRoomForAreRefusedWhileAllAreUsed) {
+  std::vector<std::unique_ptr<AddressHandle>> used;
+  for (size_t i = 8; used.size() + 1 < kMaxPorts; ++i) used.push_back(device_->CreateAddressHandle(Peer(i)).value());
+  EXPECT_EQ(device_->CreateAddressHandle(Peer(5000)).status(), StatusCode::kOutOfMemory);
+  used.pop_back();
+  EXPECT_TRUE(device_->CreateAddressHandle(Peer(5000)).ok());
+}
+
+TEST_F(Addresses, WhatWasMadeBeforeAFailureGoesWithItsPd) {
+  auto second = device_->CreatePd().value();
+  nic().calls.clear();
+  nic().fail_call = 1;  // the second PD's
+  nic().fail_error = ETIMEDOUT;
+  EXPECT_EQ(device_->CreateAddressHandle(Peer(9)).status(), StatusCode::kUnavailable);
+  nic().fail_call = -1;
+  EXPECT_EQ(nic().calls, (std::vector<std::string>{"ibv_create_ah", "ibv_create_ah"}));
+  second.reset();
+  pd_.reset();
+  EXPECT_TRUE(nic().pds.empty());
+}
+
+// The network is asked where one port is; another's requests go on.
+TEST_F(Addresses, WhoWaitsForTheNetworkKeepsNobodyElseWaiting) {
+  auto other = device_->CreateAddressHandle(Peer(8)).value();
+  auto second = device_->CreatePd().value();  // younger than that handle
+  nic().create_ah_blocks = true;
+  std::thread waiting([&] { EXPECT_TRUE(device_->CreateAddressHandle(Peer(9)).ok()); });
+  nic().AwaitBlocked();
+  const auto& handle = static_cast<const VerbsAddressHandle&>(*other);
+  EXPECT_NE(handle.For(1), nullptr);
+  nic().Unblock();
+  waiting.join();
+}
+
+}  // namespace
+}  // namespace krcore::rnic::verbs::testing

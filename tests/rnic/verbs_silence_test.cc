@@ -1,0 +1,105 @@
+// A membership service whose process is held up: nothing is lost by it, and nobody waits without end.
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <string>
+#include <thread>
+
+#include "krcore/rnic/verbs/member.h"
+#include "krcore/rnic/verbs/service.h"
+#include "tests/rnic/harness.h"
+#include "tests/support/kill_process.h"
+
+namespace krcore::rnic::verbs {
+namespace {
+
+constexpr char kFabric[] = "fabric";
+constexpr int64_t kPatienceNs = 120'000'000'000;
+constexpr std::array<uint8_t, 24> kNoAddress{};
+
+template <typename Condition>
+bool Eventually(Condition condition) {
+  const Deadline deadline = Deadline::After(*RealClock(), kPatienceNs);
+  for (uint32_t spins = 0; !deadline.Passed(*RealClock()); ++spins) {
+    if (condition()) return true;
+    RealClock()->Relax(spins);
+  }
+  return false;
+}
+
+// The service in a process of its own, forked while this one has one thread.
+class ServiceProcess {
+ public:
+  ServiceProcess() {
+    int ready[2];
+    EXPECT_EQ(pipe(ready), 0);
+    pid_ = fork();
+    if (pid_ == 0) {
+      auto service = Service::Start(address_, kFabric);
+      const bool started = service.ok();
+      (void)!write(ready[1], &started, sizeof(started));
+      for (;;) pause();
+    }
+    bool started = false;
+    EXPECT_EQ(read(ready[0], &started, sizeof(started)), static_cast<ssize_t>(sizeof(started)));
+    EXPECT_TRUE(started);
+    close(ready[0]);
+    close(ready[1]);
+  }
+  ~ServiceProcess() {
+    (void)testing_support::KillProcess(pid_);
+    waitpid(pid_, nullptr, 0);
+  }
+  const HostPort& address() const { return address_; }
+  void Stop() {
+    EXPECT_TRUE(testing_support::SignalProcess(pid_, SIGSTOP));
+    int status = 0;
+    EXPECT_EQ(waitpid(pid_, &status, WUNTRACED), pid_);
+    EXPECT_TRUE(WIFSTOPPED(status));
+  }
+  void Continue() { EXPECT_TRUE(testing_support::SignalProcess(pid_, SIGCONT)); }
+
+ private:
+  const HostPort address_ =
+      ParseHostPort(testing::AddressOf({"Verbs", "verbs", ""}, testing::UniqueFabric(""))).value();
+  pid_t pid_ = -1;
+};
+
+std::unique_ptr<Member> Join(const HostPort& address, NodeId node) {
+  auto member = Member::Connect(address, kFabric).value();
+  KRCORE_EXPECT_OK(member->Join(node, kNoAddress, member->low_descriptor()));
+  return member;
+}
+
+// The test's limit in CMakeLists.txt is below the 60 s for which the service would wait for a lost member.
+TEST(VerbsSilence, WhoAsksAServiceThatIsHeldUpGetsAnAnswerAndStaysAMember) {
+  ServiceProcess service;
+  auto one = Join(service.address(), 1), two = Join(service.address(), 2);
+  service.Stop();
+  std::thread other([&] { EXPECT_EQ(two->Lookup("meta").status(), StatusCode::kTimeout); });
+  EXPECT_EQ(one->Query(two->incarnation()), PeerState::kUnreachable);
+  other.join();
+  service.Continue();
+  EXPECT_TRUE(Eventually([&] { return one->Query(two->incarnation()) == PeerState::kAlive; }));
+  EXPECT_TRUE(Eventually([&] { return two->Publish("meta", {}).ok(); }));
+}
+
+TEST(VerbsSilence, WhoClosesWhileTheServiceIsHeldUpIsDeadWhenItGoesOn) {
+  ServiceProcess service;
+  auto one = Join(service.address(), 1), two = Join(service.address(), 2);
+  service.Stop();
+  // From now on it tries to come back, and the service does not say whether it may.
+  EXPECT_EQ(one->Query(one->incarnation()), PeerState::kUnreachable);
+  const uint32_t gone = one->incarnation();
+  one->Leave();
+  one.reset();
+  service.Continue();
+  EXPECT_TRUE(Eventually([&] { return two->Query(gone) == PeerState::kDead; }));
+  Join(service.address(), 1);
+}
+
+}  // namespace
+}  // namespace krcore::rnic::verbs

@@ -1,0 +1,98 @@
+#!/usr/bin/env bash
+# Runs in a guest of tools/vm: loads krcore.ko, tests it, unloads it, and fails on whatever the kernel complains of.
+# Usage: tests/vm/kmod_guest.sh MODULE TESTS_FOLDER CYCLES FUZZ_SECONDS [SEED]
+set -uo pipefail
+module=$1 tests=$2 cycles=$3 fuzz_seconds=$4 seed=${5:-}
+bench=$tests/../bin/bench_kmod
+failslab=/sys/kernel/debug/failslab
+counters=/sys/kernel/debug/krcore/rxe0/stats
+failed=0
+fail() { echo "kmod: FAILED: $*"; failed=1; }
+step() { echo "kmod: $*"; }
+
+mount -t debugfs debugfs /sys/kernel/debug || exit 1
+# From now on: the log itself may wrap, and modules that register memory are loaded once before anything is counted.
+dmesg --follow > /run/kernel.log &
+follower=$!
+modprobe ib_uverbs || exit 1
+
+step "loading and unloading, $cycles times"
+for ((i = 0; i < cycles; ++i)); do
+  if ! insmod "$module" || ! rmmod krcore; then fail "cycle $i"; break; fi
+done
+
+if [[ -e $failslab ]]; then
+  step "loading while allocations fail"
+  echo 0 > "$failslab/verbose"
+  echo N > "$failslab/ignore-gfp-wait"
+  "$(dirname "$0")/kmod_load_failing.py" "$module" || fail "kmod_load_failing.py"
+fi
+
+insmod "$module" connections=2 || exit 1
+step "the tests"
+"$tests/kmod_test" --gtest_brief=1 || fail "kmod_test"
+
+if [[ -x "$bench" ]]; then
+  step "beside verbs, on an emulated machine"
+  "$bench" --quick || fail "bench_kmod"
+fi
+if [[ -e $failslab ]]; then
+  echo Y > "$failslab/task-filter"
+  echo 3 > "$failslab/probability"
+  echo -1 > "$failslab/times"
+fi
+step "the fuzzer"
+"$tests/kmod_fuzz" "$fuzz_seconds" ${seed:+"$seed"} || fail "kmod_fuzz"
+step "the fuzzer, while the device goes and comes"
+"$tests/kmod_fuzz" "$fuzz_seconds" ${seed:+"$seed"} &
+fuzzer=$!
+while kill -0 "$fuzzer" 2> /dev/null; do
+  sleep 1
+  rdma link del rxe0 || fail "rdma link del"
+  rdma link add rxe0 type rxe netdev dummy0 || fail "rdma link add"
+done
+wait "$fuzzer" || fail "kmod_fuzz"
+cat "$counters"
+for name in queues regions region_bytes; do
+  grep -qx "$name 0" "$counters" || fail "after the fuzzer: $(grep "^$name " "$counters")"
+done
+
+step "unloading under a user"
+exec {user}<> /dev/krcore
+if rmmod krcore 2> /dev/null; then fail "it went under an open file"; fi
+exec {user}>&-
+rmmod krcore || fail "it does not unload"
+if [[ -e /dev/krcore || -d /sys/kernel/debug/krcore ]]; then fail "something of it stayed"; fi
+
+# Pages that were pinned and are not any more. The counters are gathered from the CPUs first.
+echo 1 > /proc/sys/vm/stat_refresh
+acquired=$(awk '$1 == "nr_foll_pin_acquired" { print $2 }' /proc/vmstat)
+released=$(awk '$1 == "nr_foll_pin_released" { print $2 }' /proc/vmstat)
+step "$acquired pages pinned, $released released"
+[[ "$acquired" == "$released" && "$acquired" -gt 0 ]] || fail "pages stay pinned"
+
+if [[ -e /sys/kernel/debug/kmemleak ]]; then
+  # A leak is what two scans do not find a pointer to.
+  for _ in 1 2; do sleep 6; echo scan > /sys/kernel/debug/kmemleak; done
+  leaks=$(grep -c '^unreferenced object' /sys/kernel/debug/kmemleak)
+  if grep -qE 'krc_|\[krcore\]' /sys/kernel/debug/kmemleak; then
+    cat /sys/kernel/debug/kmemleak
+    fail "kmemleak"
+  fi
+  step "kmemleak: nothing of the module's ($leaks of others)"
+fi
+if [[ -e /proc/lockdep_stats ]]; then
+  if grep -q 'debug_locks: *1' /proc/lockdep_stats; then step "lockdep: clean"; else fail "lockdep"; fi
+fi
+# D 7: died, W 9: warned, L 14: locked up, B 5: bad page.
+tainted=$(< /proc/sys/kernel/tainted)
+if ((tainted & (1 << 5 | 1 << 7 | 1 << 9 | 1 << 14))); then fail "the kernel is tainted: $tainted"; fi
+kill "$follower"
+wait "$follower" 2> /dev/null
+if grep -nE 'WARNING:|BUG:|Oops|KASAN|UBSAN|KCSAN|INFO: (task|rcu)|blocked for more|refcount_t|possible (recursive|circular)|general protection|still has' \
+  /run/kernel.log; then
+  fail "the kernel's log, see above"
+  grep -A 40 -m 1 -E 'WARNING:|BUG:|Oops|KASAN|UBSAN|INFO: (task|rcu)' /run/kernel.log
+fi
+((failed == 0)) && step "clean: nothing in the kernel's log ($(wc -l < /run/kernel.log) lines looked at)"
+exit "$failed"

@@ -1,0 +1,106 @@
+#!/usr/bin/env python3
+"""The kernel module: built without a warning against the headers of the guests' kernel, by the compiler and by sparse; then
+tests/vm/kmod_guest.sh in a guest.
+
+Usage: tests/vm/kmod_test.py TESTS_FOLDER [--debug] [--cycles N] [--fuzz SECONDS] [--seed N]
+       --debug: on a kernel that looks for mistakes (KASAN, lockdep, kmemleak), which must be in the folder that
+                SURGEKV_DEBUG_KERNEL names, or surgekv-vm/debug in the user's cache: bzImage, lib/modules/VERSION, and
+                headers/, what a module is built against; checkpatch is run too, if it is there
+"""
+
+import argparse
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+VM = ROOT / "tools/vm"
+CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "surgekv-vm"
+IMPOSSIBLE = 77
+HARMLESS = ("Skipping BTF generation",)
+
+
+def skip(reason):
+    print(f"skipped: {reason}")
+    sys.exit(IMPOSSIBLE)
+
+
+def run(*arguments, **options):
+    return subprocess.run([str(argument) for argument in arguments], text=True, check=False, **options)
+
+
+def kernel(options):
+    """The options of tools/vm that choose the kernel, and the headers that belong to it."""
+    choice = []
+    if options.debug:
+        folder = pathlib.Path(os.environ.get("SURGEKV_DEBUG_KERNEL") or CACHE / "debug")
+        if not (folder / "bzImage").exists() or not (folder / "headers/Makefile").exists():
+            skip(f"no debug kernel in {folder} (bzImage, lib/modules, headers); SURGEKV_DEBUG_KERNEL names another folder")
+        choice = ["-k", folder]
+    asked = run(VM, "kernel", *choice, capture_output=True)
+    if asked.returncode == IMPOSSIBLE:
+        skip(asked.stderr.strip())
+    if asked.returncode != 0:
+        sys.exit(asked.stderr)
+    headers = folder / "headers" if options.debug else pathlib.Path("/usr/src") / f"linux-headers-{asked.stdout.strip()}"
+    if not headers.is_dir():
+        skip(f"no {headers} to build a module against: the package linux-headers-amd64 has it (tools/setup vm), if it is of "
+             "the guests' kernel (tools/vm setup)")
+    return choice, headers
+
+
+def build(folder, headers):
+    """krcore.ko; every warning is a failure."""
+    sources = run("git", "ls-files", "-co", "--exclude-standard", "kmod", cwd=ROOT, capture_output=True).stdout.split()
+    if not sources:
+        sys.exit("no sources in kmod/")
+    for name in sources:
+        target = folder / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, target)
+    checks = ["C=2", "CF=-D__CHECK_ENDIAN__"] if shutil.which("sparse") else []
+    if not checks:
+        print("not checked by sparse, which is not installed")
+    done = run("make", "-C", folder / "kmod", f"KDIR={headers}", "W=1", *checks, capture_output=True)
+    warnings = [line for line in done.stderr.splitlines() if line and not line.startswith(HARMLESS)]
+    if done.returncode != 0 or warnings:
+        print(done.stdout, done.stderr, sep="\n")
+        sys.exit("building the module failed, or warned")
+    print(f"built against {headers}, no warning of W=1" + (" and sparse" if checks else ""))
+    checkpatch = headers / "scripts/checkpatch.pl"
+    if checkpatch.exists():
+        for name in sources:
+            if name.endswith((".c", ".h")):
+                done = run("perl", checkpatch, "--strict", "--no-tree", "--terse", "--show-types", "-f", ROOT / name,
+                           capture_output=True)
+                if done.returncode != 0:
+                    print(done.stdout, done.stderr)
+                    sys.exit("checkpatch --strict complains")
+        print("checkpatch --strict: clean")
+    return folder / "kmod/krcore.ko"
+
+
+def main():
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("tests")
+    parser.add_argument("--debug", action="store_true")
+    parser.add_argument("--cycles", type=int, default=100)
+    parser.add_argument("--fuzz", type=int, default=3)
+    parser.add_argument("--seed", default="")
+    parser.add_argument("--limit", type=int, default=240)
+    options = parser.parse_args()
+    choice, headers = kernel(options)
+    with tempfile.TemporaryDirectory(prefix="surgekv-kmod.") as name:
+        module = build(pathlib.Path(name), headers)
+        sys.stdout.flush()
+        arguments = [module, pathlib.Path(options.tests).resolve(), options.cycles, options.fuzz]
+        if options.seed:
+            arguments.append(options.seed)
+        return run(VM, "run", "-t", options.limit, *choice, ROOT / "tests/vm/kmod_guest.sh", *arguments).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())
