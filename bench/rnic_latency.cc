@@ -171,6 +171,9 @@ class BareEnd final : public End {
 
 // ---- a VirtualQueue
 
+// What a message says of its sender, in its first byte.
+constexpr uint8_t kOnDc = 0, kOnRc = 1, kBothOnRc = 2;
+
 class QueueEnd final : public End {
  public:
   QueueEnd(const Options& options, NodeId id) {
@@ -195,11 +198,12 @@ class QueueEnd final : public End {
     Post(opcode, bytes);
     Settle();
   }
-  void Send(uint32_t bytes) override {
+  void Send(uint32_t bytes) override { Send(bytes, on_rc() ? kOnRc : kOnDc); }
+  // `mark` is the message's first byte.
+  void Send(uint32_t bytes, uint8_t mark) {
     // Looked up, for a sender's own word does not say where it takes RC connections.
     if (queue_->peer() == kNoNode) Must(queue_->Connect(sender_.node, kPort, Soon()));
-    // Who looks whether both are on RC is told.
-    region_->bytes()[0] = std::byte{on_rc()};
+    region_->bytes()[0] = std::byte{mark};
     for (Patience patience; queue_->credits() == 0;) {
       pool_->Poll();
       patience.Poll();
@@ -217,7 +221,7 @@ class QueueEnd final : public End {
     PostReceive();
     Settle();
   }
-  bool peer_on_rc() const { return region_->bytes()[kReceived] != std::byte{0}; }
+  uint8_t peer_mark() const { return std::to_integer<uint8_t>(region_->bytes()[kReceived]); }
 
  private:
   static Deadline Soon() { return Deadline::After(*RealClock(), kPatienceNs); }
@@ -302,14 +306,12 @@ timed::Samples TimeQueue(const Options& options, Child& target) {
       end.PollConnections();
       end.Send(options.bytes);
       end.Receive();
-    } while (!end.on_rc() || !end.peer_on_rc());
+    } while (!end.on_rc() || end.peer_mark() != kOnRc);
+    end.Send(options.bytes, kBothOnRc);
+    end.Receive();
   } else {
     while (!end.on_rc()) end.Do(Opcode::kRead, 8);
-  }
-  target.Say("on RC");
-  if (options.operation == "send") {  // it hears that between two messages
-    end.Send(options.bytes);
-    end.Receive();
+    target.Say("on RC");
   }
   return Time(options, end);
 }
@@ -329,12 +331,16 @@ void RunTarget(const Options& options) {
   }
   QueueEnd end(options, kTarget);
   SayNumbers(stdout, {});
-  while (!ParentSpeaks()) {
-    end.PollConnections();
-    if (send) Answer(end, 1, options.bytes);
+  if (send) {
+    do {
+      end.PollConnections();
+      Answer(end, 1, options.bytes);
+    } while (end.peer_mark() != kBothOnRc);
+    Answer(end, kWarmUp + options.requests, options.bytes);
+  } else {
+    while (!ParentSpeaks()) end.PollConnections();
+    Hear();
   }
-  Hear();
-  if (send) Answer(end, kWarmUp + options.requests, options.bytes);
   Hear();
 }
 
