@@ -143,8 +143,10 @@ bool IsTax(int argc, char** argv, TaxOptions* options) {
   if (mode != "--tax" && mode != "--bare" && mode != "--queue") return false;
   if (mode != "--tax") options->only = mode[2];
   if (argc > 2) options->rounds = static_cast<uint32_t>(std::strtoul(argv[2], nullptr, 10));
-  if (argc > 3 || options->rounds == 0) {
-    std::fprintf(stderr, "usage: %s --tax [ROUNDS] | --bare BATCHES | --queue BATCHES\n", argv[0]);
+  const bool last = argc > 3 && std::string(argv[3]) == "last";
+  options->all_signaled = !last;
+  if (argc > (options->only != 0 && last ? 4 : 3) || options->rounds == 0) {
+    std::fprintf(stderr, "usage: %s --tax [ROUNDS] | --bare BATCHES [last] | --queue BATCHES [last]\n", argv[0]);
     std::exit(2);
   }
   return true;

@@ -292,8 +292,9 @@ bool RunTax(const TaxOptions& options) {
     return false;
   }
   if (options.only != 0) {
-    BareSide bare_side(bare, {}, 0);
-    QueueSide queue_side(queue, {}, 0);
+    const Shape shape{.all_signaled = options.all_signaled};
+    BareSide bare_side(bare, shape, 0);
+    QueueSide queue_side(queue, shape, 0);
     return (options.only == 'b' ? static_cast<Side&>(bare_side) : queue_side).Run(options.rounds);
   }
   std::printf(

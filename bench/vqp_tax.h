@@ -9,8 +9,9 @@ namespace krcore {
 
 struct TaxOptions {
   uint32_t rounds = 400;  // slices of each side and configuration
-  // 'b' or 'q': only that side of READ, batch 16, one worker, every WR signaled, for counting instructions; 0: all.
+  // 'b' or 'q': only that side of READ, batch 16, one worker, for counting instructions; 0: all.
   char only = 0;
+  bool all_signaled = true;  // there; else the last of a batch
 };
 
 // Prints a line for each configuration. False: something failed, which has been printed.

@@ -52,8 +52,6 @@ size_t PhysicalQueue::memory_bytes() const {
 
 // ---- accepting
 
-namespace {}  // namespace
-
 // Not inlined, like FillSlots, so that what all WRs have in common stays in registers.
 [[gnu::noinline]] size_t PhysicalQueue::FillEntries(std::span<const WorkRequest> wrs, uint64_t position,
                                                     QueueState* owner, uint32_t kept) {
@@ -102,7 +100,6 @@ namespace {}  // namespace
 
 [[gnu::noinline]] void PhysicalQueue::FillSlots(std::span<const WorkRequest> wrs, uint64_t position,
                                                 const dct::Peer& peer) {
-  const auto flags = static_cast<uint8_t>(wrs[0].flags & ~kSignaled);
   rnic::SendWr* out = &wrs_[position & mask_];
   Sge* sges = &sges_[(position & mask_) * kMaxSge];
   // A slot is five pairs: its number and its SGEs; two of the WorkRequest's; one that ends that and begins what SendWr
@@ -113,14 +110,16 @@ namespace {}  // namespace
   static_assert(sizeof(WorkRequest) == 56 && sizeof(rnic::SendWr) == 80);  // ah, QP number and no qkey, DC key
   WordPair own = {PhysicalId(position), reinterpret_cast<uint64_t>(sges)};
   constexpr WordPair kNext = {1, kMaxSge * sizeof(Sge)};
-  const WordPair set_flags = {PartOfWord<offsetof(WorkRequest, flags), 16>(flags), 0};
-  const WordPair keep = {~PartOfWord<offsetof(WorkRequest, flags), 16>(uint8_t{0xff}), ~uint64_t{0}};
+  const WordPair unsignaled = {~PartOfWord<offsetof(WorkRequest, flags), 16>(uint8_t{kSignaled}), ~uint64_t{0}};
   const auto ah = reinterpret_cast<uint64_t>(peer.ah.get());
   const WordPair target = {peer.target.dct_num, peer.target.dc_key};
+  WordPair forms = {0, 0};
   for (const WorkRequest& wr : wrs) {
     SetPairAt<0>(*sges, PairAt<0>(*wr.sg_list));
     SetPairAt<0>(*out, own);
-    SetPairAt<16>(*out, (PairAt<16>(wr) & keep) | set_flags);
+    const WordPair form = PairAt<16>(wr) & unsignaled;
+    forms |= form;
+    SetPairAt<16>(*out, form);
     SetPairAt<32>(*out, PairAt<32>(wr));
     SetPairAt<48>(*out, WordPair{wr.swap, ah});
     SetPairAt<64>(*out, target);
@@ -128,7 +127,10 @@ namespace {}  // namespace
     ++out;
     sges += kMaxSge;
   }
-  if ((flags & kInline) != 0 || wrs[0].num_sge != 1) [[unlikely]] {
+  static_assert(kMaxSge < 256 && sizeof(WorkRequest::num_sge) == 1);
+  const uint64_t unusual = PartOfWord<offsetof(WorkRequest, num_sge), 16>(uint8_t{0xfe}) |
+                           PartOfWord<offsetof(WorkRequest, flags), 16>(uint8_t{kInline});
+  if ((forms[0] & unusual) != 0) [[unlikely]] {
     for (size_t i = 0; i < wrs.size(); ++i) FillSges(wrs[i], position + i);
   }
   for (uint64_t p = position | (kSignalEvery - 1); p < position + wrs.size(); p += kSignalEvery)
@@ -144,19 +146,22 @@ void PhysicalQueue::FillSges(const WorkRequest& wr, uint64_t position) {
     std::copy_n(wr.sg_list, wr.num_sge, sges);
 }
 
+inline void PhysicalQueue::FillEntry(const WorkRequest& wr, uint64_t position, QueueState* owner, uint32_t kept) {
+  const auto kind = static_cast<uint8_t>(wr.flags & kSignaled);
+  entries_[position & mask_] = {wr.wr_id, owner, wr.opcode, kind, WcStatus::kSuccess, 1};
+  if (kind == 0) return;
+  Completion& place = owner->Places(kept)[0];
+  place = {};
+  place.wr_id = wr.wr_id;
+  place.opcode = wr.opcode;
+  place.qp_num = qp_num();
+}
+
 // What FillEntries and FillSlots do, of one usual WR, where setting them up takes longer: a single one takes 0.95 of
 // the time so.
 void PhysicalQueue::FillOne(const WorkRequest& wr, QueueState* owner, const dct::Peer& peer) {
+  FillEntry(wr, tail_, owner, 0);
   const uint64_t slot = tail_ & mask_;
-  const bool signaled = (wr.flags & kSignaled) != 0;
-  entries_[slot] = {wr.wr_id, owner, wr.opcode, static_cast<uint8_t>(wr.flags & kSignaled), WcStatus::kSuccess, 1};
-  if (signaled) {
-    Completion& place = owner->Places(0)[0];
-    place = {};
-    place.wr_id = wr.wr_id;
-    place.opcode = wr.opcode;
-    place.qp_num = qp_num();
-  }
   rnic::SendWr& out = wrs_[slot];
   Sge* const sges = &sges_[slot * kMaxSge];
   static_cast<WorkRequest&>(out) = wr;
@@ -179,11 +184,18 @@ uint32_t PhysicalQueue::Fill(std::span<const WorkRequest> wrs, QueueState* owner
   uint32_t kept = 0;
   for (uint64_t position = tail_; !wrs.empty();) {
     const size_t most = std::min<size_t>(wrs.size(), mask_ + 1 - (position & mask_));  // up to the ring's end
-    const size_t count = FillEntries(wrs.first(most), position, owner, kept);
-    FillSlots(wrs.first(count), position, peer);
-    if ((wrs[0].flags & kSignaled) != 0) kept += static_cast<uint32_t>(count);
-    position += count;
-    wrs = wrs.subspan(count);
+    FillSlots(wrs.first(most), position, peer);
+    for (size_t left = most; left != 0;) {
+      size_t count = 1;
+      if (left == 1)  // often unlike the others: the last of a batch, signaled alone
+        FillEntry(wrs[0], position, owner, kept);
+      else
+        count = FillEntries(wrs.first(left), position, owner, kept);
+      if ((wrs[0].flags & kSignaled) != 0) kept += static_cast<uint32_t>(count);
+      position += count;
+      left -= count;
+      wrs = wrs.subspan(count);
+    }
   }
   return kept;
 }

@@ -194,10 +194,11 @@ class PhysicalQueue {
     return uint64_t{index_} << 56 | uint64_t{generation_} << 48 | (position & kPositionMask);
   }
   bool IsSettled(uint64_t position) const { return entries_[position & mask_].settled != WcStatus::kSuccess; }
-  // Fill, in two passes over WRs that are alike in all but where they point and do not wrap around the ring: the
-  // entries and `owner`'s places behind the first `kept`, up to the first WR that is not like the first one or the last
-  // place of the owner's ring, and returns how many those are; then what is posted.
+  // Fill, in two passes over WRs that do not wrap around the ring: what is posted; and the entries and `owner`'s places
+  // behind the first `kept`, up to the first WR whose form and flags are not the first one's or the last place of the
+  // owner's ring. Returns how many those are.
   size_t FillEntries(std::span<const WorkRequest> wrs, uint64_t position, QueueState* owner, uint32_t kept);
+  void FillEntry(const WorkRequest& wr, uint64_t position, QueueState* owner, uint32_t kept);
   void FillSlots(std::span<const WorkRequest> wrs, uint64_t position, const dct::Peer& peer);
   void FillOne(const WorkRequest& wr, QueueState* owner, const dct::Peer& peer);
   // Of one that has several SGEs or is inline.

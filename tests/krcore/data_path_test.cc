@@ -60,6 +60,25 @@ TEST_F(DataPath, GathersSeveralSges) {
   EXPECT_EQ(memory_.words()[21], 33u);
 }
 
+TEST_F(DataPath, ABatchMayMixRequestsOfOneAndOfSeveralSges) {
+  Worker worker = Worker::Start(fabric_);
+  auto queue = worker.Connect(1);
+  for (uint64_t i = 0; i < 8; ++i) worker.words()[i] = 100 + i;
+  std::vector<std::vector<Sge>> sges;
+  std::vector<WorkRequest> wrs;
+  for (const std::vector<size_t>& from : {std::vector<size_t>{0}, {1, 2}, {3}, {4, 5, 6}, {7}}) {
+    sges.emplace_back();
+    for (const size_t word : from) sges.back().push_back(worker.Word(word));
+    WorkRequest wr = OnWord(*queue, Opcode::kWrite, sges.back().data(), 20 + from.front());
+    wr.num_sge = static_cast<uint8_t>(from.size());
+    wr.flags = wrs.size() % 2 == 0 ? kSignaled : 0;
+    wrs.push_back(wr);
+  }
+  ASSERT_OK(queue->Push(wrs));
+  while (queue->outstanding() != 0) worker.pool->Poll();
+  for (uint64_t i = 0; i < 8; ++i) EXPECT_EQ(memory_.words()[20 + i], 100 + i);
+}
+
 TEST_F(DataPath, InlinePayloadMayBeReusedAsSoonAsItIsStaged) {
   Worker worker = Worker::Start(fabric_);
   auto queue = worker.Connect(1);
