@@ -29,8 +29,8 @@ class Reader {
   Reader(kvs::Store& store, const Options& options, bool cached)
       : options_(options), cached_(cached), value_(options.bytes, 'v') {
     options_.operation = cached ? "get_cached" : "get";
-    client_ = Must(
-        store.NewClient({.max_in_flight = 1, .address_cache_entries = cached ? 1024U : 0, .queues = {.rc_hot_wrs = 1}}));
+    client_ = Must(store.NewClient(
+        {.max_in_flight = 1, .address_cache_entries = cached ? 1024U : 0, .queues = {.rc_hot_wrs = 1}}));
     Must(client_->Put(kKey, value_));
     const Deadline deadline = Soon();
     while (client_->stats().rc_connects == 0) {  // hot from the first request on
