@@ -22,11 +22,11 @@
 #include "krcore/rnic/registry.h"
 #include "krcore/rnic/rnic.h"
 
-DEFINE_string(
-    path, "",
-    "Latency: rc, a bare RC QP; queue, a VirtualQueue on RC; store, Gets of the store; the first two if empty");
-DEFINE_string(operation, "", "Latency: read, cas or send; all if empty");
-DEFINE_uint32(bytes, 64, "Latency: of a READ or SEND");
+DEFINE_string(path, "",
+              "Latency: rc, a bare RC QP; queue, a VirtualQueue on RC; store, Gets of the store beside bare READs; the "
+              "first two if empty");
+DEFINE_string(operation, "", "Latency, of rc and queue: read, cas or send; all if empty");
+DEFINE_uint32(bytes, 64, "Latency: of a READ, a SEND or a value");
 DEFINE_uint32(requests, 1000, "Latency: how many are measured");
 DEFINE_bool(target, false, "Internal: be the process at the other end");
 
@@ -137,10 +137,11 @@ cli::Program ProgramDescription() {
           .short_help = ""};
 }
 
-// One of `known`, or all of them.
+// One of `known`, or `standard` if none is named.
 krcore::Result<std::vector<std::string>> Chosen(const char* flag, const std::string& value,
-                                                const std::vector<std::string>& known) {
-  if (value.empty()) return known;
+                                                const std::vector<std::string>& known,
+                                                const std::vector<std::string>& standard) {
+  if (value.empty()) return standard;
   std::string message = std::string("--") + flag + "=" + value + ": not one of";
   for (const std::string& name : known) {
     if (name == value) return std::vector<std::string>{value};
@@ -149,32 +150,33 @@ krcore::Result<std::vector<std::string>> Chosen(const char* flag, const std::str
   return krcore::Status(krcore::StatusCode::kInvalidArgument, std::move(message));
 }
 
+void RunOne(const Options& options) {
+  if (options.path == "store") return FLAGS_target ? RunStoreTarget(options) : MeasureStore(options);
+  return FLAGS_target ? RunTarget(options) : Measure(options);
+}
+
 int Run() {
   if (!cli::FlagGiven("fabric")) FLAGS_fabric = "bench_rnic-" + std::to_string(getpid());
   if (FLAGS_rnic == "verbs" && FLAGS_fabric_address.empty()) FLAGS_fabric_address = "localhost";
   if (const krcore::Status status = cli::CheckFabricFlags(); !status.ok()) return cli::FailUsage(status.message());
-  if (FLAGS_path == "store") {
-    Options options{.bytes = FLAGS_bytes, .requests = FLAGS_requests};
-    options.path = FLAGS_path;
-    cli::SetFabric(&options.fabric);
-    if (!FLAGS_target) reproduce::Child::CleanUpOnSignals();
-    FLAGS_target ? RunStoreTarget(options) : MeasureStore(options);
-    return 0;
-  }
-  const auto paths = Chosen("path", FLAGS_path, {"rc", "queue"});
-  const auto operations = Chosen("operation", FLAGS_operation, {"read", "cas", "send"});
+  const std::vector<std::string> all = {"read", "cas", "send"};
+  const auto paths = Chosen("path", FLAGS_path, {"rc", "queue", "store"}, {"rc", "queue"});
+  const auto operations = Chosen("operation", FLAGS_operation, all, all);
   if (!paths.ok()) return cli::FailUsage(paths.status().message());
   if (!operations.ok()) return cli::FailUsage(operations.status().message());
+  if (FLAGS_path == "store" && !FLAGS_operation.empty())
+    return cli::FailUsage("--operation: --path=store measures Gets alone");
   if (FLAGS_bytes < 1 || FLAGS_bytes > kMostBytes) return cli::FailUsage("--bytes: must be 1 to 4096");
   if (FLAGS_requests < 1) return cli::FailUsage("--requests: must be 1 or more");
-  Options options{.bytes = FLAGS_bytes, .requests = FLAGS_requests};
+  Options options{.requests = FLAGS_requests};
   cli::SetFabric(&options.fabric);
   if (!FLAGS_target) reproduce::Child::CleanUpOnSignals();
-  for (const std::string& operation : *operations) {
+  for (const std::string& operation : FLAGS_path == "store" ? std::vector<std::string>{""} : *operations) {
     for (const std::string& path : *paths) {
       options.operation = operation;
       options.path = path;
-      FLAGS_target ? RunTarget(options) : Measure(options);
+      options.bytes = operation == "cas" ? 8 : FLAGS_bytes;
+      RunOne(options);
     }
   }
   return 0;
@@ -187,6 +189,8 @@ int main(int argc, char** argv) {
   benchmark::Initialize(&argc, argv);  // takes its own flags out
   cli::ParseFlags(rnic_latency::ProgramDescription(), argc, argv);
   if (cli::FlagGiven("rnic")) return rnic_latency::Run();
+  for (const char* name : {"path", "operation", "bytes", "requests", "fabric", "fabric_address", "rnic_port"})
+    if (cli::FlagGiven(name)) return cli::FailUsage("--" + std::string(name) + ": goes with --rnic");
   benchmark::RunSpecifiedBenchmarks();
   benchmark::Shutdown();
   return 0;

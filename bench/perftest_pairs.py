@@ -2,18 +2,21 @@
 """Latencies of single requests beside perftest's, in one run on one machine: READ, CAS and SEND through a bare RC QP of
 provider verbs, and through a VirtualQueue on RC, against ib_read_lat, ib_atomic_lat and ib_send_lat.
 
-Usage: bench/perftest_pairs.py BENCH_RNIC [--pairs N] [--requests N] [--paths rc,queue] [--device NAME] [--gid_index N] [--json FILE]
-In a guest: tools/vm run bench/perftest_pairs.py build/bin/bench_rnic
+Usage: bench/perftest_pairs.py BENCH_RNIC [--pairs N] [--requests N] [--paths rc,queue] [--operations read,cas,send]
+                               [--device NAME] [--gid_index N] [--json FILE]
+In a guest: tools/vm run -t 900 bench/perftest_pairs.py build/bin/bench_rnic
 
-A pair is perftest and then each path, in turns forwards and backwards, each with processes of its own. A pair's ratio is
-that of the medians ("typical" in perftest's table); printed is the median of the pairs' ratios, with the least and the
-greatest. Each requests one at a time, 64 bytes (CAS: 8), polls, and both ends are on this machine. perftest gets the port
-that provider verbs chooses by itself where it is told none.
+A pair is perftest and then each path; every second pair is in the other order. All have processes of their own, whose two
+ends are on CPUs of their own where there are two. A pair's ratio is that of the medians ("typical" in perftest's table);
+printed is the median of the pairs' ratios, with the least and the greatest. One request at a time, of 64 bytes (CAS: 8),
+both ends polling, through the same port and GID of one device.
 """
 
 import argparse
+import contextlib
 import itertools
 import json
+import os
 import pathlib
 import re
 import statistics
@@ -26,6 +29,7 @@ PERFTEST = {"read": ["ib_read_lat", "-s", "64"], "cas": ["ib_atomic_lat", "-A", 
 LISTENS_S = 20
 PATIENCE_S = 60
 TCP_LISTEN = "0A"
+NEAR_CPU, FAR_CPU = min(os.sched_getaffinity(0)), max(os.sched_getaffinity(0))  # of the two ends
 ports = itertools.count(18600)  # a new one each time: the one before may be in TIME_WAIT
 
 
@@ -39,37 +43,57 @@ def listens(port):
     return False
 
 
+def start(command, cpu, stderr):
+    return subprocess.Popen(["taskset", "-c", str(cpu), *command], stdout=subprocess.PIPE, stderr=stderr, text=True)
+
+
+def ended(process, command, words):
+    """The number that its output has after `words`, once it has ended well."""
+    try:
+        output, errors = process.communicate(timeout=PATIENCE_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        output, errors = process.communicate()
+        errors = f"{errors or ''}did not end within {PATIENCE_S} s\n"
+    found = re.search(words, output, re.MULTILINE)
+    if process.returncode != 0 or not found:
+        raise SystemExit(f"{' '.join(command)} failed:\n{output}{errors or ''}")
+    return float(found.group(1))
+
+
 def perftest(operation, options):
     """The typical latency in microseconds, as ib_*_lat prints it."""
     port = next(ports)
     command = [*PERFTEST[operation], "-d", options.device, "-x", str(options.gid_index), "-n", str(options.requests), "-F",
                "-p", str(port)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as server:
+    with start(command, FAR_CPU, subprocess.STDOUT) as server:
         try:
             give_up = time.monotonic() + LISTENS_S
             while not listens(port):
                 if server.poll() is not None or time.monotonic() > give_up:
+                    server.kill()
                     raise SystemExit(f"{' '.join(command)} does not listen:\n{server.stdout.read()}")
                 time.sleep(0.01)
-            done = subprocess.run([*command, "localhost"], capture_output=True, text=True, timeout=PATIENCE_S, check=False)
-            server.wait(PATIENCE_S)
+            client = [*command, "localhost"]
+            # #bytes #iterations t_min t_max t_typical ...
+            typical = ended(start(client, NEAR_CPU, subprocess.PIPE), client,
+                            r"^ *\d+ +\d+ +[\d.]+ +[\d.]+ +([\d.]+) ")
+            server.communicate(timeout=PATIENCE_S)
+            return typical
         finally:
             server.kill()
-    # #bytes #iterations t_min t_max t_typical ...
-    row = re.search(r"^ *\d+ +\d+ +([\d.]+) +([\d.]+) +([\d.]+) ", done.stdout, re.MULTILINE)
-    if done.returncode != 0 or not row:
-        raise SystemExit(f"{' '.join(command)} failed:\n{done.stdout}{done.stderr}")
-    return float(row.group(3))
 
 
 def ours(path, operation, options):
     command = [options.bench_rnic, "--rnic=verbs", f"--path={path}", f"--operation={operation}",
                f"--requests={options.requests}", f"--rnic_port={options.device}:1:{options.gid_index}"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
-    row = re.search(r" median_us=([\d.]+) ", done.stdout)
-    if done.returncode != 0 or not row:
-        raise SystemExit(f"{' '.join(command)} failed:\n{done.stdout}{done.stderr}")
-    return float(row.group(1))
+    process = start(command, NEAR_CPU, subprocess.PIPE)
+    children = pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    with contextlib.suppress(OSError):  # it has ended, which is told below
+        while process.poll() is None and not children.read_text(encoding="ascii"):
+            time.sleep(0.001)
+        os.sched_setaffinity(int(children.read_text(encoding="ascii").split()[0]), {FAR_CPU})
+    return ended(process, command, r" median_us=([\d.]+) ")
 
 
 def main():
@@ -78,13 +102,15 @@ def main():
     parser.add_argument("--pairs", type=int, default=7)
     parser.add_argument("--requests", type=int, default=1000)
     parser.add_argument("--paths", default="rc,queue")
+    parser.add_argument("--operations", default="read,cas,send")
     parser.add_argument("--device", default="rxe0")
     parser.add_argument("--gid_index", type=int, default=1)
     parser.add_argument("--json", help="file for the samples")
     options = parser.parse_args()
     paths = options.paths.split(",")
     report = []
-    for operation, tool in PERFTEST.items():
+    for operation in options.operations.split(","):
+        tool = PERFTEST[operation][0]
         sides = ["perftest", *paths]
         samples = {side: [] for side in sides}
         for pair in range(options.pairs):
@@ -94,9 +120,9 @@ def main():
         typical = statistics.median(samples["perftest"])
         for path in paths:
             ratios = sorted(ours / theirs for ours, theirs in zip(samples[path], samples["perftest"]))
-            print(f"{operation:4} {path:5}  {statistics.median(samples[path]):7.2f} us   {tool[0]:13} {typical:7.2f} us   "
+            print(f"{operation:4} {path:5}  {statistics.median(samples[path]):7.2f} us   {tool:13} {typical:7.2f} us   "
                   f"ratio {statistics.median(ratios):.3f} ({ratios[0]:.3f} to {ratios[-1]:.3f}, {len(ratios)} pairs)", flush=True)
-            report.append({"operation": operation, "path": path, "us": samples[path], "perftest": tool[0],
+            report.append({"operation": operation, "path": path, "us": samples[path], "perftest": tool,
                            "perftest_us": samples["perftest"], "ratio": statistics.median(ratios)})
     if options.json:
         pathlib.Path(options.json).write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")

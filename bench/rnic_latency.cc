@@ -1,15 +1,8 @@
 #include "bench/rnic_latency.h"
 
-#include <poll.h>
-#include <unistd.h>
-
-#include <cinttypes>
 #include <cstdio>
 #include <cstring>
-#include <functional>
 #include <iostream>
-#include <memory>
-#include <sstream>
 #include <vector>
 
 #include "bench/reproduce/child.h"
@@ -25,7 +18,7 @@ using reproduce::SayNumbers;
 using timed::Must;
 
 constexpr uint32_t kRights = kLocalWrite | kRemoteRead | kRemoteWrite | kRemoteAtomic;
-constexpr NodeId kTarget = 1;
+constexpr NodeId kQueueTarget = 1, kBareTarget = 2;  // the second may be beside a store's node 1
 constexpr uint32_t kWarmUp = 100;
 constexpr uint32_t kDepth = 16;
 constexpr int64_t kPatienceNs = 20'000'000'000;
@@ -33,7 +26,6 @@ constexpr Port kPort = 7;
 constexpr size_t kReceived = kMostBytes;  // where in the memory what arrives is put
 constexpr size_t kMemoryBytes = 2 * kReceived;
 
-int64_t Now() { return RealClock()->NowNs(); }
 void Fail(const std::string& what) { Must(Status(StatusCode::kInternal, what)); }
 void Check(WcStatus status) {
   if (status != WcStatus::kSuccess) Fail("a request ended with: " + std::string(WcStatusName(status)));
@@ -50,18 +42,11 @@ class Patience {
   const int64_t end_ns_ = Now() + kPatienceNs;
 };
 
-// The next line of stdin as numbers; none: the parent has gone.
+// The next line of the parent, as numbers; none: the parent has gone.
 std::vector<int64_t> Hear() {
-  std::string text;
-  std::getline(std::cin, text);
-  std::istringstream line(text);
-  std::vector<int64_t> numbers;
-  for (int64_t number = 0; line >> number;) numbers.push_back(number);
-  return numbers;
-}
-bool ParentSpeaks() {
-  pollfd input{STDIN_FILENO, POLLIN, 0};
-  return poll(&input, 1, 1) == 1;
+  std::string line;
+  std::getline(std::cin, line);
+  return reproduce::NumbersOf(line);
 }
 
 // One end of a path. `Do` is at the initiator: one request, over when it has succeeded. `Send` and `Receive`: a message
@@ -89,7 +74,7 @@ class BareEnd final : public End {
     device_ = Must(rnic::OpenDevice({.provider = options.fabric.rnic,
                                      .fabric = options.fabric.fabric,
                                      .node = node,
-                                     .create_fabric = node == kTarget,
+                                     .create_fabric = node == kBareTarget,
                                      .address = options.fabric.fabric_address,
                                      .port = options.fabric.rnic_port}));
     pd_ = Must(device_->CreatePd());
@@ -171,18 +156,15 @@ class BareEnd final : public End {
 
 // ---- a VirtualQueue
 
-// What a message says of its sender, in its first byte.
-constexpr uint8_t kOnDc = 0, kOnRc = 1, kBothOnRc = 2;
-
 class QueueEnd final : public End {
  public:
   QueueEnd(const Options& options, NodeId id) {
     NodeOptions open = options.fabric;
     open.node = id;
-    open.create_fabric = id == kTarget;
+    open.create_fabric = id == kQueueTarget;
     open.rc_peers = 1;
     node_ = Must(Node::Open(open));
-    if (id == kTarget) Must(node_->HostMetaServer(16));
+    if (id == kQueueTarget) Must(node_->HostMetaServer(16));
     region_ = Must(node_->CreateRegion({.length = kMemoryBytes, .remote_rights = kRights & ~kLocalWrite}));
     Must(node_->Publish(Soon()));
     pool_ = Must(node_->CreateQueuePool({.copy_bytes = kMostBytes, .rc_hot_wrs = 1}));
@@ -190,20 +172,28 @@ class QueueEnd final : public End {
     Must(queue_->Bind(kPort, {.senders = 1, .copy_bytes = kMostBytes}, Soon()));
     for (uint32_t i = 0; i < kDepth; ++i) PostReceive();
   }
-  void Connect() { Must(queue_->Connect(kTarget, kPort, Soon())); }
-  bool on_rc() const { return pool_->stats().rc_connects > 0; }
-  void PollConnections() { node_->PollConnections(); }
+  // To the other end, and on to an RC queue, while the other end is in ReceiveAccepting.
+  void Connect(NodeId peer) {
+    Must(queue_->Connect(peer, kPort, Soon()));
+    const Deadline deadline = Soon();
+    while (pool_->stats().rc_connects == 0) {
+      // Many at once: heat counts what is posted in a time, and one that waits for the other end's CPU may be none.
+      for (uint32_t i = 0; i < kDepth; ++i) Post(Opcode::kRead, 8);
+      Settle();
+      if (deadline.Passed(*RealClock())) Fail("no RC connection within 20 s");
+    }
+  }
+  // The first message, whose sender connects first. Returns the sender.
+  NodeId ReceiveAccepting() {
+    Receive([this] { node_->PollConnections(); });
+    return sender_;
+  }
 
   void Do(Opcode opcode, uint32_t bytes) override {
     Post(opcode, bytes);
     Settle();
   }
-  void Send(uint32_t bytes) override { Send(bytes, on_rc() ? kOnRc : kOnDc); }
-  // `mark` is the message's first byte.
-  void Send(uint32_t bytes, uint8_t mark) {
-    // Looked up, for a sender's own word does not say where it takes RC connections.
-    if (queue_->peer() == kNoNode) Must(queue_->Connect(sender_.node, kPort, Soon()));
-    region_->bytes()[0] = std::byte{mark};
+  void Send(uint32_t bytes) override {
     for (Patience patience; queue_->credits() == 0;) {
       pool_->Poll();
       patience.Poll();
@@ -211,20 +201,32 @@ class QueueEnd final : public End {
     Post(Opcode::kSend, bytes);
   }
   void Receive() override {
-    Message message;
-    for (Patience patience; queue_->PopMessages({&message, 1}) == 0;) {
+    Receive([] {});
+  }
+  // Until all that was posted is complete.
+  void Settle() {
+    for (Patience patience; queue_->outstanding() > 0;) {
       pool_->Poll();
       patience.Poll();
     }
+    Completion done;
+    while (queue_->Pop({&done, 1}) > 0) Check(done.status);
+  }
+
+ private:
+  template <typename Beside>
+  void Receive(Beside beside) {
+    Message message;
+    for (Patience patience; queue_->PopMessages({&message, 1}) == 0;) {
+      pool_->Poll();
+      beside();
+      patience.Poll();
+    }
     Check(message.status);
-    sender_ = message.sender;
+    sender_ = message.sender.node;
     PostReceive();
     Settle();
   }
-  uint8_t peer_mark() const { return std::to_integer<uint8_t>(region_->bytes()[kReceived]); }
-
- private:
-  static Deadline Soon() { return Deadline::After(*RealClock(), kPatienceNs); }
   void Post(Opcode opcode, uint32_t bytes) {
     const Sge sge{reinterpret_cast<uint64_t>(region_->bytes().data()), bytes, region_->lkey()};
     WorkRequest wr;
@@ -238,15 +240,6 @@ class QueueEnd final : public End {
     }
     Must(queue_->Push({&wr, 1}));
   }
-  // Until all that was posted is complete.
-  void Settle() {
-    for (Patience patience; queue_->outstanding() > 0;) {
-      pool_->Poll();
-      patience.Poll();
-    }
-    Completion done;
-    while (queue_->Pop({&done, 1}) > 0) Check(done.status);
-  }
   void PostReceive() {
     const krcore::Receive receive{
         0, {reinterpret_cast<uint64_t>(region_->bytes().data()) + kReceived, kMostBytes, region_->lkey()}};
@@ -257,15 +250,14 @@ class QueueEnd final : public End {
   std::unique_ptr<Region> region_;
   std::unique_ptr<QueuePool> pool_;
   std::unique_ptr<VirtualQueue> queue_;
-  Sender sender_;
+  NodeId sender_ = kNoNode;
 };
 
 // ---- measuring
 
-Opcode OpcodeOf(const Options& options) { return options.operation == "cas" ? Opcode::kCompareSwap : Opcode::kRead; }
-
 timed::Samples Time(const Options& options, End& end) {
   const bool send = options.operation == "send";
+  const Opcode opcode = options.operation == "cas" ? Opcode::kCompareSwap : Opcode::kRead;
   timed::Samples ns;
   ns.reserve(options.requests);
   int64_t last = 0;
@@ -275,7 +267,7 @@ timed::Samples Time(const Options& options, End& end) {
       end.Send(options.bytes);
       end.Receive();
     } else {
-      end.Do(OpcodeOf(options), options.operation == "cas" ? 8 : options.bytes);
+      end.Do(opcode, options.bytes);
     }
     if (i < kWarmUp) continue;
     const int64_t now = Now();
@@ -285,61 +277,82 @@ timed::Samples Time(const Options& options, End& end) {
   return ns;
 }
 
-timed::Samples TimeBare(const Options& options, Child& target) {
+std::unique_ptr<BareEnd> ConnectBare(const Options& options, Child& target) {
   const std::vector<int64_t> card = target.HearNumbers();  // first: the target makes the fabric
-  BareEnd end(options, kNoNode);
-  end.Connect(card);
+  auto end = std::make_unique<BareEnd>(options, kNoNode);
+  end->Connect(card);
   std::string mine;
-  for (const int64_t number : end.Card()) mine += std::to_string(number) + " ";
+  for (const int64_t number : end->Card()) mine += std::to_string(number) + " ";
   target.Say(mine);
   target.HearNumbers();
-  return Time(options, end);
+  return end;
 }
 
 timed::Samples TimeQueue(const Options& options, Child& target) {
   target.HearNumbers();
   QueueEnd end(options, kNoNode);
-  end.Connect();
-  // Hot from the first request on; each end makes its own RC queue once it has posted.
-  if (options.operation == "send") {
-    do {
-      end.PollConnections();
-      end.Send(options.bytes);
-      end.Receive();
-    } while (!end.on_rc() || end.peer_mark() != kOnRc);
-    end.Send(options.bytes, kBothOnRc);
-    end.Receive();
-  } else {
-    while (!end.on_rc()) end.Do(Opcode::kRead, 8);
-    target.Say("on RC");
-  }
+  end.Connect(kQueueTarget);
+  end.Send(options.bytes);
+  if (options.operation == "send") end.ReceiveAccepting();
   return Time(options, end);
+}
+
+timed::Samples TimeBare(const Options& options, Child& target) {
+  const auto end = ConnectBare(options, target);
+  return Time(options, *end);
 }
 
 }  // namespace
 
+int64_t Now() { return RealClock()->NowNs(); }
+Deadline Soon() { return Deadline::After(*RealClock(), kPatienceNs); }
+
+void Print(const Options& options, timed::Samples& ns, const std::string& more) {
+  const auto us = [&](double percent) { return static_cast<double>(timed::Percentile(ns, percent)) / 1e3; };
+  std::printf("rnic=%s path=%s operation=%s bytes=%u requests=%zu min_us=%.2f median_us=%.2f p99_us=%.2f%s\n",
+              options.fabric.rnic.c_str(), options.path.c_str(), options.operation.c_str(), options.bytes, ns.size(),
+              us(0), us(50), us(99), more.c_str());
+  std::fflush(stdout);
+}
+
+class BareReader::Impl {
+ public:
+  explicit Impl(const Options& options) : target(StartTarget(options)), end(ConnectBare(options, target)) {}
+  Child target;
+  std::unique_ptr<BareEnd> end;
+};
+
+BareReader::BareReader(Options options) {
+  options.path = "rc";
+  options.operation = "read";
+  impl_ = std::make_unique<Impl>(options);
+}
+BareReader::~BareReader() {
+  impl_->end.reset();
+  impl_->target.Reap();
+}
+void BareReader::Read(uint32_t bytes) { impl_->end->Do(Opcode::kRead, bytes); }
+
 void RunTarget(const Options& options) {
   const bool send = options.operation == "send";
+  const uint32_t messages = kWarmUp + options.requests;
   if (options.path == "rc") {
-    BareEnd end(options, kTarget);
+    BareEnd end(options, kBareTarget);
     SayNumbers(stdout, end.Card());
     end.Connect(Hear());
     SayNumbers(stdout, {});
-    if (send) Answer(end, kWarmUp + options.requests, options.bytes);
+    if (send) Answer(end, messages, options.bytes);
     Hear();
     return;
   }
-  QueueEnd end(options, kTarget);
+  QueueEnd end(options, kQueueTarget);
   SayNumbers(stdout, {});
+  const NodeId initiator = end.ReceiveAccepting();
   if (send) {
-    do {
-      end.PollConnections();
-      Answer(end, 1, options.bytes);
-    } while (end.peer_mark() != kBothOnRc);
-    Answer(end, kWarmUp + options.requests, options.bytes);
-  } else {
-    while (!ParentSpeaks()) end.PollConnections();
-    Hear();
+    end.Connect(initiator);
+    end.Send(options.bytes);
+    Answer(end, messages, options.bytes);
+    end.Settle();
   }
   Hear();
 }
@@ -355,11 +368,7 @@ void Measure(const Options& options) {
   Child target = StartTarget(options);
   timed::Samples ns = options.path == "rc" ? TimeBare(options, target) : TimeQueue(options, target);
   target.Reap();
-  const auto us = [&](double percent) { return static_cast<double>(timed::Percentile(ns, percent)) / 1e3; };
-  std::printf("rnic=%s path=%s operation=%s bytes=%u requests=%zu min_us=%.2f median_us=%.2f p99_us=%.2f\n",
-              options.fabric.rnic.c_str(), options.path.c_str(), options.operation.c_str(),
-              options.operation == "cas" ? 8 : options.bytes, ns.size(), us(0), us(50), us(99));
-  std::fflush(stdout);
+  Print(options, ns);
 }
 
 }  // namespace rnic_latency

@@ -40,10 +40,13 @@ krcore::NodeOptions NodeOptionsOf(const Options& options) {
   return open;
 }
 
+// Whether a program's memory may be left behind by it, for --clean to remove. Elsewhere it goes with the process.
+bool LeavesMemory(const Options& options) { return options.rnic == "sw"; }
+
 // What the host has left for shared memory, for the message that there is not enough.
 std::string SharedMemoryLeft(const Options& options) {
   struct statvfs info {};
-  if (options.rnic != "sw" || statvfs("/dev/shm", &info) != 0) return "";
+  if (!LeavesMemory(options) || statvfs("/dev/shm", &info) != 0) return "";
   return " /dev/shm has " + cli::FormatSize(uint64_t{info.f_bavail} * info.f_frsize) + " available.";
 }
 
@@ -52,7 +55,8 @@ Status ExplainPool(const Options& options, const Status& status) {
   switch (status.code()) {
     case StatusCode::kOutOfMemory:
       return WithWayOut(status, memory + " is too much." + SharedMemoryLeft(options) +
-                                    " Give a smaller --memory, or free memory (memnode --clean removes leftovers).");
+                                    " Give a smaller --memory, or free memory" +
+                                    (LeavesMemory(options) ? " (memnode --clean removes leftovers)." : "."));
     case StatusCode::kInvalidArgument:  // left with another length
       return WithWayOut(status, "Give the --memory of the run before to keep its data, or discard it first: memnode " +
                                     cli::FabricFlags() + " --clean (once no program uses the fabric).");
@@ -70,6 +74,7 @@ Status ExplainJoin(const Options& options, const Status& status) {
                                     ". Some program of a fabric hosts its metadata server: start one with "
                                     "--metaserver, or wait longer.");
     case StatusCode::kCorrupt:
+      if (!LeavesMemory(options)) return status;
       return WithWayOut(status, "To discard the memory of node " + std::to_string(options.node) + ": memnode " +
                                     cli::FabricFlags() + " --clean (once no program uses the fabric).");
     default: return status;

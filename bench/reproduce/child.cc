@@ -95,6 +95,13 @@ void SayNumbers(std::FILE* to, const std::vector<int64_t>& numbers) {
   std::fflush(to);
 }
 
+std::vector<int64_t> NumbersOf(const std::string& line) {
+  std::istringstream words(line);
+  std::vector<int64_t> numbers;
+  for (int64_t number = 0; words >> number;) numbers.push_back(number);
+  return numbers;
+}
+
 void Child::CleanUpOnSignals() {
   struct sigaction action {};
   action.sa_handler = OnSignal;
@@ -190,12 +197,7 @@ std::string Child::Hear() {
   }
 }
 
-std::vector<int64_t> Child::HearNumbers() {
-  std::istringstream line(Hear());
-  std::vector<int64_t> numbers;
-  for (int64_t number = 0; line >> number;) numbers.push_back(number);
-  return numbers;
-}
+std::vector<int64_t> Child::HearNumbers() { return NumbersOf(Hear()); }
 
 void Child::Reap() {
   std::fclose(std::exchange(input_, nullptr));

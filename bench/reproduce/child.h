@@ -18,6 +18,7 @@ namespace reproduce {
 
 // Numbers as a line, from a child to its parent, and back.
 void SayNumbers(std::FILE* to, const std::vector<int64_t>& numbers);
+std::vector<int64_t> NumbersOf(const std::string& line);
 
 class Child {
  public:

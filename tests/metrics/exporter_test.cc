@@ -4,6 +4,8 @@
 #include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <ifaddrs.h>
+#include <net/if.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -84,6 +86,19 @@ class Client {
   bool connected_ = false;
 };
 
+// Whether this machine has an IPv4 address by which others reach it.
+bool HasAnAddressOfItsOwn() {
+  ifaddrs* all = nullptr;
+  if (getifaddrs(&all) != 0) return false;
+  bool found = false;
+  for (const ifaddrs* entry = all; entry != nullptr; entry = entry->ifa_next) {
+    found |= entry->ifa_addr != nullptr && entry->ifa_addr->sa_family == AF_INET && (entry->ifa_flags & IFF_UP) != 0 &&
+             (entry->ifa_flags & IFF_LOOPBACK) == 0;
+  }
+  freeifaddrs(all);
+  return found;
+}
+
 class ExporterTest : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -107,6 +122,7 @@ TEST_F(ExporterTest, WhoListensAtAllAddressesAnnouncesOneThatOthersReach) {
   announcement.set_metrics(everywhere->address());
   const metrics::Address told = metrics::ParseAddress(announcement.metrics()).value();
   EXPECT_NE(told.host, "0.0.0.0");
+  EXPECT_EQ(told.host.starts_with("127."), !HasAnAddressOfItsOwn()) << told.host;
   EXPECT_EQ(told.port, everywhere->address().port);
   Client client(told);
   ASSERT_TRUE(client.connected());

@@ -111,10 +111,15 @@ class HarnessTest(unittest.TestCase):
                          ["[0] I am 0 at 10.7.0.1", "[1] I am 1, my peer 10.7.0.1"])
 
     def test_mistakes_are_answered_and_start_nothing(self):
-        for arguments in ([], ["boot"], ["run"], ["pair", "one"], ["run", "-t", "soon", "true"], ["setup", "x"]):
-            done = vm(*arguments)
-            self.assertEqual(done.returncode, 2, arguments)
-            self.assertIn("tools/vm --help", done.stderr)
+        with tempfile.TemporaryDirectory() as folder:
+            no_modules = pathlib.Path(folder) / "kernel"
+            no_modules.mkdir()
+            (no_modules / "bzImage").touch()
+            for arguments in ([], ["boot"], ["run"], ["pair", "one"], ["run", "-t", "soon", "true"], ["setup", "x"],
+                              ["run", "-k", folder, "true"], ["run", "-k", no_modules, "true"]):
+                done = vm(*arguments)
+                self.assertEqual(done.returncode, 2, arguments)
+                self.assertIn("tools/vm --help", done.stderr)
         self.assertIn("Usage: tools/vm run", vm("--help").stdout)
 
 

@@ -11,10 +11,12 @@ fail() { echo "kmod: FAILED: $*"; failed=1; }
 step() { echo "kmod: $*"; }
 
 mount -t debugfs debugfs /sys/kernel/debug || exit 1
-# From now on: the log itself may wrap, and modules that register memory are loaded once before anything is counted.
+# Followed, for the log itself may wrap; what is judged is between the two marks.
+mark_begin="kmod_guest.sh begins" mark_end="kmod_guest.sh ends"
 dmesg --follow > /run/kernel.log &
 follower=$!
-modprobe ib_uverbs || exit 1
+echo "$mark_begin" > /dev/kmsg
+modprobe ib_uverbs || exit 1  # modules that register memory are loaded once before anything is counted
 
 step "loading and unloading, $cycles times"
 for ((i = 0; i < cycles; ++i)); do
@@ -32,10 +34,8 @@ insmod "$module" connections=2 || exit 1
 step "the tests"
 "$tests/kmod_test" --gtest_brief=1 || fail "kmod_test"
 
-if [[ -x "$bench" ]]; then
-  step "beside verbs, on an emulated machine"
-  "$bench" --quick || fail "bench_kmod"
-fi
+step "beside verbs, on an emulated machine"
+"$bench" --quick || fail "bench_kmod"
 if [[ -e $failslab ]]; then
   echo Y > "$failslab/task-filter"
   echo 3 > "$failslab/probability"
@@ -87,8 +87,14 @@ fi
 # D 7: died, W 9: warned, L 14: locked up, B 5: bad page.
 tainted=$(< /proc/sys/kernel/tainted)
 if ((tainted & (1 << 5 | 1 << 7 | 1 << 9 | 1 << 14))); then fail "the kernel is tainted: $tainted"; fi
+echo "$mark_end" > /dev/kmsg
+until grep -q "$mark_end" /run/kernel.log; do
+  kill -0 "$follower" || { fail "nobody follows the kernel's log"; break; }
+  sleep 0.1
+done
 kill "$follower"
 wait "$follower" 2> /dev/null
+sed -i "0,/$mark_begin/d" /run/kernel.log
 if grep -nE 'WARNING:|BUG:|Oops|KASAN|UBSAN|KCSAN|INFO: (task|rcu)|blocked for more|refcount_t|possible (recursive|circular)|general protection|still has' \
   /run/kernel.log; then
   fail "the kernel's log, see above"
