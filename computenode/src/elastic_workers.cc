@@ -21,10 +21,7 @@ ElasticWorkers::ElasticWorkers(kvs::Store& store, Job& job, const ElasticWorkers
       lanes_per_worker_(std::max<uint32_t>(options.lanes_per_worker, 1)),
       standby_wanted_(options.standby),
       rehearse_(options.rehearse),
-      clock_(options.clock ? options.clock : krcore::RealClock()) {
-  while (standby_.size() < standby_wanted_ && Start(&standby_).ok()) {  // who wants workers is told if that fails
-  }
-}
+      clock_(options.clock ? options.clock : krcore::RealClock()) {}
 
 void ElasticWorkers::Look() {
   std::unique_lock lock(mutex_);
@@ -32,7 +29,7 @@ void ElasticWorkers::Look() {
   const int64_t now_ns = clock_->NowNs();
   if (standby_.size() >= standby_wanted_ || now_ns < refill_not_before_ns_) return;
   refill_not_before_ns_ = now_ns + kRefillEveryNs;
-  (void)Start(&standby_);
+  (void)Start(&standby_);  // who wants workers is told if that fails
 }
 
 // Under the lock. Numbers are given to threads as they are started, and these are taken in that order.

@@ -49,6 +49,13 @@ class ElasticWorkersTest : public ::testing::Test {
   static void Await(const std::function<bool()>& condition) {
     while (!condition()) sched_yield();
   }
+  // One at a time they are made.
+  void FillStandby(ElasticWorkers& workers, uint32_t standby) {
+    while (workers.standby() < standby) {
+      clock_.Advance(ElasticWorkers::kRefillEveryNs);
+      workers.Look();
+    }
+  }
   surgekv_test::FakeClock clock_;
   surgekv_test::FakeStore store_;
   CountingJob job_;
@@ -73,7 +80,8 @@ TEST_F(ElasticWorkersTest, ThoseInReadinessAreTakenInOrderAndReplacedOneByOne) {
     const std::lock_guard lock(store_.mutex);
     return store_.prepared.size();
   };
-  EXPECT_EQ(workers.standby(), 3u);
+  EXPECT_EQ(workers.standby(), 0u);
+  FillStandby(workers, 3);
   Await([&] { return prepared() == 3; });
   EXPECT_EQ(workers.running(), 0u);
   EXPECT_TRUE(workers.Records().empty());
@@ -107,6 +115,7 @@ TEST_F(ElasticWorkersTest, WhoRehearsesReadsAndLeavesNothingBehind) {
     return kvs::Status();
   };
   ElasticWorkers workers(store_, job_, options);
+  FillStandby(workers, 3);
   Await([&] {
     const std::lock_guard lock(store_.mutex);
     return store_.prepared.size() == 3;  // none was taken for a rehearsal
@@ -126,6 +135,7 @@ TEST_F(ElasticWorkersTest, WhoCannotRehearseIsReadyAllTheSame) {
     return away ? kvs::Status(kvs::StatusCode::kUnavailable) : kvs::Status();
   };
   ElasticWorkers workers(store_, job_, options);
+  FillStandby(workers, 2);
   Await([&] {
     const std::lock_guard lock(store_.mutex);
     return store_.prepared.size() == 2;

@@ -25,7 +25,8 @@ namespace computenode {
 
 struct ElasticWorkersOptions {
   uint32_t lanes_per_worker = 16;
-  // So many are kept in readiness: threads that sleep, each with a client's queues and memory made in advance.
+  // So many are kept in readiness, made by Look: threads that sleep, each with a client's queues and memory made in
+  // advance.
   uint32_t standby = 0;
   bool rehearse = false;           // each of them, see GetReady
   krcore::Clock* clock = nullptr;  // null: the host's
