@@ -55,7 +55,9 @@ Status ElasticService::Open() {
     store_ = std::move(*store);
     job_ = std::make_unique<ycsb::WorkloadJob>(RequestJob(options_, queue_.get(), &counts_));
     fleet_ = std::make_unique<ElasticWorkers>(
-        *store_, *job_, ElasticWorkersOptions{.lanes_per_worker = options_.in_flight, .standby = elastic_.standby});
+        *store_, *job_,
+        ElasticWorkersOptions{
+            .lanes_per_worker = options_.in_flight, .standby = elastic_.standby, .rehearse = Rehearses(options_)});
     return {};
   }
   WorkerProcessesOptions processes;

@@ -24,6 +24,8 @@ ycsb::JobOptions RequestJob(const Options& options, RequestQueue* queue, LiveCou
   return job;
 }
 
+bool Rehearses(const Options& options) { return options.store.control_plane == "krcore"; }
+
 int ServeAsProcess(const Options& options, RequestQueue& queue, WorkerSlot& slot, int64_t started_ns) {
   krcore::Clock& clock = *krcore::RealClock();
   auto store = kvs::Store::Open(options.store);
@@ -34,7 +36,8 @@ int ServeAsProcess(const Options& options, RequestQueue& queue, WorkerSlot& slot
   }
   ycsb::WorkloadJob job(RequestJob(options, &queue, &slot.counts));
   // Who is wanted at once needs nothing in advance, and in what follows notices what is wrong.
-  if (slot.calls.load(std::memory_order_relaxed) == 0) (void)(*store)->PrepareClient(WorkerClient(options.in_flight));
+  if (slot.calls.load(std::memory_order_relaxed) == 0)
+    GetReady(**store, options.in_flight, Rehearses(options), slot.calls);
   const int64_t prepared_ns = clock.NowNs();
   bool woken = false;
   if (!slot.AwaitCall(&woken)) return 0;

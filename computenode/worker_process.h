@@ -14,6 +14,10 @@ namespace computenode {
 // The job of a worker, thread or process: whatever `queue` holds.
 ycsb::JobOptions RequestJob(const Options& options, RequestQueue* queue, LiveCounts* counts);
 
+// Whether its workers rehearse while they wait to be wanted (computenode/worker.h). Those of other control planes would
+// keep the connections.
+bool Rehearses(const Options& options);
+
 // The life of a worker process, until it is retired: main of a forked one, and of a fresh one. Returns its exit status.
 // `started_ns`: when it began to run.
 int ServeAsProcess(const Options& options, RequestQueue& queue, WorkerSlot& slot, int64_t started_ns);

@@ -20,10 +20,8 @@ ElasticWorkers::ElasticWorkers(kvs::Store& store, Job& job, const ElasticWorkers
       job_(job),
       lanes_per_worker_(std::max<uint32_t>(options.lanes_per_worker, 1)),
       standby_wanted_(options.standby),
-      clock_(options.clock ? options.clock : krcore::RealClock()) {
-  while (standby_.size() < standby_wanted_ && Start(&standby_).ok()) {  // who wants workers is told if that fails
-  }
-}
+      rehearse_(options.rehearse),
+      clock_(options.clock ? options.clock : krcore::RealClock()) {}
 
 void ElasticWorkers::Look() {
   std::unique_lock lock(mutex_);
@@ -31,7 +29,7 @@ void ElasticWorkers::Look() {
   const int64_t now_ns = clock_->NowNs();
   if (standby_.size() >= standby_wanted_ || now_ns < refill_not_before_ns_) return;
   refill_not_before_ns_ = now_ns + kRefillEveryNs;
-  (void)Start(&standby_);
+  (void)Start(&standby_);  // who wants workers is told if that fails
 }
 
 // Under the lock. Numbers are given to threads as they are started, and these are taken in that order.
@@ -142,7 +140,7 @@ void ElasticWorkers::Run(Worker* worker) {
     if (part == &WorkerTimes::client_ns) changed_.notify_all();
   };
   if (worker->call.load(std::memory_order_acquire) == 0) {  // else it is wanted at once, and tells itself what is wrong
-    (void)store_.PrepareClient(WorkerClient(lanes_per_worker_));
+    GetReady(store_, lanes_per_worker_, rehearse_, worker->call);
     worker->call.wait(0, std::memory_order_acquire);
   }
   if (worker->call.load(std::memory_order_acquire) == kDismissed) return;

@@ -1,15 +1,20 @@
 #include "computenode/worker.h"
 
+#include <malloc.h>
 #include <sys/prctl.h>
 
 #include <algorithm>
 #include <array>
 #include <bit>
 #include <ctime>
+#include <memory>
+#include <string>
 #include <type_traits>
 
 namespace computenode {
 namespace {
+
+using krcore::StatusCode;
 
 // A lane due sooner than this is waited for by spinning: a sleep may take so long.
 constexpr int64_t kSleepGrainNs = 200'000;
@@ -25,6 +30,29 @@ uint64_t ThreadCpuNs() {
   timespec time{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
   return static_cast<uint64_t>(time.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(time.tv_nsec);
+}
+
+// What a worker's client takes, of which 1 MiB is its address cache, and what it allocates beyond that until its first
+// replies: touched in advance.
+constexpr size_t kClientBytes = size_t{2} << 20;
+constexpr size_t kBeginBytes = size_t{256} << 10;
+// Enough for some of them to be of tables on every memory node.
+constexpr uint32_t kRehearsedKeys = 32;
+
+bool IsCalled(const std::atomic<uint32_t>& call) { return call.load(std::memory_order_relaxed) != 0; }  // a hint
+
+// From now on so much of what this thread's part of the heap has to give has pages: each costs microseconds when it is
+// touched first.
+void TouchHeap(size_t bytes, const std::atomic<uint32_t>& call) {
+  // What is freed stays there, for others too; and what is large comes from there. The heap is the whole program's: it
+  // keeps so much for each of its parts, of which there are eight a core.
+  static const bool kept =
+      mallopt(M_MMAP_THRESHOLD, int{4 * kClientBytes}) != 0 && mallopt(M_TRIM_THRESHOLD, int{4 * kClientBytes}) != 0;
+  if (!kept) return;
+  constexpr size_t kPageBytes = 4096;
+  const auto memory = std::make_unique_for_overwrite<char[]>(bytes);
+  volatile char* const touched = memory.get();
+  for (size_t i = 0; i < bytes && !IsCalled(call); i += kPageBytes) touched[i] = 0;
 }
 
 void SleepUntil(krcore::Clock& clock, int64_t at_ns) {
@@ -54,6 +82,24 @@ void SetProgress(const WorkerProgress& progress, WorkerRecord* record) {
   record->connection_bytes = progress.connection_bytes;
 }
 
+void GetReady(kvs::Store& store, uint32_t lanes, bool rehearse, const std::atomic<uint32_t>& call) {
+  TouchHeap(kClientBytes, call);
+  if (rehearse && !IsCalled(call)) {
+    kvs::ClientOptions options = WorkerClient(lanes);
+    options.address_cache_entries = 0;  // other ones than are prepared, which are for workers
+    const auto client = store.NewClient(options);
+    std::string unused;
+    for (uint32_t key = 0; client.ok() && key < kRehearsedKeys && !IsCalled(call); ++key) {
+      // That most likely there is none is as good.
+      const Status got = (*client)->Get(std::to_string(key), &unused);
+      if (got == StatusCode::kUnavailable || got == StatusCode::kTimeout) break;
+    }
+  }
+  if (IsCalled(call)) return;
+  (void)store.PrepareClient(WorkerClient(lanes));
+  TouchHeap(kBeginBytes, call);
+}
+
 Status Serve(WorkerContext& context, kvs::Store& store, Job& job, const NoteTime& note, ClientTrace* trace) {
   krcore::Clock& clock = context.clock();
   // This thread's sleeps end when they should, not up to 50 us later for the sake of others' wake-ups.
@@ -77,6 +123,7 @@ Status Serve(WorkerContext& context, kvs::Store& store, Job& job, const NoteTime
     const std::unique_ptr<WorkerJob> worker_job = job.StartWorker(context);
     for (uint32_t lane = 0; lane < context.lanes_; ++lane) client.Spawn(worker_job->Lane(context, lane));
     const int64_t lanes_ns = clock.NowNs();
+    context.ready_ns_ = lanes_ns;
     note(&WorkerTimes::lanes_ns, lanes_ns);
     uint32_t idle_rounds = 0;
     bool reply_noted = false;

@@ -20,14 +20,20 @@ void AddressCache::SetSize(uint32_t entries) {
   if (sets_ > 0) Warm();
 }
 
+void AddressCache::MakeTable() {
+  if (table_ != nullptr || sets_ == 0) return;
+  // Zeroed pages that cost nothing until they are touched.
+  memory_.reset(std::calloc(sets_ + 1, sizeof(Set)));
+  if (memory_ == nullptr) return;
+  const auto address = reinterpret_cast<uintptr_t>(memory_.get());
+  table_ = reinterpret_cast<Set*>((address + alignof(Set) - 1) & ~(alignof(Set) - 1));
+}
+
 void AddressCache::Store(uint64_t hash, Slot value) {
   if (value.length_units() == kLargeBlock && value != Slot::Free()) return;  // it takes more than one READ anyway
   if (table_ == nullptr) [[unlikely]] {
-    // Zeroed pages that cost nothing until they are touched.
-    memory_.reset(std::calloc(sets_ + 1, sizeof(Set)));
-    if (memory_ == nullptr) return;
-    const auto address = reinterpret_cast<uintptr_t>(memory_.get());
-    table_ = reinterpret_cast<Set*>((address + alignof(Set) - 1) & ~(alignof(Set) - 1));
+    MakeTable();
+    if (table_ == nullptr) return;
   }
   auto& entries = table_[hash >> 20 & (sets_ - 1)].entries;
   for (auto& entry : entries) {

@@ -30,6 +30,8 @@ class AddressCache {
   explicit AddressCache(ClientStats& stats) : stats_(stats) {}
   // `entries` is rounded up to a power of two; 0: never on.
   void SetSize(uint32_t entries);
+  // Before the first is stored: in advance.
+  void MakeTable();
 
   // An operation begins.
   void Count(krcore::Clock& clock) {

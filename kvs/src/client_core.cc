@@ -21,6 +21,8 @@ constexpr uint32_t kMaxInFlight = 4096;
 constexpr int64_t kRoomNs = 200'000;
 // Verbs in flight to one memory node; batches beyond wait for room.
 constexpr uint32_t kMaxQueueDepth = 8192;
+// Of the client table, as it is read: seldom are more of its entries in use.
+constexpr size_t kTouchedClients = 64;
 
 }  // namespace
 
@@ -88,6 +90,25 @@ Status ClientCore::MakeQueuesAndMemory() {
   return Status::Ok();
 }
 
+Status ClientCore::MakeFirstUsed() {
+  KRCORE_RETURN_IF_ERROR(connections_.MakeQueue(store_.home()));
+  for (const krcore::NodeId node : store_.members()) KRCORE_RETURN_IF_ERROR(connections_.MakeQueue(node));
+  Operation* const operation = FreeOperation();
+  Release(*operation);
+  address_cache_.MakeTable();
+  const auto touch = [](void* begin, size_t bytes) {
+    constexpr size_t kPageBytes = 4096;
+    auto* const memory = static_cast<volatile std::byte*>(begin);
+    for (size_t i = 0; i < bytes; i += kPageBytes) memory[i] = memory[i];
+    memory[bytes - 1] = memory[bytes - 1];
+  };
+  touch(operation->buffers, sizeof(OperationBuffers));
+  EpochBuffers::Registered& words = epoch_buffers_->words();
+  touch(words.members, sizeof(words.members));
+  touch(words.clients, kTouchedClients * sizeof(ClientEntry));
+  return Status::Ok();
+}
+
 Status ClientCore::Begin() {
   auto took = Stopwatch();
   const krcore::Deadline deadline = krcore::Deadline::After(clock_, store_.operation_timeout_ns());
@@ -112,6 +133,9 @@ Status ClientCore::Begin() {
     return {StatusCode::kOutOfMemory, "the store has " + std::to_string(kMaxClients) + " clients, its limit"};
   }
   took(&times_.register_ns);
+  std::vector<krcore::NodeId> members = members_;
+  members.insert(members.end(), draining_.begin(), draining_.end());
+  store_.NoteMembers(std::move(members));
   // Clients that begin at the same moment must not back off in step.
   random_.seed(static_cast<uint32_t>(
       ((static_cast<uint64_t>(clock_.NowNs()) ^ uint64_t{client_index_} << 48) * 0x9e3779b97f4a7c15) >> 32));

@@ -56,6 +56,9 @@ class ClientCore final : public Client {
  public:
   // With its queues and its memory, but not connected. May be handed to another thread, until Begin.
   static Result<std::unique_ptr<ClientCore>> Prepare(StoreCore& store, const ClientOptions& options);
+  // Makes what else would be made, and memory touched, when it is first needed: the queues to memory nodes that are
+  // known, an operation, the address cache. Between the two, by who has the time.
+  Status MakeFirstUsed();
   // Blocks for the few round trips of connecting and registering. Once.
   Status Begin();
   const ClientOptions& options() const { return options_; }

@@ -126,6 +126,16 @@ Status Connections::Open(uint32_t queue_depth, const krcore::QueuePoolOptions& o
   return Status::Ok();
 }
 
+Status Connections::MakeQueue(krcore::NodeId memory_node) {
+  Peer& peer = peers_[memory_node];
+  if (peer.queue) return Status::Ok();
+  auto queue = pool_->CreateQueue(queue_depth_);
+  if (!queue.ok()) return queue.status();
+  peer.queue = std::move(*queue);
+  connected_[connected_count_++] = static_cast<uint8_t>(memory_node);
+  return Status::Ok();
+}
+
 Status Connections::Ensure(krcore::NodeId memory_node, krcore::Deadline deadline) {
   if (memory_node == krcore::kNoNode || memory_node > krcore::kMaxMemoryNode) {
     return {StatusCode::kCorrupt, "node " + std::to_string(memory_node) + " is not a memory node"};
@@ -136,12 +146,7 @@ Status Connections::Ensure(krcore::NodeId memory_node, krcore::Deadline deadline
   const int64_t now_ns = clock.NowNs();
   if (now_ns < peer.retry_at_ns) return StatusCode::kUnavailable;
   peer.retry_at_ns = now_ns + kReconnectIntervalNs;
-  if (!peer.queue) {
-    auto queue = pool_->CreateQueue(queue_depth_);
-    if (!queue.ok()) return queue.status();
-    peer.queue = std::move(*queue);
-    connected_[connected_count_++] = static_cast<uint8_t>(memory_node);
-  }
+  KRCORE_RETURN_IF_ERROR(MakeQueue(memory_node));
   KRCORE_RETURN_IF_ERROR(peer.queue->Connect(memory_node, deadline));
   for (const krcore::RemoteRegion& region : peer.queue->regions()) {
     if (region.tag != kPoolRegionTag) continue;

@@ -112,6 +112,8 @@ class Connections {
 
   // `queue_depth`: verbs that may be in flight to one memory node.
   Status Open(uint32_t queue_depth, const krcore::QueuePoolOptions& options = {});
+  // Makes the queue to a memory node, unless there is one: in advance, not connected.
+  Status MakeQueue(krcore::NodeId memory_node);
   // Connects to a memory node unless it is. kUnavailable: dead, or tried in vain less than a moment ago.
   Status Ensure(krcore::NodeId memory_node, krcore::Deadline deadline);
   // The same for the data path: nothing but a look at a flag while connected.

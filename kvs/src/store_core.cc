@@ -167,6 +167,16 @@ void StoreCore::GiveMemory(std::unique_ptr<MemoryState> memory) {
   spare_memory_.push_back(std::move(memory));
 }
 
+void StoreCore::NoteMembers(std::vector<krcore::NodeId> members) {
+  const std::lock_guard lock(mutex_);
+  members_ = std::move(members);
+}
+
+std::vector<krcore::NodeId> StoreCore::members() {
+  const std::lock_guard lock(mutex_);
+  return members_;
+}
+
 Result<std::unique_ptr<Client>> StoreCore::NewClient(const ClientOptions& options) {
   std::unique_ptr<ClientCore> client = TakePrepared(options);
   if (client == nullptr) {
@@ -193,6 +203,7 @@ Status StoreCore::PrepareClient(const ClientOptions& options) {
   if (options_.control_plane == "verbs") return Status::Ok();
   auto client = ClientCore::Prepare(*this, options);
   if (!client.ok()) return client.status();
+  KRCORE_RETURN_IF_ERROR((*client)->MakeFirstUsed());
   const std::lock_guard lock(mutex_);
   prepared_.push_back(std::move(*client));
   return Status::Ok();

@@ -49,6 +49,9 @@ class StoreCore final : public Store {
   // Memory of an ended client, or fresh.
   std::unique_ptr<MemoryState> TakeMemory();
   void GiveMemory(std::unique_ptr<MemoryState> memory);
+  // The memory nodes, as a client that began last knew them: a hint. Empty: none has.
+  void NoteMembers(std::vector<krcore::NodeId> members);
+  std::vector<krcore::NodeId> members();
 
  private:
   // One that was prepared with these options; null: there is none.
@@ -69,6 +72,7 @@ class StoreCore final : public Store {
   int64_t lease_ns_ = kDefaultLeaseNs;                      // guarded by mutex_
   std::vector<std::unique_ptr<MemoryState>> spare_memory_;  // guarded by mutex_
   std::vector<std::unique_ptr<ClientCore>> prepared_;       // guarded by mutex_
+  std::vector<krcore::NodeId> members_;                     // guarded by mutex_
 };
 
 }  // namespace kvs

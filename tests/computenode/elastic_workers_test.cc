@@ -49,6 +49,13 @@ class ElasticWorkersTest : public ::testing::Test {
   static void Await(const std::function<bool()>& condition) {
     while (!condition()) sched_yield();
   }
+  // One at a time they are made.
+  void FillStandby(ElasticWorkers& workers, uint32_t standby) {
+    while (workers.standby() < standby) {
+      clock_.Advance(ElasticWorkers::kRefillEveryNs);
+      workers.Look();
+    }
+  }
   surgekv_test::FakeClock clock_;
   surgekv_test::FakeStore store_;
   CountingJob job_;
@@ -71,9 +78,10 @@ TEST_F(ElasticWorkersTest, ThoseInReadinessAreTakenInOrderAndReplacedOneByOne) {
   ElasticWorkers workers(store_, job_, options);
   const auto prepared = [&] {
     const std::lock_guard lock(store_.mutex);
-    return store_.prepared;
+    return store_.prepared.size();
   };
-  EXPECT_EQ(workers.standby(), 3u);
+  EXPECT_EQ(workers.standby(), 0u);
+  FillStandby(workers, 3);
   Await([&] { return prepared() == 3; });
   EXPECT_EQ(workers.running(), 0u);
   EXPECT_TRUE(workers.Records().empty());
@@ -96,6 +104,46 @@ TEST_F(ElasticWorkersTest, ThoseInReadinessAreTakenInOrderAndReplacedOneByOne) {
   const std::vector<WorkerRecord> records = workers.Records();
   EXPECT_TRUE(std::ranges::is_sorted(records, {}, &WorkerRecord::worker));
   EXPECT_EQ(records.size(), 9u);
+}
+
+TEST_F(ElasticWorkersTest, WhoRehearsesReadsAndLeavesNothingBehind) {
+  ElasticWorkersOptions options = options_;
+  options.standby = 3;
+  options.rehearse = true;
+  store_.fault = [](const char* operation, std::string_view) {
+    EXPECT_STREQ(operation, "get");
+    return kvs::Status();
+  };
+  ElasticWorkers workers(store_, job_, options);
+  FillStandby(workers, 3);
+  Await([&] {
+    const std::lock_guard lock(store_.mutex);
+    return store_.prepared.size() == 3;  // none was taken for a rehearsal
+  });
+  EXPECT_EQ(store_.open_clients, 0);
+  EXPECT_GT(store_.operations, 0u);
+  EXPECT_EQ(store_.operations % 3, 0u);
+  EXPECT_TRUE(store_.records.empty());
+}
+
+TEST_F(ElasticWorkersTest, WhoCannotRehearseIsReadyAllTheSame) {
+  ElasticWorkersOptions options = options_;
+  options.standby = 2;
+  options.rehearse = true;
+  std::atomic<bool> away = true;
+  store_.fault = [&](const char*, std::string_view) {
+    return away ? kvs::Status(kvs::StatusCode::kUnavailable) : kvs::Status();
+  };
+  ElasticWorkers workers(store_, job_, options);
+  FillStandby(workers, 2);
+  Await([&] {
+    const std::lock_guard lock(store_.mutex);
+    return store_.prepared.size() == 2;
+  });
+  EXPECT_EQ(store_.operations, 2u) << "one try each";
+  away = false;
+  ASSERT_TRUE(workers.AddWorkers(2).ok());
+  Await([&] { return store_.open_clients == 2; });
 }
 
 TEST_F(ElasticWorkersTest, RetirementLosesNoOperation) {

@@ -105,20 +105,21 @@ class FakeClient final : public kvs::Client {
 
 }  // namespace
 
-kvs::Result<std::unique_ptr<kvs::Client>> FakeStore::NewClient(const kvs::ClientOptions&) {
+kvs::Result<std::unique_ptr<kvs::Client>> FakeStore::NewClient(const kvs::ClientOptions& options) {
   if (client_fault) {
     if (kvs::Status status = client_fault(); !status.ok()) return status;
   }
   {
     const std::lock_guard lock(mutex);
-    if (prepared > 0) --prepared;
+    const auto same = std::find(prepared.begin(), prepared.end(), options);
+    if (same != prepared.end()) prepared.erase(same);
   }
   return std::unique_ptr<kvs::Client>(std::make_unique<FakeClient>(*this));
 }
 
-kvs::Status FakeStore::PrepareClient(const kvs::ClientOptions&) {
+kvs::Status FakeStore::PrepareClient(const kvs::ClientOptions& options) {
   const std::lock_guard lock(mutex);
-  ++prepared;
+  prepared.push_back(options);
   return kvs::Status::Ok();
 }
 

@@ -33,7 +33,7 @@ class FakeStore final : public kvs::Store {
   std::map<std::string, std::string, std::less<>> records;  // under mutex
   std::atomic<uint64_t> operations{0};
   std::atomic<int> open_clients{0};
-  uint32_t prepared = 0;  // under mutex: clients
+  std::vector<kvs::ClientOptions> prepared;  // under mutex: clients that NewClient has not taken yet
 };
 
 }  // namespace surgekv_test

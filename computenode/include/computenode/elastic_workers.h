@@ -25,8 +25,10 @@ namespace computenode {
 
 struct ElasticWorkersOptions {
   uint32_t lanes_per_worker = 16;
-  // So many are kept in readiness: threads that sleep, each with a client's queues and memory made in advance.
+  // So many are kept in readiness, made by Look: threads that sleep, each with a client's queues and memory made in
+  // advance.
   uint32_t standby = 0;
+  bool rehearse = false;           // each of them, see GetReady
   krcore::Clock* clock = nullptr;  // null: the host's
 };
 
@@ -73,6 +75,7 @@ class ElasticWorkers final : public Fleet {
   Job& job_;
   const uint32_t lanes_per_worker_;
   const uint32_t standby_wanted_;
+  const bool rehearse_;
   krcore::Clock* const clock_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;

@@ -40,7 +40,7 @@ class WorkerContext {
   // To be called before the first operation, if it had to be waited for.
   void NoteBegin() {
     if (first_begin_ns_ == 0) [[unlikely]]
-      first_begin_ns_ = clock_->NowNs();
+      first_begin_ns_ = round_ <= 1 ? ready_ns_ : clock_->NowNs();  // it had not, if it is there in the first round
   }
   // To be called after an operation has ended; cheap from the second time on.
   void NoteReply() {
@@ -66,6 +66,7 @@ class WorkerContext {
   krcore::Clock* const clock_;
   const uint32_t worker_;
   const uint32_t lanes_;
+  int64_t ready_ns_ = 0;  // the lanes have been started
   int64_t first_begin_ns_ = 0;
   int64_t first_reply_ns_ = 0;
   uint64_t round_ = 0;
@@ -134,6 +135,12 @@ struct ClientTrace {
 
 // What a record says of the worker's progress.
 void SetProgress(const WorkerProgress& progress, WorkerRecord* record);
+
+// What a worker does in advance, on its own thread, until `call` is not 0: some MiB of memory are touched that it will
+// allocate, and a client is prepared in `store` (kvs::Store::PrepareClient). `rehearse`: before that another client
+// connects, registers, reads some keys and ends, so that code, metadata and memory nodes' memory have been used. Takes
+// some milliseconds, longer where memory nodes do not answer. What fails is left to Serve, which notices it.
+void GetReady(kvs::Store& store, uint32_t lanes, bool rehearse, const std::atomic<uint32_t>& call);
 
 // Makes a client, runs the job's lanes on it until they have ended, closes it. Notes client_ns, lanes_ns,
 // first_begin_ns and first_reply_ns. Fails if the client cannot be made.
