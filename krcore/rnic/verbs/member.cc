@@ -198,7 +198,7 @@ Status Member::Resume(uint32_t index, Deadline connect, Deadline attach, int sto
   }
   auto made = NewEvent();
   if (!made.ok()) return made.status();
-  Socket placeholder = *std::move(made);
+  Socket next_spare = *std::move(made);
   KRCORE_RETURN_IF_ERROR(fresh.socket.MoveTo(spare_.fd()));
   (void)spare_.Release();  // `fresh` has it
   const Status attached = Attach(fresh, index, attach, stop);
@@ -206,8 +206,8 @@ Status Member::Resume(uint32_t index, Deadline connect, Deadline attach, int sto
   if (!fresh.socket) return attached;
   // The descriptor of what the service does not go by becomes the next spare one.
   const int low = fresh.socket.Release();
-  const Status moved = placeholder.MoveTo(low);
-  spare_ = std::move(placeholder);
+  const Status moved = next_spare.MoveTo(low);
+  spare_ = std::move(next_spare);
   return attached.ok() ? moved : attached;
 }
 

@@ -87,7 +87,6 @@ class Queue : public Qp, public CqUser {
     uint64_t PositionOf(uint32_t low) const { return done + static_cast<uint32_t>(low - static_cast<uint32_t>(done)); }
   };
 
-  bool Malformed(const SendWr& wr) const;
   // Posts them all, if the NIC takes them; how many it took.
   size_t PostBatch(std::span<const SendWr> wrs, Status* status);
   bool CompleteSend(const ibv_wc& wc, Completion* completion);
