@@ -16,7 +16,7 @@ constexpr uint8_t kTimeout = 13;  // 4.096 us x 2^13 = 34 ms
 constexpr uint8_t kRetries = 6;
 static_assert(4 * (kRetries + 1) * (uint64_t{4096} << kTimeout) < kSdcTiming.grace_ns);
 
-constexpr uint64_t kPositionMask = 0xffff'ffff;
+constexpr uint64_t kPositionMask = 0xffff'ffff, kRepairsMask = 0xff'ffff;
 
 // The responder refused it: it was not executed. Of a local failure that is not known: it may be that of the answer.
 bool IsRefusal(ibv_wc_status status) { return status == IBV_WC_REM_ACCESS_ERR || status == IBV_WC_REM_INV_REQ_ERR; }
@@ -97,7 +97,7 @@ bool Atomics::Post(const sdc_atomic_request& request) {
   ibv_sge sge{reinterpret_cast<uint64_t>(&words_[place]), sizeof(uint64_t), mr_->lkey};
   ibv_send_wr post{};
   // The number of repairs tells completions of this queue from those of one before it.
-  post.wr_id = kAtomic | (repairs_ & 0xff'ffff) << 32 | (position & kPositionMask);
+  post.wr_id = kAtomic | (repairs_ & kRepairsMask) << 32 | (position & kPositionMask);
   post.sg_list = &sge;
   post.num_sge = 1;
   post.opcode = request.opcode == SDC_OP_FETCH_ADD ? IBV_WR_ATOMIC_FETCH_AND_ADD : IBV_WR_ATOMIC_CMP_AND_SWP;
@@ -112,19 +112,18 @@ bool Atomics::Post(const sdc_atomic_request& request) {
   return true;
 }
 
-std::vector<Atomics::Result> Atomics::Completed(const ibv_wc& wc) {
-  std::vector<Result> results;
-  const uint64_t position = done_.load(std::memory_order_relaxed);
-  if ((wc.wr_id >> 32 & 0xff'ffff) != (repairs_ & 0xff'ffff) || broken_) return results;
+std::optional<Atomics::Result> Atomics::Completed(const ibv_wc& wc) {
+  if ((wc.wr_id >> 32 & kRepairsMask) != (repairs_ & kRepairsMask) || broken_) return {};
   if (wc.status != IBV_WC_SUCCESS) {
     broken_ = true;
     refused_ = IsRefusal(wc.status);
-    return results;
+    return {};
   }
+  const uint64_t position = done_.load(std::memory_order_relaxed);
   const size_t place = position % depth_;
-  results.push_back({tokens_[place], SDC_SUCCESS, words_[place]});
+  const Result result{tokens_[place], SDC_SUCCESS, words_[place]};
   done_.store(position + 1, std::memory_order_release);
-  return results;
+  return result;
 }
 
 std::vector<Atomics::Result> Atomics::Repair() {

@@ -8,6 +8,7 @@
 
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "krcore/rnic/sdc/target.h"
@@ -34,16 +35,14 @@ class Atomics {
   // False: there is no room now, nothing was handed over.
   bool Post(const sdc_atomic_request& request);
   // What a completion of the CQ whose wr_id has kAtomic brings, in posting order. Empty: nothing, perhaps a failure.
-  std::vector<Result> Completed(const ibv_wc& wc);
-  // After a failure: what was handed over, failed; and a new queue. Empty if none failed.
+  std::optional<Result> Completed(const ibv_wc& wc);
+  // After a failure: what was handed over, failed; and a new queue. If it is broken still, this is to be called again.
   std::vector<Result> Repair();
 
   // Any thread: how many were handed over, and how many are done. Release and acquire: who sees an atomic done may free
   // its memory.
   uint64_t posted() const { return posted_.load(std::memory_order_acquire); }
   uint64_t done() const { return done_.load(std::memory_order_acquire); }
-  uint64_t repairs() const { return repairs_; }
-
   bool broken() const { return broken_ || events_.fatal.load(std::memory_order_acquire); }
 
  private:

@@ -90,6 +90,7 @@ Status VerbsQp::ToRts() {
 }
 
 int VerbsQp::Post(std::span<const SendWr> wrs, size_t* took) {
+  *took = 0;
   ibv_send_wr posts[kBatch];
   for (size_t i = 0; i < wrs.size(); ++i) {
     const SendWr& wr = wrs[i];
@@ -104,6 +105,7 @@ int VerbsQp::Post(std::span<const SendWr> wrs, size_t* took) {
     post.imm_data = htonl(wr.imm);
     if (attr_.type == QpType::kUd) {
       post.wr.ud.ah = static_cast<const VerbsAddressHandle*>(wr.ah)->For(pd_index_);
+      if (post.wr.ud.ah == nullptr) return EHOSTUNREACH;
       post.wr.ud.remote_qpn = wr.remote_qpn;
       post.wr.ud.remote_qkey = wr.qkey;
     } else if (wr.opcode == Opcode::kCompareSwap || wr.opcode == Opcode::kFetchAdd) {

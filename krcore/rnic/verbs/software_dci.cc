@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "krcore/clock.h"
+#include "krcore/rnic/request_form.h"
 #include "krcore/rnic/verbs/sdc_limits.h"
 
 namespace krcore::rnic::verbs {
@@ -20,12 +21,6 @@ static_assert(int{SDC_SIGNALED} == int{kSignaled} && int{SDC_FENCE} == int{kFenc
 static_assert(static_cast<int>(SDC_RNR_RETRY_EXCEEDED) == static_cast<int>(WcStatus::kRnrRetryExceeded));
 
 SoftwareDci* Self(void* context) { return static_cast<SoftwareDci*>(context); }
-
-uint64_t TotalLength(const SendWr& wr) {
-  uint64_t total = 0;
-  for (uint8_t i = 0; i < wr.num_sge; ++i) total += wr.sg_list[i].length;
-  return total;
-}
 
 // To the core an address is a word that names a port's handles, which this holds.
 sdc_address AddressOf(PortHandles* handles, uint32_t qpn) {
@@ -56,10 +51,9 @@ const sdc_initiator_ops SoftwareDci::kOps = {
     .send =
         [](void* context, const sdc_address* to, uint32_t bytes) {
           SoftwareDci& self = *Self(context);
-          PortHandles* const handles = HandlesOf(*to);
-          ibv_ah* ah = handles->of_pd[self.pd_index_].load(std::memory_order_acquire);
-          if (ah == nullptr) ah = self.device_->address_handles.Make(*handles, self.pd_index_);
-          if (ah != nullptr) self.port_->Send(ah, to->qpn, bytes);
+          // Made by PostSend: who waits for the network must not hold the lock of the regions.
+          ibv_ah* const ah = HandlesOf(*to)->of_pd[self.pd_index_].load(std::memory_order_acquire);
+          self.port_->Send(ah, to->qpn, bytes);
         },
 };
 
@@ -155,29 +149,6 @@ void SoftwareDci::ForgetCompletions() {
   send_cq_->RemoveSignaled(signaled);
 }
 
-bool SoftwareDci::Malformed(const SendWr& wr) const {
-  if (wr.ah == nullptr || wr.num_sge > device_->caps.max_sge || (wr.num_sge != 0 && wr.sg_list == nullptr)) return true;
-  // Of a port with a smaller MTU the packets would not arrive.
-  if (static_cast<const VerbsAddressHandle*>(wr.ah)->handles()->mtu < device_->context->port().attr.active_mtu)
-    return true;
-  switch (wr.opcode) {
-    case Opcode::kCompareSwap:
-    case Opcode::kFetchAdd:
-      if (wr.num_sge != 1 || wr.sg_list[0].length != 8 || (wr.remote_addr & 7) != 0) return true;
-      [[fallthrough]];
-    case Opcode::kRead:
-      if ((wr.flags & kInline) != 0) return true;
-      break;
-    case Opcode::kWrite:
-    case Opcode::kWriteImm:
-    case Opcode::kSend:
-    case Opcode::kSendImm: break;
-    case Opcode::kRecv:
-    case Opcode::kRecvWithImm: return true;
-  }
-  return (wr.flags & kInline) != 0 && TotalLength(wr) > device_->caps.max_inline_bytes;
-}
-
 void SoftwareDci::Hold(const std::shared_ptr<PortHandles>& handles) {
   if (handles.get() == held_last_) return;
   held_last_ = handles.get();
@@ -204,7 +175,7 @@ void SoftwareDci::Fill(const SendWr& wr, sdc_wr* filled) {
   filled->compare_add = wr.compare_add;
   filled->swap = wr.swap;
   // A target's number is that of its UD queue.
-  const auto& handles = static_cast<const VerbsAddressHandle*>(wr.ah)->shared();
+  const auto& handles = static_cast<const VerbsAddressHandle*>(wr.ah)->handles();
   Hold(handles);
   filled->to = AddressOf(handles.get(), wr.remote_qpn);
   filled->target = wr.remote_qpn;
@@ -227,8 +198,12 @@ Status SoftwareDci::PostSend(std::span<const SendWr> wrs, size_t* bad_index) {
       break;
     }
     sdc_wr filled{};
-    if (Malformed(wr)) {
+    if (IsMalformed(wr, QpType::kDci, device_->caps.max_sge, device_->caps.max_inline_bytes)) {
       status = StatusCode::kInvalidArgument;
+      break;
+    }
+    if (static_cast<const VerbsAddressHandle*>(wr.ah)->For(pd_index_) == nullptr) {
+      status = StatusCode::kUnavailable;
       break;
     }
     Fill(wr, &filled);

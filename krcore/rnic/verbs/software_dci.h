@@ -48,7 +48,6 @@ class SoftwareDci final : public Qp, public CompletionSource {
   };
   SoftwareDci(SharedDevice* device, uint32_t pd_index, Regions* regions, const QpAttr& attr);
   static const sdc_initiator_ops kOps;
-  bool Malformed(const SendWr& wr) const;
   void Fill(const SendWr& wr, sdc_wr* filled);
   void Hold(const std::shared_ptr<PortHandles>& handles);
   Status Move(QpState from, QpState to);
