@@ -52,8 +52,6 @@ size_t PhysicalQueue::memory_bytes() const {
 
 // ---- accepting
 
-namespace {}  // namespace
-
 // Not inlined, like FillSlots, so that what all WRs have in common stays in registers.
 [[gnu::noinline]] size_t PhysicalQueue::FillEntries(std::span<const WorkRequest> wrs, uint64_t position,
                                                     QueueState* owner, uint32_t kept) {
