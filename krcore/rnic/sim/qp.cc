@@ -51,10 +51,6 @@ SimQp::~SimQp() {
 
 Status SimQp::CheckAlive() const { return fabric_->CheckAlive(*device_); }
 
-Status SimQp::WrongState(const char* wanted) const {
-  return {StatusCode::kBadState, "QP is in " + std::string(QpStateName(state_)) + ", which does not lead to " + wanted};
-}
-
 void SimQp::SetState(QpState state) {
   state_ = state;
   device_->qps.Find(num_)->state = state;
@@ -62,7 +58,7 @@ void SimQp::SetState(QpState state) {
 
 Status SimQp::ToInit(uint32_t access_rights, uint32_t qkey) {
   KRCORE_RETURN_IF_ERROR(CheckAlive());
-  if (state_ != QpState::kReset) return WrongState("INIT");
+  if (state_ != QpState::kReset) return WrongState(state_, QpState::kInit);
   device_->control_ns += engine_->cost().modify_qp_ns;
   QpEntry& entry = *device_->qps.Find(num_);
   entry.rights = access_rights;
@@ -73,7 +69,7 @@ Status SimQp::ToInit(uint32_t access_rights, uint32_t qkey) {
 
 Status SimQp::ToRtr(const QpPeer& peer) {
   KRCORE_RETURN_IF_ERROR(CheckAlive());
-  if (state_ != QpState::kInit) return WrongState("RTR");
+  if (state_ != QpState::kInit) return WrongState(state_, QpState::kRtr);
   if (attr_.type == QpType::kRc) {
     DeviceState* const target = fabric_->FindAlive(peer.device);
     if (target == nullptr) return fabric_->Gone(peer.device);
@@ -95,7 +91,7 @@ Status SimQp::ToRtr(const QpPeer& peer) {
 
 Status SimQp::ToRts() {
   KRCORE_RETURN_IF_ERROR(CheckAlive());
-  if (state_ != QpState::kRtr) return WrongState("RTS");
+  if (state_ != QpState::kRtr) return WrongState(state_, QpState::kRts);
   device_->control_ns += engine_->cost().modify_qp_ns;
   SetState(QpState::kRts);
   return {};

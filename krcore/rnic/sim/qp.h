@@ -36,7 +36,6 @@ class SimQp final : public Qp, private SendQueueOwner {
   void SendCompleted(const Verb& verb, WcStatus status) override;
   void SendFailed() override;
   Status CheckAlive() const;
-  Status WrongState(const char* wanted) const;
   void SetState(QpState state);
   void PushCompletion(uint64_t wr_id, Opcode opcode, WcStatus status, uint64_t position);
 

@@ -13,6 +13,7 @@
 
 #include "krcore/rnic/sdc/target.h"
 #include "krcore/rnic/verbs/context.h"
+#include "krcore/rnic/verbs/registered_pages.h"
 
 namespace krcore::rnic::verbs {
 
@@ -50,15 +51,14 @@ class Atomics {
       : context_(context), pd_(pd), cq_(cq), depth_(depth), tokens_(depth) {}
   Status MakeQueue();
   Status Connect();
+  const uint64_t* words() const { return reinterpret_cast<const uint64_t*>(pages_->data()); }
 
   Context* const context_;
   ibv_pd* const pd_;
   ibv_cq* const cq_;
   const uint32_t depth_;
   std::vector<sdc_token> tokens_;
-  uint64_t* words_ = nullptr;  // a page of its own; the results, by position
-  size_t mapped_ = 0;
-  ibv_mr* mr_ = nullptr;
+  std::unique_ptr<RegisteredPages> pages_;  // the results, by position
   ibv_qp* qp_ = nullptr;
   std::atomic<uint64_t> posted_{0}, done_{0};
   uint64_t repairs_ = 0;

@@ -96,8 +96,8 @@ class VerbsDevice final : public Device {
     return state == PeerState::kAlive && !reachable ? PeerState::kUnreachable : state;
   }
 
-  SoftwareDcStats DcStats() override {
-    Agent* const agent = shared_->agent.made();
+  SoftwareDcStats DcStats() const override {
+    const Agent* const agent = shared_->agent.made();
     return shared_->dc_counters.Read(agent == nullptr ? 0 : agent->CpuNs());
   }
 

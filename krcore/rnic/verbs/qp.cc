@@ -27,7 +27,7 @@ Result<std::unique_ptr<Qp>> VerbsQp::Create(SharedDevice* device, ibv_pd* pd, ui
 }
 
 Status VerbsQp::ToInit(uint32_t access_rights, uint32_t qkey) {
-  if (state() != QpState::kReset) return WrongState("INIT");
+  if (state() != QpState::kReset) return WrongState(state_, QpState::kInit);
   ibv_qp_attr attr{};
   attr.qp_state = IBV_QPS_INIT;
   attr.pkey_index = 0;
@@ -41,7 +41,7 @@ Status VerbsQp::ToInit(uint32_t access_rights, uint32_t qkey) {
 }
 
 Status VerbsQp::ToRtr(const QpPeer& peer) {
-  if (state() != QpState::kInit) return WrongState("RTR");
+  if (state() != QpState::kInit) return WrongState(state_, QpState::kRtr);
   ibv_qp_attr attr{};
   attr.qp_state = IBV_QPS_RTR;
   int mask = 0;
@@ -71,7 +71,7 @@ Status VerbsQp::ToRtr(const QpPeer& peer) {
 }
 
 Status VerbsQp::ToRts() {
-  if (state() != QpState::kRtr) return WrongState("RTS");
+  if (state() != QpState::kRtr) return WrongState(state_, QpState::kRts);
   ibv_qp_attr attr{};
   attr.qp_state = IBV_QPS_RTS;
   int mask = IBV_QP_SQ_PSN;

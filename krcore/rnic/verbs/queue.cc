@@ -75,10 +75,6 @@ QpState Queue::state() const {
   return state_;
 }
 
-Status Queue::WrongState(const char* wanted) const {
-  return {StatusCode::kBadState, "QP is in " + std::string(QpStateName(state_)) + ", which does not lead to " + wanted};
-}
-
 Status Queue::Modify(ibv_qp_attr& attr, int mask, const char* wanted) {
   const int error = ibv_modify_qp(qp_, &attr, mask | IBV_QP_STATE);
   return error == 0 ? Status{} : FailedCall(error, "move a QP to " + std::string(wanted));

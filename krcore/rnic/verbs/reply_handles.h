@@ -38,9 +38,9 @@ class ReplyHandles {
   using Key = std::array<uint8_t, 24>;
   struct Handle {
     Key key;
-    ibv_ah* ah;         // null: it could not be made
-    uint64_t used;      // by the port's datagrams before this one
-    int64_t again_ns;   // when it is tried again
+    ibv_ah* ah;        // null: it could not be made
+    uint64_t used;     // by the port's datagrams before this one
+    int64_t again_ns;  // when it is tried again
   };
   void Retire(const UdPort& port);
 

@@ -1,12 +1,11 @@
 #include "krcore/rnic/verbs/software_dci.h"
 
-#include <sys/random.h>
-
 #include <algorithm>
 #include <bit>
 #include <cerrno>
 #include <cstring>
 
+#include "krcore/base/random.h"
 #include "krcore/clock.h"
 #include "krcore/rnic/request_form.h"
 #include "krcore/rnic/verbs/sdc_limits.h"
@@ -69,8 +68,6 @@ SoftwareDci::SoftwareDci(SharedDevice* device, uint32_t pd_index, Regions* regio
 
 Result<std::unique_ptr<Qp>> SoftwareDci::Create(SharedDevice* device, ibv_pd* pd, uint32_t pd_index, Regions* regions,
                                                 const QpAttr& attr) {
-  if (attr.rq_depth > 0)
-    return Status(StatusCode::kInvalidArgument, "a DC initiator receives nothing: its rq_depth is 0");
   Context* const context = device->context.get();
   std::unique_ptr<SoftwareDci> dci(new SoftwareDci(device, pd_index, regions, attr));
   dci->recv_cq_ = ibv_create_cq(context->get(), static_cast<int>(kSdcInitiatorReceives), nullptr, nullptr, 0);
@@ -83,8 +80,9 @@ Result<std::unique_ptr<Qp>> SoftwareDci::Create(SharedDevice* device, ibv_pd* pd
   sdc_initiator_config config{};
   config.ops = &kOps;
   config.context = dci.get();
-  if (getrandom(&config.life, sizeof(config.life), 0) != sizeof(config.life))
-    return Status::FromErrno(errno, "cannot get random numbers");
+  const auto life = Random64();
+  if (!life.ok()) return life.status();
+  config.life = *life;
   config.mtu_bytes = mtu_bytes;
   config.max_message_bytes = device->caps.max_message_bytes;
   config.timing = kSdcTiming;
@@ -112,9 +110,7 @@ QpState SoftwareDci::state() const {
 }
 
 Status SoftwareDci::Move(QpState from, QpState to) {
-  if (state() != from)
-    return {StatusCode::kBadState, "QP is in " + std::string(QpStateName(state())) + ", which does not lead to " +
-                                       std::string(QpStateName(to))};
+  if (state() != from) return WrongState(state(), to);
   state_ = to;
   return {};
 }
@@ -212,7 +208,7 @@ Status SoftwareDci::PostSend(std::span<const SendWr> wrs, size_t* bad_index) {
       break;
     }
     Sent& sent = sent_[posted_ % attr_.sq_depth];
-    sent = {wr.wr_id, wr.opcode, (wr.flags & kSignaled) != 0, false};
+    sent = {wr.wr_id, (wr.flags & kSignaled) != 0, false};
     if (sent.signaled) sent.lost = !send_cq_->AddSignaled();
     ++posted_;
   }
@@ -266,7 +262,7 @@ size_t SoftwareDci::Take(std::span<Completion> out) {
     out[count] = {};
     out[count].wr_id = sent.wr_id;
     out[count].status = static_cast<WcStatus>(done.status);
-    out[count].opcode = sent.opcode;
+    out[count].opcode = static_cast<Opcode>(done.opcode);
     out[count].qp_num = num_;
     ++count;
   }

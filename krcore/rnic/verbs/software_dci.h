@@ -42,7 +42,6 @@ class SoftwareDci final : public Qp, public CompletionSource {
  private:
   struct Sent {
     uint64_t wr_id;
-    Opcode opcode;
     bool signaled;
     bool lost;  // the CQ was full
   };

@@ -1,11 +1,10 @@
 #include "krcore/rnic/verbs/software_dct.h"
 
-#include <sys/random.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
 
+#include "krcore/base/random.h"
 #include "krcore/clock.h"
 #include "krcore/rnic/request_form.h"
 #include "krcore/rnic/verbs/agent.h"
@@ -53,11 +52,6 @@ SoftwareDct::SoftwareDct(SharedDevice* device, Regions* regions, const DctAttr& 
 
 Result<std::unique_ptr<Dct>> SoftwareDct::Create(SharedDevice* device, ibv_pd* pd, Regions* regions,
                                                  const DctAttr& attr) {
-  if (attr.rq_depth > device->caps.max_qp_wr)
-    return Status(StatusCode::kInvalidArgument,
-                  "rq_depth " + std::to_string(attr.rq_depth) + " is above " + std::to_string(device->caps.max_qp_wr));
-  if (attr.rq_depth > 0 && attr.recv_cq == nullptr)
-    return Status(StatusCode::kInvalidArgument, "receives need a recv CQ");
   auto agent = device->agent.Get(device->context.get());
   if (!agent.ok()) return agent.status();
   Context* const context = device->context.get();
@@ -80,8 +74,9 @@ Result<std::unique_ptr<Dct>> SoftwareDct::Create(SharedDevice* device, ibv_pd* p
   config.context = dct.get();
   config.number = dct->num_;
   config.key = attr.dc_key;
-  if (getrandom(&config.seed, sizeof(config.seed), 0) != sizeof(config.seed))
-    return Status::FromErrno(errno, "cannot get random numbers");
+  const auto seed = Random64();
+  if (!seed.ok()) return seed.status();
+  config.seed = *seed;
   config.mtu_bytes = mtu_bytes;
   config.access = attr.access_rights;
   config.hold_ns = kSdcHoldNs;
