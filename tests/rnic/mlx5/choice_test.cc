@@ -105,7 +105,7 @@ TEST_F(Mlx5Choice, APeerWithDcOfAnotherKindIsRefusedAndTheErrorSaysWhy) {
   }
 }
 
-// RC queues alone would get on with it: no part of a fabric that has two works, and the first WR would show it.
+// RC queues would agree on the smaller one; what DC and UD send of the larger is lost, and nobody is told why.
 TEST_F(Mlx5Choice, APeerWithAnotherMtuIsRefusedWhereItsAddressIsUsedFirst) {
   for (const bool is_mlx5 : {true, false}) {
     nic().is_mlx5 = is_mlx5;
