@@ -159,6 +159,7 @@ std::vector<prometheus::MetricFamily> NodeMetrics::Collect() const {
     families.Counter("surgekv_rc_acceptor_cpu_seconds_total", "CPU time of the thread that answers them",
                      Seconds(acceptor->cpu_ns()));
   }
+  if (const auto dc = server_->fabric().software_dc()) metrics::AddSoftwareDc(*dc, &families);
   if (server_->pool() != nullptr) AddMemory(&families);
   if (server_->is_home()) AddStore(&families);
   return families.Take();

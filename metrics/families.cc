@@ -83,4 +83,22 @@ void AddProcess(double started_unix_s, Families* families) {
                   started_unix_s);
 }
 
+void AddSoftwareDc(const krcore::SoftwareDcStats& stats, Families* families) {
+  families->Counter("surgekv_dc_agent_cpu_seconds_total", "CPU time of the thread that serves peers' requests",
+                    static_cast<double>(stats.agent_cpu_ns) * 1e-9);
+  const auto count = [&](const char* name, const char* help, uint64_t value) {
+    families->Counter(std::string("surgekv_dc_") + name + "_total", help, static_cast<double>(value));
+  };
+  count("sent", "Requests sent", stats.sent);
+  count("sent_again", "... of them, again, for want of an answer", stats.sent_again);
+  count("timeouts", "Times that no answer came", stats.timeouts);
+  count("sessions", "Sessions asked for", stats.sessions);
+  count("sessions_gone", "Sessions that their target had forgotten", stats.sessions_gone);
+  count("served", "Requests of peers executed", stats.served);
+  count("served_again", "Requests of peers whose answer was lost, or that came twice", stats.served_again);
+  count("expired", "Requests of peers that came behind their deadline", stats.expired);
+  count("busy", "Times that a peer got no session", stats.busy);
+  count("atomic_repairs", "Times that the queue of the atomics was made anew", stats.atomic_repairs);
+}
+
 }  // namespace metrics

@@ -11,6 +11,8 @@
 #include <utility>
 #include <vector>
 
+#include "krcore/types.h"
+
 namespace metrics {
 
 using Labels = std::vector<std::pair<std::string, std::string>>;
@@ -42,6 +44,9 @@ prometheus::ClientMetric::Histogram HistogramOf(std::span<const int64_t> duratio
 
 // What every program says of its process: CPU time, memory, when it started (seconds of the system's clock).
 void AddProcess(double started_unix_s, Families* families);
+
+// What DC in software has done.
+void AddSoftwareDc(const krcore::SoftwareDcStats& stats, Families* families);
 
 }  // namespace metrics
 

@@ -44,6 +44,8 @@ StatusCode CodeFromErrno(int errnum) {
     case ENOSYS: return StatusCode::kUnsupported;
     case ETIMEDOUT: return StatusCode::kTimeout;
     case ECONNREFUSED:
+    case EHOSTUNREACH:
+    case ENETUNREACH:
     case ENODEV:
     case EAGAIN: return StatusCode::kUnavailable;
     default: return StatusCode::kInternal;

@@ -30,6 +30,14 @@ void SetPairAt(T& object, WordPair pair) {
   std::memcpy(reinterpret_cast<std::byte*>(&object) + kOffset, &pair, sizeof(pair));
 }
 
+template <size_t kOffset, typename Word = uint64_t, typename T>
+Word WordAt(const T& object) {
+  static_assert(kOffset + sizeof(Word) <= sizeof(T) && std::is_trivially_copyable_v<T>);
+  Word word;
+  std::memcpy(&word, reinterpret_cast<const std::byte*>(&object) + kOffset, sizeof(word));
+  return word;
+}
+
 template <size_t kOffset, typename T>
 void SetWordAt(T& object, uint64_t word) {
   static_assert(kOffset + sizeof(word) <= sizeof(T) && std::is_trivially_copyable_v<T>);

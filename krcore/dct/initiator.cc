@@ -1,8 +1,6 @@
 #include "krcore/dct/initiator.h"
 
-#include <sys/random.h>
-
-#include <cerrno>
+#include "krcore/base/random.h"
 
 namespace krcore::dct {
 
@@ -22,9 +20,9 @@ Status ResetToRts(rnic::Qp& initiator) {
 }
 
 Result<std::unique_ptr<rnic::Dct>> CreateTarget(rnic::Pd& pd, uint32_t incarnation) {
-  uint32_t random = 0;
-  if (getrandom(&random, sizeof(random), 0) != sizeof(random)) return Status::FromErrno(errno, "getrandom");
-  return pd.CreateDct({.dc_key = uint64_t{incarnation} << 32 | random});
+  const auto random = Random64();
+  if (!random.ok()) return random.status();
+  return pd.CreateDct({.dc_key = uint64_t{incarnation} << 32 | (*random & 0xffff'ffff)});
 }
 
 }  // namespace krcore::dct

@@ -34,6 +34,9 @@ class NodeImpl final : public Node, private pool::PortRecords {
   Result<std::vector<std::byte>> LookupService(std::string_view name, Deadline deadline) override;
   bool IsConfirmedDead(NodeId node, uint32_t incarnation) override;
   size_t PollConnections() override;
+  std::optional<SoftwareDcStats> software_dc() const override {
+    return device_->caps().software_dc ? std::optional(device_->DcStats()) : std::nullopt;
+  }
   Result<std::unique_ptr<QueuePool>> CreateQueuePool(const QueuePoolOptions& options) override;
 
   // ---- for the acceptor of RC connections

@@ -135,9 +135,10 @@ class QueuePoolImpl final : public QueuePool {
   size_t FlushAll();
   bool GateIsShut() const;
   bool NothingUnderWay() const;  // nor staged
-  // Before a doorbell: queues of the host that another process has broken are repaired by the next poll, and what is
-  // staged goes out then; posted now, it would only be flushed. Returns how many WRs it found completed.
+  // Before a doorbell: whether something is staged on a queue of the host that another process has broken. Posted now,
+  // it would only be flushed; it goes out behind the next poll, which repairs the queue.
   bool StagedBehindOthersFault() const;
+  // Stops those queues. Returns how many WRs it found completed.
   size_t StopWhatOthersBroke();
   // Stops the queues to peers that are known to be dead by now: they would break the host's queues once more. A
   // question to the kernel for each peer.

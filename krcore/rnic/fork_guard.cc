@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <memory>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 namespace krcore::rnic {
@@ -58,11 +60,7 @@ void UnguardAndClose(int fd, uint32_t opened_in_generation) {
   close(fd);
 }
 
-void Unguard(int fd, uint32_t opened_in_generation) {
-  Registry& registry = TheRegistry();
-  const std::lock_guard lock(registry.mutex);
-  if (registry.generation.load(std::memory_order_relaxed) == opened_in_generation) std::erase(registry.descriptors, fd);
-}
+void Forget(std::thread&& thread) { (void)std::make_unique<std::thread>(std::move(thread)).release(); }
 
 ForksHeld::ForksHeld() : lock_(TheRegistry().mutex) {}
 void ForksHeld::Guard(int fd) { TheRegistry().descriptors.push_back(fd); }

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <mutex>
+#include <thread>
 
 namespace krcore::rnic {
 
@@ -16,8 +17,6 @@ uint32_t ForkGeneration();
 void GuardDescriptor(int fd);
 // Closes it. In a child, where it is closed already, does nothing.
 void UnguardAndClose(int fd, uint32_t opened_in_generation);
-// The same for a descriptor whose owner, a library, closes it in a moment.
-void Unguard(int fd, uint32_t opened_in_generation);
 // While it lives, whoever forks waits: what is opened meanwhile is known here before a child could inherit it. The
 // functions above must not be called meanwhile on the same thread.
 class ForksHeld {
@@ -29,6 +28,8 @@ class ForksHeld {
  private:
   const std::lock_guard<std::mutex> lock_;
 };
+// In a forked child, of a thread that stayed in the parent: nobody can join it, and its handle is given up.
+void Forget(std::thread&& thread);
 // From now on `hook` runs in every forked child before descriptors are closed. It may do what is async-signal-safe.
 void RunInForkedChildren(void (*hook)());
 

@@ -13,4 +13,9 @@ std::string_view QpStateName(QpState state) {
   return "unknown QP state";
 }
 
+Status WrongState(QpState state, QpState wanted) {
+  return {StatusCode::kBadState, "QP is in " + std::string(QpStateName(state)) + ", which does not lead to " +
+                                     std::string(QpStateName(wanted))};
+}
+
 }  // namespace krcore::rnic

@@ -25,7 +25,12 @@
 //
 // Thread safety: a Device and a Pd may be used from several threads. A Cq, together with every Qp and Dct
 // that completes into it, belongs to one thread at a time.
-// Blocking: nothing here blocks, except Open, AllocMemory and destructors, which make system calls.
+// Blocking: posting, polling and what asks an object for a property of its own do not, but for the first post to a peer
+// with a Pd that is younger than its address handle, which may make the handle's part for that Pd. All else makes
+// system calls. What may wait longer: CreateAddressHandle (for the network, seconds where nobody answers); Qp::ToReset
+// and the destruction of a Qp (until nothing of it executes any more, at most Caps::max_retransmission_ns) and that of
+// an Mr (until nobody touches its memory); QueryPeer, QueryIncarnation, PublishRecord and LookupRecord where others
+// keep the fabric's list (some seconds).
 #ifndef KRCORE_RNIC_RNIC_H_
 #define KRCORE_RNIC_RNIC_H_
 
@@ -59,20 +64,8 @@ struct Caps {
   bool finds_missing_peers = true;
 };
 
-// What the software DC of a device (Caps::software_dc) has done so far, as initiator and as target.
-struct SoftwareDcStats {
-  int64_t agent_cpu_ns = 0;                  // of the thread that serves peers' requests
-  uint64_t sent = 0, sent_again = 0;         // requests
-  uint64_t timeouts = 0;                     // times that no answer came
-  uint64_t sessions = 0, sessions_gone = 0;  // asked for; that a target had forgotten
-  uint64_t served = 0, served_again = 0;  // requests of peers; of them those whose answer was lost or that came twice
-  uint64_t expired = 0;                   // requests that came behind their deadline
-  uint64_t busy = 0;                      // peers that got no session
-  uint64_t atomic_repairs = 0;            // times that the queue of the atomics was made anew
-};
-
 // Where a peer's device is: what an address handle is made of. 32 bytes, plain data, as it travels in the
-// metadata server. `bytes` is the provider's own (sw: device index; RoCE: GID, MAC).
+// metadata server. `bytes` is the provider's own (sw: device index; verbs: GID, LID, MTU and more).
 struct DeviceAddress {
   NodeId node = kNoNode;
   uint32_t incarnation = 0;  // a successor of a dead device differs in it
@@ -83,6 +76,8 @@ static_assert(sizeof(DeviceAddress) == 32);
 enum class QpType : uint8_t { kRc, kUd, kDci };
 enum class QpState : uint8_t { kReset, kInit, kRtr, kRts, kErr };
 std::string_view QpStateName(QpState state);
+// What a Qp in `state` says that cannot go to `wanted` from there: kBadState.
+Status WrongState(QpState state, QpState wanted);
 
 // Resolves a DeviceAddress once, so that WRs need not. Immutable; usable with every Qp of its Device.
 class AddressHandle {
@@ -263,7 +258,7 @@ class Device {
   virtual PeerState QueryIncarnation(uint32_t incarnation) = 0;
 
   // All 0 without Caps::software_dc.
-  virtual SoftwareDcStats DcStats() { return {}; }
+  virtual SoftwareDcStats DcStats() const { return {}; }
 
   // Memory that all devices of this host and fabric share, zeroed when the fabric is made; 64-byte aligned. Whoever
   // writes it may be killed in the middle. Empty: the provider has none.

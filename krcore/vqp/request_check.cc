@@ -1,26 +1,20 @@
 #include "krcore/vqp/request_check.h"
 
-#include <bit>
+#include "krcore/base/word_pair.h"
 
 namespace krcore::vqp {
 namespace {
 
-static_assert(std::endian::native == std::endian::little);
-
 // Members that lie side by side, as one number.
 uint32_t FormAndFlagsOf(const WorkRequest& wr) {
   static_assert(offsetof(WorkRequest, flags) == offsetof(WorkRequest, num_sge) + 2);
-  uint32_t word;  // with a byte that nothing is in
-  static_assert(offsetof(WorkRequest, imm) == offsetof(WorkRequest, num_sge) + sizeof(word));
-  std::memcpy(&word, reinterpret_cast<const std::byte*>(&wr) + offsetof(WorkRequest, num_sge), sizeof(word));
-  return word;
+  static_assert(offsetof(WorkRequest, imm) == offsetof(WorkRequest, num_sge) + sizeof(uint32_t));
+  return WordAt<offsetof(WorkRequest, num_sge), uint32_t>(wr);  // with a byte that nothing is in
 }
 
 uint64_t LengthAndKeyOf(const Sge& sge) {
   static_assert(offsetof(Sge, lkey) == offsetof(Sge, length) + sizeof(sge.length) && sizeof(sge.length) == 4);
-  uint64_t word;
-  std::memcpy(&word, reinterpret_cast<const std::byte*>(&sge) + offsetof(Sge, length), sizeof(word));
-  return word;
+  return WordAt<offsetof(Sge, length)>(sge);
 }
 
 }  // namespace

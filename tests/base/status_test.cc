@@ -45,6 +45,7 @@ TEST(Status, FromErrnoTellsMissingFromForbiddenFromFull) {
   EXPECT_EQ(Status::FromErrno(ENOENT, "open x"), StatusCode::kNotFound);
   EXPECT_EQ(Status::FromErrno(EACCES, "open x"), StatusCode::kPermissionDenied);
   EXPECT_EQ(Status::FromErrno(ENOSPC, "open x"), StatusCode::kOutOfMemory);
+  EXPECT_EQ(Status::FromErrno(EHOSTUNREACH, "open x"), StatusCode::kUnavailable);
   EXPECT_EQ(Status::FromErrno(EIO, "open x"), StatusCode::kInternal);
   EXPECT_EQ(Status::FromErrno(ENOENT, "open x").message(), "open x: No such file or directory");
 }

@@ -236,15 +236,6 @@ class DeadPeer : public ::testing::Test {
     return done;
   }
 
-  // A killed one is dead when nothing that it posted can happen any more: on sw at once.
-  void AwaitDeath(NodeId id) {
-    const Deadline deadline = worker_.Soon();
-    for (uint32_t spins = 0; !worker_.node->IsConfirmedDead(id, peers_[id]->incarnation()); ++spins) {
-      ASSERT_FALSE(deadline.Passed(worker_.node->clock()));
-      worker_.node->clock().Relax(spins);
-    }
-  }
-
   const std::string fabric_ = UniqueFabric(false);
   std::unique_ptr<RemoteProcess> peers_[4];
   Worker worker_;
@@ -262,7 +253,7 @@ TEST_F(DeadPeer, ItsQueueGetsAnErrorAndAnotherPeersQueueGoesOn) {
   EXPECT_EQ(AwaitFailure(*doomed).status, WcStatus::kRetryExceeded);
   const WorkRequest wr = OnWord(*doomed_too, Opcode::kRead, &sge, 0);
   EXPECT_EQ(doomed_too->Push({&wr, 1}).code(), StatusCode::kUnavailable) << "quarantined with its peer";
-  AwaitDeath(2);
+  EXPECT_TRUE(worker_.node->IsConfirmedDead(2, peers_[2]->incarnation()));
   EXPECT_EQ(doomed->Connect(2, worker_.Soon()).code(), StatusCode::kUnavailable) << "its record is of a dead process";
   auto fresh = worker_.pool->CreateQueue(8).value();
   EXPECT_EQ(fresh->Connect(2, worker_.Soon()).code(), StatusCode::kUnavailable) << "the cache has forgotten it";

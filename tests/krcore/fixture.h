@@ -4,9 +4,7 @@
 #ifndef TESTS_KRCORE_FIXTURE_H_
 #define TESTS_KRCORE_FIXTURE_H_
 
-#include <arpa/inet.h>
 #include <gtest/gtest.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -23,6 +21,7 @@
 #include "krcore/queue_pool.h"
 #include "krcore/rnic/sim/world.h"
 #include "krcore/virtual_queue.h"
+#include "tests/support/free_port.h"
 
 namespace krcore::test {
 
@@ -78,15 +77,7 @@ inline std::string AddressOf(const std::string& fabric) {
   static auto* const addresses = new std::map<std::string, std::string>();
   std::string& address = (*addresses)[fabric];
   if (!address.empty()) return address;
-  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in free{};
-  free.sin_family = AF_INET;
-  free.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t length = sizeof(free);
-  EXPECT_EQ(bind(fd, reinterpret_cast<sockaddr*>(&free), length), 0);
-  EXPECT_EQ(getsockname(fd, reinterpret_cast<sockaddr*>(&free), &length), 0);
-  close(fd);
-  return address = "127.0.0.1:" + std::to_string(ntohs(free.sin_port));
+  return address = "127.0.0.1:" + std::to_string(testing_support::FreePort());
 }
 
 inline std::string UniqueFabric(bool in_process) {

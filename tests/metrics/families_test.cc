@@ -51,6 +51,29 @@ TEST(Families, ADurationCountsInEachBucketWhoseBoundItDoesNotExceed) {
   EXPECT_EQ(histogram.bucket.back().cumulative_count, 6u);
 }
 
+TEST(Families, EachCountOfDcInSoftwareHasAName) {
+  metrics::Families families;
+  metrics::AddSoftwareDc({.agent_cpu_ns = 1'500'000'000,
+                          .sent = 1,
+                          .sent_again = 2,
+                          .timeouts = 3,
+                          .sessions = 4,
+                          .sessions_gone = 5,
+                          .served = 6,
+                          .served_again = 7,
+                          .expired = 8,
+                          .busy = 9,
+                          .atomic_repairs = 10},
+                         &families);
+  const std::string text = TextOf(std::move(families));
+  for (const char* line :
+       {"agent_cpu_seconds_total 1.5\n", "sent_total 1\n", "sent_again_total 2\n", "timeouts_total 3\n",
+        "sessions_total 4\n", "sessions_gone_total 5\n", "served_total 6\n", "served_again_total 7\n",
+        "expired_total 8\n", "busy_total 9\n", "atomic_repairs_total 10\n"}) {
+    EXPECT_THAT(text, HasSubstr(std::string("\nsurgekv_dc_") + line));
+  }
+}
+
 TEST(Families, AnEmptyHistogramHasAllItsBuckets) {
   const auto histogram = metrics::HistogramOf({});
   EXPECT_EQ(histogram.bucket.size(), metrics::DurationBounds().size() + 1);

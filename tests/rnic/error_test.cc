@@ -143,6 +143,7 @@ TEST_P(Errors, MalformedRequestsAreRefusedAtPostAndHarmNothing) {
   ExpectRefused(link_->Wr(Opcode::kFetchAdd, &word, 1));
   ExpectRefused(link_->Wr(Opcode::kCompareSwap, &four, 0));
   ExpectRefused(link_->Wr(Opcode::kRecv, &word, 0));
+  ExpectRefused(link_->Wr(static_cast<Opcode>(200), &word, 0));
   SendWr inlined = link_->Wr(Opcode::kRead, &word, 0);
   inlined.flags = kInline;
   ExpectRefused(inlined);

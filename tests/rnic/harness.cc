@@ -1,7 +1,5 @@
 #include "tests/rnic/harness.h"
 
-#include <arpa/inet.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -12,6 +10,7 @@
 #include <thread>
 
 #include "krcore/clock.h"
+#include "tests/support/free_port.h"
 
 namespace krcore::rnic::testing {
 
@@ -28,19 +27,6 @@ sim::World* WorldOf(const std::string& fabric) {
   const std::lock_guard lock(worlds_mutex);
   const auto found = worlds_by_fabric.find(fabric);
   return found == worlds_by_fabric.end() ? nullptr : found->second;
-}
-
-uint16_t FreePort() {
-  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t length = sizeof(address);
-  const bool bound = bind(fd, reinterpret_cast<sockaddr*>(&address), length) == 0 &&
-                     getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length) == 0;
-  EXPECT_TRUE(bound);
-  close(fd);
-  return ntohs(address.sin_port);
 }
 
 }  // namespace
@@ -81,7 +67,7 @@ std::string AddressOf(const Provider& provider, const std::string& fabric) {
   if (provider.provider != "verbs") return "";
   static std::map<std::string, std::string> addresses;
   std::string& address = addresses[fabric];
-  if (address.empty()) address = "127.0.0.1:" + std::to_string(FreePort());
+  if (address.empty()) address = "127.0.0.1:" + std::to_string(testing_support::FreePort());
   return address;
 }
 

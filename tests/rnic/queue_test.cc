@@ -136,7 +136,13 @@ TEST_P(Queues, CompletionQueueOverrunIsReportedAndSticky) {
   a_->Settle();
   EXPECT_TRUE(small->overrun());
   Completion done[4];
-  EXPECT_EQ(small->Poll(done), 2U);
+  size_t got = 0;
+  for (int tries = 0; got < 2 && tries < 1000; ++tries) {  // software that polls drive may need some
+    got += small->Poll(std::span(done).subspan(got));
+    a_->Settle();
+  }
+  EXPECT_EQ(got, 2U);
+  EXPECT_EQ(small->Poll(done), 0U);
   EXPECT_TRUE(small->overrun());
   link_->qp.reset();
 }

@@ -1,10 +1,15 @@
 // What users write and what libibverbs says, in the words of the interface.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
+#include <vector>
+
 #include "krcore/rnic/registry.h"
 #include "krcore/rnic/verbs/convert.h"
 #include "krcore/rnic/verbs/port.h"
 #include "krcore/rnic/verbs/recent_keys.h"
+#include "krcore/rnic/verbs/reply_handles.h"
 #include "krcore/rnic/verbs/socket.h"
 #include "tests/rnic/harness.h"
 
@@ -112,6 +117,37 @@ TEST(VerbsOpen, ADeviceThatIsNotThereIsUnavailableAndThoseThatAreAreNamed) {
   EXPECT_EQ(opened.status(), StatusCode::kUnavailable);
   EXPECT_NE(opened.status().message().find("no RDMA device no_such_device"), std::string::npos)
       << opened.status().ToString();
+}
+
+ibv_gid Gid(std::array<uint8_t, 16> bytes) {
+  ibv_gid gid{};
+  std::copy(bytes.begin(), bytes.end(), gid.raw);
+  return gid;
+}
+
+TEST(VerbsSender, IsInTheHeaderThatThePortsKindOfAddressHas) {
+  const ibv_gid ipv4 = Gid({0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 1});
+  const ibv_gid ipv6 = Gid({0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1});
+  const auto sender = [](const ibv_gid& own, const std::array<uint8_t, kGrhBytes>& header) {
+    const auto found = SenderGid(own, header);
+    return found ? std::vector<uint8_t>(std::begin(found->raw), std::end(found->raw)) : std::vector<uint8_t>();
+  };
+  std::array<uint8_t, kGrhBytes> header{};
+  header.fill(0xee);  // what has no meaning is not looked at
+  header[20] = 0x45;
+  const std::array<uint8_t, 4> source{10, 0, 0, 7};
+  std::copy(source.begin(), source.end(), header.begin() + 32);
+  EXPECT_EQ(sender(ipv4, header), (std::vector<uint8_t>{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 7}));
+  header[20] = 0x65;
+  EXPECT_TRUE(sender(ipv4, header).empty());
+
+  header.fill(0xee);
+  header[0] = 0x60;
+  for (size_t i = 0; i < 16; ++i) header[8 + i] = static_cast<uint8_t>(0xa0 + i);
+  EXPECT_EQ(sender(ipv6, header), (std::vector<uint8_t>{0xa0, 0xa1, 0xa2, 0xa3, 0xa4, 0xa5, 0xa6, 0xa7, 0xa8, 0xa9,
+                                                        0xaa, 0xab, 0xac, 0xad, 0xae, 0xaf}));
+  header[0] = 0x40;
+  EXPECT_TRUE(sender(ipv6, header).empty());
 }
 
 }  // namespace

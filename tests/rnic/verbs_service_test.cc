@@ -50,14 +50,18 @@ Result<std::unique_ptr<Member>> Join(const HostPort& address, NodeId node = kNoN
   return member;
 }
 
-template <typename T>
-std::span<const std::byte> BytesOf(const T& value) {
-  return std::as_bytes(std::span(&value, 1));
-}
-template <typename T>
-std::span<std::byte> WritableBytesOf(T& value) {
-  return std::as_writable_bytes(std::span(&value, 1));
-}
+// What a member says first, here as node 5.
+struct JoinMessage {
+  JoinMessage() {
+    header.type = MessageType::kJoin;
+    header.body_bytes = sizeof(join);
+    std::memcpy(join.fabric, kFabric, sizeof(kFabric));
+    join.node = 5;
+  }
+  Header header;
+  JoinBody join;
+};
+static_assert(sizeof(JoinMessage) == sizeof(Header) + sizeof(JoinBody));
 
 std::vector<std::byte> Bytes(const std::string& text) {
   const auto* begin = reinterpret_cast<const std::byte*>(text.data());
@@ -113,15 +117,9 @@ TEST_F(Membership, WhoLeavesBehindABrokenNetworkIsDeadAtOnce) {
 
 TEST_F(Membership, WhoLeftIsHungUpOn) {
   Socket socket = Connect(address_, Soon()).value();
-  JoinBody join;
-  std::memcpy(join.fabric, kFabric, sizeof(kFabric));
-  join.node = 5;
   Header header;
-  header.type = MessageType::kJoin;
-  header.body_bytes = sizeof(join);
   IdentityBody identity;
-  KRCORE_EXPECT_OK(socket.Send(BytesOf(header), Soon()));
-  KRCORE_EXPECT_OK(socket.Send(BytesOf(join), Soon()));
+  KRCORE_EXPECT_OK(socket.Send(BytesOf(JoinMessage()), Soon()));
   KRCORE_EXPECT_OK(socket.Receive(WritableBytesOf(header), Soon()));
   KRCORE_EXPECT_OK(socket.Receive(WritableBytesOf(identity), Soon()));
   EXPECT_EQ(header.status, 0);
@@ -261,16 +259,8 @@ TEST_F(Membership, StrangersHarmNobody) {
 // Byte by byte, as a network may deliver it.
 TEST_F(Membership, AMessageInPiecesIsOneMessage) {
   Socket socket = Connect(address_, Soon()).value();
-  JoinBody join;
-  std::memcpy(join.fabric, kFabric, sizeof(kFabric));
-  join.node = 5;
-  Header header;
-  header.type = MessageType::kJoin;
-  header.body_bytes = sizeof(join);
-  std::byte message[sizeof(header) + sizeof(join)];
-  std::memcpy(message, &header, sizeof(header));
-  std::memcpy(message + sizeof(header), &join, sizeof(join));
-  for (const std::byte& byte : message) {
+  const JoinMessage message;
+  for (const std::byte& byte : BytesOf(message)) {
     KRCORE_EXPECT_OK(socket.Send({&byte, 1}, Soon()));
     std::this_thread::yield();
   }

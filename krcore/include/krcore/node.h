@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -128,6 +129,9 @@ class Node {
   // waits for it, so once a second is enough. Some system calls and the creation of a QP where there is something to
   // do. Returns how many connections changed. See NodeOptions::rc_peers.
   virtual size_t PollConnections() = 0;
+
+  // Empty: software has no part in the DC of its provider.
+  virtual std::optional<SoftwareDcStats> software_dc() const { return {}; }
 
   // For the exclusive use of one thread at a time.
   virtual Result<std::unique_ptr<QueuePool>> CreateQueuePool(const QueuePoolOptions& options) = 0;

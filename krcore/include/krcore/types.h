@@ -99,6 +99,18 @@ enum AccessRights : uint32_t {
   kRemoteAtomic = 8,  // requires kLocalWrite
 };
 
+// What a node's DC in software has done so far, as initiator and as target (docs/software_dc.md).
+struct SoftwareDcStats {
+  int64_t agent_cpu_ns = 0;                  // of the thread that serves peers' requests
+  uint64_t sent = 0, sent_again = 0;         // requests
+  uint64_t timeouts = 0;                     // times that no answer came
+  uint64_t sessions = 0, sessions_gone = 0;  // asked for; that a target had forgotten
+  uint64_t served = 0, served_again = 0;  // requests of peers; of them those whose answer was lost or that came twice
+  uint64_t expired = 0;                   // requests that came behind their deadline
+  uint64_t busy = 0;                      // peers that got no session
+  uint64_t atomic_repairs = 0;            // times that the queue of the atomics was made anew
+};
+
 }  // namespace krcore
 
 #endif  // KRCORE_TYPES_H_

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "krcore/rnic/request_form.h"
 #include "krcore/rnic/sim/limits.h"
 
 namespace krcore::rnic::sim {
@@ -50,10 +51,6 @@ SimQp::~SimQp() {
 
 Status SimQp::CheckAlive() const { return fabric_->CheckAlive(*device_); }
 
-Status SimQp::WrongState(const char* wanted) const {
-  return {StatusCode::kBadState, "QP is in " + std::string(QpStateName(state_)) + ", which does not lead to " + wanted};
-}
-
 void SimQp::SetState(QpState state) {
   state_ = state;
   device_->qps.Find(num_)->state = state;
@@ -61,7 +58,7 @@ void SimQp::SetState(QpState state) {
 
 Status SimQp::ToInit(uint32_t access_rights, uint32_t qkey) {
   KRCORE_RETURN_IF_ERROR(CheckAlive());
-  if (state_ != QpState::kReset) return WrongState("INIT");
+  if (state_ != QpState::kReset) return WrongState(state_, QpState::kInit);
   device_->control_ns += engine_->cost().modify_qp_ns;
   QpEntry& entry = *device_->qps.Find(num_);
   entry.rights = access_rights;
@@ -72,7 +69,7 @@ Status SimQp::ToInit(uint32_t access_rights, uint32_t qkey) {
 
 Status SimQp::ToRtr(const QpPeer& peer) {
   KRCORE_RETURN_IF_ERROR(CheckAlive());
-  if (state_ != QpState::kInit) return WrongState("RTR");
+  if (state_ != QpState::kInit) return WrongState(state_, QpState::kRtr);
   if (attr_.type == QpType::kRc) {
     DeviceState* const target = fabric_->FindAlive(peer.device);
     if (target == nullptr) return fabric_->Gone(peer.device);
@@ -94,7 +91,7 @@ Status SimQp::ToRtr(const QpPeer& peer) {
 
 Status SimQp::ToRts() {
   KRCORE_RETURN_IF_ERROR(CheckAlive());
-  if (state_ != QpState::kRtr) return WrongState("RTS");
+  if (state_ != QpState::kRtr) return WrongState(state_, QpState::kRts);
   device_->control_ns += engine_->cost().modify_qp_ns;
   SetState(QpState::kRts);
   return {};
@@ -131,31 +128,6 @@ std::unique_ptr<SendQueue> SimQp::Die(int64_t until_ns) {
 
 // ---- posting
 
-bool SimQp::Malformed(const SendWr& wr) const {
-  if (wr.num_sge > kMaxSge || (wr.num_sge != 0 && wr.sg_list == nullptr)) return true;
-  if (attr_.type != QpType::kRc && wr.ah == nullptr) return true;
-  switch (wr.opcode) {
-    case Opcode::kCompareSwap:
-    case Opcode::kFetchAdd:
-      if (wr.num_sge != 1 || wr.sg_list[0].length != 8 || (wr.remote_addr & 7) != 0) return true;
-      [[fallthrough]];
-    case Opcode::kRead:
-      if ((wr.flags & kInline) != 0) return true;
-      [[fallthrough]];
-    case Opcode::kWrite:
-    case Opcode::kWriteImm:
-      if (attr_.type == QpType::kUd) return true;
-      break;
-    case Opcode::kSend:
-    case Opcode::kSendImm: break;
-    default: return true;
-  }
-  if ((wr.flags & kInline) == 0) return false;
-  uint64_t total = 0;
-  for (uint8_t i = 0; i < wr.num_sge; ++i) total += wr.sg_list[i].length;
-  return total > kMaxInlineBytes;
-}
-
 Status SimQp::PostSend(std::span<const SendWr> wrs, size_t* bad_index) {
   for (size_t i = 0; i < wrs.size(); ++i) {
     const SendWr& wr = wrs[i];
@@ -164,7 +136,7 @@ Status SimQp::PostSend(std::span<const SendWr> wrs, size_t* bad_index) {
       refused = StatusCode::kBadState;
     } else if (counters_.posted - counters_.freed == attr_.sq_depth) {
       refused = StatusCode::kQueueFull;
-    } else if (state_ == QpState::kRts && Malformed(wr)) {
+    } else if (state_ == QpState::kRts && IsMalformed(wr, attr_.type, kMaxSge, kMaxInlineBytes)) {
       refused = StatusCode::kInvalidArgument;
     }
     if (refused != StatusCode::kOk) {

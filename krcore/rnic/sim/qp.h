@@ -36,9 +36,7 @@ class SimQp final : public Qp, private SendQueueOwner {
   void SendCompleted(const Verb& verb, WcStatus status) override;
   void SendFailed() override;
   Status CheckAlive() const;
-  Status WrongState(const char* wanted) const;
   void SetState(QpState state);
-  bool Malformed(const SendWr& wr) const;
   void PushCompletion(uint64_t wr_id, Opcode opcode, WcStatus status, uint64_t position);
 
   Fabric* const fabric_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "krcore/rnic/request_form.h"
 #include "krcore/rnic/sim/limits.h"
 
 namespace krcore::rnic::sim {
@@ -19,7 +20,7 @@ Status Receiver::Post(std::span<const RecvWr> wrs, size_t* bad_index) {
   for (size_t i = 0; i < wrs.size(); ++i) {
     const RecvWr& wr = wrs[i];
     StatusCode refused = StatusCode::kOk;
-    if (wr.num_sge > kMaxSge || (wr.num_sge != 0 && wr.sg_list == nullptr)) refused = StatusCode::kInvalidArgument;
+    if (HasBadSges(wr, kMaxSge)) refused = StatusCode::kInvalidArgument;
     if (posted_.size() == options_.depth) refused = StatusCode::kQueueFull;
     if (refused != StatusCode::kOk) {
       if (bad_index != nullptr) *bad_index = i;

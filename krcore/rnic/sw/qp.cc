@@ -44,17 +44,13 @@ SwQp::~SwQp() {
   if (!device_->fabric.inert()) device_->tables.RemoveQp(num_);
 }
 
-Status SwQp::WrongState(const char* wanted) const {
-  return {StatusCode::kBadState, "QP is in " + std::string(QpStateName(state_)) + ", which does not lead to " + wanted};
-}
-
 void SwQp::SetState(QpState state) {
   state_ = state;
   entry().word.store(QpWord(num_, EntryTypeOf(attr_.type), static_cast<uint8_t>(state)), std::memory_order_release);
 }
 
 Status SwQp::ToInit(uint32_t access_rights, uint32_t qkey) {
-  if (state_ != QpState::kReset) return WrongState("INIT");
+  if (state_ != QpState::kReset) return WrongState(state_, QpState::kInit);
   entry().rights.store(access_rights, std::memory_order_relaxed);
   entry().qkey.store(qkey, std::memory_order_relaxed);
   SetState(QpState::kInit);
@@ -62,7 +58,7 @@ Status SwQp::ToInit(uint32_t access_rights, uint32_t qkey) {
 }
 
 Status SwQp::ToRtr(const QpPeer& peer) {
-  if (state_ != QpState::kInit) return WrongState("RTR");
+  if (state_ != QpState::kInit) return WrongState(state_, QpState::kRtr);
   if (attr_.type == QpType::kRc) {
     auto found = device_->peers.Get(peer.device);
     if (!found.ok()) return found.status();
@@ -79,7 +75,7 @@ Status SwQp::ToRtr(const QpPeer& peer) {
 }
 
 Status SwQp::ToRts() {
-  if (state_ != QpState::kRtr) return WrongState("RTS");
+  if (state_ != QpState::kRtr) return WrongState(state_, QpState::kRts);
   if (host_part_ != nullptr) host_part_->Reset();
   SetState(QpState::kRts);
   return {};

@@ -32,7 +32,6 @@ class SwQp final : public Qp, private Receiver::Owner {
  private:
   SwQp(SharedDevice* device, const QpAttr& attr, uint32_t pd, uint32_t number);
   void ReceiveFailed() override { (void)ToErr(); }
-  Status WrongState(const char* wanted) const;
   void SetState(QpState state);
   void CompleteSend(const SendWr& wr, WcStatus status);
   void Flush(std::span<const SendWr> wrs);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "krcore/clock.h"
+#include "krcore/rnic/request_form.h"
 #include "krcore/rnic/sw/address_handle.h"
 #include "krcore/rnic/sw/receiver.h"
 #include "krcore/rnic/sw/word_copy.h"
@@ -26,12 +27,6 @@ void Prefetch(const std::byte* address, uint32_t length) {
 
 bool IsMessage(Opcode opcode) {
   return opcode == Opcode::kSend || opcode == Opcode::kSendImm || opcode == Opcode::kWriteImm;
-}
-
-uint64_t TotalLength(const SendWr& wr) {
-  uint64_t total = 0;
-  for (uint8_t i = 0; i < wr.num_sge; ++i) total += wr.sg_list[i].length;
-  return total;
 }
 
 }  // namespace
@@ -68,28 +63,6 @@ Requester::Outcome Requester::Run(std::span<const SendWr> wrs) {
     }
   }
   return outcome;
-}
-
-bool Requester::Malformed(const SendWr& wr) const {
-  if (wr.num_sge > kMaxSge || (wr.num_sge != 0 && wr.sg_list == nullptr)) return true;
-  if (type_ != QpType::kRc && wr.ah == nullptr) return true;
-  switch (wr.opcode) {
-    case Opcode::kCompareSwap:
-    case Opcode::kFetchAdd:
-      if (wr.num_sge != 1 || wr.sg_list[0].length != 8 || (wr.remote_addr & 7) != 0) return true;
-      [[fallthrough]];
-    case Opcode::kRead:
-      if ((wr.flags & kInline) != 0) return true;
-      [[fallthrough]];
-    case Opcode::kWrite:
-    case Opcode::kWriteImm:
-      if (type_ == QpType::kUd) return true;
-      break;
-    case Opcode::kSend:
-    case Opcode::kSendImm: break;
-    default: return true;
-  }
-  return (wr.flags & kInline) != 0 && TotalLength(wr) > kMaxInlineBytes;
 }
 
 bool Requester::LocalRanges(const SendWr& wr, bool written) const {
@@ -191,7 +164,7 @@ bool Requester::ResolveSimple(const SendWr& wr, const Step* previous, Step* step
 }
 
 WcStatus Requester::Resolve(const SendWr& wr, Step* step, bool* malformed) {
-  if (Malformed(wr)) [[unlikely]] {
+  if (IsMalformed(wr, type_, kMaxSge, kMaxInlineBytes)) [[unlikely]] {
     *malformed = true;
     return WcStatus::kSuccess;
   }

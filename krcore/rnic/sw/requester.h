@@ -82,7 +82,6 @@ class Requester {
   bool ResolveSimple(const SendWr& wr, const Step* previous, Step* step);
   WcStatus ResolveTarget(const SendWr& wr, Step* step);
   WcStatus ResolveRemote(const SendWr& wr, uint32_t need, Step* step);
-  bool Malformed(const SendWr& wr) const;
   bool LocalRanges(const SendWr& wr, bool written) const;
   WcStatus Execute(const Step& step);
   // Before a READ: what was posted earlier executes earlier; a load may else overtake a store.

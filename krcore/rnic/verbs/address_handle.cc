@@ -33,7 +33,6 @@ Result<std::shared_ptr<PortHandles>> AddressHandles::Enter(const Context& contex
       return Status(StatusCode::kOutOfMemory, "more than " + std::to_string(kMaxPorts) + " peers' ports are in use");
     auto handles = std::make_shared<PortHandles>();
     handles->attr = PathTo(context, address);
-    handles->mtu = address.mtu;
     found = ports_.emplace(key, std::move(handles)).first;
   }
   found->second->asked = ++asked_;

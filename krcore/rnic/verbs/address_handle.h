@@ -23,7 +23,6 @@ inline constexpr size_t kMaxPorts = 4096;  // of peers
 // One peer's port.
 struct PortHandles {
   ibv_ah_attr attr{};
-  uint8_t mtu = 0;  // ibv_mtu of the port
   // By the PD's index. Release and acquire: who finds one posts with it.
   std::array<std::atomic<ibv_ah*>, kMaxPds> of_pd{};
   uint64_t asked = 0;  // of AddressHandles: when somebody last asked for it
@@ -65,8 +64,9 @@ class VerbsAddressHandle final : public AddressHandle {
  public:
   VerbsAddressHandle(AddressHandles* all, std::shared_ptr<PortHandles> handles)
       : all_(all), handles_(std::move(handles)) {}
-  PortHandles* handles() const { return handles_.get(); }
-  const std::shared_ptr<PortHandles>& shared() const { return handles_; }
+  const std::shared_ptr<PortHandles>& handles() const { return handles_; }
+  // May wait for the network where the PD is younger than the handle. Null: the network does not know the peer's
+  // address.
   ibv_ah* For(uint32_t pd_index) const {
     ibv_ah* const made = handles_->of_pd[pd_index].load(std::memory_order_acquire);
     return made != nullptr ? made : all_->Make(*handles_, pd_index);

@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
-#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -22,35 +21,29 @@ constexpr int kRepairMs = 100;
 }  // namespace
 
 Result<std::unique_ptr<Agent>> Agent::Start(Context* context) {
+  auto stop = NewEvent();
+  if (!stop.ok()) return stop.status();
   // A child that is forked between open and guard would keep the NIC's events.
   ForksHeld forks;
   ibv_comp_channel* const channel = ibv_create_comp_channel(context->get());
   if (channel == nullptr) return FailedCall(errno, "create a completion channel");
-  const int stop = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-  if (stop < 0) {
-    const int error = errno;
-    ibv_destroy_comp_channel(channel);
-    return Status::FromErrno(error, "cannot make an eventfd");
-  }
-  for (const int fd : {channel->fd, stop}) forks.Guard(fd);
-  return std::unique_ptr<Agent>(new Agent(context, channel, stop));
+  forks.Guard(channel->fd);
+  return std::unique_ptr<Agent>(new Agent(context, channel, *std::move(stop)));
 }
 
-Agent::Agent(Context* context, ibv_comp_channel* channel, int stop)
-    : context_(context), channel_(channel), stop_(stop) {
+Agent::Agent(Context* context, ibv_comp_channel* channel, Socket stop)
+    : context_(context), channel_(channel), stop_(std::move(stop)) {
   fcntl(channel_->fd, F_SETFL, fcntl(channel_->fd, F_GETFL) | O_NONBLOCK);
   thread_ = std::thread([this] { Run(); });
 }
 
 Agent::~Agent() {
   if (context_->inert()) {
-    (void)std::make_unique<std::thread>(std::move(thread_)).release();  // it stayed in the parent: nobody can join it
+    Forget(std::move(thread_));
     return;
   }
-  const uint64_t one = 1;
-  (void)!write(stop_, &one, sizeof(one));
+  SetEvent(stop_);
   thread_.join();
-  UnguardAndClose(stop_, generation_);
   ForksHeld forks;
   forks.Unguard(channel_->fd);
   ibv_destroy_comp_channel(channel_);
@@ -85,7 +78,7 @@ void Agent::ArmAll() {
 
 // An event says no more than that something may have come.
 void Agent::Sleep() {
-  pollfd polled[] = {{stop_, POLLIN, 0}, {channel_->fd, POLLIN, 0}};
+  pollfd polled[] = {{stop_.fd(), POLLIN, 0}, {channel_->fd, POLLIN, 0}};
   poll(polled, std::size(polled), broken_ ? kRepairMs : -1);
   // The device was taken from the system: there will be no event, and no wait for one.
   if ((polled[1].revents & (POLLERR | POLLHUP | POLLNVAL)) != 0) poll(polled, 1, -1);

@@ -12,6 +12,7 @@
 
 #include "krcore/rnic/verbs/context.h"
 #include "krcore/rnic/verbs/regions.h"
+#include "krcore/rnic/verbs/socket.h"
 
 namespace krcore::rnic::verbs {
 
@@ -35,7 +36,7 @@ class Agent {
   int64_t CpuNs() const;
 
  private:
-  Agent(Context* context, ibv_comp_channel* channel, int stop);
+  Agent(Context* context, ibv_comp_channel* channel, Socket stop);
   void Run();
   bool ServeAll();
   void ArmAll();
@@ -43,8 +44,7 @@ class Agent {
 
   Context* const context_;
   ibv_comp_channel* const channel_;
-  const int stop_;  // eventfd
-  const uint32_t generation_ = ForkGeneration();
+  const Socket stop_;
   WriterFirstMutex mutex_;  // of the list, shared while its elements are used
   std::vector<SoftwareDct*> dcts_;
   // The thread's.

@@ -1,10 +1,8 @@
 #include "krcore/rnic/verbs/atomics.h"
 
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include <cerrno>
 
+#include "krcore/base/random.h"
 #include "krcore/rnic/verbs/address_handle.h"
 #include "krcore/rnic/verbs/sdc_limits.h"
 
@@ -16,7 +14,7 @@ constexpr uint8_t kTimeout = 13;  // 4.096 us x 2^13 = 34 ms
 constexpr uint8_t kRetries = 6;
 static_assert(4 * (kRetries + 1) * (uint64_t{4096} << kTimeout) < kSdcTiming.grace_ns);
 
-constexpr uint64_t kPositionMask = 0xffff'ffff;
+constexpr uint64_t kPositionMask = 0xffff'ffff, kRepairsMask = 0xff'ffff;
 
 // The responder refused it: it was not executed. Of a local failure that is not known: it may be that of the answer.
 bool IsRefusal(ibv_wc_status status) { return status == IBV_WC_REM_ACCESS_ERR || status == IBV_WC_REM_INV_REQ_ERR; }
@@ -25,13 +23,9 @@ bool IsRefusal(ibv_wc_status status) { return status == IBV_WC_REM_ACCESS_ERR ||
 
 Result<std::unique_ptr<Atomics>> Atomics::Create(Context* context, ibv_pd* pd, ibv_cq* cq, uint32_t depth) {
   std::unique_ptr<Atomics> atomics(new Atomics(context, pd, cq, depth));
-  const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
-  atomics->mapped_ = (depth * sizeof(uint64_t) + page - 1) / page * page;
-  void* const memory = mmap(nullptr, atomics->mapped_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (memory == MAP_FAILED) return Status::FromErrno(errno, "cannot allocate room for the results of atomics");
-  atomics->words_ = static_cast<uint64_t*>(memory);
-  atomics->mr_ = ibv_reg_mr(pd, memory, atomics->mapped_, int{IBV_ACCESS_LOCAL_WRITE});
-  if (atomics->mr_ == nullptr) return FailedCall(errno, "register room for the results of atomics");
+  auto pages = RegisteredPages::Allocate(context, pd, depth * sizeof(uint64_t), "room for the results of atomics");
+  if (!pages.ok()) return pages.status();
+  atomics->pages_ = *std::move(pages);
   KRCORE_RETURN_IF_ERROR(atomics->MakeQueue());
   return atomics;
 }
@@ -39,8 +33,6 @@ Result<std::unique_ptr<Atomics>> Atomics::Create(Context* context, ibv_pd* pd, i
 Atomics::~Atomics() {
   if (context_->inert()) return;
   if (qp_ != nullptr) ibv_destroy_qp(qp_);
-  if (mr_ != nullptr) ibv_dereg_mr(mr_);
-  if (words_ != nullptr) munmap(words_, mapped_);
 }
 
 Status Atomics::MakeQueue() {
@@ -61,6 +53,8 @@ Status Atomics::MakeQueue() {
 }
 
 Status Atomics::Connect() {
+  const auto psn = Random64();
+  if (!psn.ok()) return psn.status();
   ibv_qp_attr attr{};
   attr.qp_state = IBV_QPS_INIT;
   attr.port_num = context_->port().number;
@@ -70,7 +64,8 @@ Status Atomics::Connect() {
   attr.qp_state = IBV_QPS_RTR;
   attr.path_mtu = context_->port().attr.active_mtu;
   attr.dest_qp_num = qp_->qp_num;
-  attr.rq_psn = attr.sq_psn = 0;
+  // Another in each life, as of other queues (QpPeer::psn): what a queue before it sent may be on its way.
+  attr.rq_psn = attr.sq_psn = *psn & kPsnMask;
   attr.max_dest_rd_atomic = attr.max_rd_atomic = self.read_depth;
   attr.min_rnr_timer = 1;
   attr.ah_attr = PathTo(*context_, self);
@@ -94,10 +89,10 @@ bool Atomics::Post(const sdc_atomic_request& request) {
   const uint64_t position = posted_.load(std::memory_order_relaxed);
   if (position - done_.load(std::memory_order_relaxed) >= depth_) return false;
   const size_t place = position % depth_;
-  ibv_sge sge{reinterpret_cast<uint64_t>(&words_[place]), sizeof(uint64_t), mr_->lkey};
+  ibv_sge sge{reinterpret_cast<uint64_t>(words() + place), sizeof(uint64_t), pages_->lkey()};
   ibv_send_wr post{};
   // The number of repairs tells completions of this queue from those of one before it.
-  post.wr_id = kAtomic | (repairs_ & 0xff'ffff) << 32 | (position & kPositionMask);
+  post.wr_id = kAtomic | (repairs_ & kRepairsMask) << 32 | (position & kPositionMask);
   post.sg_list = &sge;
   post.num_sge = 1;
   post.opcode = request.opcode == SDC_OP_FETCH_ADD ? IBV_WR_ATOMIC_FETCH_AND_ADD : IBV_WR_ATOMIC_CMP_AND_SWP;
@@ -112,19 +107,18 @@ bool Atomics::Post(const sdc_atomic_request& request) {
   return true;
 }
 
-std::vector<Atomics::Result> Atomics::Completed(const ibv_wc& wc) {
-  std::vector<Result> results;
-  const uint64_t position = done_.load(std::memory_order_relaxed);
-  if ((wc.wr_id >> 32 & 0xff'ffff) != (repairs_ & 0xff'ffff) || broken_) return results;
+std::optional<Atomics::Result> Atomics::Completed(const ibv_wc& wc) {
+  if ((wc.wr_id >> 32 & kRepairsMask) != (repairs_ & kRepairsMask) || broken_) return {};
   if (wc.status != IBV_WC_SUCCESS) {
     broken_ = true;
     refused_ = IsRefusal(wc.status);
-    return results;
+    return {};
   }
+  const uint64_t position = done_.load(std::memory_order_relaxed);
   const size_t place = position % depth_;
-  results.push_back({tokens_[place], SDC_SUCCESS, words_[place]});
+  const Result result{tokens_[place], SDC_SUCCESS, words()[place]};
   done_.store(position + 1, std::memory_order_release);
-  return results;
+  return result;
 }
 
 std::vector<Atomics::Result> Atomics::Repair() {

@@ -8,10 +8,12 @@
 
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "krcore/rnic/sdc/target.h"
 #include "krcore/rnic/verbs/context.h"
+#include "krcore/rnic/verbs/registered_pages.h"
 
 namespace krcore::rnic::verbs {
 
@@ -34,16 +36,14 @@ class Atomics {
   // False: there is no room now, nothing was handed over.
   bool Post(const sdc_atomic_request& request);
   // What a completion of the CQ whose wr_id has kAtomic brings, in posting order. Empty: nothing, perhaps a failure.
-  std::vector<Result> Completed(const ibv_wc& wc);
-  // After a failure: what was handed over, failed; and a new queue. Empty if none failed.
+  std::optional<Result> Completed(const ibv_wc& wc);
+  // After a failure: what was handed over, failed; and a new queue. If it is broken still, this is to be called again.
   std::vector<Result> Repair();
 
   // Any thread: how many were handed over, and how many are done. Release and acquire: who sees an atomic done may free
   // its memory.
   uint64_t posted() const { return posted_.load(std::memory_order_acquire); }
   uint64_t done() const { return done_.load(std::memory_order_acquire); }
-  uint64_t repairs() const { return repairs_; }
-
   bool broken() const { return broken_ || events_.fatal.load(std::memory_order_acquire); }
 
  private:
@@ -51,15 +51,14 @@ class Atomics {
       : context_(context), pd_(pd), cq_(cq), depth_(depth), tokens_(depth) {}
   Status MakeQueue();
   Status Connect();
+  const uint64_t* words() const { return reinterpret_cast<const uint64_t*>(pages_->data()); }
 
   Context* const context_;
   ibv_pd* const pd_;
   ibv_cq* const cq_;
   const uint32_t depth_;
   std::vector<sdc_token> tokens_;
-  uint64_t* words_ = nullptr;  // a page of its own; the results, by position
-  size_t mapped_ = 0;
-  ibv_mr* mr_ = nullptr;
+  std::unique_ptr<RegisteredPages> pages_;  // the results, by position
   ibv_qp* qp_ = nullptr;
   std::atomic<uint64_t> posted_{0}, done_{0};
   uint64_t repairs_ = 0;

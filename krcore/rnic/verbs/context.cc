@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <poll.h>
-#include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -49,27 +48,24 @@ Result<std::unique_ptr<Context>> Context::Open(const PortChoice& choice, int flo
   // Registered pages that a child would otherwise take away from the NIC on its first write.
   if (const int error = ibv_fork_init(); error != 0) return FailedCall(error, "prepare libibverbs for fork");
   RunInForkedChildren(UnmapNics);
+  auto stop = NewEvent();
+  if (!stop.ok()) return stop.status();
   // A child that is forked between open and guard would keep the context, and what is posted on it later.
   ForksHeld forks;
   auto port = OpenPort(choice);
   if (!port.ok()) return port.status();
-  const int stop = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-  if (stop < 0) return Status::FromErrno(errno, "cannot make an eventfd");
   int duplicate = -1;
   if (port->context->cmd_fd <= floor) {
     duplicate = fcntl(port->context->cmd_fd, F_DUPFD_CLOEXEC, floor + 1);
-    if (duplicate < 0) {
-      const int error = errno;
-      close(stop);
-      return Status::FromErrno(error, "cannot duplicate the NIC's descriptor");
-    }
+    if (duplicate < 0) return Status::FromErrno(errno, "cannot duplicate the NIC's descriptor");
     forks.Guard(duplicate);
   }
-  for (const int fd : {port->context->cmd_fd, port->context->async_fd, stop}) forks.Guard(fd);
-  return std::unique_ptr<Context>(new Context(*std::move(port), stop, duplicate));
+  for (const int fd : {port->context->cmd_fd, port->context->async_fd}) forks.Guard(fd);
+  return std::unique_ptr<Context>(new Context(*std::move(port), *std::move(stop), duplicate));
 }
 
-Context::Context(Port port, int stop, int duplicate) : port_(std::move(port)), stop_(stop), duplicate_(duplicate) {
+Context::Context(Port port, Socket stop, int duplicate)
+    : port_(std::move(port)), stop_(std::move(stop)), duplicate_(duplicate) {
   const int events = get()->async_fd;
   fcntl(events, F_SETFL, fcntl(events, F_GETFL) | O_NONBLOCK);
   thread_ = std::thread([this] { Run(); });
@@ -77,15 +73,13 @@ Context::Context(Port port, int stop, int duplicate) : port_(std::move(port)), s
 
 Context::~Context() {
   if (inert()) {
-    (void)std::make_unique<std::thread>(std::move(thread_)).release();  // it stayed in the parent: nobody can join it
+    Forget(std::move(thread_));
     (void)port_.context.release();
     return;
   }
-  const uint64_t one = 1;
-  (void)!write(stop_, &one, sizeof(one));
+  SetEvent(stop_);
   thread_.join();
   if (duplicate_ >= 0) UnguardAndClose(duplicate_, generation_);
-  UnguardAndClose(stop_, generation_);
   ForksHeld forks;
   for (const int fd : {get()->cmd_fd, get()->async_fd}) forks.Unguard(fd);
   port_.context.reset();
@@ -105,7 +99,7 @@ int Context::highest_descriptor() const { return std::max(get()->cmd_fd, duplica
 
 void Context::Run() {
   for (;;) {
-    pollfd polled[] = {{stop_, POLLIN, 0}, {get()->async_fd, POLLIN, 0}};
+    pollfd polled[] = {{stop_.fd(), POLLIN, 0}, {get()->async_fd, POLLIN, 0}};
     poll(polled, std::size(polled), -1);
     if (polled[0].revents != 0) return;
     // The device was taken from the system: there will be no event, and no wait for one.

@@ -10,6 +10,7 @@
 #include "krcore/rnic/rnic.h"
 #include "krcore/rnic/verbs/convert.h"
 #include "krcore/rnic/verbs/port.h"
+#include "krcore/rnic/verbs/socket.h"
 
 namespace krcore::rnic::verbs {
 
@@ -36,13 +37,13 @@ class Context {
   bool port_active() const { return port_active_.load(std::memory_order_relaxed); }  // as of the latest event
 
  private:
-  Context(Port port, int stop, int duplicate);
+  Context(Port port, Socket stop, int duplicate);
   void Run();
   void Handle(const ibv_async_event& event);
 
   Port port_;
   const uint32_t generation_ = ForkGeneration();
-  const int stop_;                       // eventfd
+  const Socket stop_;
   const int duplicate_;                  // of the NIC's descriptor; -1: none
   std::atomic<bool> port_active_{true};  // relaxed: a hint
   std::thread thread_;

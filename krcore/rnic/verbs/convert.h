@@ -15,6 +15,8 @@ ibv_wr_opcode ToWrOpcode(Opcode opcode);
 unsigned int ToAccessFlags(uint32_t access_rights);
 unsigned int ToSendFlags(uint8_t flags);
 
+inline constexpr uint32_t kPsnMask = 0xff'ffff;  // sequence numbers have 24 bits
+
 // Who carries out DC. Queues of one kind do not reach those of another.
 enum class DcKind : uint8_t {
   kSoftware,  // software over UD

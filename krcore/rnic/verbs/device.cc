@@ -38,6 +38,10 @@ void LimitToSoftwareDc(Caps* caps) {
   caps->max_retransmission_ns = std::max(caps->max_retransmission_ns, kSdcMaxRetransmissionNs);
 }
 
+std::string MtuName(uint8_t mtu) {
+  return mtu >= IBV_MTU_256 && mtu <= IBV_MTU_4096 ? std::to_string(128U << mtu) + " bytes" : "a size not known here";
+}
+
 PortAddress AddressOf(const SharedDevice& shared) {
   PortAddress address = shared.context->address();
   address.dc = shared.dc;
@@ -74,6 +78,11 @@ class VerbsDevice final : public Device {
       return Status(StatusCode::kUnsupported, "node " + std::to_string(address.node) + " has " + DcKindName(port.dc) +
                                                   ", and this device " + DcKindName(shared_->dc) +
                                                   ": a fabric's devices must have the same");
+    // Packets of the larger one would be dropped by the other port, without a word of why.
+    if (const PortAddress own = PortOf(address_); port.mtu != own.mtu)
+      return Status(StatusCode::kUnsupported, "node " + std::to_string(address.node) + "'s port has an MTU of " +
+                                                  MtuName(port.mtu) + ", and this device's " + MtuName(own.mtu) +
+                                                  ": a fabric's ports must have the same");
     auto handles = shared_->address_handles.Get(*shared_->context, port);
     if (!handles.ok()) return handles.status();
     return std::unique_ptr<AddressHandle>(
@@ -87,8 +96,8 @@ class VerbsDevice final : public Device {
     return state == PeerState::kAlive && !reachable ? PeerState::kUnreachable : state;
   }
 
-  SoftwareDcStats DcStats() override {
-    Agent* const agent = shared_->agent.made();
+  SoftwareDcStats DcStats() const override {
+    const Agent* const agent = shared_->agent.made();
     return shared_->dc_counters.Read(agent == nullptr ? 0 : agent->CpuNs());
   }
 

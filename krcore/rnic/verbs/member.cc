@@ -3,7 +3,6 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
-#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -30,15 +29,6 @@ Deadline In(int64_t duration_ns) { return Deadline::After(*RealClock(), duration
 Deadline Earlier(Deadline a, Deadline b) { return {std::min(a.at_ns, b.at_ns)}; }
 constexpr Deadline kNever{std::numeric_limits<int64_t>::max()};
 
-template <typename Body>
-std::span<const std::byte> BytesOf(const Body& body) {
-  return std::as_bytes(std::span(&body, 1));
-}
-template <typename Body>
-std::span<std::byte> WritableBytesOf(Body& body) {
-  return std::as_writable_bytes(std::span(&body, 1));
-}
-
 void CopyName(std::span<char> field, const std::string& text) {
   std::copy_n(text.begin(), std::min(text.size(), field.size()), field.begin());
 }
@@ -64,12 +54,6 @@ Result<Socket> Dial(const HostPort& service, Deadline deadline) {
   return made;
 }
 
-Result<Socket> NewEvent() {
-  Socket made = Socket::Of([] { return eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK); });
-  if (!made) return Status::FromErrno(errno, "cannot make an eventfd");
-  return made;
-}
-
 }  // namespace
 
 Result<std::unique_ptr<Member>> Member::Connect(const HostPort& service, const std::string& fabric) {
@@ -92,11 +76,10 @@ Member::~Member() { StopKeeper(); }
 void Member::StopKeeper() {
   if (!keeper_.joinable()) return;
   if (inherited()) {
-    (void)std::make_unique<std::thread>(std::move(keeper_)).release();  // it stayed in the parent: nobody can join it
+    Forget(std::move(keeper_));
     return;
   }
-  const uint64_t one = 1;
-  (void)!write(stop_.fd(), &one, sizeof(one));
+  SetEvent(stop_);
   keeper_.join();
 }
 
@@ -198,7 +181,7 @@ Status Member::Resume(uint32_t index, Deadline connect, Deadline attach, int sto
   }
   auto made = NewEvent();
   if (!made.ok()) return made.status();
-  Socket placeholder = *std::move(made);
+  Socket next_spare = *std::move(made);
   KRCORE_RETURN_IF_ERROR(fresh.socket.MoveTo(spare_.fd()));
   (void)spare_.Release();  // `fresh` has it
   const Status attached = Attach(fresh, index, attach, stop);
@@ -206,8 +189,8 @@ Status Member::Resume(uint32_t index, Deadline connect, Deadline attach, int sto
   if (!fresh.socket) return attached;
   // The descriptor of what the service does not go by becomes the next spare one.
   const int low = fresh.socket.Release();
-  const Status moved = placeholder.MoveTo(low);
-  spare_ = std::move(placeholder);
+  const Status moved = next_spare.MoveTo(low);
+  spare_ = std::move(next_spare);
   return attached.ok() ? moved : attached;
 }
 

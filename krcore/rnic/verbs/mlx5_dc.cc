@@ -50,17 +50,10 @@ Result<DcKind> FindMlx5Dc(SharedDevice* device) {
 }
 
 Result<std::unique_ptr<Qp>> CreateMlx5Dci(SharedDevice* device, ibv_pd* pd, uint32_t pd_index, const QpAttr& attr) {
-  if (attr.rq_depth > 0) return Status(StatusCode::kInvalidArgument, "a DC initiator receives nothing");
   return Mlx5Dci::Create(device, pd, pd_index, attr);
 }
 
 Result<std::unique_ptr<Dct>> CreateMlx5Dct(SharedDevice* device, ibv_pd* pd, const DctAttr& attr) {
-  const uint32_t limit = device->caps.max_qp_wr;
-  if (attr.rq_depth > limit)
-    return Status(StatusCode::kInvalidArgument,
-                  "rq_depth " + std::to_string(attr.rq_depth) + " is above " + std::to_string(limit));
-  if (attr.rq_depth > 0 && attr.recv_cq == nullptr)
-    return Status(StatusCode::kInvalidArgument, "receives need a recv CQ");
   return Mlx5Dct::Create(device, pd, attr);
 }
 

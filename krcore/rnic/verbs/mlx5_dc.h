@@ -13,7 +13,7 @@ namespace krcore::rnic::verbs {
 // kSoftware: none. An error: it cannot be found out, such as for want of memory. `device` has its context and caps.
 Result<DcKind> FindMlx5Dc(SharedDevice* device);
 
-// Where the device has it. `attr` of an initiator was checked (pd.cc).
+// Where the device has it. `attr` was checked (pd.cc).
 Result<std::unique_ptr<Qp>> CreateMlx5Dci(SharedDevice* device, ibv_pd* pd, uint32_t pd_index, const QpAttr& attr);
 Result<std::unique_ptr<Dct>> CreateMlx5Dct(SharedDevice* device, ibv_pd* pd, const DctAttr& attr);
 

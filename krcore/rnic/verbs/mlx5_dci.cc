@@ -41,7 +41,7 @@ Result<std::unique_ptr<Qp>> Mlx5Dci::Create(SharedDevice* device, ibv_pd* pd, ui
 }
 
 Status Mlx5Dci::ToInit(uint32_t /*access_rights*/, uint32_t /*qkey*/) {
-  if (state() != QpState::kReset) return WrongState("INIT");
+  if (state() != QpState::kReset) return WrongState(state_, QpState::kInit);
   ibv_qp_attr attr{};
   attr.qp_state = IBV_QPS_INIT;
   attr.pkey_index = 0;
@@ -53,7 +53,7 @@ Status Mlx5Dci::ToInit(uint32_t /*access_rights*/, uint32_t /*qkey*/) {
 }
 
 Status Mlx5Dci::ToRtr(const QpPeer& /*peer*/) {
-  if (state() != QpState::kInit) return WrongState("RTR");
+  if (state() != QpState::kInit) return WrongState(state_, QpState::kRtr);
   const Context& context = *device_->context;
   ibv_qp_attr attr{};
   attr.qp_state = IBV_QPS_RTR;
@@ -65,7 +65,7 @@ Status Mlx5Dci::ToRtr(const QpPeer& /*peer*/) {
 }
 
 Status Mlx5Dci::ToRts() {
-  if (state() != QpState::kRtr) return WrongState("RTS");
+  if (state() != QpState::kRtr) return WrongState(state_, QpState::kRts);
   ibv_qp_attr attr{};
   attr.qp_state = IBV_QPS_RTS;
   // Another start in each life: were a target to remember the last one's connection, it could take new requests for

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "krcore/rnic/request_form.h"
 #include "krcore/rnic/verbs/queue.h"
 
 namespace krcore::rnic::verbs {
@@ -93,7 +94,7 @@ Status Mlx5Dct::PostRecv(std::span<const RecvWr> wrs, size_t* bad_index) {
     Status status;
     if (free_.empty()) {
       status = StatusCode::kQueueFull;
-    } else if (wrs[i].num_sge > max_sge_ || (wrs[i].num_sge != 0 && wrs[i].sg_list == nullptr)) {
+    } else if (HasBadSges(wrs[i], max_sge_)) {
       status = StatusCode::kInvalidArgument;
     } else {
       const uint32_t place = free_.back();

@@ -50,6 +50,14 @@ class VerbsMr final : public Mr {
   MrPtr mr_;
 };
 
+Status CheckReceives(uint32_t rq_depth, const Cq* recv_cq, uint32_t limit) {
+  if (rq_depth > limit)
+    return {StatusCode::kInvalidArgument,
+            "rq_depth " + std::to_string(rq_depth) + " is above " + std::to_string(limit)};
+  if (rq_depth > 0 && recv_cq == nullptr) return {StatusCode::kInvalidArgument, "receives need a recv CQ"};
+  return {};
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Pd>> VerbsPd::Create(SharedDevice* device) {
@@ -95,17 +103,16 @@ Result<std::unique_ptr<Qp>> VerbsPd::CreateQp(const QpAttr& attr) {
   const uint32_t limit = device_->caps.max_qp_wr;
   if (attr.sq_depth == 0 || attr.sq_depth > limit)
     return Status(StatusCode::kInvalidArgument, "sq_depth is not 1 to " + std::to_string(limit));
-  if (attr.rq_depth > limit)
-    return Status(StatusCode::kInvalidArgument,
-                  "rq_depth " + std::to_string(attr.rq_depth) + " is above " + std::to_string(limit));
-  if (attr.rq_depth > 0 && attr.recv_cq == nullptr)
-    return Status(StatusCode::kInvalidArgument, "receives need a recv CQ");
+  if (attr.rq_depth > 0 && attr.type == QpType::kDci)
+    return Status(StatusCode::kInvalidArgument, "a DC initiator receives nothing: its rq_depth is 0");
+  KRCORE_RETURN_IF_ERROR(CheckReceives(attr.rq_depth, attr.recv_cq, limit));
   if (attr.type != QpType::kDci) return VerbsQp::Create(device_, pd_, index_, attr);
   if (device_->dc == DcKind::kSoftware) return SoftwareDci::Create(device_, pd_, index_, &regions_, attr);
   return CreateMlx5Dci(device_, pd_, index_, attr);
 }
 
 Result<std::unique_ptr<Dct>> VerbsPd::CreateDct(const DctAttr& attr) {
+  KRCORE_RETURN_IF_ERROR(CheckReceives(attr.rq_depth, attr.recv_cq, device_->caps.max_qp_wr));
   if (device_->dc == DcKind::kSoftware) return SoftwareDct::Create(device_, pd_, &regions_, attr);
   return CreateMlx5Dct(device_, pd_, attr);
 }

@@ -27,7 +27,7 @@ Result<std::unique_ptr<Qp>> VerbsQp::Create(SharedDevice* device, ibv_pd* pd, ui
 }
 
 Status VerbsQp::ToInit(uint32_t access_rights, uint32_t qkey) {
-  if (state() != QpState::kReset) return WrongState("INIT");
+  if (state() != QpState::kReset) return WrongState(state_, QpState::kInit);
   ibv_qp_attr attr{};
   attr.qp_state = IBV_QPS_INIT;
   attr.pkey_index = 0;
@@ -41,7 +41,7 @@ Status VerbsQp::ToInit(uint32_t access_rights, uint32_t qkey) {
 }
 
 Status VerbsQp::ToRtr(const QpPeer& peer) {
-  if (state() != QpState::kInit) return WrongState("RTR");
+  if (state() != QpState::kInit) return WrongState(state_, QpState::kRtr);
   ibv_qp_attr attr{};
   attr.qp_state = IBV_QPS_RTR;
   int mask = 0;
@@ -71,7 +71,7 @@ Status VerbsQp::ToRtr(const QpPeer& peer) {
 }
 
 Status VerbsQp::ToRts() {
-  if (state() != QpState::kRtr) return WrongState("RTS");
+  if (state() != QpState::kRtr) return WrongState(state_, QpState::kRts);
   ibv_qp_attr attr{};
   attr.qp_state = IBV_QPS_RTS;
   int mask = IBV_QP_SQ_PSN;
@@ -90,6 +90,7 @@ Status VerbsQp::ToRts() {
 }
 
 int VerbsQp::Post(std::span<const SendWr> wrs, size_t* took) {
+  *took = 0;
   ibv_send_wr posts[kBatch];
   for (size_t i = 0; i < wrs.size(); ++i) {
     const SendWr& wr = wrs[i];
@@ -104,6 +105,7 @@ int VerbsQp::Post(std::span<const SendWr> wrs, size_t* took) {
     post.imm_data = htonl(wr.imm);
     if (attr_.type == QpType::kUd) {
       post.wr.ud.ah = static_cast<const VerbsAddressHandle*>(wr.ah)->For(pd_index_);
+      if (post.wr.ud.ah == nullptr) return EHOSTUNREACH;
       post.wr.ud.remote_qpn = wr.remote_qpn;
       post.wr.ud.remote_qkey = wr.qkey;
     } else if (wr.opcode == Opcode::kCompareSwap || wr.opcode == Opcode::kFetchAdd) {

@@ -5,14 +5,10 @@
 #include <cstddef>
 #include <ctime>
 
+#include "krcore/rnic/request_form.h"
+
 namespace krcore::rnic::verbs {
 namespace {
-
-uint64_t TotalLength(const SendWr& wr) {
-  uint64_t total = 0;
-  for (uint8_t i = 0; i < wr.num_sge; ++i) total += wr.sg_list[i].length;
-  return total;
-}
 
 void SleepPacketLifetime() {
   timespec left{kPacketLifetimeNs / 1'000'000'000, kPacketLifetimeNs % 1'000'000'000};
@@ -79,10 +75,6 @@ QpState Queue::state() const {
   return state_;
 }
 
-Status Queue::WrongState(const char* wanted) const {
-  return {StatusCode::kBadState, "QP is in " + std::string(QpStateName(state_)) + ", which does not lead to " + wanted};
-}
-
 Status Queue::Modify(ibv_qp_attr& attr, int mask, const char* wanted) {
   const int error = ibv_modify_qp(qp_, &attr, mask | IBV_QP_STATE);
   return error == 0 ? Status{} : FailedCall(error, "move a QP to " + std::string(wanted));
@@ -138,30 +130,6 @@ void Queue::ForgetCompletions() {
   send_cq_->RemoveSignaled(signaled);
 }
 
-bool Queue::Malformed(const SendWr& wr) const {
-  if (wr.num_sge > device_->caps.max_sge || (wr.num_sge != 0 && wr.sg_list == nullptr)) return true;
-  const bool ud = attr_.type == QpType::kUd;
-  if (attr_.type != QpType::kRc && wr.ah == nullptr) return true;
-  switch (wr.opcode) {
-    case Opcode::kCompareSwap:
-    case Opcode::kFetchAdd:
-      if (wr.num_sge != 1 || wr.sg_list[0].length != 8 || (wr.remote_addr & 7) != 0) return true;
-      [[fallthrough]];
-    case Opcode::kRead:
-      if ((wr.flags & kInline) != 0) return true;
-      [[fallthrough]];
-    case Opcode::kWrite:
-    case Opcode::kWriteImm:
-      if (ud) return true;
-      break;
-    case Opcode::kSend:
-    case Opcode::kSendImm: break;
-    case Opcode::kRecv:
-    case Opcode::kRecvWithImm: return true;
-  }
-  return (wr.flags & kInline) != 0 && TotalLength(wr) > device_->caps.max_inline_bytes;
-}
-
 size_t Queue::PostBatch(std::span<const SendWr> wrs, Status* status) {
   for (size_t i = 0; i < wrs.size(); ++i) {
     sent_[(send_.posted + i) % attr_.sq_depth] = {wrs[i].wr_id, wrs[i].opcode, (wrs[i].flags & kSignaled) != 0, false,
@@ -191,7 +159,7 @@ Status Queue::PostSend(std::span<const SendWr> wrs, size_t* bad_index) {
       size_t end = at;
       bool malformed = false, too_long = false;
       while (end < fits && end - at < kBatch && !malformed && !too_long) {
-        malformed = Malformed(wrs[end]);
+        malformed = IsMalformed(wrs[end], attr_.type, device_->caps.max_sge, device_->caps.max_inline_bytes);
         too_long = !malformed && attr_.type == QpType::kUd && state_ == QpState::kRts &&
                    TotalLength(wrs[end]) > device_->caps.ud_mtu_bytes;
         if (!malformed && !too_long) ++end;
@@ -228,7 +196,7 @@ Status Queue::PostRecv(std::span<const RecvWr> wrs, size_t* bad_index) {
     Status status;
     if (recv_cq_ == nullptr || recv_.posted - recv_.done + flushes_.size() >= attr_.rq_depth) {
       status = StatusCode::kQueueFull;
-    } else if (wrs[i].num_sge > device_->caps.max_sge || (wrs[i].num_sge != 0 && wrs[i].sg_list == nullptr)) {
+    } else if (HasBadSges(wrs[i], device_->caps.max_sge)) {
       status = StatusCode::kInvalidArgument;
     } else if (state_ == QpState::kErr) {
       // Not every device flushes a receive that comes after the error.

@@ -25,8 +25,6 @@ inline constexpr uint8_t kRnrRetries = 6;   // 7 is without end
 inline constexpr int64_t kMaxRetransmissionNs =
     4 * (kRetries + 1) * (int64_t{4096} << kAckTimeout) + (kRnrRetries + 1) * int64_t{640'000} + kPacketLifetimeNs;
 
-inline constexpr uint32_t kPsnMask = 0xff'ffff;  // sequence numbers have 24 bits
-
 // SGEs are handed to libibverbs as they are.
 ibv_sge* SgesOf(const Sge* sges);
 
@@ -59,7 +57,6 @@ class Queue : public Qp, public CqUser {
   uint64_t TokenOf(size_t i) const {
     return WrToken::Make(false, life_, *send_slot_, static_cast<uint32_t>(send_.posted + i));
   }
-  Status WrongState(const char* wanted) const;
   Status Modify(ibv_qp_attr& attr, int mask, const char* wanted);
 
   SharedDevice* const device_;
@@ -87,7 +84,6 @@ class Queue : public Qp, public CqUser {
     uint64_t PositionOf(uint32_t low) const { return done + static_cast<uint32_t>(low - static_cast<uint32_t>(done)); }
   };
 
-  bool Malformed(const SendWr& wr) const;
   // Posts them all, if the NIC takes them; how many it took.
   size_t PostBatch(std::span<const SendWr> wrs, Status* status);
   bool CompleteSend(const ibv_wc& wc, Completion* completion);

@@ -9,6 +9,8 @@ namespace krcore::rnic::verbs {
 namespace {
 
 constexpr uint8_t kMappedPrefix[12] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
+// The network is asked for some seconds: who waits for that again and again has no time for others.
+constexpr int64_t kAgainNs = 1'000'000'000;
 constexpr size_t kIpv4At = 20, kIpv4SourceAt = kIpv4At + 12, kSourceGidAt = 8;
 
 }  // namespace
@@ -28,32 +30,36 @@ std::optional<ibv_gid> SenderGid(const ibv_gid& own, std::span<const uint8_t, kG
 
 ReplyHandles::~ReplyHandles() {
   if (context_->inert()) return;
-  for (const Handle& handle : handles_) ibv_destroy_ah(handle.ah);
+  for (const Handle& handle : handles_)
+    if (handle.ah != nullptr) ibv_destroy_ah(handle.ah);
   for (const Handle& handle : retired_) ibv_destroy_ah(handle.ah);
 }
 
 ibv_ah* ReplyHandles::Get(const sdc_address& address, const UdPort& port) {
   Key key;
   std::memcpy(key.data(), address.bytes, key.size());
-  if (const auto found = by_key_.find(key); found != by_key_.end()) {
+  const auto found = by_key_.find(key);
+  if (found != by_key_.end()) {
     handles_.splice(handles_.begin(), handles_, found->second);
-    found->second->used = port.sent();
-    return found->second->ah;
+  } else {
+    Retire(port);
+    handles_.push_front({key, nullptr, 0, INT64_MIN});
+    by_key_[key] = handles_.begin();
   }
-  Retire(port);
+  Handle& handle = handles_.front();
+  handle.used = port.sent();
+  if (handle.ah != nullptr || clock_->NowNs() < handle.again_ns) return handle.ah;
   PortAddress to;
   std::memcpy(&to, address.bytes, sizeof(to));
   ibv_ah_attr attr = PathTo(*context_, to);
-  ibv_ah* const ah = ibv_create_ah(pd_, &attr);
-  if (ah == nullptr) return nullptr;
-  handles_.push_front({key, ah, port.sent()});
-  by_key_[key] = handles_.begin();
-  return ah;
+  handle.ah = ibv_create_ah(pd_, &attr);
+  if (handle.ah == nullptr) handle.again_ns = clock_->NowNs() + kAgainNs;
+  return handle.ah;
 }
 
 void ReplyHandles::Retire(const UdPort& port) {
   if (handles_.size() == limit_) {
-    retired_.push_back(handles_.back());
+    if (handles_.back().ah != nullptr) retired_.push_back(handles_.back());
     by_key_.erase(handles_.back().key);
     handles_.pop_back();
   }

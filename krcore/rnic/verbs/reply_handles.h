@@ -12,6 +12,7 @@
 #include <optional>
 #include <span>
 
+#include "krcore/clock.h"
 #include "krcore/rnic/sdc/types.h"
 #include "krcore/rnic/verbs/context.h"
 #include "krcore/rnic/verbs/ud_port.h"
@@ -25,25 +26,28 @@ std::optional<ibv_gid> SenderGid(const ibv_gid& own, std::span<const uint8_t, kG
 // Thread safety: one thread at a time.
 class ReplyHandles {
  public:
-  ReplyHandles(Context* context, ibv_pd* pd, uint32_t limit) : context_(context), pd_(pd), limit_(limit) {}
+  ReplyHandles(Context* context, ibv_pd* pd, uint32_t limit, Clock* clock)
+      : context_(context), pd_(pd), limit_(limit), clock_(clock) {}
   ~ReplyHandles();
 
-  // By sdc_address::bytes, GID and LID. `port` is what it is used with next. Null: it cannot be made.
+  // By sdc_address::bytes, GID and LID. `port` is what it is used with next. Null: it cannot be made, and for a second
+  // that is not tried again. May wait for the network, which is asked for an address that is new.
   ibv_ah* Get(const sdc_address& address, const UdPort& port);
-  size_t size() const { return handles_.size(); }
 
  private:
   using Key = std::array<uint8_t, 24>;
   struct Handle {
     Key key;
-    ibv_ah* ah;
-    uint64_t used;  // by the port's datagrams before this one
+    ibv_ah* ah;        // null: it could not be made
+    uint64_t used;     // by the port's datagrams before this one
+    int64_t again_ns;  // when it is tried again
   };
   void Retire(const UdPort& port);
 
   Context* const context_;
   ibv_pd* const pd_;
   const uint32_t limit_;
+  Clock* const clock_;
   std::list<Handle> handles_;  // used last in front
   std::map<Key, std::list<Handle>::iterator> by_key_;
   std::deque<Handle> retired_;  // datagrams to them may be under way

@@ -3,14 +3,14 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
-#include <sys/eventfd.h>
-#include <sys/random.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+
+#include "krcore/base/random.h"
 
 namespace krcore::rnic::verbs {
 namespace {
@@ -24,12 +24,6 @@ constexpr size_t kMaxOutBytes = 16 * 1024;  // of replies that a member does not
 // The network is silent for so long: broken. Shorter than any kernel at a member's end gives up, since that would look
 // like the member's death (docs/rnic.md).
 constexpr int kKeepIdleS = 5, kKeepIntervalS = 2, kKeepCount = 3, kUserTimeoutMs = 11'000;
-
-uint64_t Random64() {
-  uint64_t value = 0;
-  if (getrandom(&value, sizeof(value), 0) != sizeof(value)) value = static_cast<uint64_t>(RealClock()->NowNs());
-  return value;
-}
 
 void KeepAlive(int fd) {
   const auto set = [&](int level, int option, int value) { setsockopt(fd, level, option, &value, sizeof(value)); };
@@ -72,36 +66,36 @@ void Reply(std::vector<std::byte>& out, const Body& body) {
 Result<std::unique_ptr<Service>> Service::Start(const HostPort& address, const std::string& fabric) {
   auto listener = Listen(address);
   if (!listener.ok()) return listener.status();
-  const int wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-  if (wake < 0) return Status::FromErrno(errno, "cannot make an eventfd");
-  return std::unique_ptr<Service>(new Service(*std::move(listener), wake, fabric));
+  auto wake = NewEvent();
+  if (!wake.ok()) return wake.status();
+  const auto incarnation = Random64();
+  const auto seed = Random64();
+  if (!incarnation.ok() || !seed.ok()) return seed.ok() ? incarnation.status() : seed.status();
+  return std::unique_ptr<Service>(new Service(*std::move(listener), *std::move(wake), fabric,
+                                              static_cast<uint32_t>(*incarnation & 0x3fff'ffff), *seed));
 }
 
-Service::Service(Socket listener, int wake, std::string fabric)
+Service::Service(Socket listener, Socket wake, std::string fabric, uint32_t first_incarnation, uint64_t seed)
     : fabric_(std::move(fabric)),
       listener_(std::move(listener)),
-      wake_(wake),
-      roster_(static_cast<uint32_t>(Random64() & 0x3fff'ffff), Random64()) {
-  GuardDescriptor(wake_);
+      wake_(std::move(wake)),
+      roster_(first_incarnation, seed) {
   thread_ = std::thread([this] { Run(); });
 }
 
 Service::~Service() {
   if (ForkGeneration() != generation_) {
-    (void)std::make_unique<std::thread>(std::move(thread_)).release();  // it stayed in the parent: nobody can join it
+    Forget(std::move(thread_));
     return;
   }
   stop_ = true;
-  const uint64_t one = 1;
-  (void)!write(wake_, &one, sizeof(one));
+  SetEvent(wake_);
   thread_.join();
-  UnguardAndClose(wake_, generation_);
 }
 
 void Service::BreakConnections() {
   break_all_ = true;
-  const uint64_t one = 1;
-  (void)!write(wake_, &one, sizeof(one));
+  SetEvent(wake_);
 }
 
 void Service::Run() {
@@ -109,7 +103,7 @@ void Service::Run() {
   while (!stop_) {
     const bool accepting = RealClock()->NowNs() >= accept_again_ns_;
     polled.clear();
-    polled.push_back({wake_, POLLIN, 0});
+    polled.push_back({wake_.fd(), POLLIN, 0});
     polled.push_back({listener_.fd(), static_cast<short>(accepting ? POLLIN : 0), 0});
     for (const Connection& connection : connections_) {
       polled.push_back(
@@ -118,7 +112,7 @@ void Service::Run() {
     poll(polled.data(), polled.size(), accepting ? kTickMs : static_cast<int>(kAcceptPauseNs / 1'000'000));
     const int64_t now_ns = RealClock()->NowNs();
     uint64_t ignored = 0;
-    (void)!read(wake_, &ignored, sizeof(ignored));
+    (void)!read(wake_.fd(), &ignored, sizeof(ignored));
     const bool break_all = break_all_.exchange(false);
     auto connection = connections_.begin();
     for (size_t i = 2; i < polled.size(); ++i) {
@@ -272,7 +266,7 @@ Service::Fate Service::Answer(Connection& connection, const Header& header, cons
 
 void Service::Drop(std::list<Connection>::iterator connection, Fate fate) {
   if (connection->incarnation != 0 && connection->channel < kChannels) {
-    // By the clock of now, not of the round's begin: kPacketLifetimeNs counts from the member's end, or later.
+    // By the clock of now, not of the round's begin: kSettledNs counts from the member's end, or later.
     roster_.Lose(connection->incarnation, connection->channel, fate == Fate::kClosed ? Loss::kClosed : Loss::kBroken,
                  RealClock()->NowNs());
   }

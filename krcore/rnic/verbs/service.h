@@ -40,7 +40,7 @@ class Service {
   // What became of a connection.
   enum class Fate : uint8_t { kGoesOn, kClosed, kBroken };
 
-  Service(Socket listener, int wake, std::string fabric);
+  Service(Socket listener, Socket wake, std::string fabric, uint32_t first_incarnation, uint64_t seed);
   void Run();
   void Accept(int64_t now_ns);
   Fate Read(Connection& connection, int64_t now_ns);
@@ -53,7 +53,7 @@ class Service {
 
   const std::string fabric_;
   Socket listener_;
-  const int wake_;  // eventfd
+  const Socket wake_;
   const uint32_t generation_ = ForkGeneration();
   std::atomic<bool> stop_{false};
   std::atomic<bool> break_all_{false};

@@ -5,6 +5,7 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -196,6 +197,17 @@ Result<Socket> Listen(const HostPort& address) {
     if (code == StatusCode::kExists) return last;  // at another address of the same name there would be two
   }
   return last;
+}
+
+Result<Socket> NewEvent() {
+  Socket made = Socket::Of([] { return eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK); });
+  if (!made) return Status::FromErrno(errno, "cannot make an eventfd");
+  return made;
+}
+
+void SetEvent(const Socket& event) {
+  const uint64_t one = 1;
+  (void)!write(event.fd(), &one, sizeof(one));
 }
 
 }  // namespace krcore::rnic::verbs

@@ -66,6 +66,10 @@ class Socket {
   uint32_t generation_ = 0;
 };
 
+// An eventfd, which a thread's poll() waits for.
+Result<Socket> NewEvent();
+void SetEvent(const Socket& event);
+
 // kNotFound: nobody listens there. kTimeout, kUnavailable: no answer, no way. kInvalidArgument: no such host.
 Result<Socket> Connect(const HostPort& address, Deadline deadline);
 // kExists: somebody listens there. kNotFound: that address is not this host's.

@@ -1,13 +1,13 @@
 #include "krcore/rnic/verbs/software_dci.h"
 
-#include <sys/random.h>
-
 #include <algorithm>
 #include <bit>
 #include <cerrno>
 #include <cstring>
 
+#include "krcore/base/random.h"
 #include "krcore/clock.h"
+#include "krcore/rnic/request_form.h"
 #include "krcore/rnic/verbs/sdc_limits.h"
 
 namespace krcore::rnic::verbs {
@@ -20,12 +20,6 @@ static_assert(int{SDC_SIGNALED} == int{kSignaled} && int{SDC_FENCE} == int{kFenc
 static_assert(static_cast<int>(SDC_RNR_RETRY_EXCEEDED) == static_cast<int>(WcStatus::kRnrRetryExceeded));
 
 SoftwareDci* Self(void* context) { return static_cast<SoftwareDci*>(context); }
-
-uint64_t TotalLength(const SendWr& wr) {
-  uint64_t total = 0;
-  for (uint8_t i = 0; i < wr.num_sge; ++i) total += wr.sg_list[i].length;
-  return total;
-}
 
 // To the core an address is a word that names a port's handles, which this holds.
 sdc_address AddressOf(PortHandles* handles, uint32_t qpn) {
@@ -56,10 +50,9 @@ const sdc_initiator_ops SoftwareDci::kOps = {
     .send =
         [](void* context, const sdc_address* to, uint32_t bytes) {
           SoftwareDci& self = *Self(context);
-          PortHandles* const handles = HandlesOf(*to);
-          ibv_ah* ah = handles->of_pd[self.pd_index_].load(std::memory_order_acquire);
-          if (ah == nullptr) ah = self.device_->address_handles.Make(*handles, self.pd_index_);
-          if (ah != nullptr) self.port_->Send(ah, to->qpn, bytes);
+          // Made by PostSend: who waits for the network must not hold the lock of the regions.
+          ibv_ah* const ah = HandlesOf(*to)->of_pd[self.pd_index_].load(std::memory_order_acquire);
+          self.port_->Send(ah, to->qpn, bytes);
         },
 };
 
@@ -75,8 +68,6 @@ SoftwareDci::SoftwareDci(SharedDevice* device, uint32_t pd_index, Regions* regio
 
 Result<std::unique_ptr<Qp>> SoftwareDci::Create(SharedDevice* device, ibv_pd* pd, uint32_t pd_index, Regions* regions,
                                                 const QpAttr& attr) {
-  if (attr.rq_depth > 0)
-    return Status(StatusCode::kInvalidArgument, "a DC initiator receives nothing: its rq_depth is 0");
   Context* const context = device->context.get();
   std::unique_ptr<SoftwareDci> dci(new SoftwareDci(device, pd_index, regions, attr));
   dci->recv_cq_ = ibv_create_cq(context->get(), static_cast<int>(kSdcInitiatorReceives), nullptr, nullptr, 0);
@@ -89,8 +80,9 @@ Result<std::unique_ptr<Qp>> SoftwareDci::Create(SharedDevice* device, ibv_pd* pd
   sdc_initiator_config config{};
   config.ops = &kOps;
   config.context = dci.get();
-  if (getrandom(&config.life, sizeof(config.life), 0) != sizeof(config.life))
-    return Status::FromErrno(errno, "cannot get random numbers");
+  const auto life = Random64();
+  if (!life.ok()) return life.status();
+  config.life = *life;
   config.mtu_bytes = mtu_bytes;
   config.max_message_bytes = device->caps.max_message_bytes;
   config.timing = kSdcTiming;
@@ -118,9 +110,7 @@ QpState SoftwareDci::state() const {
 }
 
 Status SoftwareDci::Move(QpState from, QpState to) {
-  if (state() != from)
-    return {StatusCode::kBadState, "QP is in " + std::string(QpStateName(state())) + ", which does not lead to " +
-                                       std::string(QpStateName(to))};
+  if (state() != from) return WrongState(state(), to);
   state_ = to;
   return {};
 }
@@ -155,29 +145,6 @@ void SoftwareDci::ForgetCompletions() {
   send_cq_->RemoveSignaled(signaled);
 }
 
-bool SoftwareDci::Malformed(const SendWr& wr) const {
-  if (wr.ah == nullptr || wr.num_sge > device_->caps.max_sge || (wr.num_sge != 0 && wr.sg_list == nullptr)) return true;
-  // Of a port with a smaller MTU the packets would not arrive.
-  if (static_cast<const VerbsAddressHandle*>(wr.ah)->handles()->mtu < device_->context->port().attr.active_mtu)
-    return true;
-  switch (wr.opcode) {
-    case Opcode::kCompareSwap:
-    case Opcode::kFetchAdd:
-      if (wr.num_sge != 1 || wr.sg_list[0].length != 8 || (wr.remote_addr & 7) != 0) return true;
-      [[fallthrough]];
-    case Opcode::kRead:
-      if ((wr.flags & kInline) != 0) return true;
-      break;
-    case Opcode::kWrite:
-    case Opcode::kWriteImm:
-    case Opcode::kSend:
-    case Opcode::kSendImm: break;
-    case Opcode::kRecv:
-    case Opcode::kRecvWithImm: return true;
-  }
-  return (wr.flags & kInline) != 0 && TotalLength(wr) > device_->caps.max_inline_bytes;
-}
-
 void SoftwareDci::Hold(const std::shared_ptr<PortHandles>& handles) {
   if (handles.get() == held_last_) return;
   held_last_ = handles.get();
@@ -204,7 +171,7 @@ void SoftwareDci::Fill(const SendWr& wr, sdc_wr* filled) {
   filled->compare_add = wr.compare_add;
   filled->swap = wr.swap;
   // A target's number is that of its UD queue.
-  const auto& handles = static_cast<const VerbsAddressHandle*>(wr.ah)->shared();
+  const auto& handles = static_cast<const VerbsAddressHandle*>(wr.ah)->handles();
   Hold(handles);
   filled->to = AddressOf(handles.get(), wr.remote_qpn);
   filled->target = wr.remote_qpn;
@@ -227,8 +194,12 @@ Status SoftwareDci::PostSend(std::span<const SendWr> wrs, size_t* bad_index) {
       break;
     }
     sdc_wr filled{};
-    if (Malformed(wr)) {
+    if (IsMalformed(wr, QpType::kDci, device_->caps.max_sge, device_->caps.max_inline_bytes)) {
       status = StatusCode::kInvalidArgument;
+      break;
+    }
+    if (static_cast<const VerbsAddressHandle*>(wr.ah)->For(pd_index_) == nullptr) {
+      status = StatusCode::kUnavailable;
       break;
     }
     Fill(wr, &filled);
@@ -237,7 +208,7 @@ Status SoftwareDci::PostSend(std::span<const SendWr> wrs, size_t* bad_index) {
       break;
     }
     Sent& sent = sent_[posted_ % attr_.sq_depth];
-    sent = {wr.wr_id, wr.opcode, (wr.flags & kSignaled) != 0, false};
+    sent = {wr.wr_id, (wr.flags & kSignaled) != 0, false};
     if (sent.signaled) sent.lost = !send_cq_->AddSignaled();
     ++posted_;
   }
@@ -291,7 +262,7 @@ size_t SoftwareDci::Take(std::span<Completion> out) {
     out[count] = {};
     out[count].wr_id = sent.wr_id;
     out[count].status = static_cast<WcStatus>(done.status);
-    out[count].opcode = sent.opcode;
+    out[count].opcode = static_cast<Opcode>(done.opcode);
     out[count].qp_num = num_;
     ++count;
   }

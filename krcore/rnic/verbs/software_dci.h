@@ -42,13 +42,11 @@ class SoftwareDci final : public Qp, public CompletionSource {
  private:
   struct Sent {
     uint64_t wr_id;
-    Opcode opcode;
     bool signaled;
     bool lost;  // the CQ was full
   };
   SoftwareDci(SharedDevice* device, uint32_t pd_index, Regions* regions, const QpAttr& attr);
   static const sdc_initiator_ops kOps;
-  bool Malformed(const SendWr& wr) const;
   void Fill(const SendWr& wr, sdc_wr* filled);
   void Hold(const std::shared_ptr<PortHandles>& handles);
   Status Move(QpState from, QpState to);

@@ -1,11 +1,12 @@
 #include "krcore/rnic/verbs/software_dct.h"
 
-#include <sys/random.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
 
+#include "krcore/base/random.h"
+#include "krcore/clock.h"
+#include "krcore/rnic/request_form.h"
 #include "krcore/rnic/verbs/agent.h"
 #include "krcore/rnic/verbs/sdc_limits.h"
 
@@ -51,11 +52,6 @@ SoftwareDct::SoftwareDct(SharedDevice* device, Regions* regions, const DctAttr& 
 
 Result<std::unique_ptr<Dct>> SoftwareDct::Create(SharedDevice* device, ibv_pd* pd, Regions* regions,
                                                  const DctAttr& attr) {
-  if (attr.rq_depth > device->caps.max_qp_wr)
-    return Status(StatusCode::kInvalidArgument,
-                  "rq_depth " + std::to_string(attr.rq_depth) + " is above " + std::to_string(device->caps.max_qp_wr));
-  if (attr.rq_depth > 0 && attr.recv_cq == nullptr)
-    return Status(StatusCode::kInvalidArgument, "receives need a recv CQ");
   auto agent = device->agent.Get(device->context.get());
   if (!agent.ok()) return agent.status();
   Context* const context = device->context.get();
@@ -70,7 +66,7 @@ Result<std::unique_ptr<Dct>> SoftwareDct::Create(SharedDevice* device, ibv_pd* p
   auto atomics = Atomics::Create(context, pd, dct->cq_, kSdcAtomics);
   if (!atomics.ok()) return atomics.status();
   dct->atomics_ = *std::move(atomics);
-  dct->handles_ = std::make_unique<ReplyHandles>(context, pd, kSdcReplyHandles);
+  dct->handles_ = std::make_unique<ReplyHandles>(context, pd, kSdcReplyHandles, RealClock());
   dct->num_ = dct->port_->qpn();
   dct->dc_key_ = attr.dc_key;
   sdc_target_config config{};
@@ -78,8 +74,9 @@ Result<std::unique_ptr<Dct>> SoftwareDct::Create(SharedDevice* device, ibv_pd* p
   config.context = dct.get();
   config.number = dct->num_;
   config.key = attr.dc_key;
-  if (getrandom(&config.seed, sizeof(config.seed), 0) != sizeof(config.seed))
-    return Status::FromErrno(errno, "cannot get random numbers");
+  const auto seed = Random64();
+  if (!seed.ok()) return seed.status();
+  config.seed = *seed;
   config.mtu_bytes = mtu_bytes;
   config.access = attr.access_rights;
   config.hold_ns = kSdcHoldNs;
@@ -113,7 +110,7 @@ Status SoftwareDct::PostRecv(std::span<const RecvWr> wrs, size_t* bad_index) {
     Status status;
     if (outstanding_ >= attr_.rq_depth) {
       status = StatusCode::kQueueFull;
-    } else if (wrs[i].num_sge > SDC_MAX_SGE || (wrs[i].num_sge != 0 && wrs[i].sg_list == nullptr)) {
+    } else if (HasBadSges(wrs[i], SDC_MAX_SGE)) {
       status = StatusCode::kInvalidArgument;
     }
     if (!status.ok()) {
@@ -169,44 +166,51 @@ void SoftwareDct::Received(const sdc_received& received) {
   any_completions_.store(true, std::memory_order_relaxed);
 }
 
-void SoftwareDct::TakeDatagram(const ibv_wc& wc) {
-  const UdPort::Datagram datagram = port_->Received(wc);
-  if (datagram.payload == nullptr) return;
+SoftwareDct::Incoming SoftwareDct::Taken(const ibv_wc& wc) {
+  Incoming incoming{port_->Received(wc), {}};
+  if (incoming.datagram.payload == nullptr) return {};
   const Port& own = device_->context->port();
-  const auto gid = SenderGid(own.gid, std::span<const uint8_t, kGrhBytes>(datagram.grh, kGrhBytes));
-  if (!gid) return;
+  const auto gid = SenderGid(own.gid, std::span<const uint8_t, kGrhBytes>(incoming.datagram.grh, kGrhBytes));
+  if (!gid) return {};
   PortAddress address;
   std::memcpy(address.gid, gid->raw, sizeof(address.gid));
   if (own.attr.link_layer == IBV_LINK_LAYER_INFINIBAND) address.lid = wc.slid;
-  sdc_address from{};
-  std::memcpy(from.bytes, &address, sizeof(address));
-  from.qpn = wc.src_qp;
-  TakeStaged();
-  sdc_target_receive(&target_, &from, datagram.payload, datagram.bytes, SdcNowNs());
+  std::memcpy(incoming.from.bytes, &address, sizeof(address));
+  incoming.from.qpn = wc.src_qp;
+  return incoming;
 }
 
-void SoftwareDct::Report(const std::vector<Atomics::Result>& results) {
-  for (const Atomics::Result& result : results)
-    sdc_target_atomic_done(&target_, &result.token, result.status, result.before, SdcNowNs());
+void SoftwareDct::Report(const Atomics::Result& result) {
+  sdc_target_atomic_done(&target_, &result.token, result.status, result.before, SdcNowNs());
 }
 
 bool SoftwareDct::Serve() {
-  // Regions that are found stay until the end of this.
-  const Regions::Lock lock = regions_->Use();
   ibv_wc wcs[kBatch];
+  Incoming incoming[kBatch];
   const int got = ibv_poll_cq(cq_, kBatch, wcs);
   for (int i = 0; i < got; ++i) {
-    if ((wcs[i].wr_id & UdPort::kReceive) != 0) {
-      TakeDatagram(wcs[i]);
-    } else {
-      Report(atomics_->Completed(wcs[i]));
+    if ((wcs[i].wr_id & UdPort::kReceive) == 0) continue;
+    incoming[i] = Taken(wcs[i]);
+    // Before the lock: the network may have to be asked for the sender.
+    if (incoming[i].datagram.payload != nullptr) (void)handles_->Get(incoming[i].from, *port_);
+  }
+  // Regions that are found stay until the end of this.
+  const Regions::Lock lock = regions_->Use();
+  for (int i = 0; i < got; ++i) {
+    const UdPort::Datagram& datagram = incoming[i].datagram;
+    if (datagram.payload != nullptr) {
+      TakeStaged();
+      sdc_target_receive(&target_, &incoming[i].from, datagram.payload, datagram.bytes, SdcNowNs());
+    } else if ((wcs[i].wr_id & UdPort::kReceive) == 0) {
+      if (const auto result = atomics_->Completed(wcs[i])) Report(*result);
     }
   }
-  if (atomics_->broken()) {
-    Report(atomics_->Repair());
-    device_->dc_counters.AddAtomicRepair();
+  const bool repairs = atomics_->broken();
+  if (repairs) {
+    for (const Atomics::Result& result : atomics_->Repair()) Report(result);
+    if (!atomics_->broken()) device_->dc_counters.AddAtomicRepair();
   }
-  if (got > 0 || port_->broken()) {
+  if (got > 0 || repairs || port_->broken()) {
     port_->Flush();
     device_->dc_counters.Add(target_.stats, &counted_);
   }

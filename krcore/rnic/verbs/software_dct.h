@@ -30,8 +30,8 @@ class SoftwareDct final : public Dct, public CompletionSource {
 
   // Of the agent's thread. Serves some of what has come; false: nothing had.
   bool Serve();
-  // Nothing comes until a later Serve has repaired its queue.
-  bool broken() const { return port_->broken(); }
+  // Something does not work until a later Serve has repaired it.
+  bool broken() const { return port_->broken() || atomics_->broken(); }
   // From now on the agent's channel is told of what comes.
   void Arm();
 
@@ -46,8 +46,12 @@ class SoftwareDct final : public Dct, public CompletionSource {
  private:
   SoftwareDct(SharedDevice* device, Regions* regions, const DctAttr& attr);
   static const sdc_target_ops kOps;
-  void TakeDatagram(const ibv_wc& wc);
-  void Report(const std::vector<Atomics::Result>& results);
+  struct Incoming {
+    UdPort::Datagram datagram;  // without a payload: none
+    sdc_address from{};
+  };
+  Incoming Taken(const ibv_wc& wc);
+  void Report(const Atomics::Result& result);
   void TakeStaged();
   void Received(const sdc_received& received);
 

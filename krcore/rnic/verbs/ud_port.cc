@@ -1,8 +1,5 @@
 #include "krcore/rnic/verbs/ud_port.h"
 
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <utility>
@@ -14,8 +11,6 @@ namespace {
 
 constexpr size_t kLineBytes = 64;
 
-size_t RoundUp(size_t length, size_t unit) { return (length + unit - 1) / unit * unit; }
-
 // The receive's place, and the life of the queue in which it was posted.
 uint64_t ReceiveId(uint32_t life, uint32_t place) {
   return UdPort::kReceive | uint64_t{life & 0x7fff'ffff} << 32 | place;
@@ -25,16 +20,11 @@ uint64_t ReceiveId(uint32_t life, uint32_t place) {
 
 Result<std::unique_ptr<UdPort>> UdPort::Open(Context* context, ibv_pd* pd, ibv_cq* recv_cq, const Sizes& sizes) {
   std::unique_ptr<UdPort> port(new UdPort(context, sizes));
-  port->stride_ = RoundUp(kGrhBytes + sizes.mtu_bytes, kLineBytes);
-  // Pages of its own: forked children do not get registered ones.
-  port->mapped_ =
-      RoundUp(port->stride_ * (sizes.sends + size_t{sizes.receives}), static_cast<size_t>(sysconf(_SC_PAGESIZE)));
-  void* const memory = mmap(nullptr, port->mapped_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (memory == MAP_FAILED) return Status::FromErrno(errno, "cannot allocate buffers for datagrams");
-  port->sends_ = static_cast<uint8_t*>(memory);
-  port->receives_ = port->sends_ + port->stride_ * sizes.sends;
-  port->mr_ = ibv_reg_mr(pd, memory, port->mapped_, int{IBV_ACCESS_LOCAL_WRITE});
-  if (port->mr_ == nullptr) return FailedCall(errno, "register buffers for datagrams");
+  port->stride_ = (kGrhBytes + sizes.mtu_bytes + kLineBytes - 1) / kLineBytes * kLineBytes;
+  auto buffers = RegisteredPages::Allocate(context, pd, port->stride_ * (sizes.sends + size_t{sizes.receives}),
+                                           "buffers for datagrams");
+  if (!buffers.ok()) return buffers.status();
+  port->buffers_ = *std::move(buffers);
   port->send_cq_ = ibv_create_cq(context->get(), static_cast<int>(sizes.sends), nullptr, nullptr, 0);
   if (port->send_cq_ == nullptr) return FailedCall(errno, "create a CQ for datagrams");
   ibv_qp_init_attr init{};
@@ -56,8 +46,6 @@ UdPort::~UdPort() {
   if (context_->inert()) return;
   if (qp_ != nullptr) ibv_destroy_qp(qp_);
   if (send_cq_ != nullptr) ibv_destroy_cq(send_cq_);
-  if (mr_ != nullptr) ibv_dereg_mr(mr_);
-  if (sends_ != nullptr) munmap(sends_, mapped_);
 }
 
 Status UdPort::ToRts() {
@@ -131,7 +119,7 @@ void UdPort::Enqueue(ibv_ah* ah, uint32_t qpn, uint32_t bytes) {
   post.wr.ud.ah = ah;
   post.wr.ud.remote_qpn = qpn;
   post.wr.ud.remote_qkey = kSdcQkey;
-  sges_.push_back({reinterpret_cast<uint64_t>(SendBuffer(sent_)), bytes, mr_->lkey});
+  sges_.push_back({reinterpret_cast<uint64_t>(SendBuffer(sent_)), bytes, buffers_->lkey()});
   posts_.push_back(post);
   ++sent_;
   if (posts_.size() == kBatch) PostSends();
@@ -170,7 +158,7 @@ UdPort::Datagram UdPort::Received(const ibv_wc& wc) {
     return {};
   }
   if (wc.byte_len < kGrhBytes || (wc.wc_flags & IBV_WC_GRH) == 0) return {};
-  const uint8_t* const buffer = receives_ + place * stride_;
+  const uint8_t* const buffer = ReceiveBuffer(place);
   return {buffer, buffer + kGrhBytes, wc.byte_len - kGrhBytes};
 }
 
@@ -181,7 +169,7 @@ void UdPort::PostReceives() {
     const size_t count = std::min(kBatch, to_receive_.size() - at);
     for (size_t i = 0; i < count; ++i) {
       const uint32_t place = to_receive_[at + i];
-      sges[i] = {reinterpret_cast<uint64_t>(receives_ + place * stride_), kGrhBytes + sizes_.mtu_bytes, mr_->lkey};
+      sges[i] = {reinterpret_cast<uint64_t>(ReceiveBuffer(place)), kGrhBytes + sizes_.mtu_bytes, buffers_->lkey()};
       posts[i] = {ReceiveId(life_, place), i + 1 < count ? &posts[i + 1] : nullptr, &sges[i], 1};
     }
     ibv_recv_wr* bad = nullptr;

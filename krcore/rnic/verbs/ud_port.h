@@ -10,6 +10,7 @@
 
 #include "krcore/rnic/verbs/context.h"
 #include "krcore/rnic/verbs/datagram_faults.h"
+#include "krcore/rnic/verbs/registered_pages.h"
 
 namespace krcore::rnic::verbs {
 
@@ -73,14 +74,13 @@ class UdPort {
   void PostReceives();
   void Reap();
   void Recover();
-  uint8_t* SendBuffer(uint64_t position) { return sends_ + position % sizes_.sends * stride_; }
+  uint8_t* SendBuffer(uint64_t position) { return buffers_->data() + position % sizes_.sends * stride_; }
+  uint8_t* ReceiveBuffer(uint32_t place) { return buffers_->data() + (sizes_.sends + size_t{place}) * stride_; }
 
   Context* const context_;
   const Sizes sizes_;
-  size_t stride_ = 0, mapped_ = 0;
-  uint8_t* sends_ = nullptr;  // the mapping, receives behind it
-  uint8_t* receives_ = nullptr;
-  ibv_mr* mr_ = nullptr;
+  size_t stride_ = 0;
+  std::unique_ptr<RegisteredPages> buffers_;  // to send from, and behind them to receive into
   ibv_cq* send_cq_ = nullptr;
   ibv_qp* qp_ = nullptr;
 

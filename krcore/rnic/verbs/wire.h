@@ -7,6 +7,7 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 
 namespace krcore::rnic::verbs {
@@ -89,6 +90,15 @@ inline int RequestBytes(MessageType type) {
     case MessageType::kReply: break;
   }
   return -1;
+}
+
+template <typename Body>
+std::span<const std::byte> BytesOf(const Body& body) {
+  return std::as_bytes(std::span(&body, 1));
+}
+template <typename Body>
+std::span<std::byte> WritableBytesOf(Body& body) {
+  return std::as_writable_bytes(std::span(&body, 1));
 }
 
 // A name of up to N bytes out of a field padded with zeros.

@@ -1,5 +1,6 @@
 // Address handles: one for each peer's port and PD. It is the fake NIC, of DC of mlx5, that makes them; any other would
 // do.
+#include <algorithm>
 #include <cerrno>
 #include <thread>
 
@@ -64,6 +65,42 @@ TEST_F(Addresses, WhoWaitsForTheNetworkKeepsNobodyElseWaiting) {
   EXPECT_NE(handle.For(1), nullptr);
   nic().Unblock();
   waiting.join();
+}
+
+// Of UD queues and of DC's initiators, the NIC's and software's.
+TEST(AddressesOfYoungerPds, APostToAPeerThatTheNetworkDoesNotKnowIsRefused) {
+  for (const bool is_mlx5 : {true, false}) {
+    FakeNic::Reset();
+    FakeNic& nic = FakeNic::Get();
+    nic.is_mlx5 = is_mlx5;
+    nic.has_plain = true;
+    const auto device = OpenFake().value();
+    const auto peer = device->CreateAddressHandle(PeerOf(*device, 7)).value();
+    const auto cq = device->CreateCq(64).value();
+    for (const QpType type : {QpType::kUd, QpType::kDci}) {
+      SCOPED_TRACE(type == QpType::kUd ? "UD" : "DCI");
+      const auto pd = device->CreatePd().value();
+      const auto qp = pd->CreateQp({.type = type, .send_cq = cq.get(), .sq_depth = 8}).value();
+      KRCORE_EXPECT_OK(qp->ToInit(0, 1));
+      KRCORE_EXPECT_OK(qp->ToRtr({}));
+      KRCORE_EXPECT_OK(qp->ToRts());
+      nic.fail_named = {{"ibv_create_ah", EHOSTUNREACH}};
+      SendWr wr;
+      wr.opcode = Opcode::kSend;
+      wr.flags = kSignaled;
+      wr.ah = peer.get();
+      size_t bad = 9;
+      EXPECT_EQ(qp->PostSend({&wr, 1}, &bad), StatusCode::kUnavailable);
+      EXPECT_EQ(bad, 0U);
+      EXPECT_TRUE(Poll(*cq).empty());
+      nic.fail_named.clear();
+      nic.calls.clear();
+      KRCORE_EXPECT_OK(qp->PostSend({&wr, 1}, nullptr));
+      KRCORE_EXPECT_OK(qp->PostSend({&wr, 1}, nullptr));
+      EXPECT_EQ(std::count(nic.calls.begin(), nic.calls.end(), "ibv_create_ah"), 1);
+      EXPECT_THAT(nic.misuses, ::testing::IsEmpty());
+    }
+  }
 }
 
 }  // namespace

@@ -105,6 +105,28 @@ TEST_F(Mlx5Choice, APeerWithDcOfAnotherKindIsRefusedAndTheErrorSaysWhy) {
   }
 }
 
+// RC queues would agree on the smaller one; what DC and UD send of the larger is lost, and nobody is told why.
+TEST_F(Mlx5Choice, APeerWithAnotherMtuIsRefusedWhereItsAddressIsUsedFirst) {
+  for (const bool is_mlx5 : {true, false}) {
+    nic().is_mlx5 = is_mlx5;
+    const auto device = OpenFake().value();
+    for (const int theirs : {0, IBV_MTU_512 + 0, kMtu + 0, IBV_MTU_4096 + 0}) {
+      DeviceAddress peer = PeerOf(*device, 7);
+      PortAddress port = PortOf(peer);
+      port.mtu = static_cast<uint8_t>(theirs);
+      std::memcpy(peer.bytes, &port, sizeof(port));
+      const auto handle = device->CreateAddressHandle(peer);
+      EXPECT_EQ(handle.ok(), theirs == kMtu);
+      if (handle.ok()) continue;
+      EXPECT_EQ(handle.status(), StatusCode::kUnsupported);
+      EXPECT_THAT(std::string(handle.status().message()), HasSubstr("1024 bytes"));
+      EXPECT_THAT(std::string(handle.status().message()), HasSubstr(theirs == 0             ? "not known"
+                                                                    : theirs == IBV_MTU_512 ? "512 bytes"
+                                                                                            : "4096 bytes"));
+    }
+  }
+}
+
 // All that DC needs of a device, from its opening on, with each call that can fail failing once.
 Status UseDc() {
   auto device = OpenFake();

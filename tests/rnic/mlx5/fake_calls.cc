@@ -56,9 +56,16 @@ bool DctAllows(ibv_qp_state from, ibv_qp_state to, int mask) {
   return false;
 }
 
+// Of RC and UD queues no more than the order of their states.
+bool PlainAllows(ibv_qp_state from, ibv_qp_state to) {
+  return to == IBV_QPS_RESET || to == IBV_QPS_ERR || (to <= IBV_QPS_RTS && to == from + 1);
+}
+
 bool AddressValid(const ibv_ah_attr& attr) {
   return attr.is_global == 1 && attr.port_num == kPort && attr.grh.sgid_index == kGidIndex && attr.grh.hop_limit > 1;
 }
+
+const char* NameOf(const FakeQp& qp) { return qp.is_plain() ? "plain" : qp.is_dci() ? "DCI" : "DCT"; }
 
 FakeQp& Of(ibv_qp* qp) { return *reinterpret_cast<FakeQp*>(qp); }
 
@@ -272,11 +279,31 @@ int ibv_destroy_srq(ibv_srq* srq) {
   return 0;
 }
 
-// RC and UD queues, of which there are none here.
-ibv_qp* ibv_create_qp(ibv_pd* /*pd*/, ibv_qp_init_attr* /*attr*/) {
-  Nic().calls.emplace_back("ibv_create_qp");
-  errno = EOPNOTSUPP;
-  return nullptr;
+// RC and UD queues.
+ibv_qp* ibv_create_qp(ibv_pd* pd, ibv_qp_init_attr* attr) {
+  if (Refuse("ibv_create_qp")) return nullptr;
+  if (!Nic().has_plain) {
+    errno = EOPNOTSUPP;
+    return nullptr;
+  }
+  auto fake = std::make_unique<FakeQp>();
+  ibv_qp* const qp = &fake->ex.qp_base;
+  qp->context = pd->context;
+  qp->qp_context = attr->qp_context;
+  qp->pd = pd;
+  qp->qp_type = attr->qp_type;
+  qp->qp_num = Nic().next_qp_num++;
+  fake->init.send_cq = attr->send_cq;
+  fake->init.recv_cq = attr->recv_cq;
+  fake->init.cap = attr->cap;
+  fake->init.qp_type = attr->qp_type;
+  fake->init.sq_sig_all = attr->sq_sig_all;
+  fake->init.pd = pd;
+  ++Nic().pds.at(pd);
+  ++Nic().cqs.at(attr->send_cq)->users;
+  ++Nic().cqs.at(attr->recv_cq)->users;
+  Nic().qps[qp] = std::move(fake);
+  return qp;
 }
 
 // What the agent of the software DC sleeps on.
@@ -324,11 +351,11 @@ mlx5dv_qp_ex* mlx5dv_qp_ex_from_ibv_qp_ex(ibv_qp_ex* qp) { return &Of(&qp->qp_ba
 int ibv_modify_qp(ibv_qp* qp, ibv_qp_attr* attr, int mask) {
   FakeQp& fake = Of(qp);
   static const char* const kNames[] = {"RESET", "INIT", "RTR", "RTS", "SQD", "SQE", "ERR"};
-  const std::string name =
-      std::string("ibv_modify_qp(") + (fake.is_dci() ? "DCI " : "DCT ") + kNames[attr->qp_state] + ")";
+  const std::string name = std::string("ibv_modify_qp(") + NameOf(fake) + " " + kNames[attr->qp_state] + ")";
   if (const int error = Nic().Enter(name.c_str()); error != 0) return error;
-  const bool allowed =
-      fake.is_dci() ? DciAllows(fake.state, attr->qp_state, mask) : DctAllows(fake.state, attr->qp_state, mask);
+  const bool allowed = fake.is_plain() ? PlainAllows(fake.state, attr->qp_state)
+                       : fake.is_dci() ? DciAllows(fake.state, attr->qp_state, mask)
+                                       : DctAllows(fake.state, attr->qp_state, mask);
   const bool valid = ((mask & IBV_QP_PORT) == 0 || attr->port_num == kPort) &&
                      ((mask & IBV_QP_AV) == 0 || AddressValid(attr->ah_attr)) &&
                      ((mask & IBV_QP_PATH_MTU) == 0 || attr->path_mtu == kMtu);
@@ -338,7 +365,7 @@ int ibv_modify_qp(ibv_qp* qp, ibv_qp_attr* attr, int mask) {
   }
   fake.modifies.push_back({fake.state, attr->qp_state, mask, *attr});
   Nic().SetState(fake, attr->qp_state);
-  if (!fake.is_dci() && attr->qp_state == IBV_QPS_RTR) qp->qp_num = Nic().next_qp_num++;
+  if (fake.is_dct() && attr->qp_state == IBV_QPS_RTR) qp->qp_num = Nic().next_qp_num++;
   return 0;
 }
 
@@ -349,11 +376,13 @@ int ibv_query_qp(ibv_qp* qp, ibv_qp_attr* attr, int /*mask*/, ibv_qp_init_attr* 
 
 int ibv_destroy_qp(ibv_qp* qp) {
   const FakeQp& fake = Of(qp);
-  Nic().calls.emplace_back(fake.is_dci() ? "ibv_destroy_qp(DCI)" : "ibv_destroy_qp(DCT)");
+  const std::string name = std::string("ibv_destroy_qp(") + NameOf(fake) + ")";
+  if (const auto failing = Nic().fail_named.find(name); failing != Nic().fail_named.end()) return failing->second;
+  Nic().calls.push_back(name);
   --Nic().pds.at(fake.init.pd);
   --Nic().cqs.at(fake.init.send_cq)->users;
   --Nic().cqs.at(fake.init.recv_cq)->users;
-  if (!fake.is_dci()) --Nic().srqs.at(fake.init.srq)->users;
+  if (fake.is_dct()) --Nic().srqs.at(fake.init.srq)->users;
   Nic().qps.erase(qp);
   return 0;
 }

@@ -33,7 +33,13 @@ FakeQp& FakeNic::Dci() {
 
 FakeQp& FakeNic::Dct() {
   for (auto& [key, qp] : qps)
-    if (!qp->is_dci()) return *qp;
+    if (qp->is_dct()) return *qp;
+  std::abort();
+}
+
+FakeQp& FakeNic::Plain() {
+  for (auto& [key, qp] : qps)
+    if (qp->is_plain()) return *qp;
   std::abort();
 }
 

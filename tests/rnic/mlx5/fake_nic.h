@@ -61,7 +61,7 @@ struct FakeModify {
   ibv_qp_attr attr;
 };
 
-// Of the type of a DC initiator or target.
+// Of a DC initiator or target, or of an RC or UD queue.
 struct FakeQp {
   ibv_qp_ex ex{};  // first: an ibv_qp* is one to it
   mlx5dv_qp_ex dv{};
@@ -73,7 +73,9 @@ struct FakeQp {
   std::vector<FakePost> doorbell;            // between wr_start and wr_complete
   std::vector<std::vector<FakePost>> posts;  // by doorbell
   std::deque<FakePost> outstanding;          // not yet completed
-  bool is_dci() const { return dc.dc_init_attr.dc_type == MLX5DV_DCTYPE_DCI; }
+  bool is_plain() const { return init.qp_type != IBV_QPT_DRIVER; }
+  bool is_dci() const { return !is_plain() && dc.dc_init_attr.dc_type == MLX5DV_DCTYPE_DCI; }
+  bool is_dct() const { return !is_plain() && !is_dci(); }
 };
 
 class FakeNic {
@@ -85,6 +87,7 @@ class FakeNic {
   bool is_mlx5 = true;
   uint32_t part_id = 0x101d;    // ConnectX-6 Dx
   bool dci_is_extended = true;  // ibv_qp_to_qp_ex knows it
+  bool has_plain = false;       // RC and UD queues can be made
 
   // The names of the calls that can fail, in order.
   std::vector<std::string> calls;
@@ -109,9 +112,10 @@ class FakeNic {
 
   FakeQp& Dci();  // the only one there is
   FakeQp& Dct();
+  FakeQp& Plain();
   FakeSrq& Srq() { return *srqs.begin()->second; }
 
-  // The oldest outstanding WR of `dci` succeeds; unsignaled ones do so silently.
+  // The oldest outstanding WR of `dci`, or of a plain queue, succeeds; unsignaled ones do so silently.
   void Succeed(FakeQp& dci);
   // It fails: the queue breaks, and what was posted behind it is flushed.
   void Fail(FakeQp& dci, ibv_wc_status status);

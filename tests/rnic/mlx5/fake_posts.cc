@@ -113,6 +113,33 @@ int PostSrqRecv(ibv_srq* srq, ibv_recv_wr* wr, ibv_recv_wr** bad) {
   return 0;
 }
 
+// A list of WRs to an RC or UD queue.
+int PostPlain(ibv_qp* plain, ibv_send_wr* wr, ibv_send_wr** bad) {
+  FakeQp& qp = *reinterpret_cast<FakeQp*>(plain);
+  for (; wr != nullptr; wr = wr->next) {
+    if (const int error = FakeNic::Get().Enter("ibv_post_send"); error != 0) {
+      *bad = wr;
+      return error;
+    }
+    if (qp.outstanding.size() >= qp.init.cap.max_send_wr) FakeNic::Get().Misuse("more WRs than the queue has room for");
+    FakePost post;
+    post.wr_id = wr->wr_id;
+    post.flags = wr->send_flags | (qp.init.sq_sig_all != 0 ? unsigned{IBV_SEND_SIGNALED} : 0);
+    if (plain->qp_type == IBV_QPT_UD) {
+      post.ah = wr->wr.ud.ah;
+      if (!FakeNic::Get().ahs.contains(post.ah)) FakeNic::Get().Misuse("a datagram without an address handle");
+    }
+    qp.outstanding.push_back(post);
+  }
+  if (qp.state == IBV_QPS_ERR) FakeNic::Get().Flush(qp);
+  return 0;
+}
+
+int PostPlainRecv(ibv_qp* /*qp*/, ibv_recv_wr* wr, ibv_recv_wr** bad) {
+  *bad = wr;
+  return FakeNic::Get().Enter("ibv_post_recv");
+}
+
 }  // namespace
 
 void FillPosting(FakeQp& qp) {
@@ -150,6 +177,8 @@ void FillPosting(FakeQp& qp) {
 void FillOps(ibv_context* context) {
   context->ops.poll_cq = PollCq;
   context->ops.post_srq_recv = PostSrqRecv;
+  context->ops.post_send = PostPlain;
+  context->ops.post_recv = PostPlainRecv;
 }
 
 }  // namespace krcore::rnic::verbs::testing

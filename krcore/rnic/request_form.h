@@ -1,0 +1,49 @@
+// Whether a request is well formed: what the verbs refuse when it is posted. In one place, so that no provider takes
+// what another refuses. Everything else is found out while it executes (rnic.h, Qp::PostSend).
+#ifndef KRCORE_RNIC_REQUEST_FORM_H_
+#define KRCORE_RNIC_REQUEST_FORM_H_
+
+#include <cstdint>
+
+#include "krcore/rnic/rnic.h"
+
+namespace krcore::rnic {
+
+// Of the bytes that its SGEs name.
+inline uint64_t TotalLength(const SendWr& wr) {
+  uint64_t total = 0;
+  for (uint8_t i = 0; i < wr.num_sge; ++i) total += wr.sg_list[i].length;
+  return total;
+}
+
+// SGEs that are more than `max_sge`, or promised and not there. Of SendWr and RecvWr.
+template <typename Wr>
+bool HasBadSges(const Wr& wr, uint32_t max_sge) {
+  return wr.num_sge > max_sge || (wr.num_sge != 0 && wr.sg_list == nullptr);
+}
+
+inline bool IsMalformed(const SendWr& wr, QpType type, uint32_t max_sge, uint32_t max_inline_bytes) {
+  if (HasBadSges(wr, max_sge)) return true;
+  if (type != QpType::kRc && wr.ah == nullptr) return true;
+  switch (wr.opcode) {
+    case Opcode::kCompareSwap:
+    case Opcode::kFetchAdd:
+      if (wr.num_sge != 1 || wr.sg_list[0].length != 8 || (wr.remote_addr & 7) != 0) return true;
+      [[fallthrough]];
+    case Opcode::kRead:
+      if ((wr.flags & kInline) != 0) return true;
+      [[fallthrough]];
+    case Opcode::kWrite:
+    case Opcode::kWriteImm:
+      if (type == QpType::kUd) return true;
+      break;
+    case Opcode::kSend:
+    case Opcode::kSendImm: break;
+    default: return true;  // of receives' completions, or none at all
+  }
+  return (wr.flags & kInline) != 0 && TotalLength(wr) > max_inline_bytes;
+}
+
+}  // namespace krcore::rnic
+
+#endif  // KRCORE_RNIC_REQUEST_FORM_H_
