@@ -98,43 +98,93 @@ size_t PhysicalQueue::memory_bytes() const {
   return count;
 }
 
+namespace {
+
+// What is posted of WRs, one behind the other: five pairs. Its number and its SGEs; two of the WorkRequest's; one that
+// ends that and begins what SendWr has beyond it; and the rest, which is the peer's.
+class SlotWriter {
+ public:
+  SlotWriter(rnic::SendWr* slot, Sge* sges, uint64_t number, const dct::Peer& peer)
+      : out_(slot),
+        sges_(sges),
+        own_{number, reinterpret_cast<uint64_t>(sges)},
+        target_{peer.target.dct_num, peer.target.dc_key},
+        ah_(reinterpret_cast<uint64_t>(peer.ah.get())) {}
+  // Not signaled, and with the first of its SGEs. Returns what it is: the pair that begins with num_sge.
+  WordPair Write(const WorkRequest& wr) {
+    static_assert(std::is_standard_layout_v<WorkRequest> && std::is_trivially_copyable_v<rnic::SendWr>);
+    static_assert(offsetof(WorkRequest, wr_id) == 0 && offsetof(WorkRequest, sg_list) == 8 && sizeof(Sge) == 16);
+    static_assert(offsetof(WorkRequest, num_sge) == 16 && offsetof(WorkRequest, swap) == 48);
+    static_assert(sizeof(WorkRequest) == 56 && sizeof(rnic::SendWr) == 80);  // ah, QP number and no qkey, DC key
+    const WordPair unsignaled = {~PartOfWord<offsetof(WorkRequest, flags), 16>(uint8_t{kSignaled}), ~uint64_t{0}};
+    constexpr WordPair kNext = {1, kMaxSge * sizeof(Sge)};
+    const WordPair form = PairAt<16>(wr) & unsignaled;
+    SetPairAt<0>(*sges_, PairAt<0>(*wr.sg_list));
+    SetPairAt<0>(*out_, own_);
+    SetPairAt<16>(*out_, form);
+    SetPairAt<32>(*out_, PairAt<32>(wr));
+    SetPairAt<48>(*out_, WordPair{wr.swap, ah_});
+    SetPairAt<64>(*out_, target_);
+    own_ += kNext;
+    ++out_;
+    sges_ += kMaxSge;
+    return form;
+  }
+
+ private:
+  rnic::SendWr* out_;
+  Sge* sges_;
+  WordPair own_;
+  const WordPair target_;
+  const uint64_t ah_;
+};
+
+}  // namespace
+
+inline void PhysicalQueue::SignalSome(uint64_t position, size_t count) {
+  for (uint64_t p = position | (kSignalEvery - 1); p < position + count; p += kSignalEvery)
+    wrs_[p & mask_].flags |= kSignaled;
+}
+
 [[gnu::noinline]] void PhysicalQueue::FillSlots(std::span<const WorkRequest> wrs, uint64_t position,
                                                 const dct::Peer& peer) {
-  rnic::SendWr* out = &wrs_[position & mask_];
-  Sge* sges = &sges_[(position & mask_) * kMaxSge];
-  // A slot is five pairs: its number and its SGEs; two of the WorkRequest's; one that ends that and begins what SendWr
-  // has beyond it; and the rest, which is the peer's.
-  static_assert(std::is_standard_layout_v<WorkRequest> && std::is_trivially_copyable_v<rnic::SendWr>);
-  static_assert(offsetof(WorkRequest, wr_id) == 0 && offsetof(WorkRequest, sg_list) == 8 && sizeof(Sge) == 16);
-  static_assert(offsetof(WorkRequest, num_sge) == 16 && offsetof(WorkRequest, swap) == 48);
-  static_assert(sizeof(WorkRequest) == 56 && sizeof(rnic::SendWr) == 80);  // ah, QP number and no qkey, DC key
-  WordPair own = {PhysicalId(position), reinterpret_cast<uint64_t>(sges)};
-  constexpr WordPair kNext = {1, kMaxSge * sizeof(Sge)};
-  const WordPair unsignaled = {~PartOfWord<offsetof(WorkRequest, flags), 16>(uint8_t{kSignaled}), ~uint64_t{0}};
-  const auto ah = reinterpret_cast<uint64_t>(peer.ah.get());
-  const WordPair target = {peer.target.dct_num, peer.target.dc_key};
+  const uint64_t slot = position & mask_;
+  SlotWriter writer(&wrs_[slot], &sges_[slot * kMaxSge], PhysicalId(position), peer);
   WordPair forms = {0, 0};
-  for (const WorkRequest& wr : wrs) {
-    SetPairAt<0>(*sges, PairAt<0>(*wr.sg_list));
-    SetPairAt<0>(*out, own);
-    const WordPair form = PairAt<16>(wr) & unsignaled;
-    forms |= form;
-    SetPairAt<16>(*out, form);
-    SetPairAt<32>(*out, PairAt<32>(wr));
-    SetPairAt<48>(*out, WordPair{wr.swap, ah});
-    SetPairAt<64>(*out, target);
-    own += kNext;
-    ++out;
-    sges += kMaxSge;
-  }
+  for (const WorkRequest& wr : wrs) forms |= writer.Write(wr);
   static_assert(kMaxSge < 256 && sizeof(WorkRequest::num_sge) == 1);
   const uint64_t unusual = PartOfWord<offsetof(WorkRequest, num_sge), 16>(uint8_t{0xfe}) |
                            PartOfWord<offsetof(WorkRequest, flags), 16>(uint8_t{kInline});
   if ((forms[0] & unusual) != 0) [[unlikely]] {
     for (size_t i = 0; i < wrs.size(); ++i) FillSges(wrs[i], position + i);
   }
-  for (uint64_t p = position | (kSignalEvery - 1); p < position + wrs.size(); p += kSignalEvery)
-    wrs_[p & mask_].flags |= kSignaled;
+  SignalSome(position, wrs.size());
+}
+
+// One pass that checks and writes: what is read for the one is there for the other.
+template <bool kAtomic>
+[[gnu::noinline]] bool PhysicalQueue::FillAlikeSlots(std::span<const WorkRequest> wrs, const dct::Peer& peer,
+                                                     const vqp::LikeRequest& like) {
+  const uint64_t slot = tail_ & mask_;
+  const vqp::AlikeRequests<kAtomic> alike(like, wrs[0]);
+  SlotWriter writer(&wrs_[slot], &sges_[slot * kMaxSge], PhysicalId(tail_), peer);
+  for (const WorkRequest& wr : wrs) {
+    if (!alike.Allows(wr)) return false;
+    (void)writer.Write(wr);
+  }
+  SignalSome(tail_, wrs.size());
+  return true;
+}
+
+bool PhysicalQueue::FillAllowed(std::span<const WorkRequest> wrs, QueueState* owner, const dct::Peer& peer,
+                                const vqp::LikeRequest& like, uint32_t* expected) {
+  if (wrs.size() < 2 || (tail_ & mask_) + wrs.size() > mask_ + 1) return false;
+  const Opcode opcode = wrs[0].opcode;
+  if (vqp::IsReadOrWrite(opcode) ? !FillAlikeSlots<false>(wrs, peer, like)
+                                 : !vqp::IsAtomic(opcode) || !FillAlikeSlots<true>(wrs, peer, like))
+    return false;
+  *expected = FillAllEntries(wrs, tail_, owner, 0);
+  return true;
 }
 
 void PhysicalQueue::FillSges(const WorkRequest& wr, uint64_t position) {
@@ -185,19 +235,27 @@ uint32_t PhysicalQueue::Fill(std::span<const WorkRequest> wrs, QueueState* owner
   for (uint64_t position = tail_; !wrs.empty();) {
     const size_t most = std::min<size_t>(wrs.size(), mask_ + 1 - (position & mask_));  // up to the ring's end
     FillSlots(wrs.first(most), position, peer);
-    for (size_t left = most; left != 0;) {
-      size_t count = 1;
-      if (left == 1)  // often unlike the others: the last of a batch, signaled alone
-        FillEntry(wrs[0], position, owner, kept);
-      else
-        count = FillEntries(wrs.first(left), position, owner, kept);
-      if ((wrs[0].flags & kSignaled) != 0) kept += static_cast<uint32_t>(count);
-      position += count;
-      left -= count;
-      wrs = wrs.subspan(count);
-    }
+    kept += FillAllEntries(wrs.first(most), position, owner, kept);
+    position += most;
+    wrs = wrs.subspan(most);
   }
   return kept;
+}
+
+uint32_t PhysicalQueue::FillAllEntries(std::span<const WorkRequest> wrs, uint64_t position, QueueState* owner,
+                                       uint32_t kept) {
+  uint32_t expected = 0;
+  while (!wrs.empty()) {
+    size_t count = 1;
+    if (wrs.size() == 1)  // often unlike the others: the last of a batch, signaled alone
+      FillEntry(wrs[0], position, owner, kept + expected);
+    else
+      count = FillEntries(wrs, position, owner, kept + expected);
+    if ((wrs[0].flags & kSignaled) != 0) expected += static_cast<uint32_t>(count);
+    position += count;
+    wrs = wrs.subspan(count);
+  }
+  return expected;
 }
 
 void PhysicalQueue::FillOwn(const WorkRequest& wr, QueueState* owner, const dct::Peer& peer, OwnWr kind,

@@ -43,6 +43,10 @@
 #include "krcore/rnic/rnic.h"
 #include "krcore/types.h"
 
+namespace krcore::vqp {
+class LikeRequest;
+}
+
 namespace krcore::pool {
 
 inline constexpr uint32_t kMaxSge = 4;  // of a WR through a pool
@@ -82,7 +86,12 @@ class PhysicalQueue {
   // will report to `owner`'s places. Returns how many those are. The payload of an inline WR is copied and needs
   // inline_room().
   uint32_t Fill(std::span<const WorkRequest> wrs, QueueState* owner, const dct::Peer& peer);
-  // The same of one that krcore made itself, of which nothing is written to `owner`.
+  // The same, and the check of the batch with it (vqp/request_check.h), for several that `like` knows to be allowed and
+  // that are alike. False: they are not, or would wrap around the ring, and nothing is to be accepted: CheckRequests
+  // tells, and Fill writes them.
+  bool FillAllowed(std::span<const WorkRequest> wrs, QueueState* owner, const dct::Peer& peer,
+                   const vqp::LikeRequest& like, uint32_t* expected);
+  // Fill of one that krcore made itself, of which nothing is written to `owner`.
   void FillOwn(const WorkRequest& wr, QueueState* owner, const dct::Peer& peer, OwnWr kind, Opcode user_opcode,
                bool zero_copy, uint32_t tag);
   // Registered memory of the WR that will be filled at the tail: kOwnBytes, until it is done. Needs UseOwnMemory.
@@ -200,7 +209,13 @@ class PhysicalQueue {
   size_t FillEntries(std::span<const WorkRequest> wrs, uint64_t position, QueueState* owner, uint32_t kept);
   void FillEntry(const WorkRequest& wr, uint64_t position, QueueState* owner, uint32_t kept);
   void FillSlots(std::span<const WorkRequest> wrs, uint64_t position, const dct::Peer& peer);
+  template <bool kAtomic>
+  bool FillAlikeSlots(std::span<const WorkRequest> wrs, const dct::Peer& peer, const vqp::LikeRequest& like);
+  // FillEntries of all.
+  uint32_t FillAllEntries(std::span<const WorkRequest> wrs, uint64_t position, QueueState* owner, uint32_t kept);
   void FillOne(const WorkRequest& wr, QueueState* owner, const dct::Peer& peer);
+  // Of what is posted from `position` on: every kSignalEvery-th of the ring.
+  void SignalSome(uint64_t position, size_t count);
   // Of one that has several SGEs or is inline.
   void FillSges(const WorkRequest& wr, uint64_t position);
   void MarkOwn(OwnWr kind, Opcode user_opcode, bool zero_copy, uint32_t tag);

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <span>
 
+#include "krcore/base/word_pair.h"
 #include "krcore/mr/region_table.h"
 #include "krcore/node.h"
 #include "krcore/status.h"
@@ -30,6 +31,9 @@ inline uint16_t FormOf(const WorkRequest& wr) {
   return form;
 }
 
+inline bool IsAtomic(Opcode opcode) { return opcode == Opcode::kCompareSwap || opcode == Opcode::kFetchAdd; }
+inline bool IsReadOrWrite(Opcode opcode) { return opcode == Opcode::kRead || opcode == Opcode::kWrite; }
+
 inline constexpr uint8_t kKnownFlags = kSignaled | kFence | kInline | kSolicited;
 
 // kInvalidArgument: the request's form. kPermissionDenied: memory it names is not, or not wholly, in a live region of
@@ -37,9 +41,8 @@ inline constexpr uint8_t kKnownFlags = kSignaled | kFence | kInline | kSolicited
 // is the total length.
 inline StatusCode CheckRequest(const WorkRequest& wr, const RequestLimits& limits, const mr::RegionView& local,
                                std::span<const RemoteRegion> remote, uint64_t* bytes) {
-  const bool atomic = wr.opcode == Opcode::kCompareSwap || wr.opcode == Opcode::kFetchAdd;
-  const bool one_sided = atomic || wr.opcode == Opcode::kRead || wr.opcode == Opcode::kWrite;
-  if (!one_sided) [[unlikely]] {
+  const bool atomic = IsAtomic(wr.opcode);
+  if (!atomic && !IsReadOrWrite(wr.opcode)) [[unlikely]] {
     const bool two_sided =
         wr.opcode == Opcode::kSend || wr.opcode == Opcode::kSendImm || wr.opcode == Opcode::kWriteImm;
     return two_sided ? StatusCode::kUnsupported : StatusCode::kInvalidArgument;
@@ -102,16 +105,51 @@ class LikeRequest {
   size_t CountAllowed(std::span<const WorkRequest> wrs) const;
 
  private:
+  template <bool kAtomic>
+  friend class AlikeRequests;
   struct Range {
     uint64_t addr = 0, length = 0;
     uint32_t key = 0;
   };
-  // The same of those that have the first one's opcode.
-  template <bool kAtomic>
-  size_t CountAlike(std::span<const WorkRequest> wrs) const;
 
   Range local_, remote_;
   uint64_t longest_ = 0;  // bytes; 0: nothing is allowed
+};
+
+// Of those that a LikeRequest allows, the ones that have the first one's opcode and name as many bytes, so that where
+// they may begin is the same for all. `kAtomic`: the opcode is an atomic's, else that of a READ or WRITE.
+template <bool kAtomic>
+class AlikeRequests {
+ public:
+  AlikeRequests(const LikeRequest& like, const WorkRequest& first) {
+    if (first.num_sge != 1 || first.sg_list == nullptr) return;
+    const uint64_t length = first.sg_list->length;
+    if (length - 1 >= like.longest_ || (kAtomic && length != 8)) return;  // 0 is refused too
+    form_ = FormOf(first);                                                // with no flags but those that are allowed
+    extent_ = length | uint64_t{like.local_.key} << 32;
+    local_ = like.local_.addr, local_room_ = like.local_.length - length;
+    remote_ = like.remote_.addr, remote_room_ = like.remote_.length - length;
+    rkey_ = like.remote_.key;
+  }
+  bool Allows(const WorkRequest& wr) const {
+    // Members that lie side by side are compared as one number; in this one there is a byte that nothing is in.
+    static_assert(offsetof(WorkRequest, flags) == offsetof(WorkRequest, num_sge) + 2);
+    static_assert(offsetof(WorkRequest, imm) == offsetof(WorkRequest, num_sge) + sizeof(uint32_t));
+    constexpr uint8_t kAllowedFlags = kKnownFlags & ~kInline;
+    constexpr uint32_t kFormMask = 0xffffu | uint32_t{static_cast<uint8_t>(~kAllowedFlags)} << 16;
+    if ((WordAt<offsetof(WorkRequest, num_sge), uint32_t>(wr) & kFormMask) != form_ || wr.sg_list == nullptr)
+      return false;
+    static_assert(offsetof(Sge, lkey) == offsetof(Sge, length) + sizeof(Sge::length) && sizeof(Sge::length) == 4);
+    const Sge& sge = *wr.sg_list;
+    if (WordAt<offsetof(Sge, length)>(sge) != extent_ || sge.addr - local_ > local_room_) return false;
+    if (wr.rkey != rkey_ || wr.remote_addr - remote_ > remote_room_) return false;
+    return !kAtomic || wr.remote_addr % 8 == 0;
+  }
+
+ private:
+  uint32_t form_ = 0;  // of no SGE: none is allowed
+  uint32_t rkey_ = 0;
+  uint64_t extent_ = 0, local_ = 0, local_room_ = 0, remote_ = 0, remote_room_ = 0;
 };
 
 // CheckRequest of a batch. On refusal *bad_index is the first offender. *has_inline becomes true if one of them is

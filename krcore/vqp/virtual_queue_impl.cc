@@ -95,15 +95,19 @@ Status VirtualQueueImpl::Stage(std::span<const WorkRequest> wrs, size_t* bad_ind
   mr::RegionView& local = pool_->regions();
   local.Sync();
   const dct::Peer& peer = *state_.peer;
-  bool has_inline = false;
-  const StatusCode code =
-      CheckRequests(wrs, pool_->limits(), local, peer.region_span(), Like(local, peer), bad_index, &has_inline);
-  if (code != StatusCode::kOk) [[unlikely]]
-    return code == StatusCode::kUnsupported ? StageMixed(wrs, bad_index) : code;
-  if (has_inline || physical_->free() < count) [[unlikely]]
-    return StageSlowly(wrs, bad_index);
+  LikeRequest* const like = Like(local, peer);
   physical_->Prepare();
-  const uint32_t expected = physical_->Fill(wrs, &state_, peer);
+  uint32_t expected = 0;
+  if (physical_->free() < count || !physical_->FillAllowed(wrs, &state_, peer, *like, &expected)) {
+    bool has_inline = false;
+    const StatusCode code =
+        CheckRequests(wrs, pool_->limits(), local, peer.region_span(), like, bad_index, &has_inline);
+    if (code != StatusCode::kOk) [[unlikely]]
+      return code == StatusCode::kUnsupported ? StageMixed(wrs, bad_index) : code;
+    if (has_inline || physical_->free() < count) [[unlikely]]
+      return StageSlowly(wrs, bad_index);
+    expected = physical_->Fill(wrs, &state_, peer);
+  }
   physical_->Commit(static_cast<uint32_t>(count), peer);
   state_.Accept(static_cast<uint32_t>(count), expected);
   return {};

@@ -31,6 +31,12 @@ TEST_P(RefusedRequest, GetsItsCodeAndLeavesTheSharedQueueUsable) {
   auto other = worker.Connect(1);
   const Sge good_sge = worker.Word(0);
   const WorkRequest good = OnWord(*offender, Opcode::kRead, &good_sge, 0);
+  // What is like these is checked while it is written to the ring.
+  const WorkRequest known[2] = {good, good};
+  ASSERT_TRUE(offender->Push(known).ok());
+  while (offender->outstanding() != 0) worker.pool->Poll();
+  Completion done[2];
+  ASSERT_EQ(offender->Pop(done), 2u);
 
   Sge sge = good_sge;
   WorkRequest bad = good;
@@ -45,7 +51,7 @@ TEST_P(RefusedRequest, GetsItsCodeAndLeavesTheSharedQueueUsable) {
   EXPECT_EQ(Execute(*worker.pool, *other, good).status, WcStatus::kSuccess);
   EXPECT_EQ(Execute(*worker.pool, *offender, good).status, WcStatus::kSuccess);
   EXPECT_EQ(worker.pool->stats().broken_queues, 0u);
-  EXPECT_EQ(worker.pool->stats().work_requests, 2u) << "nothing of the refused batch was posted";
+  EXPECT_EQ(worker.pool->stats().work_requests, 4u) << "nothing of the refused batch was posted";
 }
 
 const BadRequest kBadRequests[] = {
