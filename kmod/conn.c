@@ -13,7 +13,10 @@
 #define ACK_TIMEOUT 14
 #define RETRIES 6
 #define RD_ATOMIC 16
-/* Requests that a queue may post until it is another one's turn. */
+/*
+ * Requests that a queue may post until it is another one's turn, and that are
+ * flushed in one go with a lock held.
+ */
 #define TURN 16
 /* A broken QP that has not flushed everything by then is destroyed so. */
 #define DRAIN_TIMEOUT (3 * HZ)
@@ -156,26 +159,47 @@ void krc_wr_init(struct krc_wr *wr, struct krc_queue *queue)
 	wr->queue = queue;
 }
 
-/* Completes what the queue has pending, in order, and breaks it. */
-static void krc_conn_flush(struct krc_queue *queue)
+/* Breaks the queue, and takes what it has pending. */
+static void krc_conn_take_pending(struct krc_queue *queue,
+				  struct list_head *flushed)
 {
-	struct krc_wr *wr, *next;
-
 	queue->broken = true;
 	list_del_init(&queue->turn);
-	list_for_each_entry_safe(wr, next, &queue->pending, link) {
-		list_del(&wr->link);
-		krc_queue_complete(wr, KRC_FLUSHED);
+	list_splice_tail_init(&queue->pending, flushed);
+}
+
+/*
+ * Completes, in order, what krc_conn_take_pending took. The requests are what
+ * keeps their queues: of one whose last request is completed nothing is touched
+ * any more.
+ * Context: process, may sleep; conn->lock is not held.
+ */
+static void krc_conn_flush(struct krc_conn *conn, struct list_head *flushed)
+{
+	struct krc_wr *wr;
+	unsigned int i;
+
+	while (!list_empty(flushed)) {
+		spin_lock_bh(&conn->lock);
+		for (i = 0; i < TURN && !list_empty(flushed); i++) {
+			wr = list_first_entry(flushed, struct krc_wr, link);
+			list_del(&wr->link);
+			krc_queue_complete(wr, KRC_FLUSHED);
+		}
+		spin_unlock_bh(&conn->lock);
+		cond_resched();
 	}
 }
 
 /*
- * What becomes of requests that a QP did not execute, or that nobody knows
- * whether it did: a queue that may have lost a WRITE or an atomic is broken, and
- * all that it has outstanding is flushed, in order. A queue of which only READs
- * were flushed does not hear of it: they are posted again.
+ * Behind the end of a QP: what becomes of requests that it did not execute, or
+ * that nobody knows whether it did. A queue that may have lost a WRITE or an
+ * atomic is broken, and all that it has outstanding is flushed, in order. A
+ * queue of which only READs were flushed does not hear of it: they are posted
+ * again. Without a new QP (`up`) all are flushed.
  */
-static void krc_conn_settle(struct krc_conn *conn, bool up)
+static void krc_conn_settle(struct krc_conn *conn, bool up,
+			    struct list_head *flushed)
 {
 	struct krc_queue *queue, *next_queue;
 	struct krc_wr *wr, *next;
@@ -185,22 +209,16 @@ static void krc_conn_settle(struct krc_conn *conn, bool up)
 	list_for_each_entry(wr, &conn->repost, link)
 		if (wr->opcode != KRC_OP_READ)
 			wr->queue->broken = true;
-	list_for_each_entry_safe(wr, next, &conn->repost, link) {
-		if (!up || wr->queue->broken) {
-			wr->queue->broken = true;
-			list_del(&wr->link);
-			krc_queue_complete(wr, KRC_FLUSHED);
-		}
-	}
-	/* Those that are left go before what the queue had pending. */
+	/* Each before what its queue had pending. */
 	list_for_each_entry_safe_reverse(wr, next, &conn->repost, link) {
 		list_move(&wr->link, &wr->queue->pending);
 		krc_conn_line_up(conn, wr->queue);
-		atomic64_inc(&conn->dev->stats.reposted);
+		if (up && !wr->queue->broken)
+			atomic64_inc(&conn->dev->stats.reposted);
 	}
 	list_for_each_entry_safe(queue, next_queue, &conn->turns, turn)
 		if (!up || queue->broken)
-			krc_conn_flush(queue);
+			krc_conn_take_pending(queue, flushed);
 	conn->credits = conn->dev->sq_depth;
 }
 
@@ -346,23 +364,35 @@ static int krc_conn_build(struct krc_conn *conn)
 static void krc_conn_repair(struct work_struct *work)
 {
 	struct krc_conn *conn = container_of(work, struct krc_conn, repair);
-	bool again = conn->qp;
+	enum krc_conn_state before;
+	LIST_HEAD(flushed);
 	int err;
 
+	spin_lock_bh(&conn->lock);
+	before = conn->state;
+	spin_unlock_bh(&conn->lock);
+	/*
+	 * Several that find it down ask for a repair each, and one may begin
+	 * when another has succeeded: what works is left alone.
+	 */
+	if (before == KRC_CONN_UP || before == KRC_CONN_GONE)
+		return;
 	krc_conn_take_down(conn);
 	err = krc_conn_build(conn);
 	if (err)
-		dev_warn(&conn->dev->ib->dev, "krcore: no connection: %d\n",
-			 err);
+		dev_warn_ratelimited(&conn->dev->ib->dev,
+				     "krcore: no connection: %d\n", err);
 	spin_lock_bh(&conn->lock);
 	if (conn->state != KRC_CONN_GONE) {
-		krc_conn_settle(conn, !err);
+		krc_conn_settle(conn, !err, &flushed);
+		/* From here on new requests meet the new state. */
 		conn->state = err ? KRC_CONN_DOWN : KRC_CONN_UP;
-		if (!err && again)
+		if (!err && before == KRC_CONN_BROKEN)
 			atomic64_inc(&conn->dev->stats.repaired);
 		krc_conn_post(conn);
 	}
 	spin_unlock_bh(&conn->lock);
+	krc_conn_flush(conn, &flushed);
 }
 
 void krc_conn_start(struct krc_conn *conn, struct krc_device *dev)
@@ -380,14 +410,17 @@ void krc_conn_start(struct krc_conn *conn, struct krc_device *dev)
 
 void krc_conn_stop(struct krc_conn *conn)
 {
+	LIST_HEAD(flushed);
+
 	spin_lock_bh(&conn->lock);
 	conn->state = KRC_CONN_GONE;
 	spin_unlock_bh(&conn->lock);
 	cancel_work_sync(&conn->repair);
 	krc_conn_take_down(conn);
 	spin_lock_bh(&conn->lock);
-	krc_conn_settle(conn, false);
+	krc_conn_settle(conn, false, &flushed);
 	spin_unlock_bh(&conn->lock);
+	krc_conn_flush(conn, &flushed);
 }
 
 int krc_conn_submit(struct krc_conn *conn, struct krc_queue *queue,
@@ -432,9 +465,12 @@ int krc_conn_mend(struct krc_conn *conn, struct krc_queue *queue)
 
 void krc_conn_cancel(struct krc_conn *conn, struct krc_queue *queue)
 {
+	LIST_HEAD(flushed);
+
 	spin_lock_bh(&conn->lock);
-	krc_conn_flush(queue);
+	krc_conn_take_pending(queue, &flushed);
 	spin_unlock_bh(&conn->lock);
+	krc_conn_flush(conn, &flushed);
 }
 
 void krc_conn_break(struct krc_conn *conn)
