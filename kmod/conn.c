@@ -59,11 +59,47 @@ static void krc_conn_broke(struct krc_conn *conn)
 	queue_work(system_long_wq, &conn->repair);
 }
 
-/* Puts the queue in line, if it has something pending. */
+/*
+ * Fences wait here: IB_SEND_FENCE would wait for other queues' READs as well,
+ * and rxe (6.1) hangs. Behind a timeout it sends again what is not acknowledged
+ * yet; a fenced request then waits for READs and atomics that come later, or for
+ * itself, and no timer runs.
+ */
+static bool krc_conn_is_fenced(const struct krc_wr *wr)
+{
+	return (wr->flags & KRC_FENCE) && wr->queue->fetching;
+}
+
+static struct krc_wr *krc_conn_next(struct krc_queue *queue)
+{
+	struct krc_wr *wr = list_first_entry_or_null(&queue->pending,
+						     struct krc_wr, link);
+
+	return wr && !krc_conn_is_fenced(wr) ? wr : NULL;
+}
+
+/* Puts the queue in line, if it has something that may be posted. */
 static void krc_conn_line_up(struct krc_conn *conn, struct krc_queue *queue)
 {
-	if (!list_empty(&queue->pending) && list_empty(&queue->turn))
+	if (krc_conn_next(queue) && list_empty(&queue->turn))
 		list_add_tail(&queue->turn, &conn->turns);
+}
+
+static void krc_conn_to_posted(struct krc_conn *conn, struct krc_wr *wr)
+{
+	conn->credits--;
+	if (wr->opcode != KRC_OP_WRITE)
+		wr->queue->fetching++;
+	list_move_tail(&wr->link, &conn->posted);
+}
+
+/* Its caller puts it elsewhere. What a fence held back is in line again. */
+static void krc_conn_from_posted(struct krc_conn *conn, struct krc_wr *wr)
+{
+	conn->credits++;
+	if (wr->opcode != KRC_OP_WRITE && !--wr->queue->fetching)
+		krc_conn_line_up(conn, wr->queue);
+	list_del(&wr->link);
 }
 
 /* Takes what may be posted now, as a list for ib_post_send. */
@@ -79,12 +115,10 @@ static struct ib_send_wr *krc_conn_take(struct krc_conn *conn)
 		queue = list_first_entry(&conn->turns, struct krc_queue, turn);
 		list_del_init(&queue->turn);
 		for (i = 0; i < TURN && conn->credits; i++) {
-			wr = list_first_entry_or_null(&queue->pending,
-						      struct krc_wr, link);
+			wr = krc_conn_next(queue);
 			if (!wr)
 				break;
-			conn->credits--;
-			list_move_tail(&wr->link, &conn->posted);
+			krc_conn_to_posted(conn, wr);
 			*link = &wr->rdma.wr;
 			link = &wr->rdma.wr.next;
 		}
@@ -119,9 +153,9 @@ static void krc_conn_post(struct krc_conn *conn)
 	container_of(bad, struct krc_wr, rdma.wr)->queue->broken = true;
 	list_for_each_entry_safe_reverse(wr, next, &conn->posted, link) {
 		last = &wr->rdma.wr == bad;
-		list_move(&wr->link, &wr->queue->pending);
+		krc_conn_from_posted(conn, wr);
+		list_add(&wr->link, &wr->queue->pending);
 		krc_conn_line_up(conn, wr->queue);
-		conn->credits++;
 		if (last)
 			break;
 	}
@@ -134,8 +168,7 @@ static void krc_conn_done(struct ib_cq *cq, struct ib_wc *wc)
 	struct krc_conn *conn = cq->cq_context;
 
 	spin_lock_bh(&conn->lock);
-	list_del(&wr->link);
-	conn->credits++;
+	krc_conn_from_posted(conn, wr);
 	if (likely(wc->status == IB_WC_SUCCESS)) {
 		krc_queue_complete(wr, KRC_SUCCESS);
 	} else {
@@ -205,7 +238,11 @@ static void krc_conn_settle(struct krc_conn *conn, bool up,
 	struct krc_wr *wr, *next;
 
 	lockdep_assert_held(&conn->lock);
-	list_splice_tail_init(&conn->posted, &conn->repost);
+	/* Behind it no queue is fenced: all with something pending are in line. */
+	list_for_each_entry_safe(wr, next, &conn->posted, link) {
+		krc_conn_from_posted(conn, wr);
+		list_add_tail(&wr->link, &conn->repost);
+	}
 	list_for_each_entry(wr, &conn->repost, link)
 		if (wr->opcode != KRC_OP_READ)
 			wr->queue->broken = true;

@@ -262,9 +262,8 @@ static void krc_wr_fill(struct krc_wr *wr, const struct krc_request *request)
 	send->wr_cqe = &wr->cqe;
 	send->sg_list = wr->sges;
 	send->num_sge = wr->num_sge;
+	/* Fences are kept by krc_conn_is_fenced, not by the QP. */
 	send->send_flags = IB_SEND_SIGNALED;
-	if (request->flags & KRC_FENCE)
-		send->send_flags |= IB_SEND_FENCE;
 	switch (request->opcode) {
 	case KRC_OP_READ:
 	case KRC_OP_WRITE:

@@ -45,6 +45,31 @@ TEST(KmodFault, ReadsSurviveABrokenConnectionUnnoticed) {
   EXPECT_GT(Counter("reposted"), reposted);
 }
 
+// A chain of READs, each of the word that the one before it filled.
+TEST(KmodFault, FencesHoldAndEndWhileConnectionsBreak) {
+  constexpr uint64_t kChain = 200;
+  Side side(kChain);
+  uint64_t* const words = side.memory.words();
+  const int64_t reposted = Counter("reposted");
+  for (uint64_t round = 1; round <= 5 || (round <= 100 && Counter("reposted") == reposted); ++round) {
+    words[0] = round;
+    std::vector<krc_request> batch;
+    for (uint64_t i = 0; i < kChain; ++i) {
+      batch.push_back(side.Request(KRC_OP_READ, i + 1, i, i));
+      batch.back().flags |= KRC_FENCE;
+    }
+    ASSERT_EQ(side.queue.Push(batch), 0);
+    BreakConnections();
+    uint64_t next = 0;
+    for (const krc_completion& one : side.Await(batch.size())) {
+      ASSERT_EQ(one.wr_id, next++);
+      ASSERT_EQ(one.status, KRC_SUCCESS);
+    }
+    EXPECT_EQ(words[kChain], round);
+  }
+  EXPECT_GT(Counter("reposted"), reposted);
+}
+
 TEST(KmodFault, AWriteOrAtomicOfUnknownOutcomeBreaksItsQueueUntilConnect) {
   constexpr size_t kLong = 32 * kPage;  // so that it is under way for long
   Side side(256, 2 * kLong);
