@@ -15,6 +15,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -200,7 +201,7 @@ void OneCall(Random& random, Process& process) {
     case 3:
     case 4:
       Register(random, process, fd, random() % 8 == 0 ? Word(random) : 1 + random() % 20000,
-               static_cast<uint32_t>(random() % 4 == 0 ? random() % 32 : 15));
+               static_cast<uint32_t>(random() % 16 == 0 ? random() % 32 : 15));
       break;
     case 5: {
       Slot& slot = AnySlot(random, process);
@@ -232,14 +233,18 @@ void OneCall(Random& random, Process& process) {
       }
       break;
     default: {
-      std::vector<krc_request> batch(1 + random() % 20);
+      std::vector<krc_request> batch(1 + random() % (random() % 4 == 0 ? 20 : 4));
       for (krc_request& request : batch) request = Request(random, process);
       // One that is wrong refuses all.
       if (random() % 2 == 0) Spoil(random, process, batch[random() % batch.size()]);
       krc_push push = {reinterpret_cast<uint64_t>(batch.data()), static_cast<uint32_t>(batch.size()), 0};
       if (random() % 32 == 0) push.count = static_cast<uint32_t>(Word(random));
       process.shared->pushed.fetch_add(batch.size(), kRelaxed);
-      if (ioctl(fd, KRC_IOC_PUSH, &push) == 0) process.shared->accepted.fetch_add(push.count, kRelaxed);
+      if (ioctl(fd, KRC_IOC_PUSH, &push) == 0) {
+        process.shared->accepted.fetch_add(push.count, kRelaxed);
+      } else if ((errno == ECONNRESET || errno == ENOTCONN) && random() % 4 != 0) {
+        Connect(process, fd);
+      }
       // The ring is taken as read, mostly.
       if (process.rings[which] != nullptr && random() % 4 != 0) {
         auto* const ring = static_cast<krc_ring_header*>(process.rings[which]);
@@ -261,6 +266,12 @@ void LetAllocationsFail() {
   Process process = {shared, memory, {}, {}, {}};
   for (int& fd : process.files) fd = open(KRC_DEVICE_PATH, O_RDWR);
   Random random(seed);
+  // All but one of the files can be used from the start, of whatever else comes of them.
+  for (size_t i = 0; i + 1 < process.files.size(); ++i) {
+    Attach(process, i, 200);
+    Connect(process, process.files[i]);
+    for (int regions = 0; regions < 4; ++regions) Register(random, process, process.files[i], 20000, 15);
+  }
   std::thread other([&] {
     LetAllocationsFail();
     Random others(seed + 1);
