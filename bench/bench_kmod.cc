@@ -6,20 +6,23 @@
 //   bench_kmod [--quick]
 #include <infiniband/verbs.h>
 
-#include <algorithm>
-#include <chrono>
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <functional>
 #include <string>
 #include <vector>
 
+#include "bench/timed_worker.h"
+#include "krcore/clock.h"
 #include "krcore/kernel/kernel_queue.h"
 
 namespace {
 
 using krcore::kernel::KernelQueue;
+using timed::Must;
+using timed::Percentile;
+using timed::Samples;
 
 #define MUST(condition)                                                                      \
   do {                                                                                       \
@@ -32,24 +35,22 @@ using krcore::kernel::KernelQueue;
 constexpr size_t kBytes = 1 << 20;
 constexpr uint32_t kDepth = 64, kBatch = 16, kReadBytes = 64;
 
-double NowUs() {
-  return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now().time_since_epoch()).count();
+int64_t Now() { return krcore::RealClock()->NowNs(); }
+
+// `base`: what it is a ratio to.
+void Row(const std::string& what, Samples& samples, Samples* base = nullptr) {
+  const auto median = static_cast<double>(Percentile(samples, 50));
+  std::printf("%-44s %10.1f %10.1f", what.c_str(), median / 1e3, static_cast<double>(Percentile(samples, 99)) / 1e3);
+  if (base != nullptr) std::printf("   %.1fx", static_cast<double>(Percentile(*base, 50)) / median);
+  std::printf("\n");
 }
 
-struct Samples {
-  std::vector<double> us;
-  void Add(double from) { us.push_back(NowUs() - from); }
-  double Median() {
-    std::sort(us.begin(), us.end());
-    return us[us.size() / 2];
-  }
-};
-
-void Row(const std::string& what, Samples& samples, double base = 0) {
-  const double median = samples.Median();
-  std::printf("%-44s %10.1f %10.1f", what.c_str(), median, samples.us[samples.us.size() * 99 / 100]);
-  if (base > 0) std::printf("   %.1fx", base / median);
-  std::printf("\n");
+// Appends how long `body` takes.
+template <typename Body>
+void Time(Samples& samples, Body body) {
+  const int64_t begin = Now();
+  body();
+  samples.push_back(Now() - begin);
 }
 
 struct VerbsSide {
@@ -156,7 +157,7 @@ void KernelReads(KernelQueue& queue, uint8_t* memory, uint32_t key, uint32_t bat
     requests[i].rkey = key;
     requests[i].remote_addr = reinterpret_cast<uint64_t>(memory + kBytes / 2);
   }
-  MUST((errno = queue.Push(requests)) == 0);
+  Must(queue.Push(requests));
   krc_completion done;
   while (queue.Pop({&done, 1}) == 0) {
   }
@@ -166,52 +167,42 @@ void KernelReads(KernelQueue& queue, uint8_t* memory, uint32_t key, uint32_t bat
 }  // namespace
 
 int main(int argc, char** argv) {
-  const bool quick = argc > 1 && std::strcmp(argv[1], "--quick") == 0;
+  const bool quick = argc == 2 && std::strcmp(argv[1], "--quick") == 0;
+  if (argc > 1 && !quick) {
+    std::fprintf(stderr, "usage: bench_kmod [--quick]\n");
+    return 2;
+  }
   const int connects = quick ? 20 : 300, reads = quick ? 50 : 2000;
   auto* const memory = static_cast<uint8_t*>(std::aligned_alloc(4096, kBytes));
   std::memset(memory, 1, kBytes);
 
-  std::printf("%-44s %10s %10s\n", "us", "median", "p99");
+  std::printf("%-44s %10s %10s   %s\n", "us", "median", "p99", "verbs take");
   Samples verbs, verbs_open, verbs_create, verbs_states, krcore, krcore_open, krcore_attach, krcore_connect, call;
   for (int i = 0; i < connects; ++i) {  // in turn, so that both see the same machine
     VerbsSide side;
-    const double begin = NowUs();
-    side.Open();
-    verbs_open.Add(begin);
-    double step = NowUs();
-    side.Create();
-    verbs_create.Add(step);
-    step = NowUs();
-    side.Connect();
-    verbs_states.Add(step);
-    verbs.Add(begin);
+    Time(verbs, [&] {
+      Time(verbs_open, [&] { side.Open(); });
+      Time(verbs_create, [&] { side.Create(); });
+      Time(verbs_states, [&] { side.Connect(); });
+    });
     side.Close();
 
     KernelQueue queue;
-    const double kernel_begin = NowUs();
-    MUST((errno = queue.Open()) == 0);
-    krcore_open.Add(kernel_begin);
-    step = NowUs();
-    MUST((errno = queue.Attach("", kDepth)) == 0);
-    krcore_attach.Add(step);
-    step = NowUs();
-    MUST((errno = queue.Connect(queue.gid())) == 0);
-    krcore_connect.Add(step);
-    krcore.Add(kernel_begin);
-    step = NowUs();
-    krc_query query;
-    MUST((errno = queue.Query(&query)) == 0);
-    call.Add(step);
+    Time(krcore, [&] {
+      Time(krcore_open, [&] { Must(queue.Open()); });
+      Time(krcore_attach, [&] { Must(queue.Attach("", kDepth)); });
+      Time(krcore_connect, [&] { Must(queue.Connect(queue.gid())); });
+    });
+    Time(call, [&] { Must(queue.Query()); });
   }
-  const double base = verbs.Median();
   Row("verbs: open, PD, CQ, QP, states", verbs);
   Row("  open the device", verbs_open);
   Row("  PD, CQ, QP", verbs_create);
   Row("  INIT, RTR, RTS", verbs_states);
-  Row("krcore.ko: open, attach, connect", krcore, base);
-  Row("  open", krcore_open);
+  Row("krcore.ko: open, attach, connect", krcore, &verbs);
+  Row("  open, with the look at the version", krcore_open);
   Row("  attach: places, ring, mmap", krcore_attach);
-  Row("  connect", krcore_connect, base);
+  Row("  connect", krcore_connect, &verbs_states);
   Row("  (a bare call)", call);
 
   VerbsSide side;
@@ -221,24 +212,19 @@ int main(int argc, char** argv) {
   ibv_mr* const mr = ibv_reg_mr(side.pd, memory, kBytes, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ);
   MUST(mr != nullptr);
   KernelQueue queue;
-  uint32_t key;
-  MUST((errno = queue.Open()) == 0);
-  MUST((errno = queue.Attach("", kDepth)) == 0);
-  MUST((errno = queue.Connect(queue.gid())) == 0);
-  MUST((errno = queue.Register(memory, kBytes, KRC_LOCAL_WRITE | KRC_REMOTE_READ, &key)) == 0);
+  Must(queue.Open());
+  Must(queue.Attach("", kDepth));
+  Must(queue.Connect(queue.gid()));
+  const uint32_t key = Must(queue.Register(memory, kBytes, KRC_LOCAL_WRITE | KRC_REMOTE_READ));
   for (const uint32_t batch : {1u, kBatch}) {
     Samples by_verbs, by_kernel;
     for (int i = 0; i < reads; ++i) {
-      double begin = NowUs();
-      VerbsReads(side, memory, mr, batch);
-      by_verbs.Add(begin);
-      begin = NowUs();
-      KernelReads(queue, memory, key, batch);
-      by_kernel.Add(begin);
+      Time(by_verbs, [&] { VerbsReads(side, memory, mr, batch); });
+      Time(by_kernel, [&] { KernelReads(queue, memory, key, batch); });
     }
     const std::string what = ", " + std::to_string(batch) + " READs of 64 B";
     Row("verbs" + what, by_verbs);
-    Row("krcore.ko" + what, by_kernel, by_verbs.Median());
+    Row("krcore.ko" + what, by_kernel, &by_verbs);
   }
   ibv_dereg_mr(mr);
   side.Close();

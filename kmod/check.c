@@ -13,22 +13,12 @@ static int is_atomic(__u8 opcode)
 	return opcode == KRC_OP_COMPARE_SWAP || opcode == KRC_OP_FETCH_ADD;
 }
 
-static int is_zero(const __u8 *bytes, unsigned int count)
-{
-	__u8 all = 0;
-
-	while (count)
-		all |= bytes[--count];
-	return !all;
-}
-
-int krc_check_form(const struct krc_request *request, __u64 max_message_bytes,
+int krc_check_form(const struct krc_request *request, __u32 max_message_bytes,
 		   __u64 *bytes)
 {
 	unsigned int i;
 
-	if (request->reserved || (request->flags & ~KNOWN_FLAGS) ||
-	    !is_zero(request->reserved2, sizeof(request->reserved2)))
+	if (request->reserved || (request->flags & ~KNOWN_FLAGS))
 		return -EINVAL;
 	switch (request->opcode) {
 	case KRC_OP_READ:

@@ -12,7 +12,7 @@
  * Returns 0 and the bytes of all SGEs, or -EINVAL, -EOPNOTSUPP, -EMSGSIZE; see
  * KRC_IOC_PUSH.
  */
-int krc_check_form(const struct krc_request *request, __u64 max_message_bytes,
+int krc_check_form(const struct krc_request *request, __u32 max_message_bytes,
 		   __u64 *bytes);
 /* Whether these are rights that a region may have. */
 int krc_check_access(__u32 access);

@@ -13,7 +13,10 @@
 #define ACK_TIMEOUT 14
 #define RETRIES 6
 #define RD_ATOMIC 16
-/* Requests that a queue may post until it is another one's turn. */
+/*
+ * Requests that a queue may post until it is another one's turn, and that are
+ * flushed in one go with a lock held.
+ */
 #define TURN 16
 /* A broken QP that has not flushed everything by then is destroyed so. */
 #define DRAIN_TIMEOUT (3 * HZ)
@@ -56,11 +59,47 @@ static void krc_conn_broke(struct krc_conn *conn)
 	queue_work(system_long_wq, &conn->repair);
 }
 
-/* Puts the queue in line, if it has something pending. */
+/*
+ * Fences wait here: IB_SEND_FENCE would wait for other queues' READs as well,
+ * and rxe (6.1) hangs. Behind a timeout it sends again what is not acknowledged
+ * yet; a fenced request then waits for READs and atomics that come later, or for
+ * itself, and no timer runs.
+ */
+static bool krc_conn_is_fenced(const struct krc_wr *wr)
+{
+	return (wr->flags & KRC_FENCE) && wr->queue->fetching;
+}
+
+static struct krc_wr *krc_conn_next(struct krc_queue *queue)
+{
+	struct krc_wr *wr = list_first_entry_or_null(&queue->pending,
+						     struct krc_wr, link);
+
+	return wr && !krc_conn_is_fenced(wr) ? wr : NULL;
+}
+
+/* Puts the queue in line, if it has something that may be posted. */
 static void krc_conn_line_up(struct krc_conn *conn, struct krc_queue *queue)
 {
-	if (!list_empty(&queue->pending) && list_empty(&queue->turn))
+	if (krc_conn_next(queue) && list_empty(&queue->turn))
 		list_add_tail(&queue->turn, &conn->turns);
+}
+
+static void krc_conn_to_posted(struct krc_conn *conn, struct krc_wr *wr)
+{
+	conn->credits--;
+	if (wr->opcode != KRC_OP_WRITE)
+		wr->queue->fetching++;
+	list_move_tail(&wr->link, &conn->posted);
+}
+
+/* Its caller puts it elsewhere. What a fence held back is in line again. */
+static void krc_conn_from_posted(struct krc_conn *conn, struct krc_wr *wr)
+{
+	conn->credits++;
+	if (wr->opcode != KRC_OP_WRITE && !--wr->queue->fetching)
+		krc_conn_line_up(conn, wr->queue);
+	list_del(&wr->link);
 }
 
 /* Takes what may be posted now, as a list for ib_post_send. */
@@ -76,12 +115,10 @@ static struct ib_send_wr *krc_conn_take(struct krc_conn *conn)
 		queue = list_first_entry(&conn->turns, struct krc_queue, turn);
 		list_del_init(&queue->turn);
 		for (i = 0; i < TURN && conn->credits; i++) {
-			wr = list_first_entry_or_null(&queue->pending,
-						      struct krc_wr, link);
+			wr = krc_conn_next(queue);
 			if (!wr)
 				break;
-			conn->credits--;
-			list_move_tail(&wr->link, &conn->posted);
+			krc_conn_to_posted(conn, wr);
 			*link = &wr->rdma.wr;
 			link = &wr->rdma.wr.next;
 		}
@@ -116,9 +153,9 @@ static void krc_conn_post(struct krc_conn *conn)
 	container_of(bad, struct krc_wr, rdma.wr)->queue->broken = true;
 	list_for_each_entry_safe_reverse(wr, next, &conn->posted, link) {
 		last = &wr->rdma.wr == bad;
-		list_move(&wr->link, &wr->queue->pending);
+		krc_conn_from_posted(conn, wr);
+		list_add(&wr->link, &wr->queue->pending);
 		krc_conn_line_up(conn, wr->queue);
-		conn->credits++;
 		if (last)
 			break;
 	}
@@ -131,8 +168,7 @@ static void krc_conn_done(struct ib_cq *cq, struct ib_wc *wc)
 	struct krc_conn *conn = cq->cq_context;
 
 	spin_lock_bh(&conn->lock);
-	list_del(&wr->link);
-	conn->credits++;
+	krc_conn_from_posted(conn, wr);
 	if (likely(wc->status == IB_WC_SUCCESS)) {
 		krc_queue_complete(wr, KRC_SUCCESS);
 	} else {
@@ -156,51 +192,70 @@ void krc_wr_init(struct krc_wr *wr, struct krc_queue *queue)
 	wr->queue = queue;
 }
 
-/* Completes what the queue has pending, in order, and breaks it. */
-static void krc_conn_flush(struct krc_queue *queue)
+/* Breaks the queue, and takes what it has pending. */
+static void krc_conn_take_pending(struct krc_queue *queue,
+				  struct list_head *flushed)
 {
-	struct krc_wr *wr, *next;
-
 	queue->broken = true;
 	list_del_init(&queue->turn);
-	list_for_each_entry_safe(wr, next, &queue->pending, link) {
-		list_del(&wr->link);
-		krc_queue_complete(wr, KRC_FLUSHED);
+	list_splice_tail_init(&queue->pending, flushed);
+}
+
+/*
+ * Completes, in order, what krc_conn_take_pending took. The requests are what
+ * keeps their queues: of one whose last request is completed nothing is touched
+ * any more.
+ * Context: process, may sleep; conn->lock is not held.
+ */
+static void krc_conn_flush(struct krc_conn *conn, struct list_head *flushed)
+{
+	struct krc_wr *wr;
+	unsigned int i;
+
+	while (!list_empty(flushed)) {
+		spin_lock_bh(&conn->lock);
+		for (i = 0; i < TURN && !list_empty(flushed); i++) {
+			wr = list_first_entry(flushed, struct krc_wr, link);
+			list_del(&wr->link);
+			krc_queue_complete(wr, KRC_FLUSHED);
+		}
+		spin_unlock_bh(&conn->lock);
+		cond_resched();
 	}
 }
 
 /*
- * What becomes of requests that a QP did not execute, or that nobody knows
- * whether it did: a queue that may have lost a WRITE or an atomic is broken, and
- * all that it has outstanding is flushed, in order. A queue of which only READs
- * were flushed does not hear of it: they are posted again.
+ * Behind the end of a QP: what becomes of requests that it did not execute, or
+ * that nobody knows whether it did. A queue that may have lost a WRITE or an
+ * atomic is broken, and all that it has outstanding is flushed, in order. A
+ * queue of which only READs were flushed does not hear of it: they are posted
+ * again. Without a new QP (`up`) all are flushed.
  */
-static void krc_conn_settle(struct krc_conn *conn, bool up)
+static void krc_conn_settle(struct krc_conn *conn, bool up,
+			    struct list_head *flushed)
 {
 	struct krc_queue *queue, *next_queue;
 	struct krc_wr *wr, *next;
 
 	lockdep_assert_held(&conn->lock);
-	list_splice_tail_init(&conn->posted, &conn->repost);
+	/* Behind it no queue is fenced: all with something pending are in line. */
+	list_for_each_entry_safe(wr, next, &conn->posted, link) {
+		krc_conn_from_posted(conn, wr);
+		list_add_tail(&wr->link, &conn->repost);
+	}
 	list_for_each_entry(wr, &conn->repost, link)
 		if (wr->opcode != KRC_OP_READ)
 			wr->queue->broken = true;
-	list_for_each_entry_safe(wr, next, &conn->repost, link) {
-		if (!up || wr->queue->broken) {
-			wr->queue->broken = true;
-			list_del(&wr->link);
-			krc_queue_complete(wr, KRC_FLUSHED);
-		}
-	}
-	/* Those that are left go before what the queue had pending. */
+	/* Each before what its queue had pending. */
 	list_for_each_entry_safe_reverse(wr, next, &conn->repost, link) {
 		list_move(&wr->link, &wr->queue->pending);
 		krc_conn_line_up(conn, wr->queue);
-		atomic64_inc(&conn->dev->stats.reposted);
+		if (up && !wr->queue->broken)
+			atomic64_inc(&conn->dev->stats.reposted);
 	}
 	list_for_each_entry_safe(queue, next_queue, &conn->turns, turn)
 		if (!up || queue->broken)
-			krc_conn_flush(queue);
+			krc_conn_take_pending(queue, flushed);
 	conn->credits = conn->dev->sq_depth;
 }
 
@@ -346,23 +401,35 @@ static int krc_conn_build(struct krc_conn *conn)
 static void krc_conn_repair(struct work_struct *work)
 {
 	struct krc_conn *conn = container_of(work, struct krc_conn, repair);
-	bool again = conn->qp;
+	enum krc_conn_state before;
+	LIST_HEAD(flushed);
 	int err;
 
+	spin_lock_bh(&conn->lock);
+	before = conn->state;
+	spin_unlock_bh(&conn->lock);
+	/*
+	 * Several that find it down ask for a repair each, and one may begin
+	 * when another has succeeded: what works is left alone.
+	 */
+	if (before == KRC_CONN_UP || before == KRC_CONN_GONE)
+		return;
 	krc_conn_take_down(conn);
 	err = krc_conn_build(conn);
 	if (err)
-		dev_warn(&conn->dev->ib->dev, "krcore: no connection: %d\n",
-			 err);
+		dev_warn_ratelimited(&conn->dev->ib->dev,
+				     "krcore: no connection: %d\n", err);
 	spin_lock_bh(&conn->lock);
 	if (conn->state != KRC_CONN_GONE) {
-		krc_conn_settle(conn, !err);
+		krc_conn_settle(conn, !err, &flushed);
+		/* From here on new requests meet the new state. */
 		conn->state = err ? KRC_CONN_DOWN : KRC_CONN_UP;
-		if (!err && again)
+		if (!err && before == KRC_CONN_BROKEN)
 			atomic64_inc(&conn->dev->stats.repaired);
 		krc_conn_post(conn);
 	}
 	spin_unlock_bh(&conn->lock);
+	krc_conn_flush(conn, &flushed);
 }
 
 void krc_conn_start(struct krc_conn *conn, struct krc_device *dev)
@@ -380,14 +447,17 @@ void krc_conn_start(struct krc_conn *conn, struct krc_device *dev)
 
 void krc_conn_stop(struct krc_conn *conn)
 {
+	LIST_HEAD(flushed);
+
 	spin_lock_bh(&conn->lock);
 	conn->state = KRC_CONN_GONE;
 	spin_unlock_bh(&conn->lock);
 	cancel_work_sync(&conn->repair);
 	krc_conn_take_down(conn);
 	spin_lock_bh(&conn->lock);
-	krc_conn_settle(conn, false);
+	krc_conn_settle(conn, false, &flushed);
 	spin_unlock_bh(&conn->lock);
+	krc_conn_flush(conn, &flushed);
 }
 
 int krc_conn_submit(struct krc_conn *conn, struct krc_queue *queue,
@@ -432,9 +502,12 @@ int krc_conn_mend(struct krc_conn *conn, struct krc_queue *queue)
 
 void krc_conn_cancel(struct krc_conn *conn, struct krc_queue *queue)
 {
+	LIST_HEAD(flushed);
+
 	spin_lock_bh(&conn->lock);
-	krc_conn_flush(queue);
+	krc_conn_take_pending(queue, &flushed);
 	spin_unlock_bh(&conn->lock);
+	krc_conn_flush(conn, &flushed);
 }
 
 void krc_conn_break(struct krc_conn *conn)

@@ -67,7 +67,7 @@ struct krc_conn {
 	spinlock_t lock;	/* of all that follows; softirqs take it */
 	enum krc_conn_state state;
 	u32 credits;		/* places in the QP */
-	struct list_head turns;		/* queues with something pending */
+	struct list_head turns;		/* queues with something to post */
 	struct list_head posted;	/* in the order of their posting */
 	struct list_head repost;
 	wait_queue_head_t drained;	/* `posted` has become empty */

@@ -27,7 +27,7 @@ MODULE_PARM_DESC(max_regions, "memory regions of a queue");
 
 #define MAX_CONNECTIONS 64U
 
-/* Of krc_devices, and of the devices' lists of queues. */
+/* See device.h. */
 DEFINE_MUTEX(krc_devices_lock);
 static LIST_HEAD(krc_devices);
 static struct ib_client krc_client;
@@ -82,7 +82,7 @@ static bool krc_find_port(struct krc_device *dev)
 			dev->gid_index = i;
 			dev->gid = gid;
 			dev->max_message_bytes =
-				min_t(u64, attr.max_msg_sz, SZ_1G);
+				min_t(u32, attr.max_msg_sz, SZ_1G);
 		}
 		if (best)
 			return true;
@@ -125,10 +125,27 @@ static void krc_event(struct ib_event_handler *handler, struct ib_event *event)
 		queue_work(system_long_wq, &dev->setup);
 }
 
+/*
+ * Whether the driver registers user memory for a caller in the kernel, who has
+ * no udata. Most believe that there is one and follow a null pointer. These two
+ * were read; only RXE was tried.
+ */
+static bool krc_is_known_driver(struct ib_device *ib)
+{
+	return ib->ops.driver_id == RDMA_DRIVER_RXE ||
+	       ib->ops.driver_id == RDMA_DRIVER_MLX5;
+}
+
 static bool krc_is_supported(struct ib_device *ib)
 {
 	u32 port;
 
+	if (!krc_is_known_driver(ib)) {
+		dev_info(&ib->dev,
+			 "krcore: not used: its driver (%d) is neither rxe nor mlx5\n",
+			 ib->ops.driver_id);
+		return false;
+	}
 	if (!ib->ops.reg_user_mr || ib->attrs.atomic_cap == IB_ATOMIC_NONE ||
 	    ib->attrs.max_send_sge < KRC_MAX_SGE ||
 	    ib->attrs.max_sge_rd < KRC_MAX_SGE)
@@ -246,7 +263,7 @@ void krc_devices_exit(void)
 	ib_unregister_client(&krc_client);
 }
 
-u32 krc_device_count(u64 *max_message_bytes)
+u32 krc_device_count(u32 *max_message_bytes)
 {
 	struct krc_device *dev;
 	u32 count = 0;
@@ -268,12 +285,13 @@ struct krc_device *krc_device_find(const char *name)
 	struct krc_device *dev;
 
 	lockdep_assert_held(&krc_devices_lock);
-	/* An address that came just now is seen, too. */
-	list_for_each_entry(dev, &krc_devices, node)
+	list_for_each_entry(dev, &krc_devices, node) {
+		if (*name && strcmp(name, dev_name(&dev->ib->dev)))
+			continue;
+		/* An address that came just now is seen, too. */
 		flush_work(&dev->setup);
-	list_for_each_entry(dev, &krc_devices, node)
-		if (*name ? !strcmp(name, dev_name(&dev->ib->dev)) :
-			    krc_device_is_ready(dev))
+		if (*name || krc_device_is_ready(dev))
 			return dev;
+	}
 	return NULL;
 }

@@ -21,7 +21,7 @@ struct krc_device {
 	struct list_head node;		/* of krc_devices */
 	struct list_head queues;	/* attached, by krc_devices_lock */
 	struct xarray regions;		/* by key; RCU for readers */
-	u64 max_message_bytes;
+	u32 max_message_bytes;
 	u32 sq_depth;			/* of a connection */
 	struct krc_stats stats;
 	struct dentry *debugfs;
@@ -51,7 +51,7 @@ void krc_devices_exit(void);
 /* Whether its port and connections are set: it can be attached to. */
 bool krc_device_is_ready(struct krc_device *dev);
 /* How many there are that can be attached to. */
-u32 krc_device_count(u64 *max_message_bytes);
+u32 krc_device_count(u32 *max_message_bytes);
 /*
  * The device of that name, "": the first that is ready. NULL: none such.
  * Context: krc_devices_lock is held, and must be until it is used no more.

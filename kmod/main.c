@@ -60,6 +60,11 @@ static __poll_t krc_poll(struct file *file, struct poll_table_struct *table)
 	__poll_t events = 0;
 
 	poll_wait(file, &queue->wait, table);
+	/*
+	 * Pairs with wq_has_sleeper of krc_queue_complete: it sees this waiter,
+	 * or its completion is seen here.
+	 */
+	smp_mb();
 	if (READ_ONCE(queue->gone))
 		events |= EPOLLERR | EPOLLHUP;
 	if (ring && READ_ONCE(queue->head) != READ_ONCE(ring->tail))
@@ -67,17 +72,11 @@ static __poll_t krc_poll(struct file *file, struct poll_table_struct *table)
 	return events;
 }
 
-static int krc_query(struct krc_query *query)
+static void krc_query(struct krc_query *query)
 {
-	*query = (struct krc_query){
-		.abi_version = KRC_ABI_VERSION,
-		.features = KRC_FEATURE_ONE_SIDED | KRC_FEATURE_LOCAL_PEERS,
-		.max_depth = KRC_MAX_DEPTH,
-		.max_sge = KRC_MAX_SGE,
-		.max_regions = krc_max_regions,
-	};
+	query->abi_version = KRC_ABI_VERSION;
+	query->max_regions = krc_max_regions;
 	query->devices = krc_device_count(&query->max_message_bytes);
-	return 0;
 }
 
 static long krc_ioctl(struct file *file, unsigned int cmd, unsigned long arg)
@@ -112,7 +111,8 @@ static long krc_ioctl(struct file *file, unsigned int cmd, unsigned long arg)
 		return -EFAULT;
 	switch (cmd) {
 	case KRC_IOC_QUERY:
-		err = krc_query(&args.query);
+		krc_query(&args.query);
+		err = 0;
 		break;
 	case KRC_IOC_ATTACH:
 		err = krc_queue_attach(queue, &args.attach);
@@ -149,8 +149,9 @@ static const struct file_operations krc_fops = {
 
 /*
  * For everybody, as the nodes of uverbs are: the module gives nobody anything
- * that others did not open for remote access, and pinned memory is bounded by
- * RLIMIT_MEMLOCK. Who wants it narrower says so in a udev rule.
+ * that others did not open for remote access. Pinned memory is bounded by
+ * RLIMIT_MEMLOCK, which is of each address space: who may start processes may
+ * pin it in each of them. Who wants it narrower says so in a udev rule.
  */
 static struct miscdevice krc_misc = {
 	.minor = MISC_DYNAMIC_MINOR,

@@ -100,7 +100,7 @@ static int krc_queue_attach_locked(struct krc_queue *queue,
 	mutex_lock(&krc_devices_lock);
 	dev = krc_device_find(attach->device);
 	err = !dev ? -ENODEV : !krc_device_is_ready(dev) ? -ENETDOWN : 0;
-	if (!err && !queue->ring)
+	if (!err)
 		err = krc_queue_alloc(queue, attach->depth);
 	if (!err) {
 		queue->dev = dev;
@@ -118,7 +118,7 @@ int krc_queue_attach(struct krc_queue *queue, struct krc_attach *attach)
 {
 	int err;
 
-	if (attach->flags || !attach->depth || attach->depth > KRC_MAX_DEPTH ||
+	if (!attach->depth || attach->depth > KRC_MAX_DEPTH ||
 	    strnlen((char *)attach->device, sizeof(attach->device)) ==
 		    sizeof(attach->device))
 		return -EINVAL;
@@ -166,8 +166,6 @@ int krc_queue_connect(struct krc_queue *queue,
 {
 	int err;
 
-	if (connect->flags || connect->reserved)
-		return -EINVAL;
 	mutex_lock(&queue->lock);
 	err = krc_queue_connect_locked(queue, connect);
 	mutex_unlock(&queue->lock);
@@ -178,8 +176,6 @@ int krc_queue_reg_mr(struct krc_queue *queue, struct krc_reg_mr *reg)
 {
 	int err;
 
-	if (reg->flags || reg->reserved)
-		return -EINVAL;
 	mutex_lock(&queue->lock);
 	err = krc_queue_usable(queue);
 	if (!err)
@@ -195,8 +191,6 @@ int krc_queue_dereg_mr(struct krc_queue *queue,
 	struct krc_region *region;
 	int err;
 
-	if (dereg->reserved)
-		return -EINVAL;
 	mutex_lock(&queue->lock);
 	err = krc_queue_usable(queue);
 	if (!err) {
@@ -268,9 +262,8 @@ static void krc_wr_fill(struct krc_wr *wr, const struct krc_request *request)
 	send->wr_cqe = &wr->cqe;
 	send->sg_list = wr->sges;
 	send->num_sge = wr->num_sge;
+	/* Fences are kept by krc_conn_is_fenced, not by the QP. */
 	send->send_flags = IB_SEND_SIGNALED;
-	if (request->flags & KRC_FENCE)
-		send->send_flags |= IB_SEND_FENCE;
 	switch (request->opcode) {
 	case KRC_OP_READ:
 	case KRC_OP_WRITE:
@@ -340,7 +333,7 @@ static int krc_queue_push_locked(struct krc_queue *queue, struct krc_push *push)
 	if (!queue->conn)
 		return -ENOTCONN;
 	if (push->count > queue->depth)
-		return -EAGAIN;
+		return -E2BIG;
 	err = krc_queue_take(queue, push->count, &batch);
 	if (err)
 		return err;
@@ -353,15 +346,11 @@ static int krc_queue_push_locked(struct krc_queue *queue, struct krc_push *push)
 			err = krc_check_form(&request,
 					     queue->dev->max_message_bytes,
 					     &bytes);
-		if (!err) {
+		if (!err)
 			err = krc_wr_resolve(wr, &request, bytes);
-			if (!err)
-				krc_wr_fill(wr, &request);
-			else
-				krc_wr_release(wr);
-		}
 		if (err)
 			break;
+		krc_wr_fill(wr, &request);
 		push->bad_index++;
 	}
 	if (!err) {
@@ -411,12 +400,14 @@ void krc_queue_complete(struct krc_wr *wr, u8 status)
 			.status = status,
 			.opcode = wr->opcode,
 		};
-		queue->head++;
+		/* krc_poll reads it without the lock. */
+		WRITE_ONCE(queue->head, queue->head + 1);
 		/* Pairs with the acquire of its user. */
 		smp_store_release(&queue->ring->head, queue->head);
 	}
 	list_add(&wr->link, &queue->free);
 	queue->outstanding--;
+	/* Its barrier pairs with that of krc_poll. */
 	if (wq_has_sleeper(&queue->wait))
 		wake_up_all(&queue->wait);
 	/* From here on a queue that is being detached may go. */
@@ -435,9 +426,10 @@ void krc_queue_detach(struct krc_queue *queue, bool gone)
 		list_for_each_entry_safe(region, next, &queue->regions, node)
 			krc_region_deregister(region);
 		mutex_lock(&krc_devices_lock);
+		atomic64_dec(&queue->dev->stats.queues);
+		/* Last: krc_remove frees the device when its list is empty. */
 		list_del_init(&queue->node);
 		mutex_unlock(&krc_devices_lock);
-		atomic64_dec(&queue->dev->stats.queues);
 		queue->dev = NULL;
 		queue->conn = NULL;
 		if (gone) {

@@ -38,6 +38,7 @@ struct krc_queue {
 	bool broken;		/* these by conn->lock: */
 	struct list_head pending; /* requests that are not posted */
 	struct list_head turn;	/* of conn->turns, if there are any */
+	u32 fetching;		/* READs and atomics that are posted */
 
 	spinlock_t ring_lock;	/* of all that follows; softirqs take it */
 	struct list_head free;

@@ -74,8 +74,15 @@ void krc_stats_add_device(struct krc_device *dev)
 	debugfs_create_file("break", 0200, dev->debugfs, dev, &break_fops);
 }
 
-/* Waits until nobody is in one of its files. */
+/* Waits until nobody is in one of its files. Nothing may be left by now. */
 void krc_stats_remove_device(struct krc_device *dev)
 {
+	struct krc_stats *stats = &dev->stats;
+
+	WARN_ON(atomic64_read(&stats->queues));
+	WARN_ON(atomic64_read(&stats->regions));
+	WARN_ON(atomic64_read(&stats->region_bytes));
+	WARN_ON(atomic64_read(&stats->requests) !=
+		atomic64_read(&stats->completed));
 	debugfs_remove_recursive(dev->debugfs);
 }

@@ -10,21 +10,84 @@
 #include <atomic>
 #include <cerrno>
 #include <cstring>
+#include <utility>
+
+#include "krcore/types.h"
 
 namespace krcore::kernel {
 namespace {
 
-static_assert(sizeof(krc_query) == 32 && sizeof(krc_attach) == 96 && sizeof(krc_connect) == 24);
-static_assert(sizeof(krc_reg_mr) == 32 && sizeof(krc_dereg_mr) == 8 && sizeof(krc_push) == 16);
-static_assert(sizeof(krc_sge) == 16 && sizeof(krc_request) == 112 && offsetof(krc_request, sges) == 48);
+static_assert(sizeof(krc_query) == 16 && sizeof(krc_attach) == 92 && sizeof(krc_connect) == 16);
+static_assert(sizeof(krc_reg_mr) == 24 && sizeof(krc_dereg_mr) == 4 && sizeof(krc_push) == 16);
+static_assert(sizeof(krc_sge) == 16 && sizeof(krc_request) == 104 && offsetof(krc_request, sges) == 40);
 static_assert(sizeof(krc_ring_header) == 128 && offsetof(krc_ring_header, tail) == 64 && sizeof(krc_completion) == 16);
 
+// The module's numbers are krcore's.
+template <typename Ours>
+constexpr bool Same(int theirs, Ours ours) {
+  return theirs == static_cast<int>(ours);
+}
+static_assert(Same(KRC_LOCAL_WRITE, kLocalWrite) && Same(KRC_REMOTE_READ, kRemoteRead) &&
+              Same(KRC_REMOTE_WRITE, kRemoteWrite) && Same(KRC_REMOTE_ATOMIC, kRemoteAtomic));
+static_assert(Same(KRC_OP_READ, Opcode::kRead) && Same(KRC_OP_WRITE, Opcode::kWrite) &&
+              Same(KRC_OP_WRITE_IMM, Opcode::kWriteImm) && Same(KRC_OP_SEND, Opcode::kSend) &&
+              Same(KRC_OP_SEND_IMM, Opcode::kSendImm) && Same(KRC_OP_COMPARE_SWAP, Opcode::kCompareSwap) &&
+              Same(KRC_OP_FETCH_ADD, Opcode::kFetchAdd));
+static_assert(Same(KRC_SIGNALED, kSignaled) && Same(KRC_FENCE, kFence) && Same(KRC_INLINE, kInline) &&
+              Same(KRC_SOLICITED, kSolicited));
+static_assert(Same(KRC_SUCCESS, WcStatus::kSuccess) && Same(KRC_LOCAL_LENGTH_ERROR, WcStatus::kLocalLengthError) &&
+              Same(KRC_LOCAL_QP_ERROR, WcStatus::kLocalQpError) &&
+              Same(KRC_LOCAL_PROTECTION_ERROR, WcStatus::kLocalProtectionError) &&
+              Same(KRC_FLUSHED, WcStatus::kFlushed) &&
+              Same(KRC_REMOTE_INVALID_REQUEST, WcStatus::kRemoteInvalidRequest) &&
+              Same(KRC_REMOTE_ACCESS_ERROR, WcStatus::kRemoteAccessError) &&
+              Same(KRC_REMOTE_OPERATION_ERROR, WcStatus::kRemoteOperationError) &&
+              Same(KRC_RETRY_EXCEEDED, WcStatus::kRetryExceeded) &&
+              Same(KRC_RNR_RETRY_EXCEEDED, WcStatus::kRnrRetryExceeded) &&
+              Same(KRC_GENERAL_ERROR, WcStatus::kGeneralError));
+
+// 0, or the errno.
 int Call(int fd, unsigned long request, void* argument) {
   int result;
   do {
     result = ioctl(fd, request, argument);
   } while (result != 0 && errno == EINTR);
   return result == 0 ? 0 : errno;
+}
+
+// What the errors of krcore_ioctl.h mean here.
+StatusCode CodeOf(int error) {
+  switch (error) {
+    case 0: return StatusCode::kOk;
+    case ENOENT: return StatusCode::kNotFound;
+    case ENOTTY:
+    case EOPNOTSUPP: return StatusCode::kUnsupported;
+    case EPERM:
+    case EACCES: return StatusCode::kPermissionDenied;
+    case ENODEV:
+    case ENETDOWN:
+    case EHOSTUNREACH: return StatusCode::kUnavailable;
+    case ENOMEM:
+    case ENOSPC: return StatusCode::kOutOfMemory;
+    case EAGAIN: return StatusCode::kQueueFull;
+    case EBADFD:
+    case EBUSY:
+    case ENOTCONN:
+    case ECONNRESET: return StatusCode::kBadState;
+    case ETIMEDOUT: return StatusCode::kTimeout;
+    case EINVAL:
+    case EFAULT:
+    case EMSGSIZE:
+    case E2BIG: return StatusCode::kInvalidArgument;
+    default: return StatusCode::kInternal;
+  }
+}
+
+Status Outcome(int error, const char* what) {
+  if (error == 0) return {};
+  Status status(CodeOf(error), std::string(what) + ": " + std::strerror(error));
+  errno = error;
+  return status;
 }
 
 }  // namespace
@@ -34,60 +97,67 @@ KernelQueue::~KernelQueue() {
   if (fd_ >= 0) close(fd_);
 }
 
-int KernelQueue::Open() {
-  fd_ = open(KRC_DEVICE_PATH, O_RDWR | O_CLOEXEC);
-  return fd_ >= 0 ? 0 : errno;
+Status KernelQueue::Open(const std::string& path) {
+  fd_ = open(path.c_str(), O_RDWR | O_CLOEXEC);
+  if (fd_ < 0) return Outcome(errno, path.c_str());
+  Result<krc_query> query = Query();
+  if (!query.ok()) return query.status();
+  if (query->abi_version != KRC_ABI_VERSION)
+    return Status(StatusCode::kUnsupported, path + ": its interface has version " + std::to_string(query->abi_version) +
+                                                ", not " + std::to_string(KRC_ABI_VERSION));
+  return {};
 }
 
-int KernelQueue::Query(krc_query* query) {
-  *query = {};
-  return Call(fd_, KRC_IOC_QUERY, query);
+Result<krc_query> KernelQueue::Query() {
+  krc_query query = {};
+  if (const int error = Call(fd_, KRC_IOC_QUERY, &query); error != 0) return Outcome(error, "KRC_IOC_QUERY");
+  return query;
 }
 
-int KernelQueue::Attach(std::string_view device, uint32_t depth) {
+Status KernelQueue::Attach(const std::string& device, uint32_t depth) {
   krc_attach attach = {};
-  if (device.size() >= sizeof(attach.device)) return ENODEV;
+  if (device.size() >= sizeof(attach.device)) return Outcome(ENODEV, "a device's name is too long");
   std::memcpy(attach.device, device.data(), device.size());
   attach.depth = depth;
-  if (const int error = Call(fd_, KRC_IOC_ATTACH, &attach); error != 0) return error;
+  if (const int error = Call(fd_, KRC_IOC_ATTACH, &attach); error != 0) return Outcome(error, "KRC_IOC_ATTACH");
   void* const ring = mmap(nullptr, attach.ring_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd_, 0);
-  if (ring == MAP_FAILED) return errno;
+  if (ring == MAP_FAILED) return Outcome(errno, "mmap of the completion ring");
   ring_ = static_cast<krc_ring_header*>(ring);
   ring_bytes_ = attach.ring_bytes;
   ring_mask_ = attach.ring_entries - 1;
   std::memcpy(gid_.bytes, attach.gid, sizeof(gid_.bytes));
-  return 0;
+  // A forked child may call nothing of this file's, so it gets nothing of it.
+  if (madvise(ring, ring_bytes_, MADV_DONTFORK) != 0) return Outcome(errno, "MADV_DONTFORK");
+  return {};
 }
 
-int KernelQueue::Connect(const Gid& peer) {
+Status KernelQueue::Connect(const Gid& peer) {
   krc_connect connect = {};
   std::memcpy(connect.gid, peer.bytes, sizeof(connect.gid));
-  return Call(fd_, KRC_IOC_CONNECT, &connect);
+  return Outcome(Call(fd_, KRC_IOC_CONNECT, &connect), "KRC_IOC_CONNECT");
 }
 
-int KernelQueue::Register(void* addr, size_t length, uint32_t access, uint32_t* key) {
+Result<uint32_t> KernelQueue::Register(void* addr, size_t length, uint32_t access) {
   krc_reg_mr reg = {};
   reg.addr = reinterpret_cast<uint64_t>(addr);
   reg.length = length;
   reg.access = access;
-  const int error = Call(fd_, KRC_IOC_REG_MR, &reg);
-  if (error == 0) *key = reg.key;
-  return error;
+  if (const int error = Call(fd_, KRC_IOC_REG_MR, &reg); error != 0) return Outcome(error, "KRC_IOC_REG_MR");
+  return reg.key;
 }
 
-int KernelQueue::Deregister(uint32_t key) {
-  krc_dereg_mr dereg = {};
-  dereg.key = key;
-  return Call(fd_, KRC_IOC_DEREG_MR, &dereg);
+Status KernelQueue::Deregister(uint32_t key) {
+  krc_dereg_mr dereg = {key};
+  return Outcome(Call(fd_, KRC_IOC_DEREG_MR, &dereg), "KRC_IOC_DEREG_MR");
 }
 
-int KernelQueue::Push(std::span<const krc_request> requests, uint32_t* bad_index) {
+Status KernelQueue::Push(std::span<const krc_request> requests, uint32_t* bad_index) {
   krc_push push = {};
   push.requests = reinterpret_cast<uint64_t>(requests.data());
   push.count = static_cast<uint32_t>(requests.size());
   const int error = Call(fd_, KRC_IOC_PUSH, &push);
   if (bad_index != nullptr) *bad_index = push.bad_index;
-  return error;
+  return CodeOf(error);
 }
 
 size_t KernelQueue::Pop(std::span<krc_completion> out) {
@@ -104,15 +174,15 @@ size_t KernelQueue::Pop(std::span<krc_completion> out) {
   return count;
 }
 
-int KernelQueue::Wait(int timeout_ms) const {
+Status KernelQueue::Wait(int timeout_ms) const {
   pollfd waited = {fd_, POLLIN, 0};
   int result;
   do {
     result = poll(&waited, 1, timeout_ms);
   } while (result < 0 && errno == EINTR);
-  if (result < 0) return errno;
-  if (result == 0) return ETIMEDOUT;
-  return (waited.revents & POLLIN) != 0 ? 0 : ENODEV;
+  if (result > 0 && (waited.revents & POLLIN) != 0) return {};
+  if (result >= 0) errno = result == 0 ? ETIMEDOUT : ENODEV;
+  return CodeOf(errno);
 }
 
 }  // namespace krcore::kernel

@@ -1,18 +1,19 @@
 // The user-space half of /dev/krcore: one KernelQueue is one open file of it, a VirtualQueue whose connections belong
-// to the kernel and are shared by all processes (kmod/README.md). Requests, completions and error numbers are those of
+// to the kernel and are shared by all processes (kmod/README.md). Requests and completions are those of
 // krcore_ioctl.h, which this folder alone includes.
 //
 // Thread safety: one thread at a time, but Push beside Pop. Blocking: Attach, Connect, Register, Deregister; Push makes
-// one system call and does not wait for the network; Pop makes none.
+// one system call and does not wait for the network; Pop makes none. A forked child cannot use it.
 #ifndef KRCORE_KERNEL_KERNEL_QUEUE_H_
 #define KRCORE_KERNEL_KERNEL_QUEUE_H_
 
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <string_view>
+#include <string>
 
 #include "kmod/include/uapi/krcore/krcore_ioctl.h"
+#include "krcore/status.h"
 
 namespace krcore::kernel {
 
@@ -28,20 +29,31 @@ class KernelQueue {
   KernelQueue(const KernelQueue&) = delete;
   KernelQueue& operator=(const KernelQueue&) = delete;
 
-  // All return 0 or an errno of krcore_ioctl.h.
-  int Open();  // ENOENT: the module is not loaded
-  int Query(krc_query* query);
-  int Attach(std::string_view device, uint32_t depth);  // and maps the ring
-  int Connect(const Gid& peer);
-  int Register(void* addr, size_t length, uint32_t access, uint32_t* key);
-  int Deregister(uint32_t key);
-  // All or none. `bad_index`, if given: the request that is to blame.
-  int Push(std::span<const krc_request> requests, uint32_t* bad_index = nullptr);
+  // Of all calls: kPermissionDenied: not the process that opened it; kUnavailable: no such device, or it is gone;
+  // kBadState: not attached; kInvalidArgument. Errno is left as the module set it, for who must know more exactly.
+
+  // kNotFound: the module is not loaded; kUnsupported: `path` is not the module, or of another KRC_ABI_VERSION.
+  Status Open(const std::string& path = KRC_DEVICE_PATH);
+  Result<krc_query> Query();
+  // Gives it the device of that name ("": the first one) and `depth` places for requests, up to KRC_MAX_DEPTH; once.
+  Status Attach(const std::string& device, uint32_t depth);
+  // The peer is the device with that address. Also mends a queue that a fault broke, when all that it had outstanding
+  // has completed (before: kBadState).
+  Status Connect(const Gid& peer);
+  // The key of [addr, addr + length), whose pages stay pinned until Deregister or the queue's end. kOutOfMemory: also
+  // beyond RLIMIT_MEMLOCK, or too many regions.
+  Result<uint32_t> Register(void* addr, size_t length, uint32_t access);
+  // Waits for the requests that use it. kNotFound: no region of this queue's.
+  Status Deregister(uint32_t key);
+  // All or none; borrows `requests` for the call, and the memory that they name until they complete. No allocation.
+  // kQueueFull: until more is popped; kPermissionDenied: memory that is not registered so; kBadState: not connected,
+  // or a fault broke the queue: Connect mends it. `bad_index`, if given: the request that is to blame.
+  Status Push(std::span<const krc_request> requests, uint32_t* bad_index = nullptr);
 
   // Up to out.size() completions, in posting order.
   size_t Pop(std::span<krc_completion> out);
-  // Sleeps until Pop has something: 0. ENODEV: the device is gone. ETIMEDOUT.
-  int Wait(int timeout_ms) const;
+  // Sleeps until Pop has something. kUnavailable: the device is gone. kTimeout.
+  Status Wait(int timeout_ms) const;
 
   int fd() const { return fd_; }
   const Gid& gid() const { return gid_; }

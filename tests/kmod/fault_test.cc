@@ -3,8 +3,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
+#include <atomic>
 #include <cerrno>
 #include <cstdlib>
+#include <memory>
+#include <thread>
 
 #include "tests/kmod/fixture.h"
 #include "tests/support/kill_process.h"
@@ -12,12 +16,22 @@
 namespace kmod_test {
 namespace {
 
+// Found again as soon as it has its address.
+void AwaitDevice() {
+  for (int error = ENODEV; error != 0;) {
+    Queue probe;
+    ASSERT_EQ(probe.Open(), 0);
+    error = probe.Attach("rxe0", 1);
+    ASSERT_TRUE(error == 0 || error == ENODEV || error == ENETDOWN) << error;
+  }
+}
+
 TEST(KmodFault, ReadsSurviveABrokenConnectionUnnoticed) {
   Side side(600);  // more than a QP takes: some are pending when it breaks
   side.memory.words()[100] = 77;
-  const int64_t repaired = Counter("repaired");
+  const int64_t repaired = Counter("repaired"), reposted = Counter("reposted");
   uint64_t next = 0;
-  for (int round = 0; round < 5; ++round) {
+  for (int round = 0; round < 5 || (round < 50 && Counter("reposted") == reposted); ++round) {
     std::vector<krc_request> batch;
     for (int i = 0; i < 600; ++i) batch.push_back(side.Request(KRC_OP_READ, 0, 100, next + static_cast<uint64_t>(i)));
     ASSERT_EQ(side.queue.Push(batch), 0);
@@ -28,6 +42,32 @@ TEST(KmodFault, ReadsSurviveABrokenConnectionUnnoticed) {
     }
   }
   EXPECT_GT(Counter("repaired"), repaired);
+  EXPECT_GT(Counter("reposted"), reposted);
+}
+
+// A chain of READs, each of the word that the one before it filled.
+TEST(KmodFault, FencesHoldAndEndWhileConnectionsBreak) {
+  constexpr uint64_t kChain = 200;
+  Side side(kChain);
+  uint64_t* const words = side.memory.words();
+  const int64_t reposted = Counter("reposted");
+  for (uint64_t round = 1; round <= 5 || (round <= 100 && Counter("reposted") == reposted); ++round) {
+    words[0] = round;
+    std::vector<krc_request> batch;
+    for (uint64_t i = 0; i < kChain; ++i) {
+      batch.push_back(side.Request(KRC_OP_READ, i + 1, i, i));
+      batch.back().flags |= KRC_FENCE;
+    }
+    ASSERT_EQ(side.queue.Push(batch), 0);
+    BreakConnections();
+    uint64_t next = 0;
+    for (const krc_completion& one : side.Await(batch.size())) {
+      ASSERT_EQ(one.wr_id, next++);
+      ASSERT_EQ(one.status, KRC_SUCCESS);
+    }
+    EXPECT_EQ(words[kChain], round);
+  }
+  EXPECT_GT(Counter("reposted"), reposted);
 }
 
 TEST(KmodFault, AWriteOrAtomicOfUnknownOutcomeBreaksItsQueueUntilConnect) {
@@ -166,6 +206,65 @@ TEST(KmodFault, TheOwnerOfMemoryThatIsInUseIsKilled) {
 
 int Shell(const char* line) { return system(line); }  // NOLINT: the guest is the test's own
 
+// Its device loses its address, so a broken connection cannot be built anew. When the address is back, one CONNECT
+// mends it, and those that ask for that at the same time do not disturb who works on it by then.
+TEST(KmodFault, AConnectionThatCannotBeBuiltIsMendedByAnyNumberOfConnects) {
+  constexpr int kThreads = 8;
+  std::vector<std::unique_ptr<Side>> sides;
+  for (int i = 0; i < kThreads; ++i) sides.push_back(std::make_unique<Side>());
+  for (int round = 0; round < 5; ++round) {
+    ASSERT_EQ(Shell("ip addr del 10.9.0.1/24 dev dummy0"), 0);
+    BreakConnections();
+    for (const auto& side : sides) {
+      int error = 0;
+      while ((error = side->queue.Connect(side->queue.gid())) == 0) {  // not broken yet, or the GID is not yet gone
+        BreakConnections();
+      }
+      ASSERT_EQ(error, ENETDOWN);
+    }
+    ASSERT_EQ(sides[0]->Push(sides[0]->Request(KRC_OP_READ, 0, 100)), ECONNRESET);
+    const int64_t broken = Counter("broken");
+    std::atomic<int> connected{0};  // relaxed: only how long to go on
+    std::vector<std::thread> threads;
+    for (const auto& side : sides) {
+      threads.emplace_back([&connected, &one = *side] {
+        while (one.queue.Connect(one.queue.gid()) == ENETDOWN) {  // all of them, when the address comes
+        }
+        connected.fetch_add(1, std::memory_order_relaxed);
+        for (int after = 0; after < 10; after += connected.load(std::memory_order_relaxed) == kThreads)
+          ASSERT_EQ(one.StatusOf(one.Request(KRC_OP_READ, 0, 100)), KRC_SUCCESS);
+      });
+    }
+    EXPECT_EQ(Shell("ip addr add 10.9.0.1/24 dev dummy0"), 0);
+    for (std::thread& thread : threads) thread.join();
+    EXPECT_EQ(Counter("broken"), broken);
+  }
+}
+
+// Each closes its file just when the device takes its queues back. What was wrong once, KASAN tells.
+TEST(KmodFault, FilesAreClosedWhileTheirDeviceGoes) {
+  constexpr int kThreads = 4, kQueues = 32;
+  for (int round = 0; round < 3; ++round) {
+    std::array<std::vector<std::unique_ptr<Side>>, kThreads> sides;
+    for (auto& some : sides) {
+      for (int i = 0; i < kQueues; ++i) some.push_back(std::make_unique<Side>(8, kPage));
+    }
+    std::atomic<bool> going{false};  // relaxed: no more than a start signal
+    std::vector<std::thread> threads;
+    for (auto& some : sides) {
+      threads.emplace_back([&] {
+        while (!going.load(std::memory_order_relaxed)) std::this_thread::yield();
+        while (!some.empty()) some.pop_back();
+      });
+    }
+    going.store(true, std::memory_order_relaxed);
+    EXPECT_EQ(Shell("rdma link del rxe0"), 0);
+    for (std::thread& thread : threads) thread.join();
+    ASSERT_EQ(Shell("rdma link add rxe0 type rxe netdev dummy0"), 0);
+    AwaitDevice();
+  }
+}
+
 TEST(KmodFault, ADeviceThatGoesUnderItsUsersIsENODEV) {
   for (int round = 0; round < 3; ++round) {
     Side side(512), idle;
@@ -184,13 +283,7 @@ TEST(KmodFault, ADeviceThatGoesUnderItsUsersIsENODEV) {
       EXPECT_EQ(one->queue.Attach("", 8), ENODEV);
     }
     ASSERT_EQ(Shell("rdma link add rxe0 type rxe netdev dummy0"), 0);
-    // Found again as soon as it has its address.
-    for (int error = ENODEV; error != 0;) {
-      KernelQueue probe;
-      ASSERT_EQ(probe.Open(), 0);
-      error = probe.Attach("rxe0", 1);
-      ASSERT_TRUE(error == 0 || error == ENODEV || error == ENETDOWN) << error;
-    }
+    AwaitDevice();
   }
   Side side;
   EXPECT_EQ(side.StatusOf(side.Request(KRC_OP_READ, 0, 100)), KRC_SUCCESS);

@@ -4,8 +4,10 @@
 
 #include <gtest/gtest.h>
 
+#include <cerrno>
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -13,7 +15,30 @@
 
 namespace kmod_test {
 
-using krcore::kernel::KernelQueue;
+// A KernelQueue whose calls return 0 or the errno of the module, since its tests must tell them all apart.
+class Queue : public krcore::kernel::KernelQueue {
+ public:
+  int Open() { return ErrnoOf(KernelQueue::Open()); }
+  int Query(krc_query* query) { return Take(KernelQueue::Query(), query); }
+  int Attach(const std::string& device, uint32_t depth) { return ErrnoOf(KernelQueue::Attach(device, depth)); }
+  int Connect(const krcore::kernel::Gid& peer) { return ErrnoOf(KernelQueue::Connect(peer)); }
+  int Register(void* addr, size_t length, uint32_t access, uint32_t* key) {
+    return Take(KernelQueue::Register(addr, length, access), key);
+  }
+  int Deregister(uint32_t key) { return ErrnoOf(KernelQueue::Deregister(key)); }
+  int Push(std::span<const krc_request> requests, uint32_t* bad_index = nullptr) {
+    return ErrnoOf(KernelQueue::Push(requests, bad_index));
+  }
+  int Wait(int timeout_ms) const { return ErrnoOf(KernelQueue::Wait(timeout_ms)); }
+
+ private:
+  static int ErrnoOf(const krcore::Status& status) { return status.ok() ? 0 : errno; }
+  template <typename T>
+  static int Take(const krcore::Result<T>& result, T* value) {
+    *value = result.ok() ? *result : T{};
+    return ErrnoOf(result.status());
+  }
+};
 
 inline constexpr uint32_t kAllRights = KRC_LOCAL_WRITE | KRC_REMOTE_READ | KRC_REMOTE_WRITE | KRC_REMOTE_ATOMIC;
 inline constexpr size_t kPage = 4096;
@@ -51,7 +76,7 @@ struct Side {
   int StatusOf(const krc_request& request);
 
   Pages memory;  // outlives its registration
-  KernelQueue queue;
+  Queue queue;
   uint32_t key = 0;
 };
 

@@ -1,6 +1,6 @@
-// Fuzzes /dev/krcore: processes that make random calls, from nonsense to nearly right ones, in two threads each on
-// the same files, some of them killed in the middle. It looks for no result but that it goes on; the kernel's log
-// tells.
+// Fuzzes /dev/krcore: processes that make random calls, from nonsense to right ones, in two threads each on the same
+// files, all of them killed in the middle. It looks for no result but that it goes on and that requests are accepted:
+// what is refused at the door meets little of the module. The kernel's log tells the rest.
 //
 //   kmod_fuzz SECONDS [SEED]
 //
@@ -12,7 +12,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
+#include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -21,19 +24,36 @@
 #include <thread>
 #include <vector>
 
-#include "krcore/kernel/kernel_queue.h"
+#include "kmod/include/uapi/krcore/krcore_ioctl.h"
 #include "tests/support/kill_process.h"
 
 namespace {
 
 using Random = std::mt19937_64;
-constexpr size_t kBytes = 64 * 4096;
+constexpr size_t kPage = 4096, kBytes = 64 * kPage;
 constexpr int kFiles = 3;
 constexpr int kProcesses = 4;
 
-struct Shared {  // of the processes: what others would be told, so that they name each other's memory
-  std::array<uint32_t, 64> keys;
+// A region of some process, as others would be told of it. All is relaxed: one that is read half old and half new is
+// one more wrong request.
+struct Slot {
+  std::atomic<pid_t> pid;  // 0: none
+  std::atomic<uint64_t> addr, length;
+  std::atomic<uint32_t> key;
 };
+
+struct Shared {  // of the processes, so that they name each other's memory
+  std::array<Slot, 64> slots;
+  std::atomic<uint64_t> pushed, accepted;  // requests
+};
+
+// What a slot held.
+struct Named {
+  uint64_t addr, length;
+  uint32_t key;
+};
+
+constexpr auto kRelaxed = std::memory_order_relaxed;
 
 struct Process {
   Shared* shared;
@@ -62,28 +82,100 @@ uint64_t Address(Random& random, const Process& process) {
   return reinterpret_cast<uint64_t>(process.memory) + random() % kBytes / 8 * 8;
 }
 
-uint32_t Key(Random& random, const Process& process) {
-  if (random() % 8 == 0) return static_cast<uint32_t>(Word(random));
-  return __atomic_load_n(&process.shared->keys[random() % process.shared->keys.size()], __ATOMIC_RELAXED);
+Slot& AnySlot(Random& random, const Process& process) {
+  return process.shared->slots[random() % process.shared->slots.size()];
 }
 
+// A region, of this process or of any. If there is none: a slot's rest, which names nothing.
+Named Region(Random& random, const Process& process, bool own) {
+  Slot* slot = &AnySlot(random, process);
+  for (int tries = 0; tries < 200; ++tries) {
+    const pid_t pid = slot->pid.load(kRelaxed);
+    if (own ? pid == getpid() : pid != 0) break;
+    slot = &AnySlot(random, process);
+  }
+  return {slot->addr.load(kRelaxed), std::max<uint64_t>(1, slot->length.load(kRelaxed)), slot->key.load(kRelaxed)};
+}
+
+// Takes the slots of a process back, whose regions have gone.
+void Forget(Shared* shared, pid_t pid) {
+  for (Slot& slot : shared->slots) {
+    if (slot.pid.load(kRelaxed) == pid) slot.pid.store(0, kRelaxed);
+  }
+}
+
+// Where `bytes` bytes of the region are, aligned for atomics.
+uint64_t Within(Random& random, const Named& region, uint64_t bytes) {
+  return region.addr + (region.length > bytes ? random() % (region.length - bytes + 1) / 8 * 8 : 0);
+}
+
+// One that is right in everything, if its regions are still there, and have the rights.
 krc_request Request(Random& random, const Process& process) {
   krc_request request = {};
   request.opcode = OneOf<uint8_t>(random, {KRC_OP_READ, KRC_OP_WRITE, KRC_OP_COMPARE_SWAP, KRC_OP_FETCH_ADD});
   request.flags = static_cast<uint8_t>(random() % 4);
   request.num_sge = 1;
+  const Named remote = Region(random, process, false);
   const bool is_atomic = request.opcode >= KRC_OP_COMPARE_SWAP;
-  if (!is_atomic && random() % 4 == 0) request.num_sge = static_cast<uint8_t>(1 + random() % KRC_MAX_SGE);
+  if (!is_atomic && remote.length >= KRC_MAX_SGE && random() % 4 == 0)
+    request.num_sge = static_cast<uint8_t>(1 + random() % KRC_MAX_SGE);
+  uint64_t bytes = 0;
   for (krc_sge& sge : request.sges) {
-    sge = {Address(random, process), is_atomic ? 8 : static_cast<uint32_t>(1 + random() % 9000), Key(random, process)};
+    const Named local = Region(random, process, true);
+    const uint64_t most = std::min({local.length, remote.length / request.num_sge, uint64_t{9000}});
+    sge.length = is_atomic ? 8 : static_cast<uint32_t>(1 + random() % most);
+    sge.addr = Within(random, local, sge.length);
+    sge.lkey = local.key;
+    if (&sge < request.sges + request.num_sge) bytes += sge.length;
   }
-  request.rkey = Key(random, process);
-  request.remote_addr = Address(random, process);
+  request.rkey = remote.key;
+  request.remote_addr = Within(random, remote, bytes);
   request.wr_id = random();
-  if (random() % 16 == 0) {  // a byte of it is something else
-    reinterpret_cast<uint8_t*>(&request)[random() % sizeof(request)] = static_cast<uint8_t>(random());
-  }
   return request;
+}
+
+// Makes it wrong, most likely, in one respect.
+void Spoil(Random& random, const Process& process, krc_request& request) {
+  krc_sge& sge = request.sges[random() % request.num_sge];
+  switch (random() % 6) {
+    case 0: sge.addr = Address(random, process); break;
+    case 1: request.remote_addr = Address(random, process); break;
+    case 2:
+      sge.lkey = random() % 2 == 0 ? static_cast<uint32_t>(Word(random)) : Region(random, process, false).key;
+      break;
+    case 3: request.rkey = static_cast<uint32_t>(Word(random)); break;
+    case 4: sge.length = static_cast<uint32_t>(Word(random)); break;
+    default: reinterpret_cast<uint8_t*>(&request)[random() % sizeof(request)] = static_cast<uint8_t>(random());
+  }
+}
+
+void Attach(Process& process, size_t which, uint32_t depth) {
+  const int fd = process.files[which];
+  krc_attach attach = {};
+  attach.depth = depth;
+  if (ioctl(fd, KRC_IOC_ATTACH, &attach) != 0) return;
+  std::memcpy(process.gid.data(), attach.gid, process.gid.size());
+  void* const ring = mmap(nullptr, attach.ring_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (ring != MAP_FAILED) process.rings[which] = ring;
+}
+
+void Connect(const Process& process, int fd) {
+  krc_connect connect = {};
+  std::memcpy(connect.gid, process.gid.data(), sizeof(connect.gid));
+  (void)ioctl(fd, KRC_IOC_CONNECT, &connect);
+}
+
+void Register(Random& random, const Process& process, int fd, uint64_t length, uint32_t access) {
+  krc_reg_mr reg = {};
+  reg.addr = Address(random, process);
+  reg.length = length;
+  reg.access = access;
+  if (ioctl(fd, KRC_IOC_REG_MR, &reg) != 0) return;
+  Slot& slot = AnySlot(random, process);
+  slot.addr.store(reg.addr, kRelaxed);
+  slot.length.store(reg.length, kRelaxed);
+  slot.key.store(reg.key, kRelaxed);
+  slot.pid.store(getpid(), kRelaxed);
 }
 
 void OneCall(Random& random, Process& process) {
@@ -104,36 +196,17 @@ void OneCall(Random& random, Process& process) {
       }
       break;
     }
-    case 1: {
-      krc_attach attach = {};
-      attach.depth = static_cast<uint32_t>(random() % 8 == 0 ? Word(random) : 1 + random() % 200);
-      if (ioctl(fd, KRC_IOC_ATTACH, &attach) == 0) {
-        std::memcpy(process.gid.data(), attach.gid, process.gid.size());
-        void* const ring = mmap(nullptr, attach.ring_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-        if (ring != MAP_FAILED) process.rings[which] = ring;
-      }
-      break;
-    }
-    case 2: {
-      krc_connect connect = {};
-      std::memcpy(connect.gid, process.gid.data(), sizeof(connect.gid));
-      (void)ioctl(fd, KRC_IOC_CONNECT, &connect);
-      break;
-    }
+    case 1: Attach(process, which, static_cast<uint32_t>(random() % 8 == 0 ? Word(random) : 1 + random() % 200)); break;
+    case 2: Connect(process, fd); break;
     case 3:
-    case 4: {
-      krc_reg_mr reg = {};
-      reg.addr = Address(random, process);
-      reg.length = random() % 8 == 0 ? Word(random) : 1 + random() % 20000;
-      reg.access = static_cast<uint32_t>(random() % 4 == 0 ? random() % 32 : 15);
-      if (ioctl(fd, KRC_IOC_REG_MR, &reg) == 0) {
-        __atomic_store_n(&process.shared->keys[random() % process.shared->keys.size()], reg.key, __ATOMIC_RELAXED);
-      }
+    case 4:
+      Register(random, process, fd, random() % 8 == 0 ? Word(random) : 1 + random() % 20000,
+               static_cast<uint32_t>(random() % 16 == 0 ? random() % 32 : 15));
       break;
-    }
     case 5: {
-      krc_dereg_mr dereg = {Key(random, process), 0};
-      (void)ioctl(fd, KRC_IOC_DEREG_MR, &dereg);
+      Slot& slot = AnySlot(random, process);
+      krc_dereg_mr dereg = {random() % 8 == 0 ? static_cast<uint32_t>(Word(random)) : slot.key.load(kRelaxed)};
+      if (ioctl(fd, KRC_IOC_DEREG_MR, &dereg) == 0) slot.pid.store(0, kRelaxed);
       break;
     }
     case 6:  // its ring, in place of the module or beside it
@@ -155,15 +228,23 @@ void OneCall(Random& random, Process& process) {
         if (fresh >= 0) {
           dup2(fresh, fd);  // the old one closes, with whatever it has under way
           close(fresh);
+          Forget(process.shared, getpid());  // those of the other files as well: more are registered soon
         }
       }
       break;
     default: {
-      std::vector<krc_request> batch(1 + random() % 20);
+      std::vector<krc_request> batch(1 + random() % (random() % 4 == 0 ? 20 : 4));
       for (krc_request& request : batch) request = Request(random, process);
+      // One that is wrong refuses all.
+      if (random() % 2 == 0) Spoil(random, process, batch[random() % batch.size()]);
       krc_push push = {reinterpret_cast<uint64_t>(batch.data()), static_cast<uint32_t>(batch.size()), 0};
       if (random() % 32 == 0) push.count = static_cast<uint32_t>(Word(random));
-      (void)ioctl(fd, KRC_IOC_PUSH, &push);
+      process.shared->pushed.fetch_add(batch.size(), kRelaxed);
+      if (ioctl(fd, KRC_IOC_PUSH, &push) == 0) {
+        process.shared->accepted.fetch_add(push.count, kRelaxed);
+      } else if ((errno == ECONNRESET || errno == ENOTCONN) && random() % 4 != 0) {
+        Connect(process, fd);
+      }
       // The ring is taken as read, mostly.
       if (process.rings[which] != nullptr && random() % 4 != 0) {
         auto* const ring = static_cast<krc_ring_header*>(process.rings[which]);
@@ -184,13 +265,19 @@ void LetAllocationsFail() {
 [[noreturn]] void RunProcess(Shared* shared, uint8_t* memory, uint64_t seed) {
   Process process = {shared, memory, {}, {}, {}};
   for (int& fd : process.files) fd = open(KRC_DEVICE_PATH, O_RDWR);
+  Random random(seed);
+  // All but one of the files can be used from the start, of whatever else comes of them.
+  for (size_t i = 0; i + 1 < process.files.size(); ++i) {
+    Attach(process, i, 200);
+    Connect(process, process.files[i]);
+    for (int regions = 0; regions < 4; ++regions) Register(random, process, process.files[i], 20000, 15);
+  }
   std::thread other([&] {
     LetAllocationsFail();
-    Random random(seed + 1);
-    for (;;) OneCall(random, process);
+    Random others(seed + 1);
+    for (;;) OneCall(others, process);
   });
   LetAllocationsFail();
-  Random random(seed);
   for (;;) OneCall(random, process);
 }
 
@@ -207,10 +294,13 @@ int main(int argc, char** argv) {
   const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(std::atoi(argv[1]));
   auto* const shared =
       static_cast<Shared*>(mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
-  // At the same addresses in all of them, so that one's is mistaken for another's.
-  auto* const memory =
-      static_cast<uint8_t*>(mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
-  if (shared == MAP_FAILED || memory == MAP_FAILED) return 1;
+  // At the same addresses in all of them, so that one's is mistaken for another's. Between pages that cannot be
+  // registered, so that no region reaches into the program's own memory.
+  auto* const guarded =
+      static_cast<uint8_t*>(mmap(nullptr, kBytes + 2 * kPage, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  if (shared == MAP_FAILED || guarded == MAP_FAILED) return 1;
+  uint8_t* const memory = guarded + kPage;
+  if (mprotect(memory, kBytes, PROT_READ | PROT_WRITE) != 0) return 1;
   Random random(seed);
   std::array<pid_t, kProcesses> children = {};
   uint64_t started = 0, broken = 0;
@@ -219,6 +309,7 @@ int main(int argc, char** argv) {
     if (children[which] != 0) {
       if (!testing_support::KillProcess(children[which])) return 1;
       waitpid(children[which], nullptr, 0);
+      Forget(shared, children[which]);
     }
     if (random() % 4 == 0) {  // connections break as well, if there is a device now
       const int fd = open("/sys/kernel/debug/krcore/rxe0/break", O_WRONLY);
@@ -236,7 +327,10 @@ int main(int argc, char** argv) {
     if (!testing_support::KillProcess(child)) return 1;
     waitpid(child, nullptr, 0);
   }
+  const uint64_t pushed = shared->pushed.load(), accepted = shared->accepted.load();
   std::printf("kmod_fuzz: %llu processes, all killed in the middle; connections broken %llu times\n",
               static_cast<unsigned long long>(started), static_cast<unsigned long long>(broken));
-  return 0;
+  std::printf("kmod_fuzz: %llu of %llu requests were accepted\n", static_cast<unsigned long long>(accepted),
+              static_cast<unsigned long long>(pushed));
+  return accepted == 0 ? 1 : 0;
 }

@@ -9,6 +9,16 @@ counters=/sys/kernel/debug/krcore/rxe0/stats
 failed=0
 fail() { echo "kmod: FAILED: $*"; failed=1; }
 step() { echo "kmod: $*"; }
+# Of a device whose users are gone: nothing is left, and as many requests went as came. WHEN.
+settled() {
+  local when=$1 name requests completed
+  for name in queues regions region_bytes; do
+    grep -qx "$name 0" "$counters" || fail "$when: $(grep "^$name " "$counters")"
+  done
+  requests=$(awk '$1 == "requests" { print $2 }' "$counters")
+  completed=$(awk '$1 == "completed" { print $2 }' "$counters")
+  if [[ "$requests" != "$completed" ]]; then fail "$when: $requests requests, $completed completed"; fi
+}
 
 mount -t debugfs debugfs /sys/kernel/debug || exit 1
 # Followed, for the log itself may wrap; what is judged is between the two marks.
@@ -31,8 +41,16 @@ if [[ -e $failslab ]]; then
 fi
 
 insmod "$module" connections=2 || exit 1
+if modprobe siw 2> /dev/null; then
+  step "a device of a driver that is not known to go with a null pointer"
+  rdma link add siw0 type siw netdev dummy0 || fail "no siw0"
+  grep -q 'siw0: krcore: not used: its driver' /run/kernel.log || fail "siw0 is not said to be refused"
+  if [[ -e /sys/kernel/debug/krcore/siw0 ]]; then fail "siw0 is used"; fi
+  rdma link del siw0
+fi
 step "the tests"
 "$tests/kmod_test" --gtest_brief=1 || fail "kmod_test"
+settled "after the tests"
 
 step "beside verbs, on an emulated machine"
 "$bench" --quick || fail "bench_kmod"
@@ -43,6 +61,7 @@ if [[ -e $failslab ]]; then
 fi
 step "the fuzzer"
 "$tests/kmod_fuzz" "$fuzz_seconds" ${seed:+"$seed"} || fail "kmod_fuzz"
+settled "after the fuzzer"
 step "the fuzzer, while the device goes and comes"
 "$tests/kmod_fuzz" "$fuzz_seconds" ${seed:+"$seed"} &
 fuzzer=$!
@@ -52,10 +71,8 @@ while kill -0 "$fuzzer" 2> /dev/null; do
   rdma link add rxe0 type rxe netdev dummy0 || fail "rdma link add"
 done
 wait "$fuzzer" || fail "kmod_fuzz"
-cat "$counters"
-for name in queues regions region_bytes; do
-  grep -qx "$name 0" "$counters" || fail "after the fuzzer: $(grep "^$name " "$counters")"
-done
+# That of the devices that went nothing was left, the module itself checks (krc_stats_remove_device): the log tells.
+settled "after the last device came"
 
 step "unloading under a user"
 exec {user}<> /dev/krcore

@@ -45,8 +45,11 @@ def main():
         _, reached = loader.load(middle)
         low, high = (middle, high) if reached else (low, middle)
     first = max(1, low - how_many + 1)
+    tried = low - first + 1
     loaded = sum(loader.load(number)[0] for number in range(first, low + 1))
-    print(f"of {low} allocations the last {low - first + 1} failed in turn; {loaded} times the module went without")
+    print(f"of {low} allocations the last {tried} failed in turn; {loaded} times the module went without")
+    if loaded == tried:
+        sys.exit("it was loaded every time: no allocation was made to fail")
     return 0
 
 

@@ -5,7 +5,8 @@ tests/vm/kmod_guest.sh in a guest.
 Usage: tests/vm/kmod_test.py TESTS_FOLDER [--debug] [--cycles N] [--fuzz SECONDS] [--seed N]
        --debug: on a kernel that looks for mistakes (KASAN, lockdep, kmemleak), which must be in the folder that
                 SURGEKV_DEBUG_KERNEL names, or surgekv-vm/debug in the user's cache: bzImage, lib/modules/VERSION, and
-                headers/, what a module is built against; checkpatch is run too, if it is there
+                headers/, what a module is built against
+checkpatch --strict judges the sources, too, where there is such a folder: what Debian's headers lack, its headers/ has.
 """
 
 import argparse
@@ -32,11 +33,15 @@ def run(*arguments, **options):
     return subprocess.run([str(argument) for argument in arguments], text=True, check=False, **options)
 
 
+def debug_folder():
+    return pathlib.Path(os.environ.get("SURGEKV_DEBUG_KERNEL") or CACHE / "debug")
+
+
 def kernel(options):
     """The options of tools/vm that choose the kernel, and the headers that belong to it."""
     choice = []
     if options.debug:
-        folder = pathlib.Path(os.environ.get("SURGEKV_DEBUG_KERNEL") or CACHE / "debug")
+        folder = debug_folder()
         if not (folder / "bzImage").exists() or not (folder / "headers/Makefile").exists():
             skip(f"no debug kernel in {folder} (bzImage, lib/modules, headers); SURGEKV_DEBUG_KERNEL names another folder")
         choice = ["-k", folder]
@@ -70,8 +75,12 @@ def build(folder, headers):
         print(done.stdout, done.stderr, sep="\n")
         sys.exit("building the module failed, or warned")
     print(f"built against {headers}, no warning of W=1" + (" and sparse" if checks else ""))
-    checkpatch = headers / "scripts/checkpatch.pl"
-    if checkpatch.exists():
+    # Only whole kernel sources have it, Debian's packages of headers do not; the debug kernel's have.
+    checkpatch = next((script for script in (each / "scripts/checkpatch.pl" for each in (headers, debug_folder() / "headers"))
+                       if script.exists()), None)
+    if checkpatch is None:
+        print(f"not judged by checkpatch --strict: scripts/checkpatch.pl is in neither {headers} nor {debug_folder()}/headers")
+    else:
         for name in sources:
             if name.endswith((".c", ".h")):
                 done = run("perl", checkpatch, "--strict", "--no-tree", "--terse", "--show-types", "-f", ROOT / name,

@@ -17,16 +17,17 @@
  *                     the device is gone
  *
  * A file belongs to the address space that opened it: with any other (a forked
- * child, a receiver of the descriptor, the program behind execve) every call is
- * refused with EPERM.
+ * child, a receiver of the descriptor, the program behind execve) every request
+ * and mmap is refused with EPERM. A forked child inherits the mapping of the
+ * ring, unless its parent said MADV_DONTFORK.
  *
  * Every field has a fixed width, and the layouts are the same for programs of
- * 32 and of 64 bits. Reserved fields and flags must be zero, else EINVAL.
+ * 32 and of 64 bits. What changes them changes KRC_ABI_VERSION.
  *
- * Errors of all calls: EPERM (see above), EFAULT, EINVAL (malformed, or a
- * reserved field is set), ENOTTY (no such request), ENODEV (no such device, or
- * the device is gone), EBADFD (not attached, or attached twice). Others stand at
- * the request they belong to.
+ * Errors of all requests: EPERM (see above), EFAULT, EINVAL (malformed), ENOTTY
+ * (no such request, also one of another KRC_ABI_VERSION), ENODEV (no such
+ * device, or the device is gone), EBADFD (not attached, or attached twice).
+ * Others stand at the request they belong to.
  */
 #ifndef _UAPI_KRCORE_KRCORE_IOCTL_H
 #define _UAPI_KRCORE_KRCORE_IOCTL_H
@@ -35,7 +36,7 @@
 #include <linux/types.h>
 
 #define KRC_DEVICE_PATH "/dev/krcore"
-#define KRC_ABI_VERSION 1
+#define KRC_ABI_VERSION 2
 
 #define KRC_MAX_SGE 4
 #define KRC_MAX_DEPTH 4096
@@ -84,21 +85,12 @@ enum krc_status {
 	KRC_GENERAL_ERROR,
 };
 
-/* What the module offers: bits of krc_query.features. */
-enum krc_feature {
-	KRC_FEATURE_ONE_SIDED = 1,	/* READ, WRITE, CAS, FETCH_ADD */
-	KRC_FEATURE_LOCAL_PEERS = 2,	/* peers on the same device */
-};
-
 /* KRC_IOC_QUERY; all fields are answers. */
 struct krc_query {
-	__u32 abi_version;
-	__u32 features;			/* of krc_feature */
-	__u32 max_depth;		/* of a queue */
-	__u32 max_sge;			/* of a request */
-	__u64 max_message_bytes;	/* of a request, all SGEs together */
-	__u32 max_regions;		/* of a queue */
+	__u32 abi_version;		/* KRC_ABI_VERSION of the module */
 	__u32 devices;			/* that can be attached to now */
+	__u32 max_regions;		/* of a queue */
+	__u32 max_message_bytes;	/* of a request, all SGEs together */
 };
 
 /*
@@ -110,7 +102,6 @@ struct krc_query {
 struct krc_attach {
 	__u8 device[KRC_DEVICE_NAME_BYTES]; /* in; "": the first one */
 	__u32 depth;			/* in */
-	__u32 flags;			/* in; 0 */
 	__u8 gid[KRC_GID_BYTES];	/* out: the address of the device */
 	__u32 ring_bytes;		/* out */
 	__u32 ring_entries;		/* out */
@@ -123,24 +114,21 @@ struct krc_attach {
  */
 struct krc_connect {
 	__u8 gid[KRC_GID_BYTES];
-	__u32 flags;			/* 0 */
-	__u32 reserved;			/* 0 */
 };
 
 /*
  * KRC_IOC_REG_MR. The memory's pages are pinned and count against
- * RLIMIT_MEMLOCK (ENOMEM). `key` names the region: as lkey in SGEs of any file
- * of this process on the same device; with remote rights as rkey for everybody
- * who is told it. Keys are random, and never used again soon. ENOSPC: the queue
- * has max_regions of them.
+ * RLIMIT_MEMLOCK of this address space (ENOMEM). `key` names the region: as lkey
+ * in SGEs of any file of this process on the same device; with remote rights as
+ * rkey for everybody who knows it. Keys are random numbers of 32 bits: a stale
+ * one names nothing but by chance, yet who tries them all finds one. ENOSPC: the
+ * queue has max_regions of them.
  */
 struct krc_reg_mr {
 	__u64 addr;
 	__u64 length;
 	__u32 access;			/* of krc_access */
-	__u32 flags;			/* 0 */
 	__u32 key;			/* out */
-	__u32 reserved;			/* 0 */
 };
 
 /*
@@ -149,7 +137,6 @@ struct krc_reg_mr {
  */
 struct krc_dereg_mr {
 	__u32 key;
-	__u32 reserved;			/* 0 */
 };
 
 struct krc_sge {
@@ -164,11 +151,10 @@ struct krc_request {
 	__u64 compare_add;		/* CAS: expected; FETCH_ADD: addend */
 	__u64 swap;			/* CAS: desired */
 	__u32 rkey;
-	__u32 reserved;			/* 0 */
 	__u8 opcode;			/* of krc_opcode */
 	__u8 flags;			/* of krc_request_flag */
 	__u8 num_sge;			/* 1 to KRC_MAX_SGE; the others are not looked at */
-	__u8 reserved2[5];		/* 0 */
+	__u8 reserved;			/* 0 */
 	struct krc_sge sges[KRC_MAX_SGE];
 };
 
@@ -178,8 +164,9 @@ struct krc_request {
  * is not of 8 aligned bytes). EOPNOTSUPP: an opcode or flag that the module does
  * not offer. EACCES: it names memory that is not, or not wholly, in a region of
  * this process, or of the peer, with the rights it needs. EMSGSIZE: it is longer
- * than a message may be. EAGAIN: more than the queue has places. ENOTCONN.
- * ECONNRESET: a fault broke the queue; KRC_IOC_CONNECT makes it work again.
+ * than a message may be. EAGAIN: more than the queue has places now. E2BIG: more
+ * than its depth. ENOTCONN. ECONNRESET: a fault broke the queue; KRC_IOC_CONNECT
+ * makes it work again.
  */
 struct krc_push {
 	__u64 requests;
