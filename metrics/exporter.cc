@@ -186,6 +186,7 @@ Result<std::unique_ptr<Exporter>> Exporter::Start(const Address& address, const 
 // comes.
 Exporter::~Exporter() {
   if (server_ == nullptr) return;
+  // Sleeps, for civetweb tells nobody: neither that an answer has been sent nor that it has ended.
   for (int waited = 0; under_way_.load(std::memory_order_relaxed) > 0 && waited < kMostKnocks; ++waited) {
     std::this_thread::sleep_for(kKnockPeriod);
   }

@@ -16,20 +16,7 @@ static_assert(std::endian::native == std::endian::little);
 // A vector of the compiler's, on any machine: + & | work on both words.
 using WordPair = uint64_t __attribute__((vector_size(16)));
 
-template <size_t kOffset, typename T>
-WordPair PairAt(const T& object) {
-  static_assert(kOffset + sizeof(WordPair) <= sizeof(T) && std::is_trivially_copyable_v<T>);
-  WordPair pair;
-  std::memcpy(&pair, reinterpret_cast<const std::byte*>(&object) + kOffset, sizeof(pair));
-  return pair;
-}
-
-template <size_t kOffset, typename T>
-void SetPairAt(T& object, WordPair pair) {
-  static_assert(kOffset + sizeof(pair) <= sizeof(T) && std::is_trivially_copyable_v<T>);
-  std::memcpy(reinterpret_cast<std::byte*>(&object) + kOffset, &pair, sizeof(pair));
-}
-
+// What lies `kOffset` bytes into an object, whatever its members are called.
 template <size_t kOffset, typename Word = uint64_t, typename T>
 Word WordAt(const T& object) {
   static_assert(kOffset + sizeof(Word) <= sizeof(T) && std::is_trivially_copyable_v<T>);
@@ -38,10 +25,20 @@ Word WordAt(const T& object) {
   return word;
 }
 
-template <size_t kOffset, typename T>
-void SetWordAt(T& object, uint64_t word) {
-  static_assert(kOffset + sizeof(word) <= sizeof(T) && std::is_trivially_copyable_v<T>);
+template <size_t kOffset, typename Word, typename T>
+void SetWordAt(T& object, Word word) {
+  static_assert(kOffset + sizeof(Word) <= sizeof(T) && std::is_trivially_copyable_v<T>);
   std::memcpy(reinterpret_cast<std::byte*>(&object) + kOffset, &word, sizeof(word));
+}
+
+template <size_t kOffset, typename T>
+WordPair PairAt(const T& object) {
+  return WordAt<kOffset, WordPair>(object);
+}
+
+template <size_t kOffset, typename T>
+void SetPairAt(T& object, WordPair pair) {
+  SetWordAt<kOffset, WordPair>(object, pair);
 }
 
 // A member at `kOffset`, as part of the word at `kWordOffset`.

@@ -25,7 +25,7 @@ int ServeUntilRetired(WorkerSlot& slot) {
   if (!slot.AwaitCall(&woken)) return 0;
   slot.Note(&WorkerTimes::thread_ns, krcore::RealClock()->NowNs());
   slot.Note(&WorkerTimes::lanes_ns, krcore::RealClock()->NowNs());
-  while (!slot.retiring.load()) usleep(200);
+  while (!slot.retiring.load()) usleep(200);  // the front end only sets it: a worker looks between its operations
   WorkerProgress progress;
   progress.stats.operations = 10 + slot.worker;
   slot.client.Share(progress);

@@ -137,6 +137,7 @@ TEST_F(Discovery, AnAnnouncerGoesOnWithoutAMetadataServerAndEnds) {
     ++told;
     return Of(metrics::Role::kMemory);
   });
+  // The announcer's thread tells nobody of its tries.
   while (announcer.failures() == 0) usleep(1'000);
   while (announcer.trouble().empty()) usleep(1'000);
   ASSERT_TRUE(node->HostMetaServer(100).ok());
