@@ -147,7 +147,7 @@ class AlikeRequests {
   }
 
  private:
-  uint32_t form_ = 0;  // of no SGE: none is allowed
+  uint32_t form_ = ~uint32_t{0};  // no request's: none is allowed
   uint32_t rkey_ = 0;
   uint64_t extent_ = 0, local_ = 0, local_room_ = 0, remote_ = 0, remote_room_ = 0;
 };

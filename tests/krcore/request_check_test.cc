@@ -112,6 +112,28 @@ const BadRequest kBadRequests[] = {
 INSTANTIATE_TEST_SUITE_P(Each, RefusedRequest, ::testing::ValuesIn(kBadRequests),
                          [](const auto& info) { return info.param.name; });
 
+// All zeros are what a check that compares with what it does not know may take for known.
+TEST(RequestCheck, ARequestWithoutSgesIsRefusedAndItsListIsNotLookedAt) {
+  const std::string fabric = UniqueFabric(true);
+  MemoryNode memory = MemoryNode::Start(fabric, 1, kRemoteBytes, true);
+  Worker worker = Worker::Start(fabric, {.dc_initiators = 1}, kLocalBytes);
+  auto queue = worker.Connect(1);
+  const Sge zeros{};
+  for (const bool known : {false, true}) {
+    for (const Sge* list : {&zeros, reinterpret_cast<const Sge*>(uintptr_t{16})}) {
+      WorkRequest none;
+      none.sg_list = list;
+      const WorkRequest batch[2] = {none, none};
+      size_t bad_index = 99;
+      EXPECT_EQ(queue->Push(batch, &bad_index).code(), StatusCode::kInvalidArgument) << known;
+      EXPECT_EQ(bad_index, 0u);
+    }
+    const Sge sge = worker.Word(0);
+    const WorkRequest good = OnWord(*queue, Opcode::kRead, &sge, 0);
+    EXPECT_EQ(Execute(*worker.pool, *queue, good).status, WcStatus::kSuccess);
+  }
+}
+
 TEST(RequestCheck, KeyOfADestroyedRegionIsRefused) {
   const std::string fabric = UniqueFabric(true);
   MemoryNode memory = MemoryNode::Start(fabric, 1, kRemoteBytes, true);
