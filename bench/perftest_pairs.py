@@ -108,6 +108,9 @@ def main():
     parser.add_argument("--json", help="file for the samples")
     options = parser.parse_args()
     paths = options.paths.split(",")
+    for given, known in ((paths, ("rc", "queue")), (options.operations.split(","), ("read", "cas", "send"))):
+        if unknown := set(given) - set(known):
+            parser.error(f"unknown: {', '.join(sorted(unknown))}; known: {', '.join(known)}")
     report = []
     for operation in options.operations.split(","):
         tool = PERFTEST[operation][0]

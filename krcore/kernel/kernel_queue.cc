@@ -101,11 +101,11 @@ Status KernelQueue::Open(const std::string& path) {
   fd_ = open(path.c_str(), O_RDWR | O_CLOEXEC);
   if (fd_ < 0) return Outcome(errno, path.c_str());
   Result<krc_query> query = Query();
+  if (query.ok() && query->abi_version == KRC_ABI_VERSION) return {};
+  close(std::exchange(fd_, -1));
   if (!query.ok()) return query.status();
-  if (query->abi_version != KRC_ABI_VERSION)
-    return Status(StatusCode::kUnsupported, path + ": its interface has version " + std::to_string(query->abi_version) +
-                                                ", not " + std::to_string(KRC_ABI_VERSION));
-  return {};
+  return Status(StatusCode::kUnsupported, path + ": its interface has version " + std::to_string(query->abi_version) +
+                                              ", not " + std::to_string(KRC_ABI_VERSION));
 }
 
 Result<krc_query> KernelQueue::Query() {

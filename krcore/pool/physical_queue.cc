@@ -130,15 +130,16 @@ inline void PhysicalQueue::PostRun(uint64_t end) {
   const size_t count = end - posted_;
   ++stats_->doorbells;
   stats_->work_requests += count;
-  if (qp_->PostSend({&wrs_[posted_ & mask_], count}, &refused).ok()) [[likely]] {
+  const Status status = qp_->PostSend({&wrs_[posted_ & mask_], count}, &refused);
+  if (status.ok()) [[likely]] {
     posted_ = on_nic_ = end;
     return;
   }
-  // The request checks let something pass that this provider refuses, which is a mistake of theirs. Its sender hears of
-  // it, and what went out before it, perhaps unsignaled, is made to complete.
+  // There is no way to this peer, or the request checks let something pass that this provider refuses, which is a
+  // mistake of theirs. Its sender hears of it, and what went out before it, perhaps unsignaled, is made to complete.
   posted_ += refused;
   on_nic_ = posted_;
-  Settle(posted_++, WcStatus::kLocalQpError);
+  Settle(posted_++, status == StatusCode::kUnavailable ? WcStatus::kRetryExceeded : WcStatus::kLocalQpError);
   (void)qp_->ToErr();
 }
 

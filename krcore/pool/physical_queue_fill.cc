@@ -165,8 +165,7 @@ inline void PhysicalQueue::FillEntry(const WorkRequest& wr, uint64_t position, Q
   place.qp_num = qp_num();
 }
 
-// What FillEntries and FillSlots do, of one usual WR, where setting them up takes longer: a single one takes 0.95 of
-// the time so.
+// What FillEntries and FillSlots do, of one usual WR: setting them up would take longer.
 void PhysicalQueue::FillOne(const WorkRequest& wr, QueueState* owner, const dct::Peer& peer) {
   FillEntry(wr, tail_, owner, 0);
   const uint64_t slot = tail_ & mask_;

@@ -22,7 +22,7 @@ void AddressCache::SetSize(uint32_t entries) {
 
 void AddressCache::MakeTable() {
   if (table_ != nullptr || sets_ == 0) return;
-  // Zeroed pages that cost nothing until they are touched.
+  // Zeroed pages, which of fresh memory cost nothing until they are touched.
   memory_.reset(std::calloc(sets_ + 1, sizeof(Set)));
   if (memory_ == nullptr) return;
   const auto address = reinterpret_cast<uintptr_t>(memory_.get());

@@ -127,6 +127,9 @@ Status Connections::Open(uint32_t queue_depth, const krcore::QueuePoolOptions& o
 }
 
 Status Connections::MakeQueue(krcore::NodeId memory_node) {
+  if (memory_node == krcore::kNoNode || memory_node > krcore::kMaxMemoryNode) {
+    return {StatusCode::kCorrupt, "node " + std::to_string(memory_node) + " is not a memory node"};
+  }
   Peer& peer = peers_[memory_node];
   if (peer.queue) return Status::Ok();
   auto queue = pool_->CreateQueue(queue_depth_);
@@ -137,16 +140,13 @@ Status Connections::MakeQueue(krcore::NodeId memory_node) {
 }
 
 Status Connections::Ensure(krcore::NodeId memory_node, krcore::Deadline deadline) {
-  if (memory_node == krcore::kNoNode || memory_node > krcore::kMaxMemoryNode) {
-    return {StatusCode::kCorrupt, "node " + std::to_string(memory_node) + " is not a memory node"};
-  }
+  KRCORE_RETURN_IF_ERROR(MakeQueue(memory_node));
   Peer& peer = peers_[memory_node];
   if (peer.connected) return Status::Ok();
   krcore::Clock& clock = node_.clock();
   const int64_t now_ns = clock.NowNs();
   if (now_ns < peer.retry_at_ns) return StatusCode::kUnavailable;
   peer.retry_at_ns = now_ns + kReconnectIntervalNs;
-  KRCORE_RETURN_IF_ERROR(MakeQueue(memory_node));
   KRCORE_RETURN_IF_ERROR(peer.queue->Connect(memory_node, deadline));
   for (const krcore::RemoteRegion& region : peer.queue->regions()) {
     if (region.tag != kPoolRegionTag) continue;

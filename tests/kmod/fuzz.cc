@@ -332,5 +332,5 @@ int main(int argc, char** argv) {
               static_cast<unsigned long long>(started), static_cast<unsigned long long>(broken));
   std::printf("kmod_fuzz: %llu of %llu requests were accepted\n", static_cast<unsigned long long>(accepted),
               static_cast<unsigned long long>(pushed));
-  return accepted == 0 ? 1 : 0;
+  return accepted < pushed / 100 || accepted == 0 ? 1 : 0;  // a third, where nothing is wrong
 }

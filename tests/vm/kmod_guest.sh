@@ -44,7 +44,8 @@ insmod "$module" connections=2 || exit 1
 if modprobe siw 2> /dev/null; then
   step "a device of a driver that is not known to go with a null pointer"
   rdma link add siw0 type siw netdev dummy0 || fail "no siw0"
-  grep -q 'siw0: krcore: not used: its driver' /run/kernel.log || fail "siw0 is not said to be refused"
+  timeout 10 bash -c 'until grep -q "siw0: krcore: not used: its driver" /run/kernel.log; do sleep 0.1; done' ||
+    fail "siw0 is not said to be refused"
   if [[ -e /sys/kernel/debug/krcore/siw0 ]]; then fail "siw0 is used"; fi
   rdma link del siw0
 fi

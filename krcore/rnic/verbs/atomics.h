@@ -35,7 +35,7 @@ class Atomics {
 
   // False: there is no room now, nothing was handed over.
   bool Post(const sdc_atomic_request& request);
-  // What a completion of the CQ whose wr_id has kAtomic brings, in posting order. Empty: nothing, perhaps a failure.
+  // What a completion of the CQ whose wr_id has kAtomic brings; they come in posting order. Empty: perhaps a failure.
   std::optional<Result> Completed(const ibv_wc& wc);
   // After a failure: what was handed over, failed; and a new queue. If it is broken still, this is to be called again.
   std::vector<Result> Repair();

@@ -90,15 +90,19 @@ Status Mlx5Dci::ToErr() {
 int Mlx5Dci::Post(std::span<const SendWr> wrs, size_t* took) {
   *took = 0;
   std::array<ibv_ah*, kBatch> ahs{};
-  for (size_t i = 0; i < wrs.size(); ++i) {
-    ahs[i] = static_cast<const VerbsAddressHandle*>(wrs[i].ah)->For(pd_index_);
-    if (ahs[i] == nullptr) return EHOSTUNREACH;
+  size_t reachable = 0;
+  while (reachable < wrs.size()) {
+    ahs[reachable] = static_cast<const VerbsAddressHandle*>(wrs[reachable].ah)->For(pd_index_);
+    if (ahs[reachable] == nullptr) break;
+    ++reachable;
   }
-  ibv_wr_start(ex_);
-  for (size_t i = 0; i < wrs.size(); ++i) Build(wrs[i], TokenOf(i), ahs[i]);
-  const int error = ibv_wr_complete(ex_);  // all of them or none
-  if (error == 0) *took = wrs.size();
-  return error;
+  if (reachable > 0) {
+    ibv_wr_start(ex_);
+    for (size_t i = 0; i < reachable; ++i) Build(wrs[i], TokenOf(i), ahs[i]);
+    if (const int error = ibv_wr_complete(ex_); error != 0) return error;  // all of them or none
+    *took = reachable;
+  }
+  return reachable == wrs.size() ? 0 : EHOSTUNREACH;
 }
 
 void Mlx5Dci::Build(const SendWr& wr, uint64_t token, ibv_ah* ah) {

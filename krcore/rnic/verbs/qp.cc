@@ -92,12 +92,12 @@ Status VerbsQp::ToRts() {
 int VerbsQp::Post(std::span<const SendWr> wrs, size_t* took) {
   *took = 0;
   ibv_send_wr posts[kBatch];
+  size_t reachable = 0;
   for (size_t i = 0; i < wrs.size(); ++i) {
     const SendWr& wr = wrs[i];
     ibv_send_wr& post = posts[i];
     std::memset(static_cast<void*>(&post), 0, sizeof(post));
     post.wr_id = TokenOf(i);
-    post.next = i + 1 < wrs.size() ? &posts[i + 1] : nullptr;
     post.sg_list = SgesOf(wr.sg_list);
     post.num_sge = wr.num_sge;
     post.opcode = ToWrOpcode(wr.opcode);
@@ -105,7 +105,7 @@ int VerbsQp::Post(std::span<const SendWr> wrs, size_t* took) {
     post.imm_data = htonl(wr.imm);
     if (attr_.type == QpType::kUd) {
       post.wr.ud.ah = static_cast<const VerbsAddressHandle*>(wr.ah)->For(pd_index_);
-      if (post.wr.ud.ah == nullptr) return EHOSTUNREACH;
+      if (post.wr.ud.ah == nullptr) break;
       post.wr.ud.remote_qpn = wr.remote_qpn;
       post.wr.ud.remote_qkey = wr.qkey;
     } else if (wr.opcode == Opcode::kCompareSwap || wr.opcode == Opcode::kFetchAdd) {
@@ -113,11 +113,17 @@ int VerbsQp::Post(std::span<const SendWr> wrs, size_t* took) {
     } else {
       post.wr.rdma = {wr.remote_addr, wr.rkey};
     }
+    if (i > 0) posts[i - 1].next = &post;
+    reachable = i + 1;
   }
+  if (reachable == 0) return EHOSTUNREACH;
   ibv_send_wr* bad = nullptr;
-  const int error = ibv_post_send(qp_, posts, &bad);
-  *took = error == 0 ? wrs.size() : static_cast<size_t>(bad - posts);
-  return error;
+  if (const int error = ibv_post_send(qp_, posts, &bad); error != 0) {
+    *took = static_cast<size_t>(bad - posts);
+    return error;
+  }
+  *took = reachable;
+  return reachable == wrs.size() ? 0 : EHOSTUNREACH;
 }
 
 }  // namespace krcore::rnic::verbs

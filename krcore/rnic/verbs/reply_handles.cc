@@ -35,19 +35,33 @@ ReplyHandles::~ReplyHandles() {
   for (const Handle& handle : retired_) ibv_destroy_ah(handle.ah);
 }
 
-ibv_ah* ReplyHandles::Get(const sdc_address& address, const UdPort& port) {
+ReplyHandles::Key ReplyHandles::KeyOf(const sdc_address& address) {
   Key key;
   std::memcpy(key.data(), address.bytes, key.size());
+  return key;
+}
+
+ReplyHandles::Handle* ReplyHandles::Known(const Key& key, const UdPort& port) {
   const auto found = by_key_.find(key);
-  if (found != by_key_.end()) {
-    handles_.splice(handles_.begin(), handles_, found->second);
-  } else {
+  if (found == by_key_.end()) return nullptr;
+  handles_.splice(handles_.begin(), handles_, found->second);
+  handles_.front().used = port.sent();
+  return &handles_.front();
+}
+
+ibv_ah* ReplyHandles::Find(const sdc_address& address, const UdPort& port) {
+  const Handle* const handle = Known(KeyOf(address), port);
+  return handle != nullptr ? handle->ah : nullptr;
+}
+
+ibv_ah* ReplyHandles::Get(const sdc_address& address, const UdPort& port) {
+  const Key key = KeyOf(address);
+  if (Known(key, port) == nullptr) {
     Retire(port);
-    handles_.push_front({key, nullptr, 0, INT64_MIN});
+    handles_.push_front({key, nullptr, port.sent(), INT64_MIN});
     by_key_[key] = handles_.begin();
   }
   Handle& handle = handles_.front();
-  handle.used = port.sent();
   if (handle.ah != nullptr || clock_->NowNs() < handle.again_ns) return handle.ah;
   PortAddress to;
   std::memcpy(&to, address.bytes, sizeof(to));

@@ -33,6 +33,8 @@ class ReplyHandles {
   // By sdc_address::bytes, GID and LID. `port` is what it is used with next. Null: it cannot be made, and for a second
   // that is not tried again. May wait for the network, which is asked for an address that is new.
   ibv_ah* Get(const sdc_address& address, const UdPort& port);
+  // The same without waiting: null, too, if Get has not been called for it lately.
+  ibv_ah* Find(const sdc_address& address, const UdPort& port);
 
  private:
   using Key = std::array<uint8_t, 24>;
@@ -42,6 +44,8 @@ class ReplyHandles {
     uint64_t used;     // by the port's datagrams before this one
     int64_t again_ns;  // when it is tried again
   };
+  static Key KeyOf(const sdc_address& address);
+  Handle* Known(const Key& key, const UdPort& port);
   void Retire(const UdPort& port);
 
   Context* const context_;

@@ -35,7 +35,8 @@ const sdc_target_ops SoftwareDct::kOps = {
     .send =
         [](void* context, const sdc_address* to, uint32_t bytes) {
           SoftwareDct& self = *Self(context);
-          ibv_ah* const ah = self.handles_->Get(*to, *self.port_);
+          // Serve has made it before it took the lock, if it can be made. If not, the peer asks again.
+          ibv_ah* const ah = self.handles_->Find(*to, *self.port_);
           if (ah != nullptr) self.port_->Send(ah, to->qpn, bytes);
         },
     .has_room = [](void*) { return true; },  // the CQ's thread has got all but rq_depth of them

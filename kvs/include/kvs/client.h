@@ -253,11 +253,11 @@ class Store {
   // Connects a new client to every memory node: microseconds, the more so as this process has done it before. (Not so
   // with the control planes "verbs", which makes everything anew, and "lite", where the first client connects.)
   virtual Result<std::unique_ptr<Client>> NewClient(const ClientOptions& options = {}) = 0;
-  // Makes the queues and registers the memory of one client in advance, and touches what its first operation needs and
-  // its address cache: NewClient with these very options, from any thread, takes it and only connects and registers it.
-  // It takes what an idle client does (of `sw`, two of a device's 1,024 QPs), but no place at the store's home; if
-  // nobody takes it, it ends with the Store. Blocks for that. Does nothing with the control plane "verbs". Fails as
-  // NewClient.
+  // Makes the queues and registers the memory of one client in advance, touches what its first operation needs, and
+  // makes its address cache: NewClient with these very options, from any thread, takes it and only connects and
+  // registers it. It takes what an idle client does (of `sw`, two of a device's 1,024 QPs), but no place at the store's
+  // home; if nobody takes it, it ends with the Store. Blocks for that. Does nothing with the control plane "verbs".
+  // Fails as NewClient.
   virtual Status PrepareClient(const ClientOptions& options = {}) = 0;
   // The process's; a Client of "verbs" has another one.
   virtual krcore::Node& node() = 0;

@@ -76,6 +76,7 @@ TEST(AddressesOfYoungerPds, APostToAPeerThatTheNetworkDoesNotKnowIsRefused) {
     nic.has_plain = true;
     const auto device = OpenFake().value();
     const auto peer = device->CreateAddressHandle(PeerOf(*device, 7)).value();
+    const auto stranger = device->CreateAddressHandle(PeerOf(*device, 8)).value();
     const auto cq = device->CreateCq(64).value();
     for (const QpType type : {QpType::kUd, QpType::kDci}) {
       SCOPED_TRACE(type == QpType::kUd ? "UD" : "DCI");
@@ -98,6 +99,13 @@ TEST(AddressesOfYoungerPds, APostToAPeerThatTheNetworkDoesNotKnowIsRefused) {
       KRCORE_EXPECT_OK(qp->PostSend({&wr, 1}, nullptr));
       KRCORE_EXPECT_OK(qp->PostSend({&wr, 1}, nullptr));
       EXPECT_EQ(std::count(nic.calls.begin(), nic.calls.end(), "ibv_create_ah"), 1);
+      // Whoever is reached is not to blame, and hears of no refusal.
+      nic.fail_named = {{"ibv_create_ah", EHOSTUNREACH}};
+      SendWr batch[] = {wr, wr};
+      batch[1].ah = stranger.get();
+      EXPECT_EQ(qp->PostSend(batch, &bad), StatusCode::kUnavailable);
+      EXPECT_EQ(bad, 1U);
+      nic.fail_named.clear();
       EXPECT_THAT(nic.misuses, ::testing::IsEmpty());
     }
   }
