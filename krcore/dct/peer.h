@@ -35,13 +35,22 @@ struct Peer {
   // When the regions must have been looked up again before another request names them. Relaxed: a number on its own,
   // and whoever reads an old one looks up once more.
   int64_t lease_until_ns() const { return lease_until_ns_.load(std::memory_order_relaxed); }
-  void StartLease(int64_t until_ns) { lease_until_ns_.store(until_ns, std::memory_order_relaxed); }
-  void Extend(int64_t until_ns) const {
-    if (until_ns > lease_until_ns()) lease_until_ns_.store(until_ns, std::memory_order_relaxed);
+  // When somebody who uses them should look: before that, so that whoever connects meanwhile finds a lease that lasts.
+  // Relaxed, likewise.
+  int64_t renew_ns() const { return renew_ns_.load(std::memory_order_relaxed); }
+  void StartLease(int64_t until_ns, int64_t renew_ns) const {
+    lease_until_ns_.store(until_ns, std::memory_order_relaxed);
+    renew_ns_.store(renew_ns, std::memory_order_relaxed);
   }
+  void Extend(int64_t until_ns, int64_t renew_ns) const {
+    if (until_ns > lease_until_ns()) StartLease(until_ns, renew_ns);
+  }
+  // Somebody looks, or has, in vain.
+  void PutRenewalOff() const { renew_ns_.store(lease_until_ns(), std::memory_order_relaxed); }
 
  private:
-  mutable std::atomic<int64_t> lease_until_ns_{INT64_MAX};  // unless it came from the metadata server
+  // Unless it came from the metadata server.
+  mutable std::atomic<int64_t> lease_until_ns_{INT64_MAX}, renew_ns_{INT64_MAX};
 };
 
 }  // namespace krcore::dct

@@ -82,7 +82,8 @@ Result<std::shared_ptr<const Peer>> PeerDirectory::Use(const HostRecord& record)
     else
       peer->regions[peer->region_count++] = region;
   }
-  peer->StartLease(record.lease_until_ns);
+  const int64_t renew_ns = record.lease_until_ns - RenewAheadNs();
+  peer->StartLease(record.lease_until_ns, renew_ns);
 
   std::lock_guard lock(mutex_);
   std::shared_ptr<const Peer>& cached = peers_[record.address.node];
@@ -91,7 +92,7 @@ Result<std::shared_ptr<const Peer>> PeerDirectory::Use(const HostRecord& record)
                      static_cast<int32_t>(cached->sequence - peer->sequence) > 0;
   if (older || (cached && SameTarget(*cached, *peer))) {
     // Where the older version is still found no publication after the cached one is complete, so that is valid too.
-    cached->Extend(peer->lease_until_ns());
+    cached->Extend(record.lease_until_ns, renew_ns);
     return cached;  // keeps its address handle
   }
   auto ah = device_.CreateAddressHandle(record.address);
@@ -106,9 +107,16 @@ Result<std::shared_ptr<const Peer>> PeerDirectory::Use(const HostRecord& record)
 
 PeerDirectory::Renewed PeerDirectory::Renew(const std::shared_ptr<const Peer>& peer, int64_t now_ns) {
   const rnic::DeviceAddress& address = peer->target.address;
-  const std::lock_guard renewing(renew_mutex_);
+  const bool lasts = peer->lease_until_ns() > now_ns;
+  std::unique_lock renewing(renew_mutex_, std::defer_lock);
+  if (!lasts)
+    renewing.lock();
+  else if (!renewing.try_lock())
+    return {peer};
+  peer->PutRenewalOff();
+  const int64_t wanted_ns = lasts ? now_ns + RenewAheadNs() : now_ns;
   auto cached = Own(address.node);
-  if (cached == nullptr || cached->lease_until_ns() <= now_ns) cached = FromHost(address.node, now_ns);
+  if (cached == nullptr || cached->lease_until_ns() <= wanted_ns) cached = FromHost(address.node, wanted_ns);
   if (cached != nullptr) {
     if (cached->target.address.incarnation != address.incarnation) cached = nullptr;
     return {std::move(cached)};
@@ -121,10 +129,12 @@ PeerDirectory::Renewed PeerDirectory::Renew(const std::shared_ptr<const Peer>& p
     Invalidate(peer);
     return {nullptr, true};
   }
+  if (lasts) return {peer, true};
   // The peer lives, but nobody can tell what it exposes: no metadata server answers, or it came up with nobody to
   // learn from. Then it cannot withdraw a region in an orderly way either, and a request that names one which is gone
   // is refused by its NIC.
-  peer->Extend(now_ns + std::max<int64_t>(meta_.mr_lease_ns() / 8, 1'000'000));
+  const int64_t until_ns = now_ns + std::max<int64_t>(meta_.mr_lease_ns() / 8, 1'000'000);
+  peer->Extend(until_ns, until_ns);
   return {peer, true, true};
 }
 

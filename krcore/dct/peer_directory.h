@@ -33,9 +33,10 @@ class PeerDirectory {
     bool looked_up = false;            // ... by this call; else another thread or process of the host had done it
     bool extended = false;             // without a lookup, because no metadata server answers
   };
-  // For a peer whose lease has run out at `now_ns`, on Clock::CoarseNowNs: looks its record up again, once for the
-  // whole node and, but for processes that do so at the same moment, host. What is returned has a lease that has not
-  // run out. Waits for a metadata server some milliseconds at most.
+  // For a peer whose lease is to be renewed, or has run out, at `now_ns`, on Clock::CoarseNowNs: looks its record up
+  // again, once for the whole node and, but for processes that do so at the same moment, host. What is returned has a
+  // lease that has not run out. Waits for a metadata server some milliseconds at most; while the lease lasts, for no
+  // other thread.
   Renewed Renew(const std::shared_ptr<const Peer>& peer, int64_t now_ns);
   // Forgets `peer` unless it has been refreshed since, so that the next qconnect anywhere on the node looks anew.
   void Invalidate(const std::shared_ptr<const Peer>& peer);
@@ -44,6 +45,8 @@ class PeerDirectory {
   void ForgetOnHost(NodeId node) { host_.Drop(node); }
 
  private:
+  // A lease is renewed so long before it runs out.
+  int64_t RenewAheadNs() const { return std::max<int64_t>(meta_.mr_lease_ns() / 4, 0); }
   // Makes `record`, with its lease, the cached metadata of its node unless that is newer.
   Result<std::shared_ptr<const Peer>> Use(const HostRecord& record);
   // The host's metadata of `node`. Null: there is none whose lease lasts longer than `now_ns`.

@@ -195,7 +195,7 @@ void QueuePoolImpl::RenewLeases(int64_t now_ns) {
   for (vqp::VirtualQueueImpl* queue : virtual_queues_) {
     QueueState& state = queue->state();
     if (state.standing != QueueStanding::kReady) continue;
-    if (state.peer->lease_until_ns() <= now_ns) {
+    if (state.peer->renew_ns() <= now_ns) {
       auto renewed = RenewLease(state.peer, now_ns);
       if (renewed == nullptr) {
         state.standing = QueueStanding::kBroken;

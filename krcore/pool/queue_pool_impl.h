@@ -103,7 +103,7 @@ class QueuePoolImpl final : public QueuePool {
   void PollWaiting(uint32_t spins);
   // Publishes the node once, so that others can find out whether it lives.
   Status NeedPublished(Deadline deadline);
-  // Renews the leases on remote regions that have run out, and counts how hot peers are; a look at the time if nothing
+  // Renews the leases on remote regions that run out, and counts how hot peers are; a look at the time if nothing
   // is due. Before every doorbell, so that no request goes out whose region was looked up longer ago than the lease.
   void CheckLeases() {
     if (const int64_t now_ns = clock_.CoarseNowNs(); now_ns >= check_ns_) [[unlikely]]
@@ -113,7 +113,7 @@ class QueuePoolImpl final : public QueuePool {
   std::shared_ptr<const dct::Peer> RenewLease(const std::shared_ptr<const dct::Peer>& peer, int64_t now_ns);
   // A queue was connected to `peer`.
   void NoteLease(const dct::Peer& peer) {
-    lease_check_ns_ = std::min(lease_check_ns_, peer.lease_until_ns());
+    lease_check_ns_ = std::min(lease_check_ns_, peer.renew_ns());
     check_ns_ = std::min(check_ns_, lease_check_ns_);
   }
   // Flush right after CheckLeases.
@@ -158,7 +158,7 @@ class QueuePoolImpl final : public QueuePool {
 
   const PoolContext context_;
   Clock& clock_;
-  int64_t lease_check_ns_ = INT64_MAX;  // when the first lease of a connected queue runs out
+  int64_t lease_check_ns_ = INT64_MAX;  // when the first lease of a connected queue is to be renewed
   int64_t check_ns_ = INT64_MAX;        // ... or something else is due
   mr::RegionView regions_;
   vqp::RequestLimits limits_;

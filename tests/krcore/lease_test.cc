@@ -108,21 +108,45 @@ TEST_F(Lease, IsRenewedOnceForTheWholeNodeWithoutItsUsersNoticing) {
   EXPECT_EQ(worker_.pool->stats().lease_extensions, 0u);
 }
 
-TEST_F(Lease, CountsFromThePostingOfTheLookup) {
+TEST_F(Lease, IsRenewedAheadOfItsEndCountedFromThePostingOfTheLookup) {
   auto queue = worker_.Connect(1);
   const int64_t connected_ns = clock_.NowNs();
-  Sleep(kLeaseNs - (clock_.NowNs() - connected_ns) - kLeaseNs / 100);
+  const int64_t renewal_ns = connected_ns + kLeaseNs * 3 / 4;
+  Sleep(renewal_ns - clock_.NowNs() - kLeaseNs / 100);
   EXPECT_EQ(Use(*queue, *region_), StatusCode::kOk);
   EXPECT_EQ(worker_.pool->stats().lease_renewals, 0u);
-  Sleep(connected_ns + kLeaseNs - clock_.NowNs());  // the lookup was posted before Connect returned
+  Sleep(renewal_ns - clock_.NowNs());  // the lookup was posted before Connect returned
   EXPECT_EQ(Use(*queue, *region_), StatusCode::kOk);
   EXPECT_EQ(worker_.pool->stats().lease_renewals, 1u);
+  Sleep(connected_ns + kLeaseNs + kLeaseNs / 10 - clock_.NowNs());
+  auto late = worker_.Connect(1);
+  EXPECT_EQ(worker_.pool->stats().lease_renewals, 1u) << "who connects finds it running";
+  EXPECT_EQ(worker_.pool->stats().metadata_lookups, 1u);
+}
+
+TEST_F(Lease, ThatNobodyRenewsAheadOfItsEndLastsAndIsAskedForAgainThen) {
+  auto second = OpenNode(fabric_, 2, &clock_);
+  auto exposed = second->CreateRegion({.length = 4096, .remote_rights = kAllRights}).value();
+  ASSERT_OK(second->Publish(Soon()));
+  auto queue = worker_.Connect(2);
+  const int64_t connected_ns = clock_.NowNs();
+  region_.reset();
+  kept_.reset();
+  owner_.reset();  // the only metadata server
+  Sleep(connected_ns + kLeaseNs * 8 / 10 - clock_.NowNs());
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(Use(*queue, *exposed), StatusCode::kOk);
+  EXPECT_EQ(worker_.pool->stats().lease_renewals, 1u) << "asked once, not for each request";
+  EXPECT_EQ(worker_.pool->stats().lease_extensions, 0u);
+  Sleep(connected_ns + kLeaseNs - clock_.NowNs());
+  EXPECT_EQ(Use(*queue, *exposed), StatusCode::kOk);
+  EXPECT_EQ(worker_.pool->stats().lease_renewals, 2u);
+  EXPECT_EQ(worker_.pool->stats().lease_extensions, 1u);
 }
 
 // A peer uses the region all the time while it is withdrawn: each request either executes or is refused on its own
 // side, and none reaches a NIC that does not know the key any more.
 TEST_F(Lease, DeregistrationWaitsUntilNoPeerUsesTheRegionAndThenItIsRefusedThere) {
-  for (const int64_t phase_ns : {kLeaseNs / 100, kLeaseNs / 2, kLeaseNs * 95 / 100}) {
+  for (const int64_t phase_ns : {kLeaseNs / 100, kLeaseNs / 2, kLeaseNs * 7 / 10}) {
     auto queue = worker_.Connect(1);
     auto beside = worker_.Connect(1);
     Sleep(phase_ns);

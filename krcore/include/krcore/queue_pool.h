@@ -59,7 +59,7 @@ struct QueuePoolStats {
   uint64_t rc_connects = 0;       // peers that went over to an RC queue
   uint64_t rc_refusals = 0;       // ... that did not, because they did not answer or had no place left
   uint64_t rc_reclaims = 0;       // RC queues given up, for a hotter peer or because they broke
-  uint64_t lease_renewals = 0;    // lookups because a lease on a peer's regions had run out
+  uint64_t lease_renewals = 0;    // lookups because a lease on a peer's regions ran out, or was about to
   uint64_t lease_extensions = 0;  // ... that found nobody to answer: the lease was extended for a while
 };
 
