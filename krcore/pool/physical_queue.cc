@@ -8,7 +8,7 @@
 
 namespace krcore::pool {
 
-PhysicalQueue::PhysicalQueue(rnic::Pd& pd, rnic::Cq& cq, uint32_t index, uint32_t sq_depth, QueuePoolStats* stats,
+PhysicalQueue::PhysicalQueue(rnic::Pd& pd, rnic::Cq& cq, uint32_t index, uint32_t sq_depth, PoolState* pool,
                              bool rc)
     : pd_(pd),
       cq_(cq),
@@ -16,16 +16,16 @@ PhysicalQueue::PhysicalQueue(rnic::Pd& pd, rnic::Cq& cq, uint32_t index, uint32_
       sq_depth_(sq_depth),
       mask_(std::bit_ceil(sq_depth) - 1),
       rc_(rc),
-      stats_(stats),
+      pool_(pool),
       wrs_(mask_ + 1),
       sges_((mask_ + 1) * kMaxSge),
       entries_(mask_ + 1),
       inline_arena_(std::make_unique_for_overwrite<std::byte[]>(kInlineArenaBytes)) {}
 
 Result<std::unique_ptr<PhysicalQueue>> PhysicalQueue::Create(rnic::Pd& pd, rnic::Cq& cq, uint32_t index,
-                                                             uint32_t sq_depth, QueuePoolStats* stats,
+                                                             uint32_t sq_depth, PoolState* pool,
                                                              uint32_t host_qp) {
-  std::unique_ptr<PhysicalQueue> queue(new PhysicalQueue(pd, cq, index, sq_depth, stats, false));
+  std::unique_ptr<PhysicalQueue> queue(new PhysicalQueue(pd, cq, index, sq_depth, pool, false));
   auto qp = dct::CreateInitiator(pd, cq, sq_depth, host_qp);
   queue->host_shared_ = qp.ok() && host_qp != rnic::kPrivateQp;
   if (!qp.ok() && qp.status() == StatusCode::kOutOfMemory && host_qp != rnic::kPrivateQp)
@@ -36,8 +36,8 @@ Result<std::unique_ptr<PhysicalQueue>> PhysicalQueue::Create(rnic::Pd& pd, rnic:
 }
 
 std::unique_ptr<PhysicalQueue> PhysicalQueue::CreateForRc(rnic::Pd& pd, rnic::Cq& cq, uint32_t index, uint32_t sq_depth,
-                                                          QueuePoolStats* stats) {
-  std::unique_ptr<PhysicalQueue> queue(new PhysicalQueue(pd, cq, index, sq_depth, stats, true));
+                                                          PoolState* pool) {
+  std::unique_ptr<PhysicalQueue> queue(new PhysicalQueue(pd, cq, index, sq_depth, pool, true));
   queue->blocked_ = true;
   return queue;
 }
@@ -55,6 +55,7 @@ void PhysicalQueue::CommitSettledOwn(const WorkRequest& wr, QueueState* owner, W
   MarkOwn(kind, wr.opcode, zero_copy, tag);
   Settle(tail_, status);
   ++tail_;
+  pool_->staged = true;
 }
 
 void PhysicalQueue::CommitSettled(const WorkRequest& wr, QueueState* owner, WcStatus status) {
@@ -62,6 +63,7 @@ void PhysicalQueue::CommitSettled(const WorkRequest& wr, QueueState* owner, WcSt
   entry(tail_) = {wr.wr_id, owner, wr.opcode, static_cast<uint8_t>(wr.flags & kSignaled), WcStatus::kSuccess};
   Settle(tail_, status);
   ++tail_;
+  pool_->staged = true;
 }
 
 void PhysicalQueue::Settle(uint64_t position, WcStatus status) {
@@ -125,25 +127,16 @@ void PhysicalQueue::SignalLastStaged() {
   }
 }
 
-inline void PhysicalQueue::PostRun(uint64_t end) {
-  size_t refused = 0;
-  const size_t count = end - posted_;
-  ++stats_->doorbells;
-  stats_->work_requests += count;
-  const Status status = qp_->PostSend({&wrs_[posted_ & mask_], count}, &refused);
-  if (status.ok()) [[likely]] {
-    posted_ = on_nic_ = end;
-    return;
-  }
-  // There is no way to this peer, or the request checks let something pass that this provider refuses, which is a
-  // mistake of theirs. Its sender hears of it, and what went out before it, perhaps unsignaled, is made to complete.
-  posted_ += refused;
+// There is no way to this peer, or the request checks let something pass that this provider refuses, which is a mistake
+// of theirs. Its sender hears of it, and what went out before it, perhaps unsignaled, is made to complete.
+void PhysicalQueue::Refused(size_t index, StatusCode code) {
+  posted_ += index;
   on_nic_ = posted_;
-  Settle(posted_++, status == StatusCode::kUnavailable ? WcStatus::kRetryExceeded : WcStatus::kLocalQpError);
+  Settle(posted_++, code == StatusCode::kUnavailable ? WcStatus::kRetryExceeded : WcStatus::kLocalQpError);
   (void)qp_->ToErr();
 }
 
-size_t PhysicalQueue::Flush() {
+size_t PhysicalQueue::FlushSlowly() {
   if (blocked_) {
     rung_ = tail_;
     return 0;
@@ -203,17 +196,6 @@ void PhysicalQueue::RetireOwn(const Entry& entry, WcStatus status) {
   entry.owner->own_wrs->OnDone(done);
 }
 
-inline void PhysicalQueue::RetireRun(uint64_t end) {
-  const Entry& first = entry(head_);
-  uint64_t count = 1;
-  if (head_ >= edited_) [[likely]] {
-    count = std::min<uint64_t>(first.run_or_tag, end - head_);
-    if (count < first.run_or_tag) entry(head_ + count).run_or_tag = first.run_or_tag - static_cast<uint32_t>(count);
-  }
-  first.owner->Complete(static_cast<uint32_t>(count), first.kind != 0, qp_num());
-  head_ += count;
-}
-
 size_t PhysicalQueue::RetireUpTo(uint64_t end) {
   const uint64_t begin = head_;
   while (head_ < end) {
@@ -233,11 +215,11 @@ size_t PhysicalQueue::RetireUpTo(uint64_t end) {
     ++head_;
   }
   posted_ = std::max(posted_, head_);
-  stats_->completions += head_ - begin;
+  pool_->stats.completions += head_ - begin;
   return head_ - begin;
 }
 
-size_t PhysicalQueue::Complete(const Completion& completion) {
+size_t PhysicalQueue::CompleteSlowly(const Completion& completion) {
   if (static_cast<uint8_t>(completion.wr_id >> 48) != generation_) return 0;  // of before a reset
   const uint64_t position = head_ + ((completion.wr_id - head_) & kPositionMask);
   if (position >= posted_) return 0;
@@ -258,7 +240,7 @@ size_t PhysicalQueue::Complete(const Completion& completion) {
     Retire(entry(position), completion.status);
     ++head_;
     ++completed;
-    ++stats_->completions;
+    ++pool_->stats.completions;
   }
   return completed;
 }
@@ -289,7 +271,7 @@ bool PhysicalQueue::FlushedBy(uint64_t recovery, uint64_t position, bool was_pos
 
 size_t PhysicalQueue::Recover() {
   assert(broken_);
-  const uint64_t recovery = ++stats_->broken_queues;
+  const uint64_t recovery = ++pool_->stats.broken_queues;
   if (rc_) {
     blocked_ = true;
     qp_.reset();  // as good as a reset: nothing that was posted executes any more
@@ -304,6 +286,7 @@ size_t PhysicalQueue::Recover() {
   ++generation_;
   EditRing(recovery);
   posted_ = on_nic_ = head_;
+  pool_->staged = true;
   broken_ = false;
   culprit_ = nullptr;
   return RetireUpTo(head_);
@@ -323,7 +306,7 @@ void PhysicalQueue::EditRing(uint64_t recovery) {
     } else {
       wrs_[p & mask_].wr_id = PhysicalId(p);
       const bool read = entry(p).opcode == Opcode::kRead;
-      if (was_posted) ++(read ? stats_->reposted_reads : stats_->reposted_messages);
+      if (was_posted) ++(read ? pool_->stats.reposted_reads : pool_->stats.reposted_messages);
     }
   }
 }
@@ -400,6 +383,7 @@ size_t PhysicalQueue::MoveStagedTo(PhysicalQueue& to) {
     ++to.tail_;
   }
   posted_ = std::max(posted_, head_);
+  pool_->staged = true;
   if (idle()) inline_used_ = 0;
   return to.RetireUpTo(to.head_);
 }

@@ -54,16 +54,22 @@ inline constexpr uint32_t kSignalEvery = 16;
 inline constexpr size_t kOwnBytes = 128;           // of a WR that krcore makes itself
 inline constexpr size_t kInlineArenaBytes = 8192;  // inline payloads of one doorbell
 
+// What the physical queues of a pool have in common.
+struct PoolState {
+  QueuePoolStats stats;
+  bool staged = false;  // set by whoever stages; false: in no queue is anything staged
+};
+
 class PhysicalQueue {
  public:
   // `index` distinguishes the queues that share `cq`. `host_qp`: of rnic::QpAttr; a private QP where the host's has no
   // part left.
   static Result<std::unique_ptr<PhysicalQueue>> Create(rnic::Pd& pd, rnic::Cq& cq, uint32_t index, uint32_t sq_depth,
-                                                       QueuePoolStats* stats, uint32_t host_qp);
+                                                       PoolState* pool, uint32_t host_qp);
 
   // For the RC queue of a peer; without a QP, and blocked, until it has been connected.
   static std::unique_ptr<PhysicalQueue> CreateForRc(rnic::Pd& pd, rnic::Cq& cq, uint32_t index, uint32_t sq_depth,
-                                                    QueuePoolStats* stats);
+                                                    PoolState* pool);
 
   // Which PhysicalQueue of the pool a completion belongs to.
   static uint32_t IndexOf(const Completion& completion) { return static_cast<uint32_t>(completion.wr_id >> 56); }
@@ -108,6 +114,7 @@ class PhysicalQueue {
     if (has_staged() && last_peer_ != &peer) SignalLastStaged();
     last_peer_ = &peer;
     tail_ += count;
+    pool_->staged = true;
   }
   // Accepts a WR that is not to be posted but delivered, in its turn, with `status`. Needs free().
   void CommitSettled(const WorkRequest& wr, QueueState* owner, WcStatus status);
@@ -115,7 +122,17 @@ class PhysicalQueue {
                         uint32_t tag);
 
   // Rings the doorbell for what is staged. Returns how many WRs it completed (settled ones only).
-  size_t Flush();
+  size_t Flush() {
+    if (!has_staged()) return 0;
+    if (settled_ != 0 || blocked_ || broken_ || ((posted_ ^ (tail_ - 1)) & ~mask_) != 0) [[unlikely]]
+      return FlushSlowly();
+    wrs_[(tail_ - 1) & mask_].flags |= kSignaled;
+    PostRun(tail_);
+    if (has_staged()) [[unlikely]]  // one was refused
+      return FlushSlowly();
+    inline_used_ = 0;
+    return settled_ == 0 ? 0 : RetireUpTo(head_);
+  }
 
   // ---- moving queues
 
@@ -137,7 +154,16 @@ class PhysicalQueue {
   void FlushBehind(uint64_t recovery) { EditRing(recovery); }
 
   // Handles a completion of this queue; returns how many WRs it completed.
-  size_t Complete(const Completion& completion);
+  size_t Complete(const Completion& completion) {
+    const uint64_t end = head_ + ((completion.wr_id - head_) & kPositionMask) + 1;
+    if (completion.status != WcStatus::kSuccess || static_cast<uint8_t>(completion.wr_id >> 48) != generation_ ||
+        end > posted_ || broken_ || settled_ != 0) [[unlikely]]
+      return CompleteSlowly(completion);
+    const uint64_t begin = head_;
+    while (head_ < end && IsUsual(entry(head_))) RetireRun(end);
+    pool_->stats.completions += head_ - begin;
+    return head_ - begin + (head_ < end ? RetireUpTo(end) : 0);
+  }
 
   // An error was completed; Recover is due.
   bool broken() const { return broken_; }
@@ -197,7 +223,7 @@ class PhysicalQueue {
     return entry.owner != nullptr && entry.kind < kOwn && entry.settled == WcStatus::kSuccess;
   }
 
-  PhysicalQueue(rnic::Pd& pd, rnic::Cq& cq, uint32_t index, uint32_t sq_depth, QueuePoolStats* stats, bool rc);
+  PhysicalQueue(rnic::Pd& pd, rnic::Cq& cq, uint32_t index, uint32_t sq_depth, PoolState* pool, bool rc);
   Entry& entry(uint64_t position) { return entries_[position & mask_]; }
   uint64_t PhysicalId(uint64_t position) const {
     return uint64_t{index_} << 56 | uint64_t{generation_} << 48 | (position & kPositionMask);
@@ -227,7 +253,18 @@ class PhysicalQueue {
   // Completes [head_, end), then the settled ones right behind.
   size_t RetireUpTo(uint64_t end);
   // Completes the usual ones at head_ that are alike, up to `end`.
-  void RetireRun(uint64_t end);
+  void RetireRun(uint64_t end) {
+    const Entry& first = entry(head_);
+    uint64_t count = 1;
+    if (head_ >= edited_) [[likely]] {
+      count = std::min<uint64_t>(first.run_or_tag, end - head_);
+      if (count < first.run_or_tag) entry(head_ + count).run_or_tag = first.run_or_tag - static_cast<uint32_t>(count);
+    }
+    first.owner->Complete(static_cast<uint32_t>(count), first.kind != 0, qp_num());
+    head_ += count;
+  }
+  size_t CompleteSlowly(const Completion& completion);
+  size_t FlushSlowly();
   uint32_t qp_num() const { return qp_ ? qp_->num() : 0; }
   void Retire(const Entry& entry, WcStatus status);
   void RetireOwn(const Entry& entry, WcStatus status);
@@ -239,7 +276,19 @@ class PhysicalQueue {
   bool CopyHeadTo(PhysicalQueue& to);
   void SignalLastStaged();
   // Posts [posted_, end), which does not wrap and has no settled WR.
-  void PostRun(uint64_t end);
+  void PostRun(uint64_t end) {
+    const size_t count = end - posted_;
+    ++pool_->stats.doorbells;
+    pool_->stats.work_requests += count;
+    size_t refused = 0;
+    const Status status = qp_->PostSend({&wrs_[posted_ & mask_], count}, &refused);
+    if (status.ok()) [[likely]]
+      posted_ = on_nic_ = end;
+    else
+      Refused(refused, status.code());
+  }
+  // The doorbell was refused at that WR.
+  void Refused(size_t index, StatusCode code);
 
   static constexpr uint64_t kPositionMask = (uint64_t{1} << 48) - 1;
 
@@ -250,7 +299,7 @@ class PhysicalQueue {
   const uint64_t mask_;
   const bool rc_;
   bool host_shared_ = false;  // the QP is one of the host's
-  QueuePoolStats* const stats_;
+  PoolState* const pool_;
   std::unique_ptr<rnic::Qp> qp_;
   uint8_t generation_ = 0;  // of the QP: bumped by each reset, so that late completions are told apart
 

@@ -136,7 +136,13 @@ template <bool kAtomic>
 
 bool PhysicalQueue::FillAllowed(std::span<const WorkRequest> wrs, QueueState* owner, const dct::Peer& peer,
                                 const vqp::LikeRequest& like, uint32_t* expected) {
-  if (wrs.size() < 2 || (tail_ & mask_) + wrs.size() > mask_ + 1) return false;
+  if (wrs.size() == 1) {
+    if (!like.Allows(wrs[0])) return false;
+    FillOne(wrs[0], owner, peer);
+    *expected = wrs[0].flags & kSignaled;
+    return true;
+  }
+  if (wrs.empty() || (tail_ & mask_) + wrs.size() > mask_ + 1) return false;
   const Opcode opcode = wrs[0].opcode;
   if (vqp::IsReadOrWrite(opcode) ? !FillAlikeSlots<false>(wrs, peer, like)
                                  : !vqp::IsAtomic(opcode) || !FillAlikeSlots<true>(wrs, peer, like))

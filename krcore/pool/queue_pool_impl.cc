@@ -47,10 +47,10 @@ Result<std::unique_ptr<QueuePool>> QueuePoolImpl::Create(const PoolContext& cont
   // The first pools of all nodes meet, and so on, as threads of one processor would in the kernel's pool.
   const uint32_t first = context.pools->fetch_add(1, std::memory_order_relaxed) * options.dc_initiators;
   for (uint32_t i = 0; i < options.dc_initiators; ++i) {
-    auto queue = PhysicalQueue::Create(*context.pd, *pool->cq_, i, options.sq_depth, &pool->stats_,
+    auto queue = PhysicalQueue::Create(*context.pd, *pool->cq_, i, options.sq_depth, &pool->state_,
                                        context.host_qps != 0 ? (first + i) % context.host_qps : rnic::kPrivateQp);
     if (!queue.ok()) return queue.status();
-    pool->stats_.host_queues += (*queue)->host_shared();
+    pool->state_.stats.host_queues += (*queue)->host_shared();
     pool->queues_.push_back(*std::move(queue));
     pool->live_.push_back(pool->queues_.back().get());
   }
@@ -90,12 +90,6 @@ size_t QueuePoolImpl::memory_bytes() const {
   return bytes;
 }
 
-// With nothing staged it is not asked.
-bool QueuePoolImpl::GateIsShut() const {
-  return std::any_of(live_.begin(), live_.end(), [](const auto& queue) { return queue->has_staged(); }) &&
-         !gate_->MayPost();
-}
-
 bool QueuePoolImpl::NothingPosted() const {
   return std::all_of(live_.begin(), live_.end(), [](const auto& queue) { return queue->nothing_posted(); });
 }
@@ -106,13 +100,16 @@ bool QueuePoolImpl::NothingUnderWay() const {
 }
 
 void QueuePoolImpl::DiscardStaged() {
-  for (PhysicalQueue* queue : live_) completed_by_flush_ += queue->DiscardStaged(WcStatus::kDiscarded);
+  bool left = false;
+  for (PhysicalQueue* queue : live_) {
+    completed_by_flush_ += queue->DiscardStaged(WcStatus::kDiscarded);
+    left |= queue->has_staged();
+  }
+  state_.staged = left;
 }
 
-size_t QueuePoolImpl::FlushAll() {
-  const bool staged = std::any_of(live_.begin(), live_.end(), [](const auto& queue) { return queue->has_staged(); });
-  if (!staged && (rc_ == nullptr || !rc_->any_blocked())) return 0;
-  if (staged) CheckLeases();
+size_t QueuePoolImpl::CheckAndFlush() {
+  if (state_.staged) CheckLeases();
   return Doorbells();
 }
 
@@ -121,14 +118,19 @@ size_t QueuePoolImpl::Doorbells() {
   size_t completed = 0;
   if (rc_ != nullptr && rc_->any_blocked()) [[unlikely]]
     completed += rc_->Advance();
-  if (stats_.host_queues != 0 && StagedBehindOthersFault()) [[unlikely]] {
+  if (state_.stats.host_queues != 0 && StagedBehindOthersFault()) [[unlikely]] {
     completed += StopWhatOthersBroke();
     // What is to be posted is posted behind the repair, when leases have been looked at again.
     if (any_broken_) return completed;
   }
   if (gate_ != nullptr && GateIsShut()) [[unlikely]]
     return completed;
-  for (PhysicalQueue* queue : live_) completed += queue->Flush();
+  bool left = false;  // by a blocked queue, or a broken one
+  for (PhysicalQueue* queue : live_) {
+    completed += queue->Flush();
+    left |= queue->has_staged();
+  }
+  state_.staged = left;
   return completed;
 }
 
@@ -149,7 +151,7 @@ size_t QueuePoolImpl::StopWhatOthersBroke() {
     by_others = any_broken_ = true;
   }
   if (!by_others) return completed;  // by a request of ours, as the completions told
-  ++stats_.broken_by_others;
+  ++state_.stats.broken_by_others;
   QuarantineTheDead();
   return completed;
 }
@@ -179,8 +181,8 @@ void QueuePoolImpl::FlushChecked() { completed_by_flush_ += Doorbells(); }
 std::shared_ptr<const dct::Peer> QueuePoolImpl::RenewLease(const std::shared_ptr<const dct::Peer>& peer,
                                                            int64_t now_ns) {
   auto renewed = context_.peers->Renew(peer, now_ns);
-  stats_.lease_renewals += renewed.looked_up;
-  stats_.lease_extensions += renewed.extended;
+  state_.stats.lease_renewals += renewed.looked_up;
+  state_.stats.lease_extensions += renewed.extended;
   return std::move(renewed.peer);
 }
 
@@ -313,7 +315,7 @@ size_t QueuePoolImpl::Repair() {
       MarkBroken(*queue);
       completed += queue->Recover();
       RefuseWithdrawn();
-      if (rc_ != nullptr) rc_->Recovered(*queue, stats_.broken_queues);
+      if (rc_ != nullptr) rc_->Recovered(*queue, state_.stats.broken_queues);
     }
   }
   any_broken_ = std::any_of(live_.begin(), live_.end(), [](const auto& queue) { return queue->broken(); });
@@ -340,7 +342,7 @@ bool QueuePoolImpl::MakeRoomForAll(PhysicalQueue& queue, uint32_t count, size_t 
   if (has_room()) return true;
   Flush();
   if (has_room()) return true;
-  ++stats_.sq_full_polls;
+  ++state_.stats.sq_full_polls;
   Clock& clock = context_.node->clock();
   uint32_t idle_polls = 0;
   int64_t idle_since_ns = 0;
@@ -393,7 +395,7 @@ void QueuePoolImpl::Detach(vqp::VirtualQueueImpl* queue, QueueState* state) {
 
 PhysicalQueue* QueuePoolImpl::MakeRcQueue(uint32_t slot) {
   const uint32_t index = dc_count_ + slot;
-  queues_[index] = PhysicalQueue::CreateForRc(*context_.pd, *cq_, index, sq_depth_, &stats_);
+  queues_[index] = PhysicalQueue::CreateForRc(*context_.pd, *cq_, index, sq_depth_, &state_);
   return queues_[index].get();
 }
 

@@ -62,14 +62,14 @@ class QueuePoolImpl final : public QueuePool {
   void DiscardStaged() override;
   bool NothingPosted() const override;
   Node& node() const override { return *context_.node; }
-  const QueuePoolStats& stats() const override { return stats_; }
+  const QueuePoolStats& stats() const override { return state_.stats; }
   size_t memory_bytes() const override;
 
   // ---- for VirtualQueueImpl
   dct::PeerDirectory& peers() { return *context_.peers; }
   mr::RegionView& regions() { return regions_; }
   const vqp::RequestLimits& limits() const { return limits_; }
-  QueuePoolStats& mutable_stats() { return stats_; }
+  QueuePoolStats& mutable_stats() { return state_.stats; }
   // The queue through which `target` is reached: the same for all who reach it, so that requests to one peer stay in
   // order. It changes in Poll alone.
   PhysicalQueue* QueueFor(const dct::Target& target) {
@@ -132,8 +132,12 @@ class QueuePoolImpl final : public QueuePool {
   void DoWhatIsDue(int64_t now_ns);
   void RenewLeases(int64_t now_ns);
   size_t Doorbells();
-  size_t FlushAll();
-  bool GateIsShut() const;
+  size_t FlushAll() {
+    return state_.staged || (rc_ != nullptr && rc_->any_blocked()) ? CheckAndFlush() : 0;
+  }
+  size_t CheckAndFlush();
+  // With nothing staged the gate is not asked.
+  bool GateIsShut() const { return state_.staged && !gate_->MayPost(); }
   bool NothingUnderWay() const;  // nor staged
   // Before a doorbell: whether something is staged on a queue of the host that another process has broken. Posted now,
   // it would only be flushed; it goes out behind the next poll, which repairs the queue.
@@ -162,7 +166,7 @@ class QueuePoolImpl final : public QueuePool {
   int64_t check_ns_ = INT64_MAX;        // ... or something else is due
   mr::RegionView regions_;
   vqp::RequestLimits limits_;
-  QueuePoolStats stats_;
+  PoolState state_;
   PostGate* gate_ = nullptr;
   size_t completed_by_flush_ = 0;  // found outside Poll, to be counted by the next
   bool any_broken_ = false;

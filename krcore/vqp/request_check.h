@@ -101,6 +101,14 @@ class LikeRequest {
   }
 
   bool knows_nothing() const { return longest_ == 0; }
+  bool Allows(const WorkRequest& wr) const {
+    if (wr.num_sge != 1 || wr.sg_list == nullptr || (wr.flags & ~(kKnownFlags & ~kInline)) != 0) return false;
+    const Sge& sge = *wr.sg_list;
+    if (uint64_t{sge.length} - 1 >= longest_ || sge.lkey != local_.key || wr.rkey != remote_.key) return false;
+    if (sge.addr - local_.addr > local_.length - sge.length) return false;
+    if (wr.remote_addr - remote_.addr > remote_.length - sge.length) return false;
+    return IsReadOrWrite(wr.opcode) || (IsAtomic(wr.opcode) && sge.length == 8 && wr.remote_addr % 8 == 0);
+  }
   // How many of `wrs` it allows, up to the first that it does not.
   size_t CountAllowed(std::span<const WorkRequest> wrs) const;
 

@@ -47,6 +47,7 @@ TEST_P(RefusedRequest, GetsItsCodeAndLeavesTheSharedQueueUsable) {
   EXPECT_EQ(offender->Push(batch, &bad_index).code(), GetParam().code);
   EXPECT_EQ(bad_index, 2u);
   EXPECT_EQ(offender->outstanding(), 0u) << "all or none";
+  EXPECT_EQ(offender->Push({&bad, 1}).code(), GetParam().code) << "alone, too";
 
   EXPECT_EQ(Execute(*worker.pool, *other, good).status, WcStatus::kSuccess);
   EXPECT_EQ(Execute(*worker.pool, *offender, good).status, WcStatus::kSuccess);
@@ -215,7 +216,7 @@ TEST(RequestCheck, OfABatchRefusesTheRequestThatIsRefusedAlone) {
     const uint64_t all[] = {static_cast<uint64_t>(values)...};
     return random() % 8 != 0 ? all[0] : all[random() % std::size(all)];
   };
-  int accepted = 0, refused = 0;
+  int accepted = 0, refused = 0, alone = 0;
   vqp::LikeRequest like;
   for (int round = 0; round < 100'000; ++round) {
     Sge sges[4];
@@ -250,10 +251,18 @@ TEST(RequestCheck, OfABatchRefusesTheRequestThatIsRefusedAlone) {
     ASSERT_EQ(vqp::CheckRequests(wrs, limits, view, remote, &like, &bad_index, &has_inline), expected) << round;
     ASSERT_EQ(bad_index, first) << round;
     ASSERT_EQ(has_inline, expect_inline) << round;
+    for (const WorkRequest& wr : wrs) {
+      if (!like.Allows(wr)) continue;
+      uint64_t bytes;
+      ASSERT_EQ(vqp::CheckRequest(wr, limits, view, remote, &bytes), StatusCode::kOk) << round;
+      ASSERT_EQ(wr.flags & kInline, 0) << "whose payload has to be copied";
+      ++alone;
+    }
     ++(first > 1 ? accepted : refused);
   }
   EXPECT_GT(accepted, 10'000) << "of two or more: the shortcut was taken";
   EXPECT_GT(refused, 10'000);
+  EXPECT_GT(alone, 10'000);
 }
 
 TEST(RegionView, FindsEveryLiveRegionAndNoOther) {
