@@ -191,7 +191,7 @@ int main(int argc, char** argv) {
     Time(krcore, [&] {
       Time(krcore_open, [&] { Must(queue.Open()); });
       Time(krcore_attach, [&] { Must(queue.Attach("", kDepth)); });
-      Time(krcore_connect, [&] { Must(queue.Connect(queue.gid())); });
+      Time(krcore_connect, [&] { Must(queue.ConnectDevice(queue.gid())); });
     });
     Time(call, [&] { Must(queue.Query()); });
   }
@@ -214,7 +214,7 @@ int main(int argc, char** argv) {
   KernelQueue queue;
   Must(queue.Open());
   Must(queue.Attach("", kDepth));
-  Must(queue.Connect(queue.gid()));
+  Must(queue.ConnectDevice(queue.gid()));
   const uint32_t key = Must(queue.Register(memory, kBytes, KRC_LOCAL_WRITE | KRC_REMOTE_READ));
   for (const uint32_t batch : {1u, kBatch}) {
     Samples by_verbs, by_kernel;

@@ -1,16 +1,9 @@
-#include <algorithm>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "cli/common_flags.h"
 #include "krcore/baseline.h"
 
-DEFINE_string(
-    control_plane, "krcore",
-    "How workers connect to memory nodes. krcore: by the process's pool of connections that reach every node. "
-    "To compare with: verbs, each worker opens a device and makes its own RC connections; lite, the process's "
-    "workers share an RC connection to each node. These two need memory nodes without --rc_acceptor=off");
 DEFINE_int64(operation_timeout_ms, 5'000, "How long one operation may take before it fails with a timeout");
 DEFINE_int64(open_timeout_ms, 2'000,
              "How long to wait at the start for the fabric, its metadata server and its memory nodes");
@@ -23,12 +16,7 @@ constexpr int64_t kMaxTimeoutMs = int64_t{24} * 3600 * 1000;  // so that it fits
 }  // namespace
 
 krcore::Status CheckClientFlags() {
-  const std::vector<std::string> planes = krcore::ControlPlanes();
-  if (std::find(planes.begin(), planes.end(), FLAGS_control_plane) == planes.end()) {
-    std::string message = "--control_plane=" + FLAGS_control_plane + ": not one of";
-    for (const std::string& plane : planes) message += " " + plane;
-    return {krcore::StatusCode::kInvalidArgument, std::move(message)};
-  }
+  KRCORE_RETURN_IF_ERROR(CheckControlPlane(krcore::ControlPlanes()));
   for (const auto& [name, value] : {std::pair<const char*, int64_t>{"operation_timeout_ms", FLAGS_operation_timeout_ms},
                                     {"open_timeout_ms", FLAGS_open_timeout_ms}}) {
     if (value > 0 && value <= kMaxTimeoutMs) continue;

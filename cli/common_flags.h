@@ -6,6 +6,7 @@
 #include <gflags/gflags.h>
 
 #include <string>
+#include <vector>
 
 #include "krcore/status.h"
 
@@ -17,8 +18,10 @@ DECLARE_string(rnic);
 DECLARE_string(fabric_address);
 DECLARE_string(rnic_port);
 
-// client_flags.cc: how users of the store connect, and how long they wait
+// control_plane_flag.cc: how nodes connect
 DECLARE_string(control_plane);
+
+// client_flags.cc: how long users of the store wait
 DECLARE_int64(operation_timeout_ms);
 DECLARE_int64(open_timeout_ms);
 
@@ -39,6 +42,8 @@ void SetFabric(Options* options) {
 std::string FabricFlags();
 // Fail() for a store that could not be opened: the second line says how to start one on this fabric.
 [[nodiscard]] int FailToOpen(const krcore::Status& status);
+// kInvalidArgument: --control_plane is none of these.
+krcore::Status CheckControlPlane(const std::vector<std::string>& planes);
 // kInvalidArgument: no such control plane, or a timeout that is not 1 ms to a day.
 krcore::Status CheckClientFlags();
 

@@ -1,25 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0
-#include <linux/random.h>
-#include <rdma/ib_cache.h>
-
 #include "conn.h"
 #include "device.h"
+#include "host.h"
+#include "qp.h"
 #include "queue.h"
 
-/*
- * Retries of the QP: 6 after 67 ms each, which NICs may stretch fourfold. 7
- * would be without end on some.
- */
-#define ACK_TIMEOUT 14
-#define RETRIES 6
-#define RD_ATOMIC 16
 /*
  * Requests that a queue may post until it is another one's turn, and that are
  * flushed in one go with a lock held.
  */
 #define TURN 16
-/* A broken QP that has not flushed everything by then is destroyed so. */
-#define DRAIN_TIMEOUT (3 * HZ)
 
 static u8 krc_status_of(enum ib_wc_status status)
 {
@@ -192,6 +182,36 @@ void krc_wr_init(struct krc_wr *wr, struct krc_queue *queue)
 	wr->queue = queue;
 }
 
+void krc_wr_address(struct krc_wr *wr, u32 num_sge, u64 remote_addr, u32 rkey,
+		    u64 compare_add, u64 swap)
+{
+	struct ib_send_wr *send = &wr->rdma.wr;
+
+	memset(&wr->atomic, 0, sizeof(wr->atomic));
+	send->wr_cqe = &wr->cqe;
+	send->sg_list = wr->sges;
+	send->num_sge = num_sge;
+	/* Fences are kept by krc_conn_is_fenced, not by the QP. */
+	send->send_flags = IB_SEND_SIGNALED;
+	switch (wr->opcode) {
+	case KRC_OP_READ:
+	case KRC_OP_WRITE:
+		send->opcode = wr->opcode == KRC_OP_READ ? IB_WR_RDMA_READ :
+							   IB_WR_RDMA_WRITE;
+		wr->rdma.remote_addr = remote_addr;
+		wr->rdma.rkey = rkey;
+		break;
+	default:
+		send->opcode = wr->opcode == KRC_OP_COMPARE_SWAP ?
+				       IB_WR_ATOMIC_CMP_AND_SWP :
+				       IB_WR_ATOMIC_FETCH_AND_ADD;
+		wr->atomic.remote_addr = remote_addr;
+		wr->atomic.rkey = rkey;
+		wr->atomic.compare_add = compare_add;
+		wr->atomic.swap = swap;
+	}
+}
+
 /* Breaks the queue, and takes what it has pending. */
 static void krc_conn_take_pending(struct krc_queue *queue,
 				  struct list_head *flushed)
@@ -259,144 +279,6 @@ static void krc_conn_settle(struct krc_conn *conn, bool up,
 	conn->credits = conn->dev->sq_depth;
 }
 
-static bool krc_conn_is_drained(struct krc_conn *conn)
-{
-	bool drained;
-
-	spin_lock_bh(&conn->lock);
-	drained = list_empty(&conn->posted);
-	spin_unlock_bh(&conn->lock);
-	return drained;
-}
-
-/* Behind it nothing of the QP executes any more, and no completion comes. */
-static void krc_conn_take_down(struct krc_conn *conn)
-{
-	struct ib_qp_attr attr = { .qp_state = IB_QPS_ERR };
-
-	if (conn->qp) {
-		if (!ib_modify_qp(conn->qp, &attr, IB_QP_STATE))
-			wait_event_timeout(conn->drained,
-					   krc_conn_is_drained(conn),
-					   DRAIN_TIMEOUT);
-		ib_destroy_qp(conn->qp);
-		conn->qp = NULL;
-	}
-	if (conn->cq) {
-		ib_free_cq(conn->cq);
-		conn->cq = NULL;
-	}
-}
-
-static int krc_conn_to_rts(struct krc_conn *conn)
-{
-	struct krc_device *dev = conn->dev;
-	struct ib_device_attr *limits = &dev->ib->attrs;
-	struct ib_qp_attr attr = {
-		.qp_state = IB_QPS_INIT,
-		.port_num = dev->port,
-		.qp_access_flags = IB_ACCESS_REMOTE_READ |
-				   IB_ACCESS_REMOTE_WRITE |
-				   IB_ACCESS_REMOTE_ATOMIC,
-	};
-	const struct ib_gid_attr *gid_attr;
-	struct ib_port_attr port;
-	u32 psn = get_random_u32() & 0xffffff;
-	int err;
-
-	err = ib_query_port(dev->ib, dev->port, &port);
-	if (err)
-		return err;
-	err = ib_modify_qp(conn->qp, &attr,
-			   IB_QP_STATE | IB_QP_PKEY_INDEX | IB_QP_PORT |
-				   IB_QP_ACCESS_FLAGS);
-	if (err)
-		return err;
-
-	memset(&attr, 0, sizeof(attr));
-	attr.qp_state = IB_QPS_RTR;
-	attr.path_mtu = port.active_mtu;
-	attr.dest_qp_num = conn->qp->qp_num;	/* connected to itself */
-	attr.rq_psn = psn;
-	attr.max_dest_rd_atomic = min(limits->max_qp_rd_atom, RD_ATOMIC);
-	attr.min_rnr_timer = 12;
-	attr.ah_attr.type = rdma_ah_find_type(dev->ib, dev->port);
-	rdma_ah_set_port_num(&attr.ah_attr, dev->port);
-	rdma_ah_set_grh(&attr.ah_attr, &dev->gid, 0, dev->gid_index, 64, 0);
-	gid_attr = rdma_get_gid_attr(dev->ib, dev->port, dev->gid_index);
-	if (IS_ERR(gid_attr))
-		return PTR_ERR(gid_attr);
-	attr.ah_attr.grh.sgid_attr = gid_attr;
-	/*
-	 * RoCE: for kernel users nobody resolves the peer's MAC. Without it
-	 * everything succeeds, and nothing ever completes. Here it is our own.
-	 */
-	if (attr.ah_attr.type == RDMA_AH_ATTR_TYPE_ROCE)
-		err = rdma_read_gid_l2_fields(gid_attr, NULL,
-					      attr.ah_attr.roce.dmac);
-	else
-		rdma_ah_set_dlid(&attr.ah_attr, port.lid);
-	if (!err)
-		err = ib_modify_qp(conn->qp, &attr,
-				   IB_QP_STATE | IB_QP_AV | IB_QP_PATH_MTU |
-					   IB_QP_DEST_QPN | IB_QP_RQ_PSN |
-					   IB_QP_MAX_DEST_RD_ATOMIC |
-					   IB_QP_MIN_RNR_TIMER);
-	rdma_put_gid_attr(gid_attr);
-	if (err)
-		return err;
-
-	memset(&attr, 0, sizeof(attr));
-	attr.qp_state = IB_QPS_RTS;
-	attr.timeout = ACK_TIMEOUT;
-	attr.retry_cnt = RETRIES;
-	attr.rnr_retry = RETRIES;
-	attr.sq_psn = psn;
-	attr.max_rd_atomic = min(limits->max_qp_init_rd_atom, RD_ATOMIC);
-	return ib_modify_qp(conn->qp, &attr,
-			    IB_QP_STATE | IB_QP_TIMEOUT | IB_QP_RETRY_CNT |
-				    IB_QP_RNR_RETRY | IB_QP_SQ_PSN |
-				    IB_QP_MAX_QP_RD_ATOMIC);
-}
-
-static int krc_conn_build(struct krc_conn *conn)
-{
-	struct krc_device *dev = conn->dev;
-	struct ib_qp_init_attr init = {
-		.qp_type = IB_QPT_RC,
-		.sq_sig_type = IB_SIGNAL_REQ_WR,
-		.cap = {
-			.max_send_wr = dev->sq_depth,
-			.max_recv_wr = 1,
-			.max_send_sge = KRC_MAX_SGE,
-			.max_recv_sge = 1,
-		},
-	};
-	int err;
-
-	/* Room for every request, so that the CQ cannot overflow. */
-	conn->cq = ib_alloc_cq(dev->ib, conn, dev->sq_depth + 1,
-			       (conn - dev->conns) % dev->ib->num_comp_vectors,
-			       IB_POLL_SOFTIRQ);
-	if (IS_ERR(conn->cq)) {
-		err = PTR_ERR(conn->cq);
-		conn->cq = NULL;
-		return err;
-	}
-	init.send_cq = conn->cq;
-	init.recv_cq = conn->cq;
-	conn->qp = ib_create_qp(dev->pd, &init);
-	if (IS_ERR(conn->qp)) {
-		err = PTR_ERR(conn->qp);
-		conn->qp = NULL;
-	} else {
-		err = krc_conn_to_rts(conn);
-	}
-	if (err)
-		krc_conn_take_down(conn);
-	return err;
-}
-
 /* Builds the QP; anew, if it is broken. */
 static void krc_conn_repair(struct work_struct *work)
 {
@@ -414,11 +296,12 @@ static void krc_conn_repair(struct work_struct *work)
 	 */
 	if (before == KRC_CONN_UP || before == KRC_CONN_GONE)
 		return;
-	krc_conn_take_down(conn);
-	err = krc_conn_build(conn);
+	krc_qp_destroy(conn);
+	err = krc_qp_create(conn);
 	if (err)
 		dev_warn_ratelimited(&conn->dev->ib->dev,
-				     "krcore: no connection: %d\n", err);
+				     "krcore: no connection to %pI6c: %d\n",
+				     conn->host->gid.raw, err);
 	spin_lock_bh(&conn->lock);
 	if (conn->state != KRC_CONN_GONE) {
 		krc_conn_settle(conn, !err, &flushed);
@@ -432,9 +315,12 @@ static void krc_conn_repair(struct work_struct *work)
 	krc_conn_flush(conn, &flushed);
 }
 
-void krc_conn_start(struct krc_conn *conn, struct krc_device *dev)
+void krc_conn_init(struct krc_conn *conn, struct krc_host *host, u32 index)
 {
-	conn->dev = dev;
+	conn->dev = host->dev;
+	conn->host = host;
+	conn->index = index;
+	init_completion(&conn->cm_event);
 	INIT_WORK(&conn->repair, krc_conn_repair);
 	spin_lock_init(&conn->lock);
 	conn->state = KRC_CONN_DOWN;
@@ -442,6 +328,10 @@ void krc_conn_start(struct krc_conn *conn, struct krc_device *dev)
 	INIT_LIST_HEAD(&conn->posted);
 	INIT_LIST_HEAD(&conn->repost);
 	init_waitqueue_head(&conn->drained);
+}
+
+void krc_conn_start(struct krc_conn *conn)
+{
 	queue_work(system_long_wq, &conn->repair);
 }
 
@@ -453,7 +343,7 @@ void krc_conn_stop(struct krc_conn *conn)
 	conn->state = KRC_CONN_GONE;
 	spin_unlock_bh(&conn->lock);
 	cancel_work_sync(&conn->repair);
-	krc_conn_take_down(conn);
+	krc_qp_destroy(conn);
 	spin_lock_bh(&conn->lock);
 	krc_conn_settle(conn, false, &flushed);
 	spin_unlock_bh(&conn->lock);

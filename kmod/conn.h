@@ -18,6 +18,7 @@
 #ifndef KRCORE_CONN_H
 #define KRCORE_CONN_H
 
+#include <linux/completion.h>
 #include <linux/list.h>
 #include <linux/spinlock.h>
 #include <linux/types.h>
@@ -28,8 +29,10 @@
 #include <krcore/krcore_ioctl.h>
 
 struct krc_device;
+struct krc_host;
 struct krc_queue;
 struct krc_region;
+struct rdma_cm_id;
 
 struct krc_wr {
 	struct ib_cqe cqe;
@@ -40,15 +43,21 @@ struct krc_wr {
 	u8 flags;	/* of krc_request_flag */
 	u8 num_sge;
 	struct krc_region *local[KRC_MAX_SGE];
-	struct krc_region *remote;
+	struct krc_region *remote;	/* NULL: another host's */
 	struct ib_sge sges[KRC_MAX_SGE];
 	union {
 		struct ib_rdma_wr rdma;
 		struct ib_atomic_wr atomic;
+		struct ib_reg_wr reg;	/* of the module's own, see meta.c */
 	};
 };
 
 void krc_wr_init(struct krc_wr *wr, struct krc_queue *queue);
+/*
+ * What the QP is to execute, of wr->opcode and the first `num_sge` of wr->sges.
+ */
+void krc_wr_address(struct krc_wr *wr, u32 num_sge, u64 remote_addr, u32 rkey,
+		    u64 compare_add, u64 swap);
 
 enum krc_conn_state {
 	KRC_CONN_DOWN,		/* could not be built; repair tries again */
@@ -59,10 +68,15 @@ enum krc_conn_state {
 
 struct krc_conn {
 	struct krc_device *dev;
+	struct krc_host *host;		/* where it leads */
+	u32 index;			/* of its host's */
 	struct work_struct repair;
 	/* Belong to krc_conn_repair and krc_conn_stop. */
 	struct ib_cq *cq;
 	struct ib_qp *qp;
+	struct rdma_cm_id *cm;		/* another host's: its QP's owner */
+	struct completion cm_event;	/* one came, with: */
+	int cm_error;
 
 	spinlock_t lock;	/* of all that follows; softirqs take it */
 	enum krc_conn_state state;
@@ -73,8 +87,10 @@ struct krc_conn {
 	wait_queue_head_t drained;	/* `posted` has become empty */
 };
 
+/* It is built when krc_conn_mend asks for it, or krc_conn_start. */
+void krc_conn_init(struct krc_conn *conn, struct krc_host *host, u32 index);
 /* Begins to build it, in the background. */
-void krc_conn_start(struct krc_conn *conn, struct krc_device *dev);
+void krc_conn_start(struct krc_conn *conn);
 /*
  * Completes everything and releases the QP. Nothing is accepted any more.
  * Context: process, may sleep.
@@ -98,7 +114,7 @@ int krc_conn_mend(struct krc_conn *conn, struct krc_queue *queue);
  * queue that ends.
  */
 void krc_conn_cancel(struct krc_conn *conn, struct krc_queue *queue);
-/* Breaks it as a fault would, for tests. */
+/* A fault was heard of. Also for tests. Context: any but hard interrupts. */
 void krc_conn_break(struct krc_conn *conn);
 
 #endif

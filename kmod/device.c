@@ -5,6 +5,8 @@
 #include <rdma/ib_cache.h>
 
 #include "device.h"
+#include "host.h"
+#include "node.h"
 #include "queue.h"
 #include "region.h"
 
@@ -34,7 +36,7 @@ static struct ib_client krc_client;
 
 /* How good a GID is as an address: 0, not at all. */
 static int krc_gid_rank(struct krc_device *dev, u32 port, u32 index,
-			union ib_gid *gid)
+			union ib_gid *gid, enum ib_gid_type *type)
 {
 	const struct ib_gid_attr *attr =
 		rdma_get_gid_attr(dev->ib, port, index);
@@ -43,6 +45,7 @@ static int krc_gid_rank(struct krc_device *dev, u32 port, u32 index,
 	if (IS_ERR(attr))
 		return 0;
 	*gid = attr->gid;
+	*type = attr->gid_type;
 	if (!rdma_protocol_roce(dev->ib, port))
 		rank = 4;
 	else if (attr->gid_type != IB_GID_TYPE_ROCE_UDP_ENCAP)
@@ -59,6 +62,7 @@ static int krc_gid_rank(struct krc_device *dev, u32 port, u32 index,
 static bool krc_find_port(struct krc_device *dev)
 {
 	struct ib_port_attr attr;
+	enum ib_gid_type type;
 	union ib_gid gid;
 	u32 port, i;
 	int best = 0;
@@ -74,12 +78,12 @@ static bool krc_find_port(struct krc_device *dev)
 		for (i = 0; i < attr.gid_tbl_len; i++) {
 			if (gid_index >= 0 && i != gid_index)
 				continue;
-			rank = krc_gid_rank(dev, port, i, &gid);
+			rank = krc_gid_rank(dev, port, i, &gid, &type);
 			if (rank <= best)
 				continue;
 			best = rank;
 			dev->port = port;
-			dev->gid_index = i;
+			dev->gid_type = type;
 			dev->gid = gid;
 			dev->max_message_bytes =
 				min_t(u32, attr.max_msg_sz, SZ_1G);
@@ -90,6 +94,16 @@ static bool krc_find_port(struct krc_device *dev)
 	return false;
 }
 
+/* What krc_setup begins with. */
+static void krc_device_reset(struct krc_device *dev)
+{
+	memset(&dev->meta, 0, sizeof(dev->meta));
+	dev->self = NULL;
+	INIT_LIST_HEAD(&dev->hosts);
+	dev->host_count = 0;
+	dev->hosts_stopped = false;
+}
+
 /*
  * A device has its address when its network interface has, which may be later
  * than its arrival: called again at each event until then.
@@ -97,12 +111,27 @@ static bool krc_find_port(struct krc_device *dev)
 static void krc_setup(struct work_struct *work)
 {
 	struct krc_device *dev = container_of(work, struct krc_device, setup);
-	u32 i;
+	int err;
 
 	if (dev->ready || !krc_find_port(dev))
 		return;
-	for (i = 0; i < dev->conn_count; i++)
-		krc_conn_start(&dev->conns[i], dev);
+	dev->self = krc_host_create_self(dev);
+	err = dev->self ? krc_meta_init(dev) : -ENOMEM;
+	if (!err) {
+		err = krc_cm_listen(dev);
+		if (err)
+			dev_warn(&dev->ib->dev,
+				 "krcore: hosts cannot connect: %d\n", err);
+		err = 0;
+	}
+	if (err) {
+		/* As it was before; the next event tries again. */
+		krc_hosts_stop(dev);
+		krc_meta_exit(dev);
+		krc_hosts_free(dev);
+		krc_device_reset(dev);
+		return;
+	}
 	dev_info(&dev->ib->dev, "krcore: port %u, GID %pI6c, %u connections\n",
 		 dev->port, dev->gid.raw, dev->conn_count);
 	/* Pairs with the acquire of krc_device_is_ready. */
@@ -159,6 +188,7 @@ static bool krc_is_supported(struct ib_device *ib)
 static int krc_add(struct ib_device *ib)
 {
 	struct krc_device *dev;
+	u32 i;
 	int err;
 
 	if (!krc_is_supported(ib))
@@ -175,15 +205,17 @@ static int krc_add(struct ib_device *ib)
 	dev->sq_depth = min_t(u32, dev->sq_depth, ib->attrs.max_cqe - 1);
 	dev->conn_count = connections ? min(connections, MAX_CONNECTIONS) :
 					min(num_online_cpus(), 4U);
-	dev->conns = kcalloc(dev->conn_count, sizeof(*dev->conns), GFP_KERNEL);
-	if (!dev->conns) {
-		err = -ENOMEM;
-		goto free_dev;
-	}
+	mutex_init(&dev->hosts_lock);
+	mutex_init(&dev->peers_lock);
+	krc_device_reset(dev);
+	for (i = 0; i < ARRAY_SIZE(dev->peers); i++)
+		INIT_LIST_HEAD(&dev->peers[i]);
+	krc_cm_init(&dev->acceptor);
 	dev->pd = ib_alloc_pd(ib, 0);
 	if (IS_ERR(dev->pd)) {
 		err = PTR_ERR(dev->pd);
-		goto free_conns;
+		kfree(dev);
+		return err;
 	}
 	krc_stats_add_device(dev);
 	ib_set_client_data(ib, &krc_client, dev);
@@ -194,12 +226,6 @@ static int krc_add(struct ib_device *ib)
 	mutex_unlock(&krc_devices_lock);
 	queue_work(system_long_wq, &dev->setup);
 	return 0;
-
-free_conns:
-	kfree(dev->conns);
-free_dev:
-	kfree(dev);
-	return err;
 }
 
 /* Takes all queues from a device that no new one can find any more. */
@@ -225,7 +251,6 @@ static void krc_remove(struct ib_device *ib, void *client_data)
 {
 	struct krc_device *dev = client_data;
 	unsigned long key = 0;
-	u32 i;
 
 	mutex_lock(&krc_devices_lock);
 	list_del(&dev->node);
@@ -233,17 +258,19 @@ static void krc_remove(struct ib_device *ib, void *client_data)
 	ib_unregister_event_handler(&dev->events);
 	cancel_work_sync(&dev->setup);
 	if (krc_device_is_ready(dev)) {
-		/* First, so that nothing is outstanding for long. */
-		for (i = 0; i < dev->conn_count; i++)
-			krc_conn_stop(&dev->conns[i]);
+		krc_cm_stop(dev);
+		/* So that nothing is outstanding for long. */
+		krc_hosts_stop(dev);
 		krc_detach_queues(dev);
+		krc_peers_free(dev);
+		krc_meta_exit(dev);
+		krc_hosts_free(dev);
 	}
 	krc_stats_remove_device(dev);
 	/* Empty nodes may be left, of insertions that found no memory. */
 	WARN_ON(xa_find(&dev->regions, &key, ULONG_MAX, XA_PRESENT));
 	xa_destroy(&dev->regions);
 	ib_dealloc_pd(dev->pd);
-	kfree(dev->conns);
 	kfree(dev);
 }
 
@@ -288,7 +315,12 @@ struct krc_device *krc_device_find(const char *name)
 	list_for_each_entry(dev, &krc_devices, node) {
 		if (*name && strcmp(name, dev_name(&dev->ib->dev)))
 			continue;
-		/* An address that came just now is seen, too. */
+		/*
+		 * An address that came just now is seen, too; and what failed
+		 * for want of memory is tried again.
+		 */
+		if (!krc_device_is_ready(dev))
+			queue_work(system_long_wq, &dev->setup);
 		flush_work(&dev->setup);
 		if (*name || krc_device_is_ready(dev))
 			return dev;

@@ -12,8 +12,12 @@
 #include <linux/xarray.h>
 #include <rdma/ib_verbs.h>
 
+#include "cm.h"
 #include "conn.h"
+#include "meta.h"
 #include "stats.h"
+
+struct krc_host;
 
 struct krc_device {
 	struct ib_device *ib;
@@ -27,14 +31,24 @@ struct krc_device {
 	struct dentry *debugfs;
 
 	struct ib_event_handler events;
-	struct work_struct setup;	/* finds the port, starts connections */
+	struct work_struct setup;	/* finds the port, starts all else */
 	bool ready;			/* release: what follows is set */
 	u32 port;
-	u32 gid_index;
+	enum ib_gid_type gid_type;
 	union ib_gid gid;
-	u32 conn_count;
-	atomic_t next_conn;
-	struct krc_conn *conns;
+	u32 conn_count;			/* to each host */
+	struct krc_host *self;
+	struct krc_acceptor acceptor;
+	struct krc_meta meta;
+
+	struct mutex hosts_lock;	/* of what follows */
+	struct list_head hosts;
+	u32 host_count;
+	bool hosts_stopped;
+
+	struct mutex peers_lock;	/* likewise */
+	struct list_head peers[256];
+	u32 peer_count;
 };
 
 /*

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /* /dev/krcore: files, calls, mappings. */
+#include <linux/file.h>
 #include <linux/fs.h>
 #include <linux/miscdevice.h>
 #include <linux/mm.h>
@@ -79,19 +80,81 @@ static void krc_query(struct krc_query *query)
 	query->devices = krc_device_count(&query->max_message_bytes);
 }
 
+static const struct file_operations krc_fops;
+
+/* join->file is -1, or a file of this module's. */
+static int krc_join(struct krc_queue *queue, struct krc_join *join)
+{
+	struct file *file = NULL;
+	int err;
+
+	if (join->file >= 0) {
+		file = fget(join->file);
+		if (!file)
+			return -EBADF;
+		if (file->f_op != &krc_fops) {
+			fput(file);
+			return -EBADF;
+		}
+	}
+	err = krc_queue_join(queue, join, file ? file->private_data : NULL);
+	if (file)
+		fput(file);
+	return err;
+}
+
+union krc_args {
+	struct krc_query query;
+	struct krc_attach attach;
+	struct krc_connect_device connect_device;
+	struct krc_reg_mr reg_mr;
+	struct krc_dereg_mr dereg_mr;
+	struct krc_push push;
+	struct krc_join join;
+	struct krc_publish publish;
+	struct krc_connect connect;
+	struct krc_service service;
+	struct krc_peer_state peer_state;
+};
+
+static int krc_call(struct krc_queue *queue, unsigned int cmd,
+		    union krc_args *args)
+{
+	switch (cmd) {
+	case KRC_IOC_QUERY:
+		krc_query(&args->query);
+		return 0;
+	case KRC_IOC_ATTACH:
+		return krc_queue_attach(queue, &args->attach);
+	case KRC_IOC_CONNECT_DEVICE:
+		return krc_queue_connect_device(queue, &args->connect_device);
+	case KRC_IOC_REG_MR:
+		return krc_queue_reg_mr(queue, &args->reg_mr);
+	case KRC_IOC_DEREG_MR:
+		return krc_queue_dereg_mr(queue, &args->dereg_mr);
+	case KRC_IOC_PUSH:
+		return krc_queue_push(queue, &args->push);
+	case KRC_IOC_JOIN:
+		return krc_join(queue, &args->join);
+	case KRC_IOC_PUBLISH:
+		return krc_queue_publish(queue, &args->publish);
+	case KRC_IOC_CONNECT:
+		return krc_queue_connect(queue, &args->connect);
+	case KRC_IOC_SET_SERVICE:
+		return krc_queue_set_service(queue, &args->service);
+	case KRC_IOC_GET_SERVICE:
+		return krc_queue_get_service(queue, &args->service);
+	default:
+		return krc_queue_peer_state(queue, &args->peer_state);
+	}
+}
+
 static long krc_ioctl(struct file *file, unsigned int cmd, unsigned long arg)
 {
 	struct krc_queue *queue = file->private_data;
 	void __user *user = (void __user *)arg;
-	union {
-		struct krc_query query;
-		struct krc_attach attach;
-		struct krc_connect connect;
-		struct krc_reg_mr reg_mr;
-		struct krc_dereg_mr dereg_mr;
-		struct krc_push push;
-	} args;
 	unsigned int bytes = _IOC_SIZE(cmd);
+	union krc_args args;
 	int err;
 
 	if (current->mm != queue->mm)
@@ -99,36 +162,23 @@ static long krc_ioctl(struct file *file, unsigned int cmd, unsigned long arg)
 	switch (cmd) {
 	case KRC_IOC_QUERY:
 	case KRC_IOC_ATTACH:
-	case KRC_IOC_CONNECT:
+	case KRC_IOC_CONNECT_DEVICE:
 	case KRC_IOC_REG_MR:
 	case KRC_IOC_DEREG_MR:
 	case KRC_IOC_PUSH:
+	case KRC_IOC_JOIN:
+	case KRC_IOC_PUBLISH:
+	case KRC_IOC_CONNECT:
+	case KRC_IOC_SET_SERVICE:
+	case KRC_IOC_GET_SERVICE:
+	case KRC_IOC_PEER_STATE:
 		break;
 	default:
 		return -ENOTTY;
 	}
 	if (copy_from_user(&args, user, bytes))
 		return -EFAULT;
-	switch (cmd) {
-	case KRC_IOC_QUERY:
-		krc_query(&args.query);
-		err = 0;
-		break;
-	case KRC_IOC_ATTACH:
-		err = krc_queue_attach(queue, &args.attach);
-		break;
-	case KRC_IOC_CONNECT:
-		err = krc_queue_connect(queue, &args.connect);
-		break;
-	case KRC_IOC_REG_MR:
-		err = krc_queue_reg_mr(queue, &args.reg_mr);
-		break;
-	case KRC_IOC_DEREG_MR:
-		err = krc_queue_dereg_mr(queue, &args.dereg_mr);
-		break;
-	default:
-		err = krc_queue_push(queue, &args.push);
-	}
+	err = krc_call(queue, cmd, &args);
 	/* Of a refused push, which request it was. */
 	if ((!err || cmd == KRC_IOC_PUSH) && copy_to_user(user, &args, bytes) &&
 	    !err)

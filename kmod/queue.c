@@ -9,10 +9,12 @@
 #include "check.h"
 #include "conn.h"
 #include "device.h"
+#include "host.h"
+#include "node.h"
 #include "queue.h"
 #include "region.h"
 
-struct krc_queue *krc_queue_create(void)
+static struct krc_queue *krc_queue_alloc_empty(void)
 {
 	struct krc_queue *queue = kzalloc(sizeof(*queue), GFP_KERNEL_ACCOUNT);
 
@@ -27,8 +29,31 @@ struct krc_queue *krc_queue_create(void)
 	INIT_LIST_HEAD(&queue->free);
 	spin_lock_init(&queue->ring_lock);
 	init_waitqueue_head(&queue->wait);
+	return queue;
+}
+
+struct krc_queue *krc_queue_create(void)
+{
+	struct krc_queue *queue = krc_queue_alloc_empty();
+
+	if (!queue)
+		return NULL;
 	queue->mm = current->mm;
 	mmgrab(queue->mm);
+	return queue;
+}
+
+struct krc_queue *krc_queue_create_own(struct krc_device *dev, void *owner,
+				       void (*done)(struct krc_queue *queue,
+						    u8 status))
+{
+	struct krc_queue *queue = krc_queue_alloc_empty();
+
+	if (!queue)
+		return NULL;
+	queue->dev = dev;
+	queue->owner = owner;
+	queue->done = done;
 	return queue;
 }
 
@@ -36,7 +61,8 @@ static void krc_queue_free(struct kref *refs)
 {
 	struct krc_queue *queue = container_of(refs, struct krc_queue, refs);
 
-	mmdrop(queue->mm);
+	if (queue->mm)
+		mmdrop(queue->mm);
 	vfree(queue->ring);
 	kvfree(queue->wrs);
 	mutex_destroy(&queue->lock);
@@ -138,36 +164,245 @@ static u32 krc_queue_outstanding(struct krc_queue *queue)
 	return outstanding;
 }
 
-static int krc_queue_connect_locked(struct krc_queue *queue,
-				    const struct krc_connect *connect)
+/*
+ * From what it is connected to, to a connection to `host`. Takes the references
+ * to both; `peer` may be NULL.
+ */
+static int krc_queue_move(struct krc_queue *queue, struct krc_host *host,
+			  struct krc_peer *peer)
 {
-	struct krc_device *dev = queue->dev;
-	struct krc_conn *conn;
+	/* The same connection again, if it has one: that is what needs mending. */
+	struct krc_conn *conn = queue->host == host ? queue->conn :
+						      krc_host_choose_conn(host);
+	int err = krc_conn_mend(conn, queue);
+
+	if (err) {
+		krc_host_put(host);
+		if (peer) {
+			krc_peer_forget(queue->dev, peer->key);
+			krc_peer_put(peer);
+		}
+		return err;
+	}
+	if (queue->host)
+		krc_host_put(queue->host);
+	if (queue->peer)
+		krc_peer_put(queue->peer);
+	queue->host = host;
+	queue->conn = conn;
+	queue->peer = peer;
+	return 0;
+}
+
+static int krc_queue_connect_device_locked(struct krc_queue *queue,
+					   const struct krc_connect_device *to)
+{
+	struct krc_host *host;
 	int err = krc_queue_usable(queue);
 
 	if (err)
 		return err;
-	if (memcmp(connect->gid, dev->gid.raw, sizeof(connect->gid)))
+	if (memcmp(to->gid, queue->dev->gid.raw, sizeof(to->gid)))
 		return -EHOSTUNREACH;
 	if (krc_queue_outstanding(queue))
 		return -EBUSY;
-	conn = queue->conn;
-	if (!conn)
-		conn = &dev->conns[(u32)atomic_inc_return(&dev->next_conn) %
-				   dev->conn_count];
-	err = krc_conn_mend(conn, queue);
-	if (!err)
-		queue->conn = conn;
+	host = krc_host_get(queue->dev, &queue->dev->gid);
+	return IS_ERR(host) ? PTR_ERR(host) : krc_queue_move(queue, host, NULL);
+}
+
+int krc_queue_connect_device(struct krc_queue *queue,
+			     const struct krc_connect_device *connect)
+{
+	int err;
+
+	mutex_lock(&queue->lock);
+	err = krc_queue_connect_device_locked(queue, connect);
+	mutex_unlock(&queue->lock);
 	return err;
 }
 
-int krc_queue_connect(struct krc_queue *queue,
-		      const struct krc_connect *connect)
+/* The state that calls on a queue of a node need. */
+static int krc_queue_joined(struct krc_queue *queue)
+{
+	int err = krc_queue_usable(queue);
+
+	return err || queue->fabric_node ? err : -ENOTCONN;
+}
+
+static int krc_queue_connect_locked(struct krc_queue *queue,
+				    struct krc_connect *connect)
+{
+	struct krc_peer *peer;
+	struct krc_host *host;
+	bool cached;
+	int err = krc_queue_joined(queue);
+
+	if (err)
+		return err;
+	if (krc_queue_outstanding(queue))
+		return -EBUSY;
+	peer = krc_peer_get(queue->fabric_node, connect->node, queue->peer,
+			    &cached);
+	if (IS_ERR(peer))
+		return PTR_ERR(peer);
+	connect->incarnation = peer->owner >> 32;
+	connect->cached = cached;
+	connect->count = peer->count;
+	memcpy(connect->gid, peer->gid.raw, sizeof(connect->gid));
+	memcpy(connect->regions, peer->regions, sizeof(connect->regions));
+	host = krc_host_get(queue->dev, &peer->gid);
+	if (IS_ERR(host)) {
+		krc_peer_put(peer);
+		return PTR_ERR(host);
+	}
+	return krc_queue_move(queue, host, peer);
+}
+
+int krc_queue_connect(struct krc_queue *queue, struct krc_connect *connect)
 {
 	int err;
 
 	mutex_lock(&queue->lock);
 	err = krc_queue_connect_locked(queue, connect);
+	mutex_unlock(&queue->lock);
+	return err;
+}
+
+static bool krc_is_name(const u8 *name)
+{
+	return *name && strnlen(name, KRC_NAME_BYTES) < KRC_NAME_BYTES;
+}
+
+/* What is behind the end of a name is 0, so that equal names are equal bytes. */
+static void krc_pad_name(u8 *name)
+{
+	size_t length = strnlen(name, KRC_NAME_BYTES);
+
+	memset(name + length, 0, KRC_NAME_BYTES - length);
+}
+
+/* The node of another file of this process, with a reference. */
+static struct krc_node *krc_queue_node_of(struct krc_queue *queue,
+					  struct krc_queue *other)
+{
+	struct krc_node *node = NULL;
+
+	if (other == queue || other->mm != queue->mm)
+		return NULL;
+	mutex_lock_nested(&other->lock, SINGLE_DEPTH_NESTING);
+	if (other->fabric_node && other->dev == queue->dev) {
+		node = other->fabric_node;
+		kref_get(&node->refs);
+	}
+	mutex_unlock(&other->lock);
+	return node;
+}
+
+static int krc_queue_join_locked(struct krc_queue *queue, struct krc_join *join,
+				 struct krc_queue *other)
+{
+	struct krc_node *node;
+	int err = krc_queue_usable(queue);
+
+	if (err)
+		return err;
+	if (queue->fabric_node)
+		return -EBADFD;
+	if (other) {
+		node = krc_queue_node_of(queue, other);
+		if (!node)
+			return -EBADF;
+		join->node = node->node;
+		join->incarnation = node->incarnation;
+	} else {
+		err = krc_node_create(queue, join, &node);
+		if (err)
+			return err;
+	}
+	queue->fabric_node = node;
+	return 0;
+}
+
+/* Two files of a process that join one another at the same time: one by one. */
+static DEFINE_MUTEX(krc_join_lock);
+
+int krc_queue_join(struct krc_queue *queue, struct krc_join *join,
+		   struct krc_queue *other)
+{
+	int err;
+
+	if (join->reserved || !krc_is_name(join->fabric) ||
+	    join->node >= KRC_FIRST_DYNAMIC_NODE)
+		return -EINVAL;
+	krc_pad_name(join->fabric);
+	if (other)
+		mutex_lock(&krc_join_lock);
+	mutex_lock(&queue->lock);
+	err = krc_queue_join_locked(queue, join, other);
+	mutex_unlock(&queue->lock);
+	if (other)
+		mutex_unlock(&krc_join_lock);
+	return err;
+}
+
+int krc_queue_publish(struct krc_queue *queue,
+		      const struct krc_publish *publish)
+{
+	int err;
+
+	if (publish->reserved || publish->count > KRC_MAX_SHARED)
+		return -EINVAL;
+	mutex_lock(&queue->lock);
+	err = krc_queue_joined(queue);
+	if (!err)
+		err = krc_node_publish(queue->fabric_node, queue, publish);
+	mutex_unlock(&queue->lock);
+	return err;
+}
+
+int krc_queue_set_service(struct krc_queue *queue,
+			  const struct krc_service *service)
+{
+	struct krc_service set = *service;
+	int err;
+
+	if (set.reserved || !krc_is_name(set.name) ||
+	    set.length > KRC_VALUE_BYTES)
+		return -EINVAL;
+	krc_pad_name(set.name);
+	mutex_lock(&queue->lock);
+	err = krc_queue_joined(queue);
+	if (!err)
+		err = krc_node_set_service(queue->fabric_node, &set);
+	mutex_unlock(&queue->lock);
+	return err;
+}
+
+int krc_queue_get_service(struct krc_queue *queue, struct krc_service *service)
+{
+	int err;
+
+	if (service->reserved || !krc_is_name(service->name))
+		return -EINVAL;
+	krc_pad_name(service->name);
+	mutex_lock(&queue->lock);
+	err = krc_queue_joined(queue);
+	if (!err)
+		err = krc_node_get_service(queue->fabric_node, service);
+	mutex_unlock(&queue->lock);
+	return err;
+}
+
+int krc_queue_peer_state(struct krc_queue *queue, struct krc_peer_state *state)
+{
+	int err;
+
+	if (state->reserved)
+		return -EINVAL;
+	mutex_lock(&queue->lock);
+	err = krc_queue_joined(queue);
+	if (!err)
+		err = krc_node_peer_state(queue->fabric_node, state);
 	mutex_unlock(&queue->lock);
 	return err;
 }
@@ -221,7 +456,7 @@ static void krc_wr_release(struct krc_wr *wr)
 
 /* The memory that it names: this process's, and the peer's. */
 static int krc_wr_resolve(struct krc_wr *wr, const struct krc_request *request,
-			  u64 bytes)
+			  u64 bytes, u32 *rkey)
 {
 	struct krc_queue *queue = wr->queue;
 	struct krc_device *dev = queue->dev;
@@ -245,43 +480,26 @@ static int krc_wr_resolve(struct krc_wr *wr, const struct krc_request *request,
 		};
 		wr->num_sge++;
 	}
+	access = krc_remote_access(request->opcode);
+	if (!krc_host_is_self(queue->host))
+		return krc_peer_rkey(queue->peer, request->rkey,
+				     request->remote_addr, bytes, access, rkey);
 	wr->remote = krc_region_get(dev, NULL, request->rkey,
-				    request->remote_addr, bytes,
-				    krc_remote_access(request->opcode));
-	return wr->remote ? 0 : -EACCES;
+				    request->remote_addr, bytes, access);
+	if (!wr->remote)
+		return -EACCES;
+	*rkey = wr->remote->mr->rkey;
+	return 0;
 }
 
-static void krc_wr_fill(struct krc_wr *wr, const struct krc_request *request)
+static void krc_wr_fill(struct krc_wr *wr, const struct krc_request *request,
+			u32 rkey)
 {
-	struct ib_send_wr *send = &wr->rdma.wr;
-
-	memset(&wr->atomic, 0, sizeof(wr->atomic));
 	wr->wr_id = request->wr_id;
 	wr->opcode = request->opcode;
 	wr->flags = request->flags;
-	send->wr_cqe = &wr->cqe;
-	send->sg_list = wr->sges;
-	send->num_sge = wr->num_sge;
-	/* Fences are kept by krc_conn_is_fenced, not by the QP. */
-	send->send_flags = IB_SEND_SIGNALED;
-	switch (request->opcode) {
-	case KRC_OP_READ:
-	case KRC_OP_WRITE:
-		send->opcode = request->opcode == KRC_OP_READ ?
-				       IB_WR_RDMA_READ :
-				       IB_WR_RDMA_WRITE;
-		wr->rdma.remote_addr = request->remote_addr;
-		wr->rdma.rkey = wr->remote->mr->rkey;
-		break;
-	default:
-		send->opcode = request->opcode == KRC_OP_COMPARE_SWAP ?
-				       IB_WR_ATOMIC_CMP_AND_SWP :
-				       IB_WR_ATOMIC_FETCH_AND_ADD;
-		wr->atomic.remote_addr = request->remote_addr;
-		wr->atomic.rkey = wr->remote->mr->rkey;
-		wr->atomic.compare_add = request->compare_add;
-		wr->atomic.swap = request->swap;
-	}
+	krc_wr_address(wr, wr->num_sge, request->remote_addr, rkey,
+		       request->compare_add, request->swap);
 }
 
 /* Takes `count` places for a batch. */
@@ -326,6 +544,7 @@ static int krc_queue_push_locked(struct krc_queue *queue, struct krc_push *push)
 	struct krc_wr *wr;
 	LIST_HEAD(batch);
 	u64 bytes;
+	u32 rkey;
 	int err = krc_queue_usable(queue);
 
 	if (err)
@@ -347,10 +566,10 @@ static int krc_queue_push_locked(struct krc_queue *queue, struct krc_push *push)
 					     queue->dev->max_message_bytes,
 					     &bytes);
 		if (!err)
-			err = krc_wr_resolve(wr, &request, bytes);
+			err = krc_wr_resolve(wr, &request, bytes, &rkey);
 		if (err)
 			break;
-		krc_wr_fill(wr, &request);
+		krc_wr_fill(wr, &request, rkey);
 		push->bad_index++;
 	}
 	if (!err) {
@@ -390,6 +609,10 @@ void krc_queue_complete(struct krc_wr *wr, u8 status)
 	atomic64_inc(&stats->completed);
 	if (status)
 		atomic64_inc(&stats->failed);
+	if (queue->done) {
+		queue->done(queue, status);
+		return;
+	}
 	krc_wr_release(wr);
 	spin_lock(&queue->ring_lock);
 	if (status || (wr->flags & KRC_SIGNALED)) {
@@ -425,12 +648,22 @@ void krc_queue_detach(struct krc_queue *queue, bool gone)
 		wait_event(queue->wait, !krc_queue_outstanding(queue));
 		list_for_each_entry_safe(region, next, &queue->regions, node)
 			krc_region_deregister(region);
+		/* Nothing of it executes any more: others may know. */
+		if (queue->fabric_node)
+			krc_node_put(queue->fabric_node);
+		if (queue->peer)
+			krc_peer_put(queue->peer);
+		if (queue->host)
+			krc_host_put(queue->host);
 		mutex_lock(&krc_devices_lock);
 		atomic64_dec(&queue->dev->stats.queues);
 		/* Last: krc_remove frees the device when its list is empty. */
 		list_del_init(&queue->node);
 		mutex_unlock(&krc_devices_lock);
 		queue->dev = NULL;
+		queue->fabric_node = NULL;
+		queue->peer = NULL;
+		queue->host = NULL;
 		queue->conn = NULL;
 		if (gone) {
 			WRITE_ONCE(queue->gone, true);

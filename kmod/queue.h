@@ -17,7 +17,10 @@
 #include <krcore/krcore_ioctl.h>
 
 struct krc_conn;
+struct krc_host;
 struct krc_device;
+struct krc_node;
+struct krc_peer;
 struct krc_wr;
 struct mm_struct;
 
@@ -27,9 +30,15 @@ struct krc_queue {
 
 	struct mutex lock;	/* of calls, and of: */
 	struct krc_device *dev;	/* NULL: not attached, or gone */
-	struct krc_conn *conn;	/* NULL: not connected */
+	struct krc_node *fabric_node;	/* NULL: not joined; set once */
+	struct krc_host *host;	/* NULL: not connected */
+	struct krc_conn *conn;	/* likewise */
+	struct krc_peer *peer;	/* NULL: connected to a device */
 	struct list_head regions;
 	u32 region_count;
+	/* The module's own (krc_queue_create_own) has these, and no ring. */
+	void (*done)(struct krc_queue *queue, u8 status);
+	void *owner;
 	struct krc_wr *wrs;	/* `depth` of them */
 	u32 depth;
 
@@ -51,12 +60,29 @@ struct krc_queue {
 };
 
 struct krc_queue *krc_queue_create(void);
+/*
+ * For the module's own requests, of which `done` hears with conn->lock held.
+ * NULL: no memory.
+ */
+struct krc_queue *krc_queue_create_own(struct krc_device *dev, void *owner,
+				       void (*done)(struct krc_queue *queue,
+						    u8 status));
 void krc_queue_put(struct krc_queue *queue);
 
 /* The calls of krcore_ioctl.h. Each takes the lock. */
 int krc_queue_attach(struct krc_queue *queue, struct krc_attach *attach);
-int krc_queue_connect(struct krc_queue *queue,
-		      const struct krc_connect *connect);
+int krc_queue_connect_device(struct krc_queue *queue,
+			     const struct krc_connect_device *connect);
+/* `other`: the queue of join->file, or NULL. */
+int krc_queue_join(struct krc_queue *queue, struct krc_join *join,
+		   struct krc_queue *other);
+int krc_queue_publish(struct krc_queue *queue,
+		      const struct krc_publish *publish);
+int krc_queue_connect(struct krc_queue *queue, struct krc_connect *connect);
+int krc_queue_set_service(struct krc_queue *queue,
+			  const struct krc_service *service);
+int krc_queue_get_service(struct krc_queue *queue, struct krc_service *service);
+int krc_queue_peer_state(struct krc_queue *queue, struct krc_peer_state *state);
 int krc_queue_reg_mr(struct krc_queue *queue, struct krc_reg_mr *reg);
 int krc_queue_dereg_mr(struct krc_queue *queue,
 		       const struct krc_dereg_mr *dereg);

@@ -126,6 +126,30 @@ struct krc_region *krc_region_get(struct krc_device *dev,
 	return region;
 }
 
+int krc_region_describe(struct krc_queue *queue, u32 key,
+			struct krc_shared_region *shared, u32 *rkey)
+{
+	const u32 remote = KRC_REMOTE_READ | KRC_REMOTE_WRITE |
+			   KRC_REMOTE_ATOMIC;
+	struct krc_region *region;
+
+	rcu_read_lock();
+	region = xa_load(&queue->dev->regions, key);
+	if (region && (region->mm != queue->mm || !(region->access & remote) ||
+		       !refcount_inc_not_zero(&region->users)))
+		region = NULL;
+	rcu_read_unlock();
+	if (!region)
+		return -ENOENT;
+	shared->addr = region->addr;
+	shared->length = region->length;
+	shared->key = key;
+	shared->access = region->access & remote;
+	*rkey = region->mr->rkey;
+	krc_region_put(region);
+	return 0;
+}
+
 void krc_region_put(struct krc_region *region)
 {
 	if (refcount_dec_and_test(&region->users))

@@ -55,4 +55,12 @@ struct krc_region *krc_region_get(struct krc_device *dev,
 				  u64 addr, u64 length, u32 access);
 void krc_region_put(struct krc_region *region);
 
+struct krc_shared_region;
+/*
+ * What peers need to know of a region of this process with remote rights; the
+ * tag stays. -ENOENT.
+ */
+int krc_region_describe(struct krc_queue *queue, u32 key,
+			struct krc_shared_region *shared, u32 *rkey);
+
 #endif

@@ -3,6 +3,7 @@
 #include <linux/seq_file.h>
 
 #include "device.h"
+#include "host.h"
 #include "stats.h"
 
 static struct dentry *krc_debugfs;
@@ -26,6 +27,8 @@ static int stats_show(struct seq_file *file, void *unused)
 		{ "broken", &stats->broken },
 		{ "repaired", &stats->repaired },
 		{ "reposted", &stats->reposted },
+		{ "lookups", &stats->lookups },
+		{ "cached_connects", &stats->cached_connects },
 	};
 	unsigned int i;
 
@@ -41,12 +44,10 @@ static ssize_t break_write(struct file *file, const char __user *from,
 			   size_t count, loff_t *offset)
 {
 	struct krc_device *dev = file_inode(file)->i_private;
-	u32 i;
 
 	if (!krc_device_is_ready(dev))
 		return -ENETDOWN;
-	for (i = 0; i < dev->conn_count; i++)
-		krc_conn_break(&dev->conns[i]);
+	krc_hosts_break(dev);
 	return count;
 }
 

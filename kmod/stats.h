@@ -20,6 +20,8 @@ struct krc_stats {
 	atomic64_t broken;	/* connections that an error broke */
 	atomic64_t repaired;	/* ... that work again */
 	atomic64_t reposted;	/* READs that were posted again */
+	atomic64_t lookups;	/* of nodes, at the metadata server */
+	atomic64_t cached_connects; /* ... that the cache had */
 };
 
 void krc_stats_init(void);

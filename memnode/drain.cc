@@ -33,6 +33,7 @@ krcore::Result<Attached> Attach(const Options& options) {
                                  .fabric = options.fabric,
                                  .fabric_address = options.fabric_address,
                                  .rnic_port = options.rnic_port,
+                                 .control_plane = options.control_plane,
                                  .open_timeout_ms = options.wait_ms});
   if (!store.ok()) return store.status();
   attached.store = std::move(*store);

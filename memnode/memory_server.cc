@@ -9,6 +9,7 @@
 
 #include "cli/common_flags.h"
 #include "cli/size.h"
+#include "krcore/baseline.h"
 #include "kvs/layout/join.h"
 #include "kvs/layout/pool.h"
 
@@ -41,7 +42,12 @@ krcore::NodeOptions NodeOptionsOf(const Options& options) {
 }
 
 // Whether a program's memory may be left behind by it, for --clean to remove. Elsewhere it goes with the process.
-bool LeavesMemory(const Options& options) { return options.rnic == "sw"; }
+bool LeavesMemory(const Options& options) { return options.rnic == "sw" && options.control_plane == "krcore"; }
+
+// The flag by which it does not.
+std::string MemoryOf(const Options& options) {
+  return options.control_plane == "krcore" ? "--rnic=" + options.rnic : "--control_plane=" + options.control_plane;
+}
 
 // What the host has left for shared memory, for the message that there is not enough.
 std::string SharedMemoryLeft(const Options& options) {
@@ -61,7 +67,7 @@ Status ExplainPool(const Options& options, const Status& status) {
       return WithWayOut(status, "Give the --memory of the run before to keep its data, or discard it first: memnode " +
                                     cli::FabricFlags() + " --clean (once no program uses the fabric).");
     case StatusCode::kUnsupported:
-      return WithWayOut(status, "Leave out --keep_memory: with --rnic=" + options.rnic +
+      return WithWayOut(status, "Leave out --keep_memory: with " + MemoryOf(options) +
                                     " a memory node's data goes with its process.");
     default: return status;
   }
@@ -109,7 +115,7 @@ Status MemoryServer::Open(const Options& options, krcore::Clock* clock) {
   open.create_fabric = true;
   open.clock = clock;
   if (options.memory_bytes != 0) open.rc_peers = kRcPeers;
-  auto node = krcore::Node::Open(open);
+  auto node = krcore::OpenNode(options.control_plane, open);
   if (!node.ok()) {
     if (node.status() == StatusCode::kExists) {
       return WithWayOut(node.status(), "Give another --node, or stop the program that has --node=" +
@@ -141,7 +147,7 @@ Status MemoryServer::CreatePool(const Options& options) {
   region.keep_on_close = options.keep_memory;
   auto pool = node_->CreateRegion(region);
   if (pool.status() == StatusCode::kUnsupported && !options.keep_memory) {
-    LOG(INFO) << "with --rnic=" << options.rnic << " this node's data goes with its process, however that ends";
+    LOG(INFO) << "with " << MemoryOf(options) << " this node's data goes with its process, however that ends";
     region.name.clear();
     pool = node_->CreateRegion(region);
   }
@@ -151,7 +157,7 @@ Status MemoryServer::CreatePool(const Options& options) {
 }
 
 void MemoryServer::AcceptConnections(const Options& options) {
-  if (options.rc_acceptor == RcAcceptorMode::kOff) return;
+  if (options.rc_acceptor == RcAcceptorMode::kOff || options.control_plane == "kernel") return;
   auto acceptor = RcAcceptor::Start(*node_, options.rc_acceptor);
   if (acceptor.ok()) {
     rc_acceptor_ = *std::move(acceptor);

@@ -96,7 +96,7 @@ const cli::Program& ProgramDescription() {
           "memnode --fabric=NAME --drain=ID | --undrain=ID\n"
           "memnode --fabric=NAME --clean",
       .flags = {"fabric", "node", "memory", "metaserver", "hugepages", "wait_ms", "keep_memory", "rc_acceptor",
-                "metrics", "drain", "undrain", "clean", "rnic", "fabric_address", "rnic_port", "log"},
+                "metrics", "drain", "undrain", "clean", "control_plane", "rnic", "fabric_address", "rnic_port", "log"},
       .examples =
           "memnode --fabric=demo --node=1 --memory=1G --metaserver\n"
           "memnode --fabric=demo --node=2 --memory=1G\n"
@@ -113,6 +113,9 @@ Result<Options> OptionsFromFlags() {
   KRCORE_RETURN_IF_ERROR(cli::CheckFabricFlags());
   Options options;
   cli::SetFabric(&options);
+  // Clients of verbs and lite connect to a memory node of krcore.
+  KRCORE_RETURN_IF_ERROR(cli::CheckControlPlane({"krcore", "kernel"}));
+  options.control_plane = FLAGS_control_plane;
   options.clean = FLAGS_clean;
   if (options.clean) {
     KRCORE_RETURN_IF_ERROR(CheckClean());

@@ -4,12 +4,13 @@
 #include <utility>
 
 #include "krcore/baseline/rc_pool.h"
+#include "krcore/kernel/kernel_node.h"
 #include "krcore/node/region_impl.h"
 #include "krcore/rnic/registry.h"
 
 namespace krcore {
 
-std::vector<std::string> ControlPlanes() { return {"krcore", "verbs", "lite"}; }
+std::vector<std::string> ControlPlanes() { return {"krcore", "verbs", "lite", "kernel"}; }
 
 std::string_view ConnectStepName(ConnectStep step) {
   switch (step) {
@@ -29,8 +30,13 @@ Result<std::unique_ptr<Node>> OpenNode(std::string_view control_plane, const Nod
   if (control_plane == "krcore") return Node::Open(options);
   if (control_plane == "verbs" || control_plane == "lite")
     return baseline::RcNode::Open(control_plane == "lite", options, std::move(done));
+  if (control_plane == "kernel") {
+    auto node = kernel::KernelNode::Open(options);
+    if (node.ok() && done) done(ConnectStep::kContext);
+    return node;
+  }
   return Status(StatusCode::kInvalidArgument,
-                "no control plane '" + std::string(control_plane) + "': krcore, verbs or lite");
+                "no control plane '" + std::string(control_plane) + "': krcore, verbs, lite or kernel");
 }
 
 }  // namespace krcore

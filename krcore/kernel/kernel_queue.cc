@@ -17,7 +17,9 @@
 namespace krcore::kernel {
 namespace {
 
-static_assert(sizeof(krc_query) == 16 && sizeof(krc_attach) == 92 && sizeof(krc_connect) == 16);
+static_assert(sizeof(krc_query) == 16 && sizeof(krc_attach) == 92 && sizeof(krc_connect_device) == 16);
+static_assert(sizeof(krc_join) == 80 && sizeof(krc_shared_region) == 32 && sizeof(krc_publish) == 168);
+static_assert(sizeof(krc_connect) == 192 && sizeof(krc_service) == 136 && sizeof(krc_peer_state) == 16);
 static_assert(sizeof(krc_reg_mr) == 24 && sizeof(krc_dereg_mr) == 4 && sizeof(krc_push) == 16);
 static_assert(sizeof(krc_sge) == 16 && sizeof(krc_request) == 104 && offsetof(krc_request, sges) == 40);
 static_assert(sizeof(krc_ring_header) == 128 && offsetof(krc_ring_header, tail) == 64 && sizeof(krc_completion) == 16);
@@ -60,12 +62,14 @@ StatusCode CodeOf(int error) {
   switch (error) {
     case 0: return StatusCode::kOk;
     case ENOENT: return StatusCode::kNotFound;
+    case EEXIST: return StatusCode::kExists;
     case ENOTTY:
     case EOPNOTSUPP: return StatusCode::kUnsupported;
     case EPERM:
     case EACCES: return StatusCode::kPermissionDenied;
     case ENODEV:
     case ENETDOWN:
+    case EIO:
     case EHOSTUNREACH: return StatusCode::kUnavailable;
     case ENOMEM:
     case ENOSPC: return StatusCode::kOutOfMemory;
@@ -88,6 +92,14 @@ Status Outcome(int error, const char* what) {
   Status status(CodeOf(error), std::string(what) + ": " + std::strerror(error));
   errno = error;
   return status;
+}
+
+// Into a field of the module's that has room for a 0 behind it.
+template <size_t kBytes>
+bool CopyName(std::string_view name, uint8_t (&field)[kBytes]) {
+  if (name.empty() || name.size() >= kBytes) return false;
+  std::memcpy(field, name.data(), name.size());
+  return true;
 }
 
 }  // namespace
@@ -131,10 +143,60 @@ Status KernelQueue::Attach(const std::string& device, uint32_t depth) {
   return {};
 }
 
-Status KernelQueue::Connect(const Gid& peer) {
-  krc_connect connect = {};
+Status KernelQueue::ConnectDevice(const Gid& peer) {
+  krc_connect_device connect = {};
   std::memcpy(connect.gid, peer.bytes, sizeof(connect.gid));
-  return Outcome(Call(fd_, KRC_IOC_CONNECT, &connect), "KRC_IOC_CONNECT");
+  return Outcome(Call(fd_, KRC_IOC_CONNECT_DEVICE, &connect), "KRC_IOC_CONNECT_DEVICE");
+}
+
+Status KernelQueue::Join(const std::string& fabric, NodeId node, const KernelQueue* of) {
+  krc_join join = {};
+  if (!CopyName(fabric, join.fabric)) return Outcome(EINVAL, "a fabric's name is empty or too long");
+  join.node = node;
+  join.file = of == nullptr ? -1 : of->fd_;
+  if (const int error = Call(fd_, KRC_IOC_JOIN, &join); error != 0) return Outcome(error, "KRC_IOC_JOIN");
+  node_ = join.node;
+  incarnation_ = join.incarnation;
+  return {};
+}
+
+Status KernelQueue::Publish(std::span<const krc_shared_region> regions) {
+  krc_publish publish = {};
+  if (regions.size() > KRC_MAX_SHARED) return Outcome(EINVAL, "too many regions");
+  publish.count = static_cast<uint32_t>(regions.size());
+  std::copy(regions.begin(), regions.end(), publish.regions);
+  return Outcome(Call(fd_, KRC_IOC_PUBLISH, &publish), "KRC_IOC_PUBLISH");
+}
+
+Result<krc_connect> KernelQueue::Connect(NodeId node) {
+  krc_connect connect = {};
+  connect.node = node;
+  if (const int error = Call(fd_, KRC_IOC_CONNECT, &connect); error != 0) return Outcome(error, "KRC_IOC_CONNECT");
+  return connect;
+}
+
+Status KernelQueue::SetService(std::string_view name, std::span<const std::byte> value) {
+  krc_service service = {};
+  if (!CopyName(name, service.name) || value.size() > sizeof(service.value))
+    return Outcome(EINVAL, "a service's name or value is empty or too long");
+  service.length = static_cast<uint32_t>(value.size());
+  if (!value.empty()) std::memcpy(service.value, value.data(), value.size());
+  return Outcome(Call(fd_, KRC_IOC_SET_SERVICE, &service), "KRC_IOC_SET_SERVICE");
+}
+
+Result<std::vector<std::byte>> KernelQueue::GetService(std::string_view name) {
+  krc_service service = {};
+  if (!CopyName(name, service.name)) return Outcome(EINVAL, "a service's name is empty or too long");
+  if (const int error = Call(fd_, KRC_IOC_GET_SERVICE, &service); error != 0)
+    return Outcome(error, "KRC_IOC_GET_SERVICE");
+  const auto* const value = reinterpret_cast<const std::byte*>(service.value);
+  return std::vector<std::byte>(value, value + service.length);
+}
+
+Result<bool> KernelQueue::IsDead(NodeId node, uint32_t incarnation) {
+  krc_peer_state state = {node, incarnation, 0, 0};
+  if (const int error = Call(fd_, KRC_IOC_PEER_STATE, &state); error != 0) return Outcome(error, "KRC_IOC_PEER_STATE");
+  return state.dead != 0;
 }
 
 Result<uint32_t> KernelQueue::Register(void* addr, size_t length, uint32_t access) {

@@ -11,9 +11,12 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "kmod/include/uapi/krcore/krcore_ioctl.h"
 #include "krcore/status.h"
+#include "krcore/types.h"
 
 namespace krcore::kernel {
 
@@ -37,9 +40,26 @@ class KernelQueue {
   Result<krc_query> Query();
   // Gives it the device of that name ("": the first one) and `depth` places for requests, up to KRC_MAX_DEPTH; once.
   Status Attach(const std::string& device, uint32_t depth);
-  // The peer is the device with that address. Also mends a queue that a fault broke, when all that it had outstanding
-  // has completed (before: kBadState).
-  Status Connect(const Gid& peer);
+  // The peer is this host, whose device has that address. Also mends a queue that a fault broke, when all that it had
+  // outstanding has completed (before: kBadState).
+  Status ConnectDevice(const Gid& peer);
+
+  // ---- as part of a node. kUnavailable: the metadata server does not answer.
+  // Makes it (part of) a node of the fabric; once. `of`: a queue of this process that has joined, whose node it becomes
+  // part of; null: a new node, with the id `node`, or kNoNode for one that nobody had. kExists: the id is taken.
+  Status Join(const std::string& fabric, NodeId node, const KernelQueue* of);
+  NodeId node() const { return node_; }
+  uint32_t incarnation() const { return incarnation_; }
+  // Of the regions `key` and `tag` are looked at. kNotFound: no such region of this process.
+  Status Publish(std::span<const krc_shared_region> regions);
+  // The peer is a node of the fabric, as it has published itself; also mends. kNotFound: no such node.
+  Result<krc_connect> Connect(NodeId node);
+  // kExists: another node that lives has set it. kNotFound: nobody has.
+  Status SetService(std::string_view name, std::span<const std::byte> value);
+  Result<std::vector<std::byte>> GetService(std::string_view name);
+  Result<bool> IsDead(NodeId node, uint32_t incarnation);
+
+  // ---- requests
   // The key of [addr, addr + length), whose pages stay pinned until Deregister or the queue's end. kOutOfMemory: also
   // beyond RLIMIT_MEMLOCK, or too many regions.
   Result<uint32_t> Register(void* addr, size_t length, uint32_t access);
@@ -62,6 +82,8 @@ class KernelQueue {
  private:
   int fd_ = -1;
   Gid gid_;
+  NodeId node_ = kNoNode;
+  uint32_t incarnation_ = 0;
   krc_ring_header* ring_ = nullptr;
   size_t ring_bytes_ = 0;
   uint32_t ring_mask_ = 0;

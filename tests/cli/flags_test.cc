@@ -223,14 +223,14 @@ TEST_F(Flags, TimeoutsAreOneMillisecondToADay) {
 }
 
 TEST_F(Flags, ControlPlanesAreThoseOfKrcore) {
-  for (const char* plane : {"krcore", "verbs", "lite"}) {
+  for (const char* plane : {"krcore", "verbs", "lite", "kernel"}) {
     FLAGS_control_plane = plane;
     EXPECT_TRUE(CheckClientFlags().ok()) << plane;
   }
   for (const char* plane : {"", "tcp", "KRCORE", "lite "}) {
     FLAGS_control_plane = plane;
     EXPECT_EQ(std::string(CheckClientFlags().message()),
-              std::string("--control_plane=") + plane + ": not one of krcore verbs lite");
+              std::string("--control_plane=") + plane + ": not one of krcore verbs lite kernel");
   }
 }
 

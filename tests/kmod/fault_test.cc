@@ -98,7 +98,7 @@ TEST(KmodFault, AWriteOrAtomicOfUnknownOutcomeBreaksItsQueueUntilConnect) {
     if (flushed == 0) continue;
     ++flushed_rounds;
     EXPECT_EQ(side.Push(batch[0]), ECONNRESET);
-    ASSERT_EQ(side.queue.Connect(side.queue.gid()), 0);
+    ASSERT_EQ(side.queue.ConnectDevice(side.queue.gid()), 0);
     EXPECT_EQ(side.StatusOf(batch[0]), KRC_SUCCESS);
   }
   EXPECT_EQ(flushed_rounds, 3);
@@ -216,7 +216,7 @@ TEST(KmodFault, AConnectionThatCannotBeBuiltIsMendedByAnyNumberOfConnects) {
     BreakConnections();
     for (const auto& side : sides) {
       int error = 0;
-      while ((error = side->queue.Connect(side->queue.gid())) == 0) {  // not broken yet, or the GID is not yet gone
+      while ((error = side->queue.ConnectDevice(side->queue.gid())) == 0) {  // not broken yet, or the GID is not yet gone
         BreakConnections();
       }
       ASSERT_EQ(error, ENETDOWN);
@@ -227,7 +227,7 @@ TEST(KmodFault, AConnectionThatCannotBeBuiltIsMendedByAnyNumberOfConnects) {
     std::vector<std::thread> threads;
     for (const auto& side : sides) {
       threads.emplace_back([&connected, &one = *side] {
-        while (one.queue.Connect(one.queue.gid()) == ENETDOWN) {  // all of them, when the address comes
+        while (one.queue.ConnectDevice(one.queue.gid()) == ENETDOWN) {  // all of them, when the address comes
         }
         connected.fetch_add(1, std::memory_order_relaxed);
         for (int after = 0; after < 10; after += connected.load(std::memory_order_relaxed) == kThreads)
@@ -275,7 +275,7 @@ TEST(KmodFault, ADeviceThatGoesUnderItsUsersIsENODEV) {
     for (Side* one : {&side, &idle}) {
       EXPECT_EQ(one->Push(batch[0]), ENODEV);
       EXPECT_EQ(one->queue.Wait(kPatienceMs), ENODEV);
-      EXPECT_EQ(one->queue.Connect(one->queue.gid()), ENODEV);
+      EXPECT_EQ(one->queue.ConnectDevice(one->queue.gid()), ENODEV);
       uint32_t key;
       EXPECT_EQ(one->queue.Register(one->memory.bytes(), kPage, kAllRights, &key), ENODEV);
       EXPECT_EQ(one->queue.Deregister(one->key), ENODEV);

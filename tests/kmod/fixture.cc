@@ -25,7 +25,7 @@ Side::Side(uint32_t depth, size_t bytes, uint32_t access) : memory(bytes) {
   EXPECT_EQ(queue.Open(), 0);
   EXPECT_EQ(queue.Attach("", depth), 0);
   EXPECT_EQ(queue.Register(memory.bytes(), memory.size(), access, &key), 0);
-  EXPECT_EQ(queue.Connect(queue.gid()), 0);
+  EXPECT_EQ(queue.ConnectDevice(queue.gid()), 0);
 }
 
 krc_request Side::Between(uint8_t opcode, uint32_t lkey, const void* local, uint32_t rkey, uint64_t remote,

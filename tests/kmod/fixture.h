@@ -4,8 +4,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdint>
+#include <cstring>
 #include <functional>
 #include <span>
 #include <string>
@@ -21,7 +23,24 @@ class Queue : public krcore::kernel::KernelQueue {
   int Open() { return ErrnoOf(KernelQueue::Open()); }
   int Query(krc_query* query) { return Take(KernelQueue::Query(), query); }
   int Attach(const std::string& device, uint32_t depth) { return ErrnoOf(KernelQueue::Attach(device, depth)); }
-  int Connect(const krcore::kernel::Gid& peer) { return ErrnoOf(KernelQueue::Connect(peer)); }
+  int ConnectDevice(const krcore::kernel::Gid& peer) { return ErrnoOf(KernelQueue::ConnectDevice(peer)); }
+  int Join(const std::string& fabric, krcore::NodeId node = krcore::kNoNode, const Queue* of = nullptr) {
+    return ErrnoOf(KernelQueue::Join(fabric, node, of));
+  }
+  int Publish(std::span<const krc_shared_region> regions) { return ErrnoOf(KernelQueue::Publish(regions)); }
+  int Connect(krcore::NodeId node, krc_connect* connect) { return Take(KernelQueue::Connect(node), connect); }
+  int SetService(const std::string& name, uint64_t value) {
+    return ErrnoOf(KernelQueue::SetService(name, std::as_bytes(std::span(&value, 1))));
+  }
+  int GetService(const std::string& name, uint64_t* value) {
+    const auto got = KernelQueue::GetService(name);
+    *value = 0;
+    if (got.ok()) std::memcpy(value, got->data(), std::min(got->size(), sizeof(*value)));
+    return ErrnoOf(got.status());
+  }
+  int IsDead(krcore::NodeId node, uint32_t incarnation, bool* dead) {
+    return Take(KernelQueue::IsDead(node, incarnation), dead);
+  }
   int Register(void* addr, size_t length, uint32_t access, uint32_t* key) {
     return Take(KernelQueue::Register(addr, length, access), key);
   }

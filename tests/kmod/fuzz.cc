@@ -160,9 +160,49 @@ void Attach(Process& process, size_t which, uint32_t depth) {
 }
 
 void Connect(const Process& process, int fd) {
-  krc_connect connect = {};
+  krc_connect_device connect = {};
   std::memcpy(connect.gid, process.gid.data(), sizeof(connect.gid));
-  (void)ioctl(fd, KRC_IOC_CONNECT, &connect);
+  (void)ioctl(fd, KRC_IOC_CONNECT_DEVICE, &connect);
+}
+
+// The few nodes and services that all processes have a hand in.
+constexpr uint32_t kNodes = 4;
+
+void Join(Random& random, const Process& process, int fd) {
+  krc_join join = {};
+  join.fabric[0] = 'f';
+  join.node = random() % 2 == 0 ? 0 : 1 + static_cast<uint32_t>(random() % kNodes);
+  join.file = random() % 2 == 0 ? -1 : process.files[random() % kFiles];
+  (void)ioctl(fd, KRC_IOC_JOIN, &join);
+}
+
+void CallOfNode(Random& random, const Process& process, int fd) {
+  switch (random() % 4) {
+    case 0: {
+      krc_publish publish = {};
+      publish.count = static_cast<uint32_t>(random() % (KRC_MAX_SHARED + 1));
+      for (krc_shared_region& region : publish.regions) region.key = Region(random, process, true).key;
+      (void)ioctl(fd, KRC_IOC_PUBLISH, &publish);
+      break;
+    }
+    case 1: {
+      krc_connect connect = {};
+      connect.node = 1 + static_cast<uint32_t>(random() % kNodes);
+      (void)ioctl(fd, KRC_IOC_CONNECT, &connect);
+      break;
+    }
+    case 2: {
+      krc_service service = {};
+      service.name[0] = static_cast<uint8_t>('a' + random() % 4);
+      service.length = static_cast<uint32_t>(random() % (KRC_VALUE_BYTES + 1));
+      (void)ioctl(fd, random() % 2 == 0 ? KRC_IOC_SET_SERVICE : KRC_IOC_GET_SERVICE, &service);
+      break;
+    }
+    default: {
+      krc_peer_state state = {1 + static_cast<uint32_t>(random() % kNodes), static_cast<uint32_t>(Word(random)), 0, 0};
+      (void)ioctl(fd, KRC_IOC_PEER_STATE, &state);
+    }
+  }
 }
 
 void Register(Random& random, const Process& process, int fd, uint64_t length, uint32_t access) {
@@ -181,14 +221,17 @@ void Register(Random& random, const Process& process, int fd, uint64_t length, u
 void OneCall(Random& random, Process& process) {
   const size_t which = random() % kFiles;
   const int fd = process.files[which];
-  switch (random() % 16) {
+  switch (random() % 18) {
     case 0: {  // any number, any bytes
       std::array<uint64_t, 64> bytes;
       for (uint64_t& word : bytes) word = Word(random);
       const unsigned long request =
           random() % 2 == 0 ? random() & 0xFFFFFFFF
-                            : OneOf<unsigned long>(random, {KRC_IOC_QUERY, KRC_IOC_ATTACH, KRC_IOC_CONNECT,
-                                                            KRC_IOC_REG_MR, KRC_IOC_DEREG_MR, KRC_IOC_PUSH});
+                            : OneOf<unsigned long>(
+                                  random, {KRC_IOC_QUERY, KRC_IOC_ATTACH, KRC_IOC_CONNECT_DEVICE, KRC_IOC_REG_MR,
+                                           KRC_IOC_DEREG_MR, KRC_IOC_PUSH, KRC_IOC_JOIN, KRC_IOC_PUBLISH,
+                                           KRC_IOC_CONNECT, KRC_IOC_SET_SERVICE, KRC_IOC_GET_SERVICE,
+                                           KRC_IOC_PEER_STATE});
       if (random() % 4 == 0) {
         (void)ioctl(fd, request, Address(random, process));
       } else {
@@ -232,6 +275,8 @@ void OneCall(Random& random, Process& process) {
         }
       }
       break;
+    case 9: Join(random, process, fd); break;
+    case 10: CallOfNode(random, process, fd); break;
     default: {
       std::vector<krc_request> batch(1 + random() % (random() % 4 == 0 ? 20 : 4));
       for (krc_request& request : batch) request = Request(random, process);

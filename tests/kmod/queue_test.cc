@@ -205,7 +205,7 @@ TEST(KmodQueue, CallsOutOfOrderAreRefused) {
   uint32_t key;
   const krc_request request = {};
   EXPECT_EQ(queue.Register(memory.bytes(), kPage, kAllRights, &key), EBADFD);
-  EXPECT_EQ(queue.Connect({}), EBADFD);
+  EXPECT_EQ(queue.ConnectDevice({}), EBADFD);
   EXPECT_EQ(queue.Push({&request, 1}), EBADFD);
   EXPECT_EQ(queue.Deregister(1), EBADFD);
   EXPECT_EQ(mmap(nullptr, kPage, PROT_READ | PROT_WRITE, MAP_SHARED, queue.fd(), 0), MAP_FAILED);
@@ -216,7 +216,7 @@ TEST(KmodQueue, CallsOutOfOrderAreRefused) {
   ASSERT_EQ(queue.Attach("rxe0", 8), 0);
   EXPECT_EQ(queue.Attach("rxe0", 8), EBADFD);
   EXPECT_EQ(queue.Push({&request, 1}), ENOTCONN);
-  EXPECT_EQ(queue.Connect({}), EHOSTUNREACH);
+  EXPECT_EQ(queue.ConnectDevice({}), EHOSTUNREACH);
   // The ring is mapped whole, shared, from its start.
   EXPECT_EQ(mmap(nullptr, 2 * kPage, PROT_READ | PROT_WRITE, MAP_SHARED, queue.fd(), 0), MAP_FAILED);
   EXPECT_EQ(mmap(nullptr, kPage, PROT_READ | PROT_WRITE, MAP_SHARED, queue.fd(), kPage), MAP_FAILED);

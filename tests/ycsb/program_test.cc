@@ -284,7 +284,7 @@ TEST(ProgramErrors, NameTheFlagAndTheWayOut) {
         Case{{"run", "--fabric=x", "-P", c, "--in_flight=0"}, 2, "--in_flight=0"},
         Case{{"run", "--fabric=x", "-P", c, "--control_plane=tcp"},
              2,
-             "--control_plane=tcp: not one of krcore verbs lite"},
+             "--control_plane=tcp: not one of krcore verbs lite kernel"},
         Case{{"run", "--fabric=x", "-P", WorkloadFile("e")}, 1, "hash table"},
         Case{{"run", "--fabric=x", "-P", c, "--profile=steps"}, 2, "--profile=steps: expected a profile"},
         Case{{"run", "--fabric=x", "-P", c, "--profile=file:/nonexistent"}, 1, "--profile=file:/nonexistent: cannot"},
@@ -309,7 +309,7 @@ TEST(ProgramErrors, NameTheFlagAndTheWayOut) {
 TEST(ProgramErrors, ComputenodeKnowsTheControlPlanesToo) {
   const Finished run = RunProgram("computenode", {"--fabric=x", "-P", WorkloadFile("c"), "--control_plane=tcp"});
   EXPECT_EQ(run.status, 2);
-  EXPECT_THAT(run.err, HasSubstr("--control_plane=tcp: not one of krcore verbs lite"));
+  EXPECT_THAT(run.err, HasSubstr("--control_plane=tcp: not one of krcore verbs lite kernel"));
 }
 
 TEST(ProgramErrors, ComputenodeKnowsProfilesToo) {

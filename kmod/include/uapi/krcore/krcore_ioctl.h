@@ -11,7 +11,10 @@
  *   mmap(offset 0)    the completion ring, shared and writable
  *   KRC_IOC_REG_MR    registers memory of the process, pinned until
  *   KRC_IOC_DEREG_MR  it is deregistered, or the file closed
- *   KRC_IOC_CONNECT   chooses the peer, or repairs a queue that a fault broke
+ *   KRC_IOC_JOIN      makes it (part of) a node of a fabric: what follows needs it
+ *   KRC_IOC_PUBLISH   tells the fabric's nodes which regions this one has
+ *   KRC_IOC_CONNECT   chooses the peer by its node id, or by its device's
+ *   KRC_IOC_CONNECT_DEVICE  address, or repairs a queue that a fault broke
  *   KRC_IOC_PUSH      a batch of requests: all are accepted, or none
  *   poll(2)           readable: the ring holds completions. Error, hang-up:
  *                     the device is gone
@@ -36,12 +39,16 @@
 #include <linux/types.h>
 
 #define KRC_DEVICE_PATH "/dev/krcore"
-#define KRC_ABI_VERSION 2
+#define KRC_ABI_VERSION 3
 
 #define KRC_MAX_SGE 4
 #define KRC_MAX_DEPTH 4096
 #define KRC_DEVICE_NAME_BYTES 64
 #define KRC_GID_BYTES 16
+#define KRC_NAME_BYTES 64	/* of a fabric, of a service; padded with 0 */
+#define KRC_VALUE_BYTES 64	/* of a service */
+#define KRC_MAX_SHARED 5	/* regions that a node publishes */
+#define KRC_FIRST_DYNAMIC_NODE 256
 
 /* Rights of a memory region, the bits of krcore::AccessRights. */
 enum krc_access {
@@ -108,12 +115,91 @@ struct krc_attach {
 };
 
 /*
- * KRC_IOC_CONNECT. The peer is the device with that address; which of its
- * memory is meant, a request's rkey says. EHOSTUNREACH: no such peer.
- * EBUSY: requests are outstanding. ENETDOWN: there is no connection to it.
+ * KRC_IOC_CONNECT_DEVICE. The peer is this host, whose device has that address;
+ * which of its memory is meant, a request's rkey says. EHOSTUNREACH: no such
+ * peer. EBUSY: requests are outstanding. ENETDOWN: there is no connection to it.
+ */
+struct krc_connect_device {
+	__u8 gid[KRC_GID_BYTES];
+};
+
+/*
+ * KRC_IOC_JOIN, once a file. A node is what the files of one process share that
+ * join it: `file` is one that did, or -1 for a new node, `node` its id, or 0 for
+ * one from KRC_FIRST_DYNAMIC_NODE up that nobody had before. An id below is
+ * taken until the last file of its node is closed and all its requests are done:
+ * EEXIST. What the node has published goes with it. `incarnation` differs
+ * between two holders of an id. These, and what is said of names below: EIO, no
+ * answer from the metadata server.
+ */
+struct krc_join {
+	__u8 fabric[KRC_NAME_BYTES];	/* in, not empty */
+	__u32 node;			/* in and out */
+	__u32 incarnation;		/* out */
+	__s32 file;			/* in; EBADF: none of this process's nodes */
+	__u32 reserved;			/* 0 */
+};
+
+/* Memory that a node has published, with the rights of peers. */
+struct krc_shared_region {
+	__u64 addr;
+	__u64 length;
+	__u32 key;			/* of KRC_IOC_REG_MR */
+	__u32 tag;			/* the owner's word for what it is */
+	__u32 access;			/* of krc_access */
+	__u32 reserved;
+};
+
+/*
+ * KRC_IOC_PUBLISH: the node and `count` regions of this process with remote
+ * rights, of whose structs `key` and `tag` are looked at; instead of what it had
+ * published before. ENOENT: no such region. ENOSPC: the table of the metadata
+ * server is full.
+ */
+struct krc_publish {
+	__u32 count;
+	__u32 reserved;			/* 0 */
+	struct krc_shared_region regions[KRC_MAX_SHARED];
+};
+
+/*
+ * KRC_IOC_CONNECT. The peer is a node of the same fabric, as it has published
+ * itself: found in the host's cache, or by one READ of the metadata server.
+ * Connecting again to the same peer always reads. Requests may name what is in
+ * `regions`, and on the own host any region whose key is known. ENOENT: no such
+ * node. EBUSY: requests are outstanding. ENETDOWN: there is no connection to its
+ * host. ENOTCONN: this file is of no node.
  */
 struct krc_connect {
-	__u8 gid[KRC_GID_BYTES];
+	__u32 node;			/* in */
+	__u32 incarnation;		/* out */
+	__u8 gid[KRC_GID_BYTES];	/* out: of its device */
+	__u32 cached;			/* out: whether the cache had it */
+	__u32 count;			/* out: of regions */
+	struct krc_shared_region regions[KRC_MAX_SHARED];
+};
+
+/*
+ * KRC_IOC_SET_SERVICE, KRC_IOC_GET_SERVICE: a named value of the fabric. It has
+ * one owner, a node that has published itself, and goes with it. EEXIST: another
+ * one that lives. ENOENT: nobody has set it. ENOTCONN. ENOSPC.
+ */
+struct krc_service {
+	__u8 name[KRC_NAME_BYTES];	/* in, not empty */
+	__u8 value[KRC_VALUE_BYTES];	/* in, or out */
+	__u32 length;			/* likewise: bytes of it */
+	__u32 reserved;			/* 0 */
+};
+
+/*
+ * KRC_IOC_PEER_STATE: whether an incarnation of a node that had published itself
+ * is gone, so that nothing it posted executes any more. Its own kernel says so.
+ */
+struct krc_peer_state {
+	__u32 node;
+	__u32 incarnation;
+	__u32 dead;			/* out; 0: not, or nobody knows */
+	__u32 reserved;			/* 0 */
 };
 
 /*
@@ -198,9 +284,15 @@ struct krc_completion {
 #define KRC_IOC_MAGIC 0xCC
 #define KRC_IOC_QUERY _IOWR(KRC_IOC_MAGIC, 0, struct krc_query)
 #define KRC_IOC_ATTACH _IOWR(KRC_IOC_MAGIC, 1, struct krc_attach)
-#define KRC_IOC_CONNECT _IOWR(KRC_IOC_MAGIC, 2, struct krc_connect)
+#define KRC_IOC_CONNECT_DEVICE _IOWR(KRC_IOC_MAGIC, 2, struct krc_connect_device)
 #define KRC_IOC_REG_MR _IOWR(KRC_IOC_MAGIC, 3, struct krc_reg_mr)
 #define KRC_IOC_DEREG_MR _IOWR(KRC_IOC_MAGIC, 4, struct krc_dereg_mr)
 #define KRC_IOC_PUSH _IOWR(KRC_IOC_MAGIC, 5, struct krc_push)
+#define KRC_IOC_JOIN _IOWR(KRC_IOC_MAGIC, 6, struct krc_join)
+#define KRC_IOC_PUBLISH _IOWR(KRC_IOC_MAGIC, 7, struct krc_publish)
+#define KRC_IOC_CONNECT _IOWR(KRC_IOC_MAGIC, 8, struct krc_connect)
+#define KRC_IOC_SET_SERVICE _IOWR(KRC_IOC_MAGIC, 9, struct krc_service)
+#define KRC_IOC_GET_SERVICE _IOWR(KRC_IOC_MAGIC, 10, struct krc_service)
+#define KRC_IOC_PEER_STATE _IOWR(KRC_IOC_MAGIC, 11, struct krc_peer_state)
 
 #endif /* _UAPI_KRCORE_KRCORE_IOCTL_H */

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: GPL-2.0
+#include <linux/slab.h>
+
+#include "device.h"
+#include "host.h"
+
+/* More are kept only while they are in use; unused ones make room. */
+#define KEPT_HOSTS 256
+#define MAX_HOSTS 1024
+
+static struct krc_host *krc_host_create(struct krc_device *dev,
+					const union ib_gid *gid)
+{
+	struct krc_host *host;
+	u32 i;
+
+	host = kzalloc(struct_size(host, conns, dev->conn_count),
+		       GFP_KERNEL_ACCOUNT);
+	if (!host)
+		return NULL;
+	host->dev = dev;
+	host->gid = *gid;
+	host->users = 1;
+	host->conn_count = dev->conn_count;
+	spin_lock_init(&host->table_lock);
+	for (i = 0; i < host->conn_count; i++)
+		krc_conn_init(&host->conns[i], host, i);
+	return host;
+}
+
+bool krc_host_is_self(const struct krc_host *host)
+{
+	return !memcmp(&host->gid, &host->dev->gid, sizeof(host->gid));
+}
+
+struct krc_host *krc_host_create_self(struct krc_device *dev)
+{
+	struct krc_host *host = krc_host_create(dev, &dev->gid);
+	u32 i;
+
+	if (!host)
+		return NULL;
+	mutex_lock(&dev->hosts_lock);
+	list_add_tail(&host->node, &dev->hosts);
+	dev->host_count++;
+	mutex_unlock(&dev->hosts_lock);
+	for (i = 0; i < host->conn_count; i++)
+		krc_conn_start(&host->conns[i]);
+	return host;
+}
+
+static void krc_host_stop(struct krc_host *host)
+{
+	u32 i;
+
+	for (i = 0; i < host->conn_count; i++)
+		krc_conn_stop(&host->conns[i]);
+}
+
+static struct krc_host *krc_host_find(struct krc_device *dev,
+				      const union ib_gid *gid)
+{
+	struct krc_host *host;
+
+	lockdep_assert_held(&dev->hosts_lock);
+	list_for_each_entry(host, &dev->hosts, node)
+		if (!memcmp(&host->gid, gid, sizeof(*gid)))
+			return host;
+	return NULL;
+}
+
+/* An unused one, out of the list, if there are many. The oldest is first. */
+static struct krc_host *krc_host_evict(struct krc_device *dev)
+{
+	struct krc_host *host;
+
+	lockdep_assert_held(&dev->hosts_lock);
+	if (dev->host_count < KEPT_HOSTS)
+		return NULL;
+	list_for_each_entry(host, &dev->hosts, node) {
+		if (host->users)
+			continue;
+		list_del(&host->node);
+		dev->host_count--;
+		return host;
+	}
+	return NULL;
+}
+
+struct krc_host *krc_host_get(struct krc_device *dev, const union ib_gid *gid)
+{
+	struct krc_host *evicted = NULL;
+	struct krc_host *host;
+
+	mutex_lock(&dev->hosts_lock);
+	host = krc_host_find(dev, gid);
+	if (dev->hosts_stopped) {
+		host = ERR_PTR(-ENODEV);
+	} else if (host) {
+		host->users++;
+	} else {
+		evicted = krc_host_evict(dev);
+		if (dev->host_count >= MAX_HOSTS)
+			host = ERR_PTR(-ENOSPC);
+		else
+			host = krc_host_create(dev, gid) ?: ERR_PTR(-ENOMEM);
+		if (!IS_ERR(host)) {
+			list_add_tail(&host->node, &dev->hosts);
+			dev->host_count++;
+		}
+	}
+	mutex_unlock(&dev->hosts_lock);
+	if (evicted) {
+		krc_host_stop(evicted);
+		kfree(evicted);
+	}
+	return host;
+}
+
+void krc_host_put(struct krc_host *host)
+{
+	mutex_lock(&host->dev->hosts_lock);
+	host->users--;
+	mutex_unlock(&host->dev->hosts_lock);
+}
+
+struct krc_conn *krc_host_choose_conn(struct krc_host *host)
+{
+	u32 next = atomic_inc_return(&host->next_conn);
+
+	return &host->conns[next % host->conn_count];
+}
+
+void krc_host_set_table(struct krc_host *host,
+			const struct krc_table_place *table)
+{
+	spin_lock(&host->table_lock);
+	host->table = *table;
+	spin_unlock(&host->table_lock);
+}
+
+void krc_host_get_table(struct krc_host *host, struct krc_table_place *table)
+{
+	spin_lock(&host->table_lock);
+	*table = host->table;
+	spin_unlock(&host->table_lock);
+}
+
+void krc_hosts_break(struct krc_device *dev)
+{
+	struct krc_host *host;
+	u32 i;
+
+	mutex_lock(&dev->hosts_lock);
+	list_for_each_entry(host, &dev->hosts, node)
+		for (i = 0; i < host->conn_count; i++)
+			krc_conn_break(&host->conns[i]);
+	mutex_unlock(&dev->hosts_lock);
+}
+
+void krc_hosts_stop(struct krc_device *dev)
+{
+	struct krc_host *host;
+
+	mutex_lock(&dev->hosts_lock);
+	dev->hosts_stopped = true;
+	mutex_unlock(&dev->hosts_lock);
+	/* From here on the list does not change. */
+	list_for_each_entry(host, &dev->hosts, node)
+		krc_host_stop(host);
+}
+
+void krc_hosts_free(struct krc_device *dev)
+{
+	struct krc_host *host, *next;
+
+	list_for_each_entry_safe(host, next, &dev->hosts, node)
+		kfree(host);
+}

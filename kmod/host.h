@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * A host that the connections of a device lead to: the own one, made with the
+ * device, and others, made when somebody connects to one of their nodes and kept
+ * for the next one.
+ */
+#ifndef KRCORE_HOST_H
+#define KRCORE_HOST_H
+
+#include <linux/list.h>
+#include <linux/spinlock.h>
+#include <linux/types.h>
+#include <rdma/ib_verbs.h>
+
+#include "conn.h"
+
+struct krc_device;
+
+/* Where a host has its table of records, see meta.h. */
+struct krc_table_place {
+	u64 addr;
+	u32 rkey;
+	u32 slots;	/* 0: it has none */
+};
+
+struct krc_host {
+	struct krc_device *dev;
+	union ib_gid gid;
+	struct list_head node;		/* of dev->hosts; by dev->hosts_lock */
+	u32 users;			/* likewise */
+	atomic_t next_conn;
+	spinlock_t table_lock;
+	struct krc_table_place table;	/* as it said last; by table_lock */
+	u32 conn_count;
+	struct krc_conn conns[];
+};
+
+/* The own one, with its connections on their way. NULL: no memory. */
+struct krc_host *krc_host_create_self(struct krc_device *dev);
+bool krc_host_is_self(const struct krc_host *host);
+
+/*
+ * The host whose device has that address, with a reference. -ENODEV: the device
+ * is going; -ENOSPC: too many hosts are in use; -ENOMEM.
+ * Context: process, may sleep.
+ */
+struct krc_host *krc_host_get(struct krc_device *dev, const union ib_gid *gid);
+void krc_host_put(struct krc_host *host);
+/* One of its connections. */
+struct krc_conn *krc_host_choose_conn(struct krc_host *host);
+
+void krc_host_set_table(struct krc_host *host,
+			const struct krc_table_place *table);
+void krc_host_get_table(struct krc_host *host, struct krc_table_place *table);
+
+/* Breaks all connections of a device, for tests. */
+void krc_hosts_break(struct krc_device *dev);
+/*
+ * All connections end, and no new host is taken: first of all when a device
+ * goes. Then, when nobody refers to them any more, they are freed.
+ */
+void krc_hosts_stop(struct krc_device *dev);
+void krc_hosts_free(struct krc_device *dev);
+
+#endif

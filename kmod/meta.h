@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * The metadata server: a table of records in the memory of one host's module,
+ * which the modules of all hosts read and write one-sided. Its own CPU takes no
+ * part. A record is found by a key, the hash of what it is called, in one READ:
+ * it lies in one of the WINDOW slots from the one that the key names.
+ *
+ * A slot is free, a key's, or an owner's: the words `key` and `owner` change by
+ * CAS alone, the rest is the owner's. Two who claim one key at the same time may
+ * do so in two slots; but whoever has claimed one looks whether there is another
+ * of that key and gives his back if so, and of two at least the later one sees
+ * the other.
+ *
+ *   claim             READ window -> a slot of that key; or a free one:
+ *                     CAS key 0 -> key
+ *                     CAS owner 0, or of a node that is gone -> owner
+ *                     READ window -> another slot of that key: vacate, again
+ *   write             WRITE everything behind owner
+ *   remove            WRITE 0 to everything behind owner; vacate
+ *   vacate            CAS owner -> VACATING, key -> 0, VACATING -> 0
+ *
+ * What is claimed is removed by the module of the owner's host. So a node that is
+ * not found is gone, and nothing of it executes any more.
+ */
+#ifndef KRCORE_META_H
+#define KRCORE_META_H
+
+#include <linux/completion.h>
+#include <linux/mutex.h>
+#include <linux/types.h>
+
+#include "conn.h"
+
+struct krc_device;
+struct krc_host;
+struct krc_queue;
+
+#define KRC_RECORD_BYTES 256
+#define KRC_RECORD_VALUE_BYTES (KRC_RECORD_BYTES - 32)
+
+/* All numbers are of the byte order that all hosts share. */
+struct krc_record {
+	u64 key;	/* 0: free */
+	u64 owner;	/* incarnation << 32 | node; 0: nobody's yet */
+	u64 checksum;	/* of all else */
+	u32 length;
+	u32 sequence;
+	u8 value[KRC_RECORD_VALUE_BYTES];
+};
+
+/* A device's way to the table. */
+struct krc_meta {
+	struct krc_device *dev;
+	struct mutex lock;		/* one call at a time */
+	struct krc_host *host;		/* that has the table; set by the first */
+	struct krc_queue *queue;	/* of the module's own */
+	struct krc_wr wr;
+	struct completion done;
+	u8 status;
+	void *buffer;
+	u64 buffer_dma;
+	u32 next_incarnation;		/* of those that this host may give out */
+	u32 last_incarnation;
+	/* The table, if it is this host's. */
+	void *table;
+	u64 table_dma;
+	struct ib_mr *table_mr;
+};
+
+int krc_meta_init(struct krc_device *dev);
+void krc_meta_exit(struct krc_device *dev);
+
+/* Names of records: of a node, of a service of a fabric. Never 0. */
+u64 krc_node_key(const u8 *fabric, u32 node);
+u64 krc_service_key(const u8 *fabric, const u8 *name);
+
+static inline u64 krc_owner(u32 node, u32 incarnation)
+{
+	return (u64)incarnation << 32 | node;
+}
+
+/*
+ * All: -EIO: the server does not answer; -ENODEV; -ENETDOWN, likewise, there is
+ * no connection to it. Context: process, sleeps for round trips, seconds if
+ * nobody answers.
+ */
+
+/* A number that no other incarnation has. */
+int krc_meta_new_incarnation(struct krc_meta *meta, u32 *incarnation);
+/* -ENOENT. */
+int krc_meta_lookup(struct krc_meta *meta, u64 key, struct krc_record *record);
+/*
+ * Claims `key` for `owner`, and its slot. -EEXIST: it is another's, whose node
+ * lives (`fabric`: of the owners of services) or is the record itself (NULL).
+ * -ENOSPC: there is no room.
+ */
+int krc_meta_claim(struct krc_meta *meta, u64 key, u64 owner, const u8 *fabric,
+		   u32 *slot);
+/* Of one's own slot. */
+int krc_meta_write(struct krc_meta *meta, u32 slot, u64 key, u64 owner,
+		   const void *value, u32 length);
+int krc_meta_remove(struct krc_meta *meta, u32 slot, u64 key, u64 owner);
+/* Whether that incarnation of a node is gone: 1, 0. */
+int krc_meta_is_dead(struct krc_meta *meta, const u8 *fabric, u64 owner);
+
+#endif

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: GPL-2.0
+#include <linux/random.h>
+#include <rdma/ib_cache.h>
+#include <rdma/rdma_cm.h>
+
+#include "cm.h"
+#include "conn.h"
+#include "device.h"
+#include "host.h"
+#include "qp.h"
+
+/* A broken QP that has not flushed everything by then is destroyed so. */
+#define DRAIN_TIMEOUT (3 * HZ)
+
+static bool krc_qp_is_drained(struct krc_conn *conn)
+{
+	bool drained;
+
+	spin_lock_bh(&conn->lock);
+	drained = list_empty(&conn->posted);
+	spin_unlock_bh(&conn->lock);
+	return drained;
+}
+
+void krc_qp_destroy(struct krc_conn *conn)
+{
+	struct ib_qp_attr attr = { .qp_state = IB_QPS_ERR };
+
+	if (conn->qp) {
+		if (!ib_modify_qp(conn->qp, &attr, IB_QP_STATE))
+			wait_event_timeout(conn->drained,
+					   krc_qp_is_drained(conn),
+					   DRAIN_TIMEOUT);
+		if (conn->cm)
+			rdma_destroy_qp(conn->cm);
+		else
+			ib_destroy_qp(conn->qp);
+		conn->qp = NULL;
+	}
+	krc_cm_disconnect(conn);
+	if (conn->cq) {
+		ib_free_cq(conn->cq);
+		conn->cq = NULL;
+	}
+}
+
+static int krc_qp_to_itself(struct krc_conn *conn)
+{
+	struct krc_device *dev = conn->dev;
+	struct ib_device_attr *limits = &dev->ib->attrs;
+	struct ib_qp_attr attr = {
+		.qp_state = IB_QPS_INIT,
+		.port_num = dev->port,
+		.qp_access_flags = IB_ACCESS_REMOTE_READ |
+				   IB_ACCESS_REMOTE_WRITE |
+				   IB_ACCESS_REMOTE_ATOMIC,
+	};
+	const struct ib_gid_attr *gid_attr;
+	struct ib_port_attr port;
+	u32 psn = get_random_u32() & 0xffffff;
+	int err;
+
+	err = ib_query_port(dev->ib, dev->port, &port);
+	if (err)
+		return err;
+	err = ib_modify_qp(conn->qp, &attr,
+			   IB_QP_STATE | IB_QP_PKEY_INDEX | IB_QP_PORT |
+				   IB_QP_ACCESS_FLAGS);
+	if (err)
+		return err;
+
+	memset(&attr, 0, sizeof(attr));
+	attr.qp_state = IB_QPS_RTR;
+	attr.path_mtu = port.active_mtu;
+	attr.dest_qp_num = conn->qp->qp_num;	/* connected to itself */
+	attr.rq_psn = psn;
+	attr.max_dest_rd_atomic = min(limits->max_qp_rd_atom, KRC_RD_ATOMIC);
+	attr.min_rnr_timer = 12;
+	attr.ah_attr.type = rdma_ah_find_type(dev->ib, dev->port);
+	rdma_ah_set_port_num(&attr.ah_attr, dev->port);
+	/* It may have another place in the table than when it was chosen. */
+	gid_attr = rdma_find_gid_by_port(dev->ib, &dev->gid, dev->gid_type,
+					 dev->port, NULL);
+	if (IS_ERR(gid_attr))
+		return PTR_ERR(gid_attr);
+	rdma_ah_set_grh(&attr.ah_attr, &dev->gid, 0, gid_attr->index, 64, 0);
+	attr.ah_attr.grh.sgid_attr = gid_attr;
+	/*
+	 * RoCE: for kernel users nobody resolves the peer's MAC. Without it
+	 * everything succeeds, and nothing ever completes. Here it is our own.
+	 */
+	if (attr.ah_attr.type == RDMA_AH_ATTR_TYPE_ROCE)
+		err = rdma_read_gid_l2_fields(gid_attr, NULL,
+					      attr.ah_attr.roce.dmac);
+	else
+		rdma_ah_set_dlid(&attr.ah_attr, port.lid);
+	if (!err)
+		err = ib_modify_qp(conn->qp, &attr,
+				   IB_QP_STATE | IB_QP_AV | IB_QP_PATH_MTU |
+					   IB_QP_DEST_QPN | IB_QP_RQ_PSN |
+					   IB_QP_MAX_DEST_RD_ATOMIC |
+					   IB_QP_MIN_RNR_TIMER);
+	rdma_put_gid_attr(gid_attr);
+	if (err)
+		return err;
+
+	memset(&attr, 0, sizeof(attr));
+	attr.qp_state = IB_QPS_RTS;
+	attr.timeout = KRC_ACK_TIMEOUT;
+	attr.retry_cnt = KRC_RETRIES;
+	attr.rnr_retry = KRC_RETRIES;
+	attr.sq_psn = psn;
+	attr.max_rd_atomic = min(limits->max_qp_init_rd_atom, KRC_RD_ATOMIC);
+	return ib_modify_qp(conn->qp, &attr,
+			    IB_QP_STATE | IB_QP_TIMEOUT | IB_QP_RETRY_CNT |
+				    IB_QP_RNR_RETRY | IB_QP_SQ_PSN |
+				    IB_QP_MAX_QP_RD_ATOMIC);
+}
+
+static int krc_qp_create_own(struct krc_conn *conn,
+			     struct ib_qp_init_attr *init)
+{
+	conn->qp = ib_create_qp(conn->dev->pd, init);
+	if (IS_ERR(conn->qp)) {
+		int err = PTR_ERR(conn->qp);
+
+		conn->qp = NULL;
+		return err;
+	}
+	return krc_qp_to_itself(conn);
+}
+
+int krc_qp_create(struct krc_conn *conn)
+{
+	struct krc_device *dev = conn->dev;
+	struct ib_qp_init_attr init = {
+		.qp_type = IB_QPT_RC,
+		.sq_sig_type = IB_SIGNAL_REQ_WR,
+		.cap = {
+			.max_send_wr = dev->sq_depth,
+			.max_recv_wr = 1,
+			.max_send_sge = KRC_MAX_SGE,
+			.max_recv_sge = 1,
+		},
+	};
+	int err;
+
+	/* Room for every request, so that the CQ cannot overflow. */
+	conn->cq = ib_alloc_cq(dev->ib, conn, dev->sq_depth + 1,
+			       conn->index % dev->ib->num_comp_vectors,
+			       IB_POLL_SOFTIRQ);
+	if (IS_ERR(conn->cq)) {
+		err = PTR_ERR(conn->cq);
+		conn->cq = NULL;
+		return err;
+	}
+	init.send_cq = conn->cq;
+	init.recv_cq = conn->cq;
+	err = krc_host_is_self(conn->host) ? krc_qp_create_own(conn, &init) :
+					     krc_cm_connect(conn, &init);
+	if (err)
+		krc_qp_destroy(conn);
+	return err;
+}

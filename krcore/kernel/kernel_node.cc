@@ -1,0 +1,182 @@
+#include "krcore/kernel/kernel_node.h"
+
+#include <utility>
+
+#include "krcore/kernel/kernel_pool.h"
+#include "krcore/node/region_impl.h"
+
+namespace krcore::kernel {
+namespace {
+
+constexpr uint32_t kAllRemoteRights = kRemoteRead | kRemoteWrite | kRemoteAtomic;
+
+class KernelRegion final : public Region {
+ public:
+  KernelRegion(KernelNode& node, std::span<std::byte> bytes, uint32_t key, uint32_t remote_rights,
+               std::shared_ptr<void> memory)
+      : node_(node), memory_(std::move(memory)), bytes_(bytes), key_(key), remote_rights_(remote_rights) {
+    node_.local_regions().Add(
+        {reinterpret_cast<uint64_t>(bytes.data()), bytes.size(), key, kLocalWrite | remote_rights, rkey()});
+  }
+  ~KernelRegion() override { (void)End(Deadline::After(node_.clock(), 0)); }
+
+  std::span<std::byte> bytes() const override { return bytes_; }
+  uint32_t lkey() const override { return key_; }
+  uint32_t rkey() const override { return remote_rights_ == 0 ? 0 : key_; }
+  bool adopted() const override { return false; }
+  // Its pages are pinned where they are.
+  Status CollapseToHugePages(size_t, size_t) override { return StatusCode::kUnsupported; }
+  Status Deregister(Deadline deadline) override { return End(deadline); }
+
+ private:
+  Status End(Deadline deadline) {
+    if (!live_) return {};
+    Status withdrawn = remote_rights_ == 0 ? Status{} : node_.Withdraw(key_, deadline);
+    live_ = false;
+    node_.local_regions().Remove(key_);
+    Status ended = node_.Deregister(key_);
+    return withdrawn.ok() ? std::move(ended) : std::move(withdrawn);
+  }
+
+  KernelNode& node_;
+  const std::shared_ptr<void> memory_;  // null: the caller's
+  const std::span<std::byte> bytes_;
+  const uint32_t key_, remote_rights_;
+  bool live_ = true;
+};
+
+// Calls `attempt` until it says something else than kUnavailable, or the deadline has passed: kTimeout.
+template <typename Attempt>
+Status UntilAvailable(Clock& clock, Deadline deadline, Attempt attempt) {
+  for (uint32_t spins = 0;; ++spins) {
+    Status status = attempt();
+    if (!(status == StatusCode::kUnavailable)) return status;
+    if (deadline.Passed(clock)) return {StatusCode::kTimeout, std::string(status.message())};
+    clock.Relax(spins);
+  }
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Node>> KernelNode::Open(const NodeOptions& options) {
+  std::unique_ptr<KernelNode> node(new KernelNode(options.clock != nullptr ? *options.clock : *RealClock()));
+  KRCORE_RETURN_IF_ERROR(node->Start(options));
+  return std::unique_ptr<Node>(std::move(node));
+}
+
+Status KernelNode::Start(const NodeOptions& options) {
+  if (const Status opened = control_.Open(); !opened.ok()) {
+    if (opened != StatusCode::kNotFound) return opened;
+    return {StatusCode::kUnavailable,
+            "control plane kernel needs the module krcore, which is not loaded here: " + std::string(opened.message())};
+  }
+  const auto query = control_.Query();
+  if (!query.ok()) return query.status();
+  max_message_bytes_ = query->max_message_bytes;
+  fabric_ = options.fabric;
+  device_ = options.rnic_port.substr(0, options.rnic_port.find(':'));
+  KRCORE_RETURN_IF_ERROR(control_.Attach(device_, 1));
+  return control_.Join(fabric_, options.node, nullptr);
+}
+
+Status KernelNode::Attach(KernelQueue& queue, uint32_t depth) const {
+  KRCORE_RETURN_IF_ERROR(queue.Open());
+  KRCORE_RETURN_IF_ERROR(queue.Attach(device_, depth));
+  return queue.Join(fabric_, kNoNode, &control_);
+}
+
+// ---- memory
+
+Result<std::unique_ptr<Region>> KernelNode::Register(std::span<std::byte> bytes, uint32_t remote_rights, uint32_t tag,
+                                                     std::shared_ptr<void> memory) {
+  auto key = control_.Register(bytes.data(), bytes.size(), kLocalWrite | remote_rights);
+  if (!key.ok()) return key.status();
+  if (remote_rights != 0) {
+    const std::lock_guard lock(mutex_);
+    exposed_.push_back({.addr = 0, .length = 0, .key = *key, .tag = tag, .access = 0, .reserved = 0});
+  }
+  return std::unique_ptr<Region>(
+      std::make_unique<KernelRegion>(*this, bytes, *key, remote_rights, std::move(memory)));
+}
+
+Result<std::unique_ptr<Region>> KernelNode::CreateRegion(const RegionOptions& options) {
+  if (options.length == 0) return Status(StatusCode::kInvalidArgument, "a region needs a length");
+  if ((options.remote_rights & ~kAllRemoteRights) != 0)
+    return Status(StatusCode::kInvalidArgument, "remote_rights has a bit that is not a remote right");
+  if (!options.name.empty() || options.keep_on_close)
+    return Status(StatusCode::kUnsupported, "with control plane kernel memory goes with its process");
+  if (options.remote_rights != 0) {
+    const std::lock_guard lock(mutex_);
+    if (exposed_.size() == kMaxRegionsPerNode)
+      return Status(StatusCode::kInvalidArgument,
+                    "a node announces at most " + std::to_string(kMaxRegionsPerNode) + " regions with remote rights");
+  }
+  auto memory = node::PrivateMemory::Allocate(options.length);
+  if (!memory.ok()) return memory.status();
+  const std::span<std::byte> bytes = (*memory)->bytes().first(options.length);
+  return Register(bytes, options.remote_rights, options.tag, std::shared_ptr<node::PrivateMemory>(*std::move(memory)));
+}
+
+Result<std::unique_ptr<Region>> KernelNode::RegisterLocal(void* addr, size_t length) {
+  if (addr == nullptr || length == 0) return Status(StatusCode::kInvalidArgument, "no memory named");
+  return Register({static_cast<std::byte*>(addr), length}, 0, 0, nullptr);
+}
+
+Status KernelNode::Withdraw(uint32_t key, Deadline deadline) {
+  const std::lock_guard lock(mutex_);
+  std::erase_if(exposed_, [key](const krc_shared_region& region) { return region.key == key; });
+  if (!published_) return {};
+  return UntilAvailable(clock_, deadline, [&] { return control_.Publish(exposed_); });
+}
+
+Status KernelNode::Deregister(uint32_t key) { return control_.Deregister(key); }
+
+// ---- metadata
+
+Status KernelNode::HostMetaServer(uint32_t /*capacity*/) { return {}; }
+
+Status KernelNode::Publish(Deadline deadline) {
+  const std::lock_guard lock(mutex_);
+  const Status status = UntilAvailable(clock_, deadline, [&] { return control_.Publish(exposed_); });
+  published_ |= status.ok();
+  return status;
+}
+
+Status KernelNode::PublishService(std::string_view name, std::span<const std::byte> value, Deadline deadline) {
+  if (value.size() > kMaxServiceBytes)
+    return {StatusCode::kInvalidArgument, "a service's value has at most " + std::to_string(kMaxServiceBytes) +
+                                              " bytes, not " + std::to_string(value.size())};
+  bool published;
+  {
+    const std::lock_guard lock(mutex_);
+    published = published_;
+  }
+  if (!published) KRCORE_RETURN_IF_ERROR(Publish(deadline));
+  return UntilAvailable(clock_, deadline, [&] { return control_.SetService(name, value); });
+}
+
+Result<std::vector<std::byte>> KernelNode::LookupService(std::string_view name, Deadline deadline) {
+  std::vector<std::byte> value;
+  const Status status = UntilAvailable(clock_, deadline, [&]() -> Status {
+    auto got = control_.GetService(name);
+    if (!got.ok()) return got.status();
+    value = *std::move(got);
+    return {};
+  });
+  if (status.ok()) return value;
+  if (status == StatusCode::kNotFound)
+    return Status(StatusCode::kNotFound, "no node publishes a service '" + std::string(name) + "'");
+  return status;
+}
+
+bool KernelNode::IsConfirmedDead(NodeId node, uint32_t incarnation) {
+  const auto dead = control_.IsDead(node, incarnation);
+  return dead.ok() && *dead;
+}
+
+Result<std::unique_ptr<QueuePool>> KernelNode::CreateQueuePool(const QueuePoolOptions& options) {
+  if (options.sq_depth == 0) return Status(StatusCode::kInvalidArgument, "sq_depth must not be 0");
+  return std::unique_ptr<QueuePool>(std::make_unique<KernelPool>(*this));
+}
+
+}  // namespace krcore::kernel

@@ -1,0 +1,70 @@
+// KernelNode: a Node of control plane "kernel": its connections, and its fabric's metadata, are the kernel module's
+// (kmod/README.md). Any process's queues go through connections that the kernel has made, what is known of peers is
+// known to the whole host, and when a node is gone its own kernel says so. It exposes memory as nodes of krcore do.
+#ifndef KRCORE_KERNEL_KERNEL_NODE_H_
+#define KRCORE_KERNEL_KERNEL_NODE_H_
+
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "krcore/kernel/kernel_queue.h"
+#include "krcore/mr/region_table.h"
+#include "krcore/node.h"
+
+namespace krcore::kernel {
+
+class KernelNode final : public Node {
+ public:
+  // Of `options` rnic, create_fabric and what is said of RC connections and leases have no meaning: a fabric is where
+  // its nodes are. kNotFound: no module.
+  static Result<std::unique_ptr<Node>> Open(const NodeOptions& options);
+
+  NodeId id() const override { return control_.node(); }
+  uint32_t incarnation() const override { return control_.incarnation(); }
+  Clock& clock() const override { return clock_; }
+  // kUnsupported: with a name; memory goes with its process.
+  Result<std::unique_ptr<Region>> CreateRegion(const RegionOptions& options) override;
+  Result<std::unique_ptr<Region>> RegisterLocal(void* addr, size_t length) override;
+  // Nothing is to do: the module is the metadata server.
+  Status HostMetaServer(uint32_t capacity) override;
+  Status Publish(Deadline deadline) override;
+  Status PublishService(std::string_view name, std::span<const std::byte> value, Deadline deadline) override;
+  Result<std::vector<std::byte>> LookupService(std::string_view name, Deadline deadline) override;
+  bool IsConfirmedDead(NodeId node, uint32_t incarnation) override;
+  size_t PollConnections() override { return 0; }
+  Result<std::unique_ptr<QueuePool>> CreateQueuePool(const QueuePoolOptions& options) override;
+
+  // ---- for pools
+  mr::RegionTable& local_regions() { return local_regions_; }
+  uint64_t max_message_bytes() const { return max_message_bytes_; }
+  // Gives a fresh queue `depth` places, as part of this node.
+  Status Attach(KernelQueue& queue, uint32_t depth) const;
+
+  // ---- for regions
+  Status Withdraw(uint32_t key, Deadline deadline);
+  Status Deregister(uint32_t key);
+
+ private:
+  explicit KernelNode(Clock& clock) : clock_(clock) {}
+  Status Start(const NodeOptions& options);
+  // `memory` null: the caller's.
+  Result<std::unique_ptr<Region>> Register(std::span<std::byte> bytes, uint32_t remote_rights, uint32_t tag,
+                                           std::shared_ptr<void> memory);
+
+  Clock& clock_;
+  std::string fabric_, device_;
+  uint64_t max_message_bytes_ = 0;
+  KernelQueue control_;  // all regions are its, and the node's calls; pushes nothing
+  mr::RegionTable local_regions_;
+
+  std::mutex mutex_;  // of what follows, and held while publishing: what is published later is newer
+  std::vector<krc_shared_region> exposed_;
+  bool published_ = false;
+};
+
+}  // namespace krcore::kernel
+
+#endif  // KRCORE_KERNEL_KERNEL_NODE_H_

@@ -1,0 +1,250 @@
+// Nodes of a fabric: ids, what they publish, services, and how others learn that they are gone.
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/kmod/fixture.h"
+#include "tests/support/kill_process.h"
+
+namespace kmod_test {
+namespace {
+
+constexpr char kFabric[] = "node_test";
+
+// A side that is a node and has published its memory.
+struct NodeSide : Side {
+  explicit NodeSide(krcore::NodeId node = krcore::kNoNode) {
+    EXPECT_EQ(queue.Join(kFabric, node), 0);
+    EXPECT_EQ(Publish(), 0);
+  }
+  int Publish() {
+    const krc_shared_region region = {0, 0, key, 7, 0, 0};
+    return queue.Publish({&region, 1});
+  }
+};
+
+TEST(Node, IsFoundAsItHasPublishedItself) {
+  NodeSide target(3), source;
+  krc_connect found;
+  ASSERT_EQ(source.queue.Connect(3, &found), 0);
+  EXPECT_EQ(found.incarnation, target.queue.incarnation());
+  EXPECT_EQ(found.count, 1u);
+  EXPECT_EQ(found.regions[0].addr, reinterpret_cast<uint64_t>(target.memory.bytes()));
+  EXPECT_EQ(found.regions[0].length, target.memory.size());
+  EXPECT_EQ(found.regions[0].key, target.key);
+  EXPECT_EQ(found.regions[0].tag, 7u);
+  EXPECT_EQ(found.regions[0].access, kAllRights & ~uint32_t{KRC_LOCAL_WRITE});
+  EXPECT_EQ(std::memcmp(found.gid, target.queue.gid().bytes, sizeof(found.gid)), 0);
+  target.memory.words()[5] = 99;
+  EXPECT_EQ(source.StatusOf(Side::Between(KRC_OP_READ, source.key, source.memory.words(), found.regions[0].key,
+                                          found.regions[0].addr + 5 * sizeof(uint64_t))),
+            KRC_SUCCESS);
+  EXPECT_EQ(source.memory.words()[0], 99u);
+}
+
+TEST(Node, SecondConnectOfTheHostIsServedFromItsCacheAndConnectingAgainIsNot) {
+  NodeSide target(3);
+  NodeSide first;
+  krc_connect found;
+  ASSERT_EQ(first.queue.Connect(3, &found), 0);
+  const int64_t hits = Counter("cached_connects"), lookups = Counter("lookups");
+  // More than a second may pass here, which is as long as the cache is believed.
+  for (int tries = 0; tries < 20 && Counter("cached_connects") == hits; ++tries) {
+    NodeSide second;
+    krc_connect again;
+    ASSERT_EQ(second.queue.Connect(3, &again), 0);
+    EXPECT_EQ(std::memcmp(again.regions, found.regions, sizeof(found.regions)), 0);
+    EXPECT_EQ(again.cached, Counter("cached_connects") == hits ? 0u : 1u);
+  }
+  EXPECT_EQ(Counter("cached_connects"), hits + 1);
+  const int64_t before = Counter("lookups");
+  EXPECT_GE(before, lookups);
+  ASSERT_EQ(first.queue.Connect(3, &found), 0);
+  EXPECT_EQ(found.cached, 0u);
+  EXPECT_EQ(Counter("lookups"), before + 1);
+}
+
+TEST(Node, AnIdIsTakenUntilTheLastFileOfItsNodeIsClosed) {
+  auto first = std::make_unique<NodeSide>(4);
+  auto part = std::make_unique<Side>();
+  ASSERT_EQ(part->queue.Join(kFabric, krcore::kNoNode, &first->queue), 0);
+  EXPECT_EQ(part->queue.node(), 4u);
+  EXPECT_EQ(part->queue.incarnation(), first->queue.incarnation());
+  const uint32_t incarnation = first->queue.incarnation();
+
+  Side other;
+  EXPECT_EQ(other.queue.Join(kFabric, 4), EEXIST);
+  EXPECT_EQ(other.queue.Join("another fabric", 4), 0);
+  Side watcher;
+  ASSERT_EQ(watcher.queue.Join(kFabric), 0);
+  bool dead = true;
+  EXPECT_EQ(watcher.queue.IsDead(4, incarnation, &dead), 0);
+  EXPECT_FALSE(dead);
+  first.reset();
+  EXPECT_EQ(watcher.queue.IsDead(4, incarnation, &dead), 0);
+  EXPECT_FALSE(dead);
+  part.reset();
+  EXPECT_EQ(watcher.queue.IsDead(4, incarnation, &dead), 0);
+  EXPECT_TRUE(dead);
+  krc_connect found;
+  EXPECT_EQ(watcher.queue.Connect(4, &found), ENOENT);
+
+  NodeSide heir(4);
+  EXPECT_NE(heir.queue.incarnation(), incarnation);
+  EXPECT_EQ(watcher.queue.IsDead(4, incarnation, &dead), 0);
+  EXPECT_TRUE(dead);
+}
+
+TEST(Node, OfAKilledProcessIsGoneWhenTheProcessIs) {
+  Pages shared(kPage);
+  const pid_t child = fork();
+  if (child == 0) {
+    NodeSide side(5);
+    shared.words()[1] = side.queue.incarnation();
+    __atomic_store_n(shared.words(), 1, __ATOMIC_RELEASE);
+    for (;;) pause();
+  }
+  while (__atomic_load_n(shared.words(), __ATOMIC_ACQUIRE) == 0) usleep(1000);
+  Side watcher;
+  ASSERT_EQ(watcher.queue.Join(kFabric), 0);
+  bool dead = true;
+  const auto incarnation = static_cast<uint32_t>(shared.words()[1]);
+  EXPECT_EQ(watcher.queue.IsDead(5, incarnation, &dead), 0);
+  EXPECT_FALSE(dead);
+  EXPECT_TRUE(testing_support::KillProcess(child));
+  EXPECT_EQ(waitpid(child, nullptr, 0), child);
+  EXPECT_EQ(watcher.queue.IsDead(5, incarnation, &dead), 0);
+  EXPECT_TRUE(dead);
+}
+
+TEST(Node, AServiceHasOneOwnerUntilThatIsGone) {
+  auto owner = std::make_unique<NodeSide>();
+  NodeSide rival;
+  uint64_t value;
+  EXPECT_EQ(rival.queue.GetService("home", &value), ENOENT);
+  EXPECT_EQ(owner->queue.SetService("home", 1), 0);
+  EXPECT_EQ(owner->queue.SetService("home", 2), 0);
+  EXPECT_EQ(rival.queue.SetService("home", 3), EEXIST);
+  EXPECT_EQ(rival.queue.SetService("other", 4), 0);
+  EXPECT_EQ(rival.queue.GetService("home", &value), 0);
+  EXPECT_EQ(value, 2u);
+  owner.reset();
+  EXPECT_EQ(rival.queue.GetService("home", &value), ENOENT);
+  EXPECT_EQ(rival.queue.SetService("home", 3), 0);
+  EXPECT_EQ(rival.queue.GetService("home", &value), 0);
+  EXPECT_EQ(value, 3u);
+}
+
+TEST(Node, OfProcessesThatWantOneNameOrIdExactlyOneGetsIt) {
+  constexpr uint32_t kRounds = 10, kRacers = 4;
+  Pages shared(kPage);  // words: of each round who came to the start, who got the id, who got the name, who is done
+  const auto add = [&](uint32_t round, uint32_t what) {
+    return __atomic_add_fetch(&shared.words()[round * 4 + what], 1, __ATOMIC_ACQ_REL);
+  };
+  const auto await = [&](uint32_t round, uint32_t what) {
+    while (__atomic_load_n(&shared.words()[round * 4 + what], __ATOMIC_ACQUIRE) != kRacers) usleep(100);
+  };
+  std::vector<pid_t> children;
+  for (uint32_t i = 0; i < kRacers; ++i) {
+    children.push_back(fork());
+    if (children.back() != 0) continue;
+    for (uint32_t round = 0; round < kRounds; ++round) {
+      Side id;
+      NodeSide name;
+      add(round, 0);
+      await(round, 0);
+      if (id.queue.Join(kFabric, 10 + round) == 0) add(round, 1);
+      if (name.queue.SetService("race " + std::to_string(round), i) == 0) add(round, 2);
+      add(round, 3);
+      await(round, 3);
+    }
+    _exit(::testing::Test::HasFailure() ? 1 : 0);
+  }
+  for (const pid_t child : children) {
+    int status = -1;
+    EXPECT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0);
+  }
+  for (uint32_t round = 0; round < kRounds; ++round) {
+    EXPECT_EQ(shared.words()[round * 4 + 1], 1u) << "id, round " << round;
+    EXPECT_EQ(shared.words()[round * 4 + 2], 1u) << "name, round " << round;
+  }
+}
+
+TEST(Node, ManyComeAndGoAndTheTableDoesNotFillUp) {
+  for (int i = 0; i < 300; ++i) {
+    Side side(1);
+    ASSERT_EQ(side.queue.Join(kFabric), 0) << i;
+    ASSERT_EQ(side.queue.Publish({}), 0) << i;
+    ASSERT_EQ(side.queue.SetService("many " + std::to_string(i), 1), 0) << i;
+  }
+}
+
+TEST(Node, CallsThatAreWrongAreRefused) {
+  Queue queue;
+  ASSERT_EQ(queue.Open(), 0);
+  krc_connect found;
+  uint64_t value;
+  bool dead;
+  EXPECT_EQ(queue.Join(kFabric), EBADFD);
+  ASSERT_EQ(queue.Attach("", 8), 0);
+  EXPECT_EQ(queue.Connect(1, &found), ENOTCONN);
+  EXPECT_EQ(queue.Publish({}), ENOTCONN);
+  EXPECT_EQ(queue.SetService("x", 1), ENOTCONN);
+  EXPECT_EQ(queue.GetService("x", &value), ENOTCONN);
+  EXPECT_EQ(queue.IsDead(1, 1, &dead), ENOTCONN);
+  EXPECT_EQ(queue.Join(""), EINVAL);
+  EXPECT_EQ(queue.Join(std::string(KRC_NAME_BYTES, 'x')), EINVAL);
+  EXPECT_EQ(queue.Join(kFabric, KRC_FIRST_DYNAMIC_NODE), EINVAL);
+  EXPECT_EQ(queue.Join(kFabric, 0, &queue), EBADF);  // itself
+  Queue unjoined;
+  ASSERT_EQ(unjoined.Open(), 0);
+  EXPECT_EQ(queue.Join(kFabric, 0, &unjoined), EBADF);
+  ASSERT_EQ(queue.Join(kFabric), 0);
+  EXPECT_EQ(queue.Join(kFabric), EBADFD);
+  EXPECT_GE(queue.node(), static_cast<uint32_t>(KRC_FIRST_DYNAMIC_NODE));
+  EXPECT_EQ(queue.SetService("x", 1), ENOTCONN);  // not published
+  EXPECT_EQ(queue.Connect(250, &found), ENOENT);
+  krc_shared_region region = {};
+  EXPECT_EQ(queue.Publish({&region, 1}), ENOENT);
+  Side local(8, kPage, KRC_LOCAL_WRITE);
+  region.key = local.key;  // without remote rights
+  EXPECT_EQ(queue.Publish({&region, 1}), ENOENT);
+  region.key = NodeSide().key;  // that is gone
+  EXPECT_EQ(queue.Publish({&region, 1}), ENOENT);
+  NodeSide other;
+  region.key = other.key;
+  EXPECT_EQ(InChild([&] {
+              Queue stranger;
+              if (stranger.Open() != 0 || stranger.Attach("", 8) != 0) return 1;
+              // A file of another process names none of this one's nodes; and its memory is not this one's to publish.
+              if (stranger.Join(kFabric, 0, &other.queue) != EBADF) return 2;
+              if (stranger.Join(kFabric) != 0) return 3;
+              return stranger.Publish({&region, 1}) == ENOENT ? 0 : 4;
+            }),
+            0);
+}
+
+TEST(Node, ThatRestartsIsFoundAnewByWhoConnectsAgain) {
+  auto target = std::make_unique<NodeSide>(6);
+  NodeSide source;
+  krc_connect found;
+  ASSERT_EQ(source.queue.Connect(6, &found), 0);
+  const uint32_t key = target->key;
+  target.reset();
+  EXPECT_EQ(source.Push(Side::Between(KRC_OP_READ, source.key, source.memory.words(), key, found.regions[0].addr)),
+            EACCES);
+  EXPECT_EQ(source.queue.Connect(6, &found), ENOENT);
+  NodeSide heir(6);
+  ASSERT_EQ(source.queue.Connect(6, &found), 0);
+  EXPECT_EQ(found.incarnation, heir.queue.incarnation());
+  EXPECT_EQ(source.StatusOf(Side::Between(KRC_OP_READ, source.key, source.memory.words(), found.regions[0].key,
+                                          found.regions[0].addr)),
+            KRC_SUCCESS);
+}
+
+}  // namespace
+}  // namespace kmod_test
