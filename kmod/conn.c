@@ -4,6 +4,7 @@
 #include "host.h"
 #include "qp.h"
 #include "queue.h"
+#include "trace.h"
 
 /*
  * Requests that a queue may post until it is another one's turn, and that are
@@ -45,6 +46,7 @@ static void krc_conn_broke(struct krc_conn *conn)
 	if (conn->state != KRC_CONN_UP)
 		return;
 	conn->state = KRC_CONN_BROKEN;
+	trace_krc_conn(conn, 0);
 	atomic64_inc(&conn->dev->stats.broken);
 	queue_work(system_long_wq, &conn->repair);
 }
@@ -307,6 +309,7 @@ static void krc_conn_repair(struct work_struct *work)
 		krc_conn_settle(conn, !err, &flushed);
 		/* From here on new requests meet the new state. */
 		conn->state = err ? KRC_CONN_DOWN : KRC_CONN_UP;
+		trace_krc_conn(conn, err);
 		if (!err && before == KRC_CONN_BROKEN)
 			atomic64_inc(&conn->dev->stats.repaired);
 		krc_conn_post(conn);

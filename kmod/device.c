@@ -262,11 +262,14 @@ static void krc_remove(struct ib_device *ib, void *client_data)
 		/* So that nothing is outstanding for long. */
 		krc_hosts_stop(dev);
 		krc_detach_queues(dev);
+	}
+	/* Its files show what goes now. */
+	krc_stats_remove_device(dev);
+	if (krc_device_is_ready(dev)) {
 		krc_peers_free(dev);
 		krc_meta_exit(dev);
 		krc_hosts_free(dev);
 	}
-	krc_stats_remove_device(dev);
 	/* Empty nodes may be left, of insertions that found no memory. */
 	WARN_ON(xa_find(&dev->regions, &key, ULONG_MAX, XA_PRESENT));
 	xa_destroy(&dev->regions);

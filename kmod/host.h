@@ -29,8 +29,8 @@ struct krc_host {
 	struct list_head node;		/* of dev->hosts; by dev->hosts_lock */
 	u32 users;			/* likewise */
 	atomic_t next_conn;
-	spinlock_t table_lock;
-	struct krc_table_place table;	/* as it said last; by table_lock */
+	spinlock_t table_lock;		/* of: */
+	struct krc_table_place table;	/* as it said last */
 	u32 conn_count;
 	struct krc_conn conns[];
 };

@@ -413,6 +413,17 @@ int krc_meta_is_dead(struct krc_meta *meta, const u8 *fabric, u64 owner)
 
 /* --- the table, and the way to it --- */
 
+u32 krc_meta_records(const struct krc_meta *meta)
+{
+	const struct krc_record *records = meta->table;
+	u32 count = 0;
+	u32 slot;
+
+	for (slot = 1; records && slot < TABLE_SLOTS; slot++)
+		count += !!READ_ONCE(records[slot].key);
+	return count;
+}
+
 /* Gives the table a key, by a request on a QP of its own host. */
 static int krc_meta_register(struct krc_meta *meta, struct krc_host *self)
 {

@@ -16,7 +16,7 @@
  *                     CAS owner 0, or of a node that is gone -> owner
  *                     READ window -> another slot of that key: vacate, again
  *   write             WRITE everything behind owner
- *   remove            WRITE 0 to everything behind owner; vacate
+ *   remove            WRITE 0 to everything behind owner, and vacate it
  *   vacate            CAS owner -> VACATING, key -> 0, VACATING -> 0
  *
  * What is claimed is removed by the module of the owner's host. So a node that is
@@ -66,6 +66,9 @@ struct krc_meta {
 	u64 table_dma;
 	struct ib_mr *table_mr;
 };
+
+/* Slots of this host's table that are taken. Context: any. */
+u32 krc_meta_records(const struct krc_meta *meta);
 
 int krc_meta_init(struct krc_device *dev);
 void krc_meta_exit(struct krc_device *dev);

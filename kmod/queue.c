@@ -13,6 +13,7 @@
 #include "node.h"
 #include "queue.h"
 #include "region.h"
+#include "trace.h"
 
 static struct krc_queue *krc_queue_alloc_empty(void)
 {
@@ -264,6 +265,7 @@ int krc_queue_connect(struct krc_queue *queue, struct krc_connect *connect)
 
 	mutex_lock(&queue->lock);
 	err = krc_queue_connect_locked(queue, connect);
+	trace_krc_connect(queue, connect->node, connect->cached, err);
 	mutex_unlock(&queue->lock);
 	return err;
 }
@@ -596,6 +598,7 @@ int krc_queue_push(struct krc_queue *queue, struct krc_push *push)
 		return -EINVAL;
 	mutex_lock(&queue->lock);
 	err = krc_queue_push_locked(queue, push);
+	trace_krc_push(queue, push->count, err);
 	mutex_unlock(&queue->lock);
 	return err;
 }
@@ -606,6 +609,7 @@ void krc_queue_complete(struct krc_wr *wr, u8 status)
 	struct krc_stats *stats = &queue->dev->stats;
 	struct krc_completion *entries, *entry;
 
+	trace_krc_complete(wr, status);
 	atomic64_inc(&stats->completed);
 	if (status)
 		atomic64_inc(&stats->failed);

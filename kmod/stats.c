@@ -6,6 +6,9 @@
 #include "host.h"
 #include "stats.h"
 
+#define CREATE_TRACE_POINTS
+#include "trace.h"
+
 static struct dentry *krc_debugfs;
 
 static int stats_show(struct seq_file *file, void *unused)
@@ -35,6 +38,8 @@ static int stats_show(struct seq_file *file, void *unused)
 	for (i = 0; i < ARRAY_SIZE(values); i++)
 		seq_printf(file, "%s %lld\n", values[i].name,
 			   atomic64_read(values[i].value));
+	if (krc_device_is_ready(dev))
+		seq_printf(file, "records %u\n", krc_meta_records(&dev->meta));
 	return 0;
 }
 DEFINE_SHOW_ATTRIBUTE(stats);

@@ -19,7 +19,7 @@ struct Options {
   std::string fabric;
   std::string fabric_address;
   std::string rnic_port;
-  std::string control_plane = "krcore";  // or "kernel"
+  std::string control_plane = "krcore";   // or "kernel"
   krcore::NodeId node = krcore::kNoNode;  // kNoNode: a pure metadata server, the fabric assigns one
   uint64_t memory_bytes = 0;              // 0: a pure metadata server
   bool metaserver = false;

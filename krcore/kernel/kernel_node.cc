@@ -24,8 +24,11 @@ class KernelRegion final : public Region {
   uint32_t lkey() const override { return key_; }
   uint32_t rkey() const override { return remote_rights_ == 0 ? 0 : key_; }
   bool adopted() const override { return false; }
-  // Its pages are pinned where they are.
-  Status CollapseToHugePages(size_t, size_t) override { return StatusCode::kUnsupported; }
+  Status CollapseToHugePages(size_t offset, size_t length) override {
+    if (offset > bytes_.size() || length > bytes_.size() - offset)
+      return {StatusCode::kInvalidArgument, "range outside the region"};
+    return StatusCode::kUnsupported;  // its pages are pinned where they are
+  }
   Status Deregister(Deadline deadline) override { return End(deadline); }
 
  private:
@@ -95,14 +98,15 @@ Result<std::unique_ptr<Region>> KernelNode::Register(std::span<std::byte> bytes,
     const std::lock_guard lock(mutex_);
     exposed_.push_back({.addr = 0, .length = 0, .key = *key, .tag = tag, .access = 0, .reserved = 0});
   }
-  return std::unique_ptr<Region>(
-      std::make_unique<KernelRegion>(*this, bytes, *key, remote_rights, std::move(memory)));
+  return std::unique_ptr<Region>(std::make_unique<KernelRegion>(*this, bytes, *key, remote_rights, std::move(memory)));
 }
 
 Result<std::unique_ptr<Region>> KernelNode::CreateRegion(const RegionOptions& options) {
   if (options.length == 0) return Status(StatusCode::kInvalidArgument, "a region needs a length");
   if ((options.remote_rights & ~kAllRemoteRights) != 0)
     return Status(StatusCode::kInvalidArgument, "remote_rights has a bit that is not a remote right");
+  if (options.remote_rights == 0 && (!options.name.empty() || options.keep_on_close))
+    return Status(StatusCode::kInvalidArgument, "only a region with remote rights can have a name");
   if (!options.name.empty() || options.keep_on_close)
     return Status(StatusCode::kUnsupported, "with control plane kernel memory goes with its process");
   if (options.remote_rights != 0) {
@@ -170,6 +174,7 @@ Result<std::vector<std::byte>> KernelNode::LookupService(std::string_view name, 
 }
 
 bool KernelNode::IsConfirmedDead(NodeId node, uint32_t incarnation) {
+  if (node == control_.node() && incarnation == control_.incarnation()) return false;  // perhaps not published
   const auto dead = control_.IsDead(node, incarnation);
   return dead.ok() && *dead;
 }

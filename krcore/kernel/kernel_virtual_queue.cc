@@ -87,7 +87,8 @@ void KernelVirtualQueue::Fill(uint64_t position, const WorkRequest& wr) {
   out.flags = static_cast<uint8_t>(wr.flags & ~kInline);
   out.num_sge = wr.num_sge;
   out.reserved = 0;
-  for (uint32_t i = 0; i < wr.num_sge; ++i) out.sges[i] = {wr.sg_list[i].addr, wr.sg_list[i].length, wr.sg_list[i].lkey};
+  for (uint32_t i = 0; i < wr.num_sge; ++i)
+    out.sges[i] = {wr.sg_list[i].addr, wr.sg_list[i].length, wr.sg_list[i].lkey};
   entry(position) = {wr.wr_id, wr.opcode, (wr.flags & kSignaled) != 0, WcStatus::kSuccess};
   if ((wr.flags & kInline) == 0) return;
   // The caller may reuse the payload at once, the doorbell comes later.
@@ -192,9 +193,7 @@ size_t KernelVirtualQueue::CompleteUpTo(uint64_t position, WcStatus status) {
   const uint64_t begin = head_;
   while (head_ <= position && head_ < posted_) {
     const Entry& done = entry(head_);
-    Retire(done, done.settled != WcStatus::kSuccess ? done.settled
-                 : head_ == position                ? status
-                                                    : WcStatus::kSuccess);
+    Retire(done, done.settled != WcStatus::kSuccess ? done.settled : head_ == position ? status : WcStatus::kSuccess);
     ++head_;
   }
   return head_ - begin;

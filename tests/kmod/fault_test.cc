@@ -216,7 +216,8 @@ TEST(KmodFault, AConnectionThatCannotBeBuiltIsMendedByAnyNumberOfConnects) {
     BreakConnections();
     for (const auto& side : sides) {
       int error = 0;
-      while ((error = side->queue.ConnectDevice(side->queue.gid())) == 0) {  // not broken yet, or the GID is not yet gone
+      while ((error = side->queue.ConnectDevice(side->queue.gid())) ==
+             0) {  // not broken yet, or the GID is not yet gone
         BreakConnections();
       }
       ASSERT_EQ(error, ENETDOWN);

@@ -226,12 +226,12 @@ void OneCall(Random& random, Process& process) {
       std::array<uint64_t, 64> bytes;
       for (uint64_t& word : bytes) word = Word(random);
       const unsigned long request =
-          random() % 2 == 0 ? random() & 0xFFFFFFFF
-                            : OneOf<unsigned long>(
-                                  random, {KRC_IOC_QUERY, KRC_IOC_ATTACH, KRC_IOC_CONNECT_DEVICE, KRC_IOC_REG_MR,
-                                           KRC_IOC_DEREG_MR, KRC_IOC_PUSH, KRC_IOC_JOIN, KRC_IOC_PUBLISH,
-                                           KRC_IOC_CONNECT, KRC_IOC_SET_SERVICE, KRC_IOC_GET_SERVICE,
-                                           KRC_IOC_PEER_STATE});
+          random() % 2 == 0
+              ? random() & 0xFFFFFFFF
+              : OneOf<unsigned long>(
+                    random, {KRC_IOC_QUERY, KRC_IOC_ATTACH, KRC_IOC_CONNECT_DEVICE, KRC_IOC_REG_MR, KRC_IOC_DEREG_MR,
+                             KRC_IOC_PUSH, KRC_IOC_JOIN, KRC_IOC_PUBLISH, KRC_IOC_CONNECT, KRC_IOC_SET_SERVICE,
+                             KRC_IOC_GET_SERVICE, KRC_IOC_PEER_STATE});
       if (random() % 4 == 0) {
         (void)ioctl(fd, request, Address(random, process));
       } else {

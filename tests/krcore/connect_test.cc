@@ -46,6 +46,7 @@ TEST(Connect, UnknownPeerIsNotFound) {
 }
 
 TEST(Connect, WithoutAMetadataServerIsUnavailable) {
+  SKIP_ON_KERNEL("the module is the metadata server");
   const std::string fabric = UniqueFabric(true);
   Worker worker = Worker::Start(fabric);
   auto queue = worker.pool->CreateQueue(8).value();
@@ -125,6 +126,7 @@ TEST(Node, IsConfirmedDeadOnlyForAHolderThatIsGone) {
 }
 
 TEST(Node, PublishWithoutAMetadataServerTimesOutAndSaysSo) {
+  SKIP_ON_KERNEL("the module is the metadata server");
   FakeClock clock;
   auto node = OpenNode(UniqueFabric(true), 1, &clock);
   const Status status = node->Publish(Deadline::After(clock, kSecondNs));
@@ -133,6 +135,7 @@ TEST(Node, PublishWithoutAMetadataServerTimesOutAndSaysSo) {
 }
 
 TEST(Node, HostsOneMetadataServerAndAFabricHasUpToEight) {
+  SKIP_ON_KERNEL("the module is the metadata server");
   const std::string fabric = UniqueFabric(true);
   const auto keeper = OpenNode(fabric, 20);  // who comes first may host the fabric's membership, and stays
   std::vector<std::unique_ptr<Node>> hosts;

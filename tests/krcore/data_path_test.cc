@@ -167,6 +167,7 @@ TEST_F(DataPath, DiscardedRequestsCompleteInTheirTurnAndAreNeverCarriedOut) {
 }
 
 TEST_F(DataPath, MoreThanAQueueHoldsIsRefusedWhileTheGateIsShutAllOrNone) {
+  SKIP_ON_KERNEL("a pool has no physical queues of its own");
   Worker worker = Worker::Start(fabric_, {.dc_initiators = 1, .sq_depth = 8});
   auto queue = worker.Connect(1);
   Gate gate;
@@ -187,6 +188,7 @@ TEST_F(DataPath, MoreThanAQueueHoldsIsRefusedWhileTheGateIsShutAllOrNone) {
 }
 
 TEST_F(DataPath, StagedRequestsOfManyQueuesGoOutBehindOneDoorbell) {
+  SKIP_ON_KERNEL("a pool has no physical queues of its own");
   Worker worker = Worker::Start(fabric_, {.dc_initiators = 1});
   std::vector<std::unique_ptr<VirtualQueue>> queues;
   const Sge sge = worker.Word(0);
@@ -239,6 +241,7 @@ TEST_F(DataPath, QueueFullIsRefusedWholeAndNamesTheFirstThatDoesNotFit) {
 }
 
 TEST_F(DataPath, PushBeyondSqDepthPollsInsteadOfFailing) {
+  SKIP_ON_KERNEL("a pool has no physical queues of its own");
   Worker worker = Worker::Start(fabric_, {.dc_initiators = 1, .sq_depth = 8});
   auto queue = worker.Connect(1, 1000);
   const Sge sge = worker.Word(0);
@@ -316,6 +319,7 @@ TEST_F(DataPath, PoolMemoryDoesNotGrowWithPeersReached) {
 }
 
 TEST_F(DataPath, PoolOptionsOutsideTheDevicesLimitsAreRefused) {
+  SKIP_ON_KERNEL("a pool has no physical queues of its own");
   auto node = OpenNode(fabric_, kNoNode);
   EXPECT_EQ(node->CreateQueuePool({.dc_initiators = 0}).status().code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(node->CreateQueuePool({.dc_initiators = 1000}).status().code(), StatusCode::kInvalidArgument);

@@ -1,6 +1,7 @@
 // What the tests of krcore share: nodes on a fabric of their own, and queues that wait for their completions.
-// The suites are compiled three times: as they are, for sw; with KRCORE_TEST_SIM, for sim (one executable of them all);
-// and with KRCORE_TEST_VERBS, for verbs, where there is an RDMA device (tests/vm).
+// The suites are compiled four times: as they are, for sw; with KRCORE_TEST_SIM, for sim (one executable of them all);
+// with KRCORE_TEST_VERBS, for verbs, where there is an RDMA device (tests/vm); and with KRCORE_TEST_KERNEL, for control
+// plane "kernel", where there is the module as well.
 #ifndef TESTS_KRCORE_FIXTURE_H_
 #define TESTS_KRCORE_FIXTURE_H_
 
@@ -16,6 +17,7 @@
 #include <string_view>
 #include <vector>
 
+#include "krcore/baseline.h"
 #include "krcore/clock.h"
 #include "krcore/node.h"
 #include "krcore/queue_pool.h"
@@ -45,6 +47,14 @@ inline constexpr char kRnic[] = "sw";
 inline constexpr bool kSimulated = false;
 #endif
 inline constexpr bool kOnVerbs = std::string_view(kRnic) == "verbs";
+#ifdef KRCORE_TEST_KERNEL
+inline constexpr char kControlPlane[] = "kernel";
+#else
+inline constexpr char kControlPlane[] = "krcore";
+#endif
+inline constexpr bool kOnKernel = std::string_view(kControlPlane) == "kernel";
+#define SKIP_ON_KERNEL(reason) \
+  if (kOnKernel) GTEST_SKIP() << "kernel: " reason
 #define SKIP_IF_SIMULATED(reason) \
   if (kSimulated) GTEST_SKIP() << "simulated: " reason
 #define SKIP_ON_VERBS(reason) \
@@ -97,13 +107,13 @@ inline Clock& ClockOf(const std::string& fabric) { return kSimulated ? Worlds().
 inline std::unique_ptr<Node> OpenNode(const std::string& fabric, NodeId id, Clock* clock = nullptr,
                                       uint32_t rc_peers = 0) {
   if (clock == nullptr) clock = &ClockOf(fabric);
-  auto node = Node::Open({.rnic = kRnic,
-                          .fabric = fabric,
-                          .fabric_address = AddressOf(fabric),
-                          .node = id,
-                          .create_fabric = true,
-                          .clock = clock,
-                          .rc_peers = rc_peers});
+  auto node = krcore::OpenNode(kControlPlane, {.rnic = kRnic,
+                                               .fabric = fabric,
+                                               .fabric_address = AddressOf(fabric),
+                                               .node = id,
+                                               .create_fabric = true,
+                                               .clock = clock,
+                                               .rc_peers = rc_peers});
   EXPECT_TRUE(node.ok()) << node.status().ToString();
   return node.ok() ? *std::move(node) : nullptr;
 }

@@ -3,7 +3,6 @@
 # Usage: tests/vm/kmod_guest.sh MODULE TESTS_FOLDER CYCLES FUZZ_SECONDS [SEED]
 set -uo pipefail
 module=$1 tests=$2 cycles=$3 fuzz_seconds=$4 seed=${5:-}
-bench=$tests/../bin/bench_kmod
 failslab=/sys/kernel/debug/failslab
 counters=/sys/kernel/debug/krcore/rxe0/stats
 failed=0
@@ -12,7 +11,7 @@ step() { echo "kmod: $*"; }
 # Of a device whose users are gone: nothing is left, and as many requests went as came. WHEN.
 settled() {
   local when=$1 name requests completed
-  for name in queues regions region_bytes; do
+  for name in queues regions region_bytes records; do
     grep -qx "$name 0" "$counters" || fail "$when: $(grep "^$name " "$counters")"
   done
   requests=$(awk '$1 == "requests" { print $2 }' "$counters")
@@ -53,8 +52,42 @@ step "the tests"
 "$tests/kmod_test" --gtest_brief=1 || fail "kmod_test"
 settled "after the tests"
 
+step "tracepoints"
+events=/sys/kernel/tracing/events/krcore
+[[ -d $events ]] || mount -t tracefs tracefs /sys/kernel/tracing
+echo 1 > "$events/enable"
+"$tests/kmod_test" --gtest_brief=1 --gtest_filter=Node.IsFound*:KmodFault.AWriteOr* > /run/traced || fail "kmod_test"
+echo 0 > "$events/enable"
+for event in krc_connect krc_push krc_complete krc_conn; do
+  grep -q " $event: " /sys/kernel/tracing/trace || fail "no trace of $event"
+done
+step "the store and krcore's suites over control plane kernel: four processes at once, and three memory nodes"
+bin=$tests/../bin
+fabric=(--fabric=kmod --control_plane=kernel)
+# shellcheck source-path=SCRIPTDIR source=guest/functions
+. "$(dirname "$0")/guest/functions"
+start_memory_nodes
+ycsb load -P ycsb/workloads/workloada -p recordcount=200 --overwrite > /dev/null || fail "ycsb load"
+"$tests/krcore_kernel_test" --gtest_brief=1 --gtest_filter='Connect.*:Node.*:Each/*:-*ByTheThousand*' > /run/suite1 || fail "krcore_kernel_test" &
+users=("$!")
+"$tests/krcore_kernel_test" --gtest_brief=1 --gtest_filter='DataPath.*:Shapes/*:RequestCheck.*' > /run/suite2 || fail "krcore_kernel_test" &
+users+=("$!")
+for run in 1 2; do
+  "$bin/ycsb" run -P ycsb/workloads/workloada "${fabric[@]}" -p recordcount=200 -p operationcount=500 --in_flight=4 \
+    --max_failures=0 --operation_timeout_ms=30000 > "/run/ycsb$run" 2>&1 &
+  users+=("$!")
+done
+for user in "${users[@]}"; do wait "$user" || { cat /run/suite? /run/ycsb?; fail "one of them"; }; done
+for run in 1 2; do
+  grep -q 'VERIFY\], Return=UNEXPECTED_STATE, 0' "/run/ycsb$run" || fail "a value was wrong"
+  grep -q '^\[READ\], Return=OK' "/run/ycsb$run" || fail "nothing was read"
+done
+grep -hE '^\[  (PASSED|SKIPPED) ' /run/suite?
+stop_memory_nodes > /dev/null || fail "memnode"
+settled "after the store"
+
 step "beside verbs, on an emulated machine"
-"$bench" --quick || fail "bench_kmod"
+"$bin/bench_kmod" --quick || fail "bench_kmod"
 if [[ -e $failslab ]]; then
   echo Y > "$failslab/task-filter"
   echo 3 > "$failslab/probability"
