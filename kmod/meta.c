@@ -153,6 +153,8 @@ static int krc_meta_verb(struct krc_meta *meta, u8 opcode, u64 offset,
 		if (!err || err == -ENODEV || tries == TRIES ||
 		    (opcode != KRC_OP_READ && opcode != KRC_OP_WRITE))
 			break;
+		/* A QP that is built anew may fail again at once. */
+		msleep(4 * tries);
 		err = 0;
 	}
 	return err;
