@@ -188,8 +188,8 @@ int main(int argc, char** argv) {
   Must(self.Join(kFabric, krcore::kNoNode, nullptr));
   Must(target.Publish({}));
 
-  Samples verbs, verbs_open, verbs_create, verbs_states, krcore, krcore_open, krcore_attach, krcore_join, krcore_connect,
-      uncached, call;
+  Samples verbs, verbs_open, verbs_create, verbs_states, krcore, krcore_open, krcore_attach, krcore_join,
+      krcore_connect, uncached, call;
   for (int i = 0; i < connects; ++i) {  // in turn, so that both see the same machine
     VerbsSide side;
     Time(verbs, [&] {

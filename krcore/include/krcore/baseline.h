@@ -1,5 +1,5 @@
-// The control planes behind the interface of krcore's queues: krcore itself, its pool inside the kernel, and what KRCORE
-// is compared with:
+// The control planes behind the interface of krcore's queues: krcore itself, its pool inside the kernel, and what
+// KRCORE is compared with:
 //
 //   "krcore"  Node::Open: a pool of pre-made DC initiators
 //   "verbs"   what a plain program does: each worker opens a Node of its own (device, PD), makes a pool (CQ) and, for
@@ -11,10 +11,11 @@
 //             peers as well (kmod/README.md). Memory nodes are of "kernel", too, and rnic means nothing; neither rnic's
 //             fabrics nor its nodes are to be seen from there, nor the other way round
 //
-// What follows is of "verbs" and "lite". An RC connection needs the peer's CPU, which makes the other QP: peers run an Acceptor. Memory nodes are nodes of
-// krcore; a Node of "verbs" or "lite" is a client. It has local regions only and hosts no metadata server;
-// its queues have no messages (kUnsupported), no leases on remote regions, and a broken connection is not repaired:
-// Connect again. After an error completion nothing that was posted on the connection executes any more.
+// What follows is of "verbs" and "lite". An RC connection needs the peer's CPU, which makes the other QP: peers run an
+// Acceptor. Memory nodes are nodes of krcore; a Node of "verbs" or "lite" is a client. It has local regions only and
+// hosts no metadata server; its queues have no messages (kUnsupported), no leases on remote regions, and a broken
+// connection is not repaired: Connect again. After an error completion nothing that was posted on the connection
+// executes any more.
 #ifndef KRCORE_BASELINE_H_
 #define KRCORE_BASELINE_H_
 

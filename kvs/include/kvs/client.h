@@ -55,8 +55,9 @@ struct StoreOptions {
   std::string fabric_address{};
   std::string rnic_port{};
   // How clients connect, one of krcore::ControlPlanes() (krcore/baseline.h): "krcore" and "lite" have one Node for all
-  // clients of the Store, "kernel" too; with "verbs" each Client opens one of its own, as each worker of a plain program
-  // does. "lite" and "verbs" need memory nodes that accept RC connections, "kernel" such as are of "kernel" themselves.
+  // clients of the Store, "kernel" too; with "verbs" each Client opens one of its own, as each worker of a plain
+  // program does. "lite" and "verbs" need memory nodes that accept RC connections, "kernel" such as are of "kernel"
+  // themselves.
   std::string control_plane = "krcore";
   int64_t operation_timeout_ms = 5'000;  // per operation
   int64_t open_timeout_ms = 2'000;       // to wait for the fabric, its metadata server and its memory nodes
