@@ -1,0 +1,118 @@
+// SurgeKV: a memory node in a process of its own, and a client per session.
+#include "bench/peers/surgekv_peer.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <string>
+#include <utility>
+
+#include "bench/peers/huge_mapping.h"
+#include "bench/peers/peer.h"
+#include "bench/peers/server_process.h"
+
+namespace peers {
+namespace {
+
+using krcore::Result;
+using krcore::Status;
+using kvs::Client;
+using kvs::Store;
+using kvs::Task;
+
+// Room for a record beside its key and value, generously: blocks that are being replaced, too.
+constexpr uint64_t kBesidesBytes = 140;
+constexpr uint64_t kLeastBytes = uint64_t{64} << 20;
+constexpr uint64_t kMib = uint64_t{1} << 20;
+
+Task<void> Lane(Client& client, Requests& requests, uint32_t lane) {
+  Request request;
+  std::string value;
+  while (requests.Next(lane, &request)) {
+    Status status;
+    switch (request.verb) {
+      case Verb::kGet: status = co_await client.GetAsync(request.key, &value); break;
+      case Verb::kUpdate: status = co_await client.UpdateAsync(request.key, request.value); break;
+      case Verb::kInsert: status = co_await client.InsertAsync(request.key, request.value); break;
+    }
+    requests.Done(lane, status.ok(), value);
+  }
+}
+
+// As a program that has nothing else to do meanwhile.
+void RunBlocking(Client& client, Requests& requests) {
+  Request request;
+  std::string value;
+  while (requests.Next(0, &request)) {
+    Status status;
+    switch (request.verb) {
+      case Verb::kGet: status = client.Get(request.key, &value); break;
+      case Verb::kUpdate: status = client.Update(request.key, request.value); break;
+      case Verb::kInsert: status = client.Insert(request.key, request.value); break;
+    }
+    requests.Done(0, status.ok(), value);
+  }
+}
+
+class SurgekvPeer final : public Peer {
+ public:
+  SurgekvPeer(std::unique_ptr<ServerProcess> memory_node, std::unique_ptr<Store> store)
+      : memory_node_(std::move(memory_node)), store_(std::move(store)) {}
+
+  std::unique_ptr<Session> NewSession() override {
+    return std::make_unique<SurgekvSession>(store_->NewClient().value());
+  }
+  uint64_t MemoryBytes() override {
+    uint64_t bytes = 0;
+    const kvs::TableStats stats = store_->NewClient().value()->ReadTableStats().value();
+    for (const kvs::TableStats::MemoryNode& node : stats.memory_nodes) bytes += node.taken_bytes;
+    return bytes;
+  }
+
+ private:
+  std::unique_ptr<ServerProcess> memory_node_;
+  std::unique_ptr<Store> store_;
+};
+
+}  // namespace
+
+void SurgekvSession::Run(Requests& requests, uint32_t in_flight) {
+  if (in_flight == 1) return RunBlocking(*client_, requests);
+  for (uint32_t lane = 0; lane < in_flight; ++lane) client_->Spawn(Lane(*client_, requests, lane));
+  client_->Drain();
+}
+
+Result<std::unique_ptr<ServerProcess>> StartMemoryNode(const std::string& fabric, uint64_t bytes) {
+  const uint64_t mib = (bytes + kMib - 1) / kMib;
+  auto started = ServerProcess::Start("memnode", {"--fabric=" + fabric, "--node=1", "--metaserver", "--hugepages=off",
+                                                  "--memory=" + std::to_string(mib) + "M"});
+  if (!started.ok()) return started.status();
+  KRCORE_RETURN_IF_ERROR((*started)->AwaitOutput("ready fabric="));
+  // Measured is a store that has been up for a while. A memory node moves its pool into huge pages when nobody else
+  // wants the CPU; here that is done for it, at once.
+  const std::string pool = "/dev/shm/surgekv-" + std::to_string(geteuid()) + "-" + fabric + ".m1-pool";
+  const int file = open(pool.c_str(), O_RDWR | O_CLOEXEC);
+  if (file < 0) return Status::FromErrno(errno, pool);
+  const auto mapping = HugeMapping::Of(file, mib * kMib);
+  close(file);
+  if (!mapping.ok()) return mapping.status();
+  return started;
+}
+
+std::string UniqueFabric() {
+  static std::atomic<uint32_t> count = 0;
+  return "peers-" + std::to_string(getpid()) + "-" + std::to_string(count.fetch_add(1));
+}
+
+Result<std::unique_ptr<Peer>> MakeSurgekv(const Shape& shape) {
+  const std::string fabric = UniqueFabric();
+  auto memory_node = StartMemoryNode(fabric, kLeastBytes + shape.most_records() * (shape.data_bytes() + kBesidesBytes));
+  if (!memory_node.ok()) return memory_node.status();
+  auto store = Store::Open({.fabric = fabric, .open_timeout_ms = 60'000});
+  if (!store.ok()) return store.status();
+  return std::unique_ptr<Peer>(std::make_unique<SurgekvPeer>(*std::move(memory_node), *std::move(store)));
+}
+
+}  // namespace peers
