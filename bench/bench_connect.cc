@@ -13,7 +13,6 @@
 #include "krcore/meta/meta_client.h"
 #include "krcore/pool/queue_pool_impl.h"
 #include "krcore/rnic/registry.h"
-#include "krcore/rnic/verbs/port.h"
 
 DEFINE_string(model, "", "connectx: print modelled costs in virtual time, and nothing measured");
 DEFINE_bool(quick, false, "a few samples of everything, to see that it works");
@@ -142,14 +141,13 @@ void WarmProcess() {
 // A worker of verbs joins the fabric as it opens the device, by TCP, which a plain program does not: counted is what
 // opening the device alone takes.
 int64_t OpenPlain(const NodeOptions& fabric, int samples) {
-  const auto choice = Must(rnic::verbs::ParsePortChoice(fabric.rnic_port));
   Samples ns;
   for (int i = 0; i < samples; ++i) {
     const int64_t start = Now();
-    const auto port = Must(rnic::verbs::OpenPort(choice));
+    Must(rnic::TryNic({.provider = fabric.rnic, .port = fabric.rnic_port}));
     ns.push_back(Now() - start);
   }
-  Report("the device alone: open, query, choose a port", ns);
+  Report("the device alone: open, query, choose a port, close", ns);
   return Percentile(ns, 50);
 }
 

@@ -6,11 +6,13 @@ from cluster import READY_TIMEOUT_S, WORKLOADS, Failure
 
 # Of a worker's bootstrap, as computenode reports them; the last one is all of it.
 PARTS = ("spawn", "store", "client", "connect", "lanes", "first_reply", "bootstrap")
-PAUSE_S = 0.03  # between a worker's coming and its going
+PAUSE_S = 0.03  # between a worker's coming and its going, and between looks at it
+REQUESTS = 4    # and as long as so many take to come: one of two idle workers gets each second
 
 
-def one_at_a_time(cluster, plane, kind, count, rate, records):
+def one_at_a_time(cluster, plane, kind, count, rate, records, *arguments):
     """Adds `count` workers to a computenode on the cluster's loaded store; for each part the microseconds it took them.
+    `arguments` are computenode's.
 
     Each value that a worker reads is verified, and each request gets a reply, or it fails.
     """
@@ -18,7 +20,7 @@ def one_at_a_time(cluster, plane, kind, count, rate, records):
     cluster.step = f"workers of {name}"
     node = cluster.start(name, "computenode", "-P", WORKLOADS / "workloadb", "-p", f"recordcount={records}",
                          "-p", "operationcount=0", f"--control_plane={plane}", f"--worker_kind={kind}", "--in_flight=1",
-                         f"--profile=constant:{rate},{60 + count}", "--worker_capacity=0")
+                         f"--profile=constant:{rate},{60 + count}", "--worker_capacity=0", *arguments)
     cluster.event(node, "ready", 0, "did not become ready")
     for number in range(count):
         cluster.check_serving()
@@ -28,6 +30,9 @@ def one_at_a_time(cluster, plane, kind, count, rate, records):
             node.command(f"workers {workers}")
             cluster.event(node, "workers", mark, "did not answer `workers`")
             time.sleep(PAUSE_S)
+            while not settled(cluster, node):
+                time.sleep(PAUSE_S)
+            time.sleep(REQUESTS / rate)
     cluster.screen.end()
     node.command("quit")
     summary, _ = cluster.event(node, "summary", 0, "did not end its work")
@@ -37,3 +42,11 @@ def one_at_a_time(cluster, plane, kind, count, rate, records):
     cluster.processes.remove(node)
     added = [worker for worker in summary["workers"] if worker["wanted_s"] >= 0]
     return {part: [worker[f"{part}_us"] for worker in added] for part in PARTS}
+
+
+def settled(cluster, node):
+    """Whether no worker of computenode `node` is starting, nor one on its way out."""
+    mark = len(node.lines)
+    node.command("status")
+    status, _ = cluster.event(node, "status", mark, "did not answer `status`")
+    return status["starting"] == status["draining"] == 0

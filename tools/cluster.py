@@ -10,8 +10,10 @@ import glob
 import json
 import os
 import pathlib
+import platform
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -74,6 +76,14 @@ def die_with_parent():
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
+def machine():
+    """Where it was measured."""
+    model = next((line.split(":", 1)[1].strip() for line in open("/proc/cpuinfo", encoding="utf-8")
+                  if line.startswith("model name")), platform.machine())
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
+    return {"cpu": model, "cpus": os.cpu_count(), "kernel": platform.release(), "commit": commit.stdout.strip()}
+
+
 def cpu_times():
     """Busy and all CPU time of the machine so far, in ticks."""
     fields = [int(word) for word in pathlib.Path("/proc/stat").read_text("ascii").split("\n", 1)[0].split()[1:9]]
@@ -134,10 +144,12 @@ class Process:
 
 
 class Cluster:
-    """A fabric with its processes. `name` is in the fabric's name and in the folder's, which holds the logs."""
+    """A fabric with its processes. `name` is in the fabric's name and in the folder's, which holds the logs. `provider`:
+    the flag --rnic; one whose fabrics are at an address gets one of this machine."""
 
-    def __init__(self, name, screen):
+    def __init__(self, name, screen, provider="sw"):
         self.screen = screen
+        self.provider_flags = [] if provider == "sw" else [f"--rnic={provider}", f"--fabric_address=localhost:{free_port()}"]
         self.fabric = f"{name}-{os.getpid()}-{time.time_ns() % 1_000_000}"
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix=f"surgekv-{name}-"))
         self.processes = []  # in the order they were started
@@ -147,7 +159,7 @@ class Cluster:
     # ---- processes
 
     def start(self, name, program, *arguments):
-        process = Process(name, program, [*arguments, f"--fabric={self.fabric}"], self.folder)
+        process = Process(name, program, [*arguments, f"--fabric={self.fabric}", *self.provider_flags], self.folder)
         self.processes.append(process)
         return process
 
@@ -241,6 +253,12 @@ class Cluster:
         """The first JSON line of that event from line `after` on, and its index."""
         line, index = self.wait_line(process, lambda text: event_name(text) == name, after, what, EVENT_TIMEOUT_S)
         return json.loads(line), index
+
+
+def free_port():
+    with socket.socket() as one:
+        one.bind(("localhost", 0))
+        return one.getsockname()[1]
 
 
 def event_name(line):

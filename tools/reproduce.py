@@ -19,7 +19,7 @@ import reproduce_figures
 import reproduce_report
 import spike_report
 from bootstraps import PARTS, one_at_a_time
-from cluster import BIN, Cluster, Failure, Screen, cpu_times, run_story
+from cluster import BIN, Cluster, Failure, Screen, cpu_times, machine, run_story
 
 PLANES = ("krcore", "lite", "verbs")
 KINDS = ("thread", "fork", "exec")
@@ -194,7 +194,7 @@ def main():
     status = run_story(story, screen, story.tell)
     if status != 0:
         return status
-    report = {"machine": spike_report.machine(), "provider": "sw", "quick": options.quick, "rounds": options.rounds,
+    report = {"machine": machine(), "provider": "sw", "quick": options.quick, "rounds": options.rounds,
               "seed": options.seed, "flags": sys.argv[1:], "figures": story.figures, "modelled": story.modelled,
               "when": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")}
     reproduce_report.write(options.out, report)

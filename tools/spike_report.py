@@ -3,9 +3,6 @@
 import html
 import io
 import json
-import os
-import platform
-import subprocess
 
 import matplotlib
 import numpy
@@ -14,33 +11,11 @@ matplotlib.use("Agg")
 matplotlib.rcParams["svg.fonttype"] = "none"  # text stays text
 import matplotlib.pyplot  # noqa: E402  (the backend is chosen first: there may be no display)
 
-BIN_S = 0.02
 COLORS = {"krcore": "#1b6ca8", "lite": "#d98c21", "verbs": "#a83232"}
 STYLE = """body{font:15px/1.5 system-ui,sans-serif;max-width:70em;margin:2em auto;padding:0 1em;color:#222}
 table{border-collapse:collapse;margin:1em 0}td,th{padding:.25em .7em;border-bottom:1px solid #ddd;text-align:right}
 td:nth-child(-n+2),th:nth-child(-n+2){text-align:left}.modelled{background:#fbf6ea;padding:.5em 1em;overflow-x:auto}
 svg{max-width:100%;height:auto}pre{font-size:13px}"""
-
-
-def machine():
-    """Where it was measured."""
-    model = next((line.split(":", 1)[1].strip() for line in open("/proc/cpuinfo", encoding="utf-8")
-                  if line.startswith("model name")), platform.machine())
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
-    return {"cpu": model, "cpus": os.cpu_count(), "kernel": platform.release(), "commit": commit.stdout.strip()}
-
-
-def timeline(due_s, done_s, latency_us, workers, end_s):
-    """Bins of BIN_S: requests due and replied to a second, p99 of those due then, workers that serve."""
-    edges = numpy.arange(0, end_s + BIN_S, BIN_S)
-    due, _ = numpy.histogram(due_s, edges)
-    done, _ = numpy.histogram(done_s, edges)
-    place = numpy.digitize(due_s, edges) - 1
-    p99 = [float(numpy.percentile(latency_us[place == i], 99)) if due[i] else None for i in range(len(edges) - 1)]
-    serving = [sum(1 for worker in workers if worker["ready_s"] is not None and worker["ready_s"] <= edge
-                   and worker["ended_s"] > edge) for edge in edges[:-1]]
-    return {"bin_s": BIN_S, "due_per_s": (due / BIN_S).tolist(), "replies_per_s": (done / BIN_S).tolist(),
-            "p99_us": p99, "workers": serving}
 
 
 def number(value, digits=0):
@@ -112,39 +87,77 @@ def plot(runs, load, title):
     return text.getvalue()[text.getvalue().index("<svg"):]
 
 
-def write(folder, report, model_text):
-    """index.html, spike.json and the timelines, in `folder`, which is made."""
-    folder.mkdir(parents=True, exist_ok=True)
-    load = report["load"]
+def tables(section):
+    """Header and rows of a provider's two tables."""
+    return ((BOOTSTRAP_HEADER, [bootstrap_cells(row) for row in section["one_at_a_time"]]),
+            (HEADER, [cells(row) for row in section["measured"]]))
+
+
+def beside(sections):
+    """Header and rows of the table that has the providers beside one another, each in columns of its own."""
+    header = ["control plane", "worker"]
+    rows = {}
+    for section in sections:
+        provider = section["provider"]
+        header += [f"{provider}: us until first reply, alone", f"{provider}: full after ms", f"{provider}: p99 spike us"]
+        alone = {(row["control_plane"], row["worker_kind"]): row["bootstrap_us"]["bootstrap"]["p50"]
+                 for row in section["one_at_a_time"]}
+        for row in section["measured"]:
+            key = row["control_plane"], row["worker_kind"]
+            reach = row["to_plateau_s"]["p50"]
+            rows.setdefault(key, list(key)).extend(
+                (number(alone[key]), number(None if reach is None else reach * 1e3), number(row["spike_p99_us"])))
+    return header, rows.values()
+
+
+WHAT = {
+    "sw": "software that stands for a NIC over shared memory. The control paths of verbs and lite are this project's own "
+          "software here, without a device's costs: see the modelled figures for those.",
+    "verbs": "libibverbs. Where the device is Soft-RoCE in a virtual machine, everything is emulated: its figures are good for "
+             "ratios alone, and its load is a hundredth of the other provider's.",
+}
+
+
+def measured_html(section, folder):
+    """A provider's part of the page; writes its timelines to `folder`."""
+    load, where, provider = section["load"], section["machine"], section["provider"]
     figures = []
     for kills in (False, True):
-        for kind in dict.fromkeys(run["worker_kind"] for run in report["runs"]):
-            runs = {run["control_plane"]: run for run in report["runs"]
+        for kind in dict.fromkeys(run["worker_kind"] for run in section["runs"]):
+            runs = {run["control_plane"]: run for run in section["runs"]
                     if run["worker_kind"] == kind and run["kills"] == kills}
             if not runs:
                 continue
-            title = f"workers: {kind}{', one killed every 0.2 s of the spike' if kills else ''}"
+            title = f"{provider}, workers: {kind}"
+            title += f", one killed every {load['kill_every_s']:g} s of the spike" if kills else ""
             svg = plot(list(runs.values()), load, title)
-            name = f"timeline-{kind}{'-kills' if kills else ''}.svg"
-            (folder / name).write_text(svg, "utf-8")
+            (folder / f"timeline-{provider}-{kind}{'-kills' if kills else ''}.svg").write_text(svg, "utf-8")
             figures.append(f"<figure>{svg}</figure>")
+    alone, spike = (html_table(header, rows) for header, rows in tables(section))
+    return f"""<h2>Measured on {provider}</h2>
+<p>Provider <code>{provider}</code>: {WHAT[provider]} {html.escape(where['cpu'])}, {where['cpus']} CPUs, Linux
+{html.escape(where['kernel'])}, commit {html.escape(where['commit'])}.</p>
+<p>Load: {load['base']:,g} requests a second, {load['peak']:,g} from second {load['start_s']:g} for {load['length_s']:g} s,
+Poisson arrivals. A worker is given {load['capacity']:,g} requests a second whatever its control plane, the autoscaler an SLO
+of {load['slo_us']:,} us of queueing. Latency counts from when a request was due.</p>
+<h3>Workers added one at a time</h3>
+{alone}
+<h3>The spike</h3>
+{spike}
+{''.join(figures)}"""
+
+
+def write(folder, report, model_text):
+    """index.html, spike.json and the timelines, in `folder`, which is made."""
+    folder.mkdir(parents=True, exist_ok=True)
     (folder / "spike.json").write_text(json.dumps(report, indent=1), "utf-8")
-    where = report["machine"]
+    sections = report["sections"]
     page = f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>SurgeKV: the spike</title><style>{STYLE}</style></head><body>
 <h1>A load spike, and compute nodes that follow it</h1>
-<p>Load: {load['base']:,.0f} requests a second, {load['peak']:,.0f} from second {load['start_s']:g} for
-{load['length_s']:g} s, Poisson arrivals. A worker is given {load['worker_capacity']:,.0f} requests a second whatever its
-control plane, the autoscaler an SLO of {load['slo_us']:,} us of queueing. Latency counts from when a request was due.</p>
-<h2>Measured</h2>
-<p>On the <code>{report['provider']}</code> provider, software that stands for a NIC over shared memory: {html.escape(where['cpu'])},
-{where['cpus']} CPUs, commit {html.escape(where['commit'])}{', --quick' if report['quick'] else ''}. The control paths of
-verbs and lite are this project's own software here, without a device's costs: see the modelled figures for those.</p>
-<h3>Workers added one at a time</h3>
-{html_table(BOOTSTRAP_HEADER, map(bootstrap_cells, report["one_at_a_time"]))}
-<h3>The spike</h3>
-{html_table(HEADER, map(cells, report["measured"]))}
-{''.join(figures)}
+{'<p>With --quick.</p>' if report['quick'] else ''}
+{'<h2>The providers beside one another</h2>' + html_table(*beside(sections)) if len(sections) > 1 else ''}
+{chr(10).join(measured_html(section, folder) for section in sections)}
 <h2>Modelled</h2>
 <div class="modelled"><pre>{html.escape(model_text)}</pre></div>
 </body></html>

@@ -10,6 +10,8 @@ namespace krcore::dct {
 namespace {
 
 constexpr int64_t kRenewPatienceNs = 2'000'000;
+// Where liveness is asked over the network, an answer counts for so long.
+constexpr int64_t kAliveNs = 1'000'000'000;
 
 // A lookup that raced with a newer one must not overwrite it.
 bool SameTarget(const Peer& a, const Peer& b) {
@@ -44,6 +46,24 @@ std::shared_ptr<const Peer> PeerDirectory::Cached(NodeId node) {
   return own != nullptr || !share_host_ ? own : FromHost(node, clock_.NowNs());
 }
 
+bool PeerDirectory::IsDead(const rnic::DeviceAddress& address) {
+  const bool remembers = device_.caps().asks_over_network;
+  const int64_t now_ns = clock_.NowNs();
+  if (remembers) {
+    const std::lock_guard lock(mutex_);
+    const auto known = alive_.find(address.node);
+    if (known != alive_.end() && known->second.incarnation == address.incarnation &&
+        now_ns - known->second.asked_ns < kAliveNs)
+      return false;
+  }
+  const rnic::PeerState state = device_.QueryPeer(address);
+  if (remembers && state == rnic::PeerState::kAlive) {
+    const std::lock_guard lock(mutex_);
+    alive_[address.node] = {address.incarnation, now_ns};
+  }
+  return state == rnic::PeerState::kDead;
+}
+
 Result<std::shared_ptr<const Peer>> PeerDirectory::Refresh(NodeId node, Deadline deadline) {
   int64_t posted_ns = 0;
   auto found = meta_.Lookup(meta::Key::Node(node), deadline, &posted_ns);
@@ -65,7 +85,7 @@ Result<std::shared_ptr<const Peer>> PeerDirectory::Refresh(NodeId node, Deadline
   // From the posting of the READ: what it found may have been withdrawn right after.
   const int64_t lease_ns = meta_.mr_lease_ns();
   record.lease_until_ns = lease_ns > 0 ? posted_ns + lease_ns : INT64_MAX;
-  if (device_.QueryPeer(record.address) == rnic::PeerState::kDead)
+  if (IsDead(record.address))
     return Status(StatusCode::kUnavailable, "node " + std::to_string(node) + " (incarnation " +
                                                 std::to_string(record.address.incarnation) + ") is dead");
   if (share_host_ && lease_ns > 0) host_.Put(record);

@@ -26,7 +26,8 @@ class PeerDirectory {
   // The cached metadata of a peer, the node's or, with a lease that has not run out, the host's; null if there is none.
   std::shared_ptr<const Peer> Cached(NodeId node);
   // Looks the peer up at the metadata server and caches what it found. kNotFound: no record. kUnavailable: its
-  // record is of a dead incarnation, or no metadata server.
+  // record is of a dead incarnation (where that is asked over the network, perhaps not if it lived a second ago), or no
+  // metadata server.
   Result<std::shared_ptr<const Peer>> Refresh(NodeId node, Deadline deadline);
   struct Renewed {
     std::shared_ptr<const Peer> peer;  // to be used from now on; null: that incarnation is gone
@@ -52,7 +53,12 @@ class PeerDirectory {
   // The host's metadata of `node`. Null: there is none whose lease lasts longer than `now_ns`.
   std::shared_ptr<const Peer> FromHost(NodeId node, int64_t now_ns);
   std::shared_ptr<const Peer> Own(NodeId node);
+  bool IsDead(const rnic::DeviceAddress& address);
 
+  struct Alive {
+    uint32_t incarnation;
+    int64_t asked_ns;
+  };
   rnic::Device& device_;
   meta::MetaClient& meta_;
   Clock& clock_;
@@ -61,6 +67,7 @@ class PeerDirectory {
   std::mutex renew_mutex_;  // one renewal at a time
   std::mutex mutex_;
   std::unordered_map<NodeId, std::shared_ptr<const Peer>> peers_;  // guarded by mutex_
+  std::unordered_map<NodeId, Alive> alive_;                        // likewise; where liveness is asked over the network
 };
 
 }  // namespace krcore::dct

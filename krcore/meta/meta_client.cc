@@ -185,8 +185,9 @@ Result<Record> MetaClient::Find(const Key& key, Deadline deadline, int64_t* post
       const int64_t now_ns = clock_.CoarseNowNs();
       bool torn_for_good = false;
       auto record = FindAt(*server, key, {std::min(deadline.at_ns, patience.at_ns)}, &torn_for_good);
-      // A dead server's memory may go on answering for a while (sw), and nobody writes there any more.
-      if (IsDead(*server)) {
+      // A dead server's memory may go on answering for a while (sw), and nobody writes there any more. Where it cannot,
+      // who has answered is not asked about.
+      if ((DidNotAnswer(record.status()) || !device_.caps().asks_over_network) && IsDead(*server)) {
         ForgetServers();
         status = {StatusCode::kUnavailable, "the metadata server died"};
         all_torn_for_good = false;

@@ -12,13 +12,14 @@ struct Provider {
   Result<std::unique_ptr<Device>> (*open)(const DeviceOptions&);
   Result<CleanReport> (*clean)(const std::string& fabric, bool also_kept);
   std::vector<std::string> (*list)();  // null: fabrics are nowhere to be found
-  bool on_a_network = false;           // has use for DeviceOptions::address and port
+  // On a network: it has use for DeviceOptions::address and port. Null: it is not.
+  Status (*try_nic)(const DeviceOptions&) = nullptr;
 };
 
 constexpr Provider kProviders[] = {
     {"sw", sw::Open, sw::CleanStale, sw::ListFabrics},
     {"sim", sim::Open, sim::CleanStale, nullptr},
-    {"verbs", verbs::Open, verbs::CleanStale, nullptr, true},
+    {"verbs", verbs::Open, verbs::CleanStale, nullptr, verbs::TryNic},
 };
 
 Result<const Provider*> FindProvider(const std::string& name) {
@@ -35,10 +36,17 @@ Result<const Provider*> FindProvider(const std::string& name) {
 Result<std::unique_ptr<Device>> OpenDevice(const DeviceOptions& options) {
   auto provider = FindProvider(options.provider);
   if (!provider.ok()) return provider.status();
-  if (!(*provider)->on_a_network && !(options.address.empty() && options.port.empty()))
+  if ((*provider)->try_nic == nullptr && !(options.address.empty() && options.port.empty()))
     return Status(StatusCode::kInvalidArgument, "provider " + options.provider + " has no use for " +
                                                     (options.address.empty() ? "a NIC's port" : "a fabric's address"));
   return (*provider)->open(options);
+}
+
+Status TryNic(const DeviceOptions& options) {
+  auto provider = FindProvider(options.provider);
+  if (!provider.ok()) return provider.status();
+  if ((*provider)->try_nic != nullptr) return (*provider)->try_nic(options);
+  return {StatusCode::kUnsupported, "provider " + options.provider + " has no NICs to choose from"};
 }
 
 std::vector<std::string> ProviderNames() {

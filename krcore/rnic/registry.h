@@ -32,6 +32,10 @@ struct DeviceOptions {
 // has no use for. kUnavailable: no such NIC, or no active port; the message lists those that there are.
 Result<std::unique_ptr<Device>> OpenDevice(const DeviceOptions& options);
 
+// Opens the NIC that OpenDevice would choose, and closes it again; joins no fabric. kUnavailable, kInvalidArgument: as
+// OpenDevice. kUnsupported: provider unknown, or it has no NICs to choose from.
+Status TryNic(const DeviceOptions& options);
+
 std::vector<std::string> ProviderNames();
 
 // Names of the fabrics of this user that exist, in alphabetical order, also those without a living device. Empty where

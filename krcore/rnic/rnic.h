@@ -62,6 +62,8 @@ struct Caps {
   uint32_t host_qps = 0;                // QpAttr::host_qp is below this; 0: processes share none
   // ToRtr knows whether the peer's QP exists. Else, as with a NIC, the first WR is kRetryExceeded when it does not.
   bool finds_missing_peers = true;
+  // QueryPeer is answered by somebody over the network. There nothing that is dead answers a READ either.
+  bool asks_over_network = false;
 };
 
 // Where a peer's device is: what an address handle is made of. 32 bytes, plain data, as it travels in the

@@ -41,10 +41,12 @@ class SpikeTest(unittest.TestCase):
             for width, height, drawn in timelines:
                 self.assertGreater(min(width, height), 100)
                 self.assertGreater(drawn, 10)
-        combinations = {(run["control_plane"], run["worker_kind"], run["kills"]) for run in report["runs"]}
+        (section,) = report["sections"]
+        self.assertEqual(section["provider"], "sw")
+        combinations = {(run["control_plane"], run["worker_kind"], run["kills"]) for run in section["runs"]}
         self.assertEqual(combinations, {(plane, kind, False) for plane in ("krcore", "verbs")
                                         for kind in ("thread", "fork")} | {("krcore", "fork", True)})
-        for run in report["runs"]:
+        for run in section["runs"]:
             self.assertGreater(run["requests"], 10_000)
             self.assertGreaterEqual(run["workers_added"], 6)
             self.assertGreater(len(run["decisions"]), 0)
@@ -53,8 +55,8 @@ class SpikeTest(unittest.TestCase):
             self.assertEqual(len({len(line[name]) for name in ("due_per_s", "replies_per_s", "p99_us", "workers")}), 1)
             self.assertAlmostEqual(sum(line["due_per_s"]) * line["bin_s"], run["requests"], delta=1)
             self.assertGreaterEqual(max(line["workers"]), 7)
-        self.assertEqual(len(report["one_at_a_time"]), 4)
-        for row in report["one_at_a_time"]:
+        self.assertEqual(len(section["one_at_a_time"]), 4)
+        for row in section["one_at_a_time"]:
             # Of 20 workers; on a busy machine some are retired before their first request comes.
             self.assertGreaterEqual(row["bootstrap_us"]["bootstrap"]["samples"], 5)
             self.assertGreater(row["bootstrap_us"]["connect"]["p50"], 0)
@@ -62,7 +64,8 @@ class SpikeTest(unittest.TestCase):
         self.assertEqual(glob.glob(f"/dev/shm/*spike-{spike.pid}-*"), [])
 
     def test_bad_options_are_refused(self):
-        for option, why in (("--planes=krcore,pony", "pony"), ("--kinds=", "expected some of"), ("--repeats=-1", "at least 1")):
+        for option, why in (("--planes=krcore,pony", "pony"), ("--kinds=", "expected some of"), ("--repeats=-1", "at least 1"),
+                            ("--rnic=sw,tin", "tin"), ("--peak=1", "below --peak")):
             done = subprocess.run([*SPIKE, option], cwd=ROOT, capture_output=True, text=True, check=False)
             self.assertEqual(done.returncode, 2, done.stdout)
             self.assertIn(why, done.stderr)

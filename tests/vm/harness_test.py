@@ -58,6 +58,12 @@ class HarnessTest(unittest.TestCase):
             self.assertEqual((done.returncode, done.stdout), (0, "the host's\n"), done.stderr)
             self.assertEqual(file.read_text(), "the host's\n")
 
+    def test_what_is_written_to_out_stays(self):
+        with tempfile.TemporaryDirectory() as folder:
+            done = vm("run", "-o", folder, "echo from the guest > /out/file")
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertEqual((pathlib.Path(folder) / "file").read_text(), "from the guest\n")
+
     def test_a_guest_that_does_not_end_is_ended(self):
         done = vm("run", "-t", "25", "echo before; sleep 10000")
         self.assertEqual((done.returncode, done.stdout), (124, "before\n"), done.stderr)
@@ -116,7 +122,8 @@ class HarnessTest(unittest.TestCase):
             no_modules.mkdir()
             (no_modules / "bzImage").touch()
             for arguments in ([], ["boot"], ["run"], ["pair", "one"], ["run", "-t", "soon", "true"], ["setup", "x"],
-                              ["run", "-k", folder, "true"], ["run", "-k", no_modules, "true"]):
+                              ["run", "-k", folder, "true"], ["run", "-k", no_modules, "true"], ["run", "-o", no_modules / "bzImage", "true"],
+                              ["pair", "-o", folder, "true", "true"]):
                 done = vm(*arguments)
                 self.assertEqual(done.returncode, 2, arguments)
                 self.assertIn("tools/vm --help", done.stderr)

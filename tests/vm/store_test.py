@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The store on provider verbs, in guests: the whole of it in one, while another program uses the device; and memory
 nodes in one and compute nodes in another, while workers are added, the link is cut and restored, and packets are lost,
-reordered and doubled. Every value read is verified by ycsb and computenode.
+reordered and doubled; and the spike experiment. Every value read is verified by ycsb and computenode.
 
 Where this machine is busy a guest may stand still for longer than a NIC retransmits. So operations may fail as
 unavailable or unknown, and are then done again; they may not answer anything wrong, lose a record, or hang.
@@ -13,6 +13,7 @@ import pathlib
 import re
 import subprocess
 import sys
+import tempfile
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -72,6 +73,30 @@ class StoreTest(unittest.TestCase):
         self.expect_nearly_all(output, ["READ"], 1000)
         print(f"{summary['ops']} operations by 3 workers, {summary['errors']} of them unavailable or unknown; {dropped} of "
               f"{sent} packets lost by netem", file=sys.stderr)
+
+    def test_the_spike_is_measured_over_verbs_and_reported_in_columns_of_its_own(self):
+        with tempfile.TemporaryDirectory() as folder:
+            done = subprocess.run(["/usr/bin/python3", ROOT / "tools/spike.py", "--quick", "--rnic=verbs", "--kinds=fork",
+                                   f"--output={folder}"],
+                                  capture_output=True, text=True, check=False, cwd=ROOT)
+            if done.returncode == IMPOSSIBLE:
+                print(done.stderr, flush=True)
+                os._exit(IMPOSSIBLE)
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+            report = json.loads((pathlib.Path(folder) / "spike.json").read_text("utf-8"))
+            page = (pathlib.Path(folder) / "index.html").read_text("utf-8")
+        (section,) = report["sections"]
+        self.assertEqual(section["provider"], "verbs")
+        self.assertIn("Measured on verbs", page)
+        self.assertEqual([(run["control_plane"], run["worker_kind"]) for run in section["runs"]],
+                         [("krcore", "fork"), ("lite", "fork"), ("verbs", "fork")])
+        self.assertEqual(len(section["measured"]), 3)
+        for run in section["runs"]:  # of whose requests each had one right reply, or the experiment had failed
+            self.assertGreater(run["requests"], 50)
+            self.assertGreaterEqual(run["workers_added"], 1)
+            self.assertGreater(len(run["decisions"]), 0)
+        for row in section["one_at_a_time"]:
+            self.assertGreater(row["bootstrap_us"]["connect"]["p50"], 0)
 
 
 if __name__ == "__main__":

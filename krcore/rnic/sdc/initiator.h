@@ -61,7 +61,8 @@ struct sdc_initiator_ops {
 struct sdc_timing {
   uint64_t limit_ns;      // from a WR's post on it may reach its target for so long; then it is failed
   uint64_t grace_ns;      // an atomic that a target has handed over to its device is executed within this
-  uint64_t retry_ns;      // without an answer a segment is sent again; twice as long each time,
+  uint64_t retry_ns;      // without an answer for so long, or what answers take if that is longer, a segment is sent
+                          // again; twice as long each time,
   uint64_t retry_max_ns;  // up to this
   uint64_t idle_ns;       // a session that was idle for longer is asked for anew: half of what targets hold one for
   uint64_t rnr_ns;        // after "no receive" it is sent again
@@ -118,6 +119,12 @@ struct sdc_peer {
   uint64_t timer_ns;  // 0: none
   uint64_t pause_ns;  // nothing is sent before
   uint32_t tries, rnr_tries, gone;
+  // What answers take, as RFC 6298 estimates it; of a segment at a time, from `timed_ns` on (0: none). Kept from
+  // session to session.
+  uint64_t round_trip_ns, deviation_ns;
+  uint64_t timed_ns;
+  uint32_t timed_psn;
+  uint32_t backoff;  // timeouts since the last that was measured
   bool gap_told;
   uint32_t gap_psn;
   uint32_t window;          // segments that may be on the wire: fewer after a loss

@@ -12,7 +12,8 @@ static struct sdc_slot* find_slot(struct sdc_initiator* initiator, const struct 
 static void progress(const struct sdc_initiator* initiator, struct sdc_peer* peer, uint64_t now_ns) {
   peer->tries = peer->rnr_tries = peer->gone = 0;
   peer->gap_told = false;
-  peer->timer_ns = peer->in_flight == 0 ? 0 : now_ns + initiator->config.timing.retry_ns;
+  const uint64_t wait_ns = sdc_wait_ns(&initiator->config.timing, peer, peer->backoff);
+  peer->timer_ns = peer->in_flight == 0 ? 0 : now_ns + wait_ns;
 }
 
 static void done(const struct sdc_initiator* initiator, struct sdc_peer* peer, struct sdc_slot* slot, uint64_t now_ns) {
@@ -20,6 +21,7 @@ static void done(const struct sdc_initiator* initiator, struct sdc_peer* peer, s
   --peer->in_flight;
   if (slot->kind == SDC_ATOMIC) --peer->atomics;
   if (peer->window < SDC_WINDOW) ++peer->window;
+  if (peer->timed_ns != 0 && slot->psn == peer->timed_psn) sdc_measure(peer, now_ns);
   progress(initiator, peer, now_ns);
 }
 
@@ -34,7 +36,8 @@ static void done_before(struct sdc_initiator* initiator, struct sdc_peer* peer, 
   }
 }
 
-static void send_again_from(struct sdc_initiator* initiator, const struct sdc_peer* peer, uint32_t psn) {
+static void send_again_from(struct sdc_initiator* initiator, struct sdc_peer* peer, uint32_t psn) {
+  peer->timed_ns = 0;
   for (uint32_t n = initiator->slot_head; n != initiator->slot_tail; ++n) {
     struct sdc_slot* slot = sdc_slot_at(initiator, n);
     if (&initiator->config.peers[slot->peer] == peer && slot->state == SDC_SLOT_SENT && !sdc_before(slot->psn, psn))
@@ -61,7 +64,7 @@ static void not_ready(struct sdc_initiator* initiator, struct sdc_peer* peer, co
   }
   peer->tries = 0;
   peer->pause_ns = now_ns + timing->rnr_ns;
-  peer->timer_ns = peer->pause_ns + timing->retry_ns;
+  peer->timer_ns = peer->pause_ns + sdc_wait_ns(timing, peer, peer->backoff);
   send_again_from(initiator, peer, slot->psn);
 }
 
@@ -97,8 +100,8 @@ static void answer_in_session(struct sdc_initiator* initiator, struct sdc_peer* 
     if (slot->kind == SDC_ATOMIC) take_answer(initiator, peer, slot, word, 8, now_ns);
   } else if (packet->kind == SDC_PROGRESS) {
     if (slot->kind != SDC_ATOMIC || sdc_mutated(PROGRESS_COUNTS)) return;
-    peer->tries = 0;
-    peer->timer_ns = now_ns + initiator->config.timing.retry_ns;
+    peer->tries = peer->backoff = 0;
+    peer->timer_ns = now_ns + sdc_wait_ns(&initiator->config.timing, peer, 0);
   } else if (packet->kind == SDC_NAK) {
     sdc_fail_wr(initiator, slot->wr, (enum sdc_status)packet->code);
   } else if (packet->kind == SDC_RNR) {

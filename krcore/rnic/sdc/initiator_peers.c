@@ -61,7 +61,7 @@ void sdc_send_hello(struct sdc_initiator* initiator, struct sdc_peer* peer, uint
   packet.psn = peer->first_psn;
   ++initiator->stats.hellos;
   send_plain(initiator, peer, &packet);
-  peer->timer_ns = now_ns + sdc_backoff_ns(&initiator->config.timing, peer->tries);
+  peer->timer_ns = now_ns + sdc_wait_ns(&initiator->config.timing, peer, peer->backoff);
 }
 
 void sdc_greet(struct sdc_initiator* initiator, struct sdc_peer* peer, uint64_t now_ns) {
@@ -70,13 +70,14 @@ void sdc_greet(struct sdc_initiator* initiator, struct sdc_peer* peer, uint64_t 
   // Anything will do; from here on a wrap is never far, so that it is no rare event.
   peer->first_psn = 0u - (peer->hello_id * 37u & 1023u);
   peer->tries = 0;
+  peer->timed_ns = now_ns;
   sdc_send_hello(initiator, peer, now_ns);
 }
 
 // The next WR asks for another one. Nothing is waited for meanwhile.
 static void forget_session(struct sdc_peer* peer) {
   peer->state = SDC_PEER_KNOWN;
-  peer->timer_ns = 0;
+  peer->timer_ns = peer->timed_ns = 0;
   peer->in_flight = peer->atomics = 0;
 }
 
@@ -90,8 +91,10 @@ void sdc_answer_to_hello(struct sdc_initiator* initiator, struct sdc_peer* peer,
   } else if (packet->kind == SDC_BUSY) {
     // It is there: that is no try. How long it may go on the WR's limit says.
     peer->tries = 1;
-    peer->timer_ns = now_ns + sdc_backoff_ns(&initiator->config.timing, 1);
+    peer->timed_ns = 0;
+    peer->timer_ns = now_ns + sdc_wait_ns(&initiator->config.timing, peer, 1);
   } else {
+    if (peer->timed_ns != 0) sdc_measure(peer, now_ns);
     peer->state = SDC_PEER_OPEN;
     peer->nonce = packet->nonce;
     peer->slot = packet->slot;
@@ -179,7 +182,7 @@ void sdc_close_peers(struct sdc_initiator* initiator, uint64_t now_ns) {
     packet.slot = peer->slot;
     packet.nonce = peer->nonce;
     send_plain(initiator, peer, &packet);
-    peer->timer_ns = now_ns + sdc_backoff_ns(&initiator->config.timing, peer->tries);
+    peer->timer_ns = now_ns + sdc_wait_ns(&initiator->config.timing, peer, peer->tries);
     if (peer->timer_ns > peer->close_until_ns) peer->timer_ns = peer->close_until_ns + 1;
     ++peer->tries;
   }
@@ -192,6 +195,8 @@ void sdc_narrow_window(struct sdc_peer* peer) {
 
 static void timed_out(struct sdc_initiator* initiator, struct sdc_peer* peer, uint64_t now_ns) {
   ++initiator->stats.timeouts;
+  ++peer->backoff;
+  peer->timed_ns = 0;
   if (++peer->tries > initiator->config.timing.retries) {
     peer->timer_ns = 0;
     sdc_fail_peer(initiator, peer, SDC_RETRY_EXCEEDED);
@@ -207,7 +212,7 @@ static void timed_out(struct sdc_initiator* initiator, struct sdc_peer* peer, ui
   }
   peer->gap_told = false;
   sdc_narrow_window(peer);
-  peer->timer_ns = now_ns + sdc_backoff_ns(&initiator->config.timing, peer->tries);
+  peer->timer_ns = now_ns + sdc_wait_ns(&initiator->config.timing, peer, peer->backoff);
 }
 
 void sdc_check_timers(struct sdc_initiator* initiator, uint64_t now_ns) {

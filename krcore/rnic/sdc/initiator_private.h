@@ -50,9 +50,26 @@ void sdc_peer_closed(struct sdc_initiator* initiator, struct sdc_peer* peer);
 // Fails the first WR that has a segment for this peer.
 void sdc_fail_peer(struct sdc_initiator* initiator, const struct sdc_peer* peer, enum sdc_status status);
 
-static inline uint64_t sdc_backoff_ns(const struct sdc_timing* timing, uint32_t tries) {
-  const uint64_t wait_ns = tries < 32 ? timing->retry_ns << tries : timing->retry_max_ns;
+// How long an answer is waited for, doubled `backoff` times.
+static inline uint64_t sdc_wait_ns(const struct sdc_timing* timing, const struct sdc_peer* peer, uint32_t backoff) {
+  const uint64_t usual_ns = peer->round_trip_ns + 4 * peer->deviation_ns;
+  const uint64_t first_ns = usual_ns > timing->retry_ns ? usual_ns : timing->retry_ns;
+  const uint64_t wait_ns = backoff < 16 && first_ns < timing->retry_max_ns ? first_ns << backoff : timing->retry_max_ns;
   return wait_ns < timing->retry_max_ns ? wait_ns : timing->retry_max_ns;
+}
+// An answer came to what was sent once, `timed_ns` being when; so none of a repetition is taken for the first's.
+static inline void sdc_measure(struct sdc_peer* peer, uint64_t now_ns) {
+  const uint64_t took_ns = now_ns - peer->timed_ns;
+  const uint64_t off_ns = took_ns > peer->round_trip_ns ? took_ns - peer->round_trip_ns : peer->round_trip_ns - took_ns;
+  if (peer->round_trip_ns == 0) {
+    peer->round_trip_ns = took_ns;
+    peer->deviation_ns = took_ns / 2;
+  } else {
+    peer->deviation_ns += off_ns / 4 - peer->deviation_ns / 4;
+    peer->round_trip_ns += took_ns / 8 - peer->round_trip_ns / 8;
+  }
+  peer->timed_ns = 0;
+  peer->backoff = 0;
 }
 // Something was lost, and all behind it with it.
 void sdc_narrow_window(struct sdc_peer* peer);

@@ -187,11 +187,15 @@ static enum sdc_outcome send_slot(struct sdc_initiator* initiator, struct sdc_sl
     ++peer->psn;
     ++peer->in_flight;
     if (slot->kind == SDC_ATOMIC) ++peer->atomics;
+    if (peer->timed_ns == 0 && (packet.flags & SDC_FLAG_ACK || !sdc_has_data(slot->kind))) {
+      peer->timed_ns = now_ns;
+      peer->timed_psn = slot->psn;
+    }
   } else {
     ++initiator->stats.sent_again;
   }
   slot->state = SDC_SLOT_SENT;
-  if (peer->timer_ns == 0) peer->timer_ns = now_ns + sdc_backoff_ns(timing, peer->tries);
+  if (peer->timer_ns == 0) peer->timer_ns = now_ns + sdc_wait_ns(timing, peer, peer->backoff);
   ++initiator->stats.sent;
   initiator->config.ops->send(initiator->config.context, &peer->to, bytes);
   return SDC_SENT;

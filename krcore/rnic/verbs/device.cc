@@ -29,6 +29,7 @@ Caps CapsOf(const Port& port) {
   caps.dc = true;
   caps.max_retransmission_ns = kMaxRetransmissionNs;
   caps.finds_missing_peers = false;
+  caps.asks_over_network = true;
   return caps;
 }
 
@@ -166,6 +167,11 @@ Result<std::unique_ptr<Device>> Open(const DeviceOptions& options) {
   std::memcpy(bytes.data(), &port, sizeof(port));
   KRCORE_RETURN_IF_ERROR(shared->member->Join(options.node, bytes, shared->context->highest_descriptor()));
   return std::unique_ptr<Device>(std::make_unique<VerbsDevice>(std::move(shared)));
+}
+
+Status TryNic(const DeviceOptions& options) {
+  const auto choice = ParsePortChoice(options.port);
+  return choice.ok() ? OpenPort(*choice).status() : choice.status();
 }
 
 Result<CleanReport> CleanStale(const std::string& /*fabric*/, bool /*also_kept*/) { return CleanReport{}; }

@@ -10,6 +10,7 @@
 namespace krcore::rnic::verbs {
 
 Result<std::unique_ptr<Device>> Open(const DeviceOptions& options);
+Status TryNic(const DeviceOptions& options);
 // There is nothing to clean: a NIC's objects and the members of a fabric go with their processes.
 Result<CleanReport> CleanStale(const std::string& fabric, bool also_kept);
 

@@ -84,6 +84,21 @@ TEST(SdcChart, AnAtomicWhoseAnswerWasLostIsNotExecutedAgain) {
   EXPECT_EQ(pair.memory[0], 15u);
 }
 
+TEST(SdcChart, ATargetThatAnswersLateIsGivenTheTimeThatItTakes) {
+  Pair pair;
+  pair.Open();
+  constexpr uint64_t kLateNs = 3 * Pair::kRetryNs / 2;
+  const auto times_sent = [&] {
+    pair.Post(pair.Wr(SDC_OP_READ, 8));
+    const uint64_t before = pair.initiator.stats.sent_again;
+    pair.Wait(kLateNs);
+    pair.PassAll();
+    return 1 + pair.initiator.stats.sent_again - before;
+  };
+  EXPECT_EQ(times_sent(), 2u);  // nothing is known of it yet, and which of the two was answered cannot be told
+  for (int i = 0; i < 10; ++i) ASSERT_EQ(times_sent(), 1u) << i;  // so the wait stays doubled, until one is measured
+}
+
 TEST(SdcChart, AnAtomicThatTakesLongIsInProgressAndCountsAsNoTry) {
   Pair pair;
   pair.Open();
