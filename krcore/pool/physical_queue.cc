@@ -8,8 +8,7 @@
 
 namespace krcore::pool {
 
-PhysicalQueue::PhysicalQueue(rnic::Pd& pd, rnic::Cq& cq, uint32_t index, uint32_t sq_depth, PoolState* pool,
-                             bool rc)
+PhysicalQueue::PhysicalQueue(rnic::Pd& pd, rnic::Cq& cq, uint32_t index, uint32_t sq_depth, PoolState* pool, bool rc)
     : pd_(pd),
       cq_(cq),
       index_(index),
@@ -23,8 +22,7 @@ PhysicalQueue::PhysicalQueue(rnic::Pd& pd, rnic::Cq& cq, uint32_t index, uint32_
       inline_arena_(std::make_unique_for_overwrite<std::byte[]>(kInlineArenaBytes)) {}
 
 Result<std::unique_ptr<PhysicalQueue>> PhysicalQueue::Create(rnic::Pd& pd, rnic::Cq& cq, uint32_t index,
-                                                             uint32_t sq_depth, PoolState* pool,
-                                                             uint32_t host_qp) {
+                                                             uint32_t sq_depth, PoolState* pool, uint32_t host_qp) {
   std::unique_ptr<PhysicalQueue> queue(new PhysicalQueue(pd, cq, index, sq_depth, pool, false));
   auto qp = dct::CreateInitiator(pd, cq, sq_depth, host_qp);
   queue->host_shared_ = qp.ok() && host_qp != rnic::kPrivateQp;

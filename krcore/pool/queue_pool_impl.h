@@ -132,9 +132,7 @@ class QueuePoolImpl final : public QueuePool {
   void DoWhatIsDue(int64_t now_ns);
   void RenewLeases(int64_t now_ns);
   size_t Doorbells();
-  size_t FlushAll() {
-    return state_.staged || (rc_ != nullptr && rc_->any_blocked()) ? CheckAndFlush() : 0;
-  }
+  size_t FlushAll() { return state_.staged || (rc_ != nullptr && rc_->any_blocked()) ? CheckAndFlush() : 0; }
   size_t CheckAndFlush();
   // With nothing staged the gate is not asked.
   bool GateIsShut() const { return state_.staged && !gate_->MayPost(); }
