@@ -7,6 +7,8 @@
 #include <random>
 #include <utility>
 
+#include "cli/stop_signal.h"
+
 namespace peers {
 namespace {
 
@@ -37,7 +39,7 @@ void Comparison::Note(const Row& row, const Outcome& outcome) {
 // Null: it was not run, now or before.
 std::unique_ptr<Peer> Comparison::MakeAndLoad(const Row& row) {
   const std::string& name = row.peer;
-  if (missing_.contains(name)) return nullptr;
+  if (missing_.contains(name) || cli::StopSignal::Requested()) return nullptr;
   malloc_trim(0);  // or a map might live in what others have left, and seem to take nothing
   auto peer = MakePeer(name, shape());
   if (!peer.ok()) {
@@ -70,6 +72,7 @@ void Comparison::Run(const std::function<void()>& every_repetition) {
     std::fprintf(stderr, "repetition %u of %u\n", repetition + 1, repetitions_);
     std::shuffle(others.begin(), others.end(), random);
     for (const Row& row : others) {
+      if (cli::StopSignal::Requested()) return;
       if (const auto peer = loaded_.find(row.peer); peer != loaded_.end())
         Note(row, bench_.RunSlice(*peer->second, row.load));
     }

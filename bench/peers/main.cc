@@ -14,10 +14,11 @@
 #include "bench/peers/comparison.h"
 #include "bench/peers/goals.h"
 #include "bench/peers/report.h"
+#include "cli/stop_signal.h"
 
-DEFINE_bool(
-    quick, false,
-    "measure the goals and print how far the store is from each; ignores all flags below but --reps and --json");
+DEFINE_bool(quick, false,
+            "measure the goals and print how far the store is from each; of the flags below only --reps, --slice_ms, "
+            "--seed and --json count");
 DEFINE_string(peers, "", "comma separated, of those that an unknown name lists; empty: all");
 DEFINE_string(mixes, "load,C,B,A,D,F", "comma separated: YCSB's workloads, and load");
 DEFINE_string(distributions, "uniform,zipf", "comma separated; D always asks for the latest");
@@ -32,6 +33,8 @@ DEFINE_string(json, "", "file to write all measurements to");
 
 namespace peers {
 namespace {
+
+constexpr int kInterrupted = 130;
 
 // The maps inside the process shall have huge pages, as the store's memory has: their allocators are told by the
 // environment, before they begin.
@@ -127,15 +130,18 @@ int Main() {
   if (FLAGS_reps == 0 || shape.records == 0 || FLAGS_slice_ms == 0)
     return Refuse("--reps, --records and --slice_ms are above 0");
 
+  if (const krcore::Status installed = cli::StopSignal::Install(); !installed.ok()) return Refuse(installed.ToString());
   Comparison comparison(shape, {.measure_ns = int64_t{FLAGS_slice_ms} * 1'000'000, .seed = FLAGS_seed}, FLAGS_reps);
   std::vector<GoalResult> goals;
   if (FLAGS_quick) {
     goals = MeasureGoals(comparison);
+    if (cli::StopSignal::Requested()) return kInterrupted;
     std::fputs(GoalTable(goals).c_str(), stdout);
   } else {
     const std::string wrong = AddRows(comparison, peers);
     if (!wrong.empty()) return Refuse(wrong);
     comparison.Run();
+    if (cli::StopSignal::Requested()) return kInterrupted;
     std::fputs(ComparisonTables(comparison, peers).c_str(), stdout);
   }
   for (const std::string& problem : comparison.problems()) std::printf("\n%s\n", problem.c_str());

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "cli/stop_signal.h"
 #include "krcore/clock.h"
 #include "ycsb/key_chooser.h"
 #include "ycsb/random.h"
@@ -94,6 +95,7 @@ void Requests::Look() {
     begun_ = true;
     begin_ns_ = now_ns;
   }
+  ended_ |= cli::StopSignal::Requested();
   if (ended_) return;
   if (!measuring_ && now_ns - begin_ns_ >= options_.warm_up_ns) {
     measuring_ = true;

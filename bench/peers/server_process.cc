@@ -91,6 +91,7 @@ Result<std::unique_ptr<ServerProcess>> ServerProcess::Start(const std::string& p
   if (pid < 0) return Status::FromErrno(errno, "fork");
   if (pid == 0) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
+    setpgid(0, 0);  // a Ctrl-C is for this program, which then ends its servers
     if (getppid() != parent) _exit(1);
     const int out = open(output.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
     const int in = open("/dev/null", O_RDONLY);

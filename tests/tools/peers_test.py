@@ -7,6 +7,7 @@ Usage: peers_test.py PATH/bench_peers [unittest's arguments]
 
 import json
 import pathlib
+import signal
 import subprocess
 import sys
 import tempfile
@@ -45,6 +46,17 @@ class PeersTest(unittest.TestCase):
             for name in ("surgekv", "C uniform", "requests in flight: 16"):
                 self.assertIn(name, drawing)
             self.assertTrue(results.with_suffix(".png").read_bytes().startswith(b"\x89PNG"))
+        self.assertEqual(set(pathlib.Path("/dev/shm").glob("*peers*")) - before, set())
+
+    def test_interrupted_it_leaves_nothing(self):
+        before = set(pathlib.Path("/dev/shm").glob("*peers*"))
+        with subprocess.Popen([BENCH, "--records=2000", "--reps=1000", "--mixes=C", "--peers=surgekv,lmdb"],
+                              stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as running:
+            for line in running.stderr:
+                if "repetition 1 of" in line:
+                    running.send_signal(signal.SIGINT)
+                    break
+            self.assertEqual(running.wait(timeout=60), 130)
         self.assertEqual(set(pathlib.Path("/dev/shm").glob("*peers*")) - before, set())
 
     def test_mistakes_are_told(self):
