@@ -13,7 +13,6 @@ namespace {
 using kvs::BlockView;
 using kvs::BucketHeader;
 using kvs::DirectoryEntry;
-using kvs::kCandidates;
 using kvs::kCombinedBytes;
 using kvs::kSlotsPerBucket;
 using kvs::Slot;

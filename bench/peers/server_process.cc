@@ -69,7 +69,7 @@ std::string FindProgram(const std::string& name) {
   std::istringstream folders(self.string() + ":" + (self.parent_path() / "bin").string() + ":" +
                              (path != nullptr ? path : ""));
   for (std::string folder; std::getline(folders, folder, ':');) {
-    std::string candidate = folder + "/" + name;
+    const std::string candidate = std::filesystem::path(folder) / name;
     if (std::filesystem::is_regular_file(candidate, error) && access(candidate.c_str(), X_OK) == 0) return candidate;
   }
   return {};
