@@ -208,19 +208,26 @@ static int krc_meta_lookup_locked(struct krc_meta *meta, u64 key,
 {
 	const struct krc_record *records = meta->buffer;
 	int tries, at, err;
+	bool owned;
 
 	for (tries = 0; tries < TORN_TRIES; tries++) {
 		err = krc_meta_read_window(meta, key);
 		if (err)
 			return err;
-		at = krc_meta_find(meta, key, 0);
-		if (at < 0 || !records[at].owner ||
-		    records[at].owner == VACATING)
+		owned = false;
+		/* There are two while somebody who came too late withdraws. */
+		for (at = krc_meta_find(meta, key, 0); at >= 0;
+		     at = krc_meta_find(meta, key, at + 1)) {
+			if (!records[at].owner || records[at].owner == VACATING)
+				continue;
+			owned = true;
+			*record = records[at];
+			if (record->checksum == krc_record_checksum(record) &&
+			    record->length <= sizeof(record->value))
+				return 0;
+		}
+		if (!owned)
 			return -ENOENT;
-		*record = records[at];
-		if (record->checksum == krc_record_checksum(record) &&
-		    record->length <= sizeof(record->value))
-			return 0;
 		usleep_range(100, 200);
 	}
 	return -EIO;
@@ -238,15 +245,24 @@ static int krc_meta_is_dead_locked(struct krc_meta *meta, const u8 *fabric,
 	return record.owner != owner;
 }
 
-/* Of a slot of one's own. Nobody claims it before its last word is 0. */
+/*
+ * Of a slot of one's own, if it still is: the table may have been made anew since.
+ * Nobody claims it before its last word is 0.
+ */
 static int krc_meta_vacate(struct krc_meta *meta, u32 slot, u64 key, u64 owner)
 {
+	const u32 head = offsetof(struct krc_record, checksum);
 	u64 offset = krc_slot_offset(slot);
 	u64 at_owner = offset + offsetof(struct krc_record, owner);
 	bool won;
 	int err;
 
 	err = krc_meta_cas(meta, at_owner, owner, VACATING, &won);
+	if (err || !won)
+		return err;
+	memset(meta->buffer, 0, sizeof(struct krc_record) - head);
+	err = krc_meta_verb(meta, KRC_OP_WRITE, offset + head,
+			    sizeof(struct krc_record) - head, 0, 0);
 	if (!err)
 		err = krc_meta_cas(meta, offset, key, 0, &won);
 	if (!err)
@@ -313,11 +329,15 @@ static int krc_meta_claim_once(struct krc_meta *meta, u64 key, u64 owner,
 static int krc_meta_claim_locked(struct krc_meta *meta, u64 key, u64 owner,
 				 const u8 *fabric, u32 *slot)
 {
+	bool unanswered = false;
 	int tries, err;
 
 	for (tries = 0; tries < CLAIM_TRIES; tries++) {
 		err = krc_meta_claim_once(meta, key, owner, fabric, slot);
-		if (err != -EAGAIN)
+		/* What was not answered may have been done, and is found then. */
+		if (err == -EIO && !unanswered)
+			unanswered = true;
+		else if (err != -EAGAIN)
 			return err;
 		msleep(1 + get_random_u32() % 8);
 	}
@@ -390,15 +410,10 @@ int krc_meta_write(struct krc_meta *meta, u32 slot, u64 key, u64 owner,
 
 int krc_meta_remove(struct krc_meta *meta, u32 slot, u64 key, u64 owner)
 {
-	const u32 head = offsetof(struct krc_record, checksum);
 	int err;
 
 	mutex_lock(&meta->lock);
-	memset(meta->buffer, 0, sizeof(struct krc_record) - head);
-	err = krc_meta_verb(meta, KRC_OP_WRITE, krc_slot_offset(slot) + head,
-			    sizeof(struct krc_record) - head, 0, 0);
-	if (!err)
-		err = krc_meta_vacate(meta, slot, key, owner);
+	err = krc_meta_vacate(meta, slot, key, owner);
 	mutex_unlock(&meta->lock);
 	return err;
 }
@@ -470,8 +485,11 @@ static int krc_meta_make_table(struct krc_meta *meta)
 	meta->table = alloc_pages_exact(TABLE_BYTES, GFP_KERNEL | __GFP_ZERO);
 	if (!meta->table)
 		return -ENOMEM;
-	/* So that those of a former life of this module are not given again. */
-	*(u64 *)meta->table = (u32)ktime_get_real_seconds();
+	/*
+	 * So that those of a former life of this module are not given again:
+	 * nobody takes a thousand a second for long.
+	 */
+	*(u64 *)meta->table = (u32)(ktime_get_real_ns() >> 20);
 	meta->table_dma = ib_dma_map_single(dev->ib, meta->table, TABLE_BYTES,
 					    DMA_BIDIRECTIONAL);
 	if (ib_dma_mapping_error(dev->ib, meta->table_dma)) {

@@ -101,20 +101,23 @@ int krc_node_create(struct krc_queue *queue, struct krc_join *join,
 	return 0;
 }
 
-/* Best effort: without an answer its records stay. */
+/* Best effort: without an answer, which is not waited for again, its records stay. */
 static void krc_node_free(struct kref *refs)
 {
 	struct krc_node *node = container_of(refs, struct krc_node, refs);
 	struct krc_meta *meta = &node->dev->meta;
 	struct krc_owned_service *service, *next;
 	u64 owner = krc_node_owner(node);
+	int err = 0;
 
 	list_for_each_entry_safe(service, next, &node->services, link) {
-		krc_meta_remove(meta, service->slot, service->key, owner);
+		if (!err)
+			err = krc_meta_remove(meta, service->slot, service->key,
+					      owner);
 		kfree(service);
 	}
 	/* Last: others may take a service when its node is not found. */
-	if (node->claimed)
+	if (node->claimed && !err)
 		krc_meta_remove(meta, node->slot, krc_own_key(node), owner);
 	krc_peer_forget(node->dev, krc_own_key(node));
 	mutex_destroy(&node->lock);

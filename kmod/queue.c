@@ -235,15 +235,17 @@ static int krc_queue_connect_locked(struct krc_queue *queue,
 {
 	struct krc_peer *peer;
 	struct krc_host *host;
-	bool cached;
+	bool cached, again;
 	int err = krc_queue_joined(queue);
 
 	if (err)
 		return err;
 	if (krc_queue_outstanding(queue))
 		return -EBUSY;
-	peer = krc_peer_get(queue->fabric_node, connect->node, queue->peer,
-			    &cached);
+	again = queue->peer &&
+		queue->peer->key ==
+			krc_node_key(queue->fabric_node->fabric, connect->node);
+	peer = krc_peer_get(queue->fabric_node, connect->node, again, &cached);
 	if (IS_ERR(peer))
 		return PTR_ERR(peer);
 	connect->incarnation = peer->owner >> 32;

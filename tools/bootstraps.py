@@ -30,7 +30,11 @@ def one_at_a_time(cluster, plane, kind, count, rate, records, *arguments):
             node.command(f"workers {workers}")
             cluster.event(node, "workers", mark, "did not answer `workers`")
             time.sleep(PAUSE_S)
+            deadline = time.monotonic() + READY_TIMEOUT_S
             while not settled(cluster, node):
+                cluster.check_serving()
+                if time.monotonic() > deadline:
+                    raise Failure(f"a worker neither started nor ended within {READY_TIMEOUT_S} s", node)
                 time.sleep(PAUSE_S)
             time.sleep(REQUESTS / rate)
     cluster.screen.end()

@@ -1,5 +1,6 @@
 """The measured part of tools/spike: one provider's spike, for each control plane and kind of worker, on this machine."""
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -152,7 +153,8 @@ class Spike(Cluster):
             node.command("status")
             status, _ = self.event(node, "status", mark, "did not answer `status`")
             if status["pids"]:
-                os.kill(chooser.choice(status["pids"]), signal.SIGKILL)
+                with contextlib.suppress(ProcessLookupError):  # retired since
+                    os.kill(chooser.choice(status["pids"]), signal.SIGKILL)
         self.screen.end()
 
     def judge(self, node, plane, kind, kills, summary, requests, cpu):

@@ -161,6 +161,7 @@ PeerDirectory::Renewed PeerDirectory::Renew(const std::shared_ptr<const Peer>& p
 void PeerDirectory::Invalidate(const std::shared_ptr<const Peer>& peer) {
   host_.Drop(peer->target.address.node);
   std::lock_guard lock(mutex_);
+  alive_.erase(peer->target.address.node);
   const auto found = peers_.find(peer->target.address.node);
   if (found != peers_.end() && found->second == peer) peers_.erase(found);
 }

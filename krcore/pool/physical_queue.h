@@ -161,8 +161,9 @@ class PhysicalQueue {
       return CompleteSlowly(completion);
     const uint64_t begin = head_;
     while (head_ < end && IsUsual(entry(head_))) RetireRun(end);
-    pool_->stats.completions += head_ - begin;
-    return head_ - begin + (head_ < end ? RetireUpTo(end) : 0);
+    const size_t usual = head_ - begin;
+    pool_->stats.completions += usual;
+    return head_ < end ? usual + RetireUpTo(end) : usual;
   }
 
   // An error was completed; Recover is due.
