@@ -30,11 +30,7 @@ Result<std::unique_ptr<Node>> OpenNode(std::string_view control_plane, const Nod
   if (control_plane == "krcore") return Node::Open(options);
   if (control_plane == "verbs" || control_plane == "lite")
     return baseline::RcNode::Open(control_plane == "lite", options, std::move(done));
-  if (control_plane == "kernel") {
-    auto node = kernel::KernelNode::Open(options);
-    if (node.ok() && done) done(ConnectStep::kContext);
-    return node;
-  }
+  if (control_plane == "kernel") return kernel::KernelNode::Open(options);
   return Status(StatusCode::kInvalidArgument,
                 "no control plane '" + std::string(control_plane) + "': krcore, verbs, lite or kernel");
 }

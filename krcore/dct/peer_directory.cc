@@ -133,7 +133,6 @@ PeerDirectory::Renewed PeerDirectory::Renew(const std::shared_ptr<const Peer>& p
     renewing.lock();
   else if (!renewing.try_lock())
     return {peer};
-  peer->PutRenewalOff();
   const int64_t wanted_ns = lasts ? now_ns + RenewAheadNs() : now_ns;
   auto cached = Own(address.node);
   if (cached == nullptr || cached->lease_until_ns() <= wanted_ns) cached = FromHost(address.node, wanted_ns);
@@ -141,6 +140,7 @@ PeerDirectory::Renewed PeerDirectory::Renew(const std::shared_ptr<const Peer>& p
     if (cached->target.address.incarnation != address.incarnation) cached = nullptr;
     return {std::move(cached)};
   }
+  peer->PutRenewalOff();  // by nobody who finds that another one has renewed it
   auto found = Refresh(address.node, Deadline::After(clock_, kRenewPatienceNs));
   if (found.ok()) {
     if ((*found)->target.address.incarnation != address.incarnation) return {nullptr, true};

@@ -8,8 +8,6 @@
 namespace krcore::kernel {
 namespace {
 
-constexpr uint32_t kAllRemoteRights = kRemoteRead | kRemoteWrite | kRemoteAtomic;
-
 class KernelRegion final : public Region {
  public:
   KernelRegion(KernelNode& node, std::span<std::byte> bytes, uint32_t key, uint32_t remote_rights,
@@ -92,29 +90,20 @@ Status KernelNode::Attach(KernelQueue& queue, uint32_t depth) const {
 
 Result<std::unique_ptr<Region>> KernelNode::Register(std::span<std::byte> bytes, uint32_t remote_rights, uint32_t tag,
                                                      std::shared_ptr<void> memory) {
+  const std::lock_guard lock(mutex_);
+  if (remote_rights != 0 && exposed_.size() == kMaxRegionsPerNode) return node::TooManyRegions();
   auto key = control_.Register(bytes.data(), bytes.size(), kLocalWrite | remote_rights);
   if (!key.ok()) return key.status();
   if (remote_rights != 0) {
-    const std::lock_guard lock(mutex_);
     exposed_.push_back({.addr = 0, .length = 0, .key = *key, .tag = tag, .access = 0, .reserved = 0});
   }
   return std::unique_ptr<Region>(std::make_unique<KernelRegion>(*this, bytes, *key, remote_rights, std::move(memory)));
 }
 
 Result<std::unique_ptr<Region>> KernelNode::CreateRegion(const RegionOptions& options) {
-  if (options.length == 0) return Status(StatusCode::kInvalidArgument, "a region needs a length");
-  if ((options.remote_rights & ~kAllRemoteRights) != 0)
-    return Status(StatusCode::kInvalidArgument, "remote_rights has a bit that is not a remote right");
-  if (options.remote_rights == 0 && (!options.name.empty() || options.keep_on_close))
-    return Status(StatusCode::kInvalidArgument, "only a region with remote rights can have a name");
+  KRCORE_RETURN_IF_ERROR(node::CheckRegionOptions(options));
   if (!options.name.empty() || options.keep_on_close)
     return Status(StatusCode::kUnsupported, "with control plane kernel memory goes with its process");
-  if (options.remote_rights != 0) {
-    const std::lock_guard lock(mutex_);
-    if (exposed_.size() == kMaxRegionsPerNode)
-      return Status(StatusCode::kInvalidArgument,
-                    "a node announces at most " + std::to_string(kMaxRegionsPerNode) + " regions with remote rights");
-  }
   auto memory = node::PrivateMemory::Allocate(options.length);
   if (!memory.ok()) return memory.status();
   const std::span<std::byte> bytes = (*memory)->bytes().first(options.length);

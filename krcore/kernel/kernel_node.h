@@ -19,7 +19,7 @@ namespace krcore::kernel {
 class KernelNode final : public Node {
  public:
   // Of `options` rnic, create_fabric and what is said of RC connections and leases have no meaning: a fabric is where
-  // its nodes are. kNotFound: no module.
+  // its nodes are. kUnavailable: no module.
   static Result<std::unique_ptr<Node>> Open(const NodeOptions& options);
 
   NodeId id() const override { return control_.node(); }

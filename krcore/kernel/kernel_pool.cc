@@ -48,7 +48,7 @@ size_t KernelPool::Poll() {
 }
 
 void KernelPool::DiscardStaged() {
-  for (KernelVirtualQueue* queue : queues_) completed_by_flush_ += queue->SettleStaged(WcStatus::kDiscarded);
+  for (KernelVirtualQueue* queue : queues_) completed_by_flush_ += queue->DiscardStaged();
 }
 
 bool KernelPool::NothingPosted() const {

@@ -73,9 +73,9 @@ StatusCode CodeOf(int error) {
     case EHOSTUNREACH: return StatusCode::kUnavailable;
     case ENOMEM:
     case ENOSPC: return StatusCode::kOutOfMemory;
-    case EAGAIN: return StatusCode::kQueueFull;
+    case EAGAIN:
+    case EBUSY: return StatusCode::kQueueFull;  // requests are outstanding
     case EBADFD:
-    case EBUSY:
     case ENOTCONN:
     case ECONNRESET: return StatusCode::kBadState;
     case ETIMEDOUT: return StatusCode::kTimeout;

@@ -98,14 +98,10 @@ Result<std::unique_ptr<Region>> NodeImpl::CreateRegion(const RegionOptions& opti
 }
 
 Result<std::unique_ptr<Region>> NodeImpl::MakeRegion(const RegionOptions& options) {
-  if (options.length == 0) return Status(StatusCode::kInvalidArgument, "a region needs a length");
-  if ((options.remote_rights & ~kAllRemoteRights) != 0)
-    return Status(StatusCode::kInvalidArgument, "remote_rights has a bit that is not a remote right");
+  KRCORE_RETURN_IF_ERROR(CheckRegionOptions(options));
   RegionParts parts;
   std::span<std::byte> bytes;
   if (options.remote_rights == 0) {
-    if (!options.name.empty() || options.keep_on_close)
-      return Status(StatusCode::kInvalidArgument, "only a region with remote rights can have a name");
     auto memory = PrivateMemory::Allocate(options.length);
     if (!memory.ok()) return memory.status();
     parts.private_memory = *std::move(memory);
@@ -113,9 +109,7 @@ Result<std::unique_ptr<Region>> NodeImpl::MakeRegion(const RegionOptions& option
   } else {
     std::lock_guard lock(mutex_);
     const auto listed = std::count_if(exposed_.begin(), exposed_.end(), [](const Exposed& e) { return !e.withdrawn; });
-    if (static_cast<size_t>(listed) == kMaxRegionsPerNode)
-      return Status(StatusCode::kInvalidArgument,
-                    "a node announces at most " + std::to_string(kMaxRegionsPerNode) + " regions with remote rights");
+    if (static_cast<size_t>(listed) == kMaxRegionsPerNode) return TooManyRegions();
     auto memory = device_->AllocMemory(options.length, {.name = options.name, .keep_on_close = options.keep_on_close});
     if (!memory.ok()) return memory.status();
     parts.remote_memory = *std::move(memory);

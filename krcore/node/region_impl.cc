@@ -36,6 +36,21 @@ Result<std::unique_ptr<PrivateMemory>> PrivateMemory::Allocate(size_t length) {
 
 PrivateMemory::~PrivateMemory() { munmap(mapping_, mapped_); }
 
+Status CheckRegionOptions(const RegionOptions& options) {
+  constexpr uint32_t kAllRemoteRights = kRemoteRead | kRemoteWrite | kRemoteAtomic;
+  if (options.length == 0) return {StatusCode::kInvalidArgument, "a region needs a length"};
+  if ((options.remote_rights & ~kAllRemoteRights) != 0)
+    return {StatusCode::kInvalidArgument, "remote_rights has a bit that is not a remote right"};
+  if (options.remote_rights == 0 && (!options.name.empty() || options.keep_on_close))
+    return {StatusCode::kInvalidArgument, "only a region with remote rights can have a name"};
+  return {};
+}
+
+Status TooManyRegions() {
+  return {StatusCode::kInvalidArgument,
+          "a node announces at most " + std::to_string(kMaxRegionsPerNode) + " regions with remote rights"};
+}
+
 RegionImpl::RegionImpl(NodeImpl& node, RegionParts parts)
     : node_(node),
       parts_(std::move(parts)),

@@ -29,6 +29,11 @@ class PrivateMemory {
   std::span<std::byte> bytes_;
 };
 
+// What is wrong with a region whatever its memory: kInvalidArgument.
+Status CheckRegionOptions(const RegionOptions& options);
+// Of a node that announces as many as there can be.
+Status TooManyRegions();
+
 struct RegionParts {
   std::unique_ptr<rnic::Memory> remote_memory;    // or
   std::unique_ptr<PrivateMemory> private_memory;  // or neither: the caller's

@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "krcore/base/word_pair.h"
+#include "krcore/pool/inline_payload.h"
 #include "krcore/pool/physical_queue.h"
 #include "krcore/vqp/request_check.h"
 
@@ -230,11 +231,8 @@ void PhysicalQueue::FillOwn(const WorkRequest& wr, QueueState* owner, const dct:
 
 void PhysicalQueue::CopyInline(const WorkRequest& wr, rnic::SendWr* out, Sge* sge) {
   std::byte* const payload = &inline_arena_[inline_used_];
-  for (uint32_t i = 0; i < wr.num_sge; ++i) {
-    std::memcpy(&inline_arena_[inline_used_], reinterpret_cast<const void*>(wr.sg_list[i].addr), wr.sg_list[i].length);
-    inline_used_ += wr.sg_list[i].length;
-  }
-  *sge = {reinterpret_cast<uint64_t>(payload), static_cast<uint32_t>(&inline_arena_[inline_used_] - payload), 0};
+  *sge = {reinterpret_cast<uint64_t>(payload), CopyInlinePayload(wr, payload), 0};
+  inline_used_ += sge->length;
   out->num_sge = 1;
 }
 

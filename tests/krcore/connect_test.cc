@@ -192,7 +192,7 @@ TEST(Connect, NodesThatComeAndGoByTheThousandDoNotFillTheMetadataServer) {
   const std::string fabric = UniqueFabric(true);
   auto host = OpenNode(fabric, 1);
   ASSERT_OK(host->HostMetaServer(kOnVerbs ? 64 : 4096));
-  for (int i = 0; i < (kOnVerbs ? 100 : 6000); ++i) {
+  for (int i = 0; i < (kOnVerbs || kOnKernel ? 100 : 6000); ++i) {
     auto node = OpenNode(fabric, kNoNode);
     ASSERT_OK(node->Publish(Deadline::After(node->clock(), 1'000'000'000)));
   }

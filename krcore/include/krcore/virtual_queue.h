@@ -5,9 +5,9 @@
 // Request checks: Stage and Push refuse what this node can know to be wrong before it reaches a shared queue
 // (opcode, SGE count, local key and bounds, atomic size and alignment, remote range outside the peer's
 // published regions) with kInvalidArgument or kPermissionDenied; docs/krcore.md lists the codes. A peer's regions are
-// looked up again, once for the whole node, when the lease on them has run out; Push and Poll do that by themselves, in
-// some microseconds. A request that was staged before, and names a region that is found withdrawn then, completes with
-// kRemoteAccessError, unposted.
+// looked up again, once for the whole node, when a quarter of the lease on them is left, or it has run out; Push
+// and Poll do that by themselves, in some microseconds. A request that was staged before, and names a region that is
+// found withdrawn then, completes with kRemoteAccessError, unposted.
 //
 // Thread safety and blocking: as its QueuePool; Connect may block up to its deadline.
 #ifndef KRCORE_VIRTUAL_QUEUE_H_
