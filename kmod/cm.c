@@ -119,16 +119,21 @@ static int krc_cm_enter(struct krc_accepted *accepted)
 {
 	struct krc_acceptor *acceptor = &accepted->dev->acceptor;
 	struct krc_accepted *other, *next;
+	bool replaces = false;
 	int err = 0;
 
 	mutex_lock(&acceptor->lock);
-	if (acceptor->stopped || acceptor->count >= MAX_ACCEPTED) {
+	list_for_each_entry_safe(other, next, &acceptor->accepted, node) {
+		if (memcmp(&other->hello, &accepted->hello,
+			   sizeof(other->hello)))
+			continue;
+		krc_cm_end(other);
+		replaces = true;
+	}
+	if (acceptor->stopped ||
+	    (acceptor->count >= MAX_ACCEPTED && !replaces)) {
 		err = -ENOSPC;
 	} else {
-		list_for_each_entry_safe(other, next, &acceptor->accepted, node)
-			if (!memcmp(&other->hello, &accepted->hello,
-				    sizeof(other->hello)))
-				krc_cm_end(other);
 		list_add_tail(&accepted->node, &acceptor->accepted);
 		acceptor->count++;
 	}

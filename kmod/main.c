@@ -144,8 +144,10 @@ static int krc_call(struct krc_queue *queue, unsigned int cmd,
 		return krc_queue_set_service(queue, &args->service);
 	case KRC_IOC_GET_SERVICE:
 		return krc_queue_get_service(queue, &args->service);
-	default:
+	case KRC_IOC_PEER_STATE:
 		return krc_queue_peer_state(queue, &args->peer_state);
+	default:
+		return -ENOTTY;
 	}
 }
 
@@ -159,23 +161,9 @@ static long krc_ioctl(struct file *file, unsigned int cmd, unsigned long arg)
 
 	if (current->mm != queue->mm)
 		return -EPERM;
-	switch (cmd) {
-	case KRC_IOC_QUERY:
-	case KRC_IOC_ATTACH:
-	case KRC_IOC_CONNECT_DEVICE:
-	case KRC_IOC_REG_MR:
-	case KRC_IOC_DEREG_MR:
-	case KRC_IOC_PUSH:
-	case KRC_IOC_JOIN:
-	case KRC_IOC_PUBLISH:
-	case KRC_IOC_CONNECT:
-	case KRC_IOC_SET_SERVICE:
-	case KRC_IOC_GET_SERVICE:
-	case KRC_IOC_PEER_STATE:
-		break;
-	default:
+	/* The number of a call has its size in it. */
+	if (_IOC_TYPE(cmd) != KRC_IOC_MAGIC || bytes > sizeof(args))
 		return -ENOTTY;
-	}
 	if (copy_from_user(&args, user, bytes))
 		return -EFAULT;
 	err = krc_call(queue, cmd, &args);

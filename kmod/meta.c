@@ -6,7 +6,8 @@
 #include <linux/siphash.h>
 #include <linux/slab.h>
 #include <linux/timekeeping.h>
-#include <net/ipv6.h>
+#include <net/net_namespace.h>
+#include <rdma/ib_addr.h>
 
 #include "device.h"
 #include "host.h"
@@ -29,11 +30,22 @@ MODULE_PARM_DESC(metaserver,
 /* A record that is just being written is whole soon. */
 #define TORN_TRIES 100
 #define CLAIM_TRIES 64
-/* An owner's word while its slot is given back. */
-#define VACATING U64_MAX
+/* A server that could not be reached is asked again after that. */
+#define UNREACHABLE HZ
 
 static_assert(sizeof(struct krc_record) == KRC_RECORD_BYTES);
 static_assert(TABLE_BYTES % PAGE_SIZE == 0);
+
+/* An owner's word while its slot is given back: of no node, and nobody else's. */
+static u64 krc_vacating(u64 owner)
+{
+	return owner | U32_MAX;
+}
+
+static bool krc_is_vacating(u64 owner)
+{
+	return (u32)owner == U32_MAX;
+}
 
 /* The same on all hosts: a hash, no secret. */
 static const siphash_key_t hash_key = { { 0x6b72636f7265, 1 } };
@@ -77,21 +89,15 @@ static void krc_meta_done(struct krc_queue *queue, u8 status)
 	complete(&meta->done);
 }
 
-/* The server's host, the own one but if a parameter says so. */
 static int krc_meta_connect(struct krc_meta *meta)
 {
-	union ib_gid gid = meta->dev->gid;
 	struct krc_host *host;
-	__be32 ip;
 
+	if (time_before(jiffies, meta->unreachable_until))
+		return -ENETDOWN;
 	if (meta->host)
 		return 0;
-	if (*metaserver && in4_pton(metaserver, -1, (u8 *)&ip, -1, NULL))
-		ipv6_addr_set_v4mapped(ip, (struct in6_addr *)gid.raw);
-	else if (*metaserver &&
-		 !in6_pton(metaserver, -1, gid.raw, -1, NULL))
-		return -EIO;
-	host = krc_host_get(meta->dev, &gid);
+	host = krc_host_get(meta->dev, &meta->gid);
 	if (IS_ERR(host))
 		return PTR_ERR(host);
 	meta->host = host;
@@ -128,6 +134,9 @@ static int krc_meta_verb(struct krc_meta *meta, u8 opcode, u64 offset,
 	err = krc_meta_connect(meta);
 	for (tries = 0; !err; tries++) {
 		err = krc_conn_mend(meta->queue->conn, meta->queue);
+		/* Those who wait for the lock need not try, too. */
+		if (err == -ENETDOWN)
+			meta->unreachable_until = jiffies + UNREACHABLE;
 		if (err)
 			break;
 		krc_host_get_table(meta->host, &table);
@@ -147,11 +156,10 @@ static int krc_meta_verb(struct krc_meta *meta, u8 opcode, u64 offset,
 		ib_dma_sync_single_for_cpu(meta->dev->ib, meta->buffer_dma,
 					   PAGE_SIZE, DMA_BIDIRECTIONAL);
 		/*
-		 * Done again: READs, and WRITEs, which only their owner does.
-		 * An atomic may have been executed: its caller looks.
+		 * All may be done twice: a WRITE, which only the owner does; a
+		 * FETCH_ADD, which skips some numbers; a CAS, see there.
 		 */
-		if (!err || err == -ENODEV || tries == TRIES ||
-		    (opcode != KRC_OP_READ && opcode != KRC_OP_WRITE))
+		if (!err || err == -ENODEV || tries == TRIES)
 			break;
 		/* A QP that is built anew may fail again at once. */
 		msleep(4 * tries);
@@ -160,13 +168,19 @@ static int krc_meta_verb(struct krc_meta *meta, u8 opcode, u64 offset,
 	return err;
 }
 
+/*
+ * Won if `swap` is there: an earlier try, without an answer, may have put it
+ * there. Nobody else writes that word but who claims the same key, which is as
+ * good.
+ */
 static int krc_meta_cas(struct krc_meta *meta, u64 offset, u64 compare,
 			u64 swap, bool *won)
 {
+	const u64 *former = meta->buffer;
 	int err = krc_meta_verb(meta, KRC_OP_COMPARE_SWAP, offset, sizeof(u64),
 				compare, swap);
 
-	*won = !err && *(u64 *)meta->buffer == compare;
+	*won = !err && (*former == compare || *former == swap);
 	return err;
 }
 
@@ -218,7 +232,8 @@ static int krc_meta_lookup_locked(struct krc_meta *meta, u64 key,
 		/* There are two while somebody who came too late withdraws. */
 		for (at = krc_meta_find(meta, key, 0); at >= 0;
 		     at = krc_meta_find(meta, key, at + 1)) {
-			if (!records[at].owner || records[at].owner == VACATING)
+			if (!records[at].owner ||
+			    krc_is_vacating(records[at].owner))
 				continue;
 			owned = true;
 			*record = records[at];
@@ -257,7 +272,7 @@ static int krc_meta_vacate(struct krc_meta *meta, u32 slot, u64 key, u64 owner)
 	bool won;
 	int err;
 
-	err = krc_meta_cas(meta, at_owner, owner, VACATING, &won);
+	err = krc_meta_cas(meta, at_owner, owner, krc_vacating(owner), &won);
 	if (err || !won)
 		return err;
 	memset(meta->buffer, 0, sizeof(struct krc_record) - head);
@@ -266,7 +281,8 @@ static int krc_meta_vacate(struct krc_meta *meta, u32 slot, u64 key, u64 owner)
 	if (!err)
 		err = krc_meta_cas(meta, offset, key, 0, &won);
 	if (!err)
-		err = krc_meta_cas(meta, at_owner, VACATING, 0, &won);
+		err = krc_meta_cas(meta, at_owner, krc_vacating(owner), 0,
+				   &won);
 	return err;
 }
 
@@ -292,6 +308,8 @@ static int krc_meta_claim_once(struct krc_meta *meta, u64 key, u64 owner,
 		*slot = first + at;
 	} else {
 		at = krc_meta_find(meta, 0, 0);
+		while (at >= 0 && records[at].owner)
+			at = krc_meta_find(meta, 0, at + 1);
 		if (at < 0)
 			return -ENOSPC;
 		*slot = first + at;
@@ -299,7 +317,7 @@ static int krc_meta_claim_once(struct krc_meta *meta, u64 key, u64 owner,
 		if (err || !won)
 			return err ?: -EAGAIN;
 	}
-	if (former == VACATING)
+	if (krc_is_vacating(former))
 		return -EAGAIN;
 	if (former && former != owner) {
 		if (!fabric)
@@ -329,15 +347,11 @@ static int krc_meta_claim_once(struct krc_meta *meta, u64 key, u64 owner,
 static int krc_meta_claim_locked(struct krc_meta *meta, u64 key, u64 owner,
 				 const u8 *fabric, u32 *slot)
 {
-	bool unanswered = false;
 	int tries, err;
 
 	for (tries = 0; tries < CLAIM_TRIES; tries++) {
 		err = krc_meta_claim_once(meta, key, owner, fabric, slot);
-		/* What was not answered may have been done, and is found then. */
-		if (err == -EIO && !unanswered)
-			unanswered = true;
-		else if (err != -EAGAIN)
+		if (err != -EAGAIN)
 			return err;
 		msleep(1 + get_random_u32() % 8);
 	}
@@ -391,19 +405,29 @@ int krc_meta_write(struct krc_meta *meta, u32 slot, u64 key, u64 owner,
 		   const void *value, u32 length)
 {
 	const u32 head = offsetof(struct krc_record, checksum);
+	u64 offset = krc_slot_offset(slot);
 	struct krc_record record = {
 		.key = key,
 		.owner = owner,
 		.length = length,
 	};
+	bool owned;
 	int err;
 
 	memcpy(record.value, value, length);
 	record.checksum = krc_record_checksum(&record);
 	mutex_lock(&meta->lock);
-	memcpy(meta->buffer, (u8 *)&record + head, sizeof(record) - head);
-	err = krc_meta_verb(meta, KRC_OP_WRITE, krc_slot_offset(slot) + head,
-			    sizeof(record) - head, 0, 0);
+	/* Not if the table has been made anew since. */
+	err = krc_meta_cas(meta, offset + offsetof(struct krc_record, owner),
+			   owner, owner, &owned);
+	if (!err && !owned)
+		err = -EIO;
+	if (!err) {
+		memcpy(meta->buffer, (u8 *)&record + head,
+		       sizeof(record) - head);
+		err = krc_meta_verb(meta, KRC_OP_WRITE, offset + head,
+				    sizeof(record) - head, 0, 0);
+	}
 	mutex_unlock(&meta->lock);
 	return err;
 }
@@ -437,7 +461,8 @@ u32 krc_meta_records(const struct krc_meta *meta)
 	u32 slot;
 
 	for (slot = 1; records && slot < TABLE_SLOTS; slot++)
-		count += !!READ_ONCE(records[slot].key);
+		count += READ_ONCE(records[slot].key) ||
+			 READ_ONCE(records[slot].owner);
 	return count;
 }
 
@@ -506,6 +531,22 @@ static int krc_meta_make_table(struct krc_meta *meta)
 	return krc_meta_register(meta, dev->self);
 }
 
+/* The host that has the table: the own one but if a parameter says so. */
+static int krc_meta_find_server(struct krc_meta *meta)
+{
+	struct sockaddr_storage address;
+	int err;
+
+	meta->gid = meta->dev->gid;
+	if (!*metaserver)
+		return 0;
+	err = inet_pton_with_scope(&init_net, AF_UNSPEC, metaserver, NULL,
+				   &address);
+	if (!err)
+		err = rdma_ip2gid((struct sockaddr *)&address, &meta->gid);
+	return err;
+}
+
 int krc_meta_init(struct krc_device *dev)
 {
 	struct krc_meta *meta = &dev->meta;
@@ -527,7 +568,14 @@ int krc_meta_init(struct krc_device *dev)
 		meta->buffer_dma = 0;
 		return -ENOMEM;
 	}
-	if (*metaserver)
+	meta->unreachable_until = jiffies;
+	err = krc_meta_find_server(meta);
+	if (err) {
+		dev_err(&dev->ib->dev, "krcore: metaserver=%s: no IP address\n",
+			metaserver);
+		return err;
+	}
+	if (memcmp(&meta->gid, &dev->gid, sizeof(meta->gid)))
 		return 0;
 	err = krc_meta_make_table(meta);
 	if (err)

@@ -15,12 +15,15 @@
  *                     CAS key 0 -> key
  *                     CAS owner 0, or of a node that is gone -> owner
  *                     READ window -> another slot of that key: vacate, again
- *   write             WRITE everything behind owner
- *   remove            WRITE 0 to everything behind owner, and vacate it
- *   vacate            CAS owner -> VACATING, key -> 0, VACATING -> 0
+ *   write             CAS owner -> owner: still one's own? WRITE everything behind
+ *   vacate            CAS owner -> vacating, which is a word of that owner alone
+ *                     WRITE 0 to everything behind owner
+ *                     CAS key -> 0, vacating -> 0
  *
- * What is claimed is removed by the module of the owner's host. So a node that is
- * not found is gone, and nothing of it executes any more.
+ * Each of these may be done again where there was no answer. What is claimed is
+ * vacated by the module of the owner's host. So a node that is not found is gone,
+ * as long as the table stays what it is, and nothing of it executes any more, but
+ * for what README says of connections that cannot be built.
  */
 #ifndef KRCORE_META_H
 #define KRCORE_META_H
@@ -44,7 +47,7 @@ struct krc_record {
 	u64 owner;	/* incarnation << 32 | node; 0: nobody's yet */
 	u64 checksum;	/* of all else */
 	u32 length;
-	u32 sequence;
+	u32 reserved;
 	u8 value[KRC_RECORD_VALUE_BYTES];
 };
 
@@ -52,7 +55,9 @@ struct krc_record {
 struct krc_meta {
 	struct krc_device *dev;
 	struct mutex lock;		/* one call at a time */
-	struct krc_host *host;		/* that has the table; set by the first */
+	union ib_gid gid;		/* whose host has the table */
+	struct krc_host *host;		/* that one; set by the first call */
+	unsigned long unreachable_until; /* jiffies */
 	struct krc_queue *queue;	/* of the module's own */
 	struct krc_wr wr;
 	struct completion done;
@@ -99,7 +104,7 @@ int krc_meta_lookup(struct krc_meta *meta, u64 key, struct krc_record *record);
  */
 int krc_meta_claim(struct krc_meta *meta, u64 key, u64 owner, const u8 *fabric,
 		   u32 *slot);
-/* Of one's own slot. */
+/* Of one's own slot. EIO also: the table is not the one in which it was. */
 int krc_meta_write(struct krc_meta *meta, u32 slot, u64 key, u64 owner,
 		   const void *value, u32 length);
 int krc_meta_remove(struct krc_meta *meta, u32 slot, u64 key, u64 owner);

@@ -76,7 +76,6 @@ int krc_node_create(struct krc_queue *queue, struct krc_join *join,
 	mutex_init(&node->lock);
 	INIT_LIST_HEAD(&node->services);
 	node->dev = dev;
-	node->mm = queue->mm;
 	memcpy(node->fabric, join->fabric, sizeof(node->fabric));
 	err = krc_meta_new_incarnation(&dev->meta, &node->incarnation);
 	node->node = join->node ?: KRC_FIRST_DYNAMIC_NODE +

@@ -2,7 +2,7 @@
 /*
  * A node of a fabric: what the queues of a process that joined it are to others.
  * What it has published is removed when its last queue is done: then nothing that
- * it posted executes any more. And what this host knows of other nodes.
+ * it posted executes any more (meta.h). And what this host knows of other nodes.
  */
 #ifndef KRCORE_NODE_H
 #define KRCORE_NODE_H
@@ -17,12 +17,10 @@
 
 struct krc_device;
 struct krc_queue;
-struct mm_struct;
 
 struct krc_node {
 	struct kref refs;	/* its queues */
 	struct krc_device *dev;
-	struct mm_struct *mm;	/* to be compared only; that of its queues */
 	u8 fabric[KRC_NAME_BYTES];
 	u32 node;
 	u32 incarnation;

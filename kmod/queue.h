@@ -88,6 +88,17 @@ int krc_queue_dereg_mr(struct krc_queue *queue,
 		       const struct krc_dereg_mr *dereg);
 int krc_queue_push(struct krc_queue *queue, struct krc_push *push);
 
+/* The state that calls on an attached queue need, with the lock held. */
+int krc_queue_usable(struct krc_queue *queue);
+/* Requests without a completion yet. */
+u32 krc_queue_outstanding(struct krc_queue *queue);
+/*
+ * From what it is connected to, to a connection to `host`. Takes the references
+ * to both; `peer` may be NULL. With the lock held.
+ */
+int krc_queue_move(struct krc_queue *queue, struct krc_host *host,
+		   struct krc_peer *peer);
+
 /*
  * Takes it from its device: its regions end, when what uses them has completed.
  * `gone`: since the device is removed. Once or more.

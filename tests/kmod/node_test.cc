@@ -100,24 +100,46 @@ TEST(Node, AnIdIsTakenUntilTheLastFileOfItsNodeIsClosed) {
 
 TEST(Node, OfAKilledProcessIsGoneWhenTheProcessIs) {
   Pages shared(kPage);
+  NodeSide target(6);
   const pid_t child = fork();
-  if (child == 0) {
+  if (child == 0) {  // adds to the target's word without end, many at a time
     NodeSide side(5);
+    krc_connect found;
+    if (side.queue.Connect(6, &found) != 0) _exit(1);
+    std::vector<krc_request> adds(64, Side::Between(KRC_OP_FETCH_ADD, side.key, side.memory.words(),
+                                                    found.regions[0].key, found.regions[0].addr));
+    for (krc_request& add : adds) add.compare_add = 1, add.flags = KRC_SIGNALED;
     shared.words()[1] = side.queue.incarnation();
-    __atomic_store_n(shared.words(), 1, __ATOMIC_RELEASE);
-    for (;;) pause();
+    for (;;) {
+      if (side.queue.Push({adds.data(), adds.size()}) != 0) _exit(2);
+      if (side.Await(adds.size()).size() != adds.size()) _exit(3);
+      __atomic_store_n(shared.words(), 1, __ATOMIC_RELEASE);
+    }
   }
-  while (__atomic_load_n(shared.words(), __ATOMIC_ACQUIRE) == 0) usleep(1000);
+  while (__atomic_load_n(shared.words(), __ATOMIC_ACQUIRE) == 0) {
+    ASSERT_EQ(waitpid(child, nullptr, WNOHANG), 0) << "it could not begin";
+    usleep(1000);  // it says in memory that it has, and wakes nobody
+  }
   Side watcher;
   ASSERT_EQ(watcher.queue.Join(kFabric), 0);
   bool dead = true;
   const auto incarnation = static_cast<uint32_t>(shared.words()[1]);
   EXPECT_EQ(watcher.queue.IsDead(5, incarnation, &dead), 0);
   EXPECT_FALSE(dead);
+  krc_connect found;
+  ASSERT_EQ(watcher.queue.Connect(6, &found), 0);
   EXPECT_TRUE(testing_support::KillProcess(child));
+  // As soon as it is said to be gone, which may be before its process is.
+  while (!dead) ASSERT_EQ(watcher.queue.IsDead(5, incarnation, &dead), 0);
+  const uint64_t added = __atomic_load_n(target.memory.words(), __ATOMIC_ACQUIRE);
   EXPECT_EQ(waitpid(child, nullptr, 0), child);
-  EXPECT_EQ(watcher.queue.IsDead(5, incarnation, &dead), 0);
-  EXPECT_TRUE(dead);
+  // Nothing of it executes any more: not while these do, over the connections that it used.
+  EXPECT_GT(added, 0u);
+  for (int i = 0; i < 200; ++i)
+    EXPECT_EQ(watcher.StatusOf(Side::Between(KRC_OP_READ, watcher.key, watcher.memory.words(), found.regions[0].key,
+                                             found.regions[0].addr)),
+              KRC_SUCCESS);
+  EXPECT_EQ(__atomic_load_n(target.memory.words(), __ATOMIC_ACQUIRE), added);
 }
 
 TEST(Node, AServiceHasOneOwnerUntilThatIsGone) {
@@ -144,6 +166,7 @@ TEST(Node, OfProcessesThatWantOneNameOrIdExactlyOneGetsIt) {
   const auto add = [&](uint32_t round, uint32_t what) {
     return __atomic_add_fetch(&shared.words()[round * 4 + what], 1, __ATOMIC_ACQ_REL);
   };
+  // In memory as well. Spinning would take the two cores from those that are waited for.
   const auto await = [&](uint32_t round, uint32_t what) {
     while (__atomic_load_n(&shared.words()[round * 4 + what], __ATOMIC_ACQUIRE) != kRacers) usleep(100);
   };

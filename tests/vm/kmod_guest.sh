@@ -61,16 +61,16 @@ echo 0 > "$events/enable"
 for event in krc_connect krc_push krc_complete krc_conn; do
   grep -q " $event: " /sys/kernel/tracing/trace || fail "no trace of $event"
 done
-step "the store and krcore's suites over control plane kernel: four processes at once, and three memory nodes"
+step "the store and krcore's suites over control plane kernel: four processes at once, and two memory nodes"
 bin=$tests/../bin
 fabric=(--fabric=kmod --control_plane=kernel)
 # shellcheck source-path=SCRIPTDIR source=guest/functions
 . "$(dirname "$0")/guest/functions"
 start_memory_nodes
 ycsb load -P ycsb/workloads/workloada -p recordcount=200 --overwrite > /dev/null || fail "ycsb load"
-"$tests/krcore_kernel_test" --gtest_brief=1 --gtest_filter='Connect.*:Node.*:Each/*:-*ByTheThousand*' > /run/suite1 &
+"$tests/krcore_kernel_test" --gtest_filter='Connect.*:Node.*:Each/*' > /run/suite1 &
 users=("$!")
-"$tests/krcore_kernel_test" --gtest_brief=1 --gtest_filter='DataPath.*:Shapes/*:RequestCheck.*' > /run/suite2 &
+"$tests/krcore_kernel_test" --gtest_filter='DataPath.*:Shapes/*:RequestCheck.*' > /run/suite2 &
 users+=("$!")
 for run in 1 2; do
   "$bin/ycsb" run -P ycsb/workloads/workloada "${fabric[@]}" -p recordcount=200 -p operationcount=500 --in_flight=4 \
@@ -82,7 +82,7 @@ for run in 1 2; do
   grep -q 'VERIFY\], Return=UNEXPECTED_STATE, 0' "/run/ycsb$run" || fail "a value was wrong"
   grep -q '^\[READ\], Return=OK' "/run/ycsb$run" || fail "nothing was read"
 done
-grep -hE '^\[  (PASSED|SKIPPED) ' /run/suite?
+cat /run/suite?  # what kmod_test.py compares with krcore_kernel.expected
 stop_memory_nodes > /dev/null || fail "memnode"
 settled "after the store"
 

@@ -2,8 +2,10 @@
 """The kernel module: built without a warning against the headers of the guests' kernel, by the compiler and by sparse; then
 tests/vm/kmod_guest.sh in a guest, or two guests whose modules connect to one another.
 
-Usage: tests/vm/kmod_test.py TESTS_FOLDER [--debug] [--cycles N] [--fuzz SECONDS] [--seed N]
+Usage: tests/vm/kmod_test.py TESTS_FOLDER [--debug] [--cycles N] [--fuzz SECONDS] [--seed N] [--write]
        tests/vm/kmod_test.py TESTS_FOLDER --pair [--debug]
+       --write: write which of krcore's tests passed and which were skipped to krcore_kernel.expected, which they must be
+                exactly
        --debug: on a kernel that looks for mistakes (KASAN, lockdep, kmemleak), which must be in the folder that
                 SURGEKV_DEBUG_KERNEL names, or surgekv-vm/debug in the user's cache: bzImage, lib/modules/VERSION, and
                 headers/, what a module is built against
@@ -18,10 +20,13 @@ import subprocess
 import sys
 import tempfile
 
+import suite_test
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 VM = ROOT / "tools/vm"
 CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "surgekv-vm"
 IMPOSSIBLE = 77
+SUITE = "krcore_kernel"
 HARMLESS = ("Skipping BTF generation",)
 
 
@@ -103,6 +108,7 @@ def main():
     parser.add_argument("--cycles", type=int, default=100)
     parser.add_argument("--fuzz", type=int, default=3)
     parser.add_argument("--seed", default="")
+    parser.add_argument("--write", action="store_true")
     parser.add_argument("--limit", type=int, default=240)
     options = parser.parse_args()
     choice, headers = kernel(options)
@@ -115,8 +121,18 @@ def main():
         arguments = [module, pathlib.Path(options.tests).resolve(), options.cycles, options.fuzz]
         if options.seed:
             arguments.append(options.seed)
-        return run(VM, "run", "-t", options.limit, *choice, ROOT / "tests/vm/kmod_guest.sh", *arguments,
-                   cwd=ROOT).returncode
+        done = run(VM, "run", "-t", options.limit, *choice, ROOT / "tests/vm/kmod_guest.sh", *arguments, cwd=ROOT,
+                   stdout=subprocess.PIPE)
+        print(done.stdout, end="")
+        if done.returncode != 0:
+            return done.returncode
+        # Of krcore's suites; the module's own tests are told in brief.
+        found = suite_test.results(done.stdout)
+        if options.write:
+            suite_test.write(SUITE, found)
+        surprises = suite_test.compare(SUITE, found)
+        print(*surprises, sep="\n")
+        return 1 if surprises else 0
 
 
 if __name__ == "__main__":

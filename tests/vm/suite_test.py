@@ -30,9 +30,23 @@ def results(output):
     return sorted(found | {f"unfinished {name}" for name in started if name not in ended})
 
 
+def expectations(suite):
+    return pathlib.Path(__file__).with_name(f"{suite}.expected")
+
+
+def write(suite, found):
+    expectations(suite).write_text("".join(f"{entry}\n" for entry in found), encoding="utf-8")
+
+
+def compare(suite, found):
+    """What is in one of the two alone, the results `found` and the list of the suite."""
+    expected = expectations(suite).read_text(encoding="utf-8").splitlines()
+    return ([f"not expected: {entry}" for entry in found if entry not in expected] +
+            [f"missing: {entry}" for entry in expected if entry not in found])
+
+
 def main(arguments):
     suite, folder = arguments[0], pathlib.Path(arguments[1]).resolve()
-    expectations = pathlib.Path(__file__).with_name(f"{suite}.expected")
     programs = [str(folder / name) for name in PROGRAMS[suite]]
     line = "export SURGEKV_TEST_RNIC=verbs; status=0; for test in " + " ".join(programs) + "; do $test || status=$?; done; exit $status"
     done = subprocess.run([ROOT / "tools/vm", "run", "-t", str(LIMIT_S), line], capture_output=True, text=True, check=False)
@@ -41,11 +55,9 @@ def main(arguments):
         return IMPOSSIBLE
     found = results(done.stdout)
     if arguments[2:] == ["--write"]:
-        expectations.write_text("".join(f"{entry}\n" for entry in found), encoding="utf-8")
+        write(suite, found)
         return done.returncode
-    expected = expectations.read_text(encoding="utf-8").splitlines()
-    surprises = [f"not expected: {entry}" for entry in found if entry not in expected]
-    surprises += [f"missing: {entry}" for entry in expected if entry not in found]
+    surprises = compare(suite, found)
     if done.returncode != 0 or surprises:
         if done.returncode != 0:
             print(done.stdout, done.stderr, sep="\n")

@@ -136,7 +136,8 @@ struct krc_join {
 	__u8 fabric[KRC_NAME_BYTES];	/* in, not empty */
 	__u32 node;			/* in and out */
 	__u32 incarnation;		/* out */
-	__s32 file;			/* in; EBADF: none of this process's nodes */
+	/* in; EBADF: none of this process's nodes; EINVAL: not of that fabric, id */
+	__s32 file;
 	__u32 reserved;			/* 0 */
 };
 
@@ -168,7 +169,8 @@ struct krc_publish {
  * Connecting again to the same peer always reads. Requests may name what is in
  * `regions`, and on the own host any region whose key is known. ENOENT: no such
  * node. EBUSY: requests are outstanding. ENETDOWN: there is no connection to its
- * host. ENOTCONN: this file is of no node.
+ * host. ENOSPC: connections to 1024 hosts are in use. EIO: no answer from the
+ * metadata server. ENOTCONN: this file is of no node.
  */
 struct krc_connect {
 	__u32 node;			/* in */
@@ -194,6 +196,7 @@ struct krc_service {
 /*
  * KRC_IOC_PEER_STATE: whether an incarnation of a node that had published itself
  * is gone, so that nothing it posted executes any more. Its own kernel says so.
+ * (A table of records that was made anew knows nobody, and then says so of all.)
  */
 struct krc_peer_state {
 	__u32 node;

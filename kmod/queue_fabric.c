@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: GPL-2.0
+/* The calls of a queue that has joined a fabric, as one of its nodes. */
+#include <linux/string.h>
+
+#include "host.h"
+#include "meta.h"
+#include "node.h"
+#include "queue.h"
+#include "trace.h"
+
+/* The state that calls on a queue of a node need. */
+static int krc_queue_joined(struct krc_queue *queue)
+{
+	int err = krc_queue_usable(queue);
+
+	return err || queue->fabric_node ? err : -ENOTCONN;
+}
+
+static bool krc_is_name(const u8 *name)
+{
+	return *name && strnlen(name, KRC_NAME_BYTES) < KRC_NAME_BYTES;
+}
+
+/* What is behind the end of a name is 0, so that equal names are equal bytes. */
+static void krc_pad_name(u8 *name)
+{
+	size_t length = strnlen(name, KRC_NAME_BYTES);
+
+	memset(name + length, 0, KRC_NAME_BYTES - length);
+}
+
+/* The node of another file of this process, with a reference. */
+static struct krc_node *krc_queue_node_of(struct krc_queue *queue,
+					  struct krc_queue *other)
+{
+	struct krc_node *node = NULL;
+
+	if (other == queue || other->mm != queue->mm)
+		return NULL;
+	mutex_lock_nested(&other->lock, SINGLE_DEPTH_NESTING);
+	if (other->fabric_node && other->dev == queue->dev) {
+		node = other->fabric_node;
+		kref_get(&node->refs);
+	}
+	mutex_unlock(&other->lock);
+	return node;
+}
+
+static int krc_queue_join_locked(struct krc_queue *queue, struct krc_join *join,
+				 struct krc_queue *other)
+{
+	struct krc_node *node;
+	int err = krc_queue_usable(queue);
+
+	if (err)
+		return err;
+	if (queue->fabric_node)
+		return -EBADFD;
+	if (other) {
+		node = krc_queue_node_of(queue, other);
+		if (!node)
+			return -EBADF;
+		if (memcmp(node->fabric, join->fabric, sizeof(node->fabric)) ||
+		    (join->node && join->node != node->node)) {
+			krc_node_put(node);
+			return -EINVAL;
+		}
+		join->node = node->node;
+		join->incarnation = node->incarnation;
+	} else {
+		err = krc_node_create(queue, join, &node);
+		if (err)
+			return err;
+	}
+	queue->fabric_node = node;
+	return 0;
+}
+
+/* Two files of a process that join one another at the same time: one by one. */
+static DEFINE_MUTEX(krc_join_lock);
+
+int krc_queue_join(struct krc_queue *queue, struct krc_join *join,
+		   struct krc_queue *other)
+{
+	int err;
+
+	if (join->reserved || !krc_is_name(join->fabric) ||
+	    join->node >= KRC_FIRST_DYNAMIC_NODE)
+		return -EINVAL;
+	krc_pad_name(join->fabric);
+	if (other)
+		mutex_lock(&krc_join_lock);
+	mutex_lock(&queue->lock);
+	err = krc_queue_join_locked(queue, join, other);
+	mutex_unlock(&queue->lock);
+	if (other)
+		mutex_unlock(&krc_join_lock);
+	return err;
+}
+
+int krc_queue_publish(struct krc_queue *queue,
+		      const struct krc_publish *publish)
+{
+	int err;
+
+	if (publish->reserved || publish->count > KRC_MAX_SHARED)
+		return -EINVAL;
+	mutex_lock(&queue->lock);
+	err = krc_queue_joined(queue);
+	if (!err)
+		err = krc_node_publish(queue->fabric_node, queue, publish);
+	mutex_unlock(&queue->lock);
+	return err;
+}
+
+int krc_queue_set_service(struct krc_queue *queue,
+			  const struct krc_service *service)
+{
+	struct krc_service set = *service;
+	int err;
+
+	if (set.reserved || !krc_is_name(set.name) ||
+	    set.length > KRC_VALUE_BYTES)
+		return -EINVAL;
+	krc_pad_name(set.name);
+	mutex_lock(&queue->lock);
+	err = krc_queue_joined(queue);
+	if (!err)
+		err = krc_node_set_service(queue->fabric_node, &set);
+	mutex_unlock(&queue->lock);
+	return err;
+}
+
+int krc_queue_get_service(struct krc_queue *queue, struct krc_service *service)
+{
+	int err;
+
+	if (service->reserved || !krc_is_name(service->name))
+		return -EINVAL;
+	krc_pad_name(service->name);
+	mutex_lock(&queue->lock);
+	err = krc_queue_joined(queue);
+	if (!err)
+		err = krc_node_get_service(queue->fabric_node, service);
+	mutex_unlock(&queue->lock);
+	return err;
+}
+
+int krc_queue_peer_state(struct krc_queue *queue, struct krc_peer_state *state)
+{
+	int err;
+
+	if (state->reserved)
+		return -EINVAL;
+	mutex_lock(&queue->lock);
+	err = krc_queue_joined(queue);
+	if (!err)
+		err = krc_node_peer_state(queue->fabric_node, state);
+	mutex_unlock(&queue->lock);
+	return err;
+}
+
+static int krc_queue_connect_locked(struct krc_queue *queue,
+				    struct krc_connect *connect)
+{
+	struct krc_peer *peer;
+	struct krc_host *host;
+	bool cached, again;
+	int err = krc_queue_joined(queue);
+
+	if (err)
+		return err;
+	if (krc_queue_outstanding(queue))
+		return -EBUSY;
+	again = queue->peer &&
+		queue->peer->key ==
+			krc_node_key(queue->fabric_node->fabric, connect->node);
+	peer = krc_peer_get(queue->fabric_node, connect->node, again, &cached);
+	if (IS_ERR(peer))
+		return PTR_ERR(peer);
+	connect->incarnation = peer->owner >> 32;
+	connect->cached = cached;
+	connect->count = peer->count;
+	memcpy(connect->gid, peer->gid.raw, sizeof(connect->gid));
+	memcpy(connect->regions, peer->regions, sizeof(connect->regions));
+	host = krc_host_get(queue->dev, &peer->gid);
+	if (IS_ERR(host)) {
+		krc_peer_put(peer);
+		return PTR_ERR(host);
+	}
+	return krc_queue_move(queue, host, peer);
+}
+
+int krc_queue_connect(struct krc_queue *queue, struct krc_connect *connect)
+{
+	int err;
+
+	mutex_lock(&queue->lock);
+	err = krc_queue_connect_locked(queue, connect);
+	trace_krc_connect(queue, connect->node, connect->cached, err);
+	mutex_unlock(&queue->lock);
+	return err;
+}

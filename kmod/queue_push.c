@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: GPL-2.0
+/* The data path of a queue: requests come in, completions go out. */
+#include <linux/uaccess.h>
+
+#include "check.h"
+#include "conn.h"
+#include "device.h"
+#include "host.h"
+#include "node.h"
+#include "queue.h"
+#include "region.h"
+#include "trace.h"
+
+static void krc_wr_release(struct krc_wr *wr)
+{
+	unsigned int i;
+
+	for (i = 0; i < wr->num_sge; i++)
+		krc_region_put(wr->local[i]);
+	wr->num_sge = 0;
+	if (wr->remote)
+		krc_region_put(wr->remote);
+	wr->remote = NULL;
+}
+
+/* The memory that it names: this process's, and the peer's. */
+static int krc_wr_resolve(struct krc_wr *wr, const struct krc_request *request,
+			  u64 bytes, u32 *rkey)
+{
+	struct krc_queue *queue = wr->queue;
+	struct krc_device *dev = queue->dev;
+	u32 access = krc_local_access(request->opcode);
+
+	wr->num_sge = 0;
+	wr->remote = NULL;
+	while (wr->num_sge < request->num_sge) {
+		const struct krc_sge *sge = &request->sges[wr->num_sge];
+		struct krc_region *region =
+			krc_region_get(dev, queue, sge->lkey, sge->addr,
+				       sge->length, access);
+
+		if (!region)
+			return -EACCES;
+		wr->local[wr->num_sge] = region;
+		wr->sges[wr->num_sge] = (struct ib_sge){
+			.addr = sge->addr,
+			.length = sge->length,
+			.lkey = region->mr->lkey,
+		};
+		wr->num_sge++;
+	}
+	access = krc_remote_access(request->opcode);
+	if (!krc_host_is_self(queue->host))
+		return krc_peer_rkey(queue->peer, request->rkey,
+				     request->remote_addr, bytes, access, rkey);
+	wr->remote = krc_region_get(dev, NULL, request->rkey,
+				    request->remote_addr, bytes, access);
+	if (!wr->remote)
+		return -EACCES;
+	*rkey = wr->remote->mr->rkey;
+	return 0;
+}
+
+static void krc_wr_fill(struct krc_wr *wr, const struct krc_request *request,
+			u32 rkey)
+{
+	wr->wr_id = request->wr_id;
+	wr->opcode = request->opcode;
+	wr->flags = request->flags;
+	krc_wr_address(wr, wr->num_sge, request->remote_addr, rkey,
+		       request->compare_add, request->swap);
+}
+
+/* Takes `count` places for a batch. */
+static int krc_queue_take(struct krc_queue *queue, u32 count,
+			  struct list_head *batch)
+{
+	u32 unread, i;
+	int err = 0;
+
+	spin_lock_bh(&queue->ring_lock);
+	/* Whatever its user wrote there is read once, and only believed here. */
+	unread = queue->head - READ_ONCE(queue->ring->tail);
+	if (unread > queue->ring_mask + 1) {
+		err = -EINVAL;
+	} else if (unread > queue->depth ||
+		   queue->outstanding > queue->depth - unread ||
+		   count > queue->depth - unread - queue->outstanding) {
+		err = -EAGAIN;
+	} else {
+		queue->outstanding += count;
+		for (i = 0; i < count; i++)
+			list_move_tail(queue->free.next, batch);
+	}
+	spin_unlock_bh(&queue->ring_lock);
+	return err;
+}
+
+/* Gives a batch back that was not accepted. */
+static void krc_queue_give_back(struct krc_queue *queue, u32 count,
+				struct list_head *batch)
+{
+	spin_lock_bh(&queue->ring_lock);
+	queue->outstanding -= count;
+	list_splice(batch, &queue->free);
+	spin_unlock_bh(&queue->ring_lock);
+}
+
+static int krc_queue_push_locked(struct krc_queue *queue, struct krc_push *push)
+{
+	const struct krc_request __user *from = u64_to_user_ptr(push->requests);
+	struct krc_request request;
+	struct krc_wr *wr;
+	LIST_HEAD(batch);
+	u64 bytes;
+	u32 rkey;
+	int err = krc_queue_usable(queue);
+
+	if (err)
+		return err;
+	if (!queue->conn)
+		return -ENOTCONN;
+	if (push->count > queue->depth)
+		return -E2BIG;
+	err = krc_queue_take(queue, push->count, &batch);
+	if (err)
+		return err;
+	push->bad_index = 0;
+	list_for_each_entry(wr, &batch, link) {
+		/* What its user has in memory may change: copied once. */
+		if (copy_from_user(&request, from++, sizeof(request)))
+			err = -EFAULT;
+		else
+			err = krc_check_form(&request,
+					     queue->dev->max_message_bytes,
+					     &bytes);
+		if (!err)
+			err = krc_wr_resolve(wr, &request, bytes, &rkey);
+		if (err)
+			break;
+		krc_wr_fill(wr, &request, rkey);
+		push->bad_index++;
+	}
+	if (!err) {
+		err = krc_conn_submit(queue->conn, queue, &batch);
+		if (!err) {
+			atomic64_add(push->count, &queue->dev->stats.requests);
+			return 0;
+		}
+		push->bad_index = 0;
+	}
+	/* Those that were not looked at hold nothing. */
+	list_for_each_entry(wr, &batch, link)
+		krc_wr_release(wr);
+	krc_queue_give_back(queue, push->count, &batch);
+	atomic64_inc(&queue->dev->stats.refused);
+	return err;
+}
+
+int krc_queue_push(struct krc_queue *queue, struct krc_push *push)
+{
+	int err;
+
+	if (!push->count)
+		return -EINVAL;
+	mutex_lock(&queue->lock);
+	err = krc_queue_push_locked(queue, push);
+	trace_krc_push(queue, push->count, err);
+	mutex_unlock(&queue->lock);
+	return err;
+}
+
+void krc_queue_complete(struct krc_wr *wr, u8 status)
+{
+	struct krc_queue *queue = wr->queue;
+	struct krc_stats *stats = &queue->dev->stats;
+	struct krc_completion *entries, *entry;
+
+	trace_krc_complete(wr, status);
+	atomic64_inc(&stats->completed);
+	if (status)
+		atomic64_inc(&stats->failed);
+	if (queue->done) {
+		queue->done(queue, status);
+		return;
+	}
+	krc_wr_release(wr);
+	spin_lock(&queue->ring_lock);
+	if (status || (wr->flags & KRC_SIGNALED)) {
+		entries = (struct krc_completion *)(queue->ring + 1);
+		entry = &entries[queue->head & queue->ring_mask];
+		*entry = (struct krc_completion){
+			.wr_id = wr->wr_id,
+			.status = status,
+			.opcode = wr->opcode,
+		};
+		/* krc_poll reads it without the lock. */
+		WRITE_ONCE(queue->head, queue->head + 1);
+		/* Pairs with the acquire of its user. */
+		smp_store_release(&queue->ring->head, queue->head);
+	}
+	list_add(&wr->link, &queue->free);
+	queue->outstanding--;
+	/* Its barrier pairs with that of krc_poll. */
+	if (wq_has_sleeper(&queue->wait))
+		wake_up_all(&queue->wait);
+	/* From here on a queue that is being detached may go. */
+	spin_unlock(&queue->ring_lock);
+}
