@@ -114,7 +114,7 @@ WHAT = {
     "sw": "software that stands for a NIC over shared memory. The control paths of verbs and lite are this project's own "
           "software here, without a device's costs: see the modelled figures for those.",
     "verbs": "libibverbs. Where the device is Soft-RoCE in a virtual machine, everything is emulated: its figures are good for "
-             "ratios alone, and its load is a hundredth of the other provider's.",
+             "ratios alone, and its load is small: requests, not thousands of them.",
 }
 
 

@@ -9,7 +9,7 @@
 #include <cstring>
 #include <limits>
 
-#include "krcore/rnic/huge_pages.h"
+#include "bench/peers/map_at_once.h"
 #include "kvs/layout/block.h"
 
 namespace peers {
@@ -46,16 +46,16 @@ Result<std::unique_ptr<BareMemory>> BareMemory::Create(const Shape& shape, bool 
     if (file >= 0) close(file);
     return failed;
   }
-  auto mapping = HugeMapping::Of(file, bytes);
+  auto mapping = MapAtOnce(file, bytes);
   close(file);
   if (!mapping.ok()) return mapping.status();
   return std::unique_ptr<BareMemory>(new BareMemory(*std::move(mapping), safe, geometry));
 }
 
-BareMemory::BareMemory(std::unique_ptr<HugeMapping> mapping, bool safe, kvs::SubtableGeometry geometry)
+BareMemory::BareMemory(std::shared_ptr<krcore::rnic::sw::Mapping> mapping, bool safe, kvs::SubtableGeometry geometry)
     : mapping_(std::move(mapping)),
-      base_(mapping_->bytes().data()),
-      bytes_(mapping_->bytes().size()),
+      base_(mapping_->addr()),
+      bytes_(mapping_->length()),
       safe_(safe),
       geometry_(geometry) {
   header().epoch = 1;

@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
-#include "bench/peers/huge_mapping.h"
 #include "bench/peers/peer.h"
+#include "krcore/rnic/sw/backing.h"
 #include "kvs/layout/directory.h"
 #include "kvs/layout/pool.h"
 #include "kvs/layout/subtable.h"
@@ -77,10 +77,10 @@ class BareMemory {
   static constexpr uint64_t kDirectoryBytes = (uint64_t{1} << kvs::kMaxDepth) * sizeof(uint64_t);
   static_assert(sizeof(Header) <= kDirectoryOffset);
 
-  BareMemory(std::unique_ptr<HugeMapping> mapping, bool safe, kvs::SubtableGeometry geometry);
+  BareMemory(std::shared_ptr<krcore::rnic::sw::Mapping> mapping, bool safe, kvs::SubtableGeometry geometry);
   Header& header() const { return *reinterpret_cast<Header*>(base_); }
 
-  const std::unique_ptr<HugeMapping> mapping_;
+  const std::shared_ptr<krcore::rnic::sw::Mapping> mapping_;
   std::byte* const base_;
   const size_t bytes_;
   const bool safe_;

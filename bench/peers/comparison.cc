@@ -48,9 +48,10 @@ std::unique_ptr<Peer> Comparison::MakeAndLoad(const Row& row) {
     return nullptr;
   }
   Note(row, bench_.LoadAll(**peer, row.load.workers, row.load.in_flight));
+  malloc_trim(0);  // nor may what the load was made from, and is gone, seem to be the map's
   const auto records = static_cast<double>(shape().records);
   const double bytes = static_cast<double>((*peer)->MemoryBytes()) / records;
-  overhead_.emplace(name, bytes - static_cast<double>(shape().data_bytes()));
+  overhead_[name].push_back(bytes - static_cast<double>(shape().data_bytes()));
   return *std::move(peer);
 }
 
@@ -105,7 +106,7 @@ std::optional<double> Comparison::MedianOf(const Ratio& ratio) const {
 std::optional<double> Comparison::OverheadOf(const std::string& peer) const {
   const auto overhead = overhead_.find(peer);
   if (overhead == overhead_.end()) return std::nullopt;
-  return overhead->second;
+  return Median(overhead->second);
 }
 
 }  // namespace peers

@@ -46,7 +46,7 @@ class Comparison {
   // Nothing: one of its rows was not run.
   std::optional<double> MedianOf(const Row& row, Metric metric) const;
   std::optional<double> MedianOf(const Ratio& ratio) const;
-  // Bytes a record takes beside its key and value, after the load.
+  // Bytes a record takes beside its key and value: the median of its loads.
   std::optional<double> OverheadOf(const std::string& peer) const;
   // Peers that were not run, and why; requests that failed or values that were wrong.
   const std::vector<std::string>& problems() const { return problems_; }
@@ -61,7 +61,7 @@ class Comparison {
   const uint32_t repetitions_;
   std::map<Row, std::vector<Outcome>> rows_;
   std::map<std::string, std::unique_ptr<Peer>> loaded_;
-  std::map<std::string, double> overhead_;
+  std::map<std::string, std::vector<double>> overhead_;  // after each load
   std::set<std::string> missing_;
   std::vector<std::string> problems_;
   uint64_t failures_ = 0;

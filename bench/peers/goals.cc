@@ -1,8 +1,6 @@
 #include "bench/peers/goals.h"
 
 #include <algorithm>
-#include <array>
-#include <cstdio>
 #include <utility>
 
 #include "bench/peers/verb_latency.h"
@@ -72,12 +70,6 @@ std::vector<Goal> Goals() {
 // What there is only to look at beside the goals.
 std::vector<Row> Others() { return {Get("bound-unsafe", kInFlight), UpdateHeavy("bound-unsafe", kInFlight)}; }
 
-std::string Number(const char* format, double value) {
-  std::array<char, 64> text;
-  std::snprintf(text.data(), text.size(), format, value);
-  return text.data();
-}
-
 std::string ValueOf(const Comparison& comparison, const Row& row, Metric metric) {
   const auto value = comparison.MedianOf(row, metric);
   if (!value) return row.peer + " not run";
@@ -116,7 +108,7 @@ struct VerbTimes {
         problem = ns.status().ToString();
       }
     };
-    add(&virtual_queue, VirtualQueueReadNs(/*rc=*/true));
+    add(&virtual_queue, VirtualQueueReadNs());
     add(&uct, UcxGetNs(/*uct=*/true));
     add(&ucp, UcxGetNs(/*uct=*/false));
   }
@@ -149,7 +141,7 @@ std::vector<GoalResult> MeasureGoals(Comparison& comparison) {
 
   std::vector<GoalResult> results;
   for (const Goal& goal : goals) results.push_back(ResultOf(comparison, goal));
-  GoalResult memory{"memory per record beyond key + value, 16 B/100 B, 1M records, everything counted", false, 64,
+  GoalResult memory{"memory per record beyond key + value, 16 B/100 B, everything counted", false, 64,
                     comparison.OverheadOf("surgekv"), ""};
   for (const char* peer : {"surgekv", "bound", "tbb", "absl", "lmdb", "memcached", "redis"}) {
     const auto bytes = comparison.OverheadOf(peer);

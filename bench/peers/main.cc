@@ -9,16 +9,19 @@
 #include <cstdlib>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "bench/peers/comparison.h"
 #include "bench/peers/goals.h"
 #include "bench/peers/report.h"
+#include "cli/fail.h"
+#include "cli/flags.h"
 #include "cli/stop_signal.h"
 
 DEFINE_bool(quick, false,
-            "measure the goals and print how far the store is from each; of the flags below only --reps, --slice_ms, "
-            "--seed and --json count");
+            "measure the goals and print how far the store is from each; of the flags below only --records, --reps, "
+            "--slice_ms, --seed and --json count");
 DEFINE_string(peers, "", "comma separated, of those that an unknown name lists; empty: all");
 DEFINE_string(mixes, "load,C,B,A,D,F", "comma separated: YCSB's workloads, and load");
 DEFINE_string(distributions, "uniform,zipf", "comma separated; D always asks for the latest");
@@ -34,15 +37,22 @@ DEFINE_string(json, "", "file to write all measurements to");
 namespace peers {
 namespace {
 
-constexpr int kInterrupted = 130;
+constexpr std::pair<const char*, const char*> kHugePages[] = {{"GLIBC_TUNABLES", "glibc.malloc.hugetlb=1"},
+                                                              {"TBB_MALLOC_USE_HUGE_PAGES", "1"}};
 
 // The maps inside the process shall have huge pages, as the store's memory has: their allocators are told by the
 // environment, before they begin.
 void RunAgainWithHugePages(char** argv) {
-  if (std::getenv("GLIBC_TUNABLES") != nullptr) return;
-  setenv("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1", 1);
-  setenv("TBB_MALLOC_USE_HUGE_PAGES", "1", 0);
-  execv("/proc/self/exe", argv);  // if it cannot, they go on with small ones
+  constexpr char kTold[] = "SURGEKV_BENCH_PEERS_TOLD";
+  const bool told = std::getenv(kTold) != nullptr;
+  if (!told) {
+    for (const auto& [name, value] : kHugePages) setenv(name, value, 1);
+    setenv(kTold, "1", 1);
+    execv("/proc/self/exe", argv);  // if it cannot, they go on with small ones
+  }
+  // Not for the servers that are started from here.
+  for (const auto& [name, value] : kHugePages) unsetenv(name);
+  unsetenv(kTold);
 }
 
 std::vector<std::string> Split(const std::string& list) {
@@ -50,11 +60,6 @@ std::vector<std::string> Split(const std::string& list) {
   std::istringstream stream(list);
   for (std::string part; std::getline(stream, part, ',');) parts.push_back(part);
   return parts;
-}
-
-int Refuse(const std::string& message) {
-  std::fprintf(stderr, "%s\n", message.c_str());
-  return 2;
 }
 
 bool ParseMix(const std::string& name, Mix* mix) {
@@ -111,13 +116,13 @@ int Main() {
     if (std::find(known.begin(), known.end(), peer) != known.end()) continue;
     std::string message = "--peers: " + peer + " is none of";
     for (const std::string& name : known) message += " " + name;
-    return Refuse(message);
+    return cli::FailUsage(message);
   }
-  Shape shape{.records = FLAGS_quick ? 1'000'000 : FLAGS_records};
+  Shape shape{.records = FLAGS_records};
   if (!FLAGS_quick && FLAGS_shape == "8/8") {
     shape.key_bytes = shape.value_bytes = 8;
   } else if (!FLAGS_quick && FLAGS_shape != "16/100") {
-    return Refuse("--shape: 16/100 or 8/8, not " + FLAGS_shape);
+    return cli::FailUsage("--shape: 16/100 or 8/8, not " + FLAGS_shape);
   }
   for (const std::string& workers : Split(FLAGS_workers)) {
     uint32_t count = 0;
@@ -128,26 +133,26 @@ int Main() {
     }
   }
   if (FLAGS_reps == 0 || shape.records == 0 || FLAGS_slice_ms == 0)
-    return Refuse("--reps, --records and --slice_ms are above 0");
+    return cli::FailUsage("--reps, --records and --slice_ms are above 0");
 
-  if (const krcore::Status installed = cli::StopSignal::Install(); !installed.ok()) return Refuse(installed.ToString());
+  if (const krcore::Status installed = cli::StopSignal::Install(); !installed.ok()) return cli::Fail(installed);
   Comparison comparison(shape, {.measure_ns = int64_t{FLAGS_slice_ms} * 1'000'000, .seed = FLAGS_seed}, FLAGS_reps);
   std::vector<GoalResult> goals;
   if (FLAGS_quick) {
     goals = MeasureGoals(comparison);
-    if (cli::StopSignal::Requested()) return kInterrupted;
+    if (cli::StopSignal::Requested()) return cli::kExitInterrupt;
     std::fputs(GoalTable(goals).c_str(), stdout);
   } else {
     const std::string wrong = AddRows(comparison, peers);
-    if (!wrong.empty()) return Refuse(wrong);
+    if (!wrong.empty()) return cli::FailUsage(wrong);
     comparison.Run();
-    if (cli::StopSignal::Requested()) return kInterrupted;
+    if (cli::StopSignal::Requested()) return cli::kExitInterrupt;
     std::fputs(ComparisonTables(comparison, peers).c_str(), stdout);
   }
   for (const std::string& problem : comparison.problems()) std::printf("\n%s\n", problem.c_str());
   if (!FLAGS_json.empty()) {
     const krcore::Status written = WriteJson(FLAGS_json, comparison, peers, goals);
-    if (!written.ok()) return Refuse(written.ToString());
+    if (!written.ok()) return cli::Fail(written);
   }
   return comparison.all_right() ? 0 : 1;
 }
@@ -156,7 +161,15 @@ int Main() {
 
 int main(int argc, char** argv) {
   peers::RunAgainWithHugePages(argv);
-  gflags::SetUsageMessage("compares SurgeKV with other stores and with bounds; docs/performance.md");
-  gflags::ParseCommandLineFlags(&argc, &argv, true);
+  cli::Program program;
+  program.name = "bench_peers";
+  program.summary =
+      "Measures SurgeKV beside other stores and beside the bare bounds of its own accesses (docs/performance.md), and\n"
+      "prints tables in Markdown. Exit status 1: a request failed, or a value was wrong.";
+  program.usage = "bench_peers [--quick] [flags]";
+  program.flags = {"quick",   "peers", "mixes", "distributions", "workers", "in_flight",
+                   "records", "shape", "reps",  "slice_ms",      "seed",    "json"};
+  program.examples = "bench_peers --quick\nbench_peers --mixes=C,A --workers=1 --reps=5\n";
+  cli::ParseFlags(program, argc, argv);
   return peers::Main();
 }

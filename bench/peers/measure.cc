@@ -1,7 +1,9 @@
 #include "bench/peers/measure.h"
 
 #include <algorithm>
+#include <array>
 #include <barrier>
+#include <cstdio>
 #include <thread>
 
 #include "krcore/clock.h"
@@ -108,6 +110,12 @@ Outcome Bench::RunSlice(Peer& peer, const Load& load) {
   const Outcome outcome = Run(peer, traces, shape_.value_bytes, options, load.in_flight, &inserted);
   first_new += inserted * kMaxWorkers;
   return outcome;
+}
+
+std::string Number(const char* format, double value) {
+  std::array<char, 64> text;
+  std::snprintf(text.data(), text.size(), format, value);
+  return text.data();
 }
 
 }  // namespace peers

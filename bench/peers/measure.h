@@ -65,6 +65,8 @@ class Bench {
 };
 
 double Median(std::vector<double> values);
+// As printf.
+std::string Number(const char* format, double value);
 
 }  // namespace peers
 

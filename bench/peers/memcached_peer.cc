@@ -1,4 +1,5 @@
-// memcached over a unix socket, in its text protocol; requests in flight are sent in one write.
+// memcached over a unix socket, in its text protocol; requests in flight are sent in one write, for which libmemcached
+// has no interface: it buffers sets without their answers, and pipelines nothing else.
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -11,8 +12,7 @@
 #include <string>
 #include <utility>
 
-#include "bench/peers/peer.h"
-#include "bench/peers/server_process.h"
+#include "bench/peers/server_peer.h"
 
 namespace peers {
 namespace {
@@ -62,31 +62,13 @@ class Reader {
   size_t at_ = 0;
 };
 
-class MemcachedSession final : public Session {
+class MemcachedSession final : public PipelinedSession {
  public:
   explicit MemcachedSession(int file) : file_(file), reader_(file) {}
   ~MemcachedSession() override { close(file_); }
 
-  void Run(Requests& requests, uint32_t in_flight) override {
-    std::array<std::pair<uint32_t, Verb>, kMaxInFlight> sent;
-    for (;;) {
-      size_t count = 0;
-      out_.clear();
-      for (uint32_t lane = 0; lane < in_flight; ++lane) {
-        Request request;
-        if (!requests.Next(lane, &request)) continue;
-        Append(request);
-        sent[count++] = {lane, request.verb};
-      }
-      if (count == 0) return;
-      Send();
-      for (size_t i = 0; i < count; ++i) Receive(requests, sent[i].first, sent[i].second);
-      reader_.Forget();
-    }
-  }
-
  private:
-  void Append(const Request& request) {
+  void Append(const Request& request) override {
     static constexpr const char* kCommands[] = {"get ", "replace ", "add "};
     out_ += kCommands[static_cast<size_t>(request.verb)];
     out_ += request.key;
@@ -98,7 +80,8 @@ class MemcachedSession final : public Session {
     }
     out_ += "\r\n";
   }
-  void Send() {
+  void Send() override {
+    reader_.Forget();
     for (size_t sent = 0; sent < out_.size();) {
       const ssize_t count = send(file_, out_.data() + sent, out_.size() - sent, MSG_NOSIGNAL);
       if (count <= 0) {
@@ -107,8 +90,9 @@ class MemcachedSession final : public Session {
       }
       sent += static_cast<size_t>(count);
     }
+    out_.clear();
   }
-  void Receive(Requests& requests, uint32_t lane, Verb verb) {
+  void Receive(Requests& requests, uint32_t lane, Verb verb) override {
     std::string_view line = reader_.Line();
     if (verb != Verb::kGet) return requests.Done(lane, line == "STORED");
     if (!line.starts_with("VALUE ")) return requests.Done(lane, false);
@@ -124,34 +108,16 @@ class MemcachedSession final : public Session {
   std::string out_;
 };
 
-class MemcachedPeer final : public Peer {
- public:
-  MemcachedPeer(std::unique_ptr<PrivateFolder> folder, std::unique_ptr<ServerProcess> server)
-      : folder_(std::move(folder)), server_(std::move(server)) {}
-  std::unique_ptr<Session> NewSession() override {
-    return std::make_unique<MemcachedSession>(server_->Connect(folder_->path() + "/socket").value());
-  }
-  uint64_t MemoryBytes() override { return server_->ResidentBytes(); }
-
- private:
-  std::unique_ptr<PrivateFolder> folder_;
-  std::unique_ptr<ServerProcess> server_;
-};
-
 }  // namespace
 
 Result<std::unique_ptr<Peer>> MakeMemcached(const Shape& shape) {
-  auto folder = PrivateFolder::Create();
-  if (!folder.ok()) return folder.status();
   const uint64_t mib = kLeastMib + (shape.most_records() * (shape.data_bytes() + kBesidesBytes) >> 20);
-  std::vector<std::string> arguments = {"-s", (*folder)->path() + "/socket", "-m", std::to_string(mib), "-t", "2"};
-  if (geteuid() == 0) arguments.insert(arguments.end(), {"-u", "root"});  // it refuses to be root unless told so
-  auto server = ServerProcess::Start("memcached", arguments);
-  if (!server.ok()) return server.status();
-  auto reached = (*server)->Connect((*folder)->path() + "/socket");
-  if (!reached.ok()) return reached.status();
-  close(*reached);
-  return std::unique_ptr<Peer>(std::make_unique<MemcachedPeer>(*std::move(folder), *std::move(server)));
+  return ServerPeer<MemcachedSession>::Start(
+      "memcached", [&](const std::string& /*folder*/, const std::string& socket) {
+        std::vector<std::string> arguments = {"-s", socket, "-m", std::to_string(mib), "-t", "2"};
+        if (geteuid() == 0) arguments.insert(arguments.end(), {"-u", "root"});  // it refuses to be root unless told so
+        return arguments;
+      });
 }
 
 }  // namespace peers

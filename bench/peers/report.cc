@@ -1,19 +1,11 @@
 #include "bench/peers/report.h"
 
-#include <array>
-#include <cstdio>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
 
 namespace peers {
 namespace {
-
-std::string Number(const char* format, double value) {
-  std::array<char, 64> text;
-  std::snprintf(text.data(), text.size(), format, value);
-  return text.data();
-}
 
 std::string Millions(double ops_per_s) { return Number(ops_per_s < 1e6 ? "%.3f" : "%.2f", ops_per_s / 1e6); }
 

@@ -55,7 +55,7 @@ class Trace {
   enum class Kind : uint8_t { kGet, kUpdate, kInsert, kReadModifyWrite };
   struct Entry {
     uint64_t kind : 8;
-    uint64_t record : 56;  // kLatest: of a read, how many records younger ones there are; of an insert, nothing
+    uint64_t record : 56;  // kD: of a read, how many records younger ones there are; of an insert, nothing
     std::array<char, 16> key;
   };
   static_assert(sizeof(Entry) == 24);
@@ -97,7 +97,6 @@ class Requests {
   int64_t measured_ns() const { return measured_ns_; }
   uint64_t failures() const { return failures_; }  // requests that failed, or read a wrong value
   const std::string& first_failure() const { return first_failure_; }
-  uint64_t done() const { return done_; }                                 // operations, those of the warm-up included
   uint64_t inserted() const { return inserted_; }                         // kD
   const ycsb::LatencyHistogram& latencies() const { return latencies_; }  // if timed; of requests
 

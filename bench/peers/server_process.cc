@@ -27,7 +27,7 @@ using krcore::StatusCode;
 
 constexpr auto kPatience = std::chrono::seconds(60);
 constexpr auto kPatienceToEnd = std::chrono::seconds(5);
-constexpr auto kLookEvery = std::chrono::milliseconds(5);
+constexpr auto kLookEvery = std::chrono::milliseconds(5);  // a server tells nobody that it listens, or says something
 constexpr char kOutput[] = "/output";
 
 // True as soon as `done` is; false when so much time has passed.
@@ -51,7 +51,8 @@ uint64_t ResidentBytesOf(const std::string& process) {
 }  // namespace
 
 Result<std::unique_ptr<PrivateFolder>> PrivateFolder::Create() {
-  std::string path = "/dev/shm/surgekv-peers-XXXXXX";
+  // mkdtemp makes six letters of the last ones.
+  std::string path = "/dev/shm/surgekv-peers-" + std::to_string(getpid()) + "-XXXXXX";
   if (mkdtemp(path.data()) == nullptr) return Status::FromErrno(errno, "a folder in /dev/shm");
   return std::unique_ptr<PrivateFolder>(new PrivateFolder(std::move(path)));
 }

@@ -1,7 +1,6 @@
 // SurgeKV: a memory node in a process of its own, and a client per session.
 #include "bench/peers/surgekv_peer.h"
 
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -9,15 +8,18 @@
 #include <string>
 #include <utility>
 
-#include "bench/peers/huge_mapping.h"
+#include "bench/peers/map_at_once.h"
 #include "bench/peers/peer.h"
 #include "bench/peers/server_process.h"
+#include "krcore/rnic/sw/shm_file.h"
 
 namespace peers {
 namespace {
 
 using krcore::Result;
 using krcore::Status;
+namespace sw = krcore::rnic::sw;
+
 using kvs::Client;
 using kvs::Store;
 using kvs::Task;
@@ -92,11 +94,9 @@ Result<std::unique_ptr<ServerProcess>> StartMemoryNode(const std::string& fabric
   KRCORE_RETURN_IF_ERROR((*started)->AwaitOutput("ready fabric="));
   // Measured is a store that has been up for a while. A memory node moves its pool into huge pages when nobody else
   // wants the CPU; here that is done for it, at once.
-  const std::string pool = "/dev/shm/surgekv-" + std::to_string(geteuid()) + "-" + fabric + ".m1-pool";
-  const int file = open(pool.c_str(), O_RDWR | O_CLOEXEC);
-  if (file < 0) return Status::FromErrno(errno, pool);
-  const auto mapping = HugeMapping::Of(file, mib * kMib);
-  close(file);
+  auto file = sw::OpenShmFile(sw::FabricPrefix(fabric) + "m1-pool", 0);
+  if (!file.ok()) return file.status();
+  const auto mapping = MapAtOnce(file->get(), mib * kMib);
   if (!mapping.ok()) return mapping.status();
   return started;
 }

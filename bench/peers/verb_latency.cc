@@ -25,10 +25,10 @@ constexpr int kReads = 500'000;
 
 }  // namespace
 
-Result<double> VirtualQueueReadNs(bool rc) {
+Result<double> VirtualQueueReadNs() {
   static std::atomic<uint32_t> count = 0;
   const std::string fabric = "inproc:verb-latency-" + std::to_string(count.fetch_add(1));
-  auto target = krcore::Node::Open({.fabric = fabric, .node = 1, .create_fabric = true, .rc_peers = rc ? 1u : 0});
+  auto target = krcore::Node::Open({.fabric = fabric, .node = 1, .create_fabric = true, .rc_peers = 1});
   if (!target.ok()) return target.status();
   auto remote = (*target)->CreateRegion({.length = 4096, .remote_rights = krcore::kRemoteRead});
   if (!remote.ok()) return remote.status();
@@ -38,12 +38,12 @@ Result<double> VirtualQueueReadNs(bool rc) {
   if (!node.ok()) return node.status();
   auto local = (*node)->CreateRegion({.length = 4096});
   if (!local.ok()) return local.status();
-  auto pool = (*node)->CreateQueuePool({.max_rc_queues = rc ? 1u : 0, .rc_hot_wrs = UINT32_MAX});
+  auto pool = (*node)->CreateQueuePool({.max_rc_queues = 1, .rc_hot_wrs = UINT32_MAX});
   if (!pool.ok()) return pool.status();
   auto queue = (*pool)->CreateQueue(16);
   if (!queue.ok()) return queue.status();
   KRCORE_RETURN_IF_ERROR((*queue)->Connect(1, krcore::Deadline::Never()));
-  if (rc && !MoveToRc(**target, **pool)) return Status(StatusCode::kUnavailable, "no RC queue");
+  if (!MoveToRc(**target, **pool)) return Status(StatusCode::kUnavailable, "no RC queue");
 
   const krcore::Sge sge{reinterpret_cast<uint64_t>((*local)->bytes().data()), kVerbBytes, (*local)->lkey()};
   krcore::WorkRequest wr;

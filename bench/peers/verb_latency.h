@@ -8,9 +8,9 @@ namespace peers {
 
 inline constexpr uint32_t kVerbBytes = 64;
 
-// Nanoseconds from the push of a READ to a VirtualQueue to its completion popped: the mean of many, one at a time.
-// `rc`: through the RC queue that a hot peer gets, else through a DC initiator.
-krcore::Result<double> VirtualQueueReadNs(bool rc);
+// Nanoseconds from the push of a READ to a VirtualQueue to its completion popped: the mean of many, one at a time,
+// through the RC queue that a hot peer gets.
+krcore::Result<double> VirtualQueueReadNs();
 
 // The mean latency that ucx_perftest reports, in nanoseconds. `uct`: of UCT's get (bcopy) on the posix transport, UCX's
 // lowest level; else of ucp_get, its interface for users. kNotFound: there is no ucx_perftest. kUnavailable: it failed.

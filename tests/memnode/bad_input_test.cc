@@ -48,6 +48,11 @@ TEST_F(BadInput, MalformedFabric) {
 
 TEST_F(BadInput, MissingNode) { EXPECT_THAT(Refused({"--memory=64M"}), HasSubstr("--node is missing")); }
 
+TEST_F(BadInput, ControlPlaneOfClients) {
+  for (const char* plane : {"--control_plane=verbs", "--control_plane=lite"})
+    EXPECT_THAT(Refused({"--node=1", "--memory=64M", plane}), AllOf(HasSubstr(plane), HasSubstr("krcore kernel")));
+}
+
 TEST_F(BadInput, NodeOutOfRange) {
   for (const char* node : {"--node=0", "--node=256", "--node=-1"}) {
     EXPECT_THAT(Refused({node, "--memory=64M"}), AllOf(HasSubstr(node), HasSubstr("1 to 255")));

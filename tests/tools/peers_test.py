@@ -19,16 +19,27 @@ PEERS = ["surgekv", "bound", "bound-unsafe", "tbb", "absl", "boost", "lmdb", "me
 SMALL = ["--records=2000", "--reps=1", "--slice_ms=5", "--workers=1"]
 
 
+def start(*flags):
+    return subprocess.Popen([BENCH, *flags], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
 def run(*flags):
-    return subprocess.run([BENCH, *flags], capture_output=True, text=True, timeout=120, check=False)
+    """What became of it, and its process id."""
+    with start(*flags) as running:
+        out, err = running.communicate(timeout=120)
+        return subprocess.CompletedProcess(running.args, running.returncode, out, err), running.pid
+
+
+def left_by(pid):
+    """What it named after itself: fabrics, and folders of servers."""
+    return sorted(path.name for path in pathlib.Path("/dev/shm").glob(f"*peers-{pid}-*"))
 
 
 class PeersTest(unittest.TestCase):
     def test_tables_and_plot_have_every_peer_that_runs_here(self):
-        before = set(pathlib.Path("/dev/shm").glob("*peers*"))
         with tempfile.TemporaryDirectory() as folder:
             results = pathlib.Path(folder) / "results.json"
-            done = run(*SMALL, "--mixes=load,C", "--distributions=uniform", "--in_flight=1,16", f"--json={results}")
+            done, pid = run(*SMALL, "--mixes=load,C", "--distributions=uniform", "--in_flight=1,16", f"--json={results}")
             self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
             measured = json.loads(results.read_text("utf-8"))
             missing = {problem.split(":")[1].strip() for problem in measured["problems"]}
@@ -46,25 +57,50 @@ class PeersTest(unittest.TestCase):
             for name in ("surgekv", "C uniform", "requests in flight: 16"):
                 self.assertIn(name, drawing)
             self.assertTrue(results.with_suffix(".png").read_bytes().startswith(b"\x89PNG"))
-        self.assertEqual(set(pathlib.Path("/dev/shm").glob("*peers*")) - before, set())
+        self.assertEqual(left_by(pid), [])
+
+    def test_each_goal_is_measured_and_judged(self):
+        with tempfile.TemporaryDirectory() as folder:
+            results = pathlib.Path(folder) / "goals.json"
+            done, _ = run("--quick", "--records=2000", "--reps=1", "--slice_ms=5", f"--json={results}")
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+            measured = json.loads(results.read_text("utf-8"))
+            subprocess.run([PLOT, results, results.with_suffix("")], check=True, timeout=60)
+        goals = {goal["measure"]: goal for goal in measured["goals"]}
+        self.assertEqual(len(goals), 11)
+        table = [line.split("|") for line in done.stdout.splitlines() if line.startswith("| ")][1:]
+        self.assertEqual(len(table), 11)
+        for row in table:
+            name, bound, value, met = (cell.strip() for cell in row[1:5])
+            goal = goals[name]
+            self.assertEqual(bound.startswith(">="), goal["at_least"], name)
+            if value == "not run":
+                continue
+            right = goal["measured"] >= goal["goal"] if goal["at_least"] else goal["measured"] <= goal["goal"]
+            self.assertEqual(met, "yes" if right else "no", name)
+        # Of several ratios the worst counts.
+        rates = {(row["peer"], row["load"], row["workers"], row["in_flight"]): row["ops_per_s"][0]
+                 for row in measured["rows"] if row["ops_per_s"] and not row["timed"]}
+        ratios = [rates["surgekv", "C uniform", workers, 16] / rates[peer, "C uniform", workers, 1]
+                  for peer in ("tbb", "absl") for workers in (1, 2)]
+        name = "Get, 16 in flight, against TBB and the sharded absl maps (one at a time), same workers"
+        self.assertAlmostEqual(goals[name]["measured"] / min(ratios), 1, places=4)
 
     def test_interrupted_it_leaves_nothing(self):
-        before = set(pathlib.Path("/dev/shm").glob("*peers*"))
-        with subprocess.Popen([BENCH, "--records=2000", "--reps=1000", "--mixes=C", "--peers=surgekv,lmdb"],
-                              stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as running:
+        with start("--records=2000", "--reps=1000", "--mixes=C", "--peers=surgekv,lmdb") as running:
             for line in running.stderr:
                 if "repetition 1 of" in line:
                     running.send_signal(signal.SIGINT)
                     break
             self.assertEqual(running.wait(timeout=60), 130)
-        self.assertEqual(set(pathlib.Path("/dev/shm").glob("*peers*")) - before, set())
+        self.assertEqual(left_by(running.pid), [])
 
     def test_mistakes_are_told(self):
         for flag, said in (("--peers=nosql", "nosql is none of surgekv"), ("--mixes=E", "E is none of"),
                            ("--workers=0", "0 is not 1 to 16"), ("--in_flight=65", "65 is not 1 to 64"),
                            ("--distributions=normal", "uniform or zipf"), ("--shape=1/1", "16/100 or 8/8"),
                            ("--reps=0", "above 0")):
-            done = run(*SMALL, flag) if flag != "--workers=0" else run(flag)
+            done, _ = run(*SMALL, flag) if flag != "--workers=0" else run(flag)
             self.assertEqual(done.returncode, 2, flag)
             self.assertIn(said, done.stderr)
             self.assertEqual(done.stdout, "")
