@@ -50,6 +50,7 @@ enum class Step : uint8_t {
   kRestart,      // something changed under it: begin again with a fresh view
   kUnavailable,  // a memory node failed; what was posted last has an unknown outcome
   kFull,         // no memory, or no room in the directory
+  kRun,          // of a scan: its batch is to be run, and the scan goes on
 };
 
 class ClientCore final : public Client {
@@ -173,12 +174,26 @@ class ClientCore final : public Client {
   void Background(Task<void> task);
 
   // ---- scan.cc
-  // Reads the operation's two combined buckets in `table` (behind whatever its batch already holds) and the blocks of
-  // candidates whose fingerprint matches and whose state is in `states`, a mask of 1 << SlotState. `guess`: a slot word
-  // whose block is read along, FREE: none.
-  Task<Step> ScanTable(Operation& op, TableRef table, uint32_t states, Slot guess = Slot::Free());
-  bool IsGuessRight(Operation& op, Slot guess, std::span<const uint8_t> planned);
-  uint32_t PlanMatches(Operation& op, uint32_t states, std::span<uint8_t> planned);
+  // A scan reads the operation's two combined buckets in `table` (behind whatever its batch already holds) and the blocks
+  // of candidates whose fingerprint matches and whose state is in `states`, a mask of 1 << SlotState. `guess`: a slot
+  // word whose block is read along, FREE: none. It is a part of nearly every operation, and so no coroutine of its own:
+  //
+  //   Step scanned = BeginScan(op, table, states);
+  //   while (scanned == Step::kRun) {
+  //     const Outcome read = co_await op.batch.Run();
+  //     scanned = GoOnScan(op, read);
+  //   }
+  Step BeginScan(Operation& op, const TableRef& table, uint32_t states, Slot guess = Slot::Free());
+  Step GoOnScan(Operation& op, Outcome outcome);
+  // The same as a coroutine, for where it is rare.
+  Task<Step> ScanTable(Operation& op, TableRef table, uint32_t states);
+  void PlanMatches(Operation& op);
+  bool IsGuessRight(Operation& op);
+  Step ReadMatches(Operation& op);
+  Step JudgeMatches(Operation& op);
+  bool JudgeMatch(Operation& op, uint32_t c, BlockView block);
+  Step AskForLargeBlock(Operation& op, Slot slot, uint64_t bytes);
+  Step CheckLargeBlock(Operation& op, uint64_t bytes);
   Task<Step> ReadLargeBlock(Operation& op, Slot slot, uint64_t bytes);
   // Reads the four bucket headers of the last scan again: kOk if they all still fit the key, else kRestart.
   Task<Step> CheckHeaders(Operation& op);

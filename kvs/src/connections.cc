@@ -1,6 +1,5 @@
 #include "kvs/src/connections.h"
 
-#include <cassert>
 #include <span>
 #include <string>
 
@@ -20,28 +19,6 @@ constexpr uint64_t kSignaledTag = 1;
 
 }  // namespace
 
-WorkRequest& Batch::Add(Opcode opcode, GlobalAddress remote, const void* local, uint32_t bytes, uint32_t lkey) {
-  assert(size_ < capacity_);
-  const uint32_t i = size_++;
-  const Connections::Peer& peer = connections_->peers_[remote.node];
-  nodes_[i] = static_cast<uint8_t>(remote.node);
-  sges_[i] = {reinterpret_cast<uint64_t>(local), bytes, lkey};
-  WorkRequest& wr = wrs_[i];
-  wr.wr_id = reinterpret_cast<uint64_t>(this);
-  wr.sg_list = &sges_[i];
-  wr.num_sge = 1;
-  wr.opcode = opcode;
-  wr.flags = 0;
-  wr.remote_addr = peer.base + remote.offset;
-  wr.rkey = peer.rkey;
-  return wr;
-}
-
-void Batch::Read(GlobalAddress from, void* to, uint32_t bytes, uint32_t lkey) {
-  Add(Opcode::kRead, from, to, bytes, lkey);
-  ++connections_->stats_.reads;
-}
-
 void Batch::Write(const void* from, GlobalAddress to, uint32_t bytes, uint32_t lkey) {
   Add(Opcode::kWrite, to, from, bytes, lkey);
   ++connections_->stats_.writes;
@@ -57,21 +34,6 @@ void Batch::CompareSwap(GlobalAddress at, uint64_t expected, uint64_t desired, u
 void Batch::FetchAdd(GlobalAddress at, uint64_t addend, uint64_t* old) {
   Add(Opcode::kFetchAdd, at, old, sizeof(*old), lkey_).compare_add = addend;
   ++connections_->stats_.atomics;
-}
-
-uint32_t Batch::Stage() {
-  outcome_ = Outcome::kOk;
-  pending_ = 0;
-  discarded_ = 0;
-  if (size_ == 0) return 0;
-  sample_from_ns_ = 0;
-  connections_->stats_.operation_round_trips += of_operation_ ? 1 : 0;
-  if (connections_->stats_.round_trips++ % RoundTripEstimate::kSampleEvery == 0) {
-    sample_from_ns_ = connections_->node_.clock().NowNs();
-  }
-  staged_ = 0;
-  StageRest();
-  return pending_;
 }
 
 void Batch::StageRest() {
@@ -159,16 +121,17 @@ Status Connections::Ensure(krcore::NodeId memory_node, krcore::Deadline deadline
   return {StatusCode::kUnavailable, "node " + std::to_string(memory_node) + " exposes no pool"};
 }
 
-void Connections::Finish(Batch& batch) {
+void Connections::Finish(RunQueue& run_queue, Batch& batch) {
   if (batch.sample_from_ns_ != 0 && batch.outcome_ == Outcome::kOk) [[unlikely]] {
     round_trip_.Add(node_.clock().NowNs() - batch.sample_from_ns_);
   }
-  RunQueue::OfThisThread().Push(batch.waiter_);
+  run_queue.Push(batch.waiter_);
 }
 
 size_t Connections::Poll() {
   pool_->Poll();
   size_t popped = 0;
+  RunQueue& run_queue = RunQueue::OfThisThread();
   const std::span<Completion> done(done_);
   for (uint32_t i = 0; i < connected_count_; ++i) {
     Peer& peer = peers_[connected_[i]];
@@ -185,7 +148,7 @@ size_t Connections::Poll() {
           peer.connected = false;
           last_failed_ = connected_[i];
         }
-        if ((completion.wr_id & kSignaledTag) != 0 && --batch.pending_ == 0) Finish(batch);
+        if ((completion.wr_id & kSignaledTag) != 0 && --batch.pending_ == 0) Finish(run_queue, batch);
       }
     } while (count == done.size());
   }
@@ -193,7 +156,7 @@ size_t Connections::Poll() {
     Batch& batch = *stalled_.front();
     stalled_.pop_front();
     batch.StageRest();
-    if (--batch.pending_ == 0) Finish(batch);
+    if (--batch.pending_ == 0) Finish(run_queue, batch);
   }
   return popped;
 }

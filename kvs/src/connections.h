@@ -5,6 +5,7 @@
 #define KVS_SRC_CONNECTIONS_H_
 
 #include <array>
+#include <cassert>
 #include <coroutine>
 #include <cstdint>
 #include <deque>
@@ -53,7 +54,7 @@ class Batch {
   void Clear() { size_ = 0; }
 
   void Read(GlobalAddress from, void* to, uint32_t bytes) { Read(from, to, bytes, lkey_); }
-  void Read(GlobalAddress from, void* to, uint32_t bytes, uint32_t lkey);
+  inline void Read(GlobalAddress from, void* to, uint32_t bytes, uint32_t lkey);
   void Write(const void* from, GlobalAddress to, uint32_t bytes) { Write(from, to, bytes, lkey_); }
   void Write(const void* from, GlobalAddress to, uint32_t bytes, uint32_t lkey);
   // The old word lands in *old; the swap happened if *old == expected.
@@ -77,11 +78,11 @@ class Batch {
  private:
   friend class Connections;
   // Hands the verbs to the queues. Returns the number of signaled completions to wait for.
-  uint32_t Stage();
+  inline uint32_t Stage();
   // Goes on with verb `staged_`; a batch that finds a queue full goes on when completions have made room in it.
   void StageRest();
-  krcore::WorkRequest& Add(krcore::Opcode opcode, GlobalAddress remote, const void* local, uint32_t bytes,
-                           uint32_t lkey);
+  inline krcore::WorkRequest& Add(krcore::Opcode opcode, GlobalAddress remote, const void* local, uint32_t bytes,
+                                  uint32_t lkey);
 
   const uint32_t capacity_;
   Connections* connections_ = nullptr;
@@ -145,7 +146,7 @@ class Connections {
  private:
   friend class Batch;
   // All of the batch's completions are there.
-  void Finish(Batch& batch);
+  void Finish(RunQueue& run_queue, Batch& batch);
   struct Peer {
     std::unique_ptr<krcore::VirtualQueue> queue;
     uint64_t base = 0;  // of the pool region, in the node's address space
@@ -172,6 +173,41 @@ class Connections {
 
 inline void Batch::Renew() { registration_ = connections_->registration(); }
 inline bool Batch::Stale() const { return registration_ != connections_->registration(); }
+
+inline krcore::WorkRequest& Batch::Add(krcore::Opcode opcode, GlobalAddress remote, const void* local, uint32_t bytes,
+                                       uint32_t lkey) {
+  assert(size_ < capacity_);
+  const uint32_t i = size_++;
+  const Connections::Peer& peer = connections_->peers_[remote.node];
+  nodes_[i] = static_cast<uint8_t>(remote.node);
+  sges_[i] = {reinterpret_cast<uint64_t>(local), bytes, lkey};
+  krcore::WorkRequest& wr = wrs_[i];
+  wr.wr_id = reinterpret_cast<uint64_t>(this);
+  wr.sg_list = &sges_[i];
+  wr.num_sge = 1;
+  wr.opcode = opcode;
+  wr.flags = 0;
+  wr.remote_addr = peer.base + remote.offset;
+  wr.rkey = peer.rkey;
+  return wr;
+}
+
+inline void Batch::Read(GlobalAddress from, void* to, uint32_t bytes, uint32_t lkey) {
+  Add(krcore::Opcode::kRead, from, to, bytes, lkey);
+  ++connections_->stats_.reads;
+}
+
+inline uint32_t Batch::Stage() {
+  outcome_ = Outcome::kOk;
+  pending_ = discarded_ = staged_ = 0;
+  if (size_ == 0) return 0;
+  sample_from_ns_ = 0;
+  connections_->stats_.operation_round_trips += of_operation_ ? 1 : 0;
+  if (connections_->stats_.round_trips++ % RoundTripEstimate::kSampleEvery == 0) [[unlikely]]
+    sample_from_ns_ = connections_->node_.clock().NowNs();
+  StageRest();
+  return pending_;
+}
 
 }  // namespace kvs
 

@@ -39,7 +39,11 @@ Task<Status> ClientCore::GetAsync(std::string_view key, std::string* value) {
       if (resolved != Step::kOk) continue;
     }
     const uint32_t ins = Mutated(Mutation::kInsVisible) ? Mask(SlotState::kIns) : 0;
-    const Step scanned = co_await ScanTable(op, table, kReaderStates | ins, std::exchange(guess, Slot::Free()));  // (1)
+    Step scanned = BeginScan(op, table, kReaderStates | ins, std::exchange(guess, Slot::Free()));  // (1)
+    while (scanned == Step::kRun) {
+      const Outcome read = co_await op.batch.Run();
+      scanned = GoOnScan(op, read);
+    }
     if (Failed(op, scanned)) co_return turn.Share(UnavailableStatus("Get"));
     if (scanned == Step::kFull) co_return turn.Share(StatusCode::kOutOfMemory);
     if (scanned != Step::kOk) {

@@ -78,6 +78,18 @@ struct Scan {
   uint32_t ins_count = 0;    // candidates that are INS with this key, not counting one's own
   std::array<uint8_t, kCandidates> ins;
   BlockView block;  // of the last match, in `match` or a LargeBuffer
+
+  // How far it has come.
+  enum class Reading : uint8_t { kBuckets, kBlocks, kLargeBlock };
+  Reading reading = Reading::kBuckets;  // what is read now
+  uint32_t states = 0;                  // asked for, a mask of 1 << SlotState
+  Slot guess;                           // whose block was read along with the buckets; FREE: none
+  std::array<uint8_t, kCandidates> planned;  // candidates whose blocks must be read: of these
+  uint32_t planned_count = 0;
+  uint32_t asked = 0;         // have been asked for,
+  uint32_t judged = 0;        // and looked at,
+  uint32_t judged_bytes = 0;  // of the present buffer
+  uint64_t large_bytes = 0;
 };
 
 struct Operation {

@@ -1,8 +1,8 @@
 // Reading a key's candidates in one table.
-#include <array>
 #include <bit>
 #include <span>
 
+#include "kvs/layout/match_slots.h"
 #include "kvs/src/client_core.h"
 #include "kvs/src/mutation.h"
 #include "kvs/src/store_core.h"
@@ -23,150 +23,192 @@ void AddStranger(Operation& op, uint64_t word) {
 
 }  // namespace
 
-// Fills headers_fit and any_pending, and `planned` with the candidates whose blocks must be read. They are in it at
-// most once each.
-uint32_t ClientCore::PlanMatches(Operation& op, uint32_t states, std::span<uint8_t> planned) {
+// What the buckets that were read say: headers_fit, closed, any_pending, and which candidates' blocks must be read, each
+// at most once.
+void ClientCore::PlanMatches(Operation& op) {
   Scan& scan = op.scan;
-  scan.headers_fit = true;
-  scan.closed = false;
+  const std::span<const Bucket, kCandidateBuckets> buckets(
+      reinterpret_cast<const Bucket*>(op.buffers->buckets.data()), kCandidateBuckets);
+  const HeaderFit fit = FitOfHeaders(buckets, op.hash.h1);
+  const SlotMatches matches = MatchSlots(buckets, op.hash.fingerprint());
+  scan.headers_fit = fit.fits;
+  scan.closed = fit.closed;
+  scan.any_pending = matches.any_pending;
   scan.val = scan.frz = -1;
   scan.ins_count = 0;
-  // Most slots neither match nor are PEND: find those that do without a branch for each.
-  static_assert(kCandidates <= 32);
-  const uint64_t fingerprint = op.hash.fingerprint();
-  uint32_t matches = 0, pending = 0;
-  for (uint32_t b = 0; b < 4; ++b) {
-    const Bucket& bucket = reinterpret_cast<const Bucket*>(op.buffers->buckets.data())[b];
-    scan.headers_fit &= bucket.header.Fits(op.hash.h1);
-    scan.closed |= bucket.header.closed();
-    for (uint32_t s = 0; s < kSlotsPerBucket; ++s) {
-      const Slot slot = bucket.slots[s];
-      const uint32_t c = b * kSlotsPerBucket + s;
-      matches |= static_cast<uint32_t>(slot.word() >> 56 == fingerprint) << c;
-      pending |= static_cast<uint32_t>(slot.state() == SlotState::kPend) << c;
-    }
-  }
-  scan.any_pending = pending != 0;
-  uint32_t count = 0;
-  for (; matches != 0; matches &= matches - 1) {
-    const auto c = static_cast<uint32_t>(std::countr_zero(matches));
+  scan.judged = scan.asked = scan.planned_count = 0;
+  for (uint32_t left = matches.same_fingerprint; left != 0; left &= left - 1) {
+    const auto c = static_cast<uint32_t>(std::countr_zero(left));
     const Slot slot = op.Candidate(c);
-    if (!slot.has_block() || (states >> static_cast<uint32_t>(slot.state()) & 1) == 0) continue;
+    if (!slot.has_block() || (scan.states >> static_cast<uint32_t>(slot.state()) & 1) == 0) continue;
     if (slot.word() == op.own_ins || IsStranger(op, slot.word())) continue;
-    planned[count++] = static_cast<uint8_t>(c);
+    scan.planned[scan.planned_count++] = static_cast<uint8_t>(c);
   }
-  return count;
 }
 
-// Is the block at the begin of `match`, read behind the slots on the guess that one of them still is `guess`, the key's
-// value?
-bool ClientCore::IsGuessRight(Operation& op, Slot guess, std::span<const uint8_t> planned) {
+// Is the block at the begin of `match`, read behind the slots on the guess that one of them still is scan.guess, the
+// key's value?
+bool ClientCore::IsGuessRight(Operation& op) {
+  Scan& scan = op.scan;
   const BlockView block(op.buffers->match.data());
-  for (const uint8_t c : planned) {
-    if (op.Candidate(c) != guess && !Mutated(Mutation::kGuessUnchecked)) continue;
-    if (!block.Intact(FirstReadBytes(guess)) || block.key() != op.key) return false;
-    op.scan.block = block;
-    op.scan.val = c;
+  for (const uint8_t c : std::span(scan.planned).first(scan.planned_count)) {
+    if (op.Candidate(c) != scan.guess && !Mutated(Mutation::kGuessUnchecked)) continue;
+    if (!block.Intact(FirstReadBytes(scan.guess)) || block.key() != op.key) return false;
+    scan.block = block;
+    scan.val = c;
     address_cache_.CountHit();
     return true;
   }
   return false;
 }
 
-Task<Step> ClientCore::ScanTable(Operation& op, TableRef table, uint32_t states, Slot guess) {
+Step ClientCore::BeginScan(Operation& op, const TableRef& table, uint32_t states, Slot guess) {
   Scan& scan = op.scan;
   scan.table = table;
+  scan.states = states;
+  scan.reading = Scan::Reading::kBuckets;
   op.torn = false;
-  if (!connections_.Reach(table.address.node)) {
+  const krcore::NodeId node = table.address.node;
+  if (!connections_.Reach(node)) {
     op.batch.Clear();
-    co_return Step::kUnavailable;
+    return Step::kUnavailable;
   }
   for (uint32_t p = 0; p < 2; ++p) {
-    op.batch.Read({table.address.node, table.address.offset + CombinedOffset(scan.places.place[p])},
+    op.batch.Read({node, table.address.offset + CombinedOffset(scan.places.place[p])},
                   op.buffers->buckets.data() + p * kCombinedBytes, kCombinedBytes);
   }
   // On the table's queue, or it would not be behind the slots; and within the pool, which may be another one than it
   // was when the guess was learnt.
-  const bool guessed = guess != Slot::Free() && guess.block().node == table.address.node &&
-                       guess.block().offset + FirstReadBytes(guess) <= connections_.PoolBytes(table.address.node);
+  const bool guessed = guess != Slot::Free() && guess.block().node == node &&
+                       guess.block().offset + FirstReadBytes(guess) <= connections_.PoolBytes(node);
+  scan.guess = guessed ? guess : Slot::Free();
   if (guessed) op.batch.Read(guess.block(), op.buffers->match.data(), FirstReadBytes(guess));
-  const Outcome read = co_await op.batch.Run();
-  if (read != Outcome::kOk) co_return Step::kUnavailable;
-
-  std::array<uint8_t, kCandidates> planned;
-  const uint32_t count = PlanMatches(op, states, planned);
-  if (guessed && IsGuessRight(op, guess, std::span(planned).first(count))) co_return Step::kOk;
-  // As many blocks at once as the buffer holds; one block fits always.
-  for (uint32_t begin = 0; begin < count;) {
-    uint32_t end = begin;
-    for (uint32_t used = 0; end < count; ++end) {
-      const Slot slot = op.Candidate(planned[end]);
-      const uint32_t bytes = FirstReadBytes(slot);
-      if (used + bytes > kMatchBytes) break;
-      if (!connections_.Reach(slot.block().node)) {
-        op.batch.Clear();
-        co_return Step::kUnavailable;
-      }
-      op.batch.Read(slot.block(), op.buffers->match.data() + used, bytes);
-      used += bytes;
-    }
-    const Outcome matched = co_await op.batch.Run();
-    if (matched != Outcome::kOk) co_return Step::kUnavailable;
-
-    for (uint32_t used = 0; begin < end; ++begin) {
-      const uint32_t c = planned[begin];
-      const Slot slot = op.Candidate(c);
-      BlockView block(op.buffers->match.data() + used);
-      uint32_t available = FirstReadBytes(slot);
-      used += available;
-      if (slot.length_units() == kLargeBlock) {
-        if (block.header().hash != op.hash.h1) {
-          AddStranger(op, slot.word());  // written before it was published, and one word: it cannot be torn
-          continue;
-        }
-        const uint64_t bytes = block.bytes();
-        const Step large = co_await ReadLargeBlock(op, slot, bytes);
-        if (large != Step::kOk) co_return large;
-        block = scan.block;
-      } else if (!block.Intact(available) && !Mutated(Mutation::kNoChecksum)) {
-        ++stats_.checksum_retries;
-        op.torn = true;
-        co_return Step::kRestart;
-      }
-      if (block.key() != op.key) {
-        AddStranger(op, slot.word());
-        continue;
-      }
-      if (slot.state() == SlotState::kIns && !Mutated(Mutation::kInsVisible)) {
-        scan.ins[scan.ins_count++] = static_cast<uint8_t>(c);
-        continue;
-      }
-      scan.block = block;
-      if (slot.state() == SlotState::kVal || Mutated(Mutation::kInsVisible)) {
-        scan.val = static_cast<int>(c);
-        co_return Step::kOk;
-      }
-      scan.frz = static_cast<int>(c);
-    }
-  }
-  co_return Step::kOk;
+  return Step::kRun;
 }
 
-// Reads a block that is too long for the operation's buffer into memory of its own; scan.block is a view of it.
-Task<Step> ClientCore::ReadLargeBlock(Operation& op, Slot slot, uint64_t bytes) {
-  if (bytes > BlockBytes(kMaxKeyBytes, kMaxValueBytes)) co_return Step::kRestart;  // torn
-  if (!AllocateLarge(bytes, &op.large_read)) co_return Step::kFull;
+Step ClientCore::GoOnScan(Operation& op, Outcome outcome) {
+  Scan& scan = op.scan;
+  if (outcome != Outcome::kOk) [[unlikely]]
+    return Step::kUnavailable;
+  switch (scan.reading) {
+    case Scan::Reading::kBuckets:
+      PlanMatches(op);
+      if (scan.guess != Slot::Free() && IsGuessRight(op)) return Step::kOk;
+      return ReadMatches(op);
+    case Scan::Reading::kBlocks: return JudgeMatches(op);
+    case Scan::Reading::kLargeBlock: break;
+  }
+  const Step intact = CheckLargeBlock(op, scan.large_bytes);
+  if (intact != Step::kOk) return intact;
+  const uint32_t c = scan.planned[scan.judged++];
+  scan.judged_bytes += FirstReadBytes(op.Candidate(c));
+  return JudgeMatch(op, c, scan.block) ? Step::kOk : JudgeMatches(op);
+}
+
+// Asks for the blocks of as many planned candidates as the buffer holds; one block fits always.
+Step ClientCore::ReadMatches(Operation& op) {
+  Scan& scan = op.scan;
+  if (scan.asked == scan.planned_count) return Step::kOk;
+  scan.reading = Scan::Reading::kBlocks;
+  scan.judged_bytes = 0;
+  for (uint32_t used = 0; scan.asked < scan.planned_count; ++scan.asked) {
+    const Slot slot = op.Candidate(scan.planned[scan.asked]);
+    const uint32_t bytes = FirstReadBytes(slot);
+    if (used + bytes > kMatchBytes) break;
+    if (!connections_.Reach(slot.block().node)) {
+      op.batch.Clear();
+      return Step::kUnavailable;
+    }
+    op.batch.Read(slot.block(), op.buffers->match.data() + used, bytes);
+    used += bytes;
+  }
+  return Step::kRun;
+}
+
+// Of the blocks that were read, those that have not been looked at.
+Step ClientCore::JudgeMatches(Operation& op) {
+  Scan& scan = op.scan;
+  while (scan.judged < scan.asked) {
+    const uint32_t c = scan.planned[scan.judged];
+    const Slot slot = op.Candidate(c);
+    const BlockView block(op.buffers->match.data() + scan.judged_bytes);
+    const uint32_t available = FirstReadBytes(slot);
+    if (slot.length_units() == kLargeBlock) [[unlikely]] {
+      if (block.header().hash == op.hash.h1) {
+        scan.reading = Scan::Reading::kLargeBlock;
+        scan.large_bytes = block.bytes();
+        return AskForLargeBlock(op, slot, scan.large_bytes);
+      }
+      AddStranger(op, slot.word());  // written before it was published, and one word: it cannot be torn
+    } else if (!block.Intact(available) && !Mutated(Mutation::kNoChecksum)) {
+      ++stats_.checksum_retries;
+      op.torn = true;
+      return Step::kRestart;
+    } else if (JudgeMatch(op, c, block)) {
+      return Step::kOk;
+    }
+    ++scan.judged;
+    scan.judged_bytes += available;
+  }
+  return ReadMatches(op);
+}
+
+// Notes what the block of candidate `c` is. True: the scan needs no more.
+bool ClientCore::JudgeMatch(Operation& op, uint32_t c, BlockView block) {
+  Scan& scan = op.scan;
+  const Slot slot = op.Candidate(c);
+  if (block.key() != op.key) {
+    AddStranger(op, slot.word());
+    return false;
+  }
+  if (slot.state() == SlotState::kIns && !Mutated(Mutation::kInsVisible)) {
+    scan.ins[scan.ins_count++] = static_cast<uint8_t>(c);
+    return false;
+  }
+  scan.block = block;
+  if (slot.state() == SlotState::kVal || Mutated(Mutation::kInsVisible)) {
+    scan.val = static_cast<int>(c);
+    return true;
+  }
+  scan.frz = static_cast<int>(c);
+  return false;
+}
+
+Task<Step> ClientCore::ScanTable(Operation& op, TableRef table, uint32_t states) {
+  Step scanned = BeginScan(op, table, states);
+  while (scanned == Step::kRun) {
+    const Outcome read = co_await op.batch.Run();
+    scanned = GoOnScan(op, read);
+  }
+  co_return scanned;
+}
+
+// Asks for a block that is too long for the operation's buffer, into memory of its own.
+Step ClientCore::AskForLargeBlock(Operation& op, Slot slot, uint64_t bytes) {
+  if (bytes > BlockBytes(kMaxKeyBytes, kMaxValueBytes)) return Step::kRestart;  // torn
+  if (!AllocateLarge(bytes, &op.large_read)) return Step::kFull;
   op.batch.Read(slot.block(), op.large_read.memory.get(), static_cast<uint32_t>(bytes), op.large_read.region->lkey());
-  const Outcome read = co_await op.batch.Run();
-  if (read != Outcome::kOk) co_return Step::kUnavailable;
+  return Step::kRun;
+}
+
+// It was read: scan.block is a view of it.
+Step ClientCore::CheckLargeBlock(Operation& op, uint64_t bytes) {
   const BlockView block(op.large_read.memory.get());
   if (!block.Intact(bytes) && !Mutated(Mutation::kNoChecksum)) {
     ++stats_.checksum_retries;
     op.torn = true;
-    co_return Step::kRestart;
+    return Step::kRestart;
   }
   op.scan.block = block;
-  co_return Step::kOk;
+  return Step::kOk;
+}
+
+Task<Step> ClientCore::ReadLargeBlock(Operation& op, Slot slot, uint64_t bytes) {
+  const Step asked = AskForLargeBlock(op, slot, bytes);
+  if (asked != Step::kRun) co_return asked;
+  const Outcome read = co_await op.batch.Run();
+  if (read != Outcome::kOk) co_return Step::kUnavailable;
+  co_return CheckLargeBlock(op, bytes);
 }
 
 Task<Step> ClientCore::CheckHeaders(Operation& op) {

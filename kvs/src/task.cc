@@ -7,17 +7,16 @@ namespace kvs {
 
 struct RunQueueOwner {
   RunQueue queue;
-  ~RunQueueOwner() { delete[] queue.ring_; }
+  ~RunQueueOwner() {
+    RunQueue::of_this_thread_ = nullptr;
+    delete[] queue.ring_;
+  }
 };
 
-RunQueue& RunQueue::OfThisThread() {
+RunQueue& RunQueue::MakeOfThisThread() {
   thread_local RunQueueOwner owner;
+  of_this_thread_ = &owner.queue;
   return owner.queue;
-}
-
-void RunQueue::Push(std::coroutine_handle<> handle) {
-  if (tail_ - head_ == capacity_) Grow();
-  ring_[tail_++ & (capacity_ - 1)] = handle;
 }
 
 void RunQueue::Grow() {

@@ -206,7 +206,11 @@ Task<Status> ClientCore::Write(OpKind kind, std::string_view key, std::string_vi
       result = UnavailableStatus("writing a block");
       break;
     }
-    const Step scanned = co_await ScanTable(op, table, kWriterStates, std::exchange(guess, Slot::Free()));
+    Step scanned = BeginScan(op, table, kWriterStates, std::exchange(guess, Slot::Free()));
+    while (scanned == Step::kRun) {
+      const Outcome read = co_await op.batch.Run();
+      scanned = GoOnScan(op, read);
+    }
     if (fails(scanned, "scanning a subtable")) break;
     block.written = true;
     block.in_doubt = false;

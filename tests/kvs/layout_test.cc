@@ -1,13 +1,16 @@
 // The words and places of the table: packing, disjoint bits, and what a split relies on.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cstring>
+#include <random>
 #include <set>
 #include <vector>
 
 #include "kvs/layout/block.h"
 #include "kvs/layout/directory.h"
 #include "kvs/layout/hash.h"
+#include "kvs/layout/match_slots.h"
 #include "kvs/layout/pool.h"
 #include "kvs/layout/slot.h"
 
@@ -51,6 +54,63 @@ TEST(BucketHeader, AClosedOneFitsNoKeyAndIsNoDepthOfATable) {
   EXPECT_FALSE(closed.Fits(0x1ffff));
   EXPECT_FALSE(BucketHeader(0, 0, 0).Closed().Fits(0));
   for (uint32_t depth = 0; depth <= kMaxDepth; ++depth) EXPECT_FALSE(BucketHeader(depth, 0, 0).closed());
+}
+
+TEST(MatchSlots, IsWhatLookingAtEachSlotFinds) {
+  std::minstd_rand random(1);
+  for (int round = 0; round < 20'000; ++round) {
+    std::array<Bucket, kCandidateBuckets> buckets;
+    for (Bucket& bucket : buckets) {
+      bucket.header = BucketHeader(random(), random(), random());  // has every bit, and counts for nothing
+      for (Slot& slot : bucket.slots) {
+        const uint64_t word = uint64_t{random()} << 40 ^ uint64_t{random()} << 20 ^ random();
+        const uint32_t states = random() % 16 == 0 ? 5 : 4;  // PEND is rare
+        slot = Slot(word & ~(uint64_t{0xfc} << 56)).WithState(static_cast<SlotState>(random() % states));
+      }
+    }
+    const auto fingerprint = static_cast<uint8_t>(random() % 5);
+    const SlotMatches matches = MatchSlots(buckets, fingerprint), plainly = MatchSlotsPlainly(buckets, fingerprint);
+    ASSERT_EQ(matches.same_fingerprint, plainly.same_fingerprint) << round;
+    ASSERT_EQ(matches.any_pending, plainly.any_pending) << round;
+  }
+}
+
+TEST(MatchSlots, FindsEachCandidateAndEachPendingOneAlone) {
+  for (uint32_t c = 0; c < kCandidateBuckets * kSlotsPerBucket; ++c) {
+    for (const uint8_t fingerprint : {0x01, 0x7f, 0x80, 0xff}) {
+      std::array<Bucket, kCandidateBuckets> buckets;
+      Slot& slot = buckets[c / kSlotsPerBucket].slots[c % kSlotsPerBucket];
+      slot = Slot::Make(SlotState::kVal, fingerprint, 0, {}, 0);
+      EXPECT_EQ(MatchSlots(buckets, fingerprint).same_fingerprint, 1u << c);
+      EXPECT_FALSE(MatchSlots(buckets, fingerprint).any_pending);
+      slot = Slot::Pend();
+      EXPECT_EQ(MatchSlots(buckets, fingerprint).same_fingerprint, 0u);
+      EXPECT_TRUE(MatchSlots(buckets, fingerprint).any_pending) << c;
+    }
+  }
+}
+
+TEST(FitOfHeaders, IsThatOfAllHeaders) {
+  const uint64_t h1 = 0b10110;
+  const BucketHeader fits(3, 0b110, 4), deeper(4, 0b0110, 5), other(4, 0b1110, 5);
+  std::array<Bucket, kCandidateBuckets> buckets;
+  for (Bucket& bucket : buckets) bucket.header = fits;
+  EXPECT_TRUE(FitOfHeaders(buckets, h1).fits);
+  EXPECT_FALSE(FitOfHeaders(buckets, h1).closed);
+  EXPECT_FALSE(FitOfHeaders(buckets, h1 ^ 1).fits);
+  for (Bucket& bucket : buckets) {
+    bucket.header = deeper;
+    EXPECT_TRUE(FitOfHeaders(buckets, h1).fits);
+    bucket.header = other;
+    EXPECT_FALSE(FitOfHeaders(buckets, h1).fits);
+    bucket.header = fits.Closed();
+    EXPECT_FALSE(FitOfHeaders(buckets, h1).fits);
+    EXPECT_TRUE(FitOfHeaders(buckets, h1).closed);
+    bucket.header = fits;
+  }
+  for (Bucket& bucket : buckets) bucket.header = fits.Closed();
+  EXPECT_TRUE(FitOfHeaders(buckets, h1).closed);
+  EXPECT_FALSE(FitOfHeaders(buckets, h1).fits);
 }
 
 TEST(DirectoryEntry, KeepsEveryField) {

@@ -18,14 +18,21 @@ namespace kvs {
 // Coroutines that are ready to run. One per thread; a Client drains it in Poll().
 class RunQueue {
  public:
-  static RunQueue& OfThisThread();
-  void Push(std::coroutine_handle<> handle);
+  static RunQueue& OfThisThread() { return of_this_thread_ != nullptr ? *of_this_thread_ : MakeOfThisThread(); }
+  void Push(std::coroutine_handle<> handle) {
+    if (tail_ - head_ == capacity_) [[unlikely]]
+      Grow();
+    ring_[tail_++ & (capacity_ - 1)] = handle;
+  }
   // Resumes until empty. Returns how many were resumed.
   size_t RunAll();
   bool empty() const { return head_ == tail_; }
 
  private:
+  static RunQueue& MakeOfThisThread();
   void Grow();
+
+  static constinit inline thread_local RunQueue* of_this_thread_ = nullptr;
   // A ring of `capacity_`, a power of two, entries; head_ and tail_ count for ever.
   std::coroutine_handle<>* ring_ = nullptr;
   size_t capacity_ = 0;
