@@ -13,10 +13,6 @@ using krcore::Opcode;
 using krcore::WcStatus;
 using krcore::WorkRequest;
 
-// wr_id: the Batch's address; the lowest bit tells that the WR was signaled, so that the error completion of an
-// unsignaled one is not counted as what the batch waits for.
-constexpr uint64_t kSignaledTag = 1;
-
 }  // namespace
 
 void Batch::Write(const void* from, GlobalAddress to, uint32_t bytes, uint32_t lkey) {
@@ -43,32 +39,24 @@ void Batch::StageRest() {
     outcome_ = discarded_ == size_ ? Outcome::kFenced : Outcome::kUnavailable;
     return;
   }
-  // Each run of verbs to one node goes to its queue at once, the last one signaled: completions of one queue come in
-  // order, so it stands for all.
   while (staged_ < size_) {
-    const uint32_t begin = staged_;
-    uint32_t end = begin + 1;
-    while (end < size_ && nodes_[end] == nodes_[begin]) ++end;
-    WorkRequest& last = wrs_[end - 1];
-    last.flags = krcore::kSignaled;
-    last.wr_id |= kSignaledTag;
-    Connections::Peer& peer = connections_->peers_[nodes_[begin]];
-    const Status staged =
-        peer.connected ? peer.queue->Stage(std::span(&wrs_[begin], end - begin)) : Status(StatusCode::kUnavailable);
-    if (staged == StatusCode::kQueueFull) {
-      ++pending_;
-      connections_->stalled_.push_back(this);
-      return;
-    }
-    if (staged.ok()) {
-      ++pending_;
-    } else {
-      peer.connected = false;
-      connections_->last_failed_ = nodes_[begin];
-      outcome_ = Outcome::kUnavailable;
-    }
-    staged_ = end;
+    uint32_t end = staged_ + 1;
+    while (end < size_ && nodes_[end] == nodes_[staged_]) ++end;
+    if (!StageUpTo(end)) return;
   }
+}
+
+bool Batch::Refused(uint32_t end, krcore::StatusCode code) {
+  if (code == StatusCode::kQueueFull) {
+    ++pending_;
+    connections_->stalled_.push_back(this);
+    return false;
+  }
+  connections_->peers_[nodes_[staged_]].connected = false;
+  connections_->last_failed_ = nodes_[staged_];
+  outcome_ = Outcome::kUnavailable;
+  staged_ = end;
+  return true;
 }
 
 Connections::~Connections() {

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "krcore/node.h"
@@ -26,6 +27,10 @@ namespace kvs {
 enum class Outcome : uint8_t { kOk, kUnavailable, kFenced };
 
 class Connections;
+
+// wr_id of a batch's WR: the Batch's address; the lowest bit tells that the WR was signaled, so that the error
+// completion of an unsignaled one is not counted as what the batch waits for.
+inline constexpr uint64_t kSignaledTag = 1;
 
 // Up to `capacity` verbs. Verbs to one node execute in the order they were added, under the rules of
 // krcore::VirtualQueue; verbs to different nodes in any order. Local buffers lie in the client's arena (or in a region
@@ -81,6 +86,11 @@ class Batch {
   inline uint32_t Stage();
   // Goes on with verb `staged_`; a batch that finds a queue full goes on when completions have made room in it.
   void StageRest();
+  // Verbs [staged_, end), which are one node's, go to its queue at once, the last one signaled: completions of one queue
+  // come in order, so it stands for all. False: the queue is full.
+  inline bool StageUpTo(uint32_t end);
+  // The queue refused them, or there is none.
+  bool Refused(uint32_t end, krcore::StatusCode code);
   inline krcore::WorkRequest& Add(krcore::Opcode opcode, GlobalAddress remote, const void* local, uint32_t bytes,
                                   uint32_t lkey);
 
@@ -93,6 +103,7 @@ class Batch {
   uint32_t discarded_ = 0;  // verbs that were not posted
   uint32_t registration_ = 0;
   bool of_operation_ = false;
+  bool mixed_ = false;  // not all of its verbs are one node's
   Outcome outcome_ = Outcome::kOk;
   int64_t sample_from_ns_ = 0;  // when it was staged, if its round trip is measured; else 0
   std::coroutine_handle<> waiter_;
@@ -180,6 +191,7 @@ inline krcore::WorkRequest& Batch::Add(krcore::Opcode opcode, GlobalAddress remo
   const uint32_t i = size_++;
   const Connections::Peer& peer = connections_->peers_[remote.node];
   nodes_[i] = static_cast<uint8_t>(remote.node);
+  mixed_ = i != 0 && (mixed_ || nodes_[0] != nodes_[i]);
   sges_[i] = {reinterpret_cast<uint64_t>(local), bytes, lkey};
   krcore::WorkRequest& wr = wrs_[i];
   wr.wr_id = reinterpret_cast<uint64_t>(this);
@@ -205,8 +217,26 @@ inline uint32_t Batch::Stage() {
   connections_->stats_.operation_round_trips += of_operation_ ? 1 : 0;
   if (connections_->stats_.round_trips++ % RoundTripEstimate::kSampleEvery == 0) [[unlikely]]
     sample_from_ns_ = connections_->node_.clock().NowNs();
-  StageRest();
+  if (mixed_ || Stale()) [[unlikely]]
+    StageRest();
+  else
+    (void)StageUpTo(size_);
   return pending_;
+}
+
+inline bool Batch::StageUpTo(uint32_t end) {
+  krcore::WorkRequest& last = wrs_[end - 1];
+  last.flags = krcore::kSignaled;
+  last.wr_id |= kSignaledTag;
+  Connections::Peer& peer = connections_->peers_[nodes_[staged_]];
+  if (!peer.connected) [[unlikely]]
+    return Refused(end, StatusCode::kUnavailable);
+  const Status staged = peer.queue->Stage(std::span(wrs_).subspan(staged_, end - staged_));
+  if (!staged.ok()) [[unlikely]]
+    return Refused(end, staged.code());
+  ++pending_;
+  staged_ = end;
+  return true;
 }
 
 }  // namespace kvs
