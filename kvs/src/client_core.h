@@ -50,7 +50,7 @@ enum class Step : uint8_t {
   kRestart,      // something changed under it: begin again with a fresh view
   kUnavailable,  // a memory node failed; what was posted last has an unknown outcome
   kFull,         // no memory, or no room in the directory
-  kRun,          // of a scan: its batch is to be run, and the scan goes on
+  kRun,          // not ended: its batch is to be run, or what else it waits for
 };
 
 class ClientCore final : public Client {
@@ -212,9 +212,13 @@ class ClientCore final : public Client {
   Task<Status> Write(OpKind kind, std::string_view key, std::string_view value);
   struct NewBlock;
   Task<Step> LeaveTable(Operation& op);
-  Task<Step> PrepareBlock(Operation& op, std::string_view key, std::string_view value, NewBlock* block);
+  Step PlaceBlock(Operation& op, std::string_view key, std::string_view value, NewBlock* block);
+  Step BuildNewBlock(Operation& op, std::string_view key, std::string_view value, NewBlock* block);
   bool SendBlock(Operation& op, NewBlock* block);
-  Task<Step> ReplaceValue(Operation& op, OpKind kind, NewBlock* block, Status* result);
+  static Slot Replacement(const Operation& op, OpKind kind, const NewBlock& block, Slot old);
+  void AskToReplace(Operation& op, const NewBlock& block, Slot old, Slot now);
+  void Replaced(Operation& op, NewBlock* block, Slot old, Slot now);
+  Task<Step> ReplaceAfterAll(Operation& op, OpKind kind, NewBlock* block, Outcome outcome, Status* result);
   Task<Step> LookAgain(Operation& op, Slot there);
   Task<Step> InsertTentatively(Operation& op, uint32_t candidate, Slot own, bool* exists, bool* unknown);
   Task<Step> MakeRoom(Operation& op);
@@ -271,6 +275,7 @@ class ClientCore final : public Client {
   Task<void> FinishSeenMerge(uint32_t index);
 
   // ---- memory.cc
+  bool AllocateAtOnce(Operation& op, uint64_t bytes, krcore::NodeId node, GlobalAddress* address);
   Task<Step> Allocate(Operation& op, uint64_t bytes, krcore::NodeId node, GlobalAddress* address);
   Task<Step> AllocateNow(Operation& op, uint64_t bytes, krcore::NodeId node, GlobalAddress* address);
   Step SeekRoom(Operation& op);

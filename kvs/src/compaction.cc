@@ -85,7 +85,7 @@ Task<Status> ClientCore::CompactAsync(CompactOptions options, CompactReport* rep
     case Step::kRestart:
       co_return Status(StatusCode::kExists, "another client gives memory back, or this one was expelled");
     case Step::kUnavailable: co_return UnavailableStatus("giving memory back");
-    case Step::kRun: break;  // a scan's, which has ended
+    case Step::kRun: break;  // it has ended
   }
   co_return StatusCode::kInternal;
 }

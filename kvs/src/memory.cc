@@ -30,6 +30,16 @@ bool ClientCore::IsFull(krcore::NodeId node) const {
   return std::find(full_nodes_.begin(), full_nodes_.end(), node) != full_nodes_.end();
 }
 
+// A block of `bytes`, as RoundBlockBytes gives it, on `node`, of what the client has there. False: see Allocate.
+bool ClientCore::AllocateAtOnce(Operation& op, uint64_t bytes, krcore::NodeId node, GlobalAddress* address) {
+  if (op.makes_room || op.batch.Stale() || node == krcore::kNoNode || !connections_.Reach(node)) return false;
+  if (std::find(members_.begin(), members_.end(), node) == members_.end()) return false;
+  bool reused = false;
+  if (!memory_->Allocate(node, bytes, address, &reused)) return false;
+  stats_.blocks_reused += reused ? 1 : 0;
+  return true;
+}
+
 // A block of `bytes`, as RoundBlockBytes gives it, on `node` if there is room, else anywhere. It waits for memory as
 // long as there may be some soon, and meanwhile lets go of what the operation knows. kFull: every memory node is full.
 Task<Step> ClientCore::Allocate(Operation& op, uint64_t bytes, krcore::NodeId node, GlobalAddress* address) {

@@ -37,6 +37,7 @@ struct ClientCore::NewBlock {
   uint64_t birth = 0;          // epoch
   const std::byte* local = nullptr;
   uint32_t lkey = 0;
+  krcore::NodeId preferred = krcore::kNoNode;  // where it was to be
   bool written = false;    // the WRITE has completed
   bool shown = false;      // it was in a slot, if only tentatively: others may be reading it
   bool published = false;  // it is in a VAL slot
@@ -58,27 +59,31 @@ Task<Status> ClientCore::UpdateAsync(std::string_view key, std::string_view valu
 }
 Task<Status> ClientCore::DeleteAsync(std::string_view key) { return Write(OpKind::kDelete, key, {}); }
 
-Task<Step> ClientCore::PrepareBlock(Operation& op, std::string_view key, std::string_view value, NewBlock* block) {
+// Memory for the block, if the client has some at hand. kRun: it has not, and Allocate() gets it.
+Step ClientCore::PlaceBlock(Operation& op, std::string_view key, std::string_view value, NewBlock* block) {
   block->content_bytes = BlockBytes(key.size(), value.size());
   block->bytes = RoundBlockBytes(block->content_bytes, chunk_bytes_);
   // On the node of the key's subtable, if that is known: one queue then orders its READ behind the bucket's.
   TableRef table;
-  const krcore::NodeId node = directory_.Lookup(op.hash, &table) ? table.address.node : krcore::kNoNode;
-  const Step allocated = co_await Allocate(op, block->bytes, node, &block->address);
-  if (allocated != Step::kOk) co_return allocated;
+  block->preferred = directory_.Lookup(op.hash, &table) ? table.address.node : krcore::kNoNode;
+  return AllocateAtOnce(op, block->bytes, block->preferred, &block->address) ? Step::kOk : Step::kRun;
+}
+
+// Writes the block, which has its memory, into a buffer of the client's.
+Step ClientCore::BuildNewBlock(Operation& op, std::string_view key, std::string_view value, NewBlock* block) {
   std::span<std::byte> local;
   if (block->content_bytes <= kMaxSmallBlockBytes) {
     local = std::span(op.buffers->block).first(block->content_bytes);
     block->lkey = arena_->lkey();
   } else {
-    if (!AllocateLarge(block->content_bytes, &op.large_write)) co_return Step::kFull;
+    if (!AllocateLarge(block->content_bytes, &op.large_write)) return Step::kFull;
     local = {op.large_write.memory.get(), block->content_bytes};
     block->lkey = op.large_write.region->lkey();
   }
   block->birth = epoch_;
   BuildBlock(local, op.hash.h1, block->birth, key, value);
   block->local = local.data();
-  co_return Step::kOk;
+  return Step::kOk;
 }
 
 // A publishing verb was posted and its outcome is not known.
@@ -181,7 +186,9 @@ Task<Status> ClientCore::Write(OpKind kind, std::string_view key, std::string_vi
       block = {};  // its chunk is being emptied, and who waited does not hold that up any more
     }
     if (kind != OpKind::kDelete && !block.address.valid()) {
-      const Step prepared = co_await PrepareBlock(op, key, value, &block);
+      Step prepared = PlaceBlock(op, key, value, &block);
+      if (prepared == Step::kRun) prepared = co_await Allocate(op, block.bytes, block.preferred, &block.address);
+      if (prepared == Step::kOk) prepared = BuildNewBlock(op, key, value, &block);
       if (fails(prepared, "allocating memory")) break;
       if (prepared == Step::kFull) {
         result = Status(StatusCode::kOutOfMemory, "the memory nodes have no room for a block of " +
@@ -230,7 +237,16 @@ Task<Status> ClientCore::Write(OpKind kind, std::string_view key, std::string_vi
         result = StatusCode::kExists;
         break;
       }
-      const Step replaced = co_await ReplaceValue(op, kind, &block, &result);
+      const auto c = static_cast<uint32_t>(op.scan.val);
+      const Slot old = op.Candidate(c);
+      const Slot now = Replacement(op, kind, block, old);
+      AskToReplace(op, block, old, now);
+      const Outcome outcome = co_await op.batch.Run();
+      if (outcome == Outcome::kOk && op.buffers->cas[0] == old.word()) [[likely]] {
+        Replaced(op, &block, old, now);
+        break;
+      }
+      const Step replaced = co_await ReplaceAfterAll(op, kind, &block, outcome, &result);
       if (replaced != Step::kRestart) break;
       op.again = Again::kLost;
       continue;
@@ -317,22 +333,41 @@ bool ClientCore::SendBlock(Operation& op, NewBlock* block) {
   return true;
 }
 
-// (2) The CAS of the VAL slot that the scan found. kOk: it took effect. kRestart: it did not, scan again.
-// kUnavailable: *result says what became of it.
-Task<Step> ClientCore::ReplaceValue(Operation& op, OpKind kind, NewBlock* block, Status* result) {
+// (2) What a write puts in the place of the VAL slot `old` that the scan found.
+Slot ClientCore::Replacement(const Operation& op, OpKind kind, const NewBlock& block, Slot old) {
+  if (kind == OpKind::kDelete) return Slot::Free();
+  return block.InState(SlotState::kVal, op.hash.fingerprint(), static_cast<uint8_t>(old.version() + 1));
+}
+
+// Adds that CAS to the operation's batch; the old word will be in cas[0].
+void ClientCore::AskToReplace(Operation& op, const NewBlock& block, Slot old, Slot now) {
+  if (Mutated(Mutation::kBlockNotAwaited) && block.local != nullptr && block.content_bytes <= kMaxSmallBlockBytes) {
+    op.batch.Write(block.local, block.address, static_cast<uint32_t>(block.content_bytes), block.lkey);
+  }
+  ++stats_.write_attempts;
+  op.batch.CompareSwap(op.SlotAddress(static_cast<uint32_t>(op.scan.val)), old.word(), now.word(), &op.buffers->cas[0]);
+}
+
+// It took effect.
+void ClientCore::Replaced(Operation& op, NewBlock* block, Slot old, Slot now) {
+  block->published = true;
+  RetireOld(op, old);
+  if (now == Slot::Free()) ConsiderMerge(op, op.scan.table);
+  address_cache_.Refresh(op.hash.h1, now);
+}
+
+// (2) That CAS had `outcome`, or was lost. kOk: another one took effect. kRestart: none did, scan again. kUnavailable:
+// *result says what became of it.
+Task<Step> ClientCore::ReplaceAfterAll(Operation& op, OpKind kind, NewBlock* block, Outcome outcome, Status* result) {
   const auto c = static_cast<uint32_t>(op.scan.val);
   const GlobalAddress at = op.SlotAddress(c);
   for (uint32_t looks = 0;; ++looks) {
     const Slot old = op.Candidate(c);
-    const Slot now = kind == OpKind::kDelete ? Slot::Free()
-                                             : block->InState(SlotState::kVal, op.hash.fingerprint(),
-                                                              static_cast<uint8_t>(old.version() + 1));
-    if (Mutated(Mutation::kBlockNotAwaited) && block->local != nullptr && block->content_bytes <= kMaxSmallBlockBytes) {
-      op.batch.Write(block->local, block->address, static_cast<uint32_t>(block->content_bytes), block->lkey);
+    const Slot now = Replacement(op, kind, *block, old);
+    if (looks > 0) {
+      AskToReplace(op, *block, old, now);
+      outcome = co_await op.batch.Run();
     }
-    ++stats_.write_attempts;
-    op.batch.CompareSwap(at, old.word(), now.word(), &op.buffers->cas[0]);
-    const Outcome outcome = co_await op.batch.Run();
     if (outcome == Outcome::kFenced) co_return Step::kRestart;  // it was never posted
     if (outcome != Outcome::kOk) {
       const Step looked = co_await LookAtOutcome(op, at, old, now);
@@ -352,10 +387,7 @@ Task<Step> ClientCore::ReplaceValue(Operation& op, OpKind kind, NewBlock* block,
       *result = UnavailableStatus("reading a block");
       co_return looked;
     }
-    block->published = true;
-    RetireOld(op, old);
-    if (kind == OpKind::kDelete) ConsiderMerge(op, op.scan.table);
-    address_cache_.Refresh(op.hash.h1, now);
+    Replaced(op, block, old, now);
     co_return Step::kOk;
   }
 }
@@ -410,7 +442,11 @@ Task<Step> ClientCore::InsertTentatively(Operation& op, uint32_t candidate, Slot
     if (at.bytes != 0) op.batch.Write(&op.buffers->block, at.address, static_cast<uint32_t>(at.bytes));
   }
   op.batch.CompareSwap(slot, Slot::Free().word(), own.word(), &op.buffers->cas[0]);
-  const Step scanned = co_await ScanTable(op, table, kInserterStates);
+  Step scanned = BeginScan(op, table, kInserterStates);
+  while (scanned == Step::kRun) {
+    const Outcome read = co_await op.batch.Run();
+    scanned = GoOnScan(op, read);
+  }
   if (scanned == Step::kUnavailable) co_return Step::kUnavailable;
   if (op.buffers->cas[0] != Slot::Free().word()) {
     ++stats_.cas_failures;
