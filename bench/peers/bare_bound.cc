@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "krcore/rnic/sw/word_copy.h"
+#include "kvs/layout/match_slots.h"
 
 namespace peers {
 namespace {
@@ -133,24 +134,13 @@ void BareSession::ReadBuckets(Operation& op) {
   for (uint32_t p = 0; p < 2; ++p) {
     Read(op.buckets.data() + p * kCombinedBytes, op.table + kvs::CombinedOffset(op.places.place[p]), kCombinedBytes);
   }
-  op.headers_fit = true;
-  op.pending = false;
   op.planned_count = 0;
-  uint32_t matches = 0, pending = 0;
-#pragma GCC unroll 4
-  for (uint32_t b = 0; b < 4; ++b) {
-    const kvs::Bucket& bucket = reinterpret_cast<const kvs::Bucket*>(op.buckets.data())[b];
-    op.headers_fit &= bucket.header.Fits(op.hash.h1);
-#pragma GCC unroll 7
-    for (uint32_t s = 0; s < kSlotsPerBucket; ++s) {
-      const Slot slot = bucket.slots[s];
-      const uint32_t c = b * kSlotsPerBucket + s;
-      matches |= static_cast<uint32_t>(slot.fingerprint() == op.hash.fingerprint()) << c;
-      pending |= static_cast<uint32_t>(slot.state() == SlotState::kPend) << c;
-    }
-  }
-  op.pending = pending != 0;
-  for (; matches != 0; matches &= matches - 1) {
+  const std::span<const kvs::Bucket, kvs::kCandidateBuckets> buckets(
+      reinterpret_cast<const kvs::Bucket*>(op.buckets.data()), kvs::kCandidateBuckets);
+  const kvs::SlotMatches found = kvs::MatchSlots(buckets, op.hash.fingerprint());
+  op.headers_fit = kvs::FitOfHeaders(buckets, op.hash.h1).fits;
+  op.pending = found.any_pending;
+  for (uint32_t matches = found.same_fingerprint; matches != 0; matches &= matches - 1) {
     const auto c = static_cast<uint32_t>(std::countr_zero(matches));
     const Slot slot = op.Candidate(c);
     const bool counts = slot.state() == SlotState::kVal || slot.state() == SlotState::kFrz ||

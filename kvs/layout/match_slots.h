@@ -53,8 +53,7 @@ inline SlotMatches MatchSlots(std::span<const Bucket, kCandidateBuckets> buckets
     with_headers = _mm_or_si128(with_headers, a);
     slots_alone = _mm_or_si128(slots_alone, _mm_or_si128(b, _mm_or_si128(c, d)));
     const auto high_halves = [](__m128i left, __m128i right) {
-      const __m128 both =
-          _mm_shuffle_ps(_mm_castsi128_ps(left), _mm_castsi128_ps(right), _MM_SHUFFLE(3, 1, 3, 1));
+      const __m128 both = _mm_shuffle_ps(_mm_castsi128_ps(left), _mm_castsi128_ps(right), _MM_SHUFFLE(3, 1, 3, 1));
       return _mm_srli_epi32(_mm_castps_si128(both), 24);
     };
     return _mm_packs_epi32(high_halves(a, b), high_halves(c, d));

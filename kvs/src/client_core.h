@@ -174,9 +174,10 @@ class ClientCore final : public Client {
   void Background(Task<void> task);
 
   // ---- scan.cc
-  // A scan reads the operation's two combined buckets in `table` (behind whatever its batch already holds) and the blocks
-  // of candidates whose fingerprint matches and whose state is in `states`, a mask of 1 << SlotState. `guess`: a slot
-  // word whose block is read along, FREE: none. It is a part of nearly every operation, and so no coroutine of its own:
+  // A scan reads the operation's two combined buckets in `table` (behind whatever its batch already holds) and the
+  // blocks of candidates whose fingerprint matches and whose state is in `states`, a mask of 1 << SlotState. `guess`: a
+  // slot word whose block is read along, FREE: none. It is a part of nearly every operation, and so no coroutine of its
+  // own:
   //
   //   Step scanned = BeginScan(op, table, states);
   //   while (scanned == Step::kRun) {

@@ -86,8 +86,8 @@ class Batch {
   inline uint32_t Stage();
   // Goes on with verb `staged_`; a batch that finds a queue full goes on when completions have made room in it.
   void StageRest();
-  // Verbs [staged_, end), which are one node's, go to its queue at once, the last one signaled: completions of one queue
-  // come in order, so it stands for all. False: the queue is full.
+  // Verbs [staged_, end), which are one node's, go to its queue at once, the last one signaled: completions of one
+  // queue come in order, so it stands for all. False: the queue is full.
   inline bool StageUpTo(uint32_t end);
   // The queue refused them, or there is none.
   bool Refused(uint32_t end, krcore::StatusCode code);

@@ -81,9 +81,9 @@ struct Scan {
 
   // How far it has come.
   enum class Reading : uint8_t { kBuckets, kBlocks, kLargeBlock };
-  Reading reading = Reading::kBuckets;  // what is read now
-  uint32_t states = 0;                  // asked for, a mask of 1 << SlotState
-  Slot guess;                           // whose block was read along with the buckets; FREE: none
+  Reading reading = Reading::kBuckets;       // what is read now
+  uint32_t states = 0;                       // asked for, a mask of 1 << SlotState
+  Slot guess;                                // whose block was read along with the buckets; FREE: none
   std::array<uint8_t, kCandidates> planned;  // candidates whose blocks must be read: of these
   uint32_t planned_count = 0;
   uint32_t asked = 0;         // have been asked for,

@@ -23,12 +23,12 @@ void AddStranger(Operation& op, uint64_t word) {
 
 }  // namespace
 
-// What the buckets that were read say: headers_fit, closed, any_pending, and which candidates' blocks must be read, each
-// at most once.
+// What the buckets that were read say: headers_fit, closed, any_pending, and which candidates' blocks must be read,
+// each at most once.
 void ClientCore::PlanMatches(Operation& op) {
   Scan& scan = op.scan;
-  const std::span<const Bucket, kCandidateBuckets> buckets(
-      reinterpret_cast<const Bucket*>(op.buffers->buckets.data()), kCandidateBuckets);
+  const std::span<const Bucket, kCandidateBuckets> buckets(reinterpret_cast<const Bucket*>(op.buffers->buckets.data()),
+                                                           kCandidateBuckets);
   const HeaderFit fit = FitOfHeaders(buckets, op.hash.h1);
   const SlotMatches matches = MatchSlots(buckets, op.hash.fingerprint());
   scan.headers_fit = fit.fits;

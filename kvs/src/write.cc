@@ -38,10 +38,10 @@ struct ClientCore::NewBlock {
   const std::byte* local = nullptr;
   uint32_t lkey = 0;
   krcore::NodeId preferred = krcore::kNoNode;  // where it was to be
-  bool written = false;    // the WRITE has completed
-  bool shown = false;      // it was in a slot, if only tentatively: others may be reading it
-  bool published = false;  // it is in a VAL slot
-  bool in_doubt = false;   // a verb that names it has an unknown outcome: it is never reused
+  bool written = false;                        // the WRITE has completed
+  bool shown = false;                          // it was in a slot, if only tentatively: others may be reading it
+  bool published = false;                      // it is in a VAL slot
+  bool in_doubt = false;                       // a verb that names it has an unknown outcome: it is never reused
 
   Slot InState(SlotState state, uint8_t fingerprint, uint8_t version) const {
     return Slot::Make(state, fingerprint, LengthUnits(content_bytes), address, version);

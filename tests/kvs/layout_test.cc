@@ -63,7 +63,7 @@ TEST(MatchSlots, IsWhatLookingAtEachSlotFinds) {
     for (Bucket& bucket : buckets) {
       bucket.header = BucketHeader(random(), random(), random());  // has every bit, and counts for nothing
       for (Slot& slot : bucket.slots) {
-        const uint64_t word = uint64_t{random()} << 40 ^ uint64_t{random()} << 20 ^ random();
+        const uint64_t word = uint64_t{random()} << 40 ^ uint64_t { random() } << 20 ^ random();
         const uint32_t states = random() % 16 == 0 ? 5 : 4;  // PEND is rare
         slot = Slot(word & ~(uint64_t{0xfc} << 56)).WithState(static_cast<SlotState>(random() % states));
       }
