@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "krcore/rnic/sw/word_copy.h"
-#include "kvs/layout/match_slots.h"
 
 namespace peers {
 namespace {
@@ -135,8 +134,7 @@ void BareSession::ReadBuckets(Operation& op) {
     Read(op.buckets.data() + p * kCombinedBytes, op.table + kvs::CombinedOffset(op.places.place[p]), kCombinedBytes);
   }
   op.planned_count = 0;
-  const std::span<const kvs::Bucket, kvs::kCandidateBuckets> buckets(
-      reinterpret_cast<const kvs::Bucket*>(op.buckets.data()), kvs::kCandidateBuckets);
+  const auto buckets = op.candidates();
   const kvs::SlotMatches found = kvs::MatchSlots(buckets, op.hash.fingerprint());
   op.headers_fit = kvs::FitOfHeaders(buckets, op.hash.h1).fits;
   op.pending = found.any_pending;
@@ -261,8 +259,7 @@ bool BareSession::GoOnInsert(Requests& requests, Operation& op) {
     Locate(op);
     return false;
   }
-  const int candidate =
-      kvs::ChooseFreeSlot(op.places, [&op](uint32_t c) { return op.Candidate(c).state() == SlotState::kFree; });
+  const int candidate = kvs::ChooseFreeSlot(op.places, kvs::FreeSlots(op.candidates()));
   if (candidate < 0) {
     if (!safe_) {
       End(requests, op, false);

@@ -19,6 +19,7 @@
 #include "bench/peers/peer.h"
 #include "kvs/layout/block.h"
 #include "kvs/layout/hash.h"
+#include "kvs/layout/match_slots.h"
 #include "kvs/src/directory_cache.h"
 #include "kvs/src/placement.h"
 
@@ -62,6 +63,10 @@ class BareSession final : public Session {
     alignas(64) std::array<std::byte, 2 * kvs::kCombinedBytes> buckets;
     alignas(64) std::array<std::byte, kBlockBytes> found;
 
+    std::span<const kvs::Bucket, kvs::kCandidateBuckets> candidates() const {
+      return std::span<const kvs::Bucket, kvs::kCandidateBuckets>(reinterpret_cast<const kvs::Bucket*>(buckets.data()),
+                                                                  kvs::kCandidateBuckets);
+    }
     kvs::Slot& Candidate(uint32_t c) {
       return reinterpret_cast<kvs::Bucket*>(buckets.data())[c / kvs::kSlotsPerBucket].slots[c % kvs::kSlotsPerBucket];
     }

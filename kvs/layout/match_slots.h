@@ -1,4 +1,4 @@
-// Finds the slots of a key's candidate buckets that have its fingerprint: the inner loop of every operation.
+// Looks at all slots of a key's candidate buckets at once: the inner loop of every operation.
 #ifndef KVS_LAYOUT_MATCH_SLOTS_H_
 #define KVS_LAYOUT_MATCH_SLOTS_H_
 
@@ -32,51 +32,82 @@ inline SlotMatches MatchSlotsPlainly(std::span<const Bucket, kCandidateBuckets> 
   return matches;
 }
 
+// Bit c: candidate c is FREE.
+inline uint32_t FreeSlotsPlainly(std::span<const Bucket, kCandidateBuckets> buckets) {
+  uint32_t free = 0, candidate = 0;
+  for (const Bucket& bucket : buckets) {
+    for (const Slot slot : bucket.slots) {
+      free |= static_cast<uint32_t>(slot.state() == SlotState::kFree) << candidate++;
+    }
+  }
+  return free;
+}
+
 #ifdef __SSE2__
-// The fingerprints of two buckets, which are the highest bytes of their words, are brought into one vector and compared
-// at once; where the headers are, the result is left out. PEND is the only state with the state's highest bit, so that
-// the words may be united before they are looked at.
-inline SlotMatches MatchSlots(std::span<const Bucket, kCandidateBuckets> buckets, uint8_t fingerprint) {
-  static_assert(sizeof(Bucket) == 64 && kSlotsPerBucket == 7);
-  constexpr uint64_t kPendBit = uint64_t{4} << 3;
-  static_assert((Slot::Pend().word() & kPendBit) != 0 &&
-                ((Slot::Free().WithState(SlotState::kFrz).word() | Slot::Free().WithState(SlotState::kVal).word() |
-                  Slot::Free().WithState(SlotState::kIns).word()) &
-                 kPendBit) == 0);
-  const auto* const words = reinterpret_cast<const __m128i*>(buckets.data());
-  const __m128i wanted = _mm_set1_epi8(static_cast<char>(fingerprint));
-  __m128i with_headers = _mm_setzero_si128(), slots_alone = _mm_setzero_si128();
-  // Of four pairs of words the eight highest bytes, as 16-bit numbers.
-  const auto fingerprints = [&](const __m128i* pair) {
-    const __m128i a = _mm_loadu_si128(pair), b = _mm_loadu_si128(pair + 1);
-    const __m128i c = _mm_loadu_si128(pair + 2), d = _mm_loadu_si128(pair + 3);
-    with_headers = _mm_or_si128(with_headers, a);
-    slots_alone = _mm_or_si128(slots_alone, _mm_or_si128(b, _mm_or_si128(c, d)));
-    const auto high_halves = [](__m128i left, __m128i right) {
-      const __m128 both = _mm_shuffle_ps(_mm_castsi128_ps(left), _mm_castsi128_ps(right), _MM_SHUFFLE(3, 1, 3, 1));
-      return _mm_srli_epi32(_mm_castps_si128(both), 24);
-    };
-    return _mm_packs_epi32(high_halves(a, b), high_halves(c, d));
+namespace internal {
+
+static_assert(sizeof(Bucket) == 64 && kSlotsPerBucket == 7);
+
+// For each candidate a bit: whether some byte of its slot is `wanted`. part(left, right) brings that byte of each of
+// the four words in two vectors to the lowest byte of a 32-bit number, and nothing else. The bytes of two buckets are
+// brought into one vector and compared at once; where the headers are, the result is left out.
+template <typename Part>
+uint32_t CompareSlots(std::span<const Bucket, kCandidateBuckets> buckets, uint8_t wanted, Part part) {
+  const __m128i all_wanted = _mm_set1_epi8(static_cast<char>(wanted));
+  const auto bytes_of = [&part](const Bucket& bucket) {
+    const auto* const pairs = reinterpret_cast<const __m128i*>(&bucket);
+    return _mm_packs_epi32(part(_mm_loadu_si128(pairs), _mm_loadu_si128(pairs + 1)),
+                           part(_mm_loadu_si128(pairs + 2), _mm_loadu_si128(pairs + 3)));
   };
-  uint32_t found[2];
-  for (uint32_t i = 0; i < 2; ++i) {
-    const __m128i both = _mm_packus_epi16(fingerprints(words + i * 8), fingerprints(words + i * 8 + 4));
-    found[i] = static_cast<uint32_t>(_mm_movemask_epi8(_mm_cmpeq_epi8(both, wanted)));
+  uint32_t bits = 0;
+  for (uint32_t b = 0; b < kCandidateBuckets; b += 2) {
+    const __m128i both = _mm_packus_epi16(bytes_of(buckets[b]), bytes_of(buckets[b + 1]));
+    const auto found = static_cast<uint32_t>(_mm_movemask_epi8(_mm_cmpeq_epi8(both, all_wanted)));
+    bits |= (found >> 1 & 0x7f) << (b * kSlotsPerBucket) | (found >> 9 & 0x7f) << ((b + 1) * kSlotsPerBucket);
   }
+  return bits;
+}
+
+// The high halves of four words, or the low ones.
+template <int kHalf>
+__m128i Halves(__m128i left, __m128i right) {
+  return _mm_castps_si128(
+      _mm_shuffle_ps(_mm_castsi128_ps(left), _mm_castsi128_ps(right), _MM_SHUFFLE(2 + kHalf, kHalf, 2 + kHalf, kHalf)));
+}
+
+}  // namespace internal
+
+// PEND is the only state with the highest bit of a state, so that the words may be united before they are looked at.
+inline SlotMatches MatchSlots(std::span<const Bucket, kCandidateBuckets> buckets, uint8_t fingerprint) {
+  constexpr uint64_t kPendBit = uint64_t{4} << 3;
+  static_assert(Slot::Pend().word() == kPendBit && static_cast<int>(SlotState::kPend) == 4);
   SlotMatches matches;
-  for (uint32_t b = 0; b < kCandidateBuckets; ++b) {
-    matches.same_fingerprint |= (found[b / 2] >> (b % 2 * 8 + 1) & 0x7f) << (b * kSlotsPerBucket);
+  matches.same_fingerprint = internal::CompareSlots(buckets, fingerprint, [](__m128i left, __m128i right) {
+    return _mm_srli_epi32(internal::Halves<1>(left, right), 24);
+  });
+  __m128i united = _mm_setzero_si128();
+  uint64_t first_slots = 0;  // beside headers
+  for (const Bucket& bucket : buckets) {
+    const auto* const pairs = reinterpret_cast<const __m128i*>(&bucket);
+    first_slots |= bucket.slots[0].word();
+    for (int pair = 1; pair < 4; ++pair) united = _mm_or_si128(united, _mm_loadu_si128(pairs + pair));
   }
-  const __m128i slots = _mm_or_si128(slots_alone, _mm_unpackhi_epi64(with_headers, with_headers));
-  const auto low = static_cast<uint64_t>(_mm_cvtsi128_si64(slots));
-  const auto high = static_cast<uint64_t>(_mm_cvtsi128_si64(_mm_unpackhi_epi64(slots, slots)));
-  matches.any_pending = ((low | high) & kPendBit) != 0;
+  united = _mm_or_si128(united, _mm_unpackhi_epi64(united, united));
+  matches.any_pending = ((static_cast<uint64_t>(_mm_cvtsi128_si64(united)) | first_slots) & kPendBit) != 0;
   return matches;
+}
+
+inline uint32_t FreeSlots(std::span<const Bucket, kCandidateBuckets> buckets) {
+  static_assert(Slot::Free().WithState(static_cast<SlotState>(7)).word() == 0x38);
+  return internal::CompareSlots(buckets, 0, [](__m128i left, __m128i right) {
+    return _mm_and_si128(internal::Halves<0>(left, right), _mm_set1_epi32(0x38));
+  });
 }
 #else
 inline SlotMatches MatchSlots(std::span<const Bucket, kCandidateBuckets> buckets, uint8_t fingerprint) {
   return MatchSlotsPlainly(buckets, fingerprint);
 }
+inline uint32_t FreeSlots(std::span<const Bucket, kCandidateBuckets> buckets) { return FreeSlotsPlainly(buckets); }
 #endif
 
 // What the buckets' headers say of a hash. In a table that is not being split they are all the same.

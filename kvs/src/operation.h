@@ -8,12 +8,14 @@
 #include <cstdint>
 #include <memory>
 #include <new>
+#include <span>
 #include <string_view>
 #include <vector>
 
 #include "krcore/node.h"
 #include "kvs/layout/block.h"
 #include "kvs/layout/hash.h"
+#include "kvs/layout/match_slots.h"
 #include "kvs/layout/subtable.h"
 #include "kvs/src/connections.h"
 #include "kvs/src/directory_cache.h"
@@ -35,6 +37,11 @@ struct OperationBuffers {
   alignas(64) MergeRecord merge;                                  // of a merge that it met
   alignas(64) std::array<std::byte, kMatchBytes> match;           // matching blocks
   alignas(64) std::array<std::byte, kMaxSmallBlockBytes> block;   // the block to write
+
+  std::span<const Bucket, kCandidateBuckets> candidates() const {
+    return std::span<const Bucket, kCandidateBuckets>(reinterpret_cast<const Bucket*>(buckets.data()),
+                                                      kCandidateBuckets);
+  }
 };
 
 // A registered buffer of an operation on a block that the arena does not hold.

@@ -3,7 +3,7 @@
 #ifndef KVS_SRC_PLACEMENT_H_
 #define KVS_SRC_PLACEMENT_H_
 
-#include <array>
+#include <bit>
 #include <cstdint>
 
 #include "kvs/layout/subtable.h"
@@ -12,23 +12,16 @@ namespace kvs {
 
 inline constexpr uint32_t kCandidates = 2 * kCombinedSlots;  // slots of a key's two combined buckets
 
-// Candidates count 0..27: combined bucket * 14 + bucket * 7 + slot, in memory order. `is_free(c)` tells of one. -1:
-// none.
-template <typename IsFree>
-int ChooseFreeSlot(const KeyPlaces& places, IsFree is_free) {
-  std::array<uint32_t, 2> used{};
-  std::array<int, 2> free_main{-1, -1}, free_overflow{-1, -1};
-  for (uint32_t c = 0; c < kCandidates; ++c) {
-    const uint32_t p = c / kCombinedSlots;
-    const bool main = c % kCombinedSlots / kSlotsPerBucket == places.place[p].half;
-    if (!is_free(c)) {
-      ++used[p];
-    } else if (int& first = main ? free_main[p] : free_overflow[p]; first < 0) {
-      first = static_cast<int>(c);
-    }
-  }
-  const uint32_t p = used[0] <= used[1] ? 0 : 1;
-  return free_main[p] >= 0 ? free_main[p] : free_overflow[p];
+// Candidates count 0..27: combined bucket * 14 + bucket * 7 + slot, in memory order. `free`: bit c is candidate c's.
+// -1: none is free.
+inline int ChooseFreeSlot(const KeyPlaces& places, uint32_t free) {
+  constexpr uint32_t kBucketMask = (1u << kSlotsPerBucket) - 1, kPlaceMask = (1u << kCombinedSlots) - 1;
+  const bool first_has_more = std::popcount(free & kPlaceMask) >= std::popcount(free >> kCombinedSlots & kPlaceMask);
+  const uint32_t p = first_has_more ? 0 : 1;
+  const uint32_t there = free & kPlaceMask << p * kCombinedSlots;
+  const uint32_t main = there & kBucketMask << (p * kCombinedSlots + places.place[p].half * kSlotsPerBucket);
+  if (there == 0) return -1;  // nor in the other one
+  return std::countr_zero(main != 0 ? main : there);
 }
 
 }  // namespace kvs

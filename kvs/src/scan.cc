@@ -27,8 +27,7 @@ void AddStranger(Operation& op, uint64_t word) {
 // each at most once.
 void ClientCore::PlanMatches(Operation& op) {
   Scan& scan = op.scan;
-  const std::span<const Bucket, kCandidateBuckets> buckets(reinterpret_cast<const Bucket*>(op.buffers->buckets.data()),
-                                                           kCandidateBuckets);
+  const std::span<const Bucket, kCandidateBuckets> buckets = op.buffers->candidates();
   const HeaderFit fit = FitOfHeaders(buckets, op.hash.h1);
   const SlotMatches matches = MatchSlots(buckets, op.hash.fingerprint());
   scan.headers_fit = fit.fits;

@@ -3,6 +3,7 @@
 #include <string>
 #include <utility>
 
+#include "kvs/layout/match_slots.h"
 #include "kvs/src/client_core.h"
 #include "kvs/src/mutation.h"
 #include "kvs/src/placement.h"
@@ -284,8 +285,7 @@ Task<Status> ClientCore::Write(OpKind kind, std::string_view key, std::string_vi
       continue;
     }
     // (6)
-    const int candidate =
-        ChooseFreeSlot(op.scan.places, [&op](uint32_t c) { return op.Candidate(c).state() == SlotState::kFree; });
+    const int candidate = ChooseFreeSlot(op.scan.places, FreeSlots(op.buffers->candidates()));
     if (candidate < 0) {
       const Step room = co_await MakeRoom(op);
       if (fails(room, "splitting a subtable")) break;

@@ -13,6 +13,7 @@
 #include "kvs/layout/match_slots.h"
 #include "kvs/layout/pool.h"
 #include "kvs/layout/slot.h"
+#include "kvs/src/placement.h"
 
 namespace kvs {
 namespace {
@@ -72,6 +73,7 @@ TEST(MatchSlots, IsWhatLookingAtEachSlotFinds) {
     const SlotMatches matches = MatchSlots(buckets, fingerprint), plainly = MatchSlotsPlainly(buckets, fingerprint);
     ASSERT_EQ(matches.same_fingerprint, plainly.same_fingerprint) << round;
     ASSERT_EQ(matches.any_pending, plainly.any_pending) << round;
+    ASSERT_EQ(FreeSlots(buckets), FreeSlotsPlainly(buckets)) << round;
   }
 }
 
@@ -87,6 +89,23 @@ TEST(MatchSlots, FindsEachCandidateAndEachPendingOneAlone) {
       EXPECT_EQ(MatchSlots(buckets, fingerprint).same_fingerprint, 0u);
       EXPECT_TRUE(MatchSlots(buckets, fingerprint).any_pending) << c;
     }
+  }
+}
+
+TEST(ChooseFreeSlot, TakesTheLessLoadedCombinedBucketAndItsMainBucketFirst) {
+  constexpr uint32_t kPlace = (1u << kCombinedSlots) - 1, kBucket = (1u << kSlotsPerBucket) - 1;
+  for (const uint32_t half : {0u, 1u}) {
+    KeyPlaces places;
+    places.place[0] = {3, half};
+    places.place[1] = {5, 1 - half};
+    EXPECT_EQ(ChooseFreeSlot(places, 0), -1);
+    EXPECT_EQ(ChooseFreeSlot(places, ~0u >> 4), static_cast<int>(half * kSlotsPerBucket));  // both alike: the first
+    // The second has a slot more.
+    EXPECT_EQ(ChooseFreeSlot(places, kPlace << kCombinedSlots | (kPlace & ~(1u << (half * kSlotsPerBucket)))),
+              static_cast<int>(kCombinedSlots + (1 - half) * kSlotsPerBucket));
+    // Nothing but an overflow bucket.
+    const uint32_t overflow = kBucket << ((1 - half) * kSlotsPerBucket) & ~(1u << ((1 - half) * kSlotsPerBucket));
+    EXPECT_EQ(ChooseFreeSlot(places, overflow), static_cast<int>((1 - half) * kSlotsPerBucket + 1));
   }
 }
 

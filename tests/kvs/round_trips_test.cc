@@ -160,7 +160,9 @@ TEST(LoadFactor, ATableOf400000SlotsIsNearlyFullWhenAKeyFindsNoRoom) {
   uint32_t inserted = 0;
   for (;; ++inserted) {
     const kvs::KeyPlaces places = kvs::PlacesOf(kvs::HashKey("user" + std::to_string(inserted)), kGroups);
-    const int chosen = kvs::ChooseFreeSlot(places, [&](uint32_t c) { return !used[slot(places, c)]; });
+    uint32_t free = 0;
+    for (uint32_t c = 0; c < kvs::kCandidates; ++c) free |= static_cast<uint32_t>(!used[slot(places, c)]) << c;
+    const int chosen = kvs::ChooseFreeSlot(places, free);
     if (chosen < 0) break;
     used[slot(places, static_cast<uint32_t>(chosen))] = true;
   }
