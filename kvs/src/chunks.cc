@@ -187,36 +187,47 @@ Task<Step> ClientCore::GiveBackRun(Batch& batch, std::span<ChunkWord> window, st
 
 // Room for a subtable in the chunk from which everybody cuts them, or in a new one. kFull: the node has no chunk left.
 Task<Step> ClientCore::CutTable(Operation& op, krcore::NodeId node, GlobalAddress* table) {
-  if (!connections_.Reach(node)) co_return Step::kUnavailable;
   const auto per_chunk = static_cast<uint32_t>(chunk_bytes_ / geometry_.bytes());
   uint64_t& word = op.buffers->cas[1];
-  op.batch.Read({node, kTablesChunkOffset}, &op.buffers->cas[0], sizeof(uint64_t));
-  const Outcome hint_read = co_await op.batch.Run();
-  if (hint_read != Outcome::kOk) co_return Step::kUnavailable;
-  const uint64_t hint = op.buffers->cas[0];
-  if (hint != 0 && hint < connections_.PoolBytes(node) / chunk_bytes_) {
-    op.batch.Read({node, ChunkWordOffset(hint)}, &word, sizeof(word));
-    const Outcome word_read = co_await op.batch.Run();
-    if (word_read != Outcome::kOk) co_return Step::kUnavailable;
-    for (ChunkWord seen(word); seen.kind() == ChunkKind::kTables && seen.count() < per_chunk; seen = ChunkWord(word)) {
-      op.batch.CompareSwap({node, ChunkWordOffset(hint)}, seen.word(),
-                           seen.As(ChunkKind::kTables, seen.count() + 1).word(), &word);
-      const Outcome cut = co_await op.batch.Run();
-      if (cut != Outcome::kOk) co_return Step::kUnavailable;
-      if (word != seen.word()) continue;
-      *table = {node, hint * chunk_bytes_ + seen.count() * geometry_.bytes()};
+  for (;;) {
+    if (!connections_.Reach(node)) co_return Step::kUnavailable;
+    op.batch.Read({node, kTablesChunkOffset}, &op.buffers->cas[0], sizeof(uint64_t));
+    const Outcome hint_read = co_await op.batch.Run();
+    if (hint_read != Outcome::kOk) co_return Step::kUnavailable;
+    const uint64_t hint = op.buffers->cas[0];
+    if (hint != 0 && hint < connections_.PoolBytes(node) / chunk_bytes_) {
+      op.batch.Read({node, ChunkWordOffset(hint)}, &word, sizeof(word));
+      const Outcome word_read = co_await op.batch.Run();
+      if (word_read != Outcome::kOk) co_return Step::kUnavailable;
+      for (ChunkWord seen(word); seen.kind() == ChunkKind::kTables && seen.count() < per_chunk;
+           seen = ChunkWord(word)) {
+        op.batch.CompareSwap({node, ChunkWordOffset(hint)}, seen.word(),
+                             seen.As(ChunkKind::kTables, seen.count() + 1).word(), &word);
+        const Outcome cut = co_await op.batch.Run();
+        if (cut != Outcome::kOk) co_return Step::kUnavailable;
+        if (word != seen.word()) continue;
+        *table = {node, hint * chunk_bytes_ + seen.count() * geometry_.bytes()};
+        co_return Step::kOk;
+      }
+    }
+    if (IsFull(node) && !op.makes_room) co_return Step::kFull;
+    uint64_t chunk = 0, generation = 0;
+    const Step taken = co_await TakeChunks(op, node, ChunkKind::kTables, 1, 1, &chunk, &generation);
+    if (taken == Step::kFull && !op.makes_room) NoteFull(node);
+    if (taken != Step::kOk) co_return taken;
+    op.batch.CompareSwap({node, kTablesChunkOffset}, hint, chunk, &op.buffers->cas[0]);
+    const Outcome told = co_await op.batch.Run();
+    if (told != Outcome::kOk || op.buffers->cas[0] == hint) {
+      *table = {node, chunk * chunk_bytes_};
       co_return Step::kOk;
     }
+    // Somebody else's new chunk is the one that everybody knows, so nobody would cut another table from this one.
+    const ChunkWord before = ChunkWord::Make(ChunkKind::kFree, 0, generation);
+    const Step released = co_await ReleaseChunks(op.batch, std::span(op.buffers->cas).first(1), node, chunk,
+                                                 {&before, 1}, ChunkKind::kTables, 1);
+    if (released != Step::kOk) co_return released;
+    ++stats_.chunks_freed;
   }
-  if (IsFull(node) && !op.makes_room) co_return Step::kFull;
-  uint64_t chunk = 0, generation = 0;
-  const Step taken = co_await TakeChunks(op, node, ChunkKind::kTables, 1, 1, &chunk, &generation);
-  if (taken == Step::kFull && !op.makes_room) NoteFull(node);
-  if (taken != Step::kOk) co_return taken;
-  *table = {node, chunk * chunk_bytes_};
-  op.batch.CompareSwap({node, kTablesChunkOffset}, hint, chunk, &op.buffers->cas[0]);
-  (void)co_await op.batch.Run();
-  co_return Step::kOk;
 }
 
 }  // namespace kvs

@@ -7,6 +7,7 @@
 #include <map>
 #include <random>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "kvs/client.h"
@@ -118,6 +119,42 @@ TEST(Chunks, SubtablesAndBlocksAreSpreadOverAllNodes) {
   }
   const auto [least, most] = std::minmax_element(taken.begin(), taken.end());
   EXPECT_LT(*most, *least * 3 / 2) << taken[0] << " " << taken[1] << " " << taken[2];
+}
+
+kvs::Task<void> InsertMany(kvs::Client& client, std::string prefix, int count) {
+  for (int i = 0; i < count; ++i) {
+    const kvs::Status inserted = co_await client.InsertAsync(prefix + std::to_string(i), "value");
+    EXPECT_TRUE(inserted.ok()) << inserted.ToString();
+  }
+}
+
+// Splits come in bursts: all subtables fill up at about the same time, and many find the last chunk for subtables full.
+TEST(Chunks, OnlyTheNewestChunkForSubtablesHasRoomForMore) {
+  constexpr uint64_t kChunkBytes = uint64_t{64} << 10;
+  constexpr uint32_t kGroups = 16;
+  TestStore store({.groups = kGroups, .memory_bytes = size_t{32} << 20, .chunk_bytes = kChunkBytes});
+  store.store();
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 2; ++t) {
+    threads.emplace_back([&store, t] {
+      auto client = store.NewClient();
+      for (int lane = 0; lane < 32; ++lane) {
+        client->Spawn(InsertMany(*client, std::to_string(t) + "/" + std::to_string(lane) + "/", 1'000));
+      }
+      client->Drain();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  const uint32_t per_chunk = kChunkBytes / kvs::SubtableGeometry{kGroups}.bytes();
+  uint32_t full = 0, others = 0;
+  for (uint64_t chunk = 0; chunk < store.memory().size() / kChunkBytes; ++chunk) {
+    kvs::ChunkWord word;
+    std::memcpy(&word, &store.memory()[kvs::ChunkWordOffset(chunk)], sizeof(word));
+    if (word.kind() != kvs::ChunkKind::kTables) continue;
+    ++(word.count() == per_chunk ? full : others);
+  }
+  EXPECT_GE(full, 10u);
+  EXPECT_LE(others, 1u);
 }
 
 TEST(Chunks, AFullStoreSaysSoAndGoesOnWhenAMemoryNodeJoins) {
