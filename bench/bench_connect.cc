@@ -2,7 +2,7 @@
 // fresh ones; qconnect among many records and with a metadata server dead; what a host keeps for many peers; and how
 // many a second with one and two threads. Measured on sw, that is on shared memory: a NIC's round trip and its driver's
 // control path are not in it. --model=connectx prints those instead, modelled. --rnic=verbs measures warm and fresh
-// processes on an RDMA device.
+// processes on an RDMA device, and --control_plane=kernel there the kernel module beside them.
 #include <gflags/gflags.h>
 #include <malloc.h>
 
@@ -151,16 +151,19 @@ int64_t OpenPlain(const NodeOptions& fabric, int samples) {
   return Percentile(ns, 50);
 }
 
-void OnADevice(const char* executable, const NodeOptions& fabric) {
+void OnADevice(const char* executable, const NodeOptions& fabric, bool kernel) {
+  int64_t verbs_ns;
   {
     Peer peer(fabric);
     Heading(("one warm process, measured on " + fabric.rnic).c_str(), "us");
     const int samples = FLAGS_quick ? 3 : 50;
-    const int64_t verbs_ns = VerbsWorkers(fabric, samples, OpenPlain(fabric, samples));
+    verbs_ns = VerbsWorkers(fabric, samples, OpenPlain(fabric, samples));
     LiteConnects(fabric, verbs_ns, samples);
     KrcoreConnects(fabric, verbs_ns, FLAGS_quick ? 10 : 2'000);
   }
-  PrintFreshProcesses(executable, fabric, FLAGS_quick ? 3 : 20);
+  // Where nobody waits for requests to connect.
+  if (kernel) KernelConnects(fabric, verbs_ns, FLAGS_quick ? 20 : 500);
+  PrintFreshProcesses(executable, fabric, FLAGS_quick ? 3 : 20, kernel);
 }
 
 // Records of nodes kFirst, kFirst + 1, ... that one device stands for.
@@ -322,16 +325,21 @@ int main(int argc, char** argv) {
       {.name = "bench_connect",
        .summary = "Connecting: krcore's qconnect beside what verbs programs and LITE do.",
        .usage =
-           "bench_connect [--quick] [--model=connectx]\nbench_connect --rnic=verbs [--fabric_address=HOST] [--quick]",
-       .flags = {"quick", "model", "rnic", "fabric_address", "rnic_port", "fabric", "log"},
-       .examples = "bench_connect --rnic=verbs",
+           "bench_connect [--quick] [--model=connectx]\nbench_connect --rnic=verbs [--fabric_address=HOST] [--quick]\n"
+           "bench_connect --control_plane=kernel [--quick]",
+       .flags = {"quick", "model", "rnic", "fabric_address", "rnic_port", "fabric", "control_plane", "log"},
+       .examples = "bench_connect --rnic=verbs\nbench_connect --control_plane=kernel",
        .max_arguments = 0,
        .short_options = "",
        .short_help = ""},
       argc, argv);
   if (FLAGS_fabric.empty()) FLAGS_fabric = "bench_connect-" + std::to_string(getpid());
+  // The module's device is one that verbs finds, too.
+  const bool kernel = FLAGS_control_plane == "kernel";
+  if (kernel) FLAGS_rnic = "verbs";
   if (FLAGS_rnic == "verbs" && FLAGS_fabric_address.empty()) FLAGS_fabric_address = "localhost";
-  if (const krcore::Status status = cli::CheckFabricFlags(); !status.ok()) return cli::FailUsage(status.message());
+  for (const krcore::Status& status : {cli::CheckControlPlane({"krcore", "kernel"}), cli::CheckFabricFlags()})
+    if (!status.ok()) return cli::FailUsage(status.message());
   krcore::NodeOptions fabric;
   cli::SetFabric(&fabric);
   if (!FLAGS_child.empty()) return connect_bench::RunChild(FLAGS_child, fabric, FLAGS_started_ns);
@@ -341,7 +349,7 @@ int main(int argc, char** argv) {
   }
   if (!FLAGS_model.empty()) return cli::FailUsage("--model is connectx or nothing");
   if (fabric.rnic != "sw") {
-    connect_bench::OnADevice(argv[0], fabric);
+    connect_bench::OnADevice(argv[0], fabric, kernel);
     return 0;
   }
   connect_bench::WarmProcess();

@@ -1,7 +1,6 @@
-// /dev/krcore beside user-space verbs on the same device, in the same run: what connecting takes, and what a request
-// costs. For a machine with the module and an RDMA device: `tools/vm run`, where emulation makes all of it slow, so
-// that ratios count and absolute times do not. The peer is the own device. Of verbs, the exchange of addresses with a
-// peer, which its connecting needs and this one does not, is not in the figures.
+// The data path's tax: READs through /dev/krcore beside those of user-space verbs, on the same device and in the same
+// run. For a machine with the module and an RDMA device: `tools/vm run`, where emulation makes all of it slow, so that
+// ratios count and absolute times do not. The peer is the own device. What connecting takes, bench_connect says.
 //
 //   bench_kmod [--quick]
 #include <infiniband/verbs.h>
@@ -172,65 +171,11 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "usage: bench_kmod [--quick]\n");
     return 2;
   }
-  const int connects = quick ? 20 : 300, reads = quick ? 50 : 2000;
+  const int reads = quick ? 50 : 2000;
   auto* const memory = static_cast<uint8_t*>(std::aligned_alloc(4096, kBytes));
   std::memset(memory, 1, kBytes);
 
   std::printf("%-44s %10s %10s   %s\n", "us", "median", "p99", "verbs take");
-  // A node with memory, which the queues connect to, and the one that they are of.
-  constexpr char kFabric[] = "bench_kmod";
-  KernelQueue target, self;
-  for (KernelQueue* const node : {&target, &self}) {
-    Must(node->Open());
-    Must(node->Attach("", kDepth));
-  }
-  Must(target.Join(kFabric, 1, nullptr));
-  Must(self.Join(kFabric, krcore::kNoNode, nullptr));
-  Must(target.Publish({}));
-
-  Samples verbs, verbs_open, verbs_create, verbs_states, krcore, krcore_open, krcore_attach, krcore_join,
-      krcore_connect, uncached, call;
-  for (int i = 0; i < connects; ++i) {  // in turn, so that both see the same machine
-    VerbsSide side;
-    Time(verbs, [&] {
-      Time(verbs_open, [&] { side.Open(); });
-      Time(verbs_create, [&] { side.Create(); });
-      Time(verbs_states, [&] { side.Connect(); });
-    });
-    side.Close();
-
-    KernelQueue queue;
-    Time(krcore, [&] {
-      Time(krcore_open, [&] { Must(queue.Open()); });
-      Time(krcore_attach, [&] { Must(queue.Attach("", kDepth)); });
-      Time(krcore_join, [&] { Must(queue.Join(kFabric, krcore::kNoNode, &self)); });
-    });
-    // What has been looked up is believed for a second.
-    Must(self.Connect(1));
-    const int64_t begin = Now();
-    const bool cached = Must(queue.Connect(1)).cached != 0;
-    if (cached) {
-      krcore_connect.push_back(Now() - begin);
-      krcore.back() += krcore_connect.back();
-    } else {
-      krcore.pop_back();
-    }
-    Time(uncached, [&] { MUST(Must(queue.Connect(1)).cached == 0); });  // again, so it is looked up
-    Time(call, [&] { Must(queue.Query()); });
-  }
-  Row("verbs: open, PD, CQ, QP, states", verbs);
-  Row("  open the device", verbs_open);
-  Row("  PD, CQ, QP", verbs_create);
-  Row("  INIT, RTR, RTS", verbs_states);
-  MUST(!krcore.empty());
-  Row("krcore.ko: open, attach, join, connect", krcore, &verbs);
-  Row("  open, with the look at the version", krcore_open);
-  Row("  attach: places, ring, mmap", krcore_attach);
-  Row("  join the process's node", krcore_join);
-  Row("  connect to a node that the host knows", krcore_connect, &verbs);
-  Row("  ... that it looks up", uncached, &verbs);
-  Row("  (a bare call)", call);
-
   VerbsSide side;
   side.Open();
   side.Create();

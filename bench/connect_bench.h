@@ -67,10 +67,24 @@ WorkerParts ConnectWorker(const std::string& plane, const NodeOptions& options, 
   return parts;
 }
 
+// What Peer is, over the kernel module.
+class KernelPeer {
+ public:
+  explicit KernelPeer(const NodeOptions& fabric);
+  Node& node() { return *node_; }
+
+ private:
+  std::unique_ptr<Node> node_;
+  std::unique_ptr<Region> region_;
+};
+
+// connect_kernel.cc: a queue of the kernel module, in the process, with its parts.
+void KernelConnects(const NodeOptions& fabric, int64_t verbs_ns, int samples);
 // connect_model.cc: the same in virtual time, with modelled costs.
 void PrintModel();
-// connect_process.cc: from fork to the first reply. `executable`: this program, which calls RunChild.
-void PrintFreshProcesses(const char* executable, const NodeOptions& fabric, int samples);
+// connect_process.cc: from fork to the first reply. `executable`: this program, which calls RunChild. `kernel`: of the
+// kernel module, too.
+void PrintFreshProcesses(const char* executable, const NodeOptions& fabric, int samples, bool kernel = false);
 int RunChild(const std::string& plane, NodeOptions fabric, int64_t started_ns);
 
 }  // namespace connect_bench

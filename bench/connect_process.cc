@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cinttypes>
+#include <optional>
 
 #include "bench/connect_bench.h"
 
@@ -78,16 +79,20 @@ int RunChild(const std::string& plane, NodeOptions fabric, int64_t started_ns) {
   return 0;
 }
 
-void PrintFreshProcesses(const char* executable, const NodeOptions& fabric, int samples) {
+void PrintFreshProcesses(const char* executable, const NodeOptions& fabric, int samples, bool kernel) {
   Peer peer(fabric);
+  std::optional<KernelPeer> kernel_peer;
+  if (kernel) kernel_peer.emplace(fabric);
   const bool shared = fabric.rnic == "sw";
   Heading(("fresh processes (fork, exec), measured on " + fabric.rnic +
-           (shared ? "; krcore's find the host's metadata" : "; nothing is shared between them"))
+           (shared   ? "; krcore's find the host's metadata"
+            : kernel ? "; what is shared between them is kernel's"
+                     : "; nothing is shared between them"))
               .c_str(),
           "us");
   int64_t verbs_ns = 0;
-  for (const char* plane : {"verbs", "lite", kAlone, "krcore"}) {
-    if (plane == kAlone && !shared) continue;
+  for (const std::string plane : {"verbs", "lite", kAlone, "krcore", "kernel"}) {
+    if ((plane == kAlone && !shared) || (plane == "kernel" && !kernel)) continue;
     std::array<Samples, 5> all;
     for (int i = 0; i < samples; ++i) {
       const Times times = RunOne(executable, plane, fabric);
@@ -98,7 +103,7 @@ void PrintFreshProcesses(const char* executable, const NodeOptions& fabric, int 
       all[4].push_back(times.reply);
     }
     if (verbs_ns == 0) verbs_ns = Percentile(all[0], 50);
-    Report(std::string(plane) + ", fork to first reply", all[0], verbs_ns);
+    Report(plane + ", fork to first reply", all[0], verbs_ns);
     Report("  exec until main", all[1]);
     Report("  node, MR, pool", all[2]);
     Report("  queue and connect", all[3]);

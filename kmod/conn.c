@@ -182,6 +182,8 @@ void krc_wr_init(struct krc_wr *wr, struct krc_queue *queue)
 {
 	wr->cqe.done = krc_conn_done;
 	wr->queue = queue;
+	wr->num_sge = 0;
+	wr->remote = NULL;
 }
 
 void krc_wr_address(struct krc_wr *wr, u32 num_sge, u64 remote_addr, u32 rkey,

@@ -253,7 +253,8 @@ static void krc_remove(struct ib_device *ib, void *client_data)
 	unsigned long key = 0;
 
 	mutex_lock(&krc_devices_lock);
-	list_del(&dev->node);
+	/* As krc_queue_add_like sees. */
+	list_del_init(&dev->node);
 	mutex_unlock(&krc_devices_lock);
 	ib_unregister_event_handler(&dev->events);
 	cancel_work_sync(&dev->setup);
@@ -322,9 +323,10 @@ struct krc_device *krc_device_find(const char *name)
 		 * An address that came just now is seen, too; and what failed
 		 * for want of memory is tried again.
 		 */
-		if (!krc_device_is_ready(dev))
+		if (!krc_device_is_ready(dev)) {
 			queue_work(system_long_wq, &dev->setup);
-		flush_work(&dev->setup);
+			flush_work(&dev->setup);
+		}
 		if (*name || krc_device_is_ready(dev))
 			return dev;
 	}

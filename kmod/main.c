@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /* /dev/krcore: files, calls, mappings. */
+#include <linux/anon_inodes.h>
 #include <linux/file.h>
 #include <linux/fs.h>
 #include <linux/miscdevice.h>
@@ -51,7 +52,9 @@ static int krc_mmap(struct file *file, struct vm_area_struct *vma)
 	if (vma->vm_pgoff || vma->vm_end - vma->vm_start != queue->ring_bytes ||
 	    !(vma->vm_flags & VM_SHARED))
 		return -EINVAL;
-	return remap_vmalloc_range(vma, ring, 0);
+	if (is_vmalloc_addr(ring))
+		return remap_vmalloc_range(vma, ring, 0);
+	return vm_insert_page(vma, vma->vm_start, virt_to_page(ring));
 }
 
 static __poll_t krc_poll(struct file *file, struct poll_table_struct *table)
@@ -78,29 +81,6 @@ static void krc_query(struct krc_query *query)
 	query->abi_version = KRC_ABI_VERSION;
 	query->max_regions = krc_max_regions;
 	query->devices = krc_device_count(&query->max_message_bytes);
-}
-
-static const struct file_operations krc_fops;
-
-/* join->file is -1, or a file of this module's. */
-static int krc_join(struct krc_queue *queue, struct krc_join *join)
-{
-	struct file *file = NULL;
-	int err;
-
-	if (join->file >= 0) {
-		file = fget(join->file);
-		if (!file)
-			return -EBADF;
-		if (file->f_op != &krc_fops) {
-			fput(file);
-			return -EBADF;
-		}
-	}
-	err = krc_queue_join(queue, join, file ? file->private_data : NULL);
-	if (file)
-		fput(file);
-	return err;
 }
 
 union krc_args {
@@ -135,7 +115,7 @@ static int krc_call(struct krc_queue *queue, unsigned int cmd,
 	case KRC_IOC_PUSH:
 		return krc_queue_push(queue, &args->push);
 	case KRC_IOC_JOIN:
-		return krc_join(queue, &args->join);
+		return krc_queue_join(queue, &args->join);
 	case KRC_IOC_PUBLISH:
 		return krc_queue_publish(queue, &args->publish);
 	case KRC_IOC_CONNECT:
@@ -151,6 +131,54 @@ static int krc_call(struct krc_queue *queue, unsigned int cmd,
 	}
 }
 
+static const struct file_operations krc_fops;
+
+/* The descriptor is there when its number is known to be. */
+static int krc_new_queue(struct krc_queue *queue,
+			 struct krc_new_queue __user *user)
+{
+	struct krc_new_queue args;
+	struct krc_queue *made;
+	struct file *file;
+	int err;
+
+	if (copy_from_user(&args, user, sizeof(args)))
+		return -EFAULT;
+	args.file = get_unused_fd_flags(O_CLOEXEC);
+	if (args.file < 0)
+		return args.file;
+	made = krc_queue_create();
+	if (!made) {
+		err = -ENOMEM;
+		goto put_descriptor;
+	}
+	err = krc_queue_join_like(made, queue, args.depth);
+	if (err)
+		goto put_queue;
+	args.ring_bytes = made->ring_bytes;
+	args.ring_entries = made->ring_mask + 1;
+	file = anon_inode_getfile("[krcore]", &krc_fops, made, O_RDWR);
+	if (IS_ERR(file)) {
+		err = PTR_ERR(file);
+		goto detach_queue;
+	}
+	if (copy_to_user(user, &args, sizeof(args))) {
+		fput(file);
+		err = -EFAULT;
+		goto put_descriptor;
+	}
+	fd_install(args.file, file);
+	return 0;
+
+detach_queue:
+	krc_queue_detach(made, false);
+put_queue:
+	krc_queue_put(made);
+put_descriptor:
+	put_unused_fd(args.file);
+	return err;
+}
+
 static long krc_ioctl(struct file *file, unsigned int cmd, unsigned long arg)
 {
 	struct krc_queue *queue = file->private_data;
@@ -161,6 +189,8 @@ static long krc_ioctl(struct file *file, unsigned int cmd, unsigned long arg)
 
 	if (current->mm != queue->mm)
 		return -EPERM;
+	if (cmd == KRC_IOC_NEW_QUEUE)
+		return krc_new_queue(queue, user);
 	/* The number of a call has its size in it. */
 	if (_IOC_TYPE(cmd) != KRC_IOC_MAGIC || bytes > sizeof(args))
 		return -ENOTTY;

@@ -55,13 +55,29 @@ struct krc_queue *krc_queue_create_own(struct krc_device *dev, void *owner,
 	return queue;
 }
 
+/* One page, which most are, costs less to make and to map than what vmalloc makes. */
+static struct krc_ring_header *krc_ring_alloc(u32 bytes)
+{
+	return bytes == PAGE_SIZE ?
+		       (void *)get_zeroed_page(GFP_KERNEL_ACCOUNT) :
+		       vmalloc_user(bytes);
+}
+
+static void krc_ring_free(struct krc_ring_header *ring)
+{
+	if (is_vmalloc_addr(ring))
+		vfree(ring);
+	else
+		free_page((unsigned long)ring);
+}
+
 static void krc_queue_free(struct kref *refs)
 {
 	struct krc_queue *queue = container_of(refs, struct krc_queue, refs);
 
 	if (queue->mm)
 		mmdrop(queue->mm);
-	vfree(queue->ring);
+	krc_ring_free(queue->ring);
 	kvfree(queue->wrs);
 	mutex_destroy(&queue->lock);
 	kfree(queue);
@@ -87,12 +103,13 @@ static int krc_queue_alloc(struct krc_queue *queue, u32 depth)
 	u32 bytes = PAGE_ALIGN(sizeof(struct krc_ring_header) +
 			       entries * sizeof(struct krc_completion));
 	struct krc_ring_header *ring;
-	u32 i;
 
-	queue->wrs = kvcalloc(depth, sizeof(*queue->wrs), GFP_KERNEL_ACCOUNT);
+	/* What a queue never uses is never touched. */
+	queue->wrs = kvmalloc_array(depth, sizeof(*queue->wrs),
+				    GFP_KERNEL_ACCOUNT);
 	if (!queue->wrs)
 		return -ENOMEM;
-	ring = vmalloc_user(bytes);
+	ring = krc_ring_alloc(bytes);
 	if (!ring) {
 		kvfree(queue->wrs);
 		queue->wrs = NULL;
@@ -101,13 +118,44 @@ static int krc_queue_alloc(struct krc_queue *queue, u32 depth)
 	queue->depth = depth;
 	queue->ring_bytes = bytes;
 	queue->ring_mask = entries - 1;
-	for (i = 0; i < depth; i++) {
-		krc_wr_init(&queue->wrs[i], queue);
-		list_add_tail(&queue->wrs[i].link, &queue->free);
-	}
 	/* Pairs with the acquire of krc_queue_ring. */
 	smp_store_release(&queue->ring, ring);
 	return 0;
+}
+
+static int krc_queue_add(struct krc_queue *queue, struct krc_device *dev,
+			 u32 depth)
+{
+	int err;
+
+	lockdep_assert_held(&krc_devices_lock);
+	err = krc_queue_alloc(queue, depth);
+	if (err)
+		return err;
+	queue->dev = dev;
+	list_add_tail(&queue->node, &dev->queues);
+	atomic64_inc(&dev->stats.queues);
+	return 0;
+}
+
+static bool krc_is_depth(u32 depth)
+{
+	return depth && depth <= KRC_MAX_DEPTH;
+}
+
+int krc_queue_add_like(struct krc_queue *queue, struct krc_device *dev,
+		       u32 depth)
+{
+	int err;
+
+	if (!krc_is_depth(depth))
+		return -EINVAL;
+	mutex_lock(&krc_devices_lock);
+	/* One that is being removed takes no more queues. */
+	err = list_empty(&dev->node) ? -ENODEV :
+				       krc_queue_add(queue, dev, depth);
+	mutex_unlock(&krc_devices_lock);
+	return err;
 }
 
 static int krc_queue_attach_locked(struct krc_queue *queue,
@@ -124,24 +172,21 @@ static int krc_queue_attach_locked(struct krc_queue *queue,
 	dev = krc_device_find(attach->device);
 	err = !dev ? -ENODEV : !krc_device_is_ready(dev) ? -ENETDOWN : 0;
 	if (!err)
-		err = krc_queue_alloc(queue, attach->depth);
-	if (!err) {
-		queue->dev = dev;
-		list_add_tail(&queue->node, &dev->queues);
-		atomic64_inc(&dev->stats.queues);
-		memcpy(attach->gid, dev->gid.raw, sizeof(attach->gid));
-		attach->ring_bytes = queue->ring_bytes;
-		attach->ring_entries = queue->ring_mask + 1;
-	}
+		err = krc_queue_add(queue, dev, attach->depth);
 	mutex_unlock(&krc_devices_lock);
-	return err;
+	if (err)
+		return err;
+	memcpy(attach->gid, dev->gid.raw, sizeof(attach->gid));
+	attach->ring_bytes = queue->ring_bytes;
+	attach->ring_entries = queue->ring_mask + 1;
+	return 0;
 }
 
 int krc_queue_attach(struct krc_queue *queue, struct krc_attach *attach)
 {
 	int err;
 
-	if (!attach->depth || attach->depth > KRC_MAX_DEPTH ||
+	if (!krc_is_depth(attach->depth) ||
 	    strnlen((char *)attach->device, sizeof(attach->device)) ==
 		    sizeof(attach->device))
 		return -EINVAL;

@@ -39,7 +39,7 @@ struct krc_queue {
 	/* The module's own (krc_queue_create_own) has these, and no ring. */
 	void (*done)(struct krc_queue *queue, u8 status);
 	void *owner;
-	struct krc_wr *wrs;	/* `depth` of them */
+	struct krc_wr *wrs;	/* `depth` of them, of which `used` are made */
 	u32 depth;
 
 	struct list_head node;	/* of dev->queues, by krc_devices_lock */
@@ -50,10 +50,11 @@ struct krc_queue {
 	u32 fetching;		/* READs and atomics that are posted */
 
 	spinlock_t ring_lock;	/* of all that follows; softirqs take it */
-	struct list_head free;
+	struct list_head free;	/* of wrs that are made */
+	u32 used;
 	u32 outstanding;	/* requests that are not on the free list */
 	u32 head;		/* completions written to the ring */
-	struct krc_ring_header *ring;	/* set once, by krc_queue_attach */
+	struct krc_ring_header *ring;	/* set once, by krc_queue_alloc */
 	u32 ring_bytes;
 	u32 ring_mask;
 	wait_queue_head_t wait;	/* a completion; nothing outstanding; gone */
@@ -73,9 +74,13 @@ void krc_queue_put(struct krc_queue *queue);
 int krc_queue_attach(struct krc_queue *queue, struct krc_attach *attach);
 int krc_queue_connect_device(struct krc_queue *queue,
 			     const struct krc_connect_device *connect);
-/* `other`: the queue of join->file, or NULL. */
-int krc_queue_join(struct krc_queue *queue, struct krc_join *join,
-		   struct krc_queue *other);
+int krc_queue_join(struct krc_queue *queue, struct krc_join *join);
+/*
+ * Makes a fresh queue, which nobody else can name yet, one of the node and the
+ * device of `other`, whose lock it takes first. -EINVAL: `depth`.
+ */
+int krc_queue_join_like(struct krc_queue *queue, struct krc_queue *other,
+			u32 depth);
 int krc_queue_publish(struct krc_queue *queue,
 		      const struct krc_publish *publish);
 int krc_queue_connect(struct krc_queue *queue, struct krc_connect *connect);
@@ -88,6 +93,12 @@ int krc_queue_dereg_mr(struct krc_queue *queue,
 		       const struct krc_dereg_mr *dereg);
 int krc_queue_push(struct krc_queue *queue, struct krc_push *push);
 
+/*
+ * Attaches a fresh queue to the device of another one, whose lock is held as
+ * well. -EINVAL, -ENODEV: that goes, -ENOMEM.
+ */
+int krc_queue_add_like(struct krc_queue *queue, struct krc_device *dev,
+		       u32 depth);
 /* The state that calls on an attached queue need, with the lock held. */
 int krc_queue_usable(struct krc_queue *queue);
 /* Requests without a completion yet. */

@@ -29,72 +29,47 @@ static void krc_pad_name(u8 *name)
 	memset(name + length, 0, KRC_NAME_BYTES - length);
 }
 
-/* The node of another file of this process, with a reference. */
-static struct krc_node *krc_queue_node_of(struct krc_queue *queue,
-					  struct krc_queue *other)
+static int krc_queue_join_locked(struct krc_queue *queue, struct krc_join *join)
 {
-	struct krc_node *node = NULL;
-
-	if (other == queue || other->mm != queue->mm)
-		return NULL;
-	mutex_lock_nested(&other->lock, SINGLE_DEPTH_NESTING);
-	if (other->fabric_node && other->dev == queue->dev) {
-		node = other->fabric_node;
-		kref_get(&node->refs);
-	}
-	mutex_unlock(&other->lock);
-	return node;
-}
-
-static int krc_queue_join_locked(struct krc_queue *queue, struct krc_join *join,
-				 struct krc_queue *other)
-{
-	struct krc_node *node;
 	int err = krc_queue_usable(queue);
 
 	if (err)
 		return err;
 	if (queue->fabric_node)
 		return -EBADFD;
-	if (other) {
-		node = krc_queue_node_of(queue, other);
-		if (!node)
-			return -EBADF;
-		if (memcmp(node->fabric, join->fabric, sizeof(node->fabric)) ||
-		    (join->node && join->node != node->node)) {
-			krc_node_put(node);
-			return -EINVAL;
-		}
-		join->node = node->node;
-		join->incarnation = node->incarnation;
-	} else {
-		err = krc_node_create(queue, join, &node);
-		if (err)
-			return err;
-	}
-	queue->fabric_node = node;
-	return 0;
+	return krc_node_create(queue, join, &queue->fabric_node);
 }
 
-/* Two files of a process that join one another at the same time: one by one. */
-static DEFINE_MUTEX(krc_join_lock);
-
-int krc_queue_join(struct krc_queue *queue, struct krc_join *join,
-		   struct krc_queue *other)
+int krc_queue_join(struct krc_queue *queue, struct krc_join *join)
 {
 	int err;
 
-	if (join->reserved || !krc_is_name(join->fabric) ||
-	    join->node >= KRC_FIRST_DYNAMIC_NODE)
+	if (!krc_is_name(join->fabric) || join->node >= KRC_FIRST_DYNAMIC_NODE)
 		return -EINVAL;
 	krc_pad_name(join->fabric);
-	if (other)
-		mutex_lock(&krc_join_lock);
 	mutex_lock(&queue->lock);
-	err = krc_queue_join_locked(queue, join, other);
+	err = krc_queue_join_locked(queue, join);
 	mutex_unlock(&queue->lock);
-	if (other)
-		mutex_unlock(&krc_join_lock);
+	return err;
+}
+
+int krc_queue_join_like(struct krc_queue *queue, struct krc_queue *other,
+			u32 depth)
+{
+	int err;
+
+	mutex_lock(&other->lock);
+	err = krc_queue_joined(other);
+	if (!err) {
+		mutex_lock_nested(&queue->lock, SINGLE_DEPTH_NESTING);
+		err = krc_queue_add_like(queue, other->dev, depth);
+		if (!err) {
+			queue->fabric_node = other->fabric_node;
+			kref_get(&queue->fabric_node->refs);
+		}
+		mutex_unlock(&queue->lock);
+	}
+	mutex_unlock(&other->lock);
 	return err;
 }
 

@@ -71,6 +71,22 @@ static void krc_wr_fill(struct krc_wr *wr, const struct krc_request *request,
 		       request->compare_add, request->swap);
 }
 
+/* There is one: `outstanding` says so. */
+static struct krc_wr *krc_queue_place(struct krc_queue *queue)
+{
+	struct krc_wr *wr;
+
+	lockdep_assert_held(&queue->ring_lock);
+	wr = list_first_entry_or_null(&queue->free, struct krc_wr, link);
+	if (wr) {
+		list_del(&wr->link);
+	} else {
+		wr = &queue->wrs[queue->used++];
+		krc_wr_init(wr, queue);
+	}
+	return wr;
+}
+
 /* Takes `count` places for a batch. */
 static int krc_queue_take(struct krc_queue *queue, u32 count,
 			  struct list_head *batch)
@@ -90,7 +106,7 @@ static int krc_queue_take(struct krc_queue *queue, u32 count,
 	} else {
 		queue->outstanding += count;
 		for (i = 0; i < count; i++)
-			list_move_tail(queue->free.next, batch);
+			list_add_tail(&krc_queue_place(queue)->link, batch);
 	}
 	spin_unlock_bh(&queue->ring_lock);
 	return err;

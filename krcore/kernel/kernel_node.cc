@@ -71,19 +71,9 @@ Status KernelNode::Start(const NodeOptions& options) {
     return {StatusCode::kUnavailable,
             "control plane kernel needs the module krcore, which is not loaded here: " + std::string(opened.message())};
   }
-  const auto query = control_.Query();
-  if (!query.ok()) return query.status();
-  max_message_bytes_ = query->max_message_bytes;
-  fabric_ = options.fabric;
-  device_ = options.rnic_port.substr(0, options.rnic_port.find(':'));
-  KRCORE_RETURN_IF_ERROR(control_.Attach(device_, 1));
-  return control_.Join(fabric_, options.node, nullptr);
-}
-
-Status KernelNode::Attach(KernelQueue& queue, uint32_t depth) const {
-  KRCORE_RETURN_IF_ERROR(queue.Open());
-  KRCORE_RETURN_IF_ERROR(queue.Attach(device_, depth));
-  return queue.Join(fabric_, kNoNode, &control_);
+  max_message_bytes_ = control_.max_message_bytes();
+  KRCORE_RETURN_IF_ERROR(control_.Attach(options.rnic_port.substr(0, options.rnic_port.find(':')), 1));
+  return control_.Join(options.fabric, options.node);
 }
 
 // ---- memory

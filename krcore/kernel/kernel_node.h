@@ -40,8 +40,8 @@ class KernelNode final : public Node {
   // ---- for pools
   mr::RegionTable& local_regions() { return local_regions_; }
   uint64_t max_message_bytes() const { return max_message_bytes_; }
-  // Gives a fresh queue `depth` places, as part of this node.
-  Status Attach(KernelQueue& queue, uint32_t depth) const;
+  // Makes a fresh queue part of this node, with `depth` places.
+  Status OpenQueue(KernelQueue& queue, uint32_t depth) const { return queue.OpenLike(control_, depth); }
 
   // ---- for regions
   Status Withdraw(uint32_t key, Deadline deadline);
@@ -55,7 +55,6 @@ class KernelNode final : public Node {
                                            std::shared_ptr<void> memory);
 
   Clock& clock_;
-  std::string fabric_, device_;
   uint64_t max_message_bytes_ = 0;
   KernelQueue control_;  // all regions are its, and the node's calls; pushes nothing
   mr::RegionTable local_regions_;

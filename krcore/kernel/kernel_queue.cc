@@ -18,7 +18,8 @@ namespace krcore::kernel {
 namespace {
 
 static_assert(sizeof(krc_query) == 16 && sizeof(krc_attach) == 92 && sizeof(krc_connect_device) == 16);
-static_assert(sizeof(krc_join) == 80 && sizeof(krc_shared_region) == 32 && sizeof(krc_publish) == 168);
+static_assert(sizeof(krc_join) == 72 && sizeof(krc_new_queue) == 16);
+static_assert(sizeof(krc_shared_region) == 32 && sizeof(krc_publish) == 168);
 static_assert(sizeof(krc_connect) == 192 && sizeof(krc_service) == 136 && sizeof(krc_peer_state) == 16);
 static_assert(sizeof(krc_reg_mr) == 24 && sizeof(krc_dereg_mr) == 4 && sizeof(krc_push) == 16);
 static_assert(sizeof(krc_sge) == 16 && sizeof(krc_request) == 104 && offsetof(krc_request, sges) == 40);
@@ -71,6 +72,8 @@ StatusCode CodeOf(int error) {
     case ENETDOWN:
     case EIO:
     case EHOSTUNREACH: return StatusCode::kUnavailable;
+    case EMFILE:
+    case ENFILE:
     case ENOMEM:
     case ENOSPC: return StatusCode::kOutOfMemory;
     case EAGAIN:
@@ -105,7 +108,7 @@ bool CopyName(std::string_view name, uint8_t (&field)[kBytes]) {
 }  // namespace
 
 KernelQueue::~KernelQueue() {
-  if (ring_ != nullptr) munmap(ring_, ring_bytes_);
+  if (krc_ring_header* const ring = ring_.load(std::memory_order_relaxed)) munmap(ring, ring_bytes_);
   if (fd_ >= 0) close(fd_);
 }
 
@@ -113,11 +116,27 @@ Status KernelQueue::Open(const std::string& path) {
   fd_ = open(path.c_str(), O_RDWR | O_CLOEXEC);
   if (fd_ < 0) return Outcome(errno, path.c_str());
   Result<krc_query> query = Query();
-  if (query.ok() && query->abi_version == KRC_ABI_VERSION) return {};
+  if (query.ok() && query->abi_version == KRC_ABI_VERSION) {
+    max_message_bytes_ = query->max_message_bytes;
+    return {};
+  }
   close(std::exchange(fd_, -1));
   if (!query.ok()) return query.status();
   return Status(StatusCode::kUnsupported, path + ": its interface has version " + std::to_string(query->abi_version) +
                                               ", not " + std::to_string(KRC_ABI_VERSION));
+}
+
+Status KernelQueue::OpenLike(const KernelQueue& of, uint32_t depth) {
+  krc_new_queue made = {depth, -1, 0, 0};
+  if (const int error = Call(of.fd_, KRC_IOC_NEW_QUEUE, &made); error != 0) return Outcome(error, "KRC_IOC_NEW_QUEUE");
+  fd_ = made.file;
+  ring_bytes_ = made.ring_bytes;
+  ring_mask_ = made.ring_entries - 1;
+  max_message_bytes_ = of.max_message_bytes_;
+  gid_ = of.gid_;
+  node_ = of.node_;
+  incarnation_ = of.incarnation_;
+  return {};
 }
 
 Result<krc_query> KernelQueue::Query() {
@@ -132,15 +151,31 @@ Status KernelQueue::Attach(const std::string& device, uint32_t depth) {
   std::memcpy(attach.device, device.data(), device.size());
   attach.depth = depth;
   if (const int error = Call(fd_, KRC_IOC_ATTACH, &attach); error != 0) return Outcome(error, "KRC_IOC_ATTACH");
-  void* const ring = mmap(nullptr, attach.ring_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd_, 0);
-  if (ring == MAP_FAILED) return Outcome(errno, "mmap of the completion ring");
-  ring_ = static_cast<krc_ring_header*>(ring);
+  std::memcpy(gid_.bytes, attach.gid, sizeof(gid_.bytes));
   ring_bytes_ = attach.ring_bytes;
   ring_mask_ = attach.ring_entries - 1;
-  std::memcpy(gid_.bytes, attach.gid, sizeof(gid_.bytes));
-  // A forked child may call nothing of this file's, so it gets nothing of it.
-  if (madvise(ring, ring_bytes_, MADV_DONTFORK) != 0) return Outcome(errno, "MADV_DONTFORK");
   return {};
+}
+
+krc_ring_header* KernelQueue::ring() {
+  krc_ring_header* ring = ring_.load(std::memory_order_relaxed);  // only this thread's stores
+  if (ring != nullptr) return ring;
+  if (ring_bytes_ == 0) {
+    errno = EBADFD;
+    return nullptr;
+  }
+  void* const mapped = mmap(nullptr, ring_bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, fd_, 0);
+  if (mapped == MAP_FAILED) return nullptr;
+  // A forked child may call nothing of this file's, so it gets nothing of it.
+  if (madvise(mapped, ring_bytes_, MADV_DONTFORK) != 0) {
+    const int error = errno;
+    munmap(mapped, ring_bytes_);
+    errno = error;
+    return nullptr;
+  }
+  ring = static_cast<krc_ring_header*>(mapped);
+  ring_.store(ring, std::memory_order_release);  // pairs with the acquire of Pop
+  return ring;
 }
 
 Status KernelQueue::ConnectDevice(const Gid& peer) {
@@ -149,11 +184,10 @@ Status KernelQueue::ConnectDevice(const Gid& peer) {
   return Outcome(Call(fd_, KRC_IOC_CONNECT_DEVICE, &connect), "KRC_IOC_CONNECT_DEVICE");
 }
 
-Status KernelQueue::Join(const std::string& fabric, NodeId node, const KernelQueue* of) {
+Status KernelQueue::Join(const std::string& fabric, NodeId node) {
   krc_join join = {};
   if (!CopyName(fabric, join.fabric)) return Outcome(EINVAL, "a fabric's name is empty or too long");
   join.node = node;
-  join.file = of == nullptr ? -1 : of->fd_;
   if (const int error = Call(fd_, KRC_IOC_JOIN, &join); error != 0) return Outcome(error, "KRC_IOC_JOIN");
   node_ = join.node;
   incarnation_ = join.incarnation;
@@ -217,18 +251,23 @@ Status KernelQueue::Push(std::span<const krc_request> requests, uint32_t* bad_in
   krc_push push = {};
   push.requests = reinterpret_cast<uint64_t>(requests.data());
   push.count = static_cast<uint32_t>(requests.size());
+  if (ring_bytes_ != 0 && ring() == nullptr) {
+    if (bad_index != nullptr) *bad_index = 0;
+    return CodeOf(errno);
+  }
   const int error = Call(fd_, KRC_IOC_PUSH, &push);
   if (bad_index != nullptr) *bad_index = push.bad_index;
   return CodeOf(error);
 }
 
 size_t KernelQueue::Pop(std::span<krc_completion> out) {
-  if (ring_ == nullptr) return 0;
-  const auto* const entries = reinterpret_cast<const krc_completion*>(ring_ + 1);
-  std::atomic_ref<uint32_t> tail_word(ring_->tail);
+  krc_ring_header* const ring = ring_.load(std::memory_order_acquire);
+  if (ring == nullptr) return 0;  // nothing was pushed
+  const auto* const entries = reinterpret_cast<const krc_completion*>(ring + 1);
+  std::atomic_ref<uint32_t> tail_word(ring->tail);
   const uint32_t tail = tail_word.load(std::memory_order_relaxed);  // ours
   // Pairs with the module's release in krc_queue_complete: the entries before it are whole.
-  const uint32_t head = std::atomic_ref<uint32_t>(ring_->head).load(std::memory_order_acquire);
+  const uint32_t head = std::atomic_ref<uint32_t>(ring->head).load(std::memory_order_acquire);
   const size_t count = std::min<size_t>(head - tail, out.size());
   for (size_t i = 0; i < count; ++i) out[i] = entries[(tail + i) & ring_mask_];
   // The module writes these places again only when it has seen this.

@@ -3,10 +3,12 @@
 // krcore_ioctl.h, which this folder alone includes.
 //
 // Thread safety: one thread at a time, but Push beside Pop. Blocking: Attach, Connect, Register, Deregister; Push makes
-// one system call and does not wait for the network; Pop makes none. A forked child cannot use it.
+// one system call, the first one two more, which map the completion ring, and does not wait for the network; Pop makes
+// none. A forked child cannot use it.
 #ifndef KRCORE_KERNEL_KERNEL_QUEUE_H_
 #define KRCORE_KERNEL_KERNEL_QUEUE_H_
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -37,6 +39,9 @@ class KernelQueue {
 
   // kNotFound: the module is not loaded; kUnsupported: `path` is not the module, or of another KRC_ABI_VERSION.
   Status Open(const std::string& path = KRC_DEVICE_PATH);
+  // A further queue of the node that `of` has joined, attached to its device with `depth` places: in place of Open,
+  // Attach and Join, by one call. kOutOfMemory: also beyond the process's limit of open files.
+  Status OpenLike(const KernelQueue& of, uint32_t depth);
   Result<krc_query> Query();
   // Gives it the device of that name ("": the first one) and `depth` places for requests, up to KRC_MAX_DEPTH; once.
   Status Attach(const std::string& device, uint32_t depth);
@@ -45,9 +50,8 @@ class KernelQueue {
   Status ConnectDevice(const Gid& peer);
 
   // ---- as part of a node. kUnavailable: the metadata server does not answer.
-  // Makes it (part of) a node of the fabric; once. `of`: a queue of this process that has joined, whose node it becomes
-  // part of; null: a new node, with the id `node`, or kNoNode for one that nobody had. kExists: the id is taken.
-  Status Join(const std::string& fabric, NodeId node, const KernelQueue* of);
+  // Makes it a node of the fabric, with the id `node`, or kNoNode for one that nobody had; once. kExists: it is taken.
+  Status Join(const std::string& fabric, NodeId node);
   NodeId node() const { return node_; }
   uint32_t incarnation() const { return incarnation_; }
   // Of the regions `key` and `tag` are looked at. kNotFound: no such region of this process.
@@ -65,9 +69,9 @@ class KernelQueue {
   Result<uint32_t> Register(void* addr, size_t length, uint32_t access);
   // Waits for the requests that use it. kNotFound: no region of this queue's.
   Status Deregister(uint32_t key);
-  // All or none; borrows `requests` for the call, and the memory that they name until they complete. No allocation.
-  // kQueueFull: until more is popped; kPermissionDenied: memory that is not registered so; kBadState: not connected,
-  // or a fault broke the queue: Connect mends it. `bad_index`, if given: the request that is to blame.
+  // All or none; borrows `requests` for the call, and the memory that they name until they complete. kQueueFull: until
+  // more is popped; kPermissionDenied: memory that is not registered so; kBadState: not connected, or a fault broke the
+  // queue: Connect mends it. `bad_index`, if given: the request that is to blame.
   Status Push(std::span<const krc_request> requests, uint32_t* bad_index = nullptr);
 
   // Up to out.size() completions, in posting order.
@@ -77,16 +81,19 @@ class KernelQueue {
 
   int fd() const { return fd_; }
   const Gid& gid() const { return gid_; }
-  krc_ring_header* ring() const { return ring_; }
+  uint32_t max_message_bytes() const { return max_message_bytes_; }  // of a request; known behind Open
+  // Maps it if it is not mapped yet; null: it cannot be, and errno says why.
+  krc_ring_header* ring();
 
  private:
   int fd_ = -1;
+  uint32_t max_message_bytes_ = 0;
   Gid gid_;
   NodeId node_ = kNoNode;
   uint32_t incarnation_ = 0;
-  krc_ring_header* ring_ = nullptr;
-  size_t ring_bytes_ = 0;
+  size_t ring_bytes_ = 0;  // 0: not attached
   uint32_t ring_mask_ = 0;
+  std::atomic<krc_ring_header*> ring_ = nullptr;  // the first Push maps it
 };
 
 }  // namespace krcore::kernel

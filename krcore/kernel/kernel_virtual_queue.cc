@@ -24,7 +24,7 @@ KernelVirtualQueue::~KernelVirtualQueue() {
   if (pool_ != nullptr) pool_->Remove(this);
 }
 
-Status KernelVirtualQueue::Start() { return pool_->kernel_node().Attach(queue_, ring_.depth()); }
+Status KernelVirtualQueue::Start() { return pool_->kernel_node().OpenQueue(queue_, ring_.depth()); }
 
 size_t KernelVirtualQueue::memory_bytes() const {
   return sizeof(*this) + ring_.memory_bytes() + ring_.slots() * sizeof(krc_request) +

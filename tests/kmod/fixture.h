@@ -24,9 +24,10 @@ class Queue : public krcore::kernel::KernelQueue {
   int Query(krc_query* query) { return Take(KernelQueue::Query(), query); }
   int Attach(const std::string& device, uint32_t depth) { return ErrnoOf(KernelQueue::Attach(device, depth)); }
   int ConnectDevice(const krcore::kernel::Gid& peer) { return ErrnoOf(KernelQueue::ConnectDevice(peer)); }
-  int Join(const std::string& fabric, krcore::NodeId node = krcore::kNoNode, const Queue* of = nullptr) {
-    return ErrnoOf(KernelQueue::Join(fabric, node, of));
+  int Join(const std::string& fabric, krcore::NodeId node = krcore::kNoNode) {
+    return ErrnoOf(KernelQueue::Join(fabric, node));
   }
+  int OpenLike(const Queue& of, uint32_t depth) { return ErrnoOf(KernelQueue::OpenLike(of, depth)); }
   int Publish(std::span<const krc_shared_region> regions) { return ErrnoOf(KernelQueue::Publish(regions)); }
   int Connect(krcore::NodeId node, krc_connect* connect) { return Take(KernelQueue::Connect(node), connect); }
   int SetService(const std::string& name, uint64_t value) {

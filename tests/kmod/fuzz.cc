@@ -168,12 +168,31 @@ void Connect(const Process& process, int fd) {
 // The few nodes and services that all processes have a hand in.
 constexpr uint32_t kNodes = 4;
 
-void Join(Random& random, const Process& process, int fd) {
+void Join(Random& random, int fd) {
   krc_join join = {};
   join.fabric[0] = 'f';
   join.node = random() % 2 == 0 ? 0 : 1 + static_cast<uint32_t>(random() % kNodes);
-  join.file = random() % 2 == 0 ? -1 : process.files[random() % kFiles];
   (void)ioctl(fd, KRC_IOC_JOIN, &join);
+}
+
+// In place of a file of this process's, which closes, with whatever it has under way.
+void Replace(Process& process, int fd, int fresh) {
+  if (fresh < 0) return;
+  dup2(fresh, fd);
+  close(fresh);
+  Forget(process.shared, getpid());  // the regions of the other files as well: more are registered soon
+}
+
+// One of a node, connected: to the device, or to a node.
+void NewQueue(Random& random, Process& process, int fd) {
+  krc_new_queue made = {
+      random() % 8 == 0 ? static_cast<uint32_t>(Word(random)) : 1 + static_cast<uint32_t>(random() % 200), 0, 0, 0};
+  if (ioctl(process.files[random() % kFiles], KRC_IOC_NEW_QUEUE, &made) != 0) return;
+  if (random() % 2 == 0) Connect(process, made.file);
+  if (random() % 4 == 0)
+    Replace(process, fd, made.file);
+  else
+    close(made.file);
 }
 
 void CallOfNode(Random& random, const Process& process, int fd) {
@@ -231,11 +250,14 @@ void OneCall(Random& random, Process& process) {
               : OneOf<unsigned long>(
                     random, {KRC_IOC_QUERY, KRC_IOC_ATTACH, KRC_IOC_CONNECT_DEVICE, KRC_IOC_REG_MR, KRC_IOC_DEREG_MR,
                              KRC_IOC_PUSH, KRC_IOC_JOIN, KRC_IOC_PUBLISH, KRC_IOC_CONNECT, KRC_IOC_SET_SERVICE,
-                             KRC_IOC_GET_SERVICE, KRC_IOC_PEER_STATE});
-      if (random() % 4 == 0) {
+                             KRC_IOC_GET_SERVICE, KRC_IOC_PEER_STATE, KRC_IOC_NEW_QUEUE});
+      const bool makes_a_file = request == KRC_IOC_NEW_QUEUE;  // whose number has to be known
+      if (random() % 4 == 0 && !makes_a_file) {
         (void)ioctl(fd, request, Address(random, process));
-      } else {
-        (void)ioctl(fd, request, bytes.data());
+      } else if (ioctl(fd, request, bytes.data()) == 0 && makes_a_file) {
+        krc_new_queue made;
+        std::memcpy(&made, bytes.data(), sizeof(made));
+        close(made.file);
       }
       break;
     }
@@ -266,16 +288,10 @@ void OneCall(Random& random, Process& process) {
       break;
     }
     case 8:
-      if (random() % 64 == 0) {
-        const int fresh = open(KRC_DEVICE_PATH, O_RDWR);
-        if (fresh >= 0) {
-          dup2(fresh, fd);  // the old one closes, with whatever it has under way
-          close(fresh);
-          Forget(process.shared, getpid());  // those of the other files as well: more are registered soon
-        }
-      }
+      if (random() % 64 == 0) Replace(process, fd, open(KRC_DEVICE_PATH, O_RDWR));
+      if (random() % 16 == 0) NewQueue(random, process, fd);
       break;
-    case 9: Join(random, process, fd); break;
+    case 9: Join(random, fd); break;
     case 10: CallOfNode(random, process, fd); break;
     default: {
       std::vector<krc_request> batch(1 + random() % (random() % 4 == 0 ? 20 : 4));

@@ -1,4 +1,8 @@
 // Nodes of a fabric: ids, what they publish, services, and how others learn that they are gone.
+#include <fcntl.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -69,10 +73,10 @@ TEST(Node, SecondConnectOfTheHostIsServedFromItsCacheAndConnectingAgainIsNot) {
 
 TEST(Node, AnIdIsTakenUntilTheLastFileOfItsNodeIsClosed) {
   auto first = std::make_unique<NodeSide>(4);
-  auto part = std::make_unique<Side>();
-  ASSERT_EQ(part->queue.Join(kFabric, krcore::kNoNode, &first->queue), 0);
-  EXPECT_EQ(part->queue.node(), 4u);
-  EXPECT_EQ(part->queue.incarnation(), first->queue.incarnation());
+  auto part = std::make_unique<Queue>();
+  ASSERT_EQ(part->OpenLike(first->queue, 8), 0);
+  EXPECT_EQ(part->node(), 4u);
+  EXPECT_EQ(part->incarnation(), first->queue.incarnation());
   const uint32_t incarnation = first->queue.incarnation();
 
   Side other;
@@ -140,6 +144,72 @@ TEST(Node, OfAKilledProcessIsGoneWhenTheProcessIs) {
                                              found.regions[0].addr)),
               KRC_SUCCESS);
   EXPECT_EQ(__atomic_load_n(target.memory.words(), __ATOMIC_ACQUIRE), added);
+}
+
+TEST(Node, HasFurtherQueuesThatAreReadyToConnect) {
+  NodeSide target(3), own;
+  target.memory.words()[5] = 99;
+  Queue queue, of_it;
+  ASSERT_EQ(queue.OpenLike(own.queue, 8), 0);
+  EXPECT_EQ(std::memcmp(&queue.gid(), &own.queue.gid(), sizeof(queue.gid())), 0);
+  EXPECT_EQ(fcntl(queue.fd(), F_GETFD), FD_CLOEXEC);
+  EXPECT_EQ(queue.Attach("", 8), EBADFD);
+  EXPECT_EQ(queue.Join(kFabric), EBADFD);
+  krc_connect found;
+  ASSERT_EQ(queue.Connect(3, &found), 0);
+  const krc_request read = Side::Between(KRC_OP_READ, own.key, own.memory.words(), found.regions[0].key,
+                                         found.regions[0].addr + 5 * sizeof(uint64_t));
+  // As many places as were asked for, which are used again and again.
+  const std::vector<krc_request> most(8, read), more(9, read);
+  EXPECT_EQ(queue.Push(more), E2BIG);
+  for (int round = 0; round < 5; ++round) {
+    own.memory.words()[0] = 0;
+    ASSERT_EQ(queue.Push(most), 0);
+    EXPECT_EQ(queue.Push({&read, 1}), EAGAIN);
+    for (size_t done = 0; done < most.size();) {
+      krc_completion completion;
+      if (queue.Pop({&completion, 1}) == 0) {
+        ASSERT_EQ(queue.Wait(kPatienceMs), 0);
+        continue;
+      }
+      ASSERT_EQ(completion.status, KRC_SUCCESS);
+      ++done;
+    }
+    EXPECT_EQ(own.memory.words()[0], 99u);
+  }
+  EXPECT_EQ(of_it.OpenLike(queue, 1), 0);
+  EXPECT_EQ(of_it.node(), own.queue.node());
+}
+
+TEST(Node, GivesNoFurtherQueueToWhoMayHaveNone) {
+  NodeSide own;
+  const int64_t before = Counter("queues");
+  Queue queue;
+  EXPECT_EQ(queue.OpenLike(own.queue, 0), EINVAL);
+  EXPECT_EQ(queue.OpenLike(own.queue, KRC_MAX_DEPTH + 1), EINVAL);
+  EXPECT_EQ(InChild([&] { return Queue().OpenLike(own.queue, 8) == EPERM ? 0 : 1; }), 0);
+  EXPECT_EQ(Counter("queues"), before);
+  Queue unattached;
+  ASSERT_EQ(unattached.Open(), 0);
+  EXPECT_EQ(queue.OpenLike(unattached, 8), EBADFD);
+  Side unjoined;
+  EXPECT_EQ(queue.OpenLike(unjoined.queue, 8), ENOTCONN);
+  // A limit of the process, as for open. What it is told to write to is not there: nothing stays open.
+  rlimit files;
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &files), 0);
+  const rlimit few = {static_cast<rlim_t>(unjoined.queue.fd()) + 1, files.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
+  EXPECT_EQ(queue.OpenLike(own.queue, 8), EMFILE);
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &files), 0);
+  void* const page = mmap(nullptr, kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  static_cast<krc_new_queue*>(page)->depth = 8;
+  ASSERT_EQ(mprotect(page, kPage, PROT_READ), 0);
+  EXPECT_EQ(ioctl(own.queue.fd(), KRC_IOC_NEW_QUEUE, page), -1);
+  EXPECT_EQ(errno, EFAULT);
+  EXPECT_EQ(munmap(page, kPage), 0);
+  EXPECT_EQ(Counter("queues"), before + 1);
+  EXPECT_EQ(queue.OpenLike(own.queue, 8), 0);
+  EXPECT_LE(queue.fd(), unjoined.queue.fd() + 1) << "a descriptor was left";
 }
 
 TEST(Node, AServiceHasOneOwnerUntilThatIsGone) {
@@ -224,10 +294,6 @@ TEST(Node, CallsThatAreWrongAreRefused) {
   EXPECT_EQ(queue.Join(""), EINVAL);
   EXPECT_EQ(queue.Join(std::string(KRC_NAME_BYTES, 'x')), EINVAL);
   EXPECT_EQ(queue.Join(kFabric, KRC_FIRST_DYNAMIC_NODE), EINVAL);
-  EXPECT_EQ(queue.Join(kFabric, 0, &queue), EBADF);  // itself
-  Queue unjoined;
-  ASSERT_EQ(unjoined.Open(), 0);
-  EXPECT_EQ(queue.Join(kFabric, 0, &unjoined), EBADF);
   ASSERT_EQ(queue.Join(kFabric), 0);
   EXPECT_EQ(queue.Join(kFabric), EBADFD);
   EXPECT_GE(queue.node(), static_cast<uint32_t>(KRC_FIRST_DYNAMIC_NODE));
@@ -245,10 +311,8 @@ TEST(Node, CallsThatAreWrongAreRefused) {
   EXPECT_EQ(InChild([&] {
               Queue stranger;
               if (stranger.Open() != 0 || stranger.Attach("", 8) != 0) return 1;
-              // A file of another process names none of this one's nodes; and its memory is not this one's to publish.
-              if (stranger.Join(kFabric, 0, &other.queue) != EBADF) return 2;
-              if (stranger.Join(kFabric) != 0) return 3;
-              return stranger.Publish({&region, 1}) == ENOENT ? 0 : 4;
+              if (stranger.Join(kFabric) != 0) return 2;
+              return stranger.Publish({&region, 1}) == ENOENT ? 0 : 3;  // another process's memory
             }),
             0);
 }

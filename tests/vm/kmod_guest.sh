@@ -87,6 +87,9 @@ stop_memory_nodes > /dev/null || fail "memnode"
 settled "after the store"
 
 step "beside verbs, on an emulated machine"
+"$bin/bench_connect" --control_plane=kernel --quick > /run/connect || fail "bench_connect"
+cat /run/connect
+grep -q '^kernel, fork to first reply' /run/connect || fail "bench_connect measured no fresh process of kernel"
 "$bin/bench_kmod" --quick || fail "bench_kmod"
 if [[ -e $failslab ]]; then
   echo Y > "$failslab/task-filter"

@@ -23,6 +23,9 @@ import tempfile
 import suite_test
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tools"))
+import kernel_module  # noqa: E402  pylint: disable=wrong-import-position
+
 VM = ROOT / "tools/vm"
 CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "surgekv-vm"
 IMPOSSIBLE = 77
@@ -45,37 +48,27 @@ def debug_folder():
 
 def kernel(options):
     """The options of tools/vm that choose the kernel, and the headers that belong to it."""
-    choice = []
+    choice, found = [], None
     if options.debug:
         folder = debug_folder()
         if not (folder / "bzImage").exists() or not (folder / "headers/Makefile").exists():
             skip(f"no debug kernel in {folder} (bzImage, lib/modules, headers); SURGEKV_DEBUG_KERNEL names another folder")
-        choice = ["-k", folder]
-    asked = run(VM, "kernel", *choice, capture_output=True)
-    if asked.returncode == IMPOSSIBLE:
-        skip(asked.stderr.strip())
-    if asked.returncode != 0:
-        sys.exit(asked.stderr)
-    headers = folder / "headers" if options.debug else pathlib.Path("/usr/src") / f"linux-headers-{asked.stdout.strip()}"
-    if not headers.is_dir():
-        skip(f"no {headers} to build a module against: the package linux-headers-amd64 has it (tools/setup vm), if it is of "
-             "the guests' kernel (tools/vm setup)")
-    return choice, headers
+        choice, found = ["-k", folder], folder / "headers"
+    try:
+        return choice, kernel_module.headers(choice, found)
+    except kernel_module.Impossible as reason:
+        return skip(str(reason))
+    except RuntimeError as error:
+        return sys.exit(str(error))
 
 
 def build(folder, headers):
     """krcore.ko; every warning is a failure."""
-    sources = run("git", "ls-files", "-co", "--exclude-standard", "kmod", cwd=ROOT, capture_output=True).stdout.split()
-    if not sources:
-        sys.exit("no sources in kmod/")
-    for name in sources:
-        target = folder / name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(ROOT / name, target)
+    sources = kernel_module.copy_sources(folder)
     checks = ["C=2", "CF=-D__CHECK_ENDIAN__"] if shutil.which("sparse") else []
     if not checks:
         print("not checked by sparse, which is not installed")
-    done = run("make", "-C", folder / "kmod", f"KDIR={headers}", "W=1", *checks, capture_output=True)
+    done = kernel_module.make(folder, headers, *checks)
     warnings = [line for line in done.stderr.splitlines() if line and not line.startswith(HARMLESS)]
     if done.returncode != 0 or warnings:
         print(done.stdout, done.stderr, sep="\n")

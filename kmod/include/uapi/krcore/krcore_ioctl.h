@@ -3,15 +3,17 @@
  * The interface of /dev/krcore: the one definition of it, for the module and
  * for user space.
  *
- * One open file is one VirtualQueue. In the order of their use:
+ * One file is one VirtualQueue. In the order of their use:
  *
  *   KRC_IOC_QUERY     what the module can do; at any time
  *   KRC_IOC_ATTACH    gives the file an RDMA device, its places for requests
  *                     and its completion ring; once
- *   mmap(offset 0)    the completion ring, shared and writable
+ *   mmap(offset 0)    the completion ring, shared and writable; when it is read
  *   KRC_IOC_REG_MR    registers memory of the process, pinned until
  *   KRC_IOC_DEREG_MR  it is deregistered, or the file closed
- *   KRC_IOC_JOIN      makes it (part of) a node of a fabric: what follows needs it
+ *   KRC_IOC_JOIN      makes it a node of a fabric: what follows needs it
+ *   KRC_IOC_NEW_QUEUE gives a further file of the same node, attached: what a
+ *                     process that has one needs neither open, ATTACH nor JOIN for
  *   KRC_IOC_PUBLISH   tells the fabric's nodes which regions this one has
  *   KRC_IOC_CONNECT   chooses the peer by its node id, or by its device's
  *   KRC_IOC_CONNECT_DEVICE  address, or repairs a queue that a fault broke
@@ -39,7 +41,7 @@
 #include <linux/types.h>
 
 #define KRC_DEVICE_PATH "/dev/krcore"
-#define KRC_ABI_VERSION 3
+#define KRC_ABI_VERSION 4
 
 #define KRC_MAX_SGE 4
 #define KRC_MAX_DEPTH 4096
@@ -124,21 +126,31 @@ struct krc_connect_device {
 };
 
 /*
- * KRC_IOC_JOIN, once a file. A node is what the files of one process share that
- * join it: `file` is one that did, or -1 for a new node, `node` its id, or 0 for
- * one from KRC_FIRST_DYNAMIC_NODE up that nobody had before. An id below is
- * taken until the last file of its node is closed and all its requests are done:
- * EEXIST. What the node has published goes with it. `incarnation` differs
- * between two holders of an id. These, and what is said of names below: EIO, no
- * answer from the metadata server.
+ * KRC_IOC_JOIN, once a file. A node is what this file and those that
+ * KRC_IOC_NEW_QUEUE makes of it share: `node` is its id, or 0 for one from
+ * KRC_FIRST_DYNAMIC_NODE up that nobody had before. An id below is taken until
+ * the last file of its node is closed and all its requests are done: EEXIST.
+ * What the node has published goes with it. `incarnation` differs between two
+ * holders of an id. These, and what is said of names below: EIO, no answer from
+ * the metadata server.
  */
 struct krc_join {
 	__u8 fabric[KRC_NAME_BYTES];	/* in, not empty */
 	__u32 node;			/* in and out */
 	__u32 incarnation;		/* out */
-	/* in; EBADF: none of this process's nodes; EINVAL: not of that fabric, id */
-	__s32 file;
-	__u32 reserved;			/* 0 */
+};
+
+/*
+ * KRC_IOC_NEW_QUEUE: a further file of this process, closed by execve, which is
+ * attached to the device of this one, part of its node, and not connected.
+ * `depth` and the ring as with KRC_IOC_ATTACH. ENOTCONN: this one is of no node.
+ * EMFILE, ENFILE.
+ */
+struct krc_new_queue {
+	__u32 depth;			/* in */
+	__s32 file;			/* out: its descriptor */
+	__u32 ring_bytes;		/* out */
+	__u32 ring_entries;		/* out */
 };
 
 /* Memory that a node has published, with the rights of peers. */
@@ -297,5 +309,6 @@ struct krc_completion {
 #define KRC_IOC_SET_SERVICE _IOWR(KRC_IOC_MAGIC, 9, struct krc_service)
 #define KRC_IOC_GET_SERVICE _IOWR(KRC_IOC_MAGIC, 10, struct krc_service)
 #define KRC_IOC_PEER_STATE _IOWR(KRC_IOC_MAGIC, 11, struct krc_peer_state)
+#define KRC_IOC_NEW_QUEUE _IOWR(KRC_IOC_MAGIC, 12, struct krc_new_queue)
 
 #endif /* _UAPI_KRCORE_KRCORE_IOCTL_H */

@@ -1,0 +1,45 @@
+"""Builds krcore.ko for the guests of tools/vm, outside of the source tree: tools/spike and tests/vm/kmod_test.py."""
+
+import pathlib
+import shutil
+import subprocess
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+VM = ROOT / "tools/vm"
+IMPOSSIBLE = 77
+
+
+class Impossible(Exception):
+    """There can be no guest, or no module for it; says why."""
+
+
+def headers(choice=(), folder=None):
+    """What a module is built against for the kernel that the options `choice` of tools/vm name; `folder`: where it is, if
+    not where Debian's packages put it."""
+    asked = subprocess.run([VM, "kernel", *choice], capture_output=True, text=True, check=False)
+    if asked.returncode == IMPOSSIBLE:
+        raise Impossible(asked.stderr.strip())
+    if asked.returncode != 0:
+        raise RuntimeError(asked.stderr.strip())
+    found = folder or pathlib.Path("/usr/src") / f"linux-headers-{asked.stdout.strip()}"
+    if not found.is_dir():
+        raise Impossible(f"no {found} to build a module against: the package linux-headers-amd64 has it (tools/setup vm), if it "
+                         "is of the guests' kernel (tools/vm setup)")
+    return found
+
+
+def copy_sources(folder):
+    """Those of the working tree; their names."""
+    names = subprocess.run(["git", "ls-files", "-co", "--exclude-standard", "kmod"], cwd=ROOT, capture_output=True, text=True,
+                           check=True).stdout.split()
+    for name in names:
+        target = folder / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, target)
+    return names
+
+
+def make(folder, against, *checks):
+    """make's result, of what copy_sources copied; the module is kmod/krcore.ko."""
+    return subprocess.run(["make", "-C", str(folder / "kmod"), f"KDIR={against}", "W=1", *checks], capture_output=True,
+                          text=True, check=False)
