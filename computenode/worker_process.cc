@@ -24,7 +24,9 @@ ycsb::JobOptions RequestJob(const Options& options, RequestQueue* queue, LiveCou
   return job;
 }
 
-bool Rehearses(const Options& options) { return options.store.control_plane == "krcore"; }
+bool Rehearses(const Options& options) {
+  return options.store.control_plane == "krcore" || options.store.control_plane == "kernel";
+}
 
 int ServeAsProcess(const Options& options, RequestQueue& queue, WorkerSlot& slot, int64_t started_ns) {
   krcore::Clock& clock = *krcore::RealClock();

@@ -14,7 +14,7 @@ namespace computenode {
 // The job of a worker, thread or process: whatever `queue` holds.
 ycsb::JobOptions RequestJob(const Options& options, RequestQueue* queue, LiveCounts* counts);
 
-// Whether its workers rehearse while they wait to be wanted (computenode/worker.h). Those of other control planes would
+// Whether its workers rehearse while they wait to be wanted (computenode/worker.h). Those of verbs and lite would
 // keep the connections.
 bool Rehearses(const Options& options);
 

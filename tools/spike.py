@@ -12,8 +12,9 @@ import sys
 import tempfile
 import time
 
+import kernel_module
 from cluster import BIN, ROOT, Screen, run_story
-from spike_run import KINDS, PLANES, SCALES, Spike
+from spike_run import KERNEL, KINDS, PLANES, SCALES, Spike
 
 PROVIDERS = ("sw", "verbs")
 GUEST_LIMIT_S = 3600
@@ -30,9 +31,33 @@ def scale_of(provider, options):
     return dataclasses.replace(SCALES[provider, options.quick], **given)
 
 
+def planes_of(provider, options):
+    """The kernel's is measured on an RDMA device alone."""
+    return tuple(plane for plane in options.planes if plane != KERNEL or provider == "verbs")
+
+
+def build_module(folder, screen):
+    screen.line("==> building kmod/ for the guest")
+    try:
+        headers = kernel_module.headers()
+    except kernel_module.Impossible as reason:
+        screen.line(f"there can be no kernel module here: {reason}")
+        raise Failed(kernel_module.IMPOSSIBLE) from None
+    kernel_module.copy_sources(folder)
+    done = kernel_module.make(folder, headers)
+    if done.returncode != 0:
+        screen.line(f"FAILED: {done.stderr.strip()}")
+        raise Failed(1)
+
+
 def measure(provider, options, screen):
     """The report's section of a provider, measured on this machine."""
-    spike = Spike(provider, scale_of(provider, options), options.planes, options.kinds, screen)
+    if options.module:
+        for command in (("modprobe", "rdma_cm"), ("insmod", options.module)):
+            if subprocess.run(command, check=False).returncode != 0:
+                screen.line(f"FAILED: {' '.join(command)}")
+                raise Failed(1)
+    spike = Spike(provider, scale_of(provider, options), planes_of(provider, options), options.kinds, screen)
     status = run_story(spike, screen, spike.tell)
     if status != 0:
         raise Failed(status)
@@ -46,6 +71,9 @@ def measure_in_guest(provider, options, screen):
         line = [ROOT / "tools/vm", "run", "-t", str(GUEST_LIMIT_S), "-o", folder, sys.executable, "tools/spike.py",
                 f"--rnic={provider}", "--section=/out/section.json", f"--planes={','.join(options.planes)}",
                 f"--kinds={','.join(options.kinds)}", *(["--quick"] if options.quick else [])]
+        if KERNEL in options.planes:
+            build_module(pathlib.Path(folder), screen)
+            line.append("--module=/out/kmod/krcore.ko")
         line += [f"--{name.replace('_', '-')}={getattr(options, name)}" for name in SCALE_OPTIONS
                  if getattr(options, name) is not None]
         status = subprocess.run(line, cwd=ROOT, check=False).returncode
@@ -74,20 +102,28 @@ def run_model(options, screen):
 def parse_options():
     parser = argparse.ArgumentParser(prog="tools/spike", description="The spike experiment; see tools/spike --help.")
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--rnic", default="sw")
+    parser.add_argument("--rnic")
     parser.add_argument("--planes", default=",".join(PLANES))
+    parser.add_argument("--control_plane", choices=(KERNEL,))
     parser.add_argument("--kinds", default=",".join(KINDS))
     for name, kind in SCALE_OPTIONS.items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=kind)
     parser.add_argument("--output", type=pathlib.Path, default=pathlib.Path("spike-report"))
     parser.add_argument("--section", type=pathlib.Path, help="internal: only measure, and write the report's section there")
+    parser.add_argument("--module", help="internal: load this kernel module first")
     options = parser.parse_args()
-    for name, known in (("rnic", PROVIDERS), ("planes", PLANES), ("kinds", KINDS)):
+    if options.control_plane == KERNEL and KERNEL not in options.planes.split(","):
+        options.planes += f",{KERNEL}"
+    if options.rnic is None:
+        options.rnic = "verbs" if options.control_plane == KERNEL else "sw"
+    for name, known in (("rnic", PROVIDERS), ("planes", (*PLANES, KERNEL)), ("kinds", KINDS)):
         chosen = tuple(getattr(options, name).split(","))
         unknown = [word for word in chosen if word not in known]
         if unknown:
             parser.error(f"--{name}: {', '.join(unknown)}: expected some of {', '.join(known)}")
         setattr(options, name, chosen)
+    if KERNEL in options.planes and "verbs" not in options.rnic:
+        parser.error(f"{KERNEL} needs an RDMA device: --rnic=verbs")
     for scale in (scale_of(provider, options) for provider in options.rnic):
         if scale.repeats < 1 or not 0 < scale.base < scale.peak or scale.capacity <= 0:
             parser.error("--repeats is at least 1, --capacity above 0, and --base is above 0 and below --peak")

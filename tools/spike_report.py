@@ -11,7 +11,7 @@ matplotlib.use("Agg")
 matplotlib.rcParams["svg.fonttype"] = "none"  # text stays text
 import matplotlib.pyplot  # noqa: E402  (the backend is chosen first: there may be no display)
 
-COLORS = {"krcore": "#1b6ca8", "lite": "#d98c21", "verbs": "#a83232"}
+COLORS = {"krcore": "#1b6ca8", "lite": "#d98c21", "verbs": "#a83232", "kernel": "#2f7d4f"}
 STYLE = """body{font:15px/1.5 system-ui,sans-serif;max-width:70em;margin:2em auto;padding:0 1em;color:#222}
 table{border-collapse:collapse;margin:1em 0}td,th{padding:.25em .7em;border-bottom:1px solid #ddd;text-align:right}
 td:nth-child(-n+2),th:nth-child(-n+2){text-align:left}.modelled{background:#fbf6ea;padding:.5em 1em;overflow-x:auto}
@@ -94,27 +94,31 @@ def tables(section):
 
 
 def beside(sections):
-    """Header and rows of the table that has the providers beside one another, each in columns of its own."""
+    """Header and rows of the table that has the providers beside one another, each in columns of its own. kernel has no
+    figures but on verbs."""
     header = ["control plane", "worker"]
-    rows = {}
+    columns = []
     for section in sections:
         provider = section["provider"]
         header += [f"{provider}: us until first reply, alone", f"{provider}: full after ms", f"{provider}: p99 spike us"]
         alone = {(row["control_plane"], row["worker_kind"]): row["bootstrap_us"]["bootstrap"]["p50"]
                  for row in section["one_at_a_time"]}
+        found = {}
         for row in section["measured"]:
             key = row["control_plane"], row["worker_kind"]
             reach = row["to_plateau_s"]["p50"]
-            rows.setdefault(key, list(key)).extend(
-                (number(alone[key]), number(None if reach is None else reach * 1e3), number(row["spike_p99_us"])))
-    return header, rows.values()
+            found[key] = (number(alone[key]), number(None if reach is None else reach * 1e3), number(row["spike_p99_us"]))
+        columns.append(found)
+    keys = dict.fromkeys(key for found in columns for key in found)
+    return header, [[*key, *(cell for found in columns for cell in found.get(key, ("-", "-", "-")))] for key in keys]
 
 
 WHAT = {
     "sw": "software that stands for a NIC over shared memory. The control paths of verbs and lite are this project's own "
           "software here, without a device's costs: see the modelled figures for those.",
     "verbs": "libibverbs. Where the device is Soft-RoCE in a virtual machine, everything is emulated: its figures are good for "
-             "ratios alone, and its load is small: requests, not thousands of them.",
+             "ratios alone, and its load is small: requests, not thousands of them. kernel, where it is among the control planes, is "
+             "krcore.ko over the same device.",
 }
 
 

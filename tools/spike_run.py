@@ -14,6 +14,7 @@ from bootstraps import PARTS, one_at_a_time
 from cluster import READY_TIMEOUT_S, WORKLOADS, Cluster, Failure, cpu_times, event_name, machine
 
 PLANES = ("krcore", "lite", "verbs")
+KERNEL = "kernel"  # the module's, measured where it is asked for: its memory nodes are others
 KINDS = ("thread", "fork", "exec")
 CPU_LIMIT = 0.7  # of the machine, above which a run measures the machine and not the workers
 REQUEST = numpy.dtype([("due_ns", "<i8"), ("done_ns", "<i8"), ("worker", "<u4"), ("failed", "<u4")])
@@ -87,11 +88,13 @@ class Spike(Cluster):
     def tell(self):
         self.step = "start a metadata server and two memory nodes"
         each = min(self.scale.memory_mib, self.memory_of_each(quick=True) >> 20)
-        self.screen.line(f"==> fabric {self.fabric}: a metadata server, two memory nodes of {each} MiB")
-        self.start_memnode("metadata server", "--memory=0", "--metaserver")
-        for node in (1, 2):
-            self.start_memnode(f"memory node {node}", f"--node={node}", f"--memory={each}M")
-        self.load(self.scale.records, *self.patience)
+        if any(plane != KERNEL for plane in self.planes):
+            self.screen.line(f"==> fabric {self.fabric}: a metadata server, two memory nodes of {each} MiB")
+            self.start_memnode("metadata server", "--memory=0", "--metaserver")
+            self.start_memory_nodes("", each)
+        if KERNEL in self.planes:
+            self.screen.line(f"==> the same fabric of the kernel module: two memory nodes of {each} MiB")
+            self.start_memory_nodes(" of the kernel's", each, f"--control_plane={KERNEL}")
         for kind in self.kinds:
             for plane in self.planes:
                 self.bootstraps.append(self.one_at_a_time(plane, kind))
@@ -101,6 +104,11 @@ class Spike(Cluster):
                     self.runs.append(self.measure(plane, kind, repeat, kills=False))
         if "fork" in self.kinds and self.scale.kill_every_s > 0:
             self.runs.append(self.measure(self.planes[0], "fork", 0, kills=True))
+
+    def start_memory_nodes(self, name, each, *arguments):
+        for node in (1, 2):
+            self.start_memnode(f"memory node {node}{name}", f"--node={node}", f"--memory={each}M", *arguments)
+        self.load(self.scale.records, *arguments, *self.patience)
 
     def section(self):
         """What of the report is this provider's."""

@@ -65,7 +65,8 @@ class SpikeTest(unittest.TestCase):
 
     def test_bad_options_are_refused(self):
         for option, why in (("--planes=krcore,pony", "pony"), ("--kinds=", "expected some of"), ("--repeats=-1", "at least 1"),
-                            ("--rnic=sw,tin", "tin"), ("--peak=1", "below --peak")):
+                            ("--rnic=sw,tin", "tin"), ("--peak=1", "below --peak"),
+                            ("--planes=krcore,kernel", "kernel needs an RDMA device"), ("--control_plane=lite", "lite")):
             done = subprocess.run([*SPIKE, option], cwd=ROOT, capture_output=True, text=True, check=False)
             self.assertEqual(done.returncode, 2, done.stdout)
             self.assertIn(why, done.stderr)

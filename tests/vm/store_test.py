@@ -74,10 +74,10 @@ class StoreTest(unittest.TestCase):
         print(f"{summary['ops']} operations by 3 workers, {summary['errors']} of them unavailable or unknown; {dropped} of "
               f"{sent} packets lost by netem", file=sys.stderr)
 
-    def test_the_spike_is_measured_over_verbs_and_reported_in_columns_of_its_own(self):
+    def test_the_spike_is_measured_over_verbs_and_the_kernel_module_and_reported_in_columns_of_its_own(self):
         with tempfile.TemporaryDirectory() as folder:
-            done = subprocess.run(["/usr/bin/python3", ROOT / "tools/spike.py", "--quick", "--rnic=verbs", "--kinds=fork",
-                                   f"--output={folder}"],
+            done = subprocess.run(["/usr/bin/python3", ROOT / "tools/spike.py", "--quick", "--control_plane=kernel",
+                                   "--kinds=fork", f"--output={folder}"],
                                   capture_output=True, text=True, check=False, cwd=ROOT)
             if done.returncode == IMPOSSIBLE:
                 print(done.stderr, flush=True)
@@ -89,8 +89,8 @@ class StoreTest(unittest.TestCase):
         self.assertEqual(section["provider"], "verbs")
         self.assertIn("Measured on verbs", page)
         self.assertEqual([(run["control_plane"], run["worker_kind"]) for run in section["runs"]],
-                         [("krcore", "fork"), ("lite", "fork"), ("verbs", "fork")])
-        self.assertEqual(len(section["measured"]), 3)
+                         [("krcore", "fork"), ("lite", "fork"), ("verbs", "fork"), ("kernel", "fork")])
+        self.assertEqual(len(section["measured"]), 4)
         for run in section["runs"]:  # of whose requests each had one right reply, or the experiment had failed
             self.assertGreater(run["requests"], 50)
             self.assertGreaterEqual(run["workers_added"], 1)
