@@ -4,6 +4,8 @@
 
 #include <utility>
 
+#include "krcore/baseline.h"
+
 namespace computenode {
 
 krcore::Status Operation::Listen(const Options& options, const metrics::Source& source) {
@@ -22,7 +24,8 @@ void Operation::Announce(const Options& options, std::function<metrics::Announce
   open.fabric = options.store.fabric;
   open.fabric_address = options.store.fabric_address;
   open.rnic_port = options.store.rnic_port;
-  auto node = krcore::Node::Open(open);
+  // Where its memory nodes are: those of verbs and lite are krcore's.
+  auto node = krcore::OpenNode(options.store.control_plane == "kernel" ? "kernel" : "krcore", open);
   if (!node.ok()) {
     LOG(WARNING) << "not announced, surge status will not find it: " << node.status().ToString();
     return;

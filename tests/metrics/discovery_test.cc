@@ -194,7 +194,7 @@ TEST_F(Discovery, AClusterTellsTheDeadFromTheLivingAndRatesFromTwoSamples) {
   metrics::AnnouncementWriter of_one(*one.node), of_compute(*compute);
   ASSERT_TRUE(of_one.Write(Of(metrics::Role::kMemory), Soon()).ok());
   ASSERT_TRUE(of_compute.Write(Of(metrics::Role::kCompute, 1'000), Soon()).ok());
-  auto cluster = surge::Cluster::Open({.fabric = fabric_}).value();
+  auto cluster = surge::Cluster::Open("krcore", {.fabric = fabric_}).value();
   const auto state_of = [](const surge::ClusterView& view, krcore::NodeId id) {
     for (const surge::NodeView& node : view.nodes) {
       if (node.id == id) return node.state;

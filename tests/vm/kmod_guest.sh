@@ -67,6 +67,10 @@ fabric=(--fabric=kmod --control_plane=kernel)
 # shellcheck source-path=SCRIPTDIR source=guest/functions
 . "$(dirname "$0")/guest/functions"
 start_memory_nodes
+"$bin/surge" status --fabric=kmod --control_plane=kernel --json > /run/surge || fail "surge"
+for word in '"id":1' '"id":2' '"state":"serving"'; do
+  grep -q "$word" /run/surge || { cat /run/surge; fail "surge status does not show $word"; }
+done
 ycsb load -P ycsb/workloads/workloada -p recordcount=200 --overwrite > /dev/null || fail "ycsb load"
 "$tests/krcore_kernel_test" --gtest_filter='Connect.*:Node.*:Each/*' > /run/suite1 &
 users=("$!")

@@ -4,6 +4,7 @@
 #include <tuple>
 #include <utility>
 
+#include "krcore/baseline.h"
 #include "krcore/clock.h"
 
 namespace surge {
@@ -36,10 +37,10 @@ bool Reachable(const NodeView& node) { return node.state != "dead"; }
 
 }  // namespace
 
-Result<std::unique_ptr<Cluster>> Cluster::Open(const krcore::NodeOptions& options) {
+Result<std::unique_ptr<Cluster>> Cluster::Open(std::string_view control_plane, const krcore::NodeOptions& options) {
   std::unique_ptr<Cluster> cluster(new Cluster());
   cluster->fabric_ = options.fabric;
-  auto node = krcore::Node::Open(options);
+  auto node = krcore::OpenNode(control_plane, options);
   if (!node.ok()) return node.status();
   cluster->node_ = *std::move(node);
   auto survey = kvs::Survey::Create(*cluster->node_);

@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "krcore/node.h"
@@ -49,8 +50,10 @@ inline constexpr int64_t kSilentS = 5;
 // Thread safety: one thread.
 class Cluster {
  public:
-  // kNotFound: no such fabric.
-  static krcore::Result<std::unique_ptr<Cluster>> Open(const krcore::NodeOptions& options);
+  // `control_plane`: that of its nodes, krcore or kernel. kNotFound: no such fabric; one of kernel is where its nodes
+  // are, so it is found and has none.
+  static krcore::Result<std::unique_ptr<Cluster>> Open(std::string_view control_plane,
+                                                       const krcore::NodeOptions& options);
 
   // How it is now. Rates are since the call before, so the first has none. kUnavailable: no metadata server lives.
   krcore::Result<ClusterView> Look();

@@ -36,7 +36,7 @@ const cli::Program& ProgramDescription() {
           "Shows what there is on a fabric: nodes and their states, memory used and free, workers, rates. Reads it by\n"
           "one-sided verbs, so it takes no CPU of any node, and waits for none that died.",
       .usage = "surge status --fabric=NAME [--watch] [--json]",
-      .flags = {"fabric", "watch", "json", "rnic", "fabric_address", "rnic_port", "log"},
+      .flags = {"fabric", "watch", "json", "rnic", "fabric_address", "rnic_port", "control_plane", "log"},
       .examples =
           "surge status --fabric=demo\n"
           "surge status --fabric=demo --json | python3 -m json.tool",
@@ -80,7 +80,7 @@ int ShowStatus() {
   if (const Status status = cli::StopSignal::Install(); !status.ok()) return cli::Fail(status);
   krcore::NodeOptions open;
   cli::SetFabric(&open);
-  auto cluster = Cluster::Open(open);
+  auto cluster = Cluster::Open(FLAGS_control_plane, open);
   if (!cluster.ok()) return FailToFind(cluster.status());
   const bool redraw = FLAGS_watch && !FLAGS_json && isatty(STDOUT_FILENO) != 0;
   do {
@@ -106,6 +106,8 @@ int main(int argc, char** argv) {
   const cli::CommandLine line = cli::ParseFlags(surge::ProgramDescription(), argc, argv);
   if (line.arguments.empty()) return cli::FailUsage("no command given: surge status --fabric=NAME");
   if (line.arguments[0] != "status") return cli::FailUsage(line.arguments[0] + ": no such command; there is: status");
-  if (const krcore::Status status = cli::CheckFabricFlags(); !status.ok()) return cli::FailUsage(status.message());
+  // Nodes of verbs and lite are clients, of memory nodes that are krcore's.
+  for (const krcore::Status& status : {cli::CheckFabricFlags(), cli::CheckControlPlane({"krcore", "kernel"})})
+    if (!status.ok()) return cli::FailUsage(status.message());
   return surge::ShowStatus();
 }
