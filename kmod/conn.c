@@ -46,6 +46,7 @@ static void krc_conn_broke(struct krc_conn *conn)
 	if (conn->state != KRC_CONN_UP)
 		return;
 	conn->state = KRC_CONN_BROKEN;
+	conn->broke = true;
 	trace_krc_conn(conn, 0);
 	atomic64_inc(&conn->dev->stats.broken);
 	queue_work(system_long_wq, &conn->repair);
@@ -312,8 +313,10 @@ static void krc_conn_repair(struct work_struct *work)
 		/* From here on new requests meet the new state. */
 		conn->state = err ? KRC_CONN_DOWN : KRC_CONN_UP;
 		trace_krc_conn(conn, err);
-		if (!err && before == KRC_CONN_BROKEN)
+		if (!err && conn->broke) {
+			conn->broke = false;
 			atomic64_inc(&conn->dev->stats.repaired);
+		}
 		krc_conn_post(conn);
 	}
 	spin_unlock_bh(&conn->lock);

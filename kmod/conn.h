@@ -80,6 +80,7 @@ struct krc_conn {
 
 	spinlock_t lock;	/* of all that follows; softirqs take it */
 	enum krc_conn_state state;
+	bool broke;		/* and has not worked since */
 	u32 credits;		/* places in the QP */
 	struct list_head turns;		/* queues with something to post */
 	struct list_head posted;	/* in the order of their posting */

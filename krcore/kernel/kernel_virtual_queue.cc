@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <string>
 #include <utility>
 
@@ -14,6 +15,12 @@ namespace {
 
 static_assert(kMaxRegionsPerNode == KRC_MAX_SHARED && kFirstDynamicNode == KRC_FIRST_DYNAMIC_NODE);
 static_assert(kMaxServiceBytes == KRC_VALUE_BYTES);
+
+// The completion of what was reported by a later one may still be on its way. A connection that broke, to the peer's
+// host or to the metadata server's, is being built; but a device that is gone stays so.
+bool PassesByItself(const Status& connected) {
+  return connected == StatusCode::kQueueFull || (connected == StatusCode::kUnavailable && errno != ENODEV);
+}
 
 }  // namespace
 
@@ -38,8 +45,7 @@ Status KernelVirtualQueue::Connect(NodeId peer, Deadline deadline) {
     return {StatusCode::kQueueFull, std::to_string(outstanding()) + " work requests are outstanding"};
   Clock& clock = pool_->node().clock();
   auto found = queue_.Connect(peer);
-  // The completion of what was reported by a later one may still be on its way.
-  for (uint32_t spins = 0; found.status() == StatusCode::kQueueFull && !deadline.Passed(clock); ++spins) {
+  for (uint32_t spins = 0; PassesByItself(found.status()) && !deadline.Passed(clock); ++spins) {
     clock.Relax(spins);
     found = queue_.Connect(peer);
   }

@@ -52,7 +52,7 @@ def kernel(options):
     if options.debug:
         folder = debug_folder()
         if not (folder / "bzImage").exists() or not (folder / "headers/Makefile").exists():
-            skip(f"no debug kernel in {folder} (bzImage, lib/modules, headers); SURGEKV_DEBUG_KERNEL names another folder")
+            skip(f"no debug kernel in {folder} (tools/vm debug-kernel builds one); SURGEKV_DEBUG_KERNEL names another folder")
         choice, found = ["-k", folder], folder / "headers"
     try:
         return choice, kernel_module.headers(choice, found)
@@ -109,7 +109,8 @@ def main():
         module = build(pathlib.Path(name), headers)
         sys.stdout.flush()
         if options.pair:
-            commands = [f"tests/vm/guest/{name} {module} 10.7.0.1" for name in ("kmod_memory_nodes", "kmod_compute_nodes")]
+            commands = [f"tests/vm/guest/{name} {module} 10.7.0.1 {pathlib.Path(options.tests).resolve()}"
+                        for name in ("kmod_memory_nodes", "kmod_compute_nodes")]
             return run(VM, "pair", "-t", options.limit, *choice, *commands, cwd=ROOT).returncode
         arguments = [module, pathlib.Path(options.tests).resolve(), options.cycles, options.fuzz]
         if options.seed:
