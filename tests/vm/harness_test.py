@@ -123,10 +123,14 @@ class HarnessTest(unittest.TestCase):
             (no_modules / "bzImage").touch()
             for arguments in ([], ["boot"], ["run"], ["pair", "one"], ["run", "-t", "soon", "true"], ["setup", "x"],
                               ["run", "-k", folder, "true"], ["run", "-k", no_modules, "true"], ["run", "-o", no_modules / "bzImage", "true"],
-                              ["pair", "-o", folder, "true", "true"]):
+                              ["pair", "-o", folder, "true", "true"], ["debug-kernel", "one", "two"]):
                 done = vm(*arguments)
                 self.assertEqual(done.returncode, 2, arguments)
                 self.assertIn("tools/vm --help", done.stderr)
+            # One that is there is not built again.
+            done = vm("debug-kernel", folder)
+            self.assertEqual(done.returncode, 2, done.stderr)
+            self.assertIn("is there already", done.stderr)
         self.assertIn("Usage: tools/vm run", vm("--help").stdout)
 
 
