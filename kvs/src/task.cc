@@ -8,14 +8,14 @@ namespace kvs {
 struct RunQueueOwner {
   RunQueue queue;
   ~RunQueueOwner() {
-    RunQueue::of_this_thread_ = nullptr;
+    RunQueue::of_this_thread = nullptr;
     delete[] queue.ring_;
   }
 };
 
 RunQueue& RunQueue::MakeOfThisThread() {
   thread_local RunQueueOwner owner;
-  of_this_thread_ = &owner.queue;
+  of_this_thread = &owner.queue;
   return owner.queue;
 }
 

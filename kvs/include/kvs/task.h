@@ -18,7 +18,7 @@ namespace kvs {
 // Coroutines that are ready to run. One per thread; a Client drains it in Poll().
 class RunQueue {
  public:
-  static RunQueue& OfThisThread() { return of_this_thread_ != nullptr ? *of_this_thread_ : MakeOfThisThread(); }
+  static RunQueue& OfThisThread() { return of_this_thread != nullptr ? *of_this_thread : MakeOfThisThread(); }
   void Push(std::coroutine_handle<> handle) {
     if (tail_ - head_ == capacity_) [[unlikely]]
       Grow();
@@ -32,7 +32,7 @@ class RunQueue {
   static RunQueue& MakeOfThisThread();
   void Grow();
 
-  static constinit inline thread_local RunQueue* of_this_thread_ = nullptr;
+  static constinit inline thread_local RunQueue* of_this_thread = nullptr;
   // A ring of `capacity_`, a power of two, entries; head_ and tail_ count for ever.
   std::coroutine_handle<>* ring_ = nullptr;
   size_t capacity_ = 0;
