@@ -3,8 +3,10 @@
 #ifndef KRCORE_RNIC_REQUEST_FORM_H_
 #define KRCORE_RNIC_REQUEST_FORM_H_
 
+#include <cstddef>
 #include <cstdint>
 
+#include "krcore/base/word_pair.h"
 #include "krcore/rnic/rnic.h"
 
 namespace krcore::rnic {
@@ -20,6 +22,18 @@ inline uint64_t TotalLength(const SendWr& wr) {
 template <typename Wr>
 bool HasBadSges(const Wr& wr, uint32_t max_sge) {
   return wr.num_sge > max_sge || (wr.num_sge != 0 && wr.sg_list == nullptr);
+}
+
+// Flags that change neither what a request names nor what it may name.
+inline constexpr uint8_t kPlainFlags = kSignaled | kFence | kSolicited;
+
+// Number of SGEs, opcode and flags but for the plain ones, as they lie in memory: compared at once.
+inline uint32_t FormOf(const WorkRequest& wr) {
+  static_assert(offsetof(WorkRequest, opcode) == offsetof(WorkRequest, num_sge) + 1);
+  static_assert(offsetof(WorkRequest, flags) == offsetof(WorkRequest, num_sge) + 2);
+  static_assert(offsetof(WorkRequest, imm) == offsetof(WorkRequest, num_sge) + sizeof(uint32_t));
+  constexpr uint32_t kMask = 0xffffu | uint32_t{static_cast<uint8_t>(~kPlainFlags)} << 16;
+  return WordAt<offsetof(WorkRequest, num_sge), uint32_t>(wr) & kMask;
 }
 
 inline bool IsMalformed(const SendWr& wr, QpType type, uint32_t max_sge, uint32_t max_inline_bytes) {

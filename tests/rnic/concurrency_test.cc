@@ -1,6 +1,7 @@
 // What holds while several queues work on one memory: atomics add up, and words never tear.
 #include <atomic>
 #include <thread>
+#include <vector>
 
 #include "tests/rnic/harness.h"
 
@@ -110,6 +111,42 @@ TEST_P(Concurrency, DataWrittenBeforeAnAtomicIsSeenByWhoSeesTheAtomic) {
   } while (a_->Word(0) < kRounds);
   thread.join();
   EXPECT_EQ(violations, 0);
+}
+
+// Two threads each WRITE a word of their own and READ the other's: one of them at least sees what the other wrote.
+TEST_P(Concurrency, AReadDoesNotOvertakeTheWriteBeforeIt) {
+  if (a_->device->caps().provider == "verbs") GTEST_SKIP() << "a NIC may serve two queues at its leisure";
+  constexpr uint64_t kRounds = 20000;
+  Endpoint c(std::get<0>(GetParam()), fabric_, 3, false);
+  Link others(&c, b_.get(), transport());
+  Endpoint* const endpoints[] = {a_.get(), &c};
+  Link* const links[] = {link_.get(), &others};
+  std::vector<uint64_t> seen[2] = {std::vector<uint64_t>(kRounds), std::vector<uint64_t>(kRounds)};
+  std::atomic<uint64_t> at[2] = {0, 0};
+  const auto run = [&](size_t self) {
+    Endpoint& endpoint = *endpoints[self];
+    Link& link = *links[self];
+    const Sge own = endpoint.Local(0, 8), other = endpoint.Local(8, 8);
+    SendWr wrs[] = {link.Wr(Opcode::kWrite, &own, 512 * self), link.Wr(Opcode::kRead, &other, 512 * (1 - self))};
+    wrs[0].flags = 0;
+    for (uint64_t round = 1; round <= kRounds; ++round) {
+      endpoint.Word() = round;
+      at[self].store(round);
+      for (uint32_t spins = 0; at[1 - self].load() < round; ++spins) {
+        if (spins > 1000) std::this_thread::yield();
+      }
+      KRCORE_EXPECT_OK(link.qp->PostSend(wrs, nullptr));
+      EXPECT_EQ(endpoint.Next().status, WcStatus::kSuccess);
+      seen[self][round - 1] = endpoint.Word(8);
+    }
+  };
+  std::thread thread(run, 1);
+  run(0);
+  thread.join();
+  int overtaken = 0;
+  for (uint64_t round = 1; round <= kRounds; ++round)
+    overtaken += seen[0][round - 1] < round && seen[1][round - 1] < round;
+  EXPECT_EQ(overtaken, 0);
 }
 
 TEST_P(Concurrency, MessagesOfTwoSendersArriveEachOnceAndInTheirOrder) {

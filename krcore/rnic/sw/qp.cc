@@ -98,19 +98,27 @@ Status SwQp::ToReset() {
   return receiver_ == nullptr ? Status{} : receiver_->Reset();
 }
 
-void SwQp::CompleteSend(const SendWr& wr, WcStatus status) {
-  ++counters_.posted;
-  if (status == WcStatus::kSuccess && (wr.flags & kSignaled) == 0) return;
+inline void SwQp::Push(const SendWr& wr, WcStatus status, uint64_t position) {
   Completion completion;
   completion.wr_id = wr.wr_id;
   completion.status = status;
   completion.opcode = wr.opcode;
   completion.qp_num = num_;
-  send_cq_->Push(completion, &counters_, counters_.posted);
+  send_cq_->Push(completion, &counters_, position);
 }
 
-void SwQp::Flush(std::span<const SendWr> wrs) {
-  for (const SendWr& wr : wrs) CompleteSend(wr, WcStatus::kFlushed);
+void SwQp::Succeed(std::span<const SendWr> wrs) {
+  uint64_t posted = counters_.posted;
+  for (const SendWr& wr : wrs) {
+    ++posted;
+    if ((wr.flags & kSignaled) != 0) [[unlikely]]
+      Push(wr, WcStatus::kSuccess, posted);
+  }
+  counters_.posted = posted;
+}
+
+void SwQp::Fail(std::span<const SendWr> wrs, WcStatus status) {
+  for (const SendWr& wr : wrs) Push(wr, status, ++counters_.posted);
 }
 
 Status SwQp::PostSend(std::span<const SendWr> wrs, size_t* bad_index) {
@@ -125,21 +133,21 @@ Status SwQp::PostSend(std::span<const SendWr> wrs, size_t* bad_index) {
     while (at < fits) {
       const auto batch = wrs.subspan(at, std::min(fits - at, kMaxBatch));
       const Requester::Outcome outcome = requester_.Run(batch);
-      for (size_t i = 0; i < outcome.done; ++i) CompleteSend(batch[i], WcStatus::kSuccess);
+      Succeed(batch.first(outcome.done));
       at += outcome.done;
       if (outcome.done == batch.size()) continue;
       if (outcome.malformed) {
         refused = StatusCode::kInvalidArgument;
         break;
       }
-      CompleteSend(wrs[at++], outcome.status);
+      Fail(wrs.subspan(at++, 1), outcome.status);
       (void)ToErr();
       break;
     }
     requester_.EndDoorbell();
   }
   if (state_ == QpState::kErr) {
-    Flush(wrs.subspan(at, fits - at));
+    Fail(wrs.subspan(at, fits - at), WcStatus::kFlushed);
     at = fits;
   } else if (state_ != QpState::kRts) {
     refused = StatusCode::kBadState;

@@ -33,8 +33,10 @@ class SwQp final : public Qp, private Receiver::Owner {
   SwQp(SharedDevice* device, const QpAttr& attr, uint32_t pd, uint32_t number);
   void ReceiveFailed() override { (void)ToErr(); }
   void SetState(QpState state);
-  void CompleteSend(const SendWr& wr, WcStatus status);
-  void Flush(std::span<const SendWr> wrs);
+  // The next WRs are done. Those that succeeded are counted, and what is signaled of them completes.
+  void Succeed(std::span<const SendWr> wrs);
+  void Fail(std::span<const SendWr> wrs, WcStatus status);
+  void Push(const SendWr& wr, WcStatus status, uint64_t position);
   QpEntry& entry() { return device_->tables.qp(num_); }
 
   SharedDevice* const device_;

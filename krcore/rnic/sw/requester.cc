@@ -17,12 +17,15 @@ constexpr uint64_t kLineBytes = 64;
 constexpr uint64_t kServingMask = ~uint64_t{1};
 static_assert(static_cast<uint8_t>(QpState::kRtr) == 2 && static_cast<uint8_t>(QpState::kRts) == 3);
 
+// At least one byte.
 template <bool kForWrite>
 void Prefetch(const std::byte* address, uint32_t length) {
-  const uint64_t begin = reinterpret_cast<uint64_t>(address) & ~(kLineBytes - 1);
   const uint64_t end = reinterpret_cast<uint64_t>(address) + std::min(length, kPrefetchBytes);
-  for (uint64_t line = begin; line < end; line += kLineBytes)
+  uint64_t line = reinterpret_cast<uint64_t>(address) & ~(kLineBytes - 1);
+  do {
     __builtin_prefetch(reinterpret_cast<void*>(line), kForWrite);
+    line += kLineBytes;
+  } while (line < end);
 }
 
 bool IsMessage(Opcode opcode) {
@@ -46,22 +49,31 @@ void Requester::ForgetTranslations() {
 Requester::Outcome Requester::Run(std::span<const SendWr> wrs) {
   Outcome outcome;
   size_t resolved = 0;
-  for (; resolved < wrs.size(); ++resolved) {
+  while (resolved < wrs.size()) {
     const Step* previous = resolved == 0 ? nullptr : &steps_[resolved - 1];
-    if (ResolveSimple(wrs[resolved], previous, &steps_[resolved])) [[likely]]
+    if (ResolveSimple(wrs[resolved], previous, &steps_[resolved])) [[likely]] {
+      if (++resolved < wrs.size()) resolved += ResolveAlike(wrs.subspan(resolved), &steps_[resolved]);
       continue;
+    }
     outcome.status = Resolve(wrs[resolved], &steps_[resolved], &outcome.malformed);
     if (outcome.status != WcStatus::kSuccess || outcome.malformed) [[unlikely]]
       break;
+    ++resolved;
   }
-  for (; outcome.done < resolved; ++outcome.done) {
-    const WcStatus status = Execute(steps_[outcome.done]);
+  for (const Step *step = &steps_[0], *const end = step + resolved; step != end; ++step) {
+    if (step->kind == Kind::kRead) [[likely]] {
+      ReadOne(*step);
+      continue;
+    }
+    const WcStatus status = Execute(*step);
     if (status != WcStatus::kSuccess) [[unlikely]] {
       outcome.status = status;
       outcome.malformed = false;
+      resolved = static_cast<size_t>(step - &steps_[0]);
       break;
     }
   }
+  outcome.done = resolved;
   return outcome;
 }
 
@@ -93,8 +105,7 @@ WcStatus Requester::ResolveTarget(const SendWr& wr, Step* step) {
 }
 
 WcStatus Requester::ResolveRemote(const SendWr& wr, uint32_t need, Step* step) {
-  const uint64_t hash = (reinterpret_cast<uint64_t>(step->peer) >> 6) * 31 + MrIndex(wr.rkey);
-  Translation& mr = translations_[hash % kTranslations];
+  Translation& mr = TranslationOf(step->peer, wr.rkey);
   if (mr.peer != step->peer || mr.key != wr.rkey) [[unlikely]] {
     mr = Translation{};
     if (!step->peer->Translate(wr.rkey, &mr)) {
@@ -163,6 +174,57 @@ bool Requester::ResolveSimple(const SendWr& wr, const Step* previous, Step* step
   return true;
 }
 
+size_t Requester::ResolveAlike(std::span<const SendWr> wrs, Step* steps) {
+  switch (steps[-1].kind) {
+    case Kind::kRead: return ResolveAlike<Kind::kRead>(wrs, steps);
+    case Kind::kWrite: return ResolveAlike<Kind::kWrite>(wrs, steps);
+    case Kind::kCompareSwap: return ResolveAlike<Kind::kCompareSwap>(wrs, steps);
+    case Kind::kFetchAdd: return ResolveAlike<Kind::kFetchAdd>(wrs, steps);
+    default: return 0;
+  }
+}
+
+// Keys, rights, the peer's life and the target's state were looked at for the WR before these, and are not again.
+// Between two looks this thread would do nothing that anybody sees, nor depend on anybody, so what comes of one look is
+// what could have come of one for each WR. Ranges are each WR's own.
+template <Requester::Kind kKind>
+size_t Requester::ResolveAlike(std::span<const SendWr> wrs, Step* steps) {
+  constexpr bool kAtomic = kKind == Kind::kCompareSwap || kKind == Kind::kFetchAdd;
+  const Step passed = steps[-1];
+  const SendWr& like = *passed.wr;
+  const uint32_t form = FormOf(like), lkey = like.sg_list->lkey, rkey = like.rkey;
+  const MrEntry& local = own_->mrs[MrIndex(lkey)];
+  const uint64_t local_base = local.base.load(std::memory_order_relaxed);
+  const uint64_t local_length = local.length.load(std::memory_order_relaxed);
+  const Translation& remote = TranslationOf(passed.peer, rkey);
+  // The fields of another MR in its place would be seen with another key; pairs with the release of Tables::AddMr.
+  if (local.key.load(std::memory_order_acquire) != lkey) [[unlikely]]
+    return 0;
+  const uint64_t remote_base = remote.base, remote_length = remote.length;
+  const uint64_t longest = kAtomic ? 8 : std::min({local_length, remote_length, uint64_t{kMaxMessageBytes}});
+  Step* step = steps;
+  for (const SendWr& wr : wrs) {
+    if (FormOf(wr) != form || wr.sg_list == nullptr) break;
+    const Sge sge = *wr.sg_list;
+    const uint64_t remote_offset = wr.remote_addr - remote_base;
+    const uint64_t length = sge.length;
+    if (kAtomic ? length != 8 || (wr.remote_addr & 7) != 0 : length - 1 >= longest) break;
+    if (sge.lkey != lkey || sge.addr - local_base > local_length - length) break;
+    if (wr.rkey != rkey || remote_offset > remote_length - length) break;
+    if (wr.ah != like.ah || wr.remote_qpn != like.remote_qpn || wr.dc_key != like.dc_key) break;
+    step->wr = &wr;
+    step->remote = reinterpret_cast<std::byte*>(wr.remote_addr + static_cast<uint64_t>(remote.delta));
+    step->local = reinterpret_cast<std::byte*>(sge.addr);
+    step->length = sge.length;
+    step->kind = kKind;
+    Prefetch<kKind != Kind::kRead>(step->remote, sge.length);
+    ++step;
+  }
+  step[-1].peer = passed.peer;  // for whoever comes behind; what is executed here needs neither
+  step[-1].entry = passed.entry;
+  return static_cast<size_t>(step - steps);
+}
+
 WcStatus Requester::Resolve(const SendWr& wr, Step* step, bool* malformed) {
   if (IsMalformed(wr, type_, kMaxSge, kMaxInlineBytes)) [[unlikely]] {
     *malformed = true;
@@ -228,11 +290,7 @@ void Requester::Write(const Step& step) {
 
 WcStatus Requester::Execute(const Step& step) {
   switch (step.kind) {
-    case Kind::kRead:
-      FenceStores();
-      LoadWords(step.local, step.remote, step.length);
-      std::atomic_thread_fence(std::memory_order_acquire);  // pairs with the release of whoever wrote what was read
-      break;
+    case Kind::kRead: ReadOne(step); break;
     case Kind::kScatter: Read(step); break;
     case Kind::kWrite:
       std::atomic_thread_fence(std::memory_order_release);  // earlier WRs are visible before this one

@@ -17,6 +17,7 @@
 #include "krcore/rnic/sw/inbox.h"
 #include "krcore/rnic/sw/limits.h"
 #include "krcore/rnic/sw/peer.h"
+#include "krcore/rnic/sw/word_copy.h"
 
 namespace krcore::rnic::sw {
 
@@ -80,8 +81,18 @@ class Requester {
   WcStatus Resolve(const SendWr& wr, Step* step, bool* malformed);
   // The common case: one SGE, not inline, one-sided. False: not that, or something is wrong; Resolve says what.
   bool ResolveSimple(const SendWr& wr, const Step* previous, Step* step);
+  // How many of `wrs`, up to the first that is not, are like the WR before them, which ResolveSimple has passed, but
+  // for where they point: same opcode, target and keys. steps[-1] is that one's.
+  size_t ResolveAlike(std::span<const SendWr> wrs, Step* steps);
+  template <Kind kKind>
+  size_t ResolveAlike(std::span<const SendWr> wrs, Step* steps);
   WcStatus ResolveTarget(const SendWr& wr, Step* step);
   WcStatus ResolveRemote(const SendWr& wr, uint32_t need, Step* step);
+  // Where what is known of a key is kept: of this one or another, or nothing.
+  Translation& TranslationOf(const Peer* peer, uint32_t rkey) {
+    const uint64_t hash = (reinterpret_cast<uint64_t>(peer) >> 6) * 31 + MrIndex(rkey);
+    return translations_[hash % kTranslations];
+  }
   bool LocalRanges(const SendWr& wr, bool written) const;
   WcStatus Execute(const Step& step);
   // Before a READ: what was posted earlier executes earlier; a load may else overtake a store.
@@ -89,6 +100,12 @@ class Requester {
     if (!stores_pending_) return;
     std::atomic_thread_fence(std::memory_order_seq_cst);
     stores_pending_ = false;
+  }
+  // Of one SGE.
+  void ReadOne(const Step& step) {
+    FenceStores();
+    LoadWords(step.local, step.remote, step.length);
+    std::atomic_thread_fence(std::memory_order_acquire);  // pairs with the release of whoever wrote what was read
   }
   void Read(const Step& step);
   void Write(const Step& step);

@@ -51,19 +51,20 @@ inline bool HasAlignment(const void* address, size_t alignment) {
 inline void CopyVectors([[maybe_unused]] std::byte*& to, [[maybe_unused]] const std::byte*& from,
                         [[maybe_unused]] size_t& length) {
 #ifdef KRCORE_SW_VECTOR_COPY
-  for (; length >= 64; length -= 64, to += 64, from += 64) {
-    const __m128i a = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
-    const __m128i b = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + 16));
-    const __m128i c = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + 32));
-    const __m128i d = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + 48));
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(to), a);
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(to + 16), b);
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(to + 32), c);
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(to + 48), d);
+  const auto load = [&](size_t at) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + at)); };
+  const auto store = [&](size_t at, __m128i value) { _mm_storeu_si128(reinterpret_cast<__m128i*>(to + at), value); };
+  size_t at = 0;
+  for (; at + 64 <= length; at += 64) {
+    const __m128i a = load(at), b = load(at + 16), c = load(at + 32), d = load(at + 48);
+    store(at, a);
+    store(at + 16, b);
+    store(at + 32, c);
+    store(at + 48, d);
   }
-  for (; length >= 16; length -= 16, to += 16, from += 16) {
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
-  }
+  for (; at + 16 <= length; at += 16) store(at, load(at));
+  to += at;
+  from += at;
+  length -= at;
 #endif
 }
 
@@ -74,6 +75,7 @@ inline void LoadWords(std::byte* to, const std::byte* from, size_t length) {
     --length;
   }
   CopyVectors(to, from, length);
+  if (length == 0) return;
   for (; length >= 8; length -= 8) LoadPart<uint64_t>(to, from);
   for (; length > 0; --length) LoadPart<uint8_t>(to, from);
 }
@@ -85,6 +87,7 @@ inline void StoreWords(std::byte* to, const std::byte* from, size_t length) {
     --length;
   }
   CopyVectors(to, from, length);
+  if (length == 0) return;
   for (; length >= 8; length -= 8) StorePart<uint64_t>(to, from, length == 8);
   for (; length > 0; --length) StorePart<uint8_t>(to, from, length == 1);
 }
