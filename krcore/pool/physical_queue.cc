@@ -67,7 +67,6 @@ void PhysicalQueue::CommitSettled(const WorkRequest& wr, QueueState* owner, WcSt
 void PhysicalQueue::Settle(uint64_t position, WcStatus status) {
   assert(status != WcStatus::kSuccess && !IsSettled(position));
   entry(position).settled = status;
-  edited_ = tail_;
   ++settled_;
 }
 
@@ -97,7 +96,6 @@ void PhysicalQueue::DropStaged(const QueueState* owner) {
     entry(p).owner = nullptr;
     if (!IsSettled(p)) Settle(p, WcStatus::kFlushed);
   }
-  edited_ = tail_;
 }
 
 bool PhysicalQueue::HasPosted(const QueueState* owner) const {
@@ -111,7 +109,6 @@ void PhysicalQueue::Disown(const QueueState* owner) {
   for (uint64_t p = head_; p < tail_; ++p) {
     if (entry(p).owner == owner) entry(p).owner = nullptr;
   }
-  edited_ = tail_;
   if (culprit_ == owner) culprit_ = nullptr;
 }
 
@@ -189,7 +186,7 @@ void PhysicalQueue::RetireOwn(const Entry& entry, WcStatus status) {
   done.completion.qp_num = qp_num();
   done.user_signaled = (entry.kind & kUserSignaled) != 0;
   done.zero_copy = (entry.kind & kOwnZeroCopy) != 0;
-  done.tag = entry.run_or_tag;
+  done.tag = entry.tag;
   done.memory = own_memory_ + static_cast<size_t>(&entry - &entries_[0]) * kOwnBytes;
   entry.owner->own_wrs->OnDone(done);
 }
@@ -372,7 +369,6 @@ size_t PhysicalQueue::MoveStagedTo(PhysicalQueue& to) {
     const bool settled = IsSettled(head_);
     if (!settled && !CopyHeadTo(to)) break;
     to.entry(to.tail_) = entry(head_);
-    if (entry(head_).kind < kOwn) to.entry(to.tail_).run_or_tag = 1;
     if (settled) {
       --settled_;
       ++to.settled_;

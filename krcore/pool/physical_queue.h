@@ -92,11 +92,11 @@ class PhysicalQueue {
   // will report to `owner`'s places. Returns how many those are. The payload of an inline WR is copied and needs
   // inline_room().
   uint32_t Fill(std::span<const WorkRequest> wrs, QueueState* owner, const dct::Peer& peer);
-  // The same, and the check of the batch with it (vqp/request_check.h), for several that `like` knows to be allowed and
-  // that are alike. False: they are not, or would wrap around the ring, and nothing is to be accepted: CheckRequests
-  // tells, and Fill writes them.
-  bool FillAllowed(std::span<const WorkRequest> wrs, QueueState* owner, const dct::Peer& peer,
-                   const vqp::LikeRequest& like, uint32_t* expected);
+  // Prepare, Fill, Commit and Accept of a batch that `like` knows to be allowed (vqp/request_check.h), in one pass that
+  // checks and writes. False: it does not, or there is no room, or not without wrapping around the ring. Nothing has
+  // been accepted then; CheckRequests tells, and Fill writes them.
+  bool AcceptAllowed(std::span<const WorkRequest> wrs, QueueState* owner, const dct::Peer& peer,
+                     const vqp::LikeRequest& like);
   // Fill of one that krcore made itself, of which nothing is written to `owner`.
   void FillOwn(const WorkRequest& wr, QueueState* owner, const dct::Peer& peer, OwnWr kind, Opcode user_opcode,
                bool zero_copy, uint32_t tag);
@@ -205,9 +205,7 @@ class PhysicalQueue {
     Opcode opcode = Opcode::kRead;
     uint8_t kind = kUserSignaled;           // of EntryKind
     WcStatus settled = WcStatus::kSuccess;  // other: not on the NIC, to be delivered with this status
-    // A user's: how many from here on, this one included, were accepted together for one owner and are signaled alike.
-    // krcore's own: the tag of OwnWrDone.
-    uint32_t run_or_tag = 1;
+    uint32_t tag = 0;                       // krcore's own: of OwnWrDone
   };
   enum EntryKind : uint8_t {
     kUserSignaled = 1,
@@ -231,16 +229,10 @@ class PhysicalQueue {
   }
   bool IsSettled(uint64_t position) const { return entries_[position & mask_].settled != WcStatus::kSuccess; }
   // Fill, in two passes over WRs that do not wrap around the ring: what is posted; and the entries and `owner`'s places
-  // behind the first `kept`, up to the first WR whose form and flags are not the first one's or the last place of the
-  // owner's ring. Returns how many those are.
-  size_t FillEntries(std::span<const WorkRequest> wrs, uint64_t position, QueueState* owner, uint32_t kept);
-  void FillEntry(const WorkRequest& wr, uint64_t position, QueueState* owner, uint32_t kept);
+  // behind the first `kept`, of which it returns how many it has written.
+  class EntryWriter;
+  uint32_t FillEntries(std::span<const WorkRequest> wrs, uint64_t position, QueueState* owner, uint32_t kept);
   void FillSlots(std::span<const WorkRequest> wrs, uint64_t position, const dct::Peer& peer);
-  template <bool kAtomic>
-  bool FillAlikeSlots(std::span<const WorkRequest> wrs, const dct::Peer& peer, const vqp::LikeRequest& like);
-  // FillEntries of all.
-  uint32_t FillAllEntries(std::span<const WorkRequest> wrs, uint64_t position, QueueState* owner, uint32_t kept);
-  void FillOne(const WorkRequest& wr, QueueState* owner, const dct::Peer& peer);
   // Of what is posted from `position` on: every kSignalEvery-th of the ring.
   void SignalSome(uint64_t position, size_t count);
   // Of one that has several SGEs or is inline.
@@ -253,16 +245,17 @@ class PhysicalQueue {
   void Settle(uint64_t position, WcStatus status);
   // Completes [head_, end), then the settled ones right behind.
   size_t RetireUpTo(uint64_t end);
-  // Completes the usual ones at head_ that are alike, up to `end`.
+  // Completes the usual ones of one queue at head_, of which there is one at least, up to `end`.
   void RetireRun(uint64_t end) {
-    const Entry& first = entry(head_);
-    uint64_t count = 1;
-    if (head_ >= edited_) [[likely]] {
-      count = std::min<uint64_t>(first.run_or_tag, end - head_);
-      if (count < first.run_or_tag) entry(head_ + count).run_or_tag = first.run_or_tag - static_cast<uint32_t>(count);
-    }
-    first.owner->Complete(static_cast<uint32_t>(count), first.kind != 0, qp_num());
-    head_ += count;
+    QueueState* const owner = entry(head_).owner;
+    const uint64_t begin = head_;
+    uint64_t at = begin;
+    uint32_t signaled = 0;
+    do {
+      signaled += entry(at).kind;
+    } while (++at < end && entry(at).owner == owner && IsUsual(entry(at)));
+    head_ = at;
+    owner->Complete(static_cast<uint32_t>(at - begin) - signaled, signaled, qp_num());
   }
   size_t CompleteSlowly(const Completion& completion);
   size_t FlushSlowly();
@@ -308,7 +301,6 @@ class PhysicalQueue {
   uint64_t rung_ = 0;                     // while blocked: behind the last WR whose doorbell has been rung
   const dct::Peer* last_peer_ = nullptr;  // of the WR at tail_ - 1, while staged
   uint32_t settled_ = 0;                  // entries of the ring that are settled
-  uint64_t edited_ = 0;                   // of entries before it the runs do not hold any more
 
   bool blocked_ = false;
   bool broken_ = false;

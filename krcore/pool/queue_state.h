@@ -65,13 +65,9 @@ class QueueState {
   uint32_t outstanding() const { return used_ - delivered(); }
   size_t memory_bytes() const { return (size_t{mask_} + 1) * sizeof(Completion); }
 
-  // Where the next completions that will be expected are written, behind the first `kept`: as many as do not wrap
-  // around the ring. Those of the queue's WRs that the user wants to hear of are written when they are accepted, so
-  // that what succeeded needs only to be counted.
-  std::span<Completion> Places(uint32_t kept) {
-    const uint32_t at = (tail_ + kept) & mask_;
-    return {&ring_[at], size_t{mask_} + 1 - at};
-  }
+  // Where the next completion that will be expected is written, behind the first `kept`. Those of the queue's WRs that
+  // the user wants to hear of are written when they are accepted, so that what succeeded needs only to be counted.
+  Completion& Place(uint32_t kept) { return ring_[(tail_ + kept) & mask_]; }
 
   // `expected` of the `count` WRs are signaled. Their completions are those that were written, if they succeed.
   void Accept(uint32_t count, uint32_t expected) {
@@ -80,18 +76,15 @@ class QueueState {
     tail_ += expected;
     assert(used_ <= depth_);
   }
-  // The next `count` WRs succeeded: all of them expected, or all silent.
-  void Complete(uint32_t count, bool expected, uint32_t qp_num) {
-    assert(outstanding() >= count);
-    if (!expected) {
-      used_ -= count;
-      return;
-    }
-    assert(tail_ - done_ >= count);
+  // The next WRs succeeded, so many silent ones and so many expected ones, in any order.
+  void Complete(uint32_t silent, uint32_t expected, uint32_t qp_num) {
+    assert(outstanding() >= silent + expected && tail_ - done_ >= expected);
+    used_ -= silent;
+    if (expected == 0) return;
     if (ring_[done_ & mask_].qp_num != qp_num) [[unlikely]] {  // they went through another QP than was thought
-      for (uint32_t i = 0; i < count; ++i) ring_[(done_ + i) & mask_].qp_num = qp_num;
+      for (uint32_t i = 0; i < expected; ++i) ring_[(done_ + i) & mask_].qp_num = qp_num;
     }
-    done_ += count;
+    done_ += expected;
   }
   void CompleteSilently() {
     assert(outstanding() > 0);

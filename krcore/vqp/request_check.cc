@@ -1,32 +1,10 @@
 #include "krcore/vqp/request_check.h"
 
 namespace krcore::vqp {
-namespace {
-
-// Of those at the beginning. Not inlined, so that the loop has the registers for all that it compares with.
-template <bool kAtomic>
-[[gnu::noinline]] size_t CountAlike(const LikeRequest& like, std::span<const WorkRequest> wrs) {
-  const AlikeRequests<kAtomic> alike(like, wrs[0]);
-  size_t count = 0;
-  while (count < wrs.size() && alike.Allows(wrs[count])) ++count;
-  return count;
-}
-
-}  // namespace
-
 size_t LikeRequest::CountAllowed(std::span<const WorkRequest> wrs) const {
-  size_t allowed = 0;
-  while (allowed < wrs.size()) {
-    const std::span<const WorkRequest> rest = wrs.subspan(allowed);
-    size_t alike = 0;
-    if (IsReadOrWrite(rest[0].opcode))
-      alike = CountAlike<false>(*this, rest);
-    else if (IsAtomic(rest[0].opcode))
-      alike = CountAlike<true>(*this, rest);
-    if (alike == 0) break;
-    allowed += alike;
-  }
-  return allowed;
+  size_t count = 0;
+  while (count < wrs.size() && Allows(wrs[count])) ++count;
+  return count;
 }
 
 StatusCode CheckRequests(std::span<const WorkRequest> wrs, const RequestLimits& limits, const mr::RegionView& local,

@@ -6,12 +6,11 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <span>
 
-#include "krcore/base/word_pair.h"
 #include "krcore/mr/region_table.h"
 #include "krcore/node.h"
+#include "krcore/rnic/request_form.h"
 #include "krcore/status.h"
 #include "krcore/types.h"
 
@@ -23,18 +22,10 @@ struct RequestLimits {
   uint64_t max_message_bytes = 0;
 };
 
-// Number of SGEs and opcode, as they lie in memory: compared at once.
-inline uint16_t FormOf(const WorkRequest& wr) {
-  static_assert(offsetof(WorkRequest, opcode) == offsetof(WorkRequest, num_sge) + 1);
-  uint16_t form;
-  std::memcpy(&form, reinterpret_cast<const std::byte*>(&wr) + offsetof(WorkRequest, num_sge), sizeof(form));
-  return form;
-}
+inline constexpr uint8_t kKnownFlags = rnic::kPlainFlags | kInline;
 
 inline bool IsAtomic(Opcode opcode) { return opcode == Opcode::kCompareSwap || opcode == Opcode::kFetchAdd; }
 inline bool IsReadOrWrite(Opcode opcode) { return opcode == Opcode::kRead || opcode == Opcode::kWrite; }
-
-inline constexpr uint8_t kKnownFlags = kSignaled | kFence | kInline | kSolicited;
 
 // kInvalidArgument: the request's form. kPermissionDenied: memory it names is not, or not wholly, in a live region of
 // this node or a published one of the peer. kUnsupported: a message, which is not for here. A few nanoseconds; *bytes
@@ -101,20 +92,37 @@ class LikeRequest {
   }
 
   bool knows_nothing() const { return longest_ == 0; }
+  // What a request that is allowed says beside the keys, for whoever writes it elsewhere.
+  struct Allowed {
+    uint64_t wr_id;
+    uint64_t addr, remote_addr;
+    uint32_t length;
+    Opcode opcode;
+    uint8_t flags;
+  };
   bool Allows(const WorkRequest& wr) const {
-    if (wr.num_sge != 1 || wr.sg_list == nullptr || (wr.flags & ~(kKnownFlags & ~kInline)) != 0) return false;
-    const Sge& sge = *wr.sg_list;
-    if (uint64_t{sge.length} - 1 >= longest_ || sge.lkey != local_.key || wr.rkey != remote_.key) return false;
-    if (sge.addr - local_.addr > local_.length - sge.length) return false;
-    if (wr.remote_addr - remote_.addr > remote_.length - sge.length) return false;
-    return IsReadOrWrite(wr.opcode) || (IsAtomic(wr.opcode) && sge.length == 8 && wr.remote_addr % 8 == 0);
+    Allowed unused;
+    return Allows(wr, &unused);
   }
+  // Each member is loaded on its own and once: a wider load would wait for the stores of whoever has just written them.
+  bool Allows(const WorkRequest& wr, Allowed* allowed) const {
+    *allowed = {.wr_id = wr.wr_id, .remote_addr = wr.remote_addr, .opcode = wr.opcode, .flags = wr.flags};
+    if (wr.num_sge != 1 || wr.sg_list == nullptr || (allowed->flags & ~rnic::kPlainFlags) != 0) return false;
+    const Sge& sge = *wr.sg_list;
+    const uint64_t length = allowed->length = sge.length;
+    allowed->addr = sge.addr;
+    if (length - 1 >= longest_ || sge.lkey != local_.key || wr.rkey != remote_.key) return false;  // 0 is not allowed
+    if (allowed->addr - local_.addr > local_.length - length) return false;
+    if (allowed->remote_addr - remote_.addr > remote_.length - length) return false;
+    return IsReadOrWrite(allowed->opcode) ||
+           (IsAtomic(allowed->opcode) && length == 8 && allowed->remote_addr % 8 == 0);
+  }
+  uint32_t lkey() const { return local_.key; }
+  uint32_t rkey() const { return remote_.key; }
   // How many of `wrs` it allows, up to the first that it does not.
   size_t CountAllowed(std::span<const WorkRequest> wrs) const;
 
  private:
-  template <bool kAtomic>
-  friend class AlikeRequests;
   struct Range {
     uint64_t addr = 0, length = 0;
     uint32_t key = 0;
@@ -122,42 +130,6 @@ class LikeRequest {
 
   Range local_, remote_;
   uint64_t longest_ = 0;  // bytes; 0: nothing is allowed
-};
-
-// Of those that a LikeRequest allows, the ones that have the first one's opcode and name as many bytes, so that where
-// they may begin is the same for all. `kAtomic`: the opcode is an atomic's, else that of a READ or WRITE.
-template <bool kAtomic>
-class AlikeRequests {
- public:
-  AlikeRequests(const LikeRequest& like, const WorkRequest& first) {
-    if (first.num_sge != 1 || first.sg_list == nullptr) return;
-    const uint64_t length = first.sg_list->length;
-    if (length - 1 >= like.longest_ || (kAtomic && length != 8)) return;  // 0 is refused too
-    form_ = FormOf(first);                                                // with no flags but those that are allowed
-    extent_ = length | uint64_t{like.local_.key} << 32;
-    local_ = like.local_.addr, local_room_ = like.local_.length - length;
-    remote_ = like.remote_.addr, remote_room_ = like.remote_.length - length;
-    rkey_ = like.remote_.key;
-  }
-  bool Allows(const WorkRequest& wr) const {
-    // Members that lie side by side are compared as one number; in this one there is a byte that nothing is in.
-    static_assert(offsetof(WorkRequest, flags) == offsetof(WorkRequest, num_sge) + 2);
-    static_assert(offsetof(WorkRequest, imm) == offsetof(WorkRequest, num_sge) + sizeof(uint32_t));
-    constexpr uint8_t kAllowedFlags = kKnownFlags & ~kInline;
-    constexpr uint32_t kFormMask = 0xffffu | uint32_t{static_cast<uint8_t>(~kAllowedFlags)} << 16;
-    if ((WordAt<offsetof(WorkRequest, num_sge), uint32_t>(wr) & kFormMask) != form_ || wr.sg_list == nullptr)
-      return false;
-    static_assert(offsetof(Sge, lkey) == offsetof(Sge, length) + sizeof(Sge::length) && sizeof(Sge::length) == 4);
-    const Sge& sge = *wr.sg_list;
-    if (WordAt<offsetof(Sge, length)>(sge) != extent_ || sge.addr - local_ > local_room_) return false;
-    if (wr.rkey != rkey_ || wr.remote_addr - remote_ > remote_room_) return false;
-    return !kAtomic || wr.remote_addr % 8 == 0;
-  }
-
- private:
-  uint32_t form_ = ~uint32_t{0};  // no request's: none is allowed
-  uint32_t rkey_ = 0;
-  uint64_t extent_ = 0, local_ = 0, local_room_ = 0, remote_ = 0, remote_room_ = 0;
 };
 
 // CheckRequest of a batch. On refusal *bad_index is the first offender. *has_inline becomes true if one of them is

@@ -82,35 +82,37 @@ StatusCode VirtualQueueImpl::StandingError() const {
 }
 
 Status VirtualQueueImpl::Stage(std::span<const WorkRequest> wrs, size_t* bad_index) {
+  if (state_.standing == QueueStanding::kReady && wrs.size() <= state_.depth() - state_.used()) [[likely]] {
+    mr::RegionView& local = pool_->regions();
+    local.Sync();
+    const dct::Peer& peer = *state_.peer;
+    if (physical_->AcceptAllowed(wrs, &state_, peer, *Like(local, peer))) [[likely]]
+      return {};
+  }
   size_t unused;
-  if (bad_index == nullptr) bad_index = &unused;
+  return StageUnlike(wrs, bad_index != nullptr ? bad_index : &unused);
+}
+
+// What is not like anything that passed before, or is to be refused.
+StatusCode VirtualQueueImpl::StageUnlike(std::span<const WorkRequest> wrs, size_t* bad_index) {
   *bad_index = 0;
-  if (state_.standing != QueueStanding::kReady) [[unlikely]]
-    return StandingError();
-  const auto count = wrs.size();
-  if (count > state_.depth() - state_.used()) [[unlikely]] {
+  if (state_.standing != QueueStanding::kReady) return StandingError();
+  if (wrs.size() > state_.depth() - state_.used()) {
     *bad_index = state_.depth() - state_.used();
     return StatusCode::kQueueFull;
   }
-  mr::RegionView& local = pool_->regions();
-  local.Sync();
+  const auto count = static_cast<uint32_t>(wrs.size());
   const dct::Peer& peer = *state_.peer;
-  LikeRequest* const like = Like(local, peer);
+  bool has_inline = false;
+  const StatusCode code =
+      CheckRequests(wrs, pool_->limits(), pool_->regions(), peer.region_span(), &like_, bad_index, &has_inline);
+  if (code != StatusCode::kOk) return code == StatusCode::kUnsupported ? StageMixed(wrs, bad_index) : code;
   physical_->Prepare();
-  uint32_t expected = 0;
-  if (physical_->free() < count || !physical_->FillAllowed(wrs, &state_, peer, *like, &expected)) {
-    bool has_inline = false;
-    const StatusCode code =
-        CheckRequests(wrs, pool_->limits(), local, peer.region_span(), like, bad_index, &has_inline);
-    if (code != StatusCode::kOk) [[unlikely]]
-      return code == StatusCode::kUnsupported ? StageMixed(wrs, bad_index) : code;
-    if (has_inline || physical_->free() < count) [[unlikely]]
-      return StageSlowly(wrs, bad_index);
-    expected = physical_->Fill(wrs, &state_, peer);
-  }
-  physical_->Commit(static_cast<uint32_t>(count), peer);
-  state_.Accept(static_cast<uint32_t>(count), expected);
-  return {};
+  if (has_inline || physical_->free() < count) return StageSlowly(wrs, bad_index);
+  const uint32_t expected = physical_->Fill(wrs, &state_, peer);
+  physical_->Commit(count, peer);
+  state_.Accept(count, expected);
+  return StatusCode::kOk;
 }
 
 // One by one, polling when the physical queue or its arena for inline payloads is full. They have passed their checks.

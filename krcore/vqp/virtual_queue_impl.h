@@ -63,12 +63,13 @@ class VirtualQueueImpl final : public VirtualQueue {
   Status MayConnect() const;
   Status FindPeer(NodeId peer, Deadline deadline, std::shared_ptr<const dct::Peer>* metadata);
   void UsePeer(std::shared_ptr<const dct::Peer> peer);
+  StatusCode StageUnlike(std::span<const WorkRequest> wrs, size_t* bad_index);
   StatusCode StageSlowly(std::span<const WorkRequest> wrs, size_t* bad_index);
   // One that passed its check, polling for room. `first`: nothing of its batch has been accepted.
   StatusCode StageOne(const WorkRequest& wr, bool first);
   StatusCode StandingError() const;
   // What passed the checks before, while the regions are those of then.
-  LikeRequest* Like(const mr::RegionView& local, const dct::Peer& peer) {
+  const LikeRequest* Like(const mr::RegionView& local, const dct::Peer& peer) {
     if (like_local_ != local.version() || like_peer_ != &peer) [[unlikely]] {
       like_ = {};
       like_local_ = local.version();
