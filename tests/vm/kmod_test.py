@@ -4,17 +4,21 @@ tests/vm/kmod_guest.sh in a guest, or two guests whose modules connect to one an
 
 Usage: tests/vm/kmod_test.py TESTS_FOLDER [--debug] [--cycles N] [--fuzz SECONDS] [--seed N] [--write]
        tests/vm/kmod_test.py TESTS_FOLDER --pair [--debug]
+       tests/vm/kmod_test.py --newer
        --write: write which of krcore's tests passed and which were skipped to krcore_kernel.expected, which they must be
                 exactly
        --debug: on a kernel that looks for mistakes (KASAN, lockdep, kmemleak), which must be in the folder that
                 SURGEKV_DEBUG_KERNEL names, or surgekv-vm/debug in the user's cache: bzImage, lib/modules/VERSION, and
                 headers/, what a module is built against
+       --newer: only build it, against the headers of the newest kernel that Debian has packages of, if that is newer than
+                the guests'. They are unpacked in the user's cache, not installed: their packages want that kernel's image.
 checkpatch --strict judges the sources, too, where there is such a folder: what Debian's headers lack, its headers/ has.
 """
 
 import argparse
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -62,13 +66,45 @@ def kernel(options):
         return sys.exit(str(error))
 
 
-def build(folder, headers):
+def newer_headers(than):
+    """The headers of the newest kernel in the registry, unpacked; `than`: those that are not wanted again."""
+    suffix = "-" + run("dpkg", "--print-architecture", capture_output=True).stdout.strip()
+    listed = run("apt-cache", "search", "--names-only", "^linux-headers-[0-9]", capture_output=True).stdout
+    versions = {}
+    for name in (line.split()[0] for line in listed.splitlines() if line.strip()):
+        plain = re.fullmatch(r"linux-headers-(\d+)\.(\d+)\.(\d+)[^-]*(-\d+)?" + re.escape(suffix), name)  # no -rt, no -cloud
+        if plain:
+            versions[tuple(int(part) for part in plain.groups()[:3])] = name
+    newest = max(versions, default=(0, 0, 0))
+    present = tuple(int(part) for part in re.match(r"linux-headers-(\d+)\.(\d+)", than.name).groups())
+    if newest[:2] <= present:
+        skip(f"the registry has no headers of a kernel that is newer than {than.name}'s")
+    name = versions[newest]
+    folder = CACHE / name
+    if not folder.is_dir():
+        CACHE.mkdir(parents=True, exist_ok=True)
+        depends = run("apt-cache", "depends", name, capture_output=True).stdout
+        parts = [name, *re.findall(r"Depends: (linux-headers-\S+-common|linux-kbuild-\S+)", depends)]
+        with tempfile.TemporaryDirectory(prefix=".headers.", dir=CACHE) as unpacked:
+            got = run("apt-get", "download", *parts, cwd=unpacked, capture_output=True)
+            if got.returncode != 0:
+                skip(f"{', '.join(parts)} could not be fetched: {got.stderr.strip()}")
+            for package in pathlib.Path(unpacked).glob("*.deb"):
+                if run("dpkg-deb", "-x", package, pathlib.Path(unpacked) / "tree").returncode != 0:
+                    sys.exit(f"{package.name} could not be unpacked")
+            makefile = pathlib.Path(unpacked) / "tree/usr/src" / name / "Makefile"
+            makefile.write_text(makefile.read_text().replace("/usr/src/", f"{folder}/usr/src/"))
+            (pathlib.Path(unpacked) / "tree").rename(folder)
+    return folder / "usr/src" / name
+
+
+def build(folder, headers, *options):
     """krcore.ko; every warning is a failure."""
     sources = kernel_module.copy_sources(folder)
     checks = ["C=2", "CF=-D__CHECK_ENDIAN__"] if shutil.which("sparse") else []
     if not checks:
         print("not checked by sparse, which is not installed")
-    done = kernel_module.make(folder, headers, *checks)
+    done = kernel_module.make(folder, headers, *checks, *options)
     warnings = [line for line in done.stderr.splitlines() if line and not line.startswith(HARMLESS)]
     if done.returncode != 0 or warnings:
         print(done.stdout, done.stderr, sep="\n")
@@ -95,7 +131,8 @@ def build(folder, headers):
 
 def main():
     parser = argparse.ArgumentParser(add_help=False)
-    parser.add_argument("tests")
+    parser.add_argument("tests", nargs="?")
+    parser.add_argument("--newer", action="store_true")
     parser.add_argument("--debug", action="store_true")
     parser.add_argument("--pair", action="store_true")
     parser.add_argument("--cycles", type=int, default=100)
@@ -104,7 +141,13 @@ def main():
     parser.add_argument("--write", action="store_true")
     parser.add_argument("--limit", type=int, default=240)
     options = parser.parse_args()
+    if not options.newer and options.tests is None:
+        parser.error("name the folder of the tests")
     choice, headers = kernel(options)
+    if options.newer:
+        with tempfile.TemporaryDirectory(prefix="surgekv-kmod.") as name:
+            build(pathlib.Path(name), newer_headers(headers), "CONFIG_DEBUG_INFO_BTF_MODULES=")  # which would want pahole
+        return 0
     with tempfile.TemporaryDirectory(prefix="surgekv-kmod.") as name:
         module = build(pathlib.Path(name), headers)
         sys.stdout.flush()
