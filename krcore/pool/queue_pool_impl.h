@@ -66,6 +66,7 @@ class QueuePoolImpl final : public QueuePool {
   size_t memory_bytes() const override;
 
   // ---- for VirtualQueueImpl
+  Clock& clock() { return clock_; }
   dct::PeerDirectory& peers() { return *context_.peers; }
   mr::RegionView& regions() { return regions_; }
   const vqp::RequestLimits& limits() const { return limits_; }

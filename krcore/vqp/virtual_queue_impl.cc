@@ -42,7 +42,7 @@ Status VirtualQueueImpl::FindPeer(NodeId peer, Deadline deadline, std::shared_pt
   const bool again = state_.peer != nullptr && state_.peer->target.address.node == peer;
   *metadata = again ? nullptr : pool_->peers().Cached(peer);
   if (*metadata != nullptr) {
-    const int64_t now_ns = pool_->node().clock().CoarseNowNs();
+    const int64_t now_ns = pool_->clock().CoarseNowNs();
     if ((*metadata)->lease_until_ns() <= now_ns) [[unlikely]]
       *metadata = pool_->RenewLease(*metadata, now_ns);
   }

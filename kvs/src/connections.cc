@@ -93,8 +93,7 @@ Status Connections::Ensure(krcore::NodeId memory_node, krcore::Deadline deadline
   KRCORE_RETURN_IF_ERROR(MakeQueue(memory_node));
   Peer& peer = peers_[memory_node];
   if (peer.connected) return Status::Ok();
-  krcore::Clock& clock = node_.clock();
-  const int64_t now_ns = clock.NowNs();
+  const int64_t now_ns = clock_.NowNs();
   if (now_ns < peer.retry_at_ns) return StatusCode::kUnavailable;
   peer.retry_at_ns = now_ns + kReconnectIntervalNs;
   KRCORE_RETURN_IF_ERROR(peer.queue->Connect(memory_node, deadline));
@@ -111,7 +110,7 @@ Status Connections::Ensure(krcore::NodeId memory_node, krcore::Deadline deadline
 
 void Connections::Finish(RunQueue& run_queue, Batch& batch) {
   if (batch.sample_from_ns_ != 0 && batch.outcome_ == Outcome::kOk) [[unlikely]] {
-    round_trip_.Add(node_.clock().NowNs() - batch.sample_from_ns_);
+    round_trip_.Add(clock_.NowNs() - batch.sample_from_ns_);
   }
   run_queue.Push(batch.waiter_);
 }

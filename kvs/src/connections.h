@@ -119,7 +119,7 @@ class Connections {
 
   // `reconnect_budget_ns`: how long Reach may block. Dead memory nodes are told at once.
   Connections(krcore::Node& node, int64_t reconnect_budget_ns, ClientStats& stats)
-      : node_(node), reconnect_budget_ns_(reconnect_budget_ns), stats_(stats) {}
+      : node_(node), clock_(node.clock()), reconnect_budget_ns_(reconnect_budget_ns), stats_(stats) {}
   ~Connections();
 
   // `queue_depth`: verbs that may be in flight to one memory node.
@@ -133,7 +133,7 @@ class Connections {
     if (peers_[memory_node & 0xff].connected) [[likely]]
       return true;
     last_failed_ = memory_node;
-    return Ensure(memory_node, krcore::Deadline::After(node_.clock(), reconnect_budget_ns_)).ok();
+    return Ensure(memory_node, krcore::Deadline::After(clock_, reconnect_budget_ns_)).ok();
   }
   // The memory node may be stopped and come back as another one: whoever reaches for it connects anew.
   void Forget(krcore::NodeId memory_node) {
@@ -168,6 +168,7 @@ class Connections {
   };
 
   krcore::Node& node_;
+  krcore::Clock& clock_;  // the node's, without the way through it: connecting is all cold misses
   const int64_t reconnect_budget_ns_;
   ClientStats& stats_;
   uint32_t queue_depth_ = 0;
@@ -216,7 +217,7 @@ inline uint32_t Batch::Stage() {
   sample_from_ns_ = 0;
   connections_->stats_.operation_round_trips += of_operation_ ? 1 : 0;
   if (connections_->stats_.round_trips++ % RoundTripEstimate::kSampleEvery == 0) [[unlikely]]
-    sample_from_ns_ = connections_->node_.clock().NowNs();
+    sample_from_ns_ = connections_->clock_.NowNs();
   if (mixed_ || Stale()) [[unlikely]]
     StageRest();
   else
