@@ -74,7 +74,8 @@ class QueuePoolImpl final : public QueuePool {
   // The queue through which `target` is reached: the same for all who reach it, so that requests to one peer stay in
   // order. It changes in Poll alone.
   PhysicalQueue* QueueFor(const dct::Target& target) {
-    PhysicalQueue* const rc = rc_ ? rc_->Find(target) : nullptr;
+    // With no RC queue live theirs need not be looked at: each line counts while caches are cold.
+    PhysicalQueue* const rc = live_.size() > dc_count_ ? rc_->Find(target) : nullptr;
     return rc != nullptr ? rc : DcQueueFor(target);
   }
   const PoolContext& context() const { return context_; }
@@ -169,7 +170,6 @@ class QueuePoolImpl final : public QueuePool {
   PostGate* gate_ = nullptr;
   size_t completed_by_flush_ = 0;  // found outside Poll, to be counted by the next
   bool any_broken_ = false;
-  std::array<Completion, 64> batch_;  // of Dispatch; a member so that it is not cleared for each poll
   std::unique_ptr<rnic::Cq> cq_;
   uint32_t dc_count_ = 0;
   // The DC initiators, then those of RcQueues' slots, null until they are needed.
@@ -186,6 +186,8 @@ class QueuePoolImpl final : public QueuePool {
   std::unique_ptr<Region> own_memory_;
 
   std::unique_ptr<RcQueues> rc_;
+  // Last, because it is large. Of Dispatch; a member so that it is not cleared for each poll.
+  std::array<Completion, 64> batch_;
 };
 
 }  // namespace krcore::pool
