@@ -93,7 +93,7 @@ void PhysicalQueue::RefuseStaged(const QueueState* owner, std::span<const Remote
 void PhysicalQueue::DropStaged(const QueueState* owner) {
   for (uint64_t p = pushed(); p < tail_; ++p) {
     if (entry(p).owner != owner) continue;
-    entry(p).owner = nullptr;
+    Abandon(p);
     if (!IsSettled(p)) Settle(p, WcStatus::kFlushed);
   }
 }
@@ -107,7 +107,7 @@ bool PhysicalQueue::HasPosted(const QueueState* owner) const {
 
 void PhysicalQueue::Disown(const QueueState* owner) {
   for (uint64_t p = head_; p < tail_; ++p) {
-    if (entry(p).owner == owner) entry(p).owner = nullptr;
+    if (entry(p).owner == owner) Abandon(p);
   }
   if (culprit_ == owner) culprit_ = nullptr;
 }
@@ -216,7 +216,7 @@ size_t PhysicalQueue::RetireUpTo(uint64_t end) {
 
 size_t PhysicalQueue::CompleteSlowly(const Completion& completion) {
   if (static_cast<uint8_t>(completion.wr_id >> 48) != generation_) return 0;  // of before a reset
-  const uint64_t position = head_ + ((completion.wr_id - head_) & kPositionMask);
+  const uint64_t position = PositionOf(completion);
   if (position >= posted_) return 0;
   if (broken_) {
     collected_ = std::max(collected_, position + 1);
@@ -279,6 +279,7 @@ size_t PhysicalQueue::Recover() {
       dead_ = true;
   }
   ++generation_;
+  ForgetCommon();
   EditRing(recovery);
   posted_ = on_nic_ = head_;
   pool_->staged = true;
@@ -317,6 +318,7 @@ void PhysicalQueue::Connect(std::unique_ptr<rnic::Qp> qp) {
   assert(rc_ && idle());
   qp_ = std::move(qp);
   ++generation_;
+  ForgetCommon();
   blocked_ = true;
   broken_ = dead_ = false;
   on_nic_ = collected_ = head_;
@@ -338,6 +340,7 @@ bool PhysicalQueue::CopyHeadTo(PhysicalQueue& to) {
   to.last_peer_ = last_peer_;
   const uint64_t slot = to.tail_ & to.mask_;
   rnic::SendWr& out = to.wrs_[slot];
+  to.ForgetCommon();
   out = wr;
   out.wr_id = to.PhysicalId(to.tail_);
   const bool signal = (to.tail_ + 1) % kSignalEvery == 0;
@@ -369,6 +372,7 @@ size_t PhysicalQueue::MoveStagedTo(PhysicalQueue& to) {
     const bool settled = IsSettled(head_);
     if (!settled && !CopyHeadTo(to)) break;
     to.entry(to.tail_) = entry(head_);
+    if (entry(head_).kind < kOwn) to.entry(to.tail_).tag = 0;  // others of its run may stay behind
     if (settled) {
       --settled_;
       ++to.settled_;

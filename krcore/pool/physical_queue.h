@@ -6,8 +6,9 @@
 //       in flight on the NIC      staged for the next doorbell
 //
 // Positions only grow. The ring is both the staging array that PostSend reads and the log from which completions
-// find their queue and flushed READs are posted again. A physical wr_id is position and generation; a completion
-// at position p completes everything before p, because a NIC's send queue completes in order.
+// find their queue and flushed READs are posted again. A physical wr_id is the place in the ring and a generation, so
+// that it need not be written anew each time; a completion at position p completes everything before p, because a NIC's
+// send queue completes in order.
 //
 // Only some WRs are signaled to the NIC: the last of a doorbell, the last before the doorbell goes on to another
 // peer (its completions must not wait for that peer), and every kSignalEvery-th. What the user asked for is kept
@@ -34,6 +35,7 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -73,6 +75,11 @@ class PhysicalQueue {
 
   // Which PhysicalQueue of the pool a completion belongs to.
   static uint32_t IndexOf(const Completion& completion) { return static_cast<uint32_t>(completion.wr_id >> 56); }
+  // Whether a completion, the next one of the same CQ, says all that the one before it does.
+  static bool Covers(const Completion& next, const Completion& before) {
+    return (next.wr_id ^ before.wr_id) >> 48 == 0 && next.status == WcStatus::kSuccess &&
+           before.status == WcStatus::kSuccess;
+  }
 
   uint32_t depth() const { return sq_depth_; }
   // WRs that may be accepted now.
@@ -155,7 +162,7 @@ class PhysicalQueue {
 
   // Handles a completion of this queue; returns how many WRs it completed.
   size_t Complete(const Completion& completion) {
-    const uint64_t end = head_ + ((completion.wr_id - head_) & kPositionMask) + 1;
+    const uint64_t end = PositionOf(completion) + 1;
     if (completion.status != WcStatus::kSuccess || static_cast<uint8_t>(completion.wr_id >> 48) != generation_ ||
         end > posted_ || broken_ || settled_ != 0) [[unlikely]]
       return CompleteSlowly(completion);
@@ -205,13 +212,28 @@ class PhysicalQueue {
     Opcode opcode = Opcode::kRead;
     uint8_t kind = kUserSignaled;           // of EntryKind
     WcStatus settled = WcStatus::kSuccess;  // other: not on the NIC, to be delivered with this status
-    uint32_t tag = 0;                       // krcore's own: of OwnWrDone
+    uint32_t tag = 0;                       // krcore's own: of OwnWrDone; else of a Run that begins here, 0: none does
+  };
+  // WRs of a user that were accepted together, none of them settled or abandoned since: they retire together.
+  struct Run {
+    static constexpr uint32_t kMost = UINT16_MAX;
+    explicit Run(uint32_t tag) : count(tag & kMost), signaled(tag >> 16) {}
+    static uint32_t Tag(uint32_t count, uint32_t signaled) { return count <= kMost ? count | signaled << 16 : 0; }
+    uint32_t count, signaled;
   };
   enum EntryKind : uint8_t {
     kUserSignaled = 1,
     kOwn = 2,  // from here up krcore's own; then: its OwnWr << kOwnShift
     kOwnZeroCopy = 4,
     kOwnShift = 4,
+  };
+  // What WRs that are like one another have in common in their slots.
+  struct Common {
+    const rnic::AddressHandle* ah = nullptr;
+    uint32_t dct_num = 0;
+    uint64_t dc_key = 0;
+    uint32_t lkey = 0, rkey = 0;
+    bool operator==(const Common&) const = default;
   };
   static bool IsOwn(const Entry& entry, OwnWr kind) {
     return entry.kind >= kOwn && static_cast<OwnWr>(entry.kind >> kOwnShift) == kind;
@@ -225,14 +247,21 @@ class PhysicalQueue {
   PhysicalQueue(rnic::Pd& pd, rnic::Cq& cq, uint32_t index, uint32_t sq_depth, PoolState* pool, bool rc);
   Entry& entry(uint64_t position) { return entries_[position & mask_]; }
   uint64_t PhysicalId(uint64_t position) const {
-    return uint64_t{index_} << 56 | uint64_t{generation_} << 48 | (position & kPositionMask);
+    return uint64_t{index_} << 56 | uint64_t{generation_} << 48 | (position & mask_);
   }
+  uint64_t PositionOf(const Completion& completion) const { return head_ + ((completion.wr_id - head_) & mask_); }
   bool IsSettled(uint64_t position) const { return entries_[position & mask_].settled != WcStatus::kSuccess; }
   // Fill, in two passes over WRs that do not wrap around the ring: what is posted; and the entries and `owner`'s places
   // behind the first `kept`, of which it returns how many it has written.
   class EntryWriter;
   uint32_t FillEntries(std::span<const WorkRequest> wrs, uint64_t position, QueueState* owner, uint32_t kept);
   void FillSlots(std::span<const WorkRequest> wrs, uint64_t position, const dct::Peer& peer);
+  // What AcceptAllowed writes, at the tail, which does not wrap. kKnown: what those slots have in common, and their
+  // wr_ids, is there from before. Returns how many of `owner`'s places it has written; none: `like` does not know one.
+  template <bool kKnown>
+  std::optional<uint32_t> FillAllowed(std::span<const WorkRequest> wrs, QueueState* owner, const dct::Peer& peer,
+                                      const vqp::LikeRequest& like);
+  void ForgetCommon() { common_begin_ = common_end_ = 0; }
   // Of what is posted from `position` on: every kSignalEvery-th of the ring.
   void SignalSome(uint64_t position, size_t count);
   // Of one that has several SGEs or is inline.
@@ -243,11 +272,19 @@ class PhysicalQueue {
   // Behind the last WR whose doorbell has been rung.
   uint64_t pushed() const { return blocked_ ? std::max(posted_, std::min(rung_, tail_)) : posted_; }
   void Settle(uint64_t position, WcStatus status);
+  // Nobody waits for it any more. (The run that it may belong to is all of one owner's, and goes as a whole.)
+  void Abandon(uint64_t position) { entry(position).owner = nullptr; }
   // Completes [head_, end), then the settled ones right behind.
   size_t RetireUpTo(uint64_t end);
   // Completes the usual ones of one queue at head_, of which there is one at least, up to `end`.
   void RetireRun(uint64_t end) {
     QueueState* const owner = entry(head_).owner;
+    const Run run(entry(head_).tag);
+    if (settled_ == 0 && run.count != 0 && head_ + run.count <= end) [[likely]] {
+      head_ += run.count;
+      owner->Complete(run.count - run.signaled, run.signaled, qp_num());
+      return;
+    }
     const uint64_t begin = head_;
     uint64_t at = begin;
     uint32_t signaled = 0;
@@ -284,8 +321,6 @@ class PhysicalQueue {
   // The doorbell was refused at that WR.
   void Refused(size_t index, StatusCode code);
 
-  static constexpr uint64_t kPositionMask = (uint64_t{1} << 48) - 1;
-
   rnic::Pd& pd_;
   rnic::Cq& cq_;
   const uint32_t index_;
@@ -309,6 +344,11 @@ class PhysicalQueue {
   uint64_t on_nic_ = 0;  // behind the last WR that was posted: settled ones that posted_ has passed never complete
   QueueState* culprit_ = nullptr;
   WcStatus culprit_status_ = WcStatus::kSuccess;
+
+  // The slots [common_begin_, common_end_) hold this, and their wr_ids: a ring that begins again at its start mostly
+  // finds there what it would write.
+  Common common_;
+  uint64_t common_begin_ = 0, common_end_ = 0;
 
   size_t inline_used_ = 0;
   std::byte* own_memory_ = nullptr;

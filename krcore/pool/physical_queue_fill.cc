@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cassert>
 #include <cstring>
+#include <optional>
 #include <type_traits>
 
 #include "krcore/base/word_pair.h"
@@ -12,6 +13,21 @@
 namespace krcore::pool {
 
 namespace {
+
+// What WRs of one SGE that agree in opcode and flags have in common, in whole words.
+struct Form {
+  Form(Opcode opcode, uint8_t flags)
+      : posted(PartOfWord<offsetof(WorkRequest, num_sge), 16>(uint8_t{1}) |
+               PartOfWord<offsetof(WorkRequest, opcode), 16>(opcode) |
+               PartOfWord<offsetof(WorkRequest, flags), 16>(static_cast<uint8_t>(flags & ~kSignaled))),
+        told(PartOfWord<offsetof(Completion, opcode), 8>(opcode)),
+        atomic(vqp::IsAtomic(opcode)),
+        signaled((flags & kSignaled) != 0) {}
+  uint64_t posted;  // of WorkRequest, from num_sge on; unsignaled
+  uint64_t told;    // of Completion, behind wr_id
+  bool atomic;
+  bool signaled;
+};
 
 // What is posted of WRs, one behind the other: five pairs. Its number and its SGEs; two of the WorkRequest's; one that
 // ends that and begins what SendWr has beyond it; and the rest, which is the peer's.
@@ -40,30 +56,34 @@ class SlotWriter {
     Advance();
     return form;
   }
-  // The same of one that `like` allows, and only what means something.
-  void WriteAllowed(const WorkRequest& wr, const vqp::LikeRequest::Allowed& allowed, const vqp::LikeRequest& like) {
-    SetWordAt<0>(*sges_, allowed.addr);
-    SetWordAt<8>(*sges_, allowed.length | uint64_t{like.lkey()} << 32);
-    SetPairAt<0>(*out_, own_);
-    SetWordAt<16>(*out_,
-                  PartOfWord<offsetof(WorkRequest, num_sge), 16>(uint8_t{1}) |
-                      PartOfWord<offsetof(WorkRequest, opcode), 16>(allowed.opcode) |
-                      PartOfWord<offsetof(WorkRequest, flags), 16>(static_cast<uint8_t>(allowed.flags & ~kSignaled)));
-    out_->remote_addr = allowed.remote_addr;
-    out_->rkey = like.rkey();
-    if (!vqp::IsReadOrWrite(allowed.opcode)) {
+  // The same of one that `like` allows, and only what means something. kKnown: what all have in common is there.
+  template <bool kKnown>
+  void WriteAllowed(const WorkRequest& wr, const Form& form, const vqp::LikeRequest::Place& place,
+                    const vqp::LikeRequest& like) {
+    SetWordAt<0>(*sges_, place.addr);
+    if constexpr (kKnown)
+      sges_->length = place.length;
+    else
+      SetWordAt<8>(*sges_, place.length | uint64_t{like.lkey()} << 32);
+    if constexpr (!kKnown) SetPairAt<0>(*out_, own_);
+    SetPairAt<16>(*out_, WordPair{form.posted, place.remote_addr});
+    if constexpr (!kKnown) out_->rkey = like.rkey();
+    if (form.atomic) {
       out_->compare_add = wr.compare_add;
       out_->swap = wr.swap;
     }
-    SetWordAt<56>(*out_, ah_);
-    SetPairAt<64>(*out_, target_);
-    Advance();
+    if constexpr (!kKnown) {
+      SetWordAt<56>(*out_, ah_);
+      SetPairAt<64>(*out_, target_);
+    }
+    Advance<!kKnown>();
   }
 
  private:
+  template <bool kOwnToo = true>
   void Advance() {
     constexpr WordPair kNext = {1, kMaxSge * sizeof(Sge)};
-    own_ += kNext;
+    if constexpr (kOwnToo) own_ += kNext;
     ++out_;
     sges_ += kMaxSge;
   }
@@ -86,25 +106,33 @@ class PhysicalQueue::EntryWriter {
         owner_(owner),
         kept_(kept),
         told_qp_num_{PartOfWord<offsetof(Completion, qp_num), 16>(qp_num), 0} {}
-  void Write(uint64_t wr_id, Opcode opcode, uint8_t flags) {
-    static_assert(offsetof(Entry, user_wr_id) == 0 && offsetof(Entry, owner) == sizeof(uint64_t));
-    static_assert(offsetof(Entry, opcode) + sizeof(uint64_t) == sizeof(Entry));
+  // What the entries of WRs with this opcode and these flags hold behind wr_id and owner; the rest of it is 0.
+  static uint64_t Mark(Opcode opcode, uint8_t flags) {
     static_assert(uint8_t{kUserSignaled} == uint8_t{kSignaled} &&
                   uint8_t{static_cast<uint8_t>(WcStatus::kSuccess)} == 0);
-    constexpr size_t kMark = offsetof(Entry, opcode);
+    return PartOfWord<offsetof(Entry, opcode), kMark>(opcode) |
+           PartOfWord<offsetof(Entry, kind), kMark>(static_cast<uint8_t>(flags & kSignaled));
+  }
+  void Write(uint64_t wr_id, uint64_t mark, uint64_t told, bool signaled) {
+    static_assert(offsetof(Entry, user_wr_id) == 0 && offsetof(Entry, owner) == sizeof(uint64_t));
+    static_assert(kMark + sizeof(uint64_t) == sizeof(Entry));
     SetPairAt<0>(*entry_, WordPair{wr_id, reinterpret_cast<uint64_t>(owner_)});
-    SetWordAt<kMark>(*entry_++, PartOfWord<kMark, kMark>(opcode) |  // the rest is 0
-                                    PartOfWord<offsetof(Entry, kind), kMark>(static_cast<uint8_t>(flags & kSignaled)));
-    if ((flags & kSignaled) == 0) return;
+    SetWordAt<kMark>(*entry_++, mark);
+    if (!signaled) return;
     static_assert(sizeof(Completion) == 32 && offsetof(Completion, wr_id) == 0 && kNoNode == 0);
     Completion& place = owner_->Place(kept_++);
-    SetPairAt<0>(place, WordPair{wr_id, PartOfWord<offsetof(Completion, opcode), 8>(opcode)});
+    SetPairAt<0>(place, WordPair{wr_id, told});
     SetPairAt<16>(place, told_qp_num_);
+  }
+  void Write(const WorkRequest& wr) {
+    const Form form(wr.opcode, wr.flags);
+    Write(wr.wr_id, Mark(wr.opcode, wr.flags), form.told, form.signaled);
   }
   // Places that are not free any more.
   uint32_t kept() const { return kept_; }
 
  private:
+  static constexpr size_t kMark = offsetof(Entry, opcode);
   Entry* entry_;
   QueueState* const owner_;
   uint32_t kept_;
@@ -115,7 +143,7 @@ class PhysicalQueue::EntryWriter {
 [[gnu::noinline]] uint32_t PhysicalQueue::FillEntries(std::span<const WorkRequest> wrs, uint64_t position,
                                                       QueueState* owner, uint32_t kept) {
   EntryWriter writer(&entries_[position & mask_], owner, kept, qp_num());
-  for (const WorkRequest& wr : wrs) writer.Write(wr.wr_id, wr.opcode, wr.flags);
+  for (const WorkRequest& wr : wrs) writer.Write(wr);
   return writer.kept() - kept;
 }
 
@@ -127,6 +155,7 @@ inline void PhysicalQueue::SignalSome(uint64_t position, size_t count) {
 [[gnu::noinline]] void PhysicalQueue::FillSlots(std::span<const WorkRequest> wrs, uint64_t position,
                                                 const dct::Peer& peer) {
   const uint64_t slot = position & mask_;
+  ForgetCommon();
   SlotWriter writer(&wrs_[slot], &sges_[slot * kMaxSge], PhysicalId(position), peer);
   WordPair forms = {0, 0};
   for (const WorkRequest& wr : wrs) forms |= writer.Write(wr);
@@ -146,19 +175,51 @@ bool PhysicalQueue::AcceptAllowed(std::span<const WorkRequest> wrs, QueueState* 
   const uint64_t slot = tail_ & mask_;
   if (wrs.empty() || wrs.size() > free() || slot + wrs.size() > mask_ + 1) [[unlikely]]
     return false;
+  const Common common{peer.ah.get(), peer.target.dct_num, peer.target.dc_key, like.lkey(), like.rkey()};
+  std::optional<uint32_t> kept;
+  if (common == common_ && common_begin_ <= slot && slot + count <= common_end_) {
+    kept = FillAllowed<true>(wrs, owner, peer, like);
+  } else {
+    if (common != common_ || slot < common_begin_ || slot > common_end_) {
+      common_ = common;
+      common_begin_ = common_end_ = slot;
+    }
+    kept = FillAllowed<false>(wrs, owner, peer, like);
+    if (kept) common_end_ = std::max(common_end_, slot + count);
+  }
+  if (!kept) [[unlikely]]
+    return false;
+  SignalSome(tail_, count);
+  entries_[slot].tag = Run::Tag(count, *kept);
+  Commit(count, peer);
+  owner->Accept(count, *kept);
+  return true;
+}
+
+template <bool kKnown>
+std::optional<uint32_t> PhysicalQueue::FillAllowed(std::span<const WorkRequest> wrs, QueueState* owner,
+                                                   const dct::Peer& peer, const vqp::LikeRequest& like) {
+  const uint64_t slot = tail_ & mask_;
   SlotWriter slots(&wrs_[slot], &sges_[slot * kMaxSge], PhysicalId(tail_), peer);
   EntryWriter entries(&entries_[slot], owner, 0, qp_num());
-  for (const WorkRequest& wr : wrs) {
-    vqp::LikeRequest::Allowed allowed;
-    if (!like.Allows(wr, &allowed)) [[unlikely]]
-      return false;
-    slots.WriteAllowed(wr, allowed, like);
-    entries.Write(allowed.wr_id, allowed.opcode, allowed.flags);
-  }
-  SignalSome(tail_, count);
-  Commit(count, peer);
-  owner->Accept(count, entries.kept());
-  return true;
+  const WorkRequest* wr = wrs.data();
+  const WorkRequest* const end = wr + wrs.size();
+  do {  // for each of those that agree in opcode and flags
+    const Opcode opcode = wr->opcode;
+    const uint8_t flags = wr->flags;
+    if (!like.AllowsForm(opcode, flags)) [[unlikely]]
+      return std::nullopt;
+    const Form form(opcode, flags);
+    const uint64_t mark = EntryWriter::Mark(opcode, flags);
+    do {
+      vqp::LikeRequest::Place place;
+      if (!like.AllowsPlace(*wr, form.atomic, &place)) [[unlikely]]
+        return std::nullopt;
+      slots.WriteAllowed<kKnown>(*wr, form, place, like);
+      entries.Write(wr->wr_id, mark, form.told, form.signaled);
+    } while (++wr != end && wr->opcode == opcode && wr->flags == flags);
+  } while (wr != end);
+  return entries.kept();
 }
 
 void PhysicalQueue::FillSges(const WorkRequest& wr, uint64_t position) {

@@ -271,6 +271,7 @@ Status QueuePoolImpl::NeedPublished(Deadline deadline) {
 size_t QueuePoolImpl::Dispatch(size_t* completed) {
   const size_t count = cq_->Poll(batch_);
   for (size_t i = 0; i < count; ++i) {
+    if (i + 1 < count && PhysicalQueue::Covers(batch_[i + 1], batch_[i])) continue;
     PhysicalQueue& queue = *queues_[PhysicalQueue::IndexOf(batch_[i])];
     *completed += queue.Complete(batch_[i]);
     any_broken_ |= queue.broken();

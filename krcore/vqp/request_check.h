@@ -92,30 +92,30 @@ class LikeRequest {
   }
 
   bool knows_nothing() const { return longest_ == 0; }
-  // What a request that is allowed says beside the keys, for whoever writes it elsewhere.
-  struct Allowed {
-    uint64_t wr_id;
+  // Of some opcode and flags all are allowed, as far as these go, or none.
+  static bool AllowsForm(Opcode opcode, uint8_t flags) {
+    return (flags & ~rnic::kPlainFlags) == 0 && (IsReadOrWrite(opcode) || IsAtomic(opcode));
+  }
+  // What a request of an allowed form says beside that, the keys and its own number.
+  struct Place {
     uint64_t addr, remote_addr;
     uint32_t length;
-    Opcode opcode;
-    uint8_t flags;
   };
-  bool Allows(const WorkRequest& wr) const {
-    Allowed unused;
-    return Allows(wr, &unused);
-  }
   // Each member is loaded on its own and once: a wider load would wait for the stores of whoever has just written them.
-  bool Allows(const WorkRequest& wr, Allowed* allowed) const {
-    *allowed = {.wr_id = wr.wr_id, .remote_addr = wr.remote_addr, .opcode = wr.opcode, .flags = wr.flags};
-    if (wr.num_sge != 1 || wr.sg_list == nullptr || (allowed->flags & ~rnic::kPlainFlags) != 0) return false;
+  bool AllowsPlace(const WorkRequest& wr, bool atomic, Place* place) const {
+    if (wr.num_sge != 1 || wr.sg_list == nullptr) return false;
     const Sge& sge = *wr.sg_list;
-    const uint64_t length = allowed->length = sge.length;
-    allowed->addr = sge.addr;
+    const uint64_t length = place->length = sge.length;
+    place->addr = sge.addr;
+    place->remote_addr = wr.remote_addr;
     if (length - 1 >= longest_ || sge.lkey != local_.key || wr.rkey != remote_.key) return false;  // 0 is not allowed
-    if (allowed->addr - local_.addr > local_.length - length) return false;
-    if (allowed->remote_addr - remote_.addr > remote_.length - length) return false;
-    return IsReadOrWrite(allowed->opcode) ||
-           (IsAtomic(allowed->opcode) && length == 8 && allowed->remote_addr % 8 == 0);
+    if (place->addr - local_.addr > local_.length - length) return false;
+    if (place->remote_addr - remote_.addr > remote_.length - length) return false;
+    return !atomic || (length == 8 && place->remote_addr % 8 == 0);
+  }
+  bool Allows(const WorkRequest& wr) const {
+    Place unused;
+    return AllowsForm(wr.opcode, wr.flags) && AllowsPlace(wr, IsAtomic(wr.opcode), &unused);
   }
   uint32_t lkey() const { return local_.key; }
   uint32_t rkey() const { return remote_.key; }
