@@ -227,14 +227,6 @@ class PhysicalQueue {
     kOwnZeroCopy = 4,
     kOwnShift = 4,
   };
-  // What WRs that are like one another have in common in their slots.
-  struct Common {
-    const rnic::AddressHandle* ah = nullptr;
-    uint32_t dct_num = 0;
-    uint64_t dc_key = 0;
-    uint32_t lkey = 0, rkey = 0;
-    bool operator==(const Common&) const = default;
-  };
   static bool IsOwn(const Entry& entry, OwnWr kind) {
     return entry.kind >= kOwn && static_cast<OwnWr>(entry.kind >> kOwnShift) == kind;
   }
@@ -279,18 +271,20 @@ class PhysicalQueue {
   // Completes the usual ones of one queue at head_, of which there is one at least, up to `end`.
   void RetireRun(uint64_t end) {
     QueueState* const owner = entry(head_).owner;
-    const Run run(entry(head_).tag);
-    if (settled_ == 0 && run.count != 0 && head_ + run.count <= end) [[likely]] {
-      head_ += run.count;
-      owner->Complete(run.count - run.signaled, run.signaled, qp_num());
-      return;
-    }
     const uint64_t begin = head_;
     uint64_t at = begin;
     uint32_t signaled = 0;
     do {
-      signaled += entry(at).kind;
-    } while (++at < end && entry(at).owner == owner && IsUsual(entry(at)));
+      const Entry& next = entry(at);
+      const Run run(next.tag);
+      if (run.count != 0 && at + run.count <= end && settled_ == 0) [[likely]] {
+        at += run.count;
+        signaled += run.signaled;
+      } else {
+        ++at;
+        signaled += next.kind;
+      }
+    } while (at < end && entry(at).owner == owner && IsUsual(entry(at)));
     head_ = at;
     owner->Complete(static_cast<uint32_t>(at - begin) - signaled, signaled, qp_num());
   }
@@ -345,9 +339,9 @@ class PhysicalQueue {
   QueueState* culprit_ = nullptr;
   WcStatus culprit_status_ = WcStatus::kSuccess;
 
-  // The slots [common_begin_, common_end_) hold this, and their wr_ids: a ring that begins again at its start mostly
-  // finds there what it would write.
-  Common common_;
+  // The slots [common_begin_, common_end_) hold what all WRs that this LikeRequest allows have in common, and their
+  // wr_ids: a ring that begins again at its start mostly finds there what it would write.
+  uint64_t common_ = 0;  // LikeRequest::number()
   uint64_t common_begin_ = 0, common_end_ = 0;
 
   size_t inline_used_ = 0;

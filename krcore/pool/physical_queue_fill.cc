@@ -14,19 +14,19 @@ namespace krcore::pool {
 
 namespace {
 
-// What WRs of one SGE that agree in opcode and flags have in common, in whole words.
+// What WRs of one SGE that agree in opcode and flags, but for kSignaled, have in common, in whole words.
 struct Form {
   Form(Opcode opcode, uint8_t flags)
       : posted(PartOfWord<offsetof(WorkRequest, num_sge), 16>(uint8_t{1}) |
                PartOfWord<offsetof(WorkRequest, opcode), 16>(opcode) |
                PartOfWord<offsetof(WorkRequest, flags), 16>(static_cast<uint8_t>(flags & ~kSignaled))),
         told(PartOfWord<offsetof(Completion, opcode), 8>(opcode)),
-        atomic(vqp::IsAtomic(opcode)),
-        signaled((flags & kSignaled) != 0) {}
+        opcode(static_cast<uint64_t>(opcode)),
+        atomic(vqp::IsAtomic(opcode)) {}
   uint64_t posted;  // of WorkRequest, from num_sge on; unsignaled
   uint64_t told;    // of Completion, behind wr_id
+  uint64_t opcode;
   bool atomic;
-  bool signaled;
 };
 
 // What is posted of WRs, one behind the other: five pairs. Its number and its SGEs; two of the WorkRequest's; one that
@@ -106,27 +106,18 @@ class PhysicalQueue::EntryWriter {
         owner_(owner),
         kept_(kept),
         told_qp_num_{PartOfWord<offsetof(Completion, qp_num), 16>(qp_num), 0} {}
-  // What the entries of WRs with this opcode and these flags hold behind wr_id and owner; the rest of it is 0.
-  static uint64_t Mark(Opcode opcode, uint8_t flags) {
-    static_assert(uint8_t{kUserSignaled} == uint8_t{kSignaled} &&
-                  uint8_t{static_cast<uint8_t>(WcStatus::kSuccess)} == 0);
-    return PartOfWord<offsetof(Entry, opcode), kMark>(opcode) |
-           PartOfWord<offsetof(Entry, kind), kMark>(static_cast<uint8_t>(flags & kSignaled));
-  }
-  void Write(uint64_t wr_id, uint64_t mark, uint64_t told, bool signaled) {
+  void Write(uint64_t wr_id, const Form& form, bool signaled) {
     static_assert(offsetof(Entry, user_wr_id) == 0 && offsetof(Entry, owner) == sizeof(uint64_t));
     static_assert(kMark + sizeof(uint64_t) == sizeof(Entry));
+    static_assert(offsetof(Entry, opcode) == kMark && offsetof(Entry, kind) == kMark + 1 &&
+                  uint8_t{kUserSignaled} == 1 && uint8_t{static_cast<uint8_t>(WcStatus::kSuccess)} == 0);
     SetPairAt<0>(*entry_, WordPair{wr_id, reinterpret_cast<uint64_t>(owner_)});
-    SetWordAt<kMark>(*entry_++, mark);
+    SetWordAt<kMark>(*entry_++, form.opcode | uint64_t{signaled} << 8);  // the rest is 0
     if (!signaled) return;
     static_assert(sizeof(Completion) == 32 && offsetof(Completion, wr_id) == 0 && kNoNode == 0);
     Completion& place = owner_->Place(kept_++);
-    SetPairAt<0>(place, WordPair{wr_id, told});
+    SetPairAt<0>(place, WordPair{wr_id, form.told});
     SetPairAt<16>(place, told_qp_num_);
-  }
-  void Write(const WorkRequest& wr) {
-    const Form form(wr.opcode, wr.flags);
-    Write(wr.wr_id, Mark(wr.opcode, wr.flags), form.told, form.signaled);
   }
   // Places that are not free any more.
   uint32_t kept() const { return kept_; }
@@ -143,7 +134,7 @@ class PhysicalQueue::EntryWriter {
 [[gnu::noinline]] uint32_t PhysicalQueue::FillEntries(std::span<const WorkRequest> wrs, uint64_t position,
                                                       QueueState* owner, uint32_t kept) {
   EntryWriter writer(&entries_[position & mask_], owner, kept, qp_num());
-  for (const WorkRequest& wr : wrs) writer.Write(wr);
+  for (const WorkRequest& wr : wrs) writer.Write(wr.wr_id, Form(wr.opcode, wr.flags), (wr.flags & kSignaled) != 0);
   return writer.kept() - kept;
 }
 
@@ -175,13 +166,13 @@ bool PhysicalQueue::AcceptAllowed(std::span<const WorkRequest> wrs, QueueState* 
   const uint64_t slot = tail_ & mask_;
   if (wrs.empty() || wrs.size() > free() || slot + wrs.size() > mask_ + 1) [[unlikely]]
     return false;
-  const Common common{peer.ah.get(), peer.target.dct_num, peer.target.dc_key, like.lkey(), like.rkey()};
   std::optional<uint32_t> kept;
-  if (common == common_ && common_begin_ <= slot && slot + count <= common_end_) {
+  const bool common = common_ == like.number();
+  if (common && common_begin_ <= slot && slot + count <= common_end_) {
     kept = FillAllowed<true>(wrs, owner, peer, like);
   } else {
-    if (common != common_ || slot < common_begin_ || slot > common_end_) {
-      common_ = common;
+    if (!common || slot < common_begin_ || slot > common_end_) {
+      common_ = like.number();
       common_begin_ = common_end_ = slot;
     }
     kept = FillAllowed<false>(wrs, owner, peer, like);
@@ -197,27 +188,29 @@ bool PhysicalQueue::AcceptAllowed(std::span<const WorkRequest> wrs, QueueState* 
 }
 
 template <bool kKnown>
-std::optional<uint32_t> PhysicalQueue::FillAllowed(std::span<const WorkRequest> wrs, QueueState* owner,
-                                                   const dct::Peer& peer, const vqp::LikeRequest& like) {
+[[gnu::always_inline]] inline std::optional<uint32_t> PhysicalQueue::FillAllowed(std::span<const WorkRequest> wrs,
+                                                                                 QueueState* owner,
+                                                                                 const dct::Peer& peer,
+                                                                                 const vqp::LikeRequest& like) {
   const uint64_t slot = tail_ & mask_;
   SlotWriter slots(&wrs_[slot], &sges_[slot * kMaxSge], PhysicalId(tail_), peer);
   EntryWriter entries(&entries_[slot], owner, 0, qp_num());
   const WorkRequest* wr = wrs.data();
   const WorkRequest* const end = wr + wrs.size();
-  do {  // for each of those that agree in opcode and flags
+  do {  // for each of those that agree in opcode and flags, but for whether they are signaled
     const Opcode opcode = wr->opcode;
-    const uint8_t flags = wr->flags;
-    if (!like.AllowsForm(opcode, flags)) [[unlikely]]
+    const uint8_t first_flags = wr->flags;
+    if (!like.AllowsForm(opcode, first_flags)) [[unlikely]]
       return std::nullopt;
-    const Form form(opcode, flags);
-    const uint64_t mark = EntryWriter::Mark(opcode, flags);
+    const Form form(opcode, first_flags);
+    uint8_t flags = first_flags;
     do {
       vqp::LikeRequest::Place place;
       if (!like.AllowsPlace(*wr, form.atomic, &place)) [[unlikely]]
         return std::nullopt;
       slots.WriteAllowed<kKnown>(*wr, form, place, like);
-      entries.Write(wr->wr_id, mark, form.told, form.signaled);
-    } while (++wr != end && wr->opcode == opcode && wr->flags == flags);
+      entries.Write(wr->wr_id, form, (flags & kSignaled) != 0);
+    } while (++wr != end && wr->opcode == opcode && (((flags = wr->flags) ^ first_flags) & ~kSignaled) == 0);
   } while (wr != end);
   return entries.kept();
 }

@@ -4,6 +4,7 @@
 #define KRCORE_VQP_REQUEST_CHECK_H_
 
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -87,6 +88,8 @@ class LikeRequest {
       // No range that wraps around, so that below one comparison tells both ends.
       if (local_.addr + local_.length > local_.addr && remote_.addr + remote_.length > remote_.addr)
         longest_ = std::min({limits.max_message_bytes, local_.length, remote_.length});
+      static std::atomic<uint64_t> numbered{0};
+      number_ = numbered.fetch_add(1, std::memory_order_relaxed) + 1;  // counts, and orders nothing
       return;
     }
   }
@@ -117,6 +120,9 @@ class LikeRequest {
     Place unused;
     return AllowsForm(wr.opcode, wr.flags) && AllowsPlace(wr, IsAtomic(wr.opcode), &unused);
   }
+  // Of all that know something each has its own. Who keeps one for one peer at a time may tell by it that neither the
+  // peer nor the keys are others.
+  uint64_t number() const { return number_; }
   uint32_t lkey() const { return local_.key; }
   uint32_t rkey() const { return remote_.key; }
   // How many of `wrs` it allows, up to the first that it does not.
@@ -130,6 +136,7 @@ class LikeRequest {
 
   Range local_, remote_;
   uint64_t longest_ = 0;  // bytes; 0: nothing is allowed
+  uint64_t number_ = 0;
 };
 
 // CheckRequest of a batch. On refusal *bad_index is the first offender. *has_inline becomes true if one of them is
