@@ -191,6 +191,42 @@ TEST_F(DataPath, MoreThanAQueueHoldsIsRefusedWhileTheGateIsShutAllOrNone) {
   worker.pool->SetGate(nullptr);
 }
 
+TEST_F(DataPath, ABatchThatRunsAcrossTheEndOfTheRingIsCarriedOutWhole) {
+  SKIP_ON_KERNEL("a pool has no physical queues of its own");
+  constexpr uint32_t kDepth = 16;
+  Worker worker = Worker::Start(fabric_, {.dc_initiators = 1, .sq_depth = kDepth, .max_rc_queues = 0});
+  auto queue = worker.Connect(1);
+  Gate gate;
+  worker.pool->SetGate(&gate);
+  std::array<Sge, 3 * kDepth> sges;
+  std::vector<WorkRequest> wrs;
+  for (uint64_t i = 0; i < sges.size(); ++i) {
+    sges[i] = worker.Word(i);
+    memory_.words()[i] = 100 + i;
+    wrs.push_back(OnWord(*queue, Opcode::kRead, &sges[i], i, i));
+  }
+  const std::span<const WorkRequest> all(wrs);
+  EXPECT_EQ(Execute(*worker.pool, *queue, wrs[0]).status, WcStatus::kSuccess);  // the others are like it
+  ASSERT_OK(queue->Push(all.subspan(1, kDepth - 4)));
+  gate.open = false;
+  ASSERT_OK(queue->Stage(all.subspan(kDepth, 2)));  // so that the ring does not begin anew when the first are done
+  std::vector<Completion> done = PollForAWhile(worker, *queue);
+  EXPECT_EQ(done.size(), kDepth - 4);
+  ASSERT_OK(queue->Stage(all.subspan(2 * kDepth, kDepth - 4)));
+  gate.open = true;
+  for (const Completion& completion : Await(*worker.pool, *queue, kDepth - 2)) done.push_back(completion);
+  EXPECT_EQ(queue->outstanding(), 0u);
+  std::vector<uint64_t> ids;
+  for (const Completion& completion : done) {
+    EXPECT_EQ(completion.status, WcStatus::kSuccess);
+    ids.push_back(completion.wr_id);
+    EXPECT_EQ(worker.words()[completion.wr_id], 100 + completion.wr_id);
+  }
+  EXPECT_EQ(ids.size(), 2 * kDepth - 6);
+  EXPECT_TRUE(std::is_sorted(ids.begin(), ids.end()));
+  worker.pool->SetGate(nullptr);
+}
+
 TEST_F(DataPath, StagedRequestsOfManyQueuesGoOutBehindOneDoorbell) {
   SKIP_ON_KERNEL("a pool has no physical queues of its own");
   Worker worker = Worker::Start(fabric_, {.dc_initiators = 1});
