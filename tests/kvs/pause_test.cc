@@ -5,6 +5,7 @@
 #include <map>
 #include <string>
 
+#include "kvs/layout/block.h"
 #include "kvs/layout/hash.h"
 #include "tests/kvs/stress.h"
 #include "tests/kvs/test_store.h"
@@ -102,6 +103,60 @@ TEST_F(PausedSplit, WakingUpDuringTheNextSplitLosesNothing) {
     }
   }
   EXPECT_GT(runs, 250u) << "too few of the pauses fell into a split";
+}
+
+// A scan that finds a frozen slot whose value is too long for the buffer of matching blocks goes on to the other blocks
+// in there.
+TEST(PausedReading, ALongFrozenValueIsReadBesideAnotherKeyOfItsFingerprint) {
+  constexpr uint32_t kGroups = 2;
+  const auto is_like = [](const kvs::KeyHash& a, const kvs::KeyHash& b) {
+    const kvs::KeyPlaces one = kvs::PlacesOf(a, kGroups), other = kvs::PlacesOf(b, kGroups);
+    for (size_t p = 0; p < 2; ++p) {
+      if (kvs::CombinedOffset(one.place[p]) != kvs::CombinedOffset(other.place[p])) return false;
+    }
+    return a.fingerprint() == b.fingerprint() && a.h1 % 2 == b.h1 % 2;
+  };
+  uint32_t next = 0;
+  const auto key_of = [&next](auto wanted) {
+    std::string key;
+    do {
+      key = "key-" + std::to_string(next++);
+    } while (!wanted(kvs::HashKey(key)));
+    return key;
+  };
+  const std::string moving = key_of([](const kvs::KeyHash& hash) { return hash.h1 % 2 == 1; });
+  const std::string like = key_of([&](const kvs::KeyHash& hash) { return is_like(hash, kvs::HashKey(moving)); });
+  const uint32_t fillers_begin = next;
+  uint32_t splitting = 0;
+  for (uint32_t pause = 0; pause < 32; ++pause) {
+    SCOPED_TRACE(testing::Message() << "paused behind " << pause << " round trips");
+    ManualClock clock;
+    TestStore store({.groups = kGroups,
+                     .memory_bytes = size_t{8} << 20,
+                     .operation_timeout_ms = 1'000,
+                     .clock = &clock,
+                     .lease_ns = kvs::kMaxLeaseNs});
+    std::map<std::string, std::string> stored;
+    auto first = store.NewClient(4), reader = store.NewClient(4);
+    const std::string long_value(3 * kvs::kMaxSmallBlockBytes, 'v');
+    ASSERT_TRUE(first->Insert(moving, long_value).ok());
+    ASSERT_TRUE(first->Insert(like, "short").ok());
+    for (next = fillers_begin; first->spawned() == 0;) {
+      first->Spawn(InsertOne(*first, key_of([](const kvs::KeyHash& hash) { return hash.h1 % 2 == 0; }), &stored));
+      for (int i = 0; i < 6 && first->spawned() > 0; ++i) first->Poll();
+    }
+    for (uint32_t i = 0; i < pause && first->spawned() > 0; ++i) first->Poll();
+    splitting += first->stats().splits == 0;
+    std::string value;
+    kvs::Status got = reader->Get(moving, &value);
+    ASSERT_TRUE(got.ok()) << got.ToString();
+    EXPECT_TRUE(value == long_value);
+    got = reader->Get(like, &value);
+    ASSERT_TRUE(got.ok()) << got.ToString();
+    EXPECT_EQ(value, "short");
+    first->Drain();
+  }
+  EXPECT_GT(splitting, 8u) << "too few of the pauses fell into a split";
 }
 
 }  // namespace
