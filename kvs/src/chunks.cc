@@ -227,6 +227,11 @@ Task<Step> ClientCore::CutTable(Operation& op, krcore::NodeId node, GlobalAddres
                                                  {&before, 1}, ChunkKind::kTables, 1);
     if (released != Step::kOk) co_return released;
     ++stats_.chunks_freed;
+    if (!connections_.Reach(store_.home())) co_return Step::kUnavailable;
+    // Others may have found the node full meanwhile, and look again when they hear of this.
+    op.batch.FetchAdd({store_.home(), kFreedChunksOffset}, 1, &op.buffers->cas[0]);
+    const Outcome counted = co_await op.batch.Run();
+    if (counted != Outcome::kOk) co_return Step::kUnavailable;
   }
 }
 

@@ -135,16 +135,21 @@ TEST(Chunks, OnlyTheNewestChunkForSubtablesHasRoomForMore) {
   TestStore store({.groups = kGroups, .memory_bytes = size_t{32} << 20, .chunk_bytes = kChunkBytes});
   store.store();
   std::vector<std::thread> threads;
+  std::array<uint64_t, 2> freed{};
   for (int t = 0; t < 2; ++t) {
-    threads.emplace_back([&store, t] {
+    threads.emplace_back([&store, &freed, t] {
       auto client = store.NewClient();
       for (int lane = 0; lane < 32; ++lane) {
         client->Spawn(InsertMany(*client, std::to_string(t) + "/" + std::to_string(lane) + "/", 1'000));
       }
       client->Drain();
+      freed[t] = client->stats().chunks_freed;
     });
   }
   for (std::thread& thread : threads) thread.join();
+  // Who has found the node full before looks again when he hears of it.
+  const auto* const home = reinterpret_cast<const kvs::HomeArea*>(&store.memory()[kvs::kHomeAreaOffset]);
+  EXPECT_EQ(home->counters.freed_chunks, freed[0] + freed[1]);
   const uint32_t per_chunk = kChunkBytes / kvs::SubtableGeometry{kGroups}.bytes();
   uint32_t full = 0, others = 0;
   for (uint64_t chunk = 0; chunk < store.memory().size() / kChunkBytes; ++chunk) {
