@@ -171,8 +171,9 @@ TEST_F(DataPath, DiscardedRequestsCompleteInTheirTurnAndAreNeverCarriedOut) {
   ASSERT_OK(queue->Push(staged));
   worker.pool->DiscardStaged();
   gate.open = true;
-  const std::vector<Completion> done = PollForAWhile(worker, *queue);
+  const std::vector<Completion> done = Await(*worker.pool, *queue, 3);
   ASSERT_EQ(done.size(), 3u);
+  EXPECT_TRUE(PollForAWhile(worker, *queue).empty());
   EXPECT_EQ(done[0].wr_id, 1u);
   EXPECT_EQ(done[0].status, WcStatus::kSuccess);
   for (size_t i = 1; i < 3; ++i) {
