@@ -15,7 +15,12 @@ namespace {
 constexpr uint32_t kLoadInFlight = 32;  // of what is loaded to be asked, not to be measured
 
 double MetricOf(const Outcome& outcome, Metric metric) {
-  return metric == Metric::kThroughput ? outcome.ops_per_s : outcome.p50_ns;
+  switch (metric) {
+    case Metric::kThroughput: return outcome.ops_per_s;
+    case Metric::kP50: return outcome.p50_ns;
+    case Metric::kFairness: return outcome.fairness;
+  }
+  return 0;
 }
 
 }  // namespace

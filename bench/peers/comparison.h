@@ -23,7 +23,7 @@ struct Row {
   friend bool operator<(const Row& a, const Row& b) { return a.Name() < b.Name(); }
 };
 
-enum class Metric : uint8_t { kThroughput, kP50 };
+enum class Metric : uint8_t { kThroughput, kP50, kFairness };
 
 // The product of some rows' metrics over that of others.
 struct Ratio {

@@ -111,12 +111,11 @@ std::string AddRows(Comparison& comparison, const std::vector<std::string>& peer
 
 int Main() {
   std::vector<std::string> peers = FLAGS_peers.empty() || FLAGS_quick ? PeerNames() : Split(FLAGS_peers);
-  const std::vector<std::string> known = PeerNames();
   for (const std::string& peer : peers) {
-    if (std::find(known.begin(), known.end(), peer) != known.end()) continue;
+    if (IsPeer(peer)) continue;
     std::string message = "--peers: " + peer + " is none of";
-    for (const std::string& name : known) message += " " + name;
-    return cli::FailUsage(message);
+    for (const std::string& name : PeerNames()) message += " " + name;
+    return cli::FailUsage(message + " surgekv@2 to surgekv@8 (memory nodes)");
   }
   Shape shape{.records = FLAGS_records};
   if (!FLAGS_quick && FLAGS_shape == "8/8") {

@@ -43,14 +43,18 @@ Outcome Run(Peer& peer, const std::vector<const Trace*>& traces, size_t value_by
 
   Outcome outcome;
   ycsb::LatencyHistogram latencies;
+  std::vector<double> rates;
   for (const auto& of_worker : requests) {
     const auto ns = static_cast<double>(std::max<int64_t>(of_worker->measured_ns(), 1));
-    outcome.ops_per_s += static_cast<double>(of_worker->measured()) * 1e9 / ns;
+    rates.push_back(static_cast<double>(of_worker->measured()) * 1e9 / ns);
+    outcome.ops_per_s += rates.back();
     outcome.failures += of_worker->failures();
     if (outcome.first_failure.empty()) outcome.first_failure = of_worker->first_failure();
     latencies.Merge(of_worker->latencies());
     *inserted = std::max(*inserted, of_worker->inserted());
   }
+  if (const double most = *std::max_element(rates.begin(), rates.end()); most > 0)
+    outcome.fairness = *std::min_element(rates.begin(), rates.end()) / most;
   if (options.timed) {
     outcome.p50_ns = latencies.PercentileNs(50) - ClockNs();
     outcome.p99_ns = latencies.PercentileNs(99) - ClockNs();

@@ -32,6 +32,7 @@ std::string MixAndDistribution(const Load& load);
 struct Outcome {
   double ops_per_s = 0;
   double p50_ns = 0, p99_ns = 0;  // of timed ones; without the clock's own part
+  double fairness = 1;            // the slowest worker's throughput over the fastest one's
   uint64_t failures = 0;
   std::string first_failure;
 };

@@ -1,5 +1,9 @@
 #include "bench/peers/peer.h"
 
+#include <algorithm>
+#include <iterator>
+#include <string_view>
+
 namespace peers {
 namespace {
 
@@ -13,6 +17,14 @@ constexpr Named kPeers[] = {
     {"tbb", MakeTbb},         {"absl", MakeAbsl},           {"boost", MakeBoost},
     {"lmdb", MakeLmdb},       {"memcached", MakeMemcached}, {"redis", MakeRedis}};
 
+// "surgekv@4" is SurgeKV over four memory nodes. 0: something else.
+uint32_t MemoryNodesOf(const std::string& name) {
+  constexpr std::string_view kPrefix = "surgekv@";
+  const std::string_view number = std::string_view(name).substr(std::min(kPrefix.size(), name.size()));
+  if (name.compare(0, kPrefix.size(), kPrefix) != 0 || number.size() != 1) return 0;
+  return number[0] >= '2' && number[0] <= '8' ? static_cast<uint32_t>(number[0] - '0') : 0;
+}
+
 }  // namespace
 
 std::vector<std::string> PeerNames() {
@@ -21,7 +33,13 @@ std::vector<std::string> PeerNames() {
   return names;
 }
 
+bool IsPeer(const std::string& name) {
+  return MemoryNodesOf(name) > 1 ||
+         std::any_of(std::begin(kPeers), std::end(kPeers), [&](const Named& peer) { return name == peer.name; });
+}
+
 krcore::Result<std::unique_ptr<Peer>> MakePeer(const std::string& name, const Shape& shape) {
+  if (const uint32_t nodes = MemoryNodesOf(name); nodes > 1) return MakeSurgekvOver(nodes, shape);
   for (const Named& peer : kPeers) {
     if (name == peer.name) return peer.make(shape);
   }

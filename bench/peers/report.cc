@@ -28,13 +28,23 @@ std::string ComparisonTables(const Comparison& comparison, const std::vector<std
   for (const auto& [row, outcomes] : comparison.rows()) loads.insert(row.load);
   std::string rates = Heading("million operations a second (SurgeKV's over it)", peers);
   std::string latencies = Heading("p50, us (SurgeKV's over it)", peers);
-  bool any_timed = false;
+  std::string fairness = Heading("the slowest worker's throughput over the fastest one's", peers);
+  bool any_timed = false, any_shared = false;
   for (const Load& load : loads) {
     const Metric metric = load.timed ? Metric::kP50 : Metric::kThroughput;
     any_timed |= load.timed;
     std::string line = "| " + MixAndDistribution(load) + ", " + std::to_string(load.workers) +
                        (load.workers == 1 ? " worker, " : " workers, ") +
                        (load.in_flight == 1 ? "one at a time" : std::to_string(load.in_flight) + " in flight");
+    if (load.workers > 1 && !load.timed) {
+      any_shared = true;
+      fairness += line;
+      for (const std::string& peer : peers) {
+        const auto value = comparison.MedianOf(Row{peer, load}, Metric::kFairness);
+        fairness += " | " + (value ? Number("%.2f", *value) : "");
+      }
+      fairness += " |\n";
+    }
     for (const std::string& peer : peers) {
       const Row row{peer, load}, ours{"surgekv", load};
       const auto value = comparison.MedianOf(row, metric);
@@ -49,7 +59,7 @@ std::string ComparisonTables(const Comparison& comparison, const std::vector<std
     const auto bytes = comparison.OverheadOf(peer);
     memory += " | " + (bytes ? Number("%.1f", *bytes) : "");
   }
-  return rates + (any_timed ? "\n" + latencies : "") + "\n" + memory + " |\n";
+  return rates + (any_timed ? "\n" + latencies : "") + (any_shared ? "\n" + fairness : "") + "\n" + memory + " |\n";
 }
 
 krcore::Status WriteJson(const std::string& path, const Comparison& comparison, const std::vector<std::string>& peers,
@@ -69,6 +79,7 @@ krcore::Status WriteJson(const std::string& path, const Comparison& comparison, 
                             {"ops_per_s", nlohmann::json::array()}};
     for (const Outcome& outcome : outcomes) {
       entry["ops_per_s"].push_back(outcome.ops_per_s);
+      entry["fairness"].push_back(outcome.fairness);
       if (!row.load.timed) continue;
       entry["p50_us"].push_back(outcome.p50_ns / 1e3);
       entry["p99_us"].push_back(outcome.p99_ns / 1e3);

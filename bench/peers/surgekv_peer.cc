@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "bench/peers/map_at_once.h"
 #include "bench/peers/peer.h"
@@ -60,8 +61,8 @@ void RunBlocking(Client& client, Requests& requests) {
 
 class SurgekvPeer final : public Peer {
  public:
-  SurgekvPeer(std::unique_ptr<ServerProcess> memory_node, std::unique_ptr<Store> store)
-      : memory_node_(std::move(memory_node)), store_(std::move(store)) {}
+  SurgekvPeer(std::vector<std::unique_ptr<ServerProcess>> memory_nodes, std::unique_ptr<Store> store)
+      : memory_nodes_(std::move(memory_nodes)), store_(std::move(store)) {}
 
   std::unique_ptr<Session> NewSession() override {
     return std::make_unique<SurgekvSession>(store_->NewClient().value());
@@ -74,7 +75,7 @@ class SurgekvPeer final : public Peer {
   }
 
  private:
-  std::unique_ptr<ServerProcess> memory_node_;
+  std::vector<std::unique_ptr<ServerProcess>> memory_nodes_;
   std::unique_ptr<Store> store_;
 };
 
@@ -86,15 +87,18 @@ void SurgekvSession::Run(Requests& requests, uint32_t in_flight) {
   client_->Drain();
 }
 
-Result<std::unique_ptr<ServerProcess>> StartMemoryNode(const std::string& fabric, uint64_t bytes) {
+Result<std::unique_ptr<ServerProcess>> StartMemoryNode(const std::string& fabric, uint64_t bytes, uint32_t node) {
   const uint64_t mib = (bytes + kMib - 1) / kMib;
-  auto started = ServerProcess::Start("memnode", {"--fabric=" + fabric, "--node=1", "--metaserver", "--hugepages=off",
-                                                  "--memory=" + std::to_string(mib) + "M"});
+  const std::string number = std::to_string(node);
+  std::vector<std::string> arguments = {"--fabric=" + fabric, "--node=" + number, "--hugepages=off",
+                                        "--memory=" + std::to_string(mib) + "M"};
+  if (node == 1) arguments.emplace_back("--metaserver");
+  auto started = ServerProcess::Start("memnode", arguments);
   if (!started.ok()) return started.status();
   KRCORE_RETURN_IF_ERROR((*started)->AwaitOutput("ready fabric="));
   // Measured is a store that has been up for a while. A memory node moves its pool into huge pages when nobody else
   // wants the CPU; here that is done for it, at once.
-  auto file = sw::OpenShmFile(sw::FabricPrefix(fabric) + "m1-pool", 0);
+  auto file = sw::OpenShmFile(sw::FabricPrefix(fabric) + "m" + number + "-pool", 0);
   if (!file.ok()) return file.status();
   const auto mapping = MapAtOnce(file->get(), mib * kMib);
   if (!mapping.ok()) return mapping.status();
@@ -106,13 +110,20 @@ std::string UniqueFabric() {
   return "peers-" + std::to_string(getpid()) + "-" + std::to_string(count.fetch_add(1));
 }
 
-Result<std::unique_ptr<Peer>> MakeSurgekv(const Shape& shape) {
+Result<std::unique_ptr<Peer>> MakeSurgekv(const Shape& shape) { return MakeSurgekvOver(1, shape); }
+
+Result<std::unique_ptr<Peer>> MakeSurgekvOver(uint32_t memory_nodes, const Shape& shape) {
   const std::string fabric = UniqueFabric();
-  auto memory_node = StartMemoryNode(fabric, kLeastBytes + shape.most_records() * (shape.data_bytes() + kBesidesBytes));
-  if (!memory_node.ok()) return memory_node.status();
+  const uint64_t bytes = shape.most_records() * (shape.data_bytes() + kBesidesBytes) / memory_nodes;
+  std::vector<std::unique_ptr<ServerProcess>> started;
+  for (uint32_t node = 1; node <= memory_nodes; ++node) {
+    auto memory_node = StartMemoryNode(fabric, kLeastBytes + bytes, node);
+    if (!memory_node.ok()) return memory_node.status();
+    started.push_back(*std::move(memory_node));
+  }
   auto store = Store::Open({.fabric = fabric, .open_timeout_ms = 60'000});
   if (!store.ok()) return store.status();
-  return std::unique_ptr<Peer>(std::make_unique<SurgekvPeer>(*std::move(memory_node), *std::move(store)));
+  return std::unique_ptr<Peer>(std::make_unique<SurgekvPeer>(std::move(started), *std::move(store)));
 }
 
 }  // namespace peers

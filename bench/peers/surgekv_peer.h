@@ -24,8 +24,10 @@ class SurgekvSession final : public Session {
   std::unique_ptr<kvs::Client> client_;
 };
 
-// A fabric's one memory node, which hosts its metadata server; ready, and in huge pages where the kernel has some.
-krcore::Result<std::unique_ptr<ServerProcess>> StartMemoryNode(const std::string& fabric, uint64_t bytes);
+// A memory node of a fabric, the first of which, 1, hosts its metadata server; ready, and in huge pages where the
+// kernel has some.
+krcore::Result<std::unique_ptr<ServerProcess>> StartMemoryNode(const std::string& fabric, uint64_t bytes,
+                                                               uint32_t node = 1);
 // A name that no other fabric of this machine has.
 std::string UniqueFabric();
 
