@@ -239,7 +239,7 @@ Result<Record> MetaClient::Lookup(const Key& key, Deadline deadline, int64_t* po
     const auto complete = [&](const ServerPtr& server) {
       return std::find(complete_at_.begin(), complete_at_.end(), server->id()) != complete_at_.end();
     };
-    if (!complete_at_.empty() && !std::all_of(servers_->all.begin(), servers_->all.end(), complete)) servers = servers_;
+    if (has_published_ && !std::all_of(servers_->all.begin(), servers_->all.end(), complete)) servers = servers_;
   }
   if (servers != nullptr) HealOwnRecords(*servers, deadline);
   return record;
@@ -437,6 +437,7 @@ Status MetaClient::Publish(const Key& key, std::span<const std::byte> value, Dea
     return status;
   }
   std::lock_guard servers_lock(servers_mutex_);
+  has_published_ = true;
   complete_at_.clear();
   for (const ServerPtr& server : servers_->all) {
     const auto has = [&](const Item& other) {

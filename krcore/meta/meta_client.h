@@ -141,6 +141,7 @@ class MetaClient {
   std::vector<Item> items_;   // guarded by publish_mutex_
   // Servers that hold all of items_. Under servers_mutex_, so that lookups see it while a publication waits.
   std::vector<uint32_t> complete_at_;
+  bool has_published_ = false;  // not told by complete_at_: at times no server has all
 
   // Relaxed counters.
   std::atomic<uint64_t> lookups_{0}, reads_{0}, failovers_{0};
