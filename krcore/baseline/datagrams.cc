@@ -17,9 +17,8 @@ constexpr uint64_t kSendId = ~uint64_t{0};  // wr_id; those of receives are thei
 }  // namespace
 
 Result<std::unique_ptr<Datagrams>> Datagrams::Create(rnic::Device& device, rnic::Pd& pd, uint32_t receives) {
-  std::unique_ptr<Datagrams> datagrams(new Datagrams());
+  std::unique_ptr<Datagrams> datagrams(new Datagrams((receives + kSendDepth) * kBufferBytes));
   datagrams->receives_ = receives;
-  datagrams->buffers_.resize((receives + kSendDepth) * kBufferBytes);
   auto mr = pd.RegisterMemory(datagrams->buffers_.data(), datagrams->buffers_.size(), kLocalWrite);
   if (!mr.ok()) return mr.status();
   datagrams->mr_ = *std::move(mr);

@@ -8,8 +8,8 @@
 #include <cstdint>
 #include <memory>
 #include <span>
-#include <vector>
 
+#include "krcore/base/page_array.h"
 #include "krcore/rnic/rnic.h"
 #include "krcore/status.h"
 
@@ -29,10 +29,10 @@ class Datagrams {
   size_t Receive(std::span<std::byte> out);
 
  private:
-  Datagrams() = default;
+  explicit Datagrams(size_t bytes) : buffers_(bytes) {}
   Status PostReceive(uint64_t index);
 
-  std::vector<std::byte> buffers_;
+  const PageArray<std::byte> buffers_;
   uint32_t receives_ = 0;  // of the buffers; behind them are those of sends
   uint64_t sent_ = 0, sent_done_ = 0;
   std::unique_ptr<rnic::Mr> mr_;

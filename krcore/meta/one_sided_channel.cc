@@ -11,7 +11,7 @@ namespace krcore::meta {
 Result<std::unique_ptr<OneSidedChannel>> OneSidedChannel::Create(rnic::Device& device, rnic::Pd& pd, Clock& clock,
                                                                  size_t max_bytes) {
   std::unique_ptr<OneSidedChannel> channel(new OneSidedChannel(clock, max_bytes));
-  auto mr = pd.RegisterMemory(channel->buffer_.get(), max_bytes, kLocalWrite);
+  auto mr = pd.RegisterMemory(channel->buffer_.data(), max_bytes, kLocalWrite);
   if (!mr.ok()) return mr.status();
   auto cq = device.CreateCq(16);
   if (!cq.ok()) return cq.status();
@@ -24,17 +24,17 @@ Result<std::unique_ptr<OneSidedChannel>> OneSidedChannel::Create(rnic::Device& d
 }
 
 Status OneSidedChannel::Read(const RemoteMemory& remote, std::span<std::byte> out, Deadline deadline) {
-  assert(out.size() <= max_bytes_);
+  assert(out.size() <= buffer_.size());
   rnic::SendWr wr;
   wr.opcode = Opcode::kRead;
   KRCORE_RETURN_IF_ERROR(Execute(wr, remote, out.size(), deadline));
-  std::memcpy(out.data(), buffer_.get(), out.size());
+  std::memcpy(out.data(), buffer_.data(), out.size());
   return {};
 }
 
 Status OneSidedChannel::Write(const RemoteMemory& remote, std::span<const std::byte> data, Deadline deadline) {
-  assert(data.size() <= max_bytes_);
-  std::memcpy(buffer_.get(), data.data(), data.size());
+  assert(data.size() <= buffer_.size());
+  std::memcpy(buffer_.data(), data.data(), data.size());
   rnic::SendWr wr;
   wr.opcode = Opcode::kWrite;
   return Execute(wr, remote, data.size(), deadline);
@@ -47,12 +47,12 @@ Status OneSidedChannel::CompareSwap(const RemoteMemory& remote, uint64_t expecte
   wr.compare_add = expected;
   wr.swap = desired;
   KRCORE_RETURN_IF_ERROR(Execute(wr, remote, sizeof(uint64_t), deadline));
-  std::memcpy(old, buffer_.get(), sizeof(uint64_t));
+  std::memcpy(old, buffer_.data(), sizeof(uint64_t));
   return {};
 }
 
 Status OneSidedChannel::Execute(rnic::SendWr wr, const RemoteMemory& remote, size_t length, Deadline deadline) {
-  const Sge sge{reinterpret_cast<uint64_t>(buffer_.get()), static_cast<uint32_t>(length), mr_->lkey()};
+  const Sge sge{reinterpret_cast<uint64_t>(buffer_.data()), static_cast<uint32_t>(length), mr_->lkey()};
   wr.wr_id = ++last_wr_id_;
   wr.sg_list = &sge;
   wr.num_sge = 1;

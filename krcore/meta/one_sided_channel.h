@@ -7,9 +7,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <new>
 #include <span>
 
+#include "krcore/base/page_array.h"
 #include "krcore/clock.h"
 #include "krcore/dct/peer.h"
 #include "krcore/rnic/rnic.h"
@@ -41,16 +41,11 @@ class OneSidedChannel {
   Status CompareSwap(const RemoteMemory& remote, uint64_t expected, uint64_t desired, uint64_t* old, Deadline deadline);
 
  private:
-  OneSidedChannel(Clock& clock, size_t max_bytes)
-      : clock_(clock), max_bytes_(max_bytes), buffer_(new (std::align_val_t{64}) std::byte[max_bytes]()) {}
+  OneSidedChannel(Clock& clock, size_t max_bytes) : clock_(clock), buffer_(max_bytes) {}
   Status Execute(rnic::SendWr wr, const RemoteMemory& remote, size_t length, Deadline deadline);
 
   Clock& clock_;
-  struct AlignedDelete {
-    void operator()(std::byte* bytes) const { ::operator delete[](bytes, std::align_val_t{64}); }
-  };
-  [[maybe_unused]] const size_t max_bytes_;  // only asserted
-  const std::unique_ptr<std::byte[], AlignedDelete> buffer_;
+  const PageArray<std::byte> buffer_;
   std::unique_ptr<rnic::Mr> mr_;
   std::unique_ptr<rnic::Cq> cq_;
   std::unique_ptr<rnic::Qp> qp_;

@@ -13,6 +13,10 @@ using pool::QueueStanding;
 
 namespace {
 
+// An inline payload up to that goes behind its header, in memory that is the WR's until it completes: so it may be
+// posted again, and NICs that take no more inline than the header (rnic/verbs: 64 bytes) have inline messages at all.
+constexpr size_t kOwnPayloadBytes = pool::kOwnBytes - sizeof(Header);
+
 constexpr uint32_t kMaxBackOffPolls = 64;
 constexpr int64_t kCloseNs = 1'000'000'000;  // longer than a NIC's transport retries
 constexpr uint32_t kMaxSpins = 1u << 16;     // bound of a wait whose clock stands still
@@ -229,7 +233,8 @@ StatusCode Channel::Check(const WorkRequest& wr, const vqp::RequestLimits& limit
     if (region == nullptr || !region->Covers(sge.addr, sge.length)) return StatusCode::kPermissionDenied;
     rights = region->rights;
   }
-  if (is_inline && total + sizeof(Header) > limits.max_inline_bytes) return StatusCode::kInvalidArgument;
+  if (is_inline && total > kOwnPayloadBytes && total + sizeof(Header) > limits.max_inline_bytes)
+    return StatusCode::kInvalidArgument;
   if (total > limits.max_message_bytes) return StatusCode::kInvalidArgument;
   const bool readable = wr.num_sge == 1 && !is_inline && (rights & kRemoteRead) != 0;
   if (total <= std::min(pool_.copy_bytes(), info_.copy_bytes)) return StatusCode::kOk;
@@ -271,13 +276,23 @@ void Channel::StageMessage(pool::PhysicalQueue& physical, const WorkRequest& wr,
   std::byte* const memory = physical.own_memory();
   std::memcpy(memory, &header, sizeof(header));
   sges[0] = {reinterpret_cast<uint64_t>(memory), sizeof(header), physical.own_lkey()};
+  const bool in_own_memory =
+      header.kind == MessageKind::kCopy && (wr.flags & kInline) != 0 && header.length <= kOwnPayloadBytes;
+  if (in_own_memory) {
+    for (uint8_t i = 1; i < count; ++i) {
+      std::memcpy(memory + sges[0].length, reinterpret_cast<const void*>(sges[i].addr), sges[i].length);
+      sges[0].length += sges[i].length;
+    }
+    count = 1;
+  }
   WorkRequest out;
   out.wr_id = wr.wr_id;
   out.sg_list = sges;
   out.num_sge = count;
   out.opcode = Opcode::kWrite;
   out.flags = wr.flags;
-  if (wr.opcode == Opcode::kWriteImm || zero_copy) out.flags = static_cast<uint8_t>(out.flags & ~kInline);
+  if (wr.opcode == Opcode::kWriteImm || zero_copy || in_own_memory)
+    out.flags = static_cast<uint8_t>(out.flags & ~kInline);
   out.remote_addr = info_.addr + layout_.slot(place_, next_);
   out.rkey = info_.rkey;
   physical.FillOwn(out, &owner_, *peer_, OwnWr::kMessage, wr.opcode, zero_copy, static_cast<uint32_t>(next_));

@@ -12,6 +12,7 @@
 #include <span>
 #include <vector>
 
+#include "krcore/base/page_array.h"
 #include "krcore/dct/peer.h"
 #include "krcore/rc/desk.h"
 #include "krcore/rnic/rnic.h"
@@ -38,7 +39,7 @@ class Connector {
   Outcome outcome(uint32_t lane) const { return outcomes_[lane]; }
   // The word that the lane's CompareSwap or Read found.
   uint64_t word(uint32_t lane) const;
-  size_t memory_bytes() const { return sizeof(*this) + buffer_.size() * sizeof(Lane); }
+  size_t memory_bytes() const { return sizeof(*this) + buffer_.bytes(); }
 
  private:
   static constexpr size_t kLaneBytes = 64;
@@ -50,7 +51,7 @@ class Connector {
   void Post(uint32_t lane, const dct::Peer& peer, size_t offset, size_t length, rnic::SendWr wr);
   void FailAll();
 
-  std::vector<Lane> buffer_;
+  const PageArray<Lane> buffer_;
   std::vector<Outcome> outcomes_;
   uint32_t generation_ = 0;  // of the QP: bumped by each reset
   std::unique_ptr<rnic::Mr> mr_;
