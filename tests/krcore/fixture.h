@@ -21,6 +21,7 @@
 #include "krcore/clock.h"
 #include "krcore/node.h"
 #include "krcore/queue_pool.h"
+#include "krcore/rnic/registry.h"
 #include "krcore/rnic/sim/world.h"
 #include "krcore/virtual_queue.h"
 #include "tests/support/free_port.h"
@@ -60,6 +61,12 @@ inline constexpr bool kOnKernel = std::string_view(kControlPlane) == "kernel";
 #define SKIP_ON_VERBS(reason) \
   if (kOnVerbs) GTEST_SKIP() << "verbs: " reason
 
+// Lets time pass in which what was posted is executed. On sw it is executed when it is posted.
+inline void LetRequestsRun(Clock& clock) {
+  if (kSimulated) clock.Relax(0);
+  if (kOnVerbs) usleep(100);
+}
+
 // Advances only when somebody waits.
 class FakeClock final : public Clock {
  public:
@@ -90,10 +97,34 @@ inline std::string AddressOf(const std::string& fabric) {
   return address = "127.0.0.1:" + std::to_string(testing_support::FreePort());
 }
 
+// Members of fabrics that have the membership service, whoever else comes and goes, until the test and its fixture are
+// gone.
+class Founders final : public ::testing::EmptyTestEventListener {
+ public:
+  std::vector<std::unique_ptr<rnic::Device>> devices;
+
+ private:
+  void OnTestEnd(const ::testing::TestInfo&) override { devices.clear(); }
+};
+
+inline void Found(const std::string& fabric) {
+  static Founders* const founders = [] {
+    auto* const made = new Founders();
+    ::testing::UnitTest::GetInstance()->listeners().Append(made);  // which owns it
+    return made;
+  }();
+  auto founder = rnic::OpenDevice(
+      {.provider = kRnic, .fabric = fabric, .node = kNoNode, .create_fabric = true, .address = AddressOf(fabric)});
+  EXPECT_TRUE(founder.ok()) << founder.status().ToString();
+  if (founder.ok()) founders->devices.push_back(*std::move(founder));
+}
+
+// `in_process`: all its nodes are this process's. Of processes, on verbs, the first one's has the membership service.
 inline std::string UniqueFabric(bool in_process) {
   static std::atomic<int> count{0};
   const std::string name = "krt-" + std::to_string(getpid()) + "-" + std::to_string(count.fetch_add(1));
   if (kOnVerbs) (void)AddressOf(name);
+  if (kOnVerbs && in_process) Found(name);
   if (!kSimulated) return in_process && !kOnVerbs ? "inproc:" + name : name;
   // Everything that the interface permits, but no faults.
   const rnic::sim::Chaos chaos{.tear = 0.3, .delay = 0.2, .max_delay_ns = 20'000};

@@ -125,7 +125,6 @@ TEST_F(Lease, IsRenewedAheadOfItsEndCountedFromThePostingOfTheLookup) {
 }
 
 TEST_F(Lease, ThatNobodyRenewsAheadOfItsEndLastsAndIsAskedForAgainThen) {
-  SKIP_ON_VERBS("the membership service ends with the first node, and who may join with it");
   auto second = OpenNode(fabric_, 2, &clock_);
   auto exposed = second->CreateRegion({.length = 4096, .remote_rights = kAllRights}).value();
   ASSERT_OK(second->Publish(Soon()));
@@ -285,7 +284,6 @@ TEST_F(Lease, DeregistrationThatDoesNotFinishInTimeGoesOnWhereItStopped) {
 }
 
 TEST_F(Lease, WithoutAMetadataServerItIsExtendedWhileThePeerLives) {
-  SKIP_ON_VERBS("the membership service ends with the first node, and who may join with it");
   auto second = OpenNode(fabric_, 2, &clock_);
   auto exposed = second->CreateRegion({.length = 4096, .remote_rights = kAllRights}).value();
   ASSERT_OK(second->Publish(Soon()));

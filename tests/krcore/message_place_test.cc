@@ -56,7 +56,7 @@ class Places : public ::testing::Test {
     for (int i = 0; i < 300; ++i) {
       client_.pool->Poll();
       server_.pool->Poll();
-      if (kSimulated) client_.node->clock().Relax(0);
+      LetRequestsRun(client_.node->clock());
     }
   }
   void ExpectMessagesArrive(VirtualQueue& outbox) {
