@@ -8,6 +8,11 @@
 	(KRC_LOCAL_WRITE | KRC_REMOTE_READ | KRC_REMOTE_WRITE |                \
 	 KRC_REMOTE_ATOMIC)
 
+int krc_is_send(__u8 opcode)
+{
+	return opcode == KRC_OP_SEND || opcode == KRC_OP_SEND_IMM;
+}
+
 static int is_atomic(__u8 opcode)
 {
 	return opcode == KRC_OP_COMPARE_SWAP || opcode == KRC_OP_FETCH_ADD;
@@ -25,17 +30,18 @@ int krc_check_form(const struct krc_request *request, __u32 max_message_bytes,
 	case KRC_OP_WRITE:
 	case KRC_OP_COMPARE_SWAP:
 	case KRC_OP_FETCH_ADD:
-		break;
-	case KRC_OP_WRITE_IMM:
 	case KRC_OP_SEND:
 	case KRC_OP_SEND_IMM:
+		break;
+	case KRC_OP_WRITE_IMM:
 		return -EOPNOTSUPP;
 	default:
 		return -EINVAL;
 	}
 	if (request->flags & KRC_INLINE)
 		return -EOPNOTSUPP;
-	if (!request->num_sge || request->num_sge > KRC_MAX_SGE)
+	if (request->num_sge > KRC_MAX_SGE ||
+	    (!request->num_sge && !krc_is_send(request->opcode)))
 		return -EINVAL;
 	*bytes = 0;
 	for (i = 0; i < request->num_sge; i++) {
@@ -63,7 +69,8 @@ int krc_check_access(__u32 access)
 
 __u32 krc_local_access(__u8 opcode)
 {
-	return opcode == KRC_OP_WRITE ? 0 : KRC_LOCAL_WRITE;
+	return opcode == KRC_OP_WRITE || krc_is_send(opcode) ? 0 :
+							       KRC_LOCAL_WRITE;
 }
 
 __u32 krc_remote_access(__u8 opcode)

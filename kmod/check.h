@@ -14,6 +14,8 @@
  */
 int krc_check_form(const struct krc_request *request, __u32 max_message_bytes,
 		   __u64 *bytes);
+/* A message. */
+int krc_is_send(__u8 opcode);
 /* Whether these are rights that a region may have. */
 int krc_check_access(__u32 access);
 

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
+#include "check.h"
 #include "conn.h"
 #include "device.h"
 #include "host.h"
@@ -52,6 +53,12 @@ static void krc_conn_broke(struct krc_conn *conn)
 	queue_work(system_long_wq, &conn->repair);
 }
 
+/* What a fence waits for: a READ or an atomic. */
+static bool krc_wr_fetches(const struct krc_wr *wr)
+{
+	return wr->opcode != KRC_OP_WRITE && !krc_is_send(wr->opcode);
+}
+
 /*
  * Fences wait here: IB_SEND_FENCE would wait for other queues' READs as well,
  * and rxe (6.1) hangs. Behind a timeout it sends again what is not acknowledged
@@ -81,7 +88,7 @@ static void krc_conn_line_up(struct krc_conn *conn, struct krc_queue *queue)
 static void krc_conn_to_posted(struct krc_conn *conn, struct krc_wr *wr)
 {
 	conn->credits--;
-	if (wr->opcode != KRC_OP_WRITE)
+	if (krc_wr_fetches(wr))
 		wr->queue->fetching++;
 	list_move_tail(&wr->link, &conn->posted);
 }
@@ -90,7 +97,7 @@ static void krc_conn_to_posted(struct krc_conn *conn, struct krc_wr *wr)
 static void krc_conn_from_posted(struct krc_conn *conn, struct krc_wr *wr)
 {
 	conn->credits++;
-	if (wr->opcode != KRC_OP_WRITE && !--wr->queue->fetching)
+	if (krc_wr_fetches(wr) && !--wr->queue->fetching)
 		krc_conn_line_up(conn, wr->queue);
 	list_del(&wr->link);
 }
@@ -185,6 +192,7 @@ void krc_wr_init(struct krc_wr *wr, struct krc_queue *queue)
 	wr->queue = queue;
 	wr->num_sge = 0;
 	wr->remote = NULL;
+	wr->port = NULL;
 }
 
 void krc_wr_address(struct krc_wr *wr, u32 num_sge, u64 remote_addr, u32 rkey,
@@ -201,6 +209,8 @@ void krc_wr_address(struct krc_wr *wr, u32 num_sge, u64 remote_addr, u32 rkey,
 	switch (wr->opcode) {
 	case KRC_OP_READ:
 	case KRC_OP_WRITE:
+	case KRC_OP_SEND:	/* of which the QP knows nothing, see sender.h */
+	case KRC_OP_SEND_IMM:
 		send->opcode = wr->opcode == KRC_OP_READ ? IB_WR_RDMA_READ :
 							   IB_WR_RDMA_WRITE;
 		wr->rdma.remote_addr = remote_addr;

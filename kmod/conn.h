@@ -30,6 +30,7 @@
 
 struct krc_device;
 struct krc_host;
+struct krc_port;
 struct krc_queue;
 struct krc_region;
 struct rdma_cm_id;
@@ -44,6 +45,8 @@ struct krc_wr {
 	u8 num_sge;
 	struct krc_region *local[KRC_MAX_SGE];
 	struct krc_region *remote;	/* NULL: another host's */
+	struct krc_port *port;	/* a message's, likewise */
+	u64 number;		/* of a message */
 	struct ib_sge sges[KRC_MAX_SGE];
 	union {
 		struct ib_rdma_wr rdma;

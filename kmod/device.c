@@ -207,6 +207,8 @@ static int krc_add(struct ib_device *ib)
 					min(num_online_cpus(), 4U);
 	mutex_init(&dev->hosts_lock);
 	mutex_init(&dev->peers_lock);
+	mutex_init(&dev->ports_lock);
+	INIT_LIST_HEAD(&dev->ports);
 	krc_device_reset(dev);
 	for (i = 0; i < ARRAY_SIZE(dev->peers); i++)
 		INIT_LIST_HEAD(&dev->peers[i]);

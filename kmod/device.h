@@ -49,6 +49,9 @@ struct krc_device {
 	struct mutex peers_lock;	/* likewise */
 	struct list_head peers[256];
 	u32 peer_count;
+
+	struct mutex ports_lock;	/* likewise */
+	struct list_head ports;
 };
 
 /*

@@ -11,7 +11,9 @@
 #include <linux/vmalloc.h>
 
 #include "device.h"
+#include "port.h"
 #include "queue.h"
+#include "sender.h"
 #include "stats.h"
 
 static int krc_open(struct inode *inode, struct file *file)
@@ -95,6 +97,10 @@ union krc_args {
 	struct krc_connect connect;
 	struct krc_service service;
 	struct krc_peer_state peer_state;
+	struct krc_bind bind;
+	struct krc_push_recv push_recv;
+	struct krc_pop_msgs pop_msgs;
+	struct krc_credits credits;
 };
 
 static int krc_call(struct krc_queue *queue, unsigned int cmd,
@@ -126,6 +132,14 @@ static int krc_call(struct krc_queue *queue, unsigned int cmd,
 		return krc_queue_get_service(queue, &args->service);
 	case KRC_IOC_PEER_STATE:
 		return krc_queue_peer_state(queue, &args->peer_state);
+	case KRC_IOC_BIND:
+		return krc_queue_bind(queue, &args->bind);
+	case KRC_IOC_PUSH_RECV:
+		return krc_queue_push_recv(queue, &args->push_recv);
+	case KRC_IOC_POP_MSGS:
+		return krc_queue_pop_msgs(queue, &args->pop_msgs);
+	case KRC_IOC_CREDITS:
+		return krc_queue_credits(queue, &args->credits);
 	default:
 		return -ENOTTY;
 	}
@@ -185,6 +199,7 @@ static long krc_ioctl(struct file *file, unsigned int cmd, unsigned long arg)
 	void __user *user = (void __user *)arg;
 	unsigned int bytes = _IOC_SIZE(cmd);
 	union krc_args args;
+	bool told;
 	int err;
 
 	if (current->mm != queue->mm)
@@ -198,8 +213,8 @@ static long krc_ioctl(struct file *file, unsigned int cmd, unsigned long arg)
 		return -EFAULT;
 	err = krc_call(queue, cmd, &args);
 	/* Of a refused push, which request it was. */
-	if ((!err || cmd == KRC_IOC_PUSH) && copy_to_user(user, &args, bytes) &&
-	    !err)
+	told = !err || cmd == KRC_IOC_PUSH || cmd == KRC_IOC_PUSH_RECV;
+	if (told && copy_to_user(user, &args, bytes) && !err)
 		err = -EFAULT;
 	return err;
 }

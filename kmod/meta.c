@@ -65,6 +65,13 @@ u64 krc_node_key(const u8 *fabric, u32 node)
 	return krc_hash_name('n', fabric, &node, sizeof(node));
 }
 
+u64 krc_port_key(const u8 *fabric, u32 node, u32 port)
+{
+	u32 both[2] = { node, port };
+
+	return krc_hash_name('p', fabric, both, sizeof(both));
+}
+
 u64 krc_service_key(const u8 *fabric, const u8 *name)
 {
 	return krc_hash_name('s', fabric, name, KRC_NAME_BYTES);

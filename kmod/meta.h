@@ -78,8 +78,9 @@ u32 krc_meta_records(const struct krc_meta *meta);
 int krc_meta_init(struct krc_device *dev);
 void krc_meta_exit(struct krc_device *dev);
 
-/* Names of records: of a node, of a service of a fabric. Never 0. */
+/* Names of records: of a node, its port, a service of a fabric. Never 0. */
 u64 krc_node_key(const u8 *fabric, u32 node);
+u64 krc_port_key(const u8 *fabric, u32 node, u32 port);
 u64 krc_service_key(const u8 *fabric, const u8 *name);
 
 static inline u64 krc_owner(u32 node, u32 incarnation)

@@ -156,6 +156,16 @@ int krc_node_publish(struct krc_node *node, struct krc_queue *queue,
 	return err;
 }
 
+bool krc_node_is_published(struct krc_node *node)
+{
+	bool claimed;
+
+	mutex_lock(&node->lock);
+	claimed = node->claimed;
+	mutex_unlock(&node->lock);
+	return claimed;
+}
+
 static struct krc_owned_service *krc_node_own_service(struct krc_node *node,
 						      u64 key)
 {

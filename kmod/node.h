@@ -47,6 +47,7 @@ struct krc_peer {
 int krc_node_create(struct krc_queue *queue, struct krc_join *join,
 		    struct krc_node **made);
 void krc_node_put(struct krc_node *node);
+bool krc_node_is_published(struct krc_node *node);
 int krc_node_publish(struct krc_node *node, struct krc_queue *queue,
 		     const struct krc_publish *publish);
 int krc_node_set_service(struct krc_node *node,

@@ -9,8 +9,10 @@
 #include "device.h"
 #include "host.h"
 #include "node.h"
+#include "port.h"
 #include "queue.h"
 #include "region.h"
+#include "sender.h"
 
 static struct krc_queue *krc_queue_alloc_empty(void)
 {
@@ -244,6 +246,7 @@ static int krc_queue_connect_device_locked(struct krc_queue *queue,
 		return -EHOSTUNREACH;
 	if (krc_queue_outstanding(queue))
 		return -EBUSY;
+	krc_sender_close(queue);
 	host = krc_host_get(queue->dev, &queue->dev->gid);
 	return IS_ERR(host) ? PTR_ERR(host) : krc_queue_move(queue, host, NULL);
 }
@@ -303,6 +306,8 @@ void krc_queue_detach(struct krc_queue *queue, bool gone)
 		if (queue->conn)
 			krc_conn_cancel(queue->conn, queue);
 		wait_event(queue->wait, !krc_queue_outstanding(queue));
+		krc_sender_close(queue);
+		krc_port_close(queue);
 		list_for_each_entry_safe(region, next, &queue->regions, node)
 			krc_region_deregister(region);
 		/* Nothing of it executes any more: others may know. */

@@ -21,6 +21,8 @@ struct krc_host;
 struct krc_device;
 struct krc_node;
 struct krc_peer;
+struct krc_port;
+struct krc_sender;
 struct krc_wr;
 struct mm_struct;
 
@@ -34,6 +36,9 @@ struct krc_queue {
 	struct krc_host *host;	/* NULL: not connected */
 	struct krc_conn *conn;	/* likewise */
 	struct krc_peer *peer;	/* NULL: connected to a device */
+	struct krc_port *port;	/* NULL: not bound; set once */
+	/* NULL: to no port. It does not change while requests are outstanding. */
+	struct krc_sender *sender;
 	struct list_head regions;
 	u32 region_count;
 	/* The module's own (krc_queue_create_own) has these, and no ring. */

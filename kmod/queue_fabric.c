@@ -5,7 +5,9 @@
 #include "host.h"
 #include "meta.h"
 #include "node.h"
+#include "port.h"
 #include "queue.h"
+#include "sender.h"
 #include "trace.h"
 
 /* The state that calls on a queue of a node need. */
@@ -135,12 +137,41 @@ int krc_queue_peer_state(struct krc_queue *queue, struct krc_peer_state *state)
 	return err;
 }
 
+/*
+ * Of the port that `connect` names, if it names one: it must be of the peer as it
+ * was found, or it is looked up again.
+ */
+static int krc_queue_find_port(struct krc_queue *queue, struct krc_peer **peer,
+			       bool *cached, struct krc_connect *connect,
+			       struct krc_port_value *value)
+{
+	struct krc_node *node = queue->fabric_node;
+	u64 owner;
+	int err;
+
+	if (!connect->port)
+		return 0;
+	err = krc_port_lookup(node, connect->node, connect->port, &owner,
+			      value);
+	if (!err && (*peer)->owner != owner && *cached) {
+		krc_peer_put(*peer);
+		*peer = krc_peer_get(node, connect->node, true, cached);
+		if (IS_ERR(*peer))
+			return PTR_ERR(*peer);
+	}
+	if (!err && (*peer)->owner != owner)
+		err = -ENOENT;
+	return err;
+}
+
 static int krc_queue_connect_locked(struct krc_queue *queue,
 				    struct krc_connect *connect)
 {
+	struct krc_port_value value;
 	struct krc_peer *peer;
 	struct krc_host *host;
 	bool cached, again;
+	u64 owner;
 	int err = krc_queue_joined(queue);
 
 	if (err)
@@ -153,6 +184,16 @@ static int krc_queue_connect_locked(struct krc_queue *queue,
 	peer = krc_peer_get(queue->fabric_node, connect->node, again, &cached);
 	if (IS_ERR(peer))
 		return PTR_ERR(peer);
+	err = krc_queue_find_port(queue, &peer, &cached, connect, &value);
+	if (err) {
+		if (!IS_ERR(peer))
+			krc_peer_put(peer);
+		return err;
+	}
+	owner = peer->owner;
+	if (!connect->port ||
+	    !krc_sender_is_at(queue, connect->port, owner, &value))
+		krc_sender_close(queue);
 	connect->incarnation = peer->owner >> 32;
 	connect->cached = cached;
 	connect->count = peer->count;
@@ -163,13 +204,25 @@ static int krc_queue_connect_locked(struct krc_queue *queue,
 		krc_peer_put(peer);
 		return PTR_ERR(host);
 	}
-	return krc_queue_move(queue, host, peer);
+	err = krc_queue_move(queue, host, peer);
+	if (err || !connect->port)
+		return err;
+	connect->slots = value.slots;
+	connect->copy_bytes = value.copy_bytes;
+	if (queue->sender)
+		return krc_sender_mend(queue->sender);
+	return krc_sender_open(queue, connect->port, owner,
+			       krc_port_key(queue->fabric_node->fabric,
+					    connect->node, connect->port),
+			       &value);
 }
 
 int krc_queue_connect(struct krc_queue *queue, struct krc_connect *connect)
 {
 	int err;
 
+	if (connect->reserved || connect->port > U16_MAX)
+		return -EINVAL;
 	mutex_lock(&queue->lock);
 	err = krc_queue_connect_locked(queue, connect);
 	trace_krc_connect(queue, connect->node, connect->cached, err);

@@ -7,8 +7,10 @@
 #include "device.h"
 #include "host.h"
 #include "node.h"
+#include "port.h"
 #include "queue.h"
 #include "region.h"
+#include "sender.h"
 #include "trace.h"
 
 static void krc_wr_release(struct krc_wr *wr)
@@ -21,6 +23,9 @@ static void krc_wr_release(struct krc_wr *wr)
 	if (wr->remote)
 		krc_region_put(wr->remote);
 	wr->remote = NULL;
+	if (wr->port)
+		krc_port_unuse(wr->port);
+	wr->port = NULL;
 }
 
 /* The memory that it names: this process's, and the peer's. */
@@ -69,6 +74,40 @@ static void krc_wr_fill(struct krc_wr *wr, const struct krc_request *request,
 	wr->flags = request->flags;
 	krc_wr_address(wr, wr->num_sge, request->remote_addr, rkey,
 		       request->compare_add, request->swap);
+}
+
+/* Checks one that was copied, and makes it ready to be posted. */
+static int krc_wr_make(struct krc_wr *wr, const struct krc_request *request)
+{
+	struct krc_queue *queue = wr->queue;
+	bool is_send = krc_is_send(request->opcode);
+	u32 most = queue->dev->max_message_bytes;
+	u64 bytes;
+	u32 rkey;
+	int err;
+
+	if (is_send && queue->sender)
+		most = queue->sender->value.copy_bytes;
+	err = krc_check_form(request, most, &bytes);
+	if (err)
+		return err;
+	if (!is_send) {
+		err = krc_wr_resolve(wr, request, bytes, &rkey);
+		if (!err)
+			krc_wr_fill(wr, request, rkey);
+		return err;
+	}
+	if (!queue->sender)
+		return -ENOTCONN;
+	err = krc_sender_stage(queue, wr, request, bytes);
+	if (err)
+		return err;
+	wr->wr_id = request->wr_id;
+	wr->opcode = request->opcode;
+	wr->flags = request->flags;
+	krc_wr_address(wr, 1, krc_sender_addr(queue->sender, wr->number),
+		       queue->sender->rkey, 0, 0);
+	return 0;
 }
 
 /* There is one: `outstanding` says so. */
@@ -128,8 +167,7 @@ static int krc_queue_push_locked(struct krc_queue *queue, struct krc_push *push)
 	struct krc_request request;
 	struct krc_wr *wr;
 	LIST_HEAD(batch);
-	u64 bytes;
-	u32 rkey;
+	u64 next = 0;
 	int err = krc_queue_usable(queue);
 
 	if (err)
@@ -142,19 +180,16 @@ static int krc_queue_push_locked(struct krc_queue *queue, struct krc_push *push)
 	if (err)
 		return err;
 	push->bad_index = 0;
+	if (queue->sender)
+		next = queue->sender->next;
 	list_for_each_entry(wr, &batch, link) {
 		/* What its user has in memory may change: copied once. */
 		if (copy_from_user(&request, from++, sizeof(request)))
 			err = -EFAULT;
 		else
-			err = krc_check_form(&request,
-					     queue->dev->max_message_bytes,
-					     &bytes);
-		if (!err)
-			err = krc_wr_resolve(wr, &request, bytes, &rkey);
+			err = krc_wr_make(wr, &request);
 		if (err)
 			break;
-		krc_wr_fill(wr, &request, rkey);
 		push->bad_index++;
 	}
 	if (!err) {
@@ -169,6 +204,8 @@ static int krc_queue_push_locked(struct krc_queue *queue, struct krc_push *push)
 	list_for_each_entry(wr, &batch, link)
 		krc_wr_release(wr);
 	krc_queue_give_back(queue, push->count, &batch);
+	if (queue->sender)
+		krc_sender_undo(queue->sender, next);
 	atomic64_inc(&queue->dev->stats.refused);
 	return err;
 }
@@ -200,6 +237,8 @@ void krc_queue_complete(struct krc_wr *wr, u8 status)
 		queue->done(queue, status);
 		return;
 	}
+	if (status && krc_is_send(wr->opcode))
+		krc_sender_failed(queue->sender, wr->number);
 	krc_wr_release(wr);
 	spin_lock(&queue->ring_lock);
 	if (status || (wr->flags & KRC_SIGNALED)) {

@@ -22,6 +22,9 @@ static int stats_show(struct seq_file *file, void *unused)
 		{ "queues", &stats->queues },
 		{ "regions", &stats->regions },
 		{ "region_bytes", &stats->region_bytes },
+		{ "ports", &stats->ports },
+		{ "senders", &stats->senders },
+		{ "messages", &stats->messages },
 		{ "requests", &stats->requests },
 		{ "completed", &stats->completed },
 		{ "failed", &stats->failed },
@@ -88,6 +91,8 @@ void krc_stats_remove_device(struct krc_device *dev)
 	WARN_ON(atomic64_read(&stats->queues));
 	WARN_ON(atomic64_read(&stats->regions));
 	WARN_ON(atomic64_read(&stats->region_bytes));
+	WARN_ON(atomic64_read(&stats->ports));
+	WARN_ON(atomic64_read(&stats->senders));
 	WARN_ON(atomic64_read(&stats->requests) !=
 		atomic64_read(&stats->completed));
 	debugfs_remove_recursive(dev->debugfs);

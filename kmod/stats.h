@@ -12,6 +12,9 @@ struct krc_stats {
 	atomic64_t queues;	/* attached now */
 	atomic64_t regions;	/* registered now */
 	atomic64_t region_bytes;
+	atomic64_t ports;	/* bound now */
+	atomic64_t senders;	/* queues with a place at a port now */
+	atomic64_t messages;	/* that were popped */
 	atomic64_t requests;	/* accepted */
 	atomic64_t completed;
 	atomic64_t failed;	/* of them, with another status than success */

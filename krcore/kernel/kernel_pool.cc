@@ -42,9 +42,13 @@ void KernelPool::Flush() {
 size_t KernelPool::Poll() {
   Flush();
   size_t completed = std::exchange(completed_by_flush_, 0);
-  for (KernelVirtualQueue* queue : queues_) completed += queue->TakeCompletions();
+  size_t messages = 0;
+  for (KernelVirtualQueue* queue : queues_) {
+    completed += queue->TakeCompletions();
+    messages += queue->TakeMessages();
+  }
   stats_.completions += completed;
-  return completed;
+  return completed + messages;
 }
 
 void KernelPool::DiscardStaged() {

@@ -20,8 +20,10 @@ namespace {
 static_assert(sizeof(krc_query) == 16 && sizeof(krc_attach) == 92 && sizeof(krc_connect_device) == 16);
 static_assert(sizeof(krc_join) == 72 && sizeof(krc_new_queue) == 16);
 static_assert(sizeof(krc_shared_region) == 32 && sizeof(krc_publish) == 168);
-static_assert(sizeof(krc_connect) == 192 && sizeof(krc_service) == 136 && sizeof(krc_peer_state) == 16);
+static_assert(sizeof(krc_connect) == 208 && sizeof(krc_service) == 136 && sizeof(krc_peer_state) == 16);
 static_assert(sizeof(krc_reg_mr) == 24 && sizeof(krc_dereg_mr) == 4 && sizeof(krc_push) == 16);
+static_assert(sizeof(krc_bind) == 24 && sizeof(krc_receive) == 24 && sizeof(krc_push_recv) == 16);
+static_assert(sizeof(krc_message) == 32 && sizeof(krc_pop_msgs) == 16 && sizeof(krc_credits) == 8);
 static_assert(sizeof(krc_sge) == 16 && sizeof(krc_request) == 104 && offsetof(krc_request, sges) == 40);
 static_assert(sizeof(krc_ring_header) == 128 && offsetof(krc_ring_header, tail) == 64 && sizeof(krc_completion) == 16);
 
@@ -80,7 +82,8 @@ StatusCode CodeOf(int error) {
     case EBUSY: return StatusCode::kQueueFull;  // requests are outstanding
     case EBADFD:
     case ENOTCONN:
-    case ECONNRESET: return StatusCode::kBadState;
+    case ECONNRESET:
+    case EPIPE: return StatusCode::kBadState;
     case ETIMEDOUT: return StatusCode::kTimeout;
     case EINVAL:
     case EFAULT:
@@ -202,9 +205,10 @@ Status KernelQueue::Publish(std::span<const krc_shared_region> regions) {
   return Outcome(Call(fd_, KRC_IOC_PUBLISH, &publish), "KRC_IOC_PUBLISH");
 }
 
-Result<krc_connect> KernelQueue::Connect(NodeId node) {
+Result<krc_connect> KernelQueue::Connect(NodeId node, uint16_t port) {
   krc_connect connect = {};
   connect.node = node;
+  connect.port = port;
   if (const int error = Call(fd_, KRC_IOC_CONNECT, &connect); error != 0) return Outcome(error, "KRC_IOC_CONNECT");
   return connect;
 }
@@ -258,6 +262,33 @@ Status KernelQueue::Push(std::span<const krc_request> requests, uint32_t* bad_in
   const int error = Call(fd_, KRC_IOC_PUSH, &push);
   if (bad_index != nullptr) *bad_index = push.bad_index;
   return CodeOf(error);
+}
+
+Result<uint16_t> KernelQueue::Bind(const krc_bind& options) {
+  krc_bind bind = options;
+  if (const int error = Call(fd_, KRC_IOC_BIND, &bind); error != 0) return Outcome(error, "KRC_IOC_BIND");
+  return static_cast<uint16_t>(bind.port);
+}
+
+Status KernelQueue::PushRecv(std::span<const krc_receive> receives, uint32_t* bad_index) {
+  krc_push_recv push = {};
+  push.receives = reinterpret_cast<uint64_t>(receives.data());
+  push.count = static_cast<uint32_t>(receives.size());
+  const int error = Call(fd_, KRC_IOC_PUSH_RECV, &push);
+  if (bad_index != nullptr) *bad_index = push.bad_index;
+  return CodeOf(error);
+}
+
+Result<size_t> KernelQueue::PopMessages(std::span<krc_message> out) {
+  krc_pop_msgs pop = {reinterpret_cast<uint64_t>(out.data()), static_cast<uint32_t>(out.size()), 0};
+  if (const int error = Call(fd_, KRC_IOC_POP_MSGS, &pop); error != 0) return Outcome(error, "KRC_IOC_POP_MSGS");
+  return size_t{pop.count};
+}
+
+Result<uint32_t> KernelQueue::Credits() {
+  krc_credits credits = {};
+  if (const int error = Call(fd_, KRC_IOC_CREDITS, &credits); error != 0) return Outcome(error, "KRC_IOC_CREDITS");
+  return credits.credits;
 }
 
 size_t KernelQueue::Pop(std::span<krc_completion> out) {

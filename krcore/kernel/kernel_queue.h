@@ -56,8 +56,9 @@ class KernelQueue {
   uint32_t incarnation() const { return incarnation_; }
   // Of the regions `key` and `tag` are looked at. kNotFound: no such region of this process.
   Status Publish(std::span<const krc_shared_region> regions);
-  // The peer is a node of the fabric, as it has published itself; also mends. kNotFound: no such node.
-  Result<krc_connect> Connect(NodeId node);
+  // The peer is a node of the fabric, as it has published itself; also mends. kNotFound: no such node. With a port (not
+  // 0) also for messages to it. kNotFound: nobody is bound to it; kQueueFull: it has no place for another sender.
+  Result<krc_connect> Connect(NodeId node, uint16_t port = 0);
   // kExists: another node that lives has set it. kNotFound: nobody has.
   Status SetService(std::string_view name, std::span<const std::byte> value);
   Result<std::vector<std::byte>> GetService(std::string_view name);
@@ -78,6 +79,19 @@ class KernelQueue {
   size_t Pop(std::span<krc_completion> out);
   // Sleeps until Pop has something. kUnavailable: the device is gone. kTimeout.
   Status Wait(int timeout_ms) const;
+
+  // ---- messages; see krcore_ioctl.h
+  // Makes it receive; returns the port. kExists: it is taken. kBadState: the node has not published itself.
+  // kOutOfMemory: also beyond RLIMIT_MEMLOCK. kInvalidArgument: also more memory than a port may have.
+  Result<uint16_t> Bind(const krc_bind& options);
+  // All or none. kQueueFull: more than are popped. kPermissionDenied: no memory of this process's. kBadState: not
+  // bound.
+  Status PushRecv(std::span<const krc_receive> receives, uint32_t* bad_index = nullptr);
+  // Up to out.size() that have come. kBadState: not bound.
+  Result<size_t> PopMessages(std::span<krc_message> out);
+  // Messages that Push takes now; asks the receiver if they are few. kBadState: connected to no port, or to one that is
+  // closed, or a fault broke the queue.
+  Result<uint32_t> Credits();
 
   int fd() const { return fd_; }
   const Gid& gid() const { return gid_; }

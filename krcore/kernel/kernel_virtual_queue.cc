@@ -17,9 +17,10 @@ static_assert(kMaxRegionsPerNode == KRC_MAX_SHARED && kFirstDynamicNode == KRC_F
 static_assert(kMaxServiceBytes == KRC_VALUE_BYTES);
 
 // The completion of what was reported by a later one may still be on its way. A connection that broke, to the peer's
-// host or to the metadata server's, is being built; but a device that is gone stays so.
+// host or to the metadata server's, is being built; but a device that is gone stays so, and a port that is full may.
 bool PassesByItself(const Status& connected) {
-  return connected == StatusCode::kQueueFull || (connected == StatusCode::kUnavailable && errno != ENODEV);
+  return (connected == StatusCode::kQueueFull && errno == EBUSY) ||
+         (connected == StatusCode::kUnavailable && errno != ENODEV);
 }
 
 }  // namespace
@@ -38,20 +39,28 @@ size_t KernelVirtualQueue::memory_bytes() const {
          (inline_payloads_ ? inline_payloads_->bytes().size() : 0);
 }
 
-Status KernelVirtualQueue::Connect(NodeId peer, Deadline deadline) {
+Status KernelVirtualQueue::Connect(NodeId peer, Deadline deadline) { return ConnectTo(peer, kNoPort, deadline); }
+
+Status KernelVirtualQueue::ConnectTo(NodeId peer, Port port, Deadline deadline) {
   if (pool_ == nullptr) return {StatusCode::kBadState, "the pool of this queue was destroyed"};
   if (peer == kNoNode) return {StatusCode::kInvalidArgument, "no peer named"};
   if (outstanding() != 0)
     return {StatusCode::kQueueFull, std::to_string(outstanding()) + " work requests are outstanding"};
   Clock& clock = pool_->node().clock();
-  auto found = queue_.Connect(peer);
+  auto found = queue_.Connect(peer, port);
   for (uint32_t spins = 0; PassesByItself(found.status()) && !deadline.Passed(clock); ++spins) {
     clock.Relax(spins);
-    found = queue_.Connect(peer);
+    found = queue_.Connect(peer, port);
   }
   if (!found.ok()) {
+    if (port != kNoPort) {  // it has left the port that it was connected to, if any
+      peer_ = kNoNode;
+      slots_ = credits_ = 0;
+    }
     if (found.status() == StatusCode::kNotFound)
-      return {StatusCode::kNotFound, "node " + std::to_string(peer) + " has not published itself"};
+      return {StatusCode::kNotFound,
+              "node " + std::to_string(peer) +
+                  (port == kNoPort ? " has not published itself" : " has no port " + std::to_string(port))};
     return found.status();
   }
   ++(found->cached != 0 ? pool_->mutable_stats().metadata_hits : pool_->mutable_stats().metadata_lookups);
@@ -59,8 +68,13 @@ Status KernelVirtualQueue::Connect(NodeId peer, Deadline deadline) {
   for (size_t i = 0; i < region_count_; ++i)
     regions_[i] = {found->regions[i].addr, found->regions[i].length, found->regions[i].key, found->regions[i].tag};
   peer_ = peer;
+  incarnation_ = found->incarnation;
   broken_ = false;
   like_ = {};
+  slots_ = found->slots;
+  copy_bytes_ = found->copy_bytes;
+  credits_ = staged_messages_ = 0;
+  if (slots_ != 0) AskCredits();
   return {};
 }
 
@@ -78,7 +92,7 @@ void KernelVirtualQueue::Fill(uint64_t position, const WorkRequest& wr) {
   krc_request& out = requests_[ring_.slot(position)];
   out.wr_id = position;
   out.remote_addr = wr.remote_addr;
-  out.compare_add = wr.compare_add;
+  out.compare_add = wr.opcode == Opcode::kSendImm ? wr.imm : wr.compare_add;
   out.swap = wr.swap;
   out.rkey = wr.rkey;
   out.opcode = static_cast<uint8_t>(wr.opcode);
@@ -87,7 +101,7 @@ void KernelVirtualQueue::Fill(uint64_t position, const WorkRequest& wr) {
   out.reserved = 0;
   for (uint32_t i = 0; i < wr.num_sge; ++i)
     out.sges[i] = {wr.sg_list[i].addr, wr.sg_list[i].length, wr.sg_list[i].lkey};
-  if ((wr.flags & kInline) == 0) return;
+  if ((wr.flags & kInline) == 0 || wr.num_sge == 0) return;
   std::byte* const payload = inline_payloads_->bytes().data() + ring_.slot(position) * kMaxInlineBytes;
   out.sges[0] = {reinterpret_cast<uint64_t>(payload), pool::CopyInlinePayload(wr, payload), inline_payloads_->lkey()};
   out.num_sge = 1;
@@ -103,11 +117,15 @@ Status KernelVirtualQueue::Stage(std::span<const WorkRequest> wrs, size_t* bad_i
   pool_->regions().Sync();
   if (std::exchange(like_version_, pool_->regions().version()) != pool_->regions().version()) like_ = {};
   bool has_inline = false;
-  const StatusCode code =
-      vqp::CheckRequests(wrs, pool_->limits(), pool_->regions(), regions(), &like_, bad_index, &has_inline);
+  const StatusCode code = CheckBatch(wrs, bad_index, &has_inline);
   if (code != StatusCode::kOk) return code;
   if (has_inline) KRCORE_RETURN_IF_ERROR(PrepareInline());
-  for (const WorkRequest& wr : wrs) Fill(ring_.Accept(wr), wr);
+  for (const WorkRequest& wr : wrs) {
+    Fill(ring_.Accept(wr), wr);
+    if (!IsSend(wr.opcode)) continue;
+    --credits_;
+    ++staged_messages_;
+  }
   return {};
 }
 
@@ -117,8 +135,13 @@ Status KernelVirtualQueue::Push(std::span<const WorkRequest> wrs, size_t* bad_in
   return status;
 }
 
+size_t KernelVirtualQueue::SettleStaged(WcStatus status) {
+  credits_ += std::exchange(staged_messages_, 0);
+  return ring_.SettleStaged(status);
+}
+
 size_t KernelVirtualQueue::PostStaged() {
-  if (broken_) return ring_.SettleStaged(WcStatus::kFlushed);
+  if (broken_) return SettleStaged(WcStatus::kFlushed);
   for (uint64_t end; (end = ring_.NextRun(ring_.depth())) != ring_.posted();) {
     const uint64_t begin = ring_.posted();
     requests_[ring_.slot(end - 1)].flags |= KRC_SIGNALED;
@@ -127,6 +150,8 @@ size_t KernelVirtualQueue::PostStaged() {
     if (pushed.ok()) {
       ++pool_->mutable_stats().doorbells;
       pool_->mutable_stats().work_requests += end - begin;
+      for (uint64_t p = begin; staged_messages_ != 0 && p < end; ++p)
+        staged_messages_ -= IsSend(static_cast<Opcode>(requests_[ring_.slot(p)].opcode));
       ring_.Posted(end);
       continue;
     }
@@ -136,7 +161,7 @@ size_t KernelVirtualQueue::PostStaged() {
     // completion, if it has one, is on its way.
     broken_ = true;
     if (pushed == StatusCode::kPermissionDenied) ring_.Settle(begin + bad_index, WcStatus::kRemoteAccessError);
-    return ring_.SettleStaged(WcStatus::kFlushed);
+    return SettleStaged(WcStatus::kFlushed);
   }
   return 0;
 }
@@ -163,7 +188,7 @@ size_t KernelVirtualQueue::TakeCompletions() {
     }
   }
   // What was staged behind a fault.
-  if (broken_) completed += ring_.SettleStaged(WcStatus::kFlushed);
+  if (broken_) completed += SettleStaged(WcStatus::kFlushed);
   return completed;
 }
 

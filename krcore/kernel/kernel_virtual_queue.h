@@ -9,10 +9,11 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "krcore/base/lazy_array.h"
 #include "krcore/kernel/kernel_queue.h"
-#include "krcore/vqp/one_sided_queue.h"
+#include "krcore/virtual_queue.h"
 #include "krcore/vqp/one_sided_ring.h"
 #include "krcore/vqp/request_check.h"
 
@@ -20,7 +21,9 @@ namespace krcore::kernel {
 
 class KernelPool;
 
-class KernelVirtualQueue final : public vqp::OneSidedQueue {
+inline bool IsSend(Opcode opcode) { return opcode == Opcode::kSend || opcode == Opcode::kSendImm; }
+
+class KernelVirtualQueue final : public VirtualQueue {
  public:
   static constexpr uint32_t kMaxInlineBytes = 256;
 
@@ -28,10 +31,21 @@ class KernelVirtualQueue final : public vqp::OneSidedQueue {
   ~KernelVirtualQueue() override;
   Status Start();
 
-  using OneSidedQueue::Connect;
   Status Connect(NodeId peer, Deadline deadline) override;
   NodeId peer() const override { return peer_; }
   std::span<const RemoteRegion> regions() const override { return {regions_.data(), region_count_}; }
+
+  // Messages are copied: one is as long as the port has room for, or it is refused (kInvalidArgument). kUnsupported:
+  // kWriteImm.
+  Status Bind(Port port, const BindOptions& options, Deadline deadline) override;
+  Port port() const override { return pool_ != nullptr ? port_ : kNoPort; }
+  Status Connect(NodeId peer, Port port, Deadline deadline) override;
+  // Looks the port up, as connecting to it does.
+  Status Connect(const Sender& sender, Deadline deadline) override;
+  uint32_t credits() const override { return pool_ != nullptr && !broken_ ? credits_ : 0; }
+  Status PushRecv(std::span<const Receive> receives, size_t* bad_index) override;
+  size_t PopMessages(std::span<Message> out) override;
+
   Status Stage(std::span<const WorkRequest> wrs, size_t* bad_index) override;
   Status Push(std::span<const WorkRequest> wrs, size_t* bad_index) override;
   size_t Pop(std::span<Completion> out) override { return ring_.Pop(out); }
@@ -40,13 +54,20 @@ class KernelVirtualQueue final : public vqp::OneSidedQueue {
   // ---- for KernelPool; those that return a number: of WRs that completed by it
   size_t PostStaged();
   size_t TakeCompletions();
-  size_t DiscardStaged() { return ring_.SettleStaged(WcStatus::kDiscarded); }
+  // Messages that have come, and credits. Returns how many.
+  size_t TakeMessages();
+  size_t DiscardStaged() { return SettleStaged(WcStatus::kDiscarded); }
   bool has_staged() const { return ring_.has_staged(); }
   bool nothing_posted() const { return ring_.nothing_posted(); }
   size_t memory_bytes() const;
   void ForgetPool() { pool_ = nullptr; }
 
  private:
+  Status ConnectTo(NodeId peer, Port port, Deadline deadline);
+  StatusCode CheckBatch(std::span<const WorkRequest> wrs, size_t* bad_index, bool* has_inline);
+  StatusCode CheckMessage(const WorkRequest& wr) const;
+  void AskCredits();
+  size_t SettleStaged(WcStatus status);
   Status PrepareInline();
   void Fill(uint64_t position, const WorkRequest& wr);
   size_t CompleteUpTo(uint64_t position, WcStatus status);
@@ -58,8 +79,18 @@ class KernelVirtualQueue final : public vqp::OneSidedQueue {
   KernelQueue queue_;                        // before the payloads: its end waits for those that use them
   bool broken_ = false;                      // until Connect
   NodeId peer_ = kNoNode;
+  uint32_t incarnation_ = 0;  // its
   std::array<RemoteRegion, kMaxRegionsPerNode> regions_;
   size_t region_count_ = 0;
+  // ---- messages
+  Port port_ = kNoPort;                  // bound to
+  uint32_t receive_depth_ = 0;           // of that
+  uint32_t receives_ = 0;                // posted, and not popped
+  std::vector<Message> ready_;           // that came
+  uint32_t slots_ = 0, copy_bytes_ = 0;  // of the peer's port; slots 0: none
+  uint32_t credits_ = 0;                 // of which no accepted message has taken one
+  uint32_t staged_messages_ = 0;
+
   vqp::LikeRequest like_;
   uint64_t like_version_ = 0;  // of the regions that it was made from
 };

@@ -40,6 +40,19 @@ TEST(KmodCheck, TakesTheOneSidedRequestsAndSumsTheirBytes) {
   EXPECT_EQ(bytes, kMaxBytes);
 }
 
+TEST(KmodCheck, TakesMessagesAlsoEmptyOnes) {
+  __u64 bytes = 99;
+  for (const uint8_t opcode : {KRC_OP_SEND, KRC_OP_SEND_IMM}) {
+    krc_request request = Good(opcode);
+    EXPECT_EQ(Check(request, &bytes), 0);
+    EXPECT_EQ(bytes, 8u);
+    EXPECT_EQ(krc_local_access(opcode), 0u);
+    request.num_sge = 0;
+    EXPECT_EQ(Check(request, &bytes), 0);
+    EXPECT_EQ(bytes, 0u);
+  }
+}
+
 TEST(KmodCheck, EachMalformedRequestHasItsErrno) {
   struct Case {
     const char* name;
@@ -49,8 +62,16 @@ TEST(KmodCheck, EachMalformedRequestHasItsErrno) {
   const Case cases[] = {
       {"unknown opcode", -EINVAL, [](krc_request& r) { r.opcode = KRC_OP_FETCH_ADD + 1; }},
       {"WRITE_IMM", -EOPNOTSUPP, [](krc_request& r) { r.opcode = KRC_OP_WRITE_IMM; }},
-      {"SEND", -EOPNOTSUPP, [](krc_request& r) { r.opcode = KRC_OP_SEND; }},
-      {"SEND_IMM", -EOPNOTSUPP, [](krc_request& r) { r.opcode = KRC_OP_SEND_IMM; }},
+      {"a SEND of more SGEs than there are", -EINVAL,
+       [](krc_request& r) {
+         r.opcode = KRC_OP_SEND;
+         r.num_sge = KRC_MAX_SGE + 1;
+       }},
+      {"a SEND of an empty SGE", -EINVAL,
+       [](krc_request& r) {
+         r.opcode = KRC_OP_SEND_IMM;
+         r.sges[0].length = 0;
+       }},
       {"unknown flag", -EINVAL, [](krc_request& r) { r.flags |= 16; }},
       {"inline", -EOPNOTSUPP, [](krc_request& r) { r.flags |= KRC_INLINE; }},
       {"reserved", -EINVAL, [](krc_request& r) { r.reserved = 1; }},
@@ -106,10 +127,11 @@ TEST(KmodCheck, RandomRequestsThatItTakesHaveTheForm) {
     __u64 bytes = 0;
     if (Check(*request, &bytes) != 0) continue;
     ++taken;
-    ASSERT_TRUE(request->num_sge >= 1 && request->num_sge <= KRC_MAX_SGE);
+    const int least = krc_is_send(request->opcode) ? 0 : 1;
+    ASSERT_TRUE(request->num_sge >= least && request->num_sge <= KRC_MAX_SGE);
     uint64_t sum = 0;
     for (int s = 0; s < request->num_sge; ++s) sum += request->sges[s].length;
-    ASSERT_TRUE(sum == bytes && sum >= 1 && sum <= kMaxBytes);
+    ASSERT_TRUE(sum == bytes && sum >= static_cast<uint64_t>(least) && sum <= kMaxBytes);
     if (request->opcode >= KRC_OP_COMPARE_SWAP) {
       ASSERT_TRUE(bytes == 8 && request->remote_addr % 8 == 0);
     }

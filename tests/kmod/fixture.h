@@ -29,7 +29,9 @@ class Queue : public krcore::kernel::KernelQueue {
   }
   int OpenLike(const Queue& of, uint32_t depth) { return ErrnoOf(KernelQueue::OpenLike(of, depth)); }
   int Publish(std::span<const krc_shared_region> regions) { return ErrnoOf(KernelQueue::Publish(regions)); }
-  int Connect(krcore::NodeId node, krc_connect* connect) { return Take(KernelQueue::Connect(node), connect); }
+  int Connect(krcore::NodeId node, krc_connect* connect, uint16_t port = 0) {
+    return Take(KernelQueue::Connect(node, port), connect);
+  }
   int SetService(const std::string& name, uint64_t value) {
     return ErrnoOf(KernelQueue::SetService(name, std::as_bytes(std::span(&value, 1))));
   }
@@ -49,6 +51,12 @@ class Queue : public krcore::kernel::KernelQueue {
   int Push(std::span<const krc_request> requests, uint32_t* bad_index = nullptr) {
     return ErrnoOf(KernelQueue::Push(requests, bad_index));
   }
+  int Bind(const krc_bind& options, uint16_t* port) { return Take(KernelQueue::Bind(options), port); }
+  int PushRecv(std::span<const krc_receive> receives, uint32_t* bad_index = nullptr) {
+    return ErrnoOf(KernelQueue::PushRecv(receives, bad_index));
+  }
+  int PopMessages(std::span<krc_message> out, size_t* count) { return Take(KernelQueue::PopMessages(out), count); }
+  int Credits(uint32_t* credits) { return Take(KernelQueue::Credits(), credits); }
   int Wait(int timeout_ms) const { return ErrnoOf(KernelQueue::Wait(timeout_ms)); }
 
  private:

@@ -45,6 +45,7 @@ struct Slot {
 struct Shared {  // of the processes, so that they name each other's memory
   std::array<Slot, 64> slots;
   std::atomic<uint64_t> pushed, accepted;  // requests
+  std::atomic<uint64_t> messages;          // that were popped
 };
 
 // What a slot held.
@@ -110,9 +111,10 @@ uint64_t Within(Random& random, const Named& region, uint64_t bytes) {
 }
 
 // One that is right in everything, if its regions are still there, and have the rights.
-krc_request Request(Random& random, const Process& process) {
+krc_request Request(Random& random, const Process& process, bool is_message) {
   krc_request request = {};
   request.opcode = OneOf<uint8_t>(random, {KRC_OP_READ, KRC_OP_WRITE, KRC_OP_COMPARE_SWAP, KRC_OP_FETCH_ADD});
+  if (is_message) request.opcode = OneOf<uint8_t>(random, {KRC_OP_SEND, KRC_OP_SEND_IMM});
   request.flags = static_cast<uint8_t>(random() % 4);
   request.num_sge = 1;
   const Named remote = Region(random, process, false);
@@ -122,7 +124,8 @@ krc_request Request(Random& random, const Process& process) {
   uint64_t bytes = 0;
   for (krc_sge& sge : request.sges) {
     const Named local = Region(random, process, true);
-    const uint64_t most = std::min({local.length, remote.length / request.num_sge, uint64_t{9000}});
+    const uint64_t most =
+        std::min({local.length, remote.length / request.num_sge, uint64_t{is_message ? 200u : 9000u}});
     sge.length = is_atomic ? 8 : static_cast<uint32_t>(1 + random() % most);
     sge.addr = Within(random, local, sge.length);
     sge.lkey = local.key;
@@ -207,6 +210,8 @@ void CallOfNode(Random& random, const Process& process, int fd) {
     case 1: {
       krc_connect connect = {};
       connect.node = 1 + static_cast<uint32_t>(random() % kNodes);
+      connect.port = static_cast<uint32_t>(random() % 3);
+      if (random() % 32 == 0) connect.port = static_cast<uint32_t>(Word(random));
       (void)ioctl(fd, KRC_IOC_CONNECT, &connect);
       break;
     }
@@ -222,6 +227,47 @@ void CallOfNode(Random& random, const Process& process, int fd) {
       (void)ioctl(fd, KRC_IOC_PEER_STATE, &state);
     }
   }
+}
+
+// Receives, or the messages that came, of whatever is bound.
+void CallOfMessages(Random& random, const Process& process, int fd) {
+  switch (random() % 4) {
+    case 0: {
+      std::array<krc_receive, 8> receives;
+      for (krc_receive& receive : receives) {
+        const Named region = Region(random, process, true);
+        const uint64_t length = 1 + random() % std::min<uint64_t>(region.length, 1200);
+        receive = {random(), Within(random, region, length), static_cast<uint32_t>(length), region.key};
+      }
+      if (random() % 4 == 0)
+        reinterpret_cast<uint8_t*>(receives.data())[random() % sizeof(receives)] = static_cast<uint8_t>(random());
+      krc_push_recv push = {reinterpret_cast<uint64_t>(receives.data()),
+                            static_cast<uint32_t>(1 + random() % receives.size()), 0};
+      if (random() % 32 == 0) push.count = static_cast<uint32_t>(Word(random));
+      (void)ioctl(fd, KRC_IOC_PUSH_RECV, &push);
+      break;
+    }
+    case 1: {
+      krc_credits credits = {};
+      (void)ioctl(fd, KRC_IOC_CREDITS, &credits);
+      break;
+    }
+    default: {
+      std::array<krc_message, 8> messages;
+      krc_pop_msgs pop = {reinterpret_cast<uint64_t>(messages.data()), static_cast<uint32_t>(messages.size()), 0};
+      if (random() % 16 == 0) pop.messages = Address(random, process);
+      if (ioctl(fd, KRC_IOC_POP_MSGS, &pop) == 0) process.shared->messages.fetch_add(pop.count, kRelaxed);
+    }
+  }
+}
+
+// A port of a node, mostly one of the few that all know.
+void Bind(Random& random, int fd) {
+  krc_bind bind = {static_cast<uint32_t>(random() % 3),      1 + static_cast<uint32_t>(random() % 8),
+                   1 + static_cast<uint32_t>(random() % 16), static_cast<uint32_t>(random() % 2000),
+                   1 + static_cast<uint32_t>(random() % 64), 0};
+  if (random() % 8 == 0) reinterpret_cast<uint32_t*>(&bind)[random() % 6] = static_cast<uint32_t>(Word(random));
+  (void)ioctl(fd, KRC_IOC_BIND, &bind);
 }
 
 void Register(Random& random, const Process& process, int fd, uint64_t length, uint32_t access) {
@@ -240,7 +286,7 @@ void Register(Random& random, const Process& process, int fd, uint64_t length, u
 void OneCall(Random& random, Process& process) {
   const size_t which = random() % kFiles;
   const int fd = process.files[which];
-  switch (random() % 18) {
+  switch (random() % 22) {
     case 0: {  // any number, any bytes
       std::array<uint64_t, 64> bytes;
       for (uint64_t& word : bytes) word = Word(random);
@@ -250,7 +296,8 @@ void OneCall(Random& random, Process& process) {
               : OneOf<unsigned long>(
                     random, {KRC_IOC_QUERY, KRC_IOC_ATTACH, KRC_IOC_CONNECT_DEVICE, KRC_IOC_REG_MR, KRC_IOC_DEREG_MR,
                              KRC_IOC_PUSH, KRC_IOC_JOIN, KRC_IOC_PUBLISH, KRC_IOC_CONNECT, KRC_IOC_SET_SERVICE,
-                             KRC_IOC_GET_SERVICE, KRC_IOC_PEER_STATE, KRC_IOC_NEW_QUEUE});
+                             KRC_IOC_GET_SERVICE, KRC_IOC_PEER_STATE, KRC_IOC_NEW_QUEUE, KRC_IOC_BIND,
+                             KRC_IOC_PUSH_RECV, KRC_IOC_POP_MSGS, KRC_IOC_CREDITS});
       const bool makes_a_file = request == KRC_IOC_NEW_QUEUE;  // whose number has to be known
       if (random() % 4 == 0 && !makes_a_file) {
         (void)ioctl(fd, request, Address(random, process));
@@ -293,9 +340,13 @@ void OneCall(Random& random, Process& process) {
       break;
     case 9: Join(random, fd); break;
     case 10: CallOfNode(random, process, fd); break;
+    case 11: Bind(random, fd); break;
+    case 12:
+    case 13: CallOfMessages(random, process, fd); break;
     default: {
       std::vector<krc_request> batch(1 + random() % (random() % 4 == 0 ? 20 : 4));
-      for (krc_request& request : batch) request = Request(random, process);
+      const bool are_messages = random() % 6 == 0;
+      for (krc_request& request : batch) request = Request(random, process, are_messages);
       // One that is wrong refuses all.
       if (random() % 2 == 0) Spoil(random, process, batch[random() % batch.size()]);
       krc_push push = {reinterpret_cast<uint64_t>(batch.data()), static_cast<uint32_t>(batch.size()), 0};
@@ -393,5 +444,6 @@ int main(int argc, char** argv) {
               static_cast<unsigned long long>(started), static_cast<unsigned long long>(broken));
   std::printf("kmod_fuzz: %llu of %llu requests were accepted\n", static_cast<unsigned long long>(accepted),
               static_cast<unsigned long long>(pushed));
+  std::printf("kmod_fuzz: %llu messages came\n", static_cast<unsigned long long>(shared->messages.load()));
   return accepted < pushed / 100 || accepted == 0 ? 1 : 0;  // a third, where nothing is wrong
 }

@@ -1,11 +1,18 @@
 // Regions at another host, of which this host's kernel knows what was published: what a request may do there. Two
 // guests of tools/vm run this (tests/vm/guest/kmod_*), each its part, which KMOD_OTHER_HOST names: serve, or use.
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdlib>
+#include <map>
 #include <string_view>
+#include <thread>
+#include <utility>
+#include <vector>
 
-#include "tests/kmod/fixture.h"
+#include "tests/kmod/party.h"
+#include "tests/support/kill_process.h"
 
 namespace kmod_test {
 namespace {
@@ -96,6 +103,147 @@ TEST(OtherHost, RefusesWhatThePublishedRegionsDoNotAllowBeforeItReachesTheShared
       KRC_SUCCESS);
   EXPECT_EQ(side.memory.words()[kBytes / sizeof(uint64_t) - 1], kWord + kBytes / sizeof(uint64_t) - 1);
   EXPECT_EQ(Counter("broken"), broken);
+}
+
+// ---- messages
+
+constexpr krcore::NodeId kMailNode = 78;
+constexpr uint32_t kNumbers = 7200;  // a bit each in one message
+
+// Takes numbers from everybody, in order from each, and tells who asks by an immediate which ones came from him, and
+// how many connections have been broken here.
+TEST(OtherHost, ServesMessages) {
+  if (!IsPart("serve")) GTEST_SKIP() << "needs a second host";
+  Party server(kMailNode);
+  ASSERT_EQ(server.Bind(BindWith(2, 16)), 0);
+  ASSERT_EQ(server.Receive(1, 14), 0);
+  struct From {
+    int64_t last = -1;
+    std::vector<uint8_t> bits = std::vector<uint8_t>(kNumbers / 8);
+  };
+  std::map<std::pair<uint32_t, uint32_t>, From> senders;
+  while (access("/common/done", F_OK) != 0) {
+    krc_message message;
+    size_t count = 0;
+    ASSERT_EQ(server.queue.PopMessages({&message, 1}, &count), 0);
+    if (count == 0) {
+      usleep(1000);
+      continue;
+    }
+    From& from = senders[{message.incarnation, message.queue}];
+    if (message.with_imm == 0) {
+      const uint32_t number = server.Number(message);
+      ASSERT_GT(int64_t{number}, from.last) << "twice, or out of order";
+      ASSERT_LT(number, kNumbers);
+      from.last = number;
+      from.bits[number / 8] |= static_cast<uint8_t>(1 << number % 8);
+    } else {
+      ASSERT_EQ(server.ConnectTo(message.node, message.port), 0);
+      std::string answer(from.bits.begin(), from.bits.end());
+      const int64_t broken = Counter("broken");
+      answer.append(reinterpret_cast<const char*>(&broken), sizeof(broken));
+      EXPECT_EQ(server.StatusOf(server.Send(1, answer, 15)), KRC_SUCCESS);
+    }
+    ASSERT_EQ(server.Receive(message.wr_id, 1), 0);
+  }
+}
+
+// The answer is in buffer 8. Returns how many connections have been broken there.
+int64_t Ask(Party& client) {
+  krc_request ask = client.Send(1, "");
+  ask.opcode = KRC_OP_SEND_IMM;
+  EXPECT_EQ(client.StatusOf(ask), KRC_SUCCESS);
+  int64_t broken = -1;
+  EXPECT_EQ(client.Next().byte_len, kNumbers / 8 + sizeof(broken));
+  std::memcpy(&broken, client.Buffer(8) + kNumbers / 8, sizeof(broken));
+  return broken;
+}
+
+TEST(OtherHost, TakesMessagesOnceAndInOrderWhileConnectionsBreak) {
+  if (!IsPart("use")) GTEST_SKIP() << "needs a second host";
+  Party client;
+  ASSERT_EQ(client.Bind(), 0);
+  ASSERT_EQ(client.Receive(8, 1), 0);
+  int error = ENOENT;
+  while (error == ENOENT) error = client.ConnectTo(kMailNode);
+  ASSERT_EQ(error, 0);
+  std::atomic<bool> ends = false;
+  std::thread breaker([&] {
+    while (!ends) {
+      BreakConnections();
+      usleep(30'000);
+    }
+  });
+  std::vector<uint32_t> succeeded;
+  int failures = 0;
+  for (uint32_t next = 0; next + 8 <= kNumbers && (next < 400 || failures < 3);) {
+    std::vector<krc_request> batch;
+    for (uint32_t i = 0; i < 8; ++i) batch.push_back(client.SendNumber(next + i, i));
+    uint32_t credits;
+    while ((error = client.queue.Push(batch)) == EAGAIN && client.queue.Credits(&credits) == 0) usleep(100);
+    if (error == 0) {
+      next += 8;
+      for (const krc_completion& one : client.Await(batch.size())) {
+        if (one.status == KRC_SUCCESS)
+          succeeded.push_back(static_cast<uint32_t>(one.wr_id));
+        else
+          error = one.status, ++failures;
+      }
+    }
+    if (error != 0 && (error = client.Reconnect(kMailNode)) != 0) break;
+  }
+  ends = true;
+  breaker.join();
+  ASSERT_EQ(error, 0);
+  EXPECT_GE(failures, 3);
+  // The last break may have met it; what is void by now is looked at, too.
+  ASSERT_EQ(client.Reconnect(kMailNode), 0);
+  EXPECT_TRUE(client.AwaitCredits(16));
+  Ask(client);
+  for (const uint32_t number : succeeded)
+    EXPECT_NE(client.Buffer(8)[number / 8] & 1 << number % 8, 0) << number << " is lost";
+}
+
+// When it answers the next one it leaves the last one's port, which is closed by then.
+TEST(OtherHost, GetsNoBrokenConnectionFromPortsThatAreClosedBeforeTheyAreLeft) {
+  if (!IsPart("use")) GTEST_SKIP() << "needs a second host";
+  int64_t broken = -1;
+  for (int round = 0; round < 4; ++round) {
+    Party client;
+    ASSERT_EQ(client.Bind(), 0);
+    ASSERT_EQ(client.Receive(8, 1), 0);
+    int error = EAGAIN;
+    while (error == EAGAIN || error == ENOENT) error = client.ConnectTo(kMailNode);
+    ASSERT_EQ(error, 0);
+    const int64_t now = Ask(client);
+    EXPECT_TRUE(round == 0 || now == broken) << now - broken;
+    broken = now;
+  }
+}
+
+TEST(OtherHost, GetsThePlacesOfKilledSendersBack) {
+  if (!IsPart("use")) GTEST_SKIP() << "needs a second host";
+  for (int round = 0; round < 5; ++round) {  // of two places
+    Pages shared(kPage);
+    const pid_t child = fork();
+    if (child == 0) {
+      Party sender;
+      int error = EAGAIN;  // until the server has looked at what the last one left
+      while (error == EAGAIN) error = sender.ConnectTo(kMailNode);
+      if (error != 0) _exit(1);
+      for (uint32_t next = 0;;) {
+        krc_completion completion;
+        if (next + 1 < kNumbers && sender.Push(sender.SendNumber(next)) == 0) ++next;
+        if (sender.queue.Pop({&completion, 1}) == 1) __atomic_store_n(shared.words(), next, __ATOMIC_RELEASE);
+      }
+    }
+    while (__atomic_load_n(shared.words(), __ATOMIC_ACQUIRE) < 20) {
+      ASSERT_EQ(waitpid(child, nullptr, WNOHANG), 0) << "it could not begin";
+      usleep(1000);
+    }
+    ASSERT_TRUE(testing_support::KillProcess(child));
+    EXPECT_EQ(waitpid(child, nullptr, 0), child);
+  }
 }
 
 }  // namespace

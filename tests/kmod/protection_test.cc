@@ -28,7 +28,8 @@ TEST(KmodProtection, EachMalformedRequestHasItsErrno) {
   const uint64_t size = side.memory.size();
   const std::vector<Case> cases = {
       {"unknown opcode", EINVAL, [](krc_request& r) { r.opcode = 200; }},
-      {"a SEND", EOPNOTSUPP, [](krc_request& r) { r.opcode = KRC_OP_SEND; }},
+      {"a WRITE_IMM", EOPNOTSUPP, [](krc_request& r) { r.opcode = KRC_OP_WRITE_IMM; }},
+      {"a SEND to no port", ENOTCONN, [](krc_request& r) { r.opcode = KRC_OP_SEND; }},
       {"unknown flag", EINVAL, [](krc_request& r) { r.flags = 0x80; }},
       {"inline", EOPNOTSUPP, [](krc_request& r) { r.flags |= KRC_INLINE; }},
       {"reserved", EINVAL, [](krc_request& r) { r.reserved = 1; }},

@@ -96,6 +96,7 @@ TEST_F(Messages, GatherAndInlinePayloadsOfAnyLength) {
 }
 
 TEST_F(Messages, WriteWithImmediateIsWrittenBeforeItIsAnnounced) {
+  SKIP_ON_KERNEL("has no WRITE with immediate");
   auto target = server_.node->CreateRegion({.length = 4096, .remote_rights = kAllRights}).value();
   auto inbox = server_.Bound(kPort);
   ASSERT_OK(server_.node->Publish(server_.Soon()));
@@ -141,7 +142,7 @@ TEST_F(Messages, AReplyLooksNothingUp) {
   const uint64_t lookups = server_.pool->stats().metadata_lookups;
   auto reply = server_.Queue();
   ASSERT_OK(reply->Connect(asked.sender, server_.Soon()));
-  EXPECT_EQ(server_.pool->stats().metadata_lookups, lookups);
+  EXPECT_TRUE(kOnKernel || server_.pool->stats().metadata_lookups == lookups);
   server_.Put(50, "answer");
   const Sge answer = server_.At(50, 6);
   const WorkRequest wr = SendOf(&answer, 2);
@@ -190,6 +191,7 @@ TEST_F(Messages, WithoutReceivesTheSenderIsHeldBackAndNothingIsLost) {
 }
 
 TEST_F(Messages, ALongOneIsReadFromTheSenderAndCompletesOnlyThen) {
+  SKIP_ON_KERNEL("messages are copied");
   auto inbox = server_.Bound(kPort);
   auto outbox = client_.ConnectTo(1, kPort);
   for (size_t i = 0; i < client_.buffer_bytes; ++i) client_.Buffer(0)[i] = static_cast<std::byte>(i * 7);
@@ -213,6 +215,7 @@ TEST_F(Messages, ALongOneIsReadFromTheSenderAndCompletesOnlyThen) {
 }
 
 TEST_F(Messages, UnsignaledZeroCopyHoldsBackTheCompletionBehindIt) {
+  SKIP_ON_KERNEL("messages are copied");
   auto inbox = server_.Bound(kPort);
   auto outbox = client_.ConnectTo(1, kPort, 4);
   const Sge large = client_.At(0, client_.buffer_bytes);
@@ -232,6 +235,7 @@ TEST_F(Messages, UnsignaledZeroCopyHoldsBackTheCompletionBehindIt) {
 }
 
 TEST_F(Messages, ClosingAQueueTakesBackWhatWasNotReadAndLeavesTheRest) {
+  SKIP_ON_KERNEL("messages are copied");
   auto inbox = server_.Bound(kPort, {.senders = 1});
   const Sge large = client_.At(0, client_.buffer_bytes), small = client_.At(1, 5);
   client_.Put(1, "small");
@@ -256,6 +260,7 @@ TEST_F(Messages, ClosingAQueueTakesBackWhatWasNotReadAndLeavesTheRest) {
 }
 
 TEST_F(Messages, WhatItsSenderTookBackDuringTheReadIsNotDelivered) {
+  SKIP_ON_KERNEL("messages are copied");
   SKIP_IF_SIMULATED("counts on a READ that is executed when it is posted");
   auto inbox = server_.Bound(kPort);
   ASSERT_OK(server_.Receive(*inbox, 0, 1));
@@ -281,6 +286,7 @@ TEST_F(Messages, WhatItsSenderTookBackDuringTheReadIsNotDelivered) {
 
 // "The data is there" must not arrive without the data.
 TEST_F(Messages, AMessageBehindAFlushedWriteIsFlushedTooAndSettledBeforeTheNext) {
+  SKIP_ON_KERNEL("breaks no connection for what it can see to be wrong; tests/kmod breaks them");
   MemoryNode victim = MemoryNode::Start(fabric_, 9, 4096, false);
   MessagingNode receiver = MessagingNode::Start(fabric_, 6, false);
   MessagingNode sender = MessagingNode::Start(fabric_, 7, false, {.dc_initiators = 1});
@@ -389,6 +395,7 @@ TEST_F(Messages, AFullPortRefusesAnotherSenderUntilOneLeaves) {
 }
 
 TEST_F(Messages, AClosedPortFailsItsSendersAndOnlyThem) {
+  SKIP_ON_KERNEL("hears of it by the next message; tests/kmod has that");
   auto inbox = server_.Bound(kPort);
   auto steady_inbox = server_.Bound(8);
   ASSERT_OK(server_.Receive(*steady_inbox, 0, 8));
@@ -456,9 +463,11 @@ TEST_F(Messages, BadOnesAreRefusedWithTheirCodeAndNothingIsPosted) {
             }),
             StatusCode::kInvalidArgument)
       << "header and payload exceed what a NIC takes inline";
-  EXPECT_EQ(refusal([&](WorkRequest&, Sge& sge) { sge = private_large; }), StatusCode::kPermissionDenied)
+  EXPECT_EQ(refusal([&](WorkRequest&, Sge& sge) { sge = private_large; }),
+            kOnKernel ? StatusCode::kInvalidArgument : StatusCode::kPermissionDenied)
       << "too long to copy, and the receiver may not read it";
-  EXPECT_EQ(refusal([](WorkRequest& wr, Sge&) { wr.opcode = Opcode::kWriteImm; }), StatusCode::kPermissionDenied)
+  EXPECT_EQ(refusal([](WorkRequest& wr, Sge&) { wr.opcode = Opcode::kWriteImm; }),
+            kOnKernel ? StatusCode::kUnsupported : StatusCode::kPermissionDenied)
       << "no rkey";
   EXPECT_EQ(refusal([](WorkRequest& wr, Sge&) { wr.opcode = Opcode::kRecv; }), StatusCode::kInvalidArgument);
   EXPECT_EQ(client_.pool->stats().work_requests, posted);
@@ -477,7 +486,7 @@ TEST_F(Messages, OneSidedRequestsAndMessagesOfOneQueueCompleteInOrder) {
   auto inbox = server_.Bound(kPort, {.slots = 8});
   auto outbox = client_.ConnectTo(1, kPort);
   const RemoteRegion remote = outbox->regions()[0];
-  const Sge sge = client_.At(0, 8), large = client_.At(1, client_.buffer_bytes);
+  const Sge sge = client_.At(0, 8), large = client_.At(1, kOnKernel ? 4096 : client_.buffer_bytes);
   WorkRequest read = SendOf(&sge, 0);
   read.opcode = Opcode::kRead;
   read.remote_addr = remote.addr;
@@ -499,7 +508,7 @@ TEST_F(Messages, QueuesOutliveTheirPoolHarmlessly) {
   auto inbox = server_.Bound(kPort);
   ASSERT_OK(server_.Receive(*inbox, 0, 4));
   auto outbox = client_.ConnectTo(1, kPort);
-  const Sge large = client_.At(0, client_.buffer_bytes);
+  const Sge large = client_.At(0, kOnKernel ? 4096 : client_.buffer_bytes);
   const WorkRequest wr = SendOf(&large, 1);
   ASSERT_OK(outbox->Push({&wr, 1}));
   for (int i = 0; i < 9; ++i) server_.pool->Poll();
@@ -513,6 +522,7 @@ TEST_F(Messages, QueuesOutliveTheirPoolHarmlessly) {
 
 // The NIC had the payload when the message was flushed, and by the repair other payloads may lie where it was.
 TEST(InlineMessages, AFlushedOneIsReportedAndNothingElseGoesInItsPlace) {
+  SKIP_ON_KERNEL("copies a message before it is accepted");
   const std::string fabric = UniqueFabric(true);
   MessagingNode server = MessagingNode::Start(fabric, 1, true);
   auto gone = server.node->CreateRegion({.length = 4096, .remote_rights = kAllRights}).value();

@@ -44,9 +44,7 @@ TEST_P(RefusedRequest, GetsItsCodeAndLeavesTheSharedQueueUsable) {
   GetParam().spoil(bad, sge);
   const WorkRequest batch[3] = {good, good, bad};
   size_t bad_index = 99;
-  // A message; of control plane kernel there are none.
-  const bool unsupported = kOnKernel && GetParam().code == StatusCode::kBadState;
-  const StatusCode code = unsupported ? StatusCode::kUnsupported : GetParam().code;
+  const StatusCode code = GetParam().code;
   EXPECT_EQ(offender->Push(batch, &bad_index).code(), code);
   EXPECT_EQ(bad_index, 2u);
   EXPECT_EQ(offender->outstanding(), 0u) << "all or none";

@@ -11,7 +11,7 @@ step() { echo "kmod: $*"; }
 # Of a device whose users are gone: nothing is left, and as many requests went as came. WHEN.
 settled() {
   local when=$1 name requests completed
-  for name in queues regions region_bytes records; do
+  for name in queues regions region_bytes records ports senders; do
     grep -qx "$name 0" "$counters" || fail "$when: $(grep "^$name " "$counters")"
   done
   requests=$(awk '$1 == "requests" { print $2 }' "$counters")
@@ -74,7 +74,7 @@ done
 ycsb load -P ycsb/workloads/workloada -p recordcount=200 --overwrite > /dev/null || fail "ycsb load"
 "$tests/krcore_kernel_test" --gtest_filter='Connect.*:Node.*:Each/*' > /run/suite1 &
 users=("$!")
-"$tests/krcore_kernel_test" --gtest_filter='DataPath.*:Shapes/*:RequestCheck.*' > /run/suite2 &
+"$tests/krcore_kernel_test" --gtest_filter='DataPath.*:Shapes/*:RequestCheck.*:Messages.*:InlineMessages.*' > /run/suite2 &
 users+=("$!")
 for run in 1 2; do
   "$bin/ycsb" run -P ycsb/workloads/workloada "${fabric[@]}" -p recordcount=200 -p operationcount=500 --in_flight=4 \

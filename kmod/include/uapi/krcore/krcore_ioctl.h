@@ -18,6 +18,10 @@
  *   KRC_IOC_CONNECT   chooses the peer by its node id, or by its device's
  *   KRC_IOC_CONNECT_DEVICE  address, or repairs a queue that a fault broke
  *   KRC_IOC_PUSH      a batch of requests: all are accepted, or none
+ *   KRC_IOC_BIND      makes it receive messages, at a port of its node
+ *   KRC_IOC_PUSH_RECV memory that messages are put into
+ *   KRC_IOC_POP_MSGS  takes the messages that have come
+ *   KRC_IOC_CREDITS   how many messages the peer's port takes now
  *   poll(2)           readable: the ring holds completions. Error, hang-up:
  *                     the device is gone
  *
@@ -41,7 +45,7 @@
 #include <linux/types.h>
 
 #define KRC_DEVICE_PATH "/dev/krcore"
-#define KRC_ABI_VERSION 4
+#define KRC_ABI_VERSION 5
 
 #define KRC_MAX_SGE 4
 #define KRC_MAX_DEPTH 4096
@@ -51,6 +55,10 @@
 #define KRC_VALUE_BYTES 64	/* of a service */
 #define KRC_MAX_SHARED 5	/* regions that a node publishes */
 #define KRC_FIRST_DYNAMIC_NODE 256
+#define KRC_MAX_SENDERS 512	/* of a port, at a time */
+#define KRC_MAX_SLOTS 1024	/* messages of a sender under way */
+#define KRC_MAX_COPY_BYTES 61440 /* of a message */
+#define KRC_FIRST_AUTOMATIC_PORT 49152
 
 /* Rights of a memory region, the bits of krcore::AccessRights. */
 enum krc_access {
@@ -76,7 +84,7 @@ enum krc_request_flag {
 	KRC_SIGNALED = 1,	/* success is reported as well as failure */
 	KRC_FENCE = 2,		/* begins behind all earlier READs and atomics */
 	KRC_INLINE = 4,		/* not offered: EOPNOTSUPP */
-	KRC_SOLICITED = 8,	/* has no effect on one-sided requests */
+	KRC_SOLICITED = 8,	/* has no effect */
 };
 
 /* In the order of krcore::WcStatus. */
@@ -183,6 +191,15 @@ struct krc_publish {
  * node. EBUSY: requests are outstanding. ENETDOWN: there is no connection to its
  * host. ENOSPC: connections to 1024 hosts are in use. EIO: no answer from the
  * metadata server. ENOTCONN: this file is of no node.
+ *
+ * With a `port` the queue takes a sender's place there as well, for SENDs beside
+ * one-sided requests: some round trips, in which the peer's process takes no
+ * part. It is given back when the queue connects elsewhere or closes: what was
+ * completed with success is delivered none the less. Connecting a broken queue to
+ * the same port keeps its place, and with it the order of its messages. ENOENT:
+ * nobody is bound to it. EAGAIN: all its places are taken. ENOMEM: also beyond
+ * RLIMIT_MEMLOCK, against which `slots` * `copy_bytes`, about, count. Behind these
+ * two the queue is connected to the node, and to no port.
  */
 struct krc_connect {
 	__u32 node;			/* in */
@@ -191,6 +208,89 @@ struct krc_connect {
 	__u32 cached;			/* out: whether the cache had it */
 	__u32 count;			/* out: of regions */
 	struct krc_shared_region regions[KRC_MAX_SHARED];
+	__u32 port;			/* in; 0: none */
+	__u32 slots;			/* out: messages that may be under way */
+	__u32 copy_bytes;		/* out: the longest message */
+	__u32 reserved;			/* 0 */
+};
+
+/*
+ * KRC_IOC_BIND, once a file. It receives what is sent to `port` of its node, or
+ * to one that the module chooses from KRC_FIRST_AUTOMATIC_PORT up if that is 0,
+ * until it is closed. Each of `senders` queues at a time has room for `slots`
+ * messages of up to `copy_bytes` there. That memory counts against RLIMIT_MEMLOCK
+ * (ENOMEM). ENOTCONN: the node has not published itself. EEXIST: the port is
+ * bound. E2BIG: more memory than a port may have, which the device limits.
+ * ENOSPC: the table of the metadata server is full.
+ */
+struct krc_bind {
+	__u32 port;			/* in and out; up to 65535 */
+	__u32 senders;			/* in; 1 to KRC_MAX_SENDERS */
+	__u32 slots;			/* in; 1 to KRC_MAX_SLOTS */
+	__u32 copy_bytes;		/* in; up to KRC_MAX_COPY_BYTES */
+	__u32 receive_depth;		/* in; 1 to KRC_MAX_DEPTH */
+	__u32 reserved;			/* 0 */
+};
+
+/* Memory for a message. A length of 0: for empty ones. */
+struct krc_receive {
+	__u64 wr_id;
+	__u64 addr;
+	__u32 length;
+	__u32 lkey;
+};
+
+/*
+ * KRC_IOC_PUSH_RECV: all of `count` structs krc_receive, or none. `bad_index` as
+ * with KRC_IOC_PUSH. EACCES: not in a region of this process that it may write.
+ * EAGAIN: more than receive_depth are not popped yet. E2BIG: more than that at all.
+ * ENOTCONN: not bound.
+ */
+struct krc_push_recv {
+	__u64 receives;
+	__u32 count;
+	__u32 bad_index;		/* out */
+};
+
+/* A message that came. */
+struct krc_message {
+	__u64 wr_id;			/* of the receive that it is in */
+	__u32 byte_len;
+	__u32 imm;
+	/* The sender: its node, which queue of its host, the port it is bound to. */
+	__u32 node;
+	__u32 incarnation;
+	__u32 queue;
+	__u16 port;			/* 0: none */
+	__u8 status;			/* of krc_status, see KRC_IOC_POP_MSGS */
+	__u8 with_imm;
+};
+
+/*
+ * KRC_IOC_POP_MSGS: up to `count` messages that have come, to `messages`; `count`
+ * becomes how many. Those of a sender come in the order in which they were pushed,
+ * each once; a message waits, and its sender has a credit less, until there is a
+ * receive for it. Never waits. Status KRC_LOCAL_LENGTH_ERROR: the receive is too
+ * short; it comes back unused, `byte_len` says what is needed, and the message
+ * waits for the next one. KRC_LOCAL_PROTECTION_ERROR: likewise, since its memory
+ * cannot be written any more. ENOTCONN: not bound. EFAULT: `messages` cannot be
+ * written; nothing was popped.
+ */
+struct krc_pop_msgs {
+	__u64 messages;
+	__u32 count;			/* in and out */
+	__u32 reserved;			/* 0 */
+};
+
+/*
+ * KRC_IOC_CREDITS: how many messages KRC_IOC_PUSH takes now, as far as is known.
+ * If not all it begins to ask the receiver's memory, without waiting; KRC_IOC_PUSH
+ * does so when half are left. ENOTCONN: connected to no port. ECONNRESET: see KRC_IOC_PUSH. EPIPE:
+ * the port is closed.
+ */
+struct krc_credits {
+	__u32 credits;			/* out */
+	__u32 reserved;			/* 0 */
 };
 
 /*
@@ -249,12 +349,12 @@ struct krc_sge {
 struct krc_request {
 	__u64 wr_id;
 	__u64 remote_addr;		/* in the address space of the region's owner */
-	__u64 compare_add;		/* CAS: expected; FETCH_ADD: addend */
+	__u64 compare_add;		/* CAS: expected; FETCH_ADD: addend; SEND_IMM: imm */
 	__u64 swap;			/* CAS: desired */
 	__u32 rkey;
 	__u8 opcode;			/* of krc_opcode */
 	__u8 flags;			/* of krc_request_flag */
-	__u8 num_sge;			/* 1 to KRC_MAX_SGE; the others are not looked at */
+	__u8 num_sge;			/* 1 (SENDs: 0) to KRC_MAX_SGE; only these count */
 	__u8 reserved;			/* 0 */
 	struct krc_sge sges[KRC_MAX_SGE];
 };
@@ -268,6 +368,13 @@ struct krc_request {
  * than a message may be. EAGAIN: more than the queue has places now. E2BIG: more
  * than its depth. ENOTCONN. ECONNRESET: a fault broke the queue; KRC_IOC_CONNECT
  * makes it work again.
+ *
+ * SENDs are messages, copied by the call (their memory must be in regions of this
+ * process none the less). EMSGSIZE: longer than the port takes. EAGAIN: more than
+ * there are credits. ENOTCONN: connected to no port. EPIPE: the port is closed,
+ * which is known at once on the own host, elsewhere by KRC_REMOTE_ACCESS_ERROR.
+ * One that fails has an unknown outcome until the queue is connected again, or
+ * closed: from then on it will not be delivered any more.
  */
 struct krc_push {
 	__u64 requests;
@@ -310,5 +417,9 @@ struct krc_completion {
 #define KRC_IOC_GET_SERVICE _IOWR(KRC_IOC_MAGIC, 10, struct krc_service)
 #define KRC_IOC_PEER_STATE _IOWR(KRC_IOC_MAGIC, 11, struct krc_peer_state)
 #define KRC_IOC_NEW_QUEUE _IOWR(KRC_IOC_MAGIC, 12, struct krc_new_queue)
+#define KRC_IOC_BIND _IOWR(KRC_IOC_MAGIC, 13, struct krc_bind)
+#define KRC_IOC_PUSH_RECV _IOWR(KRC_IOC_MAGIC, 14, struct krc_push_recv)
+#define KRC_IOC_POP_MSGS _IOWR(KRC_IOC_MAGIC, 15, struct krc_pop_msgs)
+#define KRC_IOC_CREDITS _IOWR(KRC_IOC_MAGIC, 16, struct krc_credits)
 
 #endif /* _UAPI_KRCORE_KRCORE_IOCTL_H */

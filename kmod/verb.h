@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * A request of the module's own, one at a time, over a connection that queues of
+ * processes share, with a page of memory as its local side.
+ */
+#ifndef KRCORE_VERB_H
+#define KRCORE_VERB_H
+
+#include <linux/completion.h>
+#include <linux/types.h>
+
+#include "conn.h"
+
+struct krc_device;
+struct krc_queue;
+
+struct krc_verb {
+	struct krc_device *dev;
+	struct krc_conn *conn;	/* its owner sets it */
+	/* If not NULL, hears of the end of each. Context: conn->lock is held. */
+	void (*ended)(struct krc_verb *verb);
+	struct krc_queue *queue;
+	struct krc_wr wr;
+	struct completion done;	/* none is under way */
+	u8 status;		/* of krc_status; of the last one */
+	void *buffer;		/* a page */
+	u64 dma;
+};
+
+/* What it is to do there. */
+struct krc_verb_op {
+	u8 opcode;		/* KRC_OP_READ, _WRITE, _COMPARE_SWAP */
+	u32 bytes;		/* from the buffer's begin */
+	u64 addr;
+	u32 rkey;
+	u64 compare;
+	u64 swap;
+};
+
+/* -ENOMEM. krc_verb_exit in either case. */
+int krc_verb_init(struct krc_verb *verb, struct krc_device *dev);
+/* Waits for what is under way. */
+void krc_verb_exit(struct krc_verb *verb);
+bool krc_verb_is_idle(struct krc_verb *verb);
+/*
+ * Begins one, of which `ended` hears; none is under way. -ECONNRESET: an earlier
+ * one failed, krc_verb_run mends that; -ENODEV. Context: process; does not sleep.
+ */
+int krc_verb_begin(struct krc_verb *verb, const struct krc_verb_op *op);
+/*
+ * Does one, again where there was no answer: it may be executed twice. -EPIPE: the
+ * peer does not allow it; -EIO: no answer; -ENETDOWN, -ENODEV.
+ * Context: process, may sleep.
+ */
+int krc_verb_run(struct krc_verb *verb, const struct krc_verb_op *op);
+/*
+ * Gives memory that is mapped to `mr` its key, with all rights. Once: after a
+ * failure another MR has to be tried. Context: process, may sleep.
+ */
+int krc_verb_register(struct krc_verb *verb, struct ib_mr *mr);
+
+#endif
