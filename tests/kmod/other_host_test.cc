@@ -5,7 +5,9 @@
 
 #include <atomic>
 #include <cstdlib>
+#include <fstream>
 #include <map>
+#include <memory>
 #include <string_view>
 #include <thread>
 #include <utility>
@@ -45,7 +47,7 @@ TEST(OtherHost, Serves) {
   ASSERT_EQ(side.queue.Publish(regions), 0);
   ASSERT_EQ(side.queue.SetService("hidden key", side.key), 0);
   ASSERT_EQ(side.queue.SetService("hidden addr", reinterpret_cast<uint64_t>(side.memory.bytes())), 0);
-  while (access("/common/done", F_OK) != 0) usleep(10'000);
+  while (access("/common/served", F_OK) != 0) usleep(10'000);
   for (size_t i = 0; i < kBytes / sizeof(uint64_t); ++i) {
     ASSERT_EQ(readable.words()[i], kWord + i);
     ASSERT_EQ(side.memory.words()[i], kWord + i);
@@ -105,6 +107,61 @@ TEST(OtherHost, RefusesWhatThePublishedRegionsDoNotAllowBeforeItReachesTheShared
   EXPECT_EQ(Counter("broken"), broken);
 }
 
+// ---- the table of records
+
+// Calls it until the other host's module is there.
+template <typename Call>
+int UntilThere(Call call) {
+  int error = ENETDOWN;
+  for (int tries = 0; tries < 200 && (error == ENETDOWN || error == EIO); ++tries) {
+    error = call();
+    if (error != 0) usleep(100'000);
+  }
+  return error;
+}
+
+// When the module with the table is loaded anew all records are lost: what had one is gone for all, and is heard of no
+// more; what is opened then works, and nothing of what was there before disturbs it.
+TEST(OtherHost, FindsAnotherTableEmptyAndTakesWhatIsOpenedThen) {
+  if (!IsPart("use")) GTEST_SKIP() << "needs a second host";
+  constexpr krcore::NodeId kOwn = 90;
+  auto before = std::make_unique<Side>();
+  ASSERT_EQ(before->queue.Join(kFabric, kOwn), 0);
+  const krc_shared_region region = {0, 0, before->key, 7, 0, 0};
+  ASSERT_EQ(before->queue.Publish({&region, 1}), 0);
+  ASSERT_EQ(before->queue.SetService("lost", 1), 0);
+  Side watcher;
+  ASSERT_EQ(watcher.queue.Join(kFabric), 0);
+  bool dead = true;
+  ASSERT_EQ(watcher.queue.IsDead(kOwn, before->queue.incarnation(), &dead), 0);
+  ASSERT_FALSE(dead);
+
+  std::ofstream("/common/served").flush();
+  while (access("/common/reloaded", F_OK) != 0) usleep(10'000);
+  EXPECT_EQ(UntilThere([&] { return watcher.queue.IsDead(kOwn, before->queue.incarnation(), &dead); }), 0);
+  EXPECT_TRUE(dead);
+  uint64_t value;
+  EXPECT_EQ(watcher.queue.GetService("lost", &value), ENOENT);
+  krc_connect found;
+  EXPECT_EQ(watcher.queue.Connect(kOwn, &found), ENOENT);
+  EXPECT_EQ(before->queue.Publish({&region, 1}), EIO) << "its record is not its own any more";
+  EXPECT_EQ(before->queue.SetService("lost", 1), EIO);
+
+  Side after;
+  ASSERT_EQ(after.queue.Join(kFabric, kOwn), 0);
+  EXPECT_NE(after.queue.incarnation(), before->queue.incarnation());
+  const krc_shared_region fresh = {0, 0, after.key, 8, 0, 0};
+  ASSERT_EQ(after.queue.Publish({&fresh, 1}), 0);
+  ASSERT_EQ(after.queue.SetService("lost", 2), 0);
+  before.reset();
+  EXPECT_EQ(watcher.queue.GetService("lost", &value), 0);
+  EXPECT_EQ(value, 2u);
+  ASSERT_EQ(watcher.queue.Connect(kOwn, &found), 0);
+  EXPECT_EQ(found.incarnation, after.queue.incarnation());
+  EXPECT_EQ(watcher.queue.IsDead(kOwn, after.queue.incarnation(), &dead), 0);
+  EXPECT_FALSE(dead);
+}
+
 // ---- messages
 
 constexpr krcore::NodeId kMailNode = 78;
@@ -122,7 +179,7 @@ TEST(OtherHost, ServesMessages) {
     std::vector<uint8_t> bits = std::vector<uint8_t>(kNumbers / 8);
   };
   std::map<std::pair<uint32_t, uint32_t>, From> senders;
-  while (access("/common/done", F_OK) != 0) {
+  while (access("/common/served", F_OK) != 0) {
     krc_message message;
     size_t count = 0;
     ASSERT_EQ(server.queue.PopMessages({&message, 1}, &count), 0);
