@@ -98,8 +98,11 @@ struct VerbsSide {
     attr.ah_attr.dlid = port.lid;
     attr.ah_attr.is_global = 1;
     attr.ah_attr.grh.hop_limit = 64;
-    attr.ah_attr.grh.sgid_index = port.link_layer == IBV_LINK_LAYER_ETHERNET ? 1 : 0;
-    MUST(ibv_query_gid(context, 1, attr.ah_attr.grh.sgid_index, &gid) == 0);
+    // An address that went and came may be at another place than before.
+    int index = port.link_layer == IBV_LINK_LAYER_ETHERNET ? 1 : 0;
+    while (ibv_query_gid(context, 1, index, &gid) != 0 || gid.global.interface_id == 0)
+      MUST(++index < port.gid_tbl_len);
+    attr.ah_attr.grh.sgid_index = static_cast<uint8_t>(index);
     attr.ah_attr.grh.dgid = gid;
     MUST(ibv_modify_qp(qp, &attr,
                        IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
