@@ -16,6 +16,8 @@ extern "C" {
 
 #define SDC_MAGIC 0x5344u
 #define SDC_VERSION 1u
+// Of the UD queues; not privileged, and the same at all, for it tells strangers apart only.
+#define SDC_QKEY 0x5344dc01u
 // Segments of a queue under way at a time, and so the answers that a target must be able to repeat.
 #define SDC_WINDOW 64u
 #define SDC_MIN_MTU_BYTES 256u

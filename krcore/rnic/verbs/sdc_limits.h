@@ -25,7 +25,7 @@ inline constexpr uint64_t kSdcHoldNs = 2 * kSdcTiming.idle_ns;
 inline constexpr int64_t kSdcMaxRetransmissionNs = kSdcTiming.limit_ns + kSdcTiming.grace_ns;
 static_assert(kSettledNs >= kSdcMaxRetransmissionNs, "the dead may still have requests at a target's agent");
 
-inline constexpr uint32_t kSdcQkey = 0x5344'dc01;  // not privileged; the same at all, for it tells strangers apart only
+inline constexpr uint32_t kSdcQkey = SDC_QKEY;
 
 inline constexpr uint32_t kSdcPeers = 256;           // of an initiator
 inline constexpr uint32_t kSdcSessions = 1024;       // of a target
