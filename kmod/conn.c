@@ -338,6 +338,7 @@ void krc_conn_init(struct krc_conn *conn, struct krc_host *host, u32 index)
 	conn->dev = host->dev;
 	conn->host = host;
 	conn->index = index;
+	conn->ack_timeout = KRC_ACK_TIMEOUT;
 	init_completion(&conn->cm_event);
 	INIT_WORK(&conn->repair, krc_conn_repair);
 	spin_lock_init(&conn->lock);
@@ -376,7 +377,8 @@ int krc_conn_submit(struct krc_conn *conn, struct krc_queue *queue,
 	spin_lock_bh(&conn->lock);
 	if (conn->state == KRC_CONN_GONE) {
 		err = -ENODEV;
-	} else if (queue->broken || conn->state == KRC_CONN_DOWN) {
+	} else if (queue->broken || conn->state == KRC_CONN_DOWN ||
+		   (conn->prompt && conn->state != KRC_CONN_UP)) {
 		queue->broken = true;
 		err = -ECONNRESET;
 	} else {

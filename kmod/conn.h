@@ -73,6 +73,8 @@ struct krc_conn {
 	struct krc_device *dev;
 	struct krc_host *host;		/* where it leads */
 	u32 index;			/* of its host's */
+	u8 ack_timeout;			/* of its QP, as verbs have it */
+	bool prompt;			/* refuses what it cannot post at once */
 	struct work_struct repair;
 	/* Belong to krc_conn_repair and krc_conn_stop. */
 	struct ib_cq *cq;

@@ -9,6 +9,7 @@
 #include "node.h"
 #include "queue.h"
 #include "region.h"
+#include "sdc.h"
 
 static unsigned int connections;
 module_param(connections, uint, 0444);
@@ -132,6 +133,7 @@ static void krc_setup(struct work_struct *work)
 		krc_device_reset(dev);
 		return;
 	}
+	krc_sdc_start(dev);
 	dev_info(&dev->ib->dev, "krcore: port %u, GID %pI6c, %u connections\n",
 		 dev->port, dev->gid.raw, dev->conn_count);
 	/* Pairs with the acquire of krc_device_is_ready. */
@@ -262,6 +264,7 @@ static void krc_remove(struct ib_device *ib, void *client_data)
 	cancel_work_sync(&dev->setup);
 	if (krc_device_is_ready(dev)) {
 		krc_cm_stop(dev);
+		krc_sdc_stop(dev);
 		/* So that nothing is outstanding for long. */
 		krc_hosts_stop(dev);
 		krc_detach_queues(dev);
@@ -270,6 +273,7 @@ static void krc_remove(struct ib_device *ib, void *client_data)
 	krc_stats_remove_device(dev);
 	if (krc_device_is_ready(dev)) {
 		krc_peers_free(dev);
+		krc_sdc_exit(dev);
 		krc_meta_exit(dev);
 		krc_hosts_free(dev);
 	}

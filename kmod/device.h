@@ -18,6 +18,7 @@
 #include "stats.h"
 
 struct krc_host;
+struct krc_sdc;
 
 struct krc_device {
 	struct ib_device *ib;
@@ -40,6 +41,7 @@ struct krc_device {
 	struct krc_host *self;
 	struct krc_acceptor acceptor;
 	struct krc_meta meta;
+	struct krc_sdc *sdc;		/* NULL: not offered */
 
 	struct mutex hosts_lock;	/* of what follows */
 	struct list_head hosts;

@@ -13,6 +13,7 @@
 #include "device.h"
 #include "port.h"
 #include "queue.h"
+#include "sdc.h"
 #include "sender.h"
 #include "stats.h"
 
@@ -101,6 +102,7 @@ union krc_args {
 	struct krc_push_recv push_recv;
 	struct krc_pop_msgs pop_msgs;
 	struct krc_credits credits;
+	struct krc_dc_target dc_target;
 };
 
 static int krc_call(struct krc_queue *queue, unsigned int cmd,
@@ -140,6 +142,8 @@ static int krc_call(struct krc_queue *queue, unsigned int cmd,
 		return krc_queue_pop_msgs(queue, &args->pop_msgs);
 	case KRC_IOC_CREDITS:
 		return krc_queue_credits(queue, &args->credits);
+	case KRC_IOC_DC_TARGET:
+		return krc_queue_dc_target(queue, &args->dc_target);
 	default:
 		return -ENOTTY;
 	}

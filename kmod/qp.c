@@ -106,7 +106,7 @@ static int krc_qp_to_itself(struct krc_conn *conn)
 
 	memset(&attr, 0, sizeof(attr));
 	attr.qp_state = IB_QPS_RTS;
-	attr.timeout = KRC_ACK_TIMEOUT;
+	attr.timeout = conn->ack_timeout;
 	attr.retry_cnt = KRC_RETRIES;
 	attr.rnr_retry = KRC_RETRIES;
 	attr.sq_psn = psn;

@@ -7,6 +7,8 @@
 #include "device.h"
 #include "queue.h"
 #include "region.h"
+#include "region_map.h"
+#include "sdc.h"
 
 #define KEY_TRIES 16
 
@@ -99,6 +101,8 @@ void krc_region_deregister(struct krc_region *region)
 	xa_erase(&dev->regions, region->key);
 	krc_region_put(region);
 	wait_for_completion(&region->idle);
+	krc_map_destroy(region->map, region->length,
+			region->access & KRC_LOCAL_WRITE);
 	ib_dereg_mr(region->mr);
 	list_del(&region->node);
 	region->queue->region_count--;
@@ -146,6 +150,7 @@ int krc_region_describe(struct krc_queue *queue, u32 key,
 	shared->key = key;
 	shared->access = region->access & remote;
 	*rkey = region->mr->rkey;
+	krc_sdc_open_region(region);
 	krc_region_put(region);
 	return 0;
 }

@@ -33,6 +33,7 @@ struct krc_region {
 	u32 key;
 	u32 access;		/* of krc_access */
 	struct ib_mr *mr;
+	void *map;		/* of sdc.h; NULL: not open to it; set once */
 	struct rcu_head rcu;
 };
 

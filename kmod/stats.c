@@ -4,6 +4,7 @@
 
 #include "device.h"
 #include "host.h"
+#include "sdc.h"
 #include "stats.h"
 
 #define CREATE_TRACE_POINTS
@@ -56,6 +57,7 @@ static ssize_t break_write(struct file *file, const char __user *from,
 	if (!krc_device_is_ready(dev))
 		return -ENETDOWN;
 	krc_hosts_break(dev);
+	krc_sdc_break(dev);
 	return count;
 }
 

@@ -29,9 +29,9 @@ def headers(choice=(), folder=None):
 
 
 def copy_sources(folder):
-    """Those of the working tree; their names."""
-    names = subprocess.run(["git", "ls-files", "-co", "--exclude-standard", "kmod"], cwd=ROOT, capture_output=True, text=True,
-                           check=True).stdout.split()
+    """Those of the working tree, and of what the module shares with user space; their names."""
+    names = subprocess.run(["git", "ls-files", "-co", "--exclude-standard", "kmod", "krcore/rnic/sdc"], cwd=ROOT,
+                           capture_output=True, text=True, check=True).stdout.split()
     for name in names:
         target = folder / name
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -237,6 +237,12 @@ Result<bool> KernelQueue::IsDead(NodeId node, uint32_t incarnation) {
   return state.dead != 0;
 }
 
+Result<krc_dc_target> KernelQueue::DcTarget() {
+  krc_dc_target target = {};
+  if (const int error = Call(fd_, KRC_IOC_DC_TARGET, &target); error != 0) return Outcome(error, "KRC_IOC_DC_TARGET");
+  return target;
+}
+
 Result<uint32_t> KernelQueue::Register(void* addr, size_t length, uint32_t access) {
   krc_reg_mr reg = {};
   reg.addr = reinterpret_cast<uint64_t>(addr);

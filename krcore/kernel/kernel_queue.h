@@ -48,6 +48,8 @@ class KernelQueue {
   // The peer is this host, whose device has that address. Also mends a queue that a fault broke, when all that it had
   // outstanding has completed (before: kBadState).
   Status ConnectDevice(const Gid& peer);
+  // Where the device's software DC is reached, which serves what this host's nodes have published. kUnsupported.
+  Result<krc_dc_target> DcTarget();
 
   // ---- as part of a node. kUnavailable: the metadata server does not answer.
   // Makes it a node of the fabric, with the id `node`, or kNoNode for one that nobody had; once. kExists: it is taken.

@@ -117,7 +117,8 @@ def build(folder, headers, *options):
         print(f"not judged by checkpatch --strict: scripts/checkpatch.pl is in neither {headers} nor {debug_folder()}/headers")
     else:
         for name in sources:
-            if name.endswith((".c", ".h")):
+            # What user space has, too, is written as the rest of user space is.
+            if name.startswith("kmod/") and name.endswith((".c", ".h")):
                 # Tracepoints are written as the kernel's own are, which it does not like.
                 ignored = ["--ignore", "PARENTHESIS_ALIGNMENT,OPEN_ENDED_LINE"] if name.endswith("/trace.h") else []
                 done = run("perl", checkpatch, "--strict", "--no-tree", "--terse", "--show-types", *ignored, "-f", ROOT / name,

@@ -340,6 +340,21 @@ struct krc_dereg_mr {
 	__u32 key;
 };
 
+/*
+ * KRC_IOC_DC_TARGET: where the software DC of this file's device is reached, by
+ * the protocol of docs/software_dc.md: at `gid`, UD QP and target `number`, with
+ * `key`. It lets whoever knows that READ, WRITE and do atomics, by their `key` as
+ * rkey and in the rights that they have, on the regions that this host's nodes
+ * have published, until those are deregistered. Number and key are others each
+ * time the device, or the module, comes. EOPNOTSUPP: it has none.
+ */
+struct krc_dc_target {
+	__u64 key;			/* out, as all */
+	__u32 number;
+	__u32 reserved;
+	__u8 gid[KRC_GID_BYTES];
+};
+
 struct krc_sge {
 	__u64 addr;
 	__u32 length;			/* not 0 */
@@ -421,5 +436,6 @@ struct krc_completion {
 #define KRC_IOC_PUSH_RECV _IOWR(KRC_IOC_MAGIC, 14, struct krc_push_recv)
 #define KRC_IOC_POP_MSGS _IOWR(KRC_IOC_MAGIC, 15, struct krc_pop_msgs)
 #define KRC_IOC_CREDITS _IOWR(KRC_IOC_MAGIC, 16, struct krc_credits)
+#define KRC_IOC_DC_TARGET _IOWR(KRC_IOC_MAGIC, 17, struct krc_dc_target)
 
 #endif /* _UAPI_KRCORE_KRCORE_IOCTL_H */

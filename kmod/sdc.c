@@ -1,0 +1,682 @@
+// SPDX-License-Identifier: GPL-2.0
+#include <linux/debugfs.h>
+#include <linux/random.h>
+#include <linux/sched/clock.h>
+#include <linux/seq_file.h>
+#include <linux/slab.h>
+#include <linux/timekeeping.h>
+#include <net/ipv6.h>
+#include <rdma/ib_cache.h>
+
+#include "device.h"
+#include "queue.h"
+#include "region.h"
+#include "region_map.h"
+#include "sdc.h"
+
+#define RECEIVES 512
+#define SENDS 256
+#define SESSIONS 1024
+#define MAX_STRANGERS 64
+/* Twice what the initiators believe in an idle session for. */
+#define HOLD_NS (2 * NSEC_PER_SEC)
+#define DRAIN_TIMEOUT (3 * HZ)
+#define REPAIR_AGAIN (HZ / 10)
+
+static_assert((int)SDC_ACCESS_READ == (int)KRC_REMOTE_READ);
+static_assert((int)SDC_ACCESS_WRITE == (int)KRC_REMOTE_WRITE);
+static_assert((int)SDC_ACCESS_ATOMIC == (int)KRC_REMOTE_ATOMIC);
+
+u64 krc_sdc_now(void)
+{
+	return ktime_get_boottime_ns();
+}
+
+static u32 krc_sdc_buffer_bytes(const struct krc_sdc *sdc)
+{
+	return sizeof(struct ib_grh) + sdc->mtu_bytes;
+}
+
+/* --- the QP --- */
+
+static void krc_sdc_broke(struct krc_sdc *sdc)
+{
+	lockdep_assert_held(&sdc->lock);
+	if (sdc->broken || sdc->stopped)
+		return;
+	sdc->broken = true;
+	queue_delayed_work(system_long_wq, &sdc->repair, 0);
+}
+
+static void krc_sdc_post_receive(struct krc_sdc *sdc,
+				 struct krc_sdc_receive *receive)
+{
+	lockdep_assert_held(&sdc->lock);
+	ib_dma_sync_single_for_device(sdc->dev->ib, receive->sge.addr,
+				      receive->sge.length, DMA_FROM_DEVICE);
+	if (sdc->broken || sdc->stopped) {
+		list_add(&receive->link, &sdc->idle);
+	} else if (ib_post_recv(sdc->qp, &receive->wr, NULL)) {
+		list_add(&receive->link, &sdc->idle);
+		krc_sdc_broke(sdc);
+	} else {
+		sdc->receiving++;
+	}
+}
+
+/* A completion: one less is posted, of `posted`. */
+static void krc_sdc_completed(struct krc_sdc *sdc, u32 *posted,
+			      enum ib_wc_status status)
+{
+	lockdep_assert_held(&sdc->lock);
+	if (status != IB_WC_SUCCESS)
+		krc_sdc_broke(sdc);
+	if (!--*posted)
+		wake_up_all(&sdc->drained);
+}
+
+/* Waits until nothing of `posted` is. */
+static bool krc_sdc_await(struct krc_sdc *sdc, const u32 *posted)
+{
+	return wait_event_timeout(sdc->drained, !READ_ONCE(*posted),
+				  DRAIN_TIMEOUT);
+}
+
+/*
+ * Whether all that was posted has completed. Nothing is posted any more. Sends
+ * end by themselves, and first: rxe (6.1) flushes those of a UD QP in the caller
+ * of ib_modify_qp, beside the tasklet that completes them, and one completes
+ * twice.
+ */
+static bool krc_sdc_drain(struct krc_sdc *sdc)
+{
+	struct ib_qp_attr attr = { .qp_state = IB_QPS_ERR };
+
+	krc_sdc_await(sdc, &sdc->sending);
+	ib_modify_qp(sdc->qp, &attr, IB_QP_STATE);
+	return krc_sdc_await(sdc, &sdc->sending) &&
+	       krc_sdc_await(sdc, &sdc->receiving);
+}
+
+/* From any state, with nothing posted; it stays the QP with that number. */
+static int krc_sdc_bring_up(struct krc_sdc *sdc)
+{
+	struct ib_qp_attr attr = {
+		.qp_state = IB_QPS_RESET,
+		.port_num = sdc->dev->port,
+		.qkey = SDC_QKEY,
+	};
+	LIST_HEAD(idle);
+	struct krc_sdc_receive *receive, *next;
+	int err;
+
+	err = ib_modify_qp(sdc->qp, &attr, IB_QP_STATE);
+	attr.qp_state = IB_QPS_INIT;
+	if (!err)
+		err = ib_modify_qp(sdc->qp, &attr,
+				   IB_QP_STATE | IB_QP_PKEY_INDEX | IB_QP_PORT |
+					   IB_QP_QKEY);
+	attr.qp_state = IB_QPS_RTR;
+	if (!err)
+		err = ib_modify_qp(sdc->qp, &attr, IB_QP_STATE);
+	attr.qp_state = IB_QPS_RTS;
+	if (!err)
+		err = ib_modify_qp(sdc->qp, &attr, IB_QP_STATE | IB_QP_SQ_PSN);
+	if (err)
+		return err;
+	spin_lock_bh(&sdc->lock);
+	sdc->broken = false;
+	list_splice_init(&sdc->idle, &idle);
+	list_for_each_entry_safe(receive, next, &idle, link)
+		krc_sdc_post_receive(sdc, receive);
+	spin_unlock_bh(&sdc->lock);
+	return 0;
+}
+
+static void krc_sdc_repair(struct work_struct *work)
+{
+	struct krc_sdc *sdc = container_of(work, struct krc_sdc, repair.work);
+	bool up = krc_sdc_drain(sdc) && !krc_sdc_bring_up(sdc);
+
+	spin_lock_bh(&sdc->lock);
+	if (up)
+		sdc->stats.repaired++;
+	else if (!sdc->stopped)
+		queue_delayed_work(system_long_wq, &sdc->repair, REPAIR_AGAIN);
+	spin_unlock_bh(&sdc->lock);
+}
+
+/* --- what the core asks for; all with sdc->lock held --- */
+
+static void krc_sdc_let_go(struct krc_sdc *sdc)
+{
+	if (sdc->held)
+		krc_region_put(sdc->held);
+	sdc->held = NULL;
+}
+
+static void *krc_sdc_memory(void *context, u32 rkey, u64 addr, u32 length,
+			    u32 access)
+{
+	struct krc_sdc *sdc = context;
+	void *map;
+
+	krc_sdc_let_go(sdc);
+	sdc->held = krc_region_get(sdc->dev, NULL, rkey, addr, length, access);
+	if (!sdc->held)
+		return NULL;
+	/* Pairs with cmpxchg of krc_sdc_open_region. */
+	map = smp_load_acquire(&sdc->held->map);
+	return map ? map + (addr - sdc->held->addr) : NULL;
+}
+
+static bool krc_sdc_atomic(void *context,
+			   const struct sdc_atomic_request *request)
+{
+	return krc_sdc_atomic_post(context, request);
+}
+
+static u8 *krc_sdc_buffer(void *context)
+{
+	struct krc_sdc *sdc = context;
+	struct krc_sdc_send *send;
+
+	send = list_first_entry_or_null(&sdc->free, struct krc_sdc_send, link);
+	if (!send) {
+		sdc->stats.congested++;
+		return NULL;
+	}
+	ib_dma_sync_single_for_cpu(sdc->dev->ib, send->sge.addr, sdc->mtu_bytes,
+				   DMA_TO_DEVICE);
+	return send->buffer;
+}
+
+static void krc_sdc_send(void *context, const struct sdc_address *to, u32 bytes)
+{
+	struct krc_sdc *sdc = context;
+	struct krc_sdc_send *send;
+	struct krc_sdc_handle *handle = krc_sdc_handle_find(sdc, to);
+
+	if (!handle || !handle->ah || sdc->broken || sdc->stopped) {
+		sdc->stats.unreachable++;
+		return;
+	}
+	/* That of krc_sdc_buffer. */
+	send = list_first_entry(&sdc->free, struct krc_sdc_send, link);
+	send->sge.length = bytes;
+	send->wr.ah = handle->ah;
+	send->wr.remote_qpn = to->qpn;
+	ib_dma_sync_single_for_device(sdc->dev->ib, send->sge.addr,
+				      sdc->mtu_bytes, DMA_TO_DEVICE);
+	if (ib_post_send(sdc->qp, &send->wr.wr, NULL)) {
+		krc_sdc_broke(sdc);
+		return;
+	}
+	list_del(&send->link);
+	send->handle = handle;
+	handle->sends++;
+	sdc->sending++;
+}
+
+static const struct sdc_target_ops krc_sdc_ops = {
+	.memory = krc_sdc_memory,
+	.atomic = krc_sdc_atomic,
+	.buffer = krc_sdc_buffer,
+	.send = krc_sdc_send,
+};
+
+/* --- datagrams --- */
+
+static void *krc_sdc_payload(const struct krc_sdc_receive *receive)
+{
+	return receive->buffer + sizeof(struct ib_grh);
+}
+
+static void krc_sdc_serve(struct krc_sdc *sdc, struct krc_sdc_receive *receive,
+			  u32 bytes)
+{
+	lockdep_assert_held(&sdc->lock);
+	sdc_target_receive(&sdc->target, &receive->from,
+			   krc_sdc_payload(receive), bytes, krc_sdc_now());
+	krc_sdc_let_go(sdc);
+	krc_sdc_post_receive(sdc, receive);
+}
+
+/* Of a completed receive: how long its datagram is. */
+static u32 krc_sdc_bytes(const struct ib_wc *wc)
+{
+	return wc->byte_len - min_t(u32, wc->byte_len, sizeof(struct ib_grh));
+}
+
+/* Where it came from; what it says of that is not believed for anything else. */
+static bool krc_sdc_find_sender(const struct krc_sdc *sdc,
+				const struct ib_wc *wc, const void *header,
+				struct sdc_address *from)
+{
+	const struct krc_device *dev = sdc->dev;
+	enum rdma_network_type type = RDMA_NETWORK_IB;
+	union ib_gid source, destination;
+
+	memset(from, 0, sizeof(*from));
+	from->qpn = wc->src_qp;
+	if (rdma_protocol_roce(dev->ib, dev->port)) {
+		if (wc->wc_flags & IB_WC_WITH_NETWORK_HDR_TYPE)
+			type = wc->network_hdr_type;
+		else if (dev->gid_type != IB_GID_TYPE_ROCE_UDP_ENCAP)
+			type = RDMA_NETWORK_ROCE_V1;
+		else if (ipv6_addr_v4mapped((struct in6_addr *)dev->gid.raw))
+			type = RDMA_NETWORK_IPV4;
+		else
+			type = RDMA_NETWORK_IPV6;
+	} else {
+		memcpy(from->bytes + sizeof(source), &wc->slid,
+		       sizeof(wc->slid));
+	}
+	if (!(wc->wc_flags & IB_WC_GRH))
+		return type == RDMA_NETWORK_IB;
+	if (ib_get_gids_from_rdma_hdr(header, type, &source, &destination))
+		return false;
+	memcpy(from->bytes, source.raw, sizeof(source));
+	return true;
+}
+
+/* Whether it is worth to ask where its sender is. */
+static bool krc_sdc_is_request(struct krc_sdc *sdc,
+			       const struct krc_sdc_receive *receive, u32 bytes)
+{
+	struct sdc_packet packet;
+
+	return sdc_parse(krc_sdc_payload(receive), bytes, &packet) &&
+	       sdc_is_request(packet.kind) &&
+	       packet.target == sdc->target.config.number;
+}
+
+static void krc_sdc_arrived(struct krc_sdc *sdc,
+			    struct krc_sdc_receive *receive,
+			    const struct ib_wc *wc)
+{
+	u32 bytes = krc_sdc_bytes(wc);
+
+	lockdep_assert_held(&sdc->lock);
+	ib_dma_sync_single_for_cpu(sdc->dev->ib, receive->sge.addr,
+				   receive->sge.length, DMA_FROM_DEVICE);
+	if (!krc_sdc_find_sender(sdc, wc, receive->buffer, &receive->from)) {
+		sdc->stats.dropped++;
+		krc_sdc_post_receive(sdc, receive);
+		return;
+	}
+	if (krc_sdc_handle_is_settled(krc_sdc_handle_find(sdc,
+							  &receive->from)) ||
+	    !krc_sdc_is_request(sdc, receive, bytes)) {
+		krc_sdc_serve(sdc, receive, bytes);
+		return;
+	}
+	if (sdc->stranger_count == MAX_STRANGERS || sdc->stopped) {
+		sdc->stats.dropped++;
+		krc_sdc_post_receive(sdc, receive);
+		return;
+	}
+	receive->wc = *wc;
+	list_add_tail(&receive->link, &sdc->strangers);
+	sdc->stranger_count++;
+	queue_work(system_long_wq, &sdc->greet);
+}
+
+static void krc_sdc_received(struct ib_cq *cq, struct ib_wc *wc)
+{
+	struct krc_sdc_receive *receive =
+		container_of(wc->wr_cqe, struct krc_sdc_receive, cqe);
+	struct krc_sdc *sdc = cq->cq_context;
+	u64 begin = local_clock();
+
+	spin_lock_bh(&sdc->lock);
+	krc_sdc_completed(sdc, &sdc->receiving, wc->status);
+	if (wc->status == IB_WC_SUCCESS)
+		krc_sdc_arrived(sdc, receive, wc);
+	else
+		list_add(&receive->link, &sdc->idle);
+	sdc->stats.cpu_ns += local_clock() - begin;
+	spin_unlock_bh(&sdc->lock);
+}
+
+static void krc_sdc_sent(struct ib_cq *cq, struct ib_wc *wc)
+{
+	struct krc_sdc_send *send =
+		container_of(wc->wr_cqe, struct krc_sdc_send, cqe);
+	struct krc_sdc *sdc = cq->cq_context;
+
+	spin_lock_bh(&sdc->lock);
+	krc_sdc_completed(sdc, &sdc->sending, wc->status);
+	send->handle->sends--;
+	list_add(&send->link, &sdc->free);
+	spin_unlock_bh(&sdc->lock);
+}
+
+/* New senders, one after the other: each may take the network's time. */
+static void krc_sdc_greet(struct work_struct *work)
+{
+	struct krc_sdc *sdc = container_of(work, struct krc_sdc, greet);
+	struct krc_sdc_receive *receive;
+	bool settled;
+	u64 begin;
+
+	for (;;) {
+		spin_lock_bh(&sdc->lock);
+		receive = list_first_entry_or_null(&sdc->strangers,
+						   struct krc_sdc_receive,
+						   link);
+		if (!receive || sdc->stopped) {
+			spin_unlock_bh(&sdc->lock);
+			return;
+		}
+		list_del(&receive->link);
+		sdc->stranger_count--;
+		settled = krc_sdc_handle_is_settled(krc_sdc_handle_find(sdc,
+									&receive->from));
+		spin_unlock_bh(&sdc->lock);
+		if (!settled)
+			krc_sdc_handle_make(sdc, receive);
+		spin_lock_bh(&sdc->lock);
+		begin = local_clock();
+		krc_sdc_serve(sdc, receive, krc_sdc_bytes(&receive->wc));
+		sdc->stats.cpu_ns += local_clock() - begin;
+		spin_unlock_bh(&sdc->lock);
+	}
+}
+
+/* --- regions --- */
+
+void krc_sdc_open_region(struct krc_region *region)
+{
+	struct krc_sdc *sdc = region->dev->sdc;
+	bool writable = region->access & KRC_LOCAL_WRITE;
+	void *map;
+
+	if (!sdc || READ_ONCE(region->map))
+		return;
+	map = krc_map_create(region->addr, region->length, writable);
+	if (IS_ERR(map)) {
+		spin_lock_bh(&sdc->lock);
+		sdc->stats.unmapped++;
+		spin_unlock_bh(&sdc->lock);
+		return;
+	}
+	/* Another thread of its process may have been here. */
+	if (cmpxchg(&region->map, NULL, map))
+		krc_map_destroy(map, region->length, writable);
+}
+
+/* --- its life --- */
+
+static int stats_show(struct seq_file *file, void *unused)
+{
+	struct krc_sdc *sdc = file->private;
+	struct sdc_target_stats core;
+	struct krc_sdc_stats own;
+	u32 handles;
+
+	spin_lock_bh(&sdc->lock);
+	core = sdc->target.stats;
+	own = sdc->stats;
+	handles = sdc->handles.count;
+	spin_unlock_bh(&sdc->lock);
+	seq_printf(file, "packets %llu\nmalformed %llu\nexecuted %llu\n",
+		   core.packets, core.malformed, core.executed);
+	seq_printf(file, "repeated %llu\nexpired %llu\nstrangers %llu\n",
+		   core.repeated, core.expired, core.strangers);
+	seq_printf(file, "sessions_made %llu\nsessions_evicted %llu\n",
+		   core.sessions_made, core.sessions_evicted);
+	seq_printf(file, "busy %llu\natomics %llu\nhandles %u\n", core.busy,
+		   own.atomics, handles);
+	seq_printf(file, "dropped %llu\nunreachable %llu\ncongested %llu\n",
+		   own.dropped, own.unreachable, own.congested);
+	seq_printf(file, "unmapped %llu\nrepaired %llu\ncpu_ns %llu\n",
+		   own.unmapped, own.repaired, own.cpu_ns);
+	return 0;
+}
+DEFINE_SHOW_ATTRIBUTE(stats);
+
+static int krc_sdc_map(struct krc_sdc *sdc, u8 **buffer, struct ib_sge *sge,
+		       enum dma_data_direction direction)
+{
+	struct ib_device *ib = sdc->dev->ib;
+	u32 bytes = krc_sdc_buffer_bytes(sdc);
+
+	*buffer = kmalloc(bytes, GFP_KERNEL);
+	if (!*buffer)
+		return -ENOMEM;
+	sge->addr = ib_dma_map_single(ib, *buffer, bytes, direction);
+	if (ib_dma_mapping_error(ib, sge->addr)) {
+		kfree(*buffer);
+		*buffer = NULL;
+		return -ENOMEM;
+	}
+	sge->length = bytes;
+	sge->lkey = sdc->dev->pd->local_dma_lkey;
+	return 0;
+}
+
+static void krc_sdc_unmap(struct krc_sdc *sdc, u8 *buffer, struct ib_sge *sge,
+			  enum dma_data_direction direction)
+{
+	if (buffer)
+		ib_dma_unmap_single(sdc->dev->ib, sge->addr,
+				    krc_sdc_buffer_bytes(sdc), direction);
+	kfree(buffer);
+}
+
+static int krc_sdc_alloc(struct krc_sdc *sdc)
+{
+	struct krc_sdc_receive *receive;
+	struct krc_sdc_send *send;
+	u32 i;
+	int err = 0;
+
+	sdc->sessions = kvcalloc(SESSIONS, sizeof(*sdc->sessions), GFP_KERNEL);
+	sdc->receives = kvcalloc(RECEIVES, sizeof(*sdc->receives), GFP_KERNEL);
+	sdc->sends = kvcalloc(SENDS, sizeof(*sdc->sends), GFP_KERNEL);
+	if (!sdc->sessions || !sdc->receives || !sdc->sends)
+		return -ENOMEM;
+	for (i = 0; i < RECEIVES && !err; i++) {
+		receive = &sdc->receives[i];
+		err = krc_sdc_map(sdc, &receive->buffer, &receive->sge,
+				  DMA_FROM_DEVICE);
+		receive->cqe.done = krc_sdc_received;
+		receive->wr.wr_cqe = &receive->cqe;
+		receive->wr.sg_list = &receive->sge;
+		receive->wr.num_sge = 1;
+		list_add_tail(&receive->link, &sdc->idle);
+	}
+	for (i = 0; i < SENDS && !err; i++) {
+		send = &sdc->sends[i];
+		err = krc_sdc_map(sdc, &send->buffer, &send->sge,
+				  DMA_TO_DEVICE);
+		send->cqe.done = krc_sdc_sent;
+		send->wr.wr.wr_cqe = &send->cqe;
+		send->wr.wr.sg_list = &send->sge;
+		send->wr.wr.num_sge = 1;
+		send->wr.wr.opcode = IB_WR_SEND;
+		send->wr.wr.send_flags = IB_SEND_SIGNALED;
+		send->wr.remote_qkey = SDC_QKEY;
+		list_add_tail(&send->link, &sdc->free);
+	}
+	return err;
+}
+
+static void krc_sdc_free(struct krc_sdc *sdc)
+{
+	u32 i;
+
+	for (i = 0; sdc->receives && i < RECEIVES; i++)
+		krc_sdc_unmap(sdc, sdc->receives[i].buffer,
+			      &sdc->receives[i].sge, DMA_FROM_DEVICE);
+	for (i = 0; sdc->sends && i < SENDS; i++)
+		krc_sdc_unmap(sdc, sdc->sends[i].buffer, &sdc->sends[i].sge,
+			      DMA_TO_DEVICE);
+	kvfree(sdc->sends);
+	kvfree(sdc->receives);
+	kvfree(sdc->sessions);
+	kfree(sdc);
+}
+
+static int krc_sdc_create_qp(struct krc_sdc *sdc)
+{
+	struct ib_device *ib = sdc->dev->ib;
+	struct ib_qp_init_attr init = {
+		.qp_type = IB_QPT_UD,
+		.sq_sig_type = IB_SIGNAL_REQ_WR,
+		.cap = {
+			.max_send_wr = SENDS,
+			.max_recv_wr = RECEIVES,
+			.max_send_sge = 1,
+			.max_recv_sge = 1,
+		},
+	};
+
+	/* Room for all that can be posted, so that it cannot overflow. */
+	sdc->cq = ib_alloc_cq_any(ib, sdc, SENDS + RECEIVES, IB_POLL_SOFTIRQ);
+	if (IS_ERR(sdc->cq))
+		return PTR_ERR(sdc->cq);
+	init.send_cq = sdc->cq;
+	init.recv_cq = sdc->cq;
+	sdc->qp = ib_create_qp(sdc->dev->pd, &init);
+	if (IS_ERR(sdc->qp)) {
+		ib_free_cq(sdc->cq);
+		return PTR_ERR(sdc->qp);
+	}
+	return 0;
+}
+
+/* Behind it nothing is posted, and no completion comes. */
+static void krc_sdc_destroy_qp(struct krc_sdc *sdc)
+{
+	krc_sdc_drain(sdc);
+	ib_destroy_qp(sdc->qp);
+	ib_free_cq(sdc->cq);
+}
+
+static int krc_sdc_create(struct krc_device *dev)
+{
+	struct sdc_target_config config = {
+		.ops = &krc_sdc_ops,
+		.seed = get_random_u64(),
+		.key = get_random_u64(),
+		.access = SDC_ACCESS_READ | SDC_ACCESS_WRITE |
+			  SDC_ACCESS_ATOMIC,
+		.hold_ns = HOLD_NS,
+		.session_count = SESSIONS,
+	};
+	struct ib_port_attr port;
+	struct krc_sdc *sdc;
+	int err;
+
+	err = ib_query_port(dev->ib, dev->port, &port);
+	if (err)
+		return err;
+	sdc = kzalloc(sizeof(*sdc), GFP_KERNEL);
+	if (!sdc)
+		return -ENOMEM;
+	sdc->dev = dev;
+	sdc->mtu_bytes = ib_mtu_enum_to_int(port.active_mtu);
+	sdc->broken = true;	/* until krc_sdc_bring_up */
+	spin_lock_init(&sdc->lock);
+	INIT_LIST_HEAD(&sdc->idle);
+	INIT_LIST_HEAD(&sdc->strangers);
+	INIT_LIST_HEAD(&sdc->free);
+	init_waitqueue_head(&sdc->drained);
+	INIT_WORK(&sdc->greet, krc_sdc_greet);
+	INIT_DELAYED_WORK(&sdc->repair, krc_sdc_repair);
+	krc_sdc_handles_init(&sdc->handles);
+	err = krc_sdc_alloc(sdc);
+	if (err)
+		goto free;
+	err = krc_sdc_create_qp(sdc);
+	if (err)
+		goto free;
+	err = krc_sdc_atomics_start(sdc);
+	if (err)
+		goto destroy_qp;
+	config.context = sdc;
+	config.number = sdc->qp->qp_num;
+	config.mtu_bytes = sdc->mtu_bytes;
+	config.sessions = sdc->sessions;
+	sdc_target_init(&sdc->target, &config);
+	err = krc_sdc_bring_up(sdc);
+	if (err)
+		goto stop_atomics;
+	sdc->debugfs = debugfs_create_file("software_dc", 0444, dev->debugfs,
+					   sdc, &stats_fops);
+	dev->sdc = sdc;
+	return 0;
+
+stop_atomics:
+	krc_sdc_atomics_stop(sdc);
+destroy_qp:
+	krc_sdc_destroy_qp(sdc);
+free:
+	krc_sdc_free(sdc);
+	return err;
+}
+
+void krc_sdc_start(struct krc_device *dev)
+{
+	int err = krc_sdc_create(dev);
+
+	if (err)
+		dev_warn(&dev->ib->dev, "krcore: no software DC: %d\n", err);
+}
+
+void krc_sdc_stop(struct krc_device *dev)
+{
+	struct krc_sdc *sdc = dev->sdc;
+
+	if (!sdc)
+		return;
+	debugfs_remove(sdc->debugfs);	/* waits for those who read it */
+	spin_lock_bh(&sdc->lock);
+	sdc->stopped = true;
+	spin_unlock_bh(&sdc->lock);
+	cancel_work_sync(&sdc->greet);
+	cancel_delayed_work_sync(&sdc->repair);
+	krc_sdc_destroy_qp(sdc);
+	krc_sdc_atomics_stop(sdc);
+}
+
+void krc_sdc_exit(struct krc_device *dev)
+{
+	if (!dev->sdc)
+		return;
+	krc_sdc_handles_destroy(dev->sdc);
+	krc_sdc_free(dev->sdc);
+}
+
+void krc_sdc_break(struct krc_device *dev)
+{
+	if (!dev->sdc)
+		return;
+	krc_conn_break(&dev->sdc->atomics.conn);
+	spin_lock_bh(&dev->sdc->lock);
+	krc_sdc_broke(dev->sdc);
+	spin_unlock_bh(&dev->sdc->lock);
+}
+
+int krc_queue_dc_target(struct krc_queue *queue, struct krc_dc_target *target)
+{
+	const struct krc_sdc *sdc;
+	int err;
+
+	mutex_lock(&queue->lock);
+	err = krc_queue_usable(queue);
+	sdc = err ? NULL : queue->dev->sdc;
+	if (!err && !sdc)
+		err = -EOPNOTSUPP;
+	if (!err) {
+		*target = (struct krc_dc_target){
+			.key = sdc->target.config.key,
+			.number = sdc->target.config.number,
+		};
+		memcpy(target->gid, queue->dev->gid.raw, sizeof(target->gid));
+	}
+	mutex_unlock(&queue->lock);
+	return err;
+}

@@ -1,0 +1,181 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * The software DC of a device: a target (../krcore/rnic/sdc/target.h, the
+ * protocol's core, which user space has as well) on one UD QP, whose number is
+ * the target's. It serves READ, WRITE and atomics on the regions that this host's
+ * nodes have published, to any initiator that knows number, key and a region's
+ * key; it receives no messages.
+ *
+ * All in softirq: a datagram arrives, is judged by the core, its bytes are copied
+ * from or to the pages of the region, and the answer is posted. Atomics are
+ * posted on an RC QP of its own, connected to itself (sdc_atomics.c): NICs are
+ * atomic only against themselves. A sender that was not heard of before needs an
+ * address handle, which may ask the network: a work item makes it, the datagram
+ * waits (sdc_handles.c).
+ *
+ * State is fixed when the device comes: sessions, buffers, address handles,
+ * places for atomics. What does not fit is dropped, and its sender asks again.
+ */
+#ifndef KRCORE_SDC_H
+#define KRCORE_SDC_H
+
+#include <linux/hashtable.h>
+#include <linux/interrupt.h>
+#include <linux/list.h>
+#include <linux/spinlock.h>
+#include <linux/types.h>
+#include <linux/wait.h>
+#include <linux/workqueue.h>
+#include <rdma/ib_verbs.h>
+
+#include <krcore/krcore_ioctl.h>
+
+#include "conn.h"
+#include "krcore/rnic/sdc/target.h"
+
+struct krc_device;
+struct krc_queue;
+struct krc_region;
+
+/* How its initiators are reached: what an address handle is made of. */
+struct krc_sdc_handle {
+	struct hlist_node hash;
+	struct list_head link;		/* the one used last is first */
+	u8 address[sizeof_field(struct sdc_address, bytes)];
+	struct ib_ah *ah;		/* NULL: it could not be made ... */
+	unsigned long again;		/* jiffies: ... and is not tried before */
+	u32 sends;			/* that are posted */
+};
+
+struct krc_sdc_handles {
+	DECLARE_HASHTABLE(by_address, 8);
+	struct list_head recent;
+	u32 count;
+};
+
+struct krc_sdc_atomic {
+	struct krc_wr wr;
+	struct sdc_token token;
+	u8 status;			/* of krc_status */
+};
+
+/* Those that the core has handed over: a ring, in the order of their posting. */
+struct krc_sdc_atomics {
+	struct krc_conn conn;
+	struct krc_queue *queue;	/* the module's own */
+	struct krc_sdc_atomic *ring;
+	u64 *results;			/* the words that they found */
+	u64 results_dma;
+	u32 size;			/* of the ring; a power of two */
+	u32 posted, reported;		/* by sdc->lock; both only grow */
+	bool broken;			/* likewise: none is taken until `mend` */
+	u32 done;			/* by conn.lock; also only grows */
+	struct tasklet_struct report;
+	struct delayed_work mend;
+};
+
+struct krc_sdc_receive {
+	struct ib_cqe cqe;
+	struct ib_recv_wr wr;
+	struct ib_sge sge;
+	struct list_head link;
+	struct ib_wc wc;		/* while its sender is made a handle of */
+	struct sdc_address from;
+	u8 *buffer;			/* GRH, datagram */
+};
+
+struct krc_sdc_send {
+	struct ib_cqe cqe;
+	struct ib_ud_wr wr;
+	struct ib_sge sge;
+	struct list_head link;
+	struct krc_sdc_handle *handle;
+	u8 *buffer;
+};
+
+struct krc_sdc_stats {
+	u64 dropped;			/* datagrams: too many new senders */
+	u64 unreachable;		/* answers to somebody without a handle */
+	u64 congested;			/* answers for which there was no buffer */
+	u64 unmapped;			/* published regions that it cannot reach */
+	u64 atomics;
+	u64 repaired;			/* the QP; that of the atomics */
+	u64 cpu_ns;			/* that serving took */
+};
+
+struct krc_sdc {
+	struct krc_device *dev;
+	struct dentry *debugfs;
+	struct ib_cq *cq;
+	struct ib_qp *qp;
+	u32 mtu_bytes;
+	u64 key;
+	struct sdc_session *sessions;
+	struct krc_sdc_receive *receives;
+	struct krc_sdc_send *sends;
+	struct work_struct greet;	/* makes handles for `strangers` */
+	struct delayed_work repair;
+	wait_queue_head_t drained;	/* `receiving` or `sending` is 0 */
+
+	spinlock_t lock;		/* of all that follows; softirqs take it */
+	bool broken;			/* nothing is posted until `repair` */
+	bool stopped;			/* for good */
+	u32 receiving;			/* receives that are posted */
+	u32 sending;			/* likewise */
+	struct list_head idle;		/* receives that are not posted */
+	struct list_head strangers;
+	u32 stranger_count;
+	struct list_head free;		/* sends */
+	struct sdc_target target;
+	struct krc_region *held;	/* that the core works on */
+	struct krc_sdc_handles handles;
+	struct krc_sdc_atomics atomics;
+	struct krc_sdc_stats stats;
+};
+
+/*
+ * Offers it on a device whose port is known. A failure is told in the log; the
+ * device works without. `stop`: nothing more is executed, and no region is held;
+ * `exit`, when no region is left that could be opened: frees it. All three:
+ * Context: process, may sleep.
+ */
+void krc_sdc_start(struct krc_device *dev);
+void krc_sdc_stop(struct krc_device *dev);
+void krc_sdc_exit(struct krc_device *dev);
+/*
+ * Opens a region of the current process to it, until the region ends. Memory
+ * that cannot be mapped stays unreachable for it, which is counted.
+ * Context: process, may sleep.
+ */
+void krc_sdc_open_region(struct krc_region *region);
+/* Breaks its QPs, for tests. Context: process. */
+void krc_sdc_break(struct krc_device *dev);
+/* The call of krcore_ioctl.h. */
+int krc_queue_dc_target(struct krc_queue *queue, struct krc_dc_target *target);
+
+/* --- what its files share; all with sdc->lock held, but where it is said --- */
+
+u64 krc_sdc_now(void);
+
+/* sdc_handles.c */
+void krc_sdc_handles_init(struct krc_sdc_handles *handles);
+/* The one that was used last now. NULL: there is none. */
+struct krc_sdc_handle *krc_sdc_handle_find(struct krc_sdc *sdc,
+					   const struct sdc_address *address);
+/* Whether it waits for nothing: there is one, or none is made for now. */
+bool krc_sdc_handle_is_settled(const struct krc_sdc_handle *handle);
+/* Makes one, of a datagram. Context: process, may sleep; not held. */
+void krc_sdc_handle_make(struct krc_sdc *sdc,
+			 const struct krc_sdc_receive *receive);
+/* Nothing is posted any more. Context: process, may sleep; not held. */
+void krc_sdc_handles_destroy(struct krc_sdc *sdc);
+
+/* sdc_atomics.c */
+int krc_sdc_atomics_start(struct krc_sdc *sdc);
+/* Nothing is handed over any more. Context: process, may sleep; not held. */
+void krc_sdc_atomics_stop(struct krc_sdc *sdc);
+/* Of sdc_target_ops; takes sdc->held. */
+bool krc_sdc_atomic_post(struct krc_sdc *sdc,
+			 const struct sdc_atomic_request *request);
+
+#endif
