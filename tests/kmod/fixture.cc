@@ -69,8 +69,8 @@ namespace {
 constexpr char kDebugfs[] = "/sys/kernel/debug/krcore/rxe0/";
 }
 
-int64_t Counter(const std::string& name) {
-  std::ifstream file(std::string(kDebugfs) + "stats");
+int64_t Counter(const std::string& name, const std::string& file_name) {
+  std::ifstream file(kDebugfs + file_name);
   std::string word;
   int64_t value;
   while (file >> word >> value) {

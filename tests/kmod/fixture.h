@@ -41,6 +41,7 @@ class Queue : public krcore::kernel::KernelQueue {
     if (got.ok()) std::memcpy(value, got->data(), std::min(got->size(), sizeof(*value)));
     return ErrnoOf(got.status());
   }
+  int DcTarget(krc_dc_target* target) { return Take(KernelQueue::DcTarget(), target); }
   int IsDead(krcore::NodeId node, uint32_t incarnation, bool* dead) {
     return Take(KernelQueue::IsDead(node, incarnation), dead);
   }
@@ -108,8 +109,8 @@ struct Side {
   uint32_t key = 0;
 };
 
-// A counter of the module's, of the device that tests use.
-int64_t Counter(const std::string& name);
+// A counter of the module's, of the device that tests use; `file`: which of its files has it.
+int64_t Counter(const std::string& name, const std::string& file = "stats");
 // Breaks all connections, as a fault would.
 void BreakConnections();
 

@@ -297,7 +297,7 @@ void OneCall(Random& random, Process& process) {
                     random, {KRC_IOC_QUERY, KRC_IOC_ATTACH, KRC_IOC_CONNECT_DEVICE, KRC_IOC_REG_MR, KRC_IOC_DEREG_MR,
                              KRC_IOC_PUSH, KRC_IOC_JOIN, KRC_IOC_PUBLISH, KRC_IOC_CONNECT, KRC_IOC_SET_SERVICE,
                              KRC_IOC_GET_SERVICE, KRC_IOC_PEER_STATE, KRC_IOC_NEW_QUEUE, KRC_IOC_BIND,
-                             KRC_IOC_PUSH_RECV, KRC_IOC_POP_MSGS, KRC_IOC_CREDITS});
+                             KRC_IOC_PUSH_RECV, KRC_IOC_POP_MSGS, KRC_IOC_CREDITS, KRC_IOC_DC_TARGET});
       const bool makes_a_file = request == KRC_IOC_NEW_QUEUE;  // whose number has to be known
       if (random() % 4 == 0 && !makes_a_file) {
         (void)ioctl(fd, request, Address(random, process));

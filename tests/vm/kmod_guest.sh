@@ -122,6 +122,17 @@ exec {user}>&-
 rmmod krcore || fail "it does not unload"
 if [[ -e /dev/krcore || -d /sys/kernel/debug/krcore ]]; then fail "something of it stayed"; fi
 
+step "unloading under somebody who sends to its software DC whatever comes to his mind"
+dc=/sys/kernel/debug/krcore/rxe0/software_dc
+for round in 1 2 3; do
+  insmod "$module" connections=2 || { fail "round $round"; break; }
+  KMOD_ATTACK_SECONDS=4 "$tests/kmod_test" --gtest_brief=1 --gtest_filter=SoftwareDc.IsAttacked > /run/attack 2>&1 &
+  attacker=$!
+  timeout 20 bash -c "until grep -qE '^packets [0-9]{3}' $dc 2> /dev/null; do sleep 0.05; done" || fail "nothing came"
+  rmmod krcore || fail "it does not unload"
+  wait "$attacker" || { cat /run/attack; fail "the attacker"; }
+done
+
 # Pages that were pinned and are not any more. The counters are gathered from the CPUs first.
 echo 1 > /proc/sys/vm/stat_refresh
 acquired=$(awk '$1 == "nr_foll_pin_acquired" { print $2 }' /proc/vmstat)
