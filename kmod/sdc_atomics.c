@@ -9,6 +9,7 @@
  * retries end before.
  */
 #include <linux/log2.h>
+#include <linux/sched/clock.h>
 #include <linux/slab.h>
 
 #include "device.h"
