@@ -59,12 +59,12 @@ TEST(OtherHost, RefusesWhatThePublishedRegionsDoNotAllowBeforeItReachesTheShared
   if (!IsPart("use")) GTEST_SKIP() << "needs a second host";
   Side side;
   ASSERT_EQ(side.queue.Join(kFabric), 0);
-  krc_connect found;
-  for (int error = ENOENT; error == ENOENT;) error = side.queue.Connect(kNode, &found);
-  ASSERT_EQ(found.count, 2u);
   uint64_t hidden_key, hidden_addr;
   for (int error = ENOENT; error == ENOENT;) error = side.queue.GetService("hidden addr", &hidden_addr);
   ASSERT_EQ(side.queue.GetService("hidden key", &hidden_key), 0);
+  krc_connect found;  // last: a node is found before it has published anything
+  ASSERT_EQ(side.queue.Connect(kNode, &found), 0);
+  ASSERT_EQ(found.count, 2u);
   const auto [readable, writable] = std::pair(found.regions[0], found.regions[1]);
   EXPECT_EQ(readable.access, static_cast<uint32_t>(KRC_REMOTE_READ));
   EXPECT_EQ(writable.access, static_cast<uint32_t>(KRC_REMOTE_WRITE));
