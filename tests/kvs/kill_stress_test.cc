@@ -81,8 +81,8 @@ class KillStress : public ::testing::Test {
     for (auto& place : places) place = start();
     std::mt19937 random(seed);
     while (begun < kWorkersOfRound && !logs.stop().load()) {
-      // By what was done, and not by the clock, or a fast machine has no work left to die at: half of what a worker does
-      // between two deaths, on average, so that of ten workers about nine are killed.
+      // By what was done, and not by the clock, or a fast machine has no work left to die at: half of what a worker
+      // does between two deaths, on average, so that of ten workers about nine are killed.
       auto& place = places[random() % kProcesses];
       const uint64_t at = logs.operations().load() + random() % load.operations;
       while (logs.operations().load() < at && !place->Ended() && !logs.stop().load()) Nap(20);
