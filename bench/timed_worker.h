@@ -158,6 +158,7 @@ class Peer {
   static NodeOptions HostOptions(NodeOptions fabric) {
     fabric.node = kId;
     fabric.create_fabric = true;
+    fabric.rc_peers = 16;  // as a memory node
     return fabric;
   }
 

@@ -114,7 +114,7 @@ Status MemoryServer::Open(const Options& options, krcore::Clock* clock) {
   open.node = options.node;
   open.create_fabric = true;
   open.clock = clock;
-  if (options.memory_bytes != 0) open.rc_peers = kRcPeers;
+  if (options.memory_bytes != 0 || options.metaserver) open.rc_peers = kRcPeers;
   auto node = krcore::OpenNode(options.control_plane, open);
   if (!node.ok()) {
     if (node.status() == StatusCode::kExists) {

@@ -18,6 +18,8 @@ constexpr uint32_t kTornLook = 8;
 // A lookup looks for new announcements when those it knows are older.
 constexpr int64_t kServersFreshNs = 1'000'000'000;
 constexpr int64_t kHealNs = 20'000'000;
+// Who has looked up so often is no worker that comes and goes, and takes a place at a server's desk.
+constexpr uint64_t kLinkLookups = 8;
 
 template <typename T>
 std::span<std::byte> BytesOf(T& value) {
@@ -50,7 +52,7 @@ Result<std::unique_ptr<MetaClient>> MetaClient::Create(rnic::Device& device, rni
 
 MetaStats MetaClient::stats() const {
   return {lookups_.load(std::memory_order_relaxed), reads_.load(std::memory_order_relaxed),
-          failovers_.load(std::memory_order_relaxed)};
+          link_reads_.load(std::memory_order_relaxed), failovers_.load(std::memory_order_relaxed)};
 }
 
 // ---- servers
@@ -121,12 +123,31 @@ Status MetaClient::CompareSwap(const Server& server, size_t offset, uint64_t exp
 
 // ---- lookups
 
+bool MetaClient::WorkOnLink(const NewOwner& new_owner, bool may_take_a_while) {
+  if (lookups_.load(std::memory_order_relaxed) < kLinkLookups) return false;
+  ServerPtr nearest;
+  {
+    std::lock_guard lock(servers_mutex_);
+    if (!servers_->nearest_first.empty()) nearest = servers_->nearest_first.front();
+  }
+  if (nearest != nullptr && nearest->info.address.node == OwnerNode(self_)) nearest = nullptr;
+  return link_.Work(nearest, new_owner, may_take_a_while);
+}
+
+Status MetaClient::ReadForLookup(const Server& server, size_t offset, std::span<std::byte> out, Deadline deadline) {
+  reads_.fetch_add(1, std::memory_order_relaxed);
+  if (const auto read = link_.Read(server, offset, out, deadline)) {
+    link_reads_.fetch_add(1, std::memory_order_relaxed);
+    return *read;
+  }
+  return Read(server, offset, out, deadline);
+}
+
 Result<Record> MetaClient::FindAt(const Server& server, const Key& key, Deadline deadline, bool* torn_for_good) {
   Bucket bucket;
   for (uint32_t probe = 0; probe < kMaxProbes; ++probe) {
     const size_t offset = server.info.geometry.BucketOffset(key, probe);
-    reads_.fetch_add(1, std::memory_order_relaxed);
-    KRCORE_RETURN_IF_ERROR(Read(server, offset, std::as_writable_bytes(std::span(bucket)), deadline));
+    KRCORE_RETURN_IF_ERROR(ReadForLookup(server, offset, std::as_writable_bytes(std::span(bucket)), deadline));
     bool last = false;
     for (uint32_t i = 0; i < kRecordsPerBucket; ++i) {
       Record& record = bucket[i];
@@ -148,8 +169,7 @@ Result<Record> MetaClient::FindAt(const Server& server, const Key& key, Deadline
                                                   " has a wrong checksum, still at the deadline");
         }
         clock_.Relax(spins);
-        reads_.fetch_add(1, std::memory_order_relaxed);
-        KRCORE_RETURN_IF_ERROR(Read(server, offset + i * sizeof(Record), BytesOf(record), deadline));
+        KRCORE_RETURN_IF_ERROR(ReadForLookup(server, offset + i * sizeof(Record), BytesOf(record), deadline));
         if (!key.Names(record)) return StatusCode::kNotFound;  // removed meanwhile
       }
       if (IsVacant(record.owner)) return StatusCode::kNotFound;

@@ -22,6 +22,7 @@
 #include "krcore/clock.h"
 #include "krcore/meta/one_sided_channel.h"
 #include "krcore/meta/record.h"
+#include "krcore/meta/server_link.h"
 #include "krcore/meta/server_list.h"
 #include "krcore/meta/table.h"
 #include "krcore/rnic/rnic.h"
@@ -31,8 +32,9 @@ namespace krcore::meta {
 
 struct MetaStats {
   uint64_t lookups = 0;
-  uint64_t reads = 0;      // one-sided READs of lookups
-  uint64_t failovers = 0;  // lookups' steps from one server to another
+  uint64_t reads = 0;       // one-sided READs of lookups
+  uint64_t link_reads = 0;  // of these, over the RC connection
+  uint64_t failovers = 0;   // lookups' steps from one server to another
 };
 
 class MetaClient {
@@ -59,6 +61,10 @@ class MetaClient {
   // As Node::IsConfirmedDead, `record` being one that this owner wrote, or null.
   bool OwnerIsDead(uint64_t owner, const Record* record, Deadline deadline);
 
+  // ServerLink::Work, for the nearest server, once this client has looked up often enough for it to be worth a QP
+  // there.
+  bool WorkOnLink(const NewOwner& new_owner, bool may_take_a_while);
+
   // The fabric's lease on remote MRs, as its servers announce it; 0: none has been seen.
   int64_t mr_lease_ns() const { return mr_lease_ns_.load(std::memory_order_relaxed); }
   MetaStats stats() const;
@@ -81,7 +87,12 @@ class MetaClient {
   };
 
   MetaClient(rnic::Device& device, rnic::Pd& pd, Clock& clock, const rnic::DeviceAddress& self)
-      : device_(device), pd_(pd), clock_(clock), self_address_(self), self_(PackOwner(self.node, self.incarnation)) {}
+      : device_(device),
+        pd_(pd),
+        clock_(clock),
+        self_address_(self),
+        self_(PackOwner(self.node, self.incarnation)),
+        link_(device, pd, clock, self) {}
 
   // ---- servers
   std::shared_ptr<const ServerList> Known();
@@ -93,6 +104,8 @@ class MetaClient {
   // ---- one verb each
   template <typename Verb>
   Status OnChannel(Verb verb);
+  // By the shortest way that there is.
+  Status ReadForLookup(const Server& server, size_t offset, std::span<std::byte> out, Deadline deadline);
   Status Read(const Server& server, size_t offset, std::span<std::byte> out, Deadline deadline);
   Status Write(const Server& server, size_t offset, std::span<const std::byte> data, Deadline deadline);
   Status CompareSwap(const Server& server, size_t offset, uint64_t expected, uint64_t desired, uint64_t* old,
@@ -130,6 +143,7 @@ class MetaClient {
   const uint64_t self_;
 
   std::array<Lane, 2> lanes_;  // for threads that look up at the same time
+  ServerLink link_;
 
   std::mutex servers_mutex_;
   std::shared_ptr<const ServerList> servers_;  // guarded by servers_mutex_; never null
@@ -144,7 +158,7 @@ class MetaClient {
   bool has_published_ = false;  // not told by complete_at_: at times no server has all
 
   // Relaxed counters.
-  std::atomic<uint64_t> lookups_{0}, reads_{0}, failovers_{0};
+  std::atomic<uint64_t> lookups_{0}, reads_{0}, link_reads_{0}, failovers_{0};
 };
 
 }  // namespace krcore::meta

@@ -41,6 +41,9 @@ Result<std::unique_ptr<MetaServer>> MetaServer::Host(rnic::Device& device, rnic:
   info.address = device.address();
   info.dct_num = dct.num();
   info.dc_key = dct.dc_key();
+  info.desk_addr = reinterpret_cast<uint64_t>(options.desk.data());
+  info.desk_places = static_cast<uint32_t>(options.desk.size());
+  info.desk_rkey = options.desk_rkey;
 
   KRCORE_RETURN_IF_ERROR(server->Announce());
   KRCORE_RETURN_IF_ERROR(server->ChoosePlace(deadline));

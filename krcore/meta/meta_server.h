@@ -15,14 +15,17 @@
 #include "krcore/clock.h"
 #include "krcore/meta/server_list.h"
 #include "krcore/meta/table.h"
+#include "krcore/rc/desk.h"
 #include "krcore/rnic/rnic.h"
 #include "krcore/status.h"
 
 namespace krcore::meta {
 
 struct MetaServerOptions {
-  uint32_t capacity = 0;    // nodes
-  int64_t mr_lease_ns = 0;  // of a fabric's first server; later ones take over what there is
+  uint32_t capacity = 0;           // nodes
+  int64_t mr_lease_ns = 0;         // of a fabric's first server; later ones take over what there is
+  std::span<rc::Place> desk = {};  // registered for peers as `desk_rkey`; empty: no RC connections are taken
+  uint32_t desk_rkey = 0;
 };
 
 class MetaServer {

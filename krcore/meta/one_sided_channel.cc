@@ -9,18 +9,40 @@
 namespace krcore::meta {
 
 Result<std::unique_ptr<OneSidedChannel>> OneSidedChannel::Create(rnic::Device& device, rnic::Pd& pd, Clock& clock,
-                                                                 size_t max_bytes) {
+                                                                 size_t max_bytes, rnic::QpType type) {
   std::unique_ptr<OneSidedChannel> channel(new OneSidedChannel(clock, max_bytes));
   auto mr = pd.RegisterMemory(channel->buffer_.data(), max_bytes, kLocalWrite);
   if (!mr.ok()) return mr.status();
   auto cq = device.CreateCq(16);
   if (!cq.ok()) return cq.status();
-  auto qp = dct::CreateInitiator(pd, **cq, 8);
+  auto qp = pd.CreateQp({.type = type, .send_cq = cq->get(), .recv_cq = cq->get(), .sq_depth = 8});
   if (!qp.ok()) return qp.status();
   channel->mr_ = *std::move(mr);
   channel->cq_ = *std::move(cq);
   channel->qp_ = *std::move(qp);
   return channel;
+}
+
+Result<std::unique_ptr<OneSidedChannel>> OneSidedChannel::Create(rnic::Device& device, rnic::Pd& pd, Clock& clock,
+                                                                 size_t max_bytes) {
+  auto channel = Create(device, pd, clock, max_bytes, rnic::QpType::kDci);
+  if (channel.ok()) KRCORE_RETURN_IF_ERROR(dct::ResetToRts(*(*channel)->qp_));
+  return channel;
+}
+
+Result<std::unique_ptr<OneSidedChannel>> OneSidedChannel::CreateRc(rnic::Device& device, rnic::Pd& pd, Clock& clock) {
+  auto channel = Create(device, pd, clock, kMaxBytes, rnic::QpType::kRc);
+  if (channel.ok()) KRCORE_RETURN_IF_ERROR((*channel)->qp_->ToInit(0, 0));
+  return channel;
+}
+
+Status OneSidedChannel::ConnectRc(const rnic::DeviceAddress& peer, uint32_t peer_qpn) {
+  KRCORE_RETURN_IF_ERROR(qp_->ToRtr({.device = peer, .qpn = peer_qpn}));
+  return qp_->ToRts();
+}
+
+Status OneSidedChannel::EndWhatIsPosted() {
+  return qp_->type() == rnic::QpType::kRc ? qp_->ToReset() : dct::ResetToRts(*qp_);
 }
 
 Status OneSidedChannel::Read(const RemoteMemory& remote, std::span<std::byte> out, Deadline deadline) {
@@ -72,14 +94,14 @@ Status OneSidedChannel::Execute(rnic::SendWr wr, const RemoteMemory& remote, siz
       continue;  // of a request that an earlier deadline gave up
     }
     if (deadline.Passed(clock_)) {
-      KRCORE_RETURN_IF_ERROR(dct::ResetToRts(*qp_));  // nothing may land in the buffer any more
+      KRCORE_RETURN_IF_ERROR(EndWhatIsPosted());  // nothing may land in the buffer any more
       return {StatusCode::kTimeout, "node " + std::to_string(remote.target->address.node) + " did not answer a " +
                                         std::string(OpcodeName(wr.opcode)) + " in time"};
     }
     clock_.Relax(spins);
   }
   if (completion.status == WcStatus::kSuccess) return {};
-  KRCORE_RETURN_IF_ERROR(dct::ResetToRts(*qp_));
+  KRCORE_RETURN_IF_ERROR(EndWhatIsPosted());
   return {StatusCode::kUnavailable, std::string(OpcodeName(wr.opcode)) + " at node " +
                                         std::to_string(remote.target->address.node) + ": " +
                                         std::string(WcStatusName(completion.status))};

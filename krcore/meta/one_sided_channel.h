@@ -1,4 +1,5 @@
-// OneSidedChannel: synchronous one-sided verbs over a DC initiator of its own, for the control path.
+// OneSidedChannel: synchronous one-sided verbs over a QP of its own, for the control path: a DC initiator, which
+// reaches everybody, or an RC QP with one peer.
 //
 // Thread safety: none; its user locks. Blocking: each call up to its deadline.
 #ifndef KRCORE_META_ONE_SIDED_CHANNEL_H_
@@ -17,7 +18,7 @@
 
 namespace krcore::meta {
 
-// A word or range of memory at a DC target.
+// A word or range of memory at a DC target; over RC, at the peer.
 struct RemoteMemory {
   const dct::Target* target = nullptr;
   const rnic::AddressHandle* ah = nullptr;
@@ -32,7 +33,13 @@ class OneSidedChannel {
   // `max_bytes` per verb.
   static Result<std::unique_ptr<OneSidedChannel>> Create(rnic::Device& device, rnic::Pd& pd, Clock& clock,
                                                          size_t max_bytes = kMaxBytes);
+  // With an RC QP, of use once connected; the peer posts nothing.
+  static Result<std::unique_ptr<OneSidedChannel>> CreateRc(rnic::Device& device, rnic::Pd& pd, Clock& clock);
+  uint32_t qpn() const { return qp_->num(); }
+  Status ConnectRc(const rnic::DeviceAddress& peer, uint32_t peer_qpn);
 
+  // A verb that failed does not happen any more when it returns. An RC QP is of no use then: all further ones fail.
+  //
   // kUnavailable: the target does not answer or refuses; the outcome of a Write or CompareSwap is then unknown.
   // kTimeout: the deadline passed first, likewise.
   Status Read(const RemoteMemory& remote, std::span<std::byte> out, Deadline deadline);
@@ -42,6 +49,9 @@ class OneSidedChannel {
 
  private:
   OneSidedChannel(Clock& clock, size_t max_bytes) : clock_(clock), buffer_(max_bytes) {}
+  static Result<std::unique_ptr<OneSidedChannel>> Create(rnic::Device& device, rnic::Pd& pd, Clock& clock,
+                                                         size_t max_bytes, rnic::QpType type);
+  Status EndWhatIsPosted();
   Status Execute(rnic::SendWr wr, const RemoteMemory& remote, size_t length, Deadline deadline);
 
   Clock& clock_;

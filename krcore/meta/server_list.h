@@ -32,7 +32,7 @@ enum class ServerState : uint32_t {
 };
 
 // Value of the fabric record "metaserver0" and so on.
-inline constexpr uint32_t kBootstrapMagic = 0x334D524B;  // "KRM3"
+inline constexpr uint32_t kBootstrapMagic = 0x344D524B;  // "KRM4"
 struct Bootstrap {
   uint32_t magic = kBootstrapMagic;
   ServerState state = ServerState::kChoosing;
@@ -43,10 +43,13 @@ struct Bootstrap {
   int64_t mr_lease_ns = 0;  // the same at all servers of a fabric
   uint64_t dc_key = 0;
   uint32_t dct_num = 0;
+  uint32_t desk_places = 0;  // 0: it takes no RC connections
+  uint64_t desk_addr = 0;
+  uint32_t desk_rkey = 0;
   uint32_t reserved = 0;
   rnic::DeviceAddress address;
 };
-static_assert(sizeof(Bootstrap) == 96);  // a fabric record has 112
+static_assert(sizeof(Bootstrap) == 112);  // a fabric record has 112
 
 std::string BootstrapName(uint32_t index);
 

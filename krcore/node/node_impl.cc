@@ -78,11 +78,15 @@ Status NodeImpl::Start(uint32_t rc_peers) {
       MakeRegion({.length = rc_peers * sizeof(rc::Place), .remote_rights = kAllRemoteRights, .tag = rc::kDeskTag});
   if (!desk.ok()) return desk.status();
   desk_ = *std::move(desk);
-  auto acceptor = rc::Acceptor::Create(*device_, *pd_, clock_,
-                                       {reinterpret_cast<rc::Place*>(desk_->bytes().data()), size_t{rc_peers}});
+  auto acceptor = rc::Acceptor::Create(*device_, *pd_, clock_, desk_places());
   if (!acceptor.ok()) return acceptor.status();
   acceptor_ = *std::move(acceptor);
   return {};
+}
+
+std::span<rc::Place> NodeImpl::desk_places() const {
+  if (desk_ == nullptr) return {};
+  return {reinterpret_cast<rc::Place*>(desk_->bytes().data()), desk_->bytes().size() / sizeof(rc::Place)};
 }
 
 NodeImpl::~NodeImpl() {
@@ -175,9 +179,9 @@ Status NodeImpl::HostMetaServer(uint32_t capacity) {
     if (hosting_) return {StatusCode::kExists, "this node hosts a metadata server already"};
     hosting_ = true;
   }
-  auto server =
-      meta::MetaServer::Host(*device_, *pd_, *dct_, clock_, {.capacity = capacity, .mr_lease_ns = mr_lease_ns_},
-                             Deadline::After(clock_, kCatchUpNs));
+  const meta::MetaServerOptions options{
+      .capacity = capacity, .mr_lease_ns = mr_lease_ns_, .desk = desk_places(), .desk_rkey = desk_ ? desk_->rkey() : 0};
+  auto server = meta::MetaServer::Host(*device_, *pd_, *dct_, clock_, options, Deadline::After(clock_, kCatchUpNs));
   std::lock_guard lock(mutex_);
   hosting_ = server.ok();
   if (!server.ok()) return server.status();
@@ -271,6 +275,7 @@ Result<std::unique_ptr<QueuePool>> NodeImpl::CreateQueuePool(const QueuePoolOpti
                                       .pd = pd_.get(),
                                       .regions = &local_regions_,
                                       .peers = peers_.get(),
+                                      .meta = device_->caps().software_dc ? meta_.get() : nullptr,
                                       .self = {device_->address(), dct_->num(), dct_->dc_key()},
                                       .senders = &senders_,
                                       .pools = &pools_,

@@ -90,6 +90,7 @@ class NodeImpl final : public Node, private pool::PortRecords {
   bool hosting_ = false;  // or about to
   bool published_ = false;
 
+  std::span<rc::Place> desk_places() const;
   std::unique_ptr<Region> desk_;  // null: no RC connections are accepted
   std::mutex acceptor_mutex_;
   std::unique_ptr<rc::Acceptor> acceptor_;  // guarded by acceptor_mutex_

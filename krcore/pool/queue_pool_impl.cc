@@ -216,7 +216,7 @@ void QueuePoolImpl::RenewLeases(int64_t now_ns) {
 
 size_t QueuePoolImpl::Poll() {
   const size_t completed = std::exchange(completed_by_flush_, 0) + PollOnce();
-  if (rc_ != nullptr && rc_->busy()) [[unlikely]]
+  if (rc_ != nullptr && rc_->has_work()) [[unlikely]]
     rc_->Work(completed == 0 && NothingUnderWay());
   return completed;
 }

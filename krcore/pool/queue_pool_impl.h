@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "krcore/dct/peer_directory.h"
+#include "krcore/meta/meta_client.h"
 #include "krcore/mr/region_table.h"
 #include "krcore/pool/physical_queue.h"
 #include "krcore/pool/port_table.h"
@@ -34,6 +35,7 @@ struct PoolContext {
   rnic::Pd* pd = nullptr;
   const mr::RegionTable* regions = nullptr;
   dct::PeerDirectory* peers = nullptr;
+  meta::MetaClient* meta = nullptr;          // whose RC connection pools are to make; null: none
   dct::Target self;                          // how peers reach this node
   std::atomic<uint32_t>* senders = nullptr;  // counts the node's queues that have sent messages
   std::atomic<uint32_t>* pools = nullptr;    // ... and its pools

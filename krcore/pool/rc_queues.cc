@@ -4,6 +4,7 @@
 #include <span>
 #include <utility>
 
+#include "krcore/meta/meta_client.h"
 #include "krcore/msg/wire.h"
 #include "krcore/pool/queue_pool_impl.h"
 #include "krcore/vqp/virtual_queue_impl.h"
@@ -11,15 +12,7 @@
 namespace krcore::pool {
 namespace {
 
-using Outcome = rc::Connector::Outcome;
-
-constexpr uint32_t kMaxPlaceTries = 16;    // places that may be found taken
-constexpr uint32_t kMaxFailures = 8;       // of one verb
-constexpr uint32_t kMaxTellFailures = 64;  // nobody waits for it, and the peer would keep its half
-constexpr int64_t kFirstAskNs = 50'000;
-constexpr int64_t kMaxAskNs = 50'000'000;
-constexpr int64_t kAnswerNs = 5'000'000'000;     // a node answers once a second or more often
-constexpr int64_t kTryAgainNs = 10'000'000'000;  // a peer that did not
+constexpr int64_t kTryAgainNs = 10'000'000'000;  // a peer that gave none
 constexpr int64_t kCloseNs = 100'000'000;
 constexpr uint32_t kMaxCloseSpins = 1u << 14;  // bound of the same wait when a clock stands still
 
@@ -34,7 +27,6 @@ void RcQueues::SetState(Slot& slot, State state) {
   const auto is_busy = [](State s) { return s != State::kFree && s != State::kInUse; };
   busy_ += static_cast<uint32_t>(is_busy(state)) - static_cast<uint32_t>(is_busy(slot.state));
   slot.state = state;
-  slot.tries = 0;
   slot.wait_for_idle_until_ns = 0;
 }
 
@@ -85,6 +77,7 @@ void RcQueues::Tick(int64_t now_ns) {
     if (Slot* const victim = LeastRecentlyUsed(); victim != nullptr && FreeSlot() == nullptr) LeaveSlot(*victim);
   }
   peers_.clear();  // keeps no metadata alive
+  if (!link_busy_ && pool_.context().meta != nullptr) WorkOnLink(false);
 }
 
 RcQueues::Slot* RcQueues::FreeSlot() {
@@ -141,13 +134,9 @@ bool RcQueues::Connect(const std::shared_ptr<const dct::Peer>& peer) {
   if (slot == nullptr) return false;
   slot->peer = peer;
   slot->dc = pool_.DcQueueFor(peer->target);
-  // Numbers tell the connections of the node apart; pairs with nothing.
-  const uint32_t number = pool_.context().senders->fetch_add(1, std::memory_order_relaxed);
-  slot->owner = msg::OwnerWord(node, number, pool_.context().self.address.incarnation);
-  slot->place = static_cast<uint32_t>((node + number) % (peer->desk.length / sizeof(rc::Place)));  // peers begin apart
   slot->last_used_ns = last_tick_ns_;
   slot->heat = hot_wrs_;
-  SetState(*slot, State::kClaiming);
+  SetState(*slot, State::kAsking);
   return true;
 }
 
@@ -179,7 +168,7 @@ Status RcQueues::MakeQueue(Slot& slot) {
 
 // The local half, before anything is asked for; the first time the connector, the next time the rest. False: it cannot
 // be made.
-bool RcQueues::BeginClaim(Slot& slot) {
+bool RcQueues::BeginAsking(Slot& slot) {
   if (connector_ == nullptr) {
     auto made =
         rc::Connector::Create(*pool_.context().device, *pool_.context().pd, static_cast<uint32_t>(slots_.size()));
@@ -187,76 +176,28 @@ bool RcQueues::BeginClaim(Slot& slot) {
     return connector_ != nullptr;
   }
   if (!MakeQueue(slot).ok()) return false;
-  Claim(slot);
+  rc::Request request;
+  request.address = pool_.context().self.address;
+  request.owner = NewOwner();
+  request.qpn = slot.qp->num();
+  const uint32_t first_place = msg::OwnerNode(request.owner) + msg::OwnerQueue(request.owner);  // peers begin apart
+  slot.handshake.Begin(*connector_, LaneOf(slot), slot.peer, request, first_place);
   return true;
 }
 
-void RcQueues::Claim(Slot& slot) {
-  connector_->CompareSwap(LaneOf(slot), *slot.peer, PlaceOffset(slot) + offsetof(rc::Place, owner), 0, slot.owner);
+uint64_t RcQueues::NewOwner() {
+  // Relaxed: numbers tell the connections of the node apart, and pair with nothing.
+  const uint32_t number = pool_.context().senders->fetch_add(1, std::memory_order_relaxed);
+  const rnic::DeviceAddress& self = pool_.context().self.address;
+  return msg::OwnerWord(self.node, number, self.incarnation);
 }
 
-void RcQueues::Claimed(Slot& slot) {
-  if (connector_->outcome(LaneOf(slot)) == Outcome::kFailed) {
-    // It may have been done; then the same CAS finds its own word.
-    if (++slot.tries == kMaxFailures || PeerIsDead(slot)) return GiveUp(slot, false);
-    return Claim(slot);
-  }
-  const uint64_t found = connector_->word(LaneOf(slot));
-  if (found == 0 || found == slot.owner) {
-    SetState(slot, State::kRequesting);
-    return WriteRequest(slot);
-  }
-  const auto places = static_cast<uint32_t>(slot.peer->desk.length / sizeof(rc::Place));
-  if (++slot.tries >= std::min(kMaxPlaceTries, places)) return GiveUp(slot, false);
-  slot.place = (slot.place + 1) % places;
-  Claim(slot);
+void RcQueues::WorkOnLink(bool may_take_a_while) {
+  if (pool_.context().self.address.node >> msg::kOwnerNodeBits != 0) return;
+  link_busy_ = pool_.context().meta->WorkOnLink([this] { return NewOwner(); }, may_take_a_while);
 }
 
-void RcQueues::WriteRequest(Slot& slot) {
-  rc::Request request;
-  request.owner = slot.owner;
-  request.address = pool_.context().self.address;
-  request.qpn = slot.qp->num();
-  request.checksum = rc::ChecksumOf(request);
-  connector_->Write(LaneOf(slot), *slot.peer, PlaceOffset(slot) + offsetof(rc::Place, request),
-                    std::as_bytes(std::span(&request, 1)));
-}
-
-void RcQueues::Requested(Slot& slot) {
-  if (connector_->outcome(LaneOf(slot)) == Outcome::kFailed) {
-    if (++slot.tries == kMaxFailures || PeerIsDead(slot)) return GiveUp(slot, true);
-    return WriteRequest(slot);
-  }
-  SetState(slot, State::kAsking);
-  const int64_t now_ns = pool_.node().clock().NowNs();
-  slot.ask_at_ns = now_ns;
-  slot.give_up_ns = now_ns + kAnswerNs;
-}
-
-void RcQueues::Asked(Slot& slot, int64_t now_ns) {
-  const uint32_t lane = LaneOf(slot);
-  const auto read = [&] {
-    connector_->Read(lane, *slot.peer, PlaceOffset(slot) + offsetof(rc::Place, answer));
-    slot.ask_at_ns = now_ns + std::min(kFirstAskNs << std::min(slot.tries++, 16u), kMaxAskNs);
-    slot.answer_is_due = true;
-  };
-  if (slot.tries == 0) return read();
-  const bool answered =
-      connector_->outcome(lane) == Outcome::kDone && rc::IsAnswerTo(slot.owner, connector_->word(lane));
-  if (answered && !MayTakeAWhile(slot, now_ns)) return;
-  if (std::exchange(slot.answer_is_due, false)) {  // once a READ: whether the peer lives takes a system call
-    if (connector_->outcome(lane) == Outcome::kFailed) {
-      if (PeerIsDead(slot)) return GiveUp(slot, true);
-    } else if (answered) {
-      const uint32_t qpn = rc::AnsweredQpn(connector_->word(lane));
-      return qpn == 0 ? GiveUp(slot, true) : SwitchToRc(slot, qpn);
-    }
-  }
-  if (now_ns >= slot.give_up_ns) return GiveUp(slot, true);
-  if (now_ns >= slot.ask_at_ns) read();
-}
-
-void RcQueues::GiveUp(Slot& slot, bool claimed) {
+void RcQueues::GiveUp(Slot& slot) {
   ++pool_.mutable_stats().rc_refusals;
   slot.qp.reset();
   const int64_t until_ns = pool_.node().clock().NowNs() + kTryAgainNs;
@@ -265,9 +206,7 @@ void RcQueues::GiveUp(Slot& slot, bool claimed) {
     if (state.peer != nullptr && SameTarget(state.peer->target, slot.peer->target))
       state.stay_on_dc_until_ns = until_ns;
   }
-  if (claimed) return Tell(slot);
-  slot.peer = nullptr;
-  SetState(slot, State::kFree);
+  Tell(slot);
 }
 
 // ---- moving
@@ -281,7 +220,7 @@ void RcQueues::MoveQueues(const Slot& slot, PhysicalQueue& queue) {
 
 void RcQueues::SwitchToRc(Slot& slot, uint32_t qpn) {
   if (!slot.qp->ToRtr({.device = slot.peer->target.address, .qpn = qpn}).ok() || !slot.qp->ToRts().ok())
-    return GiveUp(slot, true);
+    return GiveUp(slot);
   ++pool_.mutable_stats().rc_connects;
   slot.queue->Connect(std::move(slot.qp));
   // What is pushed from now on is staged there until all before it has completed.
@@ -346,24 +285,14 @@ PhysicalQueue* RcQueues::HoldsUp(PhysicalQueue& queue) {
 
 // ---- telling the peer
 
-bool RcQueues::PeerIsDead(const Slot& slot) const {
-  return pool_.context().device->QueryPeer(slot.peer->target.address) == rnic::PeerState::kDead;
-}
-
 void RcQueues::Tell(Slot& slot) {
   SetState(slot, State::kTelling);
-  WriteClosing(slot);
+  slot.handshake.Close();
+  FreeIfTold(slot);
 }
 
-void RcQueues::WriteClosing(Slot& slot) {
-  connector_->Write(LaneOf(slot), *slot.peer, PlaceOffset(slot) + offsetof(rc::Place, closing),
-                    std::as_bytes(std::span(&slot.owner, 1)));
-}
-
-// A peer that cannot be told finds out when this node has closed or died.
-void RcQueues::Told(Slot& slot) {
-  if (connector_->outcome(LaneOf(slot)) == Outcome::kFailed && ++slot.tries < kMaxTellFailures && !PeerIsDead(slot))
-    return WriteClosing(slot);
+void RcQueues::FreeIfTold(Slot& slot) {
+  if (slot.handshake.state() != rc::Handshake::State::kIdle) return;
   slot.peer = nullptr;
   SetState(slot, State::kFree);
 }
@@ -380,9 +309,9 @@ bool RcQueues::MayTakeAWhile(Slot& slot, int64_t now_ns) {
 // True if that may have taken a while.
 bool RcQueues::WorkOn(Slot& slot, int64_t now_ns) {
   if (slot.state == State::kFree || slot.state == State::kInUse) return false;
-  if (slot.state == State::kClaiming && slot.qp == nullptr) {
+  if (slot.state == State::kAsking && slot.qp == nullptr) {
     if (!MayTakeAWhile(slot, now_ns)) return false;
-    if (!BeginClaim(slot)) GiveUp(slot, false);
+    if (!BeginAsking(slot)) GiveUp(slot);
     return true;
   }
   if (slot.state == State::kLeaving) {
@@ -390,15 +319,15 @@ bool RcQueues::WorkOn(Slot& slot, int64_t now_ns) {
     Left(slot);
     return true;
   }
-  if (connector_->outcome(LaneOf(slot)) == Outcome::kUnderWay) return false;
-  switch (slot.state) {
-    case State::kClaiming: Claimed(slot); break;
-    case State::kRequesting: Requested(slot); break;
-    case State::kAsking: Asked(slot, now_ns); break;
-    case State::kTelling: Told(slot); break;
-    default: break;
+  slot.handshake.Step(now_ns);
+  if (slot.state == State::kTelling) {
+    FreeIfTold(slot);
+    return false;
   }
-  return slot.state == State::kInUse;
+  if (slot.handshake.state() == rc::Handshake::State::kFailed) GiveUp(slot);
+  if (slot.handshake.state() != rc::Handshake::State::kAnswered || !MayTakeAWhile(slot, now_ns)) return false;
+  SwitchToRc(slot, slot.handshake.peer_qpn());
+  return true;
 }
 
 void RcQueues::Work(bool idle) {
@@ -408,31 +337,28 @@ void RcQueues::Work(bool idle) {
   for (Slot& slot : slots_) {
     if (WorkOn(slot, now_ns)) return;
   }
+  if (!link_busy_) return;
+  if (link_waits_until_ns_ == 0) link_waits_until_ns_ = now_ns + patience_ns_;
+  const bool may_take_a_while = idle || now_ns >= link_waits_until_ns_;
+  if (may_take_a_while) link_waits_until_ns_ = 0;
+  WorkOnLink(may_take_a_while);
 }
 
 void RcQueues::Close() {
   for (Slot& slot : slots_) {
-    if (slot.state == State::kInUse || slot.state == State::kLeaving) {
-      slot.queue->Disconnect();  // whatever is under way there
-      Tell(slot);
-    } else if (slot.state == State::kClaiming) {
-      slot.qp.reset();
-      SetState(slot, State::kFree);  // a claim without a request does not last
-    } else if (slot.state != State::kFree && slot.state != State::kTelling) {
-      slot.qp.reset();
-    }
+    if (slot.state == State::kInUse || slot.state == State::kLeaving)
+      slot.queue->Disconnect();  // with what is under way
+    slot.qp.reset();
+    if (slot.state != State::kFree && slot.state != State::kTelling) Tell(slot);
   }
   Clock& clock = pool_.node().clock();
   const Deadline deadline = Deadline::After(clock, kCloseNs);
   for (uint32_t spins = 0; busy_ != 0 && spins < kMaxCloseSpins && !deadline.Passed(clock); ++spins) {
     connector_->Poll();
     for (Slot& slot : slots_) {
-      if (slot.state == State::kFree || connector_->outcome(LaneOf(slot)) == Outcome::kUnderWay) continue;
-      if (slot.state == State::kTelling) {
-        Told(slot);
-      } else {
-        Tell(slot);
-      }
+      if (slot.state == State::kFree) continue;
+      slot.handshake.Step(clock.NowNs());
+      FreeIfTold(slot);
     }
     if (busy_ != 0) clock.Relax(spins);
   }

@@ -4,12 +4,10 @@
 // A slot goes through its states in this order; what fails goes on with kTelling, or is free.
 //
 //     kFree
-//     kClaiming    CAS at the peer's desk: a place there
-//     kRequesting  WRITE of the request
-//     kAsking      READ of the answer, again and again
+//     kAsking      rc/handshake.h agrees with the peer
 //     kInUse       the peer's VirtualQueues use it; its queue is blocked until the DC initiator has passed `marker`
 //     kLeaving     its queue is blocked: what is posted completes, what is staged moves to the DC initiator
-//     kTelling     WRITE to the desk that the connection is closed
+//     kTelling     ... and the peer is told that the connection is closed
 //
 // All queues to one incarnation of a peer move together, so that requests to one peer stay in order.
 //
@@ -27,6 +25,7 @@
 #include "krcore/node.h"
 #include "krcore/pool/physical_queue.h"
 #include "krcore/rc/connector.h"
+#include "krcore/rc/handshake.h"
 #include "krcore/rnic/rnic.h"
 
 namespace krcore::pool {
@@ -55,8 +54,10 @@ class RcQueues {
   PhysicalQueue* Find(const dct::Target& target) const;
 
   // ---- at each poll
-  // Some connection is being made or given up.
+  // Some peer's connection is being made or given up.
   bool busy() const { return busy_ != 0; }
+  // ... or that to the metadata server.
+  bool has_work() const { return busy_ != 0 || link_busy_; }
   // Goes on with those. From QueuePool::Poll alone, because it moves VirtualQueues. At most one QP is created,
   // connected or destroyed a call; while the pool is not `idle`, only one that has been put off for patience_ns.
   void Work(bool idle);
@@ -77,17 +78,13 @@ class RcQueues {
   size_t memory_bytes() const;
 
  private:
-  enum class State : uint8_t { kFree, kClaiming, kRequesting, kAsking, kInUse, kLeaving, kTelling };
+  enum class State : uint8_t { kFree, kAsking, kInUse, kLeaving, kTelling };
   struct Slot {
     State state = State::kFree;
     std::shared_ptr<const dct::Peer> peer;
     std::unique_ptr<rnic::Qp> qp;  // until it is connected
-    uint64_t owner = 0;            // of the place at the desk
-    uint32_t place = 0;
-    uint32_t tries = 0;  // of the state
-    int64_t ask_at_ns = 0, give_up_ns = 0;
+    rc::Handshake handshake;
     int64_t wait_for_idle_until_ns = 0;  // 0: waits for nothing
-    bool answer_is_due = false;          // a READ of it was posted whose outcome nobody has looked at
     PhysicalQueue* dc = nullptr;         // how the peer is reached otherwise
     uint64_t marker = 0;
     int64_t last_used_ns = 0;
@@ -97,28 +94,23 @@ class RcQueues {
     std::unique_ptr<Region> own_memory;
   };
 
+  // Names the node's next connection at a desk.
+  uint64_t NewOwner();
+  void WorkOnLink(bool may_take_a_while);
   uint32_t LaneOf(const Slot& slot) const { return static_cast<uint32_t>(&slot - slots_.data()); }
-  size_t PlaceOffset(const Slot& slot) const { return slot.place * sizeof(rc::Place); }
   void SetState(Slot& slot, State state);
   void CountHeat(int64_t now_ns, uint64_t intervals);
   Slot* FreeSlot();
   Slot* LeastRecentlyUsed();
   Status MakeQueue(Slot& slot);
   Status NeedOwnMemory(Slot& slot);
-  bool BeginClaim(Slot& slot);
-  void Claim(Slot& slot);
-  void WriteRequest(Slot& slot);
-  void Claimed(Slot& slot);
-  void Requested(Slot& slot);
-  void Asked(Slot& slot, int64_t now_ns);
+  bool BeginAsking(Slot& slot);
   void SwitchToRc(Slot& slot, uint32_t qpn);
   void LeaveSlot(Slot& slot);
   void Left(Slot& slot);
-  void Told(Slot& slot);
-  void GiveUp(Slot& slot, bool claimed);
+  void GiveUp(Slot& slot);
   void Tell(Slot& slot);
-  void WriteClosing(Slot& slot);
-  bool PeerIsDead(const Slot& slot) const;
+  void FreeIfTold(Slot& slot);
   // Every VirtualQueue to the slot's peer uses `queue` from now on.
   void MoveQueues(const Slot& slot, PhysicalQueue& queue);
   // Whether the slot's next step may be one that takes a while.
@@ -133,6 +125,8 @@ class RcQueues {
   uint32_t busy_ = 0;     // slots that are neither free nor steadily in use
   uint32_t blocked_ = 0;  // slots in use or being left whose queue may be blocked
   bool idle_ = false;     // of Work
+  bool link_busy_ = false;
+  int64_t link_waits_until_ns_ = 0;  // for an idle Poll; 0: it does not
   std::vector<Slot> slots_;
   std::unique_ptr<rc::Connector> connector_;
   struct PeerHeat {

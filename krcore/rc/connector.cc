@@ -9,7 +9,7 @@
 namespace krcore::rc {
 
 Result<std::unique_ptr<Connector>> Connector::Create(rnic::Device& device, rnic::Pd& pd, uint32_t lanes) {
-  std::unique_ptr<Connector> connector(new Connector(lanes));
+  std::unique_ptr<Connector> connector(new Connector(device, lanes));
   auto mr = pd.RegisterMemory(connector->buffer_.data(), lanes * sizeof(Lane), kLocalWrite);
   if (!mr.ok()) return mr.status();
   auto cq = device.CreateCq(lanes);

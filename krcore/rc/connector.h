@@ -1,8 +1,8 @@
-// Connector: the one-sided verbs by which a pool asks at its peers' desks for RC connections. They go through a DC
+// Connector: the one-sided verbs by which a node asks at its peers' desks for RC connections. They go through a DC
 // initiator of its own, so that a desk that is gone or a peer that is dead breaks nothing that others share, and none
 // of them is waited for. Each lane has one verb under way at most.
 //
-// Thread safety: belongs to the pool's thread. Nothing blocks.
+// Thread safety: belongs to one thread at a time. Nothing blocks.
 #ifndef KRCORE_RC_CONNECTOR_H_
 #define KRCORE_RC_CONNECTOR_H_
 
@@ -39,6 +39,8 @@ class Connector {
   Outcome outcome(uint32_t lane) const { return outcomes_[lane]; }
   // The word that the lane's CompareSwap or Read found.
   uint64_t word(uint32_t lane) const;
+  // Confirmed. A system call, or a question over the network.
+  bool IsDead(const dct::Peer& peer) { return device_.QueryPeer(peer.target.address) == rnic::PeerState::kDead; }
   size_t memory_bytes() const { return sizeof(*this) + buffer_.bytes(); }
 
  private:
@@ -47,10 +49,11 @@ class Connector {
     std::byte bytes[kLaneBytes];
   };
 
-  explicit Connector(uint32_t lanes) : buffer_(lanes), outcomes_(lanes, Outcome::kNone) {}
+  Connector(rnic::Device& device, uint32_t lanes) : device_(device), buffer_(lanes), outcomes_(lanes, Outcome::kNone) {}
   void Post(uint32_t lane, const dct::Peer& peer, size_t offset, size_t length, rnic::SendWr wr);
   void FailAll();
 
+  rnic::Device& device_;
   const PageArray<Lane> buffer_;
   std::vector<Outcome> outcomes_;
   uint32_t generation_ = 0;  // of the QP: bumped by each reset

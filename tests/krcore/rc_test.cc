@@ -265,7 +265,9 @@ TEST_F(RcQueuesTest, APeerThatDoesNotAnswerIsLeftAloneForAWhileAndStaysOnDc) {
   heat_unanswered(7 * kSecondNs);
   EXPECT_EQ(worker.pool->stats().rc_refusals, 1u);
   EXPECT_FALSE(RcOf(*worker.pool).busy());
-  EXPECT_EQ(Answer(), 1u) << "what was asked for and given up is cleared away";
+  // The pool's, and where DC is software the node's own to the metadata server.
+  const size_t asked = ImplOf(*worker.pool).context().meta != nullptr ? 2 : 1;
+  EXPECT_EQ(Answer(), asked) << "what was asked for and given up is cleared away";
   EXPECT_EQ(Answer(), 0u);
   Heat(worker, {queue.get()}, 20);  // too early to be asked again
   EXPECT_FALSE(IsOnRc(*worker.pool, 1));
