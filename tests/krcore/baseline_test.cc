@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <mutex>
 #include <thread>
 
 #include "tests/krcore/fixture.h"
@@ -11,19 +12,22 @@
 namespace krcore::test {
 namespace {
 
-// While a client waits for an answer, its peer's CPU answers.
+// While a client waits for an answer, its peer's CPU answers: one, whichever of the client's threads waits.
 class ServingClock final : public Clock {
  public:
   explicit ServingClock(Clock& inner) : inner_(inner) {}
   int64_t NowNs() override { return inner_.NowNs(); }
   void Relax(uint32_t spins) override {
-    if (acceptor != nullptr && NowNs() >= serve_from_ns) acceptor->Serve();
+    if (acceptor != nullptr && NowNs() >= serve_from_ns) {
+      if (const std::unique_lock serving(serving_, std::try_to_lock); serving.owns_lock()) acceptor->Serve();
+    }
     inner_.Relax(spins);
   }
   std::unique_ptr<Acceptor> acceptor;
   int64_t serve_from_ns = 0;
 
  private:
+  std::mutex serving_;
   Clock& inner_;
 };
 
