@@ -43,7 +43,7 @@ void SetPairAt(T& object, WordPair pair) {
 
 // A member at `kOffset`, as part of the word at `kWordOffset`.
 template <size_t kOffset, size_t kWordOffset>
-uint64_t PartOfWord(auto member) {
+constexpr uint64_t PartOfWord(auto member) {
   static_assert(kOffset >= kWordOffset && kOffset + sizeof(member) <= kWordOffset + sizeof(uint64_t));
   return static_cast<uint64_t>(member) << 8 * (kOffset - kWordOffset);
 }

@@ -29,7 +29,7 @@ Result<std::unique_ptr<PhysicalQueue>> PhysicalQueue::Create(rnic::Pd& pd, rnic:
   if (!qp.ok() && qp.status() == StatusCode::kOutOfMemory && host_qp != rnic::kPrivateQp)
     qp = dct::CreateInitiator(pd, cq, sq_depth);
   if (!qp.ok()) return qp.status();
-  queue->qp_ = *std::move(qp);
+  queue->UseQp(*std::move(qp));
   return queue;
 }
 
@@ -53,7 +53,7 @@ void PhysicalQueue::CommitSettledOwn(const WorkRequest& wr, QueueState* owner, W
   MarkOwn(kind, wr.opcode, zero_copy, tag);
   Settle(tail_, status);
   ++tail_;
-  pool_->staged = true;
+  NoteStaged();
 }
 
 void PhysicalQueue::CommitSettled(const WorkRequest& wr, QueueState* owner, WcStatus status) {
@@ -61,7 +61,7 @@ void PhysicalQueue::CommitSettled(const WorkRequest& wr, QueueState* owner, WcSt
   entry(tail_) = {wr.wr_id, owner, wr.opcode, static_cast<uint8_t>(wr.flags & kSignaled), WcStatus::kSuccess};
   Settle(tail_, status);
   ++tail_;
-  pool_->staged = true;
+  NoteStaged();
 }
 
 void PhysicalQueue::Settle(uint64_t position, WcStatus status) {
@@ -117,7 +117,7 @@ void PhysicalQueue::Disown(const QueueState* owner) {
 void PhysicalQueue::SignalLastStaged() {
   for (uint64_t p = tail_; p-- > posted_;) {
     if (IsSettled(p)) continue;
-    wrs_[p & mask_].flags |= kSignaled;
+    Signal(p);
     return;
   }
 }
@@ -136,7 +136,7 @@ size_t PhysicalQueue::FlushSlowly() {
     rung_ = tail_;
     return 0;
   }
-  if (!has_staged() || broken_) return 0;
+  if (broken_) return 0;
   SignalLastStaged();
   while (posted_ < tail_) {
     if (settled_ != 0 && IsSettled(posted_)) {
@@ -149,7 +149,7 @@ size_t PhysicalQueue::FlushSlowly() {
         if (IsSettled(p)) end = p;
       }
     }
-    PostRun(end);
+    (void)PostRun(end);
   }
   inline_used_ = 0;
   return settled_ == 0 ? 0 : RetireUpTo(head_);
@@ -172,7 +172,7 @@ void PhysicalQueue::Retire(const Entry& entry, WcStatus status) {
   completion.wr_id = entry.user_wr_id;
   completion.status = status;
   completion.opcode = entry.opcode;
-  completion.qp_num = qp_num();
+  completion.qp_num = qp_num_;
   owner->Deliver(completion, entry.kind != 0);
 }
 
@@ -183,7 +183,7 @@ void PhysicalQueue::RetireOwn(const Entry& entry, WcStatus status) {
   done.completion.wr_id = entry.user_wr_id;
   done.completion.status = status;
   done.completion.opcode = entry.opcode;
-  done.completion.qp_num = qp_num();
+  done.completion.qp_num = qp_num_;
   done.user_signaled = (entry.kind & kUserSignaled) != 0;
   done.zero_copy = (entry.kind & kOwnZeroCopy) != 0;
   done.tag = entry.tag;
@@ -269,12 +269,12 @@ size_t PhysicalQueue::Recover() {
   const uint64_t recovery = ++pool_->stats.broken_queues;
   if (rc_) {
     blocked_ = true;
-    qp_.reset();  // as good as a reset: nothing that was posted executes any more
+    UseQp(nullptr);  // as good as a reset: nothing that was posted executes any more
   } else if (!dct::ResetToRts(*qp_).ok()) {
     host_shared_ = false;
     auto replacement = dct::CreateInitiator(pd_, cq_, sq_depth_);
     if (replacement.ok())
-      qp_ = *std::move(replacement);
+      UseQp(*std::move(replacement));
     else
       dead_ = true;
   }
@@ -282,7 +282,7 @@ size_t PhysicalQueue::Recover() {
   ForgetCommon();
   EditRing(recovery);
   posted_ = on_nic_ = head_;
-  pool_->staged = true;
+  NoteStaged();
   broken_ = false;
   culprit_ = nullptr;
   return RetireUpTo(head_);
@@ -316,7 +316,7 @@ size_t PhysicalQueue::Unblock() {
 
 void PhysicalQueue::Connect(std::unique_ptr<rnic::Qp> qp) {
   assert(rc_ && idle());
-  qp_ = std::move(qp);
+  UseQp(std::move(qp));
   ++generation_;
   ForgetCommon();
   blocked_ = true;
@@ -381,7 +381,8 @@ size_t PhysicalQueue::MoveStagedTo(PhysicalQueue& to) {
     ++to.tail_;
   }
   posted_ = std::max(posted_, head_);
-  pool_->staged = true;
+  NoteStaged();
+  to.NoteStaged();
   if (idle()) inline_used_ = 0;
   return to.RetireUpTo(to.head_);
 }

@@ -35,11 +35,11 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
-#include <optional>
 #include <span>
-#include <vector>
+#include <utility>
 
 #include "krcore/base/lazy_array.h"
+#include "krcore/base/word_pair.h"
 #include "krcore/pool/queue_state.h"
 #include "krcore/queue_pool.h"
 #include "krcore/rnic/rnic.h"
@@ -56,10 +56,17 @@ inline constexpr uint32_t kSignalEvery = 16;
 inline constexpr size_t kOwnBytes = 128;           // of a WR that krcore makes itself
 inline constexpr size_t kInlineArenaBytes = 8192;  // inline payloads of one doorbell
 
+class PhysicalQueue;
+
 // What the physical queues of a pool have in common.
 struct PoolState {
   QueuePoolStats stats;
-  bool staged = false;  // set by whoever stages; false: in no queue is anything staged
+  // Those that may have something staged, each once: who stages puts itself there, and whoever rings doorbells takes
+  // those off that have nothing left. No other queue is looked at for that. There is room for all.
+  std::unique_ptr<PhysicalQueue*[]> staged;
+  uint32_t staged_count = 0;
+  // Whether one of the host's may be among them.
+  bool host_staged = false;
 };
 
 class PhysicalQueue {
@@ -104,6 +111,8 @@ class PhysicalQueue {
   // been accepted then; CheckRequests tells, and Fill writes them.
   bool AcceptAllowed(std::span<const WorkRequest> wrs, QueueState* owner, const dct::Peer& peer,
                      const vqp::LikeRequest& like);
+  // Of a single one.
+  bool AcceptAllowed(const WorkRequest& wr, QueueState* owner, const dct::Peer& peer, const vqp::LikeRequest& like);
   // Fill of one that krcore made itself, of which nothing is written to `owner`.
   void FillOwn(const WorkRequest& wr, QueueState* owner, const dct::Peer& peer, OwnWr kind, Opcode user_opcode,
                bool zero_copy, uint32_t tag);
@@ -121,24 +130,28 @@ class PhysicalQueue {
     if (has_staged() && last_peer_ != &peer) SignalLastStaged();
     last_peer_ = &peer;
     tail_ += count;
-    pool_->staged = true;
+    NoteStaged();
   }
   // Accepts a WR that is not to be posted but delivered, in its turn, with `status`. Needs free().
   void CommitSettled(const WorkRequest& wr, QueueState* owner, WcStatus status);
   void CommitSettledOwn(const WorkRequest& wr, QueueState* owner, WcStatus status, OwnWr kind, bool zero_copy,
                         uint32_t tag);
 
+  // It has been taken off PoolState::staged.
+  void NoteUnstaged() { noted_ = false; }
   // Rings the doorbell for what is staged. Returns how many WRs it completed (settled ones only).
-  size_t Flush() {
-    if (!has_staged()) return 0;
-    if (settled_ != 0 || blocked_ || broken_ || ((posted_ ^ (tail_ - 1)) & ~mask_) != 0) [[unlikely]]
-      return FlushSlowly();
-    wrs_[(tail_ - 1) & mask_].flags |= kSignaled;
-    PostRun(tail_);
-    if (has_staged()) [[unlikely]]  // one was refused
-      return FlushSlowly();
+  size_t Flush() { return FlushUsual() ? 0 : FlushSlowly(); }
+  // The same where it is one doorbell and all there is to do. False: it is not, or not all was taken, and Flush does
+  // the rest.
+  bool FlushUsual() {
+    const uint64_t begin = posted_, end = tail_;
+    if (begin == end || settled_ != 0 || blocked_ || broken_ || ((begin ^ (end - 1)) & ~mask_) != 0) [[unlikely]]
+      return false;
+    Signal(end - 1);
+    if (!PostRun(end)) [[unlikely]]
+      return false;
     inline_used_ = 0;
-    return settled_ == 0 ? 0 : RetireUpTo(head_);
+    return true;
   }
 
   // ---- moving queues
@@ -149,7 +162,7 @@ class PhysicalQueue {
   size_t Unblock();
   // An idle RC queue gets its QP, in RTS; it stays blocked. Or loses it.
   void Connect(std::unique_ptr<rnic::Qp> qp);
-  void Disconnect() { qp_.reset(); }
+  void Disconnect() { UseQp(nullptr); }
   // The position behind the last WR to the DC target of this key. Once it has been passed those have completed.
   uint64_t PositionBehind(uint64_t dc_key) const;
   bool HasPassed(uint64_t position) const { return head_ >= position; }
@@ -166,11 +179,14 @@ class PhysicalQueue {
     if (completion.status != WcStatus::kSuccess || static_cast<uint8_t>(completion.wr_id >> 48) != generation_ ||
         end > posted_ || broken_ || settled_ != 0) [[unlikely]]
       return CompleteSlowly(completion);
-    const uint64_t begin = head_;
-    while (head_ < end && IsUsual(entry(head_))) RetireRun(end);
-    const size_t usual = head_ - begin;
-    pool_->stats.completions += usual;
-    return head_ < end ? usual + RetireUpTo(end) : usual;
+    // Mostly all that was under way was accepted together.
+    const Entry& first = entry(head_);
+    const Run run(first.tag);
+    if (run.count != end - head_ || !IsUsual(first)) return RetireUpTo(end);
+    head_ = end;
+    pool_->stats.completions += run.count;
+    first.owner->Complete(run.count - run.signaled, run.signaled, qp_num_);
+    return run.count;
   }
 
   // An error was completed; Recover is due.
@@ -221,6 +237,10 @@ class PhysicalQueue {
     static uint32_t Tag(uint32_t count, uint32_t signaled) { return count <= kMost ? count | signaled << 16 : 0; }
     uint32_t count, signaled;
   };
+  // From there to its end an Entry is one word, which of a user's WR, but for the tag, says opcode and kind alone.
+  static constexpr size_t kMark = sizeof(uint64_t) + sizeof(QueueState*);
+  static_assert(offsetof(Entry, opcode) == kMark && offsetof(Entry, kind) == kMark + 1 &&
+                kMark + sizeof(uint64_t) == sizeof(Entry) && uint8_t{static_cast<uint8_t>(WcStatus::kSuccess)} == 0);
   enum EntryKind : uint8_t {
     kUserSignaled = 1,
     kOwn = 2,  // from here up krcore's own; then: its OwnWr << kOwnShift
@@ -237,6 +257,13 @@ class PhysicalQueue {
   }
 
   PhysicalQueue(rnic::Pd& pd, rnic::Cq& cq, uint32_t index, uint32_t sq_depth, PoolState* pool, bool rc);
+  void NoteStaged() {
+    if (!noted_) {
+      noted_ = true;
+      pool_->staged[pool_->staged_count++] = this;
+      pool_->host_staged |= host_shared_;
+    }
+  }
   Entry& entry(uint64_t position) { return entries_[position & mask_]; }
   uint64_t PhysicalId(uint64_t position) const {
     return uint64_t{index_} << 56 | uint64_t{generation_} << 48 | (position & mask_);
@@ -245,14 +272,15 @@ class PhysicalQueue {
   bool IsSettled(uint64_t position) const { return entries_[position & mask_].settled != WcStatus::kSuccess; }
   // Fill, in two passes over WRs that do not wrap around the ring: what is posted; and the entries and `owner`'s places
   // behind the first `kept`, of which it returns how many it has written.
-  class EntryWriter;
   uint32_t FillEntries(std::span<const WorkRequest> wrs, uint64_t position, QueueState* owner, uint32_t kept);
+  static void Promise(Completion& place, uint64_t wr_id, uint32_t opcode, uint32_t qp_num);
   void FillSlots(std::span<const WorkRequest> wrs, uint64_t position, const dct::Peer& peer);
-  // What AcceptAllowed writes, at the tail, which does not wrap. kKnown: what those slots have in common, and their
-  // wr_ids, is there from before. Returns how many of `owner`'s places it has written; none: `like` does not know one.
-  template <bool kKnown>
-  std::optional<uint32_t> FillAllowed(std::span<const WorkRequest> wrs, QueueState* owner, const dct::Peer& peer,
-                                      const vqp::LikeRequest& like);
+  bool FillAllowed(const WorkRequest& wr, rnic::SendWr* out, Entry* entry, QueueState* owner,
+                   const vqp::LikeRequest& like, uint32_t* kept);
+  // Whether `count` WRs have room in the slots from `slot` on, which hold what they have in common, and their wr_ids.
+  bool HasCommon(uint64_t slot, size_t count, const vqp::LikeRequest& like) const;
+  // Makes it so. False: there is no room, or not without wrapping around the ring.
+  bool MakeCommon(uint64_t slot, size_t count, const dct::Peer& peer, const vqp::LikeRequest& like);
   void ForgetCommon() { common_begin_ = common_end_ = 0; }
   // Of what is posted from `position` on: every kSignalEvery-th of the ring.
   void SignalSome(uint64_t position, size_t count);
@@ -286,11 +314,14 @@ class PhysicalQueue {
       }
     } while (at < end && entry(at).owner == owner && IsUsual(entry(at)));
     head_ = at;
-    owner->Complete(static_cast<uint32_t>(at - begin) - signaled, signaled, qp_num());
+    owner->Complete(static_cast<uint32_t>(at - begin) - signaled, signaled, qp_num_);
   }
   size_t CompleteSlowly(const Completion& completion);
   size_t FlushSlowly();
-  uint32_t qp_num() const { return qp_ ? qp_->num() : 0; }
+  void UseQp(std::unique_ptr<rnic::Qp> qp) {
+    qp_ = std::move(qp);
+    qp_num_ = qp_ != nullptr ? qp_->num() : 0;
+  }
   void Retire(const Entry& entry, WcStatus status);
   void RetireOwn(const Entry& entry, WcStatus status);
   // What must not be posted a second time after `recovery`.
@@ -300,17 +331,24 @@ class PhysicalQueue {
   // Copies the WR at the head, which is not settled, to the tail of `to`. False: its inline payload has no room there.
   bool CopyHeadTo(PhysicalQueue& to);
   void SignalLastStaged();
-  // Posts [posted_, end), which does not wrap and has no settled WR.
-  void PostRun(uint64_t end) {
+  // By the word that was written with the rest: who reads that whole would wait for the store of a part of it.
+  void Signal(uint64_t position) {
+    rnic::SendWr& wr = wrs_[position & mask_];
+    SetWordAt<16>(wr, WordAt<16>(wr) | PartOfWord<offsetof(WorkRequest, flags), 16>(uint8_t{kSignaled}));
+  }
+  // Posts [posted_, end), which does not wrap and has no settled WR. False: one was refused.
+  bool PostRun(uint64_t end) {
     const size_t count = end - posted_;
     ++pool_->stats.doorbells;
     pool_->stats.work_requests += count;
     size_t refused = 0;
     const Status status = qp_->PostSend({&wrs_[posted_ & mask_], count}, &refused);
-    if (status.ok()) [[likely]]
-      posted_ = on_nic_ = end;
-    else
+    if (!status.ok()) [[unlikely]] {
       Refused(refused, status.code());
+      return false;
+    }
+    posted_ = on_nic_ = end;
+    return true;
   }
   // The doorbell was refused at that WR.
   void Refused(size_t index, StatusCode code);
@@ -324,6 +362,7 @@ class PhysicalQueue {
   bool host_shared_ = false;  // the QP is one of the host's
   PoolState* const pool_;
   std::unique_ptr<rnic::Qp> qp_;
+  uint32_t qp_num_ = 0;     // its number, 0: there is none
   uint8_t generation_ = 0;  // of the QP: bumped by each reset, so that late completions are told apart
 
   uint64_t head_ = 0, posted_ = 0, tail_ = 0;
@@ -331,6 +370,7 @@ class PhysicalQueue {
   const dct::Peer* last_peer_ = nullptr;  // of the WR at tail_ - 1, while staged
   uint32_t settled_ = 0;                  // entries of the ring that are settled
 
+  bool noted_ = false;  // on PoolState::staged
   bool blocked_ = false;
   bool broken_ = false;
   bool dead_ = false;  // no QP could be made

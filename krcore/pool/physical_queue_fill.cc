@@ -1,8 +1,8 @@
 // How a PhysicalQueue writes work requests to its ring: entries, places for completions, and what is posted.
 #include <algorithm>
+#include <array>
 #include <cassert>
 #include <cstring>
-#include <optional>
 #include <type_traits>
 
 #include "krcore/base/word_pair.h"
@@ -13,21 +13,6 @@
 namespace krcore::pool {
 
 namespace {
-
-// What WRs of one SGE that agree in opcode and flags, but for kSignaled, have in common, in whole words.
-struct Form {
-  Form(Opcode opcode, uint8_t flags)
-      : posted(PartOfWord<offsetof(WorkRequest, num_sge), 16>(uint8_t{1}) |
-               PartOfWord<offsetof(WorkRequest, opcode), 16>(opcode) |
-               PartOfWord<offsetof(WorkRequest, flags), 16>(static_cast<uint8_t>(flags & ~kSignaled))),
-        told(PartOfWord<offsetof(Completion, opcode), 8>(opcode)),
-        opcode(static_cast<uint64_t>(opcode)),
-        atomic(vqp::IsAtomic(opcode)) {}
-  uint64_t posted;  // of WorkRequest, from num_sge on; unsignaled
-  uint64_t told;    // of Completion, behind wr_id
-  uint64_t opcode;
-  bool atomic;
-};
 
 // What is posted of WRs, one behind the other: five pairs. Its number and its SGEs; two of the WorkRequest's; one that
 // ends that and begins what SendWr has beyond it; and the rest, which is the peer's.
@@ -53,41 +38,13 @@ class SlotWriter {
     SetPairAt<32>(*out_, PairAt<32>(wr));
     SetPairAt<48>(*out_, WordPair{wr.swap, ah_});
     SetPairAt<64>(*out_, target_);
-    Advance();
+    own_ += WordPair{1, kMaxSge * sizeof(Sge)};
+    ++out_;
+    sges_ += kMaxSge;
     return form;
-  }
-  // The same of one that `like` allows, and only what means something. kKnown: what all have in common is there.
-  template <bool kKnown>
-  void WriteAllowed(const WorkRequest& wr, const Form& form, const vqp::LikeRequest::Place& place,
-                    const vqp::LikeRequest& like) {
-    SetWordAt<0>(*sges_, place.addr);
-    if constexpr (kKnown)
-      sges_->length = place.length;
-    else
-      SetWordAt<8>(*sges_, place.length | uint64_t{like.lkey()} << 32);
-    if constexpr (!kKnown) SetPairAt<0>(*out_, own_);
-    SetPairAt<16>(*out_, WordPair{form.posted, place.remote_addr});
-    if constexpr (!kKnown) out_->rkey = like.rkey();
-    if (form.atomic) {
-      out_->compare_add = wr.compare_add;
-      out_->swap = wr.swap;
-    }
-    if constexpr (!kKnown) {
-      SetWordAt<56>(*out_, ah_);
-      SetPairAt<64>(*out_, target_);
-    }
-    Advance<!kKnown>();
   }
 
  private:
-  template <bool kOwnToo = true>
-  void Advance() {
-    constexpr WordPair kNext = {1, kMaxSge * sizeof(Sge)};
-    if constexpr (kOwnToo) own_ += kNext;
-    ++out_;
-    sges_ += kMaxSge;
-  }
-
   rnic::SendWr* out_;
   Sge* sges_;
   WordPair own_;
@@ -95,52 +52,54 @@ class SlotWriter {
   const uint64_t ah_;
 };
 
+// Of a WR of one SGE, by opcode and flags.
+struct Form {
+  // What is posted from num_sge on, but for its imm, unsignaled, since the NIC is asked to signal by others than the
+  // user. 0: it is none that AcceptAllowed may take. An atomic's has kAtomic, in what is padding.
+  uint32_t posted = 0;
+  uint32_t mark = 0;  // of the ring's Entry
+};
+constexpr uint32_t kAtomic = 1u << 31;
+static_assert(offsetof(WorkRequest, imm) == 20 && offsetof(WorkRequest, flags) < 19);
+constexpr uint32_t kOpcodes = 8, kFlagSets = 16;
+constexpr auto kForms = [] {
+  std::array<Form, kOpcodes * kFlagSets> forms{};
+  for (const Opcode opcode : {Opcode::kRead, Opcode::kWrite, Opcode::kCompareSwap, Opcode::kFetchAdd}) {
+    for (uint8_t flags = 0; flags < kFlagSets; ++flags) {
+      if (!vqp::LikeRequest::AllowsForm(opcode, flags)) continue;
+      const uint64_t posted = PartOfWord<offsetof(WorkRequest, num_sge), 16>(uint8_t{1}) |
+                              PartOfWord<offsetof(WorkRequest, opcode), 16>(opcode) |
+                              PartOfWord<offsetof(WorkRequest, flags), 16>(static_cast<uint8_t>(flags & ~kSignaled));
+      const uint32_t atomic = vqp::IsAtomic(opcode) ? kAtomic : 0;
+      forms[static_cast<uint32_t>(opcode) * kFlagSets + flags] = {
+          static_cast<uint32_t>(posted) | atomic, static_cast<uint32_t>(opcode) | (flags & uint32_t{kSignaled}) << 8};
+    }
+  }
+  return forms;
+}();
+
 }  // namespace
 
-// What the ring remembers of WRs, one behind the other, and what their owner will be told of those that are signaled,
-// written in whole words and pairs of them.
-class PhysicalQueue::EntryWriter {
- public:
-  EntryWriter(Entry* entry, QueueState* owner, uint32_t kept, uint32_t qp_num)
-      : entry_(entry),
-        owner_(owner),
-        kept_(kept),
-        told_qp_num_{PartOfWord<offsetof(Completion, qp_num), 16>(qp_num), 0} {}
-  void Write(uint64_t wr_id, const Form& form, bool signaled) {
-    static_assert(offsetof(Entry, user_wr_id) == 0 && offsetof(Entry, owner) == sizeof(uint64_t));
-    static_assert(kMark + sizeof(uint64_t) == sizeof(Entry));
-    static_assert(offsetof(Entry, opcode) == kMark && offsetof(Entry, kind) == kMark + 1 &&
-                  uint8_t{kUserSignaled} == 1 && uint8_t{static_cast<uint8_t>(WcStatus::kSuccess)} == 0);
-    SetPairAt<0>(*entry_, WordPair{wr_id, reinterpret_cast<uint64_t>(owner_)});
-    SetWordAt<kMark>(*entry_++, form.opcode | uint64_t{signaled} << 8);  // the rest is 0
-    if (!signaled) return;
-    static_assert(sizeof(Completion) == 32 && offsetof(Completion, wr_id) == 0 && kNoNode == 0);
-    Completion& place = owner_->Place(kept_++);
-    SetPairAt<0>(place, WordPair{wr_id, form.told});
-    SetPairAt<16>(place, told_qp_num_);
+// A signaled WR's completion, as its owner will find it if it succeeds. In whole words.
+inline void PhysicalQueue::Promise(Completion& place, uint64_t wr_id, uint32_t opcode, uint32_t qp_num) {
+  static_assert(sizeof(Completion) == 32 && offsetof(Completion, wr_id) == 0 && kNoNode == 0);
+  SetWordAt<0>(place, wr_id);
+  SetWordAt<8>(place, uint64_t{opcode} << 8 * (offsetof(Completion, opcode) - 8));
+  SetPairAt<16>(place, WordPair{PartOfWord<offsetof(Completion, qp_num), 16>(qp_num), 0});
+}
+
+uint32_t PhysicalQueue::FillEntries(std::span<const WorkRequest> wrs, uint64_t position, QueueState* owner,
+                                    uint32_t kept) {
+  const uint32_t before = kept;
+  for (const WorkRequest& wr : wrs) {
+    entry(position++) = {wr.wr_id, owner, wr.opcode, static_cast<uint8_t>(wr.flags & kSignaled), WcStatus::kSuccess};
+    if ((wr.flags & kSignaled) != 0) Promise(owner->Place(kept++), wr.wr_id, static_cast<uint32_t>(wr.opcode), qp_num_);
   }
-  // Places that are not free any more.
-  uint32_t kept() const { return kept_; }
-
- private:
-  static constexpr size_t kMark = offsetof(Entry, opcode);
-  Entry* entry_;
-  QueueState* const owner_;
-  uint32_t kept_;
-  const WordPair told_qp_num_;
-};
-
-// Not inlined, like FillSlots, so that what all WRs have in common stays in registers.
-[[gnu::noinline]] uint32_t PhysicalQueue::FillEntries(std::span<const WorkRequest> wrs, uint64_t position,
-                                                      QueueState* owner, uint32_t kept) {
-  EntryWriter writer(&entries_[position & mask_], owner, kept, qp_num());
-  for (const WorkRequest& wr : wrs) writer.Write(wr.wr_id, Form(wr.opcode, wr.flags), (wr.flags & kSignaled) != 0);
-  return writer.kept() - kept;
+  return kept - before;
 }
 
 inline void PhysicalQueue::SignalSome(uint64_t position, size_t count) {
-  for (uint64_t p = position | (kSignalEvery - 1); p < position + count; p += kSignalEvery)
-    wrs_[p & mask_].flags |= kSignaled;
+  for (uint64_t p = position | (kSignalEvery - 1); p < position + count; p += kSignalEvery) Signal(p);
 }
 
 [[gnu::noinline]] void PhysicalQueue::FillSlots(std::span<const WorkRequest> wrs, uint64_t position,
@@ -159,60 +118,111 @@ inline void PhysicalQueue::SignalSome(uint64_t position, size_t count) {
   SignalSome(position, wrs.size());
 }
 
-bool PhysicalQueue::AcceptAllowed(std::span<const WorkRequest> wrs, QueueState* owner, const dct::Peer& peer,
-                                  const vqp::LikeRequest& like) {
-  Prepare();
-  const auto count = static_cast<uint32_t>(wrs.size());
-  const uint64_t slot = tail_ & mask_;
-  if (wrs.empty() || wrs.size() > free() || slot + wrs.size() > mask_ + 1) [[unlikely]]
+// One of AcceptAllowed, in slot and entry. False: `like` does not allow it; what has been written there means nothing.
+// Members are loaded one by one and once, since a wider load would wait for the stores of whoever has just written
+// them, and of what is posted that is written in which WRs that are alike differ.
+inline bool PhysicalQueue::FillAllowed(const WorkRequest& wr, rnic::SendWr* out, Entry* entry, QueueState* owner,
+                                       const vqp::LikeRequest& like, uint32_t* kept) {
+  const auto opcode = static_cast<uint32_t>(wr.opcode);
+  const uint32_t flags = wr.flags;
+  if (opcode >= kOpcodes || flags >= kFlagSets) [[unlikely]]
     return false;
-  std::optional<uint32_t> kept;
-  const bool common = common_ == like.number();
-  if (common && common_begin_ <= slot && slot + count <= common_end_) {
-    kept = FillAllowed<true>(wrs, owner, peer, like);
-  } else {
-    if (!common || slot < common_begin_ || slot > common_end_) {
-      common_ = like.number();
-      common_begin_ = common_end_ = slot;
-    }
-    kept = FillAllowed<false>(wrs, owner, peer, like);
-    if (kept) common_end_ = std::max(common_end_, slot + count);
+  const Form form = kForms[opcode * kFlagSets + flags];
+  if (form.posted == 0 || wr.num_sge != 1 || wr.sg_list == nullptr) [[unlikely]]
+    return false;
+  const Sge& from = *wr.sg_list;
+  Sge& to = const_cast<Sge&>(*out->sg_list);
+  if (!like.AllowsKeys(from.lkey, wr.rkey)) [[unlikely]]
+    return false;
+  const uint32_t length = from.length;
+  to.length = length;
+  if (!like.AllowsLength(length)) [[unlikely]]
+    return false;
+  const uint64_t addr = from.addr;
+  to.addr = addr;
+  if (!like.AllowsLocal(addr, length)) [[unlikely]]
+    return false;
+  const uint64_t remote_addr = wr.remote_addr;
+  out->remote_addr = remote_addr;
+  if (!like.AllowsRemote(remote_addr, length)) [[unlikely]]
+    return false;
+  if ((form.posted & kAtomic) != 0) {
+    if (!like.AllowsAtomic(remote_addr, length)) [[unlikely]]
+      return false;
+    out->compare_add = wr.compare_add;
+    out->swap = wr.swap;
   }
-  if (!kept) [[unlikely]]
-    return false;
-  SignalSome(tail_, count);
-  entries_[slot].tag = Run::Tag(count, *kept);
-  Commit(count, peer);
-  owner->Accept(count, *kept);
+  SetWordAt<16>(*out, uint64_t{form.posted});
+  const uint64_t wr_id = wr.wr_id;
+  entry->user_wr_id = wr_id;
+  entry->owner = owner;
+  SetWordAt<kMark>(*entry, uint64_t{form.mark});
+  if ((flags & kSignaled) != 0) Promise(owner->Place((*kept)++), wr_id, opcode, qp_num_);
   return true;
 }
 
-template <bool kKnown>
-[[gnu::always_inline]] inline std::optional<uint32_t> PhysicalQueue::FillAllowed(std::span<const WorkRequest> wrs,
-                                                                                 QueueState* owner,
-                                                                                 const dct::Peer& peer,
-                                                                                 const vqp::LikeRequest& like) {
+bool PhysicalQueue::AcceptAllowed(const WorkRequest& wr, QueueState* owner, const dct::Peer& peer,
+                                  const vqp::LikeRequest& like) {
+  Prepare();
   const uint64_t slot = tail_ & mask_;
-  SlotWriter slots(&wrs_[slot], &sges_[slot * kMaxSge], PhysicalId(tail_), peer);
-  EntryWriter entries(&entries_[slot], owner, 0, qp_num());
-  const WorkRequest* wr = wrs.data();
-  const WorkRequest* const end = wr + wrs.size();
-  do {  // for each of those that agree in opcode and flags, but for whether they are signaled
-    const Opcode opcode = wr->opcode;
-    const uint8_t first_flags = wr->flags;
-    if (!like.AllowsForm(opcode, first_flags)) [[unlikely]]
-      return std::nullopt;
-    const Form form(opcode, first_flags);
-    uint8_t flags = first_flags;
-    do {
-      vqp::LikeRequest::Place place;
-      if (!like.AllowsPlace(*wr, form.atomic, &place)) [[unlikely]]
-        return std::nullopt;
-      slots.WriteAllowed<kKnown>(*wr, form, place, like);
-      entries.Write(wr->wr_id, form, (flags & kSignaled) != 0);
-    } while (++wr != end && wr->opcode == opcode && (((flags = wr->flags) ^ first_flags) & ~kSignaled) == 0);
-  } while (wr != end);
-  return entries.kept();
+  if (!HasCommon(slot, 1, like) && !MakeCommon(slot, 1, peer, like)) [[unlikely]]
+    return false;
+  uint32_t kept = 0;
+  if (!FillAllowed(wr, &wrs_[slot], &entries_[slot], owner, like, &kept)) [[unlikely]]
+    return false;
+  if ((slot + 1) % kSignalEvery == 0) Signal(tail_);
+  entries_[slot].tag = Run::Tag(1, kept);
+  Commit(1, peer);
+  owner->Accept(1, kept);
+  return true;
+}
+
+bool PhysicalQueue::AcceptAllowed(std::span<const WorkRequest> wrs, QueueState* owner, const dct::Peer& peer,
+                                  const vqp::LikeRequest& like) {
+  Prepare();
+  const size_t count = wrs.size();
+  const uint64_t slot = tail_ & mask_;
+  if (!HasCommon(slot, count, like) && !MakeCommon(slot, count, peer, like)) [[unlikely]]
+    return false;
+  rnic::SendWr* out = &wrs_[slot];
+  Entry* entry = &entries_[slot];
+  uint32_t kept = 0;
+  for (const WorkRequest& wr : wrs) {
+    if (!FillAllowed(wr, out++, entry++, owner, like, &kept)) [[unlikely]]
+      return false;
+  }
+  SignalSome(tail_, count);
+  entries_[slot].tag = Run::Tag(static_cast<uint32_t>(count), kept);
+  Commit(static_cast<uint32_t>(count), peer);
+  owner->Accept(static_cast<uint32_t>(count), kept);
+  return true;
+}
+
+inline bool PhysicalQueue::HasCommon(uint64_t slot, size_t count, const vqp::LikeRequest& like) const {
+  return common_ == like.number() && common_begin_ <= slot && slot + count <= common_end_ && count - 1 < free();
+}
+
+[[gnu::noinline]] bool PhysicalQueue::MakeCommon(uint64_t slot, size_t count, const dct::Peer& peer,
+                                                 const vqp::LikeRequest& like) {
+  if (count - 1 >= std::min<uint64_t>(free(), mask_ + 1 - slot)) return false;  // none is not allowed either
+  if (common_ != like.number() || slot < common_begin_ || slot > common_end_) {
+    common_ = like.number();
+    common_begin_ = common_end_ = slot;
+  }
+  for (uint64_t at = std::max(slot, common_end_); at < slot + count; ++at) {
+    Sge& sge = sges_[at * kMaxSge];
+    sge.lkey = like.lkey();
+    rnic::SendWr& wr = wrs_[at];
+    wr.wr_id = PhysicalId(at);
+    wr.sg_list = &sge;
+    wr.rkey = like.rkey();
+    wr.ah = peer.ah.get();
+    wr.remote_qpn = peer.target.dct_num;
+    wr.qkey = 0;
+    wr.dc_key = peer.target.dc_key;
+  }
+  common_end_ = std::max(common_end_, slot + count);
+  return true;
 }
 
 void PhysicalQueue::FillSges(const WorkRequest& wr, uint64_t position) {

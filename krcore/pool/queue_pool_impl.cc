@@ -44,6 +44,7 @@ Result<std::unique_ptr<QueuePool>> QueuePoolImpl::Create(const PoolContext& cont
   auto cq = context.device->CreateCq(static_cast<uint32_t>(dc_depth + uint64_t{rc_queues} * options.sq_depth));
   if (!cq.ok()) return cq.status();
   pool->cq_ = *std::move(cq);
+  pool->state_.staged = std::make_unique<PhysicalQueue*[]>(options.dc_initiators + rc_queues);
   // The first pools of all nodes meet, and so on, as threads of one processor would in the kernel's pool.
   const uint32_t first = context.pools->fetch_add(1, std::memory_order_relaxed) * options.dc_initiators;
   for (uint32_t i = 0; i < options.dc_initiators; ++i) {
@@ -99,47 +100,55 @@ bool QueuePoolImpl::NothingUnderWay() const {
          std::none_of(live_.begin(), live_.end(), [](const auto& queue) { return queue->has_staged(); });
 }
 
-void QueuePoolImpl::DiscardStaged() {
-  bool left = false;
-  for (PhysicalQueue* queue : live_) {
-    completed_by_flush_ += queue->DiscardStaged(WcStatus::kDiscarded);
-    left |= queue->has_staged();
+// Keeps those on the list that have something left: they are blocked, or broken.
+template <typename Do>
+inline size_t QueuePoolImpl::AtStaged(Do what) {
+  size_t completed = 0;
+  uint32_t left = 0;
+  for (uint32_t i = 0; i < state_.staged_count; ++i) {
+    PhysicalQueue& queue = *state_.staged[i];
+    completed += what(queue);
+    if (queue.has_staged()) [[unlikely]]
+      state_.staged[left++] = &queue;
+    else
+      queue.NoteUnstaged();
   }
-  state_.staged = left;
+  state_.staged_count = left;
+  if (left == 0) state_.host_staged = false;
+  return completed;
+}
+
+void QueuePoolImpl::DiscardStaged() {
+  completed_by_flush_ += AtStaged([](PhysicalQueue& queue) { return queue.DiscardStaged(WcStatus::kDiscarded); });
 }
 
 size_t QueuePoolImpl::CheckAndFlush() {
-  if (state_.staged) CheckLeases();
+  if (any_staged()) CheckLeases();
   return Doorbells();
+}
+
+inline bool QueuePoolImpl::StagedBehindOthersFault() const {
+  for (uint32_t i = 0; i < state_.staged_count; ++i) {
+    const PhysicalQueue& queue = *state_.staged[i];
+    if (queue.BrokenByOthers() && queue.has_staged()) [[unlikely]]
+      return true;
+  }
+  return false;
 }
 
 size_t QueuePoolImpl::Doorbells() {
   // Behind CheckLeases, which may take a while: the gate's look at the time is the last before the doorbell.
   size_t completed = 0;
-  if (rc_ != nullptr && rc_->any_blocked()) [[unlikely]]
+  if (any_blocked()) [[unlikely]]
     completed += rc_->Advance();
-  if (state_.stats.host_queues != 0 && StagedBehindOthersFault()) [[unlikely]] {
+  if (state_.host_staged && StagedBehindOthersFault()) [[unlikely]] {
     completed += StopWhatOthersBroke();
     // What is to be posted is posted behind the repair, when leases have been looked at again.
     if (any_broken_) return completed;
   }
   if (gate_ != nullptr && GateIsShut()) [[unlikely]]
     return completed;
-  bool left = false;  // by a blocked queue, or a broken one
-  for (PhysicalQueue* queue : live_) {
-    completed += queue->Flush();
-    left |= queue->has_staged();
-  }
-  state_.staged = left;
-  return completed;
-}
-
-bool QueuePoolImpl::StagedBehindOthersFault() const {
-  for (uint32_t i = 0; i < dc_count_; ++i) {
-    if (queues_[i]->has_staged() && queues_[i]->BrokenByOthers()) [[unlikely]]
-      return true;
-  }
-  return false;
+  return completed + AtStaged([](PhysicalQueue& queue) { return queue.Flush(); });
 }
 
 size_t QueuePoolImpl::StopWhatOthersBroke() {
@@ -175,8 +184,6 @@ void QueuePoolImpl::QuarantineTheDead() {
 }
 
 void QueuePoolImpl::Flush() { completed_by_flush_ += FlushAll(); }
-
-void QueuePoolImpl::FlushChecked() { completed_by_flush_ += Doorbells(); }
 
 std::shared_ptr<const dct::Peer> QueuePoolImpl::RenewLease(const std::shared_ptr<const dct::Peer>& peer,
                                                            int64_t now_ns) {
@@ -214,19 +221,39 @@ void QueuePoolImpl::RenewLeases(int64_t now_ns) {
   }
 }
 
-size_t QueuePoolImpl::Poll() {
-  const size_t completed = std::exchange(completed_by_flush_, 0) + PollOnce();
-  if (rc_ != nullptr && rc_->has_work()) [[unlikely]]
-    rc_->Work(completed == 0 && NothingUnderWay());
+[[gnu::always_inline]] inline size_t QueuePoolImpl::Dispatch(size_t* completed) {
+  const size_t count = cq_->Poll(batch_);
+  for (size_t i = 0; i < count; ++i) {
+    if (i + 1 < count && PhysicalQueue::Covers(batch_[i + 1], batch_[i])) continue;
+    PhysicalQueue& queue = *queues_[PhysicalQueue::IndexOf(batch_[i])];
+    *completed += queue.Complete(batch_[i]);
+    any_broken_ |= queue.broken();
+  }
+  return count;
+}
+
+[[gnu::always_inline]] inline size_t QueuePoolImpl::Collect() {
+  size_t completed = 0;
+  while (Dispatch(&completed) == batch_.size()) {
+  }
   return completed;
 }
 
-size_t QueuePoolImpl::PollOnce() {
+[[gnu::always_inline]] inline size_t QueuePoolImpl::PollHere() {
   size_t completed = FlushAll() + Collect();
   if (any_broken_) [[unlikely]]
     completed += Repair() + FlushAll();
   if (!work_.empty() && !working_) [[unlikely]]
     completed += RunWork();
+  return completed;
+}
+
+size_t QueuePoolImpl::PollOnce() { return PollHere(); }
+
+size_t QueuePoolImpl::Poll() {
+  const size_t completed = std::exchange(completed_by_flush_, 0) + PollHere();
+  if (rc_ != nullptr && rc_->has_work()) [[unlikely]]
+    rc_->Work(completed == 0 && NothingUnderWay());
   return completed;
 }
 
@@ -266,24 +293,6 @@ Status QueuePoolImpl::NeedPublished(Deadline deadline) {
   KRCORE_RETURN_IF_ERROR(context_.node->Publish(deadline));
   published_ = true;
   return {};
-}
-
-size_t QueuePoolImpl::Dispatch(size_t* completed) {
-  const size_t count = cq_->Poll(batch_);
-  for (size_t i = 0; i < count; ++i) {
-    if (i + 1 < count && PhysicalQueue::Covers(batch_[i + 1], batch_[i])) continue;
-    PhysicalQueue& queue = *queues_[PhysicalQueue::IndexOf(batch_[i])];
-    *completed += queue.Complete(batch_[i]);
-    any_broken_ |= queue.broken();
-  }
-  return count;
-}
-
-size_t QueuePoolImpl::Collect() {
-  size_t completed = 0;
-  while (Dispatch(&completed) == batch_.size()) {
-  }
-  return completed;
 }
 
 void QueuePoolImpl::MarkBroken(const PhysicalQueue& queue) {

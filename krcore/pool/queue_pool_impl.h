@@ -121,7 +121,16 @@ class QueuePoolImpl final : public QueuePool {
     check_ns_ = std::min(check_ns_, lease_check_ns_);
   }
   // Flush right after CheckLeases.
-  void FlushChecked();
+  void FlushChecked() {
+    // Mostly one queue has something staged, and nothing else is to be looked at.
+    const bool usual = state_.staged_count == 1 && gate_ == nullptr && !state_.host_staged && !any_blocked();
+    if (!usual || !state_.staged[0]->FlushUsual()) [[unlikely]] {
+      completed_by_flush_ += Doorbells();
+      return;
+    }
+    state_.staged[0]->NoteUnstaged();
+    state_.staged_count = 0;
+  }
   // Polls until `queue` can accept a WR with `inline_bytes`. Breaks a queue that makes no progress; if the gate is
   // shut, discards what is staged.
   void MakeRoom(PhysicalQueue& queue, size_t inline_bytes);
@@ -136,10 +145,15 @@ class QueuePoolImpl final : public QueuePool {
   void DoWhatIsDue(int64_t now_ns);
   void RenewLeases(int64_t now_ns);
   size_t Doorbells();
-  size_t FlushAll() { return state_.staged || (rc_ != nullptr && rc_->any_blocked()) ? CheckAndFlush() : 0; }
+  bool any_staged() const { return state_.staged_count != 0; }
+  bool any_blocked() const { return rc_ != nullptr && rc_->any_blocked(); }
+  size_t FlushAll() { return any_staged() || any_blocked() ? CheckAndFlush() : 0; }
   size_t CheckAndFlush();
+  // Does that to each queue that may have something staged. Returns how many WRs it completed.
+  template <typename Do>
+  size_t AtStaged(Do what);
   // With nothing staged the gate is not asked.
-  bool GateIsShut() const { return state_.staged && !gate_->MayPost(); }
+  bool GateIsShut() const { return any_staged() && !gate_->MayPost(); }
   bool NothingUnderWay() const;  // nor staged
   // Before a doorbell: whether something is staged on a queue of the host that another process has broken. Posted now,
   // it would only be flushed; it goes out behind the next poll, which repairs the queue.
@@ -153,6 +167,7 @@ class QueuePoolImpl final : public QueuePool {
   // found withdrawn then.
   void RefuseWithdrawn();
   size_t PollOnce();
+  size_t PollHere();  // ... inlined
   // Moves completions to their queues until the CQ is empty, then repairs what they broke.
   size_t Collect();
   // One CQ poll: returns the number of completions found and adds that of WRs completed.

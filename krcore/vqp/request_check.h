@@ -25,8 +25,8 @@ struct RequestLimits {
 
 inline constexpr uint8_t kKnownFlags = rnic::kPlainFlags | kInline;
 
-inline bool IsAtomic(Opcode opcode) { return opcode == Opcode::kCompareSwap || opcode == Opcode::kFetchAdd; }
-inline bool IsReadOrWrite(Opcode opcode) { return opcode == Opcode::kRead || opcode == Opcode::kWrite; }
+constexpr bool IsAtomic(Opcode opcode) { return opcode == Opcode::kCompareSwap || opcode == Opcode::kFetchAdd; }
+constexpr bool IsReadOrWrite(Opcode opcode) { return opcode == Opcode::kRead || opcode == Opcode::kWrite; }
 
 // kInvalidArgument: the request's form. kPermissionDenied: memory it names is not, or not wholly, in a live region of
 // this node or a published one of the peer. kUnsupported: a message, which is not for here. A few nanoseconds; *bytes
@@ -96,29 +96,21 @@ class LikeRequest {
 
   bool knows_nothing() const { return longest_ == 0; }
   // Of some opcode and flags all are allowed, as far as these go, or none.
-  static bool AllowsForm(Opcode opcode, uint8_t flags) {
+  static constexpr bool AllowsForm(Opcode opcode, uint8_t flags) {
     return (flags & ~rnic::kPlainFlags) == 0 && (IsReadOrWrite(opcode) || IsAtomic(opcode));
   }
-  // What a request of an allowed form says beside that, the keys and its own number.
-  struct Place {
-    uint64_t addr, remote_addr;
-    uint32_t length;
-  };
-  // Each member is loaded on its own and once: a wider load would wait for the stores of whoever has just written them.
-  bool AllowsPlace(const WorkRequest& wr, bool atomic, Place* place) const {
-    if (wr.num_sge != 1 || wr.sg_list == nullptr) return false;
-    const Sge& sge = *wr.sg_list;
-    const uint64_t length = place->length = sge.length;
-    place->addr = sge.addr;
-    place->remote_addr = wr.remote_addr;
-    if (length - 1 >= longest_ || sge.lkey != local_.key || wr.rkey != remote_.key) return false;  // 0 is not allowed
-    if (place->addr - local_.addr > local_.length - length) return false;
-    if (place->remote_addr - remote_.addr > remote_.length - length) return false;
-    return !atomic || (length == 8 && place->remote_addr % 8 == 0);
-  }
+  // Of a request of an allowed form that names these.
+  bool AllowsLength(uint64_t length) const { return length - 1 < longest_; }  // 0 is not allowed
+  bool AllowsKeys(uint32_t lkey, uint32_t rkey) const { return lkey == local_.key && rkey == remote_.key; }
+  bool AllowsLocal(uint64_t addr, uint64_t length) const { return addr - local_.addr <= local_.length - length; }
+  bool AllowsRemote(uint64_t addr, uint64_t length) const { return addr - remote_.addr <= remote_.length - length; }
+  static bool AllowsAtomic(uint64_t remote_addr, uint64_t length) { return length == 8 && remote_addr % 8 == 0; }
   bool Allows(const WorkRequest& wr) const {
-    Place unused;
-    return AllowsForm(wr.opcode, wr.flags) && AllowsPlace(wr, IsAtomic(wr.opcode), &unused);
+    if (!AllowsForm(wr.opcode, wr.flags) || wr.num_sge != 1 || wr.sg_list == nullptr) return false;
+    const Sge& sge = *wr.sg_list;
+    return AllowsLength(sge.length) && AllowsKeys(sge.lkey, wr.rkey) && AllowsLocal(sge.addr, sge.length) &&
+           AllowsRemote(wr.remote_addr, sge.length) &&
+           (!IsAtomic(wr.opcode) || AllowsAtomic(wr.remote_addr, sge.length));
   }
   // Of all that know something each has its own. Who keeps one for one peer at a time may tell by it that neither the
   // peer nor the keys are others.

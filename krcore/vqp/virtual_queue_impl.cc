@@ -81,20 +81,27 @@ StatusCode VirtualQueueImpl::StandingError() const {
   return state_.standing == QueueStanding::kBroken ? StatusCode::kUnavailable : StatusCode::kBadState;
 }
 
+inline bool VirtualQueueImpl::StageAlike(std::span<const WorkRequest> wrs) {
+  if (state_.standing != QueueStanding::kReady || wrs.size() > state_.depth() - state_.used()) [[unlikely]]
+    return false;
+  mr::RegionView& local = pool_->regions();
+  local.Sync();
+  const dct::Peer& peer = *state_.peer;
+  const LikeRequest& like = *Like(local, peer);
+  if (wrs.size() == 1) return physical_->AcceptAllowed(wrs[0], &state_, peer, like);
+  return physical_->AcceptAllowed(wrs, &state_, peer, like);
+}
+
 Status VirtualQueueImpl::Stage(std::span<const WorkRequest> wrs, size_t* bad_index) {
-  if (state_.standing == QueueStanding::kReady && wrs.size() <= state_.depth() - state_.used()) [[likely]] {
-    mr::RegionView& local = pool_->regions();
-    local.Sync();
-    const dct::Peer& peer = *state_.peer;
-    if (physical_->AcceptAllowed(wrs, &state_, peer, *Like(local, peer))) [[likely]]
-      return {};
-  }
-  size_t unused;
-  return StageUnlike(wrs, bad_index != nullptr ? bad_index : &unused);
+  if (StageAlike(wrs)) [[likely]]
+    return {};
+  return StageUnlike(wrs, bad_index);
 }
 
 // What is not like anything that passed before, or is to be refused.
 StatusCode VirtualQueueImpl::StageUnlike(std::span<const WorkRequest> wrs, size_t* bad_index) {
+  size_t unused;
+  if (bad_index == nullptr) bad_index = &unused;
   *bad_index = 0;
   if (state_.standing != QueueStanding::kReady) return StandingError();
   if (wrs.size() > state_.depth() - state_.used()) {
@@ -153,9 +160,12 @@ StatusCode VirtualQueueImpl::StageOne(const WorkRequest& wr, bool first) {
 
 Status VirtualQueueImpl::Push(std::span<const WorkRequest> wrs, size_t* bad_index) {
   if (pool_ != nullptr) pool_->CheckLeases();  // first, so that what is refused is refused here
-  Status status = Stage(wrs, bad_index);
-  if (status.ok()) pool_->FlushChecked();
-  return status;
+  if (!StageAlike(wrs)) [[unlikely]] {
+    const StatusCode code = StageUnlike(wrs, bad_index);
+    if (code != StatusCode::kOk) return code;
+  }
+  pool_->FlushChecked();
+  return {};
 }
 
 }  // namespace krcore::vqp

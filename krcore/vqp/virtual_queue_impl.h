@@ -63,6 +63,8 @@ class VirtualQueueImpl final : public VirtualQueue {
   Status MayConnect() const;
   Status FindPeer(NodeId peer, Deadline deadline, std::shared_ptr<const dct::Peer>* metadata);
   void UsePeer(std::shared_ptr<const dct::Peer> peer);
+  // False: they are not like what passed before, or are to be refused. Nothing has been accepted then.
+  bool StageAlike(std::span<const WorkRequest> wrs);
   StatusCode StageUnlike(std::span<const WorkRequest> wrs, size_t* bad_index);
   StatusCode StageSlowly(std::span<const WorkRequest> wrs, size_t* bad_index);
   // One that passed its check, polling for room. `first`: nothing of its batch has been accepted.

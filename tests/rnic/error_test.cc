@@ -107,6 +107,22 @@ TEST_P(Errors, KeyOfADestroyedMrIsRefusedAndNotReused) {
     KRCORE_EXPECT_OK(b_->pd->RegisterMemory(b_->memory->bytes().data(), 4096, kLocalWrite).status());
 }
 
+TEST_P(Errors, LocalKeyOfADestroyedMrIsRefused) {
+  auto mr = a_->pd->RegisterMemory(a_->memory->bytes().data(), 4096, kLocalWrite).value();
+  const Sge sge{a_->Addr(), 8, mr->lkey()};
+  const SendWr wr = link_->Wr(Opcode::kRead, &sge, 0);
+  EXPECT_EQ(link_->Run(wr).status, WcStatus::kSuccess);
+  // Until another MR is in its place, as on sw, where the index comes round.
+  constexpr uint32_t kIndex = 0x7ff;
+  for (uint32_t i = 0; i <= kIndex; ++i) {
+    mr.reset();
+    mr = a_->pd->RegisterMemory(a_->memory->bytes().data(), 4096, kLocalWrite).value();
+    ASSERT_NE(mr->lkey(), sge.lkey);
+    if (((mr->lkey() ^ sge.lkey) & kIndex) == 0) break;
+  }
+  ExpectFailure(wr, WcStatus::kLocalProtectionError, WcStatus::kLocalQpError);
+}
+
 TEST_P(Errors, MissingRightsOfTheMrAreARemoteAccessError) {
   struct Case {
     Opcode opcode;
@@ -200,7 +216,7 @@ TEST_P(Errors, RequestsBehindAFailedOneAreFlushedAndThoseBeforeItHappen) {
   EXPECT_EQ(b_->Word(24), 0U);
 }
 
-// A provider may look less closely at what is like the WR before it.
+// A provider may look less closely at what is like the WR before it, of the same doorbell or of one before.
 TEST_P(Errors, BehindRequestsLikeItAWrongOneFailsAsItDoesAlone) {
   if (a_->device->caps().provider == "verbs") GTEST_SKIP() << "160 queues that break, each for as long as a NIC tries";
   const auto end = reinterpret_cast<uint64_t>(b_->memory->bytes().data()) + b_->memory->bytes().size();
@@ -233,7 +249,7 @@ TEST_P(Errors, BehindRequestsLikeItAWrongOneFailsAsItDoesAlone) {
   for (const Opcode opcode : {Opcode::kRead, Opcode::kWrite, Opcode::kCompareSwap, Opcode::kFetchAdd}) {
     for (size_t i = 0; i < std::size(spoils); ++i) {
       // What becomes of the last of a batch: its status, or the code with which it is refused, and the target's memory.
-      const auto outcome = [&](size_t likes) {
+      const auto outcome = [&](size_t likes, bool apart) {
         link_ = std::make_unique<Link>(a_.get(), b_.get(), transport());
         std::memset(b_->memory->bytes().data(), 0, 64);
         const Sge good = a_->Local(0, 8);
@@ -245,16 +261,20 @@ TEST_P(Errors, BehindRequestsLikeItAWrongOneFailsAsItDoesAlone) {
         last.remote_addr -= 64;
         spoils[i](last, sge);
         size_t bad = 0;
-        const StatusCode code = link_->qp->PostSend(wrs, &bad).code();
-        EXPECT_EQ(bad, code == StatusCode::kOk ? 0 : likes);
+        const size_t before = apart ? likes : 0;
+        if (apart) KRCORE_EXPECT_OK(link_->qp->PostSend(std::span(wrs).first(before), &bad));
+        const StatusCode code = link_->qp->PostSend(std::span(wrs).subspan(before), &bad).code();
+        EXPECT_EQ(bad, code == StatusCode::kOk ? 0 : likes - before);
         for (size_t k = 0; k < likes; ++k) EXPECT_EQ(a_->Next().status, WcStatus::kSuccess);
         const WcStatus status = code == StatusCode::kOk ? a_->Next().status : WcStatus::kSuccess;
         return std::tuple(code, status, b_->Word(0), b_->Word(8));
       };
       a_->Word(0) = 77;
-      const auto alone = outcome(0);
-      a_->Word(0) = 77;
-      EXPECT_EQ(outcome(2), alone) << "opcode " << static_cast<int>(opcode) << ", spoil " << i;
+      const auto alone = outcome(0, false);
+      for (const bool apart : {false, true}) {
+        a_->Word(0) = 77;
+        EXPECT_EQ(outcome(2, apart), alone) << "opcode " << static_cast<int>(opcode) << ", spoil " << i << apart;
+      }
     }
   }
 }

@@ -159,7 +159,7 @@ struct krcore_node_options {
   uint32_t create_fabric; /* 0: a missing fabric is KRCORE_ENOTFOUND */
   /* Provider "verbs"; NULL: none. */
   const char* fabric_address; /* of the fabric's membership service: "host[:port]" */
-  const char* rnic_port;      /* "device[:port[:gid_index]]"; NULL: the first active one */
+  const char* rnic_port;      /* "device[:port[:gid_index[:mtu]]]"; NULL: the first active one */
 };
 
 struct krcore_pool_options {

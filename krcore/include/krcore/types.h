@@ -106,6 +106,7 @@ struct SoftwareDcStats {
   uint64_t timeouts = 0;                     // times that no answer came
   uint64_t sessions = 0, sessions_gone = 0;  // asked for; that a target had forgotten
   uint64_t served = 0, served_again = 0;  // requests of peers; of them those whose answer was lost or that came twice
+  uint64_t early = 0;                     // requests that came while one before them was missing: late, or lost
   uint64_t expired = 0;                   // requests that came behind their deadline
   uint64_t busy = 0;                      // peers that got no session
   uint64_t atomic_repairs = 0;            // times that the queue of the atomics was made anew

@@ -10,13 +10,20 @@ namespace krcore::rnic::sw {
 SwCq::SwCq(uint32_t depth) : depth_(depth), mask_(std::bit_ceil(depth) - 1), ring_(mask_ + 1) {}
 
 size_t SwCq::Poll(std::span<Completion> out) {
+  if (receivers_.empty()) [[likely]]
+    return Take(out);
   for (Receiver* receiver : receivers_) receiver->Drain();
-  size_t count = 0;
-  for (; count < out.size() && head_ != tail_; ++count, ++head_) {
-    const Entry& entry = ring_[head_ & mask_];
-    out[count] = entry.completion;
+  return Take(out);
+}
+
+inline size_t SwCq::Take(std::span<Completion> out) {
+  const size_t count = std::min<size_t>(out.size(), tail_ - head_);
+  for (size_t i = 0; i < count; ++i) {
+    const Entry& entry = ring_[(head_ + i) & mask_];
+    out[i] = entry.completion;
     if (entry.counters != nullptr) entry.counters->freed = entry.position;
   }
+  head_ += count;
   return count;
 }
 

@@ -99,15 +99,10 @@ Status SwQp::ToReset() {
 }
 
 inline void SwQp::Push(const SendWr& wr, WcStatus status, uint64_t position) {
-  Completion completion;
-  completion.wr_id = wr.wr_id;
-  completion.status = status;
-  completion.opcode = wr.opcode;
-  completion.qp_num = num_;
-  send_cq_->Push(completion, &counters_, position);
+  send_cq_->PushSent(wr.wr_id, status, wr.opcode, num_, &counters_, position);
 }
 
-void SwQp::Succeed(std::span<const SendWr> wrs) {
+inline void SwQp::Succeed(std::span<const SendWr> wrs) {
   uint64_t posted = counters_.posted;
   for (const SendWr& wr : wrs) {
     ++posted;
@@ -123,26 +118,48 @@ void SwQp::Fail(std::span<const SendWr> wrs, WcStatus status) {
 
 Status SwQp::PostSend(std::span<const SendWr> wrs, size_t* bad_index) {
   const size_t room = attr_.sq_depth - (counters_.posted - counters_.freed);
-  const size_t fits = std::min(wrs.size(), room);
-  size_t at = 0;
-  StatusCode refused = fits < wrs.size() ? StatusCode::kQueueFull : StatusCode::kOk;
+  if (state_ != QpState::kRts || wrs.size() > std::min(room, kMaxBatch) ||
+      (host_part_ != nullptr && host_part_->in_error())) [[unlikely]]
+    return PostSlowly(wrs, std::min(wrs.size(), room), bad_index);
+  if (wrs.size() == 1 && requester_.RunAlike(wrs[0])) [[likely]] {
+    Succeed(wrs);
+    requester_.EndDoorbell();
+    return {};
+  }
+  const Requester::Outcome outcome = requester_.Run(wrs);
+  Succeed(wrs.first(outcome.done));
+  if (outcome.done != wrs.size()) [[unlikely]]
+    return Stop(wrs, wrs.size(), outcome.done, outcome, bad_index);
+  requester_.EndDoorbell();
+  return {};
+}
+
+// In batches, as many as fit.
+Status SwQp::PostSlowly(std::span<const SendWr> wrs, size_t fits, size_t* bad_index) {
   // By another holder. If it has been brought back since this holder's last WR, nothing of his was under way.
-  if (state_ == QpState::kRts && host_part_ != nullptr && host_part_->in_error()) [[unlikely]]
-    SetState(QpState::kErr);
-  if (state_ == QpState::kRts) [[likely]] {
-    while (at < fits) {
-      const auto batch = wrs.subspan(at, std::min(fits - at, kMaxBatch));
-      const Requester::Outcome outcome = requester_.Run(batch);
-      Succeed(batch.first(outcome.done));
-      at += outcome.done;
-      if (outcome.done == batch.size()) continue;
-      if (outcome.malformed) {
-        refused = StatusCode::kInvalidArgument;
-        break;
-      }
+  if (state_ == QpState::kRts && host_part_ != nullptr && host_part_->in_error()) SetState(QpState::kErr);
+  size_t at = 0;
+  Requester::Outcome outcome;
+  while (state_ == QpState::kRts && at < fits) {
+    const auto batch = wrs.subspan(at, std::min(fits - at, kMaxBatch));
+    outcome = requester_.Run(batch);
+    Succeed(batch.first(outcome.done));
+    at += outcome.done;
+    if (outcome.done != batch.size()) break;
+  }
+  return Stop(wrs, fits, at, outcome, bad_index);
+}
+
+// Behind wrs[at - 1], the last that was executed, at what `outcome` tells of the next one, if that is below `fits`.
+Status SwQp::Stop(std::span<const SendWr> wrs, size_t fits, size_t at, const Requester::Outcome& outcome,
+                  size_t* bad_index) {
+  StatusCode refused = fits < wrs.size() ? StatusCode::kQueueFull : StatusCode::kOk;
+  if (state_ == QpState::kRts) {
+    if (at < fits && outcome.malformed) {
+      refused = StatusCode::kInvalidArgument;
+    } else if (at < fits) {
       Fail(wrs.subspan(at++, 1), outcome.status);
       (void)ToErr();
-      break;
     }
     requester_.EndDoorbell();
   }
@@ -152,8 +169,7 @@ Status SwQp::PostSend(std::span<const SendWr> wrs, size_t* bad_index) {
   } else if (state_ != QpState::kRts) {
     refused = StatusCode::kBadState;
   }
-  if (refused == StatusCode::kOk) [[likely]]
-    return {};
+  if (refused == StatusCode::kOk) return {};
   if (bad_index != nullptr) *bad_index = at;
   return refused;
 }

@@ -31,6 +31,9 @@ class SwQp final : public Qp, private Receiver::Owner {
 
  private:
   SwQp(SharedDevice* device, const QpAttr& attr, uint32_t pd, uint32_t number);
+  Status PostSlowly(std::span<const SendWr> wrs, size_t fits, size_t* bad_index);
+  Status Stop(std::span<const SendWr> wrs, size_t fits, size_t at, const Requester::Outcome& outcome,
+              size_t* bad_index);
   void ReceiveFailed() override { (void)ToErr(); }
   void SetState(QpState state);
   // The next WRs are done. Those that succeeded are counted, and what is signaled of them completes.

@@ -193,7 +193,7 @@ void Receiver::Complete(const Posted& recv, WcStatus status, const InboxSlot* sl
       completion.src_node = slot->src_node;
     }
   }
-  options_.cq->Push(completion, nullptr, 0);
+  options_.cq->PushReceived(completion);
 }
 
 void Receiver::Flush() {

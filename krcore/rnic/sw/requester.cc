@@ -17,6 +17,11 @@ constexpr uint64_t kLineBytes = 64;
 constexpr uint64_t kServingMask = ~uint64_t{1};
 static_assert(static_cast<uint8_t>(QpState::kRtr) == 2 && static_cast<uint8_t>(QpState::kRts) == 3);
 
+// What the entry of a DCT says that serves.
+constexpr uint64_t DctWord(uint32_t number) {
+  return QpWord(number, EntryType::kDct, static_cast<uint8_t>(QpState::kRts));
+}
+
 // At least one byte.
 template <bool kForWrite>
 void Prefetch(const std::byte* address, uint32_t length) {
@@ -38,21 +43,49 @@ void Requester::Connect(std::shared_ptr<Peer> peer, uint32_t remote_number) {
   peer_ = std::move(peer);
   entry_ = peer_ == nullptr ? nullptr : &peer_->tables().qps[QpIndex(remote_number)];
   entry_word_ = QpWord(remote_number, EntryType::kRc, static_cast<uint8_t>(QpState::kRtr));
+  passed_.fill({});
   if (peer_ == nullptr) ForgetTranslations();
 }
 
 void Requester::ForgetTranslations() {
+  passed_.fill({});
   for (Translation& translation : translations_) translation = Translation{};
   for (Inbox& inbox : inboxes_) inbox = Inbox{};
+}
+
+// Of one SGE.
+template <Requester::Kind kKind>
+inline void Requester::ExecuteOne(const SendWr& wr, std::byte* remote, std::byte* local, uint32_t length) {
+  if constexpr (kKind == Kind::kRead) {
+    FenceStores();
+    LoadWords(local, remote, length);
+    std::atomic_thread_fence(std::memory_order_acquire);  // pairs with the release of whoever wrote what was read
+  } else if constexpr (kKind == Kind::kWrite) {
+    std::atomic_thread_fence(std::memory_order_release);  // earlier WRs are visible before this one
+    StoreWords(remote, local, length);
+    stores_pending_ = true;
+  } else {
+    const std::atomic_ref word(*reinterpret_cast<uint64_t*>(remote));
+    uint64_t old = wr.compare_add;
+    if constexpr (kKind == Kind::kCompareSwap)
+      word.compare_exchange_strong(old, wr.swap);
+    else
+      old = word.fetch_add(wr.compare_add);
+    std::memcpy(local, &old, sizeof(old));
+    stores_pending_ = false;  // a locked instruction fences on x86, a seq_cst one elsewhere well enough
+  }
 }
 
 Requester::Outcome Requester::Run(std::span<const SendWr> wrs) {
   Outcome outcome;
   size_t resolved = 0;
   while (resolved < wrs.size()) {
-    const Step* previous = resolved == 0 ? nullptr : &steps_[resolved - 1];
-    if (ResolveSimple(wrs[resolved], previous, &steps_[resolved])) [[likely]] {
-      if (++resolved < wrs.size()) resolved += ResolveAlike(wrs.subspan(resolved), &steps_[resolved]);
+    if (const size_t alike = ResolveAlike(wrs.subspan(resolved), &steps_[resolved]); alike != 0) [[likely]] {
+      resolved += alike;
+      continue;
+    }
+    if (ResolveSimple(wrs[resolved], &steps_[resolved])) {
+      ++resolved;
       continue;
     }
     outcome.status = Resolve(wrs[resolved], &steps_[resolved], &outcome.malformed);
@@ -62,7 +95,7 @@ Requester::Outcome Requester::Run(std::span<const SendWr> wrs) {
   }
   for (const Step *step = &steps_[0], *const end = step + resolved; step != end; ++step) {
     if (step->kind == Kind::kRead) [[likely]] {
-      ReadOne(*step);
+      ExecuteOne<Kind::kRead>(*step->wr, step->remote, step->local, step->length);
       continue;
     }
     const WcStatus status = Execute(*step);
@@ -98,8 +131,7 @@ WcStatus Requester::ResolveTarget(const SendWr& wr, Step* step) {
   step->entry = &step->peer->tables().qps[QpIndex(wr.remote_qpn)];
   if (type_ == QpType::kUd) return WcStatus::kSuccess;  // nobody answers a datagram
   if (!step->peer->Alive()) return WcStatus::kRetryExceeded;
-  const uint64_t word = QpWord(wr.remote_qpn, EntryType::kDct, static_cast<uint8_t>(QpState::kRts));
-  if (step->entry->word.load(std::memory_order_acquire) != word) return WcStatus::kRetryExceeded;
+  if (step->entry->word.load(std::memory_order_acquire) != DctWord(wr.remote_qpn)) return WcStatus::kRetryExceeded;
   return step->entry->peer.load(std::memory_order_relaxed) == wr.dc_key ? WcStatus::kSuccess
                                                                         : WcStatus::kRemoteAccessError;
 }
@@ -121,7 +153,7 @@ WcStatus Requester::ResolveRemote(const SendWr& wr, uint32_t need, Step* step) {
   return allowed ? WcStatus::kSuccess : WcStatus::kRemoteAccessError;
 }
 
-bool Requester::ResolveSimple(const SendWr& wr, const Step* previous, Step* step) {
+bool Requester::ResolveSimple(const SendWr& wr, Step* step) {
   struct Plan {
     uint32_t need;
     uint32_t local_need;
@@ -151,16 +183,8 @@ bool Requester::ResolveSimple(const SendWr& wr, const Step* previous, Step* step
                      (sge.length <= length - offset) &
                      ((mr.rights.load(std::memory_order_relaxed) & plan.local_need) == plan.local_need);
   if (!local) return false;
-  // The target's state was looked at for the WR before this one, nanoseconds ago.
-  const bool same = previous != nullptr && previous->wr->ah == wr.ah && previous->wr->remote_qpn == wr.remote_qpn &&
-                    previous->wr->dc_key == wr.dc_key;
-  if (same) {
-    step->peer = previous->peer;
-    step->entry = previous->entry;
-  } else {
-    if (type_ != QpType::kRc && wr.ah == nullptr) return false;
-    if (ResolveTarget(wr, step) != WcStatus::kSuccess) return false;
-  }
+  if (type_ != QpType::kRc && wr.ah == nullptr) return false;
+  if (ResolveTarget(wr, step) != WcStatus::kSuccess) return false;
   step->wr = &wr;
   step->local = reinterpret_cast<std::byte*>(sge.addr);
   step->length = sge.length;
@@ -171,58 +195,131 @@ bool Requester::ResolveSimple(const SendWr& wr, const Step* previous, Step* step
   } else {
     Prefetch<true>(step->remote, step->length);
   }
+  Remember(wr, *step, plan.need, plan.local_need);
   return true;
 }
 
-size_t Requester::ResolveAlike(std::span<const SendWr> wrs, Step* steps) {
-  switch (steps[-1].kind) {
-    case Kind::kRead: return ResolveAlike<Kind::kRead>(wrs, steps);
-    case Kind::kWrite: return ResolveAlike<Kind::kWrite>(wrs, steps);
-    case Kind::kCompareSwap: return ResolveAlike<Kind::kCompareSwap>(wrs, steps);
-    case Kind::kFetchAdd: return ResolveAlike<Kind::kFetchAdd>(wrs, steps);
-    default: return 0;
-  }
+void Requester::Remember(const SendWr& wr, const Step& step, uint32_t need, uint32_t local_need) {
+  const bool rc = type_ == QpType::kRc;
+  PassedOf(wr, step.kind) = {.form = FormOf(wr),
+                             .lkey = wr.sg_list->lkey,
+                             .rkey = wr.rkey,
+                             .remote_qpn = wr.remote_qpn,
+                             .ah = wr.ah,
+                             .dc_key = wr.dc_key,
+                             .local = &own_->mrs[MrIndex(wr.sg_list->lkey)],
+                             .remote = &TranslationOf(step.peer, wr.rkey),
+                             .peer = step.peer,
+                             .entry = step.entry,
+                             .serves = rc ? entry_word_ : DctWord(wr.remote_qpn),
+                             .serves_mask = rc ? kServingMask : ~uint64_t{0},
+                             .serves_whom = rc ? own_word_ : wr.dc_key,
+                             .need = need,
+                             .local_need = local_need};
 }
 
-// Keys, rights, the peer's life and the target's state were looked at for the WR before these, and are not again.
+// Whether all that ResolveSimple looked at beside ranges and the local key is as it was, and `wr` goes to the same
+// target. The translation is looked at before what it keeps: as long as it is that of the key, the peer and what is
+// mapped of it are there. And the handle, whose address may be another's by now.
+template <Requester::Kind kKind>
+inline const Requester::Passed* Requester::FindAlike(const SendWr& wr) {
+  const Passed& passed = PassedOf(wr, kKind);
+  if (passed.form != FormOf(wr) || passed.rkey != wr.rkey || passed.ah != wr.ah) return nullptr;
+  const Translation& remote = *passed.remote;
+  if (remote.peer != passed.peer || remote.key != passed.rkey) return nullptr;
+  if (type_ != QpType::kRc && static_cast<const SwAddressHandle*>(wr.ah)->peer() != passed.peer) return nullptr;
+  const bool holds = passed.peer->Alive() &&
+                     (passed.entry->word.load(std::memory_order_acquire) & passed.serves_mask) == passed.serves &&
+                     passed.entry->peer.load(std::memory_order_relaxed) == passed.serves_whom &&
+                     remote.live_key->load(std::memory_order_acquire) == passed.rkey &&
+                     passed.entry->pd.load(std::memory_order_relaxed) == remote.pd &&
+                     (passed.entry->rights.load(std::memory_order_relaxed) & remote.rights & passed.need) != 0 &&
+                     passed.local->pd.load(std::memory_order_relaxed) == pd_ &&
+                     (passed.local->rights.load(std::memory_order_relaxed) & passed.local_need) == passed.local_need;
+  return holds ? &passed : nullptr;
+}
+
+// Keys, rights, the peer's life and the target's state are looked at once for WRs that are alike and side by side.
 // Between two looks this thread would do nothing that anybody sees, nor depend on anybody, so what comes of one look is
 // what could have come of one for each WR. Ranges are each WR's own.
 template <Requester::Kind kKind>
-size_t Requester::ResolveAlike(std::span<const SendWr> wrs, Step* steps) {
+[[gnu::noinline]] size_t Requester::ResolveAlike(const Passed& like, std::span<const SendWr> wrs, Step* steps) {
   constexpr bool kAtomic = kKind == Kind::kCompareSwap || kKind == Kind::kFetchAdd;
-  const Step passed = steps[-1];
-  const SendWr& like = *passed.wr;
-  const uint32_t form = FormOf(like), lkey = like.sg_list->lkey, rkey = like.rkey;
-  const MrEntry& local = own_->mrs[MrIndex(lkey)];
-  const uint64_t local_base = local.base.load(std::memory_order_relaxed);
-  const uint64_t local_length = local.length.load(std::memory_order_relaxed);
-  const Translation& remote = TranslationOf(passed.peer, rkey);
+  const uint64_t local_base = like.local->base.load(std::memory_order_relaxed);
+  const uint64_t local_length = like.local->length.load(std::memory_order_relaxed);
   // The fields of another MR in its place would be seen with another key; pairs with the release of Tables::AddMr.
-  if (local.key.load(std::memory_order_acquire) != lkey) [[unlikely]]
+  const uint32_t lkey = like.lkey, rkey = like.rkey, form = like.form;
+  if (like.local->key.load(std::memory_order_acquire) != lkey) [[unlikely]]
     return 0;
+  const bool rc = type_ == QpType::kRc;  // whose target is the queue's, whatever its WRs say
+  const Translation& remote = *like.remote;
   const uint64_t remote_base = remote.base, remote_length = remote.length;
   const uint64_t longest = kAtomic ? 8 : std::min({local_length, remote_length, uint64_t{kMaxMessageBytes}});
   Step* step = steps;
   for (const SendWr& wr : wrs) {
     if (FormOf(wr) != form || wr.sg_list == nullptr) break;
-    const Sge sge = *wr.sg_list;
-    const uint64_t remote_offset = wr.remote_addr - remote_base;
+    const Sge& sge = *wr.sg_list;
     const uint64_t length = sge.length;
-    if (kAtomic ? length != 8 || (wr.remote_addr & 7) != 0 : length - 1 >= longest) break;
-    if (sge.lkey != lkey || sge.addr - local_base > local_length - length) break;
-    if (wr.rkey != rkey || remote_offset > remote_length - length) break;
-    if (wr.ah != like.ah || wr.remote_qpn != like.remote_qpn || wr.dc_key != like.dc_key) break;
-    step->wr = &wr;
-    step->remote = reinterpret_cast<std::byte*>(wr.remote_addr + static_cast<uint64_t>(remote.delta));
-    step->local = reinterpret_cast<std::byte*>(sge.addr);
     step->length = sge.length;
+    if (kAtomic ? length != 8 || (wr.remote_addr & 7) != 0 : length - 1 >= longest) break;
+    step->local = reinterpret_cast<std::byte*>(sge.addr);
+    if (sge.lkey != lkey || sge.addr - local_base > local_length - length) break;
+    step->remote = reinterpret_cast<std::byte*>(wr.remote_addr + static_cast<uint64_t>(remote.delta));
+    if (wr.rkey != rkey || wr.remote_addr - remote_base > remote_length - length) break;
+    if (!rc && (wr.ah != like.ah || wr.remote_qpn != like.remote_qpn || wr.dc_key != like.dc_key)) break;
+    step->wr = &wr;
     step->kind = kKind;
     Prefetch<kKind != Kind::kRead>(step->remote, sge.length);
     ++step;
   }
-  step[-1].peer = passed.peer;  // for whoever comes behind; what is executed here needs neither
-  step[-1].entry = passed.entry;
   return static_cast<size_t>(step - steps);
+}
+
+size_t Requester::ResolveAlike(std::span<const SendWr> wrs, Step* steps) {
+  const auto resolve = [&]<Kind kKind>() -> size_t {
+    const Passed* const like = FindAlike<kKind>(wrs[0]);
+    return like != nullptr ? ResolveAlike<kKind>(*like, wrs, steps) : 0;
+  };
+  switch (wrs[0].opcode) {
+    case Opcode::kRead: return resolve.operator()<Kind::kRead>();
+    case Opcode::kWrite: return resolve.operator()<Kind::kWrite>();
+    case Opcode::kCompareSwap: return resolve.operator()<Kind::kCompareSwap>();
+    case Opcode::kFetchAdd: return resolve.operator()<Kind::kFetchAdd>();
+    default: return 0;
+  }
+}
+
+// Not inlined, so that each saves the registers that it needs. FindAlike has compared form, keys and handle.
+template <Requester::Kind kKind>
+[[gnu::noinline]] bool Requester::RunAlike(const SendWr& wr) {
+  constexpr bool kAtomic = kKind == Kind::kCompareSwap || kKind == Kind::kFetchAdd;
+  const Passed* const like = FindAlike<kKind>(wr);
+  if (like == nullptr || wr.remote_qpn != like->remote_qpn || wr.dc_key != like->dc_key || wr.sg_list == nullptr)
+    return false;
+  const Sge& sge = *wr.sg_list;
+  const uint64_t length = sge.length, local_addr = sge.addr, remote_addr = wr.remote_addr;
+  if (kAtomic ? length != 8 || (remote_addr & 7) != 0 : length - 1 >= kMaxMessageBytes) return false;
+  const uint64_t local_length = like->local->length.load(std::memory_order_relaxed);
+  const uint64_t local_offset = local_addr - like->local->base.load(std::memory_order_relaxed);
+  // As in ResolveAlike.
+  if (like->local->key.load(std::memory_order_acquire) != like->lkey || sge.lkey != like->lkey) return false;
+  if (local_offset > local_length || length > local_length - local_offset) return false;
+  const Translation& remote = *like->remote;
+  const uint64_t remote_offset = remote_addr - remote.base;
+  if (remote_offset > remote.length || length > remote.length - remote_offset) return false;
+  ExecuteOne<kKind>(wr, reinterpret_cast<std::byte*>(remote_addr + static_cast<uint64_t>(remote.delta)),
+                    reinterpret_cast<std::byte*>(local_addr), sge.length);
+  return true;
+}
+
+bool Requester::RunAlike(const SendWr& wr) {
+  switch (wr.opcode) {
+    case Opcode::kRead: return RunAlike<Kind::kRead>(wr);
+    case Opcode::kWrite: return RunAlike<Kind::kWrite>(wr);
+    case Opcode::kCompareSwap: return RunAlike<Kind::kCompareSwap>(wr);
+    case Opcode::kFetchAdd: return RunAlike<Kind::kFetchAdd>(wr);
+    default: return false;
+  }
 }
 
 WcStatus Requester::Resolve(const SendWr& wr, Step* step, bool* malformed) {
@@ -289,28 +386,14 @@ void Requester::Write(const Step& step) {
 }
 
 WcStatus Requester::Execute(const Step& step) {
+  const SendWr& wr = *step.wr;
   switch (step.kind) {
-    case Kind::kRead: ReadOne(step); break;
+    case Kind::kRead: ExecuteOne<Kind::kRead>(wr, step.remote, step.local, step.length); break;
     case Kind::kScatter: Read(step); break;
-    case Kind::kWrite:
-      std::atomic_thread_fence(std::memory_order_release);  // earlier WRs are visible before this one
-      StoreWords(step.remote, step.local, step.length);
-      stores_pending_ = true;
-      break;
+    case Kind::kWrite: ExecuteOne<Kind::kWrite>(wr, step.remote, step.local, step.length); break;
     case Kind::kGather: Write(step); break;
-    case Kind::kCompareSwap: {
-      uint64_t word = step.wr->compare_add;
-      std::atomic_ref(*reinterpret_cast<uint64_t*>(step.remote)).compare_exchange_strong(word, step.wr->swap);
-      std::memcpy(step.local, &word, sizeof(word));
-      stores_pending_ = false;  // a locked instruction fences on x86, a seq_cst one elsewhere well enough
-      break;
-    }
-    case Kind::kFetchAdd: {
-      const uint64_t word = std::atomic_ref(*reinterpret_cast<uint64_t*>(step.remote)).fetch_add(step.wr->compare_add);
-      std::memcpy(step.local, &word, sizeof(word));
-      stores_pending_ = false;
-      break;
-    }
+    case Kind::kCompareSwap: ExecuteOne<Kind::kCompareSwap>(wr, step.remote, step.local, step.length); break;
+    case Kind::kFetchAdd: ExecuteOne<Kind::kFetchAdd>(wr, step.remote, step.local, step.length); break;
     case Kind::kMessage: return SendMessage(step);
     case Kind::kNothing: break;
   }

@@ -41,6 +41,9 @@ class Requester {
 
   // RC: whom every WR goes to. Null and 0: nobody.
   void Connect(std::shared_ptr<Peer> peer, uint32_t remote_number);
+  // Executes one that is like one before, without what a batch needs. False: it is not, or something is wrong; Run says
+  // what. Nothing has been done then.
+  bool RunAlike(const SendWr& wr);
   // Executes wrs, at most kMaxBatch, up to the first that fails.
   Outcome Run(std::span<const SendWr> wrs);
   // Once a PostSend: everything written is visible to everybody, and sometimes a look at the peers' life.
@@ -70,6 +73,24 @@ class Requester {
     Kind kind;
   };
 
+  // A WR that ResolveSimple has passed: what it named, what that was found to mean, and the words that tell whether it
+  // still does. Kept from doorbell to doorbell: most are like one before.
+  struct Passed {
+    uint32_t form = ~uint32_t{0};  // which no request has: there is none
+    uint32_t lkey = 0, rkey = 0;
+    uint32_t remote_qpn = 0;
+    const AddressHandle* ah = nullptr;
+    uint64_t dc_key = 0;
+    const MrEntry* local = nullptr;
+    const Translation* remote = nullptr;  // of the peer and rkey, or another's by now
+    Peer* peer = nullptr;
+    const QpEntry* entry = nullptr;
+    uint64_t serves = 0, serves_mask = 0;  // entry->word
+    uint64_t serves_whom = 0;              // entry->peer
+    uint32_t need = 0, local_need = 0;     // rights
+  };
+  static constexpr size_t kPassedOfKind = 4;
+
   struct Inbox {
     std::shared_ptr<Peer> peer;
     uint32_t segment = kNoSegment;
@@ -79,13 +100,25 @@ class Requester {
 
   // kSuccess with *malformed unset: `step` is ready to be executed.
   WcStatus Resolve(const SendWr& wr, Step* step, bool* malformed);
-  // The common case: one SGE, not inline, one-sided. False: not that, or something is wrong; Resolve says what.
-  bool ResolveSimple(const SendWr& wr, const Step* previous, Step* step);
-  // How many of `wrs`, up to the first that is not, are like the WR before them, which ResolveSimple has passed, but
-  // for where they point: same opcode, target and keys. steps[-1] is that one's.
+  // The common case: one SGE, not inline, one-sided. Remembers it. False: not that, or something is wrong; Resolve says
+  // what.
+  bool ResolveSimple(const SendWr& wr, Step* step);
+  // What is remembered of one of that opcode like `wr`, if it holds; else null.
+  template <Kind kKind>
+  const Passed* FindAlike(const SendWr& wr);
+  // How many of `wrs`, up to the first that is not, are like one that ResolveSimple has passed, but for where they
+  // point: same opcode, target and keys.
   size_t ResolveAlike(std::span<const SendWr> wrs, Step* steps);
   template <Kind kKind>
-  size_t ResolveAlike(std::span<const SendWr> wrs, Step* steps);
+  size_t ResolveAlike(const Passed& like, std::span<const SendWr> wrs, Step* steps);
+  template <Kind kKind>
+  bool RunAlike(const SendWr& wr);
+  // Where one like `wr` is remembered, or another.
+  Passed& PassedOf(const SendWr& wr, Kind kind) {
+    const uint64_t hash = (reinterpret_cast<uint64_t>(wr.ah) >> 6) + wr.rkey;
+    return passed_[kPassedOfKind * static_cast<size_t>(kind) + hash % kPassedOfKind];
+  }
+  void Remember(const SendWr& wr, const Step& step, uint32_t need, uint32_t local_need);
   WcStatus ResolveTarget(const SendWr& wr, Step* step);
   WcStatus ResolveRemote(const SendWr& wr, uint32_t need, Step* step);
   // Where what is known of a key is kept: of this one or another, or nothing.
@@ -101,12 +134,8 @@ class Requester {
     std::atomic_thread_fence(std::memory_order_seq_cst);
     stores_pending_ = false;
   }
-  // Of one SGE.
-  void ReadOne(const Step& step) {
-    FenceStores();
-    LoadWords(step.local, step.remote, step.length);
-    std::atomic_thread_fence(std::memory_order_acquire);  // pairs with the release of whoever wrote what was read
-  }
+  template <Kind kKind>
+  void ExecuteOne(const SendWr& wr, std::byte* remote, std::byte* local, uint32_t length);
   void Read(const Step& step);
   void Write(const Step& step);
   // messenger.cc
@@ -126,6 +155,7 @@ class Requester {
   bool stores_pending_ = false;
   uint32_t doorbells_ = 0;
   int64_t last_look_ns_ = 0;
+  std::array<Passed, kPassedOfKind*(static_cast<size_t>(Kind::kFetchAdd) + 1)> passed_;
   std::array<Translation, kTranslations> translations_;
   std::array<Inbox, kInboxes> inboxes_;
   std::array<Step, kMaxBatch> steps_;

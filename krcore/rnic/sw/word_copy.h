@@ -53,26 +53,30 @@ inline void CopyVectors([[maybe_unused]] std::byte*& to, [[maybe_unused]] const 
 #ifdef KRCORE_SW_VECTOR_COPY
   const auto load = [&](size_t at) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + at)); };
   const auto store = [&](size_t at, __m128i value) { _mm_storeu_si128(reinterpret_cast<__m128i*>(to + at), value); };
-  size_t at = 0;
-  for (; at + 64 <= length; at += 64) {
-    const __m128i a = load(at), b = load(at + 16), c = load(at + 32), d = load(at + 48);
-    store(at, a);
-    store(at + 16, b);
-    store(at + 32, c);
-    store(at + 48, d);
+  const auto advance = [&](size_t bytes) {
+    to += bytes;
+    from += bytes;
+    length -= bytes;
+  };
+  while (length >= 64) {
+    const __m128i a = load(0), b = load(16), c = load(32), d = load(48);
+    store(0, a);
+    store(16, b);
+    store(32, c);
+    store(48, d);
+    advance(64);
   }
-  for (; at + 16 <= length; at += 16) store(at, load(at));
-  to += at;
-  from += at;
-  length -= at;
+  while (length >= 16) {
+    store(0, load(0));
+    advance(16);
+  }
 #endif
 }
 
 // Shared memory `from` -> private memory `to`. Orders nothing: fence around it.
 inline void LoadWords(std::byte* to, const std::byte* from, size_t length) {
-  while (length > 0 && !HasAlignment(from, 8)) {
-    LoadPart<uint8_t>(to, from);
-    --length;
+  if (!HasAlignment(from, 8)) [[unlikely]] {
+    for (; length > 0 && !HasAlignment(from, 8); --length) LoadPart<uint8_t>(to, from);
   }
   CopyVectors(to, from, length);
   if (length == 0) return;
@@ -82,9 +86,8 @@ inline void LoadWords(std::byte* to, const std::byte* from, size_t length) {
 
 // Private memory `from` -> shared memory `to`.
 inline void StoreWords(std::byte* to, const std::byte* from, size_t length) {
-  while (length > 0 && !HasAlignment(to, 8)) {
-    StorePart<uint8_t>(to, from, length == 1);
-    --length;
+  if (!HasAlignment(to, 8)) [[unlikely]] {
+    for (; length > 0 && !HasAlignment(to, 8); --length) StorePart<uint8_t>(to, from, length == 1);
   }
   CopyVectors(to, from, length);
   if (length == 0) return;
