@@ -80,6 +80,8 @@ class KernelPeer {
 
 // connect_kernel.cc: a queue of the kernel module, in the process, with its parts.
 void KernelConnects(const NodeOptions& fabric, int64_t verbs_ns, int samples);
+// Opens the module's device and connects to the peer, by the module's own calls.
+void ConnectByTheModule(const NodeOptions& fabric);
 // connect_model.cc: the same in virtual time, with modelled costs.
 void PrintModel();
 // connect_process.cc: from fork to the first reply. `executable`: this program, which calls RunChild. `kernel`: of the

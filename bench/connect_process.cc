@@ -21,6 +21,7 @@ struct Times {
   int64_t reply = 0;    // a READ of 64 B
 };
 constexpr char kAlone[] = "krcore-alone";  // krcore that uses nothing of what the host's processes share
+constexpr char kBare[] = "kernel-bare";    // the module, by the two calls that a connected queue takes
 constexpr char kFormat[] = "%" PRId64 " %" PRId64 " %" PRId64 " %" PRId64 "\n";
 constexpr char kScanFormat[] = "%" SCNd64 " %" SCNd64 " %" SCNd64 " %" SCNd64;
 
@@ -56,9 +57,24 @@ Times RunOne(const char* executable, const std::string& plane, const NodeOptions
   return times;
 }
 
+// Opens and connects as the first thing that a process does, and nothing else.
+int RunBare(const NodeOptions& fabric, int64_t started_ns) {
+  const int64_t begin = timed::TimedWorker::Now();
+  ConnectByTheModule(fabric);
+  std::printf(kFormat, begin - started_ns, int64_t{0}, timed::TimedWorker::Now() - begin, int64_t{0});
+  return 0;
+}
+
+void PrintBare(const char* executable, const NodeOptions& fabric, int samples, int64_t verbs_ns) {
+  Samples all;
+  for (int i = 0; i < samples; ++i) all.push_back(RunOne(executable, kBare, fabric).connect);
+  Report("kernel, open and connect, the first calls of each", all, verbs_ns, "goal: verbs' parts / it >= 100");
+}
+
 }  // namespace
 
 int RunChild(const std::string& plane, NodeOptions fabric, int64_t started_ns) {
+  if (plane == kBare) return RunBare(fabric, started_ns);
   const bool alone = plane == kAlone;
   fabric.share_host = !alone;
   timed::TimedWorker worker(alone ? "krcore" : plane, fabric, nullptr, kWorkerBytes);
@@ -90,7 +106,7 @@ void PrintFreshProcesses(const char* executable, const NodeOptions& fabric, int 
                      : "; nothing is shared between them"))
               .c_str(),
           "us");
-  int64_t verbs_ns = 0;
+  int64_t verbs_ns = 0, verbs_connect_ns = 0;
   for (const std::string plane : {"verbs", "lite", kAlone, "krcore", "kernel"}) {
     if ((plane == kAlone && !shared) || (plane == "kernel" && !kernel)) continue;
     std::array<Samples, 5> all;
@@ -102,13 +118,17 @@ void PrintFreshProcesses(const char* executable, const NodeOptions& fabric, int 
       all[3].push_back(times.connect);
       all[4].push_back(times.reply);
     }
-    if (verbs_ns == 0) verbs_ns = Percentile(all[0], 50);
+    if (verbs_ns == 0) {
+      verbs_ns = Percentile(all[0], 50);
+      verbs_connect_ns = Percentile(all[2], 50) + Percentile(all[3], 50);
+    }
     Report(plane + ", fork to first reply", all[0], verbs_ns);
     Report("  exec until main", all[1]);
     Report("  node, MR, pool", all[2]);
     Report("  queue and connect", all[3]);
     Report("  first READ", all[4]);
   }
+  if (kernel) PrintBare(executable, fabric, samples, verbs_connect_ns);
 }
 
 }  // namespace connect_bench

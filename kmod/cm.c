@@ -18,7 +18,7 @@ MODULE_PARM_DESC(cm_port, "of RDMA CM, where hosts connect to one another");
 #define BACKLOG 128
 #define MAX_ACCEPTED 4096
 
-#define MAGIC 0x6b726331	/* "krc1" */
+#define MAGIC 0x6b726332	/* "krc2": also what records look like */
 
 /* What both sides say; private data of RDMA CM, which has room for 56 bytes. */
 struct krc_cm_hello {

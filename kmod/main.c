@@ -36,22 +36,19 @@ static int krc_release(struct inode *inode, struct file *file)
 	return 0;
 }
 
-static struct krc_ring_header *krc_queue_ring(struct krc_queue *queue)
-{
-	/* Pairs with the release at the end of krc_queue_alloc. */
-	return smp_load_acquire(&queue->ring);
-}
-
 static int krc_mmap(struct file *file, struct vm_area_struct *vma)
 {
 	struct krc_queue *queue = file->private_data;
-	struct krc_ring_header *ring = krc_queue_ring(queue);
+	struct krc_ring_header *ring;
+	int err;
 
 	/* The queue's lock must not be taken here: it is above mmap_lock. */
 	if (current->mm != queue->mm)
 		return -EPERM;
-	if (!ring)
-		return -EBADFD;
+	err = krc_queue_make_ring(queue);
+	if (err)
+		return err;
+	ring = krc_queue_ring(queue);
 	if (vma->vm_pgoff || vma->vm_end - vma->vm_start != queue->ring_bytes ||
 	    !(vma->vm_flags & VM_SHARED))
 		return -EINVAL;
@@ -76,7 +73,7 @@ static __poll_t krc_poll(struct file *file, struct poll_table_struct *table)
 		events |= EPOLLERR | EPOLLHUP;
 	if (ring && READ_ONCE(queue->head) != READ_ONCE(ring->tail))
 		events |= EPOLLIN | EPOLLRDNORM;
-	return events;
+	return events | krc_port_poll(queue);
 }
 
 static void krc_query(struct krc_query *query)
@@ -103,6 +100,7 @@ union krc_args {
 	struct krc_pop_msgs pop_msgs;
 	struct krc_credits credits;
 	struct krc_dc_target dc_target;
+	struct krc_start start;
 };
 
 static int krc_call(struct krc_queue *queue, unsigned int cmd,
@@ -144,6 +142,8 @@ static int krc_call(struct krc_queue *queue, unsigned int cmd,
 		return krc_queue_credits(queue, &args->credits);
 	case KRC_IOC_DC_TARGET:
 		return krc_queue_dc_target(queue, &args->dc_target);
+	case KRC_IOC_START:
+		return krc_queue_start(queue, &args->start);
 	default:
 		return -ENOTTY;
 	}
@@ -216,8 +216,9 @@ static long krc_ioctl(struct file *file, unsigned int cmd, unsigned long arg)
 	if (copy_from_user(&args, user, bytes))
 		return -EFAULT;
 	err = krc_call(queue, cmd, &args);
-	/* Of a refused push, which request it was. */
-	told = !err || cmd == KRC_IOC_PUSH || cmd == KRC_IOC_PUSH_RECV;
+	/* Of a refused push, which request it was; of a start, how far it came. */
+	told = !err || cmd == KRC_IOC_PUSH || cmd == KRC_IOC_PUSH_RECV ||
+	       cmd == KRC_IOC_START;
 	if (told && copy_to_user(user, &args, bytes) && !err)
 		err = -EFAULT;
 	return err;

@@ -26,6 +26,8 @@ MODULE_PARM_DESC(metaserver,
 #define TABLE_BYTES (TABLE_SLOTS * KRC_RECORD_BYTES)
 /* A host takes so many at once. */
 #define INCARNATIONS 16
+/* Records that are read by one READ to see whose they are. */
+#define SWEPT_AT_ONCE (PAGE_SIZE / KRC_RECORD_BYTES)
 #define TRIES 8
 /* A record that is just being written is whole soon. */
 #define TORN_TRIES 100
@@ -35,6 +37,7 @@ MODULE_PARM_DESC(metaserver,
 
 static_assert(sizeof(struct krc_record) == KRC_RECORD_BYTES);
 static_assert(TABLE_BYTES % PAGE_SIZE == 0);
+static_assert(TABLE_SLOTS % SWEPT_AT_ONCE == 0);
 
 /* An owner's word while its slot is given back: of no node, and nobody else's. */
 static u64 krc_vacating(u64 owner)
@@ -365,14 +368,95 @@ static int krc_meta_claim_locked(struct krc_meta *meta, u64 key, u64 owner,
 	return -EIO;
 }
 
+/* The next whole record of that host in the buffer, from the n-th on; -1. */
+static int krc_meta_find_of_host(struct krc_meta *meta,
+				 const union ib_gid *gid, int from)
+{
+	const struct krc_record *records = meta->buffer;
+	int i;
+
+	for (i = from; i < SWEPT_AT_ONCE; i++)
+		if (records[i].owner && !krc_is_vacating(records[i].owner) &&
+		    !memcmp(records[i].gid, gid->raw, sizeof(gid->raw)) &&
+		    records[i].checksum == krc_record_checksum(&records[i]))
+			return i;
+	return -1;
+}
+
+/* Vacates all records of a host of which nothing executes any more. */
+static int krc_meta_sweep(struct krc_meta *meta, const union ib_gid *gid)
+{
+	const struct krc_record *records = meta->buffer;
+	u32 first, count = 0;
+	u64 key, owner;
+	int at, err;
+
+	for (first = 0; first < TABLE_SLOTS; first += SWEPT_AT_ONCE) {
+		/* The first slot of all is no record. */
+		for (at = first ? 0 : 1;; at++) {
+			err = krc_meta_verb(meta, KRC_OP_READ,
+					    krc_slot_offset(first),
+					    SWEPT_AT_ONCE * KRC_RECORD_BYTES, 0,
+					    0);
+			if (err)
+				return err;
+			at = krc_meta_find_of_host(meta, gid, at);
+			if (at < 0)
+				break;
+			key = records[at].key;
+			owner = records[at].owner;
+			err = krc_meta_vacate(meta, first + at, key, owner);
+			if (err)
+				return err;
+			count++;
+		}
+		cond_resched();
+	}
+	if (count)
+		dev_info(&meta->dev->ib->dev,
+			 "krcore: %u records of %pI6c removed\n", count,
+			 gid->raw);
+	return 0;
+}
+
 /* --- calls --- */
 
-int krc_meta_new_incarnation(struct krc_meta *meta, u32 *incarnation)
+/*
+ * Begins one, with the lock held from here on. Whatever this device had entered
+ * before it came, or came again, is of nodes that are gone with its former QPs: its
+ * machine died, or it went under its users. Nothing is entered before that is
+ * removed.
+ */
+static int krc_meta_begin(struct krc_meta *meta)
 {
 	int err = 0;
 
 	mutex_lock(&meta->lock);
-	if (meta->next_incarnation == meta->last_incarnation) {
+	if (!meta->swept) {
+		err = krc_meta_sweep(meta, &meta->dev->gid);
+		meta->swept = !err;
+	}
+	return err;
+}
+
+int krc_meta_forget_host(struct krc_meta *meta, const union ib_gid *gid)
+{
+	int err;
+
+	if (!memcmp(gid, &meta->dev->gid, sizeof(*gid)))
+		return -EINVAL;
+	err = krc_meta_begin(meta);
+	if (!err)
+		err = krc_meta_sweep(meta, gid);
+	mutex_unlock(&meta->lock);
+	return err;
+}
+
+int krc_meta_new_incarnation(struct krc_meta *meta, u32 *incarnation)
+{
+	int err = krc_meta_begin(meta);
+
+	if (!err && meta->next_incarnation == meta->last_incarnation) {
 		err = krc_meta_verb(meta, KRC_OP_FETCH_ADD, 0, sizeof(u64),
 				    INCARNATIONS, 0);
 		if (!err) {
@@ -389,10 +473,10 @@ int krc_meta_new_incarnation(struct krc_meta *meta, u32 *incarnation)
 
 int krc_meta_lookup(struct krc_meta *meta, u64 key, struct krc_record *record)
 {
-	int err;
+	int err = krc_meta_begin(meta);
 
-	mutex_lock(&meta->lock);
-	err = krc_meta_lookup_locked(meta, key, record);
+	if (!err)
+		err = krc_meta_lookup_locked(meta, key, record);
 	mutex_unlock(&meta->lock);
 	return err;
 }
@@ -400,10 +484,10 @@ int krc_meta_lookup(struct krc_meta *meta, u64 key, struct krc_record *record)
 int krc_meta_claim(struct krc_meta *meta, u64 key, u64 owner, const u8 *fabric,
 		   u32 *slot)
 {
-	int err;
+	int err = krc_meta_begin(meta);
 
-	mutex_lock(&meta->lock);
-	err = krc_meta_claim_locked(meta, key, owner, fabric, slot);
+	if (!err)
+		err = krc_meta_claim_locked(meta, key, owner, fabric, slot);
 	mutex_unlock(&meta->lock);
 	return err;
 }
@@ -421,6 +505,7 @@ int krc_meta_write(struct krc_meta *meta, u32 slot, u64 key, u64 owner,
 	bool owned;
 	int err;
 
+	memcpy(record.gid, meta->dev->gid.raw, sizeof(record.gid));
 	memcpy(record.value, value, length);
 	record.checksum = krc_record_checksum(&record);
 	mutex_lock(&meta->lock);
@@ -451,10 +536,10 @@ int krc_meta_remove(struct krc_meta *meta, u32 slot, u64 key, u64 owner)
 
 int krc_meta_is_dead(struct krc_meta *meta, const u8 *fabric, u64 owner)
 {
-	int dead;
+	int dead = krc_meta_begin(meta);
 
-	mutex_lock(&meta->lock);
-	dead = krc_meta_is_dead_locked(meta, fabric, owner);
+	if (!dead)
+		dead = krc_meta_is_dead_locked(meta, fabric, owner);
 	mutex_unlock(&meta->lock);
 	return dead;
 }
@@ -535,6 +620,7 @@ static int krc_meta_make_table(struct krc_meta *meta)
 		meta->table_mr = NULL;
 		return err;
 	}
+	meta->swept = true;
 	return krc_meta_register(meta, dev->self);
 }
 

@@ -21,9 +21,12 @@
  *                     CAS key -> 0, vacating -> 0
  *
  * Each of these may be done again where there was no answer. What is claimed is
- * vacated by the module of the owner's host. So a node that is not found is gone,
- * as long as the table stays what it is, and nothing of it executes any more, but
- * for what README says of connections that cannot be built.
+ * vacated by the module of the owner's host; what that left behind, for its machine
+ * died or its device went, is vacated when its device comes to the table again,
+ * before it enters anything, or when somebody says that the host is no more. So a
+ * node that is not found is gone, as long as the table stays what it is, and nothing
+ * of it executes any more, but for what README says of connections that cannot be
+ * built.
  */
 #ifndef KRCORE_META_H
 #define KRCORE_META_H
@@ -39,7 +42,7 @@ struct krc_host;
 struct krc_queue;
 
 #define KRC_RECORD_BYTES 256
-#define KRC_RECORD_VALUE_BYTES (KRC_RECORD_BYTES - 32)
+#define KRC_RECORD_VALUE_BYTES (KRC_RECORD_BYTES - 48)
 
 /* All numbers are of the byte order that all hosts share. */
 struct krc_record {
@@ -48,6 +51,7 @@ struct krc_record {
 	u64 checksum;	/* of all else */
 	u32 length;
 	u32 reserved;
+	u8 gid[KRC_GID_BYTES];	/* of the owner's device */
 	u8 value[KRC_RECORD_VALUE_BYTES];
 };
 
@@ -57,6 +61,7 @@ struct krc_meta {
 	struct mutex lock;		/* one call at a time */
 	union ib_gid gid;		/* whose host has the table */
 	struct krc_host *host;		/* that one; set by the first call */
+	bool swept;			/* of what an earlier life has left */
 	unsigned long unreachable_until; /* jiffies */
 	struct krc_queue *queue;	/* of the module's own */
 	struct krc_wr wr;
@@ -109,6 +114,11 @@ int krc_meta_claim(struct krc_meta *meta, u64 key, u64 owner, const u8 *fabric,
 int krc_meta_write(struct krc_meta *meta, u32 slot, u64 key, u64 owner,
 		   const void *value, u32 length);
 int krc_meta_remove(struct krc_meta *meta, u32 slot, u64 key, u64 owner);
+/*
+ * Vacates all records of a host that is no more. Its caller knows that: a host that
+ * lives loses its nodes and services by this. -EINVAL: the own one.
+ */
+int krc_meta_forget_host(struct krc_meta *meta, const union ib_gid *gid);
 /* Whether that incarnation of a node is gone: 1, 0. */
 int krc_meta_is_dead(struct krc_meta *meta, const u8 *fabric, u64 owner);
 

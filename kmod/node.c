@@ -15,7 +15,6 @@
 
 /* The value of a node's record. */
 struct krc_node_value {
-	u8 gid[KRC_GID_BYTES];
 	u32 count;
 	u32 reserved;
 	struct krc_shared_region regions[KRC_MAX_SHARED];
@@ -82,7 +81,6 @@ int krc_node_create(struct krc_queue *queue, struct krc_join *join,
 				   (node->incarnation & 0x7fffffff);
 	/* An id that was asked for is taken at once. */
 	if (!err && join->node) {
-		memcpy(value.gid, dev->gid.raw, sizeof(value.gid));
 		err = krc_node_claim(node);
 		if (!err)
 			err = krc_meta_write(&dev->meta, node->slot,
@@ -144,7 +142,6 @@ int krc_node_publish(struct krc_node *node, struct krc_queue *queue,
 	}
 	if (err)
 		return err;
-	memcpy(value.gid, node->dev->gid.raw, sizeof(value.gid));
 	mutex_lock(&node->lock);
 	err = krc_node_claim(node);
 	if (!err)
@@ -326,7 +323,7 @@ static struct krc_peer *krc_peer_lookup(struct krc_node *node, u64 key)
 	peer->key = key;
 	peer->owner = record.owner;
 	peer->until = until;
-	memcpy(peer->gid.raw, value->gid, sizeof(peer->gid.raw));
+	memcpy(peer->gid.raw, record.gid, sizeof(peer->gid.raw));
 	peer->count = min_t(u32, value->count, KRC_MAX_SHARED);
 	memcpy(peer->regions, value->regions, sizeof(peer->regions));
 	memcpy(peer->rkeys, value->rkeys, sizeof(peer->rkeys));

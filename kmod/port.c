@@ -19,6 +19,8 @@
 #define MAX_SEGMENT_PAGES 512U
 #define REGISTER_TRIES 8
 #define PORT_TRIES 64
+/* The longest that a message of another host lies before a sleeper is woken. */
+#define LONGEST_LOOK (HZ / 50)
 
 static_assert(sizeof(struct krc_port_value) <= KRC_RECORD_VALUE_BYTES);
 
@@ -299,6 +301,7 @@ static void krc_port_end(struct krc_port *port, struct krc_queue *queue)
 				port->owner);
 	krc_port_unuse(port);
 	wait_for_completion(&port->idle);
+	cancel_delayed_work_sync(&port->look);
 	krc_port_free_memory(port);
 	/* From here on its number is free again. */
 	mutex_lock(&dev->ports_lock);
@@ -308,6 +311,8 @@ static void krc_port_end(struct krc_port *port, struct krc_queue *queue)
 	atomic64_dec(&dev->stats.ports);
 	krc_port_put(port);
 }
+
+static void krc_port_look(struct work_struct *work);
 
 static int krc_port_open(struct krc_queue *queue, struct krc_bind *bind)
 {
@@ -322,6 +327,8 @@ static int krc_port_open(struct krc_queue *queue, struct krc_bind *bind)
 	refcount_set(&port->users, 1);
 	init_completion(&port->idle);
 	INIT_LIST_HEAD(&port->link);
+	INIT_DELAYED_WORK(&port->look, krc_port_look);
+	port->queue = queue;
 	port->dev = queue->dev;
 	port->port = bind->port;
 	port->owner = krc_owner(node->node, node->incarnation);
@@ -349,7 +356,8 @@ static int krc_port_open(struct krc_queue *queue, struct krc_bind *bind)
 		return err;
 	}
 	bind->port = port->port;
-	queue->port = port;
+	/* krc_port_poll looks without the lock whether there is one. */
+	WRITE_ONCE(queue->port, port);
 	return 0;
 }
 
@@ -359,7 +367,7 @@ void krc_port_close(struct krc_queue *queue)
 	if (!queue->port)
 		return;
 	krc_port_end(queue->port, queue);
-	queue->port = NULL;
+	WRITE_ONCE(queue->port, NULL);
 }
 
 int krc_queue_bind(struct krc_queue *queue, struct krc_bind *bind)
@@ -576,6 +584,74 @@ static bool krc_port_find_message(struct krc_port *port, struct krc_spot *spot)
 	}
 	return false;
 }
+
+/* --- those who sleep until there is one --- */
+
+static bool krc_port_has_message(struct krc_port *port)
+{
+	struct krc_spot spot;
+	u32 turn = port->turn;
+	bool found;
+
+	lockdep_assert_held(&port->queue->lock);
+	found = port->receive_count && krc_port_find_message(port, &spot);
+	port->turn = turn;
+	return found;
+}
+
+/*
+ * Until nobody sleeps any more, or is woken. It is cancelled with the lock held,
+ * so it cannot wait for that.
+ */
+static void krc_port_look(struct work_struct *work)
+{
+	struct krc_port *port =
+		container_of(to_delayed_work(work), struct krc_port, look);
+	struct krc_queue *queue = port->queue;
+	bool found = false;
+
+	if (!wq_has_sleeper(&queue->wait))
+		return;
+	if (mutex_trylock(&queue->lock)) {
+		found = krc_port_has_message(port);
+		port->look_in = min_t(unsigned long, port->look_in + 1,
+				      LONGEST_LOOK);
+		mutex_unlock(&queue->lock);
+	}
+	if (found)
+		wake_up_all(&queue->wait);
+	else
+		queue_delayed_work(system_wq, &port->look,
+				   READ_ONCE(port->look_in));
+}
+
+__poll_t krc_port_poll(struct krc_queue *queue)
+{
+	__poll_t events = 0;
+	struct krc_port *port;
+
+	if (!READ_ONCE(queue->port))
+		return 0;
+	mutex_lock(&queue->lock);
+	port = queue->port;
+	if (port && krc_port_has_message(port)) {
+		events = EPOLLPRI;
+	} else if (port) {
+		port->look_in = 1;
+		queue_delayed_work(system_wq, &port->look, port->look_in);
+	}
+	mutex_unlock(&queue->lock);
+	return events;
+}
+
+void krc_port_arrived(struct krc_port *port)
+{
+	/* The queue's, which is freed behind the last user of its port. */
+	if (wq_has_sleeper(&port->queue->wait))
+		wake_up_all(&port->queue->wait);
+}
+
+/* --- popping --- */
 
 /* Gives the message to the oldest receive. -EFAULT: nobody hears of it. */
 static int krc_port_deliver(struct krc_port *port, struct krc_spot *spot,

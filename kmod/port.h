@@ -13,9 +13,11 @@
 #include <linux/completion.h>
 #include <linux/kref.h>
 #include <linux/list.h>
+#include <linux/poll.h>
 #include <linux/refcount.h>
 #include <linux/scatterlist.h>
 #include <linux/types.h>
+#include <linux/workqueue.h>
 #include <rdma/ib_verbs.h>
 
 #include "wire.h"
@@ -43,6 +45,8 @@ struct krc_inbox {
 struct krc_port {
 	struct kref refs;	/* its queue, senders of this host */
 	struct krc_device *dev;
+	struct krc_queue *queue;	/* whose it is; outlives its users */
+	struct delayed_work look;	/* while somebody sleeps, see krc_port_poll */
 	struct list_head link;	/* of dev->ports, by dev->ports_lock */
 	u64 key;
 	u64 owner;
@@ -63,12 +67,23 @@ struct krc_port {
 	u32 receive_depth;
 	u32 receive_head;
 	u32 receive_count;
+	unsigned long look_in;	/* jiffies until the next look */
 };
 
 /* The calls of krcore_ioctl.h; each takes the queue's lock. */
 int krc_queue_bind(struct krc_queue *queue, struct krc_bind *bind);
 int krc_queue_push_recv(struct krc_queue *queue, struct krc_push_recv *push);
 int krc_queue_pop_msgs(struct krc_queue *queue, struct krc_pop_msgs *pop);
+
+/*
+ * EPOLLPRI: the queue is bound, and a message can be popped. Else who sleeps on
+ * queue->wait is woken when there may be one: by the completion of its request if
+ * it is of this host; what other hosts write is heard of by nobody, and looked for
+ * now and then. Takes the queue's lock. Context: process, may sleep.
+ */
+__poll_t krc_port_poll(struct krc_queue *queue);
+/* A message of this host has come. Context: any. */
+void krc_port_arrived(struct krc_port *port);
 
 /* For a queue that ends: nothing reaches its port any more. Lock held. */
 void krc_port_close(struct krc_queue *queue);

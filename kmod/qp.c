@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 #include <linux/random.h>
+#include <linux/rcupdate.h>
 #include <rdma/ib_cache.h>
 #include <rdma/rdma_cm.h>
 
@@ -22,6 +23,14 @@ static bool krc_qp_is_drained(struct krc_conn *conn)
 	return drained;
 }
 
+void krc_cq_free(struct ib_cq *cq)
+{
+	irq_poll_disable(&cq->iop);
+	synchronize_rcu();
+	irq_poll_enable(&cq->iop);
+	ib_free_cq(cq);
+}
+
 void krc_qp_destroy(struct krc_conn *conn)
 {
 	struct ib_qp_attr attr = { .qp_state = IB_QPS_ERR };
@@ -39,7 +48,7 @@ void krc_qp_destroy(struct krc_conn *conn)
 	}
 	krc_cm_disconnect(conn);
 	if (conn->cq) {
-		ib_free_cq(conn->cq);
+		krc_cq_free(conn->cq);
 		conn->cq = NULL;
 	}
 }

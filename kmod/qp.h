@@ -6,6 +6,7 @@
 #ifndef KRCORE_QP_H
 #define KRCORE_QP_H
 
+struct ib_cq;
 struct krc_conn;
 
 /*
@@ -23,5 +24,11 @@ struct krc_conn;
 int krc_qp_create(struct krc_conn *conn);
 /* Behind it this host executes nothing of the QP, and no completion comes. */
 void krc_qp_destroy(struct krc_conn *conn);
+/*
+ * Of a CQ that is polled in softirq context and gets no more completions.
+ * ib_free_cq waits until nobody polls it, but not for the end of ib_poll_handler,
+ * which arms the CQ once more behind that. RCU waits for softirqs.
+ */
+void krc_cq_free(struct ib_cq *cq);
 
 #endif

@@ -98,46 +98,68 @@ int krc_queue_usable(struct krc_queue *queue)
 	return queue->dev ? 0 : -EBADFD;
 }
 
-/* The places for requests, and the ring. */
-static int krc_queue_alloc(struct krc_queue *queue, u32 depth)
+/*
+ * How many places for requests it has, and in the ring. Their memory is made when
+ * it is first needed: many queues push nothing, and a process waits for attaching.
+ */
+static void krc_queue_set_depth(struct krc_queue *queue, u32 depth)
 {
 	u32 entries = roundup_pow_of_two(depth);
 	u32 bytes = PAGE_ALIGN(sizeof(struct krc_ring_header) +
 			       entries * sizeof(struct krc_completion));
+
+	queue->depth = depth;
+	queue->ring_mask = entries - 1;
+	/* Pairs with the acquire of krc_queue_make_ring. */
+	smp_store_release(&queue->ring_bytes, bytes);
+}
+
+int krc_queue_make_ring(struct krc_queue *queue)
+{
+	/* Pairs with the release of krc_queue_set_depth. */
+	u32 bytes = smp_load_acquire(&queue->ring_bytes);
 	struct krc_ring_header *ring;
 
-	/* What a queue never uses is never touched. */
-	queue->wrs = kvmalloc_array(depth, sizeof(*queue->wrs),
-				    GFP_KERNEL_ACCOUNT);
-	if (!queue->wrs)
-		return -ENOMEM;
+	if (!bytes)
+		return -EBADFD;
+	if (krc_queue_ring(queue))
+		return 0;
 	ring = krc_ring_alloc(bytes);
-	if (!ring) {
-		kvfree(queue->wrs);
-		queue->wrs = NULL;
+	if (!ring)
 		return -ENOMEM;
-	}
-	queue->depth = depth;
-	queue->ring_bytes = bytes;
-	queue->ring_mask = entries - 1;
-	/* Pairs with the acquire of krc_queue_ring. */
-	smp_store_release(&queue->ring, ring);
+	/*
+	 * A push and an mmap may both have made one. Pairs with the acquire of
+	 * krc_queue_ring.
+	 */
+	if (cmpxchg_release(&queue->ring, NULL, ring))
+		krc_ring_free(ring);
 	return 0;
 }
 
-static int krc_queue_add(struct krc_queue *queue, struct krc_device *dev,
-			 u32 depth)
+int krc_queue_make_places(struct krc_queue *queue)
 {
 	int err;
 
-	lockdep_assert_held(&krc_devices_lock);
-	err = krc_queue_alloc(queue, depth);
+	lockdep_assert_held(&queue->lock);
+	if (queue->wrs)
+		return 0;
+	err = krc_queue_make_ring(queue);
 	if (err)
 		return err;
+	/* What a queue never uses is never touched. */
+	queue->wrs = kvmalloc_array(queue->depth, sizeof(*queue->wrs),
+				    GFP_KERNEL_ACCOUNT);
+	return queue->wrs ? 0 : -ENOMEM;
+}
+
+static void krc_queue_add(struct krc_queue *queue, struct krc_device *dev,
+			  u32 depth)
+{
+	lockdep_assert_held(&krc_devices_lock);
+	krc_queue_set_depth(queue, depth);
 	queue->dev = dev;
 	list_add_tail(&queue->node, &dev->queues);
 	atomic64_inc(&dev->stats.queues);
-	return 0;
 }
 
 static bool krc_is_depth(u32 depth)
@@ -154,18 +176,22 @@ int krc_queue_add_like(struct krc_queue *queue, struct krc_device *dev,
 		return -EINVAL;
 	mutex_lock(&krc_devices_lock);
 	/* One that is being removed takes no more queues. */
-	err = list_empty(&dev->node) ? -ENODEV :
-				       krc_queue_add(queue, dev, depth);
+	err = list_empty(&dev->node) ? -ENODEV : 0;
+	if (!err)
+		krc_queue_add(queue, dev, depth);
 	mutex_unlock(&krc_devices_lock);
 	return err;
 }
 
-static int krc_queue_attach_locked(struct krc_queue *queue,
-				   struct krc_attach *attach)
+int krc_queue_attach_locked(struct krc_queue *queue, struct krc_attach *attach)
 {
 	struct krc_device *dev;
 	int err;
 
+	if (!krc_is_depth(attach->depth) ||
+	    strnlen((char *)attach->device, sizeof(attach->device)) ==
+		    sizeof(attach->device))
+		return -EINVAL;
 	if (READ_ONCE(queue->gone))
 		return -ENODEV;
 	if (queue->dev)
@@ -174,7 +200,7 @@ static int krc_queue_attach_locked(struct krc_queue *queue,
 	dev = krc_device_find(attach->device);
 	err = !dev ? -ENODEV : !krc_device_is_ready(dev) ? -ENETDOWN : 0;
 	if (!err)
-		err = krc_queue_add(queue, dev, attach->depth);
+		krc_queue_add(queue, dev, attach->depth);
 	mutex_unlock(&krc_devices_lock);
 	if (err)
 		return err;
@@ -188,10 +214,6 @@ int krc_queue_attach(struct krc_queue *queue, struct krc_attach *attach)
 {
 	int err;
 
-	if (!krc_is_depth(attach->depth) ||
-	    strnlen((char *)attach->device, sizeof(attach->device)) ==
-		    sizeof(attach->device))
-		return -EINVAL;
 	mutex_lock(&queue->lock);
 	err = krc_queue_attach_locked(queue, attach);
 	mutex_unlock(&queue->lock);

@@ -44,7 +44,8 @@ struct krc_queue {
 	/* The module's own (krc_queue_create_own) has these, and no ring. */
 	void (*done)(struct krc_queue *queue, u8 status);
 	void *owner;
-	struct krc_wr *wrs;	/* `depth` of them, of which `used` are made */
+	/* NULL until something is pushed; then `depth`, of which `used` are made. */
+	struct krc_wr *wrs;
 	u32 depth;
 
 	struct list_head node;	/* of dev->queues, by krc_devices_lock */
@@ -59,8 +60,8 @@ struct krc_queue {
 	u32 used;
 	u32 outstanding;	/* requests that are not on the free list */
 	u32 head;		/* completions written to the ring */
-	struct krc_ring_header *ring;	/* set once, by krc_queue_alloc */
-	u32 ring_bytes;
+	struct krc_ring_header *ring;	/* set once, by krc_queue_make_ring */
+	u32 ring_bytes;		/* 0: not attached; set once */
 	u32 ring_mask;
 	wait_queue_head_t wait;	/* a completion; nothing outstanding; gone */
 };
@@ -74,6 +75,21 @@ struct krc_queue *krc_queue_create_own(struct krc_device *dev, void *owner,
 				       void (*done)(struct krc_queue *queue,
 						    u8 status));
 void krc_queue_put(struct krc_queue *queue);
+
+/*
+ * Its ring, if it has none yet, which mmap and the first push need. -EBADFD: it is
+ * not attached; -ENOMEM. Takes no lock.
+ */
+int krc_queue_make_ring(struct krc_queue *queue);
+/* NULL: it has none. */
+static inline struct krc_ring_header *krc_queue_ring(struct krc_queue *queue)
+{
+	/* Pairs with the release at the end of krc_queue_make_ring. */
+	return smp_load_acquire(&queue->ring);
+}
+
+/* The ring, and the places for requests. -ENOMEM. With the lock held. */
+int krc_queue_make_places(struct krc_queue *queue);
 
 /* The calls of krcore_ioctl.h. Each takes the lock. */
 int krc_queue_attach(struct krc_queue *queue, struct krc_attach *attach);
@@ -89,6 +105,7 @@ int krc_queue_join_like(struct krc_queue *queue, struct krc_queue *other,
 int krc_queue_publish(struct krc_queue *queue,
 		      const struct krc_publish *publish);
 int krc_queue_connect(struct krc_queue *queue, struct krc_connect *connect);
+int krc_queue_start(struct krc_queue *queue, struct krc_start *start);
 int krc_queue_set_service(struct krc_queue *queue,
 			  const struct krc_service *service);
 int krc_queue_get_service(struct krc_queue *queue, struct krc_service *service);
@@ -100,10 +117,12 @@ int krc_queue_push(struct krc_queue *queue, struct krc_push *push);
 
 /*
  * Attaches a fresh queue to the device of another one, whose lock is held as
- * well. -EINVAL, -ENODEV: that goes, -ENOMEM.
+ * well. -EINVAL, -ENODEV: that goes.
  */
 int krc_queue_add_like(struct krc_queue *queue, struct krc_device *dev,
 		       u32 depth);
+/* With the lock held. */
+int krc_queue_attach_locked(struct krc_queue *queue, struct krc_attach *attach);
 /* The state that calls on an attached queue need, with the lock held. */
 int krc_queue_usable(struct krc_queue *queue);
 /* Requests without a completion yet. */

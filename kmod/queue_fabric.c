@@ -2,6 +2,7 @@
 /* The calls of a queue that has joined a fabric, as one of its nodes. */
 #include <linux/string.h>
 
+#include "device.h"
 #include "host.h"
 #include "meta.h"
 #include "node.h"
@@ -35,10 +36,13 @@ static int krc_queue_join_locked(struct krc_queue *queue, struct krc_join *join)
 {
 	int err = krc_queue_usable(queue);
 
+	if (!krc_is_name(join->fabric) || join->node >= KRC_FIRST_DYNAMIC_NODE)
+		return -EINVAL;
 	if (err)
 		return err;
 	if (queue->fabric_node)
 		return -EBADFD;
+	krc_pad_name(join->fabric);
 	return krc_node_create(queue, join, &queue->fabric_node);
 }
 
@@ -46,9 +50,6 @@ int krc_queue_join(struct krc_queue *queue, struct krc_join *join)
 {
 	int err;
 
-	if (!krc_is_name(join->fabric) || join->node >= KRC_FIRST_DYNAMIC_NODE)
-		return -EINVAL;
-	krc_pad_name(join->fabric);
 	mutex_lock(&queue->lock);
 	err = krc_queue_join_locked(queue, join);
 	mutex_unlock(&queue->lock);
@@ -164,8 +165,8 @@ static int krc_queue_find_port(struct krc_queue *queue, struct krc_peer **peer,
 	return err;
 }
 
-static int krc_queue_connect_locked(struct krc_queue *queue,
-				    struct krc_connect *connect)
+static int krc_queue_find_and_move(struct krc_queue *queue,
+				   struct krc_connect *connect)
 {
 	struct krc_port_value value;
 	struct krc_peer *peer;
@@ -174,6 +175,8 @@ static int krc_queue_connect_locked(struct krc_queue *queue,
 	u64 owner;
 	int err = krc_queue_joined(queue);
 
+	if (connect->reserved || connect->port > U16_MAX)
+		return -EINVAL;
 	if (err)
 		return err;
 	if (krc_queue_outstanding(queue))
@@ -217,15 +220,55 @@ static int krc_queue_connect_locked(struct krc_queue *queue,
 			       &value);
 }
 
+static int krc_queue_connect_locked(struct krc_queue *queue,
+				    struct krc_connect *connect)
+{
+	int err = krc_queue_find_and_move(queue, connect);
+
+	trace_krc_connect(queue, connect->node, connect->cached, err);
+	return err;
+}
+
 int krc_queue_connect(struct krc_queue *queue, struct krc_connect *connect)
 {
 	int err;
 
-	if (connect->reserved || connect->port > U16_MAX)
-		return -EINVAL;
 	mutex_lock(&queue->lock);
 	err = krc_queue_connect_locked(queue, connect);
-	trace_krc_connect(queue, connect->node, connect->cached, err);
+	mutex_unlock(&queue->lock);
+	return err;
+}
+
+static int krc_queue_start_locked(struct krc_queue *queue,
+				  struct krc_start *start)
+{
+	int err = krc_queue_attach_locked(queue, &start->attach);
+
+	if (err)
+		return err;
+	start->done = KRC_ATTACHED;
+	start->max_message_bytes = queue->dev->max_message_bytes;
+	err = krc_queue_join_locked(queue, &start->join);
+	if (err)
+		return err;
+	start->done = KRC_JOINED;
+	if (!start->connect.node)
+		return 0;
+	err = krc_queue_connect_locked(queue, &start->connect);
+	if (!err)
+		start->done = KRC_CONNECTED;
+	return err;
+}
+
+int krc_queue_start(struct krc_queue *queue, struct krc_start *start)
+{
+	int err;
+
+	start->done = KRC_NOT_STARTED;
+	if (start->abi_version != KRC_ABI_VERSION)
+		return -ENOTTY;
+	mutex_lock(&queue->lock);
+	err = krc_queue_start_locked(queue, start);
 	mutex_unlock(&queue->lock);
 	return err;
 }

@@ -176,6 +176,9 @@ static int krc_queue_push_locked(struct krc_queue *queue, struct krc_push *push)
 		return -ENOTCONN;
 	if (push->count > queue->depth)
 		return -E2BIG;
+	err = krc_queue_make_places(queue);
+	if (err)
+		return err;
 	err = krc_queue_take(queue, push->count, &batch);
 	if (err)
 		return err;
@@ -239,6 +242,8 @@ void krc_queue_complete(struct krc_wr *wr, u8 status)
 	}
 	if (status && krc_is_send(wr->opcode))
 		krc_sender_failed(queue->sender, wr->number);
+	if (wr->port)
+		krc_port_arrived(wr->port);
 	krc_wr_release(wr);
 	spin_lock(&queue->ring_lock);
 	if (status || (wr->flags & KRC_SIGNALED)) {

@@ -9,6 +9,7 @@
 #include <rdma/ib_cache.h>
 
 #include "device.h"
+#include "qp.h"
 #include "queue.h"
 #include "region.h"
 #include "region_map.h"
@@ -422,8 +423,9 @@ static int stats_show(struct seq_file *file, void *unused)
 	spin_unlock_bh(&sdc->lock);
 	seq_printf(file, "packets %llu\nmalformed %llu\nexecuted %llu\n",
 		   core.packets, core.malformed, core.executed);
-	seq_printf(file, "repeated %llu\nexpired %llu\nstrangers %llu\n",
-		   core.repeated, core.expired, core.strangers);
+	seq_printf(file, "repeated %llu\nearly %llu\nexpired %llu\n",
+		   core.repeated, core.early, core.expired);
+	seq_printf(file, "strangers %llu\n", core.strangers);
 	seq_printf(file, "sessions_made %llu\nsessions_evicted %llu\n",
 		   core.sessions_made, core.sessions_evicted);
 	seq_printf(file, "busy %llu\natomics %llu\nhandles %u\n", core.busy,
@@ -552,7 +554,7 @@ static void krc_sdc_destroy_qp(struct krc_sdc *sdc)
 {
 	krc_sdc_drain(sdc);
 	ib_destroy_qp(sdc->qp);
-	ib_free_cq(sdc->cq);
+	krc_cq_free(sdc->cq);
 }
 
 static int krc_sdc_create(struct krc_device *dev)

@@ -1,9 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0
 #include <linux/debugfs.h>
+#include <linux/inet.h>
 #include <linux/seq_file.h>
+#include <linux/uaccess.h>
+#include <net/net_namespace.h>
+#include <rdma/ib_addr.h>
 
 #include "device.h"
 #include "host.h"
+#include "meta.h"
+#include "node.h"
 #include "sdc.h"
 #include "stats.h"
 
@@ -68,6 +74,43 @@ static const struct file_operations break_fops = {
 	.llseek = noop_llseek,
 };
 
+/*
+ * The IP address of a host that is no more, and never comes again: its records go.
+ * Nobody here can know that; who writes does.
+ */
+static ssize_t forget_write(struct file *file, const char __user *from,
+			    size_t count, loff_t *offset)
+{
+	struct krc_device *dev = file_inode(file)->i_private;
+	struct sockaddr_storage address;
+	union ib_gid gid;
+	char text[64];
+	int err;
+
+	if (!krc_device_is_ready(dev))
+		return -ENETDOWN;
+	if (count >= sizeof(text))
+		return -EINVAL;
+	if (copy_from_user(text, from, count))
+		return -EFAULT;
+	text[count] = 0;
+	err = inet_pton_with_scope(&init_net, AF_UNSPEC, strim(text), NULL,
+				   &address);
+	if (!err)
+		err = rdma_ip2gid((struct sockaddr *)&address, &gid);
+	if (!err)
+		err = krc_meta_forget_host(&dev->meta, &gid);
+	krc_peers_free(dev);
+	return err ?: count;
+}
+
+static const struct file_operations forget_fops = {
+	.owner = THIS_MODULE,
+	.open = simple_open,
+	.write = forget_write,
+	.llseek = noop_llseek,
+};
+
 void krc_stats_init(void)
 {
 	krc_debugfs = debugfs_create_dir("krcore", NULL);
@@ -83,6 +126,8 @@ void krc_stats_add_device(struct krc_device *dev)
 	dev->debugfs = debugfs_create_dir(dev_name(&dev->ib->dev), krc_debugfs);
 	debugfs_create_file("stats", 0444, dev->debugfs, dev, &stats_fops);
 	debugfs_create_file("break", 0200, dev->debugfs, dev, &break_fops);
+	debugfs_create_file("forget_host", 0200, dev->debugfs, dev,
+			    &forget_fops);
 }
 
 /* Waits until nobody is in one of its files. Nothing may be left by now. */

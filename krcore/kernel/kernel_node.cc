@@ -66,14 +66,14 @@ Result<std::unique_ptr<Node>> KernelNode::Open(const NodeOptions& options) {
 }
 
 Status KernelNode::Start(const NodeOptions& options) {
-  if (const Status opened = control_.Open(); !opened.ok()) {
-    if (opened != StatusCode::kNotFound) return opened;
-    return {StatusCode::kUnavailable,
-            "control plane kernel needs the module krcore, which is not loaded here: " + std::string(opened.message())};
-  }
+  const Status started =
+      control_.Start(options.rnic_port.substr(0, options.rnic_port.find(':')), 1, options.fabric, options.node, kNoNode)
+          .status();
+  if (started == StatusCode::kNotFound)
+    return {StatusCode::kUnavailable, "control plane kernel needs the module krcore, which is not loaded here: " +
+                                          std::string(started.message())};
   max_message_bytes_ = control_.max_message_bytes();
-  KRCORE_RETURN_IF_ERROR(control_.Attach(options.rnic_port.substr(0, options.rnic_port.find(':')), 1));
-  return control_.Join(options.fabric, options.node);
+  return started;
 }
 
 // ---- memory

@@ -20,6 +20,8 @@ namespace {
 static_assert(sizeof(krc_query) == 16 && sizeof(krc_attach) == 92 && sizeof(krc_connect_device) == 16);
 static_assert(sizeof(krc_join) == 72 && sizeof(krc_new_queue) == 16);
 static_assert(sizeof(krc_shared_region) == 32 && sizeof(krc_publish) == 168);
+static_assert(sizeof(krc_start) == 384 && offsetof(krc_start, attach) == 12 && offsetof(krc_start, join) == 104 &&
+              offsetof(krc_start, connect) == 176);
 static_assert(sizeof(krc_connect) == 208 && sizeof(krc_service) == 136 && sizeof(krc_peer_state) == 16);
 static_assert(sizeof(krc_reg_mr) == 24 && sizeof(krc_dereg_mr) == 4 && sizeof(krc_push) == 16);
 static_assert(sizeof(krc_bind) == 24 && sizeof(krc_receive) == 24 && sizeof(krc_push_recv) == 16);
@@ -115,9 +117,12 @@ KernelQueue::~KernelQueue() {
   if (fd_ >= 0) close(fd_);
 }
 
-Status KernelQueue::Open(const std::string& path) {
+Status KernelQueue::OpenFile(const std::string& path) {
   fd_ = open(path.c_str(), O_RDWR | O_CLOEXEC);
-  if (fd_ < 0) return Outcome(errno, path.c_str());
+  return fd_ < 0 ? Outcome(errno, path.c_str()) : Status();
+}
+
+Status KernelQueue::CheckVersion(const std::string& path) {
   Result<krc_query> query = Query();
   if (query.ok() && query->abi_version == KRC_ABI_VERSION) {
     max_message_bytes_ = query->max_message_bytes;
@@ -127,6 +132,44 @@ Status KernelQueue::Open(const std::string& path) {
   if (!query.ok()) return query.status();
   return Status(StatusCode::kUnsupported, path + ": its interface has version " + std::to_string(query->abi_version) +
                                               ", not " + std::to_string(KRC_ABI_VERSION));
+}
+
+void KernelQueue::Keep(const krc_attach& attach) {
+  std::memcpy(gid_.bytes, attach.gid, sizeof(gid_.bytes));
+  ring_bytes_ = attach.ring_bytes;
+  ring_mask_ = attach.ring_entries - 1;
+}
+
+void KernelQueue::Keep(const krc_join& join) {
+  node_ = join.node;
+  incarnation_ = join.incarnation;
+}
+
+Status KernelQueue::Open(const std::string& path) {
+  KRCORE_RETURN_IF_ERROR(OpenFile(path));
+  return CheckVersion(path);
+}
+
+Result<krc_connect> KernelQueue::Start(const std::string& device, uint32_t depth, const std::string& fabric,
+                                       NodeId node, NodeId peer, krc_start_step* done) {
+  if (done != nullptr) *done = KRC_NOT_STARTED;
+  krc_start start = {};
+  start.abi_version = KRC_ABI_VERSION;
+  if (device.size() >= sizeof(start.attach.device)) return Outcome(ENODEV, "a device's name is too long");
+  std::memcpy(start.attach.device, device.data(), device.size());
+  start.attach.depth = depth;
+  if (!CopyName(fabric, start.join.fabric)) return Outcome(EINVAL, "a fabric's name is empty or too long");
+  start.join.node = node;
+  start.connect.node = peer;
+  KRCORE_RETURN_IF_ERROR(OpenFile(KRC_DEVICE_PATH));
+  const int error = Call(fd_, KRC_IOC_START, &start);
+  if (error == ENOTTY) KRCORE_RETURN_IF_ERROR(CheckVersion(KRC_DEVICE_PATH));
+  max_message_bytes_ = start.max_message_bytes;
+  if (start.done >= KRC_ATTACHED) Keep(start.attach);
+  if (start.done >= KRC_JOINED) Keep(start.join);
+  if (done != nullptr) *done = static_cast<krc_start_step>(start.done);
+  if (error != 0) return Outcome(error, "KRC_IOC_START");
+  return start.connect;
 }
 
 Status KernelQueue::OpenLike(const KernelQueue& of, uint32_t depth) {
@@ -154,9 +197,7 @@ Status KernelQueue::Attach(const std::string& device, uint32_t depth) {
   std::memcpy(attach.device, device.data(), device.size());
   attach.depth = depth;
   if (const int error = Call(fd_, KRC_IOC_ATTACH, &attach); error != 0) return Outcome(error, "KRC_IOC_ATTACH");
-  std::memcpy(gid_.bytes, attach.gid, sizeof(gid_.bytes));
-  ring_bytes_ = attach.ring_bytes;
-  ring_mask_ = attach.ring_entries - 1;
+  Keep(attach);
   return {};
 }
 
@@ -192,8 +233,7 @@ Status KernelQueue::Join(const std::string& fabric, NodeId node) {
   if (!CopyName(fabric, join.fabric)) return Outcome(EINVAL, "a fabric's name is empty or too long");
   join.node = node;
   if (const int error = Call(fd_, KRC_IOC_JOIN, &join); error != 0) return Outcome(error, "KRC_IOC_JOIN");
-  node_ = join.node;
-  incarnation_ = join.incarnation;
+  Keep(join);
   return {};
 }
 
@@ -312,13 +352,17 @@ size_t KernelQueue::Pop(std::span<krc_completion> out) {
   return count;
 }
 
-Status KernelQueue::Wait(int timeout_ms) const {
-  pollfd waited = {fd_, POLLIN, 0};
+Status KernelQueue::Wait(int timeout_ms) const { return WaitFor(POLLIN, timeout_ms); }
+
+Status KernelQueue::WaitForMessage(int timeout_ms) const { return WaitFor(POLLPRI, timeout_ms); }
+
+Status KernelQueue::WaitFor(short events, int timeout_ms) const {
+  pollfd waited = {fd_, events, 0};
   int result;
   do {
     result = poll(&waited, 1, timeout_ms);
   } while (result < 0 && errno == EINTR);
-  if (result > 0 && (waited.revents & POLLIN) != 0) return {};
+  if (result > 0 && (waited.revents & events) != 0) return {};
   if (result >= 0) errno = result == 0 ? ETIMEDOUT : ENODEV;
   return CodeOf(errno);
 }

@@ -39,6 +39,10 @@ class KernelQueue {
 
   // kNotFound: the module is not loaded; kUnsupported: `path` is not the module, or of another KRC_ABI_VERSION.
   Status Open(const std::string& path = KRC_DEVICE_PATH);
+  // Open, Attach, Join and, unless `peer` is kNoNode, Connect, by one call behind the open. If it fails, what was done
+  // before stands (`done`, if given, says how far it came) and what is missing may be called again by itself.
+  Result<krc_connect> Start(const std::string& device, uint32_t depth, const std::string& fabric, NodeId node,
+                            NodeId peer, krc_start_step* done = nullptr);
   // A further queue of the node that `of` has joined, attached to its device with `depth` places: in place of Open,
   // Attach and Join, by one call. kOutOfMemory: also beyond the process's limit of open files.
   Status OpenLike(const KernelQueue& of, uint32_t depth);
@@ -91,6 +95,8 @@ class KernelQueue {
   Status PushRecv(std::span<const krc_receive> receives, uint32_t* bad_index = nullptr);
   // Up to out.size() that have come. kBadState: not bound.
   Result<size_t> PopMessages(std::span<krc_message> out);
+  // Sleeps until PopMessages has one. kUnavailable: the device is gone. kTimeout: also of a queue that is not bound.
+  Status WaitForMessage(int timeout_ms) const;
   // Messages that Push takes now; asks the receiver if they are few. kBadState: connected to no port, or to one that is
   // closed, or a fault broke the queue.
   Result<uint32_t> Credits();
@@ -102,6 +108,13 @@ class KernelQueue {
   krc_ring_header* ring();
 
  private:
+  Status WaitFor(short events, int timeout_ms) const;
+  Status OpenFile(const std::string& path);
+  // Of a file that does not know our calls, closes it and says why.
+  Status CheckVersion(const std::string& path);
+  void Keep(const krc_attach& attach);
+  void Keep(const krc_join& join);
+
   int fd_ = -1;
   uint32_t max_message_bytes_ = 0;
   Gid gid_;

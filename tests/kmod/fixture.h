@@ -27,6 +27,10 @@ class Queue : public krcore::kernel::KernelQueue {
   int Join(const std::string& fabric, krcore::NodeId node = krcore::kNoNode) {
     return ErrnoOf(KernelQueue::Join(fabric, node));
   }
+  int Start(const std::string& fabric, krcore::NodeId node, krcore::NodeId peer, krc_connect* connect,
+            krc_start_step* done, uint32_t depth = 64) {
+    return Take(KernelQueue::Start("", depth, fabric, node, peer, done), connect);
+  }
   int OpenLike(const Queue& of, uint32_t depth) { return ErrnoOf(KernelQueue::OpenLike(of, depth)); }
   int Publish(std::span<const krc_shared_region> regions) { return ErrnoOf(KernelQueue::Publish(regions)); }
   int Connect(krcore::NodeId node, krc_connect* connect, uint16_t port = 0) {
@@ -58,6 +62,7 @@ class Queue : public krcore::kernel::KernelQueue {
   }
   int PopMessages(std::span<krc_message> out, size_t* count) { return Take(KernelQueue::PopMessages(out), count); }
   int Credits(uint32_t* credits) { return Take(KernelQueue::Credits(), credits); }
+  int WaitForMessage(int timeout_ms) const { return ErrnoOf(KernelQueue::WaitForMessage(timeout_ms)); }
   int Wait(int timeout_ms) const { return ErrnoOf(KernelQueue::Wait(timeout_ms)); }
 
  private:

@@ -152,14 +152,16 @@ void Spoil(Random& random, const Process& process, krc_request& request) {
   }
 }
 
+void MapRing(Process& process, size_t which, const krc_attach& attach) {
+  std::memcpy(process.gid.data(), attach.gid, process.gid.size());
+  void* const ring = mmap(nullptr, attach.ring_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, process.files[which], 0);
+  if (ring != MAP_FAILED) process.rings[which] = ring;
+}
+
 void Attach(Process& process, size_t which, uint32_t depth) {
-  const int fd = process.files[which];
   krc_attach attach = {};
   attach.depth = depth;
-  if (ioctl(fd, KRC_IOC_ATTACH, &attach) != 0) return;
-  std::memcpy(process.gid.data(), attach.gid, process.gid.size());
-  void* const ring = mmap(nullptr, attach.ring_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-  if (ring != MAP_FAILED) process.rings[which] = ring;
+  if (ioctl(process.files[which], KRC_IOC_ATTACH, &attach) == 0) MapRing(process, which, attach);
 }
 
 void Connect(const Process& process, int fd) {
@@ -176,6 +178,20 @@ void Join(Random& random, int fd) {
   join.fabric[0] = 'f';
   join.node = random() % 2 == 0 ? 0 : 1 + static_cast<uint32_t>(random() % kNodes);
   (void)ioctl(fd, KRC_IOC_JOIN, &join);
+}
+
+// All at once, of a file that may be fresh.
+void Start(Random& random, Process& process, size_t which) {
+  krc_start start = {};
+  start.abi_version = KRC_ABI_VERSION;
+  start.attach.depth = 1 + static_cast<uint32_t>(random() % 200);
+  start.join.fabric[0] = 'f';
+  start.join.node = static_cast<uint32_t>(random() % (kNodes + 1));
+  start.connect.node = static_cast<uint32_t>(random() % (kNodes + 1));
+  start.connect.port = static_cast<uint32_t>(random() % 3);
+  if (random() % 4 == 0) reinterpret_cast<uint8_t*>(&start)[random() % sizeof(start)] = static_cast<uint8_t>(random());
+  (void)ioctl(process.files[which], KRC_IOC_START, &start);
+  if (start.done >= KRC_ATTACHED) MapRing(process, which, start.attach);
 }
 
 // In place of a file of this process's, which closes, with whatever it has under way.
@@ -297,7 +313,7 @@ void OneCall(Random& random, Process& process) {
                     random, {KRC_IOC_QUERY, KRC_IOC_ATTACH, KRC_IOC_CONNECT_DEVICE, KRC_IOC_REG_MR, KRC_IOC_DEREG_MR,
                              KRC_IOC_PUSH, KRC_IOC_JOIN, KRC_IOC_PUBLISH, KRC_IOC_CONNECT, KRC_IOC_SET_SERVICE,
                              KRC_IOC_GET_SERVICE, KRC_IOC_PEER_STATE, KRC_IOC_NEW_QUEUE, KRC_IOC_BIND,
-                             KRC_IOC_PUSH_RECV, KRC_IOC_POP_MSGS, KRC_IOC_CREDITS, KRC_IOC_DC_TARGET});
+                             KRC_IOC_PUSH_RECV, KRC_IOC_POP_MSGS, KRC_IOC_CREDITS, KRC_IOC_DC_TARGET, KRC_IOC_START});
       const bool makes_a_file = request == KRC_IOC_NEW_QUEUE;  // whose number has to be known
       if (random() % 4 == 0 && !makes_a_file) {
         (void)ioctl(fd, request, Address(random, process));
@@ -330,15 +346,23 @@ void OneCall(Random& random, Process& process) {
       }
       break;
     case 7: {
-      pollfd waited = {fd, POLLIN, 0};
-      (void)poll(&waited, 1, 0);
+      pollfd waited = {fd, static_cast<short>(random() % 2 == 0 ? POLLIN : POLLIN | POLLPRI), 0};
+      (void)poll(&waited, 1, random() % 8 == 0 ? 5 : 0);
       break;
     }
     case 8:
-      if (random() % 64 == 0) Replace(process, fd, open(KRC_DEVICE_PATH, O_RDWR));
+      if (random() % 64 == 0) {
+        Replace(process, fd, open(KRC_DEVICE_PATH, O_RDWR));
+        if (random() % 2 == 0) Start(random, process, which);
+      }
       if (random() % 16 == 0) NewQueue(random, process, fd);
       break;
-    case 9: Join(random, fd); break;
+    case 9:
+      if (random() % 2 == 0)
+        Join(random, fd);
+      else
+        Start(random, process, which);
+      break;
     case 10: CallOfNode(random, process, fd); break;
     case 11: Bind(random, fd); break;
     case 12:

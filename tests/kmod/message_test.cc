@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <fstream>
 #include <memory>
 #include <string>
 #include <thread>
@@ -111,6 +112,37 @@ TEST(KmodMessages, WithoutReceivesTheSenderIsHeldBackAndNothingIsLost) {
   for (const char* text : {"c", "d", "e"}) EXPECT_EQ(receiver.Text(receiver.Next()), text);
   EXPECT_TRUE(receiver.HasNone());
   EXPECT_TRUE(sender.AwaitCredits(4));
+}
+
+TEST(KmodMessages, WakeWhoSleepsUntilOneCanBePopped) {
+  Party receiver(3), sender;
+  EXPECT_EQ(receiver.queue.WaitForMessage(0), ETIMEDOUT) << "it is not bound";
+  ASSERT_EQ(receiver.Bind(), 0);
+  ASSERT_EQ(sender.ConnectTo(3), 0);
+  EXPECT_EQ(receiver.queue.WaitForMessage(0), ETIMEDOUT);
+  EXPECT_EQ(sender.StatusOf(sender.Send(1, "first")), KRC_SUCCESS);
+  EXPECT_EQ(receiver.queue.WaitForMessage(0), ETIMEDOUT) << "there is no receive for it";
+  ASSERT_EQ(receiver.Receive(1, 1), 0);
+  EXPECT_EQ(receiver.queue.WaitForMessage(0), 0);
+  EXPECT_EQ(receiver.queue.Wait(0), ETIMEDOUT) << "it is no completion";
+  EXPECT_EQ(receiver.Text(receiver.Next()), "first");
+  EXPECT_EQ(receiver.queue.WaitForMessage(0), ETIMEDOUT);
+  for (int round = 0; round < 20; ++round) {
+    ASSERT_EQ(receiver.Receive(1, 1), 0);
+    std::atomic<pid_t> sleeper{0};
+    std::thread sleeps([&] {
+      sleeper = gettid();
+      EXPECT_EQ(receiver.queue.WaitForMessage(kPatienceMs), 0);
+      EXPECT_EQ(receiver.Text(receiver.Next()), "wake");
+    });
+    for (char state = 0; state != 'S';) {
+      std::ifstream stat("/proc/self/task/" + std::to_string(sleeper) + "/stat");
+      std::string id, name;
+      stat >> id >> name >> state;
+    }
+    EXPECT_EQ(sender.StatusOf(sender.Send(1, "wake")), KRC_SUCCESS);
+    sleeps.join();
+  }
 }
 
 TEST(KmodMessages, AFullReceiverKeepsNobodyElseBack) {

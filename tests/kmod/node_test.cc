@@ -146,6 +146,88 @@ TEST(Node, OfAKilledProcessIsGoneWhenTheProcessIs) {
   EXPECT_EQ(__atomic_load_n(target.memory.words(), __ATOMIC_ACQUIRE), added);
 }
 
+TEST(Node, OfAProcessThatHasNothingIsConnectedByOneCall) {
+  NodeSide target(3);
+  target.memory.words()[5] = 99;
+  Queue queue;
+  krc_connect found;
+  krc_start_step done;
+  ASSERT_EQ(queue.Start(kFabric, 4, 3, &found, &done), 0);
+  EXPECT_EQ(done, KRC_CONNECTED);
+  EXPECT_EQ(queue.node(), 4u);
+  EXPECT_NE(queue.incarnation(), 0u);
+  EXPECT_GE(queue.max_message_bytes(), 1u << 20);
+  EXPECT_EQ(std::memcmp(&queue.gid(), &target.queue.gid(), sizeof(queue.gid())), 0);
+  EXPECT_EQ(found.incarnation, target.queue.incarnation());
+  EXPECT_EQ(found.count, 1u);
+  Pages memory(kPage);
+  uint32_t key;
+  ASSERT_EQ(queue.Register(memory.bytes(), memory.size(), KRC_LOCAL_WRITE, &key), 0);
+  krc_request read = Side::Between(KRC_OP_READ, key, memory.words(), found.regions[0].key,
+                                   found.regions[0].addr + 5 * sizeof(uint64_t));
+  read.flags = KRC_SIGNALED;
+  ASSERT_EQ(queue.Push({&read, 1}), 0);
+  ASSERT_EQ(queue.Wait(kPatienceMs), 0);
+  krc_completion completion;
+  ASSERT_EQ(queue.Pop({&completion, 1}), 1u);
+  EXPECT_EQ(completion.status, KRC_SUCCESS);
+  EXPECT_EQ(memory.words()[0], 99u);
+  // It is not fresh any more.
+  krc_start again = {};
+  again.abi_version = KRC_ABI_VERSION;
+  again.attach.depth = 8;
+  again.join.fabric[0] = 'f';
+  EXPECT_EQ(ioctl(queue.fd(), KRC_IOC_START, &again), -1);
+  EXPECT_EQ(errno, EBADFD);
+  EXPECT_EQ(again.done, uint32_t{KRC_NOT_STARTED});
+}
+
+TEST(Node, OfWhichAStepFailsIsWhatTheStepsBeforeMadeOfIt) {
+  NodeSide target(3);
+  krc_connect found;
+  krc_start_step done;
+  {
+    Queue queue;
+    EXPECT_EQ(queue.Start(kFabric, 4, 3, &found, &done, 0), EINVAL);
+    EXPECT_EQ(done, KRC_NOT_STARTED);
+    EXPECT_EQ(queue.Attach("", 8), 0);
+  }
+  {
+    Queue queue;
+    EXPECT_EQ(queue.Start(kFabric, 3, 3, &found, &done), EEXIST);
+    EXPECT_EQ(done, KRC_ATTACHED);
+    EXPECT_EQ(queue.Attach("", 8), EBADFD);
+    EXPECT_EQ(queue.Join(kFabric, 4), 0);
+    EXPECT_EQ(queue.Connect(3, &found), 0);
+  }
+  {
+    Queue queue;
+    EXPECT_EQ(queue.Start(kFabric, 4, 5, &found, &done), ENOENT);
+    EXPECT_EQ(done, KRC_JOINED);
+    EXPECT_EQ(queue.node(), 4u);
+    EXPECT_EQ(queue.Join(kFabric, 6), EBADFD);
+    EXPECT_EQ(queue.Connect(3, &found), 0);
+  }
+  {
+    Queue queue;
+    EXPECT_EQ(queue.Start(kFabric, krcore::kNoNode, krcore::kNoNode, &found, &done), 0);
+    EXPECT_EQ(done, KRC_JOINED);
+    EXPECT_GE(queue.node(), uint32_t{KRC_FIRST_DYNAMIC_NODE});
+    const krc_request read = Side::Between(KRC_OP_READ, 1, nullptr, 1, 0);
+    EXPECT_EQ(queue.Push({&read, 1}), ENOTCONN);
+  }
+  // Of another version, whose numbers may mean something else: nothing is done.
+  Queue queue;
+  ASSERT_EQ(queue.Open(), 0);
+  krc_start start = {};
+  start.abi_version = KRC_ABI_VERSION + 1;
+  start.attach.depth = 8;
+  start.join.fabric[0] = 'f';
+  EXPECT_EQ(ioctl(queue.fd(), KRC_IOC_START, &start), -1);
+  EXPECT_EQ(errno, ENOTTY);
+  EXPECT_EQ(queue.Attach("", 8), 0);
+}
+
 TEST(Node, HasFurtherQueuesThatAreReadyToConnect) {
   NodeSide target(3), own;
   target.memory.words()[5] = 99;

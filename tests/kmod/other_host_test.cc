@@ -45,7 +45,12 @@ TEST(OtherHost, Serves) {
   ASSERT_EQ(side.queue.Publish(regions), 0);
   ASSERT_EQ(side.queue.SetService("hidden key", side.key), 0);
   ASSERT_EQ(side.queue.SetService("hidden addr", reinterpret_cast<uint64_t>(side.memory.bytes())), 0);
-  while (access("/common/served", F_OK) != 0) usleep(10'000);
+  for (bool forgotten = false; access("/common/served", F_OK) != 0; usleep(10'000)) {
+    if (forgotten || access("/common/forget", F_OK) != 0) continue;
+    std::ofstream("/sys/kernel/debug/krcore/rxe0/forget_host") << std::getenv("PEERIP") << std::endl;
+    std::ofstream("/common/forgotten").flush();
+    forgotten = true;
+  }
   for (size_t i = 0; i < kBytes / sizeof(uint64_t); ++i) {
     ASSERT_EQ(readable.words()[i], kWord + i);
     ASSERT_EQ(side.memory.words()[i], kWord + i);
@@ -118,6 +123,72 @@ int UntilThere(Call call) {
   return error;
 }
 
+// What a host has entered in the table of another one, and a process that watches it.
+struct Entered {
+  static constexpr krcore::NodeId kOwn = 91;
+  Entered() {
+    EXPECT_EQ(side.queue.Join(kFabric, kOwn), 0);
+    EXPECT_EQ(Publish(), 0);
+    EXPECT_EQ(side.queue.SetService("entered", 1), 0);
+  }
+  int Publish() {
+    const krc_shared_region region = {0, 0, side.key, 7, 0, 0};
+    return side.queue.Publish({&region, 1});
+  }
+  // Nothing of it is left, and all of it can be entered anew. What others have entered is there.
+  void ExpectGone() const {
+    Side watcher;
+    ASSERT_EQ(watcher.queue.Join(kFabric), 0);
+    bool dead = false;
+    EXPECT_EQ(watcher.queue.IsDead(kOwn, side.queue.incarnation(), &dead), 0);
+    EXPECT_TRUE(dead);
+    uint64_t value;
+    EXPECT_EQ(watcher.queue.GetService("entered", &value), ENOENT);
+    EXPECT_EQ(watcher.queue.GetService("hidden key", &value), 0);
+    krc_connect found;
+    EXPECT_EQ(watcher.queue.Connect(kOwn, &found), ENOENT);
+    EXPECT_EQ(watcher.queue.Connect(kNode, &found), 0);
+    const Entered heir;
+    EXPECT_EQ(watcher.queue.Connect(kOwn, &found), 0);
+    EXPECT_EQ(found.incarnation, heir.side.queue.incarnation());
+  }
+  Side side;
+};
+
+// A device that goes under its nodes cannot take their records with it, nor can a machine that dies. When it comes
+// again to the same table it does.
+TEST(OtherHost, FindsNothingOfWhatADeviceLeftThereWhenThatComesAgain) {
+  if (!IsPart("use")) GTEST_SKIP() << "needs a second host";
+  const Entered before;
+  ASSERT_EQ(system("rdma link del rxe0 && rdma link add rxe0 type rxe netdev eth0"), 0);  // NOLINT: the guest's own
+  int error = ENODEV;
+  for (int tries = 0; tries < 200 && (error == ENODEV || error == ENETDOWN); ++tries) {
+    Queue queue;
+    ASSERT_EQ(queue.Open(), 0);
+    error = queue.Attach("", 8);
+    if (error != 0) usleep(50'000);
+  }
+  ASSERT_EQ(error, 0);
+  before.ExpectGone();
+}
+
+// Of a host that never comes again somebody has to say so. This one lives, which nobody there asks.
+TEST(OtherHost, IsForgottenWhenThatIsSaidThere) {
+  if (!IsPart("use")) GTEST_SKIP() << "needs a second host";
+  Entered before;
+  std::ofstream("/common/forget").flush();
+  while (access("/common/forgotten", F_OK) != 0) usleep(10'000);
+  before.ExpectGone();
+  EXPECT_EQ(before.Publish(), EIO) << "its record is not its own any more";
+  const std::string file = "/sys/kernel/debug/krcore/rxe0/forget_host";
+  const char* const own = std::getenv("MYIP");
+  for (const char* const nobody : {own, "", "rxe0", "10.7.0.300"}) {
+    std::ofstream refused(file);
+    ASSERT_TRUE(refused) << file;
+    EXPECT_FALSE(refused << nobody << std::endl) << nobody;
+  }
+}
+
 // When the module with the table is loaded anew all records are lost: what had one is gone for all, and is heard of no
 // more; what is opened then works, and nothing of what was there before disturbs it.
 TEST(OtherHost, FindsAnotherTableEmptyAndTakesWhatIsOpenedThen) {
@@ -182,7 +253,7 @@ TEST(OtherHost, ServesMessages) {
     size_t count = 0;
     ASSERT_EQ(server.queue.PopMessages({&message, 1}, &count), 0);
     if (count == 0) {
-      usleep(1000);
+      (void)server.queue.WaitForMessage(500);
       continue;
     }
     From& from = senders[{message.incarnation, message.queue}];
@@ -208,6 +279,8 @@ int64_t Ask(Party& client) {
   krc_request ask = client.Send(1, "");
   ask.opcode = KRC_OP_SEND_IMM;
   EXPECT_EQ(client.StatusOf(ask), KRC_SUCCESS);
+  // It takes some round trips to come.
+  EXPECT_EQ(client.queue.WaitForMessage(kPatienceMs), 0) << "a message wakes nobody";
   int64_t broken = -1;
   EXPECT_EQ(client.Next().byte_len, kNumbers / 8 + sizeof(broken));
   std::memcpy(&broken, client.Buffer(8) + kNumbers / 8, sizeof(broken));

@@ -39,6 +39,12 @@ if [[ -e $failslab ]]; then
   "$(dirname "$0")/kmod_load_failing.py" "$module" || fail "kmod_load_failing.py"
 fi
 
+if [[ " $(< /proc/cmdline) " == *" slub_debug="* ]]; then
+  step "slabs are checked: SLUB_DEBUG"
+  for check in sanity_checks red_zone poison; do
+    [[ $(< /sys/kernel/slab/kmalloc-192/$check) == 1 ]] || fail "SLUB_DEBUG: no $check"
+  done
+fi
 insmod "$module" connections=2 || exit 1
 if modprobe siw 2> /dev/null; then
   step "a device of a driver that is not known to go with a null pointer"
@@ -164,10 +170,10 @@ done
 kill "$follower"
 wait "$follower" 2> /dev/null
 sed -i "0,/$mark_begin/d" /run/kernel.log
-if grep -nE 'WARNING:|BUG:|Oops|KASAN|UBSAN|KCSAN|INFO: (task|rcu)|blocked for more|refcount_t|possible (recursive|circular)|general protection|still has' \
+if grep -nE 'WARNING:|BUG:|BUG [^ ]+ \(|Oops|KASAN|UBSAN|KCSAN|INFO: (task|rcu)|blocked for more|refcount_t|possible (recursive|circular)|general protection|still has' \
   /run/kernel.log; then
   fail "the kernel's log, see above"
-  grep -A 40 -m 1 -E 'WARNING:|BUG:|Oops|KASAN|UBSAN|INFO: (task|rcu)' /run/kernel.log
+  grep -A 40 -m 1 -E 'WARNING:|BUG:|BUG [^ ]+ \(|Oops|KASAN|UBSAN|INFO: (task|rcu)' /run/kernel.log
 fi
 ((failed == 0)) && step "clean: nothing in the kernel's log ($(wc -l < /run/kernel.log) lines looked at)"
 exit "$failed"

@@ -140,7 +140,7 @@ def main():
     parser.add_argument("--fuzz", type=int, default=3)
     parser.add_argument("--seed", default="")
     parser.add_argument("--write", action="store_true")
-    parser.add_argument("--limit", type=int, default=240)
+    parser.add_argument("--limit", type=int, default=360)
     options = parser.parse_args()
     if not options.newer and options.tests is None:
         parser.error("name the folder of the tests")
@@ -159,7 +159,9 @@ def main():
         arguments = [module, pathlib.Path(options.tests).resolve(), options.cycles, options.fuzz]
         if options.seed:
             arguments.append(options.seed)
-        done = run(VM, "run", "-t", options.limit, *choice, ROOT / "tests/vm/kmod_guest.sh", *arguments, cwd=ROOT,
+        # Where KASAN does not watch the slabs, they watch themselves: sanity, red zones, poison.
+        slabs = [] if options.debug else ["-a", "slub_debug=FZP"]
+        done = run(VM, "run", "-t", options.limit, *choice, *slabs, ROOT / "tests/vm/kmod_guest.sh", *arguments, cwd=ROOT,
                    stdout=subprocess.PIPE)
         print(done.stdout, end="")
         if done.returncode != 0:

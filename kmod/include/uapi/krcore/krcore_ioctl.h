@@ -22,8 +22,10 @@
  *   KRC_IOC_PUSH_RECV memory that messages are put into
  *   KRC_IOC_POP_MSGS  takes the messages that have come
  *   KRC_IOC_CREDITS   how many messages the peer's port takes now
- *   poll(2)           readable: the ring holds completions. Error, hang-up:
- *                     the device is gone
+ *   KRC_IOC_START     of a fresh file: ATTACH, JOIN and CONNECT by one call
+ *   poll(2)           readable: the ring holds completions. Priority: POP_MSGS
+ *                     has a message, of another host perhaps 20 ms after it
+ *                     came. Error, hang-up: the device is gone
  *
  * A file belongs to the address space that opened it: with any other (a forked
  * child, a receiver of the descriptor, the program behind execve) every request
@@ -45,7 +47,7 @@
 #include <linux/types.h>
 
 #define KRC_DEVICE_PATH "/dev/krcore"
-#define KRC_ABI_VERSION 5
+#define KRC_ABI_VERSION 6
 
 #define KRC_MAX_SGE 4
 #define KRC_MAX_DEPTH 4096
@@ -113,7 +115,8 @@ struct krc_query {
 /*
  * KRC_IOC_ATTACH. `depth` is how many requests may be accepted and not yet
  * popped, up to KRC_MAX_DEPTH. The ring has `ring_entries` places, a power of
- * two, behind its header; it takes `ring_bytes`, a multiple of the page.
+ * two, behind its header; it takes `ring_bytes`, a multiple of the page, and is
+ * made by the first mmap or push.
  * ENETDOWN: the device has no active port, or no address.
  */
 struct krc_attach {
@@ -212,6 +215,30 @@ struct krc_connect {
 	__u32 slots;			/* out: messages that may be under way */
 	__u32 copy_bytes;		/* out: the longest message */
 	__u32 reserved;			/* 0 */
+};
+
+/* How far KRC_IOC_START came. */
+enum krc_start_step {
+	KRC_NOT_STARTED = 0,
+	KRC_ATTACHED = 1,
+	KRC_JOINED = 2,
+	KRC_CONNECTED = 3,
+};
+
+/*
+ * KRC_IOC_START, of a fresh file: KRC_IOC_ATTACH, KRC_IOC_JOIN and, unless
+ * `connect.node` is 0, KRC_IOC_CONNECT by one call, with what a process asks
+ * KRC_IOC_QUERY for. `done` is the last of them that was done, also when the call
+ * fails: the error is the next one's, which may be tried again by itself, and
+ * what was done stands. ENOTTY: the module is of another version than `abi_version`.
+ */
+struct krc_start {
+	__u32 abi_version;		/* in: KRC_ABI_VERSION of the caller */
+	__u32 done;			/* out, of krc_start_step */
+	__u32 max_message_bytes;	/* out, as in krc_query */
+	struct krc_attach attach;
+	struct krc_join join;
+	struct krc_connect connect;
 };
 
 /*
@@ -381,8 +408,9 @@ struct krc_request {
  * not offer. EACCES: it names memory that is not, or not wholly, in a region of
  * this process, or of the peer, with the rights it needs. EMSGSIZE: it is longer
  * than a message may be. EAGAIN: more than the queue has places now. E2BIG: more
- * than its depth. ENOTCONN. ECONNRESET: a fault broke the queue; KRC_IOC_CONNECT
- * makes it work again.
+ * than its depth. ENOMEM: for the queue's places, which the first push makes.
+ * ENOTCONN. ECONNRESET: a fault broke the queue; KRC_IOC_CONNECT makes it work
+ * again.
  *
  * SENDs are messages, copied by the call (their memory must be in regions of this
  * process none the less). EMSGSIZE: longer than the port takes. EAGAIN: more than
@@ -437,5 +465,6 @@ struct krc_completion {
 #define KRC_IOC_POP_MSGS _IOWR(KRC_IOC_MAGIC, 15, struct krc_pop_msgs)
 #define KRC_IOC_CREDITS _IOWR(KRC_IOC_MAGIC, 16, struct krc_credits)
 #define KRC_IOC_DC_TARGET _IOWR(KRC_IOC_MAGIC, 17, struct krc_dc_target)
+#define KRC_IOC_START _IOWR(KRC_IOC_MAGIC, 18, struct krc_start)
 
 #endif /* _UAPI_KRCORE_KRCORE_IOCTL_H */
