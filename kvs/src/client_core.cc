@@ -82,6 +82,7 @@ Status ClientCore::MakeQueuesAndMemory() {
   if (!region.ok()) return region.status();
   arena_ = std::move(*region);
   operations_.reserve(max_in_flight);
+  free_operations_.reserve(max_in_flight);
   combiner_.SetSize(max_in_flight);
   address_cache_.SetSize(options_.address_cache_entries);
   epoch_buffers_ = std::make_unique<EpochBuffers>(
@@ -173,12 +174,7 @@ bool ClientCore::AllocateLarge(uint64_t bytes, LargeBuffer* buffer) {
   return true;
 }
 
-Operation* ClientCore::FreeOperation() {
-  if (!free_operations_.empty()) {
-    Operation* operation = free_operations_.back();
-    free_operations_.pop_back();
-    return operation;
-  }
+Operation* ClientCore::MakeOperation() {
   if (operations_.size() == options_.max_in_flight) return nullptr;
   auto operation = std::make_unique<Operation>();
   operation->buffers = new (arena_->bytes().data() + operations_.size() * sizeof(OperationBuffers)) OperationBuffers;
@@ -187,13 +183,7 @@ Operation* ClientCore::FreeOperation() {
   return operations_.back().get();
 }
 
-void ClientCore::Release(Operation& operation) {
-  operation.in_use = false;
-  operation.batch.Clear();
-  if (lease_waiters_.empty()) {
-    free_operations_.push_back(&operation);
-    return;
-  }
+void ClientCore::HandOver(Operation& operation) {
   auto [handle, slot] = lease_waiters_.front();
   lease_waiters_.pop_front();
   *slot = &operation;

@@ -77,7 +77,7 @@ class ClientCore final : public Client {
   size_t spawned() const override { return spawned_; }
   const ClientStats& stats() const override;
   const ClientTimes& times() const override { return times_; }
-  size_t connection_bytes() const override { return connections_.pool().memory_bytes(); }
+  size_t connection_bytes() const override { return connections_.memory_bytes(); }
   Result<TableStats> ReadTableStats() override;
   Task<Status> CompactAsync(CompactOptions options, CompactReport* report) override;
   Task<Status> DrainNodeAsync(krcore::NodeId node, DrainOptions options, DrainReport* report) override;
@@ -145,8 +145,11 @@ class ClientCore final : public Client {
   // For what the client does by itself and is no operation of its user: for the batch, and the pin.
   auto LeaseOwnOperation(std::string_view what);
   // One that nobody uses, made now if there are fewer than may be in flight; null: all are in use.
-  Operation* FreeOperation();
-  void Release(Operation& operation);
+  inline Operation* FreeOperation();
+  Operation* MakeOperation();
+  inline void Release(Operation& operation);
+  // To the one that has waited longest.
+  void HandOver(Operation& operation);
   // Suspends for as long as operation.again calls for, which it resets. The operation must hold no address of a block
   // that it did not allocate: afterwards such a block may be reused.
   auto BackOff(Operation& operation);
@@ -175,9 +178,9 @@ class ClientCore final : public Client {
 
   // ---- scan.cc
   // A scan reads the operation's two combined buckets in `table` (behind whatever its batch already holds) and the
-  // blocks of candidates whose fingerprint matches and whose state is in `states`, a mask of 1 << SlotState. `guess`: a
-  // slot word whose block is read along, FREE: none. It is a part of nearly every operation, and so no coroutine of its
-  // own:
+  // blocks of candidates whose fingerprint matches and whose state is in `states`, a mask of 1 << SlotState with VAL.
+  // `guess`: a slot word whose block is read along, FREE: none. It is a part of nearly every operation, and so no
+  // coroutine of its own:
   //
   //   Step scanned = BeginScan(op, table, states);
   //   while (scanned == Step::kRun) {
@@ -188,7 +191,9 @@ class ClientCore final : public Client {
   Step GoOnScan(Operation& op, Outcome outcome);
   // The same as a coroutine, for where it is rare.
   Task<Step> ScanTable(Operation& op, TableRef table, uint32_t states);
+  bool ReadOnlyMatch(Operation& op);
   void PlanMatches(Operation& op);
+  void LookAtBuckets(Operation& op);
   bool IsGuessRight(Operation& op);
   Step ReadMatches(Operation& op);
   Step JudgeMatches(Operation& op);
@@ -435,6 +440,22 @@ class ClientCore final : public Client {
 
 // ---- inline parts
 
+inline Operation* ClientCore::FreeOperation() {
+  if (free_operations_.empty()) [[unlikely]]
+    return MakeOperation();
+  Operation* const operation = free_operations_.back();
+  free_operations_.pop_back();
+  return operation;
+}
+
+inline void ClientCore::Release(Operation& operation) {
+  operation.in_use = false;
+  operation.batch.Clear();
+  if (!lease_waiters_.empty()) [[unlikely]]
+    return HandOver(operation);
+  free_operations_.push_back(&operation);
+}
+
 inline auto ClientCore::LeaseOperation(std::string_view key, const KeyHash& hash, bool of_user) {
   struct Awaiter {
     ClientCore& client;
@@ -459,7 +480,7 @@ inline auto ClientCore::LeaseOperation(std::string_view key, const KeyHash& hash
       operation->again = Again::kElse;
       operation->deadline_ns = 0;
       operation->torn = false;
-      operation->room_wait = {};
+      operation->room_wait.begun = false;
       operation->own_ins = 0;
       operation->strangers = 0;
       client.stats_.operations += of_user ? 1 : 0;
@@ -520,7 +541,7 @@ inline void ClientCore::BeginAgain(Operation& op) {
   op.epoch = epoch_;
   op.strangers = 0;
   op.own_ins = 0;
-  op.room_wait = {};
+  op.room_wait.begun = false;
   ++stats_.fenced_restarts;
 }
 

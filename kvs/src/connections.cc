@@ -11,7 +11,6 @@ namespace {
 using krcore::Completion;
 using krcore::Opcode;
 using krcore::WcStatus;
-using krcore::WorkRequest;
 
 }  // namespace
 
@@ -21,14 +20,16 @@ void Batch::Write(const void* from, GlobalAddress to, uint32_t bytes, uint32_t l
 }
 
 void Batch::CompareSwap(GlobalAddress at, uint64_t expected, uint64_t desired, uint64_t* old) {
-  WorkRequest& wr = Add(Opcode::kCompareSwap, at, old, sizeof(*old), lkey_);
-  wr.compare_add = expected;
-  wr.swap = desired;
+  Verb& verb = Add(Opcode::kCompareSwap, at, old, sizeof(*old), lkey_);
+  verb.compare_add = expected;
+  verb.swap = desired;
   ++connections_->stats_.atomics;
 }
 
 void Batch::FetchAdd(GlobalAddress at, uint64_t addend, uint64_t* old) {
-  Add(Opcode::kFetchAdd, at, old, sizeof(*old), lkey_).compare_add = addend;
+  Verb& verb = Add(Opcode::kFetchAdd, at, old, sizeof(*old), lkey_);
+  verb.compare_add = addend;
+  verb.swap = 0;
   ++connections_->stats_.atomics;
 }
 
@@ -39,24 +40,15 @@ void Batch::StageRest() {
     outcome_ = discarded_ == size_ ? Outcome::kFenced : Outcome::kUnavailable;
     return;
   }
+  ++pending_;  // so that it does not end here, whatever becomes of its first parts
   while (staged_ < size_) {
     uint32_t end = staged_ + 1;
-    while (end < size_ && nodes_[end] == nodes_[staged_]) ++end;
-    if (!StageUpTo(end)) return;
-  }
-}
-
-bool Batch::Refused(uint32_t end, krcore::StatusCode code) {
-  if (code == StatusCode::kQueueFull) {
-    ++pending_;
+    while (end < size_ && verbs_[end].node == verbs_[staged_].node) ++end;
+    if (StageUpTo(end)) continue;
     connections_->stalled_.push_back(this);
-    return false;
+    return;
   }
-  connections_->peers_[nodes_[staged_]].connected = false;
-  connections_->last_failed_ = nodes_[staged_];
-  outcome_ = Outcome::kUnavailable;
-  staged_ = end;
-  return true;
+  --pending_;
 }
 
 Connections::~Connections() {
@@ -65,7 +57,53 @@ Connections::~Connections() {
 
 void Connections::Fence() {
   ++registration_;
+  DiscardUnposted();
+}
+
+void Connections::DiscardUnposted() {
   pool_->DiscardStaged();
+  for (uint32_t i = 0; i < connected_count_; ++i) Discard(peers_[connected_[i]]);
+}
+
+size_t Connections::memory_bytes() const {
+  size_t bytes = pool_->memory_bytes();
+  for (uint32_t i = 0; i < connected_count_; ++i) bytes += peers_[connected_[i]].outbox->memory_bytes();
+  return bytes;
+}
+
+void Connections::NoteFailure(Peer& peer) {
+  peer.connected = false;
+  last_failed_ = static_cast<krcore::NodeId>(&peer - peers_.data());
+}
+
+bool Connections::HandOn(Peer& peer) {
+  size_t bad_index = 0;
+  while (!peer.outbox->empty()) {
+    const Status staged = peer.queue->Stage(peer.outbox->Verbs(), &bad_index);
+    if (staged.ok()) [[likely]] {
+      peer.outbox->Accepted();
+      return true;
+    }
+    peer.outbox->Refused();
+    if (staged.code() == StatusCode::kQueueFull) return false;
+    // One verb is not allowed, and its part goes; or none is, and they all go, one after the other.
+    NoteFailure(peer);
+    uint32_t verbs = 0;
+    Batch& batch = *peer.outbox->Remove(static_cast<uint32_t>(bad_index), &verbs);
+    batch.outcome_ = Outcome::kUnavailable;
+    EndPart(RunQueue::OfThisThread(), batch);
+  }
+  return true;
+}
+
+void Connections::Discard(Peer& peer) {
+  while (!peer.outbox->empty()) {
+    uint32_t verbs = 0;
+    Batch& batch = *peer.outbox->Remove(0, &verbs);
+    batch.discarded_ += verbs;
+    batch.outcome_ = batch.discarded_ == batch.size_ ? Outcome::kFenced : Outcome::kUnavailable;
+    EndPart(RunQueue::OfThisThread(), batch);
+  }
 }
 
 Status Connections::Open(uint32_t queue_depth, const krcore::QueuePoolOptions& options) {
@@ -85,6 +123,7 @@ Status Connections::MakeQueue(krcore::NodeId memory_node) {
   auto queue = pool_->CreateQueue(queue_depth_);
   if (!queue.ok()) return queue.status();
   peer.queue = std::move(*queue);
+  peer.outbox = std::make_unique<Outbox>(queue_depth_);
   connected_[connected_count_++] = static_cast<uint8_t>(memory_node);
   return Status::Ok();
 }
@@ -95,6 +134,8 @@ Status Connections::Ensure(krcore::NodeId memory_node, krcore::Deadline deadline
   if (peer.connected) return Status::Ok();
   const int64_t now_ns = clock_.NowNs();
   if (now_ns < peer.retry_at_ns) return StatusCode::kUnavailable;
+  // What was meant for the memory node of before does not go to its successor.
+  if (!HandOn(peer)) return StatusCode::kUnavailable;
   peer.retry_at_ns = now_ns + kReconnectIntervalNs;
   KRCORE_RETURN_IF_ERROR(peer.queue->Connect(memory_node, deadline));
   for (const krcore::RemoteRegion& region : peer.queue->regions()) {
@@ -103,19 +144,33 @@ Status Connections::Ensure(krcore::NodeId memory_node, krcore::Deadline deadline
     peer.pool_bytes = region.length;
     peer.rkey = region.rkey;
     peer.connected = true;
+    ++peer.life;
     return Status::Ok();
   }
   return {StatusCode::kUnavailable, "node " + std::to_string(memory_node) + " exposes no pool"};
 }
 
-void Connections::Finish(RunQueue& run_queue, Batch& batch) {
-  if (batch.sample_from_ns_ != 0 && batch.outcome_ == Outcome::kOk) [[unlikely]] {
+void Connections::EndPart(RunQueue& run_queue, Batch& batch) {
+  if (--batch.pending_ != 0) return;
+  if (batch.sample_from_ns_ != 0 && batch.outcome_ == Outcome::kOk) [[unlikely]]
     round_trip_.Add(clock_.NowNs() - batch.sample_from_ns_);
-  }
   run_queue.Push(batch.waiter_);
 }
 
+void Connections::Failed(Peer& peer, const Completion& completion) {
+  Batch& batch = *peer.outbox->BatchOf(completion.wr_id);
+  if (completion.status == WcStatus::kDiscarded) {
+    batch.outcome_ = ++batch.discarded_ == batch.size_ ? Outcome::kFenced : Outcome::kUnavailable;
+    return;
+  }
+  batch.outcome_ = Outcome::kUnavailable;
+  NoteFailure(peer);
+}
+
 size_t Connections::Poll() {
+  for (uint32_t i = 0; i < connected_count_; ++i) {
+    if (Peer& peer = peers_[connected_[i]]; !peer.outbox->empty()) (void)HandOn(peer);
+  }
   pool_->Poll();
   size_t popped = 0;
   RunQueue& run_queue = RunQueue::OfThisThread();
@@ -127,15 +182,10 @@ size_t Connections::Poll() {
       count = peer.queue->Pop(done);
       popped += count;
       for (const Completion& completion : std::span(done).first(count)) {
-        Batch& batch = *reinterpret_cast<Batch*>(completion.wr_id & ~kSignaledTag);
-        if (completion.status == WcStatus::kDiscarded) [[unlikely]] {
-          batch.outcome_ = ++batch.discarded_ == batch.size_ ? Outcome::kFenced : Outcome::kUnavailable;
-        } else if (completion.status != WcStatus::kSuccess) [[unlikely]] {
-          batch.outcome_ = Outcome::kUnavailable;
-          peer.connected = false;
-          last_failed_ = connected_[i];
-        }
-        if ((completion.wr_id & kSignaledTag) != 0 && --batch.pending_ == 0) Finish(run_queue, batch);
+        if (completion.status != WcStatus::kSuccess) [[unlikely]]
+          Failed(peer, completion);
+        if (!Outbox::IsMarker(completion.wr_id)) continue;
+        peer.outbox->End(completion.wr_id, [&](Batch& batch) { EndPart(run_queue, batch); });
       }
     } while (count == done.size());
   }
@@ -143,7 +193,7 @@ size_t Connections::Poll() {
     Batch& batch = *stalled_.front();
     stalled_.pop_front();
     batch.StageRest();
-    if (--batch.pending_ == 0) Finish(run_queue, batch);
+    EndPart(run_queue, batch);  // of its stall
   }
   return popped;
 }

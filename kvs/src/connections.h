@@ -19,6 +19,7 @@
 #include "kvs/client.h"
 #include "kvs/layout/address.h"
 #include "kvs/src/back_off.h"
+#include "kvs/src/outbox.h"
 
 namespace kvs {
 
@@ -28,16 +29,12 @@ enum class Outcome : uint8_t { kOk, kUnavailable, kFenced };
 
 class Connections;
 
-// wr_id of a batch's WR: the Batch's address; the lowest bit tells that the WR was signaled, so that the error
-// completion of an unsignaled one is not counted as what the batch waits for.
-inline constexpr uint64_t kSignaledTag = 1;
-
 // Up to `capacity` verbs. Verbs to one node execute in the order they were added, under the rules of
 // krcore::VirtualQueue; verbs to different nodes in any order. Local buffers lie in the client's arena (or in a region
 // whose lkey is given) and stay borrowed until Run() has returned. Reusable after that.
 class Batch {
  public:
-  explicit Batch(uint32_t capacity) : capacity_(capacity), nodes_(capacity), sges_(capacity), wrs_(capacity) {}
+  explicit Batch(uint32_t capacity) : capacity_(capacity), verbs_(capacity) { assert(capacity <= Outbox::kMostVerbs); }
   Batch(const Batch&) = delete;
   Batch& operator=(const Batch&) = delete;
 
@@ -66,7 +63,8 @@ class Batch {
   void CompareSwap(GlobalAddress at, uint64_t expected, uint64_t desired, uint64_t* old);
   void FetchAdd(GlobalAddress at, uint64_t addend, uint64_t* old);
 
-  // co_await batch.Run(): stages everything (the next Poll rings the doorbell), resumes when all has completed.
+  // co_await batch.Run(): hands everything to outboxes (the next Poll rings the doorbell), resumes when all has
+  // completed, and what else went out with it.
   auto Run() {
     struct Awaiter {
       Batch& batch;
@@ -82,24 +80,21 @@ class Batch {
 
  private:
   friend class Connections;
-  // Hands the verbs to the queues. Returns the number of signaled completions to wait for.
+  // Hands the verbs to outboxes. Returns the number of parts to wait for.
   inline uint32_t Stage();
-  // Goes on with verb `staged_`; a batch that finds a queue full goes on when completions have made room in it.
+  // Goes on with verb `staged_`; a batch that finds an outbox and its queue full goes on when completions have made
+  // room there.
   void StageRest();
-  // Verbs [staged_, end), which are one node's, go to its queue at once, the last one signaled: completions of one
-  // queue come in order, so it stands for all. False: the queue is full.
+  // Verbs [staged_, end), which are one node's, become a part. False: there is no room for it.
   inline bool StageUpTo(uint32_t end);
-  // The queue refused them, or there is none.
-  bool Refused(uint32_t end, krcore::StatusCode code);
-  inline krcore::WorkRequest& Add(krcore::Opcode opcode, GlobalAddress remote, const void* local, uint32_t bytes,
-                                  uint32_t lkey);
+  inline Verb& Add(krcore::Opcode opcode, GlobalAddress remote, const void* local, uint32_t bytes, uint32_t lkey);
 
   const uint32_t capacity_;
   Connections* connections_ = nullptr;
   uint32_t lkey_ = 0;
   uint32_t size_ = 0;
   uint32_t staged_ = 0;
-  uint32_t pending_ = 0;    // signaled completions to come, and one if it is stalled
+  uint32_t pending_ = 0;    // parts that have not ended, and one if it is stalled
   uint32_t discarded_ = 0;  // verbs that were not posted
   uint32_t registration_ = 0;
   bool of_operation_ = false;
@@ -107,9 +102,7 @@ class Batch {
   Outcome outcome_ = Outcome::kOk;
   int64_t sample_from_ns_ = 0;  // when it was staged, if its round trip is measured; else 0
   std::coroutine_handle<> waiter_;
-  std::vector<uint8_t> nodes_;
-  std::vector<krcore::Sge> sges_;
-  std::vector<krcore::WorkRequest> wrs_;
+  std::vector<Verb> verbs_;
 };
 
 class Connections {
@@ -149,23 +142,34 @@ class Connections {
   size_t Poll();
 
   krcore::QueuePool& pool() const { return *pool_; }
-  // Ends a registration: what is staged is taken back, and batches that belong to it are refused from now on.
+  // Ends a registration: what is not posted is taken back, and batches that belong to it are refused from now on.
   void Fence();
+  // What is not posted is taken back.
+  void DiscardUnposted();
+  size_t memory_bytes() const;
   uint32_t registration() const { return registration_; }
   int64_t round_trip_ns() const { return round_trip_.ns(); }
 
  private:
   friend class Batch;
-  // All of the batch's completions are there.
-  void Finish(RunQueue& run_queue, Batch& batch);
+  // A part of the batch has ended. If it was the last one, the coroutine that waits goes on.
+  void EndPart(RunQueue& run_queue, Batch& batch);
   struct Peer {
     std::unique_ptr<krcore::VirtualQueue> queue;
+    std::unique_ptr<Outbox> outbox;
     uint64_t base = 0;  // of the pool region, in the node's address space
     uint64_t pool_bytes = 0;
     uint32_t rkey = 0;
     bool connected = false;
+    uint32_t life = 0;  // how often it was connected
     int64_t retry_at_ns = 0;
   };
+  // Its outbox goes to its queue. What that refuses, but for want of room, ends. False: there is no room.
+  bool HandOn(Peer& peer);
+  // Of what its outbox holds nothing is posted.
+  void Discard(Peer& peer);
+  void Failed(Peer& peer, const krcore::Completion& completion);
+  void NoteFailure(Peer& peer);
 
   krcore::Node& node_;
   krcore::Clock& clock_;  // the node's, without the way through it: connecting is all cold misses
@@ -186,23 +190,19 @@ class Connections {
 inline void Batch::Renew() { registration_ = connections_->registration(); }
 inline bool Batch::Stale() const { return registration_ != connections_->registration(); }
 
-inline krcore::WorkRequest& Batch::Add(krcore::Opcode opcode, GlobalAddress remote, const void* local, uint32_t bytes,
-                                       uint32_t lkey) {
+inline Verb& Batch::Add(krcore::Opcode opcode, GlobalAddress remote, const void* local, uint32_t bytes, uint32_t lkey) {
   assert(size_ < capacity_);
   const uint32_t i = size_++;
-  const Connections::Peer& peer = connections_->peers_[remote.node];
-  nodes_[i] = static_cast<uint8_t>(remote.node);
-  mixed_ = i != 0 && (mixed_ || nodes_[0] != nodes_[i]);
-  sges_[i] = {reinterpret_cast<uint64_t>(local), bytes, lkey};
-  krcore::WorkRequest& wr = wrs_[i];
-  wr.wr_id = reinterpret_cast<uint64_t>(this);
-  wr.sg_list = &sges_[i];
-  wr.num_sge = 1;
-  wr.opcode = opcode;
-  wr.flags = 0;
-  wr.remote_addr = peer.base + remote.offset;
-  wr.rkey = peer.rkey;
-  return wr;
+  Verb& verb = verbs_[i];
+  verb.offset = remote.offset;
+  verb.local = reinterpret_cast<uint64_t>(local);
+  verb.bytes = bytes;
+  verb.lkey = lkey;
+  verb.opcode = opcode;
+  verb.node = static_cast<uint8_t>(remote.node);
+  verb.life = connections_->peers_[remote.node & 0xff].life;
+  mixed_ = i != 0 && (mixed_ || verb.node != verbs_[0].node);
+  return verb;
 }
 
 inline void Batch::Read(GlobalAddress from, void* to, uint32_t bytes, uint32_t lkey) {
@@ -218,23 +218,25 @@ inline uint32_t Batch::Stage() {
   connections_->stats_.operation_round_trips += of_operation_ ? 1 : 0;
   if (connections_->stats_.round_trips++ % RoundTripEstimate::kSampleEvery == 0) [[unlikely]]
     sample_from_ns_ = connections_->clock_.NowNs();
-  if (mixed_ || Stale()) [[unlikely]]
+  if (mixed_ || Stale() || !StageUpTo(size_)) [[unlikely]]
     StageRest();
-  else
-    (void)StageUpTo(size_);
   return pending_;
 }
 
 inline bool Batch::StageUpTo(uint32_t end) {
-  krcore::WorkRequest& last = wrs_[end - 1];
-  last.flags = krcore::kSignaled;
-  last.wr_id |= kSignaledTag;
-  Connections::Peer& peer = connections_->peers_[nodes_[staged_]];
-  if (!peer.connected) [[unlikely]]
-    return Refused(end, StatusCode::kUnavailable);
-  const Status staged = peer.queue->Stage(std::span(wrs_).subspan(staged_, end - staged_));
-  if (!staged.ok()) [[unlikely]]
-    return Refused(end, staged.code());
+  Connections::Peer& peer = connections_->peers_[verbs_[staged_].node];
+  // What is meant for the memory node of before does not go to its successor.
+  if (!peer.connected || verbs_[staged_].life != peer.life) [[unlikely]] {
+    connections_->NoteFailure(peer);
+    outcome_ = Outcome::kUnavailable;
+    staged_ = end;
+    return true;
+  }
+  const uint32_t verbs = end - staged_;
+  if (!peer.outbox->HasRoom(verbs) && !(connections_->HandOn(peer) && peer.outbox->HasRoom(verbs))) [[unlikely]]
+    return false;
+  // Nothing of this very part may be handed on before its coroutine has suspended: it might end at once.
+  peer.outbox->Add(std::span(verbs_).subspan(staged_, verbs), this, peer.base, peer.rkey);
   ++pending_;
   staged_ = end;
   return true;

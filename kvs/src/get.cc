@@ -32,7 +32,7 @@ Task<Status> ClientCore::GetAsync(std::string_view key, std::string* value) {
     if (op.batch.Stale()) [[unlikely]]
       BeginAgain(op);
     TableRef table;
-    op.merge = {};
+    op.merge.record = {};
     if (!directory_.Lookup(op.hash, &table)) {
       const Step resolved = co_await Resolve(op, &table);
       if (Failed(op, resolved)) co_return turn.Share(UnavailableStatus("Get"));

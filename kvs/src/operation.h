@@ -78,10 +78,10 @@ struct RoomWait {
 struct Scan {
   TableRef table;
   KeyPlaces places;
-  bool headers_fit = false;  // all four bucket headers match the key's hash
-  bool closed = false;       // one says that the table is out of use
-  bool any_pending = false;  // a candidate is PEND
   int val = -1, frz = -1;    // candidate that is VAL / FRZ with this key
+  bool headers_fit = false;  // all four bucket headers match the key's hash. This and the next two mean something
+  bool closed = false;       // one says that the table is out of use               ... where there is no such VAL
+  bool any_pending = false;  // a candidate is PEND
   uint32_t ins_count = 0;    // candidates that are INS with this key, not counting one's own
   std::array<uint8_t, kCandidates> ins;
   BlockView block;  // of the last match, in `match` or a LargeBuffer
@@ -122,13 +122,8 @@ struct Operation {
   Merge merge;                        // that takes the key's table out of use, as the last Resolve() found it
   LargeBuffer large_read, large_write;
 
-  void SetCandidate(uint32_t c, Slot slot) {
-    reinterpret_cast<Bucket*>(buffers->buckets.data())[c / kSlotsPerBucket].slots[c % kSlotsPerBucket] = slot;
-  }
-  Slot Candidate(uint32_t c) const {
-    const uint32_t bucket = c / kSlotsPerBucket;
-    return reinterpret_cast<const Bucket*>(buffers->buckets.data())[bucket].slots[c % kSlotsPerBucket];
-  }
+  void SetCandidate(uint32_t c, Slot slot) { const_cast<Slot&>(CandidateWord(c)) = slot; }
+  Slot Candidate(uint32_t c) const { return CandidateWord(c); }
   // The slot's index in its subtable.
   uint32_t SlotIndex(uint32_t c) const {
     const CombinedBucket& place = scan.places.place[c / kCombinedSlots];
@@ -136,6 +131,11 @@ struct Operation {
   }
   GlobalAddress SlotAddress(uint32_t c) const {
     return {scan.table.address.node, scan.table.address.offset + SlotOffset(SlotIndex(c))};
+  }
+
+ private:
+  const Slot& CandidateWord(uint32_t c) const {  // behind its bucket's header and those of the buckets before
+    return reinterpret_cast<const Slot*>(buffers->buckets.data())[c + c / kSlotsPerBucket + 1];
   }
 };
 

@@ -267,7 +267,7 @@ void ClientCore::CareForRegistration() {
     if (renewing_ > 0 || now_ns < renew_at_ns_) return;
     if (registration_.expelled() && !connections_.pool().NothingPosted()) return;
     // The home does not answer. Who waits has a deadline.
-    if (renewal_failed_) connections_.pool().DiscardStaged();
+    if (renewal_failed_) connections_.DiscardUnposted();
     renew_at_ns_ = now_ns + registration_.lease_ns() / 16;
     RunDetached(RenewLease(), &renewing_);
     return;

@@ -1,5 +1,6 @@
 // Reading a key's candidates in one table.
 #include <bit>
+#include <cassert>
 #include <span>
 
 #include "kvs/layout/match_slots.h"
@@ -23,26 +24,52 @@ void AddStranger(Operation& op, uint64_t word) {
 
 }  // namespace
 
-// What the buckets that were read say: headers_fit, closed, any_pending, and which candidates' blocks must be read,
-// each at most once.
+// Which candidates' blocks must be read, of the buckets that were: each at most once.
 void ClientCore::PlanMatches(Operation& op) {
   Scan& scan = op.scan;
-  const std::span<const Bucket, kCandidateBuckets> buckets = op.buffers->candidates();
-  const HeaderFit fit = FitOfHeaders(buckets, op.hash.h1);
-  const SlotMatches matches = MatchSlots(buckets, op.hash.fingerprint());
-  scan.headers_fit = fit.fits;
-  scan.closed = fit.closed;
-  scan.any_pending = matches.any_pending;
   scan.val = scan.frz = -1;
   scan.ins_count = 0;
   scan.judged = scan.asked = scan.planned_count = 0;
-  for (uint32_t left = matches.same_fingerprint; left != 0; left &= left - 1) {
+  for (uint32_t left = MatchSlots(op.buffers->candidates(), op.hash.fingerprint()).same_fingerprint; left != 0;
+       left &= left - 1) {
     const auto c = static_cast<uint32_t>(std::countr_zero(left));
     const Slot slot = op.Candidate(c);
     if (!slot.has_block() || (scan.states >> static_cast<uint32_t>(slot.state()) & 1) == 0) continue;
     if (slot.word() == op.own_ins || IsStranger(op, slot.word())) continue;
     scan.planned[scan.planned_count++] = static_cast<uint8_t>(c);
   }
+}
+
+// The usual case of PlanMatches and ReadMatches: one candidate matches, a value, and nothing is known of it. False: it
+// is another case.
+bool ClientCore::ReadOnlyMatch(Operation& op) {
+  Scan& scan = op.scan;
+  assert((scan.states >> static_cast<uint32_t>(SlotState::kVal) & 1) != 0);
+  if (scan.guess != Slot::Free() || op.strangers != 0) return false;
+  const uint32_t matches = MatchSlots(op.buffers->candidates(), op.hash.fingerprint()).same_fingerprint;
+  if (matches == 0 || (matches & (matches - 1)) != 0) return false;
+  const auto c = static_cast<uint32_t>(std::countr_zero(matches));
+  const Slot slot = op.Candidate(c);
+  if (slot.state() != SlotState::kVal || slot.length_units() == kLargeBlock) return false;
+  const GlobalAddress block = slot.block();
+  if (!connections_.Reach(block.node)) [[unlikely]]
+    return false;
+  scan.val = scan.frz = -1;
+  scan.ins_count = scan.judged = scan.judged_bytes = 0;
+  scan.planned[0] = static_cast<uint8_t>(c);
+  scan.asked = scan.planned_count = 1;
+  scan.reading = Scan::Reading::kBlocks;
+  op.batch.Read(block, op.buffers->match.data(), static_cast<uint32_t>(slot.length_units() * kUnitBytes));
+  return true;
+}
+
+// No candidate is the key's value. What else the buckets say: a value counts whatever that is.
+void ClientCore::LookAtBuckets(Operation& op) {
+  const std::span<const Bucket, kCandidateBuckets> buckets = op.buffers->candidates();
+  const HeaderFit fit = FitOfHeaders(buckets, op.hash.h1);
+  op.scan.headers_fit = fit.fits;
+  op.scan.closed = fit.closed;
+  op.scan.any_pending = MatchSlots(buckets, op.hash.fingerprint()).any_pending;
 }
 
 // Is the block at the begin of `match`, read behind the slots on the guess that one of them still is scan.guess, the
@@ -91,6 +118,8 @@ Step ClientCore::GoOnScan(Operation& op, Outcome outcome) {
     return Step::kUnavailable;
   switch (scan.reading) {
     case Scan::Reading::kBuckets:
+      if (ReadOnlyMatch(op)) [[likely]]
+        return Step::kRun;
       PlanMatches(op);
       if (scan.guess != Slot::Free() && IsGuessRight(op)) return Step::kOk;
       return ReadMatches(op);
@@ -107,7 +136,10 @@ Step ClientCore::GoOnScan(Operation& op, Outcome outcome) {
 // Asks for the blocks of as many planned candidates as the buffer holds; one block fits always.
 Step ClientCore::ReadMatches(Operation& op) {
   Scan& scan = op.scan;
-  if (scan.asked == scan.planned_count) return Step::kOk;
+  if (scan.asked == scan.planned_count) {
+    LookAtBuckets(op);
+    return Step::kOk;
+  }
   scan.reading = Scan::Reading::kBlocks;
   scan.judged_bytes = 0;
   for (uint32_t used = 0; scan.asked < scan.planned_count; ++scan.asked) {

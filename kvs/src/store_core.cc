@@ -21,9 +21,10 @@ using krcore::Deadline;
 
 // Clock::Relax sleeps from so many calls on.
 constexpr uint32_t kParked = 1'000'000;
-// To connect while there are operations: by one-sided verbs; or by asking a CPU, which may be busy.
+// To connect while there are operations: by one-sided verbs; or by asking a CPU, which may be busy, as DC in software
+// does.
 constexpr int64_t kReconnectNs = 50'000'000;
-constexpr int64_t kRcReconnectNs = 500'000'000;
+constexpr int64_t kAskingReconnectNs = 500'000'000;
 
 krcore::NodeOptions NodeOptionsOf(const StoreOptions& options) {
   krcore::NodeOptions node;
@@ -110,7 +111,7 @@ Result<std::unique_ptr<krcore::Node>> StoreCore::OpenClientNode(Deadline deadlin
 }
 
 int64_t StoreCore::reconnect_budget_ns() const {
-  return options_.control_plane == "krcore" ? kReconnectNs : kRcReconnectNs;
+  return options_.control_plane == "krcore" && !node_->software_dc() ? kReconnectNs : kAskingReconnectNs;
 }
 
 Status StoreCore::ReadShape(Deadline deadline) {

@@ -34,6 +34,7 @@ class StoreCore final : public Store {
   Result<std::unique_ptr<Client>> NewClient(const ClientOptions& options) override;
   Status PrepareClient(const ClientOptions& options) override;
   krcore::Node& node() override { return *node_; }
+  std::optional<krcore::SoftwareDcStats> software_dc() override { return node_->software_dc(); }
 
   // A node for one client, published; null: clients share node().
   Result<std::unique_ptr<krcore::Node>> OpenClientNode(krcore::Deadline deadline);

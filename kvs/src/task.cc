@@ -2,21 +2,25 @@
 
 #include <cstdlib>
 #include <new>
+#include <utility>
 
 namespace kvs {
 
+// Of a thread's run queue and frames: what holds memory is plain, and lives as long as the thread's storage; what gives
+// the memory back leaves it empty. So who ends after that, as a static object does, finds it usable.
 struct RunQueueOwner {
-  RunQueue queue;
+  static constinit inline thread_local RunQueue queue;
   ~RunQueueOwner() {
-    RunQueue::of_this_thread = nullptr;
     delete[] queue.ring_;
+    queue = {};
   }
 };
 
 RunQueue& RunQueue::MakeOfThisThread() {
   thread_local RunQueueOwner owner;
-  of_this_thread = &owner.queue;
-  return owner.queue;
+  (void)&owner;  // made now, so that it ends with the thread
+  of_this_thread = &RunQueueOwner::queue;
+  return RunQueueOwner::queue;
 }
 
 void RunQueue::Grow() {
@@ -26,25 +30,23 @@ void RunQueue::Grow() {
   delete[] ring_;
   ring_ = ring;
   capacity_ = capacity;
+  mask_ = capacity - 1;
 }
 
 size_t RunQueue::RunAll() {
   size_t resumed = 0;
-  for (; head_ != tail_; ++resumed) ring_[head_++ & (capacity_ - 1)].resume();
+  for (; head_ != tail_; ++resumed) ring_[head_++ & mask_].resume();
   return resumed;
 }
 
 namespace internal {
 namespace {
 
-constexpr size_t kClassBytes = 64;
-constexpr size_t kClasses = 64;  // frames up to 4 KiB; larger ones are rare and go to malloc
-
-struct FrameLists {
-  void* head[kClasses] = {};
-  size_t live = 0;
-  ~FrameLists() {
-    for (void* frame : head) {
+struct FrameListsOwner {
+  static constinit inline thread_local FrameLists lists;
+  ~FrameListsOwner() {
+    for (void*& head : lists.head) {
+      void* frame = std::exchange(head, nullptr);
       while (frame != nullptr) {
         void* next = *static_cast<void**>(frame);
         std::free(frame);
@@ -54,44 +56,23 @@ struct FrameLists {
   }
 };
 
-thread_local FrameLists frame_lists;
-
 }  // namespace
 
-// A frame that is used after its end must not be another's by then.
-#ifdef __SANITIZE_ADDRESS__
-constexpr bool kReuseFrames = false;
-#else
-constexpr bool kReuseFrames = true;
-#endif
+FrameLists& FrameLists::MakeOfThisThread() {
+  thread_local FrameListsOwner owner;
+  (void)&owner;
+  of_this_thread = &FrameListsOwner::lists;
+  return FrameListsOwner::lists;
+}
 
-void* AllocateFrame(size_t bytes) {
-  FrameLists& lists = frame_lists;
-  ++lists.live;
-  const size_t size_class = (bytes - 1) / kClassBytes;
-  if (kReuseFrames && size_class < kClasses && lists.head[size_class] != nullptr) {
-    void* frame = lists.head[size_class];
-    lists.head[size_class] = *static_cast<void**>(frame);
-    return frame;
-  }
-  void* frame = std::malloc(kReuseFrames && size_class < kClasses ? (size_class + 1) * kClassBytes : bytes);
+void* NewFrame(size_t bytes) {
+  constexpr size_t kUnit = FrameLists::kClassBytes;
+  void* const frame = std::malloc((bytes + kUnit - 1) / kUnit * kUnit);  // as all frames of its class
   if (frame == nullptr) throw std::bad_alloc();
   return frame;
 }
 
-void FreeFrame(void* frame, size_t bytes) {
-  FrameLists& lists = frame_lists;
-  --lists.live;
-  const size_t size_class = (bytes - 1) / kClassBytes;
-  if (kReuseFrames && size_class < kClasses) {
-    *static_cast<void**>(frame) = lists.head[size_class];
-    lists.head[size_class] = frame;
-  } else {
-    std::free(frame);
-  }
-}
-
-size_t LiveFrames() { return frame_lists.live; }
+void DeleteFrame(void* frame) { std::free(frame); }
 
 }  // namespace internal
 }  // namespace kvs

@@ -25,7 +25,7 @@ constexpr uint32_t kLooksAgain = 1;
 void Progressed(Operation& op) {
   if (op.attempt > 0) --op.attempt;
   op.again = Again::kAtOnce;
-  op.room_wait = {};
+  op.room_wait.begun = false;
 }
 
 }  // namespace
@@ -199,10 +199,10 @@ Task<Status> ClientCore::Write(OpKind kind, std::string_view key, std::string_vi
       }
       if (prepared != Step::kOk) continue;
       op.attempt = op.waits = 0;  // waiting for memory is no sign of contention
-      op.room_wait = {};
+      op.room_wait.begun = false;
     }
     TableRef table;
-    op.merge = {};
+    op.merge.record = {};
     if (!directory_.Lookup(op.hash, &table)) {
       const Step resolved = co_await Resolve(op, &table);
       if (fails(resolved, "finding the subtable")) break;

@@ -4,6 +4,7 @@
 #include <coroutine>
 #include <cstring>
 #include <memory>
+#include <vector>
 
 #include "krcore/baseline.h"
 #include "kvs/src/connections.h"
@@ -69,6 +70,160 @@ TEST_F(Batches, EachVerbGoesToItsNodeHoweverTheyAreMixed) {
       EXPECT_NE(RemoteWord(3 - mix[i], i), local()[i]);
     }
   }
+}
+
+TEST(Outbox, MarksTheLastVerbAloneThoughItWasRefusedBefore) {
+  kvs::Outbox outbox(16);
+  kvs::Batch first(1), second(1);
+  const kvs::Verb verb{.offset = 8, .local = 1, .bytes = 8, .lkey = 2, .opcode = krcore::Opcode::kRead, .node = 1};
+  outbox.Add({&verb, 1}, &first, 100, 3);
+  EXPECT_TRUE(kvs::Outbox::IsMarker(outbox.Verbs()[0].wr_id));
+  outbox.Refused();
+  outbox.Add({&verb, 1}, &second, 200, 3);
+  const std::span<const krcore::WorkRequest> verbs = outbox.Verbs();
+  ASSERT_EQ(verbs.size(), 2u);
+  EXPECT_EQ(verbs[0].wr_id, reinterpret_cast<uint64_t>(&first));
+  EXPECT_EQ(verbs[0].flags, 0);
+  EXPECT_EQ(verbs[0].remote_addr, 108u);
+  EXPECT_EQ(outbox.BatchOf(verbs[1].wr_id), &second);
+  EXPECT_EQ(verbs[1].flags, krcore::kSignaled);
+  EXPECT_EQ(verbs[1].remote_addr, 208u);
+}
+
+// Batches that are begun together, each of some WRITEs of local word 0 to words of its own at node 1.
+class ManyBatches : public Batches {
+ protected:
+  static constexpr uint64_t kWordsThere = 256 / sizeof(uint64_t);  // from kAt on
+
+  // One more, of so many verbs; to `at`, or where the one before ended.
+  void Begin(uint32_t verbs, uint64_t at = UINT64_MAX) {
+    std::vector<kvs::GlobalAddress> addresses;
+    for (uint32_t i = 0; i < verbs; ++i)
+      addresses.push_back({1, at != UINT64_MAX ? at : kAt + (next_++ % kWordsThere) * sizeof(uint64_t)});
+    Begin(addresses);
+  }
+  void Begin(const std::vector<kvs::GlobalAddress>& addresses) {
+    kvs::Batch& batch = *begun_.emplace_back(std::make_unique<kvs::Batch>(16));
+    batch.Attach(connections_.get(), words_->lkey());
+    for (const kvs::GlobalAddress& address : addresses) batch.Write(local(), address, sizeof(uint64_t));
+    auto run = batch.Run();
+    ASSERT_FALSE(run.await_ready());
+    run.await_suspend(std::noop_coroutine());
+  }
+  // Polls until so many have ended.
+  void AwaitAll() {
+    size_t ended = 0;
+    for (int i = 0; i < 1'000 && ended < begun_.size(); ++i) {
+      connections_->Poll();
+      ended += kvs::RunQueue::OfThisThread().RunAll();
+    }
+    ASSERT_EQ(ended, begun_.size()) << "each once";
+    EXPECT_EQ(connections_->Poll(), 0u);
+    EXPECT_TRUE(kvs::RunQueue::OfThisThread().empty());
+  }
+  kvs::Outcome OutcomeOf(size_t i) { return begun_[i]->Run().await_resume(); }
+
+  std::vector<std::unique_ptr<kvs::Batch>> begun_;
+  uint64_t next_ = 0;
+};
+
+TEST_F(ManyBatches, EndWithOneCompletionForAllThatWereHandedOnTogether) {
+  for (int i = 0; i < 5; ++i) Begin(3);
+  EXPECT_EQ(connections_->Poll(), 1u);
+  EXPECT_EQ(kvs::RunQueue::OfThisThread().RunAll(), 5u);
+  for (size_t i = 0; i < 5; ++i) EXPECT_EQ(OutcomeOf(i), kvs::Outcome::kOk);
+  for (uint64_t i = 0; i < 15; ++i) EXPECT_EQ(RemoteWord(1, i), local()[0]);
+}
+
+TEST_F(ManyBatches, BeyondTheQueuesDepthWaitAndAreAllDone) {
+  for (int i = 0; i < 40; ++i) Begin(static_cast<uint32_t>(1 + i % 8));
+  AwaitAll();
+  for (size_t i = 0; i < begun_.size(); ++i) EXPECT_EQ(OutcomeOf(i), kvs::Outcome::kOk) << i;
+}
+
+// A verb that the queue refuses takes its own batch along, wherever that is among the others.
+TEST_F(ManyBatches, OfWhichOneIsRefusedAreDoneButForThatOne) {
+  constexpr uint64_t kBeyond = uint64_t{1} << 40;
+  for (size_t refused = 0; refused < 4; ++refused) {
+    SCOPED_TRACE(refused);
+    for (int i = 0; i < 1'000 && !connections_->Reach(1); ++i) {
+      connections_->Poll();
+      connections_->Forget(1);
+    }
+    ASSERT_TRUE(connections_->Reach(1));
+    begun_.clear();
+    ++local()[0];
+    next_ = 0;
+    for (size_t i = 0; i < 4; ++i) Begin(2, i == refused ? kBeyond : UINT64_MAX);
+    AwaitAll();
+    for (size_t i = 0; i < 4; ++i)
+      EXPECT_EQ(OutcomeOf(i), i == refused ? kvs::Outcome::kUnavailable : kvs::Outcome::kOk) << i;
+    for (uint64_t i = 0; i < 6; ++i) EXPECT_EQ(RemoteWord(1, i), local()[0]);
+  }
+}
+
+TEST_F(ManyBatches, AreTakenBackByFenceWhereverTheyAre) {
+  for (int i = 0; i < 9; ++i) Begin(3);  // some are the queue's by now, some in the outbox
+  connections_->Fence();
+  AwaitAll();
+  for (size_t i = 0; i < begun_.size(); ++i) EXPECT_EQ(OutcomeOf(i), kvs::Outcome::kFenced) << i;
+  for (uint64_t i = 0; i < 27; ++i) EXPECT_EQ(RemoteWord(1, i), 0u);
+}
+
+TEST_F(ManyBatches, AreHandedOnBeforeTheirMemoryNodeIsConnectedAnew) {
+  Begin(2);
+  connections_->Forget(1);
+  EXPECT_FALSE(connections_->Reach(1)) << "with requests outstanding";
+  AwaitAll();
+  EXPECT_EQ(OutcomeOf(0), kvs::Outcome::kOk);
+}
+
+TEST_F(ManyBatches, EndInAQueueThatIsShallowerThanAnOutbox) {
+  connections_ = std::make_unique<kvs::Connections>(*node_, 1'000'000'000, stats_);
+  ASSERT_TRUE(connections_->Open(4).ok());
+  ASSERT_TRUE(connections_->Reach(1));
+  for (int i = 0; i < 6; ++i) Begin(3);
+  AwaitAll();
+}
+
+// What is done silently frees the queue's depth at once, whoever polls the pool; its part has not ended yet.
+TEST_F(ManyBatches, EndHoweverManyHaveNotEndedYet) {
+  connections_ = std::make_unique<kvs::Connections>(*node_, 1'000'000'000, stats_);
+  ASSERT_TRUE(connections_->Open(512, {.dc_initiators = 1, .sq_depth = 16}).ok());
+  ASSERT_TRUE(connections_->Reach(1));
+  for (int i = 0; i < 1'500; ++i) Begin(1);
+  AwaitAll();
+}
+
+TEST_F(ManyBatches, OverSeveralNodesAreTakenBackByFenceThoughTheyWaitForRoom) {
+  for (int i = 0; i < 4; ++i) Begin(8);
+  Begin({{2, kAt}, {1, kAt}, {1, kAt}, {1, kAt}, {1, kAt}, {1, kAt}, {1, kAt}, {1, kAt}, {1, kAt}, {2, kAt + 8}});
+  connections_->Fence();
+  AwaitAll();
+  for (size_t i = 0; i < begun_.size(); ++i) EXPECT_EQ(OutcomeOf(i), kvs::Outcome::kFenced) << i;
+  EXPECT_EQ(RemoteWord(1, 0), 0u);
+  EXPECT_EQ(RemoteWord(2, 0), 0u);
+}
+
+TEST_F(ManyBatches, OfWhichOneMeetsADeadNodeAreDoneButForThatOne) {
+  for (int i = 0; i < 3; ++i) Begin(3);
+  Begin({{2, kAt}, {1, kAt}, {2, kAt + 8}});
+  store_.StopMemoryNode(2);
+  AwaitAll();
+  for (size_t i = 0; i < 3; ++i) EXPECT_EQ(OutcomeOf(i), kvs::Outcome::kOk);
+  EXPECT_EQ(OutcomeOf(3), kvs::Outcome::kUnavailable);
+}
+
+TEST_F(ManyBatches, ThatWaitForRoomDoNotReachTheNextLifeOfAMemoryNode) {
+  for (int i = 0; i < 4; ++i) Begin(8);
+  Begin({{1, kAt}, {1, kAt}, {1, kAt}, {1, kAt}, {1, kAt}, {1, kAt}, {1, kAt}, {1, kAt}, {2, kAt}});
+  store_.StopMemoryNode(2);
+  store_.StartMemoryNode(2);
+  connections_->Forget(2);
+  ASSERT_TRUE(connections_->Reach(2));
+  AwaitAll();
+  EXPECT_EQ(OutcomeOf(4), kvs::Outcome::kUnavailable);
+  EXPECT_EQ(RemoteWord(2, 0), 0u);
 }
 
 TEST_F(Batches, OfAnEndedRegistrationPostNothing) {

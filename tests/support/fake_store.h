@@ -23,9 +23,11 @@ class FakeStore final : public kvs::Store {
   kvs::Result<std::unique_ptr<kvs::Client>> NewClient(const kvs::ClientOptions& options) override;
   kvs::Status PrepareClient(const kvs::ClientOptions& options) override;
   krcore::Node& node() override;
+  std::optional<krcore::SoftwareDcStats> software_dc() override { return dc; }
 
   // Asked before every operation ("get", "put", "insert", "update", "delete"); what is not Ok is its result.
   std::function<kvs::Status(const char* operation, std::string_view key)> fault;
+  std::optional<krcore::SoftwareDcStats> dc;  // before workers are started
   // Asked by NewClient.
   std::function<kvs::Status()> client_fault;
 

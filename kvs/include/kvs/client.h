@@ -24,6 +24,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -262,6 +263,9 @@ class Store {
   virtual Status PrepareClient(const ClientOptions& options = {}) = 0;
   // The process's; a Client of "verbs" has another one.
   virtual krcore::Node& node() = 0;
+  // What DC in software has done so far for that node, of which requests sent again tell of a network that loses them;
+  // nothing where there is none of it.
+  virtual std::optional<krcore::SoftwareDcStats> software_dc() = 0;
 };
 
 }  // namespace kvs

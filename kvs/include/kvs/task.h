@@ -22,7 +22,7 @@ class RunQueue {
   void Push(std::coroutine_handle<> handle) {
     if (tail_ - head_ == capacity_) [[unlikely]]
       Grow();
-    ring_[tail_++ & (capacity_ - 1)] = handle;
+    ring_[tail_++ & mask_] = handle;
   }
   // Resumes until empty. Returns how many were resumed.
   size_t RunAll();
@@ -36,16 +36,58 @@ class RunQueue {
   // A ring of `capacity_`, a power of two, entries; head_ and tail_ count for ever.
   std::coroutine_handle<>* ring_ = nullptr;
   size_t capacity_ = 0;
+  size_t mask_ = 0;  // capacity_ - 1, if there is a ring
   size_t head_ = 0, tail_ = 0;
   friend struct RunQueueOwner;
 };
 
 namespace internal {
 
-void* AllocateFrame(size_t bytes);
-void FreeFrame(void* frame, size_t bytes);
+// A thread's free frames, by size in units of kClassBytes. Larger ones are rare, and malloc's.
+struct FrameLists {
+  static constexpr size_t kClassBytes = 64;
+  static constexpr size_t kClasses = 64;
+  static constinit inline thread_local FrameLists* of_this_thread = nullptr;
+
+  static FrameLists& OfThisThread() { return of_this_thread != nullptr ? *of_this_thread : MakeOfThisThread(); }
+  static FrameLists& MakeOfThisThread();
+
+  void* head[kClasses] = {};
+  size_t live = 0;
+};
+
+// A frame that is used after its end must not be another's by then.
+#ifdef __SANITIZE_ADDRESS__
+inline constexpr bool kReuseFrames = false;
+#else
+inline constexpr bool kReuseFrames = true;
+#endif
+
+void* NewFrame(size_t bytes);
+inline void* AllocateFrame(size_t bytes) {
+  FrameLists& lists = FrameLists::OfThisThread();
+  ++lists.live;
+  const size_t size_class = (bytes - 1) / FrameLists::kClassBytes;
+  if (!kReuseFrames || size_class >= FrameLists::kClasses || lists.head[size_class] == nullptr) [[unlikely]]
+    return NewFrame(bytes);
+  void* const frame = lists.head[size_class];
+  lists.head[size_class] = *static_cast<void**>(frame);
+  return frame;
+}
+
+void DeleteFrame(void* frame);
+inline void FreeFrame(void* frame, size_t bytes) {
+  FrameLists& lists = FrameLists::OfThisThread();
+  --lists.live;
+  const size_t size_class = (bytes - 1) / FrameLists::kClassBytes;
+  if (!kReuseFrames || size_class >= FrameLists::kClasses) [[unlikely]]
+    return DeleteFrame(frame);
+  *static_cast<void**>(frame) = lists.head[size_class];
+  lists.head[size_class] = frame;
+}
+
 // Frames allocated and not freed on this thread: for leak checks in tests.
-size_t LiveFrames();
+inline size_t LiveFrames() { return FrameLists::OfThisThread().live; }
 
 struct PromiseBase {
   std::coroutine_handle<> continuation;

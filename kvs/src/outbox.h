@@ -1,0 +1,159 @@
+// Outbox: what operations post to one memory node between two doorbells. Verbs of many batches go to the VirtualQueue
+// together, and only the last of them is signaled: completions of one queue come in order, so it stands for all.
+//
+// A batch's verbs to the node are a *part*. Parts are in the order in which they were added, and end in that order:
+//
+//     head_ ................... handed_on_ ........... tail_
+//        the queue's, to be completed     in the outbox
+//
+// wr_id of a verb is its batch's address, or, of a signaled one, the number of parts that have ended with it, marked by
+// the lowest bit. So an error, of whichever verb, finds its batch, and a marker ends all parts up to its own.
+//
+// Thread safety: one thread, as the client.
+#ifndef KVS_SRC_OUTBOX_H_
+#define KVS_SRC_OUTBOX_H_
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cassert>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "krcore/types.h"
+#include "kvs/layout/address.h"
+
+namespace kvs {
+
+class Batch;
+
+// What a batch asks for. `offset` is in the memory node's pool.
+struct Verb {
+  uint64_t offset;
+  uint64_t local;
+  uint32_t bytes;
+  uint32_t lkey;
+  krcore::Opcode opcode;
+  uint8_t node;
+  uint32_t life;               // of the connection to the node for which it is meant
+  uint64_t compare_add, swap;  // of atomics
+};
+
+class Outbox {
+ public:
+  static constexpr uint32_t kMostVerbs = 96;  // of a part
+  // Handed on before there are more, unless one part is. As often a queue pool asks its NIC for a completion.
+  static constexpr uint32_t kHandOn = 16;
+
+  // `queue_depth`: of the queue to which it is handed on.
+  explicit Outbox(uint32_t queue_depth)
+      : hand_on_(std::min(kHandOn, queue_depth)),
+        mask_(std::bit_ceil(queue_depth + kMostVerbs) - 1),
+        parts_(new Batch*[size_t{mask_} + 1]) {
+    for (uint32_t i = 0; i < kMostVerbs; ++i) {
+      wrs_[i].sg_list = &sges_[i];
+      wrs_[i].num_sge = 1;
+    }
+  }
+  Outbox(const Outbox&) = delete;
+  Outbox& operator=(const Outbox&) = delete;
+
+  bool empty() const { return count_ == 0; }
+  size_t memory_bytes() const { return sizeof(*this) + (size_t{mask_} + 1) * sizeof(Batch*); }
+  // Whether a part of so many verbs fits in without handing on what is there, and ending what was handed on.
+  bool HasRoom(size_t verbs) const { return (count_ == 0 || count_ + verbs <= hand_on_) && tail_ - head_ <= mask_; }
+
+  // Adds a part of `batch`. `base`: of the node's pool, which `rkey` opens.
+  void Add(std::span<const Verb> verbs, Batch* batch, uint64_t base, uint32_t rkey) {
+    assert(HasRoom(verbs.size()) && verbs.size() <= kMostVerbs);
+    if (head_ == tail_) head_ = handed_on_ = tail_ = 0;  // the front of the ring is in the caches
+    begins_[tail_ - handed_on_] = static_cast<uint8_t>(count_);
+    krcore::WorkRequest* wr = &wrs_[count_];
+    krcore::Sge* sge = &sges_[count_];
+    count_ += static_cast<uint32_t>(verbs.size());
+    for (const Verb& verb : verbs) {
+      *sge++ = {verb.local, verb.bytes, verb.lkey};
+      wr->wr_id = reinterpret_cast<uint64_t>(batch);
+      wr->opcode = verb.opcode;
+      wr->flags = 0;
+      wr->remote_addr = base + verb.offset;
+      wr->rkey = rkey;
+      if (verb.opcode == krcore::Opcode::kCompareSwap || verb.opcode == krcore::Opcode::kFetchAdd) {
+        wr->compare_add = verb.compare_add;
+        wr->swap = verb.swap;
+      }
+      ++wr;
+    }
+    parts_[tail_++ & mask_] = batch;
+  }
+
+  // All of it, for VirtualQueue::Stage, the last one marked. Then one of the two below.
+  std::span<const krcore::WorkRequest> Verbs() {
+    krcore::WorkRequest& last = wrs_[count_ - 1];
+    last.wr_id = uint64_t{tail_} << 1 | kMarker;
+    last.flags = krcore::kSignaled;
+    return std::span(wrs_).first(count_);
+  }
+  void Accepted() {
+    count_ = 0;
+    handed_on_ = tail_;
+  }
+  void Refused() {
+    krcore::WorkRequest& last = wrs_[count_ - 1];
+    last.wr_id = reinterpret_cast<uint64_t>(parts_[(tail_ - 1) & mask_]);
+    last.flags = 0;
+  }
+
+  // The part that has that verb of the outbox is not to be posted. Returns its batch, and how many verbs it had.
+  Batch* Remove(uint32_t verb, uint32_t* verbs) {
+    assert(verb < count_);
+    uint32_t part = tail_ - handed_on_ - 1;
+    while (begins_[part] > verb) --part;
+    Batch* const batch = parts_[(handed_on_ + part) & mask_];
+    const uint32_t begin = begins_[part];
+    const uint32_t end = part + 1 == tail_ - handed_on_ ? count_ : begins_[part + 1];
+    *verbs = end - begin;
+    for (uint32_t i = end; i < count_; ++i) {
+      const uint32_t to = i - *verbs;
+      sges_[to] = sges_[i];
+      wrs_[to] = wrs_[i];
+      wrs_[to].sg_list = &sges_[to];
+    }
+    count_ -= *verbs;
+    for (uint32_t p = part; handed_on_ + p + 1 != tail_; ++p) {
+      begins_[p] = static_cast<uint8_t>(begins_[p + 1] - *verbs);
+      parts_[(handed_on_ + p) & mask_] = parts_[(handed_on_ + p + 1) & mask_];
+    }
+    --tail_;
+    return batch;
+  }
+
+  static bool IsMarker(uint64_t wr_id) { return (wr_id & kMarker) != 0; }
+  // Whose verb it was, of a completion that is a failure.
+  Batch* BatchOf(uint64_t wr_id) const {
+    return IsMarker(wr_id) ? parts_[(EndOf(wr_id) - 1) & mask_] : reinterpret_cast<Batch*>(wr_id);
+  }
+  // Ends the parts up to a marker's, oldest first.
+  template <typename Each>
+  void End(uint64_t marker, Each each) {
+    for (const uint32_t end = EndOf(marker); head_ != end;) each(*parts_[head_++ & mask_]);
+  }
+
+ private:
+  static constexpr uint64_t kMarker = 1;
+  static uint32_t EndOf(uint64_t marker) { return static_cast<uint32_t>(marker >> 1); }
+
+  const uint32_t hand_on_;
+  const uint32_t mask_;
+  uint32_t count_ = 0;                            // of verbs
+  uint32_t head_ = 0, handed_on_ = 0, tail_ = 0;  // of parts, since there were none
+  std::array<krcore::WorkRequest, kMostVerbs> wrs_;
+  std::array<krcore::Sge, kMostVerbs> sges_;
+  std::array<uint8_t, kMostVerbs> begins_;  // of the parts in the outbox
+  const std::unique_ptr<Batch*[]> parts_;   // a ring
+};
+
+}  // namespace kvs
+
+#endif  // KVS_SRC_OUTBOX_H_
