@@ -18,7 +18,7 @@ DEFINE_string(fabric_address, "",
               "memory node at HOST is it, and has to stay");
 DEFINE_string(
     rnic_port, "",
-    "--rnic=verbs: the NIC's port, DEVICE[:PORT[:GID_INDEX]], such as mlx5_0:1:3. What is left out is chosen: "
+    "--rnic=verbs: the NIC's port, DEVICE[:PORT[:GID_INDEX[:MTU]]], such as mlx5_0:1:3. What is left out is chosen: "
     "the first active port, and its GID of RoCE v2 and IPv4 before others");
 
 namespace cli {

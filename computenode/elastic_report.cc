@@ -10,6 +10,7 @@
 #include "computenode/elastic_service.h"
 #include "ycsb/arrivals.h"
 #include "ycsb/histogram.h"
+#include "ycsb/report.h"
 
 namespace computenode {
 namespace {
@@ -167,6 +168,7 @@ int ElasticService::PrintSummary() {
          {"drain_us", PartUs(worker.retired_ns, worker.ended_ns)}});
   }
   json["worker_seconds"] = worker_seconds;
+  if (const auto dc = View().software_dc) json["software_dc"] = ycsb::SoftwareDcJson(*dc);
   json["workers"] = std::move(workers);
   const Status written = WriteRequests();
   Channel::Print(json);

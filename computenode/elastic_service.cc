@@ -198,6 +198,7 @@ FleetView ElasticService::View() const {
   view.wanted = wanted_;
   view.standby = fleet_->standby();
   view.restarted = replaced_;
+  view.software_dc = store_ ? store_->software_dc() : TotalSoftwareDc(view.records);
   return view;
 }
 

@@ -162,6 +162,7 @@ void AddFleet(const Options& options, const FleetView& view, Families* families)
   families->Gauge("surgekv_connection_memory_bytes", "Memory that workers hold for connections",
                   AsDouble(connection_bytes));
   AddStarts(view.records, families);
+  if (view.software_dc) metrics::AddSoftwareDc(*view.software_dc, families);
   for (const StoreCounter& counter : kStoreCounters) {
     families->Counter(std::string("surgekv_store_") + counter.name + "_total", counter.help,
                       AsDouble(stats.*counter.count));

@@ -4,6 +4,7 @@
 #define COMPUTENODE_FLEET_METRICS_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,7 +21,8 @@ struct FleetView {
   std::vector<WorkerRecord> records;  // of all workers that ever were
   uint32_t wanted = 0;
   uint32_t standby = 0;
-  uint64_t restarted = 0;  // in the place of others that had died or could not start
+  uint64_t restarted = 0;                              // in the place of others that had died or could not start
+  std::optional<krcore::SoftwareDcStats> software_dc;  // of this node's workers
 };
 
 // What every compute node says: its kind, workers, their starts, the store's counters.

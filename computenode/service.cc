@@ -26,7 +26,8 @@ ordered_json PartUs(int64_t from_ns, int64_t to_ns) {
 }  // namespace
 
 Service::Service(kvs::Store& store, const Options& options, int input)
-    : options_(options),
+    : store_(store),
+      options_(options),
       job_(options.job),
       workers_(store, job_, {.lanes_per_worker = options.in_flight, .clock = nullptr}),
       channel_(input) {}
@@ -131,6 +132,7 @@ int Service::PrintSummary() {
                           {"stale_directory_hits", stats.stale_directory_hits},
                           {"splits", stats.splits},
                           {"merges", stats.merges}};
+  if (const auto dc = store_.software_dc()) json["software_dc"] = ycsb::SoftwareDcJson(*dc);
   json["workers"] = ordered_json::array();
   for (const WorkerRecord& worker : workers_.Records()) {
     json["workers"].push_back({{"worker", worker.worker},
@@ -150,6 +152,7 @@ FleetView Service::View() const {
   FleetView view;
   view.records = workers_.Records();
   view.wanted = workers_.active();
+  view.software_dc = store_.software_dc();
   return view;
 }
 

@@ -45,6 +45,7 @@ class Service final : private metrics::Source {
   // Adds what an open loop was asked for.
   void AddLoad(nlohmann::ordered_json* json) const;
 
+  kvs::Store& store_;
   const Options& options_;
   const int64_t started_ns_ = metrics::UnixNowNs();
   mutable ycsb::WorkloadJob job_;

@@ -54,10 +54,16 @@ struct Served {
   uint64_t huge_page_bytes = 0;
   double rc_acceptor_cpu_s = 0;
   uint64_t rc_requests = 0;
+  double dc_agent_cpu_s = 0;
 };
 
 int64_t RcAcceptorCpuNs(MemoryServer& server) {
   return server.rc_acceptor() == nullptr ? 0 : server.rc_acceptor()->cpu_ns();
+}
+
+// Of the thread that serves peers' requests where DC is software.
+int64_t DcAgentCpuNs(MemoryServer& server) {
+  return server.fabric().software_dc().value_or(krcore::SoftwareDcStats{}).agent_cpu_ns;
 }
 
 // Writes into the metadata servers what this node is, and what it says of itself.
@@ -76,7 +82,7 @@ Served Serve(const Options& options, MemoryServer& server, NodeMetrics& node_met
   served.node = server.node();
   const int64_t begin_ns = krcore::RealClock()->NowNs();
   const CpuTime begin_cpu = CpuTime::OfThisProcess();
-  const int64_t begin_rc_cpu_ns = RcAcceptorCpuNs(server);
+  const int64_t begin_rc_cpu_ns = RcAcceptorCpuNs(server), begin_dc_cpu_ns = DcAgentCpuNs(server);
   PrintReady(options, server);
   std::optional<HugePageCollapser> collapser;
   if (options.huge_pages && server.pool() != nullptr) collapser.emplace(*server.pool());
@@ -102,6 +108,7 @@ Served Serve(const Options& options, MemoryServer& server, NodeMetrics& node_met
   }
   served.rc_acceptor_cpu_s = static_cast<double>(RcAcceptorCpuNs(server) - begin_rc_cpu_ns) * 1e-9;
   if (server.rc_acceptor() != nullptr) served.rc_requests = server.rc_acceptor()->requests();
+  served.dc_agent_cpu_s = static_cast<double>(DcAgentCpuNs(server) - begin_dc_cpu_ns) * 1e-9;
   served.seconds = static_cast<double>(krcore::RealClock()->NowNs() - begin_ns) * 1e-9;
   served.cpu = CpuTime::OfThisProcess() - begin_cpu;
   return served;
@@ -111,10 +118,11 @@ void PrintStopped(const Options& options, const Served& served) {
   const char* memory = options.memory_bytes == 0 ? "none" : options.keep_memory ? "kept" : "removed";
   std::printf(
       "stopped fabric=%s node=%u signal=%s memory=%s served_s=%.3f cpu_user_s=%.6f cpu_system_s=%.6f "
-      "of_it_hugepages_s=%.6f hugepage_bytes=%llu of_it_rc_acceptor_s=%.6f rc_requests=%llu\n",
+      "of_it_hugepages_s=%.6f hugepage_bytes=%llu of_it_rc_acceptor_s=%.6f rc_requests=%llu "
+      "of_it_dc_agent_s=%.6f\n",
       options.fabric.c_str(), served.node, StopReason(), memory, served.seconds, served.cpu.user_s, served.cpu.system_s,
       served.huge_page_cpu_s, static_cast<unsigned long long>(served.huge_page_bytes), served.rc_acceptor_cpu_s,
-      static_cast<unsigned long long>(served.rc_requests));
+      static_cast<unsigned long long>(served.rc_requests), served.dc_agent_cpu_s);
   std::fflush(stdout);
 }
 

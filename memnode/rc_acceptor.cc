@@ -40,6 +40,7 @@ RcAcceptor::~RcAcceptor() {
 int64_t RcAcceptor::cpu_ns() { return CpuNsOf(thread_.native_handle()); }
 
 void RcAcceptor::Sweep() {
+  (void)acceptor_->Renew();  // or the next time
   if (acceptor_->connections() == 0) return;
   const size_t dropped = acceptor_->Sweep();
   if (dropped == 0) return;

@@ -96,6 +96,7 @@ void AddSoftwareDc(const krcore::SoftwareDcStats& stats, Families* families) {
   count("sessions_gone", "Sessions that their target had forgotten", stats.sessions_gone);
   count("served", "Requests of peers executed", stats.served);
   count("served_again", "Requests of peers whose answer was lost, or that came twice", stats.served_again);
+  count("early", "Requests of peers that came while one before them was missing: late, or lost", stats.early);
   count("expired", "Requests of peers that came behind their deadline", stats.expired);
   count("busy", "Times that a peer got no session", stats.busy);
   count("atomic_repairs", "Times that the queue of the atomics was made anew", stats.atomic_repairs);

@@ -81,6 +81,7 @@ int Run(Options& options) {
       }
     }
   }
+  options.report.software_dc = (*store)->software_dc();
   WriteSummary(job, result, options.report, std::cout);
   if (!std::cout.flush()) return cli::Fail({StatusCode::kUnavailable, "writing the summary to stdout failed"});
   if (const Status status = WriteJson(JsonReport(job, result, options.report), options.json_path, &json);

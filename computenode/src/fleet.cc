@@ -26,14 +26,28 @@ kvs::ClientStats Fleet::TotalClientStats() const {
   return sum;
 }
 
-void AddStats(const kvs::ClientStats& more, kvs::ClientStats* sum) {
-  // All of its members are counts.
-  using Counts = std::array<uint64_t, sizeof(kvs::ClientStats) / sizeof(uint64_t)>;
-  static_assert(std::is_trivially_copyable_v<kvs::ClientStats> && sizeof(Counts) == sizeof(kvs::ClientStats));
+namespace {
+
+// All of its members are counts.
+template <typename Stats>
+void AddCounts(const Stats& more, Stats* sum) {
+  using Counts = std::array<uint64_t, sizeof(Stats) / sizeof(uint64_t)>;
+  static_assert(std::is_trivially_copyable_v<Stats> && sizeof(Counts) == sizeof(Stats));
   Counts total = std::bit_cast<Counts>(*sum);
   const Counts added = std::bit_cast<Counts>(more);
   for (size_t i = 0; i < total.size(); ++i) total[i] += added[i];
-  *sum = std::bit_cast<kvs::ClientStats>(total);
+  *sum = std::bit_cast<Stats>(total);
+}
+
+}  // namespace
+
+void AddStats(const kvs::ClientStats& more, kvs::ClientStats* sum) { AddCounts(more, sum); }
+
+std::optional<krcore::SoftwareDcStats> TotalSoftwareDc(const std::vector<WorkerRecord>& records) {
+  krcore::SoftwareDcStats sum;
+  for (const WorkerRecord& record : records) AddCounts(record.software_dc, &sum);
+  if (sum.sent == 0) return {};
+  return sum;
 }
 
 }  // namespace computenode

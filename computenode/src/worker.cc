@@ -80,6 +80,7 @@ void SetProgress(const WorkerProgress& progress, WorkerRecord* record) {
   record->client_stats = progress.stats;
   record->cpu_ns = progress.cpu_ns;
   record->connection_bytes = progress.connection_bytes;
+  record->software_dc = progress.software_dc;
 }
 
 void GetReady(kvs::Store& store, uint32_t lanes, bool rehearse, const std::atomic<uint32_t>& call) {
@@ -115,6 +116,7 @@ Status Serve(WorkerContext& context, kvs::Store& store, Job& job, const NoteTime
     if (costly) {
       progress.cpu_ns = ThreadCpuNs();
       progress.connection_bytes = client.connection_bytes();
+      progress.software_dc = store.software_dc().value_or(krcore::SoftwareDcStats{});
     }
     trace->Share(progress);
   };
@@ -160,6 +162,7 @@ Status Serve(WorkerContext& context, kvs::Store& store, Job& job, const NoteTime
   made->reset();
   progress.connection_bytes = 0;
   progress.cpu_ns = ThreadCpuNs();
+  progress.software_dc = store.software_dc().value_or(krcore::SoftwareDcStats{});
   trace->Share(progress);
   return {};
 }

@@ -58,6 +58,11 @@ class AcceptorImpl final : public Acceptor {
     return before - connections_.size();
   }
 
+  Status Renew() override {
+    const Status found = node_.device().LookupRecord(AcceptorRecord(node_.id())).status();
+    return found == StatusCode::kNotFound ? Announce(datagrams_->qpn()) : found;
+  }
+
  private:
   struct Connection {
     rnic::DeviceAddress client;

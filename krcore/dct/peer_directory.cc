@@ -10,6 +10,8 @@ namespace krcore::dct {
 namespace {
 
 constexpr int64_t kRenewPatienceNs = 2'000'000;
+// Where the answer takes two agents that have to wake up.
+constexpr int64_t kSoftwareDcRenewPatienceNs = 20'000'000;
 // Where liveness is asked over the network, an answer counts for so long.
 constexpr int64_t kAliveNs = 1'000'000'000;
 
@@ -141,7 +143,8 @@ PeerDirectory::Renewed PeerDirectory::Renew(const std::shared_ptr<const Peer>& p
     return {std::move(cached)};
   }
   peer->PutRenewalOff();  // by nobody who finds that another one has renewed it
-  auto found = Refresh(address.node, Deadline::After(clock_, kRenewPatienceNs));
+  const int64_t patience_ns = device_.caps().software_dc ? kSoftwareDcRenewPatienceNs : kRenewPatienceNs;
+  auto found = Refresh(address.node, Deadline::After(clock_, patience_ns));
   if (found.ok()) {
     if ((*found)->target.address.incarnation != address.incarnation) return {nullptr, true};
     if ((*found)->lease_until_ns() > now_ns) return {*std::move(found), true};

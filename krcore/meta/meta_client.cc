@@ -9,8 +9,10 @@ namespace {
 
 // Retries of a lost race or an unknown outcome that each need a concurrent change by somebody else.
 constexpr int kMaxClaimAttempts = 64;
-// How long a lookup waits for one server before it asks the next one.
+// How long a lookup waits for one server before it asks the next one. Where DC is software, an answer takes two agents
+// that have to wake up, and the first one two round trips: who gives up sooner than that begins anew each time.
 constexpr int64_t kServerPatienceNs = 20'000'000;
+constexpr int64_t kSoftwareDcPatienceNs = 200'000'000;
 // Reads again of a record that is just being rewritten, before the next server is asked.
 constexpr uint32_t kTornSpins = 64;
 // After so many of them the fabric is asked whether the one who should be rewriting it still lives.
@@ -169,7 +171,9 @@ Result<Record> MetaClient::FindAt(const Server& server, const Key& key, Deadline
                                                   " has a wrong checksum, still at the deadline");
         }
         clock_.Relax(spins);
-        KRCORE_RETURN_IF_ERROR(ReadForLookup(server, offset + i * sizeof(Record), BytesOf(record), deadline));
+        const Status again = ReadForLookup(server, offset + i * sizeof(Record), BytesOf(record), deadline);
+        if (again == StatusCode::kTimeout) continue;  // the deadline has passed, and it was torn to the end
+        if (!again.ok()) return again;
         if (!key.Names(record)) return StatusCode::kNotFound;  // removed meanwhile
       }
       if (IsVacant(record.owner)) return StatusCode::kNotFound;
@@ -201,7 +205,8 @@ Result<Record> MetaClient::Find(const Key& key, Deadline deadline, int64_t* post
     for (const ServerPtr& server : servers->nearest_first) {
       if (asked) failovers_.fetch_add(1, std::memory_order_relaxed);
       asked = true;
-      const Deadline patience = Deadline::After(clock_, kServerPatienceNs);
+      const Deadline patience =
+          Deadline::After(clock_, device_.caps().software_dc ? kSoftwareDcPatienceNs : kServerPatienceNs);
       const int64_t now_ns = clock_.CoarseNowNs();
       bool torn_for_good = false;
       auto record = FindAt(*server, key, {std::min(deadline.at_ns, patience.at_ns)}, &torn_for_good);

@@ -22,8 +22,8 @@ struct DeviceOptions {
   // becomes it, if the address is this host's and nobody has it; it must stay, for without it no device joins and no
   // death is known.
   std::string address{};
-  // verbs: the NIC, "device[:port[:gid_index]]". What is left out is chosen: the first active port, and its GID of RoCE
-  // v2 and IPv4 before others.
+  // verbs: the NIC, "device[:port[:gid_index[:mtu]]]". What is left out is chosen: the first active port, and its GID
+  // of RoCE v2 and IPv4 before others.
   std::string port{};
 };
 

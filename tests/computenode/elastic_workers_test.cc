@@ -167,6 +167,7 @@ TEST_F(ElasticWorkersTest, RetirementLosesNoOperation) {
 }
 
 TEST_F(ElasticWorkersTest, LivingWorkersTellWhatTheyHaveDoneAndEndedOnesAllOfIt) {
+  store_.dc = {{.sent = 9, .sent_again = 4}};
   ElasticWorkers workers(store_, job_, options_);
   ASSERT_TRUE(workers.AddWorkers(1).ok());
   uint64_t told = 0;
@@ -184,6 +185,7 @@ TEST_F(ElasticWorkersTest, LivingWorkersTellWhatTheyHaveDoneAndEndedOnesAllOfIt)
   const WorkerRecord record = workers.Records()[0];
   EXPECT_EQ(record.client_stats.operations, store_.operations);
   EXPECT_EQ(record.connection_bytes, 0u);
+  EXPECT_EQ(record.software_dc.sent_again, 4u);
 }
 
 TEST_F(ElasticWorkersTest, SetWorkersGrowsAndShrinks) {

@@ -111,6 +111,7 @@ TEST_F(LifeCycle, ServingIsAllHugePagesOrNoCpu) {
   EXPECT_GE(figure("of_it_hugepages_s"), 0);
   EXPECT_GE(figure("of_it_rc_acceptor_s"), 0);
   EXPECT_EQ(figure("rc_requests"), 0);
+  EXPECT_EQ(figure("of_it_dc_agent_s"), 0) << "no CPU serves DC here";
   EXPECT_LT(cpu - figure("of_it_hugepages_s") - figure("of_it_rc_acceptor_s"), 0.1) << node.Output();
   // Not all of a core by far; some times as much as it takes, for what the others do to its caches.
   EXPECT_LT(figure("of_it_rc_acceptor_s"), 0.05 + 0.03 * figure("served_s")) << node.Output();

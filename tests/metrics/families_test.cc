@@ -129,6 +129,22 @@ computenode::WorkerRecord Worker(int64_t lanes_ns, int64_t retired_ns, int64_t e
   return worker;
 }
 
+TEST(Fleet, WhatDcInSoftwareSentAgainIsTold) {
+  computenode::FleetView view;
+  view.records = {Worker(5'000, 0, 0), Worker(5'000, 0, 10'000)};
+  view.software_dc = computenode::TotalSoftwareDc(view.records);
+  EXPECT_FALSE(view.software_dc) << "there is none";
+  view.records[0].software_dc = {.sent = 100, .sent_again = 2};
+  view.records[1].software_dc = {.sent = 50, .sent_again = 1, .early = 4};
+  view.software_dc = computenode::TotalSoftwareDc(view.records);
+  metrics::Families families;
+  computenode::AddFleet(computenode::Options(), view, &families);
+  const std::string text = TextOf(std::move(families));
+  for (const char* line :
+       {"surgekv_dc_sent_total 150\n", "surgekv_dc_sent_again_total 3\n", "surgekv_dc_early_total 4\n"})
+    EXPECT_THAT(text, HasSubstr(std::string("\n") + line));
+}
+
 TEST(Fleet, WorkersAreCountedByStateAndWhatEndedOnesDidStays) {
   computenode::FleetView view;
   view.wanted = 3;
@@ -143,6 +159,7 @@ TEST(Fleet, WorkersAreCountedByStateAndWhatEndedOnesDidStays) {
   metrics::Families families;
   computenode::AddFleet(options, view, &families);
   const std::string text = TextOf(std::move(families));
+  EXPECT_THAT(text, Not(HasSubstr("surgekv_dc_"))) << "a NIC's own";
   for (const char* line :
        {"surgekv_workers{state=\"standby\"} 2\n", "surgekv_workers{state=\"starting\"} 1\n",
         "surgekv_workers{state=\"serving\"} 1\n", "surgekv_workers{state=\"draining\"} 1\n",

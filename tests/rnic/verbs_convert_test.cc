@@ -35,7 +35,7 @@ TEST(VerbsAddress, HostAndPortOfBothFamilies) {
   }
 }
 
-TEST(VerbsPort, NamesDevicePortAndGid) {
+TEST(VerbsPort, NamesDevicePortGidAndMtu) {
   EXPECT_EQ(ParsePortChoice("").value().device, "");
   EXPECT_FALSE(ParsePortChoice("").value().port);
   EXPECT_EQ(ParsePortChoice("rxe0").value().device, "rxe0");
@@ -43,8 +43,10 @@ TEST(VerbsPort, NamesDevicePortAndGid) {
   EXPECT_EQ(all.device, "mlx5_0");
   EXPECT_EQ(all.port, 2);
   EXPECT_EQ(all.gid_index, 3);
-  for (const char* text :
-       {":1", "rxe0:", "rxe0:0", "rxe0:256", "rxe0:1:", "rxe0:1:256", "rxe0:1:1:1", "rxe0:a", "rxe0: 1"})
+  EXPECT_FALSE(all.mtu);
+  EXPECT_EQ(ParsePortChoice("mlx5_0:2:3:4096").value().mtu, IBV_MTU_4096);
+  for (const char* text : {":1", "rxe0:", "rxe0:0", "rxe0:256", "rxe0:1:", "rxe0:1:256", "rxe0:1:1:1", "rxe0:1:1:1500",
+                           "rxe0:1:1:1024:1", "rxe0:1::1024", "rxe0:a", "rxe0: 1"})
     EXPECT_EQ(ParsePortChoice(text).status(), StatusCode::kInvalidArgument) << text;
 }
 

@@ -20,7 +20,7 @@ class RosterTest : public ::testing::Test {
   Identity JoinWhole(NodeId node = kNoNode) {
     const Identity identity = roster_.Join(node, now_ns_).value();
     for (uint32_t channel = 0; channel < kChannels; ++channel)
-      KRCORE_EXPECT_OK(roster_.Attach(identity.incarnation, identity.token, channel));
+      KRCORE_EXPECT_OK(roster_.Attach(identity.incarnation, identity.token, channel, now_ns_));
     return identity;
   }
   void Lose(const Identity& who, uint32_t channel, Loss loss) { roster_.Lose(who.incarnation, channel, loss, now_ns_); }
@@ -76,7 +76,55 @@ TEST_F(RosterTest, ABrokenNetworkIsNeverDeathWhateverComesLater) {
   EXPECT_EQ(State(both), PeerState::kUnreachable);
   EXPECT_EQ(JoinWhole(2).node, 2U) << "its id is free";
   EXPECT_EQ(State(both), PeerState::kUnreachable) << "and nobody knows what it does";
-  EXPECT_EQ(roster_.Attach(both.incarnation, both.token, 0), StatusCode::kNotFound) << "too late";
+  EXPECT_EQ(roster_.Attach(both.incarnation, both.token, 0, now_ns_), StatusCode::kNotFound) << "another has its id";
+}
+
+TEST_F(RosterTest, AMemberThatNobodyReplacedComesBackHoweverLate) {
+  const Identity late = JoinWhole(3), other = JoinWhole(4);
+  KRCORE_EXPECT_OK(roster_.Publish(late.incarnation, "record", Bytes("old"), now_ns_));
+  Lose(late, 0, Loss::kBroken);
+  Lose(late, 1, Loss::kBroken);
+  now_ns_ += kResumeNs;
+  EXPECT_EQ(roster_.Lookup("record", now_ns_).status(), StatusCode::kNotFound) << "nobody waits for it any longer";
+  KRCORE_EXPECT_OK(roster_.Publish(other.incarnation, "record", Bytes("another's"), now_ns_));
+  now_ns_ += 1000 * kResumeNs;
+  roster_.Expire(now_ns_);
+  EXPECT_NE(JoinWhole().node, late.node) << "who does not care gets an id that nobody may come back with";
+  KRCORE_EXPECT_OK(roster_.Attach(late.incarnation, late.token, 1, now_ns_));
+  EXPECT_EQ(State(late), PeerState::kUnreachable) << "by half";
+  now_ns_ += 1;
+  KRCORE_EXPECT_OK(roster_.Publish(late.incarnation, "new", Bytes("mine"), now_ns_));
+  KRCORE_EXPECT_OK(roster_.Attach(late.incarnation, late.token, 0, now_ns_));
+  EXPECT_EQ(State(late), PeerState::kAlive);
+  EXPECT_EQ(roster_.Join(3, now_ns_).status(), StatusCode::kExists);
+  EXPECT_EQ(roster_.Publish(late.incarnation, "record", Bytes("mine"), now_ns_), StatusCode::kExists);
+  EXPECT_EQ(roster_.Lookup("new", now_ns_).value(), Bytes("mine"));
+}
+
+TEST_F(RosterTest, WhoIsAwayWithOneOpenChannelPublishesNothing) {
+  const Identity half = JoinWhole(3);
+  Lose(half, 0, Loss::kBroken);
+  now_ns_ += kResumeNs;
+  EXPECT_EQ(roster_.Publish(half.incarnation, "record", Bytes("lost"), now_ns_), StatusCode::kUnavailable);
+  KRCORE_EXPECT_OK(roster_.Attach(half.incarnation, half.token, 0, now_ns_));
+  KRCORE_EXPECT_OK(roster_.Publish(half.incarnation, "record", Bytes("kept"), now_ns_));
+  EXPECT_EQ(roster_.Lookup("record", now_ns_).value(), Bytes("kept"));
+}
+
+TEST_F(RosterTest, WhoHasBeenAwayLongestMakesRoom) {
+  const Identity first = JoinWhole(1), second = JoinWhole(2), third = JoinWhole(3);
+  for (size_t i = 3; i < kMaxMembers; ++i) JoinWhole();
+  for (const Identity& who : {second, first, third}) {
+    Lose(who, 0, Loss::kBroken);
+    now_ns_ += kResumeNs / 4;
+  }
+  EXPECT_EQ(roster_.Join(kNoNode, now_ns_).status(), StatusCode::kOutOfMemory) << "all may come back soon";
+  now_ns_ += kResumeNs;
+  JoinWhole();
+  EXPECT_EQ(roster_.Attach(second.incarnation, second.token, 0, now_ns_), StatusCode::kNotFound);
+  EXPECT_EQ(State(second), PeerState::kUnreachable);
+  KRCORE_EXPECT_OK(roster_.Attach(first.incarnation, first.token, 0, now_ns_));
+  KRCORE_EXPECT_OK(roster_.Attach(third.incarnation, third.token, 0, now_ns_));
 }
 
 TEST_F(RosterTest, AMemberComesBackAsItWas) {
@@ -85,11 +133,12 @@ TEST_F(RosterTest, AMemberComesBackAsItWas) {
   Lose(who, 0, Loss::kBroken);
   Lose(who, 1, Loss::kBroken);
   now_ns_ += kResumeNs / 2;
-  EXPECT_EQ(roster_.Attach(who.incarnation, who.token + 1, 0), StatusCode::kNotFound) << "that is somebody else";
-  EXPECT_EQ(roster_.Attach(who.incarnation, who.token, kChannels), StatusCode::kInvalidArgument);
-  KRCORE_EXPECT_OK(roster_.Attach(who.incarnation, who.token, 0));
+  EXPECT_EQ(roster_.Attach(who.incarnation, who.token + 1, 0, now_ns_), StatusCode::kNotFound)
+      << "that is somebody else";
+  EXPECT_EQ(roster_.Attach(who.incarnation, who.token, kChannels, now_ns_), StatusCode::kInvalidArgument);
+  KRCORE_EXPECT_OK(roster_.Attach(who.incarnation, who.token, 0, now_ns_));
   EXPECT_EQ(State(who), PeerState::kUnreachable) << "by half";
-  KRCORE_EXPECT_OK(roster_.Attach(who.incarnation, who.token, 1));
+  KRCORE_EXPECT_OK(roster_.Attach(who.incarnation, who.token, 1, now_ns_));
   EXPECT_EQ(State(who), PeerState::kAlive);
   now_ns_ += 10 * kResumeNs;
   roster_.Expire(now_ns_);
@@ -99,7 +148,7 @@ TEST_F(RosterTest, AMemberComesBackAsItWas) {
 
 TEST_F(RosterTest, WhoNeverOpenedTheSecondChannelHasPostedNothing) {
   const Identity who = roster_.Join(4, now_ns_).value();
-  KRCORE_EXPECT_OK(roster_.Attach(who.incarnation, who.token, 0));
+  KRCORE_EXPECT_OK(roster_.Attach(who.incarnation, who.token, 0, now_ns_));
   EXPECT_EQ(State(who), PeerState::kUnreachable);
   Lose(who, 0, Loss::kClosed);
   now_ns_ += kSettledNs;

@@ -175,6 +175,27 @@ TEST_F(Membership, ANetworkThatFailsCostsNobodyItsIdentity) {
   EXPECT_EQ(Join(address_, 2).status(), StatusCode::kExists);
 }
 
+// Of a service for which any loss is one for long.
+TEST(MembershipAway, WhoWasAwayIsAMemberAgainAndHasToPublishAnew) {
+  const HostPort address = FreeAddress();
+  const auto service = Service::Start(address, kFabric, /*resume_ns=*/0).value();
+  auto one = Join(address, 1).value(), two = Join(address, 2).value();
+  for (int round = 0; round < 3; ++round) {
+    EXPECT_TRUE(Eventually([&] { return two->Publish("meta", Bytes("old")).ok(); }));
+    service->BreakConnections();
+    EXPECT_TRUE(Eventually([&] { return one->Lookup("meta").status() == StatusCode::kNotFound; }));
+    EXPECT_TRUE(Eventually([&] {
+      const PeerState state = one->Query(two->incarnation());
+      EXPECT_NE(state, PeerState::kDead);
+      return state == PeerState::kAlive;
+    }));
+    EXPECT_TRUE(Eventually([&] { return one->Query(one->incarnation()) == PeerState::kAlive; }));
+    EXPECT_EQ(Join(address, 2).status(), StatusCode::kExists);
+    KRCORE_EXPECT_OK(two->Publish("meta", Bytes("new")));
+    EXPECT_EQ(one->Lookup("meta").value(), Bytes("new"));
+  }
+}
+
 TEST_F(Membership, ARestartedServiceKnowsNobodyAndCallsNobodyDead) {
   auto one = Join(address_, 1).value();
   service_.reset();
@@ -190,6 +211,8 @@ TEST_F(Membership, WithoutAServiceNobodyIsDead) {
   EXPECT_EQ(one->Query(two->incarnation()), PeerState::kUnreachable);
   EXPECT_FALSE(one->Publish("meta", {}).ok());
   EXPECT_EQ(Join(address_, 3).status(), StatusCode::kNotFound);
+  // Known by now, so nobody waits for the next try: the test's limit is far below so many of them.
+  for (int i = 0; i < 100'000; ++i) ASSERT_EQ(one->Query(two->incarnation()), PeerState::kUnreachable);
 }
 
 // A member's kernel that gave a connection up would answer the service's with a reset, which looks like death.

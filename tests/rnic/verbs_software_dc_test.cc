@@ -271,8 +271,9 @@ TEST_F(SoftwareDc, WhatTheNetworkDoesToDatagramsChangesNothing) {
   EXPECT_GT(from.sent_again, 0U);
   EXPECT_GT(from.timeouts, 0U);
   EXPECT_GT(to.served_again, 0U);
-  std::printf("%lu requests, %lu of them again, %lu timeouts; %lu served, %lu came again\n", from.sent, from.sent_again,
-              from.timeouts, to.served, to.served_again);
+  EXPECT_GT(to.early, 0U);
+  std::printf("%lu requests, %lu of them again, %lu timeouts; %lu served, %lu came again, %lu early\n", from.sent,
+              from.sent_again, from.timeouts, to.served, to.served_again, to.early);
 }
 
 TEST_F(SoftwareDc, TheAgentSleepsWhileNothingComes) {

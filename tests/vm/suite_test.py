@@ -12,7 +12,8 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PROGRAMS = {
-    "rnic": ["rnic_conformance_test", "rnic_concurrency_test", "rnic_verbs_death_test", "rnic_verbs_dc_test"],
+    "rnic": ["rnic_conformance_test", "rnic_concurrency_test", "rnic_verbs_death_test", "rnic_verbs_dc_test",
+             "rnic_verbs_words_test"],
     "krcore": ["krcore_verbs_test"],
 }
 LIMIT_S = 600

@@ -57,6 +57,20 @@ TEST_F(ReportTest, SummaryHasYcsbsLines) {
     EXPECT_THAT(text, HasSubstr(line));
   }
   EXPECT_THAT(text, Not(HasSubstr("[UPDATE]")));
+  EXPECT_THAT(text, Not(HasSubstr("[DC]"))) << "a NIC's own";
+}
+
+TEST_F(ReportTest, WhatDcInSoftwareSentAgainIsReported) {
+  const ReportContext context{.workers = 1,
+                              .software_dc = {{.agent_cpu_ns = 7'000, .sent = 500, .sent_again = 3, .timeouts = 2}}};
+  std::ostringstream out;
+  WriteSummary(job_, result_, context, out);
+  for (const char* line :
+       {"[DC], sent, 500\n", "[DC], sent_again, 3\n", "[DC], timeouts, 2\n", "[DC], agent_cpu_us, 7\n"})
+    EXPECT_THAT(out.str(), HasSubstr(line));
+  const auto json = nlohmann::json::parse(JsonReport(job_, result_, context));
+  EXPECT_EQ(json["software_dc"]["sent_again"], 3);
+  EXPECT_EQ(json["software_dc"].size(), sizeof(krcore::SoftwareDcStats) / sizeof(uint64_t)) << "one is missing";
 }
 
 TEST_F(ReportTest, AnOpenLoopNamesItsProfileAndArrivals) {

@@ -193,6 +193,21 @@ double Ratio(uint64_t count, uint64_t of) {
   return of == 0 ? 0 : std::round(1'000 * static_cast<double>(count) / static_cast<double>(of)) / 1'000;
 }
 
+ordered_json SoftwareDcJson(const krcore::SoftwareDcStats& stats) {
+  return {{"sent", stats.sent},
+          {"sent_again", stats.sent_again},
+          {"timeouts", stats.timeouts},
+          {"sessions", stats.sessions},
+          {"sessions_gone", stats.sessions_gone},
+          {"served", stats.served},
+          {"served_again", stats.served_again},
+          {"early", stats.early},
+          {"expired", stats.expired},
+          {"busy", stats.busy},
+          {"atomic_repairs", stats.atomic_repairs},
+          {"agent_cpu_us", stats.agent_cpu_ns / 1000}};
+}
+
 std::string_view RunEndName(RunEnd end) {
   switch (end) {
     case RunEnd::kFinished: return "finished";
@@ -248,6 +263,10 @@ void WriteSummary(const WorkloadJob& job, const RunResult& result, const ReportC
   for (const auto& [name, value] : stats.items()) {
     out << "[CLIENT], " << name << ", " << value.dump() << '\n';
   }
+  if (context.software_dc) {
+    const ordered_json dc = SoftwareDcJson(*context.software_dc);
+    for (const auto& [name, value] : dc.items()) out << "[DC], " << name << ", " << value.dump() << '\n';
+  }
   if (context.table) {
     std::snprintf(number, sizeof(number), "%.3f", context.table->load_factor);
     out << "[TABLE], UsedSlots, " << context.table->used_slots << '\n';
@@ -292,6 +311,7 @@ std::string JsonReport(const WorkloadJob& job, const RunResult& result, const Re
   json["mismatches"] = measured.mismatches;
   json["by_operation"] = OperationsJson(measured);
   json["client_stats"] = StatsJson(result.client_stats);
+  if (context.software_dc) json["software_dc"] = SoftwareDcJson(*context.software_dc);
   if (context.table) json["table"] = TableJson(*context.table);
   json["bootstrap_us"] = ordered_json::array();
   for (const computenode::WorkerRecord& worker : result.workers) {

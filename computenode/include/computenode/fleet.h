@@ -6,6 +6,7 @@
 #define COMPUTENODE_FLEET_H_
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "krcore/clock.h"
@@ -43,8 +44,9 @@ struct WorkerRecord : WorkerTimes {
   LoadCounts counts;              // of a process: so far
   // So far, as the worker told it last, which it does every some hundred rounds and at its end.
   kvs::ClientStats client_stats;
-  uint64_t cpu_ns = 0;            // CPU time of its thread
-  uint64_t connection_bytes = 0;  // memory for connections; 0 once its client is closed
+  uint64_t cpu_ns = 0;                  // CPU time of its thread
+  uint64_t connection_bytes = 0;        // memory for connections; 0 once its client is closed
+  krcore::SoftwareDcStats software_dc;  // of its store's node: of threads the same for all; all 0 where there is none
 };
 
 class Fleet {
@@ -81,6 +83,8 @@ class Fleet {
 
 // Adds the counts of `more` to `sum`.
 void AddStats(const kvs::ClientStats& more, kvs::ClientStats* sum);
+// Of workers that are processes, so that each has a node of its own; nothing if none has DC in software.
+std::optional<krcore::SoftwareDcStats> TotalSoftwareDc(const std::vector<WorkerRecord>& records);
 
 }  // namespace computenode
 

@@ -117,6 +117,7 @@ struct WorkerProgress {
   kvs::ClientStats stats;
   uint64_t cpu_ns = 0;  // CPU time of its thread
   uint64_t connection_bytes = 0;
+  krcore::SoftwareDcStats software_dc;  // of its store's node
 };
 
 // What others may read of a worker's client. `times` is written before client_ns is noted.

@@ -63,6 +63,9 @@ class Acceptor {
   // Drops the connections of clients that are confirmed dead; returns how many. Asks the fabric once for each client:
   // once a second is enough. Serve does it too, every 128 connections.
   virtual size_t Sweep() = 0;
+  // Announces itself again if the fabric has forgotten it, as one does whose node could not be reached for long. Asks
+  // the fabric: once a second is enough.
+  virtual Status Renew() = 0;
   virtual size_t connections() const = 0;
 };
 

@@ -32,7 +32,7 @@ struct NodeOptions {
   // verbs: where the fabric's membership service is, "host", "host:port" or "[host]:port" (docs/rnic.md). Who creates
   // the fabric becomes it, if the host is its own and nobody has it yet.
   std::string fabric_address{};
-  // verbs: the NIC's port, "device[:port[:gid_index]]". What is left out is chosen: the first active one.
+  // verbs: the NIC's port, "device[:port[:gid_index[:mtu]]]". What is left out is chosen: the first active one.
   std::string rnic_port{};
   NodeId node = kNoNode;       // kNoNode: assigned by the fabric (compute nodes)
   bool create_fabric = false;  // otherwise a missing fabric is kNotFound

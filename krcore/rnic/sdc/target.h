@@ -96,6 +96,7 @@ enum sdc_session_state { SDC_SESSION_FREE, SDC_SESSION_OPEN, SDC_SESSION_CLOSING
 
 struct sdc_target_stats {
   uint64_t packets, malformed, executed, repeated, sessions_made, sessions_evicted, strangers, expired, busy, rnr;
+  uint64_t early;  // behind one that is missing
 };
 
 struct sdc_target_config {

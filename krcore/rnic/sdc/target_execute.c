@@ -167,6 +167,7 @@ void sdc_execute(struct sdc_target* target, struct sdc_session* session, const s
     return;
   }
   if (packet->psn != session->psn) {
+    ++target->stats.early;
     if (sdc_mutated(GAPS_IGNORED)) {
       session->psn = packet->psn;
     } else {

@@ -25,6 +25,7 @@ class DcCounters {
   void Add(const sdc_target_stats& now, sdc_target_stats* before) {
     Raise(served_, now.executed, before->executed);
     Raise(served_again_, now.repeated, before->repeated);
+    Raise(early_, now.early, before->early);
     Raise(expired_, now.expired, before->expired);
     Raise(busy_, now.busy, before->busy);
     *before = now;
@@ -41,6 +42,7 @@ class DcCounters {
             .sessions_gone = of(sessions_gone_),
             .served = of(served_),
             .served_again = of(served_again_),
+            .early = of(early_),
             .expired = of(expired_),
             .busy = of(busy_),
             .atomic_repairs = of(atomic_repairs_)};
@@ -52,7 +54,7 @@ class DcCounters {
   }
 
   std::atomic<uint64_t> sent_{0}, sent_again_{0}, timeouts_{0}, sessions_{0}, sessions_gone_{0};
-  std::atomic<uint64_t> served_{0}, served_again_{0}, expired_{0}, busy_{0}, atomic_repairs_{0};
+  std::atomic<uint64_t> served_{0}, served_again_{0}, early_{0}, expired_{0}, busy_{0}, atomic_repairs_{0};
 };
 
 }  // namespace krcore::rnic::verbs

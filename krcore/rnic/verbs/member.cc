@@ -155,7 +155,7 @@ Status Member::Attach(Channel& channel, uint32_t index, Deadline deadline, int s
   expelled_ = attached->code == StatusCode::kNotFound;
   return {StatusCode::kUnavailable, "fabric " + fabric_ +
                                         " does not know this device any more: its membership service was restarted, or "
-                                        "did not hear of it for too long"};
+                                        "gave its place away while it could not be reached"};
 }
 
 // The old connection is closed only when the service has taken the new one for it; and the new one has its place among
@@ -172,6 +172,7 @@ Status Member::Resume(uint32_t index, Deadline connect, Deadline attach, int sto
   const auto replace = [&] {
     const std::lock_guard lock(mutex_);
     std::swap(channels_[index], fresh);
+    if (index == kUpper) refusal_ = {};
   };
   if (index == kUpper) {
     KRCORE_RETURN_IF_ERROR(fresh.socket.MoveAbove(highest_));
@@ -200,19 +201,17 @@ Result<Member::Verdict> Member::Ask(MessageType type, std::span<const std::byte>
   const Deadline deadline = In(kAskNs);
   std::unique_lock lock(mutex_, std::defer_lock);
   if (!LockBefore(deadline, lock)) return silent;
-  uint32_t refused_count = refused_count_;
   for (uint32_t spins = 0;; ++spins) {
     if (!channels_[kUpper].broken) {
       auto answered = Exchange(channels_[kUpper], type, body, reply, Earlier(deadline, In(kTryNs)));
       if (answered.ok()) return answered;
-      refused_count = refused_count_;
       spins = 0;
     }
     if (expelled_)
       return Status(StatusCode::kUnavailable, "this device is no member of fabric " + fabric_ + " any more");
-    if (refused_count_ != refused_count) return refusal_;
+    if (refusal_.ok() && deadline.Passed(*RealClock())) refusal_ = silent;
+    if (!refusal_.ok()) return refusal_;
     lock.unlock();
-    if (deadline.Passed(*RealClock())) return silent;
     RealClock()->Relax(spins);
     if (!LockBefore(deadline, lock)) return silent;
   }
@@ -314,10 +313,8 @@ void Member::Keep() {
       const Status resumed = Resume(index, In(kTryNs), kNever, stop_.fd());
       if (resumed.ok()) continue;
       whole = false;
-      if (index != kUpper) continue;
       const std::lock_guard lock(mutex_);
-      ++refused_count_;
-      refusal_ = resumed;
+      if (channels_[kUpper].broken) refusal_ = resumed;
     }
   }
 }

@@ -62,7 +62,8 @@ class Member {
   // One request and its reply; the body is stored if there is one. Any failure of the connection makes it broken.
   Result<Verdict> Exchange(Channel& channel, MessageType type, std::span<const std::byte> body,
                            std::span<std::byte> reply, Deadline deadline, int stop = -1);
-  // On the upper channel; if that broke, once the keeper has brought it back.
+  // On the upper channel; if that broke, once the keeper has brought it back. While he tries in vain, who asks does not
+  // wait for his next try: a network may be cut for long, and the asking thread has others' deadlines to keep.
   Result<Verdict> Ask(MessageType type, std::span<const std::byte> body, std::span<std::byte> reply);
   // Of the keeper, and without it of whoever joins or leaves. `attach`: until when to wait for the service's word once
   // it has the new connection.
@@ -85,9 +86,8 @@ class Member {
   // Of what follows. Connections are replaced by the keeper alone, so it needs no lock to look at their descriptors.
   std::mutex mutex_;
   std::array<Channel, kChannels> channels_;
-  bool expelled_ = false;       // came back too late, or left
-  uint32_t refused_count_ = 0;  // attempts to bring the upper channel back that failed
-  Status refusal_;              // the last one's
+  bool expelled_ = false;  // came back when another had its id, or left
+  Status refusal_;         // why the service cannot be reached; Ok: nobody has tried in vain since it could
 
   // The keeper's, and without it of whoever joins or leaves.
   Socket spare_;      // holds a low descriptor for the lower channel's successor

@@ -17,6 +17,15 @@ void* Map(size_t length, int flags) {
   return addr == MAP_FAILED ? nullptr : addr;
 }
 
+// Pages that the administrator set aside; null: not so many are left.
+void* MapReserved(size_t length) {
+  void* const addr = Map(length, MAP_HUGETLB);
+  // libibverbs keeps what is registered out of forked children, page by small page, and the kernel does not divide
+  // these. It has nothing to divide where all of it is kept out already.
+  if (addr != nullptr) madvise(addr, length, MADV_DONTFORK);
+  return addr;
+}
+
 // At a multiple of a huge page, so that the kernel can use them.
 void* MapAligned(size_t length) {
   auto* const wider = static_cast<std::byte*>(Map(length + kHugePageBytes, 0));
@@ -38,21 +47,22 @@ Result<std::unique_ptr<Memory>> VerbsMemory::Allocate(size_t length, const Alloc
     return Status(StatusCode::kOutOfMemory, "memory of " + std::to_string(length) + " bytes is more than there is");
   const bool huge = length >= kHugePageBytes;
   const size_t mapped = RoundUp(length, huge ? kHugePageBytes : static_cast<size_t>(sysconf(_SC_PAGESIZE)));
-  // Pages that the administrator set aside; else those that the kernel can find.
-  void* addr = huge ? Map(mapped, MAP_HUGETLB) : Map(mapped, 0);
-  if (addr == nullptr && huge) addr = MapAligned(mapped);
+  void* addr = huge ? MapReserved(mapped) : Map(mapped, 0);
+  const bool reserved = huge && addr != nullptr;
+  if (addr == nullptr && huge) addr = MapAligned(mapped);  // those that the kernel can find
   if (addr == nullptr) return Status::FromErrno(errno, "cannot allocate " + std::to_string(length) + " bytes");
-  return std::unique_ptr<Memory>(new VerbsMemory(addr, length, mapped));
+  return std::unique_ptr<Memory>(new VerbsMemory(addr, length, mapped, reserved));
 }
 
-VerbsMemory::VerbsMemory(void* addr, size_t length, size_t mapped) : mapped_(mapped) {
+VerbsMemory::VerbsMemory(void* addr, size_t length, size_t mapped, bool reserved)
+    : mapped_(mapped), reserved_(reserved) {
   bytes_ = {static_cast<std::byte*>(addr), length};
 }
 
 VerbsMemory::~VerbsMemory() { munmap(bytes_.data(), mapped_); }
 
 Status VerbsMemory::CollapseToHugePages(size_t offset, size_t length) {
-  return rnic::CollapseToHugePages(bytes_, offset, length);
+  return reserved_ ? Status{} : rnic::CollapseToHugePages(bytes_, offset, length);
 }
 
 }  // namespace krcore::rnic::verbs

@@ -15,8 +15,9 @@ class VerbsMemory final : public Memory {
   Status CollapseToHugePages(size_t offset, size_t length) override;
 
  private:
-  VerbsMemory(void* addr, size_t length, size_t mapped);
+  VerbsMemory(void* addr, size_t length, size_t mapped, bool reserved);
   const size_t mapped_;
+  const bool reserved_;  // in huge pages that were set aside
 };
 
 }  // namespace krcore::rnic::verbs

@@ -29,6 +29,15 @@ int GidScore(const ibv_gid_entry& entry) {
   return (entry.gid_type == IBV_GID_TYPE_ROCE_V2 ? 4 : 0) + (ipv4 ? 2 : link_local ? 0 : 1);
 }
 
+int Bytes(ibv_mtu mtu) { return 128 << mtu; }  // IBV_MTU_256 is 1
+
+bool ParseMtu(const std::string& text, std::optional<ibv_mtu>* mtu) {
+  for (const ibv_mtu known : {IBV_MTU_256, IBV_MTU_512, IBV_MTU_1024, IBV_MTU_2048, IBV_MTU_4096}) {
+    if (text == std::to_string(Bytes(known))) *mtu = known;
+  }
+  return mtu->has_value();
+}
+
 // False: no GID fits.
 bool ChooseGid(ibv_context* context, const PortChoice& choice, Port* port) {
   int best = -1;
@@ -55,16 +64,17 @@ Result<PortChoice> ParsePortChoice(const std::string& text) {
       parts.back() += c;
     }
   }
-  PortChoice choice{parts[0], {}, {}};
+  PortChoice choice{parts[0], {}, {}, {}};
   uint8_t value = 0;
-  bool valid = parts.size() <= 3 && (parts.size() == 1 || !parts[0].empty());
+  bool valid = parts.size() <= 4 && (parts.size() == 1 || !parts[0].empty());
   if (valid && parts.size() > 1 && (valid = ParseByte(parts[1], &value) && value > 0)) choice.port = value;
   if (valid && parts.size() > 2 && (valid = ParseByte(parts[2], &value))) choice.gid_index = value;
+  if (valid && parts.size() > 3) valid = ParseMtu(parts[3], &choice.mtu);
   if (valid) return choice;
   return Status(StatusCode::kInvalidArgument,
                 "'" + text +
-                    "' names no port of an RDMA device: say device, device:port or device:port:gid_index, such as "
-                    "rxe0:1:1");
+                    "' names no port of an RDMA device: say device, device:port, device:port:gid_index or "
+                    "device:port:gid_index:mtu, such as rxe0:1:1 or rxe0:1:1:1024");
 }
 
 Result<Port> OpenPort(const PortChoice& choice) {
@@ -86,16 +96,21 @@ Result<Port> OpenPort(const PortChoice& choice) {
       if (ibv_query_port(port.context.get(), port.number, &port.attr) != 0) continue;
       const bool wanted = (choice.device.empty() || choice.device == name) && choice.port.value_or(number) == number;
       const bool active = port.attr.state == IBV_PORT_ACTIVE;
-      if (wanted && active && ChooseGid(port.context.get(), choice, &port)) return port;
-      seen +=
-          "\n  " + port.name + ": " + ibv_port_state_str(port.attr.state) + (wanted && active ? ", no such GID" : "");
+      const bool fits = choice.mtu.value_or(port.attr.active_mtu) <= port.attr.active_mtu;
+      if (wanted && active && fits && ChooseGid(port.context.get(), choice, &port)) {
+        port.attr.active_mtu = choice.mtu.value_or(port.attr.active_mtu);
+        return port;
+      }
+      seen += "\n  " + port.name + ": " + ibv_port_state_str(port.attr.state) + ", MTU " +
+              std::to_string(Bytes(port.attr.active_mtu)) + (wanted && active && fits ? ", no such GID" : "");
     }
   }
   const std::string what = choice.device.empty() ? "no RDMA device with an active port"
                            : choice.port ? "no active port " + choice.device + ":" + std::to_string(*choice.port)
                                          : "no RDMA device " + choice.device + " with an active port";
+  const std::string mtu = choice.mtu ? " of MTU " + std::to_string(Bytes(*choice.mtu)) + " or more" : "";
   return Status(StatusCode::kUnavailable,
-                what + (seen.empty() ? "; this machine has no RDMA device" : "; it has:" + seen));
+                what + mtu + (seen.empty() ? "; this machine has no RDMA device" : "; it has:" + seen));
 }
 
 }  // namespace krcore::rnic::verbs

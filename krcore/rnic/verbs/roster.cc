@@ -17,8 +17,11 @@ Status CheckRecordName(const std::string& name) {
   return {StatusCode::kInvalidArgument, "record name '" + name + "' is not 1 to 15 of [a-z0-9_-]"};
 }
 
-Roster::Roster(uint32_t first_incarnation, uint64_t seed)
-    : first_incarnation_(std::max(first_incarnation, 1U)), next_incarnation_(first_incarnation_), seed_(seed) {}
+Roster::Roster(uint32_t first_incarnation, uint64_t seed, int64_t resume_ns)
+    : first_incarnation_(std::max(first_incarnation, 1U)),
+      resume_ns_(resume_ns),
+      next_incarnation_(first_incarnation_),
+      seed_(seed) {}
 
 // splitmix64: tokens tell members apart, and a stranger from a member; they are no defence against who reads the wire.
 uint64_t Roster::NextToken() {
@@ -34,13 +37,18 @@ bool Roster::Taken(NodeId node) const {
 
 Result<Identity> Roster::Join(NodeId wanted, int64_t now_ns) {
   Expire(now_ns);
-  if (members_.size() >= kMaxMembers)
-    return Status(StatusCode::kOutOfMemory, "the fabric has " + std::to_string(kMaxMembers) + " devices, its limit");
   NodeId node = wanted;
   if (wanted != kNoNode) {
-    if (Taken(wanted)) return Status(StatusCode::kExists, "node id " + std::to_string(wanted) + " is held");
-  } else {
-    // Not the lowest free one, so that ids of the recently dead stay unused for a while.
+    const auto holder = std::ranges::find_if(members_, [&](const auto& entry) { return entry.second.node == wanted; });
+    if (holder != members_.end()) {
+      if (!holder->second.away) return Status(StatusCode::kExists, "node id " + std::to_string(wanted) + " is held");
+      Expel(holder->first);
+    }
+  }
+  if (members_.size() >= kMaxMembers && !MakeRoom())
+    return Status(StatusCode::kOutOfMemory, "the fabric has " + std::to_string(kMaxMembers) + " devices, its limit");
+  if (wanted == kNoNode) {
+    // Not the lowest free one, so that ids of the recently dead stay unused for a while; and none of who is away.
     do {
       node = next_node_++;
       if (next_node_ == kFirstDynamicNode + kDynamicNodes) next_node_ = kFirstDynamicNode;
@@ -52,12 +60,16 @@ Result<Identity> Roster::Join(NodeId wanted, int64_t now_ns) {
   return Identity{node, incarnation, token};
 }
 
-Status Roster::Attach(uint32_t incarnation, uint64_t token, uint32_t channel) {
+Status Roster::Attach(uint32_t incarnation, uint64_t token, uint32_t channel, int64_t now_ns) {
   const auto found = members_.find(incarnation);
   if (found == members_.end() || found->second.token != token)
     return {StatusCode::kNotFound, "the fabric has no such member any more"};
   if (channel >= kChannels) return {StatusCode::kInvalidArgument, "a member has two channels"};
   found->second.channels[channel] = Channel::kOpen;
+  if (found->second.away) {
+    found->second.away = false;
+    found->second.lost_ns = now_ns;
+  }
   return {};
 }
 
@@ -89,7 +101,7 @@ PeerState Roster::StateOf(uint32_t incarnation, int64_t now_ns) {
     if (Alive(found->second)) return PeerState::kAlive;
     return Dead(found->second, now_ns) ? PeerState::kDead : PeerState::kUnreachable;
   }
-  if (lost_.count(incarnation) != 0) return PeerState::kUnreachable;
+  if (expelled_.count(incarnation) != 0) return PeerState::kUnreachable;
   // Of another service's time, perhaps before this one's host was restarted: its member may well live.
   const bool mine = incarnation - first_incarnation_ < next_incarnation_ - first_incarnation_;
   return mine ? PeerState::kDead : PeerState::kUnreachable;
@@ -100,8 +112,10 @@ Status Roster::Publish(uint32_t incarnation, const std::string& name, std::span<
   KRCORE_RETURN_IF_ERROR(CheckRecordName(name));
   if (value.size() > kValueBytes)
     return {StatusCode::kInvalidArgument, "a record has at most " + std::to_string(kValueBytes) + " bytes"};
-  if (!Present(incarnation)) return {StatusCode::kNotFound, "the fabric has no such member any more"};
   Expire(now_ns);
+  const auto member = members_.find(incarnation);
+  if (member == members_.end()) return {StatusCode::kNotFound, "the fabric has no such member any more"};
+  if (member->second.away) return {StatusCode::kUnavailable, "the member is not back yet"};
   const auto found = records_.find(name);
   if (found != records_.end() && found->second.owner != incarnation)
     return {StatusCode::kExists, "record '" + name + "' is another device's"};
@@ -119,20 +133,41 @@ Result<std::vector<std::byte>> Roster::Lookup(const std::string& name, int64_t n
 }
 
 void Roster::Expire(int64_t now_ns) {
-  std::vector<uint32_t> gone;
-  for (const auto& [incarnation, member] : members_) {
+  std::vector<uint32_t> dead;
+  for (auto& [incarnation, member] : members_) {
     if (Dead(member, now_ns)) {
-      gone.push_back(incarnation);
-    } else if (!Alive(member) && now_ns - member.lost_ns >= kResumeNs) {
-      gone.push_back(incarnation);
-      lost_.insert(incarnation);
+      dead.push_back(incarnation);
+    } else if (!member.away && !Alive(member) && now_ns - member.lost_ns >= resume_ns_) {
+      member.away = true;
+      ForgetRecords(incarnation);
     }
   }
-  for (const uint32_t incarnation : gone) Remove(incarnation);
+  for (const uint32_t incarnation : dead) Remove(incarnation);
+}
+
+// By giving up the one that has been away longest. False: none is away.
+bool Roster::MakeRoom() {
+  auto longest = members_.end();
+  for (auto member = members_.begin(); member != members_.end(); ++member) {
+    if (!member->second.away) continue;
+    if (longest == members_.end() || member->second.lost_ns < longest->second.lost_ns) longest = member;
+  }
+  if (longest == members_.end()) return false;
+  Expel(longest->first);
+  return true;
+}
+
+void Roster::Expel(uint32_t incarnation) {
+  expelled_.insert(incarnation);
+  Remove(incarnation);
 }
 
 void Roster::Remove(uint32_t incarnation) {
   members_.erase(incarnation);
+  ForgetRecords(incarnation);
+}
+
+void Roster::ForgetRecords(uint32_t incarnation) {
   std::erase_if(records_, [&](const auto& entry) { return entry.second.owner == incarnation; });
 }
 

@@ -3,8 +3,9 @@
 //
 // A member holds two connections, its channels. It counts as alive while both are open. It is dead once its kernel has
 // closed both and kSettledNs have passed, or once it has left. In all other cases it is unreachable, and may
-// come back until kResumeNs have passed: then its id and records are free, it is not let in again, and it stays
-// unreachable for ever, since nobody knows what it does.
+// come back as who it was. When `resume_ns` have passed it is away: its records are gone, and its id, or its room among
+// kMaxMembers, goes to who wants it. Only then is it not let in again, and stays unreachable for ever, since nobody
+// knows what it does.
 #ifndef KRCORE_RNIC_VERBS_ROSTER_H_
 #define KRCORE_RNIC_VERBS_ROSTER_H_
 
@@ -45,23 +46,24 @@ class Roster {
  public:
   // Incarnations start at `first_incarnation`, which is random, so that those of the service's predecessors and
   // successors differ; `seed` is of the tokens.
-  Roster(uint32_t first_incarnation, uint64_t seed);
+  Roster(uint32_t first_incarnation, uint64_t seed, int64_t resume_ns = kResumeNs);
 
-  // kExists: the node id is held by a member that is not dead. kOutOfMemory: kMaxMembers.
+  // kExists: the node id is held by a member that is neither dead nor away. kOutOfMemory: kMaxMembers.
   Result<Identity> Join(NodeId wanted, int64_t now_ns);
   // Opens a channel, perhaps in the place of one that broke. kNotFound: no such member, or not any more.
-  Status Attach(uint32_t incarnation, uint64_t token, uint32_t channel);
+  Status Attach(uint32_t incarnation, uint64_t token, uint32_t channel, int64_t now_ns);
   void Lose(uint32_t incarnation, uint32_t channel, Loss loss, int64_t now_ns);
   void Leave(uint32_t incarnation);
 
   PeerState StateOf(uint32_t incarnation, int64_t now_ns);
   bool Present(uint32_t incarnation) const { return members_.count(incarnation) != 0; }
 
-  // kExists: another's, who is not dead. kInvalidArgument: name or length. kOutOfMemory: kMaxRecords.
+  // kExists: another's, who is not dead. kInvalidArgument: name or length. kOutOfMemory: kMaxRecords. kUnavailable: the
+  // member is not back yet with both channels.
   Status Publish(uint32_t incarnation, const std::string& name, std::span<const std::byte> value, int64_t now_ns);
   Result<std::vector<std::byte>> Lookup(const std::string& name, int64_t now_ns);
 
-  // Forgets the dead, and those who did not come back in time.
+  // Forgets the dead, and the records of those who are away.
   void Expire(int64_t now_ns);
 
  private:
@@ -70,7 +72,8 @@ class Roster {
     NodeId node;
     uint64_t token;
     std::array<Channel, kChannels> channels{};
-    int64_t lost_ns = 0;  // when the last channel was lost, or the member joined
+    int64_t lost_ns = 0;  // when the last channel was lost, or the member joined or came back
+    bool away = false;    // lost for resume_ns_
   };
   struct Record {
     uint32_t owner;
@@ -80,16 +83,20 @@ class Roster {
   static bool Alive(const Member& member);
   static bool Dead(const Member& member, int64_t now_ns);
   bool Taken(NodeId node) const;
+  bool MakeRoom();
   uint64_t NextToken();
   void Remove(uint32_t incarnation);
+  void Expel(uint32_t incarnation);
+  void ForgetRecords(uint32_t incarnation);
 
-  const uint32_t first_incarnation_;
+  uint32_t first_incarnation_;
+  int64_t resume_ns_;
   uint32_t next_incarnation_;
   NodeId next_node_ = kFirstDynamicNode;
   uint64_t seed_;
   std::map<uint32_t, Member> members_;
   std::map<std::string, Record> records_;
-  std::set<uint32_t> lost_;  // incarnations that did not come back
+  std::set<uint32_t> expelled_;  // incarnations
 };
 
 Status CheckRecordName(const std::string& name);

@@ -63,7 +63,7 @@ void Reply(std::vector<std::byte>& out, const Body& body) {
 
 }  // namespace
 
-Result<std::unique_ptr<Service>> Service::Start(const HostPort& address, const std::string& fabric) {
+Result<std::unique_ptr<Service>> Service::Start(const HostPort& address, const std::string& fabric, int64_t resume_ns) {
   auto listener = Listen(address);
   if (!listener.ok()) return listener.status();
   auto wake = NewEvent();
@@ -71,15 +71,13 @@ Result<std::unique_ptr<Service>> Service::Start(const HostPort& address, const s
   const auto incarnation = Random64();
   const auto seed = Random64();
   if (!incarnation.ok() || !seed.ok()) return seed.ok() ? incarnation.status() : seed.status();
-  return std::unique_ptr<Service>(new Service(*std::move(listener), *std::move(wake), fabric,
-                                              static_cast<uint32_t>(*incarnation & 0x3fff'ffff), *seed));
+  return std::unique_ptr<Service>(
+      new Service(*std::move(listener), *std::move(wake), fabric,
+                  Roster(static_cast<uint32_t>(*incarnation & 0x3fff'ffff), *seed, resume_ns)));
 }
 
-Service::Service(Socket listener, Socket wake, std::string fabric, uint32_t first_incarnation, uint64_t seed)
-    : fabric_(std::move(fabric)),
-      listener_(std::move(listener)),
-      wake_(std::move(wake)),
-      roster_(first_incarnation, seed) {
+Service::Service(Socket listener, Socket wake, std::string fabric, Roster roster)
+    : fabric_(std::move(fabric)), listener_(std::move(listener)), wake_(std::move(wake)), roster_(std::move(roster)) {
   thread_ = std::thread([this] { Run(); });
 }
 
@@ -217,7 +215,7 @@ Service::Fate Service::Answer(Connection& connection, const Header& header, cons
         Reply(out, identity.status().code());
         break;
       }
-      (void)roster_.Attach(identity->incarnation, identity->token, 0);
+      (void)roster_.Attach(identity->incarnation, identity->token, 0, now_ns);
       Attached(connection, identity->incarnation, 0);
       Reply(out, IdentityBody{identity->node, identity->incarnation, identity->token});
       break;
@@ -226,7 +224,7 @@ Service::Fate Service::Answer(Connection& connection, const Header& header, cons
       const auto attach = As<AttachBody>(body);
       const Status status = Text(attach.fabric) != fabric_
                                 ? Status(StatusCode::kNotFound)
-                                : roster_.Attach(attach.incarnation, attach.token, attach.channel);
+                                : roster_.Attach(attach.incarnation, attach.token, attach.channel, now_ns);
       if (status.ok()) Attached(connection, attach.incarnation, attach.channel);
       Reply(out, status.code());
       break;

@@ -22,7 +22,9 @@ namespace krcore::rnic::verbs {
 class Service {
  public:
   // As Listen().
-  static Result<std::unique_ptr<Service>> Start(const HostPort& address, const std::string& fabric);
+  // `resume_ns`: after which a lost member is away (roster.h); tests have no time for it.
+  static Result<std::unique_ptr<Service>> Start(const HostPort& address, const std::string& fabric,
+                                                int64_t resume_ns = kResumeNs);
   ~Service();
 
   // Ends every connection, as a network that fails does. For tests.
@@ -40,7 +42,7 @@ class Service {
   // What became of a connection.
   enum class Fate : uint8_t { kGoesOn, kClosed, kBroken };
 
-  Service(Socket listener, Socket wake, std::string fabric, uint32_t first_incarnation, uint64_t seed);
+  Service(Socket listener, Socket wake, std::string fabric, Roster roster);
   void Run();
   void Accept(int64_t now_ns);
   Fate Read(Connection& connection, int64_t now_ns);

@@ -39,6 +39,30 @@ TEST_F(Mlx5Choice, ADeviceThatMakesATargetAndAnInitiatorHasDcOfItsOwn) {
   EXPECT_TRUE(nic().qps.empty() && nic().cqs.empty() && nic().srqs.empty() && nic().pds.empty());
 }
 
+// Of a port that is down, or a device that is gone, nobody at the other end can be heard of; the own process lives.
+TEST_F(Mlx5Choice, WhatTheDeviceReportsOfItsPortSaysWhetherPeersCanBeReached) {
+  auto options = OptionsOfFake();
+  const auto peer = OpenDevice(options).value();
+  options.node = 2;
+  options.create_fabric = false;
+  device_ = OpenDevice(options).value();  // the last one: the fake NIC reports to it
+  const auto becomes = [&](PeerState wanted) {
+    const Deadline deadline = Deadline::After(*RealClock(), 60'000'000'000);
+    for (uint32_t spins = 0; device_->QueryPeer(peer->address()) != wanted; ++spins) {
+      if (deadline.Passed(*RealClock())) return false;
+      RealClock()->Relax(spins);
+    }
+    return device_->QueryPeer(device_->address()) == PeerState::kAlive;
+  };
+  EXPECT_TRUE(becomes(PeerState::kAlive));
+  for (const ibv_event_type down : {IBV_EVENT_PORT_ERR, IBV_EVENT_DEVICE_FATAL}) {
+    nic().ReportPort(down);
+    EXPECT_TRUE(becomes(PeerState::kUnreachable));
+    nic().ReportPort(IBV_EVENT_PORT_ACTIVE);
+    EXPECT_TRUE(becomes(PeerState::kAlive));
+  }
+}
+
 TEST_F(Mlx5Choice, ADeviceOfAnotherKindIsNotAskedAndGetsTheDcOfSoftware) {
   nic().is_mlx5 = false;
   Open();
@@ -103,6 +127,20 @@ TEST_F(Mlx5Choice, APeerWithDcOfAnotherKindIsRefusedAndTheErrorSaysWhy) {
       EXPECT_THAT(std::string(handle.status().message()), HasSubstr(DcKindName(theirs)));
     }
   }
+}
+
+TEST_F(Mlx5Choice, ASmallerMtuIsUsedWhereItIsAskedForAndALargerOneRefused) {
+  auto options = OptionsOfFake();
+  const std::string port = "fake_mlx5:1:" + std::to_string(kGidIndex) + ":";
+  options.port = port + "512";
+  device_ = OpenDevice(options).value();
+  EXPECT_EQ(device_->caps().ud_mtu_bytes, 512U);
+  device_.reset();
+  options.port = port + "2048";
+  const auto refused = OpenDevice(options);
+  EXPECT_EQ(refused.status(), StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(refused.status().message()), HasSubstr("of MTU 2048 or more; it has:"));
+  EXPECT_THAT(std::string(refused.status().message()), HasSubstr("\n  fake_mlx5:1: a state, MTU 1024"));
 }
 
 // RC queues would agree on the smaller one; what DC and UD send of the larger is lost, and nobody is told why.

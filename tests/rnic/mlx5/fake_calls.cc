@@ -358,7 +358,7 @@ int ibv_modify_qp(ibv_qp* qp, ibv_qp_attr* attr, int mask) {
                                        : DctAllows(fake.state, attr->qp_state, mask);
   const bool valid = ((mask & IBV_QP_PORT) == 0 || attr->port_num == kPort) &&
                      ((mask & IBV_QP_AV) == 0 || AddressValid(attr->ah_attr)) &&
-                     ((mask & IBV_QP_PATH_MTU) == 0 || attr->path_mtu == kMtu);
+                     ((mask & IBV_QP_PATH_MTU) == 0 || attr->path_mtu <= kMtu);
   if (!allowed || !valid) {
     Nic().Misuse(name + (allowed ? " with wrong attributes" : " is no such transition or has not those attributes"));
     return EINVAL;

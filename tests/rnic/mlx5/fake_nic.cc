@@ -107,10 +107,21 @@ void FakeNic::Receive(FakeQp& dct, size_t index, ibv_wc wc) {
 
 void FakeNic::Break(FakeQp& qp) {
   SetState(qp, IBV_QPS_ERR);
-  const std::lock_guard lock(events_mutex);
   ibv_async_event event{};
   event.event_type = IBV_EVENT_QP_FATAL;
   event.element.qp = &qp.ex.qp_base;
+  Report(event);
+}
+
+void FakeNic::ReportPort(ibv_event_type type) {
+  ibv_async_event event{};
+  event.event_type = type;
+  event.element.port_num = kPort;
+  Report(event);
+}
+
+void FakeNic::Report(const ibv_async_event& event) {
+  const std::lock_guard lock(events_mutex);
   events.push_back(event);
   const uint64_t one = 1;
   (void)!write(events_fd, &one, sizeof(one));

@@ -123,6 +123,8 @@ class FakeNic {
   void Receive(FakeQp& dct, size_t index, ibv_wc wc);
   // The device reports that the queue broke, and it did.
   void Break(FakeQp& qp);
+  // It reports something of its port.
+  void ReportPort(ibv_event_type type);
 
   // The next address handle takes until Unblock, as one does for which the network is asked.
   std::atomic<bool> create_ah_blocks{false};
@@ -135,6 +137,7 @@ class FakeNic {
   void Misuse(std::string what) { misuses.push_back(std::move(what)); }
   void SetState(FakeQp& qp, ibv_qp_state state);
   void Flush(FakeQp& dci);
+  void Report(const ibv_async_event& event);
   std::mutex events_mutex;
   std::deque<ibv_async_event> events;
   int events_fd = -1;

@@ -4,15 +4,17 @@
 
 namespace krcore::rnic::verbs::testing {
 
-Result<std::unique_ptr<Device>> OpenFake() {
+DeviceOptions OptionsOfFake() {
   const rnic::testing::Provider provider{"Verbs", "verbs", ""};
   const std::string fabric = rnic::testing::UniqueFabric("");
-  return OpenDevice({.provider = "verbs",
-                     .fabric = fabric,
-                     .node = 1,
-                     .create_fabric = true,
-                     .address = rnic::testing::AddressOf(provider, fabric)});
+  return {.provider = "verbs",
+          .fabric = fabric,
+          .node = 1,
+          .create_fabric = true,
+          .address = rnic::testing::AddressOf(provider, fabric)};
 }
+
+Result<std::unique_ptr<Device>> OpenFake() { return OpenDevice(OptionsOfFake()); }
 
 DeviceAddress PeerOf(const Device& device, uint8_t last) {
   DeviceAddress address = device.address();

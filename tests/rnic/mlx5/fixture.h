@@ -19,6 +19,8 @@ namespace krcore::rnic::verbs::testing {
 inline constexpr uint64_t kKey = 0x1234'5678'9abc'def0;
 inline constexpr uint32_t kDctn = 0x4242;
 
+// Of node 1 of a fabric of its own, which it creates.
+DeviceOptions OptionsOfFake();
 Result<std::unique_ptr<Device>> OpenFake();
 // Another port's address, with `last` as the last byte of its GID.
 DeviceAddress PeerOf(const Device& device, uint8_t last);

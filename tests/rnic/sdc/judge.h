@@ -52,7 +52,7 @@ struct Counts {
   uint64_t wrs = 0, succeeded = 0, failed = 0, flushed = 0, executed = 0, resets = 0, waited_resets = 0, restarts = 0;
   uint64_t sent_again = 0, sessions_gone = 0, sessions_evicted = 0, peers_evicted = 0, rnr = 0, expired = 0,
            refused = 0;
-  uint64_t busy = 0, repeated = 0, long_messages = 0, late_wrs = 0;
+  uint64_t busy = 0, repeated = 0, early = 0, long_messages = 0, late_wrs = 0;
   Counts& operator+=(const Counts& other);
 };
 

@@ -78,6 +78,7 @@ void TargetNode::Count() {
   counts.expired += target_.stats.expired;
   counts.busy += target_.stats.busy;
   counts.repeated += target_.stats.repeated;
+  counts.early += target_.stats.early;
 }
 
 void* TargetNode::Memory(uint32_t rkey, uint64_t addr, uint32_t length) {

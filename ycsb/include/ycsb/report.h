@@ -6,6 +6,7 @@
 
 #include <iosfwd>
 #include <map>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 
@@ -24,10 +25,14 @@ struct ReportContext {
   uint32_t in_flight = 0;
   double warmup_s = 0;
   std::optional<kvs::TableStats> table = {};  // after the phase
+  std::optional<krcore::SoftwareDcStats> software_dc = {};
 };
 
 // Of reports: rounded to three digits behind the point; 0 of 0 is 0.
 double Ratio(uint64_t count, uint64_t of);
+
+// Counts by name, as reports have them.
+nlohmann::ordered_json SoftwareDcJson(const krcore::SoftwareDcStats& stats);
 
 std::string_view RunEndName(RunEnd end);  // "finished", "time limit", "interrupted", "too many failures"
 
