@@ -92,6 +92,30 @@ void RunOperations(benchmark::State& state, Kind kind) {
 void BM_Get(benchmark::State& state) { RunOperations(state, Kind::kGet); }
 BENCHMARK(BM_Get)->ArgName("in_flight")->Arg(1)->Arg(16)->Arg(64)->Unit(benchmark::kMillisecond);
 
+// By MultiGet, so many keys at once.
+void BM_MultiGet(benchmark::State& state) {
+  auto client = LoadedStore().NewClient().value();
+  RunLanes(*client, Kind::kGet, 0, kOperationsPerRound, 16);
+  const auto at_once = static_cast<size_t>(state.range(0));
+  std::vector<Key> keys(at_once);
+  std::vector<std::string_view> views(at_once);
+  std::vector<std::string> values(at_once);
+  std::vector<Status> statuses(at_once);
+  std::minstd_rand random(1);
+  for (auto _ : state) {
+    for (uint64_t done = 0; done < kOperationsPerRound; done += at_once) {
+      for (size_t i = 0; i < at_once; ++i) {
+        keys[i] = KeyOf(random() % kRecords);
+        views[i] = View(keys[i]);
+      }
+      client->MultiGet(views, values, statuses);
+      for (const Status& status : statuses) Check(status);
+    }
+  }
+  state.SetItemsProcessed(state.iterations() * static_cast<int64_t>(kOperationsPerRound));
+}
+BENCHMARK(BM_MultiGet)->ArgName("keys")->Arg(16)->Arg(64)->Unit(benchmark::kMillisecond);
+
 void BM_Update(benchmark::State& state) { RunOperations(state, Kind::kUpdate); }
 BENCHMARK(BM_Update)->ArgName("in_flight")->Arg(1)->Arg(16)->Arg(64)->Unit(benchmark::kMillisecond);
 

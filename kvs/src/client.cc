@@ -1,13 +1,13 @@
 // The blocking calls: each drives the coroutine of its name.
 #include "kvs/client.h"
 
-#include <cassert>
-
 namespace kvs {
 
 void Client::Idle(uint32_t rounds) { krcore::RealClock()->Relax(rounds); }
 
-void Client::PollUntil(const Task<Status>& task) {
+template <typename T>
+T Client::Wait(Task<T> task) {
+  task.Start();
   for (uint32_t idle = 0; !task.done();) {
     if (Poll() != 0) {
       idle = 0;
@@ -15,11 +15,6 @@ void Client::PollUntil(const Task<Status>& task) {
       Idle(++idle);
     }
   }
-}
-
-Status Client::Wait(Task<Status> task) {
-  task.Start();
-  PollUntil(task);
   return task.Take();
 }
 
@@ -43,18 +38,7 @@ Status Client::UndrainNode(krcore::NodeId node) { return Wait(UndrainNodeAsync(n
 
 void Client::MultiGet(std::span<const std::string_view> keys, std::span<std::string> values,
                       std::span<Status> statuses) {
-  assert(keys.size() == values.size() && keys.size() == statuses.size());
-  std::vector<Task<Status>> tasks;
-  tasks.reserve(keys.size());
-  // All begin before the first doorbell rings, so that their round trips are shared.
-  for (size_t i = 0; i < keys.size(); ++i) {
-    tasks.push_back(GetAsync(keys[i], &values[i]));
-    tasks.back().Start();
-  }
-  for (size_t i = 0; i < keys.size(); ++i) {
-    PollUntil(tasks[i]);
-    statuses[i] = tasks[i].Take();
-  }
+  Wait(MultiGetAsync(keys, values, statuses));
 }
 
 void Client::Drain() {

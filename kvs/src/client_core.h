@@ -5,6 +5,7 @@
 //   scan.cc          reading a key's candidates in a table, and the blocks that match
 //   directory.cc     finding the table of a hash
 //   get.cc           Get
+//   multi_get.cc     MultiGet
 //   write.cc         Put, Insert, Update, Delete
 //   split.cc         splitting a subtable, migrating slots
 //   merge.cc         merging two subtables into one
@@ -68,6 +69,8 @@ class ClientCore final : public Client {
   ~ClientCore() override;
 
   Task<Status> GetAsync(std::string_view key, std::string* value) override;
+  Task<void> MultiGetAsync(std::span<const std::string_view> keys, std::span<std::string> values,
+                           std::span<Status> statuses) override;
   Task<Status> PutAsync(std::string_view key, std::string_view value) override;
   Task<Status> InsertAsync(std::string_view key, std::string_view value) override;
   Task<Status> UpdateAsync(std::string_view key, std::string_view value) override;
@@ -141,6 +144,8 @@ class ClientCore final : public Client {
   bool AllocateLarge(uint64_t bytes, LargeBuffer* buffer);
 
   // ---- client_core.cc
+  // Makes ready one that was free.
+  inline Operation& Take(Operation& operation, std::string_view key, const KeyHash& hash, bool of_user);
   auto LeaseOperation(std::string_view key, const KeyHash& hash, bool of_user = true);
   // For what the client does by itself and is no operation of its user: for the batch, and the pin.
   auto LeaseOwnOperation(std::string_view what);
@@ -191,6 +196,8 @@ class ClientCore final : public Client {
   Step GoOnScan(Operation& op, Outcome outcome);
   // The same as a coroutine, for where it is rare.
   Task<Step> ScanTable(Operation& op, TableRef table, uint32_t states);
+  Slot UsableGuess(Slot guess, krcore::NodeId node) const;
+  bool FindOnlyMatch(Operation& op, Slot* match);
   bool ReadOnlyMatch(Operation& op);
   void PlanMatches(Operation& op);
   void LookAtBuckets(Operation& op);
@@ -208,6 +215,11 @@ class ClientCore final : public Client {
   Task<Step> Resolve(Operation& op, TableRef* table, DirectoryEntry* parent = nullptr);
   Task<Step> ReadDirectoryEntry(Batch& batch, uint64_t* scratch, uint32_t index, TableRef* table);
   GlobalAddress DirectoryAddress(uint32_t index) const;
+
+  // ---- multi_get.cc
+  struct Group;
+  bool AskForBuckets(Operation& op, Batch& batch);
+  Step AskForBlock(Operation& op, Batch& batch);
 
   // ---- get.cc
   // The scan saw no VAL(key) and a migration may be the reason: steps (3) and (4) of Get.
@@ -456,6 +468,25 @@ inline void ClientCore::Release(Operation& operation) {
   free_operations_.push_back(&operation);
 }
 
+inline Operation& ClientCore::Take(Operation& operation, std::string_view key, const KeyHash& hash, bool of_user) {
+  operation.in_use = true;
+  operation.batch.Renew();
+  operation.batch.CountForOperation(of_user);
+  operation.epoch = epoch_;
+  operation.key = key;
+  operation.hash = hash;
+  operation.scan.places = PlacesOf(operation.hash, geometry_.groups);
+  operation.attempt = operation.waits = operation.hurries = 0;
+  operation.again = Again::kElse;
+  operation.deadline_ns = 0;
+  operation.torn = false;
+  operation.room_wait.begun = false;
+  operation.own_ins = 0;
+  operation.strangers = 0;
+  stats_.operations += of_user ? 1 : 0;
+  return operation;
+}
+
 inline auto ClientCore::LeaseOperation(std::string_view key, const KeyHash& hash, bool of_user) {
   struct Awaiter {
     ClientCore& client;
@@ -468,24 +499,7 @@ inline auto ClientCore::LeaseOperation(std::string_view key, const KeyHash& hash
       return operation != nullptr;
     }
     void await_suspend(std::coroutine_handle<> handle) { client.lease_waiters_.push_back({handle, &operation}); }
-    Operation& await_resume() {
-      operation->in_use = true;
-      operation->batch.Renew();
-      operation->batch.CountForOperation(of_user);
-      operation->epoch = client.epoch_;
-      operation->key = key;
-      operation->hash = hash;
-      operation->scan.places = PlacesOf(operation->hash, client.geometry_.groups);
-      operation->attempt = operation->waits = operation->hurries = 0;
-      operation->again = Again::kElse;
-      operation->deadline_ns = 0;
-      operation->torn = false;
-      operation->room_wait.begun = false;
-      operation->own_ins = 0;
-      operation->strangers = 0;
-      client.stats_.operations += of_user ? 1 : 0;
-      return *operation;
-    }
+    Operation& await_resume() { return client.Take(*operation, key, hash, of_user); }
   };
   return Awaiter{*this, key, hash, of_user};
 }

@@ -63,6 +63,33 @@ class Batch {
   void CompareSwap(GlobalAddress at, uint64_t expected, uint64_t desired, uint64_t* old);
   void FetchAdd(GlobalAddress at, uint64_t addend, uint64_t* old);
 
+  // READs that go to outboxes at once, for who asks for many and is through with each at once: Begin, ReadNow for each,
+  // co_await End. Nothing else of the batch may be used meanwhile.
+  void Begin() {
+    assert(size_ == 0 && !Stale());
+    outcome_ = Outcome::kOk;
+    discarded_ = 0;
+    pending_ = 1;  // its own, so that it does not end before End
+    sample_from_ns_ = 0;
+  }
+  // False: the memory node was not reached, or there is no room now.
+  inline bool ReadNow(GlobalAddress from, void* to, uint32_t bytes);
+  auto End() {
+    struct Awaiter {
+      Batch& batch;
+      bool await_ready() {
+        if (batch.size_ != 0) batch.CountRoundTrip();
+        return --batch.pending_ == 0;
+      }
+      void await_suspend(std::coroutine_handle<> handle) { batch.waiter_ = handle; }
+      Outcome await_resume() {
+        batch.size_ = 0;
+        return batch.outcome_;
+      }
+    };
+    return Awaiter{*this};
+  }
+
   // co_await batch.Run(): hands everything to outboxes (the next Poll rings the doorbell), resumes when all has
   // completed, and what else went out with it.
   auto Run() {
@@ -80,6 +107,7 @@ class Batch {
 
  private:
   friend class Connections;
+  inline void CountRoundTrip();
   // Hands the verbs to outboxes. Returns the number of parts to wait for.
   inline uint32_t Stage();
   // Goes on with verb `staged_`; a batch that finds an outbox and its queue full goes on when completions have made
@@ -210,17 +238,33 @@ inline void Batch::Read(GlobalAddress from, void* to, uint32_t bytes, uint32_t l
   ++connections_->stats_.reads;
 }
 
+inline void Batch::CountRoundTrip() {
+  connections_->stats_.operation_round_trips += of_operation_ ? 1 : 0;
+  if (connections_->stats_.round_trips++ % RoundTripEstimate::kSampleEvery == 0) [[unlikely]]
+    sample_from_ns_ = connections_->clock_.NowNs();
+}
+
 inline uint32_t Batch::Stage() {
   outcome_ = Outcome::kOk;
   pending_ = discarded_ = staged_ = 0;
   if (size_ == 0) return 0;
   sample_from_ns_ = 0;
-  connections_->stats_.operation_round_trips += of_operation_ ? 1 : 0;
-  if (connections_->stats_.round_trips++ % RoundTripEstimate::kSampleEvery == 0) [[unlikely]]
-    sample_from_ns_ = connections_->clock_.NowNs();
+  CountRoundTrip();
   if (mixed_ || Stale() || !StageUpTo(size_)) [[unlikely]]
     StageRest();
   return pending_;
+}
+
+inline bool Batch::ReadNow(GlobalAddress from, void* to, uint32_t bytes) {
+  if (!connections_->Reach(from.node)) [[unlikely]]
+    return false;
+  Connections::Peer& peer = connections_->peers_[from.node & 0xff];
+  if (!peer.outbox->HasRoom(1) && !(connections_->HandOn(peer) && peer.outbox->HasRoom(1))) [[unlikely]]
+    return false;
+  pending_ += peer.outbox->AddRead(peer.base + from.offset, peer.rkey, to, bytes, lkey_, this) ? 1 : 0;
+  ++size_;
+  ++connections_->stats_.reads;
+  return true;
 }
 
 inline bool Batch::StageUpTo(uint32_t end) {

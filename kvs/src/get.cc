@@ -6,13 +6,6 @@
 #include "kvs/src/store_core.h"
 
 namespace kvs {
-namespace {
-
-constexpr uint32_t Mask(SlotState state) { return 1u << static_cast<uint32_t>(state); }
-constexpr uint32_t kReaderStates = Mask(SlotState::kVal) | Mask(SlotState::kFrz);
-
-}  // namespace
-
 Task<Status> ClientCore::GetAsync(std::string_view key, std::string* value) {
   if (key.empty() || key.size() > kMaxKeyBytes) {
     co_return Status(StatusCode::kInvalidArgument, "a key has 1 to 65535 bytes, not " + std::to_string(key.size()));
@@ -38,7 +31,7 @@ Task<Status> ClientCore::GetAsync(std::string_view key, std::string* value) {
       if (Failed(op, resolved)) co_return turn.Share(UnavailableStatus("Get"));
       if (resolved != Step::kOk) continue;
     }
-    const uint32_t ins = Mutated(Mutation::kInsVisible) ? Mask(SlotState::kIns) : 0;
+    const uint32_t ins = Mutated(Mutation::kInsVisible) ? MaskOf(SlotState::kIns) : 0;
     Step scanned = BeginScan(op, table, kReaderStates | ins, std::exchange(guess, Slot::Free()));  // (1)
     while (scanned == Step::kRun) {
       const Outcome read = co_await op.batch.Run();

@@ -74,6 +74,9 @@ struct RoomWait {
   uint64_t rounds = 0;          // of maintenance that its client had begun
 };
 
+constexpr uint32_t MaskOf(SlotState state) { return 1u << static_cast<uint32_t>(state); }
+inline constexpr uint32_t kReaderStates = MaskOf(SlotState::kVal) | MaskOf(SlotState::kFrz);
+
 // What a scan of a table found. Candidates count as in placement.h.
 struct Scan {
   TableRef table;
@@ -89,7 +92,7 @@ struct Scan {
   // How far it has come.
   enum class Reading : uint8_t { kBuckets, kBlocks, kLargeBlock };
   Reading reading = Reading::kBuckets;       // what is read now
-  uint32_t states = 0;                       // asked for, a mask of 1 << SlotState
+  uint32_t states = 0;                       // asked for, of MaskOf
   Slot guess;                                // whose block was read along with the buckets; FREE: none
   std::array<uint8_t, kCandidates> planned;  // candidates whose blocks must be read: of these
   uint32_t planned_count = 0;
@@ -121,6 +124,9 @@ struct Operation {
   std::array<uint64_t, 16> stranger;  // operation in flight are not reused
   Merge merge;                        // that takes the key's table out of use, as the last Resolve() found it
   LargeBuffer large_read, large_write;
+  // Of a group that reads together: which of the keys it has, and the next one of the group.
+  size_t group_index = 0;
+  Operation* group_next = nullptr;
 
   void SetCandidate(uint32_t c, Slot slot) { const_cast<Slot&>(CandidateWord(c)) = slot; }
   Slot Candidate(uint32_t c) const { return CandidateWord(c); }

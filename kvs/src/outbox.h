@@ -88,6 +88,26 @@ class Outbox {
     parts_[tail_++ & mask_] = batch;
   }
 
+  // The same for one READ, which becomes a part of its own, or of the last one if that is its batch's. Returns whether
+  // it has made a new one.
+  bool AddRead(uint64_t remote_addr, uint32_t rkey, void* to, uint32_t bytes, uint32_t lkey, Batch* batch) {
+    assert(HasRoom(1));
+    const bool goes_on = count_ != 0 && parts_[(tail_ - 1) & mask_] == batch;
+    if (!goes_on) {
+      if (head_ == tail_) head_ = handed_on_ = tail_ = 0;
+      begins_[tail_ - handed_on_] = static_cast<uint8_t>(count_);
+      parts_[tail_++ & mask_] = batch;
+    }
+    sges_[count_] = {reinterpret_cast<uint64_t>(to), bytes, lkey};
+    krcore::WorkRequest& wr = wrs_[count_++];
+    wr.wr_id = reinterpret_cast<uint64_t>(batch);
+    wr.opcode = krcore::Opcode::kRead;
+    wr.flags = 0;
+    wr.remote_addr = remote_addr;
+    wr.rkey = rkey;
+    return !goes_on;
+  }
+
   // All of it, for VirtualQueue::Stage, the last one marked. Then one of the two below.
   std::span<const krcore::WorkRequest> Verbs() {
     krcore::WorkRequest& last = wrs_[count_ - 1];

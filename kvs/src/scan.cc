@@ -40,9 +40,9 @@ void ClientCore::PlanMatches(Operation& op) {
   }
 }
 
-// The usual case of PlanMatches and ReadMatches: one candidate matches, a value, and nothing is known of it. False: it
-// is another case.
-bool ClientCore::ReadOnlyMatch(Operation& op) {
+// The usual case of PlanMatches: one candidate matches, a value, and nothing is known of it. False: it is another case.
+// True: it is all that was planned, and counts as asked for.
+bool ClientCore::FindOnlyMatch(Operation& op, Slot* match) {
   Scan& scan = op.scan;
   assert((scan.states >> static_cast<uint32_t>(SlotState::kVal) & 1) != 0);
   if (scan.guess != Slot::Free() || op.strangers != 0) return false;
@@ -51,15 +51,20 @@ bool ClientCore::ReadOnlyMatch(Operation& op) {
   const auto c = static_cast<uint32_t>(std::countr_zero(matches));
   const Slot slot = op.Candidate(c);
   if (slot.state() != SlotState::kVal || slot.length_units() == kLargeBlock) return false;
-  const GlobalAddress block = slot.block();
-  if (!connections_.Reach(block.node)) [[unlikely]]
-    return false;
   scan.val = scan.frz = -1;
   scan.ins_count = scan.judged = scan.judged_bytes = 0;
   scan.planned[0] = static_cast<uint8_t>(c);
   scan.asked = scan.planned_count = 1;
   scan.reading = Scan::Reading::kBlocks;
-  op.batch.Read(block, op.buffers->match.data(), static_cast<uint32_t>(slot.length_units() * kUnitBytes));
+  *match = slot;
+  return true;
+}
+
+// The usual case of PlanMatches and ReadMatches.
+bool ClientCore::ReadOnlyMatch(Operation& op) {
+  Slot slot;
+  if (!FindOnlyMatch(op, &slot) || !connections_.Reach(slot.block().node)) return false;
+  op.batch.Read(slot.block(), op.buffers->match.data(), static_cast<uint32_t>(slot.length_units() * kUnitBytes));
   return true;
 }
 
@@ -88,6 +93,14 @@ bool ClientCore::IsGuessRight(Operation& op) {
   return false;
 }
 
+// On the table's queue, or it would not be behind the slots; and within the pool, which may be another one than it was
+// when the guess was learnt.
+Slot ClientCore::UsableGuess(Slot guess, krcore::NodeId node) const {
+  const bool usable = guess != Slot::Free() && guess.block().node == node &&
+                      guess.block().offset + FirstReadBytes(guess) <= connections_.PoolBytes(node);
+  return usable ? guess : Slot::Free();
+}
+
 Step ClientCore::BeginScan(Operation& op, const TableRef& table, uint32_t states, Slot guess) {
   Scan& scan = op.scan;
   scan.table = table;
@@ -103,12 +116,8 @@ Step ClientCore::BeginScan(Operation& op, const TableRef& table, uint32_t states
     op.batch.Read({node, table.address.offset + CombinedOffset(scan.places.place[p])},
                   op.buffers->buckets.data() + p * kCombinedBytes, kCombinedBytes);
   }
-  // On the table's queue, or it would not be behind the slots; and within the pool, which may be another one than it
-  // was when the guess was learnt.
-  const bool guessed = guess != Slot::Free() && guess.block().node == node &&
-                       guess.block().offset + FirstReadBytes(guess) <= connections_.PoolBytes(node);
-  scan.guess = guessed ? guess : Slot::Free();
-  if (guessed) op.batch.Read(guess.block(), op.buffers->match.data(), FirstReadBytes(guess));
+  scan.guess = UsableGuess(guess, node);
+  if (scan.guess != Slot::Free()) op.batch.Read(guess.block(), op.buffers->match.data(), FirstReadBytes(guess));
   return Step::kRun;
 }
 

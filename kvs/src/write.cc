@@ -12,9 +12,8 @@
 namespace kvs {
 namespace {
 
-constexpr uint32_t Mask(SlotState state) { return 1u << static_cast<uint32_t>(state); }
-constexpr uint32_t kWriterStates = Mask(SlotState::kVal) | Mask(SlotState::kFrz);
-constexpr uint32_t kInserterStates = kWriterStates | Mask(SlotState::kIns);
+constexpr uint32_t kWriterStates = kReaderStates;
+constexpr uint32_t kInserterStates = kWriterStates | MaskOf(SlotState::kIns);
 // Restarts that a writer without a free slot waits before it kills somebody else's tentative slot: its owner, if it
 // is alive, needs one round trip more.
 constexpr uint32_t kStarvedAttempts = 8;

@@ -106,8 +106,12 @@ class Simulation {
 
   void StartOperation(ClientState& state);
   uint32_t Start(ClientState& state, OpKind kind, uint32_t key);
+  // A MultiGet that reads this key and others.
+  void StartMultiGet(ClientState& state, uint32_t key);
+  uint32_t Begin(ClientState& state, OpKind kind, uint32_t key);
   static const char* KindName(OpKind kind);
   kvs::Task<void> RunOperation(ClientState* state, uint32_t index);
+  kvs::Task<void> RunMultiGet(ClientState* state, std::vector<uint32_t> indexes);
   void End(uint32_t index, const Status& status, const std::string& read);
   std::string InFlight() const;
 

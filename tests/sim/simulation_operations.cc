@@ -46,16 +46,33 @@ void Simulation::StartOperation(ClientState& state) {
     }
     if (phase_ == Phase::kDelete && Chance(0.8)) key = delete_cursor_++ % plan_.keys;
   }
+  if (kind == OpKind::kGet && Chance(0.2)) return StartMultiGet(state, key);
   Start(state, kind, key);
 }
 
-uint32_t Simulation::Start(ClientState& state, OpKind kind, uint32_t key) {
+uint32_t Simulation::Begin(ClientState& state, OpKind kind, uint32_t key) {
   const uint32_t index = history_.Begin(key, kind, state.number, world_.now_ns());
   ++state.in_flight;
   Trace("client %u begins %u: %s of %s, value %u", state.number, index, KindName(kind), history_.NameOf(key).c_str(),
         history_[index].value);
+  return index;
+}
+
+uint32_t Simulation::Start(ClientState& state, OpKind kind, uint32_t key) {
+  const uint32_t index = Begin(state, kind, key);
   state.client->Spawn(RunOperation(&state, index));
   return index;
+}
+
+void Simulation::StartMultiGet(ClientState& state, uint32_t key) {
+  // As above, in a storm of splits only what is there.
+  const bool splits = plan_.storm == Storm::kSplits && phase_ == Phase::kGrowth;
+  const uint32_t keys = splits ? std::min(grow_cursor_ + 1, plan_.keys) : plan_.keys;
+  std::vector<uint32_t> indexes = {Begin(state, OpKind::kGet, key)};
+  for (uint32_t more = Below(5); more > 0; --more) {
+    indexes.push_back(Begin(state, OpKind::kGet, Chance(0.3) ? hot_[Below(hot_count_)] : Below(keys)));
+  }
+  state.client->Spawn(RunMultiGet(&state, std::move(indexes)));
 }
 
 const char* Simulation::KindName(OpKind kind) {
@@ -80,6 +97,17 @@ kvs::Task<void> Simulation::RunOperation(ClientState* state, uint32_t index) {
   --state->in_flight;
   if (closing_ || world_.IsDead(state->process->store->node().id())) co_return;  // nobody got this answer
   End(index, status, read);
+}
+
+kvs::Task<void> Simulation::RunMultiGet(ClientState* state, std::vector<uint32_t> indexes) {
+  std::vector<std::string> names, read(indexes.size());
+  for (const uint32_t index : indexes) names.push_back(history_.NameOf(history_[index].key));
+  const std::vector<std::string_view> keys(names.begin(), names.end());
+  std::vector<Status> statuses(indexes.size(), StatusCode::kBadState);
+  co_await state->client->MultiGetAsync(keys, read, statuses);
+  state->in_flight -= static_cast<uint32_t>(indexes.size());
+  if (closing_ || world_.IsDead(state->process->store->node().id())) co_return;
+  for (size_t i = 0; i < indexes.size(); ++i) End(indexes[i], statuses[i], read[i]);
 }
 
 void Simulation::End(uint32_t index, const Status& status, const std::string& read) {

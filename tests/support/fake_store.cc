@@ -22,6 +22,13 @@ class FakeClient final : public kvs::Client {
     *value = found->second;
     co_return status;
   }
+  kvs::Task<void> MultiGetAsync(std::span<const std::string_view> keys, std::span<std::string> values,
+                                std::span<kvs::Status> statuses) override {
+    for (size_t i = 0; i < keys.size(); ++i) {
+      const kvs::Status status = co_await GetAsync(keys[i], &values[i]);
+      statuses[i] = status;
+    }
+  }
   kvs::Task<kvs::Status> PutAsync(std::string_view key, std::string_view value) override {
     return Write("put", key, value, true, true);
   }

@@ -148,6 +148,17 @@ class [[nodiscard]] Task {
   // The result of a task that is done.
   T Take() { return handle_.promise().Take(); }
 
+  // co_await std::move(task).Join(): waits for one that was started.
+  auto Join() && noexcept {
+    struct Awaiter {
+      std::coroutine_handle<promise_type> handle;
+      bool await_ready() noexcept { return handle.done(); }
+      void await_suspend(std::coroutine_handle<> awaiting) noexcept { handle.promise().continuation = awaiting; }
+      T await_resume() { return handle.promise().Take(); }
+    };
+    return Awaiter{handle_};
+  }
+
   auto operator co_await() && noexcept {
     struct Awaiter {
       std::coroutine_handle<promise_type> handle;
