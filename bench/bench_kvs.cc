@@ -92,6 +92,19 @@ void RunOperations(benchmark::State& state, Kind kind) {
 void BM_Get(benchmark::State& state) { RunOperations(state, Kind::kGet); }
 BENCHMARK(BM_Get)->ArgName("in_flight")->Arg(1)->Arg(16)->Arg(64)->Unit(benchmark::kMillisecond);
 
+// One after the other, by calls that block.
+void BM_BlockingGet(benchmark::State& state) {
+  auto client = LoadedStore().NewClient().value();
+  RunLanes(*client, Kind::kGet, 0, kOperationsPerRound, 16);
+  std::minstd_rand random(1);
+  std::string value;
+  for (auto _ : state) {
+    for (uint64_t i = 0; i < kOperationsPerRound; ++i) Check(client->Get(View(KeyOf(random() % kRecords)), &value));
+  }
+  state.SetItemsProcessed(state.iterations() * static_cast<int64_t>(kOperationsPerRound));
+}
+BENCHMARK(BM_BlockingGet)->Unit(benchmark::kMillisecond);
+
 // By MultiGet, so many keys at once.
 void BM_MultiGet(benchmark::State& state) {
   auto client = LoadedStore().NewClient().value();

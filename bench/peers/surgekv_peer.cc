@@ -3,8 +3,10 @@
 
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <cerrno>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -30,17 +32,39 @@ constexpr uint64_t kBesidesBytes = 140;
 constexpr uint64_t kLeastBytes = uint64_t{64} << 20;
 constexpr uint64_t kMib = uint64_t{1} << 20;
 
-Task<void> Lane(Client& client, Requests& requests, uint32_t lane) {
-  Request request;
-  std::string value;
-  while (requests.Next(lane, &request)) {
-    Status status;
-    switch (request.verb) {
-      case Verb::kGet: status = co_await client.GetAsync(request.key, &value); break;
-      case Verb::kUpdate: status = co_await client.UpdateAsync(request.key, request.value); break;
-      case Verb::kInsert: status = co_await client.InsertAsync(request.key, request.value); break;
+// Requests in flight begin together, as the bound's: the Gets among them by one MultiGet.
+Task<void> Together(Client& client, Requests& requests, uint32_t in_flight) {
+  std::array<Request, kMaxInFlight> request;
+  std::array<std::string_view, kMaxInFlight> keys;
+  std::array<std::string, kMaxInFlight> values;
+  std::array<Status, kMaxInFlight> statuses;
+  std::array<uint32_t, kMaxInFlight> lane_of_get, lane_of_write;
+  std::array<Task<Status>, kMaxInFlight> writes;
+  for (;;) {
+    uint32_t gets = 0, write_count = 0;
+    for (uint32_t lane = 0; lane < in_flight; ++lane) {
+      if (!requests.Next(lane, &request[lane])) continue;
+      if (request[lane].verb == Verb::kGet) {
+        keys[gets] = request[lane].key;
+        lane_of_get[gets++] = lane;
+      } else {
+        writes[write_count] = request[lane].verb == Verb::kUpdate
+                                  ? client.UpdateAsync(request[lane].key, request[lane].value)
+                                  : client.InsertAsync(request[lane].key, request[lane].value);
+        writes[write_count].Start();
+        lane_of_write[write_count++] = lane;
+      }
     }
-    requests.Done(lane, status.ok(), value);
+    if (gets + write_count == 0) co_return;
+    if (gets != 0) {
+      co_await client.MultiGetAsync(std::span(keys).first(gets), std::span(values).first(gets),
+                                    std::span(statuses).first(gets));
+    }
+    for (uint32_t i = 0; i < gets; ++i) requests.Done(lane_of_get[i], statuses[i].ok(), values[i]);
+    for (uint32_t i = 0; i < write_count; ++i) {
+      const Status status = co_await std::move(writes[i]).Join();
+      requests.Done(lane_of_write[i], status.ok());
+    }
   }
 }
 
@@ -83,7 +107,7 @@ class SurgekvPeer final : public Peer {
 
 void SurgekvSession::Run(Requests& requests, uint32_t in_flight) {
   if (in_flight == 1) return RunBlocking(*client_, requests);
-  for (uint32_t lane = 0; lane < in_flight; ++lane) client_->Spawn(Lane(*client_, requests, lane));
+  client_->Spawn(Together(*client_, requests, in_flight));
   client_->Drain();
 }
 

@@ -16,7 +16,7 @@ namespace peers {
 class SurgekvSession final : public Session {
  public:
   explicit SurgekvSession(std::unique_ptr<kvs::Client> client) : client_(std::move(client)) {}
-  // One in flight: blocking calls. More: coroutines.
+  // One in flight: blocking calls. More: so many begin together, when all of those before have ended; Gets by MultiGet.
   void Run(Requests& requests, uint32_t in_flight) override;
   kvs::Client& client() { return *client_; }
 

@@ -5,7 +5,7 @@
 //   scan.cc          reading a key's candidates in a table, and the blocks that match
 //   directory.cc     finding the table of a hash
 //   get.cc           Get
-//   multi_get.cc     MultiGet
+//   multi_get.cc     MultiGet, and Gets that block
 //   write.cc         Put, Insert, Update, Delete
 //   split.cc         splitting a subtable, migrating slots
 //   merge.cc         merging two subtables into one
@@ -20,6 +20,7 @@
 #ifndef KVS_SRC_CLIENT_CORE_H_
 #define KVS_SRC_CLIENT_CORE_H_
 
+#include <algorithm>
 #include <deque>
 #include <memory>
 #include <random>
@@ -68,6 +69,7 @@ class ClientCore final : public Client {
   void ForgetTimes() { times_ = {}; }
   ~ClientCore() override;
 
+  Status Get(std::string_view key, std::string* value) override;
   Task<Status> GetAsync(std::string_view key, std::string* value) override;
   Task<void> MultiGetAsync(std::span<const std::string_view> keys, std::span<std::string> values,
                            std::span<Status> statuses) override;
@@ -210,6 +212,9 @@ class ClientCore final : public Client {
   Task<Step> ReadLargeBlock(Operation& op, Slot slot, uint64_t bytes);
   // Reads the four bucket headers of the last scan again: kOk if they all still fit the key, else kRestart.
   Task<Step> CheckHeaders(Operation& op);
+  template <typename Read>
+  static void ReadHeaders(Operation& op, Read read);
+  static bool HeadersFit(const Operation& op);
 
   // ---- directory.cc
   Task<Step> Resolve(Operation& op, TableRef* table, DirectoryEntry* parent = nullptr);
@@ -219,7 +224,12 @@ class ClientCore final : public Client {
   // ---- multi_get.cc
   struct Group;
   bool AskForBuckets(Operation& op, Batch& batch);
-  Step AskForBlock(Operation& op, Batch& batch);
+  Step AskForMatches(Operation& op, Batch& batch);
+  Step AskForHeaders(Operation& op, Batch& batch);
+  Step JudgeAsked(Operation& op, Batch& batch);
+  Step GoOnReading(Operation& op, Batch& batch);
+  Status ResultOf(const Operation& op, std::string* value);
+  Step ReadAlone(Operation& op);
 
   // ---- get.cc
   // The scan saw no VAL(key) and a migration may be the reason: steps (3) and (4) of Get.
@@ -451,6 +461,21 @@ class ClientCore final : public Client {
 };
 
 // ---- inline parts
+
+// read(address, buffer, bytes) for each of the four bucket headers of the last scan.
+template <typename Read>
+void ClientCore::ReadHeaders(Operation& op, Read read) {
+  const GlobalAddress table = op.scan.table.address;
+  for (uint32_t b = 0; b < 4; ++b) {
+    const uint32_t bucket = FirstBucket(op.scan.places.place[b / 2]) + b % 2;
+    read(GlobalAddress{table.node, table.offset + BucketOffset(bucket)}, &op.buffers->headers[b], sizeof(uint64_t));
+  }
+}
+
+inline bool ClientCore::HeadersFit(const Operation& op) {
+  return std::ranges::all_of(op.buffers->headers,
+                             [&op](uint64_t header) { return BucketHeader(header).Fits(op.hash.h1); });
+}
 
 inline Operation* ClientCore::FreeOperation() {
   if (free_operations_.empty()) [[unlikely]]

@@ -77,17 +77,21 @@ class Batch {
   auto End() {
     struct Awaiter {
       Batch& batch;
-      bool await_ready() {
-        if (batch.size_ != 0) batch.CountRoundTrip();
-        return --batch.pending_ == 0;
-      }
+      bool await_ready() { return batch.EndAsking(); }
       void await_suspend(std::coroutine_handle<> handle) { batch.waiter_ = handle; }
-      Outcome await_resume() {
-        batch.size_ = 0;
-        return batch.outcome_;
-      }
+      Outcome await_resume() { return batch.TakeOutcome(); }
     };
     return Awaiter{*this};
+  }
+  // The same for who has no coroutine: calls poll() until all has completed.
+  template <typename Poll>
+  Outcome EndBlocking(Poll poll) {
+    waiter_ = std::noop_coroutine();
+    if (!EndAsking()) {
+      do poll();
+      while (pending_ != 0);
+    }
+    return TakeOutcome();
   }
 
   // co_await batch.Run(): hands everything to outboxes (the next Poll rings the doorbell), resumes when all has
@@ -97,10 +101,7 @@ class Batch {
       Batch& batch;
       bool await_ready() { return batch.Stage() == 0; }
       void await_suspend(std::coroutine_handle<> handle) { batch.waiter_ = handle; }
-      Outcome await_resume() {
-        batch.size_ = 0;
-        return batch.outcome_;
-      }
+      Outcome await_resume() { return batch.TakeOutcome(); }
     };
     return Awaiter{*this};
   }
@@ -108,6 +109,15 @@ class Batch {
  private:
   friend class Connections;
   inline void CountRoundTrip();
+  // Of those that ReadNow asked for. True: there is nothing to wait for.
+  bool EndAsking() {
+    if (size_ != 0) CountRoundTrip();
+    return --pending_ == 0;
+  }
+  Outcome TakeOutcome() {
+    size_ = 0;
+    return outcome_;
+  }
   // Hands the verbs to outboxes. Returns the number of parts to wait for.
   inline uint32_t Stage();
   // Goes on with verb `staged_`; a batch that finds an outbox and its queue full goes on when completions have made

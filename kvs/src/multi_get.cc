@@ -1,12 +1,13 @@
 // MultiGet: Gets that take their two round trips together. Each key has an operation, which pins what its slots name;
 // but one batch reads for all, and no coroutine of a key's own waits for it. A key whose value is not found so, for
-// whatever reason, is then read by GetAsync, which begins anew.
+// whatever reason, is then read by GetAsync, which begins anew. A Get that blocks is tried so first.
 #include <cassert>
 #include <cstdint>
 #include <utility>
 #include <vector>
 
 #include "kvs/src/client_core.h"
+#include "kvs/src/mutation.h"
 
 namespace kvs {
 namespace {
@@ -44,9 +45,10 @@ struct ClientCore::Group {
   }
 };
 
-// Step (1) of Get, as BeginScan. False: it is no usual case.
+// Asks for the buckets: (1) of Get, as BeginScan. False: it is no usual case.
 bool ClientCore::AskForBuckets(Operation& op, Batch& batch) {
   address_cache_.Count(clock_);
+  op.group_reading = Operation::GroupReading::kBuckets;
   op.scan.states = kReaderStates;
   op.scan.guess = Slot::Free();
   if (!directory_.Lookup(op.hash, &op.scan.table)) return false;
@@ -62,16 +64,103 @@ bool ClientCore::AskForBuckets(Operation& op, Batch& batch) {
   return batch.ReadNow(guess.block(), op.buffers->match.data(), FirstReadBytes(guess));
 }
 
-// The buckets are there. kOk: and so is the value; kRun: its block has been asked for; else it is no usual case.
-Step ClientCore::AskForBlock(Operation& op, Batch& batch) {
-  if (op.scan.guess != Slot::Free()) {
-    PlanMatches(op);
-    if (IsGuessRight(op)) return Step::kOk;
-    op.scan.guess = Slot::Free();
+// The buckets are there: asks for the blocks that match. As PlanMatches and ReadMatches.
+Step ClientCore::AskForMatches(Operation& op, Batch& batch) {
+  op.group_reading = Operation::GroupReading::kBlocks;
+  Slot only;
+  if (FindOnlyMatch(op, &only)) [[likely]]
+    return batch.ReadNow(only.block(), op.buffers->match.data(), FirstReadBytes(only)) ? Step::kRun : Step::kRestart;
+  Scan& scan = op.scan;
+  PlanMatches(op);
+  if (scan.guess != Slot::Free() && IsGuessRight(op)) return Step::kOk;
+  for (uint32_t used = 0; scan.asked < scan.planned_count; ++scan.asked) {
+    const Slot slot = op.Candidate(scan.planned[scan.asked]);
+    const uint32_t bytes = FirstReadBytes(slot);
+    if (slot.length_units() == kLargeBlock || used + bytes > kMatchBytes) return Step::kRestart;
+    if (!batch.ReadNow(slot.block(), op.buffers->match.data() + used, bytes)) return Step::kRestart;
+    used += bytes;
   }
-  Slot slot;
-  if (!FindOnlyMatch(op, &slot)) return Step::kRestart;
-  return batch.ReadNow(slot.block(), op.buffers->match.data(), FirstReadBytes(slot)) ? Step::kRun : Step::kRestart;
+  return scan.planned_count == 0 ? AskForHeaders(op, batch) : Step::kRun;
+}
+
+// No block is the key's: it is absent, if nothing moves, which the headers tell when they are read again: (2).
+Step ClientCore::AskForHeaders(Operation& op, Batch& batch) {
+  LookAtBuckets(op);
+  const Scan& scan = op.scan;
+  if (scan.closed || !scan.headers_fit || scan.frz >= 0 || scan.any_pending) return Step::kRestart;
+  if (Mutated(Mutation::kGetMissUnchecked)) return Step::kOk;
+  op.group_reading = Operation::GroupReading::kHeaders;
+  bool asked = true;
+  ReadHeaders(op,
+              [&](GlobalAddress from, void* to, uint32_t bytes) { asked = asked && batch.ReadNow(from, to, bytes); });
+  return asked ? Step::kRun : Step::kRestart;
+}
+
+// The blocks are there. As JudgeMatches.
+Step ClientCore::JudgeAsked(Operation& op, Batch& batch) {
+  Scan& scan = op.scan;
+  scan.judged_bytes = 0;
+  for (; scan.judged < scan.asked; ++scan.judged) {
+    const uint32_t c = scan.planned[scan.judged];
+    const BlockView block(op.buffers->match.data() + scan.judged_bytes);
+    const uint32_t bytes = FirstReadBytes(op.Candidate(c));
+    if (!block.Intact(bytes) && !Mutated(Mutation::kNoChecksum)) {
+      ++stats_.checksum_retries;
+      return Step::kRestart;
+    }
+    if (JudgeMatch(op, c, block)) return Step::kOk;
+    scan.judged_bytes += bytes;
+  }
+  return AskForHeaders(op, batch);
+}
+
+// What was asked for is there. kOk: ResultOf; kRun: more has been asked for; kRestart: it is no usual case.
+Step ClientCore::GoOnReading(Operation& op, Batch& batch) {
+  switch (op.group_reading) {
+    case Operation::GroupReading::kBuckets: return AskForMatches(op, batch);
+    case Operation::GroupReading::kBlocks: return JudgeAsked(op, batch);
+    case Operation::GroupReading::kHeaders: break;
+  }
+  return HeadersFit(op) ? Step::kOk : Step::kRestart;
+}
+
+Status ClientCore::ResultOf(const Operation& op, std::string* value) {
+  ++stats_.operations;
+  if (op.scan.val < 0) return StatusCode::kNotFound;
+  value->assign(op.scan.block.value());
+  address_cache_.Learn(op.hash.h1, op.Candidate(static_cast<uint32_t>(op.scan.val)));
+  return Status::Ok();
+}
+
+Step ClientCore::ReadAlone(Operation& op) {
+  const auto poll = [this, idle = 0u]() mutable {
+    if (Poll() != 0) {
+      idle = 0;
+    } else {
+      clock_.Relax(++idle);
+    }
+  };
+  Batch& batch = op.batch;
+  batch.CountForOperation(true);
+  batch.Begin();
+  Step step = AskForBuckets(op, batch) ? Step::kRun : Step::kRestart;
+  Outcome read = batch.EndBlocking(poll);
+  while (step == Step::kRun && read == Outcome::kOk && !batch.Stale()) {
+    batch.Begin();
+    step = GoOnReading(op, batch);
+    read = batch.EndBlocking(poll);
+  }
+  return step;
+}
+
+Status ClientCore::Get(std::string_view key, std::string* value) {
+  Operation* const free = IsKey(key) ? FreeOperation() : nullptr;
+  if (free != nullptr) {
+    Operation& op = Take(*free, key, HashKey(key), /*of_user=*/false);
+    const Lease lease(*this, op);
+    if (ReadAlone(op) == Step::kOk) return ResultOf(op, value);
+  }
+  return Client::Get(key, value);
 }
 
 Task<void> ClientCore::MultiGetAsync(std::span<const std::string_view> keys, std::span<std::string> values,
@@ -79,13 +168,6 @@ Task<void> ClientCore::MultiGetAsync(std::span<const std::string_view> keys, std
   assert(keys.size() == values.size() && keys.size() == statuses.size());
   std::vector<size_t> others;  // keys for GetAsync
   const auto leave = [&others](Operation& op) { others.push_back(std::exchange(op.group_index, kSettled)); };
-  const auto answer = [&](Operation& op) {
-    const size_t i = std::exchange(op.group_index, kSettled);
-    values[i].assign(op.scan.block.value());
-    statuses[i] = Status::Ok();
-    address_cache_.Learn(op.hash.h1, op.Candidate(static_cast<uint32_t>(op.scan.val)));
-    ++stats_.operations;
-  };
   for (size_t next = 0; next < keys.size();) {
     if (!IsKey(keys[next])) {
       others.push_back(next++);
@@ -111,21 +193,22 @@ Task<void> ClientCore::MultiGetAsync(std::span<const std::string_view> keys, std
       if (!AskForBuckets(op, batch)) leave(op);
     }
     Outcome read = co_await batch.End();
-    if (read == Outcome::kOk && !batch.Stale()) {
+    for (bool running = true; running && read == Outcome::kOk && !batch.Stale();) {
+      running = false;
       batch.Begin();
       for (Operation* op = group.first; op != nullptr; op = op->group_next) {
         if (op->group_index == kSettled) continue;
-        const Step asked = AskForBlock(*op, batch);
-        if (asked == Step::kOk) {
-          answer(*op);
-        } else if (asked != Step::kRun) {
+        const Step step = GoOnReading(*op, batch);
+        if (step == Step::kOk) {
+          const size_t i = std::exchange(op->group_index, kSettled);
+          statuses[i] = ResultOf(*op, &values[i]);
+        } else if (step == Step::kRun) {
+          running = true;
+        } else {
           leave(*op);
         }
       }
       read = co_await batch.End();
-      for (Operation* op = group.first; op != nullptr && read == Outcome::kOk; op = op->group_next) {
-        if (op->group_index != kSettled && JudgeMatches(*op) == Step::kOk && op->scan.val >= 0) answer(*op);
-      }
     }
     for (Operation* op = group.first; op != nullptr; op = op->group_next) {
       if (op->group_index != kSettled) leave(*op);

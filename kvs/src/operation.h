@@ -124,7 +124,9 @@ struct Operation {
   std::array<uint64_t, 16> stranger;  // operation in flight are not reused
   Merge merge;                        // that takes the key's table out of use, as the last Resolve() found it
   LargeBuffer large_read, large_write;
-  // Of a group that reads together: which of the keys it has, and the next one of the group.
+  // Of a group that reads together: what is read now, which of the keys it has, and the next one of the group.
+  enum class GroupReading : uint8_t { kBuckets, kBlocks, kHeaders };
+  GroupReading group_reading = GroupReading::kBuckets;
   size_t group_index = 0;
   Operation* group_next = nullptr;
 

@@ -252,17 +252,10 @@ Task<Step> ClientCore::ReadLargeBlock(Operation& op, Slot slot, uint64_t bytes) 
 }
 
 Task<Step> ClientCore::CheckHeaders(Operation& op) {
-  const GlobalAddress table = op.scan.table.address;
-  for (uint32_t b = 0; b < 4; ++b) {
-    const uint32_t bucket = FirstBucket(op.scan.places.place[b / 2]) + b % 2;
-    op.batch.Read({table.node, table.offset + BucketOffset(bucket)}, &op.buffers->headers[b], sizeof(uint64_t));
-  }
+  ReadHeaders(op, [&op](GlobalAddress from, void* to, uint32_t bytes) { op.batch.Read(from, to, bytes); });
   const Outcome read = co_await op.batch.Run();
   if (read != Outcome::kOk) co_return Step::kUnavailable;
-  for (const uint64_t header : op.buffers->headers) {
-    if (!BucketHeader(header).Fits(op.hash.h1)) co_return Step::kRestart;
-  }
-  co_return Step::kOk;
+  co_return HeadersFit(op) ? Step::kOk : Step::kRestart;
 }
 
 }  // namespace kvs

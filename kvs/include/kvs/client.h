@@ -173,12 +173,12 @@ class Client {
  public:
   virtual ~Client() = default;
 
-  // ---- Blocking: each runs the coroutine of the same name to its end, and everything else in flight along.
-  Status Get(std::string_view key, std::string* value);         // kNotFound
-  Status Put(std::string_view key, std::string_view value);     // inserts or overwrites
-  Status Insert(std::string_view key, std::string_view value);  // kExists
-  Status Update(std::string_view key, std::string_view value);  // kNotFound
-  Status Delete(std::string_view key);                          // kNotFound
+  // ---- Blocking: each does what the coroutine of the same name does, and runs everything else in flight along.
+  virtual Status Get(std::string_view key, std::string* value);  // kNotFound
+  Status Put(std::string_view key, std::string_view value);      // inserts or overwrites
+  Status Insert(std::string_view key, std::string_view value);   // kExists
+  Status Update(std::string_view key, std::string_view value);   // kNotFound
+  Status Delete(std::string_view key);                           // kNotFound
   Status Compact(const CompactOptions& options = {}, CompactReport* report = nullptr);
   Status DrainNode(krcore::NodeId node, const DrainOptions& options = {}, DrainReport* report = nullptr);
   Status UndrainNode(krcore::NodeId node);
@@ -189,8 +189,8 @@ class Client {
   // throughput comes from.
   virtual Task<Status> GetAsync(std::string_view key, std::string* value) = 0;
   // Of keys[i] the status is statuses[i], the value values[i]; all three have one length and are borrowed. Each key is
-  // read as by GetAsync, in the same two round trips for all: where these find all that there is, at about half the
-  // cost. Keys of one call that are the same, or that others of this client read meanwhile, are read each for itself.
+  // read as by GetAsync; all share the two round trips. Keys of one call that are the same, or that others of this
+  // client read meanwhile, are read each for itself.
   virtual Task<void> MultiGetAsync(std::span<const std::string_view> keys, std::span<std::string> values,
                                    std::span<Status> statuses) = 0;
   virtual Task<Status> PutAsync(std::string_view key, std::string_view value) = 0;
