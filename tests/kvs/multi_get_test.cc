@@ -124,6 +124,24 @@ TEST_F(MultiGet, TakesTwoRoundTripsForAsManyKeysAsMayBeInFlight) {
   Check(answers);
 }
 
+// The headers are read along with the blocks of other keys; where fingerprints mislead, behind those.
+TEST_F(MultiGet, TakesTwoRoundTripsOrThreeForKeysThatAreAbsent) {
+  TestStoreOptions options = Options(&clock_, 1);
+  options.groups = 128;
+  TestStore store(options);
+  auto client = store.store().NewClient({.address_cache_entries = 0}).value();
+  std::vector<std::string> names;
+  for (int i = 0; i < 60; ++i) {
+    names.push_back("key" + std::to_string(i));
+    if (i % 2 == 0) Put(*client, names.back(), names.back());
+  }
+  Answers few({"key0", "key1"}), all(names);
+  EXPECT_EQ(TripsOf(*client, few), 2u);
+  Check(few);
+  EXPECT_LE(TripsOf(*client, all), 3u);
+  Check(all);
+}
+
 TEST_F(MultiGet, TakesOneRoundTripForKeysInTheAddressCache) {
   TestStoreOptions options = Options(&clock_, 1);
   options.groups = 128;
