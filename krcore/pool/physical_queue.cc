@@ -49,6 +49,7 @@ size_t PhysicalQueue::memory_bytes() const {
 
 void PhysicalQueue::CommitSettledOwn(const WorkRequest& wr, QueueState* owner, WcStatus status, OwnWr kind,
                                      bool zero_copy, uint32_t tag) {
+  ForgetCommon();
   entry(tail_) = {wr.wr_id, owner, wr.opcode, static_cast<uint8_t>(wr.flags & kSignaled), WcStatus::kSuccess};
   MarkOwn(kind, wr.opcode, zero_copy, tag);
   Settle(tail_, status);
@@ -58,6 +59,7 @@ void PhysicalQueue::CommitSettledOwn(const WorkRequest& wr, QueueState* owner, W
 
 void PhysicalQueue::CommitSettled(const WorkRequest& wr, QueueState* owner, WcStatus status) {
   assert(free() > 0);
+  ForgetCommon();
   entry(tail_) = {wr.wr_id, owner, wr.opcode, static_cast<uint8_t>(wr.flags & kSignaled), WcStatus::kSuccess};
   Settle(tail_, status);
   ++tail_;
@@ -371,6 +373,7 @@ size_t PhysicalQueue::MoveStagedTo(PhysicalQueue& to) {
     to.Prepare();
     const bool settled = IsSettled(head_);
     if (!settled && !CopyHeadTo(to)) break;
+    to.ForgetCommon();
     to.entry(to.tail_) = entry(head_);
     if (entry(head_).kind < kOwn) to.entry(to.tail_).tag = 0;  // others of its run may stay behind
     if (settled) {

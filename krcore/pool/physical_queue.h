@@ -47,7 +47,8 @@
 
 namespace krcore::vqp {
 class LikeRequest;
-}
+struct LastOfLength;
+}  // namespace krcore::vqp
 
 namespace krcore::pool {
 
@@ -276,11 +277,12 @@ class PhysicalQueue {
   static void Promise(Completion& place, uint64_t wr_id, uint32_t opcode, uint32_t qp_num);
   void FillSlots(std::span<const WorkRequest> wrs, uint64_t position, const dct::Peer& peer);
   bool FillAllowed(const WorkRequest& wr, rnic::SendWr* out, Entry* entry, QueueState* owner,
-                   const vqp::LikeRequest& like, uint32_t* kept);
-  // Whether `count` WRs have room in the slots from `slot` on, which hold what they have in common, and their wr_ids.
+                   const vqp::LikeRequest& like, vqp::LastOfLength* last, uint32_t* kept);
+  // Whether `count` WRs have room in the slots from `slot` on, which hold what they have in common, and their wr_ids;
+  // the entries, their owner.
   bool HasCommon(uint64_t slot, size_t count, const vqp::LikeRequest& like) const;
   // Makes it so. False: there is no room, or not without wrapping around the ring.
-  bool MakeCommon(uint64_t slot, size_t count, const dct::Peer& peer, const vqp::LikeRequest& like);
+  bool MakeCommon(uint64_t slot, size_t count, QueueState* owner, const dct::Peer& peer, const vqp::LikeRequest& like);
   void ForgetCommon() { common_begin_ = common_end_ = 0; }
   // Of what is posted from `position` on: every kSignalEvery-th of the ring.
   void SignalSome(uint64_t position, size_t count);
@@ -293,7 +295,10 @@ class PhysicalQueue {
   uint64_t pushed() const { return blocked_ ? std::max(posted_, std::min(rung_, tail_)) : posted_; }
   void Settle(uint64_t position, WcStatus status);
   // Nobody waits for it any more. (The run that it may belong to is all of one owner's, and goes as a whole.)
-  void Abandon(uint64_t position) { entry(position).owner = nullptr; }
+  void Abandon(uint64_t position) {
+    ForgetCommon();
+    entry(position).owner = nullptr;
+  }
   // Completes [head_, end), then the settled ones right behind.
   size_t RetireUpTo(uint64_t end);
   // Completes the usual ones of one queue at head_, of which there is one at least, up to `end`.
@@ -379,8 +384,9 @@ class PhysicalQueue {
   QueueState* culprit_ = nullptr;
   WcStatus culprit_status_ = WcStatus::kSuccess;
 
-  // The slots [common_begin_, common_end_) hold what all WRs that this LikeRequest allows have in common, and their
-  // wr_ids: a ring that begins again at its start mostly finds there what it would write.
+  // The slots [common_begin_, common_end_) hold what all WRs that this LikeRequest, which is one queue's, allows have
+  // in common, and their wr_ids: a ring that begins again at its start mostly finds there what it would write. Whoever
+  // writes other things there has to forget that.
   uint64_t common_ = 0;  // LikeRequest::number()
   uint64_t common_begin_ = 0, common_end_ = 0;
 

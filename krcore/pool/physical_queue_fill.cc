@@ -60,6 +60,7 @@ struct Form {
   uint32_t mark = 0;  // of the ring's Entry
 };
 constexpr uint32_t kAtomic = 1u << 31;
+constexpr uint32_t kSignaledMark = 1u << 8;
 static_assert(offsetof(WorkRequest, imm) == 20 && offsetof(WorkRequest, flags) < 19);
 constexpr uint32_t kOpcodes = 8, kFlagSets = 16;
 constexpr auto kForms = [] {
@@ -72,7 +73,8 @@ constexpr auto kForms = [] {
                               PartOfWord<offsetof(WorkRequest, flags), 16>(static_cast<uint8_t>(flags & ~kSignaled));
       const uint32_t atomic = vqp::IsAtomic(opcode) ? kAtomic : 0;
       forms[static_cast<uint32_t>(opcode) * kFlagSets + flags] = {
-          static_cast<uint32_t>(posted) | atomic, static_cast<uint32_t>(opcode) | (flags & uint32_t{kSignaled}) << 8};
+          static_cast<uint32_t>(posted) | atomic,
+          static_cast<uint32_t>(opcode) | ((flags & kSignaled) != 0 ? kSignaledMark : 0)};
     }
   }
   return forms;
@@ -122,10 +124,11 @@ inline void PhysicalQueue::SignalSome(uint64_t position, size_t count) {
 // Members are loaded one by one and once, since a wider load would wait for the stores of whoever has just written
 // them, and of what is posted that is written in which WRs that are alike differ.
 inline bool PhysicalQueue::FillAllowed(const WorkRequest& wr, rnic::SendWr* out, Entry* entry, QueueState* owner,
-                                       const vqp::LikeRequest& like, uint32_t* kept) {
+                                       const vqp::LikeRequest& like, vqp::LastOfLength* last, uint32_t* kept) {
   const auto opcode = static_cast<uint32_t>(wr.opcode);
   const uint32_t flags = wr.flags;
-  if (opcode >= kOpcodes || flags >= kFlagSets) [[unlikely]]
+  static_assert(kFlagSets == 2 * kOpcodes);
+  if ((opcode | flags / 2) >= kOpcodes) [[unlikely]]
     return false;
   const Form form = kForms[opcode * kFlagSets + flags];
   if (form.posted == 0 || wr.num_sge != 1 || wr.sg_list == nullptr) [[unlikely]]
@@ -136,15 +139,17 @@ inline bool PhysicalQueue::FillAllowed(const WorkRequest& wr, rnic::SendWr* out,
     return false;
   const uint32_t length = from.length;
   to.length = length;
-  if (!like.AllowsLength(length)) [[unlikely]]
-    return false;
+  if (length != last->length) [[unlikely]] {
+    if (!like.AllowsLength(length)) return false;
+    *last = like.LastOf(length);
+  }
   const uint64_t addr = from.addr;
   to.addr = addr;
-  if (!like.AllowsLocal(addr, length)) [[unlikely]]
+  if (!like.AllowsLocal(addr, *last)) [[unlikely]]
     return false;
   const uint64_t remote_addr = wr.remote_addr;
   out->remote_addr = remote_addr;
-  if (!like.AllowsRemote(remote_addr, length)) [[unlikely]]
+  if (!like.AllowsRemote(remote_addr, *last)) [[unlikely]]
     return false;
   if ((form.posted & kAtomic) != 0) {
     if (!like.AllowsAtomic(remote_addr, length)) [[unlikely]]
@@ -155,9 +160,8 @@ inline bool PhysicalQueue::FillAllowed(const WorkRequest& wr, rnic::SendWr* out,
   SetWordAt<16>(*out, uint64_t{form.posted});
   const uint64_t wr_id = wr.wr_id;
   entry->user_wr_id = wr_id;
-  entry->owner = owner;
   SetWordAt<kMark>(*entry, uint64_t{form.mark});
-  if ((flags & kSignaled) != 0) Promise(owner->Place((*kept)++), wr_id, opcode, qp_num_);
+  if ((form.mark & kSignaledMark) != 0) Promise(owner->Place((*kept)++), wr_id, form.mark & 0xff, qp_num_);
   return true;
 }
 
@@ -165,10 +169,11 @@ bool PhysicalQueue::AcceptAllowed(const WorkRequest& wr, QueueState* owner, cons
                                   const vqp::LikeRequest& like) {
   Prepare();
   const uint64_t slot = tail_ & mask_;
-  if (!HasCommon(slot, 1, like) && !MakeCommon(slot, 1, peer, like)) [[unlikely]]
+  if (!HasCommon(slot, 1, like) && !MakeCommon(slot, 1, owner, peer, like)) [[unlikely]]
     return false;
+  vqp::LastOfLength last;
   uint32_t kept = 0;
-  if (!FillAllowed(wr, &wrs_[slot], &entries_[slot], owner, like, &kept)) [[unlikely]]
+  if (!FillAllowed(wr, &wrs_[slot], &entries_[slot], owner, like, &last, &kept)) [[unlikely]]
     return false;
   if ((slot + 1) % kSignalEvery == 0) Signal(tail_);
   entries_[slot].tag = Run::Tag(1, kept);
@@ -182,13 +187,14 @@ bool PhysicalQueue::AcceptAllowed(std::span<const WorkRequest> wrs, QueueState* 
   Prepare();
   const size_t count = wrs.size();
   const uint64_t slot = tail_ & mask_;
-  if (!HasCommon(slot, count, like) && !MakeCommon(slot, count, peer, like)) [[unlikely]]
+  if (!HasCommon(slot, count, like) && !MakeCommon(slot, count, owner, peer, like)) [[unlikely]]
     return false;
   rnic::SendWr* out = &wrs_[slot];
   Entry* entry = &entries_[slot];
+  vqp::LastOfLength last;
   uint32_t kept = 0;
   for (const WorkRequest& wr : wrs) {
-    if (!FillAllowed(wr, out++, entry++, owner, like, &kept)) [[unlikely]]
+    if (!FillAllowed(wr, out++, entry++, owner, like, &last, &kept)) [[unlikely]]
       return false;
   }
   SignalSome(tail_, count);
@@ -202,7 +208,7 @@ inline bool PhysicalQueue::HasCommon(uint64_t slot, size_t count, const vqp::Lik
   return common_ == like.number() && common_begin_ <= slot && slot + count <= common_end_ && count - 1 < free();
 }
 
-[[gnu::noinline]] bool PhysicalQueue::MakeCommon(uint64_t slot, size_t count, const dct::Peer& peer,
+[[gnu::noinline]] bool PhysicalQueue::MakeCommon(uint64_t slot, size_t count, QueueState* owner, const dct::Peer& peer,
                                                  const vqp::LikeRequest& like) {
   if (count - 1 >= std::min<uint64_t>(free(), mask_ + 1 - slot)) return false;  // none is not allowed either
   if (common_ != like.number() || slot < common_begin_ || slot > common_end_) {
@@ -220,6 +226,7 @@ inline bool PhysicalQueue::HasCommon(uint64_t slot, size_t count, const vqp::Lik
     wr.remote_qpn = peer.target.dct_num;
     wr.qkey = 0;
     wr.dc_key = peer.target.dc_key;
+    entries_[at].owner = owner;
   }
   common_end_ = std::max(common_end_, slot + count);
   return true;

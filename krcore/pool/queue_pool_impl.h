@@ -123,13 +123,14 @@ class QueuePoolImpl final : public QueuePool {
   // Flush right after CheckLeases.
   void FlushChecked() {
     // Mostly one queue has something staged, and nothing else is to be looked at.
-    const bool usual = state_.staged_count == 1 && gate_ == nullptr && !state_.host_staged && !any_blocked();
-    if (!usual || !state_.staged[0]->FlushUsual()) [[unlikely]] {
+    const bool usual = state_.staged_count == 1 && gate_ == nullptr && !any_blocked();
+    if (!usual || state_.staged[0]->BrokenByOthers() || !state_.staged[0]->FlushUsual()) [[unlikely]] {
       completed_by_flush_ += Doorbells();
       return;
     }
     state_.staged[0]->NoteUnstaged();
     state_.staged_count = 0;
+    state_.host_staged = false;
   }
   // Polls until `queue` can accept a WR with `inline_bytes`. Breaks a queue that makes no progress; if the gate is
   // shut, discards what is staged.

@@ -70,6 +70,13 @@ inline StatusCode CheckRequest(const WorkRequest& wr, const RequestLimits& limit
   return StatusCode::kPermissionDenied;
 }
 
+// Where requests of one length may begin at the last, from the begin of their regions; of none at first. Mostly a
+// request is as long as the one before.
+struct LastOfLength {
+  uint64_t length = UINT64_MAX;
+  uint64_t local = 0, remote = 0;
+};
+
 // A filter in front of CheckRequest: made from one request that has passed, it knows others like it, of one SGE in the
 // same local region, to the same remote region, at a third of the cost. What it allows CheckRequest does too, as long
 // as the regions are what they were; what it does not know has to go there.
@@ -102,15 +109,17 @@ class LikeRequest {
   // Of a request of an allowed form that names these.
   bool AllowsLength(uint64_t length) const { return length - 1 < longest_; }  // 0 is not allowed
   bool AllowsKeys(uint32_t lkey, uint32_t rkey) const { return lkey == local_.key && rkey == remote_.key; }
-  bool AllowsLocal(uint64_t addr, uint64_t length) const { return addr - local_.addr <= local_.length - length; }
-  bool AllowsRemote(uint64_t addr, uint64_t length) const { return addr - remote_.addr <= remote_.length - length; }
+  // Of an allowed length.
+  LastOfLength LastOf(uint64_t length) const { return {length, local_.length - length, remote_.length - length}; }
+  bool AllowsLocal(uint64_t addr, const LastOfLength& last) const { return addr - local_.addr <= last.local; }
+  bool AllowsRemote(uint64_t addr, const LastOfLength& last) const { return addr - remote_.addr <= last.remote; }
   static bool AllowsAtomic(uint64_t remote_addr, uint64_t length) { return length == 8 && remote_addr % 8 == 0; }
   bool Allows(const WorkRequest& wr) const {
     if (!AllowsForm(wr.opcode, wr.flags) || wr.num_sge != 1 || wr.sg_list == nullptr) return false;
     const Sge& sge = *wr.sg_list;
-    return AllowsLength(sge.length) && AllowsKeys(sge.lkey, wr.rkey) && AllowsLocal(sge.addr, sge.length) &&
-           AllowsRemote(wr.remote_addr, sge.length) &&
-           (!IsAtomic(wr.opcode) || AllowsAtomic(wr.remote_addr, sge.length));
+    const LastOfLength last = LastOf(sge.length);
+    return AllowsLength(sge.length) && AllowsKeys(sge.lkey, wr.rkey) && AllowsLocal(sge.addr, last) &&
+           AllowsRemote(wr.remote_addr, last) && (!IsAtomic(wr.opcode) || AllowsAtomic(wr.remote_addr, sge.length));
   }
   // Of all that know something each has its own. Who keeps one for one peer at a time may tell by it that neither the
   // peer nor the keys are others.
