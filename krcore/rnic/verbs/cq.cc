@@ -56,10 +56,7 @@ CqUser* VerbsCq::Owner(uint64_t wr_id) const {
 
 size_t VerbsCq::Poll(std::span<Completion> out) {
   size_t count = 0;
-  while (count < out.size() && !kept_.empty()) [[unlikely]] {
-      out[count++] = kept_.front().completion;
-      kept_.pop_front();
-    }
+  for (; count < out.size() && !kept_.empty(); kept_.pop_front()) out[count++] = kept_.front().completion;
   while (count < out.size()) {
     ibv_wc wcs[kBatch];
     const int wanted = static_cast<int>(std::min<size_t>(kBatch, out.size() - count));
@@ -73,9 +70,13 @@ size_t VerbsCq::Poll(std::span<Completion> out) {
   for (size_t i = 0; flushes_ > 0 && i < slots_.size(); ++i) {
     if (slots_[i] != nullptr) count += slots_[i]->TakeFlushes(this, out.subspan(count));
   }
-  for (size_t i = 0; i < sources_.size(); ++i)
-    count += sources_[(first_source_ + i) % sources_.size()]->Take(out.subspan(count));
-  ++first_source_;
+  // Each goes first in its turn, so that none has to wait for ever.
+  const size_t sources = sources_.size();
+  if (++first_source_ >= sources) first_source_ = 0;
+  for (size_t i = 0, next = first_source_; i < sources; ++i) {
+    count += sources_[next]->Take(out.subspan(count));
+    if (++next == sources) next = 0;
+  }
   return count;
 }
 

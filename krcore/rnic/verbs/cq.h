@@ -95,7 +95,7 @@ class VerbsCq final : public Cq {
   std::vector<CqUser*> slots_;
   std::deque<Kept> kept_;
   std::vector<CompletionSource*> sources_;
-  size_t first_source_ = 0;  // which goes first, so that none has to wait for ever
+  size_t first_source_ = 0;  // which goes first
 };
 
 // What a WR carries as libibverbs' wr_id. The life tells completions of a queue before its RESET from those after it.

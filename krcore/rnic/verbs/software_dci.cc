@@ -251,6 +251,7 @@ void SoftwareDci::Run(bool posted) {
 }
 
 size_t SoftwareDci::Take(std::span<Completion> out) {
+  if (idle() && core_.polled == core_.done) return 0;
   Drive();
   size_t count = 0;
   sdc_completion done{};
