@@ -88,7 +88,7 @@ Step ClientCore::AskForHeaders(Operation& op, Batch& batch) {
   LookAtBuckets(op);
   const Scan& scan = op.scan;
   if (scan.closed || !scan.headers_fit || scan.frz >= 0 || scan.any_pending) return Step::kRestart;
-  if (Mutated(Mutation::kGetMissUnchecked)) return Step::kOk;
+  if (Mutated(Mutation::kMultiGetMissUnchecked)) return Step::kOk;
   op.group_reading = Operation::GroupReading::kHeaders;
   bool asked = true;
   ReadHeaders(op,

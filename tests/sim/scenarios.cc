@@ -46,9 +46,9 @@ bool TearReadsDuringASplit(Stage& stage, uint32_t splitter, const std::vector<ui
 
 constexpr uint32_t kReaders = 24;
 
-RunResult MissDuringASplit(uint64_t point) {
+RunResult MissDuringASplitOf(uint64_t point, bool multi_get) {
   RunResult result;
-  OnStage({.seed = point + 1, .groups = 4}, &result, [](Stage& stage) {
+  OnStage({.seed = point + 1, .groups = 4, .multi_get = multi_get}, &result, [](Stage& stage) {
     const uint32_t splitter = stage.AddClient();
     std::vector<uint32_t> readers;
     for (uint32_t r = 0; r < kReaders; ++r) {
@@ -60,6 +60,9 @@ RunResult MissDuringASplit(uint64_t point) {
   });
   return result;
 }
+
+RunResult MissDuringASplit(uint64_t point) { return MissDuringASplitOf(point, false); }
+RunResult MissOfMultiGetDuringASplit(uint64_t point) { return MissDuringASplitOf(point, true); }
 
 // The readers do not know of the table's birth: they come there from its parent, and it splits in its turn.
 RunResult MissInAChildThatSplits(uint64_t point) {
@@ -422,6 +425,7 @@ std::span<const Scenario> Scenarios() {
   static const std::vector<Scenario> kAll = [] {
     std::vector<Scenario> all = {
         {"MissDuringASplit", {Mutation::kGetMissUnchecked, Mutation::kWriteMissUnchecked}, 128, MissDuringASplit},
+        {"MissOfMultiGetDuringASplit", {Mutation::kMultiGetMissUnchecked}, 128, MissOfMultiGetDuringASplit},
         {"MissInAChildThatSplits", {Mutation::kChildMissUnchecked}, 128, MissInAChildThatSplits},
         {"SlotOfAnotherKey", {Mutation::kLostCasKeyUnchecked}, 12, SlotOfAnotherKey},
         {"WritesBesideASplit",

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <span>
 
 #include "kvs/layout/join.h"
 #include "kvs/layout/pool.h"
@@ -42,6 +43,7 @@ std::vector<std::string> AllNames() {
 
 Stage::Stage(const StageOptions& options)
     : groups_(options.groups),
+      multi_get_(options.multi_get),
       world_({.fabric = kFabric, .seed = options.seed, .cost = {}, .chaos = {}}),
       history_(AllNames()) {
   if (std::getenv("KVS_SIM_VERBS") != nullptr) world_.set_trace(stderr);
@@ -130,6 +132,16 @@ uint32_t Stage::Begin(uint32_t c, OpKind kind, uint32_t key) {
   return operation;
 }
 
+kvs::Task<Status> Stage::Get(kvs::Client& client, std::string_view key, std::string* value) {
+  Status status;
+  if (multi_get_) {
+    co_await client.MultiGetAsync(std::span(&key, 1), std::span(value, 1), std::span(&status, 1));
+  } else {
+    status = co_await client.GetAsync(key, value);
+  }
+  co_return status;
+}
+
 kvs::Task<void> Stage::Operate(uint32_t c, uint32_t operation) {
   kvs::Client& client = *actors_[c].client;
   const std::string& key = history_.NameOf(history_[operation].key);
@@ -137,7 +149,7 @@ kvs::Task<void> Stage::Operate(uint32_t c, uint32_t operation) {
   std::string value = ValueOfOperation(history_[operation].value);
   Status status;
   switch (kind) {
-    case OpKind::kGet: status = co_await client.GetAsync(key, &value); break;
+    case OpKind::kGet: status = co_await Get(client, key, &value); break;
     case OpKind::kPut: status = co_await client.PutAsync(key, value); break;
     case OpKind::kInsert: status = co_await client.InsertAsync(key, value); break;
     case OpKind::kUpdate: status = co_await client.UpdateAsync(key, value); break;

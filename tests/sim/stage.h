@@ -30,6 +30,7 @@ struct StageOptions {
   uint32_t initial_depth = 0;
   uint32_t groups = 2;  // of a subtable
   uint32_t memory_nodes = 1;
+  bool multi_get = false;  // Gets are MultiGets of one key
   int64_t lease_ns =
       0;  // of clients; 0: for ever, as what a client posts after a long sleep is what scenarios are about
 };
@@ -110,12 +111,14 @@ class Stage {
     bool alive() const { return client != nullptr && !dead; }
   };
 
+  kvs::Task<krcore::Status> Get(kvs::Client& client, std::string_view key, std::string* value);
   kvs::Task<void> Operate(uint32_t c, uint32_t operation);
   kvs::Task<void> Compact(uint32_t c);
   kvs::Task<void> Drain(uint32_t c, krcore::NodeId node);
   const std::byte* At(kvs::GlobalAddress address) const;
 
   const uint32_t groups_;
+  const bool multi_get_;
   krcore::rnic::sim::World world_;
   History history_;
   std::vector<std::unique_ptr<krcore::Node>> memory_nodes_;
