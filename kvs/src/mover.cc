@@ -353,7 +353,7 @@ Task<Step> ClientCore::Mover::ReadChunks(std::span<const krcore::NodeId> nodes, 
   co_return Step::kOk;
 }
 
-// In bytes, while others take chunks: those that they may not take. Where there are none, free blocks must do.
+// In bytes, of chunks, while others take some: those that they may not take.
 uint64_t ClientCore::Mover::FreeForCopies(const std::map<Chunk, ChunkWord>& chunks) const {
   struct Count {
     uint64_t usable = 0, free = 0;
@@ -369,7 +369,7 @@ uint64_t ClientCore::Mover::FreeForCopies(const std::map<Chunk, ChunkWord>& chun
     const uint64_t kept = ChunksKeptForMover(count.usable);
     room += (kept > 0 ? std::min(count.free, kept) : count.free) * client_.chunk_bytes_;
   }
-  return room > 0 ? room : client_.memory_->free_bytes() / 2;
+  return room;
 }
 
 // Takes the chunks that the copies need before anything is moved: what is moved in part only has used up room and frees
@@ -413,7 +413,6 @@ void ClientCore::Mover::Choose(const Census& census, const std::map<Chunk, Chunk
     Victim victim;
   };
   std::vector<Candidate> candidates;
-  uint64_t room = FreeForCopies(chunks);
   const uint64_t percent = thorough_ ? kNotDensePercent : kSparsePercent;
   for (const auto& [chunk, word] : chunks) {
     const auto found = census.blocks.find(chunk);
@@ -441,10 +440,18 @@ void ClientCore::Mover::Choose(const Census& census, const std::map<Chunk, Chunk
   }
   std::sort(candidates.begin(), candidates.end(),
             [](const Candidate& a, const Candidate& b) { return a.live.bytes < b.live.bytes; });
+  uint64_t room = FreeForCopies(chunks);
+  size_t most = kEvacuationSlots;
+  if (room == 0) {
+    // Free blocks must do. Those of chunks that are being emptied are nobody's, whatever becomes of that: half of the
+    // chunks keep theirs.
+    room = client_.memory_->free_bytes() / 2;
+    most = std::clamp<size_t>(candidates.size() / 2, 1, most);
+  }
   victims_.clear();
   for (const Candidate& candidate : candidates) {
     const uint64_t needed = candidate.live.Needed();
-    if (victims_.size() == kEvacuationSlots || needed > room) break;
+    if (victims_.size() == most || needed > room) break;
     room -= needed;
     victims_.push_back(candidate.victim);
     victims_.back().room = needed;
