@@ -41,6 +41,8 @@ struct krc_device;
 struct krc_host;
 struct krc_queue;
 
+/* The first slot is the header: the next incarnation. */
+#define KRC_TABLE_SLOTS 2048
 #define KRC_RECORD_BYTES 256
 #define KRC_RECORD_VALUE_BYTES (KRC_RECORD_BYTES - 48)
 
@@ -121,5 +123,18 @@ int krc_meta_remove(struct krc_meta *meta, u32 slot, u64 key, u64 owner);
 int krc_meta_forget_host(struct krc_meta *meta, const union ib_gid *gid);
 /* Whether that incarnation of a node is gone: 1, 0. */
 int krc_meta_is_dead(struct krc_meta *meta, const u8 *fabric, u64 owner);
+
+/* --- what its files share: one verb each; meta->lock is held --- */
+
+/* `offset` in the table; the local side is meta->buffer. */
+int krc_meta_verb(struct krc_meta *meta, u8 opcode, u64 offset, u32 bytes,
+		  u64 compare, u64 swap);
+/*
+ * Won if `swap` is there: an earlier try, without an answer, may have put it
+ * there. Nobody else writes that word but who claims the same key, which is as
+ * good.
+ */
+int krc_meta_cas(struct krc_meta *meta, u64 offset, u64 compare, u64 swap,
+		 bool *won);
 
 #endif

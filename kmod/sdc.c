@@ -9,20 +9,15 @@
 #include <rdma/ib_cache.h>
 
 #include "device.h"
-#include "qp.h"
 #include "queue.h"
 #include "region.h"
 #include "region_map.h"
 #include "sdc.h"
 
-#define RECEIVES 512
-#define SENDS 256
 #define SESSIONS 1024
 #define MAX_STRANGERS 64
 /* Twice what the initiators believe in an idle session for. */
 #define HOLD_NS (2 * NSEC_PER_SEC)
-#define DRAIN_TIMEOUT (3 * HZ)
-#define REPAIR_AGAIN (HZ / 10)
 
 static_assert((int)SDC_ACCESS_READ == (int)KRC_REMOTE_READ);
 static_assert((int)SDC_ACCESS_WRITE == (int)KRC_REMOTE_WRITE);
@@ -31,120 +26,6 @@ static_assert((int)SDC_ACCESS_ATOMIC == (int)KRC_REMOTE_ATOMIC);
 u64 krc_sdc_now(void)
 {
 	return ktime_get_boottime_ns();
-}
-
-static u32 krc_sdc_buffer_bytes(const struct krc_sdc *sdc)
-{
-	return sizeof(struct ib_grh) + sdc->mtu_bytes;
-}
-
-/* --- the QP --- */
-
-static void krc_sdc_broke(struct krc_sdc *sdc)
-{
-	lockdep_assert_held(&sdc->lock);
-	if (sdc->broken || sdc->stopped)
-		return;
-	sdc->broken = true;
-	queue_delayed_work(system_long_wq, &sdc->repair, 0);
-}
-
-static void krc_sdc_post_receive(struct krc_sdc *sdc,
-				 struct krc_sdc_receive *receive)
-{
-	lockdep_assert_held(&sdc->lock);
-	ib_dma_sync_single_for_device(sdc->dev->ib, receive->sge.addr,
-				      receive->sge.length, DMA_FROM_DEVICE);
-	if (sdc->broken || sdc->stopped) {
-		list_add(&receive->link, &sdc->idle);
-	} else if (ib_post_recv(sdc->qp, &receive->wr, NULL)) {
-		list_add(&receive->link, &sdc->idle);
-		krc_sdc_broke(sdc);
-	} else {
-		sdc->receiving++;
-	}
-}
-
-/* A completion: one less is posted, of `posted`. */
-static void krc_sdc_completed(struct krc_sdc *sdc, u32 *posted,
-			      enum ib_wc_status status)
-{
-	lockdep_assert_held(&sdc->lock);
-	if (status != IB_WC_SUCCESS)
-		krc_sdc_broke(sdc);
-	if (!--*posted)
-		wake_up_all(&sdc->drained);
-}
-
-/* Waits until nothing of `posted` is. */
-static bool krc_sdc_await(struct krc_sdc *sdc, const u32 *posted)
-{
-	return wait_event_timeout(sdc->drained, !READ_ONCE(*posted),
-				  DRAIN_TIMEOUT);
-}
-
-/*
- * Whether all that was posted has completed. Nothing is posted any more. Sends
- * end by themselves, and first: rxe (6.1) flushes those of a UD QP in the caller
- * of ib_modify_qp, beside the tasklet that completes them, and one completes
- * twice.
- */
-static bool krc_sdc_drain(struct krc_sdc *sdc)
-{
-	struct ib_qp_attr attr = { .qp_state = IB_QPS_ERR };
-
-	krc_sdc_await(sdc, &sdc->sending);
-	ib_modify_qp(sdc->qp, &attr, IB_QP_STATE);
-	return krc_sdc_await(sdc, &sdc->sending) &&
-	       krc_sdc_await(sdc, &sdc->receiving);
-}
-
-/* From any state, with nothing posted; it stays the QP with that number. */
-static int krc_sdc_bring_up(struct krc_sdc *sdc)
-{
-	struct ib_qp_attr attr = {
-		.qp_state = IB_QPS_RESET,
-		.port_num = sdc->dev->port,
-		.qkey = SDC_QKEY,
-	};
-	LIST_HEAD(idle);
-	struct krc_sdc_receive *receive, *next;
-	int err;
-
-	err = ib_modify_qp(sdc->qp, &attr, IB_QP_STATE);
-	attr.qp_state = IB_QPS_INIT;
-	if (!err)
-		err = ib_modify_qp(sdc->qp, &attr,
-				   IB_QP_STATE | IB_QP_PKEY_INDEX | IB_QP_PORT |
-					   IB_QP_QKEY);
-	attr.qp_state = IB_QPS_RTR;
-	if (!err)
-		err = ib_modify_qp(sdc->qp, &attr, IB_QP_STATE);
-	attr.qp_state = IB_QPS_RTS;
-	if (!err)
-		err = ib_modify_qp(sdc->qp, &attr, IB_QP_STATE | IB_QP_SQ_PSN);
-	if (err)
-		return err;
-	spin_lock_bh(&sdc->lock);
-	sdc->broken = false;
-	list_splice_init(&sdc->idle, &idle);
-	list_for_each_entry_safe(receive, next, &idle, link)
-		krc_sdc_post_receive(sdc, receive);
-	spin_unlock_bh(&sdc->lock);
-	return 0;
-}
-
-static void krc_sdc_repair(struct work_struct *work)
-{
-	struct krc_sdc *sdc = container_of(work, struct krc_sdc, repair.work);
-	bool up = krc_sdc_drain(sdc) && !krc_sdc_bring_up(sdc);
-
-	spin_lock_bh(&sdc->lock);
-	if (up)
-		sdc->stats.repaired++;
-	else if (!sdc->stopped)
-		queue_delayed_work(system_long_wq, &sdc->repair, REPAIR_AGAIN);
-	spin_unlock_bh(&sdc->lock);
 }
 
 /* --- what the core asks for; all with sdc->lock held --- */
@@ -323,7 +204,7 @@ static void krc_sdc_arrived(struct krc_sdc *sdc,
 	queue_work(system_long_wq, &sdc->greet);
 }
 
-static void krc_sdc_received(struct ib_cq *cq, struct ib_wc *wc)
+void krc_sdc_received(struct ib_cq *cq, struct ib_wc *wc)
 {
 	struct krc_sdc_receive *receive =
 		container_of(wc->wr_cqe, struct krc_sdc_receive, cqe);
@@ -340,7 +221,7 @@ static void krc_sdc_received(struct ib_cq *cq, struct ib_wc *wc)
 	spin_unlock_bh(&sdc->lock);
 }
 
-static void krc_sdc_sent(struct ib_cq *cq, struct ib_wc *wc)
+void krc_sdc_sent(struct ib_cq *cq, struct ib_wc *wc)
 {
 	struct krc_sdc_send *send =
 		container_of(wc->wr_cqe, struct krc_sdc_send, cqe);
@@ -438,123 +319,11 @@ static int stats_show(struct seq_file *file, void *unused)
 }
 DEFINE_SHOW_ATTRIBUTE(stats);
 
-static int krc_sdc_map(struct krc_sdc *sdc, u8 **buffer, struct ib_sge *sge,
-		       enum dma_data_direction direction)
-{
-	struct ib_device *ib = sdc->dev->ib;
-	u32 bytes = krc_sdc_buffer_bytes(sdc);
-
-	*buffer = kmalloc(bytes, GFP_KERNEL);
-	if (!*buffer)
-		return -ENOMEM;
-	sge->addr = ib_dma_map_single(ib, *buffer, bytes, direction);
-	if (ib_dma_mapping_error(ib, sge->addr)) {
-		kfree(*buffer);
-		*buffer = NULL;
-		return -ENOMEM;
-	}
-	sge->length = bytes;
-	sge->lkey = sdc->dev->pd->local_dma_lkey;
-	return 0;
-}
-
-static void krc_sdc_unmap(struct krc_sdc *sdc, u8 *buffer, struct ib_sge *sge,
-			  enum dma_data_direction direction)
-{
-	if (buffer)
-		ib_dma_unmap_single(sdc->dev->ib, sge->addr,
-				    krc_sdc_buffer_bytes(sdc), direction);
-	kfree(buffer);
-}
-
-static int krc_sdc_alloc(struct krc_sdc *sdc)
-{
-	struct krc_sdc_receive *receive;
-	struct krc_sdc_send *send;
-	u32 i;
-	int err = 0;
-
-	sdc->sessions = kvcalloc(SESSIONS, sizeof(*sdc->sessions), GFP_KERNEL);
-	sdc->receives = kvcalloc(RECEIVES, sizeof(*sdc->receives), GFP_KERNEL);
-	sdc->sends = kvcalloc(SENDS, sizeof(*sdc->sends), GFP_KERNEL);
-	if (!sdc->sessions || !sdc->receives || !sdc->sends)
-		return -ENOMEM;
-	for (i = 0; i < RECEIVES && !err; i++) {
-		receive = &sdc->receives[i];
-		err = krc_sdc_map(sdc, &receive->buffer, &receive->sge,
-				  DMA_FROM_DEVICE);
-		receive->cqe.done = krc_sdc_received;
-		receive->wr.wr_cqe = &receive->cqe;
-		receive->wr.sg_list = &receive->sge;
-		receive->wr.num_sge = 1;
-		list_add_tail(&receive->link, &sdc->idle);
-	}
-	for (i = 0; i < SENDS && !err; i++) {
-		send = &sdc->sends[i];
-		err = krc_sdc_map(sdc, &send->buffer, &send->sge,
-				  DMA_TO_DEVICE);
-		send->cqe.done = krc_sdc_sent;
-		send->wr.wr.wr_cqe = &send->cqe;
-		send->wr.wr.sg_list = &send->sge;
-		send->wr.wr.num_sge = 1;
-		send->wr.wr.opcode = IB_WR_SEND;
-		send->wr.wr.send_flags = IB_SEND_SIGNALED;
-		send->wr.remote_qkey = SDC_QKEY;
-		list_add_tail(&send->link, &sdc->free);
-	}
-	return err;
-}
-
 static void krc_sdc_free(struct krc_sdc *sdc)
 {
-	u32 i;
-
-	for (i = 0; sdc->receives && i < RECEIVES; i++)
-		krc_sdc_unmap(sdc, sdc->receives[i].buffer,
-			      &sdc->receives[i].sge, DMA_FROM_DEVICE);
-	for (i = 0; sdc->sends && i < SENDS; i++)
-		krc_sdc_unmap(sdc, sdc->sends[i].buffer, &sdc->sends[i].sge,
-			      DMA_TO_DEVICE);
-	kvfree(sdc->sends);
-	kvfree(sdc->receives);
+	krc_sdc_free_buffers(sdc);
 	kvfree(sdc->sessions);
 	kfree(sdc);
-}
-
-static int krc_sdc_create_qp(struct krc_sdc *sdc)
-{
-	struct ib_device *ib = sdc->dev->ib;
-	struct ib_qp_init_attr init = {
-		.qp_type = IB_QPT_UD,
-		.sq_sig_type = IB_SIGNAL_REQ_WR,
-		.cap = {
-			.max_send_wr = SENDS,
-			.max_recv_wr = RECEIVES,
-			.max_send_sge = 1,
-			.max_recv_sge = 1,
-		},
-	};
-
-	/* Room for all that can be posted, so that it cannot overflow. */
-	sdc->cq = ib_alloc_cq_any(ib, sdc, SENDS + RECEIVES, IB_POLL_SOFTIRQ);
-	if (IS_ERR(sdc->cq))
-		return PTR_ERR(sdc->cq);
-	init.send_cq = sdc->cq;
-	init.recv_cq = sdc->cq;
-	sdc->qp = ib_create_qp(sdc->dev->pd, &init);
-	if (IS_ERR(sdc->qp)) {
-		ib_free_cq(sdc->cq);
-		return PTR_ERR(sdc->qp);
-	}
-	return 0;
-}
-
-/* Behind it nothing is posted, and no completion comes. */
-static void krc_sdc_destroy_qp(struct krc_sdc *sdc)
-{
-	krc_sdc_drain(sdc);
-	ib_destroy_qp(sdc->qp);
-	krc_cq_free(sdc->cq);
 }
 
 static int krc_sdc_create(struct krc_device *dev)
@@ -589,7 +358,8 @@ static int krc_sdc_create(struct krc_device *dev)
 	INIT_WORK(&sdc->greet, krc_sdc_greet);
 	INIT_DELAYED_WORK(&sdc->repair, krc_sdc_repair);
 	krc_sdc_handles_init(&sdc->handles);
-	err = krc_sdc_alloc(sdc);
+	sdc->sessions = kvcalloc(SESSIONS, sizeof(*sdc->sessions), GFP_KERNEL);
+	err = sdc->sessions ? krc_sdc_alloc_buffers(sdc) : -ENOMEM;
 	if (err)
 		goto free;
 	err = krc_sdc_create_qp(sdc);

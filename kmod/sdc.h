@@ -157,6 +157,28 @@ int krc_queue_dc_target(struct krc_queue *queue, struct krc_dc_target *target);
 
 u64 krc_sdc_now(void);
 
+/* sdc.c: of completions; take the lock. Context: softirq. */
+void krc_sdc_received(struct ib_cq *cq, struct ib_wc *wc);
+void krc_sdc_sent(struct ib_cq *cq, struct ib_wc *wc);
+
+/* sdc_qp.c */
+/* Also behind a failure: free. Context: process, may sleep; not held. */
+int krc_sdc_alloc_buffers(struct krc_sdc *sdc);
+void krc_sdc_free_buffers(struct krc_sdc *sdc);
+int krc_sdc_create_qp(struct krc_sdc *sdc);
+/* From any state, with nothing posted; it stays the QP with that number. */
+int krc_sdc_bring_up(struct krc_sdc *sdc);
+/* Behind it nothing is posted, and no completion comes. */
+void krc_sdc_destroy_qp(struct krc_sdc *sdc);
+/* Of krc_sdc::repair. */
+void krc_sdc_repair(struct work_struct *work);
+/* Nothing is posted until it is repaired. */
+void krc_sdc_broke(struct krc_sdc *sdc);
+void krc_sdc_post_receive(struct krc_sdc *sdc, struct krc_sdc_receive *receive);
+/* A completion: one less is posted, of `posted`. */
+void krc_sdc_completed(struct krc_sdc *sdc, u32 *posted,
+		       enum ib_wc_status status);
+
 /* sdc_handles.c */
 void krc_sdc_handles_init(struct krc_sdc_handles *handles);
 /* The one that was used last now. NULL: there is none. */
