@@ -318,7 +318,7 @@ TEST(Node, OfProcessesThatWantOneNameOrIdExactlyOneGetsIt) {
   const auto add = [&](uint32_t round, uint32_t what) {
     return __atomic_add_fetch(&shared.words()[round * 4 + what], 1, __ATOMIC_ACQ_REL);
   };
-  // In memory as well. Spinning would take the two cores from those that are waited for.
+  // They say in memory that they have come, and wake nobody. Spinning would take the two cores from them.
   const auto await = [&](uint32_t round, uint32_t what) {
     while (__atomic_load_n(&shared.words()[round * 4 + what], __ATOMIC_ACQUIRE) != kRacers) usleep(100);
   };

@@ -45,6 +45,7 @@ TEST(OtherHost, Serves) {
   ASSERT_EQ(side.queue.Publish(regions), 0);
   ASSERT_EQ(side.queue.SetService("hidden key", side.key), 0);
   ASSERT_EQ(side.queue.SetService("hidden addr", reinterpret_cast<uint64_t>(side.memory.bytes())), 0);
+  // The other host tells what it wants by files in a folder that both have, and wakes nobody.
   for (bool forgotten = false; access("/common/served", F_OK) != 0; usleep(10'000)) {
     if (forgotten || access("/common/forget", F_OK) != 0) continue;
     std::ofstream("/sys/kernel/debug/krcore/rxe0/forget_host") << std::getenv("PEERIP") << std::endl;

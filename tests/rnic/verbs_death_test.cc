@@ -16,6 +16,7 @@
 
 #include "krcore/clock.h"
 #include "tests/rnic/harness.h"
+#include "tests/rnic/two_processes.h"
 #include "tests/support/kill_process.h"
 
 namespace krcore::rnic::testing {
@@ -24,26 +25,10 @@ namespace {
 constexpr int kRounds = 5;
 constexpr int64_t kPatienceNs = 60'000'000'000;
 
-// What the two processes tell each other over a socket.
-struct Introduction {
-  DeviceAddress device;
-  uint32_t qpn = 0;
-  uint32_t rkey = 0;
-  uint64_t word = 0;
+struct Victim : Introduction {
   int child = 0;
   int kept_by_child = 0;  // mappings and descriptors of NICs
 };
-
-template <typename T>
-T Hear(int fd) {
-  T value;
-  EXPECT_EQ(recv(fd, &value, sizeof(value), MSG_WAITALL), static_cast<ssize_t>(sizeof(value)));
-  return value;
-}
-template <typename T>
-void Tell(int fd, const T& value) {
-  EXPECT_EQ(send(fd, &value, sizeof(value), 0), static_cast<ssize_t>(sizeof(value)));
-}
 
 // Of this process.
 int CountOfNics() {
@@ -63,7 +48,9 @@ int CountOfNics() {
   const auto told = Hear<Introduction>(fd);
   Endpoint endpoint(provider, fabric, 2, false);
   auto qp = endpoint.MakeQp({.type = QpType::kRc, .sq_depth = 64});
-  Introduction me{.device = endpoint.device->address(), .qpn = qp->num()};
+  Victim me;
+  me.device = endpoint.device->address();
+  me.qpn = qp->num();
   EXPECT_GT(CountOfNics(), 0);
   int report[2];
   EXPECT_EQ(pipe(report), 0);
@@ -111,7 +98,7 @@ TEST(VerbsDeath, OnceAKilledProcessIsDeadNothingOfItsQueuesExecutesThoughItsFork
                               .qpn = qp->num(),
                               .rkey = endpoint.mr->rkey(),
                               .word = endpoint.Addr()});
-    const auto peer = Hear<Introduction>(fds[0]);
+    const auto peer = Hear<Victim>(fds[0]);
     ASSERT_GT(peer.child, 0);
     EXPECT_EQ(peer.kept_by_child, 0);
     KRCORE_EXPECT_OK(qp->ToInit(kRemoteAtomic, 0));

@@ -9,31 +9,13 @@
 #include <string>
 
 #include "tests/rnic/harness.h"
+#include "tests/rnic/two_processes.h"
 
 namespace krcore::rnic::testing {
 namespace {
 
 constexpr uint64_t kRounds = 5000;
 constexpr uint64_t kEightEqualBytes = 0x0101'0101'0101'0101;
-
-// What the two processes tell each other over a socket.
-struct Introduction {
-  DeviceAddress device;
-  uint32_t qpn = 0;
-  uint32_t rkey = 0;
-  uint64_t word = 0;
-};
-
-template <typename T>
-T Hear(int fd) {
-  T value{};
-  EXPECT_EQ(recv(fd, &value, sizeof(value), MSG_WAITALL), static_cast<ssize_t>(sizeof(value)));
-  return value;
-}
-template <typename T>
-void Tell(int fd, const T& value) {
-  EXPECT_EQ(send(fd, &value, sizeof(value), 0), static_cast<ssize_t>(sizeof(value)));
-}
 
 uint64_t ValueOf(uint64_t round) { return round % 256 * kEightEqualBytes; }
 

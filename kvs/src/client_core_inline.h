@@ -1,0 +1,150 @@
+// What of ClientCore is inline, for client_core.h alone: operations that are leased and given back, waiting, driving.
+#ifndef KVS_SRC_CLIENT_CORE_INLINE_H_
+#define KVS_SRC_CLIENT_CORE_INLINE_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <string_view>
+
+#include "kvs/src/client_core.h"
+
+namespace kvs {
+
+// read(address, buffer, bytes) for each of the four bucket headers of the last scan.
+template <typename Read>
+void ClientCore::ReadHeaders(Operation& op, Read read) {
+  const GlobalAddress table = op.scan.table.address;
+  for (uint32_t b = 0; b < 4; ++b) {
+    const uint32_t bucket = FirstBucket(op.scan.places.place[b / 2]) + b % 2;
+    read(GlobalAddress{table.node, table.offset + BucketOffset(bucket)}, &op.buffers->headers[b], sizeof(uint64_t));
+  }
+}
+
+inline bool ClientCore::HeadersFit(const Operation& op) {
+  return std::ranges::all_of(op.buffers->headers,
+                             [&op](uint64_t header) { return BucketHeader(header).Fits(op.hash.h1); });
+}
+
+inline Operation* ClientCore::FreeOperation() {
+  if (free_operations_.empty()) [[unlikely]]
+    return MakeOperation();
+  Operation* const operation = free_operations_.back();
+  free_operations_.pop_back();
+  return operation;
+}
+
+inline void ClientCore::Release(Operation& operation) {
+  operation.in_use = false;
+  operation.batch.Clear();
+  if (!lease_waiters_.empty()) [[unlikely]]
+    return HandOver(operation);
+  free_operations_.push_back(&operation);
+}
+
+inline Operation& ClientCore::Take(Operation& operation, std::string_view key, const KeyHash& hash, bool of_user) {
+  operation.in_use = true;
+  operation.batch.Renew();
+  operation.batch.CountForOperation(of_user);
+  operation.epoch = epoch_;
+  operation.key = key;
+  operation.hash = hash;
+  operation.scan.places = PlacesOf(operation.hash, geometry_.groups);
+  operation.attempt = operation.waits = operation.hurries = 0;
+  operation.again = Again::kElse;
+  operation.deadline_ns = 0;
+  operation.torn = false;
+  operation.room_wait.begun = false;
+  operation.own_ins = 0;
+  operation.strangers = 0;
+  stats_.operations += of_user ? 1 : 0;
+  return operation;
+}
+
+inline auto ClientCore::LeaseOperation(std::string_view key, const KeyHash& hash, bool of_user) {
+  struct Awaiter {
+    ClientCore& client;
+    std::string_view key;
+    KeyHash hash;
+    bool of_user;
+    Operation* operation = nullptr;
+    bool await_ready() {
+      operation = client.FreeOperation();
+      return operation != nullptr;
+    }
+    void await_suspend(std::coroutine_handle<> handle) { client.lease_waiters_.push_back({handle, &operation}); }
+    Operation& await_resume() { return client.Take(*operation, key, hash, of_user); }
+  };
+  return Awaiter{*this, key, hash, of_user};
+}
+
+inline auto ClientCore::LeaseOwnOperation(std::string_view what) { return LeaseOperation(what, KeyHash{}, false); }
+
+// Gives the operation back when the coroutine that holds it ends.
+struct ClientCore::Lease {
+  ClientCore& client;
+  Operation& operation;
+  Lease(ClientCore& owner, Operation& leased) : client(owner), operation(leased) {}
+  Lease(const Lease&) = delete;
+  Lease& operator=(const Lease&) = delete;
+  ~Lease() { client.Release(operation); }
+};
+
+inline auto ClientCore::BackOff(Operation& operation) {
+  struct Awaiter {
+    ClientCore& client;
+    Operation& operation;
+    int64_t delay_ns;
+    bool await_ready() const { return delay_ns == 0; }
+    void await_suspend(std::coroutine_handle<> handle) {
+      client.delayed_.push_back({client.registration_.Now() + delay_ns, handle});
+    }
+    void await_resume() {
+      // It begins again with nothing in its hands: what it saw before no longer holds back reclamation.
+      operation.epoch = client.epoch_;
+      operation.strangers = 0;
+    }
+  };
+  ++stats_.restarts;
+  ++operation.attempt;
+  return Awaiter{*this, operation, BackOffDelayNs(operation)};
+}
+
+inline auto ClientCore::Pause(int64_t delay_ns) {
+  struct Awaiter {
+    ClientCore& client;
+    int64_t delay_ns;
+    bool await_ready() const { return false; }
+    void await_suspend(std::coroutine_handle<> handle) {
+      client.delayed_.push_back({client.registration_.Now() + delay_ns, handle});
+    }
+    void await_resume() {}
+  };
+  return Awaiter{*this, delay_ns};
+}
+
+inline void ClientCore::BeginAgain(Operation& op) {
+  op.batch.Renew();
+  op.batch.Clear();
+  op.epoch = epoch_;
+  op.strangers = 0;
+  op.own_ins = 0;
+  op.room_wait.begun = false;
+  ++stats_.fenced_restarts;
+}
+
+template <typename T>
+T ClientCore::RunToEnd(Task<T> task) {
+  task.Start();
+  for (uint32_t idle = 0; !task.done();) {
+    if (Poll() != 0) {
+      idle = 0;
+    } else {
+      clock_.Relax(++idle);
+    }
+  }
+  return task.Take();
+}
+
+}  // namespace kvs
+
+#endif  // KVS_SRC_CLIENT_CORE_INLINE_H_
