@@ -204,6 +204,7 @@ class ClientCore final : public Client {
   void LookAtBuckets(Operation& op);
   bool IsGuessRight(Operation& op);
   Step ReadMatches(Operation& op);
+  bool JudgeRead(Operation& op, Step* step);
   Step JudgeMatches(Operation& op);
   bool JudgeMatch(Operation& op, uint32_t c, BlockView block);
   Step AskForLargeBlock(Operation& op, Slot slot, uint64_t bytes);
@@ -225,7 +226,6 @@ class ClientCore final : public Client {
   bool AskForBuckets(Operation& op, Batch& batch);
   Step AskForMatches(Operation& op, Batch& batch);
   Step AskForHeaders(Operation& op, Batch& batch);
-  Step JudgeAsked(Operation& op, Batch& batch);
   Step GoOnReading(Operation& op, Batch& batch);
   Status ResultOf(const Operation& op, std::string* value);
   Step ReadAlone(Operation& op);

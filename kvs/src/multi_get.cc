@@ -73,6 +73,7 @@ Step ClientCore::AskForMatches(Operation& op, Batch& batch) {
   Scan& scan = op.scan;
   PlanMatches(op);
   if (scan.guess != Slot::Free() && IsGuessRight(op)) return Step::kOk;
+  scan.judged_bytes = 0;
   for (uint32_t used = 0; scan.asked < scan.planned_count; ++scan.asked) {
     const Slot slot = op.Candidate(scan.planned[scan.asked]);
     const uint32_t bytes = FirstReadBytes(slot);
@@ -96,29 +97,14 @@ Step ClientCore::AskForHeaders(Operation& op, Batch& batch) {
   return asked ? Step::kRun : Step::kRestart;
 }
 
-// The blocks are there. As JudgeMatches.
-Step ClientCore::JudgeAsked(Operation& op, Batch& batch) {
-  Scan& scan = op.scan;
-  scan.judged_bytes = 0;
-  for (; scan.judged < scan.asked; ++scan.judged) {
-    const uint32_t c = scan.planned[scan.judged];
-    const BlockView block(op.buffers->match.data() + scan.judged_bytes);
-    const uint32_t bytes = FirstReadBytes(op.Candidate(c));
-    if (!block.Intact(bytes) && !Mutated(Mutation::kNoChecksum)) {
-      ++stats_.checksum_retries;
-      return Step::kRestart;
-    }
-    if (JudgeMatch(op, c, block)) return Step::kOk;
-    scan.judged_bytes += bytes;
-  }
-  return AskForHeaders(op, batch);
-}
-
 // What was asked for is there. kOk: ResultOf; kRun: more has been asked for; kRestart: it is no usual case.
 Step ClientCore::GoOnReading(Operation& op, Batch& batch) {
   switch (op.group_reading) {
     case Operation::GroupReading::kBuckets: return AskForMatches(op, batch);
-    case Operation::GroupReading::kBlocks: return JudgeAsked(op, batch);
+    case Operation::GroupReading::kBlocks: {
+      Step step;
+      return JudgeRead(op, &step) ? step : AskForHeaders(op, batch);
+    }
     case Operation::GroupReading::kHeaders: break;
   }
   return HeadersFit(op) ? Step::kOk : Step::kRestart;

@@ -165,8 +165,8 @@ Step ClientCore::ReadMatches(Operation& op) {
   return Step::kRun;
 }
 
-// Of the blocks that were read, those that have not been looked at.
-Step ClientCore::JudgeMatches(Operation& op) {
+// Looks at the blocks that were read. True: *step is what comes of it; false: none of them is the value.
+bool ClientCore::JudgeRead(Operation& op, Step* step) {
   Scan& scan = op.scan;
   while (scan.judged < scan.asked) {
     const uint32_t c = scan.planned[scan.judged];
@@ -177,20 +177,28 @@ Step ClientCore::JudgeMatches(Operation& op) {
       if (block.header().hash == op.hash.h1) {
         scan.reading = Scan::Reading::kLargeBlock;
         scan.large_bytes = block.bytes();
-        return AskForLargeBlock(op, slot, scan.large_bytes);
+        *step = AskForLargeBlock(op, slot, scan.large_bytes);
+        return true;
       }
       AddStranger(op, slot.word());  // written before it was published, and one word: it cannot be torn
     } else if (!block.Intact(available) && !Mutated(Mutation::kNoChecksum)) {
       ++stats_.checksum_retries;
       op.torn = true;
-      return Step::kRestart;
+      *step = Step::kRestart;
+      return true;
     } else if (JudgeMatch(op, c, block)) {
-      return Step::kOk;
+      *step = Step::kOk;
+      return true;
     }
     ++scan.judged;
     scan.judged_bytes += available;
   }
-  return ReadMatches(op);
+  return false;
+}
+
+Step ClientCore::JudgeMatches(Operation& op) {
+  Step step;
+  return JudgeRead(op, &step) ? step : ReadMatches(op);
 }
 
 // Notes what the block of candidate `c` is. True: the scan needs no more.

@@ -298,6 +298,20 @@ TEST_P(RcConnection, WithoutAnAcceptorThereIsNone) {
   EXPECT_EQ(queue->Push({&wr, 1}).code(), StatusCode::kBadState);
 }
 
+#ifdef KRCORE_TEST_SIM
+TEST_P(RcConnection, AnAcceptorThatTheFabricHasForgottenIsFoundOnceItHasRenewedItself) {
+  Worker worker = StartWorker();
+  ASSERT_OK(clock_.acceptor->Renew());  // there is nothing to do
+  Worlds().at(fabric_)->ForgetRecords(1);
+  auto queue = worker.pool->CreateQueue(8).value();
+  EXPECT_EQ(queue->Connect(1, worker.Soon()).code(), StatusCode::kNotFound);
+  ASSERT_OK(clock_.acceptor->Renew());
+  ASSERT_OK(queue->Connect(1, worker.Soon()));
+  const Sge sge = worker.Word(0);
+  EXPECT_EQ(Execute(*worker.pool, *queue, OnWord(*queue, Opcode::kRead, &sge, 0)).status, WcStatus::kSuccess);
+}
+#endif
+
 TEST_P(RcConnection, ARegionThatThePeerDestroyedBreaksAllWhoShareTheConnection) {
   Worker worker = StartWorker();
   auto queue = worker.Connect(1);

@@ -111,7 +111,7 @@ Result<DeviceState*> Fabric::Join(NodeId wanted) {
 
 void Fabric::Leave(DeviceState& device) {
   --open_devices_;
-  std::erase_if(records_, [&](const Record& record) { return record.owner == &device; });
+  ForgetRecords(device);
   if (device.life == Life::kAlive) device.life = Life::kClosed;
   device.mrs = {};
   device.qps = {};
@@ -128,7 +128,7 @@ void Fabric::Kill(DeviceState& device, int64_t linger_ns) {
     if (entry.number == 0 || entry.qp == nullptr) continue;
     device.orphans.push_back(entry.qp->Die(device.linger_until_ns));
   }
-  std::erase_if(records_, [&](const Record& record) { return record.owner == &device; });
+  ForgetRecords(device);
   if (linger_ns <= 0) {
     engine_.Fence(device);
   } else {
@@ -186,6 +186,10 @@ Status Fabric::CheckAlive(const DeviceState& device) const {
 }
 
 // ---- records
+
+void Fabric::ForgetRecords(const DeviceState& device) {
+  std::erase_if(records_, [&](const Record& record) { return record.owner == &device; });
+}
 
 Status Fabric::PublishRecord(const DeviceState& device, const std::string& name, std::span<const std::byte> value) {
   KRCORE_RETURN_IF_ERROR(CheckAlive(device));

@@ -66,6 +66,7 @@ class Fabric {
   // ---- records
   Status PublishRecord(const DeviceState& device, const std::string& name, std::span<const std::byte> value);
   Result<std::vector<std::byte>> LookupRecord(const std::string& name) const;
+  void ForgetRecords(const DeviceState& device);
 
   // ---- named memory
   NamedMemory& named(NodeId node, const std::string& name) { return named_[{node, name}]; }

@@ -54,6 +54,10 @@ void World::BreakQueues(NodeId node, NodeId peer) {
   }
 }
 
+void World::ForgetRecords(NodeId node) {
+  if (const DeviceState* device = fabric_->LastHolder(node); device != nullptr) fabric_->ForgetRecords(*device);
+}
+
 bool World::HasCompletions(NodeId node) const {
   const DeviceState* const device = fabric_->LastHolder(node);
   return device != nullptr && device->unpolled != 0;

@@ -83,6 +83,9 @@ class World {
   void StallDoorbells(NodeId node, int64_t duration_ns);
   // The queues of `node` that have verbs under way to `peer` break.
   void BreakQueues(NodeId node, NodeId peer);
+  // The fabric forgets what the device has published, as a membership service does of one that it cannot reach for
+  // long.
+  void ForgetRecords(NodeId node);
 
   // ---- for schedulers: has the device completions to poll, or is the time come for what it posted?
   bool HasCompletions(NodeId node) const;
