@@ -311,8 +311,10 @@ static void krc_conn_repair(struct work_struct *work)
 	 */
 	if (before == KRC_CONN_UP || before == KRC_CONN_GONE)
 		return;
+	mutex_lock(&conn->build);
 	krc_qp_destroy(conn);
 	err = krc_qp_create(conn);
+	mutex_unlock(&conn->build);
 	if (err)
 		dev_warn_ratelimited(&conn->dev->ib->dev,
 				     "krcore: no connection to %pI6c: %d\n",
@@ -340,6 +342,7 @@ void krc_conn_init(struct krc_conn *conn, struct krc_host *host, u32 index)
 	conn->index = index;
 	conn->ack_timeout = KRC_ACK_TIMEOUT;
 	init_completion(&conn->cm_event);
+	mutex_init(&conn->build);
 	INIT_WORK(&conn->repair, krc_conn_repair);
 	spin_lock_init(&conn->lock);
 	conn->state = KRC_CONN_DOWN;
@@ -362,7 +365,9 @@ void krc_conn_stop(struct krc_conn *conn)
 	conn->state = KRC_CONN_GONE;
 	spin_unlock_bh(&conn->lock);
 	cancel_work_sync(&conn->repair);
+	mutex_lock(&conn->build);
 	krc_qp_destroy(conn);
+	mutex_unlock(&conn->build);
 	spin_lock_bh(&conn->lock);
 	krc_conn_settle(conn, false, &flushed);
 	spin_unlock_bh(&conn->lock);
@@ -425,4 +430,14 @@ void krc_conn_break(struct krc_conn *conn)
 	spin_lock_bh(&conn->lock);
 	krc_conn_broke(conn);
 	spin_unlock_bh(&conn->lock);
+}
+
+void krc_conn_break_unheard(struct krc_conn *conn)
+{
+	/* What is being built is broken. */
+	if (!mutex_trylock(&conn->build))
+		return;
+	if (conn->qp)
+		krc_qp_break(conn);
+	mutex_unlock(&conn->build);
 }

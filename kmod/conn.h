@@ -20,6 +20,7 @@
 
 #include <linux/completion.h>
 #include <linux/list.h>
+#include <linux/mutex.h>
 #include <linux/spinlock.h>
 #include <linux/types.h>
 #include <linux/wait.h>
@@ -76,7 +77,7 @@ struct krc_conn {
 	u8 ack_timeout;			/* of its QP, as verbs have it */
 	bool prompt;			/* refuses what it cannot post at once */
 	struct work_struct repair;
-	/* Belong to krc_conn_repair and krc_conn_stop. */
+	struct mutex build;		/* held while the QP is built or ends; of: */
 	struct ib_cq *cq;
 	struct ib_qp *qp;
 	struct rdma_cm_id *cm;		/* another host's: its QP's owner */
@@ -122,5 +123,10 @@ int krc_conn_mend(struct krc_conn *conn, struct krc_queue *queue);
 void krc_conn_cancel(struct krc_conn *conn, struct krc_queue *queue);
 /* A fault was heard of. Also for tests. Context: any but hard interrupts. */
 void krc_conn_break(struct krc_conn *conn);
+/*
+ * A fault of which nobody hears until something is posted, or was: for tests.
+ * Context: process, may sleep.
+ */
+void krc_conn_break_unheard(struct krc_conn *conn);
 
 #endif

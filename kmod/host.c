@@ -146,7 +146,8 @@ void krc_host_get_table(struct krc_host *host, struct krc_table_place *table)
 	spin_unlock(&host->table_lock);
 }
 
-void krc_hosts_break(struct krc_device *dev)
+void krc_hosts_break(struct krc_device *dev,
+		     void (*break_conn)(struct krc_conn *conn))
 {
 	struct krc_host *host;
 	u32 i;
@@ -154,7 +155,7 @@ void krc_hosts_break(struct krc_device *dev)
 	mutex_lock(&dev->hosts_lock);
 	list_for_each_entry(host, &dev->hosts, node)
 		for (i = 0; i < host->conn_count; i++)
-			krc_conn_break(&host->conns[i]);
+			break_conn(&host->conns[i]);
 	mutex_unlock(&dev->hosts_lock);
 }
 

@@ -54,7 +54,8 @@ void krc_host_set_table(struct krc_host *host,
 void krc_host_get_table(struct krc_host *host, struct krc_table_place *table);
 
 /* Breaks all connections of a device, for tests. */
-void krc_hosts_break(struct krc_device *dev);
+void krc_hosts_break(struct krc_device *dev,
+		     void (*break_conn)(struct krc_conn *conn));
 /*
  * All connections end, and no new host is taken: first of all when a device
  * goes. Then, when nobody refers to them any more, they are freed.

@@ -31,12 +31,17 @@ void krc_cq_free(struct ib_cq *cq)
 	ib_free_cq(cq);
 }
 
-void krc_qp_destroy(struct krc_conn *conn)
+int krc_qp_break(struct krc_conn *conn)
 {
 	struct ib_qp_attr attr = { .qp_state = IB_QPS_ERR };
 
+	return ib_modify_qp(conn->qp, &attr, IB_QP_STATE);
+}
+
+void krc_qp_destroy(struct krc_conn *conn)
+{
 	if (conn->qp) {
-		if (!ib_modify_qp(conn->qp, &attr, IB_QP_STATE))
+		if (!krc_qp_break(conn))
 			wait_event_timeout(conn->drained,
 					   krc_qp_is_drained(conn),
 					   DRAIN_TIMEOUT);

@@ -18,12 +18,14 @@ struct krc_conn;
 #define KRC_RD_ATOMIC 16
 
 /*
- * Both: of krc_conn_repair and krc_conn_stop alone. Context: process, may sleep;
- * to another host for seconds.
+ * All: conn->build is held. Context: process, may sleep; to another host for
+ * seconds.
  */
 int krc_qp_create(struct krc_conn *conn);
 /* Behind it this host executes nothing of the QP, and no completion comes. */
 void krc_qp_destroy(struct krc_conn *conn);
+/* What it has not executed is flushed, and so is what is posted from now on. */
+int krc_qp_break(struct krc_conn *conn);
 /*
  * Of a CQ that is polled in softirq context and gets no more completions.
  * ib_free_cq waits until nobody polls it, but not for the end of ib_poll_handler,

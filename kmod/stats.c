@@ -6,6 +6,7 @@
 #include <net/net_namespace.h>
 #include <rdma/ib_addr.h>
 
+#include "conn.h"
 #include "device.h"
 #include "host.h"
 #include "meta.h"
@@ -62,7 +63,7 @@ static ssize_t break_write(struct file *file, const char __user *from,
 
 	if (!krc_device_is_ready(dev))
 		return -ENETDOWN;
-	krc_hosts_break(dev);
+	krc_hosts_break(dev, krc_conn_break);
 	krc_sdc_break(dev);
 	return count;
 }
@@ -71,6 +72,25 @@ static const struct file_operations break_fops = {
 	.owner = THIS_MODULE,
 	.open = simple_open,
 	.write = break_write,
+	.llseek = noop_llseek,
+};
+
+/* The same to the hosts' connections, but nobody hears of it until they are used. */
+static ssize_t break_unheard_write(struct file *file, const char __user *from,
+				   size_t count, loff_t *offset)
+{
+	struct krc_device *dev = file_inode(file)->i_private;
+
+	if (!krc_device_is_ready(dev))
+		return -ENETDOWN;
+	krc_hosts_break(dev, krc_conn_break_unheard);
+	return count;
+}
+
+static const struct file_operations break_unheard_fops = {
+	.owner = THIS_MODULE,
+	.open = simple_open,
+	.write = break_unheard_write,
 	.llseek = noop_llseek,
 };
 
@@ -126,6 +146,8 @@ void krc_stats_add_device(struct krc_device *dev)
 	dev->debugfs = debugfs_create_dir(dev_name(&dev->ib->dev), krc_debugfs);
 	debugfs_create_file("stats", 0444, dev->debugfs, dev, &stats_fops);
 	debugfs_create_file("break", 0200, dev->debugfs, dev, &break_fops);
+	debugfs_create_file("break_unheard", 0200, dev->debugfs, dev,
+			    &break_unheard_fops);
 	debugfs_create_file("forget_host", 0200, dev->debugfs, dev,
 			    &forget_fops);
 }

@@ -80,11 +80,17 @@ int64_t Counter(const std::string& name, const std::string& file_name) {
   return -1;
 }
 
-void BreakConnections() {
-  std::ofstream file(std::string(kDebugfs) + "break");
+namespace {
+void Poke(const char* name) {
+  std::ofstream file(std::string(kDebugfs) + name);
   file << "1" << std::flush;
   EXPECT_TRUE(file.good());
 }
+}  // namespace
+
+void BreakConnections() { Poke("break"); }
+
+void BreakConnectionsUnheard() { Poke("break_unheard"); }
 
 int InChild(const std::function<int()>& body) {
   const pid_t child = fork();

@@ -116,8 +116,10 @@ struct Side {
 
 // A counter of the module's, of the device that tests use; `file`: which of its files has it.
 int64_t Counter(const std::string& name, const std::string& file = "stats");
-// Breaks all connections, as a fault would.
+// Breaks all connections, as a fault would. What is under way may be done before the module takes the QPs down.
 void BreakConnections();
+// Their QPs break, and the module does not hear of it: what is posted next is flushed.
+void BreakConnectionsUnheard();
 
 // Runs `body` in a forked child; returns its exit status, or -1 - the signal that killed it.
 int InChild(const std::function<int()>& body);

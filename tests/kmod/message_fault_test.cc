@@ -4,7 +4,10 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <memory>
+#include <atomic>
+#include <cstdio>
+#include <optional>
+#include <thread>
 #include <vector>
 
 #include "tests/kmod/party.h"
@@ -13,48 +16,52 @@
 namespace kmod_test {
 namespace {
 
-// A message is a number. What completed with success comes once and in order; what failed once at most.
-// WRITEs of other queues, on every connection, so long that what is pushed behind them is under way when a fault comes:
-// Soft-RoCE is done with what is short before the push of it returns.
-class LongWrites {
+// A QP that breaks in another thread at any time, in the middle of a push, say.
+class BreakBeside {
  public:
-  LongWrites() {
-    for (size_t i = 0; i < kQueues; ++i) sides_.push_back(std::make_unique<Side>(kEach, 2 * kLong));
-  }
-  void Push() {
-    for (const auto& side : sides_) {
-      std::vector<krc_request> batch(kEach, side->Request(KRC_OP_WRITE, 0, 0));
-      for (krc_request& request : batch) {
-        request.sges[0].length = kLong;
-        request.remote_addr += kLong;
-      }
-      do {
-        while (side->queue.ConnectDevice(side->queue.gid()) != 0) {
-        }
-      } while (side->queue.Push(batch) != 0);  // broken in between
+  BreakBeside()
+      : thread_([this] {
+          running_.store(true, std::memory_order_relaxed);
+          BreakConnectionsUnheard();
+        }) {
+    while (!running_.load(std::memory_order_relaxed)) {
     }
   }
-  void Await() {
-    for (const auto& side : sides_) (void)side->Await(kEach);
-  }
+  ~BreakBeside() { thread_.join(); }
+  BreakBeside(const BreakBeside&) = delete;
+  BreakBeside& operator=(const BreakBeside&) = delete;
 
  private:
-  static constexpr size_t kLong = 31 * kPage, kEach = 32,
-                          kQueues = 4;  // more than connections, which they take in turn
-  std::vector<std::unique_ptr<Side>> sides_;
+  std::atomic<bool> running_{false};  // relaxed: only when to go on
+  std::thread thread_;
 };
 
-// Until a fault has met a message, which takes none of them on most machines.
-constexpr uint32_t kMostRounds = 200;
+// When a fault comes: before the push, and it meets all messages; beside it or behind it, and it meets what it meets.
+enum class Fault { kBefore, kBeside, kBehind, kNone };
+constexpr uint32_t kFaults = 4;
 
+// Pushes and waits until all have completed. Returns what Push says; `completed` hears of each completion.
+template <typename Completed>
+int PushWith(Fault fault, Party& sender, const std::vector<krc_request>& batch, const Completed& completed) {
+  if (fault == Fault::kBefore) BreakConnectionsUnheard();
+  std::optional<BreakBeside> beside;
+  if (fault == Fault::kBeside) beside.emplace();
+  const int error = sender.queue.Push(batch);
+  if (fault == Fault::kBehind) BreakConnections();
+  if (error == 0) {
+    for (const krc_completion& one : sender.Await(batch.size())) completed(one);
+  }
+  return error;
+}
+
+// A message is a number. What completed with success comes once and in order; what failed once at most.
 TEST(KmodMessages, ComeOnceAndInOrderWhileConnectionsBreak) {
+  constexpr uint32_t kRounds = 64, kBatch = 8, kSlots = 2 * kBatch;  // no look for credits in the middle of a push
   Party receiver(3), sender;
-  ASSERT_EQ(receiver.Bind(BindWith(2, 16)), 0);
+  ASSERT_EQ(receiver.Bind(BindWith(2, kSlots)), 0);
   ASSERT_EQ(sender.ConnectTo(3), 0);
   ASSERT_EQ(receiver.Receive(1, 14), 0);
   std::vector<uint32_t> succeeded, received;
-  uint32_t next = 0;
-  int failures = 0;
   const auto take = [&] {
     krc_message message;
     for (size_t count = 1; count == 1;) {
@@ -64,79 +71,64 @@ TEST(KmodMessages, ComeOnceAndInOrderWhileConnectionsBreak) {
       ASSERT_EQ(receiver.Receive(message.wr_id, 1), 0);
     }
   };
-  LongWrites ahead;
-  for (uint32_t round = 0; round < 40 || (round < kMostRounds && failures == 0); ++round) {
-    const bool behind = round % 4 == 0 || round >= 40;
-    if (behind) {  // with credits enough, since asking for them takes its turn behind the WRITEs
-      for (uint32_t credits = 0; credits < 8;) {
-        take();
-        if (sender.queue.Credits(&credits) != 0) {
-          ASSERT_EQ(sender.Reconnect(3), 0);
-        }
-      }
-      ahead.Push();
-    }
-    std::vector<krc_request> batch;
-    const uint32_t first = next;
-    for (size_t i = 0; i < 8; ++i, ++next) batch.push_back(sender.SendNumber(next, i));
-    int error = EAGAIN;
-    while ((error = sender.queue.Push(batch)) == EAGAIN) {
+  // Those that are void by now are looked at, too.
+  const auto await_credits = [&] {
+    uint32_t credits = 0;
+    for (int tries = 0; tries < 20'000 && credits != kSlots; ++tries) {
       take();
-      uint32_t credits;
-      if (sender.queue.Credits(&credits) != 0) break;
-    }
-    if (error != 0) {
-      ASSERT_TRUE(error == ECONNRESET || error == EAGAIN) << error;
-      next = first;
-    } else {
-      if (behind) BreakConnections();
-      if (round % 4 == 2) take();
-      for (const krc_completion& one : sender.Await(batch.size())) {
-        if (one.status == KRC_SUCCESS)
-          succeeded.push_back(static_cast<uint32_t>(one.wr_id));
-        else
-          error = one.status, ++failures;
+      if (sender.queue.Credits(&credits) != 0) {
+        ASSERT_EQ(sender.Reconnect(3), 0);
       }
+      if (credits != kSlots) usleep(100);  // what the NIC has still to deliver wakes nobody
     }
-    if (behind) ahead.Await();
-    if (error != 0) {
+    ASSERT_EQ(credits, kSlots);
+  };
+  uint32_t next = 0, failures[kFaults] = {};
+  for (uint32_t round = 0; round < kRounds; ++round) {
+    ASSERT_NO_FATAL_FAILURE(await_credits());
+    const auto fault = static_cast<Fault>(round % kFaults);
+    std::vector<krc_request> batch;
+    for (size_t i = 0; i < kBatch; ++i, ++next) batch.push_back(sender.SendNumber(next, i));
+    bool failed = false;
+    const int error = PushWith(fault, sender, batch, [&](const krc_completion& one) {
+      if (one.status == KRC_SUCCESS) {
+        EXPECT_FALSE(failed) << "behind one that failed";
+        succeeded.push_back(static_cast<uint32_t>(one.wr_id));
+      } else {
+        failed = true, ++failures[round % kFaults];
+      }
+    });
+    ASSERT_TRUE(error == 0 || error == ECONNRESET) << error;  // a fault that was heard of before the push
+    if (error != 0 || failed) {
       ASSERT_EQ(sender.Reconnect(3), 0);
     }
   }
-  uint32_t credits = 0;  // all, when those that are void by now have been looked at, too
-  for (int tries = 0; tries < 20'000 && credits != 16; ++tries) {
-    take();
-    ASSERT_EQ(sender.queue.Credits(&credits), 0);
-    usleep(1000);  // what the NIC has still to deliver wakes nobody
-  }
-  EXPECT_EQ(credits, 16u);
+  ASSERT_NO_FATAL_FAILURE(await_credits());
   for (size_t i = 1; i < received.size(); ++i) ASSERT_LT(received[i - 1], received[i]) << "twice, or out of order";
   EXPECT_TRUE(std::includes(received.begin(), received.end(), succeeded.begin(), succeeded.end())) << "lost";
-  EXPECT_GT(failures, 0) << "no fault met a message";
+  EXPECT_GT(failures[static_cast<size_t>(Fault::kBefore)], 0u) << "no fault met a message";
+  std::printf("messages that failed by a fault before the push: %u, beside it: %u, behind it: %u\n", failures[0],
+              failures[1], failures[2]);
 }
 
 TEST(KmodMessages, AQueueThatClosesBehindAFaultLeavesNothingForTheNextOfItsPlace) {
+  constexpr uint32_t kSlots = 8;
   Party receiver(3);
-  ASSERT_EQ(receiver.Bind(BindWith(1, 8)), 0);
+  ASSERT_EQ(receiver.Bind(BindWith(1, kSlots)), 0);
   ASSERT_EQ(receiver.Receive(1, 14), 0);
-  int failures = 0;
-  LongWrites ahead;
-  for (uint32_t round = 0; round < 24 || (round < kMostRounds && failures == 0); ++round) {
-    const bool behind = round % 4 == 0 || round >= 24;
+  uint32_t failures[kFaults] = {};
+  for (uint32_t round = 0; round < 48; ++round) {
     {
       Party sender;
-      // Fewer at times, so that others' numbers lie in the next slots.
+      // Not as many each time, so that others' numbers lie in the next slots.
+      const auto fault = static_cast<Fault>(round % kFaults);
       std::vector<krc_request> batch;
-      for (size_t i = 0; i < (behind ? 8 : 1 + round % 8); ++i) batch.push_back(sender.SendNumber(round, i));
+      for (size_t i = 0; i < (fault == Fault::kBefore ? kSlots / 2 : 1 + round % kSlots); ++i)
+        batch.push_back(sender.SendNumber(round, i));
       ASSERT_EQ(sender.Reconnect(3), 0);
-      if (behind) ahead.Push();
-      const int error = sender.queue.Push(batch);
-      BreakConnections();
-      if (error == 0) {
-        for (const krc_completion& one : sender.Await(batch.size())) failures += one.status != KRC_SUCCESS;
-      }
+      PushWith(fault, sender, batch,
+               [&](const krc_completion& one) { failures[round % kFaults] += one.status != KRC_SUCCESS; });
     }
-    if (behind) ahead.Await();
     krc_message message;
     for (size_t count = 1; count == 1;) {
       ASSERT_EQ(receiver.queue.PopMessages({&message, 1}, &count), 0);
@@ -145,7 +137,7 @@ TEST(KmodMessages, AQueueThatClosesBehindAFaultLeavesNothingForTheNextOfItsPlace
       ASSERT_EQ(receiver.Receive(message.wr_id, 1), 0);
     }
   }
-  EXPECT_GT(failures, 0) << "no fault met a message";
+  EXPECT_GT(failures[static_cast<size_t>(Fault::kBefore)], 0u) << "no fault met a message";
 }
 
 TEST(KmodMessages, ASenderThatIsKilledLeavesWholeMessagesInOrderAndItsPlace) {

@@ -302,9 +302,10 @@ TEST(OtherHost, TakesMessagesOnceAndInOrderWhileConnectionsBreak) {
     std::vector<krc_request> batch;
     for (uint32_t i = 0; i < 8; ++i) batch.push_back(client.SendNumber(next + i, i));
     uint32_t credits;
+    if (next % 64 == 32) BreakConnectionsUnheard();
     while ((error = client.queue.Push(batch)) == EAGAIN && client.queue.Credits(&credits) == 0) usleep(100);
     if (error == 0) {
-      if (next % 32 == 0) BreakConnections();  // before the other host has answered
+      if (next % 64 == 0) BreakConnections();  // before the other host has answered
       next += 8;
       for (const krc_completion& one : client.Await(batch.size())) {
         if (one.status == KRC_SUCCESS)
@@ -322,7 +323,7 @@ TEST(OtherHost, TakesMessagesOnceAndInOrderWhileConnectionsBreak) {
   Ask(client);
   for (const uint32_t number : succeeded)
     EXPECT_NE(client.Buffer(8)[number / 8] & 1 << number % 8, 0) << number << " is lost";
-  if (failures == 0) GTEST_SKIP() << "no fault met a message";
+  EXPECT_GT(failures, 0) << "no fault met a message";
 }
 
 // When it answers the next one it leaves the last one's port, which is closed by then.
