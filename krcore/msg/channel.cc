@@ -246,6 +246,14 @@ StatusCode Channel::Check(const WorkRequest& wr, const vqp::RequestLimits& limit
   return wr.num_sge == 1 && !is_inline ? StatusCode::kPermissionDenied : StatusCode::kInvalidArgument;
 }
 
+bool Channel::IsZeroCopy(const WorkRequest& wr, const vqp::RequestLimits& limits, const mr::RegionView& local) const {
+  uint64_t total = 0;
+  for (uint32_t i = 0; i < wr.num_sge; ++i) total += wr.sg_list[i].length;
+  if (total <= std::min(pool_.copy_bytes(), info_.copy_bytes)) return false;
+  bool zero_copy;
+  return Check(wr, limits, local, &zero_copy) == StatusCode::kOk && zero_copy;
+}
+
 void Channel::StageMessage(pool::PhysicalQueue& physical, const WorkRequest& wr, bool zero_copy, uint32_t length,
                            const mr::RegionView& local) {
   Header header;
@@ -276,8 +284,8 @@ void Channel::StageMessage(pool::PhysicalQueue& physical, const WorkRequest& wr,
   std::byte* const memory = physical.own_memory();
   std::memcpy(memory, &header, sizeof(header));
   sges[0] = {reinterpret_cast<uint64_t>(memory), sizeof(header), physical.own_lkey()};
-  const bool in_own_memory =
-      header.kind == MessageKind::kCopy && (wr.flags & kInline) != 0 && header.length <= kOwnPayloadBytes;
+  // One piece of memory costs a NIC less than two, and a few words cost us little to copy.
+  const bool in_own_memory = header.kind == MessageKind::kCopy && header.length <= kOwnPayloadBytes;
   if (in_own_memory) {
     for (uint8_t i = 1; i < count; ++i) {
       std::memcpy(memory + sges[0].length, reinterpret_cast<const void*>(sges[i].addr), sges[i].length);

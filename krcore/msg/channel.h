@@ -53,6 +53,8 @@ class Channel final : public pool::OwnWrSink, public pool::PollWork {
   // Whether `wr` (kSend, kSendImm) is well formed, and whether it goes by zero-copy.
   StatusCode Check(const WorkRequest& wr, const vqp::RequestLimits& limits, const mr::RegionView& local,
                    bool* zero_copy) const;
+  // The latter again, of one that has passed.
+  bool IsZeroCopy(const WorkRequest& wr, const vqp::RequestLimits& limits, const mr::RegionView& local) const;
   // Stages a message that passed Check, or the message of a kWriteImm of `length` bytes; needs a credit and room in the
   // physical queue.
   void StageMessage(pool::PhysicalQueue& physical, const WorkRequest& wr, bool zero_copy, uint32_t length,

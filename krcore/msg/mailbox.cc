@@ -122,10 +122,14 @@ void Mailbox::Store(size_t offset, uint64_t value) {
 // buffer that is then READ, is seen after it.
 void Mailbox::Copy(void* to, size_t offset, size_t bytes) const {
   auto* const out = static_cast<std::byte*>(to);
-  for (size_t done = 0; done < bytes; done += 8) {
+  size_t done = 0;
+  for (; done + 8 <= bytes; done += 8) {
     const uint64_t word = Load(offset + done);
-    std::memcpy(out + done, &word, std::min<size_t>(8, bytes - done));
+    std::memcpy(out + done, &word, sizeof(word));
   }
+  if (done == bytes) return;
+  const uint64_t word = Load(offset + done);
+  std::memcpy(out + done, &word, bytes - done);
 }
 
 // ---- places

@@ -166,8 +166,7 @@ StatusCode VirtualQueueImpl::StageMixed(std::span<const WorkRequest> wrs, size_t
 }
 
 StatusCode VirtualQueueImpl::StageMessage(const WorkRequest& wr, bool first) {
-  bool zero_copy;
-  (void)CheckMessage(wr, &zero_copy);
+  const bool zero_copy = wr.opcode != Opcode::kWriteImm && channel_->IsZeroCopy(wr, pool_->limits(), pool_->regions());
   uint32_t length = 0;
   const auto failed = [&] { return state_.standing != QueueStanding::kReady || !channel_->Accepts(); };
   const bool has_data = wr.opcode == Opcode::kWriteImm && wr.num_sge != 0;
