@@ -34,24 +34,25 @@ bool Eventually(Condition condition) {
 class ServiceProcess {
  public:
   ServiceProcess() {
-    int ready[2];
-    EXPECT_EQ(pipe(ready), 0);
+    EXPECT_EQ(pipe(told_), 0);
+    EXPECT_EQ(pipe(done_), 0);
     pid_ = fork();
     if (pid_ == 0) {
       auto service = Service::Start(address_, kFabric);
-      const bool started = service.ok();
-      (void)!write(ready[1], &started, sizeof(started));
-      for (;;) pause();
+      bool done = service.ok();
+      char word;
+      do {
+        (void)!write(done_[1], &done, sizeof(done));
+        if (read(told_[0], &word, 1) != 1) _exit(0);
+        (*service)->BreakConnections();
+      } while (true);
     }
-    bool started = false;
-    EXPECT_EQ(read(ready[0], &started, sizeof(started)), static_cast<ssize_t>(sizeof(started)));
-    EXPECT_TRUE(started);
-    close(ready[0]);
-    close(ready[1]);
+    Await();
   }
   ~ServiceProcess() {
     (void)testing_support::KillProcess(pid_);
     waitpid(pid_, nullptr, 0);
+    for (const int fd : {told_[0], told_[1], done_[0], done_[1]}) close(fd);
   }
   const HostPort& address() const { return address_; }
   void Stop() {
@@ -61,11 +62,23 @@ class ServiceProcess {
     EXPECT_TRUE(WIFSTOPPED(status));
   }
   void Continue() { EXPECT_TRUE(testing_support::SignalProcess(pid_, SIGCONT)); }
+  // All members' connections.
+  void Break() {
+    EXPECT_EQ(write(told_[1], "b", 1), 1);
+    Await();
+  }
 
  private:
+  void Await() {
+    bool done = false;
+    EXPECT_EQ(read(done_[0], &done, sizeof(done)), static_cast<ssize_t>(sizeof(done)));
+    EXPECT_TRUE(done);
+  }
+
   const HostPort address_ =
       ParseHostPort(testing::AddressOf({"Verbs", "verbs", ""}, testing::UniqueFabric(""))).value();
   pid_t pid_ = -1;
+  int told_[2], done_[2];
 };
 
 std::unique_ptr<Member> Join(const HostPort& address, NodeId node) {
@@ -87,6 +100,20 @@ TEST(VerbsSilence, WhoAsksAServiceThatIsHeldUpGetsAnAnswerAndStaysAMember) {
   service.Continue();
   EXPECT_TRUE(Eventually([&] { return one->Query(two->incarnation()) == PeerState::kAlive; }));
   EXPECT_TRUE(Eventually([&] { return two->Publish("meta", {}).ok(); }));
+}
+
+// Behind it a connection that breaks is waited for again: it is back within a round trip or two.
+TEST(VerbsSilence, IsForgottenWhenItIsOver) {
+  ServiceProcess service;
+  auto one = Join(service.address(), 1);
+  service.Stop();
+  EXPECT_EQ(one->Lookup("meta").status(), StatusCode::kTimeout);
+  service.Continue();
+  ASSERT_TRUE(Eventually([&] { return one->Lookup("meta").status() == StatusCode::kNotFound; }));
+  for (int round = 0; round < 20; ++round) {  // the keeper is faster now and then
+    service.Break();
+    ASSERT_EQ(one->Lookup("meta").status(), StatusCode::kNotFound) << "round " << round;
+  }
 }
 
 TEST(VerbsSilence, WhoClosesWhileTheServiceIsHeldUpIsDeadWhenItGoesOn) {
