@@ -152,6 +152,8 @@ struct sdc_initiator_config {
   uint32_t depth;  // a power of two
   struct sdc_peer* peers;
   uint32_t peer_count;  // SDC_PEER_WAYS times a power of two
+  uint32_t first_tag;   // of its packets: first_tag up to first_tag + peer_count - 1. Answers have them, too: so
+                        // several initiators may share a UD queue
 };
 
 struct sdc_initiator {

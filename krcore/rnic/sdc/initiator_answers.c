@@ -112,11 +112,12 @@ static void answer_in_session(struct sdc_initiator* initiator, struct sdc_peer* 
 void sdc_initiator_receive(struct sdc_initiator* initiator, const void* packet, uint32_t bytes, uint64_t now_ns) {
   struct sdc_packet parsed;
   ++initiator->stats.packets;
-  if (!sdc_parse(packet, bytes, &parsed) || !sdc_is_answer(parsed.kind) || parsed.tag >= initiator->config.peer_count) {
+  if (!sdc_parse(packet, bytes, &parsed) || !sdc_is_answer(parsed.kind) ||
+      parsed.tag - initiator->config.first_tag >= initiator->config.peer_count) {
     ++initiator->stats.malformed;
     return;
   }
-  struct sdc_peer* peer = &initiator->config.peers[parsed.tag];
+  struct sdc_peer* peer = &initiator->config.peers[parsed.tag - initiator->config.first_tag];
   if (peer->target != parsed.target) return;
   if (parsed.kind == SDC_WELCOME || parsed.kind == SDC_REFUSED || parsed.kind == SDC_BUSY) {
     sdc_answer_to_hello(initiator, peer, &parsed, now_ns);

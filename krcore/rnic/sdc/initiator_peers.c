@@ -46,7 +46,7 @@ static void send_plain(struct sdc_initiator* initiator, const struct sdc_peer* p
   uint8_t* buffer = initiator->config.ops->buffer(initiator->config.context);
   if (buffer == NULL) return;  // as good as lost
   packet->target = peer->target;
-  packet->tag = (uint32_t)(peer - initiator->config.peers);
+  packet->tag = initiator->config.first_tag + (uint32_t)(peer - initiator->config.peers);
   ++initiator->stats.sent;
   initiator->config.ops->send(initiator->config.context, &peer->to, sdc_build(buffer, packet));
 }

@@ -167,7 +167,7 @@ static enum sdc_outcome send_slot(struct sdc_initiator* initiator, struct sdc_sl
   fill(&packet, wr, slot);
   if (is_first) slot->psn = peer->psn;
   packet.target = peer->target;
-  packet.tag = slot->peer;
+  packet.tag = initiator->config.first_tag + slot->peer;
   packet.slot = peer->slot;
   packet.nonce = peer->nonce;
   packet.psn = slot->psn;

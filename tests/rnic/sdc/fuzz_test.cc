@@ -64,8 +64,8 @@ class Fuzzer {
     const sdc_session& session = pair.target.config.sessions[In(0, 1)];
     const bool to_target = sdc_is_request(packet.kind);
     packet.target = Pair::kNumber;
-    packet.tag =
-        In(0, 3) == 0 ? static_cast<uint32_t>(Odd()) : static_cast<uint32_t>(&peer - pair.initiator.config.peers);
+    packet.tag = In(0, 3) == 0 ? static_cast<uint32_t>(Odd())
+                               : Pair::kFirstTag + static_cast<uint32_t>(&peer - pair.initiator.config.peers);
     packet.slot = to_target ? static_cast<uint32_t>(&session - pair.target.config.sessions) : peer.slot;
     packet.nonce = to_target ? session.nonce : peer.nonce;
     packet.psn =

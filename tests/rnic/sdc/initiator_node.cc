@@ -37,6 +37,7 @@ void InitiatorNode::StartCore() {
       .depth = static_cast<uint32_t>(wrs_.size()),
       .peers = peers_.data(),
       .peer_count = static_cast<uint32_t>(peers_.size()),
+      .first_tag = ~uint32_t{0} - 1,
   };
   sdc_initiator_init(&initiator_, &config);
 }

@@ -25,6 +25,7 @@ class Pair {
   using Packet = std::vector<uint8_t>;
   static constexpr uint32_t kNumber = 9, kRkey = 3, kLkey = 4;
   static constexpr uint64_t kKey = 77, kLimitNs = 100'000'000, kGraceNs = 10'000'000, kRetryNs = 1'000'000;
+  static constexpr uint32_t kFirstTag = 24;
 
   explicit Pair(const PairOptions& options = {}) : options_(options) {
     memory.resize(4096);
@@ -67,6 +68,7 @@ class Pair {
         .depth = 16,
         .peers = peers_,
         .peer_count = 8,
+        .first_tag = kFirstTag,
     };
     sdc_initiator_init(&initiator, &config);
   }
