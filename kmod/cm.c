@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
+#include <linux/delay.h>
 #include <linux/module.h>
 #include <linux/slab.h>
 #include <rdma/rdma_cm.h>
@@ -18,7 +19,7 @@ MODULE_PARM_DESC(cm_port, "of RDMA CM, where hosts connect to one another");
 #define BACKLOG 128
 #define MAX_ACCEPTED 4096
 
-#define MAGIC 0x6b726332	/* "krc2": also what records look like */
+#define MAGIC 0x6b726333	/* "krc3": also what records look like */
 
 /* What both sides say; private data of RDMA CM, which has room for 56 bytes. */
 struct krc_cm_hello {
@@ -328,6 +329,24 @@ static int krc_cm_wait(struct krc_conn *conn, int err, unsigned int ms)
 	return conn->cm_error;
 }
 
+/* The first time, as slow a network as a test wants. */
+static int krc_cm_slow_down(struct krc_conn *conn)
+{
+	u32 ms = READ_ONCE(conn->dev->slow_connects_ms);
+	u32 slept;
+
+	if (conn->was_up)
+		return 0;
+	if (ms == U32_MAX)
+		return -EHOSTUNREACH;
+	for (slept = 0; slept < ms; slept += 20) {
+		if (READ_ONCE(conn->state) == KRC_CONN_GONE)
+			return -ENODEV;
+		msleep(20);
+	}
+	return 0;
+}
+
 int krc_cm_connect(struct krc_conn *conn, struct ib_qp_init_attr *init)
 {
 	struct krc_device *dev = conn->dev;
@@ -350,6 +369,8 @@ int krc_cm_connect(struct krc_conn *conn, struct ib_qp_init_attr *init)
 
 	if (!err)
 		err = krc_sockaddr(&dev->gid, 0, &from);
+	if (!err)
+		err = krc_cm_slow_down(conn);
 	if (err)
 		return err;
 	memcpy(hello.gid, dev->gid.raw, sizeof(hello.gid));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 #include "check.h"
 #include "conn.h"
+#include "dci.h"
 #include "device.h"
 #include "host.h"
 #include "qp.h"
@@ -12,6 +13,13 @@
  * flushed in one go with a lock held.
  */
 #define TURN 16
+/*
+ * While the software DC stands in, the QP is built so much later, not beside the
+ * first requests; it is tried again after that, and so often without a request.
+ */
+#define BUILD_LATER (HZ / 50)
+#define BUILD_AGAIN HZ
+#define IDLE_ATTEMPTS 5
 
 static u8 krc_status_of(enum ib_wc_status status)
 {
@@ -44,13 +52,13 @@ static u8 krc_status_of(enum ib_wc_status status)
 static void krc_conn_broke(struct krc_conn *conn)
 {
 	lockdep_assert_held(&conn->lock);
-	if (conn->state != KRC_CONN_UP)
+	if (conn->state != KRC_CONN_UP && conn->state != KRC_CONN_STOOD_IN)
 		return;
 	conn->state = KRC_CONN_BROKEN;
 	conn->broke = true;
 	trace_krc_conn(conn, 0);
 	atomic64_inc(&conn->dev->stats.broken);
-	queue_work(system_long_wq, &conn->repair);
+	mod_delayed_work(system_long_wq, &conn->repair, 0);
 }
 
 /* What a fence waits for: a READ or an atomic. */
@@ -78,11 +86,21 @@ static struct krc_wr *krc_conn_next(struct krc_queue *queue)
 	return wr && !krc_conn_is_fenced(wr) ? wr : NULL;
 }
 
+/* Whether it need not wait for the QP. */
+static bool krc_conn_takes(const struct krc_conn *conn, const struct krc_wr *wr)
+{
+	return !conn->dci || wr->dc;
+}
+
 /* Puts the queue in line, if it has something that may be posted. */
 static void krc_conn_line_up(struct krc_conn *conn, struct krc_queue *queue)
 {
-	if (krc_conn_next(queue) && list_empty(&queue->turn))
-		list_add_tail(&queue->turn, &conn->turns);
+	const struct krc_wr *wr = krc_conn_next(queue);
+
+	if (wr && list_empty(&queue->turn))
+		list_add_tail(&queue->turn, krc_conn_takes(conn, wr) ?
+						    &conn->turns :
+						    &conn->later);
 }
 
 static void krc_conn_to_posted(struct krc_conn *conn, struct krc_wr *wr)
@@ -116,7 +134,7 @@ static struct ib_send_wr *krc_conn_take(struct krc_conn *conn)
 		list_del_init(&queue->turn);
 		for (i = 0; i < TURN && conn->credits; i++) {
 			wr = krc_conn_next(queue);
-			if (!wr)
+			if (!wr || !krc_conn_takes(conn, wr))
 				break;
 			krc_conn_to_posted(conn, wr);
 			*link = &wr->rdma.wr;
@@ -128,6 +146,18 @@ static struct ib_send_wr *krc_conn_take(struct krc_conn *conn)
 	return first;
 }
 
+/* The same to what stands in for the QP. */
+static void krc_conn_post_dci(struct krc_conn *conn)
+{
+	struct ib_send_wr *send, *next;
+
+	for (send = krc_conn_take(conn); send; send = next) {
+		next = send->next;
+		krc_dci_post(conn->dci,
+			     container_of(send, struct krc_wr, rdma.wr));
+	}
+}
+
 /* Posts what is pending, as far as the QP has places. */
 static void krc_conn_post(struct krc_conn *conn)
 {
@@ -137,6 +167,8 @@ static void krc_conn_post(struct krc_conn *conn)
 	bool last;
 
 	lockdep_assert_held(&conn->lock);
+	if (conn->state == KRC_CONN_STOOD_IN)
+		krc_conn_post_dci(conn);
 	if (conn->state != KRC_CONN_UP)
 		return;
 	first = krc_conn_take(conn);
@@ -186,10 +218,39 @@ static void krc_conn_done(struct ib_cq *cq, struct ib_wc *wc)
 	spin_unlock_bh(&conn->lock);
 }
 
+void krc_conn_dci_done(struct krc_conn *conn, struct krc_wr *wr, u8 status)
+{
+	lockdep_assert_held(&conn->lock);
+	krc_conn_from_posted(conn, wr);
+	if (status == KRC_SUCCESS) {
+		conn->attempts = 0;
+		atomic64_inc(&conn->dev->stats.dc_requests);
+		krc_queue_complete(wr, KRC_SUCCESS);
+		return;
+	}
+	/*
+	 * Until the end of `dci` it may be executed yet: krc_conn_settle tells,
+	 * in the queue's order.
+	 */
+	if (status != KRC_FLUSHED)
+		wr->queue->broken = true;
+	wr->status = status;
+	list_add_tail(&wr->link, &conn->repost);
+}
+
+void krc_conn_dci_ran(struct krc_conn *conn, bool failed)
+{
+	if (failed)
+		krc_conn_broke(conn);
+	krc_conn_post(conn);
+}
+
 void krc_wr_init(struct krc_wr *wr, struct krc_queue *queue)
 {
 	wr->cqe.done = krc_conn_done;
 	wr->queue = queue;
+	wr->status = KRC_FLUSHED;
+	wr->dc = false;
 	wr->num_sge = 0;
 	wr->remote = NULL;
 	wr->port = NULL;
@@ -200,6 +261,8 @@ void krc_wr_address(struct krc_wr *wr, u32 num_sge, u64 remote_addr, u32 rkey,
 {
 	struct ib_send_wr *send = &wr->rdma.wr;
 
+	wr->status = KRC_FLUSHED;
+	wr->dc = false;
 	memset(&wr->atomic, 0, sizeof(wr->atomic));
 	send->wr_cqe = &wr->cqe;
 	send->sg_list = wr->sges;
@@ -252,7 +315,7 @@ static void krc_conn_flush(struct krc_conn *conn, struct list_head *flushed)
 		for (i = 0; i < TURN && !list_empty(flushed); i++) {
 			wr = list_first_entry(flushed, struct krc_wr, link);
 			list_del(&wr->link);
-			krc_queue_complete(wr, KRC_FLUSHED);
+			krc_queue_complete(wr, wr->status);
 		}
 		spin_unlock_bh(&conn->lock);
 		cond_resched();
@@ -273,6 +336,7 @@ static void krc_conn_settle(struct krc_conn *conn, bool up,
 	struct krc_wr *wr, *next;
 
 	lockdep_assert_held(&conn->lock);
+	list_splice_tail_init(&conn->later, &conn->turns);
 	/* Behind it no queue is fenced: all with something pending are in line. */
 	list_for_each_entry_safe(wr, next, &conn->posted, link) {
 		krc_conn_from_posted(conn, wr);
@@ -294,10 +358,43 @@ static void krc_conn_settle(struct krc_conn *conn, bool up,
 	conn->credits = conn->dev->sq_depth;
 }
 
+/*
+ * Whether what stands in goes on, since there is no QP. It does as long as it is
+ * used and works, and nothing needs the QP. Else nothing more is posted there,
+ * and no other one begins, until the connection is up or down.
+ */
+static bool krc_conn_keep_dci(struct krc_conn *conn, int err)
+{
+	bool keep;
+
+	spin_lock_bh(&conn->lock);
+	keep = conn->state == KRC_CONN_STOOD_IN && err &&
+	       ++conn->attempts < IDLE_ATTEMPTS && list_empty(&conn->later);
+	if (keep)
+		queue_delayed_work(system_long_wq, &conn->repair, BUILD_AGAIN);
+	else if (conn->state != KRC_CONN_GONE)
+		conn->state = KRC_CONN_BROKEN;
+	spin_unlock_bh(&conn->lock);
+	return keep;
+}
+
+/* What was posted there has ended behind it, or is told as unknown. */
+static void krc_conn_end_dci(struct krc_conn *conn)
+{
+	if (!conn->dci)
+		return;
+	krc_dci_end(conn->dci);
+	spin_lock_bh(&conn->lock);
+	conn->dci = NULL;
+	spin_unlock_bh(&conn->lock);
+	atomic64_dec(&conn->dev->stats.standing_in);
+}
+
 /* Builds the QP; anew, if it is broken. */
 static void krc_conn_repair(struct work_struct *work)
 {
-	struct krc_conn *conn = container_of(work, struct krc_conn, repair);
+	struct krc_conn *conn =
+		container_of(work, struct krc_conn, repair.work);
 	enum krc_conn_state before;
 	LIST_HEAD(flushed);
 	int err;
@@ -319,11 +416,15 @@ static void krc_conn_repair(struct work_struct *work)
 		dev_warn_ratelimited(&conn->dev->ib->dev,
 				     "krcore: no connection to %pI6c: %d\n",
 				     conn->host->gid.raw, err);
+	if (krc_conn_keep_dci(conn, err))
+		return;
+	krc_conn_end_dci(conn);
 	spin_lock_bh(&conn->lock);
 	if (conn->state != KRC_CONN_GONE) {
 		krc_conn_settle(conn, !err, &flushed);
 		/* From here on new requests meet the new state. */
 		conn->state = err ? KRC_CONN_DOWN : KRC_CONN_UP;
+		conn->was_up |= !err;
 		trace_krc_conn(conn, err);
 		if (!err && conn->broke) {
 			conn->broke = false;
@@ -343,10 +444,11 @@ void krc_conn_init(struct krc_conn *conn, struct krc_host *host, u32 index)
 	conn->ack_timeout = KRC_ACK_TIMEOUT;
 	init_completion(&conn->cm_event);
 	mutex_init(&conn->build);
-	INIT_WORK(&conn->repair, krc_conn_repair);
+	INIT_DELAYED_WORK(&conn->repair, krc_conn_repair);
 	spin_lock_init(&conn->lock);
 	conn->state = KRC_CONN_DOWN;
 	INIT_LIST_HEAD(&conn->turns);
+	INIT_LIST_HEAD(&conn->later);
 	INIT_LIST_HEAD(&conn->posted);
 	INIT_LIST_HEAD(&conn->repost);
 	init_waitqueue_head(&conn->drained);
@@ -354,7 +456,7 @@ void krc_conn_init(struct krc_conn *conn, struct krc_host *host, u32 index)
 
 void krc_conn_start(struct krc_conn *conn)
 {
-	queue_work(system_long_wq, &conn->repair);
+	queue_delayed_work(system_long_wq, &conn->repair, 0);
 }
 
 void krc_conn_stop(struct krc_conn *conn)
@@ -364,7 +466,8 @@ void krc_conn_stop(struct krc_conn *conn)
 	spin_lock_bh(&conn->lock);
 	conn->state = KRC_CONN_GONE;
 	spin_unlock_bh(&conn->lock);
-	cancel_work_sync(&conn->repair);
+	cancel_delayed_work_sync(&conn->repair);
+	krc_conn_end_dci(conn);
 	mutex_lock(&conn->build);
 	krc_qp_destroy(conn);
 	mutex_unlock(&conn->build);
@@ -395,19 +498,55 @@ int krc_conn_submit(struct krc_conn *conn, struct krc_queue *queue,
 	return err;
 }
 
-int krc_conn_mend(struct krc_conn *conn, struct krc_queue *queue)
+/* It stands in until krc_conn_repair has built the QP. */
+static void krc_conn_begin_dci(struct krc_conn *conn, struct krc_dci *dci)
 {
+	lockdep_assert_held(&conn->lock);
+	conn->dci = dci;
+	conn->state = KRC_CONN_STOOD_IN;
+	conn->attempts = 0;
+	conn->credits = KRC_DCI_DEPTH;
+	krc_dci_begin(dci, conn);
+	trace_krc_conn(conn, 0);
+	atomic64_inc(&conn->dev->stats.standing_in);
+	atomic64_inc(&conn->dev->stats.dc_connects);
+}
+
+int krc_conn_mend(struct krc_conn *conn, struct krc_queue *queue,
+		  const struct krc_dc_place *dc)
+{
+	struct krc_dci *dci = NULL;
+	unsigned long delay = 0;
+	bool stood_in;
 	int err = 0;
 
+	/* Another one may come between. */
+	if (dc && READ_ONCE(conn->state) == KRC_CONN_DOWN)
+		dci = krc_dci_take(conn->dev, dc, &conn->host->gid);
 	spin_lock_bh(&conn->lock);
-	if (conn->state == KRC_CONN_DOWN)
-		queue_work(system_long_wq, &conn->repair);
+	if (conn->state == KRC_CONN_DOWN) {
+		/*
+		 * Of a former life of the QP something may be executed until the
+		 * next one: nothing may come before that.
+		 */
+		if (dci && !conn->was_up) {
+			krc_conn_begin_dci(conn, dci);
+			dci = NULL;
+			delay = BUILD_LATER;
+		}
+		queue_delayed_work(system_long_wq, &conn->repair, delay);
+	}
+	stood_in = conn->state == KRC_CONN_STOOD_IN;
 	spin_unlock_bh(&conn->lock);
-	flush_work(&conn->repair);
+	if (dci)
+		krc_dci_put(dci);
+	if (!dc || !stood_in)
+		flush_delayed_work(&conn->repair);
 	spin_lock_bh(&conn->lock);
 	if (conn->state == KRC_CONN_GONE)
 		err = -ENODEV;
-	else if (conn->state == KRC_CONN_DOWN)
+	else if (conn->state == KRC_CONN_DOWN ||
+		 (conn->state == KRC_CONN_STOOD_IN && !dc))
 		err = -ENETDOWN;
 	else
 		queue->broken = false;
@@ -428,6 +567,16 @@ void krc_conn_cancel(struct krc_conn *conn, struct krc_queue *queue)
 void krc_conn_break(struct krc_conn *conn)
 {
 	spin_lock_bh(&conn->lock);
+	if (conn->state == KRC_CONN_UP)
+		krc_conn_broke(conn);
+	spin_unlock_bh(&conn->lock);
+}
+
+void krc_conn_break_any(struct krc_conn *conn)
+{
+	spin_lock_bh(&conn->lock);
+	if (conn->state == KRC_CONN_STOOD_IN)
+		krc_dci_fail(conn->dci);
 	krc_conn_broke(conn);
 	spin_unlock_bh(&conn->lock);
 }

@@ -3,7 +3,8 @@
  * A connection: a physical RC QP with its CQ, which VirtualQueues of all
  * processes share. It takes requests that have passed all checks, posts no more
  * of them than its QP has places, and brings each completion to its queue. A
- * connection that an error broke is built anew, see krc_conn_repair.
+ * connection that an error broke is built anew, see krc_conn_repair. One to another
+ * host that has never been there lets the software DC stand in (dci.h) until it is.
  *
  * The life of a request (struct krc_wr), whose memory belongs to its queue:
  *
@@ -29,6 +30,8 @@
 
 #include <krcore/krcore_ioctl.h>
 
+struct krc_dc_place;
+struct krc_dci;
 struct krc_device;
 struct krc_host;
 struct krc_port;
@@ -44,6 +47,9 @@ struct krc_wr {
 	u8 opcode;	/* of krc_opcode */
 	u8 flags;	/* of krc_request_flag */
 	u8 num_sge;
+	u8 status;	/* of krc_status: how it ends, if not by its QP */
+	bool dc;	/* it may go over software DC, by: */
+	u32 key;	/* of the peer's region */
 	struct krc_region *local[KRC_MAX_SGE];
 	struct krc_region *remote;	/* NULL: another host's */
 	struct krc_port *port;	/* a message's, likewise */
@@ -59,6 +65,7 @@ struct krc_wr {
 void krc_wr_init(struct krc_wr *wr, struct krc_queue *queue);
 /*
  * What the QP is to execute, of wr->opcode and the first `num_sge` of wr->sges.
+ * Over software DC it does not go.
  */
 void krc_wr_address(struct krc_wr *wr, u32 num_sge, u64 remote_addr, u32 rkey,
 		    u64 compare_add, u64 swap);
@@ -67,6 +74,7 @@ enum krc_conn_state {
 	KRC_CONN_DOWN,		/* could not be built; repair tries again */
 	KRC_CONN_UP,
 	KRC_CONN_BROKEN,	/* until krc_conn_repair has been there */
+	KRC_CONN_STOOD_IN,	/* it has `dci` until krc_conn_repair has built it */
 	KRC_CONN_GONE,		/* with its device, for good */
 };
 
@@ -76,7 +84,7 @@ struct krc_conn {
 	u32 index;			/* of its host's */
 	u8 ack_timeout;			/* of its QP, as verbs have it */
 	bool prompt;			/* refuses what it cannot post at once */
-	struct work_struct repair;
+	struct delayed_work repair;
 	struct mutex build;		/* held while the QP is built or ends; of: */
 	struct ib_cq *cq;
 	struct ib_qp *qp;
@@ -87,8 +95,13 @@ struct krc_conn {
 	spinlock_t lock;	/* of all that follows; softirqs take it */
 	enum krc_conn_state state;
 	bool broke;		/* and has not worked since */
+	bool was_up;
+	/* In the place of the QP; NULL again before that gets the first request. */
+	struct krc_dci *dci;
+	u32 attempts;		/* to build a QP, since `dci` served last */
 	u32 credits;		/* places in the QP */
 	struct list_head turns;		/* queues with something to post */
+	struct list_head later;		/* ... that waits for the QP: not for `dci` */
 	struct list_head posted;	/* in the order of their posting */
 	struct list_head repost;
 	wait_queue_head_t drained;	/* `posted` has become empty */
@@ -112,21 +125,32 @@ int krc_conn_submit(struct krc_conn *conn, struct krc_queue *queue,
 		    struct list_head *batch);
 /*
  * Mends a queue that a fault broke and of which nothing is outstanding; waits
- * until the connection is up. Returns 0, -ENETDOWN, -ENODEV.
+ * until the connection is up, or `dc` stands in, where its host's software DC is
+ * (NULL: it must not). Returns 0, -ENETDOWN, -ENODEV.
  * Context: process, may sleep.
  */
-int krc_conn_mend(struct krc_conn *conn, struct krc_queue *queue);
+int krc_conn_mend(struct krc_conn *conn, struct krc_queue *queue,
+		  const struct krc_dc_place *dc);
 /*
  * Flushes what the queue has pending; what is posted completes as ever. For a
  * queue that ends.
  */
 void krc_conn_cancel(struct krc_conn *conn, struct krc_queue *queue);
-/* A fault was heard of. Also for tests. Context: any but hard interrupts. */
+/* A fault of the QP was heard of. Context: any but hard interrupts. */
 void krc_conn_break(struct krc_conn *conn);
+/* The same of the QP or what stands in for it, for tests. */
+void krc_conn_break_any(struct krc_conn *conn);
 /*
  * A fault of which nobody hears until something is posted, or was: for tests.
  * Context: process, may sleep.
  */
 void krc_conn_break_unheard(struct krc_conn *conn);
+
+/*
+ * By conn->dci: one that was posted has ended; it has worked, and whether it is
+ * broken. Context: conn->lock is held.
+ */
+void krc_conn_dci_done(struct krc_conn *conn, struct krc_wr *wr, u8 status);
+void krc_conn_dci_ran(struct krc_conn *conn, bool failed);
 
 #endif

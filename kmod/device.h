@@ -30,6 +30,7 @@ struct krc_device {
 	u32 sq_depth;			/* of a connection */
 	struct krc_stats stats;
 	struct dentry *debugfs;
+	u32 slow_connects_ms;		/* the first; for tests. U32_MAX: they fail */
 
 	struct ib_event_handler events;
 	struct work_struct setup;	/* finds the port, starts all else */

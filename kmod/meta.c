@@ -78,7 +78,7 @@ int krc_meta_verb(struct krc_meta *meta, u8 opcode, u64 offset, u32 bytes,
 
 	err = krc_meta_connect(meta);
 	for (tries = 0; !err; tries++) {
-		err = krc_conn_mend(meta->queue->conn, meta->queue);
+		err = krc_conn_mend(meta->queue->conn, meta->queue, NULL);
 		/* Those who wait for the lock need not try, too. */
 		if (err == -ENETDOWN)
 			meta->unreachable_until = jiffies + UNREACHABLE;
@@ -152,7 +152,7 @@ static int krc_meta_register(struct krc_meta *meta, struct krc_host *self)
 	if (ib_map_mr_sg(meta->table_mr, &sg, 1, NULL, PAGE_SIZE) != 1)
 		return -EINVAL;
 	meta->queue->conn = krc_host_choose_conn(self);
-	err = krc_conn_mend(meta->queue->conn, meta->queue);
+	err = krc_conn_mend(meta->queue->conn, meta->queue, NULL);
 	if (err)
 		return err;
 	memset(&wr->reg, 0, sizeof(wr->reg));

@@ -16,10 +16,12 @@
 /* The value of a node's record. */
 struct krc_node_value {
 	u32 count;
-	u32 reserved;
+	u32 dc_number;
 	struct krc_shared_region regions[KRC_MAX_SHARED];
 	u32 rkeys[KRC_MAX_SHARED];
-	u32 reserved2;
+	u16 dc_mtu_bytes;
+	u16 dc_regions;
+	u64 dc_key;
 };
 
 static_assert(sizeof(struct krc_node_value) <= KRC_RECORD_VALUE_BYTES);
@@ -132,13 +134,22 @@ int krc_node_publish(struct krc_node *node, struct krc_queue *queue,
 		     const struct krc_publish *publish)
 {
 	struct krc_node_value value = { .count = publish->count };
+	struct krc_dc_place dc;
+	bool mapped;
 	u32 i;
 	int err = 0;
 
+	krc_dc_get_place(node->dev, &dc);
+	value.dc_key = dc.key;
+	value.dc_number = dc.number;
+	value.dc_mtu_bytes = dc.mtu_bytes;
 	for (i = 0; i < publish->count && !err; i++) {
 		value.regions[i].tag = publish->regions[i].tag;
 		err = krc_region_describe(queue, publish->regions[i].key,
-					  &value.regions[i], &value.rkeys[i]);
+					  &value.regions[i], &value.rkeys[i],
+					  &mapped);
+		if (!err && mapped)
+			value.dc_regions |= 1 << i;
 	}
 	if (err)
 		return err;
@@ -327,6 +338,10 @@ static struct krc_peer *krc_peer_lookup(struct krc_node *node, u64 key)
 	peer->count = min_t(u32, value->count, KRC_MAX_SHARED);
 	memcpy(peer->regions, value->regions, sizeof(peer->regions));
 	memcpy(peer->rkeys, value->rkeys, sizeof(peer->rkeys));
+	peer->dc.key = value->dc_key;
+	peer->dc.number = value->dc_number;
+	peer->dc.mtu_bytes = value->dc_mtu_bytes;
+	peer->dc_regions = value->dc_regions;
 	return peer;
 }
 
@@ -372,7 +387,7 @@ struct krc_peer *krc_peer_get(struct krc_node *node, u32 id, bool fresh,
 }
 
 int krc_peer_rkey(const struct krc_peer *peer, u32 key, u64 addr, u64 length,
-		  u32 access, u32 *rkey)
+		  u32 access, u32 *rkey, bool *dc)
 {
 	const struct krc_shared_region *region;
 	u32 i;
@@ -384,6 +399,7 @@ int krc_peer_rkey(const struct krc_peer *peer, u32 key, u64 addr, u64 length,
 		    addr - region->addr > region->length - length)
 			continue;
 		*rkey = peer->rkeys[i];
+		*dc = peer->dc_regions & 1 << i;
 		return 0;
 	}
 	return -EACCES;

@@ -15,6 +15,8 @@
 
 #include <krcore/krcore_ioctl.h>
 
+#include "dci.h"
+
 struct krc_device;
 struct krc_queue;
 
@@ -41,6 +43,8 @@ struct krc_peer {
 	u32 count;
 	struct krc_shared_region regions[KRC_MAX_SHARED];
 	u32 rkeys[KRC_MAX_SHARED];	/* of the peer's device */
+	struct krc_dc_place dc;
+	u32 dc_regions;		/* bits: those that it reaches */
 };
 
 /* The calls of krcore_ioctl.h; of joined queues, whose locks are held. */
@@ -65,11 +69,11 @@ void krc_peer_put(struct krc_peer *peer);
 /* The next one who connects looks it up. */
 void krc_peer_forget(struct krc_device *dev, u64 key);
 /*
- * The device's rkey of what a request names at another host. -EACCES: the peer
- * has published no such memory.
+ * The device's rkey of what a request names at another host, and whether the
+ * software DC there reaches it. -EACCES: the peer has published no such memory.
  */
 int krc_peer_rkey(const struct krc_peer *peer, u32 key, u64 addr, u64 length,
-		  u32 access, u32 *rkey);
+		  u32 access, u32 *rkey, bool *dc);
 void krc_peers_free(struct krc_device *dev);
 
 #endif

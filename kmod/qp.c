@@ -18,7 +18,8 @@ static bool krc_qp_is_drained(struct krc_conn *conn)
 	bool drained;
 
 	spin_lock_bh(&conn->lock);
-	drained = list_empty(&conn->posted);
+	/* What another one stands in for is not the QP's. */
+	drained = conn->dci || list_empty(&conn->posted);
 	spin_unlock_bh(&conn->lock);
 	return drained;
 }

@@ -231,12 +231,13 @@ u32 krc_queue_outstanding(struct krc_queue *queue)
 }
 
 int krc_queue_move(struct krc_queue *queue, struct krc_host *host,
-		   struct krc_peer *peer)
+		   struct krc_peer *peer, const struct krc_dc_place *dc)
 {
 	/* The same connection again, if it has one: that is what needs mending. */
 	struct krc_conn *conn = queue->host == host ? queue->conn :
 						      krc_host_choose_conn(host);
-	int err = krc_conn_mend(conn, queue);
+	int err = krc_conn_mend(conn, queue,
+				krc_host_is_self(host) ? NULL : dc);
 
 	if (err) {
 		krc_host_put(host);
@@ -270,7 +271,8 @@ static int krc_queue_connect_device_locked(struct krc_queue *queue,
 		return -EBUSY;
 	krc_sender_close(queue);
 	host = krc_host_get(queue->dev, &queue->dev->gid);
-	return IS_ERR(host) ? PTR_ERR(host) : krc_queue_move(queue, host, NULL);
+	return IS_ERR(host) ? PTR_ERR(host) :
+			      krc_queue_move(queue, host, NULL, NULL);
 }
 
 int krc_queue_connect_device(struct krc_queue *queue,

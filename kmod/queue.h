@@ -17,6 +17,7 @@
 #include <krcore/krcore_ioctl.h>
 
 struct krc_conn;
+struct krc_dc_place;
 struct krc_host;
 struct krc_device;
 struct krc_node;
@@ -129,10 +130,11 @@ int krc_queue_usable(struct krc_queue *queue);
 u32 krc_queue_outstanding(struct krc_queue *queue);
 /*
  * From what it is connected to, to a connection to `host`. Takes the references
- * to both; `peer` may be NULL. With the lock held.
+ * to both; `peer` may be NULL. `dc`: it need not wait for QPs to another host, see
+ * krc_conn_mend. With the lock held.
  */
 int krc_queue_move(struct krc_queue *queue, struct krc_host *host,
-		   struct krc_peer *peer);
+		   struct krc_peer *peer, const struct krc_dc_place *dc);
 
 /*
  * Takes it from its device: its regions end, when what uses them has completed.

@@ -207,7 +207,9 @@ static int krc_queue_find_and_move(struct krc_queue *queue,
 		krc_peer_put(peer);
 		return PTR_ERR(host);
 	}
-	err = krc_queue_move(queue, host, peer);
+	/* A port is not memory that software DC reaches. */
+	err = krc_queue_move(queue, host, peer,
+			     connect->port ? NULL : &peer->dc);
 	if (err || !connect->port)
 		return err;
 	connect->slots = value.slots;

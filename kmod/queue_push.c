@@ -10,8 +10,12 @@
 #include "port.h"
 #include "queue.h"
 #include "region.h"
+#include "sdc.h"
 #include "sender.h"
 #include "trace.h"
+
+/* Regions that are longer are not mapped for what stands in for a QP for a while. */
+#define MAX_MAPPED SZ_64M
 
 static void krc_wr_release(struct krc_wr *wr)
 {
@@ -30,7 +34,7 @@ static void krc_wr_release(struct krc_wr *wr)
 
 /* The memory that it names: this process's, and the peer's. */
 static int krc_wr_resolve(struct krc_wr *wr, const struct krc_request *request,
-			  u64 bytes, u32 *rkey)
+			  u64 bytes, u32 *rkey, bool *dc)
 {
 	struct krc_queue *queue = wr->queue;
 	struct krc_device *dev = queue->dev;
@@ -57,13 +61,35 @@ static int krc_wr_resolve(struct krc_wr *wr, const struct krc_request *request,
 	access = krc_remote_access(request->opcode);
 	if (!krc_host_is_self(queue->host))
 		return krc_peer_rkey(queue->peer, request->rkey,
-				     request->remote_addr, bytes, access, rkey);
+				     request->remote_addr, bytes, access, rkey,
+				     dc);
 	wr->remote = krc_region_get(dev, NULL, request->rkey,
 				    request->remote_addr, bytes, access);
 	if (!wr->remote)
 		return -EACCES;
 	*rkey = wr->remote->mr->rkey;
+	*dc = false;
 	return 0;
+}
+
+/*
+ * Whether it may go over software DC, if that stands in for the connection's QP:
+ * it is short, and this CPU reaches its memory. Else it waits for the QP.
+ */
+static bool krc_wr_fits_dc(const struct krc_wr *wr, u64 bytes)
+{
+	unsigned int i;
+
+	if (!READ_ONCE(wr->queue->conn->dci) || bytes > KRC_DCI_MAX_BYTES)
+		return false;
+	for (i = 0; i < wr->num_sge; i++) {
+		if (wr->local[i]->length > MAX_MAPPED)
+			return false;
+		krc_sdc_open_region(wr->local[i]);
+		if (!READ_ONCE(wr->local[i]->map))
+			return false;
+	}
+	return true;
 }
 
 static void krc_wr_fill(struct krc_wr *wr, const struct krc_request *request,
@@ -84,6 +110,7 @@ static int krc_wr_make(struct krc_wr *wr, const struct krc_request *request)
 	u32 most = queue->dev->max_message_bytes;
 	u64 bytes;
 	u32 rkey;
+	bool dc;
 	int err;
 
 	if (is_send && queue->sender)
@@ -92,10 +119,13 @@ static int krc_wr_make(struct krc_wr *wr, const struct krc_request *request)
 	if (err)
 		return err;
 	if (!is_send) {
-		err = krc_wr_resolve(wr, request, bytes, &rkey);
-		if (!err)
-			krc_wr_fill(wr, request, rkey);
-		return err;
+		err = krc_wr_resolve(wr, request, bytes, &rkey, &dc);
+		if (err)
+			return err;
+		krc_wr_fill(wr, request, rkey);
+		wr->key = request->rkey;
+		wr->dc = dc && krc_wr_fits_dc(wr, bytes);
+		return 0;
 	}
 	if (!queue->sender)
 		return -ENOTCONN;

@@ -131,7 +131,8 @@ struct krc_region *krc_region_get(struct krc_device *dev,
 }
 
 int krc_region_describe(struct krc_queue *queue, u32 key,
-			struct krc_shared_region *shared, u32 *rkey)
+			struct krc_shared_region *shared, u32 *rkey,
+			bool *mapped)
 {
 	const u32 remote = KRC_REMOTE_READ | KRC_REMOTE_WRITE |
 			   KRC_REMOTE_ATOMIC;
@@ -151,6 +152,7 @@ int krc_region_describe(struct krc_queue *queue, u32 key,
 	shared->access = region->access & remote;
 	*rkey = region->mr->rkey;
 	krc_sdc_open_region(region);
+	*mapped = READ_ONCE(region->map);
 	krc_region_put(region);
 	return 0;
 }

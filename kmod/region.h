@@ -59,9 +59,10 @@ void krc_region_put(struct krc_region *region);
 struct krc_shared_region;
 /*
  * What peers need to know of a region of this process with remote rights; the
- * tag stays. -ENOENT.
+ * tag stays. `mapped`: it is open to software DC. -ENOENT.
  */
 int krc_region_describe(struct krc_queue *queue, u32 key,
-			struct krc_shared_region *shared, u32 *rkey);
+			struct krc_shared_region *shared, u32 *rkey,
+			bool *mapped);
 
 #endif

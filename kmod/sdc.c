@@ -58,9 +58,8 @@ static bool krc_sdc_atomic(void *context,
 	return krc_sdc_atomic_post(context, request);
 }
 
-static u8 *krc_sdc_buffer(void *context)
+u8 *krc_sdc_buffer(struct krc_sdc *sdc)
 {
-	struct krc_sdc *sdc = context;
 	struct krc_sdc_send *send;
 
 	send = list_first_entry_or_null(&sdc->free, struct krc_sdc_send, link);
@@ -73,12 +72,17 @@ static u8 *krc_sdc_buffer(void *context)
 	return send->buffer;
 }
 
-static void krc_sdc_send(void *context, const struct sdc_address *to, u32 bytes)
+static u8 *krc_sdc_answer_buffer(void *context)
 {
-	struct krc_sdc *sdc = context;
-	struct krc_sdc_send *send;
-	struct krc_sdc_handle *handle = krc_sdc_handle_find(sdc, to);
+	return krc_sdc_buffer(context);
+}
 
+void krc_sdc_post_send(struct krc_sdc *sdc, struct krc_sdc_handle *handle,
+		       u32 qpn, u32 bytes)
+{
+	struct krc_sdc_send *send;
+
+	lockdep_assert_held(&sdc->lock);
 	if (!handle || !handle->ah || sdc->broken || sdc->stopped) {
 		sdc->stats.unreachable++;
 		return;
@@ -87,7 +91,7 @@ static void krc_sdc_send(void *context, const struct sdc_address *to, u32 bytes)
 	send = list_first_entry(&sdc->free, struct krc_sdc_send, link);
 	send->sge.length = bytes;
 	send->wr.ah = handle->ah;
-	send->wr.remote_qpn = to->qpn;
+	send->wr.remote_qpn = qpn;
 	ib_dma_sync_single_for_device(sdc->dev->ib, send->sge.addr,
 				      sdc->mtu_bytes, DMA_TO_DEVICE);
 	if (ib_post_send(sdc->qp, &send->wr.wr, NULL)) {
@@ -100,11 +104,19 @@ static void krc_sdc_send(void *context, const struct sdc_address *to, u32 bytes)
 	sdc->sending++;
 }
 
+static void krc_sdc_answer(void *context, const struct sdc_address *to,
+			   u32 bytes)
+{
+	struct krc_sdc *sdc = context;
+
+	krc_sdc_post_send(sdc, krc_sdc_handle_find(sdc, to), to->qpn, bytes);
+}
+
 static const struct sdc_target_ops krc_sdc_ops = {
 	.memory = krc_sdc_memory,
 	.atomic = krc_sdc_atomic,
-	.buffer = krc_sdc_buffer,
-	.send = krc_sdc_send,
+	.buffer = krc_sdc_answer_buffer,
+	.send = krc_sdc_answer,
 };
 
 /* --- datagrams --- */
@@ -118,9 +130,12 @@ static void krc_sdc_serve(struct krc_sdc *sdc, struct krc_sdc_receive *receive,
 			  u32 bytes)
 {
 	lockdep_assert_held(&sdc->lock);
-	sdc_target_receive(&sdc->target, &receive->from,
-			   krc_sdc_payload(receive), bytes, krc_sdc_now());
-	krc_sdc_let_go(sdc);
+	if (!krc_dci_receive(sdc, krc_sdc_payload(receive), bytes)) {
+		sdc_target_receive(&sdc->target, &receive->from,
+				   krc_sdc_payload(receive), bytes,
+				   krc_sdc_now());
+		krc_sdc_let_go(sdc);
+	}
 	krc_sdc_post_receive(sdc, receive);
 }
 
@@ -321,6 +336,7 @@ DEFINE_SHOW_ATTRIBUTE(stats);
 
 static void krc_sdc_free(struct krc_sdc *sdc)
 {
+	krc_dcis_exit(sdc);
 	krc_sdc_free_buffers(sdc);
 	kvfree(sdc->sessions);
 	kfree(sdc);
@@ -360,6 +376,8 @@ static int krc_sdc_create(struct krc_device *dev)
 	krc_sdc_handles_init(&sdc->handles);
 	sdc->sessions = kvcalloc(SESSIONS, sizeof(*sdc->sessions), GFP_KERNEL);
 	err = sdc->sessions ? krc_sdc_alloc_buffers(sdc) : -ENOMEM;
+	if (!err)
+		err = krc_dcis_init(sdc);
 	if (err)
 		goto free;
 	err = krc_sdc_create_qp(sdc);
@@ -408,6 +426,7 @@ void krc_sdc_stop(struct krc_device *dev)
 	spin_lock_bh(&sdc->lock);
 	sdc->stopped = true;
 	spin_unlock_bh(&sdc->lock);
+	krc_dcis_stop(sdc);
 	cancel_work_sync(&sdc->greet);
 	cancel_delayed_work_sync(&sdc->repair);
 	krc_sdc_destroy_qp(sdc);

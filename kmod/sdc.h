@@ -13,8 +13,10 @@
  * address handle, which may ask the network: a work item makes it, the datagram
  * waits (sdc_handles.c).
  *
+ * The same QP has the initiators of the host's own connections (dci.h).
+ *
  * State is fixed when the device comes: sessions, buffers, address handles,
- * places for atomics. What does not fit is dropped, and its sender asks again.
+ * places for atomics, initiators. What does not fit is dropped, and its sender asks again.
  */
 #ifndef KRCORE_SDC_H
 #define KRCORE_SDC_H
@@ -31,13 +33,14 @@
 #include <krcore/krcore_ioctl.h>
 
 #include "conn.h"
+#include "dci.h"
 #include "krcore/rnic/sdc/target.h"
 
 struct krc_device;
 struct krc_queue;
 struct krc_region;
 
-/* How its initiators are reached: what an address handle is made of. */
+/* How somebody is reached: what an address handle is made of. */
 struct krc_sdc_handle {
 	struct hlist_node hash;
 	struct list_head link;		/* the one used last is first */
@@ -130,6 +133,7 @@ struct krc_sdc {
 	struct krc_region *held;	/* that the core works on */
 	struct krc_sdc_handles handles;
 	struct krc_sdc_atomics atomics;
+	struct krc_dcis dcis;
 	struct krc_sdc_stats stats;
 };
 
@@ -156,6 +160,11 @@ int krc_queue_dc_target(struct krc_queue *queue, struct krc_dc_target *target);
 /* --- what its files share; all with sdc->lock held, but where it is said --- */
 
 u64 krc_sdc_now(void);
+/* The next one to send from, of the MTU's length. NULL: there is none now. */
+u8 *krc_sdc_buffer(struct krc_sdc *sdc);
+/* Sends what is in it, if that is possible; else it is as good as lost. */
+void krc_sdc_post_send(struct krc_sdc *sdc, struct krc_sdc_handle *handle,
+		       u32 qpn, u32 bytes);
 
 /* sdc.c: of completions; take the lock. Context: softirq. */
 void krc_sdc_received(struct ib_cq *cq, struct ib_wc *wc);

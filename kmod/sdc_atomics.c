@@ -137,7 +137,7 @@ static void krc_sdc_atomics_mend(struct work_struct *work)
 	struct krc_sdc *sdc =
 		container_of(work, struct krc_sdc, atomics.mend.work);
 	struct krc_sdc_atomics *atomics = &sdc->atomics;
-	int err = krc_conn_mend(&atomics->conn, atomics->queue);
+	int err = krc_conn_mend(&atomics->conn, atomics->queue, NULL);
 
 	spin_lock_bh(&sdc->lock);
 	if (!err) {
@@ -148,6 +148,9 @@ static void krc_sdc_atomics_mend(struct work_struct *work)
 	}
 	spin_unlock_bh(&sdc->lock);
 }
+
+/* Inside of sdc->lock, which is inside of those of other connections (dci.h). */
+static struct lock_class_key krc_sdc_atomics_lock;
 
 int krc_sdc_atomics_start(struct krc_sdc *sdc)
 {
@@ -175,6 +178,7 @@ int krc_sdc_atomics_start(struct krc_sdc *sdc)
 	tasklet_setup(&atomics->report, krc_sdc_atomics_report);
 	INIT_DELAYED_WORK(&atomics->mend, krc_sdc_atomics_mend);
 	krc_conn_init(&atomics->conn, dev->self, 0);
+	lockdep_set_class(&atomics->conn.lock, &krc_sdc_atomics_lock);
 	atomics->conn.ack_timeout = ACK_TIMEOUT;
 	atomics->conn.prompt = true;
 	krc_conn_start(&atomics->conn);

@@ -41,6 +41,9 @@ static int stats_show(struct seq_file *file, void *unused)
 		{ "broken", &stats->broken },
 		{ "repaired", &stats->repaired },
 		{ "reposted", &stats->reposted },
+		{ "standing_in", &stats->standing_in },
+		{ "dc_connects", &stats->dc_connects },
+		{ "dc_requests", &stats->dc_requests },
 		{ "lookups", &stats->lookups },
 		{ "cached_connects", &stats->cached_connects },
 	};
@@ -63,7 +66,7 @@ static ssize_t break_write(struct file *file, const char __user *from,
 
 	if (!krc_device_is_ready(dev))
 		return -ENETDOWN;
-	krc_hosts_break(dev, krc_conn_break);
+	krc_hosts_break(dev, krc_conn_break_any);
 	krc_sdc_break(dev);
 	return count;
 }
@@ -148,6 +151,9 @@ void krc_stats_add_device(struct krc_device *dev)
 	debugfs_create_file("break", 0200, dev->debugfs, dev, &break_fops);
 	debugfs_create_file("break_unheard", 0200, dev->debugfs, dev,
 			    &break_unheard_fops);
+	/* Milliseconds that a QP to another host takes longer, for tests. */
+	debugfs_create_u32("slow_connects", 0600, dev->debugfs,
+			   &dev->slow_connects_ms);
 	debugfs_create_file("forget_host", 0200, dev->debugfs, dev,
 			    &forget_fops);
 }
@@ -162,6 +168,7 @@ void krc_stats_remove_device(struct krc_device *dev)
 	WARN_ON(atomic64_read(&stats->region_bytes));
 	WARN_ON(atomic64_read(&stats->ports));
 	WARN_ON(atomic64_read(&stats->senders));
+	WARN_ON(atomic64_read(&stats->standing_in));
 	WARN_ON(atomic64_read(&stats->requests) !=
 		atomic64_read(&stats->completed));
 	debugfs_remove_recursive(dev->debugfs);

@@ -111,7 +111,7 @@ int krc_verb_run(struct krc_verb *verb, const struct krc_verb_op *op)
 	int tries, err;
 
 	for (tries = 0;; tries++) {
-		err = krc_conn_mend(verb->conn, verb->queue);
+		err = krc_conn_mend(verb->conn, verb->queue, NULL);
 		if (err)
 			return err;
 		err = krc_verb_begin(verb, op);
@@ -127,7 +127,7 @@ int krc_verb_run(struct krc_verb *verb, const struct krc_verb_op *op)
 int krc_verb_register(struct krc_verb *verb, struct ib_mr *mr)
 {
 	struct krc_wr *wr = &verb->wr;
-	int err = krc_conn_mend(verb->conn, verb->queue);
+	int err = krc_conn_mend(verb->conn, verb->queue, NULL);
 
 	if (err)
 		return err;
