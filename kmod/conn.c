@@ -15,11 +15,11 @@
 #define TURN 16
 /*
  * While the software DC stands in, the QP is built so much later, not beside the
- * first requests; it is tried again after that, and so often without a request.
+ * first requests; it is tried again after that, so long without a request.
  */
 #define BUILD_LATER (HZ / 50)
 #define BUILD_AGAIN HZ
-#define IDLE_ATTEMPTS 5
+#define IDLE_LIMIT (20 * HZ)
 
 static u8 krc_status_of(enum ib_wc_status status)
 {
@@ -97,10 +97,15 @@ static void krc_conn_line_up(struct krc_conn *conn, struct krc_queue *queue)
 {
 	const struct krc_wr *wr = krc_conn_next(queue);
 
-	if (wr && list_empty(&queue->turn))
-		list_add_tail(&queue->turn, krc_conn_takes(conn, wr) ?
-						    &conn->turns :
-						    &conn->later);
+	if (!wr || !list_empty(&queue->turn))
+		return;
+	if (krc_conn_takes(conn, wr)) {
+		list_add_tail(&queue->turn, &conn->turns);
+		return;
+	}
+	list_add_tail(&queue->turn, &conn->later);
+	if (conn->state == KRC_CONN_STOOD_IN)
+		mod_delayed_work(system_long_wq, &conn->repair, 0);
 }
 
 static void krc_conn_to_posted(struct krc_conn *conn, struct krc_wr *wr)
@@ -223,7 +228,7 @@ void krc_conn_dci_done(struct krc_conn *conn, struct krc_wr *wr, u8 status)
 	lockdep_assert_held(&conn->lock);
 	krc_conn_from_posted(conn, wr);
 	if (status == KRC_SUCCESS) {
-		conn->attempts = 0;
+		conn->used = jiffies;
 		atomic64_inc(&conn->dev->stats.dc_requests);
 		krc_queue_complete(wr, KRC_SUCCESS);
 		return;
@@ -369,11 +374,14 @@ static bool krc_conn_keep_dci(struct krc_conn *conn, int err)
 
 	spin_lock_bh(&conn->lock);
 	keep = conn->state == KRC_CONN_STOOD_IN && err &&
-	       ++conn->attempts < IDLE_ATTEMPTS && list_empty(&conn->later);
-	if (keep)
+	       time_before(jiffies, conn->used + IDLE_LIMIT) &&
+	       list_empty(&conn->later);
+	if (keep) {
 		queue_delayed_work(system_long_wq, &conn->repair, BUILD_AGAIN);
-	else if (conn->state != KRC_CONN_GONE)
+	} else if (conn->state != KRC_CONN_GONE) {
 		conn->state = KRC_CONN_BROKEN;
+		trace_krc_conn(conn, err);
+	}
 	spin_unlock_bh(&conn->lock);
 	return keep;
 }
@@ -410,6 +418,10 @@ static void krc_conn_repair(struct work_struct *work)
 		return;
 	mutex_lock(&conn->build);
 	krc_qp_destroy(conn);
+	/* From here on what is heard is of the new one. */
+	spin_lock_bh(&conn->lock);
+	conn->lost = false;
+	spin_unlock_bh(&conn->lock);
 	err = krc_qp_create(conn);
 	mutex_unlock(&conn->build);
 	if (err)
@@ -430,6 +442,8 @@ static void krc_conn_repair(struct work_struct *work)
 			conn->broke = false;
 			atomic64_inc(&conn->dev->stats.repaired);
 		}
+		if (conn->lost)
+			krc_conn_broke(conn);
 		krc_conn_post(conn);
 	}
 	spin_unlock_bh(&conn->lock);
@@ -504,7 +518,7 @@ static void krc_conn_begin_dci(struct krc_conn *conn, struct krc_dci *dci)
 	lockdep_assert_held(&conn->lock);
 	conn->dci = dci;
 	conn->state = KRC_CONN_STOOD_IN;
-	conn->attempts = 0;
+	conn->used = jiffies;
 	conn->credits = KRC_DCI_DEPTH;
 	krc_dci_begin(dci, conn);
 	trace_krc_conn(conn, 0);
@@ -537,6 +551,9 @@ int krc_conn_mend(struct krc_conn *conn, struct krc_queue *queue,
 		queue_delayed_work(system_long_wq, &conn->repair, delay);
 	}
 	stood_in = conn->state == KRC_CONN_STOOD_IN;
+	/* Nodes of a host may tell of it at different times of its life. */
+	if (stood_in && dc && !krc_dci_serves(conn->dci, dc))
+		dc = NULL;
 	spin_unlock_bh(&conn->lock);
 	if (dci)
 		krc_dci_put(dci);
@@ -569,6 +586,8 @@ void krc_conn_break(struct krc_conn *conn)
 	spin_lock_bh(&conn->lock);
 	if (conn->state == KRC_CONN_UP)
 		krc_conn_broke(conn);
+	else
+		conn->lost = true;
 	spin_unlock_bh(&conn->lock);
 }
 

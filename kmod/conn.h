@@ -96,9 +96,10 @@ struct krc_conn {
 	enum krc_conn_state state;
 	bool broke;		/* and has not worked since */
 	bool was_up;
+	bool lost;		/* before it was up, what has just been built */
 	/* In the place of the QP; NULL again before that gets the first request. */
 	struct krc_dci *dci;
-	u32 attempts;		/* to build a QP, since `dci` served last */
+	unsigned long used;	/* when `dci` served last; jiffies */
 	u32 credits;		/* places in the QP */
 	struct list_head turns;		/* queues with something to post */
 	struct list_head later;		/* ... that waits for the QP: not for `dci` */
@@ -136,7 +137,10 @@ int krc_conn_mend(struct krc_conn *conn, struct krc_queue *queue,
  * queue that ends.
  */
 void krc_conn_cancel(struct krc_conn *conn, struct krc_queue *queue);
-/* A fault of the QP was heard of. Context: any but hard interrupts. */
+/*
+ * A fault of the QP was heard of, or of one that is about to be it. Context: any
+ * but hard interrupts.
+ */
 void krc_conn_break(struct krc_conn *conn);
 /* The same of the QP or what stands in for it, for tests. */
 void krc_conn_break_any(struct krc_conn *conn);

@@ -2,6 +2,7 @@
 #include <linux/jiffies.h>
 #include <linux/module.h>
 #include <linux/random.h>
+#include <linux/sched/clock.h>
 #include <linux/slab.h>
 #include <rdma/ib_cache.h>
 
@@ -19,7 +20,7 @@ MODULE_PARM_DESC(stand_in,
 
 /* More hosts that are connected to at the same time wait for their QPs. */
 #define DCIS 32
-/* That of its connection's host, and those that it was in former lives. */
+/* There is one: its connection's host. */
 #define PEERS SDC_PEER_WAYS
 /* The next look for a buffer to send from. */
 #define STARVED_NS NSEC_PER_MSEC
@@ -141,11 +142,14 @@ static void krc_dci_drive(struct tasklet_struct *tasklet)
 	struct krc_conn *conn = dci->conn;
 	u32 count = 0;
 	bool failed;
+	u64 begin;
 	u32 i;
 
 	spin_lock_bh(&conn->lock);
 	spin_lock(&sdc->lock);
+	begin = local_clock();
 	failed = krc_dci_run(dci, done, &count);
+	sdc->stats.cpu_ns += local_clock() - begin;
 	spin_unlock(&sdc->lock);
 	for (i = 0; i < count; i++)
 		krc_conn_dci_done(conn,
@@ -158,7 +162,7 @@ static void krc_dci_drive(struct tasklet_struct *tasklet)
 
 static void krc_dci_timeout(struct timer_list *timer)
 {
-	struct krc_dci *dci = from_timer(dci, timer, timer);
+	struct krc_dci *dci = container_of(timer, struct krc_dci, timer);
 
 	tasklet_schedule(&dci->drive);
 }
@@ -269,6 +273,12 @@ void krc_dci_put(struct krc_dci *dci)
 	spin_unlock_bh(&dci->sdc->lock);
 }
 
+bool krc_dci_serves(const struct krc_dci *dci, const struct krc_dc_place *to)
+{
+	return dci->place.key == to->key && dci->place.number == to->number &&
+	       dci->place.mtu_bytes == to->mtu_bytes;
+}
+
 void krc_dci_begin(struct krc_dci *dci, struct krc_conn *conn)
 {
 	struct krc_sdc *sdc = dci->sdc;
@@ -366,7 +376,7 @@ void krc_dci_end(struct krc_dci *dci)
 	dci->running = false;	/* for answers and the timer */
 	spin_unlock_bh(&sdc->lock);
 	cancel_work_sync(&dci->prepare);
-	del_timer_sync(&dci->timer);
+	timer_delete_sync(&dci->timer);
 	tasklet_kill(&dci->drive);
 	krc_dci_put(dci);
 }

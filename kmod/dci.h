@@ -63,6 +63,8 @@ struct krc_dci *krc_dci_take(struct krc_device *dev,
 			     const struct krc_dc_place *to,
 			     const union ib_gid *gid);
 void krc_dci_put(struct krc_dci *dci);
+/* Whether it was taken for that place. */
+bool krc_dci_serves(const struct krc_dci *dci, const struct krc_dc_place *to);
 
 /* These with the lock of its connection held. */
 void krc_dci_begin(struct krc_dci *dci, struct krc_conn *conn);

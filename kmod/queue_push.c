@@ -73,20 +73,22 @@ static int krc_wr_resolve(struct krc_wr *wr, const struct krc_request *request,
 }
 
 /*
- * Whether it may go over software DC, if that stands in for the connection's QP:
- * it is short, and this CPU reaches its memory. Else it waits for the QP.
+ * Whether it may go over software DC, if that stands in for the connection's QP
+ * (which another thread's CONNECT may bring about until it is posted): it is
+ * short, and this CPU reaches its memory. Else it waits for the QP.
  */
 static bool krc_wr_fits_dc(const struct krc_wr *wr, u64 bytes)
 {
 	unsigned int i;
 
-	if (!READ_ONCE(wr->queue->conn->dci) || bytes > KRC_DCI_MAX_BYTES)
+	if (READ_ONCE(wr->queue->conn->was_up) || bytes > KRC_DCI_MAX_BYTES)
 		return false;
 	for (i = 0; i < wr->num_sge; i++) {
-		if (wr->local[i]->length > MAX_MAPPED)
+		struct krc_region *region = wr->local[i];
+
+		if (region->length > MAX_MAPPED && !READ_ONCE(region->map))
 			return false;
-		krc_sdc_open_region(wr->local[i]);
-		if (!READ_ONCE(wr->local[i]->map))
+		if (!krc_sdc_map_region(region))
 			return false;
 	}
 	return true;

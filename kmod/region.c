@@ -151,8 +151,10 @@ int krc_region_describe(struct krc_queue *queue, u32 key,
 	shared->key = key;
 	shared->access = region->access & remote;
 	*rkey = region->mr->rkey;
-	krc_sdc_open_region(region);
-	*mapped = READ_ONCE(region->map);
+	*mapped = krc_sdc_map_region(region);
+	/* Pairs with the load of krc_sdc_memory. */
+	if (*mapped)
+		smp_store_release(&region->published, true);
 	krc_region_put(region);
 	return 0;
 }

@@ -33,7 +33,9 @@ struct krc_region {
 	u32 key;
 	u32 access;		/* of krc_access */
 	struct ib_mr *mr;
-	void *map;		/* of sdc.h; NULL: not open to it; set once */
+	void *map;		/* for this CPU, of sdc.h; set once */
+	bool unmappable;	/* that was tried in vain */
+	bool published;		/* open to other hosts' software DC; stays so */
 	struct rcu_head rcu;
 };
 

@@ -41,15 +41,13 @@ static void *krc_sdc_memory(void *context, u32 rkey, u64 addr, u32 length,
 			    u32 access)
 {
 	struct krc_sdc *sdc = context;
-	void *map;
 
 	krc_sdc_let_go(sdc);
 	sdc->held = krc_region_get(sdc->dev, NULL, rkey, addr, length, access);
-	if (!sdc->held)
+	/* Pairs with the store of krc_region_describe: then it has a map. */
+	if (!sdc->held || !smp_load_acquire(&sdc->held->published))
 		return NULL;
-	/* Pairs with cmpxchg of krc_sdc_open_region. */
-	map = smp_load_acquire(&sdc->held->map);
-	return map ? map + (addr - sdc->held->addr) : NULL;
+	return sdc->held->map + (addr - sdc->held->addr);
 }
 
 static bool krc_sdc_atomic(void *context,
@@ -283,24 +281,29 @@ static void krc_sdc_greet(struct work_struct *work)
 
 /* --- regions --- */
 
-void krc_sdc_open_region(struct krc_region *region)
+bool krc_sdc_map_region(struct krc_region *region)
 {
 	struct krc_sdc *sdc = region->dev->sdc;
 	bool writable = region->access & KRC_LOCAL_WRITE;
 	void *map;
 
-	if (!sdc || READ_ONCE(region->map))
-		return;
+	/* Pairs with cmpxchg. */
+	if (smp_load_acquire(&region->map))
+		return true;
+	if (!sdc || READ_ONCE(region->unmappable))
+		return false;
 	map = krc_map_create(region->addr, region->length, writable);
 	if (IS_ERR(map)) {
+		WRITE_ONCE(region->unmappable, true);
 		spin_lock_bh(&sdc->lock);
 		sdc->stats.unmapped++;
 		spin_unlock_bh(&sdc->lock);
-		return;
+		return false;
 	}
 	/* Another thread of its process may have been here. */
 	if (cmpxchg(&region->map, NULL, map))
 		krc_map_destroy(map, region->length, writable);
+	return true;
 }
 
 /* --- its life --- */

@@ -98,12 +98,12 @@ struct krc_sdc_send {
 
 struct krc_sdc_stats {
 	u64 dropped;			/* datagrams: too many new senders */
-	u64 unreachable;		/* answers to somebody without a handle */
-	u64 congested;			/* answers for which there was no buffer */
-	u64 unmapped;			/* published regions that it cannot reach */
+	u64 unreachable;		/* datagrams to somebody without a handle */
+	u64 congested;			/* ... for which there was no buffer */
+	u64 unmapped;			/* regions that it cannot reach */
 	u64 atomics;
 	u64 repaired;			/* the QP; that of the atomics */
-	u64 cpu_ns;			/* that serving took */
+	u64 cpu_ns;			/* that serving took, and its initiators */
 };
 
 struct krc_sdc {
@@ -147,11 +147,12 @@ void krc_sdc_start(struct krc_device *dev);
 void krc_sdc_stop(struct krc_device *dev);
 void krc_sdc_exit(struct krc_device *dev);
 /*
- * Opens a region of the current process to it, until the region ends. Memory
- * that cannot be mapped stays unreachable for it, which is counted.
+ * Whether region->map is there: it is made, of memory of the current process, and
+ * stays until the region ends. Memory that cannot be mapped never is, which is
+ * counted. To be open to other hosts it has to be published, too.
  * Context: process, may sleep.
  */
-void krc_sdc_open_region(struct krc_region *region);
+bool krc_sdc_map_region(struct krc_region *region);
 /* Breaks its QPs, for tests. Context: process. */
 void krc_sdc_break(struct krc_device *dev);
 /* The call of krcore_ioctl.h. */

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "tests/kmod/fixture.h"
+#include "tests/kmod/software_dc_client.h"
 #include "tests/support/kill_process.h"
 
 namespace kmod_test {
@@ -213,6 +214,26 @@ TEST(SdcFirst, RequestsAcrossTheMoveAreNeitherLostNorDoubledNorReordered) {
     std::cout << "slower by " << milliseconds << " ms: " << dc_requests << " of " << 3 * pushed + 1
               << " requests over software DC\n";
   }
+}
+
+// A push maps the memory that it names, for this CPU. Hosts at large reach what is published, as before.
+TEST(SdcFirst, MemoryThatRequestsNameIsNotOpenedByThat) {
+  if (!IsPart("use")) GTEST_SKIP() << "needs a second host";
+  const SlowConnects slow(kNever);
+  const int64_t before = Counter("dc_requests");
+  User user;  // whose memory has all rights
+  ASSERT_EQ(user.StatusOf(user.Make(KRC_OP_READ, 0, 0)), KRC_SUCCESS);
+  ASSERT_EQ(Counter("dc_requests"), before + 1);
+  krc_dc_target own = {};
+  ASSERT_EQ(user.queue.DcTarget(&own), 0);
+  Verbs verbs;
+  Initiator initiator(&verbs, own);
+  const krcore::rnic::SendWr read = initiator.Wr(krcore::Opcode::kRead, 0, user.key, user.memory.bytes());
+  EXPECT_EQ(initiator.Run(read), krcore::WcStatus::kRemoteAccessError);
+  const krc_shared_region region = {0, 0, user.key, 0, 0, 0};
+  ASSERT_EQ(user.queue.Publish({&region, 1}), 0);
+  initiator.Restart();
+  EXPECT_EQ(initiator.Run(read), krcore::WcStatus::kSuccess);
 }
 
 // 64 KiB take the QP, and what is behind them.

@@ -152,15 +152,15 @@ def main():
     with tempfile.TemporaryDirectory(prefix="surgekv-kmod.") as name:
         module = build(pathlib.Path(name), headers)
         sys.stdout.flush()
+        # Where KASAN does not watch the slabs, they watch themselves: sanity, red zones, poison.
+        slabs = [] if options.debug else ["-a", "slub_debug=FZP"]
         if options.pair:
             commands = [f"tests/vm/guest/{name} {module} 10.7.0.1 {pathlib.Path(options.tests).resolve()}"
                         for name in ("kmod_memory_nodes", "kmod_compute_nodes")]
-            return run(VM, "pair", "-t", options.limit, *choice, *commands, cwd=ROOT).returncode
+            return run(VM, "pair", "-t", options.limit, *choice, *slabs, *commands, cwd=ROOT).returncode
         arguments = [module, pathlib.Path(options.tests).resolve(), options.cycles, options.fuzz]
         if options.seed:
             arguments.append(options.seed)
-        # Where KASAN does not watch the slabs, they watch themselves: sanity, red zones, poison.
-        slabs = [] if options.debug else ["-a", "slub_debug=FZP"]
         done = run(VM, "run", "-t", options.limit, *choice, *slabs, ROOT / "tests/vm/kmod_guest.sh", *arguments, cwd=ROOT,
                    stdout=subprocess.PIPE)
         print(done.stdout, end="")

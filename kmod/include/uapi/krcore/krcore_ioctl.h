@@ -193,9 +193,9 @@ struct krc_publish {
  * `regions`, and on the own host any region whose key is known. ENOENT: no such
  * node. EBUSY: requests are outstanding. ENETDOWN: there is no connection to its
  * host (without a `port`, of a host that nobody has reached before, the first
- * requests say so instead: KRC_RETRY_EXCEEDED, KRC_FLUSHED). ENOSPC: connections to
- * 1024 hosts are in use. EIO: no answer from the metadata server. ENOTCONN: this
- * file is of no node.
+ * requests say so instead: KRC_RETRY_EXCEEDED, KRC_FLUSHED; or their PUSH does,
+ * with ECONNRESET). ENOSPC: connections to 1024 hosts are in use. EIO: no answer
+ * from the metadata server. ENOTCONN: this file is of no node.
  *
  * With a `port` the queue takes a sender's place there as well, for SENDs beside
  * one-sided requests: some round trips, in which the peer's process takes no
