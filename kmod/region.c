@@ -152,9 +152,10 @@ int krc_region_describe(struct krc_queue *queue, u32 key,
 	shared->access = region->access & remote;
 	*rkey = region->mr->rkey;
 	*mapped = krc_sdc_map_region(region);
-	/* Pairs with the load of krc_sdc_memory. */
-	if (*mapped)
+	if (*mapped) {
+		/* Pairs with the load of krc_sdc_memory. */
 		smp_store_release(&region->published, true);
+	}
 	krc_region_put(region);
 	return 0;
 }
