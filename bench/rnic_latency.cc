@@ -30,16 +30,18 @@ void Fail(const std::string& what) { Must(Status(StatusCode::kInternal, what)); 
 void Check(WcStatus status) {
   if (status != WcStatus::kSuccess) Fail("a request ended with: " + std::string(WcStatusName(status)));
 }
-// Looks at the clock now and then, for a poll that finds nothing is no cheaper.
+// Looks at the clock now and then, since that costs more than a poll that finds nothing.
 class Patience {
  public:
   void Poll() {
-    if (++polls_ % 1024 == 0 && Now() > end_ns_) Fail("no answer within 20 s");
+    if (++polls_ % 1024 != 0) return;
+    if (end_ns_ == 0) end_ns_ = Now() + kPatienceNs;
+    if (Now() > end_ns_) Fail("no answer within 20 s");
   }
 
  private:
-  uint64_t polls_ = 0;
-  const int64_t end_ns_ = Now() + kPatienceNs;
+  uint32_t polls_ = 0;
+  int64_t end_ns_ = 0;
 };
 
 // The next line of the parent, as numbers; none: the parent has gone.
@@ -175,6 +177,9 @@ class QueueEnd final : public End {
   // To the other end, and on to an RC queue, while the other end is in ReceiveAccepting.
   void Connect(NodeId peer) {
     Must(queue_->Connect(peer, kPort, Soon()));
+    for (const RemoteRegion& region : queue_->regions()) {
+      if (region.length == kMemoryBytes) remote_ = region;
+    }
     const Deadline deadline = Soon();
     while (pool_->stats().rc_connects == 0) {
       // Many at once: heat counts what is posted in a time, and one that waits for the other end's CPU may be none.
@@ -209,8 +214,9 @@ class QueueEnd final : public End {
       pool_->Poll();
       patience.Poll();
     }
-    Completion done;
-    while (queue_->Pop({&done, 1}) > 0) Check(done.status);
+    Completion done[kDepth];
+    const size_t count = queue_->Pop(done);
+    for (size_t i = 0; i < count; ++i) Check(done[i].status);
   }
 
  private:
@@ -233,11 +239,8 @@ class QueueEnd final : public End {
     wr.sg_list = &sge;
     wr.num_sge = 1;
     wr.opcode = opcode;
-    for (const RemoteRegion& region : queue_->regions()) {
-      wr.remote_addr = region.addr;
-      wr.rkey = region.rkey;
-      if (region.length == kMemoryBytes) break;
-    }
+    wr.remote_addr = remote_.addr;
+    wr.rkey = remote_.rkey;
     Must(queue_->Push({&wr, 1}));
   }
   void PostReceive() {
@@ -250,6 +253,7 @@ class QueueEnd final : public End {
   std::unique_ptr<Region> region_;
   std::unique_ptr<QueuePool> pool_;
   std::unique_ptr<VirtualQueue> queue_;
+  RemoteRegion remote_ = {};
   NodeId sender_ = kNoNode;
 };
 

@@ -1,6 +1,7 @@
 #include "krcore/rnic/verbs/queue.h"
 
 #include <algorithm>
+#include <bit>
 #include <cerrno>
 #include <cstddef>
 #include <ctime>
@@ -30,8 +31,8 @@ Queue::Queue(SharedDevice* device, uint32_t pd_index, const QpAttr& attr)
       attr_(attr),
       send_cq_(static_cast<VerbsCq*>(attr.send_cq)),
       recv_cq_(attr.rq_depth > 0 ? static_cast<VerbsCq*>(attr.recv_cq) : nullptr),
-      sent_(attr.sq_depth),
-      received_(attr.rq_depth) {}
+      sent_(std::bit_ceil(attr.sq_depth)),
+      received_(std::bit_ceil(attr.rq_depth)) {}
 
 Status Queue::TakeRoom() {
   KRCORE_RETURN_IF_ERROR(send_cq_->Reserve(attr_.sq_depth));
@@ -126,19 +127,19 @@ void Queue::ForgetCompletions() {
   }
   flushes_.clear();
   uint64_t signaled = 0;
-  for (; send_.done < send_.posted; ++send_.done) signaled += sent_[send_.done % attr_.sq_depth].signaled ? 1 : 0;
+  for (; send_.done < send_.posted; ++send_.done) signaled += SentAt(send_.done).signaled ? 1 : 0;
   send_cq_->RemoveSignaled(signaled);
 }
 
 size_t Queue::PostBatch(std::span<const SendWr> wrs, Status* status) {
   for (size_t i = 0; i < wrs.size(); ++i) {
-    sent_[(send_.posted + i) % attr_.sq_depth] = {wrs[i].wr_id, wrs[i].opcode, (wrs[i].flags & kSignaled) != 0, false,
-                                                  WcStatus::kSuccess};
+    SentAt(send_.posted + i) = {wrs[i].wr_id, wrs[i].opcode, (wrs[i].flags & kSignaled) != 0, false,
+                                WcStatus::kSuccess};
   }
   size_t took = 0;
   const int error = Post(wrs, &took);
   for (size_t i = 0; i < took; ++i) {
-    Sent& sent = sent_[(send_.posted + i) % attr_.sq_depth];
+    Sent& sent = SentAt(send_.posted + i);
     if (sent.signaled) sent.lost = !send_cq_->AddSignaled();
   }
   send_.posted += took;
@@ -181,7 +182,7 @@ Status Queue::PostSend(std::span<const SendWr> wrs, size_t* bad_index) {
         KRCORE_RETURN_IF_ERROR(ToErr());
         at += PostBatch(wrs.subspan(at, 1), &status);
         if (!status.ok()) break;
-        sent_[(send_.posted - 1) % attr_.sq_depth].instead = WcStatus::kLocalLengthError;
+        SentAt(send_.posted - 1).instead = WcStatus::kLocalLengthError;
       }
     }
   }
@@ -203,7 +204,7 @@ Status Queue::PostRecv(std::span<const RecvWr> wrs, size_t* bad_index) {
       flushes_.push_back(wrs[i].wr_id);
       recv_cq_->AddFlushes(1);
     } else {
-      received_[recv_.posted % attr_.rq_depth] = wrs[i].wr_id;
+      ReceivedAt(recv_.posted) = wrs[i].wr_id;
       ibv_recv_wr post{};
       post.wr_id = WrToken::Make(true, life_, *recv_slot_, static_cast<uint32_t>(recv_.posted));
       post.sg_list = SgesOf(wrs[i].sg_list);
@@ -236,7 +237,7 @@ bool Queue::Complete(const ibv_wc& wc, Completion* completion) {
 bool Queue::CompleteSend(const ibv_wc& wc, Completion* completion) {
   const uint64_t position = send_.PositionOf(WrToken::Position(wc.wr_id));
   if (position >= send_.posted) return false;
-  const Sent& sent = sent_[position % attr_.sq_depth];
+  const Sent& sent = SentAt(position);
   send_.done = position + 1;  // with the unsignaled ones before it
   if (sent.signaled) send_cq_->RemoveSignaled(1);
   completion->wr_id = sent.wr_id;
@@ -249,7 +250,7 @@ bool Queue::CompleteRecv(const ibv_wc& wc, Completion* completion) {
   const uint64_t position = recv_.PositionOf(WrToken::Position(wc.wr_id));
   if (position >= recv_.posted) return false;
   recv_.done = position + 1;
-  completion->wr_id = received_[position % attr_.rq_depth];
+  completion->wr_id = ReceivedAt(position);
   FillReceived(wc, completion);
   if (wc.status == IBV_WC_SUCCESS && attr_.type == QpType::kUd) {
     completion->flags |= kWithGrh;

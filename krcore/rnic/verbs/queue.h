@@ -84,6 +84,8 @@ class Queue : public Qp, public CqUser {
     uint64_t PositionOf(uint32_t low) const { return done + static_cast<uint32_t>(low - static_cast<uint32_t>(done)); }
   };
 
+  Sent& SentAt(uint64_t position) { return sent_[position & (sent_.size() - 1)]; }
+  uint64_t& ReceivedAt(uint64_t position) { return received_[position & (received_.size() - 1)]; }
   // Posts them all, if the NIC takes them; how many it took.
   size_t PostBatch(std::span<const SendWr> wrs, Status* status);
   bool CompleteSend(const ibv_wc& wc, Completion* completion);
@@ -95,7 +97,7 @@ class Queue : public Qp, public CqUser {
   std::optional<uint16_t> send_slot_, recv_slot_;  // in their CQs, with room for its WRs
   bool failed_ = false;                            // in this life: something may be under way still
   Ring send_, recv_;
-  std::vector<Sent> sent_;
+  std::vector<Sent> sent_;  // rings, of powers of two
   std::vector<uint64_t> received_;
   std::deque<uint64_t> flushes_;  // wr_ids of receives that were posted in ERR
 };

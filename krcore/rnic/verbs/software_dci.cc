@@ -64,7 +64,7 @@ SoftwareDci::SoftwareDci(SharedDevice* device, uint32_t pd_index, Regions* regio
       send_cq_(static_cast<VerbsCq*>(attr.send_cq)),
       wrs_(std::bit_ceil(attr.sq_depth)),
       peers_(kSdcPeers),
-      sent_(attr.sq_depth) {}
+      sent_(std::bit_ceil(attr.sq_depth)) {}
 
 Result<std::unique_ptr<Qp>> SoftwareDci::Create(SharedDevice* device, ibv_pd* pd, uint32_t pd_index, Regions* regions,
                                                 const QpAttr& attr) {
@@ -141,7 +141,7 @@ Status SoftwareDci::ToReset() {
 
 void SoftwareDci::ForgetCompletions() {
   uint64_t signaled = 0;
-  for (; taken_ < posted_; ++taken_) signaled += sent_[taken_ % attr_.sq_depth].signaled ? 1 : 0;
+  for (; taken_ < posted_; ++taken_) signaled += SentAt(taken_).signaled ? 1 : 0;
   send_cq_->RemoveSignaled(signaled);
 }
 
@@ -207,7 +207,7 @@ Status SoftwareDci::PostSend(std::span<const SendWr> wrs, size_t* bad_index) {
       status = StatusCode::kInvalidArgument;
       break;
     }
-    Sent& sent = sent_[posted_ % attr_.sq_depth];
+    Sent& sent = SentAt(posted_);
     sent = {wr.wr_id, (wr.flags & kSignaled) != 0, false};
     if (sent.signaled) sent.lost = !send_cq_->AddSignaled();
     ++posted_;
@@ -256,7 +256,7 @@ size_t SoftwareDci::Take(std::span<Completion> out) {
   size_t count = 0;
   sdc_completion done{};
   while (count < out.size() && sdc_initiator_poll(&core_, &done)) {
-    const Sent& sent = sent_[done.wr_id % attr_.sq_depth];
+    const Sent& sent = SentAt(done.wr_id);
     taken_ = done.wr_id + 1;  // with the unsignaled ones before it
     if (sent.signaled) send_cq_->RemoveSignaled(1);
     if (sent.lost) continue;

@@ -53,6 +53,7 @@ class SoftwareDci final : public Qp, public CompletionSource {
   void Run(bool posted);
   bool idle() const { return core_.done == core_.posted && core_.closing == 0; }
   void ForgetCompletions();
+  Sent& SentAt(uint64_t position) { return sent_[position & (sent_.size() - 1)]; }
 
   SharedDevice* const device_;
   const uint32_t pd_index_;
@@ -71,7 +72,8 @@ class SoftwareDci final : public Qp, public CompletionSource {
   const PortHandles* held_last_ = nullptr;
   bool starved_ = false;  // the core found no buffer
   uint64_t next_ns_ = 0;  // when it has something to do
-  // By position, from 0: a slot of the send queue is free when its completion, or a later one, was taken.
+  // By position, from 0, in a ring of a power of two: a slot of the send queue is free when its completion, or a later
+  // one, was taken.
   std::vector<Sent> sent_;
   uint64_t posted_ = 0, taken_ = 0;
 };
