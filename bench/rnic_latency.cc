@@ -1,5 +1,6 @@
 #include "bench/rnic_latency.h"
 
+#include <array>
 #include <cstdio>
 #include <cstring>
 #include <iostream>
@@ -160,7 +161,8 @@ class BareEnd final : public End {
 
 class QueueEnd final : public End {
  public:
-  QueueEnd(const Options& options, NodeId id) {
+  // `messages`: it is for them, too, and so looks for them at every poll.
+  QueueEnd(const Options& options, NodeId id, bool messages) : messages_(messages) {
     NodeOptions open = options.fabric;
     open.node = id;
     open.create_fabric = id == kQueueTarget;
@@ -171,12 +173,13 @@ class QueueEnd final : public End {
     Must(node_->Publish(Soon()));
     pool_ = Must(node_->CreateQueuePool({.copy_bytes = kMostBytes, .rc_hot_wrs = 1}));
     queue_ = Must(pool_->CreateQueue(kDepth));
+    if (!messages_) return;
     Must(queue_->Bind(kPort, {.senders = 1, .copy_bytes = kMostBytes}, Soon()));
     for (uint32_t i = 0; i < kDepth; ++i) PostReceive();
   }
   // To the other end, and on to an RC queue, while the other end is in ReceiveAccepting.
   void Connect(NodeId peer) {
-    Must(queue_->Connect(peer, kPort, Soon()));
+    Must(messages_ ? queue_->Connect(peer, kPort, Soon()) : queue_->Connect(peer, Soon()));
     for (const RemoteRegion& region : queue_->regions()) {
       if (region.length == kMemoryBytes) remote_ = region;
     }
@@ -187,6 +190,21 @@ class QueueEnd final : public End {
       Settle();
       if (deadline.Passed(*RealClock())) Fail("no RC connection within 20 s");
     }
+  }
+  // The first message, where this end is not for them.
+  void Greet(NodeId peer) {
+    auto queue = Must(pool_->CreateQueue(1));
+    Must(queue->Connect(peer, kPort, Soon()));
+    WorkRequest wr;
+    wr.opcode = Opcode::kSend;
+    wr.flags = kSignaled;
+    Must(queue->Push({&wr, 1}));
+    Completion done;
+    for (Patience patience; queue->Pop({&done, 1}) == 0;) {
+      pool_->Poll();
+      patience.Poll();
+    }
+    Check(done.status);
   }
   // The first message, whose sender connects first. Returns the sender.
   NodeId ReceiveAccepting() {
@@ -214,9 +232,8 @@ class QueueEnd final : public End {
       pool_->Poll();
       patience.Poll();
     }
-    Completion done[kDepth];
-    const size_t count = queue_->Pop(done);
-    for (size_t i = 0; i < count; ++i) Check(done[i].status);
+    const size_t count = queue_->Pop(done_);
+    for (size_t i = 0; i < count; ++i) Check(done_[i].status);
   }
 
  private:
@@ -253,6 +270,8 @@ class QueueEnd final : public End {
   std::unique_ptr<Region> region_;
   std::unique_ptr<QueuePool> pool_;
   std::unique_ptr<VirtualQueue> queue_;
+  const bool messages_;
+  std::array<Completion, kDepth> done_;
   RemoteRegion remote_ = {};
   NodeId sender_ = kNoNode;
 };
@@ -294,10 +313,15 @@ std::unique_ptr<BareEnd> ConnectBare(const Options& options, Child& target) {
 
 timed::Samples TimeQueue(const Options& options, Child& target) {
   target.HearNumbers();
-  QueueEnd end(options, kNoNode);
+  const bool send = options.operation == "send";
+  QueueEnd end(options, kNoNode, send);
   end.Connect(kQueueTarget);
-  end.Send(options.bytes);
-  if (options.operation == "send") end.ReceiveAccepting();
+  if (send) {
+    end.Send(options.bytes);
+    end.ReceiveAccepting();
+  } else {
+    end.Greet(kQueueTarget);
+  }
   return Time(options, end);
 }
 
@@ -349,7 +373,7 @@ void RunTarget(const Options& options) {
     Hear();
     return;
   }
-  QueueEnd end(options, kQueueTarget);
+  QueueEnd end(options, kQueueTarget, true);
   SayNumbers(stdout, {});
   const NodeId initiator = end.ReceiveAccepting();
   if (send) {

@@ -14,6 +14,7 @@ namespace krcore::rnic::verbs {
 namespace {
 
 constexpr int kBatch = 32;
+constexpr uint32_t kFarewellPolls = 64;  // of one that has nothing to do but to close sessions, for each look at them
 
 static_assert(static_cast<int>(SDC_OP_FETCH_ADD) == static_cast<int>(Opcode::kFetchAdd));
 static_assert(int{SDC_SIGNALED} == int{kSignaled} && int{SDC_FENCE} == int{kFence} && int{SDC_INLINE} == int{kInline});
@@ -251,7 +252,8 @@ void SoftwareDci::Run(bool posted) {
 }
 
 size_t SoftwareDci::Take(std::span<Completion> out) {
-  if (idle() && core_.polled == core_.done) return 0;
+  const bool quiet = core_.done == core_.posted && core_.polled == core_.done;
+  if (quiet && (core_.closing == 0 || ++quiet_polls_ % kFarewellPolls != 0)) return 0;
   Drive();
   size_t count = 0;
   sdc_completion done{};

@@ -71,6 +71,7 @@ class SoftwareDci final : public Qp, public CompletionSource {
   std::unordered_map<const PortHandles*, std::shared_ptr<PortHandles>> held_;
   const PortHandles* held_last_ = nullptr;
   bool starved_ = false;  // the core found no buffer
+  uint32_t quiet_polls_ = 0;
   uint64_t next_ns_ = 0;  // when it has something to do
   // By position, from 0, in a ring of a power of two: a slot of the send queue is free when its completion, or a later
   // one, was taken.
