@@ -70,11 +70,19 @@ size_t VerbsCq::Poll(std::span<Completion> out) {
   for (size_t i = 0; flushes_ > 0 && i < slots_.size(); ++i) {
     if (slots_[i] != nullptr) count += slots_[i]->TakeFlushes(this, out.subspan(count));
   }
+  if (sources_awake_) count += TakeFromSources(out.subspan(count));
+  return count;
+}
+
+size_t VerbsCq::TakeFromSources(std::span<Completion> out) {
+  size_t count = 0;
+  sources_awake_ = false;
   // Each goes first in its turn, so that none has to wait for ever.
   const size_t sources = sources_.size();
   if (++first_source_ >= sources) first_source_ = 0;
   for (size_t i = 0, next = first_source_; i < sources; ++i) {
     count += sources_[next]->Take(out.subspan(count));
+    sources_awake_ = sources_awake_ || sources_[next]->Awake();
     if (++next == sources) next = 0;
   }
   return count;

@@ -37,6 +37,8 @@ class CompletionSource {
   virtual void Drive() = 0;
   // The same, and moves completions into `out`.
   virtual size_t Take(std::span<Completion> out) = 0;
+  // Whether there may be anything to do or to take. One for which that changes by itself says WakeSources.
+  virtual bool Awake() const = 0;
 
  protected:
   ~CompletionSource() = default;
@@ -59,8 +61,12 @@ class VerbsCq final : public Cq {
   // Takes all that is there into own room, and forgets what is of `user`.
   void Forget(const CqUser* user);
 
-  void AddSource(CompletionSource* source) { sources_.push_back(source); }
+  void AddSource(CompletionSource* source) {
+    sources_.push_back(source);
+    WakeSources();
+  }
   void RemoveSource(CompletionSource* source) { std::erase(sources_, source); }
+  void WakeSources() { sources_awake_ = true; }
   void DriveSources() {
     for (CompletionSource* const source : sources_) source->Drive();
   }
@@ -84,6 +90,7 @@ class VerbsCq final : public Cq {
   VerbsCq(Context* context, ibv_cq* cq, uint32_t depth, uint32_t max_depth)
       : context_(context), cq_(cq), depth_(depth), max_depth_(max_depth) {}
   CqUser* Owner(uint64_t wr_id) const;
+  size_t TakeFromSources(std::span<Completion> out);
 
   Context* const context_;
   ibv_cq* const cq_;
@@ -96,6 +103,7 @@ class VerbsCq final : public Cq {
   std::deque<Kept> kept_;
   std::vector<CompletionSource*> sources_;
   size_t first_source_ = 0;  // which goes first
+  bool sources_awake_ = false;
 };
 
 // What a WR carries as libibverbs' wr_id. The life tells completions of a queue before its RESET from those after it.

@@ -124,6 +124,7 @@ Status SoftwareDci::ToRts() { return Move(QpState::kRtr, QpState::kRts); }
 
 Status SoftwareDci::ToErr() {
   sdc_initiator_fail(&core_, SdcNowNs());
+  send_cq_->WakeSources();
   state_ = QpState::kErr;
   return {};
 }
@@ -213,7 +214,10 @@ Status SoftwareDci::PostSend(std::span<const SendWr> wrs, size_t* bad_index) {
     if (sent.signaled) sent.lost = !send_cq_->AddSignaled();
     ++posted_;
   }
-  if (at > 0) Run(true);
+  if (at > 0) {
+    send_cq_->WakeSources();
+    Run(true);
+  }
   if (!status.ok() && bad_index != nullptr) *bad_index = at;
   return status;
 }
@@ -252,8 +256,9 @@ void SoftwareDci::Run(bool posted) {
 }
 
 size_t SoftwareDci::Take(std::span<Completion> out) {
-  const bool quiet = core_.done == core_.posted && core_.polled == core_.done;
-  if (quiet && (core_.closing == 0 || ++quiet_polls_ % kFarewellPolls != 0)) return 0;
+  if (!Awake()) return 0;
+  const bool only_closes = core_.done == core_.posted && core_.polled == core_.done;
+  if (only_closes && ++quiet_polls_ % kFarewellPolls != 0) return 0;
   Drive();
   size_t count = 0;
   sdc_completion done{};

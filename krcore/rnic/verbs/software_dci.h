@@ -38,6 +38,7 @@ class SoftwareDci final : public Qp, public CompletionSource {
 
   void Drive() override;
   size_t Take(std::span<Completion> out) override;
+  bool Awake() const override { return !idle() || core_.polled != core_.done; }
 
  private:
   struct Sent {

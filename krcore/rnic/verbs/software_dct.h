@@ -42,6 +42,7 @@ class SoftwareDct final : public Dct, public CompletionSource {
   // Of the CQ's thread.
   void Drive() override {}
   size_t Take(std::span<Completion> out) override;
+  bool Awake() const override { return true; }  // the agent brings something at any time
 
  private:
   SoftwareDct(SharedDevice* device, Regions* regions, const DctAttr& attr);
