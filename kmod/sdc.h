@@ -194,7 +194,7 @@ void krc_sdc_handles_init(struct krc_sdc_handles *handles);
 /* The one that was used last now. NULL: there is none. */
 struct krc_sdc_handle *krc_sdc_handle_find(struct krc_sdc *sdc,
 					   const struct sdc_address *address);
-/* Whether it waits for nothing: there is one, or none is made for now. */
+/* Whether none is to be made: there is one, or that failed and is tried again later. */
 bool krc_sdc_handle_is_settled(const struct krc_sdc_handle *handle);
 /* Makes one, of a datagram. Context: process, may sleep; not held. */
 void krc_sdc_handle_make(struct krc_sdc *sdc,

@@ -58,44 +58,30 @@ static int stats_show(struct seq_file *file, void *unused)
 }
 DEFINE_SHOW_ATTRIBUTE(stats);
 
-/* Whatever is written breaks all connections, as a fault of a peer would. */
-static ssize_t break_write(struct file *file, const char __user *from,
-			   size_t count, loff_t *offset)
+/* Any number that is written breaks all connections, as a fault of a peer would. */
+static int break_set(void *data, u64 any)
 {
-	struct krc_device *dev = file_inode(file)->i_private;
+	struct krc_device *dev = data;
 
 	if (!krc_device_is_ready(dev))
 		return -ENETDOWN;
 	krc_hosts_break(dev, krc_conn_break_any);
 	krc_sdc_break(dev);
-	return count;
+	return 0;
 }
-
-static const struct file_operations break_fops = {
-	.owner = THIS_MODULE,
-	.open = simple_open,
-	.write = break_write,
-	.llseek = noop_llseek,
-};
+DEFINE_DEBUGFS_ATTRIBUTE(break_fops, NULL, break_set, "%llu\n");
 
 /* The same to the hosts' connections, but nobody hears of it until they are used. */
-static ssize_t break_unheard_write(struct file *file, const char __user *from,
-				   size_t count, loff_t *offset)
+static int break_unheard_set(void *data, u64 any)
 {
-	struct krc_device *dev = file_inode(file)->i_private;
+	struct krc_device *dev = data;
 
 	if (!krc_device_is_ready(dev))
 		return -ENETDOWN;
 	krc_hosts_break(dev, krc_conn_break_unheard);
-	return count;
+	return 0;
 }
-
-static const struct file_operations break_unheard_fops = {
-	.owner = THIS_MODULE,
-	.open = simple_open,
-	.write = break_unheard_write,
-	.llseek = noop_llseek,
-};
+DEFINE_DEBUGFS_ATTRIBUTE(break_unheard_fops, NULL, break_unheard_set, "%llu\n");
 
 /*
  * The IP address of a host that is no more, and never comes again: its records go.

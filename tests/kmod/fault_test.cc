@@ -16,16 +16,6 @@
 namespace kmod_test {
 namespace {
 
-// Found again as soon as it has its address.
-void AwaitDevice() {
-  for (int error = ENODEV; error != 0;) {
-    Queue probe;
-    ASSERT_EQ(probe.Open(), 0);
-    error = probe.Attach("rxe0", 1);
-    ASSERT_TRUE(error == 0 || error == ENODEV || error == ENETDOWN) << error;
-  }
-}
-
 TEST(KmodFault, ReadsSurviveABrokenConnectionUnnoticed) {
   Side side(600);  // more than a QP takes: some are pending when it breaks
   side.memory.words()[100] = 77;

@@ -4,6 +4,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <cstdlib>
 #include <fstream>
 
 namespace kmod_test {
@@ -91,6 +93,27 @@ void Poke(const char* name) {
 void BreakConnections() { Poke("break"); }
 
 void BreakConnectionsUnheard() { Poke("break_unheard"); }
+
+void Pause() { usleep(1000); }
+
+// Found again as soon as it has its address.
+void AwaitDevice() {
+  for (int error = ENODEV; error != 0; Pause()) {
+    Queue probe;
+    ASSERT_EQ(probe.Open(), 0);
+    error = probe.Attach("rxe0", 1);
+    ASSERT_TRUE(error == 0 || error == ENODEV || error == ENETDOWN) << error;
+  }
+}
+
+bool IsPart(std::string_view part) {
+  const char* const said = std::getenv("KMOD_OTHER_HOST");
+  return said != nullptr && said == part;
+}
+
+void AwaitFile(const char* path) {
+  while (access(path, F_OK) != 0) Pause();
+}
 
 int InChild(const std::function<int()>& body) {
   const pid_t child = fork();

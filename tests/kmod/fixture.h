@@ -11,6 +11,7 @@
 #include <functional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "krcore/kernel/kernel_queue.h"
@@ -120,6 +121,17 @@ int64_t Counter(const std::string& name, const std::string& file = "stats");
 void BreakConnections();
 // Their QPs break, and the module does not hear of it: what is posted next is flushed.
 void BreakConnectionsUnheard();
+
+// Between two looks at what wakes nobody when it changes: what another process says in memory, what a NIC has written,
+// a counter, a file of the other host's, the network. Without it who is waited for would lack the CPU.
+void Pause();
+// Until the device, which went, is there again and has its address.
+void AwaitDevice();
+
+// Some tests run in two guests of tools/vm (tests/vm/guest/kmod_*), each its part, which KMOD_OTHER_HOST names: serve,
+// or use. In the folder /common, which both have, they tell each other by files how far they are.
+bool IsPart(std::string_view part);
+void AwaitFile(const char* path);
 
 // Runs `body` in a forked child; returns its exit status, or -1 - the signal that killed it.
 int InChild(const std::function<int()>& body);

@@ -79,7 +79,7 @@ TEST(KmodMessages, ComeOnceAndInOrderWhileConnectionsBreak) {
       if (sender.queue.Credits(&credits) != 0) {
         ASSERT_EQ(sender.Reconnect(3), 0);
       }
-      if (credits != kSlots) usleep(100);  // what the NIC has still to deliver wakes nobody
+      if (credits != kSlots) Pause();  // what the NIC has still to deliver wakes nobody
     }
     ASSERT_EQ(credits, kSlots);
   };
@@ -199,7 +199,7 @@ TEST(KmodMessages, AReceiverThatIsKilledFailsItsSendersAndBreaksNoConnection) {
     }
     while (__atomic_load_n(shared.words(), __ATOMIC_ACQUIRE) == 0) {
       ASSERT_EQ(waitpid(child, nullptr, WNOHANG), 0) << "it could not begin";
-      usleep(1000);  // it says in memory that it has, and wakes nobody
+      Pause();  // it says in memory that it has, and wakes nobody
     }
     Party sender;
     ASSERT_EQ(sender.ConnectTo(3), 0);

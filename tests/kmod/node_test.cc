@@ -122,7 +122,7 @@ TEST(Node, OfAKilledProcessIsGoneWhenTheProcessIs) {
   }
   while (__atomic_load_n(shared.words(), __ATOMIC_ACQUIRE) == 0) {
     ASSERT_EQ(waitpid(child, nullptr, WNOHANG), 0) << "it could not begin";
-    usleep(1000);  // it says in memory that it has, and wakes nobody
+    Pause();  // it says in memory that it has, and wakes nobody
   }
   Side watcher;
   ASSERT_EQ(watcher.queue.Join(kFabric), 0);
@@ -320,7 +320,7 @@ TEST(Node, OfProcessesThatWantOneNameOrIdExactlyOneGetsIt) {
   };
   // They say in memory that they have come, and wake nobody. Spinning would take the two cores from them.
   const auto await = [&](uint32_t round, uint32_t what) {
-    while (__atomic_load_n(&shared.words()[round * 4 + what], __ATOMIC_ACQUIRE) != kRacers) usleep(100);
+    while (__atomic_load_n(&shared.words()[round * 4 + what], __ATOMIC_ACQUIRE) != kRacers) Pause();
   };
   std::vector<pid_t> children;
   for (uint32_t i = 0; i < kRacers; ++i) {

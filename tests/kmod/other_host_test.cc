@@ -7,7 +7,6 @@
 #include <fstream>
 #include <map>
 #include <memory>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -21,11 +20,6 @@ constexpr char kFabric[] = "other_host";
 constexpr krcore::NodeId kNode = 77;
 constexpr size_t kBytes = 2 * kPage;
 constexpr uint64_t kWord = 1000;  // of every region, at first
-
-bool IsPart(std::string_view part) {
-  const char* const said = std::getenv("KMOD_OTHER_HOST");
-  return said != nullptr && said == part;
-}
 
 // A region that the test names although it was not published.
 struct Hidden {
@@ -46,7 +40,7 @@ TEST(OtherHost, Serves) {
   ASSERT_EQ(side.queue.SetService("hidden key", side.key), 0);
   ASSERT_EQ(side.queue.SetService("hidden addr", reinterpret_cast<uint64_t>(side.memory.bytes())), 0);
   // The other host tells what it wants by files in a folder that both have, and wakes nobody.
-  for (bool forgotten = false; access("/common/served", F_OK) != 0; usleep(10'000)) {
+  for (bool forgotten = false; access("/common/served", F_OK) != 0; Pause()) {
     if (forgotten || access("/common/forget", F_OK) != 0) continue;
     std::ofstream("/sys/kernel/debug/krcore/rxe0/forget_host") << std::getenv("PEERIP") << std::endl;
     std::ofstream("/common/forgotten").flush();
@@ -117,9 +111,9 @@ TEST(OtherHost, RefusesWhatThePublishedRegionsDoNotAllowBeforeItReachesTheShared
 template <typename Call>
 int UntilThere(Call call) {
   int error = ENETDOWN;
-  for (int tries = 0; tries < 200 && (error == ENETDOWN || error == EIO); ++tries) {
+  for (int tries = 0; tries < 20'000 && (error == ENETDOWN || error == EIO); ++tries) {
     error = call();
-    if (error != 0) usleep(100'000);
+    if (error != 0) Pause();
   }
   return error;
 }
@@ -162,14 +156,7 @@ TEST(OtherHost, FindsNothingOfWhatADeviceLeftThereWhenThatComesAgain) {
   if (!IsPart("use")) GTEST_SKIP() << "needs a second host";
   const Entered before;
   ASSERT_EQ(system("rdma link del rxe0 && rdma link add rxe0 type rxe netdev eth0"), 0);  // NOLINT: the guest's own
-  int error = ENODEV;
-  for (int tries = 0; tries < 200 && (error == ENODEV || error == ENETDOWN); ++tries) {
-    Queue queue;
-    ASSERT_EQ(queue.Open(), 0);
-    error = queue.Attach("", 8);
-    if (error != 0) usleep(50'000);
-  }
-  ASSERT_EQ(error, 0);
+  AwaitDevice();
   before.ExpectGone();
 }
 
@@ -178,7 +165,7 @@ TEST(OtherHost, IsForgottenWhenThatIsSaidThere) {
   if (!IsPart("use")) GTEST_SKIP() << "needs a second host";
   Entered before;
   std::ofstream("/common/forget").flush();
-  while (access("/common/forgotten", F_OK) != 0) usleep(10'000);
+  AwaitFile("/common/forgotten");
   before.ExpectGone();
   EXPECT_EQ(before.Publish(), EIO) << "its record is not its own any more";
   const std::string file = "/sys/kernel/debug/krcore/rxe0/forget_host";
@@ -207,7 +194,7 @@ TEST(OtherHost, FindsAnotherTableEmptyAndTakesWhatIsOpenedThen) {
   ASSERT_FALSE(dead);
 
   std::ofstream("/common/served").flush();
-  while (access("/common/reloaded", F_OK) != 0) usleep(10'000);
+  AwaitFile("/common/reloaded");
   EXPECT_EQ(UntilThere([&] { return watcher.queue.IsDead(kOwn, before->queue.incarnation(), &dead); }), 0);
   EXPECT_TRUE(dead);
   uint64_t value;
@@ -303,7 +290,7 @@ TEST(OtherHost, TakesMessagesOnceAndInOrderWhileConnectionsBreak) {
     for (uint32_t i = 0; i < 8; ++i) batch.push_back(client.SendNumber(next + i, i));
     uint32_t credits;
     if (next % 64 == 32) BreakConnectionsUnheard();
-    while ((error = client.queue.Push(batch)) == EAGAIN && client.queue.Credits(&credits) == 0) usleep(100);
+    while ((error = client.queue.Push(batch)) == EAGAIN && client.queue.Credits(&credits) == 0) Pause();
     if (error == 0) {
       if (next % 64 == 0) BreakConnections();  // before the other host has answered
       next += 8;
@@ -361,7 +348,7 @@ TEST(OtherHost, GetsThePlacesOfKilledSendersBack) {
     }
     while (__atomic_load_n(shared.words(), __ATOMIC_ACQUIRE) < 20) {
       ASSERT_EQ(waitpid(child, nullptr, WNOHANG), 0) << "it could not begin";
-      usleep(1000);
+      Pause();
     }
     ASSERT_TRUE(testing_support::KillProcess(child));
     EXPECT_EQ(waitpid(child, nullptr, 0), child);

@@ -85,7 +85,7 @@ struct Party : Side {
       size_t count = 0;
       EXPECT_EQ(queue.PopMessages({&message, 1}, &count), 0);
       if (count == 1) return message;
-      usleep(1000);
+      Pause();
     }
     ADD_FAILURE() << "no message";
     message.status = KRC_GENERAL_ERROR;
@@ -106,7 +106,7 @@ struct Party : Side {
       uint32_t credits = 0;
       EXPECT_EQ(queue.Credits(&credits), 0);
       if (credits == wanted) return true;
-      usleep(1000);
+      Pause();
     }
     return false;
   }

@@ -76,7 +76,7 @@ TEST(KernelProvider, WaitsForTheMetadataServerUpToItsDeadline) {
     const krcore::StatusCode in_vain = call(within(50)).code();
     EXPECT_TRUE(in_vain == krcore::StatusCode::kTimeout || in_vain == krcore::StatusCode::kUnavailable) << name;
     std::thread ends([&] {
-      usleep(200'000);
+      usleep(200'000);  // the call waits by then, mostly
       outage.End();
     });
     const krcore::Status status = call(within(20'000));

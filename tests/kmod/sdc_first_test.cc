@@ -10,7 +10,6 @@
 #include <iostream>
 #include <memory>
 #include <numeric>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -25,11 +24,6 @@ constexpr char kFabric[] = "sdc_first";
 constexpr krcore::NodeId kNode = 79;
 constexpr size_t kBytes = 64 * kPage;
 constexpr uint32_t kLongest = 16384;  // over software DC
-
-bool IsPart(std::string_view part) {
-  const char* const said = std::getenv("KMOD_OTHER_HOST");
-  return said != nullptr && said == part;
-}
 
 void WriteTo(const std::string& path, const std::string& value) {
   std::ofstream file(path);
@@ -57,7 +51,7 @@ class SlowConnects {
 constexpr uint32_t kNever = ~uint32_t{0};
 
 bool Becomes(const std::string& counter, int64_t value) {
-  for (int left = kPatienceMs; left > 0 && Counter(counter) != value; --left) usleep(1000);
+  for (int left = kPatienceMs; left > 0 && Counter(counter) != value; --left) Pause();
   return Counter(counter) == value;
 }
 
@@ -69,18 +63,18 @@ struct User : Side {
   }
   int Connect() {
     int error = ENOENT;  // until it has published its memory
-    for (int left = 1000; left > 0 && (error == ENOENT || (error == 0 && found.count == 0)); --left) {
+    for (int left = 10'000; left > 0 && (error == ENOENT || (error == 0 && found.count == 0)); --left) {
       error = queue.Connect(kNode, &found);
-      if (error != 0 || found.count == 0) usleep(10'000);
+      if (error != 0 || found.count == 0) Pause();
     }
     return error;
   }
   // When the network is what it was.
   int Reconnect() {
     int error = ENETDOWN;
-    for (int left = 100; left > 0 && (error == ENETDOWN || error == EIO); --left) {
+    for (int left = 10'000; left > 0 && (error == ENETDOWN || error == EIO); --left) {
       error = Connect();
-      if (error != 0) usleep(100'000);
+      if (error != 0) Pause();
     }
     return error;
   }
@@ -110,7 +104,7 @@ TEST(SdcFirst, Serves) {
   ASSERT_EQ(side.queue.Join(kFabric, kNode), 0);
   const krc_shared_region region = {0, 0, side.key, 0, 0, 0};
   ASSERT_EQ(side.queue.Publish({&region, 1}), 0);
-  while (access("/common/served", F_OK) != 0) usleep(10'000);
+  AwaitFile("/common/served");
 }
 
 void Fill(uint8_t* bytes, size_t length, uint32_t round) {
@@ -294,7 +288,7 @@ TEST(SdcFirst, FaultsInTheMiddleAreToldAndLeaveNothingBehind) {
     std::vector<krc_request> batch;
     for (uint64_t i = 0; i < 30; ++i) batch.push_back(user.Add(8 * i, kCounter, i));
     ASSERT_EQ(user.queue.Push(batch), 0);
-    if (round % 2 == 0) usleep(static_cast<useconds_t>(100 * round));
+    if (round % 2 == 0) usleep(static_cast<useconds_t>(100 * round));  // some are done by then, more or fewer
     BreakConnections();
     const std::vector<krc_completion> done = user.Await(batch.size());
     ASSERT_EQ(done.size(), batch.size());
@@ -375,7 +369,7 @@ TEST(SdcFirst, OfAKilledProcessNothingIsLeft) {
     }
     while (__atomic_load_n(shared.words(), __ATOMIC_ACQUIRE) < 20) {
       ASSERT_EQ(waitpid(child, nullptr, WNOHANG), 0) << "it could not begin";
-      usleep(1000);
+      Pause();
     }
     ASSERT_TRUE(testing_support::KillProcess(child));
     EXPECT_EQ(waitpid(child, nullptr, 0), child);
@@ -461,14 +455,7 @@ TEST(SdcFirst, TheDeviceGoesInTheMiddle) {
     EXPECT_EQ(user.Await(batch.size()).size(), batch.size());
     EXPECT_EQ(user.Push(batch[0]), ENODEV);
     ASSERT_EQ(system("rdma link add rxe0 type rxe netdev eth0"), 0);  // NOLINT
-    int error = ENODEV;
-    for (int tries = 0; tries < 200 && (error == ENODEV || error == ENETDOWN); ++tries) {
-      Queue queue;
-      ASSERT_EQ(queue.Open(), 0);
-      error = queue.Attach("", 8);
-      if (error != 0) usleep(50'000);
-    }
-    ASSERT_EQ(error, 0);
+    AwaitDevice();
   }
   User user;
   user.Word(0) = 5;

@@ -7,7 +7,6 @@
 #include <numeric>
 #include <random>
 #include <string>
-#include <string_view>
 #include <thread>
 
 #include "krcore/rnic/verbs/datagram_faults.h"
@@ -224,10 +223,10 @@ TEST(SoftwareDc, RegionsEndWhileTheyAreUsed) {
     const krc_shared_region region = {0, 0, key, 0, 0, 0};
     ASSERT_EQ(node.queue.Publish({&region, 1}), 0);
     rkey = key;
-    usleep(5'000);
+    usleep(5'000);  // some are served
     ASSERT_EQ(node.queue.Deregister(key), 0);
     node.memory.words()[0] = 1000;
-    usleep(2'000);
+    usleep(2'000);  // what came late would be seen
     ASSERT_EQ(node.memory.words()[0], 1000u);
   }
   stop = true;
@@ -271,7 +270,7 @@ TEST(SoftwareDc, OutlivesItsQueues) {
   std::thread breaker([&] {
     for (int i = 0; i < 40; ++i) {
       BreakConnections();
-      usleep(20'000);
+      usleep(20'000);  // requests go on between two faults
     }
     stop = true;
   });
@@ -499,11 +498,6 @@ TEST(SoftwareDc, IsAttacked) {
 
 constexpr krcore::NodeId kNode = 78;
 
-bool IsPart(std::string_view part) {
-  const char* const said = std::getenv("KMOD_OTHER_HOST");
-  return said != nullptr && said == part;
-}
-
 TEST(SoftwareDcOfOtherHost, Serves) {
   if (!IsPart("serve")) GTEST_SKIP() << "needs a second host";
   Side side(8, 64 * kPage);
@@ -514,7 +508,7 @@ TEST(SoftwareDcOfOtherHost, Serves) {
   ASSERT_EQ(side.queue.DcTarget(&target), 0);
   ASSERT_EQ(side.queue.SetService("key", target.key), 0);
   ASSERT_EQ(side.queue.SetService("number", target.number), 0);
-  while (access("/common/served", F_OK) != 0) usleep(10'000);
+  AwaitFile("/common/served");
   EXPECT_EQ(side.memory.words()[0], 200u);
   EXPECT_GT(Counter("atomics", kFile), 199);
 }
@@ -564,12 +558,12 @@ TEST(SoftwareDcOfOtherHost, ServesUntilItsDeviceGoes) {
   ASSERT_EQ(side.queue.DcTarget(&target), 0);
   ASSERT_EQ(side.queue.SetService("key of what goes", target.key), 0);
   ASSERT_EQ(side.queue.SetService("number of what goes", target.number), 0);
-  for (const int64_t atomics = Counter("atomics", kFile); Counter("atomics", kFile) < atomics + 100;) usleep(1'000);
+  for (const int64_t atomics = Counter("atomics", kFile); Counter("atomics", kFile) < atomics + 100;) Pause();
   ASSERT_EQ(std::system("rdma link del rxe0"), 0);  // NOLINT(cert-env33-c)
   EXPECT_EQ(side.queue.DcTarget(&target), ENODEV);
   const uint64_t word = side.memory.words()[0];
   EXPECT_GE(word, 50u);
-  usleep(300'000);
+  usleep(300'000);  // what came late would be seen
   EXPECT_EQ(side.memory.words()[0], word);
 }
 

@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/* What the files of a connection (conn.h) are to one another, and to nobody else. */
+#ifndef KRCORE_CONN_PARTS_H
+#define KRCORE_CONN_PARTS_H
+
+#include "conn.h"
+
+/*
+ * Requests that a queue may post until it is another one's turn, and that are
+ * flushed in one go with a lock held.
+ */
+#define TURN 16
+
+/* conn_post.c: all with conn->lock held */
+
+/* A fault was heard of: nothing more is posted until the repair. */
+void krc_conn_broke(struct krc_conn *conn);
+/* Puts the queue in line, if it has something that may be posted. */
+void krc_conn_line_up(struct krc_conn *conn, struct krc_queue *queue);
+/* Its caller puts it elsewhere. What a fence held back is in line again. */
+void krc_conn_from_posted(struct krc_conn *conn, struct krc_wr *wr);
+/* Posts what is pending, as far as the QP has places. */
+void krc_conn_post(struct krc_conn *conn);
+
+/* conn_repair.c */
+
+/* Breaks the queue, and takes what it has pending. Context: conn->lock is held. */
+void krc_conn_take_pending(struct krc_queue *queue, struct list_head *flushed);
+/*
+ * Completes, in order, what krc_conn_take_pending took. The requests are what
+ * keeps their queues: of one whose last request is completed nothing is touched
+ * any more.
+ * Context: process, may sleep; conn->lock is not held.
+ */
+void krc_conn_flush(struct krc_conn *conn, struct list_head *flushed);
+/*
+ * Behind the end of a QP: what becomes of requests that it did not execute, or
+ * that nobody knows whether it did. A queue that may have lost a WRITE or an
+ * atomic is broken, and all that it has outstanding is flushed, in order. A
+ * queue of which only READs were flushed does not hear of it: they are posted
+ * again. Without a new QP (`up`) all are flushed.
+ * Context: conn->lock is held.
+ */
+void krc_conn_settle(struct krc_conn *conn, bool up, struct list_head *flushed);
+/*
+ * What stands in does so no more: what was posted there has ended, or is told as
+ * unknown. Context: process, may sleep.
+ */
+void krc_conn_end_dci(struct krc_conn *conn);
+/* Builds the QP; anew, if it is broken. A work item. */
+void krc_conn_repair(struct work_struct *work);
+
+#endif
