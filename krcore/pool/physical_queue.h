@@ -114,6 +114,14 @@ class PhysicalQueue {
                      const vqp::LikeRequest& like);
   // Of a single one.
   bool AcceptAllowed(const WorkRequest& wr, QueueState* owner, const dct::Peer& peer, const vqp::LikeRequest& like);
+  // Has the NIC execute `wrs`, of which there is one at least and none that `like` does not allow, at once, and delivers
+  // them to `owner`, of which nothing is under way: they take no place in the ring. False: that cannot be, or one of
+  // them is no usual one. Nothing has been done then. Needs Caps::executes_at_post.
+  bool Execute(std::span<const WorkRequest> wrs, QueueState* owner, const dct::Peer& peer,
+               const vqp::LikeRequest& like);
+  void Prefetch(std::span<const WorkRequest> wrs, const rnic::AddressHandle* ah, uint32_t rkey) {
+    if (!blocked_) qp_->Prefetch(wrs, ah, rkey);
+  }
   // Fill of one that krcore made itself, of which nothing is written to `owner`.
   void FillOwn(const WorkRequest& wr, QueueState* owner, const dct::Peer& peer, OwnWr kind, Opcode user_opcode,
                bool zero_copy, uint32_t tag);
@@ -274,7 +282,6 @@ class PhysicalQueue {
   // Fill, in two passes over WRs that do not wrap around the ring: what is posted; and the entries and `owner`'s places
   // behind the first `kept`, of which it returns how many it has written.
   uint32_t FillEntries(std::span<const WorkRequest> wrs, uint64_t position, QueueState* owner, uint32_t kept);
-  static void Promise(Completion& place, uint64_t wr_id, uint32_t opcode, uint32_t qp_num);
   void FillSlots(std::span<const WorkRequest> wrs, uint64_t position, const dct::Peer& peer);
   bool FillAllowed(const WorkRequest& wr, rnic::SendWr* out, Entry* entry, QueueState* owner,
                    const vqp::LikeRequest& like, vqp::LastOfLength* last, uint32_t* kept);

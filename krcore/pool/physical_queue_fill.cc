@@ -82,20 +82,12 @@ constexpr auto kForms = [] {
 
 }  // namespace
 
-// A signaled WR's completion, as its owner will find it if it succeeds. In whole words.
-inline void PhysicalQueue::Promise(Completion& place, uint64_t wr_id, uint32_t opcode, uint32_t qp_num) {
-  static_assert(sizeof(Completion) == 32 && offsetof(Completion, wr_id) == 0 && kNoNode == 0);
-  SetWordAt<0>(place, wr_id);
-  SetWordAt<8>(place, uint64_t{opcode} << 8 * (offsetof(Completion, opcode) - 8));
-  SetPairAt<16>(place, WordPair{PartOfWord<offsetof(Completion, qp_num), 16>(qp_num), 0});
-}
-
 uint32_t PhysicalQueue::FillEntries(std::span<const WorkRequest> wrs, uint64_t position, QueueState* owner,
                                     uint32_t kept) {
   const uint32_t before = kept;
   for (const WorkRequest& wr : wrs) {
     entry(position++) = {wr.wr_id, owner, wr.opcode, static_cast<uint8_t>(wr.flags & kSignaled), WcStatus::kSuccess};
-    if ((wr.flags & kSignaled) != 0) Promise(owner->Place(kept++), wr.wr_id, static_cast<uint32_t>(wr.opcode), qp_num_);
+    if ((wr.flags & kSignaled) != 0) QueueState::Promise(owner->Place(kept++), wr.wr_id, static_cast<uint32_t>(wr.opcode), qp_num_);
   }
   return kept - before;
 }
@@ -161,7 +153,22 @@ inline bool PhysicalQueue::FillAllowed(const WorkRequest& wr, rnic::SendWr* out,
   const uint64_t wr_id = wr.wr_id;
   entry->user_wr_id = wr_id;
   SetWordAt<kMark>(*entry, uint64_t{form.mark});
-  if ((form.mark & kSignaledMark) != 0) Promise(owner->Place((*kept)++), wr_id, form.mark & 0xff, qp_num_);
+  if ((form.mark & kSignaledMark) != 0) QueueState::Promise(owner->Place((*kept)++), wr_id, form.mark & 0xff, qp_num_);
+  return true;
+}
+
+bool PhysicalQueue::Execute(std::span<const WorkRequest> wrs, QueueState* owner, const dct::Peer& peer,
+                            const vqp::LikeRequest& like) {
+  assert(!wrs.empty());
+  if (blocked_ || broken_ || like.knows_nothing() || !owner->MayDeliverAtOnce(wrs.size())) [[unlikely]]
+    return false;
+  const rnic::Reach reach{peer.ah.get(), peer.target.dct_num, peer.target.dc_key, like.local(), like.remote()};
+  if (!qp_->Execute(wrs, reach)) [[unlikely]]
+    return false;
+  owner->DeliverAtOnce(wrs, qp_num_);
+  ++pool_->stats.doorbells;
+  pool_->stats.work_requests += wrs.size();
+  pool_->stats.completions += wrs.size();
   return true;
 }
 
@@ -217,11 +224,11 @@ inline bool PhysicalQueue::HasCommon(uint64_t slot, size_t count, const vqp::Lik
   }
   for (uint64_t at = std::max(slot, common_end_); at < slot + count; ++at) {
     Sge& sge = sges_[at * kMaxSge];
-    sge.lkey = like.lkey();
+    sge.lkey = like.local().key;
     rnic::SendWr& wr = wrs_[at];
     wr.wr_id = PhysicalId(at);
     wr.sg_list = &sge;
-    wr.rkey = like.rkey();
+    wr.rkey = like.remote().key;
     wr.ah = peer.ah.get();
     wr.remote_qpn = peer.target.dct_num;
     wr.qkey = 0;

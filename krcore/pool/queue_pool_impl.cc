@@ -38,6 +38,7 @@ Result<std::unique_ptr<QueuePool>> QueuePoolImpl::Create(const PoolContext& cont
                    static_cast<uint32_t>(std::min<size_t>(caps.max_inline_bytes, kInlineArenaBytes)),
                    caps.max_message_bytes};
   pool->copy_bytes_ = options.copy_bytes;
+  pool->executes_at_post_ = caps.executes_at_post;
   pool->sq_depth_ = options.sq_depth;
   const auto rc_queues = static_cast<uint32_t>(
       std::min<uint64_t>(std::min(options.max_rc_queues, kMaxRcQueues), (caps.max_cqe - dc_depth) / options.sq_depth));

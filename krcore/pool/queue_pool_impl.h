@@ -120,6 +120,12 @@ class QueuePoolImpl final : public QueuePool {
     lease_check_ns_ = std::min(lease_check_ns_, peer.renew_ns());
     check_ns_ = std::min(check_ns_, lease_check_ns_);
   }
+  // ---- for requests that are executed when they are pushed
+  bool executes_at_post() const { return executes_at_post_; }
+  bool MayPost() { return gate_ == nullptr || gate_->MayPost(); }
+  // Counted by the next Poll.
+  void NoteExecuted(size_t count) { completed_by_flush_ += count; }
+
   // Flush right after CheckLeases.
   void FlushChecked() {
     // Mostly one queue has something staged, and nothing else is to be looked at.
@@ -188,6 +194,7 @@ class QueuePoolImpl final : public QueuePool {
   PostGate* gate_ = nullptr;
   size_t completed_by_flush_ = 0;  // found outside Poll, to be counted by the next
   bool any_broken_ = false;
+  bool executes_at_post_ = false;
   std::unique_ptr<rnic::Cq> cq_;
   uint32_t dc_count_ = 0;
   // The DC initiators, then those of RcQueues' slots, null until they are needed.

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "krcore/base/lazy_array.h"
+#include "krcore/base/word_pair.h"
 #include "krcore/dct/peer.h"
 #include "krcore/pool/heat.h"
 #include "krcore/types.h"
@@ -65,6 +66,13 @@ class QueueState {
   uint32_t outstanding() const { return used_ - delivered(); }
   size_t memory_bytes() const { return (size_t{mask_} + 1) * sizeof(Completion); }
 
+  // A signaled WR's completion, as its owner will find it if it succeeds. In whole words.
+  static void Promise(Completion& place, uint64_t wr_id, uint32_t opcode, uint32_t qp_num) {
+    static_assert(sizeof(Completion) == 32 && offsetof(Completion, wr_id) == 0 && kNoNode == 0);
+    SetWordAt<0>(place, wr_id);
+    SetWordAt<8>(place, uint64_t{opcode} << 8 * (offsetof(Completion, opcode) - 8));
+    SetPairAt<16>(place, WordPair{PartOfWord<offsetof(Completion, qp_num), 16>(qp_num), 0});
+  }
   // Where the next completion that will be expected is written, behind the first `kept`. Those of the queue's WRs that
   // the user wants to hear of are written when they are accepted, so that what succeeded needs only to be counted.
   Completion& Place(uint32_t kept) { return ring_[(tail_ + kept) & mask_]; }
@@ -85,6 +93,21 @@ class QueueState {
       for (uint32_t i = 0; i < expected; ++i) ring_[(done_ + i) & mask_].qp_num = qp_num;
     }
     done_ += expected;
+  }
+  // Whether `count` WRs that have been executed may be delivered now: nothing is outstanding, and there is room.
+  bool MayDeliverAtOnce(size_t count) const {
+    return used_ == done_ - head_ && special_ == 0 && count <= depth_ - used_;
+  }
+  // Accepts WRs that have succeeded, and delivers those that are signaled.
+  void DeliverAtOnce(std::span<const WorkRequest> wrs, uint32_t qp_num) {
+    assert(MayDeliverAtOnce(wrs.size()) && tail_ == done_);
+    accepted_ += wrs.size();
+    for (const WorkRequest& wr : wrs) {
+      if ((wr.flags & kSignaled) == 0) continue;
+      Promise(ring_[tail_++ & mask_], wr.wr_id, static_cast<uint32_t>(wr.opcode), qp_num);
+    }
+    used_ += tail_ - done_;
+    done_ = tail_;
   }
   void CompleteSilently() {
     assert(outstanding() > 0);

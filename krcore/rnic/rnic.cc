@@ -18,4 +18,8 @@ Status WrongState(QpState state, QpState wanted) {
                                      std::string(QpStateName(wanted))};
 }
 
+bool Qp::Execute(std::span<const WorkRequest>, const Reach&) { return false; }
+
+void Qp::Prefetch(std::span<const WorkRequest>, const AddressHandle*, uint32_t) {}
+
 }  // namespace krcore::rnic

@@ -64,6 +64,8 @@ struct Caps {
   bool finds_missing_peers = true;
   // QueryPeer is answered by somebody over the network. There nothing that is dead answers a READ either.
   bool asks_over_network = false;
+  // What is posted has been executed when the post returns, and Qp::Execute does that without the queue's rings.
+  bool executes_at_post = false;
 };
 
 // Where a peer's device is: what an address handle is made of. 32 bytes, plain data, as it travels in the
@@ -93,6 +95,21 @@ struct SendWr : WorkRequest {
   uint32_t remote_qpn = 0;            // UD: QP number; DCI: DCT number
   uint32_t qkey = 0;                  // UD
   uint64_t dc_key = 0;                // DCI
+};
+
+// Memory that a key opens, as the poster knows it. Not empty, and does not wrap around.
+struct KeyedRange {
+  uint64_t addr = 0, length = 0;
+  uint32_t key = 0;
+};
+
+// Of Qp::Execute: where its requests go (of SendWr), and the memory that they may name.
+struct Reach {
+  const AddressHandle* ah = nullptr;
+  uint32_t remote_qpn = 0;
+  uint64_t dc_key = 0;
+  const KeyedRange& local;
+  const KeyedRange& remote;
 };
 
 struct RecvWr {
@@ -175,6 +192,15 @@ class Qp {
   // rights, the peer's state) is reported by completion.
   virtual Status PostSend(std::span<const SendWr> wrs, size_t* bad_index) = 0;
   virtual Status PostRecv(std::span<const RecvWr> wrs, size_t* bad_index) = 0;
+
+  // RC and DCI, where Caps::executes_at_post says so: executes all of `wrs`, of which there is one at least, in order
+  // and behind everything posted before, without a place in the send queue and without completions. All or none:
+  // false if that cannot be, or if one of them is not a READ, WRITE or atomic of one SGE, not inline, that succeeds
+  // and names no memory beyond `reach`. Nothing has been done then, and PostSend tells what is wrong, if something is.
+  virtual bool Execute(std::span<const WorkRequest> wrs, const Reach& reach);
+  // A hint that `wrs`, which go to `ah` and name `rkey`, will be executed soon: whose CPU will wait for their memory can
+  // ask for it now. Nothing is checked, and nothing is done but that.
+  virtual void Prefetch(std::span<const WorkRequest> wrs, const AddressHandle* ah, uint32_t rkey);
 
  protected:
   uint32_t num_ = 0;

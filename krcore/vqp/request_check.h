@@ -124,18 +124,13 @@ class LikeRequest {
   // Of all that know something each has its own. Who keeps one for one peer at a time may tell by it that neither the
   // peer nor the keys are others.
   uint64_t number() const { return number_; }
-  uint32_t lkey() const { return local_.key; }
-  uint32_t rkey() const { return remote_.key; }
+  const rnic::KeyedRange& local() const { return local_; }
+  const rnic::KeyedRange& remote() const { return remote_; }
   // How many of `wrs` it allows, up to the first that it does not.
   size_t CountAllowed(std::span<const WorkRequest> wrs) const;
 
  private:
-  struct Range {
-    uint64_t addr = 0, length = 0;
-    uint32_t key = 0;
-  };
-
-  Range local_, remote_;
+  rnic::KeyedRange local_, remote_;
   uint64_t longest_ = 0;  // bytes; 0: nothing is allowed
   uint64_t number_ = 0;
 };

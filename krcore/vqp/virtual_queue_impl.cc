@@ -92,6 +92,18 @@ inline bool VirtualQueueImpl::StageAlike(std::span<const WorkRequest> wrs) {
   return physical_->AcceptAllowed(wrs, &state_, peer, like);
 }
 
+// What would be accepted, posted and complete in one go, in fewer steps.
+inline bool VirtualQueueImpl::ExecuteAlike(std::span<const WorkRequest> wrs) {
+  if (state_.standing != QueueStanding::kReady || wrs.size() - 1 >= kMostExecuted || !pool_->MayPost()) [[unlikely]]
+    return false;
+  mr::RegionView& local = pool_->regions();
+  local.Sync();
+  const dct::Peer& peer = *state_.peer;
+  if (!physical_->Execute(wrs, &state_, peer, *Like(local, peer))) return false;
+  pool_->NoteExecuted(wrs.size());
+  return true;
+}
+
 Status VirtualQueueImpl::Stage(std::span<const WorkRequest> wrs, size_t* bad_index) {
   if (StageAlike(wrs)) [[likely]]
     return {};
@@ -159,7 +171,11 @@ StatusCode VirtualQueueImpl::StageOne(const WorkRequest& wr, bool first) {
 }
 
 Status VirtualQueueImpl::Push(std::span<const WorkRequest> wrs, size_t* bad_index) {
-  if (pool_ != nullptr) pool_->CheckLeases();  // first, so that what is refused is refused here
+  if (pool_ != nullptr) {
+    pool_->CheckLeases();  // first, so that what is refused is refused here
+    if (pool_->executes_at_post() && ExecuteAlike(wrs)) [[likely]]
+      return {};
+  }
   if (!StageAlike(wrs)) [[unlikely]] {
     const StatusCode code = StageUnlike(wrs, bad_index);
     if (code != StatusCode::kOk) return code;

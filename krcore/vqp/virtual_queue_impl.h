@@ -42,6 +42,10 @@ class VirtualQueueImpl final : public VirtualQueue {
   }
   Status Stage(std::span<const WorkRequest> wrs, size_t* bad_index) override;
   Status Push(std::span<const WorkRequest> wrs, size_t* bad_index) override;
+  void Prefetch(std::span<const WorkRequest> wrs) override {
+    if (state_.standing == pool::QueueStanding::kReady && !wrs.empty())
+      physical_->Prefetch(wrs, state_.peer->ah.get(), wrs[0].rkey);
+  }
   size_t Pop(std::span<Completion> out) override { return state_.Pop(out); }
   uint32_t outstanding() const override { return state_.outstanding(); }
 
@@ -63,6 +67,10 @@ class VirtualQueueImpl final : public VirtualQueue {
   Status MayConnect() const;
   Status FindPeer(NodeId peer, Deadline deadline, std::shared_ptr<const dct::Peer>* metadata);
   void UsePeer(std::shared_ptr<const dct::Peer> peer);
+  // More than this are staged: their cache lines are asked for before the first is executed.
+  static constexpr size_t kMostExecuted = 64;
+  // False: as StageAlike, or they cannot be executed at once.
+  bool ExecuteAlike(std::span<const WorkRequest> wrs);
   // False: they are not like what passed before, or are to be refused. Nothing has been accepted then.
   bool StageAlike(std::span<const WorkRequest> wrs);
   StatusCode StageUnlike(std::span<const WorkRequest> wrs, size_t* bad_index);

@@ -224,6 +224,8 @@ class ClientCore final : public Client {
   // ---- multi_get.cc
   struct Group;
   bool AskForBuckets(Operation& op, Batch& batch);
+  bool AskForOnlyMatch(Operation& op, Batch& batch);
+  static bool IsOnlyMatchRight(Operation& op);
   Step AskForMatches(Operation& op, Batch& batch);
   Step AskForHeaders(Operation& op, Batch& batch);
   Step GoOnReading(Operation& op, Batch& batch);

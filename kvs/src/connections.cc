@@ -79,7 +79,7 @@ void Connections::NoteFailure(Peer& peer) {
 bool Connections::HandOn(Peer& peer) {
   size_t bad_index = 0;
   while (!peer.outbox->empty()) {
-    const Status staged = peer.queue->Stage(peer.outbox->Verbs(), &bad_index);
+    const Status staged = peer.queue->Push(peer.outbox->Verbs(), &bad_index);
     if (staged.ok()) [[likely]] {
       peer.outbox->Accepted();
       return true;

@@ -73,7 +73,12 @@ class Batch {
     sample_from_ns_ = 0;
   }
   // False: the memory node was not reached, or there is no room now.
-  inline bool ReadNow(GlobalAddress from, void* to, uint32_t bytes);
+  bool ReadNow(GlobalAddress from, void* to, uint32_t bytes) {
+    return ReadNow<1>(from.node, {from.offset}, static_cast<std::byte*>(to), bytes);
+  }
+  // Several of one node, of `bytes` each, `to` one behind the other.
+  template <size_t kCount>
+  inline bool ReadNow(krcore::NodeId node, const std::array<uint64_t, kCount>& offsets, std::byte* to, uint32_t bytes);
   auto End() {
     struct Awaiter {
       Batch& batch;
@@ -265,15 +270,21 @@ inline uint32_t Batch::Stage() {
   return pending_;
 }
 
-inline bool Batch::ReadNow(GlobalAddress from, void* to, uint32_t bytes) {
-  if (!connections_->Reach(from.node)) [[unlikely]]
+template <size_t kCount>
+inline bool Batch::ReadNow(krcore::NodeId node, const std::array<uint64_t, kCount>& offsets, std::byte* to,
+                           uint32_t bytes) {
+  if (!connections_->Reach(node)) [[unlikely]]
     return false;
-  Connections::Peer& peer = connections_->peers_[from.node & 0xff];
-  if (!peer.outbox->HasRoom(1) && !(connections_->HandOn(peer) && peer.outbox->HasRoom(1))) [[unlikely]]
+  Connections::Peer& peer = connections_->peers_[node & 0xff];
+  Outbox& outbox = *peer.outbox;
+  if (!outbox.HasRoom(kCount) && !(connections_->HandOn(peer) && outbox.HasRoom(kCount))) [[unlikely]]
     return false;
-  pending_ += peer.outbox->AddRead(peer.base + from.offset, peer.rkey, to, bytes, lkey_, this) ? 1 : 0;
-  ++size_;
-  ++connections_->stats_.reads;
+  std::array<uint64_t, kCount> addrs;
+  for (size_t i = 0; i < kCount; ++i) addrs[i] = peer.base + offsets[i];
+  pending_ += outbox.AddReads(addrs, peer.rkey, to, bytes, lkey_, this) ? 1 : 0;
+  if (const auto verbs = outbox.TakeForHint(); !verbs.empty()) peer.queue->Prefetch(verbs);
+  size_ += static_cast<uint32_t>(kCount);
+  connections_->stats_.reads += kCount;
   return true;
 }
 
@@ -291,6 +302,7 @@ inline bool Batch::StageUpTo(uint32_t end) {
     return false;
   // Nothing of this very part may be handed on before its coroutine has suspended: it might end at once.
   peer.outbox->Add(std::span(verbs_).subspan(staged_, verbs), this, peer.base, peer.rkey);
+  if (const auto soon = peer.outbox->TakeForHint(); !soon.empty()) peer.queue->Prefetch(soon);
   ++pending_;
   staged_ = end;
   return true;

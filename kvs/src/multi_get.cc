@@ -1,8 +1,11 @@
 // MultiGet: Gets that take their two round trips together. Each key has an operation, which pins what its slots name;
 // but one batch reads for all, and no coroutine of a key's own waits for it. A key whose value is not found so, for
 // whatever reason, is then read by GetAsync, which begins anew. A Get that blocks is tried so first.
+#include <array>
+#include <bit>
 #include <cassert>
 #include <cstdint>
+#include <cstring>
 #include <utility>
 #include <vector>
 
@@ -15,6 +18,15 @@ namespace {
 constexpr size_t kSettled = SIZE_MAX;  // group_index of an operation that is through
 
 bool IsKey(std::string_view key) { return !key.empty() && key.size() <= kMaxKeyBytes; }
+
+// Where a value is as long as the one before it, which is mostly so, that costs half of assign().
+void Assign(std::string_view from, std::string* to) {
+  if (from.size() == to->size()) {
+    std::memcpy(to->data(), from.data(), from.size());
+  } else {
+    to->assign(from);
+  }
+}
 
 }  // namespace
 
@@ -53,23 +65,41 @@ bool ClientCore::AskForBuckets(Operation& op, Batch& batch) {
   op.scan.guess = Slot::Free();
   if (!directory_.Lookup(op.hash, &op.scan.table)) return false;
   const GlobalAddress table = op.scan.table.address;
-  for (uint32_t p = 0; p < 2; ++p) {
-    if (!batch.ReadNow({table.node, table.offset + CombinedOffset(op.scan.places.place[p])},
-                       op.buffers->buckets.data() + p * kCombinedBytes, kCombinedBytes))
-      return false;
-  }
+  const std::array<uint64_t, 2> offsets = {table.offset + CombinedOffset(op.scan.places.place[0]),
+                                           table.offset + CombinedOffset(op.scan.places.place[1])};
+  if (!batch.ReadNow(table.node, offsets, op.buffers->buckets.data(), kCombinedBytes)) return false;
   const Slot guess = UsableGuess(address_cache_.Lookup(op.hash.h1), table.node);
   if (guess == Slot::Free()) return true;
   op.scan.guess = guess;
   return batch.ReadNow(guess.block(), op.buffers->match.data(), FirstReadBytes(guess));
 }
 
-// The buckets are there: asks for the blocks that match. As PlanMatches and ReadMatches.
+// The buckets are there. The usual case: one candidate matches, a value, and its block is asked for. False: it is
+// another case, or there is no room.
+inline bool ClientCore::AskForOnlyMatch(Operation& op, Batch& batch) {
+  if (op.scan.guess != Slot::Free()) return false;
+  const uint32_t matches = MatchSlots(op.buffers->candidates(), op.hash.fingerprint()).same_fingerprint;
+  if (matches == 0 || (matches & (matches - 1)) != 0) return false;
+  const auto c = static_cast<uint32_t>(std::countr_zero(matches));
+  const Slot slot = op.Candidate(c);
+  if (slot.state() != SlotState::kVal || slot.length_units() == kLargeBlock) return false;
+  op.scan.val = static_cast<int>(c);
+  op.group_reading = Operation::GroupReading::kOnlyBlock;
+  return batch.ReadNow(slot.block(), op.buffers->match.data(), slot.length_units() * uint32_t{kUnitBytes});
+}
+
+// Whether the block that was asked for is the key's, and whole.
+inline bool ClientCore::IsOnlyMatchRight(Operation& op) {
+  const BlockView block(op.buffers->match.data());
+  const Slot slot = op.Candidate(static_cast<uint32_t>(op.scan.val));
+  if (!block.Intact(slot.length_units() * kUnitBytes) && !Mutated(Mutation::kNoChecksum)) return false;
+  op.scan.block = block;
+  return block.key() == op.key;
+}
+
+// As PlanMatches and ReadMatches.
 Step ClientCore::AskForMatches(Operation& op, Batch& batch) {
   op.group_reading = Operation::GroupReading::kBlocks;
-  Slot only;
-  if (FindOnlyMatch(op, &only)) [[likely]]
-    return batch.ReadNow(only.block(), op.buffers->match.data(), FirstReadBytes(only)) ? Step::kRun : Step::kRestart;
   Scan& scan = op.scan;
   PlanMatches(op);
   if (scan.guess != Slot::Free() && IsGuessRight(op)) return Step::kOk;
@@ -100,7 +130,16 @@ Step ClientCore::AskForHeaders(Operation& op, Batch& batch) {
 // What was asked for is there. kOk: ResultOf; kRun: more has been asked for; kRestart: it is no usual case.
 Step ClientCore::GoOnReading(Operation& op, Batch& batch) {
   switch (op.group_reading) {
-    case Operation::GroupReading::kBuckets: return AskForMatches(op, batch);
+    case Operation::GroupReading::kBuckets:
+      return AskForOnlyMatch(op, batch) ? Step::kRun : AskForMatches(op, batch);
+    case Operation::GroupReading::kOnlyBlock:
+      if (IsOnlyMatchRight(op)) [[likely]]
+        return Step::kOk;
+      // Torn, or another key's: it is what would have been planned.
+      PlanMatches(op);
+      op.scan.asked = op.scan.planned_count;
+      op.scan.judged_bytes = 0;
+      [[fallthrough]];
     case Operation::GroupReading::kBlocks: {
       Step step;
       return JudgeRead(op, &step) ? step : AskForHeaders(op, batch);
@@ -113,7 +152,7 @@ Step ClientCore::GoOnReading(Operation& op, Batch& batch) {
 Status ClientCore::ResultOf(const Operation& op, std::string* value) {
   ++stats_.operations;
   if (op.scan.val < 0) return StatusCode::kNotFound;
-  value->assign(op.scan.block.value());
+  Assign(op.scan.block.value(), value);
   address_cache_.Learn(op.hash.h1, op.Candidate(static_cast<uint32_t>(op.scan.val)));
   return Status::Ok();
 }
@@ -174,7 +213,14 @@ Task<void> ClientCore::MultiGetAsync(std::span<const std::string_view> keys, std
       // Who holds some must not wait for more.
       Operation* const free = FreeOperation();
       if (free == nullptr) break;
-      Operation& op = Take(*free, keys[next], HashKey(keys[next]), /*of_user=*/false);
+      Operation& op = *free;
+      op.in_use = true;
+      op.epoch = epoch_;
+      op.key = keys[next];
+      op.hash = HashKey(op.key);
+      op.scan.places = PlacesOf(op.hash, geometry_.groups);
+      op.strangers = 0;
+      op.own_ins = 0;
       group.Add(op, next);
       if (!AskForBuckets(op, batch)) leave(op);
     }

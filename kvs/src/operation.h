@@ -125,7 +125,7 @@ struct Operation {
   Merge merge;                        // that takes the key's table out of use, as the last Resolve() found it
   LargeBuffer large_read, large_write;
   // Of a group that reads together: what is read now, which of the keys it has, and the next one of the group.
-  enum class GroupReading : uint8_t { kBuckets, kBlocks, kHeaders };
+  enum class GroupReading : uint8_t { kBuckets, kOnlyBlock, kBlocks, kHeaders };
   GroupReading group_reading = GroupReading::kBuckets;
   size_t group_index = 0;
   Operation* group_next = nullptr;

@@ -17,9 +17,11 @@
 #include <array>
 #include <bit>
 #include <cassert>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <utility>
 
 #include "krcore/types.h"
 #include "kvs/layout/address.h"
@@ -43,8 +45,11 @@ struct Verb {
 class Outbox {
  public:
   static constexpr uint32_t kMostVerbs = 96;  // of a part
-  // Handed on before there are more, unless one part is. As often a queue pool asks its NIC for a completion.
-  static constexpr uint32_t kHandOn = 16;
+  // Handed on before there are more, unless one part is. What is handed on is waited for: with more at a time the
+  // cache misses, or round trips, of more overlap.
+  static constexpr uint32_t kHandOn = 32;
+  // Verbs whose cache lines are asked for together: as many as a CPU can wait for at once.
+  static constexpr uint32_t kHintEvery = 4;
 
   // `queue_depth`: of the queue to which it is handed on.
   explicit Outbox(uint32_t queue_depth)
@@ -88,23 +93,36 @@ class Outbox {
     parts_[tail_++ & mask_] = batch;
   }
 
-  // The same for one READ, which becomes a part of its own, or of the last one if that is its batch's. Returns whether
-  // it has made a new one.
-  bool AddRead(uint64_t remote_addr, uint32_t rkey, void* to, uint32_t bytes, uint32_t lkey, Batch* batch) {
-    assert(HasRoom(1));
+  // The verbs behind those that were taken before, if they are so many that it is worth a hint to their queue
+  // (VirtualQueue::Prefetch); else none.
+  std::span<const krcore::WorkRequest> TakeForHint() {
+    if (count_ - hinted_ < kHintEvery) return {};
+    const uint32_t from = std::exchange(hinted_, count_);
+    return std::span(wrs_).subspan(from, count_ - from);
+  }
+
+  // The same for READs of `bytes` each, `to` one behind the other. They become a part of their own, or of the last one
+  // if that is their batch's. Returns whether they have made a new one.
+  template <size_t kCount>
+  bool AddReads(const std::array<uint64_t, kCount>& remote_addrs, uint32_t rkey, std::byte* to, uint32_t bytes,
+                uint32_t lkey, Batch* batch) {
+    assert(HasRoom(kCount));
     const bool goes_on = count_ != 0 && parts_[(tail_ - 1) & mask_] == batch;
     if (!goes_on) {
       if (head_ == tail_) head_ = handed_on_ = tail_ = 0;
       begins_[tail_ - handed_on_] = static_cast<uint8_t>(count_);
       parts_[tail_++ & mask_] = batch;
     }
-    sges_[count_] = {reinterpret_cast<uint64_t>(to), bytes, lkey};
-    krcore::WorkRequest& wr = wrs_[count_++];
-    wr.wr_id = reinterpret_cast<uint64_t>(batch);
-    wr.opcode = krcore::Opcode::kRead;
-    wr.flags = 0;
-    wr.remote_addr = remote_addr;
-    wr.rkey = rkey;
+    for (size_t i = 0; i < kCount; ++i) {
+      sges_[count_ + i] = {reinterpret_cast<uint64_t>(to + i * bytes), bytes, lkey};
+      krcore::WorkRequest& wr = wrs_[count_ + i];
+      wr.wr_id = reinterpret_cast<uint64_t>(batch);
+      wr.opcode = krcore::Opcode::kRead;
+      wr.flags = 0;
+      wr.remote_addr = remote_addrs[i];
+      wr.rkey = rkey;
+    }
+    count_ += static_cast<uint32_t>(kCount);
     return !goes_on;
   }
 
@@ -116,7 +134,7 @@ class Outbox {
     return std::span(wrs_).first(count_);
   }
   void Accepted() {
-    count_ = 0;
+    count_ = hinted_ = 0;
     handed_on_ = tail_;
   }
   void Refused() {
@@ -141,6 +159,7 @@ class Outbox {
       wrs_[to].sg_list = &sges_[to];
     }
     count_ -= *verbs;
+    hinted_ = std::min(hinted_, count_);
     for (uint32_t p = part; handed_on_ + p + 1 != tail_; ++p) {
       begins_[p] = static_cast<uint8_t>(begins_[p + 1] - *verbs);
       parts_[(handed_on_ + p) & mask_] = parts_[(handed_on_ + p + 1) & mask_];
@@ -167,6 +186,7 @@ class Outbox {
   const uint32_t hand_on_;
   const uint32_t mask_;
   uint32_t count_ = 0;                            // of verbs
+  uint32_t hinted_ = 0;                           // of them
   uint32_t head_ = 0, handed_on_ = 0, tail_ = 0;  // of parts, since there were none
   std::array<krcore::WorkRequest, kMostVerbs> wrs_;
   std::array<krcore::Sge, kMostVerbs> sges_;

@@ -114,6 +114,69 @@ TEST_F(DataPath, AFencedWriteDoesNotOvertakeTheReadBeforeIt) {
   }
 }
 
+// Requests like those before, on a NIC that executes them when they are posted, take no place in any ring.
+TEST_F(DataPath, WhatIsLikeBeforeMayBeDoneWhenPushReturns) {
+  Worker worker = Worker::Start(fabric_);
+  auto queue = worker.Connect(1);
+  const Sge sge = worker.Word(0);
+  Execute(*worker.pool, *queue, OnWord(*queue, Opcode::kFetchAdd, &sge, 1));
+  std::array<WorkRequest, 5> wrs;
+  for (uint64_t i = 0; i < wrs.size(); ++i) {
+    wrs[i] = OnWord(*queue, Opcode::kFetchAdd, &sge, 1, i);
+    wrs[i].compare_add = 1;
+    wrs[i].flags = i % 2 != 0 ? kSignaled : 0;
+  }
+  for (uint64_t round = 0; round < 100; ++round) {
+    ASSERT_OK(queue->Push(wrs));
+    if (std::string_view(kRnic) == "sw" && !kOnKernel) {
+      ASSERT_EQ(queue->outstanding(), 0u);
+      ASSERT_EQ(memory_.words()[1], 5 * (round + 1));
+      EXPECT_EQ(worker.pool->Poll(), wrs.size()) << "which counts them";
+      EXPECT_EQ(worker.pool->Poll(), 0u) << "once";
+    }
+    const std::vector<Completion> done = Await(*worker.pool, *queue, 2);
+    ASSERT_EQ(done.size(), 2u);
+    for (size_t i = 0; i < 2; ++i) {
+      EXPECT_EQ(done[i].wr_id, 2 * i + 1);
+      EXPECT_EQ(done[i].status, WcStatus::kSuccess);
+      EXPECT_EQ(done[i].opcode, Opcode::kFetchAdd);
+    }
+    while (queue->outstanding() != 0) worker.pool->Poll();
+  }
+  EXPECT_EQ(memory_.words()[1], 500u);
+  EXPECT_TRUE(worker.pool->NothingPosted());
+}
+
+TEST_F(DataPath, APushIsBehindWhatWasStagedBefore) {
+  Worker worker = Worker::Start(fabric_);
+  auto queue = worker.Connect(1);
+  const Sge from = worker.Word(0), to = worker.Word(1);
+  for (uint64_t round = 1; round < 50; ++round) {
+    worker.words()[0] = round;
+    const WorkRequest write = OnWord(*queue, Opcode::kWrite, &from, 7, 1), read = OnWord(*queue, Opcode::kRead, &to, 7, 2);
+    ASSERT_OK(queue->Stage({&write, 1}));
+    ASSERT_OK(queue->Push({&read, 1}));
+    const std::vector<Completion> done = Await(*worker.pool, *queue, 2);
+    ASSERT_EQ(done.size(), 2u);
+    EXPECT_EQ(done[0].wr_id, 1u);
+    EXPECT_EQ(done[1].wr_id, 2u);
+    ASSERT_EQ(worker.words()[1], round);
+  }
+}
+
+TEST_F(DataPath, WhatIsDoneAndNotPoppedCountsForTheDepth) {
+  Worker worker = Worker::Start(fabric_);
+  auto queue = worker.Connect(1, 4);
+  const Sge sge = worker.Word(0);
+  const WorkRequest wr = OnWord(*queue, Opcode::kRead, &sge, 0);
+  for (int round = 0; round < 3; ++round) {
+    for (int i = 0; i < 4; ++i) ASSERT_OK(queue->Push({&wr, 1}));
+    while (queue->outstanding() != 0) worker.pool->Poll();
+    EXPECT_EQ(queue->Push({&wr, 1}).code(), StatusCode::kQueueFull);
+    EXPECT_EQ(Await(*worker.pool, *queue, 4).size(), 4u);
+  }
+}
+
 struct Gate final : PostGate {
   bool MayPost() override {
     ++asked;
@@ -138,11 +201,13 @@ std::vector<Completion> PollForAWhile(Worker& worker, VirtualQueue& queue) {
 TEST_F(DataPath, AShutGateKeepsWhatIsStagedAndLetsItGoWhenItOpens) {
   Worker worker = Worker::Start(fabric_);
   auto queue = worker.Connect(1);
+  const Sge sge = worker.Word(0);
+  const WorkRequest wr = OnWord(*queue, Opcode::kWrite, &sge, 3, 55);
+  // Two: what is like the first goes another way, where the NIC executes what is posted at once.
+  for (int i = 0; i < 2; ++i) Execute(*worker.pool, *queue, OnWord(*queue, Opcode::kWrite, &sge, 4));
   Gate gate;
   worker.pool->SetGate(&gate);
   worker.words()[0] = 7;
-  const Sge sge = worker.Word(0);
-  const WorkRequest wr = OnWord(*queue, Opcode::kWrite, &sge, 3, 55);
   EXPECT_TRUE(PollForAWhile(worker, *queue).empty());
   EXPECT_EQ(gate.asked, 0) << "with nothing staged there is nothing to ask";
   gate.open = false;

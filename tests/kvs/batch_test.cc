@@ -13,6 +13,11 @@
 namespace surgekv_test {
 namespace {
 
+// Without one, what is handed to a queue of sw has been executed.
+struct ShutGate final : krcore::PostGate {
+  bool MayPost() override { return false; }
+};
+
 class Batches : public ::testing::Test {
  protected:
   static constexpr uint64_t kAt = (size_t{64} << 20) - 256;  // in every pool: near its end, and free
@@ -53,6 +58,7 @@ class Batches : public ::testing::Test {
   std::unique_ptr<krcore::Node> node_;
   std::unique_ptr<krcore::Region> words_;
   kvs::ClientStats stats_;
+  ShutGate shut_gate_;
   std::unique_ptr<kvs::Connections> connections_;
   kvs::Batch batch_{8};
 };
@@ -163,6 +169,7 @@ TEST_F(ManyBatches, OfWhichOneIsRefusedAreDoneButForThatOne) {
 }
 
 TEST_F(ManyBatches, AreTakenBackByFenceWhereverTheyAre) {
+  connections_->pool().SetGate(&shut_gate_);
   for (int i = 0; i < 9; ++i) Begin(3);  // some are the queue's by now, some in the outbox
   connections_->Fence();
   AwaitAll();
@@ -196,6 +203,7 @@ TEST_F(ManyBatches, EndHoweverManyHaveNotEndedYet) {
 }
 
 TEST_F(ManyBatches, OverSeveralNodesAreTakenBackByFenceThoughTheyWaitForRoom) {
+  connections_->pool().SetGate(&shut_gate_);
   for (int i = 0; i < 4; ++i) Begin(8);
   Begin({{2, kAt}, {1, kAt}, {1, kAt}, {1, kAt}, {1, kAt}, {1, kAt}, {1, kAt}, {1, kAt}, {1, kAt}, {2, kAt + 8}});
   connections_->Fence();

@@ -73,6 +73,10 @@ class VirtualQueue {
   // qpush: Stage, then the doorbell.
   virtual Status Push(std::span<const WorkRequest> wrs, size_t* bad_index = nullptr) = 0;
 
+  // A hint that `wrs` will be pushed soon. Where the NIC is software it asks for their cache lines now, and what the
+  // caller does until then overlaps with that. Nothing is checked or accepted.
+  virtual void Prefetch(std::span<const WorkRequest> wrs) { (void)wrs; }
+
   // qpop: up to out.size() completions that QueuePool::Poll has delivered. Does not poll by itself.
   virtual size_t Pop(std::span<Completion> out) = 0;
   // Accepted WRs whose completion has not been delivered yet.

@@ -24,6 +24,7 @@ Caps MakeCaps() {
   caps.cpu_coherent_atomics = true;
   caps.shared_memory_required = true;
   caps.host_qps = kHostQps;
+  caps.executes_at_post = true;
   return caps;
 }
 

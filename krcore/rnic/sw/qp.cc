@@ -174,6 +174,15 @@ Status SwQp::Stop(std::span<const SendWr> wrs, size_t fits, size_t at, const Req
   return refused;
 }
 
+bool SwQp::Execute(std::span<const WorkRequest> wrs, const Reach& reach) {
+  if (state_ != QpState::kRts || (host_part_ != nullptr && host_part_->in_error())) [[unlikely]]
+    return false;
+  if (!requester_.Execute(wrs, reach)) [[unlikely]]
+    return false;
+  requester_.EndDoorbell();
+  return true;
+}
+
 Status SwQp::PostRecv(std::span<const RecvWr> wrs, size_t* bad_index) {
   if (bad_index != nullptr) *bad_index = 0;
   if (state_ == QpState::kReset) return StatusCode::kBadState;

@@ -28,6 +28,10 @@ class SwQp final : public Qp, private Receiver::Owner {
   Status ToReset() override;
   Status PostSend(std::span<const SendWr> wrs, size_t* bad_index) override;
   Status PostRecv(std::span<const RecvWr> wrs, size_t* bad_index) override;
+  bool Execute(std::span<const WorkRequest> wrs, const Reach& reach) override;
+  void Prefetch(std::span<const WorkRequest> wrs, const AddressHandle* ah, uint32_t rkey) override {
+    requester_.Prefetch(wrs, ah, rkey);
+  }
 
  private:
   SwQp(SharedDevice* device, const QpAttr& attr, uint32_t pd, uint32_t number);

@@ -1,6 +1,7 @@
 #include "krcore/rnic/sw/requester.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "krcore/clock.h"
 #include "krcore/rnic/request_form.h"
@@ -24,7 +25,7 @@ constexpr uint64_t DctWord(uint32_t number) {
 
 // At least one byte.
 template <bool kForWrite>
-void Prefetch(const std::byte* address, uint32_t length) {
+void AskFor(const std::byte* address, uint32_t length) {
   const uint64_t end = reinterpret_cast<uint64_t>(address) + std::min(length, kPrefetchBytes);
   uint64_t line = reinterpret_cast<uint64_t>(address) & ~(kLineBytes - 1);
   do {
@@ -55,7 +56,7 @@ void Requester::ForgetTranslations() {
 
 // Of one SGE.
 template <Requester::Kind kKind>
-inline void Requester::ExecuteOne(const SendWr& wr, std::byte* remote, std::byte* local, uint32_t length) {
+inline void Requester::ExecuteOne(const WorkRequest& wr, std::byte* remote, std::byte* local, uint32_t length) {
   if constexpr (kKind == Kind::kRead) {
     FenceStores();
     LoadWords(local, remote, length);
@@ -191,9 +192,9 @@ bool Requester::ResolveSimple(const SendWr& wr, Step* step) {
   step->kind = plan.kind;
   if (ResolveRemote(wr, plan.need, step) != WcStatus::kSuccess) return false;
   if (plan.kind == Kind::kRead) {
-    Prefetch<false>(step->remote, step->length);
+    AskFor<false>(step->remote, step->length);
   } else {
-    Prefetch<true>(step->remote, step->length);
+    AskFor<true>(step->remote, step->length);
   }
   Remember(wr, *step, plan.need, plan.local_need);
   return true;
@@ -201,7 +202,7 @@ bool Requester::ResolveSimple(const SendWr& wr, Step* step) {
 
 void Requester::Remember(const SendWr& wr, const Step& step, uint32_t need, uint32_t local_need) {
   const bool rc = type_ == QpType::kRc;
-  PassedOf(wr, step.kind) = {.form = FormOf(wr),
+  PassedOf(wr.ah, wr.rkey, step.kind) = {.form = FormOf(wr),
                              .lkey = wr.sg_list->lkey,
                              .rkey = wr.rkey,
                              .remote_qpn = wr.remote_qpn,
@@ -218,25 +219,31 @@ void Requester::Remember(const SendWr& wr, const Step& step, uint32_t need, uint
                              .local_need = local_need};
 }
 
-// Whether all that ResolveSimple looked at beside ranges and the local key is as it was, and `wr` goes to the same
-// target. The translation is looked at before what it keeps: as long as it is that of the key, the peer and what is
-// mapped of it are there. And the handle, whose address may be another's by now.
+// Whether all that ResolveSimple looked at beside ranges, rights and the local key is as it was. The translation is
+// looked at before what it keeps: as long as it is that of the key, the peer and what is mapped of it are there. And
+// the handle, whose address may be another's by now.
+inline bool Requester::Holds(const Passed& passed, const AddressHandle* ah) const {
+  const Translation& remote = *passed.remote;
+  if (remote.peer != passed.peer || remote.key != passed.rkey) return false;
+  if (type_ != QpType::kRc && static_cast<const SwAddressHandle*>(ah)->peer() != passed.peer) return false;
+  return passed.peer->Alive() &&
+         (passed.entry->word.load(std::memory_order_acquire) & passed.serves_mask) == passed.serves &&
+         passed.entry->peer.load(std::memory_order_relaxed) == passed.serves_whom &&
+         remote.live_key->load(std::memory_order_acquire) == passed.rkey &&
+         passed.entry->pd.load(std::memory_order_relaxed) == remote.pd &&
+         passed.local->pd.load(std::memory_order_relaxed) == pd_;
+}
+
+// And `wr` goes to the same target, and has the right to.
 template <Requester::Kind kKind>
 inline const Requester::Passed* Requester::FindAlike(const SendWr& wr) {
-  const Passed& passed = PassedOf(wr, kKind);
-  if (passed.form != FormOf(wr) || passed.rkey != wr.rkey || passed.ah != wr.ah) return nullptr;
-  const Translation& remote = *passed.remote;
-  if (remote.peer != passed.peer || remote.key != passed.rkey) return nullptr;
-  if (type_ != QpType::kRc && static_cast<const SwAddressHandle*>(wr.ah)->peer() != passed.peer) return nullptr;
-  const bool holds = passed.peer->Alive() &&
-                     (passed.entry->word.load(std::memory_order_acquire) & passed.serves_mask) == passed.serves &&
-                     passed.entry->peer.load(std::memory_order_relaxed) == passed.serves_whom &&
-                     remote.live_key->load(std::memory_order_acquire) == passed.rkey &&
-                     passed.entry->pd.load(std::memory_order_relaxed) == remote.pd &&
-                     (passed.entry->rights.load(std::memory_order_relaxed) & remote.rights & passed.need) != 0 &&
-                     passed.local->pd.load(std::memory_order_relaxed) == pd_ &&
-                     (passed.local->rights.load(std::memory_order_relaxed) & passed.local_need) == passed.local_need;
-  return holds ? &passed : nullptr;
+  const Passed& passed = PassedOf(wr.ah, wr.rkey, kKind);
+  if (passed.form != FormOf(wr) || passed.rkey != wr.rkey || passed.ah != wr.ah || !Holds(passed, wr.ah))
+    return nullptr;
+  const bool allowed =
+      (passed.entry->rights.load(std::memory_order_relaxed) & passed.remote->rights & passed.need) != 0 &&
+      (passed.local->rights.load(std::memory_order_relaxed) & passed.local_need) == passed.local_need;
+  return allowed ? &passed : nullptr;
 }
 
 // Keys, rights, the peer's life and the target's state are looked at once for WRs that are alike and side by side.
@@ -269,7 +276,7 @@ template <Requester::Kind kKind>
     if (!rc && (wr.ah != like.ah || wr.remote_qpn != like.remote_qpn || wr.dc_key != like.dc_key)) break;
     step->wr = &wr;
     step->kind = kKind;
-    Prefetch<kKind != Kind::kRead>(step->remote, sge.length);
+    AskFor<kKind != Kind::kRead>(step->remote, sge.length);
     ++step;
   }
   return static_cast<size_t>(step - steps);
@@ -322,6 +329,98 @@ bool Requester::RunAlike(const SendWr& wr) {
   }
 }
 
+// As the two above: one look at keys, rights, life and state for all of them. In two passes, and nothing but ranges,
+// which both sides are to know, lies between a request and its memory.
+template <bool kOne>
+[[gnu::noinline]] bool Requester::Execute(const Passed& like, std::span<const WorkRequest> wrs, const Reach& reach) {
+  // What each opcode needs, by AccessRights: of the peer's side, and kLocalWrite of this one. Messages: more than there
+  // is.
+  static constexpr uint32_t kNone = ~uint32_t{0};
+  static constexpr uint32_t kNeeds[] = {kRemoteRead | kLocalWrite,   kRemoteWrite, kNone, kNone, kNone,
+                                        kRemoteAtomic | kLocalWrite, kRemoteAtomic | kLocalWrite};
+  const Translation& translation = *like.remote;
+  const uint32_t rights =
+      (like.entry->rights.load(std::memory_order_relaxed) & translation.rights & ~uint32_t{kLocalWrite}) |
+      (like.local->rights.load(std::memory_order_relaxed) & kLocalWrite);
+  const uint64_t local_base = like.local->base.load(std::memory_order_relaxed);
+  const uint64_t local_length = like.local->length.load(std::memory_order_relaxed);
+  const uint32_t lkey = reach.local.key, rkey = reach.remote.key;
+  if (like.local->key.load(std::memory_order_acquire) != lkey) [[unlikely]]
+    return false;
+  const uint64_t local_begin = std::max(local_base, reach.local.addr);
+  const uint64_t local_end = std::min(local_base + local_length, reach.local.addr + reach.local.length);
+  const uint64_t remote_begin = std::max(translation.base, reach.remote.addr);
+  const uint64_t remote_end =
+      std::min(translation.base + translation.length, reach.remote.addr + reach.remote.length);
+  if (local_begin >= local_end || remote_begin >= remote_end) [[unlikely]]
+    return false;
+  const uint64_t local_size = local_end - local_begin, remote_size = remote_end - remote_begin;
+  const uint64_t longest = std::min({local_size, remote_size, uint64_t{kMaxMessageBytes}});
+  const auto delta = static_cast<uint64_t>(translation.delta);
+  const bool may_read = (rights & kNeeds[0]) == kNeeds[0];
+  // Those behind what Prefetch was told of, if that was these.
+  const WorkRequest* const to_ask_for = wrs.data() + std::min(std::exchange(asked_for_, 0), wrs.size());
+  for (const WorkRequest& wr : wrs) {
+    if ((wr.flags & ~kPlainFlags) != 0 || wr.num_sge != 1 || wr.sg_list == nullptr) [[unlikely]]
+      return false;
+    const Sge& sge = *wr.sg_list;
+    const uint64_t length = sge.length;
+    if (length - 1 >= longest || sge.lkey != lkey || sge.addr - local_begin > local_size - length) [[unlikely]]
+      return false;
+    if (wr.rkey != rkey || wr.remote_addr - remote_begin > remote_size - length) [[unlikely]]
+      return false;
+    const auto* const remote = reinterpret_cast<const std::byte*>(wr.remote_addr + delta);
+    if (wr.opcode == Opcode::kRead && may_read) [[likely]] {
+      if (!kOne && &wr >= to_ask_for) AskFor<false>(remote, sge.length);
+      continue;
+    }
+    const auto opcode = static_cast<size_t>(wr.opcode);
+    const uint32_t need = opcode < std::size(kNeeds) ? kNeeds[opcode] : kNone;
+    if ((rights & need) != need) [[unlikely]]
+      return false;
+    if (wr.opcode >= Opcode::kCompareSwap && (length != 8 || (wr.remote_addr & 7) != 0)) [[unlikely]]
+      return false;
+    if (!kOne && &wr >= to_ask_for) AskFor<true>(remote, sge.length);
+  }
+  for (const WorkRequest& wr : wrs) {
+    auto* const remote = reinterpret_cast<std::byte*>(wr.remote_addr + delta);
+    auto* const local = reinterpret_cast<std::byte*>(wr.sg_list->addr);
+    const uint32_t length = wr.sg_list->length;
+    switch (wr.opcode) {
+      case Opcode::kRead: ExecuteOne<Kind::kRead>(wr, remote, local, length); break;
+      case Opcode::kWrite: ExecuteOne<Kind::kWrite>(wr, remote, local, length); break;
+      case Opcode::kCompareSwap: ExecuteOne<Kind::kCompareSwap>(wr, remote, local, length); break;
+      default: ExecuteOne<Kind::kFetchAdd>(wr, remote, local, length); break;
+    }
+  }
+  return true;
+}
+
+bool Requester::Execute(std::span<const WorkRequest> wrs, const Reach& reach) {
+  static constexpr Kind kKinds[] = {Kind::kRead,    Kind::kWrite,       Kind::kNothing, Kind::kNothing,
+                                    Kind::kNothing, Kind::kCompareSwap, Kind::kFetchAdd};
+  const auto opcode = static_cast<size_t>(wrs[0].opcode);
+  const Kind kind = opcode < std::size(kKinds) ? kKinds[opcode] : Kind::kNothing;
+  if (kind == Kind::kNothing) [[unlikely]]
+    return false;
+  const Passed& like = PassedOf(reach.ah, reach.remote.key, kind);
+  if (like.rkey != reach.remote.key || like.ah != reach.ah || like.remote_qpn != reach.remote_qpn ||
+      like.dc_key != reach.dc_key || like.remote == nullptr || !Holds(like, reach.ah)) [[unlikely]]
+    return false;
+  return wrs.size() == 1 ? Execute<true>(like, wrs, reach) : Execute<false>(like, wrs, reach);
+}
+
+void Requester::Prefetch(std::span<const WorkRequest> wrs, const AddressHandle* ah, uint32_t rkey) {
+  const Passed& like = PassedOf(ah, rkey, Kind::kRead);
+  if (like.remote == nullptr || like.ah != ah || like.rkey != rkey) return;
+  asked_for_ += wrs.size();
+  const auto delta = static_cast<uint64_t>(like.remote->delta);
+  for (const WorkRequest& wr : wrs) {
+    if (wr.num_sge != 1 || wr.sg_list == nullptr) continue;
+    AskFor<false>(reinterpret_cast<const std::byte*>(wr.remote_addr + delta), wr.sg_list->length);
+  }
+}
+
 WcStatus Requester::Resolve(const SendWr& wr, Step* step, bool* malformed) {
   if (IsMalformed(wr, type_, kMaxSge, kMaxInlineBytes)) [[unlikely]] {
     *malformed = true;
@@ -351,14 +450,14 @@ WcStatus Requester::Resolve(const SendWr& wr, Step* step, bool* malformed) {
     return status;
   if (reads) {
     step->kind = wr.num_sge == 1 ? Kind::kRead : Kind::kScatter;
-    Prefetch<false>(step->remote, step->length);
+    AskFor<false>(step->remote, step->length);
   } else {
     step->kind = wr.opcode == Opcode::kCompareSwap ? Kind::kCompareSwap
                  : wr.opcode == Opcode::kFetchAdd  ? Kind::kFetchAdd
                  : IsMessage(wr.opcode)            ? Kind::kMessage
                  : wr.num_sge == 1                 ? Kind::kWrite
                                                    : Kind::kGather;
-    Prefetch<true>(step->remote, step->length);
+    AskFor<true>(step->remote, step->length);
   }
   return WcStatus::kSuccess;
 }

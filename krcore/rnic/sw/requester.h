@@ -46,7 +46,11 @@ class Requester {
   bool RunAlike(const SendWr& wr);
   // Executes wrs, at most kMaxBatch, up to the first that fails.
   Outcome Run(std::span<const SendWr> wrs);
-  // Once a PostSend: everything written is visible to everybody, and sometimes a look at the peers' life.
+  // Of Qp::Execute. Only requests like some that Run has executed: what those meant is known.
+  bool Execute(std::span<const WorkRequest> wrs, const Reach& reach);
+  // Of Qp::Prefetch. Where the memory lies may no longer be true: nobody minds a prefetch of what is not there.
+  void Prefetch(std::span<const WorkRequest> wrs, const AddressHandle* ah, uint32_t rkey);
+  // Once a PostSend or Execute: everything written is visible to everybody, and sometimes a look at the peers' life.
   void EndDoorbell() {
     // A READ on another queue, posted after a WRITE of this one completed, must not be executed before it.
     FenceStores();
@@ -106,6 +110,9 @@ class Requester {
   // What is remembered of one of that opcode like `wr`, if it holds; else null.
   template <Kind kKind>
   const Passed* FindAlike(const SendWr& wr);
+  bool Holds(const Passed& passed, const AddressHandle* ah) const;
+  template <bool kOne>
+  bool Execute(const Passed& like, std::span<const WorkRequest> wrs, const Reach& reach);
   // How many of `wrs`, up to the first that is not, are like one that ResolveSimple has passed, but for where they
   // point: same opcode, target and keys.
   size_t ResolveAlike(std::span<const SendWr> wrs, Step* steps);
@@ -114,8 +121,8 @@ class Requester {
   template <Kind kKind>
   bool RunAlike(const SendWr& wr);
   // Where one like `wr` is remembered, or another.
-  Passed& PassedOf(const SendWr& wr, Kind kind) {
-    const uint64_t hash = (reinterpret_cast<uint64_t>(wr.ah) >> 6) + wr.rkey;
+  Passed& PassedOf(const AddressHandle* ah, uint32_t rkey, Kind kind) {
+    const uint64_t hash = (reinterpret_cast<uint64_t>(ah) >> 6) + rkey;
     return passed_[kPassedOfKind * static_cast<size_t>(kind) + hash % kPassedOfKind];
   }
   void Remember(const SendWr& wr, const Step& step, uint32_t need, uint32_t local_need);
@@ -135,7 +142,7 @@ class Requester {
     stores_pending_ = false;
   }
   template <Kind kKind>
-  void ExecuteOne(const SendWr& wr, std::byte* remote, std::byte* local, uint32_t length);
+  void ExecuteOne(const WorkRequest& wr, std::byte* remote, std::byte* local, uint32_t length);
   void Read(const Step& step);
   void Write(const Step& step);
   // messenger.cc
@@ -153,6 +160,7 @@ class Requester {
   const QpEntry* entry_ = nullptr;
   uint64_t entry_word_ = 0;  // what entry_->word must be, but for its lowest bit
   bool stores_pending_ = false;
+  size_t asked_for_ = 0;  // requests that Prefetch was told of, since the last Execute
   uint32_t doorbells_ = 0;
   int64_t last_look_ns_ = 0;
   std::array<Passed, kPassedOfKind*(static_cast<size_t>(Kind::kFetchAdd) + 1)> passed_;
