@@ -154,7 +154,7 @@ void Connections::EndPart(RunQueue& run_queue, Batch& batch) {
   if (--batch.pending_ != 0) return;
   if (batch.sample_from_ns_ != 0 && batch.outcome_ == Outcome::kOk) [[unlikely]]
     round_trip_.Add(clock_.NowNs() - batch.sample_from_ns_);
-  run_queue.Push(batch.waiter_);
+  if (batch.waiter_ != nullptr) run_queue.Push(batch.waiter_);
 }
 
 void Connections::Failed(Peer& peer, const Completion& completion) {
@@ -167,11 +167,26 @@ void Connections::Failed(Peer& peer, const Completion& completion) {
   NoteFailure(peer);
 }
 
-size_t Connections::Poll() {
+void Connections::HandOnAll() {
   for (uint32_t i = 0; i < connected_count_; ++i) {
     if (Peer& peer = peers_[connected_[i]]; !peer.outbox->empty()) (void)HandOn(peer);
   }
+}
+
+size_t Connections::Poll() {
+  HandOnAll();
   pool_->Poll();
+  const size_t popped = TakeCompletions();
+  for (size_t stalled = stalled_.size(); stalled > 0; --stalled) {
+    Batch& batch = *stalled_.front();
+    stalled_.pop_front();
+    batch.StageRest();
+    EndPart(RunQueue::OfThisThread(), batch);  // of its stall
+  }
+  return popped;
+}
+
+size_t Connections::TakeCompletions() {
   size_t popped = 0;
   RunQueue& run_queue = RunQueue::OfThisThread();
   const std::span<Completion> done(done_);
@@ -188,12 +203,6 @@ size_t Connections::Poll() {
         peer.outbox->End(completion.wr_id, [&](Batch& batch) { EndPart(run_queue, batch); });
       }
     } while (count == done.size());
-  }
-  for (size_t stalled = stalled_.size(); stalled > 0; --stalled) {
-    Batch& batch = *stalled_.front();
-    stalled_.pop_front();
-    batch.StageRest();
-    EndPart(run_queue, batch);  // of its stall
   }
   return popped;
 }

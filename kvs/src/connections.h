@@ -91,7 +91,7 @@ class Batch {
   // The same for who has no coroutine: calls poll() until all has completed.
   template <typename Poll>
   Outcome EndBlocking(Poll poll) {
-    waiter_ = std::noop_coroutine();
+    waiter_ = nullptr;
     if (!EndAsking()) {
       do poll();
       while (pending_ != 0);
@@ -183,6 +183,11 @@ class Connections {
   // Rings doorbells, collects completions, makes coroutines whose batches are done ready to run. Returns the number of
   // completions.
   size_t Poll();
+  // The same without polling the pool: what was done when it was pushed is found.
+  size_t PushAndTake() {
+    HandOnAll();
+    return TakeCompletions();
+  }
 
   krcore::QueuePool& pool() const { return *pool_; }
   // Ends a registration: what is not posted is taken back, and batches that belong to it are refused from now on.
@@ -207,6 +212,8 @@ class Connections {
     uint32_t life = 0;  // how often it was connected
     int64_t retry_at_ns = 0;
   };
+  void HandOnAll();
+  size_t TakeCompletions();
   // Its outbox goes to its queue. What that refuses, but for want of room, ends. False: there is no room.
   bool HandOn(Peer& peer);
   // Of what its outbox holds nothing is posted.

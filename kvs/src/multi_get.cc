@@ -157,9 +157,17 @@ Status ClientCore::ResultOf(const Operation& op, std::string* value) {
   return Status::Ok();
 }
 
+// Where it is done when it is pushed, and nobody else waits for anything, there is nothing to poll for: but for what the
+// client does by itself, when that is due.
 Step ClientCore::ReadAlone(Operation& op) {
-  const auto poll = [this, idle = 0u]() mutable {
-    if (Poll() != 0) {
+  const bool others = spawned_ + maintaining_ + renewing_ + restructuring_ + compacting_ != 0 || !delayed_.empty();
+  const auto poll = [this, others, idle = 0u]() mutable {
+    size_t done = others ? 0 : connections_.PushAndTake();
+    if (RunQueue& run_queue = RunQueue::OfThisThread(); !run_queue.empty()) [[unlikely]]
+      run_queue.RunAll();
+    if (done == 0 || registration_.Now() >= maintain_at_ns_) [[unlikely]]
+      done += Poll();
+    if (done != 0) {
       idle = 0;
     } else {
       clock_.Relax(++idle);
