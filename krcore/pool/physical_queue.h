@@ -114,9 +114,10 @@ class PhysicalQueue {
                      const vqp::LikeRequest& like);
   // Of a single one.
   bool AcceptAllowed(const WorkRequest& wr, QueueState* owner, const dct::Peer& peer, const vqp::LikeRequest& like);
-  // Has the NIC execute `wrs`, of which there is one at least and none that `like` does not allow, at once, and delivers
-  // them to `owner`, of which nothing is under way: they take no place in the ring. False: that cannot be, or one of
-  // them is no usual one. Nothing has been done then. Needs Caps::executes_at_post.
+  // Has the NIC execute `wrs`, of which there is one at least and none that `like` does not allow, at once, and
+  // delivers them to `owner` (QueueState::MayDeliverAtOnce): they take no place in the ring. False: that cannot be, or
+  // one of them is no usual one. Nothing has been done then. Needs Caps::executes_at_post, and a queue that is neither
+  // blocked nor broken.
   bool Execute(std::span<const WorkRequest> wrs, QueueState* owner, const dct::Peer& peer,
                const vqp::LikeRequest& like);
   void Prefetch(std::span<const WorkRequest> wrs, const rnic::AddressHandle* ah, uint32_t rkey) {

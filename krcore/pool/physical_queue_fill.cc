@@ -87,7 +87,8 @@ uint32_t PhysicalQueue::FillEntries(std::span<const WorkRequest> wrs, uint64_t p
   const uint32_t before = kept;
   for (const WorkRequest& wr : wrs) {
     entry(position++) = {wr.wr_id, owner, wr.opcode, static_cast<uint8_t>(wr.flags & kSignaled), WcStatus::kSuccess};
-    if ((wr.flags & kSignaled) != 0) QueueState::Promise(owner->Place(kept++), wr.wr_id, static_cast<uint32_t>(wr.opcode), qp_num_);
+    if ((wr.flags & kSignaled) != 0)
+      QueueState::Promise(owner->Place(kept++), wr.wr_id, static_cast<uint32_t>(wr.opcode), qp_num_);
   }
   return kept - before;
 }
@@ -159,9 +160,7 @@ inline bool PhysicalQueue::FillAllowed(const WorkRequest& wr, rnic::SendWr* out,
 
 bool PhysicalQueue::Execute(std::span<const WorkRequest> wrs, QueueState* owner, const dct::Peer& peer,
                             const vqp::LikeRequest& like) {
-  assert(!wrs.empty());
-  if (blocked_ || broken_ || like.knows_nothing() || !owner->MayDeliverAtOnce(wrs.size())) [[unlikely]]
-    return false;
+  assert(!wrs.empty() && !blocked_ && !broken_ && !like.knows_nothing());
   const rnic::Reach reach{peer.ah.get(), peer.target.dct_num, peer.target.dc_key, like.local(), like.remote()};
   if (!qp_->Execute(wrs, reach)) [[unlikely]]
     return false;

@@ -121,7 +121,10 @@ class QueuePoolImpl final : public QueuePool {
     check_ns_ = std::min(check_ns_, lease_check_ns_);
   }
   // ---- for requests that are executed when they are pushed
-  bool executes_at_post() const { return executes_at_post_; }
+  // Whether that can be, through `queue`: what is staged, here or elsewhere, goes out before it.
+  bool MayExecute(const PhysicalQueue& queue) const {
+    return executes_at_post_ && !any_staged() && !queue.blocked() && !queue.broken();
+  }
   bool MayPost() { return gate_ == nullptr || gate_->MayPost(); }
   // Counted by the next Poll.
   void NoteExecuted(size_t count) { completed_by_flush_ += count; }

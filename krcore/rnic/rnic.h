@@ -195,11 +195,12 @@ class Qp {
 
   // RC and DCI, where Caps::executes_at_post says so: executes all of `wrs`, of which there is one at least, in order
   // and behind everything posted before, without a place in the send queue and without completions. All or none:
-  // false if that cannot be, or if one of them is not a READ, WRITE or atomic of one SGE, not inline, that succeeds
-  // and names no memory beyond `reach`. Nothing has been done then, and PostSend tells what is wrong, if something is.
+  // false if that cannot be (of so many), or if one of them is not a READ, WRITE or atomic of one SGE, not inline, that
+  // succeeds and names no memory beyond `reach`. Nothing has been done then, and PostSend tells what is wrong, if
+  // something is.
   virtual bool Execute(std::span<const WorkRequest> wrs, const Reach& reach);
-  // A hint that `wrs`, which go to `ah` and name `rkey`, will be executed soon: whose CPU will wait for their memory can
-  // ask for it now. Nothing is checked, and nothing is done but that.
+  // A hint that `wrs`, which go to `ah` and name `rkey`, will be executed soon: whose CPU will wait for their memory
+  // can ask for it now. Nothing is checked, and nothing is done but that.
   virtual void Prefetch(std::span<const WorkRequest> wrs, const AddressHandle* ah, uint32_t rkey);
 
  protected:

@@ -94,12 +94,18 @@ inline bool VirtualQueueImpl::StageAlike(std::span<const WorkRequest> wrs) {
 
 // What would be accepted, posted and complete in one go, in fewer steps.
 inline bool VirtualQueueImpl::ExecuteAlike(std::span<const WorkRequest> wrs) {
-  if (state_.standing != QueueStanding::kReady || wrs.size() - 1 >= kMostExecuted || !pool_->MayPost()) [[unlikely]]
+  if (state_.standing != QueueStanding::kReady || wrs.size() - 1 >= kMostExecuted ||
+      !state_.MayDeliverAtOnce(wrs.size()) || !pool_->MayExecute(*physical_)) [[unlikely]]
     return false;
   mr::RegionView& local = pool_->regions();
   local.Sync();
   const dct::Peer& peer = *state_.peer;
-  if (!physical_->Execute(wrs, &state_, peer, *Like(local, peer))) return false;
+  const LikeRequest& like = *Like(local, peer);
+  // The gate's look at the time is the last before the post.
+  if (like.knows_nothing() || !pool_->MayPost()) [[unlikely]]
+    return false;
+  if (!physical_->Execute(wrs, &state_, peer, like)) [[unlikely]]
+    return false;
   pool_->NoteExecuted(wrs.size());
   return true;
 }
@@ -173,7 +179,7 @@ StatusCode VirtualQueueImpl::StageOne(const WorkRequest& wr, bool first) {
 Status VirtualQueueImpl::Push(std::span<const WorkRequest> wrs, size_t* bad_index) {
   if (pool_ != nullptr) {
     pool_->CheckLeases();  // first, so that what is refused is refused here
-    if (pool_->executes_at_post() && ExecuteAlike(wrs)) [[likely]]
+    if (ExecuteAlike(wrs)) [[likely]]
       return {};
   }
   if (!StageAlike(wrs)) [[unlikely]] {

@@ -99,7 +99,8 @@ class Batch {
     return TakeOutcome();
   }
 
-  // co_await batch.Run(): hands everything to outboxes (the next Poll rings the doorbell), resumes when all has
+  // co_await batch.Run(): hands everything to outboxes (the doorbell rings when one is full, or with the next Poll),
+  // resumes when all has
   // completed, and what else went out with it.
   auto Run() {
     struct Awaiter {
@@ -183,6 +184,8 @@ class Connections {
   // Rings doorbells, collects completions, makes coroutines whose batches are done ready to run. Returns the number of
   // completions.
   size_t Poll();
+  // Whether batches wait for room, which only Poll gives them.
+  bool any_stalled() const { return !stalled_.empty(); }
   // The same without polling the pool: what was done when it was pushed is found.
   size_t PushAndTake() {
     HandOnAll();

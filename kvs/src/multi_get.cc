@@ -130,8 +130,7 @@ Step ClientCore::AskForHeaders(Operation& op, Batch& batch) {
 // What was asked for is there. kOk: ResultOf; kRun: more has been asked for; kRestart: it is no usual case.
 Step ClientCore::GoOnReading(Operation& op, Batch& batch) {
   switch (op.group_reading) {
-    case Operation::GroupReading::kBuckets:
-      return AskForOnlyMatch(op, batch) ? Step::kRun : AskForMatches(op, batch);
+    case Operation::GroupReading::kBuckets: return AskForOnlyMatch(op, batch) ? Step::kRun : AskForMatches(op, batch);
     case Operation::GroupReading::kOnlyBlock:
       if (IsOnlyMatchRight(op)) [[likely]]
         return Step::kOk;
@@ -157,12 +156,15 @@ Status ClientCore::ResultOf(const Operation& op, std::string* value) {
   return Status::Ok();
 }
 
-// Where it is done when it is pushed, and nobody else waits for anything, there is nothing to poll for: but for what the
-// client does by itself, when that is due.
+// Where it is done when it is pushed, and nobody else waits for anything, there is nothing to poll for: but for what
+// the client does by itself, when that is due.
 Step ClientCore::ReadAlone(Operation& op) {
-  const bool others = spawned_ + maintaining_ + renewing_ + restructuring_ + compacting_ != 0 || !delayed_.empty();
-  const auto poll = [this, others, idle = 0u]() mutable {
-    size_t done = others ? 0 : connections_.PushAndTake();
+  const auto others_wait = [this] {
+    return spawned_ + maintaining_ + renewing_ + restructuring_ + compacting_ != 0 || !delayed_.empty() ||
+           combiner_.any_waiting() || connections_.any_stalled();
+  };
+  const auto poll = [this, others_wait, idle = 0u]() mutable {
+    size_t done = others_wait() ? 0 : connections_.PushAndTake();
     if (RunQueue& run_queue = RunQueue::OfThisThread(); !run_queue.empty()) [[unlikely]]
       run_queue.RunAll();
     if (done == 0 || registration_.Now() >= maintain_at_ns_) [[unlikely]]

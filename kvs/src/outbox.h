@@ -126,7 +126,7 @@ class Outbox {
     return !goes_on;
   }
 
-  // All of it, for VirtualQueue::Stage, the last one marked. Then one of the two below.
+  // All of it, for VirtualQueue::Push, the last one marked. Then one of the two below.
   std::span<const krcore::WorkRequest> Verbs() {
     krcore::WorkRequest& last = wrs_[count_ - 1];
     last.wr_id = uint64_t{tail_} << 1 | kMarker;

@@ -54,7 +54,7 @@ class Registration final : public krcore::PostGate {
   int64_t Now() {
     if (!looked_) {
       now_ns_ = clock_.NowNs();
-      looked_ = fresh_ = true;
+      looked_ = true;
     }
     return now_ns_;
   }
@@ -62,10 +62,9 @@ class Registration final : public krcore::PostGate {
   bool MayPost() override {
     if (standing_ == Standing::kNone || Mutated(Mutation::kNoLeaseCheck)) return true;
     if (standing_ == Standing::kExpelled) return false;
-    // What was staged in this round by what it found completed needs a look of its own.
-    if (!fresh_) looked_ = false;
+    // A look of its own: doorbells ring outside of rounds as well, and time may have passed since the last one.
+    looked_ = false;
     const int64_t now_ns = Now();
-    fresh_ = false;
     if (now_ns < lease_end_ns_) return true;
     overdue_ = true;
     return false;
@@ -79,7 +78,7 @@ class Registration final : public krcore::PostGate {
   int64_t lease_end_ns_ = INT64_MIN;
   bool overdue_ = false;
   int64_t now_ns_ = 0;
-  bool looked_ = false, fresh_ = false;
+  bool looked_ = false;
 };
 
 }  // namespace kvs

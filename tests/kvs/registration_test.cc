@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <iterator>
 #include <map>
@@ -285,6 +286,41 @@ TEST_P(Leases, AnAnnouncementThatWasLostIsMadeAgain) {
       Poll(*other, 1);
     }
     EXPECT_GT(Epoch(), epoch + 2) << "round " << round;
+  }
+}
+
+// Time passes where nobody polls: right behind a round that has looked at the clock, the next doorbell is not rung by
+// that look.
+TEST_P(Leases, AGetBehindAPauseIsNotPosted) {
+  auto other = store_.NewClient();
+  ASSERT_TRUE(other->Put("k", "v").ok());
+  for (int polls = 0; polls < 130; ++polls) {
+    auto client = store_.NewClient();
+    for (int i = 0; i < 2; ++i) MustGet(*client, "k");
+    for (int i = 0; i < polls; ++i) client->Poll();
+    Expel(*other);
+    MustGet(*client, "k");
+    EXPECT_NE(client->stats().fenced, 0u) << "it went through behind " << polls << " polls";
+  }
+}
+
+TEST_P(Leases, PutsBehindAPauseChangeNothingBeforeThePollThatTellsOfIt) {
+  for (int polls = 0; polls < 66; ++polls) {
+    TestStore store({.groups = 16,
+                     .memory_bytes = size_t{16} << 20,
+                     .clock = &clock_,
+                     .lease_ns = kLeaseNs,
+                     .control_plane = GetParam()});
+    auto other = store.NewClient(), client = store.NewClient(64);
+    ASSERT_TRUE(client->Put("k", "v").ok()) << polls;
+    for (int i = 0; i < polls; ++i) client->Poll();
+    Expel(*other);
+    const std::vector<std::byte> before(store.memory().begin(), store.memory().end());
+    constexpr size_t kPuts = 24;  // more than an outbox holds
+    std::array<kvs::Status, kPuts> results;
+    for (size_t i = 0; i < kPuts; ++i) client->Spawn(PutOne(*client, "k" + std::to_string(i), "w", &results[i]));
+    EXPECT_EQ(std::memcmp(before.data(), store.memory().data(), before.size()), 0) << "behind " << polls << " polls";
+    Finish(*client);
   }
 }
 

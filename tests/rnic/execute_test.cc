@@ -111,9 +111,9 @@ TEST_P(Execution, TakesNoPlaceInTheSendQueue) {
 TEST_P(Execution, IsAllOrNone) {
   PostOneOfEach();
   const size_t end = a_->memory->bytes().size();
-  const Sge word = a_->Local(64, 8), pair = a_->Local(64, 16), nothing = a_->Local(64, 0), beyond = a_->Local(end - 4, 8),
-            before = {a_->Addr() - 8, 8, a_->mr->lkey()}, other = {a_->Addr(), 8, a_->mr->lkey() ^ 0x10000},
-            all = a_->Local(0, static_cast<uint32_t>(end));
+  const Sge word = a_->Local(64, 8), pair = a_->Local(64, 16), nothing = a_->Local(64, 0),
+            beyond = a_->Local(end - 4, 8), before = {a_->Addr() - 8, 8, a_->mr->lkey()},
+            other = {a_->Addr(), 8, a_->mr->lkey() ^ 0x10000}, all = a_->Local(0, static_cast<uint32_t>(end));
   const auto with = [&](Opcode opcode, const Sge* sge, size_t offset, const std::function<void(WorkRequest&)>& change) {
     WorkRequest wr = Wr(opcode, sge, offset);
     change(wr);
@@ -142,8 +142,8 @@ TEST_P(Execution, IsAllOrNone) {
     ExpectNothingDone(with(opcode, &pair, 0, same), name + " of 16 bytes");
     ExpectNothingDone(with(opcode, &word, end, same), name + " beyond remote memory");
   }
-  for (const Opcode opcode : {Opcode::kSend, Opcode::kSendImm, Opcode::kWriteImm, Opcode::kRecv,
-                              static_cast<Opcode>(200)}) {
+  for (const Opcode opcode :
+       {Opcode::kSend, Opcode::kSendImm, Opcode::kWriteImm, Opcode::kRecv, static_cast<Opcode>(200)}) {
     ExpectNothingDone(with(opcode, &word, 0, same), "opcode " + std::to_string(static_cast<int>(opcode)));
   }
 }
@@ -181,8 +181,9 @@ TEST_P(Execution, NeedsTheRights) {
            {kRemoteRead | kRemoteWrite, {Opcode::kRead, Opcode::kWrite}},
            {kRemoteRead | kRemoteAtomic, {Opcode::kRead, Opcode::kCompareSwap, Opcode::kFetchAdd}}}) {
     // A READ comes first, so that the target is known; what is not allowed is beside it.
-    auto mr = b_->pd->RegisterMemory(b_->memory->bytes().data(), b_->memory->bytes().size(),
-                                     rights | (rights == kRemoteRead ? 0u : uint32_t{kLocalWrite}))
+    auto mr = b_->pd
+                  ->RegisterMemory(b_->memory->bytes().data(), b_->memory->bytes().size(),
+                                   rights | (rights == kRemoteRead ? 0u : uint32_t{kLocalWrite}))
                   .value();
     Relink(kRemoteRead | kRemoteWrite | kRemoteAtomic);
     remote_.key = mr->rkey();

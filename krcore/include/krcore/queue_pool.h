@@ -45,7 +45,7 @@ struct QueuePoolOptions {
 };
 
 struct QueuePoolStats {
-  uint64_t doorbells = 0;  // PostSend calls
+  uint64_t doorbells = 0;  // PostSend calls, and Execute
   uint64_t work_requests = 0;
   uint64_t completions = 0;
   uint64_t sq_full_polls = 0;     // times a full queue had to be polled before posting
@@ -67,7 +67,8 @@ struct QueuePoolStats {
 class PostGate {
  public:
   virtual ~PostGate() = default;
-  // Asked right before each round of doorbells for staged WRs, and only then. While it says no, they stay staged.
+  // Asked right before each round of doorbells for staged WRs, and before WRs are executed by Push. While it says no,
+  // they stay staged.
   virtual bool MayPost() = 0;
 };
 

@@ -70,14 +70,15 @@ class VirtualQueue {
   // change before their completion. A message that fails has an unknown outcome; once no such message can be
   // delivered any more, which takes some polls, messages are accepted again (until then kUnavailable).
   virtual Status Stage(std::span<const WorkRequest> wrs, size_t* bad_index = nullptr) = 0;
-  // qpush: Stage, then the doorbell.
+  // qpush: Stage, then the doorbell. What a NIC executes before its doorbell has returned may have been delivered when
+  // this returns.
   virtual Status Push(std::span<const WorkRequest> wrs, size_t* bad_index = nullptr) = 0;
 
   // A hint that `wrs` will be pushed soon. Where the NIC is software it asks for their cache lines now, and what the
   // caller does until then overlaps with that. Nothing is checked or accepted.
   virtual void Prefetch(std::span<const WorkRequest> wrs) { (void)wrs; }
 
-  // qpop: up to out.size() completions that QueuePool::Poll has delivered. Does not poll by itself.
+  // qpop: up to out.size() completions that QueuePool::Poll, or Push, has delivered. Does not poll by itself.
   virtual size_t Pop(std::span<Completion> out) = 0;
   // Accepted WRs whose completion has not been delivered yet.
   virtual uint32_t outstanding() const = 0;

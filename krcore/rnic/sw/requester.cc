@@ -1,7 +1,6 @@
 #include "krcore/rnic/sw/requester.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "krcore/clock.h"
 #include "krcore/rnic/request_form.h"
@@ -203,20 +202,20 @@ bool Requester::ResolveSimple(const SendWr& wr, Step* step) {
 void Requester::Remember(const SendWr& wr, const Step& step, uint32_t need, uint32_t local_need) {
   const bool rc = type_ == QpType::kRc;
   PassedOf(wr.ah, wr.rkey, step.kind) = {.form = FormOf(wr),
-                             .lkey = wr.sg_list->lkey,
-                             .rkey = wr.rkey,
-                             .remote_qpn = wr.remote_qpn,
-                             .ah = wr.ah,
-                             .dc_key = wr.dc_key,
-                             .local = &own_->mrs[MrIndex(wr.sg_list->lkey)],
-                             .remote = &TranslationOf(step.peer, wr.rkey),
-                             .peer = step.peer,
-                             .entry = step.entry,
-                             .serves = rc ? entry_word_ : DctWord(wr.remote_qpn),
-                             .serves_mask = rc ? kServingMask : ~uint64_t{0},
-                             .serves_whom = rc ? own_word_ : wr.dc_key,
-                             .need = need,
-                             .local_need = local_need};
+                                         .lkey = wr.sg_list->lkey,
+                                         .rkey = wr.rkey,
+                                         .remote_qpn = wr.remote_qpn,
+                                         .ah = wr.ah,
+                                         .dc_key = wr.dc_key,
+                                         .local = &own_->mrs[MrIndex(wr.sg_list->lkey)],
+                                         .remote = &TranslationOf(step.peer, wr.rkey),
+                                         .peer = step.peer,
+                                         .entry = step.entry,
+                                         .serves = rc ? entry_word_ : DctWord(wr.remote_qpn),
+                                         .serves_mask = rc ? kServingMask : ~uint64_t{0},
+                                         .serves_whom = rc ? own_word_ : wr.dc_key,
+                                         .need = need,
+                                         .local_need = local_need};
 }
 
 // Whether all that ResolveSimple looked at beside ranges, rights and the local key is as it was. The translation is
@@ -336,8 +335,9 @@ template <bool kOne>
   // What each opcode needs, by AccessRights: of the peer's side, and kLocalWrite of this one. Messages: more than there
   // is.
   static constexpr uint32_t kNone = ~uint32_t{0};
-  static constexpr uint32_t kNeeds[] = {kRemoteRead | kLocalWrite,   kRemoteWrite, kNone, kNone, kNone,
-                                        kRemoteAtomic | kLocalWrite, kRemoteAtomic | kLocalWrite};
+  static constexpr uint32_t kNeeds[] = {
+      kRemoteRead | kLocalWrite,  kRemoteWrite, kNone, kNone, kNone, kRemoteAtomic | kLocalWrite,
+      kRemoteAtomic | kLocalWrite};
   const Translation& translation = *like.remote;
   const uint32_t rights =
       (like.entry->rights.load(std::memory_order_relaxed) & translation.rights & ~uint32_t{kLocalWrite}) |
@@ -350,43 +350,43 @@ template <bool kOne>
   const uint64_t local_begin = std::max(local_base, reach.local.addr);
   const uint64_t local_end = std::min(local_base + local_length, reach.local.addr + reach.local.length);
   const uint64_t remote_begin = std::max(translation.base, reach.remote.addr);
-  const uint64_t remote_end =
-      std::min(translation.base + translation.length, reach.remote.addr + reach.remote.length);
+  const uint64_t remote_end = std::min(translation.base + translation.length, reach.remote.addr + reach.remote.length);
   if (local_begin >= local_end || remote_begin >= remote_end) [[unlikely]]
     return false;
   const uint64_t local_size = local_end - local_begin, remote_size = remote_end - remote_begin;
   const uint64_t longest = std::min({local_size, remote_size, uint64_t{kMaxMessageBytes}});
   const auto delta = static_cast<uint64_t>(translation.delta);
   const bool may_read = (rights & kNeeds[0]) == kNeeds[0];
-  // Those behind what Prefetch was told of, if that was these.
-  const WorkRequest* const to_ask_for = wrs.data() + std::min(std::exchange(asked_for_, 0), wrs.size());
+  Ready* ready = &ready_[0];
   for (const WorkRequest& wr : wrs) {
     if ((wr.flags & ~kPlainFlags) != 0 || wr.num_sge != 1 || wr.sg_list == nullptr) [[unlikely]]
       return false;
     const Sge& sge = *wr.sg_list;
-    const uint64_t length = sge.length;
-    if (length - 1 >= longest || sge.lkey != lkey || sge.addr - local_begin > local_size - length) [[unlikely]]
+    const uint64_t length = sge.length, local_addr = sge.addr, remote_addr = wr.remote_addr;
+    const Opcode opcode = wr.opcode;
+    if (length - 1 >= longest || sge.lkey != lkey || local_addr - local_begin > local_size - length) [[unlikely]]
       return false;
-    if (wr.rkey != rkey || wr.remote_addr - remote_begin > remote_size - length) [[unlikely]]
+    if (wr.rkey != rkey || remote_addr - remote_begin > remote_size - length) [[unlikely]]
       return false;
-    const auto* const remote = reinterpret_cast<const std::byte*>(wr.remote_addr + delta);
-    if (wr.opcode == Opcode::kRead && may_read) [[likely]] {
-      if (!kOne && &wr >= to_ask_for) AskFor<false>(remote, sge.length);
+    auto* const remote = reinterpret_cast<std::byte*>(remote_addr + delta);
+    *ready++ = {remote, reinterpret_cast<std::byte*>(local_addr), static_cast<uint32_t>(length), opcode};
+    const bool to_ask_for = !kOne && (&wr < asked_begin_ || &wr >= asked_end_);
+    if (opcode == Opcode::kRead && may_read) [[likely]] {
+      if (to_ask_for) AskFor<false>(remote, static_cast<uint32_t>(length));
       continue;
     }
-    const auto opcode = static_cast<size_t>(wr.opcode);
-    const uint32_t need = opcode < std::size(kNeeds) ? kNeeds[opcode] : kNone;
+    const auto index = static_cast<size_t>(opcode);
+    const uint32_t need = index < std::size(kNeeds) ? kNeeds[index] : kNone;
     if ((rights & need) != need) [[unlikely]]
       return false;
-    if (wr.opcode >= Opcode::kCompareSwap && (length != 8 || (wr.remote_addr & 7) != 0)) [[unlikely]]
+    if (opcode >= Opcode::kCompareSwap && (length != 8 || (remote_addr & 7) != 0)) [[unlikely]]
       return false;
-    if (!kOne && &wr >= to_ask_for) AskFor<true>(remote, sge.length);
+    if (to_ask_for) AskFor<true>(remote, static_cast<uint32_t>(length));
   }
+  ready = &ready_[0];
   for (const WorkRequest& wr : wrs) {
-    auto* const remote = reinterpret_cast<std::byte*>(wr.remote_addr + delta);
-    auto* const local = reinterpret_cast<std::byte*>(wr.sg_list->addr);
-    const uint32_t length = wr.sg_list->length;
-    switch (wr.opcode) {
+    const auto& [remote, local, length, opcode] = *ready++;
+    switch (opcode) {
       case Opcode::kRead: ExecuteOne<Kind::kRead>(wr, remote, local, length); break;
       case Opcode::kWrite: ExecuteOne<Kind::kWrite>(wr, remote, local, length); break;
       case Opcode::kCompareSwap: ExecuteOne<Kind::kCompareSwap>(wr, remote, local, length); break;
@@ -401,7 +401,7 @@ bool Requester::Execute(std::span<const WorkRequest> wrs, const Reach& reach) {
                                     Kind::kNothing, Kind::kCompareSwap, Kind::kFetchAdd};
   const auto opcode = static_cast<size_t>(wrs[0].opcode);
   const Kind kind = opcode < std::size(kKinds) ? kKinds[opcode] : Kind::kNothing;
-  if (kind == Kind::kNothing) [[unlikely]]
+  if (kind == Kind::kNothing || wrs.size() > kMaxExecuted) [[unlikely]]
     return false;
   const Passed& like = PassedOf(reach.ah, reach.remote.key, kind);
   if (like.rkey != reach.remote.key || like.ah != reach.ah || like.remote_qpn != reach.remote_qpn ||
@@ -413,11 +413,18 @@ bool Requester::Execute(std::span<const WorkRequest> wrs, const Reach& reach) {
 void Requester::Prefetch(std::span<const WorkRequest> wrs, const AddressHandle* ah, uint32_t rkey) {
   const Passed& like = PassedOf(ah, rkey, Kind::kRead);
   if (like.remote == nullptr || like.ah != ah || like.rkey != rkey) return;
-  asked_for_ += wrs.size();
+  // Mostly those right behind the ones before.
+  if (wrs.data() != asked_end_) asked_begin_ = wrs.data();
+  asked_end_ = wrs.data() + wrs.size();
   const auto delta = static_cast<uint64_t>(like.remote->delta);
   for (const WorkRequest& wr : wrs) {
     if (wr.num_sge != 1 || wr.sg_list == nullptr) continue;
-    AskFor<false>(reinterpret_cast<const std::byte*>(wr.remote_addr + delta), wr.sg_list->length);
+    const auto* const remote = reinterpret_cast<const std::byte*>(wr.remote_addr + delta);
+    if (wr.opcode == Opcode::kRead) {
+      AskFor<false>(remote, wr.sg_list->length);
+    } else {
+      AskFor<true>(remote, wr.sg_list->length);
+    }
   }
 }
 

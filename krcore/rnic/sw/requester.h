@@ -21,7 +21,8 @@
 
 namespace krcore::rnic::sw {
 
-inline constexpr size_t kMaxBatch = 32;  // WRs resolved ahead; lines prefetched ahead are a few times that
+inline constexpr size_t kMaxBatch = 32;     // WRs resolved ahead; lines prefetched ahead are a few times that
+inline constexpr size_t kMaxExecuted = 96;  // ... of Execute, whose lines are prefetched earlier
 
 class Requester {
  public:
@@ -54,6 +55,7 @@ class Requester {
   void EndDoorbell() {
     // A READ on another queue, posted after a WRITE of this one completed, must not be executed before it.
     FenceStores();
+    asked_begin_ = asked_end_ = nullptr;
     if (++doorbells_ % kDoorbellsPerLook == 0) [[unlikely]]
       LookForDeadPeers();
   }
@@ -94,6 +96,15 @@ class Requester {
     uint32_t need = 0, local_need = 0;     // rights
   };
   static constexpr size_t kPassedOfKind = 4;
+
+  // A request that Execute has passed: what it names is not read again, since it may lie in memory that one before it
+  // writes.
+  struct Ready {
+    std::byte* remote;
+    std::byte* local;
+    uint32_t length;
+    Opcode opcode;
+  };
 
   struct Inbox {
     std::shared_ptr<Peer> peer;
@@ -160,13 +171,15 @@ class Requester {
   const QpEntry* entry_ = nullptr;
   uint64_t entry_word_ = 0;  // what entry_->word must be, but for its lowest bit
   bool stores_pending_ = false;
-  size_t asked_for_ = 0;  // requests that Prefetch was told of, since the last Execute
+  // Requests whose memory Prefetch has asked for, since the last doorbell.
+  const WorkRequest *asked_begin_ = nullptr, *asked_end_ = nullptr;
   uint32_t doorbells_ = 0;
   int64_t last_look_ns_ = 0;
   std::array<Passed, kPassedOfKind*(static_cast<size_t>(Kind::kFetchAdd) + 1)> passed_;
   std::array<Translation, kTranslations> translations_;
   std::array<Inbox, kInboxes> inboxes_;
   std::array<Step, kMaxBatch> steps_;
+  std::array<Ready, kMaxExecuted> ready_;
 };
 
 }  // namespace krcore::rnic::sw

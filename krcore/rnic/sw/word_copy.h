@@ -47,8 +47,8 @@ inline bool HasAlignment(const void* address, size_t alignment) {
   return (reinterpret_cast<uintptr_t>(address) & (alignment - 1)) == 0;
 }
 
-// As many whole vectors as there are; their 8-byte words are atomic where the shared side is 8-byte aligned. Most copies
-// are of some hundred bytes, a multiple of 16: two steps and no loop for what is left.
+// As many whole vectors as there are; their 8-byte words are atomic where the shared side is 8-byte aligned. Most
+// copies are of some hundred bytes, a multiple of 16: two steps and no loop for what is left.
 inline void CopyVectors([[maybe_unused]] std::byte*& to, [[maybe_unused]] const std::byte*& from,
                         [[maybe_unused]] size_t& length) {
 #ifdef KRCORE_SW_VECTOR_COPY
