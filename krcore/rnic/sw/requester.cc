@@ -331,7 +331,9 @@ bool Requester::RunAlike(const SendWr& wr) {
 // As the two above: one look at keys, rights, life and state for all of them. In two passes, and nothing but ranges,
 // which both sides are to know, lies between a request and its memory.
 template <bool kOne>
-[[gnu::noinline]] bool Requester::Execute(const Passed& like, std::span<const WorkRequest> wrs, const Reach& reach) {
+[[gnu::noinline]] bool Requester::Execute(const Passed& like,
+                                          std::span<const WorkRequest, kOne ? 1 : std::dynamic_extent> wrs,
+                                          const Reach& reach) {
   // What each opcode needs, by AccessRights: of the peer's side, and kLocalWrite of this one. Messages: more than there
   // is.
   static constexpr uint32_t kNone = ~uint32_t{0};
@@ -357,7 +359,9 @@ template <bool kOne>
   const uint64_t longest = std::min({local_size, remote_size, uint64_t{kMaxMessageBytes}});
   const auto delta = static_cast<uint64_t>(translation.delta);
   const bool may_read = (rights & kNeeds[0]) == kNeeds[0];
-  Ready* ready = &ready_[0];
+  Ready single;
+  Ready* const first = kOne ? &single : &ready_[0];
+  Ready* ready = first;
   for (const WorkRequest& wr : wrs) {
     if ((wr.flags & ~kPlainFlags) != 0 || wr.num_sge != 1 || wr.sg_list == nullptr) [[unlikely]]
       return false;
@@ -383,7 +387,7 @@ template <bool kOne>
       return false;
     if (to_ask_for) AskFor<true>(remote, static_cast<uint32_t>(length));
   }
-  ready = &ready_[0];
+  ready = first;
   for (const WorkRequest& wr : wrs) {
     const auto& [remote, local, length, opcode] = *ready++;
     switch (opcode) {
@@ -407,7 +411,7 @@ bool Requester::Execute(std::span<const WorkRequest> wrs, const Reach& reach) {
   if (like.rkey != reach.remote.key || like.ah != reach.ah || like.remote_qpn != reach.remote_qpn ||
       like.dc_key != reach.dc_key || like.remote == nullptr || !Holds(like, reach.ah)) [[unlikely]]
     return false;
-  return wrs.size() == 1 ? Execute<true>(like, wrs, reach) : Execute<false>(like, wrs, reach);
+  return wrs.size() == 1 ? Execute<true>(like, wrs.first<1>(), reach) : Execute<false>(like, wrs, reach);
 }
 
 void Requester::Prefetch(std::span<const WorkRequest> wrs, const AddressHandle* ah, uint32_t rkey) {

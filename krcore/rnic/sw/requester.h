@@ -123,7 +123,8 @@ class Requester {
   const Passed* FindAlike(const SendWr& wr);
   bool Holds(const Passed& passed, const AddressHandle* ah) const;
   template <bool kOne>
-  bool Execute(const Passed& like, std::span<const WorkRequest> wrs, const Reach& reach);
+  bool Execute(const Passed& like, std::span<const WorkRequest, kOne ? 1 : std::dynamic_extent> wrs,
+               const Reach& reach);
   // How many of `wrs`, up to the first that is not, are like one that ResolveSimple has passed, but for where they
   // point: same opcode, target and keys.
   size_t ResolveAlike(std::span<const SendWr> wrs, Step* steps);
