@@ -14,7 +14,7 @@ template <size_t kKeyBytes, size_t kValueBytes>
 class AbslMaps final : public Peer {
  public:
   std::unique_ptr<Session> NewSession() override { return std::make_unique<SerialSession<AbslMaps>>(*this); }
-  uint64_t MemoryBytes() override { return OwnResidentBytes() - before_; }
+  uint64_t MemoryBytes() override { return OwnAnonymousBytes() - before_; }
 
   bool Get(std::string_view key, std::string* value) {
     const Hashed hashed(key);
@@ -61,7 +61,7 @@ class AbslMaps final : public Peer {
   Shard& Of(const Hashed& hashed) { return shards_[hashed.hash >> 58]; }
   static_assert(kShards == 64);
 
-  const uint64_t before_ = OwnResidentBytes();
+  const uint64_t before_ = OwnAnonymousBytes();
   std::array<Shard, kShards> shards_;
 };
 

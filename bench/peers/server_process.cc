@@ -41,11 +41,16 @@ bool Await(std::chrono::steady_clock::duration patience, Done done) {
   return true;
 }
 
-uint64_t ResidentBytesOf(const std::string& process) {
+struct Resident {
+  uint64_t all = 0, shared = 0;
+};
+
+Resident ResidentBytesOf(const std::string& process) {
   std::ifstream statm("/proc/" + process + "/statm");
-  uint64_t total = 0, resident = 0;
-  statm >> total >> resident;
-  return resident * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+  uint64_t total = 0, resident = 0, shared = 0;
+  statm >> total >> resident >> shared;
+  const auto page_bytes = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+  return {resident * page_bytes, shared * page_bytes};
 }
 
 }  // namespace
@@ -152,8 +157,11 @@ Result<int> ServerProcess::Connect(const std::string& path) {
   return Status(StatusCode::kUnavailable, "a server of the comparison cannot be reached: " + Output());
 }
 
-uint64_t ServerProcess::ResidentBytes() const { return ResidentBytesOf(std::to_string(pid_)); }
+uint64_t ServerProcess::ResidentBytes() const { return ResidentBytesOf(std::to_string(pid_)).all; }
 
-uint64_t OwnResidentBytes() { return ResidentBytesOf("self"); }
+uint64_t OwnAnonymousBytes() {
+  const Resident resident = ResidentBytesOf("self");
+  return resident.all - resident.shared;
+}
 
 }  // namespace peers

@@ -59,8 +59,9 @@ class ServerProcess {
   pid_t pid_;
 };
 
-// Of this process.
-uint64_t OwnResidentBytes();
+// Resident memory of this process that is no file's and not shared: what others have mapped, or let go of meanwhile,
+// does not count.
+uint64_t OwnAnonymousBytes();
 
 }  // namespace peers
 

@@ -11,7 +11,7 @@ template <size_t kKeyBytes, size_t kValueBytes>
 class TbbMap final : public Peer {
  public:
   std::unique_ptr<Session> NewSession() override { return std::make_unique<SerialSession<TbbMap>>(*this); }
-  uint64_t MemoryBytes() override { return OwnResidentBytes() - before_; }
+  uint64_t MemoryBytes() override { return OwnAnonymousBytes() - before_; }
 
   bool Get(std::string_view key, std::string* value) {
     typename Map::const_accessor at;
@@ -36,7 +36,7 @@ class TbbMap final : public Peer {
   };
   using Map = tbb::concurrent_hash_map<Key, Value, HashCompare>;
 
-  const uint64_t before_ = OwnResidentBytes();
+  const uint64_t before_ = OwnAnonymousBytes();
   Map map_;
 };
 
