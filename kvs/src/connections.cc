@@ -168,6 +168,11 @@ void Connections::Failed(Peer& peer, const Completion& completion) {
 }
 
 void Connections::HandOnAll() {
+  // Of several, all cache misses overlap before the first queue waits for its own.
+  for (uint32_t i = 0; i < connected_count_ && connected_count_ > 1; ++i) {
+    Peer& peer = peers_[connected_[i]];
+    if (const auto rest = peer.outbox->TakeForHint(1); !rest.empty()) peer.queue->Prefetch(rest);
+  }
   for (uint32_t i = 0; i < connected_count_; ++i) {
     if (Peer& peer = peers_[connected_[i]]; !peer.outbox->empty()) (void)HandOn(peer);
   }

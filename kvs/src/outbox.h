@@ -95,8 +95,8 @@ class Outbox {
 
   // The verbs behind those that were taken before, if they are so many that it is worth a hint to their queue
   // (VirtualQueue::Prefetch); else none.
-  std::span<const krcore::WorkRequest> TakeForHint() {
-    if (count_ - hinted_ < kHintEvery) return {};
+  std::span<const krcore::WorkRequest> TakeForHint(uint32_t worth = kHintEvery) {
+    if (count_ - hinted_ < worth) return {};
     const uint32_t from = std::exchange(hinted_, count_);
     return std::span(wrs_).subspan(from, count_ - from);
   }
