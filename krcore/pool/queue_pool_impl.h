@@ -121,9 +121,11 @@ class QueuePoolImpl final : public QueuePool {
     check_ns_ = std::min(check_ns_, lease_check_ns_);
   }
   // ---- for requests that are executed when they are pushed
-  // Whether that can be, through `queue`: what is staged, here or elsewhere, goes out before it.
+  // Whether that can be, through `queue`: what is staged, here or elsewhere, goes out before it; and who waits for no
+  // completion does not poll, so not while an RC queue is in the making, which goes on in Poll.
   bool MayExecute(const PhysicalQueue& queue) const {
-    return executes_at_post_ && !any_staged() && !queue.blocked() && !queue.broken();
+    return executes_at_post_ && !any_staged() && !queue.blocked() && !queue.broken() &&
+           (rc_ == nullptr || !rc_->has_work());
   }
   bool MayPost() { return gate_ == nullptr || gate_->MayPost(); }
   // Counted by the next Poll.
