@@ -101,6 +101,8 @@ struct SendWr : WorkRequest {
 struct KeyedRange {
   uint64_t addr = 0, length = 0;
   uint32_t key = 0;
+
+  bool Covers(uint64_t begin, uint64_t bytes) const { return bytes <= length && begin - addr <= length - bytes; }
 };
 
 // Of Qp::Execute: where its requests go (of SendWr), and the memory that they may name.

@@ -94,8 +94,8 @@ inline bool VirtualQueueImpl::StageAlike(std::span<const WorkRequest> wrs) {
 
 // What would be accepted, posted and complete in one go, in fewer steps.
 inline bool VirtualQueueImpl::ExecuteAlike(std::span<const WorkRequest> wrs) {
-  if (state_.standing != QueueStanding::kReady || wrs.size() - 1 >= kMostExecuted ||
-      !state_.MayDeliverAtOnce(wrs.size()) || !pool_->MayExecute(*physical_)) [[unlikely]]
+  if (state_.standing != QueueStanding::kReady || wrs.empty() || !state_.MayDeliverAtOnce(wrs.size()) ||
+      !pool_->MayExecute(*physical_)) [[unlikely]]
     return false;
   mr::RegionView& local = pool_->regions();
   local.Sync();

@@ -67,8 +67,6 @@ class VirtualQueueImpl final : public VirtualQueue {
   Status MayConnect() const;
   Status FindPeer(NodeId peer, Deadline deadline, std::shared_ptr<const dct::Peer>* metadata);
   void UsePeer(std::shared_ptr<const dct::Peer> peer);
-  // More than this are staged: their cache lines are asked for before the first is executed.
-  static constexpr size_t kMostExecuted = 96;
   // False: as StageAlike, or they cannot be executed at once.
   bool ExecuteAlike(std::span<const WorkRequest> wrs);
   // False: they are not like what passed before, or are to be refused. Nothing has been accepted then.

@@ -145,7 +145,9 @@ class ClientCore final : public Client {
   bool AllocateLarge(uint64_t bytes, LargeBuffer* buffer);
 
   // ---- client_core.cc
-  // Makes ready one that was free.
+  // Makes ready one that was free, for a batch that is not its own to read with.
+  inline Operation& TakeToRead(Operation& operation, std::string_view key, const KeyHash& hash);
+  // ... for all else as well.
   inline Operation& Take(Operation& operation, std::string_view key, const KeyHash& hash, bool of_user);
   auto LeaseOperation(std::string_view key, const KeyHash& hash, bool of_user = true);
   // For what the client does by itself and is no operation of its user: for the batch, and the pin.
@@ -198,7 +200,7 @@ class ClientCore final : public Client {
   // The same as a coroutine, for where it is rare.
   Task<Step> ScanTable(Operation& op, TableRef table, uint32_t states);
   Slot UsableGuess(Slot guess, krcore::NodeId node) const;
-  bool FindOnlyMatch(Operation& op, Slot* match);
+  inline static bool FindOnlyMatch(const Operation& op, uint32_t* candidate);
   bool ReadOnlyMatch(Operation& op);
   void PlanMatches(Operation& op);
   void LookAtBuckets(Operation& op);
@@ -230,6 +232,7 @@ class ClientCore final : public Client {
   Step AskForHeaders(Operation& op, Batch& batch);
   Step GoOnReading(Operation& op, Batch& batch);
   Status ResultOf(const Operation& op, std::string* value);
+  bool OthersWait() const;
   Step ReadAlone(Operation& op);
 
   // ---- get.cc

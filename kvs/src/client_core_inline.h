@@ -3,6 +3,7 @@
 #define KVS_SRC_CLIENT_CORE_INLINE_H_
 
 #include <algorithm>
+#include <bit>
 #include <cstdint>
 #include <string_view>
 
@@ -25,6 +26,17 @@ inline bool ClientCore::HeadersFit(const Operation& op) {
                              [&op](uint64_t header) { return BucketHeader(header).Fits(op.hash.h1); });
 }
 
+// The usual case: of the candidates one matches, a value whose length is known, and nothing is known of it. It must be
+// among those that the scan is for.
+inline bool ClientCore::FindOnlyMatch(const Operation& op, uint32_t* candidate) {
+  if (op.scan.guess != Slot::Free() || op.strangers != 0) return false;
+  const uint32_t matches = MatchSlots(op.buffers->candidates(), op.hash.fingerprint()).same_fingerprint;
+  if (!std::has_single_bit(matches)) return false;
+  *candidate = static_cast<uint32_t>(std::countr_zero(matches));
+  const Slot slot = op.Candidate(*candidate);
+  return slot.state() == SlotState::kVal && slot.length_units() != kLargeBlock;
+}
+
 inline Operation* ClientCore::FreeOperation() {
   if (free_operations_.empty()) [[unlikely]]
     return MakeOperation();
@@ -41,21 +53,26 @@ inline void ClientCore::Release(Operation& operation) {
   free_operations_.push_back(&operation);
 }
 
-inline Operation& ClientCore::Take(Operation& operation, std::string_view key, const KeyHash& hash, bool of_user) {
+inline Operation& ClientCore::TakeToRead(Operation& operation, std::string_view key, const KeyHash& hash) {
   operation.in_use = true;
-  operation.batch.Renew();
-  operation.batch.CountForOperation(of_user);
   operation.epoch = epoch_;
   operation.key = key;
   operation.hash = hash;
   operation.scan.places = PlacesOf(operation.hash, geometry_.groups);
+  operation.own_ins = 0;
+  operation.strangers = 0;
+  return operation;
+}
+
+inline Operation& ClientCore::Take(Operation& operation, std::string_view key, const KeyHash& hash, bool of_user) {
+  TakeToRead(operation, key, hash);
+  operation.batch.Renew();
+  operation.batch.CountForOperation(of_user);
   operation.attempt = operation.waits = operation.hurries = 0;
   operation.again = Again::kElse;
   operation.deadline_ns = 0;
   operation.torn = false;
   operation.room_wait.begun = false;
-  operation.own_ins = 0;
-  operation.strangers = 0;
   stats_.operations += of_user ? 1 : 0;
   return operation;
 }

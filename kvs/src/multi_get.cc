@@ -2,10 +2,8 @@
 // but one batch reads for all, and no coroutine of a key's own waits for it. A key whose value is not found so, for
 // whatever reason, is then read by GetAsync, which begins anew. A Get that blocks is tried so first.
 #include <array>
-#include <bit>
 #include <cassert>
 #include <cstdint>
-#include <cstring>
 #include <utility>
 #include <vector>
 
@@ -18,15 +16,6 @@ namespace {
 constexpr size_t kSettled = SIZE_MAX;  // group_index of an operation that is through
 
 bool IsKey(std::string_view key) { return !key.empty() && key.size() <= kMaxKeyBytes; }
-
-// Where a value is as long as the one before it, which is mostly so, that costs half of assign().
-void Assign(std::string_view from, std::string* to) {
-  if (from.size() == to->size()) {
-    std::memcpy(to->data(), from.data(), from.size());
-  } else {
-    to->assign(from);
-  }
-}
 
 }  // namespace
 
@@ -77,12 +66,9 @@ bool ClientCore::AskForBuckets(Operation& op, Batch& batch) {
 // The buckets are there. The usual case: one candidate matches, a value, and its block is asked for. False: it is
 // another case, or there is no room.
 inline bool ClientCore::AskForOnlyMatch(Operation& op, Batch& batch) {
-  if (op.scan.guess != Slot::Free()) return false;
-  const uint32_t matches = MatchSlots(op.buffers->candidates(), op.hash.fingerprint()).same_fingerprint;
-  if (matches == 0 || (matches & (matches - 1)) != 0) return false;
-  const auto c = static_cast<uint32_t>(std::countr_zero(matches));
+  uint32_t c;
+  if (!FindOnlyMatch(op, &c)) return false;
   const Slot slot = op.Candidate(c);
-  if (slot.state() != SlotState::kVal || slot.length_units() == kLargeBlock) return false;
   op.scan.val = static_cast<int>(c);
   op.group_reading = Operation::GroupReading::kOnlyBlock;
   return batch.ReadNow(slot.block(), op.buffers->match.data(), slot.length_units() * uint32_t{kUnitBytes});
@@ -151,20 +137,22 @@ Step ClientCore::GoOnReading(Operation& op, Batch& batch) {
 Status ClientCore::ResultOf(const Operation& op, std::string* value) {
   ++stats_.operations;
   if (op.scan.val < 0) return StatusCode::kNotFound;
-  Assign(op.scan.block.value(), value);
+  value->assign(op.scan.block.value());
   address_cache_.Learn(op.hash.h1, op.Candidate(static_cast<uint32_t>(op.scan.val)));
   return Status::Ok();
+}
+
+// For something that only Poll brings.
+bool ClientCore::OthersWait() const {
+  return spawned_ + maintaining_ + renewing_ + restructuring_ + compacting_ != 0 || !delayed_.empty() ||
+         combiner_.any_waiting() || connections_.any_stalled();
 }
 
 // Where it is done when it is pushed, and nobody else waits for anything, there is nothing to poll for: but for what
 // the client does by itself, when that is due.
 Step ClientCore::ReadAlone(Operation& op) {
-  const auto others_wait = [this] {
-    return spawned_ + maintaining_ + renewing_ + restructuring_ + compacting_ != 0 || !delayed_.empty() ||
-           combiner_.any_waiting() || connections_.any_stalled();
-  };
-  const auto poll = [this, others_wait, idle = 0u]() mutable {
-    size_t done = others_wait() ? 0 : connections_.PushAndTake();
+  const auto poll = [this, idle = 0u]() mutable {
+    size_t done = OthersWait() ? 0 : connections_.PushAndTake();
     if (RunQueue& run_queue = RunQueue::OfThisThread(); !run_queue.empty()) [[unlikely]]
       run_queue.RunAll();
     if (done == 0 || registration_.Now() >= maintain_at_ns_) [[unlikely]]
@@ -223,14 +211,7 @@ Task<void> ClientCore::MultiGetAsync(std::span<const std::string_view> keys, std
       // Who holds some must not wait for more.
       Operation* const free = FreeOperation();
       if (free == nullptr) break;
-      Operation& op = *free;
-      op.in_use = true;
-      op.epoch = epoch_;
-      op.key = keys[next];
-      op.hash = HashKey(op.key);
-      op.scan.places = PlacesOf(op.hash, geometry_.groups);
-      op.strangers = 0;
-      op.own_ins = 0;
+      Operation& op = TakeToRead(*free, keys[next], HashKey(keys[next]));
       group.Add(op, next);
       if (!AskForBuckets(op, batch)) leave(op);
     }

@@ -40,30 +40,19 @@ void ClientCore::PlanMatches(Operation& op) {
   }
 }
 
-// The usual case of PlanMatches: one candidate matches, a value, and nothing is known of it. False: it is another case.
-// True: it is all that was planned, and counts as asked for.
-bool ClientCore::FindOnlyMatch(Operation& op, Slot* match) {
+// The usual case of PlanMatches and ReadMatches.
+bool ClientCore::ReadOnlyMatch(Operation& op) {
   Scan& scan = op.scan;
   assert((scan.states >> static_cast<uint32_t>(SlotState::kVal) & 1) != 0);
-  if (scan.guess != Slot::Free() || op.strangers != 0) return false;
-  const uint32_t matches = MatchSlots(op.buffers->candidates(), op.hash.fingerprint()).same_fingerprint;
-  if (matches == 0 || (matches & (matches - 1)) != 0) return false;
-  const auto c = static_cast<uint32_t>(std::countr_zero(matches));
+  uint32_t c;
+  if (!FindOnlyMatch(op, &c)) return false;
   const Slot slot = op.Candidate(c);
-  if (slot.state() != SlotState::kVal || slot.length_units() == kLargeBlock) return false;
+  if (!connections_.Reach(slot.block().node)) return false;
   scan.val = scan.frz = -1;
   scan.ins_count = scan.judged = scan.judged_bytes = 0;
   scan.planned[0] = static_cast<uint8_t>(c);
   scan.asked = scan.planned_count = 1;
   scan.reading = Scan::Reading::kBlocks;
-  *match = slot;
-  return true;
-}
-
-// The usual case of PlanMatches and ReadMatches.
-bool ClientCore::ReadOnlyMatch(Operation& op) {
-  Slot slot;
-  if (!FindOnlyMatch(op, &slot) || !connections_.Reach(slot.block().node)) return false;
   op.batch.Read(slot.block(), op.buffers->match.data(), static_cast<uint32_t>(slot.length_units() * kUnitBytes));
   return true;
 }

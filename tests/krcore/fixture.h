@@ -13,6 +13,7 @@
 #include <cstring>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -174,6 +175,13 @@ struct MemoryNode {
   uint64_t* words() { return reinterpret_cast<uint64_t*>(region->bytes().data()); }
 };
 
+// With a memory node of 64 KiB, number 1, that hosts the metadata.
+class OneMemoryNode : public ::testing::Test {
+ protected:
+  const std::string fabric_ = UniqueFabric(true);
+  MemoryNode memory_ = MemoryNode::Start(fabric_, 1, 1 << 16, true);
+};
+
 // A node with a pool and local memory of 8-byte words.
 struct Worker {
   std::unique_ptr<Node> node;
@@ -220,6 +228,14 @@ inline WorkRequest OnWord(const VirtualQueue& queue, Opcode opcode, const Sge* s
   return wr;
 }
 
+// Posted, whatever the NIC does when it is posted, with a place in the pool's ring until a poll finds it complete: Push
+// may go another way.
+inline Status Post(QueuePool& pool, VirtualQueue& queue, std::span<const WorkRequest> wrs) {
+  Status staged = queue.Stage(wrs);
+  if (staged.ok()) pool.Flush();
+  return staged;
+}
+
 // Polls until the queue has delivered `count` completions.
 inline std::vector<Completion> Await(QueuePool& pool, VirtualQueue& queue, size_t count) {
   std::vector<Completion> all(count);
@@ -243,6 +259,15 @@ inline Completion Execute(QueuePool& pool, VirtualQueue& queue, const WorkReques
   const std::vector<Completion> completions = Await(pool, queue, 1);
   return completions.empty() ? Completion{} : completions[0];
 }
+
+struct Gate final : PostGate {
+  bool MayPost() override {
+    ++asked;
+    return open;
+  }
+  bool open = true;
+  int asked = 0;
+};
 
 }  // namespace krcore::test
 

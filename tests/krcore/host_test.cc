@@ -134,6 +134,17 @@ class HostOfNodes : public ::testing::Test {
     worker.Prepare({}, 4096);
     return worker;
   }
+  // A request of `queue`, which is connected for it, that only the peer can refuse: to a region that is published, but
+  // was destroyed without Deregister.
+  static WorkRequest Wrong(MemoryNode& memory, Worker& worker, VirtualQueue& queue, const Sge* sge) {
+    auto region = memory.node->CreateRegion({.length = 4096, .remote_rights = kAllRights}).value();
+    EXPECT_TRUE(memory.node->Publish(worker.Soon()).ok());
+    EXPECT_TRUE(queue.Connect(1, worker.Soon()).ok());
+    WorkRequest wrong = OnWord(queue, Opcode::kRead, sge, 0);
+    wrong.rkey = queue.regions()[1].rkey;
+    wrong.remote_addr = queue.regions()[1].addr;
+    return wrong;
+  }
   const std::string fabric_ = UniqueFabric(true);
 };
 
@@ -280,20 +291,12 @@ TEST_F(HostOfNodes, AFaultOfAnotherNodeCostsWhatIsStagedNothing) {
   const Sge sge = innocent.Word(0), bad_sge = culprit.Word(0);
   uint64_t pushed = 0;
   for (uint64_t round = 1; round <= 20; ++round) {
-    // Published, but gone: a region that is destroyed without Deregister.
-    auto region = memory.node->CreateRegion({.length = 4096, .remote_rights = kAllRights}).value();
-    ASSERT_OK(memory.node->Publish(culprit.Soon()));
-    ASSERT_OK(bad->Connect(1, culprit.Soon()));
-    WorkRequest wrong = OnWord(*bad, Opcode::kRead, &bad_sge, 0);
-    wrong.rkey = bad->regions()[1].rkey;
-    wrong.remote_addr = bad->regions()[1].addr;
-    region.reset();
-
+    const WorkRequest wrong = Wrong(memory, culprit, *bad, &bad_sge);
     WorkRequest add = OnWord(*good, Opcode::kFetchAdd, &sge, 0, round);
     add.compare_add = 1;
     std::vector<WorkRequest> adds(10, add);
     for (WorkRequest& wr : adds) wr.flags = kSignaled;
-    ASSERT_OK(good->Push(std::span(adds).first(4)));  // executed; that is not collected yet
+    ASSERT_OK(Post(*innocent.pool, *good, std::span(adds).first(4)));  // executed; that is not collected yet
     ASSERT_OK(good->Stage(std::span(adds).subspan(4)));
     ASSERT_OK(bad->Push({&wrong, 1}));           // on sw it has failed by now, and nobody has repaired the QP
     if (round % 2 == 0) innocent.pool->Flush();  // nor does this post into it
@@ -305,6 +308,25 @@ TEST_F(HostOfNodes, AFaultOfAnotherNodeCostsWhatIsStagedNothing) {
   EXPECT_EQ(culprit.pool->stats().broken_queues, 20u);
   EXPECT_EQ(innocent.pool->stats().broken_by_others, 20u);
   EXPECT_EQ(culprit.pool->stats().broken_by_others, 0u);
+}
+
+// Of what is executed when it is pushed there is never anything under way.
+TEST_F(HostOfNodes, AFaultOfAnotherNodeBetweenTwoPushesCostsTheSecondNothing) {
+  MemoryNode memory = MemoryNode::Start(fabric_, 1, 4096, true);
+  const QueuePoolOptions one{.dc_initiators = 1, .max_rc_queues = 0};
+  Worker culprit = Worker::Start(fabric_, one), innocent = Worker::Start(fabric_, one);
+  auto bad = culprit.Connect(1), good = innocent.Connect(1);
+  const Sge sge = innocent.Word(0), bad_sge = culprit.Word(0);
+  WorkRequest add = OnWord(*good, Opcode::kFetchAdd, &sge, 0);
+  add.compare_add = 1;
+  for (uint64_t round = 1; round <= 20; ++round) {
+    const WorkRequest wrong = Wrong(memory, culprit, *bad, &bad_sge);
+    EXPECT_EQ(Execute(*innocent.pool, *good, add).status, WcStatus::kSuccess);
+    ASSERT_OK(bad->Push({&wrong, 1}));
+    EXPECT_EQ(Execute(*innocent.pool, *good, add).status, WcStatus::kSuccess);
+    EXPECT_EQ(Await(*culprit.pool, *bad, 1)[0].status, WcStatus::kRemoteAccessError);
+    EXPECT_EQ(memory.words()[0], 2 * round);
+  }
 }
 
 // Whose peer has died breaks the host's QP with it. Another node that knows the same peer does not do so again.

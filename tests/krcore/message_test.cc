@@ -504,6 +504,36 @@ TEST_F(Messages, OneSidedRequestsAndMessagesOfOneQueueCompleteInOrder) {
   }
 }
 
+TEST_F(Messages, AOneSidedRequestBehindALongMessageCompletesBehindIt) {
+  SKIP_ON_KERNEL("messages are copied");
+  auto inbox = server_.Bound(kPort);
+  auto outbox = client_.ConnectTo(1, kPort, 4);
+  const Sge sge = client_.At(1, 8), large = client_.At(0, client_.buffer_bytes);
+  WorkRequest read = SendOf(&sge, 7);
+  read.opcode = Opcode::kRead;
+  read.remote_addr = outbox->regions()[0].addr;
+  read.rkey = outbox->regions()[0].rkey;
+  for (uint64_t round = 0; round < 10; ++round) {
+    ASSERT_OK(outbox->Push({&read, 1}));  // the next one is like it
+    EXPECT_EQ(Done(*outbox).wr_id, 7u);
+    const WorkRequest send = SendOf(&large, round % 2, round % 2 != 0 ? kSignaled : 0);
+    ASSERT_OK(outbox->Push({&send, 1}));
+    PollSome(20);
+    ASSERT_OK(outbox->Push({&read, 1}));
+    PollSome(20);
+    Completion early;
+    ASSERT_EQ(outbox->Pop({&early, 1}), 0u) << "the receiver has not read the message";
+    ASSERT_OK(server_.Receive(*inbox, 0, 1));
+    Next(*inbox);
+    if (round % 2 != 0) {
+      EXPECT_EQ(Done(*outbox).wr_id, 1u);
+    }
+    EXPECT_EQ(Done(*outbox).wr_id, 7u);
+    PollSome();
+    EXPECT_EQ(outbox->outstanding(), 0u);
+  }
+}
+
 TEST_F(Messages, QueuesOutliveTheirPoolHarmlessly) {
   auto inbox = server_.Bound(kPort);
   ASSERT_OK(server_.Receive(*inbox, 0, 4));

@@ -115,6 +115,28 @@ TEST_F(RcQueuesTest, AHotPeerGetsOneInTheBackgroundAndAColdOneDoesNot) {
   EXPECT_EQ(Execute(*worker.pool, *cold, OnWord(*cold, Opcode::kRead, &sge, 5)).status, WcStatus::kSuccess);
 }
 
+// Where requests are executed when they are pushed, their completions are found without a poll.
+TEST_F(RcQueuesTest, IsMadeForWhoPollsOnlyWhenACompletionIsMissing) {
+  StartPeers(1);
+  Worker worker = StartWorker(4);
+  auto queue = worker.Connect(1);
+  const Sge sge = worker.Word(0);
+  const std::vector<WorkRequest> wrs(64, OnWord(*queue, Opcode::kRead, &sge, 0));
+  for (int i = 0; i < 4000 && !IsOnRc(*worker.pool, 1); ++i) {
+    ASSERT_OK(queue->Push(wrs));
+    std::vector<Completion> done(wrs.size());
+    for (size_t got = 0; got < done.size();) {
+      const size_t popped = queue->Pop(std::span(done).subspan(got));
+      if (popped == 0) worker.pool->Poll();
+      if (popped == 0) Pass(1'000);
+      got += popped;
+    }
+    Pass(kHeatIntervalNs / 8);
+    Answer();
+  }
+  EXPECT_TRUE(IsOnRc(*worker.pool, 1));
+}
+
 TEST_F(RcQueuesTest, NoneAreMadeWhereNoneAreWanted) {
   StartPeers(1);
   Worker worker = StartWorker(0);

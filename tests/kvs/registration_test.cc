@@ -304,6 +304,18 @@ TEST_P(Leases, AGetBehindAPauseIsNotPosted) {
   }
 }
 
+// Nobody polls but the Gets, and those only for what they wait for.
+TEST_P(Leases, GetsThatBlockAreEnoughToStayRegisteredAndNotToHoldTheEpochBack) {
+  auto client = store_.NewClient();
+  ASSERT_TRUE(client->Put("k", "v").ok());
+  const uint64_t epoch = Epoch();
+  for (int i = 0; i < 1'000; ++i) {
+    EXPECT_EQ(MustGet(*client, "k"), "v");
+    clock_.Advance(kLeaseNs / 100);
+  }
+  EXPECT_GT(Epoch(), epoch + 20) << "in ten leases, of which none was over";
+}
+
 TEST_P(Leases, PutsBehindAPauseChangeNothingBeforeThePollThatTellsOfIt) {
   for (int polls = 0; polls < 66; ++polls) {
     TestStore store({.groups = 16,

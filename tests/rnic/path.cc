@@ -89,7 +89,10 @@ class VirtualPath final : public Path {
   using Path::Post;
   Status Post(std::span<const SendWr> wrs, size_t* bad_index) override {
     const std::vector<WorkRequest> requests(wrs.begin(), wrs.end());
-    return queue_->Push(requests, bad_index);
+    if (!hot_) return queue_->Push(requests, bad_index);
+    Status staged = queue_->Stage(requests, bad_index);
+    if (staged.ok()) pool_->Flush();
+    return staged;
   }
   Completion Next() override {
     Completion completion;

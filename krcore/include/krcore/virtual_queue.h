@@ -76,7 +76,7 @@ class VirtualQueue {
 
   // A hint that `wrs` will be pushed soon. Where the NIC is software it asks for their cache lines now, and what the
   // caller does until then overlaps with that. Nothing is checked or accepted.
-  virtual void Prefetch(std::span<const WorkRequest> wrs) { (void)wrs; }
+  virtual void Prefetch(std::span<const WorkRequest> /*wrs*/) {}
 
   // qpop: up to out.size() completions that QueuePool::Poll, or Push, has delivered. Does not poll by itself.
   virtual size_t Pop(std::span<Completion> out) = 0;

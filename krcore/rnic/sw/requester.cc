@@ -218,13 +218,16 @@ void Requester::Remember(const SendWr& wr, const Step& step, uint32_t need, uint
                                          .local_need = local_need};
 }
 
-// Whether all that ResolveSimple looked at beside ranges, rights and the local key is as it was. The translation is
-// looked at before what it keeps: as long as it is that of the key, the peer and what is mapped of it are there. And
-// the handle, whose address may be another's by now.
-inline bool Requester::Holds(const Passed& passed, const AddressHandle* ah) const {
+// Whether it is of that target and key, and all that ResolveSimple looked at beside ranges, rights and the local key is
+// as it was. The translation is looked at before what it keeps: as long as it is that of the key, the peer and what is
+// mapped of it are there. And the handle, whose address may be another's by now.
+inline bool Requester::Holds(const Passed& passed, const Target& target, uint32_t rkey) const {
+  if (passed.remote == nullptr || passed.rkey != rkey || passed.ah != target.ah ||
+      passed.remote_qpn != target.remote_qpn || passed.dc_key != target.dc_key)
+    return false;
   const Translation& remote = *passed.remote;
   if (remote.peer != passed.peer || remote.key != passed.rkey) return false;
-  if (type_ != QpType::kRc && static_cast<const SwAddressHandle*>(ah)->peer() != passed.peer) return false;
+  if (type_ != QpType::kRc && static_cast<const SwAddressHandle*>(target.ah)->peer() != passed.peer) return false;
   return passed.peer->Alive() &&
          (passed.entry->word.load(std::memory_order_acquire) & passed.serves_mask) == passed.serves &&
          passed.entry->peer.load(std::memory_order_relaxed) == passed.serves_whom &&
@@ -233,16 +236,17 @@ inline bool Requester::Holds(const Passed& passed, const AddressHandle* ah) cons
          passed.local->pd.load(std::memory_order_relaxed) == pd_;
 }
 
-// And `wr` goes to the same target, and has the right to.
+// Whether one of its opcode may.
+inline bool Requester::Allows(const Passed& passed) {
+  return (passed.entry->rights.load(std::memory_order_relaxed) & passed.remote->rights & passed.need) != 0 &&
+         (passed.local->rights.load(std::memory_order_relaxed) & passed.local_need) == passed.local_need;
+}
+
 template <Requester::Kind kKind>
 inline const Requester::Passed* Requester::FindAlike(const SendWr& wr) {
   const Passed& passed = PassedOf(wr.ah, wr.rkey, kKind);
-  if (passed.form != FormOf(wr) || passed.rkey != wr.rkey || passed.ah != wr.ah || !Holds(passed, wr.ah))
-    return nullptr;
-  const bool allowed =
-      (passed.entry->rights.load(std::memory_order_relaxed) & passed.remote->rights & passed.need) != 0 &&
-      (passed.local->rights.load(std::memory_order_relaxed) & passed.local_need) == passed.local_need;
-  return allowed ? &passed : nullptr;
+  const bool holds = passed.form == FormOf(wr) && Holds(passed, TargetOf(wr), wr.rkey) && Allows(passed);
+  return holds ? &passed : nullptr;
 }
 
 // Keys, rights, the peer's life and the target's state are looked at once for WRs that are alike and side by side.
@@ -295,45 +299,48 @@ size_t Requester::ResolveAlike(std::span<const SendWr> wrs, Step* steps) {
   }
 }
 
-// Not inlined, so that each saves the registers that it needs. FindAlike has compared form, keys and handle.
+// Not inlined, so that each saves the registers that it needs. Members of the request are loaded once and on their own:
+// who has just written them may be waited for, and what it writes may be itself.
 template <Requester::Kind kKind>
-[[gnu::noinline]] bool Requester::RunAlike(const SendWr& wr) {
+[[gnu::noinline]] bool Requester::RunOne(const WorkRequest& wr, const Target& target, const Reach* reach) {
   constexpr bool kAtomic = kKind == Kind::kCompareSwap || kKind == Kind::kFetchAdd;
-  const Passed* const like = FindAlike<kKind>(wr);
-  if (like == nullptr || wr.remote_qpn != like->remote_qpn || wr.dc_key != like->dc_key || wr.sg_list == nullptr)
-    return false;
+  const uint32_t rkey = wr.rkey;
+  const Passed& like = PassedOf(target.ah, rkey, kKind);
+  if (!Holds(like, target, rkey) || !Allows(like)) return false;
+  if ((wr.flags & ~kPlainFlags) != 0 || wr.num_sge != 1 || wr.sg_list == nullptr) return false;
   const Sge& sge = *wr.sg_list;
   const uint64_t length = sge.length, local_addr = sge.addr, remote_addr = wr.remote_addr;
   if (kAtomic ? length != 8 || (remote_addr & 7) != 0 : length - 1 >= kMaxMessageBytes) return false;
-  const uint64_t local_length = like->local->length.load(std::memory_order_relaxed);
-  const uint64_t local_offset = local_addr - like->local->base.load(std::memory_order_relaxed);
+  const KeyedRange local{like.local->base.load(std::memory_order_relaxed),
+                         like.local->length.load(std::memory_order_relaxed), like.lkey};
   // As in ResolveAlike.
-  if (like->local->key.load(std::memory_order_acquire) != like->lkey || sge.lkey != like->lkey) return false;
-  if (local_offset > local_length || length > local_length - local_offset) return false;
-  const Translation& remote = *like->remote;
-  const uint64_t remote_offset = remote_addr - remote.base;
-  if (remote_offset > remote.length || length > remote.length - remote_offset) return false;
+  if (like.local->key.load(std::memory_order_acquire) != local.key || sge.lkey != local.key) return false;
+  const Translation& remote = *like.remote;
+  if (!local.Covers(local_addr, length) || !KeyedRange{remote.base, remote.length, rkey}.Covers(remote_addr, length))
+    return false;
+  if (reach != nullptr && (reach->local.key != local.key || !reach->local.Covers(local_addr, length) ||
+                           reach->remote.key != rkey || !reach->remote.Covers(remote_addr, length)))
+    return false;
   ExecuteOne<kKind>(wr, reinterpret_cast<std::byte*>(remote_addr + static_cast<uint64_t>(remote.delta)),
-                    reinterpret_cast<std::byte*>(local_addr), sge.length);
+                    reinterpret_cast<std::byte*>(local_addr), static_cast<uint32_t>(length));
   return true;
 }
 
-bool Requester::RunAlike(const SendWr& wr) {
+inline bool Requester::RunOne(const WorkRequest& wr, const Target& target, const Reach* reach) {
   switch (wr.opcode) {
-    case Opcode::kRead: return RunAlike<Kind::kRead>(wr);
-    case Opcode::kWrite: return RunAlike<Kind::kWrite>(wr);
-    case Opcode::kCompareSwap: return RunAlike<Kind::kCompareSwap>(wr);
-    case Opcode::kFetchAdd: return RunAlike<Kind::kFetchAdd>(wr);
+    case Opcode::kRead: return RunOne<Kind::kRead>(wr, target, reach);
+    case Opcode::kWrite: return RunOne<Kind::kWrite>(wr, target, reach);
+    case Opcode::kCompareSwap: return RunOne<Kind::kCompareSwap>(wr, target, reach);
+    case Opcode::kFetchAdd: return RunOne<Kind::kFetchAdd>(wr, target, reach);
     default: return false;
   }
 }
 
-// As the two above: one look at keys, rights, life and state for all of them. In two passes, and nothing but ranges,
+bool Requester::RunAlike(const SendWr& wr) { return RunOne(wr, TargetOf(wr), nullptr); }
+
+// As ResolveAlike: one look at keys, rights, life and state for all of them. In two passes, and nothing but ranges,
 // which both sides are to know, lies between a request and its memory.
-template <bool kOne>
-[[gnu::noinline]] bool Requester::Execute(const Passed& like,
-                                          std::span<const WorkRequest, kOne ? 1 : std::dynamic_extent> wrs,
-                                          const Reach& reach) {
+bool Requester::ExecuteAll(const Passed& like, std::span<const WorkRequest> wrs, const Reach& reach) {
   // What each opcode needs, by AccessRights: of the peer's side, and kLocalWrite of this one. Messages: more than there
   // is.
   static constexpr uint32_t kNone = ~uint32_t{0};
@@ -359,9 +366,9 @@ template <bool kOne>
   const uint64_t longest = std::min({local_size, remote_size, uint64_t{kMaxMessageBytes}});
   const auto delta = static_cast<uint64_t>(translation.delta);
   const bool may_read = (rights & kNeeds[0]) == kNeeds[0];
-  Ready single;
-  Ready* const first = kOne ? &single : &ready_[0];
-  Ready* ready = first;
+  const size_t asked_for = wrs.data() == asked_for_ ? asked_count_ : 0;
+  const WorkRequest* const not_asked_for = wrs.data() + std::min(asked_for, wrs.size());
+  Ready* ready = &ready_[0];
   for (const WorkRequest& wr : wrs) {
     if ((wr.flags & ~kPlainFlags) != 0 || wr.num_sge != 1 || wr.sg_list == nullptr) [[unlikely]]
       return false;
@@ -374,7 +381,7 @@ template <bool kOne>
       return false;
     auto* const remote = reinterpret_cast<std::byte*>(remote_addr + delta);
     *ready++ = {remote, reinterpret_cast<std::byte*>(local_addr), static_cast<uint32_t>(length), opcode};
-    const bool to_ask_for = !kOne && (&wr < asked_begin_ || &wr >= asked_end_);
+    const bool to_ask_for = &wr >= not_asked_for;
     if (opcode == Opcode::kRead && may_read) [[likely]] {
       if (to_ask_for) AskFor<false>(remote, static_cast<uint32_t>(length));
       continue;
@@ -387,7 +394,7 @@ template <bool kOne>
       return false;
     if (to_ask_for) AskFor<true>(remote, static_cast<uint32_t>(length));
   }
-  ready = first;
+  ready = &ready_[0];
   for (const WorkRequest& wr : wrs) {
     const auto& [remote, local, length, opcode] = *ready++;
     switch (opcode) {
@@ -403,23 +410,24 @@ template <bool kOne>
 bool Requester::Execute(std::span<const WorkRequest> wrs, const Reach& reach) {
   static constexpr Kind kKinds[] = {Kind::kRead,    Kind::kWrite,       Kind::kNothing, Kind::kNothing,
                                     Kind::kNothing, Kind::kCompareSwap, Kind::kFetchAdd};
+  const Target target{reach.ah, reach.remote_qpn, reach.dc_key};
+  if (wrs.size() == 1) return RunOne(wrs[0], target, &reach);
   const auto opcode = static_cast<size_t>(wrs[0].opcode);
   const Kind kind = opcode < std::size(kKinds) ? kKinds[opcode] : Kind::kNothing;
   if (kind == Kind::kNothing || wrs.size() > kMaxExecuted) [[unlikely]]
     return false;
   const Passed& like = PassedOf(reach.ah, reach.remote.key, kind);
-  if (like.rkey != reach.remote.key || like.ah != reach.ah || like.remote_qpn != reach.remote_qpn ||
-      like.dc_key != reach.dc_key || like.remote == nullptr || !Holds(like, reach.ah)) [[unlikely]]
-    return false;
-  return wrs.size() == 1 ? Execute<true>(like, wrs.first<1>(), reach) : Execute<false>(like, wrs, reach);
+  return Holds(like, target, reach.remote.key) && ExecuteAll(like, wrs, reach);
 }
 
 void Requester::Prefetch(std::span<const WorkRequest> wrs, const AddressHandle* ah, uint32_t rkey) {
   const Passed& like = PassedOf(ah, rkey, Kind::kRead);
   if (like.remote == nullptr || like.ah != ah || like.rkey != rkey) return;
-  // Mostly those right behind the ones before.
-  if (wrs.data() != asked_end_) asked_begin_ = wrs.data();
-  asked_end_ = wrs.data() + wrs.size();
+  if (wrs.data() != asked_for_ + asked_count_) {  // not right behind those before
+    asked_for_ = wrs.data();
+    asked_count_ = 0;
+  }
+  asked_count_ += wrs.size();
   const auto delta = static_cast<uint64_t>(like.remote->delta);
   for (const WorkRequest& wr : wrs) {
     if (wr.num_sge != 1 || wr.sg_list == nullptr) continue;

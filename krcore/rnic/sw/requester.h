@@ -55,7 +55,7 @@ class Requester {
   void EndDoorbell() {
     // A READ on another queue, posted after a WRITE of this one completed, must not be executed before it.
     FenceStores();
-    asked_begin_ = asked_end_ = nullptr;
+    asked_count_ = 0;
     if (++doorbells_ % kDoorbellsPerLook == 0) [[unlikely]]
       LookForDeadPeers();
   }
@@ -78,6 +78,14 @@ class Requester {
     uint32_t length;
     Kind kind;
   };
+
+  // Where a request goes.
+  struct Target {
+    const AddressHandle* ah;
+    uint32_t remote_qpn;
+    uint64_t dc_key;
+  };
+  static Target TargetOf(const SendWr& wr) { return {wr.ah, wr.remote_qpn, wr.dc_key}; }
 
   // A WR that ResolveSimple has passed: what it named, what that was found to mean, and the words that tell whether it
   // still does. Kept from doorbell to doorbell: most are like one before.
@@ -121,17 +129,18 @@ class Requester {
   // What is remembered of one of that opcode like `wr`, if it holds; else null.
   template <Kind kKind>
   const Passed* FindAlike(const SendWr& wr);
-  bool Holds(const Passed& passed, const AddressHandle* ah) const;
-  template <bool kOne>
-  bool Execute(const Passed& like, std::span<const WorkRequest, kOne ? 1 : std::dynamic_extent> wrs,
-               const Reach& reach);
+  bool Holds(const Passed& passed, const Target& target, uint32_t rkey) const;
+  static bool Allows(const Passed& passed);
+  bool ExecuteAll(const Passed& like, std::span<const WorkRequest> wrs, const Reach& reach);
+  // As RunAlike. `reach`: what the poster knows of the memory; null: nothing.
+  template <Kind kKind>
+  bool RunOne(const WorkRequest& wr, const Target& target, const Reach* reach);
+  bool RunOne(const WorkRequest& wr, const Target& target, const Reach* reach);
   // How many of `wrs`, up to the first that is not, are like one that ResolveSimple has passed, but for where they
   // point: same opcode, target and keys.
   size_t ResolveAlike(std::span<const SendWr> wrs, Step* steps);
   template <Kind kKind>
   size_t ResolveAlike(const Passed& like, std::span<const SendWr> wrs, Step* steps);
-  template <Kind kKind>
-  bool RunAlike(const SendWr& wr);
   // Where one like `wr` is remembered, or another.
   Passed& PassedOf(const AddressHandle* ah, uint32_t rkey, Kind kind) {
     const uint64_t hash = (reinterpret_cast<uint64_t>(ah) >> 6) + rkey;
@@ -173,7 +182,8 @@ class Requester {
   uint64_t entry_word_ = 0;  // what entry_->word must be, but for its lowest bit
   bool stores_pending_ = false;
   // Requests whose memory Prefetch has asked for, since the last doorbell.
-  const WorkRequest *asked_begin_ = nullptr, *asked_end_ = nullptr;
+  const WorkRequest* asked_for_ = nullptr;
+  size_t asked_count_ = 0;
   uint32_t doorbells_ = 0;
   int64_t last_look_ns_ = 0;
   std::array<Passed, kPassedOfKind*(static_cast<size_t>(Kind::kFetchAdd) + 1)> passed_;
