@@ -2,8 +2,11 @@
 // trips. That the answers are linearizable is the simulator's to show (tests/sim).
 #include <gtest/gtest.h>
 
+#include <cstddef>
+#include <cstring>
 #include <map>
 #include <random>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -183,6 +186,36 @@ TEST_F(MultiGet, ManyAtOnceOfAClientWithFewInFlightAllEnd) {
   client->Drain();
   EXPECT_EQ(ended, 12);
   for (const Answers& answers : all) Check(answers);
+}
+
+// What is torn once is read again; this one stays so.
+TEST_F(MultiGet, ABlockThatDoesNotMatchItsChecksumIsNotBelieved) {
+  const auto writer = store_.NewClient();
+  for (const char* key : {"key0", "key1", "key2"}) Put(*writer, key, std::string("what is searched for: ") + key);
+  std::byte* byte = nullptr;
+  for (krcore::NodeId node = 1; node <= 3 && byte == nullptr; ++node) {
+    const std::span<std::byte> memory = store_.memory_of(node);
+    const std::string_view value = model_["key1"];
+    byte = static_cast<std::byte*>(memmem(memory.data(), memory.size(), value.data(), value.size()));
+  }
+  ASSERT_NE(byte, nullptr);
+  *byte ^= std::byte{1};
+  // Who knows the table and has not met the key reads what the slots say.
+  const auto getter = store_.NewClient(), many_getter = store_.NewClient();
+  std::string value;
+  for (const auto& reader : {getter.get(), many_getter.get()}) ASSERT_TRUE(reader->Get("key0", &value).ok());
+  value = "untouched";
+  EXPECT_EQ(getter->Get("key1", &value), StatusCode::kCorrupt);
+  EXPECT_EQ(value, "untouched");
+  Answers answers({"key0", "key1", "key2"});
+  many_getter->MultiGet(answers.keys, answers.values, answers.statuses);
+  EXPECT_EQ(answers.statuses[1], StatusCode::kCorrupt);
+  EXPECT_EQ(answers.values[1], "untouched");
+  EXPECT_TRUE(answers.statuses[0].ok() && answers.statuses[2].ok());
+  *byte ^= std::byte{1};
+  Answers again({"key0", "key1", "key2"});
+  many_getter->MultiGet(again.keys, again.values, again.statuses);
+  Check(again);
 }
 
 TEST_F(MultiGet, KeysOfADeadMemoryNodeAreUnavailableAndTheOthersAreAnswered) {

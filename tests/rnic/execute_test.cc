@@ -154,8 +154,10 @@ TEST_P(Execution, NamesNoMemoryBeyondItsReach) {
   remote_ = {b_->Addr(128), 64, b_->mr->rkey()};
   const auto executes = [&](size_t local, size_t remote, uint32_t length) {
     const Sge sge = a_->Local(local, length);
-    const WorkRequest wr = Wr(Opcode::kRead, &sge, remote);
-    return Execute({&wr, 1});
+    const std::array wrs = {Wr(Opcode::kRead, &sge, remote), Wr(Opcode::kRead, &sge, remote)};
+    const bool alone = Execute({&wrs[0], 1});
+    EXPECT_EQ(Execute(wrs), alone) << length << " bytes from " << remote << " to " << local;
+    return alone;
   };
   EXPECT_TRUE(executes(64, 128, 64));
   EXPECT_TRUE(executes(120, 184, 8));
@@ -197,6 +199,19 @@ TEST_P(Execution, NeedsTheRights) {
       EXPECT_EQ(Execute({std::array<WorkRequest, 2>{read, wr}}), may) << OpcodeName(opcode) << " with " << rights;
     }
   }
+}
+
+TEST_P(Execution, NeedsTheRightsThatThePeersQueueGrantsNow) {
+  if (transport() == Transport::kDc) GTEST_SKIP() << "a DCT's rights are for ever";
+  PostOneOfEach();
+  const Sge sge = a_->Local(0, 8);
+  const WorkRequest read = Wr(Opcode::kRead, &sge, 0), write = Wr(Opcode::kWrite, &sge, 0);
+  ASSERT_TRUE(Execute({&write, 1}));
+  KRCORE_EXPECT_OK(link_->remote_qp->ToReset());
+  ConnectRc(*link_->remote_qp, *link_->qp, *a_->device, kRemoteRead);
+  EXPECT_TRUE(Execute({&read, 1}));
+  EXPECT_FALSE(Execute({&write, 1}));
+  EXPECT_FALSE(Execute({std::array{read, write}}));
 }
 
 TEST_P(Execution, ReadsOnlyIntoMemoryThatMayBeWritten) {

@@ -1,5 +1,6 @@
 // What the processes of a host share: DC initiators, and memory. Providers that have none say so.
 #include <algorithm>
+#include <array>
 
 #include "tests/rnic/harness.h"
 
@@ -98,6 +99,28 @@ TEST_P(HostTest, AFaultOfOneHolderStopsAllAndAnyOfThemBringsTheQpBack) {
   EXPECT_EQ(Add(first), WcStatus::kSuccess);
   EXPECT_EQ(second.qp->state(), QpState::kRts) << "a late reset disturbs nobody";
   EXPECT_EQ(b_->Word(), 6u) << "executed: what succeeded";
+}
+
+TEST_P(HostTest, NothingIsExecutedOnAQpThatAnotherHolderHasBroken) {
+  const Holder mine = Hold(*a_, 0), others = Hold(*c_, 0);
+  ASSERT_EQ(Add(mine), WcStatus::kSuccess);
+  const KeyedRange local{a_->Addr(), a_->memory->bytes().size(), a_->mr->lkey()};
+  const KeyedRange remote{b_->Addr(), b_->memory->bytes().size(), b_->mr->rkey()};
+  const WorkRequest add = mine.Wr(Opcode::kFetchAdd, *dct_, *b_, 0, 1);
+  const auto executes = [&](std::span<const WorkRequest> wrs) {
+    return mine.qp->Execute(wrs, {mine.address.get(), dct_->num(), dct_->dc_key(), local, remote});
+  };
+  EXPECT_TRUE(executes({&add, 1}));
+  EXPECT_TRUE(executes(std::array{add, add}));
+  EXPECT_EQ(b_->Word(), 4u);
+  EXPECT_NE(AddWithBadKey(others), WcStatus::kSuccess);
+  EXPECT_FALSE(executes({&add, 1}));
+  EXPECT_FALSE(executes(std::array{add, add}));
+  EXPECT_EQ(b_->Word(), 4u);
+  ToRts(*mine.qp);
+  EXPECT_EQ(Add(mine), WcStatus::kSuccess);
+  EXPECT_TRUE(executes({&add, 1}));
+  EXPECT_EQ(b_->Word(), 6u);
 }
 
 TEST_P(HostTest, AHolderInErrorWhoseQpSomebodyHasBroughtBackStillFlushesUntilItResets) {
