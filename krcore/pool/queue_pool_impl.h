@@ -121,11 +121,11 @@ class QueuePoolImpl final : public QueuePool {
     check_ns_ = std::min(check_ns_, lease_check_ns_);
   }
   // ---- for requests that are executed when they are pushed
-  // Whether that can be, through `queue`: what is staged, here or elsewhere, goes out before it; and who waits for no
-  // completion does not poll, so not while an RC queue is in the making, which goes on in Poll.
-  bool MayExecute(const PhysicalQueue& queue) const {
+  // Whether that can be, through `queue`: what is staged, here or elsewhere, goes out before it. While an RC queue is
+  // in the making one in kPolledOneIn may not: it goes on in Poll, which who misses no completion does not call.
+  bool MayExecute(const PhysicalQueue& queue) {
     return executes_at_post_ && !any_staged() && !queue.blocked() && !queue.broken() &&
-           (rc_ == nullptr || !rc_->has_work());
+           (rc_ == nullptr || !rc_->has_work() || ++executed_meanwhile_ % kPolledOneIn != 0);
   }
   bool MayPost() { return gate_ == nullptr || gate_->MayPost(); }
   // Counted by the next Poll.
@@ -156,6 +156,7 @@ class QueuePoolImpl final : public QueuePool {
       : context_(context), clock_(context.node->clock()), regions_(*context.regions) {}
   void DoWhatIsDue(int64_t now_ns);
   void RenewLeases(int64_t now_ns);
+  static constexpr uint32_t kPolledOneIn = 16;
   size_t Doorbells();
   bool any_staged() const { return state_.staged_count != 0; }
   bool any_blocked() const { return rc_ != nullptr && rc_->any_blocked(); }
@@ -197,7 +198,8 @@ class QueuePoolImpl final : public QueuePool {
   vqp::RequestLimits limits_;
   PoolState state_;
   PostGate* gate_ = nullptr;
-  size_t completed_by_flush_ = 0;  // found outside Poll, to be counted by the next
+  size_t completed_by_flush_ = 0;    // found outside Poll, to be counted by the next
+  uint32_t executed_meanwhile_ = 0;  // pushes while an RC queue was in the making
   bool any_broken_ = false;
   bool executes_at_post_ = false;
   std::unique_ptr<rnic::Cq> cq_;

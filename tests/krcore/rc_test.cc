@@ -137,6 +137,38 @@ TEST_F(RcQueuesTest, IsMadeForWhoPollsOnlyWhenACompletionIsMissing) {
   EXPECT_TRUE(IsOnRc(*worker.pool, 1));
 }
 
+TEST_F(RcQueuesTest, WhileOneIsInTheMakingPushesAreMostlyDoneAtOnceIfTheyWereBefore) {
+  StartPeers(1);
+  Worker worker = StartWorker(4);
+  auto queue = worker.Connect(1);
+  const Sge sge = worker.Word(0);
+  const std::vector<WorkRequest> wrs(64, OnWord(*queue, Opcode::kRead, &sge, 0));
+  const auto done_at_once = [&] {
+    EXPECT_TRUE(queue->Push(wrs).ok());
+    std::vector<Completion> done(wrs.size());
+    size_t got = queue->Pop(done);
+    const bool at_once = got == done.size();
+    while (got < done.size()) {
+      worker.pool->Poll();
+      Pass(1'000);
+      got += queue->Pop(std::span(done).subspan(got));
+    }
+    return at_once;
+  };
+  done_at_once();
+  const bool before = done_at_once();
+  const auto in_the_making = [&] { return ImplOf(*worker.pool).rc()->has_work(); };
+  for (int i = 0; i < 4000 && !in_the_making(); ++i) {
+    done_at_once();
+    Pass(kHeatIntervalNs / 8);
+  }
+  ASSERT_TRUE(in_the_making());  // and stays so: the peer does not answer
+  int at_once = 0;
+  for (int i = 0; i < 64; ++i) at_once += done_at_once() ? 1 : 0;
+  EXPECT_TRUE(in_the_making());
+  EXPECT_EQ(at_once, before ? 60 : 0);
+}
+
 TEST_F(RcQueuesTest, NoneAreMadeWhereNoneAreWanted) {
   StartPeers(1);
   Worker worker = StartWorker(0);
