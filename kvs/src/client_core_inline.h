@@ -31,7 +31,7 @@ inline bool ClientCore::HeadersFit(const Operation& op) {
 inline bool ClientCore::FindOnlyMatch(const Operation& op, uint32_t* candidate) {
   if (op.scan.guess != Slot::Free() || op.strangers != 0) return false;
   const uint32_t matches = MatchSlots(op.buffers->candidates(), op.hash.fingerprint()).same_fingerprint;
-  if (!std::has_single_bit(matches)) return false;
+  if (matches == 0 || (matches & (matches - 1)) != 0) return false;  // has_single_bit is a call without popcnt
   *candidate = static_cast<uint32_t>(std::countr_zero(matches));
   const Slot slot = op.Candidate(*candidate);
   return slot.state() == SlotState::kVal && slot.length_units() != kLargeBlock;

@@ -64,9 +64,10 @@ class Batch {
   void FetchAdd(GlobalAddress at, uint64_t addend, uint64_t* old);
 
   // READs that go to outboxes at once, for who asks for many and is through with each at once: Begin, ReadNow for each,
-  // co_await End. Nothing else of the batch may be used meanwhile.
-  void Begin() {
+  // co_await End. Nothing else of the batch may be used meanwhile. `hint_every`: Outbox::TakeForHint.
+  void Begin(uint32_t hint_every = Outbox::kHintEvery) {
     assert(size_ == 0 && !Stale());
+    hint_every_ = hint_every;
     outcome_ = Outcome::kOk;
     discarded_ = 0;
     pending_ = 1;  // its own, so that it does not end before End
@@ -141,6 +142,7 @@ class Batch {
   uint32_t pending_ = 0;    // parts that have not ended, and one if it is stalled
   uint32_t discarded_ = 0;  // verbs that were not posted
   uint32_t registration_ = 0;
+  uint32_t hint_every_ = 0;  // of its READs
   bool of_operation_ = false;
   bool mixed_ = false;  // not all of its verbs are one node's
   Outcome outcome_ = Outcome::kOk;
@@ -292,7 +294,7 @@ inline bool Batch::ReadNow(krcore::NodeId node, const std::array<uint64_t, kCoun
   std::array<uint64_t, kCount> addrs;
   for (size_t i = 0; i < kCount; ++i) addrs[i] = peer.base + offsets[i];
   pending_ += outbox.AddReads(addrs, peer.rkey, to, bytes, lkey_, this) ? 1 : 0;
-  if (const auto verbs = outbox.TakeForHint(); !verbs.empty()) peer.queue->Prefetch(verbs);
+  if (const auto verbs = outbox.TakeForHint(hint_every_); !verbs.empty()) peer.queue->Prefetch(verbs);
   size_ += static_cast<uint32_t>(kCount);
   connections_->stats_.reads += kCount;
   return true;

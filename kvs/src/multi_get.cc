@@ -149,7 +149,8 @@ bool ClientCore::OthersWait() const {
 }
 
 // Where it is done when it is pushed, and nobody else waits for anything, there is nothing to poll for: but for what
-// the client does by itself, when that is due.
+// the client does by itself, when that is due. With nobody else's cache misses to overlap, each READ's begins as early as
+// can be.
 Step ClientCore::ReadAlone(Operation& op) {
   const auto poll = [this, idle = 0u]() mutable {
     size_t done = OthersWait() ? 0 : connections_.PushAndTake();
@@ -165,11 +166,11 @@ Step ClientCore::ReadAlone(Operation& op) {
   };
   Batch& batch = op.batch;
   batch.CountForOperation(true);
-  batch.Begin();
+  batch.Begin(/*hint_every=*/1);
   Step step = AskForBuckets(op, batch) ? Step::kRun : Step::kRestart;
   Outcome read = batch.EndBlocking(poll);
   while (step == Step::kRun && read == Outcome::kOk && !batch.Stale()) {
-    batch.Begin();
+    batch.Begin(/*hint_every=*/1);
     step = GoOnReading(op, batch);
     read = batch.EndBlocking(poll);
   }
