@@ -35,7 +35,7 @@ def plot_rates(rows):
         axis.set_xticks([place + 0.4 - width / 2 for place in range(len(loads))], loads)
         axis.set_ylabel("million operations a second")
         axis.set_title(f"workers: {workers}, requests in flight: {in_flight}", fontsize="medium")
-    axes[0][0].legend(fontsize="small", ncols=3)
+    axes[0][0].legend(fontsize="small", ncols=len(peers), loc="lower center", bbox_to_anchor=(0.5, 1.1), frameon=False)
     return figure
 
 
