@@ -149,8 +149,8 @@ bool ClientCore::OthersWait() const {
 }
 
 // Where it is done when it is pushed, and nobody else waits for anything, there is nothing to poll for: but for what
-// the client does by itself, when that is due. With nobody else's cache misses to overlap, each READ's begins as early as
-// can be.
+// the client does by itself, when that is due. With nobody else's cache misses to overlap, each READ's begins as early
+// as can be.
 Step ClientCore::ReadAlone(Operation& op) {
   const auto poll = [this, idle = 0u]() mutable {
     size_t done = OthersWait() ? 0 : connections_.PushAndTake();
