@@ -54,6 +54,10 @@ void ExplainFailure(const Options& options, const RunResult& result) {
   } else if (count(Operation::kInsert, StatusCode::kOutOfMemory) + count(Operation::kUpdate, StatusCode::kOutOfMemory) >
              0) {
     way_out = "The memory nodes are full: start them with a larger --memory, or add one.";
+  } else if (count(Operation::kRead, StatusCode::kUnavailable) + count(Operation::kUpdate, StatusCode::kUnavailable) +
+                 count(Operation::kInsert, StatusCode::kUnavailable) >
+             0) {
+    way_out = "A memory node is away ('surge status' tells which): start it again with the flags that it had.";
   }
   (void)cli::Fail({StatusCode::kInternal, message}, way_out);
 }

@@ -548,6 +548,13 @@ class OperatingTest(unittest.TestCase):
         self.assertRegex(done.stdout, r"(?m)^2 +memory +serving ")
         self.assertRegex(done.stdout, r"(?m)^problem: the store's home cannot be read: ")
 
+    def test_a_fabric_whose_programs_were_all_killed_is_told_from_none(self):
+        self.start_memnode(1, "--metaserver").kill()
+        done = self.surge()
+        self.assertEqual((done.returncode, done.stdout), (1, ""))
+        self.assertIn(f"nobody runs the fabric {self.fabric}; its memory is still there", done.stderr)
+        self.assertIn(f"memnode --fabric={self.fabric} --clean", done.stderr)
+
     def test_mistakes_are_told(self):
         self.start_memnode(1, "--metaserver")
         done = subprocess.run([BIN / "surge", "status", f"--fabric={self.fabric}-not"], capture_output=True, text=True,

@@ -67,7 +67,7 @@ void Cluster::AddMembers(ClusterView* view) {
   auto home = survey_->ReadHome(Patience(kNodePatienceNs));
   if (!home.ok()) {
     if (home.status() == StatusCode::kNotFound) {
-      view->problems.emplace_back("there is no store yet: no memory node has joined");
+      view->problems.emplace_back("there is no store: no memory node has joined, or its home was stopped");
     } else {
       view->problems.push_back("the store's home cannot be read: " + home.status().ToString());
     }
