@@ -1,6 +1,8 @@
 // ycsb: loads and runs YCSB's core workloads. docs/ycsb.md.
+#include <algorithm>
 #include <cstdio>
 #include <fstream>
+#include <initializer_list>
 #include <iostream>
 #include <memory>
 
@@ -44,19 +46,17 @@ void ExplainFailure(const Options& options, const RunResult& result) {
                         std::to_string(measured.mismatches) + " values were wrong";
   if (result.end == RunEnd::kTooManyFailures) message += "; stopped at --max_failures";
   std::string way_out;
-  const auto count = [&](Operation operation, StatusCode code) {
-    return measured[operation].returns[static_cast<size_t>(code)];
+  const auto any = [&](StatusCode code, std::initializer_list<Operation> operations) {
+    return std::ranges::any_of(
+        operations, [&](Operation operation) { return measured[operation].returns[static_cast<size_t>(code)] > 0; });
   };
-  if (count(Operation::kInsert, StatusCode::kExists) > 0) {
+  if (any(StatusCode::kExists, {Operation::kInsert})) {
     way_out = "Records were there already: load into an empty store, or give --overwrite.";
-  } else if (count(Operation::kRead, StatusCode::kNotFound) + count(Operation::kUpdate, StatusCode::kNotFound) > 0) {
+  } else if (any(StatusCode::kNotFound, {Operation::kRead, Operation::kUpdate})) {
     way_out = "Records are missing: run 'ycsb load' first, with the same recordcount, insertorder and keylength.";
-  } else if (count(Operation::kInsert, StatusCode::kOutOfMemory) + count(Operation::kUpdate, StatusCode::kOutOfMemory) >
-             0) {
+  } else if (any(StatusCode::kOutOfMemory, {Operation::kInsert, Operation::kUpdate})) {
     way_out = "The memory nodes are full: start them with a larger --memory, or add one.";
-  } else if (count(Operation::kRead, StatusCode::kUnavailable) + count(Operation::kUpdate, StatusCode::kUnavailable) +
-                 count(Operation::kInsert, StatusCode::kUnavailable) >
-             0) {
+  } else if (any(StatusCode::kUnavailable, {Operation::kRead, Operation::kUpdate, Operation::kInsert})) {
     way_out = "A memory node is away ('surge status' tells which): start it again with the flags that it had.";
   }
   (void)cli::Fail({StatusCode::kInternal, message}, way_out);

@@ -44,6 +44,9 @@ struct PoolContext {
   uint32_t host_qps = 0;  // DC initiators of the host that pools are to share
 };
 
+// While an RC queue is in the making one push in so many is polled for.
+inline constexpr uint32_t kPolledOneIn = 16;
+
 // Something that has work to do at each poll.
 class PollWork {
  public:
@@ -156,7 +159,6 @@ class QueuePoolImpl final : public QueuePool {
       : context_(context), clock_(context.node->clock()), regions_(*context.regions) {}
   void DoWhatIsDue(int64_t now_ns);
   void RenewLeases(int64_t now_ns);
-  static constexpr uint32_t kPolledOneIn = 16;
   size_t Doorbells();
   bool any_staged() const { return state_.staged_count != 0; }
   bool any_blocked() const { return rc_ != nullptr && rc_->any_blocked(); }

@@ -101,6 +101,31 @@ inline Completion NextCompletion(VirtualQueue& queue, std::initializer_list<Queu
   return completion;
 }
 
+// A server, node 1, that hosts the metadata, and a client. Nobody's thread runs in the background.
+class TwoMessagingNodes : public ::testing::Test {
+ protected:
+  static constexpr Port kPort = 7;
+
+  // By polls of both sides.
+  Message Next(VirtualQueue& queue) { return NextMessage(queue, {server_.pool.get(), client_.pool.get()}); }
+  Completion Done(VirtualQueue& queue) { return NextCompletion(queue, {client_.pool.get(), server_.pool.get()}); }
+  void PollSome(int polls = 300) {
+    for (int i = 0; i < polls; ++i) {
+      client_.pool->Poll();
+      server_.pool->Poll();
+      LetRequestsRun(client_.node->clock());
+    }
+  }
+  void ExpectNothingBroke() {
+    EXPECT_EQ(server_.pool->stats().broken_queues, 0u);
+    EXPECT_EQ(client_.pool->stats().broken_queues, 0u);
+  }
+
+  const std::string fabric_ = UniqueFabric(true);
+  MessagingNode server_ = MessagingNode::Start(fabric_, 1, true);
+  MessagingNode client_ = MessagingNode::Start(fabric_, kNoNode, false);
+};
+
 }  // namespace krcore::test
 
 #endif  // TESTS_KRCORE_MESSAGE_FIXTURE_H_

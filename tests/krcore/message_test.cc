@@ -1,34 +1,15 @@
-// Messages between two nodes: order, replies, copy and zero-copy, credits, refusals, closing.
-#include <random>
+// Messages between two nodes: order, payloads, replies, credits, refusals.
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
 
 #include "tests/krcore/message_fixture.h"
 
 namespace krcore::test {
 namespace {
 
-constexpr Port kPort = 7;
-
-class Messages : public ::testing::Test {
- protected:
-  // By the calls of both sides; nobody's thread runs in the background.
-  Message Next(VirtualQueue& queue) { return NextMessage(queue, {server_.pool.get(), client_.pool.get()}); }
-  Completion Done(VirtualQueue& queue) { return NextCompletion(queue, {client_.pool.get(), server_.pool.get()}); }
-  void PollSome(int polls = 300) {
-    for (int i = 0; i < polls; ++i) {
-      client_.pool->Poll();
-      server_.pool->Poll();
-      LetRequestsRun(client_.node->clock());
-    }
-  }
-  void ExpectNothingBroke() {
-    EXPECT_EQ(server_.pool->stats().broken_queues, 0u);
-    EXPECT_EQ(client_.pool->stats().broken_queues, 0u);
-  }
-
-  const std::string fabric_ = UniqueFabric(true);
-  MessagingNode server_ = MessagingNode::Start(fabric_, 1, true);
-  MessagingNode client_ = MessagingNode::Start(fabric_, kNoNode, false);
-};
+class Messages : public TwoMessagingNodes {};
 
 TEST_F(Messages, ArriveInOrderAndNameTheirSender) {
   auto inbox = server_.Bound(kPort);
@@ -190,152 +171,6 @@ TEST_F(Messages, WithoutReceivesTheSenderIsHeldBackAndNothingIsLost) {
   ExpectNothingBroke();
 }
 
-TEST_F(Messages, ALongOneIsReadFromTheSenderAndCompletesOnlyThen) {
-  SKIP_ON_KERNEL("messages are copied");
-  auto inbox = server_.Bound(kPort);
-  auto outbox = client_.ConnectTo(1, kPort);
-  for (size_t i = 0; i < client_.buffer_bytes; ++i) client_.Buffer(0)[i] = static_cast<std::byte>(i * 7);
-  const Sge large = client_.At(0, client_.buffer_bytes), small = client_.At(1, 3);
-  client_.Put(1, "end");
-  const WorkRequest wrs[2] = {SendOf(&large, 1), SendOf(&small, 2)};
-  ASSERT_OK(outbox->Push(wrs));
-  PollSome();
-  Completion early;
-  EXPECT_EQ(outbox->Pop({&early, 1}), 0u) << "its buffer is in use, and the one behind it waits its turn";
-  EXPECT_EQ(outbox->outstanding(), 2u);
-  ASSERT_OK(server_.Receive(*inbox, 0, 2));
-  const Message first = Next(*inbox);
-  EXPECT_TRUE(first.zero_copy);
-  EXPECT_EQ(first.byte_len, client_.buffer_bytes);
-  EXPECT_EQ(std::memcmp(server_.Buffer(0), client_.Buffer(0), client_.buffer_bytes), 0);
-  EXPECT_EQ(server_.Text(1, Next(*inbox).byte_len), "end");
-  EXPECT_EQ(Done(*outbox).wr_id, 1u);
-  EXPECT_EQ(Done(*outbox).wr_id, 2u);
-  ExpectNothingBroke();
-}
-
-TEST_F(Messages, UnsignaledZeroCopyHoldsBackTheCompletionBehindIt) {
-  SKIP_ON_KERNEL("messages are copied");
-  auto inbox = server_.Bound(kPort);
-  auto outbox = client_.ConnectTo(1, kPort, 4);
-  const Sge large = client_.At(0, client_.buffer_bytes);
-  for (int round = 0; round < 10; ++round) {
-    const WorkRequest wrs[3] = {SendOf(&large, 1, 0), SendOf(&large, 2), SendOf(&large, 3, 0)};
-    ASSERT_OK(outbox->Push(wrs));
-    PollSome(20);
-    Completion early;
-    ASSERT_EQ(outbox->Pop({&early, 1}), 0u);
-    ASSERT_OK(server_.Receive(*inbox, 0, 3));
-    for (int i = 0; i < 3; ++i) Next(*inbox);
-    EXPECT_EQ(Done(*outbox).wr_id, 2u);
-    PollSome();
-    EXPECT_EQ(outbox->outstanding(), 0u);
-    EXPECT_EQ(outbox->Pop({&early, 1}), 0u);
-  }
-}
-
-TEST_F(Messages, ClosingAQueueTakesBackWhatWasNotReadAndLeavesTheRest) {
-  SKIP_ON_KERNEL("messages are copied");
-  auto inbox = server_.Bound(kPort, {.senders = 1});
-  const Sge large = client_.At(0, client_.buffer_bytes), small = client_.At(1, 5);
-  client_.Put(1, "small");
-  {
-    auto outbox = client_.ConnectTo(1, kPort);
-    const WorkRequest wrs[3] = {SendOf(&small, 1), SendOf(&large, 2), SendOf(&small, 3)};
-    ASSERT_OK(outbox->Push(wrs));
-    PollSome();
-  }
-  std::memset(client_.Buffer(0), 0x55, client_.buffer_bytes);  // it is the user's again
-  ASSERT_OK(server_.Receive(*inbox, 0, 4));
-  EXPECT_EQ(server_.Text(0, Next(*inbox).byte_len), "small");
-  EXPECT_EQ(server_.Text(1, Next(*inbox).byte_len), "small");
-  PollSome();
-  Message none;
-  EXPECT_EQ(inbox->PopMessages({&none, 1}), 0u);
-  // Its place is free again, the only one of this port.
-  auto next = client_.ConnectTo(1, kPort);
-  const WorkRequest wr = SendOf(&small, 9);
-  ASSERT_OK(next->Push({&wr, 1}));
-  EXPECT_EQ(server_.Text(2, Next(*inbox).byte_len), "small");
-}
-
-TEST_F(Messages, WhatItsSenderTookBackDuringTheReadIsNotDelivered) {
-  SKIP_ON_KERNEL("messages are copied");
-  SKIP_IF_SIMULATED("counts on a READ that is executed when it is posted");
-  auto inbox = server_.Bound(kPort);
-  ASSERT_OK(server_.Receive(*inbox, 0, 1));
-  auto outbox = client_.ConnectTo(1, kPort);
-  const Sge large = client_.At(0, client_.buffer_bytes);
-  ASSERT_OK(outbox->Push(std::vector{SendOf(&large, 1)}));
-  const uint64_t posted = server_.pool->stats().work_requests;
-  for (int i = 0; i < 1000 && server_.pool->stats().work_requests == posted; ++i) {
-    LetRequestsRun(server_.node->clock());
-    server_.pool->Poll();
-  }
-  ASSERT_EQ(server_.pool->stats().work_requests, posted + 1) << "the READ";
-  outbox.reset();  // before the receiver knows of its completion
-  PollSome();
-  Message none;
-  EXPECT_EQ(inbox->PopMessages({&none, 1}), 0u);
-  // The receive is free for the next.
-  auto next = client_.ConnectTo(1, kPort);
-  const Sge small = client_.At(1, 4);
-  ASSERT_OK(next->Push(std::vector{SendOf(&small, 2)}));
-  EXPECT_EQ(Next(*inbox).byte_len, 4u);
-}
-
-// "The data is there" must not arrive without the data.
-TEST_F(Messages, AMessageBehindAFlushedWriteIsFlushedTooAndSettledBeforeTheNext) {
-  SKIP_ON_KERNEL("breaks no connection for what it can see to be wrong; tests/kmod breaks them");
-  MemoryNode victim = MemoryNode::Start(fabric_, 9, 4096, false);
-  MessagingNode receiver = MessagingNode::Start(fabric_, 6, false);
-  MessagingNode sender = MessagingNode::Start(fabric_, 7, false, {.dc_initiators = 1});
-  auto inbox = receiver.Bound(kPort);
-  ASSERT_OK(receiver.Receive(*inbox, 0, 8));
-  auto queue = sender.ConnectTo(6, kPort), saboteur = sender.Queue();
-  ASSERT_OK(saboteur->Connect(9, sender.Soon()));
-  victim.region.reset();
-  const Sge sge = sender.At(0, 8);
-  WorkRequest bad = SendOf(&sge, 0), write = SendOf(&sge, 1), read = SendOf(&sge, 2), send = SendOf(&sge, 3);
-  bad.opcode = read.opcode = Opcode::kRead;
-  bad.remote_addr = saboteur->regions()[0].addr;
-  bad.rkey = saboteur->regions()[0].rkey;
-  // The receiver's own memory serves as the READ's target; it grants no WRITE, but that one is flushed unexecuted.
-  read.remote_addr = write.remote_addr = queue->regions()[0].addr;
-  read.rkey = write.rkey = queue->regions()[0].rkey;
-  write.opcode = Opcode::kWrite;
-  ASSERT_OK(saboteur->Stage({&bad, 1}));
-  ASSERT_OK(queue->Stage(std::vector{write, read, send}));
-  sender.pool->Poll();
-  const uint64_t broken = sender.pool->stats().broken_queues;
-  // Whatever the polls have found so far: as soon as a message is accepted it arrives.
-  Status pushed;
-  int refused = 0;
-  ASSERT_TRUE(PollUntil({sender.pool.get()},
-                        [&] {
-                          if (sender.pool->stats().broken_queues == 0) return false;
-                          pushed = queue->Push(std::vector{SendOf(&sge, 4)});
-                          refused += pushed == StatusCode::kUnavailable;
-                          return pushed.ok();
-                        }))
-      << pushed.ToString() << broken;
-  EXPECT_GT(refused, 0);
-  const WcStatus expected[] = {WcStatus::kFlushed, WcStatus::kSuccess, WcStatus::kFlushed, WcStatus::kSuccess};
-  for (uint64_t i = 0; i < 4; ++i) {
-    const Completion done = NextCompletion(*queue, {sender.pool.get(), receiver.pool.get()});
-    EXPECT_EQ(done.wr_id, i + 1);
-    EXPECT_EQ(done.status, expected[i]) << i;
-  }
-  EXPECT_EQ(NextMessage(*inbox, {receiver.pool.get(), sender.pool.get()}).wr_id, 0u);
-  for (int i = 0; i < 100; ++i) {
-    receiver.pool->Poll();
-    sender.pool->Poll();
-    LetRequestsRun(sender.node->clock());
-  }
-  Message none;
-  EXPECT_EQ(inbox->PopMessages({&none, 1}), 0u) << "the flushed one";
-}
-
 TEST_F(Messages, AReceiveTooShortComesBackAndTheMessageWaits) {
   auto inbox = server_.Bound(kPort);
   auto outbox = client_.ConnectTo(1, kPort);
@@ -355,62 +190,6 @@ TEST_F(Messages, AReceiveTooShortComesBackAndTheMessageWaits) {
   EXPECT_EQ(message.status, WcStatus::kSuccess);
   EXPECT_EQ(server_.Text(1, message.byte_len), "rather long");
   ExpectNothingBroke();
-}
-
-TEST_F(Messages, APortHasOneOwnerAndIsFreeAfterIt) {
-  auto first = server_.Bound(kPort);
-  auto second = server_.Queue();
-  EXPECT_EQ(second->Bind(kPort, {}, server_.Soon()).code(), StatusCode::kExists);
-  EXPECT_EQ(first->Bind(9, {}, server_.Soon()).code(), StatusCode::kBadState);
-  EXPECT_EQ(second->Bind(9, {.senders = 0}, server_.Soon()).code(), StatusCode::kInvalidArgument);
-  EXPECT_EQ(second->Bind(9, {.slots = 5000}, server_.Soon()).code(), StatusCode::kInvalidArgument);
-  EXPECT_EQ(second->port(), kNoPort);
-  first.reset();
-  auto late = client_.Queue();
-  EXPECT_EQ(late->Connect(1, kPort, client_.Soon()).code(), StatusCode::kNotFound);
-  ASSERT_OK(second->Bind(kPort, {}, server_.Soon()));
-  EXPECT_EQ(second->port(), kPort);
-  ASSERT_OK(late->Connect(1, kPort, client_.Soon()));
-  EXPECT_EQ(late->Connect(1, 8, client_.Soon()).code(), StatusCode::kNotFound);
-  EXPECT_EQ(late->Connect(1, kNoPort, client_.Soon()).code(), StatusCode::kInvalidArgument);
-  EXPECT_EQ(late->Connect(77, kPort, client_.Soon()).code(), StatusCode::kNotFound);
-}
-
-TEST_F(Messages, AFullPortRefusesAnotherSenderUntilOneLeaves) {
-  auto inbox = server_.Bound(kPort, {.senders = 3});
-  std::vector<std::unique_ptr<VirtualQueue>> senders;
-  for (int i = 0; i < 3; ++i) senders.push_back(client_.ConnectTo(1, kPort));
-  auto fourth = client_.Queue();
-  EXPECT_EQ(fourth->Connect(1, kPort, client_.Soon()).code(), StatusCode::kQueueFull);
-  EXPECT_EQ(fourth->credits(), 0u);
-  senders.erase(senders.begin() + 1);
-  PollSome();
-  ASSERT_OK(fourth->Connect(1, kPort, client_.Soon()));
-  // Another port, another place; the old one is given back.
-  auto other = server_.Bound(8);
-  ASSERT_OK(fourth->Connect(1, 8, client_.Soon()));
-  PollSome();
-  auto fifth = client_.Queue();
-  ASSERT_OK(fifth->Connect(1, kPort, client_.Soon()));
-}
-
-TEST_F(Messages, AClosedPortFailsItsSendersAndOnlyThem) {
-  SKIP_ON_KERNEL("hears of it by the next message; tests/kmod has that");
-  auto inbox = server_.Bound(kPort);
-  auto steady_inbox = server_.Bound(8);
-  ASSERT_OK(server_.Receive(*steady_inbox, 0, 8));
-  auto outbox = client_.ConnectTo(1, kPort), steady = client_.ConnectTo(1, 8);
-  const Sge sge = client_.At(0, 4), large = client_.At(1, client_.buffer_bytes);
-  const WorkRequest held = SendOf(&large, 6);
-  ASSERT_OK(outbox->Push({&held, 1}));
-  PollSome(3);
-  inbox.reset();
-  EXPECT_NE(Done(*outbox).status, WcStatus::kSuccess) << "nobody will read it any more";
-  const WorkRequest wr = SendOf(&sge, 7);
-  EXPECT_EQ(outbox->Push({&wr, 1}).code(), StatusCode::kUnavailable);
-  EXPECT_EQ(outbox->Connect(1, kPort, client_.Soon()).code(), StatusCode::kNotFound);
-  ASSERT_OK(steady->Push({&wr, 1}));
-  EXPECT_EQ(Next(*steady_inbox).byte_len, 4u);
 }
 
 TEST_F(Messages, ReceivesAreCheckedAndBounded) {
@@ -504,36 +283,6 @@ TEST_F(Messages, OneSidedRequestsAndMessagesOfOneQueueCompleteInOrder) {
   }
 }
 
-TEST_F(Messages, AOneSidedRequestBehindALongMessageCompletesBehindIt) {
-  SKIP_ON_KERNEL("messages are copied");
-  auto inbox = server_.Bound(kPort);
-  auto outbox = client_.ConnectTo(1, kPort, 4);
-  const Sge sge = client_.At(1, 8), large = client_.At(0, client_.buffer_bytes);
-  WorkRequest read = SendOf(&sge, 7);
-  read.opcode = Opcode::kRead;
-  read.remote_addr = outbox->regions()[0].addr;
-  read.rkey = outbox->regions()[0].rkey;
-  for (uint64_t round = 0; round < 10; ++round) {
-    ASSERT_OK(outbox->Push({&read, 1}));  // the next one is like it
-    EXPECT_EQ(Done(*outbox).wr_id, 7u);
-    const WorkRequest send = SendOf(&large, round % 2, round % 2 != 0 ? kSignaled : 0);
-    ASSERT_OK(outbox->Push({&send, 1}));
-    PollSome(20);
-    ASSERT_OK(outbox->Push({&read, 1}));
-    PollSome(20);
-    Completion early;
-    ASSERT_EQ(outbox->Pop({&early, 1}), 0u) << "the receiver has not read the message";
-    ASSERT_OK(server_.Receive(*inbox, 0, 1));
-    Next(*inbox);
-    if (round % 2 != 0) {
-      EXPECT_EQ(Done(*outbox).wr_id, 1u);
-    }
-    EXPECT_EQ(Done(*outbox).wr_id, 7u);
-    PollSome();
-    EXPECT_EQ(outbox->outstanding(), 0u);
-  }
-}
-
 TEST_F(Messages, QueuesOutliveTheirPoolHarmlessly) {
   auto inbox = server_.Bound(kPort);
   ASSERT_OK(server_.Receive(*inbox, 0, 4));
@@ -548,71 +297,6 @@ TEST_F(Messages, QueuesOutliveTheirPoolHarmlessly) {
   EXPECT_EQ(outbox->credits(), 0u);
   EXPECT_EQ(inbox->port(), kNoPort);
   EXPECT_EQ(inbox->Bind(1, {}, Deadline::Never()).code(), StatusCode::kBadState);
-}
-
-// The NIC had the payload when the message was flushed, and by the repair other payloads may lie where it was.
-TEST(InlineMessages, AFlushedOneIsReportedAndNothingElseGoesInItsPlace) {
-  SKIP_ON_KERNEL("copies a message before it is accepted");
-  const std::string fabric = UniqueFabric(true);
-  MessagingNode server = MessagingNode::Start(fabric, 1, true);
-  auto gone = server.node->CreateRegion({.length = 4096, .remote_rights = kAllRights}).value();
-  ASSERT_OK(server.node->Publish(server.Soon()));
-  MessagingNode client = MessagingNode::Start(fabric, kNoNode, false, {.dc_initiators = 1, .max_rc_queues = 0});
-  auto inbox = server.Bound(7);
-  ASSERT_OK(server.Receive(*inbox, 0, 8));
-  auto outbox = client.ConnectTo(1, 7);
-  auto culprit = client.Queue();
-  ASSERT_OK(culprit->Connect(1, client.Soon()));
-  const Sge target = client.At(9, 8);
-  WorkRequest wrong;
-  wrong.sg_list = &target;
-  wrong.num_sge = 1;
-  wrong.opcode = Opcode::kRead;
-  wrong.flags = kSignaled;
-  for (const RemoteRegion& region : culprit->regions()) {
-    if (region.rkey != gone->rkey()) continue;
-    wrong.remote_addr = region.addr;
-    wrong.rkey = region.rkey;
-  }
-  ASSERT_NE(wrong.rkey, 0u);
-  gone.reset();
-  client.Put(0, "first!");
-  client.Put(1, "second");
-  const Sge sges[] = {client.At(0, 6), client.At(1, 6)};
-  ASSERT_OK(culprit->Stage({&wrong, 1}));
-  const WorkRequest first = SendOf(&sges[0], 0, kSignaled | kInline), second = SendOf(&sges[1], 1, kSignaled | kInline);
-  ASSERT_OK(outbox->Stage({&first, 1}));
-  client.pool->Flush();
-  const bool both = outbox->Push({&second, 1}).ok();
-  const auto done = Await(*client.pool, *outbox, both ? 2 : 1);
-  // Behind the void, messages are accepted again.
-  Clock& clock = client.node->clock();
-  const Deadline deadline = client.Soon();
-  WorkRequest last = SendOf(&sges[1], 2, kSignaled);
-  Status accepted = outbox->Push({&last, 1});
-  for (uint32_t spins = 0; !accepted.ok() && !deadline.Passed(clock); ++spins) {
-    client.pool->Poll();
-    server.pool->Poll();
-    clock.Relax(spins);
-    if (accepted == StatusCode::kUnavailable) (void)outbox->Connect(1, 7, deadline);
-    accepted = outbox->Push({&last, 1});
-  }
-  ASSERT_OK(accepted);
-  size_t successes = 1;
-  for (const Completion& one : done) successes += one.status == WcStatus::kSuccess;
-  std::vector<std::string> texts;
-  for (uint32_t spins = 0; texts.size() < successes && !deadline.Passed(clock); ++spins) {
-    client.pool->Poll();
-    server.pool->Poll();
-    Message message;
-    if (inbox->PopMessages({&message, 1}) == 1) texts.push_back(server.Text(message.wr_id, message.byte_len));
-    clock.Relax(spins);
-  }
-  std::vector<std::string> expected;
-  for (const Completion& one : done)
-    if (one.status == WcStatus::kSuccess) expected.push_back(one.wr_id == 0 ? "first!" : "second");
-  expected.push_back("second");
-  EXPECT_EQ(texts, expected);
 }
 
 }  // namespace

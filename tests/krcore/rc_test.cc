@@ -60,6 +60,16 @@ class RcQueuesTest : public ::testing::Test {
       Await(*worker.pool, queue, wrs.size());
     }
   }
+  // Polls only while completions are missing. Returns whether all were there when Push returned.
+  bool PushAndPop(Worker& worker, VirtualQueue& queue) {
+    const Sge sge = worker.Word(0);
+    const std::vector<WorkRequest> wrs(64, OnWord(queue, Opcode::kRead, &sge, 0));
+    EXPECT_TRUE(queue.Push(wrs).ok());
+    std::vector<Completion> done(wrs.size());
+    const size_t missing = done.size() - queue.Pop(done);
+    Await(*worker.pool, queue, missing);
+    return missing == 0;
+  }
   // `intervals` intervals in which the queues are used and everybody polls.
   void Heat(Worker& worker, std::initializer_list<VirtualQueue*> queues, int intervals = 12, bool answer = true) {
     for (int i = 0; i < intervals; ++i) {
@@ -120,17 +130,8 @@ TEST_F(RcQueuesTest, IsMadeForWhoPollsOnlyWhenACompletionIsMissing) {
   StartPeers(1);
   Worker worker = StartWorker(4);
   auto queue = worker.Connect(1);
-  const Sge sge = worker.Word(0);
-  const std::vector<WorkRequest> wrs(64, OnWord(*queue, Opcode::kRead, &sge, 0));
   for (int i = 0; i < 4000 && !IsOnRc(*worker.pool, 1); ++i) {
-    ASSERT_OK(queue->Push(wrs));
-    std::vector<Completion> done(wrs.size());
-    for (size_t got = 0; got < done.size();) {
-      const size_t popped = queue->Pop(std::span(done).subspan(got));
-      if (popped == 0) worker.pool->Poll();
-      if (popped == 0) Pass(1'000);
-      got += popped;
-    }
+    PushAndPop(worker, *queue);
     Pass(kHeatIntervalNs / 8);
     Answer();
   }
@@ -141,32 +142,19 @@ TEST_F(RcQueuesTest, WhileOneIsInTheMakingPushesAreMostlyDoneAtOnceIfTheyWereBef
   StartPeers(1);
   Worker worker = StartWorker(4);
   auto queue = worker.Connect(1);
-  const Sge sge = worker.Word(0);
-  const std::vector<WorkRequest> wrs(64, OnWord(*queue, Opcode::kRead, &sge, 0));
-  const auto done_at_once = [&] {
-    EXPECT_TRUE(queue->Push(wrs).ok());
-    std::vector<Completion> done(wrs.size());
-    size_t got = queue->Pop(done);
-    const bool at_once = got == done.size();
-    while (got < done.size()) {
-      worker.pool->Poll();
-      Pass(1'000);
-      got += queue->Pop(std::span(done).subspan(got));
-    }
-    return at_once;
-  };
-  done_at_once();
-  const bool before = done_at_once();
-  const auto in_the_making = [&] { return ImplOf(*worker.pool).rc()->has_work(); };
+  PushAndPop(worker, *queue);  // the next one is like it
+  const bool before = PushAndPop(worker, *queue);
+  const auto in_the_making = [&] { return RcOf(*worker.pool).has_work(); };
   for (int i = 0; i < 4000 && !in_the_making(); ++i) {
-    done_at_once();
+    PushAndPop(worker, *queue);
     Pass(kHeatIntervalNs / 8);
   }
   ASSERT_TRUE(in_the_making());  // and stays so: the peer does not answer
-  int at_once = 0;
-  for (int i = 0; i < 64; ++i) at_once += done_at_once() ? 1 : 0;
+  constexpr uint32_t kRounds = 4;
+  uint32_t at_once = 0;
+  for (uint32_t i = 0; i < kRounds * pool::kPolledOneIn; ++i) at_once += PushAndPop(worker, *queue) ? 1 : 0;
   EXPECT_TRUE(in_the_making());
-  EXPECT_EQ(at_once, before ? 60 : 0);
+  EXPECT_EQ(at_once, before ? kRounds * (pool::kPolledOneIn - 1) : 0);
 }
 
 TEST_F(RcQueuesTest, NoneAreMadeWhereNoneAreWanted) {

@@ -552,16 +552,17 @@ class OperatingTest(unittest.TestCase):
         self.start_memnode(1, "--metaserver").kill()
         done = self.surge()
         self.assertEqual((done.returncode, done.stdout), (1, ""))
-        self.assertIn(f"nobody runs the fabric {self.fabric}; its memory is still there", done.stderr)
-        self.assertIn(f"memnode --fabric={self.fabric} --clean", done.stderr)
+        self.assertIn(f"fabric {self.fabric} has no living device", done.stderr)
+        self.assertIn("clean it (memnode --clean)", done.stderr)
+        self.assertNotRegex(done.stderr, rf"exist: .*\b{self.fabric}\b")
 
     def test_mistakes_are_told(self):
         self.start_memnode(1, "--metaserver")
         done = subprocess.run([BIN / "surge", "status", f"--fabric={self.fabric}-not"], capture_output=True, text=True,
                               timeout=PATIENCE_S, check=False)
         self.assertEqual((done.returncode, done.stdout), (1, ""))
-        self.assertIn(f"there is no fabric {self.fabric}-not", done.stderr)
-        self.assertRegex(done.stderr, rf"Those that exist: .*\b{self.fabric}\b")
+        self.assertIn(f"no fabric named {self.fabric}-not", done.stderr)
+        self.assertRegex(done.stderr, rf"Others that exist: .*\b{self.fabric}\b")
         for arguments, message in (([], "no command"), (["stats"], "no such command"), (["status"], "--fabric is miss"),
                                    (["status", "--fabric=x", "--bad"], "bad")):
             done = subprocess.run([BIN / "surge", *arguments], capture_output=True, text=True, timeout=PATIENCE_S,

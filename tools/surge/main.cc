@@ -52,17 +52,12 @@ int FailToFind(const Status& status) {
   if (!FLAGS_fabric_address.empty()) return cli::FailToOpen(status);  // nobody lists the fabrics of a network
   std::string others;
   if (const auto fabrics = krcore::ListFabrics(FLAGS_rnic); fabrics.ok()) {
-    if (std::ranges::find(*fabrics, FLAGS_fabric) != fabrics->end()) {
-      return cli::Fail(
-          {StatusCode::kNotFound, "nobody runs the fabric " + FLAGS_fabric + "; its memory is still there"},
-          "Start its memory nodes with the flags that they had, and they adopt it; or remove it: memnode --fabric=" +
-              FLAGS_fabric + " --clean.");
+    for (const std::string& fabric : *fabrics) {
+      if (fabric != FLAGS_fabric) others += (others.empty() ? "" : ", ") + fabric;
     }
-    for (const std::string& fabric : *fabrics) others += (others.empty() ? "" : ", ") + fabric;
   }
-  return cli::Fail({StatusCode::kNotFound, "there is no fabric " + FLAGS_fabric},
-                   others.empty() ? "There is none at all: a fabric is made by its first memory node."
-                                  : "Those that exist: " + others + ".");
+  return cli::Fail(status, others.empty() ? "There is no other: a fabric is made by its first memory node."
+                                          : "Others that exist: " + others + ".");
 }
 
 bool LacksRates(const ClusterView& view) {

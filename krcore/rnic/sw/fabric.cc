@@ -42,9 +42,10 @@ Result<std::unique_ptr<Fabric>> Fabric::Join(const DeviceOptions& options) {
   fabric->Reclaim();
   Status taken;
   if (!options.create_fabric && !fabric->AnybodyAlive()) {
-    taken = {StatusCode::kNotFound,
-             "fabric " + options.fabric +
-                 " has no living device; start a memory node on it, which takes it over, or clean it"};
+    taken = {
+        StatusCode::kNotFound,
+        "fabric " + options.fabric +
+            " has no living device; start a memory node on it, which takes it over, or clean it (memnode --clean)"};
   } else {
     taken = fabric->TakeSlot(options.node);
   }
