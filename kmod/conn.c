@@ -10,8 +10,6 @@
 
 /* So much later than what stands in for it is the QP built, not beside the first requests. */
 #define BUILD_LATER (HZ / 50)
-/* Repairs that a CONNECT waits for behind its own. */
-#define MEND_WAITS 16
 
 void krc_conn_init(struct krc_conn *conn, struct krc_host *host, u32 index)
 {
@@ -96,7 +94,6 @@ int krc_conn_mend(struct krc_conn *conn, struct krc_queue *queue,
 	unsigned long delay = 0;
 	bool stood_in;
 	int err = 0;
-	int i;
 
 	/* Another one may come between. */
 	if (dc && READ_ONCE(conn->state) == KRC_CONN_DOWN)
@@ -124,15 +121,6 @@ int krc_conn_mend(struct krc_conn *conn, struct krc_queue *queue,
 	if (!dc || !stood_in)
 		flush_delayed_work(&conn->repair);
 	spin_lock_bh(&conn->lock);
-	/*
-	 * Behind the repair that was waited for, another one may be under way,
-	 * whose outcome nobody knows. Not for ever: it may break as often.
-	 */
-	for (i = 0; i < MEND_WAITS && conn->state == KRC_CONN_BROKEN; i++) {
-		spin_unlock_bh(&conn->lock);
-		flush_delayed_work(&conn->repair);
-		spin_lock_bh(&conn->lock);
-	}
 	if (conn->state == KRC_CONN_GONE)
 		err = -ENODEV;
 	else if (conn->state == KRC_CONN_DOWN ||

@@ -69,25 +69,14 @@ void krc_conn_settle(struct krc_conn *conn, bool up, struct list_head *flushed)
 
 /*
  * Whether what stands in goes on, since there is no QP. It does as long as it is
- * used and works, and nothing needs the QP. Else nothing more is posted there,
- * and no other one begins, until the connection is up or down.
+ * used and works, and nothing needs the QP.
  */
-static bool krc_conn_keep_dci(struct krc_conn *conn, int err)
+static bool krc_conn_keeps_dci(struct krc_conn *conn)
 {
-	bool keep;
-
-	spin_lock_bh(&conn->lock);
-	keep = conn->state == KRC_CONN_STOOD_IN && err &&
+	lockdep_assert_held(&conn->lock);
+	return conn->state == KRC_CONN_STOOD_IN &&
 	       time_before(jiffies, conn->used + IDLE_LIMIT) &&
 	       list_empty(&conn->later);
-	if (keep) {
-		queue_delayed_work(system_long_wq, &conn->repair, BUILD_AGAIN);
-	} else if (conn->state != KRC_CONN_GONE) {
-		conn->state = KRC_CONN_BROKEN;
-		trace_krc_conn(conn, err);
-	}
-	spin_unlock_bh(&conn->lock);
-	return keep;
 }
 
 void krc_conn_end_dci(struct krc_conn *conn)
@@ -130,10 +119,26 @@ void krc_conn_repair(struct work_struct *work)
 		dev_warn_ratelimited(&conn->dev->ib->dev,
 				     "krcore: no connection to %pI6c: %d\n",
 				     conn->host->gid.raw, err);
-	if (krc_conn_keep_dci(conn, err))
-		return;
-	krc_conn_end_dci(conn);
 	spin_lock_bh(&conn->lock);
+	if (err && krc_conn_keeps_dci(conn)) {
+		queue_delayed_work(system_long_wq, &conn->repair, BUILD_AGAIN);
+		spin_unlock_bh(&conn->lock);
+		return;
+	}
+	/*
+	 * Nothing more is posted there, and no other one begins, until the
+	 * connection is up or down. One without stays down until it is up: who
+	 * asks for it must not be told that it works before that is known.
+	 */
+	if (conn->dci) {
+		if (conn->state != KRC_CONN_GONE) {
+			conn->state = KRC_CONN_BROKEN;
+			trace_krc_conn(conn, err);
+		}
+		spin_unlock_bh(&conn->lock);
+		krc_conn_end_dci(conn);
+		spin_lock_bh(&conn->lock);
+	}
 	if (conn->state != KRC_CONN_GONE) {
 		krc_conn_settle(conn, !err, &flushed);
 		/* From here on new requests meet the new state. */
