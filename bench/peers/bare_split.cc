@@ -71,11 +71,13 @@ void BareSession::SplitLocked(const kvs::TableRef& table) {
   directory_.Insert({parent_done.subtable(), table.index, parent_done, directory_.Ticket()});
 }
 
-// Slots [first, first + count): READ them, then their blocks' hashes, freeze what moves, decide the child's.
+// Slots [first, first + count): READ them at once, then their blocks' hashes, freeze what moves, decide the child's.
 void BareSession::MigrateSlots(uint64_t parent, uint64_t child, uint32_t depth, uint32_t first, uint32_t count) {
   std::array<Slot, kMigratedAtOnce> slots, decisions;
+  const uint64_t begin = kvs::SlotOffset(first);
+  Read(image_.data() + begin, parent + begin, kvs::SlotOffset(first + count - 1) + sizeof(uint64_t) - begin);
   for (uint32_t i = 0; i < count; ++i) {
-    slots[i] = Slot(ReadWord(parent + kvs::SlotOffset(first + i)));
+    slots[i] = *reinterpret_cast<const Slot*>(image_.data() + kvs::SlotOffset(first + i));
     if (slots[i].has_block()) __builtin_prefetch(memory_.At(slots[i].block().offset));
   }
   for (uint32_t i = 0; i < count; ++i) {

@@ -42,9 +42,9 @@ struct SubtableGeometry {
 
 // Offsets within a subtable. A slot's index counts buckets in memory order: bucket * 7 + slot.
 inline uint64_t BucketOffset(uint32_t bucket) { return sizeof(SubtableHeader) + uint64_t{bucket} * kBucketBytes; }
-inline uint64_t SlotOffset(uint32_t slot) {
-  return BucketOffset(slot / kSlotsPerBucket) + 8 + (slot % kSlotsPerBucket) * 8;
-}
+// In words behind the subtable's header: behind the slots before it, and the headers of its bucket and those before.
+inline uint32_t SlotWord(uint32_t slot) { return slot + slot / kSlotsPerBucket + 1; }
+inline uint64_t SlotOffset(uint32_t slot) { return sizeof(SubtableHeader) + uint64_t{SlotWord(slot)} * 8; }
 inline uint32_t FirstBucket(const CombinedBucket& place) { return place.group * kBucketsPerGroup + place.half; }
 inline uint64_t CombinedOffset(const CombinedBucket& place) { return BucketOffset(FirstBucket(place)); }
 

@@ -114,6 +114,7 @@ class ClientCore final : public Client {
     std::span<uint64_t> slots;
     std::span<uint64_t> cas;
     std::span<BlockHeader> blocks;
+    std::span<uint64_t> run{};  // for words that lie together, of the slots and between
   };
   struct Lease;
   // Queues that no lease shuts, to renew it.

@@ -138,12 +138,14 @@ struct Operation {
     return (FirstBucket(place) + c % kCombinedSlots / kSlotsPerBucket) * kSlotsPerBucket + c % kSlotsPerBucket;
   }
   GlobalAddress SlotAddress(uint32_t c) const {
-    return {scan.table.address.node, scan.table.address.offset + SlotOffset(SlotIndex(c))};
+    const uint32_t p = c / kCombinedSlots;
+    const uint64_t place = scan.table.address.offset + CombinedOffset(scan.places.place[p]);
+    return {scan.table.address.node, place + (SlotWord(c) * 8 - p * kCombinedBytes)};
   }
 
  private:
-  const Slot& CandidateWord(uint32_t c) const {  // behind its bucket's header and those of the buckets before
-    return reinterpret_cast<const Slot*>(buffers->buckets.data())[c + c / kSlotsPerBucket + 1];
+  const Slot& CandidateWord(uint32_t c) const {
+    return reinterpret_cast<const Slot*>(buffers->buckets.data())[SlotWord(c)];
   }
 };
 

@@ -30,6 +30,7 @@ class SplitBuffers {
 
   struct alignas(64) Registered {
     std::array<uint64_t, kWindow> slots{};
+    std::array<uint64_t, kWindow + kWindow / kSlotsPerBucket + 1> run{};  // the words of a window of slots, at most
     std::array<uint64_t, kWindow> cas{};
     std::array<BlockHeader, kWindow> blocks{};
     std::array<uint64_t, 8> words{};
