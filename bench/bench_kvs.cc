@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <random>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -132,14 +133,60 @@ BENCHMARK(BM_MultiGet)->ArgName("keys")->Arg(16)->Arg(64)->Unit(benchmark::kMill
 void BM_Update(benchmark::State& state) { RunOperations(state, Kind::kUpdate); }
 BENCHMARK(BM_Update)->ArgName("in_flight")->Arg(1)->Arg(16)->Arg(64)->Unit(benchmark::kMillisecond);
 
+// Updates one after the other, by calls that block.
+void BM_BlockingUpdate(benchmark::State& state) {
+  auto client = LoadedStore().NewClient().value();
+  RunLanes(*client, Kind::kGet, 0, kOperationsPerRound, 16);
+  std::minstd_rand random(1);
+  const std::string value(100, 'v');
+  for (auto _ : state) {
+    for (uint64_t i = 0; i < kOperationsPerRound; ++i) Check(client->Update(View(KeyOf(random() % kRecords)), value));
+  }
+  state.SetItemsProcessed(state.iterations() * static_cast<int64_t>(kOperationsPerRound));
+}
+BENCHMARK(BM_BlockingUpdate)->Unit(benchmark::kMillisecond);
+
+// Writes `end - begin` records, each of the number that number_of(i) says, by MultiWrite, so many at once.
+template <typename NumberOf>
+void WriteAtOnce(Client& client, kvs::WriteKind kind, uint64_t begin, uint64_t end, size_t at_once,
+                 NumberOf number_of) {
+  const std::string value(100, 'v');
+  std::vector<Key> keys(at_once);
+  std::vector<kvs::WriteRequest> writes(at_once);
+  while (begin < end) {
+    const size_t count = std::min<uint64_t>(at_once, end - begin);
+    for (size_t i = 0; i < count; ++i) {
+      keys[i] = KeyOf(number_of(begin++));
+      writes[i].kind = kind;
+      writes[i].key = View(keys[i]);
+      writes[i].value = value;
+    }
+    client.MultiWrite(std::span(writes).first(count));
+    for (const kvs::WriteRequest& write : std::span(writes).first(count)) Check(write.status);
+  }
+}
+
+void BM_MultiUpdate(benchmark::State& state) {
+  auto client = LoadedStore().NewClient().value();
+  RunLanes(*client, Kind::kGet, 0, kOperationsPerRound, 16);
+  std::minstd_rand random(1);
+  for (auto _ : state) {
+    WriteAtOnce(*client, kvs::WriteKind::kUpdate, 0, kOperationsPerRound, static_cast<size_t>(state.range(0)),
+                [&random](uint64_t) { return random() % kRecords; });
+  }
+  state.SetItemsProcessed(state.iterations() * static_cast<int64_t>(kOperationsPerRound));
+}
+BENCHMARK(BM_MultiUpdate)->ArgName("keys")->Arg(16)->Arg(64)->Unit(benchmark::kMillisecond);
+
 // Inserts into an empty store: splits included.
-void BM_Load(benchmark::State& state) {
+template <typename LoadInto>
+void LoadEmptyStores(benchmark::State& state, LoadInto load) {
   for (auto _ : state) {
     state.PauseTiming();
     auto store = Store::OpenEmbedded({}).value();
     auto client = store->NewClient().value();
     state.ResumeTiming();
-    RunLanes(*client, Kind::kInsert, 0, kRecords, state.range(0));
+    load(*client);
     state.PauseTiming();
     client.reset();
     store.reset();
@@ -147,7 +194,19 @@ void BM_Load(benchmark::State& state) {
   }
   state.SetItemsProcessed(state.iterations() * static_cast<int64_t>(kRecords));
 }
+
+void BM_Load(benchmark::State& state) {
+  LoadEmptyStores(state, [&](Client& client) { RunLanes(client, Kind::kInsert, 0, kRecords, state.range(0)); });
+}
 BENCHMARK(BM_Load)->ArgName("in_flight")->Arg(1)->Arg(16)->Unit(benchmark::kMillisecond);
+
+void BM_MultiLoad(benchmark::State& state) {
+  LoadEmptyStores(state, [&](Client& client) {
+    WriteAtOnce(client, kvs::WriteKind::kInsert, 0, kRecords, static_cast<size_t>(state.range(0)),
+                [](uint64_t i) { return i; });
+  });
+}
+BENCHMARK(BM_MultiLoad)->ArgName("keys")->Arg(16)->Arg(64)->Unit(benchmark::kMillisecond);
 
 // ---- address cache: Gets of a million keys, uniform or by Zipf's law, with and without it, in one run
 

@@ -24,9 +24,12 @@ kvs::Task<void> Move(kvs::Client& client, std::string_view from, std::string_vie
 int main() {
   auto store = kvs::Store::OpenEmbedded({}).value();
   auto client = store->NewClient().value();
-  const kvs::Status put = client->Put("hello", "world");
-  const kvs::Status inserted = client->Insert("colour", "blue");
-  if (!put.ok() || !inserted.ok()) return 1;
+  // One operation; and several that share their round trips.
+  const kvs::Status put = client->Put("hello", "there");
+  std::array<kvs::WriteRequest, 2> writes = {
+      {{kvs::WriteKind::kUpdate, "hello", "world"}, {kvs::WriteKind::kInsert, "colour", "blue"}}};
+  client->MultiWrite(writes);
+  if (!put.ok() || !writes[0].status.ok() || !writes[1].status.ok()) return 1;
 
   int moved = 0;
   client->Spawn(Move(*client, "hello", "greeting", &moved));

@@ -32,14 +32,14 @@ constexpr uint64_t kBesidesBytes = 140;
 constexpr uint64_t kLeastBytes = uint64_t{64} << 20;
 constexpr uint64_t kMib = uint64_t{1} << 20;
 
-// Requests in flight begin together, as the bound's: the Gets among them by one MultiGet.
+// Requests in flight begin together, as the bound's: the Gets among them by one MultiGet, the writes by one MultiWrite.
 Task<void> Together(Client& client, Requests& requests, uint32_t in_flight) {
   std::array<Request, kMaxInFlight> request;
   std::array<std::string_view, kMaxInFlight> keys;
   std::array<std::string, kMaxInFlight> values;
   std::array<Status, kMaxInFlight> statuses;
+  std::array<kvs::WriteRequest, kMaxInFlight> writes;
   std::array<uint32_t, kMaxInFlight> lane_of_get, lane_of_write;
-  std::array<Task<Status>, kMaxInFlight> writes;
   for (;;) {
     uint32_t gets = 0, write_count = 0;
     for (uint32_t lane = 0; lane < in_flight; ++lane) {
@@ -48,23 +48,23 @@ Task<void> Together(Client& client, Requests& requests, uint32_t in_flight) {
         keys[gets] = request[lane].key;
         lane_of_get[gets++] = lane;
       } else {
-        writes[write_count] = request[lane].verb == Verb::kUpdate
-                                  ? client.UpdateAsync(request[lane].key, request[lane].value)
-                                  : client.InsertAsync(request[lane].key, request[lane].value);
-        writes[write_count].Start();
+        kvs::WriteRequest& write = writes[write_count];
+        write.kind = request[lane].verb == Verb::kUpdate ? kvs::WriteKind::kUpdate : kvs::WriteKind::kInsert;
+        write.key = request[lane].key;
+        write.value = request[lane].value;
         lane_of_write[write_count++] = lane;
       }
     }
     if (gets + write_count == 0) co_return;
+    Task<void> all_writes = client.MultiWriteAsync(std::span(writes).first(write_count));
+    if (write_count != 0) all_writes.Start();
     if (gets != 0) {
       co_await client.MultiGetAsync(std::span(keys).first(gets), std::span(values).first(gets),
                                     std::span(statuses).first(gets));
     }
     for (uint32_t i = 0; i < gets; ++i) requests.Done(lane_of_get[i], statuses[i].ok(), values[i]);
-    for (uint32_t i = 0; i < write_count; ++i) {
-      const Status status = co_await std::move(writes[i]).Join();
-      requests.Done(lane_of_write[i], status.ok());
-    }
+    if (write_count != 0) co_await std::move(all_writes).Join();
+    for (uint32_t i = 0; i < write_count; ++i) requests.Done(lane_of_write[i], writes[i].status.ok());
   }
 }
 

@@ -41,6 +41,8 @@ void Client::MultiGet(std::span<const std::string_view> keys, std::span<std::str
   Wait(MultiGetAsync(keys, values, statuses));
 }
 
+void Client::MultiWrite(std::span<WriteRequest> writes) { Wait(MultiWriteAsync(writes)); }
+
 void Client::Drain() {
   for (uint32_t idle = 0; spawned() > 0;) {
     if (Poll() != 0) {

@@ -7,6 +7,7 @@
 //   get.cc           Get
 //   multi_get.cc     MultiGet, and Gets that block
 //   write.cc         Put, Insert, Update, Delete
+//   multi_write.cc   MultiWrite, and writes that block
 //   split.cc         splitting a subtable, migrating slots
 //   merge.cc         merging two subtables into one
 //   memory.cc        blocks and subtables, epochs
@@ -37,6 +38,7 @@
 #include "kvs/src/directory_cache.h"
 #include "kvs/src/memory_state.h"
 #include "kvs/src/operation.h"
+#include "kvs/src/pending_write.h"
 #include "kvs/src/registration.h"
 
 namespace kvs {
@@ -69,6 +71,10 @@ class ClientCore final : public Client {
   ~ClientCore() override;
 
   Status Get(std::string_view key, std::string* value) override;
+  Status Put(std::string_view key, std::string_view value) override;
+  Status Insert(std::string_view key, std::string_view value) override;
+  Status Update(std::string_view key, std::string_view value) override;
+  Status Delete(std::string_view key) override;
   Task<Status> GetAsync(std::string_view key, std::string* value) override;
   Task<void> MultiGetAsync(std::span<const std::string_view> keys, std::span<std::string> values,
                            std::span<Status> statuses) override;
@@ -76,6 +82,7 @@ class ClientCore final : public Client {
   Task<Status> InsertAsync(std::string_view key, std::string_view value) override;
   Task<Status> UpdateAsync(std::string_view key, std::string_view value) override;
   Task<Status> DeleteAsync(std::string_view key) override;
+  Task<void> MultiWriteAsync(std::span<WriteRequest> writes) override;
   void Spawn(Task<void> task) override;
   size_t Poll() override;
   size_t spawned() const override { return spawned_; }
@@ -227,6 +234,7 @@ class ClientCore final : public Client {
   // ---- multi_get.cc
   struct Group;
   bool AskForBuckets(Operation& op, Batch& batch);
+  static bool ReadBuckets(Operation& op, Batch& batch);
   bool AskForOnlyMatch(Operation& op, Batch& batch);
   static bool IsOnlyMatchRight(Operation& op);
   Step AskForMatches(Operation& op, Batch& batch);
@@ -234,6 +242,7 @@ class ClientCore final : public Client {
   Step GoOnReading(Operation& op, Batch& batch);
   Status ResultOf(const Operation& op, std::string* value);
   bool OthersWait() const;
+  void PollAlone(uint32_t* idle);
   Step ReadAlone(Operation& op);
 
   // ---- get.cc
@@ -242,23 +251,45 @@ class ClientCore final : public Client {
   Task<Step> ReadFrozenValue(Operation& op, Slot slot, std::string* value);
 
   // ---- write.cc
+  static bool IsKey(std::string_view key) { return !key.empty() && key.size() <= kMaxKeyBytes; }
+  static bool IsRecord(std::string_view key, std::string_view value) {
+    return IsKey(key) && value.size() <= kMaxValueBytes;
+  }
+  static Status LengthStatus(std::string_view key, std::string_view value);
   Task<Status> Write(OpKind kind, std::string_view key, std::string_view value);
-  struct NewBlock;
+  static bool GoesOn(Step step, Outcome outcome, const Batch& batch);
+  Step BeginWrite(PendingWrite& write, Batch& batch);
+  Step GoOnWriting(PendingWrite& write, Batch& batch);
+  Step Publish(PendingWrite& write, Batch& batch);
+  Step LookBehindTentative(PendingWrite& write, Batch& batch);
+  static bool AskToSwap(PendingWrite& write, Batch& batch, Slot old, Slot now);
+  Task<Step> SettleWrite(PendingWrite& write, Outcome outcome);
+  Task<void> FinishWrite(PendingWrite& write, Outcome outcome);
+  void EndWrite(const PendingWrite& write);
+  Task<Step> PublishAlone(PendingWrite& write);
+  Task<void> WriteAfterAll(PendingWrite& write);
   Task<Step> LeaveTable(Operation& op);
-  Step PlaceBlock(Operation& op, std::string_view key, std::string_view value, NewBlock* block);
-  Step BuildNewBlock(Operation& op, std::string_view key, std::string_view value, NewBlock* block);
+  Step PlaceBlock(PendingWrite& write);
+  Step BuildNewBlock(PendingWrite& write);
   bool SendBlock(Operation& op, NewBlock* block);
-  static Slot Replacement(const Operation& op, OpKind kind, const NewBlock& block, Slot old);
-  void AskToReplace(Operation& op, const NewBlock& block, Slot old, Slot now);
-  void Replaced(Operation& op, NewBlock* block, Slot old, Slot now);
-  Task<Step> ReplaceAfterAll(Operation& op, OpKind kind, NewBlock* block, Outcome outcome, Status* result);
-  Task<Step> LookAgain(Operation& op, Slot there);
-  Task<Step> InsertTentatively(Operation& op, uint32_t candidate, Slot own, bool* exists, bool* unknown);
+  static Slot Replacement(const PendingWrite& write, Slot old);
+  void Replaced(PendingWrite& write);
+  void Inserted(PendingWrite& write);
+  Task<Step> ReplaceAfterAll(PendingWrite& write, Outcome outcome);
+  Task<Step> LookAgain(PendingWrite& write, Slot there);
+  Task<Step> ConfirmAfterAll(PendingWrite& write, Step scanned);
+  static void AskToConfirm(PendingWrite& write);
+  Task<Step> LookAtConfirm(PendingWrite& write, Outcome outcome);
+  Step InDoubt(PendingWrite& write);
   Task<Step> MakeRoom(Operation& op);
-  Task<Step> AbortTentative(Operation& op, GlobalAddress slot, Slot own);
+  Task<Step> AbortTentative(PendingWrite& write);
   Task<Step> LookAtOutcome(Operation& op, GlobalAddress at, Slot before, Slot after);
   void RetireOld(Operation& op, Slot old);
-  void GiveBackUnused(const Operation& op, const NewBlock& block);
+  void GiveBackUnused(const PendingWrite& write);
+
+  // ---- multi_write.cc
+  struct Member;
+  Status WriteAlone(OpKind kind, std::string_view key, std::string_view value);
 
   // ---- split.cc
   Task<Step> ReadSplit(Batch& batch, std::span<uint64_t, 3> words, uint32_t child_index, Migration* migration);

@@ -59,6 +59,7 @@ inline Operation& ClientCore::TakeToRead(Operation& operation, std::string_view 
   operation.key = key;
   operation.hash = hash;
   operation.scan.places = PlacesOf(operation.hash, geometry_.groups);
+  operation.writes = operation.inserts = false;
   operation.own_ins = 0;
   operation.strangers = 0;
   return operation;

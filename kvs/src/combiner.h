@@ -110,6 +110,13 @@ class Combiner {
   explicit Combiner(ClientStats& stats) : stats_(stats) {}
   void SetSize(uint32_t max_in_flight);
 
+  // Would a write of the key wait for another one?
+  bool IsBeingWritten(const KeyHash& hash, std::string_view key) const {
+    for (const Turn* leader = buckets_[IndexOf(hash.h1)]; leader != nullptr; leader = leader->chain_) {
+      if (leader->hash_ == hash.h1 && leader->is_write() && leader->key_ == key) return true;
+    }
+    return false;
+  }
   // Is there somebody whose time may run out while it waits?
   bool any_waiting() const { return waiting_count_ > 0; }
   // Ends the waiting of those whose deadline has passed. Cheap if called too often.
@@ -119,7 +126,8 @@ class Combiner {
   friend class Turn;
   static constexpr int64_t kLookEveryNs = 50'000'000;
 
-  Turn** BucketOf(uint64_t hash) { return &buckets_[hash >> 24 & (buckets_.size() - 1)]; }
+  size_t IndexOf(uint64_t hash) const { return hash >> 24 & (buckets_.size() - 1); }
+  Turn** BucketOf(uint64_t hash) { return &buckets_[IndexOf(hash)]; }
   // Makes it the leader of its line, or puts it at the end of that.
   void Enter(Turn& turn);
   void Leave(Turn& leader);

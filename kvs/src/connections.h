@@ -63,8 +63,8 @@ class Batch {
   void CompareSwap(GlobalAddress at, uint64_t expected, uint64_t desired, uint64_t* old);
   void FetchAdd(GlobalAddress at, uint64_t addend, uint64_t* old);
 
-  // READs that go to outboxes at once, for who asks for many and is through with each at once: Begin, ReadNow for each,
-  // co_await End. Nothing else of the batch may be used meanwhile. `hint_every`: Outbox::TakeForHint.
+  // Verbs that go to outboxes at once, for who asks for many and is through with each at once: Begin, ReadNow and its
+  // like for each, co_await End. Nothing else of the batch may be used meanwhile. `hint_every`: Outbox::TakeForHint.
   void Begin(uint32_t hint_every = Outbox::kHintEvery) {
     assert(size_ == 0 && !Stale());
     hint_every_ = hint_every;
@@ -80,6 +80,10 @@ class Batch {
   // Several of one node, of `bytes` each, `to` one behind the other.
   template <size_t kCount>
   inline bool ReadNow(krcore::NodeId node, const std::array<uint64_t, kCount>& offsets, std::byte* to, uint32_t bytes);
+  // As Write and CompareSwap.
+  bool WriteNow(const void* from, GlobalAddress to, uint32_t bytes) { return WriteNow(from, to, bytes, lkey_); }
+  inline bool WriteNow(const void* from, GlobalAddress to, uint32_t bytes, uint32_t lkey);
+  inline bool CompareSwapNow(GlobalAddress at, uint64_t expected, uint64_t desired, uint64_t* old);
   auto End() {
     struct Awaiter {
       Batch& batch;
@@ -217,6 +221,20 @@ class Connections {
     uint32_t life = 0;  // how often it was connected
     int64_t retry_at_ns = 0;
   };
+  // Of the memory node, if that is reached and its outbox has room for so many verbs; else null.
+  Peer* PeerWithRoom(krcore::NodeId memory_node, uint32_t verbs) {
+    if (!Reach(memory_node)) [[unlikely]]
+      return nullptr;
+    Peer& peer = peers_[memory_node & 0xff];
+    const bool has_room = peer.outbox->HasRoom(verbs) || (HandOn(peer) && peer.outbox->HasRoom(verbs));
+    return has_room ? &peer : nullptr;
+  }
+  // So many verbs of the batch were added to its outbox.
+  static void Added(Batch& batch, Peer& peer, bool is_new_part, uint32_t verbs) {
+    batch.pending_ += is_new_part ? 1 : 0;
+    batch.size_ += verbs;
+    if (const auto soon = peer.outbox->TakeForHint(batch.hint_every_); !soon.empty()) peer.queue->Prefetch(soon);
+  }
   void HandOnAll();
   size_t TakeCompletions();
   // Its outbox goes to its queue. What that refuses, but for want of room, ends. False: there is no room.
@@ -285,18 +303,34 @@ inline uint32_t Batch::Stage() {
 template <size_t kCount>
 inline bool Batch::ReadNow(krcore::NodeId node, const std::array<uint64_t, kCount>& offsets, std::byte* to,
                            uint32_t bytes) {
-  if (!connections_->Reach(node)) [[unlikely]]
-    return false;
-  Connections::Peer& peer = connections_->peers_[node & 0xff];
-  Outbox& outbox = *peer.outbox;
-  if (!outbox.HasRoom(kCount) && !(connections_->HandOn(peer) && outbox.HasRoom(kCount))) [[unlikely]]
+  Connections::Peer* const peer = connections_->PeerWithRoom(node, kCount);
+  if (peer == nullptr) [[unlikely]]
     return false;
   std::array<uint64_t, kCount> addrs;
-  for (size_t i = 0; i < kCount; ++i) addrs[i] = peer.base + offsets[i];
-  pending_ += outbox.AddReads(addrs, peer.rkey, to, bytes, lkey_, this) ? 1 : 0;
-  if (const auto verbs = outbox.TakeForHint(hint_every_); !verbs.empty()) peer.queue->Prefetch(verbs);
-  size_ += static_cast<uint32_t>(kCount);
+  for (size_t i = 0; i < kCount; ++i) addrs[i] = peer->base + offsets[i];
+  Connections::Added(*this, *peer, peer->outbox->AddReads(addrs, peer->rkey, to, bytes, lkey_, this), kCount);
   connections_->stats_.reads += kCount;
+  return true;
+}
+
+inline bool Batch::WriteNow(const void* from, GlobalAddress to, uint32_t bytes, uint32_t lkey) {
+  Connections::Peer* const peer = connections_->PeerWithRoom(to.node, 1);
+  if (peer == nullptr) [[unlikely]]
+    return false;
+  Connections::Added(*this, *peer, peer->outbox->AddWrite(peer->base + to.offset, peer->rkey, from, bytes, lkey, this),
+                     1);
+  ++connections_->stats_.writes;
+  return true;
+}
+
+inline bool Batch::CompareSwapNow(GlobalAddress at, uint64_t expected, uint64_t desired, uint64_t* old) {
+  Connections::Peer* const peer = connections_->PeerWithRoom(at.node, 1);
+  if (peer == nullptr) [[unlikely]]
+    return false;
+  Outbox& outbox = *peer->outbox;
+  Connections::Added(*this, *peer,
+                     outbox.AddCompareSwap(peer->base + at.offset, peer->rkey, expected, desired, old, lkey_, this), 1);
+  ++connections_->stats_.atomics;
   return true;
 }
 

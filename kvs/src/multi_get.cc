@@ -15,8 +15,6 @@ namespace {
 
 constexpr size_t kSettled = SIZE_MAX;  // group_index of an operation that is through
 
-bool IsKey(std::string_view key) { return !key.empty() && key.size() <= kMaxKeyBytes; }
-
 }  // namespace
 
 // The operations of the keys that are read together, in the keys' order. All are in use until it ends: what was asked
@@ -46,18 +44,22 @@ struct ClientCore::Group {
   }
 };
 
+// Asks for the two combined buckets of the operation's table.
+bool ClientCore::ReadBuckets(Operation& op, Batch& batch) {
+  const GlobalAddress table = op.scan.table.address;
+  const std::array<uint64_t, 2> offsets = {table.offset + CombinedOffset(op.scan.places.place[0]),
+                                           table.offset + CombinedOffset(op.scan.places.place[1])};
+  return batch.ReadNow(table.node, offsets, op.buffers->buckets.data(), kCombinedBytes);
+}
+
 // Asks for the buckets: (1) of Get, as BeginScan. False: it is no usual case.
 bool ClientCore::AskForBuckets(Operation& op, Batch& batch) {
   address_cache_.Count(clock_);
   op.group_reading = Operation::GroupReading::kBuckets;
   op.scan.states = kReaderStates;
   op.scan.guess = Slot::Free();
-  if (!directory_.Lookup(op.hash, &op.scan.table)) return false;
-  const GlobalAddress table = op.scan.table.address;
-  const std::array<uint64_t, 2> offsets = {table.offset + CombinedOffset(op.scan.places.place[0]),
-                                           table.offset + CombinedOffset(op.scan.places.place[1])};
-  if (!batch.ReadNow(table.node, offsets, op.buffers->buckets.data(), kCombinedBytes)) return false;
-  const Slot guess = UsableGuess(address_cache_.Lookup(op.hash.h1), table.node);
+  if (!directory_.Lookup(op.hash, &op.scan.table) || !ReadBuckets(op, batch)) return false;
+  const Slot guess = UsableGuess(address_cache_.Lookup(op.hash.h1), op.scan.table.address.node);
   if (guess == Slot::Free()) return true;
   op.scan.guess = guess;
   return batch.ReadNow(guess.block(), op.buffers->match.data(), FirstReadBytes(guess));
@@ -105,7 +107,8 @@ Step ClientCore::AskForHeaders(Operation& op, Batch& batch) {
   LookAtBuckets(op);
   const Scan& scan = op.scan;
   if (scan.closed || !scan.headers_fit || scan.frz >= 0 || scan.any_pending) return Step::kRestart;
-  if (Mutated(Mutation::kMultiGetMissUnchecked)) return Step::kOk;
+  if (op.inserts) return Step::kOk;  // it looks again behind its tentative slot
+  if (Mutated(op.writes ? Mutation::kWriteMissUnchecked : Mutation::kMultiGetMissUnchecked)) return Step::kOk;
   op.group_reading = Operation::GroupReading::kHeaders;
   bool asked = true;
   ReadHeaders(op,
@@ -148,22 +151,24 @@ bool ClientCore::OthersWait() const {
          combiner_.any_waiting() || connections_.any_stalled();
 }
 
-// Where it is done when it is pushed, and nobody else waits for anything, there is nothing to poll for: but for what
-// the client does by itself, when that is due. With nobody else's cache misses to overlap, each READ's begins as early
-// as can be.
+// A round of who blocks, for a batch of its own. Where it is done when it is pushed, and nobody else waits for
+// anything, there is nothing to poll for: but for what the client does by itself, when that is due.
+void ClientCore::PollAlone(uint32_t* idle) {
+  size_t done = OthersWait() ? 0 : connections_.PushAndTake();
+  if (RunQueue& run_queue = RunQueue::OfThisThread(); !run_queue.empty()) [[unlikely]]
+    run_queue.RunAll();
+  if (done == 0 || registration_.Now() >= maintain_at_ns_) [[unlikely]]
+    done += Poll();
+  if (done != 0) {
+    *idle = 0;
+  } else {
+    clock_.Relax(++*idle);
+  }
+}
+
+// With nobody else's cache misses to overlap, each READ's begins as early as can be.
 Step ClientCore::ReadAlone(Operation& op) {
-  const auto poll = [this, idle = 0u]() mutable {
-    size_t done = OthersWait() ? 0 : connections_.PushAndTake();
-    if (RunQueue& run_queue = RunQueue::OfThisThread(); !run_queue.empty()) [[unlikely]]
-      run_queue.RunAll();
-    if (done == 0 || registration_.Now() >= maintain_at_ns_) [[unlikely]]
-      done += Poll();
-    if (done != 0) {
-      idle = 0;
-    } else {
-      clock_.Relax(++idle);
-    }
-  };
+  const auto poll = [this, idle = 0u]() mutable { PollAlone(&idle); };
   Batch& batch = op.batch;
   batch.CountForOperation(true);
   batch.Begin(/*hint_every=*/1);

@@ -115,6 +115,8 @@ struct Operation {
   uint32_t hurries = 0;        // restarts at once so far
   int64_t deadline_ns = 0;     // 0: not set yet (it is when something goes wrong first)
   bool in_use = false;
+  bool writes = false;      // it is a write, by steps;
+  bool inserts = false;     // and of a key that may be absent, which it need not show beforehand
   bool makes_room = false;  // the mover's: it may have the chunks that are kept for that, and waits for none;
   bool drains = false;      // but not while it empties a memory node
   RoomWait room_wait;

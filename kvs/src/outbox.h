@@ -107,12 +107,7 @@ class Outbox {
   bool AddReads(const std::array<uint64_t, kCount>& remote_addrs, uint32_t rkey, std::byte* to, uint32_t bytes,
                 uint32_t lkey, Batch* batch) {
     assert(HasRoom(kCount));
-    const bool goes_on = count_ != 0 && parts_[(tail_ - 1) & mask_] == batch;
-    if (!goes_on) {
-      if (head_ == tail_) head_ = handed_on_ = tail_ = 0;
-      begins_[tail_ - handed_on_] = static_cast<uint8_t>(count_);
-      parts_[tail_++ & mask_] = batch;
-    }
+    const bool is_new = OpenPart(batch);
     for (size_t i = 0; i < kCount; ++i) {
       sges_[count_ + i] = {reinterpret_cast<uint64_t>(to + i * bytes), bytes, lkey};
       krcore::WorkRequest& wr = wrs_[count_ + i];
@@ -123,7 +118,21 @@ class Outbox {
       wr.rkey = rkey;
     }
     count_ += static_cast<uint32_t>(kCount);
-    return !goes_on;
+    return is_new;
+  }
+  // The same for a WRITE or a CAS.
+  bool AddWrite(uint64_t remote_addr, uint32_t rkey, const void* from, uint32_t bytes, uint32_t lkey, Batch* batch) {
+    const bool is_new = OpenPart(batch);
+    AddOne(krcore::Opcode::kWrite, remote_addr, rkey, from, bytes, lkey, batch);
+    return is_new;
+  }
+  bool AddCompareSwap(uint64_t remote_addr, uint32_t rkey, uint64_t compare, uint64_t swap, uint64_t* old,
+                      uint32_t lkey, Batch* batch) {
+    const bool is_new = OpenPart(batch);
+    krcore::WorkRequest& wr = AddOne(krcore::Opcode::kCompareSwap, remote_addr, rkey, old, sizeof(*old), lkey, batch);
+    wr.compare_add = compare;
+    wr.swap = swap;
+    return is_new;
   }
 
   // All of it, for VirtualQueue::Push, the last one marked. Then one of the two below.
@@ -181,6 +190,25 @@ class Outbox {
 
  private:
   static constexpr uint64_t kMarker = 1;
+  // What is added next is the batch's. Returns whether that makes a new part.
+  bool OpenPart(Batch* batch) {
+    if (count_ != 0 && parts_[(tail_ - 1) & mask_] == batch) return false;
+    if (head_ == tail_) head_ = handed_on_ = tail_ = 0;
+    begins_[tail_ - handed_on_] = static_cast<uint8_t>(count_);
+    parts_[tail_++ & mask_] = batch;
+    return true;
+  }
+  krcore::WorkRequest& AddOne(krcore::Opcode opcode, uint64_t remote_addr, uint32_t rkey, const void* local,
+                              uint32_t bytes, uint32_t lkey, Batch* batch) {
+    sges_[count_] = {reinterpret_cast<uint64_t>(local), bytes, lkey};
+    krcore::WorkRequest& wr = wrs_[count_++];
+    wr.wr_id = reinterpret_cast<uint64_t>(batch);
+    wr.opcode = opcode;
+    wr.flags = 0;
+    wr.remote_addr = remote_addr;
+    wr.rkey = rkey;
+    return wr;
+  }
   static uint32_t EndOf(uint64_t marker) { return static_cast<uint32_t>(marker >> 1); }
 
   const uint32_t hand_on_;

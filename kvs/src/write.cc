@@ -1,4 +1,7 @@
-// Put, Insert, Update and Delete: one loop. The step numbers are those of docs/kvs.md.
+// Put, Insert, Update and Delete. The usual case is a sequence of steps, each of which looks at what the last round
+// trip has brought and asks for the next (BeginWrite, GoOnWriting): for one write or for many at a time, in a coroutine
+// or without one. What it does not know is settled (SettleWrite), and if that leaves the write undone it begins again,
+// in a loop that knows everything (WriteAfterAll). The step numbers are those of docs/kvs.md.
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -6,6 +9,7 @@
 #include "kvs/layout/match_slots.h"
 #include "kvs/src/client_core.h"
 #include "kvs/src/mutation.h"
+#include "kvs/src/pending_write.h"
 #include "kvs/src/placement.h"
 #include "kvs/src/store_core.h"
 
@@ -29,25 +33,6 @@ void Progressed(Operation& op) {
 
 }  // namespace
 
-// The block that a write is about to publish.
-struct ClientCore::NewBlock {
-  GlobalAddress address;
-  uint64_t bytes = 0;          // as allocated
-  uint64_t content_bytes = 0;  // as written
-  uint64_t birth = 0;          // epoch
-  const std::byte* local = nullptr;
-  uint32_t lkey = 0;
-  krcore::NodeId preferred = krcore::kNoNode;  // where it was to be
-  bool written = false;                        // the WRITE has completed
-  bool shown = false;                          // it was in a slot, if only tentatively: others may be reading it
-  bool published = false;                      // it is in a VAL slot
-  bool in_doubt = false;                       // a verb that names it has an unknown outcome: it is never reused
-
-  Slot InState(SlotState state, uint8_t fingerprint, uint8_t version) const {
-    return Slot::Make(state, fingerprint, LengthUnits(content_bytes), address, version);
-  }
-};
-
 Task<Status> ClientCore::PutAsync(std::string_view key, std::string_view value) {
   return Write(OpKind::kPut, key, value);
 }
@@ -60,29 +45,33 @@ Task<Status> ClientCore::UpdateAsync(std::string_view key, std::string_view valu
 Task<Status> ClientCore::DeleteAsync(std::string_view key) { return Write(OpKind::kDelete, key, {}); }
 
 // Memory for the block, if the client has some at hand. kRun: it has not, and Allocate() gets it.
-Step ClientCore::PlaceBlock(Operation& op, std::string_view key, std::string_view value, NewBlock* block) {
-  block->content_bytes = BlockBytes(key.size(), value.size());
-  block->bytes = RoundBlockBytes(block->content_bytes, chunk_bytes_);
+Step ClientCore::PlaceBlock(PendingWrite& write) {
+  Operation& op = *write.op;
+  NewBlock& block = write.block;
+  block.content_bytes = BlockBytes(op.key.size(), write.value.size());
+  block.bytes = RoundBlockBytes(block.content_bytes, chunk_bytes_);
   // On the node of the key's subtable, if that is known: one queue then orders its READ behind the bucket's.
   TableRef table;
-  block->preferred = directory_.Lookup(op.hash, &table) ? table.address.node : krcore::kNoNode;
-  return AllocateAtOnce(op, block->bytes, block->preferred, &block->address) ? Step::kOk : Step::kRun;
+  block.preferred = directory_.Lookup(op.hash, &table) ? table.address.node : krcore::kNoNode;
+  return AllocateAtOnce(op, block.bytes, block.preferred, &block.address) ? Step::kOk : Step::kRun;
 }
 
-// Writes the block, which has its memory, into a buffer of the client's.
-Step ClientCore::BuildNewBlock(Operation& op, std::string_view key, std::string_view value, NewBlock* block) {
+// Writes the block, which has its memory, into a buffer of the client's. kFull: there is none for so large a block.
+Step ClientCore::BuildNewBlock(PendingWrite& write) {
+  Operation& op = *write.op;
+  NewBlock& block = write.block;
   std::span<std::byte> local;
-  if (block->content_bytes <= kMaxSmallBlockBytes) {
-    local = std::span(op.buffers->block).first(block->content_bytes);
-    block->lkey = arena_->lkey();
+  if (block.content_bytes <= kMaxSmallBlockBytes) {
+    local = std::span(op.buffers->block).first(block.content_bytes);
+    block.lkey = arena_->lkey();
   } else {
-    if (!AllocateLarge(block->content_bytes, &op.large_write)) return Step::kFull;
-    local = {op.large_write.memory.get(), block->content_bytes};
-    block->lkey = op.large_write.region->lkey();
+    if (!AllocateLarge(block.content_bytes, &op.large_write)) return Step::kFull;
+    local = {op.large_write.memory.get(), block.content_bytes};
+    block.lkey = op.large_write.region->lkey();
   }
-  block->birth = epoch_;
-  BuildBlock(local, op.hash.h1, block->birth, key, value);
-  block->local = local.data();
+  block.birth = epoch_;
+  BuildBlock(local, op.hash.h1, block.birth, op.key, write.value);
+  block.local = local.data();
   return Step::kOk;
 }
 
@@ -133,8 +122,9 @@ void ClientCore::RetireOld(Operation& op, Slot old) {
 }
 
 // The operation's own block, if no VAL slot names it.
-void ClientCore::GiveBackUnused(const Operation& op, const NewBlock& block) {
-  if (!block.address.valid() || block.published || op.batch.Stale()) return;
+void ClientCore::GiveBackUnused(const PendingWrite& write) {
+  const NewBlock& block = write.block;
+  if (!block.address.valid() || block.published || write.op->batch.Stale()) return;
   if (block.in_doubt && !Mutated(Mutation::kInDoubtReused)) return;
   const Extent extent{block.address, block.bytes, false, block.birth};
   if (!block.shown || Mutated(Mutation::kShownReused)) {
@@ -144,14 +134,17 @@ void ClientCore::GiveBackUnused(const Operation& op, const NewBlock& block) {
   }
 }
 
+// Of lengths that are none.
+Status ClientCore::LengthStatus(std::string_view key, std::string_view value) {
+  if (!IsKey(key)) {
+    return {StatusCode::kInvalidArgument, "a key has 1 to 65535 bytes, not " + std::to_string(key.size())};
+  }
+  return {StatusCode::kInvalidArgument, "a value has at most 16777216 bytes, not " + std::to_string(value.size())};
+}
+
 Task<Status> ClientCore::Write(OpKind kind, std::string_view key, std::string_view value) {
-  if (key.empty() || key.size() > kMaxKeyBytes) {
-    co_return Status(StatusCode::kInvalidArgument, "a key has 1 to 65535 bytes, not " + std::to_string(key.size()));
-  }
-  if (value.size() > kMaxValueBytes) {
-    co_return Status(StatusCode::kInvalidArgument,
-                     "a value has at most 16777216 bytes, not " + std::to_string(value.size()));
-  }
+  if (!IsRecord(key, value)) [[unlikely]]
+    co_return LengthStatus(key, value);
   const KeyHash hash = HashKey(key);
   Turn turn(combiner_, hash, key, kind, value);
   if (!turn.leads()) co_await turn.Wait(DeadlineFromNow());
@@ -160,21 +153,221 @@ Task<Status> ClientCore::Write(OpKind kind, std::string_view key, std::string_vi
   const Lease lease(*this, op);
   op.deadline_ns = turn.deadline_ns();
   turn.Gather();
-  kind = turn.kind();
-  value = turn.in();
-  address_cache_.Count(clock_);
-  // A writer looks at the key's block before its CAS: where the guess is right, that takes no round trip of its own.
-  Slot guess = address_cache_.Lookup(hash.h1);
-  NewBlock block;
-  Status result;
-  bool existed = true;
+  PendingWrite write(op, turn.kind(), turn.in());
+  Batch& batch = op.batch;
+  batch.Begin();
+  Step step = BeginWrite(write, batch);
+  Outcome outcome = co_await batch.End();
+  while (GoesOn(step, outcome, batch)) {
+    batch.Begin();
+    step = GoOnWriting(write, batch);
+    outcome = co_await batch.End();
+  }
+  if (step != Step::kOk) [[unlikely]]
+    co_await FinishWrite(write, outcome);
+  EndWrite(write);
+  co_return turn.Share(std::move(write.result), write.existed);
+}
+
+// Whether steps of writes, or reads, that share a batch go on with what it has brought.
+bool ClientCore::GoesOn(Step step, Outcome outcome, const Batch& batch) {
+  return step == Step::kRun && outcome == Outcome::kOk && !batch.Stale();
+}
+
+// (1) The block travels beside the scan. kRun: both have been asked for; kRestart: it is no usual case.
+Step ClientCore::BeginWrite(PendingWrite& write, Batch& batch) {
+  Operation& op = *write.op;
+  op.writes = true;
+  op.inserts = write.inserts();
+  const bool has_block = write.kind != OpKind::kDelete;
+  if (has_block) {
+    if (BlockBytes(op.key.size(), write.value.size()) > kMaxSmallBlockBytes) return Step::kRestart;
+    if (PlaceBlock(write) != Step::kOk) return Step::kRestart;
+    (void)BuildNewBlock(write);  // which fails for want of memory for a large one
+  }
+  if (!AskForBuckets(op, batch)) return Step::kRestart;
+  if (!has_block || Mutated(Mutation::kBlockNotAwaited)) return Step::kRun;
+  NewBlock& block = write.block;
+  if (!batch.WriteNow(block.local, block.address, static_cast<uint32_t>(block.content_bytes))) return Step::kRestart;
+  block.in_doubt = true;
+  return Step::kRun;
+}
+
+// What was asked for is there. kOk: the write has ended, write.result is how; kRun: more has been asked for; kRestart:
+// it is no usual case, and for SettleWrite.
+Step ClientCore::GoOnWriting(PendingWrite& write, Batch& batch) {
+  Operation& op = *write.op;
+  switch (write.phase) {
+    case PendingWrite::Phase::kScan: {
+      write.block.written = true;
+      write.block.in_doubt = false;
+      const Step step = GoOnReading(op, batch);
+      if (step != Step::kOk) return step;
+      return Publish(write, batch);
+    }
+    case PendingWrite::Phase::kReplace:
+      if (op.buffers->cas[0] != write.old.word()) [[unlikely]]
+        return Step::kRestart;
+      Replaced(write);
+      return Step::kOk;
+    case PendingWrite::Phase::kInsert: return LookBehindTentative(write, batch);
+    case PendingWrite::Phase::kConfirm: break;
+  }
+  if (op.buffers->cas[0] != write.now.word() && !Mutated(Mutation::kFailedConfirmOk)) [[unlikely]]
+    return Step::kRestart;
+  Inserted(write);
+  return Step::kOk;
+}
+
+// The scan found the key's value, or that it is absent and that nothing moves.
+Step ClientCore::Publish(PendingWrite& write, Batch& batch) {
+  Operation& op = *write.op;
+  if (op.scan.val >= 0) {  // (2)
+    if (write.kind == OpKind::kInsert) {
+      write.result = StatusCode::kExists;
+      return Step::kOk;
+    }
+    write.candidate = static_cast<uint32_t>(op.scan.val);
+    write.old = op.Candidate(write.candidate);
+    write.now = Replacement(write, write.old);
+    if (!AskToSwap(write, batch, write.old, write.now)) return Step::kRestart;
+    ++stats_.write_attempts;
+    write.phase = PendingWrite::Phase::kReplace;
+    return Step::kRun;
+  }
+  if (!write.inserts()) {  // (5)
+    write.result = StatusCode::kNotFound;
+    return Step::kOk;
+  }
+  // (6) a. On one queue, the scan behind the CAS: it sees whatever was there when the tentative slot appeared.
+  const int candidate = ChooseFreeSlot(op.scan.places, FreeSlots(op.buffers->candidates()));
+  if (candidate < 0) return Step::kFull;
+  write.candidate = static_cast<uint32_t>(candidate);
+  const SlotState tentative = Mutated(Mutation::kInsertWithoutIns) ? SlotState::kVal : SlotState::kIns;
+  write.now = write.block.InState(tentative, op.hash.fingerprint(), 0);
+  if (!AskToSwap(write, batch, Slot::Free(), write.now)) return Step::kRestart;
+  ++stats_.write_attempts;
+  write.block.shown = true;
+  op.own_ins = write.now.word();
+  write.phase = PendingWrite::Phase::kInsert;
+  write.looks_again = ReadBuckets(op, batch);
+  return Step::kRun;
+}
+
+// (6b-f) The usual case: nobody else has the key, and the table is the key's.
+Step ClientCore::LookBehindTentative(PendingWrite& write, Batch& batch) {
+  Operation& op = *write.op;
+  if (op.buffers->cas[0] != Slot::Free().word()) return Step::kRestart;
+  if (Mutated(Mutation::kInsertWithoutIns)) {
+    Inserted(write);
+    return Step::kOk;
+  }
+  if (!write.looks_again) return Step::kRestart;
+  op.scan.states = kInserterStates;
+  PlanMatches(op);
+  const bool alone = op.scan.planned_count == 0 || Mutated(Mutation::kConfirmWithoutKill);
+  const bool fits = FitOfHeaders(op.buffers->candidates(), op.hash.h1).fits || Mutated(Mutation::kInsertWithoutHeaders);
+  if (!alone || !fits) return Step::kRestart;
+  if (op.Candidate(write.candidate) != write.now) return Step::kRestart;  // c: a rival or a migrator killed it
+  if (Mutated(Mutation::kConfirmByWrite)) return Step::kRestart;
+  if (!AskToSwap(write, batch, write.now, write.now.WithState(SlotState::kVal))) return Step::kRestart;
+  write.phase = PendingWrite::Phase::kConfirm;
+  return Step::kRun;
+}
+
+// A CAS of the slot, the old word of which will be in cas[0].
+bool ClientCore::AskToSwap(PendingWrite& write, Batch& batch, Slot old, Slot now) {
+  const NewBlock& block = write.block;
+  if (Mutated(Mutation::kBlockNotAwaited) && block.local != nullptr && !write.block.shown) {
+    (void)batch.WriteNow(block.local, block.address, static_cast<uint32_t>(block.content_bytes), block.lkey);
+  }
+  return batch.CompareSwapNow(write.at(), old.word(), now.word(), &write.op->buffers->cas[0]);
+}
+
+// How a write that has ended its steps, whose last round trip had `outcome`, has ended. kOk: write.result. kRestart: it
+// has not taken effect and will not, and may begin again. kUnavailable: nor has it, for nothing was published, but a
+// memory node of that round trip is away.
+Task<Step> ClientCore::SettleWrite(PendingWrite& write, Outcome outcome) {
+  Operation& op = *write.op;
+  op.again = Again::kLost;
+  switch (write.phase) {
+    case PendingWrite::Phase::kScan:
+      op.again = Again::kElse;
+      co_return outcome == Outcome::kOk ? Step::kRestart : Step::kUnavailable;
+    case PendingWrite::Phase::kReplace: co_return co_await ReplaceAfterAll(write, outcome);
+    case PendingWrite::Phase::kInsert: {
+      if (outcome == Outcome::kFenced) co_return Step::kRestart;  // it was never posted
+      if (outcome != Outcome::kOk) {
+        const Step aborted = co_await AbortTentative(write);
+        if (aborted == Step::kUnavailable) co_return InDoubt(write);
+        write.block = {};  // a verb that names it has an unknown outcome: nobody uses it again
+        co_return Step::kRestart;
+      }
+      if (op.buffers->cas[0] != Slot::Free().word()) {
+        ++stats_.cas_failures;
+        co_return Step::kRestart;
+      }
+      const Step scanned = co_await ScanTable(op, op.scan.table, kInserterStates);
+      co_return co_await ConfirmAfterAll(write, scanned);
+    }
+    case PendingWrite::Phase::kConfirm: break;
+  }
+  co_return co_await LookAtConfirm(write, outcome);
+}
+
+// What is left of a write that the steps have not ended.
+Task<void> ClientCore::FinishWrite(PendingWrite& write, Outcome outcome) {
+  const Step settled = co_await SettleWrite(write, outcome);
+  write.op->own_ins = 0;
+  if (settled == Step::kOk) co_return;
+  if (Failed(*write.op, settled)) {
+    write.result = UnavailableStatus("scanning a subtable");
+    co_return;
+  }
+  co_await WriteAfterAll(write);
+}
+
+// Of one that has ended.
+void ClientCore::EndWrite(const PendingWrite& write) {
+  if (write.result.ok()) ++stats_.writes_done;
+  GiveBackUnused(write);
+}
+
+// The steps of Publish in a coroutine of their own, and what they leave. As SettleWrite; kFull: no slot is free.
+Task<Step> ClientCore::PublishAlone(PendingWrite& write) {
+  Operation& op = *write.op;
+  Batch& batch = op.batch;
+  if (batch.Stale()) co_return Step::kRestart;
+  batch.Begin();
+  Step step = Publish(write, batch);
+  Outcome outcome = co_await batch.End();
+  while (GoesOn(step, outcome, batch)) {
+    batch.Begin();
+    step = GoOnWriting(write, batch);
+    outcome = co_await batch.End();
+  }
+  if (step != Step::kOk && step != Step::kFull) step = co_await SettleWrite(write, outcome);
+  op.own_ins = 0;
+  write.phase = PendingWrite::Phase::kScan;
+  co_return step;
+}
+
+// The whole of it, for what the steps could not do. Ends with write.result.
+Task<void> ClientCore::WriteAfterAll(PendingWrite& write) {
+  Operation& op = *write.op;
+  NewBlock& block = write.block;
+  Status& result = write.result;
+  const bool has_block = write.kind != OpKind::kDelete;
   const auto fails = [this, &op, &result](Step step, const char* what) {
     if (!Failed(op, step)) [[likely]]
       return false;
     result = UnavailableStatus(what);
     return true;
   };
-  for (;; co_await BackOff(op)) {
+  bool backs_off = write.phase != PendingWrite::Phase::kScan;  // it is in somebody's way
+  write.phase = PendingWrite::Phase::kScan;
+  for (;; backs_off = true) {
+    if (backs_off) co_await BackOff(op);
     if (op.attempt > 0 && OutOfTime(op)) {
       result = TimeoutCode(op);
       break;
@@ -185,10 +378,10 @@ Task<Status> ClientCore::Write(OpKind kind, std::string_view key, std::string_vi
     } else if (block.address.valid() && memory_->IsEvacuating(block.address)) [[unlikely]] {
       block = {};  // its chunk is being emptied, and who waited does not hold that up any more
     }
-    if (kind != OpKind::kDelete && !block.address.valid()) {
-      Step prepared = PlaceBlock(op, key, value, &block);
+    if (has_block && !block.address.valid()) {
+      Step prepared = PlaceBlock(write);
       if (prepared == Step::kRun) prepared = co_await Allocate(op, block.bytes, block.preferred, &block.address);
-      if (prepared == Step::kOk) prepared = BuildNewBlock(op, key, value, &block);
+      if (prepared == Step::kOk) prepared = BuildNewBlock(write);
       if (fails(prepared, "allocating memory")) break;
       if (prepared == Step::kFull) {
         result = Status(StatusCode::kOutOfMemory, "the memory nodes have no room for a block of " +
@@ -213,11 +406,7 @@ Task<Status> ClientCore::Write(OpKind kind, std::string_view key, std::string_vi
       result = UnavailableStatus("writing a block");
       break;
     }
-    Step scanned = BeginScan(op, table, kWriterStates, std::exchange(guess, Slot::Free()));
-    while (scanned == Step::kRun) {
-      const Outcome read = co_await op.batch.Run();
-      scanned = GoOnScan(op, read);
-    }
+    const Step scanned = co_await ScanTable(op, table, kWriterStates);
     if (fails(scanned, "scanning a subtable")) break;
     block.written = true;
     block.in_doubt = false;
@@ -230,96 +419,50 @@ Task<Status> ClientCore::Write(OpKind kind, std::string_view key, std::string_vi
       continue;
     }
 
-    // (2) The key is there.
     if (op.scan.frz >= 0 && Mutated(Mutation::kUpdateOfFrz)) op.scan.val = op.scan.frz;
-    if (op.scan.val >= 0) {
-      if (kind == OpKind::kInsert) {
-        result = StatusCode::kExists;
-        break;
+    if (op.scan.val < 0) {
+      // (3) It may have moved to a child, or with all others to another table.
+      if (!op.scan.headers_fit || op.scan.frz >= 0) {
+        const Step left = co_await LeaveTable(op);
+        if (fails(left, "finding the subtable")) break;
+        if (left == Step::kFull) {
+          result =
+              Status(StatusCode::kOutOfMemory, "a merge of subtables is to be finished, and there is no room for it");
+          break;
+        }
+        if (left == Step::kOk) Progressed(op);
+        continue;
       }
-      const auto c = static_cast<uint32_t>(op.scan.val);
-      const Slot old = op.Candidate(c);
-      const Slot now = Replacement(op, kind, block, old);
-      AskToReplace(op, block, old, now);
-      const Outcome outcome = co_await op.batch.Run();
-      if (outcome == Outcome::kOk && op.buffers->cas[0] == old.word()) [[likely]] {
-        Replaced(op, &block, old, now);
-        break;
+      // (4) Nothing is absent, and nothing may be inserted, before all candidates are decided.
+      if (op.scan.any_pending && !Mutated(Mutation::kWriteAtChildUnhelped)) {
+        const Step helped = co_await HelpMigrate(op);
+        if (fails(helped, "helping a split")) break;
+        if (helped == Step::kOk) Progressed(op);
+        continue;
       }
-      const Step replaced = co_await ReplaceAfterAll(op, kind, &block, outcome, &result);
-      if (replaced != Step::kRestart) break;
-      op.again = Again::kLost;
-      continue;
-    }
-
-    // (3) It may have moved to a child, or with all others to another table.
-    if (!op.scan.headers_fit || op.scan.frz >= 0) {
-      const Step left = co_await LeaveTable(op);
-      if (fails(left, "finding the subtable")) break;
-      if (left == Step::kFull) {
-        result =
-            Status(StatusCode::kOutOfMemory, "a merge of subtables is to be finished, and there is no room for it");
-        break;
+      // (5)
+      if (!write.inserts() && !Mutated(Mutation::kWriteMissUnchecked)) {
+        const Step checked = co_await CheckHeaders(op);
+        if (fails(checked, "scanning a subtable")) break;
+        if (checked != Step::kOk) {
+          op.again = Again::kAtOnce;
+          continue;
+        }
       }
-      if (left == Step::kOk) Progressed(op);
-      continue;
     }
-    // (4) Nothing is absent, and nothing may be inserted, before all candidates are decided.
-    if (op.scan.any_pending && !Mutated(Mutation::kWriteAtChildUnhelped)) {
-      const Step helped = co_await HelpMigrate(op);
-      if (fails(helped, "helping a split")) break;
-      if (helped == Step::kOk) Progressed(op);
-      continue;
-    }
-    // (5)
-    if (kind == OpKind::kUpdate || kind == OpKind::kDelete) {
-      Step checked = Step::kOk;
-      if (!Mutated(Mutation::kWriteMissUnchecked)) checked = co_await CheckHeaders(op);
-      if (fails(checked, "scanning a subtable")) break;
-      if (checked == Step::kOk) {
-        result = StatusCode::kNotFound;
-        break;
-      }
-      op.again = Again::kAtOnce;
-      continue;
-    }
-    // (6)
-    const int candidate = ChooseFreeSlot(op.scan.places, FreeSlots(op.buffers->candidates()));
-    if (candidate < 0) {
-      const Step room = co_await MakeRoom(op);
-      if (fails(room, "splitting a subtable")) break;
-      if (room == Step::kFull) {
-        result = Status(StatusCode::kOutOfMemory, "the table is full and the memory nodes have no room for it to grow");
-        break;
-      }
-      if (room == Step::kOk) Progressed(op);
-      continue;
-    }
-    bool exists = false, unknown = false;
-    block.shown = true;
-    const Slot own = block.InState(SlotState::kIns, op.hash.fingerprint(), 0);
-    const Step inserted = co_await InsertTentatively(op, static_cast<uint32_t>(candidate), own, &exists, &unknown);
-    op.own_ins = 0;
-    if (inserted == Step::kOk) {
-      address_cache_.Refresh(hash.h1, own.WithState(SlotState::kVal));
-      block.published = true;
-      existed = false;
+    // (2), (5), (6)
+    const Step published = co_await PublishAlone(write);
+    if (published == Step::kOk) break;
+    if (fails(published, "writing")) break;
+    if (published != Step::kFull) continue;
+    const Step room = co_await MakeRoom(op);
+    if (fails(room, "splitting a subtable")) break;
+    if (room == Step::kFull) {
+      result = Status(StatusCode::kOutOfMemory, "the table is full and the memory nodes have no room for it to grow");
       break;
     }
-    if (unknown || Failed(op, inserted)) {
-      block.in_doubt = true;
-      result = unknown ? UnknownStatus() : UnavailableStatus("inserting");
-      break;
-    }
-    if (exists && kind == OpKind::kInsert) {
-      result = StatusCode::kExists;
-      break;
-    }
-    op.again = exists ? Again::kAtOnce : Again::kLost;
+    if (room == Step::kOk) Progressed(op);
   }
-  if (result.ok()) ++stats_.writes_done;
-  GiveBackUnused(op, block);
-  co_return turn.Share(std::move(result), existed);
 }
 
 // Adds the block's WRITE to the operation's next batch. False: its memory node cannot be reached.
@@ -332,61 +475,61 @@ bool ClientCore::SendBlock(Operation& op, NewBlock* block) {
   return true;
 }
 
-// (2) What a write puts in the place of the VAL slot `old` that the scan found.
-Slot ClientCore::Replacement(const Operation& op, OpKind kind, const NewBlock& block, Slot old) {
-  if (kind == OpKind::kDelete) return Slot::Free();
-  return block.InState(SlotState::kVal, op.hash.fingerprint(), static_cast<uint8_t>(old.version() + 1));
+// (2) What a write puts in the place of the VAL slot `old`.
+Slot ClientCore::Replacement(const PendingWrite& write, Slot old) {
+  if (write.kind == OpKind::kDelete) return Slot::Free();
+  return write.block.InState(SlotState::kVal, write.op->hash.fingerprint(), static_cast<uint8_t>(old.version() + 1));
 }
 
-// Adds that CAS to the operation's batch; the old word will be in cas[0].
-void ClientCore::AskToReplace(Operation& op, const NewBlock& block, Slot old, Slot now) {
-  if (Mutated(Mutation::kBlockNotAwaited) && block.local != nullptr && block.content_bytes <= kMaxSmallBlockBytes) {
-    op.batch.Write(block.local, block.address, static_cast<uint32_t>(block.content_bytes), block.lkey);
-  }
-  ++stats_.write_attempts;
-  op.batch.CompareSwap(op.SlotAddress(static_cast<uint32_t>(op.scan.val)), old.word(), now.word(), &op.buffers->cas[0]);
+// That took effect.
+void ClientCore::Replaced(PendingWrite& write) {
+  Operation& op = *write.op;
+  write.block.published = true;
+  RetireOld(op, write.old);
+  if (write.now == Slot::Free()) ConsiderMerge(op, op.scan.table);
+  address_cache_.Refresh(op.hash.h1, write.now);
 }
 
-// It took effect.
-void ClientCore::Replaced(Operation& op, NewBlock* block, Slot old, Slot now) {
-  block->published = true;
-  RetireOld(op, old);
-  if (now == Slot::Free()) ConsiderMerge(op, op.scan.table);
-  address_cache_.Refresh(op.hash.h1, now);
+// (6f) The tentative slot is a value now.
+void ClientCore::Inserted(PendingWrite& write) {
+  Operation& op = *write.op;
+  write.block.published = true;
+  write.existed = false;
+  op.own_ins = 0;
+  address_cache_.Refresh(op.hash.h1, write.now.WithState(SlotState::kVal));
 }
 
-// (2) That CAS had `outcome`, or was lost. kOk: another one took effect. kRestart: none did, scan again. kUnavailable:
-// *result says what became of it.
-Task<Step> ClientCore::ReplaceAfterAll(Operation& op, OpKind kind, NewBlock* block, Outcome outcome, Status* result) {
-  const auto c = static_cast<uint32_t>(op.scan.val);
-  const GlobalAddress at = op.SlotAddress(c);
+// (2) That CAS had `outcome`, or was lost. As SettleWrite.
+Task<Step> ClientCore::ReplaceAfterAll(PendingWrite& write, Outcome outcome) {
+  Operation& op = *write.op;
   for (uint32_t looks = 0;; ++looks) {
-    const Slot old = op.Candidate(c);
-    const Slot now = Replacement(op, kind, *block, old);
     if (looks > 0) {
-      AskToReplace(op, *block, old, now);
+      write.old = op.Candidate(write.candidate);
+      write.now = Replacement(write, write.old);
+      ++stats_.write_attempts;
+      op.batch.CompareSwap(write.at(), write.old.word(), write.now.word(), &op.buffers->cas[0]);
       outcome = co_await op.batch.Run();
     }
     if (outcome == Outcome::kFenced) co_return Step::kRestart;  // it was never posted
     if (outcome != Outcome::kOk) {
-      const Step looked = co_await LookAtOutcome(op, at, old, now);
+      const Step looked = co_await LookAtOutcome(op, write.at(), write.old, write.now);
       if (looked == Step::kRestart) continue;  // it was not carried out, and will not be
       if (looked != Step::kOk) {
-        block->in_doubt = true;
-        *result = UnknownStatus();
-        co_return looked;
+        write.block.in_doubt = true;
+        write.result = UnknownStatus();
+        co_return Step::kOk;
       }
-    } else if (op.buffers->cas[0] != old.word()) {
+    } else if (op.buffers->cas[0] != write.old.word()) {
       ++stats_.cas_failures;
-      if (Mutated(Mutation::kLostCasOk) && kind != OpKind::kDelete) co_return Step::kOk;
+      if (Mutated(Mutation::kLostCasOk) && write.kind != OpKind::kDelete) co_return Step::kOk;
       if (looks == kLooksAgain) co_return Step::kRestart;
-      const Step looked = co_await LookAgain(op, Slot(op.buffers->cas[0]));
+      const Step looked = co_await LookAgain(write, Slot(op.buffers->cas[0]));
       if (looked == Step::kOk) continue;
       if (!Failed(op, looked)) co_return Step::kRestart;
-      *result = UnavailableStatus("reading a block");
-      co_return looked;
+      write.result = UnavailableStatus("reading a block");
+      co_return Step::kOk;
     }
-    Replaced(op, block, old, now);
+    Replaced(write);
     co_return Step::kOk;
   }
 }
@@ -394,22 +537,22 @@ Task<Step> ClientCore::ReplaceAfterAll(Operation& op, OpKind kind, NewBlock* blo
 // (2) A lost CAS returned the word that is in the slot now. If that is a value whose block holds this very key, which
 // has to be read, the next CAS may expect it: no scan is needed. The slot is read again behind the block: if it goes on
 // changing, that CAS would be lost as well. kOk: the slot's candidate is the word to expect. kRestart: scan again.
-Task<Step> ClientCore::LookAgain(Operation& op, Slot there) {
+Task<Step> ClientCore::LookAgain(PendingWrite& write, Slot there) {
+  Operation& op = *write.op;
   if (there.state() != SlotState::kVal || there.fingerprint() != op.hash.fingerprint() ||
       there.length_units() == kLargeBlock) {
     co_return Step::kRestart;
   }
   if (!connections_.Reach(there.block().node)) co_return Step::kUnavailable;
-  const auto c = static_cast<uint32_t>(op.scan.val);
   op.batch.Read(there.block(), op.buffers->match.data(), FirstReadBytes(there));
-  op.batch.Read(op.SlotAddress(c), &op.buffers->slots[0], sizeof(uint64_t));
+  op.batch.Read(write.at(), &op.buffers->slots[0], sizeof(uint64_t));
   const Outcome read = co_await op.batch.Run();
   if (read != Outcome::kOk) co_return Step::kUnavailable;
   if (op.buffers->slots[0] != there.word()) co_return Step::kRestart;
   const BlockView block(op.buffers->match.data());
   const bool same_key = block.Intact(FirstReadBytes(there)) && block.key() == op.key;
   if (!same_key && !Mutated(Mutation::kLostCasKeyUnchecked)) co_return Step::kRestart;
-  op.SetCandidate(c, there);
+  op.SetCandidate(write.candidate, there);
   op.scan.block = block;
   co_return Step::kOk;
 }
@@ -427,50 +570,29 @@ Task<Step> ClientCore::LeaveTable(Operation& op) {
   co_return fresh.address == table.address ? Step::kRestart : Step::kOk;
 }
 
-// (6a-f) kOk: the key is inserted. kRestart: it is not, and no slot holds the block as far as this client can tell;
-// *exists: another VAL of the key was seen. kUnavailable: *unknown tells whether the insert may have happened.
-Task<Step> ClientCore::InsertTentatively(Operation& op, uint32_t candidate, Slot own, bool* exists, bool* unknown) {
+// (6b-f) The tentative slot was made, and the scan behind that ended as `scanned`. As SettleWrite.
+Task<Step> ClientCore::ConfirmAfterAll(PendingWrite& write, Step scanned) {
+  Operation& op = *write.op;
   const TableRef table = op.scan.table;
-  const GlobalAddress slot = op.SlotAddress(candidate);
-  op.own_ins = own.word();
-  ++stats_.write_attempts;
-  // a. On one queue, the scan behind the CAS: it sees whatever was there when the tentative slot appeared.
-  if (Mutated(Mutation::kInsertWithoutIns)) own = own.WithState(SlotState::kVal);
-  if (Mutated(Mutation::kBlockNotAwaited)) {
-    const Extent at{own.block(), uint64_t{own.length_units()} * kUnitBytes};
-    if (at.bytes != 0) op.batch.Write(&op.buffers->block, at.address, static_cast<uint32_t>(at.bytes));
-  }
-  op.batch.CompareSwap(slot, Slot::Free().word(), own.word(), &op.buffers->cas[0]);
-  Step scanned = BeginScan(op, table, kInserterStates);
-  while (scanned == Step::kRun) {
-    const Outcome read = co_await op.batch.Run();
-    scanned = GoOnScan(op, read);
-  }
-  if (scanned == Step::kUnavailable) co_return Step::kUnavailable;
-  if (op.buffers->cas[0] != Slot::Free().word()) {
-    ++stats_.cas_failures;
-    co_return Step::kRestart;
-  }
-  if (Mutated(Mutation::kInsertWithoutIns)) co_return Step::kOk;
-  Step step = scanned;
-  for (;;) {
-    if (step == Step::kUnavailable) co_return Step::kUnavailable;
+  const Slot own = write.now;
+  for (Step step = scanned;; step = co_await ScanTable(op, table, kInserterStates)) {
+    if (step == Step::kUnavailable) co_return InDoubt(write);
     const bool found = (op.scan.val >= 0 && !Mutated(Mutation::kRescanIgnoresVal)) || op.scan.frz >= 0;
     const bool fit = op.scan.headers_fit || Mutated(Mutation::kInsertWithoutHeaders);
-    if (step != Step::kOk || !fit || found) {  // b, d (and torn reads)
-      const bool has_value = step == Step::kOk && op.scan.val >= 0;
-      const Step aborted = co_await AbortTentative(op, slot, own);
-      if (aborted == Step::kUnavailable) co_return Step::kUnavailable;
-      *exists = has_value;
-      co_return Step::kRestart;
+    const bool rival = op.scan.ins_count != 0 && !Mutated(Mutation::kConfirmWithoutKill);
+    const bool rival_counts = rival && Mutated(Mutation::kExistsOnIns);
+    if (step != Step::kOk || !fit || found || rival_counts) {  // b, d (and torn reads)
+      const bool exists = step == Step::kOk && (op.scan.val >= 0 || rival_counts);
+      const Step aborted = co_await AbortTentative(write);
+      if (aborted == Step::kUnavailable) co_return InDoubt(write);
+      if (!exists) co_return Step::kRestart;
+      op.again = Again::kAtOnce;
+      if (write.kind != OpKind::kInsert) co_return Step::kRestart;
+      write.result = StatusCode::kExists;
+      co_return Step::kOk;
     }
-    if (op.Candidate(candidate) != own) co_return Step::kRestart;  // c: a rival or a migrator killed it
-    if (op.scan.ins_count == 0 || Mutated(Mutation::kConfirmWithoutKill)) break;
-    if (Mutated(Mutation::kExistsOnIns)) {
-      *exists = true;
-      const Step aborted = co_await AbortTentative(op, slot, own);
-      co_return aborted == Step::kOk ? Step::kRestart : aborted;
-    }
+    if (op.Candidate(write.candidate) != own) co_return Step::kRestart;  // c: a rival or a migrator killed it
+    if (!rival) break;
     // e. Rivals with the same key: whoever kills first goes on.
     const uint32_t rivals = op.scan.ins_count;
     for (uint32_t i = 0; i < rivals; ++i) {
@@ -478,42 +600,68 @@ Task<Step> ClientCore::InsertTentatively(Operation& op, uint32_t candidate, Slot
       op.batch.CompareSwap(op.SlotAddress(c), op.Candidate(c).word(), Slot::Free().word(), &op.buffers->cas[i]);
     }
     const Outcome killed = co_await op.batch.Run();
-    if (killed != Outcome::kOk) co_return Step::kUnavailable;
+    if (killed != Outcome::kOk) co_return InDoubt(write);
     bool all_killed = true;
     for (uint32_t i = 0; i < rivals; ++i) {
       all_killed &= op.buffers->cas[i] == op.Candidate(op.scan.ins[i]).word();
     }
     if (all_killed || Mutated(Mutation::kConfirmAfterFailedKill)) break;
     ++stats_.cas_failures;
-    step = co_await ScanTable(op, table, kInserterStates);
   }
   // f. The linearization point.
   if (Mutated(Mutation::kConfirmByWrite)) {
     op.buffers->cas[1] = own.WithState(SlotState::kVal).word();
     op.buffers->cas[0] = own.word();
-    op.batch.Write(&op.buffers->cas[1], slot, sizeof(uint64_t));
+    op.batch.Write(&op.buffers->cas[1], write.at(), sizeof(uint64_t));
   } else {
-    op.batch.CompareSwap(slot, own.word(), own.WithState(SlotState::kVal).word(), &op.buffers->cas[0]);
+    AskToConfirm(write);
   }
-  Outcome confirmed = co_await op.batch.Run();
-  if (confirmed == Outcome::kFenced) co_return Step::kUnavailable;  // it was never posted
-  while (confirmed != Outcome::kOk) {
-    const Step looked = co_await LookAtOutcome(op, slot, own, own.WithState(SlotState::kVal));
-    if (looked == Step::kOk) co_return Step::kOk;
-    if (looked == Step::kUnavailable) {
-      *unknown = true;
-      co_return looked;
+  const Outcome outcome = co_await op.batch.Run();
+  co_return co_await LookAtConfirm(write, outcome);
+}
+
+void ClientCore::AskToConfirm(PendingWrite& write) {
+  write.op->batch.CompareSwap(write.at(), write.now.word(), write.now.WithState(SlotState::kVal).word(),
+                              &write.op->buffers->cas[0]);
+}
+
+// (6f) That CAS had `outcome`. As SettleWrite.
+Task<Step> ClientCore::LookAtConfirm(PendingWrite& write, Outcome outcome) {
+  Operation& op = *write.op;
+  if (outcome == Outcome::kFenced) co_return InDoubt(write);  // it was never posted
+  while (outcome != Outcome::kOk) {
+    const Step looked = co_await LookAtOutcome(op, write.at(), write.now, write.now.WithState(SlotState::kVal));
+    if (looked == Step::kOk) {
+      Inserted(write);
+      co_return Step::kOk;
     }
-    op.batch.CompareSwap(slot, own.word(), own.WithState(SlotState::kVal).word(), &op.buffers->cas[0]);
-    confirmed = co_await op.batch.Run();
+    if (looked == Step::kUnavailable) {
+      write.block.in_doubt = true;
+      write.result = UnknownStatus();
+      co_return Step::kOk;
+    }
+    AskToConfirm(write);
+    outcome = co_await op.batch.Run();
   }
-  if (op.buffers->cas[0] == own.word() || Mutated(Mutation::kFailedConfirmOk)) co_return Step::kOk;
+  if (op.buffers->cas[0] == write.now.word() || Mutated(Mutation::kFailedConfirmOk)) {
+    Inserted(write);
+    co_return Step::kOk;
+  }
   ++stats_.cas_failures;
   co_return Step::kRestart;
 }
 
-Task<Step> ClientCore::AbortTentative(Operation& op, GlobalAddress slot, Slot own) {
-  op.batch.CompareSwap(slot, own.word(), Slot::Free().word(), &op.buffers->cas[0]);
+// It cannot be told whether the tentative slot is there, but nobody makes a value of it. As SettleWrite.
+Step ClientCore::InDoubt(PendingWrite& write) {
+  if (!Failed(*write.op, Step::kUnavailable)) return Step::kRestart;
+  write.block.in_doubt = true;
+  write.result = UnavailableStatus("inserting");
+  return Step::kOk;
+}
+
+Task<Step> ClientCore::AbortTentative(PendingWrite& write) {
+  Operation& op = *write.op;
+  op.batch.CompareSwap(write.at(), write.now.word(), Slot::Free().word(), &op.buffers->cas[0]);
   const Outcome aborted = co_await op.batch.Run();
   co_return aborted == Outcome::kOk ? Step::kOk : Step::kUnavailable;  // lost: somebody else had killed it
 }

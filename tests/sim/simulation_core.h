@@ -108,10 +108,15 @@ class Simulation {
   uint32_t Start(ClientState& state, OpKind kind, uint32_t key);
   // A MultiGet that reads this key and others.
   void StartMultiGet(ClientState& state, uint32_t key);
+  // A MultiWrite of this and others.
+  void StartMultiWrite(ClientState& state, OpKind kind, uint32_t key);
+  // Of those that a call of this client goes on with beside its first one.
+  uint32_t AnotherKey();
   uint32_t Begin(ClientState& state, OpKind kind, uint32_t key);
   static const char* KindName(OpKind kind);
   kvs::Task<void> RunOperation(ClientState* state, uint32_t index);
   kvs::Task<void> RunMultiGet(ClientState* state, std::vector<uint32_t> indexes);
+  kvs::Task<void> RunMultiWrite(ClientState* state, std::vector<uint32_t> indexes);
   void End(uint32_t index, const Status& status, const std::string& read);
   std::string InFlight() const;
 

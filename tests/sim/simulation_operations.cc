@@ -46,7 +46,7 @@ void Simulation::StartOperation(ClientState& state) {
     }
     if (phase_ == Phase::kDelete && Chance(0.8)) key = delete_cursor_++ % plan_.keys;
   }
-  if (kind == OpKind::kGet && Chance(0.2)) return StartMultiGet(state, key);
+  if (Chance(0.2)) return kind == OpKind::kGet ? StartMultiGet(state, key) : StartMultiWrite(state, kind, key);
   Start(state, kind, key);
 }
 
@@ -64,15 +64,26 @@ uint32_t Simulation::Start(ClientState& state, OpKind kind, uint32_t key) {
   return index;
 }
 
-void Simulation::StartMultiGet(ClientState& state, uint32_t key) {
+uint32_t Simulation::AnotherKey() {
   // As above, in a storm of splits only what is there.
   const bool splits = plan_.storm == Storm::kSplits && phase_ == Phase::kGrowth;
   const uint32_t keys = splits ? std::min(grow_cursor_ + 1, plan_.keys) : plan_.keys;
+  return Chance(0.3) ? hot_[Below(hot_count_)] : Below(keys);
+}
+
+void Simulation::StartMultiGet(ClientState& state, uint32_t key) {
   std::vector<uint32_t> indexes = {Begin(state, OpKind::kGet, key)};
-  for (uint32_t more = Below(5); more > 0; --more) {
-    indexes.push_back(Begin(state, OpKind::kGet, Chance(0.3) ? hot_[Below(hot_count_)] : Below(keys)));
-  }
+  for (uint32_t more = Below(5); more > 0; --more) indexes.push_back(Begin(state, OpKind::kGet, AnotherKey()));
   state.client->Spawn(RunMultiGet(&state, std::move(indexes)));
+}
+
+void Simulation::StartMultiWrite(ClientState& state, OpKind kind, uint32_t key) {
+  std::vector<uint32_t> indexes = {Begin(state, kind, key)};
+  for (uint32_t more = Below(5); more > 0; --more) {
+    const bool same_key = Chance(0.2);  // which the client combines
+    indexes.push_back(Begin(state, Chance(0.5) ? OpKind::kUpdate : kind, same_key ? key : AnotherKey()));
+  }
+  state.client->Spawn(RunMultiWrite(&state, std::move(indexes)));
 }
 
 const char* Simulation::KindName(OpKind kind) {
@@ -108,6 +119,31 @@ kvs::Task<void> Simulation::RunMultiGet(ClientState* state, std::vector<uint32_t
   state->in_flight -= static_cast<uint32_t>(indexes.size());
   if (closing_ || world_.IsDead(state->process->store->node().id())) co_return;
   for (size_t i = 0; i < indexes.size(); ++i) End(indexes[i], statuses[i], read[i]);
+}
+
+kvs::Task<void> Simulation::RunMultiWrite(ClientState* state, std::vector<uint32_t> indexes) {
+  std::vector<std::string> names, values;
+  for (const uint32_t index : indexes) {
+    const OpRecord record = history_[index];
+    names.push_back(history_.NameOf(record.key));
+    values.push_back(record.value != 0 ? ValueOf(record.value) : std::string());
+  }
+  std::vector<kvs::WriteRequest> writes(indexes.size());
+  for (size_t i = 0; i < indexes.size(); ++i) {
+    switch (history_[indexes[i]].kind) {
+      case OpKind::kInsert: writes[i].kind = kvs::WriteKind::kInsert; break;
+      case OpKind::kUpdate: writes[i].kind = kvs::WriteKind::kUpdate; break;
+      case OpKind::kDelete: writes[i].kind = kvs::WriteKind::kDelete; break;
+      default: writes[i].kind = kvs::WriteKind::kPut; break;
+    }
+    writes[i].key = names[i];
+    writes[i].value = values[i];
+    writes[i].status = StatusCode::kBadState;
+  }
+  co_await state->client->MultiWriteAsync(writes);
+  state->in_flight -= static_cast<uint32_t>(indexes.size());
+  if (closing_ || world_.IsDead(state->process->store->node().id())) co_return;
+  for (size_t i = 0; i < indexes.size(); ++i) End(indexes[i], writes[i].status, {});
 }
 
 void Simulation::End(uint32_t index, const Status& status, const std::string& read) {

@@ -47,6 +47,19 @@ class FakeClient final : public kvs::Client {
     co_return status;
   }
 
+  kvs::Task<void> MultiWriteAsync(std::span<kvs::WriteRequest> writes) override {
+    for (kvs::WriteRequest& write : writes) {
+      kvs::Status status;
+      switch (write.kind) {
+        case kvs::WriteKind::kPut: status = co_await PutAsync(write.key, write.value); break;
+        case kvs::WriteKind::kInsert: status = co_await InsertAsync(write.key, write.value); break;
+        case kvs::WriteKind::kUpdate: status = co_await UpdateAsync(write.key, write.value); break;
+        case kvs::WriteKind::kDelete: status = co_await DeleteAsync(write.key); break;
+      }
+      write.status = std::move(status);
+    }
+  }
+
   void Spawn(kvs::Task<void> task) override {
     task.Start();
     if (!task.done()) tasks_.push_back(std::move(task));

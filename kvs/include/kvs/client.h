@@ -169,20 +169,30 @@ struct ClientTimes {
   int64_t register_ns = 0;  // reading the member list, between connects, and registering at the store's home
 };
 
+enum class WriteKind : uint8_t { kPut, kInsert, kUpdate, kDelete };
+
+// One of the writes of a MultiWrite.
+struct WriteRequest {
+  WriteKind kind = WriteKind::kPut;
+  std::string_view key, value;  // borrowed; a Delete has no value
+  Status status{};              // how it ended: as of the operation of that name
+};
+
 class Client {
  public:
   virtual ~Client() = default;
 
   // ---- Blocking: each does what the coroutine of the same name does, and runs everything else in flight along.
-  virtual Status Get(std::string_view key, std::string* value);  // kNotFound
-  Status Put(std::string_view key, std::string_view value);      // inserts or overwrites
-  Status Insert(std::string_view key, std::string_view value);   // kExists
-  Status Update(std::string_view key, std::string_view value);   // kNotFound
-  Status Delete(std::string_view key);                           // kNotFound
+  virtual Status Get(std::string_view key, std::string* value);         // kNotFound
+  virtual Status Put(std::string_view key, std::string_view value);     // inserts or overwrites
+  virtual Status Insert(std::string_view key, std::string_view value);  // kExists
+  virtual Status Update(std::string_view key, std::string_view value);  // kNotFound
+  virtual Status Delete(std::string_view key);                          // kNotFound
   Status Compact(const CompactOptions& options = {}, CompactReport* report = nullptr);
   Status DrainNode(krcore::NodeId node, const DrainOptions& options = {}, DrainReport* report = nullptr);
   Status UndrainNode(krcore::NodeId node);
   void MultiGet(std::span<const std::string_view> keys, std::span<std::string> values, std::span<Status> statuses);
+  void MultiWrite(std::span<WriteRequest> writes);
 
   // ---- Asynchronous: lazily started coroutines. `key`, `value` are borrowed until the task is done. Await them
   // in a coroutine of your own that runs under Spawn; many such coroutines share doorbells, which is where
@@ -197,6 +207,10 @@ class Client {
   virtual Task<Status> InsertAsync(std::string_view key, std::string_view value) = 0;
   virtual Task<Status> UpdateAsync(std::string_view key, std::string_view value) = 0;
   virtual Task<Status> DeleteAsync(std::string_view key) = 0;
+  // Writes of any kinds; `writes` is borrowed, and each status is set when the task is done. Each is done as by the
+  // coroutine of its kind, and all share the two or three round trips: cheaper than a coroutine each. They are not a
+  // transaction, and in no order, those of one key included.
+  virtual Task<void> MultiWriteAsync(std::span<WriteRequest> writes) = 0;
   // Gives memory back: merges sparse subtables, moves the values of chunks with little in them elsewhere, finds what
   // killed clients held, and frees chunks for any other use. Operations go on meanwhile, this client's and others'.
   // Ends when there is nothing left to gain. It begins by itself where memory is short, a client was found dead, or

@@ -1,0 +1,161 @@
+// MultiWrite: writes that take their round trips together. Each has an operation and its place among the writes of its
+// key; but one batch asks for all, in the steps of write.cc. A write that these leave undone is then settled by itself,
+// and if it may begin again it does so as a coroutine of its own. A write that blocks is tried so first.
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "kvs/src/client_core.h"
+
+namespace kvs {
+namespace {
+
+OpKind KindOf(WriteKind kind) {
+  switch (kind) {
+    case WriteKind::kPut: return OpKind::kPut;
+    case WriteKind::kInsert: return OpKind::kInsert;
+    case WriteKind::kUpdate: return OpKind::kUpdate;
+    case WriteKind::kDelete: break;
+  }
+  return OpKind::kDelete;
+}
+
+std::string_view ValueOf(const WriteRequest& request) {
+  return request.kind == WriteKind::kDelete ? std::string_view() : request.value;
+}
+
+}  // namespace
+
+// One of those that are written together.
+struct ClientCore::Member {
+  ClientCore* client = nullptr;
+  WriteRequest* request = nullptr;
+  std::optional<Turn> turn;
+  std::optional<PendingWrite> write;
+  Step step = Step::kRun;
+
+  Member() = default;
+  Member(const Member&) = delete;
+  Member& operator=(const Member&) = delete;
+  ~Member() { End(); }
+  // Gives back what it has.
+  void End() {
+    if (write) client->Release(*write->op);
+    write.reset();
+    turn.reset();
+  }
+};
+
+Task<void> ClientCore::MultiWriteAsync(std::span<WriteRequest> writes) {
+  using Started = std::pair<WriteRequest*, Task<Status>>;
+  std::vector<Started> alone;         // coroutines of their own, which run beside the others
+  std::vector<WriteRequest*> undone;  // that are to begin again
+  const auto start_alone = [this, &alone](WriteRequest& request) {
+    alone.emplace_back(&request, Write(KindOf(request.kind), request.key, ValueOf(request)));
+    alone.back().second.Start();
+  };
+  const std::unique_ptr<Member[]> members(new Member[std::min<size_t>(writes.size(), options_.max_in_flight)]);
+  for (size_t next = 0; next < writes.size();) {
+    // Who holds some operations must not wait for more.
+    Operation* op = &co_await LeaseOperation({}, KeyHash{}, /*of_user=*/false);
+    size_t count = 0;
+    for (; next < writes.size() && op != nullptr; ++next) {
+      WriteRequest& request = writes[next];
+      if (!IsRecord(request.key, ValueOf(request))) {
+        start_alone(request);
+        continue;
+      }
+      const KeyHash hash = HashKey(request.key);
+      if (combiner_.IsBeingWritten(hash, request.key)) {
+        start_alone(request);  // it waits, and one of this group's takes it along
+        continue;
+      }
+      Member& member = members[count++];
+      Take(*op, request.key, hash, /*of_user=*/false);
+      op->batch.CountForOperation(true);
+      member.client = this;
+      member.request = &request;
+      member.turn.emplace(combiner_, hash, request.key, KindOf(request.kind), ValueOf(request));
+      member.write.emplace(*op, member.turn->kind(), member.turn->in());
+      op = FreeOperation();
+    }
+    if (op != nullptr) Release(*op);
+    if (count == 0) continue;
+    const std::span<Member> group(members.get(), count);
+
+    Batch& batch = group.front().write->op->batch;
+    batch.Begin();
+    for (Member& member : group) {
+      member.turn->Gather();
+      member.write->kind = member.turn->kind();
+      member.write->value = member.turn->in();
+      member.step = BeginWrite(*member.write, batch);
+    }
+    Outcome outcome = co_await batch.End();
+    for (bool running = true; running && GoesOn(Step::kRun, outcome, batch);) {
+      running = false;
+      batch.Begin();
+      for (Member& member : group) {
+        if (member.step != Step::kRun) continue;
+        member.step = GoOnWriting(*member.write, batch);
+        running |= member.step == Step::kRun;
+      }
+      outcome = co_await batch.End();
+    }
+    for (Member& member : group) {
+      PendingWrite& write = *member.write;
+      if (member.step != Step::kOk) {
+        // Who runs no longer has seen what its last round trip brought.
+        member.step = co_await SettleWrite(write, member.step == Step::kRun ? outcome : Outcome::kOk);
+      }
+      EndWrite(write);
+      if (member.step == Step::kOk) {
+        ++stats_.operations;
+        member.request->status = member.turn->Share(std::move(write.result), write.existed);
+      } else {
+        undone.push_back(member.request);
+      }
+      member.End();
+    }
+  }
+  for (WriteRequest* const request : undone) start_alone(*request);
+  for (auto& [request, task] : alone) request->status = co_await std::move(task).Join();
+}
+
+// As ReadAlone. It takes no turns with others of its client: it has begun when they go on, and they may run meanwhile.
+Status ClientCore::WriteAlone(OpKind kind, std::string_view key, std::string_view value) {
+  Operation* const free = IsRecord(key, value) ? FreeOperation() : nullptr;
+  if (free == nullptr) [[unlikely]]
+    return RunToEnd(Write(kind, key, value));
+  Operation& op = Take(*free, key, HashKey(key), /*of_user=*/true);
+  const Lease lease(*this, op);
+  PendingWrite write(op, kind, value);
+  const auto poll = [this, idle = 0u]() mutable { PollAlone(&idle); };
+  Batch& batch = op.batch;
+  batch.Begin(/*hint_every=*/1);
+  Step step = BeginWrite(write, batch);
+  Outcome outcome = batch.EndBlocking(poll);
+  while (GoesOn(step, outcome, batch)) {
+    batch.Begin(/*hint_every=*/1);
+    step = GoOnWriting(write, batch);
+    outcome = batch.EndBlocking(poll);
+  }
+  if (step != Step::kOk) [[unlikely]]
+    RunToEnd(FinishWrite(write, outcome));
+  EndWrite(write);
+  return std::move(write.result);
+}
+
+Status ClientCore::Put(std::string_view key, std::string_view value) { return WriteAlone(OpKind::kPut, key, value); }
+Status ClientCore::Insert(std::string_view key, std::string_view value) {
+  return WriteAlone(OpKind::kInsert, key, value);
+}
+Status ClientCore::Update(std::string_view key, std::string_view value) {
+  return WriteAlone(OpKind::kUpdate, key, value);
+}
+Status ClientCore::Delete(std::string_view key) { return WriteAlone(OpKind::kDelete, key, {}); }
+
+}  // namespace kvs
