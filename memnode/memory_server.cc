@@ -79,6 +79,14 @@ Status ExplainJoin(const Options& options, const Status& status) {
       return WithWayOut(status, "Gave up after --wait_ms=" + std::to_string(options.wait_ms) +
                                     ". Some program of a fabric hosts its metadata server: start one with "
                                     "--metaserver, or wait longer.");
+    case StatusCode::kBadState:
+      return WithWayOut(status,
+                        "Its predecessor was stopped undrained, or died with its memory. Start another node, by a "
+                        "--node that the fabric has not had: keys of node " +
+                            std::to_string(options.node) +
+                            " stay unavailable, and all others are served. Or begin the store anew: stop all of "
+                            "its programs" +
+                            (LeavesMemory(options) ? ", and memnode " + cli::FabricFlags() + " --clean." : "."));
     case StatusCode::kCorrupt:
       if (!LeavesMemory(options)) return status;
       return WithWayOut(status, "To discard the memory of node " + std::to_string(options.node) + ": memnode " +

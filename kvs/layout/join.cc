@@ -38,8 +38,9 @@ Status RunVerb(krcore::QueuePool& pool, krcore::VirtualQueue& queue, const krcor
   return Status::Ok();
 }
 
-// Enters this node in the home's member list, and takes it back into use if it was being drained.
-Status EnterMember(krcore::Node& node, const HomeRecord& home, uint64_t chunk_bytes, Deadline deadline) {
+// Enters this node in the home's member list, and takes it back into use if it was being drained. `fresh`: it holds
+// nothing.
+Status EnterMember(krcore::Node& node, const HomeRecord& home, uint64_t chunk_bytes, bool fresh, Deadline deadline) {
   auto pool = node.CreateQueuePool({});
   if (!pool.ok()) return pool.status();
   auto queue = (*pool)->CreateQueue(4);
@@ -73,6 +74,10 @@ Status EnterMember(krcore::Node& node, const HomeRecord& home, uint64_t chunk_by
     return member.state() == MemberState::kInUse && member.incarnation() == node.incarnation();
   };
   for (uint64_t expected = 0; !is_mine(MemberWord(expected)); expected = word) {
+    if (fresh && MemberWord(expected).may_hold_keys()) {
+      return {StatusCode::kBadState, "the store may have keys at memory node " + std::to_string(node.id()) +
+                                         ", and this one comes without its memory"};
+    }
     wr.compare_add = expected;
     wr.swap = MemberWord(expected).Joined(node.incarnation()).word();
     KRCORE_RETURN_IF_ERROR(RunVerb(**pool, **queue, wr));
@@ -105,7 +110,8 @@ Status ClaimHome(krcore::Node& node, Deadline deadline) {
 Result<JoinResult> JoinStore(krcore::Node& node, krcore::Region& pool, const HomeOptions& home_options,
                              Deadline deadline) {
   Superblock& super = *reinterpret_cast<Superblock*>(pool.bytes().data());
-  if (pool.adopted() && super.magic != 0) {
+  const bool fresh = !pool.adopted() || super.magic == 0;
+  if (!fresh) {
     KRCORE_RETURN_IF_ERROR(CheckPool(pool.bytes(), node.id()));
   } else {
     KRCORE_RETURN_IF_ERROR(FormatPool(pool.bytes(), node.id(), home_options.chunk_bytes));
@@ -114,16 +120,16 @@ Result<JoinResult> JoinStore(krcore::Node& node, krcore::Region& pool, const Hom
 
   if (super.is_home != 0) {  // a restarted home
     KRCORE_RETURN_IF_ERROR(ClaimHome(node, deadline));
-    KRCORE_RETURN_IF_ERROR(EnterMember(node, {node.id(), node.incarnation()}, super.chunk_bytes, deadline));
+    KRCORE_RETURN_IF_ERROR(EnterMember(node, {node.id(), node.incarnation()}, super.chunk_bytes, fresh, deadline));
     return JoinResult{true, node.id()};
   }
   Status last(StatusCode::kTimeout, "the store's home did not appear");
   do {
     const Result<HomeRecord> home = LookupHome(node, deadline);
     if (home.ok() && home->node != node.id()) {
-      last = EnterMember(node, *home, super.chunk_bytes, deadline);
+      last = EnterMember(node, *home, super.chunk_bytes, fresh, deadline);
       if (last.ok()) return JoinResult{false, home->node};
-      if (last == StatusCode::kInvalidArgument) return last;
+      if (last == StatusCode::kInvalidArgument || last == StatusCode::kBadState) return last;
       last = Status(StatusCode::kUnavailable,
                     "the store's home, node " + std::to_string(home->node) +
                         ", cannot be reached (start it again with its node id and memory): " + last.ToString());
@@ -133,7 +139,7 @@ Result<JoinResult> JoinStore(krcore::Node& node, krcore::Region& pool, const Hom
       KRCORE_RETURN_IF_ERROR(FormatHome(pool.bytes(), home_options));
       last = ClaimHome(node, deadline);
       if (last.ok()) {
-        KRCORE_RETURN_IF_ERROR(EnterMember(node, {node.id(), node.incarnation()}, super.chunk_bytes, deadline));
+        KRCORE_RETURN_IF_ERROR(EnterMember(node, {node.id(), node.incarnation()}, super.chunk_bytes, fresh, deadline));
         return JoinResult{true, node.id()};
       }
       // Another one was faster. Nobody has read this pool as a home; make it a plain member again.

@@ -127,6 +127,8 @@ class MemberWord {
   constexpr uint64_t word() const { return word_; }
   constexpr MemberState state() const { return static_cast<MemberState>(word_ >> 32 & 3); }
   constexpr uint32_t incarnation() const { return static_cast<uint32_t>(word_); }
+  // Whether slots may name what is there.
+  constexpr bool may_hold_keys() const { return state() == MemberState::kInUse || state() == MemberState::kDraining; }
   constexpr MemberWord Joined(uint32_t incarnation) const {
     return Make(MemberState::kInUse, incarnation, changes() + 1);
   }

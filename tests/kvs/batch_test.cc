@@ -226,6 +226,8 @@ TEST_F(ManyBatches, ThatWaitForRoomDoNotReachTheNextLifeOfAMemoryNode) {
   for (int i = 0; i < 4; ++i) Begin(8);
   Begin({{1, kAt}, {1, kAt}, {1, kAt}, {1, kAt}, {1, kAt}, {1, kAt}, {1, kAt}, {1, kAt}, {2, kAt}});
   store_.StopMemoryNode(2);
+  auto& member = reinterpret_cast<kvs::HomeArea*>(store_.memory().data() + kvs::kHomeAreaOffset)->members[2];
+  member = kvs::MemberWord(member).Become(kvs::MemberState::kDrained).word();  // or it would not be taken back
   store_.StartMemoryNode(2);
   connections_->Forget(2);
   ASSERT_TRUE(connections_->Reach(2));

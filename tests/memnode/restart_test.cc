@@ -95,6 +95,27 @@ TEST_F(Restart, AKilledMemberComesBackToALivingFabric) {
   EXPECT_EQ(home->Stop(), 0) << home->Output();
 }
 
+// What pointed into its memory still does: something else would be read there.
+TEST_F(Restart, AMemberWhoseMemoryIsGoneIsRefusedUnlessItWasDrained) {
+  auto home = StartNode(1);
+  auto member = StartNode(2);
+  EXPECT_EQ(member->Stop(), 0) << member->Output();
+  const Finished refused = RunProgram("memnode", Args(2));
+  EXPECT_EQ(refused.status, 1) << refused.err;
+  EXPECT_THAT(refused.err, AllOf(HasSubstr("may have keys at memory node 2"), HasSubstr("--node that"),
+                                 HasSubstr("--clean"), Not(HasSubstr("ready"))));
+  // As another one it is welcome; and a drained one under its own name.
+  member = StartNode(3);
+  EXPECT_THAT(ready_, AllOf(HasSubstr("adopted=no"), HasSubstr("home=no")));
+  const Finished drained = RunProgram("memnode", {fabric_.flag(), "--drain=3"});
+  EXPECT_EQ(drained.status, 0) << drained.err;
+  EXPECT_EQ(member->Stop(), 0) << member->Output();
+  member = StartNode(3);
+  EXPECT_THAT(ready_, HasSubstr("adopted=no"));
+  EXPECT_EQ(member->Stop(), 0) << member->Output();
+  EXPECT_EQ(home->Stop(), 0) << home->Output();
+}
+
 TEST_F(Restart, AMetaServerThatComesBackLearnsOfTheNodesThatWentOn) {
   const std::vector<std::string> meta_args = {fabric_.flag(), "--memory=0", "--metaserver"};
   Program meta("memnode", meta_args);
@@ -130,11 +151,12 @@ TEST_F(Restart, WithTwoMetaServersTheDeathOfEitherIsNotNoticed) {
   // Comes later, so it learns of the node from the other one.
   auto second = std::make_unique<Program>("memnode", meta_args);
   ASSERT_NE(second->WaitForLine("ready"), "") << second->Output();
+  int newcomer = 2;
   for (std::unique_ptr<Program>* server : {&first, &second}) {
     (*server)->Kill();
     VerbOnPool(fabric_.name(), 1, krcore::Opcode::kWrite, 6);
     EXPECT_EQ(VerbOnPool(fabric_.name(), 1, krcore::Opcode::kRead, 0), 6u);
-    auto member = StartNode(2);
+    auto member = StartNode(newcomer++);
     EXPECT_THAT(ready_, HasSubstr("home=no")) << "the home's claim survives";
     EXPECT_EQ(member->Stop(), 0) << member->Output();
     *server = std::make_unique<Program>("memnode", meta_args);
