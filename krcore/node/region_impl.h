@@ -50,6 +50,9 @@ class RegionImpl final : public Region {
   uint32_t lkey() const override { return lkey_; }
   uint32_t rkey() const override { return rkey_; }
   bool adopted() const override { return parts_.remote_memory && parts_.remote_memory->adopted(); }
+  void DoNotKeep() override {
+    if (parts_.remote_memory) parts_.remote_memory->DoNotKeep();
+  }
   Status CollapseToHugePages(size_t offset, size_t length) override;
   Status Deregister(Deadline deadline) override;
 

@@ -250,6 +250,8 @@ class Memory {
   std::span<std::byte> bytes() const { return bytes_; }
   // True when the contents are those a dead or stopped predecessor of the same name left.
   bool adopted() const { return adopted_; }
+  // It ends with this object, though keep_on_close was asked for.
+  virtual void DoNotKeep() {}
   // Asks the kernel to back the next `length` bytes from `offset` with huge pages; may take seconds per GiB.
   // kUnsupported where the kernel cannot. Safe while the memory is in use.
   virtual Status CollapseToHugePages(size_t offset, size_t length) = 0;

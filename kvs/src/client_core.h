@@ -195,8 +195,7 @@ class ClientCore final : public Client {
   // ---- scan.cc
   // A scan reads the operation's two combined buckets in `table` (behind whatever its batch already holds) and the
   // blocks of candidates whose fingerprint matches and whose state is in `states`, a mask of 1 << SlotState with VAL.
-  // `guess`: a slot word whose block is read along, FREE: none. It is a part of nearly every operation, and so no
-  // coroutine of its own:
+  // `guess`: a slot word whose block is read along, FREE: none. A Get that is a coroutine has no other one for it:
   //
   //   Step scanned = BeginScan(op, table, states);
   //   while (scanned == Step::kRun) {
@@ -206,7 +205,7 @@ class ClientCore final : public Client {
   Step BeginScan(Operation& op, const TableRef& table, uint32_t states, Slot guess = Slot::Free());
   Step GoOnScan(Operation& op, Outcome outcome);
   // The same as a coroutine, for where it is rare.
-  Task<Step> ScanTable(Operation& op, TableRef table, uint32_t states);
+  Task<Step> ScanTable(Operation& op, TableRef table, uint32_t states, Slot guess = Slot::Free());
   Slot UsableGuess(Slot guess, krcore::NodeId node) const;
   inline static bool FindOnlyMatch(const Operation& op, uint32_t* candidate);
   bool ReadOnlyMatch(Operation& op);
@@ -234,7 +233,7 @@ class ClientCore final : public Client {
   // ---- multi_get.cc
   struct Group;
   bool AskForBuckets(Operation& op, Batch& batch);
-  static bool ReadBuckets(Operation& op, Batch& batch);
+  inline static bool ReadBuckets(Operation& op, Batch& batch);
   bool AskForOnlyMatch(Operation& op, Batch& batch);
   static bool IsOnlyMatchRight(Operation& op);
   Step AskForMatches(Operation& op, Batch& batch);
@@ -255,6 +254,10 @@ class ClientCore final : public Client {
   static bool IsRecord(std::string_view key, std::string_view value) {
     return IsKey(key) && value.size() <= kMaxValueBytes;
   }
+  // Its block fits an operation's own buffer.
+  static bool IsSmall(std::string_view key, std::string_view value) {
+    return BlockBytes(key.size(), value.size()) <= kMaxSmallBlockBytes;
+  }
   static Status LengthStatus(std::string_view key, std::string_view value);
   Task<Status> Write(OpKind kind, std::string_view key, std::string_view value);
   static bool GoesOn(Step step, Outcome outcome, const Batch& batch);
@@ -265,6 +268,7 @@ class ClientCore final : public Client {
   static bool AskToSwap(PendingWrite& write, Batch& batch, Slot old, Slot now);
   Task<Step> SettleWrite(PendingWrite& write, Outcome outcome);
   Task<void> FinishWrite(PendingWrite& write, Outcome outcome);
+  static Outcome OutcomeOf(PendingWrite& write, const Batch& batch, Outcome outcome);
   void EndWrite(const PendingWrite& write);
   Task<Step> PublishAlone(PendingWrite& write);
   Task<void> WriteAfterAll(PendingWrite& write);
@@ -289,6 +293,8 @@ class ClientCore final : public Client {
 
   // ---- multi_write.cc
   struct Member;
+  void Answer(Member& member);
+  Task<void> Settle(Member& member, Outcome outcome, std::vector<WriteRequest*>* undone);
   Status WriteAlone(OpKind kind, std::string_view key, std::string_view value);
 
   // ---- split.cc

@@ -3,6 +3,7 @@
 #define KVS_SRC_CLIENT_CORE_INLINE_H_
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cstdint>
 #include <string_view>
@@ -10,6 +11,14 @@
 #include "kvs/src/client_core.h"
 
 namespace kvs {
+
+// Asks for the two combined buckets of the operation's table.
+inline bool ClientCore::ReadBuckets(Operation& op, Batch& batch) {
+  const GlobalAddress table = op.scan.table.address;
+  const std::array<uint64_t, 2> offsets = {table.offset + CombinedOffset(op.scan.places.place[0]),
+                                           table.offset + CombinedOffset(op.scan.places.place[1])};
+  return batch.ReadNow(table.node, offsets, op.buffers->buckets.data(), kCombinedBytes);
+}
 
 // read(address, buffer, bytes) for each of the four bucket headers of the last scan.
 template <typename Read>

@@ -29,7 +29,8 @@ enum class OpKind : uint8_t { kGet, kPut, kInsert, kUpdate, kDelete };
 
 class Combiner;
 
-// An operation's place in the line of its key. Lives in the operation's coroutine from its begin to its end.
+// An operation's place in the line of its key. Lives in the operation's coroutine, or its MultiWrite's, from its begin
+// to its end.
 //
 //   Turn turn(combiner, hash, key, kind, ...);
 //   if (!turn.leads()) co_await turn.Wait(deadline);

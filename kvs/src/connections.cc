@@ -35,9 +35,7 @@ void Batch::FetchAdd(GlobalAddress at, uint64_t addend, uint64_t* old) {
 
 void Batch::StageRest() {
   if (Stale()) [[unlikely]] {
-    discarded_ += size_ - staged_;
-    staged_ = size_;
-    outcome_ = discarded_ == size_ ? Outcome::kFenced : Outcome::kUnavailable;
+    for (; staged_ < size_; ++staged_) Discarded(verbs_[staged_].node, 1);
     return;
   }
   ++pending_;  // so that it does not end here, whatever becomes of its first parts
@@ -73,7 +71,7 @@ size_t Connections::memory_bytes() const {
 
 void Connections::NoteFailure(Peer& peer) {
   peer.connected = false;
-  last_failed_ = static_cast<krcore::NodeId>(&peer - peers_.data());
+  last_failed_ = NodeOf(peer);
 }
 
 bool Connections::HandOn(Peer& peer) {
@@ -90,7 +88,7 @@ bool Connections::HandOn(Peer& peer) {
     NoteFailure(peer);
     uint32_t verbs = 0;
     Batch& batch = *peer.outbox->Remove(static_cast<uint32_t>(bad_index), &verbs);
-    batch.outcome_ = Outcome::kUnavailable;
+    batch.Fail(NodeOf(peer), Outcome::kUnavailable);
     EndPart(RunQueue::OfThisThread(), batch);
   }
   return true;
@@ -100,8 +98,7 @@ void Connections::Discard(Peer& peer) {
   while (!peer.outbox->empty()) {
     uint32_t verbs = 0;
     Batch& batch = *peer.outbox->Remove(0, &verbs);
-    batch.discarded_ += verbs;
-    batch.outcome_ = batch.discarded_ == batch.size_ ? Outcome::kFenced : Outcome::kUnavailable;
+    batch.Discarded(NodeOf(peer), verbs);
     EndPart(RunQueue::OfThisThread(), batch);
   }
 }
@@ -160,10 +157,10 @@ void Connections::EndPart(RunQueue& run_queue, Batch& batch) {
 void Connections::Failed(Peer& peer, const Completion& completion) {
   Batch& batch = *peer.outbox->BatchOf(completion.wr_id);
   if (completion.status == WcStatus::kDiscarded) {
-    batch.outcome_ = ++batch.discarded_ == batch.size_ ? Outcome::kFenced : Outcome::kUnavailable;
+    batch.Discarded(NodeOf(peer), 1);
     return;
   }
-  batch.outcome_ = Outcome::kUnavailable;
+  batch.Fail(NodeOf(peer), Outcome::kUnavailable);
   NoteFailure(peer);
 }
 

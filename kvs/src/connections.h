@@ -4,6 +4,7 @@
 #ifndef KVS_SRC_CONNECTIONS_H_
 #define KVS_SRC_CONNECTIONS_H_
 
+#include <algorithm>
 #include <array>
 #include <cassert>
 #include <coroutine>
@@ -54,6 +55,9 @@ class Batch {
   bool full() const { return size_ == capacity_; }
   // Forgets what was added and not run.
   void Clear() { size_ = 0; }
+  // Of the last run, unless it ended kOk: whether a verb to that memory node failed, or was not posted. What went to
+  // the others was done.
+  bool FailedAt(krcore::NodeId node) const { return std::ranges::find(failed_nodes_, node) != failed_nodes_.end(); }
 
   void Read(GlobalAddress from, void* to, uint32_t bytes) { Read(from, to, bytes, lkey_); }
   inline void Read(GlobalAddress from, void* to, uint32_t bytes, uint32_t lkey);
@@ -81,8 +85,7 @@ class Batch {
   template <size_t kCount>
   inline bool ReadNow(krcore::NodeId node, const std::array<uint64_t, kCount>& offsets, std::byte* to, uint32_t bytes);
   // As Write and CompareSwap.
-  bool WriteNow(const void* from, GlobalAddress to, uint32_t bytes) { return WriteNow(from, to, bytes, lkey_); }
-  inline bool WriteNow(const void* from, GlobalAddress to, uint32_t bytes, uint32_t lkey);
+  inline bool WriteNow(const void* from, GlobalAddress to, uint32_t bytes);
   inline bool CompareSwapNow(GlobalAddress at, uint64_t expected, uint64_t desired, uint64_t* old);
   auto End() {
     struct Awaiter {
@@ -120,6 +123,15 @@ class Batch {
  private:
   friend class Connections;
   inline void CountRoundTrip();
+  void Fail(krcore::NodeId node, Outcome outcome) {
+    if (outcome_ == Outcome::kOk) failed_nodes_.clear();
+    if (!FailedAt(node)) failed_nodes_.push_back(node);
+    outcome_ = outcome;
+  }
+  void Discarded(krcore::NodeId node, uint32_t verbs) {
+    discarded_ += verbs;
+    Fail(node, discarded_ == size_ ? Outcome::kFenced : Outcome::kUnavailable);
+  }
   // Of those that ReadNow asked for. True: there is nothing to wait for.
   bool EndAsking() {
     if (size_ != 0) CountRoundTrip();
@@ -150,7 +162,8 @@ class Batch {
   bool of_operation_ = false;
   bool mixed_ = false;  // not all of its verbs are one node's
   Outcome outcome_ = Outcome::kOk;
-  int64_t sample_from_ns_ = 0;  // when it was staged, if its round trip is measured; else 0
+  std::vector<krcore::NodeId> failed_nodes_;  // unless it is kOk
+  int64_t sample_from_ns_ = 0;                // when it was staged, if its round trip is measured; else 0
   std::coroutine_handle<> waiter_;
   std::vector<Verb> verbs_;
 };
@@ -243,6 +256,7 @@ class Connections {
   void Discard(Peer& peer);
   void Failed(Peer& peer, const krcore::Completion& completion);
   void NoteFailure(Peer& peer);
+  krcore::NodeId NodeOf(const Peer& peer) const { return static_cast<krcore::NodeId>(&peer - peers_.data()); }
 
   krcore::Node& node_;
   krcore::Clock& clock_;  // the node's, without the way through it: connecting is all cold misses
@@ -313,11 +327,11 @@ inline bool Batch::ReadNow(krcore::NodeId node, const std::array<uint64_t, kCoun
   return true;
 }
 
-inline bool Batch::WriteNow(const void* from, GlobalAddress to, uint32_t bytes, uint32_t lkey) {
+inline bool Batch::WriteNow(const void* from, GlobalAddress to, uint32_t bytes) {
   Connections::Peer* const peer = connections_->PeerWithRoom(to.node, 1);
   if (peer == nullptr) [[unlikely]]
     return false;
-  Connections::Added(*this, *peer, peer->outbox->AddWrite(peer->base + to.offset, peer->rkey, from, bytes, lkey, this),
+  Connections::Added(*this, *peer, peer->outbox->AddWrite(peer->base + to.offset, peer->rkey, from, bytes, lkey_, this),
                      1);
   ++connections_->stats_.writes;
   return true;
@@ -339,7 +353,7 @@ inline bool Batch::StageUpTo(uint32_t end) {
   // What is meant for the memory node of before does not go to its successor.
   if (!peer.connected || verbs_[staged_].life != peer.life) [[unlikely]] {
     connections_->NoteFailure(peer);
-    outcome_ = Outcome::kUnavailable;
+    Fail(verbs_[staged_].node, Outcome::kUnavailable);
     staged_ = end;
     return true;
   }

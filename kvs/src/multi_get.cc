@@ -44,14 +44,6 @@ struct ClientCore::Group {
   }
 };
 
-// Asks for the two combined buckets of the operation's table.
-bool ClientCore::ReadBuckets(Operation& op, Batch& batch) {
-  const GlobalAddress table = op.scan.table.address;
-  const std::array<uint64_t, 2> offsets = {table.offset + CombinedOffset(op.scan.places.place[0]),
-                                           table.offset + CombinedOffset(op.scan.places.place[1])};
-  return batch.ReadNow(table.node, offsets, op.buffers->buckets.data(), kCombinedBytes);
-}
-
 // Asks for the buckets: (1) of Get, as BeginScan. False: it is no usual case.
 bool ClientCore::AskForBuckets(Operation& op, Batch& batch) {
   address_cache_.Count(clock_);

@@ -49,13 +49,34 @@ struct ClientCore::Member {
   }
 };
 
+// The member's write has ended.
+void ClientCore::Answer(Member& member) {
+  PendingWrite& write = *member.write;
+  EndWrite(write);
+  ++stats_.operations;
+  member.request->status = member.turn->Share(std::move(write.result), write.existed);
+  member.End();
+}
+
+// The member's steps have ended before its write has, whose last round trip had `outcome`.
+Task<void> ClientCore::Settle(Member& member, Outcome outcome, std::vector<WriteRequest*>* undone) {
+  const Step settled = co_await SettleWrite(*member.write, outcome);
+  if (settled == Step::kOk) {
+    Answer(member);
+    co_return;
+  }
+  ++stats_.restarts;
+  GiveBackUnused(*member.write);
+  undone->push_back(member.request);
+  member.End();
+}
+
 Task<void> ClientCore::MultiWriteAsync(std::span<WriteRequest> writes) {
-  using Started = std::pair<WriteRequest*, Task<Status>>;
-  std::vector<Started> alone;         // coroutines of their own, which run beside the others
-  std::vector<WriteRequest*> undone;  // that are to begin again
-  const auto start_alone = [this, &alone](WriteRequest& request) {
-    alone.emplace_back(&request, Write(KindOf(request.kind), request.key, ValueOf(request)));
-    alone.back().second.Start();
+  using Alone = std::pair<WriteRequest*, Task<Status>>;
+  std::vector<Alone> beside;  // coroutines of their own, which run beside the groups
+  const auto start = [this](WriteRequest& request, std::vector<Alone>* alone) {
+    alone->emplace_back(&request, Write(KindOf(request.kind), request.key, ValueOf(request)));
+    alone->back().second.Start();
   };
   const std::unique_ptr<Member[]> members(new Member[std::min<size_t>(writes.size(), options_.max_in_flight)]);
   for (size_t next = 0; next < writes.size();) {
@@ -64,13 +85,13 @@ Task<void> ClientCore::MultiWriteAsync(std::span<WriteRequest> writes) {
     size_t count = 0;
     for (; next < writes.size() && op != nullptr; ++next) {
       WriteRequest& request = writes[next];
-      if (!IsRecord(request.key, ValueOf(request))) {
-        start_alone(request);
+      if (!IsRecord(request.key, ValueOf(request)) || !IsSmall(request.key, ValueOf(request))) {
+        start(request, &beside);
         continue;
       }
       const KeyHash hash = HashKey(request.key);
       if (combiner_.IsBeingWritten(hash, request.key)) {
-        start_alone(request);  // it waits, and one of this group's takes it along
+        start(request, &beside);  // it waits, and one of this group's takes it along
         continue;
       }
       Member& member = members[count++];
@@ -79,7 +100,7 @@ Task<void> ClientCore::MultiWriteAsync(std::span<WriteRequest> writes) {
       member.client = this;
       member.request = &request;
       member.turn.emplace(combiner_, hash, request.key, KindOf(request.kind), ValueOf(request));
-      member.write.emplace(*op, member.turn->kind(), member.turn->in());
+      member.write.emplace(*op, KindOf(request.kind), ValueOf(request));
       op = FreeOperation();
     }
     if (op != nullptr) Release(*op);
@@ -105,24 +126,26 @@ Task<void> ClientCore::MultiWriteAsync(std::span<WriteRequest> writes) {
       }
       outcome = co_await batch.End();
     }
+
+    std::vector<WriteRequest*> undone;
+    std::vector<Task<void>> settling;
     for (Member& member : group) {
-      PendingWrite& write = *member.write;
-      if (member.step != Step::kOk) {
-        // Who runs no longer has seen what its last round trip brought.
-        member.step = co_await SettleWrite(write, member.step == Step::kRun ? outcome : Outcome::kOk);
-      }
-      EndWrite(write);
       if (member.step == Step::kOk) {
-        ++stats_.operations;
-        member.request->status = member.turn->Share(std::move(write.result), write.existed);
-      } else {
-        undone.push_back(member.request);
+        Answer(member);
+        continue;
       }
-      member.End();
+      // Who runs no longer has seen what its last round trip brought.
+      const bool runs = member.step == Step::kRun;
+      settling.push_back(Settle(member, runs ? OutcomeOf(*member.write, batch, outcome) : Outcome::kOk, &undone));
     }
+    // From here on the group's batch is its operation's again.
+    for (Task<void>& task : settling) task.Start();
+    for (Task<void>& task : settling) co_await std::move(task).Join();
+    std::vector<Alone> again;
+    for (WriteRequest* const request : undone) start(*request, &again);
+    for (auto& [request, task] : again) request->status = co_await std::move(task).Join();
   }
-  for (WriteRequest* const request : undone) start_alone(*request);
-  for (auto& [request, task] : alone) request->status = co_await std::move(task).Join();
+  for (auto& [request, task] : beside) request->status = co_await std::move(task).Join();
 }
 
 // As ReadAlone. It takes no turns with others of its client: it has begun when they go on, and they may run meanwhile.

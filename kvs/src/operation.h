@@ -1,5 +1,5 @@
 // What one operation in flight needs: buffers in the client's registered arena, its Batch, and the result of its
-// last scan. Operations are pooled; a coroutine holds one through OperationLease.
+// last scan. Operations are pooled; whoever is in flight holds one.
 #ifndef KVS_SRC_OPERATION_H_
 #define KVS_SRC_OPERATION_H_
 
@@ -126,7 +126,8 @@ struct Operation {
   std::array<uint64_t, 16> stranger;  // operation in flight are not reused
   Merge merge;                        // that takes the key's table out of use, as the last Resolve() found it
   LargeBuffer large_read, large_write;
-  // Of a group that reads together: what is read now, which of the keys it has, and the next one of the group.
+  // Of one that goes by steps: what is read now; and in a group, which of the keys it has, and the next one of the
+  // group.
   enum class GroupReading : uint8_t { kBuckets, kOnlyBlock, kBlocks, kHeaders };
   GroupReading group_reading = GroupReading::kBuckets;
   size_t group_index = 0;

@@ -122,12 +122,14 @@ class Outbox {
   }
   // The same for a WRITE or a CAS.
   bool AddWrite(uint64_t remote_addr, uint32_t rkey, const void* from, uint32_t bytes, uint32_t lkey, Batch* batch) {
+    assert(HasRoom(1));
     const bool is_new = OpenPart(batch);
     AddOne(krcore::Opcode::kWrite, remote_addr, rkey, from, bytes, lkey, batch);
     return is_new;
   }
   bool AddCompareSwap(uint64_t remote_addr, uint32_t rkey, uint64_t compare, uint64_t swap, uint64_t* old,
                       uint32_t lkey, Batch* batch) {
+    assert(HasRoom(1));
     const bool is_new = OpenPart(batch);
     krcore::WorkRequest& wr = AddOne(krcore::Opcode::kCompareSwap, remote_addr, rkey, old, sizeof(*old), lkey, batch);
     wr.compare_add = compare;

@@ -37,7 +37,7 @@ struct NewBlock {
 struct PendingWrite {
   // What is waited for: the last thing that was asked for and not looked at yet.
   enum class Phase : uint8_t {
-    kScan,     // (1) of docs/kvs.md: the block's WRITE, the buckets, the blocks that match
+    kScan,     // (1) of docs/kvs.md: the block's WRITE, the buckets, the blocks that match, (5) the headers again
     kReplace,  // (2) the CAS of a VAL slot
     kInsert,   // (6a) the CAS of a FREE slot to one's own tentative one, and the buckets again
     kConfirm,  // (6f) the CAS that makes a value of that
@@ -57,7 +57,8 @@ struct PendingWrite {
   Phase phase = Phase::kScan;
   bool looks_again = false;  // kInsert: the buckets were asked for behind the CAS
   uint32_t candidate = 0;    // the slot of kReplace and what follows,
-  Slot old, now;             // and what it is to be changed from and to; behind kReplace, `now` is the tentative slot
+  Slot old, now;             // and what it is to be changed from and to; in the phases after kReplace `now` is the
+                             // tentative slot
   krcore::Status result;     // once it has ended,
   bool existed = true;       // and whether the key was there
 };

@@ -211,8 +211,8 @@ bool ClientCore::JudgeMatch(Operation& op, uint32_t c, BlockView block) {
   return false;
 }
 
-Task<Step> ClientCore::ScanTable(Operation& op, TableRef table, uint32_t states) {
-  Step scanned = BeginScan(op, table, states);
+Task<Step> ClientCore::ScanTable(Operation& op, TableRef table, uint32_t states, Slot guess) {
+  Step scanned = BeginScan(op, table, states, guess);
   while (scanned == Step::kRun) {
     const Outcome read = co_await op.batch.Run();
     scanned = GoOnScan(op, read);

@@ -169,7 +169,7 @@ Task<Status> ClientCore::Write(OpKind kind, std::string_view key, std::string_vi
   co_return turn.Share(std::move(write.result), write.existed);
 }
 
-// Whether steps of writes, or reads, that share a batch go on with what it has brought.
+// Whether the steps of a write go on with what its batch has brought.
 bool ClientCore::GoesOn(Step step, Outcome outcome, const Batch& batch) {
   return step == Step::kRun && outcome == Outcome::kOk && !batch.Stale();
 }
@@ -181,8 +181,10 @@ Step ClientCore::BeginWrite(PendingWrite& write, Batch& batch) {
   op.inserts = write.inserts();
   const bool has_block = write.kind != OpKind::kDelete;
   if (has_block) {
-    if (BlockBytes(op.key.size(), write.value.size()) > kMaxSmallBlockBytes) return Step::kRestart;
-    if (PlaceBlock(write) != Step::kOk) return Step::kRestart;
+    if (!IsSmall(op.key, write.value) || PlaceBlock(write) != Step::kOk) {
+      address_cache_.Count(clock_);  // else AskForBuckets does
+      return Step::kRestart;
+    }
     (void)BuildNewBlock(write);  // which fails for want of memory for a large one
   }
   if (!AskForBuckets(op, batch)) return Step::kRestart;
@@ -278,8 +280,9 @@ Step ClientCore::LookBehindTentative(PendingWrite& write, Batch& batch) {
 // A CAS of the slot, the old word of which will be in cas[0].
 bool ClientCore::AskToSwap(PendingWrite& write, Batch& batch, Slot old, Slot now) {
   const NewBlock& block = write.block;
-  if (Mutated(Mutation::kBlockNotAwaited) && block.local != nullptr && !write.block.shown) {
-    (void)batch.WriteNow(block.local, block.address, static_cast<uint32_t>(block.content_bytes), block.lkey);
+  if (Mutated(Mutation::kBlockNotAwaited) && block.local != nullptr && !block.shown &&
+      block.content_bytes <= kMaxSmallBlockBytes) {
+    (void)batch.WriteNow(block.local, block.address, static_cast<uint32_t>(block.content_bytes));
   }
   return batch.CompareSwapNow(write.at(), old.word(), now.word(), &write.op->buffers->cas[0]);
 }
@@ -327,6 +330,14 @@ Task<void> ClientCore::FinishWrite(PendingWrite& write, Outcome outcome) {
   co_await WriteAfterAll(write);
 }
 
+// What the last round trip of a write had for an outcome, which it shared with others.
+Outcome ClientCore::OutcomeOf(PendingWrite& write, const Batch& batch, Outcome outcome) {
+  if (outcome == Outcome::kOk) return outcome;
+  if (write.phase != PendingWrite::Phase::kScan) return batch.FailedAt(write.at().node) ? outcome : Outcome::kOk;
+  if (!batch.FailedAt(write.block.address.node)) write.block.in_doubt = false;
+  return outcome;
+}
+
 // Of one that has ended.
 void ClientCore::EndWrite(const PendingWrite& write) {
   if (write.result.ok()) ++stats_.writes_done;
@@ -366,6 +377,8 @@ Task<void> ClientCore::WriteAfterAll(PendingWrite& write) {
   };
   bool backs_off = write.phase != PendingWrite::Phase::kScan;  // it is in somebody's way
   write.phase = PendingWrite::Phase::kScan;
+  // The steps have not got so far as to use it, or it was wrong.
+  Slot guess = backs_off ? Slot::Free() : address_cache_.Lookup(op.hash.h1);
   for (;; backs_off = true) {
     if (backs_off) co_await BackOff(op);
     if (op.attempt > 0 && OutOfTime(op)) {
@@ -406,7 +419,7 @@ Task<void> ClientCore::WriteAfterAll(PendingWrite& write) {
       result = UnavailableStatus("writing a block");
       break;
     }
-    const Step scanned = co_await ScanTable(op, table, kWriterStates);
+    const Step scanned = co_await ScanTable(op, table, kWriterStates, std::exchange(guess, Slot::Free()));
     if (fails(scanned, "scanning a subtable")) break;
     block.written = true;
     block.in_doubt = false;

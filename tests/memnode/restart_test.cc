@@ -100,7 +100,13 @@ TEST_F(Restart, AMemberWhoseMemoryIsGoneIsRefusedUnlessItWasDrained) {
   auto home = StartNode(1);
   auto member = StartNode(2);
   EXPECT_EQ(member->Stop(), 0) << member->Output();
-  const Finished refused = RunProgram("memnode", Args(2));
+  std::vector<std::string> keeping = Args(2);
+  keeping.push_back("--keep_memory");
+  const Finished kept = RunProgram("memnode", keeping);
+  EXPECT_EQ(kept.status, 1) << kept.err;
+  EXPECT_THAT(kept.err, HasSubstr("may have keys at memory node 2"));
+  // Not the second time, either, when it finds what the first one kept.
+  const Finished refused = RunProgram("memnode", keeping);
   EXPECT_EQ(refused.status, 1) << refused.err;
   EXPECT_THAT(refused.err, AllOf(HasSubstr("may have keys at memory node 2"), HasSubstr("--node that"),
                                  HasSubstr("--clean"), Not(HasSubstr("ready"))));

@@ -108,6 +108,29 @@ RunResult SlotOfAnotherKey(uint64_t point) {
   return result;
 }
 
+// The queue of a client breaks under its Delete, and before it has connected again to look, another one has updated the
+// key. What it finds is neither the word of before nor its own.
+RunResult DeleteWhoseQueueBreaks(uint64_t point) {
+  RunResult result;
+  OnStage({.seed = point + 1, .breaks = true}, &result, [point](Stage& stage) {
+    constexpr uint32_t kKey = 0;
+    const uint32_t deleter = stage.AddClient(), writer = stage.AddClient();
+    (void)stage.Do(writer, OpKind::kInsert, kKey);
+    (void)stage.Do(deleter, OpKind::kGet, kKey);  // so that it knows the table
+    const uint32_t deletion = stage.Begin(deleter, OpKind::kDelete, kKey);
+    stage.set_tempo(400);  // several rounds a round trip
+    stage.Poll(deleter, static_cast<uint32_t>(point % 16));
+    stage.world().BreakQueues(stage.NodeOf(deleter), 1);
+    stage.set_tempo(5 * kUs);
+    const bool held = !stage.Ended(deletion);
+    (void)stage.Do(writer, OpKind::kUpdate, kKey);
+    stage.Finish(deleter);
+    (void)stage.Do(writer, OpKind::kGet, kKey);
+    return held;
+  });
+  return result;
+}
+
 // Client c begins an Update, a Delete or an Insert of each of a few keys that leave the table, one after the other, so
 // that they are at different points.
 void BeginWrites(Stage& stage, uint32_t c, const std::vector<uint32_t>& present, Keys& absent) {
@@ -428,6 +451,7 @@ std::span<const Scenario> Scenarios() {
         {"MissOfMultiGetDuringASplit", {Mutation::kMultiGetMissUnchecked}, 128, MissOfMultiGetDuringASplit},
         {"MissInAChildThatSplits", {Mutation::kChildMissUnchecked}, 128, MissInAChildThatSplits},
         {"SlotOfAnotherKey", {Mutation::kLostCasKeyUnchecked}, 12, SlotOfAnotherKey},
+        {"DeleteWhoseQueueBreaks", {Mutation::kUnknownIsSuccess}, 64, DeleteWhoseQueueBreaks},
         {"WritesBesideASplit",
          {Mutation::kSlotBeforeHeader, Mutation::kDecisionBeforeHeaders, Mutation::kMigrationIgnoresIns,
           Mutation::kInsertWithoutHeaders},

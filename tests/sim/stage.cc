@@ -44,6 +44,7 @@ std::vector<std::string> AllNames() {
 Stage::Stage(const StageOptions& options)
     : groups_(options.groups),
       multi_get_(options.multi_get),
+      breaks_(options.breaks),
       world_({.fabric = kFabric, .seed = options.seed, .cost = {}, .chaos = {}}),
       history_(AllNames()) {
   if (std::getenv("KVS_SIM_VERBS") != nullptr) world_.set_trace(stderr);
@@ -163,6 +164,10 @@ kvs::Task<void> Stage::Operate(uint32_t c, uint32_t operation) {
     case StatusCode::kOk:
     case StatusCode::kNotFound:
     case StatusCode::kExists: break;
+    case StatusCode::kUnavailable:
+    case StatusCode::kUnknown:
+      if (breaks_) break;
+      [[fallthrough]];
     default:
       Violation(status.code() == StatusCode::kTimeout ? "hang" : "status",
                 status.ToString() + "\n" + history_.Describe(history_[operation].key));

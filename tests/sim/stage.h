@@ -31,6 +31,7 @@ struct StageOptions {
   uint32_t groups = 2;  // of a subtable
   uint32_t memory_nodes = 1;
   bool multi_get = false;  // Gets are MultiGets of one key
+  bool breaks = false;     // queues break: operations may fail, and outcomes be unknown
   int64_t lease_ns =
       0;  // of clients; 0: for ever, as what a client posts after a long sleep is what scenarios are about
 };
@@ -118,7 +119,7 @@ class Stage {
   const std::byte* At(kvs::GlobalAddress address) const;
 
   const uint32_t groups_;
-  const bool multi_get_;
+  const bool multi_get_, breaks_;
   krcore::rnic::sim::World world_;
   History history_;
   std::vector<std::unique_ptr<krcore::Node>> memory_nodes_;

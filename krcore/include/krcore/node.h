@@ -65,6 +65,8 @@ class Region {
   virtual uint32_t lkey() const = 0;
   virtual uint32_t rkey() const = 0;
   virtual bool adopted() const = 0;  // contents are those of a predecessor (see RegionOptions::name)
+  // The memory ends with the Region, though RegionOptions::keep_on_close was asked for: for who made it in vain.
+  virtual void DoNotKeep() {}
   // Backs [offset, offset + length) with huge pages where the kernel can; seconds per GiB; safe while in use.
   virtual Status CollapseToHugePages(size_t offset, size_t length) = 0;
 

@@ -12,6 +12,7 @@ namespace krcore::rnic::sw {
 
 class SwMemory final : public Memory {
  public:
+  void DoNotKeep() override { keep_ = false; }
   static Result<std::unique_ptr<Memory>> Allocate(Fabric* fabric, Tables* tables, size_t length,
                                                   const AllocOptions& options);
   ~SwMemory() override;
@@ -24,7 +25,7 @@ class SwMemory final : public Memory {
   Tables* const tables_;
   const std::shared_ptr<Mapping> mapping_;
   const std::string suffix_;
-  const bool keep_;
+  bool keep_;
   SegmentRef segment_;
 };
 

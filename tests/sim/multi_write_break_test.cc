@@ -1,0 +1,115 @@
+// A MultiWrite whose queue to one of two memory nodes breaks under it: what becomes of the writes there may be unknown;
+// those at the other node are done, each with its own answer.
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "kvs/client.h"
+#include "tests/sim/stage.h"
+
+namespace surgekv_sim {
+namespace {
+
+using krcore::StatusCode;
+using kvs::WriteKind;
+using kvs::WriteRequest;
+
+constexpr uint32_t kLoaded = 90, kKeys = 120;
+constexpr uint32_t kPoints = 60;
+constexpr krcore::NodeId kBreaks = 2;
+
+WriteKind KindOf(uint32_t key) {
+  if (key >= kLoaded) return WriteKind::kInsert;
+  return key % 3 == 0 ? WriteKind::kDelete : WriteKind::kUpdate;
+}
+
+krcore::NodeId NodeOfTable(const Stage& stage, uint32_t key) {
+  for (uint32_t depth = 10; depth != UINT32_MAX; --depth) {
+    const kvs::DirectoryEntry entry = stage.Entry(static_cast<uint32_t>(Stage::HashOf(key).h1 & ((1u << depth) - 1)));
+    if (entry.present() && entry.depth() == depth) return entry.subtable().node;
+  }
+  return krcore::kNoNode;
+}
+
+class BrokenMultiWrite {
+ public:
+  // The queue breaks after so many short rounds.
+  explicit BrokenMultiWrite(uint32_t point) {
+    for (uint32_t key = 0; key < kLoaded; ++key) EXPECT_EQ(stage_.Do(client_, OpKind::kInsert, key), StatusCode::kOk);
+    for (uint32_t key = 0; key < kKeys; ++key) names_.push_back(Stage::NameOf(key));
+    for (uint32_t key = 0; key < kKeys; ++key)
+      requests_.push_back({KindOf(key), names_[key], "new", StatusCode::kBadState});
+    stage_.client(client_).Spawn(Write());
+    stage_.set_tempo(300);  // several rounds a round trip
+    stage_.Poll(client_, point);
+    stage_.world().BreakQueues(stage_.NodeOf(client_), kBreaks);
+    stage_.set_tempo(5'000);
+    EXPECT_TRUE(stage_.PollUntil(
+        client_, [this] { return ended_; }, 200'000))
+        << point;
+  }
+  const kvs::ClientStats& stats() { return stage_.client(client_).stats(); }
+  // Of those whose answer is not kOk; none of them is at the other node.
+  uint32_t Check() {
+    uint32_t others = 0;
+    for (uint32_t key = 0; key < kKeys; ++key) {
+      const kvs::Status& status = requests_[key].status;
+      if (status.ok()) continue;
+      ++others;
+      EXPECT_EQ(NodeOfTable(stage_, key), kBreaks) << names_[key] << ": " << status.ToString();
+      EXPECT_TRUE(status == StatusCode::kUnknown || status == StatusCode::kUnavailable) << status.ToString();
+    }
+    stage_.Wait(200'000'000);  // until it connects again
+    for (uint32_t key = 0; key < kKeys; ++key) {
+      if (!requests_[key].status.ok()) continue;
+      std::string value;
+      bool read = false;
+      stage_.client(client_).Spawn(Read(key, &value, &read));
+      EXPECT_TRUE(stage_.PollUntil(
+          client_, [&read] { return read; }, 200'000));
+      EXPECT_EQ(value, KindOf(key) == WriteKind::kDelete ? "absent" : "new") << names_[key];
+    }
+    return others;
+  }
+  uint32_t TablesAt(krcore::NodeId node) const {
+    uint32_t keys = 0;
+    for (uint32_t key = 0; key < kKeys; ++key) keys += NodeOfTable(stage_, key) == node ? 1 : 0;
+    return keys;
+  }
+
+ private:
+  kvs::Task<void> Write() {
+    co_await stage_.client(client_).MultiWriteAsync(requests_);
+    ended_ = true;
+  }
+  kvs::Task<void> Read(uint32_t key, std::string* value, bool* ended) {
+    const kvs::Status got = co_await stage_.client(client_).GetAsync(names_[key], value);
+    if (!got.ok()) *value = got == StatusCode::kNotFound ? "absent" : got.ToString();
+    *ended = true;
+  }
+
+  Stage stage_{StageOptions{.groups = 2, .memory_nodes = 2}};
+  const uint32_t client_ = stage_.AddClient(128);
+  std::vector<std::string> names_;
+  std::vector<WriteRequest> requests_;
+  bool ended_ = false;
+};
+
+TEST(MultiWriteBreak, ConcernsTheWritesAtThatMemoryNodeAlone) {
+  uint64_t looked_up = 0;
+  uint32_t not_done = 0;
+  for (uint32_t point = 0; point < kPoints; ++point) {
+    BrokenMultiWrite run(point);
+    EXPECT_GT(run.TablesAt(1), 0u);
+    EXPECT_GT(run.TablesAt(kBreaks), 0u);
+    not_done += run.Check();
+    looked_up += run.stats().outcomes_looked_up;
+  }
+  std::printf("%lu outcomes looked up, %u writes with another answer than done\n", looked_up, not_done);
+  EXPECT_GT(looked_up, 0u);
+}
+
+}  // namespace
+}  // namespace surgekv_sim
