@@ -159,7 +159,10 @@ Status AwaitLeave(krcore::Node& node, Deadline deadline) {
   do {
     const Result<HomeRecord> home = LookupHome(node, deadline);
     if (home.status() == StatusCode::kNotFound) return Status::Ok();
-    if (!home.ok()) continue;                          // no metadata server yet: in the end Publish says so
+    if (!home.ok()) {
+      leave = Status(StatusCode::kTimeout, home.status().ToString());
+      continue;
+    }
     if (home->node == node.id()) return Status::Ok();  // the memory of a home: there is no store any more
     leave = MayEnterFresh(node, *home, deadline);
     if (leave.ok() || leave == StatusCode::kBadState) return leave;
@@ -201,6 +204,10 @@ Result<JoinResult> JoinStore(krcore::Node& node, krcore::Region& pool, const Hom
       if (last.ok()) return JoinResult{false, home->node};
       if (last == StatusCode::kInvalidArgument || last == StatusCode::kBadState) return last;
       last = Unreachable(*home, last);
+    } else if (!fresh && (home.ok() || home.status() == StatusCode::kNotFound)) {
+      // Nobody may make a home of what a store has there.
+      last = Status(StatusCode::kUnavailable,
+                    "the memory is that of a store whose home has not appeared (start that memory node first, or too)");
     } else if (home.ok() || home.status() == StatusCode::kNotFound) {
       // Nobody has claimed it, or this node's predecessor had, whose memory is gone. The pool is made ready first, so
       // that who sees the claim sees a home.

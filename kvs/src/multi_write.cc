@@ -65,7 +65,7 @@ Task<void> ClientCore::Settle(Member& member, Outcome outcome, std::vector<Write
     Answer(member);
     co_return;
   }
-  ++stats_.restarts;
+  stats_.restarts += member.write->phase != PendingWrite::Phase::kScan ? 1 : 0;
   GiveBackUnused(*member.write);
   undone->push_back(member.request);
   member.End();

@@ -105,7 +105,7 @@ TEST_F(Restart, AMemberWhoseMemoryIsGoneIsRefusedUnlessItWasDrained) {
   const Finished kept = RunProgram("memnode", keeping);
   EXPECT_EQ(kept.status, 1) << kept.err;
   EXPECT_THAT(kept.err, HasSubstr("may have keys at memory node 2"));
-  // Not the second time, either, when it finds what the first one kept.
+  // Not the second time, either: it does not take what the first one made for its memory.
   const Finished refused = RunProgram("memnode", keeping);
   EXPECT_EQ(refused.status, 1) << refused.err;
   EXPECT_THAT(refused.err, AllOf(HasSubstr("may have keys at memory node 2"), HasSubstr("--node that"),
@@ -118,6 +118,26 @@ TEST_F(Restart, AMemberWhoseMemoryIsGoneIsRefusedUnlessItWasDrained) {
   EXPECT_EQ(member->Stop(), 0) << member->Output();
   member = StartNode(3);
   EXPECT_THAT(ready_, HasSubstr("adopted=no"));
+  EXPECT_EQ(member->Stop(), 0) << member->Output();
+  EXPECT_EQ(home->Stop(), 0) << home->Output();
+}
+
+// It does not make a home of the memory in which a store has keys.
+TEST_F(Restart, AMemberThatComesBackBeforeItsHomeWaitsForThat) {
+  auto home = StartNode(1);
+  auto member = StartNode(2);
+  VerbOnPool(fabric_.name(), 2, krcore::Opcode::kWrite, 42);
+  member->Kill();
+  home->Kill();
+  const Finished alone = RunProgram(
+      "memnode", {fabric_.flag(), "--node=2", "--memory=64M", "--hugepages=off", "--wait_ms=300", "--metaserver"});
+  EXPECT_EQ(alone.status, 1) << alone.out;
+  EXPECT_THAT(alone.err, HasSubstr("whose home has not appeared"));
+  home = StartNode(1);
+  EXPECT_THAT(ready_, AllOf(HasSubstr("adopted=yes"), HasSubstr("home=yes")));
+  member = StartNode(2);
+  EXPECT_THAT(ready_, AllOf(HasSubstr("adopted=yes"), HasSubstr("home=no")));
+  EXPECT_EQ(VerbOnPool(fabric_.name(), 2, krcore::Opcode::kRead, 0), 42u);
   EXPECT_EQ(member->Stop(), 0) << member->Output();
   EXPECT_EQ(home->Stop(), 0) << home->Output();
 }

@@ -33,6 +33,7 @@ class SimMemory final : public Memory {
   static Result<std::unique_ptr<Memory>> Allocate(Fabric* fabric, DeviceState* device, size_t length,
                                                   const AllocOptions& options);
   ~SimMemory() override;
+  void DoNotKeep() override { options_.keep_on_close = false; }
   Status CollapseToHugePages(size_t, size_t) override {
     return {StatusCode::kUnsupported, "the simulated RNIC leaves its memory's pages alone"};
   }
@@ -43,7 +44,7 @@ class SimMemory final : public Memory {
   Fabric* const fabric_;
   DeviceState* const device_;
   const std::shared_ptr<Pages> pages_;
-  const AllocOptions options_;
+  AllocOptions options_;
 };
 
 }  // namespace krcore::rnic::sim

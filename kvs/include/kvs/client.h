@@ -14,7 +14,7 @@
 // Failures every operation may report, beside its own:
 //   kInvalidArgument  key or value length outside the limits; nothing was sent
 //   kUnavailable      a memory node is dead or unreachable; nothing was changed
-//   kUnknown          a connection broke under a write: it may or may not have happened
+//   kUnknown          a connection broke, or the client was expelled, under a write: it may or may not have happened
 //   kTimeout          StoreOptions::operation_timeout_ms passed; a write may or may not have happened
 //   kOutOfMemory      the memory nodes are full (writes only); nothing was changed
 //   kCorrupt          a block's checksum did not match within the timeout
@@ -208,8 +208,9 @@ class Client {
   virtual Task<Status> UpdateAsync(std::string_view key, std::string_view value) = 0;
   virtual Task<Status> DeleteAsync(std::string_view key) = 0;
   // Writes of any kinds; `writes` is borrowed, and each status is set when the task is done. Each is done as by the
-  // coroutine of its kind, and all share the two or three round trips: cheaper than a coroutine each. They are not a
-  // transaction, and in no order, those of one key included.
+  // coroutine of its kind, and all share the two or three round trips: cheaper than a coroutine each. Large values go
+  // beside; of more than ClientOptions::max_in_flight one group goes behind the other. They are not a transaction, and
+  // in no order, those of one key included.
   virtual Task<void> MultiWriteAsync(std::span<WriteRequest> writes) = 0;
   // Gives memory back: merges sparse subtables, moves the values of chunks with little in them elsewhere, finds what
   // killed clients held, and frees chunks for any other use. Operations go on meanwhile, this client's and others'.
