@@ -25,89 +25,6 @@ TEST(Heat, OneBurstInALongTimeIsNotHot) {
   EXPECT_LE(heat.average(), 100u);
 }
 
-class RcQueuesTest : public ::testing::Test {
- protected:
-  static constexpr uint32_t kHotWrs = 100;
-  // On verbs a request to a dead peer fails after its retransmissions, seconds later.
-  static constexpr int kPatientPolls = kOnVerbs ? 40'000 : 1000;
-
-  Clock* clock() { return kSimulated ? &ClockOf(fabric_) : static_cast<Clock*>(&fake_clock_); }
-  void Pass(int64_t ns) {
-    if (kSimulated) {
-      auto& world = *Worlds().at(fabric_);
-      world.RunUntil(world.now_ns() + ns);
-    } else {
-      fake_clock_.Advance(ns);
-      LetRequestsRun(fake_clock_);
-    }
-  }
-  void StartPeers(NodeId count, uint32_t rc_peers = 8) {
-    for (NodeId id = 1; id <= count; ++id)
-      peers_.push_back(MemoryNode::Start(fabric_, id, 4096, id == 1, clock(), rc_peers));
-  }
-  Worker StartWorker(uint32_t max_rc_queues, uint32_t hot_wrs = kHotWrs) {
-    Worker worker;
-    worker.node = OpenNode(fabric_, kNoNode, clock());
-    worker.Prepare({.max_rc_queues = max_rc_queues, .rc_hot_wrs = hot_wrs}, 1 << 16);
-    return worker;
-  }
-  // Pushes more WRs than make a peer hot in an interval.
-  void Use(Worker& worker, VirtualQueue& queue) {
-    const Sge sge = worker.Word(0);
-    std::vector<WorkRequest> wrs(64, OnWord(queue, Opcode::kRead, &sge, 0));
-    for (int i = 0; i < (kOnVerbs ? 2 : 4); ++i) {
-      ASSERT_OK(queue.Push(wrs));
-      Await(*worker.pool, queue, wrs.size());
-    }
-  }
-  // Polls only while completions are missing. Returns whether all were there when Push returned.
-  bool PushAndPop(Worker& worker, VirtualQueue& queue) {
-    const Sge sge = worker.Word(0);
-    const std::vector<WorkRequest> wrs(64, OnWord(queue, Opcode::kRead, &sge, 0));
-    EXPECT_TRUE(queue.Push(wrs).ok());
-    std::vector<Completion> done(wrs.size());
-    const size_t missing = done.size() - queue.Pop(done);
-    Await(*worker.pool, queue, missing);
-    return missing == 0;
-  }
-  // `intervals` intervals in which the queues are used and everybody polls.
-  void Heat(Worker& worker, std::initializer_list<VirtualQueue*> queues, int intervals = 12, bool answer = true) {
-    for (int i = 0; i < intervals; ++i) {
-      for (VirtualQueue* queue : queues) Use(worker, *queue);
-      for (int polls = 0; polls < 8; ++polls) {
-        worker.pool->Poll();
-        Pass(kHeatIntervalNs / 8);
-        if (answer)
-          for (MemoryNode& peer : peers_) peer.node->PollConnections();
-      }
-      if (kOnVerbs && answer) Settle(worker);  // what was begun takes its own time there
-    }
-  }
-  // As Heat, until the peer is reached by RC or would have been long ago.
-  bool HeatToRc(Worker& worker, VirtualQueue& queue, NodeId peer) {
-    for (int times = 0; times < 10 && !IsOnRc(*worker.pool, peer); ++times) Heat(worker, {&queue});
-    return IsOnRc(*worker.pool, peer);
-  }
-  size_t Answer() {
-    size_t changed = 0;
-    for (MemoryNode& peer : peers_) changed += peer.node->PollConnections();
-    return changed;
-  }
-  // Polls until nothing is being made or given up.
-  void Settle(Worker& worker) {
-    for (int i = 0; i < kPatientPolls && RcOf(*worker.pool).busy(); ++i) {
-      worker.pool->Poll();
-      Answer();
-      Pass(100'000);
-    }
-    EXPECT_FALSE(RcOf(*worker.pool).busy());
-  }
-
-  const std::string fabric_ = UniqueFabric(true);
-  FakeClock fake_clock_;
-  std::vector<MemoryNode> peers_;
-};
-
 TEST_F(RcQueuesTest, AHotPeerGetsOneInTheBackgroundAndAColdOneDoesNot) {
   StartPeers(2);
   Worker worker = StartWorker(4);
@@ -209,31 +126,6 @@ TEST_F(RcQueuesTest, WhatTakesAWhileWaitsForAPollThatNobodyWaitsForUnlessNoneCom
     Pass(100'000);
   }
   EXPECT_FALSE(rc.busy());
-}
-
-TEST_F(RcQueuesTest, NoPollMakesMoreThanOneQp) {
-  if (!kSimulated) GTEST_SKIP() << kRnic << ": what a call costs is not counted";
-  StartPeers(2);
-  Worker worker = StartWorker(1, UINT32_MAX);
-  auto first = worker.Connect(1), second = worker.Connect(2);
-  const rnic::sim::CostModel cost;
-  auto& world = *Worlds().at(fabric_);
-  int64_t most_ns = 0;
-  for (const NodeId id : {1, 2, 1}) {
-    ASSERT_TRUE(RcOf(*worker.pool).Connect(CachedPeer(*worker.pool, id)));
-    for (int i = 0; i < 1000 && RcOf(*worker.pool).busy(); ++i) {
-      const int64_t before_ns = world.control_ns(worker.node->id());
-      worker.pool->Poll();
-      most_ns = std::max(most_ns, world.control_ns(worker.node->id()) - before_ns);
-      Answer();
-      Pass(100'000);
-    }
-    ASSERT_TRUE(IsOnRc(*worker.pool, id));
-    RcOf(*worker.pool).Leave(id);
-    Settle(worker);
-  }
-  EXPECT_GE(most_ns, cost.create_qp_ns);
-  EXPECT_LT(most_ns, 2 * cost.create_qp_ns + cost.create_cq_ns);
 }
 
 TEST_F(RcQueuesTest, TheDeskIsNotAmongTheRegionsThatUsersSee) {
@@ -372,18 +264,6 @@ TEST_F(RcQueuesTest, ThePeersHalfGoesWithThePool) {
   }
   EXPECT_EQ(Answer(), 1u);
   EXPECT_EQ(Answer(), 0u);
-}
-
-TEST_F(RcQueuesTest, ThePeersHalfGoesWithAKilledNode) {
-  if (!kSimulated) GTEST_SKIP() << kRnic << ": a device dies with its process";
-  StartPeers(1);
-  Worker worker = StartWorker(4);
-  auto queue = worker.Connect(1);
-  Heat(worker, {queue.get()});
-  ASSERT_TRUE(IsOnRc(*worker.pool, 1));
-  Worlds().at(fabric_)->Kill(worker.node->id(), 1'000'000);
-  Pass(3 * kSecondNs);
-  EXPECT_EQ(Answer(), 1u);
 }
 
 TEST_F(RcQueuesTest, WhenThePeerDiesItsQueuesBreakAndItsSuccessorIsReached) {
