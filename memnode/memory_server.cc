@@ -113,8 +113,8 @@ Result<std::unique_ptr<MemoryServer>> MemoryServer::Start(const Options& options
     // the process ends without closing, just as it survived that predecessor's end. Static, so that leak checkers see
     // the reason; never destroyed.
     [[maybe_unused]] static const MemoryServer* const left_open = server.release();
-  } else if (status == StatusCode::kBadState && server->pool_ != nullptr) {
-    server->pool_->DoNotKeep();  // refused: nobody has seen it
+  } else if (server->pool_ != nullptr && !kvs::IsFormatted(server->pool_->bytes())) {
+    server->pool_->DoNotKeep();  // made in vain, and nobody has seen it
   }
   return status;
 }

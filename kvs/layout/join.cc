@@ -1,5 +1,6 @@
 #include "kvs/layout/join.h"
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <memory>
@@ -7,6 +8,7 @@
 
 #include "krcore/queue_pool.h"
 #include "krcore/virtual_queue.h"
+#include "kvs/layout/survey.h"
 
 namespace kvs {
 namespace {
@@ -38,65 +40,6 @@ Status RunVerb(krcore::QueuePool& pool, krcore::VirtualQueue& queue, const krcor
   return Status::Ok();
 }
 
-// The home's pool, by a queue of its own, one word at a time.
-class HomePool {
- public:
-  static Result<std::unique_ptr<HomePool>> Open(krcore::Node& node, const HomeRecord& home, Deadline deadline) {
-    auto opened = std::make_unique<HomePool>();
-    auto pool = node.CreateQueuePool({});
-    if (!pool.ok()) return pool.status();
-    opened->pool_ = *std::move(pool);
-    auto queue = opened->pool_->CreateQueue(4);
-    if (!queue.ok()) return queue.status();
-    opened->queue_ = *std::move(queue);
-    KRCORE_RETURN_IF_ERROR(opened->queue_->Connect(home.node, deadline));
-    for (const krcore::RemoteRegion& candidate : opened->queue_->regions()) {
-      if (candidate.tag == kPoolRegionTag) opened->region_ = candidate;
-    }
-    if (opened->region_.length == 0) return Status(StatusCode::kUnavailable, "the store's home has no pool");
-    auto word = node.RegisterLocal(&opened->word_, sizeof(opened->word_));
-    if (!word.ok()) return word.status();
-    opened->memory_ = *std::move(word);
-    return opened;
-  }
-
-  // *word: what was there.
-  Status Read(uint64_t offset, uint64_t* word) { return Run(krcore::Opcode::kRead, offset, 0, 0, word); }
-  Status CompareSwap(uint64_t offset, uint64_t expected, uint64_t desired, uint64_t* word) {
-    return Run(krcore::Opcode::kCompareSwap, offset, expected, desired, word);
-  }
-  Status Increment(uint64_t offset) {
-    uint64_t before = 0;
-    return Run(krcore::Opcode::kFetchAdd, offset, 1, 0, &before);
-  }
-
- private:
-  Status Run(krcore::Opcode opcode, uint64_t offset, uint64_t compare_add, uint64_t swap, uint64_t* word) {
-    const krcore::Sge sge{reinterpret_cast<uint64_t>(&word_), sizeof(word_), memory_->lkey()};
-    krcore::WorkRequest wr;
-    wr.sg_list = &sge;
-    wr.num_sge = 1;
-    wr.opcode = opcode;
-    wr.remote_addr = region_.addr + offset;
-    wr.rkey = region_.rkey;
-    wr.compare_add = compare_add;
-    wr.swap = swap;
-    KRCORE_RETURN_IF_ERROR(RunVerb(*pool_, *queue_, wr));
-    *word = word_;
-    return Status::Ok();
-  }
-
-  uint64_t word_ = 0;
-  std::unique_ptr<krcore::Region> memory_;
-  std::unique_ptr<krcore::QueuePool> pool_;
-  std::unique_ptr<krcore::VirtualQueue> queue_;
-  krcore::RemoteRegion region_ = {};
-};
-
-uint64_t MemberOffset(const krcore::Node& node) {
-  return kHomeAreaOffset + offsetof(HomeArea, members) + sizeof(uint64_t) * node.id();
-}
-
 // That the store has keys at this very node, which holds nothing.
 Status LostMemory(const krcore::Node& node) {
   return {StatusCode::kBadState, "the store may have keys at memory node " + std::to_string(node.id()) +
@@ -112,25 +55,50 @@ Status Unreachable(const HomeRecord& home, const Status& why) {
 // Enters this node in the home's member list, and takes it back into use if it was being drained. `fresh`: it holds
 // nothing.
 Status EnterMember(krcore::Node& node, const HomeRecord& home, uint64_t chunk_bytes, bool fresh, Deadline deadline) {
-  auto pool = HomePool::Open(node, home, deadline);
+  auto pool = node.CreateQueuePool({});
   if (!pool.ok()) return pool.status();
+  auto queue = (*pool)->CreateQueue(4);
+  if (!queue.ok()) return queue.status();
+  KRCORE_RETURN_IF_ERROR((*queue)->Connect(home.node, deadline));
+  const krcore::RemoteRegion* region = nullptr;
+  for (const krcore::RemoteRegion& candidate : (*queue)->regions()) {
+    if (candidate.tag == kPoolRegionTag) region = &candidate;
+  }
+  if (region == nullptr) return {StatusCode::kUnavailable, "the store's home has no pool"};
+
   uint64_t word = 0;
-  KRCORE_RETURN_IF_ERROR((*pool)->Read(offsetof(Superblock, chunk_bytes), &word));
+  auto scratch = node.RegisterLocal(&word, sizeof(word));
+  if (!scratch.ok()) return scratch.status();
+  const krcore::Sge sge{reinterpret_cast<uint64_t>(&word), sizeof(word), (*scratch)->lkey()};
+  krcore::WorkRequest wr;
+  wr.sg_list = &sge;
+  wr.num_sge = 1;
+  wr.opcode = krcore::Opcode::kRead;
+  wr.remote_addr = region->addr + offsetof(Superblock, chunk_bytes);
+  wr.rkey = region->rkey;
+  KRCORE_RETURN_IF_ERROR(RunVerb(**pool, **queue, wr));
   if (word != chunk_bytes) {
     return {StatusCode::kInvalidArgument,
             "the store has chunks of " + std::to_string(word) + " bytes, not of " + std::to_string(chunk_bytes)};
   }
+  wr.opcode = krcore::Opcode::kCompareSwap;
+  wr.remote_addr = region->addr + kHomeAreaOffset + offsetof(HomeArea, members) + sizeof(uint64_t) * node.id();
+  wr.rkey = region->rkey;
   const auto is_mine = [&node](MemberWord member) {
     return member.state() == MemberState::kInUse && member.incarnation() == node.incarnation();
   };
   for (uint64_t expected = 0; !is_mine(MemberWord(expected)); expected = word) {
-    if (fresh && MemberWord(expected).may_hold_keys()) return LostMemory(node);
-    const uint64_t joined = MemberWord(expected).Joined(node.incarnation()).word();
-    KRCORE_RETURN_IF_ERROR((*pool)->CompareSwap(MemberOffset(node), expected, joined, &word));
+    if (fresh && MayHoldKeys(MemberWord(expected).state())) return LostMemory(node);
+    wr.compare_add = expected;
+    wr.swap = MemberWord(expected).Joined(node.incarnation()).word();
+    KRCORE_RETURN_IF_ERROR(RunVerb(**pool, **queue, wr));
     if (word == expected) break;
   }
-  // Clients read the list when this has grown.
-  return (*pool)->Increment(kHomeAreaOffset + offsetof(HomeArea, counters) + offsetof(HomeCounters, member_changes));
+  wr.opcode = krcore::Opcode::kFetchAdd;  // clients read the list when this has grown
+  wr.remote_addr =
+      region->addr + kHomeAreaOffset + offsetof(HomeArea, counters) + offsetof(HomeCounters, member_changes);
+  wr.compare_add = 1;
+  return RunVerb(**pool, **queue, wr);
 }
 
 Result<HomeRecord> LookupHome(krcore::Node& node, Deadline deadline) {
@@ -142,33 +110,32 @@ Result<HomeRecord> LookupHome(krcore::Node& node, Deadline deadline) {
   return home;
 }
 
-// Whether a node that holds nothing may be a member.
-Status MayEnterFresh(krcore::Node& node, const HomeRecord& home, Deadline deadline) {
-  auto pool = HomePool::Open(node, home, deadline);
-  if (!pool.ok()) return pool.status();
-  uint64_t word = 0;
-  KRCORE_RETURN_IF_ERROR((*pool)->Read(MemberOffset(node), &word));
-  return MemberWord(word).may_hold_keys() ? LostMemory(node) : Status::Ok();
-}
-
 // Waits for the home's word, if there is a home, on whether a node that holds nothing may join. Before the pool is
 // formatted, or a later start would take it for what the store has there; and before the node is published, or a client
 // that knows its predecessor would.
 Status AwaitLeave(krcore::Node& node, Deadline deadline) {
-  Status leave;
+  const auto survey = Survey::Create(node);
+  if (!survey.ok()) return survey.status();
+  Status last;
   do {
-    const Result<HomeRecord> home = LookupHome(node, deadline);
-    if (home.status() == StatusCode::kNotFound) return Status::Ok();
-    if (!home.ok()) {
-      leave = Status(StatusCode::kTimeout, home.status().ToString());
+    const Result<HomeRecord> record = LookupHome(node, deadline);
+    if (record.status() == StatusCode::kNotFound) return Status::Ok();
+    if (!record.ok()) {
+      last = Status(StatusCode::kTimeout, std::string(record.status().message()));
       continue;
     }
-    if (home->node == node.id()) return Status::Ok();  // the memory of a home: there is no store any more
-    leave = MayEnterFresh(node, *home, deadline);
-    if (leave.ok() || leave == StatusCode::kBadState) return leave;
-    leave = Unreachable(*home, leave);
+    if (record->node == node.id()) return Status::Ok();  // the memory of a home: there is no store any more
+    const Result<HomeView> home = (*survey)->ReadHome(deadline);
+    if (!home.ok()) {
+      last = Unreachable(*record, home.status());
+      continue;
+    }
+    const auto is_lost = [&node](const MemberView& member) {
+      return member.node == node.id() && MayHoldKeys(member.state);
+    };
+    return std::ranges::any_of(home->members, is_lost) ? LostMemory(node) : Status::Ok();
   } while (WaitToRetry(node.clock(), deadline));
-  return leave;
+  return last;
 }
 
 // A home formatted before publication, or adopted, claims the service. kExists: another node is the home.
@@ -182,7 +149,7 @@ Status ClaimHome(krcore::Node& node, Deadline deadline) {
 Result<JoinResult> JoinStore(krcore::Node& node, krcore::Region& pool, const HomeOptions& home_options,
                              Deadline deadline) {
   Superblock& super = *reinterpret_cast<Superblock*>(pool.bytes().data());
-  const bool fresh = !pool.adopted() || super.magic == 0;
+  const bool fresh = !pool.adopted() || !IsFormatted(pool.bytes());
   if (!fresh) {
     KRCORE_RETURN_IF_ERROR(CheckPool(pool.bytes(), node.id()));
   } else {

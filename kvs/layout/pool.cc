@@ -87,6 +87,10 @@ Status FormatHome(std::span<std::byte> pool, const HomeOptions& options) {
   return Status::Ok();
 }
 
+bool IsFormatted(std::span<const std::byte> pool) {
+  return reinterpret_cast<const Superblock*>(pool.data())->magic != 0;
+}
+
 Status CheckPool(std::span<const std::byte> pool, krcore::NodeId node) {
   if (pool.size() < kChunkTableOffset) return {StatusCode::kCorrupt, "the pool is too small"};
   Superblock super;

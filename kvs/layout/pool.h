@@ -114,6 +114,10 @@ class EvacuationWord {
 // kNone: it has never joined. kDraining: nothing is taken there any more, and what is there moves elsewhere. kDrained:
 // nothing is there, and it may be stopped.
 enum class MemberState : uint8_t { kNone = 0, kInUse = 1, kDraining = 2, kDrained = 3 };
+// Whether slots may name what is there.
+constexpr bool MayHoldKeys(MemberState state) {
+  return state == MemberState::kInUse || state == MemberState::kDraining;
+}
 
 // A memory node in the member list: changes 30 | state 2 | incarnation 32. Changed by CAS only, and every CAS counts as
 // a change, so that no word comes back.
@@ -127,8 +131,6 @@ class MemberWord {
   constexpr uint64_t word() const { return word_; }
   constexpr MemberState state() const { return static_cast<MemberState>(word_ >> 32 & 3); }
   constexpr uint32_t incarnation() const { return static_cast<uint32_t>(word_); }
-  // Whether slots may name what is there.
-  constexpr bool may_hold_keys() const { return state() == MemberState::kInUse || state() == MemberState::kDraining; }
   constexpr MemberWord Joined(uint32_t incarnation) const {
     return Make(MemberState::kInUse, incarnation, changes() + 1);
   }
@@ -245,6 +247,8 @@ krcore::Status FormatHome(std::span<std::byte> pool, const HomeOptions& options)
 
 // Is this, left by a predecessor, the pool of `node` in this layout? kCorrupt otherwise.
 krcore::Status CheckPool(std::span<const std::byte> pool, krcore::NodeId node);
+// Whether anything was formatted there; else it is zeroes, and nobody has it for a pool.
+bool IsFormatted(std::span<const std::byte> pool);
 
 // Writes an empty subtable, headers (depth, suffix, generation) and every slot `fill`, into `out` of
 // geometry.bytes() bytes.
