@@ -7,6 +7,9 @@
 //   get.cc           Get
 //   multi_get.cc     MultiGet, and Gets that block
 //   write.cc         Put, Insert, Update, Delete
+//   write_steps.cc   their usual case
+//   write_block.cc   their blocks
+//   settle_write.cc  what has become of one that is no usual case
 //   multi_write.cc   MultiWrite, and writes that block
 //   split.cc         splitting a subtable, migrating slots
 //   merge.cc         merging two subtables into one
@@ -184,7 +187,6 @@ class ClientCore final : public Client {
     return operation.torn ? StatusCode::kCorrupt : StatusCode::kTimeout;
   }
   Status UnavailableStatus(const char* what) const;
-  Status UnknownStatus() const;
   // Drives `task` to its end.
   template <typename T>
   T RunToEnd(Task<T> task);
@@ -254,40 +256,47 @@ class ClientCore final : public Client {
   static bool IsRecord(std::string_view key, std::string_view value) {
     return IsKey(key) && value.size() <= kMaxValueBytes;
   }
-  // Its block fits an operation's own buffer.
-  static bool IsSmall(std::string_view key, std::string_view value) {
-    return BlockBytes(key.size(), value.size()) <= kMaxSmallBlockBytes;
-  }
   static Status LengthStatus(std::string_view key, std::string_view value);
   Task<Status> Write(OpKind kind, std::string_view key, std::string_view value);
-  static bool GoesOn(Step step, Outcome outcome, const Batch& batch);
-  Step BeginWrite(PendingWrite& write, Batch& batch);
-  Step GoOnWriting(PendingWrite& write, Batch& batch);
-  Step Publish(PendingWrite& write, Batch& batch);
-  Step LookBehindTentative(PendingWrite& write, Batch& batch);
-  static bool AskToSwap(PendingWrite& write, Batch& batch, Slot old, Slot now);
-  Task<Step> SettleWrite(PendingWrite& write, Outcome outcome);
   Task<void> FinishWrite(PendingWrite& write, Outcome outcome);
-  static Outcome OutcomeOf(PendingWrite& write, const Batch& batch, Outcome outcome);
   void EndWrite(const PendingWrite& write);
   Task<Step> PublishAlone(PendingWrite& write);
   Task<void> WriteAfterAll(PendingWrite& write);
   Task<Step> LeaveTable(Operation& op);
-  Step PlaceBlock(PendingWrite& write);
-  Step BuildNewBlock(PendingWrite& write);
-  bool SendBlock(Operation& op, NewBlock* block);
+  Task<Step> MakeRoom(Operation& op);
+
+  // ---- write_steps.cc
+  inline static bool GoesOn(Step step, Outcome outcome, const Batch& batch);
+  Step GoOnWriting(PendingWrite& write, Batch& batch);
+  Step BeginWrite(PendingWrite& write, Batch& batch);
+  Step Publish(PendingWrite& write, Batch& batch);
+  Step LookBehindTentative(PendingWrite& write, Batch& batch);
+  static bool AskToSwap(PendingWrite& write, Batch& batch, Slot old, Slot now);
   static Slot Replacement(const PendingWrite& write, Slot old);
   void Replaced(PendingWrite& write);
   void Inserted(PendingWrite& write);
+
+  // ---- settle_write.cc
+  static Outcome OutcomeOf(const PendingWrite& write, const Batch& batch, Outcome outcome);
+  Task<Step> SettleWrite(PendingWrite& write, Outcome outcome);
   Task<Step> ReplaceAfterAll(PendingWrite& write, Outcome outcome);
   Task<Step> LookAgain(PendingWrite& write, Slot there);
   Task<Step> ConfirmAfterAll(PendingWrite& write, Step scanned);
   static void AskToConfirm(PendingWrite& write);
   Task<Step> LookAtConfirm(PendingWrite& write, Outcome outcome);
-  Step InDoubt(PendingWrite& write);
-  Task<Step> MakeRoom(Operation& op);
   Task<Step> AbortTentative(PendingWrite& write);
+  Step InDoubt(PendingWrite& write);
   Task<Step> LookAtOutcome(Operation& op, GlobalAddress at, Slot before, Slot after);
+  Status UnknownStatus() const;
+
+  // ---- write_block.cc
+  // Its block fits an operation's own buffer.
+  static bool IsSmall(std::string_view key, std::string_view value) {
+    return BlockBytes(key.size(), value.size()) <= kMaxSmallBlockBytes;
+  }
+  Step PlaceBlock(PendingWrite& write);
+  Step BuildNewBlock(PendingWrite& write);
+  bool SendBlock(Operation& op, NewBlock* block);
   void RetireOld(Operation& op, Slot old);
   void GiveBackUnused(const PendingWrite& write);
 

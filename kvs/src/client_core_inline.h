@@ -12,6 +12,11 @@
 
 namespace kvs {
 
+// Whether steps, of an operation or of several that share the batch, go on with what it has brought.
+inline bool ClientCore::GoesOn(Step step, Outcome outcome, const Batch& batch) {
+  return step == Step::kRun && outcome == Outcome::kOk && !batch.Stale();
+}
+
 // Asks for the two combined buckets of the operation's table.
 inline bool ClientCore::ReadBuckets(Operation& op, Batch& batch) {
   const GlobalAddress table = op.scan.table.address;
@@ -68,7 +73,7 @@ inline Operation& ClientCore::TakeToRead(Operation& operation, std::string_view 
   operation.key = key;
   operation.hash = hash;
   operation.scan.places = PlacesOf(operation.hash, geometry_.groups);
-  operation.writes = operation.inserts = false;
+  operation.inserts = false;
   operation.own_ins = 0;
   operation.strangers = 0;
   return operation;

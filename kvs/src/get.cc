@@ -7,9 +7,8 @@
 
 namespace kvs {
 Task<Status> ClientCore::GetAsync(std::string_view key, std::string* value) {
-  if (key.empty() || key.size() > kMaxKeyBytes) {
-    co_return Status(StatusCode::kInvalidArgument, "a key has 1 to 65535 bytes, not " + std::to_string(key.size()));
-  }
+  if (!IsKey(key)) [[unlikely]]
+    co_return LengthStatus(key, {});
   const KeyHash hash = HashKey(key);
   Turn turn(combiner_, hash, key, value);
   if (!turn.leads()) co_await turn.Wait(DeadlineFromNow());

@@ -100,7 +100,7 @@ Step ClientCore::AskForHeaders(Operation& op, Batch& batch) {
   const Scan& scan = op.scan;
   if (scan.closed || !scan.headers_fit || scan.frz >= 0 || scan.any_pending) return Step::kRestart;
   if (op.inserts) return Step::kOk;  // it looks again behind its tentative slot
-  if (Mutated(op.writes ? Mutation::kWriteMissUnchecked : Mutation::kMultiGetMissUnchecked)) return Step::kOk;
+  if (Mutated(Mutation::kMultiGetMissUnchecked) || Mutated(Mutation::kWriteMissUnchecked)) return Step::kOk;
   op.group_reading = Operation::GroupReading::kHeaders;
   bool asked = true;
   ReadHeaders(op,
@@ -166,7 +166,7 @@ Step ClientCore::ReadAlone(Operation& op) {
   batch.Begin(/*hint_every=*/1);
   Step step = AskForBuckets(op, batch) ? Step::kRun : Step::kRestart;
   Outcome read = batch.EndBlocking(poll);
-  while (step == Step::kRun && read == Outcome::kOk && !batch.Stale()) {
+  while (GoesOn(step, read, batch)) {
     batch.Begin(/*hint_every=*/1);
     step = GoOnReading(op, batch);
     read = batch.EndBlocking(poll);
@@ -214,7 +214,7 @@ Task<void> ClientCore::MultiGetAsync(std::span<const std::string_view> keys, std
       if (!AskForBuckets(op, batch)) leave(op);
     }
     Outcome read = co_await batch.End();
-    for (bool running = true; running && read == Outcome::kOk && !batch.Stale();) {
+    for (bool running = true; running && GoesOn(Step::kRun, read, batch);) {
       running = false;
       batch.Begin();
       for (Operation* op = group.first; op != nullptr; op = op->group_next) {

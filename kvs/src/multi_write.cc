@@ -1,6 +1,6 @@
 // MultiWrite: writes that take their round trips together. Each has an operation and its place among the writes of its
-// key; but one batch asks for all, in the steps of write.cc. A write that these leave undone is then settled by itself,
-// and if it may begin again it does so as a coroutine of its own. A write that blocks is tried so first.
+// key; but one batch asks for all, in the steps of write_steps.cc. A write that these leave undone is then settled by
+// itself, and if it may begin again it does so as a coroutine of its own. A write that blocks is tried so first.
 #include <algorithm>
 #include <cstdint>
 #include <memory>
@@ -35,7 +35,7 @@ struct ClientCore::Member {
   WriteRequest* request = nullptr;
   std::optional<Turn> turn;
   std::optional<PendingWrite> write;
-  Step step = Step::kRun;
+  Step step;
 
   Member() = default;
   Member(const Member&) = delete;
@@ -65,7 +65,7 @@ Task<void> ClientCore::Settle(Member& member, Outcome outcome, std::vector<Write
     Answer(member);
     co_return;
   }
-  stats_.restarts += member.write->phase != PendingWrite::Phase::kScan ? 1 : 0;
+  stats_.restarts += member.write->unpublished() ? 0 : 1;
   GiveBackUnused(*member.write);
   undone->push_back(member.request);
   member.End();
@@ -101,6 +101,7 @@ Task<void> ClientCore::MultiWriteAsync(std::span<WriteRequest> writes) {
       member.request = &request;
       member.turn.emplace(combiner_, hash, request.key, KindOf(request.kind), ValueOf(request));
       member.write.emplace(*op, KindOf(request.kind), ValueOf(request));
+      member.step = Step::kRun;
       op = FreeOperation();
     }
     if (op != nullptr) Release(*op);
@@ -108,24 +109,23 @@ Task<void> ClientCore::MultiWriteAsync(std::span<WriteRequest> writes) {
     const std::span<Member> group(members.get(), count);
 
     Batch& batch = group.front().write->op->batch;
-    batch.Begin();
     for (Member& member : group) {
       member.turn->Gather();
       member.write->kind = member.turn->kind();
       member.write->value = member.turn->in();
-      member.step = BeginWrite(*member.write, batch);
     }
-    Outcome outcome = co_await batch.End();
-    for (bool running = true; running && GoesOn(Step::kRun, outcome, batch);) {
-      running = false;
+    Outcome outcome;
+    Step step;  // kRun: one of them runs
+    do {
       batch.Begin();
+      step = Step::kOk;
       for (Member& member : group) {
         if (member.step != Step::kRun) continue;
         member.step = GoOnWriting(*member.write, batch);
-        running |= member.step == Step::kRun;
+        if (member.step == Step::kRun) step = Step::kRun;
       }
       outcome = co_await batch.End();
-    }
+    } while (GoesOn(step, outcome, batch));
 
     std::vector<WriteRequest*> undone;
     std::vector<Task<void>> settling;
@@ -157,15 +157,13 @@ Status ClientCore::WriteAlone(OpKind kind, std::string_view key, std::string_vie
   const Lease lease(*this, op);
   PendingWrite write(op, kind, value);
   const auto poll = [this, idle = 0u]() mutable { PollAlone(&idle); };
-  Batch& batch = op.batch;
-  batch.Begin(/*hint_every=*/1);
-  Step step = BeginWrite(write, batch);
-  Outcome outcome = batch.EndBlocking(poll);
-  while (GoesOn(step, outcome, batch)) {
-    batch.Begin(/*hint_every=*/1);
-    step = GoOnWriting(write, batch);
-    outcome = batch.EndBlocking(poll);
-  }
+  Step step;
+  Outcome outcome;
+  do {
+    op.batch.Begin(/*hint_every=*/1);
+    step = GoOnWriting(write, op.batch);
+    outcome = op.batch.EndBlocking(poll);
+  } while (GoesOn(step, outcome, op.batch));
   if (step != Step::kOk) [[unlikely]]
     RunToEnd(FinishWrite(write, outcome));
   EndWrite(write);

@@ -76,6 +76,7 @@ struct RoomWait {
 
 constexpr uint32_t MaskOf(SlotState state) { return 1u << static_cast<uint32_t>(state); }
 inline constexpr uint32_t kReaderStates = MaskOf(SlotState::kVal) | MaskOf(SlotState::kFrz);
+inline constexpr uint32_t kInserterStates = kReaderStates | MaskOf(SlotState::kIns);
 
 // What a scan of a table found. Candidates count as in placement.h.
 struct Scan {
@@ -115,8 +116,7 @@ struct Operation {
   uint32_t hurries = 0;        // restarts at once so far
   int64_t deadline_ns = 0;     // 0: not set yet (it is when something goes wrong first)
   bool in_use = false;
-  bool writes = false;      // it is a write, by steps;
-  bool inserts = false;     // and of a key that may be absent, which it need not show beforehand
+  bool inserts = false;     // it goes by steps, and writes a key that may be absent, which it need not show beforehand
   bool makes_room = false;  // the mover's: it may have the chunks that are kept for that, and waits for none;
   bool drains = false;      // but not while it empties a memory node
   RoomWait room_wait;

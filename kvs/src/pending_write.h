@@ -37,7 +37,9 @@ struct NewBlock {
 struct PendingWrite {
   // What is waited for: the last thing that was asked for and not looked at yet.
   enum class Phase : uint8_t {
+    kBegin,    // nothing yet
     kScan,     // (1) of docs/kvs.md: the block's WRITE, the buckets, the blocks that match, (5) the headers again
+    kScanned,  // nothing: all of that is there, and shows that the write may be published
     kReplace,  // (2) the CAS of a VAL slot
     kInsert,   // (6a) the CAS of a FREE slot to one's own tentative one, and the buckets again
     kConfirm,  // (6f) the CAS that makes a value of that
@@ -47,6 +49,8 @@ struct PendingWrite {
       : op(&operation), kind(write_kind), value(written) {}
 
   bool inserts() const { return kind == OpKind::kPut || kind == OpKind::kInsert; }
+  // No verb that names the block in a slot was asked for.
+  bool unpublished() const { return phase <= Phase::kScanned; }
   // Of kReplace and what follows. The slot's address.
   GlobalAddress at() const { return op->SlotAddress(candidate); }
 
@@ -54,7 +58,7 @@ struct PendingWrite {
   OpKind kind;
   std::string_view value;
   NewBlock block;
-  Phase phase = Phase::kScan;
+  Phase phase = Phase::kBegin;
   bool looks_again = false;  // kInsert: the buckets were asked for behind the CAS
   uint32_t candidate = 0;    // the slot of kReplace and what follows,
   Slot old, now;             // and what it is to be changed from and to; in the phases after kReplace `now` is the

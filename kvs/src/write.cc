@@ -1,28 +1,20 @@
-// Put, Insert, Update and Delete. The usual case is a sequence of steps, each of which looks at what the last round
-// trip has brought and asks for the next (BeginWrite, GoOnWriting): for one write or for many at a time, in a coroutine
-// or without one. What it does not know is settled (SettleWrite), and if that leaves the write undone it begins again,
-// in a loop that knows everything (WriteAfterAll). The step numbers are those of docs/kvs.md.
+// Put, Insert, Update and Delete. A write goes by the steps of its usual case (write_steps.cc). What these leave is
+// settled (settle_write.cc), and if the write is undone then it begins again, in a loop that knows everything. The step
+// numbers are those of docs/kvs.md.
 #include <algorithm>
 #include <string>
 #include <utility>
 
-#include "kvs/layout/match_slots.h"
 #include "kvs/src/client_core.h"
 #include "kvs/src/mutation.h"
 #include "kvs/src/pending_write.h"
-#include "kvs/src/placement.h"
-#include "kvs/src/store_core.h"
 
 namespace kvs {
 namespace {
 
-constexpr uint32_t kWriterStates = kReaderStates;
-constexpr uint32_t kInserterStates = kWriterStates | MaskOf(SlotState::kIns);
 // Restarts that a writer without a free slot waits before it kills somebody else's tentative slot: its owner, if it
 // is alive, needs one round trip more.
 constexpr uint32_t kStarvedAttempts = 8;
-// Lost CASes that are answered by looking at the slot's new block, rather than by backing off and scanning again.
-constexpr uint32_t kLooksAgain = 1;
 
 // Beginning again after progress is no reason to back off, nor a sign of starvation.
 void Progressed(Operation& op) {
@@ -44,96 +36,6 @@ Task<Status> ClientCore::UpdateAsync(std::string_view key, std::string_view valu
 }
 Task<Status> ClientCore::DeleteAsync(std::string_view key) { return Write(OpKind::kDelete, key, {}); }
 
-// Memory for the block, if the client has some at hand. kRun: it has not, and Allocate() gets it.
-Step ClientCore::PlaceBlock(PendingWrite& write) {
-  Operation& op = *write.op;
-  NewBlock& block = write.block;
-  block.content_bytes = BlockBytes(op.key.size(), write.value.size());
-  block.bytes = RoundBlockBytes(block.content_bytes, chunk_bytes_);
-  // On the node of the key's subtable, if that is known: one queue then orders its READ behind the bucket's.
-  TableRef table;
-  block.preferred = directory_.Lookup(op.hash, &table) ? table.address.node : krcore::kNoNode;
-  return AllocateAtOnce(op, block.bytes, block.preferred, &block.address) ? Step::kOk : Step::kRun;
-}
-
-// Writes the block, which has its memory, into a buffer of the client's. kFull: there is none for so large a block.
-Step ClientCore::BuildNewBlock(PendingWrite& write) {
-  Operation& op = *write.op;
-  NewBlock& block = write.block;
-  std::span<std::byte> local;
-  if (block.content_bytes <= kMaxSmallBlockBytes) {
-    local = std::span(op.buffers->block).first(block.content_bytes);
-    block.lkey = arena_->lkey();
-  } else {
-    if (!AllocateLarge(block.content_bytes, &op.large_write)) return Step::kFull;
-    local = {op.large_write.memory.get(), block.content_bytes};
-    block.lkey = op.large_write.region->lkey();
-  }
-  block.birth = epoch_;
-  BuildBlock(local, op.hash.h1, block.birth, op.key, write.value);
-  block.local = local.data();
-  return Step::kOk;
-}
-
-// A publishing verb was posted and its outcome is not known.
-Status ClientCore::UnknownStatus() const {
-  if (Mutated(Mutation::kUnknownIsFailure)) return UnavailableStatus("publishing");
-  if (Mutated(Mutation::kUnknownIsSuccess)) return Status::Ok();
-  return {StatusCode::kUnknown, UnavailableStatus("publishing").ToString()};
-}
-
-// A CAS that publishes ended with an error, from `before` to `after` in the slot at `at`. Nothing of it can be carried
-// out any more (krcore/rnic/rnic.h), so that a look tells what has become of it. kOk: it was carried out. kRestart: it
-// was not. kUnavailable: that cannot be told.
-Task<Step> ClientCore::LookAtOutcome(Operation& op, GlobalAddress at, Slot before, Slot after) {
-  constexpr int kLooks = 4;
-  for (int look = 0; look < kLooks && !op.batch.Stale() && !OutOfTime(op); ++look) {
-    if (connections_.Reach(at.node)) {
-      op.batch.Read(at, &op.buffers->cas[0], sizeof(uint64_t));
-      const Outcome read = co_await op.batch.Run();
-      if (read == Outcome::kOk) {
-        const Slot found(op.buffers->cas[0]);
-        ++stats_.outcomes_looked_up;
-        if (found == before) co_return Step::kRestart;
-        // A word with a block of one's own is nobody else's; a FREE one may be.
-        const bool own = after.has_block() && (found == after || found == after.WithState(SlotState::kFrz));
-        co_return own ? Step::kOk : Step::kUnavailable;
-      }
-    }
-    co_await Pause(Connections::kReconnectIntervalNs);
-  }
-  co_return Step::kUnavailable;
-}
-
-// The block of a slot that this client emptied or replaced.
-void ClientCore::RetireOld(Operation& op, Slot old) {
-  const TableRef& table = op.scan.table;
-  const uint64_t bytes = old.length_units() == kLargeBlock ? RoundBlockBytes(op.scan.block.bytes(), chunk_bytes_)
-                                                           : uint64_t{old.length_units()} * kUnitBytes;
-  ++stats_.blocks_retired;
-  const Extent extent{old.block(), bytes, false, op.scan.block.header().birth_epoch};
-  if (Mutated(Mutation::kNoGrace)) {
-    MemoryOf(op.batch).Free(extent);
-  } else if (table.migrating() && !Mutated(Mutation::kNoHold)) {
-    MemoryOf(op.batch).RetireHeld(table.index, extent);
-  } else {
-    MemoryOf(op.batch).Retire(extent);
-  }
-}
-
-// The operation's own block, if no VAL slot names it.
-void ClientCore::GiveBackUnused(const PendingWrite& write) {
-  const NewBlock& block = write.block;
-  if (!block.address.valid() || block.published || write.op->batch.Stale()) return;
-  if (block.in_doubt && !Mutated(Mutation::kInDoubtReused)) return;
-  const Extent extent{block.address, block.bytes, false, block.birth};
-  if (!block.shown || Mutated(Mutation::kShownReused)) {
-    memory_->Free(extent);
-  } else {
-    memory_->Retire(extent);  // never frozen, so there is no split to wait for
-  }
-}
-
 // Of lengths that are none.
 Status ClientCore::LengthStatus(std::string_view key, std::string_view value) {
   if (!IsKey(key)) {
@@ -154,168 +56,17 @@ Task<Status> ClientCore::Write(OpKind kind, std::string_view key, std::string_vi
   op.deadline_ns = turn.deadline_ns();
   turn.Gather();
   PendingWrite write(op, turn.kind(), turn.in());
-  Batch& batch = op.batch;
-  batch.Begin();
-  Step step = BeginWrite(write, batch);
-  Outcome outcome = co_await batch.End();
-  while (GoesOn(step, outcome, batch)) {
-    batch.Begin();
-    step = GoOnWriting(write, batch);
-    outcome = co_await batch.End();
-  }
+  Step step;
+  Outcome outcome;
+  do {
+    op.batch.Begin();
+    step = GoOnWriting(write, op.batch);
+    outcome = co_await op.batch.End();
+  } while (GoesOn(step, outcome, op.batch));
   if (step != Step::kOk) [[unlikely]]
     co_await FinishWrite(write, outcome);
   EndWrite(write);
   co_return turn.Share(std::move(write.result), write.existed);
-}
-
-// Whether the steps of a write go on with what its batch has brought.
-bool ClientCore::GoesOn(Step step, Outcome outcome, const Batch& batch) {
-  return step == Step::kRun && outcome == Outcome::kOk && !batch.Stale();
-}
-
-// (1) The block travels beside the scan. kRun: both have been asked for; kRestart: it is no usual case.
-Step ClientCore::BeginWrite(PendingWrite& write, Batch& batch) {
-  Operation& op = *write.op;
-  op.writes = true;
-  op.inserts = write.inserts();
-  const bool has_block = write.kind != OpKind::kDelete;
-  if (has_block) {
-    if (!IsSmall(op.key, write.value) || PlaceBlock(write) != Step::kOk) {
-      address_cache_.Count(clock_);  // else AskForBuckets does
-      return Step::kRestart;
-    }
-    (void)BuildNewBlock(write);  // which fails for want of memory for a large one
-  }
-  if (!AskForBuckets(op, batch)) return Step::kRestart;
-  if (!has_block || Mutated(Mutation::kBlockNotAwaited)) return Step::kRun;
-  NewBlock& block = write.block;
-  if (!batch.WriteNow(block.local, block.address, static_cast<uint32_t>(block.content_bytes))) return Step::kRestart;
-  block.in_doubt = true;
-  return Step::kRun;
-}
-
-// What was asked for is there. kOk: the write has ended, write.result is how; kRun: more has been asked for; kRestart:
-// it is no usual case, and for SettleWrite.
-Step ClientCore::GoOnWriting(PendingWrite& write, Batch& batch) {
-  Operation& op = *write.op;
-  switch (write.phase) {
-    case PendingWrite::Phase::kScan: {
-      write.block.written = true;
-      write.block.in_doubt = false;
-      const Step step = GoOnReading(op, batch);
-      if (step != Step::kOk) return step;
-      return Publish(write, batch);
-    }
-    case PendingWrite::Phase::kReplace:
-      if (op.buffers->cas[0] != write.old.word()) [[unlikely]]
-        return Step::kRestart;
-      Replaced(write);
-      return Step::kOk;
-    case PendingWrite::Phase::kInsert: return LookBehindTentative(write, batch);
-    case PendingWrite::Phase::kConfirm: break;
-  }
-  if (op.buffers->cas[0] != write.now.word() && !Mutated(Mutation::kFailedConfirmOk)) [[unlikely]]
-    return Step::kRestart;
-  Inserted(write);
-  return Step::kOk;
-}
-
-// The scan found the key's value, or that it is absent and that nothing moves.
-Step ClientCore::Publish(PendingWrite& write, Batch& batch) {
-  Operation& op = *write.op;
-  if (op.scan.val >= 0) {  // (2)
-    if (write.kind == OpKind::kInsert) {
-      write.result = StatusCode::kExists;
-      return Step::kOk;
-    }
-    write.candidate = static_cast<uint32_t>(op.scan.val);
-    write.old = op.Candidate(write.candidate);
-    write.now = Replacement(write, write.old);
-    if (!AskToSwap(write, batch, write.old, write.now)) return Step::kRestart;
-    ++stats_.write_attempts;
-    write.phase = PendingWrite::Phase::kReplace;
-    return Step::kRun;
-  }
-  if (!write.inserts()) {  // (5)
-    write.result = StatusCode::kNotFound;
-    return Step::kOk;
-  }
-  // (6) a. On one queue, the scan behind the CAS: it sees whatever was there when the tentative slot appeared.
-  const int candidate = ChooseFreeSlot(op.scan.places, FreeSlots(op.buffers->candidates()));
-  if (candidate < 0) return Step::kFull;
-  write.candidate = static_cast<uint32_t>(candidate);
-  const SlotState tentative = Mutated(Mutation::kInsertWithoutIns) ? SlotState::kVal : SlotState::kIns;
-  write.now = write.block.InState(tentative, op.hash.fingerprint(), 0);
-  if (!AskToSwap(write, batch, Slot::Free(), write.now)) return Step::kRestart;
-  ++stats_.write_attempts;
-  write.block.shown = true;
-  op.own_ins = write.now.word();
-  write.phase = PendingWrite::Phase::kInsert;
-  write.looks_again = ReadBuckets(op, batch);
-  return Step::kRun;
-}
-
-// (6b-f) The usual case: nobody else has the key, and the table is the key's.
-Step ClientCore::LookBehindTentative(PendingWrite& write, Batch& batch) {
-  Operation& op = *write.op;
-  if (op.buffers->cas[0] != Slot::Free().word()) return Step::kRestart;
-  if (Mutated(Mutation::kInsertWithoutIns)) {
-    Inserted(write);
-    return Step::kOk;
-  }
-  if (!write.looks_again) return Step::kRestart;
-  op.scan.states = kInserterStates;
-  PlanMatches(op);
-  const bool alone = op.scan.planned_count == 0 || Mutated(Mutation::kConfirmWithoutKill);
-  const bool fits = FitOfHeaders(op.buffers->candidates(), op.hash.h1).fits || Mutated(Mutation::kInsertWithoutHeaders);
-  if (!alone || !fits) return Step::kRestart;
-  if (op.Candidate(write.candidate) != write.now) return Step::kRestart;  // c: a rival or a migrator killed it
-  if (Mutated(Mutation::kConfirmByWrite)) return Step::kRestart;
-  if (!AskToSwap(write, batch, write.now, write.now.WithState(SlotState::kVal))) return Step::kRestart;
-  write.phase = PendingWrite::Phase::kConfirm;
-  return Step::kRun;
-}
-
-// A CAS of the slot, the old word of which will be in cas[0].
-bool ClientCore::AskToSwap(PendingWrite& write, Batch& batch, Slot old, Slot now) {
-  const NewBlock& block = write.block;
-  if (Mutated(Mutation::kBlockNotAwaited) && block.local != nullptr && !block.shown &&
-      block.content_bytes <= kMaxSmallBlockBytes) {
-    (void)batch.WriteNow(block.local, block.address, static_cast<uint32_t>(block.content_bytes));
-  }
-  return batch.CompareSwapNow(write.at(), old.word(), now.word(), &write.op->buffers->cas[0]);
-}
-
-// How a write that has ended its steps, whose last round trip had `outcome`, has ended. kOk: write.result. kRestart: it
-// has not taken effect and will not, and may begin again. kUnavailable: nor has it, for nothing was published, but a
-// memory node of that round trip is away.
-Task<Step> ClientCore::SettleWrite(PendingWrite& write, Outcome outcome) {
-  Operation& op = *write.op;
-  op.again = Again::kLost;
-  switch (write.phase) {
-    case PendingWrite::Phase::kScan:
-      op.again = Again::kElse;
-      co_return outcome == Outcome::kOk ? Step::kRestart : Step::kUnavailable;
-    case PendingWrite::Phase::kReplace: co_return co_await ReplaceAfterAll(write, outcome);
-    case PendingWrite::Phase::kInsert: {
-      if (outcome == Outcome::kFenced) co_return Step::kRestart;  // it was never posted
-      if (outcome != Outcome::kOk) {
-        const Step aborted = co_await AbortTentative(write);
-        if (aborted == Step::kUnavailable) co_return InDoubt(write);
-        write.block = {};  // a verb that names it has an unknown outcome: nobody uses it again
-        co_return Step::kRestart;
-      }
-      if (op.buffers->cas[0] != Slot::Free().word()) {
-        ++stats_.cas_failures;
-        co_return Step::kRestart;
-      }
-      const Step scanned = co_await ScanTable(op, op.scan.table, kInserterStates);
-      co_return co_await ConfirmAfterAll(write, scanned);
-    }
-    case PendingWrite::Phase::kConfirm: break;
-  }
-  co_return co_await LookAtConfirm(write, outcome);
 }
 
 // What is left of a write that the steps have not ended.
@@ -330,14 +81,6 @@ Task<void> ClientCore::FinishWrite(PendingWrite& write, Outcome outcome) {
   co_await WriteAfterAll(write);
 }
 
-// What the last round trip of a write had for an outcome, which it shared with others.
-Outcome ClientCore::OutcomeOf(PendingWrite& write, const Batch& batch, Outcome outcome) {
-  if (outcome == Outcome::kOk) return outcome;
-  if (write.phase != PendingWrite::Phase::kScan) return batch.FailedAt(write.at().node) ? outcome : Outcome::kOk;
-  if (!batch.FailedAt(write.block.address.node)) write.block.in_doubt = false;
-  return outcome;
-}
-
 // Of one that has ended.
 void ClientCore::EndWrite(const PendingWrite& write) {
   if (write.result.ok()) ++stats_.writes_done;
@@ -347,19 +90,17 @@ void ClientCore::EndWrite(const PendingWrite& write) {
 // The steps of Publish in a coroutine of their own, and what they leave. As SettleWrite; kFull: no slot is free.
 Task<Step> ClientCore::PublishAlone(PendingWrite& write) {
   Operation& op = *write.op;
-  Batch& batch = op.batch;
-  if (batch.Stale()) co_return Step::kRestart;
-  batch.Begin();
-  Step step = Publish(write, batch);
-  Outcome outcome = co_await batch.End();
-  while (GoesOn(step, outcome, batch)) {
-    batch.Begin();
-    step = GoOnWriting(write, batch);
-    outcome = co_await batch.End();
-  }
+  if (op.batch.Stale()) co_return Step::kRestart;
+  write.phase = PendingWrite::Phase::kScanned;
+  Step step;
+  Outcome outcome;
+  do {
+    op.batch.Begin();
+    step = GoOnWriting(write, op.batch);
+    outcome = co_await op.batch.End();
+  } while (GoesOn(step, outcome, op.batch));
   if (step != Step::kOk && step != Step::kFull) step = co_await SettleWrite(write, outcome);
   op.own_ins = 0;
-  write.phase = PendingWrite::Phase::kScan;
   co_return step;
 }
 
@@ -375,8 +116,7 @@ Task<void> ClientCore::WriteAfterAll(PendingWrite& write) {
     result = UnavailableStatus(what);
     return true;
   };
-  bool backs_off = write.phase != PendingWrite::Phase::kScan;  // it is in somebody's way
-  write.phase = PendingWrite::Phase::kScan;
+  bool backs_off = !write.unpublished();  // it is in somebody's way
   // The steps have not got so far as to use it, or it was wrong.
   Slot guess = backs_off ? Slot::Free() : address_cache_.Lookup(op.hash.h1);
   for (;; backs_off = true) {
@@ -419,7 +159,7 @@ Task<void> ClientCore::WriteAfterAll(PendingWrite& write) {
       result = UnavailableStatus("writing a block");
       break;
     }
-    const Step scanned = co_await ScanTable(op, table, kWriterStates, std::exchange(guess, Slot::Free()));
+    const Step scanned = co_await ScanTable(op, table, kReaderStates, std::exchange(guess, Slot::Free()));
     if (fails(scanned, "scanning a subtable")) break;
     block.written = true;
     block.in_doubt = false;
@@ -478,98 +218,6 @@ Task<void> ClientCore::WriteAfterAll(PendingWrite& write) {
   }
 }
 
-// Adds the block's WRITE to the operation's next batch. False: its memory node cannot be reached.
-bool ClientCore::SendBlock(Operation& op, NewBlock* block) {
-  if (!connections_.Reach(block->address.node)) return false;
-  if (!Mutated(Mutation::kBlockNotAwaited) || block->content_bytes > kMaxSmallBlockBytes) {
-    op.batch.Write(block->local, block->address, static_cast<uint32_t>(block->content_bytes), block->lkey);
-  }
-  block->in_doubt = true;
-  return true;
-}
-
-// (2) What a write puts in the place of the VAL slot `old`.
-Slot ClientCore::Replacement(const PendingWrite& write, Slot old) {
-  if (write.kind == OpKind::kDelete) return Slot::Free();
-  return write.block.InState(SlotState::kVal, write.op->hash.fingerprint(), static_cast<uint8_t>(old.version() + 1));
-}
-
-// That took effect.
-void ClientCore::Replaced(PendingWrite& write) {
-  Operation& op = *write.op;
-  write.block.published = true;
-  RetireOld(op, write.old);
-  if (write.now == Slot::Free()) ConsiderMerge(op, op.scan.table);
-  address_cache_.Refresh(op.hash.h1, write.now);
-}
-
-// (6f) The tentative slot is a value now.
-void ClientCore::Inserted(PendingWrite& write) {
-  Operation& op = *write.op;
-  write.block.published = true;
-  write.existed = false;
-  op.own_ins = 0;
-  address_cache_.Refresh(op.hash.h1, write.now.WithState(SlotState::kVal));
-}
-
-// (2) That CAS had `outcome`, or was lost. As SettleWrite.
-Task<Step> ClientCore::ReplaceAfterAll(PendingWrite& write, Outcome outcome) {
-  Operation& op = *write.op;
-  for (uint32_t looks = 0;; ++looks) {
-    if (looks > 0) {
-      write.old = op.Candidate(write.candidate);
-      write.now = Replacement(write, write.old);
-      ++stats_.write_attempts;
-      op.batch.CompareSwap(write.at(), write.old.word(), write.now.word(), &op.buffers->cas[0]);
-      outcome = co_await op.batch.Run();
-    }
-    if (outcome == Outcome::kFenced) co_return Step::kRestart;  // it was never posted
-    if (outcome != Outcome::kOk) {
-      const Step looked = co_await LookAtOutcome(op, write.at(), write.old, write.now);
-      if (looked == Step::kRestart) continue;  // it was not carried out, and will not be
-      if (looked != Step::kOk) {
-        write.block.in_doubt = true;
-        write.result = UnknownStatus();
-        co_return Step::kOk;
-      }
-    } else if (op.buffers->cas[0] != write.old.word()) {
-      ++stats_.cas_failures;
-      if (Mutated(Mutation::kLostCasOk) && write.kind != OpKind::kDelete) co_return Step::kOk;
-      if (looks == kLooksAgain) co_return Step::kRestart;
-      const Step looked = co_await LookAgain(write, Slot(op.buffers->cas[0]));
-      if (looked == Step::kOk) continue;
-      if (!Failed(op, looked)) co_return Step::kRestart;
-      write.result = UnavailableStatus("reading a block");
-      co_return Step::kOk;
-    }
-    Replaced(write);
-    co_return Step::kOk;
-  }
-}
-
-// (2) A lost CAS returned the word that is in the slot now. If that is a value whose block holds this very key, which
-// has to be read, the next CAS may expect it: no scan is needed. The slot is read again behind the block: if it goes on
-// changing, that CAS would be lost as well. kOk: the slot's candidate is the word to expect. kRestart: scan again.
-Task<Step> ClientCore::LookAgain(PendingWrite& write, Slot there) {
-  Operation& op = *write.op;
-  if (there.state() != SlotState::kVal || there.fingerprint() != op.hash.fingerprint() ||
-      there.length_units() == kLargeBlock) {
-    co_return Step::kRestart;
-  }
-  if (!connections_.Reach(there.block().node)) co_return Step::kUnavailable;
-  op.batch.Read(there.block(), op.buffers->match.data(), FirstReadBytes(there));
-  op.batch.Read(write.at(), &op.buffers->slots[0], sizeof(uint64_t));
-  const Outcome read = co_await op.batch.Run();
-  if (read != Outcome::kOk) co_return Step::kUnavailable;
-  if (op.buffers->slots[0] != there.word()) co_return Step::kRestart;
-  const BlockView block(op.buffers->match.data());
-  const bool same_key = block.Intact(FirstReadBytes(there)) && block.key() == op.key;
-  if (!same_key && !Mutated(Mutation::kLostCasKeyUnchecked)) co_return Step::kRestart;
-  op.SetCandidate(write.candidate, there);
-  op.scan.block = block;
-  co_return Step::kOk;
-}
-
 // (3) The table of the last scan may not be the key's any more. kOk: another one is; what is known of it is in the
 // cache.
 Task<Step> ClientCore::LeaveTable(Operation& op) {
@@ -581,102 +229,6 @@ Task<Step> ClientCore::LeaveTable(Operation& op) {
   const Step resolved = co_await Resolve(op, &fresh);
   if (resolved != Step::kOk) co_return resolved;
   co_return fresh.address == table.address ? Step::kRestart : Step::kOk;
-}
-
-// (6b-f) The tentative slot was made, and the scan behind that ended as `scanned`. As SettleWrite.
-Task<Step> ClientCore::ConfirmAfterAll(PendingWrite& write, Step scanned) {
-  Operation& op = *write.op;
-  const TableRef table = op.scan.table;
-  const Slot own = write.now;
-  for (Step step = scanned;; step = co_await ScanTable(op, table, kInserterStates)) {
-    if (step == Step::kUnavailable) co_return InDoubt(write);
-    const bool found = (op.scan.val >= 0 && !Mutated(Mutation::kRescanIgnoresVal)) || op.scan.frz >= 0;
-    const bool fit = op.scan.headers_fit || Mutated(Mutation::kInsertWithoutHeaders);
-    const bool rival = op.scan.ins_count != 0 && !Mutated(Mutation::kConfirmWithoutKill);
-    const bool rival_counts = rival && Mutated(Mutation::kExistsOnIns);
-    if (step != Step::kOk || !fit || found || rival_counts) {  // b, d (and torn reads)
-      const bool exists = step == Step::kOk && (op.scan.val >= 0 || rival_counts);
-      const Step aborted = co_await AbortTentative(write);
-      if (aborted == Step::kUnavailable) co_return InDoubt(write);
-      if (!exists) co_return Step::kRestart;
-      op.again = Again::kAtOnce;
-      if (write.kind != OpKind::kInsert) co_return Step::kRestart;
-      write.result = StatusCode::kExists;
-      co_return Step::kOk;
-    }
-    if (op.Candidate(write.candidate) != own) co_return Step::kRestart;  // c: a rival or a migrator killed it
-    if (!rival) break;
-    // e. Rivals with the same key: whoever kills first goes on.
-    const uint32_t rivals = op.scan.ins_count;
-    for (uint32_t i = 0; i < rivals; ++i) {
-      const uint32_t c = op.scan.ins[i];
-      op.batch.CompareSwap(op.SlotAddress(c), op.Candidate(c).word(), Slot::Free().word(), &op.buffers->cas[i]);
-    }
-    const Outcome killed = co_await op.batch.Run();
-    if (killed != Outcome::kOk) co_return InDoubt(write);
-    bool all_killed = true;
-    for (uint32_t i = 0; i < rivals; ++i) {
-      all_killed &= op.buffers->cas[i] == op.Candidate(op.scan.ins[i]).word();
-    }
-    if (all_killed || Mutated(Mutation::kConfirmAfterFailedKill)) break;
-    ++stats_.cas_failures;
-  }
-  // f. The linearization point.
-  if (Mutated(Mutation::kConfirmByWrite)) {
-    op.buffers->cas[1] = own.WithState(SlotState::kVal).word();
-    op.buffers->cas[0] = own.word();
-    op.batch.Write(&op.buffers->cas[1], write.at(), sizeof(uint64_t));
-  } else {
-    AskToConfirm(write);
-  }
-  const Outcome outcome = co_await op.batch.Run();
-  co_return co_await LookAtConfirm(write, outcome);
-}
-
-void ClientCore::AskToConfirm(PendingWrite& write) {
-  write.op->batch.CompareSwap(write.at(), write.now.word(), write.now.WithState(SlotState::kVal).word(),
-                              &write.op->buffers->cas[0]);
-}
-
-// (6f) That CAS had `outcome`. As SettleWrite.
-Task<Step> ClientCore::LookAtConfirm(PendingWrite& write, Outcome outcome) {
-  Operation& op = *write.op;
-  if (outcome == Outcome::kFenced) co_return InDoubt(write);  // it was never posted
-  while (outcome != Outcome::kOk) {
-    const Step looked = co_await LookAtOutcome(op, write.at(), write.now, write.now.WithState(SlotState::kVal));
-    if (looked == Step::kOk) {
-      Inserted(write);
-      co_return Step::kOk;
-    }
-    if (looked == Step::kUnavailable) {
-      write.block.in_doubt = true;
-      write.result = UnknownStatus();
-      co_return Step::kOk;
-    }
-    AskToConfirm(write);
-    outcome = co_await op.batch.Run();
-  }
-  if (op.buffers->cas[0] == write.now.word() || Mutated(Mutation::kFailedConfirmOk)) {
-    Inserted(write);
-    co_return Step::kOk;
-  }
-  ++stats_.cas_failures;
-  co_return Step::kRestart;
-}
-
-// It cannot be told whether the tentative slot is there, but nobody makes a value of it. As SettleWrite.
-Step ClientCore::InDoubt(PendingWrite& write) {
-  if (!Failed(*write.op, Step::kUnavailable)) return Step::kRestart;
-  write.block.in_doubt = true;
-  write.result = UnavailableStatus("inserting");
-  return Step::kOk;
-}
-
-Task<Step> ClientCore::AbortTentative(PendingWrite& write) {
-  Operation& op = *write.op;
-  op.batch.CompareSwap(write.at(), write.now.word(), Slot::Free().word(), &op.buffers->cas[0]);
-  const Outcome aborted = co_await op.batch.Run();
-  co_return aborted == Outcome::kOk ? Step::kOk : Step::kUnavailable;  // lost: somebody else had killed it
 }
 
 // No candidate is FREE: split the table, or, having waited long enough, kill a tentative slot whose owner may be dead.
