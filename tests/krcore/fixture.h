@@ -136,6 +136,17 @@ inline std::string UniqueFabric(bool in_process) {
 // The time in which the fabric lives.
 inline Clock& ClockOf(const std::string& fabric) { return kSimulated ? Worlds().at(fabric)->clock() : *RealClock(); }
 
+// Lets so much of it pass where it is simulated, and else of `clock`.
+inline void PassTime(const std::string& fabric, FakeClock& clock, int64_t ns) {
+  if (kSimulated) {
+    rnic::sim::World& world = *Worlds().at(fabric);
+    world.RunUntil(world.now_ns() + ns);
+  } else {
+    clock.Advance(ns);
+    LetRequestsRun(clock);
+  }
+}
+
 inline std::unique_ptr<Node> OpenNode(const std::string& fabric, NodeId id, Clock* clock = nullptr,
                                       uint32_t rc_peers = 0) {
   if (clock == nullptr) clock = &ClockOf(fabric);

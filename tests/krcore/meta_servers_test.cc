@@ -278,11 +278,7 @@ TEST_F(MetaServers, ALookupGoesOnWhenTheServerThatItFoundDiesAndAnotherHasCome) 
   };
   lookup();
   // Later it looks for new ones, sees the one it knows, and that one dies.
-  if (kSimulated) {
-    Worlds().at(fabric_)->RunUntil(party.clock->NowNs() + 2 * kSecondNs);
-  } else {
-    fake_clock_.Advance(2 * kSecondNs);
-  }
+  PassTime(fabric_, fake_clock_, 2 * kSecondNs);
   device->After(kOneLook, [&] {
     AddServer();
     servers_[0].reset();
@@ -357,12 +353,8 @@ TEST_F(MetaServers, ARecordThatASuccessorHadNoPlaceForIsBroughtToTheNextOne) {
   HookedDevice* device = nullptr;
   Party party = JoinHooked(&device), other = Join();
   ASSERT_OK(party.client->Publish(Key::Service("s"), Filled(std::byte{1}), Deadline::After(*party.clock, kSecondNs)));
-  const auto look = [&] {
-    if (kSimulated) {
-      Worlds().at(fabric_)->RunUntil(party.clock->NowNs() + 2 * kSecondNs);
-    } else {
-      fake_clock_.Advance(2 * kSecondNs);  // later it looks for new ones
-    }
+  const auto look = [&] {  // later it looks for new ones
+    PassTime(fabric_, fake_clock_, 2 * kSecondNs);
     const Deadline soon = Deadline::After(*party.clock, 10 * kSecondNs);
     EXPECT_EQ(party.client->Lookup(Key::Service("t"), soon).status().code(), StatusCode::kNotFound);
   };

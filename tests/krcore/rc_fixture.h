@@ -27,15 +27,7 @@ class RcQueuesTest : public ::testing::Test {
   static constexpr int kPatientPolls = kOnVerbs ? 40'000 : 1000;
 
   Clock* clock() { return kSimulated ? &ClockOf(fabric_) : static_cast<Clock*>(&fake_clock_); }
-  void Pass(int64_t ns) {
-    if (kSimulated) {
-      auto& world = *Worlds().at(fabric_);
-      world.RunUntil(world.now_ns() + ns);
-    } else {
-      fake_clock_.Advance(ns);
-      LetRequestsRun(fake_clock_);
-    }
-  }
+  void Pass(int64_t ns) { PassTime(fabric_, fake_clock_, ns); }
   void StartPeers(NodeId count, uint32_t rc_peers = 8) {
     for (NodeId id = 1; id <= count; ++id)
       peers_.push_back(MemoryNode::Start(fabric_, id, 4096, id == 1, clock(), rc_peers));

@@ -13,15 +13,7 @@ class ServerLinkTest : public ::testing::Test {
   static constexpr int kLookups = 8;  // after which a client wants a connection
 
   Clock& clock() { return kSimulated ? ClockOf(fabric_) : fake_clock_; }
-  void Pass(int64_t ns) {
-    if (kSimulated) {
-      auto& world = *Worlds().at(fabric_);
-      world.RunUntil(world.now_ns() + ns);
-    } else {
-      fake_clock_.Advance(ns);
-      LetRequestsRun(fake_clock_);
-    }
-  }
+  void Pass(int64_t ns) { PassTime(fabric_, fake_clock_, ns); }
   void AddServer(uint32_t rc_peers) {
     servers_.push_back(OpenNode(fabric_, static_cast<NodeId>(10 + servers_.size()), &clock(), rc_peers));
     ASSERT_OK(servers_.back()->HostMetaServer(64));
