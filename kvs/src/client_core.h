@@ -50,15 +50,6 @@ class StoreCore;
 class SplitBuffers;
 class EpochBuffers;
 
-// How a part of an operation ended.
-enum class Step : uint8_t {
-  kOk,
-  kRestart,      // something changed under it: begin again with a fresh view
-  kUnavailable,  // a memory node failed; what was posted last has an unknown outcome
-  kFull,         // no memory, or no room in the directory
-  kRun,          // not ended: its batch is to be run, or what else it waits for
-};
-
 class ClientCore final : public Client {
  public:
   // With its queues and its memory, but not connected. May be handed to another thread, until Begin.
@@ -258,7 +249,8 @@ class ClientCore final : public Client {
   }
   static Status LengthStatus(std::string_view key, std::string_view value);
   Task<Status> Write(OpKind kind, std::string_view key, std::string_view value);
-  Task<void> FinishWrite(PendingWrite& write, Outcome outcome);
+  auto TakeStep(PendingWrite& write);
+  Task<void> FinishWrite(PendingWrite& write);
   void EndWrite(const PendingWrite& write);
   Task<Step> PublishAlone(PendingWrite& write);
   Task<void> WriteAfterAll(PendingWrite& write);
@@ -277,8 +269,7 @@ class ClientCore final : public Client {
   void Inserted(PendingWrite& write);
 
   // ---- settle_write.cc
-  static Outcome OutcomeOf(const PendingWrite& write, const Batch& batch, Outcome outcome);
-  Task<Step> SettleWrite(PendingWrite& write, Outcome outcome);
+  Task<Step> SettleWrite(PendingWrite& write);
   Task<Step> ReplaceAfterAll(PendingWrite& write, Outcome outcome);
   Task<Step> LookAgain(PendingWrite& write, Slot there);
   Task<Step> ConfirmAfterAll(PendingWrite& write, Step scanned);
@@ -303,7 +294,7 @@ class ClientCore final : public Client {
   // ---- multi_write.cc
   struct Member;
   void Answer(Member& member);
-  Task<void> Settle(Member& member, Outcome outcome, std::vector<WriteRequest*>* undone);
+  Task<void> Settle(Member& member, std::vector<WriteRequest*>* undone);
   Status WriteAlone(OpKind kind, std::string_view key, std::string_view value);
 
   // ---- split.cc

@@ -35,7 +35,6 @@ struct ClientCore::Member {
   WriteRequest* request = nullptr;
   std::optional<Turn> turn;
   std::optional<PendingWrite> write;
-  Step step;
 
   Member() = default;
   Member(const Member&) = delete;
@@ -58,9 +57,9 @@ void ClientCore::Answer(Member& member) {
   member.End();
 }
 
-// The member's steps have ended before its write has, whose last round trip had `outcome`.
-Task<void> ClientCore::Settle(Member& member, Outcome outcome, std::vector<WriteRequest*>* undone) {
-  const Step settled = co_await SettleWrite(*member.write, outcome);
+// The member's steps have ended before its write has.
+Task<void> ClientCore::Settle(Member& member, std::vector<WriteRequest*>* undone) {
+  const Step settled = co_await SettleWrite(*member.write);
   if (settled == Step::kOk) {
     Answer(member);
     co_return;
@@ -81,7 +80,7 @@ Task<void> ClientCore::MultiWriteAsync(std::span<WriteRequest> writes) {
   const std::unique_ptr<Member[]> members(new Member[std::min<size_t>(writes.size(), options_.max_in_flight)]);
   for (size_t next = 0; next < writes.size();) {
     // Who holds some operations must not wait for more.
-    Operation* op = &co_await LeaseOperation({}, KeyHash{}, /*of_user=*/false);
+    Operation* op = &co_await LeaseOwnOperation({});
     size_t count = 0;
     for (; next < writes.size() && op != nullptr; ++next) {
       WriteRequest& request = writes[next];
@@ -101,7 +100,6 @@ Task<void> ClientCore::MultiWriteAsync(std::span<WriteRequest> writes) {
       member.request = &request;
       member.turn.emplace(combiner_, hash, request.key, KindOf(request.kind), ValueOf(request));
       member.write.emplace(*op, KindOf(request.kind), ValueOf(request));
-      member.step = Step::kRun;
       op = FreeOperation();
     }
     if (op != nullptr) Release(*op);
@@ -120,9 +118,10 @@ Task<void> ClientCore::MultiWriteAsync(std::span<WriteRequest> writes) {
       batch.Begin();
       step = Step::kOk;
       for (Member& member : group) {
-        if (member.step != Step::kRun) continue;
-        member.step = GoOnWriting(*member.write, batch);
-        if (member.step == Step::kRun) step = Step::kRun;
+        PendingWrite& write = *member.write;
+        if (write.step != Step::kRun) continue;
+        write.step = GoOnWriting(write, batch);
+        if (write.step == Step::kRun) step = Step::kRun;
       }
       outcome = co_await batch.End();
     } while (GoesOn(step, outcome, batch));
@@ -130,13 +129,16 @@ Task<void> ClientCore::MultiWriteAsync(std::span<WriteRequest> writes) {
     std::vector<WriteRequest*> undone;
     std::vector<Task<void>> settling;
     for (Member& member : group) {
-      if (member.step == Step::kOk) {
+      PendingWrite& write = *member.write;
+      if (write.step == Step::kOk) {
         Answer(member);
         continue;
       }
-      // Who runs no longer has seen what its last round trip brought.
-      const bool runs = member.step == Step::kRun;
-      settling.push_back(Settle(member, runs ? OutcomeOf(*member.write, batch, outcome) : Outcome::kOk, &undone));
+      // Who does not run any more has seen that the last round trip of its own was well, and so have those of whose
+      // verbs it tells that none has failed.
+      const bool failed = write.step == Step::kRun && outcome != Outcome::kOk;
+      if (failed && (write.unpublished() || batch.FailedAt(write.at().node))) write.outcome = outcome;
+      settling.push_back(Settle(member, &undone));
     }
     // From here on the group's batch is its operation's again.
     for (Task<void>& task : settling) task.Start();
@@ -157,15 +159,13 @@ Status ClientCore::WriteAlone(OpKind kind, std::string_view key, std::string_vie
   const Lease lease(*this, op);
   PendingWrite write(op, kind, value);
   const auto poll = [this, idle = 0u]() mutable { PollAlone(&idle); };
-  Step step;
-  Outcome outcome;
   do {
     op.batch.Begin(/*hint_every=*/1);
-    step = GoOnWriting(write, op.batch);
-    outcome = op.batch.EndBlocking(poll);
-  } while (GoesOn(step, outcome, op.batch));
-  if (step != Step::kOk) [[unlikely]]
-    RunToEnd(FinishWrite(write, outcome));
+    write.step = GoOnWriting(write, op.batch);
+    write.outcome = op.batch.EndBlocking(poll);
+  } while (GoesOn(write.step, write.outcome, op.batch));
+  if (write.step != Step::kOk) [[unlikely]]
+    RunToEnd(FinishWrite(write));
   EndWrite(write);
   return std::move(write.result);
 }

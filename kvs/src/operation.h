@@ -53,6 +53,15 @@ struct LargeBuffer {
   std::unique_ptr<krcore::Region> region;
 };
 
+// How a part of an operation ended.
+enum class Step : uint8_t {
+  kOk,
+  kRestart,      // something changed under it: begin again with a fresh view
+  kUnavailable,  // a memory node failed; what was posted last has an unknown outcome
+  kFull,         // no memory, or no room in the directory
+  kRun,          // not ended: its batch is to be run, or what else it waits for
+};
+
 // What beginning again waits for.
 enum class Again : uint8_t {
   kElse,    // somebody else's progress (memory, a lock): at once the first time, then ever longer

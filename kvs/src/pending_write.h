@@ -59,12 +59,14 @@ struct PendingWrite {
   std::string_view value;
   NewBlock block;
   Phase phase = Phase::kBegin;
-  bool looks_again = false;  // kInsert: the buckets were asked for behind the CAS
-  uint32_t candidate = 0;    // the slot of kReplace and what follows,
-  Slot old, now;             // and what it is to be changed from and to; in the phases after kReplace `now` is the
-                             // tentative slot
-  krcore::Status result;     // once it has ended,
-  bool existed = true;       // and whether the key was there
+  Step step = Step::kRun;          // what the last step said (write_steps.cc),
+  Outcome outcome = Outcome::kOk;  // and how what it asked for ended
+  bool looks_again = false;        // kInsert: the buckets were asked for behind the CAS
+  uint32_t candidate = 0;          // the slot of kReplace and what follows,
+  Slot old, now;          // and what it is to be changed from and to; in the phases after kReplace `now` is the
+                          // tentative slot
+  krcore::Status result;  // once it has ended,
+  bool existed = true;    // and whether the key was there
 };
 
 }  // namespace kvs

@@ -14,17 +14,12 @@ constexpr uint32_t kLooksAgain = 1;
 
 }  // namespace
 
-// What the last round trip of a write had for an outcome, which it shared with others.
-Outcome ClientCore::OutcomeOf(const PendingWrite& write, const Batch& batch, Outcome outcome) {
-  if (outcome == Outcome::kOk || write.unpublished()) return outcome;
-  return batch.FailedAt(write.at().node) ? outcome : Outcome::kOk;
-}
-
-// How a write that has ended its steps, whose last round trip had `outcome`, has ended. kOk: write.result. kRestart: it
+// How a write that has ended its steps has ended. kOk: write.result. kRestart: it
 // has not taken effect and will not, and may begin again. kUnavailable: nor has it, for nothing was published, but a
 // memory node of that round trip is away.
-Task<Step> ClientCore::SettleWrite(PendingWrite& write, Outcome outcome) {
+Task<Step> ClientCore::SettleWrite(PendingWrite& write) {
   Operation& op = *write.op;
+  const Outcome outcome = write.outcome;
   op.again = Again::kLost;
   switch (write.phase) {
     case PendingWrite::Phase::kBegin:

@@ -44,6 +44,21 @@ Status ClientCore::LengthStatus(std::string_view key, std::string_view value) {
   return {StatusCode::kInvalidArgument, "a value has at most 16777216 bytes, not " + std::to_string(value.size())};
 }
 
+// A step of the write in its operation's own batch. Whether there is to be a further one.
+auto ClientCore::TakeStep(PendingWrite& write) {
+  Batch& batch = write.op->batch;
+  struct Awaiter : decltype(batch.End()) {
+    PendingWrite& write;
+    bool await_resume() {
+      write.outcome = decltype(batch.End())::await_resume();
+      return GoesOn(write.step, write.outcome, write.op->batch);
+    }
+  };
+  batch.Begin();
+  write.step = GoOnWriting(write, batch);
+  return Awaiter{batch.End(), write};
+}
+
 Task<Status> ClientCore::Write(OpKind kind, std::string_view key, std::string_view value) {
   if (!IsRecord(key, value)) [[unlikely]]
     co_return LengthStatus(key, value);
@@ -56,22 +71,17 @@ Task<Status> ClientCore::Write(OpKind kind, std::string_view key, std::string_vi
   op.deadline_ns = turn.deadline_ns();
   turn.Gather();
   PendingWrite write(op, turn.kind(), turn.in());
-  Step step;
-  Outcome outcome;
-  do {
-    op.batch.Begin();
-    step = GoOnWriting(write, op.batch);
-    outcome = co_await op.batch.End();
-  } while (GoesOn(step, outcome, op.batch));
-  if (step != Step::kOk) [[unlikely]]
-    co_await FinishWrite(write, outcome);
+  while (co_await TakeStep(write)) {
+  }
+  if (write.step != Step::kOk) [[unlikely]]
+    co_await FinishWrite(write);
   EndWrite(write);
   co_return turn.Share(std::move(write.result), write.existed);
 }
 
 // What is left of a write that the steps have not ended.
-Task<void> ClientCore::FinishWrite(PendingWrite& write, Outcome outcome) {
-  const Step settled = co_await SettleWrite(write, outcome);
+Task<void> ClientCore::FinishWrite(PendingWrite& write) {
+  const Step settled = co_await SettleWrite(write);
   write.op->own_ins = 0;
   if (settled == Step::kOk) co_return;
   if (Failed(*write.op, settled)) {
@@ -92,14 +102,10 @@ Task<Step> ClientCore::PublishAlone(PendingWrite& write) {
   Operation& op = *write.op;
   if (op.batch.Stale()) co_return Step::kRestart;
   write.phase = PendingWrite::Phase::kScanned;
-  Step step;
-  Outcome outcome;
-  do {
-    op.batch.Begin();
-    step = GoOnWriting(write, op.batch);
-    outcome = co_await op.batch.End();
-  } while (GoesOn(step, outcome, op.batch));
-  if (step != Step::kOk && step != Step::kFull) step = co_await SettleWrite(write, outcome);
+  while (co_await TakeStep(write)) {
+  }
+  Step step = write.step;
+  if (step != Step::kOk && step != Step::kFull) step = co_await SettleWrite(write);
   op.own_ins = 0;
   co_return step;
 }

@@ -4,9 +4,9 @@
 //
 //   do {
 //     batch.Begin();
-//     step = GoOnWriting(write, batch);
-//     outcome = co_await batch.End();
-//   } while (GoesOn(step, outcome, batch));
+//     write.step = GoOnWriting(write, batch);
+//     write.outcome = co_await batch.End();
+//   } while (GoesOn(write.step, write.outcome, batch));
 //
 // The step numbers are those of docs/kvs.md.
 #include "kvs/layout/match_slots.h"
