@@ -181,6 +181,18 @@ TEST_F(MultiWrite, TakesTheRoundTripsOfOneWriteForAsManyAsMayBeInFlight) {
   }
 }
 
+// A client that knows nothing of the table: those of the first group begin again by themselves, and the next groups go
+// on with what they have learnt.
+TEST_F(MultiWrite, OfManyGroupsTheFirstAloneLearnsTheTable) {
+  TestStore store(Options(&clock_, 1, 4'096));
+  auto client = store.store().NewClient({.max_in_flight = 20, .address_cache_entries = 0}).value();
+  Writes inserts;
+  for (int i = 0; i < 100; ++i) inserts.Add(WriteKind::kInsert, "key" + std::to_string(i), "1");
+  // Three a write of the first group, and three or four a group of the others.
+  EXPECT_LE(TripsOf(*client, inserts), 20u * 4 + 4 * 4);
+  for (size_t i = 0; i < inserts.size(); ++i) EXPECT_TRUE(inserts.status(i).ok()) << i;
+}
+
 TEST_F(MultiWrite, OneWhoseKeyIsInTheAddressCacheTakesARoundTripLess) {
   TestStore store(Options(&clock_, 1, 256));
   auto client = store.store().NewClient({.address_cache_entries = 1'024}).value();

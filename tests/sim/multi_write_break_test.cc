@@ -2,6 +2,8 @@
 // those at the other node are done, each with its own answer.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <string>
@@ -20,6 +22,8 @@ using kvs::WriteRequest;
 constexpr uint32_t kLoaded = 90, kKeys = 120;
 constexpr uint32_t kPoints = 60;
 constexpr krcore::NodeId kBreaks = 2;
+// Of virtual time: of one write that is looked at in vain a number of times, with pauses between.
+constexpr int64_t kWaitNs = 300'000'000;
 
 WriteKind KindOf(uint32_t key) {
   if (key >= kLoaded) return WriteKind::kInsert;
@@ -36,8 +40,8 @@ krcore::NodeId NodeOfTable(const Stage& stage, uint32_t key) {
 
 class BrokenMultiWrite {
  public:
-  // The queue breaks after so many short rounds.
-  void Run(uint32_t point) {
+  // The queue breaks after so many short rounds, or the memory node dies.
+  void Run(uint32_t point, bool dies = false) {
     for (uint32_t key = 0; key < kLoaded; ++key) EXPECT_EQ(stage_.Do(client_, OpKind::kInsert, key), StatusCode::kOk);
     for (uint32_t key = 0; key < kKeys; ++key) names_.push_back(Stage::NameOf(key));
     for (uint32_t key = 0; key < kKeys; ++key)
@@ -45,11 +49,17 @@ class BrokenMultiWrite {
     stage_.client(client_).Spawn(Write());
     stage_.set_tempo(300);  // several rounds a round trip
     stage_.Poll(client_, point);
-    stage_.world().BreakQueues(stage_.NodeOf(client_), kBreaks);
+    if (dies) {
+      stage_.world().Kill(kBreaks, 0);
+    } else {
+      stage_.world().BreakQueues(stage_.NodeOf(client_), kBreaks);
+    }
+    const int64_t broken_ns = stage_.world().now_ns();
     stage_.set_tempo(5'000);
     ASSERT_TRUE(stage_.PollUntil(
         client_, [this] { return ended_; }, 200'000))
         << point;
+    took_ns_ = stage_.world().now_ns() - broken_ns;
   }
   const kvs::ClientStats& stats() { return stage_.client(client_).stats(); }
   // What is not done is at that memory node; a key holds what its answer says.
@@ -77,6 +87,12 @@ class BrokenMultiWrite {
       EXPECT_NE(value, "new") << names_[key];
     }
   }
+  int64_t took_ns() const { return took_ns_; }
+  // Writes of which nobody can tell what became of them.
+  ptrdiff_t UnknownAnswers() const {
+    return std::ranges::count_if(requests_,
+                                 [](const WriteRequest& request) { return request.status == StatusCode::kUnknown; });
+  }
   uint32_t unknown() const { return unknown_; }
   uint32_t unavailable() const { return unavailable_; }
   uint32_t TablesAt(krcore::NodeId node) const {
@@ -99,6 +115,7 @@ class BrokenMultiWrite {
   std::vector<std::string> names_;
   std::vector<WriteRequest> requests_;
   bool ended_ = false;
+  int64_t took_ns_ = 0;
   uint32_t unknown_ = 0, unavailable_ = 0;
   Stage stage_{StageOptions{.groups = 2, .memory_nodes = 2}};
   const uint32_t client_ = stage_.AddClient(128);
@@ -121,6 +138,19 @@ TEST(MultiWriteBreak, ConcernsTheWritesAtThatMemoryNodeAlone) {
   std::printf("%lu outcomes looked up; %u writes unknown, %u unavailable\n", looked_up, unknown, unavailable);
   EXPECT_GT(looked_up, 0u);
   EXPECT_GT(unavailable, 0u);
+}
+
+// Those that are looked at in vain wait for that side by side.
+TEST(MultiWriteBreak, OfADeadMemoryNodeIsWaitedForOnce) {
+  ptrdiff_t most = 0;
+  for (uint32_t point = 0; point < kPoints && !HasFailure(); ++point) {
+    BrokenMultiWrite writes;
+    writes.Run(point, true);
+    if (HasFatalFailure()) return;
+    EXPECT_LT(writes.took_ns(), kWaitNs) << point;
+    most = std::max(most, writes.UnknownAnswers());
+  }
+  EXPECT_GT(most, 1);
 }
 
 }  // namespace
