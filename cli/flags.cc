@@ -9,6 +9,7 @@
 
 #include "cli/fail.h"
 #include "cli/log.h"
+#include "cli/nearest.h"
 
 namespace cli {
 namespace {
@@ -27,36 +28,6 @@ std::string Expected(const CommandLineFlagInfo& flag) {
   if (flag.type[0] == 'u') return "a whole number, 0 or more";
   if (flag.type.find("int") != std::string::npos) return "a whole number in range";
   return "a text";
-}
-
-size_t EditDistance(std::string_view a, std::string_view b) {
-  std::vector<size_t> row(b.size() + 1);
-  for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
-  for (size_t i = 1; i <= a.size(); ++i) {
-    size_t diagonal = row[0];
-    row[0] = i;
-    for (size_t j = 1; j <= b.size(); ++j) {
-      const size_t change = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = row[j];
-      row[j] = std::min({row[j] + 1, row[j - 1] + 1, change});
-    }
-  }
-  return row[b.size()];
-}
-
-// The program's flag that looks most like `name`, if any does.
-std::string Nearest(const Program& program, const std::string& name) {
-  std::string best;
-  size_t best_distance = 3;
-  for (const std::string& flag : program.flags) {
-    // A prefix, or at most two letters wrong.
-    const size_t distance = name.size() >= 3 && flag.compare(0, name.size(), name) == 0 ? 1 : EditDistance(name, flag);
-    if (distance < best_distance && distance < name.size()) {
-      best_distance = distance;
-      best = flag;
-    }
-  }
-  return best;
 }
 
 class Parser {
@@ -153,9 +124,9 @@ class Parser {
 
   Status Unknown(const std::string& word, const std::string& name) const {
     std::string message = "unknown flag " + word.substr(0, word.find('='));
-    if (const std::string nearest = Nearest(program_, name); !nearest.empty()) {
+    const std::vector<std::string_view> flags(program_.flags.begin(), program_.flags.end());
+    if (const std::string nearest(Nearest(name, flags)); !nearest.empty())
       message += "; did you mean --" + nearest + "?";
-    }
     return Mistake(std::move(message));
   }
 

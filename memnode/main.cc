@@ -12,6 +12,7 @@
 #include "cli/flags.h"
 #include "cli/stop_signal.h"
 #include "krcore/clock.h"
+#include "kvs/layout/survey.h"
 #include "memnode/cpu_time.h"
 #include "memnode/drain.h"
 #include "memnode/huge_page_collapser.h"
@@ -56,6 +57,18 @@ struct Served {
   uint64_t rc_requests = 0;
   double dc_agent_cpu_s = 0;
 };
+
+// What goes with the memory, and how to keep it the next time.
+void WarnOfWhatIsLost(const Options& options, MemoryServer& server) {
+  if (server.pool() == nullptr || options.keep_memory) return;
+  const kvs::PoolUse use = kvs::CountChunks(server.pool()->bytes());
+  const uint64_t bytes = use.used_bytes();
+  // The home's first chunk is the table's, which is there before any key.
+  if (bytes <= (server.is_home() ? use.chunk_bytes : 0)) return;
+  const std::string drain = "--drain=" + std::to_string(server.node()) + ", before it is stopped, moves them away; ";
+  LOG(WARNING) << "keys and values go with this memory node's memory, up to " << bytes << " bytes of them; "
+               << (server.is_home() ? "" : drain) << "--keep_memory, when it is started, keeps them for the next start";
+}
 
 int64_t RcAcceptorCpuNs(MemoryServer& server) {
   return server.rc_acceptor() == nullptr ? 0 : server.rc_acceptor()->cpu_ns();
@@ -111,6 +124,7 @@ Served Serve(const Options& options, MemoryServer& server, NodeMetrics& node_met
   served.dc_agent_cpu_s = static_cast<double>(DcAgentCpuNs(server) - begin_dc_cpu_ns) * 1e-9;
   served.seconds = static_cast<double>(krcore::RealClock()->NowNs() - begin_ns) * 1e-9;
   served.cpu = CpuTime::OfThisProcess() - begin_cpu;
+  WarnOfWhatIsLost(options, server);
   return served;
 }
 

@@ -11,6 +11,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::StartsWith;
 using testing_support::Finished;
 using testing_support::Program;
@@ -51,6 +52,7 @@ TEST_F(DrainCommand, ANodeIsEmptiedAndStoppedAndEveryKeyIsThere) {
   EXPECT_THAT(undrained.out, StartsWith("undrained fabric="));
   EXPECT_EQ(Run("--drain=2").status, 0);
   EXPECT_EQ(two.Stop(), 0) << two.Output();
+  EXPECT_THAT(two.err(), Not(HasSubstr("keys and values go")));
 
   auto store = kvs::Store::Open({.fabric = fabric_.name()}).value();
   auto client = store->NewClient().value();

@@ -1,5 +1,6 @@
 #include "ycsb/properties.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -74,10 +75,14 @@ TEST(Properties, MissingFileIsNotFound) {
   EXPECT_FALSE(properties.AddFile("/").ok());  // a folder
 }
 
-TEST(Properties, UnknownKeysAreListedWithTheirOrigin) {
+TEST(Properties, UnknownKeysAreListedWithTheirOriginAndWhatTheyMayBeMeantFor) {
   Properties properties;
-  ASSERT_TRUE(properties.AddText("recordcount=1\nrecordcuont=2\n", "w").ok());
-  EXPECT_EQ(properties.UnknownKeys(), std::vector<std::string>{"w:2: recordcuont"});
+  ASSERT_TRUE(properties.AddText("recordcount=1\nrecordcuont=2\nverbosity=3\n", "w").ok());
+  EXPECT_THAT(
+      properties.UnknownKeys(),
+      testing::ElementsAre("w:2: recordcuont: not a property of YCSB's core or of this runner, ignored; did you "
+                           "mean recordcount?",
+                           "w:3: verbosity: not a property of YCSB's core or of this runner, ignored"));
 }
 
 }  // namespace

@@ -6,6 +6,9 @@
 #include <charconv>
 #include <fstream>
 #include <sstream>
+#include <utility>
+
+#include "cli/nearest.h"
 
 namespace ycsb {
 namespace {
@@ -13,7 +16,7 @@ namespace {
 constexpr std::string_view kBlank = " \t\f\r";
 
 // What YCSB's core (CoreWorkload, Client, Measurements) defines, and what this runner adds.
-constexpr std::array kKnownKeys = {
+constexpr auto kKnownKeys = std::to_array<std::string_view>({
     "core_workload_insertion_retry_interval",
     "core_workload_insertion_retry_limit",
     "dataintegrity",
@@ -69,9 +72,8 @@ constexpr std::array kKnownKeys = {
     "writeallfields",
     "zeropadding",
     "zipfianconstant",
-};
-static_assert(std::is_sorted(kKnownKeys.begin(), kKnownKeys.end(),
-                             [](std::string_view a, std::string_view b) { return a < b; }));
+});
+static_assert(std::ranges::is_sorted(kKnownKeys));
 
 std::string_view Trim(std::string_view text) {
   const size_t begin = text.find_first_not_of(kBlank);
@@ -202,9 +204,11 @@ std::string Properties::Origin(const std::string& key) const {
 std::vector<std::string> Properties::UnknownKeys() const {
   std::vector<std::string> unknown;
   for (const auto& [key, entry] : entries_) {
-    if (!std::binary_search(kKnownKeys.begin(), kKnownKeys.end(), std::string_view(key),
-                            [](std::string_view a, std::string_view b) { return a < b; })) {
-      unknown.push_back(entry.origin + ": " + key);
+    if (!std::ranges::binary_search(kKnownKeys, std::string_view(key))) {
+      std::string line = entry.origin + ": " + key + ": not a property of YCSB's core or of this runner, ignored";
+      if (const std::string nearest(cli::Nearest(key, kKnownKeys)); !nearest.empty())
+        line += "; did you mean " + nearest + "?";
+      unknown.push_back(std::move(line));
     }
   }
   return unknown;

@@ -130,9 +130,7 @@ Status ReadRunning(const Properties& properties, Workload* workload) {
 }
 
 void Warn(const Properties& properties, const Workload& workload, std::vector<std::string>* warnings) {
-  for (const std::string& unknown : properties.UnknownKeys()) {
-    warnings->push_back(unknown + ": not a property of YCSB's core or of this runner; ignored");
-  }
+  for (std::string& unknown : properties.UnknownKeys()) warnings->push_back(std::move(unknown));
   bool one_field = true;
   (void)properties.Read("writeallfields", &one_field);
   if (!one_field && workload.field_count > 1) {

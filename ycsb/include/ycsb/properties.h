@@ -42,7 +42,8 @@ class Properties {
 
   // Where the key was set: "ycsb/workloads/workloada:12" or "-p". Empty: not set.
   std::string Origin(const std::string& key) const;
-  // Keys that neither YCSB's core nor this runner knows, each with its origin, e.g. to warn of a misspelling.
+  // Of each key that neither YCSB's core nor this runner knows, and so is ignored, a line for the user: where it is and
+  // what it may be a misspelling of.
   std::vector<std::string> UnknownKeys() const;
   std::map<std::string, std::string> ToMap() const;
 
