@@ -65,9 +65,11 @@ void WarnOfWhatIsLost(const Options& options, MemoryServer& server) {
   const uint64_t bytes = use.used_bytes();
   // The home's first chunk is the table's, which is there before any key.
   if (bytes <= (server.is_home() ? use.chunk_bytes : 0)) return;
-  const std::string drain = "--drain=" + std::to_string(server.node()) + ", before it is stopped, moves them away; ";
-  LOG(WARNING) << "keys and values go with this memory node's memory, up to " << bytes << " bytes of them; "
-               << (server.is_home() ? "" : drain) << "--keep_memory, when it is started, keeps them for the next start";
+  std::string message = "keys and values go with this memory node's memory, up to " + std::to_string(bytes) + " bytes";
+  if (!server.is_home())
+    message += "; --drain=" + std::to_string(server.node()) + ", before it is stopped, moves them away";
+  if (LeavesMemory(options)) message += "; --keep_memory, when it is started, keeps them for the next start";
+  LOG(WARNING) << message;
 }
 
 int64_t RcAcceptorCpuNs(MemoryServer& server) {

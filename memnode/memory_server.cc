@@ -22,7 +22,7 @@ using krcore::Status;
 using krcore::StatusCode;
 
 constexpr char kPoolName[] = "pool";
-constexpr uint32_t kMetaNodes = 10'000;  // in 4 MB
+constexpr uint32_t kMetaNodes = 10'000;  // in 5.4 MB
 constexpr int64_t kRefreshTimeoutNs = 50'000'000;
 constexpr uint32_t kRcPeers = 256;  // in 32 KB
 
@@ -40,9 +40,6 @@ krcore::NodeOptions NodeOptionsOf(const Options& options) {
   open.rnic_port = options.rnic_port;
   return open;
 }
-
-// Whether a program's memory may be left behind by it, for --clean to remove. Elsewhere it goes with the process.
-bool LeavesMemory(const Options& options) { return options.rnic == "sw" && options.control_plane == "krcore"; }
 
 // The flag by which it does not.
 std::string MemoryOf(const Options& options) {
@@ -96,6 +93,8 @@ Status ExplainJoin(const Options& options, const Status& status) {
 }
 
 }  // namespace
+
+bool LeavesMemory(const Options& options) { return options.rnic == "sw" && options.control_plane == "krcore"; }
 
 Result<std::unique_ptr<MemoryServer>> MemoryServer::Start(const Options& options, krcore::Clock* clock) {
   std::unique_ptr<MemoryServer> server(new MemoryServer());

@@ -150,7 +150,8 @@ Task<void> ClientCore::MultiWriteAsync(std::span<WriteRequest> writes) {
   for (auto& [request, task] : beside) request->status = co_await std::move(task).Join();
 }
 
-// As ReadAlone. It takes no turns with others of its client: it has begun when they go on, and they may run meanwhile.
+// As ReadAlone. It takes no turns with others of its client, if an operation is free: it has begun when they go on, and
+// they may run meanwhile.
 Status ClientCore::WriteAlone(OpKind kind, std::string_view key, std::string_view value) {
   Operation* const free = IsRecord(key, value) ? FreeOperation() : nullptr;
   if (free == nullptr) [[unlikely]]

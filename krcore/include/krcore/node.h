@@ -108,8 +108,8 @@ class Node {
   virtual Result<std::unique_ptr<Region>> RegisterLocal(void* addr, size_t length) = 0;
 
   // Makes this node one of the fabric's metadata servers, of which there may be eight: allocates the RDMA-readable
-  // table for `capacity` nodes (400 bytes each), announces it, and returns once it holds what the others hold. kExists:
-  // this node is one already, or there are eight. kOutOfMemory. kTimeout: an older one does not answer.
+  // table for `capacity` nodes (some 540 bytes each), announces it, and returns once it holds what the others hold.
+  // kExists: this node is one already, or there are eight. kOutOfMemory. kTimeout: an older one does not answer.
   virtual Status HostMetaServer(uint32_t capacity) = 0;
   // Writes this node's record (DC target, regions with remote rights) into every metadata server by one-sided verbs.
   // Waits up to the deadline for a first one to appear, and for one that does not answer but is not known to be dead:
