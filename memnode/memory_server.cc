@@ -76,6 +76,11 @@ Status ExplainJoin(const Options& options, const Status& status) {
       return WithWayOut(status, "Gave up after --wait_ms=" + std::to_string(options.wait_ms) +
                                     ". Some program of a fabric hosts its metadata server: start one with "
                                     "--metaserver, or wait longer.");
+    case StatusCode::kExists:  // the claim of a home
+      return WithWayOut(status,
+                        "That node has begun another store here, while this one, a store's home, was away. To go "
+                        "back to this one's store, whose memory is as it was, stop the other first: what it has "
+                        "goes with it. No --clean.");
     case StatusCode::kBadState:
       return WithWayOut(status,
                         "Its predecessor was stopped undrained, or died with its memory. Start another node, by a "

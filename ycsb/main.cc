@@ -57,7 +57,9 @@ void ExplainFailure(const Options& options, const RunResult& result) {
   } else if (any(StatusCode::kOutOfMemory, {Operation::kInsert, Operation::kUpdate})) {
     way_out = "The memory nodes are full: start them with a larger --memory, or add one.";
   } else if (any(StatusCode::kUnavailable, {Operation::kRead, Operation::kUpdate, Operation::kInsert})) {
-    way_out = "A memory node is away ('surge status' tells which): start it again with the flags that it had.";
+    way_out =
+        "A memory node is away ('surge status' tells which): start it again with the flags that it had. If that is "
+        "refused, its memory is gone, and so are its keys.";
   }
   (void)cli::Fail({StatusCode::kInternal, message}, way_out);
 }

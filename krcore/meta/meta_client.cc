@@ -33,7 +33,8 @@ std::string OwnerName(uint64_t owner) {
 }
 
 Status NoServer() {
-  return {StatusCode::kUnavailable, "the fabric has no metadata server; start a memory node that hosts one"};
+  return {StatusCode::kUnavailable,
+          "the fabric has no metadata server: start the program that hosted it again, or a first one"};
 }
 
 bool DidNotAnswer(const Status& status) { return status == StatusCode::kUnavailable || status == StatusCode::kTimeout; }

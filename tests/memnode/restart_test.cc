@@ -122,6 +122,23 @@ TEST_F(Restart, AMemberWhoseMemoryIsGoneIsRefusedUnlessItWasDrained) {
   EXPECT_EQ(home->Stop(), 0) << home->Output();
 }
 
+// Nobody who lives knows of a home that died with the only metadata server.
+TEST_F(Restart, AHomeWhosePlaceWasTakenIsToldHowToComeBackAndDoes) {
+  auto home = StartNode(1);
+  VerbOnPool(fabric_.name(), 1, krcore::Opcode::kWrite, 42);
+  home->Kill();
+  Program other("memnode", {fabric_.flag(), "--node=3", "--memory=64M", "--hugepages=off", "--metaserver"});
+  EXPECT_THAT(other.WaitForLine("ready"), HasSubstr("home=yes")) << other.Output();
+  const Finished refused = RunProgram("memnode", Args(1));
+  EXPECT_EQ(refused.status, 1) << refused.out;
+  EXPECT_THAT(refused.err, AllOf(HasSubstr("node 3"), HasSubstr("stop the other first")));
+  EXPECT_EQ(other.Stop(), 0) << other.Output();
+  home = StartNode(1);
+  EXPECT_THAT(ready_, AllOf(HasSubstr("adopted=yes"), HasSubstr("home=yes")));
+  EXPECT_EQ(VerbOnPool(fabric_.name(), 1, krcore::Opcode::kRead, 0), 42u);
+  EXPECT_EQ(home->Stop(), 0) << home->Output();
+}
+
 // It does not make a home of the memory in which a store has keys.
 TEST_F(Restart, AMemberThatComesBackBeforeItsHomeWaitsForThat) {
   auto home = StartNode(1);
