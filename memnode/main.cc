@@ -10,6 +10,7 @@
 
 #include "cli/fail.h"
 #include "cli/flags.h"
+#include "cli/size.h"
 #include "cli/stop_signal.h"
 #include "krcore/clock.h"
 #include "kvs/layout/survey.h"
@@ -58,17 +59,20 @@ struct Served {
   double dc_agent_cpu_s = 0;
 };
 
-// What goes with the memory, and how to keep it the next time.
+// What goes with the memory, and what would have kept it.
 void WarnOfWhatIsLost(const Options& options, MemoryServer& server) {
   if (server.pool() == nullptr || options.keep_memory) return;
   const kvs::PoolUse use = kvs::CountChunks(server.pool()->bytes());
-  const uint64_t bytes = use.used_bytes();
   // The home's first chunk is the table's, which is there before any key.
-  if (bytes <= (server.is_home() ? use.chunk_bytes : 0)) return;
-  std::string message = "keys and values go with this memory node's memory, up to " + std::to_string(bytes) + " bytes";
-  if (!server.is_home())
+  if (use.used_bytes() <= (server.is_home() ? use.chunk_bytes : 0)) return;
+  std::string message =
+      "up to " + cli::FormatSize(use.used_bytes()) + " of keys and values go with this memory node's memory";
+  if (server.is_home()) {
+    message += ", and as it is the home, the whole store";
+  } else {
     message += "; --drain=" + std::to_string(server.node()) + ", before it is stopped, moves them away";
-  if (LeavesMemory(options)) message += "; --keep_memory, when it is started, keeps them for the next start";
+  }
+  if (options.memory_may_stay()) message += "; --keep_memory, when it is started, keeps them for the next start";
   LOG(WARNING) << message;
 }
 

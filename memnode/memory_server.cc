@@ -49,7 +49,7 @@ std::string MemoryOf(const Options& options) {
 // What the host has left for shared memory, for the message that there is not enough.
 std::string SharedMemoryLeft(const Options& options) {
   struct statvfs info {};
-  if (!LeavesMemory(options) || statvfs("/dev/shm", &info) != 0) return "";
+  if (!options.memory_may_stay() || statvfs("/dev/shm", &info) != 0) return "";
   return " /dev/shm has " + cli::FormatSize(uint64_t{info.f_bavail} * info.f_frsize) + " available.";
 }
 
@@ -59,7 +59,7 @@ Status ExplainPool(const Options& options, const Status& status) {
     case StatusCode::kOutOfMemory:
       return WithWayOut(status, memory + " is too much." + SharedMemoryLeft(options) +
                                     " Give a smaller --memory, or free memory" +
-                                    (LeavesMemory(options) ? " (memnode --clean removes leftovers)." : "."));
+                                    (options.memory_may_stay() ? " (memnode --clean removes leftovers)." : "."));
     case StatusCode::kInvalidArgument:  // left with another length
       return WithWayOut(status, "Give the --memory of the run before to keep its data, or discard it first: memnode " +
                                     cli::FabricFlags() + " --clean (once no program uses the fabric).");
@@ -88,9 +88,9 @@ Status ExplainJoin(const Options& options, const Status& status) {
                             std::to_string(options.node) +
                             " stay unavailable, and all others are served. Or begin the store anew: stop all of "
                             "its programs" +
-                            (LeavesMemory(options) ? ", and memnode " + cli::FabricFlags() + " --clean." : "."));
+                            (options.memory_may_stay() ? ", and memnode " + cli::FabricFlags() + " --clean." : "."));
     case StatusCode::kCorrupt:
-      if (!LeavesMemory(options)) return status;
+      if (!options.memory_may_stay()) return status;
       return WithWayOut(status, "To discard the memory of node " + std::to_string(options.node) + ": memnode " +
                                     cli::FabricFlags() + " --clean (once no program uses the fabric).");
     default: return status;
@@ -98,8 +98,6 @@ Status ExplainJoin(const Options& options, const Status& status) {
 }
 
 }  // namespace
-
-bool LeavesMemory(const Options& options) { return options.rnic == "sw" && options.control_plane == "krcore"; }
 
 Result<std::unique_ptr<MemoryServer>> MemoryServer::Start(const Options& options, krcore::Clock* clock) {
   std::unique_ptr<MemoryServer> server(new MemoryServer());

@@ -54,10 +54,6 @@ class MemoryServer {
   bool is_home_ = false;
 };
 
-// Whether a program's memory may be left behind by it, to be adopted (--keep_memory) or removed (--clean). Elsewhere it
-// goes with the process.
-bool LeavesMemory(const Options& options);
-
 // Removes what dead programs left of options.fabric. Returns one line for the user. kExists: it is in use.
 krcore::Result<std::string> CleanFabric(const Options& options);
 

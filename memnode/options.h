@@ -31,6 +31,9 @@ struct Options {
   bool clean = false;                        // remove leftovers instead of serving
   krcore::NodeId drain = krcore::kNoNode;    // empty this memory node instead of serving
   krcore::NodeId undrain = krcore::kNoNode;  // ... or take it back into use
+
+  // Whether memory can outlive its process, to be adopted (--keep_memory) or removed (--clean).
+  bool memory_may_stay() const { return rnic == "sw" && control_plane == "krcore"; }
 };
 
 // The program's description and flags, for cli::ParseFlags.

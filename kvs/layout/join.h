@@ -17,7 +17,8 @@ struct JoinResult {
 
 // `pool` has remote READ, WRITE and atomic rights and kPoolRegionTag; its contents are fresh (zeroes, then formatted
 // here) or adopted (checked here). Publishes the node at the metadata server, then joins. A restarted home claims its
-// place again; while a home is dead nobody else takes it. Blocks up to the deadline.
+// place again; while a home is dead nobody else takes it, as long as a metadata server has its record. Blocks up to the
+// deadline.
 // kCorrupt: adopted contents are not such a pool. kUnavailable: the home is dead (start it again with its node id).
 // kBadState: the contents are fresh, and the store has keys at this very node: what its slots name is gone, and
 // something else would be read in its place.

@@ -270,7 +270,7 @@ TEST(ServerLinkOfANode, IsMadeByItsPools) {
     EXPECT_EQ(Execute(*worker.pool, *queue, OnWord(*queue, Opcode::kRead, &sge, 0)).status, WcStatus::kSuccess);
     for (int polls = 0; polls < 20; ++polls) {
       worker.pool->Poll();
-      usleep(1000);
+      usleep(1000);  // it is made in the time of the device's own agent, which no test can advance
       (void)peer.node->PollConnections();
     }
   }

@@ -2,7 +2,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "kvs/client.h"
 #include "tests/support/program.h"
@@ -20,21 +22,27 @@ using testing_support::TestFabric;
 
 class DrainCommand : public ::testing::Test {
  protected:
+  static constexpr int kKeys = 3'000;
+
   Finished Run(const std::string& flag) { return RunProgram("memnode", {fabric_.flag(), flag}); }
+  // A home and a member, with keys at both.
+  void StartBoth() {
+    home_.emplace("memnode", std::vector<std::string>{fabric_.flag(), "--node=1", "--memory=64M", "--metaserver",
+                                                      "--hugepages=off"});
+    ASSERT_NE(home_->WaitForLine("ready"), "") << home_->Output();
+    member_.emplace("memnode", std::vector<std::string>{fabric_.flag(), "--node=2", "--memory=64M", "--hugepages=off"});
+    ASSERT_NE(member_->WaitForLine("ready"), "") << member_->Output();
+    auto store = kvs::Store::Open({.fabric = fabric_.name()}).value();
+    auto client = store->NewClient().value();
+    for (int i = 0; i < kKeys; ++i) ASSERT_TRUE(client->Put(std::to_string(i), std::string(1'000, 'v')).ok());
+  }
 
   TestFabric fabric_;
+  std::optional<Program> home_, member_;
 };
 
 TEST_F(DrainCommand, ANodeIsEmptiedAndStoppedAndEveryKeyIsThere) {
-  Program one("memnode", {fabric_.flag(), "--node=1", "--memory=64M", "--metaserver", "--hugepages=off"});
-  ASSERT_NE(one.WaitForLine("ready"), "") << one.Output();
-  Program two("memnode", {fabric_.flag(), "--node=2", "--memory=64M", "--hugepages=off"});
-  ASSERT_NE(two.WaitForLine("ready"), "") << two.Output();
-  {
-    auto store = kvs::Store::Open({.fabric = fabric_.name()}).value();
-    auto client = store->NewClient().value();
-    for (int i = 0; i < 3'000; ++i) ASSERT_TRUE(client->Put(std::to_string(i), std::string(1'000, 'v')).ok());
-  }
+  ASSERT_NO_FATAL_FAILURE(StartBoth());
 
   const Finished home = Run("--drain=1");
   EXPECT_EQ(home.status, 2);
@@ -51,13 +59,13 @@ TEST_F(DrainCommand, ANodeIsEmptiedAndStoppedAndEveryKeyIsThere) {
   EXPECT_EQ(undrained.status, 0) << undrained.err;
   EXPECT_THAT(undrained.out, StartsWith("undrained fabric="));
   EXPECT_EQ(Run("--drain=2").status, 0);
-  EXPECT_EQ(two.Stop(), 0) << two.Output();
-  EXPECT_THAT(two.err(), Not(HasSubstr("keys and values go")));
+  EXPECT_EQ(member_->Stop(), 0) << member_->Output();
+  EXPECT_THAT(member_->err(), Not(HasSubstr("keys and values go")));
 
   auto store = kvs::Store::Open({.fabric = fabric_.name()}).value();
   auto client = store->NewClient().value();
   std::string value;
-  for (int i = 0; i < 3'000; ++i) {
+  for (int i = 0; i < kKeys; ++i) {
     const kvs::Status got = client->Get(std::to_string(i), &value);
     ASSERT_TRUE(got.ok()) << i << ": " << got.ToString();
   }
@@ -66,7 +74,14 @@ TEST_F(DrainCommand, ANodeIsEmptiedAndStoppedAndEveryKeyIsThere) {
   EXPECT_THAT(stopped.err, HasSubstr("when it is started"));
   client.reset();
   store.reset();
-  EXPECT_EQ(one.Stop(), 0) << one.Output();
+  EXPECT_EQ(home_->Stop(), 0) << home_->Output();
+}
+
+TEST_F(DrainCommand, AMemberThatIsStoppedWithKeysSaysThatThereIsSuchACommand) {
+  ASSERT_NO_FATAL_FAILURE(StartBoth());
+  EXPECT_EQ(member_->Stop(), 0) << member_->Output();
+  EXPECT_THAT(member_->err(), AllOf(HasSubstr("keys and values go"), HasSubstr("--drain=2, before it is stopped")));
+  EXPECT_EQ(home_->Stop(), 0) << home_->Output();
 }
 
 TEST_F(DrainCommand, BadCommandLinesAreRefused) {
