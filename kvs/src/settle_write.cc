@@ -14,9 +14,9 @@ constexpr uint32_t kLooksAgain = 1;
 
 }  // namespace
 
-// How a write that has ended its steps has ended. kOk: write.result. kRestart: it
-// has not taken effect and will not, and may begin again. kUnavailable: nor has it, for nothing was published, but a
-// memory node of that round trip is away.
+// How a write that has ended its steps has ended. kOk: write.result. kRestart: it has not taken effect and will not,
+// and may begin again. kUnavailable: nor has it, for nothing was published, but a memory node of that round trip is
+// away.
 Task<Step> ClientCore::SettleWrite(PendingWrite& write) {
   Operation& op = *write.op;
   const Outcome outcome = write.outcome;

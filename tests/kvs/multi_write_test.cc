@@ -188,7 +188,7 @@ TEST_F(MultiWrite, OfManyGroupsTheFirstAloneLearnsTheTable) {
   auto client = store.store().NewClient({.max_in_flight = 20, .address_cache_entries = 0}).value();
   Writes inserts;
   for (int i = 0; i < 100; ++i) inserts.Add(WriteKind::kInsert, "key" + std::to_string(i), "1");
-  // Three a write of the first group, and three or four a group of the others.
+  // At most four a write of the first group, which are not taken together, and four a group of the others.
   EXPECT_LE(TripsOf(*client, inserts), 20u * 4 + 4 * 4);
   for (size_t i = 0; i < inserts.size(); ++i) EXPECT_TRUE(inserts.status(i).ok()) << i;
 }
