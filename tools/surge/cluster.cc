@@ -33,6 +33,9 @@ const char* MemberStateName(kvs::MemberState state) {
   }
 }
 
+// What the home decides, and so knows before the node has announced it. Of trouble it knows nothing.
+bool IsHomesWord(std::string_view state) { return state == "serving" || state == "draining" || state == "drained"; }
+
 bool Reachable(const NodeView& node) { return node.state != "dead"; }
 
 }  // namespace
@@ -86,8 +89,8 @@ void Cluster::AddMembers(ClusterView* view) {
         unannounced.role = metrics::RoleName(metrics::Role::kMemory);
         unannounced.state = dead ? "dead" : MemberStateName(member.state);
         view->nodes.push_back(unannounced);
-      } else if (node->state == "serving") {
-        node->state = MemberStateName(member.state);  // newer than what it announced
+      } else if (IsHomesWord(node->state)) {
+        node->state = MemberStateName(member.state);
       }
     }
   }
