@@ -21,7 +21,6 @@ using krcore::Result;
 using krcore::Status;
 using krcore::StatusCode;
 
-constexpr char kPoolName[] = "pool";
 constexpr uint32_t kMetaNodes = 10'000;  // in 5.4 MB
 constexpr int64_t kRefreshTimeoutNs = 50'000'000;
 constexpr uint32_t kRcPeers = 256;  // in 32 KB
@@ -76,11 +75,11 @@ Status ExplainJoin(const Options& options, const Status& status) {
       return WithWayOut(status, "Gave up after --wait_ms=" + std::to_string(options.wait_ms) +
                                     ". Some program of a fabric hosts its metadata server: start one with "
                                     "--metaserver, or wait longer.");
-    case StatusCode::kExists:  // the claim of a home
-      return WithWayOut(status,
-                        "That node has begun another store here, while this one, a store's home, was away. To go "
-                        "back to this one's store, whose memory is as it was, stop the other first: what it has "
-                        "goes with it. No --clean.");
+    case StatusCode::kUnavailable:
+      if (!options.memory_may_stay()) return status;
+      return WithWayOut(status, "Gave up after --wait_ms=" + std::to_string(options.wait_ms) +
+                                    ". To begin the store anew instead: stop all of its programs, and memnode " +
+                                    cli::FabricFlags() + " --clean.");
     case StatusCode::kBadState:
       return WithWayOut(status,
                         "Its predecessor was stopped undrained, or died with its memory. Start another node, by a "
@@ -155,7 +154,7 @@ Status MemoryServer::CreatePool(const Options& options) {
   region.length = options.memory_bytes;
   region.remote_rights = krcore::kRemoteRead | krcore::kRemoteWrite | krcore::kRemoteAtomic;
   region.tag = kvs::kPoolRegionTag;
-  region.name = kPoolName;
+  region.name = kvs::kPoolRegionName;
   region.keep_on_close = options.keep_memory;
   auto pool = node_->CreateRegion(region);
   if (pool.status() == StatusCode::kUnsupported && !options.keep_memory) {
@@ -181,7 +180,8 @@ void MemoryServer::AcceptConnections(const Options& options) {
 Status MemoryServer::Join(const Options& options) {
   // Taken on the host's clock: on StopClock it would lie after the jump if the stop had come a moment ago.
   const Deadline deadline = Deadline::After(*krcore::RealClock(), options.wait_ms * 1'000'000);
-  const auto joined = kvs::JoinStore(*node_, *pool_, kvs::HomeOptions{}, deadline);
+  const auto tell = [](const Status& why) { LOG(INFO) << "waiting: " << why.message(); };
+  const auto joined = kvs::JoinStore(*node_, *pool_, kvs::HomeOptions{}, deadline, tell);
   if (!joined.ok()) return ExplainJoin(options, joined.status());
   is_home_ = joined->is_home;
   return Status::Ok();
@@ -194,7 +194,7 @@ Status MemoryServer::Refresh() {
   KRCORE_RETURN_IF_ERROR(node_->Publish(deadline));
   if (!is_home_) return Status::Ok();
   const kvs::HomeRecord home{node_->id(), node_->incarnation()};
-  return node_->PublishService(kvs::kHomeService, std::as_bytes(std::span(&home, 1)), deadline);
+  return node_->ClaimService(kvs::kHomeService, std::as_bytes(std::span(&home, 1)), deadline);
 }
 
 Result<std::string> CleanFabric(const Options& options) {

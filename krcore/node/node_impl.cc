@@ -228,6 +228,21 @@ Status NodeImpl::PublishService(std::string_view name, std::span<const std::byte
   return {status.code(), "service '" + std::string(name) + "': " + std::string(status.message())};
 }
 
+// The fabric's record first: it is taken by one at a time, so who has it is the only one that goes on to the metadata
+// servers. Again with each claim, for who could not be reached for long has lost it.
+Status NodeImpl::ClaimService(std::string_view name, std::span<const std::byte> value, Deadline deadline) {
+  const Status told = device_->PublishRecord(std::string(name), value);
+  {
+    const std::lock_guard lock(mutex_);
+    if (told.ok()) {
+      claims_.emplace(name);
+    } else if (told == StatusCode::kExists || !claims_.contains(name)) {
+      return told;
+    }  // else the fabric does not answer, and knew it before
+  }
+  return PublishService(name, value, deadline);
+}
+
 Result<std::vector<std::byte>> NodeImpl::LookupService(std::string_view name, Deadline deadline) {
   auto record = meta_->Lookup(meta::Key::Service(name), deadline);
   if (!record.ok()) {

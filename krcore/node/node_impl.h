@@ -2,8 +2,11 @@
 #define KRCORE_NODE_NODE_IMPL_H_
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <mutex>
+#include <set>
+#include <string>
 #include <vector>
 
 #include "krcore/dct/peer_directory.h"
@@ -32,6 +35,13 @@ class NodeImpl final : public Node, private pool::PortRecords {
   Status Publish(Deadline deadline) override;
   Status PublishService(std::string_view name, std::span<const std::byte> value, Deadline deadline) override;
   Result<std::vector<std::byte>> LookupService(std::string_view name, Deadline deadline) override;
+  Status ClaimService(std::string_view name, std::span<const std::byte> value, Deadline deadline) override;
+  Result<std::vector<std::byte>> LookupClaim(std::string_view name) override {
+    return device_->LookupRecord(std::string(name));
+  }
+  Result<std::vector<FoundMemory>> FindMemory(std::string_view name, size_t bytes) override {
+    return device_->FindMemory(std::string(name), bytes);
+  }
   bool IsConfirmedDead(NodeId node, uint32_t incarnation) override;
   size_t PollConnections() override;
   std::optional<SoftwareDcStats> software_dc() const override {
@@ -89,6 +99,7 @@ class NodeImpl final : public Node, private pool::PortRecords {
   std::unique_ptr<meta::MetaServer> meta_server_;
   bool hosting_ = false;  // or about to
   bool published_ = false;
+  std::set<std::string, std::less<>> claims_;  // that the fabric has been told
 
   std::span<rc::Place> desk_places() const;
   std::unique_ptr<Region> desk_;  // null: no RC connections are accepted

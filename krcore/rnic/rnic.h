@@ -283,6 +283,11 @@ class Device {
   virtual Result<std::unique_ptr<Pd>> CreatePd() = 0;
   virtual Result<std::unique_ptr<Cq>> CreateCq(uint32_t depth) = 0;
   virtual Result<std::unique_ptr<Memory>> AllocMemory(size_t length, const AllocOptions& options) = 0;
+  // What other node ids of the fabric have on this host in memory of this name, or have left there: the first `bytes`
+  // of each. None where memory goes with its process.
+  virtual Result<std::vector<FoundMemory>> FindMemory(const std::string& /*name*/, size_t /*bytes*/) {
+    return std::vector<FoundMemory>();
+  }
   virtual Result<std::unique_ptr<AddressHandle>> CreateAddressHandle(const DeviceAddress& address) = 0;
   // Asks the kernel or fabric, may make a system call.
   virtual PeerState QueryPeer(const DeviceAddress& address) = 0;

@@ -19,13 +19,36 @@ using krcore::Status;
 using krcore::StatusCode;
 
 constexpr int64_t kRetryNs = 20'000'000;
+constexpr int64_t kAttemptNs = 1'000'000'000;
+constexpr int64_t kTellAfterNs = 900'000'000;  // a start of several nodes at once is over by then
 
-// Waits about kRetryNs; false once the deadline has passed.
-bool WaitToRetry(krcore::Clock& clock, Deadline deadline) {
-  const int64_t until = clock.NowNs() + kRetryNs;
-  for (uint32_t spins = 1'000'000; clock.NowNs() < until; ++spins) clock.Relax(spins);
-  return !deadline.Passed(clock);
-}
+// Of who joins: how long it waits, and what it tells meanwhile.
+class Patience {
+ public:
+  Patience(krcore::Clock& clock, Deadline deadline, const TellWaiting& tell)
+      : clock_(clock), deadline_(deadline), tell_(tell), begun_ns_(clock.NowNs()) {}
+
+  // Of one attempt, so that what it waits for is told before all is over.
+  Deadline attempt() const { return {std::min(deadline_.at_ns, clock_.NowNs() + kAttemptNs)}; }
+
+  // Waits about kRetryNs; false once the deadline has passed.
+  bool Retry(const Status& why) {
+    if (tell_ && clock_.NowNs() - begun_ns_ >= kTellAfterNs && why.message() != told_) {
+      told_ = why.message();
+      tell_(why);
+    }
+    const int64_t until = clock_.NowNs() + kRetryNs;
+    for (uint32_t spins = 1'000'000; clock_.NowNs() < until; ++spins) clock_.Relax(spins);
+    return !deadline_.Passed(clock_);
+  }
+
+ private:
+  krcore::Clock& clock_;
+  const Deadline deadline_;
+  const TellWaiting& tell_;
+  const int64_t begun_ns_;
+  std::string told_;
+};
 
 // One signaled 8-byte verb, waited for.
 Status RunVerb(krcore::QueuePool& pool, krcore::VirtualQueue& queue, const krcore::WorkRequest& wr) {
@@ -101,8 +124,10 @@ Status EnterMember(krcore::Node& node, const HomeRecord& home, uint64_t chunk_by
   return RunVerb(**pool, **queue, wr);
 }
 
+// As the metadata servers have it; where they have lost it, as a living home has told the fabric.
 Result<HomeRecord> LookupHome(krcore::Node& node, Deadline deadline) {
   auto value = node.LookupService(kHomeService, deadline);
+  if (value.status() == StatusCode::kNotFound) value = node.LookupClaim(kHomeService);
   if (!value.ok()) return value.status();
   HomeRecord home{};
   if (value->size() != sizeof(home)) return Status(StatusCode::kCorrupt, "the home record has another size");
@@ -110,22 +135,43 @@ Result<HomeRecord> LookupHome(krcore::Node& node, Deadline deadline) {
   return home;
 }
 
+// Of who finds no home. Not if there is one on this host that does not serve: it has died or was stopped, and with it
+// who knew of it, but not its memory.
+Status MayBeginStore(krcore::Node& node) {
+  const auto found = node.FindMemory(kPoolRegionName, sizeof(Superblock));
+  if (!found.ok()) return found.status();
+  for (const krcore::FoundMemory& memory : *found) {
+    Superblock super{};
+    if (memory.begin.size() < sizeof(super)) continue;
+    std::memcpy(&super, memory.begin.data(), sizeof(super));
+    if (super.magic != kPoolMagic || super.is_home == 0) continue;
+    return {StatusCode::kUnavailable, "the memory of node " + std::to_string(memory.node) +
+                                          ", the home of this fabric's store, is here, but that node is not (start it "
+                                          "again with its node id and memory)"};
+  }
+  return Status::Ok();
+}
+
 // Waits for the home's word, if there is a home, on whether a node that holds nothing may join. Before the pool is
 // formatted, or a later start would take it for what the store has there; and before the node is published, or a client
 // that knows its predecessor would.
-Status AwaitLeave(krcore::Node& node, Deadline deadline) {
+Status AwaitLeave(krcore::Node& node, Patience& patience) {
   const auto survey = Survey::Create(node);
   if (!survey.ok()) return survey.status();
   Status last;
   do {
-    const Result<HomeRecord> record = LookupHome(node, deadline);
-    if (record.status() == StatusCode::kNotFound) return Status::Ok();
+    const Result<HomeRecord> record = LookupHome(node, patience.attempt());
+    if (record.status() == StatusCode::kNotFound) {
+      last = MayBeginStore(node);
+      if (last.ok()) return last;
+      continue;
+    }
     if (!record.ok()) {
       last = Status(StatusCode::kTimeout, std::string(record.status().message()));
       continue;
     }
     if (record->node == node.id()) return Status::Ok();  // the memory of a home: there is no store any more
-    const Result<HomeView> home = (*survey)->ReadHome(deadline);
+    const Result<HomeView> home = (*survey)->ReadHome(patience.attempt());
     if (!home.ok()) {
       last = Unreachable(*record, home.status());
       continue;
@@ -134,42 +180,55 @@ Status AwaitLeave(krcore::Node& node, Deadline deadline) {
       return member.node == node.id() && MayHoldKeys(member.state);
     };
     return std::ranges::any_of(home->members, is_lost) ? LostMemory(node) : Status::Ok();
-  } while (WaitToRetry(node.clock(), deadline));
+  } while (patience.Retry(last));
   return last;
+}
+
+Status PublishNode(krcore::Node& node, Patience& patience) {
+  Status status;
+  do {
+    status = node.Publish(patience.attempt());
+  } while (status == StatusCode::kTimeout && patience.Retry(status));
+  return status;
 }
 
 // A home formatted before publication, or adopted, claims the service. kExists: another node is the home.
 Status ClaimHome(krcore::Node& node, Deadline deadline) {
   const HomeRecord mine{node.id(), node.incarnation()};
-  return node.PublishService(kHomeService, std::as_bytes(std::span(&mine, 1)), deadline);
+  return node.ClaimService(kHomeService, std::as_bytes(std::span(&mine, 1)), deadline);
 }
 
 }  // namespace
 
 Result<JoinResult> JoinStore(krcore::Node& node, krcore::Region& pool, const HomeOptions& home_options,
-                             Deadline deadline) {
+                             Deadline deadline, const TellWaiting& tell_waiting) {
   Superblock& super = *reinterpret_cast<Superblock*>(pool.bytes().data());
+  Patience patience(node.clock(), deadline, tell_waiting);
   const bool fresh = !pool.adopted() || !IsFormatted(pool.bytes());
   if (!fresh) {
     KRCORE_RETURN_IF_ERROR(CheckPool(pool.bytes(), node.id()));
   } else {
-    KRCORE_RETURN_IF_ERROR(AwaitLeave(node, deadline));
+    KRCORE_RETURN_IF_ERROR(AwaitLeave(node, patience));
     KRCORE_RETURN_IF_ERROR(FormatPool(pool.bytes(), node.id(), home_options.chunk_bytes));
   }
-  KRCORE_RETURN_IF_ERROR(node.Publish(deadline));
+  KRCORE_RETURN_IF_ERROR(PublishNode(node, patience));
 
   if (super.is_home != 0) {  // a restarted home
     KRCORE_RETURN_IF_ERROR(ClaimHome(node, deadline));
     KRCORE_RETURN_IF_ERROR(EnterMember(node, {node.id(), node.incarnation()}, super.chunk_bytes, fresh, deadline));
     return JoinResult{true, node.id()};
   }
-  Status last(StatusCode::kTimeout, "the store's home did not appear");
+  Status last;
   do {
-    const Result<HomeRecord> home = LookupHome(node, deadline);
+    const Result<HomeRecord> home = LookupHome(node, patience.attempt());
     if (home.ok() && home->node != node.id()) {
-      last = EnterMember(node, *home, super.chunk_bytes, fresh, deadline);
+      last = EnterMember(node, *home, super.chunk_bytes, fresh, patience.attempt());
       if (last.ok()) return JoinResult{false, home->node};
-      if (last == StatusCode::kInvalidArgument || last == StatusCode::kBadState) return last;
+      if (last == StatusCode::kInvalidArgument || last == StatusCode::kBadState) {
+        // A later start must not take it for what the store has there.
+        if (fresh) std::memset(pool.bytes().data(), 0, super.reserved_chunks * super.chunk_bytes);
+        return last;
+      }
       last = Unreachable(*home, last);
     } else if (!fresh && (home.ok() || home.status() == StatusCode::kNotFound)) {
       // Nobody may make a home of what a store has there.
@@ -178,6 +237,8 @@ Result<JoinResult> JoinStore(krcore::Node& node, krcore::Region& pool, const Hom
     } else if (home.ok() || home.status() == StatusCode::kNotFound) {
       // Nobody has claimed it, or this node's predecessor had, whose memory is gone. The pool is made ready first, so
       // that who sees the claim sees a home.
+      last = MayBeginStore(node);
+      if (!last.ok()) continue;
       KRCORE_RETURN_IF_ERROR(FormatHome(pool.bytes(), home_options));
       last = ClaimHome(node, deadline);
       if (last.ok()) {
@@ -190,7 +251,7 @@ Result<JoinResult> JoinStore(krcore::Node& node, krcore::Region& pool, const Hom
     } else {
       last = home.status();
     }
-  } while (WaitToRetry(node.clock(), deadline));
+  } while (patience.Retry(last));
   return last;
 }
 

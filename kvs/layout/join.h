@@ -3,6 +3,8 @@
 #ifndef KVS_LAYOUT_JOIN_H_
 #define KVS_LAYOUT_JOIN_H_
 
+#include <functional>
+
 #include "krcore/clock.h"
 #include "krcore/node.h"
 #include "krcore/status.h"
@@ -15,15 +17,18 @@ struct JoinResult {
   krcore::NodeId home = krcore::kNoNode;
 };
 
+// Told what a join waits for, each reason once, from the second second on.
+using TellWaiting = std::function<void(const krcore::Status&)>;
+
 // `pool` has remote READ, WRITE and atomic rights and kPoolRegionTag; its contents are fresh (zeroes, then formatted
 // here) or adopted (checked here). Publishes the node at the metadata server, then joins. A restarted home claims its
-// place again; while a home is dead nobody else takes it, as long as a metadata server has its record. Blocks up to the
-// deadline.
+// place again. Nobody takes that of a home that lives or whose record a metadata server has; nor, where memory outlives
+// its process (sw), of one whose pool is on this host under the name kPoolRegionName. Blocks up to the deadline.
 // kCorrupt: adopted contents are not such a pool. kUnavailable: the home is dead (start it again with its node id).
 // kBadState: the contents are fresh, and the store has keys at this very node: what its slots name is gone, and
 // something else would be read in its place.
 krcore::Result<JoinResult> JoinStore(krcore::Node& node, krcore::Region& pool, const HomeOptions& home_options,
-                                     krcore::Deadline deadline);
+                                     krcore::Deadline deadline, const TellWaiting& tell_waiting = {});
 
 }  // namespace kvs
 

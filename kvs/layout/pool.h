@@ -25,6 +25,7 @@ namespace kvs {
 
 inline constexpr uint64_t kPoolMagic = 0x33304c4f4f504b53;  // "SKPOOL03"
 inline constexpr uint32_t kPoolRegionTag = 0x6c6f6f70;      // RemoteRegion::tag of a pool
+inline constexpr char kPoolRegionName[] = "pool";           // RegionOptions::name of one that may outlive its process
 inline constexpr char kHomeService[] = "kvs-home";          // value: HomeRecord
 inline constexpr uint32_t kMaxDepth = 17;
 inline constexpr uint32_t kMaxClients = 4096;

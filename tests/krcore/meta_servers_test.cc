@@ -240,6 +240,26 @@ TEST_F(MetaServers, AServicesClaimSurvivesEachServer) {
   EXPECT_TRUE(rival->PublishService("home", {&value, 1}, Soon()).ok());
 }
 
+TEST_F(MetaServers, AClaimIsKnownWhereAllOfThemWereLost) {
+  AddServer();
+  auto owner = OpenNode(fabric_, kNoNode), rival = OpenNode(fabric_, kNoNode);
+  const std::byte value{9}, other{8};
+  EXPECT_EQ(rival->LookupClaim("home").status().code(), StatusCode::kNotFound);
+  ASSERT_OK(owner->ClaimService("home", {&value, 1}, Soon()));
+  EXPECT_TRUE(rival->LookupService("home", Soon()).ok());
+  servers_[0].reset();
+  EXPECT_EQ(rival->LookupClaim("home").value(), std::vector{value});
+  AddServer();
+  EXPECT_EQ(rival->LookupClaim("home").value(), std::vector{value});
+  EXPECT_EQ(rival->ClaimService("home", {&other, 1}, Soon()).code(), StatusCode::kExists);
+  EXPECT_EQ(rival->LookupService("home", Soon()).status().code(), StatusCode::kNotFound);
+  ASSERT_OK(owner->ClaimService("home", {&value, 1}, Soon()));
+  EXPECT_EQ(rival->LookupService("home", Soon()).value(), std::vector{value});
+  owner.reset();
+  EXPECT_EQ(rival->LookupClaim("home").status().code(), StatusCode::kNotFound);
+  EXPECT_TRUE(rival->ClaimService("home", {&other, 1}, Soon()).ok());
+}
+
 constexpr uint32_t kOneLook = 2 * meta::kMaxServers;
 
 TEST_F(MetaServers, OneThatIsAddedBetweenTheFirstLookAndTheWriteGetsItToo) {

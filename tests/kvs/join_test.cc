@@ -1,10 +1,13 @@
-// Joining a store with memory that holds nothing, by a node in whose place the store may have keys.
+// Joining a store with memory that holds nothing: by a node in whose place the store may have keys, and by one that
+// asks a metadata server which has lost all.
 #include "kvs/layout/join.h"
 
 #include <gtest/gtest.h>
 
 #include <memory>
-#include <utility>
+#include <span>
+#include <string>
+#include <string_view>
 
 #include "krcore/node.h"
 #include "krcore/queue_pool.h"
@@ -21,6 +24,24 @@ using krcore::StatusCode;
 constexpr krcore::NodeId kMember = 2;
 constexpr int64_t kPatienceNs = 10'000'000'000;
 
+// A memory node with memory of zeroes.
+struct Newcomer {
+  Newcomer(const std::string& fabric, krcore::NodeId id, const TestStoreOptions& options)
+      : node(krcore::Node::Open({.fabric = fabric, .node = id, .create_fabric = true}).value()),
+        pool(node->CreateRegion({.length = options.memory_bytes,
+                                 .remote_rights = krcore::kRemoteRead | krcore::kRemoteWrite | krcore::kRemoteAtomic,
+                                 .tag = kvs::kPoolRegionTag})
+                 .value()),
+        chunk_bytes(options.chunk_bytes) {}
+  krcore::Result<kvs::JoinResult> Join(int64_t patience_ns = kPatienceNs) {
+    return kvs::JoinStore(*node, *pool, {.chunk_bytes = chunk_bytes}, Deadline::After(node->clock(), patience_ns));
+  }
+
+  std::unique_ptr<krcore::Node> node;
+  std::unique_ptr<krcore::Region> pool;
+  uint64_t chunk_bytes;
+};
+
 class Join : public ::testing::Test {
  protected:
   static TestStoreOptions Options() {
@@ -28,27 +49,8 @@ class Join : public ::testing::Test {
     options.memory_nodes = kMember;
     return options;
   }
-  // A node with the id of a memory node that is gone, and memory of zeroes.
-  struct Newcomer {
-    std::unique_ptr<krcore::Node> node;
-    std::unique_ptr<krcore::Region> pool;
-  };
-  Newcomer Come() const {
-    krcore::NodeOptions options;
-    options.fabric = store_.fabric();
-    options.node = kMember;
-    Newcomer made{krcore::Node::Open(options).value(), nullptr};
-    made.pool = made.node
-                    ->CreateRegion({.length = Options().memory_bytes,
-                                    .remote_rights = krcore::kRemoteRead | krcore::kRemoteWrite | krcore::kRemoteAtomic,
-                                    .tag = kvs::kPoolRegionTag})
-                    .value();
-    return made;
-  }
-  krcore::Status JoinAs(Newcomer& newcomer) const {
-    const Deadline deadline = Deadline::After(newcomer.node->clock(), kPatienceNs);
-    return kvs::JoinStore(*newcomer.node, *newcomer.pool, {.chunk_bytes = Options().chunk_bytes}, deadline).status();
-  }
+  // With the id of a memory node that is gone.
+  Newcomer Come() const { return {store_.fabric(), kMember, Options()}; }
   // Whether who looks for the memory node finds one.
   bool IsFound() const {
     krcore::NodeOptions options;
@@ -72,7 +74,7 @@ TEST_F(Join, OfAMemberWithoutItsMemoryIsRefusedBeforeAnybodyCanTakeItForTheOneBe
   for (const kvs::MemberState state : {kvs::MemberState::kInUse, kvs::MemberState::kDraining}) {
     SetMember(state);
     Newcomer newcomer = Come();
-    EXPECT_EQ(JoinAs(newcomer), StatusCode::kBadState);
+    EXPECT_EQ(newcomer.Join().status(), StatusCode::kBadState);
     EXPECT_FALSE(IsFound()) << "it is published";
     EXPECT_FALSE(kvs::IsFormatted(newcomer.pool->bytes())) << "a later start would take it for the member's";
   }
@@ -82,9 +84,34 @@ TEST_F(Join, OfADrainedOneIsNot) {
   store_.StopMemoryNode(kMember);
   SetMember(kvs::MemberState::kDrained);
   Newcomer newcomer = Come();
-  const krcore::Status joined = JoinAs(newcomer);
+  const krcore::Status joined = newcomer.Join().status();
   EXPECT_TRUE(joined.ok()) << joined.ToString();
   EXPECT_TRUE(IsFound());
+}
+
+// What the only metadata server knew is lost with it, and a node that brings another one asks that before anybody who
+// went on has told it anything.
+TEST(JoinAtAnEmptyMetaServer, FindsTheHomeThatLivesAndWaitsForIt) {
+  const std::string fabric = "inproc:" + UniqueFabric();
+  auto server = krcore::Node::Open({.fabric = fabric, .create_fabric = true}).value();
+  ASSERT_TRUE(server->HostMetaServer(16).ok());
+  Newcomer home(fabric, 1, {});
+  EXPECT_TRUE(home.Join().value().is_home);
+  server.reset();
+  Newcomer other(fabric, 2, {});
+  ASSERT_TRUE(other.node->HostMetaServer(16).ok());
+  const krcore::Status alone = other.Join(50'000'000).status();
+  EXPECT_EQ(alone, StatusCode::kUnavailable);
+  EXPECT_NE(alone.message().find("home, node 1"), std::string_view::npos) << alone.ToString();
+  EXPECT_FALSE(kvs::IsFormatted(other.pool->bytes()));
+  // As it does once a second.
+  const kvs::HomeRecord record{1, home.node->incarnation()};
+  const Deadline deadline = Deadline::After(home.node->clock(), kPatienceNs);
+  ASSERT_TRUE(home.node->Publish(deadline).ok());
+  ASSERT_TRUE(home.node->ClaimService(kvs::kHomeService, std::as_bytes(std::span(&record, 1)), deadline).ok());
+  const kvs::JoinResult joined = other.Join().value();
+  EXPECT_FALSE(joined.is_home);
+  EXPECT_EQ(joined.home, 1u);
 }
 
 }  // namespace

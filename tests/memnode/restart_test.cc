@@ -122,21 +122,40 @@ TEST_F(Restart, AMemberWhoseMemoryIsGoneIsRefusedUnlessItWasDrained) {
   EXPECT_EQ(home->Stop(), 0) << home->Output();
 }
 
-// Nobody who lives knows of a home that died with the only metadata server.
-TEST_F(Restart, AHomeWhosePlaceWasTakenIsToldHowToComeBackAndDoes) {
+// Nobody who lives knows of a home that died with the only metadata server; but its memory is there.
+TEST_F(Restart, WhereTheMemoryOfADeadHomeIsNobodyBeginsAnotherStore) {
   auto home = StartNode(1);
   VerbOnPool(fabric_.name(), 1, krcore::Opcode::kWrite, 42);
   home->Kill();
-  Program other("memnode", {fabric_.flag(), "--node=3", "--memory=64M", "--hugepages=off", "--metaserver"});
-  EXPECT_THAT(other.WaitForLine("ready"), HasSubstr("home=yes")) << other.Output();
-  const Finished refused = RunProgram("memnode", Args(1));
+  std::vector<std::string> args = {fabric_.flag(), "--node=3",      "--memory=64M", "--hugepages=off",
+                                   "--metaserver", "--keep_memory", "--wait_ms=100"};
+  const Finished refused = RunProgram("memnode", args);
   EXPECT_EQ(refused.status, 1) << refused.out;
-  EXPECT_THAT(refused.err, AllOf(HasSubstr("node 3"), HasSubstr("stop the other first")));
-  EXPECT_EQ(other.Stop(), 0) << other.Output();
+  EXPECT_THAT(refused.err, AllOf(HasSubstr("memory of node 1"), HasSubstr("start it again"), HasSubstr("--wait_ms=100"),
+                                 HasSubstr("--clean")));
+  args.back() = "--wait_ms=60000";
+  Program waiting("memnode", args);
+  EXPECT_NE(waiting.WaitForLogLine("waiting: the memory of node 1"), "") << waiting.Output();
   home = StartNode(1);
   EXPECT_THAT(ready_, AllOf(HasSubstr("adopted=yes"), HasSubstr("home=yes")));
+  EXPECT_THAT(waiting.WaitForLine("ready"), AllOf(HasSubstr("adopted=no"), HasSubstr("home=no"))) << waiting.Output();
   EXPECT_EQ(VerbOnPool(fabric_.name(), 1, krcore::Opcode::kRead, 0), 42u);
+  EXPECT_EQ(waiting.Stop(), 0) << waiting.Output();
   EXPECT_EQ(home->Stop(), 0) << home->Output();
+  EXPECT_EQ(RunProgram("memnode", {"--clean", fabric_.flag()}).status, 0);
+}
+
+// The metadata server that it brings itself knows nothing yet.
+TEST_F(Restart, ANewNodeWithTheOnlyMetaServerFindsTheHomeThatWentOn) {
+  Program meta("memnode", {fabric_.flag(), "--memory=0", "--metaserver"});
+  ASSERT_NE(meta.WaitForLine("ready"), "") << meta.Output();
+  Program home("memnode", {fabric_.flag(), "--node=2", "--memory=64M", "--hugepages=off"});
+  EXPECT_THAT(home.WaitForLine("ready"), HasSubstr("home=yes")) << home.Output();
+  meta.Kill();
+  auto another = StartNode(1);
+  EXPECT_THAT(ready_, HasSubstr("home=no"));
+  EXPECT_EQ(another->Stop(), 0) << another->Output();
+  EXPECT_EQ(home.Stop(), 0) << home.Output();
 }
 
 // It does not make a home of the memory in which a store has keys.

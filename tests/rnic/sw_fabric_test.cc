@@ -4,6 +4,10 @@
 #include <sys/statvfs.h>
 
 #include <algorithm>
+#include <cstring>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "krcore/rnic/sw/shm_file.h"
 #include "tests/rnic/harness.h"
@@ -175,6 +179,55 @@ TEST(SwFabric, KeptMemoryOutlivesACleanCloseUntilItIsCleaned) {
       EXPECT_FALSE(device->AllocMemory(8192, {.name = "pool"}).value()->adopted());
     }
   }
+}
+
+TEST(SwFabric, NamedMemoryOfOthersIsFoundAsLongAsItIsThere) {
+  const auto found = [](Device& device, const std::string& name, size_t bytes = 2) {
+    std::vector<std::pair<NodeId, std::string>> all;
+    const auto memories = device.FindMemory(name, bytes);
+    for (const FoundMemory& memory : *memories) {
+      std::string text(memory.begin.size(), 0);
+      std::memcpy(text.data(), memory.begin.data(), text.size());
+      all.emplace_back(memory.node, text);
+    }
+    return all;
+  };
+  using All = decltype(found(std::declval<Device&>(), ""));
+  for (const char* prefix : {"", "inproc:"}) {
+    const std::string fabric = UniqueFabric(prefix);
+    auto looking = OpenNode(fabric, 6, true).value();
+    auto own = looking->AllocMemory(4096, {.name = "pool"}).value();
+    EXPECT_EQ(found(*looking, "pool"), All{});
+    auto device = OpenNode(fabric, 15, false).value();
+    for (const bool keep : {false, true}) {
+      auto memory = device->AllocMemory(4096, {.name = "pool", .keep_on_close = keep}).value();
+      auto unnamed = device->AllocMemory(4096, {}).value();
+      std::memcpy(memory->bytes().data(), "Ab", 2);
+      EXPECT_EQ(found(*looking, "pool"), (All{{15, "Ab"}}));
+      EXPECT_EQ(found(*looking, "pool", 1), (All{{15, "A"}}));
+      EXPECT_EQ(found(*looking, "pool", 1 << 20)[0].second.size(), 4096U) << "no more than there is";
+      EXPECT_EQ(found(*looking, "poo"), All{});
+      EXPECT_EQ(found(*looking, "ool"), All{});
+      EXPECT_EQ(found(*device, "pool")[0].first, 6U) << "not its own";
+      memory.reset();
+      EXPECT_EQ(found(*looking, "pool").size(), keep ? 1U : 0U);
+    }
+    device.reset();
+    EXPECT_EQ(found(*looking, "pool"), (All{{15, "Ab"}}));
+    EXPECT_EQ(looking->FindMemory("No name", 1).status().code(), StatusCode::kInvalidArgument);
+    device = OpenNode(fabric, 15, false).value();
+    (void)device->AllocMemory(4096, {.name = "pool"}).value();  // goes at last
+  }
+  const std::string fabric = UniqueFabric("");
+  auto looking = OpenNode(fabric, 6, true).value();
+  {
+    Child child([&](Child::Self& self) { FillAndDie(self, fabric, 5, {.name = "pool"}); });
+    ASSERT_TRUE(child.WaitReady());
+    child.Kill();
+  }
+  EXPECT_EQ(found(*looking, "pool"), (All{{5, "kk"}}));
+  looking.reset();
+  EXPECT_TRUE(CleanStaleFabrics("sw", fabric, true).ok());
 }
 
 TEST(SwFabric, CleaningSparesTheLivingAndTheKept) {

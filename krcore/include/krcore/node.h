@@ -122,6 +122,24 @@ class Node {
   virtual Status PublishService(std::string_view name, std::span<const std::byte> value, Deadline deadline) = 0;
   virtual Result<std::vector<std::byte>> LookupService(std::string_view name, Deadline deadline) = 0;
 
+  // PublishService for what there may be only one of whatever becomes of the metadata servers: the fabric itself knows
+  // the claim as long as this node lives. Names [a-z0-9_-]{1,15}. kExists also while another living node has claimed
+  // the name.
+  virtual Status ClaimService(std::string_view name, std::span<const std::byte> value, Deadline deadline) {
+    return PublishService(name, value, deadline);
+  }
+  // The value with which a living node has claimed the name, without a metadata server. kNotFound. May make a system
+  // call, or ask over the network.
+  virtual Result<std::vector<std::byte>> LookupClaim(std::string_view /*name*/) {
+    return Status(StatusCode::kNotFound);
+  }
+
+  // What other nodes of the fabric have on this host in memory of this name (RegionOptions::name), or have left there:
+  // the first `bytes` of each, as they are now. None where memory goes with its process. Makes system calls.
+  virtual Result<std::vector<FoundMemory>> FindMemory(std::string_view /*name*/, size_t /*bytes*/) {
+    return std::vector<FoundMemory>();
+  }
+
   // True when the kernel or fabric confirms that this incarnation of the peer is gone, so that nothing it
   // posted can execute any more. False also when that cannot be known. May make a system call. Where the fabric keeps
   // no list of its devices, for incarnations that have published: only their records tell, by being replaced too.

@@ -5,8 +5,10 @@
 #ifndef KRCORE_TYPES_H_
 #define KRCORE_TYPES_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <string_view>
+#include <vector>
 
 namespace krcore {
 
@@ -97,6 +99,12 @@ enum AccessRights : uint32_t {
   kRemoteRead = 2,
   kRemoteWrite = 4,   // requires kLocalWrite, as in verbs
   kRemoteAtomic = 8,  // requires kLocalWrite
+};
+
+// What another node has, or has left, in named memory on this host.
+struct FoundMemory {
+  NodeId node = kNoNode;
+  std::vector<std::byte> begin;
 };
 
 // What a node's DC in software has done so far, as initiator and as target (docs/software_dc.md).

@@ -51,6 +51,10 @@ class SwDevice final : public Device {
     return SwMemory::Allocate(&shared_.fabric, &shared_.tables, length, options);
   }
 
+  Result<std::vector<FoundMemory>> FindMemory(const std::string& name, size_t bytes) override {
+    return sw::FindMemory(shared_.fabric, name, bytes);
+  }
+
   Result<std::unique_ptr<AddressHandle>> CreateAddressHandle(const DeviceAddress& address) override {
     auto peer = shared_.peers.Get(address);
     if (!peer.ok()) return peer.status();

@@ -1,9 +1,13 @@
 #include "krcore/rnic/sw/memory.h"
 
 #include <algorithm>
+#include <charconv>
+#include <string_view>
+#include <utility>
 
 #include "krcore/rnic/huge_pages.h"
 #include "krcore/rnic/sw/shm_file.h"
+#include "krcore/rnic/sw/word_copy.h"
 
 namespace krcore::rnic::sw {
 namespace {
@@ -43,7 +47,32 @@ Result<Found> FindPredecessors(Fabric& fabric, const std::string& name, size_t l
   return Found{nullptr, wanted};
 }
 
+// The node whose named memory of that name the file has; kNoNode: it is another file.
+NodeId OwnerOf(const std::string& suffix, const std::string& name) {
+  if (suffix.empty() || (suffix[0] != kNamedPrefix && suffix[0] != kKeptPrefix)) return kNoNode;
+  const char* const end = suffix.data() + suffix.size();
+  NodeId node = kNoNode;
+  const auto [rest, error] = std::from_chars(suffix.data() + 1, end, node);
+  return error == std::errc{} && std::string_view(rest, end) == "-" + name ? node : kNoNode;
+}
+
 }  // namespace
+
+Result<std::vector<FoundMemory>> FindMemory(Fabric& fabric, const std::string& name, size_t bytes) {
+  KRCORE_RETURN_IF_ERROR(CheckName(name));
+  std::vector<FoundMemory> all;
+  for (const std::string& suffix : fabric.backing().List()) {
+    FoundMemory found{OwnerOf(suffix, name), {}};
+    if (found.node == kNoNode || found.node == fabric.node()) continue;
+    const auto mapping = fabric.backing().Open(suffix);
+    if (mapping.status() == StatusCode::kNotFound) continue;  // just removed
+    if (!mapping.ok()) return mapping.status();
+    found.begin.resize(std::min(bytes, (*mapping)->length()));
+    LoadWords(found.begin.data(), (*mapping)->addr(), found.begin.size());
+    all.push_back(std::move(found));
+  }
+  return all;
+}
 
 Result<std::unique_ptr<Memory>> SwMemory::Allocate(Fabric* fabric, Tables* tables, size_t length,
                                                    const AllocOptions& options) {

@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "krcore/rnic/rnic.h"
 #include "krcore/rnic/sw/tables.h"
@@ -28,6 +29,9 @@ class SwMemory final : public Memory {
   bool keep_;
   SegmentRef segment_;
 };
+
+// As Device::FindMemory.
+Result<std::vector<FoundMemory>> FindMemory(Fabric& fabric, const std::string& name, size_t bytes);
 
 // Prefixes of the files of named memory: kept only after a crash, or after a clean close too. Both are followed
 // by "<node>-<name>".
