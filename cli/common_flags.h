@@ -40,7 +40,8 @@ void SetFabric(Options* options) {
 }
 // The flags by which another program finds the same fabric, to be typed: "--fabric=demo".
 std::string FabricFlags();
-// Fail() for a store that could not be opened: the second line says how to start one on this fabric.
+// Fail() for a fabric or store that could not be opened: the second line says which fabrics there are, if not this one,
+// and how to start a store on it.
 [[nodiscard]] int FailToOpen(const krcore::Status& status);
 // kInvalidArgument: --control_plane is none of these.
 krcore::Status CheckControlPlane(const std::vector<std::string>& planes);

@@ -28,6 +28,18 @@ constexpr size_t kMaxFabricName = 40;  // as krcore/rnic/registry.h has it
 
 constexpr char kOnANetwork[] = "verbs";  // the provider that has an address and ports
 
+// Which fabrics there are, if the one that was named is not among them. Nobody lists those of a network.
+std::string OtherFabrics() {
+  const auto fabrics = krcore::ListFabrics(FLAGS_rnic);
+  if (FLAGS_rnic == kOnANetwork || !fabrics.ok() || std::ranges::find(*fabrics, FLAGS_fabric) != fabrics->end()) {
+    return "";
+  }
+  if (fabrics->empty()) return "There is no other. ";
+  std::string others;
+  for (const std::string& fabric : *fabrics) others += (others.empty() ? "" : ", ") + fabric;
+  return "Others that exist: " + others + ". ";
+}
+
 bool IsNameByte(unsigned char c) { return std::isalnum(c) != 0 || c == '_' || c == '-'; }
 
 }  // namespace
@@ -68,11 +80,10 @@ std::string FabricFlags() {
 }
 
 int FailToOpen(const krcore::Status& status) {
-  return Fail(
-      status,
-      "Is " + FabricFlags() + " right? A store is started by: memnode " + FabricFlags() +
-          " --node=1 --memory=1G --metaserver. A memory node or metadata server that died is started again with "
-          "the flags that it had.");
+  return Fail(status, "Is " + FabricFlags() + " right? " + OtherFabrics() + "A store is started by: memnode " +
+                          FabricFlags() +
+                          " --node=1 --memory=1G --metaserver. A memory node or metadata server that died is started "
+                          "again with the flags that it had.");
 }
 
 }  // namespace cli

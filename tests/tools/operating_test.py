@@ -560,11 +560,14 @@ class OperatingTest(unittest.TestCase):
 
     def test_mistakes_are_told(self):
         self.start_memnode(1, "--metaserver")
-        done = subprocess.run([BIN / "surge", "status", f"--fabric={self.fabric}-not"], capture_output=True, text=True,
-                              timeout=PATIENCE_S, check=False)
-        self.assertEqual((done.returncode, done.stdout), (1, ""))
-        self.assertIn(f"no fabric named {self.fabric}-not", done.stderr)
-        self.assertRegex(done.stderr, rf"Others that exist: .*\b{self.fabric}\b")
+        workload = ["-P", WORKLOADS / "workloadc", "--open_timeout_ms=100"]
+        for program in (["surge", "status"], ["ycsb", "run", *workload], ["computenode", *workload],
+                        ["memnode", "--drain=1", "--wait_ms=100"]):
+            done = subprocess.run([BIN / program[0], *program[1:], f"--fabric={self.fabric}-not"], capture_output=True,
+                                  text=True, timeout=PATIENCE_S, check=False, stdin=subprocess.DEVNULL)
+            self.assertEqual((done.returncode, done.stdout), (1, ""), program)
+            self.assertIn(f"no fabric named {self.fabric}-not", done.stderr)
+            self.assertRegex(done.stderr, rf"Others that exist: .*\b{self.fabric}\b", program)
         for arguments, message in (([], "no command"), (["stats"], "no such command"), (["status"], "--fabric is miss"),
                                    (["status", "--fabric=x", "--bad"], "bad")):
             done = subprocess.run([BIN / "surge", *arguments], capture_output=True, text=True, timeout=PATIENCE_S,

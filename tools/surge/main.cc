@@ -22,7 +22,6 @@ namespace surge {
 namespace {
 
 using krcore::Status;
-using krcore::StatusCode;
 
 constexpr int64_t kWatchMs = 2'000;
 // Nodes announce themselves once a second. Rates need two announcements of each compute node.
@@ -47,19 +46,6 @@ const cli::Program& ProgramDescription() {
   return program;
 }
 
-int FailToFind(const Status& status) {
-  if (!(status == StatusCode::kNotFound)) return cli::Fail(status);
-  if (!FLAGS_fabric_address.empty()) return cli::FailToOpen(status);  // nobody lists the fabrics of a network
-  std::string others;
-  if (const auto fabrics = krcore::ListFabrics(FLAGS_rnic); fabrics.ok()) {
-    for (const std::string& fabric : *fabrics) {
-      if (fabric != FLAGS_fabric) others += (others.empty() ? "" : ", ") + fabric;
-    }
-  }
-  return cli::Fail(status, others.empty() ? "There is no other: a fabric is made by its first memory node."
-                                          : "Others that exist: " + others + ".");
-}
-
 bool LacksRates(const ClusterView& view) {
   return std::ranges::any_of(view.nodes, [](const NodeView& node) {
     const bool alive = node.state != "dead" && node.state != "silent";
@@ -82,7 +68,7 @@ int ShowStatus() {
   krcore::NodeOptions open;
   cli::SetFabric(&open);
   auto cluster = Cluster::Open(FLAGS_control_plane, open);
-  if (!cluster.ok()) return FailToFind(cluster.status());
+  if (!cluster.ok()) return cli::FailToOpen(cluster.status());
   const bool redraw = FLAGS_watch && !FLAGS_json && isatty(STDOUT_FILENO) != 0;
   do {
     const auto view = LookTwice(**cluster);
