@@ -143,6 +143,8 @@ Status ClientCore::Begin() {
   return Status::Ok();
 }
 
+ClientCore::Farewell::~Farewell() { store_.AbandonEntry(entry_); }
+
 ClientCore::~ClientCore() {
   closing_ = true;
   for (uint32_t idle = 0; spawned_ > 0 || maintaining_ > 0 || restructuring_ > 0 || compacting_ > 0;) {
@@ -152,14 +154,15 @@ ClientCore::~ClientCore() {
       clock_.Relax(++idle);
     }
   }
-  // A home that is gone needs no goodbye; but an expelled client has to say that it has stopped.
+  // A home that is gone gets no goodbye, or a late one; but an expelled client has to say that it has stopped.
   const krcore::Deadline deadline = krcore::Deadline::After(clock_, store_.operation_timeout_ns());
   auto wait = [this, idle = 0u]() mutable {
     if (Poll() == 0) clock_.Relax(++idle);  // a clock that nobody waits on may stand still
   };
   while (registered_ && RunToEnd(Unregister()) == Step::kRestart && !deadline.Passed(clock_)) wait();
   while (renewing_ > 0) wait();
-  if (registration_.expelled()) memory_.reset();
+  if (registered_) farewell_.emplace(store_, ClaimedEntry{client_index_, OwnerWord()});
+  if (registration_.expelled() || registered_) memory_.reset();  // it is found by sweeping
   if (memory_) store_.GiveMemory(std::move(memory_));
 }
 

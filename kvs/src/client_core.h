@@ -26,6 +26,7 @@
 
 #include <deque>
 #include <memory>
+#include <optional>
 #include <random>
 #include <span>
 #include <string>
@@ -372,6 +373,7 @@ class ClientCore final : public Client {
   Task<Step> Register();
   Task<Step> FreeDeadEntries();
   Task<Step> Unregister();
+  Task<void> GiveBackAbandonedEntry(Batch& batch);
   Task<Step> Announce(Batch& batch, uint64_t epoch);
   void BecomeExpelled(ClientWord word);
   Task<void> RenewLease();
@@ -414,6 +416,20 @@ class ClientCore final : public Client {
   // ---- table_stats.cc
   Task<Result<TableStats>> CollectTableStats();
 
+  // Leaves the entry of a client that could not give it back to the store's others.
+  class Farewell {
+   public:
+    Farewell(StoreCore& store, const ClaimedEntry& entry) : store_(store), entry_(entry) {}
+    ~Farewell();
+    Farewell(const Farewell&) = delete;
+    Farewell& operator=(const Farewell&) = delete;
+
+   private:
+    StoreCore& store_;
+    const ClaimedEntry entry_;
+  };
+
+  std::optional<Farewell> farewell_;  // destroyed last: by then nothing that this client posted can execute any more
   StoreCore& store_;
   const ClientOptions options_;
   const std::unique_ptr<krcore::Node> own_node_;  // null: shared with the store's other clients

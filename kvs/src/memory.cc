@@ -222,6 +222,7 @@ Task<void> ClientCore::Maintain() {
     // One whose outcome is unknown is found by sweeping.
     (void)co_await GiveBackRun(batch, words.chunks, words.old, run);
   }
+  co_await GiveBackAbandonedEntry(batch);
   co_await Observe(batch, oldest, epoch);
 }
 

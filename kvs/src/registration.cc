@@ -1,5 +1,6 @@
 // A client's entry in the home's client table.
 #include <algorithm>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -37,6 +38,7 @@ std::vector<uint32_t> ClientCore::FreeEntries(uint32_t below) const {
   for (uint32_t i = 0; i < below; ++i) {
     if (epoch_buffers_->words().clients[i].owner == 0) free.push_back(i);
   }
+  store_.RemoveHeldEntries(&free);
   return free;
 }
 
@@ -91,10 +93,17 @@ Task<Step> ClientCore::Register() {
       continue;
     }
     const uint32_t chosen = free[random_() % free.size()];
+    if (!store_.HoldEntry(chosen)) continue;
     batch.CompareSwap({home, EntryOffset(chosen)}, 0, OwnerWord(), &words.cas);
     const Outcome claimed = co_await batch.Run();
-    if (claimed != Outcome::kOk) co_return Step::kUnavailable;
-    if (words.cas != 0) continue;  // somebody else took it
+    if (claimed != Outcome::kOk) {
+      store_.AbandonEntry({chosen, OwnerWord()});  // it may have been claimed
+      co_return Step::kUnavailable;
+    }
+    if (words.cas != 0) {  // somebody else took it
+      store_.LetGoOfEntry(chosen);
+      continue;
+    }
     client_index_ = chosen;
     registered_ = true;  // from here on the entry must be given back
   }
@@ -151,7 +160,23 @@ Task<Step> ClientCore::Unregister() {
   const Outcome released = co_await batch.Run();
   if (released != Outcome::kOk) co_return released == Outcome::kFenced ? Step::kRestart : Step::kUnavailable;
   registration_.Leave();
+  registered_ = false;
+  store_.LetGoOfEntry(client_index_);
   co_return Step::kOk;
+}
+
+// In the stead of a client that could not give its entry back.
+Task<void> ClientCore::GiveBackAbandonedEntry(Batch& batch) {
+  const std::optional<ClaimedEntry> entry = store_.TakeAbandonedEntry();
+  if (!entry || Mutated(Mutation::kAbandonedEntryKept)) co_return;
+  batch.CompareSwap({store_.home(), EntryOffset(entry->index)}, entry->owner, 0, &epoch_buffers_->words().cas);
+  const Outcome freed = co_await batch.Run();
+  if (freed != Outcome::kOk) {
+    store_.AbandonEntry(*entry);
+    co_return;
+  }
+  store_.LetGoOfEntry(entry->index);
+  compaction_wanted_ = true;  // for what its client held
 }
 
 GlobalAddress ClientCore::EntryWord() const {

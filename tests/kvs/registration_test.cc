@@ -8,6 +8,7 @@
 #include <iterator>
 #include <map>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <vector>
@@ -16,6 +17,7 @@
 #include "kvs/layout/directory.h"
 #include "kvs/layout/pool.h"
 #include "kvs/src/memory_state.h"
+#include "kvs/src/store_core.h"
 #include "tests/kvs/manual_clock.h"
 #include "tests/kvs/pool_check.h"
 #include "tests/kvs/test_store.h"
@@ -362,6 +364,44 @@ TEST(Registration, BeyondTheFirstEntriesEachClientGetsOneOfItsOwn) {
   EXPECT_EQ(registered(), 100);
   clients.clear();
   EXPECT_EQ(registered(), 0);
+}
+
+// Whose givings back failed may have given their entries back all the same, so that these show as free.
+TEST(Registration, EntriesThatWereAbandonedAreTakenByNobodyOfTheProcessBeforeTheyAreKnownToBeFree) {
+  ManualClock clock;
+  TestStore store({.clock = &clock});
+  auto& core = static_cast<kvs::StoreCore&>(store.store());
+  const uint64_t owner = uint64_t{core.node().id()} << 32 | core.node().incarnation();
+  const auto* const entries = reinterpret_cast<kvs::HomeArea*>(store.memory().data() + kvs::kHomeAreaOffset)->clients;
+  const auto mine = [&] {
+    std::vector<uint32_t> indexes;
+    for (uint32_t i = 0; i < kvs::kMaxClients; ++i) {
+      if (entries[i].owner == owner) indexes.push_back(i);
+    }
+    return indexes;
+  };
+  constexpr uint32_t kAbandoned = 16;
+  for (uint32_t i = 0; i < kAbandoned; ++i) {
+    ASSERT_TRUE(core.HoldEntry(i));
+    core.AbandonEntry({i, owner});
+  }
+  auto client = store.NewClient();
+  ASSERT_EQ(mine().size(), 1u);
+  const uint32_t taken = mine().front();
+  EXPECT_GE(taken, kAbandoned);
+  for (uint32_t i = 0; i < 20 * kAbandoned; ++i) {
+    clock.Advance(600'000);
+    for (int j = 0; j < 64; ++j) client->Poll();
+  }
+  EXPECT_EQ(mine(), std::vector{taken});
+  std::vector<uint32_t> free(kAbandoned);
+  std::iota(free.begin(), free.end(), 0u);
+  core.RemoveHeldEntries(&free);
+  EXPECT_EQ(free.size(), kAbandoned) << "they were not given back";
+  EXPECT_FALSE(core.HoldEntry(taken));
+  client.reset();
+  EXPECT_EQ(mine().size(), 0u);
+  EXPECT_TRUE(core.HoldEntry(taken));
 }
 
 TEST(Pins, AnExpelledClientPinsWhatItMayHaveSeenAndNothingElse) {

@@ -2,10 +2,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "krcore/clock.h"
 #include "kvs/client.h"
 #include "tests/support/program.h"
 
@@ -25,11 +27,14 @@ class DrainCommand : public ::testing::Test {
   static constexpr int kKeys = 3'000;
 
   Finished Run(const std::string& flag) { return RunProgram("memnode", {fabric_.flag(), flag}); }
-  // A home and a member, with keys at both.
-  void StartBoth() {
+  void StartHome() {
     home_.emplace("memnode", std::vector<std::string>{fabric_.flag(), "--node=1", "--memory=64M", "--metaserver",
                                                       "--hugepages=off"});
     ASSERT_NE(home_->WaitForLine("ready"), "") << home_->Output();
+  }
+  // A home and a member, with keys at both.
+  void StartBoth() {
+    ASSERT_NO_FATAL_FAILURE(StartHome());
     member_.emplace("memnode", std::vector<std::string>{fabric_.flag(), "--node=2", "--memory=64M", "--hugepages=off"});
     ASSERT_NE(member_->WaitForLine("ready"), "") << member_->Output();
     auto store = kvs::Store::Open({.fabric = fabric_.name()}).value();
@@ -74,6 +79,33 @@ TEST_F(DrainCommand, ANodeIsEmptiedAndStoppedAndEveryKeyIsThere) {
   EXPECT_THAT(stopped.err, HasSubstr("when it is started"));
   client.reset();
   store.reset();
+  EXPECT_EQ(home_->Stop(), 0) << home_->Output();
+}
+
+// Its entry at the home is that of a living process, and nobody but that process can know that it has ended.
+TEST_F(DrainCommand, AClientThatEndedWhileTheHomeWasAwayIsNotWaitedForWhenAnotherOneOfItsStoreLives) {
+  ASSERT_NO_FATAL_FAILURE(StartBoth());
+  auto store = kvs::Store::Open({.fabric = fabric_.name()}).value();
+  auto ended = store->NewClient().value();
+  home_->Kill();
+  std::string value;
+  const krcore::Deadline deadline = krcore::Deadline::After(*krcore::RealClock(), 20'000'000'000);
+  for (int key = 0; ended->Get(std::to_string(key % kKeys), &value) != krcore::StatusCode::kUnavailable; ++key) {
+    ASSERT_FALSE(deadline.Passed(*krcore::RealClock())) << "it does not notice";
+  }
+  ended.reset();
+  StartHome();
+  // The store finds the home again as soon as it has seen that the former one is dead.
+  std::unique_ptr<kvs::Client> client;
+  while (client == nullptr && !deadline.Passed(*krcore::RealClock())) {
+    if (auto made = store->NewClient(); made.ok()) client = *std::move(made);
+  }
+  ASSERT_NE(client, nullptr);
+  const kvs::Status drained = client->DrainNode(2, {.timeout_ms = 20'000});
+  EXPECT_TRUE(drained.ok()) << drained.ToString();
+  client.reset();
+  EXPECT_EQ(Run("--undrain=2").status, 0);
+  EXPECT_EQ(member_->Stop(), 0) << member_->Output();
   EXPECT_EQ(home_->Stop(), 0) << home_->Output();
 }
 

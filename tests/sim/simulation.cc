@@ -45,6 +45,7 @@ RunResult Simulation::Run() {
   if (Fine()) Load();
   if (Fine()) Drain();
   if (Fine()) ReadAll();
+  if (Fine()) CheckEntries();
   Count();
   if (Fine()) CheckHistory();
   if (Fine()) CloseSurvivors();

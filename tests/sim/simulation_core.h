@@ -141,6 +141,8 @@ class Simulation {
   bool Busy() const;
   // A client that has seen nothing reads every key.
   void ReadAll();
+  void CheckEntries();
+  bool HasStrayEntry() const;
   void CheckHistory();
   void CloseSurvivors();
   surgekv_test::PoolReport MemoryReport() const;

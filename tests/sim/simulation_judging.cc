@@ -1,6 +1,7 @@
 // The end of a run: peace, and a look at everything that the store has answered and at what is in its memory.
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 
 #include "tests/sim/simulation_core.h"
 
@@ -8,6 +9,7 @@ namespace surgekv_sim {
 namespace {
 
 constexpr int64_t kLongestLingerNs = kSecond;
+constexpr int64_t kGiveBackNs = 2 * kSecond;  // clients look every half millisecond, or a quarter of a lease
 
 }  // namespace
 
@@ -58,6 +60,24 @@ void Simulation::ReadAll() {
                               std::string(StatusCodeName(status)));
     }
   }
+}
+
+// Who lives at a process that has ended clients gives back what they could not.
+void Simulation::CheckEntries() {
+  const int64_t begun_ns = world_.now_ns();
+  while (Fine() && HasStrayEntry()) {
+    Step();
+    if (world_.now_ns() - begun_ns > kGiveBackNs) Violation("entry", "of a client that has ended, at a living process");
+  }
+}
+
+bool Simulation::HasStrayEntry() const {
+  return std::any_of(processes_.begin(), processes_.end(), [this](const Process& process) {
+    const auto clients = std::count_if(clients_.begin(), clients_.end(), [&process](const ClientState& state) {
+      return state.process == &process && state.alive();
+    });
+    return !process.dead && clients > 0 && std::ssize(EntriesOf(process)) != clients;
+  });
 }
 
 void Simulation::CheckHistory() {
