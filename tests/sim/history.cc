@@ -12,7 +12,7 @@ using surgekv_test::RegisterOp;
 using surgekv_test::Verdict;
 
 constexpr const char* kKinds[] = {"Get", "Put", "Insert", "Update", "Delete"};
-// Some 100 ns each. A history that needs more is reported as not decided.
+// Some 100 ns each. A history that needs more is counted as too long to check.
 constexpr uint64_t kBudget = 20'000'000;
 
 }  // namespace

@@ -227,8 +227,7 @@ class Client {
   //   kNotFound     no such memory node has joined
   //   kOutOfMemory  the others have no room for it. It is in use again; what has moved has moved
   //   kTimeout, kUnavailable: any client may go on with DrainNode, or take it back by UndrainNode, as after the death
-  //   of
-  //                 this one. report->closed tells whether it is in use meanwhile
+  //                 of this one. report->closed tells whether it is in use meanwhile
   //   kExists       another client has given memory back all the time, or this one drains a node already
   //   kBadState     it was taken back into use meanwhile
   virtual Task<Status> DrainNodeAsync(krcore::NodeId node, DrainOptions options, DrainReport* report) = 0;

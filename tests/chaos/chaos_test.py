@@ -1,0 +1,334 @@
+#!/usr/bin/env python3
+"""Kills, stops, drains and starts again what a fabric consists of, at random, while clients write; nothing may be lost.
+
+Usage: chaos_test.py [--seconds=N] [--seed=N] [--verbose], in the repository's root, after a release build.
+
+Every writer (chaos_writer.cc) knows what its keys must have, also after it was killed, and reads them all at the end.
+The seed decides what is done, not when each program gets to see it, so a failure need not come again by it.
+"""
+
+import argparse
+import glob
+import os
+import pathlib
+import random
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+BIN = ROOT / "build" / "bin"
+WRITER = ROOT / "build" / "tests" / "chaos_writer"
+PATIENCE_S = 120
+CONTROL_PLANES = ("krcore", "krcore", "lite")  # of the writers
+KEYS = 3000
+MEMORY = "16M"  # so little that clients have to give memory back
+HOME, MEMBERS = 1, (2, 3)
+
+
+class Failed(Exception):
+    """The store, or a program, did what it must not."""
+
+
+class Program:
+    """A child process whose output is in a file."""
+
+    def __init__(self, folder, name, command):
+        self.name = name
+        self.path = folder / f"{name}-{time.monotonic_ns()}.log"
+        with self.path.open("wb") as out:
+            self.popen = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=out, stderr=subprocess.STDOUT,
+                                          cwd=ROOT, start_new_session=True)
+        self.stopped = False
+
+    def text(self):
+        return self.path.read_text("utf-8", "replace")
+
+    def alive(self):
+        return self.popen.poll() is None
+
+    def wait_for(self, pattern):
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            ended = not self.alive()
+            found = re.search(pattern, self.text(), re.MULTILINE)
+            if found:
+                return found
+            if ended or time.monotonic() > deadline:
+                raise Failed(f"{self.name}: no {pattern!r}, {'ended' if ended else 'alive'}\n{self.text()}")
+            time.sleep(0.02)
+
+    def command(self, text):
+        self.popen.stdin.write(text.encode() + b"\n")
+        self.popen.stdin.flush()
+
+    def kill(self):
+        self.popen.kill()
+        self.popen.wait()
+
+    def end(self, status):
+        """Waits for it, and sees that it ended so."""
+        try:
+            got = self.popen.wait(PATIENCE_S)
+        except subprocess.TimeoutExpired as expired:
+            raise Failed(f"{self.name} does not end\n{self.text()}") from expired
+        if got != status:
+            raise Failed(f"{self.name} ended with {got}, not {status}\n{self.text()}")
+
+
+class Chaos:
+    """A fabric, and what is done to it."""
+
+    def __init__(self, folder, seed, verbose):
+        self.fabric = f"chaos-{os.getpid()}"
+        self.folder = folder
+        self.random = random.Random(seed)
+        self.verbose = verbose
+        self.begin = time.monotonic()
+        self.meta = {}     # number -> Program
+        self.memory = {}   # node -> Program
+        self.writers = {}  # number -> Program
+        self.command = None
+        self.done = {}
+        self.actions = {
+            self.kill_memory: 6, self.restart_memory: 3, self.pause_memory: 1, self.kill_meta: 3, self.kill_writer: 4,
+            self.pause_writer: 4, self.drain: 3, self.interrupt_drain: 3, self.replace: 1, self.come_and_go: 2,
+            self.kill_home_and_meta: 2}
+
+    def say(self, text):
+        if self.verbose:
+            print(f"{time.monotonic() - self.begin:7.2f} {text}", flush=True)
+
+    # ---- programs
+
+    def start_meta(self, number):
+        command = [BIN / "memnode", f"--fabric={self.fabric}", "--memory=0", "--metaserver"]
+        self.meta[number] = Program(self.folder, f"meta{number}", command)
+        self.meta[number].wait_for("^ready ")
+
+    def start_memory(self, node, wait=True):
+        command = [BIN / "memnode", f"--fabric={self.fabric}", f"--node={node}", f"--memory={MEMORY}",
+                   "--hugepages=off", "--keep_memory", f"--wait_ms={PATIENCE_S * 1000}"]
+        self.memory[node] = Program(self.folder, f"memory{node}", command)
+        if wait:
+            self.await_memory(node)
+
+    def await_memory(self, node):
+        ready = self.memory[node].wait_for("^ready .*")
+        if f" home={'yes' if node == HOME else 'no'} " not in ready.group(0) + " ":
+            raise Failed(f"node {node} is what it must not be: {ready.group(0)}")
+
+    def start_writer(self, number):
+        command = [WRITER, self.fabric, CONTROL_PLANES[number], self.folder / f"ledger{number}", str(number), str(KEYS),
+                   str(self.random.getrandbits(32))]
+        self.writers[number] = Program(self.folder, f"writer{number}", command)
+
+    def run(self, *arguments, give_up_s=None):
+        """A command that may fail, but not hang, nor crash. Its status; None: it was stopped."""
+        self.command = program = Program(
+            self.folder, "command", [BIN / arguments[0], f"--fabric={self.fabric}", *arguments[1:]])
+        try:
+            status = program.popen.wait(give_up_s or PATIENCE_S)
+        except subprocess.TimeoutExpired as expired:
+            if give_up_s is None:
+                raise Failed(f"{arguments} does not end\n{program.text()}") from expired
+            program.popen.send_signal(self.random.choice((signal.SIGKILL, signal.SIGTERM)))
+            program.popen.wait()
+            return None
+        if status not in (0, 1):
+            raise Failed(f"{arguments} ended with {status}\n{program.text()}")
+        self.say(f"{' '.join(arguments)}: {status}, {program.text()}")
+        return status
+
+    # ---- what is done
+
+    def some_memory(self):
+        return self.random.choice((HOME, *MEMBERS))
+
+    def away(self):
+        time.sleep(self.random.choice((0, 0.05, 0.3, 1.2)))
+
+    def kill_memory(self):
+        nodes = self.random.sample((HOME, *MEMBERS), self.random.choice((1, 1, 1, 2, 3)))
+        for node in nodes:
+            self.memory[node].kill()
+        self.away()
+        self.random.shuffle(nodes)
+        for node in nodes:
+            self.start_memory(node, wait=False)
+        for node in nodes:
+            self.await_memory(node)
+
+    def restart_memory(self):
+        node = self.some_memory()
+        self.memory[node].popen.terminate()
+        self.memory[node].end(0)
+        self.away()
+        self.start_memory(node)
+
+    def pause_memory(self):
+        memory = self.memory[self.some_memory()].popen
+        memory.send_signal(signal.SIGSTOP)
+        self.away()
+        memory.send_signal(signal.SIGCONT)
+
+    def kill_meta(self):
+        for number in self.random.sample(range(2), self.random.choice((1, 1, 2))):
+            self.meta[number].kill()
+        self.away()
+        self.heal_meta()
+
+    def heal_meta(self):
+        for number, server in self.meta.items():
+            if not server.alive():
+                self.start_meta(number)
+
+    def kill_home_and_meta(self):
+        """Nobody is left who knows of the home."""
+        dead = [self.memory[HOME], *self.meta.values()]
+        for program in dead:
+            program.kill()
+        fresh = Program(self.folder, "fresh", [
+            BIN / "memnode", f"--fabric={self.fabric}", "--node=9", f"--memory={MEMORY}", "--hugepages=off",
+            "--metaserver", "--wait_ms=300"])
+        fresh.end(1)
+        for number in self.meta:
+            self.start_meta(number)
+        self.start_memory(HOME)
+
+    def kill_writer(self):
+        number = self.random.randrange(len(CONTROL_PLANES))
+        self.writers[number].kill()
+        self.away()
+        self.start_writer(number)
+
+    def pause_writer(self):
+        """Often for longer than its lease."""
+        writer = self.writers[self.random.randrange(len(CONTROL_PLANES))].popen
+        writer.send_signal(signal.SIGSTOP)
+        time.sleep(self.random.choice((0.1, 0.5, 1.5, 3)))
+        writer.send_signal(signal.SIGCONT)
+
+    def drain(self):
+        node = self.random.choice(MEMBERS)
+        self.run("memnode", f"--drain={node}")
+        self.undrain(node)
+
+    def undrain(self, node):
+        """Where all metadata servers were lost, the node is found once it has published itself again."""
+        deadline = time.monotonic() + 10
+        while self.run("memnode", f"--undrain={node}") != 0:
+            if time.monotonic() > deadline:
+                raise Failed(f"node {node} cannot be taken back into use")
+            time.sleep(0.1)
+
+    def interrupt_drain(self):
+        node = self.random.choice(MEMBERS)
+        self.run("memnode", f"--drain={node}", give_up_s=self.random.choice((0.02, 0.1, 0.5)))
+        if self.random.random() < 0.5:
+            self.undrain(node)
+        else:  # it is in use again when it comes back
+            self.memory[node].kill()
+            self.start_memory(node)
+
+    def replace(self):
+        """By an empty node of the same id, which nobody may take for the one before."""
+        node = self.random.choice(MEMBERS)
+        if self.run("memnode", f"--drain={node}") != 0:
+            return self.undrain(node)
+        self.memory[node].kill()
+        for path in glob.glob(f"/dev/shm/*-{self.fabric}.k{node}-*"):
+            os.unlink(path)
+        self.start_memory(node)
+        if "adopted=no" not in self.memory[node].text():
+            raise Failed(f"memory of node {node} was to be removed")
+        return None
+
+    def come_and_go(self):
+        """A clean end of a writer, and another one at once."""
+        number = self.random.randrange(len(CONTROL_PLANES))
+        self.writers[number].command("quit")
+        self.writers[number].end(0)
+        self.start_writer(number)
+
+    # ---- the whole
+
+    def check(self):
+        for program in (*self.meta.values(), *self.memory.values(), *self.writers.values()):
+            if not program.alive():
+                raise Failed(f"{program.name} has ended: {program.popen.returncode}\n{program.text()}")
+
+    def torment(self, seconds):
+        for number in range(2):
+            self.start_meta(number)
+        for node in (HOME, *MEMBERS):
+            self.start_memory(node)
+        for number in range(len(CONTROL_PLANES)):
+            self.start_writer(number)
+        while time.monotonic() - self.begin < seconds:
+            time.sleep(self.random.uniform(0.1, 0.7))
+            action = self.random.choices(list(self.actions), list(self.actions.values()))[0]
+            self.say(action.__name__)
+            action()
+            self.done[action.__name__] = self.done.get(action.__name__, 0) + 1
+            self.check()
+            if self.random.random() < 0.2:
+                self.verify()
+
+    def verify(self):
+        for writer in self.writers.values():
+            writer.seen = len(re.findall("^verified", writer.text(), re.MULTILINE))
+            writer.command("verify")
+        for writer in self.writers.values():
+            writer.wait_for(rf"(?:^verified.*\n(?:.*\n)*?){{{writer.seen + 1}}}")
+
+    def finish(self):
+        self.verify()
+        for writer in self.writers.values():
+            print(re.findall("^verified.*", writer.text(), re.MULTILINE)[-1])
+            writer.command("quit")
+            writer.end(0)
+        for memory in self.memory.values():
+            memory.popen.terminate()
+            memory.end(0)
+        for server in self.meta.values():
+            server.popen.terminate()
+            server.end(0)
+        print("done:", ", ".join(f"{name} {count}" for name, count in sorted(self.done.items())))
+
+    def clean_up(self):
+        for program in (self.command, *self.writers.values(), *self.memory.values(), *self.meta.values()):
+            if program is not None and program.alive():
+                program.kill()
+        subprocess.run([BIN / "memnode", f"--fabric={self.fabric}", "--clean"], capture_output=True, check=False)
+        left = glob.glob(f"/dev/shm/*{self.fabric}*")
+        if left:
+            raise Failed(f"left behind: {left}")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seconds", type=float, default=40, help="for how long (default: 40)")
+    parser.add_argument("--seed", type=int, default=None, help="of what is done (default: another one each time)")
+    parser.add_argument("--verbose", action="store_true", help="a line for each thing that is done")
+    arguments = parser.parse_args()
+    seed = random.randrange(1 << 32) if arguments.seed is None else arguments.seed
+    print(f"seed {seed}", flush=True)
+    with tempfile.TemporaryDirectory(prefix="surgekv-chaos-") as folder:
+        chaos = Chaos(pathlib.Path(folder), seed, arguments.verbose)
+        try:
+            chaos.torment(arguments.seconds)
+            chaos.finish()
+        except Failed as failed:
+            print(f"FAILED (seed {seed}): {failed}", flush=True)
+            return 1
+        finally:
+            chaos.clean_up()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

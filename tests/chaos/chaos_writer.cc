@@ -1,0 +1,366 @@
+// A client process that knows, whenever it is killed, what the store must hold: it has keys of its own, and notes each
+// write in a file before it begins and when it has ended. Its successor goes on with that file.
+//
+//   chaos_writer FABRIC CONTROL_PLANE LEDGER WRITER KEYS SEED
+// Works until "quit", or the end, of stdin. "verify" there reads every key, for as long as the store cannot be reached,
+// and prints a line that begins with "verified". What contradicts the ledger is printed, and the exit status 3.
+#include <fcntl.h>
+#include <kvs/client.h>
+#include <poll.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <charconv>
+#include <cinttypes>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <ctime>
+#include <memory>
+#include <numeric>
+#include <random>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace {
+
+using kvs::Status;
+using kvs::StatusCode;
+using kvs::WriteKind;
+
+constexpr size_t kAtOnce = 16;
+constexpr int kOpenPatienceMs = 60'000;
+
+// What a key has, or may have: version 63 | present 1. 0: it was never written.
+using Content = uint64_t;
+constexpr bool Present(Content content) { return (content & 1) != 0; }
+constexpr Content Next(Content content, bool present) { return ((content >> 1) + 1) << 1 | (present ? 1 : 0); }
+
+// Of a key. The two differ while a write is under way whose outcome is not known; the next write is the same again
+// then.
+struct Entry {
+  std::atomic<Content> known, maybe;
+};
+
+class Ledger {
+ public:
+  Ledger(const char* path, size_t keys) {
+    const int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    const size_t bytes = keys * sizeof(Entry);
+    void* at = MAP_FAILED;
+    if (fd >= 0 && ftruncate(fd, static_cast<off_t>(bytes)) == 0)
+      at = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (at == MAP_FAILED) {
+      std::perror(path);
+      std::exit(1);
+    }
+    close(fd);
+    entries_ = {static_cast<Entry*>(at), keys};
+  }
+  Entry& operator[](size_t key) { return entries_[key]; }
+  size_t size() const { return entries_.size(); }
+
+ private:
+  std::span<Entry> entries_;
+};
+
+struct Counts {
+  uint64_t done = 0, refused = 0, unavailable = 0, unknown = 0, no_room = 0, clients = 0;
+};
+
+struct Write {
+  size_t key = 0;
+  WriteKind kind = WriteKind::kPut;
+  Content wanted = 0;       // what the key has if it succeeds
+  bool to_refuse = false;   // an Insert of what is there, an Update or Delete of what is not
+  std::string name, value;  // that the request borrows
+};
+
+class Writer {
+ public:
+  Writer(kvs::StoreOptions options, Ledger* ledger, std::string prefix, uint64_t seed)
+      : options_(std::move(options)), ledger_(*ledger), prefix_(std::move(prefix)), random_(seed) {}
+
+  // False: a contradiction was found, and printed.
+  bool Step() {
+    if (client_ == nullptr || Chance(500)) NewClient();
+    switch (random_() % 4) {
+      case 0: Alone(); break;
+      case 1: MultiWrite(); break;
+      case 2: MultiGet(); break;
+      default: Coroutines();
+    }
+    if (troubled_) Sleep(1);
+    troubled_ = false;
+    return right_;
+  }
+
+  bool Verify() {
+    size_t present = 0;
+    for (size_t key = 0; key < ledger_.size() && right_; ++key) {
+      std::string value;
+      for (Status status = StatusCode::kUnavailable;;) {
+        if (client_ == nullptr) NewClient();
+        status = client_->Get(NameOf(key), &value);
+        JudgeGet(key, status, value);
+        if (!right_ || status.ok() || status == StatusCode::kNotFound) {
+          present += status.ok() ? 1 : 0;
+          break;
+        }
+        Sleep(5);
+      }
+    }
+    if (right_) {
+      std::printf("verified keys=%zu present=%zu done=%" PRIu64 " refused=%" PRIu64 " unavailable=%" PRIu64
+                  " unknown=%" PRIu64 " no_room=%" PRIu64 " clients=%" PRIu64 "\n",
+                  ledger_.size(), present, counts_.done, counts_.refused, counts_.unavailable, counts_.unknown,
+                  counts_.no_room, counts_.clients);
+    }
+    return right_;
+  }
+
+ private:
+  static void Sleep(int ms) {
+    const timespec pause{ms / 1000, ms % 1000 * 1'000'000L};
+    nanosleep(&pause, nullptr);
+  }
+  bool Chance(uint64_t one_in) { return random_() % one_in == 0; }
+  std::string NameOf(size_t key) const { return prefix_ + std::to_string(key); }
+
+  // Both lengths of blocks and of what is out of line.
+  std::string ValueOf(size_t key, Content content) const {
+    static constexpr std::array<size_t, 8> kLengths = {8, 8, 30, 100, 100, 250, 1'000, 9'000};
+    std::mt19937_64 bytes(content * 1'000'003 + key);
+    std::string value(kLengths[bytes() % kLengths.size()], '\0');
+    for (char& byte : value) byte = static_cast<char>(bytes());
+    std::memcpy(value.data(), &content, sizeof(content));
+    return value;
+  }
+
+  // Until the fabric and its home are there. Whoever starts this program sees to it that they come.
+  void NewClient() {
+    client_.reset();
+    Status last;
+    for (int waited_ms = 0; waited_ms < kOpenPatienceMs; waited_ms += 20) {
+      if (store_ == nullptr || Chance(4)) {
+        store_.reset();
+        auto store = kvs::Store::Open(options_);
+        last = store.status();
+        if (store.ok()) store_ = *std::move(store);
+      }
+      if (store_ != nullptr) {
+        auto client = store_->NewClient();
+        if (client.ok()) {
+          client_ = *std::move(client);
+          ++counts_.clients;
+          return;
+        }
+        last = client.status();
+      }
+      Sleep(20);
+    }
+    std::printf("no client: %s\n", last.ToString().c_str());
+    std::exit(4);
+  }
+
+  void Contradict(size_t key, const std::string& what) {
+    const Entry& entry = ledger_[key];
+    std::printf("contradiction: %s %s, known %" PRIx64 ", maybe %" PRIx64 "\n", NameOf(key).c_str(), what.c_str(),
+                entry.known.load(), entry.maybe.load());
+    right_ = false;
+  }
+
+  std::vector<size_t> SomeKeys() {
+    std::vector<size_t> keys;
+    while (keys.size() < kAtOnce) {
+      const size_t key = random_() % ledger_.size();
+      if (std::ranges::find(keys, key) == keys.end()) keys.push_back(key);
+    }
+    return keys;
+  }
+
+  Write Plan(size_t key) {
+    Entry& entry = ledger_[key];
+    const Content known = entry.known, maybe = entry.maybe;
+    Write write{.key = key, .name = NameOf(key)};
+    if (known != maybe) {
+      write.kind = Present(maybe) ? WriteKind::kPut : WriteKind::kDelete;
+      write.wanted = maybe;
+    } else {
+      static constexpr std::array kKinds = {WriteKind::kPut, WriteKind::kInsert, WriteKind::kUpdate,
+                                            WriteKind::kDelete};
+      write.kind = kKinds[random_() % kKinds.size()];
+      write.to_refuse =
+          write.kind == WriteKind::kInsert ? Present(known) : write.kind != WriteKind::kPut && !Present(known);
+      write.wanted = write.to_refuse ? known : Next(known, write.kind != WriteKind::kDelete);
+      entry.maybe = write.wanted;
+    }
+    if (write.kind != WriteKind::kDelete) write.value = ValueOf(key, Present(write.wanted) ? write.wanted : 1);
+    return write;
+  }
+
+  void Judge(const Write& write, bool again, const Status& status) {
+    Entry& entry = ledger_[write.key];
+    const StatusCode code = status.code();
+    const bool refused = code == (write.kind == WriteKind::kInsert ? StatusCode::kExists : StatusCode::kNotFound) &&
+                         write.kind != WriteKind::kPut;
+    const bool done = status.ok() || (refused && again && write.kind == WriteKind::kDelete);
+    if (done && !write.to_refuse) {
+      entry.known = write.wanted;
+      ++counts_.done;
+    } else if (refused && write.to_refuse) {
+      ++counts_.refused;
+    } else if (code == StatusCode::kUnavailable || code == StatusCode::kOutOfMemory) {
+      if (!again) entry.maybe = entry.known.load();
+      ++(code == StatusCode::kUnavailable ? counts_.unavailable : counts_.no_room);
+      troubled_ = true;
+    } else if (code == StatusCode::kUnknown || code == StatusCode::kTimeout) {
+      ++counts_.unknown;
+      troubled_ = true;
+    } else {
+      Contradict(write.key, "write of kind " + std::to_string(static_cast<int>(write.kind)) + (again ? ", again" : "") +
+                                ": " + status.ToString());
+    }
+  }
+
+  void JudgeGet(size_t key, const Status& status, const std::string& value) {
+    Entry& entry = ledger_[key];
+    const Content known = entry.known, maybe = entry.maybe;
+    if (status == StatusCode::kUnavailable || status == StatusCode::kTimeout) {
+      ++counts_.unavailable;
+      troubled_ = true;
+      return;
+    }
+    const auto is = [&](Content content) {
+      if (status == StatusCode::kNotFound) return !Present(content);
+      return status.ok() && Present(content) && value == ValueOf(key, content);
+    };
+    ++counts_.done;
+    if (is(maybe)) {
+      entry.known = maybe;  // and stays so
+    } else if (!is(known)) {
+      Content found = 0;
+      if (value.size() >= sizeof(found)) std::memcpy(&found, value.data(), sizeof(found));
+      std::array<char, 40> text{};
+      std::snprintf(text.data(), text.size(), ", %zu bytes of %" PRIx64, value.size(), found);
+      Contradict(key, "read: " + status.ToString() + (status.ok() ? text.data() : ""));
+    }
+  }
+
+  bool IsAgain(size_t key) { return ledger_[key].known != ledger_[key].maybe; }
+
+  void Alone() {
+    const size_t key = random_() % ledger_.size();
+    if (Chance(2)) {
+      std::string value;
+      const Status status = client_->Get(NameOf(key), &value);
+      return JudgeGet(key, status, value);
+    }
+    const bool again = IsAgain(key);
+    const Write write = Plan(key);
+    switch (write.kind) {
+      case WriteKind::kPut: return Judge(write, again, client_->Put(write.name, write.value));
+      case WriteKind::kInsert: return Judge(write, again, client_->Insert(write.name, write.value));
+      case WriteKind::kUpdate: return Judge(write, again, client_->Update(write.name, write.value));
+      case WriteKind::kDelete: return Judge(write, again, client_->Delete(write.name));
+    }
+  }
+
+  void MultiWrite() {
+    std::vector<Write> writes;
+    std::vector<bool> again;
+    for (const size_t key : SomeKeys()) {
+      again.push_back(IsAgain(key));
+      writes.push_back(Plan(key));
+    }
+    std::vector<kvs::WriteRequest> requests;
+    for (const Write& write : writes) requests.push_back({write.kind, write.name, write.value});
+    client_->MultiWrite(requests);
+    for (size_t i = 0; i < writes.size(); ++i) Judge(writes[i], again[i], requests[i].status);
+  }
+
+  void MultiGet() {
+    const std::vector<size_t> keys = SomeKeys();
+    std::vector<std::string> names, values(keys.size());
+    for (const size_t key : keys) names.push_back(NameOf(key));
+    const std::vector<std::string_view> views(names.begin(), names.end());
+    std::vector<Status> statuses(keys.size());
+    client_->MultiGet(views, values, statuses);
+    for (size_t i = 0; i < keys.size(); ++i) JudgeGet(keys[i], statuses[i], values[i]);
+  }
+
+  kvs::Task<void> GetOne(size_t key) {
+    const std::string name = NameOf(key);
+    std::string value;
+    const Status status = co_await client_->GetAsync(name, &value);
+    JudgeGet(key, status, value);
+  }
+
+  kvs::Task<void> WriteOne(size_t key) {
+    const bool again = IsAgain(key);
+    const Write write = Plan(key);
+    Status status;
+    switch (write.kind) {
+      case WriteKind::kPut: status = co_await client_->PutAsync(write.name, write.value); break;
+      case WriteKind::kInsert: status = co_await client_->InsertAsync(write.name, write.value); break;
+      case WriteKind::kUpdate: status = co_await client_->UpdateAsync(write.name, write.value); break;
+      case WriteKind::kDelete: status = co_await client_->DeleteAsync(write.name); break;
+    }
+    Judge(write, again, status);
+  }
+
+  void Coroutines() {
+    for (const size_t key : SomeKeys()) client_->Spawn(Chance(2) ? GetOne(key) : WriteOne(key));
+    client_->Drain();
+  }
+
+  const kvs::StoreOptions options_;
+  Ledger& ledger_;
+  const std::string prefix_;
+  std::mt19937_64 random_;
+  std::unique_ptr<kvs::Store> store_;
+  std::unique_ptr<kvs::Client> client_;
+  Counts counts_;
+  bool right_ = true;
+  bool troubled_ = false;  // something did not answer: what comes next need not hurry
+};
+
+// The next line of stdin, if there is a whole one; "quit" at its end.
+std::string Command() {
+  static std::string text;
+  pollfd input{STDIN_FILENO, POLLIN, 0};
+  if (poll(&input, 1, 0) == 1) {
+    std::array<char, 256> bytes;
+    const ssize_t got = read(STDIN_FILENO, bytes.data(), bytes.size());
+    if (got <= 0) return "quit";
+    text.append(bytes.data(), static_cast<size_t>(got));
+  }
+  const size_t end = text.find('\n');
+  if (end == std::string::npos) return "";
+  std::string line = text.substr(0, end);
+  text.erase(0, end + 1);
+  return line;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc != 7) {
+    std::fprintf(stderr, "usage: %s FABRIC CONTROL_PLANE LEDGER WRITER KEYS SEED\n", argv[0]);
+    return 2;
+  }
+  Ledger ledger(argv[3], std::strtoull(argv[5], nullptr, 10));
+  Writer writer({.fabric = argv[1], .control_plane = argv[2], .operation_timeout_ms = 2'000}, &ledger,
+                std::string("w") + argv[4] + "-", std::strtoull(argv[6], nullptr, 10));
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);
+  for (;;) {
+    const std::string command = Command();
+    if (command == "quit") return 0;
+    if (!(command == "verify" ? writer.Verify() : writer.Step())) return 3;
+  }
+}
