@@ -75,11 +75,16 @@ Status ExplainJoin(const Options& options, const Status& status) {
       return WithWayOut(status, "Gave up after --wait_ms=" + std::to_string(options.wait_ms) +
                                     ". Some program of a fabric hosts its metadata server: start one with "
                                     "--metaserver, or wait longer.");
-    case StatusCode::kUnavailable:
+    case StatusCode::kUnavailable:  // the home is away
       if (!options.memory_may_stay()) return status;
-      return WithWayOut(status, "Gave up after --wait_ms=" + std::to_string(options.wait_ms) +
-                                    ". To begin the store anew instead: stop all of its programs, and memnode " +
+      return WithWayOut(status, "--wait_ms=" + std::to_string(options.wait_ms) +
+                                    " is how long it was waited for. To begin the store anew instead: stop all of its "
+                                    "programs, and memnode " +
                                     cli::FabricFlags() + " --clean.");
+    case StatusCode::kExists:  // the claim of a home
+      return WithWayOut(status,
+                        "The memory here is that of a home, too, and as it was. If the other one's store is not the "
+                        "one to go on with, stop it, and start this one again; else give another --node.");
     case StatusCode::kBadState:
       return WithWayOut(status,
                         "Its predecessor was stopped undrained, or died with its memory. Start another node, by a "

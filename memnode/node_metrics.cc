@@ -71,6 +71,7 @@ std::string NodeMetrics::TroubleLocked() const {
   if (!refreshed_.ok()) return "not published at a metadata server: " + refreshed_.ToString();
   if (member_ == kvs::MemberState::kDraining) return "draining";
   if (member_ == kvs::MemberState::kDrained) return "drained";
+  if (member_ == kvs::MemberState::kNone) return "no member of the store: another one was begun; stop this node";
   return "";
 }
 
@@ -92,6 +93,7 @@ metrics::Announcement NodeMetrics::Tell() {
   const std::lock_guard lock(mutex_);
   if (view.ok()) {
     home_ = *std::move(view);
+    member_ = kvs::MemberState::kNone;
     for (const kvs::MemberView& member : home_.members) {
       if (member.node == server_->node() && member.incarnation == server_->fabric().incarnation())
         member_ = member.state;

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -57,7 +58,7 @@ class NodeMetrics final : public metrics::Source {
   const HugePageCollapser* collapser_ = nullptr;
   krcore::Status refreshed_;
   uint64_t refresh_failures_ = 0;
-  kvs::MemberState member_ = kvs::MemberState::kNone;  // as the home had it last
+  std::optional<kvs::MemberState> member_;  // as the home had it last; kNone: it is no member
   kvs::HomeView home_;
   metrics::Announcement said_;
 

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstring>
 #include <memory>
+#include <span>
 #include <string>
 
 #include "krcore/queue_pool.h"
@@ -63,21 +64,36 @@ Status RunVerb(krcore::QueuePool& pool, krcore::VirtualQueue& queue, const krcor
   return Status::Ok();
 }
 
+// A pool again that nobody has formatted. What FormatHome wrote into chunks stays, as in any that is free.
+void Unformat(std::span<std::byte> pool) {
+  const Superblock super = *reinterpret_cast<const Superblock*>(pool.data());
+  if (super.magic != 0) std::memset(pool.data(), 0, super.reserved_chunks * super.chunk_bytes);
+}
+
 // That the store has keys at this very node, which holds nothing.
 Status LostMemory(const krcore::Node& node) {
   return {StatusCode::kBadState, "the store may have keys at memory node " + std::to_string(node.id()) +
                                      ", and this one comes without its memory"};
 }
 
-Status Unreachable(const HomeRecord& home, const Status& why) {
+// Who is the home, as far as it is known.
+struct FoundHome {
+  HomeRecord record{};
+  bool lives = false;  // for certain: it has told the fabric, though the metadata servers know nothing of it
+};
+
+Status Unreachable(const FoundHome& home, const Status& why) {
   return {StatusCode::kUnavailable,
-          "the store's home, node " + std::to_string(home.node) +
-              ", cannot be reached (start it again with its node id and memory): " + why.ToString()};
+          "the store's home, node " + std::to_string(home.record.node) +
+              (home.lives ? ", lives, but the metadata servers do not know it yet: "
+                          : ", cannot be reached (start it again with its node id and memory): ") +
+              why.ToString()};
 }
 
 // Enters this node in the home's member list, and takes it back into use if it was being drained. `fresh`: it holds
-// nothing.
-Status EnterMember(krcore::Node& node, const HomeRecord& home, uint64_t chunk_bytes, bool fresh, Deadline deadline) {
+// nothing. *entered: it is in the list, or may be.
+Status EnterMember(krcore::Node& node, const HomeRecord& home, uint64_t chunk_bytes, bool fresh, Deadline deadline,
+                   bool* entered) {
   auto pool = node.CreateQueuePool({});
   if (!pool.ok()) return pool.status();
   auto queue = (*pool)->CreateQueue(4);
@@ -114,7 +130,9 @@ Status EnterMember(krcore::Node& node, const HomeRecord& home, uint64_t chunk_by
     if (fresh && MayHoldKeys(MemberWord(expected).state())) return LostMemory(node);
     wr.compare_add = expected;
     wr.swap = MemberWord(expected).Joined(node.incarnation()).word();
-    KRCORE_RETURN_IF_ERROR(RunVerb(**pool, **queue, wr));
+    const Status tried = RunVerb(**pool, **queue, wr);
+    *entered |= !tried.ok() || word == expected;  // a CAS that failed may have been done
+    KRCORE_RETURN_IF_ERROR(tried);
     if (word == expected) break;
   }
   wr.opcode = krcore::Opcode::kFetchAdd;  // clients read the list when this has grown
@@ -124,19 +142,25 @@ Status EnterMember(krcore::Node& node, const HomeRecord& home, uint64_t chunk_by
   return RunVerb(**pool, **queue, wr);
 }
 
-// As the metadata servers have it; where they have lost it, as a living home has told the fabric.
-Result<HomeRecord> LookupHome(krcore::Node& node, Deadline deadline) {
+// As the metadata servers have it; where they have lost it, as a living home has told the fabric. kNotFound: there is
+// none. kTimeout: whatever kept it from being found out.
+Result<FoundHome> LookupHome(krcore::Node& node, Deadline deadline) {
   auto value = node.LookupService(kHomeService, deadline);
-  if (value.status() == StatusCode::kNotFound) value = node.LookupClaim(kHomeService);
-  if (!value.ok()) return value.status();
-  HomeRecord home{};
-  if (value->size() != sizeof(home)) return Status(StatusCode::kCorrupt, "the home record has another size");
-  std::memcpy(&home, value->data(), sizeof(home));
+  FoundHome home;
+  if (value.status() == StatusCode::kNotFound) {
+    value = node.LookupClaim(kHomeService);
+    home.lives = true;
+  }
+  if (value.status() == StatusCode::kNotFound) return value.status();
+  if (!value.ok()) return Status(StatusCode::kTimeout, std::string(value.status().message()));
+  if (value->size() != sizeof(home.record)) return Status(StatusCode::kCorrupt, "the home record has another size");
+  std::memcpy(&home.record, value->data(), sizeof(home.record));
   return home;
 }
 
-// Of who finds no home. Not if there is one on this host that does not serve: it has died or was stopped, and with it
-// who knew of it, but not its memory.
+// Of who finds no home. Not if the memory of one is on this host: it has died or was stopped, and with it who knew of
+// it; or it lives, and is about to claim its place. Where that memory gets its other name just then, it is not seen; so
+// this is asked again right before the claim.
 Status MayBeginStore(krcore::Node& node) {
   const auto found = node.FindMemory(kPoolRegionName, sizeof(Superblock));
   if (!found.ok()) return found.status();
@@ -146,8 +170,8 @@ Status MayBeginStore(krcore::Node& node) {
     std::memcpy(&super, memory.begin.data(), sizeof(super));
     if (super.magic != kPoolMagic || super.is_home == 0) continue;
     return {StatusCode::kUnavailable, "the memory of node " + std::to_string(memory.node) +
-                                          ", the home of this fabric's store, is here, but that node is not (start it "
-                                          "again with its node id and memory)"};
+                                          " is that of a store's home, which does not serve "
+                                          "(start it again with its node id and memory)"};
   }
   return Status::Ok();
 }
@@ -160,20 +184,20 @@ Status AwaitLeave(krcore::Node& node, Patience& patience) {
   if (!survey.ok()) return survey.status();
   Status last;
   do {
-    const Result<HomeRecord> record = LookupHome(node, patience.attempt());
-    if (record.status() == StatusCode::kNotFound) {
+    const Result<FoundHome> found = LookupHome(node, patience.attempt());
+    if (found.status() == StatusCode::kNotFound) {
       last = MayBeginStore(node);
       if (last.ok()) return last;
       continue;
     }
-    if (!record.ok()) {
-      last = Status(StatusCode::kTimeout, std::string(record.status().message()));
+    if (!found.ok()) {
+      last = found.status();
       continue;
     }
-    if (record->node == node.id()) return Status::Ok();  // the memory of a home: there is no store any more
-    const Result<HomeView> home = (*survey)->ReadHome(patience.attempt());
+    if (found->record.node == node.id()) return Status::Ok();  // the memory of a home: there is no store any more
+    const Result<HomeView> home = (*survey)->ReadHome(found->record, patience.attempt());
     if (!home.ok()) {
-      last = Unreachable(*record, home.status());
+      last = Unreachable(*found, home.status());
       continue;
     }
     const auto is_lost = [&node](const MemberView& member) {
@@ -198,13 +222,10 @@ Status ClaimHome(krcore::Node& node, Deadline deadline) {
   return node.ClaimService(kHomeService, std::as_bytes(std::span(&mine, 1)), deadline);
 }
 
-}  // namespace
-
-Result<JoinResult> JoinStore(krcore::Node& node, krcore::Region& pool, const HomeOptions& home_options,
-                             Deadline deadline, const TellWaiting& tell_waiting) {
+// *seen: others may have learnt that this pool is the store's.
+Result<JoinResult> Join(krcore::Node& node, krcore::Region& pool, bool fresh, const HomeOptions& home_options,
+                        Deadline deadline, Patience& patience, bool* seen) {
   Superblock& super = *reinterpret_cast<Superblock*>(pool.bytes().data());
-  Patience patience(node.clock(), deadline, tell_waiting);
-  const bool fresh = !pool.adopted() || !IsFormatted(pool.bytes());
   if (!fresh) {
     KRCORE_RETURN_IF_ERROR(CheckPool(pool.bytes(), node.id()));
   } else {
@@ -213,46 +234,56 @@ Result<JoinResult> JoinStore(krcore::Node& node, krcore::Region& pool, const Hom
   }
   KRCORE_RETURN_IF_ERROR(PublishNode(node, patience));
 
+  const HomeRecord mine{node.id(), node.incarnation()};
   if (super.is_home != 0) {  // a restarted home
     KRCORE_RETURN_IF_ERROR(ClaimHome(node, deadline));
-    KRCORE_RETURN_IF_ERROR(EnterMember(node, {node.id(), node.incarnation()}, super.chunk_bytes, fresh, deadline));
+    KRCORE_RETURN_IF_ERROR(EnterMember(node, mine, super.chunk_bytes, fresh, deadline, seen));
     return JoinResult{true, node.id()};
   }
   Status last;
   do {
-    const Result<HomeRecord> home = LookupHome(node, patience.attempt());
-    if (home.ok() && home->node != node.id()) {
-      last = EnterMember(node, *home, super.chunk_bytes, fresh, patience.attempt());
-      if (last.ok()) return JoinResult{false, home->node};
-      if (last == StatusCode::kInvalidArgument || last == StatusCode::kBadState) {
-        // A later start must not take it for what the store has there.
-        if (fresh) std::memset(pool.bytes().data(), 0, super.reserved_chunks * super.chunk_bytes);
-        return last;
-      }
+    const Result<FoundHome> home = LookupHome(node, patience.attempt());
+    const bool none = home.status() == StatusCode::kNotFound || (home.ok() && home->record.node == node.id());
+    if (home.ok() && !none) {
+      last = EnterMember(node, home->record, super.chunk_bytes, fresh, patience.attempt(), seen);
+      if (last.ok()) return JoinResult{false, home->record.node};
+      if (last == StatusCode::kInvalidArgument || last == StatusCode::kBadState) return last;
       last = Unreachable(*home, last);
-    } else if (!fresh && (home.ok() || home.status() == StatusCode::kNotFound)) {
+    } else if (!none) {
+      last = home.status();
+    } else if (!fresh) {
       // Nobody may make a home of what a store has there.
       last = Status(StatusCode::kUnavailable,
                     "the memory is that of a store whose home has not appeared (start that memory node first, or too)");
-    } else if (home.ok() || home.status() == StatusCode::kNotFound) {
+    } else if (last = MayBeginStore(node); last.ok()) {
       // Nobody has claimed it, or this node's predecessor had, whose memory is gone. The pool is made ready first, so
       // that who sees the claim sees a home.
-      last = MayBeginStore(node);
-      if (!last.ok()) continue;
       KRCORE_RETURN_IF_ERROR(FormatHome(pool.bytes(), home_options));
       last = ClaimHome(node, deadline);
       if (last.ok()) {
-        KRCORE_RETURN_IF_ERROR(EnterMember(node, {node.id(), node.incarnation()}, super.chunk_bytes, fresh, deadline));
+        *seen = true;
+        KRCORE_RETURN_IF_ERROR(EnterMember(node, mine, super.chunk_bytes, fresh, deadline, seen));
         return JoinResult{true, node.id()};
       }
       // Another one was faster. Nobody has read this pool as a home; make it a plain member again.
-      std::memset(pool.bytes().data(), 0, super.reserved_chunks * super.chunk_bytes);
+      Unformat(pool.bytes());
       KRCORE_RETURN_IF_ERROR(FormatPool(pool.bytes(), node.id(), home_options.chunk_bytes));
-    } else {
-      last = home.status();
     }
   } while (patience.Retry(last));
   return last;
+}
+
+}  // namespace
+
+Result<JoinResult> JoinStore(krcore::Node& node, krcore::Region& pool, const HomeOptions& home_options,
+                             Deadline deadline, const TellWaiting& tell_waiting) {
+  Patience patience(node.clock(), deadline, tell_waiting);
+  const bool fresh = !pool.adopted() || !IsFormatted(pool.bytes());
+  bool seen = false;
+  auto joined = Join(node, pool, fresh, home_options, deadline, patience, &seen);
+  // A later start must not take it for what a store has there.
+  if (!joined.ok() && fresh && !seen) Unformat(pool.bytes());
+  return joined;
 }
 
 }  // namespace kvs

@@ -17,13 +17,14 @@ struct JoinResult {
   krcore::NodeId home = krcore::kNoNode;
 };
 
-// Told what a join waits for, each reason once, from the second second on.
+// Told what a join waits for, from the second second on; again when the reason changes.
 using TellWaiting = std::function<void(const krcore::Status&)>;
 
 // `pool` has remote READ, WRITE and atomic rights and kPoolRegionTag; its contents are fresh (zeroes, then formatted
 // here) or adopted (checked here). Publishes the node at the metadata server, then joins. A restarted home claims its
-// place again. Nobody takes that of a home that lives or whose record a metadata server has; nor, where memory outlives
-// its process (sw), of one whose pool is on this host under the name kPoolRegionName. Blocks up to the deadline.
+// place again. Nobody takes that of a home whose record a metadata server has; nor of one that lives, as far as the
+// fabric knows (Node::ClaimService); nor, where memory outlives its process (sw), of one whose pool is on this host
+// under the name kPoolRegionName. A fresh pool that did not join is not formatted any more. Blocks up to the deadline.
 // kCorrupt: adopted contents are not such a pool. kUnavailable: the home is dead (start it again with its node id).
 // kBadState: the contents are fresh, and the store has keys at this very node: what its slots name is gone, and
 // something else would be read in its place.

@@ -97,9 +97,15 @@ Status Survey::Read(uint64_t offset, size_t bytes, Deadline deadline) {
 Result<HomeView> Survey::ReadHome(Deadline deadline) {
   const auto value = node_.LookupService(kHomeService, deadline);
   if (!value.ok()) return value.status();
+  HomeRecord home{};
+  if (value->size() != sizeof(home)) return Status(StatusCode::kCorrupt, "the home record has another size");
+  std::memcpy(&home, value->data(), sizeof(home));
+  return ReadHome(home, deadline);
+}
+
+Result<HomeView> Survey::ReadHome(const HomeRecord& home, Deadline deadline) {
   HomeView view;
-  if (value->size() != sizeof(view.home)) return Status(StatusCode::kCorrupt, "the home record has another size");
-  std::memcpy(&view.home, value->data(), sizeof(view.home));
+  view.home = home;
   static_assert(offsetof(HomeArea, members) == 0 && offsetof(HomeArea, mover) <= kBufferBytes);
   KRCORE_RETURN_IF_ERROR(Connect(view.home.node, deadline));
   KRCORE_RETURN_IF_ERROR(Read(kHomeAreaOffset, offsetof(HomeArea, mover), deadline));

@@ -60,6 +60,8 @@ class Survey {
 
   // kNotFound: the fabric has no store. kUnavailable: its home is dead, or no metadata server lives. kTimeout.
   krcore::Result<HomeView> ReadHome(krcore::Deadline deadline);
+  // Of a home that is known already.
+  krcore::Result<HomeView> ReadHome(const HomeRecord& home, krcore::Deadline deadline);
   // kUnavailable: the memory node is dead. kTimeout.
   krcore::Result<PoolUse> ReadPool(krcore::NodeId node, krcore::Deadline deadline);
 

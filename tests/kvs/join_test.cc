@@ -8,7 +8,9 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
+#include "krcore/clock.h"
 #include "krcore/node.h"
 #include "krcore/queue_pool.h"
 #include "krcore/virtual_queue.h"
@@ -24,17 +26,32 @@ using krcore::StatusCode;
 constexpr krcore::NodeId kMember = 2;
 constexpr int64_t kPatienceNs = 10'000'000'000;
 
-// A memory node with memory of zeroes.
+// Who waits on it has waited for long.
+class HastyClock final : public krcore::Clock {
+ public:
+  int64_t NowNs() override { return now_ns_ += 1'000; }
+  void Relax(uint32_t) override { now_ns_ += 200'000; }
+
+ private:
+  int64_t now_ns_ = 1'000'000;
+};
+
+// A memory node with memory of zeroes, or what it finds under `name`. It knows nothing of what others have looked up.
 struct Newcomer {
-  Newcomer(const std::string& fabric, krcore::NodeId id, const TestStoreOptions& options)
-      : node(krcore::Node::Open({.fabric = fabric, .node = id, .create_fabric = true}).value()),
+  Newcomer(const std::string& fabric, krcore::NodeId id, const TestStoreOptions& options, const std::string& name = "")
+      : node(krcore::Node::Open(
+                 {.fabric = fabric, .node = id, .create_fabric = true, .clock = options.clock, .share_host = false})
+                 .value()),
         pool(node->CreateRegion({.length = options.memory_bytes,
                                  .remote_rights = krcore::kRemoteRead | krcore::kRemoteWrite | krcore::kRemoteAtomic,
-                                 .tag = kvs::kPoolRegionTag})
+                                 .tag = kvs::kPoolRegionTag,
+                                 .name = name,
+                                 .keep_on_close = true})
                  .value()),
         chunk_bytes(options.chunk_bytes) {}
-  krcore::Result<kvs::JoinResult> Join(int64_t patience_ns = kPatienceNs) {
-    return kvs::JoinStore(*node, *pool, {.chunk_bytes = chunk_bytes}, Deadline::After(node->clock(), patience_ns));
+  krcore::Result<kvs::JoinResult> Join(int64_t patience_ns = kPatienceNs, const kvs::TellWaiting& tell = {}) {
+    const Deadline deadline = Deadline::After(node->clock(), patience_ns);
+    return kvs::JoinStore(*node, *pool, {.chunk_bytes = chunk_bytes}, deadline, tell);
   }
 
   std::unique_ptr<krcore::Node> node;
@@ -102,7 +119,7 @@ TEST(JoinAtAnEmptyMetaServer, FindsTheHomeThatLivesAndWaitsForIt) {
   ASSERT_TRUE(other.node->HostMetaServer(16).ok());
   const krcore::Status alone = other.Join(50'000'000).status();
   EXPECT_EQ(alone, StatusCode::kUnavailable);
-  EXPECT_NE(alone.message().find("home, node 1"), std::string_view::npos) << alone.ToString();
+  EXPECT_NE(alone.message().find("home, node 1, lives"), std::string_view::npos) << alone.ToString();
   EXPECT_FALSE(kvs::IsFormatted(other.pool->bytes()));
   // As it does once a second.
   const kvs::HomeRecord record{1, home.node->incarnation()};
@@ -112,6 +129,73 @@ TEST(JoinAtAnEmptyMetaServer, FindsTheHomeThatLivesAndWaitsForIt) {
   const kvs::JoinResult joined = other.Join().value();
   EXPECT_FALSE(joined.is_home);
   EXPECT_EQ(joined.home, 1u);
+}
+
+// Of a store that nobody who lives knows of.
+class MemoryLeftHere : public ::testing::Test {
+ protected:
+  void Leave(krcore::NodeId id, bool home) const {
+    Newcomer node(fabric_, id, {}, kvs::kPoolRegionName);
+    ASSERT_TRUE(kvs::FormatPool(node.pool->bytes(), id).ok());
+    if (home) {
+      ASSERT_TRUE(kvs::FormatHome(node.pool->bytes(), {}).ok());
+    }
+  }
+  const std::string fabric_ = "inproc:" + UniqueFabric();
+};
+
+TEST_F(MemoryLeftHere, OfAHomeKeepsAnotherStoreFromBeingBegun) {
+  Leave(1, true);
+  ASSERT_EQ(krcore::Node::Open({.fabric = fabric_}).status(), StatusCode::kNotFound);
+  Newcomer other(fabric_, 2, {}, kvs::kPoolRegionName);
+  ASSERT_TRUE(other.node->HostMetaServer(16).ok());
+  const krcore::Status refused = other.Join(50'000'000).status();
+  EXPECT_EQ(refused, StatusCode::kUnavailable);
+  EXPECT_NE(refused.message().find("memory of node 1"), std::string_view::npos) << refused.ToString();
+  EXPECT_FALSE(kvs::IsFormatted(other.pool->bytes()));
+  Newcomer home(fabric_, 1, {}, kvs::kPoolRegionName);
+  EXPECT_TRUE(home.pool->adopted());
+  EXPECT_TRUE(home.Join().value().is_home);
+  EXPECT_FALSE(other.Join().value().is_home);
+}
+
+TEST_F(MemoryLeftHere, OfAMemberDoesNot) {
+  Leave(1, false);
+  Newcomer other(fabric_, 2, {}, kvs::kPoolRegionName);
+  ASSERT_TRUE(other.node->HostMetaServer(16).ok());
+  EXPECT_TRUE(other.Join().value().is_home);
+}
+
+TEST_F(MemoryLeftHere, IsNotFormattedByAJoinInVain) {
+  Newcomer home(fabric_, 1, {});
+  ASSERT_TRUE(home.node->HostMetaServer(16).ok());
+  ASSERT_TRUE(home.Join().value().is_home);
+  Newcomer other(fabric_, 2, {.chunk_bytes = kvs::kDefaultChunkBytes / 2}, kvs::kPoolRegionName);
+  EXPECT_EQ(other.Join().status(), StatusCode::kInvalidArgument) << "the store has other chunks";
+  EXPECT_FALSE(kvs::IsFormatted(other.pool->bytes()));
+}
+
+// Each reason once, and in time; a fresh one, which asks for the home first, and one that publishes itself first.
+TEST_F(MemoryLeftHere, OrNoneWhoWaitsForAMetaServerSaysSo) {
+  HastyClock clock;
+  TestStoreOptions options;
+  options.clock = &clock;
+  Leave(2, false);
+  for (const bool fresh : {true, false}) {
+    Newcomer alone(fabric_, fresh ? 1 : 2, options, kvs::kPoolRegionName);
+    EXPECT_EQ(alone.pool->adopted(), !fresh);
+    constexpr int64_t kNs = 3'000'000'000;
+    const int64_t begun_ns = clock.NowNs();
+    std::vector<int64_t> told_ns;
+    const auto joined = alone.Join(kNs, [&](const krcore::Status& why) {
+      told_ns.push_back(clock.NowNs() - begun_ns);
+      EXPECT_EQ(why, StatusCode::kTimeout);
+    });
+    EXPECT_EQ(joined.status(), StatusCode::kTimeout) << joined.status().ToString();
+    ASSERT_EQ(told_ns.size(), 1u);
+    EXPECT_GT(told_ns[0], 500'000'000);
+    EXPECT_LT(told_ns[0], kNs / 2);
+  }
 }
 
 }  // namespace

@@ -16,6 +16,7 @@
 namespace {
 
 using ::testing::AllOf;
+using ::testing::Contains;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
@@ -131,8 +132,9 @@ TEST_F(Restart, WhereTheMemoryOfADeadHomeIsNobodyBeginsAnotherStore) {
                                    "--metaserver", "--keep_memory", "--wait_ms=100"};
   const Finished refused = RunProgram("memnode", args);
   EXPECT_EQ(refused.status, 1) << refused.out;
-  EXPECT_THAT(refused.err, AllOf(HasSubstr("memory of node 1"), HasSubstr("start it again"), HasSubstr("--wait_ms=100"),
-                                 HasSubstr("--clean")));
+  EXPECT_THAT(refused.err, AllOf(HasSubstr("memory of node 1"), HasSubstr("start it again"),
+                                 HasSubstr("--wait_ms=100 is"), HasSubstr("--clean")));
+  EXPECT_THAT(fabric_.Files(), Not(Contains(HasSubstr("k3-pool"))));
   args.back() = "--wait_ms=60000";
   Program waiting("memnode", args);
   EXPECT_NE(waiting.WaitForLogLine("waiting: the memory of node 1"), "") << waiting.Output();

@@ -550,6 +550,21 @@ class OperatingTest(unittest.TestCase):
         self.assertRegex(done.stdout, r"(?m)^2 +memory +serving ")
         self.assertRegex(done.stdout, r"(?m)^problem: the store's home cannot be read: ")
 
+    def test_a_member_of_a_store_that_has_ended_is_told_so(self):
+        meta = self.start("memnode", "--memory=0", "--metaserver")
+        meta.wait_for("^ready ")
+        home = self.start_memnode(1)
+        member = self.start_memnode(2)
+        self.wait_for_health(member.address(), 200, "ok")
+        self.assertEqual(home.stop(), 0, home.text())
+        self.assertIn("home=yes", self.start_memnode(3).wait_for("^ready .*").group(0))
+        self.wait_for_health(member.address(), 503, "no member of the store: .+")
+        self.wait_for(lambda: self.nodes(id=2, state="troubled"), lambda: self.surge().stdout)
+        status = self.status()
+        self.assertEqual(status["memory"]["total_bytes"], 64 << 20)
+        self.assertEqual(len(status["problems"]), 1)
+        self.assertIn("memory node 2 is no member of the store", status["problems"][0])
+
     def test_a_fabric_whose_programs_were_all_killed_is_told_from_none(self):
         self.start_memnode(1, "--metaserver").kill()
         done = self.surge()

@@ -33,8 +33,11 @@ const char* MemberStateName(kvs::MemberState state) {
   }
 }
 
-// What the home decides, and so knows before the node has announced it. Of trouble it knows nothing.
-bool IsHomesWord(std::string_view state) { return state == "serving" || state == "draining" || state == "drained"; }
+// The home's word is newer than what the node has announced; but of trouble the home knows nothing.
+void SetState(kvs::MemberState member, NodeView* node) {
+  const bool troubled = node->state == "troubled" && member == kvs::MemberState::kInUse;
+  if (!troubled && node->state != "silent" && node->state != "starting") node->state = MemberStateName(member);
+}
 
 bool Reachable(const NodeView& node) { return node.state != "dead"; }
 
@@ -89,13 +92,21 @@ void Cluster::AddMembers(ClusterView* view) {
         unannounced.role = metrics::RoleName(metrics::Role::kMemory);
         unannounced.state = dead ? "dead" : MemberStateName(member.state);
         view->nodes.push_back(unannounced);
-      } else if (IsHomesWord(node->state)) {
-        node->state = MemberStateName(member.state);
+      } else {
+        SetState(member.state, &*node);
       }
     }
   }
+  const auto is_member = [&home](krcore::NodeId id) {
+    return !home.ok() || std::ranges::any_of(home->members, [id](const auto& member) { return member.node == id; });
+  };
   for (NodeView& node : view->nodes) {
     if (node.role != metrics::RoleName(metrics::Role::kMemory) || !Reachable(node)) continue;
+    if (!is_member(node.id)) {
+      view->problems.push_back("memory node " + std::to_string(node.id) +
+                               " is no member of the store: another one was begun; stop this node");
+      continue;
+    }
     const auto use = survey_->ReadPool(node.id, Patience(kNodePatienceNs));
     if (use.ok()) {
       node.memory = MemoryOf(*use);

@@ -122,14 +122,16 @@ class Node {
   virtual Status PublishService(std::string_view name, std::span<const std::byte> value, Deadline deadline) = 0;
   virtual Result<std::vector<std::byte>> LookupService(std::string_view name, Deadline deadline) = 0;
 
-  // PublishService for what there may be only one of whatever becomes of the metadata servers: the fabric itself knows
-  // the claim as long as this node lives. Names [a-z0-9_-]{1,15}. kExists also while another living node has claimed
-  // the name.
+  // PublishService for what there may be only one of whatever becomes of the metadata servers: the fabric's own list
+  // has the claim as long as it knows this node (on verbs, as long as its membership service lives, and not longer than
+  // a minute without hearing of the node: docs/rnic.md). Names [a-z0-9_-]{1,15}, which nobody publishes without
+  // claiming them. kExists also while another living node has claimed the name. A node whose control plane keeps no
+  // such list only publishes. May wait for the fabric some seconds longer than the deadline.
   virtual Status ClaimService(std::string_view name, std::span<const std::byte> value, Deadline deadline) {
     return PublishService(name, value, deadline);
   }
-  // The value with which a living node has claimed the name, without a metadata server. kNotFound. May make a system
-  // call, or ask over the network.
+  // The value with which a node has claimed the name, as far as that list knows; without a metadata server. kNotFound.
+  // Makes a system call, or asks over the network.
   virtual Result<std::vector<std::byte>> LookupClaim(std::string_view /*name*/) {
     return Status(StatusCode::kNotFound);
   }
