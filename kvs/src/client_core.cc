@@ -23,6 +23,8 @@ constexpr int64_t kRoomNs = 200'000;
 constexpr uint32_t kMaxQueueDepth = 8192;
 // Of the client table, as it is read: seldom are more of its entries in use.
 constexpr size_t kTouchedClients = 64;
+// A home that has not been reached for so long, by one attempt after the other, is away.
+constexpr int64_t kReconnectedNs = 120'000'000;
 
 }  // namespace
 
@@ -154,16 +156,38 @@ ClientCore::~ClientCore() {
       clock_.Relax(++idle);
     }
   }
-  // A home that is gone gets no goodbye, or a late one; but an expelled client has to say that it has stopped.
-  const krcore::Deadline deadline = krcore::Deadline::After(clock_, store_.operation_timeout_ns());
+  if (registered_) SayGoodbye();
+  if (registered_) farewell_.emplace(store_, ClaimedEntry{client_index_, OwnerWord()});
+  // What one that may have been expelled held is found by sweeping.
+  if (registration_.expelled() || (registered_ && registration_.standing() == Registration::Standing::kAlive)) {
+    memory_.reset();
+  }
+  if (memory_) store_.GiveMemory(std::move(memory_));
+}
+
+// A home that is gone gets no goodbye, or a late one; one whose queue has just broken is tried again. An expelled
+// client has to say that it has stopped, which takes a renewal. Otherwise none may be under way when the entry is given
+// back, for it would go on with the next holder's word.
+void ClientCore::SayGoodbye() {
+  const int64_t begun_ns = clock_.NowNs();
+  const krcore::Deadline deadline{begun_ns + store_.operation_timeout_ns()};
+  const krcore::Deadline reconnected{begun_ns + kReconnectedNs};
   auto wait = [this, idle = 0u]() mutable {
     if (Poll() == 0) clock_.Relax(++idle);  // a clock that nobody waits on may stand still
   };
-  while (registered_ && RunToEnd(Unregister()) == Step::kRestart && !deadline.Passed(clock_)) wait();
+  while (registered_ && !deadline.Passed(clock_)) {
+    if (renewing_ > 0) {
+      wait();
+      continue;
+    }
+    const Step left = RunToEnd(Unregister());
+    if (left == Step::kOk || (left == Step::kUnavailable && reconnected.Passed(clock_))) break;
+    wait();
+  }
+  while (!registered_ && RunToEnd(GiveBackAbandonedEntry(epoch_buffers_->batch())) == Step::kOk) {
+  }
+  renewals_end_ = true;
   while (renewing_ > 0) wait();
-  if (registered_) farewell_.emplace(store_, ClaimedEntry{client_index_, OwnerWord()});
-  if (registration_.expelled() || registered_) memory_.reset();  // it is found by sweeping
-  if (memory_) store_.GiveMemory(std::move(memory_));
 }
 
 bool ClientCore::AllocateLarge(uint64_t bytes, LargeBuffer* buffer) {

@@ -373,7 +373,8 @@ class ClientCore final : public Client {
   Task<Step> Register();
   Task<Step> FreeDeadEntries();
   Task<Step> Unregister();
-  Task<void> GiveBackAbandonedEntry(Batch& batch);
+  Task<Step> GiveBackAbandonedEntry(Batch& batch);
+  void SayGoodbye();
   Task<Step> Announce(Batch& batch, uint64_t epoch);
   void BecomeExpelled(ClientWord word);
   Task<void> RenewLease();
@@ -450,6 +451,7 @@ class ClientCore final : public Client {
   size_t renewing_ = 0;              // 1 while RenewLease() runs
   int64_t renew_at_ns_ = INT64_MIN;  // the next try
   bool renewal_failed_ = false;      // the last try had no answer
+  bool renewals_end_ = false;        // none begins any more
   int64_t maintain_at_ns_ = 0;
   std::minstd_rand random_;
 

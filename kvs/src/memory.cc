@@ -185,6 +185,8 @@ Task<void> ClientCore::Maintain() {
   const size_t retired = memory_->unstamped();  // unlinked before the epoch is read
   const Step read = co_await ReadHome(batch);
   if (read != Step::kOk || batch.Stale()) co_return;
+  (void)co_await GiveBackAbandonedEntry(batch);
+  if (batch.Stale()) co_return;
   const uint64_t epoch = epoch_ = words.epoch;
   SawRetiredTables(words.counters.retired_tables);
   memory_->Stamp(Mutated(Mutation::kEarlyStamp) ? memory_->unstamped() : retired, epoch);
@@ -222,7 +224,6 @@ Task<void> ClientCore::Maintain() {
     // One whose outcome is unknown is found by sweeping.
     (void)co_await GiveBackRun(batch, words.chunks, words.old, run);
   }
-  co_await GiveBackAbandonedEntry(batch);
   co_await Observe(batch, oldest, epoch);
 }
 

@@ -140,6 +140,10 @@ Task<Step> ClientCore::Register() {
 Task<Step> ClientCore::FreeDeadEntries() {
   EpochBuffers::Registered& words = epoch_buffers_->words();
   Batch& batch = epoch_buffers_->batch();
+  for (Step given = Step::kOk; given == Step::kOk;) {
+    given = co_await GiveBackAbandonedEntry(batch);
+    if (given == Step::kUnavailable) co_return given;
+  }
   for (uint32_t i = 0; i < clients_used_; ++i) {
     const uint64_t other = words.clients[i].owner;
     if (!IsDead(other)) continue;
@@ -165,18 +169,20 @@ Task<Step> ClientCore::Unregister() {
   co_return Step::kOk;
 }
 
-// In the stead of a client that could not give its entry back.
-Task<void> ClientCore::GiveBackAbandonedEntry(Batch& batch) {
+// In the stead of a client that could not give its entry back. kFull: there is none. kUnavailable: it is abandoned
+// still.
+Task<Step> ClientCore::GiveBackAbandonedEntry(Batch& batch) {
   const std::optional<ClaimedEntry> entry = store_.TakeAbandonedEntry();
-  if (!entry || Mutated(Mutation::kAbandonedEntryKept)) co_return;
+  if (!entry || Mutated(Mutation::kAbandonedEntryKept)) co_return Step::kFull;
   batch.CompareSwap({store_.home(), EntryOffset(entry->index)}, entry->owner, 0, &epoch_buffers_->words().cas);
   const Outcome freed = co_await batch.Run();
   if (freed != Outcome::kOk) {
     store_.AbandonEntry(*entry);
-    co_return;
+    co_return Step::kUnavailable;
   }
   store_.LetGoOfEntry(entry->index);
   compaction_wanted_ = true;  // for what its client held
+  co_return Step::kOk;
 }
 
 GlobalAddress ClientCore::EntryWord() const {
@@ -281,6 +287,7 @@ Task<void> ClientCore::RenewLease() {
       BecomeExpelled(found);
       co_return;
     }
+    epoch = std::max(epoch, found.epoch());  // its own announcement was faster, and may not be taken back
   }
 }
 
@@ -289,7 +296,7 @@ void ClientCore::CareForRegistration() {
   const int64_t now_ns = registration_.Now();
   const bool shut = registration_.overdue() || registration_.expelled();
   if (shut) {
-    if (renewing_ > 0 || now_ns < renew_at_ns_) return;
+    if (renewing_ > 0 || renewals_end_ || now_ns < renew_at_ns_) return;
     if (registration_.expelled() && !connections_.pool().NothingPosted()) return;
     // The home does not answer. Who waits has a deadline.
     if (renewal_failed_) connections_.DiscardUnposted();

@@ -366,13 +366,13 @@ TEST(Registration, BeyondTheFirstEntriesEachClientGetsOneOfItsOwn) {
   EXPECT_EQ(registered(), 0);
 }
 
-// Whose givings back failed may have given their entries back all the same, so that these show as free.
+// One whose giving back failed may be free all the same, and show as that.
 TEST(Registration, EntriesThatWereAbandonedAreTakenByNobodyOfTheProcessBeforeTheyAreKnownToBeFree) {
   ManualClock clock;
   TestStore store({.clock = &clock});
   auto& core = static_cast<kvs::StoreCore&>(store.store());
   const uint64_t owner = uint64_t{core.node().id()} << 32 | core.node().incarnation();
-  const auto* const entries = reinterpret_cast<kvs::HomeArea*>(store.memory().data() + kvs::kHomeAreaOffset)->clients;
+  auto* const entries = reinterpret_cast<kvs::HomeArea*>(store.memory().data() + kvs::kHomeAreaOffset)->clients;
   const auto mine = [&] {
     std::vector<uint32_t> indexes;
     for (uint32_t i = 0; i < kvs::kMaxClients; ++i) {
@@ -384,10 +384,11 @@ TEST(Registration, EntriesThatWereAbandonedAreTakenByNobodyOfTheProcessBeforeThe
   for (uint32_t i = 0; i < kAbandoned; ++i) {
     ASSERT_TRUE(core.HoldEntry(i));
     core.AbandonEntry({i, owner});
+    if (i % 2 == 0) entries[i].owner = owner;
   }
   auto client = store.NewClient();
-  ASSERT_EQ(mine().size(), 1u);
-  const uint32_t taken = mine().front();
+  ASSERT_EQ(mine().size(), kAbandoned / 2 + 1);
+  const uint32_t taken = mine().back();
   EXPECT_GE(taken, kAbandoned);
   for (uint32_t i = 0; i < 20 * kAbandoned; ++i) {
     clock.Advance(600'000);
@@ -402,6 +403,21 @@ TEST(Registration, EntriesThatWereAbandonedAreTakenByNobodyOfTheProcessBeforeThe
   client.reset();
   EXPECT_EQ(mine().size(), 0u);
   EXPECT_TRUE(core.HoldEntry(taken));
+  core.LetGoOfEntry(taken);
+}
+
+// ... and who ends looks once more whether another one, that ended before, left its own.
+TEST(Registration, TheLastOfAProcessGivesBackWhatAnotherOneCouldNot) {
+  TestStore store({});
+  auto& core = static_cast<kvs::StoreCore&>(store.store());
+  auto client = store.NewClient();
+  auto* const entries = reinterpret_cast<kvs::HomeArea*>(store.memory().data() + kvs::kHomeAreaOffset)->clients;
+  constexpr uint32_t kOther = kvs::kMaxClients - 1;  // beyond those that anybody looks at
+  ASSERT_TRUE(core.HoldEntry(kOther));
+  entries[kOther].owner = uint64_t{core.node().id()} << 32 | core.node().incarnation();
+  core.AbandonEntry({kOther, entries[kOther].owner});
+  client.reset();
+  EXPECT_EQ(entries[kOther].owner, 0u);
 }
 
 TEST(Pins, AnExpelledClientPinsWhatItMayHaveSeenAndNothingElse) {

@@ -67,7 +67,8 @@ void Simulation::CheckEntries() {
   const int64_t begun_ns = world_.now_ns();
   while (Fine() && HasStrayEntry()) {
     Step();
-    if (world_.now_ns() - begun_ns > kGiveBackNs) Violation("entry", "of a client that has ended, at a living process");
+    if (world_.now_ns() - begun_ns > kGiveBackNs)
+      Violation("entry", "a living process has more or fewer entries than clients");
   }
 }
 

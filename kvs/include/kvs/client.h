@@ -180,8 +180,8 @@ struct WriteRequest {
 
 class Client {
  public:
-  // Ends what was spawned, and gives up its place at the store's home; if that is away then, the next Client of its Store
-  // does, or the Store's end: until then others' drains, and the emptying of chunks, wait.
+  // Ends what was spawned, and gives up its place at the store's home; if that is away then, the next Client of its
+  // Store does, or the Store's end: until then others' drains, and the emptying of chunks, wait.
   virtual ~Client() = default;
 
   // ---- Blocking: each does what the coroutine of the same name does, and runs everything else in flight along.
