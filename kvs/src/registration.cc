@@ -173,7 +173,7 @@ Task<Step> ClientCore::Unregister() {
 // still.
 Task<Step> ClientCore::GiveBackAbandonedEntry(Batch& batch) {
   const std::optional<ClaimedEntry> entry = store_.TakeAbandonedEntry();
-  if (!entry || Mutated(Mutation::kAbandonedEntryKept)) co_return Step::kFull;
+  if (!entry) co_return Step::kFull;
   batch.CompareSwap({store_.home(), EntryOffset(entry->index)}, entry->owner, 0, &epoch_buffers_->words().cas);
   const Outcome freed = co_await batch.Run();
   if (freed != Outcome::kOk) {
