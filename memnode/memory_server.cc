@@ -77,9 +77,8 @@ Status ExplainJoin(const Options& options, const Status& status) {
                                     "--metaserver, or wait longer.");
     case StatusCode::kUnavailable:  // the home is away
       if (!options.memory_may_stay()) return status;
-      return WithWayOut(status, "--wait_ms=" + std::to_string(options.wait_ms) +
-                                    " is how long it was waited for. To begin the store anew instead: stop all of its "
-                                    "programs, and memnode " +
+      return WithWayOut(status, "It was waited for, for --wait_ms=" + std::to_string(options.wait_ms) +
+                                    ". To begin the store anew instead: stop all of its programs, and memnode " +
                                     cli::FabricFlags() + " --clean.");
     case StatusCode::kExists:  // the claim of a home
       return WithWayOut(status,

@@ -71,7 +71,7 @@ std::string NodeMetrics::TroubleLocked() const {
   if (!refreshed_.ok()) return "not published at a metadata server: " + refreshed_.ToString();
   if (member_ == kvs::MemberState::kDraining) return "draining";
   if (member_ == kvs::MemberState::kDrained) return "drained";
-  if (member_ == kvs::MemberState::kNone) return "no member of the store: another one was begun; stop this node";
+  if (member_ == kvs::MemberState::kNone) return kvs::kNoMember;
   return "";
 }
 

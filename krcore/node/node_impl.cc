@@ -229,17 +229,11 @@ Status NodeImpl::PublishService(std::string_view name, std::span<const std::byte
 }
 
 // The fabric's record first: it is taken by one at a time, so who has it is the only one that goes on to the metadata
-// servers. Again with each claim, for who could not be reached for long has lost it.
+// servers. Where the fabric does not answer they alone tell rivals apart, until this is called again.
 Status NodeImpl::ClaimService(std::string_view name, std::span<const std::byte> value, Deadline deadline) {
   const Status told = device_->PublishRecord(std::string(name), value);
-  {
-    const std::lock_guard lock(mutex_);
-    if (told.ok()) {
-      claims_.emplace(name);
-    } else if (told == StatusCode::kExists || !claims_.contains(name)) {
-      return told;
-    }  // else the fabric does not answer, and knew it before
-  }
+  const bool silent = told == StatusCode::kUnavailable || told == StatusCode::kTimeout;
+  if (!told.ok() && !silent) return told;
   return PublishService(name, value, deadline);
 }
 

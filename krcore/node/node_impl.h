@@ -2,10 +2,8 @@
 #define KRCORE_NODE_NODE_IMPL_H_
 
 #include <atomic>
-#include <functional>
 #include <memory>
 #include <mutex>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -99,7 +97,6 @@ class NodeImpl final : public Node, private pool::PortRecords {
   std::unique_ptr<meta::MetaServer> meta_server_;
   bool hosting_ = false;  // or about to
   bool published_ = false;
-  std::set<std::string, std::less<>> claims_;  // that the fabric has been told
 
   std::span<rc::Place> desk_places() const;
   std::unique_ptr<Region> desk_;  // null: no RC connections are accepted

@@ -159,8 +159,7 @@ Result<FoundHome> LookupHome(krcore::Node& node, Deadline deadline) {
 }
 
 // Of who finds no home. Not if the memory of one is on this host: it has died or was stopped, and with it who knew of
-// it; or it lives, and is about to claim its place. Where that memory gets its other name just then, it is not seen; so
-// this is asked again right before the claim.
+// it; or it lives, and is about to claim its place.
 Status MayBeginStore(krcore::Node& node) {
   const auto found = node.FindMemory(kPoolRegionName, sizeof(Superblock));
   if (!found.ok()) return found.status();
@@ -255,7 +254,7 @@ Result<JoinResult> Join(krcore::Node& node, krcore::Region& pool, bool fresh, co
       // Nobody may make a home of what a store has there.
       last = Status(StatusCode::kUnavailable,
                     "the memory is that of a store whose home has not appeared (start that memory node first, or too)");
-    } else if (last = MayBeginStore(node); last.ok()) {
+    } else {
       // Nobody has claimed it, or this node's predecessor had, whose memory is gone. The pool is made ready first, so
       // that who sees the claim sees a home.
       KRCORE_RETURN_IF_ERROR(FormatHome(pool.bytes(), home_options));

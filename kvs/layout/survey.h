@@ -46,6 +46,9 @@ struct MemberView {
   MemberState state = MemberState::kNone;
 };
 
+// What ails a memory node that is not in the home's list.
+inline constexpr char kNoMember[] = "no member of the store: another one was begun; stop this node";
+
 // What the store's home knows.
 struct HomeView {
   HomeRecord home{};

@@ -145,7 +145,7 @@ Status ClientCore::Begin() {
   return Status::Ok();
 }
 
-ClientCore::Farewell::~Farewell() { store_.AbandonEntry(entry_); }
+ClientCore::Farewell::~Farewell() { held_.Abandon(entry_); }
 
 ClientCore::~ClientCore() {
   closing_ = true;
@@ -157,7 +157,7 @@ ClientCore::~ClientCore() {
     }
   }
   if (registered_) SayGoodbye();
-  if (registered_) farewell_.emplace(store_, ClaimedEntry{client_index_, OwnerWord()});
+  if (registered_) farewell_.emplace(store_.held_entries(), ClaimedEntry{client_index_, OwnerWord()});
   // What one that may have been expelled held is found by sweeping.
   if (registration_.expelled() || (registered_ && registration_.standing() == Registration::Standing::kAlive)) {
     memory_.reset();
@@ -184,7 +184,7 @@ void ClientCore::SayGoodbye() {
     if (left == Step::kOk || (left == Step::kUnavailable && reconnected.Passed(clock_))) break;
     wait();
   }
-  while (!registered_ && RunToEnd(GiveBackAbandonedEntry(epoch_buffers_->batch())) == Step::kOk) {
+  while (!registered_ && RunToEnd(GiveBackAbandonedEntry(epoch_buffers_->batch()))) {
   }
   renewals_end_ = true;
   while (renewing_ > 0) wait();

@@ -40,6 +40,7 @@
 #include "kvs/src/combiner.h"
 #include "kvs/src/connections.h"
 #include "kvs/src/directory_cache.h"
+#include "kvs/src/held_entries.h"
 #include "kvs/src/memory_state.h"
 #include "kvs/src/operation.h"
 #include "kvs/src/pending_write.h"
@@ -373,7 +374,7 @@ class ClientCore final : public Client {
   Task<Step> Register();
   Task<Step> FreeDeadEntries();
   Task<Step> Unregister();
-  Task<Step> GiveBackAbandonedEntry(Batch& batch);
+  Task<bool> GiveBackAbandonedEntry(Batch& batch);
   void SayGoodbye();
   Task<Step> Announce(Batch& batch, uint64_t epoch);
   void BecomeExpelled(ClientWord word);
@@ -420,13 +421,13 @@ class ClientCore final : public Client {
   // Leaves the entry of a client that could not give it back to the store's others.
   class Farewell {
    public:
-    Farewell(StoreCore& store, const ClaimedEntry& entry) : store_(store), entry_(entry) {}
+    Farewell(HeldEntries& held, const ClaimedEntry& entry) : held_(held), entry_(entry) {}
     ~Farewell();
     Farewell(const Farewell&) = delete;
     Farewell& operator=(const Farewell&) = delete;
 
    private:
-    StoreCore& store_;
+    HeldEntries& held_;
     const ClaimedEntry entry_;
   };
 

@@ -38,7 +38,7 @@ std::vector<uint32_t> ClientCore::FreeEntries(uint32_t below) const {
   for (uint32_t i = 0; i < below; ++i) {
     if (epoch_buffers_->words().clients[i].owner == 0) free.push_back(i);
   }
-  store_.RemoveHeldEntries(&free);
+  store_.held_entries().RemoveFrom(&free);
   return free;
 }
 
@@ -93,15 +93,15 @@ Task<Step> ClientCore::Register() {
       continue;
     }
     const uint32_t chosen = free[random_() % free.size()];
-    if (!store_.HoldEntry(chosen)) continue;
+    if (!store_.held_entries().Hold(chosen)) continue;
     batch.CompareSwap({home, EntryOffset(chosen)}, 0, OwnerWord(), &words.cas);
     const Outcome claimed = co_await batch.Run();
     if (claimed != Outcome::kOk) {
-      store_.AbandonEntry({chosen, OwnerWord()});  // it may have been claimed
+      store_.held_entries().Abandon({chosen, OwnerWord()});  // it may have been claimed
       co_return Step::kUnavailable;
     }
     if (words.cas != 0) {  // somebody else took it
-      store_.LetGoOfEntry(chosen);
+      store_.held_entries().LetGo(chosen);
       continue;
     }
     client_index_ = chosen;
@@ -140,10 +140,7 @@ Task<Step> ClientCore::Register() {
 Task<Step> ClientCore::FreeDeadEntries() {
   EpochBuffers::Registered& words = epoch_buffers_->words();
   Batch& batch = epoch_buffers_->batch();
-  for (Step given = Step::kOk; given == Step::kOk;) {
-    given = co_await GiveBackAbandonedEntry(batch);
-    if (given == Step::kUnavailable) co_return given;
-  }
+  for (bool more = true; more;) more = co_await GiveBackAbandonedEntry(batch);
   for (uint32_t i = 0; i < clients_used_; ++i) {
     const uint64_t other = words.clients[i].owner;
     if (!IsDead(other)) continue;
@@ -165,24 +162,24 @@ Task<Step> ClientCore::Unregister() {
   if (released != Outcome::kOk) co_return released == Outcome::kFenced ? Step::kRestart : Step::kUnavailable;
   registration_.Leave();
   registered_ = false;
-  store_.LetGoOfEntry(client_index_);
+  store_.held_entries().LetGo(client_index_);
   co_return Step::kOk;
 }
 
-// In the stead of a client that could not give its entry back. kFull: there is none. kUnavailable: it is abandoned
-// still.
-Task<Step> ClientCore::GiveBackAbandonedEntry(Batch& batch) {
-  const std::optional<ClaimedEntry> entry = store_.TakeAbandonedEntry();
-  if (!entry) co_return Step::kFull;
+// In the stead of a client that could not give its entry back. False: there is none, or it is abandoned still.
+Task<bool> ClientCore::GiveBackAbandonedEntry(Batch& batch) {
+  HeldEntries& held = store_.held_entries();
+  const std::optional<ClaimedEntry> entry = held.TakeAbandoned();
+  if (!entry) co_return false;
   batch.CompareSwap({store_.home(), EntryOffset(entry->index)}, entry->owner, 0, &epoch_buffers_->words().cas);
   const Outcome freed = co_await batch.Run();
   if (freed != Outcome::kOk) {
-    store_.AbandonEntry(*entry);
-    co_return Step::kUnavailable;
+    held.Abandon(*entry);
+    co_return false;
   }
-  store_.LetGoOfEntry(entry->index);
+  held.LetGo(entry->index);
   compaction_wanted_ = true;  // for what its client held
-  co_return Step::kOk;
+  co_return true;
 }
 
 GlobalAddress ClientCore::EntryWord() const {

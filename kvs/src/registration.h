@@ -16,12 +16,6 @@
 
 namespace kvs {
 
-// An entry of the home's client table, and the word that says whose it is.
-struct ClaimedEntry {
-  uint32_t index = 0;
-  uint64_t owner = 0;
-};
-
 class Registration final : public krcore::PostGate {
  public:
   enum class Standing : uint8_t {

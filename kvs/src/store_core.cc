@@ -168,37 +168,6 @@ void StoreCore::GiveMemory(std::unique_ptr<MemoryState> memory) {
   spare_memory_.push_back(std::move(memory));
 }
 
-void StoreCore::RemoveHeldEntries(std::vector<uint32_t>* indexes) {
-  const std::lock_guard lock(mutex_);
-  std::erase_if(*indexes, [this](uint32_t index) { return held_entries_.contains(index); });
-}
-
-bool StoreCore::HoldEntry(uint32_t index) {
-  const std::lock_guard lock(mutex_);
-  return held_entries_.insert(index).second;
-}
-
-void StoreCore::LetGoOfEntry(uint32_t index) {
-  const std::lock_guard lock(mutex_);
-  held_entries_.erase(index);
-}
-
-void StoreCore::AbandonEntry(const ClaimedEntry& entry) {
-  const std::lock_guard lock(mutex_);
-  abandoned_.push_back(entry);
-  any_abandoned_.store(true, std::memory_order_relaxed);
-}
-
-std::optional<ClaimedEntry> StoreCore::TakeAbandonedEntry() {
-  if (!any_abandoned_.load(std::memory_order_relaxed)) return std::nullopt;
-  const std::lock_guard lock(mutex_);
-  if (abandoned_.empty()) return std::nullopt;
-  const ClaimedEntry entry = abandoned_.back();
-  abandoned_.pop_back();
-  any_abandoned_.store(!abandoned_.empty(), std::memory_order_relaxed);
-  return entry;
-}
-
 void StoreCore::NoteMembers(std::vector<krcore::NodeId> members) {
   const std::lock_guard lock(mutex_);
   members_ = std::move(members);

@@ -1,25 +1,21 @@
 // StoreCore: what the clients of one process share: the node (with the control plane "verbs" each has one of its own
-// beside it), the store's shape, and the memory that ended clients left for later ones.
+// beside it), the store's shape, and what ended clients left for later ones: memory, and their entries at the home.
 //
 // Thread safety: all methods from any thread.
 #ifndef KVS_SRC_STORE_CORE_H_
 #define KVS_SRC_STORE_CORE_H_
 
-#include <atomic>
-#include <cstdint>
 #include <memory>
 #include <mutex>
-#include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
 #include "krcore/node.h"
 #include "kvs/client.h"
 #include "kvs/layout/pool.h"
+#include "kvs/src/held_entries.h"
 #include "kvs/src/memory_state.h"
 #include "kvs/src/operation.h"
-#include "kvs/src/registration.h"
 
 namespace kvs {
 
@@ -55,17 +51,7 @@ class StoreCore final : public Store {
   // Memory of an ended client, or fresh.
   std::unique_ptr<MemoryState> TakeMemory();
   void GiveMemory(std::unique_ptr<MemoryState> memory);
-  // All clients of a node have one owner word, so a late CAS of one of them might take another's entry for its own. So
-  // what is done to an entry by that word one client does at a time: from before it claims it until it is known to be
-  // given back. Without those that others are at:
-  void RemoveHeldEntries(std::vector<uint32_t>* indexes);
-  bool HoldEntry(uint32_t index);  // false: another is at it
-  void LetGoOfEntry(uint32_t index);
-  // The entry is the node's still, or may be, and its client has ended: nobody else can find that out while this
-  // process lives. Another client takes it, and gives the entry back in its stead. None: nobody left one.
-  void AbandonEntry(const ClaimedEntry& entry);
-  std::optional<ClaimedEntry> TakeAbandonedEntry();
-
+  HeldEntries& held_entries() { return held_entries_; }
   // The memory nodes, as a client that began last knew them: a hint. Empty: none has.
   void NoteMembers(std::vector<krcore::NodeId> members);
   std::vector<krcore::NodeId> members();
@@ -90,9 +76,7 @@ class StoreCore final : public Store {
   std::vector<std::unique_ptr<MemoryState>> spare_memory_;  // guarded by mutex_
   std::vector<std::unique_ptr<ClientCore>> prepared_;       // guarded by mutex_
   std::vector<krcore::NodeId> members_;                     // guarded by mutex_
-  std::set<uint32_t> held_entries_;                         // guarded by mutex_; abandoned ones included
-  std::vector<ClaimedEntry> abandoned_;                     // guarded by mutex_
-  std::atomic<bool> any_abandoned_ = false;                 // so that who looks need not lock
+  HeldEntries held_entries_;
 };
 
 }  // namespace kvs

@@ -133,7 +133,7 @@ TEST_F(Restart, WhereTheMemoryOfADeadHomeIsNobodyBeginsAnotherStore) {
   const Finished refused = RunProgram("memnode", args);
   EXPECT_EQ(refused.status, 1) << refused.out;
   EXPECT_THAT(refused.err, AllOf(HasSubstr("memory of node 1"), HasSubstr("start it again"),
-                                 HasSubstr("--wait_ms=100 is"), HasSubstr("--clean")));
+                                 HasSubstr("--wait_ms=100."), HasSubstr("--clean")));
   EXPECT_THAT(fabric_.Files(), Not(Contains(HasSubstr("k3-pool"))));
   args.back() = "--wait_ms=60000";
   Program waiting("memnode", args);

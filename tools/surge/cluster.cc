@@ -103,8 +103,7 @@ void Cluster::AddMembers(ClusterView* view) {
   for (NodeView& node : view->nodes) {
     if (node.role != metrics::RoleName(metrics::Role::kMemory) || !Reachable(node)) continue;
     if (!is_member(node.id)) {
-      view->problems.push_back("memory node " + std::to_string(node.id) +
-                               " is no member of the store: another one was begun; stop this node");
+      view->problems.push_back("memory node " + std::to_string(node.id) + " is " + kvs::kNoMember);
       continue;
     }
     const auto use = survey_->ReadPool(node.id, Patience(kNodePatienceNs));

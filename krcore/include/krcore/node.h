@@ -125,8 +125,9 @@ class Node {
   // PublishService for what there may be only one of whatever becomes of the metadata servers: the fabric's own list
   // has the claim as long as it knows this node (on verbs, as long as its membership service lives, and not longer than
   // a minute without hearing of the node: docs/rnic.md). Names [a-z0-9_-]{1,15}, which nobody publishes without
-  // claiming them. kExists also while another living node has claimed the name. A node whose control plane keeps no
-  // such list only publishes. May wait for the fabric some seconds longer than the deadline.
+  // claiming them. To be called again now and then, as records are published again. kExists also while another living
+  // node has claimed the name. A node whose control plane keeps no such list only publishes. May wait for the fabric
+  // some seconds longer than the deadline.
   virtual Status ClaimService(std::string_view name, std::span<const std::byte> value, Deadline deadline) {
     return PublishService(name, value, deadline);
   }

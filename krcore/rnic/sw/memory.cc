@@ -47,7 +47,7 @@ Result<Found> FindPredecessors(Fabric& fabric, const std::string& name, size_t l
   return Found{nullptr, wanted};
 }
 
-// The node whose named memory of that name the file has; kNoNode: it is another file.
+// By its owner's node: what is named memory of that name, kept or not.
 NodeId OwnerOf(const std::string& suffix, const std::string& name) {
   if (suffix.empty() || (suffix[0] != kNamedPrefix && suffix[0] != kKeptPrefix)) return kNoNode;
   const char* const end = suffix.data() + suffix.size();
@@ -61,10 +61,14 @@ NodeId OwnerOf(const std::string& suffix, const std::string& name) {
 Result<std::vector<FoundMemory>> FindMemory(Fabric& fabric, const std::string& name, size_t bytes) {
   KRCORE_RETURN_IF_ERROR(CheckName(name));
   std::vector<FoundMemory> all;
-  for (const std::string& suffix : fabric.backing().List()) {
+  for (std::string suffix : fabric.backing().List()) {
     FoundMemory found{OwnerOf(suffix, name), {}};
     if (found.node == kNoNode || found.node == fabric.node()) continue;
-    const auto mapping = fabric.backing().Open(suffix);
+    auto mapping = fabric.backing().Open(suffix);
+    if (mapping.status() == StatusCode::kNotFound) {  // just adopted, and kept otherwise from now on
+      suffix[0] = suffix[0] == kNamedPrefix ? kKeptPrefix : kNamedPrefix;
+      mapping = fabric.backing().Open(suffix);
+    }
     if (mapping.status() == StatusCode::kNotFound) continue;  // just removed
     if (!mapping.ok()) return mapping.status();
     found.begin.resize(std::min(bytes, (*mapping)->length()));

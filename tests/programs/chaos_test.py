@@ -19,64 +19,13 @@ import sys
 import tempfile
 import time
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-BIN = ROOT / "build" / "bin"
+from program import BIN, PATIENCE_S, ROOT, Program, Unexpected
+
 WRITER = ROOT / "build" / "tests" / "chaos_writer"
-PATIENCE_S = 120
 CONTROL_PLANES = ("krcore", "verbs", "lite")  # of the writers
 KEYS = 3000
 MEMORY = "16M"  # so little that clients have to give memory back
 HOME, MEMBERS = 1, (2, 3)
-
-
-class Failed(Exception):
-    """The store, or a program, did what it must not."""
-
-
-class Program:
-    """A child process whose output is in a file."""
-
-    def __init__(self, folder, name, command):
-        self.name = name
-        self.path = folder / f"{name}-{time.monotonic_ns()}.log"
-        with self.path.open("wb") as out:
-            self.popen = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=out, stderr=subprocess.STDOUT,
-                                          cwd=ROOT, start_new_session=True)
-        self.stopped = False
-
-    def text(self):
-        return self.path.read_text("utf-8", "replace")
-
-    def alive(self):
-        return self.popen.poll() is None
-
-    def wait_for(self, pattern):
-        deadline = time.monotonic() + PATIENCE_S
-        while True:
-            ended = not self.alive()
-            found = re.search(pattern, self.text(), re.MULTILINE)
-            if found:
-                return found
-            if ended or time.monotonic() > deadline:
-                raise Failed(f"{self.name}: no {pattern!r}, {'ended' if ended else 'alive'}\n{self.text()}")
-            time.sleep(0.02)
-
-    def command(self, text):
-        self.popen.stdin.write(text.encode() + b"\n")
-        self.popen.stdin.flush()
-
-    def kill(self):
-        self.popen.kill()
-        self.popen.wait()
-
-    def end(self, status):
-        """Waits for it, and sees that it ended so."""
-        try:
-            got = self.popen.wait(PATIENCE_S)
-        except subprocess.TimeoutExpired as expired:
-            raise Failed(f"{self.name} does not end\n{self.text()}") from expired
-        if got != status:
-            raise Failed(f"{self.name} ended with {got}, not {status}\n{self.text()}")
 
 
 class Chaos:
@@ -104,42 +53,51 @@ class Chaos:
 
     # ---- programs
 
+    def start(self, program, *arguments):
+        return Program(self.folder, program, f"--fabric={self.fabric}", *arguments)
+
+    def end(self, program, status):
+        """Waits for it, and sees that it ended so."""
+        if (got := program.ended()) != status:
+            raise Unexpected(f"{program.name} ended with {got}, not {status}\n{program.text()}")
+
+    def stop(self, program):
+        program.popen.terminate()
+        self.end(program, 0)
+
     def start_meta(self, number):
-        command = [BIN / "memnode", f"--fabric={self.fabric}", "--memory=0", "--metaserver"]
-        self.meta[number] = Program(self.folder, f"meta{number}", command)
+        self.meta[number] = self.start("memnode", "--memory=0", "--metaserver")
         self.meta[number].wait_for("^ready ")
 
     def start_memory(self, node, wait=True):
-        command = [BIN / "memnode", f"--fabric={self.fabric}", f"--node={node}", f"--memory={MEMORY}",
-                   "--hugepages=off", "--keep_memory", f"--wait_ms={PATIENCE_S * 1000}"]
-        self.memory[node] = Program(self.folder, f"memory{node}", command)
+        self.memory[node] = self.start("memnode", f"--node={node}", f"--memory={MEMORY}", "--hugepages=off",
+                                       "--keep_memory", f"--wait_ms={PATIENCE_S * 1000}")
         if wait:
             self.await_memory(node)
 
     def await_memory(self, node):
         ready = self.memory[node].wait_for("^ready .*")
         if f" home={'yes' if node == HOME else 'no'} " not in ready.group(0) + " ":
-            raise Failed(f"node {node} is what it must not be: {ready.group(0)}")
+            raise Unexpected(f"node {node} is what it must not be: {ready.group(0)}")
 
     def start_writer(self, number):
-        command = [WRITER, self.fabric, CONTROL_PLANES[number], self.folder / f"ledger{number}", str(number), str(KEYS),
-                   str(self.random.getrandbits(32))]
-        self.writers[number] = Program(self.folder, f"writer{number}", command)
+        self.writers[number] = Program(
+            self.folder, WRITER, self.fabric, CONTROL_PLANES[number], self.folder / f"ledger{number}", str(number),
+            str(KEYS), str(self.random.getrandbits(32)))
 
     def run(self, *arguments, give_up_s=None):
         """A command that may fail, but not hang, nor crash. Its status; None: it was stopped."""
-        self.command = program = Program(
-            self.folder, "command", [BIN / arguments[0], f"--fabric={self.fabric}", *arguments[1:]])
+        self.command = program = self.start(*arguments)
         try:
             status = program.popen.wait(give_up_s or PATIENCE_S)
         except subprocess.TimeoutExpired as expired:
             if give_up_s is None:
-                raise Failed(f"{arguments} does not end\n{program.text()}") from expired
+                raise Unexpected(f"{arguments} does not end\n{program.text()}") from expired
             program.popen.send_signal(self.random.choice((signal.SIGKILL, signal.SIGTERM)))
             program.popen.wait()
             return None
         if status not in (0, 1):
-            raise Failed(f"{arguments} ended with {status}\n{program.text()}")
+            raise Unexpected(f"{arguments} ended with {status}\n{program.text()}")
         self.say(f"{' '.join(arguments)}: {status}, {program.text()}")
         return status
 
@@ -164,8 +122,7 @@ class Chaos:
 
     def restart_memory(self):
         node = self.some_memory()
-        self.memory[node].popen.terminate()
-        self.memory[node].end(0)
+        self.stop(self.memory[node])
         self.away()
         self.start_memory(node)
 
@@ -191,10 +148,8 @@ class Chaos:
         dead = [self.memory[HOME], *self.meta.values()]
         for program in dead:
             program.kill()
-        fresh = Program(self.folder, "fresh", [
-            BIN / "memnode", f"--fabric={self.fabric}", "--node=9", f"--memory={MEMORY}", "--hugepages=off",
-            "--metaserver", "--wait_ms=300"])
-        fresh.end(1)
+        self.end(self.start("memnode", "--node=9", f"--memory={MEMORY}", "--hugepages=off", "--metaserver",
+                            "--wait_ms=300"), 1)
         for number in self.meta:
             self.start_meta(number)
         self.start_memory(HOME)
@@ -222,7 +177,7 @@ class Chaos:
         deadline = time.monotonic() + 10
         while self.run("memnode", f"--undrain={node}") != 0:
             if time.monotonic() > deadline:
-                raise Failed(f"node {node} cannot be taken back into use")
+                raise Unexpected(f"node {node} cannot be taken back into use")
             time.sleep(0.1)
 
     def interrupt_drain(self):
@@ -244,14 +199,14 @@ class Chaos:
             os.unlink(path)
         self.start_memory(node)
         if "adopted=no" not in self.memory[node].text():
-            raise Failed(f"memory of node {node} was to be removed")
+            raise Unexpected(f"memory of node {node} was to be removed")
         return None
 
     def come_and_go(self):
         """A clean end of a writer, and another one at once."""
         number = self.random.randrange(len(CONTROL_PLANES))
         self.writers[number].command("quit")
-        self.writers[number].end(0)
+        self.end(self.writers[number], 0)
         self.start_writer(number)
 
     # ---- the whole
@@ -259,7 +214,7 @@ class Chaos:
     def check(self):
         for program in (*self.meta.values(), *self.memory.values(), *self.writers.values()):
             if not program.alive():
-                raise Failed(f"{program.name} has ended: {program.popen.returncode}\n{program.text()}")
+                raise Unexpected(f"{program.name} has ended: {program.popen.returncode}\n{program.text()}")
 
     def torment(self, seconds):
         for number in range(2):
@@ -279,34 +234,31 @@ class Chaos:
                 self.verify()
 
     def verify(self):
+        seen = {}
         for writer in self.writers.values():
-            writer.seen = len(re.findall("^verified", writer.text(), re.MULTILINE))
+            seen[writer] = len(re.findall("^verified", writer.out.read_text("utf-8"), re.MULTILINE))
             writer.command("verify")
-        for writer in self.writers.values():
-            writer.wait_for(rf"(?:^verified.*\n(?:.*\n)*?){{{writer.seen + 1}}}")
+        for writer, times in seen.items():
+            writer.wait_for(rf"(?:^verified.*\n(?:.*\n)*?){{{times + 1}}}")
 
     def finish(self):
         self.verify()
         for writer in self.writers.values():
             print(re.findall("^verified.*", writer.text(), re.MULTILINE)[-1])
             writer.command("quit")
-            writer.end(0)
-        for memory in self.memory.values():
-            memory.popen.terminate()
-            memory.end(0)
-        for server in self.meta.values():
-            server.popen.terminate()
-            server.end(0)
+            self.end(writer, 0)
+        for program in (*self.memory.values(), *self.meta.values()):
+            self.stop(program)
         print("done:", ", ".join(f"{name} {count}" for name, count in sorted(self.done.items())))
 
     def clean_up(self):
         for program in (self.command, *self.writers.values(), *self.memory.values(), *self.meta.values()):
-            if program is not None and program.alive():
-                program.kill()
+            if program is not None:
+                program.close()
         subprocess.run([BIN / "memnode", f"--fabric={self.fabric}", "--clean"], capture_output=True, check=False)
         left = glob.glob(f"/dev/shm/*{self.fabric}*")
         if left:
-            raise Failed(f"left behind: {left}")
+            raise Unexpected(f"left behind: {left}")
 
 
 def main():
@@ -322,7 +274,7 @@ def main():
         try:
             chaos.torment(arguments.seconds)
             chaos.finish()
-        except Failed as failed:
+        except Unexpected as failed:
             print(f"FAILED (seed {seed}): {failed}", flush=True)
             return 1
         finally:

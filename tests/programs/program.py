@@ -1,0 +1,93 @@
+"""Runs the programs of build/bin as a user does."""
+
+import json
+import pathlib
+import re
+import subprocess
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+BIN = ROOT / "build" / "bin"
+WORKLOADS = ROOT / "ycsb" / "workloads"
+PATIENCE_S = 120  # that it passes is always a failure
+
+
+class Unexpected(AssertionError):
+    """A program did what it must not, or nothing at all."""
+
+
+def wait_for(condition, message):
+    """Waits until the condition is true, and returns what it was."""
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline:
+        result = condition()
+        if result:
+            return result
+        time.sleep(0.02)
+    raise Unexpected(message())
+
+
+class Program:
+    """A child process, with its stdout and its log (stderr) in files of `folder`."""
+
+    def __init__(self, folder, program, *arguments):
+        self.name = pathlib.Path(program).name
+        self.out = folder / f"{self.name}-{time.monotonic_ns()}.out"
+        self.log = self.out.with_suffix(".log")
+        with self.out.open("wb") as out, self.log.open("wb") as log:
+            self.popen = subprocess.Popen([BIN / program, *arguments], stdin=subprocess.PIPE, stdout=out, stderr=log,
+                                          cwd=ROOT, start_new_session=True)
+
+    def text(self):
+        return f"{self.out.read_text('utf-8', 'replace')}\n---- log\n{self.log.read_text('utf-8', 'replace')}"
+
+    def alive(self):
+        return self.popen.poll() is None
+
+    def wait_for(self, pattern, path=None):
+        """Waits until the file (its stdout) has a match, which is returned."""
+        def look():
+            ended = not self.alive()
+            found = re.search(pattern, (path or self.out).read_text("utf-8", "replace"), re.MULTILINE)
+            if ended and not found:
+                raise Unexpected(f"{self.name} ended with {self.popen.returncode}, no {pattern!r}\n{self.text()}")
+            return found
+        return wait_for(look, lambda: f"{self.name}: no {pattern!r}\n{self.text()}")
+
+    def command(self, text):
+        self.popen.stdin.write(text.encode() + b"\n")
+        self.popen.stdin.flush()
+
+    def ended(self):
+        """Its exit status, when it has ended."""
+        try:
+            return self.popen.wait(PATIENCE_S)
+        except subprocess.TimeoutExpired as expired:
+            raise Unexpected(f"{self.name} does not end\n{self.text()}") from expired
+
+    def stop(self):
+        self.popen.terminate()
+        return self.ended()
+
+    def kill(self):
+        self.popen.kill()
+        self.popen.wait()
+
+    def close(self):
+        """However it stands."""
+        if self.alive():
+            self.kill()
+        self.popen.stdin.close()
+
+
+def metrics_address(program):
+    return program.wait_for(r"metrics at (\S+)", program.log).group(1)
+
+
+def a_worker_of(computenode):
+    """The pid of a worker process, as soon as one is reported."""
+    def look():
+        computenode.command("status")
+        statuses = re.findall(r'^.*"event":"status".*$', computenode.out.read_text("utf-8", "replace"), re.MULTILINE)
+        return statuses and json.loads(statuses[-1])["pids"]
+    return wait_for(look, lambda: f"no worker's pid\n{computenode.text()}")[0]
