@@ -11,8 +11,11 @@ if(SURGEKV_CCACHE)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${launcher})
 endif()
 
+# A user's compiler may warn of what ours does not: that must not end the user's build.
+option(SURGEKV_WERROR "Warnings are errors" OFF)
+
 add_library(surgekv_flags INTERFACE)
-target_compile_options(surgekv_flags INTERFACE -Wall -Wextra -Wpedantic -Werror
+target_compile_options(surgekv_flags INTERFACE -Wall -Wextra -Wpedantic $<$<BOOL:${SURGEKV_WERROR}>:-Werror>
   # Position-independent code, so that the libraries can go into a shared one; but nobody replaces single functions of
   # theirs, for the sake of which GCC would not inline them. The data path takes a tenth less time.
   $<$<CXX_COMPILER_ID:GNU>:-fno-semantic-interposition>
@@ -24,7 +27,7 @@ if(SURGEKV_SANITIZE)
   # Every finding ends the program, so that a test with a finding is a failed test.
   add_compile_options(-fsanitize=${sanitizers} -fno-sanitize-recover=all -fno-omit-frame-pointer)
   add_link_options(-fsanitize=${sanitizers})
-  # Instrumented code makes GCC's flow analysis warn where the plain build, which has -Werror too, does not.
+  # Instrumented code makes GCC's flow analysis warn where the plain build does not.
   target_compile_options(surgekv_flags INTERFACE -Wno-error)
   if(SURGEKV_SANITIZE MATCHES "thread")
     # TSan does not model atomic_thread_fence, and GCC says so at each. What a fence orders must be atomic anyway.
