@@ -6,6 +6,7 @@ SIGHUP (run_story). Should it be killed, the kernel sends its children SIGTERM.
 
 import contextlib
 import ctypes
+import dataclasses
 import glob
 import json
 import os
@@ -31,6 +32,7 @@ PR_SET_PDEATHSIG = 1
 LOAD_WORKERS = 2
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 TTY = sys.stdout.isatty()
+
 
 class Failure(Exception):
     """A step that failed: what happened, and the process whose log explains it."""
@@ -70,6 +72,23 @@ class Screen:
         if self.open_line:
             print("\r\x1b[K", end="")
             self.open_line = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Burst:
+    """A load that rises within a moment and falls again, and the workers that may serve it."""
+
+    base: float        # requests a second before and after the spike
+    peak: float        # requests a second in the spike
+    capacity: float    # requests a second that a worker is given
+    max_workers: int
+    slo_us: int        # queueing delay that the autoscaler is to keep
+    start_s: float     # when the spike begins
+    length_s: float    # how long it lasts
+    end_s: float       # when the run ends
+
+    def covers(self, time_s):
+        return self.start_s <= time_s < self.start_s + self.length_s
 
 
 def die_with_parent():
@@ -248,6 +267,20 @@ class Cluster:
         if result["operations"] != records:
             raise Failure(f"ycsb load reports {result['operations']} records instead of {records}", process)
         return result
+
+    def start_front_end(self, name, burst, records, requests_file, *arguments):
+        """A computenode that serves the burst with workers that its autoscaler adds and retires; returned when ready.
+
+        It writes what became of each request to requests_file, and ends by itself.
+        """
+        node = self.start(name, "computenode", "-P", WORKLOADS / "workloadb", "-p", f"recordcount={records}",
+                          "-p", "operationcount=0", "--arrivals=poisson", "--in_flight=1",
+                          f"--profile=burst:{burst.base},{burst.peak},{burst.start_s},{burst.length_s},{burst.end_s}",
+                          f"--worker_capacity={burst.capacity}", "--autoscale", f"--max_workers={burst.max_workers}",
+                          f"--slo_us={burst.slo_us}", "--scale_in_after_s=0.5", f"--requests_file={requests_file}",
+                          *arguments)
+        self.event(node, "ready", 0, "did not become ready")
+        return node
 
     def event(self, process, name, after, what):
         """The first JSON line of that event from line `after` on, and its index."""

@@ -1,16 +1,26 @@
 #!/usr/bin/env python3
-"""The demo: a store on this machine, loaded, served by compute nodes that get workers while they run.
+"""The demo: a store on this machine, loaded, served by two compute nodes, and then a load spike.
 
 tools/demo builds first and then runs this. Everything it starts and makes is gone when it ends (cluster.py).
 """
 
 import argparse
 import contextlib
+import json
+import statistics
+import struct
 import subprocess
 import sys
 import time
 
-from cluster import STOP_TIMEOUT_S, WORKLOADS, Cluster, Failure, Screen, run_story
+from cluster import READY_TIMEOUT_S, STOP_TIMEOUT_S, WORKLOADS, Burst, Cluster, Failure, Screen, event_name, run_story
+
+BURST = Burst(base=1_000, peak=10_000, capacity=1_500, max_workers=16, slo_us=10_000, start_s=2, length_s=5, end_s=10)
+QUICK_BURST = Burst(base=1_000, peak=10_000, capacity=1_500, max_workers=16, slo_us=10_000, start_s=1, length_s=1.5, end_s=3.5)
+PLANES = {"krcore": "krcore", "verbs": "plain verbs"}  # control plane: how the demo calls it
+LIVE_S = 0.5  # between two rows of the live view
+BAR_COLUMNS = 30
+REQUEST = struct.Struct("=qqII")  # as computenode --requests_file writes it: due, done, worker, failed
 
 
 class Demo(Cluster):
@@ -21,6 +31,8 @@ class Demo(Cluster):
         self.notes = []
         self.records = 100_000 if options.quick else 1_000_000
         self.window_s = 1.5 if options.quick else 5.0
+        self.burst = QUICK_BURST if options.quick else BURST
+        self.spikes = {}
 
     def start_memory(self):
         self.step = "start a metadata server and two memory nodes"
@@ -59,7 +71,6 @@ class Demo(Cluster):
             node.command("quit")
         summaries = [self.event(node, "summary", 0, "did not end its work")[0] for node in nodes]
         self.judge(nodes, summaries)
-        self.note_bootstrap(letter, summaries[1])
 
     def statuses(self, nodes):
         """What each node did since it was asked last."""
@@ -92,18 +103,63 @@ class Demo(Cluster):
                 node.popen.wait(STOP_TIMEOUT_S)
             if summary["mismatches"] > 0:
                 raise Failure(f"{node.name} read {summary['mismatches']:,} values that are not what was written", node)
-            if summary["errors"] > 0 or node.popen.returncode != 0:
-                raise Failure(f"{node.name}: {summary['errors']:,} failed operations, {node.describe_end()}", node)
+            failed = summary["failed" if "failed" in summary else "errors"]
+            if failed > 0 or node.popen.returncode != 0:
+                raise Failure(f"{node.name}: {failed:,} failed operations, {node.describe_end()}", node)
         if sum(summary["verified"] for summary in summaries) == 0:
             raise Failure("no value was verified", nodes[0])
 
-    def note_bootstrap(self, letter, summary):
-        for worker in summary["workers"]:
-            if worker["total_us"] is None:
-                raise Failure(f"the worker added under workload {letter.upper()} never served a reply")
-            self.notes.append(f"{letter.upper()}: the worker added to compute node 2 served its first reply after "
-                              f"{worker['total_us']:,.0f} us (thread {worker['thread_us']:,.0f}, client "
-                              f"{worker['client_us']:,.0f}, first reply {worker['first_reply_us']:,.0f})")
+    def run_spike(self, plane):
+        """Load rises tenfold and falls again; workers follow it. Shows it while it goes on."""
+        burst = self.burst
+        self.step = f"the spike with {PLANES[plane]}"
+        self.screen.line(f"==> a load spike, workers connect by {PLANES[plane]}: {burst.base:,} requests a second become "
+                         f"{burst.peak:,} for {burst.length_s:g} s")
+        requests = self.folder / "requests"
+        node = self.start_front_end(f"front end ({plane})", burst, self.records, requests, f"--control_plane={plane}")
+        self.screen.line(f"    {'time':>6}  {'requests/s':>10}  {'':{BAR_COLUMNS}}  {'p99 ms':>7}  {'workers':>7}")
+        line, after = "", 0
+        while event_name(line) != "summary":
+            if line:
+                self.screen.line(live_row(json.loads(line), burst))
+            node.wait_line(lambda text: event_name(text) == "summary", after, LIVE_S)
+            with contextlib.suppress(Failure):  # it has ended
+                node.command("status")
+            line, index = self.wait_line(node, lambda text: event_name(text) in ("status", "summary"), after,
+                                         "did not answer `status`", READY_TIMEOUT_S)
+            after = index + 1
+        self.judge([node], [json.loads(line)])
+        self.spikes[plane] = self.figures(json.loads(line), requests, node)
+
+    def figures(self, summary, requests, node):
+        """What the summary table says of a spike. Times in milliseconds."""
+        starts = sorted(worker["bootstrap_us"] / 1e3 for worker in summary["workers"]
+                        if worker["wanted_s"] >= 0 and worker["bootstrap_us"] is not None)
+        latencies = []
+        for due_ns, done_ns, _, failed in REQUEST.iter_unpack(requests.read_bytes()):
+            if done_ns < 0 or failed:
+                raise Failure(f"the request that was due after {due_ns / 1e9:.3f} s got no reply", node)
+            if self.burst.covers(due_ns / 1e9):
+                latencies.append((done_ns - due_ns) / 1e6)
+        if len(starts) < 2 or len(latencies) < 100:
+            raise Failure("the spike added no workers, or no requests fell due in it", node)
+        return {"added": len(starts), "median_start": statistics.median(starts), "slowest_start": starts[-1],
+                "p99": statistics.quantiles(latencies, n=100)[98], "slowest": max(latencies)}
+
+    def print_spikes(self):
+        burst = self.burst
+        rows = (("", *PLANES.values()),
+                ("workers added", *(f"{self.spikes[plane]['added']}" for plane in PLANES)),
+                ("a new worker's first reply, after it was wanted: median",
+                 *(f"{self.spikes[plane]['median_start']:.2f} ms" for plane in PLANES)),
+                ("... the slowest worker", *(f"{self.spikes[plane]['slowest_start']:.2f} ms" for plane in PLANES)),
+                ("a request in the spike, from when it was due: p99",
+                 *(f"{self.spikes[plane]['p99']:.2f} ms" for plane in PLANES)),
+                ("... the slowest request", *(f"{self.spikes[plane]['slowest']:.2f} ms" for plane in PLANES)))
+        self.screen.line()
+        self.screen.line(f"The spike: load rose from {burst.base:,} to {burst.peak:,} requests a second within a moment.")
+        self.print_columns(rows)
+        self.screen.line("Plain verbs here lack what a real device adds: tens of milliseconds for each new connection.")
 
     def note_memory_nodes(self):
         """Called when they have stopped: their last line says what they used."""
@@ -118,22 +174,32 @@ class Demo(Cluster):
 
     def print_table(self):
         header = ("phase", "workers", "ops/s", "p50 us", "p99 us", "verified", "failures")
-        lines = [header] + [row.cells() for row in self.rows]
-        widths = [max(len(line[i]) for line in lines) for i in range(len(header))]
         self.screen.line()
-        for line in lines:
-            cells = [line[0].ljust(widths[0])] + [cell.rjust(width) for cell, width in zip(line[1:], widths[1:])]
-            self.screen.line("  ".join(cells))
+        self.print_columns([header] + [row.cells() for row in self.rows])
         self.screen.line()
         for note in self.notes:
             self.screen.line(note)
         self.screen.line("Measured on this machine over the software NIC; p50 and p99 of the slower compute node.")
+
+    def print_columns(self, lines):
+        widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
+        for line in lines:
+            cells = [line[0].ljust(widths[0])] + [cell.rjust(width) for cell, width in zip(line[1:], widths[1:])]
+            self.screen.line("  ".join(cells))
 
     def run(self):
         self.start_memory()
         self.load_records()
         self.run_workload("c")
         self.run_workload("a")
+        for plane in PLANES:
+            self.run_spike(plane)
+
+
+def live_row(status, burst):
+    bar = "#" * round(BAR_COLUMNS * min(status["replies_per_s"] / burst.peak, 1))
+    return (f"    {status['time_s']:4.1f} s  {status['replies_per_s']:10,.0f}  {bar:{BAR_COLUMNS}}  "
+            f"{status['p99_us'] / 1e3:7.2f}  {status['workers']:7}")
 
 
 class Row:
@@ -160,7 +226,8 @@ def main():
     if status == 0:
         demo.note_memory_nodes()
         demo.print_table()
-        screen.line(f"Every value read was one written for its key; nothing is left behind. {time.monotonic() - begin:.0f} s.")
+        demo.print_spikes()
+        screen.line(f"\nEvery value read was one written for its key; nothing is left behind. {time.monotonic() - begin:.0f} s.")
     return status
 
 

@@ -148,8 +148,8 @@ def main():
     report = {"quick": options.quick, "sections": sections, "modelled": model["data"]}
     spike_report.write(options.output, report, model["text"])
     for section in sections:
-        screen.line(f"\n{section['provider']}, measured")
-        for header, rows in spike_report.tables(section):
+        screen.line(f"\n{section['provider']}, measured; first of all, workers of the kind {spike_report.shown_kind(section)}")
+        for header, rows in (spike_report.in_short(section), *spike_report.tables(section)):
             for line in spike_report.table(header, rows):
                 screen.line(line)
             screen.line()

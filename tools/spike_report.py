@@ -2,6 +2,7 @@
 
 import html
 import io
+import itertools
 import json
 
 import matplotlib
@@ -22,8 +23,10 @@ def number(value, digits=0):
     return "-" if value is None else f"{value:,.{digits}f}"
 
 
-BOOTSTRAP_HEADER = ("control plane", "worker", "us until first reply: p50", "p99", "spawn p50", "open store p50",
-                    "client p50", "of it connect p50", "connect p99", "first reply p50")
+# Names of columns; a terminal shows them on several lines.
+BOOTSTRAP_HEADER = ("control\nplane", "worker\nis a", "first reply\nafter, us\nmedian", "\n\n99% within", "start the\nworker\nmedian",
+                    "open the\nstore\nmedian", "make a\nclient\nmedian", "connect\n(of client)\nmedian", "\n\n99% within",
+                    "serve the\nfirst request\nmedian")
 
 
 def bootstrap_cells(row):
@@ -33,8 +36,9 @@ def bootstrap_cells(row):
             number(parts["connect"]["p50"], 1), number(parts["connect"]["p99"], 1), number(parts["first_reply"]["p50"]))
 
 
-HEADER = ("control plane", "worker", "full after ms: p50", "p99", "us until first reply: p50", "p99", "p99 steady us",
-          "p99 spike us", "ratio", "worker s", "CPU")
+HEADER = ("control\nplane", "worker\nis a", "90% of the new\nload served\nafter, ms\nmedian", "\n\n\n99% within",
+          "new worker's\nfirst reply\nafter, us\nmedian", "\n\n\n99% within", "99% of the\nrequests before\nthe spike\nwithin, us",
+          "99% of those\nin the spike\nwithin, us", "in the spike\nto before", "seconds of\nworkers used", "CPU of the\nmachine")
 
 
 def cells(row):
@@ -48,14 +52,15 @@ def cells(row):
 
 def table(header, rows):
     """Lines for a terminal."""
-    lines = [header, *rows]
+    names = [name.split("\n") for name in header]
+    lines = [*itertools.zip_longest(*names, fillvalue=""), *rows]
     widths = [max(len(line[i]) for line in lines) for i in range(len(header))]
     return ["  ".join(cell.ljust(width) if i < 2 else cell.rjust(width)
-                      for i, (cell, width) in enumerate(zip(line, widths))) for line in lines]
+                      for i, (cell, width) in enumerate(zip(line, widths))).rstrip() for line in lines]
 
 
 def html_table(header, rows):
-    head = "".join(f"<th>{html.escape(name)}</th>" for name in header)
+    head = "".join(f"<th>{html.escape(' '.join(name.split()))}</th>" for name in header)
     body = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
     return f"<table><tr>{head}</tr>{body}</table>"
 
@@ -87,6 +92,23 @@ def plot(runs, load, title):
     return text.getvalue()[text.getvalue().index("<svg"):]
 
 
+def in_short(section):
+    """Header and rows of what a reader wants to know first, of one kind of worker."""
+    kind = shown_kind(section)
+    rows = [row for row in section["measured"] if row["worker_kind"] == kind]
+    return (("workers connect by", "a new worker's first reply after: median", "99% of them within",
+             "99% of the requests in the spike within"),
+            [(row["control_plane"], *(f"{number(us / 1e3, 2)} ms" if us is not None else "-" for us in (
+                row["bootstrap_us"]["bootstrap"]["p50"], row["bootstrap_us"]["bootstrap"]["p99"], row["spike_p99_us"])))
+             for row in rows])
+
+
+def shown_kind(section):
+    """Of the kinds of workers the one that stands for all: compute nodes are processes."""
+    kinds = [row["worker_kind"] for row in section["measured"]]
+    return "fork" if "fork" in kinds else kinds[0]
+
+
 def tables(section):
     """Header and rows of a provider's two tables."""
     return ((BOOTSTRAP_HEADER, [bootstrap_cells(row) for row in section["one_at_a_time"]]),
@@ -100,7 +122,8 @@ def beside(sections):
     columns = []
     for section in sections:
         provider = section["provider"]
-        header += [f"{provider}: us until first reply, alone", f"{provider}: full after ms", f"{provider}: p99 spike us"]
+        header += [f"{provider}: first reply of a worker added alone after, us", f"{provider}: 90% of the new load served after, ms",
+                   f"{provider}: 99% of the requests in the spike within, us"]
         alone = {(row["control_plane"], row["worker_kind"]): row["bootstrap_us"]["bootstrap"]["p50"]
                  for row in section["one_at_a_time"]}
         found = {}
@@ -127,7 +150,8 @@ def measured_html(section, folder):
     load, where, provider = section["load"], section["machine"], section["provider"]
     figures = []
     for kills in (False, True):
-        for kind in dict.fromkeys(run["worker_kind"] for run in section["runs"]):
+        kinds = dict.fromkeys(run["worker_kind"] for run in section["runs"])
+        for kind in sorted(kinds, key=lambda kind: kind != shown_kind(section)):
             runs = {run["control_plane"]: run for run in section["runs"]
                     if run["worker_kind"] == kind and run["kills"] == kills}
             if not runs:
@@ -139,16 +163,18 @@ def measured_html(section, folder):
             figures.append(f"<figure>{svg}</figure>")
     alone, spike = (html_table(header, rows) for header, rows in tables(section))
     return f"""<h2>Measured on {provider}</h2>
-<p>Provider <code>{provider}</code>: {WHAT[provider]} {html.escape(where['cpu'])}, {where['cpus']} CPUs, Linux
-{html.escape(where['kernel'])}, commit {html.escape(where['commit'])}.</p>
-<p>Load: {load['base']:,g} requests a second, {load['peak']:,g} from second {load['start_s']:g} for {load['length_s']:g} s,
-Poisson arrivals. A worker is given {load['capacity']:,g} requests a second whatever its control plane, the autoscaler an SLO
-of {load['slo_us']:,} us of queueing. Latency counts from when a request was due.</p>
-<h3>Workers added one at a time</h3>
-{alone}
-<h3>The spike</h3>
+<p>Load rose from {load['base']:,g} to {load['peak']:,g} requests a second at second {load['start_s']:g}, for
+{load['length_s']:g} s. Workers here are of the kind <code>{shown_kind(section)}</code>.</p>
+{html_table(*in_short(section))}
+{''.join(figures)}
+<h3>The spike in detail</h3>
 {spike}
-{''.join(figures)}"""
+<h3>Workers added one at a time, to a service that is not busy</h3>
+{alone}
+<p>Provider <code>{provider}</code>: {WHAT[provider]} {html.escape(where['cpu'])}, {where['cpus']} CPUs, Linux
+{html.escape(where['kernel'])}, commit {html.escape(where['commit'])}. Arrivals are Poisson's. A worker is given
+{load['capacity']:,g} requests a second whatever its control plane, the autoscaler an SLO of {load['slo_us']:,} us of queueing.
+Latency counts from when a request was due.</p>"""
 
 
 def write(folder, report, model_text):

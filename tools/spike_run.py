@@ -11,7 +11,7 @@ import time
 import numpy
 
 from bootstraps import PARTS, one_at_a_time
-from cluster import READY_TIMEOUT_S, WORKLOADS, Cluster, Failure, cpu_times, event_name, machine
+from cluster import READY_TIMEOUT_S, Burst, Cluster, Failure, cpu_times, event_name, machine
 
 PLANES = ("krcore", "lite", "verbs")
 KERNEL = "kernel"  # the module's, measured where it is asked for: its memory nodes are others
@@ -25,17 +25,9 @@ PATIENCE = ("--operation_timeout_ms=30000", "--open_timeout_ms=30000")
 
 
 @dataclasses.dataclass(frozen=True)
-class Scale:
+class Scale(Burst):
     """How large an experiment is; what the command line leaves open is of SCALES."""
 
-    base: float        # requests a second before and behind the spike
-    peak: float        # and in it
-    capacity: float    # requests a second that a worker is given
-    max_workers: int
-    slo_us: int
-    start_s: float     # when the spike begins, how long it lasts, when the run ends
-    length_s: float
-    end_s: float
     records: int
     kill_every_s: float  # in a run of its own; 0: none is made
     added: int         # workers that are added one at a time
@@ -130,14 +122,8 @@ class Spike(Cluster):
         scale = self.scale
         requests = self.folder / "requests"
         busy, total = cpu_times()
-        node = self.start(name, "computenode", "-P", WORKLOADS / "workloadb", "-p", f"recordcount={scale.records}",
-                          "-p", "operationcount=0", f"--control_plane={plane}", f"--worker_kind={kind}",
-                          f"--profile=burst:{scale.base},{scale.peak},{scale.start_s},{scale.length_s},{scale.end_s}",
-                          "--arrivals=poisson", f"--seed={repeat + 1}", "--in_flight=1",
-                          f"--worker_capacity={scale.capacity}", "--autoscale", f"--max_workers={scale.max_workers}",
-                          f"--slo_us={scale.slo_us}", "--scale_in_after_s=0.5", f"--requests_file={requests}",
-                          "--json_status", *self.patience)
-        self.event(node, "ready", 0, "did not become ready")
+        node = self.start_front_end(name, scale, scale.records, requests, f"--control_plane={plane}",
+                                    f"--worker_kind={kind}", f"--seed={repeat + 1}", "--json_status", *self.patience)
         self.watch(node, name, kills, repeat)
         summary, _ = self.event(node, "summary", 0, "did not end its work")
         node.popen.wait(READY_TIMEOUT_S)

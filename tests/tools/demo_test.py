@@ -66,6 +66,13 @@ class DemoTest(unittest.TestCase):
         self.assertEqual(self.finish(), 0, self.output)
         for row in (r"^load\b", r"^C +1\b", r"^C +2\b", r"^A +1\b", r"^A +2\b"):
             self.assertRegex(self.output, re.compile(row, re.MULTILINE))
+        for plane in ("krcore", "plain verbs"):
+            shown = self.output.split(f"workers connect by {plane}:")[1].split("==>")[0]
+            rows = re.findall(r"^ +[\d.]+ s +([\d,]+)  [# ]+ [\d.]+ +(\d+)$", shown, re.MULTILINE)
+            self.assertGreater(max(int(rate.replace(",", "")) for rate, _ in rows), 5_000, shown)
+            self.assertGreater(max(int(workers) for _, workers in rows), 5, shown)
+        for row in ("new worker's first reply", "the slowest worker", "a request in the spike", "the slowest request"):
+            self.assertRegex(self.output, rf"{row}.*  [\d.]+ ms +[\d.]+ ms\n")
         self.check_nothing_left()
 
     def test_interrupt_while_a_workload_runs_leaves_nothing_behind(self):
@@ -80,6 +87,13 @@ class DemoTest(unittest.TestCase):
     def test_interrupt_while_loading_leaves_nothing_behind(self):
         self.start()
         self.read_until(r"==> loading")
+        self.demo.send_signal(signal.SIGINT)
+        self.assertEqual(self.finish(), 128 + signal.SIGINT, self.output)
+        self.check_nothing_left()
+
+    def test_interrupt_in_the_spike_leaves_nothing_behind(self):
+        self.start()
+        self.read_until(r"^ +1\.\d s")
         self.demo.send_signal(signal.SIGINT)
         self.assertEqual(self.finish(), 128 + signal.SIGINT, self.output)
         self.check_nothing_left()

@@ -31,6 +31,9 @@ class SpikeTest(unittest.TestCase):
         self.assertEqual(page.open, [])
         self.assertEqual([name for name in page.references if not name.startswith("#")], [], "it needs nothing else")
         self.assertEqual(page.tags.count("svg"), 3)
+        places = [page.text.index(text) for text in ("a new worker's first reply after: median", "workers that serve",
+                                                          "The spike in detail")]
+        self.assertEqual(places, sorted(places), "what matters comes first")
         for label in ("replies a second", "p99, ms", "workers that serve"):
             self.assertEqual(page.text.count(label), 3, label)
         if shown is None:
