@@ -16,12 +16,12 @@ namespace {
 
 using krcore::StatusCode;
 
-// A lane due sooner than this is waited for by spinning: a sleep may take so long.
+// A worker that waits for the store sleeps so long in Clock::Relax; not when a lane is due sooner.
 constexpr int64_t kSleepGrainNs = 200'000;
 constexpr uint32_t kSpinningRelax = 100;  // Clock::Relax spins below 200
-// A client is polled so often at least: others wait for it before they use memory again.
-constexpr int64_t kLongestSleepNs = 1'000'000;
-// Rounds between two times that a worker shares its progress: a quarter of a second where it is idle; where it is busy,
+// So late an idle worker sees at most that it is to retire, or that somebody asks what it has measured.
+constexpr int64_t kLongestSleepNs = 5'000'000;
+// Rounds between two times that a worker shares its progress: half a second where it is idle; where it is busy,
 // copying some forty words costs nothing that could be seen. What takes a system call or longer is left to every 16th.
 constexpr uint64_t kShareRounds = 256;
 constexpr uint64_t kCostlyRounds = 16 * kShareRounds;
@@ -56,7 +56,11 @@ void TouchHeap(size_t bytes, const std::atomic<uint32_t>& call) {
 }
 
 void SleepUntil(krcore::Clock& clock, int64_t at_ns) {
-  if (&clock != krcore::RealClock()) return clock.Relax(0);  // virtual time
+  if (&clock != krcore::RealClock()) {  // virtual time, which may stand still until another thread moves it
+    int64_t last_ns = -1;
+    for (int64_t now_ns; (now_ns = clock.NowNs()) < at_ns && now_ns != last_ns; last_ns = now_ns) clock.Relax(0);
+    return;
+  }
   const timespec at{at_ns / 1'000'000'000, at_ns % 1'000'000'000};
   clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &at, nullptr);
 }
@@ -149,12 +153,16 @@ Status Serve(WorkerContext& context, kvs::Store& store, Job& job, const NoteTime
         continue;
       }
       const int64_t now_ns = clock.NowNs();
-      if (worker_job->Asleep()) {
-        SleepUntil(clock, std::min(due_ns, now_ns + kLongestSleepNs));
-        continue;
+      // Not after the first round: what the Poll let end has lanes that OnRound has not seen yet.
+      const int64_t wake_ns =
+          idle_rounds == 0 ? now_ns : std::min({due_ns, client.IdleUntil(), now_ns + kLongestSleepNs});
+      if (wake_ns > now_ns) {
+        SleepUntil(clock, wake_ns);
+        idle_rounds = 0;
+      } else {
+        clock.Relax(due_ns - now_ns < kSleepGrainNs ? kSpinningRelax : idle_rounds);
+        ++idle_rounds;
       }
-      const bool due_soon = due_ns != WorkerJob::kNever && due_ns - now_ns < kSleepGrainNs;
-      clock.Relax(due_soon ? kSpinningRelax : idle_rounds++);
     }
     if (!reply_noted && context.first_reply_ns_ != 0) note_reply();
   }

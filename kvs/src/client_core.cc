@@ -16,6 +16,9 @@ namespace {
 constexpr uint64_t kOverduePolls = 64;
 // A client with nothing to post looks at the clock once in so many polls.
 constexpr uint64_t kIdlePolls = 64;
+// A blocking call sleeps where nothing is due sooner; after so many rounds, since it reads the clock for that.
+constexpr int64_t kNapNs = 200'000;
+constexpr uint32_t kRoundsBeforeNap = 100;
 constexpr uint32_t kMaxInFlight = 4096;
 // Between two looks for memory, at first; up to 64 times as long.
 constexpr int64_t kRoomNs = 200'000;
@@ -270,8 +273,26 @@ size_t ClientCore::Poll() {
   RunQueue::OfThisThread().RunAll();
   // Not before the first heartbeat: registering uses the buffers of maintenance.
   const bool alive = registration_.standing() != Registration::Standing::kNone;
-  if (alive && (registration_.looked() || polls_ % kIdlePolls == 0)) CareForRegistration();
+  if (alive && (std::exchange(look_, false) || registration_.looked() || polls_ % kIdlePolls == 0))
+    CareForRegistration();
   return completions;
+}
+
+int64_t ClientCore::IdleUntil() {
+  const bool shut =
+      registration_.standing() != Registration::Standing::kAlive || registration_.overdue() || renewing_ > 0;
+  if (shut || !connections_.NothingUnderWay()) return INT64_MIN;
+  look_ = true;  // at the end of the sleep, or there would be nothing to see
+  const bool idle = free_operations_.size() == operations_.size() && delayed_.empty();
+  int64_t until_ns = idle ? maintain_idle_at_ns_ : maintain_at_ns_;
+  for (const Delayed& delayed : delayed_) until_ns = std::min(until_ns, delayed.due_ns);
+  return until_ns;
+}
+
+// A call that waits for nothing but time need not spin.
+void ClientCore::Idle(uint32_t rounds) {
+  const bool naps = rounds >= kRoundsBeforeNap && IdleUntil() > clock_.NowNs() + kNapNs;
+  clock_.Relax(naps ? UINT32_MAX : rounds);
 }
 
 }  // namespace kvs

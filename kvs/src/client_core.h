@@ -81,6 +81,7 @@ class ClientCore final : public Client {
   Task<void> MultiWriteAsync(std::span<WriteRequest> writes) override;
   void Spawn(Task<void> task) override;
   size_t Poll() override;
+  int64_t IdleUntil() override;
   size_t spawned() const override { return spawned_; }
   const ClientStats& stats() const override;
   const ClientTimes& times() const override { return times_; }
@@ -91,7 +92,7 @@ class ClientCore final : public Client {
   Task<Status> UndrainNodeAsync(krcore::NodeId node) override;
 
  protected:
-  void Idle(uint32_t rounds) override { clock_.Relax(rounds); }
+  void Idle(uint32_t rounds) override;
 
  private:
   static constexpr uint64_t kNoPin = UINT64_MAX;
@@ -454,6 +455,8 @@ class ClientCore final : public Client {
   bool renewal_failed_ = false;      // the last try had no answer
   bool renewals_end_ = false;        // none begins any more
   int64_t maintain_at_ns_ = 0;
+  int64_t maintain_idle_at_ns_ = 0;  // the same, while this client does nothing
+  bool look_ = false;                // the next Poll looks at the clock
   std::minstd_rand random_;
 
   std::unique_ptr<krcore::Region> arena_;

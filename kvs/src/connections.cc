@@ -1,5 +1,6 @@
 #include "kvs/src/connections.h"
 
+#include <algorithm>
 #include <span>
 #include <string>
 
@@ -186,6 +187,12 @@ size_t Connections::Poll() {
     EndPart(RunQueue::OfThisThread(), batch);  // of its stall
   }
   return popped;
+}
+
+bool Connections::NothingUnderWay() const {
+  const auto has_nothing = [this](uint8_t node) { return peers_[node].outbox->empty(); };
+  return stalled_.empty() && std::all_of(connected_.begin(), connected_.begin() + connected_count_, has_nothing) &&
+         pool_->NothingPosted();
 }
 
 size_t Connections::TakeCompletions() {

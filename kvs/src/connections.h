@@ -205,7 +205,9 @@ class Connections {
   size_t Poll();
   // Whether batches wait for room, which only Poll gives them.
   bool any_stalled() const { return !stalled_.empty(); }
-  // The same without polling the pool: what was done when it was pushed is found.
+  // Nothing is posted, nor about to be.
+  bool NothingUnderWay() const;
+  // As Poll, without polling the pool: what was done when it was pushed is found.
   size_t PushAndTake() {
     HandOnAll();
     return TakeCompletions();

@@ -26,6 +26,8 @@ constexpr uint32_t kGlance = 64;
 constexpr size_t kManyFree = 4;
 // Between two rounds of maintenance, at least.
 constexpr int64_t kMaintenanceNs = 500'000;
+// The same while the client does nothing. Why so long: docs/memory.md, "Idle clients".
+constexpr int64_t kIdleMaintenanceNs = 5'000'000;
 // Chunks' worth of free blocks that a client keeps for itself.
 constexpr uint64_t kMuchFree = 64;
 
@@ -307,7 +309,11 @@ void ClientCore::CareForRegistration() {
   // Together the clients read not more than about a gigabyte a second of the table of clients.
   const int64_t table_ns =
       static_cast<int64_t>(clients_used_) * clients_used_ * static_cast<int64_t>(sizeof(ClientEntry));
-  maintain_at_ns_ = now_ns + std::min(std::max(kMaintenanceNs, table_ns), registration_.lease_ns() / 4);
+  const auto after = [&](int64_t least_ns) {
+    return now_ns + std::min(std::max(least_ns, table_ns), registration_.lease_ns() / 4);
+  };
+  maintain_at_ns_ = after(kMaintenanceNs);
+  maintain_idle_at_ns_ = after(kIdleMaintenanceNs);
   RunDetached(Maintain(), &maintaining_);
   // Free blocks that are many are better chunks for others.
   const bool much = memory_->free_bytes() >= kMuchFree * chunk_bytes_;

@@ -16,6 +16,7 @@
 #include "tests/kvs/given_back.h"
 #include "tests/kvs/pool_check.h"
 #include "tests/kvs/test_store.h"
+#include "tests/support/fake_clock.h"
 
 namespace surgekv_test {
 namespace {
@@ -186,6 +187,18 @@ TEST(Chunks, AFullStoreSaysSoAndGoesOnWhenAMemoryNodeJoins) {
   }
   EXPECT_TRUE(put.ok()) << put.ToString();
   for (int i = stored + 1; i < stored + 40; ++i) MustPut(*client, "key" + std::to_string(i), value);
+}
+
+TEST(Chunks, ACallThatWaitsForMemorySleepsMeanwhile) {
+  FakeClock clock;
+  TestStore store({.memory_bytes = kvs::kMinPoolBytes, .clock = &clock});
+  auto client = store.NewClient();
+  auto stopped = store.NewClient();  // no chunk is freed before it is expelled
+  const std::string value(50'000, 'v');
+  kvs::Status put;
+  for (int i = 0; i < 1'000 && put.ok(); ++i) put = client->Put("key" + std::to_string(i), value);
+  ASSERT_EQ(put, kvs::StatusCode::kOutOfMemory) << put.ToString();
+  EXPECT_EQ(clock.longest_wait(), UINT32_MAX) << "it never did";
 }
 
 // ---- memory given back

@@ -128,6 +128,33 @@ TEST_P(Leases, AClientThatIsPolledKeepsItsLeaseWhateverTheOthersDo) {
   EXPECT_EQ(idle->stats().fenced, 0u);
 }
 
+// As an idle worker does.
+TEST_P(Leases, AClientThatIsLeftAloneForAsLongAsItSaysSleepsAndHoldsNobodyUp) {
+  auto idle = store_.NewClient();
+  ASSERT_TRUE(idle->Put("k", "v").ok());
+  const uint64_t beats = idle->stats().heartbeats, epoch = Epoch();
+  const int64_t end_ns = clock_.NowNs() + kLeaseNs;
+  int sleeps = 0;
+  for (int polls = 0; clock_.NowNs() < end_ns && polls < 100'000; ++polls) {
+    if (idle->Poll() != 0) continue;
+    const int64_t left_ns = idle->IdleUntil() - clock_.NowNs();
+    if (left_ns <= 0) continue;
+    clock_.Advance(left_ns);
+    ++sleeps;
+  }
+  EXPECT_GE(clock_.NowNs(), end_ns) << "it did not sleep";
+  EXPECT_LE(sleeps, 250);
+  EXPECT_GE(idle->stats().heartbeats - beats, 100u);
+  EXPECT_GE(Epoch() - epoch, 100u) << "others wait for it before they use memory again";
+  EXPECT_EQ(idle->stats().fenced, 0u);
+
+  kvs::Status put = kvs::StatusCode::kInternal;
+  idle->Spawn(PutOne(*idle, "k", "w", &put));
+  EXPECT_LE(idle->IdleUntil(), clock_.NowNs()) << "an operation is under way";
+  Finish(*idle);
+  EXPECT_TRUE(put.ok());
+}
+
 // For every place at which an operation can be interrupted: the client is expelled there, and wakes up.
 TEST_P(Leases, TheOperationsOfAnExpelledClientGoOnAndNothingIsLostOrDoneTwice) {
   auto other = store_.NewClient();

@@ -73,6 +73,7 @@ class FakeClient final : public kvs::Client {
     std::erase_if(tasks_, [](const kvs::Task<void>& task) { return task.done(); });
     return completions;
   }
+  int64_t IdleUntil() override { return waiting_.empty() ? INT64_MAX : INT64_MIN; }
   size_t spawned() const override { return tasks_.size(); }
   const kvs::ClientStats& stats() const override { return stats_; }
   const kvs::ClientTimes& times() const override { return times_; }

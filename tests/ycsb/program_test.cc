@@ -188,6 +188,20 @@ TEST_F(ProgramTest, BothProgramsFollowAProfile) {
   std::remove(trace_path.c_str());
 }
 
+// A worker that does not sleep looks after its client two thousand times a second, in some round trips each.
+TEST_F(ProgramTest, ARunWithLittleToDoSleeps) {
+  ASSERT_EQ(Ycsb("load", "c").status, 0);
+  const std::string path = ::testing::TempDir() + fabric_.name() + ".json";
+  const Finished run = Ycsb("run", "c", {"-p", "operationcount=20", "--target=10", "--json=" + path});
+  EXPECT_EQ(run.status, 0) << run.err;
+  std::ifstream file(path);
+  const auto json = nlohmann::json::parse(file);
+  const double round_trips = json["client_stats"]["round_trips"].get<double>();
+  EXPECT_LT(round_trips / json["run_time_ms"].get<double>(), 1.5);
+  EXPECT_GT(round_trips, 20);
+  std::remove(path.c_str());
+}
+
 TEST_F(ProgramTest, CtrlCEndsWithAReportAndStatus130) {
   ASSERT_EQ(Ycsb("load", "c").status, 0);
   Program run("ycsb",

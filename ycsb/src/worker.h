@@ -23,7 +23,6 @@ class WorkloadWorker final : public computenode::WorkerJob {
 
   kvs::Task<void> Lane(computenode::WorkerContext& context, uint32_t lane) override;
   int64_t OnRound(computenode::WorkerContext& context) override;
-  bool Asleep() const override { return requests_ != nullptr && idle_lanes_.size() == lanes_.size(); }
 
  private:
   static constexpr uint64_t kNoTicket = UINT64_MAX;

@@ -83,11 +83,10 @@ class WorkerJob {
   // Runs until it is out of work or context.retiring(). `lane`: 0 .. context.lanes() - 1.
   virtual kvs::Task<void> Lane(WorkerContext& context, uint32_t lane) = 0;
   // Called before every poll. May resume lanes that wait for something else than the store, by RunQueue; must do so
-  // when context.retiring(). Returns when at the latest it wants to be called again (a time of the clock): until
-  // then an idle worker may sleep, for at most about 100 us.
+  // when context.retiring(). Returns when at the latest it wants to be called again (a time of the clock): where no
+  // lane waits for the store the worker sleeps until then, some milliseconds at most. Such a sleep may end late by some
+  // tens of microseconds. From a time that has passed on it is called all the time.
   virtual int64_t OnRound(WorkerContext& context) = 0;
-  // No lane waits for the store: an idle worker may sleep as long as OnRound said, but for a poll every millisecond.
-  virtual bool Asleep() const { return false; }
 };
 
 class Job {

@@ -242,6 +242,10 @@ class Client {
   // One round: rings doorbells, collects completions, resumes what they concern. Returns the number of completions.
   // Call it while idle too, every so often: it is what lets other clients reuse memory.
   virtual size_t Poll() = 0;
+  // To be asked when a Poll brought nothing: until when, on the store's clock, the caller may leave the client alone,
+  // if it starts nothing before. A time that has passed: something is under way. Of an idle client it is its next
+  // heartbeat, some milliseconds away: others use memory again only when it has made one.
+  virtual int64_t IdleUntil() = 0;
   // Spawned tasks that have not ended.
   virtual size_t spawned() const = 0;
   // Polls until every spawned task has ended. Blocks; ends because every operation has a deadline.
