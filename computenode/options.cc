@@ -3,6 +3,7 @@
 #include <gflags/gflags.h>
 
 #include <algorithm>
+#include <initializer_list>
 #include <utility>
 
 #include "cli/common_flags.h"
@@ -72,6 +73,13 @@ Status CheckRange(const char* flag, double value, double min, double max) {
                                             std::to_string(static_cast<int64_t>(max))};
 }
 
+Status CheckNotGiven(std::initializer_list<const char*> flags, const char* why) {
+  for (const char* flag : flags) {
+    if (cli::FlagGiven(flag)) return {StatusCode::kInvalidArgument, std::string("--") + flag + " " + why};
+  }
+  return {};
+}
+
 Result<WorkerKind> ParseKind(const std::string& text) {
   if (text.empty() || text == "fork") return WorkerKind::kFork;
   if (text == "thread") return WorkerKind::kThread;
@@ -82,12 +90,21 @@ Result<WorkerKind> ParseKind(const std::string& text) {
 // Nothing: no flag asks for it.
 Result<std::optional<ElasticOptions>> ElasticFromFlags() {
   const bool is_worker = FLAGS_worker_board >= 0;
+  if (!FLAGS_autoscale) {
+    KRCORE_RETURN_IF_ERROR(
+        CheckNotGiven({"dry_run", "min_workers", "max_workers", "max_step", "slo_us", "target_utilisation",
+                       "bootstrap_us", "surge_factor", "reserve", "scale_in_after_s", "control_interval_ms"},
+                      "needs --autoscale"));
+  }
   if (FLAGS_worker_kind.empty() && !FLAGS_autoscale && !is_worker) {
-    for (const char* flag : {"worker_capacity", "requests_file", "dry_run"}) {
-      if (!cli::FlagGiven(flag)) continue;
-      return Status(StatusCode::kInvalidArgument, std::string("--") + flag + " needs --worker_kind or --autoscale");
-    }
+    KRCORE_RETURN_IF_ERROR(
+        CheckNotGiven({"worker_capacity", "requests_file", "standby", "worker_requests", "worker_slot"},
+                      "needs --worker_kind or --autoscale"));
     return std::optional<ElasticOptions>();
+  }
+  if (FLAGS_reserve >= 0) {
+    KRCORE_RETURN_IF_ERROR(
+        CheckNotGiven({"surge_factor"}, "has no effect with --reserve, which says what follows from it"));
   }
   if (FLAGS_profile.empty()) {
     return Status(StatusCode::kInvalidArgument,
@@ -247,6 +264,15 @@ Result<Options> OptionsFromFlags(const cli::CommandLine& line) {
                        .seed = FLAGS_seed},
                       &options.warnings);
   if (!arrivals.ok()) return arrivals.status();
+  if (FLAGS_profile.empty() && workload->target_ops == 0) {
+    KRCORE_RETURN_IF_ERROR(CheckNotGiven({"arrivals"}, "has no effect without --profile or --target"));
+  }
+  for (const auto& [property, instead] : {std::pair{"exportfile", "the summary is a line on stdout"},
+                                          {"status.interval", "--json_status tells every second"}}) {
+    if (properties.Has(property)) {
+      options.warnings.push_back(properties.Origin(property) + ": " + property + " has no effect: " + instead);
+    }
+  }
   options.store = {.control_plane = FLAGS_control_plane,
                    .operation_timeout_ms = FLAGS_operation_timeout_ms,
                    .open_timeout_ms = FLAGS_open_timeout_ms,

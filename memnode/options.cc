@@ -146,7 +146,13 @@ Result<Options> OptionsFromFlags() {
   if (*memory == 0 && !FLAGS_metaserver) {
     return Mistake("--memory=0 leaves nothing to do: add --metaserver, or give a size such as --memory=1G");
   }
-  if (*memory != 0) KRCORE_RETURN_IF_ERROR(CheckMemory(*memory));
+  if (*memory != 0) {
+    KRCORE_RETURN_IF_ERROR(CheckMemory(*memory));
+  } else {
+    for (const char* name : {"keep_memory", "rc_acceptor"}) {
+      if (cli::FlagGiven(name)) return Mistake("--" + std::string(name) + " has no effect with --memory=0");
+    }
+  }
   options.memory_bytes = (*memory + kPageBytes - 1) / kPageBytes * kPageBytes;
 
   const bool assigned = *memory == 0 && !cli::FlagGiven("node");
@@ -164,6 +170,9 @@ Result<Options> OptionsFromFlags() {
   const Result<RcAcceptorMode> rc_acceptor = RcAcceptorFromFlag();
   if (!rc_acceptor.ok()) return rc_acceptor.status();
   options.rc_acceptor = *rc_acceptor;
+  if (options.control_plane == "kernel" && cli::FlagGiven("rc_acceptor")) {
+    return Mistake("--rc_acceptor has no effect with --control_plane=kernel, whose module accepts connections");
+  }
   auto metrics = metrics::AddressFromFlag();
   if (!metrics.ok()) return metrics.status();
   options.metrics = *std::move(metrics);

@@ -210,6 +210,14 @@ TEST_F(ElasticProgram, BadCommandLinesAreRefused) {
   };
   refused({"--worker_kind=pony", "--profile=constant:1,1"}, "expected thread, fork or exec");
   refused({"--worker_kind=fork"}, "need --profile");
+  for (const char* flag :
+       {"--dry_run", "--min_workers=2", "--max_workers=2", "--max_step=2", "--slo_us=100", "--target_utilisation=0.5",
+        "--bootstrap_us=9", "--surge_factor=2", "--reserve=1", "--scale_in_after_s=1", "--control_interval_ms=9"}) {
+    refused({"--worker_kind=thread", "--profile=constant:1,1", flag}, "needs --autoscale");
+  }
+  for (const char* flag : {"--standby=3", "--requests_file=x"}) refused({flag}, "needs --worker_kind or --autoscale");
+  refused({"--autoscale", "--profile=constant:1,1", "--worker_capacity=10", "--reserve=1", "--surge_factor=2"},
+          "--surge_factor has no effect with --reserve");
   refused({"--autoscale", "--profile=constant:1,1"}, "needs --worker_capacity");
   refused({"--worker_capacity=10"}, "needs --worker_kind or --autoscale");
   refused({"--autoscale", "--profile=constant:1,1", "--worker_capacity=10", "--min_workers=9", "--max_workers=3"},

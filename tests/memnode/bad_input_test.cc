@@ -83,6 +83,14 @@ TEST_F(BadInput, NoMemoryAndNoMetaServerIsNothingToDo) {
   EXPECT_THAT(Refused({"--memory=0"}), AllOf(HasSubstr("--memory=0"), HasSubstr("--metaserver")));
 }
 
+TEST_F(BadInput, FlagsThatWouldHaveNoEffect) {
+  for (const char* flag : {"--keep_memory", "--rc_acceptor=spin"}) {
+    EXPECT_THAT(Refused({"--memory=0", "--metaserver", flag}), HasSubstr("has no effect with --memory=0"));
+  }
+  EXPECT_THAT(Refused({"--node=1", "--memory=64M", "--control_plane=kernel", "--rc_acceptor=spin"}),
+              HasSubstr("--rc_acceptor has no effect with --control_plane=kernel"));
+}
+
 TEST_F(BadInput, UnknownFlagAndStrayArgument) {
   EXPECT_THAT(Refused({"--nod=1"}), HasSubstr("did you mean --node?"));
   EXPECT_THAT(Refused({"serve"}), HasSubstr("unexpected argument \"serve\""));
