@@ -16,6 +16,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "krcore/status.h"
@@ -32,6 +33,8 @@ struct Program {
   size_t max_arguments = 0;   // words that are not flags, e.g. 1 for a command
   std::string short_options;  // letters that take a value and may be repeated, e.g. "Pp"
   std::string short_help;     // their lines for --help, ready to print
+  // Flags of a program that users may come from, by name, and what to do instead.
+  std::vector<std::pair<std::string, std::string>> hints = {};
 };
 
 struct ShortOption {

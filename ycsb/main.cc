@@ -19,12 +19,12 @@
 namespace ycsb {
 namespace {
 
-// Opened before the phase, so that a bad path costs no run.
-Status OpenJson(const std::string& path, std::ofstream* file) {
+// Opened before the phase, so that a bad path costs no run. `setting`: that names the path.
+Status OpenReport(const char* setting, const std::string& path, std::ofstream* file) {
   if (path.empty() || path == "-") return {};
   file->open(path);
   if (*file) return {};
-  return {StatusCode::kInvalidArgument, "--json=" + path + ": cannot write the file; does its folder exist?"};
+  return {StatusCode::kInvalidArgument, setting + path + ": cannot write the file; does its folder exist?"};
 }
 
 Status WriteJson(const std::string& text, const std::string& path, std::ofstream* file) {
@@ -51,7 +51,12 @@ void ExplainFailure(const Options& options, const RunResult& result) {
         operations, [&](Operation operation) { return measured[operation].returns[static_cast<size_t>(code)] > 0; });
   };
   if (any(StatusCode::kExists, {Operation::kInsert})) {
-    way_out = "Records were there already: load into an empty store, or give --overwrite.";
+    way_out =
+        options.job.phase == Phase::kLoad
+            ? "Records were there already: load into an empty store, or give --overwrite."
+            : "Another run has inserted these records: --overwrite replaces them. Clients that insert at the same "
+              "time each need records of their own, by -p insertstart=N -p insertcount=N: the first half and the "
+              "second of recordcount, say.";
   } else if (any(StatusCode::kNotFound, {Operation::kRead, Operation::kUpdate})) {
     way_out = "Records are missing: run 'ycsb load' first, with the same recordcount, insertorder and keylength.";
   } else if (any(StatusCode::kOutOfMemory, {Operation::kInsert, Operation::kUpdate})) {
@@ -67,8 +72,12 @@ void ExplainFailure(const Options& options, const RunResult& result) {
 int Run(Options& options) {
   for (const std::string& warning : options.warnings) std::cerr << "ycsb: warning: " << warning << '\n';
   if (const Status status = cli::StopSignal::Install(); !status.ok()) return cli::Fail(status);
-  std::ofstream json;
-  if (const Status status = OpenJson(options.json_path, &json); !status.ok()) return cli::Fail(status);
+  std::ofstream json, summary;
+  const std::string& summary_path = options.job.workload.export_file;
+  for (const Status& status :
+       {OpenReport("--json=", options.json_path, &json), OpenReport("exportfile=", summary_path, &summary)}) {
+    if (!status.ok()) return cli::Fail(status);
+  }
   auto store = kvs::Store::Open(options.store);
   if (!store.ok()) return cli::FailToOpen(store.status());
 
@@ -88,8 +97,13 @@ int Run(Options& options) {
     }
   }
   options.report.software_dc = (*store)->software_dc();
-  WriteSummary(job, result, options.report, std::cout);
-  if (!std::cout.flush()) return cli::Fail({StatusCode::kUnavailable, "writing the summary to stdout failed"});
+  std::ostream& out = summary.is_open() ? summary : std::cout;
+  WriteSummary(job, result, options.report, out);
+  if (!out.flush()) {
+    return cli::Fail(
+        {StatusCode::kUnavailable,
+         "writing the summary to " + (summary_path.empty() ? "stdout" : summary_path) + " failed; is the disk full?"});
+  }
   if (const Status status = WriteJson(JsonReport(job, result, options.report), options.json_path, &json);
       !status.ok()) {
     return cli::Fail(status);

@@ -55,7 +55,25 @@ Status CheckFlags() {
   return cli::CheckClientFlags();
 }
 
+// Given, and without effect in this phase or loop.
+Status CheckUnused(Phase phase, bool open_loop) {
+  const auto refuse = [](const char* flag, const char* why) {
+    return Status(StatusCode::kInvalidArgument, std::string("--") + flag + " has no effect " + why);
+  };
+  if (phase == Phase::kLoad && cli::FlagGiven("warmup")) return refuse("warmup", "on a load: all of it is measured");
+  if (phase == Phase::kRun && FLAGS_plant_mismatch) return refuse("plant_mismatch", "on a run: `ycsb load` plants it");
+  if (!open_loop && cli::FlagGiven("arrivals")) return refuse("arrivals", "without --profile or --target");
+  if (open_loop && cli::FlagGiven("latency_sampling")) {
+    return refuse("latency_sampling", "with --profile or --target: every operation is timed");
+  }
+  return {};
+}
+
 Result<Phase> PhaseOf(const cli::CommandLine& line) {
+  if (line.arguments.size() > 1) {
+    return Status(StatusCode::kInvalidArgument,
+                  line.arguments[1] + ": no database is named here as in YCSB; --fabric=NAME says which store");
+  }
   if (line.arguments.empty()) {
     return Status(StatusCode::kInvalidArgument, "which phase? 'ycsb load' writes the records, 'ycsb run' uses them");
   }
@@ -85,7 +103,15 @@ cli::Program ProgramDescription() {
       "  -P FILE\n    Properties of the workload, YCSB's syntax; ycsb/workloads/ has the standard ones. Repeatable.\n"
       "  -p KEY=VALUE\n    One property, e.g. recordcount, operationcount, maxexecutiontime; wins over files. "
       "Repeatable.\n";
-  program.max_arguments = 1;
+  program.max_arguments = 2;
+  program.hints = {{"threads", "--workers=N says how many threads there are"},
+                   {"s", "status lines are printed anyway; -p status.interval=SECONDS, 0 for none"},
+                   {"db", "the store is that of --fabric=NAME"},
+                   {"load", "the first word says it: ycsb load"},
+                   {"t", "the first word says it: ycsb run"},
+                   {"l", "status lines have no label"},
+                   {"jvm_args", "there is no JVM"},
+                   {"cp", "there is no JVM"}};
   program.examples =
       "ycsb load --fabric=demo -P ycsb/workloads/workloadc -p recordcount=1000000 --workers=2\n"
       "ycsb run --fabric=demo -P ycsb/workloads/workloadc -p operationcount=5000000 --workers=2\n"
@@ -128,6 +154,7 @@ Result<Options> OptionsFromFlags(const cli::CommandLine& line) {
                                       .seed = FLAGS_seed},
                                      &options.warnings);
   if (!arrivals.ok()) return arrivals.status();
+  KRCORE_RETURN_IF_ERROR(CheckUnused(*phase, *arrivals || workload->target_ops > 0));
   if (*arrivals && warmup_s * 1e9 >= static_cast<double>((*arrivals)->end_ns)) {
     return OutOfRange("warmup", std::to_string(warmup_s), "less than what the load lasts, or nothing is measured");
   }

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <numeric>
+#include <set>
 #include <thread>
 #include <vector>
 
@@ -166,7 +167,7 @@ TEST(KeyChooser, OnlyRecordsThatExist) {
     workload.insert_count = 900;
     workload.insert_proportion = 0.5;
     workload.operation_count = 10'000;  // room for inserts that do not come
-    const AcknowledgedCounter inserted(workload.record_count);
+    const AcknowledgedCounter inserted(workload.insert_count);
     KeyChooser chooser(workload, inserted);
     Random random(1);
     for (uint64_t i = 0; i < 20'000; ++i) {
@@ -175,6 +176,54 @@ TEST(KeyChooser, OnlyRecordsThatExist) {
       ASSERT_LT(record, 1000u) << DistributionName(distribution);
     }
   }
+}
+
+TEST(KeyChooser, AClientReadsItsOwnRangeAndWhatItInserted) {
+  for (const Distribution distribution : {Distribution::kZipfian, Distribution::kLatest}) {
+    Workload workload = Of(distribution, 1000);
+    workload.insert_start = 500;
+    workload.insert_count = 100;
+    workload.insert_proportion = 0.5;
+    workload.operation_count = 1000;
+    AcknowledgedCounter inserted(workload.insert_count);
+    std::set<uint64_t> own;
+    for (uint64_t record = 500; record < 600; ++record) own.insert(record);
+    for (int i = 0; i < 150; ++i) {
+      const uint64_t number = inserted.Next();
+      inserted.Acknowledge(number);
+      EXPECT_TRUE(own.insert(workload.own_records().At(number)).second);
+    }
+    EXPECT_TRUE(own.contains(1500) && own.contains(1599) && own.contains(2500) && own.contains(2549));
+    KeyChooser chooser(workload, inserted);
+    Random random(1);
+    for (uint64_t i = 0; i < 20'000; ++i) {
+      const uint64_t record = chooser.Next(random, i);
+      ASSERT_TRUE(own.contains(record)) << record;
+    }
+  }
+}
+
+TEST(RecordLength, IsDrawnFieldByField) {
+  Random random(1);
+  EXPECT_EQ(RecordLength(10, 1, 100, FieldLengths::kConstant).Next(random), 1000u);
+  for (const FieldLengths lengths : {FieldLengths::kUniform, FieldLengths::kZipfian}) {
+    const RecordLength length(4, 10, 50, lengths);
+    constexpr int kDraws = 100'000;
+    double sum = 0;
+    uint64_t shortest = 1000, longest = 0;
+    for (int i = 0; i < kDraws; ++i) {
+      const uint64_t drawn = length.Next(random);
+      sum += static_cast<double>(drawn);
+      shortest = std::min(shortest, drawn);
+      longest = std::max(longest, drawn);
+    }
+    EXPECT_GE(shortest, 40u);
+    EXPECT_LE(longest, 200u);
+    EXPECT_GT(longest, 150u);
+    EXPECT_NEAR(sum / kDraws / length.mean(), 1, 0.05);  // the closed form of Gray et al. is an approximation
+  }
+  EXPECT_EQ(RecordLength(4, 10, 50, FieldLengths::kUniform).mean(), 120);
+  EXPECT_LT(RecordLength(4, 10, 50, FieldLengths::kZipfian).mean(), 100) << "short ones are frequent";
 }
 
 TEST(KeyChooser, SequentialReadsEachRecordOnce) {

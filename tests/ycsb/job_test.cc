@@ -3,7 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <set>
 #include <sstream>
+#include <utility>
 
 #include "tests/support/fake_clock.h"
 #include "tests/support/fake_store.h"
@@ -112,6 +114,63 @@ TEST_F(JobTest, LatestNeverReadsAnInsertThatIsNotAcknowledged) {
   const RunResult result = Do({.workload = workload});
   EXPECT_TRUE(result.good()) << log_.str();
   EXPECT_EQ(store_.records.size(), 1000 + result.measured[Operation::kInsert].operations());
+}
+
+TEST_F(JobTest, ClientsWithRangesOfTheirOwnInsertRecordsOfTheirOwn) {
+  Workload workload = Small();
+  workload.distribution = Distribution::kLatest;
+  ASSERT_TRUE(Load(workload).good());
+  workload.read_proportion = 0.5;
+  workload.insert_proportion = 0.5;
+  uint64_t inserted = 0;
+  for (const uint64_t start : {0, 300}) {
+    workload.insert_start = start;
+    workload.insert_count = start == 0 ? 300 : 700;
+    WorkloadJob job({.workload = workload, .clock = &clock_});
+    const RunResult result = RunWorkload(store_, job, {.workers = 2, .log = &log_});
+    EXPECT_TRUE(result.good()) << log_.str();
+    EXPECT_EQ(job.inserted_records(), result.measured[Operation::kInsert].returns[0]);
+    inserted += job.inserted_records();
+  }
+  EXPECT_EQ(store_.records.size(), 1000 + inserted);
+}
+
+TEST_F(JobTest, RecordsThatWereInsertedAreCountedThoughOneFailed) {
+  Workload workload = Small();
+  ASSERT_TRUE(Load(workload).good());
+  workload.read_proportion = 0.5;
+  workload.insert_proportion = 0.5;
+  bool failed = false;
+  store_.fault = [&](const char* operation, std::string_view) {
+    const bool fails = std::string_view(operation) == "insert" && !std::exchange(failed, true);
+    return fails ? krcore::Status(StatusCode::kUnavailable) : krcore::Status();
+  };
+  WorkloadJob job({.workload = workload, .clock = &clock_});
+  const RunResult result = RunWorkload(store_, job, {.workers = 1, .log = &log_});
+  EXPECT_EQ(result.measured.failed_operations, 1u);
+  EXPECT_EQ(job.inserted_records(), store_.records.size() - 1000);
+}
+
+TEST_F(JobTest, ValuesOfDrawnLengthsAreVerified) {
+  for (const FieldLengths lengths : {FieldLengths::kUniform, FieldLengths::kZipfian}) {
+    store_.records.clear();
+    Workload workload = Small();
+    workload.field_count = 3;
+    workload.field_lengths = lengths;
+    workload.min_field_length = 20;
+    ASSERT_TRUE(Load(workload).good());
+    std::set<size_t> sizes;
+    for (const auto& [key, value] : store_.records) sizes.insert(value.size());
+    EXPECT_GT(sizes.size(), 50u);
+    workload.update_proportion = 0.5;
+    workload.read_proportion = 0.5;
+    EXPECT_TRUE(Do({.workload = workload}).good()) << log_.str();
+    for (auto& [key, value] : store_.records) value.resize(value.size() / 2);
+    workload.update_proportion = 0;
+    const RunResult cut = Do({.workload = workload});
+    EXPECT_GT(cut.measured.mismatches, 0u);
+    EXPECT_EQ(cut.measured.verified, 0u);
+  }
 }
 
 TEST_F(JobTest, MissingRecordsAreFailures) {

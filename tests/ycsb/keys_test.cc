@@ -12,7 +12,7 @@ namespace {
 
 std::string Key(const KeyCodec& codec, uint64_t number) {
   std::string key(codec.key_bytes(), '?');
-  codec.Format(number, key.data());
+  key.resize(codec.Format(number, key.data()));
   return key;
 }
 
@@ -28,6 +28,14 @@ TEST(KeyCodec, OrderedKeysSortAsTheirNumbers) {
   EXPECT_LT(Key(codec, 9), Key(codec, 10));
   EXPECT_LT(Key(codec, 999'999'999'998), Key(codec, 999'999'999'999));
   EXPECT_EQ(codec.capacity(), 1'000'000'000'000u);
+}
+
+TEST(KeyCodec, PaddedKeysAreThoseOfYcsb) {
+  EXPECT_EQ(Key(KeyCodec(16, false, 1), 0), "user0");
+  EXPECT_EQ(Key(KeyCodec(16, false, 1), 1234567890123456789), "user1234567890123456789");
+  EXPECT_EQ(Key(KeyCodec(16, false, 8), 5), "user00000005");
+  EXPECT_EQ(Key(KeyCodec(16, false, 3), 1000), "user1000");
+  EXPECT_EQ(Key(KeyCodec(16, false, 30), 5).size(), 34u);
 }
 
 TEST(KeyCodec, HashedKeysNeverCollide) {

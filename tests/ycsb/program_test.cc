@@ -202,6 +202,39 @@ TEST_F(ProgramTest, ARunWithLittleToDoSleeps) {
   std::remove(path.c_str());
 }
 
+TEST_F(ProgramTest, TwoRunsInsertAtTheSameTimeIfEachHasARange) {
+  ASSERT_EQ(Ycsb("load", "d").status, 0);
+  std::vector<std::unique_ptr<Program>> runs;
+  for (const char* start : {"0", "10000"}) {
+    runs.push_back(std::make_unique<Program>(
+        "ycsb", std::vector<std::string>{"run", fabric_.flag(), "-P", WorkloadFile("d"), "-p", "recordcount=20000",
+                                         "-p", "operationcount=20000", "-p", std::string("insertstart=") + start, "-p",
+                                         "insertcount=10000"}));
+  }
+  for (const auto& run : runs) {
+    EXPECT_EQ(run->Wait(), 0) << run->Output();
+    EXPECT_THAT(run->out(), HasSubstr("[VERIFY], Return=UNEXPECTED_STATE, 0\n"));
+  }
+  const Finished whole = Ycsb("run", "d", {"-p", "operationcount=20000"});
+  EXPECT_EQ(whole.status, 1) << whole.out;
+  EXPECT_THAT(whole.err, HasSubstr("-p insertstart=N -p insertcount=N"));
+}
+
+TEST_F(ProgramTest, TheSummaryGoesToTheExportFile) {
+  const std::string path = ::testing::TempDir() + fabric_.name() + ".txt";
+  const Finished load = Ycsb("load", "a", {"-p", "exportfile=" + path, "-p", "fieldlengthdistribution=zipfian"});
+  EXPECT_EQ(load.status, 0) << load.err;
+  EXPECT_THAT(load.out, IsEmpty());
+  std::ifstream file(path);
+  const std::string summary(std::istreambuf_iterator<char>(file), {});
+  EXPECT_THAT(summary, HasSubstr("[INSERT], Return=OK, 20000\n"));
+  std::remove(path.c_str());
+  const Finished full = Ycsb(
+      "run", "a", {"-p", "operationcount=10", "-p", "fieldlengthdistribution=zipfian", "-p", "exportfile=/dev/full"});
+  EXPECT_EQ(full.status, 1);
+  EXPECT_THAT(full.err, HasSubstr("/dev/full"));
+}
+
 TEST_F(ProgramTest, CtrlCEndsWithAReportAndStatus130) {
   ASSERT_EQ(Ycsb("load", "c").status, 0);
   Program run("ycsb",
@@ -311,6 +344,19 @@ TEST(ProgramErrors, NameTheFlagAndTheWayOut) {
         Case{{"run", "--fabric=x", "-P", c, "-p", "operationcount=0", "--arrivals=poisson", "--target=5"},
              2,
              "give operationcount or maxexecutiontime"},
+        Case{{"run", "redis", "--fabric=x", "-P", c}, 2, "redis: no database is named here"},
+        Case{{"run", "--fabric=x", "-P", c, "-threads", "8"}, 2, "unknown flag -threads: --workers=N"},
+        Case{{"run", "-s", "--fabric=x", "-P", c}, 2, "unknown flag -s: status lines are printed anyway"},
+        Case{{"run", "-db", "x", "--fabric=x", "-P", c}, 2, "unknown flag -db: the store is that of --fabric"},
+        Case{{"run", "-jvm-args=-Xmx1g", "--fabric=x", "-P", c}, 2, "there is no JVM"},
+        Case{{"run", "--fabric=x", "-P", c, "-p", "workload=site.ycsb.workloads.RestWorkload"}, 1, "only CoreWorkload"},
+        Case{{"run", "--fabric=x", "-P", c, "-p", "exportfile=/nonexistent/a"}, 2, "exportfile=/nonexistent/a"},
+        Case{{"load", "--fabric=x", "-P", c, "--warmup=1"}, 2, "--warmup has no effect on a load"},
+        Case{{"run", "--fabric=x", "-P", c, "--plant_mismatch"}, 2, "--plant_mismatch has no effect on a run"},
+        Case{{"run", "--fabric=x", "-P", c, "--arrivals=even"}, 2, "--arrivals has no effect without"},
+        Case{{"run", "--fabric=x", "-P", c, "--target=9", "--latency_sampling=2"},
+             2,
+             "--latency_sampling has no effect"},
         Case{{"run", "--fabric=no-such-fabric-here", "-P", c}, 1, "memnode --fabric=no-such-fabric-here"},
         Case{{"run", "--fabric=x", "-P", c, "--json=/nonexistent/a"}, 2, "--json="}}) {
     const Finished run = RunProgram("ycsb", one.args);
@@ -330,7 +376,8 @@ TEST(ProgramErrors, ComputenodeKnowsProfilesToo) {
   for (const auto& [flags, message] :
        {std::pair{std::vector<std::string>{"--profile=steps"}, "--profile=steps: expected a profile"},
         std::pair{std::vector<std::string>{"--profile=constant:9,9", "--target=5"}, "expected one of them"},
-        std::pair{std::vector<std::string>{"--arrivals=poisson"}, "Give --profile or --target"}}) {
+        std::pair{std::vector<std::string>{"--arrivals=poisson"}, "Give --profile or --target"},
+        std::pair{std::vector<std::string>{"--arrivals=even"}, "--arrivals has no effect without"}}) {
     std::vector<std::string> args = {"--fabric=x", "-P", WorkloadFile("c")};
     args.insert(args.end(), flags.begin(), flags.end());
     const Finished run = RunProgram("computenode", args);

@@ -5,6 +5,8 @@
 
 #include <fstream>
 
+#include "tests/support/program.h"
+
 namespace ycsb {
 namespace {
 
@@ -75,14 +77,39 @@ TEST(Properties, MissingFileIsNotFound) {
   EXPECT_FALSE(properties.AddFile("/").ok());  // a folder
 }
 
-TEST(Properties, UnknownKeysAreListedWithTheirOriginAndWhatTheyMayBeMeantFor) {
+TEST(Properties, WhatHasNoEffectIsListedWithItsOriginAndWhatItMayBeMeantFor) {
   Properties properties;
-  ASSERT_TRUE(properties.AddText("recordcount=1\nrecordcuont=2\nverbosity=3\n", "w").ok());
+  ASSERT_TRUE(
+      properties.AddText("recordcount=1\nrecordcuont=2\nverbosity=3\nexporter=Json\nreadallfields=true\n", "w").ok());
   EXPECT_THAT(
-      properties.UnknownKeys(),
-      testing::ElementsAre("w:2: recordcuont: not a property of YCSB's core or of this runner, ignored; did you "
+      properties.Ineffective(),
+      testing::ElementsAre("w:4: exporter=Json has no effect: the summary is text; --json=FILE writes JSON besides",
+                           "w:2: recordcuont: not a property of YCSB's core or of this runner, ignored; did you "
                            "mean recordcount?",
                            "w:3: verbosity: not a property of YCSB's core or of this runner, ignored"));
+}
+
+TEST(Properties, EachPropertyIsDoneOrWarnedOfOrRefusedAsTheManualSays) {
+  std::ifstream manual(testing_support::SourceDir() + "docs/ycsb.md");
+  std::string table;
+  for (std::string line; std::getline(manual, line);) {
+    if (line.starts_with("| `") && line.find(" | ") != std::string::npos) table += line + '\n';
+  }
+  for (const KnownProperty& known : KnownProperties()) {
+    const std::string name(known.name);
+    std::string support = "done";
+    if (known.support != Support::kDone) support = known.support == Support::kWarned ? "warned of" : "refused";
+    if (!known.same.empty()) support += ", but for `" + std::string(known.same) + "`";
+    EXPECT_THAT(table, testing::HasSubstr("| `" + name + "` | " + support + " | " + std::string(known.text) + " |\n"));
+    Properties properties;
+    properties.Set(name, "something else", "-p");
+    EXPECT_EQ(properties.Ineffective().size(), known.support == Support::kWarned ? 1u : 0u) << name;
+    EXPECT_EQ(properties.CheckRefused().ok(), known.support != Support::kRefused) << name;
+    if (known.same.empty()) continue;
+    properties.Set(name, std::string(known.same.substr(0, known.same.find(' '))), "-p");
+    EXPECT_THAT(properties.Ineffective(), testing::IsEmpty());
+    EXPECT_TRUE(properties.CheckRefused().ok()) << name;
+  }
 }
 
 }  // namespace

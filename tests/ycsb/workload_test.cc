@@ -77,6 +77,47 @@ TEST(Workload, ContradictionsAreRefusedByName) {
   EXPECT_EQ(Parse("recordcount=1\nrequestdistribution=exponential").status().code(), StatusCode::kUnsupported);
 }
 
+TEST(Workload, AnotherWorkloadClassIsNotRunAsCoreWorkload) {
+  EXPECT_TRUE(Parse("recordcount=1\nworkload=com.yahoo.ycsb.workloads.CoreWorkload").ok());
+  const Status status = Parse("recordcount=1\nworkload=site.ycsb.workloads.TimeSeriesWorkload").status();
+  EXPECT_EQ(status.code(), StatusCode::kUnsupported);
+  EXPECT_NE(status.message().find("w:2: workload=site.ycsb.workloads.TimeSeriesWorkload"), std::string_view::npos);
+}
+
+TEST(Workload, FieldLengthsAreDrawnAsYcsbDrawsThem) {
+  const Workload drawn =
+      Parse("recordcount=1\nfieldcount=3\nfieldlength=50\nminfieldlength=10\nfieldlengthdistribution=zipfian").value();
+  EXPECT_EQ(drawn.field_lengths, FieldLengths::kZipfian);
+  EXPECT_EQ(drawn.min_value_bytes(), 30u);
+  EXPECT_EQ(drawn.value_bytes(), 150u);
+  EXPECT_EQ(Parse("recordcount=1\nfieldlengthdistribution=uniform").value().min_value_bytes(), 10u);
+  EXPECT_EQ(Parse("recordcount=1\nfieldlengthdistribution=histogram").status().code(), StatusCode::kUnsupported);
+  const Status contradiction =
+      Parse("recordcount=1\nfieldlength=5\nminfieldlength=6\nfieldlengthdistribution=uniform").status();
+  EXPECT_NE(contradiction.message().find("w:3: minfieldlength=6"), std::string_view::npos) << contradiction.message();
+}
+
+TEST(Workload, ZeroPaddingIsForOrderedKeys) {
+  const Workload padded = Parse("recordcount=1000\ninsertorder=ordered\nzeropadding=8").value();
+  EXPECT_EQ(padded.zero_padding, 8u);
+  EXPECT_EQ(padded.key_length, 12u);
+  for (const char* refused :
+       {"recordcount=1\nzeropadding=8", "recordcount=1\ninsertorder=ordered\nkeylength=20\nzeropadding=8"}) {
+    EXPECT_NE(Parse(refused).status().message().find("zeropadding=8"), std::string_view::npos);
+  }
+}
+
+TEST(Workload, UpdatesOfOneFieldAreNotMadeUpdatesOfAllInSilence) {
+  std::vector<std::string> warnings;
+  ASSERT_TRUE(Parse("recordcount=1\nfieldcount=10", &warnings).ok());
+  ASSERT_EQ(warnings.size(), 1u);
+  EXPECT_NE(warnings[0].find("updates replace all 10 fields"), std::string::npos) << warnings[0];
+  warnings.clear();
+  ASSERT_TRUE(Parse("recordcount=1\nfieldcount=10\nwriteallfields=true", &warnings).ok());
+  ASSERT_TRUE(Parse("recordcount=1\nfieldcount=1\nwriteallfields=false", &warnings).ok());
+  EXPECT_TRUE(warnings.empty()) << warnings[0];
+}
+
 TEST(Workload, IneffectiveAndUnknownSettingsWarn) {
   std::vector<std::string> warnings;
   ASSERT_TRUE(Parse("recordcount=1\nwriteallfields=false\nrecrodcount=2", &warnings).ok());

@@ -56,6 +56,23 @@ uint64_t Zipfian::Next(Random& random) const {
 
 double Zipfian::Probability(uint64_t rank) const { return std::pow(static_cast<double>(rank + 1), -theta_) / zeta_; }
 
+size_t RecordLength::Next(Random& random) const {
+  if (min_ == max_) return fields_ * max_;
+  size_t length = fields_ * min_;
+  for (uint64_t i = 0; i < fields_; ++i) length += short_ ? short_->Next(random) : random.Below(max_ - min_ + 1);
+  return length;
+}
+
+double RecordLength::mean() const {
+  double mean = static_cast<double>(min_ + max_) / 2;
+  if (short_) {
+    mean = static_cast<double>(min_);
+    for (uint64_t rank = 1; rank < short_->items(); ++rank)
+      mean += static_cast<double>(rank) * short_->Probability(rank);
+  }
+  return static_cast<double>(fields_) * mean;
+}
+
 AcknowledgedCounter::AcknowledgedCounter(uint64_t first, uint64_t window)
     : window_(window), acknowledged_(new std::atomic<uint8_t>[window]()), next_(first), limit_(first) {
   assert((window & (window - 1)) == 0);

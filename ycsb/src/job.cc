@@ -41,9 +41,11 @@ void KeepFailuresOnly(Measurements* measured) {
 WorkloadJob::WorkloadJob(const JobOptions& options)
     : options_(options),
       clock_(options.clock ? options.clock : krcore::RealClock()),
-      keys_(options.workload.key_length, options.workload.hashed_order),
+      keys_(options.workload.key_length, options.workload.hashed_order, options.workload.zero_padding),
       total_operations_(TotalOperations(options)),
-      inserted_(options.workload.record_count, InsertWindow(options)),
+      lengths_(options.workload.field_count, options.workload.min_field_length, options.workload.field_length,
+               options.workload.field_lengths),
+      inserted_(options.workload.insert_count, InsertWindow(options)),
       chooser_(options.workload, inserted_),
       planted_record_(options.plant_mismatch ? chooser_.Hottest() : kNoRecord) {}
 

@@ -23,10 +23,12 @@ uint64_t PowerOfTen(size_t exponent) {
 
 }  // namespace
 
-KeyCodec::KeyCodec(size_t key_bytes, bool hashed)
-    : key_bytes_(std::clamp(key_bytes, kMinKeyBytes, kMaxKeyBytes)),
+KeyCodec::KeyCodec(size_t key_bytes, bool hashed, size_t zero_padding)
+    : key_bytes_(zero_padding != 0 ? kPrefixBytes + std::max(zero_padding, kMaxDigits10)
+                                   : std::clamp(key_bytes, kMinKeyBytes, kMaxKeyBytes)),
       prefix_bytes_(key_bytes_ >= 16 ? kPrefixBytes : 0),
-      hashed_(hashed) {
+      hashed_(hashed),
+      zero_padding_(zero_padding) {
   const size_t characters = key_bytes_ - prefix_bytes_;
   mix_bits_ = static_cast<uint32_t>(std::min<size_t>(64, 6 * characters));
   if (hashed_) {
@@ -48,11 +50,16 @@ uint64_t KeyCodec::Mix(uint64_t number) const {
   return x;
 }
 
-void KeyCodec::Format(uint64_t number, char* out) const {
+size_t KeyCodec::Format(uint64_t number, char* out) const {
   assert(number < capacity_);
   std::memcpy(out, kPrefix, prefix_bytes_);
   char* digits = out + prefix_bytes_;
-  const size_t characters = key_bytes_ - prefix_bytes_;
+  size_t characters = key_bytes_ - prefix_bytes_;
+  if (zero_padding_ != 0) {
+    characters = 1;
+    for (uint64_t rest = number; rest >= 10; rest /= 10) ++characters;
+    characters = std::max(characters, zero_padding_);
+  }
   const size_t used = std::min(characters, hashed_ ? kMaxDigits64 : kMaxDigits10);
   const size_t padding = characters - used;
   std::memset(digits, hashed_ ? kBase64[0] : '0', padding);
@@ -69,6 +76,7 @@ void KeyCodec::Format(uint64_t number, char* out) const {
       x /= 10;
     }
   }
+  return prefix_bytes_ + characters;
 }
 
 }  // namespace ycsb

@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <charconv>
 #include <fstream>
+#include <optional>
 #include <sstream>
 #include <utility>
 
@@ -15,65 +16,106 @@ namespace {
 
 constexpr std::string_view kBlank = " \t\f\r";
 
-// What YCSB's core (CoreWorkload, Client, Measurements) defines, and what this runner adds.
-constexpr auto kKnownKeys = std::to_array<std::string_view>({
-    "core_workload_insertion_retry_interval",
-    "core_workload_insertion_retry_limit",
-    "dataintegrity",
-    "db",
-    "debug.pause",
-    "dotransactions",
-    "exponential.frac",
-    "exponential.percentile",
-    "exporter",
-    "exportfile",
-    "fieldcount",
-    "fieldlength",
-    "fieldlengthdistribution",
-    "fieldlengthhistogram",
-    "fieldnameprefix",
-    "hdrhistogram.fileoutput",
-    "hdrhistogram.output.path",
-    "hdrhistogram.percentiles",
-    "histogram.buckets",
-    "hotspotdatafraction",
-    "hotspotopnfraction",
-    "insertcount",
-    "insertorder",
-    "insertproportion",
-    "insertstart",
-    "jvm.track",
-    "keylength",
-    "maxexecutiontime",
-    "maxscanlength",
-    "measurement.interval",
-    "measurement.raw.output_file",
-    "measurement.trackjvm",
-    "measurementtype",
-    "minfieldlength",
-    "minscanlength",
-    "operationcount",
-    "readallfields",
-    "readallfieldsbyname",
-    "readmodifywriteproportion",
-    "readproportion",
-    "recordcount",
-    "reportlatencyforeacherror",
-    "requestdistribution",
-    "scanlengthdistribution",
-    "scanproportion",
-    "status.interval",
-    "table",
-    "target",
-    "threadcount",
-    "timeseries.granularity",
-    "updateproportion",
-    "workload",
-    "writeallfields",
-    "zeropadding",
-    "zipfianconstant",
+using enum Support;
+
+// What YCSB's core defines (CoreWorkload, Client, Measurements and what they use), and what this runner adds. `same`:
+// values that say what happens anyway.
+constexpr auto kKnown = std::to_array<KnownProperty>({
+    {"core_workload_insertion_retry_interval", kWarned, "", "an insert that failed is not tried again"},
+    {"core_workload_insertion_retry_limit", kWarned, "0", "an insert that failed is not tried again"},
+    {"dataintegrity", kWarned, "true", "every value read is verified all the same"},
+    {"db", kWarned, "", "the store is that of --fabric"},
+    {"dotransactions", kWarned, "", "`ycsb load` or `ycsb run` says it"},
+    {"exponential.frac", kWarned, "", "there is no requestdistribution=exponential"},
+    {"exponential.percentile", kWarned, "", "there is no requestdistribution=exponential"},
+    {"exporter", kWarned,
+     "site.ycsb.measurements.exporter.TextMeasurementsExporter "
+     "com.yahoo.ycsb.measurements.exporter.TextMeasurementsExporter",
+     "the summary is text; --json=FILE writes JSON besides"},
+    {"exportfile", kDone, "", "the summary goes there, and not to stdout"},
+    {"fieldcount", kDone, "", "a record is one value, as long as its fields together"},
+    {"fieldlength", kDone, "", "the longest where lengths are drawn"},
+    {"fieldlengthdistribution", kDone, "",
+     "constant, uniform, zipfian (short ones are frequent); histogram is refused"},
+    {"fieldlengthhistogram", kWarned, "", "there is no fieldlengthdistribution=histogram"},
+    {"fieldnameprefix", kWarned, "field", "fields have no names here"},
+    {"hdrhistogram.fileoutput", kWarned, "false", "no such file is written; --json=FILE has all percentiles"},
+    {"hdrhistogram.output.path", kWarned, "", "no such file is written; --json=FILE has all percentiles"},
+    {"hdrhistogram.percentiles", kWarned, "50,95,99", "the summary has 50, 90, 95, 99, 99.9 and 99.99"},
+    {"histogram.buckets", kWarned, "", "latencies are kept in log-linear buckets, within 0.4%"},
+    {"hotspotdatafraction", kDone, "", ""},
+    {"hotspotopnfraction", kDone, "", ""},
+    {"insertcount", kDone, "", "records of this client's range: those that it loads, or reads"},
+    {"insertorder", kDone, "", "hashed, ordered"},
+    {"insertproportion", kDone, "", ""},
+    {"insertstart", kDone, "", "the first record of this client's range"},
+    {"keylength", kDone, "", "bytes of a key (16); not of YCSB"},
+    {"label", kWarned, "", "status lines have none"},
+    {"latencytrackederrors", kWarned, "", "failed operations are reported apart, all statuses together"},
+    {"maxexecutiontime", kDone, "", "seconds"},
+    {"maxscanlength", kWarned, "", "there are no scans"},
+    {"measurement.histogram.verbose", kWarned, "false", "buckets are not printed"},
+    {"measurement.interval", kWarned, "",
+     "latency counts from when an operation began in a closed loop (op), from when it was due in an open one "
+     "(intended)"},
+    {"measurement.raw.no_summary", kWarned, "false", "the summary is always printed"},
+    {"measurement.raw.output_file", kWarned, "", "single latencies are not written"},
+    {"measurement.trackjvm", kWarned, "false", "there is no JVM"},
+    {"measurementtype", kWarned, "hdrhistogram", "latencies are percentiles of a histogram with log-linear buckets"},
+    {"minfieldlength", kDone, "", "the shortest where lengths are drawn (1)"},
+    {"minscanlength", kWarned, "", "there are no scans"},
+    {"operationcount", kDone, "", "0: no end"},
+    {"readallfields", kWarned, "true", "a record is one value here; reads return it whole"},
+    {"readallfieldsbyname", kWarned, "false", "a record is one value here; reads return it whole"},
+    {"readmodifywriteproportion", kDone, "", ""},
+    {"readproportion", kDone, "", ""},
+    {"recordcount", kDone, "", "records of all clients together"},
+    {"reportlatencyforeacherror", kWarned, "false", "failed operations are reported apart, all statuses together"},
+    {"requestdistribution", kDone, "", "uniform, zipfian, latest, hotspot, sequential; exponential is refused"},
+    {"scanlengthdistribution", kWarned, "", "there are no scans"},
+    {"scanproportion", kRefused, "0",
+     "scans need an ordered index, and this store is a hash table; use workload a, b, c, d or f, or set -p "
+     "scanproportion=0 and another proportion"},
+    {"spin.sleep", kWarned, "", "a worker sleeps until shortly before an operation is due, then spins"},
+    {"status", kWarned, "true", "status lines go to stderr; status.interval=0 turns them off"},
+    {"status.interval", kDone, "", "seconds (1); 0: no status lines"},
+    {"table", kWarned, "usertable", "there is one table; all clients of the fabric share its keys"},
+    {"target", kDone, "", ""},
+    {"threadcount", kDone, "", "workers, unless --workers is given"},
+    {"timeseries.granularity", kWarned, "", "there are no time series; status lines have rate and p99"},
+    {"timeseries.percentiles", kWarned, "", "there are no time series; status lines have rate and p99"},
+    {"updateproportion", kDone, "", ""},
+    {"workload", kRefused, "site.ycsb.workloads.CoreWorkload com.yahoo.ycsb.workloads.CoreWorkload",
+     "only CoreWorkload is implemented, and another class is another experiment; leave it out for CoreWorkload"},
+    {"writeallfields", kWarned, "true",
+     "a record is one value here; updates replace it whole, as with writeallfields=true"},
+    {"zeropadding", kDone, "",
+     "insertorder=ordered: keys are \"user\" and the number with so many digits at least, as YCSB's"},
+    {"zipfianconstant", kDone, "", "of requestdistribution zipfian and latest (0.99); not of YCSB"},
 });
-static_assert(std::ranges::is_sorted(kKnownKeys));
+static_assert(std::ranges::is_sorted(kKnown, {}, &KnownProperty::name));
+
+const KnownProperty* Find(std::string_view name) {
+  const auto* const found = std::ranges::lower_bound(kKnown, name, {}, &KnownProperty::name);
+  return found != kKnown.end() && found->name == name ? found : nullptr;
+}
+
+std::optional<double> Number(std::string_view text) {
+  double number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end != text.data() + text.size()) return {};
+  return number;
+}
+
+// Of one of the words, or as a number as large.
+bool IsOneOf(std::string_view value, std::string_view words) {
+  for (size_t begin = 0; begin < words.size();) {
+    const std::string_view word = words.substr(begin, words.substr(begin).find(' '));
+    if (value == word || (Number(word) && Number(value) == Number(word))) return true;
+    begin += word.size() + 1;
+  }
+  return false;
+}
 
 std::string_view Trim(std::string_view text) {
   const size_t begin = text.find_first_not_of(kBlank);
@@ -201,17 +243,33 @@ std::string Properties::Origin(const std::string& key) const {
   return found == entries_.end() ? std::string() : found->second.origin;
 }
 
-std::vector<std::string> Properties::UnknownKeys() const {
-  std::vector<std::string> unknown;
+std::span<const KnownProperty> KnownProperties() { return kKnown; }
+
+Status Properties::CheckRefused() const {
   for (const auto& [key, entry] : entries_) {
-    if (!std::ranges::binary_search(kKnownKeys, std::string_view(key))) {
-      std::string line = entry.origin + ": " + key + ": not a property of YCSB's core or of this runner, ignored";
-      if (const std::string nearest(cli::Nearest(key, kKnownKeys)); !nearest.empty())
-        line += "; did you mean " + nearest + "?";
-      unknown.push_back(std::move(line));
-    }
+    const KnownProperty* const known = Find(key);
+    if (!known || known->support != kRefused || IsOneOf(entry.value, known->same)) continue;
+    return {StatusCode::kUnsupported, entry.origin + ": " + key + "=" + entry.value + ": " + std::string(known->text)};
   }
-  return unknown;
+  return {};
+}
+
+std::vector<std::string> Properties::Ineffective() const {
+  std::vector<std::string> lines;
+  for (const auto& [key, entry] : entries_) {
+    if (const KnownProperty* const known = Find(key)) {
+      if (known->support != kWarned || IsOneOf(entry.value, known->same)) continue;
+      lines.push_back(entry.origin + ": " + key + "=" + entry.value + " has no effect: " + std::string(known->text));
+      continue;
+    }
+    std::vector<std::string_view> names;
+    for (const KnownProperty& known : kKnown) names.push_back(known.name);
+    std::string line = entry.origin + ": " + key + ": not a property of YCSB's core or of this runner, ignored";
+    if (const std::string nearest(cli::Nearest(key, names)); !nearest.empty())
+      line += "; did you mean " + nearest + "?";
+    lines.push_back(std::move(line));
+  }
+  return lines;
 }
 
 std::map<std::string, std::string> Properties::ToMap() const {

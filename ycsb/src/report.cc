@@ -58,19 +58,22 @@ double Throughput(const RunResult& result) {
 }
 
 struct DataSize {
-  uint64_t records, key_bytes, value_bytes;
-  uint64_t total_bytes() const { return records * (key_bytes + value_bytes); }
+  uint64_t records, key_bytes;
+  double value_bytes;  // on average
+  uint64_t total_bytes() const {
+    return records * key_bytes + static_cast<uint64_t>(static_cast<double>(records) * value_bytes + 0.5);
+  }
 };
 
 DataSize SizeOf(const WorkloadJob& job, const RunResult& result) {
   const Workload& workload = job.options().workload;
-  uint64_t records = workload.insert_count;
+  uint64_t records = workload.insert_count;  // this client's
   if (job.options().phase == Phase::kLoad) {
     records = result.measured[Operation::kInsert].returns[0];
   } else {
     records += job.inserted_records();
   }
-  return {records, workload.key_length, workload.value_bytes()};
+  return {records, workload.key_length, job.mean_length()};
 }
 
 void WriteLatencies(const std::string& name, const LatencyHistogram& histogram, std::ostream& out) {
@@ -301,7 +304,7 @@ std::string JsonReport(const WorkloadJob& job, const RunResult& result, const Re
   const DataSize size = SizeOf(job, result);
   json["records"] = size.records;
   json["key_bytes"] = size.key_bytes;
-  json["value_bytes"] = size.value_bytes;
+  json["value_bytes"] = static_cast<uint64_t>(size.value_bytes + 0.5);
   json["data_bytes"] = size.total_bytes();
   json["run_time_ms"] = static_cast<double>(result.measured_ns) / 1e6;
   json["throughput_ops"] = Throughput(result);

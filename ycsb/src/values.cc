@@ -32,8 +32,8 @@ struct Fill {
   uint64_t start;
   uint64_t step;
 
-  Fill(uint64_t record, uint64_t stored_version) {
-    start = Mix64(record + 0x9e3779b97f4a7c15u * (stored_version + 1));
+  Fill(uint64_t record, uint64_t stored_version, size_t size) {
+    start = Mix64(record + 0x9e3779b97f4a7c15u * (stored_version + 1) + 0xd6e8feb86659fd93u * size);
     step = Mix64(start) | 1;
   }
   uint64_t Word(size_t index) const { return start + index * step; }
@@ -72,7 +72,7 @@ void FillValue(uint64_t record, Version version, char* out, size_t size) {
     stored = low;
     std::memcpy(out, &low, sizeof(low));
   }
-  const Fill fill(record, stored);
+  const Fill fill(record, stored, size);
   const size_t words = (size - header) / 8;
   char* at = out + header;
   for (size_t i = 0; i < words; ++i) {
@@ -87,7 +87,7 @@ bool VerifyValue(uint64_t record, std::string_view value, size_t expected_size) 
   if (value.size() != expected_size) return false;
   const size_t header = HeaderBytes(expected_size);
   if (header == kFullHeaderBytes && LoadWord(value.data() + 8) != record) return false;
-  const Fill fill(record, StoredVersion(value.data(), expected_size));
+  const Fill fill(record, StoredVersion(value.data(), expected_size), expected_size);
   const size_t words = (expected_size - header) / 8;
   const char* at = value.data() + header;
   uint64_t difference = 0;
@@ -113,7 +113,7 @@ std::string ExplainMismatch(uint64_t record, std::string_view value, size_t expe
     what = "got record " + std::to_string(other) + ", writer " + std::to_string(version.writer) + ", version " +
            std::to_string(version.count) + "; ";
   }
-  const Fill fill(record, stored);
+  const Fill fill(record, stored, expected_size);
   for (size_t offset = header; offset < expected_size; ++offset) {
     const uint64_t word = fill.Word((offset - header) / 8);
     const auto expected = static_cast<char>(word >> (8 * ((offset - header) % 8)));

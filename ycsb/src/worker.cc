@@ -22,7 +22,8 @@ WorkloadWorker::WorkloadWorker(WorkloadJob& job, computenode::WorkerContext& con
       requests_(job.options_.requests),
       load_(job.options_.phase == Phase::kLoad),
       open_loop_(job.open_loop() || requests_ != nullptr),
-      value_bytes_(job.options_.workload.value_bytes()),
+      min_value_bytes_(job.options_.workload.min_value_bytes()),
+      max_value_bytes_(job.options_.workload.value_bytes()),
       writer_(static_cast<uint16_t>(context.worker() + 1)),
       random_(job.options_.seed, context.worker()),
       chooser_(job.chooser_),
@@ -37,8 +38,8 @@ WorkloadWorker::WorkloadWorker(WorkloadJob& job, computenode::WorkerContext& con
   if (workload.insert_proportion == 0 && workload.read_modify_write_proportion == 0) update_below_ = 1;
   if (update_below_ == 1 && workload.update_proportion == 0) read_below_ = 1;
   for (LaneState& lane : lanes_) {
-    lane.key.resize(job.keys_.key_bytes());
-    lane.written.resize(value_bytes_);
+    lane.key.reserve(job.keys_.key_bytes());
+    lane.written.reserve(max_value_bytes_);
   }
   idle_lanes_.reserve(lanes_.size());
 }
@@ -120,13 +121,20 @@ void WorkloadWorker::Choose(LaneState& lane) {
                      : draw < update_below_ ? Operation::kUpdate
                      : draw < insert_below_ ? Operation::kInsert
                                             : Operation::kReadModifyWrite;
-    lane.record = lane.operation == Operation::kInsert ? job_.inserted_.Next() : chooser_.Next(random_, lane.ticket);
+    if (lane.operation == Operation::kInsert) {
+      lane.own = job_.inserted_.Next();
+      lane.record = job_.options_.workload.own_records().At(lane.own);
+    } else {
+      lane.record = chooser_.Next(random_, lane.ticket);
+    }
   }
-  job_.keys_.Format(lane.record, lane.key.data());
+  lane.key.resize(job_.keys_.key_bytes());
+  lane.key.resize(job_.keys_.Format(lane.record, lane.key.data()));
   if (lane.operation == Operation::kRead) return;
   const Version version = load_ ? Version{} : Version{writer_, ++writes_};
-  FillValue(lane.record, version, lane.written.data(), value_bytes_);
-  if (load_ && lane.record == job_.planted_record_ && value_bytes_ > 0) lane.written.back() ^= 1;
+  lane.written.resize(job_.lengths_.Next(random_));
+  FillValue(lane.record, version, lane.written.data(), lane.written.size());
+  if (load_ && lane.record == job_.planted_record_ && !lane.written.empty()) lane.written.back() ^= 1;
 }
 
 int64_t WorkloadWorker::Finish(LaneState& lane, Operation operation, const kvs::Status& status, int64_t start_ns) {
@@ -158,7 +166,8 @@ void WorkloadWorker::CountWhole(LaneState& lane, const kvs::Status& status) {
 }
 
 void WorkloadWorker::Verify(LaneState& lane) {
-  if (VerifyValue(lane.record, lane.read, value_bytes_)) [[likely]] {
+  const size_t expected = std::clamp(lane.read.size(), min_value_bytes_, max_value_bytes_);
+  if (VerifyValue(lane.record, lane.read, expected)) [[likely]] {
     ++measured_.verified;
     if (job_.options_.counts != nullptr) job_.options_.counts->verified.fetch_add(1, std::memory_order_relaxed);
     return;
@@ -166,7 +175,7 @@ void WorkloadWorker::Verify(LaneState& lane) {
   ++measured_.mismatches;
   if (job_.options_.counts != nullptr) job_.options_.counts->mismatches.fetch_add(1, std::memory_order_relaxed);
   job_.ReportProblem("MISMATCH at key " + lane.key + " (record " + std::to_string(lane.record) +
-                     "): " + ExplainMismatch(lane.record, lane.read, value_bytes_));
+                     "): " + ExplainMismatch(lane.record, lane.read, expected));
 }
 
 kvs::Task<void> WorkloadWorker::Lane(computenode::WorkerContext& context, uint32_t index) {
@@ -208,7 +217,10 @@ kvs::Task<void> WorkloadWorker::Lane(computenode::WorkerContext& context, uint32
           status = co_await client.InsertAsync(lane.key, lane.written);
         }
         Finish(lane, Operation::kInsert, status, lane.start_ns);
-        if (!load_ && status.ok()) job_.inserted_.Acknowledge(lane.record);
+        if (!load_ && status.ok()) {
+          job_.inserted_.Acknowledge(lane.own);
+          job_.inserted_records_.fetch_add(1, std::memory_order_relaxed);
+        }
         break;
       }
       case Operation::kReadModifyWrite: {

@@ -32,6 +32,7 @@ class WorkloadWorker final : public computenode::WorkerJob {
     uint64_t ticket = kNoTicket;
     Operation operation = Operation::kRead;
     uint64_t record = 0;
+    uint64_t own = 0;  // the same, of an insert, as OwnRecords counts
     bool timed = true;
     int64_t start_ns = 0;
     int64_t last_ns = 0;  // when the lane's last timed operation ended
@@ -66,7 +67,7 @@ class WorkloadWorker final : public computenode::WorkerJob {
   computenode::RequestQueue* const requests_;
   const bool load_;
   const bool open_loop_;
-  const size_t value_bytes_;
+  const size_t min_value_bytes_, max_value_bytes_;
   const uint16_t writer_;
   uint64_t writes_ = 0;
   Random random_;

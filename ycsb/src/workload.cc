@@ -1,5 +1,6 @@
 #include "ycsb/workload.h"
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <limits>
@@ -34,13 +35,6 @@ Status ReadProportions(const Properties& properties, Workload* workload) {
   KRCORE_RETURN_IF_ERROR(properties.Read("insertproportion", 0.0, 1.0, &workload->insert_proportion));
   KRCORE_RETURN_IF_ERROR(
       properties.Read("readmodifywriteproportion", 0.0, 1.0, &workload->read_modify_write_proportion));
-  double scans = 0;
-  KRCORE_RETURN_IF_ERROR(properties.Read("scanproportion", 0.0, 1.0, &scans));
-  if (scans > 0) {
-    return Refuse(properties, "scanproportion", StatusCode::kUnsupported,
-                  "scans need an ordered index, and this store is a hash table; use workload a, b, c, d or f, or set "
-                  "-p scanproportion=0 and another proportion");
-  }
   const double sum = workload->read_proportion + workload->update_proportion + workload->insert_proportion +
                      workload->read_modify_write_proportion;
   if (sum <= 0) {
@@ -91,6 +85,43 @@ Status ReadCounts(const Properties& properties, Workload* workload) {
   return {};
 }
 
+Status ReadZeroPadding(const Properties& properties, Workload* workload) {
+  KRCORE_RETURN_IF_ERROR(properties.Read("zeropadding", 1, KeyCodec::kMaxPadding, &workload->zero_padding));
+  if (workload->zero_padding == 0) return {};
+  if (workload->hashed_order) {
+    return Refuse(properties, "zeropadding", StatusCode::kInvalidArgument,
+                  "hashed keys have keylength bytes; set insertorder=ordered, or keylength and no zeropadding");
+  }
+  if (properties.Has("keylength")) {
+    return Refuse(properties, "zeropadding", StatusCode::kInvalidArgument,
+                  "it says how long keys are, as keylength does; set one of them");
+  }
+  workload->key_length = std::string("user").size() +
+                         std::max<uint64_t>(workload->zero_padding, std::to_string(workload->record_count - 1).size());
+  return {};
+}
+
+Status ReadFieldLengths(const Properties& properties, Workload* workload) {
+  std::string lengths = "constant";
+  KRCORE_RETURN_IF_ERROR(properties.Read("fieldlengthdistribution", &lengths));
+  if (lengths == "uniform") {
+    workload->field_lengths = FieldLengths::kUniform;
+  } else if (lengths == "zipfian") {
+    workload->field_lengths = FieldLengths::kZipfian;
+  } else if (lengths != "constant") {
+    const bool of_ycsb = lengths == "histogram";
+    return Refuse(properties, "fieldlengthdistribution",
+                  of_ycsb ? StatusCode::kUnsupported : StatusCode::kInvalidArgument,
+                  "expected constant, uniform or zipfian");
+  }
+  KRCORE_RETURN_IF_ERROR(properties.Read("minfieldlength", 0, kvs::kMaxValueBytes, &workload->min_field_length));
+  if (workload->field_lengths != FieldLengths::kConstant && workload->min_field_length > workload->field_length) {
+    return Refuse(properties, "minfieldlength", StatusCode::kInvalidArgument,
+                  "must be at most fieldlength=" + std::to_string(workload->field_length));
+  }
+  return {};
+}
+
 Status ReadShape(const Properties& properties, Workload* workload) {
   KRCORE_RETURN_IF_ERROR(properties.Read("fieldcount", 1, kvs::kMaxValueBytes, &workload->field_count));
   KRCORE_RETURN_IF_ERROR(properties.Read("fieldlength", 0, kvs::kMaxValueBytes, &workload->field_length));
@@ -107,41 +138,37 @@ Status ReadShape(const Properties& properties, Workload* workload) {
     return Refuse(properties, "insertorder", StatusCode::kInvalidArgument, "expected hashed or ordered");
   }
   workload->hashed_order = order == "hashed";
-  const uint64_t capacity = KeyCodec(workload->key_length, workload->hashed_order).capacity();
+  KRCORE_RETURN_IF_ERROR(ReadZeroPadding(properties, workload));
+  const KeyCodec keys(workload->key_length, workload->hashed_order, workload->zero_padding);
   // Room for as many inserts again as the run phase could make.
-  if (workload->record_count > capacity / 2) {
+  if (workload->record_count > keys.capacity() / 2) {
     return Refuse(properties, "keylength", StatusCode::kInvalidArgument,
                   std::to_string(workload->key_length) + "-byte keys cannot tell recordcount=" +
                       std::to_string(workload->record_count) + " records apart: set a larger keylength");
   }
-  std::string lengths = "constant";
-  KRCORE_RETURN_IF_ERROR(properties.Read("fieldlengthdistribution", &lengths));
-  if (lengths != "constant") {
-    return Refuse(properties, "fieldlengthdistribution", StatusCode::kUnsupported, "only constant is implemented");
-  }
-  return {};
+  return ReadFieldLengths(properties, workload);
 }
 
 Status ReadRunning(const Properties& properties, Workload* workload) {
   KRCORE_RETURN_IF_ERROR(properties.Read("maxexecutiontime", 0, 1'000'000'000, &workload->max_execution_time_s));
   KRCORE_RETURN_IF_ERROR(properties.Read("target", 0.0, 1e9, &workload->target_ops));
+  KRCORE_RETURN_IF_ERROR(properties.Read("exportfile", &workload->export_file));
   KRCORE_RETURN_IF_ERROR(properties.Read("status.interval", 0, 1'000'000, &workload->status_interval_s));
   return properties.Read("threadcount", 1, 4096, &workload->thread_count);
 }
 
 void Warn(const Properties& properties, const Workload& workload, std::vector<std::string>* warnings) {
-  for (std::string& unknown : properties.UnknownKeys()) warnings->push_back(std::move(unknown));
-  bool one_field = true;
-  (void)properties.Read("writeallfields", &one_field);
-  if (!one_field && workload.field_count > 1) {
-    warnings->push_back(properties.Origin("writeallfields") +
-                        ": writeallfields=false: a record is one value here; updates replace it whole");
+  for (std::string& line : properties.Ineffective()) {
+    // A record of one field is that field.
+    const bool of_fields = line.find("allfields") != std::string::npos;
+    if (!of_fields || workload.field_count > 1) warnings->push_back(std::move(line));
   }
-  bool all_fields = true;
-  (void)properties.Read("readallfields", &all_fields);
-  if (!all_fields && workload.field_count > 1) {
-    warnings->push_back(properties.Origin("readallfields") +
-                        ": readallfields=false: a record is one value here; reads return it whole");
+  const bool updates = workload.update_proportion > 0 || workload.read_modify_write_proportion > 0;
+  if (updates && workload.field_count > 1 && !properties.Has("writeallfields")) {
+    warnings->push_back("updates replace all " + std::to_string(workload.field_count) +
+                        " fields of a record, where YCSB replaces one: a record is one value here; -p "
+                        "writeallfields=true makes YCSB do "
+                        "the same, and says that it is meant");
   }
 }
 
@@ -155,6 +182,7 @@ std::string_view DistributionName(Distribution distribution) {
 }
 
 Result<Workload> Workload::FromProperties(const Properties& properties, std::vector<std::string>* warnings) {
+  KRCORE_RETURN_IF_ERROR(properties.CheckRefused());
   Workload workload;
   for (const auto& step : {ReadCounts, ReadShape, ReadProportions, ReadDistribution, ReadRunning}) {
     if (Status status = step(properties, &workload); !status.ok()) return status;

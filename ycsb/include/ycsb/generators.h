@@ -9,8 +9,10 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "ycsb/random.h"
+#include "ycsb/workload.h"
 
 namespace ycsb {
 
@@ -67,6 +69,23 @@ class ScrambledZipfian {
  private:
   uint64_t items_;
   Zipfian ranks_;
+};
+
+// How long the fields of a record are together, each of them drawn from `lengths` in [min, max].
+class RecordLength {
+ public:
+  RecordLength(uint64_t fields, uint64_t min, uint64_t max, FieldLengths lengths)
+      : fields_(fields), min_(min), max_(max) {
+    if (lengths == FieldLengths::kZipfian) short_.emplace(max - min + 1, kTheta);
+    if (lengths == FieldLengths::kConstant) min_ = max_;
+  }
+  size_t Next(Random& random) const;
+  double mean() const;
+
+ private:
+  static constexpr double kTheta = 0.99;  // as in YCSB, whatever zipfianconstant says
+  uint64_t fields_, min_, max_;
+  std::optional<Zipfian> short_;
 };
 
 // Hands out numbers for inserts, and knows up to which all inserts were acknowledged, so that readers never

@@ -96,8 +96,10 @@ class WorkloadJob final : public computenode::Job {
   uint64_t DueBy(int64_t now_ns) const;
   // When the plan ends, by the clock. kNever: there is no plan, or no worker has started.
   int64_t PlannedEndNs() const;
-  // Records there were inserted by the run phase and acknowledged.
-  uint64_t inserted_records() const { return inserted_.last() + 1 - options_.workload.record_count; }
+  // Records that the run phase has inserted.
+  uint64_t inserted_records() const { return inserted_records_.load(std::memory_order_relaxed); }
+  // Of a value, in bytes.
+  double mean_length() const { return lengths_.mean(); }
 
  private:
   friend class WorkloadWorker;
@@ -119,9 +121,10 @@ class WorkloadJob final : public computenode::Job {
   krcore::Clock* const clock_;
   const KeyCodec keys_;
   const uint64_t total_operations_;
-  AcknowledgedCounter inserted_;
-  const KeyChooser chooser_;  // the prototype
-  uint64_t planted_record_;   // kNoRecord: none
+  const RecordLength lengths_;
+  AcknowledgedCounter inserted_;  // as OwnRecords counts
+  const KeyChooser chooser_;      // the prototype
+  uint64_t planted_record_;       // kNoRecord: none
 
   alignas(64) std::atomic<uint64_t> next_ticket_{0};
   // Hints and counts that order nothing; read by workers, written seldom.
@@ -130,6 +133,7 @@ class WorkloadJob final : public computenode::Job {
   std::atomic<uint64_t> epoch_{1};  // a worker that sees a new one publishes
   std::atomic<int64_t> start_ns_{0};
   std::atomic<uint64_t> problems_seen_{0};
+  std::atomic<uint64_t> inserted_records_{0};
 
   mutable std::mutex mutex_;  // guards what follows
   std::condition_variable published_;

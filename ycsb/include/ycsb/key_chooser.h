@@ -15,7 +15,7 @@ namespace ycsb {
 
 class KeyChooser {
  public:
-  // `inserted` must outlive the chooser and its copies.
+  // `inserted` counts the client's own records (OwnRecords), and must outlive the chooser and its copies.
   KeyChooser(const Workload& workload, const AcknowledgedCounter& inserted);
 
   // A record that exists. `ticket`: the operation's number in the whole run, for the sequential distribution.
@@ -24,9 +24,10 @@ class KeyChooser {
   uint64_t Hottest() const;
 
  private:
+  uint64_t NextOwn(Random& random, uint64_t ticket);
+
   Distribution distribution_;
-  uint64_t first_;
-  uint64_t count_;
+  OwnRecords own_;
   uint64_t hot_count_ = 0;
   double hot_operations_ = 0;
   const AcknowledgedCounter* inserted_;

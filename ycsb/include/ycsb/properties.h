@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -19,6 +20,21 @@ namespace ycsb {
 using krcore::Result;
 using krcore::Status;
 using krcore::StatusCode;
+
+// How this runner treats a property of YCSB's core, or of its own.
+enum class Support : uint8_t {
+  kDone,
+  kWarned,   // it has no effect: a warning says what happens instead
+  kRefused,  // without it this would be another experiment
+};
+struct KnownProperty {
+  std::string_view name;
+  Support support;
+  std::string_view same;  // kWarned, kRefused: values, with blanks between, that say what happens anyway
+  std::string_view text;  // for users: what happens
+};
+// By name. docs/ycsb.md has it as a table.
+std::span<const KnownProperty> KnownProperties();
 
 class Properties {
  public:
@@ -42,9 +58,11 @@ class Properties {
 
   // Where the key was set: "ycsb/workloads/workloada:12" or "-p". Empty: not set.
   std::string Origin(const std::string& key) const;
-  // Of each key that neither YCSB's core nor this runner knows, and so is ignored, a line for the user: where it is and
-  // what it may be a misspelling of.
-  std::vector<std::string> UnknownKeys() const;
+  // kUnsupported: one that is set would make this another experiment.
+  Status CheckRefused() const;
+  // A line for the user of each key that has no effect: what happens instead; or, if neither YCSB's core nor this
+  // runner knows it, what it may be a misspelling of.
+  std::vector<std::string> Ineffective() const;
   std::map<std::string, std::string> ToMap() const;
 
  private:

@@ -4,7 +4,7 @@
 //   8 .. 23      version, low 4 bytes | fill
 //   < 8          fill
 //
-// The fill is an arithmetic sequence of 64-bit words whose start and step are hashes of record number and the
+// The fill is an arithmetic sequence of 64-bit words whose start and step are hashes of record number, size and the
 // version as stored, so a value torn between two writes, shifted, truncated or of another record does not verify.
 //
 // Thread safety: pure functions.
