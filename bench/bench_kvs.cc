@@ -291,9 +291,10 @@ void BM_TurnWithoutConflict(benchmark::State& state) {
   std::array<std::optional<kvs::Turn>, 64> turns;
   std::array<Key, 4096> keys;
   std::array<kvs::KeyHash, 4096> hashes;
+  const kvs::Hasher hasher({});
   for (size_t i = 0; i < keys.size(); ++i) {
     keys[i] = KeyOf(i);
-    hashes[i] = kvs::HashKey(View(keys[i]));
+    hashes[i] = hasher(View(keys[i]));
   }
   std::string value;
   size_t i = 0;

@@ -53,7 +53,8 @@ class SkewStudy::Impl {
     region.tag = kvs::kPoolRegionTag;
     pool_ = node_->CreateRegion(region).value();
     Check(node_->HostMetaServer(256));
-    kvs::HomeOptions home;  // as many subtables as the keys will need, so that loading them splits none
+    kvs::HomeOptions home;             // as many subtables as the keys will need, so that loading them splits none
+    home.hash_seed = kvs::HashSeed{};  // the same options give the same run
     while ((uint64_t{home.geometry.slots()} << home.initial_depth) * 3 / 4 < options.keys) ++home.initial_depth;
     (void)kvs::JoinStore(*node_, *pool_, home, krcore::Deadline::After(world_.clock(), 10'000'000'000)).value();
     DrawSums();

@@ -92,6 +92,10 @@ Status ExplainJoin(const Options& options, const Status& status) {
                             " stay unavailable, and all others are served. Or begin the store anew: stop all of "
                             "its programs" +
                             (options.memory_may_stay() ? ", and memnode " + cli::FabricFlags() + " --clean." : "."));
+    case StatusCode::kUnsupported:  // another layout, here or at the home
+      if (!options.memory_may_stay()) return status;
+      return WithWayOut(status,
+                        "To begin it anew: stop all of its programs, and memnode " + cli::FabricFlags() + " --clean.");
     case StatusCode::kCorrupt:
       if (!options.memory_may_stay()) return status;
       return WithWayOut(status, "To discard the memory of node " + std::to_string(options.node) + ": memnode " +

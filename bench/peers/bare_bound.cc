@@ -79,7 +79,7 @@ void BareSession::Execute(Requests& requests, std::span<Operation> operations) {
 }
 
 void BareSession::Begin(Operation& op) {
-  op.hash = kvs::HashKey(op.request.key);
+  op.hash = hasher_(op.request.key);
   op.places = kvs::PlacesOf(op.hash, geometry_.groups);
   op.strangers = 0;
   op.own = 0;

@@ -105,6 +105,7 @@ class BareSession final : public Session {
   BareMemory& memory_;
   const bool safe_;
   const kvs::SubtableGeometry geometry_;
+  const kvs::Hasher hasher_{{}};
   const uint64_t block_bytes_;
   std::atomic<uint64_t>* const announcement_;
   BareBlocks blocks_;

@@ -31,7 +31,7 @@ bool BlockView::Intact(uint64_t available) const {
   if (available < sizeof(BlockHeader)) return false;
   const BlockHeader& h = header();
   const uint64_t content = sizeof(BlockHeader) + uint64_t{h.key_bytes} + h.value_bytes;
-  return content <= available && h.checksum == Checksum(data_, content);
+  return content <= available && h.flags == 0 && h.checksum == Checksum(data_, content);
 }
 
 }  // namespace kvs

@@ -19,9 +19,11 @@ struct BlockHeader {
   uint64_t birth_epoch;
   uint32_t value_bytes;
   uint16_t key_bytes;
-  uint16_t reserved;  // 0
+  // What follows the header before the key: none so far. (Reserved for expiry: one bit, and eight bytes.) Whoever sets
+  // one sees to it that all who read the store know it: Superblock::features.
+  uint16_t flags;
 };
-static_assert(sizeof(BlockHeader) == 32);
+static_assert(sizeof(BlockHeader) == 32 && offsetof(BlockHeader, flags) == 30);
 
 inline uint64_t BlockBytes(size_t key_bytes, size_t value_bytes) {
   return (sizeof(BlockHeader) + key_bytes + value_bytes + kUnitBytes - 1) / kUnitBytes * kUnitBytes;
@@ -46,7 +48,7 @@ class BlockView {
   explicit BlockView(const std::byte* data) : data_(data) {}
   const BlockHeader& header() const { return *reinterpret_cast<const BlockHeader*>(data_); }
   uint64_t bytes() const { return BlockBytes(header().key_bytes, header().value_bytes); }
-  // The lengths fit in `available` bytes and the checksum matches.
+  // It has no flags, the lengths fit in `available` bytes and the checksum matches.
   bool Intact(uint64_t available) const;
   std::string_view key() const {
     return {reinterpret_cast<const char*>(data_ + sizeof(BlockHeader)), header().key_bytes};

@@ -1,9 +1,11 @@
-// Where a key goes. One 128-bit XXH3 of the key gives everything, from disjoint bits: h1's low bits choose the
-// subtable (the suffix), h1's high half the first combined bucket, h2's high half the second, h2's low byte the
-// fingerprint. So the place within a subtable does not depend on the suffix, and a split keeps every slot's index.
+// Where a key goes. One 128-bit XXH3 of the key, keyed by the store's seed, gives everything, from disjoint bits: h1's
+// low bits choose the subtable (the suffix), h1's high half the first combined bucket, h2's high half the second, h2's
+// low byte the fingerprint. So the place within a subtable does not depend on the suffix, and a split keeps every
+// slot's index.
 #ifndef KVS_LAYOUT_HASH_H_
 #define KVS_LAYOUT_HASH_H_
 
+#include <array>
 #include <cstdint>
 #include <string_view>
 
@@ -18,7 +20,25 @@ struct KeyHash {
   uint32_t Suffix(uint32_t depth) const { return static_cast<uint32_t>(h1 & ((uint64_t{1} << depth) - 1)); }
 };
 
-KeyHash HashKey(std::string_view key);
+// Of a store, for its life. Whoever does not know it cannot compute keys that collide (docs/kvs.md).
+struct HashSeed {
+  uint64_t low, high;
+  friend bool operator==(const HashSeed&, const HashSeed&) = default;
+};
+
+// Hashes the keys of one store: XXH3-128 with a secret that follows from the seed.
+class Hasher {
+ public:
+  explicit Hasher(const HashSeed& seed);
+  const HashSeed& seed() const { return seed_; }
+  KeyHash operator()(std::string_view key) const;
+  using Secret = std::array<uint64_t, 24>;
+  const Secret& secret() const { return secret_; }
+
+ private:
+  alignas(64) Secret secret_;
+  HashSeed seed_;
+};
 
 // A main bucket together with its group's overflow bucket: 128 contiguous bytes, one READ.
 struct CombinedBucket {

@@ -105,21 +105,24 @@ Status EnterMember(krcore::Node& node, const HomeRecord& home, uint64_t chunk_by
   }
   if (region == nullptr) return {StatusCode::kUnavailable, "the store's home has no pool"};
 
-  uint64_t word = 0;
-  auto scratch = node.RegisterLocal(&word, sizeof(word));
+  Superblock super{};
+  auto scratch = node.RegisterLocal(&super, sizeof(super));
   if (!scratch.ok()) return scratch.status();
-  const krcore::Sge sge{reinterpret_cast<uint64_t>(&word), sizeof(word), (*scratch)->lkey()};
+  krcore::Sge sge{reinterpret_cast<uint64_t>(&super), sizeof(super), (*scratch)->lkey()};
   krcore::WorkRequest wr;
   wr.sg_list = &sge;
   wr.num_sge = 1;
   wr.opcode = krcore::Opcode::kRead;
-  wr.remote_addr = region->addr + offsetof(Superblock, chunk_bytes);
+  wr.remote_addr = region->addr;
   wr.rkey = region->rkey;
   KRCORE_RETURN_IF_ERROR(RunVerb(**pool, **queue, wr));
-  if (word != chunk_bytes) {
-    return {StatusCode::kInvalidArgument,
-            "the store has chunks of " + std::to_string(word) + " bytes, not of " + std::to_string(chunk_bytes)};
+  KRCORE_RETURN_IF_ERROR(CheckLayout(super, home.node));
+  if (super.chunk_bytes != chunk_bytes) {
+    return {StatusCode::kInvalidArgument, "the store has chunks of " + std::to_string(super.chunk_bytes) +
+                                              " bytes, not of " + std::to_string(chunk_bytes)};
   }
+  uint64_t& word = super.magic;  // old words, from here on
+  sge.length = sizeof(word);
   wr.opcode = krcore::Opcode::kCompareSwap;
   wr.remote_addr = region->addr + kHomeAreaOffset + offsetof(HomeArea, members) + sizeof(uint64_t) * node.id();
   wr.rkey = region->rkey;
@@ -167,7 +170,9 @@ Status MayBeginStore(krcore::Node& node) {
     Superblock super{};
     if (memory.begin.size() < sizeof(super)) continue;
     std::memcpy(&super, memory.begin.data(), sizeof(super));
-    if (super.magic != kPoolMagic || super.is_home == 0) continue;
+    const Status layout = CheckLayout(super, memory.node);
+    if (layout == StatusCode::kCorrupt || super.is_home == 0) continue;
+    if (!layout.ok()) return layout;
     return {StatusCode::kUnavailable, "the memory of node " + std::to_string(memory.node) +
                                           " is that of a store's home, which does not serve "
                                           "(start it again with its node id and memory)"};
@@ -186,7 +191,7 @@ Status AwaitLeave(krcore::Node& node, Patience& patience) {
     const Result<FoundHome> found = LookupHome(node, patience.attempt());
     if (found.status() == StatusCode::kNotFound) {
       last = MayBeginStore(node);
-      if (last.ok()) return last;
+      if (last.ok() || last == StatusCode::kUnsupported) return last;
       continue;
     }
     if (!found.ok()) {
@@ -195,6 +200,7 @@ Status AwaitLeave(krcore::Node& node, Patience& patience) {
     }
     if (found->record.node == node.id()) return Status::Ok();  // the memory of a home: there is no store any more
     const Result<HomeView> home = (*survey)->ReadHome(found->record, patience.attempt());
+    if (home.status() == StatusCode::kUnsupported) return home.status();
     if (!home.ok()) {
       last = Unreachable(*found, home.status());
       continue;
@@ -246,7 +252,9 @@ Result<JoinResult> Join(krcore::Node& node, krcore::Region& pool, bool fresh, co
     if (home.ok() && !none) {
       last = EnterMember(node, home->record, super.chunk_bytes, fresh, patience.attempt(), seen);
       if (last.ok()) return JoinResult{false, home->record.node};
-      if (last == StatusCode::kInvalidArgument || last == StatusCode::kBadState) return last;
+      if (last == StatusCode::kInvalidArgument || last == StatusCode::kBadState || last == StatusCode::kUnsupported) {
+        return last;
+      }
       last = Unreachable(*home, last);
     } else if (!none) {
       last = home.status();

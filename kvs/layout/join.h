@@ -25,9 +25,9 @@ using TellWaiting = std::function<void(const krcore::Status&)>;
 // place again. Nobody takes that of a home whose record a metadata server has; nor of one that lives, as far as the
 // fabric knows (Node::ClaimService); nor, where memory outlives its process (sw), of one whose pool is on this host
 // under the name kPoolRegionName. A fresh pool that did not join is not formatted any more. Blocks up to the deadline.
-// kCorrupt: adopted contents are not such a pool. kUnavailable: the home is dead (start it again with its node id).
-// kBadState: the contents are fresh, and the store has keys at this very node: what its slots name is gone, and
-// something else would be read in its place.
+// kCorrupt: adopted contents are not such a pool. kUnsupported: they, or the store's home, are of another layout.
+// kUnavailable: the home is dead (start it again with its node id). kBadState: the contents are fresh, and the store
+// has keys at this very node: what its slots name is gone, and something else would be read in its place.
 krcore::Result<JoinResult> JoinStore(krcore::Node& node, krcore::Region& pool, const HomeOptions& home_options,
                                      krcore::Deadline deadline, const TellWaiting& tell_waiting = {});
 

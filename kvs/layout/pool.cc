@@ -1,7 +1,10 @@
 #include "kvs/layout/pool.h"
 
+#include <sys/random.h>
+
 #include <algorithm>
 #include <bit>
+#include <cerrno>
 #include <cstring>
 #include <string>
 
@@ -13,7 +16,15 @@ namespace {
 using krcore::Status;
 using krcore::StatusCode;
 
-constexpr uint32_t kLayoutVersion = 3;
+constexpr uint64_t kMagicMask = 0xffff'ffff'ffff;  // "SKPOOL"
+
+// Of most words the state tells, of an evacuation's the chunk, of a closed header the suffix, which has depth bits at
+// most; a member's would take 2^30 changes.
+static_assert(Slot(kUncopied).state() > SlotState::kPend && BucketHeader(kUncopied).closed());
+static_assert(DirectoryEntry(kUncopied).state() > DirectoryState::kMerging);
+static_assert(ChunkWord(kUncopied).kind() > ChunkKind::kReserved);
+static_assert(ClientWord(kUncopied).state() > ClientState::kExpelled);
+static_assert(kMaxDepth < 24 && kMaxPoolBytes / kMinChunkBytes < EvacuationWord(kUncopied).chunk());
 
 Superblock& SuperblockOf(std::span<std::byte> pool) { return *reinterpret_cast<Superblock*>(pool.data()); }
 ChunkWord& ChunkWordOf(std::span<std::byte> pool, uint64_t chunk) {
@@ -62,6 +73,10 @@ Status FormatHome(std::span<std::byte> pool, const HomeOptions& options) {
     return {StatusCode::kInvalidArgument, "a subtable has 2 groups to one chunk, the initial depth is at most " +
                                               std::to_string(kMaxDepth) + ", the lease is at most three years"};
   }
+  HashSeed seed = options.hash_seed.value_or(HashSeed{});
+  if (!options.hash_seed && getrandom(&seed, sizeof(seed), 0) != sizeof(seed)) {
+    return Status::FromErrno(errno, "drawing the store's seed");
+  }
   const uint64_t per_chunk = super.chunk_bytes / geometry.bytes();
   const uint64_t subtables = uint64_t{1} << options.initial_depth;
   const uint64_t chunks = (subtables + per_chunk - 1) / per_chunk;
@@ -81,6 +96,7 @@ Status FormatHome(std::span<std::byte> pool, const HomeOptions& options) {
   super.chunk_cursor = first + chunks;
   super.tables_chunk = first + chunks - 1;
   super.lease_ns = options.lease_ns;
+  super.hash_seed = seed;
   super.groups_per_subtable = geometry.groups;
   reinterpret_cast<HomeArea*>(pool.data() + kHomeAreaOffset)->epoch = 1;
   super.is_home = 1;
@@ -91,16 +107,31 @@ bool IsFormatted(std::span<const std::byte> pool) {
   return reinterpret_cast<const Superblock*>(pool.data())->magic != 0;
 }
 
+Status CheckLayout(const Superblock& super, krcore::NodeId node) {
+  const std::string name = "the pool of memory node " + std::to_string(node);
+  if (((super.magic ^ kPoolMagic) & kMagicMask) != 0) return {StatusCode::kCorrupt, name + " is no pool"};
+  if (super.magic != kPoolMagic || super.layout_version != kLayoutVersion) {
+    return {StatusCode::kUnsupported, name + " has layout version " + std::to_string(super.layout_version) +
+                                          ", this program has " + std::to_string(kLayoutVersion) +
+                                          " (use the programs of that version, or begin the store anew)"};
+  }
+  if (super.features != 0) {
+    return {StatusCode::kUnsupported,
+            name + " has features that this program does not know (use the programs that made it)"};
+  }
+  if (super.node != node) return {StatusCode::kCorrupt, name + " is that of node " + std::to_string(super.node)};
+  return Status::Ok();
+}
+
 Status CheckPool(std::span<const std::byte> pool, krcore::NodeId node) {
   if (pool.size() < kChunkTableOffset) return {StatusCode::kCorrupt, "the pool is too small"};
   Superblock super;
   std::memcpy(&super, pool.data(), sizeof(super));
-  if (super.magic != kPoolMagic || super.layout_version != kLayoutVersion || super.pool_bytes != pool.size() ||
-      super.node != node) {
-    return {StatusCode::kCorrupt, "the memory left by a predecessor is not a pool of node " + std::to_string(node) +
-                                      " in layout version " + std::to_string(kLayoutVersion)};
-  }
-  return Status::Ok();
+  KRCORE_RETURN_IF_ERROR(CheckLayout(super, node));
+  if (super.pool_bytes == pool.size()) return Status::Ok();
+  return {StatusCode::kCorrupt, "the pool of memory node " + std::to_string(node) + " has " +
+                                    std::to_string(super.pool_bytes) + " bytes, and its memory " +
+                                    std::to_string(pool.size())};
 }
 
 void FormatSubtable(std::span<std::byte> out, const SubtableGeometry& geometry, BucketHeader header, Slot fill) {

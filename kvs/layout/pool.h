@@ -15,18 +15,25 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 
 #include "krcore/status.h"
 #include "krcore/types.h"
+#include "kvs/layout/hash.h"
 #include "kvs/layout/subtable.h"
 
 namespace kvs {
 
-inline constexpr uint64_t kPoolMagic = 0x33304c4f4f504b53;  // "SKPOOL03"
-inline constexpr uint32_t kPoolRegionTag = 0x6c6f6f70;      // RemoteRegion::tag of a pool
-inline constexpr char kPoolRegionName[] = "pool";           // RegionOptions::name of one that may outlive its process
-inline constexpr char kHomeService[] = "kvs-home";          // value: HomeRecord
+// "SKPOOL04". Before version 4 the last two bytes told the version; now only the first six count, and layout_version
+// tells. Programs of before take no pool with this magic for one of theirs.
+inline constexpr uint64_t kPoolMagic = 0x34304c4f4f504b53;
+inline constexpr uint32_t kLayoutVersion = 4;
+// No word of a pool is all ones. Reserved for the memory of a replica that nobody has copied yet.
+inline constexpr uint64_t kUncopied = ~uint64_t{0};
+inline constexpr uint32_t kPoolRegionTag = 0x6c6f6f70;  // RemoteRegion::tag of a pool
+inline constexpr char kPoolRegionName[] = "pool";       // RegionOptions::name of one that may outlive its process
+inline constexpr char kHomeService[] = "kvs-home";      // value: HomeRecord
 inline constexpr uint32_t kMaxDepth = 17;
 inline constexpr uint32_t kMaxClients = 4096;
 inline constexpr uint32_t kEvacuationSlots = 64;
@@ -42,26 +49,38 @@ struct HomeRecord {
   uint32_t incarnation;
 };
 
+// What is "reserved" is 0, and nobody reads it in this version of the layout.
 struct Superblock {
-  uint64_t magic;
-  uint32_t layout_version;
+  uint64_t magic;           // here in every version of the layout, as is the next one
+  uint32_t layout_version;  // kLayoutVersion
   krcore::NodeId node;
   uint64_t pool_bytes;
-  uint64_t chunk_bytes;  // the same at every node of a store
-  uint64_t chunks;       // of the pool, reserved ones included
+  // Bits for what a program has to know to use the pool, none so far: one that finds others refuses. (Programs of
+  // version 3, which look at nothing else before they join, take it for the size of a chunk, and refuse, too.)
+  uint64_t features;
+  uint64_t chunks;  // of the pool, reserved ones included
   uint64_t reserved_chunks;
   uint32_t is_home;              // 1: HomeArea and directory are in use
   uint32_t groups_per_subtable;  // home only
   uint32_t max_depth;
-  uint32_t reserved0;
-  int64_t lease_ns;  // of every client; home only
-  uint8_t padding[48];
+  uint32_t pool;         // reserved, for mirrored pools: the id that addresses name; `node` is one of its replicas
+  int64_t lease_ns;      // of every client; home only
+  uint64_t chunk_bytes;  // the same at every node of a store
+  HashSeed hash_seed;    // of the store's keys; home only
+  uint64_t view;         // reserved, for mirrored pools: the last configuration that had this replica
+  uint32_t replicas;     // reserved, for mirrored pools: of each pool of the store; home only
+  uint32_t reserved[5];
   // Hints, changed by CAS, whose outcome nobody needs: where the next FREE chunk may be, and the TABLES chunk that may
   // have room.
   alignas(64) uint64_t chunk_cursor;
   uint64_t tables_chunk;
 };
 static_assert(sizeof(Superblock) == 192);
+static_assert(offsetof(Superblock, magic) == 0 && offsetof(Superblock, layout_version) == 8);
+static_assert(offsetof(Superblock, features) == 24 && offsetof(Superblock, is_home) == 48);  // as version 3 reads them
+static_assert(offsetof(Superblock, pool) == 60 && offsetof(Superblock, hash_seed) == 80);
+static_assert(offsetof(Superblock, view) == 96 && offsetof(Superblock, replicas) == 104);
+static_assert(offsetof(Superblock, chunk_cursor) == 128);
 
 enum class ChunkKind : uint8_t {
   kFree = 0,
@@ -96,6 +115,7 @@ class ChunkWord {
 static_assert(sizeof(ChunkWord) == 8);
 
 // A chunk that is being emptied, as the home's evacuation slots name it: node 8 | generation 28 | chunk 28. 0: none.
+// (Reserved: of node 0 with a nonce of 56 bits, which is none, either.)
 class EvacuationWord {
  public:
   constexpr EvacuationWord() = default;
@@ -167,8 +187,9 @@ class ClientWord {
   uint64_t word_ = 0;
 };
 
-// A registered client. owner: 0 or node << 32 | incarnation, claimed and given up by CAS. word: a ClientWord, changed
-// by CAS. From the claim to the first heartbeat it is what a former holder left: an older epoch, which holds back more.
+// A registered client. owner: 0 or node << 32 | incarnation, claimed and given up by CAS; of the node 16 bits, those
+// above are reserved (1 whether it is held, 15 a turn). word: a ClientWord, changed by CAS. From the claim to the first
+// heartbeat it is what a former holder left: an older epoch, which holds back more.
 struct ClientEntry {
   uint64_t owner;
   uint64_t word;
@@ -202,16 +223,25 @@ struct HomeCounters {
   uint64_t evacuations;     // chunks whose evacuation began
   uint64_t freed_chunks;    // chunks that became FREE
   uint64_t member_changes;  // of the member list: grows behind each of them
+  uint64_t nonce_ranges;    // reserved, for mirrored pools: of nonces for FREE slots, given to clients
 };
 
+// What is "reserved" is 0, and nobody reads it in this version of the layout.
 struct HomeArea {
   uint64_t members[256];  // MemberWords, by node id
   alignas(64) uint64_t epoch;
   HomeCounters counters;
-  uint64_t mover;                                     // a MoverWord
+  uint64_t mover;                      // a MoverWord
+  alignas(64) uint64_t configuration;  // reserved, for mirrored pools: the newest one that this replica was told of
+  uint64_t reserved[7];
   alignas(64) uint64_t evacuation[kEvacuationSlots];  // EvacuationWords
   alignas(64) ClientEntry clients[kMaxClients];
+  // Reserved, for mirrored pools: the configuration that each client has acknowledged, which it WRITEs.
+  alignas(64) uint64_t acknowledged[kMaxClients];
 };
+static_assert(offsetof(HomeArea, epoch) == 2048 && offsetof(HomeArea, mover) == 2104);
+static_assert(offsetof(HomeArea, configuration) == 2112 && offsetof(HomeArea, evacuation) == 2176);
+static_assert(offsetof(HomeArea, clients) == 2688 && offsetof(HomeArea, acknowledged) == 68'224);
 
 inline constexpr uint64_t kHomeAreaOffset = 4096;
 inline constexpr uint64_t kDirectoryOffset = 128 * 1024;
@@ -242,11 +272,15 @@ struct HomeOptions {
   uint32_t initial_depth = 0;  // 2^initial_depth subtables to begin with
   int64_t lease_ns = kDefaultLeaseNs;
   uint64_t chunk_bytes = kDefaultChunkBytes;  // of every node of the store
+  std::optional<HashSeed> hash_seed{};  // nothing: drawn at random, as every store has it that others may write to
 };
-// Makes a freshly formatted pool the store's home: epoch 1 and the first subtables. Before publication only.
+// Makes a freshly formatted pool the store's home: its seed, epoch 1 and the first subtables. Before publication only.
 krcore::Status FormatHome(std::span<std::byte> pool, const HomeOptions& options);
 
-// Is this, left by a predecessor, the pool of `node` in this layout? kCorrupt otherwise.
+// Is this the superblock of `node`'s pool in the layout of this program? kUnsupported: it is one of another version, or
+// with features that this program does not have; the message tells the way out. kCorrupt: it is none.
+krcore::Status CheckLayout(const Superblock& super, krcore::NodeId node);
+// The same of a whole pool that a predecessor left.
 krcore::Status CheckPool(std::span<const std::byte> pool, krcore::NodeId node);
 // Whether anything was formatted there; else it is zeroes, and nobody has it for a pool.
 bool IsFormatted(std::span<const std::byte> pool);

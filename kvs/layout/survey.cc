@@ -94,6 +94,13 @@ Status Survey::Read(uint64_t offset, size_t bytes, Deadline deadline) {
                                         " cannot be reached: " + std::string(WcStatusName(done[0].status))};
 }
 
+Status Survey::ReadSuperblock(krcore::NodeId node, Deadline deadline, Superblock* super) {
+  KRCORE_RETURN_IF_ERROR(Connect(node, deadline));
+  KRCORE_RETURN_IF_ERROR(Read(0, sizeof(*super), deadline));
+  std::memcpy(super, buffer_.data(), sizeof(*super));
+  return CheckLayout(*super, node);
+}
+
 Result<HomeView> Survey::ReadHome(Deadline deadline) {
   const auto value = node_.LookupService(kHomeService, deadline);
   if (!value.ok()) return value.status();
@@ -107,7 +114,8 @@ Result<HomeView> Survey::ReadHome(const HomeRecord& home, Deadline deadline) {
   HomeView view;
   view.home = home;
   static_assert(offsetof(HomeArea, members) == 0 && offsetof(HomeArea, mover) <= kBufferBytes);
-  KRCORE_RETURN_IF_ERROR(Connect(view.home.node, deadline));
+  Superblock super;
+  KRCORE_RETURN_IF_ERROR(ReadSuperblock(view.home.node, deadline, &super));
   KRCORE_RETURN_IF_ERROR(Read(kHomeAreaOffset, offsetof(HomeArea, mover), deadline));
   for (uint32_t id = 1; id <= krcore::kMaxMemoryNode; ++id) {
     const MemberWord member(buffer_[id]);  // the list is the area's beginning
@@ -130,13 +138,8 @@ Result<HomeView> Survey::ReadHome(const HomeRecord& home, Deadline deadline) {
 }
 
 Result<PoolUse> Survey::ReadPool(krcore::NodeId node, Deadline deadline) {
-  KRCORE_RETURN_IF_ERROR(Connect(node, deadline));
-  KRCORE_RETURN_IF_ERROR(Read(0, sizeof(Superblock), deadline));
-  Superblock super{};
-  std::memcpy(&super, buffer_.data(), sizeof(super));
-  if (super.magic != kPoolMagic) {
-    return Status(StatusCode::kCorrupt, "node " + std::to_string(node) + " holds no pool in this layout");
-  }
+  Superblock super;
+  KRCORE_RETURN_IF_ERROR(ReadSuperblock(node, deadline, &super));
   PoolUse use;
   use.chunk_bytes = super.chunk_bytes;
   constexpr uint64_t kWindow = kBufferBytes / sizeof(ChunkWord);

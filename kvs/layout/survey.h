@@ -62,6 +62,7 @@ class Survey {
   static krcore::Result<std::unique_ptr<Survey>> Create(krcore::Node& node);
 
   // kNotFound: the fabric has no store. kUnavailable: its home is dead, or no metadata server lives. kTimeout.
+  // kUnsupported: it is of another layout (as CheckLayout, of each pool that is read).
   krcore::Result<HomeView> ReadHome(krcore::Deadline deadline);
   // Of a home that is known already.
   krcore::Result<HomeView> ReadHome(const HomeRecord& home, krcore::Deadline deadline);
@@ -74,6 +75,8 @@ class Survey {
   explicit Survey(krcore::Node& node) : node_(node) {}
   // Connects to the node's pool, anew each time: nodes come and go between two reports.
   krcore::Status Connect(krcore::NodeId node, krcore::Deadline deadline);
+  // Connects, and checks that the pool has the layout of this program.
+  krcore::Status ReadSuperblock(krcore::NodeId node, krcore::Deadline deadline, Superblock* super);
   // Up to kBufferBytes from `offset` of the pool into buffer_.
   krcore::Status Read(uint64_t offset, size_t bytes, krcore::Deadline deadline);
 

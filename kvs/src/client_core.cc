@@ -40,6 +40,7 @@ ClientCore::ClientCore(StoreCore& store, const ClientOptions& options, std::uniq
       connections_(node_, store.reconnect_budget_ns(), stats_),
       geometry_(store.geometry()),
       chunk_bytes_(store.chunk_bytes()),
+      hasher_(store.hasher()),
       registration_(clock_, store.lease_ns()),
       random_(static_cast<uint32_t>(clock_.NowNs())) {}
 
@@ -123,6 +124,9 @@ Status ClientCore::Begin() {
   // First the connections, which may take long: others wait for who is registered.
   const Step learnt = RunToEnd(LearnHome());
   if (learnt != Step::kOk) return UnavailableStatus("reading the store's home");
+  if (epoch_buffers_->words().hash_seed != hasher_.seed()) {
+    return {StatusCode::kBadState, "the fabric has another store since this one was opened (open it again)"};
+  }
   took(&times_.register_ns);
   for (const std::vector<krcore::NodeId>& nodes : {members_, draining_}) {
     for (const krcore::NodeId node : nodes) {

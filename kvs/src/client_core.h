@@ -448,6 +448,7 @@ class ClientCore final : public Client {
   std::unique_ptr<MemoryState> void_memory_;  // what operations of earlier registrations freed: nobody's
   SubtableGeometry geometry_;
   const uint64_t chunk_bytes_;
+  const Hasher hasher_;
   Registration registration_;
   std::unique_ptr<Renewal> renewal_;
   size_t renewing_ = 0;              // 1 while RenewLease() runs

@@ -21,6 +21,7 @@ class EpochBuffers {
     uint64_t directory = 0;
     std::array<uint64_t, 4> renewal{};
     HomeCounters counters{};
+    HashSeed hash_seed{};
     std::array<uint64_t, 32> old{};  // old words of CASes that nobody looks at
     alignas(64) uint64_t evacuation[kEvacuationSlots];
     alignas(64) uint64_t members[krcore::kMaxMemoryNode + 1];

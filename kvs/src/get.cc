@@ -9,7 +9,7 @@ namespace kvs {
 Task<Status> ClientCore::GetAsync(std::string_view key, std::string* value) {
   if (!IsKey(key)) [[unlikely]]
     co_return LengthStatus(key, {});
-  const KeyHash hash = HashKey(key);
+  const KeyHash hash = hasher_(key);
   Turn turn(combiner_, hash, key, value);
   if (!turn.leads()) co_await turn.Wait(DeadlineFromNow());
   if (!turn.leads()) co_return turn.TakeResult();

@@ -467,7 +467,7 @@ Task<Step> ClientCore::ReadKeyHash(Operation& op, Slot slot, KeyHash* hash) {
     // The block of a merge that others have finished may be another one by now.
     if (sizeof(BlockHeader) + uint32_t{block.header().key_bytes} > key_end) co_return Step::kRestart;
   }
-  *hash = HashKey(block.key());
+  *hash = hasher_(block.key());
   co_return Step::kOk;
 }
 

@@ -177,7 +177,7 @@ Step ClientCore::ReadAlone(Operation& op) {
 Status ClientCore::Get(std::string_view key, std::string* value) {
   Operation* const free = IsKey(key) ? FreeOperation() : nullptr;
   if (free != nullptr) {
-    Operation& op = Take(*free, key, HashKey(key), /*of_user=*/false);
+    Operation& op = Take(*free, key, hasher_(key), /*of_user=*/false);
     const Lease lease(*this, op);
     if (ReadAlone(op) == Step::kOk) return ResultOf(op, value);
   }
@@ -194,7 +194,7 @@ Task<void> ClientCore::MultiGetAsync(std::span<const std::string_view> keys, std
       others.push_back(next++);
       continue;
     }
-    const KeyHash hash = HashKey(keys[next]);
+    const KeyHash hash = hasher_(keys[next]);
     Operation& leader = co_await LeaseOperation(keys[next], hash, /*of_user=*/false);
     Group group(*this, leader, next++);
     Batch& batch = leader.batch;
@@ -209,7 +209,7 @@ Task<void> ClientCore::MultiGetAsync(std::span<const std::string_view> keys, std
       // Who holds some must not wait for more.
       Operation* const free = FreeOperation();
       if (free == nullptr) break;
-      Operation& op = TakeToRead(*free, keys[next], HashKey(keys[next]));
+      Operation& op = TakeToRead(*free, keys[next], hasher_(keys[next]));
       group.Add(op, next);
       if (!AskForBuckets(op, batch)) leave(op);
     }

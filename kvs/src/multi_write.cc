@@ -88,7 +88,7 @@ Task<void> ClientCore::MultiWriteAsync(std::span<WriteRequest> writes) {
         start(request, &beside);
         continue;
       }
-      const KeyHash hash = HashKey(request.key);
+      const KeyHash hash = hasher_(request.key);
       if (combiner_.IsBeingWritten(hash, request.key)) {
         start(request, &beside);  // it waits, and one of this group's takes it along
         continue;
@@ -156,7 +156,7 @@ Status ClientCore::WriteAlone(OpKind kind, std::string_view key, std::string_vie
   Operation* const free = IsRecord(key, value) ? FreeOperation() : nullptr;
   if (free == nullptr) [[unlikely]]
     return RunToEnd(Write(kind, key, value));
-  Operation& op = Take(*free, key, HashKey(key), /*of_user=*/true);
+  Operation& op = Take(*free, key, hasher_(key), /*of_user=*/true);
   const Lease lease(*this, op);
   PendingWrite write(op, kind, value);
   const auto poll = [this, idle = 0u]() mutable { PollAlone(&idle); };

@@ -51,6 +51,7 @@ Task<Step> ClientCore::LearnHome() {
   Batch& batch = epoch_buffers_->batch();
   batch.Read({store_.home(), kCountersOffset}, &words.counters, sizeof(words.counters));
   batch.Read({store_.home(), kClientsOffset}, words.clients, kGlance * sizeof(ClientEntry));
+  batch.Read({store_.home(), offsetof(Superblock, hash_seed)}, &words.hash_seed, sizeof(words.hash_seed));
   const Step learnt = co_await LearnMembers(batch);
   if (learnt != Step::kOk) co_return learnt;
   clients_used_ = static_cast<uint32_t>(std::min<uint64_t>(words.counters.clients_used, kMaxClients));

@@ -127,16 +127,16 @@ Status StoreCore::ReadShape(Deadline deadline) {
   KRCORE_RETURN_IF_ERROR(ReadPool(**pool, **queue, 0, **buffer, sizeof(Superblock), deadline));
   Superblock super;
   std::memcpy(&super, (*buffer)->bytes().data(), sizeof(super));
-  if (super.magic != kPoolMagic || super.is_home == 0 || super.max_depth != kMaxDepth ||
-      super.groups_per_subtable < 2 || super.chunk_bytes < kMinChunkBytes || super.lease_ns <= 0 ||
-      super.lease_ns > kMaxLeaseNs) {
-    return {StatusCode::kCorrupt,
-            "node " + std::to_string(home_) + " does not hold a store's directory of this layout"};
+  KRCORE_RETURN_IF_ERROR(CheckLayout(super, home_));
+  if (super.is_home == 0 || super.max_depth != kMaxDepth || super.groups_per_subtable < 2 ||
+      super.chunk_bytes < kMinChunkBytes || super.lease_ns <= 0 || super.lease_ns > kMaxLeaseNs) {
+    return {StatusCode::kCorrupt, "node " + std::to_string(home_) + " does not hold a store's directory"};
   }
   const std::lock_guard lock(mutex_);
   geometry_.groups = super.groups_per_subtable;
   chunk_bytes_ = super.chunk_bytes;
   lease_ns_ = super.lease_ns;
+  hasher_ = Hasher(super.hash_seed);
   return Status::Ok();
 }
 
@@ -153,6 +153,11 @@ uint64_t StoreCore::chunk_bytes() {
 int64_t StoreCore::lease_ns() {
   const std::lock_guard lock(mutex_);
   return lease_ns_;
+}
+
+Hasher StoreCore::hasher() {
+  const std::lock_guard lock(mutex_);
+  return hasher_;
 }
 
 std::unique_ptr<MemoryState> StoreCore::TakeMemory() {

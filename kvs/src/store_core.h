@@ -12,6 +12,7 @@
 
 #include "krcore/node.h"
 #include "kvs/client.h"
+#include "kvs/layout/hash.h"
 #include "kvs/layout/pool.h"
 #include "kvs/src/held_entries.h"
 #include "kvs/src/memory_state.h"
@@ -46,6 +47,7 @@ class StoreCore final : public Store {
   SubtableGeometry geometry();
   uint64_t chunk_bytes();
   int64_t lease_ns();
+  Hasher hasher();
   int64_t operation_timeout_ns() const { return operation_timeout_ns_; }
 
   // Memory of an ended client, or fresh.
@@ -73,6 +75,7 @@ class StoreCore final : public Store {
   SubtableGeometry geometry_;                               // guarded by mutex_
   uint64_t chunk_bytes_ = kDefaultChunkBytes;               // guarded by mutex_
   int64_t lease_ns_ = kDefaultLeaseNs;                      // guarded by mutex_
+  Hasher hasher_{HashSeed{}};                               // guarded by mutex_
   std::vector<std::unique_ptr<MemoryState>> spare_memory_;  // guarded by mutex_
   std::vector<std::unique_ptr<ClientCore>> prepared_;       // guarded by mutex_
   std::vector<krcore::NodeId> members_;                     // guarded by mutex_

@@ -62,7 +62,7 @@ auto ClientCore::TakeStep(PendingWrite& write) {
 Task<Status> ClientCore::Write(OpKind kind, std::string_view key, std::string_view value) {
   if (!IsRecord(key, value)) [[unlikely]]
     co_return LengthStatus(key, value);
-  const KeyHash hash = HashKey(key);
+  const KeyHash hash = hasher_(key);
   Turn turn(combiner_, hash, key, kind, value);
   if (!turn.leads()) co_await turn.Wait(DeadlineFromNow());
   if (!turn.leads()) co_return turn.TakeResult();

@@ -1,7 +1,8 @@
 // Joining a store with memory that holds nothing: by a node in whose place the store may have keys, and by one that
-// asks a metadata server which has lost all.
+// asks a metadata server which has lost all. Joining, and using, one of another layout.
 #include "kvs/layout/join.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -14,7 +15,9 @@
 #include "krcore/node.h"
 #include "krcore/queue_pool.h"
 #include "krcore/virtual_queue.h"
+#include "kvs/client.h"
 #include "kvs/layout/pool.h"
+#include "kvs/layout/survey.h"
 #include "tests/kvs/test_store.h"
 
 namespace surgekv_test {
@@ -104,6 +107,103 @@ TEST_F(Join, OfADrainedOneIsNot) {
   const krcore::Status joined = newcomer.Join().status();
   EXPECT_TRUE(joined.ok()) << joined.ToString();
   EXPECT_TRUE(IsFound());
+}
+
+// Its keys lie elsewhere.
+TEST(BegunAnew, AStoreIsNotTakenForTheOneOfBefore) {
+  TestStoreOptions options;
+  options.fabric = UniqueFabric();
+  const auto begin = [&options](kvs::HashSeed seed) {
+    options.hash_seed = seed;
+    return std::make_unique<TestStore>(options);
+  };
+  krcore::NodeOptions keeper;  // so that the fabric outlives the first home
+  keeper.fabric = options.fabric;
+  keeper.create_fabric = true;
+  keeper.node = 9;
+  const auto metaserver = krcore::Node::Open(keeper).value();
+  ASSERT_TRUE(metaserver->HostMetaServer(16).ok());
+  auto home = begin({1, 1});
+  const auto store = kvs::Store::Open({.fabric = options.fabric}).value();
+  ASSERT_TRUE(store->NewClient().value()->Put("key", "value").ok());
+  home.reset();
+  home = begin({2, 2});
+  krcore::Status late;
+  do {
+    late = store->NewClient().status();
+  } while (late == StatusCode::kUnavailable);  // until the fabric knows that the former home is gone
+  EXPECT_EQ(late, StatusCode::kBadState) << late.ToString();
+  EXPECT_TRUE(kvs::Store::Open({.fabric = options.fabric}).value()->NewClient().ok());
+  home.reset();
+}
+
+// Stores that programs of another version have made, or go on with: whoever comes is told so at once.
+class OtherVersion : public Join {
+ protected:
+  OtherVersion() { Super(1).layout_version = 3; }
+  kvs::Superblock& Super(krcore::NodeId node) {
+    return *reinterpret_cast<kvs::Superblock*>(store_.memory_of(node).data());
+  }
+  static void ExpectRefusal(const krcore::Status& status, const std::string& what) {
+    EXPECT_EQ(status, StatusCode::kUnsupported);
+    EXPECT_THAT(std::string(status.message()), testing::StartsWith(what));
+  }
+};
+
+constexpr char kOldHome[] = "the pool of memory node 1 has layout version 3, this program has 4 (";
+
+TEST_F(OtherVersion, IsNamedToAClient) {
+  const auto open = [this] { return kvs::Store::Open({.fabric = store_.fabric()}).status(); };
+  ExpectRefusal(open(), kOldHome);
+  Super(1).layout_version = 5;
+  ExpectRefusal(open(), "the pool of memory node 1 has layout version 5, this program has 4 (");
+  Super(1).layout_version = kvs::kLayoutVersion;
+  Super(1).features = 1;
+  ExpectRefusal(open(), "the pool of memory node 1 has features that this program does not know");
+}
+
+TEST_F(OtherVersion, IsNamedToAMemoryNodeThatJoins) {
+  HastyClock clock;
+  TestStoreOptions options = Options();
+  options.clock = &clock;
+  const krcore::NodeId id = 3;
+  Newcomer newcomer(store_.fabric(), id, options);
+  uint32_t told = 0;
+  ExpectRefusal(newcomer.Join(kPatienceNs, [&told](const krcore::Status&) { ++told; }).status(), kOldHome);
+  EXPECT_EQ(told, 0u) << "it waited";
+  EXPECT_FALSE(kvs::IsFormatted(newcomer.pool->bytes()));
+}
+
+TEST_F(OtherVersion, IsNamedToAMemoryNodeThatComesBackWithItsMemory) {
+  TestStoreOptions options = Options();
+  options.fabric = UniqueFabric();
+  const std::string name = kvs::kPoolRegionName;
+  {
+    Newcomer home(options.fabric, 1, options, name);
+    ASSERT_TRUE(home.node->HostMetaServer(16).ok());
+    ASSERT_TRUE(home.Join().ok());
+    reinterpret_cast<kvs::Superblock*>(home.pool->bytes().data())->layout_version = 3;
+  }
+  {
+    Newcomer other(options.fabric, 2, options);
+    ASSERT_TRUE(other.node->HostMetaServer(16).ok());
+    ExpectRefusal(other.Join().status(), kOldHome);  // found on this host, where it does not serve
+  }
+  Newcomer again(options.fabric, 1, options, name);
+  ASSERT_TRUE(again.pool->adopted());
+  ASSERT_TRUE(again.node->HostMetaServer(16).ok());
+  ExpectRefusal(again.Join().status(), kOldHome);
+  EXPECT_EQ(reinterpret_cast<kvs::Superblock*>(again.pool->bytes().data())->layout_version, 3u) << "it was changed";
+  again.pool->DoNotKeep();
+}
+
+TEST_F(OtherVersion, IsNamedInASurvey) {
+  const auto node = krcore::Node::Open({.fabric = store_.fabric()}).value();
+  const auto survey = kvs::Survey::Create(*node).value();
+  const Deadline soon = Deadline::After(node->clock(), kPatienceNs);
+  ExpectRefusal(survey->ReadHome(soon).status(), kOldHome);
+  ExpectRefusal(survey->ReadPool(1, soon).status(), kOldHome);
+  EXPECT_TRUE(survey->ReadPool(kMember, soon).ok());
 }
 
 // What the only metadata server knew is lost with it, and a node that brings another one asks that before anybody who

@@ -1,11 +1,18 @@
 // The words and places of the table: packing, disjoint bits, and what a split relies on.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <array>
 #include <cstring>
 #include <random>
 #include <set>
+#include <span>
+#include <string>
+#include <string_view>
 #include <vector>
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
 
 #include "kvs/layout/block.h"
 #include "kvs/layout/directory.h"
@@ -17,6 +24,8 @@
 
 namespace kvs {
 namespace {
+
+const Hasher kHasher({.low = 1, .high = 2});
 
 TEST(Slot, KeepsEveryFieldAtItsExtremes) {
   const GlobalAddress far{255, ((uint64_t{1} << 34) - 1) * kUnitBytes};
@@ -174,7 +183,7 @@ TEST(DirectoryEntry, ParentIsTheIndexThatWasSplit) {
 TEST(Places, TheTwoCombinedBucketsNeverShareAGroup) {
   for (uint32_t groups : {2u, 3u, 64u, 128u}) {
     for (uint64_t i = 0; i < 20'000; ++i) {
-      const KeyHash hash = HashKey("key" + std::to_string(i));
+      const KeyHash hash = kHasher("key" + std::to_string(i));
       const KeyPlaces places = PlacesOf(hash, groups);
       ASSERT_NE(places.place[0].group, places.place[1].group);
       ASSERT_LT(places.place[0].group, groups);
@@ -185,7 +194,7 @@ TEST(Places, TheTwoCombinedBucketsNeverShareAGroup) {
 
 TEST(Places, DoNotDependOnTheSuffixSoASplitKeepsSlotIndexes) {
   for (uint64_t i = 0; i < 1'000; ++i) {
-    KeyHash hash = HashKey("key" + std::to_string(i));
+    KeyHash hash = kHasher("key" + std::to_string(i));
     const KeyPlaces before = PlacesOf(hash, 128);
     hash.h1 ^= (uint64_t{1} << kMaxDepth) - 1;
     const KeyPlaces after = PlacesOf(hash, 128);
@@ -201,7 +210,7 @@ TEST(Places, AllBucketsAreUsedEvenly) {
   std::vector<uint32_t> load(kGroups * 2);
   constexpr uint32_t kKeys = 100'000;
   for (uint32_t i = 0; i < kKeys; ++i) {
-    for (const CombinedBucket& place : PlacesOf(HashKey(std::to_string(i)), kGroups).place) {
+    for (const CombinedBucket& place : PlacesOf(kHasher(std::to_string(i)), kGroups).place) {
       ++load[place.group * 2 + place.half];
     }
   }
@@ -225,6 +234,18 @@ TEST(Block, EveryFlippedByteIsNoticed) {
   }
 }
 
+TEST(Block, WithFlagsThatNobodyKnowsIsNotIntact) {
+  std::vector<std::byte> block(BlockBytes(3, 1));
+  BuildBlock(block, 1, 1, "abc", "x");
+  auto& header = *reinterpret_cast<BlockHeader*>(block.data());
+  header.flags = 1;
+  header.checksum = XXH3_64bits(block.data() + sizeof(header.checksum), sizeof(header) - sizeof(header.checksum) + 4);
+  EXPECT_FALSE(BlockView(block.data()).Intact(block.size()));
+  header.flags = 0;
+  header.checksum = XXH3_64bits(block.data() + sizeof(header.checksum), sizeof(header) - sizeof(header.checksum) + 4);
+  EXPECT_TRUE(BlockView(block.data()).Intact(block.size()));
+}
+
 TEST(Block, LengthsBeyondWhatWasReadAreRefused) {
   std::vector<std::byte> block(BlockBytes(3, 1000));
   BuildBlock(block, 1, 1, "abc", std::string(1000, 'x'));
@@ -241,6 +262,57 @@ TEST(Pool, FormatNamesTheLimitsItRefuses) {
   ASSERT_TRUE(FormatPool(pool, 3).ok());
   EXPECT_TRUE(CheckPool(pool, 3).ok());
   EXPECT_EQ(CheckPool(pool, 4), krcore::StatusCode::kCorrupt);
+  EXPECT_EQ(CheckPool(std::span(pool).first(pool.size() - kDefaultChunkBytes), 3), krcore::StatusCode::kCorrupt);
+  pool[0] = std::byte{'X'};
+  EXPECT_EQ(CheckPool(pool, 3), krcore::StatusCode::kCorrupt);
+}
+
+TEST(Pool, OfAnotherVersionOrWithUnknownFeaturesIsRefusedByName) {
+  std::vector<std::byte> pool(kMinPoolBytes);
+  ASSERT_TRUE(FormatPool(pool, 3).ok());
+  Superblock& super = *reinterpret_cast<Superblock*>(pool.data());
+  const auto refusal = [&pool] {
+    const krcore::Status status = CheckPool(pool, 3);
+    EXPECT_EQ(status, krcore::StatusCode::kUnsupported);
+    return std::string(status.message());
+  };
+  super.layout_version = 5;
+  EXPECT_THAT(refusal(), testing::StartsWith("the pool of memory node 3 has layout version 5, this program has 4 ("));
+  super.magic = 0x33304c4f4f504b53;  // as version 3 had it, which kept something else in `features`
+  super.layout_version = 3;
+  super.features = kDefaultChunkBytes;
+  EXPECT_THAT(refusal(), testing::StartsWith("the pool of memory node 3 has layout version 3, this program has 4 ("));
+  super.magic = kPoolMagic;
+  super.layout_version = kLayoutVersion;
+  super.features = 1;
+  EXPECT_THAT(refusal(), testing::HasSubstr("has features that this program does not know"));
+}
+
+TEST(Pool, EveryHomeDrawsASeedOfItsOwnUnlessItIsGivenOne) {
+  const auto seed_of = [](const HomeOptions& options) {
+    std::vector<std::byte> pool(kMinPoolBytes);
+    EXPECT_TRUE(FormatPool(pool, 1).ok());
+    EXPECT_TRUE(FormatHome(pool, options).ok());
+    return reinterpret_cast<const Superblock*>(pool.data())->hash_seed;
+  };
+  const HashSeed one = seed_of({}), other = seed_of({});
+  EXPECT_NE(one, other);
+  EXPECT_NE(one, HashSeed{});
+  EXPECT_EQ(seed_of({.hash_seed = one}), one);
+  EXPECT_NE(Hasher(one)("key").h1, Hasher(other)("key").h1);
+}
+
+// Programs of one store need not be built with one version of xxHash.
+TEST(Hasher, GivesWhatItGivesInEveryProgramOfThisLayout) {
+  const std::string text(300, 'x');
+  const auto h1 = [&text](size_t length) { return kHasher(std::string_view(text).substr(0, length)).h1; };
+  EXPECT_EQ(h1(1), 6620253753988152178u);
+  EXPECT_EQ(h1(8), 1370659160049516151u);
+  EXPECT_EQ(h1(16), 15170233153865207460u);
+  EXPECT_EQ(h1(100), 9353077035675937567u);
+  EXPECT_EQ(h1(200), 13338646990587126406u);
+  EXPECT_EQ(h1(300), 13678227731359545162u);
+  EXPECT_EQ(kHasher(text).h2, 8025084513798391236u);
 }
 
 TEST(Words, KeepTheirFields) {

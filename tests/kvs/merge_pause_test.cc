@@ -75,7 +75,7 @@ class PausedMerge : public ::testing::Test {
   enum class Other { kReads, kUpdates, kInsertsEverywhere, kInsertsInParent, kInsertsInChild, kDeletes };
 
   static std::string KeyOf(uint32_t i) { return "key-" + std::to_string(i); }
-  static uint64_t Side(const std::string& key) { return kvs::HashKey(key).h1 % 2; }
+  static uint64_t Side(const std::string& key) { return HashKey(key).h1 % 2; }
 
   // `first` merges and pauses; `second` goes on as long as it takes to do something structural and `second_pause`
   // rounds more; then `first` wakes up and acts upon what it saw long ago. False: it had ended before its pause.

@@ -91,11 +91,11 @@ struct CrowdedKeys {
   std::vector<std::string> keys;
 
   CrowdedKeys(uint32_t groups, uint32_t count, const std::string& prefix) {
-    const kvs::KeyPlaces wanted = kvs::PlacesOf(kvs::HashKey("here"), groups);
+    const kvs::KeyPlaces wanted = kvs::PlacesOf(HashKey("here"), groups);
     std::array<uint32_t, 2> found{};
     for (uint32_t i = 0; found[0] < count || found[1] < count; ++i) {
       const std::string key = prefix + std::to_string(i);
-      const kvs::KeyHash hash = kvs::HashKey(key);
+      const kvs::KeyHash hash = HashKey(key);
       const kvs::KeyPlaces places = kvs::PlacesOf(hash, groups);
       bool same = true;
       for (int p = 0; p < 2; ++p) {

@@ -52,7 +52,7 @@ class PausedSplit : public ::testing::Test {
       std::string key;
       do {
         key = "key-" + std::to_string(next++);
-      } while (kvs::HashKey(key).h1 % 2 != 0);
+      } while (HashKey(key).h1 % 2 != 0);
       client.Spawn(InsertOne(client, key, &stored));
     };
     const auto run = [&](kvs::Client& client, uint64_t polls) {
@@ -121,11 +121,11 @@ TEST(PausedReading, ALongFrozenValueIsReadBesideAnotherKeyOfItsFingerprint) {
     std::string key;
     do {
       key = "key-" + std::to_string(next++);
-    } while (!wanted(kvs::HashKey(key)));
+    } while (!wanted(HashKey(key)));
     return key;
   };
   const std::string moving = key_of([](const kvs::KeyHash& hash) { return hash.h1 % 2 == 1; });
-  const std::string like = key_of([&](const kvs::KeyHash& hash) { return is_like(hash, kvs::HashKey(moving)); });
+  const std::string like = key_of([&](const kvs::KeyHash& hash) { return is_like(hash, HashKey(moving)); });
   const uint32_t fillers_begin = next;
   uint32_t splitting = 0;
   for (uint32_t pause = 0; pause < 32; ++pause) {

@@ -56,6 +56,11 @@ class Checker {
     CheckExtents();
     const auto home_area = Load<kvs::HomeArea>(home_->bytes, kvs::kHomeAreaOffset);
     for (const kvs::ClientEntry& client : home_area.clients) report_.clients += client.owner != 0;
+    const auto used = [](uint64_t word) { return word != 0; };
+    if (home_area.configuration != 0 || home_area.counters.nonce_ranges != 0 ||
+        std::ranges::any_of(home_area.reserved, used) || std::ranges::any_of(home_area.acknowledged, used)) {
+      Problem("the home area: what is reserved is in use");
+    }
     if (unsaid_ > 0) report_.problems.push_back("... and " + std::to_string(unsaid_) + " more");
     return std::move(report_);
   }
@@ -117,8 +122,9 @@ class Checker {
         continue;
       }
       const auto super = Load<kvs::Superblock>(pool.bytes, 0);
-      if (super.magic != kvs::kPoolMagic || super.node != pool.node || super.pool_bytes != pool.bytes.size() ||
-          super.chunk_bytes == 0 || super.chunks != pool.bytes.size() / super.chunk_bytes ||
+      if (!kvs::CheckPool(pool.bytes, pool.node).ok() || super.pool != 0 || super.view != 0 || super.replicas != 0 ||
+          std::ranges::any_of(super.reserved, [](uint32_t word) { return word != 0; }) || super.chunk_bytes == 0 ||
+          super.chunks != pool.bytes.size() / super.chunk_bytes ||
           super.reserved_chunks != kvs::ReservedChunks(super.pool_bytes, super.chunk_bytes)) {
         Problem(name, ": its superblock is damaged");
         continue;
@@ -141,6 +147,7 @@ class Checker {
       if (home_ != nullptr) Problem(name, ": a second home");
       home_ = &pool;
       geometry_.groups = super.groups_per_subtable;
+      hasher_ = kvs::Hasher(super.hash_seed);
       if (geometry_.groups < 2 || geometry_.bytes() > chunk_bytes_) {
         Problem(name, ": no subtable has ", std::to_string(geometry_.groups), " groups");
         home_ = nullptr;
@@ -416,7 +423,7 @@ class Checker {
     const std::string key(block.key());
     const std::string what = name + " with " + Quote(key);
     if (kvs::LengthUnits(block.bytes()) != slot.length_units()) Problem(what, ": another length than its block's");
-    const kvs::KeyHash hash = kvs::HashKey(key);
+    const kvs::KeyHash hash = hasher_(key);
     if (block.header().hash != hash.h1) Problem(what, ": the block holds another hash");
     if (slot.fingerprint() != hash.fingerprint()) Problem(what, ": another fingerprint than its key's");
     const kvs::KeyPlaces places = kvs::PlacesOf(hash, geometry_.groups);
@@ -459,6 +466,7 @@ class Checker {
   const PoolCheckOptions& options_;
   const PoolImage* home_ = nullptr;
   kvs::SubtableGeometry geometry_;
+  kvs::Hasher hasher_{{}};
   uint64_t chunk_bytes_ = 0;
   std::vector<Table> tables_;
   std::vector<Taken> taken_;

@@ -155,6 +155,16 @@ TEST_F(PoolCheck, ASuperblockThatIsDamaged) {
   ExpectProblem("superblock is damaged");
 }
 
+TEST_F(PoolCheck, ReservedFieldsThatAreInUse) {
+  auto& home = *reinterpret_cast<kvs::HomeArea*>(&memory_[kvs::kHomeAreaOffset]);
+  home.acknowledged[kvs::kMaxClients - 1] = 1;
+  ExpectProblem("what is reserved is in use");
+  home.acknowledged[kvs::kMaxClients - 1] = 0;
+  EXPECT_TRUE(Check().ok());
+  Super().view = 1;
+  ExpectProblem("superblock is damaged");
+}
+
 TEST_F(PoolCheck, AStoreWithoutAHome) {
   Super().is_home = 0;
   ExpectProblem("no pool is the store's home");

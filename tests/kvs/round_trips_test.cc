@@ -157,7 +157,7 @@ TEST(LoadFactor, ATableOf400000SlotsIsNearlyFullWhenAKeyFindsNoRoom) {
   };
   uint32_t inserted = 0;
   for (;; ++inserted) {
-    const kvs::KeyPlaces places = kvs::PlacesOf(kvs::HashKey("user" + std::to_string(inserted)), kGroups);
+    const kvs::KeyPlaces places = kvs::PlacesOf(HashKey("user" + std::to_string(inserted)), kGroups);
     uint32_t free = 0;
     for (uint32_t c = 0; c < kvs::kCandidates; ++c) free |= static_cast<uint32_t>(!used[slot(places, c)]) << c;
     const int chosen = kvs::ChooseFreeSlot(places, free);

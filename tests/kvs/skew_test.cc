@@ -105,12 +105,12 @@ TEST_F(Skew, ALostCasIsTriedAgainFromTheWordThatWon) {
 // The slot's word is another key's by then: the writer must find that out before it may CAS it.
 TEST_F(Skew, ALostCasDoesNotOverwriteAnotherKeyThatGotTheSlot) {
   const std::string key = "victim";
-  const kvs::KeyHash hash = kvs::HashKey(key);
+  const kvs::KeyHash hash = HashKey(key);
   const kvs::KeyPlaces places = kvs::PlacesOf(hash, 2);
   std::string other;
   for (uint32_t i = 0; other.empty(); ++i) {
     const std::string candidate = "other!" + std::to_string(100'000 + i);
-    const kvs::KeyHash h = kvs::HashKey(candidate);
+    const kvs::KeyHash h = HashKey(candidate);
     const kvs::KeyPlaces p = kvs::PlacesOf(h, 2);
     if (h.fingerprint() == hash.fingerprint() && p.place[0].group == places.place[0].group &&
         p.place[0].half == places.place[0].half) {

@@ -52,6 +52,7 @@ void TestStore::StartMemoryNode(krcore::NodeId id, size_t memory_bytes) {
   home.initial_depth = options_.initial_depth;
   home.lease_ns = options_.lease_ns;
   home.chunk_bytes = options_.chunk_bytes;
+  home.hash_seed = options_.hash_seed;
   if (options_.control_plane != "krcore") {
     auto acceptor = krcore::Acceptor::Create(*node).value();
     const std::lock_guard lock(acceptors_mutex_);

@@ -7,8 +7,10 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "krcore/baseline.h"
@@ -16,10 +18,18 @@
 #include "krcore/node.h"
 #include "kvs/client.h"
 #include "kvs/layout/directory.h"
+#include "kvs/layout/hash.h"
 #include "kvs/layout/pool.h"
 #include "tests/kvs/pool_check.h"
 
 namespace surgekv_test {
+
+// Of stores whose tests choose keys by their hashes.
+inline constexpr kvs::HashSeed kTestSeed{.low = 1, .high = 2};
+inline kvs::KeyHash HashKey(std::string_view key) {
+  static const kvs::Hasher hasher(kTestSeed);
+  return hasher(key);
+}
 
 struct TestStoreOptions {
   std::string fabric = {};  // empty: private to the process
@@ -32,6 +42,7 @@ struct TestStoreOptions {
   uint64_t chunk_bytes = kvs::kDefaultChunkBytes;
   int64_t lease_ns = kvs::kDefaultLeaseNs;
   std::string control_plane = "krcore";  // of clients
+  std::optional<kvs::HashSeed> hash_seed = kTestSeed;
 };
 
 class TestStore {

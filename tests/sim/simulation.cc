@@ -17,14 +17,18 @@ namespace {
 constexpr uint32_t kIdlePolls = 64;  // as the client has it
 constexpr char kFabric[] = "kvs_sim";
 
+kvs::HashSeed HashSeedOf(const Plan& plan) { return {.low = plan.seed}; }
+
 // Most of them in one part of the table, so that it splits again and again there, child after child or one parent.
 std::vector<std::string> NamesOfKeys(const Plan& plan) {
   std::vector<std::string> names;
   const uint64_t mask = (uint64_t{1} << plan.suffix_bits) - 1;
+  const kvs::Hasher hasher(HashSeedOf(plan));
   for (uint32_t n = 0; names.size() < plan.keys; ++n) {
     std::string name = "key-" + std::to_string(n);
-    if (kvs::HashKey(name).fingerprint() % 64 >= (plan.fingerprints + 3) / 4) continue;
-    if ((kvs::HashKey(name).h1 & mask) == plan.suffix || n % 8 == 0) names.push_back(std::move(name));
+    const kvs::KeyHash hash = hasher(name);
+    if (hash.fingerprint() % 64 >= (plan.fingerprints + 3) / 4) continue;
+    if ((hash.h1 & mask) == plan.suffix || n % 8 == 0) names.push_back(std::move(name));
   }
   return names;
 }
@@ -98,6 +102,7 @@ void Simulation::StartMemoryNodes() {
     home.geometry.groups = plan_.groups;
     home.initial_depth = plan_.initial_depth;
     home.chunk_bytes = plan_.chunk_bytes;
+    home.hash_seed = HashSeedOf(plan_);
     const auto joined = JoinStore(**node, **pool, home, krcore::Deadline::After(world_.clock(), 10 * kSecond));
     if (!joined.ok()) return Violation("setup", "joining: " + joined.status().ToString());
     memory_nodes_.push_back(std::move(*node));

@@ -19,6 +19,7 @@ using krcore::StatusCode;
 constexpr uint32_t kKeys = 2'048;
 constexpr int64_t kSecond = 1'000'000'000;
 constexpr char kFabric[] = "stage";
+constexpr kvs::HashSeed kHashSeed{.low = 1, .high = 2};
 // Rounds that no operation needs.
 constexpr uint32_t kHang = 20'000;
 
@@ -69,6 +70,7 @@ Stage::Stage(const StageOptions& options)
     home.initial_depth = options.initial_depth;
     home.lease_ns = options.lease_ns != 0 ? options.lease_ns : kvs::kMaxLeaseNs;
     home.chunk_bytes = size_t{1} << 16;
+    home.hash_seed = kHashSeed;
     (void)JoinStore(*memory_nodes_.back(), *pools_.back(), home, krcore::Deadline::After(world_.clock(), 10 * kSecond))
         .value();
   }
@@ -120,7 +122,8 @@ std::string Stage::NameOf(uint32_t key) { return "key-" + std::to_string(key); }
 const kvs::KeyHash& Stage::HashOf(uint32_t key) {
   static const std::vector<kvs::KeyHash> hashes = [] {
     std::vector<kvs::KeyHash> all;
-    for (uint32_t k = 0; k < kKeys; ++k) all.push_back(kvs::HashKey(NameOf(k)));
+    const kvs::Hasher hasher(kHashSeed);
+    for (uint32_t k = 0; k < kKeys; ++k) all.push_back(hasher(NameOf(k)));
     return all;
   }();
   return hashes.at(key);

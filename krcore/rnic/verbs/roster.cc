@@ -7,7 +7,8 @@
 namespace krcore::rnic::verbs {
 namespace {
 
-constexpr NodeId kDynamicNodes = 1 << 16;  // ids that are handed out before the first comes again
+// Ids that are handed out before the first comes again. All fit in 16 bits, as in the owner words of kvs.
+constexpr NodeId kDynamicNodes = (1 << 16) - kFirstDynamicNode;
 
 }  // namespace
 

@@ -270,7 +270,8 @@ class Client {
 class Store {
  public:
   // Attaches to a running fabric, and waits for one that is starting. After open_timeout_ms kNotFound: no such fabric;
-  // kUnavailable: it has no store (no memory node). kInvalidArgument: no such control plane or provider.
+  // kUnavailable: it has no store (no memory node). kInvalidArgument: no such control plane or provider. kUnsupported:
+  // the store was made by programs of another version, whose memory has another layout.
   static Result<std::unique_ptr<Store>> Open(const StoreOptions& options);
   // A whole store in this process: private fabric, metadata server and one memory node. Its data ends with it.
   static Result<std::unique_ptr<Store>> OpenEmbedded(const EmbeddedOptions& options);
@@ -278,6 +279,7 @@ class Store {
 
   // Connects a new client to every memory node: microseconds, the more so as this process has done it before. (Not so
   // with the control planes "verbs", which makes everything anew, and "lite", where the first client connects.)
+  // kBadState: the memory nodes were started anew since, with another store.
   virtual Result<std::unique_ptr<Client>> NewClient(const ClientOptions& options = {}) = 0;
   // Makes the queues and registers the memory of one client in advance, touches what its first operation needs, and
   // makes its address cache: NewClient with these very options, from any thread, takes it and only connects and
