@@ -258,7 +258,8 @@ class ClientCore final : public Client {
   Task<Step> PublishAlone(PendingWrite& write);
   Task<void> WriteAfterAll(PendingWrite& write);
   Task<Step> LeaveTable(Operation& op);
-  Task<Step> MakeRoom(Operation& op);
+  Task<Step> MakeRoom(Operation& op, Status* why_not);
+  Task<Step> CanBeSplit(Operation& op, Status* why_not);
 
   // ---- write_steps.cc
   inline static bool GoesOn(Step step, Outcome outcome, const Batch& batch);

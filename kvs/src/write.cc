@@ -214,10 +214,11 @@ Task<void> ClientCore::WriteAfterAll(PendingWrite& write) {
     if (published == Step::kOk) break;
     if (fails(published, "writing")) break;
     if (published != Step::kFull) continue;
-    const Step room = co_await MakeRoom(op);
+    Status why_not;
+    const Step room = co_await MakeRoom(op, &why_not);
     if (fails(room, "splitting a subtable")) break;
     if (room == Step::kFull) {
-      result = Status(StatusCode::kOutOfMemory, "the table is full and the memory nodes have no room for it to grow");
+      result = std::move(why_not);
       break;
     }
     if (room == Step::kOk) Progressed(op);
@@ -238,22 +239,55 @@ Task<Step> ClientCore::LeaveTable(Operation& op) {
 }
 
 // No candidate is FREE: split the table, or, having waited long enough, kill a tentative slot whose owner may be dead.
-Task<Step> ClientCore::MakeRoom(Operation& op) {
-  if (op.attempt >= kStarvedAttempts) {
-    uint32_t count = 0;
-    std::array<uint8_t, kCandidates> victims;
-    for (uint32_t c = 0; c < kCandidates; ++c) {
-      if (op.Candidate(c).state() == SlotState::kIns) victims[count++] = static_cast<uint8_t>(c);
-    }
-    if (count > 0) {
-      const uint32_t victim = victims[random_() % count];
-      op.batch.CompareSwap(op.SlotAddress(victim), op.Candidate(victim).word(), Slot::Free().word(),
-                           &op.buffers->cas[0]);
-      const Outcome killed = co_await op.batch.Run();
-      co_return killed == Outcome::kOk ? Step::kRestart : Step::kUnavailable;
-    }
+// kFull: *why_not.
+Task<Step> ClientCore::MakeRoom(Operation& op, Status* why_not) {
+  uint32_t count = 0;
+  std::array<uint8_t, kCandidates> victims;
+  for (uint32_t c = 0; c < kCandidates; ++c) {
+    if (op.Candidate(c).state() == SlotState::kIns) victims[count++] = static_cast<uint8_t>(c);
   }
-  co_return co_await Split(op, op.scan.table);
+  if (op.attempt >= kStarvedAttempts && count > 0) {
+    const uint32_t victim = victims[random_() % count];
+    op.batch.CompareSwap(op.SlotAddress(victim), op.Candidate(victim).word(), Slot::Free().word(), &op.buffers->cas[0]);
+    const Outcome killed = co_await op.batch.Run();
+    co_return killed == Outcome::kOk ? Step::kRestart : Step::kUnavailable;
+  }
+  const Step splittable = co_await CanBeSplit(op, why_not);
+  // Where splitting does not help, a tentative slot that is given up, or killed, does.
+  if (splittable == Step::kFull && count > 0) co_return Step::kRestart;
+  if (splittable != Step::kOk) co_return splittable;
+  const Step split = co_await Split(op, op.scan.table);
+  if (split == Step::kFull) {
+    *why_not = Status(StatusCode::kOutOfMemory, "the table is full and the memory nodes have no room for it to grow");
+  }
+  co_return split;
+}
+
+// Whether splits can take any of the candidates, which are all in use, away from the key. kFull: they cannot. A split
+// in vain would only be the first of many, up to the largest depth.
+Task<Step> ClientCore::CanBeSplit(Operation& op, Status* why_not) {
+  auto* const blocks = reinterpret_cast<BlockHeader*>(op.buffers->match.data());
+  for (uint32_t c = 0; c < kCandidates; ++c) {
+    const Slot slot = op.Candidate(c);
+    if (!slot.has_block() || !connections_.Reach(slot.block().node)) {
+      op.batch.Clear();
+      co_return slot.has_block() ? Step::kUnavailable : Step::kOk;
+    }
+    op.batch.Read(slot.block(), &blocks[c], sizeof(BlockHeader));
+  }
+  const Outcome read = co_await op.batch.Run();
+  if (read != Outcome::kOk) co_return Step::kUnavailable;
+  uint64_t differ = 0;
+  for (uint32_t c = 0; c < kCandidates; ++c) differ |= blocks[c].hash ^ op.hash.h1;
+  constexpr uint64_t kSuffixes = (uint64_t{1} << kMaxDepth) - 1;
+  if ((differ & kSuffixes) != 0) co_return Step::kOk;
+  const bool deepest = op.buffers->candidates().front().header.depth() >= kMaxDepth;
+  *why_not = deepest && differ != 0
+                 ? Status(StatusCode::kOutOfMemory, "the table has its largest size, and no slot for the key is free")
+                 : Status(StatusCode::kInvalidArgument,
+                          "the key collides: 28 keys with a hash like its own have all slots that it could have, and "
+                          "neither splits nor memory help (delete one of them)");
+  co_return Step::kFull;
 }
 
 }  // namespace kvs

@@ -12,7 +12,8 @@
 // one thread at a time; make one per thread. A Store must outlive its Clients.
 //
 // Failures every operation may report, beside its own:
-//   kInvalidArgument  key or value length outside the limits; nothing was sent
+//   kInvalidArgument  key or value length outside the limits; or, of writes of a new key, 28 others that collide with
+//                     it are there: the message tells which. Nothing was changed. More memory does not help
 //   kUnavailable      a memory node is dead or unreachable; nothing was changed
 //   kUnknown          a connection broke, or the client was expelled, under a write: it may or may not have happened
 //   kTimeout          StoreOptions::operation_timeout_ms passed; a write may or may not have happened
