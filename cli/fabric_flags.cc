@@ -80,6 +80,14 @@ std::string FabricFlags() {
 }
 
 int FailToOpen(const krcore::Status& status) {
+  // A name that is gone looks like one that never was.
+  const auto processes = krcore::ProcessesOfRemovedFabric(FLAGS_rnic, FLAGS_fabric);
+  if (status == krcore::StatusCode::kNotFound && processes.ok() && !processes->empty()) {
+    std::string message = "the name of fabric " + FLAGS_fabric + " is gone: its files were removed, while process";
+    for (const int32_t pid : *processes) message += " " + std::to_string(pid);
+    return Fail({status.code(), message + " goes on using it"},
+                "No other program can reach it any more. Stop all of its programs, and start it anew.");
+  }
   return Fail(status, "Is " + FabricFlags() + " right? " + OtherFabrics() + "A store is started by: memnode " +
                           FabricFlags() +
                           " --node=1 --memory=1G --metaserver. A memory node or metadata server that died is started "

@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "cli/fail.h"
 #include "cli/flags.h"
@@ -54,6 +55,7 @@ struct Served {
   CpuTime cpu;
   double huge_page_cpu_s = 0;
   uint64_t huge_page_bytes = 0;
+  bool has_name = true;  // the fabric is found by it
   double rc_acceptor_cpu_s = 0;
   uint64_t rc_requests = 0;
   double dc_agent_cpu_s = 0;
@@ -61,12 +63,18 @@ struct Served {
 
 // What goes with the memory, and what would have kept it.
 void WarnOfWhatIsLost(const Options& options, MemoryServer& server) {
-  if (server.pool() == nullptr || options.keep_memory) return;
+  const krcore::Status name = server.fabric().CheckName();
+  if (server.pool() == nullptr || (options.keep_memory && name.ok())) return;
   const kvs::PoolUse use = kvs::CountChunks(server.pool()->bytes());
   // The home's first chunk is the table's, which is there before any key.
   if (use.used_bytes() <= (server.is_home() ? use.chunk_bytes : 0)) return;
   std::string message =
       "up to " + cli::FormatSize(use.used_bytes()) + " of keys and values go with this memory node's memory";
+  if (!name.ok()) {
+    message += ", because " + std::string(name.message());
+    LOG(WARNING) << message;
+    return;
+  }
   if (server.is_home()) {
     message += ", and as it is the home, the whole store";
   } else {
@@ -109,6 +117,14 @@ Served Serve(const Options& options, MemoryServer& server, NodeMetrics& node_met
   metrics::AnnouncementWriter announcement(server.fabric());
   bool refreshed = true;
   for (int64_t wait_ms = 0; !cli::StopSignal::WaitFor(wait_ms); wait_ms = kRefreshMs) {
+    const krcore::Status name = server.fabric().CheckName();
+    node_metrics.NoteName(name);
+    if (!name.ok() && std::exchange(served.has_name, false)) {
+      LOG(ERROR) << name.message()
+                 << ". Programs that are attached go on. No other program finds this memory node, --drain neither, and "
+                    "--keep_memory cannot keep what it holds. Removed files cannot be brought back: let a program that "
+                    "is attached copy what is needed, then stop all programs of the fabric and start them anew";
+    }
     const krcore::Status status = Publish(server, node_metrics, announcement);
     node_metrics.NoteRefresh(status);
     if (status.ok() == refreshed) continue;
@@ -130,12 +146,16 @@ Served Serve(const Options& options, MemoryServer& server, NodeMetrics& node_met
   served.dc_agent_cpu_s = static_cast<double>(DcAgentCpuNs(server) - begin_dc_cpu_ns) * 1e-9;
   served.seconds = static_cast<double>(krcore::RealClock()->NowNs() - begin_ns) * 1e-9;
   served.cpu = CpuTime::OfThisProcess() - begin_cpu;
+  served.has_name = server.fabric().CheckName().ok();
   WarnOfWhatIsLost(options, server);
   return served;
 }
 
 void PrintStopped(const Options& options, const Served& served) {
-  const char* memory = options.memory_bytes == 0 ? "none" : options.keep_memory ? "kept" : "removed";
+  const char* memory = options.memory_bytes == 0 ? "none"
+                       : !options.keep_memory    ? "removed"
+                       : served.has_name         ? "kept"
+                                                 : "unnamed";
   std::printf(
       "stopped fabric=%s node=%u signal=%s memory=%s served_s=%.3f cpu_user_s=%.6f cpu_system_s=%.6f "
       "of_it_hugepages_s=%.6f hugepage_bytes=%llu of_it_rc_acceptor_s=%.6f rc_requests=%llu "

@@ -60,6 +60,11 @@ void NodeMetrics::NoteRefresh(const Status& status) {
   if (!status.ok()) ++refresh_failures_;
 }
 
+void NodeMetrics::NoteName(const Status& status) {
+  const std::lock_guard lock(mutex_);
+  name_ = status;
+}
+
 void NodeMetrics::set_address(const metrics::Address& address) {
   const std::lock_guard lock(mutex_);
   said_.set_metrics(address);
@@ -68,6 +73,7 @@ void NodeMetrics::set_address(const metrics::Address& address) {
 std::string NodeMetrics::TroubleLocked() const {
   if (stage_ == Stage::kStarting) return "starting";
   if (stage_ == Stage::kStopping) return "stopping";
+  if (!name_.ok()) return std::string(name_.message());
   if (!refreshed_.ok()) return "not published at a metadata server: " + refreshed_.ToString();
   if (member_ == kvs::MemberState::kDraining) return "draining";
   if (member_ == kvs::MemberState::kDrained) return "drained";

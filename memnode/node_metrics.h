@@ -35,6 +35,8 @@ class NodeMetrics final : public metrics::Source {
   void Detach();
   // How writing the node's record went.
   void NoteRefresh(const krcore::Status& status);
+  // Whether the fabric is found by its name, as krcore::Node::CheckName has it.
+  void NoteName(const krcore::Status& status);
   // Where it is to be reached, if it is.
   void set_address(const metrics::Address& address);
 
@@ -56,7 +58,7 @@ class NodeMetrics final : public metrics::Source {
   Stage stage_ = Stage::kStarting;
   MemoryServer* server_ = nullptr;  // while it serves
   const HugePageCollapser* collapser_ = nullptr;
-  krcore::Status refreshed_;
+  krcore::Status refreshed_, name_;
   uint64_t refresh_failures_ = 0;
   std::optional<kvs::MemberState> member_;  // as the home had it last; kNone: it is no member
   kvs::HomeView home_;

@@ -225,18 +225,20 @@ class Cluster:
             complaint = f"{process.name}: {process.describe_end()}"
         return complaint
 
+    def shared_memory(self):
+        """Files of this fabric, and of no other whose name has this one's in it."""
+        return sorted(glob.glob(f"{SHM}/surgekv-{os.geteuid()}-{self.fabric}.*"))
+
     def clean_up(self, clean):
         """Stops everything and removes what is left. Returns what an orderly end would not have left."""
         complaints = [self.stop(process, clean) for process in reversed(self.processes)]
-        left = sorted(glob.glob(f"{SHM}/*{self.fabric}*"))
+        left = self.shared_memory()
         if left and clean:
             complaints.append(f"left in {SHM}: {', '.join(os.path.basename(path) for path in left)}")
         if left:
             subprocess.run([BIN / "memnode", f"--fabric={self.fabric}", "--clean"], capture_output=True, check=False)
-        for path in glob.glob(f"{SHM}/*{self.fabric}*"):
-            complaints.append(f"memnode --clean leaves {path}")
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(path)
+        # What that leaves, a living process uses: to remove it by its name is not ours.
+        complaints += [f"memnode --clean leaves {path}" for path in self.shared_memory()]
         return [complaint for complaint in complaints if complaint]
 
     @staticmethod

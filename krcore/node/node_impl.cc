@@ -21,6 +21,10 @@ std::vector<std::string> RnicProviders() { return rnic::ProviderNames(); }
 
 Result<std::vector<std::string>> ListFabrics(const std::string& rnic) { return rnic::ListFabrics(rnic); }
 
+Result<std::vector<int32_t>> ProcessesOfRemovedFabric(const std::string& rnic, const std::string& fabric) {
+  return rnic::ProcessesOfRemovedFabric(rnic, fabric);
+}
+
 Result<std::vector<std::string>> CleanStaleFabrics(const std::string& rnic, const std::string& fabric, bool also_kept) {
   auto report = rnic::CleanStaleFabrics(rnic, fabric, also_kept);
   if (!report.ok()) return report.status();

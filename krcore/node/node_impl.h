@@ -40,6 +40,7 @@ class NodeImpl final : public Node, private pool::PortRecords {
   Result<std::vector<FoundMemory>> FindMemory(std::string_view name, size_t bytes) override {
     return device_->FindMemory(std::string(name), bytes);
   }
+  Status CheckName() override { return device_->CheckName(); }
   bool IsConfirmedDead(NodeId node, uint32_t incarnation) override;
   size_t PollConnections() override;
   std::optional<SoftwareDcStats> software_dc() const override {

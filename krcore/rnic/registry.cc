@@ -11,15 +11,16 @@ struct Provider {
   const char* name;
   Result<std::unique_ptr<Device>> (*open)(const DeviceOptions&);
   Result<CleanReport> (*clean)(const std::string& fabric, bool also_kept);
-  std::vector<std::string> (*list)();  // null: fabrics are nowhere to be found
+  std::vector<std::string> (*list)();                             // null: fabrics are nowhere to be found
+  std::vector<int32_t> (*of_removed)(const std::string& fabric);  // null likewise
   // On a network: it has use for DeviceOptions::address and port. Null: it is not.
   Status (*try_nic)(const DeviceOptions&) = nullptr;
 };
 
 constexpr Provider kProviders[] = {
-    {"sw", sw::Open, sw::CleanStale, sw::ListFabrics},
-    {"sim", sim::Open, sim::CleanStale, nullptr},
-    {"verbs", verbs::Open, verbs::CleanStale, nullptr, verbs::TryNic},
+    {"sw", sw::Open, sw::CleanStale, sw::ListFabrics, sw::ProcessesOfRemovedFabric},
+    {"sim", sim::Open, sim::CleanStale, nullptr, nullptr},
+    {"verbs", verbs::Open, verbs::CleanStale, nullptr, nullptr, verbs::TryNic},
 };
 
 Result<const Provider*> FindProvider(const std::string& name) {
@@ -59,6 +60,12 @@ Result<std::vector<std::string>> ListFabrics(const std::string& provider) {
   auto found = FindProvider(provider);
   if (!found.ok()) return found.status();
   return (*found)->list == nullptr ? std::vector<std::string>() : (*found)->list();
+}
+
+Result<std::vector<int32_t>> ProcessesOfRemovedFabric(const std::string& provider, const std::string& fabric) {
+  auto found = FindProvider(provider);
+  if (!found.ok()) return found.status();
+  return (*found)->of_removed == nullptr ? std::vector<int32_t>() : (*found)->of_removed(fabric);
 }
 
 Result<CleanReport> CleanStaleFabrics(const std::string& provider, const std::string& fabric, bool also_kept) {

@@ -42,6 +42,10 @@ std::vector<std::string> ProviderNames();
 // the provider keeps no list. kUnsupported: provider unknown.
 Result<std::vector<std::string>> ListFabrics(const std::string& provider);
 
+// Processes that have a device on a fabric of this name whose files were removed, so that nobody else finds it. Empty
+// where fabrics have no files. kUnsupported: provider unknown.
+Result<std::vector<int32_t>> ProcessesOfRemovedFabric(const std::string& provider, const std::string& fabric);
+
 struct CleanReport {
   std::vector<std::string> removed;  // names of fabrics that had no living device
 };

@@ -295,6 +295,10 @@ class Device {
   // kUnreachable.
   virtual PeerState QueryIncarnation(uint32_t incarnation) = 0;
 
+  // kUnavailable: newcomers do not find this device's fabric by its name, or not all that this device has there, for
+  // somebody has removed files of it; the message says which of both. Makes system calls.
+  virtual Status CheckName() { return {}; }
+
   // All 0 without Caps::software_dc.
   virtual SoftwareDcStats DcStats() const { return {}; }
 

@@ -38,7 +38,7 @@ int __real_munmap(void* addr, size_t length);
 int __real_open(const char* path, int flags, ...);
 int __real_close(int fd);
 int __real_fcntl(int fd, int command, ...);
-int __real_rename(const char* from, const char* to);
+int __real_renameat2(int from_folder, const char* from, int to_folder, const char* to, unsigned flags);
 int __real_unlink(const char* path);
 int __real_posix_fallocate(int fd, off_t offset, off_t length);
 }
@@ -438,9 +438,9 @@ int __wrap_fcntl(int fd, int command, ...) {
   return __real_fcntl(fd, command, argument);
 }
 
-int __wrap_rename(const char* from, const char* to) {
+int __wrap_renameat2(int from_folder, const char* from, int to_folder, const char* to, unsigned flags) {
   if (IsShm(from)) CountCall("rename", from);
-  return __real_rename(from, to);
+  return __real_renameat2(from_folder, from, to_folder, to, flags);
 }
 
 int __wrap_unlink(const char* path) {

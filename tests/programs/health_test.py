@@ -4,6 +4,7 @@
 Usage: health_test.py [unittest's arguments], in the repository's root, after a release build.
 """
 
+import glob
 import os
 import signal
 import socket
@@ -12,7 +13,7 @@ import threading
 import time
 import unittest
 
-from fabric_case import FabricCase
+from fabric_case import RECORDS, FabricCase
 from program import BIN, PATIENCE_S, ROOT, WORKLOADS, a_worker_of, metrics_address, wait_for
 
 
@@ -101,6 +102,85 @@ class HealthTest(FabricCase):
                               capture_output=True, text=True, timeout=PATIENCE_S, check=False)
         self.assertEqual(done.returncode, 2, done.stderr)
         self.assertIn("--metrics=9464: expected HOST:PORT", done.stderr)
+
+    def files(self):
+        return sorted(glob.glob(f"/dev/shm/*-{self.fabric}.*"))
+
+    def remove_files(self):
+        for path in self.files():
+            os.unlink(path)
+
+    def verify(self):
+        """Every record is there, and right."""
+        done = subprocess.run([BIN / "ycsb", "run", f"--fabric={self.fabric}", "-P", WORKLOADS / "workloadc", "-p",
+                               f"recordcount={RECORDS}", "-p", "requestdistribution=sequential", "-p",
+                               f"operationcount={RECORDS}"], capture_output=True, text=True, cwd=ROOT, check=False)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+
+    def test_removed_files_make_it_ill_and_when_it_stops_the_next_store_of_that_name_keeps_its_own(self):
+        first = self.start_memnode(1, "--metaserver")
+        self.load()
+        address = metrics_address(first)
+        self.wait_for_health(address, 200, "ok")
+        self.remove_files()
+        gone = f"the name of fabric {self.fabric} is gone: its files were removed from /dev/shm"
+        self.wait_for_health(address, 503, gone)
+        first.wait_for(rf"(?m)^E.*\] {gone}\. Programs that are attached go on", first.log)
+        done = self.surge()
+        self.assertEqual((done.returncode, done.stdout), (1, ""))
+        self.assertIn(f"the name of fabric {self.fabric} is gone: its files were removed, while process "
+                      f"{first.popen.pid} goes on using it", done.stderr)
+
+        second = self.start_memnode(1, "--metaserver")
+        self.load()
+        self.wait_for_health(address, 503, f"the name of fabric {self.fabric} belongs to another fabric now: .+")
+        self.wait_for_health(metrics_address(second), 200, "ok")
+        problems = self.status()["problems"]
+        self.assertEqual(len(problems), 1, problems)
+        self.assertIn(f"process {first.popen.pid} goes on with an older fabric of this name", problems[0])
+        files = self.files()
+        self.assertEqual(first.stop(), 0, first.text())
+        self.assertRegex(first.log.read_text("utf-8"), rf"(?m)^W.* of keys and values go .*{self.fabric} belongs to another")
+        self.assertEqual(self.files(), files)
+        self.verify()
+        self.assertEqual(self.status()["problems"], [])
+        self.wait_for_health(metrics_address(second), 200, "ok")
+
+    def test_removed_files_do_not_stop_who_is_attached_whatever_the_next_store_of_that_name_does(self):
+        first = self.start_memnode(1, "--metaserver", "--keep_memory")
+        self.load()
+        computenode = self.start_computenode("--workers=1", "--profile=constant:200,600")
+        computenode_address = metrics_address(computenode)
+        self.remove_files()
+        self.wait_for_health(metrics_address(first), 503, "the name of fabric .+ is gone: .+")
+        second = self.start_memnode(1, "--metaserver")
+        self.load()
+        self.assertEqual(second.stop(), 0, second.text())
+        self.assertEqual(self.files(), [])
+
+        def verified():
+            return self.scrape(computenode_address).value("surgekv_values_verified_total")
+        before = verified()
+        wait_for(lambda: verified() > before + 200, computenode.text)
+        self.assertEqual(computenode.stop(), 0, computenode.text())
+        self.assertEqual(first.stop(), 0, first.text())
+        self.assertIn(" memory=unnamed ", first.out.read_text("utf-8"))
+
+    def test_memory_of_a_living_store_is_not_taken_by_another_when_the_fabrics_name_is_gone(self):
+        first = self.start_memnode(1, "--metaserver")
+        self.load()
+        os.unlink(next(path for path in self.files() if path.endswith(".ctl")))
+        self.wait_for_health(metrics_address(first), 503, "the name of fabric .+ is gone: .+")
+        files = self.files()
+        for arguments in (["--node=1", "--memory=64M", "--metaserver"], ["--clean"]):
+            done = subprocess.run([BIN / "memnode", f"--fabric={self.fabric}", *arguments], capture_output=True,
+                                  text=True, timeout=PATIENCE_S, check=False)
+            self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
+            self.assertIn("in use by a process that lives" if arguments[0] == "--node=1" else "living process",
+                          done.stderr)
+            self.assertEqual(self.files(), files)
+        self.assertEqual(first.stop(), 0, first.text())
+        self.assertEqual(self.files(), [])
 
     def test_a_stop_while_it_is_scraped_is_clean(self):
         memnode = self.start_memnode(1, "--metaserver")

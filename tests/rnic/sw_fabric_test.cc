@@ -269,6 +269,98 @@ TEST(SwFabric, ALinkOrForeignModeInPlaceOfTheControlFileIsRefused) {
   ASSERT_EQ(unlink(path.c_str()), 0);
 }
 
+void RemoveFile(const std::string& name) {
+  EXPECT_EQ(unlink((std::string(sw::kShmDirectory) + "/" + name).c_str()), 0) << name;
+}
+
+// What a cleaner does: removes the files, or just the one by which the fabric is found.
+void RemoveFiles(const std::string& fabric) {
+  for (const std::string& name : Files(fabric)) RemoveFile(name);
+}
+void RemoveControlFile(const std::string& fabric) { RemoveFile(sw::FabricPrefix(fabric) + "ctl"); }
+
+TEST(SwFabric, WhoseFilesWereRemovedLeavesThoseOfTheNextFabricOfThatName) {
+  const std::string fabric = UniqueFabric("");
+  auto first = OpenNode(fabric, 1, true).value();
+  auto first_memory = first->AllocMemory(8192, {.name = "pool"}).value();
+  RemoveFiles(fabric);
+  auto second = OpenNode(fabric, 1, true).value();
+  auto memory = second->AllocMemory(8192, {.name = "pool"}).value();
+  EXPECT_FALSE(memory->adopted());
+  std::memset(memory->bytes().data(), 's', 8192);
+  const std::vector<std::string> files = Files(fabric);
+  EXPECT_FALSE(first->AllocMemory(4096, {.name = "more"}).ok()) << "the name is the other one's";
+  first_memory.reset();
+  first.reset();
+  EXPECT_EQ(Files(fabric), files);
+  // Not only the names: who joins now finds the second one's memory.
+  auto third = OpenNode(fabric, 3, false).value();
+  const auto found = third->FindMemory("pool", 1).value();
+  ASSERT_EQ(found.size(), 1U);
+  EXPECT_EQ(found[0].begin[0], std::byte{'s'});
+  third.reset();
+  memory.reset();
+  second.reset();
+  EXPECT_TRUE(Files(fabric).empty());
+}
+
+TEST(SwFabric, WhoseFilesWereRemovedGoesOnWhenTheNextFabricOfThatNameEnds) {
+  const std::string fabric = UniqueFabric("");
+  auto first = OpenNode(fabric, 1, true).value();
+  auto peer = OpenNode(fabric, 2, false).value();
+  auto memory = first->AllocMemory(8192, {.name = "pool"}).value();
+  std::memset(memory->bytes().data(), 'f', 8192);
+  RemoveFiles(fabric);
+  {
+    auto second = OpenNode(fabric, 1, true).value();
+    (void)second->AllocMemory(8192, {.name = "pool"}).value();
+  }
+  EXPECT_TRUE(Files(fabric).empty());
+  EXPECT_EQ(peer->QueryPeer(first->address()), PeerState::kAlive);
+  EXPECT_EQ(memory->bytes()[8191], std::byte{'f'});
+  EXPECT_TRUE(first->PublishRecord("record", {}).ok());
+  EXPECT_TRUE(peer->LookupRecord("record").ok());
+}
+
+TEST(SwFabric, MemoryOfALivingProcessIsNeitherAdoptedNorCleanedThoughTheControlFileWasRemoved) {
+  const std::string fabric = UniqueFabric("");
+  auto first = OpenNode(fabric, 1, true).value();
+  auto memory = first->AllocMemory(8192, {.name = "pool"}).value();
+  RemoveControlFile(fabric);
+  const std::vector<std::string> files = Files(fabric);
+  EXPECT_EQ(CleanStaleFabrics("sw", fabric, true).status().code(), StatusCode::kExists);
+  EXPECT_EQ(Files(fabric), files);
+  {
+    auto second = OpenNode(fabric, 1, true).value();
+    const auto adopted = second->AllocMemory(8192, {.name = "pool"});
+    ASSERT_EQ(adopted.status().code(), StatusCode::kExists);
+    EXPECT_NE(adopted.status().message().find("in use by a process that lives"), std::string_view::npos);
+  }
+  EXPECT_EQ(Files(fabric), files) << "the second one takes its own files with it, and no others";
+  memory.reset();
+  first.reset();
+  EXPECT_TRUE(Files(fabric).empty());
+}
+
+TEST(SwFabric, AnAttachedDeviceDoesNotReachMemoryOfTheNextFabricOfThatName) {
+  const std::string fabric = UniqueFabric("");
+  Endpoint reader({"", "sw", ""}, fabric, 1, true), owner({"", "sw", ""}, fabric, 2, false);
+  auto memory = owner.device->AllocMemory(8192, {.name = "pool"}).value();
+  auto mr = owner.pd->RegisterMemory(memory->bytes().data(), 8192, kAllRights).value();
+  Link link(&reader, &owner, Transport::kRc, 64, 8);
+  RemoveFiles(fabric);
+  auto second = OpenNode(fabric, 2, true).value();
+  auto other_memory = second->AllocMemory(8192, {.name = "pool"}).value();
+  std::memset(other_memory->bytes().data(), 's', 8192);
+  std::memset(reader.Text(), 'r', 8);
+  const Sge sge = reader.Local(0, 8);
+  SendWr wr = link.Wr(Opcode::kRead, &sge, 0);
+  wr.remote_addr = reinterpret_cast<uint64_t>(memory->bytes().data());
+  wr.rkey = mr->rkey();
+  EXPECT_NE(link.Run(wr).status, WcStatus::kSuccess);
+  EXPECT_EQ(*reader.Text(), 'r') << "read from the other fabric";
+}
+
 TEST(SwFabric, ManyProcessesMayCreateJoinAndLeaveAtOnce) {
   const std::string fabric = UniqueFabric("");
   const auto come_and_go = [&](Child::Self&) {

@@ -46,6 +46,7 @@ bool Reachable(const NodeView& node) { return node.state != "dead"; }
 Result<std::unique_ptr<Cluster>> Cluster::Open(std::string_view control_plane, const krcore::NodeOptions& options) {
   std::unique_ptr<Cluster> cluster(new Cluster());
   cluster->fabric_ = options.fabric;
+  cluster->rnic_ = options.rnic;
   auto node = krcore::OpenNode(control_plane, options);
   if (!node.ok()) return node.status();
   cluster->node_ = *std::move(node);
@@ -148,6 +149,20 @@ void Cluster::AddRates(ClusterView* view) {
   samples_ = std::move(now);
 }
 
+// Who cannot be found by the fabric's name, because somebody has removed its files.
+void Cluster::AddNames(ClusterView* view) {
+  if (const krcore::Status name = node_->CheckName(); !name.ok()) {
+    view->problems.push_back(std::string(name.message()) + "; this is what was attached before");
+    return;
+  }
+  const auto processes = krcore::ProcessesOfRemovedFabric(rnic_, fabric_);
+  for (const int32_t pid : processes.ok() ? *processes : std::vector<int32_t>()) {
+    view->problems.push_back("process " + std::to_string(pid) +
+                             " goes on with an older fabric of this name, whose files were removed: it is not shown "
+                             "here, and no other program finds it; stop it when it is not needed");
+  }
+}
+
 Result<ClusterView> Cluster::Look() {
   ClusterView view;
   view.fabric = fabric_;
@@ -161,6 +176,7 @@ Result<ClusterView> Cluster::Look() {
   }
   AddMembers(&view);
   AddRates(&view);
+  AddNames(&view);
   std::ranges::sort(view.nodes, {}, [](const NodeView& node) {
     return std::pair(node.id, node.announcement ? node.announcement->incarnation : 0);
   });

@@ -69,7 +69,9 @@ class Cluster {
   void AddMembers(ClusterView* view);
   void AddRates(ClusterView* view);
 
-  std::string fabric_;
+  void AddNames(ClusterView* view);
+
+  std::string fabric_, rnic_;
   std::unique_ptr<krcore::Node> node_;
   std::unique_ptr<kvs::Survey> survey_;  // before node_ goes
   std::map<uint32_t, Sample> samples_;   // by incarnation

@@ -143,6 +143,11 @@ class Node {
     return std::vector<FoundMemory>();
   }
 
+  // kUnavailable: other programs do not find this node's fabric any more, since its files were removed by somebody
+  // else, or they find another of that name, or do not find this node's memory. The message says which. What is
+  // attached goes on. Makes system calls.
+  virtual Status CheckName() { return Status::Ok(); }
+
   // True when the kernel or fabric confirms that this incarnation of the peer is gone, so that nothing it
   // posted can execute any more. False also when that cannot be known. May make a system call. Where the fabric keeps
   // no list of its devices, for incarnations that have published: only their records tell, by being replaced too.
@@ -166,6 +171,10 @@ std::vector<std::string> RnicProviders();
 // Names of this user's fabrics, in alphabetical order, where the provider keeps them (sw); also of those whose programs
 // have all died.
 Result<std::vector<std::string>> ListFabrics(const std::string& rnic);
+
+// Processes on this host that go on with a fabric of this name though its files were removed, so that nobody else finds
+// it (Node::CheckName); whether or not there is another of that name now. As far as the system tells.
+Result<std::vector<int32_t>> ProcessesOfRemovedFabric(const std::string& rnic, const std::string& fabric);
 
 // Removes what dead processes left of fabrics without a living device; all of this user's, or the named one.
 // Returns the names. Memory that was asked to be kept goes only if `also_kept`.

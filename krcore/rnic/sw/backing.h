@@ -41,16 +41,28 @@ class Backing {
 
   virtual Control& control() = 0;
 
-  // A new zeroed segment with its memory reserved. kExists, kOutOfMemory.
-  virtual Result<std::shared_ptr<Mapping>> Create(const std::string& suffix, size_t length) = 0;
+  // A new zeroed segment with its memory reserved, and claimed if so asked. kExists, kOutOfMemory.
+  virtual Result<std::shared_ptr<Mapping>> Create(const std::string& suffix, size_t length, bool claimed) = 0;
   // An existing one, whole. kNotFound.
   virtual Result<std::shared_ptr<Mapping>> Open(const std::string& suffix) = 0;
+  // Opens and claims a segment that somebody left. kNotFound. kExists: a living process has claimed it.
+  virtual Result<std::shared_ptr<Mapping>> Adopt(const std::string& suffix) = 0;
+  // A claim ends with Remove, Disown or this process. Until then nobody else adopts the segment or removes it, whatever
+  // has become of the fabric's files.
+  virtual void Disown(const std::string& suffix) = 0;
+  // Gives a claimed segment a name that nothing has. kUnavailable: the fabric's names no longer mean this one.
   virtual Status Rename(const std::string& from, const std::string& to) = 0;
+  // Removes a segment of this device: one that it has claimed, or one whose name has the device's incarnation.
   virtual void Remove(const std::string& suffix) = 0;
+  // Removes a segment that a dead device left. False: a living process has it, or the fabric's names are not this one's
+  // any more. The admin lock is held.
+  virtual bool RemoveLeft(const std::string& suffix) = 0;
   // Suffixes of all segments but the control segment.
   virtual std::vector<std::string> List() = 0;
   // Removes the control segment itself. The admin lock is held.
   virtual void RemoveControl() = 0;
+  // As Device::CheckName.
+  virtual Status CheckName() = 0;
 
   // Excludes all others who join, leave, reclaim or publish. Released by the kernel if the holder dies.
   virtual Status LockAdmin() = 0;

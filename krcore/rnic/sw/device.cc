@@ -73,6 +73,8 @@ class SwDevice final : public Device {
     return alive ? PeerState::kAlive : PeerState::kDead;
   }
 
+  Status CheckName() override { return shared_.fabric.backing().CheckName(); }
+
   std::span<std::byte> HostMemory() override { return shared_.fabric.control().host_memory; }
 
   Status PublishRecord(const std::string& name, std::span<const std::byte> value) override {

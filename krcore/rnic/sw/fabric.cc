@@ -67,7 +67,7 @@ Status Fabric::TakeSlot(NodeId wanted) {
   // A death from here on leaves at most files of an incarnation that is in no slot: Reclaim finds them.
   const uint32_t incarnation = shared.next_incarnation++;
   if (shared.next_incarnation == 0) shared.next_incarnation = 1;
-  auto segment = backing_->Create(SegmentSuffix(index, incarnation, 0), sizeof(DeviceSegment));
+  auto segment = backing_->Create(SegmentSuffix(index, incarnation, 0), sizeof(DeviceSegment), /*claimed=*/true);
   if (!segment.ok()) return segment.status();
   // Held before it is alive: whoever sees it alive and not held may conclude that it died.
   if (Status held = backing_->Hold(index); !held.ok()) {
@@ -167,7 +167,8 @@ void Fabric::Reclaim() {
   for (const std::string& suffix : backing_->List()) {
     uint32_t index = 0, incarnation = 0;
     if (std::sscanf(suffix.c_str(), "d%u-%u.", &index, &incarnation) != 2) continue;
-    if (std::find(alive.begin(), alive.end(), std::pair(index, incarnation)) == alive.end()) backing_->Remove(suffix);
+    if (std::find(alive.begin(), alive.end(), std::pair(index, incarnation)) == alive.end())
+      backing_->RemoveLeft(suffix);
   }
 }
 
@@ -177,6 +178,7 @@ Fabric::~Fabric() {
   control().devices[index_].life.store(LifeWord(incarnation_, Life::kDead), std::memory_order_release);
   // Without the lock the others reclaim what is left here, as after a crash.
   if (!lock.status().ok()) return;
+  backing_->Remove(OwnSuffix(0));
   Reclaim();
   backing_->Release(index_);
   index_ = kMaxDevices;

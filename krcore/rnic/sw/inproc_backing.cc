@@ -36,7 +36,7 @@ class InprocBacking final : public Backing {
   Control& control() override { return *reinterpret_cast<Control*>(control_->addr()); }
   void Attach(std::shared_ptr<Mapping> control) { control_ = std::move(control); }
 
-  Result<std::shared_ptr<Mapping>> Create(const std::string& suffix, size_t length) override {
+  Result<std::shared_ptr<Mapping>> Create(const std::string& suffix, size_t length, bool /*claimed*/) override {
     auto mapping = MapAnonymous(RoundUpToPage(length));
     if (!mapping.ok()) return mapping;
     const std::lock_guard lock(fabric_->mutex);
@@ -53,6 +53,10 @@ class InprocBacking final : public Backing {
     return found->second;
   }
 
+  // Nobody but the fabric's devices reaches this memory, so what they agree on is enough.
+  Result<std::shared_ptr<Mapping>> Adopt(const std::string& suffix) override { return Open(suffix); }
+  void Disown(const std::string& /*suffix*/) override {}
+
   Status Rename(const std::string& from, const std::string& to) override {
     const std::lock_guard lock(fabric_->mutex);
     auto node = fabric_->segments.extract(from);
@@ -64,6 +68,11 @@ class InprocBacking final : public Backing {
   void Remove(const std::string& suffix) override {
     const std::lock_guard lock(fabric_->mutex);
     fabric_->segments.erase(suffix);
+  }
+
+  bool RemoveLeft(const std::string& suffix) override {
+    Remove(suffix);
+    return true;
   }
 
   std::vector<std::string> List() override {
@@ -84,6 +93,8 @@ class InprocBacking final : public Backing {
     const auto found = table.fabrics.find(name_);
     if (found != table.fabrics.end() && found->second == fabric_) table.fabrics.erase(found);
   }
+
+  Status CheckName() override { return {}; }
 
   Status LockAdmin() override {
     fabric_->admin.lock();

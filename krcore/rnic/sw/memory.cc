@@ -30,18 +30,24 @@ Result<Found> FindPredecessors(Fabric& fabric, const std::string& name, size_t l
   const std::string rest = std::to_string(fabric.node()) + "-" + name;
   const std::string wanted = (keep ? kKeptPrefix : kNamedPrefix) + rest;
   for (const char prefix : {kNamedPrefix, kKeptPrefix}) {
-    auto mapping = fabric.backing().Open(prefix + rest);
+    auto mapping = fabric.backing().Adopt(prefix + rest);
     if (!mapping.ok()) {
       if (mapping.status() == StatusCode::kNotFound) continue;
       return mapping.status();
     }
     if ((*mapping)->length() != RoundUpToPage(length)) {
+      fabric.backing().Disown(prefix + rest);
       return Status(StatusCode::kInvalidArgument, "memory '" + name + "' of node " + std::to_string(fabric.node()) +
                                                       " was left with " + std::to_string((*mapping)->length()) +
                                                       " bytes, not " + std::to_string(RoundUpToPage(length)) +
                                                       "; ask for the same length, or clean the fabric to start afresh");
     }
-    if (prefix + rest != wanted) KRCORE_RETURN_IF_ERROR(fabric.backing().Rename(prefix + rest, wanted));
+    if (prefix + rest != wanted) {
+      if (const Status renamed = fabric.backing().Rename(prefix + rest, wanted); !renamed.ok()) {
+        fabric.backing().Disown(prefix + rest);
+        return renamed;
+      }
+    }
     return Found{*std::move(mapping), wanted};
   }
   return Found{nullptr, wanted};
@@ -100,7 +106,7 @@ Result<std::unique_ptr<Memory>> SwMemory::Allocate(Fabric* fabric, Tables* table
   }
   const bool adopted = found.mapping != nullptr;
   if (!adopted) {
-    auto made = fabric->backing().Create(own, length);
+    auto made = fabric->backing().Create(own, length, /*claimed=*/!options.name.empty());
     if (!made.ok()) return made.status();
     found.mapping = *std::move(made);
     if (options.name.empty()) {
@@ -127,11 +133,11 @@ SwMemory::~SwMemory() {
   if (fabric_->inert()) return;
   if (segment_.index == kNoSegment) {
     // Never announced, for lack of room: what a predecessor left must not suffer for that.
-    if (!adopted_) fabric_->backing().Remove(suffix_);
+    adopted_ ? fabric_->backing().Disown(suffix_) : fabric_->backing().Remove(suffix_);
     return;
   }
   tables_->RemoveSegment(segment_, mapping_->addr());
-  if (!keep_) fabric_->backing().Remove(suffix_);
+  keep_ ? fabric_->backing().Disown(suffix_) : fabric_->backing().Remove(suffix_);
 }
 
 Status SwMemory::CollapseToHugePages(size_t offset, size_t length) {

@@ -43,7 +43,7 @@ Status Receiver::MakeInbox() {
   const uint32_t payload = (std::max(options_.max_bytes, 1U) + 63) & ~63U;
   const uint64_t serial = device_->tables.NextSerial();
   const std::string suffix = device_->fabric.OwnSuffix(serial);
-  auto mapping = device_->fabric.backing().Create(suffix, InboxBytes(options_.depth, payload));
+  auto mapping = device_->fabric.backing().Create(suffix, InboxBytes(options_.depth, payload), /*claimed=*/false);
   if (!mapping.ok()) return mapping.status();
   mapping_ = *std::move(mapping);
   inbox_ = reinterpret_cast<InboxHeader*>(mapping_->addr());

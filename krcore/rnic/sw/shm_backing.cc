@@ -7,7 +7,10 @@
 
 #include <cerrno>
 #include <cstring>
+#include <map>
 #include <mutex>
+#include <utility>
+#include <vector>
 
 #include "krcore/rnic/fork_guard.h"
 #include "krcore/rnic/sw/backing.h"
@@ -18,6 +21,7 @@ namespace {
 
 constexpr const char* kControlSuffix = "ctl";
 constexpr off_t kAdminByte = 0;
+constexpr off_t kClaimByte = 0;          // of a segment's own file
 constexpr int kAdminLockTries = 10'000;  // of a millisecond: a holder needs microseconds unless it is stopped
 
 struct flock LockOf(short type, off_t byte) {
@@ -37,19 +41,23 @@ class ShmBacking final : public Backing {
       : fabric_(std::move(fabric)), prefix_(FabricPrefix(fabric_)), fd_(fd), generation_(ForkGeneration()) {
     GuardDescriptor(fd_);
   }
-  ~ShmBacking() override { UnguardAndClose(fd_, generation_); }
+  ~ShmBacking() override {
+    for (const auto& [suffix, fd] : claims_) UnguardAndClose(fd, generation_);
+    UnguardAndClose(fd_, generation_);
+  }
 
   void SetControl(std::shared_ptr<Mapping> mapping) { control_ = std::move(mapping); }
   int fd() const { return fd_; }
 
   Control& control() override { return *reinterpret_cast<Control*>(control_->addr()); }
 
-  Result<std::shared_ptr<Mapping>> Create(const std::string& suffix, size_t length) override {
+  Result<std::shared_ptr<Mapping>> Create(const std::string& suffix, size_t length, bool claimed) override {
     length = RoundUpToPage(length);
     auto fd = OpenShmFile(prefix_ + suffix, O_CREAT | O_EXCL);
     if (!fd.ok()) return fd.status();
-    Status reserved = ReserveShm(fd->get(), length, "a segment of fabric " + fabric_);
-    Result<std::shared_ptr<Mapping>> mapping = reserved.ok() ? MapShm(fd->get(), length) : std::move(reserved);
+    Status ready = ReserveShm(fd->get(), length, "a segment of fabric " + fabric_);
+    if (ready.ok() && claimed) ready = Claim(suffix, fd->get());
+    Result<std::shared_ptr<Mapping>> mapping = ready.ok() ? MapShm(fd->get(), length) : std::move(ready);
     if (!mapping.ok()) Remove(suffix);
     return mapping;
   }
@@ -57,19 +65,65 @@ class ShmBacking final : public Backing {
   Result<std::shared_ptr<Mapping>> Open(const std::string& suffix) override {
     auto fd = OpenShmFile(prefix_ + suffix, 0);
     if (!fd.ok()) return fd.status();
-    auto length = ShmLength(fd->get());
-    if (!length.ok()) return length.status();
-    if (*length == 0) return Status(StatusCode::kNotFound, "segment " + suffix + " is empty");
-    return MapShm(fd->get(), *length);
+    // Opened before this is asked: while the fabric has its name, nobody else begins one whose memory is named alike.
+    if (!HasIncarnation(suffix) && !NamesAreOurs())
+      return Status(StatusCode::kNotFound, "segment " + suffix + " is of another fabric");
+    return MapWhole(suffix, fd->get());
+  }
+
+  Result<std::shared_ptr<Mapping>> Adopt(const std::string& suffix) override {
+    auto fd = OpenShmFile(prefix_ + suffix, 0);
+    if (!fd.ok()) return fd.status();
+    KRCORE_RETURN_IF_ERROR(Claim(suffix, fd->get()));
+    Result<std::shared_ptr<Mapping>> mapping = NamesAreOurs() ? MapWhole(suffix, fd->get()) : NameGone();
+    if (!mapping.ok()) Disown(suffix);
+    return mapping;
+  }
+
+  void Disown(const std::string& suffix) override {
+    const std::lock_guard lock(claims_mutex_);
+    const auto found = claims_.find(suffix);
+    if (found == claims_.end()) return;
+    UnguardAndClose(found->second, generation_);
+    claims_.erase(found);
   }
 
   Status Rename(const std::string& from, const std::string& to) override {
-    const std::string directory = std::string(kShmDirectory) + "/";
-    if (rename((directory + prefix_ + from).c_str(), (directory + prefix_ + to).c_str()) == 0) return {};
-    return Status::FromErrno(errno, "cannot rename segment " + from + " to " + to);
+    const NamesLock names;
+    KRCORE_RETURN_IF_ERROR(names.status());
+    const std::lock_guard lock(claims_mutex_);
+    if (!NamesAreOurs() || !IsNameOf(prefix_ + from, claims_.at(from))) return NameGone();
+    KRCORE_RETURN_IF_ERROR(RenameShm(prefix_ + from, prefix_ + to));
+    auto claim = claims_.extract(from);
+    claim.key() = to;
+    claims_.insert(std::move(claim));
+    return {};
   }
 
-  void Remove(const std::string& suffix) override { RemoveShm(prefix_ + suffix); }
+  void Remove(const std::string& suffix) override {
+    if (HasIncarnation(suffix)) {  // no other device, of this fabric or another, has such a name
+      RemoveShm(prefix_ + suffix);
+    } else {
+      const NamesLock names;
+      const std::lock_guard lock(claims_mutex_);
+      const auto claim = claims_.find(suffix);
+      if (names.status().ok() && claim != claims_.end() && IsNameOf(prefix_ + suffix, claim->second))
+        RemoveShm(prefix_ + suffix);
+    }
+    Disown(suffix);
+  }
+
+  bool RemoveLeft(const std::string& suffix) override {
+    const NamesLock names;
+    if (!names.status().ok() || !NamesAreOurs()) return false;
+    // A device's first segment is claimed for all of its unnamed ones.
+    const auto fd =
+        OpenShmFile(prefix_ + (HasIncarnation(suffix) ? suffix.substr(0, suffix.find('.')) + ".0" : suffix), 0);
+    struct flock lock = LockOf(F_WRLCK, kClaimByte);
+    if (fd.ok() && (fcntl(fd->get(), F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK)) return false;
+    RemoveShm(prefix_ + suffix);
+    return true;
+  }
 
   std::vector<std::string> List() override {
     std::vector<std::string> suffixes;
@@ -79,7 +133,21 @@ class ShmBacking final : public Backing {
     return suffixes;
   }
 
-  void RemoveControl() override { Remove(kControlSuffix); }
+  void RemoveControl() override {
+    const NamesLock names;
+    if (names.status().ok() && NamesAreOurs()) RemoveShm(prefix_ + kControlSuffix);
+  }
+
+  Status CheckName() override {
+    if (!NamesAreOurs()) return NameGone();
+    const std::lock_guard lock(claims_mutex_);
+    for (const auto& [suffix, fd] : claims_) {
+      if (IsNameOf(prefix_ + suffix, fd)) continue;
+      return {StatusCode::kUnavailable,
+              "a file of fabric " + fabric_ + " is gone: " + kShmDirectory + "/" + prefix_ + suffix};
+    }
+    return {};
+  }
 
   Status LockAdmin() override {
     threads_.lock();
@@ -123,11 +191,57 @@ class ShmBacking final : public Backing {
 
   bool inert() const override { return ForkGeneration() != generation_; }
 
+  // Whether the fabric's names mean this fabric: its control file is what has that file's name.
+  bool NamesAreOurs() const { return IsNameOf(prefix_ + kControlSuffix, fd_); }
+
  private:
+  // "d<index>-<incarnation>.<serial>", as against the control file and named memory.
+  static bool HasIncarnation(const std::string& suffix) { return suffix.find('.') != std::string::npos; }
+
+  Status NameGone() const {
+    struct stat info {};
+    const bool taken = stat((std::string(kShmDirectory) + "/" + prefix_ + kControlSuffix).c_str(), &info) == 0;
+    return {StatusCode::kUnavailable, "the name of fabric " + fabric_ +
+                                          (taken ? " belongs to another fabric now" : " is gone") +
+                                          ": its files were removed from " + kShmDirectory};
+  }
+
+  Result<std::shared_ptr<Mapping>> MapWhole(const std::string& suffix, int fd) {
+    auto length = ShmLength(fd);
+    if (!length.ok()) return length.status();
+    if (*length == 0) return Status(StatusCode::kNotFound, "segment " + suffix + " is empty");
+    return MapShm(fd, *length);
+  }
+
+  // `fd` is the file. The claim has a description of its own: a mapping would keep a lock of the one it was made from.
+  Status Claim(const std::string& suffix, int fd) {
+    int own = -1;
+    {
+      ForksHeld forks;  // a child that is forked meanwhile would keep the claim
+      auto opened = OpenShmFile(prefix_ + suffix, 0);
+      if (!opened.ok()) return opened.status();
+      own = opened->Forget();
+      forks.Guard(own);
+    }
+    struct flock lock = LockOf(F_WRLCK, kClaimByte);
+    const bool locked = fcntl(own, F_OFD_SETLK, &lock) == 0;
+    if (!locked || !IsNameOf(prefix_ + suffix, fd) || !IsNameOf(prefix_ + suffix, own)) {
+      UnguardAndClose(own, generation_);
+      return {StatusCode::kExists, std::string(kShmDirectory) + "/" + prefix_ + suffix +
+                                       " is in use by a process that lives; where the fabric's other files were "
+                                       "removed, it is still of the fabric that there was: stop its programs"};
+    }
+    const std::lock_guard claims_lock(claims_mutex_);
+    claims_[suffix] = own;
+    return {};
+  }
+
   const std::string fabric_, prefix_;
   const int fd_;
   const uint32_t generation_;
-  std::mutex threads_;  // OFD locks do not exclude threads that share the descriptor
+  std::mutex claims_mutex_;
+  std::map<std::string, int> claims_;  // by suffix: the descriptor that holds the lock
+  std::mutex threads_;                 // OFD locks do not exclude threads that share the descriptor
   std::shared_ptr<Mapping> control_;
 };
 
@@ -143,6 +257,14 @@ Status IncompatibleFabric(const std::string& fabric) {
           FabricPrefix(fabric) + "*"};
 }
 
+Result<FileDescriptor> OpenControl(const std::string& fabric, bool create) {
+  auto opened = OpenShmFile(FabricPrefix(fabric) + kControlSuffix, 0);
+  if (!create || !(opened.status() == StatusCode::kNotFound)) return opened;
+  const NamesLock names;
+  if (!names.status().ok()) return names.status();
+  return OpenShmFile(FabricPrefix(fabric) + kControlSuffix, O_CREAT);
+}
+
 // Maps the control segment; makes it where it is new or its maker died before it was complete. Admin lock held.
 Status AttachControl(ShmBacking& backing, const std::string& fabric, bool create) {
   auto length = ShmLength(backing.fd());
@@ -156,9 +278,11 @@ Status AttachControl(ShmBacking& backing, const std::string& fabric, bool create
   }
   KRCORE_RETURN_IF_ERROR(ReserveShm(backing.fd(), RoundUpToPage(sizeof(Control)), "the control segment of " + fabric));
   // Through a description of its own: a mapping holds the description it was made from, and with it that one's
-  // locks, and forked children inherit mappings. The admin lock keeps the name from changing meanwhile.
+  // locks, and forked children inherit mappings.
   auto again = OpenShmFile(FabricPrefix(fabric) + kControlSuffix, 0);
   if (!again.ok()) return again.status();
+  if (!backing.NamesAreOurs() || !IsNameOf(FabricPrefix(fabric) + kControlSuffix, again->get()))
+    return {StatusCode::kUnavailable, "the files of fabric " + fabric + " are being removed; try again"};
   auto mapping = MapShm(again->get(), RoundUpToPage(sizeof(Control)));
   if (!mapping.ok()) return mapping.status();
   backing.SetControl(*std::move(mapping));
@@ -179,12 +303,11 @@ Status AttachControl(ShmBacking& backing, const std::string& fabric, bool create
 Result<std::unique_ptr<Backing>> OpenShmBacking(const std::string& fabric, bool create) {
   // Again and again, because the last device of the fabric may remove the file between our open and our lock.
   for (;;) {
-    auto opened = OpenShmFile(FabricPrefix(fabric) + kControlSuffix, create ? O_CREAT : 0);
+    auto opened = OpenControl(fabric, create);
     if (!opened.ok()) return opened.status() == StatusCode::kNotFound ? NoSuchFabric(fabric) : opened.status();
     auto backing = std::make_unique<ShmBacking>(fabric, opened->Forget());
     KRCORE_RETURN_IF_ERROR(backing->LockAdmin());
-    struct stat info {};
-    if (fstat(backing->fd(), &info) == 0 && info.st_nlink == 0) {
+    if (!backing->NamesAreOurs()) {
       backing->UnlockAdmin();
       continue;
     }

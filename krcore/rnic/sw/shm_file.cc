@@ -2,17 +2,25 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
 
 namespace krcore::rnic::sw {
 namespace {
 
 constexpr size_t kPageBytes = 4096;
+constexpr int kNamesLockTries = 10'000;  // of a millisecond: a holder needs microseconds unless it is stopped
 
 std::string Path(const std::string& name) { return std::string(kShmDirectory) + "/" + name; }
 
@@ -107,6 +115,62 @@ std::vector<std::string> ListShm(const std::string& prefix) {
   return names;
 }
 
+bool IsNameOf(const std::string& name, int fd) {
+  struct stat named {
+  }, open{};
+  return fstat(fd, &open) == 0 && stat(Path(name).c_str(), &named) == 0 && named.st_dev == open.st_dev &&
+         named.st_ino == open.st_ino;
+}
+
+NamesLock::NamesLock() : directory_(open(kShmDirectory, O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
+  if (directory_.get() < 0) {
+    status_ = Status::FromErrno(errno, std::string("cannot open ") + kShmDirectory);
+    return;
+  }
+  for (int tries = 0; flock(directory_.get(), LOCK_EX | LOCK_NB) != 0; ++tries) {
+    if (tries == kNamesLockTries || (errno != EWOULDBLOCK && errno != EINTR)) {
+      status_ =
+          Status::FromErrno(errno, std::string("cannot lock ") + kShmDirectory + " (flock); is its holder stopped?");
+      return;
+    }
+    const timespec pause{0, tries < 100 ? 20'000 : 1'000'000};
+    nanosleep(&pause, nullptr);
+  }
+}
+
+NamesLock::~NamesLock() {
+  // In so many words: a child that was forked meanwhile has the descriptor, too.
+  if (status_.ok()) flock(directory_.get(), LOCK_UN);
+}
+
+Status RenameShm(const std::string& from, const std::string& to) {
+  if (renameat2(AT_FDCWD, Path(from).c_str(), AT_FDCWD, Path(to).c_str(), RENAME_NOREPLACE) == 0) return {};
+  return Status::FromErrno(errno, "cannot rename " + Path(from) + " to " + to);
+}
+
 void RemoveShm(const std::string& name) { unlink(Path(name).c_str()); }
+
+std::vector<int32_t> ProcessesOfRemoved(const std::string& control_name) {
+  std::vector<int32_t> found;
+  const std::string removed = Path(control_name) + " (deleted)";
+  std::error_code ignored;  // a process that ends meanwhile, or is another user's
+  for (const auto& process : std::filesystem::directory_iterator("/proc", ignored)) {
+    const int32_t pid = std::atoi(process.path().filename().c_str());
+    if (pid <= 0) continue;
+    for (const auto& fd : std::filesystem::directory_iterator(process.path() / "fd", ignored)) {
+      if (std::filesystem::read_symlink(fd.path(), ignored) != removed) continue;
+      // Who is just leaving it has no device on it any more.
+      std::ifstream info(process.path() / "fdinfo" / fd.path().filename());
+      long first = 0;
+      bool has_device = false;
+      for (std::string line; std::getline(info, line);) {
+        has_device |= std::sscanf(line.c_str(), "lock: %*d: OFDLCK %*s WRITE %*d %*s %ld", &first) == 1 && first > 0;
+      }
+      if (has_device && std::ranges::find(found, pid) == found.end()) found.push_back(pid);
+    }
+  }
+  std::ranges::sort(found);
+  return found;
+}
 
 }  // namespace krcore::rnic::sw

@@ -3,6 +3,7 @@
 #define KRCORE_RNIC_SW_SHM_FILE_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -47,7 +48,30 @@ Result<std::shared_ptr<Mapping>> MapShm(int fd, size_t length);
 Result<std::shared_ptr<Mapping>> MapAnonymous(size_t length);
 // Names of kShmDirectory that begin with `prefix`.
 std::vector<std::string> ListShm(const std::string& prefix);
+// Whether `name` is that of the file that is open as `fd`.
+bool IsNameOf(const std::string& name, int fd);
+
+// Among all who give names in kShmDirectory and take them away by this lock, a name stays what it is while one holds
+// it. It is on the directory itself, which nobody can remove. Others may still remove files meanwhile, and make none.
+class NamesLock {
+ public:
+  NamesLock();
+  ~NamesLock();
+  NamesLock(const NamesLock&) = delete;
+  NamesLock& operator=(const NamesLock&) = delete;
+  const Status& status() const { return status_; }
+
+ private:
+  FileDescriptor directory_;
+  Status status_;
+};
+// With the lock held. kExists: there is a file of the name `to`.
+Status RenameShm(const std::string& from, const std::string& to);
 void RemoveShm(const std::string& name);
+
+// Processes of this user that have a device on a fabric whose control file was removed, in ascending order, as far as
+// /proc tells.
+std::vector<int32_t> ProcessesOfRemoved(const std::string& control_name);
 
 size_t RoundUpToPage(size_t length);
 

@@ -48,9 +48,16 @@ Result<bool> CleanOne(const std::string& fabric, bool also_kept) {
   if (!AnybodyHolds(**backing)) {
     const std::vector<std::string> suffixes = (*backing)->List();
     if (also_kept || !HasKept(suffixes)) {
-      for (const std::string& suffix : suffixes) (*backing)->Remove(suffix);
+      bool all = true;
+      for (const std::string& suffix : suffixes) all &= (*backing)->RemoveLeft(suffix);
       (*backing)->RemoveControl();
       removed = true;
+      if (!all) {
+        (*backing)->UnlockAdmin();
+        return Status(StatusCode::kExists, "files of fabric " + fabric +
+                                               " are in use by a living process, and stay: somebody has removed its "
+                                               "control file. Stop the fabric's programs first");
+      }
     }
   }
   (*backing)->UnlockAdmin();
@@ -58,6 +65,10 @@ Result<bool> CleanOne(const std::string& fabric, bool also_kept) {
 }
 
 }  // namespace
+
+std::vector<int32_t> ProcessesOfRemovedFabric(const std::string& fabric) {
+  return ProcessesOfRemoved(FabricPrefix(fabric) + "ctl");
+}
 
 std::vector<std::string> ListFabrics() {
   const std::set<std::string> names = Fabrics();

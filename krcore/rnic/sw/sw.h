@@ -2,6 +2,7 @@
 #ifndef KRCORE_RNIC_SW_SW_H_
 #define KRCORE_RNIC_SW_SW_H_
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -13,6 +14,7 @@ namespace krcore::rnic::sw {
 Result<std::unique_ptr<Device>> Open(const DeviceOptions& options);
 Result<CleanReport> CleanStale(const std::string& fabric, bool also_kept);
 std::vector<std::string> ListFabrics();
+std::vector<int32_t> ProcessesOfRemovedFabric(const std::string& fabric);
 
 }  // namespace krcore::rnic::sw
 
