@@ -31,12 +31,17 @@ void Operation::Announce(const Options& options, std::function<metrics::Announce
     return;
   }
   node_ = *std::move(node);
-  const std::lock_guard lock(mutex_);
-  announcer_ = std::make_unique<metrics::Announcer>(*node_, [this, tell = std::move(tell)] {
+  auto announcer = metrics::Announcer::Start(*node_, [this, tell = std::move(tell)] {
     metrics::Announcement announcement = tell();
     announcement.set_metrics(exporter_->address());
     return announcement;
   });
+  if (!announcer.ok()) {
+    LOG(WARNING) << "not announced, surge status will not find it: " << announcer.status().ToString();
+    return;
+  }
+  const std::lock_guard lock(mutex_);
+  announcer_ = *std::move(announcer);
 }
 
 std::string Operation::trouble() const {

@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "cli/size.h"
+#include "krcore/resources.h"
 #include "memnode/service_thread.h"
 
 namespace memnode {
@@ -24,7 +25,14 @@ void LowerPriority() {
 
 }  // namespace
 
-HugePageCollapser::HugePageCollapser(krcore::Region& region) : region_(region), thread_([this] { Run(); }) {}
+HugePageCollapser::HugePageCollapser(krcore::Region& region) : region_(region) {
+  auto thread = krcore::StartThread("hugepages", [this] { Run(); });
+  if (thread.ok()) {
+    thread_ = *std::move(thread);
+  } else {
+    LOG(WARNING) << "huge pages: " << thread.status().message() << "; going on with small ones";
+  }
+}
 
 HugePageCollapser::~HugePageCollapser() { Stop(); }
 

@@ -15,7 +15,7 @@ namespace memnode {
 
 class HugePageCollapser {
  public:
-  // Starts at once. `region` must outlive this.
+  // Starts at once; not, with a warning in the log, if the system has no thread for it. `region` must outlive this.
   explicit HugePageCollapser(krcore::Region& region);
   ~HugePageCollapser();
   HugePageCollapser(const HugePageCollapser&) = delete;
@@ -35,7 +35,7 @@ class HugePageCollapser {
   // Figures only: nothing is published through them. Stop()'s join orders their last values.
   std::atomic<uint64_t> collapsed_bytes_{0};
   std::atomic<int64_t> cpu_ns_{0};
-  std::thread thread_;  // last: starts when all else is there
+  std::thread thread_;
 };
 
 }  // namespace memnode

@@ -10,6 +10,7 @@
 #include "cli/common_flags.h"
 #include "cli/size.h"
 #include "krcore/baseline.h"
+#include "krcore/resources.h"
 #include "kvs/layout/join.h"
 #include "kvs/layout/pool.h"
 
@@ -108,13 +109,16 @@ Status ExplainJoin(const Options& options, const Status& status) {
 
 Result<std::unique_ptr<MemoryServer>> MemoryServer::Start(const Options& options, krcore::Clock* clock) {
   std::unique_ptr<MemoryServer> server(new MemoryServer());
-  Status status = server->Open(options, clock);
-  if (status.ok() && options.memory_bytes != 0) status = server->CreatePool(options);
-  if (status.ok() && options.metaserver) status = server->HostMetaServer();
-  // Before this node is entered as a member, so that nobody who looks for it finds it without. Until the pool is
-  // published nobody is told of it.
-  if (status.ok() && options.memory_bytes != 0) server->AcceptConnections(options);
-  if (status.ok() && options.memory_bytes != 0) status = server->Join(options);
+  const Status status = krcore::OrOutOfMemory("starting", [&]() -> Status {
+    KRCORE_RETURN_IF_ERROR(server->Open(options, clock));
+    if (options.memory_bytes != 0) KRCORE_RETURN_IF_ERROR(server->CreatePool(options));
+    if (options.metaserver) KRCORE_RETURN_IF_ERROR(server->HostMetaServer());
+    if (options.memory_bytes == 0) return {};
+    // Before this node is entered as a member, so that nobody who looks for it finds it without. Until the pool is
+    // published nobody is told of it.
+    KRCORE_RETURN_IF_ERROR(server->AcceptConnections(options));
+    return server->Join(options);
+  });
   if (status.ok()) return server;
   server->rc_acceptor_.reset();
   if (server->adopted()) {
@@ -175,14 +179,13 @@ Status MemoryServer::CreatePool(const Options& options) {
   return Status::Ok();
 }
 
-void MemoryServer::AcceptConnections(const Options& options) {
-  if (options.rc_acceptor == RcAcceptorMode::kOff || options.control_plane == "kernel") return;
+Status MemoryServer::AcceptConnections(const Options& options) {
+  if (options.rc_acceptor == RcAcceptorMode::kOff || options.control_plane == "kernel") return Status::Ok();
   auto acceptor = RcAcceptor::Start(*node_, options.rc_acceptor);
-  if (acceptor.ok()) {
-    rc_acceptor_ = *std::move(acceptor);
-  } else {
-    LOG(WARNING) << "clients of verbs and lite cannot connect: " << acceptor.status().ToString();
-  }
+  if (!acceptor.ok())
+    return WithWayOut(acceptor.status(), "Or --rc_acceptor=off: clients of verbs and lite cannot connect then.");
+  rc_acceptor_ = *std::move(acceptor);
+  return Status::Ok();
 }
 
 Status MemoryServer::Join(const Options& options) {

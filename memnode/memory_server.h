@@ -45,7 +45,7 @@ class MemoryServer {
   krcore::Status Open(const Options& options, krcore::Clock* clock);
   krcore::Status HostMetaServer();
   krcore::Status CreatePool(const Options& options);
-  void AcceptConnections(const Options& options);
+  krcore::Status AcceptConnections(const Options& options);
   krcore::Status Join(const Options& options);
 
   std::unique_ptr<krcore::Node> node_;

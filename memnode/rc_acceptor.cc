@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "krcore/clock.h"
+#include "krcore/resources.h"
 #include "memnode/service_thread.h"
 
 namespace memnode {
@@ -29,12 +30,16 @@ int64_t NapNs(int64_t since_request_ns) { return std::clamp(since_request_ns / 1
 krcore::Result<std::unique_ptr<RcAcceptor>> RcAcceptor::Start(krcore::Node& node, RcAcceptorMode mode) {
   auto acceptor = krcore::Acceptor::Create(node);
   if (!acceptor.ok()) return acceptor.status();
-  return std::unique_ptr<RcAcceptor>(new RcAcceptor(*std::move(acceptor), mode));
+  std::unique_ptr<RcAcceptor> made(new RcAcceptor(*std::move(acceptor), mode));
+  auto thread = krcore::StartThread("rc_acceptor", [self = made.get()] { self->Run(); });
+  if (!thread.ok()) return thread.status();
+  made->thread_ = *std::move(thread);
+  return made;
 }
 
 RcAcceptor::~RcAcceptor() {
   stop_.store(true, std::memory_order_relaxed);
-  thread_.join();
+  if (thread_.joinable()) thread_.join();
 }
 
 int64_t RcAcceptor::cpu_ns() { return CpuNsOf(thread_.native_handle()); }

@@ -42,7 +42,7 @@ class RcAcceptor {
 
  private:
   RcAcceptor(std::unique_ptr<krcore::Acceptor> acceptor, RcAcceptorMode mode)
-      : acceptor_(std::move(acceptor)), mode_(mode), thread_([this] { Run(); }) {}
+      : acceptor_(std::move(acceptor)), mode_(mode) {}
   void Run();
   void Sweep();
 
@@ -52,7 +52,7 @@ class RcAcceptor {
   // Figures only: nothing is published through them.
   std::atomic<uint64_t> requests_{0};
   std::atomic<uint64_t> connections_{0};
-  std::thread thread_;  // last: starts when all else is there
+  std::thread thread_;
 };
 
 }  // namespace memnode

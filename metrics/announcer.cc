@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "krcore/clock.h"
+#include "krcore/resources.h"
 
 namespace metrics {
 namespace {
@@ -17,8 +18,13 @@ constexpr int64_t kPatienceNs = 100'000'000;
 
 }  // namespace
 
-Announcer::Announcer(krcore::Node& node, std::function<Announcement()> tell)
-    : node_(node), tell_(std::move(tell)), thread_([this] { Run(); }) {}
+krcore::Result<std::unique_ptr<Announcer>> Announcer::Start(krcore::Node& node, std::function<Announcement()> tell) {
+  std::unique_ptr<Announcer> announcer(new Announcer(node, std::move(tell)));
+  auto thread = krcore::StartThread("announcer", [self = announcer.get()] { self->Run(); });
+  if (!thread.ok()) return thread.status();
+  announcer->thread_ = *std::move(thread);
+  return announcer;
+}
 
 Announcer::~Announcer() {
   {
@@ -26,7 +32,7 @@ Announcer::~Announcer() {
     stop_ = true;
   }
   changed_.notify_all();
-  thread_.join();
+  if (thread_.joinable()) thread_.join();
 }
 
 std::string Announcer::trouble() const {

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -21,7 +22,8 @@ class Announcer {
  public:
   // `tell` is called on the thread, once a second; it must not wait for longer than some 100 ms. `node` and `tell` must
   // outlive this.
-  Announcer(krcore::Node& node, std::function<Announcement()> tell);
+  // kUnavailable: the system has no thread for it.
+  static krcore::Result<std::unique_ptr<Announcer>> Start(krcore::Node& node, std::function<Announcement()> tell);
   // Ends within some 100 ms. The announcement goes with the node.
   ~Announcer();
   Announcer(const Announcer&) = delete;
@@ -32,6 +34,7 @@ class Announcer {
   uint64_t failures() const { return failures_.load(std::memory_order_relaxed); }
 
  private:
+  Announcer(krcore::Node& node, std::function<Announcement()> tell) : node_(node), tell_(std::move(tell)) {}
   void Run();
 
   krcore::Node& node_;
@@ -41,7 +44,7 @@ class Announcer {
   std::condition_variable changed_;
   bool stop_ = false;
   std::string trouble_;
-  std::thread thread_;  // last: starts when all else is there
+  std::thread thread_;
 };
 
 }  // namespace metrics

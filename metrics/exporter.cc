@@ -1,24 +1,27 @@
 #include "metrics/exporter.h"
 
 #include <arpa/inet.h>
-#include <civetweb.h>
+#include <fcntl.h>
 #include <ifaddrs.h>
 #include <net/if.h>
+#include <poll.h>
 #include <prometheus/text_serializer.h>
 #include <pthread.h>
 #include <signal.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <charconv>
-#include <chrono>
-#include <cstdio>
-#include <cstring>
 #include <string_view>
-#include <thread>
 #include <utility>
+#include <vector>
+
+#include "krcore/clock.h"
+#include "krcore/resources.h"
 
 namespace metrics {
 namespace {
@@ -28,80 +31,69 @@ using krcore::Status;
 using krcore::StatusCode;
 
 constexpr char kTextFormat[] = "text/plain; version=0.0.4; charset=utf-8";
-constexpr std::chrono::milliseconds kKnockPeriod(20);
-constexpr int kMostKnocks = 50;
 constexpr char kPlain[] = "text/plain; charset=utf-8";
+constexpr size_t kMostConnections = 64;
+constexpr size_t kMostRequestBytes = 8192;
+constexpr int kBacklog = 128;
+constexpr int64_t kPatienceNs = 2'000'000'000;  // for a client to ask, to take its answer, and to hang up
+constexpr int64_t kStopNs = 1'000'000'000;      // the same of a server that ends
+constexpr int kPauseMs = 100;                   // until descriptors are tried again, where none is left
 
 Status Mistake(const std::string& text, const std::string& what) {
   return {StatusCode::kInvalidArgument, "--metrics=" + text + ": " + what};
 }
 
-int Answer(mg_connection* connection, int code, const char* reason, const char* type, const std::string& body) {
-  const bool with_body = std::string_view(mg_get_request_info(connection)->request_method) != "HEAD";
-  mg_printf(connection, "HTTP/1.1 %d %s\r\nContent-Type: %s\r\nContent-Length: %zu\r\nConnection: close\r\n\r\n", code,
-            reason, type, body.size());
-  if (with_body) mg_write(connection, body.data(), body.size());
-  return code;
-}
-
-bool MayAsk(mg_connection* connection) {
-  const std::string_view method = mg_get_request_info(connection)->request_method;
-  return method == "GET" || method == "HEAD";
-}
-
-int RefuseMethod(mg_connection* connection) {
-  return Answer(connection, 405, "Method Not Allowed", kPlain, "only GET is answered here\n");
-}
-
-// Connects to it, and hangs up.
-void Knock(const Address& address) {
+struct SocketAddress {
   sockaddr_storage storage{};
-  socklen_t length = sizeof(sockaddr_in);
+  socklen_t length = 0;
+  sockaddr* get() { return reinterpret_cast<sockaddr*>(&storage); }
+};
+
+SocketAddress ToSocketAddress(const Address& address) {
+  SocketAddress made;
   if (address.v6) {
-    auto* const in = reinterpret_cast<sockaddr_in6*>(&storage);
+    auto* const in = reinterpret_cast<sockaddr_in6*>(&made.storage);
     in->sin6_family = AF_INET6;
     in->sin6_port = htons(address.port);
     inet_pton(AF_INET6, address.host.c_str(), &in->sin6_addr);
-    length = sizeof(sockaddr_in6);
+    made.length = sizeof(sockaddr_in6);
   } else {
-    auto* const in = reinterpret_cast<sockaddr_in*>(&storage);
+    auto* const in = reinterpret_cast<sockaddr_in*>(&made.storage);
     in->sin_family = AF_INET;
     in->sin_port = htons(address.port);
     inet_pton(AF_INET, address.host.c_str(), &in->sin_addr);
+    made.length = sizeof(sockaddr_in);
   }
-  const int fd = socket(storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  if (fd < 0) return;
-  (void)connect(fd, reinterpret_cast<const sockaddr*>(&storage), length);
-  close(fd);
+  return made;
 }
 
-// A stop signal is for the main thread: threads inherit what their maker blocks.
-class SignalsBlocked {
- public:
-  SignalsBlocked() {
-    sigset_t all;
-    sigfillset(&all);
-    pthread_sigmask(SIG_BLOCK, &all, &before_);
+std::string Answer(const char* status, const char* type, const std::string& body, bool with_body = true) {
+  std::string answer = std::string("HTTP/1.1 ") + status + "\r\nContent-Type: " + type +
+                       "\r\nContent-Length: " + std::to_string(body.size()) + "\r\nConnection: close\r\n\r\n";
+  return with_body ? answer + body : answer;
+}
+
+// To the request whose first line is given.
+std::string AnswerTo(std::string_view line, const Source& source) {
+  const size_t method_end = line.find(' ');
+  const size_t path_end = method_end == std::string_view::npos ? method_end : line.find(' ', method_end + 1);
+  if (path_end == std::string_view::npos) return Answer("400 Bad Request", kPlain, "that is no request of HTTP\n");
+  const std::string_view method = line.substr(0, method_end);
+  std::string_view path = line.substr(method_end + 1, path_end - method_end - 1);
+  path = path.substr(0, path.find('?'));
+  if (path != "/metrics" && path != "/healthz")
+    return Answer("404 Not Found", kPlain, "there are /metrics and /healthz\n");
+  const bool with_body = method == "GET";
+  if (!with_body && method != "HEAD") return Answer("405 Method Not Allowed", kPlain, "only GET is answered here\n");
+  if (path == "/metrics") {
+    return Answer("200 OK", kTextFormat, prometheus::TextSerializer().Serialize(source.Collect()), with_body);
   }
-  ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-  SignalsBlocked(const SignalsBlocked&) = delete;
-  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
+  const std::string trouble = source.Trouble();
+  return trouble.empty() ? Answer("200 OK", kPlain, "ok\n", with_body)
+                         : Answer("503 Service Unavailable", kPlain, trouble + "\n", with_body);
+}
 
- private:
-  sigset_t before_{};
-};
-
-// Counts an answer while it is made and sent.
-class UnderWay {
- public:
-  explicit UnderWay(std::atomic<int>& count) : count_(count) { count_.fetch_add(1, std::memory_order_relaxed); }
-  ~UnderWay() { count_.fetch_sub(1, std::memory_order_relaxed); }
-  UnderWay(const UnderWay&) = delete;
-  UnderWay& operator=(const UnderWay&) = delete;
-
- private:
-  std::atomic<int>& count_;
-};
+int64_t NowNs() { return krcore::RealClock()->NowNs(); }
 
 }  // namespace
 
@@ -155,81 +147,152 @@ Address ReachableAddress(const Address& listening) {
   return reachable;
 }
 
+// One client, from its connection to its end.
+struct Exporter::Connection {
+  int fd;
+  int64_t until_ns;
+  std::string in, out;  // out: what is still to be sent
+  bool answered = false;
+
+  short Wanted() const { return out.empty() ? POLLIN : POLLOUT; }
+};
+
 Result<std::unique_ptr<Exporter>> Exporter::Start(const Address& address, const Source& source) {
   std::unique_ptr<Exporter> exporter(new Exporter(address, source));
-  const std::string listen = address.ToString();
-  const std::array<const char*, 11> options = {
-      "listening_ports",   listen.c_str(), "num_threads", "8", "request_timeout_ms", "1000", "enable_keep_alive", "no",
-      "linger_timeout_ms", "1000",         nullptr};
-  mg_callbacks callbacks{};
-  callbacks.log_message = OnComplaint;
-  {
-    const SignalsBlocked blocked;
-    exporter->server_ = mg_start(&callbacks, exporter.get(), const_cast<const char**>(options.data()));
+  const auto failed = [&] {
+    const int errnum = errno;
+    if (errnum == EADDRINUSE)
+      return Status(StatusCode::kExists,
+                    "--metrics=" + address.ToString() + ": the address is in use by another program");
+    const Status status = Status::FromErrno(errnum, "--metrics=" + address.ToString() + ": cannot listen");
+    return Status(StatusCode::kUnavailable, std::string(status.message()));
+  };
+  SocketAddress at = ToSocketAddress(address);
+  exporter->stop_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  exporter->listener_ = socket(at.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (exporter->stop_ < 0 || exporter->listener_ < 0) return failed();
+  exporter->spare_ = fcntl(exporter->stop_, F_DUPFD_CLOEXEC, 0);
+  if (exporter->spare_ < 0) return failed();
+  const int on = 1;
+  setsockopt(exporter->listener_, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+  if (address.v6) setsockopt(exporter->listener_, IPPROTO_IPV6, IPV6_V6ONLY, &on, sizeof(on));
+  if (bind(exporter->listener_, at.get(), at.length) != 0 || listen(exporter->listener_, kBacklog) != 0 ||
+      getsockname(exporter->listener_, at.get(), &at.length) != 0) {
+    return failed();
   }
-  if (exporter->server_ == nullptr) {
-    const std::string& why = exporter->complaint_;
-    const bool taken = why.find(std::strerror(EADDRINUSE)) != std::string::npos;
-    return Status(taken ? StatusCode::kExists : StatusCode::kUnavailable,
-                  "--metrics=" + listen + ": " + (taken ? "the address is in use by another program" : why));
-  }
-  exporter->started_.store(true, std::memory_order_relaxed);
-  mg_server_port port{};
-  if (mg_get_server_ports(exporter->server_, 1, &port) == 1) exporter->address_.port = static_cast<uint16_t>(port.port);
-  mg_set_request_handler(exporter->server_, "/metrics$", OnMetrics, exporter.get());
-  mg_set_request_handler(exporter->server_, "/healthz$", OnHealth, exporter.get());
-  mg_set_request_handler(exporter->server_, "/", OnOther, exporter.get());
+  exporter->address_.port = ntohs(address.v6 ? reinterpret_cast<sockaddr_in6*>(&at.storage)->sin6_port
+                                             : reinterpret_cast<sockaddr_in*>(&at.storage)->sin_port);
+  auto thread = krcore::StartThread("metrics", [self = exporter.get()] { self->Run(); });
+  if (!thread.ok()) return Status(thread.status().code(), "--metrics: " + std::string(thread.status().message()));
+  exporter->thread_ = *std::move(thread);
   return exporter;
 }
 
-// A server that is to stop sends nothing any more, and looks only every two seconds whether it is, unless somebody
-// comes.
 Exporter::~Exporter() {
-  if (server_ == nullptr) return;
-  // Sleeps, for civetweb tells nobody: neither that an answer has been sent nor that it has ended.
-  for (int waited = 0; under_way_.load(std::memory_order_relaxed) > 0 && waited < kMostKnocks; ++waited) {
-    std::this_thread::sleep_for(kKnockPeriod);
+  if (thread_.joinable()) {
+    (void)eventfd_write(stop_, 1);
+    thread_.join();
   }
-  std::atomic<bool> stopped{false};  // a hint; the join orders the rest
-  std::thread stopper([&] {
-    mg_stop(server_);
-    stopped.store(true, std::memory_order_relaxed);
-  });
-  while (!stopped.load(std::memory_order_relaxed)) {
-    Knock(address_);
-    std::this_thread::sleep_for(kKnockPeriod);
+  for (const int fd : {listener_, stop_, spare_})
+    if (fd >= 0) close(fd);
+}
+
+// Takes all who have come. Who has been there longest makes room: an answer takes microseconds, so that one is silent.
+// False: there is no descriptor for anybody.
+bool Exporter::Accept(std::list<Connection>* connections) {
+  for (;;) {
+    const int fd = accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    if (fd >= 0) {
+      if (connections->size() == kMostConnections) Drop(connections, connections->begin());
+      connections->push_back({fd, NowNs() + kPatienceNs, "", ""});
+      // Most have asked already, and are answered before a crowd behind them wants the place.
+      if (!Serve(&connections->back())) Drop(connections, std::prev(connections->end()));
+      continue;
+    }
+    if (errno == EINTR || errno == ECONNABORTED) continue;
+    if (errno == EAGAIN) return true;
+    if (!connections->empty()) {
+      Drop(connections, connections->begin());
+    } else if (spare_ >= 0) {
+      close(std::exchange(spare_, -1));
+    } else {
+      return false;
+    }
   }
-  stopper.join();
 }
 
-int Exporter::OnComplaint(const mg_connection* connection, const char* message) {
-  auto* const exporter = static_cast<Exporter*>(mg_get_user_context_data(connection));
-  // Later ones are of what clients send.
-  if (!exporter->started_.load(std::memory_order_relaxed) && exporter->complaint_.empty()) {
-    exporter->complaint_ = message;
+std::list<Exporter::Connection>::iterator Exporter::Drop(std::list<Connection>* connections,
+                                                         std::list<Connection>::iterator connection) {
+  close(connection->fd);
+  if (spare_ < 0) spare_ = fcntl(stop_, F_DUPFD_CLOEXEC, 0);
+  return connections->erase(connection);
+}
+
+// False: it is over.
+bool Exporter::Serve(Connection* connection) const {
+  std::array<char, 4096> bytes{};
+  for (;;) {
+    while (!connection->out.empty()) {
+      const ssize_t sent = send(connection->fd, connection->out.data(), connection->out.size(), MSG_NOSIGNAL);
+      if (sent < 0) return errno == EAGAIN || errno == EINTR;
+      connection->out.erase(0, static_cast<size_t>(sent));
+      // It hangs up then. If we did, before all that it has sent was read, our reset could overtake the answer.
+      if (connection->out.empty()) shutdown(connection->fd, SHUT_WR);
+    }
+    const ssize_t got = recv(connection->fd, bytes.data(), bytes.size(), 0);
+    if (got <= 0) return got < 0 && (errno == EAGAIN || errno == EINTR);
+    if (connection->answered) continue;
+    connection->in.append(bytes.data(), static_cast<size_t>(got));
+    const bool whole = connection->in.find("\r\n\r\n") != std::string::npos;
+    if (!whole && connection->in.size() <= kMostRequestBytes) continue;
+    connection->answered = true;
+    connection->out = whole ? AnswerTo(std::string_view(connection->in).substr(0, connection->in.find("\r\n")), source_)
+                            : Answer("431 Request Header Fields Too Large", kPlain, "the request is too long\n");
   }
-  return 1;  // it is not to be printed
 }
 
-int Exporter::OnMetrics(mg_connection* connection, void* self) {
-  if (!MayAsk(connection)) return RefuseMethod(connection);
-  auto* const exporter = static_cast<Exporter*>(self);
-  const UnderWay under_way(exporter->under_way_);
-  const std::string text = prometheus::TextSerializer().Serialize(exporter->source_.Collect());
-  return Answer(connection, 200, "OK", kTextFormat, text);
-}
-
-int Exporter::OnHealth(mg_connection* connection, void* self) {
-  if (!MayAsk(connection)) return RefuseMethod(connection);
-  auto* const exporter = static_cast<Exporter*>(self);
-  const UnderWay under_way(exporter->under_way_);
-  const std::string trouble = exporter->source_.Trouble();
-  if (trouble.empty()) return Answer(connection, 200, "OK", kPlain, "ok\n");
-  return Answer(connection, 503, "Service Unavailable", kPlain, trouble + "\n");
-}
-
-int Exporter::OnOther(mg_connection* connection, void*) {
-  return Answer(connection, 404, "Not Found", kPlain, "there are /metrics and /healthz\n");
+void Exporter::Run() {
+  sigset_t signals;  // a request to stop is for the main thread
+  sigfillset(&signals);
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  pthread_setname_np(pthread_self(), "metrics");
+  std::list<Connection> connections;
+  std::vector<pollfd> polled;
+  bool stopping = false, room = true;
+  int64_t end_ns = 0;
+  while (!stopping || (!connections.empty() && NowNs() < end_ns)) {
+    polled.clear();
+    polled.push_back({stopping ? -1 : stop_, POLLIN, 0});
+    polled.push_back({stopping || !room ? -1 : listener_, POLLIN, 0});
+    int64_t wake_ns = stopping ? end_ns : NowNs() + kPatienceNs;
+    for (const Connection& connection : connections) {
+      polled.push_back({connection.fd, connection.Wanted(), 0});
+      wake_ns = std::min(wake_ns, connection.until_ns);
+    }
+    const int64_t wait_ms = std::max<int64_t>((wake_ns - NowNs()) / 1'000'000 + 1, 0);
+    const bool idle = connections.empty() && room;
+    const int patience_ms = room ? static_cast<int>(wait_ms) : kPauseMs;
+    // Refused where the limit of descriptors is below their number by now: it must not spin for that.
+    if (poll(polled.data(), polled.size(), idle ? -1 : patience_ms) < 0 && errno != EINTR) poll(nullptr, 0, kPauseMs);
+    room = true;
+    size_t index = 2;
+    for (auto connection = connections.begin(); connection != connections.end();) {
+      const bool over = (polled[index++].revents != 0 && !Serve(&*connection)) || NowNs() >= connection->until_ns ||
+                        (stopping && !connection->answered);
+      connection = over ? Drop(&connections, connection) : std::next(connection);
+    }
+    if (polled[1].revents != 0) room = Accept(&connections);
+    if (polled[0].revents == 0) continue;
+    stopping = true;
+    end_ns = NowNs() + kStopNs;
+    // Who has asked by now is answered still.
+    room = Accept(&connections);
+    for (auto connection = connections.begin(); connection != connections.end();) {
+      const bool goes_on = Serve(&*connection) && connection->answered;
+      connection = goes_on ? std::next(connection) : Drop(&connections, connection);
+    }
+  }
+  while (!connections.empty()) Drop(&connections, connections.begin());
 }
 
 }  // namespace metrics

@@ -1,27 +1,25 @@
-// Exporter: the HTTP endpoint of a program: /metrics in Prometheus's text format, and /healthz. A few threads of
-// the web server's, which sleep while nobody asks; whatever is asked is computed then. A client that says nothing holds
-// one of them for a second.
+// Exporter: the HTTP endpoint of a program: /metrics in Prometheus's text format, and /healthz. One thread, which
+// sleeps while nobody asks, and never waits for a client: one that says nothing, or does not take its answer, is hung
+// up on after two seconds, or sooner where others want its place. Whatever is asked is computed then.
 //
-// Thread safety: create and destroy from one thread. The source is asked from the server's threads.
+// Thread safety: create and destroy from one thread. The source is asked from the server's thread.
 #ifndef METRICS_EXPORTER_H_
 #define METRICS_EXPORTER_H_
 
 #include <prometheus/collectable.h>
 
-#include <atomic>
 #include <cstdint>
+#include <list>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "krcore/status.h"
 
-struct mg_connection;
-struct mg_context;
-
 namespace metrics {
 
-// What is exported. Both may be called from several threads at a time.
+// What is exported. Both are called from the server's thread.
 class Source : public prometheus::Collectable {
  public:
   // Why the program is not able to serve, in one line; empty: it is.
@@ -44,10 +42,10 @@ Address ReachableAddress(const Address& listening);
 
 class Exporter {
  public:
-  // `source` must outlive it. kExists: the address is in use. kUnavailable: another failure to listen.
+  // `source` must outlive it. kExists: the address is in use. kUnavailable: another failure to listen,
+  // or the system has no thread or descriptor left; the message names the limit.
   static krcore::Result<std::unique_ptr<Exporter>> Start(const Address& address, const Source& source);
-  // Answers what is being asked, if that takes no longer than a second, and ends within some seconds whatever clients
-  // do.
+  // Answers who has asked, if taking the answer takes no longer than a second, whatever clients do.
   ~Exporter();
   Exporter(const Exporter&) = delete;
   Exporter& operator=(const Exporter&) = delete;
@@ -57,17 +55,17 @@ class Exporter {
 
  private:
   Exporter(Address address, const Source& source) : address_(std::move(address)), source_(source) {}
-  static int OnComplaint(const mg_connection* connection, const char* message);
-  static int OnMetrics(mg_connection* connection, void* self);
-  static int OnHealth(mg_connection* connection, void* self);
-  static int OnOther(mg_connection* connection, void* self);
+  struct Connection;
+  void Run();
+  bool Accept(std::list<Connection>* connections);
+  std::list<Connection>::iterator Drop(std::list<Connection>* connections, std::list<Connection>::iterator connection);
+  bool Serve(Connection* connection) const;
 
   Address address_;
   const Source& source_;
-  std::atomic<bool> started_{false};  // set by the maker; from then on complaint_ is not touched
-  std::string complaint_;             // the first of the server, while it starts
-  std::atomic<int> under_way_{0};     // answers; a hint for who ends it
-  mg_context* server_ = nullptr;
+  int listener_ = -1, stop_ = -1;
+  int spare_ = -1;  // given up for a client where the process has no other descriptor left
+  std::thread thread_;
 };
 
 }  // namespace metrics

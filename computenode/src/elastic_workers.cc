@@ -6,7 +6,8 @@
 #include <chrono>
 #include <limits>
 #include <string>
-#include <system_error>
+
+#include "krcore/resources.h"
 
 namespace computenode {
 namespace {
@@ -36,12 +37,12 @@ void ElasticWorkers::Look() {
 Status ElasticWorkers::Start(std::list<Worker>* workers) {
   Worker& worker = workers->emplace_back(next_worker_, lanes_per_worker_, clock_);
   worker.record.worker = next_worker_;
-  try {
-    worker.thread = std::thread(&ElasticWorkers::Run, this, &worker);
-  } catch (const std::system_error& error) {
+  auto thread = krcore::StartThread("worker " + std::to_string(next_worker_), [this, &worker] { Run(&worker); });
+  if (!thread.ok()) {
     workers->pop_back();
-    return {krcore::StatusCode::kUnavailable, std::string("cannot start another worker thread: ") + error.what()};
+    return thread.status();
   }
+  worker.thread = *std::move(thread);
   ++next_worker_;
   return {};
 }

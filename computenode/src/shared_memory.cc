@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstring>
 #include <string>
 #include <utility>
 
@@ -17,7 +16,9 @@ using krcore::Result;
 using krcore::Status;
 using krcore::StatusCode;
 
-Status Failed(StatusCode code, const char* what) { return {code, std::string(what) + ": " + std::strerror(errno)}; }
+Status Failed(StatusCode code, const char* what) {
+  return {code, std::string(Status::FromErrno(errno, what).message())};
+}
 
 }  // namespace
 

@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "computenode/src/worker_template.h"
+#include "krcore/resources.h"
 
 namespace computenode {
 namespace {
@@ -30,7 +31,7 @@ constexpr int64_t kStandbyRetryNs = 100'000'000;
 constexpr int64_t kDismissalNs = 5'000'000'000;
 
 Status SystemFailure(const char* what) {
-  return {StatusCode::kUnavailable, std::string(what) + ": " + std::strerror(errno)};
+  return {StatusCode::kUnavailable, std::string(Status::FromErrno(errno, what).message())};
 }
 
 std::string HowItEnded(int wait_status) {
@@ -89,7 +90,7 @@ Result<std::unique_ptr<WorkerProcesses>> WorkerProcesses::Start(WorkerProcessesO
     close(sockets[0]);
     RunTemplate(options, *board, sockets[1], self);
   }
-  const Status failed = pid < 0 ? SystemFailure("forking the process that workers come from") : Status();
+  const Status failed = pid < 0 ? krcore::StartRefused(errno, "the process that workers come from") : Status();
   close(sockets[1]);
   if (!failed.ok()) {
     close(sockets[0]);
@@ -214,7 +215,7 @@ void WorkerProcesses::Look() {
     switch (report.kind) {
       case SpawnReport::Kind::kSpawned: worker->record.pid = report.pid; break;
       case SpawnReport::Kind::kNotSpawned:
-        board_[report.slot].Fail(std::string("it could not be forked: ") + std::strerror(report.status));
+        board_[report.slot].Fail(std::string(krcore::StartRefused(report.status, "its process").message()));
         Ended(&*worker, 1 << 8);
         break;
       case SpawnReport::Kind::kEnded: Ended(&*worker, report.status); break;

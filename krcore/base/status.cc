@@ -5,6 +5,8 @@
 #include <cstdlib>
 #include <system_error>
 
+#include "krcore/base/limits.h"
+
 namespace krcore {
 
 std::string_view StatusCodeName(StatusCode code) {
@@ -47,6 +49,8 @@ StatusCode CodeFromErrno(int errnum) {
     case EHOSTUNREACH:
     case ENETUNREACH:
     case ENODEV:
+    case EMFILE:
+    case ENFILE:
     case EAGAIN: return StatusCode::kUnavailable;
     default: return StatusCode::kInternal;
   }
@@ -57,6 +61,7 @@ StatusCode CodeFromErrno(int errnum) {
 Status Status::FromErrno(int errnum, std::string what) {
   what += ": ";
   what += std::generic_category().message(errnum);
+  what += LimitsOf(errnum);
   return {CodeFromErrno(errnum), std::move(what)};
 }
 

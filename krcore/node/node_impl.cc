@@ -11,11 +11,14 @@
 #include "krcore/node/region_impl.h"
 #include "krcore/pool/queue_pool_impl.h"
 #include "krcore/rc/desk.h"
+#include "krcore/resources.h"
 #include "krcore/rnic/registry.h"
 
 namespace krcore {
 
-Result<std::unique_ptr<Node>> Node::Open(const NodeOptions& options) { return node::NodeImpl::Open(options); }
+Result<std::unique_ptr<Node>> Node::Open(const NodeOptions& options) {
+  return OrOutOfMemory("opening a node", [&] { return node::NodeImpl::Open(options); });
+}
 
 std::vector<std::string> RnicProviders() { return rnic::ProviderNames(); }
 
@@ -283,19 +286,21 @@ size_t NodeImpl::PollConnections() {
 }
 
 Result<std::unique_ptr<QueuePool>> NodeImpl::CreateQueuePool(const QueuePoolOptions& options) {
-  return pool::QueuePoolImpl::Create({.node = this,
-                                      .device = device_.get(),
-                                      .pd = pd_.get(),
-                                      .regions = &local_regions_,
-                                      .peers = peers_.get(),
-                                      .meta = device_->caps().software_dc ? meta_.get() : nullptr,
-                                      .self = {device_->address(), dct_->num(), dct_->dc_key()},
-                                      .senders = &senders_,
-                                      .pools = &pools_,
-                                      .ports = &ports_,
-                                      .port_records = this,
-                                      .host_qps = share_host_ ? device_->caps().host_qps : 0},
-                                     options);
+  return OrOutOfMemory("making a queue pool", [&] {
+    return pool::QueuePoolImpl::Create({.node = this,
+                                        .device = device_.get(),
+                                        .pd = pd_.get(),
+                                        .regions = &local_regions_,
+                                        .peers = peers_.get(),
+                                        .meta = device_->caps().software_dc ? meta_.get() : nullptr,
+                                        .self = {device_->address(), dct_->num(), dct_->dc_key()},
+                                        .senders = &senders_,
+                                        .pools = &pools_,
+                                        .ports = &ports_,
+                                        .port_records = this,
+                                        .host_qps = share_host_ ? device_->caps().host_qps : 0},
+                                       options);
+  });
 }
 
 }  // namespace krcore::node

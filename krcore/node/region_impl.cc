@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "krcore/base/limits.h"
 #include "krcore/node/node_impl.h"
 
 #ifndef MADV_COLLAPSE
@@ -20,6 +21,7 @@ constexpr size_t kHugePageBytes = size_t{2} << 20;
 }  // namespace
 
 Result<std::unique_ptr<PrivateMemory>> PrivateMemory::Allocate(size_t length) {
+  KRCORE_RETURN_IF_ERROR(CheckCgroupMemory(length));
   const bool huge = length >= kHugePageBytes;
   const size_t mapped = huge ? length + kHugePageBytes : length;
   void* const mapping = mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

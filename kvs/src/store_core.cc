@@ -10,6 +10,7 @@
 
 #include "krcore/baseline.h"
 #include "krcore/queue_pool.h"
+#include "krcore/resources.h"
 #include "krcore/virtual_queue.h"
 #include "kvs/layout/join.h"
 #include "kvs/src/client_core.h"
@@ -184,6 +185,10 @@ std::vector<krcore::NodeId> StoreCore::members() {
 }
 
 Result<std::unique_ptr<Client>> StoreCore::NewClient(const ClientOptions& options) {
+  return krcore::OrOutOfMemory("making a client", [&] { return MakeClient(options); });
+}
+
+Result<std::unique_ptr<Client>> StoreCore::MakeClient(const ClientOptions& options) {
   std::unique_ptr<ClientCore> client = TakePrepared(options);
   if (client == nullptr) {
     auto made = ClientCore::Prepare(*this, options);
@@ -215,7 +220,9 @@ Status StoreCore::PrepareClient(const ClientOptions& options) {
   return Status::Ok();
 }
 
-Result<std::unique_ptr<Store>> Store::Open(const StoreOptions& options) {
+namespace {
+
+Result<std::unique_ptr<Store>> OpenStore(const StoreOptions& options) {
   const krcore::NodeOptions node_options = NodeOptionsOf(options);
   krcore::Clock& clock = options.clock != nullptr ? *options.clock : *krcore::RealClock();
   const Deadline deadline = Deadline::After(clock, options.open_timeout_ms * 1'000'000);
@@ -230,7 +237,7 @@ Result<std::unique_ptr<Store>> Store::Open(const StoreOptions& options) {
   return std::unique_ptr<Store>(std::move(store));
 }
 
-Result<std::unique_ptr<Store>> Store::OpenEmbedded(const EmbeddedOptions& options) {
+Result<std::unique_ptr<Store>> OpenStoreOfItsOwn(const EmbeddedOptions& options) {
   static std::atomic<uint64_t> counter = 0;
   krcore::NodeOptions node_options;
   node_options.fabric = "inproc:store-" + std::to_string(counter.fetch_add(1));
@@ -264,6 +271,16 @@ Result<std::unique_ptr<Store>> Store::OpenEmbedded(const EmbeddedOptions& option
   store->Own(std::move(*memory_node), std::move(*pool));
   if (Status attached = store->Attach(deadline); !attached.ok()) return attached;
   return std::unique_ptr<Store>(std::move(store));
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Store>> Store::Open(const StoreOptions& options) {
+  return krcore::OrOutOfMemory("opening a store", [&] { return OpenStore(options); });
+}
+
+Result<std::unique_ptr<Store>> Store::OpenEmbedded(const EmbeddedOptions& options) {
+  return krcore::OrOutOfMemory("opening a store", [&] { return OpenStoreOfItsOwn(options); });
 }
 
 }  // namespace kvs

@@ -133,10 +133,12 @@ TEST_F(Discovery, WithoutAMetadataServerThatIsSaid) {
 TEST_F(Discovery, AnAnnouncerGoesOnWithoutAMetadataServerAndEnds) {
   const auto node = Open(7);
   std::atomic<int> told{0};
-  metrics::Announcer announcer(*node, [&] {
+  const auto started = metrics::Announcer::Start(*node, [&] {
     ++told;
     return Of(metrics::Role::kMemory);
   });
+  ASSERT_TRUE(started.ok()) << started.status().ToString();
+  const metrics::Announcer& announcer = **started;
   // The announcer's thread tells nobody of its tries.
   while (announcer.failures() == 0) usleep(1'000);
   while (announcer.trouble().empty()) usleep(1'000);

@@ -6,24 +6,20 @@
 #include <gtest/gtest.h>
 #include <ifaddrs.h>
 #include <net/if.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "metrics/announcement.h"
 #include "metrics/families.h"
-
-#ifdef __SANITIZE_THREAD__
-// civetweb dates its answers by gmtime, whose result all threads share: two that answer at once may garble that header,
-// nothing else.
-extern "C" const char* __tsan_default_suppressions();  // NOLINT(bugprone-reserved-identifier)
-extern "C" const char* __tsan_default_suppressions() { return "race:gmtime\n"; }
-#endif
 
 namespace {
 
@@ -186,6 +182,52 @@ TEST_F(ExporterTest, ItEndsThoughClientsSayNothingOrHalfARequest) {
   exporter_.reset();
   // The server need not hang up on who was waiting for a thread of its: the process's end does.
   EXPECT_EQ(silent.ReadNow(), "");
+}
+
+TEST_F(ExporterTest, ManyClientsThatSayNothingOrTakeNothingDoNotKeepHealthFromAnswering) {
+  std::vector<std::unique_ptr<Client>> clients;
+  for (int i = 0; i < 200; ++i) {
+    clients.push_back(std::make_unique<Client>(exporter_->address()));
+    if (i % 3 == 1) clients.back()->Send("GET /met");
+    if (i % 3 == 2) clients.back()->Send("GET /metrics HTTP/1.1\r\n\r\n");
+  }
+  // Each of them would have to be given up first by a server that waits for them in turn.
+  for (int i = 0; i < 20; ++i) EXPECT_THAT(Ask("GET /healthz"), EndsWith("\r\n\r\nok\n")) << i;
+}
+
+TEST_F(ExporterTest, HealthAnswersWhereTheProcessHasNoDescriptorLeft) {
+  std::vector<std::unique_ptr<Client>> silent;
+  for (int i = 0; i < 5; ++i) silent.push_back(std::make_unique<Client>(exporter_->address()));
+  const int asking = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  std::vector<int> all;
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  rlimit few = before;
+  few.rlim_cur = 256;
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
+  for (int fd = 0; (fd = dup(asking)) >= 0;) all.push_back(fd);
+  EXPECT_EQ(errno, EMFILE);
+  sockaddr_in in{};
+  in.sin_family = AF_INET;
+  in.sin_port = htons(exporter_->address().port);
+  inet_pton(AF_INET, exporter_->address().host.c_str(), &in.sin_addr);
+  ASSERT_EQ(connect(asking, reinterpret_cast<const sockaddr*>(&in), sizeof(in)), 0);
+  const std::string request = "GET /healthz HTTP/1.1\r\n\r\n";
+  ASSERT_EQ(send(asking, request.data(), request.size(), MSG_NOSIGNAL), static_cast<ssize_t>(request.size()));
+  std::string answer;
+  char bytes[512];
+  for (ssize_t got; (got = read(asking, bytes, sizeof(bytes))) > 0;) answer.append(bytes, static_cast<size_t>(got));
+  EXPECT_THAT(answer, EndsWith("\r\n\r\nok\n"));
+  for (const int fd : all) close(fd);
+  close(asking);
+  EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+}
+
+TEST_F(ExporterTest, WhatIsNoRequestIsRefused) {
+  EXPECT_THAT(Ask("nonsense"), StartsWith("HTTP/1.1 "));
+  Client client(exporter_->address());
+  client.Send(std::string(20'000, 'x'));
+  EXPECT_THAT(client.ReadAll(), StartsWith("HTTP/1.1 431 "));
 }
 
 TEST(MetricsAddress, IsHostAndPort) {

@@ -16,7 +16,7 @@
 namespace krcore::rnic::testing {
 namespace {
 
-std::vector<std::string> Files(const std::string& fabric) { return sw::ListShm(sw::FabricPrefix(fabric)); }
+std::vector<std::string> Files(const std::string& fabric) { return sw::ListShm(sw::FabricPrefix(fabric)).value(); }
 
 Result<std::unique_ptr<Device>> OpenNode(const std::string& fabric, NodeId node, bool create) {
   return OpenDevice({.fabric = fabric, .node = node, .create_fabric = create});
@@ -66,9 +66,9 @@ TEST(SwFabric, FilesArePrivateAndGoneAfterACleanClose) {
 }
 
 TEST(SwFabric, InprocLeavesNothingInTheFileSystem) {
-  const size_t before = sw::ListShm(sw::UserPrefix() + "inproc").size();
+  const size_t before = sw::ListShm(sw::UserPrefix() + "inproc").value().size();
   Endpoint a({"", "sw", ""}, UniqueFabric("inproc:"), 1, true);
-  EXPECT_EQ(sw::ListShm(sw::UserPrefix() + "inproc").size(), before);
+  EXPECT_EQ(sw::ListShm(sw::UserPrefix() + "inproc").value().size(), before);
 }
 
 TEST(SwFabric, NodeIdOfALivingDeviceIsTakenAndTheMessageNamesItsProcess) {

@@ -57,7 +57,7 @@ struct Initiator {
   std::unique_ptr<Qp> qp;
 };
 
-size_t FilesOf(const std::string& fabric) { return sw::ListShm(sw::FabricPrefix(fabric)).size(); }
+size_t FilesOf(const std::string& fabric) { return sw::ListShm(sw::FabricPrefix(fabric)).value().size(); }
 
 TEST(SwProcesses, FetchAddsOfTwoProcessesSumUpWithoutTheTargetsCpu) {
   constexpr int kAdds = 20000;

@@ -1,8 +1,10 @@
 // What users write and what libibverbs says, in the words of the interface.
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <vector>
 
 #include "krcore/rnic/registry.h"
@@ -66,6 +68,18 @@ TEST(VerbsStatus, EveryStatusOfTheVerbsHasOneOfTheInterface) {
   for (const ibv_wc_status other :
        {IBV_WC_MW_BIND_ERR, IBV_WC_BAD_RESP_ERR, IBV_WC_REM_ABORT_ERR, IBV_WC_FATAL_ERR, IBV_WC_GENERAL_ERR})
     EXPECT_EQ(FromWcStatus(other), WcStatus::kGeneralError) << other;
+}
+
+TEST(VerbsStatus, MemoryThatIsNotLockedNamesItsLimit) {
+  rlimit locked{};
+  ASSERT_EQ(getrlimit(RLIMIT_MEMLOCK, &locked), 0);
+  const rlimit before = locked;
+  locked.rlim_cur = 64 << 10;
+  ASSERT_EQ(setrlimit(RLIMIT_MEMLOCK, &locked), 0);
+  const Status status = FailedCall(ENOMEM, "register 1 bytes");
+  EXPECT_EQ(setrlimit(RLIMIT_MEMLOCK, &before), 0);
+  EXPECT_EQ(status.code(), StatusCode::kOutOfMemory);
+  EXPECT_NE(status.message().find("(ulimit -l is 64)"), std::string_view::npos) << status.ToString();
 }
 
 TEST(VerbsStatus, RightsAndFlags) {

@@ -58,7 +58,7 @@ class Backing {
   // any more. The admin lock is held.
   virtual bool RemoveLeft(const std::string& suffix) = 0;
   // Suffixes of all segments but the control segment.
-  virtual std::vector<std::string> List() = 0;
+  virtual Result<std::vector<std::string>> List() = 0;
   // Removes the control segment itself. The admin lock is held.
   virtual void RemoveControl() = 0;
   // As Device::CheckName.

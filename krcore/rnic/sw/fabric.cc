@@ -164,7 +164,9 @@ void Fabric::Reclaim() {
       if (word != 0 && std::none_of(alive.begin(), alive.end(), owns)) holder.compare_exchange_strong(word, 0);
     }
   }
-  for (const std::string& suffix : backing_->List()) {
+  const auto suffixes = backing_->List();
+  if (!suffixes.ok()) return;  // files of the dead stay for the next one
+  for (const std::string& suffix : *suffixes) {
     uint32_t index = 0, incarnation = 0;
     if (std::sscanf(suffix.c_str(), "d%u-%u.", &index, &incarnation) != 2) continue;
     if (std::find(alive.begin(), alive.end(), std::pair(index, incarnation)) == alive.end())

@@ -75,7 +75,7 @@ class InprocBacking final : public Backing {
     return true;
   }
 
-  std::vector<std::string> List() override {
+  Result<std::vector<std::string>> List() override {
     const std::lock_guard lock(fabric_->mutex);
     std::vector<std::string> suffixes;
     for (const auto& [suffix, mapping] : fabric_->segments) suffixes.push_back(suffix);

@@ -67,7 +67,9 @@ NodeId OwnerOf(const std::string& suffix, const std::string& name) {
 Result<std::vector<FoundMemory>> FindMemory(Fabric& fabric, const std::string& name, size_t bytes) {
   KRCORE_RETURN_IF_ERROR(CheckName(name));
   std::vector<FoundMemory> all;
-  for (std::string suffix : fabric.backing().List()) {
+  const auto suffixes = fabric.backing().List();
+  if (!suffixes.ok()) return suffixes.status();
+  for (std::string suffix : *suffixes) {
     FoundMemory found{OwnerOf(suffix, name), {}};
     if (found.node == kNoNode || found.node == fabric.node()) continue;
     auto mapping = fabric.backing().Open(suffix);

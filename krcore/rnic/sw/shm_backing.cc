@@ -120,14 +120,18 @@ class ShmBacking final : public Backing {
     const auto fd =
         OpenShmFile(prefix_ + (HasIncarnation(suffix) ? suffix.substr(0, suffix.find('.')) + ".0" : suffix), 0);
     struct flock lock = LockOf(F_WRLCK, kClaimByte);
+    // What cannot be looked at is taken for claimed.
+    if (!fd.ok() && !(fd.status() == StatusCode::kNotFound)) return false;
     if (fd.ok() && (fcntl(fd->get(), F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK)) return false;
     RemoveShm(prefix_ + suffix);
     return true;
   }
 
-  std::vector<std::string> List() override {
+  Result<std::vector<std::string>> List() override {
+    const auto names = ListShm(prefix_);
+    if (!names.ok()) return names.status();
     std::vector<std::string> suffixes;
-    for (const std::string& name : ListShm(prefix_)) {
+    for (const std::string& name : *names) {
       if (name.substr(prefix_.size()) != kControlSuffix) suffixes.push_back(name.substr(prefix_.size()));
     }
     return suffixes;

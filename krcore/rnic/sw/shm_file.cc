@@ -16,6 +16,8 @@
 #include <filesystem>
 #include <fstream>
 
+#include "krcore/base/limits.h"
+
 namespace krcore::rnic::sw {
 namespace {
 
@@ -23,6 +25,13 @@ constexpr size_t kPageBytes = 4096;
 constexpr int kNamesLockTries = 10'000;  // of a millisecond: a holder needs microseconds unless it is stopped
 
 std::string Path(const std::string& name) { return std::string(kShmDirectory) + "/" + name; }
+
+Status NoShm() {
+  return {StatusCode::kUnavailable,
+          std::string("there is no ") + kShmDirectory +
+              ", where --rnic=sw keeps its memory: mount a tmpfs on it (mount -t tmpfs tmpfs " + kShmDirectory +
+              "; for a container see its --shm-size or --ipc)"};
+}
 
 // Reserves address space so that the result is aligned, then gives back what sticks out.
 Result<std::shared_ptr<Mapping>> MapAligned(int fd, size_t length) {
@@ -65,7 +74,11 @@ std::string FabricPrefix(const std::string& fabric) { return UserPrefix() + fabr
 Result<FileDescriptor> OpenShmFile(const std::string& name, int extra_flags) {
   const std::string path = Path(name);
   FileDescriptor fd(open(path.c_str(), O_RDWR | O_NOFOLLOW | O_CLOEXEC | extra_flags, 0600));
-  if (fd.get() < 0) return Status::FromErrno(errno, "cannot open " + path);
+  if (fd.get() < 0) {
+    const int error = errno;
+    if (error == ENOENT && (extra_flags & O_CREAT) != 0) return NoShm();
+    return Status::FromErrno(error, "cannot open " + path);
+  }
   struct stat info {};
   if (fstat(fd.get(), &info) != 0) return Status::FromErrno(errno, "cannot inspect " + path);
   if (!S_ISREG(info.st_mode) || info.st_uid != geteuid() || (info.st_mode & 077) != 0) {
@@ -76,6 +89,7 @@ Result<FileDescriptor> OpenShmFile(const std::string& name, int extra_flags) {
 }
 
 Status ReserveShm(int fd, size_t length, const std::string& what) {
+  KRCORE_RETURN_IF_ERROR(CheckCgroupMemory(length));
   int error = 0;
   do {
     error = posix_fallocate(fd, 0, static_cast<off_t>(length));
@@ -97,16 +111,20 @@ Result<size_t> ShmLength(int fd) {
 Result<std::shared_ptr<Mapping>> MapShm(int fd, size_t length) { return MapAligned(fd, length); }
 
 Result<std::shared_ptr<Mapping>> MapAnonymous(size_t length) {
+  KRCORE_RETURN_IF_ERROR(CheckCgroupMemory(length));
   auto mapping = MapAligned(-1, length);
   // Advice only: without huge pages the memory works as well.
   if (mapping.ok() && length >= kHugePageBytes) madvise((*mapping)->addr(), length, MADV_HUGEPAGE);
   return mapping;
 }
 
-std::vector<std::string> ListShm(const std::string& prefix) {
+Result<std::vector<std::string>> ListShm(const std::string& prefix) {
   std::vector<std::string> names;
   DIR* directory = opendir(kShmDirectory);
-  if (directory == nullptr) return names;
+  if (directory == nullptr) {
+    if (errno == ENOENT) return names;
+    return Status::FromErrno(errno, std::string("cannot list ") + kShmDirectory);
+  }
   while (const dirent* entry = readdir(directory)) {
     const std::string_view name = entry->d_name;
     if (name.starts_with(prefix)) names.emplace_back(name);
@@ -124,7 +142,7 @@ bool IsNameOf(const std::string& name, int fd) {
 
 NamesLock::NamesLock() : directory_(open(kShmDirectory, O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
   if (directory_.get() < 0) {
-    status_ = Status::FromErrno(errno, std::string("cannot open ") + kShmDirectory);
+    status_ = errno == ENOENT ? NoShm() : Status::FromErrno(errno, std::string("cannot open ") + kShmDirectory);
     return;
   }
   for (int tries = 0; flock(directory_.get(), LOCK_EX | LOCK_NB) != 0; ++tries) {

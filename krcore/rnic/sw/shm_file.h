@@ -46,8 +46,8 @@ Result<size_t> ShmLength(int fd);
 Result<std::shared_ptr<Mapping>> MapShm(int fd, size_t length);
 // Private zeroed memory, aligned likewise.
 Result<std::shared_ptr<Mapping>> MapAnonymous(size_t length);
-// Names of kShmDirectory that begin with `prefix`.
-std::vector<std::string> ListShm(const std::string& prefix);
+// Names of kShmDirectory that begin with `prefix`. An error is not the same as none: a descriptor may be lacking.
+Result<std::vector<std::string>> ListShm(const std::string& prefix);
 // Whether `name` is that of the file that is open as `fd`.
 bool IsNameOf(const std::string& name, int fd);
 

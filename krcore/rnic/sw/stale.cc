@@ -11,10 +11,12 @@ namespace krcore::rnic::sw {
 namespace {
 
 // Names of the fabrics of this user that have any file.
-std::set<std::string> Fabrics() {
+Result<std::set<std::string>> Fabrics() {
   std::set<std::string> names;
   const std::string prefix = UserPrefix();
-  for (const std::string& file : ListShm(prefix)) {
+  const auto files = ListShm(prefix);
+  if (!files.ok()) return files.status();
+  for (const std::string& file : *files) {
     const size_t dot = file.find('.', prefix.size());
     if (dot != std::string::npos) names.insert(file.substr(prefix.size(), dot - prefix.size()));
   }
@@ -46,10 +48,14 @@ Result<bool> CleanOne(const std::string& fabric, bool also_kept) {
   if (!backing.ok()) return backing.status();
   bool removed = false;
   if (!AnybodyHolds(**backing)) {
-    const std::vector<std::string> suffixes = (*backing)->List();
-    if (also_kept || !HasKept(suffixes)) {
+    const auto suffixes = (*backing)->List();
+    if (!suffixes.ok()) {
+      (*backing)->UnlockAdmin();
+      return suffixes.status();
+    }
+    if (also_kept || !HasKept(*suffixes)) {
       bool all = true;
-      for (const std::string& suffix : suffixes) all &= (*backing)->RemoveLeft(suffix);
+      for (const std::string& suffix : *suffixes) all &= (*backing)->RemoveLeft(suffix);
       (*backing)->RemoveControl();
       removed = true;
       if (!all) {
@@ -71,14 +77,16 @@ std::vector<int32_t> ProcessesOfRemovedFabric(const std::string& fabric) {
 }
 
 std::vector<std::string> ListFabrics() {
-  const std::set<std::string> names = Fabrics();
-  return {names.begin(), names.end()};
+  const auto names = Fabrics();
+  return names.ok() ? std::vector<std::string>(names->begin(), names->end()) : std::vector<std::string>();
 }
 
 Result<CleanReport> CleanStale(const std::string& fabric, bool also_kept) {
   if (!fabric.empty()) KRCORE_RETURN_IF_ERROR(CheckFabricName(fabric));
   CleanReport report;
-  for (const std::string& name : Fabrics()) {
+  const auto names = Fabrics();
+  if (!names.ok()) return names.status();
+  for (const std::string& name : *names) {
     if (!fabric.empty() && name != fabric) continue;
     auto removed = CleanOne(name, also_kept);
     if (!removed.ok()) return removed.status();

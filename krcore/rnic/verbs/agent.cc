@@ -10,6 +10,7 @@
 #include <ctime>
 
 #include "krcore/clock.h"
+#include "krcore/resources.h"
 #include "krcore/rnic/verbs/sdc_limits.h"
 #include "krcore/rnic/verbs/software_dct.h"
 
@@ -23,18 +24,24 @@ constexpr int kRepairMs = 100;
 Result<std::unique_ptr<Agent>> Agent::Start(Context* context) {
   auto stop = NewEvent();
   if (!stop.ok()) return stop.status();
-  // A child that is forked between open and guard would keep the NIC's events.
-  ForksHeld forks;
-  ibv_comp_channel* const channel = ibv_create_comp_channel(context->get());
-  if (channel == nullptr) return FailedCall(errno, "create a completion channel");
-  forks.Guard(channel->fd);
-  return std::unique_ptr<Agent>(new Agent(context, channel, *std::move(stop)));
+  std::unique_ptr<Agent> agent;
+  {
+    // A child that is forked between open and guard would keep the NIC's events.
+    ForksHeld forks;
+    ibv_comp_channel* const channel = ibv_create_comp_channel(context->get());
+    if (channel == nullptr) return FailedCall(errno, "create a completion channel");
+    forks.Guard(channel->fd);
+    agent.reset(new Agent(context, channel, *std::move(stop)));
+  }
+  auto thread = StartThread("agent of DC in software", [self = agent.get()] { self->Run(); });
+  if (!thread.ok()) return thread.status();
+  agent->thread_ = *std::move(thread);
+  return agent;
 }
 
 Agent::Agent(Context* context, ibv_comp_channel* channel, Socket stop)
     : context_(context), channel_(channel), stop_(std::move(stop)) {
   fcntl(channel_->fd, F_SETFL, fcntl(channel_->fd, F_GETFL) | O_NONBLOCK);
-  thread_ = std::thread([this] { Run(); });
 }
 
 Agent::~Agent() {
@@ -43,7 +50,7 @@ Agent::~Agent() {
     return;
   }
   SetEvent(stop_);
-  thread_.join();
+  if (thread_.joinable()) thread_.join();
   ForksHeld forks;
   forks.Unguard(channel_->fd);
   ibv_destroy_comp_channel(channel_);

@@ -9,6 +9,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include "krcore/resources.h"
+
 namespace krcore::rnic::verbs {
 namespace {
 
@@ -50,25 +52,31 @@ Result<std::unique_ptr<Context>> Context::Open(const PortChoice& choice, int flo
   RunInForkedChildren(UnmapNics);
   auto stop = NewEvent();
   if (!stop.ok()) return stop.status();
-  // A child that is forked between open and guard would keep the context, and what is posted on it later.
-  ForksHeld forks;
-  auto port = OpenPort(choice);
-  if (!port.ok()) return port.status();
-  int duplicate = -1;
-  if (port->context->cmd_fd <= floor) {
-    duplicate = fcntl(port->context->cmd_fd, F_DUPFD_CLOEXEC, floor + 1);
-    if (duplicate < 0) return Status::FromErrno(errno, "cannot duplicate the NIC's descriptor");
-    forks.Guard(duplicate);
+  std::unique_ptr<Context> context;
+  {
+    // A child that is forked between open and guard would keep the context, and what is posted on it later.
+    ForksHeld forks;
+    auto port = OpenPort(choice);
+    if (!port.ok()) return port.status();
+    int duplicate = -1;
+    if (port->context->cmd_fd <= floor) {
+      duplicate = fcntl(port->context->cmd_fd, F_DUPFD_CLOEXEC, floor + 1);
+      if (duplicate < 0) return Status::FromErrno(errno, "cannot duplicate the NIC's descriptor");
+      forks.Guard(duplicate);
+    }
+    for (const int fd : {port->context->cmd_fd, port->context->async_fd}) forks.Guard(fd);
+    context.reset(new Context(*std::move(port), *std::move(stop), duplicate));
   }
-  for (const int fd : {port->context->cmd_fd, port->context->async_fd}) forks.Guard(fd);
-  return std::unique_ptr<Context>(new Context(*std::move(port), *std::move(stop), duplicate));
+  auto thread = StartThread("events of the NIC", [self = context.get()] { self->Run(); });
+  if (!thread.ok()) return thread.status();
+  context->thread_ = *std::move(thread);
+  return context;
 }
 
 Context::Context(Port port, Socket stop, int duplicate)
     : port_(std::move(port)), stop_(std::move(stop)), duplicate_(duplicate) {
   const int events = get()->async_fd;
   fcntl(events, F_SETFL, fcntl(events, F_GETFL) | O_NONBLOCK);
-  thread_ = std::thread([this] { Run(); });
 }
 
 Context::~Context() {
@@ -78,7 +86,7 @@ Context::~Context() {
     return;
   }
   SetEvent(stop_);
-  thread_.join();
+  if (thread_.joinable()) thread_.join();
   if (duplicate_ >= 0) UnguardAndClose(duplicate_, generation_);
   ForksHeld forks;
   for (const int fd : {get()->cmd_fd, get()->async_fd}) forks.Unguard(fd);

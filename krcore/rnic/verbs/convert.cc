@@ -5,6 +5,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include "krcore/base/limits.h"
+
 namespace krcore::rnic::verbs {
 
 WcStatus FromWcStatus(ibv_wc_status status) {
@@ -86,7 +88,9 @@ PortAddress PortOf(const DeviceAddress& address) {
 }
 
 Status FailedCall(int error, const std::string& what) {
-  return Status::FromErrno(error != 0 ? error : EIO, "cannot " + what);
+  const Status status = Status::FromErrno(error != 0 ? error : EIO, "cannot " + what);
+  // What a NIC reads and writes is locked.
+  return error == ENOMEM ? Status(status.code(), std::string(status.message()) + LimitOfLockedMemory()) : status;
 }
 
 }  // namespace krcore::rnic::verbs

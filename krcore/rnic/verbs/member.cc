@@ -11,6 +11,8 @@
 #include <cstring>
 #include <limits>
 
+#include "krcore/resources.h"
+
 namespace krcore::rnic::verbs {
 namespace {
 
@@ -129,7 +131,9 @@ Status Member::Join(NodeId wanted, std::span<const uint8_t, 24> address, int hig
   }
   identity_ = {identity.node, identity.incarnation, identity.token};
   KRCORE_RETURN_IF_ERROR(Resume(kUpper, deadline, deadline, -1));
-  keeper_ = std::thread([this] { Keep(); });
+  auto keeper = StartThread("keeper of the membership", [this] { Keep(); });
+  if (!keeper.ok()) return keeper.status();
+  keeper_ = *std::move(keeper);
   return {};
 }
 

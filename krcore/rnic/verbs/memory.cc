@@ -5,6 +5,7 @@
 
 #include <cerrno>
 
+#include "krcore/base/limits.h"
 #include "krcore/rnic/huge_pages.h"
 
 namespace krcore::rnic::verbs {
@@ -45,6 +46,7 @@ Result<std::unique_ptr<Memory>> VerbsMemory::Allocate(size_t length, const Alloc
     return Status(StatusCode::kUnsupported, "memory that outlives its process is not offered by provider verbs");
   if (length > size_t{1} << 46)
     return Status(StatusCode::kOutOfMemory, "memory of " + std::to_string(length) + " bytes is more than there is");
+  KRCORE_RETURN_IF_ERROR(CheckCgroupMemory(length));
   const bool huge = length >= kHugePageBytes;
   const size_t mapped = RoundUp(length, huge ? kHugePageBytes : static_cast<size_t>(sysconf(_SC_PAGESIZE)));
   void* addr = huge ? MapReserved(mapped) : Map(mapped, 0);

@@ -86,9 +86,7 @@ Result<std::unique_ptr<Mr>> VerbsPd::RegisterMemory(void* addr, size_t length, u
   while (refused.size() < kMaxTries) {
     MrPtr mr(ibv_reg_mr(pd_, addr, length, static_cast<int>(ToAccessFlags(access_rights))));
     if (mr == nullptr) {
-      const int error = errno;
-      const std::string what = "register " + std::to_string(length) + " bytes";
-      return FailedCall(error, error == ENOMEM ? what + ", perhaps for the limit of locked memory (ulimit -l)" : what);
+      return FailedCall(errno, "register " + std::to_string(length) + " bytes");
     }
     if (!device_->recent_keys.Has(KeyOf(*mr)))
       return std::unique_ptr<Mr>(std::make_unique<VerbsMr>(device_, &regions_, std::move(mr), access_rights));

@@ -11,6 +11,7 @@
 #include <cstring>
 
 #include "krcore/base/random.h"
+#include "krcore/resources.h"
 
 namespace krcore::rnic::verbs {
 namespace {
@@ -71,15 +72,17 @@ Result<std::unique_ptr<Service>> Service::Start(const HostPort& address, const s
   const auto incarnation = Random64();
   const auto seed = Random64();
   if (!incarnation.ok() || !seed.ok()) return seed.ok() ? incarnation.status() : seed.status();
-  return std::unique_ptr<Service>(
+  std::unique_ptr<Service> service(
       new Service(*std::move(listener), *std::move(wake), fabric,
                   Roster(static_cast<uint32_t>(*incarnation & 0x3fff'ffff), *seed, resume_ns)));
+  auto thread = StartThread("membership service", [self = service.get()] { self->Run(); });
+  if (!thread.ok()) return thread.status();
+  service->thread_ = *std::move(thread);
+  return service;
 }
 
 Service::Service(Socket listener, Socket wake, std::string fabric, Roster roster)
-    : fabric_(std::move(fabric)), listener_(std::move(listener)), wake_(std::move(wake)), roster_(std::move(roster)) {
-  thread_ = std::thread([this] { Run(); });
-}
+    : fabric_(std::move(fabric)), listener_(std::move(listener)), wake_(std::move(wake)), roster_(std::move(roster)) {}
 
 Service::~Service() {
   if (ForkGeneration() != generation_) {
@@ -88,7 +91,7 @@ Service::~Service() {
   }
   stop_ = true;
   SetEvent(wake_);
-  thread_.join();
+  if (thread_.joinable()) thread_.join();
 }
 
 void Service::BreakConnections() {
@@ -107,7 +110,9 @@ void Service::Run() {
       polled.push_back(
           {connection.socket.fd(), static_cast<short>(connection.out.empty() ? POLLIN : POLLIN | POLLOUT), 0});
     }
-    poll(polled.data(), polled.size(), accepting ? kTickMs : static_cast<int>(kAcceptPauseNs / 1'000'000));
+    const int wait_ms = accepting ? kTickMs : static_cast<int>(kAcceptPauseNs / 1'000'000);
+    // Refused if the limit of descriptors is below their number by now: it must not spin for that.
+    if (poll(polled.data(), polled.size(), wait_ms) < 0 && errno != EINTR) poll(nullptr, 0, wait_ms);
     const int64_t now_ns = RealClock()->NowNs();
     uint64_t ignored = 0;
     (void)!read(wake_.fd(), &ignored, sizeof(ignored));

@@ -17,6 +17,8 @@
 #include <memory>
 #include <thread>
 
+#include "krcore/resources.h"
+
 namespace krcore::rnic::verbs {
 namespace {
 
@@ -41,7 +43,9 @@ Result<AddrInfo> ResolveBefore(const HostPort& address, Deadline deadline) {
   const auto lookup =
       std::make_shared<std::packaged_task<Result<AddrInfo>()>>([address] { return Resolve(address, 0); });
   auto resolved = lookup->get_future();
-  std::thread([lookup] { (*lookup)(); }).detach();
+  auto thread = StartThread("look-up of a host's address", [lookup] { (*lookup)(); });
+  if (!thread.ok()) return thread.status();
+  thread->detach();
   const std::chrono::nanoseconds left(std::max<int64_t>(deadline.at_ns - RealClock()->NowNs(), 0));
   if (resolved.wait_for(left) != std::future_status::ready)
     return Status(StatusCode::kTimeout, "no answer to the question for the address of host '" + address.host + "'");
