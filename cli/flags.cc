@@ -10,6 +10,7 @@
 #include "cli/fail.h"
 #include "cli/log.h"
 #include "cli/nearest.h"
+#include "cli/standard_streams.h"
 
 namespace cli {
 namespace {
@@ -147,6 +148,7 @@ Result<CommandLine> Parse(const Program& program, std::span<const char* const> a
 
 CommandLine ParseFlags(const Program& program, int argc, char** argv) {
   SetProgramName(program.name);
+  UseStandardStreams();
   Result<CommandLine> line = Parse(program, {argv + 1, static_cast<size_t>(std::max(argc - 1, 0))});
   if (!line.ok()) std::exit(FailUsage(line.status().message()));
   if (!line->show.empty()) {

@@ -11,6 +11,7 @@
 #include <ctime>
 
 #include "cli/fail.h"
+#include "krcore/base/descriptor.h"
 
 namespace cli {
 namespace {
@@ -47,7 +48,7 @@ int64_t NowMs() {
 
 krcore::Status StopSignal::Install() {
   if (g_fd.load() >= 0) return krcore::Status::Ok();
-  const int fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  const int fd = krcore::AboveStandard(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (fd < 0) return krcore::Status::FromErrno(errno, "eventfd");
   g_fd.store(fd);
   struct sigaction action = {};

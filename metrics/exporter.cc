@@ -20,6 +20,7 @@
 #include <utility>
 #include <vector>
 
+#include "krcore/base/descriptor.h"
 #include "krcore/clock.h"
 #include "krcore/resources.h"
 
@@ -168,10 +169,11 @@ Result<std::unique_ptr<Exporter>> Exporter::Start(const Address& address, const 
     return Status(StatusCode::kUnavailable, std::string(status.message()));
   };
   SocketAddress at = ToSocketAddress(address);
-  exporter->stop_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-  exporter->listener_ = socket(at.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  exporter->stop_ = krcore::AboveStandard(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  exporter->listener_ =
+      krcore::AboveStandard(socket(at.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (exporter->stop_ < 0 || exporter->listener_ < 0) return failed();
-  exporter->spare_ = fcntl(exporter->stop_, F_DUPFD_CLOEXEC, 0);
+  exporter->spare_ = fcntl(exporter->stop_, F_DUPFD_CLOEXEC, krcore::kFirstDescriptor);
   if (exporter->spare_ < 0) return failed();
   const int on = 1;
   setsockopt(exporter->listener_, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
@@ -201,7 +203,7 @@ Exporter::~Exporter() {
 // False: there is no descriptor for anybody.
 bool Exporter::Accept(std::list<Connection>* connections) {
   for (;;) {
-    const int fd = accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    const int fd = krcore::AboveStandard(accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (fd >= 0) {
       if (connections->size() == kMostConnections) Drop(connections, connections->begin());
       connections->push_back({fd, NowNs() + kPatienceNs, "", ""});
@@ -224,7 +226,7 @@ bool Exporter::Accept(std::list<Connection>* connections) {
 std::list<Exporter::Connection>::iterator Exporter::Drop(std::list<Connection>* connections,
                                                          std::list<Connection>::iterator connection) {
   close(connection->fd);
-  if (spare_ < 0) spare_ = fcntl(stop_, F_DUPFD_CLOEXEC, 0);
+  if (spare_ < 0) spare_ = fcntl(stop_, F_DUPFD_CLOEXEC, krcore::kFirstDescriptor);
   return connections->erase(connection);
 }
 

@@ -9,6 +9,8 @@
 #include <string>
 #include <utility>
 
+#include "krcore/base/descriptor.h"
+
 namespace computenode {
 namespace {
 
@@ -31,7 +33,7 @@ Result<SharedMemory> SharedMemory::Map(const char* what, int fd, uint64_t bytes)
 }
 
 Result<SharedMemory> SharedMemory::Create(const char* what, uint64_t bytes) {
-  const int fd = memfd_create(what, MFD_CLOEXEC);
+  const int fd = krcore::AboveStandard(memfd_create(what, MFD_CLOEXEC));
   if (fd < 0) return Failed(StatusCode::kOutOfMemory, what);
   if (ftruncate(fd, static_cast<off_t>(bytes)) != 0) {
     const Status status = Failed(StatusCode::kOutOfMemory, what);
@@ -45,7 +47,7 @@ Result<SharedMemory> SharedMemory::Attach(const char* what, int fd) {
   struct stat file {};
   if (fstat(fd, &file) != 0) return Failed(StatusCode::kInvalidArgument, what);
   if (file.st_size == 0) return Status(StatusCode::kInvalidArgument, std::string(what) + ": the file is empty");
-  const int own = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+  const int own = fcntl(fd, F_DUPFD_CLOEXEC, krcore::kFirstDescriptor);
   if (own < 0) return Failed(StatusCode::kInvalidArgument, what);
   return Map(what, own, static_cast<uint64_t>(file.st_size));
 }

@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "computenode/src/worker_template.h"
+#include "krcore/base/descriptor.h"
 #include "krcore/resources.h"
 
 namespace computenode {
@@ -84,6 +85,7 @@ Result<std::unique_ptr<WorkerProcesses>> WorkerProcesses::Start(WorkerProcessesO
   if (!board.ok()) return board.status();
   int sockets[2];
   if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sockets) != 0) return SystemFailure("a pair of sockets");
+  for (int& end : sockets) end = krcore::AboveStandard(end);
   const pid_t self = getpid();
   const pid_t pid = fork();
   if (pid == 0) {

@@ -15,6 +15,8 @@
 #include <string>
 #include <vector>
 
+#include "krcore/base/descriptor.h"
+
 namespace computenode {
 namespace {
 
@@ -48,7 +50,7 @@ void RunTemplate(const WorkerProcessesOptions& options, const WorkerBoard& board
   sigemptyset(&child_ends);
   sigaddset(&child_ends, SIGCHLD);
   sigprocmask(SIG_BLOCK, &child_ends, &before);
-  const int ends = signalfd(-1, &child_ends, SFD_CLOEXEC | SFD_NONBLOCK);
+  const int ends = krcore::AboveStandard(signalfd(-1, &child_ends, SFD_CLOEXEC | SFD_NONBLOCK));
   if (ends < 0) _exit(1);
   const pid_t self = getpid();
   const auto report = [socket](const SpawnReport& report) {

@@ -12,6 +12,7 @@
 #include <cstring>
 #include <utility>
 
+#include "krcore/base/descriptor.h"
 #include "krcore/types.h"
 
 namespace krcore::kernel {
@@ -118,7 +119,7 @@ KernelQueue::~KernelQueue() {
 }
 
 Status KernelQueue::OpenFile(const std::string& path) {
-  fd_ = open(path.c_str(), O_RDWR | O_CLOEXEC);
+  fd_ = AboveStandard(open(path.c_str(), O_RDWR | O_CLOEXEC));
   return fd_ < 0 ? Outcome(errno, path.c_str()) : Status();
 }
 
@@ -175,7 +176,7 @@ Result<krc_connect> KernelQueue::Start(const std::string& device, uint32_t depth
 Status KernelQueue::OpenLike(const KernelQueue& of, uint32_t depth) {
   krc_new_queue made = {depth, -1, 0, 0};
   if (const int error = Call(of.fd_, KRC_IOC_NEW_QUEUE, &made); error != 0) return Outcome(error, "KRC_IOC_NEW_QUEUE");
-  fd_ = made.file;
+  if ((fd_ = AboveStandard(made.file)) < 0) return Outcome(errno, "a queue's descriptor");
   ring_bytes_ = made.ring_bytes;
   ring_mask_ = made.ring_entries - 1;
   max_message_bytes_ = of.max_message_bytes_;

@@ -1,3 +1,8 @@
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
 #include <cstring>
 
 #include "tests/krcore/fixture.h"
@@ -186,6 +191,55 @@ TEST(Node, LocalRegionIsZeroedAndLargeOnesAreAlignedForHugePages) {
   EXPECT_EQ(region->bytes().size(), size_t{4} << 20);
   for (const std::byte b : region->bytes()) ASSERT_EQ(b, std::byte{0});
   EXPECT_EQ(region->CollapseToHugePages(0, size_t{8} << 20).code(), StatusCode::kInvalidArgument);
+}
+
+// This process's descriptors 0 to 2 are closed while it lives, as those of a daemon are.
+class StandardClosed {
+ public:
+  StandardClosed() {
+    for (size_t fd = 0; fd < kept_.size(); ++fd) kept_[fd] = fcntl(static_cast<int>(fd), F_DUPFD_CLOEXEC, 3);
+    for (size_t fd = 0; fd < kept_.size(); ++fd) close(static_cast<int>(fd));
+  }
+  ~StandardClosed() {
+    for (size_t fd = 0; fd < kept_.size(); ++fd) {
+      dup2(kept_[fd], static_cast<int>(fd));
+      close(kept_[fd]);
+    }
+  }
+  // As printf() and gets() of a program would.
+  static bool PrintsAndReadsNowhere() {
+    for (int fd = 0; fd < 3; ++fd) {
+      char byte = '?';
+      if (write(fd, &byte, 1) >= 0 || errno != EBADF || read(fd, &byte, 1) >= 0 || errno != EBADF) return false;
+    }
+    return true;
+  }
+
+ private:
+  std::array<int, 3> kept_{};
+};
+
+TEST(Connect, AProgramWithoutStandardDescriptorsPrintsIntoNoneOfOurs) {
+  const std::string fabric = UniqueFabric(false);
+  bool nowhere = false;
+  uint64_t word = 0;
+  {
+    const StandardClosed closed;
+    MemoryNode memory = MemoryNode::Start(fabric, 1, 4096, true);
+    Worker worker = Worker::Start(fabric);
+    auto queue = worker.Connect(1);
+    nowhere = StandardClosed::PrintsAndReadsNowhere();
+    if (nowhere) {  // else nothing can be opened any more
+      memory.words()[0] = 42;
+      Worker another = Worker::Start(fabric);
+      auto its_queue = another.Connect(1);
+      const Sge sge = another.Word(0);
+      Execute(*another.pool, *its_queue, OnWord(*its_queue, Opcode::kRead, &sge, 0));
+      word = another.words()[0];
+    }
+  }
+  EXPECT_TRUE(nowhere);
+  EXPECT_EQ(word, 42u);
 }
 
 TEST(Connect, NodesThatComeAndGoByTheThousandDoNotFillTheMetadataServer) {

@@ -16,6 +16,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "krcore/base/descriptor.h"
 #include "krcore/base/limits.h"
 
 namespace krcore::rnic::sw {
@@ -73,7 +74,7 @@ std::string FabricPrefix(const std::string& fabric) { return UserPrefix() + fabr
 
 Result<FileDescriptor> OpenShmFile(const std::string& name, int extra_flags) {
   const std::string path = Path(name);
-  FileDescriptor fd(open(path.c_str(), O_RDWR | O_NOFOLLOW | O_CLOEXEC | extra_flags, 0600));
+  FileDescriptor fd(AboveStandard(open(path.c_str(), O_RDWR | O_NOFOLLOW | O_CLOEXEC | extra_flags, 0600)));
   if (fd.get() < 0) {
     const int error = errno;
     if (error == ENOENT && (extra_flags & O_CREAT) != 0) return NoShm();
@@ -120,11 +121,13 @@ Result<std::shared_ptr<Mapping>> MapAnonymous(size_t length) {
 
 Result<std::vector<std::string>> ListShm(const std::string& prefix) {
   std::vector<std::string> names;
-  DIR* directory = opendir(kShmDirectory);
+  FileDescriptor fd(AboveStandard(open(kShmDirectory, O_RDONLY | O_DIRECTORY | O_CLOEXEC)));
+  DIR* directory = fd.get() < 0 ? nullptr : fdopendir(fd.get());
   if (directory == nullptr) {
     if (errno == ENOENT) return names;
     return Status::FromErrno(errno, std::string("cannot list ") + kShmDirectory);
   }
+  (void)fd.Forget();  // closedir closes it
   while (const dirent* entry = readdir(directory)) {
     const std::string_view name = entry->d_name;
     if (name.starts_with(prefix)) names.emplace_back(name);
@@ -140,7 +143,7 @@ bool IsNameOf(const std::string& name, int fd) {
          named.st_ino == open.st_ino;
 }
 
-NamesLock::NamesLock() : directory_(open(kShmDirectory, O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
+NamesLock::NamesLock() : directory_(AboveStandard(open(kShmDirectory, O_RDONLY | O_DIRECTORY | O_CLOEXEC))) {
   if (directory_.get() < 0) {
     status_ = errno == ENOENT ? NoShm() : Status::FromErrno(errno, std::string("cannot open ") + kShmDirectory);
     return;

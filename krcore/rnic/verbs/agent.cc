@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <ctime>
 
+#include "krcore/base/descriptor.h"
 #include "krcore/clock.h"
 #include "krcore/resources.h"
 #include "krcore/rnic/verbs/sdc_limits.h"
@@ -28,6 +29,7 @@ Result<std::unique_ptr<Agent>> Agent::Start(Context* context) {
   {
     // A child that is forked between open and guard would keep the NIC's events.
     ForksHeld forks;
+    HoldStandard();
     ibv_comp_channel* const channel = ibv_create_comp_channel(context->get());
     if (channel == nullptr) return FailedCall(errno, "create a completion channel");
     forks.Guard(channel->fd);

@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "krcore/base/descriptor.h"
 #include "krcore/resources.h"
 
 namespace krcore::rnic::verbs {
@@ -56,6 +57,7 @@ Result<std::unique_ptr<Context>> Context::Open(const PortChoice& choice, int flo
   {
     // A child that is forked between open and guard would keep the context, and what is posted on it later.
     ForksHeld forks;
+    HoldStandard();
     auto port = OpenPort(choice);
     if (!port.ok()) return port.status();
     int duplicate = -1;

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "krcore/base/descriptor.h"
 #include "krcore/clock.h"
 #include "krcore/rnic/fork_guard.h"
 #include "krcore/status.h"
@@ -35,7 +36,7 @@ class Socket {
     Socket made;
     made.generation_ = ForkGeneration();
     ForksHeld forks;
-    if ((made.fd_ = open()) >= 0) forks.Guard(made.fd_);
+    if ((made.fd_ = AboveStandard(open())) >= 0) forks.Guard(made.fd_);
     return made;
   }
   ~Socket() { Close(); }
