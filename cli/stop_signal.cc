@@ -38,6 +38,11 @@ extern "C" void OnStopSignal(int signal_number) {
   Raise(signal_number);
 }
 
+bool IsIgnored(int number) {
+  struct sigaction inherited = {};
+  return sigaction(number, nullptr, &inherited) == 0 && inherited.sa_handler == SIG_IGN;
+}
+
 int64_t NowMs() {
   timespec now{};
   clock_gettime(CLOCK_MONOTONIC, &now);
@@ -46,7 +51,7 @@ int64_t NowMs() {
 
 }  // namespace
 
-krcore::Status StopSignal::Install() {
+krcore::Status StopSignal::Install(Hangup hangup) {
   if (g_fd.load() >= 0) return krcore::Status::Ok();
   const int fd = krcore::AboveStandard(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (fd < 0) return krcore::Status::FromErrno(errno, "eventfd");
@@ -55,13 +60,19 @@ krcore::Status StopSignal::Install() {
   action.sa_handler = OnStopSignal;
   sigemptyset(&action.sa_mask);
   action.sa_flags = SA_RESTART;
-  for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
-    if (sigaction(number, &action, nullptr) != 0) return krcore::Status::FromErrno(errno, "sigaction");
-  }
   struct sigaction ignore = {};
   ignore.sa_handler = SIG_IGN;
   sigemptyset(&ignore.sa_mask);
-  if (sigaction(SIGPIPE, &ignore, nullptr) != 0) return krcore::Status::FromErrno(errno, "sigaction");
+  sigset_t stops;
+  sigemptyset(&stops);
+  for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGPIPE}) {
+    sigaddset(&stops, number);
+    const bool ignored = number == SIGPIPE || (number == SIGHUP && hangup == Hangup::kIgnored) ||
+                         (number != SIGTERM && IsIgnored(number));
+    if (sigaction(number, ignored ? &ignore : &action, nullptr) != 0)
+      return krcore::Status::FromErrno(errno, "sigaction");
+  }
+  pthread_sigmask(SIG_UNBLOCK, &stops, nullptr);
   return krcore::Status::Ok();
 }
 

@@ -1,6 +1,9 @@
 // StopSignal: turns SIGINT, SIGTERM and SIGHUP into a request that a program's main loop sees and can wait for, so
 // that it always ends by closing what it opened.
 //
+// SIGINT and SIGHUP stay ignored if the program was started so: by nohup, or in the background of a script. They are
+// not blocked, even if whoever started it had them blocked.
+//
 // The first signal requests the stop. A second SIGINT (an impatient Ctrl-C) ends the process at once with status
 // 130 and leaves its shared memory for --clean. Further SIGTERMs change nothing: supervisors and scripts send one to
 // processes that a Ctrl-C has reached already. SIGPIPE is ignored: a closed stdout must not kill a memory node.
@@ -18,8 +21,10 @@ namespace cli {
 
 class StopSignal {
  public:
+  // What SIGHUP does, which comes when a terminal is closed. kIgnored: for a program that others lose data with.
+  enum class Hangup { kStops, kIgnored };
   // Installs the handlers. Idempotent.
-  static krcore::Status Install();
+  static krcore::Status Install(Hangup hangup = Hangup::kStops);
 
   // True from the first signal (or Request) on. One relaxed load: fit for a hot loop.
   static bool Requested() { return flag().load(std::memory_order_relaxed); }

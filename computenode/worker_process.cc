@@ -65,6 +65,7 @@ int ServeAsProcess(const Options& options, RequestQueue& queue, WorkerSlot& slot
 }
 
 int ServeAsProgram(const Options& options, int64_t started_ns) {
+  LeaveSignalsToFrontEnd();
   auto board = WorkerBoard::Attach(options.elastic->board_fd);
   if (!board.ok()) return cli::Fail(board.status());
   if (options.elastic->slot >= static_cast<int>(WorkerBoard::kSlots)) {

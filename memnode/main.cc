@@ -37,7 +37,6 @@ const char* StopReason() {
   switch (cli::StopSignal::signal_number()) {
     case SIGINT: return "SIGINT";
     case SIGTERM: return "SIGTERM";
-    case SIGHUP: return "SIGHUP";
     default: return "request";
   }
 }
@@ -167,7 +166,9 @@ void PrintStopped(const Options& options, const Served& served) {
 }
 
 int Run(const Options& options) {
-  if (const krcore::Status status = cli::StopSignal::Install(); !status.ok()) return cli::Fail(status);
+  if (const krcore::Status status = cli::StopSignal::Install(cli::StopSignal::Hangup::kIgnored); !status.ok()) {
+    return cli::Fail(status);
+  }
   StopClock clock;
   NodeMetrics node_metrics(options);
   std::unique_ptr<metrics::Exporter> exporter;

@@ -91,7 +91,11 @@ class Burst:
         return self.start_s <= time_s < self.start_s + self.length_s
 
 
-def die_with_parent():
+def begin_child():
+    """Its signals are as a program expects them, whatever is ignored here. It ends with its parent."""
+    for signum in SIGNALS:
+        signal.signal(signum, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
@@ -119,7 +123,7 @@ class Process:
             # A session of its own, so that a Ctrl-C in the terminal reaches the story alone, which then stops all in order.
             self.popen = subprocess.Popen([BIN / program, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                           stderr=log, text=True, cwd=ROOT, start_new_session=True,
-                                          preexec_fn=die_with_parent)
+                                          preexec_fn=begin_child)
         self.lines = []
         self.changed = threading.Condition()
         self.ended = False
@@ -327,7 +331,8 @@ def run_story(cluster, screen, tell):
     """Runs tell(), and cleans up however it ends. Returns the exit status."""
     status = 0
     for signum in SIGNALS:
-        signal.signal(signum, interrupt)
+        if signal.getsignal(signum) is not signal.SIG_IGN:  # by nohup, or in the background of a script
+            signal.signal(signum, interrupt)
     try:
         tell()
     except Failure as failure:

@@ -106,7 +106,12 @@ void Child::CleanUpOnSignals() {
   struct sigaction action {};
   action.sa_handler = OnSignal;
   sigfillset(&action.sa_mask);
-  for (const int number : kEndings) sigaction(number, &action, nullptr);
+  for (const int number : kEndings) {
+    struct sigaction inherited {};
+    // SIGINT and SIGHUP stay ignored if they are: by nohup, or in the background of a script.
+    if (sigaction(number, nullptr, &inherited) == 0 && inherited.sa_handler == SIG_IGN) continue;
+    sigaction(number, &action, nullptr);
+  }
   signal(SIGPIPE, SIG_IGN);
 }
 
@@ -128,7 +133,11 @@ Child Child::Exec(const std::vector<std::string>& arguments) {
     posix_spawnattr_t attributes;
     posix_spawnattr_init(&attributes);
     posix_spawnattr_setsigmask(&attributes, &held.before());
-    posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK);
+    sigset_t ignored_here;
+    sigemptyset(&ignored_here);
+    sigaddset(&ignored_here, SIGPIPE);
+    posix_spawnattr_setsigdefault(&attributes, &ignored_here);
+    posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
     error = posix_spawn(&pid, self.c_str(), &actions, &attributes, argv.data(), environ);
     posix_spawnattr_destroy(&attributes);
     if (error == 0) Note(pid);
@@ -147,7 +156,10 @@ Child Child::Fork(const std::function<void(std::FILE* answer)>& body) {
     const SignalsHeld held;
     pid = fork();
     if (pid == 0) {
-      for (const int number : kEndings) signal(number, SIG_DFL);
+      for (const int number : kEndings) {
+        struct sigaction here {};
+        if (sigaction(number, nullptr, &here) == 0 && here.sa_handler == OnSignal) signal(number, SIG_DFL);
+      }
       sigprocmask(SIG_SETMASK, &held.before(), nullptr);
       close(input.ends[1]);
       body(Open(output.ends[1], "w"));

@@ -80,12 +80,18 @@ Result<WorkerBoard> WorkerBoard::Attach(int fd) {
   return WorkerBoard(std::move(*memory));
 }
 
+void LeaveSignalsToFrontEnd() {
+  for (const int ignored : {SIGINT, SIGHUP, SIGTERM, SIGPIPE}) std::signal(ignored, SIG_IGN);
+}
+
 Result<std::unique_ptr<WorkerProcesses>> WorkerProcesses::Start(WorkerProcessesOptions options) {
   Result<WorkerBoard> board = WorkerBoard::Create();
   if (!board.ok()) return board.status();
   int sockets[2];
   if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sockets) != 0) return SystemFailure("a pair of sockets");
-  for (int& end : sockets) end = krcore::AboveStandard(end);
+  for (int& end : sockets) {
+    if ((end = krcore::AboveStandard(end)) < 0) return SystemFailure("a pair of sockets");
+  }
   const pid_t self = getpid();
   const pid_t pid = fork();
   if (pid == 0) {

@@ -26,6 +26,15 @@ void DieWith(pid_t parent) {
   if (getppid() != parent) _exit(1);  // it died before
 }
 
+// As a program finds them that is started by nobody in particular: what is ignored and blocked stays so over exec.
+void ResetSignals() {
+  for (int number = 1; number < NSIG; ++number)
+    std::signal(number, SIG_DFL);  // two or three cannot be set, nor changed
+  sigset_t none;
+  sigemptyset(&none);
+  sigprocmask(SIG_SETMASK, &none, nullptr);
+}
+
 [[noreturn]] void Execute(const WorkerProcessesOptions& options, const WorkerBoard& board, uint32_t slot) {
   std::vector<std::string> arguments = options.exec;
   arguments.push_back("--worker_board=" + std::to_string(board.fd()));
@@ -35,6 +44,7 @@ void DieWith(pid_t parent) {
   pointers.push_back(nullptr);
   fcntl(board.fd(), F_SETFD, 0);
   for (const int fd : options.inherited) fcntl(fd, F_SETFD, 0);
+  ResetSignals();
   execv(pointers[0], pointers.data());
   board[slot].Fail("cannot execute " + options.exec[0] + ": " + std::strerror(errno));
   _exit(127);
@@ -44,8 +54,8 @@ void DieWith(pid_t parent) {
 
 void RunTemplate(const WorkerProcessesOptions& options, const WorkerBoard& board, int socket, int32_t parent) {
   DieWith(parent);
-  // A Ctrl-C in the terminal is the front end's affair: it drains the workers.
-  for (const int ignored : {SIGINT, SIGHUP, SIGTERM, SIGPIPE}) std::signal(ignored, SIG_IGN);
+  LeaveSignalsToFrontEnd();
+  std::signal(SIGCHLD, SIG_DFL);  // if it is ignored, nobody learns of a worker's end
   sigset_t child_ends, before;
   sigemptyset(&child_ends);
   sigaddset(&child_ends, SIGCHLD);

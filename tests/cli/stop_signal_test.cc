@@ -37,6 +37,7 @@ bool Readable(int fd) {
 }
 
 void ASignalRequestsTheStop(int number) {
+  signal(number, SIG_DFL);  // the tests may run in the background
   if (!StopSignal::Install().ok() || StopSignal::Requested() || Readable(StopSignal::fd())) Leave(false);
   raise(number);
   Leave(StopSignal::Requested() && StopSignal::flag().load() && StopSignal::signal_number() == number &&
@@ -67,6 +68,7 @@ TEST(StopSignalDeathTest, WaitForEndsByItsTimeoutWithoutASignal) {
 TEST(StopSignalDeathTest, ASecondInterruptExitsWith130) {
   EXPECT_EXIT(
       {
+        signal(SIGINT, SIG_DFL);
         (void)StopSignal::Install();
         raise(SIGINT);
         raise(SIGINT);
@@ -77,6 +79,7 @@ TEST(StopSignalDeathTest, ASecondInterruptExitsWith130) {
 
 TEST(StopSignalDeathTest, FurtherTerminatesLeaveTheShutdownAlone) {
   EXPECT_IN_CHILD({
+    signal(SIGINT, SIG_DFL);
     if (!StopSignal::Install().ok()) Leave(false);
     raise(SIGINT);
     raise(SIGTERM);
@@ -92,6 +95,37 @@ TEST(StopSignalDeathTest, AClosedStdoutDoesNotKill) {
     if (pipe(ends) != 0) Leave(false);
     close(ends[0]);
     Leave(write(ends[1], "x", 1) < 0 && errno == EPIPE && !StopSignal::Requested());
+  });
+}
+
+TEST(StopSignalDeathTest, WhatNohupAndScriptsHaveIgnoredStaysIgnored) {
+  for (const int number : {SIGINT, SIGHUP}) {
+    EXPECT_IN_CHILD({
+      signal(number, SIG_IGN);
+      if (!StopSignal::Install().ok()) Leave(false);
+      raise(number);
+      Leave(!StopSignal::Requested());
+    }) << number;
+  }
+}
+
+TEST(StopSignalDeathTest, AProgramThatOthersLoseDataWithIgnoresAClosedTerminal) {
+  EXPECT_IN_CHILD({
+    signal(SIGHUP, SIG_DFL);
+    if (!StopSignal::Install(StopSignal::Hangup::kIgnored).ok()) Leave(false);
+    raise(SIGHUP);
+    Leave(!StopSignal::Requested());
+  });
+}
+
+TEST(StopSignalDeathTest, ItStopsThoughItWasStartedWithItsSignalsBlocked) {
+  EXPECT_IN_CHILD({
+    sigset_t all;
+    sigfillset(&all);
+    sigprocmask(SIG_SETMASK, &all, nullptr);
+    if (!StopSignal::Install().ok()) Leave(false);
+    raise(SIGTERM);
+    Leave(StopSignal::Requested());
   });
 }
 

@@ -46,7 +46,7 @@ TEST(Memnode, HelpShowsUsageExamplesAndItsFlags) {
 }
 
 TEST_F(LifeCycle, ASignalStopsItAndNothingIsLeft) {
-  for (const int number : {SIGTERM, SIGINT, SIGHUP}) {
+  for (const int number : {SIGTERM, SIGINT}) {
     Program node("memnode", {fabric_.flag(), "--node=1", "--memory=64M", "--metaserver"});
     ASSERT_THAT(node.WaitForLine("ready"),
                 AllOf(HasSubstr("fabric=" + fabric_.name()), HasSubstr("node=1 "), HasSubstr("memory=67108864 "),

@@ -49,6 +49,8 @@ Program::Program(const std::string& name, const std::vector<std::string>& args) 
     // A test that dies takes its programs along.
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) _exit(127);
+    // So that it can be stopped, whatever the tests themselves are told to ignore.
+    for (const int number : {SIGINT, SIGHUP}) signal(number, SIG_DFL);
     dup2(out[1], STDOUT_FILENO);
     dup2(err[1], STDERR_FILENO);
     execv(path.c_str(), argv.data());

@@ -73,13 +73,18 @@ struct WorkerProcessesOptions {
   std::function<int(WorkerSlot&)> main;
   uint32_t standby = 0;  // so many are kept in readiness
   // Not empty: instead of main, this command line is executed (exec[0] is the program's path), with two arguments more:
-  // "--worker_board=FD" and "--worker_slot=N". `inherited`: descriptors that stay open.
+  // "--worker_board=FD" and "--worker_slot=N". `inherited`: descriptors that stay open. It finds no signal ignored or
+  // blocked, and should call LeaveSignalsToFrontEnd first.
   std::vector<std::string> exec;
   std::vector<int> inherited;
   // A worker died: it does nothing any more.
   std::function<void(const WorkerRecord&)> on_death;
   krcore::Clock* clock = nullptr;  // null: the host's
 };
+
+// For a worker process; a forked one has it done. A Ctrl-C in the terminal, its end, and SIGTERM to all are the front
+// end's affair, which drains the workers.
+void LeaveSignalsToFrontEnd();
 
 class WorkerProcesses final : public Fleet {
  public:
