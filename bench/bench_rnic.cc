@@ -19,6 +19,7 @@
 #include "cli/common_flags.h"
 #include "cli/fail.h"
 #include "cli/flags.h"
+#include "cli/standard_streams.h"
 #include "krcore/rnic/registry.h"
 #include "krcore/rnic/rnic.h"
 
@@ -186,6 +187,7 @@ int Run() {
 }  // namespace rnic_latency
 
 int main(int argc, char** argv) {
+  cli::UseStandardStreams();
   benchmark::Initialize(&argc, argv);  // takes its own flags out
   cli::ParseFlags(rnic_latency::ProgramDescription(), argc, argv);
   if (cli::FlagGiven("rnic")) return rnic_latency::Run();

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "bench/promote.h"
+#include "cli/standard_streams.h"
 #include "krcore/mr/region_table.h"
 #include "krcore/node.h"
 #include "krcore/queue_pool.h"
@@ -156,6 +157,7 @@ bool IsTax(int argc, char** argv, TaxOptions* options) {
 }  // namespace krcore
 
 int main(int argc, char** argv) {
+  cli::UseStandardStreams();
   krcore::TaxOptions tax;
   if (krcore::IsTax(argc, argv, &tax)) return krcore::RunTax(tax) ? 0 : 1;
   benchmark::Initialize(&argc, argv);

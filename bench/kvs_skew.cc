@@ -6,6 +6,7 @@
 #include <string>
 
 #include "bench/skew_study.h"
+#include "cli/standard_streams.h"
 
 DEFINE_string(clients, "8,16,32,64", "numbers of simulated clients, each a process of its own");
 DEFINE_uint64(keys, 1'000'000, "keys in the store");
@@ -17,6 +18,7 @@ DEFINE_uint64(seed, 1, "of everything random");
 DEFINE_double(ms, 20, "virtual milliseconds measured, after 2 of warming up");
 
 int main(int argc, char** argv) {
+  cli::UseStandardStreams();
   gflags::SetUsageMessage("what clients of a simulated fabric do to each other who update the same keys");
   gflags::ParseCommandLineFlags(&argc, &argv, true);
   surgekv_bench::SkewOptions options;

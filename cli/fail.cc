@@ -1,5 +1,6 @@
 #include "cli/fail.h"
 
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
@@ -8,7 +9,7 @@ namespace cli {
 namespace {
 
 std::string& Name() {
-  static std::string name = "surgekv";
+  static std::string name = program_invocation_short_name;
   return name;
 }
 

@@ -8,9 +8,10 @@
 
 namespace cli {
 
-inline constexpr int kExitFailure = 1;      // the run failed
-inline constexpr int kExitUsage = 2;        // the command line is wrong; nothing was done
-inline constexpr int kExitInterrupt = 130;  // stopped by a second Ctrl-C, without cleaning up
+inline constexpr int kExitFailure = 1;       // the run failed
+inline constexpr int kExitUsage = 2;         // the command line is wrong; nothing was done
+inline constexpr int kExitInterrupt = 130;   // stopped by a second Ctrl-C, without cleaning up
+inline constexpr int kExitClosedPipe = 141;  // nobody reads its output any more: as if SIGPIPE had ended it
 
 // Prints "NAME: message" on stderr and returns the exit status for main to return, so that everything main owns is
 // closed on the way: kExitUsage for kInvalidArgument, else kExitFailure. `way_out`, when not empty, is a second line.
@@ -21,7 +22,7 @@ inline constexpr int kExitInterrupt = 130;  // stopped by a second Ctrl-C, witho
 // exit(Fail(...)): only while nothing is open that a destructor must close.
 [[noreturn]] void Die(const krcore::Status& status, std::string_view way_out = {});
 
-// The name in front of messages; ParseFlags sets it.
+// The name in front of messages; ParseFlags sets it. Before, it is that of the program's file.
 void SetProgramName(std::string_view name);
 std::string_view ProgramName();
 

@@ -152,8 +152,8 @@ CommandLine ParseFlags(const Program& program, int argc, char** argv) {
   Result<CommandLine> line = Parse(program, {argv + 1, static_cast<size_t>(std::max(argc - 1, 0))});
   if (!line.ok()) std::exit(FailUsage(line.status().message()));
   if (!line->show.empty()) {
-    const bool printed = std::fputs(line->show.c_str(), stdout) >= 0 && std::fflush(stdout) == 0;
-    std::exit(printed ? 0 : kExitFailure);
+    std::fputs(line->show.c_str(), stdout);
+    std::exit(0);
   }
   if (const Status logging = InitLogging(); !logging.ok()) std::exit(FailUsage(logging.message()));
   return *std::move(line);

@@ -53,8 +53,8 @@ struct CommandLine {
 // before the bad one are set.
 krcore::Result<CommandLine> Parse(const Program& program, std::span<const char* const> args);
 
-// Parse(argc, argv); prints help or the error and exits (0, 2) where that is called for. Sets up logging (log.h) and
-// remembers `program` for Fail().
+// Parse(argc, argv); prints help or the error and exits (0, 2) where that is called for. Sets up the standard streams
+// (standard_streams.h) and logging (log.h), and remembers `program` for Fail().
 CommandLine ParseFlags(const Program& program, int argc, char** argv);
 
 // The texts of --help and --helpfull.

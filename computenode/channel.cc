@@ -15,8 +15,8 @@ using nlohmann::ordered_json;
 
 void Channel::Print(const ordered_json& json) {
   const std::string line = json.dump(-1, ' ', false, ordered_json::error_handler_t::replace) + "\n";
-  std::fwrite(line.data(), 1, line.size(), stdout);
-  std::fflush(stdout);
+  const bool written = std::fwrite(line.data(), 1, line.size(), stdout) == line.size() && std::fflush(stdout) == 0;
+  if (!written && errno == EPIPE) cli::StopSignal::Request();
 }
 
 void Channel::Wait(int64_t timeout_ns, const std::function<void(const Command&)>& obey) {

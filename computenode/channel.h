@@ -18,7 +18,7 @@ class Channel {
   // `input`: -1 where nobody commands.
   explicit Channel(int input) : input_(input) {}
 
-  // A line on stdout, at once: whoever reads it may be waiting for it.
+  // A line on stdout, at once: whoever reads it may be waiting for it. When the reader has left, a stop is requested.
   static void Print(const nlohmann::ordered_json& json);
   // Sleeps until there is input, a stop signal, or `timeout_ns` is over. Calls `obey` for each command; lines that are
   // none are answered here.

@@ -340,6 +340,9 @@ def run_story(cluster, screen, tell):
         screen.line(f"FAILED: {cluster.step}: {failure}")
         if failure.process:
             show_log(screen, failure.process)
+    except BrokenPipeError:  # nobody reads this any more
+        status = 128 + signal.SIGPIPE
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except Interrupted as stop:
         status = 128 + stop.signum
         screen.line(f"stopped by {signal.Signals(stop.signum).name}, cleaning up")

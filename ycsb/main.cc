@@ -27,12 +27,10 @@ Status OpenReport(const char* setting, const std::string& path, std::ofstream* f
   return {StatusCode::kInvalidArgument, setting + path + ": cannot write the file; does its folder exist?"};
 }
 
-Status WriteJson(const std::string& text, const std::string& path, std::ofstream* file) {
-  if (path.empty()) return {};
-  std::ostream& out = path == "-" ? std::cout : *file;
-  out << text << std::flush;
-  if (out) return {};
-  return {StatusCode::kUnavailable, "--json=" + path + ": writing failed; is the disk full?"};
+// What goes to stdout instead is checked when the program ends.
+Status CheckReport(const char* setting, const std::string& path, std::ofstream* file) {
+  if (!file->is_open() || file->flush()) return {};
+  return {StatusCode::kUnavailable, setting + path + ": writing failed; is the disk full?"};
 }
 
 void ExplainFailure(const Options& options, const RunResult& result) {
@@ -97,16 +95,13 @@ int Run(Options& options) {
     }
   }
   options.report.software_dc = (*store)->software_dc();
-  std::ostream& out = summary.is_open() ? summary : std::cout;
-  WriteSummary(job, result, options.report, out);
-  if (!out.flush()) {
-    return cli::Fail(
-        {StatusCode::kUnavailable,
-         "writing the summary to " + (summary_path.empty() ? "stdout" : summary_path) + " failed; is the disk full?"});
-  }
-  if (const Status status = WriteJson(JsonReport(job, result, options.report), options.json_path, &json);
-      !status.ok()) {
-    return cli::Fail(status);
+  std::ostream& summary_out = summary.is_open() ? summary : std::cout;
+  WriteSummary(job, result, options.report, summary_out);
+  std::ostream& json_out = json.is_open() ? json : std::cout;
+  if (!options.json_path.empty()) json_out << JsonReport(job, result, options.report);
+  for (const Status& status :
+       {CheckReport("exportfile=", summary_path, &summary), CheckReport("--json=", options.json_path, &json)}) {
+    if (!status.ok()) return cli::Fail(status);
   }
   if (!result.good()) {
     ExplainFailure(options, result);
