@@ -20,7 +20,8 @@ target_compile_options(surgekv_flags INTERFACE -Wall -Wextra -Wpedantic $<$<BOOL
   # theirs, for the sake of which GCC would not inline them. The data path takes a tenth less time.
   $<$<CXX_COMPILER_ID:GNU>:-fno-semantic-interposition>
   -Wno-missing-field-initializers  # designated initializers leave members out on purpose
-  $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>)  # GCC 12 warns of `"literal" + std::string` (GCC bug 105651)
+  $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>  # GCC 12 warns of `"literal" + std::string` (GCC bug 105651)
+  $<$<CXX_COMPILER_ID:GNU>:-Wno-mismatched-new-delete>)  # ... and of a class with a destroying delete (krcore/fork.h)
 
 if(SURGEKV_SANITIZE)
   string(REPLACE ";" "," sanitizers "${SURGEKV_SANITIZE}")

@@ -1,5 +1,6 @@
 // PageArray: a fixed number of Ts, zeroed, on pages of their own. For memory of krcore's own that a NIC reads and
-// writes: forked children lack the pages that are registered (ibv_fork_init), with whatever else lies on them.
+// writes: with kernels before 5.12 forked children lack the pages that are registered (ibv_fork_init), with whatever
+// else lies on them.
 //
 // Thread safety: none of its own.
 #ifndef KRCORE_BASE_PAGE_ARRAY_H_

@@ -31,6 +31,7 @@ class AcceptorImpl final : public Acceptor {
   }
 
   size_t Serve() override {
+    if (forked()) return 0;
     size_t served = 0;
     Request request;
     while (const size_t length = datagrams_->Receive(std::as_writable_bytes(std::span(&request, 1)))) {
@@ -45,6 +46,7 @@ class AcceptorImpl final : public Acceptor {
 
   // Clients that died did not say goodbye, and a goodbye may be lost.
   size_t Sweep() override {
+    if (forked()) return 0;
     const size_t before = connections_.size();
     Client asked;
     bool dead = false;
@@ -59,6 +61,7 @@ class AcceptorImpl final : public Acceptor {
   }
 
   Status Renew() override {
+    KRCORE_RETURN_IF_ERROR(NotForked());
     const Status found = node_.device().LookupRecord(AcceptorRecord(node_.id())).status();
     return found == StatusCode::kNotFound ? Announce(datagrams_->qpn()) : found;
   }

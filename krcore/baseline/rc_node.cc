@@ -60,8 +60,12 @@ class LocalRegion final : public Region {
   uint32_t lkey() const override { return lkey_; }
   uint32_t rkey() const override { return 0; }
   bool adopted() const override { return false; }
-  Status CollapseToHugePages(size_t, size_t) override { return StatusCode::kUnsupported; }
+  Status CollapseToHugePages(size_t, size_t) override {
+    KRCORE_RETURN_IF_ERROR(NotForked());
+    return StatusCode::kUnsupported;
+  }
   Status Deregister(Deadline) override {
+    KRCORE_RETURN_IF_ERROR(NotForked());
     if (mr_ == nullptr) return {};
     table_.Remove(lkey_);
     mr_.reset();
@@ -118,6 +122,7 @@ RcNode::~RcNode() {
 // ---- memory
 
 Result<std::unique_ptr<Region>> RcNode::CreateRegion(const RegionOptions& options) {
+  KRCORE_RETURN_IF_ERROR(NotForked());
   if (options.remote_rights != 0 || !options.name.empty())
     return Status(StatusCode::kUnsupported, "a node of the baselines is a client: it exposes no memory");
   if (options.length == 0) return Status(StatusCode::kInvalidArgument, "a region needs a length");
@@ -129,6 +134,7 @@ Result<std::unique_ptr<Region>> RcNode::CreateRegion(const RegionOptions& option
 }
 
 Result<std::unique_ptr<Region>> RcNode::RegisterLocal(void* addr, size_t length) {
+  KRCORE_RETURN_IF_ERROR(NotForked());
   if (addr == nullptr || length == 0) return Status(StatusCode::kInvalidArgument, "no memory named");
   auto mr = pd_->RegisterMemory(addr, length, kLocalWrite);
   if (!mr.ok()) return mr.status();
@@ -137,7 +143,10 @@ Result<std::unique_ptr<Region>> RcNode::RegisterLocal(void* addr, size_t length)
 
 // ---- metadata
 
-Status RcNode::HostMetaServer(uint32_t) { return {StatusCode::kUnsupported, "metadata servers are nodes of krcore"}; }
+Status RcNode::HostMetaServer(uint32_t) {
+  KRCORE_RETURN_IF_ERROR(NotForked());
+  return {StatusCode::kUnsupported, "metadata servers are nodes of krcore"};
+}
 
 Result<meta::MetaClient*> RcNode::Meta() {
   std::lock_guard lock(meta_mutex_);
@@ -150,6 +159,7 @@ Result<meta::MetaClient*> RcNode::Meta() {
 }
 
 Status RcNode::Publish(Deadline deadline) {
+  KRCORE_RETURN_IF_ERROR(NotForked());
   auto meta = Meta();
   if (!meta.ok()) return meta.status();
   const meta::NodePayload payload;  // without a DC target: it says that this node lives
@@ -157,6 +167,7 @@ Status RcNode::Publish(Deadline deadline) {
 }
 
 Status RcNode::PublishService(std::string_view name, std::span<const std::byte> value, Deadline deadline) {
+  KRCORE_RETURN_IF_ERROR(NotForked());
   if (name.empty() || value.size() > kMaxServiceBytes)
     return {StatusCode::kInvalidArgument,
             "a service needs a name and has a value of at most " + std::to_string(kMaxServiceBytes) + " bytes"};
@@ -167,6 +178,7 @@ Status RcNode::PublishService(std::string_view name, std::span<const std::byte> 
 }
 
 Result<std::vector<std::byte>> RcNode::LookupService(std::string_view name, Deadline deadline) {
+  KRCORE_RETURN_IF_ERROR(NotForked());
   auto meta = Meta();
   if (!meta.ok()) return meta.status();
   auto record = (*meta)->Lookup(meta::Key::Service(name), deadline);
@@ -177,6 +189,7 @@ Result<std::vector<std::byte>> RcNode::LookupService(std::string_view name, Dead
 }
 
 bool RcNode::IsConfirmedDead(NodeId node, uint32_t incarnation) {
+  if (forked()) return false;
   auto meta = Meta();
   return meta.ok() &&
          (*meta)->OwnerIsDead(meta::PackOwner(node, incarnation), nullptr, Deadline::After(clock_, kConfirmDeathNs));
@@ -185,6 +198,7 @@ bool RcNode::IsConfirmedDead(NodeId node, uint32_t incarnation) {
 // ---- queues
 
 Result<std::unique_ptr<QueuePool>> RcNode::CreateQueuePool(const QueuePoolOptions& options) {
+  KRCORE_RETURN_IF_ERROR(NotForked());
   return RcPool::Create(*this, options);
 }
 

@@ -58,6 +58,7 @@ RcPool::~RcPool() {
 Node& RcPool::node() const { return node_; }
 
 Result<std::unique_ptr<VirtualQueue>> RcPool::CreateQueue(uint32_t depth) {
+  KRCORE_RETURN_IF_ERROR(NotForked());
   if (depth == 0 || depth > kMaxQueueDepth)
     return Status(StatusCode::kInvalidArgument, "queue depth must be 1 to " + std::to_string(kMaxQueueDepth));
   auto queue = std::make_unique<RcQueue>(*this, depth);
@@ -117,6 +118,7 @@ void RcPool::Release(std::shared_ptr<Link> link) {
 // ---- the data path
 
 void RcPool::PostAll() {
+  if (forked()) return;
   if (gate_ != nullptr &&
       std::any_of(queues_.begin(), queues_.end(), [](const RcQueue* queue) { return queue->has_staged(); }) &&
       !gate_->MayPost())
@@ -127,6 +129,7 @@ void RcPool::PostAll() {
 void RcPool::Flush() { PostAll(); }
 
 size_t RcPool::Poll() {
+  if (forked()) return 0;
   PostAll();
   size_t completed = std::exchange(completed_by_flush_, 0);
   for (const OwnCq& own : cqs_) {
@@ -146,6 +149,7 @@ size_t RcPool::Poll() {
 }
 
 void RcPool::DiscardStaged() {
+  if (forked()) return;
   for (RcQueue* queue : queues_) completed_by_flush_ += queue->DiscardStaged();
 }
 

@@ -32,6 +32,7 @@ size_t RcQueue::memory_bytes() const {
 }
 
 Status RcQueue::Connect(NodeId peer, Deadline deadline) {
+  KRCORE_RETURN_IF_ERROR(NotForked());
   if (pool_ == nullptr) return {StatusCode::kBadState, "the pool of this queue was destroyed"};
   if (peer == kNoNode) return {StatusCode::kInvalidArgument, "no peer named"};
   if (outstanding() != 0)
@@ -106,6 +107,7 @@ void RcQueue::Fill(uint64_t position, const WorkRequest& wr) {
 }
 
 Status RcQueue::Stage(std::span<const WorkRequest> wrs, size_t* bad_index) {
+  KRCORE_RETURN_IF_ERROR(NotForked());
   size_t unused;
   if (bad_index == nullptr) bad_index = &unused;
   *bad_index = 0;
@@ -166,11 +168,13 @@ void RcQueue::OnDone(WcStatus status, uint32_t qp_num) {
 }
 
 size_t RcQueue::Pop(std::span<Completion> out) {
+  if (forked()) return 0;
   const auto lock = Lock();
   return ring_.Pop(out);
 }
 
 uint32_t RcQueue::outstanding() const {
+  if (forked()) return 0;
   const auto lock = Lock();
   return ring_.outstanding();
 }

@@ -72,18 +72,12 @@ static_assert(uint32_t{KRCORE_REMOTE_ATOMIC} == uint32_t{krcore::kRemoteAtomic} 
 
 thread_local std::string last_error;
 
+// Allocates for a message alone, and refusals of the data path have none.
 int Fail(const Status& status) {
   last_error.assign(status.message());
   return -static_cast<int>(status.code());
 }
 int Report(const Status& status) { return status.ok() ? KRCORE_OK : Fail(status); }
-
-// On the data path: no message, no allocation.
-int Code(const Status& status) {
-  if (!status.ok()) [[unlikely]]
-    last_error.clear();
-  return -static_cast<int>(status.code());
-}
 
 // Runs `call`; an exception (there is one source of them, memory that runs out) becomes a code.
 template <typename Call>
@@ -229,7 +223,7 @@ int krcore_qpush(krcore_queue_t* queue, const struct krcore_wr* wrs, size_t coun
   return Guarded([&] {
     // The layouts are the same, see above.
     const std::span<const krcore::WorkRequest> requests(reinterpret_cast<const krcore::WorkRequest*>(wrs), count);
-    return Code(queue->queue->Push(requests, bad_index));
+    return Report(queue->queue->Push(requests, bad_index));
   });
 }
 
@@ -270,7 +264,7 @@ int krcore_qpush_recv(krcore_queue_t* queue, const struct krcore_recv* receives,
   if (receives == nullptr && count != 0) return Missing("receives");
   return Guarded([&] {
     const std::span<const krcore::Receive> posted(reinterpret_cast<const krcore::Receive*>(receives), count);
-    return Code(queue->queue->PushRecv(posted, bad_index));
+    return Report(queue->queue->PushRecv(posted, bad_index));
   });
 }
 

@@ -20,6 +20,7 @@ constexpr uint32_t kMaxMessageSges = 3;  // as of all control planes
 // ---- receiving
 
 Status KernelVirtualQueue::Bind(Port port, const BindOptions& options, Deadline deadline) {
+  KRCORE_RETURN_IF_ERROR(NotForked());
   if (pool_ == nullptr) return {StatusCode::kBadState, "the pool of this queue was destroyed"};
   if (port_ != kNoPort) return {StatusCode::kBadState, "this queue is bound to port " + std::to_string(port_)};
   KRCORE_RETURN_IF_ERROR(pool_->kernel_node().Publish(deadline));
@@ -33,6 +34,7 @@ Status KernelVirtualQueue::Bind(Port port, const BindOptions& options, Deadline 
 }
 
 Status KernelVirtualQueue::PushRecv(std::span<const Receive> receives, size_t* bad_index) {
+  KRCORE_RETURN_IF_ERROR(NotForked());
   size_t unused;
   if (bad_index == nullptr) bad_index = &unused;
   *bad_index = 0;
@@ -53,6 +55,7 @@ Status KernelVirtualQueue::PushRecv(std::span<const Receive> receives, size_t* b
 }
 
 size_t KernelVirtualQueue::PopMessages(std::span<Message> out) {
+  if (forked()) return 0;
   const size_t count = std::min(out.size(), ready_.size());
   std::copy_n(ready_.begin(), count, out.begin());
   ready_.erase(ready_.begin(), ready_.begin() + static_cast<ptrdiff_t>(count));

@@ -23,11 +23,15 @@ class KernelRegion final : public Region {
   uint32_t rkey() const override { return remote_rights_ == 0 ? 0 : key_; }
   bool adopted() const override { return false; }
   Status CollapseToHugePages(size_t offset, size_t length) override {
+    KRCORE_RETURN_IF_ERROR(NotForked());
     if (offset > bytes_.size() || length > bytes_.size() - offset)
       return {StatusCode::kInvalidArgument, "range outside the region"};
     return StatusCode::kUnsupported;  // its pages are pinned where they are
   }
-  Status Deregister(Deadline deadline) override { return End(deadline); }
+  Status Deregister(Deadline deadline) override {
+    KRCORE_RETURN_IF_ERROR(NotForked());
+    return End(deadline);
+  }
 
  private:
   Status End(Deadline deadline) {
@@ -91,6 +95,7 @@ Result<std::unique_ptr<Region>> KernelNode::Register(std::span<std::byte> bytes,
 }
 
 Result<std::unique_ptr<Region>> KernelNode::CreateRegion(const RegionOptions& options) {
+  KRCORE_RETURN_IF_ERROR(NotForked());
   KRCORE_RETURN_IF_ERROR(node::CheckRegionOptions(options));
   if (!options.name.empty() || options.keep_on_close)
     return Status(StatusCode::kUnsupported, "with control plane kernel memory goes with its process");
@@ -101,6 +106,7 @@ Result<std::unique_ptr<Region>> KernelNode::CreateRegion(const RegionOptions& op
 }
 
 Result<std::unique_ptr<Region>> KernelNode::RegisterLocal(void* addr, size_t length) {
+  KRCORE_RETURN_IF_ERROR(NotForked());
   if (addr == nullptr || length == 0) return Status(StatusCode::kInvalidArgument, "no memory named");
   return Register({static_cast<std::byte*>(addr), length}, 0, 0, nullptr);
 }
@@ -116,9 +122,10 @@ Status KernelNode::Deregister(uint32_t key) { return control_.Deregister(key); }
 
 // ---- metadata
 
-Status KernelNode::HostMetaServer(uint32_t /*capacity*/) { return {}; }
+Status KernelNode::HostMetaServer(uint32_t /*capacity*/) { return NotForked(); }
 
 Status KernelNode::Publish(Deadline deadline) {
+  KRCORE_RETURN_IF_ERROR(NotForked());
   const std::lock_guard lock(mutex_);
   const Status status = UntilAvailable(clock_, deadline, [&] { return control_.Publish(exposed_); });
   published_ |= status.ok();
@@ -126,6 +133,7 @@ Status KernelNode::Publish(Deadline deadline) {
 }
 
 Status KernelNode::PublishService(std::string_view name, std::span<const std::byte> value, Deadline deadline) {
+  KRCORE_RETURN_IF_ERROR(NotForked());
   if (value.size() > kMaxServiceBytes)
     return {StatusCode::kInvalidArgument, "a service's value has at most " + std::to_string(kMaxServiceBytes) +
                                               " bytes, not " + std::to_string(value.size())};
@@ -139,6 +147,7 @@ Status KernelNode::PublishService(std::string_view name, std::span<const std::by
 }
 
 Result<std::vector<std::byte>> KernelNode::LookupService(std::string_view name, Deadline deadline) {
+  KRCORE_RETURN_IF_ERROR(NotForked());
   std::vector<std::byte> value;
   const Status status = UntilAvailable(clock_, deadline, [&]() -> Status {
     auto got = control_.GetService(name);
@@ -153,12 +162,14 @@ Result<std::vector<std::byte>> KernelNode::LookupService(std::string_view name, 
 }
 
 bool KernelNode::IsConfirmedDead(NodeId node, uint32_t incarnation) {
+  if (forked()) return false;
   if (node == control_.node() && incarnation == control_.incarnation()) return false;  // perhaps not published
   const auto dead = control_.IsDead(node, incarnation);
   return dead.ok() && *dead;
 }
 
 Result<std::unique_ptr<QueuePool>> KernelNode::CreateQueuePool(const QueuePoolOptions& options) {
+  KRCORE_RETURN_IF_ERROR(NotForked());
   if (options.sq_depth == 0) return Status(StatusCode::kInvalidArgument, "sq_depth must not be 0");
   return std::unique_ptr<QueuePool>(std::make_unique<KernelPool>(*this));
 }

@@ -21,6 +21,7 @@ KernelPool::~KernelPool() {
 Node& KernelPool::node() const { return node_; }
 
 Result<std::unique_ptr<VirtualQueue>> KernelPool::CreateQueue(uint32_t depth) {
+  KRCORE_RETURN_IF_ERROR(NotForked());
   if (depth == 0 || depth > KRC_MAX_DEPTH)
     return Status(StatusCode::kInvalidArgument,
                   "queue depth must be 1 to " + std::to_string(KRC_MAX_DEPTH) + " with control plane kernel");
@@ -33,6 +34,7 @@ Result<std::unique_ptr<VirtualQueue>> KernelPool::CreateQueue(uint32_t depth) {
 void KernelPool::Remove(KernelVirtualQueue* queue) { std::erase(queues_, queue); }
 
 void KernelPool::Flush() {
+  if (forked()) return;
   const auto has_staged = [](const KernelVirtualQueue* queue) { return queue->has_staged(); };
   if (std::none_of(queues_.begin(), queues_.end(), has_staged)) return;
   if (gate_ != nullptr && !gate_->MayPost()) return;
@@ -40,6 +42,7 @@ void KernelPool::Flush() {
 }
 
 size_t KernelPool::Poll() {
+  if (forked()) return 0;
   Flush();
   size_t completed = std::exchange(completed_by_flush_, 0);
   size_t messages = 0;
@@ -52,6 +55,7 @@ size_t KernelPool::Poll() {
 }
 
 void KernelPool::DiscardStaged() {
+  if (forked()) return;
   for (KernelVirtualQueue* queue : queues_) completed_by_flush_ += queue->DiscardStaged();
 }
 

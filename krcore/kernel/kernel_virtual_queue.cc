@@ -42,6 +42,7 @@ size_t KernelVirtualQueue::memory_bytes() const {
 Status KernelVirtualQueue::Connect(NodeId peer, Deadline deadline) { return ConnectTo(peer, kNoPort, deadline); }
 
 Status KernelVirtualQueue::ConnectTo(NodeId peer, Port port, Deadline deadline) {
+  KRCORE_RETURN_IF_ERROR(NotForked());
   if (pool_ == nullptr) return {StatusCode::kBadState, "the pool of this queue was destroyed"};
   if (peer == kNoNode) return {StatusCode::kInvalidArgument, "no peer named"};
   if (outstanding() != 0)
@@ -108,6 +109,7 @@ void KernelVirtualQueue::Fill(uint64_t position, const WorkRequest& wr) {
 }
 
 Status KernelVirtualQueue::Stage(std::span<const WorkRequest> wrs, size_t* bad_index) {
+  KRCORE_RETURN_IF_ERROR(NotForked());
   size_t unused;
   if (bad_index == nullptr) bad_index = &unused;
   *bad_index = 0;

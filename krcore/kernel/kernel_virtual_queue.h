@@ -42,13 +42,13 @@ class KernelVirtualQueue final : public VirtualQueue {
   Status Connect(NodeId peer, Port port, Deadline deadline) override;
   // Looks the port up, as connecting to it does.
   Status Connect(const Sender& sender, Deadline deadline) override;
-  uint32_t credits() const override { return pool_ != nullptr && !broken_ ? credits_ : 0; }
+  uint32_t credits() const override { return pool_ != nullptr && !broken_ && !forked() ? credits_ : 0; }
   Status PushRecv(std::span<const Receive> receives, size_t* bad_index) override;
   size_t PopMessages(std::span<Message> out) override;
 
   Status Stage(std::span<const WorkRequest> wrs, size_t* bad_index) override;
   Status Push(std::span<const WorkRequest> wrs, size_t* bad_index) override;
-  size_t Pop(std::span<Completion> out) override { return ring_.Pop(out); }
+  size_t Pop(std::span<Completion> out) override { return forked() ? 0 : ring_.Pop(out); }
   uint32_t outstanding() const override { return ring_.outstanding(); }
 
   // ---- for KernelPool; those that return a number: of WRs that completed by it

@@ -104,6 +104,7 @@ NodeImpl::~NodeImpl() {
 // ---- memory
 
 Result<std::unique_ptr<Region>> NodeImpl::CreateRegion(const RegionOptions& options) {
+  KRCORE_RETURN_IF_ERROR(NotForked());
   if (options.tag == rc::kDeskTag) return Status(StatusCode::kInvalidArgument, "this tag is krcore's own");
   return MakeRegion(options);
 }
@@ -138,6 +139,7 @@ Result<std::unique_ptr<Region>> NodeImpl::MakeRegion(const RegionOptions& option
 }
 
 Result<std::unique_ptr<Region>> NodeImpl::RegisterLocal(void* addr, size_t length) {
+  KRCORE_RETURN_IF_ERROR(NotForked());
   if (addr == nullptr || length == 0) return Status(StatusCode::kInvalidArgument, "no memory named");
   auto mr = pd_->RegisterMemory(addr, length, kLocalWrite);
   if (!mr.ok()) return mr.status();
@@ -181,6 +183,7 @@ Result<int64_t> NodeImpl::Withdraw(uint32_t rkey, Deadline deadline) {
 // ---- metadata
 
 Status NodeImpl::HostMetaServer(uint32_t capacity) {
+  KRCORE_RETURN_IF_ERROR(NotForked());
   {
     std::lock_guard lock(mutex_);
     if (hosting_) return {StatusCode::kExists, "this node hosts a metadata server already"};
@@ -197,6 +200,7 @@ Status NodeImpl::HostMetaServer(uint32_t capacity) {
 }
 
 Status NodeImpl::Publish(Deadline deadline) {
+  KRCORE_RETURN_IF_ERROR(NotForked());
   std::lock_guard publishing(publish_mutex_);
   meta::NodePayload payload;
   payload.dc_key = dct_->dc_key();
@@ -225,6 +229,7 @@ Status NodeImpl::NeedPublished(Deadline deadline) {
 }
 
 Status NodeImpl::PublishService(std::string_view name, std::span<const std::byte> value, Deadline deadline) {
+  KRCORE_RETURN_IF_ERROR(NotForked());
   if (name.empty()) return {StatusCode::kInvalidArgument, "a service needs a name"};
   if (value.size() > kMaxServiceBytes)
     return {StatusCode::kInvalidArgument, "a service's value has at most " + std::to_string(kMaxServiceBytes) +
@@ -238,6 +243,7 @@ Status NodeImpl::PublishService(std::string_view name, std::span<const std::byte
 // The fabric's record first: it is taken by one at a time, so who has it is the only one that goes on to the metadata
 // servers. Where the fabric does not answer they alone tell rivals apart, until this is called again.
 Status NodeImpl::ClaimService(std::string_view name, std::span<const std::byte> value, Deadline deadline) {
+  KRCORE_RETURN_IF_ERROR(NotForked());
   const Status told = device_->PublishRecord(std::string(name), value);
   const bool silent = told == StatusCode::kUnavailable || told == StatusCode::kTimeout;
   if (!told.ok() && !silent) return told;
@@ -245,6 +251,7 @@ Status NodeImpl::ClaimService(std::string_view name, std::span<const std::byte> 
 }
 
 Result<std::vector<std::byte>> NodeImpl::LookupService(std::string_view name, Deadline deadline) {
+  KRCORE_RETURN_IF_ERROR(NotForked());
   auto record = meta_->Lookup(meta::Key::Service(name), deadline);
   if (!record.ok()) {
     if (record.status() == StatusCode::kNotFound)
@@ -275,17 +282,20 @@ Result<std::vector<std::byte>> NodeImpl::LookupPort(NodeId node, Port port, Dead
 }
 
 bool NodeImpl::IsConfirmedDead(NodeId node, uint32_t incarnation) {
+  if (forked()) return false;
   return meta_->OwnerIsDead(meta::PackOwner(node, incarnation), nullptr, Deadline::After(clock_, kConfirmDeathNs));
 }
 
 // ---- queues
 
 size_t NodeImpl::PollConnections() {
+  if (forked()) return 0;
   std::lock_guard lock(acceptor_mutex_);
   return acceptor_ ? acceptor_->Poll() : 0;
 }
 
 Result<std::unique_ptr<QueuePool>> NodeImpl::CreateQueuePool(const QueuePoolOptions& options) {
+  KRCORE_RETURN_IF_ERROR(NotForked());
   return OrOutOfMemory("making a queue pool", [&] {
     return pool::QueuePoolImpl::Create({.node = this,
                                         .device = device_.get(),

@@ -35,16 +35,18 @@ class NodeImpl final : public Node, private pool::PortRecords {
   Result<std::vector<std::byte>> LookupService(std::string_view name, Deadline deadline) override;
   Status ClaimService(std::string_view name, std::span<const std::byte> value, Deadline deadline) override;
   Result<std::vector<std::byte>> LookupClaim(std::string_view name) override {
+    KRCORE_RETURN_IF_ERROR(NotForked());
     return device_->LookupRecord(std::string(name));
   }
   Result<std::vector<FoundMemory>> FindMemory(std::string_view name, size_t bytes) override {
+    KRCORE_RETURN_IF_ERROR(NotForked());
     return device_->FindMemory(std::string(name), bytes);
   }
   Status CheckName() override { return device_->CheckName(); }
   bool IsConfirmedDead(NodeId node, uint32_t incarnation) override;
   size_t PollConnections() override;
   std::optional<SoftwareDcStats> software_dc() const override {
-    return device_->caps().software_dc ? std::optional(device_->DcStats()) : std::nullopt;
+    return device_->caps().software_dc && !forked() ? std::optional(device_->DcStats()) : std::nullopt;
   }
   Result<std::unique_ptr<QueuePool>> CreateQueuePool(const QueuePoolOptions& options) override;
 

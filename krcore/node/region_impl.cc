@@ -75,6 +75,7 @@ void RegionImpl::DestroyKeys() {
 }
 
 Status RegionImpl::Deregister(Deadline deadline) {
+  KRCORE_RETURN_IF_ERROR(NotForked());
   if (parts_.mr == nullptr) return {};
   if (parts_.remote_memory) {
     if (!quiet_ns_) {
@@ -93,6 +94,7 @@ Status RegionImpl::Deregister(Deadline deadline) {
 }
 
 Status RegionImpl::CollapseToHugePages(size_t offset, size_t length) {
+  KRCORE_RETURN_IF_ERROR(NotForked());
   const std::span<std::byte> all = bytes();
   if (offset > all.size() || length > all.size() - offset)
     return {StatusCode::kInvalidArgument, "range outside the region"};

@@ -77,6 +77,7 @@ QueuePoolImpl::~QueuePoolImpl() {
 }
 
 Result<std::unique_ptr<VirtualQueue>> QueuePoolImpl::CreateQueue(uint32_t depth) {
+  KRCORE_RETURN_IF_ERROR(NotForked());
   if (depth == 0 || depth > kMaxQueueDepth)
     return Status(StatusCode::kInvalidArgument, "queue depth must be 1 to " + std::to_string(kMaxQueueDepth));
   auto queue = std::make_unique<vqp::VirtualQueueImpl>(*this, depth);
@@ -120,6 +121,7 @@ inline size_t QueuePoolImpl::AtStaged(Do what) {
 }
 
 void QueuePoolImpl::DiscardStaged() {
+  if (forked()) return;
   completed_by_flush_ += AtStaged([](PhysicalQueue& queue) { return queue.DiscardStaged(WcStatus::kDiscarded); });
 }
 
@@ -184,7 +186,10 @@ void QueuePoolImpl::QuarantineTheDead() {
   }
 }
 
-void QueuePoolImpl::Flush() { completed_by_flush_ += FlushAll(); }
+void QueuePoolImpl::Flush() {
+  if (forked()) return;
+  completed_by_flush_ += FlushAll();
+}
 
 std::shared_ptr<const dct::Peer> QueuePoolImpl::RenewLease(const std::shared_ptr<const dct::Peer>& peer,
                                                            int64_t now_ns) {
@@ -252,6 +257,8 @@ void QueuePoolImpl::RenewLeases(int64_t now_ns) {
 size_t QueuePoolImpl::PollOnce() { return PollHere(); }
 
 size_t QueuePoolImpl::Poll() {
+  if (forked()) [[unlikely]]
+    return 0;
   const size_t completed = std::exchange(completed_by_flush_, 0) + PollHere();
   if (rc_ != nullptr && rc_->has_work()) [[unlikely]]
     rc_->Work(completed == 0 && NothingUnderWay());

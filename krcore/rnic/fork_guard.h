@@ -1,16 +1,14 @@
 // Kernel locks, connections and devices belong to open file descriptions, which pass to forked children and would keep
-// what a dead parent had alive. So the descriptors that hold them are known here and closed in every child.
+// what a dead parent had alive. So the descriptors that hold them are known here and closed in every child: by fork's
+// own handler, or, after a bare clone, as soon as the child calls the library.
 #ifndef KRCORE_RNIC_FORK_GUARD_H_
 #define KRCORE_RNIC_FORK_GUARD_H_
 
-#include <cstdint>
 #include <mutex>
-#include <thread>
+
+#include "krcore/fork.h"
 
 namespace krcore::rnic {
-
-// Counts the forks between the first process and this one, as far as this library saw them.
-uint32_t ForkGeneration();
 
 // From now until Unguard, `fd` is closed in forked children, in the order of these calls. Children that exec close it
 // by O_CLOEXEC anyway.
@@ -28,8 +26,6 @@ class ForksHeld {
  private:
   const std::lock_guard<std::mutex> lock_;
 };
-// In a forked child, of a thread that stayed in the parent: nobody can join it, and its handle is given up.
-void Forget(std::thread&& thread);
 // From now on `hook` runs in every forked child before descriptors are closed. It may do what is async-signal-safe.
 void RunInForkedChildren(void (*hook)());
 

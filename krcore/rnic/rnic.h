@@ -41,6 +41,7 @@
 #include <string>
 #include <vector>
 
+#include "krcore/fork.h"
 #include "krcore/status.h"
 #include "krcore/types.h"
 
@@ -84,10 +85,7 @@ std::string_view QpStateName(QpState state);
 Status WrongState(QpState state, QpState wanted);
 
 // Resolves a DeviceAddress once, so that WRs need not. Immutable; usable with every Qp of its Device.
-class AddressHandle {
- public:
-  virtual ~AddressHandle() = default;
-};
+class AddressHandle : public OfOneProcess {};
 
 // One element of Qp::PostSend: a WorkRequest plus, for UD and DC, where it goes.
 struct SendWr : WorkRequest {
@@ -120,9 +118,8 @@ struct RecvWr {
   uint8_t num_sge = 0;
 };
 
-class Mr {
+class Mr : public OfOneProcess {
  public:
-  virtual ~Mr() = default;
   void* addr() const { return addr_; }
   size_t length() const { return length_; }
   uint32_t lkey() const { return lkey_; }
@@ -135,9 +132,8 @@ class Mr {
   uint32_t rkey_ = 0;
 };
 
-class Cq {
+class Cq : public OfOneProcess {
  public:
-  virtual ~Cq() = default;
   // Moves up to out.size() completions into `out`, oldest first, and returns how many. Drives the provider
   // where it has no hardware to do so.
   virtual size_t Poll(std::span<Completion> out) = 0;
@@ -171,9 +167,8 @@ struct QpPeer {
   uint32_t psn = 0;
 };
 
-class Qp {
+class Qp : public OfOneProcess {
  public:
-  virtual ~Qp() = default;
   uint32_t num() const { return num_; }
   virtual QpType type() const = 0;
   virtual QpState state() const = 0;
@@ -210,9 +205,8 @@ class Qp {
 };
 
 // A DC target: accepts requests of any DC initiator that knows (address, number, dc_key).
-class Dct {
+class Dct : public OfOneProcess {
  public:
-  virtual ~Dct() = default;
   uint32_t num() const { return num_; }
   uint64_t dc_key() const { return dc_key_; }
   // Receives for SENDs and WRITE_WITH_IMMs from any initiator (the DCT's SRQ).
@@ -231,9 +225,8 @@ struct DctAttr {
   uint32_t max_recv_bytes = 4096;
 };
 
-class Pd {
+class Pd : public OfOneProcess {
  public:
-  virtual ~Pd() = default;
   // Registers [addr, addr + length). Remote rights on memory that peers cannot reach (not from AllocMemory,
   // where Caps::shared_memory_required) return kUnsupported. Keys carry a generation: a key of a destroyed Mr
   // is refused, not reused, for at least 255 registrations.
@@ -244,9 +237,8 @@ class Pd {
 
 // Memory that peers can reach. Zeroed when fresh, page-aligned (2 MiB-aligned from 2 MiB up), reserved (no
 // SIGBUS later). Unmapped on destruction; whether a named one is deleted then, see AllocOptions.
-class Memory {
+class Memory : public OfOneProcess {
  public:
-  virtual ~Memory() = default;
   std::span<std::byte> bytes() const { return bytes_; }
   // True when the contents are those a dead or stopped predecessor of the same name left.
   bool adopted() const { return adopted_; }
@@ -274,9 +266,8 @@ enum class PeerState : uint8_t {
   kUnreachable,  // cannot be told apart from slow; never treat as dead
 };
 
-class Device {
+class Device : public OfOneProcess {
  public:
-  virtual ~Device() = default;
   virtual const Caps& caps() const = 0;
   virtual const DeviceAddress& address() const = 0;
 

@@ -39,6 +39,7 @@ size_t InlineBytes(const WorkRequest& wr) {
 // ---- receiving
 
 Status VirtualQueueImpl::Bind(Port port, const BindOptions& options, Deadline deadline) {
+  KRCORE_RETURN_IF_ERROR(NotForked());
   if (pool_ == nullptr) return {StatusCode::kBadState, "the pool of this queue was destroyed"};
   if (mailbox_ != nullptr)
     return {StatusCode::kBadState, "this queue is bound to port " + std::to_string(mailbox_->port())};
@@ -51,6 +52,7 @@ Status VirtualQueueImpl::Bind(Port port, const BindOptions& options, Deadline de
 Port VirtualQueueImpl::port() const { return mailbox_ ? mailbox_->port() : kNoPort; }
 
 Status VirtualQueueImpl::PushRecv(std::span<const Receive> receives, size_t* bad_index) {
+  KRCORE_RETURN_IF_ERROR(NotForked());
   size_t unused;
   if (bad_index == nullptr) bad_index = &unused;
   *bad_index = 0;
@@ -58,7 +60,7 @@ Status VirtualQueueImpl::PushRecv(std::span<const Receive> receives, size_t* bad
   return mailbox_->PushRecv(receives, bad_index);
 }
 
-size_t VirtualQueueImpl::PopMessages(std::span<Message> out) { return mailbox_ ? mailbox_->Pop(out) : 0; }
+size_t VirtualQueueImpl::PopMessages(std::span<Message> out) { return mailbox_ && !forked() ? mailbox_->Pop(out) : 0; }
 
 // ---- connecting
 
@@ -121,7 +123,7 @@ void VirtualQueueImpl::CloseMessages() {
 }
 
 uint32_t VirtualQueueImpl::credits() const {
-  return channel_ && state_.standing == QueueStanding::kReady ? channel_->credits() : 0;
+  return channel_ && !forked() && state_.standing == QueueStanding::kReady ? channel_->credits() : 0;
 }
 
 // ---- sending

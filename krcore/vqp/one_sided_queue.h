@@ -22,7 +22,10 @@ class OneSidedQueue : public VirtualQueue {
   size_t PopMessages(std::span<Message>) final { return 0; }
 
  private:
-  static Status NoMessages() { return {StatusCode::kUnsupported, "this control plane has one-sided requests only"}; }
+  Status NoMessages() const {
+    KRCORE_RETURN_IF_ERROR(NotForked());
+    return {StatusCode::kUnsupported, "this control plane has one-sided requests only"};
+  }
 };
 
 }  // namespace krcore::vqp

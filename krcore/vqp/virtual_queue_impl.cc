@@ -30,6 +30,7 @@ size_t VirtualQueueImpl::memory_bytes() const {
 }
 
 Status VirtualQueueImpl::MayConnect() const {
+  KRCORE_RETURN_IF_ERROR(NotForked());
   if (pool_ == nullptr) return {StatusCode::kBadState, "the pool of this queue was destroyed"};
   if (state_.outstanding() != 0)
     return {StatusCode::kQueueFull, std::to_string(state_.outstanding()) + " work requests are outstanding"};
@@ -111,6 +112,8 @@ inline bool VirtualQueueImpl::ExecuteAlike(std::span<const WorkRequest> wrs) {
 }
 
 Status VirtualQueueImpl::Stage(std::span<const WorkRequest> wrs, size_t* bad_index) {
+  if (forked()) [[unlikely]]
+    return OpenedBeforeFork();
   if (StageAlike(wrs)) [[likely]]
     return {};
   return StageUnlike(wrs, bad_index);
@@ -177,6 +180,8 @@ StatusCode VirtualQueueImpl::StageOne(const WorkRequest& wr, bool first) {
 }
 
 Status VirtualQueueImpl::Push(std::span<const WorkRequest> wrs, size_t* bad_index) {
+  if (forked()) [[unlikely]]
+    return OpenedBeforeFork();
   if (pool_ != nullptr) {
     pool_->CheckLeases();  // first, so that what is refused is refused here
     if (ExecuteAlike(wrs)) [[likely]]

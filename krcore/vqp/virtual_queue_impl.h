@@ -46,7 +46,7 @@ class VirtualQueueImpl final : public VirtualQueue {
     if (state_.standing == pool::QueueStanding::kReady && !wrs.empty())
       physical_->Prefetch(wrs, state_.peer->ah.get(), wrs[0].rkey);
   }
-  size_t Pop(std::span<Completion> out) override { return state_.Pop(out); }
+  size_t Pop(std::span<Completion> out) override { return forked() ? 0 : state_.Pop(out); }
   uint32_t outstanding() const override { return state_.outstanding(); }
 
   // ---- for the pool

@@ -26,6 +26,7 @@
 #include <string_view>
 #include <vector>
 
+#include "krcore/fork.h"
 #include "krcore/node.h"
 #include "krcore/status.h"
 
@@ -53,11 +54,10 @@ Result<std::unique_ptr<Node>> OpenNode(std::string_view control_plane, const Nod
 
 // Answers RC connection requests to a node that Node::Open made, and owns this side's QPs. They go when the requester
 // says so, or is found dead. It tells requesters the regions that the node has published. For one thread at a time.
-class Acceptor {
+class Acceptor : public OfOneProcess {
  public:
   // Announces itself in the fabric's records. One for a node, which must outlive it.
   static Result<std::unique_ptr<Acceptor>> Create(Node& node);
-  virtual ~Acceptor() = default;
   // Answers what has come; returns how many requests. Does not block: to be called again and again.
   virtual size_t Serve() = 0;
   // Drops the connections of clients that are confirmed dead; returns how many. Asks the fabric once for each client:

@@ -18,6 +18,9 @@
  * queues before their pool, pools and memory before their node. Closing NULL does nothing. Buffers named by requests
  * and receives are borrowed until their completion or message was popped; arrays of requests only during the call.
  * Threads: a node may be used from several threads. A pool and its queues belong to one thread at a time.
+ * Fork: what is open belongs to the process that opened it. In a child that was forked since, calls on it return
+ * KRCORE_EBADSTATE, or 0 where they return a number of things; closing it there does nothing, and the child may end in
+ * any way. The parent goes on with it. A child opens its own node after the fork (krcore/fork.h).
  * Blocking: open, close, register, qconnect, qbind and publish may block, up to their timeout where they have one
  * (negative: for ever); the others never do and make no system call.
  */

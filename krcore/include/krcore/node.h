@@ -3,8 +3,9 @@
 // section 3). Threads take a QueuePool each from it and make VirtualQueues there.
 //
 // Thread safety: all methods may be called from any thread. Objects made from a Node must be destroyed before it.
-// Blocking: Open, memory and publishing calls make system calls and wait up to their deadlines; nothing here
-// is on the data path.
+// Fork: a Node, and what was made from it, is of no use in a child that was forked since (fork.h). A child opens its
+// own. Blocking: Open, memory and publishing calls make system calls and wait up to their deadlines; nothing here is on
+// the data path.
 #ifndef KRCORE_NODE_H_
 #define KRCORE_NODE_H_
 
@@ -18,6 +19,7 @@
 #include <vector>
 
 #include "krcore/clock.h"
+#include "krcore/fork.h"
 #include "krcore/status.h"
 #include "krcore/types.h"
 
@@ -58,9 +60,8 @@ struct RemoteRegion {
 inline constexpr size_t kMaxRegionsPerNode = 5;  // with remote rights
 
 // Memory of this node that its own queues, and with remote rights its peers, may name in work requests.
-class Region {
+class Region : public OfOneProcess {
  public:
-  virtual ~Region() = default;
   virtual std::span<std::byte> bytes() const = 0;
   virtual uint32_t lkey() const = 0;
   virtual uint32_t rkey() const = 0;
@@ -90,12 +91,11 @@ struct RegionOptions {
   bool keep_on_close = false;  // survives a clean close too
 };
 
-class Node {
+class Node : public OfOneProcess {
  public:
   // kNotFound: no such fabric (start a memory node first). kExists: the id is in use. kInvalidArgument,
   // kUnsupported: options.
   static Result<std::unique_ptr<Node>> Open(const NodeOptions& options);
-  virtual ~Node() = default;
 
   virtual NodeId id() const = 0;
   // Differs between two successive holders of one id.
@@ -134,12 +134,14 @@ class Node {
   // The value with which a node has claimed the name, as far as that list knows; without a metadata server. kNotFound.
   // Makes a system call, or asks over the network.
   virtual Result<std::vector<std::byte>> LookupClaim(std::string_view /*name*/) {
+    KRCORE_RETURN_IF_ERROR(NotForked());
     return Status(StatusCode::kNotFound);
   }
 
   // What other nodes of the fabric have on this host in memory of this name (RegionOptions::name), or have left there:
   // the first `bytes` of each, as they are now. None where memory goes with its process. Makes system calls.
   virtual Result<std::vector<FoundMemory>> FindMemory(std::string_view /*name*/, size_t /*bytes*/) {
+    KRCORE_RETURN_IF_ERROR(NotForked());
     return std::vector<FoundMemory>();
   }
 

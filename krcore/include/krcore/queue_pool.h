@@ -10,7 +10,7 @@
 // Peers that prove hot get an RC queue of their own, in the background of Poll; the queues to them move there and back
 // without losing or reordering anything (docs/krcore.md, "RC queues for hot peers").
 //
-// Thread safety: a pool and its VirtualQueues belong to one thread at a time.
+// Thread safety: a pool and its VirtualQueues belong to one thread at a time, of the process that made them (fork.h).
 // Blocking: none of the calls on the data path blocks or makes a system call.
 #ifndef KRCORE_QUEUE_POOL_H_
 #define KRCORE_QUEUE_POOL_H_
@@ -19,6 +19,7 @@
 #include <memory>
 
 #include "krcore/clock.h"
+#include "krcore/fork.h"
 #include "krcore/message.h"
 #include "krcore/status.h"
 #include "krcore/types.h"
@@ -72,9 +73,8 @@ class PostGate {
   virtual bool MayPost() = 0;
 };
 
-class QueuePool {
+class QueuePool : public OfOneProcess {
  public:
-  virtual ~QueuePool() = default;
   // An unconnected queue (the paper's `queue`). `depth`: WRs accepted and not yet popped.
   virtual Result<std::unique_ptr<VirtualQueue>> CreateQueue(uint32_t depth) = 0;
   // Rings the doorbell of every staged WR.

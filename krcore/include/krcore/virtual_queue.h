@@ -18,6 +18,7 @@
 #include <span>
 
 #include "krcore/clock.h"
+#include "krcore/fork.h"
 #include "krcore/message.h"
 #include "krcore/node.h"
 #include "krcore/status.h"
@@ -25,10 +26,8 @@
 
 namespace krcore {
 
-class VirtualQueue {
+class VirtualQueue : public OfOneProcess {
  public:
-  virtual ~VirtualQueue() = default;
-
   // qconnect. No handshake and no creation of queues: the peer's DC metadata comes from the node's cache or, once,
   // from the metadata server by one-sided READ. Connecting again refreshes the metadata (after kRetryExceeded: the
   // peer may have a successor). kNotFound: no record of the peer. kUnavailable: its record is of a dead

@@ -73,9 +73,6 @@ class Backing {
   virtual void Release(uint32_t index) = 0;
   // Whether anybody but this Backing holds the slot, as the kernel knows it.
   virtual bool HeldByOther(uint32_t index) = 0;
-
-  // True in a forked child of the process that opened it: whatever it describes is the parent's.
-  virtual bool inert() const = 0;
 };
 
 class AdminLock {

@@ -28,7 +28,7 @@ Result<std::unique_ptr<Dct>> SwDct::Create(SharedDevice* device, const DctAttr& 
 
 SwDct::~SwDct() {
   receiver_.reset();
-  if (!device_->fabric.inert()) device_->tables.RemoveQp(num_);
+  device_->tables.RemoveQp(num_);
 }
 
 Status SwDct::PostRecv(std::span<const RecvWr> wrs, size_t* bad_index) {

@@ -175,7 +175,7 @@ void Fabric::Reclaim() {
 }
 
 Fabric::~Fabric() {
-  if (index_ == kMaxDevices || inert()) return;
+  if (index_ == kMaxDevices) return;
   const AdminLock lock(*backing_);
   control().devices[index_].life.store(LifeWord(incarnation_, Life::kDead), std::memory_order_release);
   // Without the lock the others reclaim what is left here, as after a crash.

@@ -30,8 +30,6 @@ class Fabric {
   DeviceSegment& segment() { return *reinterpret_cast<DeviceSegment*>(segment_->addr()); }
   Backing& backing() { return *backing_; }
   Control& control() { return backing_->control(); }
-  // True in a forked child: the device is the parent's, destructors must not touch what is shared.
-  bool inert() const { return backing_->inert(); }
 
   // Asks the kernel, and if the process is gone marks the slot dead, so that everybody sees it.
   bool ConfirmAlive(uint32_t index, uint32_t incarnation);

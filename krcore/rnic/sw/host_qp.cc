@@ -45,12 +45,10 @@ Result<std::unique_ptr<HostQpPart>> HostQpPart::Claim(Fabric* fabric, uint32_t h
     return Status(StatusCode::kOutOfMemory, "initiator " + std::to_string(host_qp) + " of the host has " +
                                                 std::to_string(kHostQpParts) + " holders, its limit");
   }
-  return std::unique_ptr<HostQpPart>(new HostQpPart(fabric, qp, holder));
+  return std::unique_ptr<HostQpPart>(new HostQpPart(qp, holder));
 }
 
-HostQpPart::~HostQpPart() {
-  if (!fabric_->inert()) holder_->store(0, std::memory_order_release);
-}
+HostQpPart::~HostQpPart() { holder_->store(0, std::memory_order_release); }
 
 void HostQpPart::Reset() {
   uint64_t state = qp_->state.load(std::memory_order_acquire);

@@ -38,9 +38,8 @@ class HostQpPart {
 
  private:
   static constexpr uint64_t kInError = 1;
-  HostQpPart(Fabric* fabric, HostQp* qp, std::atomic<uint64_t>* holder) : fabric_(fabric), qp_(qp), holder_(holder) {}
+  HostQpPart(HostQp* qp, std::atomic<uint64_t>* holder) : qp_(qp), holder_(holder) {}
 
-  Fabric* const fabric_;
   HostQp* const qp_;
   std::atomic<uint64_t>* const holder_;
 };

@@ -1,4 +1,5 @@
 // The Backing of "inproc:" fabrics: memory of this process, found by name in a process-wide table.
+#include <atomic>
 #include <map>
 #include <mutex>
 #include <set>
@@ -21,17 +22,26 @@ struct InprocFabric {
 struct Table {
   std::mutex mutex;
   std::map<std::string, std::shared_ptr<InprocFabric>> fabrics;
+  const uint32_t generation = ForkGeneration();
+  const Table* former = nullptr;  // of the parent process: its mutexes may be held for ever
 };
 
+// This process's. Never destroyed: devices of static storage duration may outlive it.
 Table& TheTable() {
-  static Table& table = *new Table;  // never destroyed: devices of static storage duration may outlive it
-  return table;
+  static std::atomic<Table*> table{nullptr};
+  Table* current = table.load(std::memory_order_acquire);  // pairs with the release of who made it
+  while (current == nullptr || current->generation != ForkGeneration()) {
+    auto fresh = std::make_unique<Table>();
+    fresh->former = current;
+    if (table.compare_exchange_strong(current, fresh.get(), std::memory_order_acq_rel)) current = fresh.release();
+  }
+  return *current;
 }
 
 class InprocBacking final : public Backing {
  public:
   InprocBacking(std::string name, std::shared_ptr<InprocFabric> fabric)
-      : name_(std::move(name)), fabric_(std::move(fabric)), generation_(ForkGeneration()) {}
+      : name_(std::move(name)), fabric_(std::move(fabric)) {}
 
   Control& control() override { return *reinterpret_cast<Control*>(control_->addr()); }
   void Attach(std::shared_ptr<Mapping> control) { control_ = std::move(control); }
@@ -116,12 +126,9 @@ class InprocBacking final : public Backing {
     return fabric_->held.contains(index);
   }
 
-  bool inert() const override { return ForkGeneration() != generation_; }
-
  private:
   const std::string name_;
   const std::shared_ptr<InprocFabric> fabric_;
-  const uint32_t generation_;
   std::shared_ptr<Mapping> control_;
 };
 

@@ -132,7 +132,6 @@ SwMemory::SwMemory(Fabric* fabric, Tables* tables, std::shared_ptr<Mapping> mapp
     : fabric_(fabric), tables_(tables), mapping_(std::move(mapping)), suffix_(std::move(suffix)), keep_(keep) {}
 
 SwMemory::~SwMemory() {
-  if (fabric_->inert()) return;
   if (segment_.index == kNoSegment) {
     // Never announced, for lack of room: what a predecessor left must not suffer for that.
     adopted_ ? fabric_->backing().Disown(suffix_) : fabric_->backing().Remove(suffix_);

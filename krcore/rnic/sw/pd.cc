@@ -14,9 +14,7 @@ class SwMr final : public Mr {
     length_ = length;
     lkey_ = rkey_ = key;
   }
-  ~SwMr() override {
-    if (!device_->fabric.inert()) device_->tables.RemoveMr(lkey_);
-  }
+  ~SwMr() override { device_->tables.RemoveMr(lkey_); }
 
  private:
   SharedDevice* const device_;

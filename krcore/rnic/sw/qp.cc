@@ -41,7 +41,7 @@ Result<std::unique_ptr<Qp>> SwQp::Create(SharedDevice* device, const QpAttr& att
 SwQp::~SwQp() {
   receiver_.reset();
   send_cq_->Forget(num_, &counters_);
-  if (!device_->fabric.inert()) device_->tables.RemoveQp(num_);
+  device_->tables.RemoveQp(num_);
 }
 
 void SwQp::SetState(QpState state) {

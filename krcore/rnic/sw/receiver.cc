@@ -36,7 +36,7 @@ Result<std::unique_ptr<Receiver>> Receiver::Create(SharedDevice* device, const O
 Receiver::~Receiver() {
   options_.cq->Detach(this);
   options_.cq->Forget(options_.number, nullptr);
-  if (!device_->fabric.inert()) DropInbox();
+  DropInbox();
 }
 
 Status Receiver::MakeInbox() {

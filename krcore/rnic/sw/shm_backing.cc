@@ -193,8 +193,6 @@ class ShmBacking final : public Backing {
     return fcntl(fd_, F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
   }
 
-  bool inert() const override { return ForkGeneration() != generation_; }
-
   // Whether the fabric's names mean this fabric: its control file is what has that file's name.
   bool NamesAreOurs() const { return IsNameOf(prefix_ + kControlSuffix, fd_); }
 

@@ -33,7 +33,7 @@ Result<std::unique_ptr<Agent>> Agent::Start(Context* context) {
     ibv_comp_channel* const channel = ibv_create_comp_channel(context->get());
     if (channel == nullptr) return FailedCall(errno, "create a completion channel");
     forks.Guard(channel->fd);
-    agent.reset(new Agent(context, channel, *std::move(stop)));
+    agent.reset(new Agent(channel, *std::move(stop)));
   }
   auto thread = StartThread("agent of DC in software", [self = agent.get()] { self->Run(); });
   if (!thread.ok()) return thread.status();
@@ -41,16 +41,11 @@ Result<std::unique_ptr<Agent>> Agent::Start(Context* context) {
   return agent;
 }
 
-Agent::Agent(Context* context, ibv_comp_channel* channel, Socket stop)
-    : context_(context), channel_(channel), stop_(std::move(stop)) {
+Agent::Agent(ibv_comp_channel* channel, Socket stop) : channel_(channel), stop_(std::move(stop)) {
   fcntl(channel_->fd, F_SETFL, fcntl(channel_->fd, F_GETFL) | O_NONBLOCK);
 }
 
 Agent::~Agent() {
-  if (context_->inert()) {
-    Forget(std::move(thread_));
-    return;
-  }
   SetEvent(stop_);
   if (thread_.joinable()) thread_.join();
   ForksHeld forks;

@@ -36,13 +36,12 @@ class Agent {
   int64_t CpuNs() const;
 
  private:
-  Agent(Context* context, ibv_comp_channel* channel, Socket stop);
+  Agent(ibv_comp_channel* channel, Socket stop);
   void Run();
   bool ServeAll();
   void ArmAll();
   void Sleep();
 
-  Context* const context_;
   ibv_comp_channel* const channel_;
   const Socket stop_;
   WriterFirstMutex mutex_;  // of the list, shared while its elements are used

@@ -23,7 +23,7 @@ bool IsRefusal(ibv_wc_status status) { return status == IBV_WC_REM_ACCESS_ERR ||
 
 Result<std::unique_ptr<Atomics>> Atomics::Create(Context* context, ibv_pd* pd, ibv_cq* cq, uint32_t depth) {
   std::unique_ptr<Atomics> atomics(new Atomics(context, pd, cq, depth));
-  auto pages = RegisteredPages::Allocate(context, pd, depth * sizeof(uint64_t), "room for the results of atomics");
+  auto pages = RegisteredPages::Allocate(pd, depth * sizeof(uint64_t), "room for the results of atomics");
   if (!pages.ok()) return pages.status();
   atomics->pages_ = *std::move(pages);
   KRCORE_RETURN_IF_ERROR(atomics->MakeQueue());
@@ -31,7 +31,6 @@ Result<std::unique_ptr<Atomics>> Atomics::Create(Context* context, ibv_pd* pd, i
 }
 
 Atomics::~Atomics() {
-  if (context_->inert()) return;
   if (qp_ != nullptr) ibv_destroy_qp(qp_);
 }
 

@@ -48,8 +48,12 @@ void UnmapNics() {
 }  // namespace
 
 Result<std::unique_ptr<Context>> Context::Open(const PortChoice& choice, int floor) {
-  // Registered pages that a child would otherwise take away from the NIC on its first write.
-  if (const int error = ibv_fork_init(); error != 0) return FailedCall(error, "prepare libibverbs for fork");
+  // Without this a child, or the parent by writing while there is one, would take registered pages away from the NIC.
+  // It keeps them out of children, with whatever else lies on them. A kernel that copies them for children (from 5.12
+  // on) needs none of that, though libibverbs would do it there as well.
+  if (ibv_is_fork_initialized() != IBV_FORK_UNNEEDED) {
+    if (const int error = ibv_fork_init(); error != 0) return FailedCall(error, "prepare libibverbs for fork");
+  }
   RunInForkedChildren(UnmapNics);
   auto stop = NewEvent();
   if (!stop.ok()) return stop.status();
@@ -82,11 +86,6 @@ Context::Context(Port port, Socket stop, int duplicate)
 }
 
 Context::~Context() {
-  if (inert()) {
-    Forget(std::move(thread_));
-    (void)port_.context.release();
-    return;
-  }
   SetEvent(stop_);
   if (thread_.joinable()) thread_.join();
   if (duplicate_ >= 0) UnguardAndClose(duplicate_, generation_);

@@ -32,8 +32,6 @@ class Context {
   PortAddress address() const;
   // The highest descriptor that keeps the NIC's context.
   int highest_descriptor() const;
-  // In a forked child: nothing of it may be touched, and destructors do nothing.
-  bool inert() const { return ForkGeneration() != generation_; }
   bool port_active() const { return port_active_.load(std::memory_order_relaxed); }  // as of the latest event
 
  private:

@@ -87,12 +87,10 @@ class VerbsCq final : public Cq {
     Completion completion;
     const CqUser* user;
   };
-  VerbsCq(Context* context, ibv_cq* cq, uint32_t depth, uint32_t max_depth)
-      : context_(context), cq_(cq), depth_(depth), max_depth_(max_depth) {}
+  VerbsCq(ibv_cq* cq, uint32_t depth, uint32_t max_depth) : cq_(cq), depth_(depth), max_depth_(max_depth) {}
   CqUser* Owner(uint64_t wr_id) const;
   size_t TakeFromSources(std::span<Completion> out);
 
-  Context* const context_;
   ibv_cq* const cq_;
   const uint32_t depth_, max_depth_;
   uint64_t reserved_ = 0;

@@ -57,9 +57,7 @@ class VerbsDevice final : public Device {
     const PortAddress port = AddressOf(*shared_);
     std::memcpy(address_.bytes, &port, sizeof(port));
   }
-  ~VerbsDevice() override {
-    if (!shared_->context->inert()) shared_->member->Leave();
-  }
+  ~VerbsDevice() override { shared_->member->Leave(); }
 
   const Caps& caps() const override { return shared_->caps; }
   const DeviceAddress& address() const override { return address_; }

@@ -77,10 +77,6 @@ Member::~Member() { StopKeeper(); }
 
 void Member::StopKeeper() {
   if (!keeper_.joinable()) return;
-  if (inherited()) {
-    Forget(std::move(keeper_));
-    return;
-  }
   SetEvent(stop_);
   keeper_.join();
 }
@@ -200,7 +196,7 @@ Status Member::Resume(uint32_t index, Deadline connect, Deadline attach, int sto
 }
 
 Result<Member::Verdict> Member::Ask(MessageType type, std::span<const std::byte> body, std::span<std::byte> reply) {
-  if (inherited()) return Status(StatusCode::kUnavailable, "the device is that of the process which forked this one");
+  KRCORE_RETURN_IF_ERROR(NotForked());
   const Status silent(StatusCode::kTimeout, "the membership service does not answer");
   const Deadline deadline = In(kAskNs);
   std::unique_lock lock(mutex_, std::defer_lock);
@@ -222,7 +218,7 @@ Result<Member::Verdict> Member::Ask(MessageType type, std::span<const std::byte>
 }
 
 PeerState Member::Query(uint32_t incarnation) {
-  if (inherited()) return PeerState::kUnreachable;
+  if (forked()) return PeerState::kUnreachable;
   if (KnownDead(incarnation)) return PeerState::kDead;
   StateBody state;
   const auto answered = Ask(MessageType::kQuery, BytesOf(IncarnationBody{incarnation}), WritableBytesOf(state));
@@ -236,7 +232,7 @@ PeerState Member::Query(uint32_t incarnation) {
 }
 
 bool Member::KnownDead(uint32_t incarnation) {
-  if (inherited()) return false;  // the mutex may be held for ever
+  if (forked()) return false;  // the mutex may be held for ever
   const std::lock_guard lock(dead_mutex_);
   return dead_.count(incarnation) != 0;
 }
@@ -273,7 +269,7 @@ Result<std::vector<std::byte>> Member::Lookup(const std::string& name) {
 // Over any connection that the service still has: at one that broke it does not look any more, so that the end of this
 // process would not tell it.
 void Member::Leave() {
-  if (inherited()) return;
+  if (forked()) return;
   StopKeeper();
   const Deadline deadline = In(kLeaveNs);
   const auto leave = [&](uint32_t index) {

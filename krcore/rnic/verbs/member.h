@@ -26,11 +26,11 @@
 
 namespace krcore::rnic::verbs {
 
-class Member {
+class Member final : public OfOneProcess {
  public:
   // Connects, below all descriptors that are opened from now on. kNotFound: no service there.
   static Result<std::unique_ptr<Member>> Connect(const HostPort& service, const std::string& fabric);
-  ~Member();
+  ~Member() override;
 
   // The lowest descriptor that the NIC may have: what it opens must get one above, or a duplicate above.
   int low_descriptor() const;
@@ -69,7 +69,6 @@ class Member {
   // it has the new connection.
   Status Resume(uint32_t index, Deadline connect, Deadline attach, int stop);
   Status Attach(Channel& channel, uint32_t index, Deadline deadline, int stop);
-  bool inherited() const { return ForkGeneration() != generation_; }
   void Keep();
   // Whether the service answers on this channel.
   bool Ping(uint32_t index);
@@ -79,7 +78,6 @@ class Member {
 
   const HostPort service_;
   const std::string fabric_;
-  const uint32_t generation_ = ForkGeneration();
   Identity identity_;
   int highest_ = -1;
 

@@ -1,5 +1,6 @@
 #include "krcore/rnic/verbs/memory.h"
 
+#include <infiniband/verbs.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -21,9 +22,9 @@ void* Map(size_t length, int flags) {
 // Pages that the administrator set aside; null: not so many are left.
 void* MapReserved(size_t length) {
   void* const addr = Map(length, MAP_HUGETLB);
-  // libibverbs keeps what is registered out of forked children, page by small page, and the kernel does not divide
-  // these. It has nothing to divide where all of it is kept out already.
-  if (addr != nullptr) madvise(addr, length, MADV_DONTFORK);
+  // Where libibverbs keeps what is registered out of forked children, it does so page by small page, and the kernel
+  // does not divide these. It has nothing to divide where all of it is kept out already.
+  if (addr != nullptr && ibv_is_fork_initialized() == IBV_FORK_ENABLED) madvise(addr, length, MADV_DONTFORK);
   return addr;
 }
 

@@ -80,7 +80,6 @@ Status Mlx5Dct::ToRtr() {
 }
 
 Mlx5Dct::~Mlx5Dct() {
-  if (device_->context->inert()) return;
   if (qp_ != nullptr) ibv_destroy_qp(qp_);
   if (srq_ != nullptr) ibv_destroy_srq(srq_);
   if (!recv_slot_) return;

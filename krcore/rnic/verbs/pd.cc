@@ -32,10 +32,6 @@ class VerbsMr final : public Mr {
     if (device_->caps.software_dc) regions_->Add(*this, access_rights);
   }
   ~VerbsMr() override {
-    if (device_->context->inert()) {
-      (void)mr_.release();
-      return;
-    }
     // Software that found it is done with it, and so is the device with the atomics that software handed to it.
     if (device_->caps.software_dc) {
       regions_->Remove(*this);
@@ -72,7 +68,6 @@ Result<std::unique_ptr<Pd>> VerbsPd::Create(SharedDevice* device) {
 }
 
 VerbsPd::~VerbsPd() {
-  if (device_->context->inert()) return;
   device_->address_handles.RemovePd(index_);
   ibv_dealloc_pd(pd_);
 }

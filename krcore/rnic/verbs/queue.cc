@@ -49,7 +49,6 @@ void Queue::Adopt(ibv_qp* qp) {
 }
 
 Queue::~Queue() {
-  if (device_->context->inert()) return;
   if (qp_ != nullptr) {
     (void)Quiesce();
     ibv_destroy_qp(qp_);

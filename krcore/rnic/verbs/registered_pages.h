@@ -1,5 +1,5 @@
-// Memory of the software DC's own that the NIC reads and writes: pages of their own, since forked children do not get
-// registered ones.
+// Memory of the software DC's own that the NIC reads and writes: pages of their own, since with kernels before 5.12
+// forked children do not get registered ones.
 #ifndef KRCORE_RNIC_VERBS_REGISTERED_PAGES_H_
 #define KRCORE_RNIC_VERBS_REGISTERED_PAGES_H_
 
@@ -8,15 +8,14 @@
 #include <cstddef>
 #include <memory>
 
-#include "krcore/rnic/verbs/context.h"
+#include "krcore/status.h"
 
 namespace krcore::rnic::verbs {
 
 class RegisteredPages {
  public:
   // Zeroed. `what` they are for is said by errors.
-  static Result<std::unique_ptr<RegisteredPages>> Allocate(Context* context, ibv_pd* pd, size_t length,
-                                                           const char* what);
+  static Result<std::unique_ptr<RegisteredPages>> Allocate(ibv_pd* pd, size_t length, const char* what);
   // When queues that use them are gone.
   ~RegisteredPages();
   RegisteredPages(const RegisteredPages&) = delete;
@@ -26,10 +25,8 @@ class RegisteredPages {
   uint32_t lkey() const { return mr_->lkey; }
 
  private:
-  RegisteredPages(Context* context, void* memory, size_t mapped)
-      : context_(context), memory_(memory), mapped_(mapped) {}
+  RegisteredPages(void* memory, size_t mapped) : memory_(memory), mapped_(mapped) {}
 
-  Context* const context_;
   void* const memory_;
   const size_t mapped_;
   ibv_mr* mr_ = nullptr;

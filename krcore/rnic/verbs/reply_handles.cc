@@ -29,7 +29,6 @@ std::optional<ibv_gid> SenderGid(const ibv_gid& own, std::span<const uint8_t, kG
 }
 
 ReplyHandles::~ReplyHandles() {
-  if (context_->inert()) return;
   for (const Handle& handle : handles_)
     if (handle.ah != nullptr) ibv_destroy_ah(handle.ah);
   for (const Handle& handle : retired_) ibv_destroy_ah(handle.ah);

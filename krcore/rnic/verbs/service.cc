@@ -85,10 +85,6 @@ Service::Service(Socket listener, Socket wake, std::string fabric, Roster roster
     : fabric_(std::move(fabric)), listener_(std::move(listener)), wake_(std::move(wake)), roster_(std::move(roster)) {}
 
 Service::~Service() {
-  if (ForkGeneration() != generation_) {
-    Forget(std::move(thread_));
-    return;
-  }
   stop_ = true;
   SetEvent(wake_);
   if (thread_.joinable()) thread_.join();

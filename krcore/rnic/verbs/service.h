@@ -19,13 +19,13 @@
 
 namespace krcore::rnic::verbs {
 
-class Service {
+class Service final : public OfOneProcess {
  public:
   // As Listen().
   // `resume_ns`: after which a lost member is away (roster.h); tests have no time for it.
   static Result<std::unique_ptr<Service>> Start(const HostPort& address, const std::string& fabric,
                                                 int64_t resume_ns = kResumeNs);
-  ~Service();
+  ~Service() override;
 
   // Ends every connection, as a network that fails does. For tests.
   void BreakConnections();
@@ -56,7 +56,6 @@ class Service {
   const std::string fabric_;
   Socket listener_;
   const Socket wake_;
-  const uint32_t generation_ = ForkGeneration();
   std::atomic<bool> stop_{false};
   std::atomic<bool> break_all_{false};
   Roster roster_;

@@ -97,7 +97,6 @@ Result<std::unique_ptr<Qp>> SoftwareDci::Create(SharedDevice* device, ibv_pd* pd
 }
 
 SoftwareDci::~SoftwareDci() {
-  if (device_->context->inert()) return;
   if (port_ != nullptr) {
     (void)ToReset();
     send_cq_->RemoveSource(this);

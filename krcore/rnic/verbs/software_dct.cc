@@ -97,7 +97,6 @@ Result<std::unique_ptr<Dct>> SoftwareDct::Create(SharedDevice* device, ibv_pd* p
 
 SoftwareDct::~SoftwareDct() {
   if (attached_) recv_cq_->RemoveSource(this);
-  if (device_->context->inert()) return;
   if (served_) device_->agent.made()->Remove(this);
   // The queue of the atomics goes first, and with it whatever the device had of them.
   atomics_.reset();

@@ -21,8 +21,8 @@ uint64_t ReceiveId(uint32_t life, uint32_t place) {
 Result<std::unique_ptr<UdPort>> UdPort::Open(Context* context, ibv_pd* pd, ibv_cq* recv_cq, const Sizes& sizes) {
   std::unique_ptr<UdPort> port(new UdPort(context, sizes));
   port->stride_ = (kGrhBytes + sizes.mtu_bytes + kLineBytes - 1) / kLineBytes * kLineBytes;
-  auto buffers = RegisteredPages::Allocate(context, pd, port->stride_ * (sizes.sends + size_t{sizes.receives}),
-                                           "buffers for datagrams");
+  auto buffers =
+      RegisteredPages::Allocate(pd, port->stride_ * (sizes.sends + size_t{sizes.receives}), "buffers for datagrams");
   if (!buffers.ok()) return buffers.status();
   port->buffers_ = *std::move(buffers);
   port->send_cq_ = ibv_create_cq(context->get(), static_cast<int>(sizes.sends), nullptr, nullptr, 0);
@@ -43,7 +43,6 @@ Result<std::unique_ptr<UdPort>> UdPort::Open(Context* context, ibv_pd* pd, ibv_c
 }
 
 UdPort::~UdPort() {
-  if (context_->inert()) return;
   if (qp_ != nullptr) ibv_destroy_qp(qp_);
   if (send_cq_ != nullptr) ibv_destroy_cq(send_cq_);
 }

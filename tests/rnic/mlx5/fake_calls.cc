@@ -81,6 +81,7 @@ using namespace krcore::rnic::verbs::testing;  // NOLINT: the functions below ar
 extern "C" {
 
 int ibv_fork_init() { return 0; }
+ibv_fork_status ibv_is_fork_initialized() { return IBV_FORK_UNNEEDED; }
 
 ibv_device** ibv_get_device_list(int* count) {
   *count = 1;
