@@ -55,6 +55,7 @@ Result<std::unique_ptr<ClientCore>> ClientCore::Prepare(StoreCore& store, const 
   if (options.max_in_flight == 0 || options.max_in_flight > kMaxInFlight) {
     return Status(StatusCode::kInvalidArgument, "ClientOptions::max_in_flight is 1 to " + std::to_string(kMaxInFlight));
   }
+  RunQueue::OfThisThread().DropInherited();
   const int64_t start_ns = store.clock().NowNs();
   auto own_node = store.OpenClientNode(krcore::Deadline::After(store.clock(), store.operation_timeout_ns()));
   if (!own_node.ok()) return own_node.status();
@@ -267,6 +268,8 @@ void ClientCore::RunDelayed() {
 }
 
 size_t ClientCore::Poll() {
+  if (forked()) [[unlikely]]
+    return 0;
   ++polls_;
   registration_.ForgetNow();
   if (!delayed_.empty()) RunDelayed();
@@ -283,8 +286,8 @@ size_t ClientCore::Poll() {
 }
 
 int64_t ClientCore::IdleUntil() {
-  const bool shut =
-      registration_.standing() != Registration::Standing::kAlive || registration_.overdue() || renewing_ > 0;
+  const bool shut = forked() || registration_.standing() != Registration::Standing::kAlive || registration_.overdue() ||
+                    renewing_ > 0;
   if (shut || !connections_.NothingUnderWay()) return INT64_MIN;
   look_ = true;  // at the end of the sleep, or there would be nothing to see
   const bool idle = free_operations_.size() == operations_.size() && delayed_.empty();

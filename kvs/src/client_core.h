@@ -82,7 +82,7 @@ class ClientCore final : public Client {
   void Spawn(Task<void> task) override;
   size_t Poll() override;
   int64_t IdleUntil() override;
-  size_t spawned() const override { return spawned_; }
+  size_t spawned() const override { return forked() ? 0 : spawned_; }
   const ClientStats& stats() const override;
   const ClientTimes& times() const override { return times_; }
   size_t connection_bytes() const override { return connections_.memory_bytes(); }

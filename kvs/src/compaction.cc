@@ -71,6 +71,7 @@ void ClientCore::EndMover(uint64_t chunks_freed) {
 }
 
 Task<Status> ClientCore::CompactAsync(CompactOptions options, CompactReport* report) {
+  if (forked()) co_return OpenedBeforeFork();
   for (int64_t look_ns = kLookNs; compacting_ > 0; look_ns = NextLook(look_ns)) co_await Pause(look_ns);
   StartCompaction(options, /*for_room=*/false);
   const uint64_t before = compactions_;

@@ -360,6 +360,7 @@ Task<Status> ClientCore::DrainInRounds(DrainOptions options, DrainReport* report
 }
 
 Task<Status> ClientCore::DrainNodeAsync(krcore::NodeId node, DrainOptions options, DrainReport* report) {
+  if (forked()) co_return OpenedBeforeFork();
   *report = {};
   Status status = CheckDrainable(node);
   if (!status.ok()) co_return status;
@@ -379,6 +380,7 @@ Task<Status> ClientCore::DrainNodeAsync(krcore::NodeId node, DrainOptions option
 }
 
 Task<Status> ClientCore::UndrainNodeAsync(krcore::NodeId node) {
+  if (forked()) co_return OpenedBeforeFork();
   const Status status = CheckDrainable(node);
   if (!status.ok()) co_return status;
   co_return co_await TakeBack(node);

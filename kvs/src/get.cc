@@ -7,6 +7,8 @@
 
 namespace kvs {
 Task<Status> ClientCore::GetAsync(std::string_view key, std::string* value) {
+  if (forked()) [[unlikely]]
+    co_return OpenedBeforeFork();
   if (!IsKey(key)) [[unlikely]]
     co_return LengthStatus(key, {});
   const KeyHash hash = hasher_(key);

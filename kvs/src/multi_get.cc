@@ -175,7 +175,7 @@ Step ClientCore::ReadAlone(Operation& op) {
 }
 
 Status ClientCore::Get(std::string_view key, std::string* value) {
-  Operation* const free = IsKey(key) ? FreeOperation() : nullptr;
+  Operation* const free = IsKey(key) && !forked() ? FreeOperation() : nullptr;
   if (free != nullptr) {
     Operation& op = Take(*free, key, hasher_(key), /*of_user=*/false);
     const Lease lease(*this, op);
@@ -187,6 +187,10 @@ Status ClientCore::Get(std::string_view key, std::string* value) {
 Task<void> ClientCore::MultiGetAsync(std::span<const std::string_view> keys, std::span<std::string> values,
                                      std::span<Status> statuses) {
   assert(keys.size() == values.size() && keys.size() == statuses.size());
+  if (forked()) [[unlikely]] {
+    for (Status& status : statuses) status = OpenedBeforeFork();
+    co_return;
+  }
   std::vector<size_t> others;  // keys for GetAsync
   const auto leave = [&others](Operation& op) { others.push_back(std::exchange(op.group_index, kSettled)); };
   for (size_t next = 0; next < keys.size();) {

@@ -71,6 +71,10 @@ Task<void> ClientCore::Settle(Member& member, std::vector<WriteRequest*>* undone
 }
 
 Task<void> ClientCore::MultiWriteAsync(std::span<WriteRequest> writes) {
+  if (forked()) [[unlikely]] {
+    for (WriteRequest& write : writes) write.status = OpenedBeforeFork();
+    co_return;
+  }
   using Alone = std::pair<WriteRequest*, Task<Status>>;
   std::vector<Alone> beside;  // coroutines of their own, which run beside the groups
   const auto start = [this](WriteRequest& request, std::vector<Alone>* alone) {
@@ -153,7 +157,7 @@ Task<void> ClientCore::MultiWriteAsync(std::span<WriteRequest> writes) {
 // As ReadAlone. It takes no turns with others of its client, if an operation is free: it has begun when they go on, and
 // they may run meanwhile.
 Status ClientCore::WriteAlone(OpKind kind, std::string_view key, std::string_view value) {
-  Operation* const free = IsRecord(key, value) ? FreeOperation() : nullptr;
+  Operation* const free = IsRecord(key, value) && !forked() ? FreeOperation() : nullptr;
   if (free == nullptr) [[unlikely]]
     return RunToEnd(Write(kind, key, value));
   Operation& op = Take(*free, key, hasher_(key), /*of_user=*/true);

@@ -185,6 +185,7 @@ std::vector<krcore::NodeId> StoreCore::members() {
 }
 
 Result<std::unique_ptr<Client>> StoreCore::NewClient(const ClientOptions& options) {
+  KRCORE_RETURN_IF_ERROR(NotForked());
   return krcore::OrOutOfMemory("making a client", [&] { return MakeClient(options); });
 }
 
@@ -211,6 +212,7 @@ std::unique_ptr<ClientCore> StoreCore::TakePrepared(const ClientOptions& options
 }
 
 Status StoreCore::PrepareClient(const ClientOptions& options) {
+  KRCORE_RETURN_IF_ERROR(NotForked());
   if (options_.control_plane == "verbs") return Status::Ok();
   auto client = ClientCore::Prepare(*this, options);
   if (!client.ok()) return client.status();

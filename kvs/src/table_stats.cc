@@ -8,7 +8,10 @@
 
 namespace kvs {
 
-Result<TableStats> ClientCore::ReadTableStats() { return RunToEnd(CollectTableStats()); }
+Result<TableStats> ClientCore::ReadTableStats() {
+  KRCORE_RETURN_IF_ERROR(NotForked());
+  return RunToEnd(CollectTableStats());
+}
 
 Task<Result<TableStats>> ClientCore::CollectTableStats() {
   TableStats stats;

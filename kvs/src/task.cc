@@ -4,6 +4,8 @@
 #include <new>
 #include <utility>
 
+#include "krcore/fork.h"
+
 namespace kvs {
 
 // Of a thread's run queue and frames: what holds memory is plain, and lives as long as the thread's storage; what gives
@@ -20,6 +22,7 @@ RunQueue& RunQueue::MakeOfThisThread() {
   thread_local RunQueueOwner owner;
   (void)&owner;  // made now, so that it ends with the thread
   of_this_thread = &RunQueueOwner::queue;
+  RunQueueOwner::queue.generation_ = krcore::ForkGeneration();
   return RunQueueOwner::queue;
 }
 
@@ -31,6 +34,10 @@ void RunQueue::Grow() {
   ring_ = ring;
   capacity_ = capacity;
   mask_ = capacity - 1;
+}
+
+void RunQueue::DropInherited() {
+  if (std::exchange(generation_, krcore::ForkGeneration()) != generation_) head_ = tail_;
 }
 
 size_t RunQueue::RunAll() {

@@ -60,6 +60,8 @@ auto ClientCore::TakeStep(PendingWrite& write) {
 }
 
 Task<Status> ClientCore::Write(OpKind kind, std::string_view key, std::string_view value) {
+  if (forked()) [[unlikely]]
+    co_return OpenedBeforeFork();
   if (!IsRecord(key, value)) [[unlikely]]
     co_return LengthStatus(key, value);
   const KeyHash hash = hasher_(key);

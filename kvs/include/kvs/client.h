@@ -11,6 +11,10 @@
 // Thread safety: a Store may be used from any thread. A Client, and everything started through it, belongs to
 // one thread at a time; make one per thread. A Store must outlive its Clients.
 //
+// Fork: a Store and its Clients belong to the process that opened them. In a child that was forked since, every call
+// says kBadState, deleting them does nothing, and the child may end in any way; the parent goes on with them. A child
+// that wants the store opens its own after the fork. krcore/fork.h has the whole of it, vfork and posix_spawn included.
+//
 // Failures every operation may report, beside its own:
 //   kInvalidArgument  key or value length outside the limits; or, of writes of a new key, 28 others that collide with
 //                     it are there: the message tells which. Nothing was changed. More memory does not help
@@ -19,6 +23,7 @@
 //   kTimeout          StoreOptions::operation_timeout_ms passed; a write may or may not have happened
 //   kOutOfMemory      the memory nodes are full (writes only); nothing was changed
 //   kCorrupt          a block's checksum did not match within the timeout
+//   kBadState         the client was opened before fork, and this is the child
 #ifndef KVS_CLIENT_H_
 #define KVS_CLIENT_H_
 
@@ -32,6 +37,7 @@
 #include <vector>
 
 #include "krcore/clock.h"
+#include "krcore/fork.h"
 #include "krcore/queue_pool.h"
 #include "krcore/status.h"
 #include "krcore/types.h"
@@ -179,11 +185,11 @@ struct WriteRequest {
   Status status{};              // how it ended: as of the operation of that name
 };
 
-class Client {
+class Client : public krcore::OfOneProcess {
  public:
   // Ends what was spawned, and gives up its place at the store's home; if that is away then, the next Client of its
   // Store does, or the Store's end: until then others' drains, and the emptying of chunks, wait.
-  virtual ~Client() = default;
+  ~Client() override = default;
 
   // ---- Blocking: each does what the coroutine of the same name does, and runs everything else in flight along.
   virtual Status Get(std::string_view key, std::string* value);         // kNotFound
@@ -268,7 +274,7 @@ class Client {
   T Wait(Task<T> task);
 };
 
-class Store {
+class Store : public krcore::OfOneProcess {
  public:
   // Attaches to a running fabric, and waits for one that is starting. After open_timeout_ms kNotFound: no such fabric;
   // kUnavailable: it has no store (no memory node). kInvalidArgument: no such control plane or provider. kUnsupported:
@@ -276,7 +282,6 @@ class Store {
   static Result<std::unique_ptr<Store>> Open(const StoreOptions& options);
   // A whole store in this process: private fabric, metadata server and one memory node. Its data ends with it.
   static Result<std::unique_ptr<Store>> OpenEmbedded(const EmbeddedOptions& options);
-  virtual ~Store() = default;
 
   // Connects a new client to every memory node: microseconds, the more so as this process has done it before. (Not so
   // with the control planes "verbs", which makes everything anew, and "lite", where the first client connects.)

@@ -9,6 +9,7 @@
 
 #include <coroutine>
 #include <cstddef>
+#include <cstdint>
 #include <exception>
 #include <optional>
 #include <utility>
@@ -27,6 +28,8 @@ class RunQueue {
   // Resumes until empty. Returns how many were resumed.
   size_t RunAll();
   bool empty() const { return head_ == tail_; }
+  // In a forked child: what the parent's thread had ready is for the parent to resume.
+  void DropInherited();
 
  private:
   static RunQueue& MakeOfThisThread();
@@ -38,6 +41,7 @@ class RunQueue {
   size_t capacity_ = 0;
   size_t mask_ = 0;  // capacity_ - 1, if there is a ring
   size_t head_ = 0, tail_ = 0;
+  uint32_t generation_ = 0;  // krcore::ForkGeneration() of whose coroutines these are
   friend struct RunQueueOwner;
 };
 
