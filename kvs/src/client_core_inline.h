@@ -171,7 +171,7 @@ T ClientCore::RunToEnd(Task<T> task) {
     if (Poll() != 0) {
       idle = 0;
     } else {
-      clock_.Relax(++idle);
+      Idle(++idle);
     }
   }
   return task.Take();
