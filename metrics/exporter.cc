@@ -4,97 +4,130 @@
 #include <fcntl.h>
 #include <ifaddrs.h>
 #include <net/if.h>
-#include <poll.h>
 #include <prometheus/text_serializer.h>
 #include <pthread.h>
 #include <signal.h>
-#include <sys/eventfd.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <array>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/ip/v6_only.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/beast/core/flat_buffer.hpp>
+#include <boost/beast/core/tcp_stream.hpp>
+#include <boost/beast/http.hpp>
 #include <cerrno>
 #include <charconv>
+#include <chrono>
+#include <list>
+#include <optional>
 #include <string_view>
 #include <utility>
-#include <vector>
 
 #include "krcore/base/descriptor.h"
-#include "krcore/clock.h"
 #include "krcore/resources.h"
 
 namespace metrics {
 namespace {
 
+namespace asio = boost::asio;
+namespace beast = boost::beast;
+namespace http = beast::http;
+using asio::ip::tcp;
+using boost::system::error_code;
 using krcore::Result;
 using krcore::Status;
 using krcore::StatusCode;
+using Response = http::response<http::string_body>;
 
 constexpr char kTextFormat[] = "text/plain; version=0.0.4; charset=utf-8";
 constexpr char kPlain[] = "text/plain; charset=utf-8";
 constexpr size_t kMostConnections = 64;
 constexpr size_t kMostRequestBytes = 8192;
-constexpr int kBacklog = 128;
-constexpr int64_t kPatienceNs = 2'000'000'000;  // for a client to ask, to take its answer, and to hang up
-constexpr int64_t kStopNs = 1'000'000'000;      // the same of a server that ends
-constexpr int kPauseMs = 100;                   // until descriptors are tried again, where none is left
+constexpr std::chrono::seconds kPatience(2);           // for a client to ask, to take its answer, and to hang up
+constexpr std::chrono::milliseconds kUnreadGrace(20);  // for a request that has come before the end, to be read
+constexpr std::chrono::milliseconds kPause(100);       // until descriptors are tried again, where none is left
 
 Status Mistake(const std::string& text, const std::string& what) {
   return {StatusCode::kInvalidArgument, "--metrics=" + text + ": " + what};
 }
 
-struct SocketAddress {
-  sockaddr_storage storage{};
-  socklen_t length = 0;
-  sockaddr* get() { return reinterpret_cast<sockaddr*>(&storage); }
-};
-
-SocketAddress ToSocketAddress(const Address& address) {
-  SocketAddress made;
-  if (address.v6) {
-    auto* const in = reinterpret_cast<sockaddr_in6*>(&made.storage);
-    in->sin6_family = AF_INET6;
-    in->sin6_port = htons(address.port);
-    inet_pton(AF_INET6, address.host.c_str(), &in->sin6_addr);
-    made.length = sizeof(sockaddr_in6);
-  } else {
-    auto* const in = reinterpret_cast<sockaddr_in*>(&made.storage);
-    in->sin_family = AF_INET;
-    in->sin_port = htons(address.port);
-    inet_pton(AF_INET, address.host.c_str(), &in->sin_addr);
-    made.length = sizeof(sockaddr_in);
-  }
-  return made;
+Response Answer(http::status status, const char* type, std::string body) {
+  Response response(status, 11);
+  response.set(http::field::content_type, type);
+  response.keep_alive(false);
+  response.body() = std::move(body);
+  response.prepare_payload();
+  return response;
 }
 
-std::string Answer(const char* status, const char* type, const std::string& body, bool with_body = true) {
-  std::string answer = std::string("HTTP/1.1 ") + status + "\r\nContent-Type: " + type +
-                       "\r\nContent-Length: " + std::to_string(body.size()) + "\r\nConnection: close\r\n\r\n";
-  return with_body ? answer + body : answer;
-}
-
-// To the request whose first line is given.
-std::string AnswerTo(std::string_view line, const Source& source) {
-  const size_t method_end = line.find(' ');
-  const size_t path_end = method_end == std::string_view::npos ? method_end : line.find(' ', method_end + 1);
-  if (path_end == std::string_view::npos) return Answer("400 Bad Request", kPlain, "that is no request of HTTP\n");
-  const std::string_view method = line.substr(0, method_end);
-  std::string_view path = line.substr(method_end + 1, path_end - method_end - 1);
-  path = path.substr(0, path.find('?'));
+Response AnswerTo(const http::request<http::empty_body>& request, const Source& source) {
+  const auto target = request.target();
+  const auto path = target.substr(0, target.find('?'));
   if (path != "/metrics" && path != "/healthz")
-    return Answer("404 Not Found", kPlain, "there are /metrics and /healthz\n");
-  const bool with_body = method == "GET";
-  if (!with_body && method != "HEAD") return Answer("405 Method Not Allowed", kPlain, "only GET is answered here\n");
+    return Answer(http::status::not_found, kPlain, "there are /metrics and /healthz\n");
+  if (request.method() != http::verb::get && request.method() != http::verb::head)
+    return Answer(http::status::method_not_allowed, kPlain, "only GET is answered here\n");
   if (path == "/metrics") {
-    return Answer("200 OK", kTextFormat, prometheus::TextSerializer().Serialize(source.Collect()), with_body);
+    return Answer(http::status::ok, kTextFormat, prometheus::TextSerializer().Serialize(source.Collect()));
   }
   const std::string trouble = source.Trouble();
-  return trouble.empty() ? Answer("200 OK", kPlain, "ok\n", with_body)
-                         : Answer("503 Service Unavailable", kPlain, trouble + "\n", with_body);
+  return trouble.empty() ? Answer(http::status::ok, kPlain, "ok\n")
+                         : Answer(http::status::service_unavailable, kPlain, trouble + "\n");
 }
 
-int64_t NowNs() { return krcore::RealClock()->NowNs(); }
+// To what is no request. Nothing: the client has hung up, or said nothing in time.
+std::optional<Response> AnswerTo(const error_code& error) {
+  if (error == http::error::header_limit || error == http::error::buffer_overflow)
+    return Answer(http::status::request_header_fields_too_large, kPlain, "the request is too long\n");
+  if (error == http::error::end_of_stream || error == http::error::partial_message) return {};
+  if (error.category() != make_error_code(http::error::bad_method).category()) return {};
+  return Answer(http::status::bad_request, kPlain, "that is no request of HTTP\n");
+}
+
+// One client, from its connection to its end. Lives as long as something of it is under way.
+class Connection : public std::enable_shared_from_this<Connection> {
+ public:
+  Connection(tcp::socket socket, const Source& source) : stream_(std::move(socket)), source_(source) {
+    parser_.header_limit(kMostRequestBytes);
+    stream_.expires_after(kPatience);
+  }
+
+  void Serve() {
+    http::async_read_header(stream_, buffer_, parser_, [self = shared_from_this()](const error_code& error, size_t) {
+      std::optional<Response> response = error ? AnswerTo(error) : AnswerTo(self->parser_.get(), self->source_);
+      if (response) self->Send(*std::move(response));
+    });
+  }
+  bool has_asked() const { return response_.has_value(); }
+  void Close() { stream_.close(); }
+
+ private:
+  void Send(Response response) {
+    if (parser_.get().method() == http::verb::head) response.body().clear();  // the length stays
+    response_ = std::move(response);
+    http::async_write(stream_, *response_, [self = shared_from_this()](const error_code& error, size_t) {
+      error_code ignored;
+      self->stream_.socket().shutdown(tcp::socket::shutdown_send, ignored);
+      if (!error) self->AwaitHangUp();
+    });
+  }
+  // If we closed before all that the client has sent was read, our reset could overtake the answer.
+  void AwaitHangUp() {
+    stream_.async_read_some(asio::buffer(rest_), [self = shared_from_this()](const error_code& error, size_t) {
+      if (!error) self->AwaitHangUp();
+    });
+  }
+
+  beast::tcp_stream stream_;
+  const Source& source_;
+  beast::flat_buffer buffer_{2 * kMostRequestBytes};
+  http::request_parser<http::empty_body> parser_;
+  std::optional<Response> response_;
+  std::array<char, 4096> rest_{};
+};
 
 }  // namespace
 
@@ -148,153 +181,144 @@ Address ReachableAddress(const Address& listening) {
   return reachable;
 }
 
-// One client, from its connection to its end.
-struct Exporter::Connection {
-  int fd;
-  int64_t until_ns;
-  std::string in, out;  // out: what is still to be sent
-  bool answered = false;
+class Exporter::Server {
+ public:
+  explicit Server(const Source& source) : source_(source) {}
+  ~Server() {
+    if (spare_ >= 0) close(spare_);
+  }
 
-  short Wanted() const { return out.empty() ? POLLIN : POLLOUT; }
+  // The port; or why not.
+  Result<uint16_t> Listen(const Address& address) {
+    const std::string flag = "--metrics=" + address.ToString();
+    try {
+      const tcp::endpoint at(asio::ip::make_address(address.host), address.port);
+      acceptor_.open(at.protocol());
+      acceptor_.set_option(tcp::acceptor::reuse_address(true));
+      if (address.v6) acceptor_.set_option(asio::ip::v6_only(true));
+      acceptor_.bind(at);
+      acceptor_.listen();
+      KeepSpare();
+      if (spare_ < 0) throw boost::system::system_error(errno, boost::system::system_category());
+      Accept();
+      return acceptor_.local_endpoint().port();
+    } catch (const boost::system::system_error& error) {
+      const int errnum = error.code().value();
+      if (errnum == EADDRINUSE) return Status(StatusCode::kExists, flag + ": the address is in use by another program");
+      const Status status = Status::FromErrno(errnum, flag + ": cannot listen");
+      return Status(StatusCode::kUnavailable, std::string(status.message()));
+    }
+  }
+
+  void Run() {
+    sigset_t signals;  // a request to stop is for the main thread
+    sigfillset(&signals);
+    pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+    pthread_setname_np(pthread_self(), "metrics");
+    io_.run();
+  }
+
+  // From another thread. Whoever has asked by now is answered still.
+  void Stop() {
+    asio::post(io_, [this] {
+      error_code none;
+      acceptor_.non_blocking(true, none);
+      for (;;) {
+        tcp::socket socket = acceptor_.accept(none);
+        if (none) break;
+        Take(std::move(socket));
+      }
+      acceptor_.close(none);
+      pause_.expires_after(kUnreadGrace);
+      pause_.async_wait([this](const error_code&) {
+        for (const auto& connection : connections_) {
+          const auto living = connection.lock();
+          if (living && !living->has_asked()) living->Close();
+        }
+      });
+    });
+  }
+
+ private:
+  void Accept() {
+    acceptor_.async_accept([this](const error_code& error, tcp::socket socket) {
+      if (!acceptor_.is_open()) return;
+      if (!error) {
+        Take(std::move(socket));
+      } else if (error != asio::error::connection_aborted && !MakeRoom()) {
+        pause_.expires_after(kPause);
+        return pause_.async_wait([this](const error_code&) {
+          if (acceptor_.is_open()) Accept();
+        });
+      }
+      Accept();
+    });
+  }
+
+  void Take(tcp::socket socket) {
+    std::erase_if(connections_, [](const auto& connection) { return connection.expired(); });
+    if (connections_.size() == kMostConnections) CloseOldest();
+    const auto connection = std::make_shared<Connection>(std::move(socket), source_);
+    connections_.push_back(connection);
+    connection->Serve();
+    KeepSpare();
+  }
+
+  // An answer takes microseconds, so that the client that has been there longest is a silent one.
+  void CloseOldest() {
+    if (const auto living = connections_.front().lock()) living->Close();
+    connections_.pop_front();
+  }
+
+  // A descriptor for the next client, where the process has none left. False: there is nothing to be given up.
+  bool MakeRoom() {
+    std::erase_if(connections_, [](const auto& connection) { return connection.expired(); });
+    if (!connections_.empty()) {
+      CloseOldest();
+      return true;
+    }
+    if (spare_ < 0) KeepSpare();
+    if (spare_ < 0) return false;
+    close(std::exchange(spare_, -1));
+    return true;
+  }
+
+  void KeepSpare() {
+    if (spare_ < 0) spare_ = fcntl(acceptor_.native_handle(), F_DUPFD_CLOEXEC, krcore::kFirstDescriptor);
+  }
+
+  const Source& source_;
+  asio::io_context io_{1};
+  tcp::acceptor acceptor_{io_};
+  asio::steady_timer pause_{io_};
+  std::list<std::weak_ptr<Connection>> connections_;  // in the order in which they came
+  int spare_ = -1;
 };
 
 Result<std::unique_ptr<Exporter>> Exporter::Start(const Address& address, const Source& source) {
-  std::unique_ptr<Exporter> exporter(new Exporter(address, source));
-  const auto failed = [&] {
-    const int errnum = errno;
-    if (errnum == EADDRINUSE)
-      return Status(StatusCode::kExists,
-                    "--metrics=" + address.ToString() + ": the address is in use by another program");
-    const Status status = Status::FromErrno(errnum, "--metrics=" + address.ToString() + ": cannot listen");
+  std::unique_ptr<Exporter> exporter(new Exporter(address));
+  krcore::HoldStandard();
+  try {
+    exporter->server_ = std::make_unique<Server>(source);
+  } catch (const boost::system::system_error& error) {
+    const Status status = Status::FromErrno(error.code().value(), "--metrics");
     return Status(StatusCode::kUnavailable, std::string(status.message()));
-  };
-  SocketAddress at = ToSocketAddress(address);
-  exporter->stop_ = krcore::AboveStandard(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  exporter->listener_ =
-      krcore::AboveStandard(socket(at.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (exporter->stop_ < 0 || exporter->listener_ < 0) return failed();
-  exporter->spare_ = fcntl(exporter->stop_, F_DUPFD_CLOEXEC, krcore::kFirstDescriptor);
-  if (exporter->spare_ < 0) return failed();
-  const int on = 1;
-  setsockopt(exporter->listener_, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-  if (address.v6) setsockopt(exporter->listener_, IPPROTO_IPV6, IPV6_V6ONLY, &on, sizeof(on));
-  if (bind(exporter->listener_, at.get(), at.length) != 0 || listen(exporter->listener_, kBacklog) != 0 ||
-      getsockname(exporter->listener_, at.get(), &at.length) != 0) {
-    return failed();
   }
-  exporter->address_.port = ntohs(address.v6 ? reinterpret_cast<sockaddr_in6*>(&at.storage)->sin6_port
-                                             : reinterpret_cast<sockaddr_in*>(&at.storage)->sin_port);
-  auto thread = krcore::StartThread("metrics", [self = exporter.get()] { self->Run(); });
+  const Result<uint16_t> port = exporter->server_->Listen(address);
+  if (!port.ok()) return port.status();
+  exporter->address_.port = *port;
+  auto thread = krcore::StartThread("metrics", [server = exporter->server_.get()] { server->Run(); });
   if (!thread.ok()) return Status(thread.status().code(), "--metrics: " + std::string(thread.status().message()));
   exporter->thread_ = *std::move(thread);
   return exporter;
 }
 
+Exporter::Exporter(Address address) : address_(std::move(address)) {}
+
 Exporter::~Exporter() {
-  if (thread_.joinable()) {
-    (void)eventfd_write(stop_, 1);
-    thread_.join();
-  }
-  for (const int fd : {listener_, stop_, spare_})
-    if (fd >= 0) close(fd);
-}
-
-// Takes all who have come. Who has been there longest makes room: an answer takes microseconds, so that one is silent.
-// False: there is no descriptor for anybody.
-bool Exporter::Accept(std::list<Connection>* connections) {
-  for (;;) {
-    const int fd = krcore::AboveStandard(accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (fd >= 0) {
-      if (connections->size() == kMostConnections) Drop(connections, connections->begin());
-      connections->push_back({fd, NowNs() + kPatienceNs, "", ""});
-      // Most have asked already, and are answered before a crowd behind them wants the place.
-      if (!Serve(&connections->back())) Drop(connections, std::prev(connections->end()));
-      continue;
-    }
-    if (errno == EINTR || errno == ECONNABORTED) continue;
-    if (errno == EAGAIN) return true;
-    if (!connections->empty()) {
-      Drop(connections, connections->begin());
-    } else if (spare_ >= 0) {
-      close(std::exchange(spare_, -1));
-    } else {
-      return false;
-    }
-  }
-}
-
-std::list<Exporter::Connection>::iterator Exporter::Drop(std::list<Connection>* connections,
-                                                         std::list<Connection>::iterator connection) {
-  close(connection->fd);
-  if (spare_ < 0) spare_ = fcntl(stop_, F_DUPFD_CLOEXEC, krcore::kFirstDescriptor);
-  return connections->erase(connection);
-}
-
-// False: it is over.
-bool Exporter::Serve(Connection* connection) const {
-  std::array<char, 4096> bytes{};
-  for (;;) {
-    while (!connection->out.empty()) {
-      const ssize_t sent = send(connection->fd, connection->out.data(), connection->out.size(), MSG_NOSIGNAL);
-      if (sent < 0) return errno == EAGAIN || errno == EINTR;
-      connection->out.erase(0, static_cast<size_t>(sent));
-      // It hangs up then. If we did, before all that it has sent was read, our reset could overtake the answer.
-      if (connection->out.empty()) shutdown(connection->fd, SHUT_WR);
-    }
-    const ssize_t got = recv(connection->fd, bytes.data(), bytes.size(), 0);
-    if (got <= 0) return got < 0 && (errno == EAGAIN || errno == EINTR);
-    if (connection->answered) continue;
-    connection->in.append(bytes.data(), static_cast<size_t>(got));
-    const bool whole = connection->in.find("\r\n\r\n") != std::string::npos;
-    if (!whole && connection->in.size() <= kMostRequestBytes) continue;
-    connection->answered = true;
-    connection->out = whole ? AnswerTo(std::string_view(connection->in).substr(0, connection->in.find("\r\n")), source_)
-                            : Answer("431 Request Header Fields Too Large", kPlain, "the request is too long\n");
-  }
-}
-
-void Exporter::Run() {
-  sigset_t signals;  // a request to stop is for the main thread
-  sigfillset(&signals);
-  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
-  pthread_setname_np(pthread_self(), "metrics");
-  std::list<Connection> connections;
-  std::vector<pollfd> polled;
-  bool stopping = false, room = true;
-  int64_t end_ns = 0;
-  while (!stopping || (!connections.empty() && NowNs() < end_ns)) {
-    polled.clear();
-    polled.push_back({stopping ? -1 : stop_, POLLIN, 0});
-    polled.push_back({stopping || !room ? -1 : listener_, POLLIN, 0});
-    int64_t wake_ns = stopping ? end_ns : NowNs() + kPatienceNs;
-    for (const Connection& connection : connections) {
-      polled.push_back({connection.fd, connection.Wanted(), 0});
-      wake_ns = std::min(wake_ns, connection.until_ns);
-    }
-    const int64_t wait_ms = std::max<int64_t>((wake_ns - NowNs()) / 1'000'000 + 1, 0);
-    const bool idle = connections.empty() && room;
-    const int patience_ms = room ? static_cast<int>(wait_ms) : kPauseMs;
-    // Refused where the limit of descriptors is below their number by now: it must not spin for that.
-    if (poll(polled.data(), polled.size(), idle ? -1 : patience_ms) < 0 && errno != EINTR) poll(nullptr, 0, kPauseMs);
-    room = true;
-    size_t index = 2;
-    for (auto connection = connections.begin(); connection != connections.end();) {
-      const bool over = (polled[index++].revents != 0 && !Serve(&*connection)) || NowNs() >= connection->until_ns ||
-                        (stopping && !connection->answered);
-      connection = over ? Drop(&connections, connection) : std::next(connection);
-    }
-    if (polled[1].revents != 0) room = Accept(&connections);
-    if (polled[0].revents == 0) continue;
-    stopping = true;
-    end_ns = NowNs() + kStopNs;
-    // Who has asked by now is answered still.
-    room = Accept(&connections);
-    for (auto connection = connections.begin(); connection != connections.end();) {
-      const bool goes_on = Serve(&*connection) && connection->answered;
-      connection = goes_on ? std::next(connection) : Drop(&connections, connection);
-    }
-  }
-  while (!connections.empty()) Drop(&connections, connections.begin());
+  if (!thread_.joinable()) return;
+  server_->Stop();
+  thread_.join();
 }
 
 }  // namespace metrics

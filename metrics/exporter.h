@@ -9,7 +9,6 @@
 #include <prometheus/collectable.h>
 
 #include <cstdint>
-#include <list>
 #include <memory>
 #include <string>
 #include <thread>
@@ -45,7 +44,7 @@ class Exporter {
   // `source` must outlive it. kExists: the address is in use. kUnavailable: another failure to listen,
   // or the system has no thread or descriptor left; the message names the limit.
   static krcore::Result<std::unique_ptr<Exporter>> Start(const Address& address, const Source& source);
-  // Answers who has asked, if taking the answer takes no longer than a second, whatever clients do.
+  // Answers whoever has asked, and ends within two seconds whatever clients do.
   ~Exporter();
   Exporter(const Exporter&) = delete;
   Exporter& operator=(const Exporter&) = delete;
@@ -54,17 +53,11 @@ class Exporter {
   const Address& address() const { return address_; }
 
  private:
-  Exporter(Address address, const Source& source) : address_(std::move(address)), source_(source) {}
-  struct Connection;
-  void Run();
-  bool Accept(std::list<Connection>* connections);
-  std::list<Connection>::iterator Drop(std::list<Connection>* connections, std::list<Connection>::iterator connection);
-  bool Serve(Connection* connection) const;
+  class Server;
+  explicit Exporter(Address address);
 
   Address address_;
-  const Source& source_;
-  int listener_ = -1, stop_ = -1;
-  int spare_ = -1;  // given up for a client where the process has no other descriptor left
+  std::unique_ptr<Server> server_;
   std::thread thread_;
 };
 
