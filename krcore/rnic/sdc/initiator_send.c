@@ -153,6 +153,13 @@ static enum sdc_outcome send_slot(struct sdc_initiator* initiator, struct sdc_sl
   const bool continues = slot->kind == SDC_SEND && slot->offset != 0;
   const bool is_old = peer->in_flight == 0 && now_ns - peer->clock_at_ns > timing->idle_ns && !continues;
   if (peer->state == SDC_PEER_KNOWN || (peer->state == SDC_PEER_OPEN && is_old)) sdc_greet(initiator, peer, now_ns);
+  // Those who asked for the session are gone, failed or reset, and nobody looked at its timer any more. An answer to
+  // what they sent still counts.
+  if (peer->state == SDC_PEER_GREETING && now_ns >= peer->timer_ns) {
+    peer->tries = 0;
+    peer->timed_ns = 0;
+    sdc_send_hello(initiator, peer, now_ns);
+  }
   if (peer->state != SDC_PEER_OPEN || now_ns < peer->pause_ns || peer->on_wire >= peer->window) return SDC_WAITS;
   if (is_first && slot->kind != SDC_ATOMIC && peer->atomics != 0 && !sdc_mutated(NO_BARRIER)) return SDC_WAITS;
   if (continues && wr->nonce != peer->nonce) {

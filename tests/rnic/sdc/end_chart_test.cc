@@ -221,6 +221,24 @@ TEST(SdcChart, AnUnreachableTargetFailsAfterBoundedTries) {
   EXPECT_EQ(pair.Completions(), "1:" + to_string(SDC_RETRY_EXCEEDED));
 }
 
+// The link was down: the WR that asked for a session was given up after so long, or failed.
+TEST(SdcChart, ATargetThatDidNotAnswerIsAskedAgainByTheNextWr) {
+  for (const uint64_t given_up_ns : {Pair::kRetryNs / 2, 3 * Pair::kRetryNs, Pair::kLimitNs / 2, 2 * Pair::kLimitNs}) {
+    Pair pair;
+    pair.Post(pair.Wr(SDC_OP_WRITE, 8));
+    for (uint64_t waited_ns = 0; waited_ns < given_up_ns; waited_ns += Pair::kRetryNs / 2)
+      pair.Wait(Pair::kRetryNs / 2);
+    pair.requests.clear();
+    sdc_initiator_reset(&pair.initiator, pair.now_ns);
+    ASSERT_TRUE(sdc_initiator_is_reset(&pair.initiator)) << "nothing was sent that could be executed";
+    pair.now_ns += Pair::kRetryNs * 10;
+    pair.Post(pair.Wr(SDC_OP_WRITE, 8));
+    EXPECT_EQ(Pair::Kinds(pair.requests), to_string(SDC_HELLO)) << "given up after " << given_up_ns << " ns";
+    pair.PassAll();
+    EXPECT_EQ(pair.Completions(), "2:0") << "given up after " << given_up_ns << " ns";
+  }
+}
+
 TEST(SdcChart, LocalMemoryThatGoesWhileAReadIsUnderWayFailsIt) {
   Pair pair;
   pair.Open();
