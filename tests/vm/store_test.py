@@ -100,6 +100,13 @@ class StoreTest(unittest.TestCase):
         print(f"{summary['ops']} operations by 4 workers, {summary['errors']} of them unavailable or unknown; served again "
               f"{stamps['one more worker'] - stamps['restored']:.1f} s after a cut of {CUT_S} s", file=sys.stderr)
 
+    def test_a_link_that_flaps_is_forgotten_by_the_memory_node_and_by_clients_of_its_own_host(self):
+        done = vm("run", "tests/vm/guest/link_flap")
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        (summary,) = re.findall(r'^\{"event":"summary".*$', done.stdout, re.MULTILINE)
+        self.assertEqual(json.loads(summary)["mismatches"], 0)
+        self.assertIn("published again", done.stdout)
+
     def expect_counts_of_impairments(self, output):
         phases = [json.loads(line) for line in re.findall(r'^\{"phase".*$', output, re.MULTILINE)]
         self.assertEqual([phase["phase"] for phase in phases], ["calm", "loss", "duplicate", "reorder", "all"])
