@@ -285,7 +285,7 @@ size_t PhysicalQueue::Recover() {
   EditRing(recovery);
   posted_ = on_nic_ = head_;
   NoteStaged();
-  broken_ = false;
+  broken_ = recovering_ = false;
   culprit_ = nullptr;
   return RetireUpTo(head_);
 }
@@ -322,7 +322,7 @@ void PhysicalQueue::Connect(std::unique_ptr<rnic::Qp> qp) {
   ++generation_;
   ForgetCommon();
   blocked_ = true;
-  broken_ = dead_ = false;
+  broken_ = recovering_ = dead_ = false;
   on_nic_ = collected_ = head_;
   inline_used_ = 0;
 }

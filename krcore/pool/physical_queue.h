@@ -206,6 +206,10 @@ class PhysicalQueue {
   WcStatus culprit_status() const { return culprit_status_; }
   // All that the NIC flushed has been completed, so that no buffer is in use any more.
   bool all_collected() const { return collected_ >= on_nic_; }
+  // Whether this is the first look at what broke it.
+  bool BeginRecovery() { return !std::exchange(recovering_, true); }
+  // Begins the reset of the QP; false: it would still have to be waited for.
+  bool MayRecover() { return rc_ || qp_->BeginReset(); }
   // Resets the QP and edits the ring; READs of queues in good standing become staged again. Returns how many WRs it
   // completed. Where flushed WRs could not be collected the reset drops them.
   size_t Recover();
@@ -386,7 +390,8 @@ class PhysicalQueue {
   bool noted_ = false;  // on PoolState::staged
   bool blocked_ = false;
   bool broken_ = false;
-  bool dead_ = false;  // no QP could be made
+  bool recovering_ = false;  // since it is broken
+  bool dead_ = false;        // no QP could be made
   uint64_t collected_ = 0;
   uint64_t on_nic_ = 0;  // behind the last WR that was posted: settled ones that posted_ has passed never complete
   QueueState* culprit_ = nullptr;

@@ -326,11 +326,14 @@ size_t QueuePoolImpl::Repair() {
   for (int pass = 0; pass < 2; ++pass) {
     for (PhysicalQueue* queue : live_) {
       if (!queue->broken()) continue;
-      for (uint32_t spins = 0; !queue->all_collected() && spins < kMaxCollectSpins; ++spins) {
-        if (Dispatch(&completed) == 0 && !queue->all_collected()) context_.node->clock().Relax(spins);
+      if (queue->BeginRecovery()) {
+        for (uint32_t spins = 0; !queue->all_collected() && spins < kMaxCollectSpins; ++spins) {
+          if (Dispatch(&completed) == 0 && !queue->all_collected()) context_.node->clock().Relax(spins);
+        }
+        if (queue->culprit() == nullptr && queue->host_shared()) QuarantineTheDead();
+        MarkBroken(*queue);
       }
-      if (queue->culprit() == nullptr && queue->host_shared()) QuarantineTheDead();
-      MarkBroken(*queue);
+      if (!queue->MayRecover()) continue;  // the next poll looks again
       completed += queue->Recover();
       RefuseWithdrawn();
       if (rc_ != nullptr) rc_->Recovered(*queue, state_.stats.broken_queues);
@@ -405,6 +408,10 @@ void QueuePoolImpl::Detach(vqp::VirtualQueueImpl* queue, QueueState* state) {
       }
       state->standing = QueueStanding::kUnconnected;
       completed_by_flush_ += Repair();
+      for (uint32_t spins = 0; any_broken_; ++spins) {  // until none of it executes any more
+        clock.Relax(spins);
+        completed_by_flush_ += Repair();
+      }
     }
     for (PhysicalQueue* physical : live_) physical->Disown(state);
   }

@@ -67,6 +67,7 @@ uint64_t Connector::word(uint32_t lane) const {
 }
 
 void Connector::Poll() {
+  if (resetting_) return FailAll();
   Completion completion;
   while (cq_->Poll({&completion, 1}) == 1) {
     if (completion.wr_id >> 32 != generation_) continue;
@@ -77,6 +78,8 @@ void Connector::Poll() {
 
 // The reset ends whatever was posted: a verb that failed does not happen later (rnic.h).
 void Connector::FailAll() {
+  resetting_ = !qp_->BeginReset();
+  if (resetting_) return;
   (void)dct::ResetToRts(*qp_);
   ++generation_;
   for (Outcome& outcome : outcomes_) {

@@ -57,6 +57,7 @@ class Connector {
   const PageArray<Lane> buffer_;
   std::vector<Outcome> outcomes_;
   uint32_t generation_ = 0;  // of the QP: bumped by each reset
+  bool resetting_ = false;   // all lanes fail when that has ended
   std::unique_ptr<rnic::Mr> mr_;
   std::unique_ptr<rnic::Cq> cq_;
   std::unique_ptr<rnic::Qp> qp_;

@@ -181,6 +181,9 @@ class Qp : public OfOneProcess {
   virtual Status ToRts() = 0;
   virtual Status ToErr() = 0;
   virtual Status ToReset() = 0;
+  // For one who cannot wait: ends what is under way, and says whether ToReset would return at once. To be called again
+  // until it does, if it does not; nothing may be posted meanwhile.
+  virtual bool BeginReset() { return true; }
 
   // Posts all WRs in order behind one doorbell. On failure posts those before *bad_index and none after.
   // kQueueFull: a slot of the send queue is free again once its completion, or a later one, was polled.

@@ -12,6 +12,8 @@ struct Chaos {
   int64_t max_delay_ns = 0;  // drawn log-uniformly, so that short and long delays are equally frequent
   double break_queue = 0;    // the verb fails with kRetryExceeded; whether it executed, or does later (until the
                              // QP is reset or destroyed), is drawn
+  int64_t reset_ns = 0;      // how long the reset of a DC initiator that broke with more than READs under way has to
+                             // wait until nothing of them executes any more
 };
 
 }  // namespace krcore::rnic::sim

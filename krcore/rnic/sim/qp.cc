@@ -99,19 +99,32 @@ Status SimQp::ToRts() {
 
 Status SimQp::ToErr() {
   if (state_ == QpState::kErr) return {};
+  doubtful_ = last_write_ > counters_.freed;
   SetState(QpState::kErr);
   if (queue_ != nullptr) engine_->Flush(*queue_);
   if (receiver_ != nullptr) receiver_->Flush();
   return {};
 }
 
+bool SimQp::BeginReset() {
+  if (attr_.type != QpType::kDci || engine_->chaos().reset_ns == 0) return true;
+  (void)ToErr();
+  if (!doubtful_) return true;
+  if (reset_due_ns_ == 0) reset_due_ns_ = engine_->now_ns() + engine_->chaos().reset_ns;
+  return engine_->now_ns() >= reset_due_ns_;
+}
+
 Status SimQp::ToReset() {
   KRCORE_RETURN_IF_ERROR(CheckAlive());
+  if (!BeginReset()) engine_->RunUntil(reset_due_ns_);
+  reset_due_ns_ = 0;
+  doubtful_ = false;
   device_->control_ns += engine_->cost().modify_qp_ns;
   engine_->Drop(*queue_);
   SetState(QpState::kReset);
   send_cq_->Forget(num_, &counters_);
   counters_ = {};
+  last_write_ = 0;
   queue_->peer = nullptr;
   queue_->peer_number = 0;
   QpEntry& entry = *device_->qps.Find(num_);
@@ -147,6 +160,7 @@ Status SimQp::PostSend(std::span<const SendWr> wrs, size_t* bad_index) {
     const bool dies = state_ == QpState::kRts && device_->verbs_left != 0 && --device_->verbs_left == 0;
     if (dies && device_->dies_before) fabric_->Kill(*device_, device_->dies_linger_ns);
     ++counters_.posted;
+    if (wr.opcode != Opcode::kRead) last_write_ = counters_.posted;
     if (state_ == QpState::kErr) {
       PushCompletion(wr.wr_id, wr.opcode, WcStatus::kFlushed, counters_.posted);
       continue;

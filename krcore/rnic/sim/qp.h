@@ -22,6 +22,7 @@ class SimQp final : public Qp, private SendQueueOwner {
   Status ToRts() override;
   Status ToErr() override;
   Status ToReset() override;
+  bool BeginReset() override;
   Status PostSend(std::span<const SendWr> wrs, size_t* bad_index) override;
   Status PostRecv(std::span<const RecvWr> wrs, size_t* bad_index) override;
 
@@ -47,6 +48,9 @@ class SimQp final : public Qp, private SendQueueOwner {
   QpState state_ = QpState::kReset;
   SendCounters counters_;
   std::unique_ptr<SendQueue> queue_;    // null: the process is dead
+  uint64_t last_write_ = 0;             // or atomic or message: counters_.posted with it
+  bool doubtful_ = false;               // one of them had not completed when the queue broke
+  int64_t reset_due_ns_ = 0;            // when the reset that has begun may end; 0: none has
   std::unique_ptr<Receiver> receiver_;  // null: the queue receives nothing
 };
 

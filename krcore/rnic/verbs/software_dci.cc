@@ -128,10 +128,19 @@ Status SoftwareDci::ToErr() {
   return {};
 }
 
+bool SoftwareDci::BeginReset() {
+  state_ = QpState::kErr;
+  if (core_.state != SDC_QUEUE_RESETTING) {
+    sdc_initiator_reset(&core_, SdcNowNs());
+    send_cq_->WakeSources();
+    next_ns_ = 0;
+  }
+  Drive();
+  return sdc_initiator_is_reset(&core_);
+}
+
 Status SoftwareDci::ToReset() {
-  sdc_initiator_reset(&core_, SdcNowNs());
-  next_ns_ = 0;
-  for (uint32_t spins = 0; !sdc_initiator_is_reset(&core_); ++spins) {
+  for (uint32_t spins = 0; !BeginReset(); ++spins) {
     send_cq_->DriveSources();  // this one as well
     RealClock()->Relax(spins);
   }

@@ -33,6 +33,7 @@ class SoftwareDci final : public Qp, public CompletionSource {
   // A round trip to each target that has something of it; with targets that do not answer, until what they have has
   // expired. Other initiators of the CQ are driven meanwhile.
   Status ToReset() override;
+  bool BeginReset() override;
   Status PostSend(std::span<const SendWr> wrs, size_t* bad_index) override;
   Status PostRecv(std::span<const RecvWr> wrs, size_t* bad_index) override;
 
