@@ -23,8 +23,8 @@ Result<std::unique_ptr<Exchange>> Exchange::Create(rnic::Device& device, rnic::P
   return exchange;
 }
 
-Result<Exchange::Target> Exchange::Find(NodeId peer) {
-  auto record = device_.LookupRecord(AcceptorRecord(peer));
+Result<Exchange::Target> Exchange::Find(NodeId peer, Deadline deadline) {
+  auto record = device_.LookupRecord(AcceptorRecord(peer), deadline);
   if (!record.ok()) {
     if (record.status() == StatusCode::kNotFound)
       return Status(StatusCode::kNotFound,
@@ -70,7 +70,7 @@ Result<Reply> Exchange::Call(const Target& target, Request request, Deadline dea
   for (uint32_t spins = 0; status.ok(); ++spins) {
     const int64_t now_ns = clock_.NowNs();
     const bool send = now_ns >= send_again_ns;
-    if (send && device_.QueryPeer(peer) == rnic::PeerState::kDead) {
+    if (send && device_.QueryPeer(peer, deadline) == rnic::PeerState::kDead) {
       status = {StatusCode::kUnavailable, "node " + std::to_string(peer.node) + " died"};
       break;
     }
@@ -94,7 +94,7 @@ Result<Reply> Exchange::Call(const Target& target, Request request, Deadline dea
 }
 
 Result<Exchange::Agreed> Exchange::Connect(NodeId peer, uint32_t qpn, Deadline deadline) {
-  auto target = Find(peer);
+  auto target = Find(peer, deadline);
   if (!target.ok()) return target.status();
   Request request;
   request.id = last_id_.fetch_add(1, std::memory_order_relaxed) + 1;
@@ -109,12 +109,13 @@ Result<Exchange::Agreed> Exchange::Connect(NodeId peer, uint32_t qpn, Deadline d
 }
 
 void Exchange::Disconnect(const Agreed& agreed) {
-  auto target = Find(agreed.peer.node);
+  const Deadline deadline = Deadline::After(clock_, kGoodbyeNs);
+  auto target = Find(agreed.peer.node, deadline);
   if (!target.ok() || target->announced.address.incarnation != agreed.peer.incarnation) return;
   Request request;
   request.kind = RequestKind::kDisconnect;
   request.id = agreed.id;
-  (void)Call(*target, request, Deadline::After(clock_, kGoodbyeNs));
+  (void)Call(*target, request, deadline);
 }
 
 }  // namespace krcore::baseline

@@ -88,7 +88,7 @@ class Exchange {
     Announcement announced;
     std::unique_ptr<rnic::AddressHandle> ah;
   };
-  Result<Target> Find(NodeId peer);
+  Result<Target> Find(NodeId peer, Deadline deadline);
   // Sends `request` until it is answered. kUnavailable: the peer died. kTimeout.
   Result<Reply> Call(const Target& target, Request request, Deadline deadline);
   // What has come goes to those who wait for it; an answer that came twice to nobody.

@@ -42,7 +42,6 @@ namespace {
 
 constexpr uint32_t kSharedDepth = 512;  // WRs of all queues of a node to one peer, "lite"
 constexpr int64_t kRemoveRecordsNs = 1'000'000'000;
-constexpr int64_t kConfirmDeathNs = 1'000'000'000;
 
 class LocalRegion final : public Region {
  public:
@@ -191,8 +190,8 @@ Result<std::vector<std::byte>> RcNode::LookupService(std::string_view name, Dead
 bool RcNode::IsConfirmedDead(NodeId node, uint32_t incarnation) {
   if (forked()) return false;
   auto meta = Meta();
-  return meta.ok() &&
-         (*meta)->OwnerIsDead(meta::PackOwner(node, incarnation), nullptr, Deadline::After(clock_, kConfirmDeathNs));
+  return meta.ok() && (*meta)->OwnerIsDead(meta::PackOwner(node, incarnation), nullptr,
+                                           Deadline::After(clock_, rnic::kPollingAskNs));
 }
 
 // ---- queues

@@ -48,7 +48,7 @@ std::shared_ptr<const Peer> PeerDirectory::Cached(NodeId node) {
   return own != nullptr || !share_host_ ? own : FromHost(node, clock_.NowNs());
 }
 
-bool PeerDirectory::IsDead(const rnic::DeviceAddress& address) {
+bool PeerDirectory::IsDead(const rnic::DeviceAddress& address, Deadline deadline) {
   const bool remembers = device_.caps().asks_over_network;
   const int64_t now_ns = clock_.NowNs();
   if (remembers) {
@@ -58,7 +58,7 @@ bool PeerDirectory::IsDead(const rnic::DeviceAddress& address) {
         now_ns - known->second.asked_ns < kAliveNs)
       return false;
   }
-  const rnic::PeerState state = device_.QueryPeer(address);
+  const rnic::PeerState state = device_.QueryPeer(address, deadline);
   if (remembers && state == rnic::PeerState::kAlive) {
     const std::lock_guard lock(mutex_);
     alive_[address.node] = {address.incarnation, now_ns};
@@ -87,7 +87,7 @@ Result<std::shared_ptr<const Peer>> PeerDirectory::Refresh(NodeId node, Deadline
   // From the posting of the READ: what it found may have been withdrawn right after.
   const int64_t lease_ns = meta_.mr_lease_ns();
   record.lease_until_ns = lease_ns > 0 ? posted_ns + lease_ns : INT64_MAX;
-  if (IsDead(record.address))
+  if (IsDead(record.address, deadline))
     return Status(StatusCode::kUnavailable, "node " + std::to_string(node) + " (incarnation " +
                                                 std::to_string(record.address.incarnation) + ") is dead");
   if (share_host_ && lease_ns > 0) host_.Put(record);
@@ -148,7 +148,7 @@ PeerDirectory::Renewed PeerDirectory::Renew(const std::shared_ptr<const Peer>& p
   if (found.ok()) {
     if ((*found)->target.address.incarnation != address.incarnation) return {nullptr, true};
     if ((*found)->lease_until_ns() > now_ns) return {*std::move(found), true};
-  } else if (device_.QueryPeer(address) == rnic::PeerState::kDead) {
+  } else if (device_.QueryPeer(address, Deadline::After(clock_, rnic::kPollingAskNs)) == rnic::PeerState::kDead) {
     Invalidate(peer);
     return {nullptr, true};
   }

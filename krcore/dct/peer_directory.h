@@ -36,8 +36,8 @@ class PeerDirectory {
   };
   // For a peer whose lease is to be renewed, or has run out, at `now_ns`, on Clock::CoarseNowNs: looks its record up
   // again, once for the whole node and, but for processes that do so at the same moment, host. What is returned has a
-  // lease that has not run out. Waits for a metadata server some milliseconds at most; while the lease lasts, for no
-  // other thread.
+  // lease that has not run out. Waits for a metadata server, and for the fabric, some milliseconds at most; while the
+  // lease lasts, for no other thread.
   Renewed Renew(const std::shared_ptr<const Peer>& peer, int64_t now_ns);
   // Forgets `peer` unless it has been refreshed since, so that the next qconnect anywhere on the node looks anew.
   void Invalidate(const std::shared_ptr<const Peer>& peer);
@@ -53,7 +53,7 @@ class PeerDirectory {
   // The host's metadata of `node`. Null: there is none whose lease lasts longer than `now_ns`.
   std::shared_ptr<const Peer> FromHost(NodeId node, int64_t now_ns);
   std::shared_ptr<const Peer> Own(NodeId node);
-  bool IsDead(const rnic::DeviceAddress& address);
+  bool IsDead(const rnic::DeviceAddress& address, Deadline deadline);
 
   struct Alive {
     uint32_t incarnation;

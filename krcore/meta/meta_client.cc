@@ -72,14 +72,14 @@ void MetaClient::ForgetServers() {
   servers_read_ns_ = kNever;
 }
 
-Result<std::shared_ptr<const ServerList>> MetaClient::ReadServers() {
+Result<std::shared_ptr<const ServerList>> MetaClient::ReadServers(Deadline deadline) {
   std::shared_ptr<const ServerList> known;
   {
     std::lock_guard lock(servers_mutex_);
     known = servers_;
   }
   const int64_t now_ns = clock_.NowNs();
-  auto read = ReadServerList(device_, *known);
+  auto read = ReadServerList(device_, *known, deadline);
   if (!read.ok()) return read.status();
   read->nearest_first = read->NearestFirst(OwnerNode(self_));
   auto list = std::make_shared<const ServerList>(*std::move(read));
@@ -166,7 +166,8 @@ Result<Record> MetaClient::FindAt(const Server& server, const Key& key, Deadline
         if (key.kind == RecordKind::kService && IsVacant(record.owner)) return StatusCode::kNotFound;
         // Read again behind its owner's death, which may have come after its last word.
         *torn_for_good = dead_owner != kNeverUsed && record.owner == dead_owner;
-        if (spins == kTornLook && device_.QueryIncarnation(OwnerIncarnation(record.owner)) == rnic::PeerState::kDead)
+        if (spins == kTornLook &&
+            device_.QueryIncarnation(OwnerIncarnation(record.owner), deadline) == rnic::PeerState::kDead)
           dead_owner = record.owner;
         if (*torn_for_good || spins == kTornSpins || deadline.Passed(clock_)) {
           return Status(StatusCode::kCorrupt, "the metadata record of " + OwnerName(record.owner) +
@@ -188,13 +189,14 @@ Result<Record> MetaClient::FindAt(const Server& server, const Key& key, Deadline
 
 Result<Record> MetaClient::Find(const Key& key, Deadline deadline, int64_t* posted_ns) {
   lookups_.fetch_add(1, std::memory_order_relaxed);
+  const Deadline questions = OfQuestions(deadline);
   std::shared_ptr<const ServerList> servers = Known();
   bool fresh = false;  // `servers` was read by this lookup
   Status status = NoServer();
   Status torn_status;
   for (uint32_t spins = 0;; ++spins) {
     if (servers == nullptr) {
-      auto read = ReadServers();
+      auto read = ReadServers(questions);
       if (!read.ok()) return read.status();
       servers = *std::move(read);
       if (servers->all.empty()) return torn_status.ok() ? NoServer() : torn_status;
@@ -214,7 +216,8 @@ Result<Record> MetaClient::Find(const Key& key, Deadline deadline, int64_t* post
       auto record = FindAt(*server, key, {std::min(deadline.at_ns, patience.at_ns)}, &torn_for_good);
       // A dead server's memory may go on answering for a while (sw), and nobody writes there any more. Where it cannot,
       // who has answered is not asked about.
-      if ((DidNotAnswer(record.status()) || !device_.caps().asks_over_network) && IsDead(*server)) {
+      if ((DidNotAnswer(record.status()) || !device_.caps().asks_over_network) &&
+          IsDead(server->info.address, questions)) {
         ForgetServers();
         status = {StatusCode::kUnavailable, "the metadata server died"};
         all_torn_for_good = false;
@@ -223,8 +226,8 @@ Result<Record> MetaClient::Find(const Key& key, Deadline deadline, int64_t* post
       all_torn_for_good &= torn_for_good;
       if (record.ok()) {
         // The one place of a successor may be another server, while he is publishing himself.
-        const bool dead = key.kind == RecordKind::kNode && servers->all.size() > 1 &&
-                          device_.QueryPeer(record->address()) == rnic::PeerState::kDead;
+        const bool dead =
+            key.kind == RecordKind::kNode && servers->all.size() > 1 && IsDead(record->address(), questions);
         if (dead) {
           if (!of_the_dead || NewerThan(*record, *of_the_dead)) {
             of_the_dead = *record;
@@ -280,13 +283,13 @@ bool MetaClient::OwnerIsDead(uint64_t owner, const Record* record, Deadline dead
   } else {
     // A record tells less than the fabric's list, where there is one: others' take the places of dead owners', and a
     // living owner may not have published yet.
-    const rnic::PeerState listed = device_.QueryIncarnation(OwnerIncarnation(owner));
+    const rnic::PeerState listed = device_.QueryIncarnation(OwnerIncarnation(owner), deadline);
     if (listed != rnic::PeerState::kUnreachable) return listed == rnic::PeerState::kDead;
     auto node_record = Find(Key::Node(OwnerNode(owner)), deadline, nullptr);
     if (!node_record.ok()) return false;  // cannot be known
     address = node_record->address();
   }
-  const rnic::PeerState state = device_.QueryPeer(address);
+  const rnic::PeerState state = device_.QueryPeer(address, OfQuestions(deadline));
   if (address.incarnation == OwnerIncarnation(owner)) return state == rnic::PeerState::kDead;
   // Its record was replaced, which happens to a dead owner's only; or the id has another living holder.
   return record == nullptr || state == rnic::PeerState::kAlive;
@@ -296,7 +299,7 @@ bool MetaClient::OwnerIsDead(uint64_t owner, const Record* record, Deadline dead
 
 Status MetaClient::AwaitPredecessor(const Record& record, Deadline deadline) {
   if (!ChecksumMatches(record)) return {};  // where it was is not known any more
-  for (uint32_t spins = 0; device_.QueryPeer(record.address()) != rnic::PeerState::kDead; ++spins) {
+  for (uint32_t spins = 0; !IsDead(record.address(), deadline); ++spins) {
     if (deadline.Passed(clock_))
       return {StatusCode::kUnavailable, OwnerName(record.owner) + ", the predecessor, is not known to be dead yet"};
     clock_.Relax(spins);
@@ -404,7 +407,7 @@ Status MetaClient::WriteAt(const Server& server, Item& item, Deadline deadline) 
 }
 
 Status MetaClient::PublishPass(Item& item, Deadline deadline) {
-  auto servers = ReadServers();
+  auto servers = ReadServers(OfQuestions(deadline));
   if (!servers.ok()) return servers.status();
   if (!(*servers)->AnyServing()) return NoServer();
   for (const ServerPtr& server : (*servers)->all) {
@@ -415,10 +418,10 @@ Status MetaClient::PublishPass(Item& item, Deadline deadline) {
     const auto copy = item.copies.find(server->id());
     if (copy != item.copies.end() && copy->second.sequence == item.record.sequence) continue;
     const Status status = WriteAt(*server, item, deadline);
-    if (!status.ok() && !(DidNotAnswer(status) && IsDead(*server))) return status;
+    if (!status.ok() && !(DidNotAnswer(status) && IsDead(server->info.address, OfQuestions(deadline)))) return status;
   }
   // Complete if the servers alive now, all of them, have it. What was written to one that died counts for nothing.
-  servers = ReadServers();
+  servers = ReadServers(OfQuestions(deadline));
   if (!servers.ok()) return servers.status();
   if ((*servers)->all.empty()) return NoServer();
   for (const ServerPtr& server : (*servers)->all) {
@@ -506,7 +509,7 @@ Status MetaClient::RemoveAt(const Server& server, const Item& item, size_t offse
 }
 
 void MetaClient::Release(Item& item, Deadline deadline) {
-  auto servers = ReadServers();
+  auto servers = ReadServers(OfQuestions(deadline));
   if (!servers.ok()) return;
   for (const ServerPtr& server : (*servers)->all) {
     const auto copy = item.copies.find(server->id());
@@ -534,7 +537,7 @@ void MetaClient::RemoveEverywhere(std::span<Item> items, Deadline deadline) {
   // a record before it was removed.
   std::vector<uint32_t> done;
   for (uint32_t spins = 0; !deadline.Passed(clock_); ++spins) {
-    auto servers = ReadServers();
+    auto servers = ReadServers(OfQuestions(deadline));
     if (!servers.ok()) break;
     bool complete = true;
     for (const ServerPtr& server : (*servers)->all) {

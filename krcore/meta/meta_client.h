@@ -8,6 +8,7 @@
 #ifndef KRCORE_META_META_CLIENT_H_
 #define KRCORE_META_META_CLIENT_H_
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstddef>
@@ -98,8 +99,14 @@ class MetaClient {
   std::shared_ptr<const ServerList> Known();
   // The next lookup reads the announcements.
   void ForgetServers();
-  Result<std::shared_ptr<const ServerList>> ReadServers();
-  bool IsDead(const Server& server) { return device_.QueryPeer(server.info.address) == rnic::PeerState::kDead; }
+  Result<std::shared_ptr<const ServerList>> ReadServers(Deadline deadline);
+  bool IsDead(const rnic::DeviceAddress& address, Deadline deadline) {
+    return device_.QueryPeer(address, deadline) == rnic::PeerState::kDead;
+  }
+  // Of questions to the fabric: the deadline, or later where that would leave no time for the twenty round trips in
+  // which all servers are found.
+  static constexpr int64_t kQuestionsNs = 500'000'000;
+  Deadline OfQuestions(Deadline deadline) { return {std::max(deadline.at_ns, clock_.NowNs() + kQuestionsNs)}; }
 
   // ---- one verb each
   template <typename Verb>

@@ -46,10 +46,10 @@ constexpr int kMaxCollects = 64;
 using Announcements = std::array<std::vector<std::byte>, kMaxServers>;
 
 // One after the other.
-Result<Announcements> Collect(rnic::Device& device) {
+Result<Announcements> Collect(rnic::Device& device, Deadline deadline) {
   Announcements all;
   for (uint32_t i = 0; i < kMaxServers; ++i) {
-    auto value = device.LookupRecord(BootstrapName(i));
+    auto value = device.LookupRecord(BootstrapName(i), deadline);
     if (value.ok())
       all[i] = *std::move(value);
     else if (!(value.status() == StatusCode::kNotFound))
@@ -59,10 +59,10 @@ Result<Announcements> Collect(rnic::Device& device) {
 }
 
 // All of them as they stood at one moment. Twice the same shows that, since none returns to what it was.
-Result<Announcements> Snapshot(rnic::Device& device) {
-  auto announced = Collect(device);
+Result<Announcements> Snapshot(rnic::Device& device, Deadline deadline) {
+  auto announced = Collect(device, deadline);
   for (int collects = 1; announced.ok(); ++collects) {
-    auto again = Collect(device);
+    auto again = Collect(device, deadline);
     if (!again.ok() || *announced == *again) return again;
     if (collects == kMaxCollects) return Status(StatusCode::kUnavailable, "metadata servers come and go all the time");
     announced = std::move(again);
@@ -72,7 +72,7 @@ Result<Announcements> Snapshot(rnic::Device& device) {
 
 // The server announced by `value`, unless it is withdrawn. *died: the process behind it is gone.
 Result<ServerPtr> ServerOf(rnic::Device& device, const std::vector<std::byte>& value, const ServerList& known,
-                           bool* died) {
+                           Deadline deadline, bool* died) {
   Bootstrap info;
   if (value.size() != sizeof(info)) return Status(StatusCode::kCorrupt, "malformed announcement of a metadata server");
   std::memcpy(&info, value.data(), sizeof(info));
@@ -87,7 +87,7 @@ Result<ServerPtr> ServerOf(rnic::Device& device, const std::vector<std::byte>& v
   if (server->ah == nullptr) {
     auto ah = device.CreateAddressHandle(info.address);
     if (!ah.ok()) {
-      *died = device.QueryPeer(info.address) == rnic::PeerState::kDead;
+      *died = device.QueryPeer(info.address, deadline) == rnic::PeerState::kDead;
       return Status(StatusCode::kUnavailable, "metadata server: " + ah.status().ToString());
     }
     server->ah = *std::move(ah);
@@ -97,17 +97,17 @@ Result<ServerPtr> ServerOf(rnic::Device& device, const std::vector<std::byte>& v
 
 }  // namespace
 
-Result<ServerList> ReadServerList(rnic::Device& device, const ServerList& known) {
+Result<ServerList> ReadServerList(rnic::Device& device, const ServerList& known, Deadline deadline) {
   ServerList list;
   for (int attempts = 0;; ++attempts) {
-    auto announced = Snapshot(device);
+    auto announced = Snapshot(device, deadline);
     if (!announced.ok()) return announced.status();
     list.all.clear();
     bool died = false;
     Status failed;
     for (const std::vector<std::byte>& value : *announced) {
       if (value.empty()) continue;
-      auto server = ServerOf(device, value, known, &died);
+      auto server = ServerOf(device, value, known, deadline, &died);
       if (!server.ok())
         failed = server.status();
       else if (*server != nullptr)

@@ -77,8 +77,8 @@ struct ServerList {
 };
 
 // The servers that were alive at one moment of the call. Address handles of servers in `known` are reused. kCorrupt:
-// announcements of another version.
-Result<ServerList> ReadServerList(rnic::Device& device, const ServerList& known);
+// announcements of another version. kTimeout, kUnavailable: the fabric does not answer. `deadline`: as the device's.
+Result<ServerList> ReadServerList(rnic::Device& device, const ServerList& known, Deadline deadline = {});
 
 }  // namespace krcore::meta
 

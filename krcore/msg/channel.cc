@@ -210,7 +210,8 @@ Status Channel::Run(const OneSided& verb, uint64_t* result, Deadline deadline) {
 }
 
 bool Channel::ReceiverIsDead() const {
-  return pool_.context().device->QueryPeer(peer_->target.address) == rnic::PeerState::kDead;
+  const Deadline deadline = Deadline::After(pool_.node().clock(), rnic::kPollingAskNs);
+  return pool_.context().device->QueryPeer(peer_->target.address, deadline) == rnic::PeerState::kDead;
 }
 
 // ---- messages

@@ -177,10 +177,11 @@ void Mailbox::LookForDeadSenders() {
   const int64_t now_ns = pool_.node().clock().NowNs();
   if (now_ns - last_look_ns_ < kDeadLookIntervalNs) return;
   last_look_ns_ = now_ns;
+  rnic::Device& device = *pool_.context().device;
+  const Deadline deadline{now_ns + rnic::kPollingAskNs};  // of them all
   for (const uint32_t index : open_) {
     Place& place = places_[index];
-    if (place.sender_is_dead || pool_.context().device->QueryPeer(place.card.address) != rnic::PeerState::kDead)
-      continue;
+    if (place.sender_is_dead || device.QueryPeer(place.card.address, deadline) != rnic::PeerState::kDead) continue;
     place.sender_is_dead = true;  // from now on nothing in its slots changes
     place.put_back_from = place.next - place.taken.size();
   }

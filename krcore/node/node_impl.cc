@@ -40,7 +40,6 @@ namespace krcore::node {
 namespace {
 
 constexpr int64_t kRemoveRecordsNs = 1'000'000'000;
-constexpr int64_t kConfirmDeathNs = 1'000'000'000;
 constexpr int64_t kMinLeaseNs = 1'000'000;
 constexpr int64_t kMaxLeaseNs = 3600'000'000'000;
 constexpr int64_t kCatchUpNs = 10'000'000'000;
@@ -283,7 +282,7 @@ Result<std::vector<std::byte>> NodeImpl::LookupPort(NodeId node, Port port, Dead
 
 bool NodeImpl::IsConfirmedDead(NodeId node, uint32_t incarnation) {
   if (forked()) return false;
-  return meta_->OwnerIsDead(meta::PackOwner(node, incarnation), nullptr, Deadline::After(clock_, kConfirmDeathNs));
+  return meta_->OwnerIsDead(meta::PackOwner(node, incarnation), nullptr, Deadline::After(clock_, rnic::kPollingAskNs));
 }
 
 // ---- queues

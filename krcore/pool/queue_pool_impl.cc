@@ -170,6 +170,7 @@ size_t QueuePoolImpl::StopWhatOthersBroke() {
 
 void QueuePoolImpl::QuarantineTheDead() {
   std::vector<std::pair<rnic::DeviceAddress, bool>> asked;  // as many as there are peers, not queues
+  const Deadline deadline = Deadline::After(context_.node->clock(), rnic::kPollingAskNs);
   for (vqp::VirtualQueueImpl* queue : virtual_queues_) {
     QueueState& state = queue->state();
     if (state.standing != QueueStanding::kReady) continue;
@@ -178,7 +179,8 @@ void QueuePoolImpl::QuarantineTheDead() {
       return peer.first.node == address.node && peer.first.incarnation == address.incarnation;
     });
     if (known == asked.end())
-      known = asked.insert(asked.end(), {address, context_.device->QueryPeer(address) == rnic::PeerState::kDead});
+      known =
+          asked.insert(asked.end(), {address, context_.device->QueryPeer(address, deadline) == rnic::PeerState::kDead});
     if (!known->second) continue;
     context_.peers->Invalidate(state.peer);
     state.standing = QueueStanding::kBroken;

@@ -2,7 +2,7 @@
 // initiator of its own, so that a desk that is gone or a peer that is dead breaks nothing that others share, and none
 // of them is waited for. Each lane has one verb under way at most.
 //
-// Thread safety: belongs to one thread at a time. Nothing blocks.
+// Thread safety: belongs to one thread at a time. Nothing blocks but IsDead, and that not for long.
 #ifndef KRCORE_RC_CONNECTOR_H_
 #define KRCORE_RC_CONNECTOR_H_
 
@@ -39,8 +39,11 @@ class Connector {
   Outcome outcome(uint32_t lane) const { return outcomes_[lane]; }
   // The word that the lane's CompareSwap or Read found.
   uint64_t word(uint32_t lane) const;
-  // Confirmed. A system call, or a question over the network.
-  bool IsDead(const dct::Peer& peer) { return device_.QueryPeer(peer.target.address) == rnic::PeerState::kDead; }
+  // Confirmed. A system call, or a question over the network, which waits no longer than kPollingAskNs from `now_ns`
+  // on.
+  bool IsDead(const dct::Peer& peer, int64_t now_ns) {
+    return device_.QueryPeer(peer.target.address, {now_ns + rnic::kPollingAskNs}) == rnic::PeerState::kDead;
+  }
   size_t memory_bytes() const { return sizeof(*this) + buffer_.bytes(); }
 
  private:

@@ -40,6 +40,7 @@ void Handshake::Begin(Connector& connector, uint32_t lane, std::shared_ptr<const
 
 void Handshake::Step(int64_t now_ns) {
   if (state_ == State::kIdle || connector_->outcome(lane_) == Outcome::kUnderWay) return;
+  now_ns_ = now_ns;
   switch (state_) {
     case State::kClaiming: return Claimed();
     case State::kRequesting: return Requested(now_ns);
@@ -56,7 +57,9 @@ void Handshake::Close() {
   if (!claimed_) peer_ = nullptr;
 }
 
-bool Handshake::InVain(uint32_t max_failures) { return ++tries_ == max_failures || connector_->IsDead(*peer_); }
+bool Handshake::InVain(uint32_t max_failures) {
+  return ++tries_ == max_failures || connector_->IsDead(*peer_, now_ns_);
+}
 
 void Handshake::Claim() {
   connector_->CompareSwap(lane_, *peer_, PlaceOffset() + offsetof(Place, owner), 0, request_.owner);
@@ -96,7 +99,7 @@ void Handshake::Requested(int64_t now_ns) {
 void Handshake::Asked(int64_t now_ns) {
   if (std::exchange(answer_is_due_, false)) {  // once a READ: whether the peer lives takes a system call
     if (connector_->outcome(lane_) == Outcome::kFailed) {
-      if (connector_->IsDead(*peer_)) return Enter(State::kFailed);
+      if (connector_->IsDead(*peer_, now_ns_)) return Enter(State::kFailed);
     } else if (IsAnswerTo(request_.owner, connector_->word(lane_))) {
       return Enter(peer_qpn() == 0 ? State::kFailed : State::kAnswered);
     }

@@ -64,7 +64,7 @@ class Handshake {
   bool claimed_ = false;
   uint32_t tries_ = 0;          // of the state
   bool answer_is_due_ = false;  // a READ of it was posted whose outcome nobody has looked at
-  int64_t ask_at_ns_ = 0, give_up_ns_ = 0;
+  int64_t now_ns_ = 0, ask_at_ns_ = 0, give_up_ns_ = 0;
 };
 
 }  // namespace krcore::rc

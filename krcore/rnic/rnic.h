@@ -29,8 +29,9 @@
 // with a Pd that is younger than its address handle, which may make the handle's part for that Pd. All else makes
 // system calls. What may wait longer: CreateAddressHandle (for the network, seconds where nobody answers); Qp::ToReset
 // and the destruction of a Qp (until nothing of it executes any more, at most Caps::max_retransmission_ns) and that of
-// an Mr (until nobody touches its memory); QueryPeer, QueryIncarnation, PublishRecord and LookupRecord where others
-// keep the fabric's list (some seconds).
+// an Mr (until nobody touches its memory); PublishRecord where others keep the fabric's list (some seconds), and there
+// QueryPeer, QueryIncarnation and LookupRecord until their deadline, on the clock that the device's provider goes by
+// (RealClock, or a World's). The default is for whoever can wait for those seconds; one who polls gives a deadline.
 #ifndef KRCORE_RNIC_RNIC_H_
 #define KRCORE_RNIC_RNIC_H_
 
@@ -41,6 +42,7 @@
 #include <string>
 #include <vector>
 
+#include "krcore/clock.h"
 #include "krcore/fork.h"
 #include "krcore/status.h"
 #include "krcore/types.h"
@@ -269,6 +271,10 @@ enum class PeerState : uint8_t {
   kUnreachable,  // cannot be told apart from slow; never treat as dead
 };
 
+// How long a thread that polls, and has others' deadlines to keep, waits for the fabric's answer to one question where
+// nobody gives it longer.
+inline constexpr int64_t kPollingAskNs = 100'000'000;
+
 class Device : public OfOneProcess {
  public:
   virtual const Caps& caps() const = 0;
@@ -283,11 +289,11 @@ class Device : public OfOneProcess {
     return std::vector<FoundMemory>();
   }
   virtual Result<std::unique_ptr<AddressHandle>> CreateAddressHandle(const DeviceAddress& address) = 0;
-  // Asks the kernel or fabric, may make a system call.
-  virtual PeerState QueryPeer(const DeviceAddress& address) = 0;
+  // Asks the kernel or fabric, may make a system call. kUnreachable also when there is no answer before the deadline.
+  virtual PeerState QueryPeer(const DeviceAddress& address, Deadline deadline = {}) = 0;
   // The same by the incarnation alone, where the fabric keeps a list of its devices, of which no two share one. Else
   // kUnreachable.
-  virtual PeerState QueryIncarnation(uint32_t incarnation) = 0;
+  virtual PeerState QueryIncarnation(uint32_t incarnation, Deadline deadline = {}) = 0;
 
   // kUnavailable: newcomers do not find this device's fabric by its name, or not all that this device has there, for
   // somebody has removed files of it; the message says which of both. Makes system calls.
@@ -305,7 +311,8 @@ class Device : public OfOneProcess {
   // A record goes when the device that published it closes or dies; until then only that device may replace it
   // (kExists).
   virtual Status PublishRecord(const std::string& name, std::span<const std::byte> value) = 0;
-  virtual Result<std::vector<std::byte>> LookupRecord(const std::string& name) = 0;  // kNotFound
+  // kNotFound: there is none. kTimeout, kUnavailable: no answer.
+  virtual Result<std::vector<std::byte>> LookupRecord(const std::string& name, Deadline deadline = {}) = 0;
 };
 
 }  // namespace krcore::rnic

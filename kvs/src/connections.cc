@@ -148,6 +148,19 @@ Status Connections::Ensure(krcore::NodeId memory_node, krcore::Deadline deadline
   return {StatusCode::kUnavailable, "node " + std::to_string(memory_node) + " exposes no pool"};
 }
 
+bool Connections::ReachAgain(krcore::NodeId memory_node) {
+  last_failed_ = memory_node;
+  const int64_t begin_ns = clock_.NowNs();
+  if (begin_ns < quiet_until_ns_) return false;
+  if (Ensure(memory_node, {begin_ns + reconnect_budget_ns_}).ok()) return true;
+  const int64_t end_ns = clock_.NowNs(), took_ns = end_ns - begin_ns;
+  quiet_until_ns_ = end_ns + took_ns;
+  // Later still, so that another one has its turn before.
+  Peer& peer = peers_[memory_node & 0xff];
+  peer.retry_at_ns = std::max(peer.retry_at_ns, end_ns + 2 * took_ns);
+  return false;
+}
+
 void Connections::EndPart(RunQueue& run_queue, Batch& batch) {
   if (--batch.pending_ != 0) return;
   if (batch.sample_from_ns_ != 0 && batch.outcome_ == Outcome::kOk) [[unlikely]]

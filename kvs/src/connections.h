@@ -173,7 +173,8 @@ class Connections {
   // Between two tries to connect to a memory node.
   static constexpr int64_t kReconnectIntervalNs = 50'000'000;
 
-  // `reconnect_budget_ns`: how long Reach may block. Dead memory nodes are told at once.
+  // `reconnect_budget_ns`: how long Reach may block; after a vain try it does not for as long as that took, whatever
+  // the memory node, so that at least every other moment is the operations'. Dead memory nodes are told at once.
   Connections(krcore::Node& node, int64_t reconnect_budget_ns, ClientStats& stats)
       : node_(node), clock_(node.clock()), reconnect_budget_ns_(reconnect_budget_ns), stats_(stats) {}
   ~Connections();
@@ -188,8 +189,7 @@ class Connections {
   bool Reach(krcore::NodeId memory_node) {
     if (peers_[memory_node & 0xff].connected) [[likely]]
       return true;
-    last_failed_ = memory_node;
-    return Ensure(memory_node, krcore::Deadline::After(clock_, reconnect_budget_ns_)).ok();
+    return ReachAgain(memory_node);
   }
   // The memory node may be stopped and come back as another one: whoever reaches for it connects anew.
   void Forget(krcore::NodeId memory_node) {
@@ -250,6 +250,7 @@ class Connections {
     batch.size_ += verbs;
     if (const auto soon = peer.outbox->TakeForHint(batch.hint_every_); !soon.empty()) peer.queue->Prefetch(soon);
   }
+  bool ReachAgain(krcore::NodeId memory_node);
   void HandOnAll();
   size_t TakeCompletions();
   // Its outbox goes to its queue. What that refuses, but for want of room, ends. False: there is no room.
@@ -273,6 +274,7 @@ class Connections {
   std::deque<Batch*> stalled_;               // by a full queue, in order
   uint32_t registration_ = 0;
   krcore::NodeId last_failed_ = krcore::kNoNode;
+  int64_t quiet_until_ns_ = INT64_MIN;  // ReachAgain does not try before
   RoundTripEstimate round_trip_;
 };
 

@@ -28,14 +28,16 @@ class HookedDevice final : public rnic::Device {
   Result<std::unique_ptr<rnic::AddressHandle>> CreateAddressHandle(const rnic::DeviceAddress& address) override {
     return device_->CreateAddressHandle(address);
   }
-  rnic::PeerState QueryPeer(const rnic::DeviceAddress& address) override { return device_->QueryPeer(address); }
+  rnic::PeerState QueryPeer(const rnic::DeviceAddress& address, Deadline deadline) override {
+    return device_->QueryPeer(address, deadline);
+  }
   // Keeps no list of devices.
-  rnic::PeerState QueryIncarnation(uint32_t) override { return rnic::PeerState::kUnreachable; }
+  rnic::PeerState QueryIncarnation(uint32_t, Deadline) override { return rnic::PeerState::kUnreachable; }
   Status PublishRecord(const std::string& name, std::span<const std::byte> value) override {
     return device_->PublishRecord(name, value);
   }
-  Result<std::vector<std::byte>> LookupRecord(const std::string& name) override {
-    auto value = device_->LookupRecord(name);
+  Result<std::vector<std::byte>> LookupRecord(const std::string& name, Deadline deadline) override {
+    auto value = device_->LookupRecord(name, deadline);
     if (readings_ != 0 && --readings_ == 0) hook_();
     return value;
   }

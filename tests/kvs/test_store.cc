@@ -38,6 +38,8 @@ void TestStore::StartMemoryNode(krcore::NodeId id, size_t memory_bytes) {
   options.fabric = fabric_;
   options.create_fabric = is_first;
   options.node = id;
+  options.rnic = options_.rnic;
+  if (options_.rnic == "sim") options.clock = options_.clock;
   auto node = krcore::Node::Open(options).value();
   krcore::RegionOptions region;
   region.length = memory_bytes != 0 ? memory_bytes : options_.memory_bytes;
@@ -85,6 +87,7 @@ kvs::DirectoryEntry TestStore::DirectoryEntryOf(uint32_t index) const {
 
 std::unique_ptr<kvs::Store> TestStore::Attach(const std::string& fabric, const TestStoreOptions& options) {
   kvs::StoreOptions store;
+  store.rnic = options.rnic;
   store.fabric = fabric;
   store.control_plane = options.control_plane;
   store.operation_timeout_ms = options.operation_timeout_ms;

@@ -37,12 +37,13 @@ struct TestStoreOptions {
   uint32_t initial_depth = 0;
   size_t memory_bytes = size_t{64} << 20;
   int64_t operation_timeout_ms = 60'000;  // so long that only a hanging operation meets it
-  krcore::Clock* clock = nullptr;         // the clients' clock; null: the host's
+  krcore::Clock* clock = nullptr;         // the clients' clock, with "sim" everybody's; null: the host's
   uint32_t memory_nodes = 1;              // of memory_bytes each
   uint64_t chunk_bytes = kvs::kDefaultChunkBytes;
   int64_t lease_ns = kvs::kDefaultLeaseNs;
   std::string control_plane = "krcore";  // of clients
   std::optional<kvs::HashSeed> hash_seed = kTestSeed;
+  std::string rnic = "sw";  // "sim": `fabric` is a World
 };
 
 class TestStore {

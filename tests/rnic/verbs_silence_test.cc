@@ -102,6 +102,24 @@ TEST(VerbsSilence, WhoAsksAServiceThatIsHeldUpGetsAnAnswerAndStaysAMember) {
   EXPECT_TRUE(Eventually([&] { return two->Publish("meta", {}).ok(); }));
 }
 
+// One who polls has no time to wait. It stays connected, and what comes too late is nobody's.
+TEST(VerbsSilence, AnAnswerBehindItsDeadlineIsNotTakenForTheNextQuestions) {
+  ServiceProcess service;
+  auto one = Join(service.address(), 1), two = Join(service.address(), 2);
+  const std::array<std::byte, 3> value{};
+  KRCORE_EXPECT_OK(two->Publish("there", value));
+  const auto soon = [] { return Deadline::After(*RealClock(), 1'000'000); };
+  service.Stop();
+  for (int i = 0; i < 100; ++i) EXPECT_FALSE(one->Lookup("there", soon()).ok());
+  service.Continue();
+  EXPECT_TRUE(Eventually([&] {
+    const auto found = one->Lookup("missing", soon());
+    EXPECT_FALSE(found.ok()) << "that is what another question was answered";
+    return found.status() == StatusCode::kNotFound;
+  }));
+  EXPECT_EQ(one->Lookup("there").value().size(), value.size());
+}
+
 // Behind it a connection that breaks is waited for again: it is back within a round trip or two.
 TEST(VerbsSilence, IsForgottenWhenItIsOver) {
   ServiceProcess service;

@@ -59,21 +59,23 @@ class SimDevice final : public Device {
     return std::unique_ptr<AddressHandle>(std::make_unique<SimAddressHandle>(peer));
   }
 
-  PeerState QueryPeer(const DeviceAddress& address) override {
-    if (!fabric_->CheckAlive(*state_).ok()) return PeerState::kUnreachable;  // the dead learn nothing
+  PeerState QueryPeer(const DeviceAddress& address, Deadline deadline) override {
+    // The dead learn nothing.
+    if (!fabric_->CheckAlive(*state_).ok() || !fabric_->Answers(deadline)) return PeerState::kUnreachable;
     return fabric_->Query(address);
   }
 
-  PeerState QueryIncarnation(uint32_t incarnation) override {
-    if (!fabric_->CheckAlive(*state_).ok()) return PeerState::kUnreachable;
+  PeerState QueryIncarnation(uint32_t incarnation, Deadline deadline) override {
+    if (!fabric_->CheckAlive(*state_).ok() || !fabric_->Answers(deadline)) return PeerState::kUnreachable;
     return fabric_->Query(incarnation);
   }
 
   Status PublishRecord(const std::string& name, std::span<const std::byte> value) override {
     return fabric_->PublishRecord(*state_, name, value);
   }
-  Result<std::vector<std::byte>> LookupRecord(const std::string& name) override {
+  Result<std::vector<std::byte>> LookupRecord(const std::string& name, Deadline deadline) override {
     KRCORE_RETURN_IF_ERROR(fabric_->CheckAlive(*state_));
+    if (!fabric_->Answers(deadline)) return Status(StatusCode::kTimeout, "the fabric does not answer");
     return fabric_->LookupRecord(name);
   }
 

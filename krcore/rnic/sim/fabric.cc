@@ -28,6 +28,8 @@ Worlds& AllWorlds() {
   return worlds;
 }
 
+constexpr int64_t kAskNs = 10'000'000'000;  // as long as verbs waits for the membership service
+
 Status CheckRecordName(const std::string& name) {
   const auto allowed = [](char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_' || c == '-'; };
   if (!name.empty() && name.size() <= kRecordNameBytes && std::all_of(name.begin(), name.end(), allowed)) return {};
@@ -189,6 +191,13 @@ Status Fabric::CheckAlive(const DeviceState& device) const {
 
 void Fabric::ForgetRecords(const DeviceState& device) {
   std::erase_if(records_, [&](const Record& record) { return record.owner == &device; });
+}
+
+bool Fabric::Answers(Deadline deadline) {
+  if (!unanswered_) return true;
+  const Deadline patience = Deadline::After(clock_, kAskNs);
+  for (uint32_t spins = 0; !deadline.Passed(clock_) && !patience.Passed(clock_); ++spins) clock_.Relax(spins);
+  return false;
 }
 
 Status Fabric::PublishRecord(const DeviceState& device, const std::string& name, std::span<const std::byte> value) {

@@ -63,6 +63,10 @@ class Fabric {
   // kUnavailable: the device was killed.
   Status CheckAlive(const DeviceState& device) const;
 
+  // ---- questions. False: that one is not answered, and its deadline, or as long as anybody waits, has passed.
+  bool Answers(Deadline deadline);
+  void LeaveUnanswered(bool unanswered) { unanswered_ = unanswered; }
+
   // ---- records
   Status PublishRecord(const DeviceState& device, const std::string& name, std::span<const std::byte> value);
   Result<std::vector<std::byte>> LookupRecord(const std::string& name) const;
@@ -86,6 +90,7 @@ class Fabric {
   std::unordered_map<NodeId, DeviceState*> holders_;  // looked up only: its order must not matter
   NodeId next_node_ = kFirstDynamicNode;
   uint32_t open_devices_ = 0;
+  bool unanswered_ = false;
   std::vector<Record> records_;
   std::map<std::pair<NodeId, std::string>, NamedMemory> named_;
 };

@@ -54,6 +54,8 @@ void World::BreakQueues(NodeId node, NodeId peer) {
   }
 }
 
+void World::LeaveUnanswered(bool unanswered) { fabric_->LeaveUnanswered(unanswered); }
+
 void World::ForgetRecords(NodeId node) {
   if (const DeviceState* device = fabric_->LastHolder(node); device != nullptr) fabric_->ForgetRecords(*device);
 }

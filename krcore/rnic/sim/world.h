@@ -83,6 +83,9 @@ class World {
   void StallDoorbells(NodeId node, int64_t duration_ns);
   // The queues of `node` that have verbs under way to `peer` break.
   void BreakQueues(NodeId node, NodeId peer);
+  // While `unanswered`, whoever asks the fabric who lives or what was announced waits until the deadline of the
+  // question for an answer that does not come, as where the network to the membership service is cut.
+  void LeaveUnanswered(bool unanswered);
   // The fabric forgets what the device has published, as a membership service does of one that it cannot reach for
   // long.
   void ForgetRecords(NodeId node);

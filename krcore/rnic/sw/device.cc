@@ -61,13 +61,13 @@ class SwDevice final : public Device {
     return std::unique_ptr<AddressHandle>(std::make_unique<SwAddressHandle>(*std::move(peer)));
   }
 
-  PeerState QueryPeer(const DeviceAddress& address) override {
+  PeerState QueryPeer(const DeviceAddress& address, Deadline /*deadline*/) override {
     const uint32_t index = IndexOf(address);
     const bool alive = index < kMaxDevices && shared_.fabric.ConfirmAlive(index, address.incarnation);
     return alive ? PeerState::kAlive : PeerState::kDead;
   }
 
-  PeerState QueryIncarnation(uint32_t incarnation) override {
+  PeerState QueryIncarnation(uint32_t incarnation, Deadline /*deadline*/) override {
     const uint32_t index = shared_.fabric.FindIncarnation(incarnation);
     const bool alive = index < kMaxDevices && shared_.fabric.ConfirmAlive(index, incarnation);
     return alive ? PeerState::kAlive : PeerState::kDead;
@@ -80,7 +80,7 @@ class SwDevice final : public Device {
   Status PublishRecord(const std::string& name, std::span<const std::byte> value) override {
     return sw::PublishRecord(shared_.fabric, name, value);
   }
-  Result<std::vector<std::byte>> LookupRecord(const std::string& name) override {
+  Result<std::vector<std::byte>> LookupRecord(const std::string& name, Deadline /*deadline*/) override {
     return sw::LookupRecord(shared_.fabric, name);
   }
 

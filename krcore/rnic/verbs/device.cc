@@ -88,9 +88,11 @@ class VerbsDevice final : public Device {
         std::make_unique<VerbsAddressHandle>(&shared_->address_handles, *std::move(handles)));
   }
 
-  PeerState QueryPeer(const DeviceAddress& address) override { return QueryIncarnation(address.incarnation); }
-  PeerState QueryIncarnation(uint32_t incarnation) override {
-    const PeerState state = shared_->member->Query(incarnation);
+  PeerState QueryPeer(const DeviceAddress& address, Deadline deadline) override {
+    return QueryIncarnation(address.incarnation, deadline);
+  }
+  PeerState QueryIncarnation(uint32_t incarnation, Deadline deadline) override {
+    const PeerState state = shared_->member->Query(incarnation, deadline);
     const bool reachable = incarnation == address_.incarnation || shared_->context->port_active();
     return state == PeerState::kAlive && !reachable ? PeerState::kUnreachable : state;
   }
@@ -103,8 +105,8 @@ class VerbsDevice final : public Device {
   Status PublishRecord(const std::string& name, std::span<const std::byte> value) override {
     return shared_->member->Publish(name, value);
   }
-  Result<std::vector<std::byte>> LookupRecord(const std::string& name) override {
-    return shared_->member->Lookup(name);
+  Result<std::vector<std::byte>> LookupRecord(const std::string& name, Deadline deadline) override {
+    return shared_->member->Lookup(name, deadline);
   }
 
  private:

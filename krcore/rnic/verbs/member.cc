@@ -43,6 +43,8 @@ bool LockBefore(Deadline deadline, std::unique_lock<std::mutex>& lock) {
   return true;
 }
 
+Status NoService() { return {StatusCode::kUnavailable, "that is no membership service"}; }
+
 Result<Socket> Dial(const HostPort& service, Deadline deadline) {
   auto made = Connect(service, deadline);
   if (!made.ok()) return made;
@@ -86,6 +88,15 @@ int Member::low_descriptor() const { return std::max(channels_[kLower].socket.fd
 Result<Member::Verdict> Member::Exchange(Channel& channel, MessageType type, std::span<const std::byte> body,
                                          std::span<std::byte> reply, Deadline deadline, int stop) {
   if (channel.broken) return Status(StatusCode::kUnavailable, "the connection to the membership service is broken");
+  const auto failed = [&](const Status& status) {
+    channel.broken = !(status == StatusCode::kTimeout);
+    return status;
+  };
+  if (channel.late) {
+    if (Status status = AwaitReply(channel, deadline, stop); !status.ok()) return failed(status);
+    channel.late = false;
+    channel.got = 0;
+  }
   std::byte message[sizeof(Header) + kMaxBody];
   Header header;
   header.type = type;
@@ -93,14 +104,34 @@ Result<Member::Verdict> Member::Exchange(Channel& channel, MessageType type, std
   std::memcpy(message, &header, sizeof(header));
   if (!body.empty()) std::memcpy(message + sizeof(header), body.data(), body.size());
   Status status = channel.socket.Send({message, sizeof(header) + body.size()}, deadline, stop);
-  if (status.ok()) status = channel.socket.Receive(WritableBytesOf(header), deadline, stop);
-  if (status.ok() && (header.magic != kWireMagic || header.type != MessageType::kReply ||
-                      header.body_bytes != (header.status == 0 ? reply.size() : 0)))
-    status = Status(StatusCode::kUnavailable, "that is no membership service");
-  if (status.ok() && header.status == 0) status = channel.socket.Receive(reply, deadline, stop);
-  if (status.ok()) return Verdict{static_cast<StatusCode>(header.status)};
-  channel.broken = true;  // a late reply would be taken for that of the next request
-  return status;
+  if (!status.ok()) {
+    channel.broken = true;  // half of a request may have gone out
+    return status;
+  }
+  status = AwaitReply(channel, deadline, stop);
+  channel.late = status == StatusCode::kTimeout;
+  if (!status.ok()) return failed(status);
+  std::memcpy(&header, channel.reply.data(), sizeof(header));
+  if (header.body_bytes != (header.status == 0 ? reply.size() : 0)) return failed(NoService());
+  std::copy_n(channel.reply.begin() + sizeof(header), header.body_bytes, reply.begin());
+  channel.got = 0;
+  return Verdict{static_cast<StatusCode>(header.status)};
+}
+
+Status Member::AwaitReply(Channel& channel, Deadline deadline, int stop) {
+  const auto receive = [&](size_t bytes) {
+    size_t got = 0;
+    const auto rest = std::span(channel.reply).first(bytes).subspan(std::min(channel.got, bytes));
+    const Status status = channel.socket.Receive(rest, deadline, stop, &got);
+    channel.got += got;
+    return status;
+  };
+  KRCORE_RETURN_IF_ERROR(receive(sizeof(Header)));
+  Header header;
+  std::memcpy(&header, channel.reply.data(), sizeof(header));
+  if (header.magic != kWireMagic || header.type != MessageType::kReply || header.body_bytes > kMaxBody)
+    return NoService();
+  return receive(sizeof(Header) + header.body_bytes);
 }
 
 Status Member::Join(NodeId wanted, std::span<const uint8_t, 24> address, int highest) {
@@ -195,33 +226,44 @@ Status Member::Resume(uint32_t index, Deadline connect, Deadline attach, int sto
   return attached.ok() ? moved : attached;
 }
 
-Result<Member::Verdict> Member::Ask(MessageType type, std::span<const std::byte> body, std::span<std::byte> reply) {
+Result<Member::Verdict> Member::Ask(MessageType type, std::span<const std::byte> body, std::span<std::byte> reply,
+                                    Deadline deadline) {
   KRCORE_RETURN_IF_ERROR(NotForked());
   const Status silent(StatusCode::kTimeout, "the membership service does not answer");
-  const Deadline deadline = In(kAskNs);
+  const Deadline patience = In(kAskNs);
+  deadline = Earlier(deadline, patience);
   std::unique_lock lock(mutex_, std::defer_lock);
   if (!LockBefore(deadline, lock)) return silent;
+  Channel& channel = channels_[kUpper];
   for (uint32_t spins = 0;; ++spins) {
-    if (!channels_[kUpper].broken) {
-      auto answered = Exchange(channels_[kUpper], type, body, reply, Earlier(deadline, In(kTryNs)));
+    // One who has a deadline of its own does not wait where another one just has, in vain.
+    if (!channel.broken && channel.late && deadline.at_ns < patience.at_ns &&
+        AwaitReply(channel, In(0), -1) == StatusCode::kTimeout)
+      return silent;
+    if (!channel.broken) {
+      auto answered = Exchange(channel, type, body, reply, Earlier(deadline, In(kTryNs)));
       if (answered.ok()) return answered;
+      if (!channel.broken && deadline.Passed(*RealClock()) && !patience.Passed(*RealClock())) return silent;
+      channel.broken = true;
       spins = 0;
     }
     if (expelled_)
       return Status(StatusCode::kUnavailable, "this device is no member of fabric " + fabric_ + " any more");
-    if (refusal_.ok() && deadline.Passed(*RealClock())) refusal_ = silent;
+    if (refusal_.ok() && patience.Passed(*RealClock())) refusal_ = silent;
     if (!refusal_.ok()) return refusal_;
+    if (deadline.Passed(*RealClock())) return silent;
     lock.unlock();
     RealClock()->Relax(spins);
     if (!LockBefore(deadline, lock)) return silent;
   }
 }
 
-PeerState Member::Query(uint32_t incarnation) {
+PeerState Member::Query(uint32_t incarnation, Deadline deadline) {
   if (forked()) return PeerState::kUnreachable;
   if (KnownDead(incarnation)) return PeerState::kDead;
   StateBody state;
-  const auto answered = Ask(MessageType::kQuery, BytesOf(IncarnationBody{incarnation}), WritableBytesOf(state));
+  const auto answered =
+      Ask(MessageType::kQuery, BytesOf(IncarnationBody{incarnation}), WritableBytesOf(state), deadline);
   if (!answered.ok() || answered->code != StatusCode::kOk) return PeerState::kUnreachable;
   if (state.state == static_cast<uint32_t>(PeerState::kAlive)) return PeerState::kAlive;
   if (state.state != static_cast<uint32_t>(PeerState::kDead)) return PeerState::kUnreachable;
@@ -255,11 +297,11 @@ Status Member::Publish(const std::string& name, std::span<const std::byte> value
   }
 }
 
-Result<std::vector<std::byte>> Member::Lookup(const std::string& name) {
+Result<std::vector<std::byte>> Member::Lookup(const std::string& name, Deadline deadline) {
   KRCORE_RETURN_IF_ERROR(CheckRecordName(name));
   RecordBody record, found;
   CopyName(record.name, name);
-  const auto answered = Ask(MessageType::kLookup, BytesOf(record), WritableBytesOf(found));
+  const auto answered = Ask(MessageType::kLookup, BytesOf(record), WritableBytesOf(found), deadline);
   if (!answered.ok()) return answered.status();
   if (answered->code != StatusCode::kOk) return Status(answered->code, "no record '" + name + "'");
   const auto value = std::as_bytes(std::span(found.value)).first(std::min<size_t>(found.value_bytes, kValueBytes));
@@ -295,9 +337,11 @@ bool Member::AwaitStop(bool whole, int64_t timeout_ns) {
 bool Member::Ping(uint32_t index) {
   StateBody state;
   const std::lock_guard lock(mutex_);
-  return Exchange(channels_[index], MessageType::kQuery, BytesOf(IncarnationBody{identity_.incarnation}),
-                  WritableBytesOf(state), In(kTryNs))
-      .ok();
+  const bool answered = Exchange(channels_[index], MessageType::kQuery, BytesOf(IncarnationBody{identity_.incarnation}),
+                                 WritableBytesOf(state), In(kTryNs))
+                            .ok();
+  channels_[index].broken = !answered;
+  return answered;
 }
 
 // A connection without traffic tells neither end that the network has lost it, so there is some. For the service's word

@@ -40,12 +40,12 @@ class Member final : public OfOneProcess {
   NodeId node() const { return identity_.node; }
   uint32_t incarnation() const { return identity_.incarnation; }
 
-  // kUnreachable also when the service does not answer.
-  PeerState Query(uint32_t incarnation);
+  // kUnreachable also when the service does not answer before the deadline, on RealClock.
+  PeerState Query(uint32_t incarnation, Deadline deadline = {});
   // Of those that Query found dead: without asking anybody.
   bool KnownDead(uint32_t incarnation);
   Status Publish(const std::string& name, std::span<const std::byte> value);
-  Result<std::vector<std::byte>> Lookup(const std::string& name);
+  Result<std::vector<std::byte>> Lookup(const std::string& name, Deadline deadline = {});
   // Nothing of this device executes any more: it is dead from the return on. It does not come back.
   void Leave();
 
@@ -56,15 +56,23 @@ class Member final : public OfOneProcess {
   struct Channel {
     Socket socket;
     bool broken = false;  // still open: closing it would look like this process's end
+    bool late = false;    // a reply is still to come that nobody waits for any more
+    // The reply that is coming, and how much of it has come.
+    std::array<std::byte, sizeof(Header) + kMaxBody> reply;
+    size_t got = 0;
   };
 
   Member(HostPort service, std::string fabric, Socket low, Socket spare, Socket stop);
-  // One request and its reply; the body is stored if there is one. Any failure of the connection makes it broken.
+  // One request and its reply; the body is stored if there is one. Any failure of the connection makes it broken; a
+  // reply that is late does not, and is dropped when it comes. kTimeout: it has not come.
   Result<Verdict> Exchange(Channel& channel, MessageType type, std::span<const std::byte> body,
                            std::span<std::byte> reply, Deadline deadline, int stop = -1);
   // On the upper channel; if that broke, once the keeper has brought it back. While he tries in vain, who asks does not
   // wait for his next try: a network may be cut for long, and the asking thread has others' deadlines to keep.
-  Result<Verdict> Ask(MessageType type, std::span<const std::byte> body, std::span<std::byte> reply);
+  Result<Verdict> Ask(MessageType type, std::span<const std::byte> body, std::span<std::byte> reply,
+                      Deadline deadline = {});
+  // Until all of the next reply has come, header and body.
+  static Status AwaitReply(Channel& channel, Deadline deadline, int stop);
   // Of the keeper, and without it of whoever joins or leaves. `attach`: until when to wait for the service's word once
   // it has the new connection.
   Status Resume(uint32_t index, Deadline connect, Deadline attach, int stop);

@@ -152,12 +152,15 @@ Status Socket::Send(std::span<const std::byte> data, Deadline deadline, int stop
   return {};
 }
 
-Status Socket::Receive(std::span<std::byte> data, Deadline deadline, int stop) {
-  while (!data.empty()) {
-    const ssize_t got = recv(fd_, data.data(), data.size(), 0);
-    if (got > 0) {
-      data = data.subspan(static_cast<size_t>(got));
-    } else if (got == 0) {
+Status Socket::Receive(std::span<std::byte> data, Deadline deadline, int stop, size_t* got) {
+  size_t unused = 0;
+  if (got == nullptr) got = &unused;
+  *got = 0;
+  while (*got < data.size()) {
+    const ssize_t part = recv(fd_, data.data() + *got, data.size() - *got, 0);
+    if (part > 0) {
+      *got += static_cast<size_t>(part);
+    } else if (part == 0) {
       return {StatusCode::kUnavailable, "the other end closed the connection"};
     } else if (errno == EAGAIN) {
       KRCORE_RETURN_IF_ERROR(Await(fd_, POLLIN, deadline, stop));

@@ -60,7 +60,8 @@ class Socket {
   // All of it, or kTimeout, kUnavailable (the connection is gone). Once the descriptor `stop` is readable they wait for
   // kStopNs at most.
   Status Send(std::span<const std::byte> data, Deadline deadline, int stop = -1);
-  Status Receive(std::span<std::byte> data, Deadline deadline, int stop = -1);
+  // *got, if not null, becomes how many bytes have come, whatever it returns.
+  Status Receive(std::span<std::byte> data, Deadline deadline, int stop = -1, size_t* got = nullptr);
 
  private:
   int fd_ = -1;
