@@ -342,7 +342,8 @@ FabricState FabricState::Of(const std::string& fabric) {
   namespace sw = rnic::sw;
   FabricState state;
   const std::string prefix = sw::FabricPrefix(fabric);
-  for (const std::string& file : sw::ListShm(prefix).value()) state.files.push_back(file.substr(prefix.size()));
+  const std::vector<std::string> files = sw::ListShm(prefix).value();
+  for (const std::string& file : files) state.files.push_back(file.substr(prefix.size()));
   std::sort(state.files.begin(), state.files.end());
   const auto mapping = MapFile(prefix + "ctl", sizeof(sw::Control));
   if (mapping == nullptr) return state;
