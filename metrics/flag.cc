@@ -4,7 +4,7 @@
 
 DEFINE_string(metrics, "",
               "HOST:PORT to listen on for Prometheus (/metrics) and for health checks (/healthz), such as "
-              "127.0.0.1:9464; port 0: any that is free, which the log tells. Empty: off");
+              "127.0.0.1:9464 or [::1]:9464; port 0: any that is free, which the log tells. Empty: off");
 
 namespace metrics {
 

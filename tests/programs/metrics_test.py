@@ -8,6 +8,7 @@ import json
 import os
 import re
 import signal
+import socket
 import time
 import unittest
 
@@ -135,6 +136,28 @@ class MetricsTest(FabricCase):
         self.assertEqual(node["memory"]["free_bytes"], full.value("surgekv_memory_bytes", use="free"))
         self.assertEqual(node["metrics"], address)
         self.assertEqual(memnode.stop(), 0)
+
+    def test_an_address_of_ipv6_answers_and_what_is_printed_can_be_given_again(self):
+        try:
+            with socket.socket(socket.AF_INET6) as one:
+                one.bind(("::1", 0))
+        except OSError as error:
+            self.skipTest(f"this host has no IPv6: {error}")
+        given = "--metrics=[::1]:0"
+        for _ in range(2):
+            memnode = self.start_memnode(1, "--metaserver", given, metrics=False)
+            self.load()
+            computenode = self.start_computenode("--metrics=[::1]:0")
+            for program, role in (memnode, "memory"), (computenode, "compute"):
+                address = metrics_address(program)
+                self.assertRegex(address, r"^\[::1\]:[1-9][0-9]*$")
+                self.wait_for_health(address, 200, "ok")
+                self.assertGreater(self.scrape(address).value("process_resident_memory_bytes"), 0)
+                wait_for(lambda role=role, address=address: self.nodes(role=role, metrics=address), self.status)
+            given = f"--metrics={metrics_address(memnode)}"
+            computenode.command("quit")
+            self.assertEqual((computenode.ended(), memnode.stop()), (0, 0))
+        memnode.wait_for(f"metrics at {re.escape(given.split('=')[1])}$", memnode.log)
 
 
 if __name__ == "__main__":
