@@ -42,7 +42,10 @@ class NodeImpl final : public Node, private pool::PortRecords {
     KRCORE_RETURN_IF_ERROR(NotForked());
     return device_->FindMemory(std::string(name), bytes);
   }
-  Status CheckName() override { return device_->CheckName(); }
+  Status CheckName() override {
+    KRCORE_RETURN_IF_ERROR(NotForked());
+    return device_->CheckName();
+  }
   bool IsConfirmedDead(NodeId node, uint32_t incarnation) override;
   size_t PollConnections() override;
   std::optional<SoftwareDcStats> software_dc() const override {

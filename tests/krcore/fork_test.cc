@@ -88,6 +88,7 @@ void ExpectEveryCallRefused(Node& node, Region& region, QueuePool& pool, Virtual
   ExpectRefused(node.ClaimService("service", {}, never), "ClaimService");
   ExpectRefused(node.LookupClaim("service").status(), "LookupClaim");
   ExpectRefused(node.FindMemory("memory", 8).status(), "FindMemory");
+  ExpectRefused(node.CheckName(), "CheckName");
   ExpectRefused(node.CreateQueuePool({}).status(), "CreateQueuePool");
   EXPECT_FALSE(node.IsConfirmedDead(1, 1));
   EXPECT_EQ(node.PollConnections(), 0U);

@@ -3,9 +3,11 @@
 // section 3). Threads take a QueuePool each from it and make VirtualQueues there.
 //
 // Thread safety: all methods may be called from any thread. Objects made from a Node must be destroyed before it.
+// Blocking: Open, memory and publishing calls make system calls and wait up to their deadlines; nothing here
+// is on the data path.
+//
 // Fork: a Node, and what was made from it, is of no use in a child that was forked since (fork.h). A child opens its
-// own. Blocking: Open, memory and publishing calls make system calls and wait up to their deadlines; nothing here is on
-// the data path.
+// own.
 #ifndef KRCORE_NODE_H_
 #define KRCORE_NODE_H_
 
@@ -148,7 +150,7 @@ class Node : public OfOneProcess {
   // kUnavailable: other programs do not find this node's fabric any more, since its files were removed by somebody
   // else, or they find another of that name, or do not find this node's memory. The message says which. What is
   // attached goes on. Makes system calls.
-  virtual Status CheckName() { return Status::Ok(); }
+  virtual Status CheckName() { return NotForked(); }
 
   // True when the kernel or fabric confirms that this incarnation of the peer is gone, so that nothing it
   // posted can execute any more. False also when that cannot be known. May make a system call. Where the fabric keeps
