@@ -370,6 +370,8 @@ class ClientCore final : public Client {
   static uint64_t EntryOffset(uint32_t index);
   GlobalAddress EntryWord() const;
   uint64_t OwnerWord() const;
+  // Of chunks that this client cuts blocks from.
+  uint32_t OwnTag() const { return TagOfOwner(client_index_, node_.incarnation()); }
   // Of the entries below `below` in the table as it was read.
   std::vector<uint32_t> FreeEntries(uint32_t below) const;
   Task<Step> LearnHome();
@@ -385,6 +387,7 @@ class ClientCore final : public Client {
   Task<void> Observe(Batch& batch, uint64_t oldest, uint64_t epoch);
   bool IsDead(uint64_t owner);
   Task<void> FreeEntry(Batch& batch, uint32_t index, uint64_t owner);
+  Task<void> FreeOthersThatDied(Batch& batch, uint32_t index, uint64_t epoch);
   // What belongs to an operation of an earlier registration must not get into the present one's lists.
   MemoryState& MemoryOf(const Batch& batch) { return batch.Stale() ? *void_memory_ : *memory_; }
   // The operation was begun under an earlier registration: after this it may begin again, knowing nothing.
@@ -407,9 +410,16 @@ class ClientCore final : public Client {
   Task<Step> ChangeMember(Operation& op, krcore::NodeId node, MemberWord from, MemberState to, bool* changed);
 
   // ---- chunks.cc
-  Task<Step> LookForFree(Operation& op, krcore::NodeId node, uint64_t wanted);
+  struct TakenChunks {
+    uint64_t first = 0, generation = 0;
+    uint64_t cut = 0;  // bytes at its beginning that are not the taker's
+  };
+  Task<Step> LookForFree(Operation& op, krcore::NodeId node, uint64_t wanted, uint64_t left_bytes, TakenChunks* result);
+  Task<Step> TakeLeft(Operation& op, krcore::NodeId node, std::span<const ChunkWord> words, uint64_t begin,
+                      uint64_t bytes, TakenChunks* result);
   Task<Step> TakeChunks(Operation& op, krcore::NodeId node, ChunkKind kind, uint32_t count, uint32_t tag,
-                        uint64_t* first, uint64_t* generation);
+                        TakenChunks* result, uint64_t left_bytes = 0);
+  Task<Step> LeaveChunks();
   Task<Step> ClaimRun(Operation& op, krcore::NodeId node, uint64_t first, std::span<const ChunkWord> words,
                       ChunkKind kind, uint32_t tag);
   Task<Step> ReleaseChunks(Batch& batch, std::span<uint64_t> scratch, krcore::NodeId node, uint64_t first,
@@ -486,6 +496,7 @@ class ClientCore final : public Client {
   // The last one found nothing to gain: until then there is nothing, if the rest is still so.
   int64_t full_until_ns_ = 0;
   uint64_t full_freed_chunks_ = 0, full_free_bytes_ = 0;
+  int64_t pinned_until_ns_ = 0;  // the last one could not have what there is: somebody else may
 
   std::unique_ptr<Draining> drain_;  // of a memory node, by this client
 
@@ -521,7 +532,7 @@ class ClientCore final : public Client {
   std::vector<uint64_t> expelled_epochs_;  // announced by clients that are expelled now
   uint32_t expelled_cursor_ = 0;
   int64_t ask_expelled_at_ns_ = 0;
-  uint64_t announced_by_all_ = 0;  // at least, expelled clients included, when maintenance looked last
+  uint64_t announced_by_living_ = 0;       // at least, when maintenance looked last
   uint32_t held_cursor_ = 0;
   uint64_t maintenance_epoch_ = kNoPin;  // in which maintenance began to finish somebody's split
 };
