@@ -205,6 +205,7 @@ class ClientWord {
 struct ClientEntry {
   uint64_t owner;
   uint64_t word;
+  friend bool operator==(const ClientEntry&, const ClientEntry&) = default;
 };
 static_assert(sizeof(ClientEntry) == 16);
 

@@ -1,5 +1,5 @@
-// ChunkAges: since when chunks are what they are, as far as the clients of one Store have seen. A chunk that was FREE in
-// some epoch and has the same generation still was taken after that: all that it holds is younger. So a client which
+// ChunkAges: since when chunks are what they are, as far as the clients of one Store have seen. A chunk that was FREE
+// in some epoch and has the same generation still was taken after that: all that it holds is younger. So a client which
 // was expelled before knows nothing of it (docs/memory.md, "What an expelled client may know").
 //
 // Thread safety: all methods from any thread.

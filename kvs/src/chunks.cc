@@ -1,4 +1,5 @@
-// Chunks of the memory nodes: taking them, leaving them, giving them back, and cutting subtables from those that hold subtables.
+// Chunks of the memory nodes: taking them, leaving them, giving them back, and cutting subtables from those that hold
+// subtables.
 #include <algorithm>
 #include <span>
 #include <vector>

@@ -25,6 +25,7 @@
 #define KVS_SRC_CLIENT_CORE_H_
 
 #include <deque>
+#include <map>
 #include <memory>
 #include <optional>
 #include <random>
@@ -62,6 +63,10 @@ class ClientCore final : public Client {
   // Blocks for the few round trips of connecting and registering. Once.
   Status Begin();
   const ClientOptions& options() const { return options_; }
+  // Its entry has been this since then, as the caller has seen, by this client's clock: it need not be watched anew.
+  void SawUnchanged(uint32_t index, const ClientEntry& entry, int64_t since_ns) {
+    seen_unchanged_[index] = {entry, since_ns};
+  }
   // What was made in advance takes no time of the client's start.
   void ForgetTimes() { times_ = {}; }
   ~ClientCore() override;
@@ -529,10 +534,11 @@ class ClientCore final : public Client {
   uint32_t clients_glanced_ = 0;  // entries of it that were read before registering, and not looked at yet
   uint64_t epoch_ = 0;            // the global epoch as last read
   Straggler straggler_;
-  std::vector<uint64_t> expelled_epochs_;  // announced by clients that are expelled now
+  std::map<uint32_t, std::pair<ClientEntry, int64_t>> seen_unchanged_;  // by another observer of this process
+  std::vector<uint64_t> expelled_epochs_;                               // announced by clients that are expelled now
   uint32_t expelled_cursor_ = 0;
   int64_t ask_expelled_at_ns_ = 0;
-  uint64_t announced_by_living_ = 0;       // at least, when maintenance looked last
+  uint64_t announced_by_living_ = 0;  // at least, when maintenance looked last
   uint32_t held_cursor_ = 0;
   uint64_t maintenance_epoch_ = kNoPin;  // in which maintenance began to finish somebody's split
 };

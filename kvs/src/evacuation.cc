@@ -33,8 +33,8 @@ Task<Step> ClientCore::Mover::Announce() {
     Victim& victim = victims_[next];
     const bool tables = victim.word.kind() == ChunkKind::kTables;
     if (tables || victim.word.left()) {  // nobody cuts from it any more, or takes it to do so
-      const ChunkWord full = tables ? victim.word.As(ChunkKind::kTables, 0xfffff)
-                                    : victim.word.As(ChunkKind::kBlocks, client_.OwnTag());
+      const ChunkWord full =
+          tables ? victim.word.As(ChunkKind::kTables, 0xfffff) : victim.word.As(ChunkKind::kBlocks, client_.OwnTag());
       op_.batch.CompareSwap(victim.WordAddress(), victim.word.word(), full.word(), &slots[0]);
       const Outcome sealed = co_await op_.batch.Run();
       if (sealed != Outcome::kOk) co_return Step::kUnavailable;

@@ -136,7 +136,8 @@ bool ClientCore::Mover::AllAnnounced(uint64_t epoch, std::span<const Victim> vic
 }
 
 // Until all clients, expelled ones too, have announced an epoch beyond the one that is read now: whatever they began
-// before has ended. Of the victims alone: but for those that are expelled and can know none of them. kFull: not in time.
+// before has ended. Of the victims alone: but for those that are expelled and can know none of them. kFull: not in
+// time.
 Task<Step> ClientCore::Mover::WaitForAll(std::span<const Victim> victims) {
   uint64_t& epoch = op_.buffers->cas[0];
   op_.batch.Read({home_, kEpochOffset}, &epoch, sizeof(epoch));

@@ -341,6 +341,8 @@ Task<void> ClientCore::Observe(Batch& batch, uint64_t oldest, uint64_t epoch) {
     const ClientEntry entry = words.clients[index];
     if (index != straggler_.index || entry.owner != straggler_.owner || entry.word != straggler_.word) {
       straggler_ = {index, entry.owner, entry.word, now_ns, now_ns + lease_ns / 64};
+      const auto seen = seen_unchanged_.find(index);
+      if (seen != seen_unchanged_.end() && seen->second.first == entry) straggler_.since_ns = seen->second.second;
     }
     if (now_ns >= straggler_.ask_at_ns) {
       straggler_.ask_at_ns = now_ns + lease_ns / 8;
