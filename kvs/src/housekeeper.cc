@@ -20,7 +20,7 @@ constexpr uint32_t kQuestions = 64;
 // It sweeps again when this part of the FREE chunks was taken since the last time, but of all usable ones not more than
 // that.
 constexpr uint64_t kSlackPart = 4, kMostSlackPart = 16;
-// With fewer FREE ones than this part it is thorough, and rests as long as it sweeps. Else so much longer.
+// With fewer FREE ones than this part it is thorough, and does not rest. Else so much longer than it sweeps.
 constexpr uint64_t kScarcePart = 8;
 constexpr int64_t kRest = 9;
 constexpr int64_t kSweepMs = 60'000;
@@ -119,15 +119,12 @@ void HousekeeperCore::AskForDead(const HomeView& home, int64_t now_ns) {
 // When enough was taken since the last time, so that scans of the table are few beside what is written; when somebody
 // died; and when one has gone for whom something had to stay.
 bool HousekeeperCore::SweepIsDue(int64_t now_ns) {
-  if (std::exchange(swept_, false)) {
-    swept_used_ = used_;
-    swept_expelled_ = expelled_;
-  }
+  if (std::exchange(swept_, false)) swept_used_ = used_;
   if (expelled_ < swept_expelled_) swept_used_ = 0;
   swept_expelled_ = std::min(swept_expelled_, expelled_);
   swept_used_ = std::min(swept_used_, used_);
   const uint64_t slack = std::max<uint64_t>(std::min(free_ / kSlackPart, usable_ / kMostSlackPart), 1);
-  return (dead_ > 0 || used_ >= swept_used_ + slack) && now_ns >= rest_until_ns_;
+  return (dead_ > 0 || used_ >= swept_used_ + slack) && (scarce() || now_ns >= rest_until_ns_);
 }
 
 Task<void> Compact(Client& client, CompactOptions options, CompactReport* report, Status* status) {
@@ -156,9 +153,11 @@ int64_t HousekeeperCore::Sweep() {
   stats_.chunks_freed += stats.chunks_freed;
   stats_.expulsions += stats.expulsions;
   stats_.dead_clients_found += stats.dead_clients_found;
+  // What it waited for until somebody was expelled is no work.
+  rest_until_ns_ = stats.expulsions > 0 ? now_ns : now_ns + kRest * (now_ns - begun_ns_);
+  swept_expelled_ = expelled_ + stats.expulsions;
   client_.reset();
   swept_ = swept_status_ != StatusCode::kExists;  // else another one is at it
-  rest_until_ns_ = now_ns + (scarce() ? 1 : kRest) * (now_ns - begun_ns_);
   return 0;
 }
 
