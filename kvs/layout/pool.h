@@ -84,16 +84,14 @@ static_assert(offsetof(Superblock, chunk_cursor) == 128);
 
 enum class ChunkKind : uint8_t {
   kFree = 0,
-  kBlocks = 1,    // the taker cuts blocks from it; one that was left, whoever takes it next
+  kBlocks = 1,    // the taker cuts blocks from it
   kTables = 2,    // everybody cuts subtables from it; `count` of them so far
   kRun = 3,       // begins a run of `count` chunks that hold one large block
   kRunRest = 4,   // the others of such a run
   kReserved = 5,  // the pool's fixed part
 };
 
-// kind 4 | count 20 | generation 40. Changed by CAS only; the generation counts how often the chunk became FREE. Of a
-// BLOCKS chunk, `count` says who cuts blocks from it (a tag below kLeft, for reports: several may have the same); or,
-// with kLeft, that nobody does, and how much of it is cut: the rest is for whoever takes the chunk next.
+// kind 4 | count 20 | generation 40. Changed by CAS only; the generation counts how often the chunk became FREE.
 class ChunkWord {
  public:
   constexpr ChunkWord() = default;
@@ -108,20 +106,10 @@ class ChunkWord {
   constexpr uint64_t generation() const { return word_ & kGenerationMask; }
   constexpr ChunkWord As(ChunkKind kind, uint32_t count) const { return Make(kind, count, generation()); }
   constexpr ChunkWord Freed() const { return Make(ChunkKind::kFree, 0, generation() + 1); }
-  static constexpr uint32_t kLeft = 1u << 19;
-  constexpr ChunkWord Left(uint64_t cut_bytes, uint64_t chunk_bytes) const {
-    const uint64_t unit = UnitOfCut(chunk_bytes);
-    return As(ChunkKind::kBlocks, kLeft | static_cast<uint32_t>((cut_bytes + unit - 1) / unit));
-  }
-  constexpr bool left() const { return kind() == ChunkKind::kBlocks && (count() & kLeft) != 0; }
-  constexpr uint64_t cut_bytes(uint64_t chunk_bytes) const { return (count() & ~kLeft) * UnitOfCut(chunk_bytes); }
   friend constexpr bool operator==(ChunkWord, ChunkWord) = default;
 
  private:
   static constexpr uint64_t kGenerationMask = (uint64_t{1} << 40) - 1;
-  static constexpr uint64_t UnitOfCut(uint64_t chunk_bytes) {
-    return std::max<uint64_t>(kUnitBytes, chunk_bytes >> 18);
-  }
   uint64_t word_ = 0;
 };
 static_assert(sizeof(ChunkWord) == 8);
@@ -205,13 +193,8 @@ class ClientWord {
 struct ClientEntry {
   uint64_t owner;
   uint64_t word;
-  friend bool operator==(const ClientEntry&, const ClientEntry&) = default;
 };
 static_assert(sizeof(ClientEntry) == 16);
-
-// Of a BLOCKS chunk, which the client of that entry cuts from.
-constexpr uint32_t TagOfOwner(uint32_t client, uint32_t incarnation) { return client << 7 | (incarnation & 0x7f); }
-static_assert(TagOfOwner(kMaxClients - 1, 0x7f) < ChunkWord::kLeft);
 
 // Who gives memory back: client 12 | incarnation of its process 32 | turns 20, which it counts as it goes on. 0:
 // nobody. It only avoids double work. Who waits for it can tell whether the process has died.

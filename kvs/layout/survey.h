@@ -8,11 +8,9 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <span>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "krcore/clock.h"
@@ -56,21 +54,7 @@ struct HomeView {
   HomeRecord home{};
   std::vector<MemberView> members;  // that have ever joined, by id
   uint64_t clients = 0;             // registered and not expelled; among them may be some that died of late
-  uint64_t epoch = 0;
-  std::vector<std::pair<uint32_t, ClientEntry>> entries;  // of the client table, that are claimed, by index
 };
-
-// By node and chunk.
-using LiveBytes = std::map<std::pair<krcore::NodeId, uint64_t>, uint64_t>;
-
-// What the taken chunks of one pool are used for, in bytes. All that is not live comes back.
-struct LiveUse {
-  uint64_t live = 0;    // of keys and values, and of subtables
-  uint64_t cached = 0;  // not used: of chunks that clients fill, or left for the next one that writes
-  uint64_t lost = 0;    // replaced, deleted, or of clients that are no more: until it is swept
-};
-LiveUse UseOf(krcore::NodeId node, std::span<const ChunkWord> words, uint64_t chunk_bytes, const HomeView& home,
-              const LiveBytes& live);
 
 class Survey {
  public:
@@ -83,11 +67,7 @@ class Survey {
   // Of a home that is known already.
   krcore::Result<HomeView> ReadHome(const HomeRecord& home, krcore::Deadline deadline);
   // kUnavailable: the memory node is dead. kTimeout.
-  // `words`: null, or to be filled with the words of its chunks.
-  krcore::Result<PoolUse> ReadPool(krcore::NodeId node, krcore::Deadline deadline,
-                                   std::vector<ChunkWord>* words = nullptr);
-  // What the table names in each chunk: reads all of the subtables. kTimeout.
-  krcore::Result<LiveBytes> ReadLive(const HomeView& home, krcore::Deadline deadline);
+  krcore::Result<PoolUse> ReadPool(krcore::NodeId node, krcore::Deadline deadline);
 
  private:
   static constexpr size_t kBufferBytes = size_t{64} << 10;

@@ -1,12 +1,8 @@
-// Chunks of the memory nodes: taking them, leaving them, giving them back, and cutting subtables from those that hold
-// subtables.
+// Chunks of the memory nodes: taking them, giving them back, and cutting subtables from those that hold subtables.
 #include <algorithm>
 #include <span>
-#include <vector>
 
 #include "kvs/src/client_core.h"
-#include "kvs/src/epoch_buffers.h"
-#include "kvs/src/mutation.h"
 #include "kvs/src/store_core.h"
 
 namespace kvs {
@@ -28,12 +24,11 @@ uint64_t CountFree(std::span<const ChunkWord> words) {
 
 }  // namespace
 
-// Takes `count` contiguous FREE chunks of the node, whose first word becomes (kind, tag); with `left_bytes`, rather one
-// that an ended client left and that has so much room. kFull: it has neither.
+// Takes `count` contiguous FREE chunks of the node, whose first word becomes (kind, tag). kFull: it has not so many.
 // So many are kept for the mover that an operation which is not its own finds the node full with as few left.
 // Uses the operation's buffers for matching blocks, slots and old words.
 Task<Step> ClientCore::TakeChunks(Operation& op, krcore::NodeId node, ChunkKind kind, uint32_t count, uint32_t tag,
-                                  TakenChunks* result, uint64_t left_bytes) {
+                                  uint64_t* first, uint64_t* generation) {
   if (!connections_.Reach(node)) co_return Step::kUnavailable;
   const uint64_t pool_bytes = connections_.PoolBytes(node);
   const uint64_t chunks = pool_bytes / chunk_bytes_, reserved = ReservedChunks(pool_bytes, chunk_bytes_);
@@ -63,16 +58,9 @@ Task<Step> ClientCore::TakeChunks(Operation& op, krcore::NodeId node, ChunkKind 
       if (pass == 0) {
         hint = cursor;
         start = hint < reserved || hint >= chunks ? reserved : hint;
-      }
-      if (left_bytes > 0) {
-        const Step left = co_await TakeLeft(op, node, {words, window}, begin, left_bytes, result);
-        if (left == Step::kOk) guess = static_cast<uint32_t>(result->first);
-        if (left != Step::kFull) co_return left;
-      }
-      if (pass == 0) {
         if (CountFree({words, window}) < wanted) {
-          const Step enough = co_await LookForFree(op, node, wanted, left_bytes, result);
-          if (enough != Step::kRun) co_return enough;
+          const Step left = co_await LookForFree(op, node, wanted);
+          if (left != Step::kOk) co_return left;
           break;  // these words are gone
         }
       }
@@ -89,8 +77,9 @@ Task<Step> ClientCore::TakeChunks(Operation& op, krcore::NodeId node, ChunkKind 
           free = 0;
           continue;
         }
-        *result = {begin + chunk, words[chunk].generation()};
-        guess = static_cast<uint32_t>(result->first);
+        *first = begin + chunk;
+        *generation = words[chunk].generation();
+        guess = static_cast<uint32_t>(*first);
         stats_.chunks_taken += count;
         co_return Step::kOk;
       }
@@ -101,30 +90,8 @@ Task<Step> ClientCore::TakeChunks(Operation& op, krcore::NodeId node, ChunkKind 
   co_return Step::kFull;
 }
 
-// One of these words' chunks, the first of which is `begin`, that was left with room for `bytes`. kFull: there is none.
-Task<Step> ClientCore::TakeLeft(Operation& op, krcore::NodeId node, std::span<const ChunkWord> words, uint64_t begin,
-                                uint64_t bytes, TakenChunks* result) {
-  for (uint64_t i = 0; i < words.size(); ++i) {
-    const ChunkWord word = words[i];
-    if (!word.left() || word.cut_bytes(chunk_bytes_) + bytes > chunk_bytes_) continue;
-    if (MemoryOf(op.batch).IsEvacuating({node, (begin + i) * chunk_bytes_})) continue;
-    uint64_t& old = op.buffers->cas[0];
-    op.batch.CompareSwap({node, ChunkWordOffset(begin + i)}, word.word(), word.As(ChunkKind::kBlocks, OwnTag()).word(),
-                         &old);
-    const Outcome taken = co_await op.batch.Run();
-    if (taken != Outcome::kOk) co_return Step::kUnavailable;
-    if (old != word.word()) continue;
-    *result = {begin + i, word.generation(), word.cut_bytes(chunk_bytes_)};
-    ++stats_.chunks_taken_over;
-    co_return Step::kOk;
-  }
-  co_return Step::kFull;
-}
-
-// Looks through all of the node's chunks. kRun: so many are FREE. Else as TakeLeft. Uses the operation's buffer for
-// matching blocks.
-Task<Step> ClientCore::LookForFree(Operation& op, krcore::NodeId node, uint64_t wanted, uint64_t left_bytes,
-                                   TakenChunks* result) {
+// kFull: the node has fewer than `wanted` FREE chunks. Uses the operation's buffer for matching blocks.
+Task<Step> ClientCore::LookForFree(Operation& op, krcore::NodeId node, uint64_t wanted) {
   const uint64_t chunks = connections_.PoolBytes(node) / chunk_bytes_;
   const auto* const words = reinterpret_cast<const ChunkWord*>(op.buffers->match.data());
   uint64_t free = 0;
@@ -135,36 +102,8 @@ Task<Step> ClientCore::LookForFree(Operation& op, krcore::NodeId node, uint64_t 
     const Outcome read = co_await op.batch.Run();
     if (read != Outcome::kOk) co_return Step::kUnavailable;
     free += CountFree({words, window});
-    if (left_bytes == 0) continue;
-    const Step left = co_await TakeLeft(op, node, {words, window}, begin, left_bytes, result);
-    if (left != Step::kFull) co_return left;
   }
-  co_return free < wanted ? Step::kFull : Step::kRun;
-}
-
-// What a client has not cut from its chunks when it ends is for whoever takes them next; those of which nothing is in
-// use are FREE. Each CAS is posted once, or it might meet the word again when another one cuts from the chunk.
-Task<Step> ClientCore::LeaveChunks() {
-  EpochBuffers::Registered& words = epoch_buffers_->words();
-  Batch& batch = epoch_buffers_->batch();
-  batch.Renew();
-  std::vector<MemoryState::Rest> rests = memory_->TakeRests();
-  uint64_t freed = 0;
-  for (const MemoryState::Rest& rest : rests) {
-    if (!connections_.Reach(rest.node)) continue;  // found by sweeping
-    const ChunkWord mine = ChunkWord::Make(ChunkKind::kBlocks, OwnTag(), rest.generation);
-    const uint64_t cut = Mutated(Mutation::kLeftFromTheStart) ? 1 : rest.cut;
-    const ChunkWord next = rest.cut == 0 ? mine.Freed() : mine.Left(cut, chunk_bytes_);
-    batch.CompareSwap({rest.node, ChunkWordOffset(rest.chunk)}, mine.word(), next.word(), &words.cas);
-    const Outcome left = co_await batch.Run();
-    if (left != Outcome::kOk || batch.Stale()) co_return Step::kUnavailable;
-    if (words.cas == mine.word() && rest.cut == 0) ++freed;
-  }
-  if (freed == 0 || !connections_.Reach(store_.home())) co_return Step::kOk;
-  stats_.chunks_freed += freed;
-  batch.FetchAdd({store_.home(), kFreedChunksOffset}, freed, &words.cas);
-  const Outcome told = co_await batch.Run();
-  co_return told == Outcome::kOk ? Step::kOk : Step::kUnavailable;
+  co_return free < wanted ? Step::kFull : Step::kOk;
 }
 
 // The first word first and given back last, so that whoever finds a run's first chunk finds all of it. kRestart:
@@ -272,19 +211,19 @@ Task<Step> ClientCore::CutTable(Operation& op, krcore::NodeId node, GlobalAddres
       }
     }
     if (IsFull(node) && !op.makes_room) co_return Step::kFull;
-    TakenChunks chunk;
-    const Step taken = co_await TakeChunks(op, node, ChunkKind::kTables, 1, 1, &chunk);
+    uint64_t chunk = 0, generation = 0;
+    const Step taken = co_await TakeChunks(op, node, ChunkKind::kTables, 1, 1, &chunk, &generation);
     if (taken == Step::kFull && !op.makes_room) NoteFull(node);
     if (taken != Step::kOk) co_return taken;
-    op.batch.CompareSwap({node, kTablesChunkOffset}, hint, chunk.first, &op.buffers->cas[0]);
+    op.batch.CompareSwap({node, kTablesChunkOffset}, hint, chunk, &op.buffers->cas[0]);
     const Outcome told = co_await op.batch.Run();
     if (told != Outcome::kOk || op.buffers->cas[0] == hint) {
-      *table = {node, chunk.first * chunk_bytes_};
+      *table = {node, chunk * chunk_bytes_};
       co_return Step::kOk;
     }
     // Somebody else's new chunk is the one that everybody knows, so nobody would cut another table from this one.
-    const ChunkWord before = ChunkWord::Make(ChunkKind::kFree, 0, chunk.generation);
-    const Step released = co_await ReleaseChunks(op.batch, std::span(op.buffers->cas).first(1), node, chunk.first,
+    const ChunkWord before = ChunkWord::Make(ChunkKind::kFree, 0, generation);
+    const Step released = co_await ReleaseChunks(op.batch, std::span(op.buffers->cas).first(1), node, chunk,
                                                  {&before, 1}, ChunkKind::kTables, 1);
     if (released != Step::kOk) co_return released;
     ++stats_.chunks_freed;

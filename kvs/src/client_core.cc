@@ -164,7 +164,6 @@ ClientCore::~ClientCore() {
       clock_.Relax(++idle);
     }
   }
-  if (registered_ && !registration_.expelled()) (void)RunToEnd(LeaveChunks());
   if (registered_) SayGoodbye();
   if (registered_) farewell_.emplace(store_.held_entries(), ClaimedEntry{client_index_, OwnerWord()});
   // What one that may have been expelled held is found by sweeping.

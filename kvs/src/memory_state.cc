@@ -6,12 +6,6 @@
 #include "kvs/src/mutation.h"
 
 namespace kvs {
-namespace {
-
-// Less of a chunk than this part is not worth a round trip to whoever would take it.
-constexpr uint64_t kLeastRestPart = 16;
-
-}  // namespace
 
 uint64_t RoundBlockBytes(uint64_t bytes, uint64_t chunk_bytes) {
   if (bytes <= kMaxSmallBlockBytes) return (bytes + kUnitBytes - 1) / kUnitBytes * kUnitBytes;
@@ -49,11 +43,11 @@ bool MemoryState::Cut(Range& range, krcore::NodeId node, uint64_t bytes, GlobalA
 
 bool MemoryState::AllocateForCopy(krcore::NodeId node, uint64_t bytes, GlobalAddress* block) {
   // Where it fits most tightly: what is left of others' chunks is of no use to large ones.
-  Range* tightest = nullptr;
-  for (Range& chunk : Of(node).copies) {
+  CopyChunk* tightest = nullptr;
+  for (CopyChunk& chunk : Of(node).copies) {
     if (chunk.bytes() >= bytes && (tightest == nullptr || chunk.bytes() < tightest->bytes())) tightest = &chunk;
   }
-  return tightest != nullptr && Cut(*tightest, node, bytes, block);
+  return tightest != nullptr && Cut(tightest->left, node, bytes, block);
 }
 
 bool MemoryState::AllocateTable(krcore::NodeId node, GlobalAddress* table) {
@@ -77,24 +71,24 @@ bool MemoryState::IsUsable(krcore::NodeId node, uint64_t chunk, uint64_t generat
 
 MemoryState::Range& MemoryState::Smallest(NodeMemory& memory) {
   return *std::min_element(memory.open.begin(), memory.open.end(),
-                           [](const Range& a, const Range& b) { return a.bytes() < b.bytes(); });
+                           [](const Range& a, const Range& b) { return a.end - a.begin < b.end - b.begin; });
 }
 
-void MemoryState::AddChunk(krcore::NodeId node, uint64_t chunk, uint64_t generation, uint64_t cut) {
+void MemoryState::AddChunk(krcore::NodeId node, uint64_t chunk, uint64_t generation) {
   if (!IsUsable(node, chunk, generation)) return;
-  Smallest(Of(node)) = {(chunk << chunk_shift_) + cut, (chunk + 1) << chunk_shift_, generation};
+  Smallest(Of(node)) = {chunk << chunk_shift_, (chunk + 1) << chunk_shift_};
 }
 
 void MemoryState::AddChunkForCopies(krcore::NodeId node, uint64_t chunk, uint64_t generation) {
   if (!IsUsable(node, chunk, generation)) return;
-  Of(node).copies.push_back({chunk << chunk_shift_, (chunk + 1) << chunk_shift_, generation});
+  Of(node).copies.push_back({{chunk << chunk_shift_, (chunk + 1) << chunk_shift_}, generation});
 }
 
 uint64_t MemoryState::room_for_copies() const {
   uint64_t bytes = 0;
   for (const auto& memory : nodes_) {
     if (!memory) continue;
-    for (const Range& chunk : memory->copies) bytes += chunk.bytes();
+    for (const CopyChunk& chunk : memory->copies) bytes += chunk.bytes();
   }
   return bytes;
 }
@@ -103,50 +97,16 @@ std::vector<MemoryState::Chunk> MemoryState::EndCopies() {
   std::vector<Chunk> unused;
   for (krcore::NodeId node = 0; node < nodes_.size(); ++node) {
     if (!nodes_[node]) continue;
-    for (const Range& left : std::exchange(nodes_[node]->copies, {})) {
+    for (const auto& [left, generation] : std::exchange(nodes_[node]->copies, {})) {
       Range& smallest = Smallest(*nodes_[node]);
-      if (left.bytes() == chunk_bytes()) {
-        unused.push_back({node, left.begin >> chunk_shift_, left.generation});
-      } else if (smallest.bytes() < left.bytes()) {
+      if (left.end - left.begin == chunk_bytes()) {
+        unused.push_back({node, left.begin >> chunk_shift_, generation});
+      } else if (smallest.end - smallest.begin < left.end - left.begin) {
         smallest = left;
       }
     }
   }
   return unused;
-}
-
-std::vector<MemoryState::Rest> MemoryState::TakeRests() {
-  std::vector<Rest> rests;
-  std::map<std::pair<krcore::NodeId, uint64_t>, uint64_t> unused;  // bytes, by chunk
-  for (krcore::NodeId node = 0; node < nodes_.size(); ++node) {
-    if (!nodes_[node]) continue;
-    NodeMemory& memory = *nodes_[node];
-    for (const Range& range : std::exchange(memory.open, {})) {
-      if (range.end == 0) continue;
-      const uint64_t chunk = (range.end - 1) >> chunk_shift_;
-      rests.push_back({node, chunk, range.generation, range.begin - (chunk << chunk_shift_)});
-      unused[{node, chunk}] = range.bytes();
-    }
-    const auto add = [&](const std::vector<uint64_t>& offsets, uint64_t bytes) {
-      for (const uint64_t offset : offsets) {
-        const auto found = unused.find({node, offset >> chunk_shift_});
-        if (found != unused.end()) found->second += bytes;
-      }
-    };
-    for (size_t units = 0; units < memory.small.size(); ++units) add(memory.small[units], units * kUnitBytes);
-    for (const auto& [bytes, offsets] : memory.large) add(offsets, bytes);
-  }
-  std::erase_if(rests, [&](Rest& rest) {
-    // All that was cut is in the lists of free blocks: nobody else knows any of it.
-    if (unused[{rest.node, rest.chunk}] == chunk_bytes()) rest.cut = 0;
-    return rest.cut > chunk_bytes() - chunk_bytes() / kLeastRestPart;
-  });
-  EraseFree([&](GlobalAddress block) {
-    return std::any_of(rests.begin(), rests.end(), [&](const Rest& rest) {
-      return rest.cut == 0 && rest.node == block.node && rest.chunk == block.offset >> chunk_shift_;
-    });
-  });
-  return rests;
 }
 
 bool MemoryState::IsOpen(krcore::NodeId node, uint64_t chunk) const {
@@ -156,7 +116,7 @@ bool MemoryState::IsOpen(krcore::NodeId node, uint64_t chunk) const {
   };
   const NodeMemory& memory = *nodes_[node];
   return std::any_of(memory.open.begin(), memory.open.end(), is_there) ||
-         std::any_of(memory.copies.begin(), memory.copies.end(), is_there);
+         std::any_of(memory.copies.begin(), memory.copies.end(), [&](const CopyChunk& c) { return is_there(c.left); });
 }
 
 bool MemoryState::IsEvacuating(GlobalAddress address) const {
@@ -179,34 +139,24 @@ void MemoryState::SetEvacuating(std::span<const uint64_t> slots, uint64_t evacua
   if (more && !Mutated(Mutation::kEvacuationNotForgotten)) Forget();
 }
 
-// Free blocks and subtables that are `gone`.
-template <typename Gone>
-void MemoryState::EraseFree(const Gone& gone) {
+void MemoryState::Forget() {
+  const auto gone = [this](const Extent& extent) { return IsEvacuating(extent.address); };
   for (krcore::NodeId node = 0; node < nodes_.size(); ++node) {
     if (!nodes_[node]) continue;
     NodeMemory& memory = *nodes_[node];
     const auto filter = [&](std::vector<uint64_t>& offsets, uint64_t bytes) {
-      free_bytes_ -= bytes * std::erase_if(offsets, [&](uint64_t offset) { return gone(GlobalAddress{node, offset}); });
+      free_bytes_ -= bytes * std::erase_if(offsets, [&](uint64_t offset) { return IsEvacuating({node, offset}); });
     };
     for (size_t units = 0; units < memory.small.size(); ++units) filter(memory.small[units], units * kUnitBytes);
     for (auto& [bytes, offsets] : memory.large) filter(offsets, bytes);
     filter(memory.tables, 0);
-  }
-}
-
-void MemoryState::Forget() {
-  const auto gone = [this](const Extent& extent) { return IsEvacuating(extent.address); };
-  EraseFree([this](GlobalAddress address) { return IsEvacuating(address); });
-  for (krcore::NodeId node = 0; node < nodes_.size(); ++node) {
-    if (!nodes_[node]) continue;
-    NodeMemory& memory = *nodes_[node];
     const auto is_lost = [&](const Range& range) {
       return range.begin != range.end && IsEvacuating({node, range.begin});
     };
     for (Range& range : memory.open) {
       if (is_lost(range)) range = {};
     }
-    std::erase_if(memory.copies, is_lost);
+    std::erase_if(memory.copies, [&](const CopyChunk& chunk) { return is_lost(chunk.left); });
   }
   std::erase_if(free_runs_, gone);
   std::erase_if(pinned_, [&](const auto& pinned) { return gone(pinned.second); });

@@ -47,9 +47,8 @@ class MemoryState {
   bool AllocateForCopy(krcore::NodeId node, uint64_t bytes, GlobalAddress* block);
   // A subtable that was retired.
   bool AllocateTable(krcore::NodeId node, GlobalAddress* table);
-  // Memory of the node to cut blocks from, behind the chunk's first `cut` bytes. The smallest remainder of a few older
-  // chunks is dropped for it.
-  void AddChunk(krcore::NodeId node, uint64_t chunk, uint64_t generation, uint64_t cut = 0);
+  // Fresh memory of the node to cut blocks from. The smallest remainder of a few older chunks is dropped for it.
+  void AddChunk(krcore::NodeId node, uint64_t chunk, uint64_t generation);
   // ... to cut copies from.
   void AddChunkForCopies(krcore::NodeId node, uint64_t chunk, uint64_t generation);
   // Bytes left of those.
@@ -60,14 +59,6 @@ class MemoryState {
   };
   // Those of which nothing was used, for the caller to give back; what is left of the others is for everything.
   std::vector<Chunk> EndCopies();
-  // A chunk that is not cut from any more. `cut`: so much of its beginning was cut; 0: of all that, nothing is in use.
-  struct Rest {
-    krcore::NodeId node;
-    uint64_t chunk, generation, cut;
-  };
-  // Of a client that ends: what is left of its chunks, for the caller to leave to others, but for what is hardly worth
-  // it. Free blocks of chunks of which nothing is in use are forgotten.
-  std::vector<Rest> TakeRests();
 
   // ---- evacuation (docs/memory.md, "Memory given back")
   // The home's evacuation slots, and its count of evacuations, as just read. Whatever lies in a chunk that is being
@@ -114,17 +105,19 @@ class MemoryState {
   uint64_t reclaimed() const { return reclaimed_; }
 
  private:
-  // What is left of a chunk.
   struct Range {
     uint64_t begin = 0, end = 0;
-    uint64_t generation = 0;
+  };
+  struct CopyChunk {
+    Range left;
+    uint64_t generation;
 
-    uint64_t bytes() const { return end - begin; }
+    uint64_t bytes() const { return left.end - left.begin; }
   };
   // Of one memory node.
   struct NodeMemory {
     std::array<Range, 3> open;                        // what is left of chunks
-    std::vector<Range> copies;                        // ... of those that the mover fills
+    std::vector<CopyChunk> copies;                    // ... of those that the mover fills
     std::array<std::vector<uint64_t>, 256> small;     // free blocks' offsets, by 16-byte units
     std::map<uint64_t, std::vector<uint64_t>> large;  // ... by bytes
     std::vector<uint64_t> tables;
@@ -145,8 +138,6 @@ class MemoryState {
 
   bool IsKept(const Extent& extent) const { return evacuating_.empty() || !IsEvacuating(extent.address); }
   void Forget();
-  template <typename Gone>
-  void EraseFree(const Gone& gone);
 
   const uint32_t chunk_shift_;
   std::vector<EvacuationWord> evacuating_;

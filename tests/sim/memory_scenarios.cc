@@ -233,9 +233,8 @@ RunResult MemoryKeptFromAnEndedClient(uint64_t point) {
     Keys keys(0, 0);
     for (uint32_t i = 0; i < 6; ++i) (void)stage.Do(heir, OpKind::kInsert, keys.Next());
     for (uint32_t i = 0; i < 3; ++i) (void)stage.Do(heir, OpKind::kDelete, keys.given()[i]);
-    (void)stage.Do(mover, OpKind::kInsert, keys.Next());                 // of a chunk of its own
-    for (uint32_t i = 0; i < 2'000; ++i) PollAll(stage, {heir, mover});  // until what was deleted is free
     stage.Close(heir);
+    (void)stage.Do(mover, OpKind::kInsert, keys.Next());
     stage.BeginCompaction(mover);
     FinishCompaction(stage, mover, {mover});
     const bool emptied = stage.chunks_freed() > 0;
@@ -289,50 +288,6 @@ RunResult WriterIntoAnEmptiedChunk(uint64_t point) {
     stage.Finish(writer);
     FinishCompaction(stage, mover, {writer, mover});
     return held;
-  });
-  return result;
-}
-
-// The same of a writer that has been expelled meanwhile, and lives.
-RunResult ExpelledWriterIntoAnEmptiedChunk(uint64_t point) {
-  RunResult result;
-  OnStage({.lease_ns = 100 * kMs}, &result, [point](Stage& stage) {
-    const uint32_t writer = stage.AddClient(), mover = stage.AddClient();
-    Keys keys(0, 0);
-    for (uint32_t i = 0; i < 6; ++i) (void)stage.Do(writer, OpKind::kInsert, keys.Next());
-    (void)stage.Do(mover, OpKind::kInsert, keys.Next());
-    const uint32_t late = stage.Begin(writer, point % 2 == 0 ? OpKind::kInsert : OpKind::kPut, keys.Next());
-    stage.Poll(writer, static_cast<uint32_t>(point / 2));
-    stage.Stall(writer, 2'000 * kMs);
-    stage.Poll(writer);
-    const bool held = !stage.Ended(late);
-    stage.set_tempo(100 * kUs);
-    const bool expelled = stage.PollUntil(
-        mover, [&] { return stage.client(mover).stats().expulsions > 0; }, 10'000);
-    stage.set_tempo(5 * kUs);
-    stage.BeginCompaction(mover);
-    FinishCompaction(stage, mover, {mover});
-    const uint32_t taker = stage.AddClient();
-    for (uint32_t i = 0; i < 12; ++i) (void)stage.Do(taker, OpKind::kInsert, keys.Next());
-    stage.Wait(2'000 * kMs);
-    stage.Finish(writer);
-    return held && expelled;
-  });
-  return result;
-}
-
-// A client goes on with the chunk that another one, which has ended, has begun to fill.
-RunResult ChunkLeftByAnEndedClient(uint64_t point) {
-  RunResult result;
-  OnStage({}, &result, [point](Stage& stage) {
-    const uint32_t first = stage.AddClient(), second = stage.AddClient();
-    Keys keys(0, 0);
-    for (uint32_t i = 0; i < 1 + point; ++i) (void)stage.Do(first, OpKind::kInsert, keys.Next());
-    stage.Close(first);
-    for (uint32_t i = 0; i < 6; ++i) (void)stage.Do(second, OpKind::kInsert, keys.Next());
-    stage.Reopen(first);
-    for (uint32_t i = 0; i < 6; ++i) (void)stage.Do(first, OpKind::kInsert, keys.Next());
-    return stage.client(second).stats().chunks_taken_over > 0;
   });
   return result;
 }
@@ -426,8 +381,6 @@ std::vector<Scenario> MemoryScenarios() {
       {"MemoryKeptFromAnEndedClient", {Mutation::kKeptMemoryUnchecked}, 6, MemoryKeptFromAnEndedClient},
       {"FreeBlocksOfAnEmptiedChunk", {Mutation::kEvacuationNotForgotten}, 6, FreeBlocksOfAnEmptiedChunk},
       {"WriterIntoAnEmptiedChunk", {Mutation::kEvacuationUnannounced}, 10, WriterIntoAnEmptiedChunk},
-      {"ExpelledWriterIntoAnEmptiedChunk", {Mutation::kExpelledUnawaited}, 10, ExpelledWriterIntoAnEmptiedChunk},
-      {"ChunkLeftByAnEndedClient", {Mutation::kLeftFromTheStart}, 4, ChunkLeftByAnEndedClient},
       {"ReaderOfAnEmptiedChunk", {Mutation::kNoSecondGrace}, 10, ReaderOfAnEmptiedChunk},
       {"SplitBehindTheScan", {Mutation::kScanUnchecked}, 6, SplitBehindTheScan},
       {"ChunkTakenAtADrainedNode", {Mutation::kDrainUnannounced}, 8, ChunkTakenAtADrainedNode},

@@ -18,12 +18,11 @@ using metrics::Announcement;
 constexpr int64_t kNsPerS = 1'000'000'000;
 constexpr int64_t kPatienceNs = kNsPerS;          // for all announcements
 constexpr int64_t kNodePatienceNs = kNsPerS / 4;  // for one memory node
-constexpr int64_t kTablePatienceNs = kNsPerS;     // for all subtables
 
 Deadline Patience(int64_t ns) { return Deadline::After(*krcore::RealClock(), ns); }
 
 Memory MemoryOf(const kvs::PoolUse& use) {
-  return {use.total_bytes(), use.used_bytes(), use.free_bytes(), use.reserved_bytes(), std::nullopt};
+  return {use.total_bytes(), use.used_bytes(), use.free_bytes(), use.reserved_bytes()};
 }
 
 const char* MemberStateName(kvs::MemberState state) {
@@ -99,10 +98,6 @@ void Cluster::AddMembers(ClusterView* view) {
       }
     }
   }
-  Result<kvs::LiveBytes> live = StatusCode::kNotFound;
-  if (home.ok()) live = survey_->ReadLive(*home, Patience(kTablePatienceNs));
-  if (live.ok()) view->memory.use.emplace();
-  std::vector<kvs::ChunkWord> words;
   const auto is_member = [&home](krcore::NodeId id) {
     return !home.ok() || std::ranges::any_of(home->members, [id](const auto& member) { return member.node == id; });
   };
@@ -112,15 +107,9 @@ void Cluster::AddMembers(ClusterView* view) {
       view->problems.push_back("memory node " + std::to_string(node.id) + " is " + kvs::kNoMember);
       continue;
     }
-    const auto use = survey_->ReadPool(node.id, Patience(kNodePatienceNs), &words);
+    const auto use = survey_->ReadPool(node.id, Patience(kNodePatienceNs));
     if (use.ok()) {
       node.memory = MemoryOf(*use);
-      if (live.ok()) {
-        node.memory->use = kvs::UseOf(node.id, words, use->chunk_bytes, *home, *live);
-        view->memory.use->live += node.memory->use->live;
-        view->memory.use->cached += node.memory->use->cached;
-        view->memory.use->lost += node.memory->use->lost;
-      }
       view->memory.total += node.memory->total;
       view->memory.used += node.memory->used;
       view->memory.free += node.memory->free;

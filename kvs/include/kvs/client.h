@@ -111,11 +111,10 @@ struct ClientStats {
   uint64_t directory_reads = 0;
   uint64_t checksum_retries = 0;
   uint64_t blocks_retired = 0, blocks_reused = 0;
-  uint64_t chunks_taken = 0;       // of memory, from memory nodes
-  uint64_t chunks_taken_over = 0;  // ... that ended clients had left, to go on filling them
-  uint64_t chunks_freed = 0;       // and given back
-  uint64_t compactions = 0;        // runs of the mover
-  uint64_t blocks_moved = 0;       // by it
+  uint64_t chunks_taken = 0;  // of memory, from memory nodes
+  uint64_t chunks_freed = 0;  // ... and given back
+  uint64_t compactions = 0;   // runs of the mover
+  uint64_t blocks_moved = 0;  // by it
   uint64_t heartbeats = 0;
   uint64_t expulsions = 0;          // of other clients, that had not renewed their lease
   uint64_t dead_clients_found = 0;  // whose entries were freed
