@@ -189,14 +189,13 @@ Result<Record> MetaClient::FindAt(const Server& server, const Key& key, Deadline
 
 Result<Record> MetaClient::Find(const Key& key, Deadline deadline, int64_t* posted_ns) {
   lookups_.fetch_add(1, std::memory_order_relaxed);
-  const Deadline questions = OfQuestions(deadline);
   std::shared_ptr<const ServerList> servers = Known();
   bool fresh = false;  // `servers` was read by this lookup
   Status status = NoServer();
   Status torn_status;
   for (uint32_t spins = 0;; ++spins) {
     if (servers == nullptr) {
-      auto read = ReadServers(questions);
+      auto read = ReadServers(deadline);
       if (!read.ok()) return read.status();
       servers = *std::move(read);
       if (servers->all.empty()) return torn_status.ok() ? NoServer() : torn_status;
@@ -217,7 +216,7 @@ Result<Record> MetaClient::Find(const Key& key, Deadline deadline, int64_t* post
       // A dead server's memory may go on answering for a while (sw), and nobody writes there any more. Where it cannot,
       // who has answered is not asked about.
       if ((DidNotAnswer(record.status()) || !device_.caps().asks_over_network) &&
-          IsDead(server->info.address, questions)) {
+          IsDead(server->info.address, deadline)) {
         ForgetServers();
         status = {StatusCode::kUnavailable, "the metadata server died"};
         all_torn_for_good = false;
@@ -227,7 +226,7 @@ Result<Record> MetaClient::Find(const Key& key, Deadline deadline, int64_t* post
       if (record.ok()) {
         // The one place of a successor may be another server, while he is publishing himself.
         const bool dead =
-            key.kind == RecordKind::kNode && servers->all.size() > 1 && IsDead(record->address(), questions);
+            key.kind == RecordKind::kNode && servers->all.size() > 1 && IsDead(record->address(), deadline);
         if (dead) {
           if (!of_the_dead || NewerThan(*record, *of_the_dead)) {
             of_the_dead = *record;

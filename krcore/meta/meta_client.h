@@ -103,8 +103,8 @@ class MetaClient {
   bool IsDead(const rnic::DeviceAddress& address, Deadline deadline) {
     return device_.QueryPeer(address, deadline) == rnic::PeerState::kDead;
   }
-  // Of questions to the fabric: the deadline, or later where that would leave no time for the twenty round trips in
-  // which all servers are found.
+  // Of questions to the fabric while publishing: the deadline, or later where that would leave no time for the twenty
+  // round trips in which all servers are found.
   static constexpr int64_t kQuestionsNs = 500'000'000;
   Deadline OfQuestions(Deadline deadline) { return {std::max(deadline.at_ns, clock_.NowNs() + kQuestionsNs)}; }
 

@@ -55,7 +55,6 @@ Result<std::unique_ptr<ClientCore>> ClientCore::Prepare(StoreCore& store, const 
   if (options.max_in_flight == 0 || options.max_in_flight > kMaxInFlight) {
     return Status(StatusCode::kInvalidArgument, "ClientOptions::max_in_flight is 1 to " + std::to_string(kMaxInFlight));
   }
-  RunQueue::OfThisThread().DropInherited();
   const int64_t start_ns = store.clock().NowNs();
   auto own_node = store.OpenClientNode(krcore::Deadline::After(store.clock(), store.operation_timeout_ns()));
   if (!own_node.ok()) return own_node.status();
@@ -118,6 +117,7 @@ Status ClientCore::MakeFirstUsed() {
 }
 
 Status ClientCore::Begin() {
+  RunQueue::OfThisThread().DropInherited();
   auto took = Stopwatch();
   const krcore::Deadline deadline = krcore::Deadline::After(clock_, store_.operation_timeout_ns());
   KRCORE_RETURN_IF_ERROR(connections_.Ensure(store_.home(), deadline));
@@ -179,7 +179,7 @@ ClientCore::~ClientCore() {
 void ClientCore::SayGoodbye() {
   const int64_t begun_ns = clock_.NowNs();
   const krcore::Deadline deadline{begun_ns + store_.operation_timeout_ns()};
-  const krcore::Deadline reconnected{begun_ns + kReconnectedNs};
+  const krcore::Deadline reconnected{std::max(begun_ns, connections_.NextTryNs(store_.home())) + kReconnectedNs};
   auto wait = [this, idle = 0u]() mutable {
     if (Poll() == 0) clock_.Relax(++idle);  // a clock that nobody waits on may stand still
   };

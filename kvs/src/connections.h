@@ -191,6 +191,10 @@ class Connections {
       return true;
     return ReachAgain(memory_node);
   }
+  // When Reach tries again, if the memory node is not connected.
+  int64_t NextTryNs(krcore::NodeId memory_node) const {
+    return std::max(quiet_until_ns_, peers_[memory_node & 0xff].retry_at_ns);
+  }
   // The memory node may be stopped and come back as another one: whoever reaches for it connects anew.
   void Forget(krcore::NodeId memory_node) {
     peers_[memory_node & 0xff].connected = false;

@@ -220,7 +220,7 @@ Task<Step> ClientCore::LookAtOutcome(Operation& op, GlobalAddress at, Slot befor
         co_return own ? Step::kOk : Step::kUnavailable;
       }
     }
-    co_await Pause(Connections::kReconnectIntervalNs);
+    co_await Pause(std::max(Connections::kReconnectIntervalNs, connections_.NextTryNs(at.node) - clock_.NowNs()));
   }
   co_return Step::kUnavailable;
 }

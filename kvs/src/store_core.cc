@@ -214,12 +214,14 @@ std::unique_ptr<ClientCore> StoreCore::TakePrepared(const ClientOptions& options
 Status StoreCore::PrepareClient(const ClientOptions& options) {
   KRCORE_RETURN_IF_ERROR(NotForked());
   if (options_.control_plane == "verbs") return Status::Ok();
-  auto client = ClientCore::Prepare(*this, options);
-  if (!client.ok()) return client.status();
-  KRCORE_RETURN_IF_ERROR((*client)->MakeFirstUsed());
-  const std::lock_guard lock(mutex_);
-  prepared_.push_back(std::move(*client));
-  return Status::Ok();
+  return krcore::OrOutOfMemory("preparing a client", [&]() -> Status {
+    auto client = ClientCore::Prepare(*this, options);
+    if (!client.ok()) return client.status();
+    KRCORE_RETURN_IF_ERROR((*client)->MakeFirstUsed());
+    const std::lock_guard lock(mutex_);
+    prepared_.push_back(std::move(*client));
+    return Status::Ok();
+  });
 }
 
 namespace {

@@ -59,8 +59,8 @@ class StoreCore final : public Store {
   std::vector<krcore::NodeId> members();
 
  private:
-  // One that was prepared with these options; null: there is none.
   Result<std::unique_ptr<Client>> MakeClient(const ClientOptions& options);
+  // One that was prepared with these options; null: there is none.
   std::unique_ptr<ClientCore> TakePrepared(const ClientOptions& options);
   // What the home's superblock says, through queues of its own.
   Status ReadShape(krcore::Deadline deadline);

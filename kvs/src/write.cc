@@ -254,6 +254,7 @@ Task<Step> ClientCore::MakeRoom(Operation& op, Status* why_not) {
     const Outcome killed = co_await op.batch.Run();
     co_return killed == Outcome::kOk ? Step::kRestart : Step::kUnavailable;
   }
+  if (splitting_) co_return Step::kRestart;  // as Split would say, so there is no need to read
   const Step splittable = co_await CanBeSplit(op, why_not);
   // Where splitting does not help, a tentative slot that is given up, or killed, does.
   if (splittable == Step::kFull && count > 0) co_return Step::kRestart;

@@ -21,8 +21,9 @@ constexpr int64_t kSecond = 1'000'000'000;
 constexpr char kFabric[] = "stage";
 // One with which every scenario comes to what it is about: that depends on where its keys lie.
 constexpr kvs::HashSeed kHashSeed{.low = 7, .high = 2};
-// Rounds that no operation needs.
-constexpr uint32_t kHang = 20'000;
+// Rounds that no operation needs. At the usual tempo they take longer than a takeover of the lock of a client that is
+// held.
+constexpr uint32_t kHang = 40'000;
 
 std::string ValueOfOperation(uint32_t id) {
   char value[32];

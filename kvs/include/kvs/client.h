@@ -21,7 +21,7 @@
 //   kUnavailable      a memory node is dead or unreachable; nothing was changed
 //   kUnknown          a connection broke, or the client was expelled, under a write: it may or may not have happened
 //   kTimeout          StoreOptions::operation_timeout_ms passed; a write may or may not have happened
-//   kOutOfMemory      the memory nodes are full (writes only); nothing was changed
+//   kOutOfMemory      the memory nodes are full, or the table has its largest size (writes only); nothing was changed
 //   kCorrupt          a block's checksum did not match within the timeout
 //   kBadState         the client was opened before fork, and this is the child
 #ifndef KVS_CLIENT_H_
