@@ -30,12 +30,10 @@ void CheckOutput() {
 
 void UseStandardStreams() {
   constexpr char kNull[] = "/dev/null";
-  int fd = -1;
-  do {
-    fd = open(kNull, O_RDWR);  // the lowest that is free; children inherit it
-  } while (fd >= 0 && fd < krcore::kFirstDescriptor);
-  if (fd < 0) Die(krcore::Status::FromErrno(errno, kNull));
-  close(fd);
+  for (int fd = 0; fd < krcore::kFirstDescriptor; ++fd) {
+    // The lowest that is free is the one that comes. Children inherit it.
+    if (fcntl(fd, F_GETFD) < 0 && open(kNull, O_RDWR) < 0) Die(krcore::Status::FromErrno(errno, kNull));
+  }
   (void)ProgramName();  // so that it is destroyed after CheckOutput has run
   if (std::atexit(CheckOutput) != 0) Die({krcore::StatusCode::kOutOfMemory, "atexit"});
 }

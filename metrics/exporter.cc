@@ -242,10 +242,13 @@ class Exporter::Server {
  private:
   void Accept() {
     acceptor_.async_accept([this](const error_code& error, tcp::socket socket) {
-      if (!acceptor_.is_open()) return;
+      if (!acceptor_.is_open()) {
+        if (!error) Take(std::move(socket));  // it came just before the end
+        return;
+      }
       if (!error) {
         Take(std::move(socket));
-      } else if (error != asio::error::connection_aborted && !MakeRoom()) {
+      } else if (error != asio::error::connection_aborted && !(error == asio::error::no_descriptors && MakeRoom())) {
         pause_.expires_after(kPause);
         return pause_.async_wait([this](const error_code&) {
           if (acceptor_.is_open()) Accept();

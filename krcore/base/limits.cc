@@ -55,7 +55,7 @@ std::vector<std::string> CgroupFolders(std::string_view controller, const Cgroup
   for (std::string line; std::getline(file, line);) {  // "4:memory:/path" of v1, "0::/path" of v2
     const size_t first = line.find(':');
     const size_t second = line.find(':', first + 1);
-    if (first == std::string::npos || second == std::string::npos) continue;
+    if (first == std::string::npos || second == std::string::npos || line[second + 1] != '/') continue;
     const std::string controllers = line.substr(first + 1, second - first - 1);
     if (controllers.empty() && base == places.mount) path = line.substr(second + 1);
     if (controllers != controller) continue;

@@ -154,6 +154,7 @@ void RcPool::DiscardStaged() {
 }
 
 bool RcPool::NothingPosted() const {
+  if (forked()) return true;
   return std::all_of(queues_.begin(), queues_.end(), [](const RcQueue* queue) { return queue->nothing_posted(); });
 }
 

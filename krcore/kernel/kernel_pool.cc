@@ -60,6 +60,7 @@ void KernelPool::DiscardStaged() {
 }
 
 bool KernelPool::NothingPosted() const {
+  if (forked()) return true;
   return std::all_of(queues_.begin(), queues_.end(),
                      [](const KernelVirtualQueue* queue) { return queue->nothing_posted(); });
 }

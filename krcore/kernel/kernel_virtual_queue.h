@@ -49,7 +49,7 @@ class KernelVirtualQueue final : public VirtualQueue {
   Status Stage(std::span<const WorkRequest> wrs, size_t* bad_index) override;
   Status Push(std::span<const WorkRequest> wrs, size_t* bad_index) override;
   size_t Pop(std::span<Completion> out) override { return forked() ? 0 : ring_.Pop(out); }
-  uint32_t outstanding() const override { return ring_.outstanding(); }
+  uint32_t outstanding() const override { return forked() ? 0 : ring_.outstanding(); }
 
   // ---- for KernelPool; those that return a number: of WRs that completed by it
   size_t PostStaged();

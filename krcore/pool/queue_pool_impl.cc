@@ -94,6 +94,7 @@ size_t QueuePoolImpl::memory_bytes() const {
 }
 
 bool QueuePoolImpl::NothingPosted() const {
+  if (forked()) return true;
   return std::all_of(live_.begin(), live_.end(), [](const auto& queue) { return queue->nothing_posted(); });
 }
 
@@ -410,9 +411,9 @@ void QueuePoolImpl::Detach(vqp::VirtualQueueImpl* queue, QueueState* state) {
       }
       state->standing = QueueStanding::kUnconnected;
       completed_by_flush_ += Repair();
-      for (uint32_t spins = 0; any_broken_; ++spins) {  // until none of it executes any more
+      for (uint32_t spins = 0; HasPosted(state); ++spins) {  // until none of it executes any more
         clock.Relax(spins);
-        completed_by_flush_ += Repair();
+        completed_by_flush_ += PollOnce();
       }
     }
     for (PhysicalQueue* physical : live_) physical->Disown(state);

@@ -46,6 +46,10 @@ void Connector::Read(uint32_t lane, const dct::Peer& peer, size_t offset) {
 
 void Connector::Post(uint32_t lane, const dct::Peer& peer, size_t offset, size_t length, rnic::SendWr wr) {
   assert(outcomes_[lane] != Outcome::kUnderWay);
+  if (resetting_) {  // it fails with the others, when that has ended
+    outcomes_[lane] = Outcome::kUnderWay;
+    return;
+  }
   const Sge sge{reinterpret_cast<uint64_t>(buffer_[lane].bytes), static_cast<uint32_t>(length), mr_->lkey()};
   wr.wr_id = uint64_t{generation_} << 32 | lane;
   wr.sg_list = &sge;

@@ -47,7 +47,7 @@ class VirtualQueueImpl final : public VirtualQueue {
       physical_->Prefetch(wrs, state_.peer->ah.get(), wrs[0].rkey);
   }
   size_t Pop(std::span<Completion> out) override { return forked() ? 0 : state_.Pop(out); }
-  uint32_t outstanding() const override { return state_.outstanding(); }
+  uint32_t outstanding() const override { return forked() ? 0 : state_.outstanding(); }
 
   // ---- for the pool
   pool::QueueState& state() { return state_; }

@@ -195,7 +195,7 @@ TEST_F(MultiWrite, OfManyGroupsTheFirstAloneLearnsTheTable) {
 
 TEST_F(MultiWrite, OneWhoseKeyIsInTheAddressCacheTakesARoundTripLess) {
   TestStore store(Options(&clock_, 1, 256));
-  auto client = store.store().NewClient({.address_cache_entries = 1'024}).value();
+  auto client = store.store().NewClient({.address_cache_entries = 65'536}).value();
   Writes writes;
   for (int i = 0; i < 9; ++i) writes.Add(WriteKind::kPut, "key" + std::to_string(i), "1");
   writes.Run(*client);
