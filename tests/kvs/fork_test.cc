@@ -326,7 +326,8 @@ TEST_P(Fork, ABareCloneIsNoticed) {
   }
 }
 
-kvs::Task<void> ForkInside(Client& client, const std::function<void()>& in_child, int* status) {
+// `in_child` is the coroutine's own: what the caller has may be gone by then.
+kvs::Task<void> ForkInside(Client& client, std::function<void()> in_child, int* status) {
   std::string value;
   EXPECT_TRUE((co_await client.GetAsync("before", &value)).ok());
   Child child(in_child);

@@ -137,9 +137,9 @@ TEST_P(Leases, AClientThatIsLeftAloneForAsLongAsItSaysSleepsAndHoldsNobodyUp) {
   int sleeps = 0;
   for (int polls = 0; clock_.NowNs() < end_ns && polls < 100'000; ++polls) {
     if (idle->Poll() != 0) continue;
-    const int64_t left_ns = idle->IdleUntil() - clock_.NowNs();
-    if (left_ns <= 0) continue;
-    clock_.Advance(left_ns);
+    const int64_t until_ns = idle->IdleUntil();
+    if (until_ns <= clock_.NowNs()) continue;
+    clock_.Advance(until_ns - clock_.NowNs());
     ++sleeps;
   }
   EXPECT_GE(clock_.NowNs(), end_ns) << "it did not sleep";
