@@ -126,7 +126,7 @@ class Parser {
   Status Unknown(const std::string& word, const std::string& name) const {
     std::string message = "unknown flag " + word.substr(0, word.find('='));
     for (const auto& [flag, instead] : program_.hints) {
-      if (name == flag) return Mistake(message + ": " + instead);
+      if (name == flag) return Mistake(message.append(": ").append(instead));
     }
     const std::vector<std::string_view> flags(program_.flags.begin(), program_.flags.end());
     if (const std::string nearest(Nearest(name, flags)); !nearest.empty())

@@ -93,20 +93,20 @@ uint32_t NewForkGeneration() {
 
 }  // namespace internal
 
-void OfOneProcess::operator delete(OfOneProcess* object, std::destroying_delete_t, size_t size,
+void OfOneProcess::operator delete(OfOneProcess* object, std::destroying_delete_t, size_t /*size*/,
                                    std::align_val_t alignment) {
   if (object->forked()) {
-    auto* const left = new LeftAlone{object, left_alone.load(std::memory_order_relaxed)};
-    while (!left_alone.compare_exchange_weak(left->next, left, std::memory_order_relaxed)) {
+    auto* const left = new (std::nothrow) LeftAlone{object, left_alone.load(std::memory_order_relaxed)};
+    while (left != nullptr && !left_alone.compare_exchange_weak(left->next, left, std::memory_order_relaxed)) {
     }
     return;
   }
   void* const memory = dynamic_cast<void*>(object);
   object->~OfOneProcess();
   if (static_cast<size_t>(alignment) > __STDCPP_DEFAULT_NEW_ALIGNMENT__)
-    ::operator delete(memory, size, alignment);
+    ::operator delete(memory, alignment);
   else
-    ::operator delete(memory, size);
+    ::operator delete(memory);
 }
 
 Status OfOneProcess::OpenedBeforeFork() {
