@@ -61,7 +61,7 @@ struct DataSize {
   uint64_t records, key_bytes;
   double value_bytes;  // on average
   uint64_t total_bytes() const {
-    return records * key_bytes + static_cast<uint64_t>(static_cast<double>(records) * value_bytes + 0.5);
+    return records * key_bytes + static_cast<uint64_t>(std::llround(static_cast<double>(records) * value_bytes));
   }
 };
 
@@ -304,7 +304,7 @@ std::string JsonReport(const WorkloadJob& job, const RunResult& result, const Re
   const DataSize size = SizeOf(job, result);
   json["records"] = size.records;
   json["key_bytes"] = size.key_bytes;
-  json["value_bytes"] = static_cast<uint64_t>(size.value_bytes + 0.5);
+  json["value_bytes"] = std::llround(size.value_bytes);
   json["data_bytes"] = size.total_bytes();
   json["run_time_ms"] = static_cast<double>(result.measured_ns) / 1e6;
   json["throughput_ops"] = Throughput(result);
