@@ -95,7 +95,8 @@ Status RcNode::Start(const NodeOptions& options, std::function<void(ConnectStep)
                                   .node = options.node,
                                   .create_fabric = options.create_fabric,
                                   .address = options.fabric_address,
-                                  .port = options.rnic_port});
+                                  .port = options.rnic_port,
+                                  .clock = options.clock});
   if (!device.ok()) return device.status();
   device_ = *std::move(device);
   context_.Done(ConnectStep::kContext);

@@ -57,7 +57,8 @@ Result<std::unique_ptr<Node>> NodeImpl::Open(const NodeOptions& options) {
                                   .node = options.node,
                                   .create_fabric = options.create_fabric,
                                   .address = options.fabric_address,
-                                  .port = options.rnic_port});
+                                  .port = options.rnic_port,
+                                  .clock = options.clock});
   if (!device.ok()) return device.status();
   std::unique_ptr<NodeImpl> node(
       new NodeImpl(*std::move(device), options.clock != nullptr ? *options.clock : *RealClock(), options.mr_lease_ns));

@@ -25,6 +25,8 @@ struct DeviceOptions {
   // verbs: the NIC, "device[:port[:gid_index[:mtu]]]". What is left out is chosen: the first active port, and its GID
   // of RoCE v2 and IPv4 before others.
   std::string port{};
+  // By which the deadlines of questions are given (rnic.h); null: RealClock. sim: always its World's.
+  Clock* clock = nullptr;
 };
 
 // kNotFound: no such fabric. kExists: the node id is taken by a living device. kUnsupported: provider unknown to this

@@ -30,7 +30,7 @@
 // system calls. What may wait longer: CreateAddressHandle (for the network, seconds where nobody answers); Qp::ToReset
 // and the destruction of a Qp (until nothing of it executes any more, at most Caps::max_retransmission_ns) and that of
 // an Mr (until nobody touches its memory); PublishRecord where others keep the fabric's list (some seconds), and there
-// QueryPeer, QueryIncarnation and LookupRecord until their deadline, on the clock that the device's provider goes by
+// QueryPeer, QueryIncarnation and LookupRecord until their deadline, on the clock that the device was opened with
 // (RealClock, or a World's). The default is for whoever can wait for those seconds; one who polls gives a deadline.
 #ifndef KRCORE_RNIC_RNIC_H_
 #define KRCORE_RNIC_RNIC_H_

@@ -51,7 +51,7 @@ PortAddress AddressOf(const SharedDevice& shared) {
 
 class VerbsDevice final : public Device {
  public:
-  explicit VerbsDevice(std::unique_ptr<SharedDevice> shared) : shared_(std::move(shared)) {
+  VerbsDevice(std::unique_ptr<SharedDevice> shared, Clock& clock) : shared_(std::move(shared)), clock_(clock) {
     address_.node = shared_->member->node();
     address_.incarnation = shared_->member->incarnation();
     const PortAddress port = AddressOf(*shared_);
@@ -92,7 +92,7 @@ class VerbsDevice final : public Device {
     return QueryIncarnation(address.incarnation, deadline);
   }
   PeerState QueryIncarnation(uint32_t incarnation, Deadline deadline) override {
-    const PeerState state = shared_->member->Query(incarnation, deadline);
+    const PeerState state = shared_->member->Query(incarnation, OnRealClock(deadline));
     const bool reachable = incarnation == address_.incarnation || shared_->context->port_active();
     return state == PeerState::kAlive && !reachable ? PeerState::kUnreachable : state;
   }
@@ -106,11 +106,17 @@ class VerbsDevice final : public Device {
     return shared_->member->Publish(name, value);
   }
   Result<std::vector<std::byte>> LookupRecord(const std::string& name, Deadline deadline) override {
-    return shared_->member->Lookup(name, deadline);
+    return shared_->member->Lookup(name, OnRealClock(deadline));
   }
 
  private:
+  Deadline OnRealClock(Deadline deadline) const {
+    if (&clock_ == RealClock() || deadline.at_ns == Deadline{}.at_ns) return deadline;
+    return Deadline::After(*RealClock(), deadline.at_ns - clock_.NowNs());
+  }
+
   const std::unique_ptr<SharedDevice> shared_;
+  Clock& clock_;  // of the user's deadlines
   DeviceAddress address_;
 };
 
@@ -166,7 +172,8 @@ Result<std::unique_ptr<Device>> Open(const DeviceOptions& options) {
   const PortAddress port = AddressOf(*shared);
   std::memcpy(bytes.data(), &port, sizeof(port));
   KRCORE_RETURN_IF_ERROR(shared->member->Join(options.node, bytes, shared->context->highest_descriptor()));
-  return std::unique_ptr<Device>(std::make_unique<VerbsDevice>(std::move(shared)));
+  return std::unique_ptr<Device>(
+      std::make_unique<VerbsDevice>(std::move(shared), options.clock != nullptr ? *options.clock : *RealClock()));
 }
 
 Status TryNic(const DeviceOptions& options) {
