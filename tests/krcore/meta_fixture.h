@@ -29,10 +29,13 @@ struct Party {
   // `as`: the id under whose name it publishes; its own if kNoNode.
   static Party Join(const std::string& fabric, Clock& clock, NodeId as = kNoNode) {
     Party party;
-    party.device =
-        rnic::OpenDevice(
-            {.provider = kRnic, .fabric = fabric, .node = kNoNode, .create_fabric = true, .address = AddressOf(fabric)})
-            .value();
+    party.device = rnic::OpenDevice({.provider = kRnic,
+                                     .fabric = fabric,
+                                     .node = kNoNode,
+                                     .create_fabric = true,
+                                     .address = AddressOf(fabric),
+                                     .clock = &clock})
+                       .value();
     party.pd = party.device->CreatePd().value();
     party.clock = &clock;
     party.Rename(as == kNoNode ? party.device->address().node : as);
