@@ -196,7 +196,7 @@ Result<Record> MetaClient::Find(const Key& key, Deadline deadline, int64_t* post
   for (uint32_t spins = 0;; ++spins) {
     if (servers == nullptr) {
       auto read = ReadServers(deadline);
-      if (!read.ok()) return read.status();
+      if (!read.ok()) return torn_status.ok() ? read.status() : torn_status;
       servers = *std::move(read);
       if (servers->all.empty()) return torn_status.ok() ? NoServer() : torn_status;
       fresh = true;
