@@ -182,8 +182,13 @@ class Cluster:
     # ---- processes
 
     def start(self, name, program, *arguments):
-        process = Process(name, program, [*arguments, f"--fabric={self.fabric}", *self.provider_flags], self.folder)
-        self.processes.append(process)
+        # An interrupt waits until the process is in the list, or clean_up() would not know of it.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+        try:
+            process = Process(name, program, [*arguments, f"--fabric={self.fabric}", *self.provider_flags], self.folder)
+            self.processes.append(process)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         return process
 
     def check_serving(self):

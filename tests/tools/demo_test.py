@@ -91,6 +91,20 @@ class DemoTest(unittest.TestCase):
         self.assertEqual(self.finish(), 128 + signal.SIGINT, self.output)
         self.check_nothing_left()
 
+    def test_interrupt_while_a_process_starts_leaves_nothing_behind(self):
+        """The process is there, and the demo has not noted it yet."""
+        interrupted_start = (
+            "import os, signal, sys; sys.path.insert(0, 'tools'); import cluster, demo\n"
+            "begin = cluster.Process.__init__\n"
+            "def interrupted(self, *arguments):\n"
+            "    begin(self, *arguments)\n"
+            "    os.kill(os.getpid(), signal.SIGINT)\n"
+            "cluster.Process.__init__ = interrupted\n"
+            "sys.argv = ['demo', '--quick']; sys.exit(demo.main())\n")
+        self.start(command=[sys.executable, "-c", interrupted_start])
+        self.assertEqual(self.finish(), 128 + signal.SIGINT, self.output)
+        self.check_nothing_left()
+
     def test_interrupt_in_the_spike_leaves_nothing_behind(self):
         self.start()
         self.read_until(r"^ +1\.\d s")

@@ -100,7 +100,9 @@ TEST(Properties, EachPropertyIsDoneOrWarnedOfOrRefusedAsTheManualSays) {
     std::string support = "done";
     if (known.support != Support::kDone) support = known.support == Support::kWarned ? "warned of" : "refused";
     if (!known.same.empty()) support += ", but for `" + std::string(known.same) + "`";
-    EXPECT_THAT(table, testing::HasSubstr("| `" + name + "` | " + support + " | " + std::string(known.text) + " |\n"));
+    std::string row = "| `";
+    row.append(name).append("` | ").append(support).append(" | ").append(known.text).append(" |\n");
+    EXPECT_THAT(table, testing::HasSubstr(row));
     Properties properties;
     properties.Set(name, "something else", "-p");
     EXPECT_EQ(properties.Ineffective().size(), known.support == Support::kWarned ? 1u : 0u) << name;
