@@ -17,6 +17,7 @@
 #include "kvs/layout/survey.h"
 #include "memnode/cpu_time.h"
 #include "memnode/drain.h"
+#include "memnode/housekeeper.h"
 #include "memnode/huge_page_collapser.h"
 #include "memnode/memory_server.h"
 #include "memnode/node_metrics.h"
@@ -57,6 +58,8 @@ struct Served {
   bool has_name = true;  // the fabric is found by it
   double rc_acceptor_cpu_s = 0;
   uint64_t rc_requests = 0;
+  double housekeeper_cpu_s = 0;
+  uint64_t chunks_freed = 0;  // by the housekeeper
   double dc_agent_cpu_s = 0;
 };
 
@@ -112,6 +115,8 @@ Served Serve(const Options& options, MemoryServer& server, NodeMetrics& node_met
   PrintReady(options, server);
   std::optional<HugePageCollapser> collapser;
   if (options.huge_pages && server.pool() != nullptr) collapser.emplace(*server.pool());
+  std::optional<Housekeeper> housekeeper;
+  if (server.is_home()) housekeeper.emplace(options);
   node_metrics.Attach(server, collapser.has_value() ? &*collapser : nullptr);
   metrics::AnnouncementWriter announcement(server.fabric());
   bool refreshed = true;
@@ -135,6 +140,11 @@ Served Serve(const Options& options, MemoryServer& server, NodeMetrics& node_met
     }
   }
   node_metrics.Detach();
+  if (housekeeper.has_value()) {
+    housekeeper->Join();
+    served.housekeeper_cpu_s = static_cast<double>(housekeeper->cpu_ns()) * 1e-9;
+    served.chunks_freed = housekeeper->chunks_freed();
+  }
   if (collapser.has_value()) {
     collapser->Stop();
     served.huge_page_cpu_s = static_cast<double>(collapser->cpu_ns()) * 1e-9;
@@ -158,10 +168,11 @@ void PrintStopped(const Options& options, const Served& served) {
   std::printf(
       "stopped fabric=%s node=%u signal=%s memory=%s served_s=%.3f cpu_user_s=%.6f cpu_system_s=%.6f "
       "of_it_hugepages_s=%.6f hugepage_bytes=%llu of_it_rc_acceptor_s=%.6f rc_requests=%llu "
-      "of_it_dc_agent_s=%.6f\n",
+      "of_it_housekeeper_s=%.6f chunks_freed=%llu of_it_dc_agent_s=%.6f\n",
       options.fabric.c_str(), served.node, StopReason(), memory, served.seconds, served.cpu.user_s, served.cpu.system_s,
       served.huge_page_cpu_s, static_cast<unsigned long long>(served.huge_page_bytes), served.rc_acceptor_cpu_s,
-      static_cast<unsigned long long>(served.rc_requests), served.dc_agent_cpu_s);
+      static_cast<unsigned long long>(served.rc_requests), served.housekeeper_cpu_s,
+      static_cast<unsigned long long>(served.chunks_freed), served.dc_agent_cpu_s);
   std::fflush(stdout);
 }
 

@@ -41,6 +41,8 @@ inline constexpr uint32_t kEvacuationSlots = 64;
 inline constexpr uint64_t kDefaultChunkBytes = uint64_t{1} << 20;
 inline constexpr uint64_t kMinChunkBytes = uint64_t{1} << 15;
 inline constexpr uint64_t kMaxChunkBytes = uint64_t{1} << 26;
+// Clients cut BLOCKS chunks in multiples of this part.
+inline constexpr uint64_t kUnitsOfCut = kMinChunkBytes / kUnitBytes;
 inline constexpr int64_t kDefaultLeaseNs = 1'000'000'000;
 inline constexpr int64_t kMaxLeaseNs = 100'000'000'000'000'000;  // three years
 
@@ -84,14 +86,16 @@ static_assert(offsetof(Superblock, chunk_cursor) == 128);
 
 enum class ChunkKind : uint8_t {
   kFree = 0,
-  kBlocks = 1,    // the taker cuts blocks from it
+  kBlocks = 1,    // clients cut spans from it, and blocks from these
   kTables = 2,    // everybody cuts subtables from it; `count` of them so far
   kRun = 3,       // begins a run of `count` chunks that hold one large block
   kRunRest = 4,   // the others of such a run
   kReserved = 5,  // the pool's fixed part
 };
 
-// kind 4 | count 20 | generation 40. Changed by CAS only; the generation counts how often the chunk became FREE.
+// kind 4 | count 20 | generation 40. Changed by CAS only; the generation counts how often the chunk became FREE. The
+// count of a BLOCKS chunk says how much of it, from its beginning, belongs to clients already: the rest is for whichever
+// client needs memory next.
 class ChunkWord {
  public:
   constexpr ChunkWord() = default;
@@ -106,6 +110,12 @@ class ChunkWord {
   constexpr uint64_t generation() const { return word_ & kGenerationMask; }
   constexpr ChunkWord As(ChunkKind kind, uint32_t count) const { return Make(kind, count, generation()); }
   constexpr ChunkWord Freed() const { return Make(ChunkKind::kFree, 0, generation() + 1); }
+  // BLOCKS, with so many bytes cut.
+  constexpr ChunkWord Cut(uint64_t bytes, uint64_t chunk_bytes) const {
+    return As(ChunkKind::kBlocks, static_cast<uint32_t>(bytes / (chunk_bytes / kUnitsOfCut)));
+  }
+  // Of a BLOCKS chunk: what is left of it begins here.
+  constexpr uint64_t cut_bytes(uint64_t chunk_bytes) const { return count() * (chunk_bytes / kUnitsOfCut); }
   friend constexpr bool operator==(ChunkWord, ChunkWord) = default;
 
  private:
@@ -193,6 +203,7 @@ class ClientWord {
 struct ClientEntry {
   uint64_t owner;
   uint64_t word;
+  friend bool operator==(const ClientEntry&, const ClientEntry&) = default;
 };
 static_assert(sizeof(ClientEntry) == 16);
 

@@ -2,8 +2,14 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 #include <numeric>
 #include <string>
+
+#include "kvs/client.h"
+#include "kvs/layout/block.h"
+#include "kvs/layout/directory.h"
+#include "kvs/layout/subtable.h"
 
 namespace kvs {
 namespace {
@@ -121,6 +127,7 @@ Result<HomeView> Survey::ReadHome(const HomeRecord& home, Deadline deadline) {
     const MemberWord member(buffer_[id]);  // the list is the area's beginning
     if (member.state() != MemberState::kNone) view.members.push_back({id, member.incarnation(), member.state()});
   }
+  view.epoch = buffer_[offsetof(HomeArea, epoch) / sizeof(uint64_t)];
   constexpr size_t kClientsUsed = offsetof(HomeArea, counters) + offsetof(HomeCounters, clients_used);
   const uint64_t used = std::min<uint64_t>(buffer_[kClientsUsed / sizeof(uint64_t)], kMaxClients);
   constexpr uint64_t kWindow = kBufferBytes / sizeof(ClientEntry);
@@ -131,13 +138,15 @@ Result<HomeView> Survey::ReadHome(const HomeRecord& home, Deadline deadline) {
     for (uint64_t i = 0; i < window; ++i) {
       ClientEntry entry;
       std::memcpy(&entry, buffer_.data() + i * sizeof(entry) / sizeof(uint64_t), sizeof(entry));
+      if (entry.owner != 0) view.entries.emplace_back(static_cast<uint32_t>(begin + i), entry);
       view.clients += entry.owner != 0 && ClientWord(entry.word).state() == ClientState::kAlive ? 1 : 0;
     }
   }
   return view;
 }
 
-Result<PoolUse> Survey::ReadPool(krcore::NodeId node, Deadline deadline) {
+Result<PoolUse> Survey::ReadPool(krcore::NodeId node, Deadline deadline, std::vector<ChunkWord>* words) {
+  if (words != nullptr) words->clear();
   Superblock super;
   KRCORE_RETURN_IF_ERROR(ReadSuperblock(node, deadline, &super));
   PoolUse use;
@@ -146,7 +155,79 @@ Result<PoolUse> Survey::ReadPool(krcore::NodeId node, Deadline deadline) {
   for (uint64_t begin = 0; begin < super.chunks; begin += kWindow) {
     const uint64_t window = std::min(kWindow, super.chunks - begin);
     KRCORE_RETURN_IF_ERROR(Read(ChunkWordOffset(begin), window * sizeof(ChunkWord), deadline));
-    for (uint64_t i = 0; i < window; ++i) Count(ChunkWord(buffer_[i]), &use);
+    for (uint64_t i = 0; i < window; ++i) {
+      Count(ChunkWord(buffer_[i]), &use);
+      if (words != nullptr) words->emplace_back(buffer_[i]);
+    }
+  }
+  return use;
+}
+
+Result<LiveBytes> Survey::ReadLive(const HomeView& home, Deadline deadline) {
+  const krcore::NodeId home_node = home.home.node;
+  Superblock super;
+  KRCORE_RETURN_IF_ERROR(ReadSuperblock(home_node, deadline, &super));
+  const SubtableGeometry geometry{super.groups_per_subtable};
+  const uint64_t chunk_bytes = super.chunk_bytes;
+  std::map<krcore::NodeId, std::vector<uint64_t>> tables, large;  // offsets
+  constexpr uint64_t kDirectoryBytes = sizeof(uint64_t) << kMaxDepth;
+  for (uint64_t at = 0; at < kDirectoryBytes; at += kBufferBytes) {
+    KRCORE_RETURN_IF_ERROR(Read(kDirectoryOffset + at, kBufferBytes, deadline));
+    for (const uint64_t word : buffer_) {
+      const DirectoryEntry entry(word);
+      if (entry.has_subtable()) tables[entry.subtable().node].push_back(entry.subtable().offset);
+    }
+  }
+  LiveBytes live;
+  std::vector<uint64_t> table(geometry.bytes() / sizeof(uint64_t));
+  for (const auto& [node, offsets] : tables) {
+    KRCORE_RETURN_IF_ERROR(Connect(node, deadline));
+    for (const uint64_t offset : offsets) {
+      live[{node, offset / chunk_bytes}] += geometry.bytes();
+      for (size_t at = 0; at < geometry.bytes(); at += kBufferBytes) {
+        const size_t bytes = std::min(kBufferBytes, geometry.bytes() - at);
+        KRCORE_RETURN_IF_ERROR(Read(offset + at, bytes, deadline));
+        std::memcpy(table.data() + at / sizeof(uint64_t), buffer_.data(), bytes);
+      }
+      for (uint32_t s = 0; s < geometry.slots(); ++s) {
+        const Slot slot(table[SlotOffset(s) / sizeof(uint64_t)]);
+        if (!slot.has_block()) continue;
+        const GlobalAddress block = slot.block();
+        if (slot.length_units() == kLargeBlock) {
+          large[block.node].push_back(block.offset);
+        } else {
+          live[{block.node, block.offset / chunk_bytes}] += slot.length_units() * kUnitBytes;
+        }
+      }
+    }
+  }
+  for (const auto& [node, offsets] : large) {
+    KRCORE_RETURN_IF_ERROR(Connect(node, deadline));
+    for (const uint64_t offset : offsets) {
+      KRCORE_RETURN_IF_ERROR(Read(offset, sizeof(BlockHeader), deadline));
+      // One that was replaced meanwhile may be anything.
+      const BlockView block(reinterpret_cast<const std::byte*>(buffer_.data()));
+      live[{node, offset / chunk_bytes}] += std::min(block.bytes(), BlockBytes(kMaxKeyBytes, kMaxValueBytes));
+    }
+  }
+  return live;
+}
+
+LiveUse UseOf(krcore::NodeId node, std::span<const ChunkWord> words, uint64_t chunk_bytes, const LiveBytes& live) {
+  LiveUse use;
+  for (size_t chunk = 0; chunk < words.size(); ++chunk) {
+    const ChunkWord word = words[chunk];
+    const bool run = word.kind() == ChunkKind::kRun;
+    if (!run && word.kind() != ChunkKind::kBlocks && word.kind() != ChunkKind::kTables) continue;
+    const uint64_t bytes = run ? word.count() * chunk_bytes : chunk_bytes;
+    const auto found = live.find({node, chunk});
+    const uint64_t named = found == live.end() ? 0 : std::min(found->second, bytes);
+    use.live += named;
+    uint64_t open = 0;
+    if (word.kind() == ChunkKind::kTables) open = bytes - named;
+    if (word.kind() == ChunkKind::kBlocks) open = std::min(chunk_bytes - word.cut_bytes(chunk_bytes), bytes - named);
+    use.open += open;
+    use.unswept += bytes - named - open;
   }
   return use;
 }

@@ -8,9 +8,11 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <span>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "krcore/clock.h"
@@ -54,7 +56,20 @@ struct HomeView {
   HomeRecord home{};
   std::vector<MemberView> members;  // that have ever joined, by id
   uint64_t clients = 0;             // registered and not expelled; among them may be some that died of late
+  uint64_t epoch = 0;
+  std::vector<std::pair<uint32_t, ClientEntry>> entries;  // of the client table, that are claimed, by index
 };
+
+// By node and chunk.
+using LiveBytes = std::map<std::pair<krcore::NodeId, uint64_t>, uint64_t>;
+
+// What the taken chunks of one pool are used for, in bytes. All that is not live comes back.
+struct LiveUse {
+  uint64_t live = 0;     // of keys and values, and of subtables
+  uint64_t open = 0;     // for whichever client writes next
+  uint64_t unswept = 0;  // free blocks that clients hold; of ended ones, until it is swept
+};
+LiveUse UseOf(krcore::NodeId node, std::span<const ChunkWord> words, uint64_t chunk_bytes, const LiveBytes& live);
 
 class Survey {
  public:
@@ -67,7 +82,11 @@ class Survey {
   // Of a home that is known already.
   krcore::Result<HomeView> ReadHome(const HomeRecord& home, krcore::Deadline deadline);
   // kUnavailable: the memory node is dead. kTimeout.
-  krcore::Result<PoolUse> ReadPool(krcore::NodeId node, krcore::Deadline deadline);
+  // `words`: null, or to be filled with the words of its chunks.
+  krcore::Result<PoolUse> ReadPool(krcore::NodeId node, krcore::Deadline deadline,
+                                   std::vector<ChunkWord>* words = nullptr);
+  // What the table names in each chunk: reads all of the subtables. kTimeout.
+  krcore::Result<LiveBytes> ReadLive(const HomeView& home, krcore::Deadline deadline);
 
  private:
   static constexpr size_t kBufferBytes = size_t{64} << 10;

@@ -24,11 +24,47 @@ uint64_t CountFree(std::span<const ChunkWord> words) {
 
 }  // namespace
 
-// Takes `count` contiguous FREE chunks of the node, whose first word becomes (kind, tag). kFull: it has not so many.
-// So many are kept for the mover that an operation which is not its own finds the node full with as few left.
-// Uses the operation's buffers for matching blocks, slots and old words.
+// Takes a span of a chunk to cut blocks from, of `least` bytes or more, and rather of a chunk that is begun than of a FREE
+// one. A client takes more each time, up to a whole chunk: one that lives for a moment takes little, and one that writes
+// much takes chunks. kFull: the node has no room.
+Task<Step> ClientCore::TakeSpan(Operation& op, krcore::NodeId node, uint64_t least, Span* span) {
+  const uint64_t unit = chunk_bytes_ / kUnitsOfCut;
+  uint64_t bytes = std::max(MemoryOf(op.batch).NextSpan(node), (least + unit - 1) / unit * unit);
+  if (bytes > chunk_bytes_ / 2) bytes = chunk_bytes_;
+  *span = {.end = bytes};
+  const uint32_t cut = ChunkWord().Cut(bytes, chunk_bytes_).count();
+  return TakeChunks(op, node, ChunkKind::kBlocks, 1, cut, span, bytes < chunk_bytes_ ? least : 0);
+}
+
+// Of one of these words' chunks, the first of which is `begin`: a span of at most what `span` has, and of `least` bytes.
+// kFull: there is none.
+Task<Step> ClientCore::CutSpan(Operation& op, krcore::NodeId node, std::span<const ChunkWord> words, uint64_t begin,
+                               Span* span, uint64_t least) {
+  for (uint64_t i = 0; i < words.size(); ++i) {
+    ChunkWord word = words[i];
+    uint64_t& old = op.buffers->cas[0];
+    while (word.kind() == ChunkKind::kBlocks && word.cut_bytes(chunk_bytes_) + least <= chunk_bytes_ &&
+           !MemoryOf(op.batch).IsEvacuating({node, (begin + i) * chunk_bytes_})) {
+      const uint64_t cut = word.cut_bytes(chunk_bytes_), end = std::min(chunk_bytes_, cut + span->end - span->begin);
+      op.batch.CompareSwap({node, ChunkWordOffset(begin + i)}, word.word(), word.Cut(end, chunk_bytes_).word(), &old);
+      const Outcome swapped = co_await op.batch.Run();
+      if (swapped != Outcome::kOk) co_return Step::kUnavailable;
+      if (old == word.word()) {
+        *span = {begin + i, word.generation(), cut, end};
+        co_return Step::kOk;
+      }
+      word = ChunkWord(old);
+    }
+  }
+  co_return Step::kFull;
+}
+
+// Takes `count` contiguous FREE chunks of the node, whose first word becomes (kind, tag). With `least`, rather a span of a
+// chunk that is begun, as CutSpan does. kFull: it has not so many. So many are kept for the mover that an operation which
+// is not its own finds the node full with as few left. Uses the operation's buffers for matching blocks, slots and old
+// words.
 Task<Step> ClientCore::TakeChunks(Operation& op, krcore::NodeId node, ChunkKind kind, uint32_t count, uint32_t tag,
-                                  uint64_t* first, uint64_t* generation) {
+                                  Span* taken, uint64_t least) {
   if (!connections_.Reach(node)) co_return Step::kUnavailable;
   const uint64_t pool_bytes = connections_.PoolBytes(node);
   const uint64_t chunks = pool_bytes / chunk_bytes_, reserved = ReservedChunks(pool_bytes, chunk_bytes_);
@@ -58,28 +94,34 @@ Task<Step> ClientCore::TakeChunks(Operation& op, krcore::NodeId node, ChunkKind 
       if (pass == 0) {
         hint = cursor;
         start = hint < reserved || hint >= chunks ? reserved : hint;
-        if (CountFree({words, window}) < wanted) {
-          const Step left = co_await LookForFree(op, node, wanted);
-          if (left != Step::kOk) co_return left;
-          break;  // these words are gone
-        }
+      }
+      if (least > 0) {
+        const Step cut = co_await CutSpan(op, node, {words, window}, begin, taken, least);
+        if (cut != Step::kFull) co_return cut;
+      }
+      if (pass == 0 && CountFree({words, window}) < wanted) {
+        const Step enough = co_await LookForFree(op, node, wanted, taken, least);
+        if (enough != Step::kRun) co_return enough;
+        break;  // these words are gone
       }
       uint64_t free = 0;  // in a row, up to i
       for (uint64_t i = 0; i < window; ++i) {
         free = words[i].kind() == ChunkKind::kFree ? free + 1 : 0;
         if (free < count) continue;
         const uint64_t chunk = i + 1 - count;
-        // The next one looks behind it, but for a run, which may have left smaller gaps.
-        if (count == 1) op.batch.CompareSwap({node, kCursorOffset}, hint, begin + chunk + 1, &cursor);
-        const Step taken = co_await ClaimRun(op, node, begin + chunk, std::span(&words[chunk], count), kind, tag);
-        if (taken == Step::kUnavailable) co_return taken;
-        if (taken != Step::kOk) {
+        // The next one looks behind it, or at what is left of it; but for a run, which may have left smaller gaps.
+        if (count == 1) {
+          op.batch.CompareSwap({node, kCursorOffset}, hint, begin + chunk + (least > 0 ? 0 : 1), &cursor);
+        }
+        const Step claimed = co_await ClaimRun(op, node, begin + chunk, std::span(&words[chunk], count), kind, tag);
+        if (claimed == Step::kUnavailable) co_return claimed;
+        if (claimed != Step::kOk) {
           free = 0;
           continue;
         }
-        *first = begin + chunk;
-        *generation = words[chunk].generation();
-        guess = static_cast<uint32_t>(*first);
+        taken->chunk = begin + chunk;
+        taken->generation = words[chunk].generation();
+        guess = static_cast<uint32_t>(taken->chunk);
         stats_.chunks_taken += count;
         co_return Step::kOk;
       }
@@ -90,8 +132,9 @@ Task<Step> ClientCore::TakeChunks(Operation& op, krcore::NodeId node, ChunkKind 
   co_return Step::kFull;
 }
 
-// kFull: the node has fewer than `wanted` FREE chunks. Uses the operation's buffer for matching blocks.
-Task<Step> ClientCore::LookForFree(Operation& op, krcore::NodeId node, uint64_t wanted) {
+// kRun: the node has `wanted` FREE chunks. kFull: it has fewer. kOk: with `least`, a span of one that is begun was taken.
+// Uses the operation's buffer for matching blocks.
+Task<Step> ClientCore::LookForFree(Operation& op, krcore::NodeId node, uint64_t wanted, Span* taken, uint64_t least) {
   const uint64_t chunks = connections_.PoolBytes(node) / chunk_bytes_;
   const auto* const words = reinterpret_cast<const ChunkWord*>(op.buffers->match.data());
   uint64_t free = 0;
@@ -102,8 +145,11 @@ Task<Step> ClientCore::LookForFree(Operation& op, krcore::NodeId node, uint64_t 
     const Outcome read = co_await op.batch.Run();
     if (read != Outcome::kOk) co_return Step::kUnavailable;
     free += CountFree({words, window});
+    if (least == 0) continue;
+    const Step cut = co_await CutSpan(op, node, {words, window}, begin, taken, least);
+    if (cut != Step::kFull) co_return cut;
   }
-  co_return free < wanted ? Step::kFull : Step::kOk;
+  co_return free < wanted ? Step::kFull : Step::kRun;
 }
 
 // The first word first and given back last, so that whoever finds a run's first chunk finds all of it. kRestart:
@@ -211,19 +257,19 @@ Task<Step> ClientCore::CutTable(Operation& op, krcore::NodeId node, GlobalAddres
       }
     }
     if (IsFull(node) && !op.makes_room) co_return Step::kFull;
-    uint64_t chunk = 0, generation = 0;
-    const Step taken = co_await TakeChunks(op, node, ChunkKind::kTables, 1, 1, &chunk, &generation);
+    Span fresh;
+    const Step taken = co_await TakeChunks(op, node, ChunkKind::kTables, 1, 1, &fresh);
     if (taken == Step::kFull && !op.makes_room) NoteFull(node);
     if (taken != Step::kOk) co_return taken;
-    op.batch.CompareSwap({node, kTablesChunkOffset}, hint, chunk, &op.buffers->cas[0]);
+    op.batch.CompareSwap({node, kTablesChunkOffset}, hint, fresh.chunk, &op.buffers->cas[0]);
     const Outcome told = co_await op.batch.Run();
     if (told != Outcome::kOk || op.buffers->cas[0] == hint) {
-      *table = {node, chunk * chunk_bytes_};
+      *table = {node, fresh.chunk * chunk_bytes_};
       co_return Step::kOk;
     }
     // Somebody else's new chunk is the one that everybody knows, so nobody would cut another table from this one.
-    const ChunkWord before = ChunkWord::Make(ChunkKind::kFree, 0, generation);
-    const Step released = co_await ReleaseChunks(op.batch, std::span(op.buffers->cas).first(1), node, chunk,
+    const ChunkWord before = ChunkWord::Make(ChunkKind::kFree, 0, fresh.generation);
+    const Step released = co_await ReleaseChunks(op.batch, std::span(op.buffers->cas).first(1), node, fresh.chunk,
                                                  {&before, 1}, ChunkKind::kTables, 1);
     if (released != Step::kOk) co_return released;
     ++stats_.chunks_freed;

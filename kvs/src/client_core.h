@@ -25,6 +25,7 @@
 #define KVS_SRC_CLIENT_CORE_H_
 
 #include <deque>
+#include <map>
 #include <memory>
 #include <optional>
 #include <random>
@@ -62,6 +63,10 @@ class ClientCore final : public Client {
   // Blocks for the few round trips of connecting and registering. Once.
   Status Begin();
   const ClientOptions& options() const { return options_; }
+  // Its entry has been this since then, as the caller has seen, by this client's clock: it need not be watched anew.
+  void SawUnchanged(uint32_t index, const ClientEntry& entry, int64_t since_ns) {
+    seen_unchanged_[index] = {entry, since_ns};
+  }
   // What was made in advance takes no time of the client's start.
   void ForgetTimes() { times_ = {}; }
   ~ClientCore() override;
@@ -385,6 +390,7 @@ class ClientCore final : public Client {
   Task<void> Observe(Batch& batch, uint64_t oldest, uint64_t epoch);
   bool IsDead(uint64_t owner);
   Task<void> FreeEntry(Batch& batch, uint32_t index, uint64_t owner);
+  Task<void> FreeOthersThatDied(Batch& batch, uint32_t index, uint64_t epoch);
   // What belongs to an operation of an earlier registration must not get into the present one's lists.
   MemoryState& MemoryOf(const Batch& batch) { return batch.Stale() ? *void_memory_ : *memory_; }
   // The operation was begun under an earlier registration: after this it may begin again, knowing nothing.
@@ -407,9 +413,12 @@ class ClientCore final : public Client {
   Task<Step> ChangeMember(Operation& op, krcore::NodeId node, MemberWord from, MemberState to, bool* changed);
 
   // ---- chunks.cc
-  Task<Step> LookForFree(Operation& op, krcore::NodeId node, uint64_t wanted);
-  Task<Step> TakeChunks(Operation& op, krcore::NodeId node, ChunkKind kind, uint32_t count, uint32_t tag,
-                        uint64_t* first, uint64_t* generation);
+  Task<Step> TakeSpan(Operation& op, krcore::NodeId node, uint64_t least, Span* span);
+  Task<Step> CutSpan(Operation& op, krcore::NodeId node, std::span<const ChunkWord> words, uint64_t begin, Span* span,
+                     uint64_t least);
+  Task<Step> LookForFree(Operation& op, krcore::NodeId node, uint64_t wanted, Span* taken, uint64_t least);
+  Task<Step> TakeChunks(Operation& op, krcore::NodeId node, ChunkKind kind, uint32_t count, uint32_t tag, Span* taken,
+                        uint64_t least = 0);
   Task<Step> ClaimRun(Operation& op, krcore::NodeId node, uint64_t first, std::span<const ChunkWord> words,
                       ChunkKind kind, uint32_t tag);
   Task<Step> ReleaseChunks(Batch& batch, std::span<uint64_t> scratch, krcore::NodeId node, uint64_t first,
@@ -486,6 +495,7 @@ class ClientCore final : public Client {
   // The last one found nothing to gain: until then there is nothing, if the rest is still so.
   int64_t full_until_ns_ = 0;
   uint64_t full_freed_chunks_ = 0, full_free_bytes_ = 0;
+  int64_t pinned_until_ns_ = 0;  // the last one could not have what there is: somebody else may
 
   std::unique_ptr<Draining> drain_;  // of a memory node, by this client
 
@@ -518,10 +528,11 @@ class ClientCore final : public Client {
   uint32_t clients_glanced_ = 0;  // entries of it that were read before registering, and not looked at yet
   uint64_t epoch_ = 0;            // the global epoch as last read
   Straggler straggler_;
-  std::vector<uint64_t> expelled_epochs_;  // announced by clients that are expelled now
+  std::map<uint32_t, std::pair<ClientEntry, int64_t>> seen_unchanged_;  // by another observer of this process
+  std::vector<uint64_t> expelled_epochs_;                               // announced by clients that are expelled now
   uint32_t expelled_cursor_ = 0;
   int64_t ask_expelled_at_ns_ = 0;
-  uint64_t announced_by_all_ = 0;  // at least, expelled clients included, when maintenance looked last
+  uint64_t announced_by_living_ = 0;  // at least, when maintenance looked last
   uint32_t held_cursor_ = 0;
   uint64_t maintenance_epoch_ = kNoPin;  // in which maintenance began to finish somebody's split
 };

@@ -5,6 +5,13 @@
 #include "kvs/src/run_detached.h"
 
 namespace kvs {
+namespace {
+
+// What is pinned for a client that is expelled, one that has seen more of the store may know to be younger: it has its
+// turn for this part of a lease.
+constexpr int64_t kPinnedPart = 8;
+
+}  // namespace
 
 Operation& ClientCore::MoverOperation() {
   if (!mover_op_) {
@@ -40,6 +47,7 @@ Task<void> ClientCore::RunCompaction(CompactOptions options, bool for_room) {
     Mover mover(*this, op, options, &last_compaction_);
     last_step_ = co_await mover.Run();
     if (op.batch.Stale()) last_step_ = Step::kRestart;  // expelled: no memory node failed
+    if (mover.pinned()) pinned_until_ns_ = clock_.NowNs() + registration_.lease_ns() / kPinnedPart;
     if (last_step_ == Step::kOk && mover.in_vain() && options.thorough) {
       full_until_ns_ = clock_.NowNs() + registration_.lease_ns();
       full_freed_chunks_ = freed_chunks_seen_;

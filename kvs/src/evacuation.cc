@@ -31,8 +31,11 @@ Task<Step> ClientCore::Mover::Announce() {
   size_t next = 0;
   for (uint32_t slot = 0; slot < kEvacuationSlots && next < victims_.size(); ++slot) {
     Victim& victim = victims_[next];
-    if (victim.word.kind() == ChunkKind::kTables) {  // nobody cuts from it any more
-      const ChunkWord full = victim.word.As(ChunkKind::kTables, 0xfffff);
+    // Nobody cuts from it any more.
+    const ChunkWord full = victim.word.kind() == ChunkKind::kTables   ? victim.word.As(ChunkKind::kTables, 0xfffff)
+                           : victim.word.kind() == ChunkKind::kBlocks ? victim.word.As(ChunkKind::kBlocks, kUnitsOfCut)
+                                                                      : victim.word;
+    if (full != victim.word) {
       op_.batch.CompareSwap(victim.WordAddress(), victim.word.word(), full.word(), &slots[0]);
       const Outcome sealed = co_await op_.batch.Run();
       if (sealed != Outcome::kOk) co_return Step::kUnavailable;
@@ -132,8 +135,9 @@ Task<Step> ClientCore::Mover::LookAgain() {
 // One round: the chunks chosen are announced, emptied and freed. What cannot be emptied stays as it was.
 Task<Step> ClientCore::Mover::Evacuate() {
   Step step = co_await Announce();  // (1)
+  if (step == Step::kOk && victims_.empty()) co_return step;
   if (step == Step::kOk) step = co_await client_.MaintainNow();
-  if (step == Step::kOk && !Mutated(Mutation::kEvacuationUnannounced)) step = co_await WaitForAll();  // (2)
+  if (step == Step::kOk && !Mutated(Mutation::kEvacuationUnannounced)) step = co_await WaitForAll(victims_);  // (2)
   if (step == Step::kOk && scarce_) step = co_await LookAgain();
   int scans = 0, invalid = 0, left = victims_.empty() ? 0 : INT32_MAX;
   while (step == Step::kOk && left > 0 && scans < kScansPerRound && invalid < kInvalidScans && !OutOfTime()) {
@@ -193,7 +197,7 @@ Task<Step> ClientCore::Mover::WaitForReaders() {
     const Outcome told = co_await op_.batch.Run();
     if (told != Outcome::kOk) co_return Step::kUnavailable;
   }
-  co_return co_await WaitForAll();
+  co_return co_await WaitForAll(victims_);
 }
 
 // Frees the chunk, or gives it up; and only then clears its slot. A chunk that is given up gets another generation, so
@@ -224,7 +228,10 @@ Task<Step> ClientCore::Mover::GiveUp(EvacuationWord evacuation) {
     op_.batch.CompareSwap(at, found.word(), next.word(), &word);
     const Outcome swapped = co_await op_.batch.Run();
     if (swapped != Outcome::kOk) co_return Step::kUnavailable;
-    if (word == found.word()) break;
+    if (word == found.word()) {
+      client_.store_.chunk_ages().Renamed(at.node, evacuation.chunk(), found, next);
+      break;
+    }
   }
   co_return Step::kOk;
 }

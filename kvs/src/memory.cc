@@ -105,7 +105,7 @@ Step ClientCore::SeekRoom(Operation& op) {
   const bool unreachable = compactions_ != wait.compactions && last_step_ == Step::kUnavailable;
   if ((nothing_to_gain && !comes_back) || unreachable) return Step::kFull;
   if (now_ns - wait.changed_ns > kPatienceLeases * lease_ns) return Step::kFull;
-  if (!nothing_to_gain) {
+  if (!nothing_to_gain && now_ns >= pinned_until_ns_) {
     const int64_t left_ms = (op.deadline_ns - now_ns) / 2'000'000;
     StartCompaction({.thorough = true, .timeout_ms = std::max<int64_t>(left_ms, 1)}, /*for_room=*/true);
   }
@@ -121,28 +121,28 @@ Task<Step> ClientCore::AllocateFrom(Operation& op, krcore::NodeId node, uint64_t
   stats_.blocks_reused += reused ? 1 : 0;
   if (allocated) co_return Step::kOk;
   if (IsFull(node) && !op.makes_room) co_return Step::kFull;
-  uint64_t chunk = 0, generation = 0;
+  Span taken;
   if (bytes > chunk_bytes_) {
     const auto count = static_cast<uint32_t>(bytes / chunk_bytes_);
-    const Step taken = co_await TakeChunks(op, node, ChunkKind::kRun, count, count, &chunk, &generation);
-    *address = {node, chunk * chunk_bytes_};
-    co_return taken;
+    const Step run = co_await TakeChunks(op, node, ChunkKind::kRun, count, count, &taken);
+    *address = {node, taken.chunk * chunk_bytes_};
+    co_return run;
   }
   if (op.makes_room) {
-    const Step taken = co_await TakeChunks(op, node, ChunkKind::kBlocks, 1, 0, &chunk, &generation);
-    if (taken == Step::kOk) MemoryOf(op.batch).AddChunkForCopies(node, chunk, generation);
-    if (taken == Step::kUnavailable) co_return taken;
+    const Step chunk = co_await TakeChunks(op, node, ChunkKind::kBlocks, 1, kUnitsOfCut, &taken);
+    if (chunk == Step::kOk) MemoryOf(op.batch).AddChunkForCopies(node, taken.chunk, taken.generation);
+    if (chunk == Step::kUnavailable) co_return chunk;
     const bool copied = MemoryOf(op.batch).AllocateForCopy(node, bytes, address) ||
                         MemoryOf(op.batch).Allocate(node, bytes, address, &reused);
     co_return copied ? Step::kOk : Step::kFull;
   }
   if (taking_chunk_[node]) co_return Step::kRestart;
   taking_chunk_[node] = true;
-  const Step taken = co_await TakeChunks(op, node, ChunkKind::kBlocks, 1, 0, &chunk, &generation);
+  const Step span = co_await TakeSpan(op, node, bytes, &taken);
   taking_chunk_[node] = false;
-  if (taken == Step::kFull) NoteFull(node);
-  if (taken != Step::kOk) co_return taken;
-  MemoryOf(op.batch).AddChunk(node, chunk, generation);
+  if (span == Step::kFull) NoteFull(node);
+  if (span != Step::kOk) co_return span;
+  MemoryOf(op.batch).AddSpan(node, taken);
   co_return MemoryOf(op.batch).Allocate(node, bytes, address, &reused) ? Step::kOk : Step::kRestart;
 }
 
@@ -198,12 +198,11 @@ Task<void> ClientCore::Maintain() {
   memory_->SetEvacuating(words.evacuation, words.counters.evacuations);
 
   const uint64_t mine = OldestEpochInFlight();
-  uint64_t oldest = mine, announced_by_all = mine;
+  uint64_t oldest = mine;
   expelled_epochs_.clear();
   for (uint32_t i = 0; i < clients_used_; ++i) {
     if (i == client_index_ || words.clients[i].owner == 0) continue;
     const ClientWord other(words.clients[i].word);
-    announced_by_all = std::min(announced_by_all, other.epoch());
     if (other.state() == ClientState::kExpelled) {
       expelled_epochs_.push_back(other.epoch());
     } else {
@@ -213,7 +212,7 @@ Task<void> ClientCore::Maintain() {
   memory_->Reclaim(oldest, expelled_epochs_);
   const Step announced = co_await Announce(batch, mine);
   if (announced != Step::kOk || batch.Stale()) co_return;
-  announced_by_all_ = announced_by_all;
+  announced_by_living_ = oldest;
   // Behind the announcement, so that the epoch is never more than one beyond what an entry of a living client says.
   if (oldest >= epoch) {
     batch.CompareSwap({store_.home(), kEpochOffset}, epoch, epoch + 1, &words.cas);

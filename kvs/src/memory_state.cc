@@ -74,9 +74,12 @@ MemoryState::Range& MemoryState::Smallest(NodeMemory& memory) {
                            [](const Range& a, const Range& b) { return a.end - a.begin < b.end - b.begin; });
 }
 
-void MemoryState::AddChunk(krcore::NodeId node, uint64_t chunk, uint64_t generation) {
-  if (!IsUsable(node, chunk, generation)) return;
-  Smallest(Of(node)) = {chunk << chunk_shift_, (chunk + 1) << chunk_shift_};
+void MemoryState::AddSpan(krcore::NodeId node, const Span& span) {
+  Of(node).next_span = std::min(2 * NextSpan(node), chunk_bytes());
+  if (!IsUsable(node, span.chunk, span.generation)) return;
+  const uint64_t chunk = span.chunk << chunk_shift_;
+  const uint64_t begin = Mutated(Mutation::kSpanFromTheStart) ? 0 : span.begin;
+  Smallest(Of(node)) = {chunk + begin, chunk + span.end};
 }
 
 void MemoryState::AddChunkForCopies(krcore::NodeId node, uint64_t chunk, uint64_t generation) {

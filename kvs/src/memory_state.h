@@ -1,4 +1,4 @@
-// What a client holds of the memory nodes' memory: chunks that it cuts blocks from, blocks and subtables that are free
+// What a client holds of the memory nodes' memory: spans that it cuts blocks from, blocks and subtables that are free
 // for reuse, and retired ones that wait out their grace period. When a client ends, its Store keeps the state for the
 // next one, so that workers that come and go do not leak.
 //
@@ -9,6 +9,7 @@
 #ifndef KVS_SRC_MEMORY_STATE_H_
 #define KVS_SRC_MEMORY_STATE_H_
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cstdint>
@@ -31,6 +32,12 @@ struct Extent {
   uint64_t birth = 0;     // the epoch in which it was made, or an earlier one; 0 for subtables
 };
 
+// A part of a chunk that one client has taken to cut blocks from: bytes from the chunk's beginning.
+struct Span {
+  uint64_t chunk = 0, generation = 0;
+  uint64_t begin = 0, end = 0;
+};
+
 // Block sizes are rounded so that large ones are reusable: exact up to the largest small block, then in steps of an
 // eighth, and whole chunks from one chunk on.
 uint64_t RoundBlockBytes(uint64_t bytes, uint64_t chunk_bytes);
@@ -39,16 +46,18 @@ class MemoryState {
  public:
   explicit MemoryState(uint64_t chunk_bytes) : chunk_shift_(static_cast<uint32_t>(std::countr_zero(chunk_bytes))) {}
 
-  // A block of `bytes`, as RoundBlockBytes gave it, at the node: a free one, or cut from a chunk. False: the node needs
-  // another chunk first.
+  // A block of `bytes`, as RoundBlockBytes gave it, at the node: a free one, or cut from a span. False: a span must be
+  // taken first.
   bool Allocate(krcore::NodeId node, uint64_t bytes, GlobalAddress* block, bool* reused);
   // The same, of the chunks that the mover fills with copies and nothing else: operations that wait for memory must not
   // use up what it needs to make some.
   bool AllocateForCopy(krcore::NodeId node, uint64_t bytes, GlobalAddress* block);
   // A subtable that was retired.
   bool AllocateTable(krcore::NodeId node, GlobalAddress* table);
-  // Fresh memory of the node to cut blocks from. The smallest remainder of a few older chunks is dropped for it.
-  void AddChunk(krcore::NodeId node, uint64_t chunk, uint64_t generation);
+  // How much to take when there is too little: twice as much each time, from a small part of a chunk to all of it.
+  uint64_t NextSpan(krcore::NodeId node) { return std::max(Of(node).next_span, chunk_bytes() / kFirstSpanPart); }
+  // Memory of the node to cut blocks from. The smallest remainder of a few older spans is dropped for it.
+  void AddSpan(krcore::NodeId node, const Span& span);
   // ... to cut copies from.
   void AddChunkForCopies(krcore::NodeId node, uint64_t chunk, uint64_t generation);
   // Bytes left of those.
@@ -105,6 +114,8 @@ class MemoryState {
   uint64_t reclaimed() const { return reclaimed_; }
 
  private:
+  static constexpr uint64_t kFirstSpanPart = 256;  // of a chunk
+
   struct Range {
     uint64_t begin = 0, end = 0;
   };
@@ -116,7 +127,8 @@ class MemoryState {
   };
   // Of one memory node.
   struct NodeMemory {
-    std::array<Range, 3> open;                        // what is left of chunks
+    uint64_t next_span = 0;
+    std::array<Range, 3> open;                        // what is left of spans
     std::vector<CopyChunk> copies;                    // ... of those that the mover fills
     std::array<std::vector<uint64_t>, 256> small;     // free blocks' offsets, by 16-byte units
     std::map<uint64_t, std::vector<uint64_t>> large;  // ... by bytes

@@ -119,9 +119,26 @@ bool ClientCore::Mover::OutOfTime() const { return client_.clock_.NowNs() >= dea
 
 // ---- (2), (4) waiting
 
+// Who is expelled and has announced that knows what was made up to one epoch later: is the chunk older, or may it be?
+bool ClientCore::Mover::MayKnow(uint64_t announced, Chunk chunk, ChunkWord word) const {
+  if (Mutated(Mutation::kExpelledUnawaited)) return false;
+  return !client_.store_.chunk_ages().IsYounger(chunk.first, chunk.second, word, announced + 2);
+}
+
+// Beyond the epoch: who lives, and who is expelled and may know one of the victims. Without victims, everybody.
+bool ClientCore::Mover::AllAnnounced(uint64_t epoch, std::span<const Victim> victims) const {
+  if (client_.announced_by_living_ <= epoch) return false;
+  return std::all_of(client_.expelled_epochs_.begin(), client_.expelled_epochs_.end(), [&](uint64_t announced) {
+    return announced > epoch || (!victims.empty() && std::none_of(victims.begin(), victims.end(), [&](const Victim& v) {
+             return MayKnow(announced, v.chunk, v.word);
+           }));
+  });
+}
+
 // Until all clients, expelled ones too, have announced an epoch beyond the one that is read now: whatever they began
-// before has ended.
-Task<Step> ClientCore::Mover::WaitForAll() {
+// before has ended. Of the victims alone: but for those that are expelled and can know none of them. kFull: not in
+// time.
+Task<Step> ClientCore::Mover::WaitForAll(std::span<const Victim> victims) {
   uint64_t& epoch = op_.buffers->cas[0];
   op_.batch.Read({home_, kEpochOffset}, &epoch, sizeof(epoch));
   const Outcome read = co_await op_.batch.Run();
@@ -129,8 +146,12 @@ Task<Step> ClientCore::Mover::WaitForAll() {
   const uint64_t passed = epoch;
   const int64_t begin_ns = client_.clock_.NowNs();
   int64_t look_ns = kLookNs;
-  while (client_.announced_by_all_ <= passed) {
+  while (!AllAnnounced(passed, victims)) {
     if (OutOfTime() || OutOfPatience(begin_ns)) co_return Step::kFull;
+    if (!victims.empty() && !op_.drains && client_.announced_by_living_ > passed) {
+      pinned_ = true;  // by who was expelled meanwhile, for as long as he likes
+      co_return Step::kFull;
+    }
     if (op_.batch.Stale()) co_return Step::kRestart;
     const Step elected = co_await StayElectedInTime();
     if (elected != Step::kOk) co_return elected;
@@ -340,12 +361,14 @@ Task<Step> ClientCore::Mover::ReadChunks(std::span<const krcore::NodeId> nodes, 
   for (const krcore::NodeId node : nodes) {
     if (!client_.connections_.Reach(node)) continue;  // what it has stays
     const uint64_t count = client_.connections_.PoolBytes(node) / client_.chunk_bytes_;
+    const uint64_t epoch = client_.epoch_;
     for (uint64_t begin = 0; begin < count; begin += kWindow) {
       const uint64_t window = std::min(kWindow, count - begin);
       op_.batch.Read({node, ChunkWordOffset(begin)}, op_.buffers->match.data(),
                      static_cast<uint32_t>(window * sizeof(ChunkWord)));
       const Outcome read = co_await op_.batch.Run();
       if (read != Outcome::kOk) co_return Step::kUnavailable;
+      client_.store_.chunk_ages().Saw(node, begin, {words, window}, epoch);
       for (uint64_t i = 0; i < window; ++i)
         chunks->insert_or_assign({node, static_cast<uint32_t>(begin + i)}, words[i]);
     }
@@ -383,10 +406,10 @@ Task<Step> ClientCore::Mover::ClaimRoom(size_t* fit) {
   for (const krcore::NodeId node : nodes) {
     Step taken = Step::kOk;
     while (taken == Step::kOk && room() < needed) {
-      uint64_t chunk = 0, generation = 0;
-      taken = co_await client_.TakeChunks(op_, node, ChunkKind::kBlocks, 1, 0, &chunk, &generation);
+      Span chunk;
+      taken = co_await client_.TakeChunks(op_, node, ChunkKind::kBlocks, 1, kUnitsOfCut, &chunk);
       if (op_.batch.Stale()) co_return Step::kRestart;
-      if (taken == Step::kOk) client_.memory_->AddChunkForCopies(node, chunk, generation);
+      if (taken == Step::kOk) client_.memory_->AddChunkForCopies(node, chunk.chunk, chunk.generation);
     }
   }
   if (room() == 0) co_return Step::kOk;
@@ -398,7 +421,7 @@ Task<void> ClientCore::Mover::GiveBackRoom() {
   for (const MemoryState::Chunk& unused : client_.memory_->EndCopies()) {
     const ChunkWord before = ChunkWord::Make(ChunkKind::kFree, 0, unused.generation);
     const Step released = co_await client_.ReleaseChunks(op_.batch, op_.buffers->cas, unused.node, unused.chunk,
-                                                         std::span(&before, 1), ChunkKind::kBlocks, 0);
+                                                         std::span(&before, 1), ChunkKind::kBlocks, kUnitsOfCut);
     if (released != Step::kOk || op_.batch.Stale()) co_return;  // found by sweeping
     if (report_->chunks_freed == 0) continue;  // no more than there was: who waits must not take it for progress
     op_.batch.FetchAdd({home_, kFreedChunksOffset}, 1, &op_.buffers->cas[0]);
@@ -417,10 +440,11 @@ void ClientCore::Mover::Choose(const Census& census, const std::map<Chunk, Chunk
   for (const auto& [chunk, word] : chunks) {
     const auto found = census.blocks.find(chunk);
     const Blocks live = found == census.blocks.end() ? Blocks{} : found->second;
+    const size_t before = candidates.size();
     switch (word.kind()) {
       case ChunkKind::kBlocks:
         // Not those that this client is filling, nor a second time those that came to nothing.
-        if (live.bytes * 100 < client_.chunk_bytes_ * percent && !client_.memory_->IsOpen(chunk.first, chunk.second) &&
+        if (live.bytes * 100 < (thorough_ ? client_.chunk_bytes_ : word.cut_bytes(client_.chunk_bytes_)) * percent && !client_.memory_->IsOpen(chunk.first, chunk.second) &&
             !given_up_.contains(chunk)) {
           candidates.push_back({live, {chunk, word}});
         }
@@ -437,6 +461,10 @@ void ClientCore::Mover::Choose(const Census& census, const std::map<Chunk, Chunk
       case ChunkKind::kRunRest:
       case ChunkKind::kReserved: break;
     }
+    const auto knows = [&](uint64_t announced) { return MayKnow(announced, chunk, word); };
+    if (candidates.size() == before || std::ranges::none_of(client_.expelled_epochs_, knows)) continue;
+    candidates.pop_back();
+    pinned_ = true;
   }
   std::sort(candidates.begin(), candidates.end(),
             [](const Candidate& a, const Candidate& b) { return a.live.bytes < b.live.bytes; });
@@ -510,7 +538,7 @@ Task<Step> ClientCore::Mover::Run() {
     most_free = std::max<uint64_t>(free, 1);
     Choose(census, chunks);
     if (victims_.empty()) {
-      in_vain_ = valid && given_up_.empty() && report_->chunks_freed == 0 && report_->tables_merged == 0;
+      in_vain_ = valid && given_up_.empty() && !pinned_ && report_->chunks_freed == 0 && report_->tables_merged == 0;
       break;
     }
     scarce_ = free < victims_.size();

@@ -41,6 +41,8 @@ class ClientCore::Mover {
   Task<Step> RunDrain(Draining* draining);
   // Has the run looked at all of the store and found nothing that could be given back?
   bool in_vain() const { return in_vain_; }
+  // Was something left alone because a client that is expelled and lives may know it?
+  bool pinned() const { return pinned_; }
 
  private:
   using Chunk = std::pair<krcore::NodeId, uint32_t>;
@@ -98,7 +100,9 @@ class ClientCore::Mover {
   Task<Step> StayElectedInTime();
   Task<void> Resign();
   Task<void> Wait(int64_t ns);
-  Task<Step> WaitForAll();
+  Task<Step> WaitForAll(std::span<const Victim> victims = {});
+  bool MayKnow(uint64_t announced, Chunk chunk, ChunkWord word) const;
+  bool AllAnnounced(uint64_t epoch, std::span<const Victim> victims) const;
   Task<Step> ReadDirectory(std::vector<uint64_t>* entries);
   Task<Step> Scan(Census* census, bool* valid);
   Task<Step> VisitTable(uint32_t index, DirectoryEntry entry, Census* census);
@@ -138,6 +142,7 @@ class ClientCore::Mover {
   MoverWord token_;
   int64_t stay_at_ns_ = 0;  // when to change the word again
   bool in_vain_ = false;
+  bool pinned_ = false;
   LargeBuffer image_;
   std::vector<Victim> victims_;      // the emptiest first
   bool scarce_ = false;              // fewer chunks are free than are being emptied

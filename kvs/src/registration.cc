@@ -28,6 +28,8 @@ constexpr size_t kManyFree = 4;
 constexpr int64_t kMaintenanceNs = 500'000;
 // The same while the client does nothing. Why so long: docs/memory.md, "Idle clients".
 constexpr int64_t kIdleMaintenanceNs = 5'000'000;
+// So many are asked for when one was found dead.
+constexpr uint32_t kDeathsAtOnce = 64;
 // Chunks' worth of free blocks that a client keeps for itself.
 constexpr uint64_t kMuchFree = 64;
 
@@ -339,11 +341,14 @@ Task<void> ClientCore::Observe(Batch& batch, uint64_t oldest, uint64_t epoch) {
     const ClientEntry entry = words.clients[index];
     if (index != straggler_.index || entry.owner != straggler_.owner || entry.word != straggler_.word) {
       straggler_ = {index, entry.owner, entry.word, now_ns, now_ns + lease_ns / 64};
+      const auto seen = seen_unchanged_.find(index);
+      if (seen != seen_unchanged_.end() && seen->second.first == entry) straggler_.since_ns = seen->second.second;
     }
     if (now_ns >= straggler_.ask_at_ns) {
       straggler_.ask_at_ns = now_ns + lease_ns / 8;
       if (IsDead(entry.owner)) {
         co_await FreeEntry(batch, index, entry.owner);
+        co_await FreeOthersThatDied(batch, index, epoch);
         co_return;
       }
     }
@@ -366,6 +371,20 @@ Task<void> ClientCore::Observe(Batch& batch, uint64_t oldest, uint64_t epoch) {
     if (entry.owner == 0 || ClientWord(entry.word).state() != ClientState::kExpelled) continue;
     if (IsDead(entry.owner)) co_await FreeEntry(batch, expelled_cursor_, entry.owner);
     co_return;
+  }
+}
+
+// Behind one that died, others that hold the epoch back: where many die, each need not be watched for itself.
+Task<void> ClientCore::FreeOthersThatDied(Batch& batch, uint32_t index, uint64_t epoch) {
+  const EpochBuffers::Registered& words = epoch_buffers_->words();
+  uint32_t questions = 0;
+  for (uint32_t i = 0; i < clients_used_ && questions < kDeathsAtOnce; ++i) {
+    const ClientEntry other = words.clients[i];
+    if (i == index || i == client_index_ || other.owner == 0 || ClientWord(other.word).epoch() >= epoch) continue;
+    ++questions;
+    if (!IsDead(other.owner)) continue;
+    co_await FreeEntry(batch, i, other.owner);
+    if (batch.Stale()) co_return;
   }
 }
 

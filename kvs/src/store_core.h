@@ -1,5 +1,6 @@
 // StoreCore: what the clients of one process share: the node (with the control plane "verbs" each has one of its own
-// beside it), the store's shape, and what ended clients left for later ones: memory, and their entries at the home.
+// beside it), the store's shape, what ended clients left for later ones: memory, and
+// their entries at the home; and what was seen of chunks.
 //
 // Thread safety: all methods from any thread.
 #ifndef KVS_SRC_STORE_CORE_H_
@@ -14,6 +15,7 @@
 #include "kvs/client.h"
 #include "kvs/layout/hash.h"
 #include "kvs/layout/pool.h"
+#include "kvs/src/chunk_ages.h"
 #include "kvs/src/held_entries.h"
 #include "kvs/src/memory_state.h"
 #include "kvs/src/operation.h"
@@ -54,6 +56,7 @@ class StoreCore final : public Store {
   std::unique_ptr<MemoryState> TakeMemory();
   void GiveMemory(std::unique_ptr<MemoryState> memory);
   HeldEntries& held_entries() { return held_entries_; }
+  ChunkAges& chunk_ages() { return chunk_ages_; }
   // The memory nodes, as a client that began last knew them: a hint. Empty: none has.
   void NoteMembers(std::vector<krcore::NodeId> members);
   std::vector<krcore::NodeId> members();
@@ -81,6 +84,7 @@ class StoreCore final : public Store {
   std::vector<std::unique_ptr<ClientCore>> prepared_;       // guarded by mutex_
   std::vector<krcore::NodeId> members_;                     // guarded by mutex_
   HeldEntries held_entries_;
+  ChunkAges chunk_ages_;
 };
 
 }  // namespace kvs

@@ -108,6 +108,36 @@ TEST_F(MoverTest, WhoWaitsForWhatNobodyCanFreeGivesUp) {
   }
 }
 
+// One that is expelled and lives may post late what it knows. It knows nothing of what was free after it was expelled.
+TEST_F(MoverTest, EmptiesWhatIsYoungerThanAClientThatHasStoppedAndLives) {
+  auto stopped = store_.NewClient(), client = store_.NewClient();
+  ASSERT_TRUE(stopped->Put("warm", "x").ok());
+  for (int i = 0; i < 4'000 && client->stats().expulsions == 0; ++i) {
+    clock_.Advance(600'000);
+    for (int j = 0; j < 64; ++j) client->Poll();
+  }
+  ASSERT_EQ(client->stats().expulsions, 1u);
+  const auto compact = [&] {
+    kvs::Status compacted = kvs::StatusCode::kInternal;
+    client->Spawn(Compact(*client, &compacted));
+    while (client->spawned() > 0) {
+      for (int i = 0; i < 64; ++i) client->Poll();
+      clock_.Advance(600'000);
+    }
+    EXPECT_TRUE(compacted.ok()) << compacted.ToString();
+  };
+  compact();  // and sees which chunks are free
+  for (int i = 0; i < 4'000; ++i) ASSERT_TRUE(client->Put(std::to_string(i), std::string(300, 'a')).ok());
+  for (int i = 0; i < 4'000; ++i) {
+    if (i % 10 == 0) continue;
+    ASSERT_TRUE(client->Delete(std::to_string(i)).ok());
+  }
+  const uint64_t taken = CountChunks(kvs::ChunkKind::kBlocks);
+  EXPECT_GT(taken, 15u);
+  compact();
+  EXPECT_LT(CountChunks(kvs::ChunkKind::kBlocks), taken / 2);
+}
+
 class SlowMover : public MoverTest {
  protected:
   SlowMover() : MoverTest(/*lease_ns=*/3'600 * kLeaseNs) {}  // so long that it does not notice that it was replaced

@@ -199,7 +199,12 @@ class Checker {
                                : kind == kvs::ChunkKind::kBlocks ||
                                      (head == kvs::ChunkKind::kRun && address.offset % chunk_bytes_ == 0 &&
                                       kind == (chunk == first ? kvs::ChunkKind::kRun : kvs::ChunkKind::kRunRest));
-      if (right && (first == last || head == kvs::ChunkKind::kRun)) continue;
+      if (right && (first == last || head == kvs::ChunkKind::kRun)) {
+        const uint64_t cut = ChunkAt(*pool, chunk).cut_bytes(chunk_bytes_);
+        if (kind != kvs::ChunkKind::kBlocks || address.offset % chunk_bytes_ + bytes <= cut) continue;
+        Problem(what, " at ", Name(address), ": in what nobody has cut yet of chunk ", std::to_string(chunk));
+        return false;
+      }
       Problem(what, " at ", Name(address), ": in chunk ", std::to_string(chunk), ", which is ",
               kind == kvs::ChunkKind::kFree ? "free" : "of another kind");
       return false;

@@ -9,8 +9,8 @@ import signal
 import subprocess
 import unittest
 
-from fabric_case import FabricCase
-from program import BIN, PATIENCE_S, WORKLOADS, metrics_address, wait_for
+from fabric_case import RECORDS, FabricCase
+from program import BIN, PATIENCE_S, ROOT, WORKLOADS, metrics_address, wait_for
 
 
 
@@ -63,6 +63,22 @@ class StatusTest(FabricCase):
         self.assertIsNone(status["nodes"][1]["memory"])
         self.start_memnode(2)  # in its place, with its memory
         wait_for(lambda: [node["state"] for node in self.nodes(id=2)] == ["serving"], lambda: self.surge().stdout)
+
+    def test_status_tells_how_much_of_the_used_memory_is_live_open_and_unswept(self):
+        self.start_memnode(1, "--metaserver")
+        self.load()
+        memory = self.status()["memory"]
+        self.assertEqual(memory["live_bytes"] + memory["open_bytes"] + memory["unswept_bytes"], memory["used_bytes"])
+        self.assertGreater(memory["live_bytes"], RECORDS * 1000)
+        self.assertGreater(memory["open_bytes"], 0)
+        self.assertLess(memory["unswept_bytes"], 2 << 20)  # the loader took about twice as much each time
+        self.assertRegex(self.surge().stdout, r"(?m)memory \S+ used \(\S+ live, \S+ open, \S+ unswept\), \S+ free; ")
+        # Most of it is replaced by another client's values.
+        done = subprocess.run([BIN / "ycsb", "run", f"--fabric={self.fabric}", "-P", WORKLOADS / "workloada", "-p",
+                               f"recordcount={RECORDS}", "-p", "operationcount=6000", "--threads=1"],
+                              capture_output=True, text=True, cwd=ROOT, check=False)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertGreater(self.status()["memory"]["unswept_bytes"], memory["unswept_bytes"])
 
     def test_status_never_hangs_on_nodes_that_are_killed_meanwhile(self):
         self.start_memnode(1, "--metaserver")

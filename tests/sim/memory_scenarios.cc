@@ -234,7 +234,6 @@ RunResult MemoryKeptFromAnEndedClient(uint64_t point) {
     for (uint32_t i = 0; i < 6; ++i) (void)stage.Do(heir, OpKind::kInsert, keys.Next());
     for (uint32_t i = 0; i < 3; ++i) (void)stage.Do(heir, OpKind::kDelete, keys.given()[i]);
     stage.Close(heir);
-    (void)stage.Do(mover, OpKind::kInsert, keys.Next());
     stage.BeginCompaction(mover);
     FinishCompaction(stage, mover, {mover});
     const bool emptied = stage.chunks_freed() > 0;
@@ -256,7 +255,6 @@ RunResult FreeBlocksOfAnEmptiedChunk(uint64_t point) {
     Keys keys(0, 0);
     for (uint32_t i = 0; i < 6; ++i) (void)stage.Do(owner, OpKind::kInsert, keys.Next());
     for (uint32_t i = 0; i < 3; ++i) (void)stage.Do(owner, OpKind::kDelete, keys.given()[i]);
-    (void)stage.Do(mover, OpKind::kInsert, keys.Next());
     stage.BeginCompaction(mover);
     FinishCompaction(stage, mover, {owner, mover});
     const bool emptied = stage.chunks_freed() > 0;
@@ -292,6 +290,48 @@ RunResult WriterIntoAnEmptiedChunk(uint64_t point) {
   return result;
 }
 
+// The same of a writer that has been expelled meanwhile, and lives.
+RunResult ExpelledWriterIntoAnEmptiedChunk(uint64_t point) {
+  RunResult result;
+  OnStage({.lease_ns = 100 * kMs}, &result, [point](Stage& stage) {
+    const uint32_t writer = stage.AddClient(), mover = stage.AddClient();
+    Keys keys(0, 0);
+    for (uint32_t i = 0; i < 6; ++i) (void)stage.Do(writer, OpKind::kInsert, keys.Next());
+    (void)stage.Do(mover, OpKind::kInsert, keys.Next());
+    const uint32_t late = stage.Begin(writer, point % 2 == 0 ? OpKind::kInsert : OpKind::kPut, keys.Next());
+    stage.Poll(writer, static_cast<uint32_t>(point / 2));
+    stage.Stall(writer, 2'000 * kMs);
+    stage.Poll(writer);
+    const bool held = !stage.Ended(late);
+    stage.set_tempo(100 * kUs);
+    const bool expelled = stage.PollUntil(
+        mover, [&] { return stage.client(mover).stats().expulsions > 0; }, 10'000);
+    stage.set_tempo(5 * kUs);
+    stage.BeginCompaction(mover);
+    FinishCompaction(stage, mover, {mover});
+    const uint32_t taker = stage.AddClient();
+    for (uint32_t i = 0; i < 12; ++i) (void)stage.Do(taker, OpKind::kInsert, keys.Next());
+    stage.Wait(2'000 * kMs);
+    stage.Finish(writer);
+    return held && expelled;
+  });
+  return result;
+}
+
+// Two clients fill one chunk.
+RunResult ChunkThatTwoFill(uint64_t point) {
+  RunResult result;
+  OnStage({}, &result, [point](Stage& stage) {
+    const uint32_t first = stage.AddClient(), second = stage.AddClient();
+    Keys keys(0, 0);
+    for (uint32_t i = 0; i < 1 + point; ++i) (void)stage.Do(first, OpKind::kInsert, keys.Next());
+    for (uint32_t i = 0; i < 6; ++i) (void)stage.Do(second, OpKind::kInsert, keys.Next());
+    for (uint32_t i = 0; i < 6; ++i) (void)stage.Do(first, OpKind::kInsert, keys.Next());
+    return stage.client(first).stats().chunks_taken + stage.client(second).stats().chunks_taken == 1;
+  });
+  return result;
+}
+
 // A reader has the address of a block and is held, its READ under way. The block is moved, its chunk is empty then, and
 // would be taken and written by another client.
 RunResult ReaderOfAnEmptiedChunk(uint64_t point) {
@@ -302,7 +342,6 @@ RunResult ReaderOfAnEmptiedChunk(uint64_t point) {
     for (uint32_t i = 0; i < 6; ++i) (void)stage.Do(writer, OpKind::kInsert, keys.Next());
     const uint32_t key = keys.given()[point % 2];
     (void)stage.Do(reader, OpKind::kGet, key);
-    (void)stage.Do(mover, OpKind::kInsert, keys.Next());
     if (!CompactUntilScan(stage, mover, {writer, mover, reader})) return false;
     const uint32_t get = stage.Begin(reader, OpKind::kGet, key);
     stage.Poll(reader, static_cast<uint32_t>(point / 2));
@@ -381,6 +420,8 @@ std::vector<Scenario> MemoryScenarios() {
       {"MemoryKeptFromAnEndedClient", {Mutation::kKeptMemoryUnchecked}, 6, MemoryKeptFromAnEndedClient},
       {"FreeBlocksOfAnEmptiedChunk", {Mutation::kEvacuationNotForgotten}, 6, FreeBlocksOfAnEmptiedChunk},
       {"WriterIntoAnEmptiedChunk", {Mutation::kEvacuationUnannounced}, 10, WriterIntoAnEmptiedChunk},
+      {"ExpelledWriterIntoAnEmptiedChunk", {Mutation::kExpelledUnawaited}, 10, ExpelledWriterIntoAnEmptiedChunk},
+      {"ChunkThatTwoFill", {Mutation::kSpanFromTheStart}, 4, ChunkThatTwoFill},
       {"ReaderOfAnEmptiedChunk", {Mutation::kNoSecondGrace}, 10, ReaderOfAnEmptiedChunk},
       {"SplitBehindTheScan", {Mutation::kScanUnchecked}, 6, SplitBehindTheScan},
       {"ChunkTakenAtADrainedNode", {Mutation::kDrainUnannounced}, 8, ChunkTakenAtADrainedNode},

@@ -145,6 +145,7 @@ Plan MakePlan(uint64_t seed) {
     std::stable_sort(plan.faults.begin(), plan.faults.end(),
                      [](const Fault& a, const Fault& b) { return a.at_operation < b.at_operation; });
   }
+  plan.housekeeper = below(3) == 0;
   return plan;
 }
 
@@ -166,6 +167,7 @@ std::string Plan::ToString() const {
             " WRs in 10 ms on, " + std::to_string(rc_peers) + " at a memory node, looked for every " +
             std::to_string(rc_poll_ns / kUs) + " us";
   }
+  if (housekeeper) text += "\n  a housekeeper";
   text += "\n  phases";
   for (const Phase phase : phases) text += std::string(" ") + kPhaseNames[static_cast<int>(phase)];
   text += "\n";

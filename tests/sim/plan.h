@@ -68,6 +68,7 @@ struct Plan {
   std::vector<Phase> phases;
   std::vector<Fault> faults;  // by at_operation
   bool drains = false;        // memory nodes: the others may be full meanwhile
+  bool housekeeper = false;   // looks after the store as the home's does
   bool queues_break = false;  // by chaos or by a fault: operations may fail
 
   std::string ToString() const;

@@ -117,6 +117,12 @@ void Simulation::StartClients() {
       StartClient(*process, plan_.storm != Storm::kNone && processes_.size() == 1 ? 32 : plan_.lanes);
     }
   }
+  if (plan_.housekeeper) {
+    auto store = OpenStore();
+    if (!store.ok()) return Violation("setup", "the housekeeper's store: " + store.status().ToString());
+    housekeepers_store_ = *std::move(store);
+    housekeeper_ = kvs::Housekeeper::Create(*housekeepers_store_).value();
+  }
   world_.set_chaos(plan_.chaos);
   if (plan_.storm != Storm::kNone && !processes_.empty()) {
     processes_.front().slow = true;
@@ -124,14 +130,18 @@ void Simulation::StartClients() {
   }
 }
 
-Process* Simulation::StartProcess() {
+krcore::Result<std::unique_ptr<kvs::Store>> Simulation::OpenStore() {
   kvs::StoreOptions options;
   options.rnic = "sim";
   options.fabric = kFabric;
   options.operation_timeout_ms = kOperationTimeoutNs / kMs;
   options.open_timeout_ms = kOperationTimeoutNs / kMs;
   options.clock = &world_.clock();
-  auto store = kvs::Store::Open(options);
+  return kvs::Store::Open(options);
+}
+
+Process* Simulation::StartProcess() {
+  auto store = OpenStore();
   if (!store.ok()) {
     if (!plan_.queues_break) Violation("status", "opening the store: " + store.status().ToString());
     return nullptr;
@@ -223,6 +233,7 @@ void Simulation::Step() {
   }
   world_.RunUntil(std::max(world_.now_ns(), next->next_poll_ns));
   PollMemoryNodes();
+  Housekeep();
   PollClient(*next);
   if (world_.now_ns() - progress_ns_ > kHangNs) {
     Violation("hang", "nothing has ended for " + std::to_string(kHangNs / kSecond) + " virtual seconds\n" + InFlight());
@@ -233,6 +244,12 @@ void Simulation::PollMemoryNodes() {
   if (plan_.rc_peers == 0 || world_.now_ns() < poll_memory_nodes_at_ns_) return;
   for (const auto& node : memory_nodes_) (void)node->PollConnections();
   poll_memory_nodes_at_ns_ = world_.now_ns() + plan_.rc_poll_ns;
+}
+
+void Simulation::Housekeep() {
+  if (housekeeper_ == nullptr || world_.now_ns() < housekeep_at_ns_) return;
+  const int64_t next_ns = housekeeper_->Step();
+  housekeep_at_ns_ = world_.now_ns() + next_ns;
 }
 
 void Simulation::PollClient(ClientState& state) {

@@ -16,6 +16,7 @@
 #include "krcore/node.h"
 #include "krcore/rnic/sim/world.h"
 #include "kvs/client.h"
+#include "kvs/housekeeper.h"
 #include "kvs/layout/pool.h"
 #include "tests/kvs/pool_check.h"
 #include "tests/sim/history.h"
@@ -79,6 +80,7 @@ class Simulation {
 
   void StartMemoryNodes();
   void StartClients();
+  krcore::Result<std::unique_ptr<kvs::Store>> OpenStore();
   // Null if it could not connect, which only broken queues excuse.
   Process* StartProcess();
   ClientState* StartClient(Process& process, uint32_t lanes);
@@ -94,6 +96,7 @@ class Simulation {
   // They answer who asks for RC queues, and do nothing else.
   void PollMemoryNodes();
   void PollClient(ClientState& state);
+  void Housekeep();
   // A new client, of a process that is there or of a new one.
   void Arrive();
   void Close(ClientState& state);
@@ -160,6 +163,9 @@ class Simulation {
   RunResult result_;
   std::vector<std::unique_ptr<krcore::Node>> memory_nodes_;
   std::vector<std::unique_ptr<krcore::Region>> pools_;  // destroyed before their nodes
+  std::unique_ptr<kvs::Store> housekeepers_store_;
+  std::unique_ptr<kvs::Housekeeper> housekeeper_;
+  int64_t housekeep_at_ns_ = 0;
   std::deque<Process> processes_;
   std::deque<ClientState> clients_;
   std::vector<uint32_t> final_reads_;

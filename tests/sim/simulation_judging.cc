@@ -92,6 +92,8 @@ void Simulation::CheckHistory() {
 
 void Simulation::CloseSurvivors() {
   closing_ = true;
+  housekeeper_.reset();
+  housekeepers_store_.reset();
   for (ClientState& state : clients_) {
     if (state.alive()) Close(state);
   }
@@ -169,6 +171,10 @@ void Simulation::CloseTheDead() {
 void Simulation::Count() {
   Counts& counts = result_.counts;
   counts.operations = history_.size();
+  if (housekeeper_) {
+    counts.sweeps = housekeeper_->stats().sweeps;
+    counts.swept_chunks = housekeeper_->stats().chunks_freed;
+  }
   for (uint32_t i = 0; i < history_.size(); ++i) counts.unanswered += history_[i].end == 0;
   for (const ClientState& state : clients_) {
     if (!state.client) continue;

@@ -198,7 +198,7 @@ kvs::Task<void> Stage::Drain(uint32_t c, krcore::NodeId node) {
 
 kvs::Task<void> Stage::Compact(uint32_t c) {
   kvs::CompactReport report;
-  (void)co_await actors_[c].client->CompactAsync({}, &report);
+  (void)co_await actors_[c].client->CompactAsync({.thorough = true}, &report);
   chunks_freed_ += report.chunks_freed;
   --actors_[c].in_flight;
 }

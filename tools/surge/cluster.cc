@@ -18,11 +18,12 @@ using metrics::Announcement;
 constexpr int64_t kNsPerS = 1'000'000'000;
 constexpr int64_t kPatienceNs = kNsPerS;          // for all announcements
 constexpr int64_t kNodePatienceNs = kNsPerS / 4;  // for one memory node
+constexpr int64_t kTablePatienceNs = kNsPerS;     // for all subtables
 
 Deadline Patience(int64_t ns) { return Deadline::After(*krcore::RealClock(), ns); }
 
 Memory MemoryOf(const kvs::PoolUse& use) {
-  return {use.total_bytes(), use.used_bytes(), use.free_bytes(), use.reserved_bytes()};
+  return {use.total_bytes(), use.used_bytes(), use.free_bytes(), use.reserved_bytes(), std::nullopt};
 }
 
 const char* MemberStateName(kvs::MemberState state) {
@@ -98,6 +99,10 @@ void Cluster::AddMembers(ClusterView* view) {
       }
     }
   }
+  Result<kvs::LiveBytes> live = StatusCode::kNotFound;
+  if (home.ok()) live = survey_->ReadLive(*home, Patience(kTablePatienceNs));
+  if (live.ok()) view->memory.use.emplace();
+  std::vector<kvs::ChunkWord> words;
   const auto is_member = [&home](krcore::NodeId id) {
     return !home.ok() || std::ranges::any_of(home->members, [id](const auto& member) { return member.node == id; });
   };
@@ -107,9 +112,15 @@ void Cluster::AddMembers(ClusterView* view) {
       view->problems.push_back("memory node " + std::to_string(node.id) + " is " + kvs::kNoMember);
       continue;
     }
-    const auto use = survey_->ReadPool(node.id, Patience(kNodePatienceNs));
+    const auto use = survey_->ReadPool(node.id, Patience(kNodePatienceNs), &words);
     if (use.ok()) {
       node.memory = MemoryOf(*use);
+      if (live.ok()) {
+        node.memory->use = kvs::UseOf(node.id, words, use->chunk_bytes, *live);
+        view->memory.use->live += node.memory->use->live;
+        view->memory.use->open += node.memory->use->open;
+        view->memory.use->unswept += node.memory->use->unswept;
+      }
       view->memory.total += node.memory->total;
       view->memory.used += node.memory->used;
       view->memory.free += node.memory->free;

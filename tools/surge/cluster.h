@@ -20,6 +20,7 @@ namespace surge {
 
 struct Memory {
   uint64_t total = 0, used = 0, free = 0, reserved = 0;  // bytes
+  std::optional<kvs::LiveUse> use;                       // of what is used; nothing: the table was not read in time
 };
 
 struct NodeView {

@@ -78,10 +78,21 @@ Row RowOf(const NodeView& node) {
 }
 
 ordered_json JsonOf(const Memory& memory) {
-  return {{"total_bytes", memory.total},
-          {"used_bytes", memory.used},
-          {"free_bytes", memory.free},
-          {"reserved_bytes", memory.reserved}};
+  ordered_json json = {{"total_bytes", memory.total},
+                       {"used_bytes", memory.used},
+                       {"free_bytes", memory.free},
+                       {"reserved_bytes", memory.reserved}};
+  json["live_bytes"] = memory.use ? ordered_json(memory.use->live) : ordered_json();
+  json["open_bytes"] = memory.use ? ordered_json(memory.use->open) : ordered_json();
+  json["unswept_bytes"] = memory.use ? ordered_json(memory.use->unswept) : ordered_json();
+  return json;
+}
+
+// What the used memory is used for.
+std::string UseOf(const Memory& memory) {
+  if (!memory.use) return "";
+  return " (" + cli::FormatSize(memory.use->live) + " live, " + cli::FormatSize(memory.use->open) + " open, " +
+         cli::FormatSize(memory.use->unswept) + " unswept)";
 }
 
 ordered_json JsonOf(const NodeView& node) {
@@ -146,8 +157,8 @@ std::string Table(const ClusterView& view) {
     text += '\n';
   }
   const Load load = LoadOf(view);
-  text += "fabric " + view.fabric + ": memory " + cli::FormatSize(view.memory.used) + " used, " +
-          cli::FormatSize(view.memory.free) + " free; " + std::to_string(load.workers) + " workers, " +
+  text += "fabric " + view.fabric + ": memory " + cli::FormatSize(view.memory.used) + " used" + UseOf(view.memory) +
+          ", " + cli::FormatSize(view.memory.free) + " free; " + std::to_string(load.workers) + " workers, " +
           std::to_string(view.clients) + " clients, " + Rate(load.operations_per_s) + " operations/s\n";
   for (const std::string& problem : view.problems) text += "problem: " + problem + "\n";
   return text;

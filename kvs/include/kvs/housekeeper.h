@@ -1,0 +1,45 @@
+// Housekeeper: keeps a store's memory in order where its clients do not live long enough to do it: it finds the dead,
+// expels who has stopped, and has the chunks emptied that they and others left. Nothing depends on it but how much
+// memory is free: it is a client like others, and others do the same as far as they live. docs/memory.md,
+// "Housekeeping".
+//
+//   auto housekeeper = kvs::Housekeeper::Create(*store).value();
+//   while (serving) Sleep(housekeeper->Step());
+//
+// Thread safety: one thread at a time.
+#ifndef KVS_HOUSEKEEPER_H_
+#define KVS_HOUSEKEEPER_H_
+
+#include <cstdint>
+#include <memory>
+
+#include "kvs/client.h"
+
+namespace kvs {
+
+// Monotonic counts.
+struct HousekeeperStats {
+  uint64_t looks = 0;   // at the store, by one-sided READs of which nobody notices anything
+  uint64_t sweeps = 0;  // runs of the mover, for each of which it was a client
+  uint64_t chunks_freed = 0;
+  uint64_t expulsions = 0;
+  uint64_t dead_clients_found = 0;
+};
+
+class Housekeeper {
+ public:
+  // `store` must outlive it. kOutOfMemory.
+  static Result<std::unique_ptr<Housekeeper>> Create(Store& store);
+  // Blocks for the few round trips in which it gives up what it is at.
+  virtual ~Housekeeper() = default;
+
+  // Does what is due, and says in how many nanoseconds there is more. It blocks for a tenth of a second at most, but
+  // for connecting; and most of the time it is no client, so it need not be called in time: while it is one, which it
+  // says by asking for less than a tenth of a millisecond, others wait for it.
+  virtual int64_t Step() = 0;
+  virtual const HousekeeperStats& stats() const = 0;
+};
+
+}  // namespace kvs
+
+#endif  // KVS_HOUSEKEEPER_H_

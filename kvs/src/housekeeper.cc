@@ -1,0 +1,175 @@
+// The housekeeper. Most of the time it is no client: one that is registered and seldom polled would hold everybody's
+// epochs back. It looks at the home and at the chunks by READs, and becomes a client when there is something to do.
+#include "kvs/housekeeper.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "kvs/layout/survey.h"
+#include "kvs/src/client_core.h"
+#include "kvs/src/store_core.h"
+
+namespace kvs {
+namespace {
+
+// For a look; and so many questions whether somebody is dead.
+constexpr int64_t kLookPatienceNs = 100'000'000;
+constexpr uint32_t kQuestions = 64;
+// It sweeps again when this part of the FREE chunks was taken since the last time, but of all usable ones not more than
+// that.
+constexpr uint64_t kSlackPart = 4, kMostSlackPart = 16;
+// With fewer FREE ones than this part it is thorough, and does not rest. Else so much longer than it sweeps.
+constexpr uint64_t kScarcePart = 8;
+constexpr int64_t kRest = 9;
+constexpr int64_t kSweepMs = 60'000;
+// How soon to poll a client again that nothing has come for.
+constexpr int64_t kPollNs = 1'000;
+
+class HousekeeperCore final : public Housekeeper {
+ public:
+  HousekeeperCore(StoreCore& store, std::unique_ptr<Survey> survey) : store_(store), survey_(std::move(survey)) {}
+
+  int64_t Step() override {
+    if (client_) return Sweep();
+    const int64_t now_ns = store_.clock().NowNs();
+    if (now_ns < look_at_ns_) return look_at_ns_ - now_ns;
+    look_at_ns_ = now_ns + store_.lease_ns() / 4;
+    if (Look() && SweepIsDue(now_ns)) Begin();
+    return client_ ? 0 : std::max(look_at_ns_ - store_.clock().NowNs(), kPollNs);
+  }
+  const HousekeeperStats& stats() const override { return stats_; }
+
+ private:
+  // A client's entry, and since when it is that.
+  struct Seen {
+    ClientEntry entry;
+    int64_t since_ns = 0;
+  };
+  bool Look();
+  void AskForDead(const HomeView& home, int64_t now_ns);
+  bool SweepIsDue(int64_t now_ns);
+  void Begin();
+  int64_t Sweep();
+  bool scarce() const { return free_ * kScarcePart < usable_; }
+
+  StoreCore& store_;
+  const std::unique_ptr<Survey> survey_;
+  std::unique_ptr<Client> client_;  // while it sweeps
+  Status swept_status_;
+  CompactReport report_;
+  int64_t begun_ns_ = 0;
+  int64_t look_at_ns_ = 0, rest_until_ns_ = 0;
+
+  // As it saw things last.
+  std::map<uint32_t, Seen> entries_;  // of the client table
+  uint32_t asked_ = 0;                // the last entry that it asked for
+  uint64_t dead_ = 0, expelled_ = 0;
+  uint64_t used_ = 0, free_ = 0, usable_ = 0;  // chunks
+  // ... after the last sweep.
+  bool swept_ = false;    // since the last look
+  bool pending_ = false;  // the last sweep did not come to its end
+  uint64_t swept_used_ = 0, swept_expelled_ = 0;
+  HousekeeperStats stats_;
+};
+
+// False: the home cannot be read.
+bool HousekeeperCore::Look() {
+  const krcore::Deadline deadline = krcore::Deadline::After(store_.clock(), kLookPatienceNs);
+  const auto home = survey_->ReadHome(HomeRecord{store_.home(), 0}, deadline);
+  if (!home.ok()) return false;
+  ++stats_.looks;
+  AskForDead(*home, store_.clock().NowNs());  // behind the READ
+  used_ = free_ = usable_ = 0;
+  std::vector<ChunkWord> words;
+  for (const MemberView& member : home->members) {
+    if (!MayHoldKeys(member.state)) continue;
+    const auto use = survey_->ReadPool(member.node, deadline, &words);
+    if (!use.ok()) continue;  // what is there cannot be swept either
+    store_.chunk_ages().Saw(member.node, 0, words, home->epoch);
+    used_ += use->used_bytes() / use->chunk_bytes;
+    free_ += use->free_bytes() / use->chunk_bytes;
+  }
+  usable_ = used_ + free_;
+  return true;
+}
+
+// Of those whose entries have not changed since the last look, a few at a time.
+void HousekeeperCore::AskForDead(const HomeView& home, int64_t now_ns) {
+  dead_ = expelled_ = 0;
+  std::map<uint32_t, Seen> unchanged, entries;
+  for (const auto& [index, entry] : home.entries) {
+    expelled_ += ClientWord(entry.word).state() == ClientState::kExpelled ? 1 : 0;
+    const auto before = entries_.find(index);
+    const bool same = before != entries_.end() && before->second.entry == entry;
+    entries[index] = same ? before->second : Seen{entry, now_ns};
+    if (same) unchanged[index] = before->second;
+  }
+  entries_ = std::move(entries);
+  auto next = unchanged.upper_bound(asked_);
+  for (size_t i = 0; i < std::min<size_t>(unchanged.size(), kQuestions); ++i, ++next) {
+    if (next == unchanged.end()) next = unchanged.begin();
+    asked_ = next->first;
+    const uint64_t owner = next->second.entry.owner;
+    const auto node = static_cast<krcore::NodeId>(owner >> 32);
+    dead_ += store_.node().IsConfirmedDead(node, static_cast<uint32_t>(owner)) ? 1 : 0;
+  }
+}
+
+// When enough was taken since the last time, so that the table is scanned seldom compared with what is written; when
+// somebody died; when an expelled client has gone, for which something had to stay; and when the last sweep was held up.
+bool HousekeeperCore::SweepIsDue(int64_t now_ns) {
+  if (std::exchange(swept_, false)) swept_used_ = used_;
+  if (expelled_ < swept_expelled_) swept_used_ = 0;
+  swept_expelled_ = std::min(swept_expelled_, expelled_);
+  swept_used_ = std::min(swept_used_, used_);
+  const uint64_t slack = std::max<uint64_t>(std::min(free_ / kSlackPart, usable_ / kMostSlackPart), 1);
+  return (pending_ || dead_ > 0 || used_ >= swept_used_ + slack) && (scarce() || now_ns >= rest_until_ns_);
+}
+
+Task<void> Compact(Client& client, CompactOptions options, CompactReport* report, Status* status) {
+  *status = co_await client.CompactAsync(options, report);
+}
+
+void HousekeeperCore::Begin() {
+  auto client = store_.NewClient({.max_in_flight = 1, .address_cache_entries = 0});
+  if (!client.ok()) return;  // the next time
+  client_ = *std::move(client);
+  for (const auto& [index, seen] : entries_)
+    static_cast<ClientCore&>(*client_).SawUnchanged(index, seen.entry, seen.since_ns);
+  begun_ns_ = store_.clock().NowNs();
+  ++stats_.sweeps;
+  report_ = {};
+  client_->Spawn(Compact(*client_, {.thorough = scarce(), .timeout_ms = kSweepMs}, &report_, &swept_status_));
+}
+
+int64_t HousekeeperCore::Sweep() {
+  const bool progress = client_->Poll() != 0;
+  const int64_t now_ns = store_.clock().NowNs();
+  const ClientStats& stats = client_->stats();
+  // It finds the dead by itself, in a moment.
+  const bool all_found = stats.dead_clients_found >= dead_ || now_ns - begun_ns_ > store_.lease_ns() / 4;
+  if (client_->spawned() > 0 || !all_found) return progress ? 0 : kPollNs;
+  stats_.chunks_freed += stats.chunks_freed;
+  stats_.expulsions += stats.expulsions;
+  stats_.dead_clients_found += stats.dead_clients_found;
+  // What it waited for until somebody was expelled is no work.
+  rest_until_ns_ = stats.expulsions > 0 ? now_ns : now_ns + kRest * (now_ns - begun_ns_);
+  swept_expelled_ = expelled_ + stats.expulsions;
+  client_.reset();
+  swept_ = swept_status_.ok();
+  pending_ = !swept_;  // somebody was expelled meanwhile, another client sweeps, or a memory node did not answer
+  return 0;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Housekeeper>> Housekeeper::Create(Store& store) {
+  auto survey = Survey::Create(store.node());
+  if (!survey.ok()) return survey.status();
+  return std::unique_ptr<Housekeeper>(
+      std::make_unique<HousekeeperCore>(static_cast<StoreCore&>(store), *std::move(survey)));
+}
+
+}  // namespace kvs

@@ -1,0 +1,87 @@
+#include "memnode/housekeeper.h"
+
+#include <glog/logging.h>
+
+#include <memory>
+#include <utility>
+
+#include "cli/stop_signal.h"
+#include "krcore/clock.h"
+#include "krcore/resources.h"
+#include "kvs/client.h"
+#include "kvs/housekeeper.h"
+#include "memnode/service_thread.h"
+
+namespace memnode {
+namespace {
+
+// For each of its attempts to reach the store, after the first of which it waits so long.
+constexpr int64_t kAttemptMs = 100;
+constexpr int64_t kAgainMs = 1'000;
+// Below this it is a client that others wait for.
+constexpr int64_t kSoonNs = 100'000;
+
+}  // namespace
+
+Housekeeper::Housekeeper(const Options& options) : options_(options) {
+  auto thread = krcore::StartThread("housekeeper", [this] { Run(); });
+  if (thread.ok()) {
+    thread_ = *std::move(thread);
+  } else {
+    LOG(WARNING) << "no housekeeper, so what short-lived clients leave comes back later: " << thread.status().message();
+  }
+}
+
+Housekeeper::~Housekeeper() { Join(); }
+
+void Housekeeper::Join() {
+  if (thread_.joinable()) thread_.join();
+}
+
+void Housekeeper::Run() {
+  BecomeServiceThread("housekeeper");
+  LookAfterStore();
+  cpu_ns_ = CpuNsOf(pthread_self());
+}
+
+void Housekeeper::LookAfterStore() {
+  // Its clock is the host's, not one that jumps when a stop is requested: it tells whose lease is over.
+  const kvs::StoreOptions open{.rnic = options_.rnic,
+                               .fabric = options_.fabric,
+                               .fabric_address = options_.fabric_address,
+                               .rnic_port = options_.rnic_port,
+                               .control_plane = options_.control_plane,
+                               .operation_timeout_ms = kAttemptMs,
+                               .open_timeout_ms = kAttemptMs};
+  std::unique_ptr<kvs::Store> store;
+  std::unique_ptr<kvs::Housekeeper> housekeeper;  // before the store goes
+  while (housekeeper == nullptr) {
+    krcore::Status status;
+    if (auto opened = kvs::Store::Open(open); opened.ok()) {
+      store = *std::move(opened);
+      auto created = kvs::Housekeeper::Create(*store);
+      if (created.ok()) housekeeper = *std::move(created);
+      status = created.status();
+    } else {
+      status = opened.status();
+    }
+    if (!status.ok()) {
+      LOG_FIRST_N(WARNING, 1) << "the housekeeper cannot reach the store yet: " << status.ToString();
+    }
+    if (cli::StopSignal::WaitFor(housekeeper == nullptr ? kAgainMs : 0)) return;
+  }
+  uint32_t idle = 0;
+  for (;;) {
+    const int64_t next_ns = housekeeper->Step();
+    chunks_freed_ = housekeeper->stats().chunks_freed;
+    idle = next_ns == 0 ? 0 : idle + 1;
+    if (cli::StopSignal::Requested()) return;
+    if (next_ns < kSoonNs) {
+      if (idle > 0) krcore::RealClock()->Relax(idle);
+    } else if (cli::StopSignal::WaitFor(next_ns / 1'000'000 + 1)) {
+      return;
+    }
+  }
+}
+
+}  // namespace memnode

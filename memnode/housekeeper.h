@@ -1,0 +1,41 @@
+// Housekeeper: the home's thread that looks after the store as a client of it (kvs/housekeeper.h). It ends when a stop
+// is requested.
+//
+// Thread safety: create, destroy and ask from one thread.
+#ifndef MEMNODE_HOUSEKEEPER_H_
+#define MEMNODE_HOUSEKEEPER_H_
+
+#include <cstdint>
+#include <thread>
+
+#include "memnode/options.h"
+
+namespace memnode {
+
+class Housekeeper {
+ public:
+  // `options` must outlive it. Where no thread can be started the log says so, and the store goes without.
+  explicit Housekeeper(const Options& options);
+  ~Housekeeper();
+  Housekeeper(const Housekeeper&) = delete;
+  Housekeeper& operator=(const Housekeeper&) = delete;
+
+  // Once a stop was requested: blocks until the thread has ended, a tenth of a second at most.
+  void Join();
+  // After that: CPU time of the thread, and chunks that it has given back.
+  int64_t cpu_ns() const { return cpu_ns_; }
+  uint64_t chunks_freed() const { return chunks_freed_; }
+
+ private:
+  void Run();
+  void LookAfterStore();
+
+  const Options& options_;
+  int64_t cpu_ns_ = 0;         // the thread's
+  uint64_t chunks_freed_ = 0;  // ... too
+  std::thread thread_;
+};
+
+}  // namespace memnode
+
+#endif  // MEMNODE_HOUSEKEEPER_H_
