@@ -27,7 +27,7 @@ const std::vector<ConstantInfo>& ConstantTable() {
       {"spawn_exec_ns", &Constants::spawn_exec_ns, "measured there: fork and exec, 0.9 to 1.7 ms; their middle"},
       {"rc_heat_ns", &Constants::rc_heat_ns, "docs/krcore.md: heat is counted in intervals of 10 ms"},
       {"rc_answer_period_ns", &Constants::rc_answer_period_ns,
-       "docs/memnode.md: a memory node answers pools that ask for RC once a second"},
+       "docs/operating.md: a memory node answers pools that ask for RC once a second"},
   };
   return table;
 }
