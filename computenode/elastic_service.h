@@ -1,5 +1,5 @@
 // ElasticService: a compute node's main loop where the load is a queue of requests: workers of one kind serve it, an
-// autoscaler or commands say how many they are, and who dies is replaced. docs/elastic.md.
+// autoscaler or commands say how many they are, and who dies is replaced. docs/operating.md.
 //
 // Thread safety: main thread only, which must be the only one when it is made; whoever watches it asks from other
 // threads.

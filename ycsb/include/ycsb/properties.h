@@ -33,7 +33,7 @@ struct KnownProperty {
   std::string_view same;  // kWarned, kRefused: values, with blanks between, that say what happens anyway
   std::string_view text;  // for users: what happens
 };
-// By name. docs/ycsb.md has it as a table.
+// By name. docs/operating.md has it as a table.
 std::span<const KnownProperty> KnownProperties();
 
 class Properties {
