@@ -2,11 +2,12 @@
 
 #include <glog/logging.h>
 
+#include <chrono>
 #include <memory>
+#include <thread>
 #include <utility>
 
 #include "cli/stop_signal.h"
-#include "krcore/clock.h"
 #include "krcore/resources.h"
 #include "kvs/client.h"
 #include "kvs/housekeeper.h"
@@ -70,14 +71,12 @@ void Housekeeper::LookAfterStore() {
     }
     if (cli::StopSignal::WaitFor(housekeeper == nullptr ? kAgainMs : 0)) return;
   }
-  uint32_t idle = 0;
   for (;;) {
     const int64_t next_ns = housekeeper->Step();
     chunks_freed_ = housekeeper->stats().chunks_freed;
-    idle = next_ns == 0 ? 0 : idle + 1;
     if (cli::StopSignal::Requested()) return;
     if (next_ns < kSoonNs) {
-      if (idle > 0) krcore::RealClock()->Relax(idle);
+      std::this_thread::sleep_for(std::chrono::nanoseconds(next_ns));
     } else if (cli::StopSignal::WaitFor(next_ns / 1'000'000 + 1)) {
       return;
     }

@@ -20,7 +20,8 @@ class Housekeeper {
   Housekeeper(const Housekeeper&) = delete;
   Housekeeper& operator=(const Housekeeper&) = delete;
 
-  // Once a stop was requested: blocks until the thread has ended, a tenth of a second at most.
+  // Once a stop was requested: blocks until the thread has ended, which takes a few
+  // round trips, or a tenth of a second where a node does not answer.
   void Join();
   // After that: CPU time of the thread, and chunks that it has given back.
   int64_t cpu_ns() const { return cpu_ns_; }

@@ -94,8 +94,8 @@ enum class ChunkKind : uint8_t {
 };
 
 // kind 4 | count 20 | generation 40. Changed by CAS only; the generation counts how often the chunk became FREE. The
-// count of a BLOCKS chunk says how much of it, from its beginning, belongs to clients already: the rest is for whichever
-// client needs memory next.
+// count of a BLOCKS chunk says how much of it, from its beginning, belongs to clients already: the rest is for
+// whichever client needs memory next.
 class ChunkWord {
  public:
   constexpr ChunkWord() = default;

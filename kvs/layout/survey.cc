@@ -128,6 +128,7 @@ Result<HomeView> Survey::ReadHome(const HomeRecord& home, Deadline deadline) {
     if (member.state() != MemberState::kNone) view.members.push_back({id, member.incarnation(), member.state()});
   }
   view.epoch = buffer_[offsetof(HomeArea, epoch) / sizeof(uint64_t)];
+  view.mover = buffer_[offsetof(HomeArea, mover) / sizeof(uint64_t)];
   constexpr size_t kClientsUsed = offsetof(HomeArea, counters) + offsetof(HomeCounters, clients_used);
   const uint64_t used = std::min<uint64_t>(buffer_[kClientsUsed / sizeof(uint64_t)], kMaxClients);
   constexpr uint64_t kWindow = kBufferBytes / sizeof(ClientEntry);

@@ -57,6 +57,7 @@ struct HomeView {
   std::vector<MemberView> members;  // that have ever joined, by id
   uint64_t clients = 0;             // registered and not expelled; among them may be some that died of late
   uint64_t epoch = 0;
+  uint64_t mover = 0;                                     // a MoverWord; 0: nobody gives memory back now
   std::vector<std::pair<uint32_t, ClientEntry>> entries;  // of the client table, that are claimed, by index
 };
 

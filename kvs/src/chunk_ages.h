@@ -1,6 +1,6 @@
 // ChunkAges: since when chunks are what they are, as far as the clients of one Store have seen. A chunk that was FREE
 // in some epoch and has the same generation still was taken after that: all that it holds is younger. So a client which
-// was expelled before knows nothing of it (docs/memory.md, "What an expelled client may know").
+// was expelled before knows nothing of it (docs/protocol.md, E4).
 //
 // Thread safety: all methods from any thread.
 #ifndef KVS_SRC_CHUNK_AGES_H_

@@ -24,20 +24,25 @@ uint64_t CountFree(std::span<const ChunkWord> words) {
 
 }  // namespace
 
-// Takes a span of a chunk to cut blocks from, of `least` bytes or more, and rather of a chunk that is begun than of a FREE
-// one. A client takes more each time, up to a whole chunk: one that lives for a moment takes little, and one that writes
-// much takes chunks. kFull: the node has no room.
+// Takes a span of a chunk to cut blocks from, of `least` bytes or more, and rather of a chunk that is begun than of a
+// FREE one. A client takes more each time, up to a whole chunk: one that lives for a moment takes little, and one that
+// writes much takes chunks. kFull: the node has no room.
 Task<Step> ClientCore::TakeSpan(Operation& op, krcore::NodeId node, uint64_t least, Span* span) {
   const uint64_t unit = chunk_bytes_ / kUnitsOfCut;
   uint64_t bytes = std::max(MemoryOf(op.batch).NextSpan(node), (least + unit - 1) / unit * unit);
   if (bytes > chunk_bytes_ / 2) bytes = chunk_bytes_;
   *span = {.end = bytes};
   const uint32_t cut = ChunkWord().Cut(bytes, chunk_bytes_).count();
-  return TakeChunks(op, node, ChunkKind::kBlocks, 1, cut, span, bytes < chunk_bytes_ ? least : 0);
+  const Step taken = co_await TakeChunks(op, node, ChunkKind::kBlocks, 1, cut, span, bytes < chunk_bytes_ ? least : 0);
+  if (taken != Step::kFull || bytes < chunk_bytes_ || least > chunk_bytes_ / 2) co_return taken;
+  // No chunk is FREE. One that is begun must do.
+  *span = {.end = (least + unit - 1) / unit * unit};
+  const uint32_t least_cut = ChunkWord().Cut(span->end, chunk_bytes_).count();
+  co_return co_await TakeChunks(op, node, ChunkKind::kBlocks, 1, least_cut, span, least);
 }
 
-// Of one of these words' chunks, the first of which is `begin`: a span of at most what `span` has, and of `least` bytes.
-// kFull: there is none.
+// Of one of these words' chunks, the first of which is `begin`: a span of at most what `span` has, and of `least`
+// bytes. kFull: there is none.
 Task<Step> ClientCore::CutSpan(Operation& op, krcore::NodeId node, std::span<const ChunkWord> words, uint64_t begin,
                                Span* span, uint64_t least) {
   for (uint64_t i = 0; i < words.size(); ++i) {
@@ -59,10 +64,10 @@ Task<Step> ClientCore::CutSpan(Operation& op, krcore::NodeId node, std::span<con
   co_return Step::kFull;
 }
 
-// Takes `count` contiguous FREE chunks of the node, whose first word becomes (kind, tag). With `least`, rather a span of a
-// chunk that is begun, as CutSpan does. kFull: it has not so many. So many are kept for the mover that an operation which
-// is not its own finds the node full with as few left. Uses the operation's buffers for matching blocks, slots and old
-// words.
+// Takes `count` contiguous FREE chunks of the node, whose first word becomes (kind, tag). With `least`, rather a span
+// of a chunk that is begun, as CutSpan does. kFull: it has not so many. So many are kept for the mover that an
+// operation which is not its own finds the node full with as few left. Uses the operation's buffers for matching
+// blocks, slots and old words.
 Task<Step> ClientCore::TakeChunks(Operation& op, krcore::NodeId node, ChunkKind kind, uint32_t count, uint32_t tag,
                                   Span* taken, uint64_t least) {
   if (!connections_.Reach(node)) co_return Step::kUnavailable;
@@ -132,8 +137,8 @@ Task<Step> ClientCore::TakeChunks(Operation& op, krcore::NodeId node, ChunkKind 
   co_return Step::kFull;
 }
 
-// kRun: the node has `wanted` FREE chunks. kFull: it has fewer. kOk: with `least`, a span of one that is begun was taken.
-// Uses the operation's buffer for matching blocks.
+// kRun: the node has `wanted` FREE chunks. kFull: it has fewer. kOk: with `least`, a span of one that is begun was
+// taken. Uses the operation's buffer for matching blocks.
 Task<Step> ClientCore::LookForFree(Operation& op, krcore::NodeId node, uint64_t wanted, Span* taken, uint64_t least) {
   const uint64_t chunks = connections_.PoolBytes(node) / chunk_bytes_;
   const auto* const words = reinterpret_cast<const ChunkWord*>(op.buffers->match.data());

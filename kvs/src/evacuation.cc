@@ -134,7 +134,11 @@ Task<Step> ClientCore::Mover::LookAgain() {
 
 // One round: the chunks chosen are announced, emptied and freed. What cannot be emptied stays as it was.
 Task<Step> ClientCore::Mover::Evacuate() {
-  Step step = co_await Announce();  // (1)
+  Step step = Step::kOk;
+  // A client that has stopped is expelled before anything is sealed for it: what it may know is left alone.
+  if (!op_.drains && !Mutated(Mutation::kEvacuationUnannounced)) step = co_await WaitForAll(victims_);
+  if (step != Step::kOk) co_return step;
+  step = co_await Announce();  // (1)
   if (step == Step::kOk && victims_.empty()) co_return step;
   if (step == Step::kOk) step = co_await client_.MaintainNow();
   if (step == Step::kOk && !Mutated(Mutation::kEvacuationUnannounced)) step = co_await WaitForAll(victims_);  // (2)

@@ -25,7 +25,7 @@ constexpr uint64_t kScarcePart = 8;
 constexpr int64_t kRest = 9;
 constexpr int64_t kSweepMs = 60'000;
 // How soon to poll a client again that nothing has come for.
-constexpr int64_t kPollNs = 1'000;
+constexpr int64_t kPollNs = 50'000;
 
 class HousekeeperCore final : public Housekeeper {
  public:
@@ -56,51 +56,62 @@ class HousekeeperCore final : public Housekeeper {
 
   StoreCore& store_;
   const std::unique_ptr<Survey> survey_;
-  std::unique_ptr<Client> client_;  // while it sweeps
-  Status swept_status_;
-  CompactReport report_;
-  int64_t begun_ns_ = 0;
   int64_t look_at_ns_ = 0, rest_until_ns_ = 0;
 
   // As it saw things last.
-  std::map<uint32_t, Seen> entries_;  // of the client table
-  uint32_t asked_ = 0;                // the last entry that it asked for
-  uint64_t dead_ = 0, expelled_ = 0;
+  std::map<uint32_t, Seen> entries_;           // of the client table
+  uint32_t asked_ = 0;                         // the last entry that it asked for
+  uint64_t dead_ = 0;                          // of those that it asked for
+  std::map<uint32_t, ClientEntry> expelled_;   // and not known to be dead
   uint64_t used_ = 0, free_ = 0, usable_ = 0;  // chunks
+  uint64_t mover_ = 0;                         // who gives memory back
+  bool mover_goes_on_ = false;                 // since the look before
   // ... after the last sweep.
   bool swept_ = false;    // since the last look
   bool pending_ = false;  // the last sweep did not come to its end
-  uint64_t swept_used_ = 0, swept_expelled_ = 0;
+  uint64_t swept_used_ = 0;
+  std::map<uint32_t, ClientEntry> swept_expelled_;
   HousekeeperStats stats_;
+
+  // While it sweeps. What the client writes to goes after it.
+  Status swept_status_;
+  CompactReport report_;
+  int64_t begun_ns_ = 0, worked_ns_ = 0;
+  std::unique_ptr<Client> client_;
 };
 
-// False: the home cannot be read.
+// False: a memory node cannot be read, and so not be swept either.
 bool HousekeeperCore::Look() {
   const krcore::Deadline deadline = krcore::Deadline::After(store_.clock(), kLookPatienceNs);
   const auto home = survey_->ReadHome(HomeRecord{store_.home(), 0}, deadline);
   if (!home.ok()) return false;
   ++stats_.looks;
-  AskForDead(*home, store_.clock().NowNs());  // behind the READ
-  used_ = free_ = usable_ = 0;
+  AskForDead(*home, store_.clock().NowNs());  // after the READ
+  mover_goes_on_ = home->mover != 0 && home->mover != mover_;
+  mover_ = home->mover;
+  uint64_t used = 0, free = 0;
   std::vector<ChunkWord> words;
   for (const MemberView& member : home->members) {
     if (!MayHoldKeys(member.state)) continue;
     const auto use = survey_->ReadPool(member.node, deadline, &words);
-    if (!use.ok()) continue;  // what is there cannot be swept either
+    if (!use.ok()) return false;
     store_.chunk_ages().Saw(member.node, 0, words, home->epoch);
-    used_ += use->used_bytes() / use->chunk_bytes;
-    free_ += use->free_bytes() / use->chunk_bytes;
+    used += use->used_bytes() / use->chunk_bytes;
+    free += use->free_bytes() / use->chunk_bytes;
   }
-  usable_ = used_ + free_;
+  used_ = used;
+  free_ = free;
+  usable_ = used + free;
   return true;
 }
 
 // Of those whose entries have not changed since the last look, a few at a time.
 void HousekeeperCore::AskForDead(const HomeView& home, int64_t now_ns) {
-  dead_ = expelled_ = 0;
+  dead_ = 0;
+  expelled_.clear();
   std::map<uint32_t, Seen> unchanged, entries;
   for (const auto& [index, entry] : home.entries) {
-    expelled_ += ClientWord(entry.word).state() == ClientState::kExpelled ? 1 : 0;
+    if (ClientWord(entry.word).state() == ClientState::kExpelled) expelled_[index] = entry;
     const auto before = entries_.find(index);
     const bool same = before != entries_.end() && before->second.entry == entry;
     entries[index] = same ? before->second : Seen{entry, now_ns};
@@ -118,12 +129,20 @@ void HousekeeperCore::AskForDead(const HomeView& home, int64_t now_ns) {
 }
 
 // When enough was taken since the last time, so that the table is scanned seldom compared with what is written; when
-// somebody died; when an expelled client has gone, for which something had to stay; and when the last sweep was held up.
+// somebody died; when an expelled client has gone, for which something had to stay; and when the last sweep was held
+// up. Not while another client is at it.
 bool HousekeeperCore::SweepIsDue(int64_t now_ns) {
-  if (std::exchange(swept_, false)) swept_used_ = used_;
-  if (expelled_ < swept_expelled_) swept_used_ = 0;
-  swept_expelled_ = std::min(swept_expelled_, expelled_);
+  if (std::exchange(swept_, false)) {
+    swept_used_ = used_;
+    swept_expelled_ = expelled_;
+  }
+  const auto gone = [this](const auto& expelled) {
+    const auto now = expelled_.find(expelled.first);
+    return now == expelled_.end() || !(now->second == expelled.second);
+  };
+  if (std::erase_if(swept_expelled_, gone) > 0) swept_used_ = 0;
   swept_used_ = std::min(swept_used_, used_);
+  if (mover_goes_on_) return false;
   const uint64_t slack = std::max<uint64_t>(std::min(free_ / kSlackPart, usable_ / kMostSlackPart), 1);
   return (pending_ || dead_ > 0 || used_ >= swept_used_ + slack) && (scarce() || now_ns >= rest_until_ns_);
 }
@@ -139,14 +158,17 @@ void HousekeeperCore::Begin() {
   for (const auto& [index, seen] : entries_)
     static_cast<ClientCore&>(*client_).SawUnchanged(index, seen.entry, seen.since_ns);
   begun_ns_ = store_.clock().NowNs();
+  worked_ns_ = 0;
   ++stats_.sweeps;
   report_ = {};
   client_->Spawn(Compact(*client_, {.thorough = scarce(), .timeout_ms = kSweepMs}, &report_, &swept_status_));
 }
 
 int64_t HousekeeperCore::Sweep() {
+  const int64_t before_ns = store_.clock().NowNs();
   const bool progress = client_->Poll() != 0;
   const int64_t now_ns = store_.clock().NowNs();
+  worked_ns_ += progress ? now_ns - before_ns : 0;
   const ClientStats& stats = client_->stats();
   // It finds the dead by itself, in a moment.
   const bool all_found = stats.dead_clients_found >= dead_ || now_ns - begun_ns_ > store_.lease_ns() / 4;
@@ -154,12 +176,12 @@ int64_t HousekeeperCore::Sweep() {
   stats_.chunks_freed += stats.chunks_freed;
   stats_.expulsions += stats.expulsions;
   stats_.dead_clients_found += stats.dead_clients_found;
-  // What it waited for until somebody was expelled is no work.
-  rest_until_ns_ = stats.expulsions > 0 ? now_ns : now_ns + kRest * (now_ns - begun_ns_);
-  swept_expelled_ = expelled_ + stats.expulsions;
+  rest_until_ns_ = now_ns + kRest * worked_ns_;
   client_.reset();
   swept_ = swept_status_.ok();
-  pending_ = !swept_;  // somebody was expelled meanwhile, another client sweeps, or a memory node did not answer
+  // Somebody was expelled meanwhile, or another client gives memory back. (Nor is it pending if a memory node does not
+  // answer: that may last.)
+  pending_ = swept_status_ == StatusCode::kTimeout || swept_status_ == StatusCode::kExists;
   return 0;
 }
 

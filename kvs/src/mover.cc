@@ -209,6 +209,7 @@ Task<Step> ClientCore::Mover::Scan(Census* census, bool* valid) {
     if (!at_rest) under_way_.push_back(index);
     still &= at_rest;
     if (!entry.has_subtable()) continue;
+    if (OutOfTime()) co_return Step::kFull;
     const Step elected_still = co_await StayElectedInTime();
     if (elected_still != Step::kOk) co_return elected_still;
     const Step visited = co_await VisitTable(index, entry, census);
@@ -251,6 +252,7 @@ Task<Step> ClientCore::Mover::VisitTable(uint32_t index, DirectoryEntry entry, C
   for (uint32_t s = 0; s < geometry.slots(); ++s) {
     const Slot slot = slots[s];
     if (!slot.has_block()) continue;
+    if (client_.closing_) co_return Step::kFull;
     const GlobalAddress block = slot.block();
     if (census != nullptr) {
       uint64_t bytes = uint64_t{slot.length_units()} * kUnitBytes;
@@ -444,8 +446,8 @@ void ClientCore::Mover::Choose(const Census& census, const std::map<Chunk, Chunk
     switch (word.kind()) {
       case ChunkKind::kBlocks:
         // Not those that this client is filling, nor a second time those that came to nothing.
-        if (live.bytes * 100 < (thorough_ ? client_.chunk_bytes_ : word.cut_bytes(client_.chunk_bytes_)) * percent && !client_.memory_->IsOpen(chunk.first, chunk.second) &&
-            !given_up_.contains(chunk)) {
+        if (live.bytes * 100 < (thorough_ ? client_.chunk_bytes_ : word.cut_bytes(client_.chunk_bytes_)) * percent &&
+            !client_.memory_->IsOpen(chunk.first, chunk.second) && !given_up_.contains(chunk)) {
           candidates.push_back({live, {chunk, word}});
         }
         break;

@@ -369,12 +369,15 @@ Task<void> ClientCore::Observe(Batch& batch, uint64_t oldest, uint64_t epoch) {
     expelled_cursor_ = (expelled_cursor_ + 1) % clients_used_;
     const ClientEntry entry = words.clients[expelled_cursor_];
     if (entry.owner == 0 || ClientWord(entry.word).state() != ClientState::kExpelled) continue;
-    if (IsDead(entry.owner)) co_await FreeEntry(batch, expelled_cursor_, entry.owner);
+    if (IsDead(entry.owner)) {
+      co_await FreeEntry(batch, expelled_cursor_, entry.owner);
+      co_await FreeOthersThatDied(batch, expelled_cursor_, epoch);
+    }
     co_return;
   }
 }
 
-// Behind one that died, others that hold the epoch back: where many die, each need not be watched for itself.
+// Behind one that died, others that hold the epoch or memory back: where many die, each need not be watched for itself.
 Task<void> ClientCore::FreeOthersThatDied(Batch& batch, uint32_t index, uint64_t epoch) {
   const EpochBuffers::Registered& words = epoch_buffers_->words();
   uint32_t questions = 0;

@@ -112,6 +112,12 @@ class PoolCheck : public ::testing::Test {
     return 0;
   }
 
+  uint64_t FirstFreeChunk() {
+    uint64_t chunk = Super().reserved_chunks;
+    while (kvs::ChunkWord(Word(kvs::ChunkWordOffset(chunk))).kind() != kvs::ChunkKind::kFree) ++chunk;
+    return chunk;
+  }
+
   static std::vector<std::byte> sound_memory;
   static std::map<std::string, std::string> stored_values;
   std::vector<std::byte> memory_;
@@ -125,7 +131,7 @@ TEST_F(PoolCheck, ASoundStoreHasNoProblemAndItsContentsAreThoseThatWereWritten) 
   EXPECT_TRUE(report.contents == stored_values);
   EXPECT_EQ(report.live_blocks, stored_values.size());
   EXPECT_GT(report.subtables, 8u);
-  EXPECT_EQ(report.chunks_taken, Super().chunk_cursor - Super().reserved_chunks);
+  EXPECT_EQ(report.chunks_taken, FirstFreeChunk() - Super().reserved_chunks);
   EXPECT_EQ(report.clients, 0u);
   EXPECT_EQ(report.live_bytes + report.table_bytes + report.leaked_bytes,
             report.chunks_taken * kvs::kDefaultChunkBytes);
@@ -134,14 +140,15 @@ TEST_F(PoolCheck, ASoundStoreHasNoProblemAndItsContentsAreThoseThatWereWritten) 
 TEST_F(PoolCheck, MemoryThatAClientHoldsIsNoLeak) {
   const uint64_t leaked = Check().leaked_bytes;
   PoolCheckOptions options;
-  // The end of the last chunk of blocks: nothing was cut from it yet.
-  uint64_t chunk = Super().chunk_cursor;
+  // The end of what was cut last: it has no block yet.
+  uint64_t chunk = FirstFreeChunk();
   while (kvs::ChunkWord(Word(kvs::ChunkWordOffset(chunk))).kind() != kvs::ChunkKind::kBlocks) --chunk;
-  const uint64_t end = (chunk + 1) * kvs::kDefaultChunkBytes;
-  options.known.push_back({{1, end - 4096}, 4096});
+  const uint64_t end = chunk * kvs::kDefaultChunkBytes +
+                       kvs::ChunkWord(Word(kvs::ChunkWordOffset(chunk))).cut_bytes(kvs::kDefaultChunkBytes);
+  options.known.push_back({{1, end - 512}, 512});
   const PoolReport report = Check(options);
   EXPECT_TRUE(report.ok()) << report.ToString();
-  EXPECT_EQ(report.leaked_bytes, leaked - 4096);
+  EXPECT_EQ(report.leaked_bytes, leaked - 512);
 }
 
 TEST_F(PoolCheck, AClientsFreeExtentOverALiveBlockIsFound) {
@@ -295,8 +302,11 @@ TEST_F(PoolCheck, ABlockThatIsTornOrInAFreeChunkOrOutsideOrNowhere) {
   const auto at = [&](kvs::GlobalAddress address) {
     return Slot::Make(SlotState::kVal, slot.fingerprint(), slot.length_units(), address, 0).word();
   };
-  ValWord() = at({1, Super().chunk_cursor * kvs::kDefaultChunkBytes});
+  ValWord() = at({1, FirstFreeChunk() * kvs::kDefaultChunkBytes});
   ExpectProblem("which is free");
+  memory_ = sound_memory;
+  ValWord() = at({1, FirstFreeChunk() * kvs::kDefaultChunkBytes - 4096});
+  ExpectProblem("nobody has cut yet");
   memory_ = sound_memory;
   ValWord() = at({1, 4096});
   ExpectProblem("outside of the chunks");

@@ -1,5 +1,5 @@
 // Clients that live for a moment: a process starts, writes a little and ends, is killed, or is stopped. The store holds
-// what their keys need, and a little more (docs/memory.md, "Housekeeping"), and none of them is told that it is full.
+// what their keys need, and a little more (docs/protocol.md, "Housekeeping"), and none of them is told that it is full.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/wait.h>

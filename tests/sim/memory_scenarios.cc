@@ -274,7 +274,6 @@ RunResult WriterIntoAnEmptiedChunk(uint64_t point) {
     const uint32_t writer = stage.AddClient(), mover = stage.AddClient();
     Keys keys(0, 0);
     for (uint32_t i = 0; i < 6; ++i) (void)stage.Do(writer, OpKind::kInsert, keys.Next());
-    (void)stage.Do(mover, OpKind::kInsert, keys.Next());
     const uint32_t late = stage.Begin(writer, point % 2 == 0 ? OpKind::kInsert : OpKind::kPut, keys.Next());
     stage.Poll(writer, static_cast<uint32_t>(point / 2));
     stage.Stall(writer, 100 * kMs);
@@ -297,7 +296,6 @@ RunResult ExpelledWriterIntoAnEmptiedChunk(uint64_t point) {
     const uint32_t writer = stage.AddClient(), mover = stage.AddClient();
     Keys keys(0, 0);
     for (uint32_t i = 0; i < 6; ++i) (void)stage.Do(writer, OpKind::kInsert, keys.Next());
-    (void)stage.Do(mover, OpKind::kInsert, keys.Next());
     const uint32_t late = stage.Begin(writer, point % 2 == 0 ? OpKind::kInsert : OpKind::kPut, keys.Next());
     stage.Poll(writer, static_cast<uint32_t>(point / 2));
     stage.Stall(writer, 2'000 * kMs);

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kvs/layout/pool.h"
+
 namespace surgekv_sim {
 namespace {
 
@@ -61,7 +63,6 @@ Plan MakePlan(uint64_t seed) {
   }
   plan.lanes = one_of(1, 2, 3, 4, 6, 8);
   plan.spin = one_of(0.01, 0.05, 0.3);
-  // A client takes a chunk of each node. Where memory is tiny some find none at all.
   // The smaller the chunks, the more of them are emptied and used again.
   plan.chunk_bytes = uint64_t{1} << one_of(15, 15, 16, 20);
   const size_t fixed = size_t{2} << 20;
@@ -69,8 +70,10 @@ Plan MakePlan(uint64_t seed) {
   plan.uneven = below(3) == 0;
   // Who waits for memory polls, which in a storm of polls costs more CPU than it shows.
   plan.tiny = tiny && !storm;
-  plan.pool_bytes = fixed + (size_t{plan.tiny ? 4 + below(3) : 2 * clients + 16} *
-                             std::min<uint64_t>(plan.chunk_bytes * 4, uint64_t{1} << 20));
+  const uint64_t few = 4 + below(3);
+  plan.pool_bytes = plan.tiny
+                        ? (kvs::ReservedChunks(fixed, plan.chunk_bytes) + few) * plan.chunk_bytes
+                        : fixed + (2 * clients + 16) * std::min<uint64_t>(plan.chunk_bytes * 4, uint64_t{1} << 20);
 
   plan.chaos.tear = one_of(0.0, 0.02, 0.1, 0.3);
   plan.chaos.delay = one_of(0.0, 0.001, 0.01, 0.1);

@@ -1,6 +1,6 @@
 // Housekeeper: keeps a store's memory in order where its clients do not live long enough to do it: it finds the dead,
 // expels who has stopped, and has the chunks emptied that they and others left. Nothing depends on it but how much
-// memory is free: it is a client like others, and others do the same as far as they live. docs/memory.md,
+// memory is free: it is a client like others, and others do the same as far as they live. docs/protocol.md,
 // "Housekeeping".
 //
 //   auto housekeeper = kvs::Housekeeper::Create(*store).value();
@@ -33,9 +33,10 @@ class Housekeeper {
   // Blocks for the few round trips in which it gives up what it is at.
   virtual ~Housekeeper() = default;
 
-  // Does what is due, and says in how many nanoseconds there is more. It blocks for a tenth of a second at most, but
-  // for connecting; and most of the time it is no client, so it need not be called in time: while it is one, which it
-  // says by asking for less than a tenth of a millisecond, others wait for it.
+  // Does what is due, and says in how many nanoseconds there is more. A look blocks for a tenth of a second at most,
+  // but for connecting, and for asking the fabric who is dead. Most of the time it is no client, so it need not be
+  // called in time. While it is one, which it says by asking for less than a tenth of a millisecond, others wait for
+  // it.
   virtual int64_t Step() = 0;
   virtual const HousekeeperStats& stats() const = 0;
 };
