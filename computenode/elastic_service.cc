@@ -10,7 +10,7 @@
 #include "cli/common_flags.h"
 #include "cli/fail.h"
 #include "cli/stop_signal.h"
-#include "computenode/elastic_workers.h"
+#include "computenode/elastic/fleet.h"
 #include "computenode/worker_process.h"
 #include "metrics/families.h"
 #include "ycsb/arrivals.h"

@@ -14,14 +14,14 @@
 #include <string_view>
 #include <vector>
 
-#include "computenode/autoscaler.h"
 #include "computenode/channel.h"
-#include "computenode/fleet.h"
+#include "computenode/elastic/autoscaler.h"
+#include "computenode/elastic/fleet.h"
+#include "computenode/elastic/request_queue.h"
+#include "computenode/elastic/worker_processes.h"
 #include "computenode/fleet_metrics.h"
 #include "computenode/operation.h"
 #include "computenode/options.h"
-#include "computenode/request_queue.h"
-#include "computenode/worker_processes.h"
 #include "kvs/client.h"
 #include "metrics/announcement.h"
 #include "metrics/exporter.h"

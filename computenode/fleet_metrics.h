@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "computenode/fleet.h"
+#include "computenode/elastic/fleet.h"
 #include "computenode/operation.h"
 #include "computenode/options.h"
 #include "metrics/announcement.h"

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "cli/common_flags.h"
-#include "computenode/control.h"
+#include "computenode/channel.h"
 #include "metrics/flag.h"
 #include "ycsb/arrivals.h"
 #include "ycsb/properties.h"

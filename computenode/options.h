@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "cli/flags.h"
-#include "computenode/autoscaler.h"
+#include "computenode/elastic/autoscaler.h"
 #include "krcore/status.h"
 #include "kvs/client.h"
 #include "metrics/exporter.h"

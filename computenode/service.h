@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "computenode/channel.h"
-#include "computenode/elastic_workers.h"
+#include "computenode/elastic/fleet.h"
 #include "computenode/fleet_metrics.h"
 #include "computenode/operation.h"
 #include "computenode/options.h"

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "cli/fail.h"
-#include "computenode/elastic_workers.h"
+#include "computenode/elastic/fleet.h"
 
 namespace computenode {
 

@@ -4,9 +4,9 @@
 
 #include <cstdint>
 
+#include "computenode/elastic/request_queue.h"
+#include "computenode/elastic/worker_processes.h"
 #include "computenode/options.h"
-#include "computenode/request_queue.h"
-#include "computenode/worker_processes.h"
 #include "ycsb/job.h"
 
 namespace computenode {

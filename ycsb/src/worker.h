@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "computenode/elastic_workers.h"
+#include "computenode/elastic/fleet.h"
 #include "kvs/client.h"
 #include "ycsb/job.h"
 #include "ycsb/key_chooser.h"

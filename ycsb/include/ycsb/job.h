@@ -22,8 +22,8 @@
 #include <string>
 #include <vector>
 
-#include "computenode/request_queue.h"
-#include "computenode/worker.h"
+#include "computenode/elastic/request_queue.h"
+#include "computenode/elastic/worker.h"
 #include "krcore/clock.h"
 #include "ycsb/arrivals.h"
 #include "ycsb/generators.h"

@@ -9,7 +9,7 @@
 #include <iosfwd>
 #include <vector>
 
-#include "computenode/elastic_workers.h"
+#include "computenode/elastic/fleet.h"
 #include "krcore/status.h"
 #include "kvs/client.h"
 #include "ycsb/job.h"

@@ -10,8 +10,8 @@
 // worker can be added any more.
 //
 // Thread safety: one thread, the one that called Start.
-#ifndef COMPUTENODE_WORKER_PROCESSES_H_
-#define COMPUTENODE_WORKER_PROCESSES_H_
+#ifndef COMPUTENODE_ELASTIC_WORKER_PROCESSES_H_
+#define COMPUTENODE_ELASTIC_WORKER_PROCESSES_H_
 
 #include <atomic>
 #include <cstdint>
@@ -22,9 +22,9 @@
 #include <unordered_map>
 #include <vector>
 
-#include "computenode/fleet.h"
-#include "computenode/shared_memory.h"
-#include "computenode/worker.h"
+#include "computenode/elastic/fleet.h"
+#include "computenode/elastic/shared_memory.h"
+#include "computenode/elastic/worker.h"
 #include "krcore/clock.h"
 #include "krcore/status.h"
 #include "kvs/client.h"
@@ -137,4 +137,4 @@ class WorkerProcesses final : public Fleet {
 
 }  // namespace computenode
 
-#endif  // COMPUTENODE_WORKER_PROCESSES_H_
+#endif  // COMPUTENODE_ELASTIC_WORKER_PROCESSES_H_

@@ -1,4 +1,4 @@
-#include "computenode/worker.h"
+#include "computenode/elastic/worker.h"
 
 #include <malloc.h>
 #include <sys/prctl.h>
@@ -65,6 +65,17 @@ void SleepUntil(krcore::Clock& clock, int64_t at_ns) {
   clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &at, nullptr);
 }
 
+// All of its members are counts.
+template <typename Stats>
+void AddCounts(const Stats& more, Stats* sum) {
+  using Counts = std::array<uint64_t, sizeof(Stats) / sizeof(uint64_t)>;
+  static_assert(std::is_trivially_copyable_v<Stats> && sizeof(Counts) == sizeof(Stats));
+  Counts total = std::bit_cast<Counts>(*sum);
+  const Counts added = std::bit_cast<Counts>(more);
+  for (size_t i = 0; i < total.size(); ++i) total[i] += added[i];
+  *sum = std::bit_cast<Stats>(total);
+}
+
 }  // namespace
 
 void ClientTrace::Share(const WorkerProgress& now) {
@@ -85,6 +96,15 @@ void SetProgress(const WorkerProgress& progress, WorkerRecord* record) {
   record->cpu_ns = progress.cpu_ns;
   record->connection_bytes = progress.connection_bytes;
   record->software_dc = progress.software_dc;
+}
+
+void AddStats(const kvs::ClientStats& more, kvs::ClientStats* sum) { AddCounts(more, sum); }
+
+std::optional<krcore::SoftwareDcStats> TotalSoftwareDc(const std::vector<WorkerRecord>& records) {
+  krcore::SoftwareDcStats sum;
+  for (const WorkerRecord& record : records) AddCounts(record.software_dc, &sum);
+  if (sum.sent == 0) return {};
+  return sum;
 }
 
 void GetReady(kvs::Store& store, uint32_t lanes, bool rehearse, const std::atomic<uint32_t>& call) {

@@ -1,4 +1,4 @@
-#include "computenode/elastic_workers.h"
+#include "computenode/elastic/fleet.h"
 
 #include <sched.h>
 
@@ -15,6 +15,26 @@ namespace {
 constexpr uint32_t kWanted = 1, kDismissed = 2;  // Worker::call
 
 }  // namespace
+
+Status Fleet::SetWorkers(uint32_t count) {
+  const uint32_t now = active();
+  if (count > now) return AddWorkers(count - now);
+  RetireWorkers(now - count);
+  return {};
+}
+
+Status Fleet::FirstError() const {
+  for (const WorkerRecord& record : Records()) {
+    if (!record.status.ok()) return record.status;
+  }
+  return {};
+}
+
+kvs::ClientStats Fleet::TotalClientStats() const {
+  kvs::ClientStats sum;
+  for (const WorkerRecord& record : Records()) AddStats(record.client_stats, &sum);
+  return sum;
+}
 
 ElasticWorkers::ElasticWorkers(kvs::Store& store, Job& job, const ElasticWorkersOptions& options)
     : store_(store),

@@ -2,8 +2,8 @@
 // that many operations share a round trip. Serve is the life of a worker on the calling thread; fleets call it.
 //
 // Thread safety: a WorkerContext, a WorkerJob and its lanes belong to their worker's thread.
-#ifndef COMPUTENODE_WORKER_H_
-#define COMPUTENODE_WORKER_H_
+#ifndef COMPUTENODE_ELASTIC_WORKER_H_
+#define COMPUTENODE_ELASTIC_WORKER_H_
 
 #include <array>
 #include <atomic>
@@ -12,15 +12,49 @@
 #include <functional>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <vector>
 
-#include "computenode/fleet.h"
 #include "krcore/clock.h"
 #include "krcore/status.h"
 #include "kvs/client.h"
 #include "kvs/task.h"
 
 namespace computenode {
+
+using krcore::Status;
+
+// When the parts of a worker's life ended, in Clock nanoseconds. 0: not yet.
+struct WorkerTimes {
+  int64_t wanted_ns = 0;       // it was asked for
+  int64_t thread_ns = 0;       // its thread runs; of a process, main's
+  int64_t store_ns = 0;        // the store is open: device, fabric, home. Of a thread: was already
+  int64_t client_ns = 0;       // its client is made: connected to every memory node
+  int64_t lanes_ns = 0;        // every lane has posted its first operation
+  int64_t first_begin_ns = 0;  // the first operation began: there may have been none to do
+  int64_t first_reply_ns = 0;  // ... and has ended
+  int64_t retired_ns = 0;      // it was asked to end
+  int64_t ended_ns = 0;        // it has drained, and its client is closed; or it is dead
+};
+
+// What workers did.
+struct LoadCounts {
+  uint64_t operations = 0, failed = 0, verified = 0, mismatches = 0;
+};
+
+struct WorkerRecord : WorkerTimes {
+  kvs::ClientTimes client_times;  // valid once client_ns is
+  uint32_t worker = 0;            // a number never used again
+  int32_t pid = 0;                // of a process of its own, else 0
+  bool died = false;              // it did not end by itself
+  Status status;                  // why it could not start or how it died, or Ok
+  LoadCounts counts;              // of a process: so far
+  // So far, as the worker told it last, which it does every some hundred rounds and at its end.
+  kvs::ClientStats client_stats;
+  uint64_t cpu_ns = 0;                  // CPU time of its thread
+  uint64_t connection_bytes = 0;        // memory for connections; 0 once its client is closed
+  krcore::SoftwareDcStats software_dc;  // of its store's node: of threads the same for all; all 0 where there is none
+};
 
 class Job;
 struct ClientTrace;
@@ -136,6 +170,11 @@ struct ClientTrace {
 // What a record says of the worker's progress.
 void SetProgress(const WorkerProgress& progress, WorkerRecord* record);
 
+// Adds the counts of `more` to `sum`.
+void AddStats(const kvs::ClientStats& more, kvs::ClientStats* sum);
+// Of workers that are processes, so that each has a node of its own; nothing if none has DC in software.
+std::optional<krcore::SoftwareDcStats> TotalSoftwareDc(const std::vector<WorkerRecord>& records);
+
 // What a worker does in advance, on its own thread, until `call` is not 0: some MiB of memory are touched that it will
 // allocate, and a client is prepared in `store` (kvs::Store::PrepareClient). `rehearse`: before that another client
 // connects, registers, reads some keys and ends, so that code, metadata and memory nodes' memory have been used. Takes
@@ -148,4 +187,4 @@ Status Serve(WorkerContext& context, kvs::Store& store, Job& job, const NoteTime
 
 }  // namespace computenode
 
-#endif  // COMPUTENODE_WORKER_H_
+#endif  // COMPUTENODE_ELASTIC_WORKER_H_

@@ -1,4 +1,4 @@
-#include "computenode/shared_memory.h"
+#include "computenode/elastic/shared_memory.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>

@@ -1,6 +1,6 @@
 // SharedMemory: anonymous memory that processes share by a descriptor.
-#ifndef COMPUTENODE_SHARED_MEMORY_H_
-#define COMPUTENODE_SHARED_MEMORY_H_
+#ifndef COMPUTENODE_ELASTIC_SHARED_MEMORY_H_
+#define COMPUTENODE_ELASTIC_SHARED_MEMORY_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -35,4 +35,4 @@ class SharedMemory {
 
 }  // namespace computenode
 
-#endif  // COMPUTENODE_SHARED_MEMORY_H_
+#endif  // COMPUTENODE_ELASTIC_SHARED_MEMORY_H_

@@ -32,8 +32,8 @@
 // they need.
 //
 // Thread safety: an Autoscaler belongs to one thread; the structs are values.
-#ifndef COMPUTENODE_AUTOSCALER_H_
-#define COMPUTENODE_AUTOSCALER_H_
+#ifndef COMPUTENODE_ELASTIC_AUTOSCALER_H_
+#define COMPUTENODE_ELASTIC_AUTOSCALER_H_
 
 #include <cstdint>
 #include <deque>
@@ -150,4 +150,4 @@ class Autoscaler {
 
 }  // namespace computenode
 
-#endif  // COMPUTENODE_AUTOSCALER_H_
+#endif  // COMPUTENODE_ELASTIC_AUTOSCALER_H_

@@ -12,8 +12,8 @@
 //
 // Thread safety: workers' methods may be called by any thread of any process, without locks; a `worker` by one at a
 // time. The front end's methods belong to one thread.
-#ifndef COMPUTENODE_REQUEST_QUEUE_H_
-#define COMPUTENODE_REQUEST_QUEUE_H_
+#ifndef COMPUTENODE_ELASTIC_REQUEST_QUEUE_H_
+#define COMPUTENODE_ELASTIC_REQUEST_QUEUE_H_
 
 #include <atomic>
 #include <cstdint>
@@ -21,7 +21,7 @@
 #include <span>
 #include <vector>
 
-#include "computenode/shared_memory.h"
+#include "computenode/elastic/shared_memory.h"
 #include "krcore/status.h"
 
 namespace computenode {
@@ -119,4 +119,4 @@ class RequestQueue {
 
 }  // namespace computenode
 
-#endif  // COMPUTENODE_REQUEST_QUEUE_H_
+#endif  // COMPUTENODE_ELASTIC_REQUEST_QUEUE_H_

@@ -1,12 +1,9 @@
-// ElasticWorkers: worker threads over one store, added and retired while they serve.
+// Fleet: the workers of a compute service, which are added and retired while they serve. ElasticWorkers has them as
+// threads of this process; WorkerProcesses (worker_processes.h) as processes.
 //
-// Each worker is a thread with a kvs::Client of its own. It runs `lanes` coroutines of a Job on it, and polls until all
-// of them have ended. A retired worker's lanes see WorkerContext::retiring(), finish the operation they are in, and
-// return: no operation is lost.
-//
-// Thread safety: may be used from any thread.
-#ifndef COMPUTENODE_ELASTIC_WORKERS_H_
-#define COMPUTENODE_ELASTIC_WORKERS_H_
+// What a new worker costs is measured per worker, in parts (WorkerTimes).
+#ifndef COMPUTENODE_ELASTIC_FLEET_H_
+#define COMPUTENODE_ELASTIC_FLEET_H_
 
 #include <atomic>
 #include <condition_variable>
@@ -16,13 +13,52 @@
 #include <thread>
 #include <vector>
 
-#include "computenode/fleet.h"
-#include "computenode/worker.h"
+#include "computenode/elastic/worker.h"
 #include "krcore/clock.h"
+#include "krcore/status.h"
 #include "kvs/client.h"
 
 namespace computenode {
 
+class Fleet {
+ public:
+  // When places in readiness are filled again: so long after workers were wanted, and one so often.
+  static constexpr int64_t kRefillAfterNs = 20'000'000, kRefillEveryNs = 10'000'000;
+
+  virtual ~Fleet() = default;
+
+  // Starts `count` more; returns without waiting for them to serve. kUnavailable: the system has no more threads or
+  // processes; those started stay. A worker whose client cannot be made ends at once: see Records() and FirstError().
+  virtual Status AddWorkers(uint32_t count) = 0;
+  // Asks the `count` youngest (all, if fewer) to end, and returns at once. Returns how many were asked.
+  virtual uint32_t RetireWorkers(uint32_t count) = 0;
+  // Waits until every worker has ended, by itself, retired, or dead. False: `deadline` passed before.
+  virtual bool WaitForAll(krcore::Deadline deadline = krcore::Deadline::Never()) = 0;
+  virtual uint32_t active() const = 0;   // neither asked to end nor ended
+  virtual uint32_t running() const = 0;  // not ended
+  virtual uint32_t standby() const = 0;  // in readiness, or on the way there
+  // Learns who has ended since, and lets others take the places in readiness of those that were wanted, once these have
+  // had time to start, and one at a time, so that it takes little from those that serve. Does not wait; to be called
+  // every few milliseconds.
+  virtual void Look() = 0;
+  // Of all workers that ever were, oldest first.
+  virtual std::vector<WorkerRecord> Records() const = 0;
+
+  // Adds or retires until `count` are active.
+  Status SetWorkers(uint32_t count);
+  // Of the first worker that could not start, or died. Ok: none.
+  Status FirstError() const;
+  // Sum over all workers that ever were, so far.
+  kvs::ClientStats TotalClientStats() const;
+};
+
+// ElasticWorkers: workers that are threads over one store.
+//
+// Each worker is a thread with a kvs::Client of its own. It runs `lanes` coroutines of a Job on it, and polls until all
+// of them have ended. A retired worker's lanes see WorkerContext::retiring(), finish the operation they are in, and
+// return: no operation is lost.
+//
+// Thread safety: may be used from any thread.
 struct ElasticWorkersOptions {
   uint32_t lanes_per_worker = 16;
   // So many are kept in readiness, made by Look: threads that sleep, each with a client's queues and memory made in
@@ -87,4 +123,4 @@ class ElasticWorkers final : public Fleet {
 
 }  // namespace computenode
 
-#endif  // COMPUTENODE_ELASTIC_WORKERS_H_
+#endif  // COMPUTENODE_ELASTIC_FLEET_H_
