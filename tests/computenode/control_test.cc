@@ -1,4 +1,4 @@
-#include "computenode/control.h"
+#include "computenode/channel.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "computenode/elastic_workers.h"
+#include "computenode/elastic/fleet.h"
 
 #include <gtest/gtest.h>
 
