@@ -8,9 +8,9 @@
 
 #include "cli/fail.h"
 #include "computenode/elastic_service.h"
-#include "ycsb/arrivals.h"
-#include "ycsb/histogram.h"
-#include "ycsb/report.h"
+#include "ycsb/workload/arrivals.h"
+#include "ycsb/workload/counts.h"
+#include "ycsb/workload/measurements.h"
 
 namespace computenode {
 namespace {
@@ -19,11 +19,6 @@ using krcore::StatusCode;
 using nlohmann::ordered_json;
 
 double Seconds(int64_t ns) { return static_cast<double>(ns) / 1'000'000'000; }
-
-ordered_json PartUs(int64_t from_ns, int64_t to_ns) {
-  if (from_ns == 0 || to_ns == 0) return nullptr;
-  return static_cast<double>(to_ns - from_ns) / 1000;
-}
 
 double Microseconds(int64_t ns) { return static_cast<double>(ns) / 1000; }
 
@@ -156,16 +151,16 @@ int ElasticService::PrintSummary() {
          {"wanted_s", SecondsSinceStart(worker.wanted_ns)},
          {"ready_s", worker.lanes_ns == 0 ? ordered_json() : ordered_json(SecondsSinceStart(worker.lanes_ns))},
          {"ended_s", SecondsSinceStart(worker.ended_ns)},
-         {"spawn_us", PartUs(worker.wanted_ns, worker.thread_ns)},
-         {"store_us", PartUs(worker.thread_ns, worker.store_ns)},
-         {"client_us", PartUs(worker.store_ns, worker.client_ns)},
+         {"spawn_us", ycsb::PartUs(worker.wanted_ns, worker.thread_ns)},
+         {"store_us", ycsb::PartUs(worker.thread_ns, worker.store_ns)},
+         {"client_us", ycsb::PartUs(worker.store_ns, worker.client_ns)},
          {"connect_us", ConnectUs(worker)},
          {"register_us",
           worker.client_ns == 0 ? ordered_json() : ordered_json(Microseconds(worker.client_times.register_ns))},
-         {"lanes_us", PartUs(worker.client_ns, worker.lanes_ns)},
-         {"first_reply_us", PartUs(worker.first_begin_ns, worker.first_reply_ns)},
+         {"lanes_us", ycsb::PartUs(worker.client_ns, worker.lanes_ns)},
+         {"first_reply_us", ycsb::PartUs(worker.first_begin_ns, worker.first_reply_ns)},
          {"bootstrap_us", bootstrap_ns == 0 ? ordered_json() : ordered_json(static_cast<double>(bootstrap_ns) / 1000)},
-         {"drain_us", PartUs(worker.retired_ns, worker.ended_ns)}});
+         {"drain_us", ycsb::PartUs(worker.retired_ns, worker.ended_ns)}});
   }
   json["worker_seconds"] = worker_seconds;
   if (const auto dc = View().software_dc) json["software_dc"] = ycsb::SoftwareDcJson(*dc);

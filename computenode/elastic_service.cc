@@ -13,8 +13,8 @@
 #include "computenode/elastic/fleet.h"
 #include "computenode/worker_process.h"
 #include "metrics/families.h"
-#include "ycsb/arrivals.h"
-#include "ycsb/histogram.h"
+#include "ycsb/workload/arrivals.h"
+#include "ycsb/workload/measurements.h"
 
 namespace computenode {
 namespace {

@@ -13,7 +13,7 @@
 #include "computenode/options.h"
 #include "metrics/announcement.h"
 #include "metrics/families.h"
-#include "ycsb/histogram.h"
+#include "ycsb/workload/measurements.h"
 
 namespace computenode {
 

@@ -17,7 +17,7 @@
 #include "computenode/worker_process.h"
 #include "krcore/clock.h"
 #include "kvs/client.h"
-#include "ycsb/arrivals.h"
+#include "ycsb/workload/arrivals.h"
 
 int main(int argc, char** argv) {
   const int64_t started_ns = krcore::RealClock()->NowNs();

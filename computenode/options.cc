@@ -9,10 +9,8 @@
 #include "cli/common_flags.h"
 #include "computenode/channel.h"
 #include "metrics/flag.h"
-#include "ycsb/arrivals.h"
-#include "ycsb/properties.h"
-#include "ycsb/rate_profile.h"
-#include "ycsb/workload.h"
+#include "ycsb/workload/arrivals.h"
+#include "ycsb/workload/workload.h"
 
 DEFINE_uint32(workers, 1, "Threads to start with, each with a client of its own; 0: wait for `workers N` on stdin");
 DEFINE_uint32(in_flight, 16, "Operations that each worker keeps in flight");

@@ -12,7 +12,7 @@
 #include "krcore/status.h"
 #include "kvs/client.h"
 #include "metrics/exporter.h"
-#include "ycsb/job.h"
+#include "ycsb/workload/job.h"
 
 namespace computenode {
 

@@ -8,7 +8,7 @@
 
 #include "cli/fail.h"
 #include "cli/stop_signal.h"
-#include "ycsb/report.h"
+#include "ycsb/workload/counts.h"
 
 namespace computenode {
 namespace {
@@ -17,11 +17,6 @@ using nlohmann::ordered_json;
 
 constexpr int64_t kNsPerS = 1'000'000'000;
 constexpr int kLookMs = 20;  // between looks at whether the workers are done
-
-ordered_json PartUs(int64_t from_ns, int64_t to_ns) {
-  if (from_ns == 0 || to_ns == 0) return nullptr;
-  return static_cast<double>(to_ns - from_ns) / 1000;
-}
 
 }  // namespace
 
@@ -137,11 +132,11 @@ int Service::PrintSummary() {
   for (const WorkerRecord& worker : workers_.Records()) {
     json["workers"].push_back({{"worker", worker.worker},
                                {"wanted_s", static_cast<double>(worker.wanted_ns - start_ns_) / kNsPerS},
-                               {"thread_us", PartUs(worker.wanted_ns, worker.thread_ns)},
-                               {"client_us", PartUs(worker.thread_ns, worker.client_ns)},
-                               {"first_reply_us", PartUs(worker.client_ns, worker.first_reply_ns)},
-                               {"total_us", PartUs(worker.wanted_ns, worker.first_reply_ns)},
-                               {"drain_us", PartUs(worker.retired_ns, worker.ended_ns)}});
+                               {"thread_us", ycsb::PartUs(worker.wanted_ns, worker.thread_ns)},
+                               {"client_us", ycsb::PartUs(worker.thread_ns, worker.client_ns)},
+                               {"first_reply_us", ycsb::PartUs(worker.client_ns, worker.first_reply_ns)},
+                               {"total_us", ycsb::PartUs(worker.wanted_ns, worker.first_reply_ns)},
+                               {"drain_us", ycsb::PartUs(worker.retired_ns, worker.ended_ns)}});
   }
   Channel::Print(json);
   const bool good = total.failed_operations == 0 && total.mismatches == 0 && reported_error_.ok();

@@ -18,8 +18,8 @@
 #include "kvs/client.h"
 #include "metrics/announcement.h"
 #include "metrics/exporter.h"
-#include "ycsb/job.h"
-#include "ycsb/measurements.h"
+#include "ycsb/workload/job.h"
+#include "ycsb/workload/measurements.h"
 
 namespace computenode {
 

@@ -7,7 +7,7 @@
 #include "computenode/elastic/request_queue.h"
 #include "computenode/elastic/worker_processes.h"
 #include "computenode/options.h"
-#include "ycsb/job.h"
+#include "ycsb/workload/job.h"
 
 namespace computenode {
 

@@ -11,10 +11,10 @@
 #include "cli/flags.h"
 #include "cli/stop_signal.h"
 #include "kvs/client.h"
-#include "ycsb/arrivals.h"
 #include "ycsb/options.h"
 #include "ycsb/report.h"
 #include "ycsb/runner.h"
+#include "ycsb/workload/arrivals.h"
 
 namespace ycsb {
 namespace {

@@ -6,8 +6,7 @@
 #include <utility>
 
 #include "cli/common_flags.h"
-#include "ycsb/arrivals.h"
-#include "ycsb/rate_profile.h"
+#include "ycsb/workload/arrivals.h"
 
 DEFINE_uint32(workers, 1, "Threads, each with a client of its own. Without it: the property threadcount, or 1");
 DEFINE_uint32(in_flight, 16, "Operations that each worker keeps in flight");

@@ -8,9 +8,9 @@
 #include "cli/flags.h"
 #include "krcore/status.h"
 #include "kvs/client.h"
-#include "ycsb/job.h"
 #include "ycsb/report.h"
 #include "ycsb/runner.h"
+#include "ycsb/workload/job.h"
 
 namespace ycsb {
 

@@ -6,13 +6,12 @@
 
 #include <iosfwd>
 #include <map>
-#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 
 #include "kvs/client.h"
-#include "ycsb/job.h"
 #include "ycsb/runner.h"
+#include "ycsb/workload/job.h"
 
 namespace ycsb {
 
@@ -27,12 +26,6 @@ struct ReportContext {
   std::optional<kvs::TableStats> table = {};  // after the phase
   std::optional<krcore::SoftwareDcStats> software_dc = {};
 };
-
-// Of reports: rounded to three digits behind the point; 0 of 0 is 0.
-double Ratio(uint64_t count, uint64_t of);
-
-// Counts by name, as reports have them.
-nlohmann::ordered_json SoftwareDcJson(const krcore::SoftwareDcStats& stats);
 
 std::string_view RunEndName(RunEnd end);  // "finished", "time limit", "interrupted", "too many failures"
 

@@ -1,20 +1,53 @@
-// The number generators of YCSB: Zipfian, scrambled Zipfian, skewed latest, and a counter of acknowledged inserts.
-// Deterministic from the Random that is passed in.
-//
-// Thread safety: the generators belong to one worker each and are copied from one prototype, so that a new worker pays
-// nothing for the zeta sums; AcknowledgedCounter is shared by all workers.
-#ifndef YCSB_GENERATORS_H_
-#define YCSB_GENERATORS_H_
+// Random numbers, the number generators of YCSB, and KeyChooser, which asks for records by them. Deterministic from the
+// seed.
+#ifndef YCSB_WORKLOAD_GENERATORS_H_
+#define YCSB_WORKLOAD_GENERATORS_H_
 
 #include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
 
-#include "ycsb/random.h"
-#include "ycsb/workload.h"
+#include "ycsb/workload/workload.h"
 
 namespace ycsb {
+
+// Random: SplitMix64 (Steele, Lea, Flood, OOPSLA'14), a generator of one word of state. Deterministic from its seed.
+//
+// Thread safety: one per worker.
+
+// SplitMix64's output function: a bijection that passes for random.
+constexpr uint64_t Mix64(uint64_t x) {
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+  return x ^ (x >> 31);
+}
+
+class Random {
+ public:
+  explicit Random(uint64_t seed) : state_(seed) {}
+  // Streams of one seed are independent: stream 0, 1, ... for workers 0, 1, ...
+  Random(uint64_t seed, uint64_t stream) : state_(Mix64(Mix64(seed + kStep) + stream * kStep)) {}
+
+  uint64_t Next() { return Mix64(state_ += kStep); }
+  // Uniform in [0, 1).
+  double NextDouble() { return static_cast<double>(Next() >> 11) * 0x1p-53; }
+  // Uniform in [0, bound); bound > 0. Lemire's multiplication; its bias is below bound / 2^64.
+  uint64_t Below(uint64_t bound) {
+    __extension__ using Wide = unsigned __int128;
+    return static_cast<uint64_t>((Wide{Next()} * bound) >> 64);
+  }
+
+ private:
+  static constexpr uint64_t kStep = 0x9e3779b97f4a7c15u;
+  uint64_t state_;
+};
+
+// The number generators of YCSB: Zipfian, scrambled Zipfian, skewed latest, and a counter of acknowledged inserts.
+// Deterministic from the Random that is passed in.
+//
+// Thread safety: the generators belong to one worker each and are copied from one prototype, so that a new worker pays
+// nothing for the zeta sums; AcknowledgedCounter is shared by all workers.
 
 // FNV-1a over the number's 8 bytes, least significant first, as YCSB hashes.
 constexpr uint64_t FnvHash64(uint64_t number) {
@@ -127,6 +160,31 @@ class SkewedLatest {
   Zipfian ranks_;
 };
 
+// KeyChooser: which record the run phase asks for next, by the workload's distribution.
+//
+// Thread safety: copied from the job's prototype, one per worker. The AcknowledgedCounter is shared.
+class KeyChooser {
+ public:
+  // `inserted` counts the client's own records (OwnRecords), and must outlive the chooser and its copies.
+  KeyChooser(const Workload& workload, const AcknowledgedCounter& inserted);
+
+  // A record that exists. `ticket`: the operation's number in the whole run, for the sequential distribution.
+  uint64_t Next(Random& random, uint64_t ticket);
+  // The record that the distribution asks for most often; the first one if all are alike.
+  uint64_t Hottest() const;
+
+ private:
+  uint64_t NextOwn(Random& random, uint64_t ticket);
+
+  Distribution distribution_;
+  OwnRecords own_;
+  uint64_t hot_count_ = 0;
+  double hot_operations_ = 0;
+  const AcknowledgedCounter* inserted_;
+  std::optional<ScrambledZipfian> scrambled_;
+  std::optional<SkewedLatest> latest_;
+};
+
 }  // namespace ycsb
 
-#endif  // YCSB_GENERATORS_H_
+#endif  // YCSB_WORKLOAD_GENERATORS_H_

@@ -11,8 +11,8 @@
 // Every value that the run phase reads is verified.
 //
 // Thread safety: all methods may be called from any thread.
-#ifndef YCSB_JOB_H_
-#define YCSB_JOB_H_
+#ifndef YCSB_WORKLOAD_JOB_H_
+#define YCSB_WORKLOAD_JOB_H_
 
 #include <atomic>
 #include <condition_variable>
@@ -25,12 +25,11 @@
 #include "computenode/elastic/request_queue.h"
 #include "computenode/elastic/worker.h"
 #include "krcore/clock.h"
-#include "ycsb/arrivals.h"
-#include "ycsb/generators.h"
-#include "ycsb/key_chooser.h"
-#include "ycsb/keys.h"
-#include "ycsb/measurements.h"
-#include "ycsb/workload.h"
+#include "ycsb/workload/arrivals.h"
+#include "ycsb/workload/generators.h"
+#include "ycsb/workload/measurements.h"
+#include "ycsb/workload/records.h"
+#include "ycsb/workload/workload.h"
 
 namespace ycsb {
 
@@ -149,4 +148,4 @@ class WorkloadJob final : public computenode::Job {
 
 }  // namespace ycsb
 
-#endif  // YCSB_JOB_H_
+#endif  // YCSB_WORKLOAD_JOB_H_

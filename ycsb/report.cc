@@ -15,9 +15,12 @@
 #include <utility>
 #include <vector>
 
-#include "ycsb/src/commit.h"
+#include "ycsb/workload/counts.h"
 
 namespace ycsb {
+
+extern const char* const kCommit;  // that was built, defined by commit.cmake; "unknown" outside a git work tree
+
 namespace {
 
 using nlohmann::ordered_json;
@@ -162,12 +165,6 @@ ordered_json TableJson(const kvs::TableStats& table) {
   return json;
 }
 
-// The part of a worker's start in microseconds; null when it was not reached.
-ordered_json PartUs(int64_t from_ns, int64_t to_ns) {
-  if (from_ns == 0 || to_ns == 0) return nullptr;
-  return static_cast<double>(to_ns - from_ns) / 1000;
-}
-
 ordered_json OperationsJson(const Measurements& measured) {
   ordered_json json = ordered_json::object();
   for (const Operation operation : kOperations) {
@@ -191,25 +188,6 @@ ordered_json OperationsJson(const Measurements& measured) {
 bool HasCount(const WorkloadJob& job) { return job.total_operations() != std::numeric_limits<uint64_t>::max(); }
 
 }  // namespace
-
-double Ratio(uint64_t count, uint64_t of) {
-  return of == 0 ? 0 : std::round(1'000 * static_cast<double>(count) / static_cast<double>(of)) / 1'000;
-}
-
-ordered_json SoftwareDcJson(const krcore::SoftwareDcStats& stats) {
-  return {{"sent", stats.sent},
-          {"sent_again", stats.sent_again},
-          {"timeouts", stats.timeouts},
-          {"sessions", stats.sessions},
-          {"sessions_gone", stats.sessions_gone},
-          {"served", stats.served},
-          {"served_again", stats.served_again},
-          {"early", stats.early},
-          {"expired", stats.expired},
-          {"busy", stats.busy},
-          {"atomic_repairs", stats.atomic_repairs},
-          {"agent_cpu_us", stats.agent_cpu_ns / 1000}};
-}
 
 std::string_view RunEndName(RunEnd end) {
   switch (end) {

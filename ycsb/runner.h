@@ -12,8 +12,8 @@
 #include "computenode/elastic/fleet.h"
 #include "krcore/status.h"
 #include "kvs/client.h"
-#include "ycsb/job.h"
-#include "ycsb/measurements.h"
+#include "ycsb/workload/job.h"
+#include "ycsb/workload/measurements.h"
 
 namespace ycsb {
 
