@@ -18,6 +18,12 @@ using krcore::Result;
 using krcore::Status;
 using krcore::StatusCode;
 
+// The grammar, for --help and errors.
+inline constexpr char kRateProfileHelp[] =
+    "Requests a second over time: constant:RATE,SECONDS | ramp:FROM,TO,SECONDS | "
+    "burst:BASE,PEAK,START,LENGTH,SECONDS | step:RATE@0,RATE@SECOND,...,end@SECOND | file:PATH, with lines "
+    "`SECOND RATE`, the last of which is the end";
+
 // RateProfile: how many requests a second a load asks for, as it changes over time: piecewise linear, with an end.
 //
 // The integral of the rate counts the requests asked for so far; its inverse says when each is due (Arrivals). A
@@ -36,13 +42,6 @@ using krcore::StatusCode;
 // rate must be a rate, and is not used.
 //
 // Thread safety: a value; its methods are const.
-
-// The grammar, for --help and errors.
-inline constexpr char kRateProfileHelp[] =
-    "Requests a second over time: constant:RATE,SECONDS | ramp:FROM,TO,SECONDS | "
-    "burst:BASE,PEAK,START,LENGTH,SECONDS | step:RATE@0,RATE@SECOND,...,end@SECOND | file:PATH, with lines "
-    "`SECOND RATE`, the last of which is the end";
-
 class RateProfile {
  public:
   static constexpr double kMaxRate = 1e9;     // requests a second
@@ -90,15 +89,14 @@ class RateProfile {
   double requests_ = 0;
 };
 
-// Arrivals: when each request of an open loop is due, planned before it starts.
-//
-// Thread safety: values; what is shared is const.
-
 // kEven: request i is due when the integral of the rate goes beyond i, i = 0, 1, ...
 // kPoisson: a Poisson process whose intensity is the rate: independent users, so that gaps are exponential.
 enum class ArrivalProcess : uint8_t { kEven, kPoisson };
 std::string_view ArrivalProcessName(ArrivalProcess process);  // "even", "poisson"
 
+// Arrivals: when each request of an open loop is due, planned before it starts.
+//
+// Thread safety: values; what is shared is const.
 struct Arrivals {
   static constexpr uint64_t kMaxRequests = 200'000'000;  // 8 bytes each
   static constexpr uint64_t kAll = std::numeric_limits<uint64_t>::max();

@@ -12,10 +12,6 @@
 
 namespace ycsb {
 
-// Random: SplitMix64 (Steele, Lea, Flood, OOPSLA'14), a generator of one word of state. Deterministic from its seed.
-//
-// Thread safety: one per worker.
-
 // SplitMix64's output function: a bijection that passes for random.
 constexpr uint64_t Mix64(uint64_t x) {
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
@@ -23,6 +19,9 @@ constexpr uint64_t Mix64(uint64_t x) {
   return x ^ (x >> 31);
 }
 
+// Random: SplitMix64 (Steele, Lea, Flood, OOPSLA'14), a generator of one word of state. Deterministic from its seed.
+//
+// Thread safety: one per worker.
 class Random {
  public:
   explicit Random(uint64_t seed) : state_(seed) {}

@@ -10,7 +10,6 @@
 #include <utility>
 #include <vector>
 
-#include "computenode/elastic/fleet.h"
 #include "kvs/client.h"
 
 namespace ycsb {

@@ -20,11 +20,6 @@
 
 namespace ycsb {
 
-// LatencyHistogram: counts of durations in log-linear buckets (as HdrHistogram's), by Boost.Histogram: each power of
-// two is cut into 128 equal buckets, so a percentile is within 0.4% of a recorded value, from 1 ns to 137 s.
-//
-// Thread safety: one per worker; merged when it is done.
-
 // A piecewise-linear log2: the bits of a double, read as a number, grow by 2^52 a power of two and linearly between.
 struct PiecewiseLog2 {
   template <typename T>
@@ -37,6 +32,10 @@ struct PiecewiseLog2 {
   }
 };
 
+// LatencyHistogram: counts of durations in log-linear buckets (as HdrHistogram's), by Boost.Histogram: each power of
+// two is cut into 128 equal buckets, so a percentile is within 0.4% of a recorded value, from 1 ns to 137 s.
+//
+// Thread safety: one per worker; merged when it is done.
 class LatencyHistogram {
  public:
   void Record(int64_t duration_ns) {
@@ -77,10 +76,6 @@ class LatencyHistogram {
   int64_t max_ns_ = 0;
 };
 
-// Measurements: what one worker, or all together, measured: latencies and outcomes per operation type.
-//
-// Thread safety: a value; a worker publishes its own under the job's lock.
-
 // kReadModifyWrite is measured as a whole, and its read and update once more as such, as YCSB does.
 enum class Operation : uint8_t { kRead, kUpdate, kInsert, kReadModifyWrite };
 inline constexpr size_t kOperationKinds = 4;
@@ -109,6 +104,9 @@ struct OperationMeasurements {
   uint64_t failures() const { return operations() - returns[0]; }
 };
 
+// Measurements: what one worker, or all together, measured: latencies and outcomes per operation type.
+//
+// Thread safety: a value; a worker publishes its own under the job's lock.
 struct Measurements {
   std::array<OperationMeasurements, kOperationKinds> of;
   // Operations of the workload: a read-modify-write is one, though its parts are measured as READ and UPDATE too.

@@ -18,11 +18,6 @@ using krcore::Result;
 using krcore::Status;
 using krcore::StatusCode;
 
-// Properties: YCSB's key=value settings, out of .properties files (-P) and single overrides (-p key=value). Each
-// value remembers where it came from, so that an error can say so.
-//
-// Thread safety: a value; distinct objects may be used by distinct threads.
-
 // How this runner treats a property of YCSB's core, or of its own.
 enum class Support : uint8_t {
   kDone,
@@ -38,6 +33,10 @@ struct KnownProperty {
 // By name. docs/ycsb.md has it as a table.
 std::span<const KnownProperty> KnownProperties();
 
+// Properties: YCSB's key=value settings, out of .properties files (-P) and single overrides (-p key=value). Each
+// value remembers where it came from, so that an error can say so.
+//
+// Thread safety: a value; distinct objects may be used by distinct threads.
 class Properties {
  public:
   // Reads a file of `key=value`, `key: value` or `key value` lines; a line that begins with # or ! is a comment, one
@@ -76,13 +75,6 @@ class Properties {
   std::map<std::string, Entry> entries_;
 };
 
-// Workload: what YCSB's CoreWorkload reads out of its properties, checked. Defaults are YCSB's own.
-//
-// Differences to YCSB's CoreWorkload, which works on tables with named fields: a record is one value of
-// fieldcount x fieldlength bytes, reads return it whole and writes replace it whole (as with writeallfields=true).
-//
-// Thread safety: a value.
-
 enum class Distribution : uint8_t { kUniform, kZipfian, kLatest, kHotspot, kSequential };
 std::string_view DistributionName(Distribution distribution);
 enum class FieldLengths : uint8_t { kConstant, kUniform, kZipfian };
@@ -95,6 +87,12 @@ struct OwnRecords {
   uint64_t At(uint64_t own) const { return own < count ? start + own : own / count * all + start + own % count; }
 };
 
+// Workload: what YCSB's CoreWorkload reads out of its properties, checked. Defaults are YCSB's own.
+//
+// Differences to YCSB's CoreWorkload, which works on tables with named fields: a record is one value of
+// fieldcount x fieldlength bytes, reads return it whole and writes replace it whole (as with writeallfields=true).
+//
+// Thread safety: a value.
 struct Workload {
   uint64_t record_count = 0;
   uint64_t operation_count = 0;  // 0: until max_execution_time_s or a signal
