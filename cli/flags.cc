@@ -161,4 +161,19 @@ CommandLine ParseFlags(const Program& program, int argc, char** argv) {
 
 bool FlagGiven(const char* name) { return !gflags::GetCommandLineFlagInfoOrDie(name).is_default; }
 
+Status CheckRange(const char* flag, double value, double min, double max) {
+  if (value >= min && value <= max) return {};
+  std::string given;
+  gflags::GetCommandLineOption(flag, &given);
+  return Mistake("--" + std::string(flag) + "=" + given + ": expected " + std::to_string(static_cast<int64_t>(min)) +
+                 " to " + std::to_string(static_cast<int64_t>(max)));
+}
+
+Status CheckNotGiven(std::initializer_list<const char*> flags, std::string_view why) {
+  for (const char* flag : flags) {
+    if (FlagGiven(flag)) return Mistake("--" + std::string(flag) + " " + std::string(why));
+  }
+  return {};
+}
+
 }  // namespace cli

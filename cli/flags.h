@@ -13,6 +13,7 @@
 #ifndef CLI_FLAGS_H_
 #define CLI_FLAGS_H_
 
+#include <initializer_list>
 #include <span>
 #include <string>
 #include <string_view>
@@ -63,6 +64,10 @@ std::string FullHelpText(const Program& program);
 
 // True if the user, not the default, gave the flag's value.
 bool FlagGiven(const char* name);
+// kInvalidArgument: the flag's value, which is `value`, is not in [min, max].
+krcore::Status CheckRange(const char* flag, double value, double min, double max);
+// kInvalidArgument: the user gave one of these flags; the message is its name and `why`.
+krcore::Status CheckNotGiven(std::initializer_list<const char*> flags, std::string_view why);
 
 }  // namespace cli
 

@@ -12,11 +12,10 @@
 #include <string>
 #include <string_view>
 
+#include "computenode/elastic/fleet.h"
 #include "krcore/status.h"
 
 namespace computenode {
-
-inline constexpr uint32_t kMaxWorkers = 1024;
 
 struct Command {
   enum class Kind : uint8_t { kWorkers, kStatus, kQuit };

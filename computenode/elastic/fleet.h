@@ -20,6 +20,8 @@
 
 namespace computenode {
 
+inline constexpr uint32_t kMaxWorkers = 1024;  // that somebody may ask for
+
 class Fleet {
  public:
   // When places in readiness are filled again: so long after workers were wanted, and one so often.
