@@ -19,7 +19,6 @@
 #include "computenode/elastic/fleet.h"
 #include "computenode/elastic/request_queue.h"
 #include "computenode/elastic/worker_processes.h"
-#include "computenode/fleet_metrics.h"
 #include "computenode/operation.h"
 #include "computenode/options.h"
 #include "kvs/client.h"

@@ -1,12 +1,232 @@
 #include "computenode/operation.h"
 
 #include <glog/logging.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <limits>
+#include <span>
 #include <utility>
 
 #include "krcore/baseline.h"
 
 namespace computenode {
+namespace {
+
+using metrics::Families;
+
+struct StoreCounter {
+  const char* name;
+  const char* help;
+  uint64_t kvs::ClientStats::*count;
+};
+
+// All of kvs::ClientStats, in its order.
+constexpr StoreCounter kStoreCounters[] = {
+    {"operations", "Operations on the store", &kvs::ClientStats::operations},
+    {"round_trips", "Batches of verbs waited for, upkeep included", &kvs::ClientStats::round_trips},
+    {"operation_round_trips", "... of them, those that operations consist of",
+     &kvs::ClientStats::operation_round_trips},
+    {"reads", "READ verbs", &kvs::ClientStats::reads},
+    {"writes", "WRITE verbs", &kvs::ClientStats::writes},
+    {"atomics", "Atomic verbs", &kvs::ClientStats::atomics},
+    {"cas_failures", "CASes of a slot that lost a race", &kvs::ClientStats::cas_failures},
+    {"writes_done", "Writes that took effect, combined ones once", &kvs::ClientStats::writes_done},
+    {"write_attempts", "CASes of a slot that writes tried", &kvs::ClientStats::write_attempts},
+    {"cache_misses", "Keys that the address cache did not know", &kvs::ClientStats::cache_misses},
+    {"cache_speculations", "Blocks read on the word of the address cache", &kvs::ClientStats::cache_speculations},
+    {"cache_hits", "... of them, those that were right", &kvs::ClientStats::cache_hits},
+    {"cache_switches", "Times that the address cache was turned off or on", &kvs::ClientStats::cache_switches},
+    {"combined_operations", "Operations that another one of the same client did along",
+     &kvs::ClientStats::combined_operations},
+    {"restarts", "Operations that began again", &kvs::ClientStats::restarts},
+    {"splits", "Splits of a subtable completed", &kvs::ClientStats::splits},
+    {"split_takeovers", "Splits continued whose client had stopped", &kvs::ClientStats::split_takeovers},
+    {"slots_migrated", "Slots decided in a split, one's own or another client's", &kvs::ClientStats::slots_migrated},
+    {"merges", "Merges of two subtables completed", &kvs::ClientStats::merges},
+    {"merge_takeovers", "Merges continued whose client had stopped", &kvs::ClientStats::merge_takeovers},
+    {"table_replacements", "Merges that ended in copies", &kvs::ClientStats::table_replacements},
+    {"stale_directory_hits", "Subtables found not to be what the cached directory said",
+     &kvs::ClientStats::stale_directory_hits},
+    {"directory_reads", "Reads of the directory", &kvs::ClientStats::directory_reads},
+    {"checksum_retries", "Blocks read again for a wrong checksum", &kvs::ClientStats::checksum_retries},
+    {"blocks_retired", "Blocks given up", &kvs::ClientStats::blocks_retired},
+    {"blocks_reused", "Blocks used again", &kvs::ClientStats::blocks_reused},
+    {"chunks_taken", "Chunks of memory taken from memory nodes", &kvs::ClientStats::chunks_taken},
+    {"chunks_freed", "Chunks of memory given back", &kvs::ClientStats::chunks_freed},
+    {"compactions", "Runs of the mover", &kvs::ClientStats::compactions},
+    {"blocks_moved", "Blocks moved by it", &kvs::ClientStats::blocks_moved},
+    {"heartbeats", "Renewals of a client's lease", &kvs::ClientStats::heartbeats},
+    {"expulsions", "Other clients expelled for not renewing theirs", &kvs::ClientStats::expulsions},
+    {"dead_clients_found", "Dead clients whose entries were freed", &kvs::ClientStats::dead_clients_found},
+    {"outcomes_looked_up", "Outcomes looked up of verbs that ended with an error",
+     &kvs::ClientStats::outcomes_looked_up},
+    {"fenced", "Times that a client was expelled by others", &kvs::ClientStats::fenced},
+    {"fenced_restarts", "Operations that began again for that", &kvs::ClientStats::fenced_restarts},
+    {"rc_connects", "Memory nodes that an RC queue was made for", &kvs::ClientStats::rc_connects},
+    {"rc_reclaims", "RC queues given up", &kvs::ClientStats::rc_reclaims},
+};
+static_assert(std::size(kStoreCounters) * sizeof(uint64_t) == sizeof(kvs::ClientStats), "one is missing");
+
+double AsDouble(uint64_t count) { return static_cast<double>(count); }
+
+const char* KindName(const Options& options) {
+  if (!options.elastic || options.elastic->kind == WorkerKind::kThread) return "thread";
+  return options.elastic->kind == WorkerKind::kFork ? "fork" : "exec";
+}
+
+struct Counts {
+  uint64_t starting = 0, serving = 0, draining = 0, retired = 0, failed = 0;
+};
+
+Counts CountsOf(const std::vector<WorkerRecord>& records) {
+  Counts counts;
+  for (const WorkerRecord& record : records) {
+    if (record.retired_ns != 0) ++counts.retired;
+    if (record.died || !record.status.ok()) ++counts.failed;
+    if (record.ended_ns != 0) continue;
+    ++(record.retired_ns != 0 ? counts.draining : record.lanes_ns != 0 ? counts.serving : counts.starting);
+  }
+  return counts;
+}
+
+// How long each worker took for a part of its start, of those that have it behind them.
+template <typename Duration>
+prometheus::ClientMetric::Histogram PartOf(const std::vector<WorkerRecord>& records, Duration duration_ns) {
+  std::vector<int64_t> durations;
+  for (const WorkerRecord& record : records) {
+    const int64_t ns = duration_ns(record);
+    if (ns >= 0) durations.push_back(ns);
+  }
+  return metrics::HistogramOf(durations);
+}
+
+int64_t Between(int64_t from_ns, int64_t to_ns) {
+  return from_ns == 0 || to_ns == 0 ? -1 : std::max<int64_t>(to_ns - from_ns, 0);
+}
+
+void AddStarts(const std::vector<WorkerRecord>& records, Families* families) {
+  const auto add = [&](const char* part, auto duration_ns) {
+    families->Histogram("surgekv_worker_start_seconds", "Parts of the start of a worker", PartOf(records, duration_ns),
+                        {{"part", part}});
+  };
+  add("spawn", [](const WorkerRecord& worker) { return Between(worker.wanted_ns, worker.thread_ns); });
+  add("store", [](const WorkerRecord& worker) { return Between(worker.thread_ns, worker.store_ns); });
+  add("client", [](const WorkerRecord& worker) { return Between(worker.store_ns, worker.client_ns); });
+  // Of a thread these are known at its end.
+  add("connect", [](const WorkerRecord& worker) -> int64_t {
+    const kvs::ClientTimes& times = worker.client_times;
+    const int64_t ns = times.node_ns + times.queues_ns + times.connect_ns;
+    return worker.client_ns == 0 || ns == 0 ? -1 : ns;
+  });
+  add("register", [](const WorkerRecord& worker) -> int64_t {
+    return worker.client_ns == 0 || worker.client_times.register_ns == 0 ? -1 : worker.client_times.register_ns;
+  });
+  add("lanes", [](const WorkerRecord& worker) { return Between(worker.client_ns, worker.lanes_ns); });
+  add("first_reply", [](const WorkerRecord& worker) { return Between(worker.first_begin_ns, worker.first_reply_ns); });
+  add("bootstrap", [](const WorkerRecord& worker) -> int64_t {
+    const int64_t ns = BootstrapNs(worker);
+    return ns == 0 ? -1 : ns;
+  });
+}
+
+}  // namespace
+
+int64_t BootstrapNs(const WorkerTimes& times) {
+  if (times.first_reply_ns == 0) return 0;
+  return times.lanes_ns - times.wanted_ns + times.first_reply_ns - times.first_begin_ns;
+}
+
+void AddFleet(const Options& options, const FleetView& view, Families* families) {
+  families->Gauge("surgekv_compute_info", "1; what this compute node is", 1,
+                  {{"fabric", options.store.fabric},
+                   {"control_plane", options.store.control_plane},
+                   {"worker_kind", KindName(options)}});
+  const Counts counts = CountsOf(view.records);
+  const std::string workers = "Workers, by state", name = "surgekv_workers";
+  families->Gauge(name, workers, AsDouble(view.standby), {{"state", "standby"}});
+  families->Gauge(name, workers, AsDouble(counts.starting), {{"state", "starting"}});
+  families->Gauge(name, workers, AsDouble(counts.serving), {{"state", "serving"}});
+  families->Gauge(name, workers, AsDouble(counts.draining), {{"state", "draining"}});
+  families->Gauge("surgekv_workers_wanted", "Workers that there should be", view.wanted);
+  families->Counter("surgekv_workers_started_total", "Workers that were asked for", AsDouble(view.records.size()));
+  families->Counter("surgekv_workers_retired_total", "Workers that were asked to end", AsDouble(counts.retired));
+  families->Counter("surgekv_workers_failed_total", "Workers that died or could not start", AsDouble(counts.failed));
+  families->Counter("surgekv_workers_restarted_total", "Workers started in the place of such",
+                    AsDouble(view.restarted));
+  kvs::ClientStats stats;
+  uint64_t cpu_ns = 0, connection_bytes = 0;
+  for (const WorkerRecord& record : view.records) {
+    AddStats(record.client_stats, &stats);
+    cpu_ns += record.cpu_ns;
+    connection_bytes += record.connection_bytes;
+  }
+  families->Counter("surgekv_worker_cpu_seconds_total", "CPU time of all workers, those that have ended included",
+                    AsDouble(cpu_ns) * 1e-9);
+  families->Gauge("surgekv_connection_memory_bytes", "Memory that workers hold for connections",
+                  AsDouble(connection_bytes));
+  AddStarts(view.records, families);
+  if (view.software_dc) metrics::AddSoftwareDc(*view.software_dc, families);
+  for (const StoreCounter& counter : kStoreCounters) {
+    families->Counter(std::string("surgekv_store_") + counter.name + "_total", counter.help,
+                      AsDouble(stats.*counter.count));
+  }
+}
+
+void AddRequests(const LoadCounts& counts, Families* families) {
+  families->Counter("surgekv_requests_total",
+                    "Requests that workers executed, failed ones included; one whose worker died is executed again",
+                    AsDouble(counts.operations));
+  families->Counter("surgekv_requests_failed_total", "... of them, those that failed", AsDouble(counts.failed));
+  families->Counter("surgekv_values_verified_total", "Values read that were what was written",
+                    AsDouble(counts.verified));
+  families->Counter("surgekv_values_mismatched_total", "... and that were not", AsDouble(counts.mismatches));
+}
+
+prometheus::ClientMetric::Histogram HistogramOf(const ycsb::LatencyHistogram& latencies) {
+  const std::span<const double> bounds = metrics::DurationBounds();
+  std::vector<double> bounds_ns;
+  for (const double bound : bounds) bounds_ns.push_back(bound * 1e9);
+  const std::vector<uint64_t> counts = latencies.CountsUpTo(bounds_ns);
+  prometheus::ClientMetric::Histogram histogram;
+  histogram.sample_count = latencies.count();
+  histogram.sample_sum = latencies.mean_ns() * 1e-9 * AsDouble(latencies.count());
+  for (size_t i = 0; i < bounds.size(); ++i) histogram.bucket.push_back({counts[i], bounds[i]});
+  histogram.bucket.push_back({latencies.count(), std::numeric_limits<double>::infinity()});
+  return histogram;
+}
+
+void AddLatencies(const ycsb::LatencyHistogram& latencies, Families* families) {
+  families->Histogram("surgekv_request_latency_seconds",
+                      "How long requests took, of an open loop from when they were due", HistogramOf(latencies));
+}
+
+std::string TroubleOf(const FleetView& view, const Operation& operation) {
+  if (CountsOf(view.records).serving > 0) {
+    const std::string trouble = operation.trouble();
+    return trouble.empty() ? "" : "not announced at a metadata server: " + trouble;
+  }
+  const auto failed =
+      std::ranges::find_if(view.records, [](const WorkerRecord& worker) { return !worker.status.ok(); });
+  return failed == view.records.end() ? "no worker serves"
+                                      : "no worker serves; one could not start: " + failed->status.ToString();
+}
+
+metrics::Announcement AnnouncementOf(const FleetView& view, int64_t started_ns, metrics::State state) {
+  const Counts counts = CountsOf(view.records);
+  const auto fit = [](uint64_t count) { return static_cast<uint16_t>(std::min<uint64_t>(count, 0xffff)); };
+  metrics::Announcement announcement;
+  announcement.role = metrics::Role::kCompute;
+  announcement.state = state;
+  announcement.pid = static_cast<uint32_t>(getpid());
+  announcement.started_s = static_cast<uint32_t>(started_ns / 1'000'000'000);
+  announcement.workers_wanted = fit(view.wanted);
+  announcement.workers_starting = fit(counts.starting);
+  announcement.workers_serving = fit(counts.serving);
+  announcement.workers_draining = fit(counts.draining);
+  for (const WorkerRecord& record : view.records) announcement.operations += record.client_stats.operations;
+  return announcement;
+}
 
 krcore::Status Operation::Listen(const Options& options, const metrics::Source& source) {
   if (!options.metrics) return {};

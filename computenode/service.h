@@ -12,7 +12,6 @@
 
 #include "computenode/channel.h"
 #include "computenode/elastic/fleet.h"
-#include "computenode/fleet_metrics.h"
 #include "computenode/operation.h"
 #include "computenode/options.h"
 #include "kvs/client.h"
