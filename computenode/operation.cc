@@ -75,21 +75,6 @@ const char* KindName(const Options& options) {
   return options.elastic->kind == WorkerKind::kFork ? "fork" : "exec";
 }
 
-struct Counts {
-  uint64_t starting = 0, serving = 0, draining = 0, retired = 0, failed = 0;
-};
-
-Counts CountsOf(const std::vector<WorkerRecord>& records) {
-  Counts counts;
-  for (const WorkerRecord& record : records) {
-    if (record.retired_ns != 0) ++counts.retired;
-    if (record.died || !record.status.ok()) ++counts.failed;
-    if (record.ended_ns != 0) continue;
-    ++(record.retired_ns != 0 ? counts.draining : record.lanes_ns != 0 ? counts.serving : counts.starting);
-  }
-  return counts;
-}
-
 // How long each worker took for a part of its start, of those that have it behind them.
 template <typename Duration>
 prometheus::ClientMetric::Histogram PartOf(const std::vector<WorkerRecord>& records, Duration duration_ns) {
@@ -132,6 +117,17 @@ void AddStarts(const std::vector<WorkerRecord>& records, Families* families) {
 
 }  // namespace
 
+WorkerCounts CountWorkers(const std::vector<WorkerRecord>& records) {
+  WorkerCounts counts;
+  for (const WorkerRecord& record : records) {
+    if (record.retired_ns != 0) ++counts.retired;
+    if (record.died || !record.status.ok()) ++counts.failed;
+    if (record.ended_ns != 0) continue;
+    ++(record.retired_ns != 0 ? counts.draining : record.lanes_ns != 0 ? counts.serving : counts.starting);
+  }
+  return counts;
+}
+
 int64_t BootstrapNs(const WorkerTimes& times) {
   if (times.first_reply_ns == 0) return 0;
   return times.lanes_ns - times.wanted_ns + times.first_reply_ns - times.first_begin_ns;
@@ -142,7 +138,7 @@ void AddFleet(const Options& options, const FleetView& view, Families* families)
                   {{"fabric", options.store.fabric},
                    {"control_plane", options.store.control_plane},
                    {"worker_kind", KindName(options)}});
-  const Counts counts = CountsOf(view.records);
+  const WorkerCounts counts = CountWorkers(view.records);
   const std::string workers = "Workers, by state", name = "surgekv_workers";
   families->Gauge(name, workers, AsDouble(view.standby), {{"state", "standby"}});
   families->Gauge(name, workers, AsDouble(counts.starting), {{"state", "starting"}});
@@ -202,7 +198,7 @@ void AddLatencies(const ycsb::LatencyHistogram& latencies, Families* families) {
 }
 
 std::string TroubleOf(const FleetView& view, const Operation& operation) {
-  if (CountsOf(view.records).serving > 0) {
+  if (CountWorkers(view.records).serving > 0) {
     const std::string trouble = operation.trouble();
     return trouble.empty() ? "" : "not announced at a metadata server: " + trouble;
   }
@@ -213,7 +209,7 @@ std::string TroubleOf(const FleetView& view, const Operation& operation) {
 }
 
 metrics::Announcement AnnouncementOf(const FleetView& view, int64_t started_ns, metrics::State state) {
-  const Counts counts = CountsOf(view.records);
+  const WorkerCounts counts = CountWorkers(view.records);
   const auto fit = [](uint64_t count) { return static_cast<uint16_t>(std::min<uint64_t>(count, 0xffff)); };
   metrics::Announcement announcement;
   announcement.role = metrics::Role::kCompute;

@@ -50,6 +50,11 @@ class Operation {
   std::unique_ptr<metrics::Announcer> announcer_;
 };
 
+struct WorkerCounts {
+  uint64_t starting = 0, serving = 0, draining = 0, retired = 0, failed = 0;
+};
+WorkerCounts CountWorkers(const std::vector<WorkerRecord>& records);
+
 struct FleetView {
   std::vector<WorkerRecord> records;  // of all workers that ever were
   uint32_t wanted = 0;
