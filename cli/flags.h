@@ -55,7 +55,7 @@ struct CommandLine {
 krcore::Result<CommandLine> Parse(const Program& program, std::span<const char* const> args);
 
 // Parse(argc, argv); prints help or the error and exits (0, 2) where that is called for. Sets up the standard streams
-// (standard_streams.h) and logging (log.h), and remembers `program` for Fail().
+// (fail.h) and logging, and remembers `program` for Fail().
 CommandLine ParseFlags(const Program& program, int argc, char** argv);
 
 // The texts of --help and --helpfull.
@@ -68,6 +68,10 @@ bool FlagGiven(const char* name);
 krcore::Status CheckRange(const char* flag, double value, double min, double max);
 // kInvalidArgument: the user gave one of these flags; the message is its name and `why`.
 krcore::Status CheckNotGiven(std::initializer_list<const char*> flags, std::string_view why);
+
+// The one of `known` that looks most like `name`: at most two letters are wrong, or it begins with `name` (of three
+// letters or more). Empty: none does.
+std::string_view Nearest(std::string_view name, std::span<const std::string_view> known);
 
 }  // namespace cli
 

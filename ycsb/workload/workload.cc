@@ -11,7 +11,7 @@
 #include <sstream>
 #include <utility>
 
-#include "cli/nearest.h"
+#include "cli/flags.h"
 #include "kvs/client.h"
 #include "ycsb/workload/records.h"
 
