@@ -15,7 +15,6 @@
 #include "computenode/options.h"
 #include "krcore/node.h"
 #include "metrics/announcement.h"
-#include "metrics/announcer.h"
 #include "metrics/exporter.h"
 #include "metrics/families.h"
 #include "ycsb/workload/measurements.h"

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "computenode/elastic/fleet.h"
-#include "metrics/flag.h"
+#include "metrics/exporter.h"
 #include "ycsb/workload/flags.h"
 
 DEFINE_double(duration, 0, "Seconds to serve; 0: until operationcount, `quit` or SIGTERM");
