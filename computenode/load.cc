@@ -132,19 +132,7 @@ bool JobLoad::AddSummary(const std::string&, ordered_json* json) {
                 {"p99_us", percentiles[1] / 1000},
                 {"p99.9_us", percentiles[2] / 1000}});
   AddReady(json);
-  const kvs::ClientStats stats = fleet_->TotalClientStats();
-  (*json)["client_stats"] = {{"operations", stats.operations},
-                             {"round_trips", stats.round_trips},
-                             {"operation_round_trips", stats.operation_round_trips},
-                             {"round_trips_per_operation", ycsb::Ratio(stats.operation_round_trips, stats.operations)},
-                             {"attempts_per_write", ycsb::Ratio(stats.write_attempts, stats.writes_done)},
-                             {"cas_failures", stats.cas_failures},
-                             {"restarts", stats.restarts},
-                             {"combined_operations", stats.combined_operations},
-                             {"cache_hits", stats.cache_hits},
-                             {"stale_directory_hits", stats.stale_directory_hits},
-                             {"splits", stats.splits},
-                             {"merges", stats.merges}};
+  (*json)["client_stats"] = ycsb::ClientStatsJson(fleet_->TotalClientStats());
   if (const auto dc = store_->software_dc()) (*json)["software_dc"] = ycsb::SoftwareDcJson(*dc);
   ordered_json& workers = (*json)["workers"] = ordered_json::array();
   for (const WorkerRecord& worker : fleet_->Records()) {

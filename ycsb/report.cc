@@ -117,39 +117,6 @@ ordered_json MachineJson() {
   return json;
 }
 
-ordered_json StatsJson(const kvs::ClientStats& stats) {
-  return {{"operations", stats.operations},
-          {"round_trips", stats.round_trips},
-          {"operation_round_trips", stats.operation_round_trips},
-          {"round_trips_per_operation", Ratio(stats.operation_round_trips, stats.operations)},
-          {"reads", stats.reads},
-          {"writes", stats.writes},
-          {"atomics", stats.atomics},
-          {"cas_failures", stats.cas_failures},
-          {"writes_done", stats.writes_done},
-          {"write_attempts", stats.write_attempts},
-          {"attempts_per_write", Ratio(stats.write_attempts, stats.writes_done)},
-          {"cache_misses", stats.cache_misses},
-          {"cache_speculations", stats.cache_speculations},
-          {"cache_hits", stats.cache_hits},
-          {"cache_switches", stats.cache_switches},
-          {"combined_operations", stats.combined_operations},
-          {"restarts", stats.restarts},
-          {"splits", stats.splits},
-          {"split_takeovers", stats.split_takeovers},
-          {"slots_migrated", stats.slots_migrated},
-          {"merges", stats.merges},
-          {"merge_takeovers", stats.merge_takeovers},
-          {"table_replacements", stats.table_replacements},
-          {"stale_directory_hits", stats.stale_directory_hits},
-          {"directory_reads", stats.directory_reads},
-          {"checksum_retries", stats.checksum_retries},
-          {"blocks_retired", stats.blocks_retired},
-          {"blocks_reused", stats.blocks_reused},
-          {"chunks_taken", stats.chunks_taken},
-          {"chunks_freed", stats.chunks_freed}};
-}
-
 ordered_json TableJson(const kvs::TableStats& table) {
   ordered_json json;
   json["global_depth"] = table.global_depth;
@@ -240,7 +207,7 @@ void WriteSummary(const WorkloadJob& job, const RunResult& result, const ReportC
     out << "[VERIFY], Return=OK, " << measured.verified << '\n';
     out << "[VERIFY], Return=UNEXPECTED_STATE, " << measured.mismatches << '\n';
   }
-  const ordered_json stats = StatsJson(result.client_stats);
+  const ordered_json stats = ClientStatsJson(result.client_stats);
   for (const auto& [name, value] : stats.items()) {
     out << "[CLIENT], " << name << ", " << value.dump() << '\n';
   }
@@ -291,7 +258,7 @@ std::string JsonReport(const WorkloadJob& job, const RunResult& result, const Re
   json["verified"] = measured.verified;
   json["mismatches"] = measured.mismatches;
   json["by_operation"] = OperationsJson(measured);
-  json["client_stats"] = StatsJson(result.client_stats);
+  json["client_stats"] = ClientStatsJson(result.client_stats);
   if (context.software_dc) json["software_dc"] = SoftwareDcJson(*context.software_dc);
   if (context.table) json["table"] = TableJson(*context.table);
   json["bootstrap_us"] = ordered_json::array();

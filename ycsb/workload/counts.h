@@ -6,14 +6,23 @@
 
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
+#include <span>
 
 #include "krcore/types.h"
+#include "kvs/client.h"
 
 namespace ycsb {
 
-// Rounded to three digits after the point; 0 of 0 is 0.
-double Ratio(uint64_t count, uint64_t of);
+// A count of kvs::ClientStats. StoreCounters is all of them, in their order.
+struct StoreCounter {
+  const char* name;
+  const char* help;
+  uint64_t kvs::ClientStats::*count;
+};
+std::span<const StoreCounter> StoreCounters();
 
+// All counts, and two ratios of them.
+nlohmann::ordered_json ClientStatsJson(const kvs::ClientStats& stats);
 nlohmann::ordered_json SoftwareDcJson(const krcore::SoftwareDcStats& stats);
 
 // From one time of a worker's life to another, in microseconds; null if it has not reached one of them.
