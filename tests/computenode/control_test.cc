@@ -1,6 +1,6 @@
-#include "computenode/channel.h"
-
 #include <gtest/gtest.h>
+
+#include "computenode/channel.h"
 
 namespace computenode {
 namespace {
