@@ -19,7 +19,7 @@ namespace computenode {
 enum class WorkerKind : uint8_t { kThread, kFork, kExec };
 const char* WorkerKindName(WorkerKind kind);
 
-// Where the load is a queue of requests (ElasticService).
+// Where the load is a queue of requests (QueueLoad).
 struct ElasticOptions {
   WorkerKind kind = WorkerKind::kFork;
   uint32_t standby = 0;  // workers kept in readiness

@@ -6,6 +6,7 @@
 #include <coroutine>
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -45,6 +46,29 @@ constexpr int64_t kLookAgainNs = 1'000'000;  // where there is no request for no
 // that of the end of a sleep. Requests of a queue do without, or many workers would spin for one request each.
 constexpr int64_t kAwakeBeforeNs = 100'000;
 constexpr uint64_t kTicketChunk = 64;  // per visit to the shared counter; a worker that retires finishes its chunk
+
+// Which operation a uniform number in [0, 1) stands for.
+class Mix {
+ public:
+  explicit Mix(const Workload& workload) {
+    const double sum = workload.read_proportion + workload.update_proportion + workload.insert_proportion +
+                       workload.read_modify_write_proportion;
+    read_below_ = workload.read_proportion / sum;
+    update_below_ = read_below_ + workload.update_proportion / sum;
+    insert_below_ = workload.read_modify_write_proportion > 0 ? update_below_ + workload.insert_proportion / sum : 1;
+    if (workload.insert_proportion == 0 && workload.read_modify_write_proportion == 0) update_below_ = 1;
+    if (update_below_ == 1 && workload.update_proportion == 0) read_below_ = 1;
+  }
+  Operation Of(double draw) const {
+    return draw < read_below_     ? Operation::kRead
+           : draw < update_below_ ? Operation::kUpdate
+           : draw < insert_below_ ? Operation::kInsert
+                                  : Operation::kReadModifyWrite;
+  }
+
+ private:
+  double read_below_, update_below_, insert_below_;
+};
 
 }  // namespace
 
@@ -105,16 +129,86 @@ class WorkloadWorker final : public computenode::WorkerJob {
   uint64_t writes_ = 0;
   Random random_;
   KeyChooser chooser_;
-  double read_below_, update_below_, insert_below_;  // a uniform number in [0, 1) below it: that operation
-  WorkloadJob::Tickets tickets_;                     // closed loop: taken and not yet begun
-  computenode::Request claim_;                       // requests: the next one to serve, if claimed_
-  bool claimed_ = false;
-  int64_t free_ns_ = 0;    // requests: when this worker may begin another one
-  Measurements measured_;  // since the last Publish
+  const Mix mix_;
+  WorkloadJob::Tickets tickets_;               // closed loop: taken and not yet begun
+  std::optional<computenode::Request> claim_;  // requests: the next one to serve
+  int64_t free_ns_ = 0;                        // requests: when this worker may begin another one
+  Measurements measured_;                      // since the last Publish
   uint64_t epoch_;
   std::vector<LaneState> lanes_;
   std::vector<LaneState*> idle_lanes_;
 };
+
+// ---- Gathering
+
+void Gathering::WorkerStarted() {
+  const std::lock_guard lock(mutex_);
+  ++live_workers_;
+}
+
+void Gathering::Publish(uint64_t epoch, Measurements* measured) {
+  const std::lock_guard lock(mutex_);
+  if (epoch < measuring_epoch_) KeepFailuresOnly(measured);
+  interval_.Merge(*measured);
+  measured->Clear();
+  ++published_workers_;
+  published_.notify_all();
+}
+
+void Gathering::WorkerEnded() {
+  const std::lock_guard lock(mutex_);
+  --live_workers_;
+  ended_ns_ = clock_.NowNs();
+  published_.notify_all();
+}
+
+void Gathering::Ask(std::unique_lock<std::mutex>* lock) {
+  published_workers_ = 0;
+  epoch_.fetch_add(1, std::memory_order_relaxed);
+  published_.wait_for(*lock, kPublishWait, [this] { return published_workers_ >= live_workers_; });
+}
+
+Measurements Gathering::TakeInterval() {
+  std::unique_lock lock(mutex_);
+  Ask(&lock);
+  Measurements interval = std::move(interval_);
+  interval_ = Measurements();
+  total_.Merge(interval);
+  return interval;
+}
+
+Measurements Gathering::SoFar() {
+  std::unique_lock lock(mutex_);
+  Ask(&lock);
+  Measurements so_far = total_;
+  so_far.Merge(interval_);
+  return so_far;
+}
+
+void Gathering::BeginMeasuring() {
+  (void)TakeInterval();
+  const std::lock_guard lock(mutex_);
+  total_.Merge(interval_);  // of workers that ended meanwhile
+  interval_.Clear();
+  KeepFailuresOnly(&total_);
+  measuring_epoch_ = epoch();
+  measuring_ns_ = clock_.NowNs();
+}
+
+Measurements Gathering::Total() const {
+  const std::lock_guard lock(mutex_);
+  return total_;
+}
+
+int64_t Gathering::MeasuredNs(int64_t start_ns) const {
+  const std::lock_guard lock(mutex_);
+  if (measuring_ns_ != 0) start_ns = measuring_ns_;
+  if (start_ns == 0) return 0;
+  const int64_t end_ns = live_workers_ == 0 && ended_ns_ != 0 ? ended_ns_ : clock_.NowNs();
+  return std::max<int64_t>(end_ns - start_ns, 0);
+}
+
+// ---- WorkloadJob
 
 WorkloadJob::WorkloadJob(const JobOptions& options)
     : options_(options),
@@ -125,13 +219,13 @@ WorkloadJob::WorkloadJob(const JobOptions& options)
                options.workload.field_lengths),
       inserted_(options.workload.insert_count, InsertWindow(options)),
       chooser_(options.workload, inserted_),
-      planted_record_(options.plant_mismatch ? chooser_.Hottest() : kNoRecord) {}
+      planted_record_(options.plant_mismatch ? chooser_.Hottest() : kNoRecord),
+      gathering_(*clock_) {}
 
 std::unique_ptr<computenode::WorkerJob> WorkloadJob::StartWorker(computenode::WorkerContext& context) {
   int64_t unset = 0;
   start_ns_.compare_exchange_strong(unset, clock_->NowNs(), std::memory_order_relaxed);
-  const std::lock_guard lock(mutex_);
-  ++live_workers_;
+  gathering_.WorkerStarted();
   return std::make_unique<WorkloadWorker>(*this, context);
 }
 
@@ -190,66 +284,6 @@ bool WorkloadJob::TakeDue(int64_t now_ns, uint64_t* ticket, int64_t* due_ns) {
   return true;
 }
 
-void WorkloadJob::Publish(uint64_t epoch, Measurements* measured) {
-  const std::lock_guard lock(mutex_);
-  if (epoch < measuring_epoch_) KeepFailuresOnly(measured);
-  interval_.Merge(*measured);
-  measured->Clear();
-  ++published_workers_;
-  published_.notify_all();
-}
-
-void WorkloadJob::WorkerEnded() {
-  const std::lock_guard lock(mutex_);
-  --live_workers_;
-  ended_ns_ = clock_->NowNs();
-  published_.notify_all();
-}
-
-Measurements WorkloadJob::TakeInterval() {
-  std::unique_lock lock(mutex_);
-  published_workers_ = 0;
-  epoch_.fetch_add(1, std::memory_order_relaxed);
-  published_.wait_for(lock, kPublishWait, [this] { return published_workers_ >= live_workers_; });
-  Measurements interval = std::move(interval_);
-  interval_ = Measurements();
-  total_.Merge(interval);
-  return interval;
-}
-
-Measurements WorkloadJob::SoFar() {
-  std::unique_lock lock(mutex_);
-  published_workers_ = 0;
-  epoch_.fetch_add(1, std::memory_order_relaxed);
-  published_.wait_for(lock, kPublishWait, [this] { return published_workers_ >= live_workers_; });
-  Measurements so_far = total_;
-  so_far.Merge(interval_);
-  return so_far;
-}
-
-void WorkloadJob::BeginMeasuring() {
-  (void)TakeInterval();
-  const std::lock_guard lock(mutex_);
-  total_.Merge(interval_);  // of workers that ended meanwhile
-  interval_.Clear();
-  KeepFailuresOnly(&total_);
-  measuring_epoch_ = epoch_.load(std::memory_order_relaxed);
-  measuring_ns_ = clock_->NowNs();
-}
-
-Measurements WorkloadJob::Total() const {
-  const std::lock_guard lock(mutex_);
-  return total_;
-}
-
-int64_t WorkloadJob::MeasuredNs() const {
-  const std::lock_guard lock(mutex_);
-  const int64_t start_ns = measuring_ns_ != 0 ? measuring_ns_ : start_ns_.load(std::memory_order_relaxed);
-  if (start_ns == 0) return 0;
-  const int64_t end_ns = live_workers_ == 0 && ended_ns_ != 0 ? ended_ns_ : clock_->NowNs();
-  return std::max<int64_t>(end_ns - start_ns, 0);
-}
-
 void WorkloadJob::ReportProblem(std::string description) {
   const uint64_t seen = 1 + problems_seen_.fetch_add(1, std::memory_order_relaxed);
   if (options_.max_failures != 0 && seen >= options_.max_failures) {
@@ -258,12 +292,12 @@ void WorkloadJob::ReportProblem(std::string description) {
   }
   if (seen > kMaxProblems) return;
   if (seen == kMaxProblems) description += " (further ones are only counted)";
-  const std::lock_guard lock(mutex_);
+  const std::lock_guard lock(problems_mutex_);
   problems_.push_back(std::move(description));
 }
 
 std::vector<std::string> WorkloadJob::TakeProblems() {
-  const std::lock_guard lock(mutex_);
+  const std::lock_guard lock(problems_mutex_);
   return std::exchange(problems_, {});
 }
 
@@ -280,16 +314,9 @@ WorkloadWorker::WorkloadWorker(WorkloadJob& job, computenode::WorkerContext& con
       writer_(static_cast<uint16_t>(context.worker() + 1)),
       random_(job.options_.seed, context.worker()),
       chooser_(job.chooser_),
-      epoch_(job.epoch_.load(std::memory_order_relaxed)),
+      mix_(job.options_.workload),
+      epoch_(job.gathering_.epoch()),
       lanes_(context.lanes()) {
-  const Workload& workload = job.options_.workload;
-  const double sum = workload.read_proportion + workload.update_proportion + workload.insert_proportion +
-                     workload.read_modify_write_proportion;
-  read_below_ = workload.read_proportion / sum;
-  update_below_ = read_below_ + workload.update_proportion / sum;
-  insert_below_ = workload.read_modify_write_proportion > 0 ? update_below_ + workload.insert_proportion / sum : 1;
-  if (workload.insert_proportion == 0 && workload.read_modify_write_proportion == 0) update_below_ = 1;
-  if (update_below_ == 1 && workload.update_proportion == 0) read_below_ = 1;
   for (LaneState& lane : lanes_) {
     lane.key.reserve(job.keys_.key_bytes());
     lane.written.reserve(max_value_bytes_);
@@ -298,14 +325,14 @@ WorkloadWorker::WorkloadWorker(WorkloadJob& job, computenode::WorkerContext& con
 }
 
 WorkloadWorker::~WorkloadWorker() {
-  job_.Publish(epoch_, &measured_);
-  job_.WorkerEnded();
+  job_.gathering_.Publish(epoch_, &measured_);
+  job_.gathering_.WorkerEnded();
 }
 
 int64_t WorkloadWorker::OnRound(computenode::WorkerContext& context) {
-  const uint64_t epoch = job_.epoch_.load(std::memory_order_relaxed);
+  const uint64_t epoch = job_.gathering_.epoch();
   if (epoch != epoch_) [[unlikely]] {
-    job_.Publish(epoch_, &measured_);
+    job_.gathering_.Publish(epoch_, &measured_);
     epoch_ = epoch;
   }
   if (!open_loop_ || idle_lanes_.empty()) return kNever;
@@ -330,22 +357,25 @@ int64_t WorkloadWorker::OnRound(computenode::WorkerContext& context) {
 // One at a time is claimed, when this worker is free for it.
 int64_t WorkloadWorker::ServeRequests(bool ending) {
   const int64_t now_ns = job_.clock_->NowNs();
-  if (ending && std::exchange(claimed_, false)) requests_->Return(context_.worker(), claim_.index);
+  if (ending && claim_) requests_->Return(context_.worker(), std::exchange(claim_, std::nullopt)->index);
   while (!idle_lanes_.empty()) {
     LaneState& lane = *idle_lanes_.back();
     lane.ticket = kNoTicket;
     if (!ending) {
-      if (!claimed_ && now_ns < free_ns_) return free_ns_;
-      if (!claimed_) claimed_ = requests_->Claim(context_.worker(), &claim_);
-      if (!claimed_) return now_ns + kLookAgainNs;
-      if (claim_.due_ns > now_ns) return claim_.due_ns;
-      claimed_ = false;
+      if (!claim_) {
+        if (now_ns < free_ns_) return free_ns_;
+        computenode::Request request;
+        if (!requests_->Claim(context_.worker(), &request)) return now_ns + kLookAgainNs;
+        claim_ = request;
+      }
+      if (claim_->due_ns > now_ns) return claim_->due_ns;
+      const computenode::Request request = *std::exchange(claim_, std::nullopt);
       context_.NoteBegin();
-      lane.ticket = claim_.index;
-      lane.start_ns = claim_.due_ns;
+      lane.ticket = request.index;
+      lane.start_ns = request.due_ns;
       // From when it could begin, so that a late wake-up costs no capacity.
       const int64_t period_ns = job_.options_.request_period_ns;
-      free_ns_ = std::max({free_ns_, claim_.due_ns, now_ns - period_ns}) + period_ns;
+      free_ns_ = std::max({free_ns_, request.due_ns, now_ns - period_ns}) + period_ns;
     }
     idle_lanes_.pop_back();
     kvs::RunQueue::OfThisThread().Push(lane.waiting);
@@ -369,11 +399,7 @@ void WorkloadWorker::Choose(LaneState& lane) {
     lane.operation = Operation::kInsert;
     lane.record = job_.options_.workload.insert_start + lane.ticket;
   } else {
-    const double draw = random_.NextDouble();
-    lane.operation = draw < read_below_     ? Operation::kRead
-                     : draw < update_below_ ? Operation::kUpdate
-                     : draw < insert_below_ ? Operation::kInsert
-                                            : Operation::kReadModifyWrite;
+    lane.operation = mix_.Of(random_.NextDouble());
     if (lane.operation == Operation::kInsert) {
       lane.own = job_.inserted_.Next();
       lane.record = job_.options_.workload.own_records().At(lane.own);

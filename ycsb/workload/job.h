@@ -54,6 +54,44 @@ struct JobOptions {
   computenode::LiveCounts* counts = nullptr;  // where to count besides, while it runs
 };
 
+// Gathers what the workers of a job have measured, who keep it to themselves until they are asked.
+//
+// Thread safety: any thread.
+class Gathering {
+ public:
+  explicit Gathering(krcore::Clock& clock) : clock_(clock) {}
+
+  // A worker that sees a new one publishes.
+  uint64_t epoch() const { return epoch_.load(std::memory_order_relaxed); }
+  void WorkerStarted();
+  // Takes what a worker has measured in `epoch`, and clears it.
+  void Publish(uint64_t epoch, Measurements* measured);
+  void WorkerEnded();
+
+  // As WorkloadJob has them.
+  Measurements TakeInterval();
+  Measurements SoFar();
+  void BeginMeasuring();
+  Measurements Total() const;
+  int64_t MeasuredNs(int64_t start_ns) const;
+
+ private:
+  // Asks every worker, and waits a little.
+  void Ask(std::unique_lock<std::mutex>* lock);
+
+  krcore::Clock& clock_;
+  alignas(64) std::atomic<uint64_t> epoch_{1};  // orders nothing; read by workers, written seldom
+  alignas(64) mutable std::mutex mutex_;        // guards what follows
+  std::condition_variable published_;
+  uint64_t live_workers_ = 0;
+  uint64_t published_workers_ = 0;  // in this epoch
+  uint64_t measuring_epoch_ = 1;    // what began before it is warm-up
+  int64_t measuring_ns_ = 0;        // 0: from the start
+  int64_t ended_ns_ = 0;
+  Measurements interval_;
+  Measurements total_;
+};
+
 class WorkloadJob final : public computenode::Job {
  public:
   explicit WorkloadJob(const JobOptions& options);
@@ -70,16 +108,16 @@ class WorkloadJob final : public computenode::Job {
 
   // Asks every worker for what it measured since the last call, waits a little for their answers (a worker that does
   // not answer is heard next time), and returns the sum.
-  Measurements TakeInterval();
+  Measurements TakeInterval() { return gathering_.TakeInterval(); }
   // Everything so far, as Total() of a later moment would say. Asks every worker like TakeInterval, which gives the
   // same another time.
-  Measurements SoFar();
+  Measurements SoFar() { return gathering_.SoFar(); }
   // What ran before was warm-up: only its failures and mismatches go into Total().
-  void BeginMeasuring();
+  void BeginMeasuring() { gathering_.BeginMeasuring(); }
   // Everything taken so far. Complete when all workers have ended and TakeInterval was called.
-  Measurements Total() const;
+  Measurements Total() const { return gathering_.Total(); }
   // From the first worker's start, or BeginMeasuring, to the last worker's end, or now.
-  int64_t MeasuredNs() const;
+  int64_t MeasuredNs() const { return gathering_.MeasuredNs(start_ns_.load(std::memory_order_relaxed)); }
   // Descriptions of the first failures and mismatches, each once.
   std::vector<std::string> TakeProblems();
 
@@ -112,8 +150,6 @@ class WorkloadJob final : public computenode::Job {
   // Open loop: takes the next operation if it is due. False: *due_ns is when it will be, or when the plan ends if none
   // are left; kNever when that is over.
   bool TakeDue(int64_t now_ns, uint64_t* ticket, int64_t* due_ns);
-  void Publish(uint64_t epoch, Measurements* measured);
-  void WorkerEnded();
   void ReportProblem(std::string description);
 
   const JobOptions options_;
@@ -129,20 +165,12 @@ class WorkloadJob final : public computenode::Job {
   // Hints and counts that order nothing; read by workers, written seldom.
   alignas(64) std::atomic<bool> stopped_{false};
   std::atomic<bool> gave_up_{false};
-  std::atomic<uint64_t> epoch_{1};  // a worker that sees a new one publishes
   std::atomic<int64_t> start_ns_{0};
   std::atomic<uint64_t> problems_seen_{0};
   std::atomic<uint64_t> inserted_records_{0};
 
-  mutable std::mutex mutex_;  // guards what follows
-  std::condition_variable published_;
-  uint64_t live_workers_ = 0;
-  uint64_t published_workers_ = 0;  // in this epoch
-  uint64_t measuring_epoch_ = 1;    // what began before it is warm-up
-  int64_t measuring_ns_ = 0;        // 0: from start_ns_
-  int64_t ended_ns_ = 0;
-  Measurements interval_;
-  Measurements total_;
+  Gathering gathering_;
+  std::mutex problems_mutex_;  // guards the next
   std::vector<std::string> problems_;
 };
 
