@@ -1,5 +1,5 @@
 // Connecting in virtual time, over the sim provider: what a ConnectX's control path would cost, by the named constants
-// of krcore/rnic/sim/cost_model.h, whose sources docs/sim.md gives. All modelled; the CPU's time is not in it.
+// of krcore/rnic/sim/cost_model.h, whose sources docs/hacking.md gives. All modelled; the CPU's time is not in it.
 #include "bench/connect_bench.h"
 #include "krcore/rnic/sim/world.h"
 
@@ -60,7 +60,7 @@ void Row(const char* what, int64_t ns, int64_t verbs_ns) {
 
 void PrintModel() {
   std::printf(
-      "modelled: ConnectX costs (krcore/rnic/sim/cost_model.h, sources in docs/sim.md), virtual time; no CPU time\n");
+      "modelled: ConnectX costs (krcore/rnic/sim/cost_model.h, see docs/hacking.md), virtual time; no CPU time\n");
   std::printf("%-50s %10s %10s\n", "us", "modelled", "verbs / it");
   std::vector<std::byte> buffer(kWorkerBytes);
   ModelledFabric fabric;

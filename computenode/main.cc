@@ -1,4 +1,4 @@
-// computenode: serves a workload with elastic workers. docs/ycsb.md, "computenode".
+// computenode: serves a workload with elastic workers. docs/operating.md, "computenode".
 #include <glog/logging.h>
 #include <unistd.h>
 

@@ -14,7 +14,7 @@ DEFINE_uint64(max_failures, 0, "Stop after so many failed or wrong operations; 0
 DEFINE_string(
     worker_kind, "",
     "With --profile: what workers are: thread, fork (processes, forked by a small one) or exec (fresh "
-    "programs), which serve a queue of requests; see docs/elastic.md. Empty: threads without such a queue, or "
+    "programs), which serve a queue of requests; see docs/operating.md. Empty: threads without such a queue, or "
     "fork with --autoscale");
 DEFINE_int32(standby, -1,
              "Workers kept in readiness: threads or processes that are started, with the store open, and queues and "
@@ -33,7 +33,7 @@ DEFINE_double(surge_factor, 10, "--autoscale: by how much the load may rise at o
 DEFINE_double(reserve, -1, "--autoscale: share of additional workers; -1: what follows from the four above");
 DEFINE_double(scale_in_after_s, 10, "--autoscale: workers not needed for so long are retired");
 DEFINE_double(control_interval_ms, 5, "--autoscale: between decisions");
-DEFINE_string(requests_file, "", "Where to write what became of each request, 24 bytes each; see docs/elastic.md");
+DEFINE_string(requests_file, "", "Where to write what became of each request, 24 bytes each; see docs/operating.md");
 DEFINE_int32(worker_board, -1, "Of a worker that --worker_kind=exec started: what it shares with its front end");
 DEFINE_int32(worker_requests, -1, "Of a worker that --worker_kind=exec started: the queue of requests");
 DEFINE_int32(worker_slot, -1, "Of a worker that --worker_kind=exec started: its place on the board");

@@ -1,5 +1,5 @@
 // QueueLoad: the load is a queue of requests. Workers of one kind serve it, an autoscaler or commands say how many they
-// are, and one that dies is replaced. docs/elastic.md.
+// are, and one that dies is replaced. docs/operating.md.
 //
 // Thread safety: as Load's.
 #ifndef COMPUTENODE_QUEUE_LOAD_H_

@@ -1,4 +1,4 @@
-// memnode: exposes memory to a fabric and sleeps. docs/memnode.md.
+// memnode: exposes memory to a fabric and sleeps. docs/operating.md.
 #include <glog/logging.h>
 #include <signal.h>
 #include <unistd.h>

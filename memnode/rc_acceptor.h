@@ -2,7 +2,7 @@
 // connections need this side's CPU. Clients of krcore never meet it.
 //
 // A NIC raises an event when a connection is asked for; the software RNIC has none, so the thread looks. How often is
-// the user's choice: it costs CPU, and saves a wait to the one who connects. docs/memnode.md has both measured.
+// the user's choice: it costs CPU, and saves a wait to the one who connects. docs/operating.md has both.
 //
 // Thread safety: create, destroy and ask from one thread.
 #ifndef MEMNODE_RC_ACCEPTOR_H_

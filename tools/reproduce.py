@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The evaluation, repeated on this machine. tools/reproduce builds first and then runs this; docs/reproduce.md says
+"""The evaluation, repeated on this machine. tools/reproduce builds first and then runs this; bench/results/README.md says
 what each figure is.
 """
 

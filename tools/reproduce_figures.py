@@ -28,7 +28,7 @@ FIGURES = {
         "Many workers connect to one node",
         f"{KRCORE}: a full connection within 10 us, hundreds or thousands of times faster than verbs (abstract); a verbs "
         "connect takes some 18 ms, and one host completes 500 to 600 of them a second (the paper's figures by which "
-        f"docs/sim.md and bench/spike_model are calibrated; figure 8a, {ARTIFACT}).",
+        f"docs/hacking.md and bench/spike_model are calibrated; figure 8a, {ARTIFACT}).",
         "Workers start at the same time, threads of a process that has connected before (its Node open for krcore and "
         "lite) or fresh processes (nothing open; but on sw the host's shared cache has the peer's metadata from earlier waves, "
         "which krcore finds there). Counted from when a worker runs until its queue is connected; each "

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """The spike experiment: load rises tenfold within a moment, and compute nodes scale out and in, once with each control
-plane and each kind of worker. tools/spike builds first and then runs this; docs/elastic.md says what is measured.
+plane and each kind of worker. tools/spike builds first and then runs this; bench/results/README.md says what is measured.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-// ycsb: loads and runs YCSB's core workloads. docs/ycsb.md.
+// ycsb: loads and runs YCSB's core workloads. docs/operating.md.
 #include <gflags/gflags.h>
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// The reports of a phase: YCSB's summary lines, and JSON. docs/ycsb.md describes both.
+// The reports of a phase: YCSB's summary lines, and JSON. docs/operating.md describes both.
 //
 // Thread safety: pure functions.
 #ifndef YCSB_REPORT_H_

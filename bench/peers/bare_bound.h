@@ -1,7 +1,7 @@
 // A session of a bare bound: the store's operations, as far as the comparison asks for them, by plain accesses of
 // mapped memory. It makes the READs, WRITEs and CASes that the store makes, in the same order, of the same words
-// (docs/kvs.md), and none of what brings them there: no work requests, queues, completions or coroutines. Requests in
-// flight go through each step together, so that their cache misses overlap.
+// (docs/protocol.md), and none of what brings them there: no work requests, queues, completions or coroutines. Requests
+// in flight go through each step together, so that their cache misses overlap.
 //
 // Two things are simpler, and cost nothing where nobody is in the way: who meets somebody else's split waits for its
 // end, and who meets a rival's tentative slot of its own key begins again.

@@ -54,7 +54,7 @@ class BareMemory {
   // Room for a subtable: a READ and a CAS of a word that all share.
   uint64_t TakeTable(Accesses* accesses);
 
-  // Epochs, as in the store (docs/kvs.md, "Reclamation"), by plain accesses.
+  // Epochs, as in the store (docs/protocol.md, "Epochs"), by plain accesses.
   std::atomic<uint64_t>* Register();
   void Unregister(std::atomic<uint64_t>* announcement);
   // One round of a session that has no operation in flight.

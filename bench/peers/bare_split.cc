@@ -1,4 +1,4 @@
-// The split of a subtable, with the accesses of the store's (docs/kvs.md, "Split of S at depth d"; the step numbers are
+// The split of a subtable, with the accesses of the store's (docs/protocol.md, "Split"; the step numbers are
 // those). Nobody helps, and nobody takes over: others wait.
 #include <algorithm>
 

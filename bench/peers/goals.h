@@ -1,4 +1,4 @@
-// The goals of the store's performance (docs/performance.md), and how far it is from each: bench_peers --quick.
+// The goals of the store's performance (bench/results/README.md), and how far it is from each: bench_peers --quick.
 #ifndef BENCH_PEERS_GOALS_H_
 #define BENCH_PEERS_GOALS_H_
 

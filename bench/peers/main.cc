@@ -1,5 +1,5 @@
 // bench_peers: SurgeKV beside what users would take instead, and beside bounds of what the machine can do.
-// docs/performance.md.
+// bench/results/README.md.
 #include <gflags/gflags.h>
 #include <unistd.h>
 
@@ -163,7 +163,7 @@ int main(int argc, char** argv) {
   cli::Program program;
   program.name = "bench_peers";
   program.summary =
-      "Measures SurgeKV beside other stores and beside the bare bounds of its own accesses (docs/performance.md), and\n"
+      "Measures SurgeKV beside other stores and beside the bare bounds of its own accesses (bench/results), and\n"
       "prints tables in Markdown. Exit status 1: a request failed, or a value was wrong.";
   program.usage = "bench_peers [--quick] [flags]";
   program.flags = {"quick",   "peers", "mixes", "distributions", "workers", "in_flight",

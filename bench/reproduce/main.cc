@@ -1,5 +1,5 @@
 // reproduce_bench: the measurements of tools/reproduce, one figure a run, as lines of JSON (bench/reproduce/report.h).
-// All of it is measured on sw; docs/reproduce.md says what each figure is.
+// All of it is measured on sw; bench/results/README.md says what each figure is.
 #include <gflags/gflags.h>
 
 #include <cstdio>

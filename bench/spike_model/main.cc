@@ -1,4 +1,4 @@
-// spike_model: the load-spike experiment at the paper's scale and beyond. Modelled, in virtual time (docs/elastic.md).
+// spike_model: the load-spike experiment at the paper's scale and beyond. Modelled (bench/results/README.md).
 #include <gflags/gflags.h>
 
 #include <algorithm>

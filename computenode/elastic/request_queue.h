@@ -8,7 +8,7 @@
 // worker had claimed the front end takes back, and others serve it; a request may so be executed twice, as it would if
 // a user had sent it again, but one reply counts.
 //
-// Why no request is lost or replied to twice: docs/elastic.md, "The queue of requests".
+// Why no request is lost or replied to twice: docs/protocol.md, "Requests of a compute node".
 //
 // Thread safety: workers' methods may be called by any thread of any process, without locks; a `worker` by one at a
 // time. The front end's methods belong to one thread.

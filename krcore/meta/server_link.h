@@ -1,6 +1,6 @@
 // ServerLink: a node's RC connection to the metadata server that it asks first, made in the background at that server's
 // desk (rc/desk.h). A lookup over it is one READ of the NICs; without one it goes through DC, which may be software at
-// both ends. docs/krcore.md, "Metadata".
+// both ends. docs/krcore.md, "The metadata servers".
 //
 // Thread safety: all methods from any thread; a READ is one thread's at a time, and so is Work.
 #ifndef KRCORE_META_SERVER_LINK_H_

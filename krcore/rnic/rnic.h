@@ -6,7 +6,7 @@
 // Qps and Dcts; Cqs belong to the Device. Every object is owned by the caller through unique_ptr and must be
 // destroyed before what it was made from. Destroying a Qp flushes it; destroying an Mr makes its keys invalid.
 //
-// Promises of every provider, and no more (ARCHITECTURE.md, "Promises of an RNIC"):
+// Promises of every provider, and no more (docs/architecture.md, N1 to N7):
 //  1. Only an aligned 8-byte word is atomic. A longer READ or WRITE may tear anywhere at word boundaries, and
 //     the words of one READ or WRITE are touched in no particular order.
 //  2. WRs posted on one Qp to one peer execute in order, with one exception: a WRITE, SEND or atomic does not

@@ -21,7 +21,7 @@ enum class DirectoryState : uint8_t {
 };
 
 // offset 34 | node 8 | depth 5 | state 3 | generation 14. Changed only by CAS, and every CAS bumps the generation.
-// Which state follows which, and who may make the change, is docs/kvs.md, "Directory entries".
+// Which state follows which, and who may make the change, is docs/protocol.md, "Directory entries".
 //
 // No word comes back while somebody may still expect it: it names memory that his pin protects, and what is said of
 // that memory (depth, state) does not repeat, but for merges that were given up; those the generation tells apart.

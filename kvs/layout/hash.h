@@ -20,7 +20,7 @@ struct KeyHash {
   uint32_t Suffix(uint32_t depth) const { return static_cast<uint32_t>(h1 & ((uint64_t{1} << depth) - 1)); }
 };
 
-// Of a store, for its life. Whoever does not know it cannot compute keys that collide (docs/kvs.md).
+// Of a store, for its life. Whoever does not know it cannot compute keys that collide (docs/protocol.md).
 struct HashSeed {
   uint64_t low, high;
   friend bool operator==(const HashSeed&, const HashSeed&) = default;

@@ -1,7 +1,7 @@
 // The 8-byte slot and the 8-byte bucket header: the only words of a subtable that clients CAS.
 //
 // Slot: fingerprint 8 | length 8 | node 8 | offset 34 | state 3 | version 3. The states and who may change them
-// are the table of PROTOCOL ("Slot states", docs/kvs.md). A FREE slot and a fresh one are the word 0.
+// are a table of docs/protocol.md ("Slots"). A FREE slot and a fresh one are the word 0.
 #ifndef KVS_LAYOUT_SLOT_H_
 #define KVS_LAYOUT_SLOT_H_
 

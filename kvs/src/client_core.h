@@ -20,7 +20,7 @@
 //   registration.cc  the client's entry at the store's home
 //   table_stats.cc   ReadTableStats
 //
-// The protocol is docs/kvs.md; step numbers in comments refer to it.
+// The protocol is docs/protocol.md; step numbers in comments refer to it.
 #ifndef KVS_SRC_CLIENT_CORE_H_
 #define KVS_SRC_CLIENT_CORE_H_
 

@@ -1,6 +1,6 @@
 // A client's copy of the directory entries it has met: a flat array by the low bits of the hash. Entries are hints,
 // bucket headers decide, so a stale one costs round trips, never correctness. It names tables without pinning them: it
-// is cleared before memory that it may name can be reused (docs/kvs.md, "Reclamation").
+// is cleared before memory that it may name can be reused (docs/protocol.md, "Epochs").
 #ifndef KVS_SRC_DIRECTORY_CACHE_H_
 #define KVS_SRC_DIRECTORY_CACHE_H_
 

@@ -1,5 +1,5 @@
 // One round of the mover: the chunks chosen are announced, emptied and freed, or given up. The step numbers are those
-// of docs/memory.md, "Memory given back".
+// of docs/protocol.md, "Emptying chunks".
 #include <algorithm>
 #include <cstring>
 

@@ -1,4 +1,4 @@
-// Get. The step numbers are those of docs/kvs.md.
+// Get. The step numbers are those of docs/protocol.md.
 #include <utility>
 
 #include "kvs/src/client_core.h"

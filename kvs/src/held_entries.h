@@ -1,6 +1,6 @@
 // The entries of the home's client table that the clients of one node are at. All of them have one owner word, and the
 // outcome of a CAS of it may be unknown: so what is done to an entry by that word one client does at a time, from
-// before it claims the entry until that is known to be given back (docs/memory.md, "Registration").
+// before it claims the entry until that is known to be given back (docs/protocol.md, "Registration").
 //
 // Thread safety: all methods from any thread.
 #ifndef KVS_SRC_HELD_ENTRIES_H_

@@ -1,5 +1,5 @@
-// Memory: blocks and subtables, and the epochs that say when they may be reused. Why reuse is safe is docs/kvs.md,
-// "Reclamation".
+// Memory: blocks and subtables, and the epochs that say when they may be reused. Why reuse is safe is docs/protocol.md,
+// "Epochs".
 #include <algorithm>
 
 #include "kvs/src/client_core.h"

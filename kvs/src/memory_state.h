@@ -2,7 +2,7 @@
 // for reuse, and retired ones that wait out their grace period. When a client ends, its Store keeps the state for the
 // next one, so that workers that come and go do not leak.
 //
-// Reclamation (docs/kvs.md, "Reclamation"): a retired extent is stamped with the global epoch read after the CAS that
+// Reclamation (docs/protocol.md, "Epochs"): a retired extent is stamped with the global epoch read after the CAS that
 // unlinked it, and is free once every registered client has announced a later epoch.
 //
 // Thread safety: one thread.
@@ -60,7 +60,7 @@ class MemoryState {
   // Those of which nothing was used, for the caller to give back; what is left of the others is for everything.
   std::vector<Chunk> EndCopies();
 
-  // ---- evacuation (docs/memory.md, "Memory given back")
+  // ---- evacuation (docs/protocol.md, "Emptying chunks")
   // The home's evacuation slots, and its count of evacuations, as just read. Whatever lies in a chunk that is being
   // emptied is forgotten, and not taken back from now on.
   void SetEvacuating(std::span<const uint64_t> slots, uint64_t evacuations);

@@ -1,6 +1,6 @@
 // The mover: gives memory back by emptying chunks with little in them. How it becomes the mover, finds what there is
 // and where, and goes on from round to round; a round is evacuation.cc. Why a chunk that it frees is not in use any
-// more is docs/memory.md, "Memory given back"; the step numbers are those there.
+// more is docs/protocol.md, "Emptying chunks"; the step numbers are those there.
 #include "kvs/src/mover.h"
 
 #include <algorithm>

@@ -38,7 +38,7 @@ struct PendingWrite {
   // What is waited for: the last thing that was asked for and not looked at yet.
   enum class Phase : uint8_t {
     kBegin,    // nothing yet
-    kScan,     // (1) of docs/kvs.md: the block's WRITE, the buckets, the blocks that match, (5) the headers again
+    kScan,     // (1) of docs/protocol.md: the block's WRITE, the buckets, the blocks that match, (5) the headers again
     kScanned,  // nothing: all of that is there, and shows that the write may be published
     kReplace,  // (2) the CAS of a VAL slot
     kInsert,   // (6a) the CAS of a FREE slot to one's own tentative one, and the buckets again

@@ -26,7 +26,7 @@ constexpr uint32_t kGlance = 64;
 constexpr size_t kManyFree = 4;
 // Between two rounds of maintenance, at least.
 constexpr int64_t kMaintenanceNs = 500'000;
-// The same while the client does nothing. Why so long: docs/memory.md, "Idle clients".
+// The same while the client does nothing. Why so long: docs/protocol.md, "Registration".
 constexpr int64_t kIdleMaintenanceNs = 5'000'000;
 // Chunks' worth of free blocks that a client keeps for itself.
 constexpr uint64_t kMuchFree = 64;

@@ -1,5 +1,5 @@
 // What a client knows of its place in the store: its entry's word, until when its lease lasts, and whether it was
-// expelled. As the gate of the client's queue pool it keeps verbs back once the lease is over (docs/kvs.md,
+// expelled. As the gate of the client's queue pool it keeps verbs back once the lease is over (docs/protocol.md,
 // "Registration").
 //
 // Thread safety: one thread, as the client.

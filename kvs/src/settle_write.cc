@@ -1,5 +1,5 @@
 // What has become of a write whose steps (write_steps.cc) have not ended it: from what was asked for last it is told,
-// or brought about, whether it has taken effect. The step numbers are those of docs/kvs.md.
+// or brought about, whether it has taken effect. The step numbers are those of docs/protocol.md.
 #include <string>
 
 #include "kvs/src/client_core.h"

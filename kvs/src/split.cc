@@ -1,6 +1,6 @@
 // Splitting a subtable, and helping with somebody else's split. Slot i of the parent can move only to slot i of the
 // child; one CAS on the child's slot decides it for ever, so splitter, helper, successor and late-comer all issue the
-// same idempotent CASes. The step numbers are those of docs/kvs.md.
+// same idempotent CASes. The step numbers are those of docs/protocol.md.
 #include <algorithm>
 #include <array>
 #include <utility>

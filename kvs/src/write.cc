@@ -1,6 +1,6 @@
 // Put, Insert, Update and Delete. A write goes by the steps of its usual case (write_steps.cc). What these leave is
 // settled (settle_write.cc), and if the write is undone then it begins again, in a loop that knows everything. The step
-// numbers are those of docs/kvs.md.
+// numbers are those of docs/protocol.md.
 #include <algorithm>
 #include <string>
 #include <utility>

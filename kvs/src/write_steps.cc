@@ -8,7 +8,7 @@
 //     write.outcome = co_await batch.End();
 //   } while (GoesOn(write.step, write.outcome, batch));
 //
-// The step numbers are those of docs/kvs.md.
+// The step numbers are those of docs/protocol.md.
 #include "kvs/layout/match_slots.h"
 #include "kvs/src/client_core.h"
 #include "kvs/src/mutation.h"

@@ -1,5 +1,5 @@
 // A checker of a store at rest: no verb is under way, and the raw memory of every memory node is at hand. It walks the
-// directory, the subtables, their slots and blocks, and the chunks, and says everything that is not as docs/kvs.md has
+// directory, the subtables, their slots and blocks, and the chunks, and says all that is not as docs/protocol.md has
 // it. It shares the layout's definitions with the store and none of its code.
 //
 // Thread safety: pure function.

@@ -220,7 +220,7 @@ bool ParseCache(std::span<const std::string> words, Command* command, std::strin
 
 std::string Usage() {
   return std::string(R"(Usage: kvs_model MODEL [option]... PROGRAM...
-Visits every state that a configuration of a protocol model can reach (docs/model.md).
+Visits every state that a configuration of a protocol model can reach (docs/protocol.md).
 Exit status: 0 holds, 1 violated, 2 a limit was met first, 3 wrong usage.
 
 PROGRAM: what one process does, 1 to 4 of them: a letter and a digit for each operation, without blanks between.

@@ -1,5 +1,5 @@
 // The directory model: subtables that split, merge, split again and are replaced, with the directory words and the
-// merge record of docs/kvs.md, under operations that may start at any table ever published (stale directory caches).
+// merge record of docs/protocol.md, under operations that may start at any table ever published (stale caches).
 //
 // A step is one READ of a word or one CAS. Any process may pause before any step for as long as it likes. Not modelled
 // here: reuse of memory (every allocation is a new one; the reclamation model is about that) and torn blocks.

@@ -1,4 +1,4 @@
-// The directory model: it holds, and every protection of it is needed (docs/model.md has the table).
+// The directory model: it holds, and every protection of it is needed (the table is in README.md).
 #include "tests/model/model_testing.h"
 
 namespace model {

@@ -15,7 +15,7 @@ class DirectoryModel::Stepper {
   using Step = DirectoryStep;
   struct StepInfo {
     Step step;
-    const char* name;  // what the step is in docs/kvs.md
+    const char* name;  // what the step is in docs/protocol.md
     void (Stepper::*run)();
     bool has_choices = false;  // emits its successors itself
   };

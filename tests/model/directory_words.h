@@ -37,7 +37,7 @@ enum MergeStatus : uint8_t { kUndecided, kEngaged, kAbandoned, kReplace, kJoin }
 inline uint8_t ParentIndex(uint8_t index) { return index & static_cast<uint8_t>(~std::bit_floor(index)); }
 inline uint8_t LowBits(uint8_t hash, int depth) { return hash & static_cast<uint8_t>((1 << depth) - 1); }
 
-// In the order of docs/kvs.md.
+// In the order of docs/protocol.md.
 enum class DirectoryStep : uint8_t {
   kIdle,
   kDone,

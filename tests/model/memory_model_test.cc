@@ -1,4 +1,4 @@
-// The models of memory and of the address cache: they hold, and every protection is needed (docs/model.md has the
+// The models of memory and of the address cache: they hold, and every protection is needed (README.md has the
 // table).
 #include "tests/model/model_testing.h"
 

@@ -41,7 +41,7 @@ SweepModel::State SweepModel::Initial() const {
   return state;
 }
 
-// docs/kvs.md, sweep 1 to 4.
+// docs/protocol.md, Empty 1 to 4.
 void SweepModel::Mover(const State& before, const Emit& emit) const {
   State next = before;
   const auto all_beyond = [&next](uint8_t epoch) {

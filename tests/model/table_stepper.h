@@ -55,7 +55,7 @@ class TableModel::Stepper {
   using Step = TableStep;
   struct StepInfo {
     Step step;
-    const char* name;  // what the step is in docs/kvs.md
+    const char* name;  // what the step is in docs/protocol.md
     void (Stepper::*run)();
     bool has_choices = false;  // emits its successors itself
   };

@@ -25,7 +25,7 @@ class MetricsTest(FabricCase):
                           PAGE.read_text("utf-8"), re.MULTILINE)
         listed = {name: kind for name, _, kind in rows}
         store = {f"surgekv_store_{name.strip('` ')}_total": "counter" for line in
-                 re.findall(r"^`surgekv_store_\*_total`: (.*)$", PAGE.read_text("utf-8"), re.MULTILINE)
+                 re.findall(r"^\| `surgekv_store_\*_total` \| counters \| (.*) \|$", PAGE.read_text("utf-8"), re.MULTILINE)
                  for name in line.split(",")}
         exposed = {}
         for exposition in expositions:

@@ -1,4 +1,4 @@
-// The hazards that lose data in a store like this one (docs/testing.md), each as a test of its name: with a protection
+// The hazards that lose data in a store like this one (README.md), each as a test of its name: with a protection
 // against it taken away the simulator sees red, at a point of a scenario or within a few seeds, and green with it at
 // all points and on the very seeds that were red.
 #include <gtest/gtest.h>

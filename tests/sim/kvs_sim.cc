@@ -1,5 +1,5 @@
 // kvs_sim: thousands of simulated runs of the store, each with its own load and faults, each checked in every way that
-// we know. docs/testing.md.
+// we know. docs/hacking.md.
 #include <gflags/gflags.h>
 #include <unistd.h>
 

@@ -1,4 +1,4 @@
-// The scenarios about memory that is used again too early (docs/testing.md).
+// The scenarios about memory that is used again too early (tests/sim/README.md).
 #ifndef TESTS_SIM_MEMORY_SCENARIOS_H_
 #define TESTS_SIM_MEMORY_SCENARIOS_H_
 

@@ -40,7 +40,7 @@ struct MutationInfo {
   const char* what;
 };
 std::span<const MutationInfo> Mutations();
-// Why the store is right without this protection too (docs/testing.md); null: it is not.
+// Why the store is right without this protection too (tests/sim/README.md); null: it is not.
 const char* WhyHarmless(kvs::Mutation mutation);
 // Null: there is none of that name.
 const MutationInfo* FindMutation(std::string_view name);

@@ -1,4 +1,4 @@
-// The hazards that need a client to be held at one certain point (docs/testing.md): each point is tried, with the
+// The hazards that need a client to be held at one certain point (tests/sim/README.md): each point is tried, with the
 // protection, which must never be missed, and without it, which must be noticed.
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// Scripted scenarios (docs/testing.md): for the protections that random load needs too long to miss. In each a client
+// Scripted scenarios (README.md): for the protections that random load needs too long to miss. In each a client
 // is held at some point of what it does while others split, merge, update or reuse memory, and goes on from there; a
 // scenario is all the points at which it can be held.
 #ifndef TESTS_SIM_SCENARIOS_H_

@@ -111,9 +111,9 @@ surgekv_test::PoolReport Simulation::MemoryReport() const {
 }
 
 // Who is expelled takes back what it has staged, and what belongs to that registration is posted no more
-// (docs/memory.md, "Fencing"); who is killed posts nothing either. So what such a client had begun may stay, until
+// (docs/protocol.md, "Fencing"); who is killed posts nothing either. So what such a client had begun may stay, until
 // somebody needs it out of the way: its lock, which only avoids double work, and with it the split or merge, every
-// step of which whoever takes the lock over may repeat (docs/kvs.md, "Split", "Merge"); and the INS of an operation
+// step of which whoever takes the lock over may repeat (docs/protocol.md, Split, Merge); and the INS of an operation
 // that it was in just then, which nobody reads as a value and anybody may clear. The lock may even be taken after the
 // expulsion, by a CAS whose doorbell rings late; the unlock then belongs to a registration that is over. The operation
 // begins again with another block, and meets its INS only if it has to insert once more in the same table: not if

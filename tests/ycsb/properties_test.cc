@@ -89,7 +89,7 @@ TEST(Properties, WhatHasNoEffectIsListedWithItsOriginAndWhatItMayBeMeantFor) {
 }
 
 TEST(Properties, EachPropertyIsDoneOrWarnedOfOrRefusedAsTheManualSays) {
-  std::ifstream manual(testing_support::SourceDir() + "docs/ycsb.md");
+  std::ifstream manual(testing_support::SourceDir() + "docs/operating.md");
   std::string table;
   for (std::string line; std::getline(manual, line);) {
     if (line.starts_with("| `") && line.find(" | ") != std::string::npos) table += line + '\n';

@@ -30,7 +30,7 @@ struct KnownProperty {
   std::string_view same;  // kWarned, kRefused: values, with blanks between, that say what happens anyway
   std::string_view text;  // for users: what happens
 };
-// By name. docs/ycsb.md has it as a table.
+// By name. docs/operating.md has it as a table.
 std::span<const KnownProperty> KnownProperties();
 
 // Properties: YCSB's key=value settings, out of .properties files (-P) and single overrides (-p key=value). Each

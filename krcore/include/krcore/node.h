@@ -33,7 +33,7 @@ struct QueuePoolOptions;
 struct NodeOptions {
   std::string rnic = "sw";  // provider, see RnicProviders()
   std::string fabric{};     // name of the fabric; sw: "inproc:..." is private to the process
-  // verbs: where the fabric's membership service is, "host", "host:port" or "[host]:port" (docs/rnic.md). Who creates
+  // verbs: where the fabric's membership service is, "host", "host:port" or "[host]:port" (docs/krcore.md). Who creates
   // the fabric becomes it, if the host is its own and nobody has it yet.
   std::string fabric_address{};
   // verbs: the NIC's port, "device[:port[:gid_index[:mtu]]]". What is left out is chosen: the first active one.
@@ -126,7 +126,7 @@ class Node : public OfOneProcess {
 
   // PublishService for what there may be only one of whatever becomes of the metadata servers: the fabric's own list
   // has the claim as long as it knows this node (on verbs, as long as its membership service lives, and not longer than
-  // a minute without hearing of the node: docs/rnic.md). Names [a-z0-9_-]{1,15}, which nobody publishes without
+  // a minute without hearing of the node: docs/krcore.md). Names [a-z0-9_-]{1,15}, which nobody publishes without
   // claiming them. To be called again now and then, as records are published again. kExists also while another living
   // node has claimed the name. A node whose control plane keeps no such list only publishes. May wait for the fabric
   // some seconds longer than the deadline.

@@ -1,4 +1,4 @@
-// CostModel: what verbs cost in virtual time. Everything here is modelled, not measured; docs/sim.md names the source
+// CostModel: what verbs cost in virtual time. Everything here is modelled, not measured; docs/hacking.md has the source
 // of each constant and says which are assumptions.
 #ifndef KRCORE_RNIC_SIM_COST_MODEL_H_
 #define KRCORE_RNIC_SIM_COST_MODEL_H_

@@ -1,4 +1,4 @@
-// The simulated RNIC as a provider. Its fabrics are the Worlds of this process (world.h). docs/sim.md.
+// The simulated RNIC as a provider. Its fabrics are the Worlds of this process (world.h). docs/hacking.md.
 #ifndef KRCORE_RNIC_SIM_SIM_H_
 #define KRCORE_RNIC_SIM_SIM_H_
 

@@ -1,6 +1,6 @@
 // What the processes of a fabric share: the control segment (one per fabric) and the device segment (one per
 // device). Plain memory, the same layout in every process; addresses in it are the owner's and mean nothing
-// elsewhere. docs/rnic.md says why a kill -9 at any instruction leaves all of it usable.
+// elsewhere. docs/krcore.md says why a kill -9 at any instruction leaves all of it usable.
 //
 // Who writes what: slots of the control segment change under the fabric's admin lock, but for DeviceSlot::life,
 // which anybody may move from alive to dead by CAS, the words of a HostQp, likewise by single atomics, and the host's

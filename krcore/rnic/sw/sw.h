@@ -1,4 +1,4 @@
-// The software RNIC: one-sided verbs as memory accesses of the initiator, over shared memory. docs/rnic.md.
+// The software RNIC: one-sided verbs as memory accesses of the initiator, over shared memory. docs/krcore.md.
 #ifndef KRCORE_RNIC_SW_SW_H_
 #define KRCORE_RNIC_SW_SW_H_
 

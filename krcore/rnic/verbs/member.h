@@ -4,7 +4,7 @@
 // NIC's context is closed, since only then nothing that was posted goes out any more. A process that ends closes its
 // descriptors in ascending order, and the kernel then releases them in that order or in the reverse one; so one
 // connection has a descriptor below those of the NIC, the other one above: when both are closed, the NIC's is.
-// docs/rnic.md has the whole argument.
+// docs/krcore.md has the whole argument.
 //
 // Thread safety: all methods may be called from any thread. In a forked child they do nothing and fail: the connections
 // stayed in the parent.

@@ -1,4 +1,4 @@
-// The DC transport of mlx5 devices (ConnectX-4 and newer), through mlx5dv. docs/rnic.md, "DC of mlx5". A build without
+// The DC transport of mlx5 devices (ConnectX-4 and newer), by mlx5dv. docs/krcore.md, "DC of mlx5". A build without
 // libmlx5 has mlx5_absent.cc instead: no device has it then.
 #ifndef KRCORE_RNIC_VERBS_MLX5_DC_H_
 #define KRCORE_RNIC_VERBS_MLX5_DC_H_

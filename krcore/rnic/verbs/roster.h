@@ -1,5 +1,5 @@
 // Who belongs to a fabric: the state of its membership service, without sockets or a clock, so that every order of
-// events can be tested. docs/rnic.md says why a member is dead when this says so.
+// events can be tested. docs/krcore.md says why a member is dead when this says so.
 //
 // A member holds two connections, its channels. It counts as alive while both are open. It is dead once its kernel has
 // closed both and kSettledNs have passed, or once it has left. In all other cases it is unreachable, and may

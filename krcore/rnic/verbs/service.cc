@@ -23,7 +23,7 @@ constexpr int64_t kAcceptPauseNs = 100'000'000;  // while there are no descripto
 constexpr int kTickMs = 1000;
 constexpr size_t kMaxOutBytes = 16 * 1024;  // of replies that a member does not read
 // The network is silent for so long: broken. Shorter than any kernel at a member's end gives up, since that would look
-// like the member's death (docs/rnic.md).
+// like the member's death (docs/krcore.md).
 constexpr int kKeepIdleS = 5, kKeepIntervalS = 2, kKeepCount = 3, kUserTimeoutMs = 11'000;
 
 void KeepAlive(int fd) {

@@ -1,4 +1,4 @@
-// RDMA NICs, and Soft-RoCE where there is none, through libibverbs: RC and UD queues. docs/rnic.md.
+// RDMA NICs, and Soft-RoCE where there is none, through libibverbs: RC and UD queues. docs/krcore.md.
 #ifndef KRCORE_RNIC_VERBS_VERBS_H_
 #define KRCORE_RNIC_VERBS_VERBS_H_
 
