@@ -19,7 +19,6 @@
 #include "cli/common_flags.h"
 #include "cli/fail.h"
 #include "cli/flags.h"
-#include "cli/standard_streams.h"
 #include "krcore/rnic/registry.h"
 #include "krcore/rnic/rnic.h"
 

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "bench/promote.h"
-#include "cli/standard_streams.h"
+#include "cli/fail.h"
 #include "krcore/mr/region_table.h"
 #include "krcore/node.h"
 #include "krcore/queue_pool.h"

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "bench/skew_study.h"
-#include "cli/standard_streams.h"
+#include "cli/fail.h"
 
 DEFINE_string(clients, "8,16,32,64", "numbers of simulated clients, each a process of its own");
 DEFINE_uint64(keys, 1'000'000, "keys in the store");

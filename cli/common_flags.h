@@ -10,7 +10,7 @@
 
 #include "krcore/status.h"
 
-DECLARE_string(log);  // log.cc; every program
+DECLARE_string(log);  // flags.cc; every program
 
 // fabric_flags.cc: which fabric
 DECLARE_string(fabric);

@@ -1,16 +1,21 @@
 #include "cli/flags.h"
 
 #include <gflags/gflags.h>
+#include <glog/logging.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdio>
 #include <cstdlib>
 #include <optional>
+#include <sstream>
+#include <string>
+#include <vector>
 
+#include "cli/common_flags.h"
 #include "cli/fail.h"
-#include "cli/log.h"
-#include "cli/nearest.h"
-#include "cli/standard_streams.h"
+
+DEFINE_string(log, "info", "What is logged on stderr: info, warning, error or off");
 
 namespace cli {
 namespace {
@@ -140,6 +145,86 @@ class Parser {
   CommandLine line_;
 };
 
+// Applies --log and starts glog: lines on stderr. stdout belongs to results. Idempotent.
+Status InitLogging() {
+  if (FLAGS_log == "info") {
+    FLAGS_minloglevel = google::GLOG_INFO;
+  } else if (FLAGS_log == "warning") {
+    FLAGS_minloglevel = google::GLOG_WARNING;
+  } else if (FLAGS_log == "error") {
+    FLAGS_minloglevel = google::GLOG_ERROR;
+  } else if (FLAGS_log == "off") {
+    FLAGS_minloglevel = google::GLOG_FATAL;  // a broken invariant always speaks
+  } else {
+    return {StatusCode::kInvalidArgument, "--log=" + FLAGS_log + ": not one of info, warning, error, off"};
+  }
+  FLAGS_logtostderr = true;
+  if (!google::IsGoogleLoggingInitialized()) {
+    static const std::string name(ProgramName());  // glog keeps the pointer
+    google::InitGoogleLogging(name.c_str());
+  }
+  return Status::Ok();
+}
+
+size_t EditDistance(std::string_view a, std::string_view b) {
+  std::vector<size_t> row(b.size() + 1);
+  for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
+  for (size_t i = 1; i <= a.size(); ++i) {
+    size_t diagonal = row[0];
+    row[0] = i;
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const size_t change = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = row[j];
+      row[j] = std::min({row[j] + 1, row[j - 1] + 1, change});
+    }
+  }
+  return row[b.size()];
+}
+
+// ---- help
+
+constexpr size_t kTextColumn = 4;
+constexpr size_t kLineWidth = 100;
+
+// Wraps `text` at kLineWidth, every line behind `indent` spaces.
+void AppendWrapped(std::string& out, const std::string& text, size_t indent) {
+  std::istringstream words(text);
+  std::string line;
+  for (std::string word; words >> word;) {
+    if (!line.empty() && indent + line.size() + 1 + word.size() > kLineWidth) {
+      out.append(indent, ' ').append(line).append("\n");
+      line.clear();
+    }
+    if (!line.empty()) line += ' ';
+    line += word;
+  }
+  if (!line.empty()) out.append(indent, ' ').append(line).append("\n");
+}
+
+void AppendIndented(std::string& out, const std::string& lines) {
+  std::istringstream in(lines);
+  for (std::string line; std::getline(in, line);) out.append("  ").append(line).append("\n");
+}
+
+void AppendFlag(std::string& out, const gflags::CommandLineFlagInfo& flag) {
+  out += "  --" + flag.name;
+  if (flag.type != "bool") {
+    out += '=';
+    out += flag.default_value.empty() ? "..." : flag.default_value;
+  } else if (flag.default_value == "true") {
+    out += "  (on; --no" + flag.name + " turns it off)";
+  }
+  out += '\n';
+  AppendWrapped(out, flag.description, kTextColumn);
+}
+
+void AppendHead(std::string& out, const Program& program) {
+  std::istringstream usage(program.usage);
+  const char* label = "usage: ";
+  for (std::string line; std::getline(usage, line); label = "       ") out.append(label).append(line).append("\n");
+  out += '\n' + program.summary + '\n';
+}
+
 }  // namespace
 
 Result<CommandLine> Parse(const Program& program, std::span<const char* const> args) {
@@ -160,5 +245,61 @@ CommandLine ParseFlags(const Program& program, int argc, char** argv) {
 }
 
 bool FlagGiven(const char* name) { return !gflags::GetCommandLineFlagInfoOrDie(name).is_default; }
+
+Status CheckRange(const char* flag, double value, double min, double max) {
+  if (value >= min && value <= max) return {};
+  std::string given;
+  gflags::GetCommandLineOption(flag, &given);
+  return Mistake("--" + std::string(flag) + "=" + given + ": expected " + std::to_string(static_cast<int64_t>(min)) +
+                 " to " + std::to_string(static_cast<int64_t>(max)));
+}
+
+Status CheckNotGiven(std::initializer_list<const char*> flags, std::string_view why) {
+  for (const char* flag : flags) {
+    if (FlagGiven(flag)) return Mistake("--" + std::string(flag) + " " + std::string(why));
+  }
+  return {};
+}
+
+std::string HelpText(const Program& program) {
+  std::string out;
+  AppendHead(out, program);
+  out += "\nflags, with their defaults:\n";
+  for (const std::string& name : program.flags) AppendFlag(out, gflags::GetCommandLineFlagInfoOrDie(name.c_str()));
+  out += program.short_help;
+  out += "  --help, --helpfull, --version\n";
+  out.append(kTextColumn, ' ').append("This text; every flag, also those of the logging library; the version.\n");
+  if (!program.examples.empty()) {
+    out += "\nexamples:\n";
+    AppendIndented(out, program.examples);
+  }
+  return out;
+}
+
+std::string FullHelpText(const Program& program) {
+  std::string out = HelpText(program);
+  out += "\nflags of the libraries:\n";
+  std::vector<gflags::CommandLineFlagInfo> flags;
+  gflags::GetAllFlags(&flags);
+  for (const gflags::CommandLineFlagInfo& flag : flags) {
+    // gflags' own help flags are not honoured here: --help and --helpfull replace them.
+    if (flag.name.compare(0, 4, "help") == 0 || flag.name == "version") continue;
+    if (std::find(program.flags.begin(), program.flags.end(), flag.name) == program.flags.end()) AppendFlag(out, flag);
+  }
+  return out;
+}
+
+std::string_view Nearest(std::string_view name, std::span<const std::string_view> known) {
+  std::string_view best;
+  size_t best_distance = 3;
+  for (const std::string_view candidate : known) {
+    const size_t distance = name.size() >= 3 && candidate.starts_with(name) ? 1 : EditDistance(name, candidate);
+    if (distance < best_distance && distance < name.size()) {
+      best_distance = distance;
+      best = candidate;
+    }
+  }
+  return best;
+}
 
 }  // namespace cli

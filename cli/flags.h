@@ -13,6 +13,7 @@
 #ifndef CLI_FLAGS_H_
 #define CLI_FLAGS_H_
 
+#include <initializer_list>
 #include <span>
 #include <string>
 #include <string_view>
@@ -54,7 +55,7 @@ struct CommandLine {
 krcore::Result<CommandLine> Parse(const Program& program, std::span<const char* const> args);
 
 // Parse(argc, argv); prints help or the error and exits (0, 2) where that is called for. Sets up the standard streams
-// (standard_streams.h) and logging (log.h), and remembers `program` for Fail().
+// (fail.h) and logging, and remembers `program` for Fail().
 CommandLine ParseFlags(const Program& program, int argc, char** argv);
 
 // The texts of --help and --helpfull.
@@ -63,6 +64,14 @@ std::string FullHelpText(const Program& program);
 
 // True if the user, not the default, gave the flag's value.
 bool FlagGiven(const char* name);
+// kInvalidArgument: the flag's value, which is `value`, is not in [min, max].
+krcore::Status CheckRange(const char* flag, double value, double min, double max);
+// kInvalidArgument: the user gave one of these flags; the message is its name and `why`.
+krcore::Status CheckNotGiven(std::initializer_list<const char*> flags, std::string_view why);
+
+// The one of `known` that looks most like `name`: at most two letters are wrong, or it begins with `name` (of three
+// letters or more). Empty: none does.
+std::string_view Nearest(std::string_view name, std::span<const std::string_view> known);
 
 }  // namespace cli
 

@@ -1,17 +1,46 @@
 // Channel: what a compute node and whoever operates it tell each other: commands, a line each, on a descriptor; answers
 // and events on stdout, a JSON object a line.
 //
-// Thread safety: main thread only.
+// Thread safety: the structs and LineReader are values; a Channel is the main thread's.
 #ifndef COMPUTENODE_CHANNEL_H_
 #define COMPUTENODE_CHANNEL_H_
 
 #include <cstdint>
 #include <functional>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
 
-#include "computenode/control.h"
+#include "computenode/elastic/fleet.h"
+#include "krcore/status.h"
 
 namespace computenode {
+
+struct Command {
+  enum class Kind : uint8_t { kWorkers, kStatus, kQuit };
+  Kind kind = Kind::kStatus;
+  uint32_t workers = 0;  // kWorkers
+};
+
+// "workers N", "status" or "quit"; blanks around and between do not count. kInvalidArgument: anything else, with what
+// was expected.
+krcore::Result<Command> ParseCommand(std::string_view line);
+
+// Cuts input into lines. A line longer than kMaxLineBytes is cut there, so that a stray stream cannot fill memory.
+class LineReader {
+ public:
+  static constexpr size_t kMaxLineBytes = 4096;
+
+  void Add(std::string_view input) { buffer_ += input; }
+  // The next line without its end; empty lines are left out.
+  std::optional<std::string> Next();
+  // At the input's end: what is left of a line without an end.
+  std::optional<std::string> Rest();
+
+ private:
+  std::string buffer_;
+};
 
 class Channel {
  public:

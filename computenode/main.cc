@@ -3,21 +3,20 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "cli/common_flags.h"
 #include "cli/fail.h"
 #include "cli/flags.h"
 #include "cli/stop_signal.h"
-#include "computenode/elastic_service.h"
+#include "computenode/load.h"
 #include "computenode/options.h"
+#include "computenode/queue_load.h"
 #include "computenode/service.h"
-#include "computenode/worker_process.h"
 #include "krcore/clock.h"
-#include "kvs/client.h"
-#include "ycsb/arrivals.h"
+#include "ycsb/workload/arrivals.h"
 
 int main(int argc, char** argv) {
   const int64_t started_ns = krcore::RealClock()->NowNs();
@@ -36,13 +35,13 @@ int main(int argc, char** argv) {
   if (const auto status = cli::StopSignal::Install(); !status.ok()) return cli::Fail(status);
   // In the background of a terminal, reading stdin must not stop the process: it fails, and the channel is closed.
   std::signal(SIGTTIN, SIG_IGN);
+  std::unique_ptr<computenode::Load> load;
   if (options->elastic) {
     std::vector<std::string> again(argv, argv + argc);
     again[0] = "/proc/self/exe";
-    return computenode::ElasticService(*options, std::move(again), STDIN_FILENO).Run();
+    load = std::make_unique<computenode::QueueLoad>(*options, std::move(again));
+  } else {
+    load = std::make_unique<computenode::JobLoad>(*options);
   }
-  auto store = kvs::Store::Open(options->store);
-  if (!store.ok()) return cli::FailToOpen(store.status());
-  computenode::Service service(**store, *options, STDIN_FILENO);
-  return service.Run();
+  return computenode::Service(*options, *load, STDIN_FILENO).Run();
 }

@@ -1,12 +1,176 @@
 #include "computenode/operation.h"
 
 #include <glog/logging.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <limits>
+#include <span>
 #include <utility>
 
 #include "krcore/baseline.h"
+#include "ycsb/workload/counts.h"
 
 namespace computenode {
+namespace {
+
+using metrics::Families;
+
+double AsDouble(uint64_t count) { return static_cast<double>(count); }
+
+const char* KindName(const Options& options) {
+  if (!options.elastic || options.elastic->kind == WorkerKind::kThread) return "thread";
+  return options.elastic->kind == WorkerKind::kFork ? "fork" : "exec";
+}
+
+// How long each worker took for a part of its start, of those that have it behind them.
+template <typename Duration>
+prometheus::ClientMetric::Histogram PartOf(const std::vector<WorkerRecord>& records, Duration duration_ns) {
+  std::vector<int64_t> durations;
+  for (const WorkerRecord& record : records) {
+    const int64_t ns = duration_ns(record);
+    if (ns >= 0) durations.push_back(ns);
+  }
+  return metrics::HistogramOf(durations);
+}
+
+int64_t Between(int64_t from_ns, int64_t to_ns) {
+  return from_ns == 0 || to_ns == 0 ? -1 : std::max<int64_t>(to_ns - from_ns, 0);
+}
+
+void AddStarts(const std::vector<WorkerRecord>& records, Families* families) {
+  const auto add = [&](const char* part, auto duration_ns) {
+    families->Histogram("surgekv_worker_start_seconds", "Parts of the start of a worker", PartOf(records, duration_ns),
+                        {{"part", part}});
+  };
+  add("spawn", [](const WorkerRecord& worker) { return Between(worker.wanted_ns, worker.thread_ns); });
+  add("store", [](const WorkerRecord& worker) { return Between(worker.thread_ns, worker.store_ns); });
+  add("client", [](const WorkerRecord& worker) { return Between(worker.store_ns, worker.client_ns); });
+  // Of a thread these are known at its end.
+  add("connect", [](const WorkerRecord& worker) -> int64_t {
+    const kvs::ClientTimes& times = worker.client_times;
+    const int64_t ns = times.node_ns + times.queues_ns + times.connect_ns;
+    return worker.client_ns == 0 || ns == 0 ? -1 : ns;
+  });
+  add("register", [](const WorkerRecord& worker) -> int64_t {
+    return worker.client_ns == 0 || worker.client_times.register_ns == 0 ? -1 : worker.client_times.register_ns;
+  });
+  add("lanes", [](const WorkerRecord& worker) { return Between(worker.client_ns, worker.lanes_ns); });
+  add("first_reply", [](const WorkerRecord& worker) { return Between(worker.first_begin_ns, worker.first_reply_ns); });
+  add("bootstrap", [](const WorkerRecord& worker) -> int64_t {
+    const int64_t ns = BootstrapNs(worker);
+    return ns == 0 ? -1 : ns;
+  });
+}
+
+}  // namespace
+
+WorkerCounts CountWorkers(const std::vector<WorkerRecord>& records) {
+  WorkerCounts counts;
+  for (const WorkerRecord& record : records) {
+    if (record.retired_ns != 0) ++counts.retired;
+    if (record.died || !record.status.ok()) ++counts.failed;
+    if (record.ended_ns != 0) continue;
+    ++(record.retired_ns != 0 ? counts.draining : record.lanes_ns != 0 ? counts.serving : counts.starting);
+  }
+  return counts;
+}
+
+int64_t BootstrapNs(const WorkerTimes& times) {
+  if (times.first_reply_ns == 0) return 0;
+  return times.lanes_ns - times.wanted_ns + times.first_reply_ns - times.first_begin_ns;
+}
+
+void AddFleet(const Options& options, const FleetView& view, Families* families) {
+  families->Gauge("surgekv_compute_info", "1; what this compute node is", 1,
+                  {{"fabric", options.store.fabric},
+                   {"control_plane", options.store.control_plane},
+                   {"worker_kind", KindName(options)}});
+  const WorkerCounts counts = CountWorkers(view.records);
+  const std::string workers = "Workers, by state", name = "surgekv_workers";
+  families->Gauge(name, workers, AsDouble(view.standby), {{"state", "standby"}});
+  families->Gauge(name, workers, AsDouble(counts.starting), {{"state", "starting"}});
+  families->Gauge(name, workers, AsDouble(counts.serving), {{"state", "serving"}});
+  families->Gauge(name, workers, AsDouble(counts.draining), {{"state", "draining"}});
+  families->Gauge("surgekv_workers_wanted", "Workers that there should be", view.wanted);
+  families->Counter("surgekv_workers_started_total", "Workers that were asked for", AsDouble(view.records.size()));
+  families->Counter("surgekv_workers_retired_total", "Workers that were asked to end", AsDouble(counts.retired));
+  families->Counter("surgekv_workers_failed_total", "Workers that died or could not start", AsDouble(counts.failed));
+  families->Counter("surgekv_workers_restarted_total", "Workers started in the place of such",
+                    AsDouble(view.restarted));
+  kvs::ClientStats stats;
+  uint64_t cpu_ns = 0, connection_bytes = 0;
+  for (const WorkerRecord& record : view.records) {
+    AddStats(record.client_stats, &stats);
+    cpu_ns += record.cpu_ns;
+    connection_bytes += record.connection_bytes;
+  }
+  families->Counter("surgekv_worker_cpu_seconds_total", "CPU time of all workers, those that have ended included",
+                    AsDouble(cpu_ns) * 1e-9);
+  families->Gauge("surgekv_connection_memory_bytes", "Memory that workers hold for connections",
+                  AsDouble(connection_bytes));
+  AddStarts(view.records, families);
+  if (view.software_dc) metrics::AddSoftwareDc(*view.software_dc, families);
+  for (const ycsb::StoreCounter& counter : ycsb::StoreCounters()) {
+    families->Counter(std::string("surgekv_store_") + counter.name + "_total", counter.help,
+                      AsDouble(stats.*counter.count));
+  }
+}
+
+void AddRequests(const LoadCounts& counts, Families* families) {
+  families->Counter("surgekv_requests_total",
+                    "Requests that workers executed, failed ones included; one whose worker died is executed again",
+                    AsDouble(counts.operations));
+  families->Counter("surgekv_requests_failed_total", "... of them, those that failed", AsDouble(counts.failed));
+  families->Counter("surgekv_values_verified_total", "Values read that were what was written",
+                    AsDouble(counts.verified));
+  families->Counter("surgekv_values_mismatched_total", "... and that were not", AsDouble(counts.mismatches));
+}
+
+prometheus::ClientMetric::Histogram HistogramOf(const ycsb::LatencyHistogram& latencies) {
+  const std::span<const double> bounds = metrics::DurationBounds();
+  std::vector<double> bounds_ns;
+  for (const double bound : bounds) bounds_ns.push_back(bound * 1e9);
+  const std::vector<uint64_t> counts = latencies.CountsUpTo(bounds_ns);
+  prometheus::ClientMetric::Histogram histogram;
+  histogram.sample_count = latencies.count();
+  histogram.sample_sum = latencies.mean_ns() * 1e-9 * AsDouble(latencies.count());
+  for (size_t i = 0; i < bounds.size(); ++i) histogram.bucket.push_back({counts[i], bounds[i]});
+  histogram.bucket.push_back({latencies.count(), std::numeric_limits<double>::infinity()});
+  return histogram;
+}
+
+void AddLatencies(const ycsb::LatencyHistogram& latencies, Families* families) {
+  families->Histogram("surgekv_request_latency_seconds",
+                      "How long requests took, of an open loop from when they were due", HistogramOf(latencies));
+}
+
+std::string TroubleOf(const FleetView& view, const Operation& operation) {
+  if (CountWorkers(view.records).serving > 0) {
+    const std::string trouble = operation.trouble();
+    return trouble.empty() ? "" : "not announced at a metadata server: " + trouble;
+  }
+  const auto failed =
+      std::ranges::find_if(view.records, [](const WorkerRecord& worker) { return !worker.status.ok(); });
+  return failed == view.records.end() ? "no worker serves"
+                                      : "no worker serves; one could not start: " + failed->status.ToString();
+}
+
+metrics::Announcement AnnouncementOf(const FleetView& view, int64_t started_ns, metrics::State state) {
+  const WorkerCounts counts = CountWorkers(view.records);
+  const auto fit = [](uint64_t count) { return static_cast<uint16_t>(std::min<uint64_t>(count, 0xffff)); };
+  metrics::Announcement announcement;
+  announcement.role = metrics::Role::kCompute;
+  announcement.state = state;
+  announcement.pid = static_cast<uint32_t>(getpid());
+  announcement.started_s = static_cast<uint32_t>(started_ns / 1'000'000'000);
+  announcement.workers_wanted = fit(view.wanted);
+  announcement.workers_starting = fit(counts.starting);
+  announcement.workers_serving = fit(counts.serving);
+  announcement.workers_draining = fit(counts.draining);
+  for (const WorkerRecord& record : view.records) announcement.operations += record.client_stats.operations;
+  return announcement;
+}
 
 krcore::Status Operation::Listen(const Options& options, const metrics::Source& source) {
   if (!options.metrics) return {};

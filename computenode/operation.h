@@ -1,23 +1,30 @@
-// Operation: how a compute node is watched: its endpoint of metrics and health, and its announcements in the fabric,
-// if --metrics wants them. Of its own: a device of the fabric and threads that sleep, so that neither waits for the
-// other's service.
-//
-// Thread safety: one thread, the main one, but for trouble().
+// How a compute node is watched: what it tells those who operate it of its workers, of what these did to the store, and
+// of how long requests took; and the endpoint and the announcements that tell it.
 #ifndef COMPUTENODE_OPERATION_H_
 #define COMPUTENODE_OPERATION_H_
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
+#include <vector>
 
+#include "computenode/elastic/fleet.h"
 #include "computenode/options.h"
 #include "krcore/node.h"
-#include "metrics/announcer.h"
+#include "metrics/announcement.h"
 #include "metrics/exporter.h"
+#include "metrics/families.h"
+#include "ycsb/workload/measurements.h"
 
 namespace computenode {
 
+// Operation: its endpoint of metrics and health, and its announcements in the fabric, if --metrics wants them. Of its
+// own: a device of the fabric and threads that sleep, so that neither waits for the other's service.
+//
+// Thread safety: one thread, the main one, but for trouble().
 class Operation {
  public:
   // What is exported and announced must outlive it.
@@ -41,6 +48,35 @@ class Operation {
   std::unique_ptr<krcore::Node> node_;
   std::unique_ptr<metrics::Announcer> announcer_;
 };
+
+struct WorkerCounts {
+  uint64_t starting = 0, serving = 0, draining = 0, retired = 0, failed = 0;
+};
+WorkerCounts CountWorkers(const std::vector<WorkerRecord>& records);
+
+struct FleetView {
+  std::vector<WorkerRecord> records;  // of all workers that ever were
+  uint32_t wanted = 0;
+  uint32_t standby = 0;
+  uint64_t restarted = 0;                              // in the place of others that had died or could not start
+  std::optional<krcore::SoftwareDcStats> software_dc;  // of this node's workers
+};
+
+// What every compute node says: its kind, workers, their starts, the store's counters.
+void AddFleet(const Options& options, const FleetView& view, metrics::Families* families);
+// Requests, replied to and failed, and the values they read.
+void AddRequests(const LoadCounts& counts, metrics::Families* families);
+// How long requests took that were replied to.
+void AddLatencies(const ycsb::LatencyHistogram& latencies, metrics::Families* families);
+prometheus::ClientMetric::Histogram HistogramOf(const ycsb::LatencyHistogram& latencies);
+
+// Why it is not able to serve, as its workers and its announcements show; empty: it is.
+std::string TroubleOf(const FleetView& view, const Operation& operation);
+// Of a compute node that began at `started_ns` (metrics::UnixNowNs).
+metrics::Announcement AnnouncementOf(const FleetView& view, int64_t started_ns, metrics::State state);
+
+// From wanted to the first reply, without the time in which there was nothing to do. 0: it has not replied.
+int64_t BootstrapNs(const WorkerTimes& times);
 
 }  // namespace computenode
 

@@ -3,28 +3,13 @@
 #include <gflags/gflags.h>
 
 #include <algorithm>
-#include <initializer_list>
 #include <utility>
 
-#include "cli/common_flags.h"
-#include "computenode/control.h"
-#include "metrics/flag.h"
-#include "ycsb/arrivals.h"
-#include "ycsb/properties.h"
-#include "ycsb/rate_profile.h"
-#include "ycsb/workload.h"
+#include "computenode/elastic/fleet.h"
+#include "metrics/exporter.h"
+#include "ycsb/workload/flags.h"
 
-DEFINE_uint32(workers, 1, "Threads to start with, each with a client of its own; 0: wait for `workers N` on stdin");
-DEFINE_uint32(in_flight, 16, "Operations that each worker keeps in flight");
 DEFINE_double(duration, 0, "Seconds to serve; 0: until operationcount, `quit` or SIGTERM");
-DEFINE_double(target, 0,
-              "Operations a second, all workers together; latency then counts from when an operation was due. 0: the "
-              "property target, or as fast as it goes");
-DEFINE_string(profile, "", ycsb::kRateProfileHelp);
-DEFINE_string(arrivals, "even",
-              "When the operations of --target or --profile are due: even, at even intervals, or poisson, at random");
-DEFINE_uint64(seed, 1, "Of keys, operations and Poisson arrivals");
-DEFINE_bool(overwrite, false, "Inserts replace records that exist, instead of failing");
 DEFINE_uint64(max_failures, 0, "Stop after so many failed or wrong operations; 0: never");
 DEFINE_string(
     worker_kind, "",
@@ -60,25 +45,11 @@ namespace {
 constexpr uint32_t kMostStandby = kMaxWorkers / 2;
 constexpr uint32_t kMostStandbyThreads = 64;  // their queues are of one device, as those of the workers
 
+using cli::CheckNotGiven;
+using cli::CheckRange;
 using krcore::Result;
 using krcore::Status;
 using krcore::StatusCode;
-
-Status CheckRange(const char* flag, double value, double min, double max) {
-  if (value >= min && value <= max) return {};
-  std::string given;
-  gflags::GetCommandLineOption(flag, &given);
-  return {StatusCode::kInvalidArgument, std::string("--") + flag + "=" + given + ": expected " +
-                                            std::to_string(static_cast<int64_t>(min)) + " to " +
-                                            std::to_string(static_cast<int64_t>(max))};
-}
-
-Status CheckNotGiven(std::initializer_list<const char*> flags, const char* why) {
-  for (const char* flag : flags) {
-    if (cli::FlagGiven(flag)) return {StatusCode::kInvalidArgument, std::string("--") + flag + " " + why};
-  }
-  return {};
-}
 
 Result<WorkerKind> ParseKind(const std::string& text) {
   if (text.empty() || text == "fork") return WorkerKind::kFork;
@@ -209,10 +180,8 @@ cli::Program ProgramDescription() {
                    "operation_timeout_ms",
                    "open_timeout_ms",
                    "control_plane"};
-  program.short_options = "Pp";
-  program.short_help =
-      "  -P FILE\n    Properties of the workload, YCSB's syntax; ycsb/workloads/ has the standard ones. Repeatable.\n"
-      "  -p KEY=VALUE\n    One property, e.g. recordcount; wins over files. operationcount=0: no end. Repeatable.\n";
+  program.short_options = ycsb::kPropertyOptions;
+  program.short_help = ycsb::kPropertyHelp;
   program.examples =
       "computenode --fabric=demo --workers=2 -P ycsb/workloads/workloadc -p operationcount=0 --duration=10 "
       "--json_status\n"
@@ -223,72 +192,38 @@ cli::Program ProgramDescription() {
 }
 
 Result<Options> OptionsFromFlags(const cli::CommandLine& line) {
-  KRCORE_RETURN_IF_ERROR(cli::CheckFabricFlags());
-  KRCORE_RETURN_IF_ERROR(cli::CheckClientFlags());
-  KRCORE_RETURN_IF_ERROR(CheckRange("workers", FLAGS_workers, 0, kMaxWorkers));
-  KRCORE_RETURN_IF_ERROR(CheckRange("in_flight", FLAGS_in_flight, 1, 4096));
+  auto flags = ycsb::WorkloadFromFlags(line, 0);
+  if (!flags.ok()) return flags.status();
   KRCORE_RETURN_IF_ERROR(CheckRange("duration", FLAGS_duration, 0, 1e9));
-  KRCORE_RETURN_IF_ERROR(CheckRange("target", FLAGS_target, 0, 1e9));
-
-  ycsb::Properties properties;
-  for (const char letter : {'P', 'p'}) {  // -p wins wherever it stands, as in YCSB
-    for (const cli::ShortOption& option : line.short_options) {
-      if (option.letter != letter) continue;
-      KRCORE_RETURN_IF_ERROR(letter == 'P' ? properties.AddFile(option.value) : properties.AddOverride(option.value));
-    }
-  }
   Options options;
-  Result<ycsb::Workload> workload = ycsb::Workload::FromProperties(properties, &options.warnings);
-  if (!workload.ok()) return workload.status();
-  if (FLAGS_target > 0) workload->target_ops = FLAGS_target;
-  options.duration_s = FLAGS_duration > 0 ? FLAGS_duration : static_cast<double>(workload->max_execution_time_s);
+  options.store = std::move(flags->store);
+  options.job = std::move(flags->job);
+  options.workers = flags->workers;
+  options.warnings = std::move(flags->warnings);
+  options.job.max_failures = FLAGS_max_failures;
+  const ycsb::Workload& workload = options.job.workload;
+  options.duration_s = FLAGS_duration > 0 ? FLAGS_duration : static_cast<double>(workload.max_execution_time_s);
   const auto metrics = metrics::AddressFromFlag();
   if (!metrics.ok()) return metrics.status();
   options.metrics = *metrics;
   const auto elastic = ElasticFromFlags();
   if (!elastic.ok()) return elastic.status();
   options.elastic = *elastic;
-  if (options.elastic && options.elastic->kind != WorkerKind::kThread && workload->insert_proportion > 0) {
+  if (options.elastic && options.elastic->kind != WorkerKind::kThread && workload.insert_proportion > 0) {
     return Status(StatusCode::kInvalidArgument,
                   "workers that are processes cannot insert: they share no count of records; --worker_kind=thread can");
   }
   const bool is_worker = options.elastic && options.elastic->board_fd >= 0;  // its front end has the plan
-  const auto arrivals =
-      is_worker ? Result<std::shared_ptr<const ycsb::Arrivals>>(nullptr)
-                : ycsb::PlanArrivals(
-                      {.profile = FLAGS_profile,
-                       .arrivals = FLAGS_arrivals,
-                       .target = workload->target_ops,
-                       .most = workload->operation_count == 0 ? ycsb::Arrivals::kAll : workload->operation_count,
-                       .seconds = options.duration_s,
-                       .seed = FLAGS_seed},
-                      &options.warnings);
-  if (!arrivals.ok()) return arrivals.status();
-  if (FLAGS_profile.empty() && workload->target_ops == 0) {
-    KRCORE_RETURN_IF_ERROR(CheckNotGiven({"arrivals"}, "has no effect without --profile or --target"));
+  if (!is_worker) {
+    KRCORE_RETURN_IF_ERROR(
+        ycsb::PlanFromFlags(workload.operation_count, options.duration_s, &options.job, &options.warnings));
   }
   for (const auto& [property, instead] : {std::pair{"exportfile", "the summary is a line on stdout"},
                                           {"status.interval", "--json_status tells every second"}}) {
-    if (properties.Has(property)) {
-      options.warnings.push_back(properties.Origin(property) + ": " + property + " has no effect: " + instead);
+    if (flags->properties.Has(property)) {
+      options.warnings.push_back(flags->properties.Origin(property) + ": " + property + " has no effect: " + instead);
     }
   }
-  options.store = {.control_plane = FLAGS_control_plane,
-                   .operation_timeout_ms = FLAGS_operation_timeout_ms,
-                   .open_timeout_ms = FLAGS_open_timeout_ms,
-                   .clock = nullptr};
-  cli::SetFabric(&options.store);
-  options.job = {.workload = *workload,
-                 .phase = ycsb::Phase::kRun,
-                 .seed = FLAGS_seed,
-                 .overwrite = FLAGS_overwrite,
-                 .plant_mismatch = false,
-                 .latency_sampling = 1,
-                 .max_failures = FLAGS_max_failures,
-                 .arrivals = *arrivals,
-                 .clock = nullptr};
-  const bool use_threadcount = !cli::FlagGiven("workers") && workload->thread_count > 0;
-  options.workers = use_threadcount ? static_cast<uint32_t>(workload->thread_count) : FLAGS_workers;
   options.in_flight = FLAGS_in_flight;
   options.json_status = FLAGS_json_status;
   return options;

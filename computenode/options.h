@@ -8,18 +8,18 @@
 #include <vector>
 
 #include "cli/flags.h"
-#include "computenode/autoscaler.h"
+#include "computenode/elastic/autoscaler.h"
 #include "krcore/status.h"
 #include "kvs/client.h"
 #include "metrics/exporter.h"
-#include "ycsb/job.h"
+#include "ycsb/workload/job.h"
 
 namespace computenode {
 
 enum class WorkerKind : uint8_t { kThread, kFork, kExec };
 const char* WorkerKindName(WorkerKind kind);
 
-// Where the load is a queue of requests (ElasticService).
+// Where the load is a queue of requests (QueueLoad).
 struct ElasticOptions {
   WorkerKind kind = WorkerKind::kFork;
   uint32_t standby = 0;  // workers kept in readiness

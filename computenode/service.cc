@@ -6,223 +6,161 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "cli/common_flags.h"
 #include "cli/fail.h"
 #include "cli/stop_signal.h"
-#include "ycsb/report.h"
+#include "metrics/families.h"
 
 namespace computenode {
 namespace {
 
+using krcore::StatusCode;
 using nlohmann::ordered_json;
 
-constexpr int64_t kNsPerS = 1'000'000'000;
-constexpr int kLookMs = 20;  // between looks at whether the workers are done
-
-ordered_json PartUs(int64_t from_ns, int64_t to_ns) {
-  if (from_ns == 0 || to_ns == 0) return nullptr;
-  return static_cast<double>(to_ns - from_ns) / 1000;
-}
+constexpr int64_t kStatusNs = 1'000'000'000;
+constexpr int64_t kReadyLookNs = 100'000;  // between looks at whether the first workers are ready
+constexpr uint32_t kSleepingRelax = 1'000'000;
 
 }  // namespace
 
-Service::Service(kvs::Store& store, const Options& options, int input)
-    : store_(store),
-      options_(options),
-      job_(options.job),
-      workers_(store, job_, {.lanes_per_worker = options.in_flight, .clock = nullptr}),
-      channel_(input) {}
+Service::Service(const Options& options, Load& load, int input)
+    : options_(options), load_(load), channel_(input), clock_(*krcore::RealClock()) {}
 
-double Service::SecondsSince(int64_t start_ns) const {
-  return static_cast<double>(krcore::RealClock()->NowNs() - start_ns) / kNsPerS;
+void Service::Wait(int64_t timeout_ns) {
+  channel_.Wait(std::max<int64_t>(timeout_ns, 0), [this](const Command& command) { Obey(command); });
 }
 
 void Service::Obey(const Command& command) {
+  const std::lock_guard lock(mutex_);
   switch (command.kind) {
-    case Command::Kind::kStatus: PrintStatus(); break;
-    case Command::Kind::kQuit:
-      quit_ = true;
-      Channel::Print({{"event", "quit"}});
-      break;
-    case Command::Kind::kWorkers: {
-      const uint32_t before = workers_.active();
-      const Status status = workers_.SetWorkers(command.workers);
-      if (!status.ok()) Channel::Print({{"event", "error"}, {"message", status.message()}});
-      Channel::Print({{"event", "workers"},
-                      {"time_s", SecondsSince(start_ns_)},
-                      {"before", before},
-                      {"workers", workers_.active()}});
-      break;
-    }
+    case Command::Kind::kStatus: return PrintStatus();
+    case Command::Kind::kQuit: quit_ = true; return Channel::Print({{"event", "quit"}});
+    case Command::Kind::kWorkers:
+      if (load_.scaled()) {
+        return Channel::Print({{"event", "error"}, {"message", "the autoscaler says how many workers there are"}});
+      }
+      return load_.SetWorkers(command.workers, "command");
   }
 }
 
 void Service::PrintStatus() {
-  const ycsb::Measurements interval = job_.TakeInterval();
-  const ycsb::Measurements total = job_.Total();
-  const double seconds = SecondsSince(last_status_ns_);
-  last_status_ns_ = krcore::RealClock()->NowNs();
-  const auto per_second = [&](uint64_t count) { return static_cast<double>(count) / std::max(seconds, 1e-9); };
-  const std::vector<double> percentiles = interval.Latencies().PercentilesNs({50, 99});
-  ordered_json json = {{"event", "status"},
-                       {"time_s", SecondsSince(start_ns_)},
-                       {"workers", workers_.active()},
-                       {"draining", workers_.running() - std::min(workers_.running(), workers_.active())},
-                       {"interval_s", seconds},
-                       {"ops", total.operations},
-                       {"ops_per_s", per_second(interval.operations)}};
-  if (job_.open_loop()) {
-    const uint64_t due = job_.DueBy(last_status_ns_);
-    json["due_ops_per_s"] = per_second(due - last_due_);
-    last_due_ = due;
-  }
-  json["p50_us"] = percentiles[0] / 1000;
-  json["p99_us"] = percentiles[1] / 1000;
-  json["errors"] = total.failed_operations;
-  json["verified"] = total.verified;
-  json["mismatches"] = total.mismatches;
+  ordered_json json = {{"event", "status"}, {"time_s", load_.SecondsSinceStart(clock_.NowNs())}};
+  load_.AddStatus(&json);
   Channel::Print(json);
 }
 
-void Service::PrintProblems() {
-  for (const std::string& problem : job_.TakeProblems()) Channel::Print({{"event", "problem"}, {"message", problem}});
-  if (reported_error_.ok()) {
-    reported_error_ = workers_.FirstError();
-    if (!reported_error_.ok()) {
-      Channel::Print({{"event", "error"}, {"message", "a worker could not start: " + reported_error_.ToString()}});
-    }
-  }
-}
-
-void Service::AddLoad(ordered_json* json) const {
-  if (!job_.open_loop()) return;
-  (*json)["profile"] = job_.ProfileText();
-  (*json)["arrivals"] = ycsb::ArrivalProcessName(job_.arrival_process());
-  if (job_.total_operations() != std::numeric_limits<uint64_t>::max()) {
-    (*json)["planned_requests"] = job_.total_operations();
-  }
-}
-
-int Service::PrintSummary() {
-  (void)job_.TakeInterval();
-  PrintProblems();
-  const ycsb::Measurements total = job_.Total();
-  const std::vector<double> percentiles = total.Latencies().PercentilesNs({50, 99, 99.9});
+int Service::PrintSummary(const char* end) {
   ordered_json json = {{"event", "summary"},
-                       {"end", end_},
-                       {"time_s", SecondsSince(start_ns_)},
-                       {"control_plane", options_.store.control_plane},
-                       {"ops", total.operations},
-                       {"errors", total.failed_operations},
-                       {"verified", total.verified},
-                       {"mismatches", total.mismatches},
-                       {"p50_us", percentiles[0] / 1000},
-                       {"p99_us", percentiles[1] / 1000},
-                       {"p99.9_us", percentiles[2] / 1000}};
-  AddLoad(&json);
-  const kvs::ClientStats stats = workers_.TotalClientStats();
-  json["client_stats"] = {{"operations", stats.operations},
-                          {"round_trips", stats.round_trips},
-                          {"operation_round_trips", stats.operation_round_trips},
-                          {"round_trips_per_operation", ycsb::Ratio(stats.operation_round_trips, stats.operations)},
-                          {"attempts_per_write", ycsb::Ratio(stats.write_attempts, stats.writes_done)},
-                          {"cas_failures", stats.cas_failures},
-                          {"restarts", stats.restarts},
-                          {"combined_operations", stats.combined_operations},
-                          {"cache_hits", stats.cache_hits},
-                          {"stale_directory_hits", stats.stale_directory_hits},
-                          {"splits", stats.splits},
-                          {"merges", stats.merges}};
-  if (const auto dc = store_.software_dc()) json["software_dc"] = ycsb::SoftwareDcJson(*dc);
-  json["workers"] = ordered_json::array();
-  for (const WorkerRecord& worker : workers_.Records()) {
-    json["workers"].push_back({{"worker", worker.worker},
-                               {"wanted_s", static_cast<double>(worker.wanted_ns - start_ns_) / kNsPerS},
-                               {"thread_us", PartUs(worker.wanted_ns, worker.thread_ns)},
-                               {"client_us", PartUs(worker.thread_ns, worker.client_ns)},
-                               {"first_reply_us", PartUs(worker.client_ns, worker.first_reply_ns)},
-                               {"total_us", PartUs(worker.wanted_ns, worker.first_reply_ns)},
-                               {"drain_us", PartUs(worker.retired_ns, worker.ended_ns)}});
-  }
+                       {"end", end},
+                       {"time_s", load_.SecondsSinceStart(clock_.NowNs())},
+                       {"control_plane", options_.store.control_plane}};
+  const bool good = load_.AddSummary(end, &json);
   Channel::Print(json);
-  const bool good = total.failed_operations == 0 && total.mismatches == 0 && reported_error_.ok();
   return good ? 0 : cli::kExitFailure;
 }
 
-FleetView Service::View() const {
-  FleetView view;
-  view.records = workers_.Records();
-  view.wanted = workers_.active();
-  view.software_dc = store_.software_dc();
-  return view;
+std::string Service::TroubleNow(const FleetView& view) const {
+  if (draining_) return "draining";
+  const std::string trouble = load_.trouble();
+  return trouble.empty() ? TroubleOf(view, operation_) : trouble;
 }
 
 std::string Service::Trouble() const {
-  if (draining_.load(std::memory_order_relaxed)) return "draining";
-  return TroubleOf(View(), operation_);
+  const std::lock_guard lock(mutex_);
+  return TroubleNow(load_.View());
 }
 
 metrics::Announcement Service::Tell() const {
-  const std::string trouble = Trouble();
-  return AnnouncementOf(View(), started_ns_,
-                        draining_.load(std::memory_order_relaxed) ? metrics::State::kDraining
-                        : trouble.empty()                         ? metrics::State::kServing
-                                                                  : metrics::State::kTroubled);
+  const std::lock_guard lock(mutex_);
+  const FleetView view = load_.View();
+  const std::string trouble = TroubleNow(view);
+  return AnnouncementOf(view, started_unix_ns_,
+                        draining_         ? metrics::State::kDraining
+                        : trouble.empty() ? metrics::State::kServing
+                                          : metrics::State::kTroubled);
 }
 
 std::vector<prometheus::MetricFamily> Service::Collect() const {
   metrics::Families families;
-  metrics::AddProcess(static_cast<double>(started_ns_) * 1e-9, &families);
-  families.Gauge("surgekv_healthy", "1: /healthz says that it is able to serve", Trouble().empty() ? 1 : 0);
-  AddFleet(options_, View(), &families);
-  const ycsb::Measurements measured = job_.SoFar();
-  AddRequests({measured.operations, measured.failed_operations, measured.verified, measured.mismatches}, &families);
-  AddLatencies(measured.Latencies(), &families);
+  metrics::AddProcess(static_cast<double>(started_unix_ns_) * 1e-9, &families);
+  std::unique_lock lock(mutex_);
+  const FleetView view = load_.View();
+  families.Gauge("surgekv_healthy", "1: /healthz says that it is able to serve", TroubleNow(view).empty() ? 1 : 0);
+  AddFleet(options_, view, &families);
+  load_.AddMetrics(&lock, view, &families);
   return families.Take();
 }
 
+krcore::Status Service::AwaitFirstWorkers() {
+  for (;;) {
+    std::unique_lock lock(mutex_);
+    const krcore::Result<bool> ready = load_.Ready();
+    if (!ready.ok()) return ready.status();
+    if (*ready) {
+      load_.Begin();
+      return {};
+    }
+    lock.unlock();
+    if (cli::StopSignal::Requested()) return {StatusCode::kUnavailable, "stopped by a signal"};
+    Wait(kReadyLookNs);
+  }
+}
+
+const char* Service::End(int64_t now_ns) {
+  if (quit_) return "quit";
+  if (cli::StopSignal::Requested()) return "signal";
+  if (options_.duration_s > 0 && load_.SecondsSinceStart(now_ns) >= options_.duration_s) return "duration";
+  return load_.End(now_ns, channel_.open());
+}
+
+void Service::Drain() {
+  std::unique_lock lock(mutex_);
+  draining_ = true;
+  load_.Stop();
+  load_.fleet().RetireWorkers(std::numeric_limits<uint32_t>::max());
+  while (!load_.fleet().WaitForAll(krcore::Deadline::After(clock_, 0))) {  // ends: every operation has a deadline
+    lock.unlock();
+    clock_.Relax(kSleepingRelax);
+    lock.lock();
+  }
+}
+
 int Service::Run() {
+  if (const Status status = load_.Open(); !status.ok()) {
+    const bool own = status == StatusCode::kInvalidArgument || status == StatusCode::kOutOfMemory;
+    return own ? cli::Fail(status) : cli::FailToOpen(status);
+  }
+  // Only now: what is forked has been made.
   if (const Status status = operation_.Listen(options_, *this); !status.ok()) return cli::Fail(status);
-  start_ns_ = last_status_ns_ = krcore::RealClock()->NowNs();
-  if (const Status status = workers_.AddWorkers(options_.workers); !status.ok()) return cli::Fail(status);
+  {
+    const std::lock_guard lock(mutex_);
+    if (const Status status = load_.AddFirstWorkers(); !status.ok()) return cli::Fail(status);
+  }
+  if (const Status status = AwaitFirstWorkers(); !status.ok()) return cli::FailToOpen(status);
+  operation_.Announce(options_, [this] { return Tell(); });
   ordered_json ready = {{"event", "ready"},
                         {"pid", getpid()},
                         {"control_plane", options_.store.control_plane},
-                        {"workers", workers_.active()}};
-  AddLoad(&ready);
-  operation_.Announce(options_, [this] { return Tell(); });
+                        {"workers", load_.fleet().active()}};
+  load_.AddReady(&ready);
   Channel::Print(ready);
-  int64_t next_status_ns = start_ns_ + kNsPerS;
-  while (true) {
-    const int64_t to_status_ms =
-        options_.json_status ? (next_status_ns - krcore::RealClock()->NowNs()) / 1'000'000 : kLookMs;
-    channel_.Wait(std::clamp<int64_t>(to_status_ms, 0, kLookMs) * 1'000'000,
-                  [this](const Command& command) { Obey(command); });
-    PrintProblems();
-    if (options_.json_status && krcore::RealClock()->NowNs() >= next_status_ns) {
-      next_status_ns = std::max(next_status_ns + kNsPerS, krcore::RealClock()->NowNs());
+  const char* end = nullptr;
+  for (int64_t status_at_ns = clock_.NowNs() + kStatusNs; end == nullptr;) {
+    int64_t now_ns = clock_.NowNs();
+    const int64_t wake_ns = load_.WakeNs(now_ns);
+    Wait((options_.json_status ? std::min(wake_ns, status_at_ns) : wake_ns) - now_ns);
+    now_ns = clock_.NowNs();
+    const std::lock_guard lock(mutex_);
+    load_.Tend(now_ns);
+    if (options_.json_status && now_ns >= status_at_ns) {
+      status_at_ns = std::max(status_at_ns + kStatusNs, now_ns);
       PrintStatus();
     }
-    if (cli::StopSignal::Requested())
-      end_ = "signal";
-    else if (quit_)
-      end_ = "quit";
-    else if (options_.duration_s > 0 && SecondsSince(start_ns_) >= options_.duration_s)
-      end_ = "duration";
-    else if (job_.gave_up())
-      end_ = "too many failures";
-    else if (!(job_.exhausted() && workers_.running() == 0)) {
-      // Nobody could start: there is nothing to wait for, unless someone can still ask for workers.
-      if (reported_error_.ok() || workers_.running() > 0 || channel_.open()) continue;
-      end_ = "no worker could start";
-    }
-    break;
+    end = End(now_ns);
   }
-  draining_.store(true, std::memory_order_relaxed);
-  job_.Stop();
-  workers_.RetireWorkers(std::numeric_limits<uint32_t>::max());
-  workers_.WaitForAll();  // ends because every operation has a deadline
+  Drain();
   operation_.Stop();
-  return PrintSummary();
+  return PrintSummary(end);
 }
 
 }  // namespace computenode

@@ -1,64 +1,61 @@
-// Service: a compute node's main loop: workers, the control channel, status lines, and the summary at the end.
+// Service: a compute node's main loop: it drives a Load, obeys commands, tells its status, drains, and sums up.
 //
 // Thread safety: main thread only; whoever watches it asks from other threads.
 #ifndef COMPUTENODE_SERVICE_H_
 #define COMPUTENODE_SERVICE_H_
 
-#include <atomic>
 #include <cstdint>
-#include <nlohmann/json_fwd.hpp>
+#include <mutex>
 #include <string>
 #include <vector>
 
 #include "computenode/channel.h"
-#include "computenode/elastic_workers.h"
-#include "computenode/fleet_metrics.h"
+#include "computenode/load.h"
 #include "computenode/operation.h"
 #include "computenode/options.h"
-#include "kvs/client.h"
+#include "krcore/clock.h"
 #include "metrics/announcement.h"
 #include "metrics/exporter.h"
-#include "ycsb/job.h"
-#include "ycsb/measurements.h"
 
 namespace computenode {
 
 class Service final : private metrics::Source {
  public:
   // Commands are read from the descriptor `input`, answers written to stdout.
-  Service(kvs::Store& store, const Options& options, int input);
+  Service(const Options& options, Load& load, int input);
 
-  // Until the work is done, the duration is over, `quit`, or a stop signal; then drains. Returns the exit status.
+  // Until the load is done, the duration is over, `quit`, or a stop signal; then drains. Returns the exit status. To be
+  // called while the process has one thread.
   int Run();
 
  private:
+  // Until the first workers are able to serve.
+  krcore::Status AwaitFirstWorkers();
+  void Wait(int64_t timeout_ns);
   void Obey(const Command& command);
   void PrintStatus();
-  void PrintProblems();
-  int PrintSummary();
-  double SecondsSince(int64_t start_ns) const;
+  // Why it ends; null: it goes on.
+  const char* End(int64_t now_ns);
+  // Retires all workers and waits for them.
+  void Drain();
+  int PrintSummary(const char* end);
   // Of those that watch it, from their threads.
   std::vector<prometheus::MetricFamily> Collect() const override;
   std::string Trouble() const override;
   metrics::Announcement Tell() const;
-  FleetView View() const;
-  // Adds what an open loop was asked for.
-  void AddLoad(nlohmann::ordered_json* json) const;
+  // mutex_ held.
+  std::string TroubleNow(const FleetView& view) const;
 
-  kvs::Store& store_;
+  // Held by the main thread but while it waits; guards the load, and draining_.
+  mutable std::mutex mutex_;
   const Options& options_;
-  const int64_t started_ns_ = metrics::UnixNowNs();
-  mutable ycsb::WorkloadJob job_;
-  ElasticWorkers workers_;
+  Load& load_;
   Channel channel_;
-  bool quit_ = false;
-  const char* end_ = "finished";
-  int64_t start_ns_ = 0;
-  int64_t last_status_ns_ = 0;
-  uint64_t last_due_ = 0;  // operations that were due by then
-  Status reported_error_;
+  krcore::Clock& clock_;
   Operation operation_;
-  std::atomic<bool> draining_{false};  // told to those that watch it; orders nothing
+  bool quit_ = false;
+  bool draining_ = false;
+  const int64_t started_unix_ns_ = metrics::UnixNowNs();
 };
 
 }  // namespace computenode

@@ -1,12 +1,11 @@
-#include "computenode/worker_process.h"
-
+// What a worker of a queue of requests serves with, and the life of one that is a process of its own.
 #include <glog/logging.h>
 
 #include <algorithm>
 #include <string>
 
 #include "cli/fail.h"
-#include "computenode/elastic_workers.h"
+#include "computenode/queue_load.h"
 
 namespace computenode {
 

@@ -5,7 +5,7 @@
 #include "cli/common_flags.h"
 #include "cli/size.h"
 #include "kvs/layout/pool.h"
-#include "metrics/flag.h"
+#include "metrics/exporter.h"
 
 DEFINE_int32(node, 0,
              "This memory node's id, 1 to 255, unique on the fabric; the same id finds its memory again "

@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -38,6 +39,10 @@ krcore::Result<Address> ParseAddress(const std::string& text);
 // Where others reach who listens there: at the first address of this host's that is not of the loopback, if that is all
 // of them (0.0.0.0, ::) and there is one.
 Address ReachableAddress(const Address& listening);
+
+// Where the flag --metrics says; nothing: no metrics are wanted. kInvalidArgument: a message for the user. A program
+// that calls it has the flag (flag.cc).
+krcore::Result<std::optional<Address>> AddressFromFlag();
 
 class Exporter {
  public:

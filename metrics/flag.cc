@@ -1,6 +1,6 @@
-#include "metrics/flag.h"
-
 #include <gflags/gflags.h>
+
+#include "metrics/exporter.h"
 
 DEFINE_string(metrics, "",
               "HOST:PORT to listen on for Prometheus (/metrics) and for health checks (/healthz), such as "

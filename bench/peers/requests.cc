@@ -5,9 +5,8 @@
 
 #include "cli/stop_signal.h"
 #include "krcore/clock.h"
-#include "ycsb/key_chooser.h"
-#include "ycsb/random.h"
-#include "ycsb/workload.h"
+#include "ycsb/workload/generators.h"
+#include "ycsb/workload/workload.h"
 
 namespace peers {
 namespace {

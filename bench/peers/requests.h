@@ -13,10 +13,9 @@
 #include <vector>
 
 #include "krcore/clock.h"
-#include "ycsb/generators.h"
-#include "ycsb/histogram.h"
-#include "ycsb/keys.h"
-#include "ycsb/values.h"
+#include "ycsb/workload/generators.h"
+#include "ycsb/workload/measurements.h"
+#include "ycsb/workload/records.h"
 
 namespace peers {
 

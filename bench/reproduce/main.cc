@@ -6,7 +6,7 @@
 
 #include "bench/reproduce/report.h"
 #include "bench/reproduce/roles.h"
-#include "cli/standard_streams.h"
+#include "cli/fail.h"
 
 DEFINE_string(figure, "", "many_to_one, full_mesh, one_sided, two_sided or transfer");
 DEFINE_string(fabric, "", "name of the fabric that it makes, and that nobody else may use meanwhile");

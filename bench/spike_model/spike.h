@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "bench/spike_model/control_plane.h"
-#include "computenode/autoscaler.h"
+#include "computenode/elastic/autoscaler.h"
 
 namespace spike_model {
 

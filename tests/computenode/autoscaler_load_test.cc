@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "computenode/autoscaler.h"
+#include "computenode/elastic/autoscaler.h"
 #include "tests/computenode/simulated_load.h"
 
 namespace computenode {

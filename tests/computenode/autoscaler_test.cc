@@ -1,4 +1,4 @@
-#include "computenode/autoscaler.h"
+#include "computenode/elastic/autoscaler.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

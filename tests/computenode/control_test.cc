@@ -1,6 +1,6 @@
-#include "computenode/control.h"
-
 #include <gtest/gtest.h>
+
+#include "computenode/channel.h"
 
 namespace computenode {
 namespace {

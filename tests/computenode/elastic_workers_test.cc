@@ -1,11 +1,10 @@
-#include "computenode/elastic_workers.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <atomic>
 #include <functional>
 
+#include "computenode/elastic/fleet.h"
 #include "tests/support/fake_clock.h"
 #include "tests/support/fake_store.h"
 

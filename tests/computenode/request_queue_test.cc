@@ -1,4 +1,4 @@
-#include "computenode/request_queue.h"
+#include "computenode/elastic/request_queue.h"
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>

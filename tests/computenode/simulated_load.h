@@ -8,7 +8,7 @@
 #include <functional>
 #include <vector>
 
-#include "computenode/autoscaler.h"
+#include "computenode/elastic/autoscaler.h"
 
 namespace computenode {
 

@@ -1,4 +1,4 @@
-#include "computenode/worker_processes.h"
+#include "computenode/elastic/worker_processes.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

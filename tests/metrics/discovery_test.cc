@@ -16,9 +16,7 @@
 #include "kvs/layout/join.h"
 #include "kvs/layout/survey.h"
 #include "metrics/announcement.h"
-#include "metrics/announcer.h"
 #include "tools/surge/cluster.h"
-#include "tools/surge/render.h"
 
 namespace {
 

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "computenode/fleet_metrics.h"
+#include "computenode/operation.h"
 
 namespace {
 

@@ -1,4 +1,4 @@
-#include "ycsb/arrivals.h"
+#include "ycsb/workload/arrivals.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "ycsb/generators.h"
+#include "ycsb/workload/generators.h"
 
 #include <gtest/gtest.h>
 
@@ -7,8 +7,6 @@
 #include <set>
 #include <thread>
 #include <vector>
-
-#include "ycsb/key_chooser.h"
 
 namespace ycsb {
 namespace {

@@ -1,13 +1,11 @@
-#include "ycsb/histogram.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
 #include <vector>
 
-#include "ycsb/measurements.h"
-#include "ycsb/random.h"
+#include "ycsb/workload/generators.h"
+#include "ycsb/workload/measurements.h"
 
 namespace ycsb {
 namespace {

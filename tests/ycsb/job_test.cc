@@ -1,4 +1,4 @@
-#include "ycsb/job.h"
+#include "ycsb/workload/job.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 #include "tests/support/fake_clock.h"
 #include "tests/support/fake_store.h"
 #include "ycsb/runner.h"
-#include "ycsb/values.h"
+#include "ycsb/workload/records.h"
 
 namespace ycsb {
 namespace {

@@ -1,11 +1,11 @@
-#include "ycsb/keys.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <string>
 #include <unordered_set>
 #include <vector>
+
+#include "ycsb/workload/records.h"
 
 namespace ycsb {
 namespace {

@@ -10,9 +10,9 @@
 #include <sstream>
 
 #include "tests/support/fake_store.h"
-#include "ycsb/arrivals.h"
-#include "ycsb/job.h"
 #include "ycsb/runner.h"
+#include "ycsb/workload/arrivals.h"
+#include "ycsb/workload/job.h"
 
 namespace ycsb {
 namespace {

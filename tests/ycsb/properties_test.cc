@@ -1,11 +1,10 @@
-#include "ycsb/properties.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <fstream>
 
 #include "tests/support/program.h"
+#include "ycsb/workload/workload.h"
 
 namespace ycsb {
 namespace {

@@ -1,5 +1,3 @@
-#include "ycsb/rate_profile.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -9,6 +7,8 @@
 #include <fstream>
 #include <functional>
 #include <string>
+
+#include "ycsb/workload/arrivals.h"
 
 namespace ycsb {
 namespace {

@@ -1,8 +1,8 @@
-#include "ycsb/values.h"
-
 #include <gtest/gtest.h>
 
 #include <set>
+
+#include "ycsb/workload/records.h"
 
 namespace ycsb {
 namespace {

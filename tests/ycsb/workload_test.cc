@@ -1,4 +1,4 @@
-#include "ycsb/workload.h"
+#include "ycsb/workload/workload.h"
 
 #include <gtest/gtest.h>
 

@@ -78,6 +78,13 @@ class Cluster {
   std::map<uint32_t, Sample> samples_;   // by incarnation
 };
 
+// ---- render.cc: a view for people, and for programs
+
+// A table, a line a node; then the sums, and what could not be read.
+std::string Table(const ClusterView& view);
+// One JSON object, on one line. docs/operating.md has its members.
+std::string Json(const ClusterView& view);
+
 }  // namespace surge
 
 #endif  // TOOLS_SURGE_CLUSTER_H_

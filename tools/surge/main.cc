@@ -13,7 +13,6 @@
 #include "krcore/clock.h"
 #include "krcore/node.h"
 #include "tools/surge/cluster.h"
-#include "tools/surge/render.h"
 
 DEFINE_bool(watch, false, "Show it anew every two seconds, until SIGINT (Ctrl-C)");
 DEFINE_bool(json, false, "One JSON object a line, for programs");

@@ -1,5 +1,3 @@
-#include "tools/surge/render.h"
-
 #include <algorithm>
 #include <array>
 #include <cstdio>
@@ -7,6 +5,7 @@
 #include <vector>
 
 #include "cli/size.h"
+#include "tools/surge/cluster.h"
 
 namespace surge {
 namespace {

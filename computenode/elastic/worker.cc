@@ -1,0 +1,198 @@
+#include "computenode/elastic/worker.h"
+
+#include <malloc.h>
+#include <sys/prctl.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <ctime>
+#include <memory>
+#include <string>
+#include <type_traits>
+
+namespace computenode {
+namespace {
+
+using krcore::StatusCode;
+
+// A worker that waits for the store sleeps so long in Clock::Relax; not when a lane is due sooner.
+constexpr int64_t kSleepGrainNs = 200'000;
+constexpr uint32_t kSpinningRelax = 100;  // Clock::Relax spins below 200
+// So late an idle worker sees at most that it is to retire, or that somebody asks what it has measured.
+constexpr int64_t kLongestSleepNs = 5'000'000;
+// Rounds between two times that a worker shares its progress: half a second where it is idle; where it is busy,
+// copying some forty words costs nothing that could be seen. What takes a system call or longer is left to every 16th.
+constexpr uint64_t kShareRounds = 256;
+constexpr uint64_t kCostlyRounds = 16 * kShareRounds;
+
+uint64_t ThreadCpuNs() {
+  timespec time{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return static_cast<uint64_t>(time.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(time.tv_nsec);
+}
+
+// What a worker's client takes, of which 1 MiB is its address cache, and what it allocates beyond that until its first
+// replies: touched in advance.
+constexpr size_t kClientBytes = size_t{2} << 20;
+constexpr size_t kBeginBytes = size_t{256} << 10;
+// Enough for some of them to be of tables on every memory node.
+constexpr uint32_t kRehearsedKeys = 32;
+
+bool IsCalled(const std::atomic<uint32_t>& call) { return call.load(std::memory_order_relaxed) != 0; }  // a hint
+
+// From now on so much of what this thread's part of the heap has to give has pages: each costs microseconds when it is
+// touched first.
+void TouchHeap(size_t bytes, const std::atomic<uint32_t>& call) {
+  // What is freed stays there, for others too; and what is large comes from there. The heap is the whole program's: it
+  // keeps so much for each of its parts, of which there are eight a core.
+  static const bool kept =
+      mallopt(M_MMAP_THRESHOLD, int{4 * kClientBytes}) != 0 && mallopt(M_TRIM_THRESHOLD, int{4 * kClientBytes}) != 0;
+  if (!kept) return;
+  constexpr size_t kPageBytes = 4096;
+  const auto memory = std::make_unique_for_overwrite<char[]>(bytes);
+  volatile char* const touched = memory.get();
+  for (size_t i = 0; i < bytes && !IsCalled(call); i += kPageBytes) touched[i] = 0;
+}
+
+void SleepUntil(krcore::Clock& clock, int64_t at_ns) {
+  if (&clock != krcore::RealClock()) {  // virtual time, which may stand still until another thread moves it
+    int64_t last_ns = -1;
+    for (int64_t now_ns; (now_ns = clock.NowNs()) < at_ns && now_ns != last_ns; last_ns = now_ns) clock.Relax(0);
+    return;
+  }
+  const timespec at{at_ns / 1'000'000'000, at_ns % 1'000'000'000};
+  clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &at, nullptr);
+}
+
+// All of its members are counts.
+template <typename Stats>
+void AddCounts(const Stats& more, Stats* sum) {
+  using Counts = std::array<uint64_t, sizeof(Stats) / sizeof(uint64_t)>;
+  static_assert(std::is_trivially_copyable_v<Stats> && sizeof(Counts) == sizeof(Stats));
+  Counts total = std::bit_cast<Counts>(*sum);
+  const Counts added = std::bit_cast<Counts>(more);
+  for (size_t i = 0; i < total.size(); ++i) total[i] += added[i];
+  *sum = std::bit_cast<Stats>(total);
+}
+
+}  // namespace
+
+void ClientTrace::Share(const WorkerProgress& now) {
+  static_assert(std::is_trivially_copyable_v<WorkerProgress> && sizeof(words_) == sizeof(now));
+  const auto words = std::bit_cast<std::array<uint64_t, kWords>>(now);
+  // Counts on their own: they order nothing.
+  for (size_t i = 0; i < kWords; ++i) words_[i].store(words[i], std::memory_order_relaxed);
+}
+
+WorkerProgress ClientTrace::Load() const {
+  std::array<uint64_t, kWords> words;
+  for (size_t i = 0; i < kWords; ++i) words[i] = words_[i].load(std::memory_order_relaxed);
+  return std::bit_cast<WorkerProgress>(words);
+}
+
+void SetProgress(const WorkerProgress& progress, WorkerRecord* record) {
+  record->client_stats = progress.stats;
+  record->cpu_ns = progress.cpu_ns;
+  record->connection_bytes = progress.connection_bytes;
+  record->software_dc = progress.software_dc;
+}
+
+void AddStats(const kvs::ClientStats& more, kvs::ClientStats* sum) { AddCounts(more, sum); }
+
+std::optional<krcore::SoftwareDcStats> TotalSoftwareDc(const std::vector<WorkerRecord>& records) {
+  krcore::SoftwareDcStats sum;
+  for (const WorkerRecord& record : records) AddCounts(record.software_dc, &sum);
+  if (sum.sent == 0) return {};
+  return sum;
+}
+
+void GetReady(kvs::Store& store, uint32_t lanes, bool rehearse, const std::atomic<uint32_t>& call) {
+  TouchHeap(kClientBytes, call);
+  if (rehearse && !IsCalled(call)) {
+    kvs::ClientOptions options = WorkerClient(lanes);
+    options.address_cache_entries = 0;  // other ones than are prepared, which are for workers
+    const auto client = store.NewClient(options);
+    std::string unused;
+    for (uint32_t key = 0; client.ok() && key < kRehearsedKeys && !IsCalled(call); ++key) {
+      // That most likely there is none is as good.
+      const Status got = (*client)->Get(std::to_string(key), &unused);
+      if (got == StatusCode::kUnavailable || got == StatusCode::kTimeout) break;
+    }
+  }
+  if (IsCalled(call)) return;
+  (void)store.PrepareClient(WorkerClient(lanes));
+  TouchHeap(kBeginBytes, call);
+}
+
+Status Serve(WorkerContext& context, kvs::Store& store, Job& job, const NoteTime& note, ClientTrace* trace) {
+  krcore::Clock& clock = context.clock();
+  // This thread's sleeps end when they should, not up to 50 us later for the sake of others' wake-ups.
+  prctl(PR_SET_TIMERSLACK, 1UL);
+  krcore::Result<std::unique_ptr<kvs::Client>> made = store.NewClient(WorkerClient(context.lanes_));
+  if (!made.ok()) return made.status();
+  kvs::Client& client = **made;
+  context.client_ = &client;
+  trace->times = client.times();
+  WorkerProgress progress;
+  const auto share = [&](bool costly) {
+    progress.stats = client.stats();
+    if (costly) {
+      progress.cpu_ns = ThreadCpuNs();
+      progress.connection_bytes = client.connection_bytes();
+      progress.software_dc = store.software_dc().value_or(krcore::SoftwareDcStats{});
+    }
+    trace->Share(progress);
+  };
+  note(&WorkerTimes::client_ns, clock.NowNs());
+  {
+    const std::unique_ptr<WorkerJob> worker_job = job.StartWorker(context);
+    for (uint32_t lane = 0; lane < context.lanes_; ++lane) client.Spawn(worker_job->Lane(context, lane));
+    const int64_t lanes_ns = clock.NowNs();
+    context.ready_ns_ = lanes_ns;
+    note(&WorkerTimes::lanes_ns, lanes_ns);
+    uint32_t idle_rounds = 0;
+    bool reply_noted = false;
+    const auto note_reply = [&] {
+      reply_noted = true;
+      note(&WorkerTimes::first_begin_ns, context.first_begin_ns_ != 0 ? context.first_begin_ns_ : lanes_ns);
+      note(&WorkerTimes::first_reply_ns, context.first_reply_ns_);
+    };
+    while (client.spawned() > 0) {
+      if (++context.round_ % kShareRounds == 0) [[unlikely]]
+        share(context.round_ % kCostlyRounds == kShareRounds);
+      const int64_t due_ns = worker_job->OnRound(context);
+      for (const std::coroutine_handle<> lane : context.yielded_) kvs::RunQueue::OfThisThread().Push(lane);
+      context.yielded_.clear();
+      const bool resumes = !kvs::RunQueue::OfThisThread().empty();
+      const size_t completions = client.Poll();
+      if (!reply_noted && context.first_reply_ns_ != 0) [[unlikely]]
+        note_reply();
+      if (completions > 0 || resumes) {
+        idle_rounds = 0;
+        continue;
+      }
+      const int64_t now_ns = clock.NowNs();
+      // Not after the first round: what the Poll let end has lanes that OnRound has not seen yet.
+      const int64_t wake_ns =
+          idle_rounds == 0 ? now_ns : std::min({due_ns, client.IdleUntil(), now_ns + kLongestSleepNs});
+      if (wake_ns > now_ns) {
+        SleepUntil(clock, wake_ns);
+        idle_rounds = 0;
+      } else {
+        clock.Relax(due_ns - now_ns < kSleepGrainNs ? kSpinningRelax : idle_rounds);
+        ++idle_rounds;
+      }
+    }
+    if (!reply_noted && context.first_reply_ns_ != 0) note_reply();
+  }
+  progress.stats = client.stats();
+  made->reset();
+  progress.connection_bytes = 0;
+  progress.cpu_ns = ThreadCpuNs();
+  progress.software_dc = store.software_dc().value_or(krcore::SoftwareDcStats{});
+  trace->Share(progress);
+  return {};
+}
+
+}  // namespace computenode

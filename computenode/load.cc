@@ -1,0 +1,157 @@
+#include "computenode/load.h"
+
+#include <algorithm>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "computenode/channel.h"
+#include "ycsb/workload/counts.h"
+
+namespace computenode {
+namespace {
+
+using nlohmann::ordered_json;
+
+constexpr int64_t kNsPerS = 1'000'000'000;
+constexpr int64_t kLookNs = 20'000'000;  // between looks at whether the job is done
+
+}  // namespace
+
+Load::Load(const Options& options)
+    : options_(options), clock_(*krcore::RealClock()), start_ns_(krcore::RealClock()->NowNs()) {}
+
+Status Load::OpenThreads(const ycsb::JobOptions& job, uint32_t standby, bool rehearse) {
+  auto store = kvs::Store::Open(options_.store);
+  if (!store.ok()) return store.status();
+  store_ = *std::move(store);
+  job_ = std::make_unique<ycsb::WorkloadJob>(job);
+  fleet_ = std::make_unique<ElasticWorkers>(
+      *store_, *job_,
+      ElasticWorkersOptions{.lanes_per_worker = options_.in_flight, .standby = standby, .rehearse = rehearse});
+  return {};
+}
+
+Status Load::AddFirstWorkers() {
+  start_ns_ = clock_.NowNs();
+  wanted_ = options_.workers;
+  return fleet_->AddWorkers(wanted_);
+}
+
+void Load::SetWorkers(uint32_t count, const char* why) {
+  const uint32_t before = fleet_->active();
+  wanted_ = count;
+  const Status status = fleet_->SetWorkers(count);
+  if (!status.ok()) Channel::Print({{"event", "error"}, {"message", status.message()}});
+  Channel::Print({{"event", "workers"},
+                  {"time_s", SecondsSinceStart(clock_.NowNs())},
+                  {"why", why},
+                  {"before", before},
+                  {"workers", fleet_->active()}});
+}
+
+FleetView Load::View() const {
+  FleetView view;
+  view.records = fleet_->Records();
+  view.wanted = wanted_;
+  view.standby = fleet_->standby();
+  view.restarted = replaced_;
+  view.software_dc = store_ ? store_->software_dc() : TotalSoftwareDc(view.records);
+  return view;
+}
+
+double Load::SecondsSinceStart(int64_t now_ns) const { return static_cast<double>(now_ns - start_ns_) / kNsPerS; }
+
+// ---- JobLoad
+
+Status JobLoad::Open() { return OpenThreads(options_.job, /*standby=*/0, /*rehearse=*/false); }
+
+int64_t JobLoad::WakeNs(int64_t now_ns) const { return now_ns + kLookNs; }
+
+void JobLoad::Tend(int64_t) {
+  wanted_ = fleet_->active();  // nobody is replaced
+  for (const std::string& problem : job_->TakeProblems()) Channel::Print({{"event", "problem"}, {"message", problem}});
+  if (!reported_error_.ok()) return;
+  reported_error_ = fleet_->FirstError();
+  if (reported_error_.ok()) return;
+  Channel::Print({{"event", "error"}, {"message", "a worker could not start: " + reported_error_.ToString()}});
+}
+
+const char* JobLoad::End(int64_t, bool commanded) {
+  if (job_->gave_up()) return "too many failures";
+  if (fleet_->running() > 0) return nullptr;
+  if (job_->exhausted()) return "finished";
+  // Nobody could start: there is nothing to wait for, unless someone can still ask for workers.
+  return reported_error_.ok() || commanded ? nullptr : "no worker could start";
+}
+
+void JobLoad::AddReady(ordered_json* json) const {
+  if (!job_->open_loop()) return;
+  (*json)["profile"] = job_->ProfileText();
+  (*json)["arrivals"] = ycsb::ArrivalProcessName(job_->arrival_process());
+  if (job_->total_operations() != std::numeric_limits<uint64_t>::max()) {
+    (*json)["planned_requests"] = job_->total_operations();
+  }
+}
+
+void JobLoad::AddStatus(ordered_json* json) {
+  const ycsb::Measurements interval = job_->TakeInterval();
+  const ycsb::Measurements total = job_->Total();
+  const int64_t now_ns = clock_.NowNs();
+  const double seconds = static_cast<double>(now_ns - status_from_ns_) / kNsPerS;
+  status_from_ns_ = now_ns;
+  const auto per_second = [&](uint64_t count) { return static_cast<double>(count) / std::max(seconds, 1e-9); };
+  const std::vector<double> percentiles = interval.Latencies().PercentilesNs({50, 99});
+  const uint32_t active = fleet_->active(), running = fleet_->running();
+  json->update({{"workers", active},
+                {"draining", running - std::min(running, active)},
+                {"interval_s", seconds},
+                {"ops", total.operations},
+                {"ops_per_s", per_second(interval.operations)}});
+  if (job_->open_loop()) {
+    const uint64_t due = job_->DueBy(now_ns);
+    (*json)["due_ops_per_s"] = per_second(due - status_due_);
+    status_due_ = due;
+  }
+  json->update({{"p50_us", percentiles[0] / 1000},
+                {"p99_us", percentiles[1] / 1000},
+                {"errors", total.failed_operations},
+                {"verified", total.verified},
+                {"mismatches", total.mismatches}});
+}
+
+bool JobLoad::AddSummary(const std::string&, ordered_json* json) {
+  (void)job_->TakeInterval();
+  Tend(clock_.NowNs());
+  const ycsb::Measurements total = job_->Total();
+  const std::vector<double> percentiles = total.Latencies().PercentilesNs({50, 99, 99.9});
+  json->update({{"ops", total.operations},
+                {"errors", total.failed_operations},
+                {"verified", total.verified},
+                {"mismatches", total.mismatches},
+                {"p50_us", percentiles[0] / 1000},
+                {"p99_us", percentiles[1] / 1000},
+                {"p99.9_us", percentiles[2] / 1000}});
+  AddReady(json);
+  (*json)["client_stats"] = ycsb::ClientStatsJson(fleet_->TotalClientStats());
+  if (const auto dc = store_->software_dc()) (*json)["software_dc"] = ycsb::SoftwareDcJson(*dc);
+  ordered_json& workers = (*json)["workers"] = ordered_json::array();
+  for (const WorkerRecord& worker : fleet_->Records()) {
+    workers.push_back({{"worker", worker.worker},
+                       {"wanted_s", SecondsSinceStart(worker.wanted_ns)},
+                       {"thread_us", ycsb::PartUs(worker.wanted_ns, worker.thread_ns)},
+                       {"client_us", ycsb::PartUs(worker.thread_ns, worker.client_ns)},
+                       {"first_reply_us", ycsb::PartUs(worker.client_ns, worker.first_reply_ns)},
+                       {"total_us", ycsb::PartUs(worker.wanted_ns, worker.first_reply_ns)},
+                       {"drain_us", ycsb::PartUs(worker.retired_ns, worker.ended_ns)}});
+  }
+  return total.failed_operations == 0 && total.mismatches == 0 && reported_error_.ok();
+}
+
+void JobLoad::AddMetrics(std::unique_lock<std::mutex>* lock, const FleetView&, metrics::Families* families) {
+  lock->unlock();
+  const ycsb::Measurements measured = job_->SoFar();
+  AddRequests({measured.operations, measured.failed_operations, measured.verified, measured.mismatches}, families);
+  AddLatencies(measured.Latencies(), families);
+}
+
+}  // namespace computenode

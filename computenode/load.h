@@ -1,0 +1,105 @@
+// Load: what a compute node does, and the workers that do it. Service drives one. JobLoad: the operations of a
+// workload, which threads share out. QueueLoad (queue_load.h): a queue of requests.
+//
+// Thread safety: one thread at a time; Service has a lock for that. Open is called while the process has one thread.
+#ifndef COMPUTENODE_LOAD_H_
+#define COMPUTENODE_LOAD_H_
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "computenode/elastic/fleet.h"
+#include "computenode/operation.h"
+#include "computenode/options.h"
+#include "krcore/clock.h"
+#include "krcore/status.h"
+#include "kvs/client.h"
+#include "metrics/families.h"
+#include "ycsb/workload/job.h"
+
+namespace computenode {
+
+class Load {
+ public:
+  explicit Load(const Options& options);
+  virtual ~Load() = default;
+  Load(const Load&) = delete;
+  Load& operator=(const Load&) = delete;
+
+  // Makes the fleet; opens the store, if its workers are threads.
+  virtual Status Open() = 0;
+  // Asks for the first workers; time counts from now on.
+  Status AddFirstWorkers();
+  // Whether they are able to serve, as far as that is waited for.
+  virtual krcore::Result<bool> Ready() { return true; }
+  // They are: the load begins.
+  virtual void Begin() {}
+  // When Tend is to be called next.
+  virtual int64_t WakeNs(int64_t now_ns) const = 0;
+  virtual void Tend(int64_t now_ns) = 0;
+  // Why the load is over; null: it goes on. `commanded`: somebody may still ask for
+  // workers.
+  virtual const char* End(int64_t now_ns, bool commanded) = 0;
+  // No more operations are begun. Workers are to be retired then.
+  virtual void Stop() {}
+
+  Fleet& fleet() const { return *fleet_; }
+  // From now on there should be so many workers; tells it.
+  void SetWorkers(uint32_t count, const char* why);
+  // Somebody else than the user says how many there are.
+  virtual bool scaled() const { return false; }
+  FleetView View() const;
+  double SecondsSinceStart(int64_t now_ns) const;
+
+  // What the events "ready", "status" and "summary" say of the load.
+  virtual void AddReady(nlohmann::ordered_json* json) const = 0;
+  virtual void AddStatus(nlohmann::ordered_json* json) = 0;
+  // After the last worker has ended. `end`: as the summary has it. Returns whether all went well.
+  virtual bool AddSummary(const std::string& end, nlohmann::ordered_json* json) = 0;
+  // Why it is not able to serve, besides what the fleet shows; empty: nothing.
+  virtual std::string trouble() const { return {}; }
+  // `lock` is held; it is released before what takes long. `view`: of now.
+  virtual void AddMetrics(std::unique_lock<std::mutex>* lock, const FleetView& view, metrics::Families* families) = 0;
+
+ protected:
+  // The fleet is threads, which do `job`.
+  Status OpenThreads(const ycsb::JobOptions& job, uint32_t standby, bool rehearse);
+
+  const Options& options_;
+  krcore::Clock& clock_;
+  std::unique_ptr<kvs::Store> store_;       // for threads
+  std::unique_ptr<ycsb::WorkloadJob> job_;  // for threads
+  std::unique_ptr<Fleet> fleet_;
+  uint32_t wanted_ = 0;
+  uint64_t replaced_ = 0;
+  int64_t start_ns_;
+};
+
+class JobLoad final : public Load {
+ public:
+  using Load::Load;
+
+  Status Open() override;
+  void Begin() override { status_from_ns_ = start_ns_; }
+  int64_t WakeNs(int64_t now_ns) const override;
+  void Tend(int64_t now_ns) override;
+  const char* End(int64_t now_ns, bool commanded) override;
+  void Stop() override { job_->Stop(); }
+  void AddReady(nlohmann::ordered_json* json) const override;
+  void AddStatus(nlohmann::ordered_json* json) override;
+  bool AddSummary(const std::string& end, nlohmann::ordered_json* json) override;
+  void AddMetrics(std::unique_lock<std::mutex>* lock, const FleetView& view, metrics::Families* families) override;
+
+ private:
+  int64_t status_from_ns_ = 0;
+  uint64_t status_due_ = 0;  // operations that were due by then
+  Status reported_error_;
+};
+
+}  // namespace computenode
+
+#endif  // COMPUTENODE_LOAD_H_

@@ -1,0 +1,342 @@
+#include "computenode/queue_load.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "cli/fail.h"
+#include "computenode/channel.h"
+#include "ycsb/workload/arrivals.h"
+#include "ycsb/workload/counts.h"
+
+namespace computenode {
+namespace {
+
+using krcore::StatusCode;
+using nlohmann::ordered_json;
+
+constexpr int64_t kLookNs = 1'000'000;         // between looks at who has ended
+constexpr int64_t kLeadNs = 20'000'000;        // from when all first workers are ready to the first request
+constexpr int64_t kFirstRetryNs = 10'000'000;  // before a worker that could not start is replaced; doubles each time
+constexpr int kMostRetries = 8;
+constexpr char kFinished[] = "finished", kTooManyFailures[] = "too many failures", kGaveUp[] = "workers cannot start";
+
+double Seconds(int64_t ns) { return static_cast<double>(ns) / 1'000'000'000; }
+double Microseconds(int64_t ns) { return static_cast<double>(ns) / 1000; }
+
+// What connecting took: a device of its own, queues, and every memory node.
+ordered_json ConnectUs(const WorkerRecord& worker) {
+  const kvs::ClientTimes& times = worker.client_times;
+  if (worker.client_ns == 0) return nullptr;
+  return Microseconds(times.node_ns + times.queues_ns + times.connect_ns);
+}
+
+}  // namespace
+
+QueueLoad::QueueLoad(const Options& options, std::vector<std::string> command_line)
+    : Load(options), elastic_(*options.elastic), command_line_(std::move(command_line)) {}
+
+Status QueueLoad::Open() {
+  auto queue = RequestQueue::Create(options_.job.arrivals->due_ns);
+  if (!queue.ok()) return queue.status();
+  queue_ = std::move(*queue);
+  if (elastic_.kind == WorkerKind::kThread) {
+    return OpenThreads(RequestJob(options_, queue_.get(), &counts_), elastic_.standby, Rehearses(options_));
+  }
+  WorkerProcessesOptions processes;
+  processes.standby = elastic_.standby;
+  processes.on_death = [this](const WorkerRecord& record) { NoteDeath(record); };
+  if (elastic_.kind == WorkerKind::kFork) {
+    processes.main = [this](WorkerSlot& slot) {
+      return ServeAsProcess(options_, *queue_, slot, krcore::RealClock()->NowNs());
+    };
+  } else {
+    processes.exec = command_line_;
+    processes.exec.push_back("--worker_requests=" + std::to_string(queue_->fd()));
+    processes.inherited = {queue_->fd()};
+  }
+  auto fleet = WorkerProcesses::Start(std::move(processes));
+  if (!fleet.ok()) return fleet.status();
+  fleet_ = std::move(*fleet);
+  return {};
+}
+
+krcore::Result<bool> QueueLoad::Ready() {
+  fleet_->Look();
+  const std::vector<WorkerRecord> records = fleet_->Records();
+  for (const WorkerRecord& record : records) {
+    if (record.ended_ns == 0) continue;
+    if (!record.status.ok()) return record.status;
+    return Status(StatusCode::kUnavailable, "a worker ended before there was a request");
+  }
+  return std::ranges::all_of(records, [](const WorkerRecord& record) { return record.lanes_ns != 0; });
+}
+
+// The bootstrap of the first workers is what the autoscaler believes of others, unless it was told.
+void QueueLoad::Begin() {
+  if (elastic_.autoscale) {
+    ScalePolicy policy = elastic_.policy;
+    if (policy.bootstrap_ns == 0) {
+      for (const WorkerRecord& record : fleet_->Records()) {
+        policy.bootstrap_ns = std::max(policy.bootstrap_ns, record.lanes_ns - record.wanted_ns);
+      }
+    }
+    scaler_.emplace(policy);
+  }
+  start_ns_ = status_from_ns_ = window_from_ns_ = clock_.NowNs() + kLeadNs;
+  decide_at_ns_ = start_ns_ + elastic_.interval_ns;
+  queue_->Start(start_ns_);
+}
+
+int64_t QueueLoad::WakeNs(int64_t now_ns) const {
+  return scaler_ ? std::min(now_ns + kLookNs, decide_at_ns_) : now_ns + kLookNs;
+}
+
+void QueueLoad::Tend(int64_t now_ns) {
+  fleet_->Look();
+  ReplaceTheDead(now_ns);
+  if (!scaler_ || now_ns < decide_at_ns_) return;
+  decide_at_ns_ = std::max(decide_at_ns_ + elastic_.interval_ns, now_ns);
+  Decide(now_ns);
+}
+
+const char* QueueLoad::End(int64_t now_ns, bool) {
+  if (gave_up_) return kGaveUp;
+  const uint64_t most_failures = options_.job.max_failures;
+  if (most_failures > 0 && CountsOf(fleet_->Records()).failed >= most_failures) return kTooManyFailures;
+  const bool over = queue_->Replied() >= queue_->size() && now_ns >= start_ns_ + options_.job.arrivals->end_ns;
+  return over ? kFinished : nullptr;
+}
+
+void QueueLoad::NoteDeath(const WorkerRecord& record) {
+  ++deaths_;
+  Channel::Print({{"event", "died"},
+                  {"time_s", SecondsSinceStart(record.ended_ns)},
+                  {"worker", record.worker},
+                  {"message", record.status.message()},
+                  {"requests_taken_back", queue_->TakeBack(record.worker)}});
+}
+
+// Also those that ended without being asked to. One that could not even start is replaced later and later.
+void QueueLoad::ReplaceTheDead(int64_t now_ns) {
+  const uint32_t active = fleet_->active();
+  if (failing_) {
+    const auto serves = [](const WorkerRecord& record) { return record.ended_ns == 0 && record.lanes_ns != 0; };
+    failing_ = std::ranges::none_of(fleet_->Records(), serves);
+  }
+  if (active >= wanted_ || now_ns < replace_not_before_ns_) return;
+  int in_vain = 0;
+  const std::vector<WorkerRecord> records = fleet_->Records();
+  for (auto record = records.rbegin(); record != records.rend(); ++record) {
+    if (record->ended_ns == 0 || record->retired_ns != 0) continue;
+    if (record->lanes_ns != 0) break;
+    ++in_vain;
+  }
+  if (in_vain > 0) {
+    failing_ = true;
+    Channel::Print({{"event", "error"}, {"message", "a worker could not start: " + fleet_->FirstError().ToString()}});
+    if (in_vain > kMostRetries) {
+      gave_up_ = true;
+      return;
+    }
+    replace_not_before_ns_ = now_ns + (kFirstRetryNs << in_vain);
+  }
+  replaced_ += wanted_ - active;
+  SetWorkers(wanted_, "replaced");
+}
+
+void QueueLoad::Decide(int64_t now_ns) {
+  const RequestLoad load = queue_->Look(now_ns);
+  const WorkerCounts workers = CountWorkers(fleet_->Records());
+  ScaleSample sample{.now_ns = now_ns,
+                     .workers = static_cast<uint32_t>(workers.serving),
+                     .starting = static_cast<uint32_t>(workers.starting)};
+  const double window_s = Seconds(std::max<int64_t>(now_ns - window_from_ns_, 1));
+  const auto due = static_cast<double>(load.due - window_load_.due);
+  sample.arrivals_per_s = due / window_s;
+  sample.backlog = static_cast<double>(load.backlog);
+  sample.oldest_wait_ns = load.oldest_wait_ns;
+  const double taken = due + static_cast<double>(window_load_.backlog) - sample.backlog;
+  if (sample.workers > 0) sample.utilisation = std::min(taken / (sample.workers * elastic_.capacity * window_s), 1.0);
+  window_load_ = load;
+  window_from_ns_ = now_ns;
+  const ScaleDecision decision = scaler_->Decide(sample);
+  if (!decision.changes()) return;
+  Channel::Print({{"event", "decision"},
+                  {"time_s", SecondsSinceStart(now_ns)},
+                  {"before", decision.before},
+                  {"workers", decision.workers},
+                  {"reason", ScaleReasonName(decision.reason)},
+                  {"dry_run", elastic_.dry_run},
+                  {"numbers", decision.ToString()}});
+  if (!elastic_.dry_run) SetWorkers(decision.workers, "decision");
+}
+
+std::string QueueLoad::trouble() const {
+  return failing_ ? "workers cannot start: " + fleet_->FirstError().ToString() : "";
+}
+
+// ---- what it tells
+
+LoadCounts QueueLoad::CountsOf(const std::vector<WorkerRecord>& workers) const {
+  LoadCounts sum = counts_.Load();
+  for (const WorkerRecord& worker : workers) {
+    sum.operations += worker.counts.operations;
+    sum.failed += worker.counts.failed;
+    sum.verified += worker.counts.verified;
+    sum.mismatches += worker.counts.mismatches;
+  }
+  return sum;
+}
+
+uint64_t QueueLoad::AddLatenciesOf(uint64_t begin, uint64_t end, ycsb::LatencyHistogram* latencies) const {
+  uint64_t replied = 0;
+  for (uint64_t i = begin; i < end; ++i) {
+    const RequestRecord record = queue_->RecordOf(i);
+    if (record.done_ns < 0) continue;
+    ++replied;
+    latencies->Record(record.done_ns - record.due_ns);
+  }
+  return replied;
+}
+
+void QueueLoad::AddMetrics(std::unique_lock<std::mutex>* lock, const FleetView& view, metrics::Families* families) {
+  const LoadCounts counts = CountsOf(view.records);
+  const RequestLoad load = queue_->Look(clock_.NowNs());
+  const uint64_t replied = queue_->Replied();
+  lock->unlock();
+  AddRequests(counts, families);
+  families->Counter("surgekv_requests_due_total", "Requests that have fallen due", static_cast<double>(load.due));
+  families->Gauge("surgekv_requests_backlog", "Requests that have fallen due and that no worker has",
+                  static_cast<double>(load.backlog));
+  families->Gauge("surgekv_requests_oldest_wait_seconds", "How long the oldest of them has waited",
+                  Seconds(load.oldest_wait_ns));
+  const std::lock_guard latencies_lock(latencies_mutex_);
+  AddLatenciesOf(latencies_until_, replied, &latencies_);
+  latencies_until_ = std::max(latencies_until_, replied);
+  AddLatencies(latencies_, families);
+}
+
+void QueueLoad::AddReady(ordered_json* json) const {
+  json->update({{"worker_kind", WorkerKindName(elastic_.kind)},
+                {"requests", queue_->size()},
+                {"planned_s", Seconds(options_.job.arrivals->end_ns)}});
+}
+
+void QueueLoad::AddStatus(ordered_json* json) {
+  const int64_t now_ns = clock_.NowNs();
+  const RequestLoad load = queue_->Look(now_ns);
+  const uint64_t replied = queue_->Replied();
+  ycsb::LatencyHistogram latencies;
+  AddLatenciesOf(status_replied_, replied, &latencies);
+  const std::vector<WorkerRecord> records = fleet_->Records();
+  std::vector<int32_t> pids;
+  for (const WorkerRecord& record : records) {
+    if (record.ended_ns == 0 && record.pid != 0) pids.push_back(record.pid);
+  }
+  const WorkerCounts workers = CountWorkers(records);
+  const LoadCounts counts = CountsOf(records);
+  const double seconds = std::max(Seconds(now_ns - status_from_ns_), 1e-9);
+  const std::vector<double> percentiles = latencies.PercentilesNs({50, 99});
+  json->update({{"workers", workers.serving},
+                {"starting", workers.starting},
+                {"draining", workers.draining},
+                {"interval_s", seconds},
+                {"due_per_s", static_cast<double>(load.due - status_due_) / seconds},
+                {"replies_per_s", static_cast<double>(replied - status_replied_) / seconds},
+                {"backlog", load.backlog},
+                {"oldest_wait_us", Microseconds(load.oldest_wait_ns)},
+                {"p50_us", percentiles[0] / 1000},
+                {"p99_us", percentiles[1] / 1000},
+                {"failed", counts.failed},
+                {"mismatches", counts.mismatches},
+                {"deaths", deaths_},
+                {"pids", pids}});
+  status_from_ns_ = now_ns;
+  status_replied_ = replied;
+  status_due_ = load.due;
+}
+
+bool QueueLoad::AddSummary(const std::string& end, ordered_json* json) {
+  ycsb::LatencyHistogram latencies;
+  const uint64_t due = queue_->Look(clock_.NowNs()).due;
+  const uint64_t replied = AddLatenciesOf(0, queue_->size(), &latencies);
+  const FleetView view = View();
+  const LoadCounts counts = CountsOf(view.records);
+  const std::vector<double> percentiles = latencies.PercentilesNs({50, 99, 99.9});
+  json->update({{"worker_kind", WorkerKindName(elastic_.kind)},
+                {"profile", options_.job.arrivals->profile.text()},
+                {"arrivals", ycsb::ArrivalProcessName(options_.job.arrivals->process)},
+                {"requests", queue_->size()},
+                {"due", due},
+                {"replied", replied},
+                {"failed", counts.failed},
+                {"verified", counts.verified},
+                {"mismatches", counts.mismatches},
+                {"p50_us", percentiles[0] / 1000},
+                {"p99_us", percentiles[1] / 1000},
+                {"p99.9_us", percentiles[2] / 1000},
+                {"max_us", Microseconds(latencies.max_ns())},
+                {"deaths", deaths_},
+                {"replaced", replaced_}});
+  double worker_seconds = 0;
+  ordered_json workers = ordered_json::array();
+  for (const WorkerRecord& worker : view.records) {
+    worker_seconds += Seconds(worker.ended_ns - std::max(worker.wanted_ns, start_ns_));
+    const int64_t bootstrap_ns = BootstrapNs(worker);
+    workers.push_back(
+        {{"worker", worker.worker},
+         {"pid", worker.pid},
+         {"died", worker.died},
+         {"wanted_s", SecondsSinceStart(worker.wanted_ns)},
+         {"ready_s", worker.lanes_ns == 0 ? ordered_json() : ordered_json(SecondsSinceStart(worker.lanes_ns))},
+         {"ended_s", SecondsSinceStart(worker.ended_ns)},
+         {"spawn_us", ycsb::PartUs(worker.wanted_ns, worker.thread_ns)},
+         {"store_us", ycsb::PartUs(worker.thread_ns, worker.store_ns)},
+         {"client_us", ycsb::PartUs(worker.store_ns, worker.client_ns)},
+         {"connect_us", ConnectUs(worker)},
+         {"register_us",
+          worker.client_ns == 0 ? ordered_json() : ordered_json(Microseconds(worker.client_times.register_ns))},
+         {"lanes_us", ycsb::PartUs(worker.client_ns, worker.lanes_ns)},
+         {"first_reply_us", ycsb::PartUs(worker.first_begin_ns, worker.first_reply_ns)},
+         {"bootstrap_us", bootstrap_ns == 0 ? ordered_json() : ordered_json(Microseconds(bootstrap_ns))},
+         {"drain_us", ycsb::PartUs(worker.retired_ns, worker.ended_ns)}});
+  }
+  (*json)["worker_seconds"] = worker_seconds;
+  if (view.software_dc) (*json)["software_dc"] = ycsb::SoftwareDcJson(*view.software_dc);
+  (*json)["workers"] = std::move(workers);
+  if (const Status written = WriteRequests(); !written.ok()) {
+    (void)cli::Fail(written);
+    return false;
+  }
+  return (end != kFinished || replied == queue_->size()) && counts.failed == 0 && counts.mismatches == 0 &&
+         end != kGaveUp && end != kTooManyFailures;
+}
+
+// Records of 24 bytes, in order of the requests: due and done (nanoseconds since the start; done -1: no reply), int64
+// each, worker and failed, uint32 each; as this machine writes them.
+Status QueueLoad::WriteRequests() const {
+  if (elastic_.requests_file.empty()) return {};
+  const auto failed = [this] {
+    return Status(StatusCode::kUnavailable, elastic_.requests_file + ": " + std::strerror(errno));
+  };
+  std::FILE* const file = std::fopen(elastic_.requests_file.c_str(), "wb");
+  if (file == nullptr) return failed();
+  struct Line {
+    int64_t due_ns, done_ns;
+    uint32_t worker, failed;
+  };
+  bool written = true;
+  for (uint64_t i = 0; i < queue_->size() && written; ++i) {
+    const RequestRecord record = queue_->RecordOf(i);
+    const Line line{record.due_ns, record.done_ns, record.worker, record.failed ? 1u : 0u};
+    written = std::fwrite(&line, sizeof(line), 1, file) == 1;
+  }
+  if (std::fclose(file) != 0 || !written) return failed();
+  return {};
+}
+
+}  // namespace computenode

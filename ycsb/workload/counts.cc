@@ -1,0 +1,95 @@
+#include "ycsb/workload/counts.h"
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+namespace ycsb {
+namespace {
+
+using nlohmann::ordered_json;
+
+// All of kvs::ClientStats, in its order.
+constexpr StoreCounter kStoreCounters[] = {
+    {"operations", "Operations on the store", &kvs::ClientStats::operations},
+    {"round_trips", "Batches of verbs waited for, upkeep included", &kvs::ClientStats::round_trips},
+    {"operation_round_trips", "... of them, those that operations consist of",
+     &kvs::ClientStats::operation_round_trips},
+    {"reads", "READ verbs", &kvs::ClientStats::reads},
+    {"writes", "WRITE verbs", &kvs::ClientStats::writes},
+    {"atomics", "Atomic verbs", &kvs::ClientStats::atomics},
+    {"cas_failures", "CASes of a slot that lost a race", &kvs::ClientStats::cas_failures},
+    {"writes_done", "Writes that took effect, combined ones once", &kvs::ClientStats::writes_done},
+    {"write_attempts", "CASes of a slot that writes tried", &kvs::ClientStats::write_attempts},
+    {"cache_misses", "Keys that the address cache did not know", &kvs::ClientStats::cache_misses},
+    {"cache_speculations", "Blocks read on the word of the address cache", &kvs::ClientStats::cache_speculations},
+    {"cache_hits", "... of them, those that were right", &kvs::ClientStats::cache_hits},
+    {"cache_switches", "Times that the address cache was turned off or on", &kvs::ClientStats::cache_switches},
+    {"combined_operations", "Operations that another one of the same client did along",
+     &kvs::ClientStats::combined_operations},
+    {"restarts", "Operations that began again", &kvs::ClientStats::restarts},
+    {"splits", "Splits of a subtable completed", &kvs::ClientStats::splits},
+    {"split_takeovers", "Splits continued whose client had stopped", &kvs::ClientStats::split_takeovers},
+    {"slots_migrated", "Slots decided in a split, one's own or another client's", &kvs::ClientStats::slots_migrated},
+    {"merges", "Merges of two subtables completed", &kvs::ClientStats::merges},
+    {"merge_takeovers", "Merges continued whose client had stopped", &kvs::ClientStats::merge_takeovers},
+    {"table_replacements", "Merges that ended in copies", &kvs::ClientStats::table_replacements},
+    {"stale_directory_hits", "Subtables found not to be what the cached directory said",
+     &kvs::ClientStats::stale_directory_hits},
+    {"directory_reads", "Reads of the directory", &kvs::ClientStats::directory_reads},
+    {"checksum_retries", "Blocks read again for a wrong checksum", &kvs::ClientStats::checksum_retries},
+    {"blocks_retired", "Blocks given up", &kvs::ClientStats::blocks_retired},
+    {"blocks_reused", "Blocks used again", &kvs::ClientStats::blocks_reused},
+    {"chunks_taken", "Chunks of memory taken from memory nodes", &kvs::ClientStats::chunks_taken},
+    {"chunks_freed", "Chunks of memory given back", &kvs::ClientStats::chunks_freed},
+    {"compactions", "Runs of the mover", &kvs::ClientStats::compactions},
+    {"blocks_moved", "Blocks moved by it", &kvs::ClientStats::blocks_moved},
+    {"heartbeats", "Renewals of a client's lease", &kvs::ClientStats::heartbeats},
+    {"expulsions", "Other clients expelled for not renewing theirs", &kvs::ClientStats::expulsions},
+    {"dead_clients_found", "Dead clients whose entries were freed", &kvs::ClientStats::dead_clients_found},
+    {"outcomes_looked_up", "Outcomes looked up of verbs that ended with an error",
+     &kvs::ClientStats::outcomes_looked_up},
+    {"fenced", "Times that a client was expelled by others", &kvs::ClientStats::fenced},
+    {"fenced_restarts", "Operations that began again for that", &kvs::ClientStats::fenced_restarts},
+    {"rc_connects", "Memory nodes that an RC queue was made for", &kvs::ClientStats::rc_connects},
+    {"rc_reclaims", "RC queues given up", &kvs::ClientStats::rc_reclaims},
+};
+static_assert(std::size(kStoreCounters) * sizeof(uint64_t) == sizeof(kvs::ClientStats), "one is missing");
+
+// Rounded to three digits after the point; 0 of 0 is 0.
+double Ratio(uint64_t count, uint64_t of) {
+  return of == 0 ? 0 : std::round(1'000 * static_cast<double>(count) / static_cast<double>(of)) / 1'000;
+}
+
+}  // namespace
+
+std::span<const StoreCounter> StoreCounters() { return kStoreCounters; }
+
+ordered_json ClientStatsJson(const kvs::ClientStats& stats) {
+  ordered_json json;
+  for (const StoreCounter& counter : kStoreCounters) json[counter.name] = stats.*counter.count;
+  json["round_trips_per_operation"] = Ratio(stats.operation_round_trips, stats.operations);
+  json["attempts_per_write"] = Ratio(stats.write_attempts, stats.writes_done);
+  return json;
+}
+
+ordered_json SoftwareDcJson(const krcore::SoftwareDcStats& stats) {
+  return {{"sent", stats.sent},
+          {"sent_again", stats.sent_again},
+          {"timeouts", stats.timeouts},
+          {"sessions", stats.sessions},
+          {"sessions_gone", stats.sessions_gone},
+          {"served", stats.served},
+          {"served_again", stats.served_again},
+          {"early", stats.early},
+          {"expired", stats.expired},
+          {"busy", stats.busy},
+          {"atomic_repairs", stats.atomic_repairs},
+          {"agent_cpu_us", stats.agent_cpu_ns / 1000}};
+}
+
+ordered_json PartUs(int64_t from_ns, int64_t to_ns) {
+  if (from_ns == 0 || to_ns == 0) return nullptr;
+  return static_cast<double>(to_ns - from_ns) / 1000;
+}
+
+}  // namespace ycsb

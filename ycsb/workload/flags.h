@@ -1,0 +1,49 @@
+// The part of the command line that ycsb and computenode share: which store, which workload, how many workers, and when
+// operations are due. A program has these flags if it calls a function of this file.
+//
+// Thread safety: main thread only.
+#ifndef YCSB_WORKLOAD_FLAGS_H_
+#define YCSB_WORKLOAD_FLAGS_H_
+
+#include <gflags/gflags.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "cli/flags.h"
+#include "kvs/client.h"
+#include "ycsb/workload/job.h"
+#include "ycsb/workload/workload.h"
+
+DECLARE_uint32(in_flight);
+DECLARE_string(profile);
+
+namespace ycsb {
+
+// What cli::Program takes of -P FILE and -p KEY=VALUE.
+inline constexpr char kPropertyOptions[] = "Pp";
+inline constexpr char kPropertyHelp[] =
+    "  -P FILE\n    Properties of the workload, YCSB's syntax; ycsb/workloads/ has the standard ones. Repeatable.\n"
+    "  -p KEY=VALUE\n    One property, e.g. recordcount, operationcount (0: no end), maxexecutiontime; wins over "
+    "files. "
+    "Repeatable.\n";
+
+// What follows returns kInvalidArgument, or what Workload::FromProperties says, with a message for the user.
+
+struct WorkloadFlags {
+  Properties properties;
+  kvs::StoreOptions store;
+  JobOptions job;  // of the run phase, without arrivals
+  uint32_t workers = 1;
+  std::vector<std::string> warnings;
+};
+// `fewest`: so many workers have to be asked for.
+Result<WorkloadFlags> WorkloadFromFlags(const cli::CommandLine& line, uint32_t fewest);
+
+// Plans job->arrivals. `most`: operations, 0: any number; `seconds`: how long the run lasts, 0: no limit.
+Status PlanFromFlags(uint64_t most, double seconds, JobOptions* job, std::vector<std::string>* warnings);
+
+}  // namespace ycsb
+
+#endif  // YCSB_WORKLOAD_FLAGS_H_
