@@ -210,7 +210,12 @@ Result<std::shared_ptr<Link>> RcNode::SharedLink(NodeId peer, Deadline deadline,
     if (entry == nullptr) entry = std::make_shared<Shared>();
     shared = entry;
   }
-  std::lock_guard connecting(shared->mutex);
+  std::unique_lock connecting(shared->mutex, std::defer_lock);
+  for (uint32_t spins = 0; !connecting.try_lock(); ++spins) {
+    if (deadline.Passed(clock_))
+      return Status(StatusCode::kTimeout, "another thread was still connecting to node " + std::to_string(peer));
+    clock_.Relax(spins);
+  }
   if (shared->link != nullptr) {
     const auto lock = shared->link->Lock();
     // A peer that had published nothing yet is asked again.
