@@ -96,7 +96,8 @@ Status RcNode::Start(const NodeOptions& options, std::function<void(ConnectStep)
                                   .create_fabric = options.create_fabric,
                                   .address = options.fabric_address,
                                   .port = options.rnic_port,
-                                  .clock = options.clock});
+                                  .clock = options.clock,
+                                  .deadline = options.deadline});
   if (!device.ok()) return device.status();
   device_ = *std::move(device);
   context_.Done(ConnectStep::kContext);

@@ -33,8 +33,8 @@ class HookedDevice final : public rnic::Device {
   }
   // Keeps no list of devices.
   rnic::PeerState QueryIncarnation(uint32_t, Deadline) override { return rnic::PeerState::kUnreachable; }
-  Status PublishRecord(const std::string& name, std::span<const std::byte> value) override {
-    return device_->PublishRecord(name, value);
+  Status PublishRecord(const std::string& name, std::span<const std::byte> value, Deadline deadline) override {
+    return device_->PublishRecord(name, value, deadline);
   }
   Result<std::vector<std::byte>> LookupRecord(const std::string& name, Deadline deadline) override {
     auto value = device_->LookupRecord(name, deadline);
