@@ -30,7 +30,9 @@ namespace memnode {
 namespace {
 
 constexpr int64_t kRefreshMs = 1'000;
-constexpr int64_t kAnnounceNs = 100'000'000;
+// For all that is written at each, where each round trip wakes two threads if DC is software. A stop does not wait for
+// it: that moves StopClock.
+constexpr int64_t kPublishNs = 1'000'000'000;
 
 const char* YesNo(bool yes) { return yes ? "yes" : "no"; }
 
@@ -97,8 +99,8 @@ int64_t DcAgentCpuNs(MemoryServer& server) {
 
 // Writes into the metadata servers what this node is, and what it says of itself.
 krcore::Status Publish(MemoryServer& server, NodeMetrics& node_metrics, metrics::AnnouncementWriter& announcement) {
-  KRCORE_RETURN_IF_ERROR(server.Refresh());
-  const auto deadline = krcore::Deadline::After(*krcore::RealClock(), kAnnounceNs);
+  const auto deadline = krcore::Deadline::After(*krcore::RealClock(), kPublishNs);
+  KRCORE_RETURN_IF_ERROR(server.Refresh(deadline));
   krcore::Status status = announcement.Write(node_metrics.Tell(), deadline);
   if (!(status == krcore::StatusCode::kOutOfMemory)) return status;
   LOG_FIRST_N(WARNING, 1) << "surge status will not find this node: " << status.ToString();

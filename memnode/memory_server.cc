@@ -23,8 +23,7 @@ using krcore::Status;
 using krcore::StatusCode;
 
 constexpr uint32_t kMetaNodes = 10'000;  // in 5.4 MB
-constexpr int64_t kRefreshTimeoutNs = 50'000'000;
-constexpr uint32_t kRcPeers = 256;  // in 32 KB
+constexpr uint32_t kRcPeers = 256;       // in 32 KB
 
 // The status with another line for the user: what to do about it.
 Status WithWayOut(const Status& status, const std::string& way_out) {
@@ -198,10 +197,9 @@ Status MemoryServer::Join(const Options& options) {
   return Status::Ok();
 }
 
-Status MemoryServer::Refresh() {
+Status MemoryServer::Refresh(Deadline deadline) {
   (void)node_->PollConnections();
   if (pool_ == nullptr) return Status::Ok();  // a pure metadata server has no records
-  const Deadline deadline = Deadline::After(*krcore::RealClock(), kRefreshTimeoutNs);
   KRCORE_RETURN_IF_ERROR(node_->Publish(deadline));
   if (!is_home_) return Status::Ok();
   const kvs::HomeRecord home{node_->id(), node_->incarnation()};

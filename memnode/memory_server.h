@@ -26,7 +26,7 @@ class MemoryServer {
   // Answers clients that ask for RC connections, and writes this node's records into the metadata servers again: some
   // microseconds of one-sided verbs. If all were killed, a new one begins empty; this is how it learns of the nodes
   // that went on. kTimeout: there is none now.
-  krcore::Status Refresh();
+  krcore::Status Refresh(krcore::Deadline deadline);
 
   krcore::NodeId node() const { return node_->id(); }
   // Its attachment, whose methods any thread may call.

@@ -17,7 +17,7 @@ class AcceptorImpl final : public Acceptor {
  public:
   explicit AcceptorImpl(node::NodeImpl& node) : node_(node) {}
   ~AcceptorImpl() override {
-    if (datagrams_ != nullptr) (void)Announce(0);
+    if (datagrams_ != nullptr) (void)Announce(0, Soon());
   }
 
   Status Start() {
@@ -27,7 +27,7 @@ class AcceptorImpl final : public Acceptor {
     auto datagrams = Datagrams::Create(node_.device(), node_.pd(), kReceives);
     if (!datagrams.ok()) return datagrams.status();
     datagrams_ = *std::move(datagrams);
-    return Announce(datagrams_->qpn());
+    return Announce(datagrams_->qpn(), {});
   }
 
   size_t Serve() override {
@@ -48,12 +48,13 @@ class AcceptorImpl final : public Acceptor {
   size_t Sweep() override {
     if (forked()) return 0;
     const size_t before = connections_.size();
+    const Deadline deadline = Soon();  // for all of them
     Client asked;
     bool dead = false;
     for (auto it = connections_.begin(); it != connections_.end();) {
       if (it->first.first != asked) {
         asked = it->first.first;
-        dead = node_.device().QueryPeer(it->second.client) == rnic::PeerState::kDead;
+        dead = node_.device().QueryPeer(it->second.client, deadline) == rnic::PeerState::kDead;
       }
       it = dead ? connections_.erase(it) : std::next(it);
     }
@@ -62,8 +63,9 @@ class AcceptorImpl final : public Acceptor {
 
   Status Renew() override {
     KRCORE_RETURN_IF_ERROR(NotForked());
-    const Status found = node_.device().LookupRecord(AcceptorRecord(node_.id())).status();
-    return found == StatusCode::kNotFound ? Announce(datagrams_->qpn()) : found;
+    const Deadline deadline = Soon();
+    const Status found = node_.device().LookupRecord(AcceptorRecord(node_.id()), deadline).status();
+    return found == StatusCode::kNotFound ? Announce(datagrams_->qpn(), deadline) : found;
   }
 
  private:
@@ -75,11 +77,15 @@ class AcceptorImpl final : public Acceptor {
   using Key = std::pair<Client, uint64_t>;     // the client, its id of the connection
   static Key KeyOf(const Request& request) { return {{request.from.node, request.from.incarnation}, request.id}; }
 
-  Status Announce(uint32_t qpn) {
+  // Of questions to the fabric: clients that connect wait meanwhile.
+  Deadline Soon() const { return Deadline::After(node_.clock(), rnic::kPollingAskNs); }
+
+  Status Announce(uint32_t qpn, Deadline deadline) {
     Announcement announcement;
     announcement.qpn = qpn;
     announcement.address = node_.device().address();
-    return node_.device().PublishRecord(AcceptorRecord(node_.id()), std::as_bytes(std::span(&announcement, 1)));
+    return node_.device().PublishRecord(AcceptorRecord(node_.id()), std::as_bytes(std::span(&announcement, 1)),
+                                        deadline);
   }
 
   // The same again for a request that comes again, because its answer was lost or late.

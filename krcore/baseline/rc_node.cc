@@ -96,7 +96,8 @@ Status RcNode::Start(const NodeOptions& options, std::function<void(ConnectStep)
                                   .create_fabric = options.create_fabric,
                                   .address = options.fabric_address,
                                   .port = options.rnic_port,
-                                  .clock = options.clock});
+                                  .clock = options.clock,
+                                  .deadline = options.deadline});
   if (!device.ok()) return device.status();
   device_ = *std::move(device);
   context_.Done(ConnectStep::kContext);
@@ -210,7 +211,12 @@ Result<std::shared_ptr<Link>> RcNode::SharedLink(NodeId peer, Deadline deadline,
     if (entry == nullptr) entry = std::make_shared<Shared>();
     shared = entry;
   }
-  std::lock_guard connecting(shared->mutex);
+  std::unique_lock connecting(shared->mutex, std::defer_lock);
+  for (uint32_t spins = 0; !connecting.try_lock(); ++spins) {
+    if (deadline.Passed(clock_))
+      return Status(StatusCode::kTimeout, "another thread was still connecting to node " + std::to_string(peer));
+    clock_.Relax(spins);
+  }
   if (shared->link != nullptr) {
     const auto lock = shared->link->Lock();
     // A peer that had published nothing yet is asked again.

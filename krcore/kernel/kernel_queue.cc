@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "krcore/base/descriptor.h"
+#include "krcore/rnic/fork_guard.h"
 #include "krcore/types.h"
 
 namespace krcore::kernel {
@@ -115,11 +116,12 @@ bool CopyName(std::string_view name, uint8_t (&field)[kBytes]) {
 
 KernelQueue::~KernelQueue() {
   if (krc_ring_header* const ring = ring_.load(std::memory_order_relaxed)) munmap(ring, ring_bytes_);
-  if (fd_ >= 0) close(fd_);
+  if (fd_ >= 0) rnic::UnguardAndClose(fd_, generation_);
 }
 
 Status KernelQueue::OpenFile(const std::string& path) {
-  fd_ = AboveStandard(open(path.c_str(), O_RDWR | O_CLOEXEC));
+  rnic::ForksHeld forks;
+  if ((fd_ = AboveStandard(open(path.c_str(), O_RDWR | O_CLOEXEC))) >= 0) forks.Guard(fd_);
   return fd_ < 0 ? Outcome(errno, path.c_str()) : Status();
 }
 
@@ -129,7 +131,7 @@ Status KernelQueue::CheckVersion(const std::string& path) {
     max_message_bytes_ = query->max_message_bytes;
     return {};
   }
-  close(std::exchange(fd_, -1));
+  rnic::UnguardAndClose(std::exchange(fd_, -1), generation_);
   if (!query.ok()) return query.status();
   return Status(StatusCode::kUnsupported, path + ": its interface has version " + std::to_string(query->abi_version) +
                                               ", not " + std::to_string(KRC_ABI_VERSION));
@@ -175,8 +177,13 @@ Result<krc_connect> KernelQueue::Start(const std::string& device, uint32_t depth
 
 Status KernelQueue::OpenLike(const KernelQueue& of, uint32_t depth) {
   krc_new_queue made = {depth, -1, 0, 0};
-  if (const int error = Call(of.fd_, KRC_IOC_NEW_QUEUE, &made); error != 0) return Outcome(error, "KRC_IOC_NEW_QUEUE");
-  if ((fd_ = AboveStandard(made.file)) < 0) return Outcome(errno, "a queue's descriptor");
+  {
+    rnic::ForksHeld forks;
+    if (const int error = Call(of.fd_, KRC_IOC_NEW_QUEUE, &made); error != 0)
+      return Outcome(error, "KRC_IOC_NEW_QUEUE");
+    if ((fd_ = AboveStandard(made.file)) < 0) return Outcome(errno, "a queue's descriptor");
+    forks.Guard(fd_);
+  }
   ring_bytes_ = made.ring_bytes;
   ring_mask_ = made.ring_entries - 1;
   max_message_bytes_ = of.max_message_bytes_;

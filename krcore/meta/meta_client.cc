@@ -95,32 +95,37 @@ Result<std::shared_ptr<const ServerList>> MetaClient::ReadServers(Deadline deadl
 // ---- verbs
 
 template <typename Verb>
-Status MetaClient::OnChannel(Verb verb) {
-  for (Lane& lane : lanes_) {
-    const std::unique_lock lock(lane.mutex, std::try_to_lock);
-    if (!lock.owns_lock()) continue;
-    if (lane.channel == nullptr) {
-      auto channel = OneSidedChannel::Create(device_, pd_, clock_);
-      if (!channel.ok()) break;
-      lane.channel = *std::move(channel);
+Status MetaClient::OnChannel(std::span<Lane> lanes, Deadline deadline, Verb verb) {
+  for (uint32_t spins = 0;; ++spins) {
+    for (Lane& lane : lanes) {
+      const std::unique_lock lock(lane.mutex, std::try_to_lock);
+      if (!lock.owns_lock()) continue;
+      if (lane.channel == nullptr) {
+        auto channel = OneSidedChannel::Create(device_, pd_, clock_);
+        if (!channel.ok()) break;
+        lane.channel = *std::move(channel);
+      }
+      if (lane.channel->IsReady()) return verb(*lane.channel);
     }
-    return verb(*lane.channel);
+    if (deadline.Passed(clock_))
+      return {StatusCode::kTimeout, "no queue for it was free: others wait for servers that do not answer"};
+    clock_.Relax(spins);
   }
-  const std::lock_guard lock(lanes_[0].mutex);
-  return verb(*lanes_[0].channel);
 }
 
 Status MetaClient::Read(const Server& server, size_t offset, std::span<std::byte> out, Deadline deadline) {
-  return OnChannel([&](OneSidedChannel& channel) { return channel.Read(server.At(offset), out, deadline); });
+  return OnChannel(lanes_, deadline,
+                   [&](OneSidedChannel& channel) { return channel.Read(server.At(offset), out, deadline); });
 }
 
 Status MetaClient::Write(const Server& server, size_t offset, std::span<const std::byte> data, Deadline deadline) {
-  return OnChannel([&](OneSidedChannel& channel) { return channel.Write(server.At(offset), data, deadline); });
+  return OnChannel(writing_lane(), deadline,
+                   [&](OneSidedChannel& channel) { return channel.Write(server.At(offset), data, deadline); });
 }
 
 Status MetaClient::CompareSwap(const Server& server, size_t offset, uint64_t expected, uint64_t desired, uint64_t* old,
                                Deadline deadline) {
-  return OnChannel([&](OneSidedChannel& channel) {
+  return OnChannel(writing_lane(), deadline, [&](OneSidedChannel& channel) {
     return channel.CompareSwap(server.At(offset), expected, desired, old, deadline);
   });
 }

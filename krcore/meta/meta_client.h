@@ -109,8 +109,9 @@ class MetaClient {
   Deadline OfQuestions(Deadline deadline) { return {std::max(deadline.at_ns, clock_.NowNs() + kQuestionsNs)}; }
 
   // ---- one verb each
+  // On the first of these that is free, and has nothing under way that failed.
   template <typename Verb>
-  Status OnChannel(Verb verb);
+  Status OnChannel(std::span<Lane> lanes, Deadline deadline, Verb verb);
   // By the shortest way that there is.
   Status ReadForLookup(const Server& server, size_t offset, std::span<std::byte> out, Deadline deadline);
   Status Read(const Server& server, size_t offset, std::span<std::byte> out, Deadline deadline);
@@ -149,7 +150,10 @@ class MetaClient {
   const rnic::DeviceAddress self_address_;
   const uint64_t self_;
 
-  std::array<Lane, 2> lanes_;  // for threads that look up at the same time
+  // For threads that look up at the same time, or while a server does not answer. All that is written goes by the
+  // first: a WRITE or CAS that was not answered is over before the next one is posted.
+  std::array<Lane, 2> lanes_;
+  std::span<Lane> writing_lane() { return std::span(lanes_).first(1); }
   ServerLink link_;
 
   std::mutex servers_mutex_;

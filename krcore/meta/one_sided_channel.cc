@@ -41,7 +41,14 @@ Status OneSidedChannel::ConnectRc(const rnic::DeviceAddress& peer, uint32_t peer
   return qp_->ToRts();
 }
 
-Status OneSidedChannel::EndWhatIsPosted() {
+Status OneSidedChannel::EndWhatIsPosted(Deadline deadline) {
+  resetting_ = true;
+  for (uint32_t spins = 0; !qp_->BeginReset(); ++spins) {
+    if (deadline.Passed(clock_))
+      return {StatusCode::kTimeout, "the queue was still being reset, after a verb that was not answered"};
+    clock_.Relax(spins);
+  }
+  resetting_ = false;
   return qp_->type() == rnic::QpType::kRc ? qp_->ToReset() : dct::ResetToRts(*qp_);
 }
 
@@ -56,6 +63,7 @@ Status OneSidedChannel::Read(const RemoteMemory& remote, std::span<std::byte> ou
 
 Status OneSidedChannel::Write(const RemoteMemory& remote, std::span<const std::byte> data, Deadline deadline) {
   assert(data.size() <= buffer_.size());
+  if (resetting_) KRCORE_RETURN_IF_ERROR(EndWhatIsPosted(deadline));  // before the buffer is filled
   std::memcpy(buffer_.data(), data.data(), data.size());
   rnic::SendWr wr;
   wr.opcode = Opcode::kWrite;
@@ -84,6 +92,7 @@ Status OneSidedChannel::Execute(rnic::SendWr wr, const RemoteMemory& remote, siz
   wr.ah = remote.ah;
   wr.remote_qpn = remote.target->dct_num;
   wr.dc_key = remote.target->dc_key;
+  if (resetting_) KRCORE_RETURN_IF_ERROR(EndWhatIsPosted(deadline));
   size_t bad_index = 0;
   KRCORE_RETURN_IF_ERROR(qp_->PostSend({&wr, 1}, &bad_index));
 
@@ -94,14 +103,14 @@ Status OneSidedChannel::Execute(rnic::SendWr wr, const RemoteMemory& remote, siz
       continue;  // of a request that an earlier deadline gave up
     }
     if (deadline.Passed(clock_)) {
-      KRCORE_RETURN_IF_ERROR(EndWhatIsPosted());  // nothing may land in the buffer any more
+      (void)EndWhatIsPosted({INT64_MIN});
       return {StatusCode::kTimeout, "node " + std::to_string(remote.target->address.node) + " did not answer a " +
                                         std::string(OpcodeName(wr.opcode)) + " in time"};
     }
     clock_.Relax(spins);
   }
   if (completion.status == WcStatus::kSuccess) return {};
-  KRCORE_RETURN_IF_ERROR(EndWhatIsPosted());
+  (void)EndWhatIsPosted({INT64_MIN});
   return {StatusCode::kUnavailable, std::string(OpcodeName(wr.opcode)) + " at node " +
                                         std::to_string(remote.target->address.node) + ": " +
                                         std::string(WcStatusName(completion.status))};

@@ -36,9 +36,12 @@ class OneSidedChannel {
   // With an RC QP, of use once connected; the peer posts nothing.
   static Result<std::unique_ptr<OneSidedChannel>> CreateRc(rnic::Device& device, rnic::Pd& pd, Clock& clock);
   uint32_t qpn() const { return qp_->num(); }
+  // Whether nothing that failed can happen any more. Does not block.
+  bool IsReady() { return !resetting_ || EndWhatIsPosted({INT64_MIN}).ok(); }
   Status ConnectRc(const rnic::DeviceAddress& peer, uint32_t peer_qpn);
 
-  // A verb that failed does not happen any more when it returns. An RC QP is of no use then: all further ones fail.
+  // A verb that failed may happen until IsReady: the next one waits for that, up to its own deadline. An RC QP is of no
+  // use after a failure: all further ones fail.
   //
   // kUnavailable: the target does not answer or refuses; the outcome of a Write or CompareSwap is then unknown.
   // kTimeout: the deadline passed first, likewise.
@@ -51,7 +54,8 @@ class OneSidedChannel {
   OneSidedChannel(Clock& clock, size_t max_bytes) : clock_(clock), buffer_(max_bytes) {}
   static Result<std::unique_ptr<OneSidedChannel>> Create(rnic::Device& device, rnic::Pd& pd, Clock& clock,
                                                          size_t max_bytes, rnic::QpType type);
-  Status EndWhatIsPosted();
+  // kTimeout: not yet; the QP and the buffer are not to be used.
+  Status EndWhatIsPosted(Deadline deadline);
   Status Execute(rnic::SendWr wr, const RemoteMemory& remote, size_t length, Deadline deadline);
 
   Clock& clock_;
@@ -60,6 +64,7 @@ class OneSidedChannel {
   std::unique_ptr<rnic::Cq> cq_;
   std::unique_ptr<rnic::Qp> qp_;
   uint64_t last_wr_id_ = 0;
+  bool resetting_ = false;  // EndWhatIsPosted has not come to its end
 };
 
 }  // namespace krcore::meta

@@ -58,7 +58,8 @@ Result<std::unique_ptr<Node>> NodeImpl::Open(const NodeOptions& options) {
                                   .create_fabric = options.create_fabric,
                                   .address = options.fabric_address,
                                   .port = options.rnic_port,
-                                  .clock = options.clock});
+                                  .clock = options.clock,
+                                  .deadline = options.deadline});
   if (!device.ok()) return device.status();
   std::unique_ptr<NodeImpl> node(
       new NodeImpl(*std::move(device), options.clock != nullptr ? *options.clock : *RealClock(), options.mr_lease_ns));
@@ -241,10 +242,13 @@ Status NodeImpl::PublishService(std::string_view name, std::span<const std::byte
 }
 
 // The fabric's record first: it is taken by one at a time, so who has it is the only one that goes on to the metadata
-// servers. Where the fabric does not answer they alone tell rivals apart, until this is called again.
+// servers. Where the fabric does not answer in half of the time they alone tell rivals apart, until this is called
+// again.
 Status NodeImpl::ClaimService(std::string_view name, std::span<const std::byte> value, Deadline deadline) {
   KRCORE_RETURN_IF_ERROR(NotForked());
-  const Status told = device_->PublishRecord(std::string(name), value);
+  const int64_t now_ns = clock_.NowNs();
+  const Deadline half{now_ns + std::max<int64_t>(deadline.at_ns - now_ns, 0) / 2};
+  const Status told = device_->PublishRecord(std::string(name), value, half);
   const bool silent = told == StatusCode::kUnavailable || told == StatusCode::kTimeout;
   if (!told.ok() && !silent) return told;
   return PublishService(name, value, deadline);

@@ -40,11 +40,13 @@ size_t Acceptor::Poll() {
   const bool look_for_dead = now_ns - last_look_ns_ >= kDeadLookIntervalNs;
   if (look_for_dead) last_look_ns_ = now_ns;
   size_t changed = 0;
-  for (size_t index = 0; index < desk_.size(); ++index) changed += PollPlace(index, now_ns, look_for_dead) ? 1 : 0;
+  const Deadline asked_by{now_ns + rnic::kPollingAskNs};  // for all of them
+  for (size_t index = 0; index < desk_.size(); ++index)
+    changed += PollPlace(index, now_ns, look_for_dead, asked_by) ? 1 : 0;
   return changed;
 }
 
-bool Acceptor::PollPlace(size_t index, int64_t now_ns, bool look_for_dead) {
+bool Acceptor::PollPlace(size_t index, int64_t now_ns, bool look_for_dead, Deadline asked_by) {
   Place& place = desk_[index];
   const uint64_t owner = Load(place.owner);
   if (owner == 0) return false;
@@ -58,7 +60,7 @@ bool Acceptor::PollPlace(size_t index, int64_t now_ns, bool look_for_dead) {
     return true;
   }
   if (connection.answered) {
-    if (!look_for_dead || device_.QueryPeer(connection.peer) != rnic::PeerState::kDead) return false;
+    if (!look_for_dead || device_.QueryPeer(connection.peer, asked_by) != rnic::PeerState::kDead) return false;
     Free(index);
     return true;
   }

@@ -40,7 +40,7 @@ class Acceptor {
 
   Acceptor(rnic::Device& device, rnic::Pd& pd, Clock& clock, std::span<Place> desk)
       : device_(device), pd_(pd), clock_(clock), desk_(desk), connections_(desk.size()) {}
-  bool PollPlace(size_t index, int64_t now_ns, bool look_for_dead);
+  bool PollPlace(size_t index, int64_t now_ns, bool look_for_dead, Deadline asked_by);
   bool ReadRequest(size_t index, Request* request) const;
   Status Connect(const Request& request, Connection& connection);
   void Free(size_t index);

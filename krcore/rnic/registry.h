@@ -27,11 +27,14 @@ struct DeviceOptions {
   std::string port{};
   // By which the deadlines of questions are given (rnic.h); null: RealClock. sim: always its World's.
   Clock* clock = nullptr;
+  // Of opening. verbs: and twenty seconds at most for the membership service, which need not answer.
+  Deadline deadline{};
 };
 
 // kNotFound: no such fabric. kExists: the node id is taken by a living device. kUnsupported: provider unknown to this
 // build (the message lists the known ones). kInvalidArgument: malformed name, or an address or port that the provider
-// has no use for. kUnavailable: no such NIC, or no active port; the message lists those that there are.
+// has no use for. kUnavailable: no such NIC, or no active port; the message lists those that there are. kTimeout,
+// kUnavailable: the membership service does not answer.
 Result<std::unique_ptr<Device>> OpenDevice(const DeviceOptions& options);
 
 // Opens the NIC that OpenDevice would choose, and closes it again; joins no fabric. kUnavailable, kInvalidArgument: as

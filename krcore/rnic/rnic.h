@@ -29,9 +29,9 @@
 // with a Pd that is younger than its address handle, which may make the handle's part for that Pd. All else makes
 // system calls. What may wait longer: CreateAddressHandle (for the network, seconds where nobody answers); Qp::ToReset
 // and the destruction of a Qp (until nothing of it executes any more, at most Caps::max_retransmission_ns) and that of
-// an Mr (until nobody touches its memory); PublishRecord where others keep the fabric's list (some seconds), and there
-// QueryPeer, QueryIncarnation and LookupRecord until their deadline, on the clock that the device was opened with
-// (RealClock, or a World's). The default is for whoever can wait for those seconds; one who polls gives a deadline.
+// an Mr (until nobody touches its memory); and, where others keep the fabric's list, PublishRecord, QueryPeer,
+// QueryIncarnation and LookupRecord until their deadline, on the clock that the device was opened with (RealClock, or a
+// World's). The default is for whoever can wait for some seconds; one who polls gives a deadline.
 #ifndef KRCORE_RNIC_RNIC_H_
 #define KRCORE_RNIC_RNIC_H_
 
@@ -310,7 +310,8 @@ class Device : public OfOneProcess {
   // fabric's control segment; on verbs answered over TCP). Names [a-z0-9_-]{1,15}, values up to 112 bytes.
   // A record goes when the device that published it closes or dies; until then only that device may replace it
   // (kExists).
-  virtual Status PublishRecord(const std::string& name, std::span<const std::byte> value) = 0;
+  // kTimeout, kUnavailable: no answer; it may be published.
+  virtual Status PublishRecord(const std::string& name, std::span<const std::byte> value, Deadline deadline = {}) = 0;
   // kNotFound: there is none. kTimeout, kUnavailable: no answer.
   virtual Result<std::vector<std::byte>> LookupRecord(const std::string& name, Deadline deadline = {}) = 0;
 };

@@ -37,7 +37,7 @@ ClientCore::ClientCore(StoreCore& store, const ClientOptions& options, std::uniq
       own_node_(std::move(own_node)),
       node_(own_node_ ? *own_node_ : store.node()),
       clock_(store.clock()),
-      connections_(node_, store.reconnect_budget_ns(), stats_),
+      connections_(node_, store.reconnect_budget_ns(), *this, stats_),
       geometry_(store.geometry()),
       chunk_bytes_(store.chunk_bytes()),
       hasher_(store.hasher()),
@@ -240,6 +240,18 @@ bool ClientCore::OutOfTime(Operation& operation) {
   const int64_t now_ns = clock_.NowNs();
   if (operation.deadline_ns == 0) operation.deadline_ns = now_ns + store_.operation_timeout_ns();
   return now_ns >= operation.deadline_ns;
+}
+
+// Those that have met no trouble before meet it now.
+int64_t ClientCore::NextDeadlineNs() {
+  const int64_t latest_ns = DeadlineFromNow();
+  int64_t next_ns = latest_ns;
+  for (const auto& operation : operations_) {
+    if (!operation->in_use) continue;
+    if (operation->deadline_ns == 0) operation->deadline_ns = latest_ns;
+    next_ns = std::min(next_ns, operation->deadline_ns);
+  }
+  return next_ns;
 }
 
 int64_t ClientCore::DeadlineFromNow() const { return clock_.NowNs() + store_.operation_timeout_ns(); }

@@ -53,7 +53,7 @@ class StoreCore;
 class SplitBuffers;
 class EpochBuffers;
 
-class ClientCore final : public Client {
+class ClientCore final : public Client, public Connections::Waiting {
  public:
   // With its queues and its memory, but not connected. May be handed to another thread, until Begin.
   static Result<std::unique_ptr<ClientCore>> Prepare(StoreCore& store, const ClientOptions& options);
@@ -130,8 +130,8 @@ class ClientCore final : public Client {
   struct Renewal {
     Connections connections;
     Batch batch{4};
-    Renewal(krcore::Node& node, int64_t reconnect_budget_ns, ClientStats& stats)
-        : connections(node, reconnect_budget_ns, stats) {}
+    Renewal(krcore::Node& node, int64_t reconnect_budget_ns, Connections::Waiting& waiting, ClientStats& stats)
+        : connections(node, reconnect_budget_ns, waiting, stats) {}
   };
   // Another client's mover word: as seen last, since when, when to ask whether its process is dead, and how often it
   // has changed.
@@ -175,6 +175,7 @@ class ClientCore final : public Client {
   // Suspends for so long, and keeps what the operation holds.
   auto Pause(int64_t delay_ns);
   bool OutOfTime(Operation& operation);
+  int64_t NextDeadlineNs() override;
   // For one whose time begins now.
   int64_t DeadlineFromNow() const;
   // The step failed for good: not because the client was expelled, after which the operation begins again.

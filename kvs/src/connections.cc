@@ -151,8 +151,9 @@ Status Connections::Ensure(krcore::NodeId memory_node, krcore::Deadline deadline
 bool Connections::ReachAgain(krcore::NodeId memory_node) {
   last_failed_ = memory_node;
   const int64_t begin_ns = clock_.NowNs();
-  if (begin_ns < quiet_until_ns_) return false;
-  if (Ensure(memory_node, {begin_ns + reconnect_budget_ns_}).ok()) return true;
+  if (begin_ns < NextTryNs(memory_node)) return false;
+  const int64_t patience_ns = std::min(reconnect_budget_ns_, waiting_.NextDeadlineNs() - begin_ns);
+  if (Ensure(memory_node, {begin_ns + std::max(patience_ns, kMinTryNs)}).ok()) return true;
   const int64_t end_ns = clock_.NowNs(), took_ns = end_ns - begin_ns;
   quiet_until_ns_ = end_ns + took_ns;
   // Later still, so that another one has its turn before.

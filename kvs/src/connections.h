@@ -173,10 +173,27 @@ class Connections {
   // Between two tries to connect to a memory node.
   static constexpr int64_t kReconnectIntervalNs = 50'000'000;
 
-  // `reconnect_budget_ns`: how long Reach may block; after a vain try it does not for as long as that took, whatever
-  // the memory node, so that at least every other moment is the operations'. Dead memory nodes are told at once.
-  Connections(krcore::Node& node, int64_t reconnect_budget_ns, ClientStats& stats)
-      : node_(node), clock_(node.clock()), reconnect_budget_ns_(reconnect_budget_ns), stats_(stats) {}
+  // No try is so short that it could never succeed.
+  static constexpr int64_t kMinTryNs = 20'000'000;
+
+  // Whose operations wait while Reach blocks.
+  class Waiting {
+   public:
+    virtual int64_t NextDeadlineNs() = 0;  // of these operations
+
+   protected:
+    ~Waiting() = default;
+  };
+
+  // `reconnect_budget_ns`: how long Reach may block, though not beyond the next deadline of `waiting` where that leaves
+  // kMinTryNs. After a vain try it does not for as long as that took, whatever the memory node, so that at least every
+  // other moment is the operations'. Dead memory nodes are told at once.
+  Connections(krcore::Node& node, int64_t reconnect_budget_ns, Waiting& waiting, ClientStats& stats)
+      : node_(node),
+        clock_(node.clock()),
+        reconnect_budget_ns_(reconnect_budget_ns),
+        waiting_(waiting),
+        stats_(stats) {}
   ~Connections();
 
   // `queue_depth`: verbs that may be in flight to one memory node.
@@ -268,6 +285,7 @@ class Connections {
   krcore::Node& node_;
   krcore::Clock& clock_;  // the node's, without the way through it: connecting is all cold misses
   const int64_t reconnect_budget_ns_;
+  Waiting& waiting_;
   ClientStats& stats_;
   uint32_t queue_depth_ = 0;
   std::unique_ptr<krcore::QueuePool> pool_;

@@ -235,7 +235,7 @@ void ClientCore::BecomeExpelled(ClientWord word) {
 Task<void> ClientCore::RenewLease() {
   renewal_failed_ = true;
   if (!renewal_) {
-    renewal_ = std::make_unique<Renewal>(node_, store_.reconnect_budget_ns(), stats_);
+    renewal_ = std::make_unique<Renewal>(node_, store_.reconnect_budget_ns(), *this, stats_);
     const Status opened = renewal_->connections.Open(4, {.dc_initiators = 1, .sq_depth = 16});
     if (!opened.ok()) {
       renewal_.reset();

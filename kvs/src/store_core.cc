@@ -27,13 +27,14 @@ constexpr uint32_t kParked = 1'000'000;
 constexpr int64_t kReconnectNs = 50'000'000;
 constexpr int64_t kAskingReconnectNs = 500'000'000;
 
-krcore::NodeOptions NodeOptionsOf(const StoreOptions& options) {
+krcore::NodeOptions NodeOptionsOf(const StoreOptions& options, Deadline deadline) {
   krcore::NodeOptions node;
   node.rnic = options.rnic;
   node.fabric = options.fabric;
   node.fabric_address = options.fabric_address;
   node.rnic_port = options.rnic_port;
   node.clock = options.clock;
+  node.deadline = deadline;
   return node;
 }
 
@@ -104,7 +105,7 @@ Status StoreCore::Attach(Deadline deadline) {
 
 Result<std::unique_ptr<krcore::Node>> StoreCore::OpenClientNode(Deadline deadline) {
   if (options_.control_plane != "verbs") return std::unique_ptr<krcore::Node>();
-  auto node = krcore::OpenNode(options_.control_plane, NodeOptionsOf(options_));
+  auto node = krcore::OpenNode(options_.control_plane, NodeOptionsOf(options_, deadline));
   if (!node.ok()) return node.status();
   // Its verbs are confirmed to have ended by its own death, not by that of the process's other node.
   KRCORE_RETURN_IF_ERROR((*node)->Publish(deadline));
@@ -227,9 +228,9 @@ Status StoreCore::PrepareClient(const ClientOptions& options) {
 namespace {
 
 Result<std::unique_ptr<Store>> OpenStore(const StoreOptions& options) {
-  const krcore::NodeOptions node_options = NodeOptionsOf(options);
   krcore::Clock& clock = options.clock != nullptr ? *options.clock : *krcore::RealClock();
   const Deadline deadline = Deadline::After(clock, options.open_timeout_ms * 1'000'000);
+  const krcore::NodeOptions node_options = NodeOptionsOf(options, deadline);
   auto node = krcore::OpenNode(options.control_plane, node_options);
   for (uint32_t spins = kParked; node.status() == StatusCode::kNotFound && !deadline.Passed(clock); ++spins) {
     clock.Relax(spins);  // its first memory node may be starting

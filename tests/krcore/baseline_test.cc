@@ -479,6 +479,27 @@ TEST_P(SharedConnection, APeerThatDoesNotAnswerHoldsUpNoConnectToAnother) {
   serving.join();
 }
 
+// Whoever waits until another thread has connected does not wait beyond its own deadline.
+TEST_P(SharedConnection, WhoWaitsForAnotherThreadToConnectKeepsItsDeadline) {
+  SKIP_IF_SIMULATED("one thread only");
+  WaitingClock clock;
+  auto node = krcore::OpenNode(GetParam(), {.rnic = kRnic, .fabric = fabric_, .clock = &clock}).value();
+  const auto connect = [&](int64_t patience_ns) {
+    auto pool = node->CreateQueuePool({}).value();
+    auto queue = pool->CreateQueue(4).value();
+    EXPECT_EQ(queue->Connect(1, Deadline::After(clock, patience_ns)).code(), StatusCode::kTimeout);
+  };
+  std::atomic<bool> gave_up{false};  // relaxed: nothing else is told by it
+  std::thread other([&] {
+    connect(3 * kSecondNs);
+    gave_up.store(true, std::memory_order_relaxed);
+  });
+  while (clock.waits.load(std::memory_order_relaxed) == 0) std::this_thread::yield();
+  connect(kSecondNs / 10);
+  EXPECT_FALSE(gave_up.load(std::memory_order_relaxed));
+  other.join();
+}
+
 INSTANTIATE_TEST_SUITE_P(ControlPlanes, SharedConnection, ::testing::Values("lite"),
                          [](const auto& info) { return info.param; });
 

@@ -6,6 +6,7 @@
 #define TESTS_KRCORE_FIXTURE_H_
 
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -74,6 +75,7 @@ class FakeClock final : public Clock {
   int64_t NowNs() override { return now_ns_.load(std::memory_order_relaxed); }
   void Relax(uint32_t) override {
     if (kOnVerbs) usleep(1000);                               // what is waited for takes its own time
+    sched_yield();                                            // and other threads' work takes theirs
     now_ns_.fetch_add(1'000'000, std::memory_order_relaxed);  // pairs with nothing
   }
   void Advance(int64_t ns) { now_ns_.fetch_add(ns, std::memory_order_relaxed); }

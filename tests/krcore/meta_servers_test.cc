@@ -33,8 +33,8 @@ class HookedDevice final : public rnic::Device {
   }
   // Keeps no list of devices.
   rnic::PeerState QueryIncarnation(uint32_t, Deadline) override { return rnic::PeerState::kUnreachable; }
-  Status PublishRecord(const std::string& name, std::span<const std::byte> value) override {
-    return device_->PublishRecord(name, value);
+  Status PublishRecord(const std::string& name, std::span<const std::byte> value, Deadline deadline) override {
+    return device_->PublishRecord(name, value, deadline);
   }
   Result<std::vector<std::byte>> LookupRecord(const std::string& name, Deadline deadline) override {
     auto value = device_->LookupRecord(name, deadline);
@@ -266,6 +266,24 @@ TEST_F(MetaServers, AClaimIsKnownWhereAllOfThemWereLost) {
   owner.reset();
   EXPECT_EQ(rival->LookupClaim("home").status().code(), StatusCode::kNotFound);
   EXPECT_TRUE(rival->ClaimService("home", {&other, 1}, Soon()).ok());
+}
+
+TEST_F(MetaServers, APublicationThatIsNotAnsweredEndsAtItsDeadline) {
+  if (!kSimulated) GTEST_SKIP() << "needs queues whose reset is slow";
+  constexpr int64_t kPatienceNs = kSecondNs / 10;
+  AddServer();
+  Party party = Join();
+  ASSERT_OK(party.PublishNode({.dc_key = 5}, Soon()));
+  rnic::sim::World& world = *Worlds().at(fabric_);
+  world.set_chaos({.break_queue = 1, .reset_ns = 2 * kSecondNs});
+  for (uint64_t dc_key : {6, 7}) {  // the second one finds the queue in its reset
+    const int64_t begin_ns = world.now_ns();
+    EXPECT_FALSE(party.PublishNode({.dc_key = dc_key}, Deadline::After(world.clock(), kPatienceNs)).ok());
+    EXPECT_LE(world.now_ns() - begin_ns, 2 * kPatienceNs);
+  }
+  world.set_chaos({});
+  ASSERT_OK(party.PublishNode({.dc_key = 8}, Soon()));
+  EXPECT_EQ(Find(*party.device, Key::Node(party.published_as), 0)->node().dc_key, 8u);
 }
 
 constexpr uint32_t kOneLook = 2 * meta::kMaxServers;

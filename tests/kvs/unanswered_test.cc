@@ -2,7 +2,7 @@
 // all the same, by the clock of a simulated fabric, on each control plane.
 #include <gtest/gtest.h>
 
-#include <array>
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <string>
@@ -19,18 +19,22 @@ constexpr int64_t kMs = 1'000'000;
 constexpr int64_t kOperationMs = 5'000, kOpenMs = 2'000;
 constexpr int64_t kResetMs = 2'000;  // until nothing of a queue that broke executes any more
 // What may come on top of a deadline: the look-up, or reset of a queue, that is under way.
-constexpr int64_t kPollMs = 1'500;
+constexpr int64_t kPollMs = 600;
 constexpr int64_t kOnTopMs = kResetMs + kPollMs;
 constexpr int64_t kCloseMs = 1'000;  // for a node that goes to withdraw what it has published
+// After the cut: what a client that has tried in vain to connect waits before it tries again, and the try.
+constexpr int64_t kBackMs = 2'500;
+constexpr int64_t kShortMs = 60;   // a deadline below what a try to connect may take
+constexpr int64_t kMinTryMs = 20;  // Connections::kMinTryNs
 constexpr size_t kKeys = 24;
 
 class Unanswered : public ::testing::TestWithParam<std::string> {
  protected:
-  Unanswered()
+  explicit Unanswered(int64_t operation_ms = kOperationMs)
       : world_({.fabric = "unanswered", .seed = 5, .cost = {}, .chaos = {}}),
         store_({.fabric = "unanswered",
                 .memory_bytes = size_t{4} << 20,
-                .operation_timeout_ms = kOperationMs,
+                .operation_timeout_ms = operation_ms,
                 .clock = &world_.clock(),
                 .memory_nodes = 2,
                 .chunk_bytes = size_t{1} << 16,
@@ -131,12 +135,39 @@ TEST_P(Unanswered, AStoreIsNotOpenedAtItsDeadline) {
   EXPECT_LE(TookWhileCutMs([&] { EXPECT_FALSE(kvs::Store::Open(options).ok()); }), kOpenMs + kOnTopMs + kCloseMs);
 }
 
-TEST_P(Unanswered, ACutIsForgottenWhenItIsOver) {
+// Whatever was under way when the cut began, the client works after it.
+class Forgotten : public Unanswered {
+ protected:
+  void ExpectForgotten() {
+    const int64_t end_ns = world_.now_ns() + kBackMs * kMs;
+    std::string value;
+    krcore::Status status = krcore::StatusCode::kUnavailable;
+    while (!status.ok() && world_.now_ns() < end_ns) {
+      world_.RunUntil(world_.now_ns() + 10 * kMs);  // one that fails at once takes no time
+      status = client_->Get(names_[0], &value);
+    }
+    EXPECT_TRUE(status.ok()) << status.ToString();
+  }
+};
+
+TEST_P(Forgotten, ACutUnderAGet) {
   std::string value;
   (void)TookWhileCutMs([&] { EXPECT_FALSE(client_->Get(names_[1], &value).ok()); });
-  krcore::Status status = krcore::StatusCode::kUnavailable;
-  for (int i = 0; i < 20 && !status.ok(); ++i) status = client_->Get(names_[0], &value);
-  EXPECT_TRUE(status.ok()) << status.ToString();
+  ExpectForgotten();
+}
+
+TEST_P(Forgotten, ACutUnderAMultiGet) {
+  std::vector<std::string> values(kKeys);
+  std::vector<krcore::Status> statuses(kKeys);
+  (void)TookWhileCutMs([&] { client_->MultiGet(keys_, values, statuses); });
+  ExpectForgotten();
+}
+
+TEST_P(Forgotten, ACutUnderAMultiWrite) {
+  std::vector<kvs::WriteRequest> writes;
+  for (const std::string_view key : keys_) writes.push_back({.key = key, .value = "other"});
+  (void)TookWhileCutMs([&] { client_->MultiWrite(writes); });
+  ExpectForgotten();
 }
 
 // What polls has others to look after.
@@ -158,8 +189,30 @@ TEST_P(Unanswered, APollReturnsSoon) {
   EXPECT_LE(longest_ms, kPollMs);
 }
 
-INSTANTIATE_TEST_SUITE_P(ControlPlanes, Unanswered, ::testing::Values("krcore", "verbs", "lite"),
-                         [](const auto& info) { return info.param; });
+// A try to connect ends with the operations that wait meanwhile. By "lite", where no reset (krcore) and no renewal of a
+// lease (verbs) is waited for besides.
+class ShortDeadline : public Unanswered {
+ protected:
+  ShortDeadline() : Unanswered(kShortMs) {}
+};
+
+TEST_P(ShortDeadline, EndsAnOperationThatTriesToConnect) {
+  std::string value;
+  Cut();
+  const int64_t begin_ns = world_.now_ns();
+  int64_t longest_ms = 0;
+  while (world_.now_ns() - begin_ns < kOperationMs * kMs) {
+    longest_ms = std::max(longest_ms, TookMs([&] { EXPECT_FALSE(client_->Get(names_[1], &value).ok()); }));
+    world_.RunUntil(world_.now_ns() + kMs);
+  }
+  Restore();
+  EXPECT_LE(longest_ms, kShortMs + kMinTryMs + 5);  // and what little else it does
+}
+
+constexpr auto kName = [](const auto& info) { return info.param; };
+INSTANTIATE_TEST_SUITE_P(ControlPlanes, Unanswered, ::testing::Values("krcore", "verbs", "lite"), kName);
+INSTANTIATE_TEST_SUITE_P(ControlPlanes, Forgotten, ::testing::Values("krcore", "verbs", "lite"), kName);
+INSTANTIATE_TEST_SUITE_P(ControlPlanes, ShortDeadline, ::testing::Values("lite"), kName);
 
 }  // namespace
 }  // namespace surgekv_test

@@ -134,6 +134,21 @@ TEST(VerbsSilence, IsForgottenWhenItIsOver) {
   }
 }
 
+TEST(VerbsSilence, JoiningAndPublishingEndAtTheirDeadlines) {
+  ServiceProcess service;
+  auto one = Join(service.address(), 1);
+  service.Stop();
+  const int64_t begin_ns = RealClock()->NowNs();
+  const auto soon = [] { return Deadline::After(*RealClock(), 200'000'000); };
+  auto two = Member::Connect(service.address(), kFabric, soon());  // by the service's kernel
+  ASSERT_TRUE(two.ok());
+  EXPECT_EQ((*two)->Join(2, kNoAddress, (*two)->low_descriptor(), soon()), StatusCode::kTimeout);
+  EXPECT_EQ(one->Publish("meta", {}, soon()), StatusCode::kTimeout);
+  EXPECT_LT(RealClock()->NowNs() - begin_ns, 3'000'000'000);
+  service.Continue();
+  EXPECT_TRUE(Eventually([&] { return one->Publish("meta", {}).ok(); }));
+}
+
 TEST(VerbsSilence, WhoClosesWhileTheServiceIsHeldUpIsDeadWhenItGoesOn) {
   ServiceProcess service;
   auto one = Join(service.address(), 1), two = Join(service.address(), 2);

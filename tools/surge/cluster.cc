@@ -16,9 +16,10 @@ using krcore::StatusCode;
 using metrics::Announcement;
 
 constexpr int64_t kNsPerS = 1'000'000'000;
-constexpr int64_t kPatienceNs = kNsPerS;          // for all announcements
-constexpr int64_t kNodePatienceNs = kNsPerS / 4;  // for one memory node
-constexpr int64_t kTablePatienceNs = kNsPerS;     // for all subtables
+// For all announcements, which are 512 look-ups one after the other: of a millisecond or two where DC is software.
+constexpr int64_t kPatienceNs = 10 * kNsPerS;
+constexpr int64_t kNodePatienceNs = kNsPerS;   // for one memory node
+constexpr int64_t kTablePatienceNs = kNsPerS;  // for all subtables
 
 Deadline Patience(int64_t ns) { return Deadline::After(*krcore::RealClock(), ns); }
 

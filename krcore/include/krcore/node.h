@@ -41,6 +41,8 @@ struct NodeOptions {
   NodeId node = kNoNode;       // kNoNode: assigned by the fabric (compute nodes)
   bool create_fabric = false;  // otherwise a missing fabric is kNotFound
   Clock* clock = nullptr;      // null: RealClock()
+  // Of opening. Without one it waits twenty seconds at most for a fabric that does not answer.
+  Deadline deadline{};
   // How long what a node has looked up of its peers' regions may be used, in nanoseconds from 1 ms up; the longer, the
   // longer Region::Deregister waits. Of the fabric's first metadata server; all nodes take it from there.
   int64_t mr_lease_ns = 1'000'000'000;

@@ -70,8 +70,8 @@ class SimDevice final : public Device {
     return fabric_->Query(incarnation);
   }
 
-  Status PublishRecord(const std::string& name, std::span<const std::byte> value) override {
-    return fabric_->PublishRecord(*state_, name, value);
+  Status PublishRecord(const std::string& name, std::span<const std::byte> value, Deadline deadline) override {
+    return fabric_->PublishRecord(*state_, name, value, deadline);
   }
   Result<std::vector<std::byte>> LookupRecord(const std::string& name, Deadline deadline) override {
     KRCORE_RETURN_IF_ERROR(fabric_->CheckAlive(*state_));

@@ -200,8 +200,10 @@ bool Fabric::Answers(Deadline deadline) {
   return false;
 }
 
-Status Fabric::PublishRecord(const DeviceState& device, const std::string& name, std::span<const std::byte> value) {
+Status Fabric::PublishRecord(const DeviceState& device, const std::string& name, std::span<const std::byte> value,
+                             Deadline deadline) {
   KRCORE_RETURN_IF_ERROR(CheckAlive(device));
+  if (!Answers(deadline)) return {StatusCode::kTimeout, "the fabric does not answer"};
   KRCORE_RETURN_IF_ERROR(CheckRecordName(name));
   if (value.size() > kRecordValueBytes) {
     return {StatusCode::kInvalidArgument,

@@ -68,7 +68,8 @@ class Fabric {
   void LeaveUnanswered(bool unanswered) { unanswered_ = unanswered; }
 
   // ---- records
-  Status PublishRecord(const DeviceState& device, const std::string& name, std::span<const std::byte> value);
+  Status PublishRecord(const DeviceState& device, const std::string& name, std::span<const std::byte> value,
+                       Deadline deadline);
   Result<std::vector<std::byte>> LookupRecord(const std::string& name) const;
   void ForgetRecords(const DeviceState& device);
 

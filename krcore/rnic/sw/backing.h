@@ -54,9 +54,9 @@ class Backing {
   virtual Status Rename(const std::string& from, const std::string& to) = 0;
   // Removes a segment of this device: one that it has claimed, or one whose name has the device's incarnation.
   virtual void Remove(const std::string& suffix) = 0;
-  // Removes a segment that a dead device left. False: a living process has it, or the fabric's names are not this one's
-  // any more. The admin lock is held.
-  virtual bool RemoveLeft(const std::string& suffix) = 0;
+  // Removes a segment that a dead device left. kExists: a living process has it. Else it cannot be told, or the
+  // fabric's names are not this one's any more. The admin lock is held.
+  virtual Status RemoveLeft(const std::string& suffix) = 0;
   // Suffixes of all segments but the control segment.
   virtual Result<std::vector<std::string>> List() = 0;
   // Removes the control segment itself. The admin lock is held.

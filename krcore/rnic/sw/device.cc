@@ -77,7 +77,7 @@ class SwDevice final : public Device {
 
   std::span<std::byte> HostMemory() override { return shared_.fabric.control().host_memory; }
 
-  Status PublishRecord(const std::string& name, std::span<const std::byte> value) override {
+  Status PublishRecord(const std::string& name, std::span<const std::byte> value, Deadline /*deadline*/) override {
     return sw::PublishRecord(shared_.fabric, name, value);
   }
   Result<std::vector<std::byte>> LookupRecord(const std::string& name, Deadline /*deadline*/) override {

@@ -170,7 +170,7 @@ void Fabric::Reclaim() {
     uint32_t index = 0, incarnation = 0;
     if (std::sscanf(suffix.c_str(), "d%u-%u.", &index, &incarnation) != 2) continue;
     if (std::find(alive.begin(), alive.end(), std::pair(index, incarnation)) == alive.end())
-      backing_->RemoveLeft(suffix);
+      (void)backing_->RemoveLeft(suffix);
   }
 }
 

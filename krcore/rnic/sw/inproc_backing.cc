@@ -80,9 +80,9 @@ class InprocBacking final : public Backing {
     fabric_->segments.erase(suffix);
   }
 
-  bool RemoveLeft(const std::string& suffix) override {
+  Status RemoveLeft(const std::string& suffix) override {
     Remove(suffix);
-    return true;
+    return {};
   }
 
   Result<std::vector<std::string>> List() override {

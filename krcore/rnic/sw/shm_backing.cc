@@ -113,18 +113,20 @@ class ShmBacking final : public Backing {
     Disown(suffix);
   }
 
-  bool RemoveLeft(const std::string& suffix) override {
+  Status RemoveLeft(const std::string& suffix) override {
     const NamesLock names;
-    if (!names.status().ok() || !NamesAreOurs()) return false;
+    KRCORE_RETURN_IF_ERROR(names.status());
+    if (!NamesAreOurs()) return NameGone();
     // A device's first segment is claimed for all of its unnamed ones.
     const auto fd =
         OpenShmFile(prefix_ + (HasIncarnation(suffix) ? suffix.substr(0, suffix.find('.')) + ".0" : suffix), 0);
     struct flock lock = LockOf(F_WRLCK, kClaimByte);
-    // What cannot be looked at is taken for claimed.
-    if (!fd.ok() && !(fd.status() == StatusCode::kNotFound)) return false;
-    if (fd.ok() && (fcntl(fd->get(), F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK)) return false;
+    if (!fd.ok() && !(fd.status() == StatusCode::kNotFound)) return fd.status();
+    if (fd.ok() && fcntl(fd->get(), F_OFD_GETLK, &lock) != 0)
+      return Status::FromErrno(errno, "cannot tell whether " + prefix_ + suffix + " is in use");
+    if (fd.ok() && lock.l_type != F_UNLCK) return {StatusCode::kExists, prefix_ + suffix + " is in use"};
     RemoveShm(prefix_ + suffix);
-    return true;
+    return {};
   }
 
   Result<std::vector<std::string>> List() override {

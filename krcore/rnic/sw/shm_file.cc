@@ -18,6 +18,7 @@
 
 #include "krcore/base/descriptor.h"
 #include "krcore/base/limits.h"
+#include "krcore/rnic/fork_guard.h"
 
 namespace krcore::rnic::sw {
 namespace {
@@ -143,12 +144,17 @@ bool IsNameOf(const std::string& name, int fd) {
          named.st_ino == open.st_ino;
 }
 
-NamesLock::NamesLock() : directory_(AboveStandard(open(kShmDirectory, O_RDONLY | O_DIRECTORY | O_CLOEXEC))) {
-  if (directory_.get() < 0) {
+NamesLock::NamesLock() {
+  {
+    ForksHeld forks;
+    directory_ = AboveStandard(open(kShmDirectory, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (directory_ >= 0) forks.Guard(directory_);
+  }
+  if (directory_ < 0) {
     status_ = errno == ENOENT ? NoShm() : Status::FromErrno(errno, std::string("cannot open ") + kShmDirectory);
     return;
   }
-  for (int tries = 0; flock(directory_.get(), LOCK_EX | LOCK_NB) != 0; ++tries) {
+  for (int tries = 0; flock(directory_, LOCK_EX | LOCK_NB) != 0; ++tries) {
     if (tries == kNamesLockTries || (errno != EWOULDBLOCK && errno != EINTR)) {
       status_ =
           Status::FromErrno(errno, std::string("cannot lock ") + kShmDirectory + " (flock); is its holder stopped?");
@@ -160,8 +166,9 @@ NamesLock::NamesLock() : directory_(AboveStandard(open(kShmDirectory, O_RDONLY |
 }
 
 NamesLock::~NamesLock() {
-  // In so many words: a child that was forked meanwhile has the descriptor, too.
-  if (status_.ok()) flock(directory_.get(), LOCK_UN);
+  // In so many words: a child that a bare clone made meanwhile has the descriptor, too.
+  if (status_.ok()) flock(directory_, LOCK_UN);
+  if (directory_ >= 0) UnguardAndClose(directory_, generation_);
 }
 
 Status RenameShm(const std::string& from, const std::string& to) {

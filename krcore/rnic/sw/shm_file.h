@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "krcore/fork.h"
 #include "krcore/rnic/sw/backing.h"
 #include "krcore/status.h"
 
@@ -62,7 +63,8 @@ class NamesLock {
   const Status& status() const { return status_; }
 
  private:
-  FileDescriptor directory_;
+  const uint32_t generation_ = ForkGeneration();
+  int directory_;  // closed in children that are forked meanwhile, or they would keep the lock of one that dies
   Status status_;
 };
 // With the lock held. kExists: there is a file of the name `to`.

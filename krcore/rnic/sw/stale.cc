@@ -54,12 +54,17 @@ Result<bool> CleanOne(const std::string& fabric, bool also_kept) {
       return suffixes.status();
     }
     if (also_kept || !HasKept(*suffixes)) {
-      bool all = true;
-      for (const std::string& suffix : *suffixes) all &= (*backing)->RemoveLeft(suffix);
+      Status left;
+      for (const std::string& suffix : *suffixes) {
+        if (Status one = (*backing)->RemoveLeft(suffix); !one.ok()) left = one;
+      }
       (*backing)->RemoveControl();
       removed = true;
-      if (!all) {
+      if (!left.ok()) {
         (*backing)->UnlockAdmin();
+        if (!(left == StatusCode::kExists))
+          return Status(left.code(),
+                        "not all files of fabric " + fabric + " were removed: " + std::string(left.message()));
         return Status(StatusCode::kExists, "files of fabric " + fabric +
                                                " are in use by a living process, and stay: somebody has removed its "
                                                "control file. Stop the fabric's programs first");

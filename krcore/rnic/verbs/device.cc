@@ -49,6 +49,11 @@ PortAddress AddressOf(const SharedDevice& shared) {
   return address;
 }
 
+Deadline OnRealClock(Clock& clock, Deadline deadline) {
+  if (&clock == RealClock() || deadline.at_ns == Deadline{}.at_ns) return deadline;
+  return Deadline::After(*RealClock(), deadline.at_ns - clock.NowNs());
+}
+
 class VerbsDevice final : public Device {
  public:
   VerbsDevice(std::unique_ptr<SharedDevice> shared, Clock& clock) : shared_(std::move(shared)), clock_(clock) {
@@ -92,7 +97,7 @@ class VerbsDevice final : public Device {
     return QueryIncarnation(address.incarnation, deadline);
   }
   PeerState QueryIncarnation(uint32_t incarnation, Deadline deadline) override {
-    const PeerState state = shared_->member->Query(incarnation, OnRealClock(deadline));
+    const PeerState state = shared_->member->Query(incarnation, OnRealClock(clock_, deadline));
     const bool reachable = incarnation == address_.incarnation || shared_->context->port_active();
     return state == PeerState::kAlive && !reachable ? PeerState::kUnreachable : state;
   }
@@ -102,27 +107,22 @@ class VerbsDevice final : public Device {
     return shared_->dc_counters.Read(agent == nullptr ? 0 : agent->CpuNs());
   }
 
-  Status PublishRecord(const std::string& name, std::span<const std::byte> value) override {
-    return shared_->member->Publish(name, value);
+  Status PublishRecord(const std::string& name, std::span<const std::byte> value, Deadline deadline) override {
+    return shared_->member->Publish(name, value, OnRealClock(clock_, deadline));
   }
   Result<std::vector<std::byte>> LookupRecord(const std::string& name, Deadline deadline) override {
-    return shared_->member->Lookup(name, OnRealClock(deadline));
+    return shared_->member->Lookup(name, OnRealClock(clock_, deadline));
   }
 
  private:
-  Deadline OnRealClock(Deadline deadline) const {
-    if (&clock_ == RealClock() || deadline.at_ns == Deadline{}.at_ns) return deadline;
-    return Deadline::After(*RealClock(), deadline.at_ns - clock_.NowNs());
-  }
-
   const std::unique_ptr<SharedDevice> shared_;
   Clock& clock_;  // of the user's deadlines
   DeviceAddress address_;
 };
 
 // Of those who create the fabric the first becomes its membership service.
-Status FindService(const DeviceOptions& options, const HostPort& address, SharedDevice* shared) {
-  const Deadline deadline = Deadline::After(*RealClock(), kCreateNs);
+Status FindService(const DeviceOptions& options, const HostPort& address, Deadline deadline, SharedDevice* shared) {
+  deadline.at_ns = std::min(deadline.at_ns, Deadline::After(*RealClock(), kCreateNs).at_ns);
   for (uint32_t spins = 0;; ++spins) {
     if (options.create_fabric) {
       auto service = Service::Start(address, options.fabric);
@@ -132,7 +132,7 @@ Status FindService(const DeviceOptions& options, const HostPort& address, Shared
         return service.status();
       }
     }
-    auto member = Member::Connect(address, options.fabric);
+    auto member = Member::Connect(address, options.fabric, deadline);
     if (member.ok()) {
       shared->member = *std::move(member);
       return {};
@@ -158,8 +158,10 @@ Result<std::unique_ptr<Device>> Open(const DeviceOptions& options) {
   if (!address.ok()) return address.status();
   const auto choice = ParsePortChoice(options.port);
   if (!choice.ok()) return choice.status();
+  Clock& clock = options.clock != nullptr ? *options.clock : *RealClock();
+  const Deadline deadline = OnRealClock(clock, options.deadline);
   auto shared = std::make_unique<SharedDevice>();
-  KRCORE_RETURN_IF_ERROR(FindService(options, *address, shared.get()));
+  KRCORE_RETURN_IF_ERROR(FindService(options, *address, deadline, shared.get()));
   auto context = Context::Open(*choice, shared->member->low_descriptor());
   if (!context.ok()) return context.status();
   shared->context = *std::move(context);
@@ -171,9 +173,8 @@ Result<std::unique_ptr<Device>> Open(const DeviceOptions& options) {
   std::array<uint8_t, sizeof(PortAddress)> bytes{};
   const PortAddress port = AddressOf(*shared);
   std::memcpy(bytes.data(), &port, sizeof(port));
-  KRCORE_RETURN_IF_ERROR(shared->member->Join(options.node, bytes, shared->context->highest_descriptor()));
-  return std::unique_ptr<Device>(
-      std::make_unique<VerbsDevice>(std::move(shared), options.clock != nullptr ? *options.clock : *RealClock()));
+  KRCORE_RETURN_IF_ERROR(shared->member->Join(options.node, bytes, shared->context->highest_descriptor(), deadline));
+  return std::unique_ptr<Device>(std::make_unique<VerbsDevice>(std::move(shared), clock));
 }
 
 Status TryNic(const DeviceOptions& options) {

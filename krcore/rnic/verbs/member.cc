@@ -60,12 +60,12 @@ Result<Socket> Dial(const HostPort& service, Deadline deadline) {
 
 }  // namespace
 
-Result<std::unique_ptr<Member>> Member::Connect(const HostPort& service, const std::string& fabric) {
+Result<std::unique_ptr<Member>> Member::Connect(const HostPort& service, const std::string& fabric, Deadline deadline) {
   auto spare = NewEvent();
   if (!spare.ok()) return spare.status();
   auto stop = NewEvent();
   if (!stop.ok()) return stop.status();
-  auto low = Dial(service, In(kAskNs));
+  auto low = Dial(service, Earlier(deadline, In(kAskNs)));
   if (!low.ok()) return low.status();
   return std::unique_ptr<Member>(new Member(service, fabric, *std::move(low), *std::move(spare), *std::move(stop)));
 }
@@ -134,8 +134,8 @@ Status Member::AwaitReply(Channel& channel, Deadline deadline, int stop) {
   return receive(sizeof(Header) + header.body_bytes);
 }
 
-Status Member::Join(NodeId wanted, std::span<const uint8_t, 24> address, int highest) {
-  const Deadline deadline = In(kAskNs);
+Status Member::Join(NodeId wanted, std::span<const uint8_t, 24> address, int highest, Deadline deadline) {
+  deadline = Earlier(deadline, In(kAskNs));
   highest_ = highest;
   JoinBody join;
   CopyName(join.fabric, fabric_);
@@ -279,7 +279,7 @@ bool Member::KnownDead(uint32_t incarnation) {
   return dead_.count(incarnation) != 0;
 }
 
-Status Member::Publish(const std::string& name, std::span<const std::byte> value) {
+Status Member::Publish(const std::string& name, std::span<const std::byte> value, Deadline deadline) {
   KRCORE_RETURN_IF_ERROR(CheckRecordName(name));
   if (value.size() > kValueBytes)
     return {StatusCode::kInvalidArgument, "a record has at most " + std::to_string(kValueBytes) + " bytes"};
@@ -287,7 +287,7 @@ Status Member::Publish(const std::string& name, std::span<const std::byte> value
   CopyName(record.name, name);
   record.value_bytes = static_cast<uint32_t>(value.size());
   if (!value.empty()) std::memcpy(record.value, value.data(), value.size());
-  const auto answered = Ask(MessageType::kPublish, BytesOf(record), {});
+  const auto answered = Ask(MessageType::kPublish, BytesOf(record), {}, deadline);
   if (!answered.ok()) return answered.status();
   switch (answered->code) {
     case StatusCode::kOk: return {};

@@ -6,7 +6,8 @@
 // connection has a descriptor below those of the NIC, the other one above: when both are closed, the NIC's is.
 // docs/krcore.md has the whole argument.
 //
-// Thread safety: all methods may be called from any thread. In a forked child they do nothing and fail: the connections
+// Thread safety: all methods may be called from any thread. Deadlines are on RealClock; without one a method waits ten
+// seconds at most. In a forked child they do nothing and fail: the connections
 // stayed in the parent.
 #ifndef KRCORE_RNIC_VERBS_MEMBER_H_
 #define KRCORE_RNIC_VERBS_MEMBER_H_
@@ -29,22 +30,23 @@ namespace krcore::rnic::verbs {
 class Member final : public OfOneProcess {
  public:
   // Connects, below all descriptors that are opened from now on. kNotFound: no service there.
-  static Result<std::unique_ptr<Member>> Connect(const HostPort& service, const std::string& fabric);
+  static Result<std::unique_ptr<Member>> Connect(const HostPort& service, const std::string& fabric,
+                                                 Deadline deadline = {});
   ~Member() override;
 
   // The lowest descriptor that the NIC may have: what it opens must get one above, or a duplicate above.
   int low_descriptor() const;
   // Becomes a member. `address`: DeviceAddress::bytes. `highest`: of the NIC's descriptors. kExists: the node id is
   // taken. kNotFound: the service is another fabric's.
-  Status Join(NodeId wanted, std::span<const uint8_t, 24> address, int highest);
+  Status Join(NodeId wanted, std::span<const uint8_t, 24> address, int highest, Deadline deadline = {});
   NodeId node() const { return identity_.node; }
   uint32_t incarnation() const { return identity_.incarnation; }
 
-  // kUnreachable also when the service does not answer before the deadline, on RealClock.
+  // kUnreachable also when the service does not answer before the deadline.
   PeerState Query(uint32_t incarnation, Deadline deadline = {});
   // Of those that Query found dead: without asking anybody.
   bool KnownDead(uint32_t incarnation);
-  Status Publish(const std::string& name, std::span<const std::byte> value);
+  Status Publish(const std::string& name, std::span<const std::byte> value, Deadline deadline = {});
   Result<std::vector<std::byte>> Lookup(const std::string& name, Deadline deadline = {});
   // Nothing of this device executes any more: it is dead from the return on. It does not come back.
   void Leave();
