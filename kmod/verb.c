@@ -6,8 +6,6 @@
 #include "queue.h"
 #include "verb.h"
 
-#define TRIES 8
-
 /* Of the module's own queue. Context: conn->lock is held. */
 static void krc_verb_done(struct krc_queue *queue, u8 status)
 {
@@ -83,7 +81,7 @@ int krc_verb_begin(struct krc_verb *verb, const struct krc_verb_op *op)
 		.length = op->bytes,
 		.lkey = verb->dev->pd->local_dma_lkey,
 	};
-	krc_wr_address(wr, 1, op->addr, op->rkey, op->compare, op->swap);
+	krc_wr_address(wr, 1, op->addr, op->rkey, op->compare_add, op->swap);
 	ib_dma_sync_single_for_device(verb->dev->ib, verb->dma, PAGE_SIZE,
 				      DMA_BIDIRECTIONAL);
 	return krc_verb_submit(verb);
@@ -106,28 +104,43 @@ static int krc_verb_wait(struct krc_verb *verb)
 	}
 }
 
+int krc_verb_mend(struct krc_verb *verb)
+{
+	return krc_conn_mend(verb->conn, verb->queue, NULL);
+}
+
+int krc_verb_try(struct krc_verb *verb, const struct krc_verb_op *op)
+{
+	int err = krc_verb_begin(verb, op);
+
+	return err ?: krc_verb_wait(verb);
+}
+
+void krc_verb_pause(int tries)
+{
+	msleep(4 * tries);
+}
+
 int krc_verb_run(struct krc_verb *verb, const struct krc_verb_op *op)
 {
 	int tries, err;
 
 	for (tries = 0;; tries++) {
-		err = krc_conn_mend(verb->conn, verb->queue, NULL);
+		err = krc_verb_mend(verb);
 		if (err)
 			return err;
-		err = krc_verb_begin(verb, op);
-		if (!err)
-			err = krc_verb_wait(verb);
-		if (!err || err == -ENODEV || err == -EPIPE || tries == TRIES)
+		err = krc_verb_try(verb, op);
+		if (!err || err == -ENODEV || err == -EPIPE ||
+		    tries == KRC_VERB_TRIES)
 			return err == -ECONNRESET ? -EIO : err;
-		/* A QP that is built anew may fail again at once. */
-		msleep(4 * tries);
+		krc_verb_pause(tries);
 	}
 }
 
 int krc_verb_register(struct krc_verb *verb, struct ib_mr *mr)
 {
 	struct krc_wr *wr = &verb->wr;
-	int err = krc_conn_mend(verb->conn, verb->queue, NULL);
+	int err = krc_verb_mend(verb);
 
 	if (err)
 		return err;
