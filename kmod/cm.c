@@ -7,7 +7,6 @@
 #include "cm.h"
 #include "conn.h"
 #include "device.h"
-#include "host.h"
 #include "qp.h"
 
 static ushort cm_port = 18703;
@@ -145,8 +144,13 @@ static int krc_cm_enter(struct krc_accepted *accepted)
 static int krc_cm_welcome(struct krc_accepted *accepted)
 {
 	struct ib_device_attr *limits = &accepted->dev->ib->attrs;
-	struct krc_table_place table;
-	struct krc_cm_welcome welcome = { .magic = cpu_to_be32(MAGIC) };
+	const struct krc_table_place *table = &accepted->dev->table;
+	struct krc_cm_welcome welcome = {
+		.magic = cpu_to_be32(MAGIC),
+		.table_addr = cpu_to_be64(table->addr),
+		.table_rkey = cpu_to_be32(table->rkey),
+		.table_slots = cpu_to_be32(table->slots),
+	};
 	struct rdma_conn_param param = {
 		.private_data = &welcome,
 		.private_data_len = sizeof(welcome),
@@ -156,10 +160,6 @@ static int krc_cm_welcome(struct krc_accepted *accepted)
 		.rnr_retry_count = KRC_RETRIES,
 	};
 
-	krc_host_get_table(accepted->dev->self, &table);
-	welcome.table_addr = cpu_to_be64(table.addr);
-	welcome.table_rkey = cpu_to_be32(table.rkey);
-	welcome.table_slots = cpu_to_be32(table.slots);
 	return rdma_accept(accepted->id, &param);
 }
 
@@ -287,7 +287,6 @@ static int krc_cm_active(struct rdma_cm_id *id, struct rdma_cm_event *event)
 {
 	struct krc_conn *conn = id->context;
 	const struct krc_cm_welcome *welcome;
-	struct krc_table_place table;
 
 	switch (event->event) {
 	case RDMA_CM_EVENT_ADDR_RESOLVED:
@@ -300,10 +299,11 @@ static int krc_cm_active(struct rdma_cm_id *id, struct rdma_cm_event *event)
 		if (event->param.conn.private_data_len < sizeof(*welcome) ||
 		    welcome->magic != cpu_to_be32(MAGIC))
 			break;
-		table.addr = be64_to_cpu(welcome->table_addr);
-		table.rkey = be32_to_cpu(welcome->table_rkey);
-		table.slots = be32_to_cpu(welcome->table_slots);
-		krc_host_set_table(conn->host, &table);
+		spin_lock_bh(&conn->lock);
+		conn->table.addr = be64_to_cpu(welcome->table_addr);
+		conn->table.rkey = be32_to_cpu(welcome->table_rkey);
+		conn->table.slots = be32_to_cpu(welcome->table_slots);
+		spin_unlock_bh(&conn->lock);
 		conn->cm_error = 0;
 		break;
 	case RDMA_CM_EVENT_DISCONNECTED:
@@ -365,7 +365,7 @@ int krc_cm_connect(struct krc_conn *conn, struct ib_qp_init_attr *init)
 		.rnr_retry_count = KRC_RETRIES,
 	};
 	struct rdma_cm_id *id;
-	int err = krc_sockaddr(&conn->host->gid, cm_port, &to);
+	int err = krc_sockaddr(&conn->gid, cm_port, &to);
 
 	if (!err)
 		err = krc_sockaddr(&dev->gid, 0, &from);

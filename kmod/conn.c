@@ -3,7 +3,6 @@
 #include "conn_parts.h"
 #include "dci.h"
 #include "device.h"
-#include "host.h"
 #include "qp.h"
 #include "queue.h"
 #include "trace.h"
@@ -11,10 +10,11 @@
 /* So much later than what stands in for it is the QP built, not beside the first requests. */
 #define BUILD_LATER (HZ / 50)
 
-void krc_conn_init(struct krc_conn *conn, struct krc_host *host, u32 index)
+void krc_conn_init(struct krc_conn *conn, struct krc_device *dev,
+		   const union ib_gid *gid, u32 index)
 {
-	conn->dev = host->dev;
-	conn->host = host;
+	conn->dev = dev;
+	conn->gid = *gid;
 	conn->index = index;
 	conn->ack_timeout = KRC_ACK_TIMEOUT;
 	init_completion(&conn->cm_event);
@@ -97,7 +97,7 @@ int krc_conn_mend(struct krc_conn *conn, struct krc_queue *queue,
 
 	/* Another one may come between. */
 	if (dc && READ_ONCE(conn->state) == KRC_CONN_DOWN)
-		dci = krc_dci_take(conn->dev, dc, &conn->host->gid);
+		dci = krc_dci_take(conn->dev, dc, &conn->gid);
 	spin_lock_bh(&conn->lock);
 	if (conn->state == KRC_CONN_DOWN) {
 		/*
@@ -140,6 +140,13 @@ void krc_conn_cancel(struct krc_conn *conn, struct krc_queue *queue)
 	krc_conn_take_pending(queue, &flushed);
 	spin_unlock_bh(&conn->lock);
 	krc_conn_flush(conn, &flushed);
+}
+
+void krc_conn_get_table(struct krc_conn *conn, struct krc_table_place *table)
+{
+	spin_lock_bh(&conn->lock);
+	*table = conn->table;
+	spin_unlock_bh(&conn->lock);
 }
 
 void krc_conn_break(struct krc_conn *conn)

@@ -33,11 +33,17 @@
 struct krc_dc_place;
 struct krc_dci;
 struct krc_device;
-struct krc_host;
 struct krc_port;
 struct krc_queue;
 struct krc_region;
 struct rdma_cm_id;
+
+/* Where a host has its table of records, see meta.h. */
+struct krc_table_place {
+	u64 addr;
+	u32 rkey;
+	u32 slots;	/* 0: it has none */
+};
 
 struct krc_wr {
 	struct ib_cqe cqe;
@@ -80,8 +86,8 @@ enum krc_conn_state {
 
 struct krc_conn {
 	struct krc_device *dev;
-	struct krc_host *host;		/* where it leads */
-	u32 index;			/* of its host's */
+	union ib_gid gid;		/* of the device where it leads */
+	u32 index;			/* of those that lead there */
 	u8 ack_timeout;			/* of its QP, as verbs have it */
 	bool prompt;			/* refuses what it cannot post at once */
 	struct delayed_work repair;
@@ -97,6 +103,7 @@ struct krc_conn {
 	bool broke;		/* and has not worked since */
 	bool was_up;
 	bool lost;		/* before it was up, what has just been built */
+	struct krc_table_place table;	/* as the other host said last */
 	/* In the place of the QP; NULL again before that gets the first request. */
 	struct krc_dci *dci;
 	unsigned long used;	/* when `dci` served last; jiffies */
@@ -109,7 +116,10 @@ struct krc_conn {
 };
 
 /* It is built when krc_conn_mend asks for it, or krc_conn_start. */
-void krc_conn_init(struct krc_conn *conn, struct krc_host *host, u32 index);
+void krc_conn_init(struct krc_conn *conn, struct krc_device *dev,
+		   const union ib_gid *gid, u32 index);
+/* Where the host that it leads to has its table. Context: process. */
+void krc_conn_get_table(struct krc_conn *conn, struct krc_table_place *table);
 /* Begins to build it, in the background. */
 void krc_conn_start(struct krc_conn *conn);
 /*

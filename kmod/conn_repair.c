@@ -3,7 +3,6 @@
 #include "conn_parts.h"
 #include "dci.h"
 #include "device.h"
-#include "host.h"
 #include "qp.h"
 #include "queue.h"
 #include "trace.h"
@@ -118,7 +117,7 @@ void krc_conn_repair(struct work_struct *work)
 	if (err)
 		dev_warn_ratelimited(&conn->dev->ib->dev,
 				     "krcore: no connection to %pI6c: %d\n",
-				     conn->host->gid.raw, err);
+				     conn->gid.raw, err);
 	spin_lock_bh(&conn->lock);
 	if (err && krc_conn_keeps_dci(conn)) {
 		queue_delayed_work(system_long_wq, &conn->repair, BUILD_AGAIN);

@@ -99,6 +99,7 @@ static bool krc_find_port(struct krc_device *dev)
 static void krc_device_reset(struct krc_device *dev)
 {
 	memset(&dev->meta, 0, sizeof(dev->meta));
+	memset(&dev->table, 0, sizeof(dev->table));
 	dev->self = NULL;
 	INIT_LIST_HEAD(&dev->hosts);
 	dev->host_count = 0;

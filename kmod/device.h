@@ -42,6 +42,7 @@ struct krc_device {
 	struct krc_host *self;
 	struct krc_acceptor acceptor;
 	struct krc_meta meta;
+	struct krc_table_place table;	/* the own one; set before `listener` */
 	struct krc_sdc *sdc;		/* NULL: not offered */
 
 	struct mutex hosts_lock;	/* of what follows */
@@ -72,6 +73,12 @@ void krc_devices_exit(void);
 bool krc_device_is_ready(struct krc_device *dev);
 /* How many there are that can be attached to. */
 u32 krc_device_count(u32 *max_message_bytes);
+/* Whether it has that address. */
+static inline bool krc_device_is_at(const struct krc_device *dev,
+				    const union ib_gid *gid)
+{
+	return !memcmp(gid, &dev->gid, sizeof(*gid));
+}
 /*
  * The device of that name, "": the first that is ready. NULL: none such.
  * Context: krc_devices_lock is held, and must be until it is used no more.

@@ -22,15 +22,14 @@ static struct krc_host *krc_host_create(struct krc_device *dev,
 	host->gid = *gid;
 	host->users = 1;
 	host->conn_count = dev->conn_count;
-	spin_lock_init(&host->table_lock);
 	for (i = 0; i < host->conn_count; i++)
-		krc_conn_init(&host->conns[i], host, i);
+		krc_conn_init(&host->conns[i], dev, gid, i);
 	return host;
 }
 
 bool krc_host_is_self(const struct krc_host *host)
 {
-	return !memcmp(&host->gid, &host->dev->gid, sizeof(host->gid));
+	return krc_device_is_at(host->dev, &host->gid);
 }
 
 struct krc_host *krc_host_create_self(struct krc_device *dev)
@@ -129,21 +128,6 @@ struct krc_conn *krc_host_choose_conn(struct krc_host *host)
 	u32 next = atomic_inc_return(&host->next_conn);
 
 	return &host->conns[next % host->conn_count];
-}
-
-void krc_host_set_table(struct krc_host *host,
-			const struct krc_table_place *table)
-{
-	spin_lock(&host->table_lock);
-	host->table = *table;
-	spin_unlock(&host->table_lock);
-}
-
-void krc_host_get_table(struct krc_host *host, struct krc_table_place *table)
-{
-	spin_lock(&host->table_lock);
-	*table = host->table;
-	spin_unlock(&host->table_lock);
 }
 
 void krc_hosts_break(struct krc_device *dev,

@@ -39,6 +39,14 @@ static int krc_meta_connect(struct krc_meta *meta)
 	return 0;
 }
 
+static void krc_meta_place(struct krc_meta *meta, struct krc_table_place *table)
+{
+	if (meta->table)
+		*table = meta->dev->table;
+	else
+		krc_conn_get_table(meta->verb.conn, table);
+}
+
 int krc_meta_verb(struct krc_meta *meta, u8 opcode, u64 offset, u32 bytes,
 		  u64 compare_add, u64 swap)
 {
@@ -66,7 +74,7 @@ int krc_meta_verb(struct krc_meta *meta, u8 opcode, u64 offset, u32 bytes,
 		if (err)
 			return err;
 		/* The server may have made it anew. */
-		krc_host_get_table(meta->host, &table);
+		krc_meta_place(meta, &table);
 		if (table.slots != KRC_TABLE_SLOTS)
 			return -EIO;
 		op.addr = table.addr + offset;
@@ -108,7 +116,6 @@ u32 krc_meta_records(const struct krc_meta *meta)
 /* Gives the table a key, by a request on a QP of its own host. */
 static int krc_meta_register(struct krc_meta *meta, struct krc_host *self)
 {
-	struct krc_table_place place = { .slots = KRC_TABLE_SLOTS };
 	struct scatterlist sg;
 	int err;
 
@@ -121,9 +128,9 @@ static int krc_meta_register(struct krc_meta *meta, struct krc_host *self)
 	err = krc_verb_register(&meta->verb, meta->table_mr);
 	if (err)
 		return err;
-	place.addr = meta->table_mr->iova;
-	place.rkey = meta->table_mr->rkey;
-	krc_host_set_table(self, &place);
+	meta->dev->table.addr = meta->table_mr->iova;
+	meta->dev->table.rkey = meta->table_mr->rkey;
+	meta->dev->table.slots = KRC_TABLE_SLOTS;
 	return 0;
 }
 
@@ -190,7 +197,7 @@ int krc_meta_init(struct krc_device *dev)
 			metaserver);
 		return err;
 	}
-	if (memcmp(&meta->gid, &dev->gid, sizeof(meta->gid)))
+	if (!krc_device_is_at(dev, &meta->gid))
 		return 0;
 	err = krc_meta_make_table(meta);
 	if (err)

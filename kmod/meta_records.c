@@ -317,7 +317,7 @@ int krc_meta_forget_host(struct krc_meta *meta, const union ib_gid *gid)
 {
 	int err;
 
-	if (!memcmp(gid, &meta->dev->gid, sizeof(*gid)))
+	if (krc_device_is_at(meta->dev, gid))
 		return -EINVAL;
 	err = krc_meta_begin(meta);
 	if (!err)

@@ -7,7 +7,6 @@
 #include "cm.h"
 #include "conn.h"
 #include "device.h"
-#include "host.h"
 #include "qp.h"
 
 /* A broken QP that has not flushed everything by then is destroyed so. */
@@ -171,8 +170,9 @@ int krc_qp_create(struct krc_conn *conn)
 	}
 	init.send_cq = conn->cq;
 	init.recv_cq = conn->cq;
-	err = krc_host_is_self(conn->host) ? krc_qp_create_own(conn, &init) :
-					     krc_cm_connect(conn, &init);
+	err = krc_device_is_at(dev, &conn->gid) ?
+		      krc_qp_create_own(conn, &init) :
+		      krc_cm_connect(conn, &init);
 	if (err)
 		krc_qp_destroy(conn);
 	return err;

@@ -177,7 +177,7 @@ int krc_sdc_atomics_start(struct krc_sdc *sdc)
 		krc_wr_init(&atomics->ring[i].wr, atomics->queue);
 	tasklet_setup(&atomics->report, krc_sdc_atomics_report);
 	INIT_DELAYED_WORK(&atomics->mend, krc_sdc_atomics_mend);
-	krc_conn_init(&atomics->conn, dev->self, 0);
+	krc_conn_init(&atomics->conn, dev, &dev->gid, 0);
 	lockdep_set_class(&atomics->conn.lock, &krc_sdc_atomics_lock);
 	atomics->conn.ack_timeout = ACK_TIMEOUT;
 	atomics->conn.prompt = true;

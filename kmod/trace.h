@@ -9,7 +9,6 @@
 #include <linux/tracepoint.h>
 
 #include "conn.h"
-#include "host.h"
 #include "queue.h"
 
 /* A queue's connect to a node: from the cache, or looked up. */
@@ -81,7 +80,7 @@ TRACE_EVENT(krc_conn,
 		__field(int, err)
 	),
 	TP_fast_assign(
-		memcpy(__entry->gid, conn->host->gid.raw, 16);
+		memcpy(__entry->gid, conn->gid.raw, 16);
 		__entry->index = conn->index;
 		__entry->state = conn->state;
 		__entry->err = err;
