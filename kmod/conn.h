@@ -4,7 +4,7 @@
  * processes share. It takes requests that have passed all checks, posts no more
  * of them than its QP has places, and brings each completion to its queue. A
  * connection that an error broke is built anew, see krc_conn_repair. One to another
- * host that has never been there lets the software DC stand in (dci.h) until it is.
+ * host that has never been there lets the software DC stand in until it is.
  *
  * The life of a request (struct krc_wr), whose memory belongs to its queue:
  *
@@ -30,7 +30,6 @@
 
 #include <krcore/krcore_ioctl.h>
 
-struct krc_dc_place;
 struct krc_dci;
 struct krc_device;
 struct krc_port;
@@ -43,6 +42,13 @@ struct krc_table_place {
 	u64 addr;
 	u32 rkey;
 	u32 slots;	/* 0: it has none */
+};
+
+/* Where the software DC of a device is reached, beside its GID. */
+struct krc_dc_place {
+	u64 key;
+	u32 number;		/* of the QP and the target; 0: it has none */
+	u32 mtu_bytes;
 };
 
 struct krc_wr {
@@ -159,6 +165,54 @@ void krc_conn_break_any(struct krc_conn *conn);
  * Context: process, may sleep.
  */
 void krc_conn_break_unheard(struct krc_conn *conn);
+
+/*
+ * What may stand in for a QP to another host: an initiator of the software DC
+ * (sdc.h). That is above connections, so its device names its functions, in
+ * dev->stand_in. An initiator takes requests as the QP would, in the order in which
+ * they are posted, and ends before the QP gets the first. What it was told to do is
+ * done, or never will be, by the end of `end`.
+ *
+ * It has places for KRC_STAND_IN_DEPTH requests, of KRC_STAND_IN_MAX_BYTES at most:
+ * those are through long before the protocol's limit of two seconds. Their memory is
+ * read and written by this CPU, through the maps of regions.
+ */
+#define KRC_STAND_IN_DEPTH 16
+#define KRC_STAND_IN_MAX_BYTES 16384
+
+struct krc_stand_in {
+	/*
+	 * One for the device at `to` and `gid`. NULL: all are in use, or the
+	 * software DC of one of the two cannot be used. Then `begin`, or `put`.
+	 * Context: process.
+	 */
+	struct krc_dci *(*take)(struct krc_device *dev,
+				const struct krc_dc_place *to,
+				const union ib_gid *gid);
+	void (*put)(struct krc_dci *dci);
+	/* Whether it was taken for that place. */
+	bool (*serves)(const struct krc_dci *dci,
+		       const struct krc_dc_place *to);
+
+	/* These with the lock of its connection held. */
+	void (*begin)(struct krc_dci *dci, struct krc_conn *conn);
+	/*
+	 * Of no more than KRC_STAND_IN_DEPTH at a time; the region of each SGE has
+	 * a map. Their ends krc_conn_dci_done hears of.
+	 */
+	void (*post)(struct krc_dci *dci, struct krc_wr *wr);
+	/* All that is posted ends as flushed. */
+	void (*fail)(struct krc_dci *dci);
+
+	/*
+	 * Waits until all that was posted has ended, and nothing of it can be
+	 * executed any more: seconds if the other side does not answer. Nothing
+	 * is posted any more. If the device's software DC has stopped it waits
+	 * for nothing, and what is posted stays so. It is free for others then.
+	 * Context: process, may sleep.
+	 */
+	void (*end)(struct krc_dci *dci);
+};
 
 /*
  * By conn->dci: one that was posted has ended; it has worked, and whether it is

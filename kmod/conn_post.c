@@ -2,7 +2,6 @@
 /* A connection's requests: in line, posted, completed. */
 #include "check.h"
 #include "conn_parts.h"
-#include "dci.h"
 #include "device.h"
 #include "queue.h"
 #include "trace.h"
@@ -142,8 +141,9 @@ static void krc_conn_post_dci(struct krc_conn *conn)
 
 	for (send = krc_conn_take(conn); send; send = next) {
 		next = send->next;
-		krc_dci_post(conn->dci,
-			     container_of(send, struct krc_wr, rdma.wr));
+		conn->dev->stand_in->post(conn->dci,
+					  container_of(send, struct krc_wr,
+						       rdma.wr));
 	}
 }
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /* What becomes of a connection that broke, and of its requests. */
 #include "conn_parts.h"
-#include "dci.h"
 #include "device.h"
 #include "qp.h"
 #include "queue.h"
@@ -82,7 +81,7 @@ void krc_conn_end_dci(struct krc_conn *conn)
 {
 	if (!conn->dci)
 		return;
-	krc_dci_end(conn->dci);
+	conn->dev->stand_in->end(conn->dci);
 	spin_lock_bh(&conn->lock);
 	conn->dci = NULL;
 	spin_unlock_bh(&conn->lock);

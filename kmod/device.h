@@ -43,7 +43,8 @@ struct krc_device {
 	struct krc_acceptor acceptor;
 	struct krc_meta meta;
 	struct krc_table_place table;	/* the own one; set before `listener` */
-	struct krc_sdc *sdc;		/* NULL: not offered */
+	struct krc_sdc *sdc;		/* NULL: not offered; and with it: */
+	const struct krc_stand_in *stand_in;
 
 	struct mutex hosts_lock;	/* of what follows */
 	struct list_head hosts;

@@ -7,6 +7,7 @@
 #include "node.h"
 #include "queue.h"
 #include "region.h"
+#include "sdc.h"
 
 /* How long a connect may go by what was looked up, and how many are kept. */
 #define LEASE HZ

@@ -15,7 +15,7 @@
 
 #include <krcore/krcore_ioctl.h>
 
-#include "dci.h"
+#include "conn.h"
 
 struct krc_device;
 struct krc_queue;

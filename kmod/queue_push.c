@@ -81,7 +81,7 @@ static bool krc_wr_fits_dc(const struct krc_wr *wr, u64 bytes)
 {
 	unsigned int i;
 
-	if (READ_ONCE(wr->queue->conn->was_up) || bytes > KRC_DCI_MAX_BYTES)
+	if (READ_ONCE(wr->queue->conn->was_up) || bytes > KRC_STAND_IN_MAX_BYTES)
 		return false;
 	for (i = 0; i < wr->num_sge; i++) {
 		struct krc_region *region = wr->local[i];

@@ -400,6 +400,7 @@ static int krc_sdc_create(struct krc_device *dev)
 	sdc->debugfs = debugfs_create_file("software_dc", 0444, dev->debugfs,
 					   sdc, &stats_fops);
 	dev->sdc = sdc;
+	dev->stand_in = &krc_dci_stand_in;
 	return 0;
 
 stop_atomics:

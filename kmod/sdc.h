@@ -13,7 +13,9 @@
  * address handle, which may ask the network: a work item makes it, the datagram
  * waits (sdc_handles.c).
  *
- * The same QP has the initiators of the host's own connections (dci.h).
+ * The same QP has the initiators of the host's own connections (sdc_dci.c, and
+ * struct krc_stand_in of conn.h). One works in a tasklet, which posts, answers and a
+ * timer schedule: there is no thread, and nothing polls.
  *
  * State is fixed when the device comes: sessions, buffers, address handles,
  * places for atomics, initiators. What does not fit is dropped, and its sender asks again.
@@ -33,10 +35,9 @@
 #include <krcore/krcore_ioctl.h>
 
 #include "conn.h"
-#include "dci.h"
 #include "krcore/rnic/sdc/target.h"
 
-struct krc_device;
+struct krc_dci;
 struct krc_queue;
 struct krc_region;
 
@@ -94,6 +95,12 @@ struct krc_sdc_send {
 	struct list_head link;
 	struct krc_sdc_handle *handle;
 	u8 *buffer;
+};
+
+/* The initiators of a device. */
+struct krc_dcis {
+	struct krc_dci *all;
+	wait_queue_head_t settled;	/* one may be, see krc_stand_in::end */
 };
 
 struct krc_sdc_stats {
@@ -158,6 +165,9 @@ void krc_sdc_break(struct krc_device *dev);
 /* The call of krcore_ioctl.h. */
 int krc_queue_dc_target(struct krc_queue *queue, struct krc_dc_target *target);
 
+/* Of the own device. */
+void krc_dc_get_place(const struct krc_device *dev, struct krc_dc_place *place);
+
 /* --- what its files share; all with sdc->lock held, but where it is said --- */
 
 u64 krc_sdc_now(void);
@@ -209,5 +219,14 @@ void krc_sdc_atomics_stop(struct krc_sdc *sdc);
 /* Of sdc_target_ops; takes sdc->held. */
 bool krc_sdc_atomic_post(struct krc_sdc *sdc,
 			 const struct sdc_atomic_request *request);
+
+/* sdc_dci.c */
+extern const struct krc_stand_in krc_dci_stand_in;
+/* Of krc_sdc_create, krc_sdc_stop, krc_sdc_exit. Context: process; not held. */
+int krc_dcis_init(struct krc_sdc *sdc);
+void krc_dcis_stop(struct krc_sdc *sdc);
+void krc_dcis_exit(struct krc_sdc *sdc);
+/* Whether the datagram is an answer to one of them, which has taken it. */
+bool krc_dci_receive(struct krc_sdc *sdc, const void *packet, u32 bytes);
 
 #endif

@@ -149,7 +149,7 @@ static void krc_sdc_atomics_mend(struct work_struct *work)
 	spin_unlock_bh(&sdc->lock);
 }
 
-/* Inside of sdc->lock, which is inside of those of other connections (dci.h). */
+/* Inside of sdc->lock, which is inside of those of other connections. */
 static struct lock_class_key krc_sdc_atomics_lock;
 
 int krc_sdc_atomics_start(struct krc_sdc *sdc)
