@@ -24,10 +24,6 @@ static int gid_index = -1;
 module_param(gid_index, int, 0444);
 MODULE_PARM_DESC(gid_index, "of the GID to use (-1: RoCE v2, IPv4 first)");
 
-unsigned int krc_max_regions = 1024;
-module_param_named(max_regions, krc_max_regions, uint, 0444);
-MODULE_PARM_DESC(max_regions, "memory regions of a queue");
-
 #define MAX_CONNECTIONS 64U
 
 /* See device.h. */

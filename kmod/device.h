@@ -65,8 +65,6 @@ struct krc_device {
  */
 extern struct mutex krc_devices_lock;
 
-extern unsigned int krc_max_regions;
-
 int krc_devices_init(void);
 void krc_devices_exit(void);
 

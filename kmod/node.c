@@ -5,7 +5,6 @@
 #include "device.h"
 #include "meta.h"
 #include "node.h"
-#include "queue.h"
 #include "region.h"
 #include "sdc.h"
 
@@ -63,10 +62,9 @@ static int krc_node_claim(struct krc_node *node)
 	return err;
 }
 
-int krc_node_create(struct krc_queue *queue, struct krc_join *join,
+int krc_node_create(struct krc_device *dev, struct krc_join *join,
 		    struct krc_node **made)
 {
-	struct krc_device *dev = queue->dev;
 	struct krc_node_value value = {};
 	struct krc_node *node;
 	int err;
@@ -131,7 +129,7 @@ void krc_node_put(struct krc_node *node)
 
 /* --- what it tells --- */
 
-int krc_node_publish(struct krc_node *node, struct krc_queue *queue,
+int krc_node_publish(struct krc_node *node, const struct mm_struct *mm,
 		     const struct krc_publish *publish)
 {
 	struct krc_node_value value = { .count = publish->count };
@@ -146,7 +144,8 @@ int krc_node_publish(struct krc_node *node, struct krc_queue *queue,
 	value.dc_mtu_bytes = dc.mtu_bytes;
 	for (i = 0; i < publish->count && !err; i++) {
 		value.regions[i].tag = publish->regions[i].tag;
-		err = krc_region_describe(queue, publish->regions[i].key,
+		err = krc_region_describe(node->dev, mm,
+					  publish->regions[i].key,
 					  &value.regions[i], &value.rkeys[i],
 					  &mapped);
 		if (!err && mapped)

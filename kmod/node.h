@@ -18,7 +18,7 @@
 #include "conn.h"
 
 struct krc_device;
-struct krc_queue;
+struct mm_struct;
 
 struct krc_node {
 	struct kref refs;	/* its queues */
@@ -47,12 +47,15 @@ struct krc_peer {
 	u32 dc_regions;		/* bits: those that it reaches */
 };
 
-/* The calls of krcore_ioctl.h; of joined queues, whose locks are held. */
-int krc_node_create(struct krc_queue *queue, struct krc_join *join,
+/*
+ * The calls of krcore_ioctl.h; of joined queues, whose locks are held. `mm`: of the
+ * current process.
+ */
+int krc_node_create(struct krc_device *dev, struct krc_join *join,
 		    struct krc_node **made);
 void krc_node_put(struct krc_node *node);
 bool krc_node_is_published(struct krc_node *node);
-int krc_node_publish(struct krc_node *node, struct krc_queue *queue,
+int krc_node_publish(struct krc_node *node, const struct mm_struct *mm,
 		     const struct krc_publish *publish);
 int krc_node_set_service(struct krc_node *node,
 			 const struct krc_service *service);

@@ -242,8 +242,9 @@ static int krc_port_push_recv(struct krc_queue *queue,
 			return -EFAULT;
 		if (receive.length) {
 			/* What it becomes later is its process's affair. */
-			region = krc_region_get(queue->dev, queue, receive.lkey,
-						receive.addr, receive.length,
+			region = krc_region_get(queue->dev, queue->mm,
+						receive.lkey, receive.addr,
+						receive.length,
 						KRC_LOCAL_WRITE);
 			if (!region)
 				return -EACCES;

@@ -22,7 +22,7 @@ static struct krc_queue *krc_queue_alloc_empty(void)
 		return NULL;
 	kref_init(&queue->refs);
 	mutex_init(&queue->lock);
-	INIT_LIST_HEAD(&queue->regions);
+	INIT_LIST_HEAD(&queue->regions.list);
 	INIT_LIST_HEAD(&queue->node);
 	INIT_LIST_HEAD(&queue->pending);
 	INIT_LIST_HEAD(&queue->turn);
@@ -293,8 +293,9 @@ int krc_queue_reg_mr(struct krc_queue *queue, struct krc_reg_mr *reg)
 	mutex_lock(&queue->lock);
 	err = krc_queue_usable(queue);
 	if (!err)
-		err = krc_region_register(queue, reg->addr, reg->length,
-					  reg->access, &reg->key);
+		err = krc_region_register(queue->dev, &queue->regions,
+					  reg->addr, reg->length, reg->access,
+					  &reg->key);
 	mutex_unlock(&queue->lock);
 	return err;
 }
@@ -309,7 +310,7 @@ int krc_queue_dereg_mr(struct krc_queue *queue,
 	err = krc_queue_usable(queue);
 	if (!err) {
 		err = -ENOENT;
-		list_for_each_entry(region, &queue->regions, node) {
+		list_for_each_entry(region, &queue->regions.list, node) {
 			if (region->key != dereg->key)
 				continue;
 			krc_region_deregister(region);
@@ -332,7 +333,8 @@ void krc_queue_detach(struct krc_queue *queue, bool gone)
 		wait_event(queue->wait, !krc_queue_outstanding(queue));
 		krc_sender_close(queue);
 		krc_port_close(queue);
-		list_for_each_entry_safe(region, next, &queue->regions, node)
+		list_for_each_entry_safe(region, next, &queue->regions.list,
+					 node)
 			krc_region_deregister(region);
 		/* Nothing of it executes any more: others may know. */
 		if (queue->fabric_node)

@@ -16,6 +16,8 @@
 
 #include <krcore/krcore_ioctl.h>
 
+#include "region.h"
+
 struct krc_conn;
 struct krc_dc_place;
 struct krc_host;
@@ -40,8 +42,7 @@ struct krc_queue {
 	struct krc_port *port;	/* NULL: not bound; set once */
 	/* NULL: to no port. It does not change while requests are outstanding. */
 	struct krc_sender *sender;
-	struct list_head regions;
-	u32 region_count;
+	struct krc_regions regions;
 	/* The module's own (krc_queue_create_own) has these, and no ring. */
 	void (*done)(struct krc_queue *queue, u8 status);
 	void *owner;

@@ -43,7 +43,7 @@ static int krc_queue_join_locked(struct krc_queue *queue, struct krc_join *join)
 	if (queue->fabric_node)
 		return -EBADFD;
 	krc_pad_name(join->fabric);
-	return krc_node_create(queue, join, &queue->fabric_node);
+	return krc_node_create(queue->dev, join, &queue->fabric_node);
 }
 
 int krc_queue_join(struct krc_queue *queue, struct krc_join *join)
@@ -86,7 +86,8 @@ int krc_queue_publish(struct krc_queue *queue,
 	mutex_lock(&queue->lock);
 	err = krc_queue_joined(queue);
 	if (!err)
-		err = krc_node_publish(queue->fabric_node, queue, publish);
+		err = krc_node_publish(queue->fabric_node, queue->mm,
+				       publish);
 	mutex_unlock(&queue->lock);
 	return err;
 }

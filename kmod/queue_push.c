@@ -10,7 +10,6 @@
 #include "port.h"
 #include "queue.h"
 #include "region.h"
-#include "sdc.h"
 #include "sender.h"
 #include "trace.h"
 
@@ -45,7 +44,7 @@ static int krc_wr_resolve(struct krc_wr *wr, const struct krc_request *request,
 	while (wr->num_sge < request->num_sge) {
 		const struct krc_sge *sge = &request->sges[wr->num_sge];
 		struct krc_region *region =
-			krc_region_get(dev, queue, sge->lkey, sge->addr,
+			krc_region_get(dev, queue->mm, sge->lkey, sge->addr,
 				       sge->length, access);
 
 		if (!region)
@@ -88,7 +87,7 @@ static bool krc_wr_fits_dc(const struct krc_wr *wr, u64 bytes)
 
 		if (region->length > MAX_MAPPED && !READ_ONCE(region->map))
 			return false;
-		if (!krc_sdc_map_region(region))
+		if (!krc_region_map(region))
 			return false;
 	}
 	return true;

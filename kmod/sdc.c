@@ -11,7 +11,6 @@
 #include "device.h"
 #include "queue.h"
 #include "region.h"
-#include "region_map.h"
 #include "sdc.h"
 
 #define SESSIONS 1024
@@ -279,33 +278,6 @@ static void krc_sdc_greet(struct work_struct *work)
 	}
 }
 
-/* --- regions --- */
-
-bool krc_sdc_map_region(struct krc_region *region)
-{
-	struct krc_sdc *sdc = region->dev->sdc;
-	bool writable = region->access & KRC_LOCAL_WRITE;
-	void *map;
-
-	/* Pairs with cmpxchg. */
-	if (smp_load_acquire(&region->map))
-		return true;
-	if (!sdc || READ_ONCE(region->unmappable))
-		return false;
-	map = krc_map_create(region->addr, region->length, writable);
-	if (IS_ERR(map)) {
-		WRITE_ONCE(region->unmappable, true);
-		spin_lock_bh(&sdc->lock);
-		sdc->stats.unmapped++;
-		spin_unlock_bh(&sdc->lock);
-		return false;
-	}
-	/* Another thread of its process may have been here. */
-	if (cmpxchg(&region->map, NULL, map))
-		krc_map_destroy(map, region->length, writable);
-	return true;
-}
-
 /* --- its life --- */
 
 static int stats_show(struct seq_file *file, void *unused)
@@ -331,8 +303,9 @@ static int stats_show(struct seq_file *file, void *unused)
 		   own.atomics, handles);
 	seq_printf(file, "dropped %llu\nunreachable %llu\ncongested %llu\n",
 		   own.dropped, own.unreachable, own.congested);
-	seq_printf(file, "unmapped %llu\nrepaired %llu\ncpu_ns %llu\n",
-		   own.unmapped, own.repaired, own.cpu_ns);
+	seq_printf(file, "unmapped %lld\nrepaired %llu\ncpu_ns %llu\n",
+		   atomic64_read(&sdc->dev->stats.unmapped), own.repaired,
+		   own.cpu_ns);
 	return 0;
 }
 DEFINE_SHOW_ATTRIBUTE(stats);

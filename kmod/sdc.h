@@ -107,7 +107,6 @@ struct krc_sdc_stats {
 	u64 dropped;			/* datagrams: too many new senders */
 	u64 unreachable;		/* datagrams to somebody without a handle */
 	u64 congested;			/* ... for which there was no buffer */
-	u64 unmapped;			/* regions that it cannot reach */
 	u64 atomics;
 	u64 repaired;			/* the QP; that of the atomics */
 	u64 cpu_ns;			/* that serving took, and its initiators */
@@ -153,13 +152,6 @@ struct krc_sdc {
 void krc_sdc_start(struct krc_device *dev);
 void krc_sdc_stop(struct krc_device *dev);
 void krc_sdc_exit(struct krc_device *dev);
-/*
- * Whether region->map is there: it is made, of memory of the current process, and
- * stays until the region ends. Memory that cannot be mapped never is, which is
- * counted. To be open to other hosts it has to be published, too.
- * Context: process, may sleep.
- */
-bool krc_sdc_map_region(struct krc_region *region);
 /* Breaks its QPs, for tests. Context: process. */
 void krc_sdc_break(struct krc_device *dev);
 /* The call of krcore_ioctl.h. */

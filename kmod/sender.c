@@ -414,8 +414,8 @@ static int krc_sender_gather(struct krc_queue *queue, void *to,
 
 	for (i = 0; i < request->num_sge; i++) {
 		sge = &request->sges[i];
-		region = krc_region_get(queue->dev, queue, sge->lkey, sge->addr,
-					sge->length, 0);
+		region = krc_region_get(queue->dev, queue->mm, sge->lkey,
+					sge->addr, sge->length, 0);
 		if (!region)
 			return -EACCES;
 		krc_region_put(region);

@@ -26,6 +26,7 @@ struct krc_stats {
 	atomic64_t standing_in;	/* connections that software DC serves now */
 	atomic64_t dc_connects;	/* ... that it began to serve */
 	atomic64_t dc_requests;	/* that it executed for them */
+	atomic64_t unmapped;	/* regions that software DC cannot reach */
 	atomic64_t lookups;	/* of nodes, at the metadata server */
 	atomic64_t cached_connects; /* ... that the cache had */
 };
