@@ -3,7 +3,6 @@
 #include "conn_parts.h"
 #include "device.h"
 #include "qp.h"
-#include "queue.h"
 #include "trace.h"
 
 /* So much later than what stands in for it is the QP built, not beside the first requests. */

@@ -6,13 +6,6 @@
  * connection that an error broke is built anew, see krc_conn_repair. One to another
  * host that has never been there lets the software DC stand in until it is.
  *
- * The life of a request (struct krc_wr), whose memory belongs to its queue:
- *
- *   queue's free list -> its pending -> posted -> completed: free list
- *                             ^           |
- *                             `- repost --'  a READ that was flushed for another
- *                                            queue's fault
- *
  * Queues that have something pending take turns, so that who pushes much does
  * not keep others from a place in the QP.
  */
@@ -28,13 +21,10 @@
 #include <linux/workqueue.h>
 #include <rdma/ib_verbs.h>
 
-#include <krcore/krcore_ioctl.h>
+#include "queue.h"
 
 struct krc_dci;
 struct krc_device;
-struct krc_port;
-struct krc_queue;
-struct krc_region;
 struct rdma_cm_id;
 
 /* Where a host has its table of records, see meta.h. */
@@ -51,36 +41,15 @@ struct krc_dc_place {
 	u32 mtu_bytes;
 };
 
-struct krc_wr {
-	struct ib_cqe cqe;
-	struct list_head link;
-	struct krc_queue *queue;
-	u64 wr_id;
-	u8 opcode;	/* of krc_opcode */
-	u8 flags;	/* of krc_request_flag */
-	u8 num_sge;
-	u8 status;	/* of krc_status: how it ends, if not by its QP */
-	bool dc;	/* it may go over software DC, by: */
-	u32 key;	/* of the peer's region */
-	struct krc_region *local[KRC_MAX_SGE];
-	struct krc_region *remote;	/* NULL: another host's */
-	struct krc_port *port;	/* a message's, likewise */
-	u64 number;		/* of a message */
-	struct ib_sge sges[KRC_MAX_SGE];
-	union {
-		struct ib_rdma_wr rdma;
-		struct ib_atomic_wr atomic;
-		struct ib_reg_wr reg;	/* of the module's own, see meta.c */
-	};
-};
-
-void krc_wr_init(struct krc_wr *wr, struct krc_queue *queue);
 /*
  * What the QP is to execute, of wr->opcode and the first `num_sge` of wr->sges.
  * Over software DC it does not go.
  */
 void krc_wr_address(struct krc_wr *wr, u32 num_sge, u64 remote_addr, u32 rkey,
 		    u64 compare_add, u64 swap);
+
+/* That it is to give `mr` its key, with all rights. */
+void krc_wr_register(struct krc_wr *wr, struct ib_mr *mr);
 
 enum krc_conn_state {
 	KRC_CONN_DOWN,		/* could not be built; repair tries again */

@@ -3,7 +3,6 @@
 #include "conn_parts.h"
 #include "device.h"
 #include "qp.h"
-#include "queue.h"
 #include "trace.h"
 
 /*

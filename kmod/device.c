@@ -4,10 +4,10 @@
 #include <net/ipv6.h>
 #include <rdma/ib_cache.h>
 
+#include "calls.h"
 #include "device.h"
 #include "host.h"
 #include "node.h"
-#include "queue.h"
 #include "region.h"
 #include "sdc.h"
 

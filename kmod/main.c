@@ -10,9 +10,9 @@
 #include <linux/uaccess.h>
 #include <linux/vmalloc.h>
 
+#include "calls.h"
 #include "device.h"
 #include "port.h"
-#include "queue.h"
 #include "sdc.h"
 #include "sender.h"
 #include "stats.h"

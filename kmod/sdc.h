@@ -57,8 +57,11 @@ struct krc_sdc_handles {
 	u32 count;
 };
 
+struct krc_sdc_atomics;
+
 struct krc_sdc_atomic {
 	struct krc_wr wr;
+	struct krc_sdc_atomics *atomics;
 	struct sdc_token token;
 	u8 status;			/* of krc_status */
 };

@@ -14,7 +14,6 @@
 
 #include "device.h"
 #include "qp.h"
-#include "queue.h"
 #include "region.h"
 #include "sdc.h"
 
@@ -89,12 +88,12 @@ bool krc_sdc_atomic_post(struct krc_sdc *sdc,
 	return true;
 }
 
-/* Of the module's own queue. Context: conn->lock is held. */
-static void krc_sdc_atomic_done(struct krc_queue *queue, u8 status)
+/* Context: conn->lock is held. */
+static void krc_sdc_atomic_ended(struct krc_wr *wr, u8 status)
 {
-	struct krc_sdc_atomics *atomics = queue->owner;
 	struct krc_sdc_atomic *atomic =
-		krc_sdc_atomic_at(atomics, atomics->done);
+		container_of(wr, struct krc_sdc_atomic, wr);
+	struct krc_sdc_atomics *atomics = atomic->atomics;
 
 	krc_region_put(atomic->wr.remote);
 	atomic->status = status;
@@ -112,7 +111,7 @@ static void krc_sdc_atomics_report(struct tasklet_struct *tasklet)
 	u64 begin = local_clock();
 	u32 done, place;
 
-	/* Pairs with the release of krc_sdc_atomic_done. */
+	/* Pairs with the release of krc_sdc_atomic_ended. */
 	done = smp_load_acquire(&atomics->done);
 	ib_dma_sync_single_for_cpu(sdc->dev->ib, atomics->results_dma,
 				   atomics->size * sizeof(u64),
@@ -164,8 +163,7 @@ int krc_sdc_atomics_start(struct krc_sdc *sdc)
 	atomics->ring = kvcalloc(atomics->size, sizeof(*atomics->ring),
 				 GFP_KERNEL);
 	atomics->results = kcalloc(atomics->size, sizeof(u64), GFP_KERNEL);
-	atomics->queue = krc_queue_create_own(dev, atomics,
-					      krc_sdc_atomic_done);
+	atomics->queue = krc_queue_create_own(dev);
 	if (!atomics->ring || !atomics->results || !atomics->queue)
 		goto free;
 	atomics->results_dma = ib_dma_map_single(dev->ib, atomics->results,
@@ -173,8 +171,11 @@ int krc_sdc_atomics_start(struct krc_sdc *sdc)
 						 DMA_FROM_DEVICE);
 	if (ib_dma_mapping_error(dev->ib, atomics->results_dma))
 		goto free;
-	for (i = 0; i < atomics->size; i++)
+	for (i = 0; i < atomics->size; i++) {
 		krc_wr_init(&atomics->ring[i].wr, atomics->queue);
+		atomics->ring[i].wr.ended = krc_sdc_atomic_ended;
+		atomics->ring[i].atomics = atomics;
+	}
 	tasklet_setup(&atomics->report, krc_sdc_atomics_report);
 	INIT_DELAYED_WORK(&atomics->mend, krc_sdc_atomics_mend);
 	krc_conn_init(&atomics->conn, dev, &dev->gid, 0);

@@ -426,6 +426,26 @@ static int krc_sender_gather(struct krc_queue *queue, void *to,
 	return 0;
 }
 
+/* A message has completed. Context: conn->lock is held. */
+static void krc_sender_ended(struct krc_wr *wr, u8 status)
+{
+	struct krc_sender *sender = wr->queue->sender;
+
+	if (status && wr->number < sender->doubt_from)
+		WRITE_ONCE(sender->doubt_from, wr->number);
+	if (wr->port)
+		krc_port_arrived(wr->port);
+	krc_sender_unstage(wr);
+}
+
+void krc_sender_unstage(struct krc_wr *wr)
+{
+	if (wr->port)
+		krc_port_unuse(wr->port);
+	wr->port = NULL;
+	wr->ended = NULL;
+}
+
 int krc_sender_stage(struct krc_queue *queue, struct krc_wr *wr,
 		     const struct krc_request *request, u32 bytes)
 {
@@ -465,6 +485,7 @@ int krc_sender_stage(struct krc_queue *queue, struct krc_wr *wr,
 	if (!krc_sender_use(sender))
 		return -EPIPE;
 	wr->port = sender->local;
+	wr->ended = krc_sender_ended;
 	wr->number = sender->next++;
 	wr->sges[0] = (struct ib_sge){
 		.addr = slot->dma,
@@ -477,10 +498,4 @@ int krc_sender_stage(struct krc_queue *queue, struct krc_wr *wr,
 void krc_sender_undo(struct krc_sender *sender, u64 next)
 {
 	sender->next = next;
-}
-
-void krc_sender_failed(struct krc_sender *sender, u64 number)
-{
-	if (number < sender->doubt_from)
-		WRITE_ONCE(sender->doubt_from, number);
 }

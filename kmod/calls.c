@@ -1,15 +1,218 @@
 // SPDX-License-Identifier: GPL-2.0
-/* The calls of a queue that has joined a fabric, as one of its nodes. */
+/* The calls on a queue but PUSH: attached, joined, connected, detached. */
 #include <linux/string.h>
 
+#include "calls.h"
 #include "device.h"
 #include "host.h"
 #include "meta.h"
 #include "node.h"
 #include "port.h"
-#include "queue.h"
 #include "sender.h"
 #include "trace.h"
+
+/* --- a queue and its device --- */
+
+static void krc_queue_add(struct krc_queue *queue, struct krc_device *dev,
+			  u32 depth)
+{
+	lockdep_assert_held(&krc_devices_lock);
+	krc_queue_set_depth(queue, depth);
+	queue->dev = dev;
+	list_add_tail(&queue->node, &dev->queues);
+	atomic64_inc(&dev->stats.queues);
+}
+
+static bool krc_is_depth(u32 depth)
+{
+	return depth && depth <= KRC_MAX_DEPTH;
+}
+
+static int krc_queue_add_like(struct krc_queue *queue, struct krc_device *dev,
+		       u32 depth)
+{
+	int err;
+
+	if (!krc_is_depth(depth))
+		return -EINVAL;
+	mutex_lock(&krc_devices_lock);
+	/* One that is being removed takes no more queues. */
+	err = list_empty(&dev->node) ? -ENODEV : 0;
+	if (!err)
+		krc_queue_add(queue, dev, depth);
+	mutex_unlock(&krc_devices_lock);
+	return err;
+}
+
+static int krc_queue_attach_locked(struct krc_queue *queue, struct krc_attach *attach)
+{
+	struct krc_device *dev;
+	int err;
+
+	if (!krc_is_depth(attach->depth) ||
+	    strnlen((char *)attach->device, sizeof(attach->device)) ==
+		    sizeof(attach->device))
+		return -EINVAL;
+	if (READ_ONCE(queue->gone))
+		return -ENODEV;
+	if (queue->dev)
+		return -EBADFD;
+	mutex_lock(&krc_devices_lock);
+	dev = krc_device_find(attach->device);
+	err = !dev ? -ENODEV : !krc_device_is_ready(dev) ? -ENETDOWN : 0;
+	if (!err)
+		krc_queue_add(queue, dev, attach->depth);
+	mutex_unlock(&krc_devices_lock);
+	if (err)
+		return err;
+	memcpy(attach->gid, dev->gid.raw, sizeof(attach->gid));
+	attach->ring_bytes = queue->ring_bytes;
+	attach->ring_entries = queue->ring_mask + 1;
+	return 0;
+}
+
+int krc_queue_attach(struct krc_queue *queue, struct krc_attach *attach)
+{
+	int err;
+
+	mutex_lock(&queue->lock);
+	err = krc_queue_attach_locked(queue, attach);
+	mutex_unlock(&queue->lock);
+	return err;
+}
+
+static int krc_queue_move(struct krc_queue *queue, struct krc_host *host,
+		   struct krc_peer *peer, const struct krc_dc_place *dc)
+{
+	/* The same connection again, if it has one: that is what needs mending. */
+	struct krc_conn *conn = queue->host == host ? queue->conn :
+						      krc_host_choose_conn(host);
+	int err = krc_conn_mend(conn, queue,
+				krc_host_is_self(host) ? NULL : dc);
+
+	if (err) {
+		krc_host_put(host);
+		if (peer) {
+			krc_peer_forget(queue->dev, peer->key);
+			krc_peer_put(peer);
+		}
+		return err;
+	}
+	if (queue->host)
+		krc_host_put(queue->host);
+	if (queue->peer)
+		krc_peer_put(queue->peer);
+	queue->host = host;
+	queue->conn = conn;
+	queue->peer = peer;
+	return 0;
+}
+
+static int krc_queue_connect_device_locked(struct krc_queue *queue,
+					   const struct krc_connect_device *to)
+{
+	struct krc_host *host;
+	int err = krc_queue_usable(queue);
+
+	if (err)
+		return err;
+	if (memcmp(to->gid, queue->dev->gid.raw, sizeof(to->gid)))
+		return -EHOSTUNREACH;
+	if (krc_queue_outstanding(queue))
+		return -EBUSY;
+	krc_sender_close(queue);
+	host = krc_host_get(queue->dev, &queue->dev->gid);
+	return IS_ERR(host) ? PTR_ERR(host) :
+			      krc_queue_move(queue, host, NULL, NULL);
+}
+
+int krc_queue_connect_device(struct krc_queue *queue,
+			     const struct krc_connect_device *connect)
+{
+	int err;
+
+	mutex_lock(&queue->lock);
+	err = krc_queue_connect_device_locked(queue, connect);
+	mutex_unlock(&queue->lock);
+	return err;
+}
+
+int krc_queue_reg_mr(struct krc_queue *queue, struct krc_reg_mr *reg)
+{
+	int err;
+
+	mutex_lock(&queue->lock);
+	err = krc_queue_usable(queue);
+	if (!err)
+		err = krc_region_register(queue->dev, &queue->regions,
+					  reg->addr, reg->length, reg->access,
+					  &reg->key);
+	mutex_unlock(&queue->lock);
+	return err;
+}
+
+int krc_queue_dereg_mr(struct krc_queue *queue,
+		       const struct krc_dereg_mr *dereg)
+{
+	struct krc_region *region;
+	int err;
+
+	mutex_lock(&queue->lock);
+	err = krc_queue_usable(queue);
+	if (!err) {
+		err = -ENOENT;
+		list_for_each_entry(region, &queue->regions.list, node) {
+			if (region->key != dereg->key)
+				continue;
+			krc_region_deregister(region);
+			err = 0;
+			break;
+		}
+	}
+	mutex_unlock(&queue->lock);
+	return err;
+}
+
+void krc_queue_detach(struct krc_queue *queue, bool gone)
+{
+	struct krc_region *region, *next;
+
+	mutex_lock(&queue->lock);
+	if (queue->dev) {
+		if (queue->conn)
+			krc_conn_cancel(queue->conn, queue);
+		wait_event(queue->wait, !krc_queue_outstanding(queue));
+		krc_sender_close(queue);
+		krc_port_close(queue);
+		list_for_each_entry_safe(region, next, &queue->regions.list,
+					 node)
+			krc_region_deregister(region);
+		/* Nothing of it executes any more: others may know. */
+		if (queue->fabric_node)
+			krc_node_put(queue->fabric_node);
+		if (queue->peer)
+			krc_peer_put(queue->peer);
+		if (queue->host)
+			krc_host_put(queue->host);
+		mutex_lock(&krc_devices_lock);
+		atomic64_dec(&queue->dev->stats.queues);
+		/* Last: krc_remove frees the device when its list is empty. */
+		list_del_init(&queue->node);
+		mutex_unlock(&krc_devices_lock);
+		queue->dev = NULL;
+		queue->fabric_node = NULL;
+		queue->peer = NULL;
+		queue->host = NULL;
+		queue->conn = NULL;
+		if (gone) {
+			WRITE_ONCE(queue->gone, true);
+			wake_up_all(&queue->wait);
+		}
+	}
+	mutex_unlock(&queue->lock);
+}
+
+/* --- a queue that has joined a fabric, as one of its nodes --- */
 
 /* The state that calls on a queue of a node need. */
 static int krc_queue_joined(struct krc_queue *queue)
