@@ -37,7 +37,7 @@ static int krc_queue_add_like(struct krc_queue *queue, struct krc_device *dev,
 		return -EINVAL;
 	mutex_lock(&krc_devices_lock);
 	/* One that is being removed takes no more queues. */
-	err = list_empty(&dev->node) ? -ENODEV : 0;
+	err = krc_device_is_listed(dev) ? 0 : -ENODEV;
 	if (!err)
 		krc_queue_add(queue, dev, depth);
 	mutex_unlock(&krc_devices_lock);

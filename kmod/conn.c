@@ -2,7 +2,6 @@
 /* A connection's life, and what its users ask of it. */
 #include "conn_parts.h"
 #include "device.h"
-#include "qp.h"
 #include "trace.h"
 
 /* So much later than what stands in for it is the QP built, not beside the first requests. */

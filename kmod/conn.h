@@ -21,18 +21,11 @@
 #include <linux/workqueue.h>
 #include <rdma/ib_verbs.h>
 
+#include "device.h"
 #include "queue.h"
 
 struct krc_dci;
-struct krc_device;
 struct rdma_cm_id;
-
-/* Where a host has its table of records, see meta.h. */
-struct krc_table_place {
-	u64 addr;
-	u32 rkey;
-	u32 slots;	/* 0: it has none */
-};
 
 /* Where the software DC of a device is reached, beside its GID. */
 struct krc_dc_place {
@@ -58,6 +51,14 @@ enum krc_conn_state {
 	KRC_CONN_STOOD_IN,	/* it has `dci` until krc_conn_repair has built it */
 	KRC_CONN_GONE,		/* with its device, for good */
 };
+
+/*
+ * Retries of a QP: 6 after 67 ms each, which NICs may stretch fourfold. 7
+ * would be without end on some.
+ */
+#define KRC_ACK_TIMEOUT 14
+#define KRC_RETRIES 6
+#define KRC_RD_ATOMIC 16
 
 struct krc_conn {
 	struct krc_device *dev;
@@ -134,6 +135,18 @@ void krc_conn_break_any(struct krc_conn *conn);
  * Context: process, may sleep.
  */
 void krc_conn_break_unheard(struct krc_conn *conn);
+
+/* Where RDMA CM reaches the module of a host: its IP address. -EADDRNOTAVAIL. */
+struct sockaddr_storage;
+int krc_sockaddr(const union ib_gid *gid, u16 port,
+		 struct sockaddr_storage *addr);
+extern ushort krc_cm_port;
+/*
+ * Of a CQ that is polled in softirq context and gets no more completions.
+ * ib_free_cq waits until nobody polls it, but not for the end of ib_poll_handler,
+ * which arms the CQ once more behind that. RCU waits for softirqs.
+ */
+void krc_cq_free(struct ib_cq *cq);
 
 /*
  * What may stand in for a QP to another host: an initiator of the software DC

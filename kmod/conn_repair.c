@@ -2,7 +2,6 @@
 /* What becomes of a connection that broke, and of its requests. */
 #include "conn_parts.h"
 #include "device.h"
-#include "qp.h"
 #include "trace.h"
 
 /*

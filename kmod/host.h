@@ -8,6 +8,7 @@
 #define KRCORE_HOST_H
 
 #include <linux/list.h>
+#include <linux/mutex.h>
 #include <linux/types.h>
 #include <rdma/ib_verbs.h>
 
@@ -18,15 +19,24 @@ struct krc_device;
 struct krc_host {
 	struct krc_device *dev;
 	union ib_gid gid;
-	struct list_head node;		/* of dev->hosts; by dev->hosts_lock */
+	struct list_head node;		/* of dev->hosts, by its lock */
 	u32 users;			/* likewise */
 	atomic_t next_conn;
 	u32 conn_count;
 	struct krc_conn conns[];
 };
 
-/* The own one, with its connections on their way. NULL: no memory. */
-struct krc_host *krc_host_create_self(struct krc_device *dev);
+struct krc_hosts {
+	struct krc_host *self;		/* the own one */
+	struct mutex lock;		/* of what follows */
+	struct list_head all;
+	u32 count;
+	bool stopped;
+};
+
+void krc_hosts_init(struct krc_hosts *hosts);
+/* Makes the own one; its connections are on their way. -ENOMEM. */
+int krc_hosts_start(struct krc_device *dev);
 bool krc_host_is_self(const struct krc_host *host);
 
 /*

@@ -11,11 +11,11 @@
 #include <linux/vmalloc.h>
 
 #include "calls.h"
+#include "client.h"
 #include "device.h"
 #include "port.h"
 #include "sdc.h"
 #include "sender.h"
-#include "stats.h"
 
 static int krc_open(struct inode *inode, struct file *file)
 {
@@ -250,29 +250,20 @@ static struct miscdevice krc_misc = {
 
 static int __init krc_init(void)
 {
-	int err;
+	int err = krc_client_init();
 
-	krc_stats_init();
-	err = krc_devices_init();
 	if (err)
-		goto exit_stats;
+		return err;
 	err = misc_register(&krc_misc);
 	if (err)
-		goto exit_devices;
-	return 0;
-
-exit_devices:
-	krc_devices_exit();
-exit_stats:
-	krc_stats_exit();
+		krc_client_exit();
 	return err;
 }
 
 static void __exit krc_exit(void)
 {
 	misc_deregister(&krc_misc);
-	krc_devices_exit();
-	krc_stats_exit();
+	krc_client_exit();
 }
 
 module_init(krc_init);

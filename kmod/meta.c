@@ -161,7 +161,7 @@ static int krc_meta_make_table(struct krc_meta *meta)
 		return err;
 	}
 	meta->swept = true;
-	return krc_meta_register(meta, dev->self);
+	return krc_meta_register(meta, dev->hosts->self);
 }
 
 /* The host that has the table: the own one but if a parameter says so. */
@@ -182,7 +182,7 @@ static int krc_meta_find_server(struct krc_meta *meta)
 
 int krc_meta_init(struct krc_device *dev)
 {
-	struct krc_meta *meta = &dev->meta;
+	struct krc_meta *meta = dev->meta;
 	int err;
 
 	meta->dev = dev;
@@ -209,7 +209,7 @@ int krc_meta_init(struct krc_device *dev)
 /* Also behind a failure of krc_meta_init. No connection has anything of it. */
 void krc_meta_exit(struct krc_device *dev)
 {
-	struct krc_meta *meta = &dev->meta;
+	struct krc_meta *meta = dev->meta;
 
 	if (!meta->dev)
 		return;		/* krc_meta_init was not called */

@@ -35,7 +35,7 @@ struct krc_node {
 /* A node as it has published itself; does not change. */
 struct krc_peer {
 	struct kref refs;
-	struct list_head link;	/* of dev->peers, by dev->peers_lock */
+	struct list_head link;	/* of dev->peers, by its lock */
 	u64 key;
 	u64 owner;
 	unsigned long until;	/* jiffies: then it is looked up again */
@@ -45,6 +45,13 @@ struct krc_peer {
 	u32 rkeys[KRC_MAX_SHARED];	/* of the peer's device */
 	struct krc_dc_place dc;
 	u32 dc_regions;		/* bits: those that it reaches */
+};
+
+/* What a device knows of other nodes. */
+struct krc_peers {
+	struct mutex lock;	/* of what follows */
+	struct list_head by_key[256];
+	u32 count;
 };
 
 /*
@@ -77,6 +84,7 @@ void krc_peer_forget(struct krc_device *dev, u64 key);
  */
 int krc_peer_rkey(const struct krc_peer *peer, u32 key, u64 addr, u64 length,
 		  u32 access, u32 *rkey, bool *dc);
+void krc_peers_init(struct krc_peers *peers);
 void krc_peers_free(struct krc_device *dev);
 
 #endif

@@ -16,6 +16,12 @@ static_assert(sizeof(struct krc_port_value) <= KRC_RECORD_VALUE_BYTES);
 
 /* --- its life --- */
 
+void krc_ports_init(struct krc_ports *ports)
+{
+	mutex_init(&ports->lock);
+	INIT_LIST_HEAD(&ports->all);
+}
+
 static void krc_port_free(struct kref *refs)
 {
 	kfree(container_of(refs, struct krc_port, refs));
@@ -41,8 +47,8 @@ static struct krc_port *krc_port_find_locked(struct krc_device *dev, u64 key)
 {
 	struct krc_port *port;
 
-	lockdep_assert_held(&dev->ports_lock);
-	list_for_each_entry(port, &dev->ports, link)
+	lockdep_assert_held(&dev->ports->lock);
+	list_for_each_entry(port, &dev->ports->all, link)
 		if (port->key == key)
 			return port;
 	return NULL;
@@ -52,13 +58,13 @@ struct krc_port *krc_port_find(struct krc_device *dev, u64 key, u64 owner)
 {
 	struct krc_port *port;
 
-	mutex_lock(&dev->ports_lock);
+	mutex_lock(&dev->ports->lock);
 	port = krc_port_find_locked(dev, key);
 	if (port && port->owner == owner)
 		kref_get(&port->refs);
 	else
 		port = NULL;
-	mutex_unlock(&dev->ports_lock);
+	mutex_unlock(&dev->ports->lock);
 	return port;
 }
 
@@ -70,7 +76,7 @@ static int krc_port_enter(struct krc_port *port, struct krc_node *node)
 	int tries = 0;
 	int err;
 
-	mutex_lock(&dev->ports_lock);
+	mutex_lock(&dev->ports->lock);
 	do {
 		if (automatic)
 			port->port = KRC_FIRST_AUTOMATIC_PORT +
@@ -80,14 +86,14 @@ static int krc_port_enter(struct krc_port *port, struct krc_node *node)
 		err = krc_port_find_locked(dev, port->key) ? -EEXIST : 0;
 	} while (err && automatic && tries++ < PORT_TRIES);
 	if (!err)
-		list_add(&port->link, &dev->ports);
-	mutex_unlock(&dev->ports_lock);
+		list_add(&port->link, &dev->ports->all);
+	mutex_unlock(&dev->ports->lock);
 	return err;
 }
 
 static int krc_port_publish(struct krc_port *port, struct krc_node *node)
 {
-	struct krc_meta *meta = &port->dev->meta;
+	struct krc_meta *meta = port->dev->meta;
 	int err = krc_meta_claim(meta, port->key, port->owner, node->fabric,
 				 &port->record);
 
@@ -105,16 +111,16 @@ static void krc_port_end(struct krc_port *port, struct krc_queue *queue)
 
 	/* Best effort, as with all records. */
 	if (port->has_record)
-		krc_meta_remove(&dev->meta, port->record, port->key,
+		krc_meta_remove(dev->meta, port->record, port->key,
 				port->owner);
 	krc_port_unuse(port);
 	wait_for_completion(&port->idle);
 	cancel_delayed_work_sync(&port->look);
 	krc_port_free_memory(port);
 	/* From here on its number is free again. */
-	mutex_lock(&dev->ports_lock);
+	mutex_lock(&dev->ports->lock);
 	list_del_init(&port->link);
-	mutex_unlock(&dev->ports_lock);
+	mutex_unlock(&dev->ports->lock);
 	krc_uncharge_pages(queue, port->pages);
 	atomic64_dec(&dev->stats.ports);
 	krc_port_put(port);
@@ -204,7 +210,7 @@ int krc_port_lookup(struct krc_node *node, u32 peer, u32 port, u64 *owner,
 		    struct krc_port_value *value)
 {
 	struct krc_record record;
-	int err = krc_meta_lookup(&node->dev->meta,
+	int err = krc_meta_lookup(node->dev->meta,
 				  krc_port_key(node->fabric, peer, port),
 				  &record);
 

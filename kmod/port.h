@@ -13,6 +13,7 @@
 #include <linux/completion.h>
 #include <linux/kref.h>
 #include <linux/list.h>
+#include <linux/mutex.h>
 #include <linux/poll.h>
 #include <linux/refcount.h>
 #include <linux/scatterlist.h>
@@ -47,7 +48,7 @@ struct krc_port {
 	struct krc_device *dev;
 	struct krc_queue *queue;	/* whose it is; outlives its users */
 	struct delayed_work look;	/* while somebody sleeps, see krc_port_poll */
-	struct list_head link;	/* of dev->ports, by dev->ports_lock */
+	struct list_head link;	/* of dev->ports, by its lock */
 	u64 key;
 	u64 owner;
 	refcount_t users;	/* requests, and 1 until it is closed */
@@ -69,6 +70,14 @@ struct krc_port {
 	u32 receive_count;
 	unsigned long look_in;	/* jiffies until the next look */
 };
+
+/* Those of a device. */
+struct krc_ports {
+	struct mutex lock;	/* of: */
+	struct list_head all;
+};
+
+void krc_ports_init(struct krc_ports *ports);
 
 /* The calls of krcore_ioctl.h; each takes the queue's lock. */
 int krc_queue_bind(struct krc_queue *queue, struct krc_bind *bind);

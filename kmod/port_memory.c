@@ -175,7 +175,7 @@ int krc_port_make_memory(struct krc_port *port)
 		return -ENOMEM;
 	err = krc_verb_init(&verb, port->dev);
 	if (!err) {
-		verb.conn = krc_host_choose_conn(port->dev->self);
+		verb.conn = krc_host_choose_conn(port->dev->hosts->self);
 		err = krc_port_make_segments(port, &verb);
 	}
 	krc_verb_exit(&verb);

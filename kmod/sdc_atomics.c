@@ -13,7 +13,6 @@
 #include <linux/slab.h>
 
 #include "device.h"
-#include "qp.h"
 #include "region.h"
 #include "sdc.h"
 

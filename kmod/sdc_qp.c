@@ -2,7 +2,6 @@
 #include <linux/slab.h>
 
 #include "device.h"
-#include "qp.h"
 #include "sdc.h"
 
 #define RECEIVES 512

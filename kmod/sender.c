@@ -372,7 +372,7 @@ static bool krc_sender_has_port(struct krc_sender *sender)
 
 	if (sender->local)
 		return true;	/* krc_port_use tells */
-	return !krc_meta_lookup(&sender->dev->meta, sender->key, &record) &&
+	return !krc_meta_lookup(sender->dev->meta, sender->key, &record) &&
 	       record.owner == sender->to &&
 	       !memcmp(record.value, &sender->value, sizeof(sender->value));
 }

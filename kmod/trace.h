@@ -8,8 +8,10 @@
 
 #include <linux/tracepoint.h>
 
-#include "conn.h"
-#include "queue.h"
+/* Who makes the tracepoints (client_debugfs.c) knows what these are. */
+struct krc_conn;
+struct krc_queue;
+struct krc_wr;
 
 /* A queue's connect to a node: from the cache, or looked up. */
 TRACE_EVENT(krc_connect,
