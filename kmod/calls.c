@@ -28,8 +28,12 @@ static bool krc_is_depth(u32 depth)
 	return depth && depth <= KRC_MAX_DEPTH;
 }
 
+/*
+ * Attaches a fresh queue to the device of another one, whose lock is held as
+ * well. -EINVAL, -ENODEV: that goes.
+ */
 static int krc_queue_add_like(struct krc_queue *queue, struct krc_device *dev,
-		       u32 depth)
+			      u32 depth)
 {
 	int err;
 
@@ -81,8 +85,14 @@ int krc_queue_attach(struct krc_queue *queue, struct krc_attach *attach)
 	return err;
 }
 
+/*
+ * From what it is connected to, to a connection to `host`. Takes the references
+ * to both; `peer` may be NULL. `dc`: it need not wait for QPs to another host, see
+ * krc_conn_mend.
+ */
 static int krc_queue_move(struct krc_queue *queue, struct krc_host *host,
-		   struct krc_peer *peer, const struct krc_dc_place *dc)
+			  struct krc_peer *peer,
+			  const struct krc_dc_place *dc)
 {
 	/* The same connection again, if it has one: that is what needs mending. */
 	struct krc_conn *conn = queue->host == host ? queue->conn :

@@ -109,6 +109,7 @@ static inline bool krc_device_is_at(const struct krc_device *dev,
 {
 	return !memcmp(gid, &dev->gid, sizeof(*gid));
 }
+
 /*
  * The device of that name, "": the first that is ready. NULL: none such.
  * Context: krc_devices_lock is held, and must be until it is used no more.

@@ -114,22 +114,7 @@ void krc_port_unuse(struct krc_port *port);
 int krc_charge_pages(struct krc_queue *queue, u64 pages);
 void krc_uncharge_pages(struct krc_queue *queue, u64 pages);
 
-/* --- what its files share; all but the work with its queue's lock held --- */
-
-/* 0: the queue can be used, and has a port. */
-int krc_queue_bound(struct krc_queue *queue);
-
-/* port_memory.c */
-/* How many places a segment has, and how many segments there are. -E2BIG. */
-int krc_port_divide(struct krc_port *port);
-/* What it takes, once it is divided. */
-u64 krc_port_pages(const struct krc_port *port);
-/* Sleeps for a registration of each segment. Behind a failure also: free. */
-int krc_port_make_memory(struct krc_port *port);
-void krc_port_free_memory(struct krc_port *port);
-
-/* port_messages.c */
-/* Of krc_port::look. */
+/* port_messages.c: of krc_port::look. */
 void krc_port_look(struct work_struct *work);
 
 #endif

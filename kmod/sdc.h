@@ -11,7 +11,7 @@
  * posted on an RC QP of its own, connected to itself (sdc_atomics.c): NICs are
  * atomic only against themselves. A sender that was not heard of before needs an
  * address handle, which may ask the network: a work item makes it, the datagram
- * waits (sdc_handles.c).
+ * waits (sdc_qp.c).
  *
  * The same QP has the initiators of the host's own connections (sdc_dci.c, and
  * struct krc_stand_in of conn.h). One works in a tasklet, which posts, answers and a
@@ -194,7 +194,7 @@ void krc_sdc_post_receive(struct krc_sdc *sdc, struct krc_sdc_receive *receive);
 void krc_sdc_completed(struct krc_sdc *sdc, u32 *posted,
 		       enum ib_wc_status status);
 
-/* sdc_handles.c */
+/* ... the handles of those it sends to */
 void krc_sdc_handles_init(struct krc_sdc_handles *handles);
 /* The one that was used last now. NULL: there is none. */
 struct krc_sdc_handle *krc_sdc_handle_find(struct krc_sdc *sdc,
