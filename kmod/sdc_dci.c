@@ -37,13 +37,8 @@ static const struct sdc_timing krc_dci_timing = {
 	.rnr_retries = 6,
 };
 
-static_assert((int)KRC_OP_READ == (int)SDC_OP_READ);
-static_assert((int)KRC_OP_WRITE == (int)SDC_OP_WRITE);
-static_assert((int)KRC_OP_COMPARE_SWAP == (int)SDC_OP_COMPARE_SWAP);
-static_assert((int)KRC_OP_FETCH_ADD == (int)SDC_OP_FETCH_ADD);
 static_assert((int)KRC_FLUSHED == (int)SDC_FLUSHED);
 static_assert((int)KRC_RETRY_EXCEEDED == (int)SDC_RETRY_EXCEEDED);
-static_assert(KRC_MAX_SGE == SDC_MAX_SGE);
 
 struct krc_dci {
 	struct krc_sdc *sdc;

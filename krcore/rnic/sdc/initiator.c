@@ -2,6 +2,7 @@
 #include "krcore/rnic/sdc/initiator.h"
 
 #include "krcore/rnic/sdc/initiator_private.h"
+#include "krcore/rnic/sdc/request_form.h"
 
 void sdc_initiator_init(struct sdc_initiator* initiator, const struct sdc_initiator_config* config) {
   sdc_clear(initiator, sizeof(*initiator));
@@ -9,22 +10,14 @@ void sdc_initiator_init(struct sdc_initiator* initiator, const struct sdc_initia
   sdc_clear(config->peers, sizeof(struct sdc_peer) * (uint64_t)config->peer_count);
 }
 
-static bool is_atomic(enum sdc_opcode opcode) { return opcode == SDC_OP_COMPARE_SWAP || opcode == SDC_OP_FETCH_ADD; }
-
-static bool is_well_formed(const struct sdc_wr* wr, uint64_t length) {
-  if (wr->opcode > SDC_OP_FETCH_ADD || wr->sge_count > SDC_MAX_SGE) return false;
-  const bool is_inline = (wr->flags & SDC_INLINE) != 0;
-  if (is_atomic(wr->opcode) && (wr->sge_count != 1 || length != 8 || (wr->remote_addr & 7) != 0)) return false;
-  if (is_inline && (is_atomic(wr->opcode) || wr->opcode == SDC_OP_READ || length > SDC_MAX_INLINE_BYTES)) return false;
-  return true;
-}
-
 enum sdc_posted sdc_initiator_post(struct sdc_initiator* initiator, const struct sdc_wr* wr, uint64_t now_ns) {
   if (initiator->state == SDC_QUEUE_RESETTING) return SDC_POST_BAD_STATE;
   if (wr->sge_count > SDC_MAX_SGE) return SDC_POST_INVALID;
   uint64_t length = 0;
   for (uint32_t i = 0; i < wr->sge_count; ++i) length += wr->sges[i].length;
-  if (!is_well_formed(wr, length)) return SDC_POST_INVALID;
+  const bool is_inline = (wr->flags & SDC_INLINE) != 0;
+  if (!sdc_is_well_formed((uint8_t)wr->opcode, wr->sge_count, length, wr->remote_addr, is_inline, SDC_MAX_INLINE_BYTES))
+    return SDC_POST_INVALID;
   if (initiator->posted - initiator->polled >= initiator->config.depth) return SDC_POST_FULL;
   struct sdc_queued_wr* queued = sdc_wr_at(initiator, initiator->posted);
   queued->wr = *wr;
@@ -45,7 +38,7 @@ enum sdc_posted sdc_initiator_post(struct sdc_initiator* initiator, const struct
     return SDC_POSTED;
   }
   queued->length = (uint32_t)length;
-  if ((wr->flags & SDC_INLINE) != 0) {
+  if (is_inline) {
     uint8_t* to = queued->bytes;
     for (uint32_t i = 0; i < wr->sge_count; ++i) {
       sdc_copy(to, (const void*)(uintptr_t)wr->sges[i].addr, wr->sges[i].length);
