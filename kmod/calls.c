@@ -48,7 +48,7 @@ static int krc_queue_add_like(struct krc_queue *queue, struct krc_device *dev,
 	return err;
 }
 
-static int krc_queue_attach_locked(struct krc_queue *queue, struct krc_attach *attach)
+int krc_queue_attach(struct krc_queue *queue, struct krc_attach *attach)
 {
 	struct krc_device *dev;
 	int err;
@@ -73,16 +73,6 @@ static int krc_queue_attach_locked(struct krc_queue *queue, struct krc_attach *a
 	attach->ring_bytes = queue->ring_bytes;
 	attach->ring_entries = queue->ring_mask + 1;
 	return 0;
-}
-
-int krc_queue_attach(struct krc_queue *queue, struct krc_attach *attach)
-{
-	int err;
-
-	mutex_lock(&queue->lock);
-	err = krc_queue_attach_locked(queue, attach);
-	mutex_unlock(&queue->lock);
-	return err;
 }
 
 /*
@@ -118,8 +108,8 @@ static int krc_queue_move(struct krc_queue *queue, struct krc_host *host,
 	return 0;
 }
 
-static int krc_queue_connect_device_locked(struct krc_queue *queue,
-					   const struct krc_connect_device *to)
+int krc_queue_connect_device(struct krc_queue *queue,
+			     const struct krc_connect_device *to)
 {
 	struct krc_host *host;
 	int err = krc_queue_usable(queue);
@@ -136,51 +126,29 @@ static int krc_queue_connect_device_locked(struct krc_queue *queue,
 			      krc_queue_move(queue, host, NULL, NULL);
 }
 
-int krc_queue_connect_device(struct krc_queue *queue,
-			     const struct krc_connect_device *connect)
-{
-	int err;
-
-	mutex_lock(&queue->lock);
-	err = krc_queue_connect_device_locked(queue, connect);
-	mutex_unlock(&queue->lock);
-	return err;
-}
-
 int krc_queue_reg_mr(struct krc_queue *queue, struct krc_reg_mr *reg)
 {
-	int err;
+	int err = krc_queue_usable(queue);
 
-	mutex_lock(&queue->lock);
-	err = krc_queue_usable(queue);
-	if (!err)
-		err = krc_region_register(queue->dev, &queue->regions,
-					  reg->addr, reg->length, reg->access,
-					  &reg->key);
-	mutex_unlock(&queue->lock);
-	return err;
+	return err ?: krc_region_register(queue->dev, &queue->regions, reg->addr,
+					  reg->length, reg->access, &reg->key);
 }
 
 int krc_queue_dereg_mr(struct krc_queue *queue,
 		       const struct krc_dereg_mr *dereg)
 {
 	struct krc_region *region;
-	int err;
+	int err = krc_queue_usable(queue);
 
-	mutex_lock(&queue->lock);
-	err = krc_queue_usable(queue);
-	if (!err) {
-		err = -ENOENT;
-		list_for_each_entry(region, &queue->regions.list, node) {
-			if (region->key != dereg->key)
-				continue;
+	if (err)
+		return err;
+	list_for_each_entry(region, &queue->regions.list, node) {
+		if (region->key == dereg->key) {
 			krc_region_deregister(region);
-			err = 0;
-			break;
+			return 0;
 		}
 	}
-	mutex_unlock(&queue->lock);
-	return err;
+	return -ENOENT;
 }
 
 void krc_queue_detach(struct krc_queue *queue, bool gone)
@@ -245,7 +213,7 @@ static void krc_pad_name(u8 *name)
 	memset(name + length, 0, KRC_NAME_BYTES - length);
 }
 
-static int krc_queue_join_locked(struct krc_queue *queue, struct krc_join *join)
+int krc_queue_join(struct krc_queue *queue, struct krc_join *join)
 {
 	int err = krc_queue_usable(queue);
 
@@ -257,16 +225,6 @@ static int krc_queue_join_locked(struct krc_queue *queue, struct krc_join *join)
 		return -EBADFD;
 	krc_pad_name(join->fabric);
 	return krc_node_create(queue->dev, join, &queue->fabric_node);
-}
-
-int krc_queue_join(struct krc_queue *queue, struct krc_join *join)
-{
-	int err;
-
-	mutex_lock(&queue->lock);
-	err = krc_queue_join_locked(queue, join);
-	mutex_unlock(&queue->lock);
-	return err;
 }
 
 int krc_queue_join_like(struct krc_queue *queue, struct krc_queue *other,
@@ -296,31 +254,20 @@ int krc_queue_publish(struct krc_queue *queue,
 
 	if (publish->reserved || publish->count > KRC_MAX_SHARED)
 		return -EINVAL;
-	mutex_lock(&queue->lock);
 	err = krc_queue_joined(queue);
-	if (!err)
-		err = krc_node_publish(queue->fabric_node, queue->mm,
-				       publish);
-	mutex_unlock(&queue->lock);
-	return err;
+	return err ?: krc_node_publish(queue->fabric_node, queue->mm, publish);
 }
 
-int krc_queue_set_service(struct krc_queue *queue,
-			  const struct krc_service *service)
+int krc_queue_set_service(struct krc_queue *queue, struct krc_service *service)
 {
-	struct krc_service set = *service;
 	int err;
 
-	if (set.reserved || !krc_is_name(set.name) ||
-	    set.length > KRC_VALUE_BYTES)
+	if (service->reserved || !krc_is_name(service->name) ||
+	    service->length > KRC_VALUE_BYTES)
 		return -EINVAL;
-	krc_pad_name(set.name);
-	mutex_lock(&queue->lock);
+	krc_pad_name(service->name);
 	err = krc_queue_joined(queue);
-	if (!err)
-		err = krc_node_set_service(queue->fabric_node, &set);
-	mutex_unlock(&queue->lock);
-	return err;
+	return err ?: krc_node_set_service(queue->fabric_node, service);
 }
 
 int krc_queue_get_service(struct krc_queue *queue, struct krc_service *service)
@@ -330,12 +277,8 @@ int krc_queue_get_service(struct krc_queue *queue, struct krc_service *service)
 	if (service->reserved || !krc_is_name(service->name))
 		return -EINVAL;
 	krc_pad_name(service->name);
-	mutex_lock(&queue->lock);
 	err = krc_queue_joined(queue);
-	if (!err)
-		err = krc_node_get_service(queue->fabric_node, service);
-	mutex_unlock(&queue->lock);
-	return err;
+	return err ?: krc_node_get_service(queue->fabric_node, service);
 }
 
 int krc_queue_peer_state(struct krc_queue *queue, struct krc_peer_state *state)
@@ -344,12 +287,8 @@ int krc_queue_peer_state(struct krc_queue *queue, struct krc_peer_state *state)
 
 	if (state->reserved)
 		return -EINVAL;
-	mutex_lock(&queue->lock);
 	err = krc_queue_joined(queue);
-	if (!err)
-		err = krc_node_peer_state(queue->fabric_node, state);
-	mutex_unlock(&queue->lock);
-	return err;
+	return err ?: krc_node_peer_state(queue->fabric_node, state);
 }
 
 /*
@@ -436,43 +375,11 @@ static int krc_queue_find_and_move(struct krc_queue *queue,
 			       &value);
 }
 
-static int krc_queue_connect_locked(struct krc_queue *queue,
-				    struct krc_connect *connect)
+int krc_queue_connect(struct krc_queue *queue, struct krc_connect *connect)
 {
 	int err = krc_queue_find_and_move(queue, connect);
 
 	trace_krc_connect(queue, connect->node, connect->cached, err);
-	return err;
-}
-
-int krc_queue_connect(struct krc_queue *queue, struct krc_connect *connect)
-{
-	int err;
-
-	mutex_lock(&queue->lock);
-	err = krc_queue_connect_locked(queue, connect);
-	mutex_unlock(&queue->lock);
-	return err;
-}
-
-static int krc_queue_start_locked(struct krc_queue *queue,
-				  struct krc_start *start)
-{
-	int err = krc_queue_attach_locked(queue, &start->attach);
-
-	if (err)
-		return err;
-	start->done = KRC_ATTACHED;
-	start->max_message_bytes = queue->dev->max_message_bytes;
-	err = krc_queue_join_locked(queue, &start->join);
-	if (err)
-		return err;
-	start->done = KRC_JOINED;
-	if (!start->connect.node)
-		return 0;
-	err = krc_queue_connect_locked(queue, &start->connect);
-	if (!err)
-		start->done = KRC_CONNECTED;
 	return err;
 }
 
@@ -483,8 +390,19 @@ int krc_queue_start(struct krc_queue *queue, struct krc_start *start)
 	start->done = KRC_NOT_STARTED;
 	if (start->abi_version != KRC_ABI_VERSION)
 		return -ENOTTY;
-	mutex_lock(&queue->lock);
-	err = krc_queue_start_locked(queue, start);
-	mutex_unlock(&queue->lock);
+	err = krc_queue_attach(queue, &start->attach);
+	if (err)
+		return err;
+	start->done = KRC_ATTACHED;
+	start->max_message_bytes = queue->dev->max_message_bytes;
+	err = krc_queue_join(queue, &start->join);
+	if (err)
+		return err;
+	start->done = KRC_JOINED;
+	if (!start->connect.node)
+		return 0;
+	err = krc_queue_connect(queue, &start->connect);
+	if (!err)
+		start->done = KRC_CONNECTED;
 	return err;
 }

@@ -124,7 +124,7 @@ static int krc_wr_make(struct krc_wr *wr, const struct krc_request *request)
 	return 0;
 }
 
-static int krc_queue_push_locked(struct krc_queue *queue, struct krc_push *push)
+static int krc_queue_push_batch(struct krc_queue *queue, struct krc_push *push)
 {
 	const struct krc_request __user *from = u64_to_user_ptr(push->requests);
 	struct krc_request request;
@@ -184,9 +184,7 @@ int krc_queue_push(struct krc_queue *queue, struct krc_push *push)
 
 	if (!push->count)
 		return -EINVAL;
-	mutex_lock(&queue->lock);
-	err = krc_queue_push_locked(queue, push);
+	err = krc_queue_push_batch(queue, push);
 	trace_krc_push(queue, push->count, err);
-	mutex_unlock(&queue->lock);
 	return err;
 }

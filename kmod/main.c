@@ -76,11 +76,12 @@ static __poll_t krc_poll(struct file *file, struct poll_table_struct *table)
 	return events | krc_port_poll(queue);
 }
 
-static void krc_query(struct krc_query *query)
+static int krc_query(struct krc_query *query)
 {
 	query->abi_version = KRC_ABI_VERSION;
 	query->max_regions = krc_max_regions;
 	query->devices = krc_device_count(&query->max_message_bytes);
+	return 0;
 }
 
 union krc_args {
@@ -103,13 +104,11 @@ union krc_args {
 	struct krc_start start;
 };
 
+/* With the queue's lock held. */
 static int krc_call(struct krc_queue *queue, unsigned int cmd,
 		    union krc_args *args)
 {
 	switch (cmd) {
-	case KRC_IOC_QUERY:
-		krc_query(&args->query);
-		return 0;
 	case KRC_IOC_ATTACH:
 		return krc_queue_attach(queue, &args->attach);
 	case KRC_IOC_CONNECT_DEVICE:
@@ -215,7 +214,13 @@ static long krc_ioctl(struct file *file, unsigned int cmd, unsigned long arg)
 		return -ENOTTY;
 	if (copy_from_user(&args, user, bytes))
 		return -EFAULT;
-	err = krc_call(queue, cmd, &args);
+	if (cmd == KRC_IOC_QUERY) {
+		err = krc_query(&args.query);
+	} else {
+		mutex_lock(&queue->lock);
+		err = krc_call(queue, cmd, &args);
+		mutex_unlock(&queue->lock);
+	}
 	/* Of a refused push, which request it was; of a start, how far it came. */
 	told = !err || cmd == KRC_IOC_PUSH || cmd == KRC_IOC_PUSH_RECV ||
 	       cmd == KRC_IOC_START;

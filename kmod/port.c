@@ -384,18 +384,15 @@ int krc_queue_bind(struct krc_queue *queue, struct krc_bind *bind)
 	    bind->copy_bytes > KRC_MAX_COPY_BYTES || !bind->receive_depth ||
 	    bind->receive_depth > KRC_MAX_DEPTH)
 		return -EINVAL;
-	mutex_lock(&queue->lock);
 	err = krc_queue_usable(queue);
-	if (!err && queue->port)
-		err = -EBADFD;
+	if (err)
+		return err;
+	if (queue->port)
+		return -EBADFD;
 	/* Without a record its node would seem to be dead. */
-	if (!err && (!queue->fabric_node ||
-		     !krc_node_is_published(queue->fabric_node)))
-		err = -ENOTCONN;
-	if (!err)
-		err = krc_port_open(queue, bind);
-	mutex_unlock(&queue->lock);
-	return err;
+	if (!queue->fabric_node || !krc_node_is_published(queue->fabric_node))
+		return -ENOTCONN;
+	return krc_port_open(queue, bind);
 }
 
 int krc_port_lookup(struct krc_node *node, u32 peer, u32 port, u64 *owner,

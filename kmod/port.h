@@ -79,7 +79,7 @@ struct krc_ports {
 
 void krc_ports_init(struct krc_ports *ports);
 
-/* The calls of krcore_ioctl.h; each takes the queue's lock. */
+/* The calls of krcore_ioctl.h, with the queue's lock held. */
 int krc_queue_bind(struct krc_queue *queue, struct krc_bind *bind);
 int krc_queue_push_recv(struct krc_queue *queue, struct krc_push_recv *push);
 int krc_queue_pop_msgs(struct krc_queue *queue, struct krc_pop_msgs *pop);

@@ -62,12 +62,8 @@ int krc_queue_push_recv(struct krc_queue *queue, struct krc_push_recv *push)
 	push->bad_index = 0;
 	if (!push->count)
 		return -EINVAL;
-	mutex_lock(&queue->lock);
 	err = krc_queue_bound(queue);
-	if (!err)
-		err = krc_port_push_recv(queue, push);
-	mutex_unlock(&queue->lock);
-	return err;
+	return err ?: krc_port_push_recv(queue, push);
 }
 
 /* --- messages --- */
@@ -310,10 +306,6 @@ int krc_queue_pop_msgs(struct krc_queue *queue, struct krc_pop_msgs *pop)
 
 	if (pop->reserved || !pop->count)
 		return -EINVAL;
-	mutex_lock(&queue->lock);
 	err = krc_queue_bound(queue);
-	if (!err)
-		err = krc_port_pop(queue->port, pop);
-	mutex_unlock(&queue->lock);
-	return err;
+	return err ?: krc_port_pop(queue->port, pop);
 }

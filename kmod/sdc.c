@@ -49,14 +49,9 @@ static void *krc_sdc_memory(void *context, u32 rkey, u64 addr, u32 length,
 	return sdc->held->map + (addr - sdc->held->addr);
 }
 
-static bool krc_sdc_atomic(void *context,
-			   const struct sdc_atomic_request *request)
+u8 *krc_sdc_buffer(void *context)
 {
-	return krc_sdc_atomic_post(context, request);
-}
-
-u8 *krc_sdc_buffer(struct krc_sdc *sdc)
-{
+	struct krc_sdc *sdc = context;
 	struct krc_sdc_send *send;
 
 	send = list_first_entry_or_null(&sdc->free, struct krc_sdc_send, link);
@@ -67,11 +62,6 @@ u8 *krc_sdc_buffer(struct krc_sdc *sdc)
 	ib_dma_sync_single_for_cpu(sdc->dev->ib, send->sge.addr, sdc->mtu_bytes,
 				   DMA_TO_DEVICE);
 	return send->buffer;
-}
-
-static u8 *krc_sdc_answer_buffer(void *context)
-{
-	return krc_sdc_buffer(context);
 }
 
 void krc_sdc_post_send(struct krc_sdc *sdc, struct krc_sdc_handle *handle,
@@ -111,8 +101,8 @@ static void krc_sdc_answer(void *context, const struct sdc_address *to,
 
 static const struct sdc_target_ops krc_sdc_ops = {
 	.memory = krc_sdc_memory,
-	.atomic = krc_sdc_atomic,
-	.buffer = krc_sdc_answer_buffer,
+	.atomic = krc_sdc_atomic_post,
+	.buffer = krc_sdc_buffer,
 	.send = krc_sdc_answer,
 };
 
@@ -431,20 +421,17 @@ void krc_sdc_break(struct krc_device *dev)
 int krc_queue_dc_target(struct krc_queue *queue, struct krc_dc_target *target)
 {
 	const struct krc_sdc *sdc;
-	int err;
+	int err = krc_queue_usable(queue);
 
-	mutex_lock(&queue->lock);
-	err = krc_queue_usable(queue);
-	sdc = err ? NULL : queue->dev->sdc;
-	if (!err && !sdc)
-		err = -EOPNOTSUPP;
-	if (!err) {
-		*target = (struct krc_dc_target){
-			.key = sdc->target.config.key,
-			.number = sdc->target.config.number,
-		};
-		memcpy(target->gid, queue->dev->gid.raw, sizeof(target->gid));
-	}
-	mutex_unlock(&queue->lock);
-	return err;
+	if (err)
+		return err;
+	sdc = queue->dev->sdc;
+	if (!sdc)
+		return -EOPNOTSUPP;
+	*target = (struct krc_dc_target){
+		.key = sdc->target.config.key,
+		.number = sdc->target.config.number,
+	};
+	memcpy(target->gid, queue->dev->gid.raw, sizeof(target->gid));
+	return 0;
 }

@@ -157,7 +157,7 @@ void krc_sdc_stop(struct krc_device *dev);
 void krc_sdc_exit(struct krc_device *dev);
 /* Breaks its QPs, for tests. Context: process. */
 void krc_sdc_break(struct krc_device *dev);
-/* The call of krcore_ioctl.h. */
+/* The call of krcore_ioctl.h, with the queue's lock held. */
 int krc_queue_dc_target(struct krc_queue *queue, struct krc_dc_target *target);
 
 /* Of the own device. */
@@ -167,7 +167,7 @@ void krc_dc_get_place(const struct krc_device *dev, struct krc_dc_place *place);
 
 u64 krc_sdc_now(void);
 /* The next one to send from, of the MTU's length. NULL: there is none now. */
-u8 *krc_sdc_buffer(struct krc_sdc *sdc);
+u8 *krc_sdc_buffer(void *sdc);
 /* Sends what is in it, if that is possible; else it is as good as lost. */
 void krc_sdc_post_send(struct krc_sdc *sdc, struct krc_sdc_handle *handle,
 		       u32 qpn, u32 bytes);
@@ -212,7 +212,7 @@ int krc_sdc_atomics_start(struct krc_sdc *sdc);
 /* Nothing is handed over any more. Context: process, may sleep; not held. */
 void krc_sdc_atomics_stop(struct krc_sdc *sdc);
 /* Of sdc_target_ops; takes sdc->held. */
-bool krc_sdc_atomic_post(struct krc_sdc *sdc,
+bool krc_sdc_atomic_post(void *sdc,
 			 const struct sdc_atomic_request *request);
 
 /* sdc_dci.c */

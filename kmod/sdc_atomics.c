@@ -47,9 +47,10 @@ static void krc_sdc_atomics_ask_to_mend(struct krc_sdc *sdc)
 		queue_delayed_work(system_long_wq, &atomics->mend, 0);
 }
 
-bool krc_sdc_atomic_post(struct krc_sdc *sdc,
+bool krc_sdc_atomic_post(void *context,
 			 const struct sdc_atomic_request *request)
 {
+	struct krc_sdc *sdc = context;
 	struct krc_sdc_atomics *atomics = &sdc->atomics;
 	struct krc_sdc_atomic *atomic =
 		krc_sdc_atomic_at(atomics, atomics->posted);

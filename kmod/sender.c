@@ -201,7 +201,6 @@ int krc_queue_credits(struct krc_queue *queue, struct krc_credits *credits)
 
 	if (credits->reserved)
 		return -EINVAL;
-	mutex_lock(&queue->lock);
 	err = krc_queue_usable(queue);
 	if (!err && !queue->sender)
 		err = -ENOTCONN;
@@ -212,7 +211,6 @@ int krc_queue_credits(struct krc_queue *queue, struct krc_credits *credits)
 		err = krc_sender_pull(queue->sender);
 	if (!err)
 		credits->credits = krc_sender_credits(queue->sender);
-	mutex_unlock(&queue->lock);
 	return err;
 }
 

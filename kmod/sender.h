@@ -76,6 +76,7 @@ u64 krc_sender_addr(const struct krc_sender *sender, u64 number);
 /* One that is staged, or is none, is not posted. */
 void krc_sender_unstage(struct krc_wr *wr);
 
+/* The call of krcore_ioctl.h, with the queue's lock held. */
 int krc_queue_credits(struct krc_queue *queue, struct krc_credits *credits);
 
 #endif
