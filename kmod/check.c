@@ -2,20 +2,27 @@
 #include <linux/errno.h>
 
 #include "check.h"
+#include "krcore/rnic/sdc/request_form.h"
 
 #define KNOWN_FLAGS (KRC_SIGNALED | KRC_FENCE | KRC_INLINE | KRC_SOLICITED)
 #define KNOWN_ACCESS                                                           \
 	(KRC_LOCAL_WRITE | KRC_REMOTE_READ | KRC_REMOTE_WRITE |                \
 	 KRC_REMOTE_ATOMIC)
 
+#define SAME(name)                                                             \
+	SDC_STATIC_ASSERT((int)KRC_OP_##name == (int)SDC_OP_##name, "opcodes")
+SAME(READ);
+SAME(WRITE);
+SAME(WRITE_IMM);
+SAME(SEND);
+SAME(SEND_IMM);
+SAME(COMPARE_SWAP);
+SAME(FETCH_ADD);
+SDC_STATIC_ASSERT(KRC_MAX_SGE == SDC_MAX_SGE, "SGEs");
+
 int krc_is_send(__u8 opcode)
 {
-	return opcode == KRC_OP_SEND || opcode == KRC_OP_SEND_IMM;
-}
-
-static int is_atomic(__u8 opcode)
-{
-	return opcode == KRC_OP_COMPARE_SWAP || opcode == KRC_OP_FETCH_ADD;
+	return sdc_is_send(opcode);
 }
 
 int krc_check_form(const struct krc_request *request, __u32 max_message_bytes,
@@ -23,25 +30,13 @@ int krc_check_form(const struct krc_request *request, __u32 max_message_bytes,
 {
 	unsigned int i;
 
-	if (request->reserved || (request->flags & ~KNOWN_FLAGS))
+	if (request->reserved || (request->flags & ~KNOWN_FLAGS) ||
+	    request->opcode > KRC_OP_FETCH_ADD)
 		return -EINVAL;
-	switch (request->opcode) {
-	case KRC_OP_READ:
-	case KRC_OP_WRITE:
-	case KRC_OP_COMPARE_SWAP:
-	case KRC_OP_FETCH_ADD:
-	case KRC_OP_SEND:
-	case KRC_OP_SEND_IMM:
-		break;
-	case KRC_OP_WRITE_IMM:
-		return -EOPNOTSUPP;
-	default:
-		return -EINVAL;
-	}
-	if (request->flags & KRC_INLINE)
+	if (request->opcode == KRC_OP_WRITE_IMM || (request->flags & KRC_INLINE))
 		return -EOPNOTSUPP;
 	if (request->num_sge > KRC_MAX_SGE ||
-	    (!request->num_sge && !krc_is_send(request->opcode)))
+	    (!request->num_sge && !sdc_is_send(request->opcode)))
 		return -EINVAL;
 	*bytes = 0;
 	for (i = 0; i < request->num_sge; i++) {
@@ -50,8 +45,8 @@ int krc_check_form(const struct krc_request *request, __u32 max_message_bytes,
 			return -EINVAL;
 		*bytes += request->sges[i].length;
 	}
-	if (is_atomic(request->opcode) &&
-	    (request->num_sge != 1 || *bytes != 8 || request->remote_addr % 8))
+	if (!sdc_is_well_formed(request->opcode, request->num_sge, *bytes,
+				request->remote_addr, false, 0))
 		return -EINVAL;
 	return *bytes > max_message_bytes ? -EMSGSIZE : 0;
 }
@@ -75,7 +70,7 @@ __u32 krc_local_access(__u8 opcode)
 
 __u32 krc_remote_access(__u8 opcode)
 {
-	if (is_atomic(opcode))
+	if (sdc_is_atomic(opcode))
 		return KRC_REMOTE_ATOMIC;
 	return opcode == KRC_OP_READ ? KRC_REMOTE_READ : KRC_REMOTE_WRITE;
 }

@@ -1,20 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0
 /* A connection's life, and what its users ask of it. */
 #include "conn_parts.h"
-#include "dci.h"
 #include "device.h"
-#include "host.h"
-#include "qp.h"
-#include "queue.h"
 #include "trace.h"
 
 /* So much later than what stands in for it is the QP built, not beside the first requests. */
 #define BUILD_LATER (HZ / 50)
 
-void krc_conn_init(struct krc_conn *conn, struct krc_host *host, u32 index)
+void krc_conn_init(struct krc_conn *conn, struct krc_device *dev,
+		   const union ib_gid *gid, u32 index)
 {
-	conn->dev = host->dev;
-	conn->host = host;
+	conn->dev = dev;
+	conn->gid = *gid;
 	conn->index = index;
 	conn->ack_timeout = KRC_ACK_TIMEOUT;
 	init_completion(&conn->cm_event);
@@ -80,8 +77,8 @@ static void krc_conn_begin_dci(struct krc_conn *conn, struct krc_dci *dci)
 	conn->dci = dci;
 	conn->state = KRC_CONN_STOOD_IN;
 	conn->used = jiffies;
-	conn->credits = KRC_DCI_DEPTH;
-	krc_dci_begin(dci, conn);
+	conn->credits = KRC_STAND_IN_DEPTH;
+	conn->dev->stand_in->begin(dci, conn);
 	trace_krc_conn(conn, 0);
 	atomic64_inc(&conn->dev->stats.standing_in);
 	atomic64_inc(&conn->dev->stats.dc_connects);
@@ -90,14 +87,15 @@ static void krc_conn_begin_dci(struct krc_conn *conn, struct krc_dci *dci)
 int krc_conn_mend(struct krc_conn *conn, struct krc_queue *queue,
 		  const struct krc_dc_place *dc)
 {
+	const struct krc_stand_in *stand_in = conn->dev->stand_in;
 	struct krc_dci *dci = NULL;
 	unsigned long delay = 0;
 	bool stood_in;
 	int err = 0;
 
 	/* Another one may come between. */
-	if (dc && READ_ONCE(conn->state) == KRC_CONN_DOWN)
-		dci = krc_dci_take(conn->dev, dc, &conn->host->gid);
+	if (dc && stand_in && READ_ONCE(conn->state) == KRC_CONN_DOWN)
+		dci = stand_in->take(conn->dev, dc, &conn->gid);
 	spin_lock_bh(&conn->lock);
 	if (conn->state == KRC_CONN_DOWN) {
 		/*
@@ -113,11 +111,11 @@ int krc_conn_mend(struct krc_conn *conn, struct krc_queue *queue,
 	}
 	stood_in = conn->state == KRC_CONN_STOOD_IN;
 	/* Nodes of a host may tell of it at different times of its life. */
-	if (stood_in && dc && !krc_dci_serves(conn->dci, dc))
+	if (stood_in && dc && !stand_in->serves(conn->dci, dc))
 		dc = NULL;
 	spin_unlock_bh(&conn->lock);
 	if (dci)
-		krc_dci_put(dci);
+		stand_in->put(dci);
 	if (!dc || !stood_in)
 		flush_delayed_work(&conn->repair);
 	spin_lock_bh(&conn->lock);
@@ -142,6 +140,13 @@ void krc_conn_cancel(struct krc_conn *conn, struct krc_queue *queue)
 	krc_conn_flush(conn, &flushed);
 }
 
+void krc_conn_get_table(struct krc_conn *conn, struct krc_table_place *table)
+{
+	spin_lock_bh(&conn->lock);
+	*table = conn->table;
+	spin_unlock_bh(&conn->lock);
+}
+
 void krc_conn_break(struct krc_conn *conn)
 {
 	spin_lock_bh(&conn->lock);
@@ -156,7 +161,7 @@ void krc_conn_break_any(struct krc_conn *conn)
 {
 	spin_lock_bh(&conn->lock);
 	if (conn->state == KRC_CONN_STOOD_IN)
-		krc_dci_fail(conn->dci);
+		conn->dev->stand_in->fail(conn->dci);
 	krc_conn_broke(conn);
 	spin_unlock_bh(&conn->lock);
 }

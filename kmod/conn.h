@@ -4,14 +4,7 @@
  * processes share. It takes requests that have passed all checks, posts no more
  * of them than its QP has places, and brings each completion to its queue. A
  * connection that an error broke is built anew, see krc_conn_repair. One to another
- * host that has never been there lets the software DC stand in (dci.h) until it is.
- *
- * The life of a request (struct krc_wr), whose memory belongs to its queue:
- *
- *   queue's free list -> its pending -> posted -> completed: free list
- *                             ^           |
- *                             `- repost --'  a READ that was flushed for another
- *                                            queue's fault
+ * host that has never been there lets the software DC stand in until it is.
  *
  * Queues that have something pending take turns, so that who pushes much does
  * not keep others from a place in the QP.
@@ -28,47 +21,28 @@
 #include <linux/workqueue.h>
 #include <rdma/ib_verbs.h>
 
-#include <krcore/krcore_ioctl.h>
+#include "device.h"
+#include "queue.h"
 
-struct krc_dc_place;
 struct krc_dci;
-struct krc_device;
-struct krc_host;
-struct krc_port;
-struct krc_queue;
-struct krc_region;
 struct rdma_cm_id;
 
-struct krc_wr {
-	struct ib_cqe cqe;
-	struct list_head link;
-	struct krc_queue *queue;
-	u64 wr_id;
-	u8 opcode;	/* of krc_opcode */
-	u8 flags;	/* of krc_request_flag */
-	u8 num_sge;
-	u8 status;	/* of krc_status: how it ends, if not by its QP */
-	bool dc;	/* it may go over software DC, by: */
-	u32 key;	/* of the peer's region */
-	struct krc_region *local[KRC_MAX_SGE];
-	struct krc_region *remote;	/* NULL: another host's */
-	struct krc_port *port;	/* a message's, likewise */
-	u64 number;		/* of a message */
-	struct ib_sge sges[KRC_MAX_SGE];
-	union {
-		struct ib_rdma_wr rdma;
-		struct ib_atomic_wr atomic;
-		struct ib_reg_wr reg;	/* of the module's own, see meta.c */
-	};
+/* Where the software DC of a device is reached, beside its GID. */
+struct krc_dc_place {
+	u64 key;
+	u32 number;		/* of the QP and the target; 0: it has none */
+	u32 mtu_bytes;
 };
 
-void krc_wr_init(struct krc_wr *wr, struct krc_queue *queue);
 /*
  * What the QP is to execute, of wr->opcode and the first `num_sge` of wr->sges.
  * Over software DC it does not go.
  */
 void krc_wr_address(struct krc_wr *wr, u32 num_sge, u64 remote_addr, u32 rkey,
 		    u64 compare_add, u64 swap);
+
+/* That it is to give `mr` its key, with all rights. */
+void krc_wr_register(struct krc_wr *wr, struct ib_mr *mr);
 
 enum krc_conn_state {
 	KRC_CONN_DOWN,		/* could not be built; repair tries again */
@@ -78,10 +52,18 @@ enum krc_conn_state {
 	KRC_CONN_GONE,		/* with its device, for good */
 };
 
+/*
+ * Retries of a QP: 6 after 67 ms each, which NICs may stretch fourfold. 7
+ * would be without end on some.
+ */
+#define KRC_ACK_TIMEOUT 14
+#define KRC_RETRIES 6
+#define KRC_RD_ATOMIC 16
+
 struct krc_conn {
 	struct krc_device *dev;
-	struct krc_host *host;		/* where it leads */
-	u32 index;			/* of its host's */
+	union ib_gid gid;		/* of the device where it leads */
+	u32 index;			/* of those that lead there */
 	u8 ack_timeout;			/* of its QP, as verbs have it */
 	bool prompt;			/* refuses what it cannot post at once */
 	struct delayed_work repair;
@@ -97,6 +79,7 @@ struct krc_conn {
 	bool broke;		/* and has not worked since */
 	bool was_up;
 	bool lost;		/* before it was up, what has just been built */
+	struct krc_table_place table;	/* as the other host said last */
 	/* In the place of the QP; NULL again before that gets the first request. */
 	struct krc_dci *dci;
 	unsigned long used;	/* when `dci` served last; jiffies */
@@ -109,7 +92,10 @@ struct krc_conn {
 };
 
 /* It is built when krc_conn_mend asks for it, or krc_conn_start. */
-void krc_conn_init(struct krc_conn *conn, struct krc_host *host, u32 index);
+void krc_conn_init(struct krc_conn *conn, struct krc_device *dev,
+		   const union ib_gid *gid, u32 index);
+/* Where the host that it leads to has its table. Context: process. */
+void krc_conn_get_table(struct krc_conn *conn, struct krc_table_place *table);
 /* Begins to build it, in the background. */
 void krc_conn_start(struct krc_conn *conn);
 /*
@@ -149,6 +135,66 @@ void krc_conn_break_any(struct krc_conn *conn);
  * Context: process, may sleep.
  */
 void krc_conn_break_unheard(struct krc_conn *conn);
+
+/* Where RDMA CM reaches the module of a host: its IP address. -EADDRNOTAVAIL. */
+struct sockaddr_storage;
+int krc_sockaddr(const union ib_gid *gid, u16 port,
+		 struct sockaddr_storage *addr);
+extern ushort krc_cm_port;
+/*
+ * Of a CQ that is polled in softirq context and gets no more completions.
+ * ib_free_cq waits until nobody polls it, but not for the end of ib_poll_handler,
+ * which arms the CQ once more behind that. RCU waits for softirqs.
+ */
+void krc_cq_free(struct ib_cq *cq);
+
+/*
+ * What may stand in for a QP to another host: an initiator of the software DC
+ * (sdc.h). That is above connections, so its device names its functions, in
+ * dev->stand_in. An initiator takes requests as the QP would, in the order in which
+ * they are posted, and ends before the QP gets the first. What it was told to do is
+ * done, or never will be, by the end of `end`.
+ *
+ * It has places for KRC_STAND_IN_DEPTH requests, of KRC_STAND_IN_MAX_BYTES at most:
+ * those are through long before the protocol's limit of two seconds. Their memory is
+ * read and written by this CPU, through the maps of regions.
+ */
+#define KRC_STAND_IN_DEPTH 16
+#define KRC_STAND_IN_MAX_BYTES 16384
+
+struct krc_stand_in {
+	/*
+	 * One for the device at `to` and `gid`. NULL: all are in use, or the
+	 * software DC of one of the two cannot be used. Then `begin`, or `put`.
+	 * Context: process.
+	 */
+	struct krc_dci *(*take)(struct krc_device *dev,
+				const struct krc_dc_place *to,
+				const union ib_gid *gid);
+	void (*put)(struct krc_dci *dci);
+	/* Whether it was taken for that place. */
+	bool (*serves)(const struct krc_dci *dci,
+		       const struct krc_dc_place *to);
+
+	/* These with the lock of its connection held. */
+	void (*begin)(struct krc_dci *dci, struct krc_conn *conn);
+	/*
+	 * Of no more than KRC_STAND_IN_DEPTH at a time; the region of each SGE has
+	 * a map. Their ends krc_conn_dci_done hears of.
+	 */
+	void (*post)(struct krc_dci *dci, struct krc_wr *wr);
+	/* All that is posted ends as flushed. */
+	void (*fail)(struct krc_dci *dci);
+
+	/*
+	 * Waits until all that was posted has ended, and nothing of it can be
+	 * executed any more: seconds if the other side does not answer. Nothing
+	 * is posted any more. If the device's software DC has stopped it waits
+	 * for nothing, and what is posted stays so. It is free for others then.
+	 * Context: process, may sleep.
+	 */
+	void (*end)(struct krc_dci *dci);
+};
 
 /*
  * By conn->dci: one that was posted has ended; it has worked, and whether it is

@@ -22,6 +22,17 @@ void krc_conn_from_posted(struct krc_conn *conn, struct krc_wr *wr);
 /* Posts what is pending, as far as the QP has places. */
 void krc_conn_post(struct krc_conn *conn);
 
+/*
+ * conn_qp.c: the QP and CQ, on the own host connected to itself, to another one
+ * through RDMA CM. With conn->build held. Context: process, may sleep; to another
+ * host for seconds.
+ */
+int krc_qp_create(struct krc_conn *conn);
+/* Behind it this host executes nothing of the QP, and no completion comes. */
+void krc_qp_destroy(struct krc_conn *conn);
+/* What it has not executed is flushed, and so is what is posted from now on. */
+int krc_qp_break(struct krc_conn *conn);
+
 /* conn_repair.c */
 
 /* Breaks the queue, and takes what it has pending. Context: conn->lock is held. */

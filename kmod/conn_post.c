@@ -2,9 +2,7 @@
 /* A connection's requests: in line, posted, completed. */
 #include "check.h"
 #include "conn_parts.h"
-#include "dci.h"
 #include "device.h"
-#include "queue.h"
 #include "trace.h"
 
 static u8 krc_status_of(enum ib_wc_status status)
@@ -142,8 +140,9 @@ static void krc_conn_post_dci(struct krc_conn *conn)
 
 	for (send = krc_conn_take(conn); send; send = next) {
 		next = send->next;
-		krc_dci_post(conn->dci,
-			     container_of(send, struct krc_wr, rdma.wr));
+		conn->dev->stand_in->post(conn->dci,
+					  container_of(send, struct krc_wr,
+						       rdma.wr));
 	}
 }
 
@@ -233,17 +232,6 @@ void krc_conn_dci_ran(struct krc_conn *conn, bool failed)
 	krc_conn_post(conn);
 }
 
-void krc_wr_init(struct krc_wr *wr, struct krc_queue *queue)
-{
-	wr->cqe.done = krc_conn_done;
-	wr->queue = queue;
-	wr->status = KRC_FLUSHED;
-	wr->dc = false;
-	wr->num_sge = 0;
-	wr->remote = NULL;
-	wr->port = NULL;
-}
-
 void krc_wr_address(struct krc_wr *wr, u32 num_sge, u64 remote_addr, u32 rkey,
 		    u64 compare_add, u64 swap)
 {
@@ -252,6 +240,7 @@ void krc_wr_address(struct krc_wr *wr, u32 num_sge, u64 remote_addr, u32 rkey,
 	wr->status = KRC_FLUSHED;
 	wr->dc = false;
 	memset(&wr->atomic, 0, sizeof(wr->atomic));
+	wr->cqe.done = krc_conn_done;
 	send->wr_cqe = &wr->cqe;
 	send->sg_list = wr->sges;
 	send->num_sge = num_sge;
@@ -276,4 +265,21 @@ void krc_wr_address(struct krc_wr *wr, u32 num_sge, u64 remote_addr, u32 rkey,
 		wr->atomic.compare_add = compare_add;
 		wr->atomic.swap = swap;
 	}
+}
+
+void krc_wr_register(struct krc_wr *wr, struct ib_mr *mr)
+{
+	wr->status = KRC_FLUSHED;
+	wr->dc = false;
+	/* As a WRITE it is not done again by the connection. */
+	wr->opcode = KRC_OP_WRITE;
+	wr->cqe.done = krc_conn_done;
+	memset(&wr->reg, 0, sizeof(wr->reg));
+	wr->reg.wr.wr_cqe = &wr->cqe;
+	wr->reg.wr.opcode = IB_WR_REG_MR;
+	wr->reg.wr.send_flags = IB_SEND_SIGNALED;
+	wr->reg.mr = mr;
+	wr->reg.key = mr->rkey;
+	wr->reg.access = IB_ACCESS_LOCAL_WRITE | IB_ACCESS_REMOTE_READ |
+			 IB_ACCESS_REMOTE_WRITE | IB_ACCESS_REMOTE_ATOMIC;
 }

@@ -1,11 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /* What becomes of a connection that broke, and of its requests. */
 #include "conn_parts.h"
-#include "dci.h"
 #include "device.h"
-#include "host.h"
-#include "qp.h"
-#include "queue.h"
 #include "trace.h"
 
 /*
@@ -83,7 +79,7 @@ void krc_conn_end_dci(struct krc_conn *conn)
 {
 	if (!conn->dci)
 		return;
-	krc_dci_end(conn->dci);
+	conn->dev->stand_in->end(conn->dci);
 	spin_lock_bh(&conn->lock);
 	conn->dci = NULL;
 	spin_unlock_bh(&conn->lock);
@@ -118,7 +114,7 @@ void krc_conn_repair(struct work_struct *work)
 	if (err)
 		dev_warn_ratelimited(&conn->dev->ib->dev,
 				     "krcore: no connection to %pI6c: %d\n",
-				     conn->host->gid.raw, err);
+				     conn->gid.raw, err);
 	spin_lock_bh(&conn->lock);
 	if (err && krc_conn_keeps_dci(conn)) {
 		queue_delayed_work(system_long_wq, &conn->repair, BUILD_AGAIN);

@@ -1,60 +1,85 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * An RDMA device: the PD, connections and regions that the module has on it,
- * from its arrival to its removal.
+ * An RDMA device as all files of the module have it: its PD, its address, its
+ * limits and counters. What a file above this one has of a device is that file's own,
+ * and a pointer here. client.c makes all of it when a device comes.
  */
 #ifndef KRCORE_DEVICE_H
 #define KRCORE_DEVICE_H
 
+#include <linux/atomic.h>
 #include <linux/list.h>
 #include <linux/mutex.h>
 #include <linux/workqueue.h>
 #include <linux/xarray.h>
 #include <rdma/ib_verbs.h>
 
-#include "cm.h"
-#include "conn.h"
-#include "meta.h"
-#include "stats.h"
-
-struct krc_host;
+struct dentry;
+struct krc_acceptor;
+struct krc_hosts;
+struct krc_meta;
+struct krc_peers;
+struct krc_ports;
 struct krc_sdc;
+struct krc_stand_in;
+
+/* What debugfs shows. */
+struct krc_stats {
+	atomic64_t queues;	/* attached now */
+	atomic64_t regions;	/* registered now */
+	atomic64_t region_bytes;
+	atomic64_t ports;	/* bound now */
+	atomic64_t senders;	/* queues with a place at a port now */
+	atomic64_t messages;	/* that were popped */
+	atomic64_t requests;	/* accepted */
+	atomic64_t completed;
+	atomic64_t failed;	/* of them, with another status than success */
+	atomic64_t refused;	/* batches that were not accepted */
+	atomic64_t doorbells;	/* calls of ib_post_send */
+	atomic64_t broken;	/* connections that an error broke */
+	atomic64_t repaired;	/* ... that work again */
+	atomic64_t reposted;	/* READs that were posted again */
+	atomic64_t standing_in;	/* connections that software DC serves now */
+	atomic64_t dc_connects;	/* ... that it began to serve */
+	atomic64_t dc_requests;	/* that it executed for them */
+	atomic64_t unmapped;	/* regions that software DC cannot reach */
+	atomic64_t lookups;	/* of nodes, at the metadata server */
+	atomic64_t cached_connects; /* ... that the cache had */
+};
+
+/* Where a host has its table of records, see meta.h. */
+struct krc_table_place {
+	u64 addr;
+	u32 rkey;
+	u32 slots;	/* 0: it has none */
+};
 
 struct krc_device {
 	struct ib_device *ib;
 	struct ib_pd *pd;
-	struct list_head node;		/* of krc_devices */
+	struct list_head node;		/* of the list of devices */
 	struct list_head queues;	/* attached, by krc_devices_lock */
 	struct xarray regions;		/* by key; RCU for readers */
-	u32 max_message_bytes;
 	u32 sq_depth;			/* of a connection */
+	u32 conn_count;			/* to each host */
 	struct krc_stats stats;
 	struct dentry *debugfs;
 	u32 slow_connects_ms;		/* the first; for tests. U32_MAX: they fail */
-
-	struct ib_event_handler events;
 	struct work_struct setup;	/* finds the port, starts all else */
+
 	bool ready;			/* release: what follows is set */
 	u32 port;
+	u32 max_message_bytes;
 	enum ib_gid_type gid_type;
 	union ib_gid gid;
-	u32 conn_count;			/* to each host */
-	struct krc_host *self;
-	struct krc_acceptor acceptor;
-	struct krc_meta meta;
-	struct krc_sdc *sdc;		/* NULL: not offered */
-
-	struct mutex hosts_lock;	/* of what follows */
-	struct list_head hosts;
-	u32 host_count;
-	bool hosts_stopped;
-
-	struct mutex peers_lock;	/* likewise */
-	struct list_head peers[256];
-	u32 peer_count;
-
-	struct mutex ports_lock;	/* likewise */
-	struct list_head ports;
+	struct krc_table_place table;	/* the own one; set before `acceptor` listens */
+	struct krc_hosts *hosts;
+	struct krc_acceptor *acceptor;
+	struct krc_meta *meta;
+	struct krc_peers *peers;
+	struct krc_ports *ports;
+	struct krc_sdc *sdc;		/* NULL: not offered; and with it: */
+	const struct krc_stand_in *stand_in;
 };
 
 /*
@@ -63,15 +88,28 @@ struct krc_device {
  */
 extern struct mutex krc_devices_lock;
 
-extern unsigned int krc_max_regions;
+/* Puts it on the list; takes it off, and nobody attaches to it any more. */
+void krc_device_list(struct krc_device *dev);
+void krc_device_unlist(struct krc_device *dev);
+/* With krc_devices_lock held: whether it is on the list. */
+static inline bool krc_device_is_listed(const struct krc_device *dev)
+{
+	return !list_empty(&dev->node);
+}
 
-int krc_devices_init(void);
-void krc_devices_exit(void);
-
+/* An active port with an address, which is the device's from now on. */
+bool krc_device_find_port(struct krc_device *dev);
 /* Whether its port and connections are set: it can be attached to. */
 bool krc_device_is_ready(struct krc_device *dev);
 /* How many there are that can be attached to. */
 u32 krc_device_count(u32 *max_message_bytes);
+/* Whether it has that address. */
+static inline bool krc_device_is_at(const struct krc_device *dev,
+				    const union ib_gid *gid)
+{
+	return !memcmp(gid, &dev->gid, sizeof(*gid));
+}
+
 /*
  * The device of that name, "": the first that is ready. NULL: none such.
  * Context: krc_devices_lock is held, and must be until it is used no more.

@@ -8,7 +8,7 @@
 #define KRCORE_HOST_H
 
 #include <linux/list.h>
-#include <linux/spinlock.h>
+#include <linux/mutex.h>
 #include <linux/types.h>
 #include <rdma/ib_verbs.h>
 
@@ -16,27 +16,27 @@
 
 struct krc_device;
 
-/* Where a host has its table of records, see meta.h. */
-struct krc_table_place {
-	u64 addr;
-	u32 rkey;
-	u32 slots;	/* 0: it has none */
-};
-
 struct krc_host {
 	struct krc_device *dev;
 	union ib_gid gid;
-	struct list_head node;		/* of dev->hosts; by dev->hosts_lock */
+	struct list_head node;		/* of dev->hosts, by its lock */
 	u32 users;			/* likewise */
 	atomic_t next_conn;
-	spinlock_t table_lock;		/* of: */
-	struct krc_table_place table;	/* as it said last */
 	u32 conn_count;
 	struct krc_conn conns[];
 };
 
-/* The own one, with its connections on their way. NULL: no memory. */
-struct krc_host *krc_host_create_self(struct krc_device *dev);
+struct krc_hosts {
+	struct krc_host *self;		/* the own one */
+	struct mutex lock;		/* of what follows */
+	struct list_head all;
+	u32 count;
+	bool stopped;
+};
+
+void krc_hosts_init(struct krc_hosts *hosts);
+/* Makes the own one; its connections are on their way. -ENOMEM. */
+int krc_hosts_start(struct krc_device *dev);
 bool krc_host_is_self(const struct krc_host *host);
 
 /*
@@ -48,10 +48,6 @@ struct krc_host *krc_host_get(struct krc_device *dev, const union ib_gid *gid);
 void krc_host_put(struct krc_host *host);
 /* One of its connections. */
 struct krc_conn *krc_host_choose_conn(struct krc_host *host);
-
-void krc_host_set_table(struct krc_host *host,
-			const struct krc_table_place *table);
-void krc_host_get_table(struct krc_host *host, struct krc_table_place *table);
 
 /* Breaks all connections of a device, for tests. */
 void krc_hosts_break(struct krc_device *dev,

@@ -10,12 +10,12 @@
 #include <linux/uaccess.h>
 #include <linux/vmalloc.h>
 
+#include "calls.h"
+#include "client.h"
 #include "device.h"
 #include "port.h"
-#include "queue.h"
 #include "sdc.h"
 #include "sender.h"
-#include "stats.h"
 
 static int krc_open(struct inode *inode, struct file *file)
 {
@@ -76,11 +76,12 @@ static __poll_t krc_poll(struct file *file, struct poll_table_struct *table)
 	return events | krc_port_poll(queue);
 }
 
-static void krc_query(struct krc_query *query)
+static int krc_query(struct krc_query *query)
 {
 	query->abi_version = KRC_ABI_VERSION;
 	query->max_regions = krc_max_regions;
 	query->devices = krc_device_count(&query->max_message_bytes);
+	return 0;
 }
 
 union krc_args {
@@ -103,13 +104,11 @@ union krc_args {
 	struct krc_start start;
 };
 
+/* With the queue's lock held. */
 static int krc_call(struct krc_queue *queue, unsigned int cmd,
 		    union krc_args *args)
 {
 	switch (cmd) {
-	case KRC_IOC_QUERY:
-		krc_query(&args->query);
-		return 0;
 	case KRC_IOC_ATTACH:
 		return krc_queue_attach(queue, &args->attach);
 	case KRC_IOC_CONNECT_DEVICE:
@@ -215,7 +214,13 @@ static long krc_ioctl(struct file *file, unsigned int cmd, unsigned long arg)
 		return -ENOTTY;
 	if (copy_from_user(&args, user, bytes))
 		return -EFAULT;
-	err = krc_call(queue, cmd, &args);
+	if (cmd == KRC_IOC_QUERY) {
+		err = krc_query(&args.query);
+	} else {
+		mutex_lock(&queue->lock);
+		err = krc_call(queue, cmd, &args);
+		mutex_unlock(&queue->lock);
+	}
 	/* Of a refused push, which request it was; of a start, how far it came. */
 	told = !err || cmd == KRC_IOC_PUSH || cmd == KRC_IOC_PUSH_RECV ||
 	       cmd == KRC_IOC_START;
@@ -250,29 +255,20 @@ static struct miscdevice krc_misc = {
 
 static int __init krc_init(void)
 {
-	int err;
+	int err = krc_client_init();
 
-	krc_stats_init();
-	err = krc_devices_init();
 	if (err)
-		goto exit_stats;
+		return err;
 	err = misc_register(&krc_misc);
 	if (err)
-		goto exit_devices;
-	return 0;
-
-exit_devices:
-	krc_devices_exit();
-exit_stats:
-	krc_stats_exit();
+		krc_client_exit();
 	return err;
 }
 
 static void __exit krc_exit(void)
 {
 	misc_deregister(&krc_misc);
-	krc_devices_exit();
-	krc_stats_exit();
+	krc_client_exit();
 }
 
 module_init(krc_init);

@@ -31,15 +31,13 @@
 #ifndef KRCORE_META_H
 #define KRCORE_META_H
 
-#include <linux/completion.h>
 #include <linux/mutex.h>
 #include <linux/types.h>
 
-#include "conn.h"
+#include "verb.h"
 
 struct krc_device;
 struct krc_host;
-struct krc_queue;
 
 /* The first slot is the header: the next incarnation. */
 #define KRC_TABLE_SLOTS 2048
@@ -65,12 +63,7 @@ struct krc_meta {
 	struct krc_host *host;		/* that one; set by the first call */
 	bool swept;			/* of what an earlier life has left */
 	unsigned long unreachable_until; /* jiffies */
-	struct krc_queue *queue;	/* of the module's own */
-	struct krc_wr wr;
-	struct completion done;
-	u8 status;
-	void *buffer;
-	u64 buffer_dma;
+	struct krc_verb verb;		/* its connection is set with `host` */
 	u32 next_incarnation;		/* of those that this host may give out */
 	u32 last_incarnation;
 	/* The table, if it is this host's. */
@@ -126,9 +119,9 @@ int krc_meta_is_dead(struct krc_meta *meta, const u8 *fabric, u64 owner);
 
 /* --- what its files share: one verb each; meta->lock is held --- */
 
-/* `offset` in the table; the local side is meta->buffer. */
+/* `offset` in the table; the local side is meta->verb.buffer. */
 int krc_meta_verb(struct krc_meta *meta, u8 opcode, u64 offset, u32 bytes,
-		  u64 compare, u64 swap);
+		  u64 compare_add, u64 swap);
 /*
  * Won if `swap` is there: an earlier try, without an answer, may have put it
  * there. Nobody else writes that word but who claims the same key, which is as

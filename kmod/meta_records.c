@@ -92,7 +92,7 @@ static int krc_meta_read_window(struct krc_meta *meta, u64 key)
 /* The slot in the buffer's window whose key is `wanted`, from the n-th on; -1. */
 static int krc_meta_find(struct krc_meta *meta, u64 wanted, int from)
 {
-	const struct krc_record *records = meta->buffer;
+	const struct krc_record *records = meta->verb.buffer;
 	int i;
 
 	for (i = from; i < WINDOW; i++)
@@ -104,7 +104,7 @@ static int krc_meta_find(struct krc_meta *meta, u64 wanted, int from)
 static int krc_meta_lookup_locked(struct krc_meta *meta, u64 key,
 				  struct krc_record *record)
 {
-	const struct krc_record *records = meta->buffer;
+	const struct krc_record *records = meta->verb.buffer;
 	int tries, at, err;
 	bool owned;
 
@@ -159,7 +159,7 @@ static int krc_meta_vacate(struct krc_meta *meta, u32 slot, u64 key, u64 owner)
 	err = krc_meta_cas(meta, at_owner, owner, krc_vacating(owner), &won);
 	if (err || !won)
 		return err;
-	memset(meta->buffer, 0, sizeof(struct krc_record) - head);
+	memset(meta->verb.buffer, 0, sizeof(struct krc_record) - head);
 	err = krc_meta_verb(meta, KRC_OP_WRITE, offset + head,
 			    sizeof(struct krc_record) - head, 0, 0);
 	if (!err)
@@ -177,7 +177,7 @@ static int krc_meta_vacate(struct krc_meta *meta, u32 slot, u64 key, u64 owner)
 static int krc_meta_claim_once(struct krc_meta *meta, u64 key, u64 owner,
 			       const u8 *fabric, u32 *slot)
 {
-	const struct krc_record *records = meta->buffer;
+	const struct krc_record *records = meta->verb.buffer;
 	u32 first = krc_first_slot(key);
 	u64 former = 0;
 	bool won;
@@ -246,7 +246,7 @@ static int krc_meta_claim_locked(struct krc_meta *meta, u64 key, u64 owner,
 static int krc_meta_find_of_host(struct krc_meta *meta,
 				 const union ib_gid *gid, int from)
 {
-	const struct krc_record *records = meta->buffer;
+	const struct krc_record *records = meta->verb.buffer;
 	int i;
 
 	for (i = from; i < SWEPT_AT_ONCE; i++)
@@ -260,7 +260,7 @@ static int krc_meta_find_of_host(struct krc_meta *meta,
 /* Vacates all records of a host of which nothing executes any more. */
 static int krc_meta_sweep(struct krc_meta *meta, const union ib_gid *gid)
 {
-	const struct krc_record *records = meta->buffer;
+	const struct krc_record *records = meta->verb.buffer;
 	u32 first, count = 0;
 	u64 key, owner;
 	int at, err;
@@ -317,7 +317,7 @@ int krc_meta_forget_host(struct krc_meta *meta, const union ib_gid *gid)
 {
 	int err;
 
-	if (!memcmp(gid, &meta->dev->gid, sizeof(*gid)))
+	if (krc_device_is_at(meta->dev, gid))
 		return -EINVAL;
 	err = krc_meta_begin(meta);
 	if (!err)
@@ -334,7 +334,7 @@ int krc_meta_new_incarnation(struct krc_meta *meta, u32 *incarnation)
 		err = krc_meta_verb(meta, KRC_OP_FETCH_ADD, 0, sizeof(u64),
 				    INCARNATIONS, 0);
 		if (!err) {
-			meta->next_incarnation = *(u64 *)meta->buffer;
+			meta->next_incarnation = *(u64 *)meta->verb.buffer;
 			meta->last_incarnation =
 				meta->next_incarnation + INCARNATIONS;
 		}
@@ -389,7 +389,7 @@ int krc_meta_write(struct krc_meta *meta, u32 slot, u64 key, u64 owner,
 	if (!err && !owned)
 		err = -EIO;
 	if (!err) {
-		memcpy(meta->buffer, (u8 *)&record + head,
+		memcpy(meta->verb.buffer, (u8 *)&record + head,
 		       sizeof(record) - head);
 		err = krc_meta_verb(meta, KRC_OP_WRITE, offset + head,
 				    sizeof(record) - head, 0, 0);

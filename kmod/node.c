@@ -5,8 +5,8 @@
 #include "device.h"
 #include "meta.h"
 #include "node.h"
-#include "queue.h"
 #include "region.h"
+#include "sdc.h"
 
 /* How long a connect may go by what was looked up, and how many are kept. */
 #define LEASE HZ
@@ -56,16 +56,15 @@ static int krc_node_claim(struct krc_node *node)
 
 	if (node->claimed)
 		return 0;
-	err = krc_meta_claim(&node->dev->meta, krc_own_key(node),
+	err = krc_meta_claim(node->dev->meta, krc_own_key(node),
 			     krc_node_owner(node), NULL, &node->slot);
 	node->claimed = !err;
 	return err;
 }
 
-int krc_node_create(struct krc_queue *queue, struct krc_join *join,
+int krc_node_create(struct krc_device *dev, struct krc_join *join,
 		    struct krc_node **made)
 {
-	struct krc_device *dev = queue->dev;
 	struct krc_node_value value = {};
 	struct krc_node *node;
 	int err;
@@ -78,14 +77,14 @@ int krc_node_create(struct krc_queue *queue, struct krc_join *join,
 	INIT_LIST_HEAD(&node->services);
 	node->dev = dev;
 	memcpy(node->fabric, join->fabric, sizeof(node->fabric));
-	err = krc_meta_new_incarnation(&dev->meta, &node->incarnation);
+	err = krc_meta_new_incarnation(dev->meta, &node->incarnation);
 	node->node = join->node ?: KRC_FIRST_DYNAMIC_NODE +
 				   (node->incarnation & 0x7fffffff);
 	/* An id that was asked for is taken at once. */
 	if (!err && join->node) {
 		err = krc_node_claim(node);
 		if (!err)
-			err = krc_meta_write(&dev->meta, node->slot,
+			err = krc_meta_write(dev->meta, node->slot,
 					     krc_own_key(node),
 					     krc_node_owner(node), &value,
 					     sizeof(value));
@@ -104,7 +103,7 @@ int krc_node_create(struct krc_queue *queue, struct krc_join *join,
 static void krc_node_free(struct kref *refs)
 {
 	struct krc_node *node = container_of(refs, struct krc_node, refs);
-	struct krc_meta *meta = &node->dev->meta;
+	struct krc_meta *meta = node->dev->meta;
 	struct krc_owned_service *service, *next;
 	u64 owner = krc_node_owner(node);
 	int err = 0;
@@ -130,7 +129,7 @@ void krc_node_put(struct krc_node *node)
 
 /* --- what it tells --- */
 
-int krc_node_publish(struct krc_node *node, struct krc_queue *queue,
+int krc_node_publish(struct krc_node *node, const struct mm_struct *mm,
 		     const struct krc_publish *publish)
 {
 	struct krc_node_value value = { .count = publish->count };
@@ -145,7 +144,8 @@ int krc_node_publish(struct krc_node *node, struct krc_queue *queue,
 	value.dc_mtu_bytes = dc.mtu_bytes;
 	for (i = 0; i < publish->count && !err; i++) {
 		value.regions[i].tag = publish->regions[i].tag;
-		err = krc_region_describe(queue, publish->regions[i].key,
+		err = krc_region_describe(node->dev, mm,
+					  publish->regions[i].key,
 					  &value.regions[i], &value.rkeys[i],
 					  &mapped);
 		if (!err && mapped)
@@ -156,7 +156,7 @@ int krc_node_publish(struct krc_node *node, struct krc_queue *queue,
 	mutex_lock(&node->lock);
 	err = krc_node_claim(node);
 	if (!err)
-		err = krc_meta_write(&node->dev->meta, node->slot,
+		err = krc_meta_write(node->dev->meta, node->slot,
 				     krc_own_key(node), krc_node_owner(node),
 				     &value, sizeof(value));
 	mutex_unlock(&node->lock);
@@ -192,7 +192,7 @@ static struct krc_owned_service *krc_node_own_service(struct krc_node *node,
 	if (!service)
 		return ERR_PTR(-ENOMEM);
 	service->key = key;
-	err = krc_meta_claim(&node->dev->meta, key, krc_node_owner(node),
+	err = krc_meta_claim(node->dev->meta, key, krc_node_owner(node),
 			     node->fabric, &service->slot);
 	if (err) {
 		kfree(service);
@@ -220,7 +220,7 @@ int krc_node_set_service(struct krc_node *node,
 		if (IS_ERR(service))
 			err = PTR_ERR(service);
 		else
-			err = krc_meta_write(&node->dev->meta, service->slot,
+			err = krc_meta_write(node->dev->meta, service->slot,
 					     service->key, krc_node_owner(node),
 					     &value, sizeof(value));
 	}
@@ -234,7 +234,7 @@ int krc_node_get_service(struct krc_node *node, struct krc_service *get)
 	struct krc_record record;
 	int err;
 
-	err = krc_meta_lookup(&node->dev->meta,
+	err = krc_meta_lookup(node->dev->meta,
 			      krc_service_key(node->fabric, get->name),
 			      &record);
 	if (err)
@@ -247,7 +247,7 @@ int krc_node_get_service(struct krc_node *node, struct krc_service *get)
 
 int krc_node_peer_state(struct krc_node *node, struct krc_peer_state *state)
 {
-	int dead = krc_meta_is_dead(&node->dev->meta, node->fabric,
+	int dead = krc_meta_is_dead(node->dev->meta, node->fabric,
 				    krc_owner(state->node, state->incarnation));
 
 	state->dead = dead > 0;
@@ -268,22 +268,22 @@ void krc_peer_put(struct krc_peer *peer)
 
 static void krc_peer_unlink(struct krc_device *dev, struct krc_peer *peer)
 {
-	lockdep_assert_held(&dev->peers_lock);
+	lockdep_assert_held(&dev->peers->lock);
 	list_del(&peer->link);
-	dev->peer_count--;
+	dev->peers->count--;
 	krc_peer_put(peer);
 }
 
 static struct list_head *krc_peers_of(struct krc_device *dev, u64 key)
 {
-	return &dev->peers[key % ARRAY_SIZE(dev->peers)];
+	return &dev->peers->by_key[key % ARRAY_SIZE(dev->peers->by_key)];
 }
 
 static struct krc_peer *krc_peer_find(struct krc_device *dev, u64 key)
 {
 	struct krc_peer *peer;
 
-	lockdep_assert_held(&dev->peers_lock);
+	lockdep_assert_held(&dev->peers->lock);
 	list_for_each_entry(peer, krc_peers_of(dev, key), link)
 		if (peer->key == key)
 			return peer;
@@ -294,11 +294,20 @@ void krc_peer_forget(struct krc_device *dev, u64 key)
 {
 	struct krc_peer *peer;
 
-	mutex_lock(&dev->peers_lock);
+	mutex_lock(&dev->peers->lock);
 	peer = krc_peer_find(dev, key);
 	if (peer)
 		krc_peer_unlink(dev, peer);
-	mutex_unlock(&dev->peers_lock);
+	mutex_unlock(&dev->peers->lock);
+}
+
+void krc_peers_init(struct krc_peers *peers)
+{
+	u32 i;
+
+	mutex_init(&peers->lock);
+	for (i = 0; i < ARRAY_SIZE(peers->by_key); i++)
+		INIT_LIST_HEAD(&peers->by_key[i]);
 }
 
 void krc_peers_free(struct krc_device *dev)
@@ -306,11 +315,12 @@ void krc_peers_free(struct krc_device *dev)
 	struct krc_peer *peer, *next;
 	u32 i;
 
-	mutex_lock(&dev->peers_lock);
-	for (i = 0; i < ARRAY_SIZE(dev->peers); i++)
-		list_for_each_entry_safe(peer, next, &dev->peers[i], link)
+	mutex_lock(&dev->peers->lock);
+	for (i = 0; i < ARRAY_SIZE(dev->peers->by_key); i++)
+		list_for_each_entry_safe(peer, next, &dev->peers->by_key[i],
+					 link)
 			krc_peer_unlink(dev, peer);
-	mutex_unlock(&dev->peers_lock);
+	mutex_unlock(&dev->peers->lock);
 }
 
 static struct krc_peer *krc_peer_lookup(struct krc_node *node, u64 key)
@@ -323,7 +333,7 @@ static struct krc_peer *krc_peer_lookup(struct krc_node *node, u64 key)
 	/* From before the READ: what it finds may be withdrawn right after. */
 	unsigned long until = jiffies + LEASE;
 
-	err = krc_meta_lookup(&node->dev->meta, key, &record);
+	err = krc_meta_lookup(node->dev->meta, key, &record);
 	if (err)
 		return ERR_PTR(err);
 	value = (struct krc_node_value *)record.value;
@@ -354,13 +364,13 @@ struct krc_peer *krc_peer_get(struct krc_node *node, u32 id, bool fresh,
 	struct krc_peer *former;
 
 	if (!fresh) {
-		mutex_lock(&dev->peers_lock);
+		mutex_lock(&dev->peers->lock);
 		peer = krc_peer_find(dev, key);
 		if (peer && time_before(jiffies, peer->until))
 			kref_get(&peer->refs);
 		else
 			peer = NULL;
-		mutex_unlock(&dev->peers_lock);
+		mutex_unlock(&dev->peers->lock);
 	}
 	*cached = peer;
 	if (peer) {
@@ -373,16 +383,16 @@ struct krc_peer *krc_peer_get(struct krc_node *node, u32 id, bool fresh,
 		krc_peer_forget(dev, key);
 		return peer;
 	}
-	if (READ_ONCE(dev->peer_count) >= MAX_PEERS)
+	if (READ_ONCE(dev->peers->count) >= MAX_PEERS)
 		krc_peers_free(dev);
-	mutex_lock(&dev->peers_lock);
+	mutex_lock(&dev->peers->lock);
 	former = krc_peer_find(dev, key);
 	if (former)
 		krc_peer_unlink(dev, former);
 	kref_get(&peer->refs);
 	list_add(&peer->link, krc_peers_of(dev, key));
-	dev->peer_count++;
-	mutex_unlock(&dev->peers_lock);
+	dev->peers->count++;
+	mutex_unlock(&dev->peers->lock);
 	return peer;
 }
 

@@ -15,10 +15,10 @@
 
 #include <krcore/krcore_ioctl.h>
 
-#include "dci.h"
+#include "conn.h"
 
 struct krc_device;
-struct krc_queue;
+struct mm_struct;
 
 struct krc_node {
 	struct kref refs;	/* its queues */
@@ -35,7 +35,7 @@ struct krc_node {
 /* A node as it has published itself; does not change. */
 struct krc_peer {
 	struct kref refs;
-	struct list_head link;	/* of dev->peers, by dev->peers_lock */
+	struct list_head link;	/* of dev->peers, by its lock */
 	u64 key;
 	u64 owner;
 	unsigned long until;	/* jiffies: then it is looked up again */
@@ -47,12 +47,22 @@ struct krc_peer {
 	u32 dc_regions;		/* bits: those that it reaches */
 };
 
-/* The calls of krcore_ioctl.h; of joined queues, whose locks are held. */
-int krc_node_create(struct krc_queue *queue, struct krc_join *join,
+/* What a device knows of other nodes. */
+struct krc_peers {
+	struct mutex lock;	/* of what follows */
+	struct list_head by_key[256];
+	u32 count;
+};
+
+/*
+ * The calls of krcore_ioctl.h; of joined queues, whose locks are held. `mm`: of the
+ * current process.
+ */
+int krc_node_create(struct krc_device *dev, struct krc_join *join,
 		    struct krc_node **made);
 void krc_node_put(struct krc_node *node);
 bool krc_node_is_published(struct krc_node *node);
-int krc_node_publish(struct krc_node *node, struct krc_queue *queue,
+int krc_node_publish(struct krc_node *node, const struct mm_struct *mm,
 		     const struct krc_publish *publish);
 int krc_node_set_service(struct krc_node *node,
 			 const struct krc_service *service);
@@ -74,6 +84,7 @@ void krc_peer_forget(struct krc_device *dev, u64 key);
  */
 int krc_peer_rkey(const struct krc_peer *peer, u32 key, u64 addr, u64 length,
 		  u32 access, u32 *rkey, bool *dc);
+void krc_peers_init(struct krc_peers *peers);
 void krc_peers_free(struct krc_device *dev);
 
 #endif

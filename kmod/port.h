@@ -13,6 +13,7 @@
 #include <linux/completion.h>
 #include <linux/kref.h>
 #include <linux/list.h>
+#include <linux/mutex.h>
 #include <linux/poll.h>
 #include <linux/refcount.h>
 #include <linux/scatterlist.h>
@@ -47,7 +48,7 @@ struct krc_port {
 	struct krc_device *dev;
 	struct krc_queue *queue;	/* whose it is; outlives its users */
 	struct delayed_work look;	/* while somebody sleeps, see krc_port_poll */
-	struct list_head link;	/* of dev->ports, by dev->ports_lock */
+	struct list_head link;	/* of dev->ports, by its lock */
 	u64 key;
 	u64 owner;
 	refcount_t users;	/* requests, and 1 until it is closed */
@@ -70,7 +71,15 @@ struct krc_port {
 	unsigned long look_in;	/* jiffies until the next look */
 };
 
-/* The calls of krcore_ioctl.h; each takes the queue's lock. */
+/* Those of a device. */
+struct krc_ports {
+	struct mutex lock;	/* of: */
+	struct list_head all;
+};
+
+void krc_ports_init(struct krc_ports *ports);
+
+/* The calls of krcore_ioctl.h, with the queue's lock held. */
 int krc_queue_bind(struct krc_queue *queue, struct krc_bind *bind);
 int krc_queue_push_recv(struct krc_queue *queue, struct krc_push_recv *push);
 int krc_queue_pop_msgs(struct krc_queue *queue, struct krc_pop_msgs *pop);
@@ -105,22 +114,7 @@ void krc_port_unuse(struct krc_port *port);
 int krc_charge_pages(struct krc_queue *queue, u64 pages);
 void krc_uncharge_pages(struct krc_queue *queue, u64 pages);
 
-/* --- what its files share; all but the work with its queue's lock held --- */
-
-/* 0: the queue can be used, and has a port. */
-int krc_queue_bound(struct krc_queue *queue);
-
-/* port_memory.c */
-/* How many places a segment has, and how many segments there are. -E2BIG. */
-int krc_port_divide(struct krc_port *port);
-/* What it takes, once it is divided. */
-u64 krc_port_pages(const struct krc_port *port);
-/* Sleeps for a registration of each segment. Behind a failure also: free. */
-int krc_port_make_memory(struct krc_port *port);
-void krc_port_free_memory(struct krc_port *port);
-
-/* port_messages.c */
-/* Of krc_port::look. */
+/* port_messages.c: of krc_port::look. */
 void krc_port_look(struct work_struct *work);
 
 #endif

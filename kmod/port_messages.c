@@ -1,12 +1,70 @@
 // SPDX-License-Identifier: GPL-2.0
+/* Receives that are posted, and messages that have come. */
 #include <linux/uaccess.h>
 
 #include "device.h"
 #include "port.h"
 #include "queue.h"
+#include "region.h"
 
 /* The longest that a message of another host lies before a sleeper is woken. */
 #define LONGEST_LOOK (HZ / 50)
+
+/* --- receives --- */
+
+static int krc_port_push_recv(struct krc_queue *queue,
+			      struct krc_push_recv *push)
+{
+	const struct krc_receive __user *from = u64_to_user_ptr(push->receives);
+	struct krc_port *port = queue->port;
+	struct krc_region *region;
+	struct krc_receive receive;
+	u32 i, at;
+
+	if (push->count > port->receive_depth)
+		return -E2BIG;
+	if (push->count > port->receive_depth - port->receive_count)
+		return -EAGAIN;
+	for (i = 0; i < push->count; i++) {
+		push->bad_index = i;
+		if (copy_from_user(&receive, from + i, sizeof(receive)))
+			return -EFAULT;
+		if (receive.length) {
+			/* What it becomes later is its process's affair. */
+			region = krc_region_get(queue->dev, queue->mm,
+						receive.lkey, receive.addr,
+						receive.length,
+						KRC_LOCAL_WRITE);
+			if (!region)
+				return -EACCES;
+			krc_region_put(region);
+		}
+		at = (port->receive_head + port->receive_count + i) %
+		     port->receive_depth;
+		port->receives[at] = receive;
+	}
+	port->receive_count += push->count;
+	return 0;
+}
+
+/* 0: the queue can be used, and has a port. */
+static int krc_queue_bound(struct krc_queue *queue)
+{
+	int err = krc_queue_usable(queue);
+
+	return err || queue->port ? err : -ENOTCONN;
+}
+
+int krc_queue_push_recv(struct krc_queue *queue, struct krc_push_recv *push)
+{
+	int err;
+
+	push->bad_index = 0;
+	if (!push->count)
+		return -EINVAL;
+	err = krc_queue_bound(queue);
+	return err ?: krc_port_push_recv(queue, push);
+}
 
 /* --- messages --- */
 
@@ -248,10 +306,6 @@ int krc_queue_pop_msgs(struct krc_queue *queue, struct krc_pop_msgs *pop)
 
 	if (pop->reserved || !pop->count)
 		return -EINVAL;
-	mutex_lock(&queue->lock);
 	err = krc_queue_bound(queue);
-	if (!err)
-		err = krc_port_pop(queue->port, pop);
-	mutex_unlock(&queue->lock);
-	return err;
+	return err ?: krc_port_pop(queue->port, pop);
 }

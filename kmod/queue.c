@@ -5,14 +5,11 @@
 #include <linux/slab.h>
 #include <linux/vmalloc.h>
 
-#include "conn.h"
 #include "device.h"
-#include "host.h"
-#include "node.h"
-#include "port.h"
 #include "queue.h"
-#include "region.h"
-#include "sender.h"
+#include "trace.h"
+
+/* --- its life --- */
 
 static struct krc_queue *krc_queue_alloc_empty(void)
 {
@@ -22,7 +19,7 @@ static struct krc_queue *krc_queue_alloc_empty(void)
 		return NULL;
 	kref_init(&queue->refs);
 	mutex_init(&queue->lock);
-	INIT_LIST_HEAD(&queue->regions);
+	INIT_LIST_HEAD(&queue->regions.list);
 	INIT_LIST_HEAD(&queue->node);
 	INIT_LIST_HEAD(&queue->pending);
 	INIT_LIST_HEAD(&queue->turn);
@@ -43,17 +40,13 @@ struct krc_queue *krc_queue_create(void)
 	return queue;
 }
 
-struct krc_queue *krc_queue_create_own(struct krc_device *dev, void *owner,
-				       void (*done)(struct krc_queue *queue,
-						    u8 status))
+struct krc_queue *krc_queue_create_own(struct krc_device *dev)
 {
 	struct krc_queue *queue = krc_queue_alloc_empty();
 
 	if (!queue)
 		return NULL;
 	queue->dev = dev;
-	queue->owner = owner;
-	queue->done = done;
 	return queue;
 }
 
@@ -98,11 +91,9 @@ int krc_queue_usable(struct krc_queue *queue)
 	return queue->dev ? 0 : -EBADFD;
 }
 
-/*
- * How many places for requests it has, and in the ring. Their memory is made when
- * it is first needed: many queues push nothing, and a process waits for attaching.
- */
-static void krc_queue_set_depth(struct krc_queue *queue, u32 depth)
+/* --- places for requests, and for completions --- */
+
+void krc_queue_set_depth(struct krc_queue *queue, u32 depth)
 {
 	u32 entries = roundup_pow_of_two(depth);
 	u32 bytes = PAGE_ALIGN(sizeof(struct krc_ring_header) +
@@ -152,74 +143,6 @@ int krc_queue_make_places(struct krc_queue *queue)
 	return queue->wrs ? 0 : -ENOMEM;
 }
 
-static void krc_queue_add(struct krc_queue *queue, struct krc_device *dev,
-			  u32 depth)
-{
-	lockdep_assert_held(&krc_devices_lock);
-	krc_queue_set_depth(queue, depth);
-	queue->dev = dev;
-	list_add_tail(&queue->node, &dev->queues);
-	atomic64_inc(&dev->stats.queues);
-}
-
-static bool krc_is_depth(u32 depth)
-{
-	return depth && depth <= KRC_MAX_DEPTH;
-}
-
-int krc_queue_add_like(struct krc_queue *queue, struct krc_device *dev,
-		       u32 depth)
-{
-	int err;
-
-	if (!krc_is_depth(depth))
-		return -EINVAL;
-	mutex_lock(&krc_devices_lock);
-	/* One that is being removed takes no more queues. */
-	err = list_empty(&dev->node) ? -ENODEV : 0;
-	if (!err)
-		krc_queue_add(queue, dev, depth);
-	mutex_unlock(&krc_devices_lock);
-	return err;
-}
-
-int krc_queue_attach_locked(struct krc_queue *queue, struct krc_attach *attach)
-{
-	struct krc_device *dev;
-	int err;
-
-	if (!krc_is_depth(attach->depth) ||
-	    strnlen((char *)attach->device, sizeof(attach->device)) ==
-		    sizeof(attach->device))
-		return -EINVAL;
-	if (READ_ONCE(queue->gone))
-		return -ENODEV;
-	if (queue->dev)
-		return -EBADFD;
-	mutex_lock(&krc_devices_lock);
-	dev = krc_device_find(attach->device);
-	err = !dev ? -ENODEV : !krc_device_is_ready(dev) ? -ENETDOWN : 0;
-	if (!err)
-		krc_queue_add(queue, dev, attach->depth);
-	mutex_unlock(&krc_devices_lock);
-	if (err)
-		return err;
-	memcpy(attach->gid, dev->gid.raw, sizeof(attach->gid));
-	attach->ring_bytes = queue->ring_bytes;
-	attach->ring_entries = queue->ring_mask + 1;
-	return 0;
-}
-
-int krc_queue_attach(struct krc_queue *queue, struct krc_attach *attach)
-{
-	int err;
-
-	mutex_lock(&queue->lock);
-	err = krc_queue_attach_locked(queue, attach);
-	mutex_unlock(&queue->lock);
-	return err;
-}
-
 u32 krc_queue_outstanding(struct krc_queue *queue)
 {
 	u32 outstanding;
@@ -230,131 +153,114 @@ u32 krc_queue_outstanding(struct krc_queue *queue)
 	return outstanding;
 }
 
-int krc_queue_move(struct krc_queue *queue, struct krc_host *host,
-		   struct krc_peer *peer, const struct krc_dc_place *dc)
+/* There is one: `outstanding` says so. */
+static struct krc_wr *krc_queue_place(struct krc_queue *queue)
 {
-	/* The same connection again, if it has one: that is what needs mending. */
-	struct krc_conn *conn = queue->host == host ? queue->conn :
-						      krc_host_choose_conn(host);
-	int err = krc_conn_mend(conn, queue,
-				krc_host_is_self(host) ? NULL : dc);
+	struct krc_wr *wr;
 
-	if (err) {
-		krc_host_put(host);
-		if (peer) {
-			krc_peer_forget(queue->dev, peer->key);
-			krc_peer_put(peer);
-		}
-		return err;
+	lockdep_assert_held(&queue->ring_lock);
+	wr = list_first_entry_or_null(&queue->free, struct krc_wr, link);
+	if (wr) {
+		list_del(&wr->link);
+	} else {
+		wr = &queue->wrs[queue->used++];
+		krc_wr_init(wr, queue);
 	}
-	if (queue->host)
-		krc_host_put(queue->host);
-	if (queue->peer)
-		krc_peer_put(queue->peer);
-	queue->host = host;
-	queue->conn = conn;
-	queue->peer = peer;
-	return 0;
+	return wr;
 }
 
-static int krc_queue_connect_device_locked(struct krc_queue *queue,
-					   const struct krc_connect_device *to)
+int krc_queue_take(struct krc_queue *queue, u32 count, struct list_head *batch)
 {
-	struct krc_host *host;
-	int err = krc_queue_usable(queue);
+	u32 unread, i;
+	int err = 0;
 
-	if (err)
-		return err;
-	if (memcmp(to->gid, queue->dev->gid.raw, sizeof(to->gid)))
-		return -EHOSTUNREACH;
-	if (krc_queue_outstanding(queue))
-		return -EBUSY;
-	krc_sender_close(queue);
-	host = krc_host_get(queue->dev, &queue->dev->gid);
-	return IS_ERR(host) ? PTR_ERR(host) :
-			      krc_queue_move(queue, host, NULL, NULL);
-}
-
-int krc_queue_connect_device(struct krc_queue *queue,
-			     const struct krc_connect_device *connect)
-{
-	int err;
-
-	mutex_lock(&queue->lock);
-	err = krc_queue_connect_device_locked(queue, connect);
-	mutex_unlock(&queue->lock);
+	spin_lock_bh(&queue->ring_lock);
+	/* Whatever its user wrote there is read once, and only believed here. */
+	unread = queue->head - READ_ONCE(queue->ring->tail);
+	if (unread > queue->ring_mask + 1) {
+		err = -EINVAL;
+	} else if (unread > queue->depth ||
+		   queue->outstanding > queue->depth - unread ||
+		   count > queue->depth - unread - queue->outstanding) {
+		err = -EAGAIN;
+	} else {
+		queue->outstanding += count;
+		for (i = 0; i < count; i++)
+			list_add_tail(&krc_queue_place(queue)->link, batch);
+	}
+	spin_unlock_bh(&queue->ring_lock);
 	return err;
 }
 
-int krc_queue_reg_mr(struct krc_queue *queue, struct krc_reg_mr *reg)
+void krc_queue_give_back(struct krc_queue *queue, u32 count,
+			 struct list_head *batch)
 {
-	int err;
-
-	mutex_lock(&queue->lock);
-	err = krc_queue_usable(queue);
-	if (!err)
-		err = krc_region_register(queue, reg->addr, reg->length,
-					  reg->access, &reg->key);
-	mutex_unlock(&queue->lock);
-	return err;
+	spin_lock_bh(&queue->ring_lock);
+	queue->outstanding -= count;
+	list_splice(batch, &queue->free);
+	spin_unlock_bh(&queue->ring_lock);
 }
 
-int krc_queue_dereg_mr(struct krc_queue *queue,
-		       const struct krc_dereg_mr *dereg)
-{
-	struct krc_region *region;
-	int err;
+/* --- requests --- */
 
-	mutex_lock(&queue->lock);
-	err = krc_queue_usable(queue);
-	if (!err) {
-		err = -ENOENT;
-		list_for_each_entry(region, &queue->regions, node) {
-			if (region->key != dereg->key)
-				continue;
-			krc_region_deregister(region);
-			err = 0;
-			break;
-		}
-	}
-	mutex_unlock(&queue->lock);
-	return err;
+void krc_wr_init(struct krc_wr *wr, struct krc_queue *queue)
+{
+	wr->queue = queue;
+	wr->status = KRC_FLUSHED;
+	wr->dc = false;
+	wr->num_sge = 0;
+	wr->remote = NULL;
+	wr->port = NULL;
+	wr->ended = NULL;
 }
 
-void krc_queue_detach(struct krc_queue *queue, bool gone)
+void krc_wr_release(struct krc_wr *wr)
 {
-	struct krc_region *region, *next;
+	unsigned int i;
 
-	mutex_lock(&queue->lock);
-	if (queue->dev) {
-		if (queue->conn)
-			krc_conn_cancel(queue->conn, queue);
-		wait_event(queue->wait, !krc_queue_outstanding(queue));
-		krc_sender_close(queue);
-		krc_port_close(queue);
-		list_for_each_entry_safe(region, next, &queue->regions, node)
-			krc_region_deregister(region);
-		/* Nothing of it executes any more: others may know. */
-		if (queue->fabric_node)
-			krc_node_put(queue->fabric_node);
-		if (queue->peer)
-			krc_peer_put(queue->peer);
-		if (queue->host)
-			krc_host_put(queue->host);
-		mutex_lock(&krc_devices_lock);
-		atomic64_dec(&queue->dev->stats.queues);
-		/* Last: krc_remove frees the device when its list is empty. */
-		list_del_init(&queue->node);
-		mutex_unlock(&krc_devices_lock);
-		queue->dev = NULL;
-		queue->fabric_node = NULL;
-		queue->peer = NULL;
-		queue->host = NULL;
-		queue->conn = NULL;
-		if (gone) {
-			WRITE_ONCE(queue->gone, true);
-			wake_up_all(&queue->wait);
-		}
+	for (i = 0; i < wr->num_sge; i++)
+		krc_region_put(wr->local[i]);
+	wr->num_sge = 0;
+	if (wr->remote)
+		krc_region_put(wr->remote);
+	wr->remote = NULL;
+}
+
+void krc_queue_complete(struct krc_wr *wr, u8 status)
+{
+	struct krc_queue *queue = wr->queue;
+	struct krc_stats *stats = &queue->dev->stats;
+	struct krc_completion *entries, *entry;
+	bool is_own = !queue->mm;
+
+	trace_krc_complete(wr, status);
+	atomic64_inc(&stats->completed);
+	if (status)
+		atomic64_inc(&stats->failed);
+	if (wr->ended)
+		wr->ended(wr, status);
+	if (is_own)
+		return;
+	krc_wr_release(wr);
+	spin_lock(&queue->ring_lock);
+	if (status || (wr->flags & KRC_SIGNALED)) {
+		entries = (struct krc_completion *)(queue->ring + 1);
+		entry = &entries[queue->head & queue->ring_mask];
+		*entry = (struct krc_completion){
+			.wr_id = wr->wr_id,
+			.status = status,
+			.opcode = wr->opcode,
+		};
+		/* krc_poll reads it without the lock. */
+		WRITE_ONCE(queue->head, queue->head + 1);
+		/* Pairs with the acquire of its user. */
+		smp_store_release(&queue->ring->head, queue->head);
 	}
-	mutex_unlock(&queue->lock);
+	list_add(&wr->link, &queue->free);
+	queue->outstanding--;
+	/* Its barrier pairs with that of krc_poll. */
+	if (wq_has_sleeper(&queue->wait))
+		wake_up_all(&queue->wait);
+	/* From here on a queue that is being detached may go. */
+	spin_unlock(&queue->ring_lock);
 }

@@ -2,7 +2,15 @@
 /*
  * A VirtualQueue: what an open file of /dev/krcore is. It has places for
  * requests, a completion ring that its process maps, and regions; once attached
- * to a device it goes through one of that device's connections.
+ * to a device it goes through one of that device's connections. The calls of
+ * krcore_ioctl.h are above it (calls.h).
+ *
+ * The life of a request (struct krc_wr), whose memory belongs to its queue:
+ *
+ *   queue's free list -> its pending -> posted -> completed: free list
+ *                             ^           |
+ *                             `- repost --'  a READ that was flushed for another
+ *                                            queue's fault
  */
 #ifndef KRCORE_QUEUE_H
 #define KRCORE_QUEUE_H
@@ -13,23 +21,53 @@
 #include <linux/spinlock.h>
 #include <linux/types.h>
 #include <linux/wait.h>
+#include <rdma/ib_verbs.h>
 
 #include <krcore/krcore_ioctl.h>
 
+#include "region.h"
+
 struct krc_conn;
-struct krc_dc_place;
 struct krc_host;
 struct krc_device;
 struct krc_node;
 struct krc_peer;
 struct krc_port;
 struct krc_sender;
-struct krc_wr;
 struct mm_struct;
+
+struct krc_wr {
+	struct ib_cqe cqe;
+	struct list_head link;
+	struct krc_queue *queue;
+	u64 wr_id;
+	u8 opcode;	/* of krc_opcode */
+	u8 flags;	/* of krc_request_flag */
+	u8 num_sge;
+	u8 status;	/* of krc_status: how it ends, if not by its QP */
+	bool dc;	/* it may go over software DC, by: */
+	u32 key;	/* of the peer's region */
+	struct krc_region *local[KRC_MAX_SGE];
+	struct krc_region *remote;	/* NULL: another host's */
+	struct krc_port *port;	/* a message's, likewise */
+	u64 number;		/* of a message */
+	/*
+	 * If not NULL, hears of its end. One of the module's own may go with it.
+	 * Context: conn->lock is held.
+	 */
+	void (*ended)(struct krc_wr *wr, u8 status);
+	struct ib_sge sges[KRC_MAX_SGE];
+	union {
+		struct ib_rdma_wr rdma;
+		struct ib_atomic_wr atomic;
+		struct ib_reg_wr reg;	/* of the module's own, see verb.h */
+	};
+};
 
 struct krc_queue {
 	struct kref refs;	/* the file; krc_remove, while it detaches it */
-	struct mm_struct *mm;	/* whose process it is; never changes */
+	/* Whose process it is; never changes. NULL: it is of the module's own. */
+	struct mm_struct *mm;
 
 	struct mutex lock;	/* of calls, and of: */
 	struct krc_device *dev;	/* NULL: not attached, or gone */
@@ -40,11 +78,7 @@ struct krc_queue {
 	struct krc_port *port;	/* NULL: not bound; set once */
 	/* NULL: to no port. It does not change while requests are outstanding. */
 	struct krc_sender *sender;
-	struct list_head regions;
-	u32 region_count;
-	/* The module's own (krc_queue_create_own) has these, and no ring. */
-	void (*done)(struct krc_queue *queue, u8 status);
-	void *owner;
+	struct krc_regions regions;
 	/* NULL until something is pushed; then `depth`, of which `used` are made. */
 	struct krc_wr *wrs;
 	u32 depth;
@@ -68,13 +102,8 @@ struct krc_queue {
 };
 
 struct krc_queue *krc_queue_create(void);
-/*
- * For the module's own requests, of which `done` hears with conn->lock held.
- * NULL: no memory.
- */
-struct krc_queue *krc_queue_create_own(struct krc_device *dev, void *owner,
-				       void (*done)(struct krc_queue *queue,
-						    u8 status));
+/* For the module's own requests, without a ring. NULL: no memory. */
+struct krc_queue *krc_queue_create_own(struct krc_device *dev);
 void krc_queue_put(struct krc_queue *queue);
 
 /*
@@ -89,60 +118,31 @@ static inline struct krc_ring_header *krc_queue_ring(struct krc_queue *queue)
 	return smp_load_acquire(&queue->ring);
 }
 
+/*
+ * How many places for requests it has, and in the ring. Their memory is made when
+ * it is first needed: many queues push nothing, and a process waits for attaching.
+ */
+void krc_queue_set_depth(struct krc_queue *queue, u32 depth);
 /* The ring, and the places for requests. -ENOMEM. With the lock held. */
 int krc_queue_make_places(struct krc_queue *queue);
-
-/* The calls of krcore_ioctl.h. Each takes the lock. */
-int krc_queue_attach(struct krc_queue *queue, struct krc_attach *attach);
-int krc_queue_connect_device(struct krc_queue *queue,
-			     const struct krc_connect_device *connect);
-int krc_queue_join(struct krc_queue *queue, struct krc_join *join);
 /*
- * Makes a fresh queue, which nobody else can name yet, one of the node and the
- * device of `other`, whose lock it takes first. -EINVAL: `depth`.
+ * Takes `count` places for a batch. -EAGAIN: there are not so many; -EINVAL: its
+ * process has spoiled the ring.
  */
-int krc_queue_join_like(struct krc_queue *queue, struct krc_queue *other,
-			u32 depth);
-int krc_queue_publish(struct krc_queue *queue,
-		      const struct krc_publish *publish);
-int krc_queue_connect(struct krc_queue *queue, struct krc_connect *connect);
-int krc_queue_start(struct krc_queue *queue, struct krc_start *start);
-int krc_queue_set_service(struct krc_queue *queue,
-			  const struct krc_service *service);
-int krc_queue_get_service(struct krc_queue *queue, struct krc_service *service);
-int krc_queue_peer_state(struct krc_queue *queue, struct krc_peer_state *state);
-int krc_queue_reg_mr(struct krc_queue *queue, struct krc_reg_mr *reg);
-int krc_queue_dereg_mr(struct krc_queue *queue,
-		       const struct krc_dereg_mr *dereg);
-int krc_queue_push(struct krc_queue *queue, struct krc_push *push);
+int krc_queue_take(struct krc_queue *queue, u32 count,
+		   struct list_head *batch);
+/* Gives a batch back that was not accepted. */
+void krc_queue_give_back(struct krc_queue *queue, u32 count,
+			 struct list_head *batch);
 
-/*
- * Attaches a fresh queue to the device of another one, whose lock is held as
- * well. -EINVAL, -ENODEV: that goes.
- */
-int krc_queue_add_like(struct krc_queue *queue, struct krc_device *dev,
-		       u32 depth);
-/* With the lock held. */
-int krc_queue_attach_locked(struct krc_queue *queue, struct krc_attach *attach);
+void krc_wr_init(struct krc_wr *wr, struct krc_queue *queue);
+/* It holds no region any more. */
+void krc_wr_release(struct krc_wr *wr);
+
 /* The state that calls on an attached queue need, with the lock held. */
 int krc_queue_usable(struct krc_queue *queue);
 /* Requests without a completion yet. */
 u32 krc_queue_outstanding(struct krc_queue *queue);
-/*
- * From what it is connected to, to a connection to `host`. Takes the references
- * to both; `peer` may be NULL. `dc`: it need not wait for QPs to another host, see
- * krc_conn_mend. With the lock held.
- */
-int krc_queue_move(struct krc_queue *queue, struct krc_host *host,
-		   struct krc_peer *peer, const struct krc_dc_place *dc);
-
-/*
- * Takes it from its device: its regions end, when what uses them has completed.
- * `gone`: since the device is removed. Once or more.
- * Context: process, may sleep.
- */
-void krc_queue_detach(struct krc_queue *queue, bool gone);
-
 /*
  * A request is done. Releases what it used, and its place.
  * Context: conn->lock is held.

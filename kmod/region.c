@@ -1,16 +1,130 @@
 // SPDX-License-Identifier: GPL-2.0
+#include <linux/mm.h>
+#include <linux/module.h>
 #include <linux/random.h>
 #include <linux/sched/mm.h>
+#include <linux/sched/signal.h>
 #include <linux/slab.h>
+#include <linux/vmalloc.h>
 
 #include "check.h"
 #include "device.h"
-#include "queue.h"
 #include "region.h"
-#include "region_map.h"
-#include "sdc.h"
+
+unsigned int krc_max_regions = 1024;
+module_param_named(max_regions, krc_max_regions, uint, 0444);
+MODULE_PARM_DESC(max_regions, "memory regions of a queue");
 
 #define KEY_TRIES 16
+/* Pages that are pinned, or unpinned, in one go. */
+#define BATCH 64
+
+/* --- its pages, as this CPU reaches them --- */
+
+static unsigned long krc_map_pages(const void *map, u64 length)
+{
+	return (offset_in_page(map) + length + PAGE_SIZE - 1) >> PAGE_SHIFT;
+}
+
+/* Without FOLL_WRITE the page of a copy that is made later would be missed. */
+static long krc_pin(u64 addr, unsigned long count, bool writable,
+		    struct page **pages)
+{
+	unsigned int flags = FOLL_LONGTERM | FOLL_WRITE |
+			     (writable ? 0 : FOLL_FORCE);
+	unsigned long done = 0;
+	int got = 0;
+
+	while (done < count) {
+		got = fatal_signal_pending(current) ?
+			      -EINTR :
+			      pin_user_pages_fast(addr + done * PAGE_SIZE,
+						  min(count - done, BATCH * 8UL),
+						  flags, pages + done);
+		if (got <= 0)
+			break;
+		done += got;
+		cond_resched();
+	}
+	if (done == count)
+		return 0;
+	unpin_user_pages(pages, done);
+	return got < 0 ? got : -EFAULT;
+}
+
+/*
+ * Pins and maps memory of the current process, which RLIMIT_MEMLOCK knows of
+ * already: the MR has pinned it. ERR_PTR.
+ */
+static void *krc_map_create(u64 addr, u64 length, bool writable)
+{
+	unsigned long offset = offset_in_page(addr);
+	unsigned long count = krc_map_pages((void *)offset, length);
+	struct page **pages;
+	void *map;
+	long err;
+
+	if (count > UINT_MAX)	/* what vmap takes */
+		return ERR_PTR(-E2BIG);
+	pages = kvmalloc_array(count, sizeof(*pages), GFP_KERNEL_ACCOUNT);
+	if (!pages)
+		return ERR_PTR(-ENOMEM);
+	err = krc_pin(addr - offset, count, writable, pages);
+	map = err ? ERR_PTR(err) : vmap(pages, count, VM_MAP, PAGE_KERNEL);
+	if (!map) {
+		unpin_user_pages(pages, count);
+		map = ERR_PTR(-ENOMEM);
+	}
+	/* The mapping knows them. */
+	kvfree(pages);
+	return IS_ERR(map) ? map : map + offset;
+}
+
+/* Nobody uses it any more. NULL: nothing. */
+static void krc_map_destroy(void *map, u64 length, bool writable)
+{
+	void *begin = (void *)((unsigned long)map & PAGE_MASK);
+	struct page *pages[BATCH];
+	unsigned long count, i;
+	unsigned int n = 0;
+
+	if (!map)
+		return;
+	count = krc_map_pages(map, length);
+	for (i = 0; i < count; i++) {
+		pages[n++] = vmalloc_to_page(begin + i * PAGE_SIZE);
+		if (n < BATCH && i + 1 < count)
+			continue;
+		unpin_user_pages_dirty_lock(pages, n, writable);
+		n = 0;
+		cond_resched();
+	}
+	vunmap(begin);
+}
+
+bool krc_region_map(struct krc_region *region)
+{
+	bool writable = region->access & KRC_LOCAL_WRITE;
+	void *map;
+
+	/* Pairs with cmpxchg. */
+	if (smp_load_acquire(&region->map))
+		return true;
+	if (!region->dev->sdc || READ_ONCE(region->unmappable))
+		return false;
+	map = krc_map_create(region->addr, region->length, writable);
+	if (IS_ERR(map)) {
+		WRITE_ONCE(region->unmappable, true);
+		atomic64_inc(&region->dev->stats.unmapped);
+		return false;
+	}
+	/* Another thread of its process may have been here. */
+	if (cmpxchg(&region->map, NULL, map))
+		krc_map_destroy(map, region->length, writable);
+	return true;
+}
+
+/* --- its life --- */
 
 static int ib_access(u32 access)
 {
@@ -42,29 +156,27 @@ static int insert_key(struct krc_region *region)
 	return err;
 }
 
-int krc_region_register(struct krc_queue *queue, u64 addr, u64 length,
-			u32 access, u32 *key)
+int krc_region_register(struct krc_device *dev, struct krc_regions *of,
+			u64 addr, u64 length, u32 access, u32 *key)
 {
-	struct krc_device *dev = queue->dev;
 	struct krc_region *region;
 	int err;
 
-	lockdep_assert_held(&queue->lock);
 	err = krc_check_access(access);
 	if (err)
 		return err;
 	/* Also that no end of a range in it can wrap. */
 	if (!length || addr + length < addr || addr + length > TASK_SIZE_MAX)
 		return -EINVAL;
-	if (queue->region_count >= krc_max_regions)
+	if (of->count >= krc_max_regions)
 		return -ENOSPC;
 	region = kzalloc(sizeof(*region), GFP_KERNEL_ACCOUNT);
 	if (!region)
 		return -ENOMEM;
 	refcount_set(&region->users, 1);
 	init_completion(&region->idle);
-	region->queue = queue;
-	region->mm = queue->mm;
+	region->of = of;
+	region->mm = current->mm;
 	region->dev = dev;
 	region->addr = addr;
 	region->length = length;
@@ -79,8 +191,8 @@ int krc_region_register(struct krc_queue *queue, u64 addr, u64 length,
 	err = insert_key(region);
 	if (err)
 		goto dereg_mr;
-	list_add(&region->node, &queue->regions);
-	queue->region_count++;
+	list_add(&region->node, &of->list);
+	of->count++;
 	atomic64_inc(&dev->stats.regions);
 	atomic64_add(length, &dev->stats.region_bytes);
 	*key = region->key;
@@ -97,7 +209,6 @@ void krc_region_deregister(struct krc_region *region)
 {
 	struct krc_device *dev = region->dev;
 
-	lockdep_assert_held(&region->queue->lock);
 	xa_erase(&dev->regions, region->key);
 	krc_region_put(region);
 	wait_for_completion(&region->idle);
@@ -105,14 +216,14 @@ void krc_region_deregister(struct krc_region *region)
 			region->access & KRC_LOCAL_WRITE);
 	ib_dereg_mr(region->mr);
 	list_del(&region->node);
-	region->queue->region_count--;
+	region->of->count--;
 	atomic64_dec(&dev->stats.regions);
 	atomic64_sub(region->length, &dev->stats.region_bytes);
 	kfree_rcu(region, rcu);
 }
 
 struct krc_region *krc_region_get(struct krc_device *dev,
-				  const struct krc_queue *queue, u32 key,
+				  const struct mm_struct *mm, u32 key,
 				  u64 addr, u64 length, u32 access)
 {
 	struct krc_region *region;
@@ -120,7 +231,7 @@ struct krc_region *krc_region_get(struct krc_device *dev,
 	rcu_read_lock();
 	region = xa_load(&dev->regions, key);
 	if (region &&
-	    ((queue && region->mm != queue->mm) ||
+	    ((mm && region->mm != mm) ||
 	     (region->access & access) != access || addr < region->addr ||
 	     length > region->length ||
 	     addr - region->addr > region->length - length ||
@@ -130,8 +241,8 @@ struct krc_region *krc_region_get(struct krc_device *dev,
 	return region;
 }
 
-int krc_region_describe(struct krc_queue *queue, u32 key,
-			struct krc_shared_region *shared, u32 *rkey,
+int krc_region_describe(struct krc_device *dev, const struct mm_struct *mm,
+			u32 key, struct krc_shared_region *shared, u32 *rkey,
 			bool *mapped)
 {
 	const u32 remote = KRC_REMOTE_READ | KRC_REMOTE_WRITE |
@@ -139,8 +250,8 @@ int krc_region_describe(struct krc_queue *queue, u32 key,
 	struct krc_region *region;
 
 	rcu_read_lock();
-	region = xa_load(&queue->dev->regions, key);
-	if (region && (region->mm != queue->mm || !(region->access & remote) ||
+	region = xa_load(&dev->regions, key);
+	if (region && (region->mm != mm || !(region->access & remote) ||
 		       !refcount_inc_not_zero(&region->users)))
 		region = NULL;
 	rcu_read_unlock();
@@ -151,7 +262,7 @@ int krc_region_describe(struct krc_queue *queue, u32 key,
 	shared->key = key;
 	shared->access = region->access & remote;
 	*rkey = region->mr->rkey;
-	*mapped = krc_sdc_map_region(region);
+	*mapped = krc_region_map(region);
 	if (*mapped) {
 		/* Pairs with the load of krc_sdc_memory. */
 		smp_store_release(&region->published, true);

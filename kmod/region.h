@@ -18,53 +18,69 @@
 #include <rdma/ib_verbs.h>
 
 struct krc_device;
-struct krc_queue;
+struct krc_shared_region;
 struct mm_struct;
+
+/* Those of a queue, by its lock. */
+struct krc_regions {
+	struct list_head list;
+	u32 count;
+};
 
 struct krc_region {
 	refcount_t users;	/* requests, and 1 until it is deregistered */
 	struct completion idle;	/* nobody uses it, nobody will */
-	struct krc_queue *queue;
-	struct mm_struct *mm;	/* the queue's, to be compared only */
+	struct krc_regions *of;
+	struct mm_struct *mm;	/* its process's, to be compared only */
 	struct krc_device *dev;
-	struct list_head node;	/* of queue->regions, by queue->lock */
+	struct list_head node;	/* of `of` */
 	u64 addr;
 	u64 length;
 	u32 key;
 	u32 access;		/* of krc_access */
 	struct ib_mr *mr;
-	void *map;		/* for this CPU, of sdc.h; set once */
+	void *map;		/* for this CPU, see below; set once */
 	bool unmappable;	/* that was tried in vain */
 	bool published;		/* open to other hosts' software DC; stays so */
 	struct rcu_head rcu;
 };
 
+extern unsigned int krc_max_regions;	/* of a queue */
+
 /*
  * Registers memory of the current process. Both: the queue's lock is held.
  * Context: process, may sleep.
  */
-int krc_region_register(struct krc_queue *queue, u64 addr, u64 length,
-			u32 access, u32 *key);
+int krc_region_register(struct krc_device *dev, struct krc_regions *of,
+			u64 addr, u64 length, u32 access, u32 *key);
 /* Ends it, once the requests that use it have completed. */
 void krc_region_deregister(struct krc_region *region);
 
 /*
  * The region that `key` names, with a reference, if it covers the range and
- * grants `access`; else NULL. `queue`: it must be of this queue's process; NULL:
- * of any. Context: any.
+ * grants `access`; else NULL. `mm`: it must be of this process; NULL: of any.
+ * Context: any.
  */
 struct krc_region *krc_region_get(struct krc_device *dev,
-				  const struct krc_queue *queue, u32 key,
+				  const struct mm_struct *mm, u32 key,
 				  u64 addr, u64 length, u32 access);
 void krc_region_put(struct krc_region *region);
 
-struct krc_shared_region;
 /*
- * What peers need to know of a region of this process with remote rights; the
- * tag stays. `mapped`: it is open to software DC. -ENOENT.
+ * Whether region->map is there, by which this CPU reaches its pages; the page
+ * tables of its process take no part. It is made, of memory of the current process,
+ * and stays until the region ends. Memory that cannot be mapped never is, which is
+ * counted; nor is any where the device has no software DC, whose map it is.
+ * Context: process, may sleep; mmap_lock is not held.
  */
-int krc_region_describe(struct krc_queue *queue, u32 key,
-			struct krc_shared_region *shared, u32 *rkey,
+bool krc_region_map(struct krc_region *region);
+/*
+ * What peers need to know of a region of that process, the current one, with
+ * remote rights; the tag stays. `mapped`: it is open to software DC from now on.
+ * -ENOENT.
+ */
+int krc_region_describe(struct krc_device *dev, const struct mm_struct *mm,
+			u32 key, struct krc_shared_region *shared, u32 *rkey,
 			bool *mapped);
 
 #endif

@@ -11,7 +11,6 @@
 #include "device.h"
 #include "queue.h"
 #include "region.h"
-#include "region_map.h"
 #include "sdc.h"
 
 #define SESSIONS 1024
@@ -50,14 +49,9 @@ static void *krc_sdc_memory(void *context, u32 rkey, u64 addr, u32 length,
 	return sdc->held->map + (addr - sdc->held->addr);
 }
 
-static bool krc_sdc_atomic(void *context,
-			   const struct sdc_atomic_request *request)
+u8 *krc_sdc_buffer(void *context)
 {
-	return krc_sdc_atomic_post(context, request);
-}
-
-u8 *krc_sdc_buffer(struct krc_sdc *sdc)
-{
+	struct krc_sdc *sdc = context;
 	struct krc_sdc_send *send;
 
 	send = list_first_entry_or_null(&sdc->free, struct krc_sdc_send, link);
@@ -68,11 +62,6 @@ u8 *krc_sdc_buffer(struct krc_sdc *sdc)
 	ib_dma_sync_single_for_cpu(sdc->dev->ib, send->sge.addr, sdc->mtu_bytes,
 				   DMA_TO_DEVICE);
 	return send->buffer;
-}
-
-static u8 *krc_sdc_answer_buffer(void *context)
-{
-	return krc_sdc_buffer(context);
 }
 
 void krc_sdc_post_send(struct krc_sdc *sdc, struct krc_sdc_handle *handle,
@@ -112,8 +101,8 @@ static void krc_sdc_answer(void *context, const struct sdc_address *to,
 
 static const struct sdc_target_ops krc_sdc_ops = {
 	.memory = krc_sdc_memory,
-	.atomic = krc_sdc_atomic,
-	.buffer = krc_sdc_answer_buffer,
+	.atomic = krc_sdc_atomic_post,
+	.buffer = krc_sdc_buffer,
 	.send = krc_sdc_answer,
 };
 
@@ -279,33 +268,6 @@ static void krc_sdc_greet(struct work_struct *work)
 	}
 }
 
-/* --- regions --- */
-
-bool krc_sdc_map_region(struct krc_region *region)
-{
-	struct krc_sdc *sdc = region->dev->sdc;
-	bool writable = region->access & KRC_LOCAL_WRITE;
-	void *map;
-
-	/* Pairs with cmpxchg. */
-	if (smp_load_acquire(&region->map))
-		return true;
-	if (!sdc || READ_ONCE(region->unmappable))
-		return false;
-	map = krc_map_create(region->addr, region->length, writable);
-	if (IS_ERR(map)) {
-		WRITE_ONCE(region->unmappable, true);
-		spin_lock_bh(&sdc->lock);
-		sdc->stats.unmapped++;
-		spin_unlock_bh(&sdc->lock);
-		return false;
-	}
-	/* Another thread of its process may have been here. */
-	if (cmpxchg(&region->map, NULL, map))
-		krc_map_destroy(map, region->length, writable);
-	return true;
-}
-
 /* --- its life --- */
 
 static int stats_show(struct seq_file *file, void *unused)
@@ -331,8 +293,9 @@ static int stats_show(struct seq_file *file, void *unused)
 		   own.atomics, handles);
 	seq_printf(file, "dropped %llu\nunreachable %llu\ncongested %llu\n",
 		   own.dropped, own.unreachable, own.congested);
-	seq_printf(file, "unmapped %llu\nrepaired %llu\ncpu_ns %llu\n",
-		   own.unmapped, own.repaired, own.cpu_ns);
+	seq_printf(file, "unmapped %lld\nrepaired %llu\ncpu_ns %llu\n",
+		   atomic64_read(&sdc->dev->stats.unmapped), own.repaired,
+		   own.cpu_ns);
 	return 0;
 }
 DEFINE_SHOW_ATTRIBUTE(stats);
@@ -400,6 +363,7 @@ static int krc_sdc_create(struct krc_device *dev)
 	sdc->debugfs = debugfs_create_file("software_dc", 0444, dev->debugfs,
 					   sdc, &stats_fops);
 	dev->sdc = sdc;
+	dev->stand_in = &krc_dci_stand_in;
 	return 0;
 
 stop_atomics:
@@ -457,20 +421,17 @@ void krc_sdc_break(struct krc_device *dev)
 int krc_queue_dc_target(struct krc_queue *queue, struct krc_dc_target *target)
 {
 	const struct krc_sdc *sdc;
-	int err;
+	int err = krc_queue_usable(queue);
 
-	mutex_lock(&queue->lock);
-	err = krc_queue_usable(queue);
-	sdc = err ? NULL : queue->dev->sdc;
-	if (!err && !sdc)
-		err = -EOPNOTSUPP;
-	if (!err) {
-		*target = (struct krc_dc_target){
-			.key = sdc->target.config.key,
-			.number = sdc->target.config.number,
-		};
-		memcpy(target->gid, queue->dev->gid.raw, sizeof(target->gid));
-	}
-	mutex_unlock(&queue->lock);
-	return err;
+	if (err)
+		return err;
+	sdc = queue->dev->sdc;
+	if (!sdc)
+		return -EOPNOTSUPP;
+	*target = (struct krc_dc_target){
+		.key = sdc->target.config.key,
+		.number = sdc->target.config.number,
+	};
+	memcpy(target->gid, queue->dev->gid.raw, sizeof(target->gid));
+	return 0;
 }

@@ -11,9 +11,11 @@
  * posted on an RC QP of its own, connected to itself (sdc_atomics.c): NICs are
  * atomic only against themselves. A sender that was not heard of before needs an
  * address handle, which may ask the network: a work item makes it, the datagram
- * waits (sdc_handles.c).
+ * waits (sdc_qp.c).
  *
- * The same QP has the initiators of the host's own connections (dci.h).
+ * The same QP has the initiators of the host's own connections (sdc_dci.c, and
+ * struct krc_stand_in of conn.h). One works in a tasklet, which posts, answers and a
+ * timer schedule: there is no thread, and nothing polls.
  *
  * State is fixed when the device comes: sessions, buffers, address handles,
  * places for atomics, initiators. What does not fit is dropped, and its sender asks again.
@@ -33,10 +35,9 @@
 #include <krcore/krcore_ioctl.h>
 
 #include "conn.h"
-#include "dci.h"
 #include "krcore/rnic/sdc/target.h"
 
-struct krc_device;
+struct krc_dci;
 struct krc_queue;
 struct krc_region;
 
@@ -56,8 +57,11 @@ struct krc_sdc_handles {
 	u32 count;
 };
 
+struct krc_sdc_atomics;
+
 struct krc_sdc_atomic {
 	struct krc_wr wr;
+	struct krc_sdc_atomics *atomics;
 	struct sdc_token token;
 	u8 status;			/* of krc_status */
 };
@@ -96,11 +100,16 @@ struct krc_sdc_send {
 	u8 *buffer;
 };
 
+/* The initiators of a device. */
+struct krc_dcis {
+	struct krc_dci *all;
+	wait_queue_head_t settled;	/* one may be, see krc_stand_in::end */
+};
+
 struct krc_sdc_stats {
 	u64 dropped;			/* datagrams: too many new senders */
 	u64 unreachable;		/* datagrams to somebody without a handle */
 	u64 congested;			/* ... for which there was no buffer */
-	u64 unmapped;			/* regions that it cannot reach */
 	u64 atomics;
 	u64 repaired;			/* the QP; that of the atomics */
 	u64 cpu_ns;			/* that serving took, and its initiators */
@@ -146,23 +155,19 @@ struct krc_sdc {
 void krc_sdc_start(struct krc_device *dev);
 void krc_sdc_stop(struct krc_device *dev);
 void krc_sdc_exit(struct krc_device *dev);
-/*
- * Whether region->map is there: it is made, of memory of the current process, and
- * stays until the region ends. Memory that cannot be mapped never is, which is
- * counted. To be open to other hosts it has to be published, too.
- * Context: process, may sleep.
- */
-bool krc_sdc_map_region(struct krc_region *region);
 /* Breaks its QPs, for tests. Context: process. */
 void krc_sdc_break(struct krc_device *dev);
-/* The call of krcore_ioctl.h. */
+/* The call of krcore_ioctl.h, with the queue's lock held. */
 int krc_queue_dc_target(struct krc_queue *queue, struct krc_dc_target *target);
+
+/* Of the own device. */
+void krc_dc_get_place(const struct krc_device *dev, struct krc_dc_place *place);
 
 /* --- what its files share; all with sdc->lock held, but where it is said --- */
 
 u64 krc_sdc_now(void);
 /* The next one to send from, of the MTU's length. NULL: there is none now. */
-u8 *krc_sdc_buffer(struct krc_sdc *sdc);
+u8 *krc_sdc_buffer(void *sdc);
 /* Sends what is in it, if that is possible; else it is as good as lost. */
 void krc_sdc_post_send(struct krc_sdc *sdc, struct krc_sdc_handle *handle,
 		       u32 qpn, u32 bytes);
@@ -189,7 +194,7 @@ void krc_sdc_post_receive(struct krc_sdc *sdc, struct krc_sdc_receive *receive);
 void krc_sdc_completed(struct krc_sdc *sdc, u32 *posted,
 		       enum ib_wc_status status);
 
-/* sdc_handles.c */
+/* ... the handles of those it sends to */
 void krc_sdc_handles_init(struct krc_sdc_handles *handles);
 /* The one that was used last now. NULL: there is none. */
 struct krc_sdc_handle *krc_sdc_handle_find(struct krc_sdc *sdc,
@@ -207,7 +212,16 @@ int krc_sdc_atomics_start(struct krc_sdc *sdc);
 /* Nothing is handed over any more. Context: process, may sleep; not held. */
 void krc_sdc_atomics_stop(struct krc_sdc *sdc);
 /* Of sdc_target_ops; takes sdc->held. */
-bool krc_sdc_atomic_post(struct krc_sdc *sdc,
+bool krc_sdc_atomic_post(void *sdc,
 			 const struct sdc_atomic_request *request);
+
+/* sdc_dci.c */
+extern const struct krc_stand_in krc_dci_stand_in;
+/* Of krc_sdc_create, krc_sdc_stop, krc_sdc_exit. Context: process; not held. */
+int krc_dcis_init(struct krc_sdc *sdc);
+void krc_dcis_stop(struct krc_sdc *sdc);
+void krc_dcis_exit(struct krc_sdc *sdc);
+/* Whether the datagram is an answer to one of them, which has taken it. */
+bool krc_dci_receive(struct krc_sdc *sdc, const void *packet, u32 bytes);
 
 #endif

@@ -13,8 +13,6 @@
 #include <linux/slab.h>
 
 #include "device.h"
-#include "qp.h"
-#include "queue.h"
 #include "region.h"
 #include "sdc.h"
 
@@ -49,9 +47,10 @@ static void krc_sdc_atomics_ask_to_mend(struct krc_sdc *sdc)
 		queue_delayed_work(system_long_wq, &atomics->mend, 0);
 }
 
-bool krc_sdc_atomic_post(struct krc_sdc *sdc,
+bool krc_sdc_atomic_post(void *context,
 			 const struct sdc_atomic_request *request)
 {
+	struct krc_sdc *sdc = context;
 	struct krc_sdc_atomics *atomics = &sdc->atomics;
 	struct krc_sdc_atomic *atomic =
 		krc_sdc_atomic_at(atomics, atomics->posted);
@@ -89,12 +88,12 @@ bool krc_sdc_atomic_post(struct krc_sdc *sdc,
 	return true;
 }
 
-/* Of the module's own queue. Context: conn->lock is held. */
-static void krc_sdc_atomic_done(struct krc_queue *queue, u8 status)
+/* Context: conn->lock is held. */
+static void krc_sdc_atomic_ended(struct krc_wr *wr, u8 status)
 {
-	struct krc_sdc_atomics *atomics = queue->owner;
 	struct krc_sdc_atomic *atomic =
-		krc_sdc_atomic_at(atomics, atomics->done);
+		container_of(wr, struct krc_sdc_atomic, wr);
+	struct krc_sdc_atomics *atomics = atomic->atomics;
 
 	krc_region_put(atomic->wr.remote);
 	atomic->status = status;
@@ -112,7 +111,7 @@ static void krc_sdc_atomics_report(struct tasklet_struct *tasklet)
 	u64 begin = local_clock();
 	u32 done, place;
 
-	/* Pairs with the release of krc_sdc_atomic_done. */
+	/* Pairs with the release of krc_sdc_atomic_ended. */
 	done = smp_load_acquire(&atomics->done);
 	ib_dma_sync_single_for_cpu(sdc->dev->ib, atomics->results_dma,
 				   atomics->size * sizeof(u64),
@@ -149,7 +148,7 @@ static void krc_sdc_atomics_mend(struct work_struct *work)
 	spin_unlock_bh(&sdc->lock);
 }
 
-/* Inside of sdc->lock, which is inside of those of other connections (dci.h). */
+/* Inside of sdc->lock, which is inside of those of other connections. */
 static struct lock_class_key krc_sdc_atomics_lock;
 
 int krc_sdc_atomics_start(struct krc_sdc *sdc)
@@ -164,8 +163,7 @@ int krc_sdc_atomics_start(struct krc_sdc *sdc)
 	atomics->ring = kvcalloc(atomics->size, sizeof(*atomics->ring),
 				 GFP_KERNEL);
 	atomics->results = kcalloc(atomics->size, sizeof(u64), GFP_KERNEL);
-	atomics->queue = krc_queue_create_own(dev, atomics,
-					      krc_sdc_atomic_done);
+	atomics->queue = krc_queue_create_own(dev);
 	if (!atomics->ring || !atomics->results || !atomics->queue)
 		goto free;
 	atomics->results_dma = ib_dma_map_single(dev->ib, atomics->results,
@@ -173,11 +171,14 @@ int krc_sdc_atomics_start(struct krc_sdc *sdc)
 						 DMA_FROM_DEVICE);
 	if (ib_dma_mapping_error(dev->ib, atomics->results_dma))
 		goto free;
-	for (i = 0; i < atomics->size; i++)
+	for (i = 0; i < atomics->size; i++) {
 		krc_wr_init(&atomics->ring[i].wr, atomics->queue);
+		atomics->ring[i].wr.ended = krc_sdc_atomic_ended;
+		atomics->ring[i].atomics = atomics;
+	}
 	tasklet_setup(&atomics->report, krc_sdc_atomics_report);
 	INIT_DELAYED_WORK(&atomics->mend, krc_sdc_atomics_mend);
-	krc_conn_init(&atomics->conn, dev->self, 0);
+	krc_conn_init(&atomics->conn, dev, &dev->gid, 0);
 	lockdep_set_class(&atomics->conn.lock, &krc_sdc_atomics_lock);
 	atomics->conn.ack_timeout = ACK_TIMEOUT;
 	atomics->conn.prompt = true;

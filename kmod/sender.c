@@ -201,7 +201,6 @@ int krc_queue_credits(struct krc_queue *queue, struct krc_credits *credits)
 
 	if (credits->reserved)
 		return -EINVAL;
-	mutex_lock(&queue->lock);
 	err = krc_queue_usable(queue);
 	if (!err && !queue->sender)
 		err = -ENOTCONN;
@@ -212,7 +211,6 @@ int krc_queue_credits(struct krc_queue *queue, struct krc_credits *credits)
 		err = krc_sender_pull(queue->sender);
 	if (!err)
 		credits->credits = krc_sender_credits(queue->sender);
-	mutex_unlock(&queue->lock);
 	return err;
 }
 
@@ -372,7 +370,7 @@ static bool krc_sender_has_port(struct krc_sender *sender)
 
 	if (sender->local)
 		return true;	/* krc_port_use tells */
-	return !krc_meta_lookup(&sender->dev->meta, sender->key, &record) &&
+	return !krc_meta_lookup(sender->dev->meta, sender->key, &record) &&
 	       record.owner == sender->to &&
 	       !memcmp(record.value, &sender->value, sizeof(sender->value));
 }
@@ -414,8 +412,8 @@ static int krc_sender_gather(struct krc_queue *queue, void *to,
 
 	for (i = 0; i < request->num_sge; i++) {
 		sge = &request->sges[i];
-		region = krc_region_get(queue->dev, queue, sge->lkey, sge->addr,
-					sge->length, 0);
+		region = krc_region_get(queue->dev, queue->mm, sge->lkey,
+					sge->addr, sge->length, 0);
 		if (!region)
 			return -EACCES;
 		krc_region_put(region);
@@ -424,6 +422,26 @@ static int krc_sender_gather(struct krc_queue *queue, void *to,
 		to += sge->length;
 	}
 	return 0;
+}
+
+/* A message has completed. Context: conn->lock is held. */
+static void krc_sender_ended(struct krc_wr *wr, u8 status)
+{
+	struct krc_sender *sender = wr->queue->sender;
+
+	if (status && wr->number < sender->doubt_from)
+		WRITE_ONCE(sender->doubt_from, wr->number);
+	if (wr->port)
+		krc_port_arrived(wr->port);
+	krc_sender_unstage(wr);
+}
+
+void krc_sender_unstage(struct krc_wr *wr)
+{
+	if (wr->port)
+		krc_port_unuse(wr->port);
+	wr->port = NULL;
+	wr->ended = NULL;
 }
 
 int krc_sender_stage(struct krc_queue *queue, struct krc_wr *wr,
@@ -465,6 +483,7 @@ int krc_sender_stage(struct krc_queue *queue, struct krc_wr *wr,
 	if (!krc_sender_use(sender))
 		return -EPIPE;
 	wr->port = sender->local;
+	wr->ended = krc_sender_ended;
 	wr->number = sender->next++;
 	wr->sges[0] = (struct ib_sge){
 		.addr = slot->dma,
@@ -477,10 +496,4 @@ int krc_sender_stage(struct krc_queue *queue, struct krc_wr *wr,
 void krc_sender_undo(struct krc_sender *sender, u64 next)
 {
 	sender->next = next;
-}
-
-void krc_sender_failed(struct krc_sender *sender, u64 number)
-{
-	if (number < sender->doubt_from)
-		WRITE_ONCE(sender->doubt_from, number);
 }

@@ -73,9 +73,10 @@ int krc_sender_stage(struct krc_queue *queue, struct krc_wr *wr,
 void krc_sender_undo(struct krc_sender *sender, u64 next);
 /* Where it goes, of one that is staged. */
 u64 krc_sender_addr(const struct krc_sender *sender, u64 number);
-/* A message has failed. Context: conn->lock is held. */
-void krc_sender_failed(struct krc_sender *sender, u64 number);
+/* One that is staged, or is none, is not posted. */
+void krc_sender_unstage(struct krc_wr *wr);
 
+/* The call of krcore_ioctl.h, with the queue's lock held. */
 int krc_queue_credits(struct krc_queue *queue, struct krc_credits *credits);
 
 #endif

@@ -8,9 +8,10 @@
 
 #include <linux/tracepoint.h>
 
-#include "conn.h"
-#include "host.h"
-#include "queue.h"
+/* Who makes the tracepoints (client_debugfs.c) knows what these are. */
+struct krc_conn;
+struct krc_queue;
+struct krc_wr;
 
 /* A queue's connect to a node: from the cache, or looked up. */
 TRACE_EVENT(krc_connect,
@@ -81,7 +82,7 @@ TRACE_EVENT(krc_conn,
 		__field(int, err)
 	),
 	TP_fast_assign(
-		memcpy(__entry->gid, conn->host->gid.raw, 16);
+		memcpy(__entry->gid, conn->gid.raw, 16);
 		__entry->index = conn->index;
 		__entry->state = conn->state;
 		__entry->err = err;

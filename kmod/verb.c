@@ -3,15 +3,12 @@
 #include <linux/slab.h>
 
 #include "device.h"
-#include "queue.h"
 #include "verb.h"
 
-#define TRIES 8
-
-/* Of the module's own queue. Context: conn->lock is held. */
-static void krc_verb_done(struct krc_queue *queue, u8 status)
+/* Context: conn->lock is held. */
+static void krc_verb_ended(struct krc_wr *wr, u8 status)
 {
-	struct krc_verb *verb = queue->owner;
+	struct krc_verb *verb = container_of(wr, struct krc_verb, wr);
 
 	verb->status = status;
 	if (verb->ended)
@@ -25,10 +22,11 @@ int krc_verb_init(struct krc_verb *verb, struct krc_device *dev)
 	verb->dev = dev;
 	init_completion(&verb->done);
 	complete_all(&verb->done);
-	verb->queue = krc_queue_create_own(dev, verb, krc_verb_done);
+	verb->queue = krc_queue_create_own(dev);
 	if (!verb->queue)
 		return -ENOMEM;
 	krc_wr_init(&verb->wr, verb->queue);
+	verb->wr.ended = krc_verb_ended;
 	verb->buffer = (void *)get_zeroed_page(GFP_KERNEL_ACCOUNT);
 	if (!verb->buffer)
 		return -ENOMEM;
@@ -83,7 +81,7 @@ int krc_verb_begin(struct krc_verb *verb, const struct krc_verb_op *op)
 		.length = op->bytes,
 		.lkey = verb->dev->pd->local_dma_lkey,
 	};
-	krc_wr_address(wr, 1, op->addr, op->rkey, op->compare, op->swap);
+	krc_wr_address(wr, 1, op->addr, op->rkey, op->compare_add, op->swap);
 	ib_dma_sync_single_for_device(verb->dev->ib, verb->dma, PAGE_SIZE,
 				      DMA_BIDIRECTIONAL);
 	return krc_verb_submit(verb);
@@ -106,40 +104,46 @@ static int krc_verb_wait(struct krc_verb *verb)
 	}
 }
 
+int krc_verb_mend(struct krc_verb *verb)
+{
+	return krc_conn_mend(verb->conn, verb->queue, NULL);
+}
+
+int krc_verb_try(struct krc_verb *verb, const struct krc_verb_op *op)
+{
+	int err = krc_verb_begin(verb, op);
+
+	return err ?: krc_verb_wait(verb);
+}
+
+void krc_verb_pause(int tries)
+{
+	msleep(4 * tries);
+}
+
 int krc_verb_run(struct krc_verb *verb, const struct krc_verb_op *op)
 {
 	int tries, err;
 
 	for (tries = 0;; tries++) {
-		err = krc_conn_mend(verb->conn, verb->queue, NULL);
+		err = krc_verb_mend(verb);
 		if (err)
 			return err;
-		err = krc_verb_begin(verb, op);
-		if (!err)
-			err = krc_verb_wait(verb);
-		if (!err || err == -ENODEV || err == -EPIPE || tries == TRIES)
+		err = krc_verb_try(verb, op);
+		if (!err || err == -ENODEV || err == -EPIPE ||
+		    tries == KRC_VERB_TRIES)
 			return err == -ECONNRESET ? -EIO : err;
-		/* A QP that is built anew may fail again at once. */
-		msleep(4 * tries);
+		krc_verb_pause(tries);
 	}
 }
 
 int krc_verb_register(struct krc_verb *verb, struct ib_mr *mr)
 {
-	struct krc_wr *wr = &verb->wr;
-	int err = krc_conn_mend(verb->conn, verb->queue, NULL);
+	int err = krc_verb_mend(verb);
 
 	if (err)
 		return err;
-	memset(&wr->reg, 0, sizeof(wr->reg));
-	wr->opcode = KRC_OP_WRITE;
-	wr->reg.wr.wr_cqe = &wr->cqe;
-	wr->reg.wr.opcode = IB_WR_REG_MR;
-	wr->reg.wr.send_flags = IB_SEND_SIGNALED;
-	wr->reg.mr = mr;
-	wr->reg.key = mr->rkey;
-	wr->reg.access = IB_ACCESS_LOCAL_WRITE | IB_ACCESS_REMOTE_READ |
-			 IB_ACCESS_REMOTE_WRITE | IB_ACCESS_REMOTE_ATOMIC;
+	krc_wr_register(&verb->wr, mr);
 	err = krc_verb_submit(verb);
 	return err ?: krc_verb_wait(verb);
 }

@@ -27,13 +27,15 @@ struct krc_verb {
 	u64 dma;
 };
 
+#define KRC_VERB_TRIES 8
+
 /* What it is to do there. */
 struct krc_verb_op {
-	u8 opcode;		/* KRC_OP_READ, _WRITE, _COMPARE_SWAP */
+	u8 opcode;		/* KRC_OP_READ, _WRITE, or an atomic */
 	u32 bytes;		/* from the buffer's begin */
 	u64 addr;
 	u32 rkey;
-	u64 compare;
+	u64 compare_add;
 	u64 swap;
 };
 
@@ -44,9 +46,18 @@ void krc_verb_exit(struct krc_verb *verb);
 bool krc_verb_is_idle(struct krc_verb *verb);
 /*
  * Begins one, of which `ended` hears; none is under way. -ECONNRESET: an earlier
- * one failed, krc_verb_run mends that; -ENODEV. Context: process; does not sleep.
+ * one failed, krc_verb_mend mends that; -ENODEV. Context: process; does not sleep.
  */
 int krc_verb_begin(struct krc_verb *verb, const struct krc_verb_op *op);
+/* Waits until the connection is up. -ENETDOWN, -ENODEV. */
+int krc_verb_mend(struct krc_verb *verb);
+/*
+ * Does one, once. -EPIPE: the peer does not allow it; -EIO: no answer; -ECONNRESET,
+ * -ENODEV. Context: process, may sleep.
+ */
+int krc_verb_try(struct krc_verb *verb, const struct krc_verb_op *op);
+/* Before the next try: a QP that is built anew may fail again at once. */
+void krc_verb_pause(int tries);
 /*
  * Does one, again where there was no answer: it may be executed twice. -EPIPE: the
  * peer does not allow it; -EIO: no answer; -ENETDOWN, -ENODEV.

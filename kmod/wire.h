@@ -1,4 +1,36 @@
 /* SPDX-License-Identifier: GPL-2.0 */
+/* What modules say to one another: when they connect, and by messages. */
+#ifndef KRCORE_WIRE_H
+#define KRCORE_WIRE_H
+
+#include <linux/align.h>
+#include <linux/build_bug.h>
+#include <linux/math64.h>
+#include <linux/minmax.h>
+#include <linux/siphash.h>
+#include <linux/stddef.h>
+#include <linux/string.h>
+#include <linux/types.h>
+
+#include <krcore/krcore_ioctl.h>
+
+#define KRC_CM_MAGIC 0x6b726333	/* "krc3": also what records look like */
+
+/* What both sides say; private data of RDMA CM, which has room for 56 bytes. */
+struct krc_cm_hello {
+	__be32 magic;
+	__be32 index;
+	u8 gid[KRC_GID_BYTES];
+};
+
+struct krc_cm_welcome {
+	__be32 magic;
+	__be32 table_rkey;
+	__be64 table_addr;
+	__be32 table_slots;
+	__be32 reserved;
+};
+
 /*
  * The memory of a port, where senders' modules reach it by one-sided requests.
  * It consists of segments, each an MR with as many places as fit:
@@ -17,20 +49,6 @@
  * counts once its checksum matches, so nothing depends on the order in which a
  * WRITE's bytes appear. All numbers are of the byte order that all hosts share.
  */
-#ifndef KRCORE_WIRE_H
-#define KRCORE_WIRE_H
-
-#include <linux/align.h>
-#include <linux/build_bug.h>
-#include <linux/math64.h>
-#include <linux/minmax.h>
-#include <linux/siphash.h>
-#include <linux/stddef.h>
-#include <linux/string.h>
-#include <linux/types.h>
-
-#include <krcore/krcore_ioctl.h>
-
 #define KRC_MAX_SEGMENTS 8
 #define KRC_BEING_FREED 1ull	/* no owner */
 

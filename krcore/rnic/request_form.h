@@ -8,6 +8,7 @@
 
 #include "krcore/base/word_pair.h"
 #include "krcore/rnic/rnic.h"
+#include "krcore/rnic/sdc/request_form.h"
 
 namespace krcore::rnic {
 
@@ -36,26 +37,20 @@ inline uint32_t FormOf(const WorkRequest& wr) {
   return WordAt<offsetof(WorkRequest, num_sge), uint32_t>(wr) & kMask;
 }
 
+static_assert(static_cast<int>(Opcode::kRead) == SDC_OP_READ && static_cast<int>(Opcode::kSend) == SDC_OP_SEND &&
+              static_cast<int>(Opcode::kFetchAdd) == SDC_OP_FETCH_ADD);
+
+// `bytes`: of all SGEs of `wr`.
+inline bool IsWellFormed(const WorkRequest& wr, uint64_t bytes, uint32_t max_inline_bytes) {
+  return sdc_is_well_formed(static_cast<uint8_t>(wr.opcode), wr.num_sge, bytes, wr.remote_addr,
+                            (wr.flags & kInline) != 0, max_inline_bytes);
+}
+
 inline bool IsMalformed(const SendWr& wr, QpType type, uint32_t max_sge, uint32_t max_inline_bytes) {
   if (HasBadSges(wr, max_sge)) return true;
   if (type != QpType::kRc && wr.ah == nullptr) return true;
-  switch (wr.opcode) {
-    case Opcode::kCompareSwap:
-    case Opcode::kFetchAdd:
-      if (wr.num_sge != 1 || wr.sg_list[0].length != 8 || (wr.remote_addr & 7) != 0) return true;
-      [[fallthrough]];
-    case Opcode::kRead:
-      if ((wr.flags & kInline) != 0) return true;
-      [[fallthrough]];
-    case Opcode::kWrite:
-    case Opcode::kWriteImm:
-      if (type == QpType::kUd) return true;
-      break;
-    case Opcode::kSend:
-    case Opcode::kSendImm: break;
-    default: return true;  // of receives' completions, or none at all
-  }
-  return (wr.flags & kInline) != 0 && TotalLength(wr) > max_inline_bytes;
+  if (type == QpType::kUd && !sdc_is_send(static_cast<uint8_t>(wr.opcode))) return true;
+  return !IsWellFormed(wr, TotalLength(wr), max_inline_bytes);
 }
 
 }  // namespace krcore::rnic

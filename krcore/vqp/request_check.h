@@ -33,8 +33,7 @@ constexpr bool IsReadOrWrite(Opcode opcode) { return opcode == Opcode::kRead || 
 // is the total length.
 inline StatusCode CheckRequest(const WorkRequest& wr, const RequestLimits& limits, const mr::RegionView& local,
                                std::span<const RemoteRegion> remote, uint64_t* bytes) {
-  const bool atomic = IsAtomic(wr.opcode);
-  if (!atomic && !IsReadOrWrite(wr.opcode)) [[unlikely]] {
+  if (!IsAtomic(wr.opcode) && !IsReadOrWrite(wr.opcode)) [[unlikely]] {
     const bool two_sided =
         wr.opcode == Opcode::kSend || wr.opcode == Opcode::kSendImm || wr.opcode == Opcode::kWriteImm;
     return two_sided ? StatusCode::kUnsupported : StatusCode::kInvalidArgument;
@@ -44,7 +43,6 @@ inline StatusCode CheckRequest(const WorkRequest& wr, const RequestLimits& limit
 
   // A read or atomic writes the SGEs, so these need an lkey; an inline payload is copied and does not.
   const bool is_inline = (wr.flags & kInline) != 0;
-  if (is_inline && wr.opcode != Opcode::kWrite) return StatusCode::kInvalidArgument;
   const uint32_t needed = wr.opcode == Opcode::kWrite ? 0u : uint32_t{kLocalWrite};
   uint64_t total = 0;
   for (uint32_t i = 0; i < wr.num_sge; ++i) {
@@ -56,8 +54,7 @@ inline StatusCode CheckRequest(const WorkRequest& wr, const RequestLimits& limit
     if (region == nullptr || !region->Covers(sge.addr, sge.length) || (region->rights & needed) != needed)
       return StatusCode::kPermissionDenied;
   }
-  if (atomic && (wr.num_sge != 1 || total != 8 || wr.remote_addr % 8 != 0)) return StatusCode::kInvalidArgument;
-  if (total > limits.max_message_bytes || (is_inline && total > limits.max_inline_bytes))
+  if (total > limits.max_message_bytes || !rnic::IsWellFormed(wr, total, limits.max_inline_bytes))
     return StatusCode::kInvalidArgument;
   *bytes = total;
 

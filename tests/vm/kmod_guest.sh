@@ -118,7 +118,7 @@ while kill -0 "$fuzzer" 2> /dev/null; do
   rdma link add rxe0 type rxe netdev dummy0 || fail "rdma link add"
 done
 wait "$fuzzer" || fail "kmod_fuzz"
-# That of the devices that went nothing was left, the module itself checks (krc_stats_remove_device): the log tells.
+# That of the devices that went nothing was left, the module itself checks (krc_debugfs_remove): the log tells.
 settled "after the last device came"
 
 step "unloading under a user"

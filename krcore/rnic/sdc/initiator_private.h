@@ -22,12 +22,10 @@ static inline bool sdc_is_pending(const struct sdc_slot* slot) {
   return slot->state == SDC_SLOT_SENT || slot->state == SDC_SLOT_AGAIN;
 }
 
-// ---- initiator.c: WRs and completions
+// ---- initiator.c
 
 // The WR will fail so, unless an earlier one does.
 void sdc_fail_wr(struct sdc_initiator* initiator, uint32_t position, enum sdc_status status);
-// Completes what is done.
-void sdc_retire(struct sdc_initiator* initiator, uint64_t now_ns);
 // Whether the segments of this WR need not be cared for: it, or one before it, fails.
 bool sdc_is_behind_failure(const struct sdc_initiator* initiator, uint32_t position);
 
@@ -75,13 +73,5 @@ static inline void sdc_measure(struct sdc_peer* peer, uint64_t now_ns) {
 void sdc_narrow_window(struct sdc_peer* peer);
 // Packets that were not answered in time.
 void sdc_check_timers(struct sdc_initiator* initiator, uint64_t now_ns);
-
-// ---- initiator_send.c
-
-void sdc_send(struct sdc_initiator* initiator, uint64_t now_ns);
-// The local memory of the WR's bytes [offset, offset + bytes): read to `to`, or written from `from` (the other is
-// null). False: it is not local memory (any more).
-bool sdc_local_copy(struct sdc_initiator* initiator, struct sdc_queued_wr* wr, uint32_t offset, uint32_t bytes,
-                    uint8_t* to, const uint8_t* from);
 
 #endif  // KRCORE_RNIC_SDC_INITIATOR_PRIVATE_H_

@@ -1,5 +1,11 @@
 #include "krcore/rnic/sdc/wire.h"
 
+#include "krcore/rnic/sdc/mutation.h"
+
+#ifdef SURGEKV_MUTATIONS
+enum sdc_mutation sdc_active_mutation = SDC_MUTATION_NONE;
+#endif
+
 static bool is_transfer(uint8_t kind) { return kind == SDC_READ || kind == SDC_WRITE || kind == SDC_SEND; }
 static bool is_welcome(uint8_t kind) { return kind == SDC_WELCOME || kind == SDC_REFUSED || kind == SDC_BUSY; }
 

@@ -1,40 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0
-#include <linux/delay.h>
-#include <linux/module.h>
 #include <linux/slab.h>
 #include <rdma/rdma_cm.h>
 
-#include "cm.h"
+#include "accept.h"
 #include "conn.h"
 #include "device.h"
-#include "host.h"
-#include "qp.h"
+#include "wire.h"
 
-static ushort cm_port = 18703;
-module_param(cm_port, ushort, 0444);
-MODULE_PARM_DESC(cm_port, "of RDMA CM, where hosts connect to one another");
-
-#define RESOLVE_MS 1000
-#define CONNECT_MS 3000
 #define BACKLOG 128
 #define MAX_ACCEPTED 4096
-
-#define MAGIC 0x6b726333	/* "krc3": also what records look like */
-
-/* What both sides say; private data of RDMA CM, which has room for 56 bytes. */
-struct krc_cm_hello {
-	__be32 magic;
-	__be32 index;
-	u8 gid[KRC_GID_BYTES];
-};
-
-struct krc_cm_welcome {
-	__be32 magic;
-	__be32 table_rkey;
-	__be64 table_addr;
-	__be32 table_slots;
-	__be32 reserved;
-};
 
 /* A connection that another host asked for. */
 struct krc_accepted {
@@ -45,27 +19,10 @@ struct krc_accepted {
 	struct krc_cm_hello hello;
 };
 
-static int krc_sockaddr(const union ib_gid *gid, u16 port,
-			struct sockaddr_storage *addr)
-{
-	const struct in6_addr *in6 = (const struct in6_addr *)gid->raw;
-
-	if (ipv6_addr_type(in6) & IPV6_ADDR_LINKLOCAL)
-		return -EADDRNOTAVAIL;	/* which interface, no GID says */
-	rdma_gid2ip((struct sockaddr *)addr, gid);
-	if (addr->ss_family == AF_INET)
-		((struct sockaddr_in *)addr)->sin_port = htons(port);
-	else
-		((struct sockaddr_in6 *)addr)->sin6_port = htons(port);
-	return 0;
-}
-
-/* --- the side that accepts --- */
-
 /* It serves nothing any more from now on, and is freed later. */
 static void krc_cm_end(struct krc_accepted *accepted)
 {
-	struct krc_acceptor *acceptor = &accepted->dev->acceptor;
+	struct krc_acceptor *acceptor = accepted->dev->acceptor;
 	struct ib_qp_attr attr = { .qp_state = IB_QPS_ERR };
 
 	lockdep_assert_held(&acceptor->lock);
@@ -101,7 +58,7 @@ static void krc_cm_reap(struct work_struct *work)
 
 static void krc_cm_ended(struct krc_accepted *accepted)
 {
-	struct krc_acceptor *acceptor = &accepted->dev->acceptor;
+	struct krc_acceptor *acceptor = accepted->dev->acceptor;
 	struct krc_accepted *other;
 
 	mutex_lock(&acceptor->lock);
@@ -118,7 +75,7 @@ static void krc_cm_ended(struct krc_accepted *accepted)
 /* Enters it, in the place of an earlier one of the same connection. */
 static int krc_cm_enter(struct krc_accepted *accepted)
 {
-	struct krc_acceptor *acceptor = &accepted->dev->acceptor;
+	struct krc_acceptor *acceptor = accepted->dev->acceptor;
 	struct krc_accepted *other, *next;
 	bool replaces = false;
 	int err = 0;
@@ -145,8 +102,13 @@ static int krc_cm_enter(struct krc_accepted *accepted)
 static int krc_cm_welcome(struct krc_accepted *accepted)
 {
 	struct ib_device_attr *limits = &accepted->dev->ib->attrs;
-	struct krc_table_place table;
-	struct krc_cm_welcome welcome = { .magic = cpu_to_be32(MAGIC) };
+	const struct krc_table_place *table = &accepted->dev->table;
+	struct krc_cm_welcome welcome = {
+		.magic = cpu_to_be32(KRC_CM_MAGIC),
+		.table_addr = cpu_to_be64(table->addr),
+		.table_rkey = cpu_to_be32(table->rkey),
+		.table_slots = cpu_to_be32(table->slots),
+	};
 	struct rdma_conn_param param = {
 		.private_data = &welcome,
 		.private_data_len = sizeof(welcome),
@@ -156,10 +118,6 @@ static int krc_cm_welcome(struct krc_accepted *accepted)
 		.rnr_retry_count = KRC_RETRIES,
 	};
 
-	krc_host_get_table(accepted->dev->self, &table);
-	welcome.table_addr = cpu_to_be64(table.addr);
-	welcome.table_rkey = cpu_to_be32(table.rkey);
-	welcome.table_slots = cpu_to_be32(table.slots);
 	return rdma_accept(accepted->id, &param);
 }
 
@@ -184,7 +142,7 @@ static int krc_cm_accept(struct krc_device *dev, struct rdma_cm_id *id,
 	accepted->dev = dev;
 	accepted->id = id;
 	memcpy(&accepted->hello, param->private_data, sizeof(accepted->hello));
-	if (accepted->hello.magic != cpu_to_be32(MAGIC)) {
+	if (accepted->hello.magic != cpu_to_be32(KRC_CM_MAGIC)) {
 		err = -EPROTO;
 		goto free;
 	}
@@ -233,7 +191,7 @@ static int krc_cm_passive(struct rdma_cm_id *id, struct rdma_cm_event *event)
 	}
 }
 
-void krc_cm_init(struct krc_acceptor *acceptor)
+void krc_accept_init(struct krc_acceptor *acceptor)
 {
 	mutex_init(&acceptor->lock);
 	INIT_LIST_HEAD(&acceptor->accepted);
@@ -241,12 +199,12 @@ void krc_cm_init(struct krc_acceptor *acceptor)
 	INIT_WORK(&acceptor->reaper, krc_cm_reap);
 }
 
-int krc_cm_listen(struct krc_device *dev)
+int krc_accept_start(struct krc_device *dev)
 {
-	struct krc_acceptor *acceptor = &dev->acceptor;
+	struct krc_acceptor *acceptor = dev->acceptor;
 	struct sockaddr_storage addr = {};
 	struct rdma_cm_id *id;
-	int err = krc_sockaddr(&dev->gid, cm_port, &addr);
+	int err = krc_sockaddr(&dev->gid, krc_cm_port, &addr);
 
 	if (err)
 		return err;
@@ -264,9 +222,9 @@ int krc_cm_listen(struct krc_device *dev)
 	return err;
 }
 
-void krc_cm_stop(struct krc_device *dev)
+void krc_accept_stop(struct krc_device *dev)
 {
-	struct krc_acceptor *acceptor = &dev->acceptor;
+	struct krc_acceptor *acceptor = dev->acceptor;
 	struct krc_accepted *accepted, *next;
 
 	mutex_lock(&acceptor->lock);
@@ -279,129 +237,4 @@ void krc_cm_stop(struct krc_device *dev)
 		krc_cm_end(accepted);
 	mutex_unlock(&acceptor->lock);
 	flush_work(&acceptor->reaper);
-}
-
-/* --- the side that asks --- */
-
-static int krc_cm_active(struct rdma_cm_id *id, struct rdma_cm_event *event)
-{
-	struct krc_conn *conn = id->context;
-	const struct krc_cm_welcome *welcome;
-	struct krc_table_place table;
-
-	switch (event->event) {
-	case RDMA_CM_EVENT_ADDR_RESOLVED:
-	case RDMA_CM_EVENT_ROUTE_RESOLVED:
-		conn->cm_error = 0;
-		break;
-	case RDMA_CM_EVENT_ESTABLISHED:
-		welcome = event->param.conn.private_data;
-		conn->cm_error = -EPROTO;
-		if (event->param.conn.private_data_len < sizeof(*welcome) ||
-		    welcome->magic != cpu_to_be32(MAGIC))
-			break;
-		table.addr = be64_to_cpu(welcome->table_addr);
-		table.rkey = be32_to_cpu(welcome->table_rkey);
-		table.slots = be32_to_cpu(welcome->table_slots);
-		krc_host_set_table(conn->host, &table);
-		conn->cm_error = 0;
-		break;
-	case RDMA_CM_EVENT_DISCONNECTED:
-	case RDMA_CM_EVENT_DEVICE_REMOVAL:
-		conn->cm_error = -ECONNRESET;
-		krc_conn_break(conn);
-		break;
-	case RDMA_CM_EVENT_TIMEWAIT_EXIT:
-		return 0;
-	default:
-		conn->cm_error = -EHOSTUNREACH;
-	}
-	complete(&conn->cm_event);
-	return 0;
-}
-
-static int krc_cm_wait(struct krc_conn *conn, int err, unsigned int ms)
-{
-	if (err)
-		return err;
-	if (!wait_for_completion_timeout(&conn->cm_event, msecs_to_jiffies(ms)))
-		return -ETIMEDOUT;
-	return conn->cm_error;
-}
-
-/* The first time, as slow a network as a test wants. */
-static int krc_cm_slow_down(struct krc_conn *conn)
-{
-	u32 ms = READ_ONCE(conn->dev->slow_connects_ms);
-	u32 slept;
-
-	if (conn->was_up)
-		return 0;
-	if (ms == U32_MAX)
-		return -EHOSTUNREACH;
-	for (slept = 0; slept < ms; slept += 20) {
-		if (READ_ONCE(conn->state) == KRC_CONN_GONE)
-			return -ENODEV;
-		msleep(20);
-	}
-	return 0;
-}
-
-int krc_cm_connect(struct krc_conn *conn, struct ib_qp_init_attr *init)
-{
-	struct krc_device *dev = conn->dev;
-	struct sockaddr_storage to = {}, from = {};
-	struct krc_cm_hello hello = {
-		.magic = cpu_to_be32(MAGIC),
-		.index = cpu_to_be32(conn->index),
-	};
-	struct rdma_conn_param param = {
-		.private_data = &hello,
-		.private_data_len = sizeof(hello),
-		.responder_resources = 1,
-		.initiator_depth = min(dev->ib->attrs.max_qp_init_rd_atom,
-				       KRC_RD_ATOMIC),
-		.retry_count = KRC_RETRIES,
-		.rnr_retry_count = KRC_RETRIES,
-	};
-	struct rdma_cm_id *id;
-	int err = krc_sockaddr(&conn->host->gid, cm_port, &to);
-
-	if (!err)
-		err = krc_sockaddr(&dev->gid, 0, &from);
-	if (!err)
-		err = krc_cm_slow_down(conn);
-	if (err)
-		return err;
-	memcpy(hello.gid, dev->gid.raw, sizeof(hello.gid));
-	reinit_completion(&conn->cm_event);
-	id = rdma_create_id(&init_net, krc_cm_active, conn, RDMA_PS_TCP,
-			    IB_QPT_RC);
-	if (IS_ERR(id))
-		return PTR_ERR(id);
-	conn->cm = id;
-	err = rdma_resolve_addr(id, (struct sockaddr *)&from,
-				(struct sockaddr *)&to, RESOLVE_MS);
-	err = krc_cm_wait(conn, err, 2 * RESOLVE_MS);
-	if (!err && id->device != dev->ib)
-		err = -EHOSTUNREACH;
-	if (!err)
-		err = krc_cm_wait(conn, rdma_resolve_route(id, RESOLVE_MS),
-				  2 * RESOLVE_MS);
-	if (!err)
-		err = rdma_set_ack_timeout(id, KRC_ACK_TIMEOUT);
-	if (!err)
-		err = rdma_create_qp(id, dev->pd, init);
-	if (err)
-		return err;
-	conn->qp = id->qp;
-	return krc_cm_wait(conn, rdma_connect(id, &param), CONNECT_MS);
-}
-
-void krc_cm_disconnect(struct krc_conn *conn)
-{
-	if (!conn->cm)
-		return;
-	rdma_destroy_id(conn->cm);
-	conn->cm = NULL;
 }

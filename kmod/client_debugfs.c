@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
+/* Counters of a device, and what tests ask of it; the tracepoints. */
 #include <linux/debugfs.h>
 #include <linux/inet.h>
 #include <linux/seq_file.h>
@@ -6,18 +7,18 @@
 #include <net/net_namespace.h>
 #include <rdma/ib_addr.h>
 
+#include "client.h"
 #include "conn.h"
 #include "device.h"
 #include "host.h"
 #include "meta.h"
 #include "node.h"
 #include "sdc.h"
-#include "stats.h"
 
 #define CREATE_TRACE_POINTS
 #include "trace.h"
 
-static struct dentry *krc_debugfs;
+static struct dentry *krc_root;
 
 static int stats_show(struct seq_file *file, void *unused)
 {
@@ -53,7 +54,7 @@ static int stats_show(struct seq_file *file, void *unused)
 		seq_printf(file, "%s %lld\n", values[i].name,
 			   atomic64_read(values[i].value));
 	if (krc_device_is_ready(dev))
-		seq_printf(file, "records %u\n", krc_meta_records(&dev->meta));
+		seq_printf(file, "records %u\n", krc_meta_records(dev->meta));
 	return 0;
 }
 DEFINE_SHOW_ATTRIBUTE(stats);
@@ -108,7 +109,7 @@ static ssize_t forget_write(struct file *file, const char __user *from,
 	if (!err)
 		err = rdma_ip2gid((struct sockaddr *)&address, &gid);
 	if (!err)
-		err = krc_meta_forget_host(&dev->meta, &gid);
+		err = krc_meta_forget_host(dev->meta, &gid);
 	krc_peers_free(dev);
 	return err ?: count;
 }
@@ -120,19 +121,19 @@ static const struct file_operations forget_fops = {
 	.llseek = noop_llseek,
 };
 
-void krc_stats_init(void)
+void krc_debugfs_init(void)
 {
-	krc_debugfs = debugfs_create_dir("krcore", NULL);
+	krc_root = debugfs_create_dir("krcore", NULL);
 }
 
-void krc_stats_exit(void)
+void krc_debugfs_exit(void)
 {
-	debugfs_remove_recursive(krc_debugfs);
+	debugfs_remove_recursive(krc_root);
 }
 
-void krc_stats_add_device(struct krc_device *dev)
+void krc_debugfs_add(struct krc_device *dev)
 {
-	dev->debugfs = debugfs_create_dir(dev_name(&dev->ib->dev), krc_debugfs);
+	dev->debugfs = debugfs_create_dir(dev_name(&dev->ib->dev), krc_root);
 	debugfs_create_file("stats", 0444, dev->debugfs, dev, &stats_fops);
 	debugfs_create_file("break", 0200, dev->debugfs, dev, &break_fops);
 	debugfs_create_file("break_unheard", 0200, dev->debugfs, dev,
@@ -144,8 +145,7 @@ void krc_stats_add_device(struct krc_device *dev)
 			    &forget_fops);
 }
 
-/* Waits until nobody is in one of its files. Nothing may be left by now. */
-void krc_stats_remove_device(struct krc_device *dev)
+void krc_debugfs_remove(struct krc_device *dev)
 {
 	struct krc_stats *stats = &dev->stats;
 

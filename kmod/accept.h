@@ -1,22 +1,21 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Connections between hosts: RDMA CM, between the modules of both. A connection
- * serves the requests of the side that asked for it alone; the other one accepts
- * and takes no further part.
+ * Connections that other hosts ask for, through RDMA CM. A connection serves the
+ * requests of the side that asked for it alone (conn_qp.c); this one accepts and takes
+ * no further part.
  *
  * Who asks says who he is and which of his connections it is. That replaces an
  * earlier one of that name, whose QP takes nothing any more from then on: so once
  * a broken connection works again, nothing of its former life executes.
  */
-#ifndef KRCORE_CM_H
-#define KRCORE_CM_H
+#ifndef KRCORE_ACCEPT_H
+#define KRCORE_ACCEPT_H
 
 #include <linux/list.h>
 #include <linux/mutex.h>
 #include <linux/workqueue.h>
 #include <rdma/ib_verbs.h>
 
-struct krc_conn;
 struct krc_device;
 struct rdma_cm_id;
 
@@ -31,17 +30,10 @@ struct krc_acceptor {
 	struct work_struct reaper;
 };
 
-void krc_cm_init(struct krc_acceptor *acceptor);
+void krc_accept_init(struct krc_acceptor *acceptor);
 /* -EADDRNOTAVAIL: the device's address is not one of IP. */
-int krc_cm_listen(struct krc_device *dev);
-/* Ends all that was accepted. Also after a failure of krc_cm_listen. */
-void krc_cm_stop(struct krc_device *dev);
-
-/*
- * Makes the QP of a connection to another host, ready to send. Waits up to some
- * seconds. Both: of krc_qp_create and krc_qp_destroy.
- */
-int krc_cm_connect(struct krc_conn *conn, struct ib_qp_init_attr *init);
-void krc_cm_disconnect(struct krc_conn *conn);
+int krc_accept_start(struct krc_device *dev);
+/* Ends all that was accepted. Also after a failure of krc_accept_start. */
+void krc_accept_stop(struct krc_device *dev);
 
 #endif

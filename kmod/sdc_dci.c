@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
+/* Initiators of the software DC, of which ../krcore/rnic/sdc/initiator.h is the core. */
 #include <linux/jiffies.h>
 #include <linux/module.h>
 #include <linux/random.h>
@@ -7,7 +8,6 @@
 #include <rdma/ib_cache.h>
 
 #include "conn.h"
-#include "dci.h"
 #include "device.h"
 #include "krcore/rnic/sdc/initiator.h"
 #include "region.h"
@@ -37,13 +37,8 @@ static const struct sdc_timing krc_dci_timing = {
 	.rnr_retries = 6,
 };
 
-static_assert((int)KRC_OP_READ == (int)SDC_OP_READ);
-static_assert((int)KRC_OP_WRITE == (int)SDC_OP_WRITE);
-static_assert((int)KRC_OP_COMPARE_SWAP == (int)SDC_OP_COMPARE_SWAP);
-static_assert((int)KRC_OP_FETCH_ADD == (int)SDC_OP_FETCH_ADD);
 static_assert((int)KRC_FLUSHED == (int)SDC_FLUSHED);
 static_assert((int)KRC_RETRY_EXCEEDED == (int)SDC_RETRY_EXCEEDED);
-static_assert(KRC_MAX_SGE == SDC_MAX_SGE);
 
 struct krc_dci {
 	struct krc_sdc *sdc;
@@ -61,7 +56,7 @@ struct krc_dci {
 	bool starved;			/* of buffers */
 	struct krc_sdc_handle handle;
 	struct sdc_initiator core;
-	struct sdc_queued_wr wrs[KRC_DCI_DEPTH];
+	struct sdc_queued_wr wrs[KRC_STAND_IN_DEPTH];
 	struct sdc_peer peers[PEERS];
 };
 
@@ -90,7 +85,7 @@ static void krc_dci_send(void *context, const struct sdc_address *to, u32 bytes)
 	krc_sdc_post_send(dci->sdc, &dci->handle, to->qpn, bytes);
 }
 
-static const struct sdc_initiator_ops krc_dci_ops = {
+static const struct sdc_initiator_ops krc_dci_core_ops = {
 	.local = krc_dci_local,
 	.buffer = krc_dci_buffer,
 	.send = krc_dci_send,
@@ -120,7 +115,7 @@ static bool krc_dci_run(struct krc_dci *dci, struct sdc_completion *done,
 		return false;
 	dci->starved = false;
 	sdc_initiator_run(&dci->core, now);
-	while (*count < KRC_DCI_DEPTH &&
+	while (*count < KRC_STAND_IN_DEPTH &&
 	       sdc_initiator_poll(&dci->core, &done[*count]))
 		++*count;
 	failed = dci->core.state == SDC_QUEUE_ERROR;
@@ -137,7 +132,7 @@ static bool krc_dci_run(struct krc_dci *dci, struct sdc_completion *done,
 static void krc_dci_drive(struct tasklet_struct *tasklet)
 {
 	struct krc_dci *dci = from_tasklet(dci, tasklet, drive);
-	struct sdc_completion done[KRC_DCI_DEPTH];
+	struct sdc_completion done[KRC_STAND_IN_DEPTH];
 	struct krc_sdc *sdc = dci->sdc;
 	struct krc_conn *conn = dci->conn;
 	u32 count = 0;
@@ -236,9 +231,9 @@ void krc_dc_get_place(const struct krc_device *dev, struct krc_dc_place *place)
 	place->mtu_bytes = dev->sdc->mtu_bytes;
 }
 
-struct krc_dci *krc_dci_take(struct krc_device *dev,
-			     const struct krc_dc_place *to,
-			     const union ib_gid *gid)
+static struct krc_dci *krc_dci_take(struct krc_device *dev,
+				    const struct krc_dc_place *to,
+				    const union ib_gid *gid)
 {
 	struct krc_sdc *sdc = dev->sdc;
 	struct krc_dci *taken = NULL;
@@ -266,31 +261,32 @@ struct krc_dci *krc_dci_take(struct krc_device *dev,
 	return taken;
 }
 
-void krc_dci_put(struct krc_dci *dci)
+static void krc_dci_put(struct krc_dci *dci)
 {
 	spin_lock_bh(&dci->sdc->lock);
 	dci->taken = false;
 	spin_unlock_bh(&dci->sdc->lock);
 }
 
-bool krc_dci_serves(const struct krc_dci *dci, const struct krc_dc_place *to)
+static bool krc_dci_serves(const struct krc_dci *dci,
+			   const struct krc_dc_place *to)
 {
 	return dci->place.key == to->key && dci->place.number == to->number &&
 	       dci->place.mtu_bytes == to->mtu_bytes;
 }
 
-void krc_dci_begin(struct krc_dci *dci, struct krc_conn *conn)
+static void krc_dci_begin(struct krc_dci *dci, struct krc_conn *conn)
 {
 	struct krc_sdc *sdc = dci->sdc;
 	const struct sdc_initiator_config config = {
-		.ops = &krc_dci_ops,
+		.ops = &krc_dci_core_ops,
 		.context = dci,
 		.life = get_random_u64(),
 		.mtu_bytes = sdc->mtu_bytes,
-		.max_message_bytes = KRC_DCI_MAX_BYTES,
+		.max_message_bytes = KRC_STAND_IN_MAX_BYTES,
 		.timing = krc_dci_timing,
 		.wrs = dci->wrs,
-		.depth = KRC_DCI_DEPTH,
+		.depth = KRC_STAND_IN_DEPTH,
 		.peers = dci->peers,
 		.peer_count = PEERS,
 		.first_tag = (dci - sdc->dcis.all) * PEERS,
@@ -307,7 +303,7 @@ void krc_dci_begin(struct krc_dci *dci, struct krc_conn *conn)
 	queue_work(system_long_wq, &dci->prepare);
 }
 
-void krc_dci_post(struct krc_dci *dci, struct krc_wr *wr)
+static void krc_dci_post(struct krc_dci *dci, struct krc_wr *wr)
 {
 	struct sdc_wr posted = {
 		.wr_id = (uintptr_t)wr,
@@ -346,7 +342,7 @@ void krc_dci_post(struct krc_dci *dci, struct krc_wr *wr)
 	tasklet_schedule(&dci->drive);
 }
 
-void krc_dci_fail(struct krc_dci *dci)
+static void krc_dci_fail(struct krc_dci *dci)
 {
 	lockdep_assert_held(&dci->conn->lock);
 	spin_lock(&dci->sdc->lock);
@@ -367,7 +363,7 @@ static bool krc_dci_is_settled(struct krc_dci *dci)
 	return settled;
 }
 
-void krc_dci_end(struct krc_dci *dci)
+static void krc_dci_end(struct krc_dci *dci)
 {
 	struct krc_sdc *sdc = dci->sdc;
 
@@ -380,6 +376,16 @@ void krc_dci_end(struct krc_dci *dci)
 	tasklet_kill(&dci->drive);
 	krc_dci_put(dci);
 }
+
+const struct krc_stand_in krc_dci_stand_in = {
+	.take = krc_dci_take,
+	.put = krc_dci_put,
+	.serves = krc_dci_serves,
+	.begin = krc_dci_begin,
+	.post = krc_dci_post,
+	.fail = krc_dci_fail,
+	.end = krc_dci_end,
+};
 
 /* --- those of a device --- */
 
