@@ -62,6 +62,17 @@ static int krc_node_claim(struct krc_node *node)
 	return err;
 }
 
+static void krc_node_tell_dc(const struct krc_device *dev,
+			     struct krc_node_value *value)
+{
+	struct krc_dc_place dc;
+
+	krc_dc_get_place(dev, &dc);
+	value->dc_key = dc.key;
+	value->dc_number = dc.number;
+	value->dc_mtu_bytes = dc.mtu_bytes;
+}
+
 int krc_node_create(struct krc_device *dev, struct krc_join *join,
 		    struct krc_node **made)
 {
@@ -69,6 +80,8 @@ int krc_node_create(struct krc_device *dev, struct krc_join *join,
 	struct krc_node *node;
 	int err;
 
+	/* Who connects before it publishes need not wait for RDMA CM, either. */
+	krc_node_tell_dc(dev, &value);
 	node = kzalloc(sizeof(*node), GFP_KERNEL_ACCOUNT);
 	if (!node)
 		return -ENOMEM;
@@ -133,15 +146,11 @@ int krc_node_publish(struct krc_node *node, const struct mm_struct *mm,
 		     const struct krc_publish *publish)
 {
 	struct krc_node_value value = { .count = publish->count };
-	struct krc_dc_place dc;
 	bool mapped;
 	u32 i;
 	int err = 0;
 
-	krc_dc_get_place(node->dev, &dc);
-	value.dc_key = dc.key;
-	value.dc_number = dc.number;
-	value.dc_mtu_bytes = dc.mtu_bytes;
+	krc_node_tell_dc(node->dev, &value);
 	for (i = 0; i < publish->count && !err; i++) {
 		value.regions[i].tag = publish->regions[i].tag;
 		err = krc_region_describe(node->dev, mm,

@@ -98,10 +98,15 @@ struct User : Side {
   krc_connect found = {};
 };
 
+constexpr char kFirstConnect[] = "/common/first_connect";
+
 TEST(SdcFirst, Serves) {
   if (!IsPart("serve")) GTEST_SKIP() << "needs a second host";
   Side side(8, kBytes);
   ASSERT_EQ(side.queue.Join(kFabric, kNode), 0);
+  // The other host connects for the first time to a node that has published nothing yet.
+  while (access(kFirstConnect, F_OK) != 0 && access("/common/served", F_OK) != 0) Pause();
+  usleep(300'000);
   const krc_shared_region region = {0, 0, side.key, 0, 0, 0};
   ASSERT_EQ(side.queue.Publish({&region, 1}), 0);
   AwaitFile("/common/served");
@@ -116,6 +121,7 @@ TEST(SdcFirst, ReadsWritesAndDoesAtomicsWhereNoConnectionCanBeMade) {
   ASSERT_TRUE(Becomes("standing_in", 0));
   const SlowConnects slow(kNever);
   const int64_t connects = Counter("dc_connects"), before = Counter("dc_requests");
+  std::ofstream(kFirstConnect).flush();
   User user;
   EXPECT_EQ(Counter("dc_connects"), connects + 1);
   EXPECT_EQ(Counter("standing_in"), 1);
