@@ -13,7 +13,6 @@
 #include <utility>
 
 #include "krcore/base/descriptor.h"
-#include "krcore/rnic/fork_guard.h"
 #include "krcore/types.h"
 
 namespace krcore::kernel {
@@ -116,12 +115,11 @@ bool CopyName(std::string_view name, uint8_t (&field)[kBytes]) {
 
 KernelQueue::~KernelQueue() {
   if (krc_ring_header* const ring = ring_.load(std::memory_order_relaxed)) munmap(ring, ring_bytes_);
-  if (fd_ >= 0) rnic::UnguardAndClose(fd_, generation_);
+  if (fd_ >= 0) close(fd_);
 }
 
 Status KernelQueue::OpenFile(const std::string& path) {
-  rnic::ForksHeld forks;
-  if ((fd_ = AboveStandard(open(path.c_str(), O_RDWR | O_CLOEXEC))) >= 0) forks.Guard(fd_);
+  fd_ = AboveStandard(open(path.c_str(), O_RDWR | O_CLOEXEC));
   return fd_ < 0 ? Outcome(errno, path.c_str()) : Status();
 }
 
@@ -131,7 +129,7 @@ Status KernelQueue::CheckVersion(const std::string& path) {
     max_message_bytes_ = query->max_message_bytes;
     return {};
   }
-  rnic::UnguardAndClose(std::exchange(fd_, -1), generation_);
+  close(std::exchange(fd_, -1));
   if (!query.ok()) return query.status();
   return Status(StatusCode::kUnsupported, path + ": its interface has version " + std::to_string(query->abi_version) +
                                               ", not " + std::to_string(KRC_ABI_VERSION));
@@ -177,13 +175,8 @@ Result<krc_connect> KernelQueue::Start(const std::string& device, uint32_t depth
 
 Status KernelQueue::OpenLike(const KernelQueue& of, uint32_t depth) {
   krc_new_queue made = {depth, -1, 0, 0};
-  {
-    rnic::ForksHeld forks;
-    if (const int error = Call(of.fd_, KRC_IOC_NEW_QUEUE, &made); error != 0)
-      return Outcome(error, "KRC_IOC_NEW_QUEUE");
-    if ((fd_ = AboveStandard(made.file)) < 0) return Outcome(errno, "a queue's descriptor");
-    forks.Guard(fd_);
-  }
+  if (const int error = Call(of.fd_, KRC_IOC_NEW_QUEUE, &made); error != 0) return Outcome(error, "KRC_IOC_NEW_QUEUE");
+  if ((fd_ = AboveStandard(made.file)) < 0) return Outcome(errno, "a queue's descriptor");
   ring_bytes_ = made.ring_bytes;
   ring_mask_ = made.ring_entries - 1;
   max_message_bytes_ = of.max_message_bytes_;

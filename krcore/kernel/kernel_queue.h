@@ -17,7 +17,6 @@
 #include <vector>
 
 #include "kmod/include/uapi/krcore/krcore_ioctl.h"
-#include "krcore/fork.h"
 #include "krcore/status.h"
 #include "krcore/types.h"
 
@@ -116,8 +115,7 @@ class KernelQueue {
   void Keep(const krc_attach& attach);
   void Keep(const krc_join& join);
 
-  int fd_ = -1;  // closed in forked children, or they would keep a dead parent's queue alive
-  const uint32_t generation_ = ForkGeneration();
+  int fd_ = -1;
   uint32_t max_message_bytes_ = 0;
   Gid gid_;
   NodeId node_ = kNoNode;
