@@ -69,6 +69,7 @@ inline void ClientCore::Release(Operation& operation) {
 
 inline Operation& ClientCore::TakeToRead(Operation& operation, std::string_view key, const KeyHash& hash) {
   operation.in_use = true;
+  operation.deadline_ns = 0;
   operation.epoch = epoch_;
   operation.key = key;
   operation.hash = hash;
@@ -85,7 +86,6 @@ inline Operation& ClientCore::Take(Operation& operation, std::string_view key, c
   operation.batch.CountForOperation(of_user);
   operation.attempt = operation.waits = operation.hurries = 0;
   operation.again = Again::kElse;
-  operation.deadline_ns = 0;
   operation.torn = false;
   operation.room_wait.begun = false;
   stats_.operations += of_user ? 1 : 0;

@@ -3,6 +3,7 @@
 
 #include <coroutine>
 #include <cstring>
+#include <limits>
 #include <memory>
 #include <vector>
 
@@ -18,6 +19,10 @@ struct ShutGate final : krcore::PostGate {
   bool MayPost() override { return false; }
 };
 
+struct NobodyWaits final : kvs::Connections::Waiting {
+  int64_t NextDeadlineNs() override { return std::numeric_limits<int64_t>::max(); }
+};
+
 class Batches : public ::testing::Test {
  protected:
   static constexpr uint64_t kAt = (size_t{64} << 20) - 256;  // in every pool: near its end, and free
@@ -28,7 +33,7 @@ class Batches : public ::testing::Test {
     auto words = node_->CreateRegion({.length = 4096});
     ASSERT_TRUE(words.ok()) << words.status().ToString();
     words_ = *std::move(words);
-    connections_ = std::make_unique<kvs::Connections>(*node_, 1'000'000'000, stats_);
+    connections_ = std::make_unique<kvs::Connections>(*node_, 1'000'000'000, nobody_, stats_);
     ASSERT_TRUE(connections_->Open(16).ok());
     for (const krcore::NodeId memory_node : {1, 2}) ASSERT_TRUE(connections_->Reach(memory_node));
     batch_.Attach(connections_.get(), words_->lkey());
@@ -58,6 +63,7 @@ class Batches : public ::testing::Test {
   std::unique_ptr<krcore::Node> node_;
   std::unique_ptr<krcore::Region> words_;
   kvs::ClientStats stats_;
+  NobodyWaits nobody_;
   ShutGate shut_gate_;
   std::unique_ptr<kvs::Connections> connections_;
   kvs::Batch batch_{8};
@@ -186,7 +192,7 @@ TEST_F(ManyBatches, AreHandedOnBeforeTheirMemoryNodeIsConnectedAnew) {
 }
 
 TEST_F(ManyBatches, EndInAQueueThatIsShallowerThanAnOutbox) {
-  connections_ = std::make_unique<kvs::Connections>(*node_, 1'000'000'000, stats_);
+  connections_ = std::make_unique<kvs::Connections>(*node_, 1'000'000'000, nobody_, stats_);
   ASSERT_TRUE(connections_->Open(4).ok());
   ASSERT_TRUE(connections_->Reach(1));
   for (int i = 0; i < 6; ++i) Begin(3);
@@ -195,7 +201,7 @@ TEST_F(ManyBatches, EndInAQueueThatIsShallowerThanAnOutbox) {
 
 // What is done silently frees the queue's depth at once, whoever polls the pool; its part has not ended yet.
 TEST_F(ManyBatches, EndHoweverManyHaveNotEndedYet) {
-  connections_ = std::make_unique<kvs::Connections>(*node_, 1'000'000'000, stats_);
+  connections_ = std::make_unique<kvs::Connections>(*node_, 1'000'000'000, nobody_, stats_);
   ASSERT_TRUE(connections_->Open(512, {.dc_initiators = 1, .sq_depth = 16}).ok());
   ASSERT_TRUE(connections_->Reach(1));
   for (int i = 0; i < 1'500; ++i) Begin(1);

@@ -6,12 +6,12 @@
 
 #include "krcore/rnic/sdc/types.h"
 
-static inline bool sdc_is_atomic(uint8_t opcode) { return opcode == SDC_OP_COMPARE_SWAP || opcode == SDC_OP_FETCH_ADD; }
-static inline bool sdc_is_send(uint8_t opcode) { return opcode == SDC_OP_SEND || opcode == SDC_OP_SEND_IMM; }
+static inline bool sdc_is_atomic(uint32_t opcode) { return opcode == SDC_OP_COMPARE_SWAP || opcode == SDC_OP_FETCH_ADD; }
+static inline bool sdc_is_send(uint32_t opcode) { return opcode == SDC_OP_SEND || opcode == SDC_OP_SEND_IMM; }
 
 // `opcode`: of sdc_opcode, if it is one. `bytes`: of all its SGEs; of a request that is neither an atomic nor inline it
 // does not matter. How many SGEs and bytes there may be is the caller's to know.
-static inline bool sdc_is_well_formed(uint8_t opcode, uint32_t sge_count, uint64_t bytes, uint64_t remote_addr,
+static inline bool sdc_is_well_formed(uint32_t opcode, uint32_t sge_count, uint64_t bytes, uint64_t remote_addr,
                                       bool is_inline, uint32_t max_inline_bytes) {
   if (opcode > SDC_OP_FETCH_ADD) return false;
   // The NIC takes no other word, and puts the old one into its SGE.
