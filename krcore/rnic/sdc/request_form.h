@@ -6,7 +6,9 @@
 
 #include "krcore/rnic/sdc/types.h"
 
-static inline bool sdc_is_atomic(uint32_t opcode) { return opcode == SDC_OP_COMPARE_SWAP || opcode == SDC_OP_FETCH_ADD; }
+static inline bool sdc_is_atomic(uint32_t opcode) {
+  return opcode == SDC_OP_COMPARE_SWAP || opcode == SDC_OP_FETCH_ADD;
+}
 static inline bool sdc_is_send(uint32_t opcode) { return opcode == SDC_OP_SEND || opcode == SDC_OP_SEND_IMM; }
 
 // `opcode`: of sdc_opcode, if it is one. `bytes`: of all its SGEs; of a request that is neither an atomic nor inline it
