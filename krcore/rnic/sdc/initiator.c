@@ -16,7 +16,8 @@ enum sdc_posted sdc_initiator_post(struct sdc_initiator* initiator, const struct
   uint64_t length = 0;
   for (uint32_t i = 0; i < wr->sge_count; ++i) length += wr->sges[i].length;
   const bool is_inline = (wr->flags & SDC_INLINE) != 0;
-  if (!sdc_is_well_formed((uint32_t)wr->opcode, wr->sge_count, length, wr->remote_addr, is_inline, SDC_MAX_INLINE_BYTES))
+  if (!sdc_is_well_formed((uint32_t)wr->opcode, wr->sge_count, length, wr->remote_addr, is_inline,
+                          SDC_MAX_INLINE_BYTES))
     return SDC_POST_INVALID;
   if (initiator->posted - initiator->polled >= initiator->config.depth) return SDC_POST_FULL;
   struct sdc_queued_wr* queued = sdc_wr_at(initiator, initiator->posted);
