@@ -44,7 +44,7 @@ bool ClientCore::AllocateAtOnce(Operation& op, uint64_t bytes, krcore::NodeId no
 // long as there may be some soon, and meanwhile lets go of what the operation knows. kFull: every memory node is full.
 Task<Step> ClientCore::Allocate(Operation& op, uint64_t bytes, krcore::NodeId node, GlobalAddress* address) {
   for (;; co_await BackOff(op)) {
-    if (op.batch.Stale()) co_return Step::kRestart;
+    if (op.batch.Stale() || (op.attempt > 0 && OutOfTime(op))) co_return Step::kRestart;
     const Step allocated = co_await AllocateNow(op, bytes, node, address);
     if (allocated == Step::kOk) co_return allocated;
     if (allocated == Step::kRestart) continue;

@@ -75,7 +75,7 @@ MemoryState::Range& MemoryState::Smallest(NodeMemory& memory) {
 }
 
 void MemoryState::AddSpan(krcore::NodeId node, const Span& span) {
-  Of(node).next_span = std::max(NextSpan(node), std::min(2 * (span.end - span.begin), chunk_bytes()));
+  Of(node).next_span = std::max(NextSpan(node), std::min(kSpanGrowth * (span.end - span.begin), chunk_bytes()));
   if (!IsUsable(node, span.chunk, span.generation)) return;
   const uint64_t chunk = span.chunk << chunk_shift_;
   const uint64_t begin = Mutated(Mutation::kSpanFromTheStart) ? 0 : span.begin;

@@ -54,7 +54,7 @@ class MemoryState {
   bool AllocateForCopy(krcore::NodeId node, uint64_t bytes, GlobalAddress* block);
   // A subtable that was retired.
   bool AllocateTable(krcore::NodeId node, GlobalAddress* table);
-  // How much to take when there is too little: twice as much each time, from a small part of a chunk to all of it.
+  // How much to take when there is too little: more each time, from a small part of a chunk to all of it.
   uint64_t NextSpan(krcore::NodeId node) { return std::max(Of(node).next_span, chunk_bytes() / kFirstSpanPart); }
   // Memory of the node to cut blocks from. The smallest remainder of a few older spans is dropped for it.
   void AddSpan(krcore::NodeId node, const Span& span);
@@ -114,7 +114,7 @@ class MemoryState {
   uint64_t reclaimed() const { return reclaimed_; }
 
  private:
-  static constexpr uint64_t kFirstSpanPart = 256;  // of a chunk
+  static constexpr uint64_t kFirstSpanPart = 32, kSpanGrowth = 4;  // the first one is this part of a chunk
 
   struct Range {
     uint64_t begin = 0, end = 0;

@@ -483,7 +483,10 @@ TEST(GivenBack, ACompactionThatIsHeldUpLeavesManyOfTheFreeBlocks) {
   const uint64_t before = EvacuationsOf(store);
   bool ended = false;
   client->Spawn(CompactForLong(*client, &ended));
-  while (EvacuationsOf(store) == before) client->Poll();
+  while (EvacuationsOf(store) == before) {
+    client->Poll();
+    stopped->Poll();
+  }
   for (int i = 0; i < 100; ++i) client->Poll();  // it has heard of that
   // Until one finds no room. By then two compactions were held up, of this one and of its own, and each took half.
   uint32_t put = 0;

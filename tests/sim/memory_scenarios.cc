@@ -366,7 +366,7 @@ RunResult SplitBehindTheScan(uint64_t point) {
     Keys moving(1, 1), others(0, 0);
     others.Skip(100);
     for (uint32_t i = 0; i < 4; ++i) (void)stage.Do(writer, OpKind::kInsert, moving.Next());
-    for (uint32_t i = 0; i < 12; ++i) (void)stage.Do(mover, OpKind::kInsert, others.Next());
+    for (uint32_t i = 0; i < 12; ++i) (void)stage.Do(splitter, OpKind::kInsert, others.Next());
     (void)stage.Do(splitter, OpKind::kGet, others.given().front());
     if (!CompactUntilScan(stage, mover, {writer, mover, splitter})) return false;
     stage.Poll(mover, static_cast<uint32_t>(point));
