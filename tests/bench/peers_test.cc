@@ -162,8 +162,8 @@ class BoundAndStore : public testing::Test {
             after.chunks_taken - before.chunks_taken};
   }
   Trace Mixed(Mix mix, size_t length) const { return Trace::OfMix(mix, false, kRecords, 16, length, 1, 0, 1); }
-  // Taking a chunk is two READs and two CASes of the store, and a span of a chunk that is begun two READs and a CAS. They
-  // are no operation's; the bound only counts bytes.
+  // Taking a chunk is two READs and two CASes of the store, and a span of a chunk that is begun two READs and a CAS.
+  // They are no operation's; the bound only counts bytes.
   static void ExpectTheSame(const Both& both) {
     const uint64_t spans = both.store.atomics - 2 * both.chunks - both.bound.atomics;
     EXPECT_LE(spans, 4u);
