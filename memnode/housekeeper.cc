@@ -61,8 +61,8 @@ void Housekeeper::LookAfterStore() {
     if (auto opened = kvs::Store::Open(open); opened.ok()) {
       store = *std::move(opened);
       auto created = kvs::Housekeeper::Create(*store);
-      if (created.ok()) housekeeper = *std::move(created);
       status = created.status();
+      if (status.ok()) housekeeper = *std::move(created);
     } else {
       status = opened.status();
     }

@@ -463,7 +463,7 @@ void ClientCore::Mover::Choose(const Census& census, const std::map<Chunk, Chunk
       case ChunkKind::kRunRest:
       case ChunkKind::kReserved: break;
     }
-    const auto knows = [&](uint64_t announced) { return MayKnow(announced, chunk, word); };
+    const auto knows = [this, of = chunk, now = word](uint64_t announced) { return MayKnow(announced, of, now); };
     if (candidates.size() == before || std::ranges::none_of(client_.expelled_epochs_, knows)) continue;
     candidates.pop_back();
     pinned_ = true;

@@ -43,7 +43,7 @@ std::string NameOf(size_t key) { return "key" + std::to_string(key); }
 
 std::string ValueOf(size_t key, uint32_t version) {
   std::string value = std::to_string(key) + ":" + std::to_string(version) + ":";
-  value.resize(20 + (key * 7'001 + version * 1'301) % 12'000, static_cast<char>('a' + version % 26));
+  value.resize(20 + (key * 7'001 + version * 1'301) % 4'000, static_cast<char>('a' + version % 26));
   return value;
 }
 
