@@ -17,6 +17,8 @@ namespace {
 
 constexpr std::string_view kBlank = " \t\r";
 
+std::string unwritten;  // the main thread's
+
 std::string_view NextWord(std::string_view* text) {
   text->remove_prefix(std::min(text->find_first_not_of(kBlank), text->size()));
   const size_t end = std::min(text->find_first_of(kBlank), text->size());
@@ -69,8 +71,12 @@ std::optional<std::string> LineReader::Rest() {
 }
 
 void Channel::Print(const ordered_json& json) {
-  const std::string line = json.dump(-1, ' ', false, ordered_json::error_handler_t::replace) + "\n";
-  const bool written = std::fwrite(line.data(), 1, line.size(), stdout) == line.size() && std::fflush(stdout) == 0;
+  unwritten += json.dump(-1, ' ', false, ordered_json::error_handler_t::replace) + "\n";
+}
+
+void Channel::Flush() {
+  const std::string lines = std::exchange(unwritten, {});
+  const bool written = std::fwrite(lines.data(), 1, lines.size(), stdout) == lines.size() && std::fflush(stdout) == 0;
   if (!written && errno == EPIPE) cli::StopSignal::Request();
 }
 

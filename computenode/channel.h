@@ -47,8 +47,15 @@ class Channel {
   // `input`: -1 where nobody commands.
   explicit Channel(int input) : input_(input) {}
 
-  // A line on stdout, at once: whoever reads it may be waiting for it. When the reader has left, a stop is requested.
+  ~Channel() { Flush(); }
+  Channel(const Channel&) = delete;
+  Channel& operator=(const Channel&) = delete;
+
+  // A line for stdout. Flush writes it. Does not block, so locks may be held.
   static void Print(const nlohmann::ordered_json& json);
+  // Writes what was printed. Blocks while the reader of stdout does not read, so no lock may be held. When the reader
+  // has left, a stop is requested.
+  static void Flush();
   // Sleeps until there is input, a stop signal, or `timeout_ns` is over. Calls `obey` for each command; lines that are
   // none are answered here.
   void Wait(int64_t timeout_ns, const std::function<void(const Command&)>& obey);

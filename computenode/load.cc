@@ -59,6 +59,11 @@ FleetView Load::View() const {
   return view;
 }
 
+void Load::PrintProblems() {
+  if (job_ == nullptr) return;
+  for (const std::string& problem : job_->TakeProblems()) Channel::Print({{"event", "problem"}, {"message", problem}});
+}
+
 double Load::SecondsSinceStart(int64_t now_ns) const { return static_cast<double>(now_ns - start_ns_) / kNsPerS; }
 
 // ---- JobLoad
@@ -69,7 +74,7 @@ int64_t JobLoad::WakeNs(int64_t now_ns) const { return now_ns + kLookNs; }
 
 void JobLoad::Tend(int64_t) {
   wanted_ = fleet_->active();  // nobody is replaced
-  for (const std::string& problem : job_->TakeProblems()) Channel::Print({{"event", "problem"}, {"message", problem}});
+  PrintProblems();
   if (!reported_error_.ok()) return;
   reported_error_ = fleet_->FirstError();
   if (reported_error_.ok()) return;

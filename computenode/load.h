@@ -41,8 +41,7 @@ class Load {
   // When Tend is to be called next.
   virtual int64_t WakeNs(int64_t now_ns) const = 0;
   virtual void Tend(int64_t now_ns) = 0;
-  // Why the load is over; null: it goes on. `commanded`: somebody may still ask for
-  // workers.
+  // Why the load is over; null: it goes on. `commanded`: somebody may still ask for workers.
   virtual const char* End(int64_t now_ns, bool commanded) = 0;
   // No more operations are begun. Workers are to be retired then.
   virtual void Stop() {}
@@ -62,10 +61,12 @@ class Load {
   virtual bool AddSummary(const std::string& end, nlohmann::ordered_json* json) = 0;
   // Why it is not able to serve, besides what the fleet shows; empty: nothing.
   virtual std::string trouble() const { return {}; }
-  // `lock` is held; it is released before what takes long. `view`: of now.
+  // Releases `lock`, which is held, before what takes long. `view`: of now.
   virtual void AddMetrics(std::unique_lock<std::mutex>* lock, const FleetView& view, metrics::Families* families) = 0;
 
  protected:
+  // What threads of the fleet have noted since the last time. (Worker processes log theirs.)
+  void PrintProblems();
   // The fleet is threads, which do `job`.
   Status OpenThreads(const ycsb::JobOptions& job, uint32_t standby, bool rehearse);
 

@@ -97,6 +97,7 @@ int64_t QueueLoad::WakeNs(int64_t now_ns) const {
 
 void QueueLoad::Tend(int64_t now_ns) {
   fleet_->Look();
+  PrintProblems();
   ReplaceTheDead(now_ns);
   if (!scaler_ || now_ns < decide_at_ns_) return;
   decide_at_ns_ = std::max(decide_at_ns_ + elastic_.interval_ns, now_ns);
@@ -261,6 +262,7 @@ void QueueLoad::AddStatus(ordered_json* json) {
 }
 
 bool QueueLoad::AddSummary(const std::string& end, ordered_json* json) {
+  PrintProblems();
   ycsb::LatencyHistogram latencies;
   const uint64_t due = queue_->Look(clock_.NowNs()).due;
   const uint64_t replied = AddLatenciesOf(0, queue_->size(), &latencies);

@@ -27,6 +27,7 @@ Service::Service(const Options& options, Load& load, int input)
     : options_(options), load_(load), channel_(input), clock_(*krcore::RealClock()) {}
 
 void Service::Wait(int64_t timeout_ns) {
+  Channel::Flush();
   channel_.Wait(std::max<int64_t>(timeout_ns, 0), [this](const Command& command) { Obey(command); });
 }
 
@@ -56,6 +57,7 @@ int Service::PrintSummary(const char* end) {
                        {"control_plane", options_.store.control_plane}};
   const bool good = load_.AddSummary(end, &json);
   Channel::Print(json);
+  Channel::Flush();
   return good ? 0 : cli::kExitFailure;
 }
 
@@ -86,8 +88,8 @@ std::vector<prometheus::MetricFamily> Service::Collect() const {
   std::unique_lock lock(mutex_);
   const FleetView view = load_.View();
   families.Gauge("surgekv_healthy", "1: /healthz says that it is able to serve", TroubleNow(view).empty() ? 1 : 0);
+  load_.AddMetrics(&lock, view, &families);  // releases the lock
   AddFleet(options_, view, &families);
-  load_.AddMetrics(&lock, view, &families);
   return families.Take();
 }
 
@@ -158,6 +160,7 @@ int Service::Run() {
     }
     end = End(now_ns);
   }
+  Channel::Flush();
   Drain();
   operation_.Stop();
   return PrintSummary(end);

@@ -76,7 +76,8 @@ void Housekeeper::LookAfterStore() {
     chunks_freed_ = housekeeper->stats().chunks_freed;
     if (cli::StopSignal::Requested()) return;
     if (next_ns < kSoonNs) {
-      std::this_thread::sleep_for(std::chrono::nanoseconds(next_ns));
+      std::this_thread::sleep_for(
+          std::chrono::nanoseconds(next_ns));  // its client waits for others, which need the CPU
     } else if (cli::StopSignal::WaitFor(next_ns / 1'000'000 + 1)) {
       return;
     }

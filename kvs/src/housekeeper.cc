@@ -64,7 +64,7 @@ class HousekeeperCore final : public Housekeeper {
   uint64_t dead_ = 0;                          // of those that it asked for
   std::map<uint32_t, ClientEntry> expelled_;   // and not known to be dead
   uint64_t used_ = 0, free_ = 0, usable_ = 0;  // chunks
-  uint64_t mover_ = 0;                         // who gives memory back
+  uint64_t mover_ = 0;                         // the word of the client that gives memory back
   bool mover_goes_on_ = false;                 // since the look before
   // ... after the last sweep.
   bool swept_ = false;    // since the last look
@@ -85,7 +85,6 @@ bool HousekeeperCore::Look() {
   const krcore::Deadline deadline = krcore::Deadline::After(store_.clock(), kLookPatienceNs);
   const auto home = survey_->ReadHome(HomeRecord{store_.home(), 0}, deadline);
   if (!home.ok()) return false;
-  ++stats_.looks;
   AskForDead(*home, store_.clock().NowNs());  // after the READ
   mover_goes_on_ = home->mover != 0 && home->mover != mover_;
   mover_ = home->mover;
@@ -174,8 +173,6 @@ int64_t HousekeeperCore::Sweep() {
   const bool all_found = stats.dead_clients_found >= dead_ || now_ns - begun_ns_ > store_.lease_ns() / 4;
   if (client_->spawned() > 0 || !all_found) return progress ? 0 : kPollNs;
   stats_.chunks_freed += stats.chunks_freed;
-  stats_.expulsions += stats.expulsions;
-  stats_.dead_clients_found += stats.dead_clients_found;
   rest_until_ns_ = now_ns + kRest * worked_ns_;
   client_.reset();
   swept_ = swept_status_.ok();

@@ -119,13 +119,15 @@ bool ClientCore::Mover::OutOfTime() const { return client_.clock_.NowNs() >= dea
 
 // ---- (2), (4) waiting
 
-// Who is expelled and has announced that knows what was made up to one epoch later: is the chunk older, or may it be?
+// A client that was expelled and had announced this epoch knows what was made up to one epoch later. Is the chunk that
+// old, or may it be?
 bool ClientCore::Mover::MayKnow(uint64_t announced, Chunk chunk, ChunkWord word) const {
   if (Mutated(Mutation::kExpelledUnawaited)) return false;
   return !client_.store_.chunk_ages().IsYounger(chunk.first, chunk.second, word, announced + 2);
 }
 
-// Beyond the epoch: who lives, and who is expelled and may know one of the victims. Without victims, everybody.
+// Have all announced an epoch beyond this one: the living, and those expelled ones that may know one of the victims?
+// Without victims: all expelled ones.
 bool ClientCore::Mover::AllAnnounced(uint64_t epoch, std::span<const Victim> victims) const {
   if (client_.announced_by_living_ <= epoch) return false;
   return std::all_of(client_.expelled_epochs_.begin(), client_.expelled_epochs_.end(), [&](uint64_t announced) {
@@ -149,7 +151,7 @@ Task<Step> ClientCore::Mover::WaitForAll(std::span<const Victim> victims) {
   while (!AllAnnounced(passed, victims)) {
     if (OutOfTime() || OutOfPatience(begin_ns)) co_return Step::kFull;
     if (!victims.empty() && !op_.drains && client_.announced_by_living_ > passed) {
-      pinned_ = true;  // by who was expelled meanwhile, for as long as he likes
+      pinned_ = true;  // by a client that was expelled meanwhile, until it goes
       co_return Step::kFull;
     }
     if (op_.batch.Stale()) co_return Step::kRestart;

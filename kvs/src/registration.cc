@@ -377,7 +377,7 @@ Task<void> ClientCore::Observe(Batch& batch, uint64_t oldest, uint64_t epoch) {
   }
 }
 
-// Behind one that died, others that hold the epoch or memory back: where many die, each need not be watched for itself.
+// After one that died: others that hold the epoch or memory back. Where many die, each need not be watched by itself.
 Task<void> ClientCore::FreeOthersThatDied(Batch& batch, uint32_t index, uint64_t epoch) {
   const EpochBuffers::Registered& words = epoch_buffers_->words();
   uint32_t questions = 0;

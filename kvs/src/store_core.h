@@ -1,6 +1,6 @@
-// StoreCore: what the clients of one process share: the node (with the control plane "verbs" each has one of its own
-// beside it), the store's shape, what ended clients left for later ones: memory, and
-// their entries at the home; and what was seen of chunks.
+// StoreCore: what the clients of one process share: the node (with the control plane "verbs" each client has one of its
+// own as well), the store's shape, what ended clients left for later ones (memory, and their entries at the home), and
+// what was seen of chunks.
 //
 // Thread safety: all methods from any thread.
 #ifndef KVS_SRC_STORE_CORE_H_

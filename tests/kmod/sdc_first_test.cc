@@ -106,7 +106,7 @@ TEST(SdcFirst, Serves) {
   ASSERT_EQ(side.queue.Join(kFabric, kNode), 0);
   // The other host connects for the first time to a node that has published nothing yet.
   while (access(kFirstConnect, F_OK) != 0 && access("/common/served", F_OK) != 0) Pause();
-  usleep(300'000);
+  usleep(300'000);  // so long this node stays unpublished; nothing is asserted of the time
   const krc_shared_region region = {0, 0, side.key, 0, 0, 0};
   ASSERT_EQ(side.queue.Publish({&region, 1}), 0);
   AwaitFile("/common/served");

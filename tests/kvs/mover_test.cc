@@ -10,6 +10,7 @@
 #include "kvs/client.h"
 #include "kvs/layout/pool.h"
 #include "kvs/layout/subtable.h"
+#include "kvs/src/chunk_ages.h"
 #include "tests/kvs/manual_clock.h"
 #include "tests/kvs/test_store.h"
 
@@ -108,15 +109,16 @@ TEST_F(MoverTest, WhoWaitsForWhatNobodyCanFreeGivesUp) {
   }
 }
 
-// One that is expelled and lives may post late what it knows. It knows nothing of what was free after it was expelled.
-TEST_F(MoverTest, EmptiesWhatIsYoungerThanAClientThatHasStoppedAndLives) {
+// A client that is expelled and lives may post late what it knows. It knows nothing of what was free after that.
+TEST_F(MoverTest, EmptiesWhatIsYoungerThanAClientThatHasStoppedAndLivesAndLeavesTheRest) {
   auto stopped = store_.NewClient(), client = store_.NewClient();
-  ASSERT_TRUE(stopped->Put("warm", "x").ok());
-  for (int i = 0; i < 4'000 && client->stats().expulsions == 0; ++i) {
-    clock_.Advance(600'000);
-    for (int j = 0; j < 64; ++j) client->Poll();
-  }
-  ASSERT_EQ(client->stats().expulsions, 1u);
+  const auto fill_and_thin = [&](const std::string& prefix) {
+    for (int i = 0; i < 4'000; ++i) ASSERT_TRUE(client->Put(prefix + std::to_string(i), std::string(300, 'a')).ok());
+    for (int i = 0; i < 4'000; ++i) {
+      if (i % 10 == 0) continue;
+      ASSERT_TRUE(client->Delete(prefix + std::to_string(i)).ok());
+    }
+  };
   const auto compact = [&] {
     kvs::Status compacted = kvs::StatusCode::kInternal;
     client->Spawn(Compact(*client, &compacted));
@@ -126,16 +128,39 @@ TEST_F(MoverTest, EmptiesWhatIsYoungerThanAClientThatHasStoppedAndLives) {
     }
     EXPECT_TRUE(compacted.ok()) << compacted.ToString();
   };
-  compact();  // and sees which chunks are free
-  for (int i = 0; i < 4'000; ++i) ASSERT_TRUE(client->Put(std::to_string(i), std::string(300, 'a')).ok());
-  for (int i = 0; i < 4'000; ++i) {
-    if (i % 10 == 0) continue;
-    ASSERT_TRUE(client->Delete(std::to_string(i)).ok());
+  ASSERT_TRUE(stopped->Put("warm", "x").ok());
+  fill_and_thin("old");
+  for (int i = 0; i < 4'000 && client->stats().expulsions == 0; ++i) {
+    clock_.Advance(600'000);
+    for (int j = 0; j < 64; ++j) client->Poll();
   }
+  ASSERT_EQ(client->stats().expulsions, 1u);
+  const uint64_t old = CountChunks(kvs::ChunkKind::kBlocks);
+  EXPECT_GT(old, 15u);
+  compact();  // and sees which chunks are free
+  EXPECT_EQ(client->stats().chunks_freed, 0u);
+  fill_and_thin("young");
   const uint64_t taken = CountChunks(kvs::ChunkKind::kBlocks);
-  EXPECT_GT(taken, 15u);
+  EXPECT_GT(taken, old + 15);
   compact();
-  EXPECT_LT(CountChunks(kvs::ChunkKind::kBlocks), taken / 2);
+  EXPECT_LT(CountChunks(kvs::ChunkKind::kBlocks), old + (taken - old) / 2);
+  EXPECT_GE(CountChunks(kvs::ChunkKind::kBlocks), old);
+}
+
+TEST(ChunkAges, AChunkIsYoungerThanAnEpochInWhichItWasFree) {
+  using kvs::ChunkWord;
+  kvs::ChunkAges ages;
+  const ChunkWord free = ChunkWord::Make(kvs::ChunkKind::kFree, 0, 7);
+  const ChunkWord taken = free.As(kvs::ChunkKind::kBlocks, 1), given_up = taken.As(kvs::ChunkKind::kBlocks, 1).Freed();
+  ages.Saw(1, 5, std::array{free, taken}, /*epoch=*/10);
+  EXPECT_TRUE(ages.IsYounger(1, 5, taken, 10));
+  EXPECT_FALSE(ages.IsYounger(1, 5, taken, 11)) << "whether it was free so late is not known";
+  EXPECT_FALSE(ages.IsYounger(1, 6, taken, 1)) << "it was not seen free";
+  EXPECT_FALSE(ages.IsYounger(1, 7, taken, 1)) << "it was not seen";
+  EXPECT_FALSE(ages.IsYounger(2, 5, taken, 1)) << "another memory node's";
+  EXPECT_FALSE(ages.IsYounger(1, 5, given_up, 10)) << "of another generation";
+  ages.Renamed(1, 5, taken, given_up);
+  EXPECT_TRUE(ages.IsYounger(1, 5, given_up, 10)) << "the same chunk, given up by a mover";
 }
 
 class SlowMover : public MoverTest {

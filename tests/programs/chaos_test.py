@@ -16,10 +16,9 @@ import re
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 
-from program import BIN, PATIENCE_S, ROOT, Program, Unexpected
+from program import BIN, PATIENCE_S, ROOT, Program, Unexpected, run_seeded
 
 WRITER = ROOT / "build" / "tests" / "chaos_writer"
 CONTROL_PLANES = ("krcore", "verbs", "lite")  # of the writers
@@ -262,24 +261,10 @@ class Chaos:
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seconds", type=float, default=40, help="for how long (default: 40)")
-    parser.add_argument("--seed", type=int, default=None, help="of what is done (default: another one each time)")
+    parser = argparse.ArgumentParser()
     parser.add_argument("--verbose", action="store_true", help="a line for each thing that is done")
-    arguments = parser.parse_args()
-    seed = random.randrange(1 << 32) if arguments.seed is None else arguments.seed
-    print(f"seed {seed}", flush=True)
-    with tempfile.TemporaryDirectory(prefix="surgekv-chaos-") as folder:
-        chaos = Chaos(pathlib.Path(folder), seed, arguments.verbose)
-        try:
-            chaos.torment(arguments.seconds)
-            chaos.finish()
-        except Unexpected as failed:
-            print(f"FAILED (seed {seed}): {failed}", flush=True)
-            return 1
-        finally:
-            chaos.clean_up()
-    return 0
+    return run_seeded("chaos", __doc__.splitlines()[0],
+                   lambda folder, seed, arguments: Chaos(folder, seed, arguments.verbose), parser)
 
 
 if __name__ == "__main__":

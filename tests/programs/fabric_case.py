@@ -33,8 +33,8 @@ class FabricCase(unittest.TestCase):
         subprocess.run([BIN / "memnode", f"--fabric={self.fabric}", "--clean"], capture_output=True, check=False)
         self.assertEqual(glob.glob(f"/dev/shm/*{self.fabric}*"), [])
 
-    def start(self, program, *arguments):
-        self.programs.append(Program(self.folder, program, f"--fabric={self.fabric}", *arguments))
+    def start(self, program, *arguments, stdout=None):
+        self.programs.append(Program(self.folder, program, f"--fabric={self.fabric}", *arguments, stdout=stdout))
         return self.programs[-1]
 
     def start_memnode(self, node, *arguments, metrics=True):
@@ -43,10 +43,11 @@ class FabricCase(unittest.TestCase):
         memnode.wait_for("^ready ")
         return memnode
 
-    def start_computenode(self, *arguments):
+    def start_computenode(self, *arguments, stdout=None):
         computenode = self.start("computenode", "-P", WORKLOADS / "workloadb", "-p", f"recordcount={RECORDS}", "-p",
-                                 "operationcount=0", "--in_flight=1", "--metrics=127.0.0.1:0", *arguments)
-        computenode.wait_for('"event":"ready"')
+                                 "operationcount=0", "--in_flight=1", "--metrics=127.0.0.1:0", *arguments, stdout=stdout)
+        if stdout is None:
+            computenode.wait_for('"event":"ready"')
         return computenode
 
     def load(self):

@@ -4,8 +4,10 @@
 Usage: health_test.py [unittest's arguments], in the repository's root, after a release build.
 """
 
+import contextlib
 import glob
 import os
+import pathlib
 import signal
 import socket
 import subprocess
@@ -37,6 +39,21 @@ class HealthTest(FabricCase):
         self.assertEqual(undrain.returncode, 0, undrain.stderr)
         self.assertEqual(self.nodes(id=2)[0]["state"], "serving")
         self.wait_for_health(address, 200, "ok")
+
+    def test_health_is_told_while_nobody_reads_what_a_compute_node_prints(self):
+        self.start_memnode(1, "--metaserver")
+        self.load()
+        computenode = self.start_computenode(stdout=subprocess.PIPE)
+        address = metrics_address(computenode)
+        # More than a pipe holds, so that the compute node waits for its reader.
+        os.set_blocking(computenode.popen.stdin.fileno(), False)
+        with contextlib.suppress(BlockingIOError):
+            for _ in range(2000):
+                computenode.popen.stdin.raw.write(b"status\n" * 10)
+        waiting = pathlib.Path(f"/proc/{computenode.popen.pid}/wchan")
+        wait_for(lambda: "pipe" in waiting.read_text("ascii"), lambda: waiting.read_text("ascii"))
+        self.assertEqual(self.ask(address, "/healthz")[0], 200)
+        self.assertEqual(self.ask(address, "/metrics")[0], 200)
 
     def test_health_without_a_metadata_server_and_with_another(self):
         meta = self.start("memnode", "--memory=0", "--metaserver", "--metrics=127.0.0.1:0")

@@ -1,9 +1,12 @@
 """Runs the programs of build/bin as a user does."""
 
+import argparse
 import json
 import pathlib
+import random
 import re
 import subprocess
+import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
@@ -30,12 +33,12 @@ def wait_for(condition, message):
 class Program:
     """A child process, with its stdout and its log (stderr) in files of `folder`."""
 
-    def __init__(self, folder, program, *arguments):
+    def __init__(self, folder, program, *arguments, stdout=None):
         self.name = pathlib.Path(program).name
         self.out = folder / f"{self.name}-{time.monotonic_ns()}.out"
         self.log = self.out.with_suffix(".log")
         with self.out.open("wb") as out, self.log.open("wb") as log:
-            self.popen = subprocess.Popen([BIN / program, *arguments], stdin=subprocess.PIPE, stdout=out, stderr=log,
+            self.popen = subprocess.Popen([BIN / program, *arguments], stdin=subprocess.PIPE, stdout=stdout or out, stderr=log,
                                           cwd=ROOT, start_new_session=True)
 
     def text(self):
@@ -78,6 +81,30 @@ class Program:
         if self.alive():
             self.kill()
         self.popen.stdin.close()
+        if self.popen.stdout:
+            self.popen.stdout.close()
+
+
+def run_seeded(name, what, make, parser):
+    """Parses the command line of a test that does `what` at random, runs it on make(folder, seed, arguments), which
+    has torment(seconds), finish() and clean_up(), and returns the exit status."""
+    parser.description = what
+    parser.add_argument("--seconds", type=float, default=40, help="for how long (default: 40)")
+    parser.add_argument("--seed", type=int, default=None, help="of what is done (default: another one each time)")
+    arguments = parser.parse_args()
+    seed = random.randrange(1 << 32) if arguments.seed is None else arguments.seed
+    print(f"seed {seed}", flush=True)
+    with tempfile.TemporaryDirectory(prefix=f"surgekv-{name}-") as folder:
+        tormented = make(pathlib.Path(folder), seed, arguments)
+        try:
+            tormented.torment(arguments.seconds)
+            tormented.finish()
+        except Unexpected as failed:
+            print(f"FAILED (seed {seed}): {failed}", flush=True)
+            return 1
+        finally:
+            tormented.clean_up()
+    return 0
 
 
 def metrics_address(program):

@@ -18,10 +18,9 @@ import resource
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 
-from program import BIN, PATIENCE_S, ROOT, Program, Unexpected, wait_for
+from program import BIN, PATIENCE_S, ROOT, Program, Unexpected, run_seeded, wait_for
 
 CLIENT = ROOT / "build" / "tests" / "short_lived"
 MEMORY_MIB = 64
@@ -87,7 +86,7 @@ class ShortLived:
     def clients_said(self):
         return "\n".join((self.folder / "clients.log").read_text("utf-8", "replace").splitlines()[-20:])
 
-    def run(self, seconds):
+    def torment(self, seconds):
         self.memory.wait_for("^ready ")
         begin = time.monotonic()
         started = 0
@@ -138,24 +137,10 @@ class ShortLived:
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seconds", type=float, default=40, help="for how long (default: 40)")
+    parser = argparse.ArgumentParser()
     parser.add_argument("--rate", type=float, default=20, help="clients a second (default: 20)")
-    parser.add_argument("--seed", type=int, default=None, help="of what clients do (default: another one each time)")
-    arguments = parser.parse_args()
-    seed = random.randrange(1 << 32) if arguments.seed is None else arguments.seed
-    print(f"seed {seed}", flush=True)
-    with tempfile.TemporaryDirectory(prefix="surgekv-short-lived-") as folder:
-        clients = ShortLived(pathlib.Path(folder), seed, arguments.rate)
-        try:
-            clients.run(arguments.seconds)
-            clients.finish()
-        except Unexpected as failed:
-            print(f"FAILED (seed {seed}): {failed}", flush=True)
-            return 1
-        finally:
-            clients.clean_up()
-    return 0
+    return run_seeded("short-lived", __doc__.splitlines()[0],
+                   lambda folder, seed, arguments: ShortLived(folder, seed, arguments.rate), parser)
 
 
 if __name__ == "__main__":

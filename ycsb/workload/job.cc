@@ -41,7 +41,7 @@ void KeepFailuresOnly(Measurements* measured) {
   measured->mismatches = mismatches;
 }
 
-constexpr int64_t kLookAgainNs = 1'000'000;  // where there is no request for now
+constexpr int64_t kLookAgainNs = 1'000'000;  // between looks at a queue that is empty
 // So long before an operation of the open loop is due its worker is awake: the latency is the store's alone, and not
 // that of the end of a sleep. Requests of a queue do without, or many workers would spin for one request each.
 constexpr int64_t kAwakeBeforeNs = 100'000;

@@ -1,7 +1,6 @@
-// Housekeeper: keeps a store's memory in order where its clients do not live long enough to do it: it finds the dead,
-// expels who has stopped, and has the chunks emptied that they and others left. Nothing depends on it but how much
-// memory is free: it is a client like others, and others do the same as far as they live. docs/protocol.md,
-// "Housekeeping".
+// Housekeeper: keeps a store's memory in order where its clients do not live long enough to do it. It finds dead
+// clients, expels stopped ones, and has chunks emptied. It is a client like others, which do the same as long as they
+// live; only the amount of free memory depends on it. docs/protocol.md, "Housekeeping".
 //
 //   auto housekeeper = kvs::Housekeeper::Create(*store).value();
 //   while (serving) Sleep(housekeeper->Step());
@@ -19,11 +18,8 @@ namespace kvs {
 
 // Monotonic counts.
 struct HousekeeperStats {
-  uint64_t looks = 0;   // at the store, by one-sided READs of which nobody notices anything
   uint64_t sweeps = 0;  // runs of the mover, for each of which it was a client
   uint64_t chunks_freed = 0;
-  uint64_t expulsions = 0;
-  uint64_t dead_clients_found = 0;
 };
 
 class Housekeeper {
