@@ -114,7 +114,8 @@ Task<Step> ClientCore::TakeChunks(Operation& op, krcore::NodeId node, ChunkKind 
         free = words[i].kind() == ChunkKind::kFree ? free + 1 : 0;
         if (free < count) continue;
         const uint64_t chunk = i + 1 - count;
-        // The next taker looks after it, or at what is left of it. Not so after a run, which may have left smaller gaps.
+        // The next taker looks after it, or at what is left of it. Not so after a run, which may have left smaller
+        // gaps.
         if (count == 1) {
           op.batch.CompareSwap({node, kCursorOffset}, hint, begin + chunk + (least > 0 ? 0 : 1), &cursor);
         }
