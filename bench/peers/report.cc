@@ -54,7 +54,7 @@ std::string ComparisonTables(const Comparison& comparison, const std::vector<std
     }
     (load.timed ? latencies : rates) += line + " |\n";
   }
-  std::string memory = Heading("bytes a record takes beside key and value", peers) + "| after the load";
+  std::string memory = Heading("bytes a record takes in addition to key and value", peers) + "| after the load";
   for (const std::string& peer : peers) {
     const auto bytes = comparison.OverheadOf(peer);
     memory += " | " + (bytes ? Number("%.1f", *bytes) : "");
