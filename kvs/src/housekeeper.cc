@@ -20,9 +20,10 @@ constexpr uint32_t kQuestions = 64;
 // It sweeps again when this part of the FREE chunks was taken since the last time, but of all usable ones not more than
 // that.
 constexpr uint64_t kSlackPart = 4, kMostSlackPart = 16;
-// With fewer FREE ones than this part it is thorough, and does not rest. Else so much longer than it sweeps.
+// With fewer FREE ones than this part it is thorough.
 constexpr uint64_t kScarcePart = 8;
-constexpr int64_t kRest = 9;
+// After a sweep it rests so many times as long as it worked. After each one in vain twice as long as after the last.
+constexpr int64_t kRest = 9, kMostRest = 64 * kRest;
 constexpr int64_t kSweepMs = 60'000;
 // How soon to poll a client again that nothing has come for.
 constexpr int64_t kPollNs = 50'000;
@@ -62,15 +63,14 @@ class HousekeeperCore final : public Housekeeper {
   std::map<uint32_t, Seen> entries_;           // of the client table
   uint32_t asked_ = 0;                         // the last entry that it asked for
   uint64_t dead_ = 0;                          // of those that it asked for
-  std::map<uint32_t, ClientEntry> expelled_;   // and not known to be dead
   uint64_t used_ = 0, free_ = 0, usable_ = 0;  // chunks
   uint64_t mover_ = 0;                         // the word of the client that gives memory back
   bool mover_goes_on_ = false;                 // since the look before
   // ... after the last sweep.
   bool swept_ = false;    // since the last look
-  bool pending_ = false;  // the last sweep did not come to its end
+  bool pending_ = false;  // the last sweep did not come to its end, or left something
+  int64_t rest_ = kRest;
   uint64_t swept_used_ = 0;
-  std::map<uint32_t, ClientEntry> swept_expelled_;
   HousekeeperStats stats_;
 
   // While it sweeps. What the client writes to goes after it.
@@ -107,10 +107,8 @@ bool HousekeeperCore::Look() {
 // Of those whose entries have not changed since the last look, a few at a time.
 void HousekeeperCore::AskForDead(const HomeView& home, int64_t now_ns) {
   dead_ = 0;
-  expelled_.clear();
   std::map<uint32_t, Seen> unchanged, entries;
   for (const auto& [index, entry] : home.entries) {
-    if (ClientWord(entry.word).state() == ClientState::kExpelled) expelled_[index] = entry;
     const auto before = entries_.find(index);
     const bool same = before != entries_.end() && before->second.entry == entry;
     entries[index] = same ? before->second : Seen{entry, now_ns};
@@ -128,22 +126,14 @@ void HousekeeperCore::AskForDead(const HomeView& home, int64_t now_ns) {
 }
 
 // When enough was taken since the last time, so that the table is scanned seldom compared with what is written; when
-// somebody died; when an expelled client has gone, for which something had to stay; and when the last sweep was held
-// up. Not while another client is at it.
+// somebody died; and when the last sweep was held up or left something, for then nothing else need tell that this can
+// be had by now. Not while another client is at it.
 bool HousekeeperCore::SweepIsDue(int64_t now_ns) {
-  if (std::exchange(swept_, false)) {
-    swept_used_ = used_;
-    swept_expelled_ = expelled_;
-  }
-  const auto gone = [this](const auto& expelled) {
-    const auto now = expelled_.find(expelled.first);
-    return now == expelled_.end() || !(now->second == expelled.second);
-  };
-  if (std::erase_if(swept_expelled_, gone) > 0) swept_used_ = 0;
+  if (std::exchange(swept_, false)) swept_used_ = used_;
   swept_used_ = std::min(swept_used_, used_);
   if (mover_goes_on_) return false;
   const uint64_t slack = std::max<uint64_t>(std::min(free_ / kSlackPart, usable_ / kMostSlackPart), 1);
-  return (pending_ || dead_ > 0 || used_ >= swept_used_ + slack) && (scarce() || now_ns >= rest_until_ns_);
+  return (pending_ || dead_ > 0 || used_ >= swept_used_ + slack) && now_ns >= rest_until_ns_;
 }
 
 Task<void> Compact(Client& client, CompactOptions options, CompactReport* report, Status* status) {
@@ -173,12 +163,14 @@ int64_t HousekeeperCore::Sweep() {
   const bool all_found = stats.dead_clients_found >= dead_ || now_ns - begun_ns_ > store_.lease_ns() / 4;
   if (client_->spawned() > 0 || !all_found) return progress ? 0 : kPollNs;
   stats_.chunks_freed += stats.chunks_freed;
-  rest_until_ns_ = now_ns + kRest * worked_ns_;
+  // With kTimeout somebody was expelled meanwhile, with kExists another client gives memory back. (It is not pending if
+  // a memory node does not answer: that may last.)
+  pending_ = swept_status_ == StatusCode::kTimeout || swept_status_ == StatusCode::kExists || report_.chunks_left > 0;
+  const bool in_vain = pending_ && report_.chunks_freed == 0;
+  rest_ = in_vain ? std::min(2 * rest_, kMostRest) : kRest;
+  rest_until_ns_ = now_ns + (in_vain || !scarce() ? rest_ * worked_ns_ : 0);
   client_.reset();
   swept_ = swept_status_.ok();
-  // Somebody was expelled meanwhile, or another client gives memory back. (Nor is it pending if a memory node does not
-  // answer: that may last.)
-  pending_ = swept_status_ == StatusCode::kTimeout || swept_status_ == StatusCode::kExists;
   return 0;
 }
 

@@ -440,6 +440,7 @@ void ClientCore::Mover::Choose(const Census& census, const std::map<Chunk, Chunk
     Victim victim;
   };
   std::vector<Candidate> candidates;
+  uint64_t left_alone = 0;
   const uint64_t percent = thorough_ ? kNotDensePercent : kSparsePercent;
   for (const auto& [chunk, word] : chunks) {
     const auto found = census.blocks.find(chunk);
@@ -447,29 +448,31 @@ void ClientCore::Mover::Choose(const Census& census, const std::map<Chunk, Chunk
     const size_t before = candidates.size();
     switch (word.kind()) {
       case ChunkKind::kBlocks:
-        // Not those that this client is filling, nor a second time those that came to nothing.
+        // Not those that this client is filling.
         if (live.bytes * 100 < (thorough_ ? client_.chunk_bytes_ : word.cut_bytes(client_.chunk_bytes_)) * percent &&
-            !client_.memory_->IsOpen(chunk.first, chunk.second) && !given_up_.contains(chunk)) {
+            !client_.memory_->IsOpen(chunk.first, chunk.second)) {
           candidates.push_back({live, {chunk, word}});
         }
         break;
       case ChunkKind::kTables:
-        if (!census.tables.contains(chunk) && !given_up_.contains(chunk)) {
-          candidates.push_back({{}, {chunk, word}});
-        }
+        if (!census.tables.contains(chunk)) candidates.push_back({{}, {chunk, word}});
         break;
       case ChunkKind::kRun:
-        if (live.bytes == 0 && !given_up_.contains(chunk)) candidates.push_back({{}, {chunk, word}});
+        if (live.bytes == 0) candidates.push_back({{}, {chunk, word}});
         break;
       case ChunkKind::kFree:
       case ChunkKind::kRunRest:
       case ChunkKind::kReserved: break;
     }
+    if (candidates.size() == before) continue;
     const auto knows = [this, of = chunk, now = word](uint64_t announced) { return MayKnow(announced, of, now); };
-    if (candidates.size() == before || std::ranges::none_of(client_.expelled_epochs_, knows)) continue;
+    const bool known = std::ranges::any_of(client_.expelled_epochs_, knows);
+    pinned_ |= known;
+    if (!known && !given_up_.contains(chunk)) continue;  // not a second time what came to nothing
     candidates.pop_back();
-    pinned_ = true;
+    ++left_alone;
   }
+  report_->chunks_left = left_alone + candidates.size();
   std::sort(candidates.begin(), candidates.end(),
             [](const Candidate& a, const Candidate& b) { return a.live.bytes < b.live.bytes; });
   uint64_t room = FreeForCopies(chunks);

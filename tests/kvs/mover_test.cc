@@ -8,6 +8,7 @@
 #include <string>
 
 #include "kvs/client.h"
+#include "kvs/housekeeper.h"
 #include "kvs/layout/pool.h"
 #include "kvs/layout/subtable.h"
 #include "kvs/src/chunk_ages.h"
@@ -40,6 +41,15 @@ class MoverTest : public ::testing::Test {
     const auto* const words = reinterpret_cast<const kvs::ChunkWord*>(store_.memory().data() + kvs::kChunkTableOffset);
     return static_cast<uint64_t>(std::count_if(words, words + store_.memory().size() / kChunkBytes,
                                                [kind](kvs::ChunkWord word) { return word.kind() == kind; }));
+  }
+
+  // Puts keys and deletes nine of ten of them, so that their chunks are sparse.
+  static void FillAndThin(kvs::Client& client, const std::string& prefix) {
+    for (int i = 0; i < 4'000; ++i) ASSERT_TRUE(client.Put(prefix + std::to_string(i), std::string(300, 'a')).ok());
+    for (int i = 0; i < 4'000; ++i) {
+      if (i % 10 == 0) continue;
+      ASSERT_TRUE(client.Delete(prefix + std::to_string(i)).ok());
+    }
   }
 
   ManualClock clock_;
@@ -112,13 +122,6 @@ TEST_F(MoverTest, WhoWaitsForWhatNobodyCanFreeGivesUp) {
 // A client that is expelled and lives may post late what it knows. It knows nothing of what was free after that.
 TEST_F(MoverTest, EmptiesWhatIsYoungerThanAClientThatHasStoppedAndLivesAndLeavesTheRest) {
   auto stopped = store_.NewClient(), client = store_.NewClient();
-  const auto fill_and_thin = [&](const std::string& prefix) {
-    for (int i = 0; i < 4'000; ++i) ASSERT_TRUE(client->Put(prefix + std::to_string(i), std::string(300, 'a')).ok());
-    for (int i = 0; i < 4'000; ++i) {
-      if (i % 10 == 0) continue;
-      ASSERT_TRUE(client->Delete(prefix + std::to_string(i)).ok());
-    }
-  };
   const auto compact = [&] {
     kvs::Status compacted = kvs::StatusCode::kInternal;
     client->Spawn(Compact(*client, &compacted));
@@ -129,7 +132,7 @@ TEST_F(MoverTest, EmptiesWhatIsYoungerThanAClientThatHasStoppedAndLivesAndLeaves
     EXPECT_TRUE(compacted.ok()) << compacted.ToString();
   };
   ASSERT_TRUE(stopped->Put("warm", "x").ok());
-  fill_and_thin("old");
+  FillAndThin(*client, "old");
   for (int i = 0; i < 4'000 && client->stats().expulsions == 0; ++i) {
     clock_.Advance(600'000);
     for (int j = 0; j < 64; ++j) client->Poll();
@@ -139,12 +142,38 @@ TEST_F(MoverTest, EmptiesWhatIsYoungerThanAClientThatHasStoppedAndLivesAndLeaves
   EXPECT_GT(old, 15u);
   compact();  // and sees which chunks are free
   EXPECT_EQ(client->stats().chunks_freed, 0u);
-  fill_and_thin("young");
+  FillAndThin(*client, "young");
   const uint64_t taken = CountChunks(kvs::ChunkKind::kBlocks);
   EXPECT_GT(taken, old + 15);
   compact();
   EXPECT_LT(CountChunks(kvs::ChunkKind::kBlocks), old + (taken - old) / 2);
   EXPECT_GE(CountChunks(kvs::ChunkKind::kBlocks), old);
+}
+
+// Nothing that the housekeeper sees tells it that the client has gone.
+TEST_F(MoverTest, TheHousekeeperEmptiesWhatAStoppedClientPinnedThoughThatGoesBetweenTwoLooks) {
+  auto stopped = store_.NewClient();
+  ASSERT_TRUE(stopped->Put("warm", "x").ok());
+  FillAndThin(*store_.NewClient(), "old");
+  const uint64_t pinned = CountChunks(kvs::ChunkKind::kBlocks);
+  EXPECT_GT(pinned, 15u);
+  auto housekeeper = kvs::Housekeeper::Create(store_.store()).value();
+  const auto keep_house_until = [&](auto&& done) {
+    for (const int64_t end_ns = clock_.NowNs() + 16 * kLeaseNs; !done() && clock_.NowNs() < end_ns;) {
+      clock_.Advance(std::clamp<int64_t>(housekeeper->Step(), 10'000, 600'000));
+    }
+    return done();
+  };
+  const auto sweeps = [&] { return Home().mover != 0; };
+  const auto rests = [&] { return Home().mover == 0; };
+  const auto emptied = [&] { return CountChunks(kvs::ChunkKind::kBlocks) < pinned / 2; };
+  for (int sweep = 0; sweep < 2; ++sweep) {  // the first one ends as it expels the client
+    ASSERT_TRUE(keep_house_until(sweeps));
+    ASSERT_TRUE(keep_house_until(rests));
+  }
+  EXPECT_FALSE(emptied());
+  stopped.reset();
+  EXPECT_TRUE(keep_house_until(emptied)) << CountChunks(kvs::ChunkKind::kBlocks) << " of " << pinned;
 }
 
 TEST(ChunkAges, AChunkIsYoungerThanAnEpochInWhichItWasFree) {

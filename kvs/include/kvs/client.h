@@ -148,6 +148,7 @@ struct CompactOptions {
 
 struct CompactReport {
   uint64_t chunks_freed = 0;  // that may hold anything now
+  uint64_t chunks_left = 0;   // sparse, but not freed: an expelled client may know them, or there was no room
   uint64_t blocks_moved = 0, bytes_moved = 0;
   uint64_t tables_merged = 0;
   uint64_t scans = 0;  // of the whole table
