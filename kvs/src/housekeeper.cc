@@ -20,10 +20,12 @@ constexpr uint32_t kQuestions = 64;
 // It sweeps again when this part of the FREE chunks was taken since the last time, but of all usable ones not more than
 // that.
 constexpr uint64_t kSlackPart = 4, kMostSlackPart = 16;
-// With fewer FREE ones than this part it is thorough.
+// With fewer FREE ones than this part it is thorough, and does not rest. Else so many times as long as it sweeps.
 constexpr uint64_t kScarcePart = 8;
-// After a sweep it rests so many times as long as it worked. After each one in vain twice as long as after the last.
-constexpr int64_t kRest = 9, kMostRest = 64 * kRest;
+constexpr int64_t kRest = 9;
+// When nothing new is known, it tries again what it tried in vain: each time after twice as long, at last after so many
+// times as long as it sweeps.
+constexpr int64_t kMostRest = 64 * kRest;
 constexpr int64_t kSweepMs = 60'000;
 // How soon to poll a client again that nothing has come for.
 constexpr int64_t kPollNs = 50'000;
@@ -57,7 +59,7 @@ class HousekeeperCore final : public Housekeeper {
 
   StoreCore& store_;
   const std::unique_ptr<Survey> survey_;
-  int64_t look_at_ns_ = 0, rest_until_ns_ = 0;
+  int64_t look_at_ns_ = 0, rest_until_ns_ = 0, try_again_at_ns_ = 0;
 
   // As it saw things last.
   std::map<uint32_t, Seen> entries_;           // of the client table
@@ -69,7 +71,7 @@ class HousekeeperCore final : public Housekeeper {
   // ... after the last sweep.
   bool swept_ = false;    // since the last look
   bool pending_ = false;  // the last sweep did not come to its end, or left something
-  int64_t rest_ = kRest;
+  int64_t patience_ = kRest;
   uint64_t swept_used_ = 0;
   HousekeeperStats stats_;
 
@@ -126,14 +128,15 @@ void HousekeeperCore::AskForDead(const HomeView& home, int64_t now_ns) {
 }
 
 // When enough was taken since the last time, so that the table is scanned seldom compared with what is written; when
-// somebody died; and when the last sweep was held up or left something, for then nothing else need tell that this can
-// be had by now. Not while another client is at it.
+// somebody died; and from time to time when the last sweep was held up or left something, for nothing need tell that
+// this can be had by now. Not while another client is at it.
 bool HousekeeperCore::SweepIsDue(int64_t now_ns) {
   if (std::exchange(swept_, false)) swept_used_ = used_;
   swept_used_ = std::min(swept_used_, used_);
   if (mover_goes_on_) return false;
   const uint64_t slack = std::max<uint64_t>(std::min(free_ / kSlackPart, usable_ / kMostSlackPart), 1);
-  return (pending_ || dead_ > 0 || used_ >= swept_used_ + slack) && now_ns >= rest_until_ns_;
+  if (pending_ && now_ns >= try_again_at_ns_) return true;
+  return (dead_ > 0 || used_ >= swept_used_ + slack) && (scarce() || now_ns >= rest_until_ns_);
 }
 
 Task<void> Compact(Client& client, CompactOptions options, CompactReport* report, Status* status) {
@@ -166,9 +169,9 @@ int64_t HousekeeperCore::Sweep() {
   // With kTimeout somebody was expelled meanwhile, with kExists another client gives memory back. (It is not pending if
   // a memory node does not answer: that may last.)
   pending_ = swept_status_ == StatusCode::kTimeout || swept_status_ == StatusCode::kExists || report_.chunks_left > 0;
-  const bool in_vain = pending_ && report_.chunks_freed == 0;
-  rest_ = in_vain ? std::min(2 * rest_, kMostRest) : kRest;
-  rest_until_ns_ = now_ns + (in_vain || !scarce() ? rest_ * worked_ns_ : 0);
+  patience_ = pending_ && report_.chunks_freed == 0 ? std::min(2 * patience_, kMostRest) : kRest;
+  rest_until_ns_ = now_ns + kRest * worked_ns_;
+  try_again_at_ns_ = now_ns + patience_ * worked_ns_;
   client_.reset();
   swept_ = swept_status_.ok();
   return 0;
