@@ -23,9 +23,10 @@ constexpr uint64_t kSlackPart = 4, kMostSlackPart = 16;
 // With fewer FREE ones than this part it is thorough, and does not rest. Else so many times as long as it sweeps.
 constexpr uint64_t kScarcePart = 8;
 constexpr int64_t kRest = 9;
-// When nothing new is known, it tries again what it tried in vain: each time after twice as long, at last after so many
-// times as long as it sweeps.
-constexpr int64_t kMostRest = 64 * kRest;
+// What it tried in vain it tries again, even if nothing new is known: after a lease, and after twice as long each time.
+// (Writers who wait for memory take a sweep for progress. So they soon see none, and give up.) But after so many times
+// as long as it sweeps.
+constexpr int64_t kMostPatienceLeases = 20, kRestInVain = 63;
 constexpr int64_t kSweepMs = 60'000;
 // How soon to poll a client again that nothing has come for.
 constexpr int64_t kPollNs = 50'000;
@@ -55,6 +56,9 @@ class HousekeeperCore final : public Housekeeper {
   bool SweepIsDue(int64_t now_ns);
   void Begin();
   int64_t Sweep();
+  int64_t TryAgainAfter(int64_t now_ns) const {
+    return now_ns + std::max(patience_leases_ * store_.lease_ns(), kRestInVain * worked_ns_);
+  }
   bool scarce() const { return free_ * kScarcePart < usable_; }
 
   StoreCore& store_;
@@ -70,8 +74,9 @@ class HousekeeperCore final : public Housekeeper {
   bool mover_goes_on_ = false;                 // since the look before
   // ... after the last sweep.
   bool swept_ = false;    // since the last look
-  bool pending_ = false;  // the last sweep did not come to its end, or left something
-  int64_t patience_ = kRest;
+  bool pending_ = false;  // the last sweep did not come to its end
+  bool left_ = false;     // it left sparse chunks as they were
+  int64_t patience_leases_ = 1;
   uint64_t swept_used_ = 0;
   HousekeeperStats stats_;
 
@@ -109,14 +114,20 @@ bool HousekeeperCore::Look() {
 // Of those whose entries have not changed since the last look, a few at a time.
 void HousekeeperCore::AskForDead(const HomeView& home, int64_t now_ns) {
   dead_ = 0;
+  bool came = false;  // a client
   std::map<uint32_t, Seen> unchanged, entries;
   for (const auto& [index, entry] : home.entries) {
     const auto before = entries_.find(index);
     const bool same = before != entries_.end() && before->second.entry == entry;
+    came |= before == entries_.end() || before->second.entry.owner != entry.owner;
     entries[index] = same ? before->second : Seen{entry, now_ns};
     if (same) unchanged[index] = before->second;
   }
   entries_ = std::move(entries);
+  if (came) {
+    patience_leases_ = 1;
+    try_again_at_ns_ = std::min(try_again_at_ns_, TryAgainAfter(now_ns));
+  }
   auto next = unchanged.upper_bound(asked_);
   for (size_t i = 0; i < std::min<size_t>(unchanged.size(), kQuestions); ++i, ++next) {
     if (next == unchanged.end()) next = unchanged.begin();
@@ -128,15 +139,15 @@ void HousekeeperCore::AskForDead(const HomeView& home, int64_t now_ns) {
 }
 
 // When enough was taken since the last time, so that the table is scanned seldom compared with what is written; when
-// somebody died; and from time to time when the last sweep was held up or left something, for nothing need tell that
-// this can be had by now. Not while another client is at it.
+// somebody died; when the last sweep was held up; and from time to time when it left something, for nothing need tell
+// that this can be had by now. Not while another client is at it.
 bool HousekeeperCore::SweepIsDue(int64_t now_ns) {
   if (std::exchange(swept_, false)) swept_used_ = used_;
   swept_used_ = std::min(swept_used_, used_);
   if (mover_goes_on_) return false;
   const uint64_t slack = std::max<uint64_t>(std::min(free_ / kSlackPart, usable_ / kMostSlackPart), 1);
-  if (pending_ && now_ns >= try_again_at_ns_) return true;
-  return (dead_ > 0 || used_ >= swept_used_ + slack) && (scarce() || now_ns >= rest_until_ns_);
+  if (left_ && now_ns >= try_again_at_ns_) return true;
+  return (pending_ || dead_ > 0 || used_ >= swept_used_ + slack) && (scarce() || now_ns >= rest_until_ns_);
 }
 
 Task<void> Compact(Client& client, CompactOptions options, CompactReport* report, Status* status) {
@@ -168,10 +179,12 @@ int64_t HousekeeperCore::Sweep() {
   stats_.chunks_freed += stats.chunks_freed;
   // With kTimeout somebody was expelled meanwhile, with kExists another client gives memory back. (It is not pending if
   // a memory node does not answer: that may last.)
-  pending_ = swept_status_ == StatusCode::kTimeout || swept_status_ == StatusCode::kExists || report_.chunks_left > 0;
-  patience_ = pending_ && report_.chunks_freed == 0 ? std::min(2 * patience_, kMostRest) : kRest;
+  pending_ = swept_status_ == StatusCode::kTimeout || swept_status_ == StatusCode::kExists;
+  left_ = report_.chunks_left > 0;
   rest_until_ns_ = now_ns + kRest * worked_ns_;
-  try_again_at_ns_ = now_ns + patience_ * worked_ns_;
+  if (report_.chunks_freed > 0) patience_leases_ = 1;
+  try_again_at_ns_ = TryAgainAfter(now_ns);
+  patience_leases_ = std::min(2 * patience_leases_, kMostPatienceLeases);
   client_.reset();
   swept_ = swept_status_.ok();
   return 0;
