@@ -195,36 +195,41 @@ class ClientCore final : public Client, public Connections::Waiting {
   void Background(Task<void> task);
 
   // ---- scan.cc
-  // A scan reads the operation's two combined buckets in `table` (behind whatever its batch already holds) and the
+  // A scan reads the operation's two combined buckets in op.scan.table (after whatever the batch already holds) and the
   // blocks of candidates whose fingerprint matches and whose state is in `states`, a mask of 1 << SlotState with VAL.
-  // `guess`: a slot word whose block is read along, FREE: none. A Get that is a coroutine has no other one for it:
+  // `guess`: a slot word whose block is read along, FREE: none. In steps, each of which looks at what the last round
+  // trip has brought and asks for the next; the batch is the operation's own or that of many:
   //
-  //   Step scanned = BeginScan(op, table, states);
-  //   while (scanned == Step::kRun) {
-  //     const Outcome read = co_await op.batch.Run();
-  //     scanned = GoOnScan(op, read);
+  //   Step scanned = BeginScan(op, batch, states, guess);
+  //   for (;;) {
+  //     const Outcome read = co_await batch.Run();
+  //     if (scanned != Step::kRun || read != Outcome::kOk) break;
+  //     scanned = GoOnScan(op, batch);
   //   }
-  Step BeginScan(Operation& op, const TableRef& table, uint32_t states, Slot guess = Slot::Free());
-  Step GoOnScan(Operation& op, Outcome outcome);
+  Step BeginScan(Operation& op, Batch& batch, uint32_t states, Slot guess);
+  Step GoOnScan(Operation& op, Batch& batch);
   // The same as a coroutine, for where it is rare.
   Task<Step> ScanTable(Operation& op, TableRef table, uint32_t states, Slot guess = Slot::Free());
   Slot UsableGuess(Slot guess, krcore::NodeId node) const;
+  inline static void ReadBuckets(Operation& op, Batch& batch);
   inline static bool FindOnlyMatch(const Operation& op, uint32_t* candidate);
-  bool ReadOnlyMatch(Operation& op);
+  bool AskForOnlyMatch(Operation& op, Batch& batch);
+  static bool IsOnlyMatchRight(Operation& op);
   void PlanMatches(Operation& op);
   void LookAtBuckets(Operation& op);
   bool IsGuessRight(Operation& op);
-  Step ReadMatches(Operation& op);
-  bool JudgeRead(Operation& op, Step* step);
-  Step JudgeMatches(Operation& op);
+  Step ReadMatches(Operation& op, Batch& batch);
+  bool JudgeRead(Operation& op, Batch& batch, Step* step);
+  Step JudgeMatches(Operation& op, Batch& batch);
   bool JudgeMatch(Operation& op, uint32_t c, BlockView block);
-  Step AskForLargeBlock(Operation& op, Slot slot, uint64_t bytes);
+  Step AskForLargeBlock(Operation& op, Batch& batch, Slot slot, uint64_t bytes);
   Step CheckLargeBlock(Operation& op, uint64_t bytes);
+  Step BeginRead(Operation& op, Batch& batch);
+  Step GoOnReading(Operation& op, Batch& batch);
   Task<Step> ReadLargeBlock(Operation& op, Slot slot, uint64_t bytes);
   // Reads the four bucket headers of the last scan again: kOk if they all still fit the key, else kRestart.
   Task<Step> CheckHeaders(Operation& op);
-  template <typename Read>
-  static void ReadHeaders(Operation& op, Read read);
+  static void ReadHeaders(Operation& op, Batch& batch);
   static bool HeadersFit(const Operation& op);
 
   // ---- directory.cc
@@ -234,13 +239,6 @@ class ClientCore final : public Client, public Connections::Waiting {
 
   // ---- multi_get.cc
   struct Group;
-  bool AskForBuckets(Operation& op, Batch& batch);
-  inline static bool ReadBuckets(Operation& op, Batch& batch);
-  bool AskForOnlyMatch(Operation& op, Batch& batch);
-  static bool IsOnlyMatchRight(Operation& op);
-  Step AskForMatches(Operation& op, Batch& batch);
-  Step AskForHeaders(Operation& op, Batch& batch);
-  Step GoOnReading(Operation& op, Batch& batch);
   Status ResultOf(const Operation& op, std::string* value);
   bool OthersWait() const;
   void PollAlone(uint32_t* idle);
@@ -273,7 +271,7 @@ class ClientCore final : public Client, public Connections::Waiting {
   Step BeginWrite(PendingWrite& write, Batch& batch);
   Step Publish(PendingWrite& write, Batch& batch);
   Step LookBehindTentative(PendingWrite& write, Batch& batch);
-  static bool AskToSwap(PendingWrite& write, Batch& batch, Slot old, Slot now);
+  static void AskToSwap(PendingWrite& write, Batch& batch, Slot old, Slot now);
   static Slot Replacement(const PendingWrite& write, Slot old);
   void Replaced(PendingWrite& write);
   void Inserted(PendingWrite& write);

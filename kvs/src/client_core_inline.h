@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cassert>
 #include <cstdint>
 #include <string_view>
 
@@ -18,26 +19,11 @@ inline bool ClientCore::GoesOn(Step step, Outcome outcome, const Batch& batch) {
 }
 
 // Asks for the two combined buckets of the operation's table.
-inline bool ClientCore::ReadBuckets(Operation& op, Batch& batch) {
+inline void ClientCore::ReadBuckets(Operation& op, Batch& batch) {
   const GlobalAddress table = op.scan.table.address;
   const std::array<uint64_t, 2> offsets = {table.offset + CombinedOffset(op.scan.places.place[0]),
                                            table.offset + CombinedOffset(op.scan.places.place[1])};
-  return batch.ReadNow(table.node, offsets, op.buffers->buckets.data(), kCombinedBytes);
-}
-
-// read(address, buffer, bytes) for each of the four bucket headers of the last scan.
-template <typename Read>
-void ClientCore::ReadHeaders(Operation& op, Read read) {
-  const GlobalAddress table = op.scan.table.address;
-  for (uint32_t b = 0; b < 4; ++b) {
-    const uint32_t bucket = FirstBucket(op.scan.places.place[b / 2]) + b % 2;
-    read(GlobalAddress{table.node, table.offset + BucketOffset(bucket)}, &op.buffers->headers[b], sizeof(uint64_t));
-  }
-}
-
-inline bool ClientCore::HeadersFit(const Operation& op) {
-  return std::ranges::all_of(op.buffers->headers,
-                             [&op](uint64_t header) { return BucketHeader(header).Fits(op.hash.h1); });
+  batch.Read(table.node, offsets, op.buffers->buckets.data(), kCombinedBytes);
 }
 
 // The usual case: of the candidates one matches, a value whose length is known, and nothing is known of it. It must be
@@ -61,7 +47,7 @@ inline Operation* ClientCore::FreeOperation() {
 
 inline void ClientCore::Release(Operation& operation) {
   operation.in_use = false;
-  operation.batch.Clear();
+  assert(operation.batch.size() == 0);
   if (!lease_waiters_.empty()) [[unlikely]]
     return HandOver(operation);
   free_operations_.push_back(&operation);
@@ -156,7 +142,6 @@ inline auto ClientCore::Pause(int64_t delay_ns) {
 
 inline void ClientCore::BeginAgain(Operation& op) {
   op.batch.Renew();
-  op.batch.Clear();
   op.epoch = epoch_;
   op.strangers = 0;
   op.own_ins = 0;

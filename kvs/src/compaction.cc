@@ -73,7 +73,6 @@ Operation& ClientCore::BeginMover(bool drains) {
 void ClientCore::EndMover(uint64_t chunks_freed) {
   full_nodes_.clear();  // look again: whoever freed a chunk may have died before he told
   mover_op_->in_use = false;
-  mover_op_->batch.Clear();
   ++compactions_;
   compact_again_at_ns_ = clock_.NowNs() + (chunks_freed > 0 ? 0 : registration_.lease_ns());
 }

@@ -10,44 +10,38 @@ namespace kvs {
 namespace {
 
 using krcore::Completion;
-using krcore::Opcode;
 using krcore::WcStatus;
 
 }  // namespace
 
-void Batch::Write(const void* from, GlobalAddress to, uint32_t bytes, uint32_t lkey) {
-  Add(Opcode::kWrite, to, from, bytes, lkey);
-  ++connections_->stats_.writes;
+void Batch::AddLater(krcore::NodeId node, const Verb& verb) {
+  if (Stale()) return Discarded(node, 1);
+  if (late_.empty() && !connections_->Reach(node)) return Fail(node, Outcome::kUnavailable);
+  at_once_ = false;
+  late_.push_back({verb, node, connections_->peers_[node & 0xff].life});
 }
 
-void Batch::CompareSwap(GlobalAddress at, uint64_t expected, uint64_t desired, uint64_t* old) {
-  Verb& verb = Add(Opcode::kCompareSwap, at, old, sizeof(*old), lkey_);
-  verb.compare_add = expected;
-  verb.swap = desired;
-  ++connections_->stats_.atomics;
-}
-
-void Batch::FetchAdd(GlobalAddress at, uint64_t addend, uint64_t* old) {
-  Verb& verb = Add(Opcode::kFetchAdd, at, old, sizeof(*old), lkey_);
-  verb.compare_add = addend;
-  verb.swap = 0;
-  ++connections_->stats_.atomics;
-}
-
-void Batch::StageRest() {
-  if (Stale()) [[unlikely]] {
-    for (; staged_ < size_; ++staged_) Discarded(verbs_[staged_].node, 1);
-    return;
+void Batch::AddWaiting() {
+  size_t done = 0;
+  for (; done < late_.size(); ++done) {
+    const Late& late = late_[done];
+    Connections::Peer& peer = connections_->peers_[late.node & 0xff];
+    if (Stale()) {
+      Discarded(late.node, 1);
+    } else if (!peer.connected || late.life != peer.life) {
+      // What is meant for the memory node of before does not go to its successor.
+      connections_->NoteFailure(peer);
+      Fail(late.node, Outcome::kUnavailable);
+    } else if (peer.outbox->HasRoom(1) || (connections_->HandOn(peer) && peer.outbox->HasRoom(1))) {
+      Connections::Add<1>(*this, peer, {late.verb});
+    } else {
+      break;
+    }
   }
-  ++pending_;  // so that it does not end here, whatever becomes of its first parts
-  while (staged_ < size_) {
-    uint32_t end = staged_ + 1;
-    while (end < size_ && verbs_[end].node == verbs_[staged_].node) ++end;
-    if (StageUpTo(end)) continue;
-    connections_->stalled_.push_back(this);
-    return;
-  }
-  --pending_;
+  late_.erase(late_.begin(), late_.begin() + static_cast<std::ptrdiff_t>(done));
+  if (late_.empty()) return;
+  ++pending_;
+  connections_->stalled_.push_back(this);
 }
 
 Connections::~Connections() {
@@ -197,7 +191,7 @@ size_t Connections::Poll() {
   for (size_t stalled = stalled_.size(); stalled > 0; --stalled) {
     Batch& batch = *stalled_.front();
     stalled_.pop_front();
-    batch.StageRest();
+    batch.AddWaiting();
     EndPart(RunQueue::OfThisThread(), batch);  // of its stall
   }
   return popped;

@@ -30,12 +30,14 @@ enum class Outcome : uint8_t { kOk, kUnavailable, kFenced };
 
 class Connections;
 
-// Up to `capacity` verbs. Verbs to one node execute in the order they were added, under the rules of
-// krcore::VirtualQueue; verbs to different nodes in any order. Local buffers lie in the client's arena (or in a region
-// whose lkey is given) and stay borrowed until Run() has returned. Reusable after that.
+// Verbs that go out together and are waited for together. Each is handed to its memory node's outbox when it is added,
+// so what it writes must be there by then; the doorbell rings when an outbox is full, or with the next Poll. Verbs to
+// one node execute in the order in which they were added, under the rules of krcore::VirtualQueue; verbs to different
+// nodes in any order. Local buffers lie in the client's arena (or in a region whose lkey is given) and stay borrowed
+// until the batch was run, which must follow. Reusable after that.
 class Batch {
  public:
-  explicit Batch(uint32_t capacity) : capacity_(capacity), verbs_(capacity) { assert(capacity <= Outbox::kMostVerbs); }
+  explicit Batch(uint32_t capacity) : capacity_(capacity) {}
   Batch(const Batch&) = delete;
   Batch& operator=(const Batch&) = delete;
 
@@ -51,78 +53,55 @@ class Batch {
   bool Stale() const;
   // Whether the next round trips are a user's operation's (ClientStats::operation_round_trips).
   void CountForOperation(bool counts) { of_operation_ = counts; }
+  // Outbox::TakeForHint, until it is renewed.
+  void HintEvery(uint32_t verbs) { hint_every_ = verbs; }
+  // Verbs that were added since it ran last, and whether they are `capacity`: how many go out at once where somebody
+  // has many. It is no limit.
   uint32_t size() const { return size_; }
   bool full() const { return size_ == capacity_; }
-  // Forgets what was added and not run.
-  void Clear() { size_ = 0; }
   // Of the last run, unless it ended kOk: whether a verb to that memory node failed, or was not posted. What went to
   // the others was done.
   bool FailedAt(krcore::NodeId node) const { return std::ranges::find(failed_nodes_, node) != failed_nodes_.end(); }
 
+  // A verb to a memory node that cannot be reached fails.
   void Read(GlobalAddress from, void* to, uint32_t bytes) { Read(from, to, bytes, lkey_); }
   inline void Read(GlobalAddress from, void* to, uint32_t bytes, uint32_t lkey);
-  void Write(const void* from, GlobalAddress to, uint32_t bytes) { Write(from, to, bytes, lkey_); }
-  void Write(const void* from, GlobalAddress to, uint32_t bytes, uint32_t lkey);
-  // The old word lands in *old; the swap happened if *old == expected.
-  void CompareSwap(GlobalAddress at, uint64_t expected, uint64_t desired, uint64_t* old);
-  void FetchAdd(GlobalAddress at, uint64_t addend, uint64_t* old);
-
-  // Verbs that go to outboxes at once, for who asks for many and is through with each at once: Begin, ReadNow and its
-  // like for each, co_await End. Nothing else of the batch may be used meanwhile. `hint_every`: Outbox::TakeForHint.
-  void Begin(uint32_t hint_every = Outbox::kHintEvery) {
-    assert(size_ == 0 && !Stale());
-    hint_every_ = hint_every;
-    outcome_ = Outcome::kOk;
-    discarded_ = 0;
-    pending_ = 1;  // its own, so that it does not end before End
-    sample_from_ns_ = 0;
-  }
-  // False: the memory node was not reached, or there is no room now.
-  bool ReadNow(GlobalAddress from, void* to, uint32_t bytes) {
-    return ReadNow<1>(from.node, {from.offset}, static_cast<std::byte*>(to), bytes);
-  }
-  // Several of one node, of `bytes` each, `to` one behind the other.
+  // Several of one memory node, of `bytes` each, `to` one behind the other.
   template <size_t kCount>
-  inline bool ReadNow(krcore::NodeId node, const std::array<uint64_t, kCount>& offsets, std::byte* to, uint32_t bytes);
-  // As Write and CompareSwap.
-  inline bool WriteNow(const void* from, GlobalAddress to, uint32_t bytes);
-  inline bool CompareSwapNow(GlobalAddress at, uint64_t expected, uint64_t desired, uint64_t* old);
-  auto End() {
+  inline void Read(krcore::NodeId node, const std::array<uint64_t, kCount>& offsets, std::byte* to, uint32_t bytes);
+  void Write(const void* from, GlobalAddress to, uint32_t bytes) { Write(from, to, bytes, lkey_); }
+  inline void Write(const void* from, GlobalAddress to, uint32_t bytes, uint32_t lkey);
+  // The old word lands in *old; the swap happened if *old == expected.
+  inline void CompareSwap(GlobalAddress at, uint64_t expected, uint64_t desired, uint64_t* old);
+  inline void FetchAdd(GlobalAddress at, uint64_t addend, uint64_t* old);
+
+  // co_await batch.Run(): resumes when all has completed, and what else went out with it.
+  auto Run() {
     struct Awaiter {
       Batch& batch;
-      bool await_ready() { return batch.EndAsking(); }
+      bool await_ready() { return batch.EndAdding(); }
       void await_suspend(std::coroutine_handle<> handle) { batch.waiter_ = handle; }
       Outcome await_resume() { return batch.TakeOutcome(); }
     };
     return Awaiter{*this};
   }
-  // The same for who has no coroutine: calls poll() until all has completed.
+  // The same for a caller that has no coroutine: calls poll() until all has completed.
   template <typename Poll>
-  Outcome EndBlocking(Poll poll) {
+  Outcome RunBlocking(Poll poll) {
     waiter_ = nullptr;
-    if (!EndAsking()) {
+    if (!EndAdding()) {
       do poll();
       while (pending_ != 0);
     }
     return TakeOutcome();
   }
 
-  // co_await batch.Run(): hands everything to outboxes (the doorbell rings when one is full, or with the next Poll),
-  // resumes when all has
-  // completed, and what else went out with it.
-  auto Run() {
-    struct Awaiter {
-      Batch& batch;
-      bool await_ready() { return batch.Stage() == 0; }
-      void await_suspend(std::coroutine_handle<> handle) { batch.waiter_ = handle; }
-      Outcome await_resume() { return batch.TakeOutcome(); }
-    };
-    return Awaiter{*this};
-  }
-
  private:
   friend class Connections;
-  inline void CountRoundTrip();
+  template <size_t kCount>
+  inline void Add(krcore::NodeId node, const std::array<Verb, kCount>& verbs);
+  // What cannot go now: it is refused, or waits for room.
+  void AddLater(krcore::NodeId node, const Verb& verb);
   void Fail(krcore::NodeId node, Outcome outcome) {
     if (outcome_ == Outcome::kOk) failed_nodes_.clear();
     if (!FailedAt(node)) failed_nodes_.push_back(node);
@@ -132,40 +111,37 @@ class Batch {
     discarded_ += verbs;
     Fail(node, discarded_ == size_ ? Outcome::kFenced : Outcome::kUnavailable);
   }
-  // Of those that ReadNow asked for. True: there is nothing to wait for.
-  bool EndAsking() {
-    if (size_ != 0) CountRoundTrip();
-    return --pending_ == 0;
-  }
+  // True: there is nothing to wait for.
+  inline bool EndAdding();
   Outcome TakeOutcome() {
     size_ = 0;
     return outcome_;
   }
-  // Hands the verbs to outboxes. Returns the number of parts to wait for.
-  inline uint32_t Stage();
-  // Goes on with verb `staged_`; a batch that finds an outbox and its queue full goes on when completions have made
-  // room there.
-  void StageRest();
-  // Verbs [staged_, end), which are one node's, become a part. False: there is no room for it.
-  inline bool StageUpTo(uint32_t end);
-  inline Verb& Add(krcore::Opcode opcode, GlobalAddress remote, const void* local, uint32_t bytes, uint32_t lkey);
+  // Hands on what waits for room, as far as completions have made some; else it waits on.
+  void AddWaiting();
+
+  // A verb for which there was no room.
+  struct Late {
+    Verb verb;
+    krcore::NodeId node;
+    uint32_t life;  // of the connection to the node for which it is meant
+  };
 
   const uint32_t capacity_;
   Connections* connections_ = nullptr;
   uint32_t lkey_ = 0;
   uint32_t size_ = 0;
-  uint32_t staged_ = 0;
-  uint32_t pending_ = 0;    // parts that have not ended, and one if it is stalled
+  uint32_t pending_ = 0;    // parts that have not ended; one while verbs are added, and one while some wait for room
   uint32_t discarded_ = 0;  // verbs that were not posted
   uint32_t registration_ = 0;
-  uint32_t hint_every_ = 0;  // of its READs
+  uint32_t hint_every_ = Outbox::kHintEvery;
   bool of_operation_ = false;
-  bool mixed_ = false;  // not all of its verbs are one node's
+  bool at_once_ = false;  // verbs go to outboxes as they are added: none of them was refused, or waits for room
   Outcome outcome_ = Outcome::kOk;
   std::vector<krcore::NodeId> failed_nodes_;  // unless it is kOk
-  int64_t sample_from_ns_ = 0;                // when it was staged, if its round trip is measured; else 0
+  int64_t sample_from_ns_ = 0;                // when it was run, if its round trip is measured; else 0
   std::coroutine_handle<> waiter_;
-  std::vector<Verb> verbs_;
+  std::vector<Late> late_;  // in order, and so whatever was added after the first of them
 };
 
 class Connections {
@@ -258,17 +234,17 @@ class Connections {
     int64_t retry_at_ns = 0;
   };
   // Of the memory node, if that is reached and its outbox has room for so many verbs; else null.
-  Peer* PeerWithRoom(krcore::NodeId memory_node, uint32_t verbs) {
+  Peer* PeerWithRoom(krcore::NodeId memory_node, size_t verbs) {
     if (!Reach(memory_node)) [[unlikely]]
       return nullptr;
     Peer& peer = peers_[memory_node & 0xff];
     const bool has_room = peer.outbox->HasRoom(verbs) || (HandOn(peer) && peer.outbox->HasRoom(verbs));
     return has_room ? &peer : nullptr;
   }
-  // So many verbs of the batch were added to its outbox.
-  static void Added(Batch& batch, Peer& peer, bool is_new_part, uint32_t verbs) {
-    batch.pending_ += is_new_part ? 1 : 0;
-    batch.size_ += verbs;
+  // Verbs of the batch.
+  template <size_t kCount>
+  static void Add(Batch& batch, Peer& peer, const std::array<Verb, kCount>& verbs) {
+    batch.pending_ += peer.outbox->Add(verbs, peer.base, peer.rkey, &batch) ? 1 : 0;
     if (const auto soon = peer.outbox->TakeForHint(batch.hint_every_); !soon.empty()) peer.queue->Prefetch(soon);
   }
   bool ReachAgain(krcore::NodeId memory_node);
@@ -300,98 +276,73 @@ class Connections {
   RoundTripEstimate round_trip_;
 };
 
-inline void Batch::Renew() { registration_ = connections_->registration(); }
+inline void Batch::Renew() {
+  registration_ = connections_->registration();
+  hint_every_ = Outbox::kHintEvery;
+}
 inline bool Batch::Stale() const { return registration_ != connections_->registration(); }
 
-inline Verb& Batch::Add(krcore::Opcode opcode, GlobalAddress remote, const void* local, uint32_t bytes, uint32_t lkey) {
-  assert(size_ < capacity_);
-  const uint32_t i = size_++;
-  Verb& verb = verbs_[i];
-  verb.offset = remote.offset;
-  verb.local = reinterpret_cast<uint64_t>(local);
-  verb.bytes = bytes;
-  verb.lkey = lkey;
-  verb.opcode = opcode;
-  verb.node = static_cast<uint8_t>(remote.node);
-  verb.life = connections_->peers_[remote.node & 0xff].life;
-  mixed_ = i != 0 && (mixed_ || verb.node != verbs_[0].node);
-  return verb;
+template <size_t kCount>
+inline void Batch::Add(krcore::NodeId node, const std::array<Verb, kCount>& verbs) {
+  if (size_ == 0) {
+    outcome_ = Outcome::kOk;
+    discarded_ = 0;
+    pending_ = 1;  // its own, so that it does not end before it runs
+    sample_from_ns_ = 0;
+    at_once_ = !Stale();
+  }
+  size_ += static_cast<uint32_t>(kCount);
+  Connections::Peer* const peer = at_once_ ? connections_->PeerWithRoom(node, kCount) : nullptr;
+  if (peer != nullptr) [[likely]]
+    return Connections::Add(*this, *peer, verbs);
+  for (const Verb& verb : verbs) AddLater(node, verb);
 }
 
 inline void Batch::Read(GlobalAddress from, void* to, uint32_t bytes, uint32_t lkey) {
-  Add(krcore::Opcode::kRead, from, to, bytes, lkey);
+  Add<1>(from.node, {{{krcore::Opcode::kRead, from.offset, {reinterpret_cast<uint64_t>(to), bytes, lkey}}}});
   ++connections_->stats_.reads;
 }
 
-inline void Batch::CountRoundTrip() {
+template <size_t kCount>
+inline void Batch::Read(krcore::NodeId node, const std::array<uint64_t, kCount>& offsets, std::byte* to,
+                        uint32_t bytes) {
+  std::array<Verb, kCount> verbs;
+  for (size_t i = 0; i < kCount; ++i)
+    verbs[i] = {krcore::Opcode::kRead, offsets[i], {reinterpret_cast<uint64_t>(to) + i * bytes, bytes, lkey_}};
+  Add(node, verbs);
+  connections_->stats_.reads += kCount;
+}
+
+inline void Batch::Write(const void* from, GlobalAddress to, uint32_t bytes, uint32_t lkey) {
+  Add<1>(to.node, {{{krcore::Opcode::kWrite, to.offset, {reinterpret_cast<uint64_t>(from), bytes, lkey}}}});
+  ++connections_->stats_.writes;
+}
+
+inline void Batch::CompareSwap(GlobalAddress at, uint64_t expected, uint64_t desired, uint64_t* old) {
+  const krcore::Sge local{reinterpret_cast<uint64_t>(old), sizeof(*old), lkey_};
+  Add<1>(at.node, {{{krcore::Opcode::kCompareSwap, at.offset, local, expected, desired}}});
+  ++connections_->stats_.atomics;
+}
+
+inline void Batch::FetchAdd(GlobalAddress at, uint64_t addend, uint64_t* old) {
+  const krcore::Sge local{reinterpret_cast<uint64_t>(old), sizeof(*old), lkey_};
+  Add<1>(at.node, {{{krcore::Opcode::kFetchAdd, at.offset, local, addend, 0}}});
+  ++connections_->stats_.atomics;
+}
+
+inline bool Batch::EndAdding() {
+  if (size_ == 0) {
+    outcome_ = Outcome::kOk;
+    return true;
+  }
   connections_->stats_.operation_round_trips += of_operation_ ? 1 : 0;
   if (connections_->stats_.round_trips++ % RoundTripEstimate::kSampleEvery == 0) [[unlikely]]
     sample_from_ns_ = connections_->clock_.NowNs();
-}
-
-inline uint32_t Batch::Stage() {
-  outcome_ = Outcome::kOk;
-  pending_ = discarded_ = staged_ = 0;
-  if (size_ == 0) return 0;
-  sample_from_ns_ = 0;
-  CountRoundTrip();
-  if (mixed_ || Stale() || !StageUpTo(size_)) [[unlikely]]
-    StageRest();
-  return pending_;
-}
-
-template <size_t kCount>
-inline bool Batch::ReadNow(krcore::NodeId node, const std::array<uint64_t, kCount>& offsets, std::byte* to,
-                           uint32_t bytes) {
-  Connections::Peer* const peer = connections_->PeerWithRoom(node, kCount);
-  if (peer == nullptr) [[unlikely]]
-    return false;
-  std::array<uint64_t, kCount> addrs;
-  for (size_t i = 0; i < kCount; ++i) addrs[i] = peer->base + offsets[i];
-  Connections::Added(*this, *peer, peer->outbox->AddReads(addrs, peer->rkey, to, bytes, lkey_, this), kCount);
-  connections_->stats_.reads += kCount;
-  return true;
-}
-
-inline bool Batch::WriteNow(const void* from, GlobalAddress to, uint32_t bytes) {
-  Connections::Peer* const peer = connections_->PeerWithRoom(to.node, 1);
-  if (peer == nullptr) [[unlikely]]
-    return false;
-  Connections::Added(*this, *peer, peer->outbox->AddWrite(peer->base + to.offset, peer->rkey, from, bytes, lkey_, this),
-                     1);
-  ++connections_->stats_.writes;
-  return true;
-}
-
-inline bool Batch::CompareSwapNow(GlobalAddress at, uint64_t expected, uint64_t desired, uint64_t* old) {
-  Connections::Peer* const peer = connections_->PeerWithRoom(at.node, 1);
-  if (peer == nullptr) [[unlikely]]
-    return false;
-  Outbox& outbox = *peer->outbox;
-  Connections::Added(*this, *peer,
-                     outbox.AddCompareSwap(peer->base + at.offset, peer->rkey, expected, desired, old, lkey_, this), 1);
-  ++connections_->stats_.atomics;
-  return true;
-}
-
-inline bool Batch::StageUpTo(uint32_t end) {
-  Connections::Peer& peer = connections_->peers_[verbs_[staged_].node];
-  // What is meant for the memory node of before does not go to its successor.
-  if (!peer.connected || verbs_[staged_].life != peer.life) [[unlikely]] {
-    connections_->NoteFailure(peer);
-    Fail(verbs_[staged_].node, Outcome::kUnavailable);
-    staged_ = end;
-    return true;
+  if (!late_.empty()) [[unlikely]] {
+    ++pending_;
+    connections_->stalled_.push_back(this);
   }
-  const uint32_t verbs = end - staged_;
-  if (!peer.outbox->HasRoom(verbs) && !(connections_->HandOn(peer) && peer.outbox->HasRoom(verbs))) [[unlikely]]
-    return false;
-  // Nothing of this very part may be handed on before its coroutine has suspended: it might end at once.
-  peer.outbox->Add(std::span(verbs_).subspan(staged_, verbs), this, peer.base, peer.rkey);
-  if (const auto soon = peer.outbox->TakeForHint(); !soon.empty()) peer.queue->Prefetch(soon);
-  ++pending_;
-  staged_ = end;
-  return true;
+  return --pending_ == 0;
 }
 
 }  // namespace kvs

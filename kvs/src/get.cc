@@ -25,7 +25,7 @@ Task<Status> ClientCore::GetAsync(std::string_view key, std::string* value) {
     if (op.attempt > 0 && OutOfTime(op)) co_return turn.Share(TimeoutCode(op));
     if (op.batch.Stale()) [[unlikely]]
       BeginAgain(op);
-    TableRef table;
+    TableRef& table = op.scan.table;
     op.merge.record = {};
     if (!directory_.Lookup(op.hash, &table)) {
       const Step resolved = co_await Resolve(op, &table);
@@ -33,10 +33,11 @@ Task<Status> ClientCore::GetAsync(std::string_view key, std::string* value) {
       if (resolved != Step::kOk) continue;
     }
     const uint32_t ins = Mutated(Mutation::kInsVisible) ? MaskOf(SlotState::kIns) : 0;
-    Step scanned = BeginScan(op, table, kReaderStates | ins, std::exchange(guess, Slot::Free()));  // (1)
-    while (scanned == Step::kRun) {
+    Step scanned = BeginScan(op, op.batch, kReaderStates | ins, std::exchange(guess, Slot::Free()));  // (1)
+    for (;;) {
       const Outcome read = co_await op.batch.Run();
-      scanned = GoOnScan(op, read);
+      if (scanned != Step::kRun) break;
+      scanned = read == Outcome::kOk ? GoOnScan(op, op.batch) : Step::kUnavailable;
     }
     if (Failed(op, scanned)) co_return turn.Share(UnavailableStatus("Get"));
     if (scanned == Step::kFull) co_return turn.Share(StatusCode::kOutOfMemory);

@@ -44,91 +44,6 @@ struct ClientCore::Group {
   }
 };
 
-// Asks for the buckets: (1) of Get, as BeginScan. False: it is no usual case.
-bool ClientCore::AskForBuckets(Operation& op, Batch& batch) {
-  address_cache_.Count(clock_);
-  op.group_reading = Operation::GroupReading::kBuckets;
-  op.scan.states = kReaderStates;
-  op.scan.guess = Slot::Free();
-  if (!directory_.Lookup(op.hash, &op.scan.table) || !ReadBuckets(op, batch)) return false;
-  const Slot guess = UsableGuess(address_cache_.Lookup(op.hash.h1), op.scan.table.address.node);
-  if (guess == Slot::Free()) return true;
-  op.scan.guess = guess;
-  return batch.ReadNow(guess.block(), op.buffers->match.data(), FirstReadBytes(guess));
-}
-
-// The buckets are there. The usual case: one candidate matches, a value, and its block is asked for. False: it is
-// another case, or there is no room.
-inline bool ClientCore::AskForOnlyMatch(Operation& op, Batch& batch) {
-  uint32_t c;
-  if (!FindOnlyMatch(op, &c)) return false;
-  const Slot slot = op.Candidate(c);
-  op.scan.val = static_cast<int>(c);
-  op.group_reading = Operation::GroupReading::kOnlyBlock;
-  return batch.ReadNow(slot.block(), op.buffers->match.data(), slot.length_units() * uint32_t{kUnitBytes});
-}
-
-// Whether the block that was asked for is the key's, and whole.
-inline bool ClientCore::IsOnlyMatchRight(Operation& op) {
-  const BlockView block(op.buffers->match.data());
-  const Slot slot = op.Candidate(static_cast<uint32_t>(op.scan.val));
-  if (!block.Intact(slot.length_units() * kUnitBytes) && !Mutated(Mutation::kNoChecksum)) return false;
-  op.scan.block = block;
-  return block.key() == op.key;
-}
-
-// As PlanMatches and ReadMatches.
-Step ClientCore::AskForMatches(Operation& op, Batch& batch) {
-  op.group_reading = Operation::GroupReading::kBlocks;
-  Scan& scan = op.scan;
-  PlanMatches(op);
-  if (scan.guess != Slot::Free() && IsGuessRight(op)) return Step::kOk;
-  scan.judged_bytes = 0;
-  for (uint32_t used = 0; scan.asked < scan.planned_count; ++scan.asked) {
-    const Slot slot = op.Candidate(scan.planned[scan.asked]);
-    const uint32_t bytes = FirstReadBytes(slot);
-    if (slot.length_units() == kLargeBlock || used + bytes > kMatchBytes) return Step::kRestart;
-    if (!batch.ReadNow(slot.block(), op.buffers->match.data() + used, bytes)) return Step::kRestart;
-    used += bytes;
-  }
-  return scan.planned_count == 0 ? AskForHeaders(op, batch) : Step::kRun;
-}
-
-// No block is the key's: it is absent, if nothing moves, which the headers tell when they are read again: (2).
-Step ClientCore::AskForHeaders(Operation& op, Batch& batch) {
-  LookAtBuckets(op);
-  const Scan& scan = op.scan;
-  if (scan.closed || !scan.headers_fit || scan.frz >= 0 || scan.any_pending) return Step::kRestart;
-  if (op.inserts) return Step::kOk;  // it looks again behind its tentative slot
-  if (Mutated(Mutation::kMultiGetMissUnchecked) || Mutated(Mutation::kWriteMissUnchecked)) return Step::kOk;
-  op.group_reading = Operation::GroupReading::kHeaders;
-  bool asked = true;
-  ReadHeaders(op,
-              [&](GlobalAddress from, void* to, uint32_t bytes) { asked = asked && batch.ReadNow(from, to, bytes); });
-  return asked ? Step::kRun : Step::kRestart;
-}
-
-// What was asked for is there. kOk: ResultOf; kRun: more has been asked for; kRestart: it is no usual case.
-Step ClientCore::GoOnReading(Operation& op, Batch& batch) {
-  switch (op.group_reading) {
-    case Operation::GroupReading::kBuckets: return AskForOnlyMatch(op, batch) ? Step::kRun : AskForMatches(op, batch);
-    case Operation::GroupReading::kOnlyBlock:
-      if (IsOnlyMatchRight(op)) [[likely]]
-        return Step::kOk;
-      // Torn, or another key's: it is what would have been planned.
-      PlanMatches(op);
-      op.scan.asked = op.scan.planned_count;
-      op.scan.judged_bytes = 0;
-      [[fallthrough]];
-    case Operation::GroupReading::kBlocks: {
-      Step step;
-      return JudgeRead(op, &step) ? step : AskForHeaders(op, batch);
-    }
-    case Operation::GroupReading::kHeaders: break;
-  }
-  return HeadersFit(op) ? Step::kOk : Step::kRestart;
-}
-
 Status ClientCore::ResultOf(const Operation& op, std::string* value) {
   ++stats_.operations;
   if (op.scan.val < 0) return StatusCode::kNotFound;
@@ -163,14 +78,9 @@ Step ClientCore::ReadAlone(Operation& op) {
   const auto poll = [this, idle = 0u]() mutable { PollAlone(&idle); };
   Batch& batch = op.batch;
   batch.CountForOperation(true);
-  batch.Begin(/*hint_every=*/1);
-  Step step = AskForBuckets(op, batch) ? Step::kRun : Step::kRestart;
-  Outcome read = batch.EndBlocking(poll);
-  while (GoesOn(step, read, batch)) {
-    batch.Begin(/*hint_every=*/1);
-    step = GoOnReading(op, batch);
-    read = batch.EndBlocking(poll);
-  }
+  batch.HintEvery(1);
+  Step step = BeginRead(op, batch);
+  while (GoesOn(step, batch.RunBlocking(poll), batch)) step = GoOnReading(op, batch);
   return step;
 }
 
@@ -203,8 +113,7 @@ Task<void> ClientCore::MultiGetAsync(std::span<const std::string_view> keys, std
     Group group(*this, leader, next++);
     Batch& batch = leader.batch;
     batch.CountForOperation(true);
-    batch.Begin();
-    if (!AskForBuckets(leader, batch)) leave(leader);
+    if (BeginRead(leader, batch) != Step::kRun) leave(leader);
     for (; next < keys.size(); ++next) {
       if (!IsKey(keys[next])) {
         others.push_back(next);
@@ -215,12 +124,11 @@ Task<void> ClientCore::MultiGetAsync(std::span<const std::string_view> keys, std
       if (free == nullptr) break;
       Operation& op = TakeToRead(*free, keys[next], hasher_(keys[next]));
       group.Add(op, next);
-      if (!AskForBuckets(op, batch)) leave(op);
+      if (BeginRead(op, batch) != Step::kRun) leave(op);
     }
-    Outcome read = co_await batch.End();
+    Outcome read = co_await batch.Run();
     for (bool running = true; running && GoesOn(Step::kRun, read, batch);) {
       running = false;
-      batch.Begin();
       for (Operation* op = group.first; op != nullptr; op = op->group_next) {
         if (op->group_index == kSettled) continue;
         const Step step = GoOnReading(*op, batch);
@@ -233,7 +141,7 @@ Task<void> ClientCore::MultiGetAsync(std::span<const std::string_view> keys, std
           leave(*op);
         }
       }
-      read = co_await batch.End();
+      read = co_await batch.Run();
     }
     for (Operation* op = group.first; op != nullptr; op = op->group_next) {
       if (op->group_index != kSettled) leave(*op);

@@ -119,7 +119,6 @@ Task<void> ClientCore::MultiWriteAsync(std::span<WriteRequest> writes) {
     Outcome outcome;
     Step step;  // kRun: one of them runs
     do {
-      batch.Begin();
       step = Step::kOk;
       for (Member& member : group) {
         PendingWrite& write = *member.write;
@@ -127,7 +126,7 @@ Task<void> ClientCore::MultiWriteAsync(std::span<WriteRequest> writes) {
         write.step = GoOnWriting(write, batch);
         if (write.step == Step::kRun) step = Step::kRun;
       }
-      outcome = co_await batch.End();
+      outcome = co_await batch.Run();
     } while (GoesOn(step, outcome, batch));
 
     std::vector<WriteRequest*> undone;
@@ -164,10 +163,10 @@ Status ClientCore::WriteAlone(OpKind kind, std::string_view key, std::string_vie
   const Lease lease(*this, op);
   PendingWrite write(op, kind, value);
   const auto poll = [this, idle = 0u]() mutable { PollAlone(&idle); };
+  op.batch.HintEvery(1);
   do {
-    op.batch.Begin(/*hint_every=*/1);
     write.step = GoOnWriting(write, op.batch);
-    write.outcome = op.batch.EndBlocking(poll);
+    write.outcome = op.batch.RunBlocking(poll);
   } while (GoesOn(write.step, write.outcome, op.batch));
   if (write.step != Step::kOk) [[unlikely]]
     RunToEnd(FinishWrite(write));

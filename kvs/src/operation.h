@@ -100,7 +100,7 @@ struct Scan {
   BlockView block;  // of the last match, in `match` or a LargeBuffer
 
   // How far it has come.
-  enum class Reading : uint8_t { kBuckets, kBlocks, kLargeBlock };
+  enum class Reading : uint8_t { kBuckets, kOnlyBlock, kBlocks, kLargeBlock, kHeaders };
   Reading reading = Reading::kBuckets;       // what is read now
   uint32_t states = 0;                       // asked for, of MaskOf
   Slot guess;                                // whose block was read along with the buckets; FREE: none
@@ -135,10 +135,7 @@ struct Operation {
   std::array<uint64_t, 16> stranger;  // operation in flight are not reused
   Merge merge;                        // that takes the key's table out of use, as the last Resolve() found it
   LargeBuffer large_read, large_write;
-  // Of one that goes by steps: what is read now; and in a group, which of the keys it has, and the next one of the
-  // group.
-  enum class GroupReading : uint8_t { kBuckets, kOnlyBlock, kBlocks, kHeaders };
-  GroupReading group_reading = GroupReading::kBuckets;
+  // In a group: which of the keys it has, and the next one of the group.
   size_t group_index = 0;
   Operation* group_next = nullptr;
 

@@ -32,28 +32,23 @@ class Batch;
 
 // What a batch asks for. `offset` is in the memory node's pool.
 struct Verb {
-  uint64_t offset;
-  uint64_t local;
-  uint32_t bytes;
-  uint32_t lkey;
   krcore::Opcode opcode;
-  uint8_t node;
-  uint32_t life;               // of the connection to the node for which it is meant
-  uint64_t compare_add, swap;  // of atomics
+  uint64_t offset;
+  krcore::Sge local;
+  uint64_t compare_add = 0, swap = 0;  // of atomics
 };
 
 class Outbox {
  public:
-  static constexpr uint32_t kMostVerbs = 96;  // of a part
-  // Handed on before there are more, unless one part is. What is handed on is waited for: with more at a time the
-  // cache misses, or round trips, of more overlap.
-  static constexpr uint32_t kHandOn = 32;
+  // Handed on before there are more. What is handed on is waited for: with more at a time the cache misses, or round
+  // trips, of more overlap.
+  static constexpr uint32_t kMostVerbs = 32;
   // Verbs whose cache lines are asked for together: as many as a CPU can wait for at once.
   static constexpr uint32_t kHintEvery = 4;
 
   // `queue_depth`: of the queue to which it is handed on.
   explicit Outbox(uint32_t queue_depth)
-      : hand_on_(std::min(kHandOn, queue_depth)),
+      : hand_on_(std::min(kMostVerbs, queue_depth)),
         mask_(std::bit_ceil(queue_depth + kMostVerbs) - 1),
         parts_(new Batch*[size_t{mask_} + 1]) {
     for (uint32_t i = 0; i < kMostVerbs; ++i) {
@@ -66,31 +61,36 @@ class Outbox {
 
   bool empty() const { return count_ == 0; }
   size_t memory_bytes() const { return sizeof(*this) + (size_t{mask_} + 1) * sizeof(Batch*); }
-  // Whether a part of so many verbs fits in without handing on what is there, and ending what was handed on.
+  // Whether so many verbs fit in without handing on what is there, and ending what was handed on.
   bool HasRoom(size_t verbs) const { return (count_ == 0 || count_ + verbs <= hand_on_) && tail_ - head_ <= mask_; }
 
-  // Adds a part of `batch`. `base`: of the node's pool, which `rkey` opens.
-  void Add(std::span<const Verb> verbs, Batch* batch, uint64_t base, uint32_t rkey) {
-    assert(HasRoom(verbs.size()) && verbs.size() <= kMostVerbs);
-    if (head_ == tail_) head_ = handed_on_ = tail_ = 0;  // the front of the ring is in the caches
-    begins_[tail_ - handed_on_] = static_cast<uint8_t>(count_);
-    krcore::WorkRequest* wr = &wrs_[count_];
-    krcore::Sge* sge = &sges_[count_];
-    count_ += static_cast<uint32_t>(verbs.size());
-    for (const Verb& verb : verbs) {
-      *sge++ = {verb.local, verb.bytes, verb.lkey};
-      wr->wr_id = reinterpret_cast<uint64_t>(batch);
-      wr->opcode = verb.opcode;
-      wr->flags = 0;
-      wr->remote_addr = base + verb.offset;
-      wr->rkey = rkey;
-      if (verb.opcode == krcore::Opcode::kCompareSwap || verb.opcode == krcore::Opcode::kFetchAdd) {
-        wr->compare_add = verb.compare_add;
-        wr->swap = verb.swap;
-      }
-      ++wr;
+  // Adds verbs of `batch`, to memory that `rkey` opens, the first of it at `base`: to the last part, if that is the
+  // batch's. Returns whether it has made a new one.
+  template <size_t kCount>
+  bool Add(const std::array<Verb, kCount>& verbs, uint64_t base, uint32_t rkey, Batch* batch) {
+    assert(HasRoom(kCount));
+    const bool is_new = count_ == 0 || parts_[(tail_ - 1) & mask_] != batch;
+    if (is_new) {
+      if (head_ == tail_) head_ = handed_on_ = tail_ = 0;  // the front of the ring is in the caches
+      begins_[tail_ - handed_on_] = static_cast<uint8_t>(count_);
+      parts_[tail_++ & mask_] = batch;
     }
-    parts_[tail_++ & mask_] = batch;
+    for (size_t i = 0; i < kCount; ++i) {
+      const Verb& verb = verbs[i];
+      sges_[count_ + i] = verb.local;
+      krcore::WorkRequest& wr = wrs_[count_ + i];
+      wr.wr_id = reinterpret_cast<uint64_t>(batch);
+      wr.opcode = verb.opcode;
+      wr.flags = 0;
+      wr.remote_addr = base + verb.offset;
+      wr.rkey = rkey;
+      if (verb.opcode == krcore::Opcode::kCompareSwap || verb.opcode == krcore::Opcode::kFetchAdd) {
+        wr.compare_add = verb.compare_add;
+        wr.swap = verb.swap;
+      }
+    }
+    count_ += static_cast<uint32_t>(kCount);
+    return is_new;
   }
 
   // The verbs behind those that were taken before, if they are so many that it is worth a hint to their queue
@@ -99,42 +99,6 @@ class Outbox {
     if (count_ - hinted_ < worth) return {};
     const uint32_t from = std::exchange(hinted_, count_);
     return std::span(wrs_).subspan(from, count_ - from);
-  }
-
-  // The same for READs of `bytes` each, `to` one behind the other. They become a part of their own, or of the last one
-  // if that is their batch's. Returns whether they have made a new one.
-  template <size_t kCount>
-  bool AddReads(const std::array<uint64_t, kCount>& remote_addrs, uint32_t rkey, std::byte* to, uint32_t bytes,
-                uint32_t lkey, Batch* batch) {
-    assert(HasRoom(kCount));
-    const bool is_new = OpenPart(batch);
-    for (size_t i = 0; i < kCount; ++i) {
-      sges_[count_ + i] = {reinterpret_cast<uint64_t>(to + i * bytes), bytes, lkey};
-      krcore::WorkRequest& wr = wrs_[count_ + i];
-      wr.wr_id = reinterpret_cast<uint64_t>(batch);
-      wr.opcode = krcore::Opcode::kRead;
-      wr.flags = 0;
-      wr.remote_addr = remote_addrs[i];
-      wr.rkey = rkey;
-    }
-    count_ += static_cast<uint32_t>(kCount);
-    return is_new;
-  }
-  // The same for a WRITE or a CAS.
-  bool AddWrite(uint64_t remote_addr, uint32_t rkey, const void* from, uint32_t bytes, uint32_t lkey, Batch* batch) {
-    assert(HasRoom(1));
-    const bool is_new = OpenPart(batch);
-    AddOne(krcore::Opcode::kWrite, remote_addr, rkey, from, bytes, lkey, batch);
-    return is_new;
-  }
-  bool AddCompareSwap(uint64_t remote_addr, uint32_t rkey, uint64_t compare, uint64_t swap, uint64_t* old,
-                      uint32_t lkey, Batch* batch) {
-    assert(HasRoom(1));
-    const bool is_new = OpenPart(batch);
-    krcore::WorkRequest& wr = AddOne(krcore::Opcode::kCompareSwap, remote_addr, rkey, old, sizeof(*old), lkey, batch);
-    wr.compare_add = compare;
-    wr.swap = swap;
-    return is_new;
   }
 
   // All of it, for VirtualQueue::Push, the last one marked. Then one of the two below.
@@ -192,25 +156,6 @@ class Outbox {
 
  private:
   static constexpr uint64_t kMarker = 1;
-  // What is added next is the batch's. Returns whether that makes a new part.
-  bool OpenPart(Batch* batch) {
-    if (count_ != 0 && parts_[(tail_ - 1) & mask_] == batch) return false;
-    if (head_ == tail_) head_ = handed_on_ = tail_ = 0;
-    begins_[tail_ - handed_on_] = static_cast<uint8_t>(count_);
-    parts_[tail_++ & mask_] = batch;
-    return true;
-  }
-  krcore::WorkRequest& AddOne(krcore::Opcode opcode, uint64_t remote_addr, uint32_t rkey, const void* local,
-                              uint32_t bytes, uint32_t lkey, Batch* batch) {
-    sges_[count_] = {reinterpret_cast<uint64_t>(local), bytes, lkey};
-    krcore::WorkRequest& wr = wrs_[count_++];
-    wr.wr_id = reinterpret_cast<uint64_t>(batch);
-    wr.opcode = opcode;
-    wr.flags = 0;
-    wr.remote_addr = remote_addr;
-    wr.rkey = rkey;
-    return wr;
-  }
   static uint32_t EndOf(uint64_t marker) { return static_cast<uint32_t>(marker >> 1); }
 
   const uint32_t hand_on_;

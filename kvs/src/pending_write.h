@@ -61,7 +61,6 @@ struct PendingWrite {
   Phase phase = Phase::kBegin;
   Step step = Step::kRun;          // what the last step said (write_steps.cc),
   Outcome outcome = Outcome::kOk;  // and how what it asked for ended
-  bool looks_again = false;        // kInsert: the buckets were asked for behind the CAS
   uint32_t candidate = 0;          // the slot of kReplace and what follows,
   Slot old, now;          // and what it is to be changed from and to; in the phases after kReplace `now` is the
                           // tentative slot

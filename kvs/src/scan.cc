@@ -1,4 +1,5 @@
-// Reading a key's candidates in one table.
+// Reading a key: its candidates in one table, and the steps of a read in its usual case.
+#include <algorithm>
 #include <bit>
 #include <cassert>
 #include <span>
@@ -40,23 +41,6 @@ void ClientCore::PlanMatches(Operation& op) {
   }
 }
 
-// The usual case of PlanMatches and ReadMatches.
-bool ClientCore::ReadOnlyMatch(Operation& op) {
-  Scan& scan = op.scan;
-  assert((scan.states >> static_cast<uint32_t>(SlotState::kVal) & 1) != 0);
-  uint32_t c;
-  if (!FindOnlyMatch(op, &c)) return false;
-  const Slot slot = op.Candidate(c);
-  if (!connections_.Reach(slot.block().node)) return false;
-  scan.val = scan.frz = -1;
-  scan.ins_count = scan.judged = scan.judged_bytes = 0;
-  scan.planned[0] = static_cast<uint8_t>(c);
-  scan.asked = scan.planned_count = 1;
-  scan.reading = Scan::Reading::kBlocks;
-  op.batch.Read(slot.block(), op.buffers->match.data(), static_cast<uint32_t>(slot.length_units() * kUnitBytes));
-  return true;
-}
-
 // No candidate is the key's value. What else the buckets say: a value counts whatever that is.
 void ClientCore::LookAtBuckets(Operation& op) {
   const std::span<const Bucket, kCandidateBuckets> buckets = op.buffers->candidates();
@@ -90,49 +74,72 @@ Slot ClientCore::UsableGuess(Slot guess, krcore::NodeId node) const {
   return usable ? guess : Slot::Free();
 }
 
-Step ClientCore::BeginScan(Operation& op, const TableRef& table, uint32_t states, Slot guess) {
+// kUnavailable: the memory node of op.scan.table cannot be reached.
+Step ClientCore::BeginScan(Operation& op, Batch& batch, uint32_t states, Slot guess) {
   Scan& scan = op.scan;
-  scan.table = table;
+  const krcore::NodeId node = scan.table.address.node;
   scan.states = states;
   scan.reading = Scan::Reading::kBuckets;
   op.torn = false;
-  const krcore::NodeId node = table.address.node;
-  if (!connections_.Reach(node)) {
-    op.batch.Clear();
-    return Step::kUnavailable;
-  }
-  for (uint32_t p = 0; p < 2; ++p) {
-    op.batch.Read({node, table.address.offset + CombinedOffset(scan.places.place[p])},
-                  op.buffers->buckets.data() + p * kCombinedBytes, kCombinedBytes);
-  }
+  if (!connections_.Reach(node)) return Step::kUnavailable;
+  ReadBuckets(op, batch);
   scan.guess = UsableGuess(guess, node);
-  if (scan.guess != Slot::Free()) op.batch.Read(guess.block(), op.buffers->match.data(), FirstReadBytes(guess));
+  if (scan.guess != Slot::Free()) batch.Read(guess.block(), op.buffers->match.data(), FirstReadBytes(guess));
   return Step::kRun;
 }
 
-Step ClientCore::GoOnScan(Operation& op, Outcome outcome) {
+// What was asked for is there. kRun: more has been asked for.
+Step ClientCore::GoOnScan(Operation& op, Batch& batch) {
   Scan& scan = op.scan;
-  if (outcome != Outcome::kOk) [[unlikely]]
-    return Step::kUnavailable;
   switch (scan.reading) {
     case Scan::Reading::kBuckets:
-      if (ReadOnlyMatch(op)) [[likely]]
+      if (AskForOnlyMatch(op, batch)) [[likely]]
         return Step::kRun;
       PlanMatches(op);
       if (scan.guess != Slot::Free() && IsGuessRight(op)) return Step::kOk;
-      return ReadMatches(op);
-    case Scan::Reading::kBlocks: return JudgeMatches(op);
-    case Scan::Reading::kLargeBlock: break;
+      return ReadMatches(op, batch);
+    case Scan::Reading::kOnlyBlock:
+      if (IsOnlyMatchRight(op)) [[likely]]
+        return Step::kOk;
+      // Torn, or another key's: it is what would have been planned.
+      PlanMatches(op);
+      scan.asked = scan.planned_count;
+      scan.judged_bytes = 0;
+      return JudgeMatches(op, batch);
+    case Scan::Reading::kBlocks: return JudgeMatches(op, batch);
+    case Scan::Reading::kLargeBlock:
+    case Scan::Reading::kHeaders: break;  // the latter is GoOnReading's
   }
   const Step intact = CheckLargeBlock(op, scan.large_bytes);
   if (intact != Step::kOk) return intact;
   const uint32_t c = scan.planned[scan.judged++];
   scan.judged_bytes += FirstReadBytes(op.Candidate(c));
-  return JudgeMatch(op, c, scan.block) ? Step::kOk : JudgeMatches(op);
+  return JudgeMatch(op, c, scan.block) ? Step::kOk : JudgeMatches(op, batch);
+}
+
+// The buckets are there. The usual case: one candidate matches, a value, and its block is asked for.
+bool ClientCore::AskForOnlyMatch(Operation& op, Batch& batch) {
+  uint32_t c;
+  if (!FindOnlyMatch(op, &c)) return false;
+  const Slot slot = op.Candidate(c);
+  if (!connections_.Reach(slot.block().node)) return false;
+  op.scan.val = static_cast<int>(c);
+  op.scan.reading = Scan::Reading::kOnlyBlock;
+  batch.Read(slot.block(), op.buffers->match.data(), static_cast<uint32_t>(slot.length_units() * kUnitBytes));
+  return true;
+}
+
+// Whether the block that was asked for is the key's, and whole.
+bool ClientCore::IsOnlyMatchRight(Operation& op) {
+  const BlockView block(op.buffers->match.data());
+  const Slot slot = op.Candidate(static_cast<uint32_t>(op.scan.val));
+  if (!block.Intact(slot.length_units() * kUnitBytes) && !Mutated(Mutation::kNoChecksum)) return false;
+  op.scan.block = block;
+  return block.key() == op.key;
 }
 
 // Asks for the blocks of as many planned candidates as the buffer holds; one block fits always.
-Step ClientCore::ReadMatches(Operation& op) {
+Step ClientCore::ReadMatches(Operation& op, Batch& batch) {
   Scan& scan = op.scan;
   if (scan.asked == scan.planned_count) {
     LookAtBuckets(op);
@@ -144,18 +151,15 @@ Step ClientCore::ReadMatches(Operation& op) {
     const Slot slot = op.Candidate(scan.planned[scan.asked]);
     const uint32_t bytes = FirstReadBytes(slot);
     if (used + bytes > kMatchBytes) break;
-    if (!connections_.Reach(slot.block().node)) {
-      op.batch.Clear();
-      return Step::kUnavailable;
-    }
-    op.batch.Read(slot.block(), op.buffers->match.data() + used, bytes);
+    if (!connections_.Reach(slot.block().node)) return Step::kUnavailable;
+    batch.Read(slot.block(), op.buffers->match.data() + used, bytes);
     used += bytes;
   }
   return Step::kRun;
 }
 
 // Looks at the blocks that were read. True: *step is what comes of it; false: none of them is the value.
-bool ClientCore::JudgeRead(Operation& op, Step* step) {
+bool ClientCore::JudgeRead(Operation& op, Batch& batch, Step* step) {
   Scan& scan = op.scan;
   while (scan.judged < scan.asked) {
     const uint32_t c = scan.planned[scan.judged];
@@ -166,7 +170,7 @@ bool ClientCore::JudgeRead(Operation& op, Step* step) {
       if (block.header().hash == op.hash.h1) {
         scan.reading = Scan::Reading::kLargeBlock;
         scan.large_bytes = block.bytes();
-        *step = AskForLargeBlock(op, slot, scan.large_bytes);
+        *step = AskForLargeBlock(op, batch, slot, scan.large_bytes);
         return true;
       }
       AddStranger(op, slot.word());  // written before it was published, and one word: it cannot be torn
@@ -185,9 +189,9 @@ bool ClientCore::JudgeRead(Operation& op, Step* step) {
   return false;
 }
 
-Step ClientCore::JudgeMatches(Operation& op) {
+Step ClientCore::JudgeMatches(Operation& op, Batch& batch) {
   Step step;
-  return JudgeRead(op, &step) ? step : ReadMatches(op);
+  return JudgeRead(op, batch, &step) ? step : ReadMatches(op, batch);
 }
 
 // Notes what the block of candidate `c` is. True: the scan needs no more.
@@ -212,19 +216,44 @@ bool ClientCore::JudgeMatch(Operation& op, uint32_t c, BlockView block) {
 }
 
 Task<Step> ClientCore::ScanTable(Operation& op, TableRef table, uint32_t states, Slot guess) {
-  Step scanned = BeginScan(op, table, states, guess);
-  while (scanned == Step::kRun) {
-    const Outcome read = co_await op.batch.Run();
-    scanned = GoOnScan(op, read);
+  op.scan.table = table;
+  Step scanned = BeginScan(op, op.batch, states, guess);
+  for (;;) {
+    const Outcome read = co_await op.batch.Run();  // also of what was in the batch before
+    if (scanned != Step::kRun) co_return scanned;
+    if (read != Outcome::kOk) co_return Step::kUnavailable;
+    scanned = GoOnScan(op, op.batch);
   }
-  co_return scanned;
+}
+
+// The steps of a read in its usual case: BeginRead, and then GoOnReading as long as that says kRun and all that was
+// asked for is there. (1) of Get. kRestart: it is no usual case.
+Step ClientCore::BeginRead(Operation& op, Batch& batch) {
+  address_cache_.Count(clock_);
+  if (!directory_.Lookup(op.hash, &op.scan.table)) return Step::kRestart;
+  return BeginScan(op, batch, kReaderStates, address_cache_.Lookup(op.hash.h1));
+}
+
+// kOk: op.scan.val is the value, or the key is absent, as far as it must be known.
+Step ClientCore::GoOnReading(Operation& op, Batch& batch) {
+  Scan& scan = op.scan;
+  if (scan.reading == Scan::Reading::kHeaders) return HeadersFit(op) ? Step::kOk : Step::kRestart;
+  const Step scanned = GoOnScan(op, batch);
+  if (scanned != Step::kOk || scan.val >= 0) return scanned;
+  // No block is the key's: it is absent, if nothing moves, which the headers tell when they are read again: (2).
+  if (scan.closed || !scan.headers_fit || scan.frz >= 0 || scan.any_pending) return Step::kRestart;
+  if (op.inserts) return Step::kOk;  // it looks again behind its tentative slot
+  if (Mutated(Mutation::kMultiGetMissUnchecked) || Mutated(Mutation::kWriteMissUnchecked)) return Step::kOk;
+  scan.reading = Scan::Reading::kHeaders;
+  ReadHeaders(op, batch);
+  return Step::kRun;
 }
 
 // Asks for a block that is too long for the operation's buffer, into memory of its own.
-Step ClientCore::AskForLargeBlock(Operation& op, Slot slot, uint64_t bytes) {
+Step ClientCore::AskForLargeBlock(Operation& op, Batch& batch, Slot slot, uint64_t bytes) {
   if (bytes > BlockBytes(kMaxKeyBytes, kMaxValueBytes)) return Step::kRestart;  // torn
   if (!AllocateLarge(bytes, &op.large_read)) return Step::kFull;
-  op.batch.Read(slot.block(), op.large_read.memory.get(), static_cast<uint32_t>(bytes), op.large_read.region->lkey());
+  batch.Read(slot.block(), op.large_read.memory.get(), static_cast<uint32_t>(bytes), op.large_read.region->lkey());
   return Step::kRun;
 }
 
@@ -241,7 +270,7 @@ Step ClientCore::CheckLargeBlock(Operation& op, uint64_t bytes) {
 }
 
 Task<Step> ClientCore::ReadLargeBlock(Operation& op, Slot slot, uint64_t bytes) {
-  const Step asked = AskForLargeBlock(op, slot, bytes);
+  const Step asked = AskForLargeBlock(op, op.batch, slot, bytes);
   if (asked != Step::kRun) co_return asked;
   const Outcome read = co_await op.batch.Run();
   if (read != Outcome::kOk) co_return Step::kUnavailable;
@@ -249,10 +278,23 @@ Task<Step> ClientCore::ReadLargeBlock(Operation& op, Slot slot, uint64_t bytes) 
 }
 
 Task<Step> ClientCore::CheckHeaders(Operation& op) {
-  ReadHeaders(op, [&op](GlobalAddress from, void* to, uint32_t bytes) { op.batch.Read(from, to, bytes); });
+  ReadHeaders(op, op.batch);
   const Outcome read = co_await op.batch.Run();
   if (read != Outcome::kOk) co_return Step::kUnavailable;
   co_return HeadersFit(op) ? Step::kOk : Step::kRestart;
+}
+
+void ClientCore::ReadHeaders(Operation& op, Batch& batch) {
+  const GlobalAddress table = op.scan.table.address;
+  for (uint32_t b = 0; b < 4; ++b) {
+    const uint32_t bucket = FirstBucket(op.scan.places.place[b / 2]) + b % 2;
+    batch.Read({table.node, table.offset + BucketOffset(bucket)}, &op.buffers->headers[b], sizeof(uint64_t));
+  }
+}
+
+bool ClientCore::HeadersFit(const Operation& op) {
+  return std::ranges::all_of(op.buffers->headers,
+                             [&op](uint64_t header) { return BucketHeader(header).Fits(op.hash.h1); });
 }
 
 }  // namespace kvs

@@ -126,10 +126,6 @@ Task<Step> ClientCore::MigrateSlots(const Migration& migration, std::span<const 
       const uint32_t i = todo[t];
       const Slot slot(scratch.slots[i]);
       if (!slot.has_block()) continue;
-      if (!connections_.Reach(slot.block().node)) {
-        batch.Clear();
-        co_return Step::kUnavailable;
-      }
       batch.Read(slot.block(), &scratch.blocks[i], sizeof(BlockHeader));
     }
     const Outcome blocks_read = co_await batch.Run();

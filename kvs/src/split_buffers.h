@@ -17,7 +17,6 @@ namespace kvs {
 class SplitBuffers {
  public:
   static constexpr uint32_t kWindow = 96;  // slots migrated at once
-  static_assert(kWindow <= Outbox::kMostVerbs);
 
   static constexpr uint32_t kImages = 3;  // a merge's two old tables, and the new one
 

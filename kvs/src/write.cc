@@ -47,16 +47,15 @@ Status ClientCore::LengthStatus(std::string_view key, std::string_view value) {
 // A step of the write in its operation's own batch. Whether there is to be a further one.
 auto ClientCore::TakeStep(PendingWrite& write) {
   Batch& batch = write.op->batch;
-  struct Awaiter : decltype(batch.End()) {
+  struct Awaiter : decltype(batch.Run()) {
     PendingWrite& write;
     bool await_resume() {
-      write.outcome = decltype(batch.End())::await_resume();
+      write.outcome = decltype(batch.Run())::await_resume();
       return GoesOn(write.step, write.outcome, write.op->batch);
     }
   };
-  batch.Begin();
   write.step = GoOnWriting(write, batch);
-  return Awaiter{batch.End(), write};
+  return Awaiter{batch.Run(), write};
 }
 
 Task<Status> ClientCore::Write(OpKind kind, std::string_view key, std::string_view value) {
@@ -272,16 +271,15 @@ Task<Step> ClientCore::CanBeSplit(Operation& op, Status* why_not) {
   auto* const blocks = reinterpret_cast<BlockHeader*>(op.buffers->match.data());
   for (uint32_t c = 0; c < kCandidates; ++c) {
     const Slot slot = op.Candidate(c);
-    if (!slot.has_block() || !connections_.Reach(slot.block().node)) {
-      op.batch.Clear();
-      co_return slot.has_block() ? Step::kUnavailable : Step::kOk;
-    }
-    op.batch.Read(slot.block(), &blocks[c], sizeof(BlockHeader));
+    if (slot.has_block()) op.batch.Read(slot.block(), &blocks[c], sizeof(BlockHeader));
   }
   const Outcome read = co_await op.batch.Run();
   if (read != Outcome::kOk) co_return Step::kUnavailable;
   uint64_t differ = 0;
-  for (uint32_t c = 0; c < kCandidates; ++c) differ |= blocks[c].hash ^ op.hash.h1;
+  for (uint32_t c = 0; c < kCandidates; ++c) {
+    if (!op.Candidate(c).has_block()) co_return Step::kOk;
+    differ |= blocks[c].hash ^ op.hash.h1;
+  }
   constexpr uint64_t kSuffixes = (uint64_t{1} << kMaxDepth) - 1;
   if ((differ & kSuffixes) != 0) co_return Step::kOk;
   const bool deepest = op.buffers->candidates().front().header.depth() >= kMaxDepth;

@@ -3,9 +3,8 @@
 // coroutine or without one:
 //
 //   do {
-//     batch.Begin();
 //     write.step = GoOnWriting(write, batch);
-//     write.outcome = co_await batch.End();
+//     write.outcome = co_await batch.Run();
 //   } while (GoesOn(write.step, write.outcome, batch));
 //
 // The step numbers are those of docs/protocol.md.
@@ -45,23 +44,23 @@ Step ClientCore::GoOnWriting(PendingWrite& write, Batch& batch) {
   return Step::kOk;
 }
 
-// (1) The block travels beside the scan. kRun: both have been asked for; kRestart: it is no usual case.
+// (1) The block travels beside the scan. kRun: both have been asked for; else it is no usual case.
 Step ClientCore::BeginWrite(PendingWrite& write, Batch& batch) {
   Operation& op = *write.op;
   op.inserts = write.inserts();
   const bool has_block = write.kind != OpKind::kDelete;
   if (has_block) {
     if (!IsSmall(op.key, write.value) || PlaceBlock(write) != Step::kOk) {
-      address_cache_.Count(clock_);  // else AskForBuckets does
+      address_cache_.Count(clock_);  // else BeginRead does
       return Step::kRestart;
     }
     (void)BuildNewBlock(write);  // which fails for want of memory for a large one
   }
-  if (!AskForBuckets(op, batch)) return Step::kRestart;
+  if (const Step begun = BeginRead(op, batch); begun != Step::kRun) return begun;
   write.phase = PendingWrite::Phase::kScan;
   if (!has_block || Mutated(Mutation::kBlockNotAwaited)) return Step::kRun;
   NewBlock& block = write.block;
-  if (!batch.WriteNow(block.local, block.address, static_cast<uint32_t>(block.content_bytes))) return Step::kRestart;
+  batch.Write(block.local, block.address, static_cast<uint32_t>(block.content_bytes));
   block.in_doubt = true;
   return Step::kRun;
 }
@@ -77,7 +76,7 @@ Step ClientCore::Publish(PendingWrite& write, Batch& batch) {
     write.candidate = static_cast<uint32_t>(op.scan.val);
     write.old = op.Candidate(write.candidate);
     write.now = Replacement(write, write.old);
-    if (!AskToSwap(write, batch, write.old, write.now)) return Step::kRestart;
+    AskToSwap(write, batch, write.old, write.now);
     ++stats_.write_attempts;
     write.phase = PendingWrite::Phase::kReplace;
     return Step::kRun;
@@ -92,12 +91,12 @@ Step ClientCore::Publish(PendingWrite& write, Batch& batch) {
   write.candidate = static_cast<uint32_t>(candidate);
   const SlotState tentative = Mutated(Mutation::kInsertWithoutIns) ? SlotState::kVal : SlotState::kIns;
   write.now = write.block.InState(tentative, op.hash.fingerprint(), 0);
-  if (!AskToSwap(write, batch, Slot::Free(), write.now)) return Step::kRestart;
+  AskToSwap(write, batch, Slot::Free(), write.now);
   ++stats_.write_attempts;
   write.block.shown = true;
   op.own_ins = write.now.word();
   write.phase = PendingWrite::Phase::kInsert;
-  write.looks_again = ReadBuckets(op, batch);
+  ReadBuckets(op, batch);
   return Step::kRun;
 }
 
@@ -109,7 +108,6 @@ Step ClientCore::LookBehindTentative(PendingWrite& write, Batch& batch) {
     Inserted(write);
     return Step::kOk;
   }
-  if (!write.looks_again) return Step::kRestart;
   op.scan.states = kInserterStates;
   PlanMatches(op);
   const bool alone = op.scan.planned_count == 0 || Mutated(Mutation::kConfirmWithoutKill);
@@ -117,19 +115,19 @@ Step ClientCore::LookBehindTentative(PendingWrite& write, Batch& batch) {
   if (!alone || !fits) return Step::kRestart;
   if (op.Candidate(write.candidate) != write.now) return Step::kRestart;  // c: a rival or a migrator killed it
   if (Mutated(Mutation::kConfirmByWrite)) return Step::kRestart;
-  if (!AskToSwap(write, batch, write.now, write.now.WithState(SlotState::kVal))) return Step::kRestart;
+  AskToSwap(write, batch, write.now, write.now.WithState(SlotState::kVal));
   write.phase = PendingWrite::Phase::kConfirm;
   return Step::kRun;
 }
 
 // A CAS of the slot, the old word of which will be in cas[0].
-bool ClientCore::AskToSwap(PendingWrite& write, Batch& batch, Slot old, Slot now) {
+void ClientCore::AskToSwap(PendingWrite& write, Batch& batch, Slot old, Slot now) {
   const NewBlock& block = write.block;
   if (Mutated(Mutation::kBlockNotAwaited) && block.local != nullptr && !block.shown &&
       block.content_bytes <= kMaxSmallBlockBytes) {
-    (void)batch.WriteNow(block.local, block.address, static_cast<uint32_t>(block.content_bytes));
+    batch.Write(block.local, block.address, static_cast<uint32_t>(block.content_bytes));
   }
-  return batch.CompareSwapNow(write.at(), old.word(), now.word(), &write.op->buffers->cas[0]);
+  batch.CompareSwap(write.at(), old.word(), now.word(), &write.op->buffers->cas[0]);
 }
 
 // (2) What a write puts in the place of the VAL slot `old`.

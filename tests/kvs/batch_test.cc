@@ -87,11 +87,11 @@ TEST_F(Batches, EachVerbGoesToItsNodeHoweverTheyAreMixed) {
 TEST(Outbox, MarksTheLastVerbAloneThoughItWasRefusedBefore) {
   kvs::Outbox outbox(16);
   kvs::Batch first(1), second(1);
-  const kvs::Verb verb{.offset = 8, .local = 1, .bytes = 8, .lkey = 2, .opcode = krcore::Opcode::kRead, .node = 1};
-  outbox.Add({&verb, 1}, &first, 100, 3);
+  const std::array verbs_there = {kvs::Verb{krcore::Opcode::kRead, 8, {1, 8, 2}}};
+  outbox.Add(verbs_there, 100, 3, &first);
   EXPECT_TRUE(kvs::Outbox::IsMarker(outbox.Verbs()[0].wr_id));
   outbox.Refused();
-  outbox.Add({&verb, 1}, &second, 200, 3);
+  outbox.Add(verbs_there, 200, 3, &second);
   const std::span<const krcore::WorkRequest> verbs = outbox.Verbs();
   ASSERT_EQ(verbs.size(), 2u);
   EXPECT_EQ(verbs[0].wr_id, reinterpret_cast<uint64_t>(&first));
