@@ -23,7 +23,6 @@
 
 #include "krcore/clock.h"
 #include "krcore/rnic/rnic.h"
-#include "krcore/rnic/sim/chaos.h"
 #include "krcore/rnic/sim/cost_model.h"
 
 namespace krcore::rnic::sim {
