@@ -14,7 +14,7 @@
 #include "krcore/rnic/rnic.h"
 #include "krcore/rnic/sim/fabric.h"
 #include "krcore/rnic/sim/qp.h"
-#include "krcore/rnic/sim/sim.h"
+#include "krcore/rnic/sim/world.h"
 
 namespace krcore::rnic::sim {
 namespace {

@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "krcore/rnic/fork_guard.h"
+#include "krcore/base/os.h"
 #include "krcore/rnic/sw/shm_file.h"
 
 namespace krcore::rnic::sw {

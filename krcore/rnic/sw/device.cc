@@ -7,7 +7,6 @@
 #include <utility>
 #include <vector>
 
-#include "krcore/rnic/huge_pages.h"
 #include "krcore/rnic/rnic.h"
 #include "krcore/rnic/sw/fabric.h"
 #include "krcore/rnic/sw/inbox.h"

@@ -8,7 +8,7 @@
 #include <memory>
 #include <vector>
 
-#include "krcore/base/lazy_array.h"
+#include "krcore/base/arrays.h"
 #include "krcore/base/word_pair.h"
 #include "krcore/rnic/rnic.h"
 #include "krcore/rnic/sw/fabric.h"

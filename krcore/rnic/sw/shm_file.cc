@@ -19,9 +19,7 @@
 #include <string>
 #include <vector>
 
-#include "krcore/base/descriptor.h"
-#include "krcore/base/limits.h"
-#include "krcore/rnic/fork_guard.h"
+#include "krcore/base/os.h"
 #include "krcore/rnic/sw/fabric.h"
 #include "krcore/rnic/sw/sw.h"
 

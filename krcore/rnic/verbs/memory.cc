@@ -8,8 +8,8 @@
 #include <mutex>
 #include <string>
 
-#include "krcore/base/limits.h"
-#include "krcore/rnic/huge_pages.h"
+#include "krcore/base/os.h"
+#include "krcore/rnic/rnic.h"
 #include "krcore/rnic/verbs/nic.h"
 
 namespace krcore::rnic::verbs {

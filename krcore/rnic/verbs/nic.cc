@@ -13,8 +13,7 @@
 #include <cstring>
 #include <vector>
 
-#include "krcore/base/descriptor.h"
-#include "krcore/base/limits.h"
+#include "krcore/base/os.h"
 #include "krcore/resources.h"
 
 namespace krcore::rnic::verbs {

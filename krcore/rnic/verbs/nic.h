@@ -16,7 +16,7 @@
 #include <thread>
 #include <vector>
 
-#include "krcore/rnic/fork_guard.h"
+#include "krcore/base/os.h"
 #include "krcore/rnic/rnic.h"
 #include "krcore/rnic/verbs/socket.h"
 #include "krcore/status.h"

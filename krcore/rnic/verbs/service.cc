@@ -10,7 +10,7 @@
 #include <cerrno>
 #include <cstring>
 
-#include "krcore/base/random.h"
+#include "krcore/base/os.h"
 #include "krcore/resources.h"
 #include "krcore/rnic/verbs/wire.h"
 

@@ -5,7 +5,7 @@
 #include <cerrno>
 #include <cstring>
 
-#include "krcore/base/random.h"
+#include "krcore/base/os.h"
 #include "krcore/clock.h"
 #include "krcore/rnic/request_form.h"
 #include "krcore/rnic/verbs/ud_port.h"

@@ -10,8 +10,7 @@
 #include <cstring>
 #include <ctime>
 
-#include "krcore/base/descriptor.h"
-#include "krcore/base/random.h"
+#include "krcore/base/os.h"
 #include "krcore/clock.h"
 #include "krcore/resources.h"
 #include "krcore/rnic/request_form.h"

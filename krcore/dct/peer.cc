@@ -1,6 +1,6 @@
-#include "krcore/dct/initiator.h"
+#include "krcore/dct/peer.h"
 
-#include "krcore/base/random.h"
+#include "krcore/base/os.h"
 
 namespace krcore::dct {
 
