@@ -15,7 +15,6 @@
 
 #include "bench/promote.h"
 #include "cli/fail.h"
-#include "krcore/mr/region_table.h"
 #include "krcore/node.h"
 #include "krcore/queue_pool.h"
 #include "krcore/rnic/registry.h"
@@ -103,10 +102,10 @@ void Bare(benchmark::State& state, Opcode opcode) {
 // The request checks alone, on the same requests: their part of Vqp minus Bare. SGEs of `regions` regions in turn.
 void Check(benchmark::State& state, Opcode opcode, uint32_t regions) {
   const auto batch = static_cast<size_t>(state.range(0));
-  mr::RegionTable table;
+  vqp::RegionTable table;
   for (uint32_t i = 0; i < 4; ++i)
     table.Add({.addr = i * kBytes + kBytes, .length = kBytes, .lkey = 0x100 * i + 7, .rights = kLocalWrite});
-  mr::RegionView view(table);
+  vqp::RegionView view(table);
   const vqp::RequestLimits limits{4, 512, 1u << 30};
   const RemoteRegion remote[1] = {{1 << 30, kBytes, 99, 0}};
   std::vector<Sge> sges(batch);

@@ -12,7 +12,6 @@
 #include <utility>
 #include <vector>
 
-#include "krcore/mr/region_table.h"
 #include "krcore/node.h"
 #include "krcore/queue_pool.h"
 #include "krcore/rnic/registry.h"
@@ -194,12 +193,12 @@ class CheckSide final : public Side {
  private:
   static constexpr uint32_t kLkey = 7;
   static constexpr RemoteRegion kRemote{1 << 30, kBytes, 99, 0};
-  static mr::RegionTable& MakeTable(mr::RegionTable& table) {
+  static vqp::RegionTable& MakeTable(vqp::RegionTable& table) {
     table.Add({.addr = kBytes, .length = kBytes, .lkey = kLkey, .rights = kLocalWrite});
     return table;
   }
-  mr::RegionTable table_;
-  mr::RegionView view_;
+  vqp::RegionTable table_;
+  vqp::RegionView view_;
   vqp::LikeRequest like_;
   Batch<WorkRequest> batch_;
 };

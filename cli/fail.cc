@@ -10,7 +10,7 @@
 #include <cstring>
 #include <string>
 
-#include "krcore/base/descriptor.h"
+#include "krcore/base/os.h"
 
 namespace cli {
 namespace {

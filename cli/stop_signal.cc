@@ -11,7 +11,7 @@
 #include <ctime>
 
 #include "cli/fail.h"
-#include "krcore/base/descriptor.h"
+#include "krcore/base/os.h"
 
 namespace cli {
 namespace {

@@ -26,7 +26,7 @@
 #include <string_view>
 #include <utility>
 
-#include "krcore/base/descriptor.h"
+#include "krcore/base/os.h"
 #include "krcore/resources.h"
 
 namespace metrics {

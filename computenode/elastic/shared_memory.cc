@@ -9,7 +9,7 @@
 #include <string>
 #include <utility>
 
-#include "krcore/base/descriptor.h"
+#include "krcore/base/os.h"
 
 namespace computenode {
 namespace {

@@ -21,7 +21,7 @@
 #include <utility>
 #include <vector>
 
-#include "krcore/base/descriptor.h"
+#include "krcore/base/os.h"
 #include "krcore/resources.h"
 
 namespace computenode {

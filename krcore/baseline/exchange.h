@@ -1,3 +1,54 @@
+// How two nodes agree on an RC connection by datagrams.
+#ifndef KRCORE_BASELINE_EXCHANGE_H_
+#define KRCORE_BASELINE_EXCHANGE_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "krcore/base/arrays.h"
+#include "krcore/clock.h"
+#include "krcore/node.h"
+#include "krcore/rnic/rnic.h"
+#include "krcore/status.h"
+
+namespace krcore::baseline {
+
+inline constexpr size_t kMaxDatagramBytes = 256;
+
+// Datagrams: a UD QP with posted receives, over which connections are agreed upon. Unreliable, as UD is.
+//
+// Thread safety: belongs to one thread at a time.
+class Datagrams {
+ public:
+  // `receives`: datagrams that may wait; more are lost.
+  static Result<std::unique_ptr<Datagrams>> Create(rnic::Device& device, rnic::Pd& pd, uint32_t receives);
+
+  uint32_t qpn() const { return qp_->num(); }
+  // Best effort. `message` may be reused at once.
+  void Send(const rnic::AddressHandle& to, uint32_t qpn, std::span<const std::byte> message);
+  // The oldest that has come: its first out.size() bytes. Returns how many; 0: none is there.
+  size_t Receive(std::span<std::byte> out);
+
+ private:
+  explicit Datagrams(size_t bytes) : buffers_(bytes) {}
+  Status PostReceive(uint64_t index);
+
+  const PageArray<std::byte> buffers_;
+  uint32_t receives_ = 0;  // of the buffers; behind them are those of sends
+  uint64_t sent_ = 0, sent_done_ = 0;
+  std::unique_ptr<rnic::Mr> mr_;
+  std::unique_ptr<rnic::Cq> cq_;
+  std::unique_ptr<rnic::Qp> qp_;
+};
+
 // How an RC connection is agreed upon, like RDMA-CM's REQ, REP, DREQ and DREP, in datagrams:
 //
 //   client                                       acceptor (the peer's CPU)
@@ -11,24 +62,6 @@
 //                   <---------------------- Reply: id
 //
 // A request without an answer is sent again; the acceptor knows it by the client's incarnation and the id.
-#ifndef KRCORE_BASELINE_EXCHANGE_H_
-#define KRCORE_BASELINE_EXCHANGE_H_
-
-#include <atomic>
-#include <cstdint>
-#include <memory>
-#include <mutex>
-#include <optional>
-#include <string>
-#include <type_traits>
-#include <vector>
-
-#include "krcore/baseline/datagrams.h"
-#include "krcore/clock.h"
-#include "krcore/node.h"
-#include "krcore/rnic/rnic.h"
-
-namespace krcore::baseline {
 
 inline constexpr uint32_t kExchangeMagic = 0x3152434B;  // "KCR1"
 

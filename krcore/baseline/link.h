@@ -12,7 +12,7 @@
 #include <span>
 #include <vector>
 
-#include "krcore/base/lazy_array.h"
+#include "krcore/base/arrays.h"
 #include "krcore/baseline.h"
 #include "krcore/baseline/exchange.h"
 #include "krcore/rnic/rnic.h"

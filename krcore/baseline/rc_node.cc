@@ -45,7 +45,7 @@ constexpr int64_t kRemoveRecordsNs = 1'000'000'000;
 
 class LocalRegion final : public Region {
  public:
-  LocalRegion(mr::RegionTable& table, std::unique_ptr<node::PrivateMemory> memory, std::unique_ptr<rnic::Mr> mr)
+  LocalRegion(vqp::RegionTable& table, std::unique_ptr<node::PrivateMemory> memory, std::unique_ptr<rnic::Mr> mr)
       : table_(table),
         memory_(std::move(memory)),
         mr_(std::move(mr)),
@@ -72,7 +72,7 @@ class LocalRegion final : public Region {
   }
 
  private:
-  mr::RegionTable& table_;
+  vqp::RegionTable& table_;
   std::unique_ptr<node::PrivateMemory> memory_;  // null: the caller's
   std::unique_ptr<rnic::Mr> mr_;
   const std::span<std::byte> bytes_;

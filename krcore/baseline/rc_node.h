@@ -10,9 +10,9 @@
 #include "krcore/baseline.h"
 #include "krcore/baseline/link.h"
 #include "krcore/meta/meta_client.h"
-#include "krcore/mr/region_table.h"
 #include "krcore/node.h"
 #include "krcore/rnic/rnic.h"
+#include "krcore/vqp/request_check.h"
 
 namespace krcore::baseline {
 
@@ -39,7 +39,7 @@ class RcNode final : public Node {
   // ---- for RcPool
   bool shares_links() const { return share_links_; }
   const LinkContext& context() const { return context_; }
-  mr::RegionTable& local_regions() { return local_regions_; }
+  vqp::RegionTable& local_regions() { return local_regions_; }
   // The connection to `peer` that all share; *made: by this call.
   Result<std::shared_ptr<Link>> SharedLink(NodeId peer, Deadline deadline, bool* made);
 
@@ -55,7 +55,7 @@ class RcNode final : public Node {
   std::unique_ptr<rnic::Pd> pd_;
   std::unique_ptr<Exchange> exchange_;
   LinkContext context_;
-  mr::RegionTable local_regions_;
+  vqp::RegionTable local_regions_;
 
   std::mutex meta_mutex_;
   std::unique_ptr<meta::MetaClient> meta_;  // guarded by meta_mutex_; made when first needed

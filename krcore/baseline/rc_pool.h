@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "krcore/baseline/link.h"
-#include "krcore/mr/region_table.h"
 #include "krcore/queue_pool.h"
 #include "krcore/vqp/request_check.h"
 
@@ -43,7 +42,7 @@ class RcPool final : public QueuePool {
 
   // ---- for RcQueue
   const vqp::RequestLimits& limits() const { return limits_; }
-  mr::RegionView& regions() { return regions_; }
+  vqp::RegionView& regions() { return regions_; }
   // A connection of one's own, or the node's shared one.
   Result<std::shared_ptr<Link>> LinkTo(NodeId peer, uint32_t depth, Deadline deadline);
   void Release(std::shared_ptr<Link> link);
@@ -60,7 +59,7 @@ class RcPool final : public QueuePool {
   Status AddCq();
 
   RcNode& node_;
-  mr::RegionView regions_;
+  vqp::RegionView regions_;
   vqp::RequestLimits limits_;
   QueuePoolStats stats_;
   PostGate* gate_ = nullptr;

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "krcore/baseline/rc_pool.h"
-#include "krcore/pool/inline_payload.h"
+#include "krcore/pool/queue_state.h"
 
 namespace krcore::baseline {
 namespace {

@@ -9,9 +9,8 @@
 #include <mutex>
 #include <span>
 
-#include "krcore/base/lazy_array.h"
+#include "krcore/base/arrays.h"
 #include "krcore/baseline/link.h"
-#include "krcore/vqp/one_sided_queue.h"
 #include "krcore/vqp/one_sided_ring.h"
 
 namespace krcore::baseline {

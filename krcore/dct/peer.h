@@ -1,5 +1,4 @@
-// Peer: all that a queue needs to reach a node through a shared DC initiator. Immutable once made but for its lease, so
-// that queues of any thread share one.
+// Peers, and the DC initiators and targets by which they are reached.
 #ifndef KRCORE_DCT_PEER_H_
 #define KRCORE_DCT_PEER_H_
 
@@ -11,6 +10,7 @@
 
 #include "krcore/node.h"
 #include "krcore/rnic/rnic.h"
+#include "krcore/status.h"
 
 namespace krcore::dct {
 
@@ -22,6 +22,8 @@ struct Target {
   uint64_t dc_key = 0;
 };
 
+// Peer: all that a queue needs to reach a node through a shared DC initiator. Immutable once made but for its lease, so
+// that queues of any thread share one.
 struct Peer {
   Target target;
   uint32_t sequence = 0;  // of the record that this is
@@ -52,6 +54,18 @@ struct Peer {
   // Unless it came from the metadata server.
   mutable std::atomic<int64_t> lease_until_ns_{INT64_MAX}, renew_ns_{INT64_MAX};
 };
+
+// Bringing DC initiators and targets up.
+
+// A DC initiator in RTS that completes into `cq`; see QpAttr for `host_qp`.
+Result<std::unique_ptr<rnic::Qp>> CreateInitiator(rnic::Pd& pd, rnic::Cq& cq, uint32_t sq_depth,
+                                                  uint32_t host_qp = rnic::kPrivateQp);
+
+// From any state through RESET to RTS. What was posted and has not completed is dropped.
+Status ResetToRts(rnic::Qp& initiator);
+
+// A target for one-sided requests. Its key: incarnation in the high half, random low half.
+Result<std::unique_ptr<rnic::Dct>> CreateTarget(rnic::Pd& pd, uint32_t incarnation);
 
 }  // namespace krcore::dct
 

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "krcore/kernel/kernel_node.h"
-#include "krcore/kernel/kernel_pool.h"
 #include "krcore/kernel/kernel_virtual_queue.h"
 
 namespace krcore::kernel {
@@ -119,7 +118,7 @@ StatusCode KernelVirtualQueue::CheckMessage(const WorkRequest& wr) const {
     if (sge.length == 0) return StatusCode::kInvalidArgument;
     total += sge.length;
     if (is_inline) continue;
-    const mr::LocalRegion* const region = pool_->regions().Find(sge.lkey);
+    const vqp::LocalRegion* const region = pool_->regions().Find(sge.lkey);
     if (region == nullptr || !region->Covers(sge.addr, sge.length)) return StatusCode::kPermissionDenied;
   }
   return total > (is_inline ? std::min(copy_bytes_, kMaxInlineBytes) : copy_bytes_) ? StatusCode::kInvalidArgument

@@ -1,6 +1,4 @@
-// KernelNode: a Node of control plane "kernel": its connections, and its fabric's metadata, are the kernel module's
-// (kmod/README.md). Any process's queues go through connections that the kernel has made, what is known of peers is
-// known to the whole host, and when a node is gone its own kernel says so. It exposes memory as nodes of krcore do.
+// The node and the queue pools of control plane "kernel".
 #ifndef KRCORE_KERNEL_KERNEL_NODE_H_
 #define KRCORE_KERNEL_KERNEL_NODE_H_
 
@@ -11,11 +9,17 @@
 #include <vector>
 
 #include "krcore/kernel/kernel_queue.h"
-#include "krcore/mr/region_table.h"
 #include "krcore/node.h"
+#include "krcore/queue_pool.h"
+#include "krcore/vqp/request_check.h"
 
 namespace krcore::kernel {
 
+class KernelVirtualQueue;
+
+// KernelNode: a Node of control plane "kernel": its connections, and its fabric's metadata, are the kernel module's
+// (kmod/README.md). Any process's queues go through connections that the kernel has made, what is known of peers is
+// known to the whole host, and when a node is gone its own kernel says so. It exposes memory as nodes of krcore do.
 class KernelNode final : public Node {
  public:
   // Of `options` rnic, create_fabric and what is said of RC connections and leases have no meaning: a fabric is where
@@ -38,7 +42,7 @@ class KernelNode final : public Node {
   Result<std::unique_ptr<QueuePool>> CreateQueuePool(const QueuePoolOptions& options) override;
 
   // ---- for pools
-  mr::RegionTable& local_regions() { return local_regions_; }
+  vqp::RegionTable& local_regions() { return local_regions_; }
   uint64_t max_message_bytes() const { return max_message_bytes_; }
   // Makes a fresh queue part of this node, with `depth` places.
   Status OpenQueue(KernelQueue& queue, uint32_t depth) const { return queue.OpenLike(control_, depth); }
@@ -57,11 +61,45 @@ class KernelNode final : public Node {
   Clock& clock_;
   uint64_t max_message_bytes_ = 0;
   KernelQueue control_;  // all regions are its, and the node's calls; pushes nothing
-  mr::RegionTable local_regions_;
+  vqp::RegionTable local_regions_;
 
   std::mutex mutex_;  // of what follows, and held while publishing: what is published later is newer
   std::vector<krc_shared_region> exposed_;
   bool published_ = false;
+};
+
+// KernelPool: the queues of one thread whose connections are the kernel's. It has none of its own: posting is a system
+// call a queue, polling a look at each queue's completion ring.
+class KernelPool final : public QueuePool {
+ public:
+  explicit KernelPool(KernelNode& node);
+  ~KernelPool() override;
+
+  Result<std::unique_ptr<VirtualQueue>> CreateQueue(uint32_t depth) override;
+  void Flush() override;
+  size_t Poll() override;
+  void SetGate(PostGate* gate) override { gate_ = gate; }
+  void DiscardStaged() override;
+  bool NothingPosted() const override;
+  Node& node() const override;
+  const QueuePoolStats& stats() const override { return stats_; }
+  size_t memory_bytes() const override;
+
+  // ---- for KernelVirtualQueue
+  KernelNode& kernel_node() { return node_; }
+  vqp::RegionView& regions() { return regions_; }
+  const vqp::RequestLimits& limits() const { return limits_; }
+  QueuePoolStats& mutable_stats() { return stats_; }
+  void Remove(KernelVirtualQueue* queue);
+
+ private:
+  KernelNode& node_;
+  vqp::RegionView regions_;
+  const vqp::RequestLimits limits_;
+  QueuePoolStats stats_;
+  PostGate* gate_ = nullptr;
+  size_t completed_by_flush_ = 0;  // found outside Poll, to be counted by the next
+  std::vector<KernelVirtualQueue*> queues_;
 };
 
 }  // namespace krcore::kernel

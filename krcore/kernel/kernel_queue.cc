@@ -12,7 +12,7 @@
 #include <cstring>
 #include <utility>
 
-#include "krcore/base/descriptor.h"
+#include "krcore/base/os.h"
 #include "krcore/types.h"
 
 namespace krcore::kernel {

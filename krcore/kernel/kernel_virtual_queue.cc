@@ -7,8 +7,7 @@
 #include <utility>
 
 #include "krcore/kernel/kernel_node.h"
-#include "krcore/kernel/kernel_pool.h"
-#include "krcore/pool/inline_payload.h"
+#include "krcore/pool/queue_state.h"
 
 namespace krcore::kernel {
 namespace {

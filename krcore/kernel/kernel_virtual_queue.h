@@ -11,7 +11,7 @@
 #include <span>
 #include <vector>
 
-#include "krcore/base/lazy_array.h"
+#include "krcore/base/arrays.h"
 #include "krcore/kernel/kernel_queue.h"
 #include "krcore/virtual_queue.h"
 #include "krcore/vqp/one_sided_ring.h"

@@ -21,10 +21,7 @@
 #include <vector>
 
 #include "krcore/clock.h"
-#include "krcore/meta/one_sided_channel.h"
-#include "krcore/meta/record.h"
-#include "krcore/meta/server_link.h"
-#include "krcore/meta/server_list.h"
+#include "krcore/meta/servers.h"
 #include "krcore/meta/table.h"
 #include "krcore/rnic/rnic.h"
 #include "krcore/status.h"

@@ -13,7 +13,7 @@
 #include <span>
 
 #include "krcore/clock.h"
-#include "krcore/meta/server_list.h"
+#include "krcore/meta/servers.h"
 #include "krcore/meta/table.h"
 #include "krcore/rc/desk.h"
 #include "krcore/rnic/rnic.h"

@@ -6,6 +6,13 @@
 #include <xxhash.h>
 
 namespace krcore::meta {
+
+uint64_t ChecksumOf(const Record& record) {
+  Record copy = record;
+  copy.checksum = 0;
+  return XXH3_64bits(&copy, sizeof(copy));
+}
+
 namespace {
 
 constexpr uint32_t kMaxNamed = 2048;  // services, and ports

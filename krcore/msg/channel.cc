@@ -216,7 +216,7 @@ bool Channel::ReceiverIsDead() const {
 
 // ---- messages
 
-StatusCode Channel::Check(const WorkRequest& wr, const vqp::RequestLimits& limits, const mr::RegionView& local,
+StatusCode Channel::Check(const WorkRequest& wr, const vqp::RequestLimits& limits, const vqp::RegionView& local,
                           bool* zero_copy) const {
   *zero_copy = false;
   if (wr.num_sge >= pool::kMaxSge || wr.num_sge >= limits.max_sge || (wr.num_sge != 0 && wr.sg_list == nullptr) ||
@@ -230,7 +230,7 @@ StatusCode Channel::Check(const WorkRequest& wr, const vqp::RequestLimits& limit
     if (sge.length == 0) return StatusCode::kInvalidArgument;
     total += sge.length;
     if (is_inline) continue;
-    const mr::LocalRegion* region = local.Find(sge.lkey);
+    const vqp::LocalRegion* region = local.Find(sge.lkey);
     if (region == nullptr || !region->Covers(sge.addr, sge.length)) return StatusCode::kPermissionDenied;
     rights = region->rights;
   }
@@ -247,7 +247,7 @@ StatusCode Channel::Check(const WorkRequest& wr, const vqp::RequestLimits& limit
   return wr.num_sge == 1 && !is_inline ? StatusCode::kPermissionDenied : StatusCode::kInvalidArgument;
 }
 
-bool Channel::IsZeroCopy(const WorkRequest& wr, const vqp::RequestLimits& limits, const mr::RegionView& local) const {
+bool Channel::IsZeroCopy(const WorkRequest& wr, const vqp::RequestLimits& limits, const vqp::RegionView& local) const {
   uint64_t total = 0;
   for (uint32_t i = 0; i < wr.num_sge; ++i) total += wr.sg_list[i].length;
   if (total <= std::min(pool_.copy_bytes(), info_.copy_bytes)) return false;
@@ -256,7 +256,7 @@ bool Channel::IsZeroCopy(const WorkRequest& wr, const vqp::RequestLimits& limits
 }
 
 void Channel::StageMessage(pool::PhysicalQueue& physical, const WorkRequest& wr, bool zero_copy, uint32_t length,
-                           const mr::RegionView& local) {
+                           const vqp::RegionView& local) {
   Header header;
   header.number = next_;
   header.length = length;

@@ -51,14 +51,14 @@ class Channel final : public pool::OwnWrSink, public pool::PollWork {
   uint32_t credits() const { return Accepts() ? static_cast<uint32_t>(info_.slots - (next_ - released_)) : 0; }
 
   // Whether `wr` (kSend, kSendImm) is well formed, and whether it goes by zero-copy.
-  StatusCode Check(const WorkRequest& wr, const vqp::RequestLimits& limits, const mr::RegionView& local,
+  StatusCode Check(const WorkRequest& wr, const vqp::RequestLimits& limits, const vqp::RegionView& local,
                    bool* zero_copy) const;
   // The latter again, of one that has passed.
-  bool IsZeroCopy(const WorkRequest& wr, const vqp::RequestLimits& limits, const mr::RegionView& local) const;
+  bool IsZeroCopy(const WorkRequest& wr, const vqp::RequestLimits& limits, const vqp::RegionView& local) const;
   // Stages a message that passed Check, or the message of a kWriteImm of `length` bytes; needs a credit and room in the
   // physical queue.
   void StageMessage(pool::PhysicalQueue& physical, const WorkRequest& wr, bool zero_copy, uint32_t length,
-                    const mr::RegionView& local);
+                    const vqp::RegionView& local);
   // Accepts it as one that failed.
   void StageFailed(pool::PhysicalQueue& physical, const WorkRequest& wr, bool zero_copy, WcStatus status);
 

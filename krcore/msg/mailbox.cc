@@ -84,12 +84,12 @@ Status Mailbox::PushRecv(std::span<const Receive> receives, size_t* bad_index) {
     *bad_index = receive_depth_ - used;
     return StatusCode::kQueueFull;
   }
-  mr::RegionView& local = pool_.regions();
+  vqp::RegionView& local = pool_.regions();
   local.Sync();
   for (size_t i = 0; i < receives.size(); ++i) {
     const Sge& buffer = receives[i].buffer;
     if (buffer.length == 0) continue;
-    const mr::LocalRegion* region = local.Find(buffer.lkey);
+    const vqp::LocalRegion* region = local.Find(buffer.lkey);
     if (region != nullptr && region->Covers(buffer.addr, buffer.length) && (region->rights & kLocalWrite) != 0)
       continue;
     *bad_index = i;

@@ -6,8 +6,8 @@
 #include <string>
 #include <utility>
 
-#include "krcore/dct/initiator.h"
-#include "krcore/meta/record.h"
+#include "krcore/dct/peer.h"
+#include "krcore/meta/table.h"
 #include "krcore/node/region_impl.h"
 #include "krcore/pool/queue_pool_impl.h"
 #include "krcore/rc/desk.h"

@@ -10,11 +10,11 @@
 #include "krcore/dct/peer_directory.h"
 #include "krcore/meta/meta_client.h"
 #include "krcore/meta/meta_server.h"
-#include "krcore/mr/region_table.h"
 #include "krcore/node.h"
-#include "krcore/pool/port_table.h"
-#include "krcore/rc/acceptor.h"
+#include "krcore/pool/queue_pool_impl.h"
+#include "krcore/rc/desk.h"
 #include "krcore/rnic/rnic.h"
+#include "krcore/vqp/request_check.h"
 
 namespace krcore::node {
 
@@ -60,7 +60,7 @@ class NodeImpl final : public Node, private pool::PortRecords {
   std::vector<RemoteRegion> published_regions();
 
   // ---- for RegionImpl
-  mr::RegionTable& local_regions() { return local_regions_; }
+  vqp::RegionTable& local_regions() { return local_regions_; }
   void RemoveRemote(uint32_t rkey);
   // Publishes the node without the region, if it was ever published with it. Returns the time from which on no peer
   // uses it.
@@ -84,7 +84,7 @@ class NodeImpl final : public Node, private pool::PortRecords {
   bool share_host_ = false;
   std::unique_ptr<rnic::Pd> pd_;
   std::unique_ptr<rnic::Dct> dct_;
-  mr::RegionTable local_regions_;
+  vqp::RegionTable local_regions_;
   std::unique_ptr<meta::MetaClient> meta_;
   std::unique_ptr<dct::PeerDirectory> peers_;
   std::atomic<uint32_t> senders_{0};  // numbers the queues that send messages

@@ -6,7 +6,7 @@
 #include <string>
 #include <utility>
 
-#include "krcore/base/limits.h"
+#include "krcore/base/os.h"
 #include "krcore/node/node_impl.h"
 
 #ifndef MADV_COLLAPSE

@@ -4,7 +4,7 @@
 #include <bit>
 #include <cassert>
 
-#include "krcore/dct/initiator.h"
+#include "krcore/dct/peer.h"
 
 namespace krcore::pool {
 

@@ -38,7 +38,7 @@
 #include <span>
 #include <utility>
 
-#include "krcore/base/lazy_array.h"
+#include "krcore/base/arrays.h"
 #include "krcore/base/word_pair.h"
 #include "krcore/pool/queue_state.h"
 #include "krcore/queue_pool.h"

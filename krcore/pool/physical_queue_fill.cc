@@ -6,8 +6,8 @@
 #include <type_traits>
 
 #include "krcore/base/word_pair.h"
-#include "krcore/pool/inline_payload.h"
 #include "krcore/pool/physical_queue.h"
+#include "krcore/pool/queue_state.h"
 #include "krcore/vqp/request_check.h"
 
 namespace krcore::pool {

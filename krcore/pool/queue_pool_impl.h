@@ -7,19 +7,24 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <span>
+#include <unordered_set>
 #include <vector>
 
+#include "krcore/clock.h"
 #include "krcore/dct/peer_directory.h"
+#include "krcore/message.h"
 #include "krcore/meta/meta_client.h"
-#include "krcore/mr/region_table.h"
 #include "krcore/pool/physical_queue.h"
-#include "krcore/pool/port_table.h"
 #include "krcore/pool/rc_queues.h"
 #include "krcore/queue_pool.h"
 #include "krcore/rnic/rnic.h"
+#include "krcore/status.h"
+#include "krcore/types.h"
 #include "krcore/vqp/request_check.h"
 
 namespace krcore::vqp {
@@ -28,12 +33,50 @@ class VirtualQueueImpl;
 
 namespace krcore::pool {
 
+// PortTable: which ports of a node are bound, by whichever of its pools. PortRecords: where others find them.
+//
+// Thread safety: from any thread.
+class PortRecords {
+ public:
+  virtual ~PortRecords() = default;
+  // Of a port of this node. kOutOfMemory: the metadata servers have no room; others as Node::PublishService.
+  virtual Status PublishPort(Port port, std::span<const std::byte> value, Deadline deadline) = 0;
+  // Best effort; whoever comes too late finds out at the port.
+  virtual void WithdrawPort(Port port, Deadline deadline) = 0;
+  // As its node published it, which may be dead. kNotFound: nobody did.
+  virtual Result<std::vector<std::byte>> LookupPort(NodeId node, Port port, Deadline deadline) = 0;
+};
+
+class PortTable {
+ public:
+  // kNoPort: chooses one. Returns kNoPort if it is taken, or all are.
+  Port Take(Port wanted) {
+    std::lock_guard lock(mutex_);
+    if (wanted != kNoPort) return bound_.insert(wanted).second ? wanted : kNoPort;
+    for (uint32_t tries = 0; tries <= UINT16_MAX - kFirstAutomaticPort; ++tries) {
+      const Port port = next_;
+      next_ = next_ == UINT16_MAX ? kFirstAutomaticPort : static_cast<Port>(next_ + 1);
+      if (bound_.insert(port).second) return port;
+    }
+    return kNoPort;
+  }
+  void Free(Port port) {
+    std::lock_guard lock(mutex_);
+    bound_.erase(port);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::unordered_set<Port> bound_;  // guarded by mutex_
+  Port next_ = kFirstAutomaticPort;
+};
+
 // What a pool takes from its Node; outlives the pool.
 struct PoolContext {
   Node* node = nullptr;
   rnic::Device* device = nullptr;
   rnic::Pd* pd = nullptr;
-  const mr::RegionTable* regions = nullptr;
+  const vqp::RegionTable* regions = nullptr;
   dct::PeerDirectory* peers = nullptr;
   meta::MetaClient* meta = nullptr;          // whose RC connection pools are to make; null: none
   dct::Target self;                          // how peers reach this node
@@ -73,7 +116,7 @@ class QueuePoolImpl final : public QueuePool {
   // ---- for VirtualQueueImpl
   Clock& clock() { return clock_; }
   dct::PeerDirectory& peers() { return *context_.peers; }
-  mr::RegionView& regions() { return regions_; }
+  vqp::RegionView& regions() { return regions_; }
   const vqp::RequestLimits& limits() const { return limits_; }
   QueuePoolStats& mutable_stats() { return state_.stats; }
   // The queue through which `target` is reached: the same for all who reach it, so that requests to one peer stay in
@@ -196,7 +239,7 @@ class QueuePoolImpl final : public QueuePool {
   Clock& clock_;
   int64_t lease_check_ns_ = INT64_MAX;  // when the first lease of a connected queue is to be renewed
   int64_t check_ns_ = INT64_MAX;        // ... or something else is due
-  mr::RegionView regions_;
+  vqp::RegionView regions_;
   vqp::RequestLimits limits_;
   PoolState state_;
   PostGate* gate_ = nullptr;

@@ -9,18 +9,44 @@
 #include <cassert>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <span>
 #include <utility>
 #include <vector>
 
-#include "krcore/base/lazy_array.h"
+#include "krcore/base/arrays.h"
 #include "krcore/base/word_pair.h"
 #include "krcore/dct/peer.h"
-#include "krcore/pool/heat.h"
 #include "krcore/types.h"
 
 namespace krcore::pool {
+
+// Heat: how busy a queue is: WRs an interval, averaged so that each interval counts half as much as the next.
+class Heat {
+ public:
+  // `wrs` in the last `intervals` (>= 1) intervals together.
+  void Add(uint64_t wrs, uint64_t intervals) {
+    const uint64_t each = wrs / intervals;
+    const uint64_t halvings = std::min<uint64_t>(intervals, 63);
+    average_ = (average_ >> halvings) + each - (each >> halvings);
+  }
+  uint64_t average() const { return average_; }
+
+ private:
+  uint64_t average_ = 0;
+};
+
+// Copies the payload of an inline WR, which its user may reuse at once though the doorbell comes later. Returns its
+// length, bytes.
+inline uint32_t CopyInlinePayload(const WorkRequest& wr, std::byte* to) {
+  uint32_t length = 0;
+  for (const Sge& sge : std::span(wr.sg_list, wr.num_sge)) {
+    std::memcpy(to + length, reinterpret_cast<const void*>(sge.addr), sge.length);
+    length += sge.length;
+  }
+  return length;
+}
 
 // WRs that krcore makes itself for a user's queue.
 enum class OwnWr : uint8_t {

@@ -24,7 +24,6 @@
 #include "krcore/dct/peer.h"
 #include "krcore/node.h"
 #include "krcore/pool/physical_queue.h"
-#include "krcore/rc/connector.h"
 #include "krcore/rc/handshake.h"
 #include "krcore/rnic/rnic.h"
 

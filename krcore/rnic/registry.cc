@@ -1,6 +1,6 @@
 #include "krcore/rnic/registry.h"
 
-#include "krcore/rnic/sim/sim.h"
+#include "krcore/rnic/sim/world.h"
 #include "krcore/rnic/sw/sw.h"
 #include "krcore/rnic/verbs/verbs.h"
 

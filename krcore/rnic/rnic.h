@@ -316,6 +316,12 @@ class Device : public OfOneProcess {
   virtual Result<std::vector<std::byte>> LookupRecord(const std::string& name, Deadline deadline = {}) = 0;
 };
 
+// Huge pages, for the memory of providers.
+inline constexpr size_t kHugePageBytes = size_t{2} << 20;
+
+// Memory::CollapseToHugePages.
+Status CollapseToHugePages(std::span<std::byte> memory, size_t offset, size_t length);
+
 }  // namespace krcore::rnic
 
 #endif  // KRCORE_RNIC_RNIC_H_

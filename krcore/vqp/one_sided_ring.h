@@ -1,10 +1,4 @@
-// OneSidedRing: the WRs of a VirtualQueue that has a send queue to itself, from their acceptance to their completion.
-//
-// In posting order: [head, posted) have been handed on, [posted, tail) are staged. A settled one is not handed on but
-// delivered with its status when the head comes to it. Positions only grow; slot() is where a ring beside this one,
-// of what is posted, keeps a position's.
-//
-// Thread safety: none. What returns a number returns how many WRs it completed.
+// What the VirtualQueues of control planes without messages have in common.
 #ifndef KRCORE_VQP_ONE_SIDED_RING_H_
 #define KRCORE_VQP_ONE_SIDED_RING_H_
 
@@ -12,12 +6,39 @@
 #include <cstdint>
 #include <span>
 
-#include "krcore/base/lazy_array.h"
+#include "krcore/base/arrays.h"
 #include "krcore/pool/queue_state.h"
 #include "krcore/types.h"
+#include "krcore/virtual_queue.h"
 
 namespace krcore::vqp {
 
+// OneSidedQueue: a VirtualQueue of a control plane that has no messages.
+class OneSidedQueue : public VirtualQueue {
+ public:
+  using VirtualQueue::Connect;
+  Status Bind(Port, const BindOptions&, Deadline) final { return NoMessages(); }
+  Port port() const final { return kNoPort; }
+  Status Connect(NodeId, Port, Deadline) final { return NoMessages(); }
+  Status Connect(const Sender&, Deadline) final { return NoMessages(); }
+  uint32_t credits() const final { return 0; }
+  Status PushRecv(std::span<const Receive>, size_t*) final { return NoMessages(); }
+  size_t PopMessages(std::span<Message>) final { return 0; }
+
+ private:
+  Status NoMessages() const {
+    KRCORE_RETURN_IF_ERROR(NotForked());
+    return {StatusCode::kUnsupported, "this control plane has one-sided requests only"};
+  }
+};
+
+// OneSidedRing: the WRs of a VirtualQueue that has a send queue to itself, from their acceptance to their completion.
+//
+// In posting order: [head, posted) have been handed on, [posted, tail) are staged. A settled one is not handed on but
+// delivered with its status when the head comes to it. Positions only grow; slot() is where a ring beside this one,
+// of what is posted, keeps a position's.
+//
+// Thread safety: none. What returns a number returns how many WRs it completed.
 class OneSidedRing {
  public:
   explicit OneSidedRing(uint32_t depth);

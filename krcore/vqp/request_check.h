@@ -7,15 +7,80 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <mutex>
 #include <span>
+#include <vector>
 
-#include "krcore/mr/region_table.h"
 #include "krcore/node.h"
 #include "krcore/rnic/request_form.h"
 #include "krcore/status.h"
 #include "krcore/types.h"
 
 namespace krcore::vqp {
+
+// RegionTable: the local MRs of a Node, against which every SGE is checked before it reaches a shared queue.
+//
+// The table changes rarely (a region is created or destroyed) and is read for every SGE, so each pool reads a
+// private copy, RegionView, and compares one version number per batch.
+//
+// Thread safety: RegionTable from any thread; a RegionView belongs to one thread.
+struct LocalRegion {
+  uint64_t addr = 0;
+  uint64_t length = 0;  // 0: an empty place of a RegionView
+  uint32_t lkey = 0;
+  uint32_t rights = 0;  // of AccessRights
+  uint32_t rkey = 0;
+
+  bool Covers(uint64_t sge_addr, uint64_t sge_length) const {
+    return sge_addr >= addr && sge_length <= length && sge_addr - addr <= length - sge_length;
+  }
+};
+
+class RegionTable {
+ public:
+  void Add(const LocalRegion& region);
+  void Remove(uint32_t lkey);
+  std::vector<LocalRegion> Copy() const;
+  // Acquire; pairs with the release in Add and Remove, so that a Copy() taken after a new version was seen has it.
+  uint64_t version() const { return version_.load(std::memory_order_acquire); }
+
+ private:
+  mutable std::mutex mutex_;
+  std::vector<LocalRegion> regions_;  // guarded by mutex_
+  std::atomic<uint64_t> version_{1};
+};
+
+class RegionView {
+ public:
+  explicit RegionView(const RegionTable& table) : table_(table) { Refresh(); }
+  // Once per batch: takes over changes made since. Allocates only when there were any.
+  void Sync() {
+    if (table_.version() != version_) [[unlikely]]
+      Refresh();
+  }
+  // Of what it has taken over, never 0.
+  uint64_t version() const { return version_; }
+  // Null: no live region has this key.
+  const LocalRegion* Find(uint32_t lkey) const {
+    if (last_->lkey == lkey && last_->length != 0) return last_;
+    for (uint32_t i = Hash(lkey);; ++i) {
+      const LocalRegion& place = places_[i & mask_];
+      if (place.length == 0) return nullptr;
+      if (place.lkey == lkey) return last_ = &place;
+    }
+  }
+  size_t memory_bytes() const { return places_.size() * sizeof(LocalRegion); }
+
+ private:
+  void Refresh();
+  static uint32_t Hash(uint32_t lkey) { return (lkey * 0x9E3779B1u) >> 16; }
+
+  const RegionTable& table_;
+  uint64_t version_ = 0;
+  std::vector<LocalRegion> places_;  // open addressing, at most half full
+  uint32_t mask_ = 0;
+  mutable const LocalRegion* last_ = nullptr;  // consecutive SGEs mostly name one region
+};
 
 struct RequestLimits {
   uint32_t max_sge = 0;
@@ -31,7 +96,7 @@ constexpr bool IsReadOrWrite(Opcode opcode) { return opcode == Opcode::kRead || 
 // kInvalidArgument: the request's form. kPermissionDenied: memory it names is not, or not wholly, in a live region of
 // this node or a published one of the peer. kUnsupported: a message, which is not for here. A few nanoseconds; *bytes
 // is the total length.
-inline StatusCode CheckRequest(const WorkRequest& wr, const RequestLimits& limits, const mr::RegionView& local,
+inline StatusCode CheckRequest(const WorkRequest& wr, const RequestLimits& limits, const RegionView& local,
                                std::span<const RemoteRegion> remote, uint64_t* bytes) {
   if (!IsAtomic(wr.opcode) && !IsReadOrWrite(wr.opcode)) [[unlikely]] {
     const bool two_sided =
@@ -50,7 +115,7 @@ inline StatusCode CheckRequest(const WorkRequest& wr, const RequestLimits& limit
     if (sge.length == 0) return StatusCode::kInvalidArgument;  // means 2 GiB to some NICs
     total += sge.length;
     if (is_inline) continue;
-    const mr::LocalRegion* region = local.Find(sge.lkey);
+    const LocalRegion* region = local.Find(sge.lkey);
     if (region == nullptr || !region->Covers(sge.addr, sge.length) || (region->rights & needed) != needed)
       return StatusCode::kPermissionDenied;
   }
@@ -80,10 +145,10 @@ struct LastOfLength {
 class LikeRequest {
  public:
   LikeRequest() = default;  // knows nothing
-  LikeRequest(const WorkRequest& passed, const RequestLimits& limits, const mr::RegionView& local_regions,
+  LikeRequest(const WorkRequest& passed, const RequestLimits& limits, const RegionView& local_regions,
               std::span<const RemoteRegion> remote_regions) {
     if ((passed.flags & kInline) != 0) return;
-    const mr::LocalRegion* const local = local_regions.Find(passed.sg_list[0].lkey);
+    const LocalRegion* const local = local_regions.Find(passed.sg_list[0].lkey);
     if (local == nullptr || (local->rights & kLocalWrite) == 0) return;
     for (const RemoteRegion& remote : remote_regions) {
       if (remote.rkey != passed.rkey) continue;
@@ -134,7 +199,7 @@ class LikeRequest {
 
 // CheckRequest of a batch. On refusal *bad_index is the first offender. *has_inline becomes true if one of them is
 // inline. *like is asked first and becomes what the next batch may be like; it must not be older than the regions.
-StatusCode CheckRequests(std::span<const WorkRequest> wrs, const RequestLimits& limits, const mr::RegionView& local,
+StatusCode CheckRequests(std::span<const WorkRequest> wrs, const RequestLimits& limits, const RegionView& local,
                          std::span<const RemoteRegion> remote, LikeRequest* like, size_t* bad_index, bool* has_inline);
 
 }  // namespace krcore::vqp

@@ -85,7 +85,7 @@ StatusCode VirtualQueueImpl::StandingError() const {
 inline bool VirtualQueueImpl::StageAlike(std::span<const WorkRequest> wrs) {
   if (state_.standing != QueueStanding::kReady || wrs.size() > state_.depth() - state_.used()) [[unlikely]]
     return false;
-  mr::RegionView& local = pool_->regions();
+  RegionView& local = pool_->regions();
   local.Sync();
   const dct::Peer& peer = *state_.peer;
   const LikeRequest& like = *Like(local, peer);
@@ -98,7 +98,7 @@ inline bool VirtualQueueImpl::ExecuteAlike(std::span<const WorkRequest> wrs) {
   if (state_.standing != QueueStanding::kReady || wrs.empty() || !state_.MayDeliverAtOnce(wrs.size()) ||
       !pool_->MayExecute(*physical_)) [[unlikely]]
     return false;
-  mr::RegionView& local = pool_->regions();
+  RegionView& local = pool_->regions();
   local.Sync();
   const dct::Peer& peer = *state_.peer;
   const LikeRequest& like = *Like(local, peer);

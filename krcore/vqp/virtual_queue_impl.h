@@ -77,7 +77,7 @@ class VirtualQueueImpl final : public VirtualQueue {
   StatusCode StageOne(const WorkRequest& wr, bool first);
   StatusCode StandingError() const;
   // What passed the checks before, while the regions are those of then.
-  const LikeRequest* Like(const mr::RegionView& local, const dct::Peer& peer) {
+  const LikeRequest* Like(const RegionView& local, const dct::Peer& peer) {
     if (like_local_ != local.version() || like_peer_ != &peer) [[unlikely]] {
       like_ = {};
       like_local_ = local.version();

@@ -1,11 +1,11 @@
-#include "krcore/base/descriptor.h"
-
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstdlib>
+
+#include "krcore/base/os.h"
 
 namespace krcore {
 namespace {

@@ -1,6 +1,4 @@
 // What is said of the system's limits, and that memory is not offered beyond them.
-#include "krcore/base/limits.h"
-
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -12,6 +10,7 @@
 #include <fstream>
 #include <string>
 
+#include "krcore/base/os.h"
 #include "krcore/resources.h"
 
 namespace krcore {

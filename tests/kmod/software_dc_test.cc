@@ -9,7 +9,7 @@
 #include <string>
 #include <thread>
 
-#include "krcore/rnic/verbs/datagram_faults.h"
+#include "krcore/rnic/verbs/ud_port.h"
 #include "tests/kmod/software_dc_client.h"
 
 namespace kmod_test {

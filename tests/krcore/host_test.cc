@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-#include "krcore/dct/host_cache.h"
+#include "krcore/dct/peer_directory.h"
 #include "tests/krcore/fixture.h"
 #include "tests/rnic/sw_child.h"
 

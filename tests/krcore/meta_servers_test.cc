@@ -2,7 +2,7 @@
 #include <functional>
 #include <thread>
 
-#include "krcore/dct/initiator.h"
+#include "krcore/dct/peer.h"
 #include "tests/krcore/meta_fixture.h"
 
 namespace krcore::test {

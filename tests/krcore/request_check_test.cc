@@ -6,7 +6,6 @@
 #include <random>
 #include <string>
 
-#include "krcore/mr/region_table.h"
 #include "tests/krcore/fixture.h"
 
 namespace krcore::test {
@@ -204,10 +203,10 @@ TEST(RequestCheck, OfRequestsLikeThoseThatPassedKnowsThatTheirRegionsHaveGone) {
 
 // A batch's checks look at some requests less closely than CheckRequest does, and must come to the same.
 TEST(RequestCheck, OfABatchRefusesTheRequestThatIsRefusedAlone) {
-  mr::RegionTable table;
+  vqp::RegionTable table;
   table.Add({.addr = 4096, .length = 256, .lkey = 1, .rights = kLocalWrite});
   table.Add({.addr = 8192, .length = 64, .lkey = 2, .rights = 0});
-  mr::RegionView view(table);
+  vqp::RegionView view(table);
   view.Sync();
   const RemoteRegion remote[] = {{1 << 16, 128, 7, 0}, {1 << 17, 4096, 8, 0}, {~uint64_t{0} - 63, 128, 9, 0}};
   const vqp::RequestLimits limits{4, 16, 200};
@@ -267,13 +266,13 @@ TEST(RequestCheck, OfABatchRefusesTheRequestThatIsRefusedAlone) {
 }
 
 TEST(RegionView, FindsEveryLiveRegionAndNoOther) {
-  mr::RegionTable table;
-  mr::RegionView view(table);
+  vqp::RegionTable table;
+  vqp::RegionView view(table);
   EXPECT_EQ(view.Find(0), nullptr);
   for (uint32_t key = 0; key < 500; ++key) table.Add({.addr = key * 100, .length = 100, .lkey = key * 257});
   view.Sync();
   for (uint32_t key = 0; key < 500; ++key) {
-    const mr::LocalRegion* found = view.Find(key * 257);
+    const vqp::LocalRegion* found = view.Find(key * 257);
     ASSERT_NE(found, nullptr) << key;
     EXPECT_EQ(found->addr, key * 100);
   }

@@ -1,6 +1,6 @@
 // Several processes on one fabric of the software RNIC, and what kill -9 leaves of it.
+#include "krcore/rnic/sw/fabric.h"
 #include "krcore/rnic/sw/inbox.h"
-#include "krcore/rnic/sw/peer.h"
 #include "krcore/rnic/sw/shm_file.h"
 #include "tests/rnic/harness.h"
 #include "tests/rnic/sw_child.h"

@@ -8,11 +8,10 @@
 #include <vector>
 
 #include "krcore/rnic/registry.h"
-#include "krcore/rnic/verbs/convert.h"
-#include "krcore/rnic/verbs/port.h"
-#include "krcore/rnic/verbs/recent_keys.h"
-#include "krcore/rnic/verbs/reply_handles.h"
+#include "krcore/rnic/verbs/memory.h"
+#include "krcore/rnic/verbs/nic.h"
 #include "krcore/rnic/verbs/socket.h"
+#include "krcore/rnic/verbs/ud_port.h"
 #include "tests/rnic/harness.h"
 
 namespace krcore::rnic::verbs {

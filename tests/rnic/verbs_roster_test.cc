@@ -1,7 +1,7 @@
 // Who is alive, dead or unreachable, in every order of events; records.
 #include <gtest/gtest.h>
 
-#include "krcore/rnic/verbs/roster.h"
+#include "krcore/rnic/verbs/service.h"
 #include "tests/rnic/harness.h"
 
 namespace krcore::rnic::verbs {

@@ -14,7 +14,7 @@
 #include <utility>
 
 #include "krcore/clock.h"
-#include "krcore/rnic/verbs/datagram_faults.h"
+#include "krcore/rnic/verbs/ud_port.h"
 #include "tests/rnic/harness.h"
 
 namespace krcore::rnic::testing {

@@ -1,15 +1,300 @@
+// A device of the simulated RNIC and what is made from it: tables, memory, DC targets, protection domains with their
+// MRs.
+#include "krcore/rnic/sim/device.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstddef>
 #include <memory>
+#include <span>
 #include <string>
 
-#include "krcore/rnic/sim/address_handle.h"
-#include "krcore/rnic/sim/cq.h"
+#include "krcore/rnic/rnic.h"
 #include "krcore/rnic/sim/fabric.h"
-#include "krcore/rnic/sim/limits.h"
-#include "krcore/rnic/sim/memory.h"
-#include "krcore/rnic/sim/pd.h"
-#include "krcore/rnic/sim/sim.h"
+#include "krcore/rnic/sim/qp.h"
+#include "krcore/rnic/sim/world.h"
 
 namespace krcore::rnic::sim {
+namespace {
+
+// A free index, or a new one at the end; false: none left.
+template <typename Entry>
+bool TakeIndex(std::vector<Entry>* entries, std::vector<uint32_t>* free, uint32_t limit, uint32_t* index) {
+  if (!free->empty()) {
+    *index = free->back();
+    free->pop_back();
+    return true;
+  }
+  if (entries->size() == limit) return false;
+  *index = static_cast<uint32_t>(entries->size());
+  entries->emplace_back();
+  return true;
+}
+
+Status TableFull(const char* what, uint32_t limit) {
+  return {StatusCode::kOutOfMemory, "this device has " + std::to_string(limit) + " " + what + ", its limit"};
+}
+
+}  // namespace
+
+Result<uint32_t> MrTable::Add(uint32_t pd, const void* addr, size_t length, uint32_t rights) {
+  uint32_t index = 0;
+  if (!TakeIndex(&entries_, &free_, kMaxMrs, &index)) return TableFull("memory regions", kMaxMrs);
+  const uint32_t generation = entries_[index].generation == 0xffff ? 1 : entries_[index].generation + 1;
+  entries_[index] = {reinterpret_cast<uint64_t>(addr), length, generation << 16 | index, rights, pd, generation};
+  return entries_[index].key;
+}
+
+void MrTable::Remove(uint32_t key) {
+  MrEntry& entry = entries_[key & 0xffff];
+  entry.key = 0;
+  free_.push_back(key & 0xffff);
+}
+
+Result<uint32_t> QpTable::Add(EntryType type, uint32_t pd) {
+  uint32_t index = 0;
+  if (!TakeIndex(&entries_, &free_, kMaxQps, &index)) return TableFull("queue pairs and DC targets", kMaxQps);
+  const uint32_t generation = entries_[index].generation == 0xfff ? 1 : entries_[index].generation + 1;
+  entries_[index] = {.number = generation << 12 | index, .generation = generation, .type = type, .pd = pd};
+  return entries_[index].number;
+}
+
+void QpTable::Remove(uint32_t number) {
+  QpEntry& entry = entries_[number & 0xfff];
+  entry = {.generation = entry.generation};
+  free_.push_back(number & 0xfff);
+}
+
+// Memory from AllocMemory. Named memory belongs to the World and outlives the device that made it.
+
+// Zeroed pages of their own; 2 MiB-aligned from 2 MiB up.
+class Pages {
+ public:
+  static Result<std::shared_ptr<Pages>> Map(size_t length);
+  ~Pages();
+  std::span<std::byte> bytes() const { return bytes_; }
+
+ private:
+  Pages(void* mapping, size_t mapped, std::span<std::byte> bytes) : mapping_(mapping), mapped_(mapped), bytes_(bytes) {}
+  void* const mapping_;
+  const size_t mapped_;
+  const std::span<std::byte> bytes_;
+};
+
+class SimMemory final : public Memory {
+ public:
+  static Result<std::unique_ptr<Memory>> Allocate(Fabric* fabric, DeviceState* device, size_t length,
+                                                  const AllocOptions& options);
+  ~SimMemory() override;
+  void DoNotKeep() override { options_.keep_on_close = false; }
+  Status CollapseToHugePages(size_t, size_t) override {
+    return {StatusCode::kUnsupported, "the simulated RNIC leaves its memory's pages alone"};
+  }
+
+ private:
+  SimMemory(Fabric* fabric, DeviceState* device, std::shared_ptr<Pages> pages, size_t length,
+            const AllocOptions& options, bool adopted);
+  Fabric* const fabric_;
+  DeviceState* const device_;
+  const std::shared_ptr<Pages> pages_;
+  AllocOptions options_;
+};
+
+namespace {
+
+constexpr size_t kMaxMemoryBytes = size_t{1} << 46;
+constexpr size_t kHugePageBytes = size_t{2} << 20;
+
+Status CheckName(const std::string& name) {
+  const auto allowed = [](char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_' || c == '-'; };
+  if (name.size() <= 32 && std::all_of(name.begin(), name.end(), allowed)) return {};
+  return {StatusCode::kInvalidArgument, "memory name '" + name + "' is not 1 to 32 of [a-z0-9_-]"};
+}
+
+}  // namespace
+
+Result<std::shared_ptr<Pages>> Pages::Map(size_t length) {
+  const bool huge = length >= kHugePageBytes;
+  const size_t mapped = huge ? length + kHugePageBytes : length;
+  void* const mapping =
+      mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (mapping == MAP_FAILED) return Status::FromErrno(errno, "mmap of " + std::to_string(mapped) + " bytes");
+  auto start = reinterpret_cast<uintptr_t>(mapping);
+  if (huge) start = (start + kHugePageBytes - 1) & ~(kHugePageBytes - 1);
+  return std::shared_ptr<Pages>(new Pages(mapping, mapped, {reinterpret_cast<std::byte*>(start), length}));
+}
+
+Pages::~Pages() { munmap(mapping_, mapped_); }
+
+Result<std::unique_ptr<Memory>> SimMemory::Allocate(Fabric* fabric, DeviceState* device, size_t length,
+                                                    const AllocOptions& options) {
+  KRCORE_RETURN_IF_ERROR(fabric->CheckAlive(*device));
+  if (length == 0) return Status(StatusCode::kInvalidArgument, "memory of 0 bytes");
+  if (length > kMaxMemoryBytes) {
+    return Status(StatusCode::kOutOfMemory,
+                  "memory of " + std::to_string(length) + " bytes is more than this machine has");
+  }
+  KRCORE_RETURN_IF_ERROR(CheckName(options.name));
+  std::shared_ptr<Pages> pages;
+  if (!options.name.empty()) {
+    NamedMemory& named = fabric->named(device->node, options.name);
+    if (named.holder == device) {
+      return Status(StatusCode::kExists, "this device has memory '" + options.name + "' already");
+    }
+    if (named.pages != nullptr && named.pages->bytes().size() != length) {
+      return Status(StatusCode::kInvalidArgument,
+                    "memory '" + options.name + "' of node " + std::to_string(device->node) + " was left with " +
+                        std::to_string(named.pages->bytes().size()) + " bytes, not " + std::to_string(length));
+    }
+    pages = named.pages;
+  }
+  const bool adopted = pages != nullptr;
+  if (!adopted) {
+    auto made = Pages::Map(length);
+    if (!made.ok()) return made.status();
+    pages = *std::move(made);
+  }
+  if (!options.name.empty()) fabric->named(device->node, options.name) = {pages, device};
+  return std::unique_ptr<Memory>(new SimMemory(fabric, device, std::move(pages), length, options, adopted));
+}
+
+SimMemory::SimMemory(Fabric* fabric, DeviceState* device, std::shared_ptr<Pages> pages, size_t length,
+                     const AllocOptions& options, bool adopted)
+    : fabric_(fabric), device_(device), pages_(std::move(pages)), options_(options) {
+  bytes_ = pages_->bytes().first(length);
+  adopted_ = adopted;
+}
+
+SimMemory::~SimMemory() {
+  if (options_.name.empty()) return;
+  NamedMemory& named = fabric_->named(device_->node, options_.name);
+  // What a dead process held stays for its successor, which may have taken it already.
+  if (named.holder != device_ || device_->life == Life::kKilled) return;
+  named.holder = nullptr;
+  if (!options_.keep_on_close) fabric_->ForgetNamed(device_->node, options_.name);
+}
+
+// DC target: an entry among the device's Qps that any initiator with the key may use.
+class SimDct final : public Dct {
+ public:
+  static Result<std::unique_ptr<Dct>> Create(Fabric* fabric, DeviceState* device, const DctAttr& attr, uint32_t pd);
+  ~SimDct() override { device_->qps.Remove(num_); }
+  Status PostRecv(std::span<const RecvWr> wrs, size_t* bad_index) override;
+
+ private:
+  explicit SimDct(DeviceState* device) : device_(device) {}
+  DeviceState* const device_;
+  std::unique_ptr<Receiver> receiver_;  // null: one-sided requests only
+};
+
+Result<std::unique_ptr<Dct>> SimDct::Create(Fabric* fabric, DeviceState* device, const DctAttr& attr, uint32_t pd) {
+  KRCORE_RETURN_IF_ERROR(fabric->CheckAlive(*device));
+  auto number = device->qps.Add(EntryType::kDct, pd);
+  if (!number.ok()) return number.status();
+  device->control_ns += fabric->engine().cost().create_qp_ns;
+  std::unique_ptr<SimDct> dct(new SimDct(device));
+  dct->num_ = *number;
+  dct->dc_key_ = attr.dc_key;
+  QpEntry& entry = *device->qps.Find(*number);
+  entry.dc_key = attr.dc_key;
+  entry.rights = attr.access_rights;
+  entry.state = QpState::kRts;
+  if (attr.rq_depth > 0) {
+    dct->receiver_ = std::make_unique<Receiver>(
+        device, Receiver::Options{EntryType::kDct, *number, pd, static_cast<SimCq*>(attr.recv_cq), attr.rq_depth,
+                                  attr.max_recv_bytes});
+    entry.receiver = dct->receiver_.get();
+  }
+  return std::unique_ptr<Dct>(std::move(dct));
+}
+
+Status SimDct::PostRecv(std::span<const RecvWr> wrs, size_t* bad_index) {
+  if (receiver_ != nullptr) return receiver_->Post(wrs, bad_index);
+  if (bad_index != nullptr) *bad_index = 0;
+  return wrs.empty() ? Status{} : Status(StatusCode::kQueueFull);
+}
+
+// Protection domain, and the MRs, Qps and Dcts made from it.
+class SimPd final : public Pd {
+ public:
+  SimPd(Fabric* fabric, DeviceState* device) : fabric_(fabric), device_(device), number_(device->next_pd++) {}
+  Result<std::unique_ptr<Mr>> RegisterMemory(void* addr, size_t length, uint32_t access_rights) override;
+  Result<std::unique_ptr<Qp>> CreateQp(const QpAttr& attr) override;
+  Result<std::unique_ptr<Dct>> CreateDct(const DctAttr& attr) override;
+
+ private:
+  Fabric* const fabric_;
+  DeviceState* const device_;
+  const uint32_t number_;
+};
+
+namespace {
+
+constexpr size_t kPageBytes = 4096;
+
+class SimMr final : public Mr {
+ public:
+  SimMr(DeviceState* device, void* addr, size_t length, uint32_t key) : device_(device) {
+    addr_ = addr;
+    length_ = length;
+    lkey_ = rkey_ = key;
+  }
+  ~SimMr() override { device_->mrs.Remove(lkey_); }
+
+ private:
+  DeviceState* const device_;
+};
+
+Status CheckReceives(uint32_t rq_depth, uint32_t max_recv_bytes) {
+  if (rq_depth > kMaxQpWr) {
+    return {StatusCode::kInvalidArgument,
+            "rq_depth " + std::to_string(rq_depth) + " is above " + std::to_string(kMaxQpWr)};
+  }
+  if (rq_depth > 0 && max_recv_bytes > kMaxRecvBytes) {
+    return {StatusCode::kInvalidArgument, "max_recv_bytes is above " + std::to_string(kMaxRecvBytes)};
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Mr>> SimPd::RegisterMemory(void* addr, size_t length, uint32_t access_rights) {
+  KRCORE_RETURN_IF_ERROR(fabric_->CheckAlive(*device_));
+  if (addr == nullptr || length == 0)
+    return Status(StatusCode::kInvalidArgument, "an MR needs an address and a length");
+  if ((access_rights & (kRemoteWrite | kRemoteAtomic)) != 0 && (access_rights & kLocalWrite) == 0) {
+    return Status(StatusCode::kInvalidArgument, "remote write and atomic rights require local write");
+  }
+  auto key = device_->mrs.Add(number_, addr, length, access_rights);
+  if (!key.ok()) return key.status();
+  const CostModel& cost = fabric_->engine().cost();
+  const auto pages = static_cast<int64_t>((length + kPageBytes - 1) / kPageBytes);
+  device_->control_ns += cost.register_ns + pages * cost.register_page_ns;
+  return std::unique_ptr<Mr>(std::make_unique<SimMr>(device_, addr, length, *key));
+}
+
+Result<std::unique_ptr<Qp>> SimPd::CreateQp(const QpAttr& attr) {
+  if (attr.host_qp != kPrivateQp) return Status(StatusCode::kUnsupported, "processes of a simulated host share no QPs");
+  if (attr.send_cq == nullptr) return Status(StatusCode::kInvalidArgument, "a QP needs a send CQ");
+  if (attr.sq_depth == 0 || attr.sq_depth > kMaxQpWr) {
+    return Status(StatusCode::kInvalidArgument, "sq_depth is not 1 to " + std::to_string(kMaxQpWr));
+  }
+  if (attr.rq_depth > 0 && (attr.recv_cq == nullptr || attr.type == QpType::kDci)) {
+    return Status(StatusCode::kInvalidArgument, "receives need a recv CQ, and a DC initiator has none");
+  }
+  KRCORE_RETURN_IF_ERROR(CheckReceives(attr.rq_depth, attr.max_recv_bytes));
+  return SimQp::Create(fabric_, device_, attr, number_);
+}
+
+Result<std::unique_ptr<Dct>> SimPd::CreateDct(const DctAttr& attr) {
+  if (attr.rq_depth > 0 && attr.recv_cq == nullptr)
+    return Status(StatusCode::kInvalidArgument, "receives need a recv CQ");
+  KRCORE_RETURN_IF_ERROR(CheckReceives(attr.rq_depth, attr.max_recv_bytes));
+  return SimDct::Create(fabric_, device_, attr, number_);
+}
+
 namespace {
 
 Caps MakeCaps() {

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <mutex>
 
-#include "krcore/rnic/sim/limits.h"
+#include "krcore/rnic/sim/device.h"
 #include "krcore/rnic/sim/qp.h"
 
 namespace krcore::rnic::sim {

@@ -12,12 +12,13 @@
 
 #include "krcore/clock.h"
 #include "krcore/rnic/rnic.h"
-#include "krcore/rnic/sim/device_state.h"
+#include "krcore/rnic/sim/device.h"
 #include "krcore/rnic/sim/engine.h"
-#include "krcore/rnic/sim/memory.h"
 #include "krcore/rnic/sim/world.h"
 
 namespace krcore::rnic::sim {
+
+class Pages;
 
 struct NamedMemory {
   std::shared_ptr<Pages> pages;

@@ -1,16 +1,115 @@
-// Queue pair: the verbs' state machine and the accounting of its send queue.
+// Queue pairs, and the completion and receive queues that they fill and empty.
 #ifndef KRCORE_RNIC_SIM_QP_H_
 #define KRCORE_RNIC_SIM_QP_H_
 
+#include <cstddef>
+#include <cstdint>
+#include <deque>
 #include <memory>
+#include <span>
+#include <vector>
 
 #include "krcore/rnic/rnic.h"
-#include "krcore/rnic/sim/cq.h"
+#include "krcore/rnic/sim/device.h"
+#include "krcore/rnic/sim/engine.h"
 #include "krcore/rnic/sim/fabric.h"
-#include "krcore/rnic/sim/receiver.h"
 
 namespace krcore::rnic::sim {
 
+// How far a send queue has come. Slots [freed, posted) are taken.
+struct SendCounters {
+  uint64_t posted = 0;
+  uint64_t freed = 0;
+};
+
+// Completion queue: a ring that grows up to its depth.
+class SimCq final : public Cq {
+ public:
+  SimCq(Engine* engine, DeviceState* device, uint32_t depth) : engine_(engine), device_(device), depth_(depth) {}
+  ~SimCq() override { device_->unpolled -= tail_ - head_; }
+  size_t Poll(std::span<Completion> out) override;
+  bool overrun() const override { return overrun_; }
+
+  // Of a send queue: polling it frees the queue's slots up to `position`. Of a receive: counters is null.
+  void Push(const Completion& completion, SendCounters* counters, uint64_t position);
+  // Drops what a destroyed queue left, as verbs do.
+  void Forget(uint32_t qp_num, const SendCounters* counters);
+
+ private:
+  struct Entry {
+    Completion completion;
+    SendCounters* counters;
+    uint64_t position;
+  };
+  // Polls in a row that find nothing while nothing happens in the World. Whoever spins on a Cq alone would spin for
+  // ever, so at this many the next event is executed.
+  static constexpr uint32_t kIdlePolls = 4096;
+
+  Entry& at(uint64_t position) { return ring_[position & (ring_.size() - 1)]; }
+  void Grow();
+  bool Nudge();
+
+  Engine* const engine_;
+  DeviceState* const device_;
+  const uint32_t depth_;
+  std::vector<Entry> ring_;  // a power of two
+  uint64_t head_ = 0, tail_ = 0;
+  bool overrun_ = false;
+  uint32_t idle_polls_ = 0;
+  uint64_t seen_events_ = 0;
+  int64_t seen_ns_ = 0;
+};
+
+// [sge.addr, sge.addr + length) lies in an MR of `pd`, which may be written if `written`.
+bool LocalRange(const DeviceState& device, uint32_t pd, const Sge& sge, bool written);
+
+struct Message {
+  Opcode opcode = Opcode::kSend;
+  std::span<const std::byte> bytes;  // kWriteImm: none
+  uint32_t length = 0;
+  uint32_t imm = 0;
+  uint32_t src_qp = 0;
+  NodeId src_node = kNoNode;
+};
+
+// Receiver: the receive queue of a Qp or Dct. A message that executes goes straight into the next posted receive.
+class Receiver {
+ public:
+  struct Options {
+    EntryType type = EntryType::kRc;
+    uint32_t number = 0;
+    uint32_t pd = 0;
+    SimCq* cq = nullptr;
+    uint32_t depth = 0;
+    uint32_t max_bytes = 0;
+  };
+  Receiver(DeviceState* device, const Options& options) : device_(device), options_(options) {}
+  ~Receiver() { options_.cq->Forget(options_.number, nullptr); }
+
+  // kQueueFull, kInvalidArgument.
+  Status Post(std::span<const RecvWr> wrs, size_t* bad_index);
+  bool empty() const { return posted_.empty(); }
+  // kSuccess, or what the sender is told. `*broken`: the receive itself failed, which breaks an RC queue.
+  WcStatus Deliver(const Message& message, bool* broken);
+  // Completes every receive as flushed.
+  void Flush();
+  // Drops all.
+  void Reset();
+
+ private:
+  struct Posted {
+    uint64_t wr_id = 0;
+    std::vector<Sge> sges;
+  };
+  void Scatter(const Posted& recv, std::span<const std::byte> bytes);
+  void Complete(const Posted& recv, WcStatus status, const Message* message);
+
+  DeviceState* const device_;
+  const Options options_;
+  std::deque<Posted> posted_;
+};
+
+// Queue pair: the verbs' state machine and the accounting of its send queue.
 class SimQp final : public Qp, private SendQueueOwner {
  public:
   static Result<std::unique_ptr<Qp>> Create(Fabric* fabric, DeviceState* device, const QpAttr& attr, uint32_t pd);

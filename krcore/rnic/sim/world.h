@@ -22,8 +22,8 @@
 #include <string>
 
 #include "krcore/clock.h"
+#include "krcore/rnic/registry.h"
 #include "krcore/rnic/rnic.h"
-#include "krcore/rnic/sim/chaos.h"
 #include "krcore/rnic/sim/cost_model.h"
 
 namespace krcore::rnic::sim {
@@ -108,6 +108,13 @@ class World {
  private:
   std::unique_ptr<Fabric> fabric_;
 };
+
+// The simulated RNIC as a provider. Its fabrics are the Worlds of this process. docs/hacking.md.
+
+// kNotFound: no World of that name. DeviceOptions::create_fabric means nothing here: a fabric is a World.
+Result<std::unique_ptr<Device>> Open(const DeviceOptions& options);
+// Nothing survives a process, so there is never anything to clean.
+Result<CleanReport> CleanStale(const std::string& fabric, bool also_kept);
 
 }  // namespace krcore::rnic::sim
 

@@ -1,14 +1,302 @@
+// A device of the software RNIC and what is made from it: memory, DC targets, protection domains with their MRs.
 #include <algorithm>
+#include <charconv>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
 
-#include "krcore/rnic/sw/address_handle.h"
-#include "krcore/rnic/sw/cq.h"
-#include "krcore/rnic/sw/limits.h"
-#include "krcore/rnic/sw/memory.h"
-#include "krcore/rnic/sw/pd.h"
-#include "krcore/rnic/sw/records.h"
+#include "krcore/rnic/rnic.h"
+#include "krcore/rnic/sw/fabric.h"
+#include "krcore/rnic/sw/inbox.h"
+#include "krcore/rnic/sw/layout.h"
+#include "krcore/rnic/sw/qp.h"
+#include "krcore/rnic/sw/shm_file.h"
 #include "krcore/rnic/sw/sw.h"
+#include "krcore/rnic/sw/tables.h"
+#include "krcore/rnic/sw/word_copy.h"
 
 namespace krcore::rnic::sw {
+
+// Memory that peers can reach: a segment of the fabric, announced in the device's segment table.
+class SwMemory final : public Memory {
+ public:
+  void DoNotKeep() override { keep_ = false; }
+  static Result<std::unique_ptr<Memory>> Allocate(Fabric* fabric, Tables* tables, size_t length,
+                                                  const AllocOptions& options);
+  ~SwMemory() override;
+  Status CollapseToHugePages(size_t offset, size_t length) override;
+
+ private:
+  SwMemory(Fabric* fabric, Tables* tables, std::shared_ptr<Mapping> mapping, std::string suffix, bool keep);
+
+  Fabric* const fabric_;
+  Tables* const tables_;
+  const std::shared_ptr<Mapping> mapping_;
+  const std::string suffix_;
+  bool keep_;
+  SegmentRef segment_;
+};
+
+namespace {
+
+constexpr size_t kMaxMemoryBytes = size_t{1} << 46;
+
+Status CheckName(const std::string& name) {
+  const auto allowed = [](char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_' || c == '-'; };
+  if (name.size() <= 32 && std::all_of(name.begin(), name.end(), allowed)) return {};
+  return {StatusCode::kInvalidArgument, "memory name '" + name + "' is not 1 to 32 of [a-z0-9_-]"};
+}
+
+struct Found {
+  std::shared_ptr<Mapping> mapping;  // null: nothing to adopt
+  std::string suffix;
+};
+
+// Looks for what a predecessor of this node left under the name, whichever way it asked to keep it.
+Result<Found> FindPredecessors(Fabric& fabric, const std::string& name, size_t length, bool keep) {
+  const std::string rest = std::to_string(fabric.node()) + "-" + name;
+  const std::string wanted = (keep ? kKeptPrefix : kNamedPrefix) + rest;
+  for (const char prefix : {kNamedPrefix, kKeptPrefix}) {
+    auto mapping = fabric.backing().Adopt(prefix + rest);
+    if (!mapping.ok()) {
+      if (mapping.status() == StatusCode::kNotFound) continue;
+      return mapping.status();
+    }
+    if ((*mapping)->length() != RoundUpToPage(length)) {
+      fabric.backing().Disown(prefix + rest);
+      return Status(StatusCode::kInvalidArgument, "memory '" + name + "' of node " + std::to_string(fabric.node()) +
+                                                      " was left with " + std::to_string((*mapping)->length()) +
+                                                      " bytes, not " + std::to_string(RoundUpToPage(length)) +
+                                                      "; ask for the same length, or clean the fabric to start afresh");
+    }
+    if (prefix + rest != wanted) {
+      if (const Status renamed = fabric.backing().Rename(prefix + rest, wanted); !renamed.ok()) {
+        fabric.backing().Disown(prefix + rest);
+        return renamed;
+      }
+    }
+    return Found{*std::move(mapping), wanted};
+  }
+  return Found{nullptr, wanted};
+}
+
+// By its owner's node: what is named memory of that name, kept or not.
+NodeId OwnerOf(const std::string& suffix, const std::string& name) {
+  if (suffix.empty() || (suffix[0] != kNamedPrefix && suffix[0] != kKeptPrefix)) return kNoNode;
+  const char* const end = suffix.data() + suffix.size();
+  NodeId node = kNoNode;
+  const auto [rest, error] = std::from_chars(suffix.data() + 1, end, node);
+  return error == std::errc{} && std::string_view(rest, end) == "-" + name ? node : kNoNode;
+}
+
+}  // namespace
+
+// As Device::FindMemory.
+Result<std::vector<FoundMemory>> FindMemory(Fabric& fabric, const std::string& name, size_t bytes) {
+  KRCORE_RETURN_IF_ERROR(CheckName(name));
+  std::vector<FoundMemory> all;
+  const auto suffixes = fabric.backing().List();
+  if (!suffixes.ok()) return suffixes.status();
+  for (std::string suffix : *suffixes) {
+    FoundMemory found{OwnerOf(suffix, name), {}};
+    if (found.node == kNoNode || found.node == fabric.node()) continue;
+    auto mapping = fabric.backing().Open(suffix);
+    if (mapping.status() == StatusCode::kNotFound) {  // just adopted, and kept otherwise from now on
+      suffix[0] = suffix[0] == kNamedPrefix ? kKeptPrefix : kNamedPrefix;
+      mapping = fabric.backing().Open(suffix);
+    }
+    if (mapping.status() == StatusCode::kNotFound) continue;  // just removed
+    if (!mapping.ok()) return mapping.status();
+    found.begin.resize(std::min(bytes, (*mapping)->length()));
+    LoadWords(found.begin.data(), (*mapping)->addr(), found.begin.size());
+    all.push_back(std::move(found));
+  }
+  return all;
+}
+
+Result<std::unique_ptr<Memory>> SwMemory::Allocate(Fabric* fabric, Tables* tables, size_t length,
+                                                   const AllocOptions& options) {
+  if (length == 0) return Status(StatusCode::kInvalidArgument, "memory of 0 bytes");
+  if (length > kMaxMemoryBytes) {
+    return Status(StatusCode::kOutOfMemory,
+                  "memory of " + std::to_string(length) + " bytes is more than this machine has");
+  }
+  KRCORE_RETURN_IF_ERROR(CheckName(options.name));
+  const bool keep = options.keep_on_close && !options.name.empty();
+  const uint64_t serial = tables->NextSerial();
+  const std::string own = fabric->OwnSuffix(serial);
+  Found found;
+  if (!options.name.empty()) {
+    if (tables->NameInUse(options.name)) {
+      return Status(StatusCode::kExists, "this device has memory '" + options.name + "' already");
+    }
+    auto looked = FindPredecessors(*fabric, options.name, length, keep);
+    if (!looked.ok()) return looked.status();
+    found = *std::move(looked);
+  }
+  const bool adopted = found.mapping != nullptr;
+  if (!adopted) {
+    auto made = fabric->backing().Create(own, length, /*claimed=*/!options.name.empty());
+    if (!made.ok()) return made.status();
+    found.mapping = *std::move(made);
+    if (options.name.empty()) {
+      found.suffix = own;
+    } else if (Status named = fabric->backing().Rename(own, found.suffix); !named.ok()) {
+      // Named only once it is whole: a crash above leaves an unnamed segment, which is reclaimed.
+      fabric->backing().Remove(own);
+      return named;
+    }
+  }
+  std::unique_ptr<SwMemory> memory(new SwMemory(fabric, tables, std::move(found.mapping), found.suffix, keep));
+  auto segment = tables->AddSegment(serial, memory->suffix_, memory->mapping_->addr(), length, options.name);
+  memory->adopted_ = adopted;
+  if (!segment.ok()) return segment.status();
+  memory->segment_ = *segment;
+  memory->bytes_ = {memory->mapping_->addr(), length};
+  return std::unique_ptr<Memory>(std::move(memory));
+}
+
+SwMemory::SwMemory(Fabric* fabric, Tables* tables, std::shared_ptr<Mapping> mapping, std::string suffix, bool keep)
+    : fabric_(fabric), tables_(tables), mapping_(std::move(mapping)), suffix_(std::move(suffix)), keep_(keep) {}
+
+SwMemory::~SwMemory() {
+  if (segment_.index == kNoSegment) {
+    // Never announced, for lack of room: what a predecessor left must not suffer for that.
+    adopted_ ? fabric_->backing().Disown(suffix_) : fabric_->backing().Remove(suffix_);
+    return;
+  }
+  tables_->RemoveSegment(segment_, mapping_->addr());
+  keep_ ? fabric_->backing().Disown(suffix_) : fabric_->backing().Remove(suffix_);
+}
+
+Status SwMemory::CollapseToHugePages(size_t offset, size_t length) {
+  return rnic::CollapseToHugePages(bytes_, offset, length);
+}
+
+// DC target: an entry in the device's Qp table that any initiator with the key may use.
+class SwDct final : public Dct {
+ public:
+  static Result<std::unique_ptr<Dct>> Create(SharedDevice* device, const DctAttr& attr, uint32_t pd);
+  ~SwDct() override;
+  Status PostRecv(std::span<const RecvWr> wrs, size_t* bad_index) override;
+
+ private:
+  SwDct(SharedDevice* device, const DctAttr& attr, uint32_t number);
+
+  SharedDevice* const device_;
+  std::unique_ptr<Receiver> receiver_;  // null: one-sided requests only
+};
+
+SwDct::SwDct(SharedDevice* device, const DctAttr& attr, uint32_t number) : device_(device) {
+  num_ = number;
+  dc_key_ = attr.dc_key;
+}
+
+Result<std::unique_ptr<Dct>> SwDct::Create(SharedDevice* device, const DctAttr& attr, uint32_t pd) {
+  auto number = device->tables.AddQp(pd, EntryType::kDct);
+  if (!number.ok()) return number.status();
+  std::unique_ptr<SwDct> dct(new SwDct(device, attr, *number));
+  if (attr.rq_depth > 0) {
+    const Receiver::Options options{EntryType::kDct,    *number, pd, static_cast<SwCq*>(attr.recv_cq), attr.rq_depth,
+                                    attr.max_recv_bytes};
+    // A failed receive does not break a target that everybody may send to.
+    auto receiver = Receiver::Create(device, options, nullptr);
+    if (!receiver.ok()) return receiver.status();
+    dct->receiver_ = *std::move(receiver);
+  }
+  QpEntry& entry = device->tables.qp(*number);
+  entry.peer.store(attr.dc_key, std::memory_order_relaxed);
+  entry.rights.store(attr.access_rights, std::memory_order_relaxed);
+  entry.word.store(QpWord(*number, EntryType::kDct, static_cast<uint8_t>(QpState::kRts)), std::memory_order_release);
+  return std::unique_ptr<Dct>(std::move(dct));
+}
+
+SwDct::~SwDct() {
+  receiver_.reset();
+  device_->tables.RemoveQp(num_);
+}
+
+Status SwDct::PostRecv(std::span<const RecvWr> wrs, size_t* bad_index) {
+  if (receiver_ != nullptr) return receiver_->Post(wrs, bad_index);
+  if (bad_index != nullptr) *bad_index = 0;
+  return wrs.empty() ? Status{} : Status(StatusCode::kQueueFull);
+}
+
+// Protection domain, and the MRs, Qps and Dcts made from it.
+class SwPd final : public Pd {
+ public:
+  explicit SwPd(SharedDevice* device) : device_(device), number_(device->tables.NextPd()) {}
+  Result<std::unique_ptr<Mr>> RegisterMemory(void* addr, size_t length, uint32_t access_rights) override;
+  Result<std::unique_ptr<Qp>> CreateQp(const QpAttr& attr) override;
+  Result<std::unique_ptr<Dct>> CreateDct(const DctAttr& attr) override;
+
+ private:
+  SharedDevice* const device_;
+  const uint32_t number_;
+};
+
+namespace {
+
+class SwMr final : public Mr {
+ public:
+  SwMr(SharedDevice* device, void* addr, size_t length, uint32_t key) : device_(device) {
+    addr_ = addr;
+    length_ = length;
+    lkey_ = rkey_ = key;
+  }
+  ~SwMr() override { device_->tables.RemoveMr(lkey_); }
+
+ private:
+  SharedDevice* const device_;
+};
+
+Status CheckReceives(uint32_t rq_depth, uint32_t max_recv_bytes) {
+  if (rq_depth > kMaxQpWr) {
+    return {StatusCode::kInvalidArgument,
+            "rq_depth " + std::to_string(rq_depth) + " is above " + std::to_string(kMaxQpWr)};
+  }
+  if (rq_depth > 0 && max_recv_bytes > kMaxRecvBytes) {
+    return {StatusCode::kInvalidArgument, "max_recv_bytes is above " + std::to_string(kMaxRecvBytes)};
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Mr>> SwPd::RegisterMemory(void* addr, size_t length, uint32_t access_rights) {
+  if (addr == nullptr || length == 0)
+    return Status(StatusCode::kInvalidArgument, "an MR needs an address and a length");
+  if ((access_rights & (kRemoteWrite | kRemoteAtomic)) != 0 && (access_rights & kLocalWrite) == 0) {
+    return Status(StatusCode::kInvalidArgument, "remote write and atomic rights require local write");
+  }
+  auto key = device_->tables.AddMr(number_, addr, length, access_rights);
+  if (!key.ok()) return key.status();
+  return std::unique_ptr<Mr>(std::make_unique<SwMr>(device_, addr, length, *key));
+}
+
+Result<std::unique_ptr<Qp>> SwPd::CreateQp(const QpAttr& attr) {
+  if (attr.send_cq == nullptr) return Status(StatusCode::kInvalidArgument, "a QP needs a send CQ");
+  if (attr.sq_depth == 0 || attr.sq_depth > kMaxQpWr) {
+    return Status(StatusCode::kInvalidArgument, "sq_depth is not 1 to " + std::to_string(kMaxQpWr));
+  }
+  if (attr.rq_depth > 0 && (attr.recv_cq == nullptr || attr.type == QpType::kDci)) {
+    return Status(StatusCode::kInvalidArgument, "receives need a recv CQ, and a DC initiator has none");
+  }
+  if (attr.host_qp != kPrivateQp && attr.type != QpType::kDci)
+    return Status(StatusCode::kInvalidArgument, "a host shares DC initiators only");
+  KRCORE_RETURN_IF_ERROR(CheckReceives(attr.rq_depth, attr.max_recv_bytes));
+  return SwQp::Create(device_, attr, number_);
+}
+
+Result<std::unique_ptr<Dct>> SwPd::CreateDct(const DctAttr& attr) {
+  if (attr.rq_depth > 0 && attr.recv_cq == nullptr)
+    return Status(StatusCode::kInvalidArgument, "receives need a recv CQ");
+  KRCORE_RETURN_IF_ERROR(CheckReceives(attr.rq_depth, attr.max_recv_bytes));
+  return SwDct::Create(device_, attr, number_);
+}
+
 namespace {
 
 Caps MakeCaps() {

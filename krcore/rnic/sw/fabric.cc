@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstring>
 
 namespace krcore::rnic::sw {
 
@@ -185,6 +186,176 @@ Fabric::~Fabric() {
   backing_->Release(index_);
   index_ = kMaxDevices;
   if (!AnybodyAlive()) backing_->RemoveControl();
+}
+
+// ---- records
+
+namespace {
+
+Status CheckRecordName(const std::string& name) {
+  const auto allowed = [](char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_' || c == '-'; };
+  if (!name.empty() && name.size() < kRecordNameBytes && std::all_of(name.begin(), name.end(), allowed)) return {};
+  return {StatusCode::kInvalidArgument, "record name '" + name + "' is not 1 to 15 of [a-z0-9_-]"};
+}
+
+bool OwnerAlive(Fabric& fabric, const RecordSlot& record) {
+  const uint32_t index = fabric.FindIncarnation(record.owner);
+  return index < kMaxDevices && fabric.ConfirmAlive(index, record.owner);
+}
+
+// The newest record of that name whose owner lives; null: none. A publisher that died while replacing a value
+// leaves two, of which the newer one counts. The admin lock is held.
+RecordSlot* Find(Fabric& fabric, const std::string& name) {
+  RecordSlot* newest = nullptr;
+  for (RecordSlot& record : fabric.control().records) {
+    if (record.version == 0 || name != record.name) continue;
+    if ((newest == nullptr || record.version > newest->version) && OwnerAlive(fabric, record)) newest = &record;
+  }
+  return newest;
+}
+
+}  // namespace
+
+Status PublishRecord(Fabric& fabric, const std::string& name, std::span<const std::byte> value) {
+  KRCORE_RETURN_IF_ERROR(CheckRecordName(name));
+  if (value.size() > kRecordValueBytes) {
+    return {StatusCode::kInvalidArgument,
+            "value of record '" + name + "' is longer than " + std::to_string(kRecordValueBytes) + " bytes"};
+  }
+  const AdminLock lock(fabric.backing());
+  KRCORE_RETURN_IF_ERROR(lock.status());
+  const RecordSlot* taken = Find(fabric, name);
+  if (taken != nullptr && taken->owner != fabric.incarnation()) {
+    return {StatusCode::kExists,
+            "record '" + name + "' is published by another living device of fabric " + fabric.name()};
+  }
+  auto& records = fabric.control().records;
+  RecordSlot* free = nullptr;
+  for (RecordSlot& record : records) {
+    if (record.version == 0 || !OwnerAlive(fabric, record)) {
+      free = &record;
+      break;
+    }
+  }
+  if (free == nullptr) {
+    return {StatusCode::kOutOfMemory,
+            "fabric " + fabric.name() + " has " + std::to_string(kMaxRecords) + " records, its limit"};
+  }
+  std::atomic_ref(free->version).store(0, std::memory_order_relaxed);
+  std::atomic_signal_fence(std::memory_order_seq_cst);  // only a death can look in between, and it sees program order
+  free->owner = fabric.incarnation();
+  free->length = static_cast<uint32_t>(value.size());
+  std::memset(free->name, 0, sizeof(free->name));
+  std::memcpy(free->name, name.data(), name.size());
+  if (!value.empty()) std::memcpy(free->value, value.data(), value.size());
+  std::atomic_ref(free->version).store(fabric.control().next_record_version++, std::memory_order_release);
+  for (RecordSlot& record : records) {
+    if (&record != free && record.version != 0 && record.owner == fabric.incarnation() && name == record.name)
+      record.version = 0;
+  }
+  return {};
+}
+
+Result<std::vector<std::byte>> LookupRecord(Fabric& fabric, const std::string& name) {
+  KRCORE_RETURN_IF_ERROR(CheckRecordName(name));
+  const AdminLock lock(fabric.backing());
+  KRCORE_RETURN_IF_ERROR(lock.status());
+  const RecordSlot* record = Find(fabric, name);
+  if (record == nullptr) {
+    return Status(StatusCode::kNotFound,
+                  "no living device of fabric " + fabric.name() + " publishes a record '" + name + "'");
+  }
+  return std::vector<std::byte>(record->value, record->value + record->length);
+}
+
+// ---- peers
+
+uint32_t IndexOf(const DeviceAddress& address) {
+  uint32_t index = 0;
+  std::memcpy(&index, address.bytes, sizeof(index));
+  return index;
+}
+
+DeviceAddress MakeAddress(NodeId node, uint32_t incarnation, uint32_t index) {
+  DeviceAddress address;
+  address.node = node;
+  address.incarnation = incarnation;
+  std::memcpy(address.bytes, &index, sizeof(index));
+  return address;
+}
+
+Peer::Peer(Fabric* fabric, uint32_t index, uint32_t incarnation, std::shared_ptr<Mapping> segment)
+    : fabric_(fabric),
+      index_(index),
+      incarnation_(incarnation),
+      node_(fabric->control().devices[index].node.load(std::memory_order_relaxed)),
+      segment_(std::move(segment)),
+      tables_(reinterpret_cast<DeviceSegment*>(segment_->addr())),
+      life_(&fabric->control().devices[index].life),
+      alive_word_(LifeWord(incarnation, Life::kAlive)) {}
+
+bool Peer::Translate(uint32_t key, Translation* out) {
+  if (key == 0) return false;
+  const MrEntry& entry = tables_->mrs[MrIndex(key)];
+  if (entry.key.load(std::memory_order_acquire) != key) return false;
+  const uint32_t segment = entry.segment.load(std::memory_order_relaxed);
+  const uint64_t serial = entry.serial.load(std::memory_order_relaxed);
+  const uint64_t offset = entry.offset.load(std::memory_order_relaxed);
+  out->base = entry.base.load(std::memory_order_relaxed);
+  out->length = entry.length.load(std::memory_order_relaxed);
+  out->rights = entry.rights.load(std::memory_order_relaxed);
+  out->pd = entry.pd.load(std::memory_order_relaxed);
+  // Unchanged after the fields: they belong to this key. Pairs with the owner's release store of the next key.
+  std::atomic_thread_fence(std::memory_order_acquire);
+  if (entry.key.load(std::memory_order_relaxed) != key || segment == kNoSegment) return false;
+  const std::shared_ptr<Mapping> mapping = MapSegment(segment, serial);
+  if (mapping == nullptr || offset > mapping->length() || out->length > mapping->length() - offset) return false;
+  out->peer = this;
+  out->key = key;
+  out->live_key = &entry.key;
+  out->delta = static_cast<int64_t>(reinterpret_cast<uint64_t>(mapping->addr()) + offset - out->base);
+  out->mapping = mapping;
+  out->owner = shared_from_this();
+  return true;
+}
+
+std::shared_ptr<Mapping> Peer::MapSegment(uint32_t segment, uint64_t serial) {
+  if (segment >= kMaxSegments) return nullptr;
+  const std::lock_guard lock(mutex_);
+  Mapped& mapped = segments_[segment];
+  if (mapped.mapping != nullptr && mapped.serial == serial) return mapped.mapping;
+  const SegmentEntry& entry = tables_->segments[segment];
+  if (entry.serial.load(std::memory_order_acquire) != serial) return nullptr;
+  uint64_t words[kSuffixBytes / 8];
+  for (size_t i = 0; i < std::size(words); ++i) words[i] = entry.suffix[i].load(std::memory_order_relaxed);
+  std::atomic_thread_fence(std::memory_order_acquire);
+  if (entry.serial.load(std::memory_order_relaxed) != serial) return nullptr;
+  char suffix[kSuffixBytes + 1] = {};
+  std::memcpy(suffix, words, kSuffixBytes);
+  auto opened = fabric_->backing().Open(suffix);
+  if (!opened.ok()) return nullptr;
+  mapped.serial = serial;
+  mapped.mapping = *std::move(opened);
+  return mapped.mapping;
+}
+
+Result<std::shared_ptr<Peer>> PeerCache::Get(const DeviceAddress& address) {
+  const uint32_t index = IndexOf(address);
+  if (index >= kMaxDevices) return Status(StatusCode::kNotFound, "not the address of a device of this fabric");
+  const std::lock_guard lock(mutex_);
+  const auto gone = [&] {
+    return Status(StatusCode::kNotFound, "node " + std::to_string(address.node) + " (incarnation " +
+                                             std::to_string(address.incarnation) + ") has no living device on fabric " +
+                                             fabric_->name());
+  };
+  if (!fabric_->ConfirmAlive(index, address.incarnation)) return gone();
+  const auto found = peers_.find(index);
+  if (found != peers_.end() && found->second->incarnation() == address.incarnation) return found->second;
+  auto segment = fabric_->backing().Open(Fabric::SegmentSuffix(index, address.incarnation, 0));
+  if (!segment.ok()) return fabric_->ConfirmAlive(index, address.incarnation) ? segment.status() : gone();
+  auto peer = std::make_shared<Peer>(fabric_, index, address.incarnation, *std::move(segment));
+  peers_[index] = peer;
+  return peer;
 }
 
 }  // namespace krcore::rnic::sw

@@ -1,3 +1,22 @@
+// Messages: the inbox where a Qp or Dct takes SENDs, datagrams and immediates, and the Receiver that empties it.
+#ifndef KRCORE_RNIC_SW_INBOX_H_
+#define KRCORE_RNIC_SW_INBOX_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "krcore/rnic/rnic.h"
+#include "krcore/rnic/sw/layout.h"
+#include "krcore/rnic/sw/tables.h"
+
+namespace krcore::rnic::sw {
+
+class SwCq;
+
 // Inbox: where a Qp or Dct takes SENDs, datagrams and immediates. A ring of slots in a segment of the receiver;
 // every sender of the fabric writes it.
 //
@@ -7,16 +26,6 @@
 // The claim names the claimer in the same CAS, so a receiver that waits for a claimed slot can ask the kernel
 // whether the claimer still lives, and free the slot if it does not. Nothing else in an inbox can be left
 // half-done: `tail` is a hint that anybody moves on, `posted` belongs to the receiver.
-#ifndef KRCORE_RNIC_SW_INBOX_H_
-#define KRCORE_RNIC_SW_INBOX_H_
-
-#include <atomic>
-#include <cstddef>
-#include <cstdint>
-
-#include "krcore/rnic/sw/layout.h"
-
-namespace krcore::rnic::sw {
 
 enum class SlotState : uint8_t { kFree = 0, kClaimed = 1, kReady = 2, kVoid = 3 };
 
@@ -73,6 +82,69 @@ struct Claim {
 Claim ClaimSlot(InboxHeader& inbox, uint32_t incarnation);
 // False if the receiver no longer waits for it.
 bool PublishSlot(const Claim& claim, SlotState state);
+
+// Whether [sge.addr, + length) lies in an MR of this device and Pd, with local write right if `written`.
+bool LocalRange(const DeviceSegment& own, uint32_t pd, const Sge& sge, bool written);
+
+// The receive side of a Qp or Dct: posted receives, matched with its inbox when the Cq is polled.
+class Receiver {
+ public:
+  struct Options {
+    EntryType type = EntryType::kRc;
+    uint32_t number = 0;
+    uint32_t pd = 0;
+    SwCq* cq = nullptr;
+    uint32_t depth = 0;
+    uint32_t max_bytes = 0;
+  };
+  // Told when a receive failed; the Qp goes to ERR.
+  class Owner {
+   public:
+    virtual ~Owner() = default;
+    virtual void ReceiveFailed() = 0;
+  };
+
+  static Result<std::unique_ptr<Receiver>> Create(SharedDevice* device, const Options& options, Owner* owner);
+  ~Receiver();
+
+  // kQueueFull, kInvalidArgument.
+  Status Post(std::span<const RecvWr> wrs, size_t* bad_index);
+  // Completes what has arrived.
+  void Drain();
+  // Completes what has arrived, and every other receive as flushed.
+  void Flush();
+  // Drops all, arrived or not, and starts with a new inbox: late senders write to the old one.
+  Status Reset();
+
+ private:
+  struct Posted {
+    uint64_t wr_id = 0;
+    uint8_t num_sge = 0;
+    Sge sges[kMaxSge];
+  };
+
+  Receiver(SharedDevice* device, const Options& options, Owner* owner);
+  Status MakeInbox();
+  void DropInbox();
+  uint32_t CapacityOf(const Posted& recv) const;
+  void Announce();
+  bool ClaimerDead(uint64_t word);
+  void Deliver(InboxSlot& slot, const Posted& recv);
+  void Scatter(const Posted& recv, const std::byte* from, uint32_t length);
+  void Complete(const Posted& recv, WcStatus status, const InboxSlot* slot);
+  void PassOver();
+
+  SharedDevice* const device_;
+  const Options options_;
+  Owner* const owner_;
+  std::shared_ptr<Mapping> mapping_;
+  SegmentRef segment_;
+  InboxHeader* inbox_ = nullptr;
+  std::vector<Posted> recvs_;  // of ticket t: recvs_[t % depth]
+  uint64_t head_ = 0;          // the next ticket to complete
+  uint64_t posted_ = 0;        // what inbox_->posted says
+  uint32_t stalled_polls_ = 0;
+};
 
 }  // namespace krcore::rnic::sw
 

@@ -62,7 +62,7 @@ inline constexpr uint32_t kHostQps = 16;
 inline constexpr uint32_t kHostQpParts = 63;  // of each
 inline constexpr size_t kHostMemoryBytes = size_t{384} << 10;
 
-// A DC initiator that the host's processes share (host_qp.h).
+// A DC initiator that the host's processes share (HostQpPart).
 struct alignas(64) HostQp {
   std::atomic<uint64_t> state;                  // times it was reset << 1 | in ERR
   std::atomic<uint64_t> holders[kHostQpParts];  // PeerWord of the device and its QP; 0: the part is free
@@ -144,6 +144,16 @@ struct DeviceSegment {
   SegmentEntry segments[kMaxSegments];
 };
 static_assert(sizeof(DeviceSegment) == 64 * (kMaxMrs + kMaxQps + kMaxSegments));
+
+// What Caps reports of the software RNIC.
+inline constexpr uint32_t kMaxQpWr = 16384;
+inline constexpr uint32_t kMaxSge = 16;
+inline constexpr uint32_t kMaxCqe = uint32_t{1} << 20;
+inline constexpr uint32_t kMaxInlineBytes = 512;
+inline constexpr uint32_t kUdMtuBytes = 4096;
+inline constexpr uint32_t kMaxMessageBytes = uint32_t{1} << 30;  // READ and WRITE
+inline constexpr uint32_t kMaxRecvBytes = uint32_t{1} << 20;
+inline constexpr uint32_t kGrhBytes = 40;
 
 }  // namespace krcore::rnic::sw
 

@@ -1,18 +1,115 @@
-// Queue pair: the verbs' state machine and the accounting of its send queue around a Requester.
+// Completion queues and queue pairs.
 #ifndef KRCORE_RNIC_SW_QP_H_
 #define KRCORE_RNIC_SW_QP_H_
 
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
 #include <memory>
+#include <vector>
 
+#include "krcore/base/arrays.h"
+#include "krcore/base/word_pair.h"
 #include "krcore/rnic/rnic.h"
-#include "krcore/rnic/sw/cq.h"
-#include "krcore/rnic/sw/host_qp.h"
-#include "krcore/rnic/sw/receiver.h"
+#include "krcore/rnic/sw/fabric.h"
+#include "krcore/rnic/sw/inbox.h"
+#include "krcore/rnic/sw/layout.h"
 #include "krcore/rnic/sw/requester.h"
-#include "krcore/rnic/sw/shared_device.h"
+#include "krcore/rnic/sw/tables.h"
+#include "krcore/status.h"
 
 namespace krcore::rnic::sw {
 
+// How far a send queue has come. Slots [freed, posted) are taken.
+struct SendCounters {
+  uint64_t posted = 0;
+  uint64_t freed = 0;
+};
+
+// Completion queue: a ring in this process. Belongs to one thread at a time, with the Qps that fill it.
+class SwCq final : public Cq {
+ public:
+  explicit SwCq(uint32_t depth);
+  size_t Poll(std::span<Completion> out) override;
+  bool overrun() const override { return overrun_; }
+
+  void PushReceived(const Completion& completion) {
+    if (HasRoom()) ring_[tail_++ & mask_] = {completion, nullptr, 0};
+  }
+  // Of a send queue: polling it frees the queue's slots up to `position`. In words, since those who poll read words.
+  void PushSent(uint64_t wr_id, WcStatus status, Opcode opcode, uint32_t qp_num, SendCounters* counters,
+                uint64_t position) {
+    if (!HasRoom()) [[unlikely]]
+      return;
+    Entry& entry = ring_[tail_++ & mask_];
+    static_assert(sizeof(Completion) == 32 && offsetof(Completion, wr_id) == 0 && kNoNode == 0);
+    SetPairAt<0>(entry.completion, WordPair{wr_id, PartOfWord<offsetof(Completion, status), 8>(status) |
+                                                       PartOfWord<offsetof(Completion, opcode), 8>(opcode)});
+    SetPairAt<16>(entry.completion, WordPair{PartOfWord<offsetof(Completion, qp_num), 16>(qp_num), 0});
+    entry.counters = counters;
+    entry.position = position;
+  }
+  // Drops what a destroyed queue left, as verbs do.
+  void Forget(uint32_t qp_num, const SendCounters* counters);
+
+  void Attach(Receiver* receiver) { receivers_.push_back(receiver); }
+  void Detach(Receiver* receiver);
+
+ private:
+  struct Entry {
+    Completion completion;
+    SendCounters* counters;  // null: of a receive
+    uint64_t position;
+  };
+  size_t Take(std::span<Completion> out);
+  bool HasRoom() {
+    if (tail_ - head_ != depth_) [[likely]]
+      return true;
+    overrun_ = true;
+    return false;
+  }
+  const uint32_t depth_;
+  const uint64_t mask_;
+  LazyArray<Entry> ring_;
+  uint64_t head_ = 0, tail_ = 0;
+  bool overrun_ = false;
+  std::vector<Receiver*> receivers_;
+};
+
+// A device's part in one of the host's DC initiators.
+//
+// Why that is a part and not the whole queue: the software RNIC executes a WR in the process that posted it, whose
+// private memory the WR names, so no process could execute what another one posted. What holders have in common is
+// what they would feel of each other on a NIC: the state, which one's fault changes for all, and the places of the send
+// queue, of which each holder owns a part. All of it is one word each, changed by single atomics; a holder that is
+// killed leaves words that say whose they are, and whoever needs a part asks the kernel whether that one lives.
+//
+// Thread safety: as a Qp.
+class HostQpPart {
+ public:
+  // For QP `number` of the fabric's device. kInvalidArgument: there is no such initiator. kOutOfMemory: every part of
+  // it has a living holder.
+  static Result<std::unique_ptr<HostQpPart>> Claim(Fabric* fabric, uint32_t host_qp, uint32_t number);
+  // Gives the part back.
+  ~HostQpPart();
+  HostQpPart(const HostQpPart&) = delete;
+  HostQpPart& operator=(const HostQpPart&) = delete;
+
+  // Acquire: whoever sees that it works again sees what the one who reset it had seen.
+  bool in_error() const { return (qp_->state.load(std::memory_order_acquire) & kInError) != 0; }
+  void Break() { qp_->state.fetch_or(kInError, std::memory_order_acq_rel); }
+  // Brings it back unless somebody else has.
+  void Reset();
+
+ private:
+  static constexpr uint64_t kInError = 1;
+  HostQpPart(HostQp* qp, std::atomic<uint64_t>* holder) : qp_(qp), holder_(holder) {}
+
+  HostQp* const qp_;
+  std::atomic<uint64_t>* const holder_;
+};
+
+// Queue pair: the verbs' state machine and the accounting of its send queue around a Requester.
 class SwQp final : public Qp, private Receiver::Owner {
  public:
   static Result<std::unique_ptr<Qp>> Create(SharedDevice* device, const QpAttr& attr, uint32_t pd);

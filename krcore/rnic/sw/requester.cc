@@ -4,8 +4,8 @@
 
 #include "krcore/clock.h"
 #include "krcore/rnic/request_form.h"
-#include "krcore/rnic/sw/address_handle.h"
-#include "krcore/rnic/sw/receiver.h"
+#include "krcore/rnic/sw/fabric.h"
+#include "krcore/rnic/sw/inbox.h"
 #include "krcore/rnic/sw/word_copy.h"
 
 namespace krcore::rnic::sw {

@@ -14,9 +14,9 @@
 #include <span>
 
 #include "krcore/rnic/rnic.h"
+#include "krcore/rnic/sw/fabric.h"
 #include "krcore/rnic/sw/inbox.h"
-#include "krcore/rnic/sw/limits.h"
-#include "krcore/rnic/sw/peer.h"
+#include "krcore/rnic/sw/layout.h"
 #include "krcore/rnic/sw/word_copy.h"
 
 namespace krcore::rnic::sw {
@@ -166,7 +166,7 @@ class Requester {
   void ExecuteOne(const WorkRequest& wr, std::byte* remote, std::byte* local, uint32_t length);
   void Read(const Step& step);
   void Write(const Step& step);
-  // messenger.cc
+  // inbox.cc
   WcStatus SendMessage(const Step& step);
   bool DatagramAccepted(const Step& step) const;
   InboxHeader* FindInbox(const Step& step);

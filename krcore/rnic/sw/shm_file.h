@@ -38,6 +38,11 @@ inline constexpr const char* kShmDirectory = "/dev/shm";
 std::string UserPrefix();
 std::string FabricPrefix(const std::string& fabric);
 
+// Prefixes of the files of named memory: kept only after a crash, or after a clean close too. Both are followed
+// by "<node>-<name>".
+inline constexpr char kNamedPrefix = 'm';
+inline constexpr char kKeptPrefix = 'k';
+
 // Opens a file of kShmDirectory by name: regular, owned by this user, not accessible to others, no link.
 Result<FileDescriptor> OpenShmFile(const std::string& name, int extra_flags);
 // Sets the length and reserves every page of it, so that no later access can fail.

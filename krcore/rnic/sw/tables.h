@@ -7,8 +7,10 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "krcore/rnic/sw/fabric.h"
@@ -69,6 +71,16 @@ class Tables {
   std::map<const std::byte*, Range> ranges_;  // by base address
   uint64_t next_serial_ = 1;                  // 0 is the device segment itself
   uint32_t next_pd_ = 1;                      // 0 matches nothing: it is in every free MrEntry
+};
+
+// What the objects of one device share. Outlives them all.
+struct SharedDevice {
+  explicit SharedDevice(std::unique_ptr<Fabric> joined)
+      : owned(std::move(joined)), fabric(*owned), tables(&fabric), peers(&fabric) {}
+  const std::unique_ptr<Fabric> owned;
+  Fabric& fabric;
+  Tables tables;
+  PeerCache peers;
 };
 
 }  // namespace krcore::rnic::sw

@@ -1,4 +1,4 @@
-// A device's membership in its fabric: two connections to the membership service (roster.h), kept up by a thread.
+// A device's membership in its fabric: two connections to the membership service (service.h), kept up by a thread.
 //
 // The kernel tells the service that this process is gone by closing both connections. That must not happen before the
 // NIC's context is closed, since only then nothing that was posted goes out any more. A process that ends closes its
@@ -21,7 +21,7 @@
 #include <thread>
 #include <vector>
 
-#include "krcore/rnic/verbs/roster.h"
+#include "krcore/rnic/verbs/service.h"
 #include "krcore/rnic/verbs/socket.h"
 #include "krcore/rnic/verbs/wire.h"
 

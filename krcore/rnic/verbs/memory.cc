@@ -5,9 +5,12 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <mutex>
+#include <string>
 
-#include "krcore/base/limits.h"
-#include "krcore/rnic/huge_pages.h"
+#include "krcore/base/os.h"
+#include "krcore/rnic/rnic.h"
+#include "krcore/rnic/verbs/nic.h"
 
 namespace krcore::rnic::verbs {
 namespace {
@@ -66,6 +69,54 @@ VerbsMemory::~VerbsMemory() { munmap(bytes_.data(), mapped_); }
 
 Status VerbsMemory::CollapseToHugePages(size_t offset, size_t length) {
   return reserved_ ? Status{} : rnic::CollapseToHugePages(bytes_, offset, length);
+}
+
+Result<std::unique_ptr<RegisteredPages>> RegisteredPages::Allocate(ibv_pd* pd, size_t length, const char* what) {
+  const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  const size_t mapped = (length + page - 1) / page * page;
+  void* const memory = mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) return Status::FromErrno(errno, std::string("cannot allocate ") + what);
+  std::unique_ptr<RegisteredPages> pages(new RegisteredPages(memory, mapped));
+  pages->mr_ = ibv_reg_mr(pd, memory, mapped, int{IBV_ACCESS_LOCAL_WRITE});
+  if (pages->mr_ == nullptr) return FailedCall(errno, std::string("register ") + what);
+  return pages;
+}
+
+RegisteredPages::~RegisteredPages() {
+  if (mr_ != nullptr) ibv_dereg_mr(mr_);
+  munmap(memory_, mapped_);
+}
+
+WriterFirstMutex::WriterFirstMutex() {
+  pthread_rwlockattr_t attributes;
+  pthread_rwlockattr_init(&attributes);
+  pthread_rwlockattr_setkind_np(&attributes, PTHREAD_RWLOCK_PREFER_WRITER_NONRECURSIVE_NP);
+  pthread_rwlock_init(&lock_, &attributes);
+  pthread_rwlockattr_destroy(&attributes);
+}
+
+void Regions::Add(const Mr& mr, uint32_t access_rights) {
+  const Region region{reinterpret_cast<uint64_t>(mr.addr()), mr.length(), access_rights};
+  const std::lock_guard lock(mutex_);
+  by_lkey_[mr.lkey()] = region;
+  // One without remote rights may have no rkey.
+  if ((access_rights & (kRemoteRead | kRemoteWrite | kRemoteAtomic)) != 0) by_rkey_[mr.rkey()] = region;
+}
+
+void Regions::Remove(const Mr& mr) {
+  const std::lock_guard lock(mutex_);
+  by_lkey_.erase(mr.lkey());
+  by_rkey_.erase(mr.rkey());
+}
+
+void* Regions::Find(const Table& table, uint32_t key, uint64_t addr, uint32_t length, uint32_t rights) {
+  const auto found = table.find(key);
+  if (found == table.end()) return nullptr;
+  const Region& region = found->second;
+  if ((region.rights & rights) != rights || addr < region.addr || addr - region.addr > region.length ||
+      length > region.length - (addr - region.addr))
+    return nullptr;
+  return reinterpret_cast<void*>(addr);
 }
 
 }  // namespace krcore::rnic::verbs

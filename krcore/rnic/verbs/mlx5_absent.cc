@@ -1,5 +1,5 @@
-// In place of the other mlx5_*.cc in a build without libmlx5.
-#include "krcore/rnic/verbs/mlx5_dc.h"
+// In place of mlx5_dc.cc in a build without libmlx5.
+#include "krcore/rnic/verbs/device.h"
 
 namespace krcore::rnic::verbs {
 namespace {

@@ -1,4 +1,4 @@
-// TCP sockets with deadlines, over IPv4 and IPv6. Non-blocking, closed on exec and in forked children (fork_guard.h).
+// TCP sockets with deadlines, over IPv4 and IPv6. Non-blocking, closed on exec and in forked children (base/os.h).
 #ifndef KRCORE_RNIC_VERBS_SOCKET_H_
 #define KRCORE_RNIC_VERBS_SOCKET_H_
 
@@ -9,9 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "krcore/base/descriptor.h"
+#include "krcore/base/os.h"
 #include "krcore/clock.h"
-#include "krcore/rnic/fork_guard.h"
 #include "krcore/status.h"
 
 namespace krcore::rnic::verbs {

@@ -5,10 +5,10 @@
 #include <cerrno>
 #include <cstring>
 
-#include "krcore/base/random.h"
+#include "krcore/base/os.h"
 #include "krcore/clock.h"
 #include "krcore/rnic/request_form.h"
-#include "krcore/rnic/verbs/sdc_limits.h"
+#include "krcore/rnic/verbs/ud_port.h"
 
 namespace krcore::rnic::verbs {
 namespace {

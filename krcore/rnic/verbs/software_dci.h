@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "krcore/rnic/sdc/initiator.h"
-#include "krcore/rnic/verbs/cq.h"
-#include "krcore/rnic/verbs/regions.h"
-#include "krcore/rnic/verbs/shared_device.h"
+#include "krcore/rnic/verbs/device.h"
+#include "krcore/rnic/verbs/memory.h"
+#include "krcore/rnic/verbs/qp.h"
 #include "krcore/rnic/verbs/ud_port.h"
 
 namespace krcore::rnic::verbs {

@@ -1,14 +1,22 @@
 #include "krcore/rnic/verbs/software_dct.h"
 
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <ctime>
 
-#include "krcore/base/random.h"
+#include "krcore/base/os.h"
 #include "krcore/clock.h"
+#include "krcore/resources.h"
 #include "krcore/rnic/request_form.h"
-#include "krcore/rnic/verbs/agent.h"
-#include "krcore/rnic/verbs/sdc_limits.h"
+#include "krcore/rnic/verbs/device.h"
+#include "krcore/rnic/verbs/nic.h"
+#include "krcore/rnic/verbs/ud_port.h"
 
 namespace krcore::rnic::verbs {
 namespace {
@@ -218,5 +226,263 @@ bool SoftwareDct::Serve() {
 }
 
 void SoftwareDct::Arm() { (void)ibv_req_notify_cq(cq_, 0); }
+
+// ---- atomics
+
+namespace {
+
+// Within the grace that the protocol gives an atomic: a NIC may wait up to four times its timer before each retry.
+constexpr uint8_t kAtomicTimeout = 13;  // 4.096 us x 2^13 = 34 ms
+constexpr uint8_t kAtomicRetries = 6;
+static_assert(4 * (kAtomicRetries + 1) * (uint64_t{4096} << kAtomicTimeout) < kSdcTiming.grace_ns);
+
+constexpr uint64_t kPositionMask = 0xffff'ffff, kRepairsMask = 0xff'ffff;
+
+// The responder refused it: it was not executed. Of a local failure that is not known: it may be that of the answer.
+bool IsRefusal(ibv_wc_status status) { return status == IBV_WC_REM_ACCESS_ERR || status == IBV_WC_REM_INV_REQ_ERR; }
+
+}  // namespace
+
+Result<std::unique_ptr<Atomics>> Atomics::Create(Context* context, ibv_pd* pd, ibv_cq* cq, uint32_t depth) {
+  std::unique_ptr<Atomics> atomics(new Atomics(context, pd, cq, depth));
+  auto pages = RegisteredPages::Allocate(pd, depth * sizeof(uint64_t), "room for the results of atomics");
+  if (!pages.ok()) return pages.status();
+  atomics->pages_ = *std::move(pages);
+  KRCORE_RETURN_IF_ERROR(atomics->MakeQueue());
+  return atomics;
+}
+
+Atomics::~Atomics() {
+  if (qp_ != nullptr) ibv_destroy_qp(qp_);
+}
+
+Status Atomics::MakeQueue() {
+  ibv_qp_init_attr init{};
+  init.qp_context = &events_;
+  init.send_cq = init.recv_cq = cq_;
+  init.cap = {depth_, 0, 1, 0, 0};
+  init.qp_type = IBV_QPT_RC;
+  init.sq_sig_all = 1;
+  qp_ = ibv_create_qp(pd_, &init);
+  if (qp_ == nullptr) return FailedCall(errno, "create a QP for atomics");
+  if (Status connected = Connect(); !connected.ok()) {
+    ibv_destroy_qp(qp_);
+    qp_ = nullptr;
+    return connected;
+  }
+  return {};
+}
+
+Status Atomics::Connect() {
+  const auto psn = Random64();
+  if (!psn.ok()) return psn.status();
+  ibv_qp_attr attr{};
+  attr.qp_state = IBV_QPS_INIT;
+  attr.port_num = context_->port().number;
+  attr.qp_access_flags = IBV_ACCESS_REMOTE_ATOMIC;
+  int error = ibv_modify_qp(qp_, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
+  const PortAddress self = context_->address();
+  attr.qp_state = IBV_QPS_RTR;
+  attr.path_mtu = context_->port().attr.active_mtu;
+  attr.dest_qp_num = qp_->qp_num;
+  // Another in each life, as of other queues (QpPeer::psn): what a queue before it sent may be on its way.
+  attr.rq_psn = attr.sq_psn = *psn & kPsnMask;
+  attr.max_dest_rd_atomic = attr.max_rd_atomic = self.read_depth;
+  attr.min_rnr_timer = 1;
+  attr.ah_attr = PathTo(*context_, self);
+  if (error == 0)
+    error = ibv_modify_qp(qp_, &attr,
+                          IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+                              IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
+  attr.qp_state = IBV_QPS_RTS;
+  attr.timeout = kAtomicTimeout;
+  attr.retry_cnt = kAtomicRetries;
+  attr.rnr_retry = 0;
+  if (error == 0)
+    error = ibv_modify_qp(
+        qp_, &attr,
+        IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC);
+  return error == 0 ? Status{} : FailedCall(error, "connect a QP for atomics to itself");
+}
+
+bool Atomics::Post(const sdc_atomic_request& request) {
+  if (broken() || qp_ == nullptr) return false;
+  const uint64_t position = posted_.load(std::memory_order_relaxed);
+  if (position - done_.load(std::memory_order_relaxed) >= depth_) return false;
+  const size_t place = position % depth_;
+  ibv_sge sge{reinterpret_cast<uint64_t>(words() + place), sizeof(uint64_t), pages_->lkey()};
+  ibv_send_wr post{};
+  // The number of repairs tells completions of this queue from those of one before it.
+  post.wr_id = kAtomic | (repairs_ & kRepairsMask) << 32 | (position & kPositionMask);
+  post.sg_list = &sge;
+  post.num_sge = 1;
+  post.opcode = request.opcode == SDC_OP_FETCH_ADD ? IBV_WR_ATOMIC_FETCH_AND_ADD : IBV_WR_ATOMIC_CMP_AND_SWP;
+  post.wr.atomic = {request.addr, request.compare_add, request.swap, request.rkey};
+  ibv_send_wr* bad = nullptr;
+  if (ibv_post_send(qp_, &post, &bad) != 0) {
+    broken_ = true;
+    return false;
+  }
+  tokens_[place] = request.token;
+  posted_.store(position + 1, std::memory_order_release);
+  return true;
+}
+
+std::optional<Atomics::Result> Atomics::Completed(const ibv_wc& wc) {
+  if ((wc.wr_id >> 32 & kRepairsMask) != (repairs_ & kRepairsMask) || broken_) return {};
+  if (wc.status != IBV_WC_SUCCESS) {
+    broken_ = true;
+    refused_ = IsRefusal(wc.status);
+    return {};
+  }
+  const uint64_t position = done_.load(std::memory_order_relaxed);
+  const size_t place = position % depth_;
+  const Result result{tokens_[place], SDC_SUCCESS, words()[place]};
+  done_.store(position + 1, std::memory_order_release);
+  return result;
+}
+
+std::vector<Atomics::Result> Atomics::Repair() {
+  std::vector<Result> results;
+  if (!broken() && qp_ != nullptr) return results;
+  if (qp_ != nullptr && ibv_destroy_qp(qp_) != 0) return results;  // until it is gone, nothing is said of its requests
+  qp_ = nullptr;
+  const uint64_t posted = posted_.load(std::memory_order_relaxed);
+  for (uint64_t position = done_.load(std::memory_order_relaxed); position != posted; ++position)
+    results.push_back({tokens_[position % depth_], refused_ ? SDC_REMOTE_OPERATION_ERROR : SDC_RETRY_EXCEEDED, 0});
+  done_.store(posted, std::memory_order_release);
+  ++repairs_;
+  events_.fatal.store(false, std::memory_order_relaxed);
+  refused_ = false;
+  broken_ = !MakeQueue().ok();
+  return results;
+}
+
+// ---- agent
+
+namespace {
+
+constexpr int kRepairMs = 100;
+
+}  // namespace
+
+Result<std::unique_ptr<Agent>> Agent::Start(Context* context) {
+  auto stop = NewEvent();
+  if (!stop.ok()) return stop.status();
+  std::unique_ptr<Agent> agent;
+  {
+    // A child that is forked between open and guard would keep the NIC's events.
+    ForksHeld forks;
+    HoldStandard();
+    ibv_comp_channel* const channel = ibv_create_comp_channel(context->get());
+    if (channel == nullptr) return FailedCall(errno, "create a completion channel");
+    forks.Guard(channel->fd);
+    agent.reset(new Agent(channel, *std::move(stop)));
+  }
+  auto thread = StartThread("agent of DC in software", [self = agent.get()] { self->Run(); });
+  if (!thread.ok()) return thread.status();
+  agent->thread_ = *std::move(thread);
+  return agent;
+}
+
+Agent::Agent(ibv_comp_channel* channel, Socket stop) : channel_(channel), stop_(std::move(stop)) {
+  fcntl(channel_->fd, F_SETFL, fcntl(channel_->fd, F_GETFL) | O_NONBLOCK);
+}
+
+Agent::~Agent() {
+  SetEvent(stop_);
+  if (thread_.joinable()) thread_.join();
+  ForksHeld forks;
+  forks.Unguard(channel_->fd);
+  ibv_destroy_comp_channel(channel_);
+}
+
+void Agent::Add(SoftwareDct* dct) {
+  const std::lock_guard lock(mutex_);
+  dcts_.push_back(dct);
+  dct->Arm();  // the agent may be asleep, and learns of it by an event
+}
+
+void Agent::Remove(SoftwareDct* dct) {
+  const std::lock_guard lock(mutex_);
+  std::erase(dcts_, dct);
+}
+
+bool Agent::ServeAll() {
+  const std::shared_lock lock(mutex_);
+  bool any = false;
+  broken_ = false;
+  for (SoftwareDct* const dct : dcts_) {
+    any = dct->Serve() || any;
+    broken_ = broken_ || dct->broken();
+  }
+  return any;
+}
+
+void Agent::ArmAll() {
+  const std::shared_lock lock(mutex_);
+  for (SoftwareDct* const dct : dcts_) dct->Arm();
+}
+
+// An event says no more than that something may have come.
+void Agent::Sleep() {
+  pollfd polled[] = {{stop_.fd(), POLLIN, 0}, {channel_->fd, POLLIN, 0}};
+  poll(polled, std::size(polled), broken_ ? kRepairMs : -1);
+  // The device was taken from the system: there will be no event, and no wait for one.
+  if ((polled[1].revents & (POLLERR | POLLHUP | POLLNVAL)) != 0) poll(polled, 1, -1);
+  stopped_ = polled[0].revents != 0;
+  // A CQ is not destroyed while one of its events is taken and not acknowledged.
+  ibv_cq* cq = nullptr;
+  void* unused = nullptr;
+  while (ibv_get_cq_event(channel_, &cq, &unused) == 0) ibv_ack_cq_events(cq, 1);
+}
+
+void Agent::Run() {
+  while (!stopped_) {
+    if (ServeAll()) continue;
+    ArmAll();
+    if (!ServeAll()) Sleep();  // what came before it was armed is told by no event
+  }
+}
+
+void Agent::AwaitAtomics(const Regions* regions) {
+  std::vector<std::pair<const SoftwareDct*, uint64_t>> awaited;
+  {
+    const std::shared_lock lock(mutex_);
+    for (const SoftwareDct* const dct : dcts_)
+      if (dct->regions() == regions) awaited.emplace_back(dct, dct->atomics().posted());
+  }
+  const Deadline deadline = Deadline::After(*RealClock(), static_cast<int64_t>(kSdcTiming.grace_ns));
+  for (uint32_t spins = 0; !awaited.empty() && !deadline.Passed(*RealClock()); ++spins) {
+    {
+      // Not while waiting: the agent could not go on if somebody wanted the list for himself.
+      const std::shared_lock lock(mutex_);
+      std::erase_if(awaited, [&](const auto& entry) {
+        const bool present = std::find(dcts_.begin(), dcts_.end(), entry.first) != dcts_.end();
+        return !present || entry.first->atomics().done() >= entry.second;
+      });
+    }
+    if (!awaited.empty()) RealClock()->Relax(spins);
+  }
+}
+
+int64_t Agent::CpuNs() const {
+  clockid_t clock{};
+  timespec used{};
+  // pthread_getcpuclockid takes the handle by value, and the thread lives as long as the agent.
+  if (pthread_getcpuclockid(const_cast<std::thread&>(thread_).native_handle(), &clock) != 0) return 0;
+  clock_gettime(clock, &used);
+  return int64_t{used.tv_sec} * 1'000'000'000 + used.tv_nsec;
+}
+
+Result<Agent*> AgentSlot::Get(Context* context) {
+  const std::lock_guard lock(mutex_);
+  if (agent_ == nullptr) {
+    auto started = Agent::Start(context);
+    if (!started.ok()) return started.status();
+    agent_ = *std::move(started);
+  }
+  return agent_.get();
+}
 
 }  // namespace krcore::rnic::verbs

@@ -1,5 +1,4 @@
-// A DC target in software: the core's sdc_target over a UD queue, whose number is the DCT's. The device's agent
-// (agent.h) drives it; receives and their completions pass between the agent and the thread that owns the CQ.
+// A DC target in software, what executes its atomics, and the thread that serves all targets of a device.
 #ifndef KRCORE_RNIC_VERBS_SOFTWARE_DCT_H_
 #define KRCORE_RNIC_VERBS_SOFTWARE_DCT_H_
 
@@ -9,18 +8,130 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "krcore/rnic/sdc/target.h"
-#include "krcore/rnic/verbs/atomics.h"
-#include "krcore/rnic/verbs/cq.h"
-#include "krcore/rnic/verbs/regions.h"
-#include "krcore/rnic/verbs/reply_handles.h"
-#include "krcore/rnic/verbs/shared_device.h"
+#include "krcore/rnic/verbs/memory.h"
+#include "krcore/rnic/verbs/nic.h"
+#include "krcore/rnic/verbs/qp.h"
+#include "krcore/rnic/verbs/socket.h"
 #include "krcore/rnic/verbs/ud_port.h"
 
 namespace krcore::rnic::verbs {
 
+struct SharedDevice;
+class SoftwareDct;
+
+// The atomics of a software DC target: an RC queue that is connected to itself executes them, for the device is atomic
+// only against itself, and the CPU is not at all. A queue that broke is destroyed, so that nothing of it is executed
+// any more, what was handed over fails, and another one is made.
+//
+// Thread safety: one thread at a time, but for the counts.
+class Atomics {
+ public:
+  struct Result {
+    sdc_token token;
+    sdc_status status;
+    uint64_t before;  // on success: the word that was found
+  };
+  static constexpr uint64_t kAtomic = uint64_t{1} << 62;  // in wr_ids
+
+  // `cq` has room for `depth` completions, and is polled by the caller.
+  static krcore::Result<std::unique_ptr<Atomics>> Create(Context* context, ibv_pd* pd, ibv_cq* cq, uint32_t depth);
+  ~Atomics();
+  Atomics(const Atomics&) = delete;
+  Atomics& operator=(const Atomics&) = delete;
+
+  // False: there is no room now, nothing was handed over.
+  bool Post(const sdc_atomic_request& request);
+  // What a completion of the CQ whose wr_id has kAtomic brings; they come in posting order. Empty: perhaps a failure.
+  std::optional<Result> Completed(const ibv_wc& wc);
+  // After a failure: what was handed over, failed; and a new queue. If it is broken still, this is to be called again.
+  std::vector<Result> Repair();
+
+  // Any thread: how many were handed over, and how many are done. Release and acquire: who sees an atomic done may free
+  // its memory.
+  uint64_t posted() const { return posted_.load(std::memory_order_acquire); }
+  uint64_t done() const { return done_.load(std::memory_order_acquire); }
+  bool broken() const { return broken_ || events_.fatal.load(std::memory_order_acquire); }
+
+ private:
+  Atomics(Context* context, ibv_pd* pd, ibv_cq* cq, uint32_t depth)
+      : context_(context), pd_(pd), cq_(cq), depth_(depth), tokens_(depth) {}
+  Status MakeQueue();
+  Status Connect();
+  const uint64_t* words() const { return reinterpret_cast<const uint64_t*>(pages_->data()); }
+
+  Context* const context_;
+  ibv_pd* const pd_;
+  ibv_cq* const cq_;
+  const uint32_t depth_;
+  std::vector<sdc_token> tokens_;
+  std::unique_ptr<RegisteredPages> pages_;  // the results, by position
+  ibv_qp* qp_ = nullptr;
+  std::atomic<uint64_t> posted_{0}, done_{0};
+  uint64_t repairs_ = 0;
+  bool broken_ = false;
+  bool refused_ = false;  // the failed one was certainly not executed, nor any behind it
+  QueueEvents events_;
+};
+
+// The thread that serves the software DC's targets of a device. It sleeps on a completion channel while nothing comes.
+//
+// Thread safety: all methods may be called from any thread but its own.
+class Agent {
+ public:
+  static Result<std::unique_ptr<Agent>> Start(Context* context);
+  ~Agent();
+
+  // For the CQs of its targets.
+  ibv_comp_channel* channel() const { return channel_; }
+  void Add(SoftwareDct* dct);
+  // When it returns the agent does not use it any more.
+  void Remove(SoftwareDct* dct);
+  // Waits until no atomic that was handed over before is under way to the memory of these. They take no longer than the
+  // protocol gives them, so neither does this.
+  void AwaitAtomics(const Regions* regions);
+  // CPU time of the thread so far.
+  int64_t CpuNs() const;
+
+ private:
+  Agent(ibv_comp_channel* channel, Socket stop);
+  void Run();
+  bool ServeAll();
+  void ArmAll();
+  void Sleep();
+
+  ibv_comp_channel* const channel_;
+  const Socket stop_;
+  WriterFirstMutex mutex_;  // of the list, shared while its elements are used
+  std::vector<SoftwareDct*> dcts_;
+  // The thread's.
+  bool stopped_ = false;
+  bool broken_ = false;  // a target is, which no event will tell
+  std::thread thread_;
+};
+
+// A device's agent, which is started when the first target needs it.
+// Thread safety: all methods may be called from any thread.
+class AgentSlot {
+ public:
+  Result<Agent*> Get(Context* context);
+  Agent* made() {  // null: none was needed yet
+    const std::lock_guard lock(mutex_);
+    return agent_.get();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::unique_ptr<Agent> agent_;
+};
+
+// A DC target in software: the core's sdc_target over a UD queue, whose number is the DCT's. The device's agent
+// drives it; receives and their completions pass between the agent and the thread that owns the CQ.
 class SoftwareDct final : public Dct, public CompletionSource {
  public:
   // `regions` are those of `pd`.

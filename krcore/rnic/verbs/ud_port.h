@@ -1,21 +1,131 @@
-// A UD queue with the registered buffers that the software DC sends from and receives into. It loses datagrams and
-// never fails for good: a queue that broke is reset, and what was under way is lost.
+// What initiators and targets of the software DC have in common: times and sizes, counts, and the UD queue below them.
 #ifndef KRCORE_RNIC_VERBS_UD_PORT_H_
 #define KRCORE_RNIC_VERBS_UD_PORT_H_
 
 #include <infiniband/verbs.h>
 
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <ctime>
+#include <deque>
+#include <list>
+#include <map>
 #include <memory>
+#include <optional>
+#include <span>
 #include <vector>
 
-#include "krcore/rnic/verbs/context.h"
-#include "krcore/rnic/verbs/datagram_faults.h"
-#include "krcore/rnic/verbs/registered_pages.h"
+#include "krcore/clock.h"
+#include "krcore/rnic/rnic.h"
+#include "krcore/rnic/sdc/initiator.h"
+#include "krcore/rnic/sdc/target.h"
+#include "krcore/rnic/sdc/types.h"
+#include "krcore/rnic/verbs/memory.h"
+#include "krcore/rnic/verbs/nic.h"
+#include "krcore/rnic/verbs/service.h"
 
 namespace krcore::rnic::verbs {
 
+// The times and sizes of the software DC on this provider. docs/software_dc.md says what each bounds.
+
+// 21 tries in 1.15 s, so that a lost peer is found out before the limit.
+inline constexpr sdc_timing kSdcTiming{
+    .limit_ns = 2'000'000'000,
+    .grace_ns = 1'000'000'000,
+    .retry_ns = 4'000'000,
+    .retry_max_ns = 64'000'000,
+    .idle_ns = 1'000'000'000,
+    .rnr_ns = 1'000'000,
+    .retries = 20,
+    .rnr_retries = 6,
+};
+inline constexpr uint64_t kSdcHoldNs = 2 * kSdcTiming.idle_ns;
+inline constexpr int64_t kSdcMaxRetransmissionNs = kSdcTiming.limit_ns + kSdcTiming.grace_ns;
+static_assert(kSettledNs >= kSdcMaxRetransmissionNs, "the dead may still have requests at a target's agent");
+
+inline constexpr uint32_t kSdcQkey = SDC_QKEY;
+
+inline constexpr uint32_t kSdcPeers = 256;           // of an initiator
+inline constexpr uint32_t kSdcSessions = 1024;       // of a target
+inline constexpr uint32_t kSdcInitiatorSends = 128;  // buffers
+inline constexpr uint32_t kSdcInitiatorReceives = 128;
+inline constexpr uint32_t kSdcTargetSends = 512;
+inline constexpr uint32_t kSdcTargetReceives = 1024;
+inline constexpr uint32_t kSdcAtomics = 256;  // of a target, under way at its device
+inline constexpr uint32_t kSdcReplyHandles = 1024;
+
+// Counts while the machine sleeps, which is what deadlines need.
+inline uint64_t SdcNowNs() {
+  timespec now{};
+  clock_gettime(CLOCK_BOOTTIME, &now);
+  return static_cast<uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(now.tv_nsec);
+}
+
+// The counts behind rnic::SoftwareDcStats: those who count add what was added since they did last.
+//
+// Relaxed throughout: counts order nothing.
+class DcCounters {
+ public:
+  void Add(const sdc_initiator_stats& now, sdc_initiator_stats* before) {
+    Raise(sent_, now.sent, before->sent);
+    Raise(sent_again_, now.sent_again, before->sent_again);
+    Raise(timeouts_, now.timeouts, before->timeouts);
+    Raise(sessions_, now.hellos, before->hellos);
+    Raise(sessions_gone_, now.sessions_gone, before->sessions_gone);
+    *before = now;
+  }
+  void Add(const sdc_target_stats& now, sdc_target_stats* before) {
+    Raise(served_, now.executed, before->executed);
+    Raise(served_again_, now.repeated, before->repeated);
+    Raise(early_, now.early, before->early);
+    Raise(expired_, now.expired, before->expired);
+    Raise(busy_, now.busy, before->busy);
+    *before = now;
+  }
+  void AddAtomicRepair() { atomic_repairs_.fetch_add(1, std::memory_order_relaxed); }
+
+  SoftwareDcStats Read(int64_t agent_cpu_ns) const {
+    const auto of = [](const std::atomic<uint64_t>& count) { return count.load(std::memory_order_relaxed); };
+    return {.agent_cpu_ns = agent_cpu_ns,
+            .sent = of(sent_),
+            .sent_again = of(sent_again_),
+            .timeouts = of(timeouts_),
+            .sessions = of(sessions_),
+            .sessions_gone = of(sessions_gone_),
+            .served = of(served_),
+            .served_again = of(served_again_),
+            .early = of(early_),
+            .expired = of(expired_),
+            .busy = of(busy_),
+            .atomic_repairs = of(atomic_repairs_)};
+  }
+
+ private:
+  static void Raise(std::atomic<uint64_t>& count, uint64_t now, uint64_t before) {
+    if (now != before) count.fetch_add(now - before, std::memory_order_relaxed);
+  }
+
+  std::atomic<uint64_t> sent_{0}, sent_again_{0}, timeouts_{0}, sessions_{0}, sessions_gone_{0};
+  std::atomic<uint64_t> served_{0}, served_again_{0}, early_{0}, expired_{0}, busy_{0}, atomic_repairs_{0};
+};
+
+// A network that loses, doubles and reorders the software DC's datagrams: for tests, which have no such network between
+// queues of one NIC. Nothing else sets it.
+struct DatagramFaults {
+  // Of so many datagrams one, each on its own; 0: none.
+  uint32_t lost = 0, doubled = 0, late = 0;  // late: behind the next one
+  uint64_t seed = 1;
+};
+
+// Of all queues of the process that are made from now on; null: none. What it points to stays. Relaxed: set before they
+// are made.
+inline std::atomic<const DatagramFaults*> datagram_faults{nullptr};
+
 inline constexpr uint32_t kGrhBytes = 40;  // in front of each datagram
 
+// A UD queue with the registered buffers that the software DC sends from and receives into. It loses datagrams and
+// never fails for good: a queue that broke is reset, and what was under way is lost.
 // Thread safety: one thread at a time.
 class UdPort {
  public:
@@ -94,6 +204,46 @@ class UdPort {
   const DatagramFaults* const faults_ = datagram_faults.load(std::memory_order_relaxed);
   uint64_t random_ = 0;
   Held held_;
+};
+
+// The GID in the 40 bytes in front of a datagram that a port with the GID `own` received: of IPv4 if that is, where the
+// first 20 bytes have no meaning, and else of IPv6 or InfiniBand. Empty: it is neither.
+std::optional<ibv_gid> SenderGid(const ibv_gid& own, std::span<const uint8_t, kGrhBytes> header);
+
+// Where the datagrams of strangers come from, and the address handles by which they are answered: a bounded number, of
+// which the one used least recently gives way.
+// Thread safety: one thread at a time.
+class ReplyHandles {
+ public:
+  ReplyHandles(Context* context, ibv_pd* pd, uint32_t limit, Clock* clock)
+      : context_(context), pd_(pd), limit_(limit), clock_(clock) {}
+  ~ReplyHandles();
+
+  // By sdc_address::bytes, GID and LID. `port` is what it is used with next. Null: it cannot be made, and for a second
+  // that is not tried again. May wait for the network, which is asked for an address that is new.
+  ibv_ah* Get(const sdc_address& address, const UdPort& port);
+  // The same without waiting: null, too, if Get has not been called for it lately.
+  ibv_ah* Find(const sdc_address& address, const UdPort& port);
+
+ private:
+  using Key = std::array<uint8_t, 24>;
+  struct Handle {
+    Key key;
+    ibv_ah* ah;        // null: it could not be made
+    uint64_t used;     // by the port's datagrams before this one
+    int64_t again_ns;  // when it is tried again
+  };
+  static Key KeyOf(const sdc_address& address);
+  Handle* Known(const Key& key, const UdPort& port);
+  void Retire(const UdPort& port);
+
+  Context* const context_;
+  ibv_pd* const pd_;
+  const uint32_t limit_;
+  Clock* const clock_;
+  std::list<Handle> handles_;  // used last in front
+  std::map<Key, std::list<Handle>::iterator> by_key_;
+  std::deque<Handle> retired_;  // datagrams to them may be under way
 };
 
 }  // namespace krcore::rnic::verbs

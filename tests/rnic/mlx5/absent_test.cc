@@ -1,7 +1,7 @@
 // What takes the place of the DC of mlx5 in a build without libmlx5.
 #include <gtest/gtest.h>
 
-#include "krcore/rnic/verbs/mlx5_dc.h"
+#include "krcore/rnic/verbs/device.h"
 
 namespace krcore::rnic::verbs {
 namespace {

@@ -4,7 +4,7 @@
 #include <cerrno>
 #include <thread>
 
-#include "krcore/rnic/verbs/address_handle.h"
+#include "krcore/rnic/verbs/nic.h"
 #include "tests/rnic/mlx5/fixture.h"
 
 namespace krcore::rnic::verbs::testing {

@@ -2,7 +2,7 @@
 #include <cerrno>
 #include <cstring>
 
-#include "krcore/rnic/verbs/convert.h"
+#include "krcore/rnic/verbs/nic.h"
 #include "tests/rnic/mlx5/fixture.h"
 
 namespace krcore::rnic::verbs::testing {

@@ -4,9 +4,8 @@
 #include <cerrno>
 #include <cstring>
 
-#include "krcore/rnic/verbs/atomics.h"
-#include "krcore/rnic/verbs/reply_handles.h"
-#include "krcore/rnic/verbs/sdc_limits.h"
+#include "krcore/rnic/verbs/software_dct.h"
+#include "krcore/rnic/verbs/ud_port.h"
 #include "tests/rnic/mlx5/fixture.h"
 #include "tests/support/fake_clock.h"
 

@@ -1,0 +1,142 @@
+// A device of the simulated RNIC: its limits, its tables, and what the World knows of it.
+#ifndef KRCORE_RNIC_SIM_DEVICE_H_
+#define KRCORE_RNIC_SIM_DEVICE_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "krcore/rnic/rnic.h"
+#include "krcore/rnic/sim/cost_model.h"
+#include "krcore/rnic/sim/verb.h"
+
+namespace krcore::rnic::sim {
+
+// What Caps reports of the simulated RNIC.
+inline constexpr uint32_t kMaxQpWr = 16384;
+inline constexpr uint32_t kMaxSge = 16;
+inline constexpr uint32_t kMaxCqe = uint32_t{1} << 20;
+inline constexpr uint32_t kMaxInlineBytes = 512;
+inline constexpr uint32_t kUdMtuBytes = 4096;
+inline constexpr uint32_t kMaxMessageBytes = uint32_t{1} << 30;  // READ and WRITE
+inline constexpr uint32_t kMaxRecvBytes = uint32_t{1} << 20;
+inline constexpr uint32_t kGrhBytes = 40;
+inline constexpr uint32_t kMaxMrs = 1 << 16;     // per device
+inline constexpr uint32_t kMaxQps = 1 << 12;     // per device; Qps and Dcts
+inline constexpr uint32_t kMaxRecords = 256;     // per fabric
+inline constexpr uint32_t kDynamicNodes = 2048;  // ids handed out, in a cycle; more where more are in use
+
+// What a device knows by key or number: its MRs, and its Qps and Dcts. They grow with use.
+
+class Receiver;
+class SimQp;
+
+// The key is generation << 16 | index, so that it comes back after 65,535 registrations at the earliest.
+struct MrEntry {
+  uint64_t base = 0, length = 0;
+  uint32_t key = 0;  // 0: free
+  uint32_t rights = 0;
+  uint32_t pd = 0;
+  uint32_t generation = 0;
+};
+
+class MrTable {
+ public:
+  Result<uint32_t> Add(uint32_t pd, const void* addr, size_t length, uint32_t rights);
+  void Remove(uint32_t key);
+  // Null: no such key.
+  const MrEntry* Find(uint32_t key) const {
+    const uint32_t index = key & 0xffff;
+    return index < entries_.size() && entries_[index].key == key && key != 0 ? &entries_[index] : nullptr;
+  }
+
+ private:
+  std::vector<MrEntry> entries_;
+  std::vector<uint32_t> free_;
+};
+
+enum class EntryType : uint8_t { kRc, kUd, kDci, kDct };
+
+// The number is 24 bits wide as in verbs: generation << 12 | index.
+struct QpEntry {
+  uint32_t number = 0;  // 0: free
+  uint32_t generation = 0;
+  EntryType type = EntryType::kRc;
+  QpState state = QpState::kReset;
+  uint32_t pd = 0;
+  uint32_t rights = 0;
+  uint32_t qkey = 0;
+  uint32_t peer_number = 0;       // RC: whom it is connected to
+  uint32_t peer_incarnation = 0;  // RC
+  uint64_t dc_key = 0;            // DCT
+  Receiver* receiver = nullptr;   // null: receives nothing
+  SimQp* qp = nullptr;            // null: a DCT
+
+  bool Serves() const { return state == QpState::kRtr || state == QpState::kRts; }
+};
+
+class QpTable {
+ public:
+  Result<uint32_t> Add(EntryType type, uint32_t pd);
+  void Remove(uint32_t number);
+  // Null: no such Qp or Dct.
+  QpEntry* Find(uint32_t number) {
+    const uint32_t index = number & 0xfff;
+    return index < entries_.size() && entries_[index].number == number && number != 0 ? &entries_[index] : nullptr;
+  }
+  // Including free ones.
+  std::vector<QpEntry>& entries() { return entries_; }
+
+ private:
+  std::vector<QpEntry> entries_;
+  std::vector<uint32_t> free_;
+};
+
+enum class Life : uint8_t { kAlive, kKilled, kClosed };
+
+// DeviceState: what the World knows of one device. It stays when the device is closed, so that whoever still names
+// it finds out that it is gone.
+struct DeviceState {
+  uint32_t index = 0;  // in the World, also what the address says
+  NodeId node = kNoNode;
+  uint32_t incarnation = 0;
+  Life life = Life::kAlive;
+  bool ready_listed = false;
+
+  uint32_t next_pd = 1;
+  MrTable mrs;
+  QpTable qps;
+
+  // ---- its NIC
+  int64_t send_free_ns = 0;        // when the next verb can leave
+  int64_t serve_free_ns = 0;       // when the next one can be served
+  int64_t stalled_until_ns = 0;    // doorbells
+  std::vector<int64_t> word_free;  // when the next atomic on a word can be served; by hash, made when first used
+  uint64_t unpolled = 0;           // completions in its CQs
+  std::optional<Chaos> chaos;      // of the verbs that it posts; none: the World's
+  int64_t control_ns = 0;          // modelled time of its control path calls
+
+  // ---- its death
+  uint64_t verbs_left = 0;  // counts down to it; 0: not planned
+  bool dies_before = false;
+  int64_t dies_linger_ns = 0;
+  int64_t linger_until_ns = 0;
+  uint64_t zombies = 0;  // of `orphans`: may still execute
+  std::vector<std::unique_ptr<SendQueue>> orphans;
+};
+
+class SimAddressHandle final : public AddressHandle {
+ public:
+  explicit SimAddressHandle(DeviceState* device) : device_(device) {}
+  DeviceState* device() const { return device_; }
+
+ private:
+  DeviceState* const device_;
+};
+
+inline DeviceState* DeviceOf(const AddressHandle* ah) { return static_cast<const SimAddressHandle*>(ah)->device(); }
+
+}  // namespace krcore::rnic::sim
+
+#endif  // KRCORE_RNIC_SIM_DEVICE_H_
