@@ -18,7 +18,7 @@
 #include "krcore/queue_pool.h"
 #include "krcore/virtual_queue.h"
 #include "kvs/client.h"
-#include "kvs/layout/address.h"
+#include "kvs/layout/subtable.h"
 #include "kvs/src/back_off.h"
 #include "kvs/src/outbox.h"
 

@@ -1,5 +1,5 @@
 // Merging two sibling subtables into one. Two directory entries must change together, so both are first made to name a
-// record of the merge (kvs/layout/merge_record.h), from which anybody can go on. The step numbers are those of
+// record of the merge (kvs/layout/directory.h), from which anybody can go on. The step numbers are those of
 // docs/protocol.md.
 #include <algorithm>
 

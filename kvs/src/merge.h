@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <utility>
 
-#include "kvs/layout/merge_record.h"
+#include "kvs/layout/directory.h"
 #include "kvs/src/directory_cache.h"
 
 namespace kvs {

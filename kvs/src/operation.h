@@ -14,13 +14,12 @@
 
 #include "krcore/node.h"
 #include "kvs/layout/block.h"
+#include "kvs/layout/candidates.h"
 #include "kvs/layout/hash.h"
-#include "kvs/layout/match_slots.h"
 #include "kvs/layout/subtable.h"
 #include "kvs/src/connections.h"
 #include "kvs/src/directory_cache.h"
 #include "kvs/src/merge.h"
-#include "kvs/src/placement.h"
 
 namespace kvs {
 
@@ -87,7 +86,7 @@ constexpr uint32_t MaskOf(SlotState state) { return 1u << static_cast<uint32_t>(
 inline constexpr uint32_t kReaderStates = MaskOf(SlotState::kVal) | MaskOf(SlotState::kFrz);
 inline constexpr uint32_t kInserterStates = kReaderStates | MaskOf(SlotState::kIns);
 
-// What a scan of a table found. Candidates count as in placement.h.
+// What a scan of a table found. Candidates count as in candidates.h.
 struct Scan {
   TableRef table;
   KeyPlaces places;

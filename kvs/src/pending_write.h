@@ -9,8 +9,7 @@
 
 #include "krcore/status.h"
 #include "krcore/types.h"
-#include "kvs/layout/address.h"
-#include "kvs/layout/slot.h"
+#include "kvs/layout/subtable.h"
 #include "kvs/src/combiner.h"
 #include "kvs/src/operation.h"
 

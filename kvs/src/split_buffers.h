@@ -8,7 +8,7 @@
 #include <span>
 
 #include "kvs/layout/block.h"
-#include "kvs/layout/merge_record.h"
+#include "kvs/layout/directory.h"
 #include "kvs/layout/subtable.h"
 #include "kvs/src/connections.h"
 

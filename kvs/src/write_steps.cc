@@ -8,11 +8,10 @@
 //   } while (GoesOn(write.step, write.outcome, batch));
 //
 // The step numbers are those of docs/protocol.md.
-#include "kvs/layout/match_slots.h"
+#include "kvs/layout/candidates.h"
 #include "kvs/src/client_core.h"
 #include "kvs/src/mutation.h"
 #include "kvs/src/pending_write.h"
-#include "kvs/src/placement.h"
 
 namespace kvs {
 
