@@ -20,7 +20,7 @@
 #include "kvs/layout/block.h"
 #include "kvs/layout/candidates.h"
 #include "kvs/layout/hash.h"
-#include "kvs/src/directory_cache.h"
+#include "kvs/src/directory.h"
 
 namespace peers {
 

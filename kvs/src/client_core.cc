@@ -6,10 +6,8 @@
 #include <utility>
 
 #include "kvs/client.h"
-#include "kvs/src/drain.h"
-#include "kvs/src/epoch_buffers.h"
-#include "kvs/src/run_detached.h"
-#include "kvs/src/split_buffers.h"
+#include "kvs/src/buffers.h"
+#include "kvs/src/mover.h"
 #include "kvs/src/store_core.h"
 
 namespace kvs {

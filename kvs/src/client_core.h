@@ -8,7 +8,7 @@
 //   write.cc         Put, Insert, Update, Delete and MultiWrite
 //   write_steps.cc   their usual case, their blocks, and what has become of one that is no usual case
 //   split.cc         splitting a subtable, migrating slots
-//   merge.cc         merging two subtables into one
+//   merge.cc         merging two subtables into one; and merge_steps.cc
 //   memory.cc        blocks and subtables, epochs
 //   chunks.cc        chunks of the memory nodes
 //   mover.cc         giving memory back; and evacuation.cc
@@ -35,8 +35,7 @@
 #include "kvs/src/address_cache.h"
 #include "kvs/src/combiner.h"
 #include "kvs/src/connections.h"
-#include "kvs/src/directory_cache.h"
-#include "kvs/src/held_entries.h"
+#include "kvs/src/directory.h"
 #include "kvs/src/memory_state.h"
 #include "kvs/src/operation.h"
 #include "kvs/src/registration.h"
@@ -307,7 +306,7 @@ class ClientCore final : public Client, public Connections::Waiting {
   Task<Step> PublishChild(TableRef parent, uint32_t child_index, GlobalAddress* spare);
   Task<Step> FinishSplit(uint32_t child_index);
 
-  // ---- merge.cc
+  // ---- merge.cc, merge_steps.cc
   Task<Step> ReadMerge(Batch& batch, MergeRecord* scratch, DirectoryEntry entry, Merge* merge);
   void NoteMerge(uint32_t index);
   Task<Step> GetFromClosed(Operation& op, std::string* value);

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "kvs/src/buffers.h"
 #include "kvs/src/client_core.h"
-#include "kvs/src/split_buffers.h"
 #include "kvs/src/store_core.h"
 
 namespace kvs {

@@ -23,8 +23,7 @@
 #include "kvs/layout/subtable.h"
 #include "kvs/src/combiner.h"
 #include "kvs/src/connections.h"
-#include "kvs/src/directory_cache.h"
-#include "kvs/src/merge.h"
+#include "kvs/src/directory.h"
 
 namespace kvs {
 
