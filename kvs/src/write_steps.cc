@@ -7,9 +7,9 @@
 //     write.outcome = co_await batch.Run();
 //   } while (GoesOn(write.step, write.outcome, batch));
 //
-// What has become of a write whose steps have not ended it SettleWrite finds out. Then the block of a write: its
-// memory, what is in it, and what becomes of it and of the one that it replaces. The step numbers are those of
-// docs/protocol.md.
+// For a write that they have not ended SettleWrite finds out what has become of it. At the end is what concerns a
+// write's block: its memory, what is in it, and what becomes of it and of the one that it replaces. The step numbers
+// are those of docs/protocol.md.
 #include <span>
 #include <string>
 
