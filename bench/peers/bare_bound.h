@@ -18,10 +18,9 @@
 #include "bench/peers/bare_memory.h"
 #include "bench/peers/peer.h"
 #include "kvs/layout/block.h"
+#include "kvs/layout/candidates.h"
 #include "kvs/layout/hash.h"
-#include "kvs/layout/match_slots.h"
-#include "kvs/src/directory_cache.h"
-#include "kvs/src/placement.h"
+#include "kvs/src/directory.h"
 
 namespace peers {
 

@@ -8,8 +8,7 @@
 #include <span>
 #include <string_view>
 
-#include "kvs/layout/address.h"
-#include "kvs/layout/slot.h"
+#include "kvs/layout/subtable.h"
 
 namespace kvs {
 

@@ -2,13 +2,15 @@
 // and splitting the subtable of index s at depth d makes dir[s | 1 << d]. So the ancestors of index i are i with its
 // top bits cleared one by one, and a key belongs to the deepest present dir[suffix(j)], j = 0..max depth. Entries
 // are hints: bucket headers decide.
+//
+// While two tables merge, both their entries name the record of the merge, which is here too.
 #ifndef KVS_LAYOUT_DIRECTORY_H_
 #define KVS_LAYOUT_DIRECTORY_H_
 
 #include <bit>
 #include <cstdint>
 
-#include "kvs/layout/address.h"
+#include "kvs/layout/subtable.h"
 
 namespace kvs {
 
@@ -17,7 +19,7 @@ enum class DirectoryState : uint8_t {
   kMigrating = 1,  // published, its split from the parent not finished
   kNormal = 2,
   kSplitting = 3,  // the parent of a split that is not finished
-  kMerging = 4,    // taken by a merge; the address is that of its record (kvs/layout/merge_record.h)
+  kMerging = 4,    // taken by a merge; the address is that of its record (MergeRecord)
 };
 
 // offset 34 | node 8 | depth 5 | state 3 | generation 14. Changed only by CAS, and every CAS bumps the generation.
@@ -72,6 +74,46 @@ inline uint32_t ParentIndex(uint32_t index) { return index & ~std::bit_floor(ind
 inline uint32_t BirthDepth(uint32_t index) { return static_cast<uint32_t>(std::bit_width(index)); }
 // The index of the subtable that a split of `index` at `depth` makes.
 inline uint32_t ChildIndex(uint32_t index, uint32_t depth) { return index | 1u << depth; }
+
+// ---- the record of a merge
+
+enum class MergeStatus : uint64_t {
+  kUndecided = 0,  // dir[s] is taken, perhaps dir[c]
+  kEngaged = 1,    // both are: the tables are closed, their slots frozen
+  kAbandoned = 2,  // dir[c] was not to be had: dir[s] goes back to what it was
+  kJoin = 3,       // one table takes the place of both
+  kReplace = 4,    // they do not fit in one: each is replaced by a copy
+};
+
+// The descriptor through which two directory entries change together (Harris, Fraser, Pratt,
+// "A practical multi-word compare-and-swap operation", DISC'02). While a merge of the tables of dir[s] and dir[c] goes
+// on, both entries name its record; whoever meets it knows from it all that there is to do.
+//
+// It is written before an entry names it, and nothing but its status changes after that, by CAS. It is retired when
+// neither entry names it any more.
+struct MergeRecord {
+  uint64_t status;        // MergeStatus: UNDECIDED to ENGAGED or ABANDONED, ENGAGED to JOIN or REPLACE
+  uint32_t parent_index;  // s
+  uint32_t child_index;   // c = s | 1 << d
+  uint64_t parent_entry;  // the words that the record took the place of, both NORMAL and of depth d + 1
+  uint64_t child_entry;
+  uint64_t birth_epoch;  // as in a block
+  uint64_t copies;       // 1: REPLACE, though they may fit in one, to have both tables elsewhere
+  uint64_t reserved[2];
+
+  MergeStatus state() const { return static_cast<MergeStatus>(status); }
+  uint32_t depth() const { return BirthDepth(child_index) - 1; }  // d, of the joined table
+  DirectoryEntry parent() const { return DirectoryEntry(parent_entry); }
+  DirectoryEntry child() const { return DirectoryEntry(child_entry); }
+  // The words of the two entries while the record, which lies at `address`, is in them.
+  DirectoryEntry parent_engaged(GlobalAddress address) const {
+    return parent().Next(address, depth() + 1, DirectoryState::kMerging);
+  }
+  DirectoryEntry child_engaged(GlobalAddress address) const {
+    return child().Next(address, depth() + 1, DirectoryState::kMerging);
+  }
+};
+static_assert(sizeof(MergeRecord) == 64);
 
 }  // namespace kvs
 

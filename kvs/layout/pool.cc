@@ -1,6 +1,11 @@
+// What of the pool's formats is not inline: the hash of a key, the checksum of a block, and how a pool is formatted and
+// checked. What uses xxHash is in this file alone.
 #include "kvs/layout/pool.h"
 
 #include <sys/random.h>
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
 
 #include <algorithm>
 #include <bit>
@@ -8,7 +13,9 @@
 #include <cstring>
 #include <string>
 
+#include "kvs/layout/block.h"
 #include "kvs/layout/directory.h"
+#include "kvs/layout/hash.h"
 
 namespace kvs {
 namespace {
@@ -31,7 +38,53 @@ ChunkWord& ChunkWordOf(std::span<std::byte> pool, uint64_t chunk) {
   return *reinterpret_cast<ChunkWord*>(pool.data() + ChunkWordOffset(chunk));
 }
 
+uint64_t Checksum(const std::byte* block, uint64_t content_bytes) {
+  return XXH3_64bits(block + sizeof(uint64_t), content_bytes - sizeof(uint64_t));
+}
+
 }  // namespace
+
+// ---- hash.h
+
+static_assert(sizeof(Hasher::Secret) >= XXH3_SECRET_SIZE_MIN);
+
+// Not by XXH3_generateSecret, whose outcome versions of the library need not agree upon, as programs of one store must.
+Hasher::Hasher(const HashSeed& seed) : seed_(seed) {
+  for (uint64_t i = 0; i < secret_.size(); i += 2) {
+    const XXH128_hash_t words = XXH3_128bits_withSeed(&seed, sizeof(seed), i);
+    secret_[i] = words.low64;
+    secret_[i + 1] = words.high64;
+  }
+}
+
+KeyHash Hasher::operator()(std::string_view key) const {
+  const XXH128_hash_t hash = XXH3_128bits_withSecret(key.data(), key.size(), secret_.data(), sizeof(secret_));
+  return {hash.low64, hash.high64};
+}
+
+// ---- block.h
+
+void BuildBlock(std::span<std::byte> block, uint64_t hash, uint64_t birth_epoch, std::string_view key,
+                std::string_view value) {
+  BlockHeader header{0, hash, birth_epoch, static_cast<uint32_t>(value.size()), static_cast<uint16_t>(key.size()), 0};
+  std::byte* out = block.data();
+  std::memcpy(out, &header, sizeof(header));
+  std::memcpy(out + sizeof(header), key.data(), key.size());
+  if (!value.empty()) std::memcpy(out + sizeof(header) + key.size(), value.data(), value.size());
+  const uint64_t content = sizeof(header) + key.size() + value.size();
+  std::memset(out + content, 0, block.size() - content);
+  header.checksum = Checksum(out, content);
+  std::memcpy(out, &header.checksum, sizeof(header.checksum));
+}
+
+bool BlockView::Intact(uint64_t available) const {
+  if (available < sizeof(BlockHeader)) return false;
+  const BlockHeader& h = header();
+  const uint64_t content = sizeof(BlockHeader) + uint64_t{h.key_bytes} + h.value_bytes;
+  return content <= available && h.flags == 0 && h.checksum == Checksum(data_, content);
+}
+
+// ---- pool.h
 
 Status FormatPool(std::span<std::byte> pool, krcore::NodeId node, uint64_t chunk_bytes) {
   if (chunk_bytes < kMinChunkBytes || chunk_bytes > kMaxChunkBytes || !std::has_single_bit(chunk_bytes)) {

@@ -21,7 +21,7 @@
 
 #include "krcore/clock.h"
 #include "kvs/client.h"
-#include "kvs/layout/slot.h"
+#include "kvs/layout/subtable.h"
 
 namespace kvs {
 

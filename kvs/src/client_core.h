@@ -1,24 +1,19 @@
 // ClientCore: the Client behind kvs/client.h. One class, because operations, splits and reclamation share the
 // connections, the directory cache and the memory; its methods are grouped by file:
 //
-//   client_core.cc   life, polling, leases, back-off
+//   client_core.cc   life, polling, leases, back-off; and the blocking calls of Client
 //   scan.cc          reading a key's candidates in a table, and the blocks that match
-//   directory.cc     finding the table of a hash
-//   get.cc           Get
-//   multi_get.cc     MultiGet, and Gets that block
-//   write.cc         Put, Insert, Update, Delete
-//   write_steps.cc   their usual case
-//   write_block.cc   their blocks
-//   settle_write.cc  what has become of one that is no usual case
-//   multi_write.cc   MultiWrite, and writes that block
+//   directory.cc     finding the table of a hash; ReadTableStats
+//   get.cc           Get and MultiGet
+//   write.cc         Put, Insert, Update, Delete and MultiWrite
+//   write_steps.cc   their usual case, their blocks, and what has become of one that is no usual case
 //   split.cc         splitting a subtable, migrating slots
-//   merge.cc         merging two subtables into one
+//   merge.cc         merging two subtables into one; and merge_steps.cc
 //   memory.cc        blocks and subtables, epochs
 //   chunks.cc        chunks of the memory nodes
 //   mover.cc         giving memory back; and evacuation.cc
 //   drain.cc         emptying a memory node
 //   registration.cc  the client's entry at the store's home
-//   table_stats.cc   ReadTableStats
 //
 // The protocol is docs/protocol.md; step numbers in comments refer to it.
 #ifndef KVS_SRC_CLIENT_CORE_H_
@@ -40,11 +35,9 @@
 #include "kvs/src/address_cache.h"
 #include "kvs/src/combiner.h"
 #include "kvs/src/connections.h"
-#include "kvs/src/directory_cache.h"
-#include "kvs/src/held_entries.h"
+#include "kvs/src/directory.h"
 #include "kvs/src/memory_state.h"
 #include "kvs/src/operation.h"
-#include "kvs/src/pending_write.h"
 #include "kvs/src/registration.h"
 
 namespace kvs {
@@ -236,18 +229,17 @@ class ClientCore final : public Client, public Connections::Waiting {
   Task<Step> Resolve(Operation& op, TableRef* table, DirectoryEntry* parent = nullptr);
   Task<Step> ReadDirectoryEntry(Batch& batch, uint64_t* scratch, uint32_t index, TableRef* table);
   GlobalAddress DirectoryAddress(uint32_t index) const;
-
-  // ---- multi_get.cc
-  struct Group;
-  Status ResultOf(const Operation& op, std::string* value);
-  bool OthersWait() const;
-  void PollAlone(uint32_t* idle);
-  Step ReadAlone(Operation& op);
+  Task<Result<TableStats>> CollectTableStats();
 
   // ---- get.cc
   // The scan saw no VAL(key) and a migration may be the reason: steps (3) and (4) of Get.
   Task<Step> GetDuringMigration(Operation& op, std::string* value);
   Task<Step> ReadFrozenValue(Operation& op, Slot slot, std::string* value);
+  struct Group;
+  Status ResultOf(const Operation& op, std::string* value);
+  bool OthersWait() const;
+  void PollAlone(uint32_t* idle);
+  Step ReadAlone(Operation& op);
 
   // ---- write.cc
   static bool IsKey(std::string_view key) { return !key.empty() && key.size() <= kMaxKeyBytes; }
@@ -264,6 +256,10 @@ class ClientCore final : public Client, public Connections::Waiting {
   Task<Step> LeaveTable(Operation& op);
   Task<Step> MakeRoom(Operation& op, Status* why_not);
   Task<Step> CanBeSplit(Operation& op, Status* why_not);
+  struct Member;
+  void Answer(Member& member);
+  Task<void> Settle(Member& member, std::vector<WriteRequest*>* undone);
+  Status WriteAlone(OpKind kind, std::string_view key, std::string_view value);
 
   // ---- write_steps.cc
   inline static bool GoesOn(Step step, Outcome outcome, const Batch& batch);
@@ -275,8 +271,6 @@ class ClientCore final : public Client, public Connections::Waiting {
   static Slot Replacement(const PendingWrite& write, Slot old);
   void Replaced(PendingWrite& write);
   void Inserted(PendingWrite& write);
-
-  // ---- settle_write.cc
   Task<Step> SettleWrite(PendingWrite& write);
   Task<Step> ReplaceAfterAll(PendingWrite& write, Outcome outcome);
   Task<Step> LookAgain(PendingWrite& write, Slot there);
@@ -287,8 +281,6 @@ class ClientCore final : public Client, public Connections::Waiting {
   Step InDoubt(PendingWrite& write);
   Task<Step> LookAtOutcome(Operation& op, GlobalAddress at, Slot before, Slot after);
   Status UnknownStatus() const;
-
-  // ---- write_block.cc
   // Its block fits an operation's own buffer.
   static bool IsSmall(std::string_view key, std::string_view value) {
     return BlockBytes(key.size(), value.size()) <= kMaxSmallBlockBytes;
@@ -298,12 +290,6 @@ class ClientCore final : public Client, public Connections::Waiting {
   bool SendBlock(Operation& op, NewBlock* block);
   void RetireOld(Operation& op, Slot old);
   void GiveBackUnused(const PendingWrite& write);
-
-  // ---- multi_write.cc
-  struct Member;
-  void Answer(Member& member);
-  Task<void> Settle(Member& member, std::vector<WriteRequest*>* undone);
-  Status WriteAlone(OpKind kind, std::string_view key, std::string_view value);
 
   // ---- split.cc
   Task<Step> ReadSplit(Batch& batch, std::span<uint64_t, 3> words, uint32_t child_index, Migration* migration);
@@ -320,7 +306,7 @@ class ClientCore final : public Client, public Connections::Waiting {
   Task<Step> PublishChild(TableRef parent, uint32_t child_index, GlobalAddress* spare);
   Task<Step> FinishSplit(uint32_t child_index);
 
-  // ---- merge.cc
+  // ---- merge.cc, merge_steps.cc
   Task<Step> ReadMerge(Batch& batch, MergeRecord* scratch, DirectoryEntry entry, Merge* merge);
   void NoteMerge(uint32_t index);
   Task<Step> GetFromClosed(Operation& op, std::string* value);
@@ -424,9 +410,6 @@ class ClientCore final : public Client, public Connections::Waiting {
                            std::span<const ChunkWord> words, ChunkKind kind, uint32_t tag);
   Task<Step> GiveBackRun(Batch& batch, std::span<ChunkWord> window, std::span<uint64_t> scratch, Extent run);
   Task<Step> CutTable(Operation& op, krcore::NodeId node, GlobalAddress* table);
-
-  // ---- table_stats.cc
-  Task<Result<TableStats>> CollectTableStats();
 
   // Leaves the entry of a client that could not give it back to the store's others.
   class Farewell {

@@ -1,4 +1,5 @@
-// What of ClientCore is inline, for client_core.h alone: operations that are leased and given back, waiting, driving.
+// What of ClientCore is inline, for client_core.h alone: operations that are leased and given back, waiting, driving;
+// and tasks that nobody awaits.
 #ifndef KVS_SRC_CLIENT_CORE_INLINE_H_
 #define KVS_SRC_CLIENT_CORE_INLINE_H_
 
@@ -6,10 +7,15 @@
 #include <array>
 #include <bit>
 #include <cassert>
+#include <coroutine>
+#include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <string_view>
+#include <utility>
 
 #include "kvs/src/client_core.h"
+#include "kvs/task.h"
 
 namespace kvs {
 
@@ -160,6 +166,28 @@ T ClientCore::RunToEnd(Task<T> task) {
     }
   }
   return task.Take();
+}
+
+// ---- tasks that nobody awaits
+
+// Runs a spawned task to its end; owns itself.
+struct Detached {
+  struct promise_type {
+    static void* operator new(size_t bytes) { return internal::AllocateFrame(bytes); }
+    static void operator delete(void* frame, size_t bytes) { internal::FreeFrame(frame, bytes); }
+    Detached get_return_object() { return {}; }
+    std::suspend_never initial_suspend() noexcept { return {}; }
+    std::suspend_never final_suspend() noexcept { return {}; }
+    void return_void() {}
+    void unhandled_exception() { std::terminate(); }
+  };
+};
+
+// *running counts it while it runs.
+inline Detached RunDetached(Task<void> task, size_t* running) {
+  ++*running;
+  co_await std::move(task);
+  --*running;
 }
 
 }  // namespace kvs

@@ -2,13 +2,11 @@
 // copies elsewhere, and its chunks are emptied as the mover empties any. It goes on in rounds, each of which is one of
 // the mover's, so that others that need memory have their turn. Why nothing is there at last is docs/protocol.md,
 // "Draining a memory node".
-#include "kvs/src/drain.h"
-
 #include <algorithm>
 
+#include "kvs/src/client_core.h"
 #include "kvs/src/mover.h"
 #include "kvs/src/mutation.h"
-#include "kvs/src/run_detached.h"
 
 namespace kvs {
 namespace {

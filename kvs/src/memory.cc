@@ -2,8 +2,8 @@
 // "Epochs".
 #include <algorithm>
 
+#include "kvs/src/buffers.h"
 #include "kvs/src/client_core.h"
-#include "kvs/src/epoch_buffers.h"
 #include "kvs/src/mutation.h"
 #include "kvs/src/store_core.h"
 

@@ -19,9 +19,8 @@
 #include <span>
 #include <vector>
 
-#include "kvs/layout/address.h"
 #include "kvs/layout/pool.h"
-#include "kvs/layout/slot.h"
+#include "kvs/layout/subtable.h"
 
 namespace kvs {
 

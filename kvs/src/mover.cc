@@ -1,30 +1,118 @@
-// The mover: gives memory back by emptying chunks with little in them. How it becomes the mover, finds what there is
-// and where, and goes on from round to round; a round is evacuation.cc. Why a chunk that it frees is not in use any
-// more is docs/protocol.md, "Emptying chunks"; the step numbers are those there.
+// The mover: gives memory back by emptying chunks with little in them. When a client has a mover of its own run, and
+// what it tells of it; how that becomes the mover, chooses chunks, and goes on from round to round. A round is
+// evacuation.cc. Why a chunk that it frees is not in use any more is docs/protocol.md, "Emptying chunks".
 #include "kvs/src/mover.h"
 
 #include <algorithm>
 #include <cstring>
+#include <memory>
 
-#include "kvs/src/epoch_buffers.h"
+#include "kvs/src/buffers.h"
+#include "kvs/src/client_core.h"
 #include "kvs/src/mutation.h"
-#include "kvs/src/run_detached.h"
 
 namespace kvs {
 namespace {
 
-constexpr uint64_t kEpochOffset = kHomeAreaOffset + offsetof(HomeArea, epoch);
 constexpr uint64_t kFreedChunksOffset =
     kHomeAreaOffset + offsetof(HomeArea, counters) + offsetof(HomeCounters, freed_chunks);
 constexpr uint64_t kMoverOffset = kHomeAreaOffset + offsetof(HomeArea, mover);
 // Live data of a chunk that is emptied, in percent: when it pays, and when asked to be thorough.
 constexpr uint64_t kSparsePercent = 50, kNotDensePercent = 85;
-// Of a subtable's slots, beside its sibling's: what may be merged.
-constexpr uint64_t kSparseTablePercent = 20;
 // While an operation waits for memory: so long for others' announcements.
 constexpr int64_t kPatienceLeases = 2;
+// What is pinned for a client that is expelled, one that has seen more of the store may know to be younger: it has its
+// turn for this part of a lease.
+constexpr int64_t kPinnedPart = 8;
 
 }  // namespace
+
+// ---- having it run
+
+Operation& ClientCore::MoverOperation() {
+  if (!mover_op_) {
+    mover_op_ = std::make_unique<Operation>();
+    mover_op_->buffers =
+        new (arena_->bytes().data() + options_.max_in_flight * sizeof(OperationBuffers)) OperationBuffers;
+    mover_op_->batch.Attach(&connections_, arena_->lkey());
+    mover_op_->makes_room = true;
+  }
+  return *mover_op_;
+}
+
+// One round of maintenance that begins now.
+Task<Step> ClientCore::MaintainNow() {
+  while (maintaining_ > 0) co_await Pause(kLookNs);
+  ++maintaining_;
+  co_await Maintain();
+  --maintaining_;
+  co_return Step::kOk;
+}
+
+void ClientCore::StartCompaction(const CompactOptions& options, bool for_room) {
+  if (compacting_ > 0 || closing_) return;
+  RunDetached(RunCompaction(options, for_room), &compacting_);
+}
+
+Task<void> ClientCore::RunCompaction(CompactOptions options, bool for_room) {
+  compaction_wanted_ = false;
+  last_compaction_ = {};
+  room_wanted_ = for_room;
+  Operation& op = BeginMover(/*drains=*/false);
+  {
+    Mover mover(*this, op, options, &last_compaction_);
+    last_step_ = co_await mover.Run();
+    if (op.batch.Stale()) last_step_ = Step::kRestart;  // expelled: no memory node failed
+    if (mover.pinned()) pinned_until_ns_ = clock_.NowNs() + registration_.lease_ns() / kPinnedPart;
+    if (last_step_ == Step::kOk && mover.in_vain() && options.thorough) {
+      full_until_ns_ = clock_.NowNs() + registration_.lease_ns();
+      full_freed_chunks_ = freed_chunks_seen_;
+      full_free_bytes_ = memory_->free_bytes();
+    }
+  }
+  EndMover(last_compaction_.chunks_freed);
+}
+
+Operation& ClientCore::BeginMover(bool drains) {
+  Operation& op = MoverOperation();
+  op.in_use = true;
+  op.drains = drains;
+  op.batch.Renew();
+  op.epoch = epoch_;
+  op.strangers = 0;
+  op.own_ins = 0;
+  op.deadline_ns = 0;
+  ++stats_.compactions;
+  return op;
+}
+
+void ClientCore::EndMover(uint64_t chunks_freed) {
+  full_nodes_.clear();  // look again: whoever freed a chunk may have died before he told
+  mover_op_->in_use = false;
+  ++compactions_;
+  compact_again_at_ns_ = clock_.NowNs() + (chunks_freed > 0 ? 0 : registration_.lease_ns());
+}
+
+Task<Status> ClientCore::CompactAsync(CompactOptions options, CompactReport* report) {
+  if (forked()) co_return OpenedBeforeFork();
+  for (int64_t look_ns = kLookNs; compacting_ > 0; look_ns = NextLook(look_ns)) co_await Pause(look_ns);
+  StartCompaction(options, /*for_room=*/false);
+  const uint64_t before = compactions_;
+  for (int64_t look_ns = kLookNs; compactions_ == before; look_ns = NextLook(look_ns)) {
+    if (compacting_ == 0) co_return Status(StatusCode::kBadState, "the client is closing");
+    co_await Pause(look_ns);
+  }
+  *report = last_compaction_;
+  switch (last_step_) {
+    case Step::kOk: co_return Status::Ok();
+    case Step::kFull: co_return StatusCode::kTimeout;
+    case Step::kRestart:
+      co_return Status(StatusCode::kExists, "another client gives memory back, or this one was expelled");
+    case Step::kUnavailable: co_return UnavailableStatus("giving memory back");
+    case Step::kRun: break;  // it has ended
+  }
+  co_return StatusCode::kInternal;
+}
 
 // ---- to be the mover
 
@@ -116,246 +204,6 @@ bool ClientCore::Mover::OutOfPatience(int64_t begin_ns) const {
 }
 
 bool ClientCore::Mover::OutOfTime() const { return client_.clock_.NowNs() >= deadline_ns_ || client_.closing_; }
-
-// ---- (2), (4) waiting
-
-// A client that was expelled and had announced this epoch knows what was made up to one epoch later. Is the chunk that
-// old, or may it be?
-bool ClientCore::Mover::MayKnow(uint64_t announced, Chunk chunk, ChunkWord word) const {
-  if (Mutated(Mutation::kExpelledUnawaited)) return false;
-  return !client_.store_.chunk_ages().IsYounger(chunk.first, chunk.second, word, announced + 2);
-}
-
-// Have all announced an epoch beyond this one: the living, and those expelled ones that may know one of the victims?
-// Without victims: all expelled ones.
-bool ClientCore::Mover::AllAnnounced(uint64_t epoch, std::span<const Victim> victims) const {
-  if (client_.announced_by_living_ <= epoch) return false;
-  return std::all_of(client_.expelled_epochs_.begin(), client_.expelled_epochs_.end(), [&](uint64_t announced) {
-    return announced > epoch || (!victims.empty() && std::none_of(victims.begin(), victims.end(), [&](const Victim& v) {
-             return MayKnow(announced, v.chunk, v.word);
-           }));
-  });
-}
-
-// Until all clients, expelled ones too, have announced an epoch beyond the one that is read now: whatever they began
-// before has ended. Of the victims alone: but for those that are expelled and can know none of them. kFull: not in
-// time.
-Task<Step> ClientCore::Mover::WaitForAll(std::span<const Victim> victims) {
-  uint64_t& epoch = op_.buffers->cas[0];
-  op_.batch.Read({home_, kEpochOffset}, &epoch, sizeof(epoch));
-  const Outcome read = co_await op_.batch.Run();
-  if (read != Outcome::kOk) co_return Step::kUnavailable;
-  const uint64_t passed = epoch;
-  const int64_t begin_ns = client_.clock_.NowNs();
-  int64_t look_ns = kLookNs;
-  while (!AllAnnounced(passed, victims)) {
-    if (OutOfTime() || OutOfPatience(begin_ns)) co_return Step::kFull;
-    if (!victims.empty() && !op_.drains && client_.announced_by_living_ > passed) {
-      pinned_ = true;  // by a client that was expelled meanwhile, until it goes
-      co_return Step::kFull;
-    }
-    if (op_.batch.Stale()) co_return Step::kRestart;
-    const Step elected = co_await StayElectedInTime();
-    if (elected != Step::kOk) co_return elected;
-    client_.maintain_at_ns_ = 0;  // the next round at once
-    co_await Wait(look_ns);
-    look_ns = NextLook(look_ns);
-  }
-  co_return op_.batch.Stale() ? Step::kRestart : Step::kOk;
-}
-
-// ---- (3) scanning
-
-Task<Step> ClientCore::Mover::ReadDirectory(std::vector<uint64_t>* entries) {
-  // As much as is in use: an entry of depth d has descendants below 2^d only, those under way aside, which make the
-  // scan invalid anyway.
-  uint32_t depth = 5;
-  for (;;) {
-    const uint64_t bytes = sizeof(uint64_t) << depth;
-    if (!client_.AllocateLarge(std::max<uint64_t>(bytes, client_.geometry_.bytes()), &image_)) {
-      co_return Step::kFull;
-    }
-    op_.batch.Read(client_.DirectoryAddress(0), image_.memory.get(), static_cast<uint32_t>(bytes),
-                   image_.region->lkey());
-    const Outcome read = co_await op_.batch.Run();
-    if (read != Outcome::kOk) co_return Step::kUnavailable;
-    entries->resize(size_t{1} << depth);
-    std::memcpy(entries->data(), image_.memory.get(), bytes);
-    uint32_t deepest = 0;
-    for (const uint64_t word : *entries) {
-      if (DirectoryEntry(word).present()) deepest = std::max(deepest, DirectoryEntry(word).depth() + 1);
-    }
-    if (deepest <= depth || depth == kMaxDepth) co_return Step::kOk;
-    depth = std::min(deepest, kMaxDepth);
-  }
-}
-
-// Visits every slot of every subtable. *valid: the directory stood still meanwhile, so that no reference was missed.
-Task<Step> ClientCore::Mover::Scan(Census* census, bool* valid) {
-  ++report_->scans;
-  *valid = false;
-  std::vector<uint64_t> before, after;
-  under_way_.clear();
-  const Step elected = co_await StayElected();
-  if (elected != Step::kOk) co_return elected;
-  const Step read_before = co_await ReadDirectory(&before);
-  if (read_before != Step::kOk) co_return read_before;
-  bool still = true;
-  for (uint32_t index = 0; index < before.size(); ++index) {
-    const DirectoryEntry entry(before[index]);
-    if (!entry.present()) continue;
-    // References move only between a table and its published child, and in merges.
-    const uint32_t child = entry.splitting() ? ChildIndex(index, entry.depth()) : 0;
-    const bool announced = entry.splitting() && !(child < before.size() && DirectoryEntry(before[child]).present());
-    const bool at_rest = entry.state() == DirectoryState::kNormal || announced;
-    if (!at_rest) under_way_.push_back(index);
-    still &= at_rest;
-    if (!entry.has_subtable()) continue;
-    if (OutOfTime()) co_return Step::kFull;
-    const Step elected_still = co_await StayElectedInTime();
-    if (elected_still != Step::kOk) co_return elected_still;
-    const Step visited = co_await VisitTable(index, entry, census);
-    still &= visited != Step::kRestart;
-    if (visited != Step::kOk && visited != Step::kRestart) co_return visited;
-  }
-  const Step read_after = co_await ReadDirectory(&after);
-  if (read_after != Step::kOk) co_return read_after;
-  *valid = (still && before == after) || Mutated(Mutation::kScanUnchecked);
-  co_return op_.batch.Stale() ? Step::kRestart : Step::kOk;
-}
-
-// kRestart: the directory does not name the table any more.
-Task<Step> ClientCore::Mover::VisitTable(uint32_t index, DirectoryEntry entry, Census* census) {
-  const SubtableGeometry& geometry = client_.geometry_;
-  const GlobalAddress table = entry.subtable();
-  if (!client_.connections_.Reach(table.node)) co_return Step::kUnavailable;
-  // Nothing is held from one table to the next. So what the directory named under an earlier epoch may have been
-  // retired and be something else by now; but what it names under this one stays what it is.
-  op_.epoch = client_.epoch_;
-  uint64_t& named = op_.buffers->directory[0];
-  op_.batch.Read(client_.DirectoryAddress(index), &named, sizeof(named));
-  op_.batch.Read(table, image_.memory.get(), static_cast<uint32_t>(geometry.bytes()), image_.region->lkey());
-  const Outcome read = co_await op_.batch.Run();
-  if (read != Outcome::kOk) co_return Step::kUnavailable;
-  if (named != entry.word()) co_return Step::kRestart;
-  CountReference(table);
-  std::vector<Slot> slots(geometry.slots());
-  uint32_t used = 0;
-  for (uint32_t s = 0; s < geometry.slots(); ++s) {
-    std::memcpy(&slots[s], image_.memory.get() + SlotOffset(s), sizeof(Slot));
-    used += slots[s].has_block() ? 1 : 0;
-  }
-  if (census != nullptr) {
-    ++census->tables[ChunkOf(table)];
-    if (entry.depth() > 0 && uint64_t{used} * 100 <= uint64_t{geometry.slots()} * kSparseTablePercent) {
-      census->sparse.push_back(index);
-    }
-  }
-  for (uint32_t s = 0; s < geometry.slots(); ++s) {
-    const Slot slot = slots[s];
-    if (!slot.has_block()) continue;
-    if (client_.closing_) co_return Step::kFull;
-    const GlobalAddress block = slot.block();
-    if (census != nullptr) {
-      uint64_t bytes = uint64_t{slot.length_units()} * kUnitBytes;
-      if (slot.length_units() == kLargeBlock) {
-        const Step sized = co_await ReadLength(block, &bytes);
-        if (sized != Step::kOk) co_return sized;
-        bytes = RoundBlockBytes(bytes, client_.chunk_bytes_);
-      }
-      // Behind a copy the rest of a chunk may be too small for the next one, which leaves out less than its own size.
-      Blocks& blocks = census->blocks[ChunkOf(block)];
-      blocks.bytes += bytes;
-      blocks.room += bytes > client_.chunk_bytes_ / kSmallBlocks ? 2 * bytes : bytes;
-      continue;
-    }
-    if (!CountReference(block)) continue;
-    if (slot.state() == SlotState::kFrz) continue;  // a split or merge under way: the scan is not valid
-    const GlobalAddress at{table.node, table.offset + SlotOffset(s)};
-    if (slot.state() == SlotState::kIns) {
-      // Whoever lived has let go of it: (2).
-      op_.batch.CompareSwap(at, slot.word(), Slot::Free().word(), &op_.buffers->cas[0]);
-      const Outcome killed = co_await op_.batch.Run();
-      if (killed != Outcome::kOk) co_return Step::kUnavailable;
-      continue;
-    }
-    const Step moved = co_await Move(at, slot);
-    if (moved == Step::kUnavailable) co_return moved;  // else it stays where it is: it has changed, or there is no room
-    no_room_ |= moved == Step::kFull;
-  }
-  co_return Step::kOk;
-}
-
-Task<Step> ClientCore::Mover::ReadLength(GlobalAddress block, uint64_t* bytes) {
-  if (!client_.connections_.Reach(block.node)) co_return Step::kUnavailable;
-  op_.batch.Read(block, op_.buffers->match.data(), sizeof(BlockHeader));
-  const Outcome read = co_await op_.batch.Run();
-  if (read != Outcome::kOk) co_return Step::kUnavailable;
-  // A block that is on its way out may be anything by now; then the next scan knows better.
-  *bytes = std::min(BlockView(op_.buffers->match.data()).bytes(), BlockBytes(kMaxKeyBytes, kMaxValueBytes));
-  co_return Step::kOk;
-}
-
-// An ordinary update of the slot, with the value that it has. kRestart: it has changed.
-Task<Step> ClientCore::Mover::Move(GlobalAddress at, Slot slot) {
-  const GlobalAddress from = slot.block();
-  if (!client_.connections_.Reach(from.node)) co_return Step::kUnavailable;
-  BlockView block;
-  uint64_t bytes = FirstReadBytes(slot);
-  op_.batch.Read(from, op_.buffers->match.data(), static_cast<uint32_t>(bytes));
-  const Outcome read = co_await op_.batch.Run();
-  if (read != Outcome::kOk) co_return Step::kUnavailable;
-  block = BlockView(op_.buffers->match.data());
-  if (slot.length_units() == kLargeBlock) {
-    bytes = block.bytes();
-    const Step large = co_await client_.ReadLargeBlock(op_, slot, bytes);
-    if (large != Step::kOk) co_return large;
-    block = op_.scan.block;
-  } else if (!block.Intact(bytes)) {
-    co_return Step::kRestart;
-  }
-
-  const uint64_t content_bytes = block.bytes();
-  Extent copy{.address = {}, .bytes = RoundBlockBytes(content_bytes, client_.chunk_bytes_), .birth = client_.epoch_};
-  std::span<std::byte> local;
-  uint32_t lkey = client_.arena_->lkey();
-  if (content_bytes <= kMaxSmallBlockBytes) {
-    local = std::span(op_.buffers->block).first(content_bytes);
-  } else {
-    if (!client_.AllocateLarge(content_bytes, &op_.large_write)) co_return Step::kFull;
-    local = {op_.large_write.memory.get(), content_bytes};
-    lkey = op_.large_write.region->lkey();
-  }
-  // Before memory is allocated, which uses the buffer that holds the block.
-  BuildBlock(local, block.header().hash, copy.birth, block.key(), block.value());
-  // Of chunks of its own: room that is made must not be used up before it is enough.
-  const Step allocated = co_await client_.AllocateNow(op_, copy.bytes, from.node, &copy.address);
-  if (allocated != Step::kOk) co_return allocated;
-  op_.batch.Write(local.data(), copy.address, static_cast<uint32_t>(content_bytes), lkey);
-  const Outcome written = co_await op_.batch.Run();
-  if (written != Outcome::kOk) co_return Step::kUnavailable;
-  const Slot now = Slot::Make(SlotState::kVal, slot.fingerprint(), slot.length_units(), copy.address,
-                              static_cast<uint8_t>(slot.version() + 1));
-  uint64_t& old = op_.buffers->cas[0];
-  if (Mutated(Mutation::kMoveByWrite)) {
-    op_.buffers->cas[1] = now.word();
-    op_.batch.Write(&op_.buffers->cas[1], at, sizeof(uint64_t));
-    old = slot.word();
-  } else {
-    op_.batch.CompareSwap(at, slot.word(), now.word(), &old);
-  }
-  const Outcome swapped = co_await op_.batch.Run();
-  if (swapped != Outcome::kOk) co_return Step::kUnavailable;  // the copy may be in the slot: not used again
-  if (old != slot.word()) {
-    client_.MemoryOf(op_.batch).Free(copy);  // nobody has seen it
-    co_return Step::kRestart;
-  }
-  // What it replaced lies in a chunk that is being emptied: nobody's.
-  ++report_->blocks_moved;
-  ++client_.stats_.blocks_moved;
-  report_->bytes_moved += copy.bytes;
-  co_return Step::kOk;
-}
 
 // ---- which chunks
 

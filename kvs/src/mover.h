@@ -1,5 +1,5 @@
-// Mover: one run of giving memory back, beside the client's operations. See mover.cc and evacuation.cc; who
-// has it run is compaction.cc.
+// Mover: one run of giving memory back, beside the client's operations. See mover.cc, evacuation.cc
+// and drain.cc.
 //
 // Thread safety: the client's thread.
 #ifndef KVS_SRC_MOVER_H_
@@ -13,10 +13,30 @@
 #include <utility>
 #include <vector>
 
+#include "kvs/client.h"
+#include "kvs/layout/pool.h"
 #include "kvs/src/client_core.h"
 #include "kvs/src/store_core.h"
 
 namespace kvs {
+
+// ---- draining
+
+// How a drain has ended.
+enum class DrainEnd : uint8_t { kGoesOn, kDone, kUnknownNode, kTakenBack, kNoRoom };
+
+// What a client knows of a memory node that it drains, from round to round.
+struct ClientCore::Draining {
+  krcore::NodeId node = krcore::kNoNode;
+  MemberWord mark;       // the node's, as it said DRAINING last
+  bool settled = false;  // everybody has known it since, and takes nothing there
+  bool elected = false;  // this client has been the mover
+  DrainEnd end = DrainEnd::kGoesOn;
+  Step step = Step::kOk;  // how the last round ended
+  DrainReport report;
+};
+
+// ---- the mover
 
 // How often who waits for its turn as the mover looks: first, and at least.
 inline constexpr int64_t kLookNs = 200'000;

@@ -24,7 +24,7 @@
 #include <utility>
 
 #include "krcore/types.h"
-#include "kvs/layout/address.h"
+#include "kvs/layout/subtable.h"
 
 namespace kvs {
 

@@ -4,10 +4,9 @@
 #include <utility>
 #include <vector>
 
+#include "kvs/src/buffers.h"
 #include "kvs/src/client_core.h"
-#include "kvs/src/epoch_buffers.h"
 #include "kvs/src/mutation.h"
-#include "kvs/src/run_detached.h"
 #include "kvs/src/store_core.h"
 
 namespace kvs {
@@ -34,6 +33,38 @@ constexpr uint32_t kDeathsAtOnce = 64;
 constexpr uint64_t kMuchFree = 64;
 
 }  // namespace
+
+// ---- the entries that the node's clients are at
+
+void HeldEntries::RemoveFrom(std::vector<uint32_t>* indexes) {
+  const std::lock_guard lock(mutex_);
+  std::erase_if(*indexes, [this](uint32_t index) { return held_.contains(index); });
+}
+
+bool HeldEntries::Hold(uint32_t index) {
+  const std::lock_guard lock(mutex_);
+  return held_.insert(index).second;
+}
+
+void HeldEntries::LetGo(uint32_t index) {
+  const std::lock_guard lock(mutex_);
+  held_.erase(index);
+}
+
+void HeldEntries::Abandon(const ClaimedEntry& entry) {
+  const std::lock_guard lock(mutex_);
+  abandoned_.push_back(entry);
+}
+
+std::optional<ClaimedEntry> HeldEntries::TakeAbandoned() {
+  const std::lock_guard lock(mutex_);
+  if (abandoned_.empty()) return std::nullopt;
+  const ClaimedEntry entry = abandoned_.back();
+  abandoned_.pop_back();
+  return entry;
+}
+
+// ---- a client's own
 
 uint64_t ClientCore::EntryOffset(uint32_t index) { return kClientsOffset + uint64_t{index} * sizeof(ClientEntry); }
 

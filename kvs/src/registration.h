@@ -1,13 +1,14 @@
-// What a client knows of its place in the store: its entry's word, until when its lease lasts, and whether it was
-// expelled. As the gate of the client's queue pool it keeps verbs back once the lease is over (docs/protocol.md,
-// "Registration").
-//
-// Thread safety: one thread, as the client.
+// What the clients of one process know of their entries in the home's client table: a client of its own one, and all of
+// those that any of them is at.
 #ifndef KVS_SRC_REGISTRATION_H_
 #define KVS_SRC_REGISTRATION_H_
 
 #include <algorithm>
 #include <cstdint>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <vector>
 
 #include "krcore/clock.h"
 #include "krcore/queue_pool.h"
@@ -16,6 +17,11 @@
 
 namespace kvs {
 
+// What a client knows of its own place in the store: its entry's word, until when its lease lasts, and whether it was
+// expelled. As the gate of the client's queue pool it keeps verbs back once the lease is over (docs/protocol.md,
+// "Registration").
+//
+// Thread safety: one thread, as the client.
 class Registration final : public krcore::PostGate {
  public:
   enum class Standing : uint8_t {
@@ -79,6 +85,35 @@ class Registration final : public krcore::PostGate {
   bool overdue_ = false;
   int64_t now_ns_ = 0;
   bool looked_ = false;
+};
+
+// An entry, and the word that says whose it is.
+struct ClaimedEntry {
+  uint32_t index = 0;
+  uint64_t owner = 0;
+};
+
+// The entries of the home's client table that the clients of one node are at. All of them have one owner word, and the
+// outcome of a CAS of it may be unknown: so what is done to an entry by that word one client does at a time, from
+// before it claims the entry until that is known to be given back (docs/protocol.md, "Registration").
+//
+// Thread safety: all methods from any thread.
+class HeldEntries {
+ public:
+  void RemoveFrom(std::vector<uint32_t>* indexes);
+  bool Hold(uint32_t index);  // false: another client is at it, or it was abandoned
+  // It is free, or another node's.
+  void LetGo(uint32_t index);
+  // It is the node's still, or may be, and the client that held it has ended or given up: nobody else can find that out
+  // while this process lives. Another client takes it, and gives the entry back in its stead.
+  void Abandon(const ClaimedEntry& entry);
+  // Held by the caller from now on. Nothing: none was abandoned.
+  std::optional<ClaimedEntry> TakeAbandoned();
+
+ private:
+  std::mutex mutex_;
+  std::set<uint32_t> held_;              // guarded by mutex_; abandoned ones included
+  std::vector<ClaimedEntry> abandoned_;  // guarded by mutex_
 };
 
 }  // namespace kvs

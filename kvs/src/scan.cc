@@ -4,7 +4,7 @@
 #include <cassert>
 #include <span>
 
-#include "kvs/layout/match_slots.h"
+#include "kvs/layout/candidates.h"
 #include "kvs/src/client_core.h"
 #include "kvs/src/mutation.h"
 #include "kvs/src/store_core.h"

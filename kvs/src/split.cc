@@ -5,10 +5,9 @@
 #include <array>
 #include <utility>
 
+#include "kvs/src/buffers.h"
 #include "kvs/src/client_core.h"
-#include "kvs/src/epoch_buffers.h"
 #include "kvs/src/mutation.h"
-#include "kvs/src/split_buffers.h"
 #include "kvs/src/store_core.h"
 
 namespace kvs {

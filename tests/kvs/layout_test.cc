@@ -15,12 +15,11 @@
 #include <xxhash.h>
 
 #include "kvs/layout/block.h"
+#include "kvs/layout/candidates.h"
 #include "kvs/layout/directory.h"
 #include "kvs/layout/hash.h"
-#include "kvs/layout/match_slots.h"
 #include "kvs/layout/pool.h"
-#include "kvs/layout/slot.h"
-#include "kvs/src/placement.h"
+#include "kvs/layout/subtable.h"
 
 namespace kvs {
 namespace {

@@ -11,7 +11,7 @@
 #include "kvs/housekeeper.h"
 #include "kvs/layout/pool.h"
 #include "kvs/layout/subtable.h"
-#include "kvs/src/chunk_ages.h"
+#include "kvs/src/store_core.h"
 #include "tests/kvs/manual_clock.h"
 #include "tests/kvs/test_store.h"
 

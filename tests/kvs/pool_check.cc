@@ -8,7 +8,6 @@
 #include "kvs/layout/block.h"
 #include "kvs/layout/directory.h"
 #include "kvs/layout/hash.h"
-#include "kvs/layout/merge_record.h"
 #include "kvs/layout/pool.h"
 #include "kvs/layout/subtable.h"
 #include "kvs/src/memory_state.h"

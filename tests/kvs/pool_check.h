@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "krcore/types.h"
-#include "kvs/layout/address.h"
+#include "kvs/layout/subtable.h"
 
 namespace surgekv_test {
 

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "kvs/layout/candidates.h"
 #include "kvs/layout/hash.h"
-#include "kvs/src/placement.h"
 #include "tests/kvs/manual_clock.h"
 #include "tests/kvs/test_store.h"
 

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "kvs/layout/hash.h"
-#include "kvs/src/back_off.h"
+#include "kvs/src/connections.h"
 #include "tests/kvs/manual_clock.h"
 #include "tests/kvs/test_store.h"
 

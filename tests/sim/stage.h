@@ -19,7 +19,6 @@
 #include "kvs/layout/directory.h"
 #include "kvs/layout/hash.h"
 #include "kvs/layout/pool.h"
-#include "kvs/layout/slot.h"
 #include "kvs/layout/subtable.h"
 #include "tests/sim/history.h"
 

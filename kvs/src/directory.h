@@ -1,10 +1,10 @@
-// A client's copy of the directory entries it has met: a flat array by the low bits of the hash. Entries are hints,
-// bucket headers decide, so a stale one costs round trips, never correctness. It names tables without pinning them: it
-// is cleared before memory that it may name can be reused (docs/protocol.md, "Epochs").
-#ifndef KVS_SRC_DIRECTORY_CACHE_H_
-#define KVS_SRC_DIRECTORY_CACHE_H_
+// What a client knows of the directory: the tables and the merges that it has met there.
+#ifndef KVS_SRC_DIRECTORY_H_
+#define KVS_SRC_DIRECTORY_H_
 
+#include <array>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "kvs/layout/directory.h"
@@ -22,6 +22,9 @@ struct TableRef {
   bool migrating() const { return entry.migrating(); }
 };
 
+// A client's copy of the directory entries it has met: a flat array by the low bits of the hash. Entries are hints,
+// bucket headers decide, so a stale one costs round trips, never correctness. It names tables without pinning them: it
+// is cleared before memory that it may name can be reused (docs/protocol.md, "Epochs").
 class DirectoryCache {
  public:
   DirectoryCache() : entries_(1) {}
@@ -68,6 +71,42 @@ class DirectoryCache {
   uint64_t clears_ = 0;
 };
 
+// ---- merges
+
+// A merge that goes on, as its record says.
+struct Merge {
+  GlobalAddress record;  // none: no merge
+  MergeRecord terms{};   // the status may have gone on since
+
+  bool known() const { return record.valid(); }
+  // The words of dir[s] and dir[c] while the record is in them.
+  DirectoryEntry parent_word() const { return terms.parent_engaged(record); }
+  DirectoryEntry child_word() const { return terms.child_engaged(record); }
+  // The two tables that it takes out of use.
+  TableRef parent() const { return {terms.parent().subtable(), terms.parent_index, terms.parent()}; }
+  TableRef child() const { return {terms.child().subtable(), terms.child_index, terms.child()}; }
+  // Do keys with this hash belong to one of them?
+  bool Covers(const KeyHash& hash) const { return hash.Suffix(terms.depth()) == terms.parent_index; }
+  TableRef TableOf(const KeyHash& hash) const { return (hash.h1 >> terms.depth() & 1) != 0 ? child() : parent(); }
+};
+
+// What a merge is begun for.
+enum class MergeFor : uint8_t {
+  kSpace,  // two tables that have few keys become one
+  kJoin,   // the same, however many they have, if that will do
+  kCopies  // each is replaced by a copy, which lies elsewhere
+};
+
+// Memory for new subtables, allocated before anything is begun that would need it.
+struct SpareTables {
+  std::array<GlobalAddress, 2> tables;
+
+  GlobalAddress Take() {
+    GlobalAddress& spare = tables[tables[0].valid() ? 0 : 1];
+    return std::exchange(spare, GlobalAddress{});
+  }
+};
+
 }  // namespace kvs
 
-#endif  // KVS_SRC_DIRECTORY_CACHE_H_
+#endif  // KVS_SRC_DIRECTORY_H_

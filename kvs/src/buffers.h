@@ -1,6 +1,6 @@
-// Registered memory and the batch of the one split or merge that a client runs at a time.
-#ifndef KVS_SRC_SPLIT_BUFFERS_H_
-#define KVS_SRC_SPLIT_BUFFERS_H_
+// Registered memory of a client, and batches, for what runs beside its operations (whose own are in operation.h).
+#ifndef KVS_SRC_BUFFERS_H_
+#define KVS_SRC_BUFFERS_H_
 
 #include <array>
 #include <cstddef>
@@ -8,12 +8,47 @@
 #include <span>
 
 #include "kvs/layout/block.h"
-#include "kvs/layout/merge_record.h"
+#include "kvs/layout/directory.h"
+#include "kvs/layout/pool.h"
 #include "kvs/layout/subtable.h"
 #include "kvs/src/connections.h"
 
 namespace kvs {
 
+// For registration and maintenance.
+class EpochBuffers {
+ public:
+  static constexpr uint32_t kWindow = 1024;  // chunk words read at once
+  struct alignas(64) Registered {
+    uint64_t epoch = 0;
+    uint64_t announcement = 0;
+    uint64_t cas = 0;
+    uint64_t directory = 0;
+    std::array<uint64_t, 4> renewal{};
+    HomeCounters counters{};
+    HashSeed hash_seed{};
+    std::array<uint64_t, 32> old{};  // old words of CASes that nobody looks at
+    alignas(64) uint64_t evacuation[kEvacuationSlots];
+    alignas(64) uint64_t members[krcore::kMaxMemoryNode + 1];
+    alignas(64) ChunkWord chunks[kWindow];
+    alignas(64) ClientEntry clients[kMaxClients];  // not cleared: most of it is never touched
+  };
+
+  EpochBuffers(std::byte* memory, Connections* connections, uint32_t lkey) : registered_(new (memory) Registered) {
+    batch_.Attach(connections, lkey);
+  }
+  Registered& words() { return *registered_; }
+  Batch& batch() { return batch_; }
+
+ private:
+  Registered* registered_;
+  Batch batch_{32};
+};
+
+// A merge's images in SplitBuffers.
+inline constexpr uint32_t kNewImage = 0, kParentImage = 1, kChildImage = 2;
+
+// For the one split or merge that a client runs at a time.
 class SplitBuffers {
  public:
   static constexpr uint32_t kWindow = 96;  // slots migrated at once
@@ -55,4 +90,4 @@ class SplitBuffers {
 
 }  // namespace kvs
 
-#endif  // KVS_SRC_SPLIT_BUFFERS_H_
+#endif  // KVS_SRC_BUFFERS_H_
