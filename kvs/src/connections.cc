@@ -16,7 +16,7 @@ using krcore::WcStatus;
 
 void Batch::AddLater(krcore::NodeId node, const Verb& verb) {
   if (Stale()) return Discarded(node, 1);
-  if (late_.empty() && !connections_->Reach(node)) return Fail(node, Outcome::kUnavailable);
+  if (!connections_->Reach(node)) return Fail(node, Outcome::kUnavailable);
   at_once_ = false;
   late_.push_back({verb, node, connections_->peers_[node & 0xff].life});
 }
@@ -30,7 +30,7 @@ void Batch::AddWaiting() {
       Discarded(late.node, 1);
     } else if (!peer.connected || late.life != peer.life) {
       // What is meant for the memory node of before does not go to its successor.
-      connections_->NoteFailure(peer);
+      if (!peer.connected) connections_->NoteFailure(peer);
       Fail(late.node, Outcome::kUnavailable);
     } else if (peer.outbox->HasRoom(1) || (connections_->HandOn(peer) && peer.outbox->HasRoom(1))) {
       Connections::Add<1>(*this, peer, {late.verb});

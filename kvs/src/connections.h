@@ -30,7 +30,7 @@ enum class Outcome : uint8_t { kOk, kUnavailable, kFenced };
 
 class Connections;
 
-// What a batch takes from being staged to being noticed, smoothed. Samples are few (one batch in kSampleEvery), so
+// What a batch takes from Run() to being noticed, smoothed. Samples are few (one batch in kSampleEvery), so
 // measuring costs next to nothing.
 class RoundTripEstimate {
  public:
@@ -157,7 +157,7 @@ class Batch {
   uint32_t registration_ = 0;
   uint32_t hint_every_ = Outbox::kHintEvery;
   bool of_operation_ = false;
-  bool at_once_ = false;  // verbs go to outboxes as they are added: none of them was refused, or waits for room
+  bool at_once_ = false;  // verbs go to outboxes as they are added: the batch is not stale, and none waits for room
   Outcome outcome_ = Outcome::kOk;
   std::vector<krcore::NodeId> failed_nodes_;  // unless it is kOk
   int64_t sample_from_ns_ = 0;                // when it was run, if its round trip is measured; else 0

@@ -27,11 +27,11 @@ Task<Step> ClientCore::Resolve(Operation& op, TableRef* table, DirectoryEntry* p
     if ((op.hash.h1 >> (depth - 1) & 1) != 0) index[count++] = op.hash.Suffix(depth);
   }
   static_assert(kMaxDepth + 1 <= std::tuple_size_v<decltype(OperationBuffers::directory)>);
+  const uint64_t ticket = directory_.Ticket();
   for (uint32_t i = count; i-- > 0;) {
     op.batch.Read(DirectoryAddress(index[i]), &op.buffers->directory[i], sizeof(uint64_t));
   }
   stats_.directory_reads += count;
-  const uint64_t ticket = directory_.Ticket();
   const Outcome read = co_await op.batch.Run();
   if (read != Outcome::kOk) co_return Step::kUnavailable;
   for (uint32_t i = count; i-- > 0;) {
@@ -64,9 +64,9 @@ Task<Step> ClientCore::Resolve(Operation& op, TableRef* table, DirectoryEntry* p
 
 // `scratch`: 8 registered bytes. An entry that names no subtable gives a table without an address.
 Task<Step> ClientCore::ReadDirectoryEntry(Batch& batch, uint64_t* scratch, uint32_t index, TableRef* table) {
+  const uint64_t ticket = directory_.Ticket();
   batch.Read(DirectoryAddress(index), scratch, sizeof(uint64_t));
   ++stats_.directory_reads;
-  const uint64_t ticket = directory_.Ticket();
   const Outcome read = co_await batch.Run();
   if (read != Outcome::kOk) co_return Step::kUnavailable;
   const DirectoryEntry entry(*scratch);

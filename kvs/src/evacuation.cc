@@ -114,6 +114,7 @@ Task<Step> ClientCore::Mover::Free(const Victim& victim) {
   if (freed != Outcome::kOk) co_return Step::kUnavailable;
   if (old != victim.word.word()) co_return Step::kRestart;
   report_->chunks_freed += count;
+  report_->chunks_left -= std::min<uint64_t>(report_->chunks_left, 1);
   client_.stats_.chunks_freed += count;
   op_.batch.FetchAdd({home_, kFreedChunksOffset}, count, &old);
   const Outcome told = co_await op_.batch.Run();

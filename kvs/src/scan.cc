@@ -80,6 +80,8 @@ Step ClientCore::BeginScan(Operation& op, Batch& batch, uint32_t states, Slot gu
   const krcore::NodeId node = scan.table.address.node;
   scan.states = states;
   scan.reading = Scan::Reading::kBuckets;
+  scan.frz = -1;
+  scan.ins_count = 0;
   op.torn = false;
   if (!connections_.Reach(node)) return Step::kUnavailable;
   ReadBuckets(op, batch);
@@ -227,7 +229,7 @@ Task<Step> ClientCore::ScanTable(Operation& op, TableRef table, uint32_t states,
 }
 
 // The steps of a read in its usual case: BeginRead, and then GoOnReading as long as that says kRun and all that was
-// asked for is there. (1) of Get. kRestart: it is no usual case.
+// asked for is there. (1) of Get. All else but kOk and kRun: it is no usual case.
 Step ClientCore::BeginRead(Operation& op, Batch& batch) {
   address_cache_.Count(clock_);
   if (!directory_.Lookup(op.hash, &op.scan.table)) return Step::kRestart;

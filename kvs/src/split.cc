@@ -28,11 +28,11 @@ Task<Step> ClientCore::ReadSplit(Batch& batch, std::span<uint64_t, 3> words, uin
                                  Migration* migration) {
   if (!connections_.Reach(store_.home())) co_return Step::kUnavailable;
   const uint32_t parent_index = ParentIndex(child_index);
+  const uint64_t ticket = directory_.Ticket();
   batch.Read(DirectoryAddress(child_index), &words[0], sizeof(uint64_t));
   batch.Read(DirectoryAddress(parent_index), &words[1], sizeof(uint64_t));
   batch.Read(DirectoryAddress(child_index), &words[2], sizeof(uint64_t));
   stats_.directory_reads += 3;
-  const uint64_t ticket = directory_.Ticket();
   const Outcome read = co_await batch.Run();
   if (read != Outcome::kOk) co_return Step::kUnavailable;
   const DirectoryEntry parent(words[1]), child(words[2]);

@@ -294,16 +294,13 @@ Task<Step> ClientCore::MakeRoom(Operation& op, Status* why_not) {
 Task<Step> ClientCore::CanBeSplit(Operation& op, Status* why_not) {
   auto* const blocks = reinterpret_cast<BlockHeader*>(op.buffers->match.data());
   for (uint32_t c = 0; c < kCandidates; ++c) {
-    const Slot slot = op.Candidate(c);
-    if (slot.has_block()) op.batch.Read(slot.block(), &blocks[c], sizeof(BlockHeader));
+    if (!op.Candidate(c).has_block()) co_return Step::kOk;
   }
+  for (uint32_t c = 0; c < kCandidates; ++c) op.batch.Read(op.Candidate(c).block(), &blocks[c], sizeof(BlockHeader));
   const Outcome read = co_await op.batch.Run();
   if (read != Outcome::kOk) co_return Step::kUnavailable;
   uint64_t differ = 0;
-  for (uint32_t c = 0; c < kCandidates; ++c) {
-    if (!op.Candidate(c).has_block()) co_return Step::kOk;
-    differ |= blocks[c].hash ^ op.hash.h1;
-  }
+  for (uint32_t c = 0; c < kCandidates; ++c) differ |= blocks[c].hash ^ op.hash.h1;
   constexpr uint64_t kSuffixes = (uint64_t{1} << kMaxDepth) - 1;
   if ((differ & kSuffixes) != 0) co_return Step::kOk;
   const bool deepest = op.buffers->candidates().front().header.depth() >= kMaxDepth;

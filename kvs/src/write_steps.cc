@@ -29,8 +29,8 @@ constexpr uint32_t kLooksAgain = 1;
 
 // ---- the steps
 
-// What was asked for is there. kOk: the write has ended, write.result is how; kRun: more has been asked for; kRestart:
-// it is no usual case, and for SettleWrite; kFull: nor is this, for want of a FREE slot.
+// What was asked for is there. kOk: the write has ended, write.result is how; kRun: more has been asked for; else it is
+// no usual case, and for SettleWrite, with kFull if no slot is FREE (or there is no memory for a large READ).
 Step ClientCore::GoOnWriting(PendingWrite& write, Batch& batch) {
   Operation& op = *write.op;
   switch (write.phase) {
