@@ -1,4 +1,4 @@
-// computenode: serves a workload with elastic workers. docs/operating.md, "computenode".
+// computenode: serves a workload with elastic workers. docs/operating.md, "Serve with elastic workers".
 #include <glog/logging.h>
 #include <unistd.h>
 

@@ -169,8 +169,8 @@ uint64_t ClientCore::OldestEpochInFlight() const {
   return oldest;
 }
 
-// One round: reads the epoch and everybody's announcements, stamps what was retired before, announces, frees what is
-// old enough, and advances the epoch if all have seen it.
+// One round: reads the epoch and everybody's announcements, stamps what was retired before, frees what is old
+// enough, announces, and advances the epoch if all have seen it.
 Task<void> ClientCore::Maintain() {
   Batch& batch = epoch_buffers_->batch();
   batch.Renew();
