@@ -1,4 +1,4 @@
-// QueuePoolImpl: the CQ, the DC initiators and the RC queues of one thread.
+// QueuePoolImpl: the CQ, the DC initiators and the RC queues of one thread; and the ports of a node.
 //
 // Where the host's processes share DC initiators, its own are parts of those (rnic::QpAttr::host_qp).
 #ifndef KRCORE_POOL_QUEUE_POOL_IMPL_H_
@@ -33,9 +33,7 @@ class VirtualQueueImpl;
 
 namespace krcore::pool {
 
-// PortTable: which ports of a node are bound, by whichever of its pools. PortRecords: where others find them.
-//
-// Thread safety: from any thread.
+// Where others find the ports of a node. Thread safety: from any thread.
 class PortRecords {
  public:
   virtual ~PortRecords() = default;
@@ -47,6 +45,7 @@ class PortRecords {
   virtual Result<std::vector<std::byte>> LookupPort(NodeId node, Port port, Deadline deadline) = 0;
 };
 
+// Which ports of a node are bound, by whichever of its pools. Thread safety: from any thread.
 class PortTable {
  public:
   // kNoPort: chooses one. Returns kNoPort if it is taken, or all are.

@@ -1,4 +1,4 @@
-// QueueState: what the pool knows of a VirtualQueue: its completion ring and its standing.
+// QueueState: what the pool knows of a VirtualQueue: its completion ring and its standing. And Heat, how busy it is.
 //
 // Thread safety: belongs to the pool's thread.
 #ifndef KRCORE_POOL_QUEUE_STATE_H_

@@ -1,5 +1,5 @@
 // The checks a request passes before it may reach a queue that others share (KRCORE section 3.1): whatever this
-// node can know to be wrong is refused to its sender.
+// node can know to be wrong is refused to its sender. And the table of local MRs in which they look.
 #ifndef KRCORE_VQP_REQUEST_CHECK_H_
 #define KRCORE_VQP_REQUEST_CHECK_H_
 
@@ -18,12 +18,6 @@
 
 namespace krcore::vqp {
 
-// RegionTable: the local MRs of a Node, against which every SGE is checked before it reaches a shared queue.
-//
-// The table changes rarely (a region is created or destroyed) and is read for every SGE, so each pool reads a
-// private copy, RegionView, and compares one version number per batch.
-//
-// Thread safety: RegionTable from any thread; a RegionView belongs to one thread.
 struct LocalRegion {
   uint64_t addr = 0;
   uint64_t length = 0;  // 0: an empty place of a RegionView
@@ -36,6 +30,12 @@ struct LocalRegion {
   }
 };
 
+// The local MRs of a Node, against which every SGE is checked before it reaches a shared queue.
+//
+// The table changes rarely (a region is created or destroyed) and is read for every SGE, so each pool reads a
+// private copy, RegionView, and compares one version number per batch.
+//
+// Thread safety: RegionTable from any thread; a RegionView belongs to one thread.
 class RegionTable {
  public:
   void Add(const LocalRegion& region);

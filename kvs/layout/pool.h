@@ -255,6 +255,17 @@ static_assert(offsetof(HomeArea, configuration) == 2112 && offsetof(HomeArea, ev
 static_assert(offsetof(HomeArea, clients) == 2688 && offsetof(HomeArea, acknowledged) == 68'224);
 
 inline constexpr uint64_t kHomeAreaOffset = 4096;
+inline constexpr uint64_t kMembersOffset = kHomeAreaOffset + offsetof(HomeArea, members);
+inline constexpr uint64_t kEpochOffset = kHomeAreaOffset + offsetof(HomeArea, epoch);
+inline constexpr uint64_t kCountersOffset = kHomeAreaOffset + offsetof(HomeArea, counters);
+inline constexpr uint64_t kClientsUsedOffset = kCountersOffset + offsetof(HomeCounters, clients_used);
+inline constexpr uint64_t kEvacuationsOffset = kCountersOffset + offsetof(HomeCounters, evacuations);
+inline constexpr uint64_t kFreedChunksOffset = kCountersOffset + offsetof(HomeCounters, freed_chunks);
+inline constexpr uint64_t kMemberChangesOffset = kCountersOffset + offsetof(HomeCounters, member_changes);
+inline constexpr uint64_t kRetiredTablesOffset = kCountersOffset + offsetof(HomeCounters, retired_tables);
+inline constexpr uint64_t kMoverOffset = kHomeAreaOffset + offsetof(HomeArea, mover);
+inline constexpr uint64_t kEvacuationOffset = kHomeAreaOffset + offsetof(HomeArea, evacuation);
+inline constexpr uint64_t kClientsOffset = kHomeAreaOffset + offsetof(HomeArea, clients);
 inline constexpr uint64_t kDirectoryOffset = 128 * 1024;
 inline constexpr uint64_t kChunkTableOffset = kDirectoryOffset + (uint64_t{8} << kMaxDepth);
 static_assert(sizeof(Superblock) <= kHomeAreaOffset);

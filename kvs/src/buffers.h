@@ -42,18 +42,17 @@ class EpochBuffers {
 
  private:
   Registered* registered_;
-  Batch batch_{32};
+  Batch batch_;
 };
 
-// A merge's images in SplitBuffers.
+// Which of SplitBuffers' images is which table of a merge.
 inline constexpr uint32_t kNewImage = 0, kParentImage = 1, kChildImage = 2;
 
 // For the one split or merge that a client runs at a time.
 class SplitBuffers {
  public:
   static constexpr uint32_t kWindow = 96;  // slots migrated at once
-
-  static constexpr uint32_t kImages = 3;  // a merge's two old tables, and the new one
+  static constexpr uint32_t kImages = 3;   // a merge's two old tables, and the new one
 
   static size_t Bytes(const SubtableGeometry& geometry) { return sizeof(Registered) + kImages * geometry.bytes(); }
 
@@ -85,7 +84,7 @@ class SplitBuffers {
   Registered* registered_;
   std::byte* const images_;
   const size_t image_bytes_;
-  Batch batch_{kWindow};
+  Batch batch_;
 };
 
 }  // namespace kvs

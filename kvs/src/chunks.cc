@@ -10,8 +10,6 @@ namespace {
 
 constexpr uint64_t kCursorOffset = offsetof(Superblock, chunk_cursor);
 constexpr uint64_t kTablesChunkOffset = offsetof(Superblock, tables_chunk);
-constexpr uint64_t kFreedChunksOffset =
-    kHomeAreaOffset + offsetof(HomeArea, counters) + offsetof(HomeCounters, freed_chunks);
 // Chunk words read at once: as many as an operation's buffer holds, and at first only a few.
 constexpr uint64_t kWindow = kMatchBytes / sizeof(ChunkWord);
 constexpr uint64_t kFirstWindow = 64;
@@ -221,9 +219,7 @@ Task<Step> ClientCore::GiveBackRun(Batch& batch, std::span<ChunkWord> window, st
   const krcore::NodeId node = run.address.node;
   const uint64_t first = run.address.offset / chunk_bytes_;
   const uint64_t count = run.bytes / chunk_bytes_;
-  if (count > window.size() || !connections_.Reach(node) || !connections_.Reach(store_.home())) {
-    co_return Step::kUnavailable;
-  }
+  if (count > window.size() || !connections_.Reach(store_.home())) co_return Step::kUnavailable;
   batch.Read({node, ChunkWordOffset(first)}, window.data(), static_cast<uint32_t>(count * sizeof(ChunkWord)));
   const Outcome read = co_await batch.Run();
   if (read != Outcome::kOk) co_return Step::kUnavailable;
@@ -242,7 +238,6 @@ Task<Step> ClientCore::CutTable(Operation& op, krcore::NodeId node, GlobalAddres
   const auto per_chunk = static_cast<uint32_t>(chunk_bytes_ / geometry_.bytes());
   uint64_t& word = op.buffers->cas[1];
   for (;;) {
-    if (!connections_.Reach(node)) co_return Step::kUnavailable;
     op.batch.Read({node, kTablesChunkOffset}, &op.buffers->cas[0], sizeof(uint64_t));
     const Outcome hint_read = co_await op.batch.Run();
     if (hint_read != Outcome::kOk) co_return Step::kUnavailable;
@@ -279,7 +274,6 @@ Task<Step> ClientCore::CutTable(Operation& op, krcore::NodeId node, GlobalAddres
                                                  {&before, 1}, ChunkKind::kTables, 1);
     if (released != Step::kOk) co_return released;
     ++stats_.chunks_freed;
-    if (!connections_.Reach(store_.home())) co_return Step::kUnavailable;
     // Others may have found the node full meanwhile, and look again when they hear of this.
     op.batch.FetchAdd({store_.home(), kFreedChunksOffset}, 1, &op.buffers->cas[0]);
     const Outcome counted = co_await op.batch.Run();

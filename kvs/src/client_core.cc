@@ -123,7 +123,7 @@ Status ClientCore::Begin() {
   KRCORE_RETURN_IF_ERROR(connections_.Ensure(store_.home(), deadline));
   took(&times_.connect_ns);
   // First the connections, which may take long: others wait for who is registered.
-  const Step learnt = RunToEnd(LearnHome());
+  const Step learnt = Wait(LearnHome());
   if (learnt != Step::kOk) return UnavailableStatus("reading the store's home");
   if (epoch_buffers_->words().hash_seed != hasher_.seed()) {
     return {StatusCode::kBadState, "the fabric has another store since this one was opened (open it again)"};
@@ -138,7 +138,7 @@ Status ClientCore::Begin() {
 
   connections_.pool().SetGate(&registration_);
   memory_ = store_.TakeMemory();
-  const Step registered = RunToEnd(Register());
+  const Step registered = Wait(Register());
   if (registered == Step::kUnavailable) return UnavailableStatus("registering a client");
   if (registered != Step::kOk) {
     return {StatusCode::kOutOfMemory, "the store has " + std::to_string(kMaxClients) + " clients, its limit"};
@@ -188,11 +188,11 @@ void ClientCore::SayGoodbye() {
       wait();
       continue;
     }
-    const Step left = RunToEnd(Unregister());
+    const Step left = Wait(Unregister());
     if (left == Step::kOk || (left == Step::kUnavailable && reconnected.Passed(clock_))) break;
     wait();
   }
-  while (!registered_ && RunToEnd(GiveBackAbandonedEntry(epoch_buffers_->batch()))) {
+  while (!registered_ && Wait(GiveBackAbandonedEntry(epoch_buffers_->batch()))) {
   }
   renewals_end_ = true;
   while (renewing_ > 0) wait();
@@ -317,19 +317,6 @@ void ClientCore::Idle(uint32_t rounds) {
 // ---- Client's calls that block: each drives the coroutine of its name
 
 void Client::Idle(uint32_t rounds) { krcore::RealClock()->Relax(rounds); }
-
-template <typename T>
-T Client::Wait(Task<T> task) {
-  task.Start();
-  for (uint32_t idle = 0; !task.done();) {
-    if (Poll() != 0) {
-      idle = 0;
-    } else {
-      Idle(++idle);
-    }
-  }
-  return task.Take();
-}
 
 Status Client::Get(std::string_view key, std::string* value) { return Wait(GetAsync(key, value)); }
 Status Client::Put(std::string_view key, std::string_view value) { return Wait(PutAsync(key, value)); }

@@ -122,7 +122,7 @@ class ClientCore final : public Client, public Connections::Waiting {
   // Queues that no lease shuts, to renew it.
   struct Renewal {
     Connections connections;
-    Batch batch{4};
+    Batch batch;
     Renewal(krcore::Node& node, int64_t reconnect_budget_ns, Connections::Waiting& waiting, ClientStats& stats)
         : connections(node, reconnect_budget_ns, waiting, stats) {}
   };
@@ -180,9 +180,6 @@ class ClientCore final : public Client, public Connections::Waiting {
     return operation.torn ? StatusCode::kCorrupt : StatusCode::kTimeout;
   }
   Status UnavailableStatus(const char* what) const;
-  // Drives `task` to its end.
-  template <typename T>
-  T RunToEnd(Task<T> task);
   void RunDelayed();
   // Starts a split or merge that no operation waits for.
   void Background(Task<void> task);

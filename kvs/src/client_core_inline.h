@@ -1,4 +1,4 @@
-// What of ClientCore is inline, for client_core.h alone: operations that are leased and given back, waiting, driving;
+// ClientCore's inline functions, for client_core.h alone: operations that are leased and given back, waiting, driving;
 // and tasks that nobody awaits.
 #ifndef KVS_SRC_CLIENT_CORE_INLINE_H_
 #define KVS_SRC_CLIENT_CORE_INLINE_H_
@@ -156,7 +156,7 @@ inline void ClientCore::BeginAgain(Operation& op) {
 }
 
 template <typename T>
-T ClientCore::RunToEnd(Task<T> task) {
+T Client::Wait(Task<T> task) {
   task.Start();
   for (uint32_t idle = 0; !task.done();) {
     if (Poll() != 0) {

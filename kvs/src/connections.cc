@@ -7,12 +7,9 @@
 #include "kvs/layout/pool.h"
 
 namespace kvs {
-namespace {
 
 using krcore::Completion;
 using krcore::WcStatus;
-
-}  // namespace
 
 void Batch::AddLater(krcore::NodeId node, const Verb& verb) {
   if (Stale()) return Discarded(node, 1);

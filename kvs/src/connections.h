@@ -7,12 +7,10 @@
 
 #include <algorithm>
 #include <array>
-#include <cassert>
 #include <coroutine>
 #include <cstdint>
 #include <deque>
 #include <memory>
-#include <span>
 #include <vector>
 
 #include "krcore/node.h"
@@ -58,7 +56,7 @@ class RoundTripEstimate {
 // until the batch was run, which must follow. Reusable after that.
 class Batch {
  public:
-  explicit Batch(uint32_t capacity) : capacity_(capacity) {}
+  Batch() = default;
   Batch(const Batch&) = delete;
   Batch& operator=(const Batch&) = delete;
 
@@ -76,10 +74,8 @@ class Batch {
   void CountForOperation(bool counts) { of_operation_ = counts; }
   // Outbox::TakeForHint, until it is renewed.
   void HintEvery(uint32_t verbs) { hint_every_ = verbs; }
-  // Verbs that were added since it ran last, and whether they are `capacity`: how many go out at once where somebody
-  // has many. It is no limit.
+  // Verbs that were added since it ran last. There may be any number.
   uint32_t size() const { return size_; }
-  bool full() const { return size_ == capacity_; }
   // Of the last run, unless it ended kOk: whether a verb to that memory node failed, or was not posted. What went to
   // the others was done.
   bool FailedAt(krcore::NodeId node) const { return std::ranges::find(failed_nodes_, node) != failed_nodes_.end(); }
@@ -148,7 +144,6 @@ class Batch {
     uint32_t life;  // of the connection to the node for which it is meant
   };
 
-  const uint32_t capacity_;
   Connections* connections_ = nullptr;
   uint32_t lkey_ = 0;
   uint32_t size_ = 0;

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "kvs/src/buffers.h"
 #include "kvs/src/client_core.h"
 #include "kvs/src/store_core.h"
 
@@ -19,7 +18,6 @@ GlobalAddress ClientCore::DirectoryAddress(uint32_t index) const {
 // index that ends with it. The deepest present one is the table; *parent, if wanted, is the entry of the index that
 // this one was split from, read behind it.
 Task<Step> ClientCore::Resolve(Operation& op, TableRef* table, DirectoryEntry* parent) {
-  if (!connections_.Reach(store_.home())) co_return Step::kUnavailable;
   std::array<uint32_t, kMaxDepth + 1> index;
   uint32_t count = 0;
   index[count++] = 0;
@@ -82,7 +80,7 @@ Task<Step> ClientCore::ReadDirectoryEntry(Batch& batch, uint64_t* scratch, uint3
 
 Result<TableStats> ClientCore::ReadTableStats() {
   KRCORE_RETURN_IF_ERROR(NotForked());
-  return RunToEnd(CollectTableStats());
+  return Wait(CollectTableStats());
 }
 
 Task<Result<TableStats>> ClientCore::CollectTableStats() {
@@ -95,7 +93,6 @@ Task<Result<TableStats>> ClientCore::CollectTableStats() {
   const uint32_t lkey = buffer.region->lkey();
   Operation& op = co_await LeaseOwnOperation("stats");
   const Lease lease(*this, op);
-  if (!connections_.Reach(store_.home())) co_return UnavailableStatus("reading the directory");
   op.batch.Read(DirectoryAddress(0), buffer.memory.get(), kDirectoryBytes, lkey);
   const Outcome directory_read = co_await op.batch.Run();
   if (directory_read != Outcome::kOk) co_return UnavailableStatus("reading the directory");
@@ -119,7 +116,6 @@ Task<Result<TableStats>> ClientCore::CollectTableStats() {
     }
     stats.global_depth = std::max(stats.global_depth, entry.depth());
     const GlobalAddress table = entry.subtable();
-    if (!connections_.Reach(table.node)) co_return UnavailableStatus("reading a subtable");
     op.batch.Read(table, buffer.memory.get(), static_cast<uint32_t>(geometry_.bytes()), lkey);
     const Outcome table_read = co_await op.batch.Run();
     if (table_read != Outcome::kOk) co_return UnavailableStatus("reading a subtable");

@@ -11,15 +11,13 @@
 namespace kvs {
 namespace {
 
-constexpr uint64_t kMemberChangesOffset =
-    kHomeAreaOffset + offsetof(HomeArea, counters) + offsetof(HomeCounters, member_changes);
 // How often this client looks whether a round has ended; and between two, so that other movers have their turn.
 constexpr int64_t kBetweenRoundsNs = 3 * kMaxLookNs / 2;
 // Subtables moved in one round, so that rounds end.
 constexpr uint64_t kTablesPerRound = 64;
 
 constexpr GlobalAddress MemberAddress(krcore::NodeId home, krcore::NodeId node) {
-  return {home, kHomeAreaOffset + offsetof(HomeArea, members) + uint64_t{node} * sizeof(uint64_t)};
+  return {home, kMembersOffset + uint64_t{node} * sizeof(uint64_t)};
 }
 
 Status CheckDrainable(krcore::NodeId node) {
@@ -391,7 +389,6 @@ Task<Status> ClientCore::TakeBack(krcore::NodeId node) {
     if (op.attempt > 0 && OutOfTime(op)) co_return StatusCode::kTimeout;
     if (op.batch.Stale()) [[unlikely]]
       BeginAgain(op);
-    if (!connections_.Reach(store_.home())) co_return UnavailableStatus("the member list");
     uint64_t& word = op.buffers->cas[0];
     op.batch.Read(MemberAddress(store_.home(), node), &word, sizeof(word));
     const Outcome read = co_await op.batch.Run();

@@ -11,14 +11,6 @@
 namespace kvs {
 namespace {
 
-constexpr uint64_t kEpochOffset = kHomeAreaOffset + offsetof(HomeArea, epoch);
-constexpr uint64_t kEvacuationOffset = kHomeAreaOffset + offsetof(HomeArea, evacuation);
-constexpr uint64_t kEvacuationsOffset =
-    kHomeAreaOffset + offsetof(HomeArea, counters) + offsetof(HomeCounters, evacuations);
-constexpr uint64_t kRetiredTablesOffset =
-    kHomeAreaOffset + offsetof(HomeArea, counters) + offsetof(HomeCounters, retired_tables);
-constexpr uint64_t kFreedChunksOffset =
-    kHomeAreaOffset + offsetof(HomeArea, counters) + offsetof(HomeCounters, freed_chunks);
 // Scans of one round, until all that its chunks held has moved.
 constexpr int kScansPerRound = 16;
 constexpr int64_t kInvalidScanNs = 8'000'000;
@@ -88,7 +80,6 @@ Task<Step> ClientCore::Mover::ClearSlots() {
 
 Task<Step> ClientCore::Mover::Free(const Victim& victim) {
   uint64_t& old = op_.buffers->cas[0];
-  if (!client_.connections_.Reach(victim.chunk.first)) co_return Step::kUnavailable;
   uint64_t count = 1;
   if (victim.word.kind() == ChunkKind::kRun) {
     // The rest first: whoever finds the first chunk of a run finds all of it. Where its taker died some are missing.
@@ -104,7 +95,7 @@ Task<Step> ClientCore::Mover::Free(const Victim& victim) {
     for (uint64_t i = end; i-- > 1;) {
       const GlobalAddress at{victim.chunk.first, ChunkWordOffset(victim.chunk.second + i)};
       op_.batch.CompareSwap(at, words[i].word(), words[i].Freed().word(), &op_.buffers->cas[i % kCandidates]);
-      if (!op_.batch.full() && i > 1) continue;
+      if (op_.batch.size() < kCandidates && i > 1) continue;
       const Outcome freed = co_await op_.batch.Run();
       if (freed != Outcome::kOk) co_return Step::kUnavailable;
     }
@@ -230,7 +221,6 @@ Task<Step> ClientCore::Mover::End(const Victim& victim, bool free) {
 
 Task<Step> ClientCore::Mover::GiveUp(EvacuationWord evacuation) {
   const GlobalAddress at{evacuation.node(), ChunkWordOffset(evacuation.chunk())};
-  if (!client_.connections_.Reach(at.node)) co_return Step::kUnavailable;
   uint64_t& word = op_.buffers->cas[0];
   op_.batch.Read(at, &word, sizeof(word));
   const Outcome read = co_await op_.batch.Run();
@@ -359,7 +349,6 @@ Task<Step> ClientCore::Mover::Scan(Census* census, bool* valid) {
 Task<Step> ClientCore::Mover::VisitTable(uint32_t index, DirectoryEntry entry, Census* census) {
   const SubtableGeometry& geometry = client_.geometry_;
   const GlobalAddress table = entry.subtable();
-  if (!client_.connections_.Reach(table.node)) co_return Step::kUnavailable;
   // Nothing is held from one table to the next. So what the directory named under an earlier epoch may have been
   // retired and be something else by now; but what it names under this one stays what it is.
   op_.epoch = client_.epoch_;
@@ -418,7 +407,6 @@ Task<Step> ClientCore::Mover::VisitTable(uint32_t index, DirectoryEntry entry, C
 }
 
 Task<Step> ClientCore::Mover::ReadLength(GlobalAddress block, uint64_t* bytes) {
-  if (!client_.connections_.Reach(block.node)) co_return Step::kUnavailable;
   op_.batch.Read(block, op_.buffers->match.data(), sizeof(BlockHeader));
   const Outcome read = co_await op_.batch.Run();
   if (read != Outcome::kOk) co_return Step::kUnavailable;
@@ -430,7 +418,6 @@ Task<Step> ClientCore::Mover::ReadLength(GlobalAddress block, uint64_t* bytes) {
 // An ordinary update of the slot, with the value that it has. kRestart: it has changed.
 Task<Step> ClientCore::Mover::Move(GlobalAddress at, Slot slot) {
   const GlobalAddress from = slot.block();
-  if (!client_.connections_.Reach(from.node)) co_return Step::kUnavailable;
   BlockView block;
   uint64_t bytes = FirstReadBytes(slot);
   op_.batch.Read(from, op_.buffers->match.data(), static_cast<uint32_t>(bytes));

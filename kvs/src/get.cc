@@ -12,7 +12,6 @@
 
 #include "kvs/src/client_core.h"
 #include "kvs/src/mutation.h"
-#include "kvs/src/store_core.h"
 
 namespace kvs {
 namespace {

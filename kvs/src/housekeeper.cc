@@ -23,9 +23,9 @@ constexpr uint64_t kSlackPart = 4, kMostSlackPart = 16;
 // With fewer FREE ones than this part it is thorough, and does not rest. Else so many times as long as it sweeps.
 constexpr uint64_t kScarcePart = 8;
 constexpr int64_t kRest = 9;
-// What it tried in vain it tries again, even if nothing new is known: after a lease, and after twice as long each time.
-// (Writers who wait for memory take a sweep for progress. So they soon see none, and give up.) But after so many times
-// as long as it sweeps.
+// What it tried in vain it tries again, even if nothing new is known: after one lease, then after twice as long each
+// time, up to kMostPatienceLeases; but never sooner than kRestInVain times as long as the sweep worked. (Writers that
+// wait for memory take a sweep for progress. So they soon see none, and give up.)
 constexpr int64_t kMostPatienceLeases = 20, kRestInVain = 63;
 constexpr int64_t kSweepMs = 60'000;
 // How soon to poll a client again that nothing has come for.
@@ -114,17 +114,17 @@ bool HousekeeperCore::Look() {
 // Of those whose entries have not changed since the last look, a few at a time.
 void HousekeeperCore::AskForDead(const HomeView& home, int64_t now_ns) {
   dead_ = 0;
-  bool came = false;  // a client
+  bool client_came = false;
   std::map<uint32_t, Seen> unchanged, entries;
   for (const auto& [index, entry] : home.entries) {
     const auto before = entries_.find(index);
     const bool same = before != entries_.end() && before->second.entry == entry;
-    came |= before == entries_.end() || before->second.entry.owner != entry.owner;
+    client_came |= before == entries_.end() || before->second.entry.owner != entry.owner;
     entries[index] = same ? before->second : Seen{entry, now_ns};
     if (same) unchanged[index] = before->second;
   }
   entries_ = std::move(entries);
-  if (came) {
+  if (client_came) {
     patience_leases_ = 1;
     try_again_at_ns_ = std::min(try_again_at_ns_, TryAgainAfter(now_ns));
   }
@@ -139,8 +139,8 @@ void HousekeeperCore::AskForDead(const HomeView& home, int64_t now_ns) {
 }
 
 // When enough was taken since the last time, so that the table is scanned seldom compared with what is written; when
-// somebody died; when the last sweep was held up; and from time to time when it left something, for nothing need tell
-// that this can be had by now. Not while another client is at it.
+// somebody died; when the last sweep was held up; and from time to time when it left something, since nothing may show
+// that this can be freed by now. Not while another client is at it.
 bool HousekeeperCore::SweepIsDue(int64_t now_ns) {
   if (std::exchange(swept_, false)) swept_used_ = used_;
   swept_used_ = std::min(swept_used_, used_);

@@ -18,11 +18,6 @@ constexpr int64_t kPatienceLeases = 4;
 // So long it waits in all: several that wait become movers in turn and give room back to each other, which looks like
 // progress, while a client that has stopped but lives lets no chunk be freed.
 constexpr int64_t kMostLeases = 32;
-constexpr uint64_t kEpochOffset = kHomeAreaOffset + offsetof(HomeArea, epoch);
-constexpr uint64_t kCountersOffset = kHomeAreaOffset + offsetof(HomeArea, counters);
-constexpr uint64_t kEvacuationOffset = kHomeAreaOffset + offsetof(HomeArea, evacuation);
-constexpr uint64_t kClientsOffset = kHomeAreaOffset + offsetof(HomeArea, clients);
-constexpr uint64_t kMembersOffset = kHomeAreaOffset + offsetof(HomeArea, members);
 
 }  // namespace
 
@@ -231,7 +226,6 @@ Task<Step> ClientCore::ReadHome(Batch& batch) {
   EpochBuffers::Registered& words = epoch_buffers_->words();
   const krcore::NodeId home = store_.home();
   const uint64_t round = ++rounds_;
-  if (!connections_.Reach(home)) co_return Step::kUnavailable;
   batch.Read({home, kEpochOffset}, &words.epoch, sizeof(words.epoch));
   batch.Read({home, kCountersOffset}, &words.counters, sizeof(words.counters));
   batch.Read({home, kEvacuationOffset}, words.evacuation, sizeof(words.evacuation));

@@ -26,7 +26,6 @@ constexpr size_t kMaxSeenMerges = 8;
 // The record that `entry`, read in dir[index] by this operation, names. It stays what it is as long as the operation.
 Task<Step> ClientCore::ReadMerge(Batch& batch, MergeRecord* scratch, DirectoryEntry entry, Merge* merge) {
   merge->record = entry.merge_record();
-  if (!connections_.Reach(merge->record.node)) co_return Step::kUnavailable;
   batch.Read(merge->record, scratch, sizeof(MergeRecord));
   const Outcome read = co_await batch.Run();
   if (read != Outcome::kOk) co_return Step::kUnavailable;

@@ -314,7 +314,6 @@ Task<Step> ClientCore::BuildMerged(Operation& op, Merge merge, bool* fits) {
 // The second half of a key's hash is not in its block: the key must be read.
 Task<Step> ClientCore::ReadKeyHash(Operation& op, Slot slot, KeyHash* hash) {
   Batch& batch = op.batch;
-  if (!connections_.Reach(slot.block().node)) co_return Step::kUnavailable;
   const uint32_t bytes = FirstReadBytes(slot);
   batch.Read(slot.block(), op.buffers->match.data(), bytes);
   const Outcome read = co_await batch.Run();
@@ -340,7 +339,6 @@ Task<Step> ClientCore::Publish(uint32_t index, DirectoryEntry expected, uint32_t
   Batch& batch = split_->batch();
   const GlobalAddress table = spares->Take();
   if (!table.valid()) co_return Step::kFull;
-  if (!connections_.Reach(table.node)) co_return Step::kUnavailable;
   batch.Write(split_->image(kNewImage).data(), table, static_cast<uint32_t>(geometry_.bytes()));
   const Outcome written = co_await batch.Run();
   if (written != Outcome::kOk) co_return Step::kUnavailable;
@@ -419,11 +417,8 @@ Task<Step> ClientCore::RetireMerged(Merge merge) {
 Task<Step> ClientCore::ReportRetiredTables(Batch& batch, uint64_t* scratch) {
   if (retired_tables_.empty()) co_return Step::kOk;
   std::vector<GlobalAddress> tables = std::exchange(retired_tables_, {});
-  Outcome reported = Outcome::kUnavailable;
-  if (connections_.Reach(store_.home())) {
-    batch.FetchAdd({store_.home(), kHomeAreaOffset + offsetof(HomeArea, counters.retired_tables)}, 1, scratch);
-    reported = co_await batch.Run();
-  }
+  batch.FetchAdd({store_.home(), kRetiredTablesOffset}, 1, scratch);
+  const Outcome reported = co_await batch.Run();
   if (reported != Outcome::kOk) {
     retired_tables_.insert(retired_tables_.end(), tables.begin(), tables.end());
     co_return Step::kUnavailable;

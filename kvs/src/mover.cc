@@ -1,28 +1,22 @@
-// The mover: gives memory back by emptying chunks with little in them. When a client has a mover of its own run, and
-// what it tells of it; how that becomes the mover, chooses chunks, and goes on from round to round. A round is
-// evacuation.cc. Why a chunk that it frees is not in use any more is docs/protocol.md, "Emptying chunks".
+// The mover: gives memory back by emptying chunks with little in them. When a client begins a run, and what
+// it learns from it; how a run is elected, chooses chunks, and goes on from round to round. A round is evacuation.cc.
+// Why a chunk that it frees is not in use any more is docs/protocol.md, "Emptying chunks".
 #include "kvs/src/mover.h"
 
 #include <algorithm>
-#include <cstring>
 #include <memory>
 
 #include "kvs/src/buffers.h"
 #include "kvs/src/client_core.h"
-#include "kvs/src/mutation.h"
 
 namespace kvs {
 namespace {
 
-constexpr uint64_t kFreedChunksOffset =
-    kHomeAreaOffset + offsetof(HomeArea, counters) + offsetof(HomeCounters, freed_chunks);
-constexpr uint64_t kMoverOffset = kHomeAreaOffset + offsetof(HomeArea, mover);
 // Live data of a chunk that is emptied, in percent: when it pays, and when asked to be thorough.
 constexpr uint64_t kSparsePercent = 50, kNotDensePercent = 85;
 // While an operation waits for memory: so long for others' announcements.
-constexpr int64_t kPatienceLeases = 2;
-// What is pinned for a client that is expelled, one that has seen more of the store may know to be younger: it has its
-// turn for this part of a lease.
+constexpr int64_t kAnnouncementLeases = 2;
+// Another client may know that what is pinned is younger than the expelled client. It has this part of a lease to try.
 constexpr int64_t kPinnedPart = 8;
 
 }  // namespace
@@ -119,7 +113,6 @@ Task<Status> ClientCore::CompactAsync(CompactOptions options, CompactReport* rep
 // The word only avoids double work: every step is right whoever else does it. Who wants room waits for another's run
 // only until chunks were freed.
 Task<Step> ClientCore::Mover::Elect() {
-  if (!client_.connections_.Reach(home_)) co_return Step::kUnavailable;
   token_ =
       MoverWord::Make(client_.client_index_, client_.node_.incarnation(), static_cast<uint32_t>(client_.random_()));
   const uint64_t freed = client_.freed_chunks_seen_;
@@ -200,7 +193,8 @@ Task<void> ClientCore::Mover::Wait(int64_t ns) {
 // they announce the next one takes another, and this client sees that at its own: well below a lease, unless they pause
 // now and then. Who waits for much longer waits for one who has stopped.
 bool ClientCore::Mover::OutOfPatience(int64_t begin_ns) const {
-  return client_.room_wanted_ && client_.clock_.NowNs() - begin_ns > kPatienceLeases * client_.registration_.lease_ns();
+  return client_.room_wanted_ &&
+         client_.clock_.NowNs() - begin_ns > kAnnouncementLeases * client_.registration_.lease_ns();
 }
 
 bool ClientCore::Mover::OutOfTime() const { return client_.clock_.NowNs() >= deadline_ns_ || client_.closing_; }

@@ -1,5 +1,4 @@
-// Mover: one run of giving memory back, beside the client's operations. See mover.cc, evacuation.cc
-// and drain.cc.
+// A run of giving memory back (mover.cc, evacuation.cc), and what a client knows of a drain (drain.cc).
 //
 // Thread safety: the client's thread.
 #ifndef KVS_SRC_MOVER_H_
@@ -38,11 +37,12 @@ struct ClientCore::Draining {
 
 // ---- the mover
 
-// How often who waits for its turn as the mover looks: first, and at least.
+// How often a client looks that waits for its turn as the mover: at first, and at least.
 inline constexpr int64_t kLookNs = 200'000;
 inline constexpr int64_t kMaxLookNs = 10'000'000;
 inline int64_t NextLook(int64_t look_ns) { return std::min(2 * look_ns, kMaxLookNs); }
 
+// One run, next to the client's operations.
 class ClientCore::Mover {
  public:
   // `op` is not among those that users wait for. `report` is filled as it goes on.

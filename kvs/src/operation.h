@@ -12,7 +12,6 @@
 #include <new>
 #include <span>
 #include <string_view>
-#include <vector>
 
 #include "krcore/node.h"
 #include "krcore/status.h"
@@ -27,7 +26,7 @@
 
 namespace kvs {
 
-inline constexpr uint32_t kOperationVerbs = kCandidates + 4;  // of one batch: a CAS, a block, a scan, its matches
+inline constexpr uint32_t kOperationVerbs = kCandidates + 4;  // of one round trip: a CAS, a block, a scan, its matches
 inline constexpr uint32_t kMatchBytes = 8192;                 // of matching blocks, read at once
 
 // Registered memory of one operation.
@@ -117,7 +116,7 @@ struct Scan {
 
 struct Operation {
   OperationBuffers* buffers = nullptr;
-  Batch batch{kOperationVerbs};
+  Batch batch;
   Scan scan;
   KeyHash hash;
   std::string_view key;

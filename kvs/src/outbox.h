@@ -64,8 +64,8 @@ class Outbox {
   // Whether so many verbs fit in without handing on what is there, and ending what was handed on.
   bool HasRoom(size_t verbs) const { return (count_ == 0 || count_ + verbs <= hand_on_) && tail_ - head_ <= mask_; }
 
-  // Adds verbs of `batch`, to memory that `rkey` opens, the first of it at `base`: to the last part, if that is the
-  // batch's. Returns whether it has made a new one.
+  // Adds verbs of `batch`, to memory that `rkey` opens, the first of it at `base`: to the last part if that is the
+  // batch's, else to a new one. Returns whether it made one.
   template <size_t kCount>
   bool Add(const std::array<Verb, kCount>& verbs, uint64_t base, uint32_t rkey, Batch* batch) {
     assert(HasRoom(kCount));

@@ -12,11 +12,6 @@
 namespace kvs {
 namespace {
 
-constexpr uint64_t kEpochOffset = kHomeAreaOffset + offsetof(HomeArea, epoch);
-constexpr uint64_t kCountersOffset = kHomeAreaOffset + offsetof(HomeArea, counters);
-constexpr uint64_t kClientsUsedOffset = kCountersOffset + offsetof(HomeCounters, clients_used);
-constexpr uint64_t kEvacuationOffset = kHomeAreaOffset + offsetof(HomeArea, evacuation);
-constexpr uint64_t kClientsOffset = kHomeAreaOffset + offsetof(HomeArea, clients);
 // Entries by which the part in use grows, so that clients that come together do not all want the same one.
 constexpr uint64_t kGrowth = 16;
 // Entries that a new client looks at before it asks how many are in use.
@@ -34,7 +29,7 @@ constexpr uint64_t kMuchFree = 64;
 
 }  // namespace
 
-// ---- the entries that the node's clients are at
+// ---- the entries that this process's clients hold
 
 void HeldEntries::RemoveFrom(std::vector<uint32_t>* indexes) {
   const std::lock_guard lock(mutex_);
@@ -192,7 +187,6 @@ Task<Step> ClientCore::Unregister() {
   EpochBuffers::Registered& words = epoch_buffers_->words();
   Batch& batch = epoch_buffers_->batch();
   batch.Renew();
-  if (!connections_.Reach(store_.home())) co_return Step::kUnavailable;
   batch.CompareSwap({store_.home(), EntryOffset(client_index_)}, OwnerWord(), 0, &words.cas);
   const Outcome released = co_await batch.Run();
   if (released != Outcome::kOk) co_return released == Outcome::kFenced ? Step::kRestart : Step::kUnavailable;

@@ -1,5 +1,5 @@
-// What the clients of one process know of their entries in the home's client table: a client of its own one, and all of
-// those that any of them is at.
+// What is known of entries in the home's client table: by each client of its own, and by the process of all that its
+// clients hold or have claimed.
 #ifndef KVS_SRC_REGISTRATION_H_
 #define KVS_SRC_REGISTRATION_H_
 

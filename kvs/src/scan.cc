@@ -1,7 +1,6 @@
 // Reading a key: its candidates in one table, and the steps of a read in its usual case.
 #include <algorithm>
 #include <bit>
-#include <cassert>
 #include <span>
 
 #include "kvs/layout/candidates.h"

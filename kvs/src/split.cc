@@ -26,7 +26,6 @@ GlobalAddress At(const TableRef& table, uint64_t offset) { return {table.address
 // kRestart: no such split is going on, or the directory changed; `migration` has what was read last.
 Task<Step> ClientCore::ReadSplit(Batch& batch, std::span<uint64_t, 3> words, uint32_t child_index,
                                  Migration* migration) {
-  if (!connections_.Reach(store_.home())) co_return Step::kUnavailable;
   const uint32_t parent_index = ParentIndex(child_index);
   const uint64_t ticket = directory_.Ticket();
   batch.Read(DirectoryAddress(child_index), &words[0], sizeof(uint64_t));
@@ -253,7 +252,6 @@ Task<Step> ClientCore::UnlockTable(TableRef table, uint64_t token) {
 // `takeovers`: counted there if the lock was somebody else's.
 Task<Step> ClientCore::LockTable(TableRef table, uint64_t token, uint64_t* takeovers) {
   static_assert(offsetof(SubtableHeader, lock) == 0);
-  if (!connections_.Reach(table.address.node)) co_return Step::kUnavailable;
   uint64_t& old = split_->words().cas[0];
   split_->batch().CompareSwap(table.address, 0, token, &old);
   const Outcome locked = co_await split_->batch().Run();
@@ -354,7 +352,7 @@ Task<Step> ClientCore::MoveHeaders(const Migration& migration) {
   const Outcome headers_read = co_await batch.Run();
   if (headers_read != Outcome::kOk) co_return Step::kUnavailable;
   for (uint32_t b = 0; b < geometry_.buckets();) {
-    for (; b < geometry_.buckets() && !batch.full(); ++b) {
+    for (; b < geometry_.buckets() && batch.size() < SplitBuffers::kWindow; ++b) {
       const BucketHeader header = split_->ImageHeader(b);
       if (header.depth() != migration.depth) continue;
       batch.CompareSwap(At(migration.parent, BucketOffset(b)), header.word(), header.Deeper().word(),
@@ -423,7 +421,7 @@ Task<Step> ClientCore::FinishSplit(uint32_t child_index) {
     if (child_reread != Step::kOk) co_return child_reread;
     const bool finished_by_others = child_now.entry != migration.child.entry && !Mutated(Mutation::kFrzClearedLate);
     for (uint32_t s = 0; s < geometry_.slots() && !finished_by_others;) {
-      for (; s < geometry_.slots() && !batch.full(); ++s) {
+      for (; s < geometry_.slots() && batch.size() < SplitBuffers::kWindow; ++s) {
         const Slot slot = split_->ImageSlot(s);
         if (slot.state() != SlotState::kFrz) continue;
         batch.CompareSwap(At(migration.parent, SlotOffset(s)), slot.word(), Slot::Free().word(),

@@ -319,7 +319,7 @@ Task<Step> ClientCore::CanBeSplit(Operation& op, Status* why_not) {
 Status ClientCore::WriteAlone(OpKind kind, std::string_view key, std::string_view value) {
   Operation* const free = IsRecord(key, value) && !forked() ? FreeOperation() : nullptr;
   if (free == nullptr) [[unlikely]]
-    return RunToEnd(Write(kind, key, value));
+    return Wait(Write(kind, key, value));
   Operation& op = Take(*free, key, hasher_(key), /*of_user=*/true);
   const Lease lease(*this, op);
   PendingWrite write(op, kind, value);
@@ -330,7 +330,7 @@ Status ClientCore::WriteAlone(OpKind kind, std::string_view key, std::string_vie
     write.outcome = op.batch.RunBlocking(poll);
   } while (GoesOn(write.step, write.outcome, op.batch));
   if (write.step != Step::kOk) [[unlikely]]
-    RunToEnd(FinishWrite(write));
+    Wait(FinishWrite(write));
   EndWrite(write);
   return std::move(write.result);
 }

@@ -249,7 +249,6 @@ Task<Step> ClientCore::LookAgain(PendingWrite& write, Slot there) {
       there.length_units() == kLargeBlock) {
     co_return Step::kRestart;
   }
-  if (!connections_.Reach(there.block().node)) co_return Step::kUnavailable;
   op.batch.Read(there.block(), op.buffers->match.data(), FirstReadBytes(there));
   op.batch.Read(write.at(), &op.buffers->slots[0], sizeof(uint64_t));
   const Outcome read = co_await op.batch.Run();
@@ -365,17 +364,15 @@ Step ClientCore::InDoubt(PendingWrite& write) {
 Task<Step> ClientCore::LookAtOutcome(Operation& op, GlobalAddress at, Slot before, Slot after) {
   constexpr int kLooks = 4;
   for (int look = 0; look < kLooks && !op.batch.Stale() && !OutOfTime(op); ++look) {
-    if (connections_.Reach(at.node)) {
-      op.batch.Read(at, &op.buffers->cas[0], sizeof(uint64_t));
-      const Outcome read = co_await op.batch.Run();
-      if (read == Outcome::kOk) {
-        const Slot found(op.buffers->cas[0]);
-        ++stats_.outcomes_looked_up;
-        if (found == before) co_return Step::kRestart;
-        // A word with a block of one's own is nobody else's; a FREE one may be.
-        const bool own = after.has_block() && (found == after || found == after.WithState(SlotState::kFrz));
-        co_return own ? Step::kOk : Step::kUnavailable;
-      }
+    op.batch.Read(at, &op.buffers->cas[0], sizeof(uint64_t));
+    const Outcome read = co_await op.batch.Run();
+    if (read == Outcome::kOk) {
+      const Slot found(op.buffers->cas[0]);
+      ++stats_.outcomes_looked_up;
+      if (found == before) co_return Step::kRestart;
+      // A word with a block of one's own is nobody else's; a FREE one may be.
+      const bool own = after.has_block() && (found == after || found == after.WithState(SlotState::kFrz));
+      co_return own ? Step::kOk : Step::kUnavailable;
     }
     co_await Pause(std::max(Connections::kReconnectIntervalNs, connections_.NextTryNs(at.node) - clock_.NowNs()));
   }

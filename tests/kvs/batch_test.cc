@@ -66,7 +66,7 @@ class Batches : public ::testing::Test {
   NobodyWaits nobody_;
   ShutGate shut_gate_;
   std::unique_ptr<kvs::Connections> connections_;
-  kvs::Batch batch_{8};
+  kvs::Batch batch_;
 };
 
 TEST_F(Batches, EachVerbGoesToItsNodeHoweverTheyAreMixed) {
@@ -84,9 +84,23 @@ TEST_F(Batches, EachVerbGoesToItsNodeHoweverTheyAreMixed) {
   }
 }
 
+TEST_F(Batches, FailWhereAMemoryNodeCannotBeReachedAndAreDoneAtTheOthers) {
+  store_.StopMemoryNode(2);
+  connections_->Forget(2);
+  Write(2, 0);
+  EXPECT_EQ(Run(), kvs::Outcome::kUnavailable) << "with nothing to wait for";
+  Write(1, 0);
+  Write(2, 1);
+  Write(1, 2);
+  EXPECT_EQ(Run(), kvs::Outcome::kUnavailable);
+  EXPECT_TRUE(batch_.FailedAt(2));
+  EXPECT_FALSE(batch_.FailedAt(1));
+  for (const uint64_t i : {0, 2}) EXPECT_EQ(RemoteWord(1, i), local()[i]);
+}
+
 TEST(Outbox, MarksTheLastVerbAloneThoughItWasRefusedBefore) {
   kvs::Outbox outbox(16);
-  kvs::Batch first(1), second(1);
+  kvs::Batch first, second;
   const std::array verbs_there = {kvs::Verb{krcore::Opcode::kRead, 8, {1, 8, 2}}};
   outbox.Add(verbs_there, 100, 3, &first);
   EXPECT_TRUE(kvs::Outbox::IsMarker(outbox.Verbs()[0].wr_id));
@@ -115,7 +129,7 @@ class ManyBatches : public Batches {
     Begin(addresses);
   }
   void Begin(const std::vector<kvs::GlobalAddress>& addresses) {
-    kvs::Batch& batch = *begun_.emplace_back(std::make_unique<kvs::Batch>(16));
+    kvs::Batch& batch = *begun_.emplace_back(std::make_unique<kvs::Batch>());
     batch.Attach(connections_.get(), words_->lkey());
     for (const kvs::GlobalAddress& address : addresses) batch.Write(local(), address, sizeof(uint64_t));
     auto run = batch.Run();
@@ -138,6 +152,35 @@ class ManyBatches : public Batches {
   std::vector<std::unique_ptr<kvs::Batch>> begun_;
   uint64_t next_ = 0;
 };
+
+TEST_F(ManyBatches, ThatWaitForRoomConnectToTheOthersThatTheyNeed) {
+  connections_ = std::make_unique<kvs::Connections>(*node_, 1'000'000'000, nobody_, stats_);
+  ASSERT_TRUE(connections_->Open(16).ok());
+  ASSERT_TRUE(connections_->Reach(1));
+  for (int i = 0; i < 4; ++i) Begin(8);
+  Begin({{1, kAt}, {2, kAt}});
+  ASSERT_TRUE(connections_->any_stalled());
+  AwaitAll();
+  EXPECT_EQ(OutcomeOf(4), kvs::Outcome::kOk);
+  EXPECT_EQ(RemoteWord(2, 0), local()[0]);
+}
+
+// What is added when there is room again waits, too, after what waits already.
+TEST_F(ManyBatches, WhoseVerbsWaitForRoomKeepTheirOrderAtEachNode) {
+  for (int i = 0; i < 4; ++i) Begin(8, kAt + 64);
+  kvs::Batch& batch = *begun_.emplace_back(std::make_unique<kvs::Batch>());
+  batch.Attach(connections_.get(), words_->lkey());
+  for (uint64_t i = 1; i < 8; ++i) {
+    if (i == 5) connections_->Poll();
+    for (const krcore::NodeId node : {1, 2}) batch.Write(local() + i, {node, kAt}, sizeof(uint64_t));
+  }
+  auto run = batch.Run();
+  ASSERT_FALSE(run.await_ready());
+  run.await_suspend(std::noop_coroutine());
+  AwaitAll();
+  EXPECT_EQ(OutcomeOf(4), kvs::Outcome::kOk);
+  for (const krcore::NodeId node : {1, 2}) EXPECT_EQ(RemoteWord(node, 0), local()[7]);
+}
 
 TEST_F(ManyBatches, EndWithOneCompletionForAllThatWereHandedOnTogether) {
   for (int i = 0; i < 5; ++i) Begin(3);

@@ -1,5 +1,5 @@
-// CostModel: what verbs cost in virtual time. Everything here is modelled, not measured; docs/hacking.md has the source
-// of each constant and says which are assumptions.
+// What verbs cost in virtual time, and what may happen to them beyond that. Everything here is modelled, not measured;
+// docs/hacking.md has the source of each constant and says which are assumptions.
 #ifndef KRCORE_RNIC_SIM_COST_MODEL_H_
 #define KRCORE_RNIC_SIM_COST_MODEL_H_
 

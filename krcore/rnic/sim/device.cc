@@ -247,26 +247,11 @@ class SimMr final : public Mr {
   DeviceState* const device_;
 };
 
-Status CheckReceives(uint32_t rq_depth, uint32_t max_recv_bytes) {
-  if (rq_depth > kMaxQpWr) {
-    return {StatusCode::kInvalidArgument,
-            "rq_depth " + std::to_string(rq_depth) + " is above " + std::to_string(kMaxQpWr)};
-  }
-  if (rq_depth > 0 && max_recv_bytes > kMaxRecvBytes) {
-    return {StatusCode::kInvalidArgument, "max_recv_bytes is above " + std::to_string(kMaxRecvBytes)};
-  }
-  return {};
-}
-
 }  // namespace
 
 Result<std::unique_ptr<Mr>> SimPd::RegisterMemory(void* addr, size_t length, uint32_t access_rights) {
   KRCORE_RETURN_IF_ERROR(fabric_->CheckAlive(*device_));
-  if (addr == nullptr || length == 0)
-    return Status(StatusCode::kInvalidArgument, "an MR needs an address and a length");
-  if ((access_rights & (kRemoteWrite | kRemoteAtomic)) != 0 && (access_rights & kLocalWrite) == 0) {
-    return Status(StatusCode::kInvalidArgument, "remote write and atomic rights require local write");
-  }
+  KRCORE_RETURN_IF_ERROR(CheckRegistration(addr, length, access_rights));
   auto key = device_->mrs.Add(number_, addr, length, access_rights);
   if (!key.ok()) return key.status();
   const CostModel& cost = fabric_->engine().cost();
@@ -277,36 +262,19 @@ Result<std::unique_ptr<Mr>> SimPd::RegisterMemory(void* addr, size_t length, uin
 
 Result<std::unique_ptr<Qp>> SimPd::CreateQp(const QpAttr& attr) {
   if (attr.host_qp != kPrivateQp) return Status(StatusCode::kUnsupported, "processes of a simulated host share no QPs");
-  if (attr.send_cq == nullptr) return Status(StatusCode::kInvalidArgument, "a QP needs a send CQ");
-  if (attr.sq_depth == 0 || attr.sq_depth > kMaxQpWr) {
-    return Status(StatusCode::kInvalidArgument, "sq_depth is not 1 to " + std::to_string(kMaxQpWr));
-  }
-  if (attr.rq_depth > 0 && (attr.recv_cq == nullptr || attr.type == QpType::kDci)) {
-    return Status(StatusCode::kInvalidArgument, "receives need a recv CQ, and a DC initiator has none");
-  }
-  KRCORE_RETURN_IF_ERROR(CheckReceives(attr.rq_depth, attr.max_recv_bytes));
+  KRCORE_RETURN_IF_ERROR(CheckQp(attr));
   return SimQp::Create(fabric_, device_, attr, number_);
 }
 
 Result<std::unique_ptr<Dct>> SimPd::CreateDct(const DctAttr& attr) {
-  if (attr.rq_depth > 0 && attr.recv_cq == nullptr)
-    return Status(StatusCode::kInvalidArgument, "receives need a recv CQ");
-  KRCORE_RETURN_IF_ERROR(CheckReceives(attr.rq_depth, attr.max_recv_bytes));
+  KRCORE_RETURN_IF_ERROR(CheckDct(attr));
   return SimDct::Create(fabric_, device_, attr, number_);
 }
 
 namespace {
 
 Caps MakeCaps() {
-  Caps caps;
-  caps.provider = "sim";
-  caps.max_qp_wr = kMaxQpWr;
-  caps.max_sge = kMaxSge;
-  caps.max_cqe = kMaxCqe;
-  caps.max_inline_bytes = kMaxInlineBytes;
-  caps.ud_mtu_bytes = kUdMtuBytes;
-  caps.max_message_bytes = kMaxMessageBytes;
-  caps.dc = true;
+  Caps caps = SoftwareCaps("sim");
   return caps;
 }
 
@@ -326,9 +294,7 @@ class SimDevice final : public Device {
 
   Result<std::unique_ptr<Cq>> CreateCq(uint32_t depth) override {
     KRCORE_RETURN_IF_ERROR(fabric_->CheckAlive(*state_));
-    if (depth == 0 || depth > kMaxCqe) {
-      return Status(StatusCode::kInvalidArgument, "CQ depth is not 1 to " + std::to_string(kMaxCqe));
-    }
+    KRCORE_RETURN_IF_ERROR(CheckCqDepth(depth));
     state_->control_ns += fabric_->engine().cost().create_cq_ns;
     return std::unique_ptr<Cq>(std::make_unique<SimCq>(&fabric_->engine(), state_, depth));
   }

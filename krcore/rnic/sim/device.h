@@ -10,27 +10,19 @@
 #include "krcore/rnic/rnic.h"
 #include "krcore/rnic/sim/cost_model.h"
 #include "krcore/rnic/sim/verb.h"
+#include "krcore/rnic/software_nic.h"
 
 namespace krcore::rnic::sim {
 
-// What Caps reports of the simulated RNIC.
-inline constexpr uint32_t kMaxQpWr = 16384;
-inline constexpr uint32_t kMaxSge = 16;
-inline constexpr uint32_t kMaxCqe = uint32_t{1} << 20;
-inline constexpr uint32_t kMaxInlineBytes = 512;
-inline constexpr uint32_t kUdMtuBytes = 4096;
-inline constexpr uint32_t kMaxMessageBytes = uint32_t{1} << 30;  // READ and WRITE
-inline constexpr uint32_t kMaxRecvBytes = uint32_t{1} << 20;
-inline constexpr uint32_t kGrhBytes = 40;
 inline constexpr uint32_t kMaxMrs = 1 << 16;     // per device
 inline constexpr uint32_t kMaxQps = 1 << 12;     // per device; Qps and Dcts
 inline constexpr uint32_t kMaxRecords = 256;     // per fabric
 inline constexpr uint32_t kDynamicNodes = 2048;  // ids handed out, in a cycle; more where more are in use
 
-// What a device knows by key or number: its MRs, and its Qps and Dcts. They grow with use.
-
 class Receiver;
 class SimQp;
+
+// What a device knows by key or number: its MRs, and its Qps and Dcts. They grow with use.
 
 // The key is generation << 16 | index, so that it comes back after 65,535 registrations at the earliest.
 struct MrEntry {

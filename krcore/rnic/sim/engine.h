@@ -1,3 +1,4 @@
+// The engine: a queue of events by time, and every verb's way through it.
 #ifndef KRCORE_RNIC_SIM_ENGINE_H_
 #define KRCORE_RNIC_SIM_ENGINE_H_
 

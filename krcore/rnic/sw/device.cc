@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "krcore/rnic/rnic.h"
+#include "krcore/rnic/software_nic.h"
 #include "krcore/rnic/sw/fabric.h"
 #include "krcore/rnic/sw/inbox.h"
 #include "krcore/rnic/sw/layout.h"
@@ -252,63 +253,31 @@ class SwMr final : public Mr {
   SharedDevice* const device_;
 };
 
-Status CheckReceives(uint32_t rq_depth, uint32_t max_recv_bytes) {
-  if (rq_depth > kMaxQpWr) {
-    return {StatusCode::kInvalidArgument,
-            "rq_depth " + std::to_string(rq_depth) + " is above " + std::to_string(kMaxQpWr)};
-  }
-  if (rq_depth > 0 && max_recv_bytes > kMaxRecvBytes) {
-    return {StatusCode::kInvalidArgument, "max_recv_bytes is above " + std::to_string(kMaxRecvBytes)};
-  }
-  return {};
-}
-
 }  // namespace
 
 Result<std::unique_ptr<Mr>> SwPd::RegisterMemory(void* addr, size_t length, uint32_t access_rights) {
-  if (addr == nullptr || length == 0)
-    return Status(StatusCode::kInvalidArgument, "an MR needs an address and a length");
-  if ((access_rights & (kRemoteWrite | kRemoteAtomic)) != 0 && (access_rights & kLocalWrite) == 0) {
-    return Status(StatusCode::kInvalidArgument, "remote write and atomic rights require local write");
-  }
+  KRCORE_RETURN_IF_ERROR(CheckRegistration(addr, length, access_rights));
   auto key = device_->tables.AddMr(number_, addr, length, access_rights);
   if (!key.ok()) return key.status();
   return std::unique_ptr<Mr>(std::make_unique<SwMr>(device_, addr, length, *key));
 }
 
 Result<std::unique_ptr<Qp>> SwPd::CreateQp(const QpAttr& attr) {
-  if (attr.send_cq == nullptr) return Status(StatusCode::kInvalidArgument, "a QP needs a send CQ");
-  if (attr.sq_depth == 0 || attr.sq_depth > kMaxQpWr) {
-    return Status(StatusCode::kInvalidArgument, "sq_depth is not 1 to " + std::to_string(kMaxQpWr));
-  }
-  if (attr.rq_depth > 0 && (attr.recv_cq == nullptr || attr.type == QpType::kDci)) {
-    return Status(StatusCode::kInvalidArgument, "receives need a recv CQ, and a DC initiator has none");
-  }
+  KRCORE_RETURN_IF_ERROR(CheckQp(attr));
   if (attr.host_qp != kPrivateQp && attr.type != QpType::kDci)
     return Status(StatusCode::kInvalidArgument, "a host shares DC initiators only");
-  KRCORE_RETURN_IF_ERROR(CheckReceives(attr.rq_depth, attr.max_recv_bytes));
   return SwQp::Create(device_, attr, number_);
 }
 
 Result<std::unique_ptr<Dct>> SwPd::CreateDct(const DctAttr& attr) {
-  if (attr.rq_depth > 0 && attr.recv_cq == nullptr)
-    return Status(StatusCode::kInvalidArgument, "receives need a recv CQ");
-  KRCORE_RETURN_IF_ERROR(CheckReceives(attr.rq_depth, attr.max_recv_bytes));
+  KRCORE_RETURN_IF_ERROR(CheckDct(attr));
   return SwDct::Create(device_, attr, number_);
 }
 
 namespace {
 
 Caps MakeCaps() {
-  Caps caps;
-  caps.provider = "sw";
-  caps.max_qp_wr = kMaxQpWr;
-  caps.max_sge = kMaxSge;
-  caps.max_cqe = kMaxCqe;
-  caps.max_inline_bytes = kMaxInlineBytes;
-  caps.ud_mtu_bytes = kUdMtuBytes;
-  caps.max_message_bytes = kMaxMessageBytes;
-  caps.dc = true;
+  Caps caps = SoftwareCaps("sw");
   caps.cpu_coherent_atomics = true;
   caps.shared_memory_required = true;
   caps.host_qps = kHostQps;
@@ -329,9 +298,7 @@ class SwDevice final : public Device {
   Result<std::unique_ptr<Pd>> CreatePd() override { return std::unique_ptr<Pd>(std::make_unique<SwPd>(&shared_)); }
 
   Result<std::unique_ptr<Cq>> CreateCq(uint32_t depth) override {
-    if (depth == 0 || depth > kMaxCqe) {
-      return Status(StatusCode::kInvalidArgument, "CQ depth is not 1 to " + std::to_string(kMaxCqe));
-    }
+    KRCORE_RETURN_IF_ERROR(CheckCqDepth(depth));
     return std::unique_ptr<Cq>(std::make_unique<SwCq>(depth));
   }
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "krcore/rnic/rnic.h"
+#include "krcore/rnic/software_nic.h"
 #include "krcore/rnic/sw/layout.h"
 #include "krcore/rnic/sw/tables.h"
 

@@ -4,6 +4,7 @@
 
 #include "krcore/clock.h"
 #include "krcore/rnic/request_form.h"
+#include "krcore/rnic/software_nic.h"
 #include "krcore/rnic/sw/fabric.h"
 #include "krcore/rnic/sw/inbox.h"
 #include "krcore/rnic/sw/word_copy.h"

@@ -1,4 +1,4 @@
-// A NIC as this process has opened it: libibverbs' numbers in ours, its port, its events, and the handles of its peers.
+// A NIC as this process has opened it: libibverbs' values and ours, its port, its events, and the handles of its peers.
 #ifndef KRCORE_RNIC_VERBS_NIC_H_
 #define KRCORE_RNIC_VERBS_NIC_H_
 
@@ -23,7 +23,7 @@
 
 namespace krcore::rnic::verbs {
 
-// libibverbs' numbers in ours, and ours in theirs: the only place that does it.
+// The only place that converts between libibverbs' values and ours.
 
 WcStatus FromWcStatus(ibv_wc_status status);
 // What a receive's completion tells: status, opcode, length, immediate.

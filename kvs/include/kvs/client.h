@@ -269,8 +269,7 @@ class Client : public krcore::OfOneProcess {
  protected:
   // Called while a blocking call waits, with the number of rounds in a row that brought nothing.
   virtual void Idle(uint32_t rounds);
-
- private:
+  // Polls until the task has ended.
   template <typename T>
   T Wait(Task<T> task);
 };
