@@ -10,8 +10,8 @@
 #include "cli/common_flags.h"
 #include "cli/fail.h"
 #include "cli/flags.h"
-#include "krcore/meta/meta_client.h"
-#include "krcore/pool/queue_pool_impl.h"
+#include "krcore/peers/meta_client.h"
+#include "krcore/queue/queue_pool_impl.h"
 #include "krcore/rnic/registry.h"
 
 DEFINE_string(model, "", "connectx: print modelled costs in virtual time, and nothing measured");
@@ -89,7 +89,7 @@ void LookUp(QueuePool& pool, int connects, Samples& samples, Samples* cached) {
 
 // Whether the node, having looked up often enough, has an RC connection to its metadata server; waits for it.
 bool LinkToMetaServer(Peer& peer, QueuePool& pool) {
-  auto& impl = static_cast<pool::QueuePoolImpl&>(pool);
+  auto& impl = static_cast<queue::QueuePoolImpl&>(pool);
   if (impl.context().meta == nullptr) return false;  // DC is the NIC's own
   const Deadline deadline = Deadline::After(*RealClock(), 10'000'000'000);
   for (bool begun = false; !deadline.Passed(*RealClock());) {
@@ -125,7 +125,7 @@ void RcConnects(int64_t verbs_ns) {
   Must(node->HostMetaServer(64));
   Must(node->Publish(Deadline::Never()));
   auto pool = Must(node->CreateQueuePool({.rc_hot_wrs = UINT32_MAX}));
-  auto& impl = static_cast<pool::QueuePoolImpl&>(*pool);
+  auto& impl = static_cast<queue::QueuePoolImpl&>(*pool);
   auto first = Must(pool->CreateQueue(4));
   Must(first->Connect(1, Deadline::Never()));
   const auto settle = [&] {
@@ -210,9 +210,9 @@ HostMemory LookupsAmong(NodeId records) {
   rnic::DeviceAddress self = device->address();
   for (NodeId id = kFirst; id < kFirst + records; ++id) {
     self.node = id;
-    auto client = Must(meta::MetaClient::Create(*device, *pd, *RealClock(), self));
-    const meta::NodePayload payload{.dc_key = id};
-    Must(client->Publish(meta::Key::Node(id), std::as_bytes(std::span(&payload, 1)), Deadline::Never()));
+    auto client = Must(peers::MetaClient::Create(*device, *pd, *RealClock(), self));
+    const peers::NodePayload payload{.dc_key = id};
+    Must(client->Publish(peers::Key::Node(id), std::as_bytes(std::span(&payload, 1)), Deadline::Never()));
   }
   auto pool = Must(host->CreateQueuePool({}));
   const size_t heap_before = mallinfo2().uordblks;

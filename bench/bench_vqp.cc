@@ -16,10 +16,10 @@
 #include "bench/promote.h"
 #include "cli/fail.h"
 #include "krcore/node.h"
+#include "krcore/queue/request_check.h"
 #include "krcore/queue_pool.h"
 #include "krcore/rnic/registry.h"
 #include "krcore/virtual_queue.h"
-#include "krcore/vqp/request_check.h"
 #include "vqp_tax.h"
 
 namespace krcore {
@@ -102,11 +102,11 @@ void Bare(benchmark::State& state, Opcode opcode) {
 // The request checks alone, on the same requests: their part of Vqp minus Bare. SGEs of `regions` regions in turn.
 void Check(benchmark::State& state, Opcode opcode, uint32_t regions) {
   const auto batch = static_cast<size_t>(state.range(0));
-  vqp::RegionTable table;
+  peers::RegionTable table;
   for (uint32_t i = 0; i < 4; ++i)
     table.Add({.addr = i * kBytes + kBytes, .length = kBytes, .lkey = 0x100 * i + 7, .rights = kLocalWrite});
-  vqp::RegionView view(table);
-  const vqp::RequestLimits limits{4, 512, 1u << 30};
+  peers::RegionView view(table);
+  const queue::RequestLimits limits{4, 512, 1u << 30};
   const RemoteRegion remote[1] = {{1 << 30, kBytes, 99, 0}};
   std::vector<Sge> sges(batch);
   std::vector<WorkRequest> wrs(batch);
@@ -115,12 +115,12 @@ void Check(benchmark::State& state, Opcode opcode, uint32_t regions) {
     sges[i] = {kBytes + region * kBytes + 64 * i, opcode == Opcode::kRead ? 64u : 8u, 0x100 * region + 7};
     Fill(wrs[i], &sges[i], opcode, remote[0].addr, remote[0].rkey, i);
   }
-  vqp::LikeRequest like;
+  queue::LikeRequest like;
   for (auto _ : state) {
     view.Sync();
     size_t bad_index = 0;
     bool has_inline = false;
-    StatusCode code = vqp::CheckRequests(wrs, limits, view, remote, &like, &bad_index, &has_inline);
+    StatusCode code = queue::CheckRequests(wrs, limits, view, remote, &like, &bad_index, &has_inline);
     benchmark::DoNotOptimize(code);
     if (code != StatusCode::kOk) return state.SkipWithError("refused");
   }

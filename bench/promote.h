@@ -3,13 +3,13 @@
 #define BENCH_PROMOTE_H_
 
 #include "krcore/node.h"
-#include "krcore/pool/queue_pool_impl.h"
+#include "krcore/queue/queue_pool_impl.h"
 
 namespace krcore {
 
 // `peer` was opened with rc_peers, and a queue of the pool is connected to it. False: it took no RC connection.
 inline bool MoveToRc(Node& peer, QueuePool& pool) {
-  auto& impl = static_cast<pool::QueuePoolImpl&>(pool);
+  auto& impl = static_cast<queue::QueuePoolImpl&>(pool);
   if (!impl.rc()->Connect(impl.peers().Cached(peer.id()))) return false;
   for (int polls = 0; polls < 1'000'000 && impl.rc()->busy(); ++polls) {
     pool.Poll();

@@ -13,10 +13,10 @@
 #include <vector>
 
 #include "krcore/node.h"
+#include "krcore/queue/request_check.h"
 #include "krcore/queue_pool.h"
 #include "krcore/rnic/registry.h"
 #include "krcore/virtual_queue.h"
-#include "krcore/vqp/request_check.h"
 
 namespace krcore {
 namespace {
@@ -184,8 +184,8 @@ class CheckSide final : public Side {
       view_.Sync();
       size_t bad_index = 0;
       bool has_inline = false;
-      ok &= vqp::CheckRequests(batch_.wrs(), {4, 512, 1u << 30}, view_, {&kRemote, 1}, &like_, &bad_index,
-                               &has_inline) == StatusCode::kOk;
+      ok &= queue::CheckRequests(batch_.wrs(), {4, 512, 1u << 30}, view_, {&kRemote, 1}, &like_, &bad_index,
+                                 &has_inline) == StatusCode::kOk;
     }
     return ok;
   }
@@ -193,13 +193,13 @@ class CheckSide final : public Side {
  private:
   static constexpr uint32_t kLkey = 7;
   static constexpr RemoteRegion kRemote{1 << 30, kBytes, 99, 0};
-  static vqp::RegionTable& MakeTable(vqp::RegionTable& table) {
+  static peers::RegionTable& MakeTable(peers::RegionTable& table) {
     table.Add({.addr = kBytes, .length = kBytes, .lkey = kLkey, .rights = kLocalWrite});
     return table;
   }
-  vqp::RegionTable table_;
-  vqp::RegionView view_;
-  vqp::LikeRequest like_;
+  peers::RegionTable table_;
+  peers::RegionView view_;
+  queue::LikeRequest like_;
   Batch<WorkRequest> batch_;
 };
 

@@ -110,7 +110,8 @@ void KernelVirtualQueue::AskCredits() {
 // ---- sending
 
 StatusCode KernelVirtualQueue::CheckMessage(const WorkRequest& wr) const {
-  if (wr.num_sge > kMaxMessageSges || (wr.num_sge != 0 && wr.sg_list == nullptr) || (wr.flags & ~vqp::kKnownFlags) != 0)
+  if (wr.num_sge > kMaxMessageSges || (wr.num_sge != 0 && wr.sg_list == nullptr) ||
+      (wr.flags & ~queue::kKnownFlags) != 0)
     return StatusCode::kInvalidArgument;
   const bool is_inline = (wr.flags & kInline) != 0;
   uint64_t total = 0;
@@ -118,7 +119,7 @@ StatusCode KernelVirtualQueue::CheckMessage(const WorkRequest& wr) const {
     if (sge.length == 0) return StatusCode::kInvalidArgument;
     total += sge.length;
     if (is_inline) continue;
-    const vqp::LocalRegion* const region = pool_->regions().Find(sge.lkey);
+    const peers::LocalRegion* const region = pool_->regions().Find(sge.lkey);
     if (region == nullptr || !region->Covers(sge.addr, sge.length)) return StatusCode::kPermissionDenied;
   }
   return total > (is_inline ? std::min(copy_bytes_, kMaxInlineBytes) : copy_bytes_) ? StatusCode::kInvalidArgument
@@ -128,7 +129,7 @@ StatusCode KernelVirtualQueue::CheckMessage(const WorkRequest& wr) const {
 StatusCode KernelVirtualQueue::CheckBatch(std::span<const WorkRequest> wrs, size_t* bad_index, bool* has_inline) {
   const auto is_two_sided = [](const WorkRequest& wr) { return IsSend(wr.opcode) || wr.opcode == Opcode::kWriteImm; };
   if (std::none_of(wrs.begin(), wrs.end(), is_two_sided))
-    return vqp::CheckRequests(wrs, pool_->limits(), pool_->regions(), regions(), &like_, bad_index, has_inline);
+    return queue::CheckRequests(wrs, pool_->limits(), pool_->regions(), regions(), &like_, bad_index, has_inline);
   uint32_t messages = 0;
   for (size_t i = 0; i < wrs.size(); ++i) {
     const WorkRequest& wr = wrs[i];
@@ -136,7 +137,7 @@ StatusCode KernelVirtualQueue::CheckBatch(std::span<const WorkRequest> wrs, size
     uint64_t bytes;
     *bad_index = i;
     if (!is_two_sided(wr))
-      code = vqp::CheckRequest(wr, pool_->limits(), pool_->regions(), regions(), &bytes);
+      code = queue::CheckRequest(wr, pool_->limits(), pool_->regions(), regions(), &bytes);
     else if (slots_ == 0)
       code = StatusCode::kBadState;
     else

@@ -10,8 +10,9 @@
 
 #include "krcore/kernel/kernel_queue.h"
 #include "krcore/node.h"
+#include "krcore/peers/region_table.h"
+#include "krcore/queue/request_check.h"
 #include "krcore/queue_pool.h"
-#include "krcore/vqp/request_check.h"
 
 namespace krcore::kernel {
 
@@ -42,7 +43,7 @@ class KernelNode final : public Node {
   Result<std::unique_ptr<QueuePool>> CreateQueuePool(const QueuePoolOptions& options) override;
 
   // ---- for pools
-  vqp::RegionTable& local_regions() { return local_regions_; }
+  peers::RegionTable& local_regions() { return local_regions_; }
   uint64_t max_message_bytes() const { return max_message_bytes_; }
   // Makes a fresh queue part of this node, with `depth` places.
   Status OpenQueue(KernelQueue& queue, uint32_t depth) const { return queue.OpenLike(control_, depth); }
@@ -61,7 +62,7 @@ class KernelNode final : public Node {
   Clock& clock_;
   uint64_t max_message_bytes_ = 0;
   KernelQueue control_;  // all regions are its, and the node's calls; pushes nothing
-  vqp::RegionTable local_regions_;
+  peers::RegionTable local_regions_;
 
   std::mutex mutex_;  // of what follows, and held while publishing: what is published later is newer
   std::vector<krc_shared_region> exposed_;
@@ -87,15 +88,15 @@ class KernelPool final : public QueuePool {
 
   // ---- for KernelVirtualQueue
   KernelNode& kernel_node() { return node_; }
-  vqp::RegionView& regions() { return regions_; }
-  const vqp::RequestLimits& limits() const { return limits_; }
+  peers::RegionView& regions() { return regions_; }
+  const queue::RequestLimits& limits() const { return limits_; }
   QueuePoolStats& mutable_stats() { return stats_; }
   void Remove(KernelVirtualQueue* queue);
 
  private:
   KernelNode& node_;
-  vqp::RegionView regions_;
-  const vqp::RequestLimits limits_;
+  peers::RegionView regions_;
+  const queue::RequestLimits limits_;
   QueuePoolStats stats_;
   PostGate* gate_ = nullptr;
   size_t completed_by_flush_ = 0;  // found outside Poll, to be counted by the next

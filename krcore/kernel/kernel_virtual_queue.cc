@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "krcore/kernel/kernel_node.h"
-#include "krcore/pool/queue_state.h"
+#include "krcore/queue/queue_state.h"
 
 namespace krcore::kernel {
 namespace {
@@ -103,7 +103,7 @@ void KernelVirtualQueue::Fill(uint64_t position, const WorkRequest& wr) {
     out.sges[i] = {wr.sg_list[i].addr, wr.sg_list[i].length, wr.sg_list[i].lkey};
   if ((wr.flags & kInline) == 0 || wr.num_sge == 0) return;
   std::byte* const payload = inline_payloads_->bytes().data() + ring_.slot(position) * kMaxInlineBytes;
-  out.sges[0] = {reinterpret_cast<uint64_t>(payload), pool::CopyInlinePayload(wr, payload), inline_payloads_->lkey()};
+  out.sges[0] = {reinterpret_cast<uint64_t>(payload), queue::CopyInlinePayload(wr, payload), inline_payloads_->lkey()};
   out.num_sge = 1;
 }
 

@@ -13,9 +13,9 @@
 
 #include "krcore/base/arrays.h"
 #include "krcore/kernel/kernel_queue.h"
+#include "krcore/queue/one_sided_ring.h"
+#include "krcore/queue/request_check.h"
 #include "krcore/virtual_queue.h"
-#include "krcore/vqp/one_sided_ring.h"
-#include "krcore/vqp/request_check.h"
 
 namespace krcore::kernel {
 
@@ -73,7 +73,7 @@ class KernelVirtualQueue final : public VirtualQueue {
   size_t CompleteUpTo(uint64_t position, WcStatus status);
 
   KernelPool* pool_;  // null: destroyed
-  vqp::OneSidedRing ring_;
+  queue::OneSidedRing ring_;
   LazyArray<krc_request> requests_;
   std::unique_ptr<Region> inline_payloads_;  // kMaxInlineBytes per WR; made when first needed
   KernelQueue queue_;                        // before the payloads: its end waits for those that use them
@@ -91,7 +91,7 @@ class KernelVirtualQueue final : public VirtualQueue {
   uint32_t credits_ = 0;                 // of which no accepted message has taken one
   uint32_t staged_messages_ = 0;
 
-  vqp::LikeRequest like_;
+  queue::LikeRequest like_;
   uint64_t like_version_ = 0;  // of the regions that it was made from
 };
 

@@ -6,11 +6,11 @@
 #include <string>
 #include <utility>
 
-#include "krcore/dct/peer.h"
-#include "krcore/meta/table.h"
 #include "krcore/node/region_impl.h"
-#include "krcore/pool/queue_pool_impl.h"
-#include "krcore/rc/desk.h"
+#include "krcore/peers/meta_table.h"
+#include "krcore/peers/peer.h"
+#include "krcore/peers/rc_desk.h"
+#include "krcore/queue/queue_pool_impl.h"
 #include "krcore/resources.h"
 #include "krcore/rnic/registry.h"
 
@@ -50,8 +50,8 @@ constexpr uint32_t kAllRemoteRights = kRemoteRead | kRemoteWrite | kRemoteAtomic
 Result<std::unique_ptr<Node>> NodeImpl::Open(const NodeOptions& options) {
   if (options.mr_lease_ns < kMinLeaseNs || options.mr_lease_ns > kMaxLeaseNs)
     return Status(StatusCode::kInvalidArgument, "mr_lease_ns must be 1 ms to an hour");
-  if (options.rc_peers > rc::kMaxPlaces)
-    return Status(StatusCode::kInvalidArgument, "rc_peers must be at most " + std::to_string(rc::kMaxPlaces));
+  if (options.rc_peers > peers::kMaxDeskPlaces)
+    return Status(StatusCode::kInvalidArgument, "rc_peers must be at most " + std::to_string(peers::kMaxDeskPlaces));
   auto device = rnic::OpenDevice({.provider = options.rnic,
                                   .fabric = options.fabric,
                                   .node = options.node,
@@ -74,27 +74,27 @@ Status NodeImpl::Start(uint32_t rc_peers) {
   auto pd = device_->CreatePd();
   if (!pd.ok()) return pd.status();
   pd_ = *std::move(pd);
-  auto dct = dct::CreateTarget(*pd_, incarnation());
+  auto dct = peers::CreateTarget(*pd_, incarnation());
   if (!dct.ok()) return dct.status();
   dct_ = *std::move(dct);
-  auto meta = meta::MetaClient::Create(*device_, *pd_, clock_, device_->address());
+  auto meta = peers::MetaClient::Create(*device_, *pd_, clock_, device_->address());
   if (!meta.ok()) return meta.status();
   meta_ = *std::move(meta);
-  peers_ = std::make_unique<dct::PeerDirectory>(*device_, *meta_, clock_, share_host_);
+  peers_ = std::make_unique<peers::PeerDirectory>(*device_, *meta_, clock_, share_host_);
   if (rc_peers == 0) return {};
-  auto desk =
-      MakeRegion({.length = rc_peers * sizeof(rc::Place), .remote_rights = kAllRemoteRights, .tag = rc::kDeskTag});
+  auto desk = MakeRegion(
+      {.length = rc_peers * sizeof(peers::DeskPlace), .remote_rights = kAllRemoteRights, .tag = peers::kDeskTag});
   if (!desk.ok()) return desk.status();
   desk_ = *std::move(desk);
-  auto acceptor = rc::Acceptor::Create(*device_, *pd_, clock_, desk_places());
+  auto acceptor = peers::Acceptor::Create(*device_, *pd_, clock_, desk_places());
   if (!acceptor.ok()) return acceptor.status();
   acceptor_ = *std::move(acceptor);
   return {};
 }
 
-std::span<rc::Place> NodeImpl::desk_places() const {
+std::span<peers::DeskPlace> NodeImpl::desk_places() const {
   if (desk_ == nullptr) return {};
-  return {reinterpret_cast<rc::Place*>(desk_->bytes().data()), desk_->bytes().size() / sizeof(rc::Place)};
+  return {reinterpret_cast<peers::DeskPlace*>(desk_->bytes().data()), desk_->bytes().size() / sizeof(peers::DeskPlace)};
 }
 
 NodeImpl::~NodeImpl() {
@@ -106,7 +106,7 @@ NodeImpl::~NodeImpl() {
 
 Result<std::unique_ptr<Region>> NodeImpl::CreateRegion(const RegionOptions& options) {
   KRCORE_RETURN_IF_ERROR(NotForked());
-  if (options.tag == rc::kDeskTag) return Status(StatusCode::kInvalidArgument, "this tag is krcore's own");
+  if (options.tag == peers::kDeskTag) return Status(StatusCode::kInvalidArgument, "this tag is krcore's own");
   return MakeRegion(options);
 }
 
@@ -158,7 +158,7 @@ std::vector<RemoteRegion> NodeImpl::published_regions() {
   std::lock_guard lock(mutex_);
   std::vector<RemoteRegion> regions;
   for (const Exposed& exposed : exposed_)
-    if (exposed.published && !exposed.withdrawn && exposed.region.tag != rc::kDeskTag)
+    if (exposed.published && !exposed.withdrawn && exposed.region.tag != peers::kDeskTag)
       regions.push_back(exposed.region);
   return regions;
 }
@@ -190,9 +190,9 @@ Status NodeImpl::HostMetaServer(uint32_t capacity) {
     if (hosting_) return {StatusCode::kExists, "this node hosts a metadata server already"};
     hosting_ = true;
   }
-  const meta::MetaServerOptions options{
+  const peers::MetaServerOptions options{
       .capacity = capacity, .mr_lease_ns = mr_lease_ns_, .desk = desk_places(), .desk_rkey = desk_ ? desk_->rkey() : 0};
-  auto server = meta::MetaServer::Host(*device_, *pd_, *dct_, clock_, options, Deadline::After(clock_, kCatchUpNs));
+  auto server = peers::MetaServer::Host(*device_, *pd_, *dct_, clock_, options, Deadline::After(clock_, kCatchUpNs));
   std::lock_guard lock(mutex_);
   hosting_ = server.ok();
   if (!server.ok()) return server.status();
@@ -203,7 +203,7 @@ Status NodeImpl::HostMetaServer(uint32_t capacity) {
 Status NodeImpl::Publish(Deadline deadline) {
   KRCORE_RETURN_IF_ERROR(NotForked());
   std::lock_guard publishing(publish_mutex_);
-  meta::NodePayload payload;
+  peers::NodePayload payload;
   payload.dc_key = dct_->dc_key();
   payload.dct_num = dct_->num();
   {
@@ -214,7 +214,7 @@ Status NodeImpl::Publish(Deadline deadline) {
       payload.regions[payload.region_count++] = exposed.region;
     }
   }
-  const Status published = meta_->Publish(meta::Key::Node(id()), std::as_bytes(std::span(&payload, 1)), deadline);
+  const Status published = meta_->Publish(peers::Key::Node(id()), std::as_bytes(std::span(&payload, 1)), deadline);
   peers_->ForgetOnHost(id());  // also if it failed: some server may have it
   KRCORE_RETURN_IF_ERROR(published);
   std::lock_guard lock(mutex_);
@@ -236,7 +236,7 @@ Status NodeImpl::PublishService(std::string_view name, std::span<const std::byte
     return {StatusCode::kInvalidArgument, "a service's value has at most " + std::to_string(kMaxServiceBytes) +
                                               " bytes, not " + std::to_string(value.size())};
   KRCORE_RETURN_IF_ERROR(NeedPublished(deadline));
-  Status status = meta_->Publish(meta::Key::Service(name), value, deadline);
+  Status status = meta_->Publish(peers::Key::Service(name), value, deadline);
   if (status.ok() || status.message().empty()) return status;
   return {status.code(), "service '" + std::string(name) + "': " + std::string(status.message())};
 }
@@ -256,13 +256,13 @@ Status NodeImpl::ClaimService(std::string_view name, std::span<const std::byte> 
 
 Result<std::vector<std::byte>> NodeImpl::LookupService(std::string_view name, Deadline deadline) {
   KRCORE_RETURN_IF_ERROR(NotForked());
-  auto record = meta_->Lookup(meta::Key::Service(name), deadline);
+  auto record = meta_->Lookup(peers::Key::Service(name), deadline);
   if (!record.ok()) {
     if (record.status() == StatusCode::kNotFound)
       return Status(StatusCode::kNotFound, "no node publishes a service '" + std::string(name) + "'");
     return record.status();
   }
-  if (record->kind != meta::RecordKind::kService || record->value_length > kMaxServiceBytes)
+  if (record->kind != peers::RecordKind::kService || record->value_length > kMaxServiceBytes)
     return Status(StatusCode::kCorrupt, "the record of service '" + std::string(name) + "' is not one of a service");
   return std::vector<std::byte>(record->value, record->value + record->value_length);
 }
@@ -270,24 +270,24 @@ Result<std::vector<std::byte>> NodeImpl::LookupService(std::string_view name, De
 Status NodeImpl::PublishPort(Port port, std::span<const std::byte> value, Deadline deadline) {
   assert(value.size() <= kMaxServiceBytes);
   KRCORE_RETURN_IF_ERROR(NeedPublished(deadline));
-  Status status = meta_->Publish(meta::Key::Port(id(), port), value, deadline);
+  Status status = meta_->Publish(peers::Key::Port(id(), port), value, deadline);
   if (status.ok() || status.message().empty()) return status;
   return {status.code(), "port " + std::to_string(port) + ": " + std::string(status.message())};
 }
 
-void NodeImpl::WithdrawPort(Port port, Deadline deadline) { meta_->Remove(meta::Key::Port(id(), port), deadline); }
+void NodeImpl::WithdrawPort(Port port, Deadline deadline) { meta_->Remove(peers::Key::Port(id(), port), deadline); }
 
 Result<std::vector<std::byte>> NodeImpl::LookupPort(NodeId node, Port port, Deadline deadline) {
-  auto record = meta_->Lookup(meta::Key::Port(node, port), deadline);
+  auto record = meta_->Lookup(peers::Key::Port(node, port), deadline);
   if (!record.ok()) return record.status();
-  if (record->kind != meta::RecordKind::kPort || record->value_length > kMaxServiceBytes)
+  if (record->kind != peers::RecordKind::kPort || record->value_length > kMaxServiceBytes)
     return Status(StatusCode::kCorrupt, "the record of port " + std::to_string(port) + " is not one of a port");
   return std::vector<std::byte>(record->value, record->value + record->value_length);
 }
 
 bool NodeImpl::IsConfirmedDead(NodeId node, uint32_t incarnation) {
   if (forked()) return false;
-  return meta_->OwnerIsDead(meta::PackOwner(node, incarnation), nullptr, Deadline::After(clock_, rnic::kPollingAskNs));
+  return meta_->OwnerIsDead(peers::PackOwner(node, incarnation), nullptr, Deadline::After(clock_, rnic::kPollingAskNs));
 }
 
 // ---- queues
@@ -301,19 +301,19 @@ size_t NodeImpl::PollConnections() {
 Result<std::unique_ptr<QueuePool>> NodeImpl::CreateQueuePool(const QueuePoolOptions& options) {
   KRCORE_RETURN_IF_ERROR(NotForked());
   return OrOutOfMemory("making a queue pool", [&] {
-    return pool::QueuePoolImpl::Create({.node = this,
-                                        .device = device_.get(),
-                                        .pd = pd_.get(),
-                                        .regions = &local_regions_,
-                                        .peers = peers_.get(),
-                                        .meta = device_->caps().software_dc ? meta_.get() : nullptr,
-                                        .self = {device_->address(), dct_->num(), dct_->dc_key()},
-                                        .senders = &senders_,
-                                        .pools = &pools_,
-                                        .ports = &ports_,
-                                        .port_records = this,
-                                        .host_qps = share_host_ ? device_->caps().host_qps : 0},
-                                       options);
+    return queue::QueuePoolImpl::Create({.node = this,
+                                         .device = device_.get(),
+                                         .pd = pd_.get(),
+                                         .regions = &local_regions_,
+                                         .peers = peers_.get(),
+                                         .meta = device_->caps().software_dc ? meta_.get() : nullptr,
+                                         .self = {device_->address(), dct_->num(), dct_->dc_key()},
+                                         .senders = &senders_,
+                                         .pools = &pools_,
+                                         .ports = &ports_,
+                                         .port_records = this,
+                                         .host_qps = share_host_ ? device_->caps().host_qps : 0},
+                                        options);
   });
 }
 

@@ -7,18 +7,18 @@
 #include <string>
 #include <vector>
 
-#include "krcore/dct/peer_directory.h"
-#include "krcore/meta/meta_client.h"
-#include "krcore/meta/meta_server.h"
 #include "krcore/node.h"
-#include "krcore/pool/queue_pool_impl.h"
-#include "krcore/rc/desk.h"
+#include "krcore/peers/meta_client.h"
+#include "krcore/peers/meta_server.h"
+#include "krcore/peers/peer_directory.h"
+#include "krcore/peers/rc_desk.h"
+#include "krcore/peers/region_table.h"
+#include "krcore/queue/queue_pool_impl.h"
 #include "krcore/rnic/rnic.h"
-#include "krcore/vqp/request_check.h"
 
 namespace krcore::node {
 
-class NodeImpl final : public Node, private pool::PortRecords {
+class NodeImpl final : public Node, private queue::PortRecords {
  public:
   static Result<std::unique_ptr<Node>> Open(const NodeOptions& options);
   ~NodeImpl() override;
@@ -60,7 +60,7 @@ class NodeImpl final : public Node, private pool::PortRecords {
   std::vector<RemoteRegion> published_regions();
 
   // ---- for RegionImpl
-  vqp::RegionTable& local_regions() { return local_regions_; }
+  peers::RegionTable& local_regions() { return local_regions_; }
   void RemoveRemote(uint32_t rkey);
   // Publishes the node without the region, if it was ever published with it. Returns the time from which on no peer
   // uses it.
@@ -84,12 +84,12 @@ class NodeImpl final : public Node, private pool::PortRecords {
   bool share_host_ = false;
   std::unique_ptr<rnic::Pd> pd_;
   std::unique_ptr<rnic::Dct> dct_;
-  vqp::RegionTable local_regions_;
-  std::unique_ptr<meta::MetaClient> meta_;
-  std::unique_ptr<dct::PeerDirectory> peers_;
+  peers::RegionTable local_regions_;
+  std::unique_ptr<peers::MetaClient> meta_;
+  std::unique_ptr<peers::PeerDirectory> peers_;
   std::atomic<uint32_t> senders_{0};  // numbers the queues that send messages
   std::atomic<uint32_t> pools_{0};    // ... and the pools
-  pool::PortTable ports_;
+  queue::PortTable ports_;
 
   struct Exposed {
     RemoteRegion region;
@@ -100,14 +100,14 @@ class NodeImpl final : public Node, private pool::PortRecords {
   std::mutex publish_mutex_;  // held from composing the node's record until it is published: later ones come after
   std::mutex mutex_;          // guards the rest
   std::vector<Exposed> exposed_;
-  std::unique_ptr<meta::MetaServer> meta_server_;
+  std::unique_ptr<peers::MetaServer> meta_server_;
   bool hosting_ = false;  // or about to
   bool published_ = false;
 
-  std::span<rc::Place> desk_places() const;
+  std::span<peers::DeskPlace> desk_places() const;
   std::unique_ptr<Region> desk_;  // null: no RC connections are accepted
   std::mutex acceptor_mutex_;
-  std::unique_ptr<rc::Acceptor> acceptor_;  // guarded by acceptor_mutex_
+  std::unique_ptr<peers::Acceptor> acceptor_;  // guarded by acceptor_mutex_
 };
 
 }  // namespace krcore::node

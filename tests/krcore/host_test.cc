@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-#include "krcore/dct/peer_directory.h"
+#include "krcore/peers/peer_directory.h"
 #include "tests/krcore/fixture.h"
 #include "tests/rnic/sw_child.h"
 
@@ -20,8 +20,8 @@ namespace {
 class Cache : public ::testing::Test {
  protected:
   static constexpr size_t kEntryBytes = 192;
-  static dct::HostRecord Record(NodeId node, uint64_t stamp) {
-    dct::HostRecord record;
+  static peers::HostRecord Record(NodeId node, uint64_t stamp) {
+    peers::HostRecord record;
     record.address.node = node;
     record.address.incarnation = static_cast<uint32_t>(stamp);
     record.dc_key = stamp * 3;
@@ -32,8 +32,8 @@ class Cache : public ::testing::Test {
     for (RemoteRegion& region : record.regions) region = {stamp, stamp + 1, static_cast<uint32_t>(stamp), 9};
     return record;
   }
-  static bool Whole(const dct::HostRecord& record) {
-    const dct::HostRecord want = Record(record.address.node, record.address.incarnation);
+  static bool Whole(const peers::HostRecord& record) {
+    const peers::HostRecord want = Record(record.address.node, record.address.incarnation);
     return std::memcmp(&record, &want, sizeof(want)) == 0;
   }
   struct alignas(64) Memory {
@@ -46,7 +46,7 @@ class Cache : public ::testing::Test {
 };
 
 TEST_F(Cache, FindsWhatWasPutUntilItsLeaseIsOver) {
-  dct::HostCache cache(bytes());
+  peers::HostCache cache(bytes());
   EXPECT_EQ(cache.capacity(), 16u);
   EXPECT_FALSE(cache.Find(5, 0));
   cache.Put(Record(5, 100));
@@ -64,7 +64,7 @@ TEST_F(Cache, FindsWhatWasPutUntilItsLeaseIsOver) {
 }
 
 TEST_F(Cache, WithoutMemoryItIsEmptyForEver) {
-  dct::HostCache cache({});
+  peers::HostCache cache({});
   cache.Put(Record(5, 100));
   cache.Drop(5);
   EXPECT_FALSE(cache.Find(5, 0));
@@ -72,7 +72,7 @@ TEST_F(Cache, WithoutMemoryItIsEmptyForEver) {
 
 // As a writer leaves it that is killed between two stores, or two that meet.
 TEST_F(Cache, AnEntryWithAWordOfAnotherRecordIsNone) {
-  dct::HostCache cache(bytes());
+  peers::HostCache cache(bytes());
   cache.Put(Record(5, 200));
   const Memory second = memory_;
   cache.Put(Record(5, 100));
@@ -92,7 +92,7 @@ TEST_F(Cache, AnEntryWithAWordOfAnotherRecordIsNone) {
 }
 
 TEST_F(Cache, ReadersSeeWholeRecordsWhateverWritersDo) {
-  dct::HostCache cache(bytes());
+  peers::HostCache cache(bytes());
   std::atomic<bool> stop{false};
   std::atomic<uint64_t> found{0};
   std::vector<std::thread> threads;

@@ -46,7 +46,7 @@ TEST_F(KillRc, WhoConnectsToANodeWithOnePlaceForIt) {
     ASSERT_OK(queue->Connect(1, Soon()));
     for (int i = 0; i < 100'000 && !IsOnRc(*self.pool, 1); ++i) {
       ASSERT_TRUE(Use(self, *queue));
-      InVictim() ? clock().Relax(0) : clock_.Advance(pool::kHeatIntervalNs / 8);
+      InVictim() ? clock().Relax(0) : clock_.Advance(queue::kHeatIntervalNs / 8);
       if (!InVictim()) live();
     }
     ASSERT_TRUE(IsOnRc(*self.pool, 1));
@@ -79,7 +79,7 @@ TEST_F(KillRc, WhoAcceptsAConnection) {
   bool connected = false;
   // One step of somebody who uses the victim as much as it can.
   const auto use = [&] {
-    clock_.Advance(pool::kHeatIntervalNs / 8);
+    clock_.Advance(queue::kHeatIntervalNs / 8);
     living.pool->Poll();
     if (!connected) connected = queue->Connect(kVictim, Deadline::After(clock_, 20'000'000)).ok();
     if (connected) connected = Use(living, *queue);

@@ -322,7 +322,7 @@ TEST_F(Lease, IsTheFabricsWhoeverHostsLater) {
                    .value();
   ASSERT_OK(later->HostMetaServer(64));
   Party party = Party::Join(fabric_, clock_);
-  const auto list = meta::ReadServerList(*party.device, {}).value();
+  const auto list = peers::ReadServerList(*party.device, {}).value();
   ASSERT_EQ(list.all.size(), 2u);
   EXPECT_EQ(list.all[1]->info.mr_lease_ns, kLeaseNs);
   EXPECT_EQ(Node::Open({.rnic = kRnic, .fabric = fabric_, .fabric_address = AddressOf(fabric_), .mr_lease_ns = 1})

@@ -1,5 +1,5 @@
-// The places of a port: who may change their owner words (msg/wire.h), whatever the dead and the unlucky left there.
-// The port's memory is this process's, so tests write there what such senders would have.
+// The places of a port: who may change their owner words (messages/wire.h), whatever the dead and the unlucky left
+// there. The port's memory is this process's, so tests write there what such senders would have.
 #include <signal.h>
 
 #include <atomic>
@@ -8,7 +8,7 @@
 #  include <x86intrin.h>
 #endif
 
-#include "krcore/msg/wire.h"
+#include "krcore/messages/wire.h"
 #include "tests/krcore/message_fixture.h"
 #include "tests/krcore/rc_fixture.h"
 
@@ -31,11 +31,15 @@ class Places : public ::testing::Test {
   void Store(size_t offset, uint64_t value) {
     std::atomic_ref(WordAt(offset)).store(value, std::memory_order_release);  // as a NIC's WRITE
   }
-  size_t OwnerAt(uint32_t place) const { return msg::Layout(info_).owner(place); }
-  size_t ClosingAt(uint32_t place) const { return msg::Layout(info_).control(place) + offsetof(msg::Control, closing); }
-  size_t CardAt(uint32_t place) const { return msg::Layout(info_).control(place) + offsetof(msg::Control, card); }
+  size_t OwnerAt(uint32_t place) const { return messages::Layout(info_).owner(place); }
+  size_t ClosingAt(uint32_t place) const {
+    return messages::Layout(info_).control(place) + offsetof(messages::Control, closing);
+  }
+  size_t CardAt(uint32_t place) const {
+    return messages::Layout(info_).control(place) + offsetof(messages::Control, card);
+  }
   void StoreCard(uint32_t place, uint64_t owner, const rnic::DeviceAddress& address) {
-    msg::Card card;
+    messages::Card card;
     card.owner = owner;
     card.address = address;
     card.checksum = ChecksumOf(card);
@@ -47,10 +51,10 @@ class Places : public ::testing::Test {
   uint64_t DeadOwner(uint32_t queue) {
     auto node = OpenNode(fabric_, kNoNode);
     EXPECT_TRUE(node->Publish(server_.Soon()).ok());
-    return msg::OwnerWord(node->id(), queue, node->incarnation());
+    return peers::PlaceOwner(node->id(), queue, node->incarnation());
   }
   uint64_t LivingOwner(uint32_t queue) {
-    return msg::OwnerWord(client_.node->id(), queue, client_.node->incarnation());
+    return peers::PlaceOwner(client_.node->id(), queue, client_.node->incarnation());
   }
   void PollSome() {
     for (int i = 0; i < 300; ++i) {
@@ -76,7 +80,7 @@ class Places : public ::testing::Test {
   MessagingNode server_ = MessagingNode::Start(fabric_, 1, true);
   MessagingNode client_ = MessagingNode::Start(fabric_, kNoNode, false);
   std::unique_ptr<VirtualQueue> inbox_;
-  msg::PortInfo info_;
+  messages::PortInfo info_;
 };
 
 TEST_F(Places, TheReceiverLeavesOneWithoutACardToSenders) {
@@ -93,12 +97,12 @@ TEST_F(Places, TheReceiverLeavesOneWithoutACardToSenders) {
 TEST_F(Places, WhoTakesThatOfADeadClaimantKeepsItWhateverWasLeftThere) {
   Bind(1);
   const uint64_t dead = DeadOwner(900);
-  for (const uint64_t closing : {uint64_t{0}, uint64_t{1}, msg::Closing(dead, 0)}) {
+  for (const uint64_t closing : {uint64_t{0}, uint64_t{1}, messages::Closing(dead, 0)}) {
     Store(OwnerAt(0), dead);
     Store(ClosingAt(0), closing);
     auto outbox = client_.ConnectTo(1, kPort);
     PollSome();
-    EXPECT_EQ(msg::OwnerNode(Load(OwnerAt(0))), client_.node->id());
+    EXPECT_EQ(peers::PlaceOwnerNode(Load(OwnerAt(0))), client_.node->id());
     ExpectMessagesArrive(*outbox);
     outbox.reset();
     PollSome();
@@ -112,9 +116,9 @@ TEST_F(Places, AnEndThatComesLateEndsNobodyElsesMessages) {
   Bind(1);
   auto outbox = client_.ConnectTo(1, kPort);
   PollSome();
-  Store(ClosingAt(0), msg::Closing(LivingOwner(900), Load(msg::Layout(info_).control(0))));
+  Store(ClosingAt(0), messages::Closing(LivingOwner(900), Load(messages::Layout(info_).control(0))));
   PollSome();
-  EXPECT_EQ(msg::OwnerNode(Load(OwnerAt(0))), client_.node->id());
+  EXPECT_EQ(peers::PlaceOwnerNode(Load(OwnerAt(0))), client_.node->id());
   ExpectMessagesArrive(*outbox);
 }
 
@@ -124,17 +128,17 @@ TEST_F(Places, OneThatTheReceiverFreesIsNotTakenOver) {
   // The card of a dead owner: its messages are still to be delivered.
   const uint64_t dead = DeadOwner(900);
   rnic::DeviceAddress address;
-  address.node = msg::OwnerNode(dead);
-  address.incarnation = msg::OwnerIncarnation(dead);
+  address.node = peers::PlaceOwnerNode(dead);
+  address.incarnation = peers::PlaceOwnerIncarnation(dead);
   StoreCard(0, dead, address);
   Store(OwnerAt(0), dead);
   EXPECT_EQ(outbox->Connect(1, kPort, client_.Soon()).code(), StatusCode::kQueueFull);
   EXPECT_EQ(Load(OwnerAt(0)), dead);
   // And then it is cleared.
   Store(CardAt(0), 0);
-  Store(OwnerAt(0), msg::kBeingFreed);
+  Store(OwnerAt(0), messages::kBeingFreed);
   EXPECT_EQ(outbox->Connect(1, kPort, client_.Soon()).code(), StatusCode::kQueueFull);
-  EXPECT_EQ(Load(OwnerAt(0)), msg::kBeingFreed);
+  EXPECT_EQ(Load(OwnerAt(0)), messages::kBeingFreed);
   Store(OwnerAt(0), 0);
   EXPECT_TRUE(outbox->Connect(1, kPort, client_.Soon()).ok());
 }
@@ -164,7 +168,7 @@ TEST_F(Places, TheOwnerWordChangesBeforeTheCardIsCleared) {
   Store(OwnerAt(0), owner);
   PollSome();  // the receiver has seen it
   ASSERT_EQ(Load(OwnerAt(0)), owner);
-  Store(ClosingAt(0), msg::Closing(owner, 0));
+  Store(ClosingAt(0), messages::Closing(owner, 0));
   watched = {.owner = owner, .owner_word = &WordAt(OwnerAt(0)), .card = &WordAt(CardAt(0))};
   struct sigaction step = {}, before = {};
   step.sa_handler = OnStep;

@@ -6,17 +6,17 @@
 #include <array>
 #include <span>
 
-#include "krcore/meta/meta_client.h"
-#include "krcore/meta/meta_server.h"
+#include "krcore/peers/meta_client.h"
+#include "krcore/peers/meta_server.h"
 #include "krcore/rnic/registry.h"
 #include "tests/krcore/fixture.h"
 
 namespace krcore::test {
 
-using meta::Key;
-using meta::MetaClient;
-using meta::NodePayload;
-using meta::Record;
+using peers::Key;
+using peers::MetaClient;
+using peers::NodePayload;
+using peers::Record;
 
 // A device with a MetaClient, without a Node around it: closing it leaves its records behind, as a crash does.
 struct Party {
@@ -80,8 +80,8 @@ class MetaTable : public ::testing::Test {
   Deadline Soon() { return Deadline::After(ClockOf(fabric_), 10 * kSecondNs); }
   // The records as they lie in the memory of this process, at the server announced as number `index`.
   std::span<Record> Table(rnic::Device& device, uint32_t index = 0) {
-    meta::Bootstrap bootstrap;
-    const auto bytes = device.LookupRecord(meta::BootstrapName(index)).value();
+    peers::Bootstrap bootstrap;
+    const auto bytes = device.LookupRecord(peers::BootstrapName(index)).value();
     std::memcpy(&bootstrap, bytes.data(), sizeof(bootstrap));
     return {reinterpret_cast<Record*>(bootstrap.table_addr), bootstrap.geometry.bytes() / sizeof(Record)};
   }

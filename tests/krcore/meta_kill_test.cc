@@ -44,7 +44,7 @@ void RegisterAndLookUp(const std::string& fabric, int rounds, unsigned seed) {
     if (claimed.ok()) {
       const auto service = reader.client->Lookup(Key::Service(name), Soon());
       ASSERT_TRUE(service.ok()) << service.status().ToString();
-      ASSERT_EQ(meta::OwnerNode(service->owner), id) << "a living owner was replaced";
+      ASSERT_EQ(peers::OwnerNode(service->owner), id) << "a living owner was replaced";
     }
     if (random() % 2 == 0) {
       party.client->RemoveAll(Soon());

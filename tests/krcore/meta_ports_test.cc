@@ -24,7 +24,7 @@ class MetaPorts : public MetaTable {
       return 0;
     }
     EXPECT_EQ(record->value_length, sizeof(uint64_t));
-    EXPECT_EQ(meta::OwnerNode(record->owner), node);
+    EXPECT_EQ(peers::OwnerNode(record->owner), node);
     uint64_t value = 0;
     std::memcpy(&value, record->value, sizeof(value));
     return value;
@@ -33,7 +33,7 @@ class MetaPorts : public MetaTable {
   size_t PortsIn(rnic::Device& device) {
     const std::span<Record> table = Table(device);
     return static_cast<size_t>(std::count_if(table.begin(), table.end(), [](const Record& record) {
-      return record.kind == meta::RecordKind::kPort && !meta::IsVacant(record.owner);
+      return record.kind == peers::RecordKind::kPort && !peers::IsVacant(record.owner);
     }));
   }
 };

@@ -2,7 +2,7 @@
 #include <functional>
 #include <thread>
 
-#include "krcore/dct/peer.h"
+#include "krcore/peers/peer.h"
 #include "tests/krcore/meta_fixture.h"
 
 namespace krcore::test {
@@ -66,9 +66,9 @@ class MetaServers : public MetaTable {
     party.Rename(party.published_as);
     return party;
   }
-  meta::Bootstrap Info(Party& party, uint32_t index) {
-    meta::Bootstrap info;
-    const auto bytes = party.device->LookupRecord(meta::BootstrapName(index)).value();
+  peers::Bootstrap Info(Party& party, uint32_t index) {
+    peers::Bootstrap info;
+    const auto bytes = party.device->LookupRecord(peers::BootstrapName(index)).value();
     std::memcpy(&info, bytes.data(), sizeof(info));
     return info;
   }
@@ -83,7 +83,7 @@ TEST_F(MetaServers, APublicationIsAtAllOfThemWhenItReturns) {
   for (uint32_t i = 0; i < 3; ++i) {
     const Record* record = Find(*party.device, Key::Node(party.published_as), i);
     ASSERT_NE(record, nullptr) << "server " << i;
-    EXPECT_TRUE(meta::ChecksumMatches(*record));
+    EXPECT_TRUE(peers::ChecksumMatches(*record));
     EXPECT_EQ(record->node().dc_key, 6u);
     EXPECT_EQ(record->sequence, 2u);
   }
@@ -94,7 +94,7 @@ TEST_F(MetaServers, APublicationIsAtAllOfThemWhenItReturns) {
 TEST_F(MetaServers, NodesSpreadOverThemAndAskTheirOwnFirst) {
   for (int i = 0; i < 2; ++i) AddServer();
   Party party = Join();
-  auto list = meta::ReadServerList(*party.device, {}).value();
+  auto list = peers::ReadServerList(*party.device, {}).value();
   EXPECT_EQ(list.NearestFirst(100)[0]->id(), servers_[0]->incarnation());
   EXPECT_EQ(list.NearestFirst(101)[0]->id(), servers_[1]->incarnation());
   EXPECT_EQ(list.NearestFirst(10)[0]->id(), servers_[0]->incarnation());
@@ -155,18 +155,18 @@ TEST_F(MetaServers, WhileOneCatchesUpPublicationsWaitAndLookupsGoElsewhere) {
   ASSERT_OK(early.PublishNode({.dc_key = 1}, Soon()));
   // A server as it stands in the middle of catching up.
   Party half = Join();
-  meta::Bootstrap info = Info(half, 0);
-  info.state = meta::ServerState::kCatchingUp;
+  peers::Bootstrap info = Info(half, 0);
+  info.state = peers::ServerState::kCatchingUp;
   info.serial = 2;
   info.address = half.device->address();
   auto memory = half.device->AllocMemory(info.geometry.bytes(), {}).value();
   auto mr = half.pd->RegisterMemory(memory->bytes().data(), memory->bytes().size(), kLocalWrite | kAllRights).value();
-  auto target = dct::CreateTarget(*half.pd, info.address.incarnation).value();
+  auto target = peers::CreateTarget(*half.pd, info.address.incarnation).value();
   info.table_addr = reinterpret_cast<uint64_t>(memory->bytes().data());
   info.table_rkey = mr->rkey();
   info.dct_num = target->num();
   info.dc_key = target->dc_key();
-  ASSERT_OK(half.device->PublishRecord(meta::BootstrapName(1), std::as_bytes(std::span(&info, 1))));
+  ASSERT_OK(half.device->PublishRecord(peers::BootstrapName(1), std::as_bytes(std::span(&info, 1))));
   const Deadline soon = Deadline::After(ClockOf(fabric_), kSecondNs / 100);
   EXPECT_EQ(early.PublishNode({.dc_key = 2}, soon).code(), StatusCode::kTimeout);
   EXPECT_TRUE(reader.client->Lookup(Key::Node(early.published_as), Soon()).ok());
@@ -286,7 +286,7 @@ TEST_F(MetaServers, APublicationThatIsNotAnsweredEndsAtItsDeadline) {
   EXPECT_EQ(Find(*party.device, Key::Node(party.published_as), 0)->node().dc_key, 8u);
 }
 
-constexpr uint32_t kOneLook = 2 * meta::kMaxServers;
+constexpr uint32_t kOneLook = 2 * peers::kMaxServers;
 
 TEST_F(MetaServers, OneThatIsAddedBetweenTheFirstLookAndTheWriteGetsItToo) {
   AddServer();
@@ -340,7 +340,7 @@ TEST_F(MetaServers, DeathsAreKnownByTheListOfDevicesOrByRecords) {
   Party with_list = Join(), without = JoinHooked(&device);
   auto crashed = std::make_unique<Party>(Join());
   const NodeId node = crashed->published_as;
-  const uint64_t owner = meta::PackOwner(node, crashed->device->address().incarnation);
+  const uint64_t owner = peers::PackOwner(node, crashed->device->address().incarnation);
   ASSERT_OK(crashed->PublishNode({.dc_key = 5}, Soon()));
   const auto is_dead = [&](Party& asker, uint64_t whom) { return asker.client->OwnerIsDead(whom, nullptr, Soon()); };
   EXPECT_FALSE(is_dead(with_list, owner));
@@ -351,7 +351,7 @@ TEST_F(MetaServers, DeathsAreKnownByTheListOfDevicesOrByRecords) {
 
   // A living one with the id of the dead one has not published yet.
   Party successor = Party::Join(fabric_, ClockOf(fabric_), node);
-  EXPECT_FALSE(is_dead(with_list, meta::PackOwner(node, successor.device->address().incarnation)));
+  EXPECT_FALSE(is_dead(with_list, peers::PackOwner(node, successor.device->address().incarnation)));
   // Its record replaces the dead one's; then it is taken back.
   ASSERT_OK(successor.PublishNode({.dc_key = 6}, Soon()));
   EXPECT_TRUE(is_dead(without, owner));
@@ -406,8 +406,8 @@ TEST_F(MetaServers, ARecordThatASuccessorHadNoPlaceForIsBroughtToTheNextOne) {
   };
   const auto servers_that_have_it = [&] {
     int count = 0;
-    for (uint32_t i = 0; i < meta::kMaxServers; ++i)
-      count += party.device->LookupRecord(meta::BootstrapName(i)).ok() &&
+    for (uint32_t i = 0; i < peers::kMaxServers; ++i)
+      count += party.device->LookupRecord(peers::BootstrapName(i)).ok() &&
                Find(*party.device, Key::Service("s"), i) != nullptr;
     return count;
   };

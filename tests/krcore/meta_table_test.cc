@@ -42,7 +42,7 @@ TEST_F(MetaTable, HoldsTenThousandNodesInAFewMegabytesAndFindsNearlyAllByOneRead
   }
   EXPECT_GT(reads_per_lookup[1], kNodes * 93 / 100);
   EXPECT_GT(reads_per_lookup[1] + reads_per_lookup[2], kNodes * 98 / 100);
-  EXPECT_LE(reads_per_lookup.rbegin()->first, meta::kMaxProbes);
+  EXPECT_LE(reads_per_lookup.rbegin()->first, peers::kMaxProbes);
   // Who is not there is known as soon.
   const uint64_t before = party.client->stats().reads;
   for (NodeId id = kFirst + kNodes; id < kFirst + kNodes + kUnknown; ++id)
@@ -62,7 +62,7 @@ TEST_F(MetaTable, FullOfLivingNodesIsOutOfMemoryAndKeepsServing) {
     ASSERT_LE(id, 1000 + Table(*party.device).size());
   }
   EXPECT_EQ(status.code(), StatusCode::kOutOfMemory) << status.ToString();
-  EXPECT_GT(id - 1000, meta::kMaxProbes * meta::kRecordsPerBucket / 2);
+  EXPECT_GT(id - 1000, peers::kMaxProbes * peers::kRecordsPerBucket / 2);
   for (NodeId known = 1000; known < id; ++known) EXPECT_TRUE(party.client->Lookup(Key::Node(known), Soon()).ok());
 }
 

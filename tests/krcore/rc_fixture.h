@@ -2,16 +2,16 @@
 #ifndef TESTS_KRCORE_RC_FIXTURE_H_
 #define TESTS_KRCORE_RC_FIXTURE_H_
 
-#include "krcore/pool/queue_pool_impl.h"
+#include "krcore/queue/queue_pool_impl.h"
 #include "tests/krcore/fixture.h"
 
 namespace krcore::test {
 
-inline pool::QueuePoolImpl& ImplOf(QueuePool& pool) { return static_cast<pool::QueuePoolImpl&>(pool); }
-inline pool::RcQueues& RcOf(QueuePool& pool) { return *ImplOf(pool).rc(); }
+inline queue::QueuePoolImpl& ImplOf(QueuePool& pool) { return static_cast<queue::QueuePoolImpl&>(pool); }
+inline queue::RcQueues& RcOf(QueuePool& pool) { return *ImplOf(pool).rc(); }
 
 // The node's metadata as the pool's node has cached it.
-inline std::shared_ptr<const dct::Peer> CachedPeer(QueuePool& pool, NodeId node) {
+inline std::shared_ptr<const peers::Peer> CachedPeer(QueuePool& pool, NodeId node) {
   return ImplOf(pool).peers().Cached(node);
 }
 inline bool IsOnRc(QueuePool& pool, NodeId node) {
@@ -63,7 +63,7 @@ class RcQueuesTest : public ::testing::Test {
       for (VirtualQueue* queue : queues) Use(worker, *queue);
       for (int polls = 0; polls < 8; ++polls) {
         worker.pool->Poll();
-        Pass(pool::kHeatIntervalNs / 8);
+        Pass(queue::kHeatIntervalNs / 8);
         if (answer)
           for (MemoryNode& peer : peers_) peer.node->PollConnections();
       }

@@ -5,10 +5,10 @@
 namespace krcore::test {
 namespace {
 
-using pool::kHeatIntervalNs;
+using queue::kHeatIntervalNs;
 
 TEST(Heat, ApproachesTheRateAndHalvesInEveryQuietInterval) {
-  pool::Heat heat;
+  queue::Heat heat;
   for (int i = 0; i < 20; ++i) heat.Add(1024, 1);
   EXPECT_NEAR(static_cast<double>(heat.average()), 1024, 20);
   heat.Add(0, 1);
@@ -20,7 +20,7 @@ TEST(Heat, ApproachesTheRateAndHalvesInEveryQuietInterval) {
 }
 
 TEST(Heat, OneBurstInALongTimeIsNotHot) {
-  pool::Heat heat;
+  queue::Heat heat;
   heat.Add(100'000, 1000);
   EXPECT_LE(heat.average(), 100u);
 }
@@ -69,9 +69,9 @@ TEST_F(RcQueuesTest, WhileOneIsInTheMakingPushesAreMostlyDoneAtOnceIfTheyWereBef
   ASSERT_TRUE(in_the_making());  // and stays so: the peer does not answer
   constexpr uint32_t kRounds = 4;
   uint32_t at_once = 0;
-  for (uint32_t i = 0; i < kRounds * pool::kPolledOneIn; ++i) at_once += PushAndPop(worker, *queue) ? 1 : 0;
+  for (uint32_t i = 0; i < kRounds * queue::kPolledOneIn; ++i) at_once += PushAndPop(worker, *queue) ? 1 : 0;
   EXPECT_TRUE(in_the_making());
-  EXPECT_EQ(at_once, before ? kRounds * (pool::kPolledOneIn - 1) : 0);
+  EXPECT_EQ(at_once, before ? kRounds * (queue::kPolledOneIn - 1) : 0);
 }
 
 TEST_F(RcQueuesTest, NoneAreMadeWhereNoneAreWanted) {
@@ -134,8 +134,9 @@ TEST_F(RcQueuesTest, TheDeskIsNotAmongTheRegionsThatUsersSee) {
   auto queue = worker.Connect(1);
   ASSERT_EQ(queue->regions().size(), 1u);
   EXPECT_EQ(queue->regions()[0].tag, 1u);
-  EXPECT_EQ(peers_[0].node->CreateRegion({.length = 4096, .remote_rights = kAllRights, .tag = rc::kDeskTag}).status(),
-            StatusCode::kInvalidArgument);
+  EXPECT_EQ(
+      peers_[0].node->CreateRegion({.length = 4096, .remote_rights = kAllRights, .tag = peers::kDeskTag}).status(),
+      StatusCode::kInvalidArgument);
 }
 
 TEST_F(RcQueuesTest, TheLeastRecentlyUsedCooledOneMakesRoomForAHotterPeer) {
@@ -307,7 +308,7 @@ TEST_F(RcQueuesTest, WhatIsStagedOnTheNewQueueBehindAWriteFlushedOnTheOldOneIsFl
   stage(*good, Opcode::kFetchAdd, 1);
   worker.pool->Flush();
   // The queues move before the pool has learned of the failure.
-  pool::RcQueues& rc = RcOf(*worker.pool);
+  queue::RcQueues& rc = RcOf(*worker.pool);
   ASSERT_TRUE(rc.Connect(CachedPeer(*worker.pool, 1)));
   for (int i = 0; i < 1000 && rc.busy(); ++i) {
     rc.Work(true);
@@ -335,7 +336,7 @@ TEST_F(RcQueuesTest, WhatWasPushedDuringAMoveIsExecutedThoughItsQueueIsDestroyed
   WorkRequest add = wr;
   add.compare_add = 1;
   ASSERT_OK(queue->Push({&add, 1}));
-  pool::RcQueues& rc = RcOf(*worker.pool);
+  queue::RcQueues& rc = RcOf(*worker.pool);
   ASSERT_TRUE(rc.Connect(CachedPeer(*worker.pool, 1)));
   for (int i = 0; i < 1000 && rc.busy(); ++i) {
     rc.Work(true);

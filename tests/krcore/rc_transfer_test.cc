@@ -202,7 +202,7 @@ TEST_P(Transfers, LoseDoubleAndReorderNothingInADeepPipeline) {
       const auto peer = static_cast<NodeId>(1 + i % 2);
       pipelines.push_back(std::make_unique<Pipeline>(worker, memory[i % 2], peer, i));
     }
-    pool::RcQueues& rc = RcOf(*worker.pool);
+    queue::RcQueues& rc = RcOf(*worker.pool);
     SetChaos(fabric, break_every > 0 ? 1.0 / break_every : 0);
     for (int step = 0; step < 6000 && !HasFatalFailure(); ++step) {
       Pipeline& pipeline = *pipelines[random() % pipelines.size()];

@@ -1,5 +1,5 @@
 // Every request that this node can know to be wrong is refused with its code, and nothing reaches the shared QP.
-#include "krcore/vqp/request_check.h"
+#include "krcore/queue/request_check.h"
 
 #include <functional>
 #include <iterator>
@@ -203,13 +203,13 @@ TEST(RequestCheck, OfRequestsLikeThoseThatPassedKnowsThatTheirRegionsHaveGone) {
 
 // A batch's checks look at some requests less closely than CheckRequest does, and must come to the same.
 TEST(RequestCheck, OfABatchRefusesTheRequestThatIsRefusedAlone) {
-  vqp::RegionTable table;
+  peers::RegionTable table;
   table.Add({.addr = 4096, .length = 256, .lkey = 1, .rights = kLocalWrite});
   table.Add({.addr = 8192, .length = 64, .lkey = 2, .rights = 0});
-  vqp::RegionView view(table);
+  peers::RegionView view(table);
   view.Sync();
   const RemoteRegion remote[] = {{1 << 16, 128, 7, 0}, {1 << 17, 4096, 8, 0}, {~uint64_t{0} - 63, 128, 9, 0}};
-  const vqp::RequestLimits limits{4, 16, 200};
+  const queue::RequestLimits limits{4, 16, 200};
   std::mt19937 random(1);
   // Mostly the first of them.
   const auto pick = [&](auto... values) {
@@ -217,7 +217,7 @@ TEST(RequestCheck, OfABatchRefusesTheRequestThatIsRefusedAlone) {
     return random() % 8 != 0 ? all[0] : all[random() % std::size(all)];
   };
   int accepted = 0, refused = 0, alone = 0;
-  vqp::LikeRequest like;
+  queue::LikeRequest like;
   for (int round = 0; round < 100'000; ++round) {
     Sge sges[4];
     WorkRequest wrs[4];
@@ -242,19 +242,19 @@ TEST(RequestCheck, OfABatchRefusesTheRequestThatIsRefusedAlone) {
     bool expect_inline = false;
     StatusCode expected = StatusCode::kOk;
     for (uint64_t bytes; first < 4; ++first) {
-      expected = vqp::CheckRequest(wrs[first], limits, view, remote, &bytes);
+      expected = queue::CheckRequest(wrs[first], limits, view, remote, &bytes);
       if (expected != StatusCode::kOk) break;
       expect_inline |= (wrs[first].flags & kInline) != 0;
     }
     size_t bad_index = 4;
     bool has_inline = false;
-    ASSERT_EQ(vqp::CheckRequests(wrs, limits, view, remote, &like, &bad_index, &has_inline), expected) << round;
+    ASSERT_EQ(queue::CheckRequests(wrs, limits, view, remote, &like, &bad_index, &has_inline), expected) << round;
     ASSERT_EQ(bad_index, first) << round;
     ASSERT_EQ(has_inline, expect_inline) << round;
     for (const WorkRequest& wr : wrs) {
       if (!like.Allows(wr)) continue;
       uint64_t bytes;
-      ASSERT_EQ(vqp::CheckRequest(wr, limits, view, remote, &bytes), StatusCode::kOk) << round;
+      ASSERT_EQ(queue::CheckRequest(wr, limits, view, remote, &bytes), StatusCode::kOk) << round;
       ASSERT_EQ(wr.flags & kInline, 0) << "whose payload has to be copied";
       ++alone;
     }
@@ -266,13 +266,13 @@ TEST(RequestCheck, OfABatchRefusesTheRequestThatIsRefusedAlone) {
 }
 
 TEST(RegionView, FindsEveryLiveRegionAndNoOther) {
-  vqp::RegionTable table;
-  vqp::RegionView view(table);
+  peers::RegionTable table;
+  peers::RegionView view(table);
   EXPECT_EQ(view.Find(0), nullptr);
   for (uint32_t key = 0; key < 500; ++key) table.Add({.addr = key * 100, .length = 100, .lkey = key * 257});
   view.Sync();
   for (uint32_t key = 0; key < 500; ++key) {
-    const vqp::LocalRegion* found = view.Find(key * 257);
+    const peers::LocalRegion* found = view.Find(key * 257);
     ASSERT_NE(found, nullptr) << key;
     EXPECT_EQ(found->addr, key * 100);
   }

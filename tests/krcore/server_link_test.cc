@@ -1,7 +1,7 @@
 // The RC connection to the metadata server: when there is one, what goes over it, and what becomes of it.
 #include <thread>
 
-#include "krcore/msg/wire.h"
+#include "krcore/messages/wire.h"
 #include "tests/krcore/meta_fixture.h"
 #include "tests/krcore/rc_fixture.h"
 
@@ -38,7 +38,7 @@ class ServerLinkTest : public ::testing::Test {
   }
   bool Work(Party& party, bool may_take_a_while = true) {
     const auto new_owner = [&] {
-      return msg::OwnerWord(party.published_as, ++owners_, party.device->address().incarnation);
+      return peers::PlaceOwner(party.published_as, ++owners_, party.device->address().incarnation);
     };
     return party.client->WorkOnLink(new_owner, may_take_a_while);
   }
@@ -78,7 +78,7 @@ TEST_F(ServerLinkTest, WhoLooksUpOftenDoesSoOverAConnection) {
   EXPECT_TRUE(Work(party));
   Settle(party);
   EXPECT_TRUE(UsesLink(party, publisher));
-  const meta::MetaStats before = party.client->stats();
+  const peers::MetaStats before = party.client->stats();
   EXPECT_EQ(LookUp(party, publisher), 5u);
   EXPECT_EQ(party.client->stats().reads, before.reads + 1);
   // What is published now is found, and what is gone is not.
@@ -166,9 +166,9 @@ TEST_F(ServerLinkTest, OneThatBreaksIsMadeAnew) {
   Settle(party);
   ASSERT_TRUE(UsesLink(party, publisher));
   // As if the client had closed it: the server, which is in this process, destroys its half.
-  const auto announced = meta::ReadServerList(*party.device, {}).value().all.at(0)->info;
-  const std::span desk(reinterpret_cast<rc::Place*>(announced.desk_addr), announced.desk_places);
-  for (rc::Place& place : desk) place.closing = place.owner;
+  const auto announced = peers::ReadServerList(*party.device, {}).value().all.at(0)->info;
+  const std::span desk(reinterpret_cast<peers::DeskPlace*>(announced.desk_addr), announced.desk_places);
+  for (peers::DeskPlace& place : desk) place.closing = place.owner;
   Answer();
   EXPECT_EQ(changed_[0], 2u);
   for (int i = 0; i < 3; ++i) EXPECT_EQ(LookUp(party, publisher), 5u);
@@ -182,7 +182,7 @@ TEST_F(ServerLinkTest, WhenTheServerDiesAnotherOneIsAskedAndLinked) {
   for (int i = 0; i < 2; ++i) AddServer(8);
   Party publisher = Publish(5), party = Join();
   LookUpOften(party, publisher);
-  const auto list = meta::ReadServerList(*party.device, {}).value();
+  const auto list = peers::ReadServerList(*party.device, {}).value();
   const uint32_t nearest = list.NearestFirst(party.published_as)[0]->id();
   Settle(party);
   ASSERT_TRUE(UsesLink(party, publisher));
@@ -206,7 +206,7 @@ TEST_F(ServerLinkTest, AServerThatComesNearerGetsTheConnection) {
   AddServer(8);
   Pass(2 * kSecondNs);  // after which the announcements are read again
   (void)LookUp(party, publisher);
-  const auto list = meta::ReadServerList(*party.device, {}).value();
+  const auto list = peers::ReadServerList(*party.device, {}).value();
   if (list.NearestFirst(party.published_as)[0]->id() == servers_[0]->incarnation()) {
     EXPECT_FALSE(Work(party));
     EXPECT_EQ(changed_[0], 1u);
@@ -242,7 +242,7 @@ TEST_F(ServerLinkTest, ThreadsLookUpWhileItIsMadeAndLost) {
     }
     EXPECT_GT(party.client->stats().link_reads, before);
   };
-  const auto list = meta::ReadServerList(*party.device, {}).value();
+  const auto list = peers::ReadServerList(*party.device, {}).value();
   const uint32_t nearest = list.NearestFirst(party.published_as)[0]->id();
   link();
   for (auto& server : servers_)
@@ -260,7 +260,7 @@ TEST(ServerLinkOfANode, IsMadeByItsPools) {
   Worker worker;
   worker.node = OpenNode(fabric, kNoNode);
   worker.Prepare({.rc_hot_wrs = UINT32_MAX}, 1 << 12);
-  meta::MetaClient* const meta = ImplOf(*worker.pool).context().meta;
+  peers::MetaClient* const meta = ImplOf(*worker.pool).context().meta;
   if (meta == nullptr) GTEST_SKIP() << kRnic << ": DC is the device's own";
   auto queue = worker.Connect(1);
   const Sge sge = worker.Word(0);

@@ -1,0 +1,233 @@
+#include "krcore/baselines/rc_node.h"
+
+#include <string>
+#include <utility>
+
+#include "krcore/baselines/rc_pool.h"
+#include "krcore/kernel/kernel_node.h"
+#include "krcore/node/region_impl.h"
+#include "krcore/rnic/registry.h"
+
+namespace krcore {
+
+std::vector<std::string> ControlPlanes() { return {"krcore", "verbs", "lite", "kernel"}; }
+
+std::string_view ConnectStepName(ConnectStep step) {
+  switch (step) {
+    case ConnectStep::kContext: return "context";
+    case ConnectStep::kPd: return "PD";
+    case ConnectStep::kDatagrams: return "datagram QP";
+    case ConnectStep::kCq: return "CQ";
+    case ConnectStep::kQp: return "QP, to INIT";
+    case ConnectStep::kExchange: return "exchange";
+    case ConnectStep::kStates: return "RTR, RTS";
+  }
+  return "?";
+}
+
+Result<std::unique_ptr<Node>> OpenNode(std::string_view control_plane, const NodeOptions& options,
+                                       std::function<void(ConnectStep)> done) {
+  if (control_plane == "krcore") return Node::Open(options);
+  if (control_plane == "verbs" || control_plane == "lite")
+    return baselines::RcNode::Open(control_plane == "lite", options, std::move(done));
+  if (control_plane == "kernel") return kernel::KernelNode::Open(options);
+  return Status(StatusCode::kInvalidArgument,
+                "no control plane '" + std::string(control_plane) + "': krcore, verbs, lite or kernel");
+}
+
+}  // namespace krcore
+
+namespace krcore::baselines {
+namespace {
+
+constexpr uint32_t kSharedDepth = 512;  // WRs of all queues of a node to one peer, "lite"
+constexpr int64_t kRemoveRecordsNs = 1'000'000'000;
+
+class LocalRegion final : public Region {
+ public:
+  LocalRegion(peers::RegionTable& table, std::unique_ptr<node::PrivateMemory> memory, std::unique_ptr<rnic::Mr> mr)
+      : table_(table),
+        memory_(std::move(memory)),
+        mr_(std::move(mr)),
+        bytes_(static_cast<std::byte*>(mr_->addr()), mr_->length()),
+        lkey_(mr_->lkey()) {
+    table_.Add({reinterpret_cast<uint64_t>(mr_->addr()), mr_->length(), lkey_, kLocalWrite, mr_->rkey()});
+  }
+  ~LocalRegion() override { (void)Deregister(Deadline::Never()); }
+
+  std::span<std::byte> bytes() const override { return bytes_; }
+  uint32_t lkey() const override { return lkey_; }
+  uint32_t rkey() const override { return 0; }
+  bool adopted() const override { return false; }
+  Status CollapseToHugePages(size_t, size_t) override {
+    KRCORE_RETURN_IF_ERROR(NotForked());
+    return StatusCode::kUnsupported;
+  }
+  Status Deregister(Deadline) override {
+    KRCORE_RETURN_IF_ERROR(NotForked());
+    if (mr_ == nullptr) return {};
+    table_.Remove(lkey_);
+    mr_.reset();
+    return {};
+  }
+
+ private:
+  peers::RegionTable& table_;
+  std::unique_ptr<node::PrivateMemory> memory_;  // null: the caller's
+  std::unique_ptr<rnic::Mr> mr_;
+  const std::span<std::byte> bytes_;
+  const uint32_t lkey_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Node>> RcNode::Open(bool share_links, const NodeOptions& options,
+                                           std::function<void(ConnectStep)> done) {
+  std::unique_ptr<RcNode> node(new RcNode(share_links, options.clock != nullptr ? *options.clock : *RealClock()));
+  KRCORE_RETURN_IF_ERROR(node->Start(options, std::move(done)));
+  return std::unique_ptr<Node>(std::move(node));
+}
+
+Status RcNode::Start(const NodeOptions& options, std::function<void(ConnectStep)> done) {
+  context_.done = std::move(done);
+  auto device = rnic::OpenDevice({.provider = options.rnic,
+                                  .fabric = options.fabric,
+                                  .node = options.node,
+                                  .create_fabric = options.create_fabric,
+                                  .address = options.fabric_address,
+                                  .port = options.rnic_port,
+                                  .clock = options.clock,
+                                  .deadline = options.deadline});
+  if (!device.ok()) return device.status();
+  device_ = *std::move(device);
+  context_.Done(ConnectStep::kContext);
+  auto pd = device_->CreatePd();
+  if (!pd.ok()) return pd.status();
+  pd_ = *std::move(pd);
+  context_.Done(ConnectStep::kPd);
+  auto exchange = Exchange::Create(*device_, *pd_, clock_);
+  if (!exchange.ok()) return exchange.status();
+  exchange_ = *std::move(exchange);
+  context_.Done(ConnectStep::kDatagrams);
+  context_.device = device_.get();
+  context_.pd = pd_.get();
+  context_.exchange = exchange_.get();
+  context_.clock = &clock_;
+  return {};
+}
+
+RcNode::~RcNode() {
+  if (meta_) meta_->RemoveAll(Deadline::After(clock_, kRemoveRecordsNs));
+}
+
+// ---- memory
+
+Result<std::unique_ptr<Region>> RcNode::CreateRegion(const RegionOptions& options) {
+  KRCORE_RETURN_IF_ERROR(NotForked());
+  if (options.remote_rights != 0 || !options.name.empty())
+    return Status(StatusCode::kUnsupported, "a node of the baselines is a client: it exposes no memory");
+  if (options.length == 0) return Status(StatusCode::kInvalidArgument, "a region needs a length");
+  auto memory = node::PrivateMemory::Allocate(options.length);
+  if (!memory.ok()) return memory.status();
+  auto mr = pd_->RegisterMemory((*memory)->bytes().data(), options.length, kLocalWrite);
+  if (!mr.ok()) return mr.status();
+  return std::unique_ptr<Region>(std::make_unique<LocalRegion>(local_regions_, *std::move(memory), *std::move(mr)));
+}
+
+Result<std::unique_ptr<Region>> RcNode::RegisterLocal(void* addr, size_t length) {
+  KRCORE_RETURN_IF_ERROR(NotForked());
+  if (addr == nullptr || length == 0) return Status(StatusCode::kInvalidArgument, "no memory named");
+  auto mr = pd_->RegisterMemory(addr, length, kLocalWrite);
+  if (!mr.ok()) return mr.status();
+  return std::unique_ptr<Region>(std::make_unique<LocalRegion>(local_regions_, nullptr, *std::move(mr)));
+}
+
+// ---- metadata
+
+Status RcNode::HostMetaServer(uint32_t) {
+  KRCORE_RETURN_IF_ERROR(NotForked());
+  return {StatusCode::kUnsupported, "metadata servers are nodes of krcore"};
+}
+
+Result<peers::MetaClient*> RcNode::Meta() {
+  std::lock_guard lock(meta_mutex_);
+  if (meta_ == nullptr) {
+    auto meta = peers::MetaClient::Create(*device_, *pd_, clock_, device_->address());
+    if (!meta.ok()) return meta.status();
+    meta_ = *std::move(meta);
+  }
+  return meta_.get();
+}
+
+Status RcNode::Publish(Deadline deadline) {
+  KRCORE_RETURN_IF_ERROR(NotForked());
+  auto meta = Meta();
+  if (!meta.ok()) return meta.status();
+  const peers::NodePayload payload;  // without a DC target: it says that this node lives
+  return (*meta)->Publish(peers::Key::Node(id()), std::as_bytes(std::span(&payload, 1)), deadline);
+}
+
+Status RcNode::PublishService(std::string_view name, std::span<const std::byte> value, Deadline deadline) {
+  KRCORE_RETURN_IF_ERROR(NotForked());
+  if (name.empty() || value.size() > kMaxServiceBytes)
+    return {StatusCode::kInvalidArgument,
+            "a service needs a name and has a value of at most " + std::to_string(kMaxServiceBytes) + " bytes"};
+  KRCORE_RETURN_IF_ERROR(Publish(deadline));
+  auto meta = Meta();
+  if (!meta.ok()) return meta.status();
+  return (*meta)->Publish(peers::Key::Service(name), value, deadline);
+}
+
+Result<std::vector<std::byte>> RcNode::LookupService(std::string_view name, Deadline deadline) {
+  KRCORE_RETURN_IF_ERROR(NotForked());
+  auto meta = Meta();
+  if (!meta.ok()) return meta.status();
+  auto record = (*meta)->Lookup(peers::Key::Service(name), deadline);
+  if (!record.ok()) return record.status();
+  if (record->kind != peers::RecordKind::kService || record->value_length > kMaxServiceBytes)
+    return Status(StatusCode::kCorrupt, "the record of service '" + std::string(name) + "' is not one of a service");
+  return std::vector<std::byte>(record->value, record->value + record->value_length);
+}
+
+bool RcNode::IsConfirmedDead(NodeId node, uint32_t incarnation) {
+  if (forked()) return false;
+  auto meta = Meta();
+  return meta.ok() && (*meta)->OwnerIsDead(peers::PackOwner(node, incarnation), nullptr,
+                                           Deadline::After(clock_, rnic::kPollingAskNs));
+}
+
+// ---- queues
+
+Result<std::unique_ptr<QueuePool>> RcNode::CreateQueuePool(const QueuePoolOptions& options) {
+  KRCORE_RETURN_IF_ERROR(NotForked());
+  return RcPool::Create(*this, options);
+}
+
+Result<std::shared_ptr<Link>> RcNode::SharedLink(NodeId peer, Deadline deadline, bool* made) {
+  std::shared_ptr<Shared> shared;
+  {
+    std::lock_guard lock(shared_mutex_);
+    std::shared_ptr<Shared>& entry = shared_[peer];
+    if (entry == nullptr) entry = std::make_shared<Shared>();
+    shared = entry;
+  }
+  std::unique_lock connecting(shared->mutex, std::defer_lock);
+  for (uint32_t spins = 0; !connecting.try_lock(); ++spins) {
+    if (deadline.Passed(clock_))
+      return Status(StatusCode::kTimeout, "another thread was still connecting to node " + std::to_string(peer));
+    clock_.Relax(spins);
+  }
+  if (shared->link != nullptr) {
+    const auto lock = shared->link->Lock();
+    // A peer that had published nothing yet is asked again.
+    if (!shared->link->broken() && !shared->link->regions().empty()) return shared->link;
+  }
+  shared->link.reset();  // whoever still uses it keeps it until he connects again
+  auto link = Link::ConnectShared(context_, peer, kSharedDepth, deadline);
+  if (!link.ok()) return link.status();
+  *made = true;
+  shared->link = *std::move(link);
+  return shared->link;
+}
+
+}  // namespace krcore::baselines

@@ -1,0 +1,85 @@
+// RcPool: the queues of one thread over RC connections.
+#ifndef KRCORE_BASELINES_RC_POOL_H_
+#define KRCORE_BASELINES_RC_POOL_H_
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "krcore/baselines/link.h"
+#include "krcore/queue/request_check.h"
+#include "krcore/queue_pool.h"
+
+namespace krcore::baselines {
+
+class RcNode;
+class RcQueue;
+
+inline constexpr uint32_t kMaxSge = 4;            // of a WR
+inline constexpr uint32_t kMaxInlineBytes = 256;  // likewise, or the NIC's limit if that is less
+
+// The form of a request, which a queue of its own must check to accept all or none: the NIC refuses one by one. Its
+// memory is the NIC's business. kUnsupported: a message.
+StatusCode CheckForm(const WorkRequest& wr, const queue::RequestLimits& limits);
+
+class RcPool final : public QueuePool {
+ public:
+  // options: a QP of "verbs" has up to sq_depth places, whatever its queue's depth; the CQ has dc_initiators x
+  // sq_depth, which the QPs share. Where they do not suffice, Connect makes another such CQ.
+  static Result<std::unique_ptr<QueuePool>> Create(RcNode& node, const QueuePoolOptions& options);
+  ~RcPool() override;
+
+  Result<std::unique_ptr<VirtualQueue>> CreateQueue(uint32_t depth) override;
+  void Flush() override;
+  size_t Poll() override;
+  void SetGate(PostGate* gate) override { gate_ = gate; }
+  void DiscardStaged() override;
+  bool NothingPosted() const override;
+  Node& node() const override;
+  const QueuePoolStats& stats() const override { return stats_; }
+  size_t memory_bytes() const override;
+
+  // ---- for RcQueue
+  const queue::RequestLimits& limits() const { return limits_; }
+  peers::RegionView& regions() { return regions_; }
+  // A connection of one's own, or the node's shared one.
+  Result<std::shared_ptr<Link>> LinkTo(NodeId peer, uint32_t depth, Deadline deadline);
+  void Release(std::shared_ptr<Link> link);
+  void Remove(RcQueue* queue);
+  void NotePosted(size_t work_requests) {
+    ++stats_.doorbells;
+    stats_.work_requests += work_requests;
+  }
+
+ private:
+  explicit RcPool(RcNode& node);
+  // Posts what is staged, unless the gate is shut.
+  void PostAll();
+  Status AddCq();
+
+  RcNode& node_;
+  peers::RegionView regions_;
+  queue::RequestLimits limits_;
+  QueuePoolStats stats_;
+  PostGate* gate_ = nullptr;
+  size_t completed_by_flush_ = 0;  // found outside Poll, to be counted by the next
+  std::array<Completion, 64> batch_;
+  std::vector<RcQueue*> queues_;
+  struct OwnCq {
+    std::unique_ptr<rnic::Cq> cq;
+    uint32_t used = 0;  // places, of cq_depth_
+  };
+  std::vector<OwnCq> cqs_;  // "verbs": not empty
+  uint32_t cq_depth_ = 0, link_depth_ = 0;
+  struct Used {
+    Link* link = nullptr;
+    uint32_t queues = 0;
+    size_t cq = 0;  // "verbs": of cqs_
+  };
+  std::vector<Used> links_;  // "verbs": by Link::index()
+};
+
+}  // namespace krcore::baselines
+
+#endif  // KRCORE_BASELINES_RC_POOL_H_

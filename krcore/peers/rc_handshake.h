@@ -1,0 +1,128 @@
+// How a node asks a peer for an RC connection.
+#ifndef KRCORE_PEERS_RC_HANDSHAKE_H_
+#define KRCORE_PEERS_RC_HANDSHAKE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "krcore/base/arrays.h"
+#include "krcore/peers/peer.h"
+#include "krcore/peers/rc_desk.h"
+#include "krcore/rnic/rnic.h"
+
+namespace krcore::peers {
+
+// Connector: the one-sided verbs by which a node asks at its peers' desks for RC connections. They go through a DC
+// initiator of its own, so that a desk that is gone or a peer that is dead breaks nothing that others share, and none
+// of them is waited for. Each lane has one verb under way at most.
+//
+// Thread safety: belongs to one thread at a time. Nothing blocks but IsDead, and that not for long.
+class Connector {
+ public:
+  enum class Outcome : uint8_t {
+    kNone,
+    kUnderWay,
+    kDone,
+    kFailed,  // unknown whether it happened, but it will not any more
+  };
+
+  static Result<std::unique_ptr<Connector>> Create(rnic::Device& device, rnic::Pd& pd, uint32_t lanes);
+
+  // `offset`: from the beginning of the peer's desk.
+  void CompareSwap(uint32_t lane, const Peer& peer, size_t offset, uint64_t expected, uint64_t desired);
+  void Write(uint32_t lane, const Peer& peer, size_t offset, std::span<const std::byte> data);  // <= kLaneBytes
+  void Read(uint32_t lane, const Peer& peer, size_t offset);                                    // a word
+
+  void Poll();
+  Outcome outcome(uint32_t lane) const { return outcomes_[lane]; }
+  // The word that the lane's CompareSwap or Read found.
+  uint64_t word(uint32_t lane) const;
+  // Confirmed. A system call, or a question over the network, which waits no longer than kPollingAskNs from `now_ns`
+  // on.
+  bool IsDead(const Peer& peer, int64_t now_ns) {
+    return device_.QueryPeer(peer.target.address, {now_ns + rnic::kPollingAskNs}) == rnic::PeerState::kDead;
+  }
+  size_t memory_bytes() const { return sizeof(*this) + buffer_.bytes(); }
+
+ private:
+  static constexpr size_t kLaneBytes = 64;
+  struct alignas(64) Lane {
+    std::byte bytes[kLaneBytes];
+  };
+
+  Connector(rnic::Device& device, uint32_t lanes) : device_(device), buffer_(lanes), outcomes_(lanes, Outcome::kNone) {}
+  void Post(uint32_t lane, const Peer& peer, size_t offset, size_t length, rnic::SendWr wr);
+  void FailAll();
+
+  rnic::Device& device_;
+  const PageArray<Lane> buffer_;
+  std::vector<Outcome> outcomes_;
+  uint32_t generation_ = 0;  // of the QP: bumped by each reset
+  bool resetting_ = false;   // all lanes fail when that has ended
+  std::unique_ptr<rnic::Mr> mr_;
+  std::unique_ptr<rnic::Cq> cq_;
+  std::unique_ptr<rnic::Qp> qp_;
+};
+
+// Handshake: what is agreed on at a peer's desk (rc_desk.h) about one RC connection, from the claim of a place to the
+// word that the connection is closed, each step one verb of one lane of a Connector. What the connection is for, and
+// when its QP is made, connected and destroyed, is its user's affair.
+//
+//     kIdle
+//     kClaiming    CAS: a place
+//     kRequesting  WRITE of the request
+//     kAsking      READ of the answer, again and again
+//     kAnswered    until Close
+//     kFailed      no place, a refusal, no answer, or the peer is dead; until Close
+//     kClosing     WRITE: it is closed; not where no place was claimed
+//
+// Thread safety: belongs to the Connector's thread. Nothing blocks.
+class Handshake {
+ public:
+  enum class State : uint8_t { kIdle, kClaiming, kRequesting, kAsking, kAnswered, kFailed, kClosing };
+
+  // Of an idle one whose lane has nothing under way: `request` (without its checksum) goes to the first free place from
+  // number `first_place` on of the peer's desk. Its owner word must be none that this node has used there.
+  void Begin(Connector& connector, uint32_t lane, std::shared_ptr<const Peer> peer, const DeskRequest& request,
+             uint32_t first_place);
+  // Goes on, if the lane's verb has completed. Behind Connector::Poll.
+  void Step(int64_t now_ns);
+  // Behind the end of the QP. Step tells the peer, and the handshake is idle when that has been done or is in vain.
+  void Close();
+
+  State state() const { return state_; }
+  // Of kAnswered: the peer's QP, never 0.
+  uint32_t peer_qpn() const { return AnsweredQpn(connector_->word(lane_)); }
+
+ private:
+  void Enter(State state);
+  size_t PlaceOffset() const { return place_ * sizeof(DeskPlace); }
+  uint32_t places() const { return static_cast<uint32_t>(peer_->desk.length / sizeof(DeskPlace)); }
+  // True if the verb failed so often that it is in vain, or its peer is dead.
+  bool InVain(uint32_t max_failures);
+  void Claim();
+  void Claimed();
+  void WriteRequest();
+  void Requested(int64_t now_ns);
+  void Asked(int64_t now_ns);
+  void WriteClosing();
+  void Told();
+
+  State state_ = State::kIdle;
+  Connector* connector_ = nullptr;
+  uint32_t lane_ = 0;
+  std::shared_ptr<const Peer> peer_;
+  DeskRequest request_;
+  uint32_t place_ = 0;
+  bool claimed_ = false;
+  uint32_t tries_ = 0;          // of the state
+  bool answer_is_due_ = false;  // a READ of it was posted whose outcome nobody has looked at
+  int64_t now_ns_ = 0, ask_at_ns_ = 0, give_up_ns_ = 0;
+};
+
+}  // namespace krcore::peers
+
+#endif  // KRCORE_PEERS_RC_HANDSHAKE_H_

@@ -1,0 +1,77 @@
+// The local MRs of a Node, against which every SGE is checked before it reaches a shared queue.
+#ifndef KRCORE_PEERS_REGION_TABLE_H_
+#define KRCORE_PEERS_REGION_TABLE_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <vector>
+
+namespace krcore::peers {
+
+struct LocalRegion {
+  uint64_t addr = 0;
+  uint64_t length = 0;  // 0: an empty place of a RegionView
+  uint32_t lkey = 0;
+  uint32_t rights = 0;  // of AccessRights
+  uint32_t rkey = 0;
+
+  bool Covers(uint64_t sge_addr, uint64_t sge_length) const {
+    return sge_addr >= addr && sge_length <= length && sge_addr - addr <= length - sge_length;
+  }
+};
+
+// The table changes rarely (a region is created or destroyed) and is read for every SGE, so each pool reads a
+// private copy, RegionView, and compares one version number per batch.
+//
+// Thread safety: RegionTable from any thread; a RegionView belongs to one thread.
+class RegionTable {
+ public:
+  void Add(const LocalRegion& region);
+  void Remove(uint32_t lkey);
+  std::vector<LocalRegion> Copy() const;
+  // Acquire; pairs with the release in Add and Remove, so that a Copy() taken after a new version was seen has it.
+  uint64_t version() const { return version_.load(std::memory_order_acquire); }
+
+ private:
+  mutable std::mutex mutex_;
+  std::vector<LocalRegion> regions_;  // guarded by mutex_
+  std::atomic<uint64_t> version_{1};
+};
+
+class RegionView {
+ public:
+  explicit RegionView(const RegionTable& table) : table_(table) { Refresh(); }
+  // Once per batch: takes over changes made since. Allocates only when there were any.
+  void Sync() {
+    if (table_.version() != version_) [[unlikely]]
+      Refresh();
+  }
+  // Of what it has taken over, never 0.
+  uint64_t version() const { return version_; }
+  // Null: no live region has this key.
+  const LocalRegion* Find(uint32_t lkey) const {
+    if (last_->lkey == lkey && last_->length != 0) return last_;
+    for (uint32_t i = Hash(lkey);; ++i) {
+      const LocalRegion& place = places_[i & mask_];
+      if (place.length == 0) return nullptr;
+      if (place.lkey == lkey) return last_ = &place;
+    }
+  }
+  size_t memory_bytes() const { return places_.size() * sizeof(LocalRegion); }
+
+ private:
+  void Refresh();
+  static uint32_t Hash(uint32_t lkey) { return (lkey * 0x9E3779B1u) >> 16; }
+
+  const RegionTable& table_;
+  uint64_t version_ = 0;
+  std::vector<LocalRegion> places_;  // open addressing, at most half full
+  uint32_t mask_ = 0;
+  mutable const LocalRegion* last_ = nullptr;  // consecutive SGEs mostly name one region
+};
+
+}  // namespace krcore::peers
+
+#endif  // KRCORE_PEERS_REGION_TABLE_H_

@@ -1,0 +1,435 @@
+#include "krcore/queue/queue_pool_impl.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "krcore/queue/virtual_queue_impl.h"
+
+namespace krcore::queue {
+namespace {
+
+constexpr uint32_t kMaxInitiators = 64;
+constexpr uint32_t kMaxRcQueues = 128;  // with the initiators: what a physical wr_id can number
+constexpr uint32_t kMaxQueueDepth = 1u << 16;
+// How long a queue may show no completion before it is taken for stuck: longer than any NIC's transport retries.
+constexpr int64_t kStuckNs = 10'000'000'000;
+// Bound of the same waits when a clock stands still.
+constexpr uint32_t kMaxSpins = 1u << 22;
+// Polls for the flushed WRs of a broken queue; they are completed by the local NIC alone.
+constexpr uint32_t kMaxCollectSpins = 1u << 16;
+
+}  // namespace
+
+Result<std::unique_ptr<QueuePool>> QueuePoolImpl::Create(const PoolContext& context, const QueuePoolOptions& options) {
+  const rnic::Caps& caps = context.device->caps();
+  if (!caps.dc) return Status(StatusCode::kUnsupported, "provider " + caps.provider + " has no DC transport");
+  if (options.dc_initiators == 0 || options.dc_initiators > kMaxInitiators)
+    return Status(StatusCode::kInvalidArgument, "dc_initiators must be 1 to " + std::to_string(kMaxInitiators));
+  if (options.sq_depth == 0 || options.sq_depth > caps.max_qp_wr)
+    return Status(StatusCode::kInvalidArgument, "sq_depth must be 1 to " + std::to_string(caps.max_qp_wr));
+  const uint64_t dc_depth = uint64_t{options.dc_initiators} * options.sq_depth;
+  if (dc_depth > caps.max_cqe)
+    return Status(StatusCode::kInvalidArgument,
+                  "dc_initiators x sq_depth exceeds the device's CQ depth of " + std::to_string(caps.max_cqe));
+
+  std::unique_ptr<QueuePoolImpl> pool(new QueuePoolImpl(context));
+  pool->limits_ = {std::min(kMaxSge, caps.max_sge),
+                   static_cast<uint32_t>(std::min<size_t>(caps.max_inline_bytes, kInlineArenaBytes)),
+                   caps.max_message_bytes};
+  pool->copy_bytes_ = options.copy_bytes;
+  pool->executes_at_post_ = caps.executes_at_post;
+  pool->sq_depth_ = options.sq_depth;
+  const auto rc_queues = static_cast<uint32_t>(
+      std::min<uint64_t>(std::min(options.max_rc_queues, kMaxRcQueues), (caps.max_cqe - dc_depth) / options.sq_depth));
+  auto cq = context.device->CreateCq(static_cast<uint32_t>(dc_depth + uint64_t{rc_queues} * options.sq_depth));
+  if (!cq.ok()) return cq.status();
+  pool->cq_ = *std::move(cq);
+  pool->state_.staged = std::make_unique<PhysicalQueue*[]>(options.dc_initiators + rc_queues);
+  // The first pools of all nodes meet, and so on, as threads of one processor would in the kernel's pool.
+  const uint32_t first = context.pools->fetch_add(1, std::memory_order_relaxed) * options.dc_initiators;
+  for (uint32_t i = 0; i < options.dc_initiators; ++i) {
+    auto queue = PhysicalQueue::Create(*context.pd, *pool->cq_, i, options.sq_depth, &pool->state_,
+                                       context.host_qps != 0 ? (first + i) % context.host_qps : rnic::kPrivateQp);
+    if (!queue.ok()) return queue.status();
+    pool->state_.stats.host_queues += (*queue)->host_shared();
+    pool->queues_.push_back(*std::move(queue));
+    pool->live_.push_back(pool->queues_.back().get());
+  }
+  pool->dc_count_ = options.dc_initiators;
+  if (rc_queues != 0) {
+    pool->queues_.resize(options.dc_initiators + rc_queues);
+    pool->rc_ = std::make_unique<RcQueues>(*pool, rc_queues, options.rc_hot_wrs, options.rc_patience_ns);
+    pool->check_ns_ = pool->rc_->due_ns();
+  }
+  return std::unique_ptr<QueuePool>(std::move(pool));
+}
+
+QueuePoolImpl::~QueuePoolImpl() {
+  // Closing messages destroys the queues through which a mailbox READs, so not while going through the list.
+  const std::vector<VirtualQueueImpl*> queues = virtual_queues_;
+  for (VirtualQueueImpl* queue : queues) {
+    if (std::find(virtual_queues_.begin(), virtual_queues_.end(), queue) != virtual_queues_.end())
+      queue->CloseMessages();
+  }
+  if (rc_) rc_->Close();
+  for (VirtualQueueImpl* queue : virtual_queues_) queue->ForgetPool();
+}
+
+Result<std::unique_ptr<VirtualQueue>> QueuePoolImpl::CreateQueue(uint32_t depth) {
+  KRCORE_RETURN_IF_ERROR(NotForked());
+  if (depth == 0 || depth > kMaxQueueDepth)
+    return Status(StatusCode::kInvalidArgument, "queue depth must be 1 to " + std::to_string(kMaxQueueDepth));
+  auto queue = std::make_unique<VirtualQueueImpl>(*this, depth);
+  virtual_queues_.push_back(queue.get());
+  return std::unique_ptr<VirtualQueue>(std::move(queue));
+}
+
+size_t QueuePoolImpl::memory_bytes() const {
+  size_t bytes = sizeof(*this) + regions_.memory_bytes() + (own_memory_ ? own_memory_->bytes().size() : 0);
+  for (const auto& queue : queues_) bytes += queue ? queue->memory_bytes() : 0;
+  if (rc_) bytes += rc_->memory_bytes();
+  for (const VirtualQueueImpl* queue : virtual_queues_) bytes += queue->memory_bytes();
+  return bytes;
+}
+
+bool QueuePoolImpl::NothingPosted() const {
+  if (forked()) return true;
+  return std::all_of(live_.begin(), live_.end(), [](const auto& queue) { return queue->nothing_posted(); });
+}
+
+bool QueuePoolImpl::NothingUnderWay() const {
+  return NothingPosted() &&
+         std::none_of(live_.begin(), live_.end(), [](const auto& queue) { return queue->has_staged(); });
+}
+
+// Keeps those on the list that have something left: they are blocked, or broken.
+template <typename Do>
+inline size_t QueuePoolImpl::AtStaged(Do what) {
+  size_t completed = 0;
+  uint32_t left = 0;
+  for (uint32_t i = 0; i < state_.staged_count; ++i) {
+    PhysicalQueue& queue = *state_.staged[i];
+    completed += what(queue);
+    if (queue.has_staged()) [[unlikely]]
+      state_.staged[left++] = &queue;
+    else
+      queue.NoteUnstaged();
+  }
+  state_.staged_count = left;
+  if (left == 0) state_.host_staged = false;
+  return completed;
+}
+
+void QueuePoolImpl::DiscardStaged() {
+  if (forked()) return;
+  completed_by_flush_ += AtStaged([](PhysicalQueue& queue) { return queue.DiscardStaged(WcStatus::kDiscarded); });
+}
+
+size_t QueuePoolImpl::CheckAndFlush() {
+  if (any_staged()) CheckLeases();
+  return Doorbells();
+}
+
+inline bool QueuePoolImpl::StagedBehindOthersFault() const {
+  for (uint32_t i = 0; i < state_.staged_count; ++i) {
+    const PhysicalQueue& queue = *state_.staged[i];
+    if (queue.BrokenByOthers() && queue.has_staged()) [[unlikely]]
+      return true;
+  }
+  return false;
+}
+
+size_t QueuePoolImpl::Doorbells() {
+  // Behind CheckLeases, which may take a while: the gate's look at the time is the last before the doorbell.
+  size_t completed = 0;
+  if (any_blocked()) [[unlikely]]
+    completed += rc_->Advance();
+  if (state_.host_staged && StagedBehindOthersFault()) [[unlikely]] {
+    completed += StopWhatOthersBroke();
+    // What is to be posted is posted behind the repair, when leases have been looked at again.
+    if (any_broken_) return completed;
+  }
+  if (gate_ != nullptr && GateIsShut()) [[unlikely]]
+    return completed;
+  return completed + AtStaged([](PhysicalQueue& queue) { return queue.Flush(); });
+}
+
+size_t QueuePoolImpl::StopWhatOthersBroke() {
+  const size_t completed = Collect();
+  bool by_others = false;
+  for (const auto& queue : std::span(queues_.data(), dc_count_)) {
+    if (!queue->has_staged() || !queue->BrokenByOthers()) continue;
+    queue->Stop();
+    by_others = any_broken_ = true;
+  }
+  if (!by_others) return completed;  // by a request of ours, as the completions told
+  ++state_.stats.broken_by_others;
+  QuarantineTheDead();
+  return completed;
+}
+
+void QueuePoolImpl::QuarantineTheDead() {
+  std::vector<std::pair<rnic::DeviceAddress, bool>> asked;  // as many as there are peers, not queues
+  const Deadline deadline = Deadline::After(context_.node->clock(), rnic::kPollingAskNs);
+  for (VirtualQueueImpl* queue : virtual_queues_) {
+    QueueState& state = queue->state();
+    if (state.standing != QueueStanding::kReady) continue;
+    const rnic::DeviceAddress& address = state.peer->target.address;
+    auto known = std::find_if(asked.begin(), asked.end(), [&](const auto& peer) {
+      return peer.first.node == address.node && peer.first.incarnation == address.incarnation;
+    });
+    if (known == asked.end())
+      known =
+          asked.insert(asked.end(), {address, context_.device->QueryPeer(address, deadline) == rnic::PeerState::kDead});
+    if (!known->second) continue;
+    context_.peers->Invalidate(state.peer);
+    state.standing = QueueStanding::kBroken;
+    for (PhysicalQueue* physical : live_) physical->RefuseStaged(&state, {}, WcStatus::kRetryExceeded);
+  }
+}
+
+void QueuePoolImpl::Flush() {
+  if (forked()) return;
+  completed_by_flush_ += FlushAll();
+}
+
+std::shared_ptr<const peers::Peer> QueuePoolImpl::RenewLease(const std::shared_ptr<const peers::Peer>& peer,
+                                                             int64_t now_ns) {
+  auto renewed = context_.peers->Renew(peer, now_ns);
+  state_.stats.lease_renewals += renewed.looked_up;
+  state_.stats.lease_extensions += renewed.extended;
+  return std::move(renewed.peer);
+}
+
+void QueuePoolImpl::DoWhatIsDue(int64_t now_ns) {
+  if (now_ns >= lease_check_ns_) RenewLeases(now_ns);
+  if (rc_ != nullptr) rc_->Tick(now_ns);
+  check_ns_ = std::min(lease_check_ns_, rc_ != nullptr ? rc_->due_ns() : INT64_MAX);
+}
+
+void QueuePoolImpl::RenewLeases(int64_t now_ns) {
+  lease_check_ns_ = INT64_MAX;
+  for (VirtualQueueImpl* queue : virtual_queues_) {
+    QueueState& state = queue->state();
+    if (state.standing != QueueStanding::kReady) continue;
+    if (state.peer->renew_ns() <= now_ns) {
+      auto renewed = RenewLease(state.peer, now_ns);
+      if (renewed == nullptr) {
+        state.standing = QueueStanding::kBroken;
+        for (PhysicalQueue* physical : live_) physical->RefuseStaged(&state, {}, WcStatus::kRetryExceeded);
+        continue;
+      }
+      if (renewed != state.peer) {
+        state.former_peers.push_back(std::exchange(state.peer, std::move(renewed)));
+        for (PhysicalQueue* physical : live_)
+          physical->RefuseStaged(&state, state.peer->region_span(), WcStatus::kRemoteAccessError);
+      }
+    }
+    NoteLease(*state.peer);
+  }
+}
+
+[[gnu::always_inline]] inline size_t QueuePoolImpl::Dispatch(size_t* completed) {
+  const size_t count = cq_->Poll(batch_);
+  for (size_t i = 0; i < count; ++i) {
+    if (i + 1 < count && PhysicalQueue::Covers(batch_[i + 1], batch_[i])) continue;
+    PhysicalQueue& queue = *queues_[PhysicalQueue::IndexOf(batch_[i])];
+    *completed += queue.Complete(batch_[i]);
+    any_broken_ |= queue.broken();
+  }
+  return count;
+}
+
+[[gnu::always_inline]] inline size_t QueuePoolImpl::Collect() {
+  size_t completed = 0;
+  while (Dispatch(&completed) == batch_.size()) {
+  }
+  return completed;
+}
+
+[[gnu::always_inline]] inline size_t QueuePoolImpl::PollHere() {
+  size_t completed = FlushAll() + Collect();
+  if (any_broken_) [[unlikely]]
+    completed += Repair() + FlushAll();
+  if (!work_.empty() && !working_) [[unlikely]]
+    completed += RunWork();
+  return completed;
+}
+
+size_t QueuePoolImpl::PollOnce() { return PollHere(); }
+
+size_t QueuePoolImpl::Poll() {
+  if (forked()) [[unlikely]]
+    return 0;
+  const size_t completed = std::exchange(completed_by_flush_, 0) + PollHere();
+  if (rc_ != nullptr && rc_->has_work()) [[unlikely]]
+    rc_->Work(completed == 0 && NothingUnderWay());
+  return completed;
+}
+
+size_t QueuePoolImpl::RunWork() {
+  working_ = true;
+  size_t found = 0;
+  for (PollWork* work : work_) found += work->Work();
+  working_ = false;
+  return found + FlushAll();
+}
+
+void QueuePoolImpl::RemoveWork(PollWork* work) { std::erase(work_, work); }
+
+void QueuePoolImpl::PollWaiting(uint32_t spins) {
+  const size_t completed = PollOnce();
+  completed_by_flush_ += completed;
+  if (completed == 0) context_.node->clock().Relax(spins);
+}
+
+Status QueuePoolImpl::NeedOwnMemory() {
+  if (own_memory_ != nullptr) return {};
+  const size_t each = PhysicalQueue::OwnMemoryBytes(sq_depth_);
+  auto memory = context_.node->CreateRegion({.length = kScratchBytes + dc_count_ * each});
+  if (!memory.ok()) return memory.status();
+  if (rc_ != nullptr) KRCORE_RETURN_IF_ERROR(rc_->NeedOwnMemory());
+  own_memory_ = *std::move(memory);
+  std::byte* next = own_memory_->bytes().data() + kScratchBytes;
+  for (uint32_t i = 0; i < dc_count_; ++i) {
+    queues_[i]->UseOwnMemory(next, own_memory_->lkey());
+    next += each;
+  }
+  return {};
+}
+
+Status QueuePoolImpl::NeedPublished(Deadline deadline) {
+  if (published_) return {};
+  KRCORE_RETURN_IF_ERROR(context_.node->Publish(deadline));
+  published_ = true;
+  return {};
+}
+
+void QueuePoolImpl::MarkBroken(const PhysicalQueue& queue) {
+  QueueState* const culprit = queue.culprit();
+  if (culprit == nullptr) return;
+  culprit->standing = QueueStanding::kBroken;
+  if (queue.culprit_status() != WcStatus::kRetryExceeded) return;
+  // The peer itself is gone. Its other queues would break the connection one by one, so they are stopped together.
+  context_.peers->Invalidate(culprit->peer);
+  const rnic::DeviceAddress& gone = culprit->peer->target.address;
+  for (VirtualQueueImpl* other : virtual_queues_) {
+    QueueState& state = other->state();
+    if (state.standing == QueueStanding::kReady && state.peer->target.address.node == gone.node &&
+        state.peer->target.address.incarnation == gone.incarnation)
+      state.standing = QueueStanding::kBroken;
+  }
+}
+
+size_t QueuePoolImpl::Repair() {
+  size_t completed = 0;
+  any_broken_ = false;
+  // Nothing is posted meanwhile, so each queue breaks at most once and two passes see all of them.
+  for (int pass = 0; pass < 2; ++pass) {
+    for (PhysicalQueue* queue : live_) {
+      if (!queue->broken()) continue;
+      if (queue->BeginRecovery()) {
+        for (uint32_t spins = 0; !queue->all_collected() && spins < kMaxCollectSpins; ++spins) {
+          if (Dispatch(&completed) == 0 && !queue->all_collected()) context_.node->clock().Relax(spins);
+        }
+        if (queue->culprit() == nullptr && queue->host_shared()) QuarantineTheDead();
+        MarkBroken(*queue);
+      }
+      if (!queue->MayRecover()) continue;  // the next poll looks again
+      completed += queue->Recover();
+      RefuseWithdrawn();
+      if (rc_ != nullptr) rc_->Recovered(*queue, state_.stats.broken_queues);
+    }
+  }
+  any_broken_ = std::any_of(live_.begin(), live_.end(), [](const auto& queue) { return queue->broken(); });
+  return completed;
+}
+
+void QueuePoolImpl::RefuseWithdrawn() {
+  for (VirtualQueueImpl* queue : virtual_queues_) {
+    QueueState& state = queue->state();
+    if (state.standing != QueueStanding::kReady || state.former_peers.empty()) continue;
+    for (PhysicalQueue* physical : live_)
+      physical->RefuseStaged(&state, state.peer->region_span(), WcStatus::kRemoteAccessError);
+  }
+}
+
+void QueuePoolImpl::MakeRoom(PhysicalQueue& queue, size_t inline_bytes) {
+  if (MakeRoomForAll(queue, 1, inline_bytes)) return;
+  DiscardStaged();  // so many at once, or so much inline, that they cannot wait
+  (void)MakeRoomForAll(queue, 1, inline_bytes);
+}
+
+bool QueuePoolImpl::MakeRoomForAll(PhysicalQueue& queue, uint32_t count, size_t inline_bytes) {
+  const auto has_room = [&] { return queue.free() >= count && queue.inline_room() >= inline_bytes; };
+  if (has_room()) return true;
+  Flush();
+  if (has_room()) return true;
+  ++state_.stats.sq_full_polls;
+  Clock& clock = context_.node->clock();
+  uint32_t idle_polls = 0;
+  int64_t idle_since_ns = 0;
+  while (!has_room()) {
+    const size_t completed = PollOnce();
+    completed_by_flush_ += completed;
+    if (completed != 0) {
+      idle_polls = 0;
+      continue;
+    }
+    // Nothing is under way but what the gate holds back: room will not come.
+    if (gate_ != nullptr && queue.nothing_posted() && GateIsShut()) return false;
+    if (idle_polls == 0) idle_since_ns = clock.NowNs();
+    if (++idle_polls >= kMaxSpins || clock.NowNs() - idle_since_ns > kStuckNs) {
+      (rc_ != nullptr ? rc_->HoldsUp(queue) : &queue)->Break();
+      any_broken_ = true;
+      idle_polls = 0;
+    }
+    clock.Relax(idle_polls);
+  }
+  return true;
+}
+
+// In more than one queue while it moves.
+bool QueuePoolImpl::HasPosted(const QueueState* state) const {
+  return std::any_of(live_.begin(), live_.end(), [state](const auto& queue) { return queue->HasPosted(state); });
+}
+
+void QueuePoolImpl::Detach(VirtualQueueImpl* queue, QueueState* state) {
+  if (state->outstanding() != 0 || HasPosted(state)) {
+    for (PhysicalQueue* physical : live_) physical->DropStaged(state);
+    Clock& clock = context_.node->clock();
+    const Deadline stuck = Deadline::After(clock, kStuckNs);
+    for (uint32_t spins = 0; HasPosted(state) && spins < kMaxSpins && !stuck.Passed(clock); ++spins) {
+      const size_t completed = PollOnce();
+      completed_by_flush_ += completed;
+      if (completed == 0) clock.Relax(spins);
+    }
+    if (HasPosted(state)) {
+      for (PhysicalQueue* physical : live_) {
+        if (physical->HasPosted(state)) physical->Break();
+      }
+      state->standing = QueueStanding::kUnconnected;
+      completed_by_flush_ += Repair();
+      for (uint32_t spins = 0; HasPosted(state); ++spins) {  // until none of it executes any more
+        clock.Relax(spins);
+        completed_by_flush_ += PollOnce();
+      }
+    }
+    for (PhysicalQueue* physical : live_) physical->Disown(state);
+  }
+  std::erase(virtual_queues_, queue);
+}
+
+PhysicalQueue* QueuePoolImpl::MakeRcQueue(uint32_t slot) {
+  const uint32_t index = dc_count_ + slot;
+  queues_[index] = PhysicalQueue::CreateForRc(*context_.pd, *cq_, index, sq_depth_, &state_);
+  return queues_[index].get();
+}
+
+Result<std::unique_ptr<rnic::Qp>> QueuePoolImpl::CreateRcQp() {
+  return context_.pd->CreateQp(
+      {.type = rnic::QpType::kRc, .send_cq = cq_.get(), .recv_cq = cq_.get(), .sq_depth = sq_depth_});
+}
+
+}  // namespace krcore::queue

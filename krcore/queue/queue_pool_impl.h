@@ -1,0 +1,269 @@
+// QueuePoolImpl: the CQ, the DC initiators and the RC queues of one thread; and the ports of a node.
+//
+// Where the host's processes share DC initiators, its own are parts of those (rnic::QpAttr::host_qp).
+#ifndef KRCORE_QUEUE_QUEUE_POOL_IMPL_H_
+#define KRCORE_QUEUE_QUEUE_POOL_IMPL_H_
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <unordered_set>
+#include <vector>
+
+#include "krcore/clock.h"
+#include "krcore/message.h"
+#include "krcore/peers/meta_client.h"
+#include "krcore/peers/peer_directory.h"
+#include "krcore/queue/physical_queue.h"
+#include "krcore/queue/rc_queues.h"
+#include "krcore/queue/request_check.h"
+#include "krcore/queue_pool.h"
+#include "krcore/rnic/rnic.h"
+#include "krcore/status.h"
+#include "krcore/types.h"
+
+namespace krcore::queue {
+
+class VirtualQueueImpl;
+
+// Where others find the ports of a node. Thread safety: from any thread.
+class PortRecords {
+ public:
+  virtual ~PortRecords() = default;
+  // Of a port of this node. kOutOfMemory: the metadata servers have no room; others as Node::PublishService.
+  virtual Status PublishPort(Port port, std::span<const std::byte> value, Deadline deadline) = 0;
+  // Best effort; whoever comes too late finds out at the port.
+  virtual void WithdrawPort(Port port, Deadline deadline) = 0;
+  // As its node published it, which may be dead. kNotFound: nobody did.
+  virtual Result<std::vector<std::byte>> LookupPort(NodeId node, Port port, Deadline deadline) = 0;
+};
+
+// Which ports of a node are bound, by whichever of its pools. Thread safety: from any thread.
+class PortTable {
+ public:
+  // kNoPort: chooses one. Returns kNoPort if it is taken, or all are.
+  Port Take(Port wanted) {
+    std::lock_guard lock(mutex_);
+    if (wanted != kNoPort) return bound_.insert(wanted).second ? wanted : kNoPort;
+    for (uint32_t tries = 0; tries <= UINT16_MAX - kFirstAutomaticPort; ++tries) {
+      const Port port = next_;
+      next_ = next_ == UINT16_MAX ? kFirstAutomaticPort : static_cast<Port>(next_ + 1);
+      if (bound_.insert(port).second) return port;
+    }
+    return kNoPort;
+  }
+  void Free(Port port) {
+    std::lock_guard lock(mutex_);
+    bound_.erase(port);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::unordered_set<Port> bound_;  // guarded by mutex_
+  Port next_ = kFirstAutomaticPort;
+};
+
+// What a pool takes from its Node; outlives the pool.
+struct PoolContext {
+  Node* node = nullptr;
+  rnic::Device* device = nullptr;
+  rnic::Pd* pd = nullptr;
+  const peers::RegionTable* regions = nullptr;
+  peers::PeerDirectory* peers = nullptr;
+  peers::MetaClient* meta = nullptr;         // whose RC connection pools are to make; null: none
+  peers::Target self;                        // how peers reach this node
+  std::atomic<uint32_t>* senders = nullptr;  // counts the node's queues that have sent messages
+  std::atomic<uint32_t>* pools = nullptr;    // ... and its pools
+  PortTable* ports = nullptr;
+  PortRecords* port_records = nullptr;
+  uint32_t host_qps = 0;  // DC initiators of the host that pools are to share
+};
+
+// While an RC queue is in the making one push in so many is polled for.
+inline constexpr uint32_t kPolledOneIn = 16;
+
+// Something that has work to do at each poll.
+class PollWork {
+ public:
+  virtual ~PollWork() = default;
+  // Returns how much it found. May stage WRs where there is room; must not poll.
+  virtual size_t Work() = 0;
+};
+
+class QueuePoolImpl final : public QueuePool {
+ public:
+  static Result<std::unique_ptr<QueuePool>> Create(const PoolContext& context, const QueuePoolOptions& options);
+  ~QueuePoolImpl() override;
+
+  Result<std::unique_ptr<VirtualQueue>> CreateQueue(uint32_t depth) override;
+  void Flush() override;
+  size_t Poll() override;
+  void SetGate(PostGate* gate) override { gate_ = gate; }
+  void DiscardStaged() override;
+  bool NothingPosted() const override;
+  Node& node() const override { return *context_.node; }
+  const QueuePoolStats& stats() const override { return state_.stats; }
+  size_t memory_bytes() const override;
+
+  // ---- for VirtualQueueImpl
+  Clock& clock() { return clock_; }
+  peers::PeerDirectory& peers() { return *context_.peers; }
+  peers::RegionView& regions() { return regions_; }
+  const RequestLimits& limits() const { return limits_; }
+  QueuePoolStats& mutable_stats() { return state_.stats; }
+  // The queue through which `target` is reached: the same for all who reach it, so that requests to one peer stay in
+  // order. It changes in Poll alone.
+  PhysicalQueue* QueueFor(const peers::Target& target) {
+    // With no RC queue live theirs need not be looked at: each line counts while caches are cold.
+    PhysicalQueue* const rc = live_.size() > dc_count_ ? rc_->Find(target) : nullptr;
+    return rc != nullptr ? rc : DcQueueFor(target);
+  }
+  const PoolContext& context() const { return context_; }
+  uint32_t copy_bytes() const { return copy_bytes_; }
+
+  // ---- for RcQueues, and tests
+  RcQueues* rc() { return rc_.get(); }  // null: none are wanted
+  std::span<VirtualQueueImpl* const> virtual_queues() const { return virtual_queues_; }
+  PhysicalQueue* DcQueueFor(const peers::Target& target) { return queues_[target.address.node % dc_count_].get(); }
+  // The queue of an RcQueues slot: made once, then used or not.
+  PhysicalQueue* MakeRcQueue(uint32_t slot);
+  Result<std::unique_ptr<rnic::Qp>> CreateRcQp();
+  void UseRcQueue(PhysicalQueue& queue) { live_.push_back(&queue); }
+  void ForgetRcQueue(PhysicalQueue& queue) { std::erase(live_, &queue); }
+  bool has_own_memory() const { return own_memory_ != nullptr; }
+
+  // ---- for messages
+  void AddWork(PollWork* work) { work_.push_back(work); }
+  void RemoveWork(PollWork* work);
+  // Registered memory for WRs that krcore makes itself: each PhysicalQueue's own_memory and kScratchBytes for whoever
+  // connects. Made when first needed.
+  Status NeedOwnMemory();
+  static constexpr size_t kScratchBytes = 4096;
+  std::byte* scratch() { return own_memory_->bytes().data(); }
+  uint32_t scratch_lkey() const { return own_memory_->lkey(); }
+  // One poll of a wait inside a call of the user's; `spins` as Clock::Relax.
+  void PollWaiting(uint32_t spins);
+  // Publishes the node once, so that others can find out whether it lives.
+  Status NeedPublished(Deadline deadline);
+  // Renews the leases on remote regions that run out, and counts how hot peers are; a look at the time if nothing
+  // is due. Before every doorbell, so that no request goes out whose region was looked up longer ago than the lease.
+  void CheckLeases() {
+    if (const int64_t now_ns = clock_.CoarseNowNs(); now_ns >= check_ns_) [[unlikely]]
+      DoWhatIsDue(now_ns);
+  }
+  // As PeerDirectory::Renew; null: gone.
+  std::shared_ptr<const peers::Peer> RenewLease(const std::shared_ptr<const peers::Peer>& peer, int64_t now_ns);
+  // A queue was connected to `peer`.
+  void NoteLease(const peers::Peer& peer) {
+    lease_check_ns_ = std::min(lease_check_ns_, peer.renew_ns());
+    check_ns_ = std::min(check_ns_, lease_check_ns_);
+  }
+  // ---- for requests that are executed when they are pushed
+  // Whether that can be, through `queue`: what is staged, here or elsewhere, goes out before it. While an RC queue is
+  // in the making one in kPolledOneIn may not: it goes on in Poll, which who misses no completion does not call.
+  bool MayExecute(const PhysicalQueue& queue) {
+    return executes_at_post_ && !any_staged() && !queue.blocked() && !queue.broken() &&
+           (rc_ == nullptr || !rc_->has_work() || ++executed_meanwhile_ % kPolledOneIn != 0);
+  }
+  bool MayPost() { return gate_ == nullptr || gate_->MayPost(); }
+  // Counted by the next Poll.
+  void NoteExecuted(size_t count) { completed_by_flush_ += count; }
+
+  // Flush right after CheckLeases.
+  void FlushChecked() {
+    // Mostly one queue has something staged, and nothing else is to be looked at.
+    const bool usual = state_.staged_count == 1 && gate_ == nullptr && !any_blocked();
+    if (!usual || state_.staged[0]->BrokenByOthers() || !state_.staged[0]->FlushUsual()) [[unlikely]] {
+      completed_by_flush_ += Doorbells();
+      return;
+    }
+    state_.staged[0]->NoteUnstaged();
+    state_.staged_count = 0;
+    state_.host_staged = false;
+  }
+  // Polls until `queue` can accept a WR with `inline_bytes`. Breaks a queue that makes no progress; if the gate is
+  // shut, discards what is staged.
+  void MakeRoom(PhysicalQueue& queue, size_t inline_bytes);
+  // The same for `count` WRs, no more than the queue's depth. False: the gate is shut.
+  bool MakeRoomForAll(PhysicalQueue& queue, uint32_t count, size_t inline_bytes);
+  // Returns once no buffer of `state`'s WRs is in use and no completion will be delivered to it.
+  void Detach(VirtualQueueImpl* queue, QueueState* state);
+
+ private:
+  explicit QueuePoolImpl(const PoolContext& context)
+      : context_(context), clock_(context.node->clock()), regions_(*context.regions) {}
+  void DoWhatIsDue(int64_t now_ns);
+  void RenewLeases(int64_t now_ns);
+  size_t Doorbells();
+  bool any_staged() const { return state_.staged_count != 0; }
+  bool any_blocked() const { return rc_ != nullptr && rc_->any_blocked(); }
+  size_t FlushAll() { return any_staged() || any_blocked() ? CheckAndFlush() : 0; }
+  size_t CheckAndFlush();
+  // Does that to each queue that may have something staged. Returns how many WRs it completed.
+  template <typename Do>
+  size_t AtStaged(Do what);
+  // With nothing staged the gate is not asked.
+  bool GateIsShut() const { return any_staged() && !gate_->MayPost(); }
+  bool NothingUnderWay() const;  // nor staged
+  // Before a doorbell: whether something is staged on a queue of the host that another process has broken. Posted now,
+  // it would only be flushed; it goes out behind the next poll, which repairs the queue.
+  bool StagedBehindOthersFault() const;
+  // Stops those queues. Returns how many WRs it found completed.
+  size_t StopWhatOthersBroke();
+  // Stops the queues to peers that are known to be dead by now: they would break the host's queues once more. A
+  // question to the kernel for each peer.
+  void QuarantineTheDead();
+  // Behind a repair, which stages READs again that were posted when a lease was renewed: what names regions that were
+  // found withdrawn then.
+  void RefuseWithdrawn();
+  size_t PollOnce();
+  size_t PollHere();  // ... inlined
+  // Moves completions to their queues until the CQ is empty, then repairs what they broke.
+  size_t Collect();
+  // One CQ poll: returns the number of completions found and adds that of WRs completed.
+  size_t Dispatch(size_t* completed);
+  size_t Repair();
+  size_t RunWork();
+  void MarkBroken(const PhysicalQueue& queue);
+  bool HasPosted(const QueueState* state) const;
+
+  const PoolContext context_;
+  Clock& clock_;
+  int64_t lease_check_ns_ = INT64_MAX;  // when the first lease of a connected queue is to be renewed
+  int64_t check_ns_ = INT64_MAX;        // ... or something else is due
+  peers::RegionView regions_;
+  RequestLimits limits_;
+  PoolState state_;
+  PostGate* gate_ = nullptr;
+  size_t completed_by_flush_ = 0;    // found outside Poll, to be counted by the next
+  uint32_t executed_meanwhile_ = 0;  // pushes while an RC queue was in the making
+  bool any_broken_ = false;
+  bool executes_at_post_ = false;
+  std::unique_ptr<rnic::Cq> cq_;
+  uint32_t dc_count_ = 0;
+  // The DC initiators, then those of RcQueues' slots, null until they are needed.
+  std::vector<std::unique_ptr<PhysicalQueue>> queues_;
+  std::vector<PhysicalQueue*> live_;  // those with a QP, DC initiators first
+  std::vector<VirtualQueueImpl*> virtual_queues_;
+
+  // Messages.
+  uint32_t copy_bytes_ = 0;
+  uint32_t sq_depth_ = 0;
+  bool published_ = false;
+  bool working_ = false;
+  std::vector<PollWork*> work_;
+  std::unique_ptr<Region> own_memory_;
+
+  std::unique_ptr<RcQueues> rc_;
+  // Last, because it is large. Of Dispatch; a member so that it is not cleared for each poll.
+  std::array<Completion, 64> batch_;
+};
+
+}  // namespace krcore::queue
+
+#endif  // KRCORE_QUEUE_QUEUE_POOL_IMPL_H_

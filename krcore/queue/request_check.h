@@ -1,0 +1,142 @@
+// The checks a request passes before it may reach a queue that others share (KRCORE section 3.1): whatever this
+// node can know to be wrong is refused to its sender.
+#ifndef KRCORE_QUEUE_REQUEST_CHECK_H_
+#define KRCORE_QUEUE_REQUEST_CHECK_H_
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "krcore/node.h"
+#include "krcore/peers/region_table.h"
+#include "krcore/rnic/request_form.h"
+#include "krcore/status.h"
+#include "krcore/types.h"
+
+namespace krcore::queue {
+
+struct RequestLimits {
+  uint32_t max_sge = 0;
+  uint32_t max_inline_bytes = 0;
+  uint64_t max_message_bytes = 0;
+};
+
+inline constexpr uint8_t kKnownFlags = rnic::kPlainFlags | kInline;
+
+constexpr bool IsAtomic(Opcode opcode) { return opcode == Opcode::kCompareSwap || opcode == Opcode::kFetchAdd; }
+constexpr bool IsReadOrWrite(Opcode opcode) { return opcode == Opcode::kRead || opcode == Opcode::kWrite; }
+
+// kInvalidArgument: the request's form. kPermissionDenied: memory it names is not, or not wholly, in a live region of
+// this node or a published one of the peer. kUnsupported: a message, which is not for here. A few nanoseconds; *bytes
+// is the total length.
+inline StatusCode CheckRequest(const WorkRequest& wr, const RequestLimits& limits, const peers::RegionView& local,
+                               std::span<const RemoteRegion> remote, uint64_t* bytes) {
+  if (!IsAtomic(wr.opcode) && !IsReadOrWrite(wr.opcode)) [[unlikely]] {
+    const bool two_sided =
+        wr.opcode == Opcode::kSend || wr.opcode == Opcode::kSendImm || wr.opcode == Opcode::kWriteImm;
+    return two_sided ? StatusCode::kUnsupported : StatusCode::kInvalidArgument;
+  }
+  if (wr.num_sge == 0 || wr.num_sge > limits.max_sge || wr.sg_list == nullptr || (wr.flags & ~kKnownFlags) != 0)
+    return StatusCode::kInvalidArgument;
+
+  // A read or atomic writes the SGEs, so these need an lkey; an inline payload is copied and does not.
+  const bool is_inline = (wr.flags & kInline) != 0;
+  const uint32_t needed = wr.opcode == Opcode::kWrite ? 0u : uint32_t{kLocalWrite};
+  uint64_t total = 0;
+  for (uint32_t i = 0; i < wr.num_sge; ++i) {
+    const Sge& sge = wr.sg_list[i];
+    if (sge.length == 0) return StatusCode::kInvalidArgument;  // means 2 GiB to some NICs
+    total += sge.length;
+    if (is_inline) continue;
+    const peers::LocalRegion* region = local.Find(sge.lkey);
+    if (region == nullptr || !region->Covers(sge.addr, sge.length) || (region->rights & needed) != needed)
+      return StatusCode::kPermissionDenied;
+  }
+  if (total > limits.max_message_bytes || !rnic::IsWellFormed(wr, total, limits.max_inline_bytes))
+    return StatusCode::kInvalidArgument;
+  *bytes = total;
+
+  for (const RemoteRegion& region : remote) {
+    if (region.rkey != wr.rkey) continue;
+    const bool covered = wr.remote_addr >= region.addr && total <= region.length &&
+                         wr.remote_addr - region.addr <= region.length - total;
+    return covered ? StatusCode::kOk : StatusCode::kPermissionDenied;
+  }
+  return StatusCode::kPermissionDenied;
+}
+
+// Where requests of one length may begin at the last, from the begin of their regions; of none at first. Mostly a
+// request is as long as the one before.
+struct LastOfLength {
+  uint64_t length = UINT64_MAX;
+  uint64_t local = 0, remote = 0;
+};
+
+// A filter in front of CheckRequest: made from one request that has passed, it knows others like it, of one SGE in the
+// same local region, to the same remote region, at a third of the cost. What it allows CheckRequest does too, as long
+// as the regions are what they were; what it does not know has to go there.
+class LikeRequest {
+ public:
+  LikeRequest() = default;  // knows nothing
+  LikeRequest(const WorkRequest& passed, const RequestLimits& limits, const peers::RegionView& local_regions,
+              std::span<const RemoteRegion> remote_regions) {
+    if ((passed.flags & kInline) != 0) return;
+    const peers::LocalRegion* const local = local_regions.Find(passed.sg_list[0].lkey);
+    if (local == nullptr || (local->rights & kLocalWrite) == 0) return;
+    for (const RemoteRegion& remote : remote_regions) {
+      if (remote.rkey != passed.rkey) continue;
+      local_ = {local->addr, local->length, local->lkey};
+      remote_ = {remote.addr, remote.length, remote.rkey};
+      // No range that wraps around, so that below one comparison tells both ends.
+      if (local_.addr + local_.length > local_.addr && remote_.addr + remote_.length > remote_.addr)
+        longest_ = std::min({limits.max_message_bytes, local_.length, remote_.length});
+      static std::atomic<uint64_t> numbered{0};
+      number_ = numbered.fetch_add(1, std::memory_order_relaxed) + 1;  // counts, and orders nothing
+      return;
+    }
+  }
+
+  bool knows_nothing() const { return longest_ == 0; }
+  // Of some opcode and flags all are allowed, as far as these go, or none.
+  static constexpr bool AllowsForm(Opcode opcode, uint8_t flags) {
+    return (flags & ~rnic::kPlainFlags) == 0 && (IsReadOrWrite(opcode) || IsAtomic(opcode));
+  }
+  // Of a request of an allowed form that names these.
+  bool AllowsLength(uint64_t length) const { return length - 1 < longest_; }  // 0 is not allowed
+  bool AllowsKeys(uint32_t lkey, uint32_t rkey) const { return lkey == local_.key && rkey == remote_.key; }
+  // Of an allowed length.
+  LastOfLength LastOf(uint64_t length) const { return {length, local_.length - length, remote_.length - length}; }
+  bool AllowsLocal(uint64_t addr, const LastOfLength& last) const { return addr - local_.addr <= last.local; }
+  bool AllowsRemote(uint64_t addr, const LastOfLength& last) const { return addr - remote_.addr <= last.remote; }
+  static bool AllowsAtomic(uint64_t remote_addr, uint64_t length) { return length == 8 && remote_addr % 8 == 0; }
+  bool Allows(const WorkRequest& wr) const {
+    if (!AllowsForm(wr.opcode, wr.flags) || wr.num_sge != 1 || wr.sg_list == nullptr) return false;
+    const Sge& sge = *wr.sg_list;
+    const LastOfLength last = LastOf(sge.length);
+    return AllowsLength(sge.length) && AllowsKeys(sge.lkey, wr.rkey) && AllowsLocal(sge.addr, last) &&
+           AllowsRemote(wr.remote_addr, last) && (!IsAtomic(wr.opcode) || AllowsAtomic(wr.remote_addr, sge.length));
+  }
+  // Of all that know something each has its own. Who keeps one for one peer at a time may tell by it that neither the
+  // peer nor the keys are others.
+  uint64_t number() const { return number_; }
+  const rnic::KeyedRange& local() const { return local_; }
+  const rnic::KeyedRange& remote() const { return remote_; }
+  // How many of `wrs` it allows, up to the first that it does not.
+  size_t CountAllowed(std::span<const WorkRequest> wrs) const;
+
+ private:
+  rnic::KeyedRange local_, remote_;
+  uint64_t longest_ = 0;  // bytes; 0: nothing is allowed
+  uint64_t number_ = 0;
+};
+
+// CheckRequest of a batch. On refusal *bad_index is the first offender. *has_inline becomes true if one of them is
+// inline. *like is asked first and becomes what the next batch may be like; it must not be older than the regions.
+StatusCode CheckRequests(std::span<const WorkRequest> wrs, const RequestLimits& limits, const peers::RegionView& local,
+                         std::span<const RemoteRegion> remote, LikeRequest* like, size_t* bad_index, bool* has_inline);
+
+}  // namespace krcore::queue
+
+#endif  // KRCORE_QUEUE_REQUEST_CHECK_H_
