@@ -17,12 +17,12 @@ namespace krcore::baselines {
 
 class RcPool;
 
-class RcQueue final : public queue::OneSidedQueue {
+class RcQueue final : public queue::QueueWithoutMessages {
  public:
   RcQueue(RcPool& pool, uint32_t depth);
   ~RcQueue() override;
 
-  using OneSidedQueue::Connect;
+  using QueueWithoutMessages::Connect;
   Status Connect(NodeId peer, Deadline deadline) override;
   NodeId peer() const override { return link_ ? link_->peer() : kNoNode; }
   std::span<const RemoteRegion> regions() const override {

@@ -40,7 +40,7 @@ Result<std::unique_ptr<Channel>> Channel::Open(queue::QueuePoolImpl& pool, queue
   KRCORE_RETURN_IF_ERROR(pool.NeedPublished(deadline));
   std::unique_ptr<Channel> channel(new Channel(pool, owner, port, info));
   const uint32_t queue =
-      pool.context().senders->fetch_add(1, std::memory_order_relaxed);  // a number; pairs with nothing
+      pool.context().owners->fetch_add(1, std::memory_order_relaxed);  // a number; pairs with nothing
   channel->owner_word_ = peers::PlaceOwner(self.node, queue, self.incarnation);
   owner.own_wrs = channel.get();
   KRCORE_RETURN_IF_ERROR(channel->Claim(deadline));

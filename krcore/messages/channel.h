@@ -29,7 +29,7 @@
 
 namespace krcore::messages {
 
-class Channel final : public queue::OwnWrSink, public queue::PollWork {
+class Channel final : public queue::OwnWrSink, public queue::Pollable {
  public:
   // Claims a place at the port. `owner` has its peer; nothing of it is outstanding. `reply`: the mailbox of the sending
   // queue, null if there is none. Blocks up to the deadline. kQueueFull: no place is free.

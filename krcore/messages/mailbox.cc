@@ -6,8 +6,6 @@
 #include <string>
 #include <utility>
 
-#include "krcore/queue/virtual_queue_impl.h"
-
 namespace krcore::messages {
 namespace {
 
@@ -31,8 +29,8 @@ Result<Card> CardOf(const Sender& sender) {
 
 // ---- opening and closing
 
-Result<std::unique_ptr<Mailbox>> Mailbox::Open(queue::QueuePoolImpl& pool, Port port, const BindOptions& options,
-                                               Deadline deadline) {
+Result<std::unique_ptr<Mailbox>> Mailbox::Open(queue::QueuePoolImpl& pool, Ports& ports, Port port,
+                                               const BindOptions& options, Deadline deadline) {
   if (options.senders == 0 || options.senders > kMaxSenders || options.slots == 0 || options.slots > kMaxSlots ||
       options.copy_bytes > kMaxCopyBytes || options.receive_depth == 0 || options.receive_depth > kMaxReceiveDepth)
     return Status(StatusCode::kInvalidArgument, "options of Bind: senders 1 to " + std::to_string(kMaxSenders) +
@@ -45,11 +43,11 @@ Result<std::unique_ptr<Mailbox>> Mailbox::Open(queue::QueuePoolImpl& pool, Port 
   info.copy_bytes = options.copy_bytes;
   info.senders = options.senders;
   info.slots = options.slots;
-  const Port bound = context.ports->Take(port);
+  const Port bound = ports.Take(port);
   if (bound == kNoPort)
     return Status(StatusCode::kExists, port == kNoPort ? std::string("every port of this node is bound")
                                                        : "port " + std::to_string(port) + " is bound on this node");
-  std::unique_ptr<Mailbox> mailbox(new Mailbox(pool, bound, info, options.receive_depth));
+  std::unique_ptr<Mailbox> mailbox(new Mailbox(pool, ports, bound, info, options.receive_depth));
   auto memory = context.device->AllocMemory(mailbox->layout_.bytes(), {});
   if (!memory.ok()) return memory.status();
   mailbox->memory_ = *std::move(memory);
@@ -60,8 +58,7 @@ Result<std::unique_ptr<Mailbox>> Mailbox::Open(queue::QueuePoolImpl& pool, Port 
   mailbox->info_.rkey = mailbox->mr_->rkey();
   pool.AddWork(mailbox.get());
   mailbox->published_ = true;  // also if that fails: some servers may have it
-  KRCORE_RETURN_IF_ERROR(
-      context.port_records->PublishPort(bound, std::as_bytes(std::span(&mailbox->info_, 1)), deadline));
+  KRCORE_RETURN_IF_ERROR(ports.records().PublishPort(bound, std::as_bytes(std::span(&mailbox->info_, 1)), deadline));
   return mailbox;
 }
 
@@ -69,11 +66,11 @@ Mailbox::~Mailbox() {
   pool_.RemoveWork(this);
   Node& node = pool_.node();
   // A sender that comes too late finds the memory gone.
-  if (published_) pool_.context().port_records->WithdrawPort(port_, Deadline::After(node.clock(), kUnpublishNs));
+  if (published_) ports_.records().WithdrawPort(port_, Deadline::After(node.clock(), kUnpublishNs));
   for (Place& place : places_) place.reader.reset();  // waits for its READs
   mr_.reset();
   memory_.reset();
-  pool_.context().ports->Free(port_);
+  ports_.Free(port_);
 }
 
 // ---- for the user
@@ -295,12 +292,8 @@ bool Mailbox::CopyPayload(uint32_t index, const Header& header, const Receive& r
 }
 
 bool Mailbox::StartRead(Place& place, const Header& header, const Receive& receive) {
-  if (place.reader == nullptr) {
-    auto queue = pool_.CreateQueue(info_.slots);
-    if (!queue.ok()) return false;
-    place.reader = *std::move(queue);
-  }
-  auto& reader = static_cast<queue::VirtualQueueImpl&>(*place.reader);
+  if (place.reader == nullptr) place.reader = std::make_unique<queue::OneSidedQueue>(pool_, info_.slots);
+  queue::OneSidedQueue& reader = *place.reader;
   if (!reader.ready()) {
     if (reader.outstanding() != 0) return false;
     // A Peer of its own: its one region is what the descriptor names.

@@ -21,18 +21,20 @@
 
 #include "krcore/clock.h"
 #include "krcore/message.h"
+#include "krcore/messages/ports.h"
 #include "krcore/messages/wire.h"
 #include "krcore/peers/peer.h"
+#include "krcore/queue/one_sided_queue.h"
 #include "krcore/queue/queue_pool_impl.h"
 #include "krcore/rnic/rnic.h"
 
 namespace krcore::messages {
 
-class Mailbox final : public queue::PollWork {
+class Mailbox final : public queue::Pollable {
  public:
   // kExists: the port is bound on this node. kInvalidArgument: options.
-  static Result<std::unique_ptr<Mailbox>> Open(queue::QueuePoolImpl& pool, Port port, const BindOptions& options,
-                                               Deadline deadline);
+  static Result<std::unique_ptr<Mailbox>> Open(queue::QueuePoolImpl& pool, Ports& ports, Port port,
+                                               const BindOptions& options, Deadline deadline);
   ~Mailbox() override;
 
   Port port() const { return port_; }
@@ -58,14 +60,20 @@ class Mailbox final : public queue::PollWork {
     uint64_t next = 0;                  // number of the next message to take
     std::deque<TakenMessage> taken;     // [next - taken.size(), next)
     std::shared_ptr<peers::Peer> peer;  // zero-copy: how its memory is READ
-    std::unique_ptr<VirtualQueue> reader;
+    std::unique_ptr<queue::OneSidedQueue> reader;
     uint64_t put_back_from = UINT64_MAX;       // number of the first to be put back, once no READ is under way
     uint32_t polls_to_skip = 0, back_off = 0;  // of READs that failed
     bool sender_is_dead = false;
   };
 
-  Mailbox(queue::QueuePoolImpl& pool, Port port, const PortInfo& info, uint32_t receive_depth)
-      : pool_(pool), port_(port), info_(info), layout_(info), receive_depth_(receive_depth), places_(info.senders) {}
+  Mailbox(queue::QueuePoolImpl& pool, Ports& ports, Port port, const PortInfo& info, uint32_t receive_depth)
+      : pool_(pool),
+        ports_(ports),
+        port_(port),
+        info_(info),
+        layout_(info),
+        receive_depth_(receive_depth),
+        places_(info.senders) {}
 
   std::byte* at(size_t offset) const { return memory_->bytes().data() + offset; }
   uint64_t Load(size_t offset) const;
@@ -91,6 +99,7 @@ class Mailbox final : public queue::PollWork {
   size_t Deliver(uint32_t index);
 
   queue::QueuePoolImpl& pool_;
+  Ports& ports_;
   const Port port_;
   PortInfo info_;
   const Layout layout_;

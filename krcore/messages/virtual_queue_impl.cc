@@ -1,16 +1,16 @@
-// The two-sided half of VirtualQueueImpl. Nothing of it is on the path of one-sided requests.
-#include "krcore/queue/virtual_queue_impl.h"
+#include "krcore/messages/virtual_queue_impl.h"
 
 #include <cstring>
 #include <string>
 #include <utility>
 
-#include "krcore/messages/channel.h"
-#include "krcore/messages/mailbox.h"
 #include "krcore/queue/queue_pool_impl.h"
 #include "krcore/queue/request_check.h"
 
-namespace krcore::queue {
+namespace krcore::messages {
+
+using queue::OwnWr;
+using queue::QueueStanding;
 
 namespace {
 
@@ -41,13 +41,11 @@ Status VirtualQueueImpl::Bind(Port port, const BindOptions& options, Deadline de
   if (pool_ == nullptr) return {StatusCode::kBadState, "the pool of this queue was destroyed"};
   if (mailbox_ != nullptr)
     return {StatusCode::kBadState, "this queue is bound to port " + std::to_string(mailbox_->port())};
-  auto mailbox = messages::Mailbox::Open(*pool_, port, options, deadline);
+  auto mailbox = Mailbox::Open(*pool_, ports_, port, options, deadline);
   if (!mailbox.ok()) return mailbox.status();
   mailbox_ = *std::move(mailbox);
   return {};
 }
-
-Port VirtualQueueImpl::port() const { return mailbox_ ? mailbox_->port() : kNoPort; }
 
 Status VirtualQueueImpl::PushRecv(std::span<const Receive> receives, size_t* bad_index) {
   KRCORE_RETURN_IF_ERROR(NotForked());
@@ -62,12 +60,21 @@ size_t VirtualQueueImpl::PopMessages(std::span<Message> out) { return mailbox_ &
 
 // ---- connecting
 
+Status VirtualQueueImpl::Connect(NodeId peer, Deadline deadline) {
+  std::shared_ptr<const peers::Peer> metadata;
+  KRCORE_RETURN_IF_ERROR(FindPeer(peer, deadline, &metadata));
+  if (channel_ != nullptr) [[unlikely]]
+    channel_.reset();
+  UsePeer(std::move(metadata));
+  return {};
+}
+
 Status VirtualQueueImpl::Connect(NodeId peer, Port port, Deadline deadline) {
   if (port == kNoPort) return {StatusCode::kInvalidArgument, "no port named"};
   std::shared_ptr<const peers::Peer> metadata;
   KRCORE_RETURN_IF_ERROR(FindPeer(peer, deadline, &metadata));
-  auto record = pool_->context().port_records->LookupPort(peer, port, deadline);
-  messages::PortInfo info;
+  auto record = ports_.records().LookupPort(peer, port, deadline);
+  PortInfo info;
   const bool bound = record.ok() && record->size() == sizeof(info);
   if (bound) std::memcpy(&info, record->data(), sizeof(info));
   if (!record.ok() && record.status().code() != StatusCode::kNotFound) return record.status();
@@ -79,7 +86,7 @@ Status VirtualQueueImpl::Connect(NodeId peer, Port port, Deadline deadline) {
 
 Status VirtualQueueImpl::Connect(const Sender& sender, Deadline deadline) {
   KRCORE_RETURN_IF_ERROR(MayConnect());
-  auto card = messages::CardOf(sender);
+  auto card = CardOf(sender);
   if (!card.ok()) return card.status();
   std::shared_ptr<const peers::Peer> metadata = pool_->peers().Cached(card->address.node);
   if (metadata == nullptr || metadata->target.address.incarnation != card->address.incarnation) {
@@ -94,7 +101,7 @@ Status VirtualQueueImpl::Connect(const Sender& sender, Deadline deadline) {
   return OpenChannel(std::move(metadata), card->port, card->reply, deadline);
 }
 
-Status VirtualQueueImpl::OpenChannel(std::shared_ptr<const peers::Peer> peer, Port port, const messages::PortInfo& info,
+Status VirtualQueueImpl::OpenChannel(std::shared_ptr<const peers::Peer> peer, Port port, const PortInfo& info,
                                      Deadline deadline) {
   if (channel_ != nullptr && channel_->Reaches(*peer, port)) {
     // The same place, so that messages stay in order.
@@ -102,20 +109,23 @@ Status VirtualQueueImpl::OpenChannel(std::shared_ptr<const peers::Peer> peer, Po
     UsePeer(std::move(peer));
     return {};
   }
-  CloseChannel();
+  channel_.reset();
   UsePeer(std::move(peer));
   state_.standing = QueueStanding::kUnconnected;
-  auto channel = messages::Channel::Open(*pool_, state_, port, info, this->port(),
-                                         mailbox_ ? &mailbox_->info() : nullptr, deadline);
+  auto channel =
+      Channel::Open(*pool_, state_, port, info, this->port(), mailbox_ ? &mailbox_->info() : nullptr, deadline);
   if (!channel.ok()) return channel.status();
   channel_ = *std::move(channel);
   state_.standing = QueueStanding::kReady;
   return {};
 }
 
-void VirtualQueueImpl::CloseChannel() { channel_.reset(); }
+size_t VirtualQueueImpl::memory_bytes() const {
+  return OneSidedQueue::memory_bytes() + sizeof(*this) - sizeof(OneSidedQueue) +
+         (mailbox_ ? mailbox_->memory_bytes() : 0);
+}
 
-void VirtualQueueImpl::CloseMessages() {
+void VirtualQueueImpl::PoolWillGo() {
   channel_.reset();
   mailbox_.reset();
 }
@@ -129,9 +139,9 @@ uint32_t VirtualQueueImpl::credits() const {
 StatusCode VirtualQueueImpl::CheckMessage(const WorkRequest& wr, bool* zero_copy) const {
   *zero_copy = false;
   if (wr.opcode != Opcode::kWriteImm) return channel_->Check(wr, pool_->limits(), pool_->regions(), zero_copy);
-  if (wr.num_sge == 0) return (wr.flags & ~kKnownFlags) == 0 ? StatusCode::kOk : StatusCode::kInvalidArgument;
+  if (wr.num_sge == 0) return (wr.flags & ~queue::kKnownFlags) == 0 ? StatusCode::kOk : StatusCode::kInvalidArgument;
   uint64_t bytes;
-  return CheckRequest(DataOf(wr), pool_->limits(), pool_->regions(), regions(), &bytes);
+  return queue::CheckRequest(DataOf(wr), pool_->limits(), pool_->regions(), regions(), &bytes);
 }
 
 // Batches with messages in them: all checked, then accepted one by one.
@@ -148,7 +158,7 @@ StatusCode VirtualQueueImpl::StageMixed(std::span<const WorkRequest> wrs, size_t
       if (code == StatusCode::kOk && ++messages > channel_->credits()) code = StatusCode::kQueueFull;
     } else {
       uint64_t bytes;
-      code = CheckRequest(wrs[i], pool_->limits(), pool_->regions(), regions(), &bytes);
+      code = queue::CheckRequest(wrs[i], pool_->limits(), pool_->regions(), regions(), &bytes);
     }
     if (code != StatusCode::kOk) return code;
   }
@@ -170,7 +180,7 @@ StatusCode VirtualQueueImpl::StageMessage(const WorkRequest& wr, bool first) {
   uint32_t length = 0;
   const auto failed = [&] { return state_.standing != QueueStanding::kReady || !channel_->Accepts(); };
   const bool has_data = wr.opcode == Opcode::kWriteImm && wr.num_sge != 0;
-  pool_->MakeRoom(*physical_, InlineBytes(wr) + (has_data ? 0 : sizeof(messages::Header)));
+  pool_->MakeRoom(*physical_, InlineBytes(wr) + (has_data ? 0 : sizeof(Header)));
   if (failed() && first) return state_.standing != QueueStanding::kReady ? StandingError() : StatusCode::kUnavailable;
   if (has_data && !failed()) {
     for (uint32_t i = 0; i < wr.num_sge; ++i) length += wr.sg_list[i].length;
@@ -187,4 +197,8 @@ StatusCode VirtualQueueImpl::StageMessage(const WorkRequest& wr, bool first) {
   return StatusCode::kOk;
 }
 
-}  // namespace krcore::queue
+std::unique_ptr<queue::OneSidedQueue> Ports::MakeQueue(queue::QueuePoolImpl& pool, uint32_t depth) {
+  return std::make_unique<VirtualQueueImpl>(pool, depth, *this);
+}
+
+}  // namespace krcore::messages

@@ -28,7 +28,7 @@
 
 namespace krcore::messages {
 
-// What a bound port publishes (queue::PortRecords).
+// What a bound port publishes (PortRecords).
 struct PortInfo {
   uint64_t addr = 0;
   uint32_t rkey = 0;

@@ -308,10 +308,9 @@ Result<std::unique_ptr<QueuePool>> NodeImpl::CreateQueuePool(const QueuePoolOpti
                                          .peers = peers_.get(),
                                          .meta = device_->caps().software_dc ? meta_.get() : nullptr,
                                          .self = {device_->address(), dct_->num(), dct_->dc_key()},
-                                         .senders = &senders_,
+                                         .owners = &owners_,
                                          .pools = &pools_,
-                                         .ports = &ports_,
-                                         .port_records = this,
+                                         .maker = &ports_,
                                          .host_qps = share_host_ ? device_->caps().host_qps : 0},
                                         options);
   });

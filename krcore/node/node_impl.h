@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "krcore/messages/ports.h"
 #include "krcore/node.h"
 #include "krcore/peers/meta_client.h"
 #include "krcore/peers/meta_server.h"
@@ -18,7 +19,7 @@
 
 namespace krcore::node {
 
-class NodeImpl final : public Node, private queue::PortRecords {
+class NodeImpl final : public Node, private messages::PortRecords {
  public:
   static Result<std::unique_ptr<Node>> Open(const NodeOptions& options);
   ~NodeImpl() override;
@@ -87,9 +88,9 @@ class NodeImpl final : public Node, private queue::PortRecords {
   peers::RegionTable local_regions_;
   std::unique_ptr<peers::MetaClient> meta_;
   std::unique_ptr<peers::PeerDirectory> peers_;
-  std::atomic<uint32_t> senders_{0};  // numbers the queues that send messages
-  std::atomic<uint32_t> pools_{0};    // ... and the pools
-  queue::PortTable ports_;
+  std::atomic<uint32_t> owners_{0};  // numbers the owners of places at peers
+  std::atomic<uint32_t> pools_{0};   // ... and the pools
+  messages::Ports ports_{*this};
 
   struct Exposed {
     RemoteRegion region;

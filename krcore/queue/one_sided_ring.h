@@ -1,4 +1,5 @@
-// What the VirtualQueues of control planes without messages have in common.
+// What VirtualQueues that have one-sided requests alone have in common, and the ring of one that has a send queue to
+// itself.
 #ifndef KRCORE_QUEUE_ONE_SIDED_RING_H_
 #define KRCORE_QUEUE_ONE_SIDED_RING_H_
 
@@ -13,17 +14,17 @@
 
 namespace krcore::queue {
 
-// OneSidedQueue: a VirtualQueue of a control plane that has no messages.
-class OneSidedQueue : public VirtualQueue {
+// QueueWithoutMessages: every call for messages is kUnsupported.
+class QueueWithoutMessages : public VirtualQueue {
  public:
   using VirtualQueue::Connect;
-  Status Bind(Port, const BindOptions&, Deadline) final { return NoMessages(); }
-  Port port() const final { return kNoPort; }
-  Status Connect(NodeId, Port, Deadline) final { return NoMessages(); }
-  Status Connect(const Sender&, Deadline) final { return NoMessages(); }
-  uint32_t credits() const final { return 0; }
-  Status PushRecv(std::span<const Receive>, size_t*) final { return NoMessages(); }
-  size_t PopMessages(std::span<Message>) final { return 0; }
+  Status Bind(Port, const BindOptions&, Deadline) override { return NoMessages(); }
+  Port port() const override { return kNoPort; }
+  Status Connect(NodeId, Port, Deadline) override { return NoMessages(); }
+  Status Connect(const Sender&, Deadline) override { return NoMessages(); }
+  uint32_t credits() const override { return 0; }
+  Status PushRecv(std::span<const Receive>, size_t*) override { return NoMessages(); }
+  size_t PopMessages(std::span<Message>) override { return 0; }
 
  private:
   Status NoMessages() const {

@@ -4,7 +4,7 @@
 #include <string>
 #include <utility>
 
-#include "krcore/queue/virtual_queue_impl.h"
+#include "krcore/queue/one_sided_queue.h"
 
 namespace krcore::queue {
 namespace {
@@ -66,30 +66,27 @@ Result<std::unique_ptr<QueuePool>> QueuePoolImpl::Create(const PoolContext& cont
 }
 
 QueuePoolImpl::~QueuePoolImpl() {
-  // Closing messages destroys the queues through which a mailbox READs, so not while going through the list.
-  const std::vector<VirtualQueueImpl*> queues = virtual_queues_;
-  for (VirtualQueueImpl* queue : queues) {
-    if (std::find(virtual_queues_.begin(), virtual_queues_.end(), queue) != virtual_queues_.end())
-      queue->CloseMessages();
+  // A queue may destroy others of its own there, so not while going through the list.
+  const std::vector<OneSidedQueue*> queues = virtual_queues_;
+  for (OneSidedQueue* queue : queues) {
+    if (std::find(virtual_queues_.begin(), virtual_queues_.end(), queue) != virtual_queues_.end()) queue->PoolWillGo();
   }
   if (rc_) rc_->Close();
-  for (VirtualQueueImpl* queue : virtual_queues_) queue->ForgetPool();
+  for (OneSidedQueue* queue : virtual_queues_) queue->ForgetPool();
 }
 
 Result<std::unique_ptr<VirtualQueue>> QueuePoolImpl::CreateQueue(uint32_t depth) {
   KRCORE_RETURN_IF_ERROR(NotForked());
   if (depth == 0 || depth > kMaxQueueDepth)
     return Status(StatusCode::kInvalidArgument, "queue depth must be 1 to " + std::to_string(kMaxQueueDepth));
-  auto queue = std::make_unique<VirtualQueueImpl>(*this, depth);
-  virtual_queues_.push_back(queue.get());
-  return std::unique_ptr<VirtualQueue>(std::move(queue));
+  return std::unique_ptr<VirtualQueue>(context_.maker->MakeQueue(*this, depth));
 }
 
 size_t QueuePoolImpl::memory_bytes() const {
   size_t bytes = sizeof(*this) + regions_.memory_bytes() + (own_memory_ ? own_memory_->bytes().size() : 0);
   for (const auto& queue : queues_) bytes += queue ? queue->memory_bytes() : 0;
   if (rc_) bytes += rc_->memory_bytes();
-  for (const VirtualQueueImpl* queue : virtual_queues_) bytes += queue->memory_bytes();
+  for (const OneSidedQueue* queue : virtual_queues_) bytes += queue->memory_bytes();
   return bytes;
 }
 
@@ -172,7 +169,7 @@ size_t QueuePoolImpl::StopWhatOthersBroke() {
 void QueuePoolImpl::QuarantineTheDead() {
   std::vector<std::pair<rnic::DeviceAddress, bool>> asked;  // as many as there are peers, not queues
   const Deadline deadline = Deadline::After(context_.node->clock(), rnic::kPollingAskNs);
-  for (VirtualQueueImpl* queue : virtual_queues_) {
+  for (OneSidedQueue* queue : virtual_queues_) {
     QueueState& state = queue->state();
     if (state.standing != QueueStanding::kReady) continue;
     const rnic::DeviceAddress& address = state.peer->target.address;
@@ -210,7 +207,7 @@ void QueuePoolImpl::DoWhatIsDue(int64_t now_ns) {
 
 void QueuePoolImpl::RenewLeases(int64_t now_ns) {
   lease_check_ns_ = INT64_MAX;
-  for (VirtualQueueImpl* queue : virtual_queues_) {
+  for (OneSidedQueue* queue : virtual_queues_) {
     QueueState& state = queue->state();
     if (state.standing != QueueStanding::kReady) continue;
     if (state.peer->renew_ns() <= now_ns) {
@@ -271,12 +268,12 @@ size_t QueuePoolImpl::Poll() {
 size_t QueuePoolImpl::RunWork() {
   working_ = true;
   size_t found = 0;
-  for (PollWork* work : work_) found += work->Work();
+  for (Pollable* work : work_) found += work->Work();
   working_ = false;
   return found + FlushAll();
 }
 
-void QueuePoolImpl::RemoveWork(PollWork* work) { std::erase(work_, work); }
+void QueuePoolImpl::RemoveWork(Pollable* work) { std::erase(work_, work); }
 
 void QueuePoolImpl::PollWaiting(uint32_t spins) {
   const size_t completed = PollOnce();
@@ -314,7 +311,7 @@ void QueuePoolImpl::MarkBroken(const PhysicalQueue& queue) {
   // The peer itself is gone. Its other queues would break the connection one by one, so they are stopped together.
   context_.peers->Invalidate(culprit->peer);
   const rnic::DeviceAddress& gone = culprit->peer->target.address;
-  for (VirtualQueueImpl* other : virtual_queues_) {
+  for (OneSidedQueue* other : virtual_queues_) {
     QueueState& state = other->state();
     if (state.standing == QueueStanding::kReady && state.peer->target.address.node == gone.node &&
         state.peer->target.address.incarnation == gone.incarnation)
@@ -347,7 +344,7 @@ size_t QueuePoolImpl::Repair() {
 }
 
 void QueuePoolImpl::RefuseWithdrawn() {
-  for (VirtualQueueImpl* queue : virtual_queues_) {
+  for (OneSidedQueue* queue : virtual_queues_) {
     QueueState& state = queue->state();
     if (state.standing != QueueStanding::kReady || state.former_peers.empty()) continue;
     for (PhysicalQueue* physical : live_)
@@ -395,7 +392,7 @@ bool QueuePoolImpl::HasPosted(const QueueState* state) const {
   return std::any_of(live_.begin(), live_.end(), [state](const auto& queue) { return queue->HasPosted(state); });
 }
 
-void QueuePoolImpl::Detach(VirtualQueueImpl* queue, QueueState* state) {
+void QueuePoolImpl::Detach(OneSidedQueue* queue, QueueState* state) {
   if (state->outstanding() != 0 || HasPosted(state)) {
     for (PhysicalQueue* physical : live_) physical->DropStaged(state);
     Clock& clock = context_.node->clock();

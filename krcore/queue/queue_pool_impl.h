@@ -1,4 +1,4 @@
-// QueuePoolImpl: the CQ, the DC initiators and the RC queues of one thread; and the ports of a node.
+// QueuePoolImpl: the CQ, the DC initiators and the RC queues of one thread.
 //
 // Where the host's processes share DC initiators, its own are parts of those (rnic::QpAttr::host_qp).
 #ifndef KRCORE_QUEUE_QUEUE_POOL_IMPL_H_
@@ -10,13 +10,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <span>
-#include <unordered_set>
 #include <vector>
 
 #include "krcore/clock.h"
-#include "krcore/message.h"
 #include "krcore/peers/meta_client.h"
 #include "krcore/peers/peer_directory.h"
 #include "krcore/queue/physical_queue.h"
@@ -29,43 +26,14 @@
 
 namespace krcore::queue {
 
-class VirtualQueueImpl;
+class OneSidedQueue;
+class QueuePoolImpl;
 
-// Where others find the ports of a node. Thread safety: from any thread.
-class PortRecords {
+// Makes the virtual queues of pools: this folder knows one-sided ones alone. Thread safety: from any thread.
+class QueueMaker {
  public:
-  virtual ~PortRecords() = default;
-  // Of a port of this node. kOutOfMemory: the metadata servers have no room; others as Node::PublishService.
-  virtual Status PublishPort(Port port, std::span<const std::byte> value, Deadline deadline) = 0;
-  // Best effort; whoever comes too late finds out at the port.
-  virtual void WithdrawPort(Port port, Deadline deadline) = 0;
-  // As its node published it, which may be dead. kNotFound: nobody did.
-  virtual Result<std::vector<std::byte>> LookupPort(NodeId node, Port port, Deadline deadline) = 0;
-};
-
-// Which ports of a node are bound, by whichever of its pools. Thread safety: from any thread.
-class PortTable {
- public:
-  // kNoPort: chooses one. Returns kNoPort if it is taken, or all are.
-  Port Take(Port wanted) {
-    std::lock_guard lock(mutex_);
-    if (wanted != kNoPort) return bound_.insert(wanted).second ? wanted : kNoPort;
-    for (uint32_t tries = 0; tries <= UINT16_MAX - kFirstAutomaticPort; ++tries) {
-      const Port port = next_;
-      next_ = next_ == UINT16_MAX ? kFirstAutomaticPort : static_cast<Port>(next_ + 1);
-      if (bound_.insert(port).second) return port;
-    }
-    return kNoPort;
-  }
-  void Free(Port port) {
-    std::lock_guard lock(mutex_);
-    bound_.erase(port);
-  }
-
- private:
-  std::mutex mutex_;
-  std::unordered_set<Port> bound_;  // guarded by mutex_
-  Port next_ = kFirstAutomaticPort;
+  virtual ~QueueMaker() = default;
+  virtual std::unique_ptr<OneSidedQueue> MakeQueue(QueuePoolImpl& pool, uint32_t depth) = 0;
 };
 
 // What a pool takes from its Node; outlives the pool.
@@ -75,22 +43,21 @@ struct PoolContext {
   rnic::Pd* pd = nullptr;
   const peers::RegionTable* regions = nullptr;
   peers::PeerDirectory* peers = nullptr;
-  peers::MetaClient* meta = nullptr;         // whose RC connection pools are to make; null: none
-  peers::Target self;                        // how peers reach this node
-  std::atomic<uint32_t>* senders = nullptr;  // counts the node's queues that have sent messages
-  std::atomic<uint32_t>* pools = nullptr;    // ... and its pools
-  PortTable* ports = nullptr;
-  PortRecords* port_records = nullptr;
+  peers::MetaClient* meta = nullptr;        // whose RC connection pools are to make; null: none
+  peers::Target self;                       // how peers reach this node
+  std::atomic<uint32_t>* owners = nullptr;  // counts the node's owner words of places (peers::PlaceOwner)
+  std::atomic<uint32_t>* pools = nullptr;   // ... and its pools
+  QueueMaker* maker = nullptr;
   uint32_t host_qps = 0;  // DC initiators of the host that pools are to share
 };
 
 // While an RC queue is in the making one push in so many is polled for.
 inline constexpr uint32_t kPolledOneIn = 16;
 
-// Something that has work to do at each poll.
-class PollWork {
+// Pollable: what else a poll drives. It has work to do at each.
+class Pollable {
  public:
-  virtual ~PollWork() = default;
+  virtual ~Pollable() = default;
   // Returns how much it found. May stage WRs where there is room; must not poll.
   virtual size_t Work() = 0;
 };
@@ -110,7 +77,7 @@ class QueuePoolImpl final : public QueuePool {
   const QueuePoolStats& stats() const override { return state_.stats; }
   size_t memory_bytes() const override;
 
-  // ---- for VirtualQueueImpl
+  // ---- for OneSidedQueue
   Clock& clock() { return clock_; }
   peers::PeerDirectory& peers() { return *context_.peers; }
   peers::RegionView& regions() { return regions_; }
@@ -128,7 +95,7 @@ class QueuePoolImpl final : public QueuePool {
 
   // ---- for RcQueues, and tests
   RcQueues* rc() { return rc_.get(); }  // null: none are wanted
-  std::span<VirtualQueueImpl* const> virtual_queues() const { return virtual_queues_; }
+  std::span<OneSidedQueue* const> virtual_queues() const { return virtual_queues_; }
   PhysicalQueue* DcQueueFor(const peers::Target& target) { return queues_[target.address.node % dc_count_].get(); }
   // The queue of an RcQueues slot: made once, then used or not.
   PhysicalQueue* MakeRcQueue(uint32_t slot);
@@ -138,8 +105,8 @@ class QueuePoolImpl final : public QueuePool {
   bool has_own_memory() const { return own_memory_ != nullptr; }
 
   // ---- for messages
-  void AddWork(PollWork* work) { work_.push_back(work); }
-  void RemoveWork(PollWork* work);
+  void AddWork(Pollable* work) { work_.push_back(work); }
+  void RemoveWork(Pollable* work);
   // Registered memory for WRs that krcore makes itself: each PhysicalQueue's own_memory and kScratchBytes for whoever
   // connects. Made when first needed.
   Status NeedOwnMemory();
@@ -191,8 +158,9 @@ class QueuePoolImpl final : public QueuePool {
   void MakeRoom(PhysicalQueue& queue, size_t inline_bytes);
   // The same for `count` WRs, no more than the queue's depth. False: the gate is shut.
   bool MakeRoomForAll(PhysicalQueue& queue, uint32_t count, size_t inline_bytes);
+  void Attach(OneSidedQueue* queue) { virtual_queues_.push_back(queue); }
   // Returns once no buffer of `state`'s WRs is in use and no completion will be delivered to it.
-  void Detach(VirtualQueueImpl* queue, QueueState* state);
+  void Detach(OneSidedQueue* queue, QueueState* state);
 
  private:
   explicit QueuePoolImpl(const PoolContext& context)
@@ -249,14 +217,14 @@ class QueuePoolImpl final : public QueuePool {
   // The DC initiators, then those of RcQueues' slots, null until they are needed.
   std::vector<std::unique_ptr<PhysicalQueue>> queues_;
   std::vector<PhysicalQueue*> live_;  // those with a QP, DC initiators first
-  std::vector<VirtualQueueImpl*> virtual_queues_;
+  std::vector<OneSidedQueue*> virtual_queues_;
 
   // Messages.
   uint32_t copy_bytes_ = 0;
   uint32_t sq_depth_ = 0;
   bool published_ = false;
   bool working_ = false;
-  std::vector<PollWork*> work_;
+  std::vector<Pollable*> work_;
   std::unique_ptr<Region> own_memory_;
 
   std::unique_ptr<RcQueues> rc_;

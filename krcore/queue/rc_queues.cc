@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "krcore/peers/meta_client.h"
+#include "krcore/queue/one_sided_queue.h"
 #include "krcore/queue/queue_pool_impl.h"
-#include "krcore/queue/virtual_queue_impl.h"
 
 namespace krcore::queue {
 namespace {
@@ -35,7 +35,7 @@ void RcQueues::SetState(Slot& slot, State state) {
 
 void RcQueues::CountHeat(int64_t now_ns, uint64_t intervals) {
   peers_.clear();
-  for (VirtualQueueImpl* queue : pool_.virtual_queues()) {
+  for (OneSidedQueue* queue : pool_.virtual_queues()) {
     QueueState& state = queue->state();
     const uint64_t wrs = state.TakeAccepted();
     state.heat.Add(wrs, intervals);
@@ -189,7 +189,7 @@ bool RcQueues::BeginAsking(Slot& slot) {
 
 uint64_t RcQueues::NewOwner() {
   // Relaxed: numbers tell the connections of the node apart, and pair with nothing.
-  const uint32_t number = pool_.context().senders->fetch_add(1, std::memory_order_relaxed);
+  const uint32_t number = pool_.context().owners->fetch_add(1, std::memory_order_relaxed);
   const rnic::DeviceAddress& self = pool_.context().self.address;
   return peers::PlaceOwner(self.node, number, self.incarnation);
 }
@@ -203,7 +203,7 @@ void RcQueues::GiveUp(Slot& slot) {
   ++pool_.mutable_stats().rc_refusals;
   slot.qp.reset();
   const int64_t until_ns = pool_.node().clock().NowNs() + kTryAgainNs;
-  for (VirtualQueueImpl* queue : pool_.virtual_queues()) {
+  for (OneSidedQueue* queue : pool_.virtual_queues()) {
     QueueState& state = queue->state();
     if (state.peer != nullptr && SameTarget(state.peer->target, slot.peer->target))
       state.stay_on_dc_until_ns = until_ns;
@@ -214,7 +214,7 @@ void RcQueues::GiveUp(Slot& slot) {
 // ---- moving
 
 void RcQueues::MoveQueues(const Slot& slot, PhysicalQueue& queue) {
-  for (VirtualQueueImpl* user : pool_.virtual_queues()) {
+  for (OneSidedQueue* user : pool_.virtual_queues()) {
     const auto& peer = user->state().peer;
     if (peer != nullptr && SameTarget(peer->target, slot.peer->target)) user->MoveTo(queue);
   }

@@ -8,6 +8,7 @@
 #  include <x86intrin.h>
 #endif
 
+#include "krcore/messages/ports.h"
 #include "krcore/messages/wire.h"
 #include "tests/krcore/message_fixture.h"
 #include "tests/krcore/rc_fixture.h"
@@ -22,7 +23,8 @@ class Places : public ::testing::Test {
   void Bind(uint16_t senders) {
     inbox_ = server_.Bound(kPort, {.senders = senders, .slots = 4});
     ASSERT_OK(server_.Receive(*inbox_, 0, 16));
-    const auto record = ImplOf(*server_.pool).context().port_records->LookupPort(1, kPort, server_.Soon()).value();
+    auto& ports = static_cast<messages::Ports&>(*ImplOf(*server_.pool).context().maker);
+    const auto record = ports.records().LookupPort(1, kPort, server_.Soon()).value();
     ASSERT_EQ(record.size(), sizeof(info_));
     std::memcpy(&info_, record.data(), sizeof(info_));
   }

@@ -1,33 +1,26 @@
-#include "krcore/queue/virtual_queue_impl.h"
+#include "krcore/queue/one_sided_queue.h"
 
 #include <string>
 #include <utility>
 
-#include "krcore/messages/channel.h"
-#include "krcore/messages/mailbox.h"
 #include "krcore/queue/queue_pool_impl.h"
 #include "krcore/queue/request_check.h"
 
 namespace krcore::queue {
 
-VirtualQueueImpl::VirtualQueueImpl(QueuePoolImpl& pool, uint32_t depth) : pool_(&pool), state_(depth) {}
+OneSidedQueue::OneSidedQueue(QueuePoolImpl& pool, uint32_t depth) : pool_(&pool), state_(depth) { pool.Attach(this); }
 
-VirtualQueueImpl::~VirtualQueueImpl() {
-  CloseMessages();
+OneSidedQueue::~OneSidedQueue() {
   if (pool_ != nullptr) pool_->Detach(this, &state_);
 }
 
-void VirtualQueueImpl::ForgetPool() {
+void OneSidedQueue::ForgetPool() {
   pool_ = nullptr;
   physical_ = nullptr;
   state_.standing = QueueStanding::kUnconnected;
 }
 
-size_t VirtualQueueImpl::memory_bytes() const {
-  return sizeof(*this) + state_.memory_bytes() + (mailbox_ ? mailbox_->memory_bytes() : 0);
-}
-
-Status VirtualQueueImpl::MayConnect() const {
+Status OneSidedQueue::MayConnect() const {
   KRCORE_RETURN_IF_ERROR(NotForked());
   if (pool_ == nullptr) return {StatusCode::kBadState, "the pool of this queue was destroyed"};
   if (state_.outstanding() != 0)
@@ -35,7 +28,7 @@ Status VirtualQueueImpl::MayConnect() const {
   return {};
 }
 
-Status VirtualQueueImpl::FindPeer(NodeId peer, Deadline deadline, std::shared_ptr<const peers::Peer>* metadata) {
+Status OneSidedQueue::FindPeer(NodeId peer, Deadline deadline, std::shared_ptr<const peers::Peer>* metadata) {
   KRCORE_RETURN_IF_ERROR(MayConnect());
   if (peer == kNoNode) return {StatusCode::kInvalidArgument, "no peer named"};
   const bool again = state_.peer != nullptr && state_.peer->target.address.node == peer;
@@ -56,7 +49,7 @@ Status VirtualQueueImpl::FindPeer(NodeId peer, Deadline deadline, std::shared_pt
   return {};
 }
 
-void VirtualQueueImpl::UsePeer(std::shared_ptr<const peers::Peer> peer) {
+void OneSidedQueue::UsePeer(std::shared_ptr<const peers::Peer> peer) {
   physical_ = pool_->QueueFor(peer->target);
   state_.former_peers.clear();
   if (state_.peer == nullptr || state_.peer->target.dc_key != peer->target.dc_key)
@@ -67,20 +60,18 @@ void VirtualQueueImpl::UsePeer(std::shared_ptr<const peers::Peer> peer) {
   state_.standing = QueueStanding::kReady;
 }
 
-Status VirtualQueueImpl::Connect(NodeId peer, Deadline deadline) {
+Status OneSidedQueue::Connect(NodeId peer, Deadline deadline) {
   std::shared_ptr<const peers::Peer> metadata;
   KRCORE_RETURN_IF_ERROR(FindPeer(peer, deadline, &metadata));
-  if (channel_ != nullptr) [[unlikely]]
-    CloseChannel();
   UsePeer(std::move(metadata));
   return {};
 }
 
-StatusCode VirtualQueueImpl::StandingError() const {
+StatusCode OneSidedQueue::StandingError() const {
   return state_.standing == QueueStanding::kBroken ? StatusCode::kUnavailable : StatusCode::kBadState;
 }
 
-inline bool VirtualQueueImpl::StageAlike(std::span<const WorkRequest> wrs) {
+inline bool OneSidedQueue::StageAlike(std::span<const WorkRequest> wrs) {
   if (state_.standing != QueueStanding::kReady || wrs.size() > state_.depth() - state_.used()) [[unlikely]]
     return false;
   peers::RegionView& local = pool_->regions();
@@ -92,7 +83,7 @@ inline bool VirtualQueueImpl::StageAlike(std::span<const WorkRequest> wrs) {
 }
 
 // What would be accepted, posted and complete in one go, in fewer steps.
-inline bool VirtualQueueImpl::ExecuteAlike(std::span<const WorkRequest> wrs) {
+inline bool OneSidedQueue::ExecuteAlike(std::span<const WorkRequest> wrs) {
   if (state_.standing != QueueStanding::kReady || wrs.empty() || !state_.MayDeliverAtOnce(wrs.size()) ||
       !pool_->MayExecute(*physical_)) [[unlikely]]
     return false;
@@ -109,7 +100,7 @@ inline bool VirtualQueueImpl::ExecuteAlike(std::span<const WorkRequest> wrs) {
   return true;
 }
 
-Status VirtualQueueImpl::Stage(std::span<const WorkRequest> wrs, size_t* bad_index) {
+Status OneSidedQueue::Stage(std::span<const WorkRequest> wrs, size_t* bad_index) {
   if (forked()) [[unlikely]]
     return OpenedBeforeFork();
   if (StageAlike(wrs)) [[likely]]
@@ -118,7 +109,7 @@ Status VirtualQueueImpl::Stage(std::span<const WorkRequest> wrs, size_t* bad_ind
 }
 
 // What is not like anything that passed before, or is to be refused.
-StatusCode VirtualQueueImpl::StageUnlike(std::span<const WorkRequest> wrs, size_t* bad_index) {
+StatusCode OneSidedQueue::StageUnlike(std::span<const WorkRequest> wrs, size_t* bad_index) {
   size_t unused;
   if (bad_index == nullptr) bad_index = &unused;
   *bad_index = 0;
@@ -142,7 +133,7 @@ StatusCode VirtualQueueImpl::StageUnlike(std::span<const WorkRequest> wrs, size_
 }
 
 // One by one, polling when the physical queue or its arena for inline payloads is full. They have passed their checks.
-StatusCode VirtualQueueImpl::StageSlowly(std::span<const WorkRequest> wrs, size_t* bad_index) {
+StatusCode OneSidedQueue::StageSlowly(std::span<const WorkRequest> wrs, size_t* bad_index) {
   // Room for all at once where that can be, so that a shut gate refuses all or none.
   const auto at_once = static_cast<uint32_t>(wrs.size()) <= physical_->depth() ? static_cast<uint32_t>(wrs.size()) : 1;
   if (!pool_->MakeRoomForAll(*physical_, at_once, 0)) {
@@ -156,7 +147,7 @@ StatusCode VirtualQueueImpl::StageSlowly(std::span<const WorkRequest> wrs, size_
   return StatusCode::kOk;
 }
 
-StatusCode VirtualQueueImpl::StageOne(const WorkRequest& wr, bool first) {
+StatusCode OneSidedQueue::StageOne(const WorkRequest& wr, bool first) {
   size_t inline_bytes = 0;
   if (wr.flags & kInline) {
     for (uint32_t s = 0; s < wr.num_sge; ++s) inline_bytes += wr.sg_list[s].length;
@@ -177,7 +168,7 @@ StatusCode VirtualQueueImpl::StageOne(const WorkRequest& wr, bool first) {
   return StatusCode::kOk;
 }
 
-Status VirtualQueueImpl::Push(std::span<const WorkRequest> wrs, size_t* bad_index) {
+Status OneSidedQueue::Push(std::span<const WorkRequest> wrs, size_t* bad_index) {
   if (forked()) [[unlikely]]
     return OpenedBeforeFork();
   if (pool_ != nullptr) {
