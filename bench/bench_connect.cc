@@ -1,8 +1,8 @@
-// Connecting: krcore's qconnect beside what verbs programs and LITE do (krcore/baseline.h), in one process and from
-// fresh ones; qconnect among many records and with a metadata server dead; what a host keeps for many peers; and how
-// many a second with one and two threads. Measured on sw, that is on shared memory: a NIC's round trip and its driver's
-// control path are not in it. --model=connectx prints those instead, modelled. --rnic=verbs measures warm and fresh
-// processes on an RDMA device, and --control_plane=kernel there the kernel module beside them.
+// Connecting: krcore's qconnect beside what verbs programs and LITE do (krcore/control_plane.h), in one process and
+// from fresh ones; qconnect among many records and with a metadata server dead; what a host keeps for many peers; and
+// how many a second with one and two threads. Measured on sw, that is on shared memory: a NIC's round trip and its
+// driver's control path are not in it. --model=connectx prints those instead, modelled. --rnic=verbs measures warm and
+// fresh processes on an RDMA device, and --control_plane=kernel there the kernel module beside them.
 #include <gflags/gflags.h>
 #include <malloc.h>
 

@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "krcore/baseline.h"
+#include "krcore/control_plane.h"
 #include "krcore/node.h"
 #include "krcore/queue_pool.h"
 #include "krcore/virtual_queue.h"

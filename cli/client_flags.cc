@@ -2,7 +2,7 @@
 #include <utility>
 
 #include "cli/common_flags.h"
-#include "krcore/baseline.h"
+#include "krcore/control_plane.h"
 
 DEFINE_int64(operation_timeout_ms, 5'000, "How long one operation may take before it fails with a timeout");
 DEFINE_int64(open_timeout_ms, 2'000,

@@ -8,7 +8,7 @@
 #include <span>
 #include <utility>
 
-#include "krcore/baseline.h"
+#include "krcore/control_plane.h"
 #include "ycsb/workload/counts.h"
 
 namespace computenode {

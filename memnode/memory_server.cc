@@ -9,7 +9,7 @@
 
 #include "cli/common_flags.h"
 #include "cli/size.h"
-#include "krcore/baseline.h"
+#include "krcore/control_plane.h"
 #include "krcore/resources.h"
 #include "kvs/layout/join.h"
 #include "kvs/layout/pool.h"

@@ -1,4 +1,4 @@
-// RcAcceptor: a thread that answers clients of the control planes "verbs" and "lite" (krcore/baseline.h), whose RC
+// RcAcceptor: a thread that answers clients of the control planes "verbs" and "lite" (krcore/control_plane.h), whose RC
 // connections need this side's CPU. Clients of krcore never meet it.
 //
 // A NIC raises an event when a connection is asked for; the software RNIC has none, so the thread looks. How often is
@@ -13,7 +13,7 @@
 #include <memory>
 #include <thread>
 
-#include "krcore/baseline.h"
+#include "krcore/control_plane.h"
 #include "krcore/node.h"
 #include "krcore/status.h"
 

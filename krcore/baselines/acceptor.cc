@@ -2,8 +2,8 @@
 #include <map>
 #include <utility>
 
-#include "krcore/baseline.h"
 #include "krcore/baselines/exchange.h"
+#include "krcore/control_plane.h"
 #include "krcore/node/node_impl.h"
 
 namespace krcore::baselines {

@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "krcore/base/arrays.h"
-#include "krcore/baseline.h"
 #include "krcore/baselines/exchange.h"
+#include "krcore/control_plane.h"
 #include "krcore/rnic/rnic.h"
 
 namespace krcore::baselines {

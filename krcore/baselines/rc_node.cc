@@ -4,13 +4,10 @@
 #include <utility>
 
 #include "krcore/baselines/rc_pool.h"
-#include "krcore/kernel/kernel_node.h"
 #include "krcore/node/region_impl.h"
 #include "krcore/rnic/registry.h"
 
 namespace krcore {
-
-std::vector<std::string> ControlPlanes() { return {"krcore", "verbs", "lite", "kernel"}; }
 
 std::string_view ConnectStepName(ConnectStep step) {
   switch (step) {
@@ -23,16 +20,6 @@ std::string_view ConnectStepName(ConnectStep step) {
     case ConnectStep::kStates: return "RTR, RTS";
   }
   return "?";
-}
-
-Result<std::unique_ptr<Node>> OpenNode(std::string_view control_plane, const NodeOptions& options,
-                                       std::function<void(ConnectStep)> done) {
-  if (control_plane == "krcore") return Node::Open(options);
-  if (control_plane == "verbs" || control_plane == "lite")
-    return baselines::RcNode::Open(control_plane == "lite", options, std::move(done));
-  if (control_plane == "kernel") return kernel::KernelNode::Open(options);
-  return Status(StatusCode::kInvalidArgument,
-                "no control plane '" + std::string(control_plane) + "': krcore, verbs, lite or kernel");
 }
 
 }  // namespace krcore

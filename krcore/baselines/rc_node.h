@@ -7,8 +7,8 @@
 #include <mutex>
 #include <unordered_map>
 
-#include "krcore/baseline.h"
 #include "krcore/baselines/link.h"
+#include "krcore/control_plane.h"
 #include "krcore/node.h"
 #include "krcore/peers/meta_client.h"
 #include "krcore/peers/region_table.h"

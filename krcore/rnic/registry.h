@@ -1,4 +1,4 @@
-// Opens a Device by provider name: the one place in the libraries that names concrete providers.
+// Opens a Device by the name of its provider. krcore/providers alone names them.
 #ifndef KRCORE_RNIC_REGISTRY_H_
 #define KRCORE_RNIC_REGISTRY_H_
 

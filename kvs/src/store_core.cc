@@ -8,7 +8,7 @@
 #include <cstring>
 #include <utility>
 
-#include "krcore/baseline.h"
+#include "krcore/control_plane.h"
 #include "krcore/queue_pool.h"
 #include "krcore/resources.h"
 #include "krcore/virtual_queue.h"

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "krcore/baseline.h"
+#include "krcore/control_plane.h"
 #include "krcore/node.h"
 #include "krcore/queue_pool.h"
 #include "krcore/rnic/sim/world.h"

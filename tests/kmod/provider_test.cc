@@ -7,7 +7,7 @@
 #include <thread>
 #include <utility>
 
-#include "krcore/baseline.h"
+#include "krcore/control_plane.h"
 #include "krcore/node.h"
 #include "krcore/queue_pool.h"
 #include "krcore/virtual_queue.h"

@@ -1,12 +1,11 @@
 // The control planes behind krcore's interface, "krcore" itself among them where all must do the same: data path,
 // errors, closing, and who makes how many connections.
-#include "krcore/baseline.h"
-
 #include <algorithm>
 #include <atomic>
 #include <mutex>
 #include <thread>
 
+#include "krcore/control_plane.h"
 #include "tests/krcore/fixture.h"
 
 namespace krcore::test {

@@ -19,8 +19,8 @@
 #include <string_view>
 #include <vector>
 
-#include "krcore/baseline.h"
 #include "krcore/clock.h"
+#include "krcore/control_plane.h"
 #include "krcore/node.h"
 #include "krcore/queue_pool.h"
 #include "krcore/rnic/registry.h"

@@ -7,7 +7,7 @@
 #include <memory>
 #include <vector>
 
-#include "krcore/baseline.h"
+#include "krcore/control_plane.h"
 #include "kvs/src/connections.h"
 #include "tests/kvs/test_store.h"
 

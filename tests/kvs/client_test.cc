@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "krcore/baseline.h"
+#include "krcore/control_plane.h"
 #include "tests/kvs/test_store.h"
 
 namespace kvs {

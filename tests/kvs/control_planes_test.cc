@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "krcore/baseline.h"
+#include "krcore/control_plane.h"
 #include "krcore/node.h"
 #include "kvs/layout/join.h"
 #include "kvs/layout/pool.h"

@@ -13,8 +13,8 @@
 #include <string_view>
 #include <vector>
 
-#include "krcore/baseline.h"
 #include "krcore/clock.h"
+#include "krcore/control_plane.h"
 #include "krcore/node.h"
 #include "kvs/client.h"
 #include "kvs/layout/directory.h"

@@ -4,8 +4,8 @@
 #include <tuple>
 #include <utility>
 
-#include "krcore/baseline.h"
 #include "krcore/clock.h"
+#include "krcore/control_plane.h"
 
 namespace surge {
 namespace {

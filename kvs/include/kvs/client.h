@@ -62,8 +62,8 @@ struct StoreOptions {
   // Of provider "verbs": where the fabric is, and through which port of a NIC; as in krcore::NodeOptions.
   std::string fabric_address{};
   std::string rnic_port{};
-  // How clients connect, one of krcore::ControlPlanes() (krcore/baseline.h): "krcore" and "lite" have one Node for all
-  // clients of the Store, "kernel" too; with "verbs" each Client opens one of its own, as each worker of a plain
+  // How clients connect, one of krcore::ControlPlanes() (krcore/control_plane.h): "krcore" and "lite" have one Node for
+  // all clients of the Store, "kernel" too; with "verbs" each Client opens one of its own, as each worker of a plain
   // program does. "lite" and "verbs" need memory nodes that accept RC connections, "kernel" such as are of "kernel"
   // themselves.
   std::string control_plane = "krcore";

@@ -16,8 +16,8 @@
 // hosts no metadata server; its queues have no messages (kUnsupported), no leases on remote regions, and a broken
 // connection is not repaired: Connect again. After an error completion nothing that was posted on the connection
 // executes any more.
-#ifndef KRCORE_BASELINE_H_
-#define KRCORE_BASELINE_H_
+#ifndef KRCORE_CONTROL_PLANE_H_
+#define KRCORE_CONTROL_PLANE_H_
 
 #include <cstddef>
 #include <functional>
@@ -71,4 +71,4 @@ class Acceptor : public OfOneProcess {
 
 }  // namespace krcore
 
-#endif  // KRCORE_BASELINE_H_
+#endif  // KRCORE_CONTROL_PLANE_H_

@@ -1,3 +1,4 @@
+// The one place that names the providers.
 #include "krcore/rnic/registry.h"
 
 #include "krcore/rnic/sim/world.h"
