@@ -71,19 +71,7 @@ StatusCode OneSidedQueue::StandingError() const {
   return state_.standing == QueueStanding::kBroken ? StatusCode::kUnavailable : StatusCode::kBadState;
 }
 
-inline bool OneSidedQueue::StageAlike(std::span<const WorkRequest> wrs) {
-  if (state_.standing != QueueStanding::kReady || wrs.size() > state_.depth() - state_.used()) [[unlikely]]
-    return false;
-  peers::RegionView& local = pool_->regions();
-  local.Sync();
-  const peers::Peer& peer = *state_.peer;
-  const LikeRequest& like = *Like(local, peer);
-  if (wrs.size() == 1) return physical_->AcceptAllowed(wrs[0], &state_, peer, like);
-  return physical_->AcceptAllowed(wrs, &state_, peer, like);
-}
-
-// What would be accepted, posted and complete in one go, in fewer steps.
-inline bool OneSidedQueue::ExecuteAlike(std::span<const WorkRequest> wrs) {
+inline bool OneSidedQueue::ExecuteAtOnce(std::span<const WorkRequest> wrs) {
   if (state_.standing != QueueStanding::kReady || wrs.empty() || !state_.MayDeliverAtOnce(wrs.size()) ||
       !pool_->MayExecute(*physical_)) [[unlikely]]
     return false;
@@ -103,13 +91,10 @@ inline bool OneSidedQueue::ExecuteAlike(std::span<const WorkRequest> wrs) {
 Status OneSidedQueue::Stage(std::span<const WorkRequest> wrs, size_t* bad_index) {
   if (forked()) [[unlikely]]
     return OpenedBeforeFork();
-  if (StageAlike(wrs)) [[likely]]
-    return {};
-  return StageUnlike(wrs, bad_index);
+  return Accept(wrs, bad_index);
 }
 
-// What is not like anything that passed before, or is to be refused.
-StatusCode OneSidedQueue::StageUnlike(std::span<const WorkRequest> wrs, size_t* bad_index) {
+StatusCode OneSidedQueue::Accept(std::span<const WorkRequest> wrs, size_t* bad_index) {
   size_t unused;
   if (bad_index == nullptr) bad_index = &unused;
   *bad_index = 0;
@@ -119,10 +104,12 @@ StatusCode OneSidedQueue::StageUnlike(std::span<const WorkRequest> wrs, size_t* 
     return StatusCode::kQueueFull;
   }
   const auto count = static_cast<uint32_t>(wrs.size());
+  peers::RegionView& local = pool_->regions();
+  local.Sync();
   const peers::Peer& peer = *state_.peer;
   bool has_inline = false;
   const StatusCode code =
-      CheckRequests(wrs, pool_->limits(), pool_->regions(), peer.region_span(), &like_, bad_index, &has_inline);
+      CheckRequests(wrs, pool_->limits(), local, peer.region_span(), Like(local, peer), bad_index, &has_inline);
   if (code != StatusCode::kOk) return code == StatusCode::kUnsupported ? StageMixed(wrs, bad_index) : code;
   physical_->Prepare();
   if (has_inline || physical_->free() < count) return StageSlowly(wrs, bad_index);
@@ -173,13 +160,11 @@ Status OneSidedQueue::Push(std::span<const WorkRequest> wrs, size_t* bad_index) 
     return OpenedBeforeFork();
   if (pool_ != nullptr) {
     pool_->CheckLeases();  // first, so that what is refused is refused here
-    if (ExecuteAlike(wrs)) [[likely]]
+    if (ExecuteAtOnce(wrs)) [[likely]]
       return {};
   }
-  if (!StageAlike(wrs)) [[unlikely]] {
-    const StatusCode code = StageUnlike(wrs, bad_index);
-    if (code != StatusCode::kOk) return code;
-  }
+  const StatusCode code = Accept(wrs, bad_index);
+  if (code != StatusCode::kOk) return code;
   pool_->FlushChecked();
   return {};
 }

@@ -70,14 +70,13 @@ class OneSidedQueue : public QueueWithoutMessages {
   QueueState state_;
 
  private:
-  // False: as StageAlike, or they cannot be executed at once.
-  bool ExecuteAlike(std::span<const WorkRequest> wrs);
-  // False: they are not like what passed before, or are to be refused. Nothing has been accepted then.
-  bool StageAlike(std::span<const WorkRequest> wrs);
-  StatusCode StageUnlike(std::span<const WorkRequest> wrs, size_t* bad_index);
+  // Push of what would be accepted, posted and complete in one go, in fewer steps. False: that cannot be, they are not
+  // like what passed before, or something is wrong; nothing has been done then.
+  bool ExecuteAtOnce(std::span<const WorkRequest> wrs);
+  StatusCode Accept(std::span<const WorkRequest> wrs, size_t* bad_index);
   StatusCode StageSlowly(std::span<const WorkRequest> wrs, size_t* bad_index);
   // What passed the checks before, while the regions are those of then.
-  const LikeRequest* Like(const peers::RegionView& local, const peers::Peer& peer) {
+  LikeRequest* Like(const peers::RegionView& local, const peers::Peer& peer) {
     if (like_local_ != local.version() || like_peer_ != &peer) [[unlikely]] {
       like_ = {};
       like_local_ = local.version();

@@ -49,7 +49,6 @@ size_t PhysicalQueue::memory_bytes() const {
 
 void PhysicalQueue::CommitSettledOwn(const WorkRequest& wr, QueueState* owner, WcStatus status, OwnWr kind,
                                      bool zero_copy, uint32_t tag) {
-  ForgetCommon();
   entry(tail_) = {wr.wr_id, owner, wr.opcode, static_cast<uint8_t>(wr.flags & kSignaled), WcStatus::kSuccess};
   MarkOwn(kind, wr.opcode, zero_copy, tag);
   Settle(tail_, status);
@@ -59,7 +58,6 @@ void PhysicalQueue::CommitSettledOwn(const WorkRequest& wr, QueueState* owner, W
 
 void PhysicalQueue::CommitSettled(const WorkRequest& wr, QueueState* owner, WcStatus status) {
   assert(free() > 0);
-  ForgetCommon();
   entry(tail_) = {wr.wr_id, owner, wr.opcode, static_cast<uint8_t>(wr.flags & kSignaled), WcStatus::kSuccess};
   Settle(tail_, status);
   ++tail_;
@@ -281,7 +279,6 @@ size_t PhysicalQueue::Recover() {
       dead_ = true;
   }
   ++generation_;
-  ForgetCommon();
   EditRing(recovery);
   posted_ = on_nic_ = head_;
   NoteStaged();
@@ -320,7 +317,6 @@ void PhysicalQueue::Connect(std::unique_ptr<rnic::Qp> qp) {
   assert(rc_ && idle());
   UseQp(std::move(qp));
   ++generation_;
-  ForgetCommon();
   blocked_ = true;
   broken_ = recovering_ = dead_ = false;
   on_nic_ = collected_ = head_;
@@ -342,7 +338,6 @@ bool PhysicalQueue::CopyHeadTo(PhysicalQueue& to) {
   to.last_peer_ = last_peer_;
   const uint64_t slot = to.tail_ & to.mask_;
   rnic::SendWr& out = to.wrs_[slot];
-  to.ForgetCommon();
   out = wr;
   out.wr_id = to.PhysicalId(to.tail_);
   const bool signal = (to.tail_ + 1) % kSignalEvery == 0;
@@ -373,7 +368,6 @@ size_t PhysicalQueue::MoveStagedTo(PhysicalQueue& to) {
     to.Prepare();
     const bool settled = IsSettled(head_);
     if (!settled && !CopyHeadTo(to)) break;
-    to.ForgetCommon();
     to.entry(to.tail_) = entry(head_);
     if (entry(head_).kind < kOwn) to.entry(to.tail_).tag = 0;  // others of its run may stay behind
     if (settled) {

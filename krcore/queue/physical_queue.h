@@ -48,7 +48,6 @@
 namespace krcore::queue {
 
 class LikeRequest;
-struct LastOfLength;
 
 inline constexpr uint32_t kMaxSge = 4;  // of a WR through a pool
 inline constexpr uint32_t kSignalEvery = 16;
@@ -105,13 +104,6 @@ class PhysicalQueue {
   // will report to `owner`'s places. Returns how many those are. The payload of an inline WR is copied and needs
   // inline_room().
   uint32_t Fill(std::span<const WorkRequest> wrs, QueueState* owner, const peers::Peer& peer);
-  // Prepare, Fill, Commit and Accept of a batch that `like` knows to be allowed (queue/request_check.h), in one pass
-  // that checks and writes. False: it does not, or there is no room, or not without wrapping around the ring. Nothing
-  // has been accepted then; CheckRequests tells, and Fill writes them.
-  bool AcceptAllowed(std::span<const WorkRequest> wrs, QueueState* owner, const peers::Peer& peer,
-                     const LikeRequest& like);
-  // Of a single one.
-  bool AcceptAllowed(const WorkRequest& wr, QueueState* owner, const peers::Peer& peer, const LikeRequest& like);
   // Has the NIC execute `wrs`, of which there is one at least and none that `like` does not allow, at once, and
   // delivers them to `owner` (QueueState::MayDeliverAtOnce): they take no place in the ring. False: that cannot be, or
   // one of them is no usual one. Nothing has been done then. Needs Caps::executes_at_post, and a queue that is neither
@@ -285,14 +277,6 @@ class PhysicalQueue {
   // behind the first `kept`, of which it returns how many it has written.
   uint32_t FillEntries(std::span<const WorkRequest> wrs, uint64_t position, QueueState* owner, uint32_t kept);
   void FillSlots(std::span<const WorkRequest> wrs, uint64_t position, const peers::Peer& peer);
-  bool FillAllowed(const WorkRequest& wr, rnic::SendWr* out, Entry* entry, QueueState* owner, const LikeRequest& like,
-                   LastOfLength* last, uint32_t* kept);
-  // Whether `count` WRs have room in the slots from `slot` on, which hold what they have in common, and their wr_ids;
-  // the entries, their owner.
-  bool HasCommon(uint64_t slot, size_t count, const LikeRequest& like) const;
-  // Makes it so. False: there is no room, or not without wrapping around the ring.
-  bool MakeCommon(uint64_t slot, size_t count, QueueState* owner, const peers::Peer& peer, const LikeRequest& like);
-  void ForgetCommon() { common_begin_ = common_end_ = 0; }
   // Of what is posted from `position` on: every kSignalEvery-th of the ring.
   void SignalSome(uint64_t position, size_t count);
   // Of one that has several SGEs or is inline.
@@ -304,10 +288,7 @@ class PhysicalQueue {
   uint64_t pushed() const { return blocked_ ? std::max(posted_, std::min(rung_, tail_)) : posted_; }
   void Settle(uint64_t position, WcStatus status);
   // Nobody waits for it any more. (The run that it may belong to is all of one owner's, and goes as a whole.)
-  void Abandon(uint64_t position) {
-    ForgetCommon();
-    entry(position).owner = nullptr;
-  }
+  void Abandon(uint64_t position) { entry(position).owner = nullptr; }
   // Completes [head_, end), then the settled ones right behind.
   size_t RetireUpTo(uint64_t end);
   // Completes the usual ones of one queue at head_, of which there is one at least, up to `end`.
@@ -393,12 +374,6 @@ class PhysicalQueue {
   uint64_t on_nic_ = 0;  // behind the last WR that was posted: settled ones that posted_ has passed never complete
   QueueState* culprit_ = nullptr;
   WcStatus culprit_status_ = WcStatus::kSuccess;
-
-  // The slots [common_begin_, common_end_) hold what all WRs that this LikeRequest, which is one queue's, allows have
-  // in common, and their wr_ids: a ring that begins again at its start mostly finds there what it would write. Whoever
-  // writes other things there has to forget that.
-  uint64_t common_ = 0;  // LikeRequest::number()
-  uint64_t common_begin_ = 0, common_end_ = 0;
 
   size_t inline_used_ = 0;
   std::byte* own_memory_ = nullptr;

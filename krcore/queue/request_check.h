@@ -4,7 +4,6 @@
 #define KRCORE_QUEUE_REQUEST_CHECK_H_
 
 #include <algorithm>
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -67,13 +66,6 @@ inline StatusCode CheckRequest(const WorkRequest& wr, const RequestLimits& limit
   return StatusCode::kPermissionDenied;
 }
 
-// Where requests of one length may begin at the last, from the begin of their regions; of none at first. Mostly a
-// request is as long as the one before.
-struct LastOfLength {
-  uint64_t length = UINT64_MAX;
-  uint64_t local = 0, remote = 0;
-};
-
 // A filter in front of CheckRequest: made from one request that has passed, it knows others like it, of one SGE in the
 // same local region, to the same remote region, at a third of the cost. What it allows CheckRequest does too, as long
 // as the regions are what they were; what it does not know has to go there.
@@ -92,35 +84,20 @@ class LikeRequest {
       // No range that wraps around, so that below one comparison tells both ends.
       if (local_.addr + local_.length > local_.addr && remote_.addr + remote_.length > remote_.addr)
         longest_ = std::min({limits.max_message_bytes, local_.length, remote_.length});
-      static std::atomic<uint64_t> numbered{0};
-      number_ = numbered.fetch_add(1, std::memory_order_relaxed) + 1;  // counts, and orders nothing
       return;
     }
   }
 
   bool knows_nothing() const { return longest_ == 0; }
-  // Of some opcode and flags all are allowed, as far as these go, or none.
-  static constexpr bool AllowsForm(Opcode opcode, uint8_t flags) {
-    return (flags & ~rnic::kPlainFlags) == 0 && (IsReadOrWrite(opcode) || IsAtomic(opcode));
-  }
-  // Of a request of an allowed form that names these.
-  bool AllowsLength(uint64_t length) const { return length - 1 < longest_; }  // 0 is not allowed
-  bool AllowsKeys(uint32_t lkey, uint32_t rkey) const { return lkey == local_.key && rkey == remote_.key; }
-  // Of an allowed length.
-  LastOfLength LastOf(uint64_t length) const { return {length, local_.length - length, remote_.length - length}; }
-  bool AllowsLocal(uint64_t addr, const LastOfLength& last) const { return addr - local_.addr <= last.local; }
-  bool AllowsRemote(uint64_t addr, const LastOfLength& last) const { return addr - remote_.addr <= last.remote; }
-  static bool AllowsAtomic(uint64_t remote_addr, uint64_t length) { return length == 8 && remote_addr % 8 == 0; }
   bool Allows(const WorkRequest& wr) const {
-    if (!AllowsForm(wr.opcode, wr.flags) || wr.num_sge != 1 || wr.sg_list == nullptr) return false;
+    if ((wr.flags & ~rnic::kPlainFlags) != 0 || wr.num_sge != 1 || wr.sg_list == nullptr) return false;
     const Sge& sge = *wr.sg_list;
-    const LastOfLength last = LastOf(sge.length);
-    return AllowsLength(sge.length) && AllowsKeys(sge.lkey, wr.rkey) && AllowsLocal(sge.addr, last) &&
-           AllowsRemote(wr.remote_addr, last) && (!IsAtomic(wr.opcode) || AllowsAtomic(wr.remote_addr, sge.length));
+    const bool allowed = sge.length - uint64_t{1} < longest_ &&  // 0 is not allowed
+                         sge.lkey == local_.key && wr.rkey == remote_.key && local_.Covers(sge.addr, sge.length) &&
+                         remote_.Covers(wr.remote_addr, sge.length);
+    if (IsReadOrWrite(wr.opcode)) return allowed;
+    return allowed && IsAtomic(wr.opcode) && sge.length == 8 && wr.remote_addr % 8 == 0;
   }
-  // Of all that know something each has its own. Who keeps one for one peer at a time may tell by it that neither the
-  // peer nor the keys are others.
-  uint64_t number() const { return number_; }
   const rnic::KeyedRange& local() const { return local_; }
   const rnic::KeyedRange& remote() const { return remote_; }
   // How many of `wrs` it allows, up to the first that it does not.
@@ -129,7 +106,6 @@ class LikeRequest {
  private:
   rnic::KeyedRange local_, remote_;
   uint64_t longest_ = 0;  // bytes; 0: nothing is allowed
-  uint64_t number_ = 0;
 };
 
 // CheckRequest of a batch. On refusal *bad_index is the first offender. *has_inline becomes true if one of them is
