@@ -6,6 +6,7 @@
 
 #include "krcore/baselines/rc_node.h"
 #include "krcore/baselines/rc_queue.h"
+#include "krcore/rnic/request_form.h"
 
 namespace krcore::baselines {
 namespace {
@@ -15,19 +16,12 @@ constexpr uint32_t kMaxQueueDepth = 1u << 14;
 }  // namespace
 
 StatusCode CheckForm(const WorkRequest& wr, const queue::RequestLimits& limits) {
-  const bool atomic = wr.opcode == Opcode::kCompareSwap || wr.opcode == Opcode::kFetchAdd;
   if (wr.opcode == Opcode::kSend || wr.opcode == Opcode::kSendImm || wr.opcode == Opcode::kWriteImm)
     return StatusCode::kUnsupported;
-  if (!atomic && wr.opcode != Opcode::kRead && wr.opcode != Opcode::kWrite) return StatusCode::kInvalidArgument;
-  if (wr.num_sge == 0 || wr.num_sge > limits.max_sge || wr.sg_list == nullptr || (wr.flags & ~queue::kKnownFlags) != 0)
+  if (wr.num_sge == 0 || rnic::HasBadSges(wr, limits.max_sge) || (wr.flags & ~queue::kKnownFlags) != 0)
     return StatusCode::kInvalidArgument;
-  if (atomic && (wr.num_sge != 1 || wr.sg_list[0].length != 8 || wr.remote_addr % 8 != 0))
-    return StatusCode::kInvalidArgument;
-  if ((wr.flags & kInline) == 0) return StatusCode::kOk;
-  uint64_t total = 0;
-  for (uint32_t i = 0; i < wr.num_sge; ++i) total += wr.sg_list[i].length;
-  return wr.opcode == Opcode::kWrite && total <= limits.max_inline_bytes ? StatusCode::kOk
-                                                                         : StatusCode::kInvalidArgument;
+  const bool well_formed = rnic::IsWellFormed(wr, rnic::TotalLength(wr), limits.max_inline_bytes);
+  return well_formed ? StatusCode::kOk : StatusCode::kInvalidArgument;
 }
 
 RcPool::RcPool(RcNode& node) : node_(node), regions_(node.local_regions()) {}

@@ -13,13 +13,13 @@
 namespace krcore::rnic {
 
 // Of the bytes that its SGEs name.
-inline uint64_t TotalLength(const SendWr& wr) {
+inline uint64_t TotalLength(const WorkRequest& wr) {
   uint64_t total = 0;
   for (uint8_t i = 0; i < wr.num_sge; ++i) total += wr.sg_list[i].length;
   return total;
 }
 
-// SGEs that are more than `max_sge`, or promised and not there. Of SendWr and RecvWr.
+// SGEs that are more than `max_sge`, or promised and not there. Of WorkRequest and RecvWr.
 template <typename Wr>
 bool HasBadSges(const Wr& wr, uint32_t max_sge) {
   return wr.num_sge > max_sge || (wr.num_sge != 0 && wr.sg_list == nullptr);
