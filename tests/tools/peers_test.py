@@ -14,7 +14,7 @@ import tempfile
 import unittest
 
 HERE = pathlib.Path(__file__).resolve().parent
-PLOT = HERE.parent.parent / "tools" / "peers_plot.py"
+PLOT = HERE.parent.parent / "bench" / "peers" / "plot.py"
 PEERS = ["surgekv", "bound", "bound-unsafe", "tbb", "absl", "boost", "lmdb", "memcached", "redis"]
 SMALL = ["--records=2000", "--reps=1", "--slice_ms=5", "--workers=1"]
 

@@ -18,7 +18,7 @@ import unittest
 from report_page import Page, measured_pictures, shown_by_a_browser
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-REPRODUCE = ["/usr/bin/python3", ROOT / "tools" / "reproduce.py"]
+REPRODUCE = ["/usr/bin/python3", ROOT / "bench" / "reproduce" / "reproduce.py"]
 PATIENCE_S = 120
 PLANES = ("krcore", "lite", "verbs")
 KINDS = ("thread", "fork", "exec")

@@ -14,7 +14,7 @@ import unittest
 from report_page import Page, measured_pictures, shown_by_a_browser
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-SPIKE = ["/usr/bin/python3", ROOT / "tools" / "spike.py", "--quick"]
+SPIKE = ["/usr/bin/python3", ROOT / "bench" / "spike" / "spike.py", "--quick"]
 
 
 class SpikeTest(unittest.TestCase):

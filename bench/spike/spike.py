@@ -12,9 +12,12 @@ import sys
 import tempfile
 import time
 
-import kernel_module
-from cluster import BIN, ROOT, Screen, run_story
-from spike_run import KERNEL, KINDS, PLANES, SCALES, Spike
+BENCH = pathlib.Path(__file__).resolve().parent.parent
+sys.path[1:1] = [str(BENCH / "common"), str(BENCH.parent / "tools")]
+import kernel_module  # noqa: E402  (found in the folders above)
+from bootstraps import KINDS, PLANES  # noqa: E402
+from cluster import BIN, ROOT, Screen, run_story  # noqa: E402
+from measure import KERNEL, SCALES, Spike  # noqa: E402
 
 PROVIDERS = ("sw", "verbs")
 GUEST_LIMIT_S = 3600
@@ -68,7 +71,7 @@ def measure_in_guest(provider, options, screen):
     """The same, measured in a virtual machine that has an RDMA device."""
     screen.line(f"==> {provider}: this machine has no RDMA device, but tools/vm has one")
     with tempfile.TemporaryDirectory(prefix="surgekv-spike-") as folder:
-        line = [ROOT / "tools/vm", "run", "-t", str(GUEST_LIMIT_S), "-o", folder, sys.executable, "tools/spike.py",
+        line = [ROOT / "tools/vm", "run", "-t", str(GUEST_LIMIT_S), "-o", folder, sys.executable, "bench/spike/spike.py",
                 f"--rnic={provider}", "--section=/out/section.json", f"--planes={','.join(options.planes)}",
                 f"--kinds={','.join(options.kinds)}", *(["--quick"] if options.quick else [])]
         if KERNEL in options.planes:
@@ -143,14 +146,16 @@ def main():
         model = run_model(options, screen)
     except Failed as failed:
         return failed.args[0]
-    import spike_report  # pylint: disable=import-outside-toplevel  # takes seconds, and a guest has no use for it
+    # These load matplotlib, which takes seconds and may be missing in a guest.
+    import page  # pylint: disable=import-outside-toplevel
+    from report import table  # pylint: disable=import-outside-toplevel
 
     report = {"quick": options.quick, "sections": sections, "modelled": model["data"]}
-    spike_report.write(options.output, report, model["text"])
+    page.write(options.output, report, model["text"])
     for section in sections:
-        screen.line(f"\n{section['provider']}, measured; first of all, workers of the kind {spike_report.shown_kind(section)}")
-        for header, rows in (spike_report.in_short(section), *spike_report.tables(section)):
-            for line in spike_report.table(header, rows):
+        screen.line(f"\n{section['provider']}, measured; first of all, workers of the kind {page.shown_kind(section)}")
+        for header, rows in (page.in_short(section), *page.tables(section)):
+            for line in table(header, rows):
                 screen.line(line)
             screen.line()
     screen.line(f"Every request got one right reply. {options.output}/index.html; {time.monotonic() - begin:.0f} s.")

@@ -1,17 +1,17 @@
 #!/usr/bin/python3
 """Draws what build/bin/bench_peers --json wrote.
 
-Usage: peers_plot.py RESULTS.json OUT       writes OUT.png and OUT.svg
+Usage: bench/peers/plot.py RESULTS.json OUT       writes OUT.png and OUT.svg
 """
 
 import json
+import pathlib
 import statistics
 import sys
 
-import spike_report
-from spike_report import COLORS, number
+sys.path.insert(1, str(pathlib.Path(__file__).resolve().parent.parent / "common"))
+from report import COLORS, number, pyplot  # noqa: E402  (found in the folder above)
 
-pyplot = spike_report.matplotlib.pyplot
 STYLES = {"surgekv": COLORS["krcore"], "bound": "#555555", "bound-unsafe": "#aaaaaa", "tbb": "#2a9d5c",
           "absl": "#7bbf6a", "boost": "#8a5fb0", "lmdb": COLORS["lite"], "memcached": COLORS["verbs"],
           "redis": "#d9756a"}

@@ -1,17 +1,14 @@
 """The report of tools/reproduce: one HTML page that needs nothing else, Markdown, JSON, and each plot as PNG and SVG."""
 
 import html
-import io
 import json
 
-import spike_report
-from reproduce_figures import FIGURES, FOUND, field
-from spike_report import COLORS, html_table, number
+from bootstraps import KINDS, PLANES
+from figures import FIGURES, FOUND, field
+from report import COLORS, html_page, html_table, number, pyplot, svg_element
 
-pyplot = spike_report.matplotlib.pyplot
 STYLES = {"bare RC": "#555555", "krcore DC": COLORS["krcore"], "krcore RC": "#2a9d5c", "copy": "#d98c21",
           "zero-copy": COLORS["krcore"], **COLORS}
-PLANES = ("krcore", "lite", "verbs")
 NOTE = ("Medians over rounds that measure all configurations in turns. Everything under “Measured” is elapsed time on "
         "this machine, on the sw provider, software that stands for a NIC over shared memory: neither a device's costs "
         "nor a network's are in it, and the control paths of verbs and lite are this project's own software. Published "
@@ -108,7 +105,7 @@ def plot_race_bootstrap(rows):
     figure, axes = pyplot.subplots(1, 3, figsize=(10, 4))
     parts = (("spawn_us", "spawn"), ("store_us", "open store"), ("client_us", "client"), ("lanes_us", "lanes"),
              ("first_reply_us", "first reply"))
-    for axis, kind in zip(axes, ("thread", "fork", "exec")):
+    for axis, kind in zip(axes, KINDS):
         some = [row for plane in PLANES for row in chosen(rows, worker_kind=kind, control_plane=plane)]
         bars(axis, some, parts, [row["control_plane"] for row in some])
         axis.set_title(f"worker: {kind}", fontsize="medium")
@@ -122,7 +119,7 @@ def plot_transfer(rows):
     parts = (("spawn_us", "spawn"), ("open_us", "device, memory, pool"), ("datagrams_us", "exchange QP"),
              ("connect_us", "connect"), ("transfer_us", "transfer"))
     smallest = min(row["bytes"] for row in rows)
-    for column, kind in enumerate(("thread", "fork", "exec")):
+    for column, kind in enumerate(KINDS):
         lines(axes[0][column], chosen(rows, worker_kind=kind), "bytes", "total_us.p50", "control_plane",
               f"worker: {kind}", "from wanted to written, us, p50" if column == 0 else "", scale=1)
         axes[0][column].set_xlabel("bytes")
@@ -139,18 +136,16 @@ PLOTS = {"many_to_one": plot_many_to_one, "full_mesh": plot_full_mesh, "one_side
 
 
 def plot(folder, name, figure):
-    """Draws it into two files; the SVG element."""
+    """Draws a figure into a PNG and an SVG file. Returns the SVG element."""
     drawn = PLOTS[name](figure["rows"])
     if not figure["valid"]:
         drawn.text(0.5, 0.5, "INVALID", color="#a83232", alpha=0.25, fontsize=60, ha="center", va="center", rotation=20)
     drawn.suptitle(f"{FIGURES[name].title} (measured on sw)", fontsize="medium")
     drawn.tight_layout()
     drawn.savefig(folder / f"{name}.png", dpi=120)
-    text = io.StringIO()
-    drawn.savefig(text, format="svg")
-    pyplot.close(drawn)
-    (folder / f"{name}.svg").write_text(text.getvalue(), "utf-8")
-    return text.getvalue()[text.getvalue().index("<svg"):]
+    svg = svg_element(drawn)
+    (folder / f"{name}.svg").write_text(svg, "utf-8")
+    return svg
 
 
 def validity(figure):
@@ -185,7 +180,7 @@ def markdown(report):
     return "\n\n".join(text) + "\n"
 
 
-def page(report, drawings):
+def html_report(report, drawings):
     body = []
     for name, figure in report["figures"].items():
         said = "".join(f"<p><b>{label}.</b> {html.escape(text)}</p>" for label, text in sentences(name, figure))
@@ -193,20 +188,16 @@ def page(report, drawings):
                     f"{html_table(*cells(name, figure))}")
     modelled = "".join(f"<h3><code>{html.escape(model['command'])}</code></h3><pre>{html.escape(model['text'])}</pre>"
                        for model in report["modelled"].values())
-    return f"""<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>SurgeKV: the evaluation</title><style>{spike_report.STYLE}</style></head>
-<body><h1>The evaluation, repeated</h1><p>{html.escape(origin(report))}.</p>
+    return html_page("the evaluation", f"""<h1>The evaluation, repeated</h1><p>{html.escape(origin(report))}.</p>
 <h2>Measured</h2><p>{html.escape(NOTE)}</p>{''.join(body)}
 {f'<h2>Modelled</h2><div class="modelled"><p>In virtual time, from published constants: nothing of it was measured.</p>{modelled}</div>'
- if modelled else ''}
-</body></html>
-"""
+ if modelled else ''}""")
 
 
 def write(folder, report):
     """report.html, report.md, report.json and the plots, in `folder`, which is made."""
     folder.mkdir(parents=True, exist_ok=True)
     drawings = {name: plot(folder, name, figure) for name, figure in report["figures"].items()}
-    (folder / "report.html").write_text(page(report, drawings), "utf-8")
+    (folder / "report.html").write_text(html_report(report, drawings), "utf-8")
     (folder / "report.md").write_text(markdown(report), "utf-8")
     (folder / "report.json").write_text(json.dumps(report, indent=1), "utf-8")

@@ -4,6 +4,8 @@ import time
 
 from cluster import READY_TIMEOUT_S, WORKLOADS, Failure
 
+PLANES = ("krcore", "lite", "verbs")  # control planes that every report compares
+KINDS = ("thread", "fork", "exec")    # of workers
 # Of a worker's bootstrap, as computenode reports them; the last one is all of it.
 PARTS = ("spawn", "store", "client", "connect", "lanes", "first_reply", "bootstrap")
 PAUSE_S = 0.03  # between a worker's coming and its going, and between looks at it

@@ -15,14 +15,14 @@ import subprocess
 import sys
 import time
 
-import reproduce_figures
-import reproduce_report
-import spike_report
-from bootstraps import PARTS, one_at_a_time
-from cluster import BIN, Cluster, Failure, Screen, cpu_times, machine, run_story
+BENCH = pathlib.Path(__file__).resolve().parent.parent
+sys.path[1:1] = [str(BENCH / "common"), str(BENCH.parent / "tools")]
+import figures  # noqa: E402  (found in the folders above)
+import page  # noqa: E402
+from bootstraps import KINDS, PARTS, PLANES, one_at_a_time  # noqa: E402
+from cluster import BIN, Cluster, Failure, Screen, cpu_times, machine, run_story  # noqa: E402
+from report import table  # noqa: E402
 
-PLANES = ("krcore", "lite", "verbs")
-KINDS = ("thread", "fork", "exec")
 OTHERS_LIMIT = 0.1  # of the machine, by others than this run, above which a figure does not count
 SILENCE_S = 300
 BOOTSTRAP_TRIES = 5
@@ -88,12 +88,12 @@ class Reproduce(Cluster):
         begin, others = time.monotonic(), CpuOfOthers(self)
         rounds = self.bootstraps() if name == "race_bootstrap" else self.measure(name)
         share = others.share()
-        problems = reproduce_figures.inconsistencies(name, rounds)
+        problems = figures.inconsistencies(name, rounds)
         if problems:
             raise Failure(f"{name}: rate and latency do not agree, by arithmetic or units: {problems[0]}")
         self.figures[name] = {"valid": share <= OTHERS_LIMIT, "cpu_of_others": share,
                               "seconds": time.monotonic() - begin,
-                              "rows": reproduce_figures.medians(name, rounds), "rounds": rounds}
+                              "rows": figures.medians(name, rounds), "rounds": rounds}
         self.screen.line(f"    {len(rounds)} measurements, others used {share:.0%} of the machine"
                          f"{'' if share <= OTHERS_LIMIT else ': INVALID'}")
 
@@ -163,7 +163,7 @@ class Reproduce(Cluster):
 
 
 def parse_options():
-    known = (*reproduce_figures.FIGURES, "modelled")
+    known = (*figures.FIGURES, "modelled")
     parser = argparse.ArgumentParser(prog="tools/reproduce", description="See tools/reproduce --help.")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--only", default=",".join(known))
@@ -197,11 +197,11 @@ def main():
     report = {"machine": machine(), "provider": "sw", "quick": options.quick, "rounds": options.rounds,
               "seed": options.seed, "flags": sys.argv[1:], "figures": story.figures, "modelled": story.modelled,
               "when": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")}
-    reproduce_report.write(options.out, report)
+    page.write(options.out, report)
     for name in story.figures:
         screen.line()
-        screen.line(f"{reproduce_figures.FIGURES[name].title}")
-        for line in spike_report.table(*reproduce_report.cells(name, report["figures"][name])):
+        screen.line(f"{figures.FIGURES[name].title}")
+        for line in table(*page.cells(name, report["figures"][name])):
             screen.line(line)
     screen.line()
     invalid = [name for name, figure in story.figures.items() if not figure["valid"]]

@@ -13,9 +13,7 @@ import numpy
 from bootstraps import PARTS, one_at_a_time
 from cluster import READY_TIMEOUT_S, Burst, Cluster, Failure, cpu_times, event_name, machine
 
-PLANES = ("krcore", "lite", "verbs")
 KERNEL = "kernel"  # the module's, measured where it is asked for: its memory nodes are others
-KINDS = ("thread", "fork", "exec")
 CPU_LIMIT = 0.7  # of the machine, above which a run measures the machine and not the workers
 REQUEST = numpy.dtype([("due_ns", "<i8"), ("done_ns", "<i8"), ("worker", "<u4"), ("failed", "<u4")])
 PLATEAU = 0.9

@@ -1,27 +1,11 @@
 """The report of tools/spike: tables, timelines as SVG, one HTML page that needs nothing else, and JSON."""
 
 import html
-import io
-import itertools
 import json
 
-import matplotlib
 import numpy
 
-matplotlib.use("Agg")
-matplotlib.rcParams["svg.fonttype"] = "none"  # text stays text
-import matplotlib.pyplot  # noqa: E402  (the backend is chosen first: there may be no display)
-
-COLORS = {"krcore": "#1b6ca8", "lite": "#d98c21", "verbs": "#a83232", "kernel": "#2f7d4f"}
-STYLE = """body{font:15px/1.5 system-ui,sans-serif;max-width:70em;margin:2em auto;padding:0 1em;color:#222}
-table{border-collapse:collapse;margin:1em 0}td,th{padding:.25em .7em;border-bottom:1px solid #ddd;text-align:right}
-td:nth-child(-n+2),th:nth-child(-n+2){text-align:left}.modelled{background:#fbf6ea;padding:.5em 1em;overflow-x:auto}
-svg{max-width:100%;height:auto}pre{font-size:13px}"""
-
-
-def number(value, digits=0):
-    return "-" if value is None else f"{value:,.{digits}f}"
-
+from report import COLORS, html_page, html_table, number, pyplot, svg_element
 
 # Names of columns; a terminal shows them on several lines.
 BOOTSTRAP_HEADER = ("control\nplane", "worker\nis a", "first reply\nafter, us\nmedian", "\n\n99% within", "start the\nworker\nmedian",
@@ -50,24 +34,9 @@ def cells(row):
             f"{row['cpu']:.0%}{'' if row['valid'] else ' INVALID'}")
 
 
-def table(header, rows):
-    """Lines for a terminal."""
-    names = [name.split("\n") for name in header]
-    lines = [*itertools.zip_longest(*names, fillvalue=""), *rows]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(header))]
-    return ["  ".join(cell.ljust(width) if i < 2 else cell.rjust(width)
-                      for i, (cell, width) in enumerate(zip(line, widths))).rstrip() for line in lines]
-
-
-def html_table(header, rows):
-    head = "".join(f"<th>{html.escape(' '.join(name.split()))}</th>" for name in header)
-    body = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
-    return f"<table><tr>{head}</tr>{body}</table>"
-
-
 def plot(runs, load, title):
     """The three timelines of the runs, one above the other, as an SVG element."""
-    figure, (rate, tail, workers) = matplotlib.pyplot.subplots(3, 1, figsize=(10, 8), sharex=True)
+    figure, (rate, tail, workers) = pyplot.subplots(3, 1, figsize=(10, 8), sharex=True)
     for run in runs:
         line = run["timeline"]
         at = numpy.arange(len(line["workers"])) * line["bin_s"]
@@ -86,10 +55,7 @@ def plot(runs, load, title):
     rate.set_title(title)
     rate.legend(loc="upper right", fontsize="small")
     figure.tight_layout()
-    text = io.StringIO()
-    figure.savefig(text, format="svg")
-    matplotlib.pyplot.close(figure)
-    return text.getvalue()[text.getvalue().index("<svg"):]
+    return svg_element(figure)
 
 
 def in_short(section):
@@ -182,14 +148,10 @@ def write(folder, report, model_text):
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "spike.json").write_text(json.dumps(report, indent=1), "utf-8")
     sections = report["sections"]
-    page = f"""<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>SurgeKV: the spike</title><style>{STYLE}</style></head><body>
-<h1>A load spike, and compute nodes that follow it</h1>
+    body = f"""<h1>A load spike, and compute nodes that follow it</h1>
 {'<p>With --quick.</p>' if report['quick'] else ''}
 {'<h2>The providers beside one another</h2>' + html_table(*beside(sections)) if len(sections) > 1 else ''}
 {chr(10).join(measured_html(section, folder) for section in sections)}
 <h2>Modelled</h2>
-<div class="modelled"><pre>{html.escape(model_text)}</pre></div>
-</body></html>
-"""
-    (folder / "index.html").write_text(page, "utf-8")
+<div class="modelled"><pre>{html.escape(model_text)}</pre></div>"""
+    (folder / "index.html").write_text(html_page("the spike", body), "utf-8")

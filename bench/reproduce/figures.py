@@ -8,6 +8,8 @@ at the same concurrency consistent, as they are in each round.
 import dataclasses
 import statistics
 
+from bootstraps import KINDS, PLANES
+
 KRCORE = "KRCORE, USENIX ATC'22"
 ARTIFACT = "figure by the artifact's evaluation guide"
 
@@ -28,7 +30,7 @@ FIGURES = {
         "Many workers connect to one node",
         f"{KRCORE}: a full connection within 10 us, hundreds or thousands of times faster than verbs (abstract); a verbs "
         "connect takes some 18 ms, and one host completes 500 to 600 of them a second (the paper's figures by which "
-        f"docs/hacking.md and bench/spike_model are calibrated; figure 8a, {ARTIFACT}).",
+        f"docs/hacking.md and bench/spike/model are calibrated; figure 8a, {ARTIFACT}).",
         "Workers start at the same time, threads of a process that has connected before (its Node open for krcore and "
         "lite) or fresh processes (nothing open; but on sw the host's shared cache has the peer's metadata from earlier waves, "
         "which krcore finds there). Counted from when a worker runs until its queue is connected; each "
@@ -160,7 +162,7 @@ def found_many_to_one(rows):
     for kind, several in (("thread", "threads"), ("process", "processes")):
         planes = [f"{plane} {find(rows, 'worker_us.p50', control_plane=plane, worker_kind=kind, in_flight=most):,.1f} us and "
                   f"{find(rows, 'connects_per_s', control_plane=plane, worker_kind=kind, in_flight=most):,.0f} connects a second"
-                  for plane in ("krcore", "lite", "verbs")]
+                  for plane in PLANES]
         said.append(f"{several} {', '.join(planes)}")
     return f"With {most} at once, p50: {'; '.join(said)}."
 
@@ -211,15 +213,15 @@ def shorter(rows, path, worker_kind, **wanted):
 
 
 def found_race_bootstrap(rows):
-    kinds = ", ".join(shorter(rows, "bootstrap_us.p50", kind) for kind in ("thread", "fork", "exec"))
+    kinds = ", ".join(shorter(rows, "bootstrap_us.p50", kind) for kind in KINDS)
     return f"With krcore the time until the first reply is, against verbs: {kinds}."
 
 
 def found_transfer(rows):
     size = min(row["bytes"] for row in rows)
-    kinds = ", ".join(shorter(rows, "total_us.p50", kind, bytes=size) for kind in ("thread", "fork", "exec"))
+    kinds = ", ".join(shorter(rows, "total_us.p50", kind, bytes=size) for kind in KINDS)
     connects = ", ".join(f"{kind} {ratio_of(rows, 'connect_us.p50', 'verbs', worker_kind=kind, bytes=size)[2]:.0f}"
-                         for kind in ("thread", "fork", "exec"))
+                         for kind in KINDS)
     return (f"For {size:,.0f} bytes with krcore all of it is, against verbs: {kinds}. Verbs' connect alone takes so many "
             f"times krcore's: {connects}.")
 
