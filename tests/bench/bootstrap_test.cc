@@ -1,4 +1,4 @@
-#include "bench/spike_model/bootstrap.h"
+#include "bench/spike/model/bootstrap.h"
 
 #include <gtest/gtest.h>
 

@@ -8,11 +8,11 @@
 #include <utility>
 #include <vector>
 
-#include "bench/peers/bare_bound.h"
+#include "bench/peers/bound/bare_bound.h"
 #include "bench/peers/comparison.h"
 #include "bench/peers/goals.h"
 #include "bench/peers/measure.h"
-#include "bench/peers/surgekv_peer.h"
+#include "bench/peers/stores/surgekv_peer.h"
 #include "tests/kvs/manual_clock.h"
 #include "tests/kvs/test_store.h"
 

@@ -1,4 +1,4 @@
-#include "bench/spike_model/servers.h"
+#include "bench/spike/model/servers.h"
 
 #include <gtest/gtest.h>
 

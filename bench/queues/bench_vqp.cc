@@ -1,0 +1,167 @@
+// What a VirtualQueue costs over the bare RNIC, and its request checks (Check) within that: ns per WR at batch 1, 16
+// and 64, READ of 64 B and CAS, on the sw provider in one process; through a DC initiator (Vqp) and the peer's RC queue
+// (Vqp/rc_). Measured on sw, that is on shared memory: it says
+// nothing about a NIC's latency.
+//
+//     bench_vqp --tax [ROUNDS]       prints the difference, measured in turns in one run (vqp_tax.h)
+//     bench_vqp --bare BATCHES       runs one side of it alone, for counting instructions: valgrind --tool=callgrind
+//     bench_vqp --queue BATCHES
+#include <benchmark/benchmark.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "bench/common/promote.h"
+#include "bench/queues/vqp_tax.h"
+#include "cli/fail.h"
+#include "krcore/node.h"
+#include "krcore/queue_pool.h"
+#include "krcore/rnic/registry.h"
+#include "krcore/virtual_queue.h"
+#include "krcore/vqp/request_check.h"
+
+namespace krcore {
+namespace {
+
+constexpr size_t kBytes = 1 << 20;
+constexpr uint32_t kRights = kRemoteRead | kRemoteWrite | kRemoteAtomic;
+
+void Fill(WorkRequest& wr, const Sge* sge, Opcode opcode, uint64_t remote, uint32_t rkey, size_t i) {
+  wr.wr_id = i;
+  wr.sg_list = sge;
+  wr.num_sge = 1;
+  wr.opcode = opcode;
+  wr.remote_addr = remote + 64 * i;
+  wr.rkey = rkey;
+}
+
+void Vqp(benchmark::State& state, Opcode opcode, bool rc) {
+  const auto batch = static_cast<size_t>(state.range(0));
+  auto node = Node::Open({.fabric = "inproc:bench_vqp", .node = 1, .create_fabric = true, .rc_peers = 1}).value();
+  auto remote = node->CreateRegion({.length = kBytes, .remote_rights = kRights}).value();
+  auto local = node->CreateRegion({.length = kBytes}).value();
+  if (!node->HostMetaServer(16).ok() || !node->Publish(Deadline::Never()).ok()) return state.SkipWithError("publish");
+  auto pool = node->CreateQueuePool({.dc_initiators = 1, .rc_hot_wrs = UINT32_MAX}).value();
+  auto queue = pool->CreateQueue(128).value();
+  if (!queue->Connect(1, Deadline::Never()).ok()) return state.SkipWithError("connect");
+  if (rc && !MoveToRc(*node, *pool)) return state.SkipWithError("RC");
+  std::vector<Sge> sges(batch);
+  std::vector<WorkRequest> wrs(batch);
+  for (size_t i = 0; i < batch; ++i) {
+    sges[i] = {reinterpret_cast<uint64_t>(local->bytes().data()) + 64 * i, opcode == Opcode::kRead ? 64u : 8u,
+               local->lkey()};
+    Fill(wrs[i], &sges[i], opcode, queue->regions()[0].addr, queue->regions()[0].rkey, i);
+  }
+  std::vector<Completion> out(batch);
+  for (auto _ : state) {
+    if (!queue->Push(wrs).ok()) return state.SkipWithError("push");
+    for (size_t got = 0; got < batch;) {
+      pool->Poll();
+      got += queue->Pop(out);
+    }
+  }
+  state.SetItemsProcessed(static_cast<int64_t>(state.iterations() * batch));
+}
+
+void Bare(benchmark::State& state, Opcode opcode) {
+  const auto batch = static_cast<size_t>(state.range(0));
+  auto device =
+      rnic::OpenDevice({.provider = "sw", .fabric = "inproc:bench_bare", .node = 1, .create_fabric = true}).value();
+  auto pd = device->CreatePd().value();
+  auto remote = device->AllocMemory(kBytes, {}).value();
+  auto local = device->AllocMemory(kBytes, {}).value();
+  auto remote_mr = pd->RegisterMemory(remote->bytes().data(), kBytes, kLocalWrite | kRights).value();
+  auto local_mr = pd->RegisterMemory(local->bytes().data(), kBytes, kLocalWrite).value();
+  auto cq = device->CreateCq(512).value();
+  auto dct = pd->CreateDct({.dc_key = 1}).value();
+  auto qp =
+      pd->CreateQp({.type = rnic::QpType::kDci, .send_cq = cq.get(), .recv_cq = cq.get(), .sq_depth = 512}).value();
+  if (!qp->ToInit(0, 0).ok() || !qp->ToRtr({}).ok() || !qp->ToRts().ok()) return state.SkipWithError("QP");
+  auto ah = device->CreateAddressHandle(device->address()).value();
+  std::vector<Sge> sges(batch);
+  std::vector<rnic::SendWr> wrs(batch);
+  for (size_t i = 0; i < batch; ++i) {
+    sges[i] = {reinterpret_cast<uint64_t>(local->bytes().data()) + 64 * i, opcode == Opcode::kRead ? 64u : 8u,
+               local_mr->lkey()};
+    Fill(wrs[i], &sges[i], opcode, reinterpret_cast<uint64_t>(remote->bytes().data()), remote_mr->rkey(), i);
+    wrs[i].ah = ah.get();
+    wrs[i].remote_qpn = dct->num();
+    wrs[i].dc_key = dct->dc_key();
+  }
+  std::vector<Completion> out(batch);
+  size_t bad = 0;
+  for (auto _ : state) {
+    if (!qp->PostSend(wrs, &bad).ok()) return state.SkipWithError("post");
+    for (size_t got = 0; got < batch;) got += cq->Poll(out);
+  }
+  state.SetItemsProcessed(static_cast<int64_t>(state.iterations() * batch));
+}
+
+// The request checks alone, on the same requests: their part of Vqp minus Bare. SGEs of `regions` regions in turn.
+void Check(benchmark::State& state, Opcode opcode, uint32_t regions) {
+  const auto batch = static_cast<size_t>(state.range(0));
+  vqp::RegionTable table;
+  for (uint32_t i = 0; i < 4; ++i)
+    table.Add({.addr = i * kBytes + kBytes, .length = kBytes, .lkey = 0x100 * i + 7, .rights = kLocalWrite});
+  vqp::RegionView view(table);
+  const vqp::RequestLimits limits{4, 512, 1u << 30};
+  const RemoteRegion remote[1] = {{1 << 30, kBytes, 99, 0}};
+  std::vector<Sge> sges(batch);
+  std::vector<WorkRequest> wrs(batch);
+  for (size_t i = 0; i < batch; ++i) {
+    const auto region = static_cast<uint32_t>(i % regions);
+    sges[i] = {kBytes + region * kBytes + 64 * i, opcode == Opcode::kRead ? 64u : 8u, 0x100 * region + 7};
+    Fill(wrs[i], &sges[i], opcode, remote[0].addr, remote[0].rkey, i);
+  }
+  vqp::LikeRequest like;
+  for (auto _ : state) {
+    view.Sync();
+    size_t bad_index = 0;
+    bool has_inline = false;
+    StatusCode code = vqp::CheckRequests(wrs, limits, view, remote, &like, &bad_index, &has_inline);
+    benchmark::DoNotOptimize(code);
+    if (code != StatusCode::kOk) return state.SkipWithError("refused");
+  }
+  state.SetItemsProcessed(static_cast<int64_t>(state.iterations() * batch));
+}
+
+BENCHMARK_CAPTURE(Check, read64, Opcode::kRead, 1)->Arg(1)->Arg(16)->Arg(64);
+BENCHMARK_CAPTURE(Check, read64_two_regions, Opcode::kRead, 2)->Arg(1)->Arg(16)->Arg(64);
+BENCHMARK_CAPTURE(Check, cas, Opcode::kCompareSwap, 1)->Arg(1)->Arg(16)->Arg(64);
+BENCHMARK_CAPTURE(Bare, read64, Opcode::kRead)->Arg(1)->Arg(16)->Arg(64);
+BENCHMARK_CAPTURE(Vqp, read64, Opcode::kRead, false)->Arg(1)->Arg(16)->Arg(64);
+BENCHMARK_CAPTURE(Vqp, rc_read64, Opcode::kRead, true)->Arg(1)->Arg(16)->Arg(64);
+BENCHMARK_CAPTURE(Bare, cas, Opcode::kCompareSwap)->Arg(1)->Arg(16)->Arg(64);
+BENCHMARK_CAPTURE(Vqp, cas, Opcode::kCompareSwap, false)->Arg(1)->Arg(16)->Arg(64);
+BENCHMARK_CAPTURE(Vqp, rc_cas, Opcode::kCompareSwap, true)->Arg(1)->Arg(16)->Arg(64);
+
+// False: the arguments ask for no tax.
+bool IsTax(int argc, char** argv, TaxOptions* options) {
+  const std::string mode = argc > 1 ? argv[1] : "";
+  if (mode != "--tax" && mode != "--bare" && mode != "--queue") return false;
+  if (mode != "--tax") options->only = mode[2];
+  if (argc > 2) options->rounds = static_cast<uint32_t>(std::strtoul(argv[2], nullptr, 10));
+  const bool last = argc > 3 && std::string(argv[3]) == "last";
+  options->all_signaled = !last;
+  if (argc > (options->only != 0 && last ? 4 : 3) || options->rounds == 0) {
+    std::fprintf(stderr, "usage: %s --tax [ROUNDS] | --bare BATCHES [last] | --queue BATCHES [last]\n", argv[0]);
+    std::exit(2);
+  }
+  return true;
+}
+
+}  // namespace
+}  // namespace krcore
+
+int main(int argc, char** argv) {
+  cli::UseStandardStreams();
+  krcore::TaxOptions tax;
+  if (krcore::IsTax(argc, argv, &tax)) return krcore::RunTax(tax) ? 0 : 1;
+  benchmark::Initialize(&argc, argv);
+  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
+  benchmark::RunSpecifiedBenchmarks();
+  benchmark::Shutdown();
+  return 0;
+}

@@ -1,0 +1,316 @@
+#include "bench/queues/vqp_tax.h"
+
+#include <time.h>
+
+#include <algorithm>
+#include <atomic>
+#include <barrier>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "krcore/node.h"
+#include "krcore/queue_pool.h"
+#include "krcore/rnic/registry.h"
+#include "krcore/virtual_queue.h"
+#include "krcore/vqp/request_check.h"
+
+namespace krcore {
+namespace {
+
+constexpr size_t kBytes = 1 << 20;  // of the remote and the local region
+constexpr size_t kWorkers = 2;
+constexpr size_t kSliceWrs = 2048;
+constexpr uint32_t kDepth = 512;  // of the bare QP and of the pool's initiator
+constexpr uint32_t kRights = kRemoteRead | kRemoteWrite | kRemoteAtomic;
+
+struct Shape {
+  Opcode opcode = Opcode::kRead;
+  size_t batch = 16;
+  bool all_signaled = true;  // else the last of a batch
+};
+
+// The same batch for both sides: neighbouring lines of the worker's half of each region.
+template <typename Wr>
+class Batch {
+ public:
+  Batch(const Shape& shape, size_t worker, std::byte* local, uint32_t lkey, uint64_t remote, uint32_t rkey)
+      : sges_(shape.batch), wrs_(shape.batch), out_(shape.batch) {
+    const size_t offset = worker * (kBytes / kWorkers);
+    for (size_t i = 0; i < shape.batch; ++i) {
+      sges_[i] = {reinterpret_cast<uint64_t>(local) + offset + 64 * i, shape.opcode == Opcode::kRead ? 64u : 8u, lkey};
+      Wr& wr = wrs_[i];
+      wr.wr_id = i;
+      wr.sg_list = &sges_[i];
+      wr.num_sge = 1;
+      wr.opcode = shape.opcode;
+      wr.flags = shape.all_signaled || i + 1 == shape.batch ? kSignaled : 0;
+      wr.remote_addr = remote + offset + 64 * i;
+      wr.rkey = rkey;
+    }
+    completions_ = shape.all_signaled ? shape.batch : 1;
+  }
+  std::vector<Wr>& wrs() { return wrs_; }
+  std::vector<Completion>& out() { return out_; }
+  size_t completions() const { return completions_; }
+
+ private:
+  std::vector<Sge> sges_;
+  std::vector<Wr> wrs_;
+  std::vector<Completion> out_;
+  size_t completions_;
+};
+
+// One way of having batches executed, in one worker.
+class Side {
+ public:
+  virtual ~Side() = default;
+  virtual bool Run(size_t batches) = 0;
+};
+
+// ---- the bare RNIC: a CQ and a DC initiator for each worker, on one device
+
+struct BareNode {
+  std::unique_ptr<rnic::Device> device;
+  std::unique_ptr<rnic::Pd> pd;
+  std::unique_ptr<rnic::Memory> remote, local;
+  std::unique_ptr<rnic::Mr> remote_mr, local_mr;
+  std::unique_ptr<rnic::Dct> dct;
+  std::unique_ptr<rnic::AddressHandle> ah;
+
+  BareNode() {
+    device =
+        rnic::OpenDevice({.provider = "sw", .fabric = "inproc:tax_bare", .node = 1, .create_fabric = true}).value();
+    pd = device->CreatePd().value();
+    remote = device->AllocMemory(kBytes, {}).value();
+    local = device->AllocMemory(kBytes, {}).value();
+    remote_mr = pd->RegisterMemory(remote->bytes().data(), kBytes, kLocalWrite | kRights).value();
+    local_mr = pd->RegisterMemory(local->bytes().data(), kBytes, kLocalWrite).value();
+    dct = pd->CreateDct({.dc_key = 1}).value();
+    ah = device->CreateAddressHandle(device->address()).value();
+  }
+};
+
+class BareSide final : public Side {
+ public:
+  BareSide(BareNode& node, const Shape& shape, size_t worker)
+      : batch_(shape, worker, node.local->bytes().data(), node.local_mr->lkey(),
+               reinterpret_cast<uint64_t>(node.remote->bytes().data()), node.remote_mr->rkey()) {
+    cq_ = node.device->CreateCq(kDepth).value();
+    qp_ =
+        node.pd->CreateQp({.type = rnic::QpType::kDci, .send_cq = cq_.get(), .recv_cq = cq_.get(), .sq_depth = kDepth})
+            .value();
+    ready_ = qp_->ToInit(0, 0).ok() && qp_->ToRtr({}).ok() && qp_->ToRts().ok();
+    for (rnic::SendWr& wr : batch_.wrs()) {
+      wr.ah = node.ah.get();
+      wr.remote_qpn = node.dct->num();
+      wr.dc_key = node.dct->dc_key();
+    }
+  }
+  bool Run(size_t batches) override {
+    if (!ready_) return false;
+    for (size_t i = 0; i < batches; ++i) {
+      size_t bad = 0;
+      if (!qp_->PostSend(batch_.wrs(), &bad).ok()) return false;
+      for (size_t got = 0; got < batch_.completions();) got += cq_->Poll(batch_.out());
+    }
+    return batch_.out()[0].status == WcStatus::kSuccess;
+  }
+
+ private:
+  Batch<rnic::SendWr> batch_;
+  std::unique_ptr<rnic::Cq> cq_;
+  std::unique_ptr<rnic::Qp> qp_;
+  bool ready_ = false;
+};
+
+// ---- VirtualQueues: a pool of one DC initiator for each worker, on one node
+
+struct QueueNode {
+  std::unique_ptr<Node> node;
+  std::unique_ptr<Region> remote, local;
+
+  QueueNode() {
+    node = Node::Open({.fabric = "inproc:tax_queue", .node = 1, .create_fabric = true}).value();
+    remote = node->CreateRegion({.length = kBytes, .remote_rights = kRights}).value();
+    local = node->CreateRegion({.length = kBytes}).value();
+  }
+  bool Publish() { return node->HostMetaServer(16).ok() && node->Publish(Deadline::Never()).ok(); }
+};
+
+class QueueSide final : public Side {
+ public:
+  QueueSide(QueueNode& node, const Shape& shape, size_t worker) {
+    pool_ = node.node->CreateQueuePool({.dc_initiators = 1, .sq_depth = kDepth, .rc_hot_wrs = UINT32_MAX}).value();
+    queue_ = pool_->CreateQueue(128).value();
+    ready_ = queue_->Connect(1, Deadline::Never()).ok();
+    if (!ready_) return;
+    const RemoteRegion& remote = queue_->regions()[0];
+    batch_ = std::make_unique<Batch<WorkRequest>>(shape, worker, node.local->bytes().data(), node.local->lkey(),
+                                                  remote.addr, remote.rkey);
+  }
+  bool Run(size_t batches) override {
+    if (!ready_) return false;
+    for (size_t i = 0; i < batches; ++i) {
+      if (!queue_->Push(batch_->wrs()).ok()) return false;
+      for (size_t got = 0; got < batch_->completions();) {
+        pool_->Poll();
+        got += queue_->Pop(batch_->out());
+      }
+    }
+    return batch_->out()[0].status == WcStatus::kSuccess;
+  }
+
+ private:
+  std::unique_ptr<QueuePool> pool_;
+  std::unique_ptr<VirtualQueue> queue_;
+  std::unique_ptr<Batch<WorkRequest>> batch_;
+  bool ready_ = false;
+};
+
+// ---- the request checks alone, on the same requests
+
+class CheckSide final : public Side {
+ public:
+  CheckSide(const Shape& shape, size_t worker)
+      : view_(MakeTable(table_)),
+        batch_(shape, worker, reinterpret_cast<std::byte*>(kBytes), kLkey, kRemote.addr, kRemote.rkey) {}
+  bool Run(size_t batches) override {
+    bool ok = true;
+    for (size_t i = 0; i < batches; ++i) {
+      view_.Sync();
+      size_t bad_index = 0;
+      bool has_inline = false;
+      ok &= vqp::CheckRequests(batch_.wrs(), {4, 512, 1u << 30}, view_, {&kRemote, 1}, &like_, &bad_index,
+                               &has_inline) == StatusCode::kOk;
+    }
+    return ok;
+  }
+
+ private:
+  static constexpr uint32_t kLkey = 7;
+  static constexpr RemoteRegion kRemote{1 << 30, kBytes, 99, 0};
+  static vqp::RegionTable& MakeTable(vqp::RegionTable& table) {
+    table.Add({.addr = kBytes, .length = kBytes, .lkey = kLkey, .rights = kLocalWrite});
+    return table;
+  }
+  vqp::RegionTable table_;
+  vqp::RegionView view_;
+  vqp::LikeRequest like_;
+  Batch<WorkRequest> batch_;
+};
+
+// ---- measuring
+
+// Of this thread: what others do on the machine meanwhile is not in it.
+double CpuNs() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) * 1e9 + static_cast<double>(now.tv_nsec);
+}
+
+enum SideIndex : uint8_t { kBare, kQueue, kChecks, kSides };
+
+struct Slices {
+  std::vector<double> ns[kSides];  // per WR, a slice each; those of one round have the same index
+};
+
+double Least(const std::vector<double>& values) { return *std::min_element(values.begin(), values.end()); }
+
+double MedianDifference(const std::vector<double>& of, const std::vector<double>& from) {
+  std::vector<double> differences(of.size());
+  for (size_t i = 0; i < of.size(); ++i) differences[i] = of[i] - from[i];
+  std::nth_element(differences.begin(), differences.begin() + differences.size() / 2, differences.end());
+  return differences[differences.size() / 2];
+}
+
+// The sides take turns, each first as often as last, in short slices: load of the machine meets all alike, and the
+// least of many is hardly disturbed. With several workers all run the same side at the same time.
+bool Worker(Side* const (&sides)[kSides], const Shape& shape, uint32_t rounds, std::barrier<>& together,
+            Slices* slices) {
+  const size_t batches = kSliceWrs / shape.batch;
+  bool ok = true;
+  for (uint32_t round = 0; round < rounds; ++round) {
+    for (uint32_t turn = 0; turn < kSides; ++turn) {
+      const uint32_t side = round % 2 == 0 ? turn : kSides - 1 - turn;
+      together.arrive_and_wait();
+      ok &= sides[side]->Run(1);
+      const double begin = CpuNs();
+      ok &= sides[side]->Run(batches);
+      slices->ns[side].push_back((CpuNs() - begin) / static_cast<double>(batches * shape.batch));
+    }
+  }
+  return ok;
+}
+
+bool Measure(BareNode& bare, QueueNode& queue, const Shape& shape, size_t workers, uint32_t rounds) {
+  std::vector<Slices> slices(workers);
+  std::barrier together(static_cast<std::ptrdiff_t>(workers));
+  std::atomic<bool> ok = true;  // relaxed: joining the threads orders it
+  {
+    std::vector<std::jthread> threads;
+    for (size_t worker = 0; worker < workers; ++worker) {
+      threads.emplace_back([&, worker] {
+        BareSide bare_side(bare, shape, worker);
+        QueueSide queue_side(queue, shape, worker);
+        CheckSide check_side(shape, worker);
+        if (!Worker({&bare_side, &queue_side, &check_side}, shape, rounds, together, &slices[worker]))
+          ok.store(false, std::memory_order_relaxed);
+      });
+    }
+  }
+  if (!ok) {
+    std::fprintf(stderr, "a request failed\n");
+    return false;
+  }
+  double least[kSides] = {};
+  double median = 0;
+  for (const Slices& worker : slices) {
+    for (uint32_t side = 0; side < kSides; ++side) least[side] += Least(worker.ns[side]) / static_cast<double>(workers);
+    median += MedianDifference(worker.ns[kQueue], worker.ns[kBare]) / static_cast<double>(workers);
+  }
+  std::printf(
+      "%-9s batch %2zu  %zu worker%s  %-6s  tax ns per WR %6.2f  median %6.2f   bare %6.2f  queue %6.2f  "
+      "checks %5.2f\n",
+      shape.opcode == Opcode::kRead ? "READ 64 B" : "CAS", shape.batch, workers, workers == 1 ? " " : "s",
+      shape.all_signaled ? "all" : "last", least[kQueue] - least[kBare], median, least[kBare], least[kQueue],
+      least[kChecks]);
+  return true;
+}
+
+}  // namespace
+
+bool RunTax(const TaxOptions& options) {
+  BareNode bare;
+  QueueNode queue;
+  if (!queue.Publish()) {
+    std::fprintf(stderr, "the node could not be published\n");
+    return false;
+  }
+  if (options.only != 0) {
+    const Shape shape{.all_signaled = options.all_signaled};
+    BareSide bare_side(bare, shape, 0);
+    QueueSide queue_side(queue, shape, 0);
+    return (options.only == 'b' ? static_cast<Side&>(bare_side) : queue_side).Run(options.rounds);
+  }
+  std::printf(
+      "CPU time of a worker on sw. The tax is the least of %u slices through the VirtualQueue less the least on\n"
+      "the bare RNIC; the median is that of the slices' differences. Signaled by the user: all WRs of a batch or\n"
+      "the last. Checks: the request checks alone, which are part of the queue's time.\n\n",
+      options.rounds);
+  for (size_t workers = 1; workers <= kWorkers; ++workers) {
+    for (const bool all_signaled : {true, false}) {
+      for (const Opcode opcode : {Opcode::kRead, Opcode::kCompareSwap}) {
+        for (const size_t batch : {1, 16, 64}) {
+          if (!Measure(bare, queue, {opcode, batch, all_signaled}, workers, options.rounds)) return false;
+        }
+      }
+    }
+  }
+  return true;
+}
+
+}  // namespace krcore
