@@ -31,13 +31,6 @@ using krcore::Result;
 using krcore::Status;
 using krcore::StatusCode;
 
-Status CheckRange(const char* flag, double value, double min, double max) {
-  if (value >= min && value <= max) return {};
-  char text[160];
-  std::snprintf(text, sizeof text, "--%s=%g: expected %g to %g", flag, value, min, max);
-  return {StatusCode::kInvalidArgument, text};
-}
-
 Result<std::vector<uint32_t>> ParseScales(const std::string& list) {
   std::vector<uint32_t> scales;
   for (size_t begin = 0; begin <= list.size();) {
@@ -70,11 +63,11 @@ Result<spike_model::StudyOptions> OptionsFromFlags() {
   if (!known) {
     return Status(StatusCode::kInvalidArgument, "--spawn=" + FLAGS_spawn + ": expected thread, prefork or exec");
   }
-  KRCORE_RETURN_IF_ERROR(CheckRange("spike_factor", FLAGS_spike_factor, 1, 1000));
-  KRCORE_RETURN_IF_ERROR(CheckRange("slo_ms", FLAGS_slo_ms, 0.01, 10'000));
-  KRCORE_RETURN_IF_ERROR(CheckRange("interval_ms", FLAGS_interval_ms, 0.1, 1000));
-  KRCORE_RETURN_IF_ERROR(CheckRange("spike_s", FLAGS_spike_s, 4, 600));
-  KRCORE_RETURN_IF_ERROR(CheckRange("max_rc_queues", FLAGS_max_rc_queues, 0, 128));
+  KRCORE_RETURN_IF_ERROR(cli::CheckRange("spike_factor", FLAGS_spike_factor, 1, 1000));
+  KRCORE_RETURN_IF_ERROR(cli::CheckRange("slo_ms", FLAGS_slo_ms, 0.01, 10'000));
+  KRCORE_RETURN_IF_ERROR(cli::CheckRange("interval_ms", FLAGS_interval_ms, 0.1, 1000));
+  KRCORE_RETURN_IF_ERROR(cli::CheckRange("spike_s", FLAGS_spike_s, 4, 600));
+  KRCORE_RETURN_IF_ERROR(cli::CheckRange("max_rc_queues", FLAGS_max_rc_queues, 0, 128));
   options.spike_factor = FLAGS_spike_factor;
   options.slo_ms = FLAGS_slo_ms;
   options.interval_ms = FLAGS_interval_ms;
