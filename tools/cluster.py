@@ -1,7 +1,7 @@
-"""What tools/demo and tools/spike have in common: the programs of build/bin on a fabric of their own, and their end.
+"""The common part of tools/demo, tools/spike and tools/reproduce: programs of build/bin on a fabric of their own.
 
 Everything a Cluster starts and makes is gone when it ends: on success, after a failed step, on SIGINT, SIGTERM and
-SIGHUP (run_story). Should it be killed, the kernel sends its children SIGTERM.
+SIGHUP (run_story). If it is killed, the kernel sends its children SIGTERM.
 """
 
 import contextlib
@@ -92,7 +92,7 @@ class Burst:
 
 
 def begin_child():
-    """Its signals are as a program expects them, whatever is ignored here. It ends with its parent."""
+    """Runs in a child: gives it the default signals, whatever is ignored here, and lets it end with its parent."""
     for signum in SIGNALS:
         signal.signal(signum, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
@@ -100,7 +100,7 @@ def begin_child():
 
 
 def machine():
-    """Where it was measured."""
+    """The machine and the commit that are measured."""
     model = next((line.split(":", 1)[1].strip() for line in open("/proc/cpuinfo", encoding="utf-8")
                   if line.startswith("model name")), platform.machine())
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
@@ -204,7 +204,7 @@ class Cluster:
             if found:
                 return found
             if process.popen.poll() is not None:
-                # What it said last may still be on its way to the collecting thread.
+                # Its last line may still be on its way to the collecting thread.
                 found = process.wait_line(wanted, after, 1)
                 if found:
                     return found
@@ -218,7 +218,7 @@ class Cluster:
         self.serving.append(process)
 
     def stop(self, process, clean):
-        """Ends one process, politely first. Returns what went wrong, or None."""
+        """Ends one process: by SIGTERM, else by SIGKILL. Returns what went wrong, or None."""
         complaint = None
         if process.popen.poll() is None:
             process.popen.terminate()
@@ -235,7 +235,7 @@ class Cluster:
         return complaint
 
     def shared_memory(self):
-        """Files of this fabric, and of no other whose name has this one's in it."""
+        """Files of this fabric, and not of one whose name merely contains this one's."""
         return sorted(glob.glob(f"{SHM}/surgekv-{os.geteuid()}-{self.fabric}.*"))
 
     def clean_up(self, clean):
@@ -246,7 +246,7 @@ class Cluster:
             complaints.append(f"left in {SHM}: {', '.join(os.path.basename(path) for path in left)}")
         if left:
             subprocess.run([BIN / "memnode", f"--fabric={self.fabric}", "--clean"], capture_output=True, check=False)
-        # What that leaves, a living process uses: to remove it by its name is not ours.
+        # Files that are left now are in use by a living process, and must not be removed by their names.
         complaints += [f"memnode --clean leaves {path}" for path in self.shared_memory()]
         return [complaint for complaint in complaints if complaint]
 
@@ -261,7 +261,7 @@ class Cluster:
         return wanted
 
     def load(self, records, *arguments):
-        """Loads so many records; what ycsb reports."""
+        """Loads `records` records. Returns what ycsb reports."""
         self.step = f"load {records} records"
         self.screen.line(f"==> loading {records:,} records")
         report = self.folder / "load.json"
@@ -280,7 +280,7 @@ class Cluster:
         return result
 
     def start_front_end(self, name, burst, records, requests_file, *arguments):
-        """A computenode that serves the burst with workers that its autoscaler adds and retires; returned when ready.
+        """A computenode that serves the burst with workers that its autoscaler adds and retires; returns it when it is ready.
 
         It writes what became of each request to requests_file, and ends by itself.
         """
@@ -345,7 +345,7 @@ def run_story(cluster, screen, tell):
         screen.line(f"FAILED: {cluster.step}: {failure}")
         if failure.process:
             show_log(screen, failure.process)
-    except BrokenPipeError:  # nobody reads this any more
+    except BrokenPipeError:  # the reader of the output has gone
         status = 128 + signal.SIGPIPE
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except Interrupted as stop:

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The demo: a store on this machine, loaded, served by two compute nodes, and then a load spike.
 
-tools/demo builds first and then runs this. Everything it starts and makes is gone when it ends (cluster.py).
+tools/demo builds first and then runs this. Everything that it starts and makes is gone when it ends (cluster.py).
 """
 
 import argparse
@@ -162,7 +162,7 @@ class Demo(Cluster):
         self.screen.line("Plain verbs here lack what a real device adds: tens of milliseconds for each new connection.")
 
     def note_memory_nodes(self):
-        """Called when they have stopped: their last line says what they used."""
+        """Called after they have stopped: the last line of each says what it used."""
         for process in self.processes:
             for line in process.lines:
                 if line.startswith("stopped "):
@@ -227,7 +227,7 @@ def main():
         demo.note_memory_nodes()
         demo.print_table()
         demo.print_spikes()
-        screen.line(f"\nEvery value read was one written for its key; nothing is left behind. {time.monotonic() - begin:.0f} s.")
+        screen.line(f"\nEvery value read was one written for its key; nothing is left over. {time.monotonic() - begin:.0f} s.")
     return status
 
 

@@ -8,8 +8,8 @@ PLANES = ("krcore", "lite", "verbs")  # control planes that every report compare
 KINDS = ("thread", "fork", "exec")    # of workers
 # Of a worker's bootstrap, as computenode reports them; the last one is all of it.
 PARTS = ("spawn", "store", "client", "connect", "lanes", "first_reply", "bootstrap")
-PAUSE_S = 0.03  # between a worker's coming and its going, and between looks at it
-REQUESTS = 4    # and as long as so many take to come: one of two idle workers gets each second
+PAUSE_S = 0.03  # between a worker's start and its end, and between two queries of its state
+REQUESTS = 4    # a worker stays until so many have come: of two idle workers each gets every second one
 
 
 def one_at_a_time(cluster, plane, kind, count, rate, records, *arguments):

@@ -1,8 +1,9 @@
-// Connecting: krcore's qconnect beside what verbs programs and LITE do (krcore/baseline.h), in one process and from
-// fresh ones; qconnect among many records and with a metadata server dead; what a host keeps for many peers; and how
-// many a second with one and two threads. Measured on sw, that is on shared memory: a NIC's round trip and its driver's
-// control path are not in it. --model=connectx prints those instead, modelled. --rnic=verbs measures warm and fresh
-// processes on an RDMA device, and --control_plane=kernel there the kernel module beside them.
+// Measures connecting: krcore's qconnect, compared with what verbs programs and LITE do (krcore/baseline.h), in one
+// process and from fresh ones; qconnect among many records and after a metadata server has died; what a host keeps for
+// many peers; and how many connects a second one and two threads make. All of it is measured on sw, that is on shared
+// memory: a NIC's round trip and its driver's control path are not in it. --model=connectx prints modelled figures for
+// those instead. --rnic=verbs measures warm and fresh processes on an RDMA device; --control_plane=kernel measures the
+// kernel module there, too.
 #include "bench/connect/bench_connect.h"
 
 #include <gflags/gflags.h>
@@ -32,7 +33,8 @@ std::unique_ptr<Node> Open(const std::string& fabric, NodeId id) {
 int64_t Now() { return RealClock()->NowNs(); }
 
 // Workers that open, connect and close one after the other. Returns the median of their totals.
-// `plain_ns`: what opening the device takes a program that joins no fabric, counted instead; or 0.
+// `plain_ns`: what opening the device takes a program that joins no fabric. It is counted in place of what it takes
+// here; 0: it is not.
 int64_t VerbsWorkers(const NodeOptions& fabric, int samples, int64_t plain_ns = 0) {
   std::vector<std::byte> buffer(kWorkerBytes);
   std::array<Samples, kConnectSteps> steps;
@@ -75,8 +77,8 @@ void LiteConnects(const NodeOptions& fabric, int64_t verbs_ns, int samples) {
   Report("lite, repeated", repeated, verbs_ns);
 }
 
-// `samples`: of looking up, each a connect that asks the metadata server afresh; `cached`, if not null, gets one of a
-// peer that is known behind each.
+// Appends to `samples` what connects take that ask the metadata server afresh. Before each of them but the first, a
+// connect to a peer that is known is timed; `cached` gets it, unless it is null.
 void LookUp(QueuePool& pool, int connects, Samples& samples, Samples* cached) {
   for (int i = 0; i < connects; ++i) {
     auto queue = Must(pool.CreateQueue(64));
@@ -88,7 +90,8 @@ void LookUp(QueuePool& pool, int connects, Samples& samples, Samples* cached) {
   }
 }
 
-// Whether the node, having looked up often enough, has an RC connection to its metadata server; waits for it.
+// Waits until the node, which has looked up often enough, has an RC connection to its metadata server. False: it needs
+// none.
 bool LinkToMetaServer(Peer& peer, QueuePool& pool) {
   auto& impl = static_cast<pool::QueuePoolImpl&>(pool);
   if (impl.context().meta == nullptr) return false;  // DC is the NIC's own
@@ -119,8 +122,8 @@ void KrcoreConnects(Peer& peer, const NodeOptions& fabric, int64_t verbs_ns, int
   Report("krcore, qconnect looked up, over RC", over_rc, verbs_ns, goal);
 }
 
-// To a peer that has an RC queue, as if it had proved hot; and how long one takes to make where the peer answers at
-// once.
+// Connects to a peer that has an RC queue, as if the peer had proved hot; and how long such a queue takes to make where
+// the peer answers at once.
 void RcConnects(int64_t verbs_ns) {
   auto node = Must(Node::Open({.fabric = "inproc:bench_connect-rc", .node = 1, .create_fabric = true, .rc_peers = 1}));
   Must(node->HostMetaServer(64));
@@ -166,8 +169,8 @@ void WarmProcess() {
   RcConnects(verbs_ns);
 }
 
-// A worker of verbs joins the fabric as it opens the device, by TCP, which a plain program does not: counted is what
-// opening the device alone takes.
+// A worker of verbs joins the fabric as it opens the device, by TCP, which a plain program does not: so the
+// time that opening the device alone takes is counted instead.
 int64_t OpenPlain(const NodeOptions& fabric, int samples) {
   Samples ns;
   for (int i = 0; i < samples; ++i) {
@@ -189,7 +192,7 @@ void OnADevice(const char* executable, const NodeOptions& fabric, bool kernel) {
     LiteConnects(fabric, verbs_ns, samples);
     KrcoreConnects(peer, fabric, verbs_ns, FLAGS_quick ? 10 : 2'000);
   }
-  // Where nobody waits for requests to connect.
+  // No acceptor of the process may wait for requests to connect now.
   if (kernel) KernelConnects(fabric, verbs_ns, FLAGS_quick ? 20 : 500);
   PrintFreshProcesses(executable, fabric, FLAGS_quick ? 3 : 20, kernel);
 }
@@ -199,7 +202,7 @@ constexpr NodeId kFirst = 100'000;
 
 struct HostMemory {
   size_t pool_before = 0, pool_after = 0;  // bytes, of connecting to all
-  size_t cache = 0;                        // by which the heap grew meanwhile
+  size_t cache = 0;                        // bytes by which the heap grew
 };
 
 HostMemory LookupsAmong(NodeId records) {
@@ -351,7 +354,7 @@ void ManyPeers() {
 int main(int argc, char** argv) {
   cli::ParseFlags(
       {.name = "bench_connect",
-       .summary = "Connecting: krcore's qconnect beside what verbs programs and LITE do.",
+       .summary = "Measures connecting: krcore's qconnect, compared with what verbs programs and LITE do.",
        .usage =
            "bench_connect [--quick] [--model=connectx]\nbench_connect --rnic=verbs [--fabric_address=HOST] [--quick]\n"
            "bench_connect --control_plane=kernel [--quick]",

@@ -1,5 +1,5 @@
-// The kernel module's part of bench_connect: a queue of a process that has nothing, which opens the device's node, and
-// of one that has a queue already; and what an open, a call and a READ take at the least.
+// The kernel module's part of bench_connect: the first queue of a process, which opens the device's node, and a further
+// queue of that process; and the least that an open, a call and a READ take.
 #include <fcntl.h>
 #include <unistd.h>
 

@@ -1,5 +1,5 @@
-// From fork to the first reply, by control plane. Each sample is a process of its own, which this program executes
-// itself as.
+// From fork to the first reply, by control plane. Each sample is a process of its own: this program executes
+// itself.
 #include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -57,7 +57,7 @@ Times RunOne(const char* executable, const std::string& plane, const NodeOptions
   return times;
 }
 
-// Opens and connects as the first thing that a process does, and nothing else.
+// A process that opens and connects, and does nothing else.
 int RunBare(const NodeOptions& fabric, int64_t started_ns) {
   const int64_t begin = timed::TimedWorker::Now();
   ConnectByTheModule(fabric);
@@ -102,7 +102,7 @@ void PrintFreshProcesses(const char* executable, const NodeOptions& fabric, int 
   const bool shared = fabric.rnic == "sw";
   Heading(("fresh processes (fork, exec), measured on " + fabric.rnic +
            (shared   ? "; krcore's find the host's metadata"
-            : kernel ? "; what is shared between them is kernel's"
+            : kernel ? "; what they share is the kernel's"
                      : "; nothing is shared between them"))
               .c_str(),
           "us");

@@ -1,6 +1,7 @@
-// The data path's tax: READs through /dev/krcore beside those of user-space verbs, on the same device and in the same
-// run. For a machine with the module and an RDMA device: `tools/vm run`, where emulation makes all of it slow, so that
-// ratios count and absolute times do not. The peer is the own device. What connecting takes, bench_connect says.
+// The data path's tax: READs through /dev/krcore compared with those of user-space verbs, on the same device and in the
+// same run. It needs a machine with the module and an RDMA device, such as a guest of `tools/vm run`; emulation makes
+// everything slow there, so ratios count and absolute times do not. The peer is the same device. bench_connect measures
+// connecting.
 //
 //   bench_kmod [--quick]
 #include <infiniband/verbs.h>
@@ -36,7 +37,7 @@ constexpr uint32_t kDepth = 64, kBatch = 16, kReadBytes = 64;
 
 int64_t Now() { return krcore::RealClock()->NowNs(); }
 
-// `base`: what it is a ratio to.
+// `base`: of what the ratio is printed.
 void Row(const std::string& what, Samples& samples, Samples* base = nullptr) {
   const auto median = static_cast<double>(Percentile(samples, 50));
   std::printf("%-44s %10.1f %10.1f", what.c_str(), median / 1e3, static_cast<double>(Percentile(samples, 99)) / 1e3);
@@ -98,7 +99,7 @@ struct VerbsSide {
     attr.ah_attr.dlid = port.lid;
     attr.ah_attr.is_global = 1;
     attr.ah_attr.grh.hop_limit = 64;
-    // An address that went and came may be at another place than before.
+    // An address that was removed and added again may have another index than before.
     int index = port.link_layer == IBV_LINK_LAYER_ETHERNET ? 1 : 0;
     while (ibv_query_gid(context, 1, index, &gid) != 0 || gid.global.interface_id == 0)
       MUST(++index < port.gid_tbl_len);
@@ -125,7 +126,7 @@ struct VerbsSide {
   }
 };
 
-// READs of 64 bytes, `batch` of them behind one doorbell, the last alone signaled.
+// READs of 64 bytes, `batch` of them with one doorbell. Only the last is signaled.
 void VerbsReads(VerbsSide& side, uint8_t* memory, const ibv_mr* mr, uint32_t batch) {
   std::vector<ibv_sge> sges(batch);
   std::vector<ibv_send_wr> wrs(batch);

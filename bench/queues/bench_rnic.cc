@@ -1,6 +1,6 @@
 // Cost of one work request through the Qp interface of the software RNIC: post, execute, poll; one process, DC
 // initiator, addresses in a fixed pseudo-random order over a working set.
-// Args: batch (WRs behind one doorbell, the last one signaled), working set in KiB (32: warm lines; larger: cache
+// Args: batch (WRs of one doorbell, the last one signaled), working set in KiB (32: warm lines; larger: cache
 // misses).
 //
 //     bench_rnic --rnic=NAME [--fabric_address=HOST] ...     instead: the latency of one request at a time between two
@@ -23,7 +23,7 @@
 #include "krcore/rnic/rnic.h"
 
 DEFINE_string(path, "",
-              "Latency: rc, a bare RC QP; queue, a VirtualQueue on RC; store, Gets of the store beside bare READs; the "
+              "Latency: rc, a bare RC QP; queue, a VirtualQueue on RC; store, Gets of the store and bare READs; the "
               "first two if empty");
 DEFINE_string(operation, "", "Latency, of rc and queue: read, cas or send; all if empty");
 DEFINE_uint32(bytes, 64, "Latency: of a READ, a SEND or a value");

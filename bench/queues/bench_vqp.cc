@@ -1,7 +1,6 @@
 // What a VirtualQueue costs over the bare RNIC, and its request checks (Check) within that: ns per WR at batch 1, 16
 // and 64, READ of 64 B and CAS, on the sw provider in one process; through a DC initiator (Vqp) and the peer's RC queue
-// (Vqp/rc_). Measured on sw, that is on shared memory: it says
-// nothing about a NIC's latency.
+// (Vqp/rc_). Measured on sw, that is on shared memory: it says nothing about a NIC's latency.
 //
 //     bench_vqp --tax [ROUNDS]       prints the difference, measured in turns in one run (vqp_tax.h)
 //     bench_vqp --bare BATCHES       runs one side of it alone, for counting instructions: valgrind --tool=callgrind

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Latencies of single requests beside perftest's, in one run on one machine: READ, CAS and SEND through a bare RC QP of
-provider verbs, and through a VirtualQueue on RC, against ib_read_lat, ib_atomic_lat and ib_send_lat.
+"""Compares latencies of single requests with perftest's, in one run on one machine: READ, CAS and SEND through a bare RC
+QP of provider verbs, and through a VirtualQueue on RC, against ib_read_lat, ib_atomic_lat and ib_send_lat.
 
 Usage: bench/queues/perftest_pairs.py BENCH_RNIC [--pairs N] [--requests N] [--paths rc,queue] [--operations read,cas,send]
                                [--device NAME] [--gid_index N] [--json FILE]
@@ -34,7 +34,7 @@ ports = itertools.count(18600)  # a new one each time: the one before may be in 
 
 
 def listens(port):
-    """Whether somebody on this machine listens on the TCP port."""
+    """Whether a process of this machine listens on the TCP port."""
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         for line in pathlib.Path(table).read_text(encoding="ascii").splitlines()[1:]:
             fields = line.split()
@@ -48,7 +48,7 @@ def start(command, cpu, stderr):
 
 
 def ended(process, command, words):
-    """The number that its output has after `words`, once it has ended well."""
+    """Waits for its end; the number in its output that matches `words`."""
     try:
         output, errors = process.communicate(timeout=PATIENCE_S)
     except subprocess.TimeoutExpired:
@@ -89,7 +89,7 @@ def ours(path, operation, options):
                f"--requests={options.requests}", f"--rnic_port={options.device}:1:{options.gid_index}"]
     process = start(command, NEAR_CPU, subprocess.PIPE)
     children = pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children")
-    with contextlib.suppress(OSError):  # it has ended, which is told below
+    with contextlib.suppress(OSError):  # it has ended; ended() reports that
         while process.poll() is None and not children.read_text(encoding="ascii"):
             time.sleep(0.001)
         os.sched_setaffinity(int(children.read_text(encoding="ascii").split()[0]), {FAR_CPU})

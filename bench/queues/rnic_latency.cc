@@ -19,12 +19,12 @@ using reproduce::SayNumbers;
 using timed::Must;
 
 constexpr uint32_t kRights = kLocalWrite | kRemoteRead | kRemoteWrite | kRemoteAtomic;
-constexpr NodeId kQueueTarget = 1, kBareTarget = 2;  // the second may be beside a store's node 1
+constexpr NodeId kQueueTarget = 1, kBareTarget = 2;  // a store may have node 1, so the second is another
 constexpr uint32_t kWarmUp = 100;
 constexpr uint32_t kDepth = 16;
 constexpr int64_t kPatienceNs = 20'000'000'000;
 constexpr Port kPort = 7;
-constexpr size_t kReceived = kMostBytes;  // where in the memory what arrives is put
+constexpr size_t kReceived = kMostBytes;  // offset in the memory at which what arrives is put
 constexpr size_t kMemoryBytes = 2 * kReceived;
 
 void Fail(const std::string& what) { Must(Status(StatusCode::kInternal, what)); }
@@ -161,7 +161,7 @@ class BareEnd final : public End {
 
 class QueueEnd final : public End {
  public:
-  // `messages`: it is for them, too, and so looks for them at every poll.
+  // `messages`: the end receives messages, too, and so looks for them at every poll.
   QueueEnd(const Options& options, NodeId id, bool messages) : messages_(messages) {
     NodeOptions open = options.fabric;
     open.node = id;
@@ -177,7 +177,7 @@ class QueueEnd final : public End {
     Must(queue_->Bind(kPort, {.senders = 1, .copy_bytes = kMostBytes}, Soon()));
     for (uint32_t i = 0; i < kDepth; ++i) PostReceive();
   }
-  // To the other end, and on to an RC queue, while the other end is in ReceiveAccepting.
+  // Connects to the other end and moves on to an RC queue, while the other end is in ReceiveAccepting.
   void Connect(NodeId peer) {
     Must(messages_ ? queue_->Connect(peer, kPort, Soon()) : queue_->Connect(peer, Soon()));
     for (const RemoteRegion& region : queue_->regions()) {
@@ -185,13 +185,14 @@ class QueueEnd final : public End {
     }
     const Deadline deadline = Soon();
     while (pool_->stats().rc_connects == 0) {
-      // Many at once: heat counts what is posted in a time, and one that waits for the other end's CPU may be none.
+      // Many at once: heat counts what is posted in a period, and a single READ that waits for the other end's CPU may
+      // not be enough.
       for (uint32_t i = 0; i < kDepth; ++i) Post(Opcode::kRead, 8);
       Settle();
       if (deadline.Passed(*RealClock())) Fail("no RC connection within 20 s");
     }
   }
-  // The first message, where this end is not for them.
+  // Sends the first message, where this end is not for messages.
   void Greet(NodeId peer) {
     auto queue = Must(pool_->CreateQueue(1));
     Must(queue->Connect(peer, kPort, Soon()));
@@ -206,7 +207,7 @@ class QueueEnd final : public End {
     }
     Check(done.status);
   }
-  // The first message, whose sender connects first. Returns the sender.
+  // Receives the first message, whose sender connects first. Returns the sender.
   NodeId ReceiveAccepting() {
     Receive([this] { node_->PollConnections(); });
     return sender_;
@@ -237,12 +238,13 @@ class QueueEnd final : public End {
   }
 
  private:
-  template <typename Beside>
-  void Receive(Beside beside) {
+  // `between_polls` is called at every poll.
+  template <typename Function>
+  void Receive(Function between_polls) {
     Message message;
     for (Patience patience; queue_->PopMessages({&message, 1}) == 0;) {
       pool_->Poll();
-      beside();
+      between_polls();
       patience.Poll();
     }
     Check(message.status);

@@ -1,7 +1,7 @@
 // The latency of one request at a time between two processes, over any provider: through a bare RC QP and through a
-// VirtualQueue whose peer is on an RC queue. What perftest's ib_read_lat, ib_atomic_lat and ib_send_lat measure,
-// counted as they do it: READ and CAS from posting to the completion, SEND half of there and back, all polling, none
-// waiting for the other beside.
+// VirtualQueue whose peer is on an RC queue. It measures what perftest's ib_read_lat, ib_atomic_lat and ib_send_lat
+// measure, and counts as they do: READ and CAS from posting to the completion, SEND half of a round trip. Both ends
+// poll all the time.
 #ifndef BENCH_QUEUES_RNIC_LATENCY_H_
 #define BENCH_QUEUES_RNIC_LATENCY_H_
 

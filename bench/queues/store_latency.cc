@@ -39,7 +39,8 @@ class Reader {
     }
     for (int i = 0; i < kWarmUp; ++i) Get();
   }
-  // One; with the cache one that it knew the place for, since it goes off now and then to see whether it pays.
+  // One Get. With the cache it is one whose place the cache knew: now and then the cache turns itself off, to see
+  // whether it pays.
   void Time() {
     const Deadline deadline = Soon();
     for (;;) {

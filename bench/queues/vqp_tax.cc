@@ -64,7 +64,7 @@ class Batch {
   size_t completions_;
 };
 
-// One way of having batches executed, in one worker.
+// One way to execute batches, in one worker.
 class Side {
  public:
   virtual ~Side() = default;
@@ -205,7 +205,7 @@ class CheckSide final : public Side {
 
 // ---- measuring
 
-// Of this thread: what others do on the machine meanwhile is not in it.
+// CPU time of this thread, so other work on the machine is not in it.
 double CpuNs() {
   timespec now{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);

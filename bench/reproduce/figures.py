@@ -124,8 +124,8 @@ def medians(name, rounds):
 
 
 def inconsistencies(name, rows):
-    """Rows whose arithmetic or units are wrong: so many a second, each taking so long, are never more at a time than were
-    under way. By how both are counted that is an identity, and no evidence that a measurement is right.
+    """Rows whose arithmetic or units are wrong: a rate times the mean latency is never more than what was in flight.
+    As both are counted, this is an identity, and no evidence that a measurement is right.
 
     The data paths never pause, so theirs are not fewer either.
     """
@@ -222,8 +222,8 @@ def found_transfer(rows):
     kinds = ", ".join(shorter(rows, "total_us.p50", kind, bytes=size) for kind in KINDS)
     connects = ", ".join(f"{kind} {ratio_of(rows, 'connect_us.p50', 'verbs', worker_kind=kind, bytes=size)[2]:.0f}"
                          for kind in KINDS)
-    return (f"For {size:,.0f} bytes with krcore all of it is, against verbs: {kinds}. Verbs' connect alone takes so many "
-            f"times krcore's: {connects}.")
+    return (f"For {size:,.0f} bytes with krcore all of it is, against verbs: {kinds}. Verbs' connect alone, in multiples of "
+            f"krcore's: {connects}.")
 
 
 FOUND = {"many_to_one": found_many_to_one, "full_mesh": found_full_mesh, "one_sided": found_one_sided,

@@ -149,7 +149,7 @@ def plot(folder, name, figure):
 
 
 def validity(figure):
-    share = f"Others used {figure['cpu_of_others']:.0%} of the machine meanwhile."
+    share = f"Others used {figure['cpu_of_others']:.0%} of the machine during this figure."
     return share if figure["valid"] else f"INVALID, the machine was busy: {share}"
 
 

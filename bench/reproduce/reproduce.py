@@ -40,7 +40,7 @@ def spread(values):
 
 
 class CpuOfOthers:
-    """The share of the machine that others use than this program, and what it runs."""
+    """The share of the machine that processes use other than this program and what it runs."""
 
     def __init__(self, cluster):
         self.cluster = cluster
@@ -49,8 +49,8 @@ class CpuOfOthers:
     def now(self):
         busy, total = cpu_times()
         own = 0.0  # s
-        for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN):
-            usage = resource.getrusage(who)
+        for processes in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN):
+            usage = resource.getrusage(processes)
             own += usage.ru_utime + usage.ru_stime
         for process in self.cluster.processes:
             if process.popen.poll() is None:

@@ -17,7 +17,7 @@ KERNEL = "kernel"  # the module's, measured where it is asked for: its memory no
 CPU_LIMIT = 0.7  # of the machine, above which a run measures the machine and not the workers
 REQUEST = numpy.dtype([("due_ns", "<i8"), ("done_ns", "<i8"), ("worker", "<u4"), ("failed", "<u4")])
 PLATEAU = 0.9
-PLATEAU_WINDOW_S, PLATEAU_REQUESTS = 0.01, 50  # the longer of so long and so many at the new rate
+PLATEAU_WINDOW_S, PLATEAU_REQUESTS = 0.01, 50  # whichever takes longer at the new rate
 BIN_S = 0.02
 PATIENCE = ("--operation_timeout_ms=30000", "--open_timeout_ms=30000")
 
@@ -130,7 +130,7 @@ class Spike(Cluster):
         return self.judge(node, plane, kind, kills, summary, numpy.fromfile(requests, REQUEST), busy / total)
 
     def watch(self, node, name, kills, seed):
-        """Until the run is over; kills workers meanwhile, if that is asked for."""
+        """Waits until the run is over. With `kills`, kills workers during the spike."""
         chooser = random.Random(seed)
         begin = time.monotonic()
         kill_at, calm_at = begin + self.scale.start_s, begin + self.scale.start_s + self.scale.length_s

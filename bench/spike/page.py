@@ -81,9 +81,9 @@ def tables(section):
             (HEADER, [cells(row) for row in section["measured"]]))
 
 
-def beside(sections):
-    """Header and rows of the table that has the providers beside one another, each in columns of its own. kernel has no
-    figures but on verbs."""
+def side_by_side(sections):
+    """Header and rows of the table that has the providers side by side, each in columns of its own. kernel has
+    figures on verbs only."""
     header = ["control plane", "worker"]
     columns = []
     for section in sections:
@@ -150,7 +150,7 @@ def write(folder, report, model_text):
     sections = report["sections"]
     body = f"""<h1>A load spike, and compute nodes that follow it</h1>
 {'<p>With --quick.</p>' if report['quick'] else ''}
-{'<h2>The providers beside one another</h2>' + html_table(*beside(sections)) if len(sections) > 1 else ''}
+{'<h2>The providers side by side</h2>' + html_table(*side_by_side(sections)) if len(sections) > 1 else ''}
 {chr(10).join(measured_html(section, folder) for section in sections)}
 <h2>Modelled</h2>
 <div class="modelled"><pre>{html.escape(model_text)}</pre></div>"""

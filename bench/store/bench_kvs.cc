@@ -93,7 +93,7 @@ void RunOperations(benchmark::State& state, Kind kind) {
 void BM_Get(benchmark::State& state) { RunOperations(state, Kind::kGet); }
 BENCHMARK(BM_Get)->ArgName("in_flight")->Arg(1)->Arg(16)->Arg(64)->Unit(benchmark::kMillisecond);
 
-// One after the other, by calls that block.
+// Gets one after the other, by calls that block.
 void BM_BlockingGet(benchmark::State& state) {
   auto client = LoadedStore().NewClient().value();
   RunLanes(*client, Kind::kGet, 0, kOperationsPerRound, 16);
@@ -106,7 +106,7 @@ void BM_BlockingGet(benchmark::State& state) {
 }
 BENCHMARK(BM_BlockingGet)->Unit(benchmark::kMillisecond);
 
-// By MultiGet, so many keys at once.
+// By MultiGet, a number of keys at once.
 void BM_MultiGet(benchmark::State& state) {
   auto client = LoadedStore().NewClient().value();
   RunLanes(*client, Kind::kGet, 0, kOperationsPerRound, 16);
@@ -146,7 +146,7 @@ void BM_BlockingUpdate(benchmark::State& state) {
 }
 BENCHMARK(BM_BlockingUpdate)->Unit(benchmark::kMillisecond);
 
-// Writes `end - begin` records, each of the number that number_of(i) says, by MultiWrite, so many at once.
+// Writes `end - begin` records by MultiWrite; record i has the number number_of(i).
 template <typename NumberOf>
 void WriteAtOnce(Client& client, kvs::WriteKind kind, uint64_t begin, uint64_t end, size_t at_once,
                  NumberOf number_of) {
@@ -178,7 +178,7 @@ void BM_MultiUpdate(benchmark::State& state) {
 }
 BENCHMARK(BM_MultiUpdate)->ArgName("keys")->Arg(16)->Arg(64)->Unit(benchmark::kMillisecond);
 
-// Inserts into an empty store: splits included. Counted are the verbs of a record.
+// Inserts into an empty store, splits included. Counts the verbs of a record.
 template <typename LoadInto>
 void LoadEmptyStores(benchmark::State& state, LoadInto load) {
   const auto a_record = [](uint64_t verbs) { return static_cast<double>(verbs) / static_cast<double>(kRecords); };
@@ -281,7 +281,7 @@ BENCHMARK(BM_AddressCache)
     ->ArgsProduct({{0, 1}, {1, 16}, {0, 65'536}})
     ->Unit(benchmark::kMillisecond);
 
-// ---- what every operation pays for them, where nothing comes of it
+// ---- what turns and the address cache cost every operation where they gain nothing
 
 // Takes its turn among 64 operations in flight on other keys.
 void BM_TurnWithoutConflict(benchmark::State& state) {

@@ -19,7 +19,7 @@ DEFINE_double(ms, 20, "virtual milliseconds measured, after 2 of warming up");
 
 int main(int argc, char** argv) {
   cli::UseStandardStreams();
-  gflags::SetUsageMessage("what clients of a simulated fabric do to each other who update the same keys");
+  gflags::SetUsageMessage("what simulated clients that update the same keys cost one another");
   gflags::ParseCommandLineFlags(&argc, &argv, true);
   surgekv_bench::SkewOptions options;
   options.seed = FLAGS_seed;

@@ -1,6 +1,6 @@
 #!/usr/bin/python3
-"""bench_peers and the plot of what it measures, on very small data: every peer in every table, nothing left behind,
-mistakes told.
+"""bench_peers and the plot of what it measures, on very small data: every peer in every table, nothing left over,
+mistakes reported.
 
 Usage: peers_test.py PATH/bench_peers [unittest's arguments]
 """

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The evaluation on a small scale: every figure with every row, rates and latencies of one arithmetic, nothing left behind.
+"""The evaluation on a small scale: every figure with every row, rates that agree with latencies, and nothing left over.
 
 Usage: reproduce_test.py [unittest's arguments], in the repository's root, after a release build.
 """
@@ -55,7 +55,7 @@ def descendants(pid):
 
 
 def shared_memory_of(pid):
-    """What a run with that id has left: its fabric's name has it, and others may run meanwhile."""
+    """The shared memory that a run with that id has left. Its fabric's name has the id, since other runs may go on."""
     return glob.glob(f"/dev/shm/*reproduce-{pid}-*")
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The spike experiment on a small scale: every request served, the report complete, nothing left behind.
+"""The spike experiment on a small scale: every request served, the report complete, nothing left over.
 
 Usage: spike_test.py [unittest's arguments], in the repository's root, after a release build.
 """

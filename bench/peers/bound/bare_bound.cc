@@ -276,18 +276,18 @@ bool BareSession::GoOnInsert(Requests& requests, Operation& op) {
   if (safe_) {
     op.own = now.word();
     op.own_candidate = c;
-    return false;  // scan behind it
+    return false;  // scan after it
   }
   op.block = 0;
   End(requests, op, true);
   return true;
 }
 
-// The scan behind the tentative slot decides whether it may be confirmed.
+// The scan after the tentative slot was written decides whether it may be confirmed.
 bool BareSession::Confirm(Requests& requests, Operation& op) {
   const bool moved = !op.headers_fit || op.frz >= 0;
   if (moved || op.val >= 0 || op.rival >= 0) {
-    // Lost or not, it is not in the table any more: whoever was faster had killed it.
+    // Whether it won or not, the slot is not in the table any more: a faster session had killed it.
     CompareSwap(SlotOffset(op, op.own_candidate), std::exchange(op.own, 0), Slot::Free().word());
     if (op.val >= 0) {
       End(requests, op, false);

@@ -3,8 +3,8 @@
 // (docs/protocol.md), and none of what brings them there: no work requests, queues, completions or coroutines. Requests
 // in flight go through each step together, so that their cache misses overlap.
 //
-// Two things are simpler, and cost nothing where nobody is in the way: who meets somebody else's split waits for its
-// end, and who meets a rival's tentative slot of its own key begins again.
+// Two things are simpler than in the store, at no cost where sessions do not meet: a session that meets another one's
+// split waits for its end, and one that meets another's tentative slot of its own key begins again.
 //
 // The unsafe bound publishes by one CAS in a table that does not grow, and reuses blocks at once. Its Get is the same.
 #ifndef BENCH_PEERS_BOUND_BARE_BOUND_H_

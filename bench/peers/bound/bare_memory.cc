@@ -90,8 +90,8 @@ uint64_t BareMemory::TakeTable(Accesses* accesses) {
 
 std::atomic<uint64_t>* BareMemory::Register() {
   for (Line& line : header().announced) {
-    uint64_t nobody = 0;
-    if (line.word.compare_exchange_strong(nobody, header().epoch.load())) return &line.word;
+    uint64_t unused = 0;
+    if (line.word.compare_exchange_strong(unused, header().epoch.load())) return &line.word;
   }
   std::fprintf(stderr, "the bare bound has room for %zu sessions\n", kMaxSessions);
   std::abort();

@@ -1,5 +1,5 @@
 // The memory of a bare bound: one mapped shared file, in huge pages where the kernel can, laid out with the store's own
-// subtables, slots and blocks; and what its sessions share besides: where free memory begins, epochs and announcements.
+// subtables, slots and blocks. Its sessions also share where free memory begins, epochs and announcements.
 #ifndef BENCH_PEERS_BOUND_BARE_MEMORY_H_
 #define BENCH_PEERS_BOUND_BARE_MEMORY_H_
 
@@ -71,7 +71,7 @@ class BareMemory {
     alignas(64) std::atomic<uint64_t> next_free;
     alignas(64) std::atomic<uint64_t> next_table;
     alignas(64) std::atomic<uint64_t> epoch;
-    Line announced[kMaxSessions];  // 0: nobody's
+    Line announced[kMaxSessions];  // 0: no session's
   };
   static constexpr uint64_t kDirectoryOffset = 8192;
   static constexpr uint64_t kDirectoryBytes = (uint64_t{1} << kvs::kMaxDepth) * sizeof(uint64_t);

@@ -1,5 +1,5 @@
-// The split of a subtable, with the accesses of the store's (docs/protocol.md, "Split"; the step numbers are
-// those). Nobody helps, and nobody takes over: others wait.
+// The split of a subtable, with the accesses of the store's split (docs/protocol.md, "Split", has the numbers of its
+// steps). Other sessions wait; they neither help nor take over.
 #include <algorithm>
 
 #include "bench/peers/bound/bare_bound.h"
@@ -12,7 +12,7 @@ using kvs::DirectoryState;
 using kvs::Slot;
 using kvs::SlotState;
 
-// Returns at once if somebody else is at it.
+// Returns at once if another session splits it.
 void BareSession::Split(const kvs::TableRef& table) {
   if (CompareSwap(table.address.offset, 0, 1) != 0) return;
   SplitLocked(table);
@@ -22,7 +22,7 @@ void BareSession::Split(const kvs::TableRef& table) {
 void BareSession::SplitLocked(const kvs::TableRef& table) {
   const uint64_t parent_word = memory_.DirectoryOffset(table.index);
   const DirectoryEntry before(ReadWord(parent_word));
-  if (before.depth() > table.entry.depth()) {  // somebody was faster
+  if (before.depth() > table.entry.depth()) {  // another session was faster
     directory_.Insert({before.subtable(), table.index, before, directory_.Ticket()});
     return;
   }

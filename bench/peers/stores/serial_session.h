@@ -1,5 +1,5 @@
-// What stores without an interface for several operations in flight share: a session that executes requests one by one,
-// and keys and values of fixed size, which is faster for a map inside the process than strings would be.
+// The common part of stores without an interface for several operations in flight: a session that executes requests one
+// by one, and keys and values of fixed size, which is faster for a map inside the process than strings would be.
 #ifndef BENCH_PEERS_STORES_SERIAL_SESSION_H_
 #define BENCH_PEERS_STORES_SERIAL_SESSION_H_
 

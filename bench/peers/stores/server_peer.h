@@ -1,5 +1,5 @@
-// What servers on a unix socket share: a program with a folder of its own, and sessions that send several requests
-// before they read the first answer.
+// The common part of servers on a unix socket: a program with a folder of its own, and sessions that send several
+// requests before they read the first answer.
 #ifndef BENCH_PEERS_STORES_SERVER_PEER_H_
 #define BENCH_PEERS_STORES_SERVER_PEER_H_
 
@@ -36,9 +36,9 @@ class PipelinedSession : public Session {
 
  private:
   virtual void Append(const Request& request) = 0;
-  // All that was appended.
+  // Sends all that was appended.
   virtual void Send() = 0;
-  // The oldest answer that is due.
+  // Reads the oldest answer that is due.
   virtual void Receive(Requests& requests, uint32_t lane, Verb verb) = 0;
 };
 

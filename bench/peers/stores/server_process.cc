@@ -27,7 +27,8 @@ using krcore::StatusCode;
 
 constexpr auto kPatience = std::chrono::seconds(60);
 constexpr auto kPatienceToEnd = std::chrono::seconds(5);
-constexpr auto kLookEvery = std::chrono::milliseconds(5);  // a server tells nobody that it listens, or says something
+constexpr auto kLookEvery =
+    std::chrono::milliseconds(5);  // no event says that a server listens, or has written something
 constexpr char kOutput[] = "/output";
 
 // True as soon as `done` is; false when so much time has passed.

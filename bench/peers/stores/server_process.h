@@ -1,4 +1,4 @@
-// A program that the benchmark runs beside itself: started here, and ended by its process id when this object ends, or
+// A program that the benchmark runs next to itself: started here, and ended by its process id when this object ends, or
 // by the kernel if the thread that started it dies first. Its stdout and stderr go to a file in the folder.
 #ifndef BENCH_PEERS_STORES_SERVER_PROCESS_H_
 #define BENCH_PEERS_STORES_SERVER_PROCESS_H_
@@ -29,7 +29,7 @@ class PrivateFolder {
   std::string path_;
 };
 
-// Where `name` is: beside this program, or in PATH. Empty: nowhere.
+// Path of the program `name`: in this program's folder, or in PATH. Empty: there is none.
 std::string FindProgram(const std::string& name);
 
 class ServerProcess {
@@ -59,7 +59,7 @@ class ServerProcess {
   pid_t pid_;
 };
 
-// Resident memory of this process that is no file's and not shared: what others have mapped, or let go of meanwhile,
+// Resident memory of this process that belongs to no file and is not shared, so that what other processes map or unmap
 // does not count.
 uint64_t OwnAnonymousBytes();
 

@@ -27,7 +27,7 @@ using kvs::Client;
 using kvs::Store;
 using kvs::Task;
 
-// Room for a record beside its key and value, generously: blocks that are being replaced, too.
+// Room for a record in addition to its key and value. It is generous, and includes blocks that are being replaced.
 constexpr uint64_t kBesidesBytes = 140;
 constexpr uint64_t kLeastBytes = uint64_t{64} << 20;
 constexpr uint64_t kMib = uint64_t{1} << 20;
@@ -68,7 +68,7 @@ Task<void> Together(Client& client, Requests& requests, uint32_t in_flight) {
   }
 }
 
-// As a program that has nothing else to do meanwhile.
+// As a program that has nothing else to do while it waits.
 void RunBlocking(Client& client, Requests& requests) {
   Request request;
   std::string value;
@@ -120,8 +120,8 @@ Result<std::unique_ptr<ServerProcess>> StartMemoryNode(const std::string& fabric
   auto started = ServerProcess::Start("memnode", arguments);
   if (!started.ok()) return started.status();
   KRCORE_RETURN_IF_ERROR((*started)->AwaitOutput("ready fabric="));
-  // Measured is a store that has been up for a while. A memory node moves its pool into huge pages when nobody else
-  // wants the CPU; here that is done for it, at once.
+  // The store is measured as if it had been up for a while. A memory node moves its pool into huge pages while the CPU
+  // is idle; here this program does it at once.
   auto file = sw::OpenShmFile(sw::FabricPrefix(fabric) + "m" + number + "-pool", 0);
   if (!file.ok()) return file.status();
   const auto mapping = MapAtOnce(file->get(), mib * kMib);

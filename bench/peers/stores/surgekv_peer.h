@@ -1,4 +1,4 @@
-// What of SurgeKV's peer others need: its memory node, and a session over any client.
+// The parts of SurgeKV's peer that other files need: its memory node, and a session over any client.
 #ifndef BENCH_PEERS_STORES_SURGEKV_PEER_H_
 #define BENCH_PEERS_STORES_SURGEKV_PEER_H_
 
@@ -16,7 +16,8 @@ namespace peers {
 class SurgekvSession final : public Session {
  public:
   explicit SurgekvSession(std::unique_ptr<kvs::Client> client) : client_(std::move(client)) {}
-  // One in flight: blocking calls. More: so many begin together, when all of those before have ended; Gets by MultiGet.
+  // One in flight: blocking calls. More: that many begin together, after all of those before have ended; Gets by
+  // MultiGet.
   void Run(Requests& requests, uint32_t in_flight) override;
   kvs::Client& client() { return *client_; }
 

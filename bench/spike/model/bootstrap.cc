@@ -40,7 +40,7 @@ int64_t Bootstrap::Turn(int64_t* free_ns, int64_t now_ns) const {
   return *free_ns;
 }
 
-double Bootstrap::Beside(bool first) const {
+double Bootstrap::RestOfConnect(bool first) const {
   const double opened = first ? 0 : constants_.open_device_ns + constants_.create_cq_ns;
   return std::max(0.0, constants_.verbs_connect_ns - opened - 2 * handshake_ns_);
 }
@@ -122,7 +122,7 @@ void Bootstrap::Step() {
     case Stage::kConnected: return Connected(now_ns, event.worker);
     case Stage::kServing: return Serving(now_ns, event.worker);
     case Stage::kHot: return NextPromotion(now_ns, event.worker);
-    case Stage::kAsk: return At(After(now_ns, Beside(false)), Stage::kHostPath, event.worker);
+    case Stage::kAsk: return At(After(now_ns, RestOfConnect(false)), Stage::kHostPath, event.worker);
     case Stage::kPromoted:
       ++worker.promoted;
       ++connections_;
@@ -148,7 +148,7 @@ void Bootstrap::Spawned(int64_t now_ns, uint32_t id) {
     case Plane::kKrcore:
     case Plane::kKrcoreRc:
     case Plane::kKrcoreUser: {
-      // Who comes while the first still looks up, looks up too.
+      // A worker that comes while the first still looks up, looks up too.
       const int64_t begin_ns = After(registered_ns, own_ns_);
       const bool cached = host.known_ns <= begin_ns;
       const int64_t end_ns = After(begin_ns, peers * (cached ? constants_.syscall_ns : constants_.lookup_ns));
@@ -160,7 +160,7 @@ void Bootstrap::Spawned(int64_t now_ns, uint32_t id) {
 
 void Bootstrap::NextConnection(int64_t now_ns, uint32_t id) {
   const bool first = plane_ == Plane::kVerbs && workers_[id].connected == 0;
-  At(After(now_ns, Beside(first)), Stage::kHostPath, id);
+  At(After(now_ns, RestOfConnect(first)), Stage::kHostPath, id);
 }
 
 void Bootstrap::Connected(int64_t now_ns, uint32_t id) {

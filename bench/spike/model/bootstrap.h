@@ -1,6 +1,6 @@
 // How workers come to serve: a discrete-event simulation of spawning, registering memory and connecting. Every
 // connection takes its turn at two control paths, its host's and the memory node's, which serve handshakes one by one
-// at the published rate; the rest of the published connect time passes beside them. So a storm of connects queues where
+// at the published rate; the rest of the published connect time passes in parallel. So a storm of connects queues where
 // it would queue, and a single connect on an idle fabric takes verbs_connect_ns.
 //
 // Workers are packed: a host is filled before the next is used.
@@ -25,7 +25,7 @@ class Bootstrap {
     std::function<void(uint32_t worker)> serving;
     // One more of its peers is on an RC queue of its own.
     std::function<void(uint32_t worker, uint32_t queues)> promoted;
-    // It makes a queue itself and serves nobody meanwhile.
+    // The worker makes a queue itself and serves no request while it does.
     std::function<void(uint32_t worker, double ns)> stalled;
   };
 
@@ -96,8 +96,9 @@ class Bootstrap {
   uint32_t Peer(uint32_t worker, uint32_t nth) const { return (worker + nth) % cluster_.memory_nodes; }
   // When a handshake that comes now has had its turn.
   int64_t Turn(int64_t* free_ns, int64_t now_ns) const;
-  // What a connect takes beside the two control paths. `first`: of its process, which opens the device then.
-  double Beside(bool first) const;
+  // What a connect takes in addition to its turns at the two control paths. `first`: it is the first of its process,
+  // which opens the device then.
+  double RestOfConnect(bool first) const;
 
   const Plane plane_;
   const Cluster cluster_;

@@ -208,7 +208,7 @@ ordered_json PrintPromotion(const StudyOptions& options) {
   std::printf(
       "By the published figures (%.2f us verbs, %.2f us DC through the kernel, %.2f us the kernel's tax) an RC queue "
       "that\n"
-      "stays behind the system call gains nothing: what DC itself costs is within the spread of the tax. The gain of\n"
+      "stays in the kernel gains nothing: what DC itself costs is within the spread of the tax. The gain of\n"
       "promotion is the way around the kernel.\n\n",
       Constants().read_verbs_ns / 1e3, Constants().read_dc_kernel_ns / 1e3, Constants().kernel_tax_ns / 1e3);
   return json;

@@ -115,8 +115,8 @@ class FluidServers final : public Servers {
 
   void Busy(double requests) { busy_ns_ += requests / rate_ * static_cast<double>(service_ns_.size()); }
 
-  // Serves the head of `drop` from *now on: until it is empty, `to`, or the queue has caught up with the arrivals and
-  // their waits are 0 from there on.
+  // Serves the head of `drop` from *now on: until it is empty, until `to`, or until the queue has caught up with the
+  // arrivals, whose waits are 0 from then on.
   void Drain(Drop& drop, double* now, double to, double rate) {
     const double arrivals = drop.count / (drop.to - drop.from);
     const double wait = *now - drop.from;
@@ -133,7 +133,7 @@ class FluidServers final : public Servers {
     Serve(drop, took * speed, wait, wait + took * (1 - speed));
   }
 
-  // Those who arrived in the first `span` of `drop` are served; their waits go from `first` to `last`.
+  // The requests that arrived in the first `span` of `drop` are served; their waits go from `first` to `last`.
   void Serve(Drop& drop, double span, double first, double last) {
     const double share = std::min(1.0, span / (drop.to - drop.from));
     const double served = drop.count * share;

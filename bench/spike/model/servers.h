@@ -50,7 +50,7 @@ class Servers {
   virtual void SetService(uint32_t id, double service_ns) = 0;
   // It finishes the request that it has begun.
   virtual void Remove(uint32_t id) = 0;
-  // It takes no request for so long.
+  // The worker takes no request for this time.
   virtual void Stall(uint32_t id, double ns) = 0;
 
   // `count` requests arrive in [now_ns(), to_ns), at random times in it. To be called once for each such interval.
@@ -78,7 +78,7 @@ class Servers {
   std::vector<WaitWindow> windows_;
 };
 
-// `limit_per_s`: more than so many are not served, whatever the workers could do.
+// `limit_per_s`: the most that is served in a second, whatever the workers could do.
 std::unique_ptr<Servers> MakeFluidServers(std::vector<WaitWindow> windows,
                                           double limit_per_s = std::numeric_limits<double>::infinity());
 std::unique_ptr<Servers> MakeExactServers(std::vector<WaitWindow> windows, uint64_t seed);

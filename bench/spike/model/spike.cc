@@ -158,7 +158,7 @@ class Run {
     result_.declared_per_s = scaler_.policy().capacity_per_s;
     const std::vector<WaitWindow>& windows = servers_->windows();
     result_.wait_p99_ns = windows[0].waits.Percentile(99);
-    // Who still waits at the end has waited since the spike's begin.
+    // What still waits at the end has waited since the spike's begin.
     if (windows[0].waits.weight() < 0.999 * arrived_in_begin_) {
       result_.wait_p99_ns = std::max(result_.wait_p99_ns, static_cast<double>(servers_->oldest_wait_ns()));
     }
@@ -167,7 +167,7 @@ class Run {
     result_.service_ns = 1e9 / result_.steady_per_worker_per_s;
     const double steady_utilisation =
         LoadAt(spike_ns_) / (result_.steady_per_worker_per_s * std::max(1U, result_.workers_plateau));
-    // The fluid knows no waits by chance.
+    // The fluid has no waits by chance.
     result_.steady_wait_p99_ns =
         std::max(windows[1].waits.Percentile(99),
                  config_.exact ? 0 : MdnWaitNs(result_.workers_plateau, result_.service_ns, steady_utilisation, 99));

@@ -12,7 +12,7 @@
 
 namespace spike_model {
 
-// The spike's begin, for which its p99 is told: long enough for one in a hundred requests to be many, short enough for
+// The spike's begin, for which p99 is reported: long enough for one in a hundred requests to be many, short enough for
 // nothing to be diluted.
 inline constexpr int64_t kBeginNs = 100'000'000;
 
@@ -30,7 +30,7 @@ struct SpikeConfig {
   int64_t slo_ns = 10'000'000;      // of the queueing delay
   double target_utilisation = 0.7;
   double reserve = 0;        // computenode::ScalePolicy::reserve
-  int64_t bootstrap_ns = 0;  // what the policy is told
+  int64_t bootstrap_ns = 0;  // what the policy expects
   int64_t scale_in_after_ns = 10'000'000'000;
   bool exact = false;  // request by request
   uint64_t seed = 1;

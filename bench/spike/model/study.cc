@@ -8,7 +8,7 @@
 namespace spike_model {
 namespace {
 
-// Does `reserve` keep the SLO? A short run tells: nobody who comes in the spike's begin may be lost sight of.
+// Whether `reserve` keeps the SLO. A short run shows it, if every request of the spike's begin is served in it.
 bool KeepsSlo(SpikeConfig config, double reserve) {
   config.reserve = reserve;
   config.spike_ns = 3'000'000'000;

@@ -29,7 +29,7 @@ SpikeConfig ConfigOf(const StudyOptions& options, uint32_t scale, Plane plane, S
 
 // One plane at one scale.
 struct PlaneResult {
-  SpikeConfig config;  // with the bootstrap time that the policy is told: p99 of a scale-out without reserve
+  SpikeConfig config;  // with the bootstrap time that the policy expects: p99 of a scale-out without reserve
   SpikeResult none;    // without a reserve
   double reserve = 0;  // the smallest that keeps the SLO at p99, to 0.01; -1: none does
   double by_rule = 0;  // ScalePolicy's own
