@@ -13,28 +13,16 @@
 #include <vector>
 
 #include "bench/common/promote.h"
+#include "bench/queues/batches.h"
 #include "bench/queues/vqp_tax.h"
 #include "cli/fail.h"
 #include "krcore/node.h"
 #include "krcore/queue_pool.h"
-#include "krcore/rnic/registry.h"
 #include "krcore/virtual_queue.h"
 #include "krcore/vqp/request_check.h"
 
 namespace krcore {
 namespace {
-
-constexpr size_t kBytes = 1 << 20;
-constexpr uint32_t kRights = kRemoteRead | kRemoteWrite | kRemoteAtomic;
-
-void Fill(WorkRequest& wr, const Sge* sge, Opcode opcode, uint64_t remote, uint32_t rkey, size_t i) {
-  wr.wr_id = i;
-  wr.sg_list = sge;
-  wr.num_sge = 1;
-  wr.opcode = opcode;
-  wr.remote_addr = remote + 64 * i;
-  wr.rkey = rkey;
-}
 
 void Vqp(benchmark::State& state, Opcode opcode, bool rc) {
   const auto batch = static_cast<size_t>(state.range(0));
@@ -46,19 +34,14 @@ void Vqp(benchmark::State& state, Opcode opcode, bool rc) {
   auto queue = pool->CreateQueue(128).value();
   if (!queue->Connect(1, Deadline::Never()).ok()) return state.SkipWithError("connect");
   if (rc && !MoveToRc(*node, *pool)) return state.SkipWithError("RC");
-  std::vector<Sge> sges(batch);
-  std::vector<WorkRequest> wrs(batch);
-  for (size_t i = 0; i < batch; ++i) {
-    sges[i] = {reinterpret_cast<uint64_t>(local->bytes().data()) + 64 * i, opcode == Opcode::kRead ? 64u : 8u,
-               local->lkey()};
-    Fill(wrs[i], &sges[i], opcode, queue->regions()[0].addr, queue->regions()[0].rkey, i);
-  }
-  std::vector<Completion> out(batch);
+  const RemoteRegion& target = queue->regions()[0];
+  Batch<WorkRequest> requests({.opcode = opcode, .batch = batch}, 0, local->bytes().data(), local->lkey(), target.addr,
+                              target.rkey);
   for (auto _ : state) {
-    if (!queue->Push(wrs).ok()) return state.SkipWithError("push");
+    if (!queue->Push(requests.wrs()).ok()) return state.SkipWithError("push");
     for (size_t got = 0; got < batch;) {
       pool->Poll();
-      got += queue->Pop(out);
+      got += queue->Pop(requests.out());
     }
   }
   state.SetItemsProcessed(static_cast<int64_t>(state.iterations() * batch));
@@ -66,34 +49,10 @@ void Vqp(benchmark::State& state, Opcode opcode, bool rc) {
 
 void Bare(benchmark::State& state, Opcode opcode) {
   const auto batch = static_cast<size_t>(state.range(0));
-  auto device =
-      rnic::OpenDevice({.provider = "sw", .fabric = "inproc:bench_bare", .node = 1, .create_fabric = true}).value();
-  auto pd = device->CreatePd().value();
-  auto remote = device->AllocMemory(kBytes, {}).value();
-  auto local = device->AllocMemory(kBytes, {}).value();
-  auto remote_mr = pd->RegisterMemory(remote->bytes().data(), kBytes, kLocalWrite | kRights).value();
-  auto local_mr = pd->RegisterMemory(local->bytes().data(), kBytes, kLocalWrite).value();
-  auto cq = device->CreateCq(512).value();
-  auto dct = pd->CreateDct({.dc_key = 1}).value();
-  auto qp =
-      pd->CreateQp({.type = rnic::QpType::kDci, .send_cq = cq.get(), .recv_cq = cq.get(), .sq_depth = 512}).value();
-  if (!qp->ToInit(0, 0).ok() || !qp->ToRtr({}).ok() || !qp->ToRts().ok()) return state.SkipWithError("QP");
-  auto ah = device->CreateAddressHandle(device->address()).value();
-  std::vector<Sge> sges(batch);
-  std::vector<rnic::SendWr> wrs(batch);
-  for (size_t i = 0; i < batch; ++i) {
-    sges[i] = {reinterpret_cast<uint64_t>(local->bytes().data()) + 64 * i, opcode == Opcode::kRead ? 64u : 8u,
-               local_mr->lkey()};
-    Fill(wrs[i], &sges[i], opcode, reinterpret_cast<uint64_t>(remote->bytes().data()), remote_mr->rkey(), i);
-    wrs[i].ah = ah.get();
-    wrs[i].remote_qpn = dct->num();
-    wrs[i].dc_key = dct->dc_key();
-  }
-  std::vector<Completion> out(batch);
-  size_t bad = 0;
+  BareNode node("inproc:bench_bare");
+  BareSide bare(node, {.opcode = opcode, .batch = batch}, 0);
   for (auto _ : state) {
-    if (!qp->PostSend(wrs, &bad).ok()) return state.SkipWithError("post");
-    for (size_t got = 0; got < batch;) got += cq->Poll(out);
+    if (!bare.Run(1)) return state.SkipWithError("a request failed");
   }
   state.SetItemsProcessed(static_cast<int64_t>(state.iterations() * batch));
 }
@@ -112,7 +71,12 @@ void Check(benchmark::State& state, Opcode opcode, uint32_t regions) {
   for (size_t i = 0; i < batch; ++i) {
     const auto region = static_cast<uint32_t>(i % regions);
     sges[i] = {kBytes + region * kBytes + 64 * i, opcode == Opcode::kRead ? 64u : 8u, 0x100 * region + 7};
-    Fill(wrs[i], &sges[i], opcode, remote[0].addr, remote[0].rkey, i);
+    wrs[i].wr_id = i;
+    wrs[i].sg_list = &sges[i];
+    wrs[i].num_sge = 1;
+    wrs[i].opcode = opcode;
+    wrs[i].remote_addr = remote[0].addr + 64 * i;
+    wrs[i].rkey = remote[0].rkey;
   }
   vqp::LikeRequest like;
   for (auto _ : state) {
