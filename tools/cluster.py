@@ -35,7 +35,7 @@ TTY = sys.stdout.isatty()
 
 
 class Failure(Exception):
-    """A step that failed: what happened, and the process whose log explains it."""
+    """A step failed. Holds what happened, and the process whose log explains it."""
 
     def __init__(self, message, process=None):
         super().__init__(message)
@@ -49,7 +49,7 @@ class Interrupted(BaseException):
 
 
 class Screen:
-    """Lines on stdout, the last of them rewritten in place on a terminal."""
+    """Prints lines on stdout. On a terminal the last one is rewritten in place."""
 
     def __init__(self):
         self.open_line = False
@@ -120,7 +120,7 @@ class Process:
         self.name = name
         self.log = folder / (name.replace(" ", "-") + ".log")
         with self.log.open("wb") as log:
-            # A session of its own, so that a Ctrl-C in the terminal reaches the story alone, which then stops all in order.
+            # A session of its own, so that a Ctrl-C in the terminal reaches only this program, which then stops all in order.
             self.popen = subprocess.Popen([BIN / program, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                           stderr=log, text=True, cwd=ROOT, start_new_session=True,
                                           preexec_fn=begin_child)
@@ -167,8 +167,8 @@ class Process:
 
 
 class Cluster:
-    """A fabric with its processes. `name` is in the fabric's name and in the folder's, which holds the logs. `provider`:
-    the flag --rnic; one whose fabrics are at an address gets one of this machine."""
+    """A fabric with its processes. `name` is part of the fabric's name, and of the name of the folder with the logs.
+    `provider`: the value of --rnic; if its fabrics have an address, this one gets an address of this machine."""
 
     def __init__(self, name, screen, provider="sw"):
         self.screen = screen
@@ -197,7 +197,7 @@ class Cluster:
                 raise Failure(f"{process.name} ended while it was needed: {process.describe_end()}", process)
 
     def wait_line(self, process, wanted, after, what, timeout_s):
-        """Waits for a line of `process` for which wanted(line), while all that must serve do. Returns (line, index)."""
+        """Waits for a line of `process` for which wanted(line). Fails if a process of `serving` ends. Returns (line, index)."""
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
             found = process.wait_line(wanted, after, 0.1)
@@ -239,7 +239,7 @@ class Cluster:
         return sorted(glob.glob(f"{SHM}/surgekv-{os.geteuid()}-{self.fabric}.*"))
 
     def clean_up(self, clean):
-        """Stops everything and removes what is left. Returns what an orderly end would not have left."""
+        """Stops everything and removes what is left. Returns complaints about what a clean end would not leave."""
         complaints = [self.stop(process, clean) for process in reversed(self.processes)]
         left = self.shared_memory()
         if left and clean:
@@ -280,7 +280,8 @@ class Cluster:
         return result
 
     def start_front_end(self, name, burst, records, requests_file, *arguments):
-        """A computenode that serves the burst with workers that its autoscaler adds and retires; returns it when it is ready.
+        """Starts a computenode that serves the burst with workers that its autoscaler adds and retires. Returns it when it
+        is ready.
 
         It writes what became of each request to requests_file, and ends by itself.
         """

@@ -49,7 +49,7 @@ class Demo(Cluster):
                              result["failed_operations"]))
 
     def run_workload(self, letter):
-        """Serves a workload from two compute nodes: one worker first, then one more while it runs."""
+        """Serves a workload from two compute nodes: first with one worker, then with one more."""
         self.step = f"run workload {letter.upper()}"
         self.screen.line(f"==> workload {letter.upper()} from two compute nodes")
         nodes = []
@@ -73,14 +73,14 @@ class Demo(Cluster):
         self.judge(nodes, summaries)
 
     def statuses(self, nodes):
-        """What each node did since it was asked last."""
+        """What each node did since its last status."""
         marks = [len(node.lines) for node in nodes]
         for node in nodes:
             node.command("status")
         return [self.event(node, "status", mark, "did not answer `status`")[0] for node, mark in zip(nodes, marks)]
 
     def window(self, phase, nodes, workers):
-        """Measures for window_s: a row of the table."""
+        """Measures for window_s and adds a row to the table."""
         before = self.statuses(nodes)
         begin = time.monotonic()
         while (passed := time.monotonic() - begin) < self.window_s:
@@ -110,7 +110,7 @@ class Demo(Cluster):
             raise Failure("no value was verified", nodes[0])
 
     def run_spike(self, plane):
-        """Load rises tenfold and falls again; workers follow it. Shows it while it goes on."""
+        """Load rises tenfold and falls again; workers follow it. Shows it as it happens."""
         burst = self.burst
         self.step = f"the spike with {PLANES[plane]}"
         self.screen.line(f"==> a load spike, workers connect by {PLANES[plane]}: {burst.base:,} requests a second become "
@@ -132,7 +132,7 @@ class Demo(Cluster):
         self.spikes[plane] = self.figures(json.loads(line), requests, node)
 
     def figures(self, summary, requests, node):
-        """What the summary table says of a spike. Times in milliseconds."""
+        """A spike's figures for the summary table. Times are in milliseconds."""
         starts = sorted(worker["bootstrap_us"] / 1e3 for worker in summary["workers"]
                         if worker["wanted_s"] >= 0 and worker["bootstrap_us"] is not None)
         latencies = []

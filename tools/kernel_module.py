@@ -1,4 +1,4 @@
-"""Builds krcore.ko for the guests of tools/vm, outside of the source tree: tools/spike and tests/vm/kmod_test.py."""
+"""Builds krcore.ko for the guests of tools/vm, outside the source tree. For tools/spike and tests/vm/kmod_test.py."""
 
 import pathlib
 import shutil
@@ -10,12 +10,12 @@ IMPOSSIBLE = 77
 
 
 class Impossible(Exception):
-    """There can be no guest, or no module for it; says why."""
+    """There can be no guest, or no module for it. The message says why."""
 
 
 def headers(choice=(), folder=None):
-    """What a module is built against for the kernel that the options `choice` of tools/vm name; `folder`: where it is, if
-    not where Debian's packages put it."""
+    """The folder of headers to build a module for the kernel that the options `choice` of tools/vm name. `folder`: where
+    they are, if not where Debian's packages put them."""
     asked = subprocess.run([VM, "kernel", *choice], capture_output=True, text=True, check=False)
     if asked.returncode == IMPOSSIBLE:
         raise Impossible(asked.stderr.strip())
@@ -29,7 +29,7 @@ def headers(choice=(), folder=None):
 
 
 def copy_sources(folder):
-    """Those of the working tree, and of what the module shares with user space; their names."""
+    """Copies the module's sources of the working tree, and those that it shares with user space. Returns their names."""
     names = subprocess.run(["git", "ls-files", "-co", "--exclude-standard", "kmod", "krcore/rnic/sdc"], cwd=ROOT,
                            capture_output=True, text=True, check=True).stdout.split()
     for name in names:
@@ -40,6 +40,6 @@ def copy_sources(folder):
 
 
 def make(folder, against, *checks):
-    """make's result, of what copy_sources copied; the module is kmod/krcore.ko."""
+    """Builds what copy_sources copied. Returns make's result; the module is kmod/krcore.ko."""
     return subprocess.run(["make", "-C", str(folder / "kmod"), f"KDIR={against}", "W=1", *checks], capture_output=True,
                           text=True, check=False)

@@ -2,7 +2,7 @@
 """Checks the Markdown pages: each link leads somewhere, each file and program that a page names exists, and lines are
 short. `tools/lint links` runs it over the repository's pages.
 
-Usage: tools/lint_pages.py PAGE...     one line a finding, exit status 1 if there is any
+Usage: tools/lint_pages.py PAGE...     prints a line for each finding; exit status 1 if there is any
 """
 
 import fnmatch
@@ -11,10 +11,10 @@ import re
 import subprocess
 import sys
 
-COLUMNS = 100  # but for tables, links and code
+COLUMNS = 100  # except in tables, links and code
 LONG_LINES = {"kmod/README.md"}
 SOURCE = re.compile(r"[\w*]\.(h|cc|c|py|md|cmake|def|expected|svg)$")
-FOREIGN = {"rxe_comp.c"}  # Linux's
+FOREIGN = {"rxe_comp.c"}  # files of Linux
 PATH = re.compile(r"[\w.*+-]+(/[\w.*+-]+)*/?")
 
 
@@ -31,7 +31,7 @@ TARGETS = set(re.findall(r"\w+", "".join(
 
 
 def exists(name, page):
-    """Whether a file or folder is called so: in the repository, next to the page, or at the end of a longer path."""
+    """Whether a file or folder has this name: in the repository, next to the page, or at the end of a longer path."""
     name = name.rstrip("/").rstrip(".")
     if name.startswith(("build/bin/", "build/tests/")):
         return name.split("/")[-1] in TARGETS

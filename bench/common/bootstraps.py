@@ -1,4 +1,4 @@
-"""Bootstraps of workers that are added one by one to a service that is not busy: tools/spike and tools/reproduce."""
+"""Measures how workers start that are added one by one to a service that is not busy; for tools/spike and tools/reproduce."""
 
 import time
 
@@ -6,17 +6,17 @@ from cluster import READY_TIMEOUT_S, WORKLOADS, Failure
 
 PLANES = ("krcore", "lite", "verbs")  # control planes that every report compares
 KINDS = ("thread", "fork", "exec")    # of workers
-# Of a worker's bootstrap, as computenode reports them; the last one is all of it.
+# The parts of a worker's bootstrap, as computenode reports them; the last one is the whole.
 PARTS = ("spawn", "store", "client", "connect", "lanes", "first_reply", "bootstrap")
 PAUSE_S = 0.03  # between a worker's start and its end, and between two queries of its state
 REQUESTS = 4    # a worker stays until so many have come: of two idle workers each gets every second one
 
 
 def one_at_a_time(cluster, plane, kind, count, rate, records, *arguments):
-    """Adds `count` workers to a computenode on the cluster's loaded store; for each part the microseconds it took them.
-    `arguments` are computenode's.
+    """Adds `count` workers to a computenode on the cluster's loaded store. `arguments` are computenode's. Returns for each
+    part the microseconds that it took each worker.
 
-    Each value that a worker reads is verified, and each request gets a reply, or it fails.
+    Fails if a value that a worker reads is wrong, or a request gets no reply.
     """
     name = f"{plane} {kind} one at a time"
     cluster.step = f"workers of {name}"
@@ -51,7 +51,7 @@ def one_at_a_time(cluster, plane, kind, count, rate, records, *arguments):
 
 
 def settled(cluster, node):
-    """Whether no worker of computenode `node` is starting, nor one on its way out."""
+    """Whether no worker of computenode `node` is starting or ending."""
     mark = len(node.lines)
     node.command("status")
     status, _ = cluster.event(node, "status", mark, "did not answer `status`")

@@ -18,7 +18,7 @@ STYLES = {"surgekv": COLORS["krcore"], "bound": "#555555", "bound-unsafe": "#aaa
 
 
 def plot_rates(rows):
-    """A panel for each number of workers and requests in flight, a group of bars for each load; logarithmic."""
+    """Draws a panel for each number of workers and requests in flight, with a group of bars for each load."""
     panels = sorted({(row["workers"], row["in_flight"]) for row in rows})
     loads = list(dict.fromkeys(row["load"] for row in rows))
     peers = [peer for peer in STYLES if any(row["peer"] == peer for row in rows)]
@@ -40,7 +40,7 @@ def plot_rates(rows):
 
 
 def plot_goals(goals):
-    """How much of each goal is reached: 1 is the goal, more is better."""
+    """Draws how much of each goal is reached: 1 is the goal, more is better."""
     goals = [goal for goal in goals if goal.get("measured")]
     shares = [goal["measured"] / goal["goal"] if goal["at_least"] else goal["goal"] / goal["measured"] for goal in goals]
     figure, axis = pyplot.subplots(figsize=(11, 0.5 * len(goals) + 1.5))
@@ -52,7 +52,7 @@ def plot_goals(goals):
                     fontsize="small", wrap=True)
     axis.axvline(1, color="#222222", linewidth=1)
     axis.set_xscale("log")
-    axis.set_xlabel("measured over goal (at most: goal over measured)")
+    axis.set_xlabel("measured over goal (for an upper bound: goal over measured)")
     axis.invert_yaxis()
     return figure
 

@@ -1,8 +1,8 @@
 """The figures of tools/reproduce: what each is, what was published, and what its measurements say in a sentence.
 
-A measurement is a row of bench/reproduce/report.h. The rows of a figure that differ in their round alone are one
-configuration, of which each number is the median. With an odd number of rounds that keeps a rate and the mean latency
-at the same concurrency consistent, as they are in each round.
+A measurement is a row of bench/reproduce/report.h. The rows of a figure that differ only in their round are one
+configuration, and each of its numbers is the median. With an odd number of rounds, a rate and the mean latency at the
+same concurrency are then as consistent as they are in each round.
 """
 
 import dataclasses
@@ -19,9 +19,9 @@ class Figure:
     title: str
     published: str
     measured: str
-    keys: tuple      # that tell its configurations apart
-    rate: str = ""   # operations a second, and ...
-    latency: str = ""  # ... the spread of what each of `in_flight` at a time took
+    keys: tuple      # fields that tell its configurations apart
+    rate: str = ""   # field with the operations a second, if there is one
+    latency: str = ""  # and the field with the times that operations took, `in_flight` of them at a time
     columns: tuple = ()  # (heading, field, digits)
 
 
@@ -29,13 +29,13 @@ FIGURES = {
     "many_to_one": Figure(
         "Many workers connect to one node",
         f"{KRCORE}: a full connection within 10 us, hundreds or thousands of times faster than verbs (abstract); a verbs "
-        "connect takes some 18 ms, and one host completes 500 to 600 of them a second (the paper's figures by which "
-        f"docs/hacking.md and bench/spike/model are calibrated; figure 8a, {ARTIFACT}).",
-        "Workers start at the same time, threads of a process that has connected before (its Node open for krcore and "
-        "lite) or fresh processes (nothing open; but on sw the host's shared cache has the peer's metadata from earlier waves, "
-        "which krcore finds there). Counted from when a worker runs until its queue is connected; each "
-        "then READs 64 bytes, when all are connected. A wave of threads warms up, so lite's has its connection; processes do not. A krcore thread "
-        "makes a pool of its own, which in the kernel would be there.",
+        "connect takes some 18 ms, and one host completes 500 to 600 of them a second (the simulator's costs in "
+        f"docs/hacking.md and bench/spike/model use these figures of the paper; figure 8a, {ARTIFACT}).",
+        "Workers start at the same time. They are threads of a process that has connected before, with its Node open for "
+        "krcore and lite, or fresh processes with nothing open. On sw the host's shared cache has the peer's metadata from "
+        "earlier waves, and krcore finds it there. A time counts from when a worker runs until its queue is connected. When "
+        "all are connected, each READs 64 bytes. A wave of threads warms up, so lite has its connection; processes do not "
+        "warm up. A krcore thread makes a pool of its own; in the kernel there would be one.",
         ("worker_kind", "control_plane", "in_flight"), "connects_per_s", "worker_us",
         (("worker", "worker_kind", None), ("control plane", "control_plane", None), ("workers at once", "in_flight", 0),
          ("worker p50 us", "worker_us.p50", 1), ("p99", "worker_us.p99", 1), ("device and pool p50", "open_us.p50", 1),
@@ -45,9 +45,9 @@ FIGURES = {
         "Every node connects to every other",
         f"{KRCORE}: metadata of a small, fixed size at each node whatever the cluster's size, and no handshake (abstract). "
         "A published time of a full mesh is not known to this project.",
-        "Each node is a process whose Node is open and published (and lite's, as the kernel's would be); at a word all "
-        "connect to all others, one after the other, and READ 64 bytes from each. For verbs and lite a thread of every "
-        "node answers. No warm-up: each mesh is of new nodes.",
+        "Each node is a process whose Node is open and published; lite's is open too, as the kernel's would be. On command "
+        "all connect to all others, one after the other, and READ 64 bytes from each. For verbs and lite a thread of every "
+        "node answers. There is no warm-up: each mesh is of new nodes.",
         ("control_plane", "nodes"), "connects_per_s", "connect_us",
         (("control plane", "control_plane", None), ("nodes", "nodes", 0), ("mesh complete p50 us", "mesh_us.p50", 0),
          ("node p50 us", "worker_us.p50", 0), ("p99", "worker_us.p99", 0), ("connect p50 us", "connect_us.p50", 1),
@@ -56,18 +56,18 @@ FIGURES = {
         "One-sided requests by size",
         f"{KRCORE}: a READ of 8 bytes takes 2.19 us with verbs and 2.88 us over DC through the kernel, whose tax is 0.8 to "
         f"0.9 us from 1 B to 128 KB (published logs; figures 10a to 10d, {ARTIFACT}).",
-        "One thread posts and polls; on sw it executes the request too, so no network and no other CPU is in it, and "
-        "krcore runs in user space, without a system call. Latency is that of a batch, from post to its last "
-        "completion. Warm-up: an eighth of a slice. The destination is compared with the source after each slice.",
+        "One thread posts and polls. On sw it executes the request too, so no network and no other CPU takes part, and "
+        "krcore runs in user space, without a system call. Latency is that of a batch, from its post to its last "
+        "completion. An eighth of a slice warms up. After each slice the destination is compared with the source.",
         ("op", "bytes", "in_flight", "transport"), "ops_per_s", "latency_us",
         (("request", "op", None), ("over", "transport", None), ("bytes", "bytes", 0), ("in flight", "in_flight", 0),
          ("batch p50 us", "latency_us.p50", 3), ("p99", "latency_us.p99", 3), ("requests a second", "ops_per_s", 0))),
     "two_sided": Figure(
         "Messages by size, copied and zero-copy",
         f"{KRCORE}: copying and zero-copy cross between 32 and 64 KB (published logs; figures 11a and 11b, {ARTIFACT}).",
-        "One thread plays sender and receiver, so no wake-up is in it. Latency is that of a batch, from push until the "
-        "receiver has all its messages and the sender all its completions. Warm-up: an eighth of a slice. What was "
-        "received is compared with what was sent after each slice.",
+        "One thread is sender and receiver, so there are no wake-ups. Latency is that of a batch, from its push until the "
+        "receiver has all its messages and the sender all its completions. An eighth of a slice warms up. After each slice "
+        "what was received is compared with what was sent.",
         ("bytes", "in_flight", "mode"), "ops_per_s", "latency_us",
         (("way", "mode", None), ("bytes", "bytes", 0), ("in flight", "in_flight", 0), ("batch p50 us", "latency_us.p50", 3),
          ("p99", "latency_us.p99", 3), ("messages a second", "ops_per_s", 0))),
@@ -75,9 +75,9 @@ FIGURES = {
         "Bootstrap of the store's workers",
         f"{KRCORE}: under a load spike workers of a RACE store bootstrap in 83% less time than with verbs (abstract; figure "
         f"14, {ARTIFACT}). RACE (USENIX ATC'21) is the store.",
-        "From worker wanted to its first reply, added one at a time to a computenode that serves 1,000 requests a second "
-        "(as tools/spike measures it). thread and fork, a pre-forked process in readiness, have the store open and what a "
-        "client needs made in advance, verbs the store alone. No warm-up.",
+        "The time from when a worker is wanted to its first reply. Workers are added one at a time to a computenode that "
+        "serves 1,000 requests a second, as in tools/spike. A thread, and a pre-forked process (fork), have the store open "
+        "and what a client needs made in advance; with verbs only the store is open. There is no warm-up.",
         ("worker_kind", "control_plane"),
         columns=(("worker", "worker_kind", None), ("control plane", "control_plane", None),
                  ("first reply p50 us", "bootstrap_us.p50", 0), ("p99", "bootstrap_us.p99", 0), ("spawn p50", "spawn_us.p50", 0),
@@ -87,9 +87,10 @@ FIGURES = {
     "transfer": Figure(
         "A serverless function moves its result",
         f"{KRCORE}: transferring data through RDMA in a serverless platform (Fn) takes 99% less time (abstract).",
-        "A fresh worker connects, WRITEs its bytes to a peer, and ends, one at a time: a thread of a process whose Node is "
-        "open (krcore, lite), a process forked from one with nothing open, or exec. The total counts from when it was "
-        "wanted until its bytes are written. One worker warms up. The peer's process looks at all of the bytes.",
+        "A fresh worker connects, WRITEs its bytes to a peer, and ends. There is one at a time: a thread of a process whose "
+        "Node is open (krcore, lite), a process forked from one with nothing open, or a program executed afresh. The total "
+        "counts from when the worker is wanted until its bytes are written. One worker warms up. The peer's process checks "
+        "all of the bytes.",
         ("worker_kind", "control_plane", "bytes"),
         columns=(("worker", "worker_kind", None), ("control plane", "control_plane", None), ("bytes", "bytes", 0),
                  ("total p50 us", "total_us.p50", 1), ("p99", "total_us.p99", 1), ("spawn p50", "spawn_us.p50", 1),
@@ -134,7 +135,7 @@ def inconsistencies(name, rows):
         return wrong
     for row in rows:
         at_a_time = row[figure.rate] * row[figure.latency]["mean"] / 1e6
-        # What a row calls a latency of the data path is that of a whole batch, in which all its requests are done.
+        # On the data path, latency is that of a whole batch, in which all its requests are done.
         most, least = row["in_flight"] * 1.01, row["in_flight"] * 0.99 if figure.rate == "ops_per_s" else 0
         if not least <= at_a_time <= most:
             wrong.append(f"{ {key: row[key] for key in figure.keys} }: {at_a_time:.2f} of {row['in_flight']} in flight")
@@ -145,7 +146,7 @@ def inconsistencies(name, rows):
 
 
 def find(rows, path, **wanted):
-    """That number of the one row that has all these values; None: there is none."""
+    """The number at `path` in the one row that has all these values; None: there is no such row."""
     found = [row for row in rows if all(row[name] == value for name, value in wanted.items())]
     return field(found[0], path) if len(found) == 1 else None
 
@@ -186,7 +187,7 @@ def found_one_sided(rows):
 
 
 def crossing(rows, in_flight):
-    """The sizes between which zero-copy becomes the faster one for good; None: it does not."""
+    """The two sizes from the second of which on zero-copy is always faster; None: it is not at the largest."""
     sizes = sorted({row["bytes"] for row in rows})
     times = {mode: [find(rows, "latency_us.p50", mode=mode, bytes=size, in_flight=in_flight) for size in sizes]
              for mode in ("copy", "zero-copy")}

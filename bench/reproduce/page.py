@@ -9,15 +9,15 @@ from report import COLORS, html_page, html_table, number, pyplot, svg_element
 
 STYLES = {"bare RC": "#555555", "krcore DC": COLORS["krcore"], "krcore RC": "#2a9d5c", "copy": "#d98c21",
           "zero-copy": COLORS["krcore"], **COLORS}
-NOTE = ("Medians over rounds that measure all configurations in turns. Everything under “Measured” is elapsed time on "
-        "this machine, on the sw provider, software that stands for a NIC over shared memory: neither a device's costs "
-        "nor a network's are in it, and the control paths of verbs and lite are this project's own software. Published "
-        "numbers are of ConnectX NICs and stand in the text only. “Exchange QP” is a queue that stands for the kernel's "
-        "connection manager; worker and total include it.")
+NOTE = ("Numbers are medians over rounds; each round measures all configurations in turns. Everything under “Measured” is "
+        "elapsed time on this machine, on the sw provider, which is software over shared memory in place of a NIC. So it "
+        "contains no costs of a device or a network, and the control paths of verbs and lite are this project's own "
+        "software. Published numbers are of ConnectX NICs, and are in the text only. “Exchange QP” is a queue in place of "
+        "the kernel's connection manager; worker and total include it.")
 
 
 def cells(name, figure):
-    """Headings and rows of words."""
+    """Headings, and rows of strings."""
     columns = FIGURES[name].columns
     return [heading for heading, _, _ in columns], [
         [field(row, path) if digits is None else number(field(row, path), digits) for _, path, digits in columns]
@@ -25,7 +25,7 @@ def cells(name, figure):
 
 
 def lines(axis, rows, x, y, by, title="", ylabel="", style="-", scale=1e-6):
-    """A line for each value of `by`; `scale`: of y."""
+    """Draws a line for each value of `by`. y is multiplied by `scale`."""
     for value in dict.fromkeys(row[by] for row in rows):
         points = sorted((row[x], field(row, y) * scale) for row in rows if row[by] == value)
         label = value if style == "-" else None
@@ -92,7 +92,7 @@ def plot_two_sided(rows):
 
 
 def bars(axis, rows, parts, names):
-    """Stacked medians of the parts, a bar a row."""
+    """Draws a bar for each row, of the stacked medians of the parts."""
     bottom = [0.0] * len(rows)
     for part, label in parts:
         heights = [row[part]["p50"] for row in rows]
@@ -154,7 +154,7 @@ def validity(figure):
 
 
 def sentences(name, figure):
-    """What was published, how it was measured here, what came out, and whether it counts."""
+    """What was published, how it was measured here, what the result is, and whether it counts."""
     return (("Published", FIGURES[name].published), ("Here", FIGURES[name].measured), ("Found", FOUND[name](figure["rows"])),
             ("Machine", validity(figure)))
 
@@ -190,12 +190,12 @@ def html_report(report, drawings):
                        for model in report["modelled"].values())
     return html_page("the evaluation", f"""<h1>The evaluation, repeated</h1><p>{html.escape(origin(report))}.</p>
 <h2>Measured</h2><p>{html.escape(NOTE)}</p>{''.join(body)}
-{f'<h2>Modelled</h2><div class="modelled"><p>In virtual time, from published constants: nothing of it was measured.</p>{modelled}</div>'
+{f'<h2>Modelled</h2><div class="modelled"><p>In virtual time, from published constants. Nothing of this was measured.</p>{modelled}</div>'
  if modelled else ''}""")
 
 
 def write(folder, report):
-    """report.html, report.md, report.json and the plots, in `folder`, which is made."""
+    """Writes report.html, report.md, report.json and the plots to `folder`, which it makes."""
     folder.mkdir(parents=True, exist_ok=True)
     drawings = {name: plot(folder, name, figure) for name, figure in report["figures"].items()}
     (folder / "report.html").write_text(html_report(report, drawings), "utf-8")

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The evaluation, repeated on this machine. tools/reproduce builds first and then runs this; bench/results/README.md says
-what each figure is.
+"""Repeats KRCORE's evaluation on this machine. tools/reproduce builds first and then runs this; bench/results/README.md
+says what each figure is.
 """
 
 import argparse
@@ -23,17 +23,17 @@ from bootstraps import KINDS, PARTS, PLANES, one_at_a_time  # noqa: E402
 from cluster import BIN, Cluster, Failure, Screen, cpu_times, machine, run_story  # noqa: E402
 from report import table  # noqa: E402
 
-OTHERS_LIMIT = 0.1  # of the machine, by others than this run, above which a figure does not count
+OTHERS_LIMIT = 0.1  # share of the machine: if others use more, a figure does not count
 SILENCE_S = 300
 BOOTSTRAP_TRIES = 5
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-# What a round of a figure takes on a machine with two cores, quick and else, for the estimate alone.
+# Seconds that a round of a figure takes on a machine with two cores, with --quick and without; only for the estimate.
 ESTIMATE_S = {"many_to_one": (0.8, 9), "full_mesh": (0.5, 2.4), "one_sided": (1.2, 4), "two_sided": (0.3, 1),
               "race_bootstrap": (7, 18), "transfer": (0.8, 2.5), "modelled": (1, 0.5)}
 
 
 def spread(values):
-    """As bench/reproduce/report.h has it: microseconds, the nearest rank."""
+    """Mean and percentiles in microseconds, by the nearest rank as in bench/reproduce/report.h."""
     ranked = sorted(values)
     return {"mean": statistics.fmean(ranked), "p50": ranked[(len(ranked) * 50 + 99) // 100 - 1],
             "p99": ranked[(len(ranked) * 99 + 99) // 100 - 1]}
@@ -111,7 +111,7 @@ class Reproduce(Cluster):
             if time.monotonic() - heard > SILENCE_S:
                 raise Failure(f"{name}: nothing measured for {SILENCE_S} s", bench)
         self.screen.end()
-        bench.wait_line(lambda line: False, 0, SILENCE_S)  # until its output is all here
+        bench.wait_line(lambda line: False, 0, SILENCE_S)  # until all of its output has arrived
         if bench.popen.returncode != 0:
             raise Failure(f"reproduce_bench: {bench.describe_end()}", bench)
         self.processes.remove(bench)
@@ -121,7 +121,7 @@ class Reproduce(Cluster):
         return rows
 
     def bootstraps(self):
-        """Workers of the store from wanted to the first reply, added one at a time."""
+        """Adds workers of the store one at a time, and measures each until its first reply."""
         options = self.options
         each = self.memory_of_each(quick=True) >> 20
         self.start_memnode("metadata server", "--memory=0", "--metaserver")

@@ -13,8 +13,8 @@ import numpy
 from bootstraps import PARTS, one_at_a_time
 from cluster import READY_TIMEOUT_S, Burst, Cluster, Failure, cpu_times, event_name, machine
 
-KERNEL = "kernel"  # the module's, measured where it is asked for: its memory nodes are others
-CPU_LIMIT = 0.7  # of the machine, above which a run measures the machine and not the workers
+KERNEL = "kernel"  # the kernel module's control plane, measured on request; it has memory nodes of its own
+CPU_LIMIT = 0.7  # share of the machine: a run that uses more measures the machine and not the workers
 REQUEST = numpy.dtype([("due_ns", "<i8"), ("done_ns", "<i8"), ("worker", "<u4"), ("failed", "<u4")])
 PLATEAU = 0.9
 PLATEAU_WINDOW_S, PLATEAU_REQUESTS = 0.01, 50  # whichever takes longer at the new rate
@@ -24,10 +24,10 @@ PATIENCE = ("--operation_timeout_ms=30000", "--open_timeout_ms=30000")
 
 @dataclasses.dataclass(frozen=True)
 class Scale(Burst):
-    """How large an experiment is; what the command line leaves open is of SCALES."""
+    """How large an experiment is. SCALES has the values that the command line does not give."""
 
     records: int
-    kill_every_s: float  # in a run of its own; 0: none is made
+    kill_every_s: float  # between two kills of workers, in a run of its own; 0: there is no such run
     added: int         # workers that are added one at a time
     repeats: int
     memory_mib: int    # of each of two memory nodes
@@ -52,7 +52,7 @@ def percentiles(values):
 
 
 def timeline(due_s, done_s, latency_us, workers, end_s):
-    """Bins of BIN_S: requests due and replied to a second, p99 of those due then, workers that serve."""
+    """For each bin of BIN_S: requests due and replied to a second, p99 of those due in it, and workers that serve."""
     edges = numpy.arange(0, end_s + BIN_S, BIN_S)
     due, _ = numpy.histogram(due_s, edges)
     done, _ = numpy.histogram(done_s, edges)
@@ -101,7 +101,7 @@ class Spike(Cluster):
         self.load(self.scale.records, *arguments, *self.patience)
 
     def section(self):
-        """What of the report is this provider's."""
+        """This provider's section of the report."""
         return {"provider": self.provider, "machine": machine(), "load": dataclasses.asdict(self.scale),
                 "one_at_a_time": self.bootstraps, "measured": self.summarize(), "runs": self.runs}
 
@@ -199,7 +199,7 @@ class Spike(Cluster):
         return None
 
     def summarize(self):
-        """One row a control plane and kind of worker, over its repeats."""
+        """A row for each control plane and kind of worker, over its repeats."""
         rows = []
         for kind in self.kinds:
             for plane in self.planes:

@@ -35,7 +35,7 @@ def cells(row):
 
 
 def plot(runs, load, title):
-    """The three timelines of the runs, one above the other, as an SVG element."""
+    """Draws the three timelines of the runs, one above the other. Returns an SVG element."""
     figure, (rate, tail, workers) = pyplot.subplots(3, 1, figsize=(10, 8), sharex=True)
     for run in runs:
         line = run["timeline"]
@@ -59,7 +59,7 @@ def plot(runs, load, title):
 
 
 def in_short(section):
-    """Header and rows of what a reader wants to know first, of one kind of worker."""
+    """Header and rows of the summary, for one kind of worker."""
     kind = shown_kind(section)
     rows = [row for row in section["measured"] if row["worker_kind"] == kind]
     return (("workers connect by", "a new worker's first reply after: median", "99% of them within",
@@ -70,7 +70,7 @@ def in_short(section):
 
 
 def shown_kind(section):
-    """Of the kinds of workers the one that stands for all: compute nodes are processes."""
+    """The kind of worker that the summary shows: fork, if it was measured, as compute nodes are processes."""
     kinds = [row["worker_kind"] for row in section["measured"]]
     return "fork" if "fork" in kinds else kinds[0]
 
@@ -103,11 +103,11 @@ def side_by_side(sections):
 
 
 WHAT = {
-    "sw": "software that stands for a NIC over shared memory. The control paths of verbs and lite are this project's own "
-          "software here, without a device's costs: see the modelled figures for those.",
-    "verbs": "libibverbs. Where the device is Soft-RoCE in a virtual machine, everything is emulated: its figures are good for "
-             "ratios alone, and its load is small: requests, not thousands of them. kernel, where it is among the control planes, is "
-             "krcore.ko over the same device.",
+    "sw": "software over shared memory in place of a NIC. Here the control paths of verbs and lite are this project's own "
+          "software, without a device's costs; the modelled figures have those.",
+    "verbs": "libibverbs. Where the device is Soft-RoCE in a virtual machine, everything is emulated. Its figures are then good "
+             "for ratios only, and the load is small: a few requests a second. The control plane kernel is krcore.ko over the "
+             "same device.",
 }
 
 
@@ -138,17 +138,17 @@ def measured_html(section, folder):
 <h3>Workers added one at a time, to a service that is not busy</h3>
 {alone}
 <p>Provider <code>{provider}</code>: {WHAT[provider]} {html.escape(where['cpu'])}, {where['cpus']} CPUs, Linux
-{html.escape(where['kernel'])}, commit {html.escape(where['commit'])}. Arrivals are Poisson's. A worker is given
+{html.escape(where['kernel'])}, commit {html.escape(where['commit'])}. Arrivals are a Poisson process. A worker is given
 {load['capacity']:,g} requests a second whatever its control plane, the autoscaler an SLO of {load['slo_us']:,} us of queueing.
 Latency counts from when a request was due.</p>"""
 
 
 def write(folder, report, model_text):
-    """index.html, spike.json and the timelines, in `folder`, which is made."""
+    """Writes index.html, spike.json and the timelines to `folder`, which it makes."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "spike.json").write_text(json.dumps(report, indent=1), "utf-8")
     sections = report["sections"]
-    body = f"""<h1>A load spike, and compute nodes that follow it</h1>
+    body = f"""<h1>A load spike, and the compute nodes that follow it</h1>
 {'<p>With --quick.</p>' if report['quick'] else ''}
 {'<h2>The providers side by side</h2>' + html_table(*side_by_side(sections)) if len(sections) > 1 else ''}
 {chr(10).join(measured_html(section, folder) for section in sections)}

@@ -21,12 +21,12 @@ from measure import KERNEL, SCALES, Spike  # noqa: E402
 
 PROVIDERS = ("sw", "verbs")
 GUEST_LIMIT_S = 3600
-# What the command line may say of the Scale.
+# The fields of Scale that are flags.
 SCALE_OPTIONS = {"repeats": int, "base": float, "peak": float, "capacity": float, "max_workers": int, "slo_us": int}
 
 
 class Failed(Exception):
-    """A part failed, and has said why; its exit status."""
+    """A part failed and has printed the reason. The argument is the exit status."""
 
 
 def scale_of(provider, options):
@@ -35,7 +35,7 @@ def scale_of(provider, options):
 
 
 def planes_of(provider, options):
-    """The kernel's is measured on an RDMA device alone."""
+    """The control planes to measure. The kernel's needs an RDMA device."""
     return tuple(plane for plane in options.planes if plane != KERNEL or provider == "verbs")
 
 
@@ -54,7 +54,7 @@ def build_module(folder, screen):
 
 
 def measure(provider, options, screen):
-    """The report's section of a provider, measured on this machine."""
+    """Measures a provider on this machine. Returns its section of the report."""
     if options.module:
         for command in (("modprobe", "rdma_cm"), ("insmod", options.module)):
             if subprocess.run(command, check=False).returncode != 0:
@@ -68,7 +68,7 @@ def measure(provider, options, screen):
 
 
 def measure_in_guest(provider, options, screen):
-    """The same, measured in a virtual machine that has an RDMA device."""
+    """Measures a provider in a virtual machine that has an RDMA device. Returns its section of the report."""
     screen.line(f"==> {provider}: this machine has no RDMA device, but tools/vm has one")
     with tempfile.TemporaryDirectory(prefix="surgekv-spike-") as folder:
         line = [ROOT / "tools/vm", "run", "-t", str(GUEST_LIMIT_S), "-o", folder, sys.executable, "bench/spike/spike.py",
@@ -112,7 +112,7 @@ def parse_options():
     for name, kind in SCALE_OPTIONS.items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=kind)
     parser.add_argument("--output", type=pathlib.Path, default=pathlib.Path("spike-report"))
-    parser.add_argument("--section", type=pathlib.Path, help="internal: only measure, and write the report's section there")
+    parser.add_argument("--section", type=pathlib.Path, help="internal: only measure, and write the section of the report to this file")
     parser.add_argument("--module", help="internal: load this kernel module first")
     options = parser.parse_args()
     if options.control_plane == KERNEL and KERNEL not in options.planes.split(","):

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""What tools/reproduce makes of measurements, on recorded ones: reproduce_recorded.json, of a quick run.
+"""The report that tools/reproduce makes, from recorded measurements: reproduce_recorded.json, of a quick run.
 
 Usage: reproduce_report_test.py [unittest's arguments]
 """
@@ -28,7 +28,7 @@ def recorded():
 
 
 def times(row, factor):
-    """The row with every measured number that much larger."""
+    """The row with every measured number multiplied by `factor`."""
     keys = {"in_flight", "bytes", "nodes", "round"}
     return {name: value if name in keys or isinstance(value, str) else
             {part: number * factor for part, number in value.items()} if isinstance(value, dict) else value * factor
@@ -93,7 +93,7 @@ class FindingsTest(unittest.TestCase):
 
 class ReportTest(unittest.TestCase):
     def write(self, report, *figures):
-        """The page and the files of a report with these figures alone; of all, if none are named."""
+        """Writes a report with these figures, or with all if none are named. Returns its page and its files."""
         report = report | {"figures": {name: report["figures"][name] for name in figures or report["figures"]}}
         with tempfile.TemporaryDirectory() as folder:
             page.write(pathlib.Path(folder), report)

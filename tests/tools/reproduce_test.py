@@ -24,7 +24,7 @@ PLANES = ("krcore", "lite", "verbs")
 KINDS = ("thread", "fork", "exec")
 SIZES = (8, 64, 512, 4096, 32768, 262144, 1048576)
 MESSAGE_SIZES = (8, 64, 256, 512, 1024, 2048, 4096, 16384, 65536, 262144)
-# What tells a figure's rows apart, and all there must be.
+# The fields that tell a figure's rows apart, and their values in all rows that there must be.
 EXPECTED = {
     "many_to_one": (("worker_kind", "control_plane", "in_flight"),
                     itertools.product(("thread", "process"), PLANES, (1, 4, 16))),
@@ -43,7 +43,7 @@ def spreads(row):
 
 
 def descendants(pid):
-    """Processes that a process has started, and those that they have."""
+    """Processes that a process has started, and those that they have started."""
     found = []
     for child in pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text("ascii").split():
         found.append(int(child))
@@ -91,7 +91,7 @@ class QuickRunTest(unittest.TestCase):
                     self.assertGreaterEqual(len(spreads(row)), 1)
                     for of, spread in spreads(row).items():
                         self.assertLessEqual(spread["p50"], spread["p99"], of)
-                        # A part that a control plane or a kind of worker has not is 0.
+                        # A part that a control plane or a kind of worker does not have is 0.
                         self.assertGreaterEqual(spread["p50"], 0, of)
                     for of in {"worker_us", "connect_us", "mesh_us", "latency_us", "bootstrap_us", "total_us"} & row.keys():
                         self.assertGreater(row[of]["p50"], 0, of)

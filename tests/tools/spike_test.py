@@ -37,7 +37,7 @@ class SpikeTest(unittest.TestCase):
         for label in ("replies a second", "p99, ms", "workers that serve"):
             self.assertEqual(page.text.count(label), 3, label)
         if shown is None:
-            print("not looked at by a browser: there is no chromium")
+            print("not checked in a browser: there is no chromium")
         else:
             timelines = measured_pictures(shown)
             self.assertEqual(len(timelines), 3)
