@@ -34,6 +34,16 @@ inline void Must(const Status& status) {
 
 using Samples = std::vector<int64_t>;  // ns
 
+inline int64_t Now() { return RealClock()->NowNs(); }
+
+// Appends how long `body` takes.
+template <typename Body>
+void Time(Samples& samples, Body body) {
+  const int64_t begin = Now();
+  body();
+  samples.push_back(Now() - begin);
+}
+
 inline int64_t Percentile(Samples& ns, double percent) {
   std::sort(ns.begin(), ns.end());
   return ns[static_cast<size_t>(static_cast<double>(ns.size() - 1) * percent / 100)];
@@ -101,7 +111,6 @@ class TimedWorker {
   int64_t datagrams_ns() const { return own_ ? own_->datagrams() : 0; }  // follows open_ns
   int64_t open_ns() const { return open_ns_; }               // node if its own, memory and pool; no datagram QP
   const Samples& connect_ns() const { return connect_ns_; }  // of each Connect, with making its queue
-  static int64_t Now() { return RealClock()->NowNs(); }
 
  private:
   int64_t begun_ns_;

@@ -30,8 +30,6 @@ std::unique_ptr<Node> Open(const std::string& fabric, NodeId id) {
   return Must(Node::Open({.fabric = fabric, .node = id, .create_fabric = true}));
 }
 
-int64_t Now() { return RealClock()->NowNs(); }
-
 // Workers that open, connect and close one after the other. Returns the median of their totals.
 // `plain_ns`: what opening the device takes a program that joins no fabric. It is counted in place of what it takes
 // here; 0: it is not.

@@ -13,9 +13,11 @@ namespace connect_bench {
 
 using namespace krcore;
 using timed::Must;
+using timed::Now;
 using timed::Peer;
 using timed::Percentile;
 using timed::Samples;
+using timed::Time;
 
 // One row. `verbs_ns`: median of a verbs worker's connect, 0: no ratio. `goal`: of the project, or empty.
 inline void Report(const std::string& what, Samples& ns, int64_t verbs_ns = 0, const char* goal = "") {

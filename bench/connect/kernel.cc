@@ -15,14 +15,6 @@ using kernel::KernelQueue;
 
 constexpr uint32_t kDepth = 64, kReadBytes = 64;
 
-// Appends how long `body` takes.
-template <typename Body>
-void Time(Samples& samples, Body body) {
-  const int64_t begin = RealClock()->NowNs();
-  body();
-  samples.push_back(RealClock()->NowNs() - begin);
-}
-
 struct Connected {
   Samples whole, open, connect;
   void Keep(int64_t open_ns, int64_t connect_ns) {
@@ -79,19 +71,19 @@ void KernelConnects(const NodeOptions& fabric, int64_t verbs_ns, int samples) {
     Must(own.Connect(Peer::kId));  // looks up, and what is known then is believed for a second
     for (const bool forget : {false, true}) {
       if (forget) Must(peer.node().Publish(Deadline::Never()));  // the host forgets what it knew
-      const int64_t begin = RealClock()->NowNs();
+      const int64_t begin = Now();
       KernelQueue queue;
       const krc_connect to = Must(queue.Start(device, kDepth, fabric.fabric, kNoNode, Peer::kId));
-      (to.cached != 0 ? process_cached : process_looked_up).push_back(RealClock()->NowNs() - begin);
+      (to.cached != 0 ? process_cached : process_looked_up).push_back(Now() - begin);
     }
     for (const bool forget : {false, true}) {
       if (forget) Must(peer.node().Publish(Deadline::Never()));
-      const int64_t begin = RealClock()->NowNs();
+      const int64_t begin = Now();
       KernelQueue queue;
       Must(queue.OpenLike(own, kDepth));
-      const int64_t opened = RealClock()->NowNs();
+      const int64_t opened = Now();
       const krc_connect to = Must(queue.Connect(Peer::kId));
-      const int64_t connected = RealClock()->NowNs();
+      const int64_t connected = Now();
       (to.cached != 0 ? cached : looked_up).Keep(opened - begin, connected - opened);
       krc_request request = {};
       request.opcode = KRC_OP_READ;
@@ -103,9 +95,9 @@ void KernelConnects(const NodeOptions& fabric, int64_t verbs_ns, int samples) {
       Time(first, [&] { Read(queue, request); });
       Time(bare_read, [&] { Read(queue, request); });
       Time(bare_call, [&] { (void)Must(queue.Query()); });
-      const int64_t opens = RealClock()->NowNs();
+      const int64_t opens = Now();
       const int file = open(KRC_DEVICE_PATH, O_RDWR | O_CLOEXEC);
-      bare_open.push_back(RealClock()->NowNs() - opens);
+      bare_open.push_back(Now() - opens);
       if (file < 0) Must(Status::FromErrno(errno, KRC_DEVICE_PATH));
       close(file);
     }

@@ -38,7 +38,7 @@ Times RunOne(const char* executable, const std::string& plane, const NodeOptions
                                     "--rnic=" + fabric.rnic,
                                     "--fabric_address=" + fabric.fabric_address,
                                     "--rnic_port=" + fabric.rnic_port,
-                                    "--started_ns=" + std::to_string(RealClock()->NowNs())};
+                                    "--started_ns=" + std::to_string(Now())};
   std::vector<char*> arguments;
   for (std::string& word : words) arguments.push_back(word.data());
   arguments.push_back(nullptr);
@@ -59,9 +59,9 @@ Times RunOne(const char* executable, const std::string& plane, const NodeOptions
 
 // A process that opens and connects, and does nothing else.
 int RunBare(const NodeOptions& fabric, int64_t started_ns) {
-  const int64_t begin = timed::TimedWorker::Now();
+  const int64_t begin = Now();
   ConnectByTheModule(fabric);
-  std::printf(kFormat, begin - started_ns, int64_t{0}, timed::TimedWorker::Now() - begin, int64_t{0});
+  std::printf(kFormat, begin - started_ns, int64_t{0}, Now() - begin, int64_t{0});
   return 0;
 }
 
@@ -79,7 +79,7 @@ int RunChild(const std::string& plane, NodeOptions fabric, int64_t started_ns) {
   fabric.share_host = !alone;
   timed::TimedWorker worker(alone ? "krcore" : plane, fabric, nullptr, kWorkerBytes);
   VirtualQueue& queue = worker.Connect(Peer::kId);
-  const int64_t connected = timed::TimedWorker::Now();
+  const int64_t connected = Now();
   const Sge sge{reinterpret_cast<uint64_t>(worker.region().bytes().data()), 64, worker.region().lkey()};
   WorkRequest wr;
   wr.sg_list = &sge;
@@ -90,7 +90,7 @@ int RunChild(const std::string& plane, NodeOptions fabric, int64_t started_ns) {
   const Times times{.start = worker.begun_ns() - started_ns,
                     .open = worker.open_ns(),
                     .connect = worker.connect_ns().front(),
-                    .reply = timed::TimedWorker::Now() - connected};
+                    .reply = Now() - connected};
   std::printf(kFormat, times.start, times.open, times.connect, times.reply);
   return 0;
 }

@@ -14,7 +14,6 @@
 #include <vector>
 
 #include "bench/common/timed_worker.h"
-#include "krcore/clock.h"
 #include "krcore/kernel/kernel_queue.h"
 
 namespace {
@@ -23,6 +22,7 @@ using krcore::kernel::KernelQueue;
 using timed::Must;
 using timed::Percentile;
 using timed::Samples;
+using timed::Time;
 
 #define MUST(condition)                                                                      \
   do {                                                                                       \
@@ -35,22 +35,12 @@ using timed::Samples;
 constexpr size_t kBytes = 1 << 20;
 constexpr uint32_t kDepth = 64, kBatch = 16, kReadBytes = 64;
 
-int64_t Now() { return krcore::RealClock()->NowNs(); }
-
 // `base`: of what the ratio is printed.
 void Row(const std::string& what, Samples& samples, Samples* base = nullptr) {
   const auto median = static_cast<double>(Percentile(samples, 50));
   std::printf("%-44s %10.1f %10.1f", what.c_str(), median / 1e3, static_cast<double>(Percentile(samples, 99)) / 1e3);
   if (base != nullptr) std::printf("   %.1fx", static_cast<double>(Percentile(*base, 50)) / median);
   std::printf("\n");
-}
-
-// Appends how long `body` takes.
-template <typename Body>
-void Time(Samples& samples, Body body) {
-  const int64_t begin = Now();
-  body();
-  samples.push_back(Now() - begin);
 }
 
 struct VerbsSide {

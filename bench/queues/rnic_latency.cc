@@ -334,7 +334,6 @@ timed::Samples TimeBare(const Options& options, Child& target) {
 
 }  // namespace
 
-int64_t Now() { return RealClock()->NowNs(); }
 Deadline Soon() { return Deadline::After(*RealClock(), kPatienceNs); }
 
 void Print(const Options& options, timed::Samples& ns, const std::string& more) {

@@ -32,7 +32,7 @@ void RunTarget(const Options& options);
 
 // ---- what store_latency.cc uses too
 
-int64_t Now();
+using timed::Now;
 krcore::Deadline Soon();  // 20 s from now
 // Starts this program as the process at the other end, with the same options.
 reproduce::Child StartTarget(const Options& options);

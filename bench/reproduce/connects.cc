@@ -36,7 +36,7 @@ Times ConnectTo(const std::string& plane, const std::string& fabric, Node* share
   timed::TimedWorker worker(plane, {.fabric = fabric}, shared, 0);
   std::vector<VirtualQueue*> queues;
   for (const NodeId peer : peers) queues.push_back(&worker.Connect(peer));
-  Times times = {worker.begun_ns(), timed::TimedWorker::Now(), worker.open_ns(), worker.datagrams_ns()};
+  Times times = {worker.begun_ns(), timed::Now(), worker.open_ns(), worker.datagrams_ns()};
   times.insert(times.end(), worker.connect_ns().begin(), worker.connect_ns().end());
   all_connected(times);
   worker.MakeRegion(kLookBytes);
