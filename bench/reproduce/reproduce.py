@@ -16,7 +16,7 @@ import sys
 import time
 
 BENCH = pathlib.Path(__file__).resolve().parent.parent
-sys.path[1:1] = [str(BENCH / "common"), str(BENCH.parent / "tools")]
+sys.path[1:1] = [str(BENCH / "common"), str(BENCH.parent / "tools/lib")]
 import figures  # noqa: E402  (found in the folders above)
 import page  # noqa: E402
 from bootstraps import KINDS, PARTS, PLANES, one_at_a_time  # noqa: E402

@@ -13,7 +13,7 @@ import tempfile
 import time
 
 BENCH = pathlib.Path(__file__).resolve().parent.parent
-sys.path[1:1] = [str(BENCH / "common"), str(BENCH.parent / "tools")]
+sys.path[1:1] = [str(BENCH / "common"), str(BENCH.parent / "tools/lib")]
 import kernel_module  # noqa: E402  (found in the folders above)
 from bootstraps import KINDS, PLANES  # noqa: E402
 from cluster import BIN, ROOT, Screen, run_story  # noqa: E402

@@ -15,7 +15,7 @@ import time
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-DEMO = [sys.executable, ROOT / "tools" / "demo.py", "--quick"]
+DEMO = [sys.executable, ROOT / "tools/lib/demo.py", "--quick"]
 TIMEOUT_S = 120
 
 
@@ -94,7 +94,7 @@ class DemoTest(unittest.TestCase):
     def test_interrupt_while_a_process_starts_leaves_nothing_behind(self):
         """The process exists, and the demo has not put it into its list yet."""
         interrupted_start = (
-            "import os, signal, sys; sys.path.insert(0, 'tools'); import cluster, demo\n"
+            "import os, signal, sys; sys.path.insert(0, 'tools/lib'); import cluster, demo\n"
             "begin = cluster.Process.__init__\n"
             "def interrupted(self, *arguments):\n"
             "    begin(self, *arguments)\n"

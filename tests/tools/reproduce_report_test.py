@@ -15,7 +15,7 @@ from report_page import Page
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
-sys.path[1:1] = [str(ROOT / folder) for folder in ("bench/reproduce", "bench/common", "tools")]
+sys.path[1:1] = [str(ROOT / folder) for folder in ("bench/reproduce", "bench/common", "tools/lib")]
 import figures  # noqa: E402  (found in the folders above; Debian's Python has matplotlib)
 import page  # noqa: E402
 

@@ -21,7 +21,7 @@ import tempfile
 import threading
 import time
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 BIN = ROOT / "build" / "bin"
 WORKLOADS = ROOT / "ycsb" / "workloads"
 SHM = "/dev/shm"

@@ -4,7 +4,7 @@ import pathlib
 import shutil
 import subprocess
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 VM = ROOT / "tools/vm"
 IMPOSSIBLE = 77
 

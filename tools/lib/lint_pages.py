@@ -2,7 +2,7 @@
 """Checks the Markdown pages: each link leads somewhere, each file and program that a page names exists, and lines are
 short. `tools/lint links` runs it over the repository's pages.
 
-Usage: tools/lint_pages.py PAGE...     prints a line for each finding; exit status 1 if there is any
+Usage: tools/lib/lint_pages.py PAGE...     prints a line for each finding; exit status 1 if there is any
 """
 
 import fnmatch
