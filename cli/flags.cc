@@ -4,6 +4,7 @@
 #include <glog/logging.h>
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdio>
 #include <cstdlib>
@@ -250,8 +251,9 @@ Status CheckRange(const char* flag, double value, double min, double max) {
   if (value >= min && value <= max) return {};
   std::string given;
   gflags::GetCommandLineOption(flag, &given);
-  return Mistake("--" + std::string(flag) + "=" + given + ": expected " + std::to_string(static_cast<int64_t>(min)) +
-                 " to " + std::to_string(static_cast<int64_t>(max)));
+  std::array<char, 64> expected;
+  std::snprintf(expected.data(), expected.size(), ": expected %.10g to %.10g", min, max);
+  return Mistake("--" + std::string(flag) + "=" + given + expected.data());
 }
 
 Status CheckNotGiven(std::initializer_list<const char*> flags, std::string_view why) {

@@ -12,7 +12,7 @@
 namespace peers {
 namespace {
 
-constexpr uint32_t kLoadInFlight = 32;  // of what is loaded to be asked, not to be measured
+constexpr uint32_t kLoadInFlight = 32;  // of loads for the other rows, which are not measured
 
 double MetricOf(const Outcome& outcome, Metric metric) {
   switch (metric) {
@@ -45,7 +45,7 @@ void Comparison::Note(const Row& row, const Outcome& outcome) {
 std::unique_ptr<Peer> Comparison::MakeAndLoad(const Row& row) {
   const std::string& name = row.peer;
   if (missing_.contains(name) || cli::StopSignal::Requested()) return nullptr;
-  malloc_trim(0);  // or a map might live in what others have left, and seem to take nothing
+  malloc_trim(0);  // or a map might use memory that others have freed, and seem to take none
   auto peer = MakePeer(name, shape());
   if (!peer.ok()) {
     problems_.push_back("not run: " + name + ": " + peer.status().ToString());
@@ -53,7 +53,7 @@ std::unique_ptr<Peer> Comparison::MakeAndLoad(const Row& row) {
     return nullptr;
   }
   Note(row, bench_.LoadAll(**peer, row.load.workers, row.load.in_flight));
-  malloc_trim(0);  // nor may what the load was made from, and is gone, seem to be the map's
+  malloc_trim(0);  // memory that the load's traces have freed must not count as the map's
   const auto records = static_cast<double>(shape().records);
   const double bytes = static_cast<double>((*peer)->MemoryBytes()) / records;
   overhead_[name].push_back(bytes - static_cast<double>(shape().data_bytes()));

@@ -1,6 +1,6 @@
-// Comparison: rows, each a peer and what is asked of it, measured in turns: every repetition measures all of them, in
-// an order of its own, so that what the machine does meanwhile falls on all alike. A ratio is the median of the ratios
-// within the repetitions.
+// Comparison: rows, each a peer and what it has to do. They take turns: every repetition measures all of them, in an
+// order of its own, so that other work on the machine disturbs all alike. A ratio is the median of the ratios within
+// the repetitions.
 #ifndef BENCH_PEERS_COMPARISON_H_
 #define BENCH_PEERS_COMPARISON_H_
 
@@ -36,8 +36,8 @@ class Comparison {
   Comparison(const Shape& shape, const SliceOptions& options, uint32_t repetitions);
 
   void Add(const Row& row) { rows_[row] = {}; }
-  // All rows that were added. Loads are into fresh peers, before those that the other rows need are made. Says on
-  // stderr what it is at. `every_repetition`: to be measured besides.
+  // Measures all rows that were added. Loads are into fresh peers, before the peers of the other rows are made. Prints
+  // its progress on stderr. `every_repetition` is called once in each repetition.
   void Run(const std::function<void()>& every_repetition = {});
 
   const Shape& shape() const { return bench_.shape(); }
@@ -46,7 +46,7 @@ class Comparison {
   // Nothing: one of its rows was not run.
   std::optional<double> MedianOf(const Row& row, Metric metric) const;
   std::optional<double> MedianOf(const Ratio& ratio) const;
-  // Bytes a record takes beside its key and value: the median of its loads.
+  // Bytes a record takes in addition to its key and value: the median of its loads.
   std::optional<double> OverheadOf(const std::string& peer) const;
   // Peers that were not run, and why; requests that failed or values that were wrong.
   const std::vector<std::string>& problems() const { return problems_; }

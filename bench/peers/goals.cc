@@ -67,7 +67,7 @@ std::vector<Goal> Goals() {
   };
 }
 
-// What there is only to look at beside the goals.
+// Rows that no goal needs, for readers.
 std::vector<Row> Others() { return {Get("bound-unsafe", kInFlight), UpdateHeavy("bound-unsafe", kInFlight)}; }
 
 std::string ValueOf(const Comparison& comparison, const Row& row, Metric metric) {
@@ -95,7 +95,7 @@ GoalResult ResultOf(const Comparison& comparison, const Goal& goal) {
   return result;
 }
 
-// In nanoseconds, one of each a repetition; none: it does not run.
+// Nanoseconds, one value a repetition; none: it does not run.
 struct VerbTimes {
   std::vector<double> virtual_queue, uct, ucp;
   std::string problem;

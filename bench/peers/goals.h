@@ -15,7 +15,7 @@ struct GoalResult {
   bool at_least = true;  // else: at most
   double goal = 0;
   std::optional<double> measured;  // nothing: not run
-  std::string detail;              // the numbers behind the ratio
+  std::string detail;              // the numbers of the ratio
 
   bool met() const { return measured && (at_least ? *measured >= goal : *measured <= goal); }
 };

@@ -1,4 +1,4 @@
-// bench_peers: SurgeKV beside what users would take instead, and beside bounds of what the machine can do.
+// bench_peers: compares SurgeKV with stores that users might take instead, and with bounds of what the machine can do.
 // bench/results/README.md.
 #include <gflags/gflags.h>
 #include <unistd.h>
@@ -29,7 +29,7 @@ DEFINE_string(workers, "1,2", "comma separated: threads, 1 to 16");
 DEFINE_string(in_flight, "1,16", "comma separated: requests at a time, 1 to 64");
 DEFINE_uint64(records, 1'000'000, "records that are loaded");
 DEFINE_string(shape, "16/100", "bytes of keys and values: 16/100 or 8/8");
-DEFINE_uint32(reps, 3, "so often everything is measured");
+DEFINE_uint32(reps, 3, "how often everything is measured");
 DEFINE_uint32(slice_ms, 250, "milliseconds that one measurement takes, without its warm-up");
 DEFINE_uint64(seed, 1, "of the requests and of the order of measurements");
 DEFINE_string(json, "", "file to write all measurements to");
@@ -40,8 +40,8 @@ namespace {
 constexpr std::pair<const char*, const char*> kHugePages[] = {{"GLIBC_TUNABLES", "glibc.malloc.hugetlb=1"},
                                                               {"TBB_MALLOC_USE_HUGE_PAGES", "1"}};
 
-// The maps inside the process shall have huge pages, as the store's memory has: their allocators are told by the
-// environment, before they begin.
+// Maps inside the process get huge pages, as the store's memory has them. Their allocators read the environment when
+// the program starts, so this executes the program again.
 void RunAgainWithHugePages(char** argv) {
   constexpr char kTold[] = "SURGEKV_BENCH_PEERS_TOLD";
   const bool told = std::getenv(kTold) != nullptr;
@@ -127,7 +127,7 @@ int Main() {
     uint32_t count = 0;
     if (!FLAGS_quick && FLAGS_mixes.find(MixName(Mix::kD)) != std::string::npos &&
         ParseNumber(workers, kMaxWorkers, &count)) {
-      // What comes after the last one was counted, by a look at the clock later, is for the lanes in flight.
+      // The clock is read now and then only: the rest is for lanes in flight after the last request that counts.
       shape.new_records += Split(FLAGS_in_flight).size() * FLAGS_reps * count * (kMostNewOfSlice + 1'000);
     }
   }
@@ -163,8 +163,8 @@ int main(int argc, char** argv) {
   cli::Program program;
   program.name = "bench_peers";
   program.summary =
-      "Measures SurgeKV beside other stores and beside the bare bounds of its own accesses (bench/results), and\n"
-      "prints tables in Markdown. Exit status 1: a request failed, or a value was wrong.";
+      "Compares SurgeKV with other stores and with the bare bounds of its own accesses (bench/results), and prints\n"
+      "tables in Markdown. Exit status 1: a request failed, or a value was wrong.";
   program.usage = "bench_peers [--quick] [flags]";
   program.flags = {"quick",   "peers", "mixes", "distributions", "workers", "in_flight",
                    "records", "shape", "reps",  "slice_ms",      "seed",    "json"};

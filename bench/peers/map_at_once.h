@@ -1,4 +1,4 @@
-// A shared file with all of its pages there, in huge ones if the kernel has some: what memory is after a while.
+// Maps a shared file with all of its pages, in huge ones if the kernel has some: as memory is after a while of use.
 #ifndef BENCH_PEERS_MAP_AT_ONCE_H_
 #define BENCH_PEERS_MAP_AT_ONCE_H_
 
@@ -20,7 +20,7 @@ inline krcore::Result<std::shared_ptr<krcore::rnic::sw::Mapping>> MapAtOnce(int 
   const std::span<std::byte> memory((*mapping)->addr(), bytes);
   if (madvise(memory.data(), bytes, MADV_POPULATE_WRITE) != 0)
     return krcore::Status::FromErrno(errno, "pages of shared memory");
-  // Where the kernel has no huge ones, nobody here has any.
+  // Where the kernel has no huge pages, no peer has any.
   (void)krcore::rnic::CollapseToHugePages(memory, 0, bytes);
   return mapping;
 }

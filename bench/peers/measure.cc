@@ -11,7 +11,7 @@
 namespace peers {
 namespace {
 
-// What reading the clock at the begin and the end of a request adds to what it took.
+// What reading the clock before and after a request adds to its time.
 double ClockNs() {
   static const double ns = [] {
     std::vector<double> gaps;

@@ -15,10 +15,10 @@
 namespace peers {
 
 inline constexpr uint32_t kMaxWorkers = 16;
-// D must not fill the peers: so many inserts end a worker's slice.
+// A slice of a worker ends after this number of inserts, so that D does not fill the peers.
 inline constexpr uint64_t kMostNewOfSlice = 50'000;
 
-// What is asked of a peer.
+// What a peer has to do.
 struct Load {
   Mix mix = Mix::kC;
   bool zipf = false;

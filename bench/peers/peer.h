@@ -18,7 +18,7 @@ namespace peers {
 // What the peer will hold. All records are of one size: keys of 8 or 16 bytes, values of 8 or 100.
 struct Shape {
   uint64_t records = 0;
-  uint64_t new_records = 0;  // that may be inserted besides
+  uint64_t new_records = 0;  // that may be inserted in addition
   size_t key_bytes = 16;
   size_t value_bytes = 100;
 
@@ -35,8 +35,8 @@ struct Accesses {
 class Session {
  public:
   virtual ~Session() = default;
-  // Executes requests until there are none left. `in_flight`: so many of them are begun before the first one must have
-  // ended; a peer without an interface for that executes them one by one. Blocks.
+  // Executes requests until there are none left. Blocks. `in_flight` of them may begin before the first must have
+  // ended; a peer without an interface for that executes them one by one.
   virtual void Run(Requests& requests, uint32_t in_flight) = 0;
 };
 
@@ -53,7 +53,7 @@ class Peer {
 // The names of all peers, in the order of reports: surgekv, bound, bound-unsafe, tbb, absl, boost, lmdb, memcached,
 // redis.
 std::vector<std::string> PeerNames();
-// One of them, or "surgekv@2" to "surgekv@8": the same over so many memory nodes.
+// One of them, or "surgekv@2" to "surgekv@8": the same over that many memory nodes.
 bool IsPeer(const std::string& name);
 
 // An empty peer with room for the shape's records, and what is being replaced. kNotFound: a program that

@@ -1,4 +1,4 @@
-// A comparison as tables in Markdown, and as JSON (for tools/peers_plot.py).
+// A comparison as tables in Markdown, and as JSON (for bench/peers/plot.py).
 #ifndef BENCH_PEERS_REPORT_H_
 #define BENCH_PEERS_REPORT_H_
 

@@ -1,4 +1,4 @@
-// The requests of one worker: what every peer is asked, in the same order, with the same keys and values. They are
+// The requests of one worker. Every peer gets the same, in the same order, with the same keys and values. They are
 // drawn before the clock runs (Trace), by YCSB's generators (ycsb/), so that a fast peer is not measured against its
 // generator. While the clock runs, values are made and every value read is verified: that is in all throughputs alike.
 #ifndef BENCH_PEERS_REQUESTS_H_
@@ -71,11 +71,11 @@ class Trace {
 };
 
 struct RunOptions {
-  int64_t warm_up_ns = 0;  // what is done meanwhile does not count
+  int64_t warm_up_ns = 0;  // requests in this time do not count
   int64_t measure_ns = 0;  // 0: until the trace has ended, once, from the first request on
   bool timed = false;      // each request is timed: with a reading of the clock at its begin and its end
   uint64_t first_new = 0;  // kD: inserted records are numbered from here on,
-  uint64_t most_new = 0;   // and after so many of this worker it ends
+  uint64_t most_new = 0;   // the slice ends after so many inserts of this worker
   uint64_t start = 0;      // where in the trace to begin
 };
 
@@ -87,7 +87,7 @@ class Requests {
   // The next request of a lane, below kMaxInFlight: one whose last request is done. False: there is none, and will be
   // none.
   bool Next(uint32_t lane, Request* request);
-  // Behind the last Done: ends the measurement of a trace that is run once.
+  // After the last Done: ends the measurement of a trace that is run once.
   void End();
   // How the lane's request ended. `value`: what a Get read; looked at before this returns.
   void Done(uint32_t lane, bool ok, std::string_view value = {});

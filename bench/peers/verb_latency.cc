@@ -8,8 +8,8 @@
 #include <string>
 #include <utility>
 
-#include "bench/peers/server_process.h"
-#include "bench/promote.h"
+#include "bench/common/promote.h"
+#include "bench/peers/stores/server_process.h"
 #include "krcore/node.h"
 #include "krcore/queue_pool.h"
 #include "krcore/virtual_queue.h"

@@ -1,4 +1,4 @@
-// What a one-sided READ of 64 bytes from a warm line takes, beside the same of UCX over shared memory.
+// The latency of a one-sided READ of 64 bytes from a warm line, and of the same with UCX over shared memory.
 #ifndef BENCH_PEERS_VERB_LATENCY_H_
 #define BENCH_PEERS_VERB_LATENCY_H_
 

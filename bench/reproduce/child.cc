@@ -65,7 +65,7 @@ int WaitFor(pid_t pid) {
   siginfo_t ended{};
   while (waitid(P_PID, static_cast<id_t>(pid), &ended, WEXITED | WNOWAIT) < 0 && errno == EINTR) {
   }
-  const SignalsHeld held;  // or the handler might kill somebody who has got the id since
+  const SignalsHeld held;  // or the handler might kill another process that has the id by then
   int status = 0;
   waitpid(pid, &status, 0);
   for (volatile pid_t& place : g_pids)

@@ -1,6 +1,6 @@
-// Child: a process of reproduce_bench, executed afresh or forked, that is spoken with by lines. Children end with their
-// parent: it kills them by their ids when a signal ends it or Must fails, and they see the end of their input when it
-// dies.
+// Child: a process of reproduce_bench, executed afresh or forked. It and its parent exchange lines. Children end with
+// their parent: it kills them by their ids when a signal ends it or Must fails, and they see the end of their input
+// when it dies.
 //
 // The parent has one thread, and no device: nothing else may be forked.
 #ifndef BENCH_REPRODUCE_CHILD_H_

@@ -29,13 +29,14 @@ bool OwnNode(const std::string& plane) { return plane == "verbs"; }
 
 uint64_t SeedOf(NodeId node) { return kPeerSeed + node; }
 
-// Connects a new worker to the peers, and READs from them once `all_connected`, which is told what it took, returns.
+// Connects a new worker to the peers. Calls `all_connected` with what that took, and READs from the peers when it
+// returns.
 Times ConnectTo(const std::string& plane, const std::string& fabric, Node* shared, const std::vector<NodeId>& peers,
                 const std::function<void(const Times&)>& all_connected) {
   timed::TimedWorker worker(plane, {.fabric = fabric}, shared, 0);
   std::vector<VirtualQueue*> queues;
   for (const NodeId peer : peers) queues.push_back(&worker.Connect(peer));
-  Times times = {worker.begun_ns(), timed::TimedWorker::Now(), worker.open_ns(), worker.datagrams_ns()};
+  Times times = {worker.begun_ns(), timed::Now(), worker.open_ns(), worker.datagrams_ns()};
   times.insert(times.end(), worker.connect_ns().begin(), worker.connect_ns().end());
   all_connected(times);
   worker.MakeRegion(kLookBytes);
@@ -55,7 +56,7 @@ struct Waves {
   void Add(const std::vector<Times>& workers) {
     int64_t begin = INT64_MAX, end = 0;
     for (const Times& times : workers) {
-      if (times.size() <= kFirstConnect) Must(Status(StatusCode::kInternal, "a worker connected to nobody"));
+      if (times.size() <= kFirstConnect) Must(Status(StatusCode::kInternal, "a worker made no connection"));
       begin = std::min(begin, times[kBegin]);
       end = std::max(end, times[kEnd]);
       total.push_back(times[kEnd] - times[kBegin]);
@@ -77,7 +78,8 @@ struct Waves {
   }
 };
 
-// Tells all at once, hears what they took, and has them go on when all are connected, and end when all have READ.
+// Lets all workers begin at once and collects what they took. They go on when all are connected, and end when all have
+// READ.
 std::vector<Times> Release(std::vector<Child>& workers) {
   for (Child& worker : workers) (void)worker.Hear();  // ready
   for (Child& worker : workers) worker.Say("go");
@@ -89,7 +91,7 @@ std::vector<Times> Release(std::vector<Child>& workers) {
   return times;
 }
 
-// What a process does that Release tells to: until it has READ from the peers.
+// The other side of Release, in a worker's process: until it has READ from the peers.
 void ConnectWhenTold(const Role& role, Node* shared, const std::vector<NodeId>& peers) {
   std::string line;
   std::cout << "ready" << std::endl;

@@ -9,8 +9,8 @@
 #include "cli/fail.h"
 
 DEFINE_string(figure, "", "many_to_one, full_mesh, one_sided, two_sided or transfer");
-DEFINE_string(fabric, "", "name of the fabric that it makes, and that nobody else may use meanwhile");
-DEFINE_uint32(rounds, 3, "so often everything is measured");
+DEFINE_string(fabric, "", "name of the fabric that it makes; no other program may use it");
+DEFINE_uint32(rounds, 3, "how often everything is measured");
 DEFINE_uint64(seed, 1, "of the order in a round, and of the bytes that are moved");
 DEFINE_bool(quick, false, "short slices, few samples");
 DEFINE_string(role, "", "internal: what this process is for another one of this program");

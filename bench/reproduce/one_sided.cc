@@ -2,7 +2,7 @@
 // VirtualQueues over DC and over RC. One thread of one process posts; sw executes what it posts in that thread, and the
 // target's CPU takes no part. All WRs of a batch are signaled, and a batch is over when all its completions were
 // polled.
-#include "bench/promote.h"
+#include "bench/common/promote.h"
 #include "bench/reproduce/report.h"
 #include "bench/reproduce/slices.h"
 #include "krcore/rnic/registry.h"

@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "bench/timed_worker.h"
+#include "bench/common/timed_worker.h"
 
 namespace reproduce {
 

@@ -1,5 +1,5 @@
-// What processes of reproduce_bench are for each other. Each is the program itself with --role, and ends at the end of
-// its input.
+// The roles that processes of reproduce_bench have for each other. Each is the program itself with --role, and ends at
+// the end of its input.
 #ifndef BENCH_REPRODUCE_ROLES_H_
 #define BENCH_REPRODUCE_ROLES_H_
 
@@ -26,9 +26,9 @@ struct Role {
 Child StartRole(const Role& role);
 
 // Each from the file of its figure, BePeer from roles.cc.
-void BeConnector(const Role& role);          // "connector": a fresh process that connects to the peer when told
+void BeConnector(const Role& role);          // "connector": a fresh process that connects to the peer on command
 void BeConnectingThreads(const Role& role);  // "connecting-threads": waves of threads that do
-void BeMeshNode(const Role& role);           // "mesh-node": connects to all the others when told
+void BeMeshNode(const Role& role);           // "mesh-node": connects to all the others on command
 void BePeer(const Role& role);               // "peer": is connected to; says whether bytes are those of a seed
 void BeTransfer(const Role& role);           // "transfer": a fresh process that connects, moves bytes and ends
 void BeTransferThreads(const Role& role);    // "transfer-threads": a process with threads that do

@@ -20,7 +20,7 @@ enum : size_t { kSpawn, kOpen, kDatagrams, kConnect, kTransfer, kTotal, kDoneAt,
 // Total: from wanted until the last byte is at the peer, without making up the bytes, which is the function's own work.
 Times LiveOnce(const std::string& plane, const std::string& fabric, Node* shared, uint64_t bytes, uint64_t seed,
                int64_t wanted_ns) {
-  const auto now = timed::TimedWorker::Now;
+  const auto now = timed::Now;
   timed::TimedWorker worker(plane, {.fabric = fabric}, shared, bytes);
   Fill(worker.region().bytes().first(bytes), seed);
   VirtualQueue& queue = worker.Connect(timed::Peer::kId);
@@ -38,7 +38,7 @@ Times LiveOnce(const std::string& plane, const std::string& fabric, Node* shared
 // The times of a worker that is a process, and how long its end took.
 std::pair<Times, int64_t> LiveInProcess(const Options& options, const std::string& plane, bool exec, uint64_t bytes,
                                         uint64_t seed) {
-  const int64_t wanted = timed::TimedWorker::Now();
+  const int64_t wanted = timed::Now();
   Child worker = exec ? StartRole({.name = "transfer",
                                    .fabric = options.fabric,
                                    .plane = plane,
@@ -50,7 +50,7 @@ std::pair<Times, int64_t> LiveInProcess(const Options& options, const std::strin
                         });
   Times times = worker.HearNumbers();
   worker.Reap();
-  const int64_t gone = timed::TimedWorker::Now();
+  const int64_t gone = timed::Now();
   if (times.size() != kParts) Must(Status(StatusCode::kInternal, "a worker said something else"));
   const int64_t end = gone - times[kDoneAt];
   return {std::move(times), end};
@@ -114,11 +114,11 @@ void BeTransferThreads(const Role& role) {
   if (role.plane != "verbs") node = Must(OpenNode(role.plane, {.fabric = role.fabric}));
   for (std::string line; std::getline(std::cin, line);) {
     Times times;
-    const int64_t wanted = timed::TimedWorker::Now();
+    const int64_t wanted = timed::Now();
     std::thread worker(
         [&] { times = LiveOnce(role.plane, role.fabric, node.get(), role.bytes, std::stoull(line), wanted); });
     worker.join();
-    times.push_back(timed::TimedWorker::Now());
+    times.push_back(timed::Now());
     SayNumbers(stdout, times);
   }
 }

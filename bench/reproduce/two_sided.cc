@@ -1,6 +1,6 @@
 // Figure "two_sided": messages by length, one at a time and 16 under way, all copied and all by zero-copy. One thread
 // plays both ends: what is measured is the work of both, without a wake-up between them.
-#include "bench/message_pair.h"
+#include "bench/common/message_pair.h"
 #include "bench/reproduce/report.h"
 #include "bench/reproduce/slices.h"
 

@@ -1,4 +1,4 @@
-#include "bench/spike_model/bootstrap.h"
+#include "bench/spike/model/bootstrap.h"
 
 #include <gtest/gtest.h>
 
@@ -57,7 +57,7 @@ TEST(SpikeModelBootstrap, FurtherConnectsOfAWorkerDoNotOpenTheDeviceAgain) {
 TEST(SpikeModelBootstrap, AStormQueuesAtTheMemoryNodeAtThePublishedRate) {
   const Started storm(Plane::kVerbs, ClusterAt(1), 240);
   ASSERT_EQ(storm.serving_ns.size(), 240u);
-  // 240 handshakes one after the other at one node; what is beside them passes at the same time.
+  // 240 handshakes one after the other at one node; the rest of each connect passes at the same time.
   EXPECT_NEAR(storm.last_ms(), 240 / 0.55 + 18 - 1 / 0.55, 1);
   for (size_t i = 1; i < storm.serving_ns.size(); ++i) {
     ASSERT_GE(static_cast<double>(storm.serving_ns[i] - storm.serving_ns[i - 1]), 1e9 / 550 - 2) << i;
@@ -78,7 +78,7 @@ TEST(SpikeModelBootstrap, LiteConnectsOnceAHostAndItsWorkersShareThat) {
   Started lite(Plane::kLite, cluster, 48);
   EXPECT_EQ(lite.bootstrap.connections(), 4u);  // two hosts
   EXPECT_EQ(lite.serving_ns.size(), 48u);
-  // Who comes later finds them made.
+  // Workers that come later find them made.
   lite.serving_ns.clear();
   bool serving = false;
   lite.bootstrap.RetireYoungest(&serving);
@@ -105,7 +105,7 @@ TEST(SpikeModelBootstrap, PromotionWaitsForTheMemoryNodesAnswerAndItsPlaces) {
   cluster.memory_nodes = 2;
   cluster.rc_places = 10;
   const Started promoted(Plane::kKrcoreRc, cluster, 24, {}, 2);
-  // 10 places at each of two nodes; who is refused by the first peer asks no other.
+  // 10 places at each of two nodes; a worker that the first peer refuses asks no other.
   EXPECT_EQ(promoted.bootstrap.connections(), promoted.promoted_ns.size());
   EXPECT_GE(promoted.promoted_ns.size(), 10u);
   EXPECT_LE(promoted.promoted_ns.size(), 20u);
@@ -126,7 +126,7 @@ TEST(SpikeModelBootstrap, APlaceIsFreeAgainWhenItsWorkerGoesEvenBeforeItsQueueIs
   EXPECT_EQ(promoted.promoted_ns.size(), 1u);
 }
 
-TEST(SpikeModelBootstrap, AHostsConnectionsAreFinishedWhenWhoAskedForThemIsGone) {
+TEST(SpikeModelBootstrap, AHostsConnectionsAreFinishedWhenTheWorkerThatAskedIsGone) {
   Started lite(Plane::kLite, ClusterAt(1), 0);
   for (int i = 0; i < 48; ++i) lite.bootstrap.Start(0);
   while (lite.bootstrap.next_ns() < 10'000'000) lite.bootstrap.Step();
@@ -141,7 +141,7 @@ TEST(SpikeModelBootstrap, AHostsConnectionsAreFinishedWhenWhoAskedForThemIsGone)
   EXPECT_EQ(lite.bootstrap.connections(), 2u);
 }
 
-TEST(SpikeModelBootstrap, WhoIsRetiredWhileStartingNeverServesAndHoldsNobodyUp) {
+TEST(SpikeModelBootstrap, AWorkerRetiredWhileStartingNeverServesAndDelaysNoOther) {
   for (const Plane plane : kPlanes) {
     uint32_t serving = 0;
     Bootstrap bootstrap(plane, Spawn::kThread, ClusterAt(1), {}, 1, 1,
@@ -175,7 +175,7 @@ TEST(SpikeModelBootstrap, WhoIsRetiredWhileStartingNeverServesAndHoldsNobodyUp) 
   }
 }
 
-TEST(SpikeModelBootstrap, DoublingAControlPathCostNeverStartsAnybodyEarlier) {
+TEST(SpikeModelBootstrap, DoublingAControlPathCostNeverStartsAWorkerEarlier) {
   Cluster cluster = ClusterAt(1);
   cluster.memory_nodes = 3;
   for (const Plane plane : kPlanes) {

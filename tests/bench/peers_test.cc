@@ -1,4 +1,4 @@
-// The stores that bench_peers compares: each does what it is asked, what is wrong is noticed, and the bare bound makes
+// The stores that bench_peers compares: each does what is asked of it, mistakes are noticed, and the bare bound makes
 // the accesses that the store makes.
 #include <gtest/gtest.h>
 
@@ -8,11 +8,11 @@
 #include <utility>
 #include <vector>
 
-#include "bench/peers/bare_bound.h"
+#include "bench/peers/bound/bare_bound.h"
 #include "bench/peers/comparison.h"
 #include "bench/peers/goals.h"
 #include "bench/peers/measure.h"
-#include "bench/peers/surgekv_peer.h"
+#include "bench/peers/stores/surgekv_peer.h"
 #include "tests/kvs/manual_clock.h"
 #include "tests/kvs/test_store.h"
 
@@ -20,7 +20,7 @@ namespace peers {
 namespace {
 
 constexpr SliceOptions kShort{.warm_up_ns = 1'000'000, .measure_ns = 5'000'000, .trace_length = 10'000};
-// So many are inserted by D at most, in all slices of a test.
+// The most that D inserts in all slices of a test.
 constexpr uint64_t kNewRecords = 4 * (kMostNewOfSlice + 1'000);
 
 class EachPeer : public testing::TestWithParam<std::tuple<std::string, size_t>> {};
@@ -114,7 +114,7 @@ TEST(Requests, LoadAsksForEveryRecordOnceAndAReadModifyWriteIsTwoRequestsOfOneRe
   EXPECT_EQ(requests.failures(), 0);
 }
 
-TEST(Comparison, APeerThatIsNotThereIsSaidNotToBe) {
+TEST(Comparison, APeerThatDoesNotExistIsReported) {
   Comparison comparison({.records = 100}, kShort, 1);
   const Row row{"nothing", {.mix = Mix::kC}};
   comparison.Add(row);
@@ -127,7 +127,7 @@ TEST(Comparison, APeerThatIsNotThereIsSaidNotToBe) {
 
 // ---- the bound against the store
 
-// The store and the bound, which are asked the same by one worker each. The store's clock stands still: no rounds of
+// The store and the bound, with the same requests from one worker each. The store's clock stands still: no rounds of
 // maintenance are among its verbs.
 class BoundAndStore : public testing::Test {
  protected:

@@ -1,4 +1,4 @@
-#include "bench/spike_model/servers.h"
+#include "bench/spike/model/servers.h"
 
 #include <gtest/gtest.h>
 
@@ -86,8 +86,8 @@ TEST(SpikeModelServers, FluidAndExactAgreeWithArithmeticOnAnOverload) {
     }
     const Waits& waits = servers->windows()[0].waits;
     EXPECT_DOUBLE_EQ(waits.weight(), 60'000) << exact;
-    // Longest for who came at 3.33 ms and was taken at 10; falls by 1/4 ns a ns from then on, to 2.5 ms. So a sixth has
-    // waits of 0 to 6.67 ms, the others of 2.5 to 6.67 ms.
+    // The longest wait is that of the request that came at 3.33 ms and was taken at 10; waits fall by 1/4 ns a ns from
+    // then on, to 2.5 ms. So a sixth has waits of 0 to 6.67 ms, the others of 2.5 to 6.67 ms.
     EXPECT_NEAR(waits.max_ns(), 6.67 * kMs, 0.1 * kMs) << exact;
     EXPECT_NEAR(waits.Percentile(50), 4.44 * kMs, 0.15 * kMs) << exact;
     EXPECT_NEAR(servers->arrived(), servers->begun() + servers->backlog(), 1e-3) << exact;
@@ -129,7 +129,7 @@ TEST(SpikeModelServers, EveryRequestIsBegunExactlyOnce) {
   }
 }
 
-TEST(SpikeModelServers, NobodyIsServedBeforeItArrives) {
+TEST(SpikeModelServers, NoRequestIsServedBeforeItArrives) {
   for (const bool exact : {false, true}) {
     std::vector<WaitWindow> windows;
     auto servers = exact ? MakeExactServers(windows, 5) : MakeFluidServers(windows);
@@ -141,7 +141,7 @@ TEST(SpikeModelServers, NobodyIsServedBeforeItArrives) {
   }
 }
 
-TEST(SpikeModelServers, AStalledWorkerServesNobodyMeanwhile) {
+TEST(SpikeModelServers, AStalledWorkerServesNoRequest) {
   for (const bool exact : {false, true}) {
     std::vector<WaitWindow> windows;
     auto servers = exact ? MakeExactServers(windows, 5) : MakeFluidServers(windows);

@@ -1,11 +1,11 @@
-#include "bench/spike_model/spike.h"
+#include "bench/spike/model/spike.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cstdio>
 
-#include "bench/skew_study.h"
+#include "bench/store/skew_study.h"
 
 namespace spike_model {
 namespace {

@@ -1,4 +1,4 @@
-#include "bench/spike_model/study.h"
+#include "bench/spike/model/study.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

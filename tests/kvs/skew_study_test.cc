@@ -1,6 +1,6 @@
-// The skew study (bench/skew_study.h), shortened: it runs in virtual time, so its figures are the same on every
+// The skew study (bench/store/skew_study.h), shortened: it runs in virtual time, so its figures are the same on every
 // machine.
-#include "bench/skew_study.h"
+#include "bench/store/skew_study.h"
 
 #include <gtest/gtest.h>
 

@@ -152,7 +152,7 @@ class OutputTest(FabricCase):
 
 STORY = """
 import sys
-sys.path.insert(0, "tools")
+sys.path.insert(0, "tools/lib")
 import cluster
 screen = cluster.Screen()
 fabric = cluster.Cluster("story", screen)

@@ -136,7 +136,7 @@ class SignalsTest(FabricCase):
 
 STORY = """
 import os, pathlib, signal, sys
-sys.path.insert(0, "tools")
+sys.path.insert(0, "tools/lib")
 import cluster
 screen = cluster.Screen()
 fabric = cluster.Cluster("story", screen)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""bench_rnic --rnic: what it prints on sw, and that mistakes are answered before anything is measured.
+"""bench_rnic --rnic: what it prints on sw, and that it reports mistakes before it measures anything.
 
 Usage: tests/tools/bench_rnic_test.py BENCH_RNIC
 """
@@ -39,7 +39,7 @@ class BenchRnicTest(unittest.TestCase):
         for line in lines[1:]:
             self.assertGreater(float(line[5]), 0)
 
-    def test_mistakes_are_answered_whatever_the_path(self):
+    def test_mistakes_are_reported_whatever_the_path(self):
         for flags in (["--bytes=0"], ["--bytes=4097"], ["--requests=0"], ["--operation=write"], ["--rnic=nic"],
                       ["--fabric_address=localhost"]):
             for path in ("rc", "queue", "store"):

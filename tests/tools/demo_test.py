@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The demo succeeds, fails when it must, and leaves nothing behind however it ends.
+"""The demo succeeds, fails when it must, and leaves nothing over, however it ends.
 
 Usage: demo_test.py [unittest's arguments], in the repository's root, after a release build.
 """
@@ -15,7 +15,7 @@ import time
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-DEMO = [sys.executable, ROOT / "tools" / "demo.py", "--quick"]
+DEMO = [sys.executable, ROOT / "tools/lib/demo.py", "--quick"]
 TIMEOUT_S = 120
 
 
@@ -26,7 +26,7 @@ def processes_naming(word):
         try:
             command = pathlib.Path(path).read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
         except OSError:
-            continue  # it ended meanwhile
+            continue  # it has ended
         if word in command:
             found[int(path.split("/")[2])] = command
     return found
@@ -55,7 +55,7 @@ class DemoTest(unittest.TestCase):
     def check_nothing_left(self):
         fabric = re.search(r"fabric (demo-\S+):", self.output).group(1)
         self.assertEqual(glob.glob(f"/dev/shm/*{fabric}*"), [], self.output)
-        # A process that the kernel still tears down is not left behind; one that stays is.
+        # The kernel may still be ending a process; one that stays is a failure.
         deadline = time.monotonic() + 10
         while (left := processes_naming(fabric)) and time.monotonic() < deadline:
             time.sleep(0.05)
@@ -92,9 +92,9 @@ class DemoTest(unittest.TestCase):
         self.check_nothing_left()
 
     def test_interrupt_while_a_process_starts_leaves_nothing_behind(self):
-        """The process is there, and the demo has not noted it yet."""
+        """The process exists, and the demo has not put it into its list yet."""
         interrupted_start = (
-            "import os, signal, sys; sys.path.insert(0, 'tools'); import cluster, demo\n"
+            "import os, signal, sys; sys.path.insert(0, 'tools/lib'); import cluster, demo\n"
             "begin = cluster.Process.__init__\n"
             "def interrupted(self, *arguments):\n"
             "    begin(self, *arguments)\n"
@@ -120,7 +120,7 @@ class DemoTest(unittest.TestCase):
         self.check_nothing_left_but_wait_for_memory()
 
     def check_nothing_left_but_wait_for_memory(self):
-        """The children got SIGTERM from the kernel and stop by themselves."""
+        """For a killed demo, whose children got SIGTERM from the kernel: waits until they have stopped."""
         fabric = re.search(r"fabric (demo-\S+):", self.output).group(1)
         deadline = time.monotonic() + 30
         while processes_naming(fabric) and time.monotonic() < deadline:

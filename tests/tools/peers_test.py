@@ -1,6 +1,6 @@
 #!/usr/bin/python3
-"""bench_peers and the plot of what it measures, on very small data: every peer in every table, nothing left behind,
-mistakes told.
+"""bench_peers and the plot of what it measures, on very small data: every peer in every table, nothing left over,
+mistakes reported.
 
 Usage: peers_test.py PATH/bench_peers [unittest's arguments]
 """
@@ -14,7 +14,7 @@ import tempfile
 import unittest
 
 HERE = pathlib.Path(__file__).resolve().parent
-PLOT = HERE.parent.parent / "tools" / "peers_plot.py"
+PLOT = HERE.parent.parent / "bench" / "peers" / "plot.py"
 PEERS = ["surgekv", "bound", "bound-unsafe", "tbb", "absl", "boost", "lmdb", "memcached", "redis"]
 SMALL = ["--records=2000", "--reps=1", "--slice_ms=5", "--workers=1"]
 
@@ -24,14 +24,14 @@ def start(*flags):
 
 
 def run(*flags):
-    """What became of it, and its process id."""
+    """Runs it to its end. Returns the result and its process id."""
     with start(*flags) as running:
         out, err = running.communicate(timeout=120)
         return subprocess.CompletedProcess(running.args, running.returncode, out, err), running.pid
 
 
 def left_by(pid):
-    """What it named after itself: fabrics, and folders of servers."""
+    """Files of /dev/shm that have its process id in their names: fabrics, and folders of servers."""
     return sorted(path.name for path in pathlib.Path("/dev/shm").glob(f"*peers-{pid}-*"))
 
 
@@ -86,7 +86,7 @@ class PeersTest(unittest.TestCase):
         name = "Get, 16 in flight, against TBB and the sharded absl maps (one at a time), same workers"
         self.assertAlmostEqual(goals[name]["measured"] / min(ratios), 1, places=4)
 
-    def test_interrupted_it_leaves_nothing(self):
+    def test_an_interrupted_run_leaves_nothing(self):
         with start("--records=2000", "--reps=1000", "--mixes=C", "--peers=surgekv,lmdb") as running:
             for line in running.stderr:
                 if "repetition 1 of" in line:
@@ -95,7 +95,7 @@ class PeersTest(unittest.TestCase):
             self.assertEqual(running.wait(timeout=60), 130)
         self.assertEqual(left_by(running.pid), [])
 
-    def test_mistakes_are_told(self):
+    def test_mistakes_are_reported(self):
         for flag, said in (("--peers=nosql", "nosql is none of surgekv"), ("--mixes=E", "E is none of"),
                            ("--workers=0", "0 is not 1 to 16"), ("--in_flight=65", "65 is not 1 to 64"),
                            ("--distributions=normal", "uniform or zipf"), ("--shape=1/1", "16/100 or 8/8"),

@@ -1,4 +1,4 @@
-"""What tests want to know of a report that is one HTML page."""
+"""Helpers for tests of a report that is one HTML page."""
 
 import html.parser
 import shutil
@@ -9,7 +9,7 @@ VOID = {"meta", "br", "hr", "img", "link", "input"}
 
 
 class Page(html.parser.HTMLParser):
-    """What an HTML page refers to, what is written in it, and whether its elements are closed."""
+    """Collects what an HTML page refers to and its text, and checks that its elements are closed."""
 
     def __init__(self):
         super().__init__()
@@ -34,9 +34,9 @@ class Page(html.parser.HTMLParser):
 
 
 def shown_by_a_browser(path):
-    """The page as a headless browser has laid it out, its pictures with width and height; None without a browser.
+    """The page as a headless browser lays it out, with width and height of its pictures; None if there is no browser.
 
-    What the browser finds wrong with the page fails.
+    Fails if the browser complains about the page.
     """
     browser = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if not browser:
@@ -65,6 +65,6 @@ for (const svg of document.querySelectorAll("svg")) {
 
 
 def measured_pictures(dom):
-    """Width, height and number of drawn parts of each picture of what shown_by_a_browser returned."""
+    """Width, height and number of drawn parts of each picture in what shown_by_a_browser returned."""
     return [tuple(int(number) for number in part.split('"', 1)[0].split())
             for part in dom.split('data-measured="')[1:]]

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""What tools/reproduce makes of measurements, on recorded ones: reproduce_recorded.json, of a quick run.
+"""The report that tools/reproduce makes, from recorded measurements: reproduce_recorded.json, of a quick run.
 
 Usage: reproduce_report_test.py [unittest's arguments]
 """
@@ -14,20 +14,21 @@ import unittest
 from report_page import Page
 
 HERE = pathlib.Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent.parent / "tools"))
-import reproduce_figures  # noqa: E402  (where it is has been said above; Debian's Python has matplotlib)
-import reproduce_report  # noqa: E402
+ROOT = HERE.parent.parent
+sys.path[1:1] = [str(ROOT / folder) for folder in ("bench/reproduce", "bench/common", "tools/lib")]
+import figures  # noqa: E402  (found in the folders above; Debian's Python has matplotlib)
+import page  # noqa: E402
 
 
 def recorded():
     report = json.loads((HERE / "reproduce_recorded.json").read_text("utf-8"))
     for name, figure in report["figures"].items():
-        figure["rows"] = reproduce_figures.medians(name, figure["rounds"])
+        figure["rows"] = figures.medians(name, figure["rounds"])
     return report
 
 
 def times(row, factor):
-    """The row with every measured number that much larger."""
+    """The row with every measured number multiplied by `factor`."""
     keys = {"in_flight", "bytes", "nodes", "round"}
     return {name: value if name in keys or isinstance(value, str) else
             {part: number * factor for part, number in value.items()} if isinstance(value, dict) else value * factor
@@ -39,28 +40,28 @@ class MediansTest(unittest.TestCase):
         for name, figure in recorded()["figures"].items():
             rounds = [times(row, factor) | {"round": number} for number, factor in enumerate((2, 1, 5))
                       for row in figure["rounds"]]
-            doubled = reproduce_figures.medians(name, [times(row, 2) for row in figure["rounds"]])
-            self.assertEqual(reproduce_figures.medians(name, rounds), [row | {"rounds": 3} for row in doubled])
+            doubled = figures.medians(name, [times(row, 2) for row in figure["rounds"]])
+            self.assertEqual(figures.medians(name, rounds), [row | {"rounds": 3} for row in doubled])
             self.assertEqual(len(doubled), len(figure["rounds"]))
 
 
 class ConsistencyTest(unittest.TestCase):
     def test_recorded_rates_agree_with_their_latencies(self):
         for name, figure in recorded()["figures"].items():
-            self.assertEqual(reproduce_figures.inconsistencies(name, figure["rounds"]), [])
+            self.assertEqual(figures.inconsistencies(name, figure["rounds"]), [])
 
     def test_a_rate_that_its_latency_does_not_allow_is_found(self):
-        for name, figure in reproduce_figures.FIGURES.items():
+        for name, figure in figures.FIGURES.items():
             if not figure.rate:
                 continue
             rows = recorded()["figures"][name]["rounds"]
             rows[1][figure.rate] = rows[1]["in_flight"] * 1.1e6 / rows[1][figure.latency]["mean"]
-            self.assertEqual(len(reproduce_figures.inconsistencies(name, rows)), 1, name)
+            self.assertEqual(len(figures.inconsistencies(name, rows)), 1, name)
 
     def test_a_data_path_slower_than_its_latency_is_found(self):
         rows = recorded()["figures"]["one_sided"]["rounds"]
         rows[2]["ops_per_s"] *= 0.9
-        self.assertEqual(len(reproduce_figures.inconsistencies("one_sided", rows)), 1)
+        self.assertEqual(len(figures.inconsistencies("one_sided", rows)), 1)
 
 
 class FindingsTest(unittest.TestCase):
@@ -69,55 +70,55 @@ class FindingsTest(unittest.TestCase):
                 for mode, list_of_us in (("copy", copied), ("zero-copy", zero_copied)) for i, us in enumerate(list_of_us)]
 
     def test_copy_and_zero_copy_cross_where_zero_copy_stays_faster(self):
-        self.assertEqual(reproduce_figures.crossing(self.rows_of((1, 2, 4, 8), (3, 3, 3, 3)), 1), (128, 256))
-        self.assertEqual(reproduce_figures.crossing(self.rows_of((1, 4, 2, 8), (3, 3, 3, 3)), 1), (256, 512))
-        self.assertEqual(reproduce_figures.crossing(self.rows_of((4, 4, 4, 8), (3, 3, 3, 3)), 1), (0, 64))
-        self.assertIsNone(reproduce_figures.crossing(self.rows_of((1, 2, 4, 2), (3, 3, 3, 3)), 1))
+        self.assertEqual(figures.crossing(self.rows_of((1, 2, 4, 8), (3, 3, 3, 3)), 1), (128, 256))
+        self.assertEqual(figures.crossing(self.rows_of((1, 4, 2, 8), (3, 3, 3, 3)), 1), (256, 512))
+        self.assertEqual(figures.crossing(self.rows_of((4, 4, 4, 8), (3, 3, 3, 3)), 1), (0, 64))
+        self.assertIsNone(figures.crossing(self.rows_of((1, 2, 4, 2), (3, 3, 3, 3)), 1))
 
     def test_what_got_longer_is_not_said_to_be_shorter(self):
         rows = recorded()["figures"]["race_bootstrap"]["rows"]
         for row in rows:
             row["bootstrap_us"]["p50"] = {"krcore": 300, "lite": 200, "verbs": 200 if row["worker_kind"] == "exec" else 1000}[
                 row["control_plane"]]
-        said = reproduce_figures.found_race_bootstrap(rows)
+        said = figures.found_race_bootstrap(rows)
         self.assertIn("thread 70% shorter (300 against 1,000 us)", said)
         self.assertIn("exec 50% LONGER (300 against 200 us)", said)
 
     def test_every_figure_says_what_was_published_and_found(self):
         for name, figure in recorded()["figures"].items():
-            said = dict(reproduce_report.sentences(name, figure))
+            said = dict(page.sentences(name, figure))
             self.assertIn("KRCORE, USENIX ATC'22", said["Published"])
             self.assertRegex(said["Found"], "[0-9]")
 
 
 class ReportTest(unittest.TestCase):
     def write(self, report, *figures):
-        """The page and the files of a report with these figures alone; of all, if none are named."""
+        """Writes a report with these figures, or with all if none are named. Returns its page and its files."""
         report = report | {"figures": {name: report["figures"][name] for name in figures or report["figures"]}}
         with tempfile.TemporaryDirectory() as folder:
-            reproduce_report.write(pathlib.Path(folder), report)
+            page.write(pathlib.Path(folder), report)
             files = {path.name: path.read_bytes() for path in pathlib.Path(folder).iterdir()}
-        page = Page()
-        page.feed(files["report.html"].decode("utf-8"))
-        self.assertEqual(page.open, [])
-        self.assertEqual([name for name in page.references if not name.startswith("#")], [])
-        return page, files
+        shown = Page()
+        shown.feed(files["report.html"].decode("utf-8"))
+        self.assertEqual(shown.open, [])
+        self.assertEqual([name for name in shown.references if not name.startswith("#")], [])
+        return shown, files
 
     def test_all_that_was_measured_is_in_page_markdown_and_json(self):
         report = recorded()
-        page, files = self.write(report)
+        shown, files = self.write(report)
         self.assertEqual(json.loads(files["report.json"]), report)
         text = files["report.md"].decode("utf-8")
         for name, figure in report["figures"].items():
             self.assertIn(f"{name}.png", files)
             self.assertIn(f"{name}.svg", files)
-            headings, rows = reproduce_report.cells(name, figure)
+            headings, rows = page.cells(name, figure)
             self.assertEqual(len(rows), len(figure["rows"]))
             for row in rows:
                 self.assertEqual(len(row), len(headings))
                 self.assertIn(f"| {' | '.join(row)} |", text)
                 for cell in row:
-                    self.assertIn(cell, page.text)
+                    self.assertIn(cell, shown.text)
         for known in (report["machine"]["commit"], report["when"], "seed 1"):
             self.assertIn(known, text)
 
@@ -127,7 +128,7 @@ class ReportTest(unittest.TestCase):
                    if (row["op"], row["transport"], row["bytes"], row["in_flight"]) == ("READ", "krcore DC", 8, 16))
         row["latency_us"] = {"mean": 2.0, "p50": 1.25, "p99": 3.5}
         row["ops_per_s"] = 8_000_000
-        headings, rows = reproduce_report.cells("one_sided", report["figures"]["one_sided"])
+        headings, rows = page.cells("one_sided", report["figures"]["one_sided"])
         self.assertIn(["READ", "krcore DC", "8", "16", "1.250", "3.500", "8,000,000"], rows)
         self.assertEqual(headings[4:], ["batch p50 us", "p99", "requests a second"])
 
@@ -145,8 +146,8 @@ class ReportTest(unittest.TestCase):
     def test_modelled_figures_stand_apart_and_in_no_table(self):
         report = recorded()
         report["modelled"]["connecting"]["text"] = "modelled 12345.678 us"
-        page, files = self.write(report, "full_mesh")
-        self.assertEqual(sum("12345.678" in text for text in page.text), 1)
+        shown, files = self.write(report, "full_mesh")
+        self.assertEqual(sum("12345.678" in text for text in shown.text), 1)
         html_text = files["report.html"].decode("utf-8")
         self.assertLess(html_text.rindex("</table>"), html_text.index("12345.678"))
         self.assertLess(html_text.index("<h2>Modelled</h2>"), html_text.index("12345.678"))
@@ -154,8 +155,8 @@ class ReportTest(unittest.TestCase):
         self.assertNotIn("Modelled", self.write(alone, "full_mesh")[0].text)
 
     def test_some_figures_alone_make_a_report(self):
-        page, files = self.write(recorded(), "two_sided", "transfer")
-        self.assertEqual(page.tags.count("svg"), 2)
+        shown, files = self.write(recorded(), "two_sided", "transfer")
+        self.assertEqual(shown.tags.count("svg"), 2)
         self.assertEqual(sorted(name for name in files if name.endswith(".png")), ["transfer.png", "two_sided.png"])
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The evaluation on a small scale: every figure with every row, rates and latencies of one arithmetic, nothing left behind.
+"""The evaluation on a small scale: every figure with every row, rates that agree with latencies, and nothing left over.
 
 Usage: reproduce_test.py [unittest's arguments], in the repository's root, after a release build.
 """
@@ -18,13 +18,13 @@ import unittest
 from report_page import Page, measured_pictures, shown_by_a_browser
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-REPRODUCE = ["/usr/bin/python3", ROOT / "tools" / "reproduce.py"]
+REPRODUCE = ["/usr/bin/python3", ROOT / "bench" / "reproduce" / "reproduce.py"]
 PATIENCE_S = 120
 PLANES = ("krcore", "lite", "verbs")
 KINDS = ("thread", "fork", "exec")
 SIZES = (8, 64, 512, 4096, 32768, 262144, 1048576)
 MESSAGE_SIZES = (8, 64, 256, 512, 1024, 2048, 4096, 16384, 65536, 262144)
-# What tells a figure's rows apart, and all there must be.
+# The fields that tell a figure's rows apart, and their values in all rows that there must be.
 EXPECTED = {
     "many_to_one": (("worker_kind", "control_plane", "in_flight"),
                     itertools.product(("thread", "process"), PLANES, (1, 4, 16))),
@@ -43,7 +43,7 @@ def spreads(row):
 
 
 def descendants(pid):
-    """Processes that a process has started, and those that they have."""
+    """Processes that a process has started, and those that they have started."""
     found = []
     for child in pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text("ascii").split():
         found.append(int(child))
@@ -55,7 +55,7 @@ def descendants(pid):
 
 
 def shared_memory_of(pid):
-    """What a run with that id has left: its fabric's name has it, and others may run meanwhile."""
+    """The shared memory that a run with that id has left. Its fabric's name has the id, since other runs may go on."""
     return glob.glob(f"/dev/shm/*reproduce-{pid}-*")
 
 
@@ -91,7 +91,7 @@ class QuickRunTest(unittest.TestCase):
                     self.assertGreaterEqual(len(spreads(row)), 1)
                     for of, spread in spreads(row).items():
                         self.assertLessEqual(spread["p50"], spread["p99"], of)
-                        # A part that a control plane or a kind of worker has not is 0.
+                        # A part that a control plane or a kind of worker does not have is 0.
                         self.assertGreaterEqual(spread["p50"], 0, of)
                     for of in {"worker_us", "connect_us", "mesh_us", "latency_us", "bootstrap_us", "total_us"} & row.keys():
                         self.assertGreater(row[of]["p50"], 0, of)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The spike experiment on a small scale: every request served, the report complete, nothing left behind.
+"""The spike experiment on a small scale: every request served, the report complete, nothing left over.
 
 Usage: spike_test.py [unittest's arguments], in the repository's root, after a release build.
 """
@@ -14,7 +14,7 @@ import unittest
 from report_page import Page, measured_pictures, shown_by_a_browser
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-SPIKE = ["/usr/bin/python3", ROOT / "tools" / "spike.py", "--quick"]
+SPIKE = ["/usr/bin/python3", ROOT / "bench" / "spike" / "spike.py", "--quick"]
 
 
 class SpikeTest(unittest.TestCase):
@@ -37,7 +37,7 @@ class SpikeTest(unittest.TestCase):
         for label in ("replies a second", "p99, ms", "workers that serve"):
             self.assertEqual(page.text.count(label), 3, label)
         if shown is None:
-            print("not looked at by a browser: there is no chromium")
+            print("not checked in a browser: there is no chromium")
         else:
             timelines = measured_pictures(shown)
             self.assertEqual(len(timelines), 3)

@@ -27,7 +27,7 @@ import tempfile
 import suite_test
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tools"))
+sys.path.insert(0, str(ROOT / "tools/lib"))
 import kernel_module  # noqa: E402  pylint: disable=wrong-import-position
 
 VM = ROOT / "tools/vm"

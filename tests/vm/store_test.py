@@ -132,7 +132,7 @@ class StoreTest(unittest.TestCase):
 
     def test_the_spike_is_measured_over_verbs_and_the_kernel_module_and_reported_in_columns_of_its_own(self):
         with tempfile.TemporaryDirectory() as folder:
-            done = subprocess.run(["/usr/bin/python3", ROOT / "tools/spike.py", "--quick", "--control_plane=kernel",
+            done = subprocess.run(["/usr/bin/python3", ROOT / "bench/spike/spike.py", "--quick", "--control_plane=kernel",
                                    "--kinds=fork", f"--output={folder}"],
                                   capture_output=True, text=True, check=False, cwd=ROOT)
             if done.returncode == IMPOSSIBLE:

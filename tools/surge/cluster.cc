@@ -35,7 +35,7 @@ const char* MemberStateName(kvs::MemberState state) {
   }
 }
 
-// The home's word is newer than what the node has announced; but of trouble the home knows nothing.
+// The home's state is newer than what the node has announced, but the home does not know of trouble.
 void SetState(kvs::MemberState member, NodeView* node) {
   const bool troubled = node->state == "troubled" && member == kvs::MemberState::kInUse;
   if (!troubled && node->state != "silent" && node->state != "starting") node->state = MemberStateName(member);
@@ -127,7 +127,7 @@ void Cluster::AddMembers(ClusterView* view) {
       view->memory.free += node.memory->free;
       view->memory.reserved += node.memory->reserved;
     } else if (node.announcement && node_->IsConfirmedDead(node.id, node.announcement->incarnation)) {
-      node.state = "dead";  // meanwhile
+      node.state = "dead";  // it has died since it was listed
     } else {
       view->problems.push_back("memory node " + std::to_string(node.id) +
                                " cannot be read: " + use.status().ToString());
@@ -161,7 +161,7 @@ void Cluster::AddRates(ClusterView* view) {
   samples_ = std::move(now);
 }
 
-// Who cannot be found by the fabric's name, because somebody has removed its files.
+// Processes that cannot be found by the fabric's name, because its files were removed.
 void Cluster::AddNames(ClusterView* view) {
   if (const krcore::Status name = node_->CheckName(); !name.ok()) {
     view->problems.push_back(std::string(name.message()) + "; this is what was attached before");

@@ -41,9 +41,9 @@ struct ClusterView {
   std::vector<std::string> problems;  // what could not be read, and why
 };
 
-// Dead compute nodes are told of for so long.
+// How long dead compute nodes are shown.
 inline constexpr int64_t kRememberDeadS = 600;
-// Who has announced nothing for so long is silent.
+// A node that has announced nothing for this long is silent.
 inline constexpr int64_t kSilentS = 5;
 
 // Looks at one fabric again and again.

@@ -80,7 +80,7 @@ int ShowStatus() {
     const std::string text = FLAGS_json ? Json(*view) + "\n" : Table(*view);
     if (redraw) std::fputs("\x1b[H\x1b[J", stdout);
     std::fputs(text.c_str(), stdout);
-    if (std::fflush(stdout) != 0) return cli::kExitFailure;  // why is told at the exit
+    if (std::fflush(stdout) != 0) return cli::kExitFailure;  // the exit reports why
   } while (FLAGS_watch && !cli::StopSignal::WaitFor(kWatchMs));
   return 0;
 }

@@ -42,7 +42,7 @@ std::string Percent(uint64_t part, uint64_t whole) {
   return text.data();
 }
 
-// Serving of wanted, and who is on the way.
+// Workers that serve, of those wanted, and those that start or end.
 std::string Workers(const metrics::Announcement& said) {
   std::string text = std::to_string(said.workers_serving) + "/" + std::to_string(said.workers_wanted);
   if (said.workers_starting > 0) text += " +" + std::to_string(said.workers_starting);

@@ -1,0 +1,105 @@
+// The split of a subtable, with the accesses of the store's split (docs/protocol.md, "Split", has the numbers of its
+// steps). Other sessions wait; they neither help nor take over.
+#include <algorithm>
+
+#include "bench/peers/bound/bare_bound.h"
+
+namespace peers {
+
+using kvs::BucketHeader;
+using kvs::DirectoryEntry;
+using kvs::DirectoryState;
+using kvs::Slot;
+using kvs::SlotState;
+
+// Returns at once if another session splits it.
+void BareSession::Split(const kvs::TableRef& table) {
+  if (CompareSwap(table.address.offset, 0, 1) != 0) return;
+  SplitLocked(table);
+  CompareSwap(table.address.offset, 1, 0);
+}
+
+void BareSession::SplitLocked(const kvs::TableRef& table) {
+  const uint64_t parent_word = memory_.DirectoryOffset(table.index);
+  const DirectoryEntry before(ReadWord(parent_word));
+  if (before.depth() > table.entry.depth()) {  // another session was faster
+    directory_.Insert({before.subtable(), table.index, before, directory_.Ticket()});
+    return;
+  }
+  if (before.state() != DirectoryState::kNormal) return;  // its own birth comes first
+  const uint32_t depth = before.depth();
+  // 2.
+  const DirectoryEntry splitting = before.Next(depth, DirectoryState::kSplitting);
+  CompareSwap(parent_word, before.word(), splitting.word());
+  // 3.
+  const uint32_t child_index = kvs::ChildIndex(table.index, depth);
+  const uint64_t child_word = memory_.DirectoryOffset(child_index);
+  const DirectoryEntry absent(ReadWord(child_word));
+  ReadWord(parent_word);
+  const uint64_t parent = table.address.offset, child = memory_.TakeTable(&accesses_);
+  kvs::FormatSubtable({memory_.At(child), geometry_.bytes()}, geometry_, BucketHeader(depth + 1, child_index, 0),
+                      Slot::Pend());
+  ++accesses_.writes;
+  const DirectoryEntry migrating = absent.Next({BareMemory::kNode, child}, depth + 1, DirectoryState::kMigrating);
+  CompareSwap(child_word, absent.word(), migrating.word());
+  for (const uint64_t word : {child_word, parent_word, child_word}) ReadWord(word);
+  // 4.
+  Read(image_.data(), parent, image_.size());
+  for (uint32_t b = 0; b < geometry_.buckets(); ++b) {
+    const BucketHeader header(*reinterpret_cast<const uint64_t*>(image_.data() + kvs::BucketOffset(b)));
+    CompareSwap(parent + kvs::BucketOffset(b), header.word(), header.Deeper().word());
+  }
+  // 5.
+  Read(image_.data(), child, image_.size());
+  for (uint32_t s = 0; s < geometry_.slots(); s += kMigratedAtOnce) {
+    MigrateSlots(parent, child, depth, s, std::min(kMigratedAtOnce, geometry_.slots() - s));
+  }
+  // 6.
+  Read(image_.data(), parent, image_.size());
+  ReadWord(child_word);
+  for (uint32_t s = 0; s < geometry_.slots(); ++s) {
+    const Slot slot(*reinterpret_cast<const uint64_t*>(image_.data() + kvs::SlotOffset(s)));
+    if (slot.state() == SlotState::kFrz) CompareSwap(parent + kvs::SlotOffset(s), slot.word(), Slot::Free().word());
+  }
+  // 7.
+  const DirectoryEntry child_done = migrating.Next(depth + 1, DirectoryState::kNormal);
+  const DirectoryEntry parent_done = splitting.Next(depth + 1, DirectoryState::kNormal);
+  CompareSwap(child_word, migrating.word(), child_done.word());
+  CompareSwap(parent_word, splitting.word(), parent_done.word());
+  ++splits_;
+  directory_.Insert({child_done.subtable(), child_index, child_done, directory_.Ticket()});
+  directory_.Insert({parent_done.subtable(), table.index, parent_done, directory_.Ticket()});
+}
+
+// Slots [first, first + count): READ them at once, then their blocks' hashes, freeze what moves, decide the child's.
+void BareSession::MigrateSlots(uint64_t parent, uint64_t child, uint32_t depth, uint32_t first, uint32_t count) {
+  std::array<Slot, kMigratedAtOnce> slots, decisions;
+  const uint64_t begin = kvs::SlotOffset(first);
+  Read(image_.data() + begin, parent + begin, kvs::SlotOffset(first + count - 1) + sizeof(uint64_t) - begin);
+  for (uint32_t i = 0; i < count; ++i) {
+    slots[i] = *reinterpret_cast<const Slot*>(image_.data() + kvs::SlotOffset(first + i));
+    if (slots[i].has_block()) __builtin_prefetch(memory_.At(slots[i].block().offset));
+  }
+  for (uint32_t i = 0; i < count; ++i) {
+    decisions[i] = Slot::Free();
+    const uint64_t at = parent + kvs::SlotOffset(first + i);
+    while (slots[i].has_block()) {
+      kvs::BlockHeader header;
+      Read(&header, slots[i].block().offset, sizeof(header));
+      if ((header.hash >> depth & 1) == 0) break;
+      const bool is_value = slots[i].state() == SlotState::kVal;
+      const Slot settled = is_value ? slots[i].WithState(SlotState::kFrz) : Slot::Free();
+      const Slot there(CompareSwap(at, slots[i].word(), settled.word()));
+      if (there == slots[i]) {
+        if (is_value) decisions[i] = slots[i];
+        break;
+      }
+      slots[i] = there;  // it changed after it was read
+    }
+  }
+  for (uint32_t i = 0; i < count; ++i) {
+    CompareSwap(child + kvs::SlotOffset(first + i), Slot::Pend().word(), decisions[i].word());
+  }
+}
+
+}  // namespace peers
