@@ -1,3 +1,8 @@
+// Get that blocks, and MultiGet. Both try the steps of the usual case (kvs/table/finder.h) first. A key whose value is
+// not found so, for whatever reason, is then read by Reader::Get, which begins anew and knows every case.
+//
+// Gets of many keys take their two round trips together. Each key has an operation, which pins what its slots name; but
+// one batch reads for all, and no coroutine of a key's own waits for it.
 #include <array>
 #include <cassert>
 #include <cstdint>

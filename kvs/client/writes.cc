@@ -1,3 +1,8 @@
+// Writes that block, and MultiWrite. Both go by the steps of a write (kvs/table/writer.h).
+//
+// Many writes take their round trips together. Each has an operation and its place among the writes of its key; but one
+// batch asks for all, in the same steps. A write that these leave undone is then settled by itself, and if it may begin
+// again it does so as a coroutine of its own.
 #include <algorithm>
 #include <cstdint>
 #include <memory>

@@ -224,7 +224,7 @@ Task<Step> Finder::ScanTable(Operation& op, TableRef table, uint32_t states, Slo
 }
 
 // The steps of a read in its usual case: BeginRead, and then GoOnReading as long as that says kRun and all that was
-// asked for is there. (1) of Get. All else but kOk and kRun: it is no usual case.
+// asked for is there [Get 1]. All else but kOk and kRun: it is no usual case.
 Step Finder::BeginRead(Operation& op, Batch& batch) {
   addresses_.Count(common_.clock);
   if (!cache_.Lookup(op.hash, &op.scan.table)) return Step::kRestart;
@@ -236,7 +236,7 @@ Step Finder::GoOnReading(Operation& op, Batch& batch) {
   if (scan.reading == Scan::Reading::kHeaders) return HeadersFit(op) ? Step::kOk : Step::kRestart;
   const Step scanned = GoOnScan(op, batch);
   if (scanned != Step::kOk || scan.val >= 0) return scanned;
-  // No block is the key's: it is absent, if nothing moves, which the headers tell when they are read again: (2).
+  // No block is the key's: it is absent, if nothing moves, which the headers tell when they are read again: [Get 2].
   if (scan.closed || !scan.headers_fit || scan.frz >= 0 || scan.any_pending) return Step::kRestart;
   if (op.inserts) return Step::kOk;  // it looks again behind its tentative slot
   if (Mutated(Mutation::kMultiGetMissUnchecked) || Mutated(Mutation::kWriteMissUnchecked)) return Step::kOk;

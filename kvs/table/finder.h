@@ -28,7 +28,7 @@ class Finder {
       : common_(common), cache_(cache), addresses_(addresses) {}
 
   // ---- a read in its usual case
-  // BeginRead, and then GoOnReading as long as that says kRun and all that was asked for is there. (1) of Get. All else
+  // BeginRead, and then GoOnReading as long as that says kRun and all that was asked for is there [Get 1]. All else
   // but kOk and kRun: it is no usual case.
   Step BeginRead(Operation& op, Batch& batch);
   // kOk: op.scan.val is the value, or the key is absent, as far as it must be known.

@@ -1,3 +1,4 @@
+// Meeting a merge, and beginning one.
 #include <algorithm>
 
 #include "kvs/memory/mutation.h"

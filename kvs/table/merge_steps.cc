@@ -1,3 +1,4 @@
+// The steps of a merge (docs/protocol.md, "Merge"); and the table that two frozen ones become.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -168,8 +169,8 @@ Task<Step> Merger::Settle(Merge* merge, MergeStatus wanted) {
   co_return Step::kOk;
 }
 
-// 3 and 4. The old word of dir[c] does not come back once it is gone, so that who does not find it there, nor the
-// record, is right for ever.
+// [Merge 3, Merge 4] The old word of dir[c] does not come back once it is gone, so that who does not find it there, nor
+// the record, is right for ever.
 Task<Step> Merger::DecideEngagement(Merge* merge) {
   uint64_t& old = workbench_.words().words[0];
   const uint64_t engaged = merge->child_word().word();
@@ -181,7 +182,7 @@ Task<Step> Merger::DecideEngagement(Merge* merge) {
   co_return co_await Settle(merge, taken ? MergeStatus::kEngaged : MergeStatus::kAbandoned);
 }
 
-// 5. Nothing has happened to the tables.
+// [Merge 5] Nothing has happened to the tables.
 Task<Step> Merger::AbandonMerge(Merge merge) {
   Batch& batch = workbench_.batch();
   uint64_t* words = workbench_.words().words.data();
@@ -197,7 +198,7 @@ Task<Step> Merger::AbandonMerge(Merge merge) {
   co_return Step::kRestart;
 }
 
-// 6. Closes the headers, then freezes the slots. What the image shows in the end is the table for ever, but for
+// [Merge 6] Closes the headers, then freezes the slots. What the image shows in the end is the table for ever, but for
 // tentative slots of inserters who will find it closed.
 Task<Step> Merger::CloseTable(TableRef table, uint32_t image) {
   if (!common_.connections.Reach(table.address.node)) co_return Step::kUnavailable;
@@ -292,7 +293,7 @@ Task<Step> Merger::FreezeSlots(TableRef table, uint32_t image) {
   co_return Step::kOk;
 }
 
-// 7. The joined table, from the two frozen images.
+// [Merge 7] The joined table, from the two frozen images.
 Task<Step> Merger::BuildMerged(Operation& op, Merge merge, bool* fits) {
   MergedImage merged(workbench_.image(kNewImage), common_.shape.geometry,
                      BucketHeader(merge.terms.depth(), merge.terms.parent_index, 0));
@@ -360,8 +361,8 @@ Task<Step> Merger::Publish(uint32_t index, DirectoryEntry expected, uint32_t dep
   co_return Step::kOk;
 }
 
-// 7, where one table is not enough, or not wanted: each is replaced by a copy. dir[c] at last, and when dir[s] is known
-// to have been.
+// [Merge 7] Where one table is not enough, or not wanted: each is replaced by a copy. dir[c] at last, and when dir[s]
+// is known to have been.
 Task<Step> Merger::PublishCopies(Merge merge, bool parent_left, SpareTables* spares) {
   const MergeRecord& terms = merge.terms;
   const uint32_t depth = terms.depth() + 1;
@@ -382,7 +383,7 @@ Task<Step> Merger::PublishCopies(Merge merge, bool parent_left, SpareTables* spa
   co_return reported == Step::kOk ? Step::kRestart : reported;  // nothing became smaller
 }
 
-// 8. dir[s] does not name the record any more.
+// [Merge 8] dir[s] does not name the record any more.
 Task<Step> Merger::UnlinkChild(Merge merge) {
   const DirectoryEntry child = merge.child_word();
   const DirectoryEntry absent = child.Next(merge.terms.child().subtable(), child.depth(), DirectoryState::kAbsent);

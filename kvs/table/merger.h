@@ -1,6 +1,7 @@
 // Merger: merging two sibling subtables into one; whoever meets a merge (merge.cc), and its steps (merge_steps.cc). Two
 // directory entries must change together, so both are first made to name a record of the merge
-// (kvs/layout/directory.h), from which anybody can go on. The step numbers are those of docs/protocol.md.
+// (kvs/layout/directory.h), from which anybody can go on. The steps are those of docs/protocol.md,
+// "Merge".
 //
 // Thread safety: the client's thread.
 #ifndef KVS_TABLE_MERGER_H_

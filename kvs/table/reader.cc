@@ -29,7 +29,7 @@ Task<Status> Reader::Get(std::string_view key, std::string* value) {
       if (resolved != Step::kOk) continue;
     }
     const uint32_t ins = Mutated(Mutation::kInsVisible) ? MaskOf(SlotState::kIns) : 0;
-    Step scanned = finder_.BeginScan(op, op.batch, kReaderStates | ins, std::exchange(guess, Slot::Free()));  // (1)
+    Step scanned = finder_.BeginScan(op, op.batch, kReaderStates | ins, std::exchange(guess, Slot::Free()));  // [Get 1]
     for (;;) {
       const Outcome read = co_await op.batch.Run();
       if (scanned != Step::kRun) break;
@@ -47,7 +47,7 @@ Task<Status> Reader::Get(std::string_view key, std::string* value) {
       co_return turn.Share(Status::Ok());
     }
     Step step;
-    if (op.scan.closed) {  // (5)
+    if (op.scan.closed) {  // [Get 5]
       if (!op.merge.known() && !Mutated(Mutation::kClosedUnchecked)) {
         ++common_.stats.stale_directory_hits;
         cache_.Forget(table);
@@ -58,7 +58,7 @@ Task<Status> Reader::Get(std::string_view key, std::string* value) {
       if (step == Step::kOk) co_return turn.Share(op.scan.val >= 0 ? StatusCode::kOk : StatusCode::kNotFound);
     } else if (op.scan.headers_fit && op.scan.frz < 0 && !op.scan.any_pending) {
       if (Mutated(Mutation::kGetMissUnchecked)) co_return turn.Share(StatusCode::kNotFound);
-      step = co_await finder_.CheckHeaders(op);  // (2)
+      step = co_await finder_.CheckHeaders(op);  // [Get 2]
       if (step == Step::kOk) co_return turn.Share(StatusCode::kNotFound);
     } else {
       step = co_await GetDuringMigration(op, value);
@@ -74,7 +74,7 @@ Task<Step> Reader::GetDuringMigration(Operation& op, std::string* value) {
   TableRef parent, child;
   int frozen = -1;
   Slot frozen_slot;
-  if (op.scan.any_pending) {  // (4): this is a child whose split is not finished; the parent may hold the key
+  if (op.scan.any_pending) {  // [Get 4]: this is a child whose split is not finished; the parent may hold the key
     child = op.scan.table;
     if (child.index == 0) co_return Step::kRestart;
     // Read behind the PEND: if the split is still going on, this is its parent; if not, the child decides alone.
@@ -88,7 +88,7 @@ Task<Step> Reader::GetDuringMigration(Operation& op, std::string* value) {
       value->assign(op.scan.block.value());
       co_return Step::kOk;
     }
-  } else {  // (3): the headers moved, or a frozen slot of the key
+  } else {  // [Get 3]: the headers moved, or a frozen slot of the key
     ++common_.stats.stale_directory_hits;
     parent = op.scan.table;
   }

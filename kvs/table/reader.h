@@ -1,4 +1,4 @@
-// Reader: Get in every case. The step numbers are those of docs/protocol.md.
+// Reader: Get in every case. The steps are those of docs/protocol.md, "Get".
 //
 // Thread safety: the client's thread.
 #ifndef KVS_TABLE_READER_H_

@@ -53,7 +53,7 @@ Task<Step> Splitter::HelpMigrate(Operation& op) {
   for (uint32_t c = 0; c < kCandidates; ++c) {
     if (op.Candidate(c).state() == SlotState::kPend) slots[count++] = op.SlotIndex(c);
   }
-  // migrate(i), step 1: the parent's headers first, so that no insert can confirm behind the look at its slot.
+  // [Split 4] for these buckets: the parent's headers first, so that no insert can confirm behind the look at its slot.
   std::array<uint64_t, 4>& headers = op.buffers->headers;
   const auto bucket = [&op](uint32_t b) { return FirstBucket(op.scan.places.place[b / 2]) + b % 2; };
   for (uint32_t b = 0; b < 4; ++b) {
@@ -77,7 +77,7 @@ Task<Step> Splitter::HelpMigrate(Operation& op) {
                                    std::span(reinterpret_cast<BlockHeader*>(op.buffers->match.data()), kCandidates)});
 }
 
-// migrate(i), steps 2 and 3, for many slots at once. The headers of their buckets in the parent have moved.
+// [Split 5] for many slots at once. The headers of their buckets in the parent have moved.
 Task<Step> Splitter::MigrateSlots(const Migration& migration, std::span<const uint32_t> slots,
                                   MigrationScratch scratch) {
   const uint32_t count = static_cast<uint32_t>(slots.size());
@@ -236,7 +236,7 @@ Task<Step> Splitter::SplitLocked(TableRef table, GlobalAddress* spare, Merge* me
     co_return Step::kOk;
   }
   if (depth >= kMaxDepth) co_return Step::kFull;
-  if (!parent.entry.splitting()) {  // 2. From now on nothing else happens to this table.
+  if (!parent.entry.splitting()) {  // [Split 2] From now on nothing else happens to this table.
     if (!spare->valid()) co_return Step::kFull;
     const DirectoryEntry splitting = parent.entry.Next(depth, DirectoryState::kSplitting);
     workbench_.batch().CompareSwap(directory_.EntryAddress(parent.index), parent.entry.word(), splitting.word(), words);
@@ -251,7 +251,7 @@ Task<Step> Splitter::SplitLocked(TableRef table, GlobalAddress* spare, Merge* me
   co_return co_await FinishSplit(child_index);
 }
 
-// Step 3: the new subtable, all PEND, and its directory entry; or another client's, which is adopted. kRestart: the
+// [Split 3] The new subtable, all PEND, and its directory entry; or another client's, which is adopted. kRestart: the
 // split that `parent` shows is finished.
 Task<Step> Splitter::PublishChild(TableRef parent, uint32_t child_index, GlobalAddress* spare) {
   // The parent behind the child: if it is still in this split, so was the child when it was read; then an ABSENT one
@@ -286,7 +286,7 @@ Task<Step> Splitter::PublishChild(TableRef parent, uint32_t child_index, GlobalA
   co_return Step::kOk;
 }
 
-// 4. All headers of the parent. The parent's image stays in split_.
+// [Split 4] All headers of the parent. The parent's image stays on the workbench.
 Task<Step> Splitter::MoveHeaders(const Migration& migration) {
   Batch& batch = workbench_.batch();
   batch.Read(migration.parent.address, workbench_.image().data(),
@@ -334,7 +334,7 @@ Task<Step> Splitter::FinishSplit(uint32_t child_index) {
       for (uint32_t s = 0; s < common_.shape.geometry.slots(); ++s)
         migration.early.push_back(workbench_.ImageSlot(s).word());
     }
-    // 5. Every slot that nobody has decided.
+    // [Split 5] Every slot that nobody has decided.
     batch.Read(migration.child.address, workbench_.image().data(), table_bytes);
     const Outcome child_image = co_await batch.Run();
     if (child_image != Outcome::kOk) co_return Step::kUnavailable;
@@ -353,7 +353,7 @@ Task<Step> Splitter::FinishSplit(uint32_t child_index) {
       const Step moved = co_await MoveHeaders(migration);
       if (moved != Step::kOk) co_return moved;
     }
-    // 6. Now that all of the child is decided, what is frozen in the parent is history.
+    // [Split 6] Now that all of the child is decided, what is frozen in the parent is history.
     batch.Read(migration.parent.address, workbench_.image().data(), table_bytes);
     const Outcome parent_image = co_await batch.Run();
     if (parent_image != Outcome::kOk) co_return Step::kUnavailable;
@@ -375,7 +375,7 @@ Task<Step> Splitter::FinishSplit(uint32_t child_index) {
     }
   }
 
-  // 7. The child first: while the parent is splitting, the split is still to be finished.
+  // [Split 7] The child first: while the parent is splitting, the split is still to be finished.
   const DirectoryEntry child_done = migration.child.entry.Next(migration.depth + 1, DirectoryState::kNormal);
   const DirectoryEntry parent_done = migration.parent.entry.Next(migration.depth + 1, DirectoryState::kNormal);
   if (migration.child.migrating()) {

@@ -1,5 +1,6 @@
-// Splitter: splitting a subtable, and helping with somebody else's split. The step numbers are those of
-// docs/protocol.md.
+// Splitter: splitting a subtable, and helping with somebody else's split. Slot i of the parent can move only to slot i
+// of the child; one CAS on the child's slot decides it for ever, so splitter, helper, successor and late-comer all
+// issue the same idempotent CASes. The steps are those of docs/protocol.md, "Split".
 //
 // Thread safety: the client's thread.
 #ifndef KVS_TABLE_SPLITTER_H_

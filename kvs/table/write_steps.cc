@@ -1,3 +1,7 @@
+// The usual case of a write, in which nothing moves and nobody else wants the key: a sequence of steps, each of which
+// looks at what the last round trip has brought and asks for the next. Then what becomes of a write that they have not
+// ended. At the end is what concerns a write's block: its memory, what is in it, and what becomes of it and of the one
+// that it replaces.
 #include <algorithm>
 #include <span>
 #include <string>
@@ -44,7 +48,7 @@ Step Writer::GoOnWriting(PendingWrite& write, Batch& batch) {
   return Step::kOk;
 }
 
-// (1) The block travels beside the scan. kRun: both have been asked for; else it is no usual case.
+// [Write 1] The block travels beside the scan. kRun: both have been asked for; else it is no usual case.
 Step Writer::BeginWrite(PendingWrite& write, Batch& batch) {
   Operation& op = *write.op;
   op.inserts = write.inserts();
@@ -68,7 +72,7 @@ Step Writer::BeginWrite(PendingWrite& write, Batch& batch) {
 // The scan found the key's value, or that it is absent and that nothing moves.
 Step Writer::Publish(PendingWrite& write, Batch& batch) {
   Operation& op = *write.op;
-  if (op.scan.val >= 0) {  // (2)
+  if (op.scan.val >= 0) {  // [Write 2]
     if (write.kind == OpKind::kInsert) {
       write.result = StatusCode::kExists;
       return Step::kOk;
@@ -81,11 +85,11 @@ Step Writer::Publish(PendingWrite& write, Batch& batch) {
     write.phase = PendingWrite::Phase::kReplace;
     return Step::kRun;
   }
-  if (!write.inserts()) {  // (5)
+  if (!write.inserts()) {  // [Write 5]
     write.result = StatusCode::kNotFound;
     return Step::kOk;
   }
-  // (6) a. On one queue, the scan behind the CAS: it sees whatever was there when the tentative slot appeared.
+  // [Write 6a] On one queue, the scan behind the CAS: it sees whatever was there when the tentative slot appeared.
   const int candidate = ChooseFreeSlot(op.scan.places, FreeSlots(op.buffers->candidates()));
   if (candidate < 0) return Step::kFull;
   write.candidate = static_cast<uint32_t>(candidate);
@@ -100,7 +104,7 @@ Step Writer::Publish(PendingWrite& write, Batch& batch) {
   return Step::kRun;
 }
 
-// (6b-f) The usual case: nobody else has the key, and the table is the key's.
+// [Write 6b to 6f] The usual case: nobody else has the key, and the table is the key's.
 Step Writer::LookBehindTentative(PendingWrite& write, Batch& batch) {
   Operation& op = *write.op;
   if (op.buffers->cas[0] != Slot::Free().word()) return Step::kRestart;
@@ -113,7 +117,7 @@ Step Writer::LookBehindTentative(PendingWrite& write, Batch& batch) {
   const bool alone = op.scan.planned_count == 0 || Mutated(Mutation::kConfirmWithoutKill);
   const bool fits = FitOfHeaders(op.buffers->candidates(), op.hash.h1).fits || Mutated(Mutation::kInsertWithoutHeaders);
   if (!alone || !fits) return Step::kRestart;
-  if (op.Candidate(write.candidate) != write.now) return Step::kRestart;  // c: a rival or a migrator killed it
+  if (op.Candidate(write.candidate) != write.now) return Step::kRestart;  // [Write 6c] a rival or a migrator killed it
   if (Mutated(Mutation::kConfirmByWrite)) return Step::kRestart;
   AskToSwap(write, batch, write.now, write.now.WithState(SlotState::kVal));
   write.phase = PendingWrite::Phase::kConfirm;
@@ -130,7 +134,7 @@ void Writer::AskToSwap(PendingWrite& write, Batch& batch, Slot old, Slot now) {
   batch.CompareSwap(write.at(), old.word(), now.word(), &write.op->buffers->cas[0]);
 }
 
-// (2) What a write puts in the place of the VAL slot `old`.
+// [Write 2] What a write puts in the place of the VAL slot `old`.
 Slot Writer::Replacement(const PendingWrite& write, Slot old) {
   if (write.kind == OpKind::kDelete) return Slot::Free();
   return write.block.InState(SlotState::kVal, write.op->hash.fingerprint(), static_cast<uint8_t>(old.version() + 1));
@@ -145,7 +149,7 @@ void Writer::Replaced(PendingWrite& write) {
   addresses_.Refresh(op.hash.h1, write.now);
 }
 
-// (6f) The tentative slot is a value now.
+// [Write 6f] The tentative slot is a value now.
 void Writer::Inserted(PendingWrite& write) {
   Operation& op = *write.op;
   write.block.published = true;
@@ -187,7 +191,7 @@ Task<Step> Writer::SettleWrite(PendingWrite& write) {
   co_return co_await LookAtConfirm(write, outcome);
 }
 
-// (2) That CAS had `outcome`, or was lost. As SettleWrite.
+// [Write 2] That CAS had `outcome`, or was lost. As SettleWrite.
 Task<Step> Writer::ReplaceAfterAll(PendingWrite& write, Outcome outcome) {
   Operation& op = *write.op;
   for (uint32_t looks = 0;; ++looks) {
@@ -222,9 +226,10 @@ Task<Step> Writer::ReplaceAfterAll(PendingWrite& write, Outcome outcome) {
   }
 }
 
-// (2) A lost CAS returned the word that is in the slot now. If that is a value whose block holds this very key, which
-// has to be read, the next CAS may expect it: no scan is needed. The slot is read again behind the block: if it goes on
-// changing, that CAS would be lost as well. kOk: the slot's candidate is the word to expect. kRestart: scan again.
+// [Write 2] A lost CAS returned the word that is in the slot now. If that is a value whose block holds this very key,
+// which has to be read, the next CAS may expect it: no scan is needed. The slot is read again behind the block: if it
+// goes on changing, that CAS would be lost as well. kOk: the slot's candidate is the word to expect. kRestart: scan
+// again.
 Task<Step> Writer::LookAgain(PendingWrite& write, Slot there) {
   Operation& op = *write.op;
   if (there.state() != SlotState::kVal || there.fingerprint() != op.hash.fingerprint() ||
@@ -244,7 +249,7 @@ Task<Step> Writer::LookAgain(PendingWrite& write, Slot there) {
   co_return Step::kOk;
 }
 
-// (6b-f) The tentative slot was made, and the scan behind that ended as `scanned`. As SettleWrite.
+// [Write 6b to 6f] The tentative slot was made, and the scan behind that ended as `scanned`. As SettleWrite.
 Task<Step> Writer::ConfirmAfterAll(PendingWrite& write, Step scanned) {
   Operation& op = *write.op;
   const TableRef table = op.scan.table;
@@ -255,7 +260,7 @@ Task<Step> Writer::ConfirmAfterAll(PendingWrite& write, Step scanned) {
     const bool fit = op.scan.headers_fit || Mutated(Mutation::kInsertWithoutHeaders);
     const bool rival = op.scan.ins_count != 0 && !Mutated(Mutation::kConfirmWithoutKill);
     const bool rival_counts = rival && Mutated(Mutation::kExistsOnIns);
-    if (step != Step::kOk || !fit || found || rival_counts) {  // b, d (and torn reads)
+    if (step != Step::kOk || !fit || found || rival_counts) {  // [Write 6b, 6d] (and torn reads)
       const bool exists = step == Step::kOk && (op.scan.val >= 0 || rival_counts);
       const Step aborted = co_await AbortTentative(write);
       if (aborted == Step::kUnavailable) co_return InDoubt(write);
@@ -265,9 +270,9 @@ Task<Step> Writer::ConfirmAfterAll(PendingWrite& write, Step scanned) {
       write.result = StatusCode::kExists;
       co_return Step::kOk;
     }
-    if (op.Candidate(write.candidate) != own) co_return Step::kRestart;  // c: a rival or a migrator killed it
+    if (op.Candidate(write.candidate) != own) co_return Step::kRestart;  // [Write 6c] a rival or a migrator killed it
     if (!rival) break;
-    // e. Rivals with the same key: whoever kills first goes on.
+    // [Write 6e] Rivals with the same key: whoever kills first goes on.
     const uint32_t rivals = op.scan.ins_count;
     for (uint32_t i = 0; i < rivals; ++i) {
       const uint32_t c = op.scan.ins[i];
@@ -282,7 +287,7 @@ Task<Step> Writer::ConfirmAfterAll(PendingWrite& write, Step scanned) {
     if (all_killed || Mutated(Mutation::kConfirmAfterFailedKill)) break;
     ++common_.stats.cas_failures;
   }
-  // f. The linearization point.
+  // [Write 6f] The linearization point.
   if (Mutated(Mutation::kConfirmByWrite)) {
     op.buffers->cas[1] = own.WithState(SlotState::kVal).word();
     op.buffers->cas[0] = own.word();
@@ -299,7 +304,7 @@ void Writer::AskToConfirm(PendingWrite& write) {
                               &write.op->buffers->cas[0]);
 }
 
-// (6f) That CAS had `outcome`. As SettleWrite.
+// [Write 6f] That CAS had `outcome`. As SettleWrite.
 Task<Step> Writer::LookAtConfirm(PendingWrite& write, Outcome outcome) {
   Operation& op = *write.op;
   if (outcome == Outcome::kFenced) co_return InDoubt(write);  // it was never posted

@@ -136,7 +136,7 @@ Task<void> Writer::WriteAfterAll(PendingWrite& write) {
       if (resolved != Step::kOk) continue;
     }
 
-    // (1) The block travels beside the scan.
+    // [Write 1] The block travels beside the scan.
     if (block.address.valid() && !block.written && !SendBlock(op, &block)) {
       result = common_.connections.UnavailableStatus("writing a block");
       break;
@@ -156,7 +156,7 @@ Task<void> Writer::WriteAfterAll(PendingWrite& write) {
 
     if (op.scan.frz >= 0 && Mutated(Mutation::kUpdateOfFrz)) op.scan.val = op.scan.frz;
     if (op.scan.val < 0) {
-      // (3) It may have moved to a child, or with all others to another table.
+      // [Write 3] It may have moved to a child, or with all others to another table.
       if (!op.scan.headers_fit || op.scan.frz >= 0) {
         const Step left = co_await LeaveTable(op);
         if (fails(left, "finding the subtable")) break;
@@ -168,14 +168,14 @@ Task<void> Writer::WriteAfterAll(PendingWrite& write) {
         if (left == Step::kOk) Progressed(op);
         continue;
       }
-      // (4) Nothing is absent, and nothing may be inserted, before all candidates are decided.
+      // [Write 4] Nothing is absent, and nothing may be inserted, before all candidates are decided.
       if (op.scan.any_pending && !Mutated(Mutation::kWriteAtChildUnhelped)) {
         const Step helped = co_await splitter_.HelpMigrate(op);
         if (fails(helped, "helping a split")) break;
         if (helped == Step::kOk) Progressed(op);
         continue;
       }
-      // (5)
+      // [Write 5]
       if (!write.inserts() && !Mutated(Mutation::kWriteMissUnchecked)) {
         const Step checked = co_await finder_.CheckHeaders(op);
         if (fails(checked, "scanning a subtable")) break;
@@ -185,7 +185,7 @@ Task<void> Writer::WriteAfterAll(PendingWrite& write) {
         }
       }
     }
-    // (2), (5), (6)
+    // [Write 2], [Write 5], [Write 6]
     const Step published = co_await PublishAlone(write);
     if (published == Step::kOk) break;
     if (fails(published, "writing")) break;
@@ -201,8 +201,8 @@ Task<void> Writer::WriteAfterAll(PendingWrite& write) {
   }
 }
 
-// (3) The table of the last scan may not be the key's any more. kOk: another one is; what is known of it is in the
-// cache.
+// [Write 3] The table of the last scan may not be the key's any more. kOk: another one is; what is known of it is in
+// the cache.
 Task<Step> Writer::LeaveTable(Operation& op) {
   const TableRef table = op.scan.table;
   if (op.scan.closed && op.merge.known()) co_return co_await merger_.HelpMerge(op);

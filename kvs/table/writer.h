@@ -1,6 +1,6 @@
 // Writer: Put, Insert, Update and Delete. A write goes by the steps of its usual case (write_steps.cc). What these
 // leave is settled there too, and if the write is undone then it begins again, in a loop that knows everything
-// (writer.cc). The step numbers are those of docs/protocol.md.
+// (writer.cc). The steps are those of docs/protocol.md, "Writes".
 //
 // Thread safety: the client's thread.
 #ifndef KVS_TABLE_WRITER_H_
@@ -47,11 +47,11 @@ struct PendingWrite {
   // What is waited for: the last thing that was asked for and not looked at yet.
   enum class Phase : uint8_t {
     kBegin,    // nothing yet
-    kScan,     // (1) of docs/protocol.md: the block's WRITE, the buckets, the blocks that match, (5) the headers again
+    kScan,     // [Write 1] the block's WRITE, the buckets, the blocks that match, [Write 5] the headers again
     kScanned,  // nothing: all of that is there, and shows that the write may be published
-    kReplace,  // (2) the CAS of a VAL slot
-    kInsert,   // (6a) the CAS of a FREE slot to one's own tentative one, and the buckets again
-    kConfirm,  // (6f) the CAS that makes a value of that
+    kReplace,  // [Write 2] the CAS of a VAL slot
+    kInsert,   // [Write 6a] the CAS of a FREE slot to one's own tentative one, and the buckets again
+    kConfirm,  // [Write 6f] the CAS that makes a value of that
   };
 
   PendingWrite(Operation& operation, OpKind write_kind, std::string_view written)

@@ -1,3 +1,7 @@
+// Emptying a memory node, so that it can be stopped: nobody takes memory there any more, its subtables are replaced by
+// copies elsewhere, and its chunks are emptied as the mover empties any. It goes on in rounds, each of which is one of
+// the mover's, so that others that need memory have their turn. Why nothing is there at last: docs/protocol.md,
+// "Draining a memory node".
 #include <algorithm>
 #include <string>
 

@@ -1,3 +1,6 @@
+// One round of the mover: the chunks chosen are announced, emptied and freed, or given up. And what that takes: waiting
+// for everybody, and scanning the store. Why a chunk that it frees is not in use any more, and what the steps are:
+// docs/protocol.md, "Emptying chunks".
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -133,16 +136,17 @@ Task<Step> Mover::Evacuate() {
   // A client that has stopped is expelled before anything is sealed for it: what it may know is left alone.
   if (!op_.drains && !Mutated(Mutation::kEvacuationUnannounced)) step = co_await WaitForAll(victims_);
   if (step != Step::kOk) co_return step;
-  step = co_await Announce();  // (1)
+  step = co_await Announce();  // [Empty 1]
   if (step == Step::kOk && victims_.empty()) co_return step;
   if (step == Step::kOk) step = co_await maintenance_.MaintainNow();
-  if (step == Step::kOk && !Mutated(Mutation::kEvacuationUnannounced)) step = co_await WaitForAll(victims_);  // (2)
+  if (step == Step::kOk && !Mutated(Mutation::kEvacuationUnannounced))
+    step = co_await WaitForAll(victims_);  // [Empty 2]
   if (step == Step::kOk && scarce_) step = co_await LookAgain();
   int scans = 0, invalid = 0, left = victims_.empty() ? 0 : INT32_MAX;
   while (step == Step::kOk && left > 0 && scans < kScansPerRound && invalid < kInvalidScans && !OutOfTime()) {
     bool valid = false;
     for (Victim& victim : victims_) victim.references = 0;
-    step = co_await Scan(nullptr, &valid);  // (3)
+    step = co_await Scan(nullptr, &valid);  // [Empty 3]
     if (step != Step::kOk) break;
     if (!valid) {
       ++invalid;
@@ -157,7 +161,7 @@ Task<Step> Mover::Evacuate() {
     }
   }
   const bool any = std::any_of(victims_.begin(), victims_.end(), [](const Victim& victim) { return victim.empty; });
-  if (step == Step::kOk && any) step = co_await WaitForReaders();  // (4)
+  if (step == Step::kOk && any) step = co_await WaitForReaders();  // [Empty 4]
   for (const Victim& victim : victims_) {
     if (op_.batch.Stale()) co_return Step::kRestart;
     const Step ended = co_await End(victim, step == Step::kOk && victim.empty);
@@ -234,7 +238,7 @@ Task<Step> Mover::GiveUp(EvacuationWord evacuation) {
   co_return Step::kOk;
 }
 
-// ---- (2), (4) waiting
+// ---- [Empty 2], [Empty 4] waiting
 
 // A client that was expelled and had announced this epoch knows what was made up to one epoch later. Is the chunk that
 // old, or may it be?
@@ -282,7 +286,7 @@ Task<Step> Mover::WaitForAll(std::span<const Victim> victims) {
   co_return op_.batch.Stale() ? Step::kRestart : Step::kOk;
 }
 
-// ---- (3) scanning
+// ---- [Empty 3] scanning
 
 Task<Step> Mover::ReadDirectory(std::vector<uint64_t>* entries) {
   // As much as is in use: an entry of depth d has descendants below 2^d only, those under way aside, which make the
@@ -390,7 +394,7 @@ Task<Step> Mover::VisitTable(uint32_t index, DirectoryEntry entry, Census* censu
     if (slot.state() == SlotState::kFrz) continue;  // a split or merge under way: the scan is not valid
     const GlobalAddress at{table.node, table.offset + SlotOffset(s)};
     if (slot.state() == SlotState::kIns) {
-      // Whoever lived has let go of it: (2).
+      // Whoever lived has let go of it: [Empty 2].
       op_.batch.CompareSwap(at, slot.word(), Slot::Free().word(), &op_.buffers->cas[0]);
       const Outcome killed = co_await op_.batch.Run();
       if (killed != Outcome::kOk) co_return Step::kUnavailable;
