@@ -50,7 +50,8 @@ class Home {
   // Before the client is registered: to which nodes it should be connected by then, and a glance at the client table.
   // An entry that it shows as free is claimed by CAS, however much later; and the part in use never shrinks.
   Task<Step> Glance();
-  // Reads the epoch, and behind it the counters, the client table, and the member list if it has changed.
+  // Reads the epoch, and behind it the counters, the client table, and the member list if it has changed. For clients
+  // that are registered.
   Task<Step> Read(Batch& batch);
   // Behind a READ of the counters: reads the member list, if they say that it has changed. What is announced after that
   // is announced by a client that takes no memory of a node that is being drained.
