@@ -18,7 +18,7 @@
 
 namespace kvs {
 
-// What an operation that waits for memory sees of the mover, whose runs make room (kvs/upkeep/compaction.h).
+// What an operation that waits for memory sees of the mover, whose runs make room (kvs/upkeep/upkeep.h).
 struct Room {
   class Maker {
    public:

@@ -1,9 +1,9 @@
-#include "kvs/upkeep/compaction.h"
-
+// When a client gives memory back.
 #include <utility>
 
 #include "kvs/memory/detached.h"
 #include "kvs/upkeep/mover.h"
+#include "kvs/upkeep/upkeep.h"
 
 namespace kvs {
 namespace {

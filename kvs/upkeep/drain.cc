@@ -7,8 +7,8 @@
 
 #include "kvs/memory/detached.h"
 #include "kvs/memory/mutation.h"
-#include "kvs/upkeep/drainer.h"
 #include "kvs/upkeep/mover.h"
+#include "kvs/upkeep/upkeep.h"
 
 namespace kvs {
 namespace {
@@ -68,7 +68,7 @@ Task<Step> Mover::MarkDraining() {
   const krcore::NodeId node = drain_->node;
   uint64_t& word = op_.buffers->cas[0];
   for (bool known = false; !known;) {
-    op_.batch.Read(MemberAddress(home_, node), &word, sizeof(word));
+    op_.batch.Read(MemberAddress(home(), node), &word, sizeof(word));
     const Outcome read = co_await op_.batch.Run();
     if (read != Outcome::kOk) co_return Step::kUnavailable;
     const MemberWord found(word);
@@ -88,7 +88,7 @@ Task<Step> Mover::MarkDraining() {
           co_return Step::kOk;
         }
         if (!common_.connections.Reach(node)) co_return Step::kUnavailable;
-        const Step marked = co_await ChangeMember(op_, home_, node, found, MemberState::kDraining, &known);
+        const Step marked = co_await ChangeMember(op_, home(), node, found, MemberState::kDraining, &known);
         if (marked != Step::kOk) co_return marked;
         if (known) drain_->mark = found.Become(MemberState::kDraining);
         break;
@@ -100,7 +100,7 @@ Task<Step> Mover::MarkDraining() {
 
 // Until everybody knows. Then the node is done with if it is drained.
 Task<Step> Mover::TellMark() {
-  op_.batch.FetchAdd({home_, kMemberChangesOffset}, 1, &op_.buffers->cas[0]);
+  op_.batch.FetchAdd({home(), kMemberChangesOffset}, 1, &op_.buffers->cas[0]);
   const Outcome told = co_await op_.batch.Run();
   if (told != Outcome::kOk) co_return Step::kUnavailable;
   (void)co_await maintenance_.MaintainNow();
@@ -109,7 +109,7 @@ Task<Step> Mover::TellMark() {
   if (waited != Step::kOk) co_return waited;
   // Taken back meanwhile, it may have been filled again.
   uint64_t& word = op_.buffers->cas[0];
-  op_.batch.Read(MemberAddress(home_, drain_->node), &word, sizeof(word));
+  op_.batch.Read(MemberAddress(home(), drain_->node), &word, sizeof(word));
   const Outcome read = co_await op_.batch.Run();
   if (read != Outcome::kOk) co_return Step::kUnavailable;
   if (MemberWord(word) != drain_->mark) {
@@ -149,12 +149,12 @@ Task<Step> Mover::MoveTables(bool* all) {
     const Step moved = co_await MoveTable(index);
     if (op_.batch.Stale()) co_return Step::kRestart;
     if (moved == Step::kUnavailable) co_return moved;
-    no_room_ |= moved == Step::kFull;
+    found_.no_room |= moved == Step::kFull;
     if (moved != Step::kOk) continue;
     ++drain_->report.tables_moved;
     ++moved_here;
     --left;
-    progress_ = true;
+    found_.progress = true;
   }
   *all = true;
   if (!under_way_.empty()) co_await FinishOthersWork();
@@ -244,7 +244,7 @@ Task<Step> Mover::FreeOrphans(std::map<Chunk, ChunkWord>* chunks) {
     if (old != word.word()) continue;
     word = word.Freed();
     --drain_->report.chunks_left;
-    progress_ = true;
+    found_.progress = true;
   }
   co_return Step::kOk;
 }
@@ -268,7 +268,7 @@ Task<Step> Mover::EmptyChunks() {
   if (left == 0) {
     // Nobody has taken a chunk since the mark was known to all, if it is still there.
     bool unchanged = false;
-    const Step ended = co_await ChangeMember(op_, home_, node, drain_->mark, MemberState::kDrained, &unchanged);
+    const Step ended = co_await ChangeMember(op_, home(), node, drain_->mark, MemberState::kDrained, &unchanged);
     if (ended != Step::kOk) co_return ended;
     if (!unchanged) {
       drain_->end = DrainEnd::kTakenBack;
@@ -289,12 +289,12 @@ Task<Step> Mover::EmptyChunks() {
     fit = static_cast<size_t>(std::ranges::find_if(victims_, needs) - victims_.begin());
   }
   victims_.resize(fit);
-  no_room_ |= any && fit == 0;
+  found_.no_room |= any && fit == 0;
   Step step = Step::kOk;
   if (fit > 0) step = co_await Evacuate();
   left -= std::min(left, report_->chunks_freed);
-  progress_ |= report_->chunks_freed > 0;
-  if (step == Step::kOk && no_room_ && !progress_) drain_->end = DrainEnd::kNoRoom;
+  found_.progress |= report_->chunks_freed > 0;
+  if (step == Step::kOk && found_.no_room && !found_.progress) drain_->end = DrainEnd::kNoRoom;
   co_return step;
 }
 

@@ -45,7 +45,7 @@ Task<Step> Mover::Announce() {
       }
       victim.word = full;
     }
-    op_.batch.CompareSwap({home_, SlotOfEvacuation(slot)}, 0, victim.Evacuation().word(), &slots[0]);
+    op_.batch.CompareSwap({home(), SlotOfEvacuation(slot)}, 0, victim.Evacuation().word(), &slots[0]);
     const Outcome set = co_await op_.batch.Run();
     if (set != Outcome::kOk) co_return Step::kUnavailable;
     if (slots[0] != 0) continue;  // another mover's
@@ -54,7 +54,7 @@ Task<Step> Mover::Announce() {
   }
   victims_.resize(next);
   // Behind them all: memory kept from ended clients is not used by who finds another count.
-  op_.batch.FetchAdd({home_, kEvacuationsOffset}, 1, &slots[0]);
+  op_.batch.FetchAdd({home(), kEvacuationsOffset}, 1, &slots[0]);
   const Outcome counted = co_await op_.batch.Run();
   co_return counted == Outcome::kOk ? Step::kOk : Step::kUnavailable;
 }
@@ -62,7 +62,7 @@ Task<Step> Mover::Announce() {
 // Slots of movers that did not come to an end.
 Task<Step> Mover::ClearSlots() {
   std::array<uint64_t, kEvacuationSlots> found;
-  op_.batch.Read({home_, kEvacuationOffset}, op_.buffers->match.data(), sizeof(found));
+  op_.batch.Read({home(), kEvacuationOffset}, op_.buffers->match.data(), sizeof(found));
   const Outcome read = co_await op_.batch.Run();
   if (read != Outcome::kOk) co_return Step::kUnavailable;
   std::memcpy(found.data(), op_.buffers->match.data(), sizeof(found));
@@ -70,7 +70,7 @@ Task<Step> Mover::ClearSlots() {
     if (found[slot] == 0) continue;
     const Step given_up = co_await GiveUp(EvacuationWord(found[slot]));
     if (given_up != Step::kOk) co_return given_up;
-    op_.batch.CompareSwap({home_, SlotOfEvacuation(slot)}, found[slot], 0, &op_.buffers->cas[0]);
+    op_.batch.CompareSwap({home(), SlotOfEvacuation(slot)}, found[slot], 0, &op_.buffers->cas[0]);
     const Outcome cleared = co_await op_.batch.Run();
     if (cleared != Outcome::kOk) co_return Step::kUnavailable;
   }
@@ -106,7 +106,7 @@ Task<Step> Mover::Free(const Victim& victim) {
   report_->chunks_freed += count;
   report_->chunks_left -= std::min<uint64_t>(report_->chunks_left, 1);
   common_.stats.chunks_freed += count;
-  op_.batch.FetchAdd({home_, kFreedChunksOffset}, count, &old);
+  op_.batch.FetchAdd({home(), kFreedChunksOffset}, count, &old);
   const Outcome told = co_await op_.batch.Run();
   co_return told == Outcome::kOk ? Step::kOk : Step::kUnavailable;
 }
@@ -196,7 +196,7 @@ Task<Step> Mover::WaitForReaders() {
                                   [](const Victim& victim) { return victim.word.kind() == ChunkKind::kTables; });
   if (tables) {
     // Whoever unlinked a table may have died before he told the others, whose directory caches may name it.
-    op_.batch.FetchAdd({home_, kRetiredTablesOffset}, 1, &op_.buffers->cas[0]);
+    op_.batch.FetchAdd({home(), kRetiredTablesOffset}, 1, &op_.buffers->cas[0]);
     const Outcome told = co_await op_.batch.Run();
     if (told != Outcome::kOk) co_return Step::kUnavailable;
   }
@@ -214,7 +214,7 @@ Task<Step> Mover::End(const Victim& victim, bool free) {
     if (given_up != Step::kOk) co_return given_up;
     given_up_.insert(victim.chunk);
   }
-  op_.batch.CompareSwap({home_, SlotOfEvacuation(victim.slot)}, victim.Evacuation().word(), 0, &op_.buffers->cas[0]);
+  op_.batch.CompareSwap({home(), SlotOfEvacuation(victim.slot)}, victim.Evacuation().word(), 0, &op_.buffers->cas[0]);
   const Outcome cleared = co_await op_.batch.Run();
   co_return cleared == Outcome::kOk ? Step::kOk : Step::kUnavailable;
 }
@@ -264,7 +264,7 @@ bool Mover::AllAnnounced(uint64_t epoch, std::span<const Victim> victims) const 
 // time.
 Task<Step> Mover::WaitForAll(std::span<const Victim> victims) {
   uint64_t& epoch = op_.buffers->cas[0];
-  op_.batch.Read({home_, kEpochOffset}, &epoch, sizeof(epoch));
+  op_.batch.Read({home(), kEpochOffset}, &epoch, sizeof(epoch));
   const Outcome read = co_await op_.batch.Run();
   if (read != Outcome::kOk) co_return Step::kUnavailable;
   const uint64_t passed = epoch;
@@ -273,7 +273,7 @@ Task<Step> Mover::WaitForAll(std::span<const Victim> victims) {
   while (!AllAnnounced(passed, victims)) {
     if (OutOfTime() || OutOfPatience(begin_ns)) co_return Step::kFull;
     if (!victims.empty() && !op_.drains && maintenance_.announced_by_living() > passed) {
-      pinned_ = true;  // by a client that was expelled meanwhile, until it goes
+      found_.pinned = true;  // by a client that was expelled meanwhile, until it goes
       co_return Step::kFull;
     }
     if (op_.batch.Stale()) co_return Step::kRestart;
@@ -402,7 +402,7 @@ Task<Step> Mover::VisitTable(uint32_t index, DirectoryEntry entry, Census* censu
     }
     const Step moved = co_await Move(at, slot);
     if (moved == Step::kUnavailable) co_return moved;  // else it stays where it is: it has changed, or there is no room
-    no_room_ |= moved == Step::kFull;
+    found_.no_room |= moved == Step::kFull;
   }
   co_return Step::kOk;
 }

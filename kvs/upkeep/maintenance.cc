@@ -1,9 +1,9 @@
-#include "kvs/upkeep/maintenance.h"
-
+// The rounds of maintenance (docs/protocol.md, "Epochs").
 #include <algorithm>
 
 #include "kvs/memory/detached.h"
 #include "kvs/memory/mutation.h"
+#include "kvs/upkeep/upkeep.h"
 
 namespace kvs {
 namespace {

@@ -26,7 +26,7 @@ Task<Step> Mover::Elect() {
   uint64_t expected = 0;
   int64_t look_ns = kLookNs;
   for (;;) {
-    op_.batch.CompareSwap({home_, kMoverOffset}, expected, token_.word(), &old);
+    op_.batch.CompareSwap({home(), kMoverOffset}, expected, token_.word(), &old);
     const Outcome swapped = co_await op_.batch.Run();
     if (swapped != Outcome::kOk) co_return Step::kUnavailable;
     const uint64_t found = old;
@@ -59,7 +59,7 @@ Task<Step> Mover::LookAtMover(MoverWord word, bool* stopped) {
   if (*stopped || now_ns < seen_.ask_at_ns) co_return Step::kOk;
   seen_.ask_at_ns = now_ns + lease_ns / 8;
   uint64_t& owner = op_.buffers->cas[0];
-  op_.batch.Read({home_, EntryOffset(word.client()) + offsetof(ClientEntry, owner)}, &owner, sizeof(owner));
+  op_.batch.Read({home(), EntryOffset(word.client()) + offsetof(ClientEntry, owner)}, &owner, sizeof(owner));
   const Outcome read = co_await op_.batch.Run();
   if (read != Outcome::kOk) co_return Step::kUnavailable;
   *stopped = static_cast<uint32_t>(owner) != word.incarnation() || IsDead(common_.node, owner);
@@ -69,7 +69,7 @@ Task<Step> Mover::LookAtMover(MoverWord word, bool* stopped) {
 Task<Step> Mover::StayElected() {
   uint64_t& old = op_.buffers->cas[0];
   const MoverWord next = token_.NextTurn();
-  op_.batch.CompareSwap({home_, kMoverOffset}, token_.word(), next.word(), &old);
+  op_.batch.CompareSwap({home(), kMoverOffset}, token_.word(), next.word(), &old);
   const Outcome swapped = co_await op_.batch.Run();
   if (swapped != Outcome::kOk) co_return Step::kUnavailable;
   if (old != token_.word()) co_return Step::kRestart;  // taken over
@@ -85,7 +85,7 @@ Task<Step> Mover::StayElectedInTime() {
 }
 
 Task<void> Mover::Resign() {
-  op_.batch.CompareSwap({home_, kMoverOffset}, token_.word(), 0, &op_.buffers->cas[0]);
+  op_.batch.CompareSwap({home(), kMoverOffset}, token_.word(), 0, &op_.buffers->cas[0]);
   (void)co_await op_.batch.Run();
 }
 
@@ -177,7 +177,7 @@ Task<void> Mover::GiveBackRoom() {
                                                                 std::span(&before, 1), ChunkKind::kBlocks, kUnitsOfCut);
     if (released != Step::kOk || op_.batch.Stale()) co_return;  // found by sweeping
     if (report_->chunks_freed == 0) continue;  // no more than there was: who waits must not take it for progress
-    op_.batch.FetchAdd({home_, kFreedChunksOffset}, 1, &op_.buffers->cas[0]);
+    op_.batch.FetchAdd({home(), kFreedChunksOffset}, 1, &op_.buffers->cas[0]);
     (void)co_await op_.batch.Run();
   }
 }
@@ -217,7 +217,7 @@ void Mover::Choose(const Census& census, const std::map<Chunk, ChunkWord>& chunk
     if (candidates.size() == before) continue;
     const auto knows = [this, of = chunk, now = word](uint64_t announced) { return MayKnow(announced, of, now); };
     const bool known = std::ranges::any_of(maintenance_.expelled_epochs(), knows);
-    pinned_ |= known;
+    found_.pinned |= known;
     if (!known && !given_up_.contains(chunk)) continue;  // not a second time what came to nothing
     candidates.pop_back();
     ++left_alone;
@@ -294,7 +294,8 @@ Task<Step> Mover::Run() {
     most_free = std::max<uint64_t>(free, 1);
     Choose(census, chunks);
     if (victims_.empty()) {
-      in_vain_ = valid && given_up_.empty() && !pinned_ && report_->chunks_freed == 0 && report_->tables_merged == 0;
+      found_.in_vain =
+          valid && given_up_.empty() && !found_.pinned && report_->chunks_freed == 0 && report_->tables_merged == 0;
       break;
     }
     scarce_ = free < victims_.size();

@@ -18,9 +18,7 @@
 #include "kvs/layout/pool.h"
 #include "kvs/table/table.h"
 #include "kvs/task.h"
-#include "kvs/upkeep/compaction.h"
-#include "kvs/upkeep/drainer.h"
-#include "kvs/upkeep/maintenance.h"
+#include "kvs/upkeep/upkeep.h"
 
 namespace kvs {
 
@@ -36,7 +34,6 @@ class Mover {
         maintenance_(maintenance),
         seen_(seen),
         op_(op),
-        home_(common_.shape.home),
         thorough_(options.thorough),
         deadline_ns_(common_.clock.NowNs() + options.timeout_ms * 1'000'000),
         report_(report) {}
@@ -47,9 +44,9 @@ class Mover {
   // One round of emptying a memory node (drain.cc).
   Task<Step> RunDrain(Draining* draining);
   // Has the run looked at all of the store and found nothing that could be given back?
-  bool in_vain() const { return in_vain_; }
+  bool in_vain() const { return found_.in_vain; }
   // Was something left alone because a client that is expelled and lives may know it?
-  bool pinned() const { return pinned_; }
+  bool pinned() const { return found_.pinned; }
 
  private:
   using Chunk = std::pair<krcore::NodeId, uint32_t>;
@@ -86,6 +83,14 @@ class Mover {
   // Blocks of which so many fit in a chunk leave little of it unused.
   static constexpr uint64_t kSmallBlocks = 16;
 
+  struct Findings {
+    bool in_vain = false;
+    bool pinned = false;
+    bool no_room = false;   // something could not be moved for lack of it
+    bool progress = false;  // something of a memory node was moved for good
+  };
+
+  krcore::NodeId home() const { return common_.shape.home; }
   Chunk ChunkOf(GlobalAddress address) const {
     return {address.node, static_cast<uint32_t>(address.offset / common_.shape.chunk_bytes)};
   }
@@ -146,22 +151,18 @@ class Mover {
   Maintenance& maintenance_;
   SeenMover& seen_;  // what the client has seen of other movers
   Operation& op_;
-  const krcore::NodeId home_;
   const bool thorough_;
   const int64_t deadline_ns_;
   CompactReport* const report_;
   MoverWord token_;
   int64_t stay_at_ns_ = 0;  // when to change the word again
-  bool in_vain_ = false;
-  bool pinned_ = false;
+  Findings found_;
   LargeBuffer image_;
   std::vector<Victim> victims_;      // the emptiest first
   bool scarce_ = false;              // fewer chunks are free than are being emptied
   std::vector<uint32_t> under_way_;  // directory indexes of splits and merges that the last scan met
   std::set<Chunk> given_up_;
   Draining* drain_ = nullptr;  // what a drain knows of its memory node
-  bool no_room_ = false;       // something could not be moved for lack of it
-  bool progress_ = false;      // something of a memory node was moved for good
 };
 
 }  // namespace kvs
