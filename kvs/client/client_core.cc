@@ -27,7 +27,7 @@ constexpr int64_t kReconnectedNs = 120'000'000;
 
 }  // namespace
 
-// Common refers to what is made only after it; nobody uses that before it is there.
+// As Connections::Waiting it is asked for deadlines only by Reach, and so not before its operations are there.
 ClientCore::ClientCore(StoreCore& store, const ClientOptions& options, std::unique_ptr<krcore::Node> own_node,
                        std::unique_ptr<krcore::Region> arena)
     : store_(store),
@@ -42,7 +42,7 @@ ClientCore::ClientCore(StoreCore& store, const ClientOptions& options, std::uniq
               stats_,
               random_,
               store.shape(),
-              store.process()},
+              store.state()},
       epochs_(common_, options.max_in_flight, {arena_->bytes().data(), arena_->lkey()}),
       table_(epochs_,
              ArenaPart{arena_->bytes().data(), arena_->lkey()}.After(Epochs::ArenaBytes(options.max_in_flight))),
@@ -151,7 +151,7 @@ Status ClientCore::Begin() {
 ClientCore::Farewell::~Farewell() { held_.Abandon(entry_); }
 
 ClientCore::~ClientCore() {
-  epochs_.operations.Close();
+  epochs_.own_work.closing = true;
   const auto busy = [this] {
     return spawned_ > 0 || upkeep_.maintenance.running() || table_.workbench.in_background() ||
            epochs_.room.running > 0;
@@ -165,7 +165,7 @@ ClientCore::~ClientCore() {
   }
   Registrar& registrar = epochs_.registrar;
   if (registrar.registered()) SayGoodbye();
-  if (registrar.registered()) farewell_.emplace(common_.process.held_entries, registrar.entry());
+  if (registrar.registered()) farewell_.emplace(common_.store.held_entries, registrar.entry());
   // What one that may have been expelled held is found by sweeping.
   const Registration& registration = epochs_.registration;
   const bool may_be_expelled =

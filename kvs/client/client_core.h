@@ -93,8 +93,8 @@ class ClientCore final : public Client, private Connections::Waiting {
     return IsKey(key) && value.size() <= kMaxValueBytes;
   }
   static Task<Status> Ended(Status status);
-  // Why a call with these is refused.
-  Status Refusal(std::string_view key, std::string_view value) const;
+  // Of lengths that are none.
+  static Status LengthStatus(std::string_view key, std::string_view value);
   bool OthersWait() const;
   void PollAlone(uint32_t* idle);
   Step ReadAlone(Operation& op);

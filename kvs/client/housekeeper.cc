@@ -101,7 +101,7 @@ bool HousekeeperCore::Look() {
     if (!MayHoldKeys(member.state)) continue;
     const auto use = survey_->ReadPool(member.node, deadline, &words);
     if (!use.ok()) return false;
-    store_.process().chunk_ages.Saw(member.node, 0, words, home->epoch);
+    store_.state().chunk_ages.Saw(member.node, 0, words, home->epoch);
     used += use->used_bytes() / use->chunk_bytes;
     free += use->free_bytes() / use->chunk_bytes;
   }

@@ -3,14 +3,14 @@
 //
 // Gets of many keys take their two round trips together. Each key has an operation, which pins what its slots name; but
 // one batch reads for all, and no coroutine of a key's own waits for it.
-#include <array>
 #include <cassert>
 #include <cstdint>
+#include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "kvs/client/client_core.h"
-#include "kvs/memory/mutation.h"
 
 namespace kvs {
 namespace {
@@ -21,8 +21,7 @@ constexpr size_t kSettled = SIZE_MAX;  // group_index of an operation that is th
 
 Task<Status> ClientCore::Ended(Status status) { co_return status; }
 
-Status ClientCore::Refusal(std::string_view key, std::string_view value) const {
-  if (forked()) return OpenedBeforeFork();
+Status ClientCore::LengthStatus(std::string_view key, std::string_view value) {
   if (!IsKey(key)) {
     return {StatusCode::kInvalidArgument, "a key has 1 to 65535 bytes, not " + std::to_string(key.size())};
   }
@@ -30,8 +29,8 @@ Status ClientCore::Refusal(std::string_view key, std::string_view value) const {
 }
 
 Task<Status> ClientCore::GetAsync(std::string_view key, std::string* value) {
-  if (forked() || !IsKey(key)) [[unlikely]]
-    return Ended(Refusal(key, {}));
+  if (!IsKey(key)) [[unlikely]]
+    return Ended(LengthStatus(key, {}));
   return table_.reader.Get(key, value);
 }
 
@@ -50,7 +49,7 @@ void ClientCore::PollAlone(uint32_t* idle) {
   size_t done = OthersWait() ? 0 : connections_.PushAndTake();
   if (RunQueue& run_queue = RunQueue::OfThisThread(); !run_queue.empty()) [[unlikely]]
     run_queue.RunAll();
-  if (done == 0 || epochs_.registration.Now() >= epochs_.wanted.maintain_at_ns) [[unlikely]]
+  if (done == 0 || epochs_.registration.Now() >= epochs_.own_work.maintain_at_ns) [[unlikely]]
     done += Poll();
   if (done != 0) {
     *idle = 0;

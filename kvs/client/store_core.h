@@ -47,7 +47,7 @@ class StoreCore final : public Store {
   // Once it is attached.
   const StoreShape& shape() const { return shape_; }
   // What its clients know together.
-  ProcessState& process() { return process_; }
+  StoreState& state() { return state_; }
 
   // Memory of an ended client, or fresh.
   std::unique_ptr<MemoryState> TakeMemory();
@@ -73,7 +73,7 @@ class StoreCore final : public Store {
   std::vector<std::unique_ptr<MemoryState>> spare_memory_;  // guarded by mutex_
   std::vector<std::unique_ptr<ClientCore>> prepared_;       // guarded by mutex_
   std::vector<krcore::NodeId> members_;                     // guarded by mutex_
-  ProcessState process_;
+  StoreState state_;
 };
 
 }  // namespace kvs

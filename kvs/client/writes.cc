@@ -4,7 +4,6 @@
 // batch asks for all, in the same steps. A write that these leave undone is then settled by itself, and if it may begin
 // again it does so as a coroutine of its own.
 #include <algorithm>
-#include <cstdint>
 #include <memory>
 #include <optional>
 #include <span>
@@ -33,8 +32,8 @@ std::string_view ValueOf(const WriteRequest& request) {
 }  // namespace
 
 Task<Status> ClientCore::Write(OpKind kind, std::string_view key, std::string_view value) {
-  if (forked() || !IsRecord(key, value)) [[unlikely]]
-    return Ended(Refusal(key, value));
+  if (!IsRecord(key, value)) [[unlikely]]
+    return Ended(LengthStatus(key, value));
   return table_.writer.Write(kind, key, value);
 }
 

@@ -51,12 +51,11 @@ Task<Step> Allocator::AllocateNow(Operation& op, uint64_t bytes, krcore::NodeId 
   co_return unreachable ? Step::kUnavailable : Step::kFull;
 }
 
-// An operation found no memory. kRestart: there may be some soon; it is to back off, and to look again. kFull: there is
-// none to be had. What is waited for: that what this client had retired before is free; that a memory node joins; that
+// What is waited for: that what this client had retired before is free; that a memory node joins; that
 // some client's mover frees chunks, of which this one's is started. It is over when a sweep of the whole store has
 // found nothing to gain, or nothing has changed for a while.
 Step Allocator::SeekRoom(Operation& op) {
-  if (op.makes_room || operations_.closing() || operations_.OutOfTime(op)) return Step::kFull;
+  if (op.makes_room || own_work_.closing || operations_.OutOfTime(op)) return Step::kFull;
   if (!common_.connections.Reach(common_.shape.home)) return Step::kFull;  // all reclamation goes by way of it
   const int64_t now_ns = common_.clock.NowNs(), lease_ns = common_.shape.lease_ns;
   const MemoryState& memory = memory_.Of(op.batch);
@@ -79,10 +78,10 @@ Step Allocator::SeekRoom(Operation& op) {
   }
   if (now_ns - wait.begun_ns > kMostLeases * lease_ns) return Step::kFull;
   op.again = Again::kRoom;
-  wanted_.maintain_at_ns = 0;  // the next round at once
+  own_work_.maintain_at_ns = 0;  // the next round at once
   const bool comes_back = memory.reclaimed() < wait.reclaimed;
   if (comes_back && now_ns - wait.begun_ns < lease_ns / kOwnPartOfLease) return Step::kRestart;
-  if (room_.running > 0) room_.wanted = true;  // whoever began it
+  if (room_.running > 0) room_.waited_for = true;  // whoever began it
   // One that has joined since is known after a round of maintenance that began since.
   const bool joined = std::exchange(wait.member_changes, home_.member_changes_seen()) != home_.member_changes_seen();
   if (joined || room_.running > 0 || home_.read_in_round() <= wait.rounds) return Step::kRestart;
@@ -93,7 +92,7 @@ Step Allocator::SeekRoom(Operation& op) {
   if (now_ns - wait.changed_ns > kPatienceLeases * lease_ns) return Step::kFull;
   if (!nothing_to_gain && now_ns >= room_.pinned_until_ns) {
     const int64_t left_ms = (op.deadline_ns - now_ns) / 2'000'000;
-    room_.maker->MakeRoom(std::max<int64_t>(left_ms, 1));
+    room_.maker->BeginRun(std::max<int64_t>(left_ms, 1));
   }
   return Step::kRestart;
 }

@@ -23,16 +23,16 @@ struct Room {
   class Maker {
    public:
     // Begins a thorough run, unless one is under way or the client closes.
-    virtual void MakeRoom(int64_t timeout_ms) = 0;
+    virtual void BeginRun(int64_t timeout_ms) = 0;
 
    protected:
     ~Maker() = default;
   };
 
   Maker* maker = nullptr;
-  size_t running = 0;   // 1 while a run is under way
-  bool wanted = false;  // an operation waits for that: it does not wait for clients that have stopped
-  uint64_t ended = 0;
+  size_t running = 0;          // 1 while a run is under way
+  bool waited_for = false;     // an operation waits for that: it does not wait for clients that have stopped
+  uint64_t ended = 0;          // runs, those that drain included
   Step last_step = Step::kOk;  // how the last one ended
   // The last one found nothing to gain: until then there is nothing, if the rest is still so.
   int64_t full_until_ns = 0;
@@ -41,17 +41,17 @@ struct Room {
   uint64_t others_turns = 0;    // how often another client's mover was seen to go on
 };
 
-class Allocator {
+class Allocator : private Part {
  public:
   Allocator(const Common& common, Home& home, ClientMemory& memory, Chunks& chunks, Operations& operations, Room& room,
-            Wanted& wanted)
-      : common_(common),
+            OwnWork& own_work)
+      : Part(common),
         home_(home),
         memory_(memory),
         chunks_(chunks),
         operations_(operations),
         room_(room),
-        wanted_(wanted) {}
+        own_work_(own_work) {}
 
   // A block of `bytes`, as RoundBlockBytes gives it, on `node`, of what the client has there. False: see Allocate.
   bool AllocateAtOnce(Operation& op, uint64_t bytes, krcore::NodeId node, GlobalAddress* address);
@@ -70,13 +70,12 @@ class Allocator {
  private:
   Task<Step> AllocateFrom(Operation& op, krcore::NodeId node, uint64_t bytes, GlobalAddress* address);
 
-  const Common common_;
   Home& home_;
   ClientMemory& memory_;
   Chunks& chunks_;
   Operations& operations_;
   Room& room_;
-  Wanted& wanted_;
+  OwnWork& own_work_;
   uint32_t turn_ = 0;  // of the memory nodes, for what has no preference
   std::array<bool, krcore::kMaxMemoryNode + 1> taking_chunk_{};
 };

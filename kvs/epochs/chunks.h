@@ -17,18 +17,18 @@
 
 namespace kvs {
 
-class Chunks {
+class Chunks : private Part {
  public:
-  Chunks(const Common& common, Home& home, ClientMemory& memory) : common_(common), home_(home), memory_(memory) {}
+  Chunks(const Common& common, Home& home, ClientMemory& memory) : Part(common), home_(home), memory_(memory) {}
 
   // Takes a span of a chunk to cut blocks from, of `least` bytes or more, and rather of a chunk that is begun than of a
   // FREE one. A client takes more each time, up to a whole chunk: one that lives for a moment takes little, and one
   // that writes much takes chunks. kFull: the node has no room.
   Task<Step> TakeSpan(Operation& op, krcore::NodeId node, uint64_t least, Span* span);
-  // Takes `count` contiguous FREE chunks of the node, whose first word becomes (kind, tag). With `least`, rather a span
-  // of a chunk that is begun, as TakeSpan does. kFull: it has not so many. So many are kept for the mover that an
-  // operation which is not its own finds the node full with as few left. Uses the operation's buffers for matching
-  // blocks, slots and old words.
+  // Takes `count` contiguous FREE chunks of the node, whose first word becomes (kind, tag). With `least`, rather what
+  // is left of a chunk that is begun: at most the length of *taken, and `least` bytes at least. kFull: it has not so
+  // many. So many are kept for the mover that an operation which is not its own finds the node full with as few left.
+  // Uses the operation's buffers for matching blocks, slots and old words.
   Task<Step> TakeChunks(Operation& op, krcore::NodeId node, ChunkKind kind, uint32_t count, uint32_t tag, Span* taken,
                         uint64_t least = 0);
   // Makes chunks FREE that a claim has taken: `words` are those of before it. `scratch`: for old words.
@@ -47,7 +47,6 @@ class Chunks {
   Task<Step> ClaimRun(Operation& op, krcore::NodeId node, uint64_t first, std::span<const ChunkWord> words,
                       ChunkKind kind, uint32_t tag);
 
-  const Common common_;
   Home& home_;
   ClientMemory& memory_;
   std::array<uint32_t, krcore::kMaxMemoryNode + 1> chunk_guess_{};  // where a chunk was free last

@@ -73,8 +73,8 @@ struct StoreShape {
   int64_t reconnect_budget_ns = 0;  // how long a client may block to connect while it has operations
 };
 
-// What the clients of one process know together.
-struct ProcessState {
+// What the clients of one Store know together.
+struct StoreState {
   HeldEntries held_entries;
   ChunkAges chunk_ages;
 };
@@ -86,7 +86,20 @@ struct Common {
   ClientStats& stats;
   std::minstd_rand& random;
   const StoreShape& shape;
-  ProcessState& process;
+  StoreState& store;
+};
+
+// The base of a client's parts. They refer to each other, so none is copied.
+class Part {
+ public:
+  Part(const Part&) = delete;
+  Part& operator=(const Part&) = delete;
+
+ protected:
+  explicit Part(const Common& common) : common_(common) {}
+  ~Part() = default;
+
+  const Common common_;
 };
 
 // A part of the client's registered memory.
@@ -97,10 +110,11 @@ struct ArenaPart {
   ArenaPart After(size_t bytes) const { return {memory + bytes, lkey}; }
 };
 
-// What the lower parts of a client wish for, and its upkeep begins.
-struct Wanted {
-  int64_t maintain_at_ns = 0;  // a round of maintenance: then, at the latest
-  bool compaction = false;     // of what somebody held who has gone
+// What a client does by itself: when, and whether.
+struct OwnWork {
+  int64_t maintain_at_ns = 0;      // when the next round of maintenance is due
+  bool compaction_wanted = false;  // of what a client held that has gone
+  bool closing = false;            // the client ends: it begins nothing by itself any more
 };
 
 }  // namespace kvs

@@ -68,10 +68,10 @@ class DirectoryCache {
 
 // Tables that were unlinked from the directory. Everybody is told, and only then lets their grace period begin: a
 // client whose announcement is younger than that has read the counter, and its directory cache does not name them.
-class RetiredTables {
+class RetiredTables : private Part {
  public:
   RetiredTables(const Common& common, DirectoryCache& cache, ClientMemory& memory)
-      : common_(common), cache_(cache), memory_(memory) {}
+      : Part(common), cache_(cache), memory_(memory) {}
 
   // To be reported; until then it is not free.
   void Add(const TableRef& table) {
@@ -89,7 +89,6 @@ class RetiredTables {
   }
 
  private:
-  const Common common_;
   DirectoryCache& cache_;
   ClientMemory& memory_;
   std::vector<GlobalAddress> tables_;  // which HomeArea::retired_tables does not tell yet

@@ -31,13 +31,13 @@ struct Epochs {
         operations(common, home, registration, max_in_flight, arena),
         memory(common.shape.chunk_bytes),
         retired(common, cache, memory),
-        registrar(common, home, operations, registration, memory, retired, wanted, arena.lkey),
-        observer(common, home, registrar, wanted),
+        registrar(common, home, operations, registration, memory, retired, own_work, arena.lkey),
+        observer(common, home, registrar, own_work),
         chunks(common, home, memory),
-        allocator(common, home, memory, chunks, operations, room, wanted) {}
+        allocator(common, home, memory, chunks, operations, room, own_work) {}
 
   const Common common;
-  Wanted wanted;
+  OwnWork own_work;
   Room room;
   Home home;
   Registration registration;

@@ -11,8 +11,6 @@ constexpr uint32_t kGlance = 64;
 
 }  // namespace
 
-// Before this client is registered: to which nodes it should be connected by then, and a glance at the client table.
-// An entry that it shows as free is claimed by CAS, however much later; and the part in use never shrinks.
 Task<Step> Home::Glance() {
   Registered& words = *registered_;
   Batch& batch = batch_;
@@ -50,8 +48,6 @@ Task<Step> Home::Read(Batch& batch) {
   co_return learnt;
 }
 
-// Behind a READ of the counters: reads the member list, if they say that it has changed. What is announced after that
-// is announced by who takes no memory of a node that is being drained.
 Task<Step> Home::LearnMembers(Batch& batch) {
   Registered& words = *registered_;
   if (members_known_ && words.counters.member_changes == member_changes_seen_) co_return Step::kOk;

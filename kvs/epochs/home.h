@@ -20,7 +20,7 @@
 
 namespace kvs {
 
-class Home {
+class Home : private Part {
  public:
   static constexpr uint32_t kWindow = 1024;  // chunk words read at once
   struct alignas(64) Registered {
@@ -38,13 +38,12 @@ class Home {
     alignas(64) ClientEntry clients[kMaxClients];  // not cleared: most of it is never touched
   };
 
-  Home(const Common& common, ArenaPart arena) : common_(common), registered_(new (arena.memory) Registered) {
+  Home(const Common& common, ArenaPart arena) : Part(common), registered_(new (arena.memory) Registered) {
     batch_.Attach(&common.connections, arena.lkey);
   }
 
   Registered& words() { return *registered_; }
-  const Registered& words() const { return *registered_; }
-  // For registration and maintenance, which run next to operations.
+  // Both are for registration, and once the client is registered for maintenance: one uses them at a time.
   Batch& batch() { return batch_; }
 
   // Before the client is registered: to which nodes it should be connected by then, and a glance at the client table.
@@ -57,6 +56,7 @@ class Home {
   // is announced by a client that takes no memory of a node that is being drained.
   Task<Step> LearnMembers(Batch& batch);
 
+  // The global epoch as last read.
   uint64_t epoch() const { return epoch_; }
   void set_epoch(uint64_t epoch) { epoch_ = epoch; }
 
@@ -100,7 +100,6 @@ class Home {
   }
 
  private:
-  const Common common_;
   Registered* const registered_;
   Batch batch_;
   uint64_t epoch_ = 0;

@@ -17,6 +17,7 @@
 #include <map>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "kvs/layout/pool.h"
@@ -81,7 +82,6 @@ class MemoryState {
   void FreeTable(GlobalAddress table) { Free({.address = table, .is_table = true}); }
   // Free blocks that have chunks of their own, for the caller to give back to their nodes.
   std::vector<Extent> TakeFreeRuns() { return std::exchange(free_runs_, {}); }
-  bool has_free_runs() const { return !free_runs_.empty(); }
   // Bytes in free blocks, of every size.
   uint64_t free_bytes() const { return free_bytes_; }
 
@@ -175,7 +175,7 @@ class ClientMemory {
   MemoryState* operator->() const { return present_.get(); }
   MemoryState& Of(const Batch& batch) const { return batch.Stale() ? *void_ : *present_; }
   void Set(std::unique_ptr<MemoryState> memory) { present_ = std::move(memory); }
-  // Null: it had none, or it is not to be passed on.
+  // Null: it had none.
   std::unique_ptr<MemoryState> Take() { return std::move(present_); }
   // Forgets all: what it held is found by sweeping.
   void Renew() { present_ = std::make_unique<MemoryState>(chunk_bytes_); }

@@ -10,6 +10,7 @@
 #include <new>
 #include <span>
 #include <string_view>
+#include <utility>
 
 #include "krcore/node.h"
 #include "krcore/status.h"

@@ -16,7 +16,7 @@ constexpr int64_t kRoomNs = 200'000;
 
 Operations::Operations(const Common& common, const Home& home, Registration& registration, uint32_t max_in_flight,
                        ArenaPart arena)
-    : common_(common), home_(home), registration_(registration), max_in_flight_(max_in_flight), arena_(arena) {
+    : Part(common), home_(home), registration_(registration), max_in_flight_(max_in_flight), arena_(arena) {
   operations_.reserve(max_in_flight);
   free_.reserve(max_in_flight);
 }

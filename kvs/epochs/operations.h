@@ -5,7 +5,6 @@
 #ifndef KVS_EPOCHS_OPERATIONS_H_
 #define KVS_EPOCHS_OPERATIONS_H_
 
-#include <algorithm>
 #include <cassert>
 #include <coroutine>
 #include <cstdint>
@@ -23,7 +22,7 @@
 
 namespace kvs {
 
-class Operations final : public Connections::Waiting {
+class Operations final : private Part, public Connections::Waiting {
  public:
   static constexpr uint64_t kNoPin = UINT64_MAX;
 
@@ -69,16 +68,12 @@ class Operations final : public Connections::Waiting {
 
   // ---- all of them
   bool all_free() const { return free_.size() == operations_.size(); }
-  // No operation, but those that are in use, and nothing else begins any more.
-  void Close() { closing_ = true; }
-  bool closing() const { return closing_; }
   // The oldest epoch in which something that is in flight began.
   uint64_t OldestEpochInFlight() const;
   // Maintenance finishes somebody's split: it began in this epoch. kNoPin: it does not.
   void PinForMaintenance(uint64_t epoch) { maintenance_epoch_ = epoch; }
   // After an expulsion. Nothing of theirs has been posted since; and announcements never go back.
   void RaiseEpochs(uint64_t epoch);
-  uint32_t max_in_flight() const { return max_in_flight_; }
   // Of the buffers of all operations.
   uint32_t lkey() const { return arena_.lkey; }
 
@@ -94,7 +89,6 @@ class Operations final : public Connections::Waiting {
   int64_t BackOffDelayNs(Operation& operation);
   void RunDue();
 
-  const Common common_;
   const Home& home_;
   Registration& registration_;
   const uint32_t max_in_flight_;
@@ -105,7 +99,6 @@ class Operations final : public Connections::Waiting {
   std::vector<Delayed> delayed_;
   std::unique_ptr<Operation> mover_operation_;
   uint64_t maintenance_epoch_ = kNoPin;
-  bool closing_ = false;
 };
 
 // Gives the operation back when the coroutine that holds it ends.

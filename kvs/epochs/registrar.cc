@@ -59,14 +59,14 @@ bool IsDead(krcore::Node& node, uint64_t owner) {
 }
 
 Registrar::Registrar(const Common& common, Home& home, Operations& operations, Registration& registration,
-                     ClientMemory& memory, RetiredTables& retired, Wanted& wanted, uint32_t lkey)
-    : common_(common),
+                     ClientMemory& memory, RetiredTables& retired, OwnWork& own_work, uint32_t lkey)
+    : Part(common),
       home_(home),
       operations_(operations),
       registration_(registration),
       memory_(memory),
       retired_(retired),
-      wanted_(wanted),
+      own_work_(own_work),
       lkey_(lkey) {}
 
 std::vector<uint32_t> Registrar::FreeEntries(uint32_t below) const {
@@ -74,7 +74,7 @@ std::vector<uint32_t> Registrar::FreeEntries(uint32_t below) const {
   for (uint32_t i = 0; i < below; ++i) {
     if (home_.words().clients[i].owner == 0) free.push_back(i);
   }
-  common_.process.held_entries.RemoveFrom(&free);
+  common_.store.held_entries.RemoveFrom(&free);
   return free;
 }
 
@@ -115,15 +115,15 @@ Task<Step> Registrar::Register() {
       continue;
     }
     const uint32_t chosen = free[common_.random() % free.size()];
-    if (!common_.process.held_entries.Hold(chosen)) continue;
+    if (!common_.store.held_entries.Hold(chosen)) continue;
     batch.CompareSwap({home, EntryOffset(chosen)}, 0, OwnerWord(), &words.cas);
     const Outcome claimed = co_await batch.Run();
     if (claimed != Outcome::kOk) {
-      common_.process.held_entries.Abandon({chosen, OwnerWord()});  // it may have been claimed
+      common_.store.held_entries.Abandon({chosen, OwnerWord()});  // it may have been claimed
       co_return Step::kUnavailable;
     }
     if (words.cas != 0) {  // somebody else took it
-      common_.process.held_entries.LetGo(chosen);
+      common_.store.held_entries.LetGo(chosen);
       continue;
     }
     client_index_ = chosen;
@@ -182,12 +182,12 @@ Task<Step> Registrar::Unregister() {
   if (released != Outcome::kOk) co_return released == Outcome::kFenced ? Step::kRestart : Step::kUnavailable;
   registration_.Leave();
   registered_ = false;
-  common_.process.held_entries.LetGo(client_index_);
+  common_.store.held_entries.LetGo(client_index_);
   co_return Step::kOk;
 }
 
 Task<bool> Registrar::GiveBackAbandonedEntry(Batch& batch) {
-  HeldEntries& held = common_.process.held_entries;
+  HeldEntries& held = common_.store.held_entries;
   const std::optional<ClaimedEntry> entry = held.TakeAbandoned();
   if (!entry) co_return false;
   batch.CompareSwap({common_.shape.home, EntryOffset(entry->index)}, entry->owner, 0, &home_.words().cas);
@@ -197,7 +197,7 @@ Task<bool> Registrar::GiveBackAbandonedEntry(Batch& batch) {
     co_return false;
   }
   held.LetGo(entry->index);
-  wanted_.compaction = true;  // for what its client held
+  own_work_.compaction_wanted = true;  // for what its client held
   co_return true;
 }
 
@@ -320,8 +320,6 @@ Task<void> Registrar::RenewLease() {
 
 // ---- others' entries
 
-// Others' entries. One that has held back reclamation, unchanged, is freed if its process is confirmed dead: nothing
-// that it posted can execute any more. If that is not known, it is expelled once it has not changed for 1.5 leases.
 Task<void> Observer::Observe(Batch& batch, uint64_t oldest, uint64_t epoch, bool any_expelled) {
   const Home::Registered& words = home_.words();
   const int64_t now_ns = common_.clock.NowNs();
@@ -394,7 +392,7 @@ Task<void> Observer::FreeEntry(Batch& batch, uint32_t index, uint64_t owner) {
   const Outcome freed = co_await batch.Run();
   if (freed == Outcome::kOk && home_.words().cas == owner) {
     ++common_.stats.dead_clients_found;
-    wanted_.compaction = true;  // for what it held
+    own_work_.compaction_wanted = true;  // for what it held
   }
 }
 

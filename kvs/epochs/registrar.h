@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <optional>
 #include <utility>
 #include <vector>
 
@@ -26,11 +25,11 @@ namespace kvs {
 // Is the process whose clients wrote this owner word known to be dead?
 bool IsDead(krcore::Node& node, uint64_t owner);
 
-class Registrar {
+class Registrar : private Part {
  public:
   // `lkey`: of the home's words.
   Registrar(const Common& common, Home& home, Operations& operations, Registration& registration, ClientMemory& memory,
-            RetiredTables& retired, Wanted& wanted, uint32_t lkey);
+            RetiredTables& retired, OwnWork& own_work, uint32_t lkey);
 
   // Claims an entry of the client table and announces the current epoch. kFull: none is free.
   Task<Step> Register();
@@ -70,13 +69,12 @@ class Registrar {
   void BecomeExpelled(ClientWord word);
   Task<void> RenewLease();
 
-  const Common common_;
   Home& home_;
   Operations& operations_;
   Registration& registration_;
   ClientMemory& memory_;
   RetiredTables& retired_;
-  Wanted& wanted_;
+  OwnWork& own_work_;
   const uint32_t lkey_;
   std::unique_ptr<Renewal> renewal_;
   size_t renewing_ = 0;              // 1 while RenewLease() runs
@@ -87,10 +85,10 @@ class Registrar {
   uint32_t client_index_ = 0;
 };
 
-class Observer {
+class Observer : private Part {
  public:
-  Observer(const Common& common, Home& home, const Registrar& registrar, Wanted& wanted)
-      : common_(common), home_(home), registrar_(registrar), wanted_(wanted) {}
+  Observer(const Common& common, Home& home, const Registrar& registrar, OwnWork& own_work)
+      : Part(common), home_(home), registrar_(registrar), own_work_(own_work) {}
 
   // Others' entries. One that has held back reclamation, unchanged, is freed if its process is confirmed dead: nothing
   // that it posted can execute any more. If that is not known, it is expelled once it has not changed for 1.5 leases.
@@ -112,10 +110,9 @@ class Observer {
   Task<void> FreeEntry(Batch& batch, uint32_t index, uint64_t owner);
   Task<void> FreeOthersThatDied(Batch& batch, uint32_t index, uint64_t epoch);
 
-  const Common common_;
   Home& home_;
   const Registrar& registrar_;
-  Wanted& wanted_;
+  OwnWork& own_work_;
   Straggler straggler_;
   std::map<uint32_t, std::pair<ClientEntry, int64_t>> seen_unchanged_;  // by another observer of this process
   uint32_t expelled_cursor_ = 0;

@@ -50,7 +50,6 @@ class Registration final : public krcore::PostGate {
   Standing standing() const { return standing_; }
   bool expelled() const { return standing_ == Standing::kExpelled; }
   ClientWord word() const { return word_; }
-  int64_t lease_ns() const { return lease_ns_; }
   // The gate was asked when the lease was over: only another heartbeat opens it.
   bool overdue() const { return overdue_; }
 

@@ -212,9 +212,7 @@ class Connections {
   }
   // Of the pool of a memory node that was reached.
   uint64_t PoolBytes(krcore::NodeId memory_node) const { return peers_[memory_node & 0xff].pool_bytes; }
-  // The memory node that failed last; kNoNode if none has.
-  krcore::NodeId last_failed() const { return last_failed_; }
-  // kUnavailable, of that one: `what` was not done.
+  // kUnavailable, of the memory node that failed last: `what` was not done.
   Status UnavailableStatus(const char* what) const {
     return {StatusCode::kUnavailable,
             std::string(what) + ": memory node " + std::to_string(last_failed_) + " is dead or unreachable"};

@@ -78,7 +78,6 @@ Task<Step> Directory::ReadMerge(Batch& batch, MergeRecord* scratch, DirectoryEnt
   co_return Step::kOk;
 }
 
-// Somebody's merge that may have stopped: maintenance will see.
 void Directory::NoteMerge(uint32_t index) {
   if (seen_merges_.size() >= kMaxSeenMerges) return;
   if (std::ranges::find(seen_merges_, index) == seen_merges_.end()) seen_merges_.push_back(index);

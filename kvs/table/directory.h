@@ -16,9 +16,9 @@
 
 namespace kvs {
 
-class Directory {
+class Directory : private Part {
  public:
-  Directory(const Common& common, DirectoryCache& cache) : common_(common), cache_(cache) {}
+  Directory(const Common& common, DirectoryCache& cache) : Part(common), cache_(cache) {}
 
   // Reads every entry that the hash may belong to in one round trip: dir[0] and, for each set bit of the suffix, the
   // index that ends with it. The deepest present one is the table; *parent, if wanted, is the entry of the index that
@@ -38,7 +38,6 @@ class Directory {
   std::optional<uint32_t> TakeSeenMerge();
 
  private:
-  const Common common_;
   DirectoryCache& cache_;
   std::vector<uint32_t> seen_merges_;  // indexes whose entries were MERGING
 };

@@ -223,8 +223,6 @@ Task<Step> Finder::ScanTable(Operation& op, TableRef table, uint32_t states, Slo
   }
 }
 
-// The steps of a read in its usual case: BeginRead, and then GoOnReading as long as that says kRun and all that was
-// asked for is there [Get 1]. All else but kOk and kRun: it is no usual case.
 Step Finder::BeginRead(Operation& op, Batch& batch) {
   addresses_.Count(common_.clock);
   if (!cache_.Lookup(op.hash, &op.scan.table)) return Step::kRestart;

@@ -6,7 +6,6 @@
 
 #include <array>
 #include <bit>
-#include <cstddef>
 #include <cstdint>
 
 #include "kvs/epochs/common.h"
@@ -22,10 +21,10 @@
 
 namespace kvs {
 
-class Finder {
+class Finder : private Part {
  public:
   Finder(const Common& common, DirectoryCache& cache, AddressCache& addresses)
-      : common_(common), cache_(cache), addresses_(addresses) {}
+      : Part(common), cache_(cache), addresses_(addresses) {}
 
   // ---- a read in its usual case
   // BeginRead, and then GoOnReading as long as that says kRun and all that was asked for is there [Get 1]. All else
@@ -78,7 +77,6 @@ class Finder {
   static void ReadHeaders(Operation& op, Batch& batch);
   static bool HeadersFit(const Operation& op);
 
-  const Common common_;
   DirectoryCache& cache_;
   AddressCache& addresses_;
 };

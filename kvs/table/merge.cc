@@ -1,6 +1,4 @@
 // Meeting a merge, and beginning one.
-#include <algorithm>
-
 #include "kvs/memory/mutation.h"
 #include "kvs/table/merger.h"
 
@@ -12,15 +10,11 @@ constexpr uint64_t kMaxMergedPercent = 40;
 // A Delete that finds so few of its candidates used looks, now and then, whether there is something to merge.
 constexpr uint32_t kFewCandidates = 6;
 constexpr uint32_t kLookEvery = 4;
-// Merges of others that a client remembers to look after.
-constexpr size_t kMaxSeenMerges = 8;
 
 }  // namespace
 
 // ---- meeting a merge
 
-// A writer at a closed table, or at the entry of one: the merge is finished if whoever was at it has stopped. kOk: it
-// is finished; kRestart: it goes on, or there may soon be memory for it. kFull: there is none.
 Task<Step> Merger::HelpMerge(Operation& op) {
   if (workbench_.busy()) co_return Step::kRestart;
   Merge merge = op.merge;
@@ -68,10 +62,9 @@ Task<Step> Merger::PassMerge(uint32_t index, DirectoryEntry entry) {
 
 // ---- beginning one
 
-// A Delete emptied a slot of `table`.
 void Merger::ConsiderMerge(const Operation& op, const TableRef& table) {
   ++deletes_;
-  if (workbench_.in_background() || epochs_.operations.closing() || table.entry.depth() == 0) return;
+  if (workbench_.in_background() || epochs_.own_work.closing || table.entry.depth() == 0) return;
   uint32_t used = 0;
   for (uint32_t c = 0; c < kCandidates; ++c) used += op.Candidate(c).has_block() ? 1 : 0;
   if (used > kFewCandidates || common_.random() % kLookEvery != 0) return;
@@ -83,7 +76,7 @@ void Merger::ConsiderMerge(const Operation& op, const TableRef& table) {
 
 Task<void> Merger::MergeUpwards(uint32_t index) {
   Step step = Step::kOk;
-  while (step == Step::kOk && !epochs_.operations.closing()) {
+  while (step == Step::kOk && !epochs_.own_work.closing) {
     Operation& op = co_await epochs_.operations.LeaseOwnOperation("merge");
     const OperationLease lease(epochs_.operations, op);
     step = co_await TryMerge(op, &index);
@@ -176,9 +169,8 @@ Task<Step> Merger::CheckSparse(Merge merge) {
 
 // ---- in maintenance
 
-// A merge that this client met may have lost whoever was at it, and where only readers go on nobody else finishes it.
 void Merger::LookAfterMerges() {
-  if (workbench_.in_background() || epochs_.operations.closing()) return;
+  if (workbench_.in_background() || epochs_.own_work.closing) return;
   if (const auto index = directory_.TakeSeenMerge()) workbench_.Background(FinishSeenMerge(*index));
 }
 

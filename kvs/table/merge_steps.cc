@@ -1,5 +1,6 @@
 // The steps of a merge (docs/protocol.md, "Merge"); and the table that two frozen ones become.
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -87,7 +88,7 @@ bool MergedImage::PlaceInBucket(uint32_t bucket, Slot value, uint32_t preferred)
 
 }  // namespace
 
-// Steps 1 and 2, and all the others. `record`: memory for the record, taken from it when it may have been seen.
+// [Merge 1, 2] And all the others. `record`: memory for the record, taken from it when it may have been seen.
 Task<Step> Merger::MergeLocked(Operation& op, Merge* merge, SpareTables* spares, GlobalAddress* record) {
   Batch& batch = workbench_.batch();
   merge->record = *record;
@@ -113,7 +114,7 @@ Task<Step> Merger::MergeLocked(Operation& op, Merge* merge, SpareTables* spares,
 
 // ---- finishing one
 
-// Steps 3 to 8, from any state of the merge; idempotent. kOk: the tables are merged, or replaced. kRestart: the merge
+// [Merge 3 to 8] From any state of the merge; idempotent. kOk: the tables are merged, or replaced. kRestart: the merge
 // was given up.
 Task<Step> Merger::FinishMerge(Operation& op, Merge* merge, SpareTables* spares) {
   const MergeRecord& terms = merge->terms;

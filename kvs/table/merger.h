@@ -36,10 +36,10 @@ struct SpareTables {
   }
 };
 
-class Merger {
+class Merger : private Part {
  public:
   Merger(Epochs& epochs, Directory& directory, Workbench& workbench)
-      : common_(epochs.common), epochs_(epochs), cache_(epochs.cache), directory_(directory), workbench_(workbench) {}
+      : Part(epochs.common), epochs_(epochs), cache_(epochs.cache), directory_(directory), workbench_(workbench) {}
 
   // ---- meeting a merge
   // A writer at a closed table, or at the entry of one: op.merge is finished if whoever was at it has stopped. kOk: it
@@ -84,7 +84,6 @@ class Merger {
   Task<Step> UnlinkChild(Merge merge);
   Task<Step> RetireMerged(Merge merge);
 
-  const Common common_;
   Epochs& epochs_;
   DirectoryCache& cache_;
   Directory& directory_;

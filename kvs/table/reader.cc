@@ -7,6 +7,8 @@
 namespace kvs {
 
 Task<Status> Reader::Get(std::string_view key, std::string* value) {
+  if (common_.node.forked()) [[unlikely]]
+    co_return common_.node.NotForked();
   const KeyHash hash = common_.shape.hasher(key);
   Turn turn(combiner_, hash, key, value);
   if (!turn.leads()) co_await turn.Wait(operations_.DeadlineFromNow());

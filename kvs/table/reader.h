@@ -16,10 +16,10 @@
 
 namespace kvs {
 
-class Reader {
+class Reader : private Part {
  public:
   Reader(Epochs& epochs, AddressCache& addresses, Combiner& combiner, Directory& directory, Finder& finder)
-      : common_(epochs.common),
+      : Part(epochs.common),
         operations_(epochs.operations),
         cache_(epochs.cache),
         addresses_(addresses),
@@ -37,7 +37,6 @@ class Reader {
   Task<Step> GetFromClosed(Operation& op, std::string* value);
   Task<Step> ReadFrozenValue(Operation& op, Slot slot, std::string* value);
 
-  const Common common_;
   Operations& operations_;
   DirectoryCache& cache_;
   AddressCache& addresses_;

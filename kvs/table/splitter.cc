@@ -1,6 +1,5 @@
 #include "kvs/table/splitter.h"
 
-#include <algorithm>
 #include <array>
 #include <utility>
 
@@ -306,7 +305,7 @@ Task<Step> Splitter::MoveHeaders(const Migration& migration) {
   co_return Step::kOk;
 }
 
-// Steps 4 to 7, from any state of the split that made dir[child_index]; idempotent. kOk: it is finished.
+// [Split 4 to 7] From any state of the split that made dir[child_index]; idempotent. kOk: it is finished.
 Task<Step> Splitter::FinishSplit(uint32_t child_index) {
   const std::span<uint64_t, 3> words = std::span(workbench_.words().words).first<3>();
   Batch& batch = workbench_.batch();

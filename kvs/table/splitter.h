@@ -18,10 +18,10 @@
 
 namespace kvs {
 
-class Splitter {
+class Splitter : private Part {
  public:
   Splitter(Epochs& epochs, Directory& directory, Workbench& workbench, Merger& merger)
-      : common_(epochs.common),
+      : Part(epochs.common),
         epochs_(epochs),
         cache_(epochs.cache),
         directory_(directory),
@@ -59,7 +59,6 @@ class Splitter {
   Task<Step> MoveHeaders(const Migration& migration);
   Task<Step> MigrateSlots(const Migration& migration, std::span<const uint32_t> slots, MigrationScratch scratch);
 
-  const Common common_;
   Epochs& epochs_;
   DirectoryCache& cache_;
   Directory& directory_;

@@ -1,6 +1,7 @@
 #include "kvs/table/workbench.h"
 
 #include <cstddef>
+#include <new>
 #include <utility>
 
 #include "kvs/memory/detached.h"

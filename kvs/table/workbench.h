@@ -8,7 +8,6 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <new>
 #include <span>
 #include <unordered_map>
 
@@ -31,7 +30,7 @@ inline GlobalAddress At(const TableRef& table, uint64_t offset) {
 // Which of Workbench's images is which table of a merge.
 inline constexpr uint32_t kNewImage = 0, kParentImage = 1, kChildImage = 2;
 
-class Workbench {
+class Workbench : private Part {
  public:
   static constexpr uint32_t kWindow = 96;  // slots migrated at once
   static constexpr uint32_t kImages = 3;   // a merge's two old tables, and the new one
@@ -46,7 +45,7 @@ class Workbench {
 
   static size_t ArenaBytes(const SubtableGeometry& geometry) { return sizeof(Registered) + kImages * geometry.bytes(); }
   Workbench(const Common& common, const Registrar& registrar, ArenaPart arena)
-      : common_(common), registrar_(registrar), arena_(arena), image_bytes_(common.shape.geometry.bytes()) {}
+      : Part(common), registrar_(registrar), arena_(arena), image_bytes_(common.shape.geometry.bytes()) {}
 
   // ---- whose turn it is
   // A split or merge is under way.
@@ -95,7 +94,6 @@ class Workbench {
   };
   std::byte* images() const { return arena_.memory + sizeof(Registered); }
 
-  const Common common_;
   const Registrar& registrar_;
   const ArenaPart arena_;
   const size_t image_bytes_;

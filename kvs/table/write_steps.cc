@@ -4,7 +4,6 @@
 // that it replaces.
 #include <algorithm>
 #include <span>
-#include <string>
 
 #include "kvs/layout/candidates.h"
 #include "kvs/memory/mutation.h"
@@ -20,8 +19,6 @@ constexpr uint32_t kLooksAgain = 1;
 
 // ---- the steps
 
-// What was asked for is there. kOk: the write has ended, write.result is how; kRun: more has been asked for; else it is
-// no usual case, and for SettleWrite, with kFull if no slot is FREE (or there is no memory for a large READ).
 Step Writer::GoOnWriting(PendingWrite& write, Batch& batch) {
   Operation& op = *write.op;
   switch (write.phase) {

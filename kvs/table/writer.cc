@@ -1,7 +1,6 @@
 #include "kvs/table/writer.h"
 
 #include <array>
-#include <optional>
 #include <string>
 #include <utility>
 
@@ -38,6 +37,8 @@ auto Writer::TakeStep(PendingWrite& write) {
 }
 
 Task<Status> Writer::Write(OpKind kind, std::string_view key, std::string_view value) {
+  if (common_.node.forked()) [[unlikely]]
+    co_return common_.node.NotForked();
   const KeyHash hash = common_.shape.hasher(key);
   Turn turn(combiner_, hash, key, kind, value);
   if (!turn.leads()) co_await turn.Wait(epochs_.operations.DeadlineFromNow());
@@ -55,7 +56,6 @@ Task<Status> Writer::Write(OpKind kind, std::string_view key, std::string_view v
   co_return turn.Share(std::move(write.result), write.existed);
 }
 
-// What is left of a write that the steps have not ended.
 Task<void> Writer::FinishWrite(PendingWrite& write) {
   const Step settled = co_await SettleWrite(write);
   write.op->own_ins = 0;

@@ -77,11 +77,11 @@ struct PendingWrite {
   bool existed = true;    // and whether the key was there
 };
 
-class Writer {
+class Writer : private Part {
  public:
   Writer(Epochs& epochs, AddressCache& addresses, Combiner& combiner, Directory& directory, Finder& finder,
          Workbench& workbench, Merger& merger, Splitter& splitter)
-      : common_(epochs.common),
+      : Part(epochs.common),
         epochs_(epochs),
         cache_(epochs.cache),
         addresses_(addresses),
@@ -153,7 +153,6 @@ class Writer {
   bool SendBlock(Operation& op, NewBlock* block);
   void RetireOld(Operation& op, Slot old);
 
-  const Common common_;
   Epochs& epochs_;
   DirectoryCache& cache_;
   AddressCache& addresses_;

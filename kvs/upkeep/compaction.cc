@@ -1,5 +1,4 @@
 // When a client gives memory back.
-#include <utility>
 
 #include "kvs/memory/detached.h"
 #include "kvs/upkeep/mover.h"
@@ -39,18 +38,18 @@ Task<Status> Compaction::Compact(CompactOptions options, CompactReport* report) 
 void Compaction::BeginIfWanted(int64_t now_ns) {
   // Free blocks that are many are better chunks for others.
   const bool much = epochs_.memory->free_bytes() >= kMuchFree * common_.shape.chunk_bytes;
-  if ((epochs_.wanted.compaction || much) && now_ns >= again_at_ns_) Start({}, /*for_room=*/false);
+  if ((epochs_.own_work.compaction_wanted || much) && now_ns >= again_at_ns_) Start({}, /*for_room=*/false);
 }
 
 void Compaction::Start(const CompactOptions& options, bool for_room) {
-  if (epochs_.room.running > 0 || epochs_.operations.closing()) return;
+  if (epochs_.room.running > 0 || epochs_.own_work.closing) return;
   RunDetached(Run(options, for_room), &epochs_.room.running);
 }
 
 Task<void> Compaction::Run(CompactOptions options, bool for_room) {
-  epochs_.wanted.compaction = false;
+  epochs_.own_work.compaction_wanted = false;
   last_report_ = {};
-  epochs_.room.wanted = for_room;
+  epochs_.room.waited_for = for_room;
   Operation& op = BeginMover(/*drains=*/false);
   {
     Mover mover(epochs_, table_, maintenance_, seen_mover_, op, options, &last_report_);

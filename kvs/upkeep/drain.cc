@@ -164,7 +164,7 @@ Task<Step> Mover::MoveTables(bool* all) {
 // Beside no other split or merge that this client does by itself, for whose end the mover must not wait.
 Task<Step> Mover::MoveTable(uint32_t index) {
   if (table_.workbench.in_background()) co_return Step::kRestart;
-  const Workbench::InBackground alone(table_.workbench);
+  const Workbench::InBackground in_background(table_.workbench);
   co_return co_await Relocate(index);
 }
 
@@ -302,7 +302,7 @@ Task<Step> Mover::EmptyChunks() {
 
 Task<void> Drainer::RunRound(int64_t timeout_ms) {
   CompactReport report;
-  epochs_.room.wanted = false;
+  epochs_.room.waited_for = false;
   Operation& op = compaction_.BeginMover(/*drains=*/true);
   {
     Mover mover(epochs_, table_, maintenance_, compaction_.seen_mover(), op, {.timeout_ms = timeout_ms}, &report);
@@ -320,7 +320,7 @@ Task<Status> Drainer::DrainInRounds(DrainOptions options, DrainReport* report) {
   const std::string name = "memory node " + std::to_string(draining_->node);
   for (;;) {
     while (epochs_.room.running > 0) co_await epochs_.operations.Pause(kLookNs);
-    if (epochs_.operations.closing()) co_return Status(StatusCode::kBadState, "the client is closing");
+    if (epochs_.own_work.closing) co_return Status(StatusCode::kBadState, "the client is closing");
     const int64_t left_ms = (deadline_ns - common_.clock.NowNs()) / 1'000'000;
     if (left_ms <= 0 && draining_->elected) co_return StatusCode::kTimeout;
     if (left_ms <= 0) co_return Status(StatusCode::kExists, "another client gives memory back");

@@ -231,7 +231,7 @@ Task<Step> Mover::GiveUp(EvacuationWord evacuation) {
     const Outcome swapped = co_await op_.batch.Run();
     if (swapped != Outcome::kOk) co_return Step::kUnavailable;
     if (word == found.word()) {
-      common_.process.chunk_ages.Renamed(at.node, evacuation.chunk(), found, next);
+      common_.store.chunk_ages.Renamed(at.node, evacuation.chunk(), found, next);
       break;
     }
   }
@@ -244,7 +244,7 @@ Task<Step> Mover::GiveUp(EvacuationWord evacuation) {
 // old, or may it be?
 bool Mover::MayKnow(uint64_t announced, Chunk chunk, ChunkWord word) const {
   if (Mutated(Mutation::kExpelledUnawaited)) return false;
-  return !common_.process.chunk_ages.IsYounger(chunk.first, chunk.second, word, announced + 2);
+  return !common_.store.chunk_ages.IsYounger(chunk.first, chunk.second, word, announced + 2);
 }
 
 // Have all announced an epoch beyond this one: the living, and those expelled ones that may know one of the victims?
@@ -279,7 +279,7 @@ Task<Step> Mover::WaitForAll(std::span<const Victim> victims) {
     if (op_.batch.Stale()) co_return Step::kRestart;
     const Step elected = co_await StayElectedInTime();
     if (elected != Step::kOk) co_return elected;
-    epochs_.wanted.maintain_at_ns = 0;  // the next round at once
+    epochs_.own_work.maintain_at_ns = 0;  // the next round at once
     co_await Wait(look_ns);
     look_ns = NextLook(look_ns);
   }
@@ -375,7 +375,7 @@ Task<Step> Mover::VisitTable(uint32_t index, DirectoryEntry entry, Census* censu
   for (uint32_t s = 0; s < geometry.slots(); ++s) {
     const Slot slot = slots[s];
     if (!slot.has_block()) continue;
-    if (epochs_.operations.closing()) co_return Step::kFull;
+    if (epochs_.own_work.closing) co_return Step::kFull;
     const GlobalAddress block = slot.block();
     if (census != nullptr) {
       uint64_t bytes = uint64_t{slot.length_units()} * kUnitBytes;

@@ -16,20 +16,19 @@ constexpr int64_t kIdleMaintenanceNs = 5'000'000;
 }  // namespace
 
 bool Maintenance::BeginIfDue(int64_t now_ns) {
-  if (now_ns < epochs_.wanted.maintain_at_ns || running_ > 0 || epochs_.operations.closing()) return false;
+  if (now_ns < epochs_.own_work.maintain_at_ns || running_ > 0 || epochs_.own_work.closing) return false;
   // Together the clients read not more than about a gigabyte a second of the table of clients.
   const int64_t clients = epochs_.home.clients_used();
   const int64_t table_ns = clients * clients * static_cast<int64_t>(sizeof(ClientEntry));
   const auto after = [&](int64_t least_ns) {
     return now_ns + std::min(std::max(least_ns, table_ns), common_.shape.lease_ns / 4);
   };
-  epochs_.wanted.maintain_at_ns = after(kMaintenanceNs);
+  epochs_.own_work.maintain_at_ns = after(kMaintenanceNs);
   idle_at_ns_ = after(kIdleMaintenanceNs);
   RunDetached(Maintain(), &running_);
   return true;
 }
 
-// One round of maintenance that begins now.
 Task<Step> Maintenance::MaintainNow() {
   while (running_ > 0) co_await epochs_.operations.Pause(kLookNs);
   ++running_;

@@ -32,7 +32,7 @@ Task<Step> Mover::Elect() {
     const uint64_t found = old;
     if (found == expected) co_return Step::kOk;
     expected = 0;
-    if (OutOfTime() || (epochs_.room.wanted && epochs_.home.freed_chunks_seen() != freed)) co_return Step::kRestart;
+    if (OutOfTime() || (epochs_.room.waited_for && epochs_.home.freed_chunks_seen() != freed)) co_return Step::kRestart;
     if (found == 0) continue;
     bool stopped = false;
     const Step looked = co_await LookAtMover(MoverWord(found), &stopped);
@@ -101,10 +101,10 @@ Task<void> Mover::Wait(int64_t ns) {
 // they announce the next one takes another, and this client sees that at its own: well below a lease, unless they pause
 // now and then. Who waits for much longer waits for one who has stopped.
 bool Mover::OutOfPatience(int64_t begin_ns) const {
-  return epochs_.room.wanted && common_.clock.NowNs() - begin_ns > kAnnouncementLeases * common_.shape.lease_ns;
+  return epochs_.room.waited_for && common_.clock.NowNs() - begin_ns > kAnnouncementLeases * common_.shape.lease_ns;
 }
 
-bool Mover::OutOfTime() const { return common_.clock.NowNs() >= deadline_ns_ || epochs_.operations.closing(); }
+bool Mover::OutOfTime() const { return common_.clock.NowNs() >= deadline_ns_ || epochs_.own_work.closing; }
 
 // ---- which chunks
 
@@ -121,7 +121,7 @@ Task<Step> Mover::ReadChunks(std::span<const krcore::NodeId> nodes, std::map<Chu
                      static_cast<uint32_t>(window * sizeof(ChunkWord)));
       const Outcome read = co_await op_.batch.Run();
       if (read != Outcome::kOk) co_return Step::kUnavailable;
-      common_.process.chunk_ages.Saw(node, begin, {words, window}, epoch);
+      common_.store.chunk_ages.Saw(node, begin, {words, window}, epoch);
       for (uint64_t i = 0; i < window; ++i)
         chunks->insert_or_assign({node, static_cast<uint32_t>(begin + i)}, words[i]);
     }
@@ -250,7 +250,7 @@ Task<bool> Mover::MergeSparse(const Census& census) {
   bool merged = false;
   for (uint32_t index : census.sparse) {
     if (OutOfTime() || table_.workbench.in_background()) break;
-    const Workbench::InBackground alone(table_.workbench);
+    const Workbench::InBackground in_background(table_.workbench);
     Step joined = Step::kOk;
     while (joined == Step::kOk && !OutOfTime()) {
       op_.epoch = epochs_.home.epoch();

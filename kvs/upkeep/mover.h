@@ -5,7 +5,6 @@
 #ifndef KVS_UPKEEP_MOVER_H_
 #define KVS_UPKEEP_MOVER_H_
 
-#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <set>
@@ -23,12 +22,12 @@
 namespace kvs {
 
 // One run, next to the client's operations.
-class Mover {
+class Mover : private Part {
  public:
   // `op` is not among those that users wait for. `report` is filled as it goes on.
   Mover(Epochs& epochs, Table& table, Maintenance& maintenance, SeenMover& seen, Operation& op,
         const CompactOptions& options, CompactReport* report)
-      : common_(epochs.common),
+      : Part(epochs.common),
         epochs_(epochs),
         table_(table),
         maintenance_(maintenance),
@@ -145,7 +144,6 @@ class Mover {
   Task<Step> EmptyChunks();
   void ChooseAll(const Census& census, const std::map<Chunk, ChunkWord>& chunks);
 
-  const Common common_;
   Epochs& epochs_;
   Table& table_;
   Maintenance& maintenance_;

@@ -23,9 +23,9 @@ inline constexpr int64_t kLookNs = 200'000;
 
 // Maintenance: the rounds in which a client announces its epoch, frees what is old enough, and looks after what others
 // have left.
-class Maintenance {
+class Maintenance : private Part {
  public:
-  Maintenance(Epochs& epochs, Table& table) : common_(epochs.common), epochs_(epochs), table_(table) {}
+  Maintenance(Epochs& epochs, Table& table) : Part(epochs.common), epochs_(epochs), table_(table) {}
 
   // After a look at the clock, while the lease lasts. True: a round was due, and has begun.
   bool BeginIfDue(int64_t now_ns);
@@ -33,7 +33,7 @@ class Maintenance {
   Task<Step> MaintainNow();
   bool running() const { return running_ > 0; }
   // When the next round is due; `idle`: while this client does nothing.
-  int64_t next_ns(bool idle) const { return idle ? idle_at_ns_ : epochs_.wanted.maintain_at_ns; }
+  int64_t next_ns(bool idle) const { return idle ? idle_at_ns_ : epochs_.own_work.maintain_at_ns; }
 
   // At least this epoch was announced by all clients that are not expelled, when the last round looked;
   uint64_t announced_by_living() const { return announced_by_living_; }
@@ -44,7 +44,6 @@ class Maintenance {
   Task<void> Maintain();
   Task<Step> ReleaseHeldBlocks();
 
-  const Common common_;
   Epochs& epochs_;
   Table& table_;
   size_t running_ = 0;  // 1 while Maintain() runs
@@ -65,10 +64,10 @@ struct SeenMover {
 };
 
 // Compaction: when a client gives memory back by a run of the mover (mover.h), and what it learns from that.
-class Compaction final : public Room::Maker {
+class Compaction final : private Part, public Room::Maker {
  public:
   Compaction(Epochs& epochs, Table& table, Maintenance& maintenance)
-      : common_(epochs.common), epochs_(epochs), table_(table), maintenance_(maintenance) {
+      : Part(epochs.common), epochs_(epochs), table_(table), maintenance_(maintenance) {
     epochs.room.maker = this;
   }
 
@@ -76,7 +75,7 @@ class Compaction final : public Room::Maker {
   Task<Status> Compact(CompactOptions options, CompactReport* report);
   // With a round of maintenance: because somebody has gone who held memory, or there are many free blocks.
   void BeginIfWanted(int64_t now_ns);
-  void MakeRoom(int64_t timeout_ms) override { Start({.thorough = true, .timeout_ms = timeout_ms}, /*for_room=*/true); }
+  void BeginRun(int64_t timeout_ms) override { Start({.thorough = true, .timeout_ms = timeout_ms}, /*for_room=*/true); }
 
   // Any run of the mover is between these two. Its operation.
   Operation& BeginMover(bool drains);
@@ -87,7 +86,6 @@ class Compaction final : public Room::Maker {
   void Start(const CompactOptions& options, bool for_room);
   Task<void> Run(CompactOptions options, bool for_room);
 
-  const Common common_;
   Epochs& epochs_;
   Table& table_;
   Maintenance& maintenance_;
@@ -111,10 +109,10 @@ struct Draining {
 };
 
 // Drainer: emptying a memory node, so that it can be stopped, and taking it back into use.
-class Drainer {
+class Drainer : private Part {
  public:
   Drainer(Epochs& epochs, Table& table, Maintenance& maintenance, Compaction& compaction)
-      : common_(epochs.common), epochs_(epochs), table_(table), maintenance_(maintenance), compaction_(compaction) {}
+      : Part(epochs.common), epochs_(epochs), table_(table), maintenance_(maintenance), compaction_(compaction) {}
 
   // As Client's calls of these names.
   Task<Status> Drain(krcore::NodeId node, DrainOptions options, DrainReport* report);
@@ -125,7 +123,6 @@ class Drainer {
   Task<Status> DrainInRounds(DrainOptions options, DrainReport* report);
   Task<Status> TakeBack(krcore::NodeId node);
 
-  const Common common_;
   Epochs& epochs_;
   Table& table_;
   Maintenance& maintenance_;

@@ -52,7 +52,7 @@ class Parts : public ::testing::Test {
     connections_ = std::make_unique<kvs::Connections>(*node_, 1'000'000'000, nobody_, stats_);
     ASSERT_TRUE(connections_->Open(512).ok());
     for (const krcore::NodeId memory_node : {1, 2}) ASSERT_TRUE(connections_->Reach(memory_node));
-    common_.emplace(kvs::Common{*node_, clock_, *connections_, stats_, random_, shape_, process_});
+    common_.emplace(kvs::Common{*node_, clock_, *connections_, stats_, random_, shape_, store_state_});
   }
   kvs::ArenaPart arena() { return {arena_->bytes().data(), arena_->lkey()}; }
   kvs::ArenaPart workbench_arena() { return arena().After(kvs::Epochs::ArenaBytes(kInFlight)); }
@@ -100,7 +100,7 @@ class Parts : public ::testing::Test {
   kvs::ClientStats stats_;
   std::minstd_rand random_;
   kvs::StoreShape shape_;
-  kvs::ProcessState process_;
+  kvs::StoreState state_;
   std::unique_ptr<kvs::Connections> connections_;
   std::unique_ptr<krcore::Region> arena_;
   std::optional<kvs::Common> common_;
@@ -222,13 +222,13 @@ struct RegistrarParts : OperationParts {
   kvs::DirectoryCache cache;
   kvs::ClientMemory memory;
   kvs::RetiredTables retired;
-  kvs::Wanted wanted;
+  kvs::OwnWork own_work;
   kvs::Registrar registrar;
   RegistrarParts(const kvs::Common& common, kvs::ArenaPart arena)
       : OperationParts(common, arena),
         memory(common.shape.chunk_bytes),
         retired(common, cache, memory),
-        registrar(common, home, operations, registration, memory, retired, wanted, arena.lkey) {
+        registrar(common, home, operations, registration, memory, retired, own_work, arena.lkey) {
     memory.Renew();
   }
 };
@@ -261,7 +261,7 @@ TEST_F(Parts, RegistrarRenewsALeaseThatIsOver) {
 TEST_F(Parts, ObserverExpelsAClientThatHasNotChangedItsEntryForOneAndAHalfLeases) {
   RegistrarParts parts(*common_, arena());
   ASSERT_EQ(Run(parts.registrar.Register()), Step::kOk);
-  kvs::Observer observer(*common_, parts.home, parts.registrar, parts.wanted);
+  kvs::Observer observer(*common_, parts.home, parts.registrar, parts.own_work);
   auto client = store_.NewClient();  // which nobody polls from now on
   uint32_t index = 0;
   while (Entry(index).owner == 0 || index == parts.registrar.client_index()) ++index;
@@ -303,7 +303,7 @@ TEST_F(Parts, AllocatorAsksForRoomWhereThereIsNone) {
   const auto client = store_.NewClient();
   OperationParts parts(*common_, arena());
   struct Maker final : kvs::Room::Maker {
-    void MakeRoom(int64_t) override { ++asked; }
+    void BeginRun(int64_t) override { ++asked; }
     int asked = 0;
   } maker;
   kvs::ClientMemory memory(shape_.chunk_bytes);
@@ -311,8 +311,8 @@ TEST_F(Parts, AllocatorAsksForRoomWhereThereIsNone) {
   kvs::Chunks chunks(*common_, parts.home, memory);
   kvs::Room room;
   room.maker = &maker;
-  kvs::Wanted wanted;
-  kvs::Allocator allocator(*common_, parts.home, memory, chunks, parts.operations, room, wanted);
+  kvs::OwnWork own_work;
+  kvs::Allocator allocator(*common_, parts.home, memory, chunks, parts.operations, room, own_work);
   ASSERT_EQ(Run(parts.home.Glance()), Step::kOk);
   kvs::Operation& op = parts.operations.Take(*parts.operations.FreeOperation(), "key", {}, true);
   GlobalAddress address;
