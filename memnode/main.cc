@@ -14,7 +14,7 @@
 #include "cli/size.h"
 #include "cli/stop_signal.h"
 #include "krcore/clock.h"
-#include "kvs/layout/survey.h"
+#include "kvs/memory/survey.h"
 #include "memnode/cpu_time.h"
 #include "memnode/drain.h"
 #include "memnode/housekeeper.h"

@@ -11,8 +11,8 @@
 #include "cli/size.h"
 #include "krcore/control_plane.h"
 #include "krcore/resources.h"
-#include "kvs/layout/join.h"
 #include "kvs/layout/pool.h"
+#include "kvs/memory/join.h"
 
 namespace memnode {
 namespace {

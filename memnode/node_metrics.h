@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "krcore/status.h"
-#include "kvs/layout/survey.h"
+#include "kvs/memory/survey.h"
 #include "memnode/huge_page_collapser.h"
 #include "memnode/memory_server.h"
 #include "memnode/options.h"

@@ -1,9 +1,9 @@
-// Measures connecting: krcore's qconnect, compared with what verbs programs and LITE do (krcore/control_plane.h), in one
-// process and from fresh ones; qconnect among many records and after a metadata server has died; what a host keeps for
-// many peers; and how many connects a second one and two threads make. All of it is measured on sw, that is on shared
-// memory: a NIC's round trip and its driver's control path are not in it. --model=connectx prints modelled figures for
-// those instead. --rnic=verbs measures warm and fresh processes on an RDMA device; --control_plane=kernel measures the
-// kernel module there, too.
+// Measures connecting: krcore's qconnect, compared with what verbs programs and LITE do (krcore/control_plane.h), in
+// one process and from fresh ones; qconnect among many records and after a metadata server has died; what a host keeps
+// for many peers; and how many connects a second one and two threads make. All of it is measured on sw, that is on
+// shared memory: a NIC's round trip and its driver's control path are not in it. --model=connectx prints modelled
+// figures for those instead. --rnic=verbs measures warm and fresh processes on an RDMA device; --control_plane=kernel
+// measures the kernel module there, too.
 #include "bench/connect/bench_connect.h"
 
 #include <gflags/gflags.h>

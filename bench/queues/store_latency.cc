@@ -9,8 +9,8 @@
 #include <string>
 
 #include "kvs/client.h"
-#include "kvs/layout/join.h"
 #include "kvs/layout/pool.h"
+#include "kvs/memory/join.h"
 
 namespace rnic_latency {
 namespace {

@@ -18,8 +18,8 @@
 #include "krcore/clock.h"
 #include "kvs/client.h"
 #include "kvs/layout/hash.h"
-#include "kvs/src/address_cache.h"
-#include "kvs/src/combiner.h"
+#include "kvs/table/address_cache.h"
+#include "kvs/table/combiner.h"
 
 namespace {
 

@@ -11,7 +11,7 @@
 
 #include "krcore/node.h"
 #include "krcore/rnic/sim/world.h"
-#include "kvs/layout/join.h"
+#include "kvs/memory/join.h"
 
 namespace surgekv_bench {
 namespace {

@@ -115,6 +115,35 @@ struct MergeRecord {
 };
 static_assert(sizeof(MergeRecord) == 64);
 
+// ---- as a client meets them
+
+// A subtable as the directory described it.
+struct TableRef {
+  GlobalAddress address;
+  uint32_t index = 0;  // of its canonical directory entry
+  DirectoryEntry entry;
+  uint64_t ticket = 0;  // DirectoryCache::Ticket() (kvs/epochs/directory_cache.h) before the entry's READ was posted
+
+  bool migrating() const { return entry.migrating(); }
+};
+
+// A merge that goes on, as its record says.
+struct Merge {
+  GlobalAddress record;  // none: no merge
+  MergeRecord terms{};   // the status may have gone on since
+
+  bool known() const { return record.valid(); }
+  // The words of dir[s] and dir[c] while the record is in them.
+  DirectoryEntry parent_word() const { return terms.parent_engaged(record); }
+  DirectoryEntry child_word() const { return terms.child_engaged(record); }
+  // The two tables that it takes out of use.
+  TableRef parent() const { return {terms.parent().subtable(), terms.parent_index, terms.parent()}; }
+  TableRef child() const { return {terms.child().subtable(), terms.child_index, terms.child()}; }
+  // Do keys with this hash belong to one of them?
+  bool Covers(const KeyHash& hash) const { return hash.Suffix(terms.depth()) == terms.parent_index; }
+  TableRef TableOf(const KeyHash& hash) const { return (hash.h1 >> terms.depth() & 1) != 0 ? child() : parent(); }
+};
+
 }  // namespace kvs
 
 #endif  // KVS_LAYOUT_DIRECTORY_H_

@@ -266,6 +266,7 @@ inline constexpr uint64_t kRetiredTablesOffset = kCountersOffset + offsetof(Home
 inline constexpr uint64_t kMoverOffset = kHomeAreaOffset + offsetof(HomeArea, mover);
 inline constexpr uint64_t kEvacuationOffset = kHomeAreaOffset + offsetof(HomeArea, evacuation);
 inline constexpr uint64_t kClientsOffset = kHomeAreaOffset + offsetof(HomeArea, clients);
+constexpr uint64_t EntryOffset(uint32_t client) { return kClientsOffset + uint64_t{client} * sizeof(ClientEntry); }
 inline constexpr uint64_t kDirectoryOffset = 128 * 1024;
 inline constexpr uint64_t kChunkTableOffset = kDirectoryOffset + (uint64_t{8} << kMaxDepth);
 static_assert(sizeof(Superblock) <= kHomeAreaOffset);

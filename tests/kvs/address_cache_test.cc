@@ -1,5 +1,5 @@
 // The address cache: what it remembers, when it is believed, and when it is on.
-#include "kvs/src/address_cache.h"
+#include "kvs/table/address_cache.h"
 
 #include <gtest/gtest.h>
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "krcore/control_plane.h"
-#include "kvs/src/connections.h"
+#include "kvs/memory/connections.h"
 #include "tests/kvs/test_store.h"
 
 namespace surgekv_test {

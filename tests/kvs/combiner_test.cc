@@ -1,6 +1,6 @@
 // Operations of one client on one key: who waits, who is done along, and what each of them is told. One thread, no
 // chance involved; random mixes are in threads_test.cc.
-#include "kvs/src/combiner.h"
+#include "kvs/table/combiner.h"
 
 #include <gtest/gtest.h>
 

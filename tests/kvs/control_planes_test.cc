@@ -11,8 +11,8 @@
 
 #include "krcore/control_plane.h"
 #include "krcore/node.h"
-#include "kvs/layout/join.h"
 #include "kvs/layout/pool.h"
+#include "kvs/memory/join.h"
 #include "tests/kvs/child.h"
 #include "tests/kvs/stress.h"
 #include "tests/kvs/test_store.h"

@@ -1,6 +1,6 @@
 // Joining a store with memory that holds nothing: by a node in whose place the store may have keys, and by one that
 // asks a metadata server which has lost all. Joining, and using, one of another layout.
-#include "kvs/layout/join.h"
+#include "kvs/memory/join.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@
 #include "krcore/virtual_queue.h"
 #include "kvs/client.h"
 #include "kvs/layout/pool.h"
-#include "kvs/layout/survey.h"
+#include "kvs/memory/survey.h"
 #include "tests/kvs/test_store.h"
 
 namespace surgekv_test {

@@ -9,10 +9,10 @@
 #include <string>
 
 #include "kvs/client.h"
+#include "kvs/client/store_core.h"
 #include "kvs/housekeeper.h"
 #include "kvs/layout/pool.h"
 #include "kvs/layout/subtable.h"
-#include "kvs/src/store_core.h"
 #include "tests/kvs/manual_clock.h"
 #include "tests/kvs/test_store.h"
 

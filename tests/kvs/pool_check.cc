@@ -5,12 +5,12 @@
 #include <optional>
 
 #include "kvs/client.h"
+#include "kvs/epochs/memory_state.h"
 #include "kvs/layout/block.h"
 #include "kvs/layout/directory.h"
 #include "kvs/layout/hash.h"
 #include "kvs/layout/pool.h"
 #include "kvs/layout/subtable.h"
-#include "kvs/src/memory_state.h"
 
 namespace surgekv_test {
 namespace {

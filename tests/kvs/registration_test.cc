@@ -13,11 +13,11 @@
 #include <string>
 #include <vector>
 
+#include "kvs/client/store_core.h"
+#include "kvs/epochs/memory_state.h"
 #include "kvs/layout/block.h"
 #include "kvs/layout/directory.h"
 #include "kvs/layout/pool.h"
-#include "kvs/src/memory_state.h"
-#include "kvs/src/store_core.h"
 #include "tests/kvs/manual_clock.h"
 #include "tests/kvs/pool_check.h"
 #include "tests/kvs/test_store.h"
@@ -409,8 +409,8 @@ TEST(Registration, EntriesThatWereAbandonedAreTakenByNobodyOfTheProcessBeforeThe
   };
   constexpr uint32_t kAbandoned = 16;
   for (uint32_t i = 0; i < kAbandoned; ++i) {
-    ASSERT_TRUE(core.held_entries().Hold(i));
-    core.held_entries().Abandon({i, owner});
+    ASSERT_TRUE(core.state().held_entries.Hold(i));
+    core.state().held_entries.Abandon({i, owner});
     if (i % 2 == 0) entries[i].owner = owner;
   }
   auto client = store.NewClient();
@@ -424,13 +424,13 @@ TEST(Registration, EntriesThatWereAbandonedAreTakenByNobodyOfTheProcessBeforeThe
   EXPECT_EQ(mine(), std::vector{taken});
   std::vector<uint32_t> free(kAbandoned);
   std::iota(free.begin(), free.end(), 0u);
-  core.held_entries().RemoveFrom(&free);
+  core.state().held_entries.RemoveFrom(&free);
   EXPECT_EQ(free.size(), kAbandoned) << "they were not given back";
-  EXPECT_FALSE(core.held_entries().Hold(taken));
+  EXPECT_FALSE(core.state().held_entries.Hold(taken));
   client.reset();
   EXPECT_EQ(mine().size(), 0u);
-  EXPECT_TRUE(core.held_entries().Hold(taken));
-  core.held_entries().LetGo(taken);
+  EXPECT_TRUE(core.state().held_entries.Hold(taken));
+  core.state().held_entries.LetGo(taken);
 }
 
 // ... and who ends looks once more whether another one, that ended before, left its own.
@@ -440,9 +440,9 @@ TEST(Registration, TheLastOfAProcessGivesBackWhatAnotherOneCouldNot) {
   auto client = store.NewClient();
   auto* const entries = reinterpret_cast<kvs::HomeArea*>(store.memory().data() + kvs::kHomeAreaOffset)->clients;
   constexpr uint32_t kOther = kvs::kMaxClients - 1;  // beyond those that anybody looks at
-  ASSERT_TRUE(core.held_entries().Hold(kOther));
+  ASSERT_TRUE(core.state().held_entries.Hold(kOther));
   entries[kOther].owner = uint64_t{core.node().id()} << 32 | core.node().incarnation();
-  core.held_entries().Abandon({kOther, entries[kOther].owner});
+  core.state().held_entries.Abandon({kOther, entries[kOther].owner});
   client.reset();
   EXPECT_EQ(entries[kOther].owner, 0u);
 }

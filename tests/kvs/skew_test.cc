@@ -5,7 +5,7 @@
 #include <string>
 
 #include "kvs/layout/hash.h"
-#include "kvs/src/connections.h"
+#include "kvs/memory/connections.h"
 #include "tests/kvs/manual_clock.h"
 #include "tests/kvs/test_store.h"
 

@@ -4,7 +4,7 @@
 
 #include <atomic>
 
-#include "kvs/layout/join.h"
+#include "kvs/memory/join.h"
 
 namespace surgekv_test {
 namespace {

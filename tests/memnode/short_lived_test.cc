@@ -14,7 +14,7 @@
 
 #include "krcore/node.h"
 #include "kvs/client.h"
-#include "kvs/layout/survey.h"
+#include "kvs/memory/survey.h"
 #include "tests/support/program.h"
 
 namespace {

@@ -13,8 +13,8 @@
 #include "krcore/clock.h"
 #include "krcore/node.h"
 #include "kvs/client.h"
-#include "kvs/layout/join.h"
-#include "kvs/layout/survey.h"
+#include "kvs/memory/join.h"
+#include "kvs/memory/survey.h"
 #include "metrics/announcement.h"
 #include "tools/surge/cluster.h"
 

@@ -91,7 +91,7 @@ void DirectoryModel::Stepper::UndoChildStep() {
   Continue(static_cast<Then>(p().then));
 }
 
-// 6. Headers of P, then of C.
+// [Merge 6] Headers of P, then of C.
 void DirectoryModel::Stepper::CloseStep() {
   const bool child = p().cursor >= config_.buckets;
   table(Old(child)).header[p().cursor % config_.buckets] = kClosed;
@@ -128,7 +128,7 @@ bool DirectoryModel::Stepper::Counts(uint8_t slot) {
   return StateOf(slot) == SlotState::kFrz || (StateOf(slot) == SlotState::kVal && Mutated(M::kCopyWithoutFreeze));
 }
 
-// 7. M in the image: a key keeps its slot, or takes another that is free. waits: it does not fit.
+// [Merge 7] M in the image: a key keeps its slot, or takes another that is free. waits: it does not fit.
 void DirectoryModel::Stepper::BuildStep() {
   p().waits = 0;
   for (const bool child : {false, true}) {
@@ -186,7 +186,7 @@ void DirectoryModel::Stepper::PublishMergedStep() {
   Go(Step::kRemoveChild);
 }
 
-// 8. Who wins this retires P, C and D.
+// [Merge 8] Who wins this retires P, C and D.
 void DirectoryModel::Stepper::RemoveChild(uint8_t record, uint8_t index, Entry engaged) {
   const Record& r = b().records[record];
   const Entry old(r.old_child);

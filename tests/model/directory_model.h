@@ -20,7 +20,7 @@ namespace model {
 // A protection that the model does without.
 enum class DirectoryMutation : uint8_t {
   kHelpWithoutPairCheck,    // whoever helps a split takes the parent that the directory names now
-  kGetWithoutPairCheck,     // Get (3) takes the child that the directory names now for that of the scanned table
+  kGetWithoutPairCheck,     // [Get 3] takes the child that the directory names now for that of the scanned table
   kResolveParentFirst,      // entries are read from the root down
   kSplitWithoutReread,      // split 3 does not read dir[s] behind dir[c]
   kSplitSetsNoState,        // split 2 is left out: dir[s] stays NORMAL until the end
@@ -37,7 +37,7 @@ enum class DirectoryMutation : uint8_t {
   kPublishWithoutCas,       // M is published by a WRITE
   kClearWithoutReread,      // split 6 does not read dir[c] behind its image
   kKeepMergedChild,         // a dir[c] whose merge is published is taken for a table (liveness)
-  kInsertWithoutHeaders,    // (6b) is left out
+  kInsertWithoutHeaders,    // [Write 6b] is left out
   kHeadersBeforePending,    // Get goes by moved headers though the scan saw PEND, too
   kFinishWithoutFirstLook,  // whoever finishes a split takes a MERGING for an old one that it has seen only once
   kCount,

@@ -240,19 +240,19 @@ void DirectoryModel::Stepper::RememberFrozen() {
 
 void DirectoryModel::Stepper::GetScanned() {
   const int val = Find(SlotState::kVal);
-  if (val >= 0) return Return(BlockOf(p().slots[val]));  // (1)
+  if (val >= 0) return Return(BlockOf(p().slots[val]));  // [Get 1]
   RememberFrozen();
-  if (p().closed) {  // (5); nothing is PEND in a table of which the directory said before that it is in a merge
+  if (p().closed) {  // [Get 5]; nothing is PEND in a table of which the directory said before that it is in a merge
     const bool counts = p().engaged || Mutated(M::kReadClosedUnasked);
     return counts ? Return(p().frozen != 0 ? BlockOf(p().frozen_slot) : 0) : Resolve(Purpose::kBegin);
   }
-  // (4) comes before the look at moved headers: PEND and a header that moved later may be in one scan.
+  // [Get 4] comes before the look at moved headers: PEND and a header that moved later may be in one scan.
   if (FindPending() >= 0 && !(Mutated(M::kHeadersBeforePending) && p().moved)) {
     p().child_table = p().table;
     return Go(Step::kReadParent);
   }
-  if (!p().moved && p().frozen == 0) return CheckHeaders();  // (2)
-  Resolve(Purpose::kChild);                                  // (3)
+  if (!p().moved && p().frozen == 0) return CheckHeaders();  // [Get 2]
+  Resolve(Purpose::kChild);                                  // [Get 3]
 }
 
 void DirectoryModel::Stepper::ReadParentStep() {
@@ -287,7 +287,7 @@ void DirectoryModel::Stepper::ChildScanned() {
 // True if it has emitted its successors itself.
 bool DirectoryModel::Stepper::WriteScanned() {
   const int val = Find(SlotState::kVal);
-  if (val >= 0) {  // (2)
+  if (val >= 0) {  // [Write 2]
     if (op().kind == OpKind::kInsert) {
       Return(0);
       return false;
@@ -302,18 +302,18 @@ bool DirectoryModel::Stepper::WriteScanned() {
   }
   if (p().closed) {
     Resolve(Purpose::kHelpMerge);
-  } else if (p().moved || Find(SlotState::kFrz) >= 0) {  // (3)
+  } else if (p().moved || Find(SlotState::kFrz) >= 0) {  // [Write 3]
     Resolve(Purpose::kBegin);
-  } else if (FindPending() >= 0) {  // (4)
+  } else if (FindPending() >= 0) {  // [Write 4]
     const uint8_t t = p().table, i = static_cast<uint8_t>(FindPending());
     Clear();
     p().child_table = t;
     p().cursor = i;
     Go(Step::kHelpReadParent);
-  } else if (op().kind == OpKind::kUpdate || op().kind == OpKind::kDelete) {  // (5)
+  } else if (op().kind == OpKind::kUpdate || op().kind == OpKind::kDelete) {  // [Write 5]
     CheckHeaders();
   } else {
-    return ChooseSlot();  // (6)
+    return ChooseSlot();  // [Write 6]
   }
   return false;
 }
@@ -403,7 +403,7 @@ void DirectoryModel::Stepper::ConfirmStep() {
   Scan(Purpose::kFirst, p().table);
 }
 
-// (4) The child N is known; dir[s] SPLITTING, and dir[c] still N behind it: dir[s] is N's parent.
+// [Write 4] The child N is known; dir[s] SPLITTING, and dir[c] still N behind it: dir[s] is N's parent.
 void DirectoryModel::Stepper::HelpReadParentStep() {
   const uint8_t index = table(p().child_table).index;
   if (index == 0) return Resolve(Purpose::kBegin);

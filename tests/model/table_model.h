@@ -21,14 +21,14 @@ namespace model {
 // A protection that the model does without.
 enum class TableMutation : uint8_t {
   // Insert.
-  kInsertDirectly,          // (6a) FREE -> VAL at once
-  kConfirmWithoutKill,      // (6e) rivals are ignored
-  kConfirmAfterFailedKill,  // (6e) the kill's outcome is ignored
-  kExistsOnIns,             // (6e) a rival's INS makes Insert answer kExists
-  kFailedConfirmIsDone,     // (6f) the confirm's outcome is ignored
-  kConfirmByWrite,          // (6f) WRITE, not CAS
-  kRescanIgnoresValues,     // (6d) is left out
-  kInsertWithoutHeaders,    // (6b) is left out
+  kInsertDirectly,          // [Write 6a] FREE -> VAL at once
+  kConfirmWithoutKill,      // [Write 6e] rivals are ignored
+  kConfirmAfterFailedKill,  // [Write 6e] the kill's outcome is ignored
+  kExistsOnIns,             // [Write 6e] a rival's INS makes Insert answer kExists
+  kFailedConfirmIsDone,     // [Write 6f] the confirm's outcome is ignored
+  kConfirmByWrite,          // [Write 6f] WRITE, not CAS
+  kRescanIgnoresValues,     // [Write 6d] is left out
+  kInsertWithoutHeaders,    // [Write 6b] is left out
   // Get, and what is absent.
   kReturnFrozen,              // a frozen value is returned without a look at N (or at the directory)
   kNoSecondScan,              // Get 4 does not scan N again
@@ -37,7 +37,7 @@ enum class TableMutation : uint8_t {
   kReturnTentative,           // readers see INS
   // Split.
   kClearEarly,          // FRZ is cleared when its slot is decided
-  kInsertWithoutHelp,   // (4) a writer in N does not wait for PEND candidates
+  kInsertWithoutHelp,   // [Write 4] a writer in N does not wait for PEND candidates
   kDecideBeforeHeader,  // N[i] is decided though S's header has not moved
   kLookBeforeHeader,    // S[i] is read before its header is moved
   kCopyWithoutFreeze,   // VAL in S is not frozen before it is copied
@@ -45,7 +45,7 @@ enum class TableMutation : uint8_t {
   kIgnoreIns,           // INS of a moving key is left in S
   kStartsFree,          // N starts FREE, not PEND
   kDecideByWrite,       // N[i] is decided by WRITE
-  kLostPutIsDone,       // (2) a Put that loses to another VAL reports success
+  kLostPutIsDone,       // [Write 2] a Put that loses to another VAL reports success
   // Memory.
   kNoGrace,            // a block is free as soon as it is unlinked
   kNoQuarantine,       // an expelled process holds nothing back

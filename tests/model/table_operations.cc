@@ -189,17 +189,17 @@ void TableModel::Stepper::GetScanned() {
   int i = Find(SlotState::kIns);
   if (i >= 0 && Mutated(M::kReturnTentative)) return Return(p().values[i]);
   i = Find(SlotState::kVal);
-  if (i >= 0) return Return(p().values[i]);  // (1)
-  if (p().table == 1) {                      // (4)
+  if (i >= 0) return Return(p().values[i]);  // [Get 1]
+  if (p().table == 1) {                      // [Get 4]
     if (FindPending() < 0) return Return(0);
     return Scan(Step::kGetParent, 0, false, true);
   }
   const int frozen = Find(SlotState::kFrz);
   if (frozen >= 0 && Mutated(M::kReturnFrozen)) return Return(p().values[frozen]);
-  if (p().unpublished && (frozen >= 0 || Moved())) return Return(frozen >= 0 ? p().values[frozen] : 0);  // (5)
-  if (frozen >= 0 || Moved()) return ToChild(frozen);                                                    // (3)
+  if (p().unpublished && (frozen >= 0 || Moved())) return Return(frozen >= 0 ? p().values[frozen] : 0);  // [Get 5]
+  if (frozen >= 0 || Moved()) return ToChild(frozen);                                                    // [Get 3]
   if (op().key != kMovingKey || Mutated(M::kMissWithoutHeaders)) return Return(0);
-  Scan(Step::kGetHeaders, 0, true, false);  // (2)
+  Scan(Step::kGetHeaders, 0, true, false);  // [Get 2]
 }
 
 // Get 3, with the frozen candidate if there is one; at a closed table: begins again at the directory.
@@ -255,7 +255,7 @@ bool TableModel::Stepper::WriteScanned() {
   const Op& o = op();
   int i = Find(SlotState::kVal);
   if (i < 0 && Mutated(M::kUpdateFrozen) && p().table == 0) i = Find(SlotState::kFrz);
-  if (i >= 0) {  // (2)
+  if (i >= 0) {  // [Write 2]
     if (o.kind == OpKind::kInsert) return Return(0), false;
     const uint8_t word = p().words[i];
     Clear();
@@ -263,16 +263,16 @@ bool TableModel::Stepper::WriteScanned() {
     p().words[0] = word;
     return Go(Step::kSwap), false;
   }
-  if (p().table == 0 && (Moved() || Find(SlotState::kFrz) >= 0)) return GoToChild(), false;  // (3)
+  if (p().table == 0 && (Moved() || Find(SlotState::kFrz) >= 0)) return GoToChild(), false;  // [Write 3]
   const int pending = FindPending();
-  if (p().table == 1 && pending >= 0 && !Mutated(M::kInsertWithoutHelp)) {  // (4)
+  if (p().table == 1 && pending >= 0 && !Mutated(M::kInsertWithoutHelp)) {  // [Write 4]
     return Migrate(pending, Step::kWriteScan), false;
   }
-  if (o.kind == OpKind::kUpdate || o.kind == OpKind::kDelete) {  // (5)
+  if (o.kind == OpKind::kUpdate || o.kind == OpKind::kDelete) {  // [Write 5]
     if (p().table == 1 || o.key != kMovingKey || Mutated(M::kUpdateMissWithoutHeaders)) return Return(0), false;
     return Scan(Step::kWriteHeaders, 0, true, false), false;
   }
-  ChooseSlot();  // (6)
+  ChooseSlot();  // [Write 6]
   return true;
 }
 

@@ -152,7 +152,7 @@ void RunSeeds(const RunnerOptions& options, const std::function<bool(const SeedR
 std::span<const MutationInfo> Mutations() {
   static constexpr MutationInfo kAll[] = {
 #define MUTATION(id, name, what) {kvs::Mutation::id, name, what},
-#include "kvs/src/mutations.def"
+#include "kvs/memory/mutations.def"
 #undef MUTATION
   };
   return kAll;

@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-#include "kvs/src/mutation.h"
+#include "kvs/memory/mutation.h"
 #include "tests/sim/simulation.h"
 
 namespace surgekv_sim {

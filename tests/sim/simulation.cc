@@ -8,7 +8,7 @@
 #include <cstring>
 
 #include "kvs/layout/hash.h"
-#include "kvs/layout/join.h"
+#include "kvs/memory/join.h"
 #include "tests/sim/simulation_core.h"
 
 namespace surgekv_sim {

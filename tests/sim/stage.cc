@@ -6,8 +6,8 @@
 #include <cstring>
 #include <span>
 
-#include "kvs/layout/join.h"
 #include "kvs/layout/pool.h"
+#include "kvs/memory/join.h"
 #include "tests/kvs/pool_check.h"
 
 namespace surgekv_sim {

@@ -13,7 +13,7 @@
 
 #include "krcore/node.h"
 #include "krcore/status.h"
-#include "kvs/layout/survey.h"
+#include "kvs/memory/survey.h"
 #include "metrics/announcement.h"
 
 namespace surge {

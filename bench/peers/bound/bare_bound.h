@@ -17,10 +17,10 @@
 
 #include "bench/peers/bound/bare_memory.h"
 #include "bench/peers/peer.h"
+#include "kvs/epochs/directory_cache.h"
 #include "kvs/layout/block.h"
 #include "kvs/layout/candidates.h"
 #include "kvs/layout/hash.h"
-#include "kvs/src/directory.h"
 
 namespace peers {
 

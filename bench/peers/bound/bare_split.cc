@@ -1,5 +1,5 @@
-// The split of a subtable, with the accesses of the store's split (docs/protocol.md, "Split", has the numbers of its
-// steps). Other sessions wait; they neither help nor take over.
+// The split of a subtable, with the accesses of the store's (docs/protocol.md, "Split"). Nobody helps, and nobody takes
+// over: others wait.
 #include <algorithm>
 
 #include "bench/peers/bound/bare_bound.h"
@@ -28,10 +28,10 @@ void BareSession::SplitLocked(const kvs::TableRef& table) {
   }
   if (before.state() != DirectoryState::kNormal) return;  // its own birth comes first
   const uint32_t depth = before.depth();
-  // 2.
+  // [Split 2]
   const DirectoryEntry splitting = before.Next(depth, DirectoryState::kSplitting);
   CompareSwap(parent_word, before.word(), splitting.word());
-  // 3.
+  // [Split 3]
   const uint32_t child_index = kvs::ChildIndex(table.index, depth);
   const uint64_t child_word = memory_.DirectoryOffset(child_index);
   const DirectoryEntry absent(ReadWord(child_word));
@@ -43,25 +43,25 @@ void BareSession::SplitLocked(const kvs::TableRef& table) {
   const DirectoryEntry migrating = absent.Next({BareMemory::kNode, child}, depth + 1, DirectoryState::kMigrating);
   CompareSwap(child_word, absent.word(), migrating.word());
   for (const uint64_t word : {child_word, parent_word, child_word}) ReadWord(word);
-  // 4.
+  // [Split 4]
   Read(image_.data(), parent, image_.size());
   for (uint32_t b = 0; b < geometry_.buckets(); ++b) {
     const BucketHeader header(*reinterpret_cast<const uint64_t*>(image_.data() + kvs::BucketOffset(b)));
     CompareSwap(parent + kvs::BucketOffset(b), header.word(), header.Deeper().word());
   }
-  // 5.
+  // [Split 5]
   Read(image_.data(), child, image_.size());
   for (uint32_t s = 0; s < geometry_.slots(); s += kMigratedAtOnce) {
     MigrateSlots(parent, child, depth, s, std::min(kMigratedAtOnce, geometry_.slots() - s));
   }
-  // 6.
+  // [Split 6]
   Read(image_.data(), parent, image_.size());
   ReadWord(child_word);
   for (uint32_t s = 0; s < geometry_.slots(); ++s) {
     const Slot slot(*reinterpret_cast<const uint64_t*>(image_.data() + kvs::SlotOffset(s)));
     if (slot.state() == SlotState::kFrz) CompareSwap(parent + kvs::SlotOffset(s), slot.word(), Slot::Free().word());
   }
-  // 7.
+  // [Split 7]
   const DirectoryEntry child_done = migrating.Next(depth + 1, DirectoryState::kNormal);
   const DirectoryEntry parent_done = splitting.Next(depth + 1, DirectoryState::kNormal);
   CompareSwap(child_word, migrating.word(), child_done.word());

@@ -58,14 +58,14 @@ class OfOneProcess {
   // leaves the object as it is, and no destructor of it or of what it owns is run: they would talk to the network, wait
   // for threads that are not there, and take away what the parent uses.
   static void operator delete(OfOneProcess* object, std::destroying_delete_t, size_t size, std::align_val_t alignment);
-
- protected:
-  OfOneProcess() = default;
   // In a child that was forked after this was made.
   bool forked() const { return internal::fork_page.generation.load(std::memory_order_relaxed) != generation_; }
   // kBadState if forked.
   Status NotForked() const { return forked() ? OpenedBeforeFork() : Status(); }
   static Status OpenedBeforeFork();
+
+ protected:
+  OfOneProcess() = default;
 
  private:
   const uint32_t generation_ = ForkGeneration();

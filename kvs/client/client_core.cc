@@ -1,0 +1,300 @@
+// A client's life and its polling; and the calls of Client that block.
+#include "kvs/client/client_core.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "kvs/client.h"
+#include "kvs/client/store_core.h"
+#include "kvs/memory/detached.h"
+
+namespace kvs {
+namespace {
+
+constexpr uint64_t kOverduePolls = 64;
+// A client with nothing to post looks at the clock once in so many polls.
+constexpr uint64_t kIdlePolls = 64;
+// A blocking call sleeps where nothing is due sooner; after so many rounds, since it reads the clock for that.
+constexpr int64_t kNapNs = 200'000;
+constexpr uint32_t kRoundsBeforeNap = 100;
+constexpr uint32_t kMaxInFlight = 4096;
+// Verbs in flight to one memory node; batches beyond wait for room.
+constexpr uint32_t kMaxQueueDepth = 8192;
+// Of the client table, as it is read: seldom are more of its entries in use.
+constexpr size_t kTouchedClients = 64;
+// A home that has not been reached for so long, by one attempt after the other, is away.
+constexpr int64_t kReconnectedNs = 120'000'000;
+
+}  // namespace
+
+// As Connections::Waiting it is asked for deadlines only by Reach, and so not before its operations are there.
+ClientCore::ClientCore(StoreCore& store, const ClientOptions& options, std::unique_ptr<krcore::Node> own_node,
+                       std::unique_ptr<krcore::Region> arena)
+    : store_(store),
+      options_(options),
+      own_node_(std::move(own_node)),
+      random_(static_cast<uint32_t>(store.clock().NowNs())),
+      connections_(own_node_ ? *own_node_ : store.node(), store.shape().reconnect_budget_ns, *this, stats_),
+      arena_(std::move(arena)),
+      common_{own_node_ ? *own_node_ : store.node(),
+              store.clock(),
+              connections_,
+              stats_,
+              random_,
+              store.shape(),
+              store.state()},
+      epochs_(common_, options.max_in_flight, {arena_->bytes().data(), arena_->lkey()}),
+      table_(epochs_,
+             ArenaPart{arena_->bytes().data(), arena_->lkey()}.After(Epochs::ArenaBytes(options.max_in_flight))),
+      upkeep_(epochs_, table_) {
+  table_.combiner.SetSize(options.max_in_flight);
+  table_.addresses.SetSize(options.address_cache_entries);
+}
+
+const ClientStats& ClientCore::stats() const {
+  const krcore::QueuePoolStats& pool = connections_.pool().stats();
+  stats_.rc_connects = pool.rc_connects;
+  stats_.rc_reclaims = pool.rc_reclaims;
+  return stats_;
+}
+
+// Adds the time since it was called last to a part.
+auto ClientCore::Stopwatch() {
+  return [this, last_ns = common_.clock.NowNs()](int64_t* part) mutable {
+    const int64_t now_ns = common_.clock.NowNs();
+    *part += now_ns - std::exchange(last_ns, now_ns);
+  };
+}
+
+Result<std::unique_ptr<ClientCore>> ClientCore::Prepare(StoreCore& store, const ClientOptions& options) {
+  const uint32_t max_in_flight = options.max_in_flight;
+  if (max_in_flight == 0 || max_in_flight > kMaxInFlight) {
+    return Status(StatusCode::kInvalidArgument, "ClientOptions::max_in_flight is 1 to " + std::to_string(kMaxInFlight));
+  }
+  const int64_t start_ns = store.clock().NowNs();
+  auto own_node = store.OpenClientNode(krcore::Deadline::After(store.clock(), store.shape().operation_timeout_ns));
+  if (!own_node.ok()) return own_node.status();
+  const int64_t node_ns = store.clock().NowNs();
+
+  // One registered arena: the operations' buffers, the home's words, and the workbench. What uses them is made when it
+  // is first needed: a new worker should not wait for the pages of operations that it may never have in flight.
+  krcore::RegionOptions arena_options;
+  arena_options.length = Epochs::ArenaBytes(max_in_flight) + Workbench::ArenaBytes(store.shape().geometry);
+  auto arena = (*own_node ? **own_node : store.node()).CreateRegion(arena_options);
+  if (!arena.ok()) return arena.status();
+  std::unique_ptr<ClientCore> client(new ClientCore(store, options, *std::move(own_node), *std::move(arena)));
+  client->times_.node_ns = node_ns - start_ns;
+  client->times_.memory_ns = store.clock().NowNs() - node_ns;
+
+  auto took = client->Stopwatch();
+  KRCORE_RETURN_IF_ERROR(client->connections_.Open(
+      std::min(max_in_flight * kOperationVerbs + 2 * Workbench::kWindow, kMaxQueueDepth), options.queues));
+  took(&client->times_.queues_ns);
+  return client;
+}
+
+Status ClientCore::MakeFirstUsed() {
+  KRCORE_RETURN_IF_ERROR(connections_.MakeQueue(common_.shape.home));
+  for (const krcore::NodeId node : store_.members()) KRCORE_RETURN_IF_ERROR(connections_.MakeQueue(node));
+  Operation* const operation = epochs_.operations.FreeOperation();
+  epochs_.operations.Release(*operation);
+  table_.addresses.MakeTable();
+  const auto touch = [](void* begin, size_t bytes) {
+    constexpr size_t kPageBytes = 4096;
+    auto* const memory = static_cast<volatile std::byte*>(begin);
+    for (size_t i = 0; i < bytes; i += kPageBytes) memory[i] = memory[i];
+    memory[bytes - 1] = memory[bytes - 1];
+  };
+  touch(operation->buffers, sizeof(OperationBuffers));
+  Home::Registered& words = epochs_.home.words();
+  touch(words.members, sizeof(words.members));
+  touch(words.clients, kTouchedClients * sizeof(ClientEntry));
+  return Status::Ok();
+}
+
+Status ClientCore::Begin() {
+  RunQueue::OfThisThread().DropInherited();
+  auto took = Stopwatch();
+  Home& home = epochs_.home;
+  const krcore::Deadline deadline = krcore::Deadline::After(common_.clock, common_.shape.operation_timeout_ns);
+  KRCORE_RETURN_IF_ERROR(connections_.Ensure(common_.shape.home, deadline));
+  took(&times_.connect_ns);
+  // First the connections, which may take long: others wait for who is registered.
+  const Step learnt = Wait(home.Glance());
+  if (learnt != Step::kOk) return connections_.UnavailableStatus("reading the store's home");
+  if (home.words().hash_seed != common_.shape.hasher.seed()) {
+    return {StatusCode::kBadState, "the fabric has another store since this one was opened (open it again)"};
+  }
+  took(&times_.register_ns);
+  for (const krcore::NodeId node : home.all_nodes()) {
+    (void)connections_.Ensure(node, deadline);  // one that is dead fails the operations that need it, and no other
+  }
+  took(&times_.connect_ns);
+
+  connections_.pool().SetGate(&epochs_.registration);
+  epochs_.memory.Set(store_.TakeMemory());
+  const Step registered = Wait(epochs_.registrar.Register());
+  if (registered == Step::kUnavailable) return connections_.UnavailableStatus("registering a client");
+  if (registered != Step::kOk) {
+    return {StatusCode::kOutOfMemory, "the store has " + std::to_string(kMaxClients) + " clients, its limit"};
+  }
+  took(&times_.register_ns);
+  store_.NoteMembers(home.all_nodes());
+  // Clients that begin at the same moment must not back off in step.
+  random_.seed(static_cast<uint32_t>(
+      ((static_cast<uint64_t>(common_.clock.NowNs()) ^ uint64_t{epochs_.registrar.client_index()} << 48) *
+       0x9e3779b97f4a7c15) >>
+      32));
+  return Status::Ok();
+}
+
+ClientCore::Farewell::~Farewell() { held_.Abandon(entry_); }
+
+ClientCore::~ClientCore() {
+  epochs_.own_work.closing = true;
+  const auto busy = [this] {
+    return spawned_ > 0 || upkeep_.maintenance.running() || table_.workbench.in_background() ||
+           epochs_.room.running > 0;
+  };
+  for (uint32_t idle = 0; busy();) {
+    if (Poll() != 0) {
+      idle = 0;
+    } else {
+      common_.clock.Relax(++idle);
+    }
+  }
+  Registrar& registrar = epochs_.registrar;
+  if (registrar.registered()) SayGoodbye();
+  if (registrar.registered()) farewell_.emplace(common_.store.held_entries, registrar.entry());
+  // What one that may have been expelled held is found by sweeping.
+  const Registration& registration = epochs_.registration;
+  const bool may_be_expelled =
+      registration.expelled() || (registrar.registered() && registration.standing() == Registration::Standing::kAlive);
+  auto memory = epochs_.memory.Take();
+  if (memory && !may_be_expelled) store_.GiveMemory(std::move(memory));
+}
+
+// A home that is gone gets no goodbye, or a late one; one whose queue has just broken is tried again. An expelled
+// client has to say that it has stopped, which takes a renewal. Otherwise none may be under way when the entry is given
+// back, for it would go on with the next holder's word.
+void ClientCore::SayGoodbye() {
+  Registrar& registrar = epochs_.registrar;
+  const int64_t begun_ns = common_.clock.NowNs();
+  const krcore::Deadline deadline{begun_ns + common_.shape.operation_timeout_ns};
+  const krcore::Deadline reconnected{std::max(begun_ns, connections_.NextTryNs(common_.shape.home)) + kReconnectedNs};
+  auto wait = [this, idle = 0u]() mutable {
+    if (Poll() == 0) common_.clock.Relax(++idle);  // a clock that nobody waits on may stand still
+  };
+  while (registrar.registered() && !deadline.Passed(common_.clock)) {
+    if (registrar.renewing()) {
+      wait();
+      continue;
+    }
+    const Step left = Wait(registrar.Unregister());
+    if (left == Step::kOk || (left == Step::kUnavailable && reconnected.Passed(common_.clock))) break;
+    wait();
+  }
+  while (!registrar.registered() && Wait(registrar.GiveBackAbandonedEntry(epochs_.home.batch()))) {
+  }
+  registrar.EndRenewals();
+  while (registrar.renewing()) wait();
+}
+
+void ClientCore::Spawn(Task<void> task) { RunDetached(std::move(task), &spawned_); }
+
+size_t ClientCore::Poll() {
+  if (forked()) [[unlikely]]
+    return 0;
+  ++polls_;
+  epochs_.registration.ForgetNow();
+  epochs_.operations.RunDelayed();
+  if (table_.combiner.any_waiting() && polls_ % kOverduePolls == 0)
+    table_.combiner.EndOverdue(epochs_.registration.Now());
+  size_t completions = connections_.Poll();
+  epochs_.registrar.PollRenewal(&completions);
+  RunQueue::OfThisThread().RunAll();
+  // Not before the first heartbeat: registering uses the buffers of maintenance.
+  const bool alive = epochs_.registration.standing() != Registration::Standing::kNone;
+  if (alive && (std::exchange(look_, false) || epochs_.registration.looked() || polls_ % kIdlePolls == 0))
+    CareForRegistration();
+  return completions;
+}
+
+// What is due, after a look at the clock: maintenance, or the renewal of a lease that is over.
+void ClientCore::CareForRegistration() {
+  const int64_t now_ns = epochs_.registration.Now();
+  if (epochs_.registrar.CareForLease() && upkeep_.maintenance.BeginIfDue(now_ns))
+    upkeep_.compaction.BeginIfWanted(now_ns);
+}
+
+int64_t ClientCore::IdleUntil() {
+  const Registration& registration = epochs_.registration;
+  const bool shut = forked() || registration.standing() != Registration::Standing::kAlive || registration.overdue() ||
+                    epochs_.registrar.renewing();
+  if (shut || !connections_.NothingUnderWay()) return INT64_MIN;
+  look_ = true;  // at the end of the sleep, or there would be nothing to see
+  const bool idle = epochs_.operations.all_free() && !epochs_.operations.any_delayed();
+  return epochs_.operations.NextDueNs(upkeep_.maintenance.next_ns(idle));
+}
+
+// A call that waits for nothing but time need not spin.
+void ClientCore::Idle(uint32_t rounds) {
+  const bool naps = rounds >= kRoundsBeforeNap && IdleUntil() > common_.clock.NowNs() + kNapNs;
+  common_.clock.Relax(naps ? UINT32_MAX : rounds);
+}
+
+Task<Status> ClientCore::CompactAsync(CompactOptions options, CompactReport* report) {
+  if (forked()) co_return OpenedBeforeFork();
+  co_return co_await upkeep_.compaction.Compact(options, report);
+}
+
+Task<Status> ClientCore::DrainNodeAsync(krcore::NodeId node, DrainOptions options, DrainReport* report) {
+  if (forked()) co_return OpenedBeforeFork();
+  co_return co_await upkeep_.drainer.Drain(node, options, report);
+}
+
+Task<Status> ClientCore::UndrainNodeAsync(krcore::NodeId node) {
+  if (forked()) co_return OpenedBeforeFork();
+  co_return co_await upkeep_.drainer.Undrain(node);
+}
+
+// ---- Client's calls that block: each drives the coroutine of its name
+
+void Client::Idle(uint32_t rounds) { krcore::RealClock()->Relax(rounds); }
+
+Status Client::Get(std::string_view key, std::string* value) { return Wait(GetAsync(key, value)); }
+Status Client::Put(std::string_view key, std::string_view value) { return Wait(PutAsync(key, value)); }
+Status Client::Insert(std::string_view key, std::string_view value) { return Wait(InsertAsync(key, value)); }
+Status Client::Update(std::string_view key, std::string_view value) { return Wait(UpdateAsync(key, value)); }
+Status Client::Delete(std::string_view key) { return Wait(DeleteAsync(key)); }
+
+Status Client::Compact(const CompactOptions& options, CompactReport* report) {
+  CompactReport unwanted;
+  return Wait(CompactAsync(options, report != nullptr ? report : &unwanted));
+}
+
+Status Client::DrainNode(krcore::NodeId node, const DrainOptions& options, DrainReport* report) {
+  DrainReport unwanted;
+  return Wait(DrainNodeAsync(node, options, report != nullptr ? report : &unwanted));
+}
+
+Status Client::UndrainNode(krcore::NodeId node) { return Wait(UndrainNodeAsync(node)); }
+
+void Client::MultiGet(std::span<const std::string_view> keys, std::span<std::string> values,
+                      std::span<Status> statuses) {
+  Wait(MultiGetAsync(keys, values, statuses));
+}
+
+void Client::MultiWrite(std::span<WriteRequest> writes) { Wait(MultiWriteAsync(writes)); }
+
+void Client::Drain() {
+  for (uint32_t idle = 0; spawned() > 0;) {
+    if (Poll() != 0) {
+      idle = 0;
+    } else {
+      Idle(++idle);
+    }
+  }
+}
+
+}  // namespace kvs

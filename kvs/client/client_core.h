@@ -1,0 +1,157 @@
+// ClientCore: the Client behind kvs/client.h. It puts a client's parts together and polls them:
+//
+//   memory    verbs to the memory nodes (kvs/memory/connections.h)
+//   epochs    its place in the store, its operations, and its memory (kvs/epochs/epochs.h)
+//   table     reading and changing the table (kvs/table/table.h)
+//   upkeep    what it does for the store by itself (kvs/upkeep/upkeep.h)
+//
+// Each builds on those before it. The protocol is docs/protocol.md.
+#ifndef KVS_CLIENT_CLIENT_CORE_H_
+#define KVS_CLIENT_CLIENT_CORE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <random>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "krcore/node.h"
+#include "kvs/client.h"
+#include "kvs/epochs/epochs.h"
+#include "kvs/memory/connections.h"
+#include "kvs/table/table.h"
+#include "kvs/upkeep/upkeep.h"
+
+namespace kvs {
+
+class StoreCore;
+
+class ClientCore final : public Client, private Connections::Waiting {
+ public:
+  // With its queues and its memory, but not connected. May be handed to another thread, until Begin.
+  static Result<std::unique_ptr<ClientCore>> Prepare(StoreCore& store, const ClientOptions& options);
+  // Makes what else would be made, and memory touched, when it is first needed: the queues to memory nodes that are
+  // known, an operation, the address cache. Between the two, by who has the time.
+  Status MakeFirstUsed();
+  // Blocks for the few round trips of connecting and registering. Once.
+  Status Begin();
+  const ClientOptions& options() const { return options_; }
+  // What was made in advance takes no time of the client's start.
+  void ForgetTimes() { times_ = {}; }
+  // Observer::SawUnchanged.
+  void SawUnchanged(uint32_t index, const ClientEntry& entry, int64_t since_ns) {
+    epochs_.observer.SawUnchanged(index, entry, since_ns);
+  }
+  ~ClientCore() override;
+
+  Status Get(std::string_view key, std::string* value) override;
+  Status Put(std::string_view key, std::string_view value) override;
+  Status Insert(std::string_view key, std::string_view value) override;
+  Status Update(std::string_view key, std::string_view value) override;
+  Status Delete(std::string_view key) override;
+  Task<Status> GetAsync(std::string_view key, std::string* value) override;
+  Task<void> MultiGetAsync(std::span<const std::string_view> keys, std::span<std::string> values,
+                           std::span<Status> statuses) override;
+  Task<Status> PutAsync(std::string_view key, std::string_view value) override;
+  Task<Status> InsertAsync(std::string_view key, std::string_view value) override;
+  Task<Status> UpdateAsync(std::string_view key, std::string_view value) override;
+  Task<Status> DeleteAsync(std::string_view key) override;
+  Task<void> MultiWriteAsync(std::span<WriteRequest> writes) override;
+  void Spawn(Task<void> task) override;
+  size_t Poll() override;
+  int64_t IdleUntil() override;
+  size_t spawned() const override { return forked() ? 0 : spawned_; }
+  const ClientStats& stats() const override;
+  const ClientTimes& times() const override { return times_; }
+  size_t connection_bytes() const override { return connections_.memory_bytes(); }
+  Result<TableStats> ReadTableStats() override;
+  Task<Status> CompactAsync(CompactOptions options, CompactReport* report) override;
+  Task<Status> DrainNodeAsync(krcore::NodeId node, DrainOptions options, DrainReport* report) override;
+  Task<Status> UndrainNodeAsync(krcore::NodeId node) override;
+
+ protected:
+  void Idle(uint32_t rounds) override;
+
+ private:
+  struct Group;   // reads.cc
+  struct Member;  // writes.cc
+
+  ClientCore(StoreCore& store, const ClientOptions& options, std::unique_ptr<krcore::Node> own_node,
+             std::unique_ptr<krcore::Region> arena);
+  int64_t NextDeadlineNs() override { return epochs_.operations.NextDeadlineNs(); }
+  auto Stopwatch();
+  void SayGoodbye();
+  void CareForRegistration();
+
+  // ---- reads.cc
+  static bool IsKey(std::string_view key) { return !key.empty() && key.size() <= kMaxKeyBytes; }
+  static bool IsRecord(std::string_view key, std::string_view value) {
+    return IsKey(key) && value.size() <= kMaxValueBytes;
+  }
+  static Task<Status> Ended(Status status);
+  // Of lengths that are none.
+  static Status LengthStatus(std::string_view key, std::string_view value);
+  bool OthersWait() const;
+  void PollAlone(uint32_t* idle);
+  Step ReadAlone(Operation& op);
+
+  // ---- writes.cc
+  Task<Status> Write(OpKind kind, std::string_view key, std::string_view value);
+  Status WriteAlone(OpKind kind, std::string_view key, std::string_view value);
+  void Answer(Member& member);
+  Task<void> Settle(Member& member, std::vector<WriteRequest*>* undone);
+
+  // ---- table_stats.cc
+  Task<Result<TableStats>> CollectTableStats();
+
+  // Leaves the entry of a client that could not give it back to the store's others.
+  class Farewell {
+   public:
+    Farewell(HeldEntries& held, const ClaimedEntry& entry) : held_(held), entry_(entry) {}
+    ~Farewell();
+    Farewell(const Farewell&) = delete;
+    Farewell& operator=(const Farewell&) = delete;
+
+   private:
+    HeldEntries& held_;
+    const ClaimedEntry entry_;
+  };
+
+  std::optional<Farewell> farewell_;  // destroyed last: by then nothing that this client posted can execute any more
+  StoreCore& store_;
+  const ClientOptions options_;
+  const std::unique_ptr<krcore::Node> own_node_;  // null: shared with the store's other clients
+  mutable ClientStats stats_;                     // stats() adds what the pool of connections counts
+  ClientTimes times_;
+  std::minstd_rand random_;
+  Connections connections_;
+  const std::unique_ptr<krcore::Region> arena_;  // what is posted from and read into, but for large blocks
+  const Common common_;
+  Epochs epochs_;
+  Table table_;
+  Upkeep upkeep_;
+  uint64_t polls_ = 0;
+  bool look_ = false;  // the next Poll looks at the clock
+  size_t spawned_ = 0;
+};
+
+template <typename T>
+T Client::Wait(Task<T> task) {
+  task.Start();
+  for (uint32_t idle = 0; !task.done();) {
+    if (Poll() != 0) {
+      idle = 0;
+    } else {
+      Idle(++idle);
+    }
+  }
+  return task.Take();
+}
+
+}  // namespace kvs
+
+#endif  // KVS_CLIENT_CLIENT_CORE_H_

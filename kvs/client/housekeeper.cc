@@ -1,0 +1,202 @@
+// The housekeeper. Most of the time it is no client: one that is registered and seldom polled would hold everybody's
+// epochs back. It looks at the home and at the chunks by READs, and becomes a client when there is something to do.
+#include "kvs/housekeeper.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "kvs/client/client_core.h"
+#include "kvs/client/store_core.h"
+#include "kvs/memory/survey.h"
+
+namespace kvs {
+namespace {
+
+// For a look; and so many questions whether somebody is dead.
+constexpr int64_t kLookPatienceNs = 100'000'000;
+constexpr uint32_t kQuestions = 64;
+// It sweeps again when this part of the FREE chunks was taken since the last time, but of all usable ones not more than
+// that.
+constexpr uint64_t kSlackPart = 4, kMostSlackPart = 16;
+// With fewer FREE ones than this part it is thorough, and does not rest. Else so many times as long as it sweeps.
+constexpr uint64_t kScarcePart = 8;
+constexpr int64_t kRest = 9;
+// What it tried in vain it tries again, even if nothing new is known: after one lease, then after twice as long each
+// time, up to kMostPatienceLeases; but never sooner than kRestInVain times as long as the sweep worked. (Writers that
+// wait for memory take a sweep for progress. So they soon see none, and give up.)
+constexpr int64_t kMostPatienceLeases = 20, kRestInVain = 63;
+constexpr int64_t kSweepMs = 60'000;
+// How soon to poll a client again that nothing has come for.
+constexpr int64_t kPollNs = 50'000;
+
+class HousekeeperCore final : public Housekeeper {
+ public:
+  HousekeeperCore(StoreCore& store, std::unique_ptr<Survey> survey) : store_(store), survey_(std::move(survey)) {}
+
+  int64_t Step() override {
+    if (client_) return Sweep();
+    const int64_t now_ns = store_.clock().NowNs();
+    if (now_ns < look_at_ns_) return look_at_ns_ - now_ns;
+    look_at_ns_ = now_ns + store_.shape().lease_ns / 4;
+    if (Look() && SweepIsDue(now_ns)) Begin();
+    return client_ ? 0 : std::max(look_at_ns_ - store_.clock().NowNs(), kPollNs);
+  }
+  const HousekeeperStats& stats() const override { return stats_; }
+
+ private:
+  // A client's entry, and since when it is that.
+  struct Seen {
+    ClientEntry entry;
+    int64_t since_ns = 0;
+  };
+  bool Look();
+  void AskForDead(const HomeView& home, int64_t now_ns);
+  bool SweepIsDue(int64_t now_ns);
+  void Begin();
+  int64_t Sweep();
+  int64_t TryAgainAfter(int64_t now_ns) const {
+    return now_ns + std::max(patience_leases_ * store_.shape().lease_ns, kRestInVain * worked_ns_);
+  }
+  bool scarce() const { return free_ * kScarcePart < usable_; }
+
+  StoreCore& store_;
+  const std::unique_ptr<Survey> survey_;
+  int64_t look_at_ns_ = 0, rest_until_ns_ = 0, try_again_at_ns_ = 0;
+
+  // As it saw things last.
+  std::map<uint32_t, Seen> entries_;           // of the client table
+  uint32_t asked_ = 0;                         // the last entry that it asked for
+  uint64_t dead_ = 0;                          // of those that it asked for
+  uint64_t used_ = 0, free_ = 0, usable_ = 0;  // chunks
+  uint64_t mover_ = 0;                         // the word of the client that gives memory back
+  bool mover_goes_on_ = false;                 // since the look before
+  // ... after the last sweep.
+  bool swept_ = false;    // since the last look
+  bool pending_ = false;  // the last sweep did not come to its end
+  bool left_ = false;     // it left sparse chunks as they were
+  int64_t patience_leases_ = 1;
+  uint64_t swept_used_ = 0;
+  HousekeeperStats stats_;
+
+  // While it sweeps. What the client writes to goes after it.
+  Status swept_status_;
+  CompactReport report_;
+  int64_t begun_ns_ = 0, worked_ns_ = 0;
+  std::unique_ptr<Client> client_;
+};
+
+// False: a memory node cannot be read, and so not be swept either.
+bool HousekeeperCore::Look() {
+  const krcore::Deadline deadline = krcore::Deadline::After(store_.clock(), kLookPatienceNs);
+  const auto home = survey_->ReadHome(HomeRecord{store_.shape().home, 0}, deadline);
+  if (!home.ok()) return false;
+  AskForDead(*home, store_.clock().NowNs());  // after the READ
+  mover_goes_on_ = home->mover != 0 && home->mover != mover_;
+  mover_ = home->mover;
+  uint64_t used = 0, free = 0;
+  std::vector<ChunkWord> words;
+  for (const MemberView& member : home->members) {
+    if (!MayHoldKeys(member.state)) continue;
+    const auto use = survey_->ReadPool(member.node, deadline, &words);
+    if (!use.ok()) return false;
+    store_.state().chunk_ages.Saw(member.node, 0, words, home->epoch);
+    used += use->used_bytes() / use->chunk_bytes;
+    free += use->free_bytes() / use->chunk_bytes;
+  }
+  used_ = used;
+  free_ = free;
+  usable_ = used + free;
+  return true;
+}
+
+// Of those whose entries have not changed since the last look, a few at a time.
+void HousekeeperCore::AskForDead(const HomeView& home, int64_t now_ns) {
+  dead_ = 0;
+  bool client_came = false;
+  std::map<uint32_t, Seen> unchanged, entries;
+  for (const auto& [index, entry] : home.entries) {
+    const auto before = entries_.find(index);
+    const bool same = before != entries_.end() && before->second.entry == entry;
+    client_came |= before == entries_.end() || before->second.entry.owner != entry.owner;
+    entries[index] = same ? before->second : Seen{entry, now_ns};
+    if (same) unchanged[index] = before->second;
+  }
+  entries_ = std::move(entries);
+  if (client_came) {
+    patience_leases_ = 1;
+    try_again_at_ns_ = std::min(try_again_at_ns_, TryAgainAfter(now_ns));
+  }
+  auto next = unchanged.upper_bound(asked_);
+  for (size_t i = 0; i < std::min<size_t>(unchanged.size(), kQuestions); ++i, ++next) {
+    if (next == unchanged.end()) next = unchanged.begin();
+    asked_ = next->first;
+    const uint64_t owner = next->second.entry.owner;
+    const auto node = static_cast<krcore::NodeId>(owner >> 32);
+    dead_ += store_.node().IsConfirmedDead(node, static_cast<uint32_t>(owner)) ? 1 : 0;
+  }
+}
+
+// When enough was taken since the last time, so that the table is scanned seldom compared with what is written; when
+// somebody died; when the last sweep was held up; and from time to time when it left something, since nothing may show
+// that this can be freed by now. Not while another client is at it.
+bool HousekeeperCore::SweepIsDue(int64_t now_ns) {
+  if (std::exchange(swept_, false)) swept_used_ = used_;
+  swept_used_ = std::min(swept_used_, used_);
+  if (mover_goes_on_) return false;
+  const uint64_t slack = std::max<uint64_t>(std::min(free_ / kSlackPart, usable_ / kMostSlackPart), 1);
+  if (left_ && now_ns >= try_again_at_ns_) return true;
+  return (pending_ || dead_ > 0 || used_ >= swept_used_ + slack) && (scarce() || now_ns >= rest_until_ns_);
+}
+
+Task<void> Compact(Client& client, CompactOptions options, CompactReport* report, Status* status) {
+  *status = co_await client.CompactAsync(options, report);
+}
+
+void HousekeeperCore::Begin() {
+  auto client = store_.NewClient({.max_in_flight = 1, .address_cache_entries = 0});
+  if (!client.ok()) return;  // the next time
+  client_ = *std::move(client);
+  for (const auto& [index, seen] : entries_)
+    static_cast<ClientCore&>(*client_).SawUnchanged(index, seen.entry, seen.since_ns);
+  begun_ns_ = store_.clock().NowNs();
+  worked_ns_ = 0;
+  ++stats_.sweeps;
+  report_ = {};
+  client_->Spawn(Compact(*client_, {.thorough = scarce(), .timeout_ms = kSweepMs}, &report_, &swept_status_));
+}
+
+int64_t HousekeeperCore::Sweep() {
+  const int64_t before_ns = store_.clock().NowNs();
+  const bool progress = client_->Poll() != 0;
+  const int64_t now_ns = store_.clock().NowNs();
+  worked_ns_ += progress ? now_ns - before_ns : 0;
+  const ClientStats& stats = client_->stats();
+  // It finds the dead by itself, in a moment.
+  const bool all_found = stats.dead_clients_found >= dead_ || now_ns - begun_ns_ > store_.shape().lease_ns / 4;
+  if (client_->spawned() > 0 || !all_found) return progress ? 0 : kPollNs;
+  stats_.chunks_freed += stats.chunks_freed;
+  // With kTimeout somebody was expelled meanwhile, with kExists another client gives memory back. (It is not pending if
+  // a memory node does not answer: that may last.)
+  pending_ = swept_status_ == StatusCode::kTimeout || swept_status_ == StatusCode::kExists;
+  left_ = report_.chunks_left > 0;
+  rest_until_ns_ = now_ns + kRest * worked_ns_;
+  if (report_.chunks_freed > 0) patience_leases_ = 1;
+  try_again_at_ns_ = TryAgainAfter(now_ns);
+  patience_leases_ = std::min(2 * patience_leases_, kMostPatienceLeases);
+  client_.reset();
+  swept_ = swept_status_.ok();
+  return 0;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Housekeeper>> Housekeeper::Create(Store& store) {
+  auto survey = Survey::Create(store.node());
+  if (!survey.ok()) return survey.status();
+  return std::unique_ptr<Housekeeper>(
+      std::make_unique<HousekeeperCore>(static_cast<StoreCore&>(store), *std::move(survey)));
+}
+
+}  // namespace kvs

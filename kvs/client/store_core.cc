@@ -1,0 +1,270 @@
+#include "kvs/client/store_core.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstring>
+#include <utility>
+
+#include "krcore/control_plane.h"
+#include "krcore/queue_pool.h"
+#include "krcore/resources.h"
+#include "krcore/virtual_queue.h"
+#include "kvs/client/client_core.h"
+#include "kvs/memory/join.h"
+
+namespace kvs {
+namespace {
+
+using krcore::Deadline;
+
+// Clock::Relax sleeps from so many calls on.
+constexpr uint32_t kParked = 1'000'000;
+// To connect while there are operations: by one-sided verbs; or by asking a CPU, which may be busy, as DC in software
+// does.
+constexpr int64_t kReconnectNs = 50'000'000;
+constexpr int64_t kAskingReconnectNs = 500'000'000;
+
+krcore::NodeOptions NodeOptionsOf(const StoreOptions& options, Deadline deadline) {
+  krcore::NodeOptions node;
+  node.rnic = options.rnic;
+  node.fabric = options.fabric;
+  node.fabric_address = options.fabric_address;
+  node.rnic_port = options.rnic_port;
+  node.clock = options.clock;
+  node.deadline = deadline;
+  return node;
+}
+
+// Reads [offset, offset + bytes) of the pool at the other end of `queue` and waits.
+Status ReadPool(krcore::QueuePool& pool, krcore::VirtualQueue& queue, uint64_t offset, krcore::Region& to,
+                uint32_t bytes, Deadline deadline) {
+  const krcore::RemoteRegion* region = nullptr;
+  for (const krcore::RemoteRegion& candidate : queue.regions()) {
+    if (candidate.tag == kPoolRegionTag) region = &candidate;
+  }
+  if (region == nullptr) return {StatusCode::kUnavailable, "the store's home exposes no pool"};
+  const krcore::Sge sge{reinterpret_cast<uint64_t>(to.bytes().data()), bytes, to.lkey()};
+  krcore::WorkRequest wr;
+  wr.sg_list = &sge;
+  wr.num_sge = 1;
+  wr.opcode = krcore::Opcode::kRead;
+  wr.remote_addr = region->addr + offset;
+  wr.rkey = region->rkey;
+  KRCORE_RETURN_IF_ERROR(queue.Push({&wr, 1}));
+  std::array<krcore::Completion, 1> done;
+  krcore::Clock& clock = pool.node().clock();
+  for (uint32_t spins = 0; queue.Pop(done) == 0; ++spins) {
+    if (pool.Poll() == 0) clock.Relax(spins);
+    if (deadline.Passed(clock)) return {StatusCode::kTimeout, "the store's home does not answer"};
+  }
+  if (done[0].status != krcore::WcStatus::kSuccess) {
+    return {StatusCode::kUnavailable, "the store's home answered: " + std::string(WcStatusName(done[0].status))};
+  }
+  return Status::Ok();
+}
+
+}  // namespace
+
+StoreCore::StoreCore(std::unique_ptr<krcore::Node> node, const StoreOptions& options)
+    : node_(std::move(node)), options_(options) {
+  shape_.operation_timeout_ns = options.operation_timeout_ms * 1'000'000;
+  const bool one_sided = options.control_plane == "krcore" && !node_->software_dc();
+  shape_.reconnect_budget_ns = one_sided ? kReconnectNs : kAskingReconnectNs;
+}
+
+StoreCore::~StoreCore() {
+  prepared_.clear();
+  node_.reset();
+  pool_.reset();
+}
+
+void StoreCore::Own(std::unique_ptr<krcore::Node> memory_node, std::unique_ptr<krcore::Region> pool) {
+  memory_node_ = std::move(memory_node);
+  pool_ = std::move(pool);
+}
+
+Status StoreCore::Attach(Deadline deadline) {
+  // A client's record is how the others confirm its death, and take back the memory that it held when it was killed.
+  KRCORE_RETURN_IF_ERROR(node_->Publish(deadline));
+  auto record = node_->LookupService(kHomeService, deadline);
+  // The fabric is there; its first memory node may be starting.
+  for (uint32_t spins = kParked; record.status() == StatusCode::kNotFound && !deadline.Passed(clock()); ++spins) {
+    clock().Relax(spins);
+    record = node_->LookupService(kHomeService, deadline);
+  }
+  if (!record.ok()) {
+    return {StatusCode::kUnavailable, "the fabric has no store (start a memory node): " + record.status().ToString()};
+  }
+  HomeRecord home{};
+  if (record->size() != sizeof(home)) return {StatusCode::kCorrupt, "the store's home record has another size"};
+  std::memcpy(&home, record->data(), sizeof(home));
+  shape_.home = home.node;
+  const Status read = ReadShape(deadline);
+  if (read != StatusCode::kNotFound) return read;
+  return {StatusCode::kUnavailable, "the store's home cannot be reached: " + std::string(read.message())};
+}
+
+Result<std::unique_ptr<krcore::Node>> StoreCore::OpenClientNode(Deadline deadline) {
+  if (options_.control_plane != "verbs") return std::unique_ptr<krcore::Node>();
+  auto node = krcore::OpenNode(options_.control_plane, NodeOptionsOf(options_, deadline));
+  if (!node.ok()) return node.status();
+  // Its verbs are confirmed to have ended by its own death, not by that of the process's other node.
+  KRCORE_RETURN_IF_ERROR((*node)->Publish(deadline));
+  return node;
+}
+
+Status StoreCore::ReadShape(Deadline deadline) {
+  auto pool = node_->CreateQueuePool({});
+  if (!pool.ok()) return pool.status();
+  auto queue = (*pool)->CreateQueue(4);
+  if (!queue.ok()) return queue.status();
+  KRCORE_RETURN_IF_ERROR((*queue)->Connect(shape_.home, deadline));
+  auto buffer = node_->CreateRegion(
+      {.length = sizeof(Superblock), .remote_rights = 0, .tag = 0, .name = {}, .keep_on_close = false});
+  if (!buffer.ok()) return buffer.status();
+
+  KRCORE_RETURN_IF_ERROR(ReadPool(**pool, **queue, 0, **buffer, sizeof(Superblock), deadline));
+  Superblock super;
+  std::memcpy(&super, (*buffer)->bytes().data(), sizeof(super));
+  KRCORE_RETURN_IF_ERROR(CheckLayout(super, shape_.home));
+  if (super.is_home == 0 || super.max_depth != kMaxDepth || super.groups_per_subtable < 2 ||
+      super.chunk_bytes < kMinChunkBytes || super.lease_ns <= 0 || super.lease_ns > kMaxLeaseNs) {
+    return {StatusCode::kCorrupt, "node " + std::to_string(shape_.home) + " does not hold a store's directory"};
+  }
+  shape_.geometry.groups = super.groups_per_subtable;
+  shape_.chunk_bytes = super.chunk_bytes;
+  shape_.lease_ns = super.lease_ns;
+  shape_.hasher = Hasher(super.hash_seed);
+  return Status::Ok();
+}
+
+std::unique_ptr<MemoryState> StoreCore::TakeMemory() {
+  const std::lock_guard lock(mutex_);
+  if (spare_memory_.empty()) return std::make_unique<MemoryState>(shape_.chunk_bytes);
+  auto memory = std::move(spare_memory_.back());
+  spare_memory_.pop_back();
+  return memory;
+}
+
+void StoreCore::GiveMemory(std::unique_ptr<MemoryState> memory) {
+  const std::lock_guard lock(mutex_);
+  spare_memory_.push_back(std::move(memory));
+}
+
+void StoreCore::NoteMembers(std::vector<krcore::NodeId> members) {
+  const std::lock_guard lock(mutex_);
+  members_ = std::move(members);
+}
+
+std::vector<krcore::NodeId> StoreCore::members() {
+  const std::lock_guard lock(mutex_);
+  return members_;
+}
+
+Result<std::unique_ptr<Client>> StoreCore::NewClient(const ClientOptions& options) {
+  KRCORE_RETURN_IF_ERROR(NotForked());
+  return krcore::OrOutOfMemory("making a client", [&] { return MakeClient(options); });
+}
+
+Result<std::unique_ptr<Client>> StoreCore::MakeClient(const ClientOptions& options) {
+  std::unique_ptr<ClientCore> client = TakePrepared(options);
+  if (client == nullptr) {
+    auto made = ClientCore::Prepare(*this, options);
+    if (!made.ok()) return made.status();
+    client = std::move(*made);
+  } else {
+    client->ForgetTimes();
+  }
+  KRCORE_RETURN_IF_ERROR(client->Begin());
+  return std::unique_ptr<Client>(std::move(client));
+}
+
+std::unique_ptr<ClientCore> StoreCore::TakePrepared(const ClientOptions& options) {
+  const std::lock_guard lock(mutex_);
+  const auto found = std::ranges::find_if(prepared_, [&](const auto& client) { return client->options() == options; });
+  if (found == prepared_.end()) return nullptr;
+  std::unique_ptr<ClientCore> client = std::move(*found);
+  prepared_.erase(found);
+  return client;
+}
+
+Status StoreCore::PrepareClient(const ClientOptions& options) {
+  KRCORE_RETURN_IF_ERROR(NotForked());
+  if (options_.control_plane == "verbs") return Status::Ok();
+  return krcore::OrOutOfMemory("preparing a client", [&]() -> Status {
+    auto client = ClientCore::Prepare(*this, options);
+    if (!client.ok()) return client.status();
+    KRCORE_RETURN_IF_ERROR((*client)->MakeFirstUsed());
+    const std::lock_guard lock(mutex_);
+    prepared_.push_back(std::move(*client));
+    return Status::Ok();
+  });
+}
+
+namespace {
+
+Result<std::unique_ptr<Store>> OpenStore(const StoreOptions& options) {
+  krcore::Clock& clock = options.clock != nullptr ? *options.clock : *krcore::RealClock();
+  const Deadline deadline = Deadline::After(clock, options.open_timeout_ms * 1'000'000);
+  const krcore::NodeOptions node_options = NodeOptionsOf(options, deadline);
+  auto node = krcore::OpenNode(options.control_plane, node_options);
+  for (uint32_t spins = kParked; node.status() == StatusCode::kNotFound && !deadline.Passed(clock); ++spins) {
+    clock.Relax(spins);  // its first memory node may be starting
+    node = krcore::OpenNode(options.control_plane, node_options);
+  }
+  if (!node.ok()) return node.status();
+  auto store = std::make_unique<StoreCore>(std::move(*node), options);
+  if (Status attached = store->Attach(deadline); !attached.ok()) return attached;
+  return std::unique_ptr<Store>(std::move(store));
+}
+
+Result<std::unique_ptr<Store>> OpenStoreOfItsOwn(const EmbeddedOptions& options) {
+  static std::atomic<uint64_t> counter = 0;
+  krcore::NodeOptions node_options;
+  node_options.fabric = "inproc:store-" + std::to_string(counter.fetch_add(1));
+  node_options.create_fabric = true;
+  node_options.node = 1;
+  auto memory_node = krcore::Node::Open(node_options);
+  if (!memory_node.ok()) return memory_node.status();
+  krcore::RegionOptions region_options;
+  region_options.length = options.memory_bytes;
+  region_options.remote_rights = krcore::kRemoteRead | krcore::kRemoteWrite | krcore::kRemoteAtomic;
+  region_options.tag = kPoolRegionTag;
+  if (options.memory_bytes < kMinPoolBytes) {
+    return Status(StatusCode::kInvalidArgument, "EmbeddedOptions::memory_bytes is at least " +
+                                                    std::to_string(kMinPoolBytes) + ", not " +
+                                                    std::to_string(options.memory_bytes));
+  }
+  auto pool = (*memory_node)->CreateRegion(region_options);
+  if (!pool.ok()) return pool.status();
+  if (Status hosted = (*memory_node)->HostMetaServer(64); !hosted.ok()) return hosted;
+  const Deadline deadline = Deadline::After((*memory_node)->clock(), 5'000'000'000);
+  const auto joined = JoinStore(**memory_node, **pool, HomeOptions{}, deadline);
+  if (!joined.ok()) return joined.status();
+
+  node_options.create_fabric = false;
+  node_options.node = krcore::kNoNode;
+  auto node = krcore::Node::Open(node_options);
+  if (!node.ok()) return node.status();
+  StoreOptions store_options;
+  store_options.operation_timeout_ms = options.operation_timeout_ms;
+  auto store = std::make_unique<StoreCore>(std::move(*node), store_options);
+  store->Own(std::move(*memory_node), std::move(*pool));
+  if (Status attached = store->Attach(deadline); !attached.ok()) return attached;
+  return std::unique_ptr<Store>(std::move(store));
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Store>> Store::Open(const StoreOptions& options) {
+  return krcore::OrOutOfMemory("opening a store", [&] { return OpenStore(options); });
+}
+
+Result<std::unique_ptr<Store>> Store::OpenEmbedded(const EmbeddedOptions& options) {
+  return krcore::OrOutOfMemory("opening a store", [&] { return OpenStoreOfItsOwn(options); });
+}
+
+}  // namespace kvs

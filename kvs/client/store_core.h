@@ -1,0 +1,81 @@
+// What the clients of one process share.
+//
+// Thread safety: all methods from any thread.
+#ifndef KVS_CLIENT_STORE_CORE_H_
+#define KVS_CLIENT_STORE_CORE_H_
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "krcore/node.h"
+#include "krcore/types.h"
+#include "kvs/client.h"
+#include "kvs/epochs/common.h"
+#include "kvs/epochs/memory_state.h"
+
+namespace kvs {
+
+class ClientCore;
+
+// StoreCore: what the clients of one process share: the node (with the control plane "verbs" each client has one of its
+// own as well), the store's shape, what ended clients left for later ones (memory, and their entries at the home), and
+// what was seen of chunks.
+class StoreCore final : public Store {
+ public:
+  // `options`: as `node` was opened.
+  StoreCore(std::unique_ptr<krcore::Node> node, const StoreOptions& options);
+  ~StoreCore() override;
+
+  // Finds the store's home and its shape.
+  Status Attach(krcore::Deadline deadline);
+  // Keeps the memory node of an embedded store alive as long as the store.
+  void Own(std::unique_ptr<krcore::Node> memory_node, std::unique_ptr<krcore::Region> pool);
+
+  Result<std::unique_ptr<Client>> NewClient(const ClientOptions& options) override;
+  Status PrepareClient(const ClientOptions& options) override;
+  krcore::Node& node() override { return *node_; }
+  std::optional<krcore::SoftwareDcStats> software_dc() override { return node_->software_dc(); }
+
+  // A node for one client, published; null: clients share node().
+  Result<std::unique_ptr<krcore::Node>> OpenClientNode(krcore::Deadline deadline);
+  krcore::Clock& clock() { return node_->clock(); }
+  // Once it is attached.
+  const StoreShape& shape() const { return shape_; }
+  // What its clients know together.
+  StoreState& state() { return state_; }
+
+  // Memory of an ended client, or fresh.
+  std::unique_ptr<MemoryState> TakeMemory();
+  void GiveMemory(std::unique_ptr<MemoryState> memory);
+  // The memory nodes, as a client that began last knew them: a hint. Empty: none has.
+  void NoteMembers(std::vector<krcore::NodeId> members);
+  std::vector<krcore::NodeId> members();
+
+ private:
+  Result<std::unique_ptr<Client>> MakeClient(const ClientOptions& options);
+  // One that was prepared with these options; null: there is none.
+  std::unique_ptr<ClientCore> TakePrepared(const ClientOptions& options);
+  // What the home's superblock says, through queues of its own.
+  Status ReadShape(krcore::Deadline deadline);
+
+  std::unique_ptr<krcore::Region> pool_;       // embedded only; destroyed after node_
+  std::unique_ptr<krcore::Node> memory_node_;  // embedded only
+  std::unique_ptr<krcore::Node> node_;
+  const StoreOptions options_;
+  StoreShape shape_;
+
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<MemoryState>> spare_memory_;  // guarded by mutex_
+  std::vector<std::unique_ptr<ClientCore>> prepared_;       // guarded by mutex_
+  std::vector<krcore::NodeId> members_;                     // guarded by mutex_
+  StoreState state_;
+};
+
+}  // namespace kvs
+
+#endif  // KVS_CLIENT_STORE_CORE_H_

@@ -1,0 +1,209 @@
+// Writes that block, and MultiWrite. Both go by the steps of a write (kvs/table/writer.h).
+//
+// Many writes take their round trips together. Each has an operation and its place among the writes of its key; but one
+// batch asks for all, in the same steps. A write that these leave undone is then settled by itself, and if it may begin
+// again it does so as a coroutine of its own.
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "kvs/client/client_core.h"
+
+namespace kvs {
+namespace {
+
+OpKind KindOf(WriteKind kind) {
+  switch (kind) {
+    case WriteKind::kPut: return OpKind::kPut;
+    case WriteKind::kInsert: return OpKind::kInsert;
+    case WriteKind::kUpdate: return OpKind::kUpdate;
+    case WriteKind::kDelete: break;
+  }
+  return OpKind::kDelete;
+}
+
+std::string_view ValueOf(const WriteRequest& request) {
+  return request.kind == WriteKind::kDelete ? std::string_view() : request.value;
+}
+
+}  // namespace
+
+Task<Status> ClientCore::Write(OpKind kind, std::string_view key, std::string_view value) {
+  if (!IsRecord(key, value)) [[unlikely]]
+    return Ended(LengthStatus(key, value));
+  return table_.writer.Write(kind, key, value);
+}
+
+Task<Status> ClientCore::PutAsync(std::string_view key, std::string_view value) {
+  return Write(OpKind::kPut, key, value);
+}
+Task<Status> ClientCore::InsertAsync(std::string_view key, std::string_view value) {
+  return Write(OpKind::kInsert, key, value);
+}
+Task<Status> ClientCore::UpdateAsync(std::string_view key, std::string_view value) {
+  return Write(OpKind::kUpdate, key, value);
+}
+Task<Status> ClientCore::DeleteAsync(std::string_view key) { return Write(OpKind::kDelete, key, {}); }
+
+// ---- one that blocks
+
+// As ReadAlone. It takes no turns with others of its client, if an operation is free: it has begun when they go on, and
+// they may run meanwhile.
+Status ClientCore::WriteAlone(OpKind kind, std::string_view key, std::string_view value) {
+  Operation* const free = IsRecord(key, value) && !forked() ? epochs_.operations.FreeOperation() : nullptr;
+  if (free == nullptr) [[unlikely]]
+    return Wait(Write(kind, key, value));
+  Operation& op = epochs_.operations.Take(*free, key, common_.shape.hasher(key), /*of_user=*/true);
+  const OperationLease lease(epochs_.operations, op);
+  PendingWrite write(op, kind, value);
+  const auto poll = [this, idle = 0u]() mutable { PollAlone(&idle); };
+  op.batch.HintEvery(1);
+  do {
+    write.step = table_.writer.GoOnWriting(write, op.batch);
+    write.outcome = op.batch.RunBlocking(poll);
+  } while (GoesOn(write.step, write.outcome, op.batch));
+  if (write.step != Step::kOk) [[unlikely]]
+    Wait(table_.writer.FinishWrite(write));
+  table_.writer.EndWrite(write);
+  return std::move(write.result);
+}
+
+Status ClientCore::Put(std::string_view key, std::string_view value) { return WriteAlone(OpKind::kPut, key, value); }
+Status ClientCore::Insert(std::string_view key, std::string_view value) {
+  return WriteAlone(OpKind::kInsert, key, value);
+}
+Status ClientCore::Update(std::string_view key, std::string_view value) {
+  return WriteAlone(OpKind::kUpdate, key, value);
+}
+Status ClientCore::Delete(std::string_view key) { return WriteAlone(OpKind::kDelete, key, {}); }
+
+// ---- many writes
+
+// One of those that are written together.
+struct ClientCore::Member {
+  ClientCore* client = nullptr;
+  WriteRequest* request = nullptr;
+  std::optional<Turn> turn;
+  std::optional<PendingWrite> write;
+
+  Member() = default;
+  Member(const Member&) = delete;
+  Member& operator=(const Member&) = delete;
+  ~Member() { End(); }
+  // Gives back what it has.
+  void End() {
+    if (write) client->epochs_.operations.Release(*write->op);
+    write.reset();
+    turn.reset();
+  }
+};
+
+// The member's write has ended.
+void ClientCore::Answer(Member& member) {
+  PendingWrite& write = *member.write;
+  table_.writer.EndWrite(write);
+  ++stats_.operations;
+  member.request->status = member.turn->Share(std::move(write.result), write.existed);
+  member.End();
+}
+
+// The member's steps have ended before its write has.
+Task<void> ClientCore::Settle(Member& member, std::vector<WriteRequest*>* undone) {
+  const Step settled = co_await table_.writer.SettleWrite(*member.write);
+  if (settled == Step::kOk) {
+    Answer(member);
+    co_return;
+  }
+  stats_.restarts += member.write->unpublished() ? 0 : 1;
+  table_.writer.GiveBackUnused(*member.write);
+  undone->push_back(member.request);
+  member.End();
+}
+
+Task<void> ClientCore::MultiWriteAsync(std::span<WriteRequest> writes) {
+  if (forked()) [[unlikely]] {
+    for (WriteRequest& write : writes) write.status = OpenedBeforeFork();
+    co_return;
+  }
+  using Alone = std::pair<WriteRequest*, Task<Status>>;
+  std::vector<Alone> beside;  // coroutines of their own, which run beside the groups
+  const auto start = [this](WriteRequest& request, std::vector<Alone>* alone) {
+    alone->emplace_back(&request, Write(KindOf(request.kind), request.key, ValueOf(request)));
+    alone->back().second.Start();
+  };
+  const std::unique_ptr<Member[]> members(new Member[std::min<size_t>(writes.size(), options_.max_in_flight)]);
+  for (size_t next = 0; next < writes.size();) {
+    // Who holds some operations must not wait for more.
+    Operation* op = &co_await epochs_.operations.LeaseOwnOperation({});
+    size_t count = 0;
+    for (; next < writes.size() && op != nullptr; ++next) {
+      WriteRequest& request = writes[next];
+      if (!IsRecord(request.key, ValueOf(request)) || !table_.writer.IsSmall(request.key, ValueOf(request))) {
+        start(request, &beside);
+        continue;
+      }
+      const KeyHash hash = common_.shape.hasher(request.key);
+      if (table_.combiner.IsBeingWritten(hash, request.key)) {
+        start(request, &beside);  // it waits, and one of this group's takes it along
+        continue;
+      }
+      Member& member = members[count++];
+      epochs_.operations.Take(*op, request.key, hash, /*of_user=*/false);
+      op->batch.CountForOperation(true);
+      member.client = this;
+      member.request = &request;
+      member.turn.emplace(table_.combiner, hash, request.key, KindOf(request.kind), ValueOf(request));
+      member.write.emplace(*op, KindOf(request.kind), ValueOf(request));
+      op = epochs_.operations.FreeOperation();
+    }
+    if (op != nullptr) epochs_.operations.Release(*op);
+    if (count == 0) continue;
+    const std::span<Member> group(members.get(), count);
+
+    Batch& batch = group.front().write->op->batch;
+    for (Member& member : group) {
+      member.turn->Gather();
+      member.write->kind = member.turn->kind();
+      member.write->value = member.turn->in();
+    }
+    Outcome outcome;
+    Step step;  // kRun: one of them runs
+    do {
+      step = Step::kOk;
+      for (Member& member : group) {
+        PendingWrite& write = *member.write;
+        if (write.step != Step::kRun) continue;
+        write.step = table_.writer.GoOnWriting(write, batch);
+        if (write.step == Step::kRun) step = Step::kRun;
+      }
+      outcome = co_await batch.Run();
+    } while (GoesOn(step, outcome, batch));
+
+    std::vector<WriteRequest*> undone;
+    std::vector<Task<void>> settling;
+    for (Member& member : group) {
+      PendingWrite& write = *member.write;
+      if (write.step == Step::kOk) {
+        Answer(member);
+        continue;
+      }
+      // Who does not run any more has seen that the last round trip of its own was well, and so have those of whose
+      // verbs it tells that none has failed.
+      const bool failed = write.step == Step::kRun && outcome != Outcome::kOk;
+      if (failed && (write.unpublished() || batch.FailedAt(write.at().node))) write.outcome = outcome;
+      settling.push_back(Settle(member, &undone));
+    }
+    // From here on the group's batch is its operation's again.
+    for (Task<void>& task : settling) task.Start();
+    for (Task<void>& task : settling) co_await std::move(task).Join();
+    std::vector<Alone> again;
+    for (WriteRequest* const request : undone) start(*request, &again);
+    for (auto& [request, task] : again) request->status = co_await std::move(task).Join();
+  }
+  for (auto& [request, task] : beside) request->status = co_await std::move(task).Join();
+}
+
+}  // namespace kvs

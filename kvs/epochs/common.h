@@ -1,0 +1,122 @@
+// What all parts of a client use and none of them owns.
+#ifndef KVS_EPOCHS_COMMON_H_
+#define KVS_EPOCHS_COMMON_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <random>
+#include <span>
+#include <vector>
+
+#include "krcore/clock.h"
+#include "krcore/node.h"
+#include "krcore/types.h"
+#include "kvs/client.h"
+#include "kvs/epochs/registration.h"
+#include "kvs/layout/hash.h"
+#include "kvs/layout/pool.h"
+#include "kvs/layout/subtable.h"
+#include "kvs/memory/connections.h"
+
+namespace kvs {
+
+// ChunkAges: since when chunks are what they are, as far as the clients of one Store have seen. A chunk that was FREE
+// in some epoch and has the same generation still was taken after that: all that it holds is younger. So a client which
+// was expelled before knows nothing of it (docs/protocol.md, E4).
+//
+// Thread safety: all methods from any thread.
+class ChunkAges {
+ public:
+  // Words of chunks from `first` on, read when the epoch was `epoch` at least.
+  void Saw(krcore::NodeId node, uint64_t first, std::span<const ChunkWord> words, uint64_t epoch) {
+    const std::lock_guard lock(mutex_);
+    std::vector<Seen>& seen = seen_[node];
+    if (seen.size() < first + words.size()) seen.resize(first + words.size());
+    for (size_t i = 0; i < words.size(); ++i) {
+      if (words[i].kind() == ChunkKind::kFree) seen[first + i] = {words[i].generation(), epoch};
+    }
+  }
+  // A mover has given it up: it holds what it held, under another generation.
+  void Renamed(krcore::NodeId node, uint64_t chunk, ChunkWord from, ChunkWord to) {
+    const std::lock_guard lock(mutex_);
+    if (chunk >= seen_[node].size()) return;
+    Seen& seen = seen_[node][chunk];
+    if (seen.generation == from.generation()) seen.generation = to.generation();
+  }
+  // Was the chunk FREE in this epoch or a later one, before it became what the word says? False: that is not known.
+  bool IsYounger(krcore::NodeId node, uint64_t chunk, ChunkWord word, uint64_t epoch) {
+    const std::lock_guard lock(mutex_);
+    if (chunk >= seen_[node].size()) return false;
+    const Seen& seen = seen_[node][chunk];
+    return seen.generation == word.generation() && seen.epoch >= epoch;
+  }
+
+ private:
+  struct Seen {
+    uint64_t generation = 0;
+    uint64_t epoch = 0;  // 0: never
+  };
+  std::mutex mutex_;
+  std::array<std::vector<Seen>, krcore::kMaxMemoryNode + 1> seen_;  // guarded by mutex_
+};
+
+// What a store is, from its home's superblock and from how it was opened. It does not change.
+struct StoreShape {
+  krcore::NodeId home = krcore::kNoNode;
+  SubtableGeometry geometry;
+  uint64_t chunk_bytes = kDefaultChunkBytes;
+  int64_t lease_ns = kDefaultLeaseNs;
+  Hasher hasher{HashSeed{}};
+  int64_t operation_timeout_ns = 0;
+  int64_t reconnect_budget_ns = 0;  // how long a client may block to connect while it has operations
+};
+
+// What the clients of one Store know together.
+struct StoreState {
+  HeldEntries held_entries;
+  ChunkAges chunk_ages;
+};
+
+struct Common {
+  krcore::Node& node;  // that posts this client's verbs
+  krcore::Clock& clock;
+  Connections& connections;
+  ClientStats& stats;
+  std::minstd_rand& random;
+  const StoreShape& shape;
+  StoreState& store;
+};
+
+// The base of a client's parts. They refer to each other, so none is copied.
+class Part {
+ public:
+  Part(const Part&) = delete;
+  Part& operator=(const Part&) = delete;
+
+ protected:
+  explicit Part(const Common& common) : common_(common) {}
+  ~Part() = default;
+
+  const Common common_;
+};
+
+// A part of the client's registered memory.
+struct ArenaPart {
+  std::byte* memory = nullptr;
+  uint32_t lkey = 0;
+
+  ArenaPart After(size_t bytes) const { return {memory + bytes, lkey}; }
+};
+
+// What a client does by itself: when, and whether.
+struct OwnWork {
+  int64_t maintain_at_ns = 0;      // when the next round of maintenance is due
+  bool compaction_wanted = false;  // of what a client held that has gone
+  bool closing = false;            // the client ends: it begins nothing by itself any more
+};
+
+}  // namespace kvs
+
+#endif  // KVS_EPOCHS_COMMON_H_

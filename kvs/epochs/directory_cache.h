@@ -1,0 +1,100 @@
+// What a client knows of tables without pinning them, and must forget before their memory is used again.
+//
+// Thread safety: the client's thread.
+#ifndef KVS_EPOCHS_DIRECTORY_CACHE_H_
+#define KVS_EPOCHS_DIRECTORY_CACHE_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "kvs/epochs/common.h"
+#include "kvs/epochs/memory_state.h"
+#include "kvs/epochs/operation.h"
+#include "kvs/layout/directory.h"
+#include "kvs/layout/hash.h"
+#include "kvs/memory/connections.h"
+#include "kvs/task.h"
+
+namespace kvs {
+
+// A client's copy of the directory entries it has met: a flat array by the low bits of the hash. Entries are hints,
+// bucket headers decide, so a stale one costs round trips, never correctness. It names tables without pinning them: it
+// is cleared before memory that it may name can be reused (docs/protocol.md, "Epochs").
+class DirectoryCache {
+ public:
+  DirectoryCache() : entries_(1) {}
+
+  // False if nothing is known for the hash.
+  bool Lookup(const KeyHash& hash, TableRef* table) const {
+    const DirectoryEntry entry(entries_[hash.h1 & (entries_.size() - 1)]);
+    if (!entry.present()) return false;
+    *table = {entry.subtable(), hash.Suffix(entry.depth()), entry, clears_};
+    return true;
+  }
+
+  // Who reads an entry takes a ticket before the READ is posted: the entry does not come in if the cache was cleared
+  // since.
+  uint64_t Ticket() const { return clears_; }
+  // Takes an entry for every hash it covers and for which nothing deeper is known.
+  void Insert(const TableRef& table) {
+    const DirectoryEntry entry = table.entry;
+    if (table.ticket != clears_ || !entry.has_subtable()) return;
+    while (entries_.size() < size_t{1} << entry.depth()) {
+      const size_t size = entries_.size();
+      entries_.resize(size * 2);
+      for (size_t i = 0; i < size; ++i) entries_[size + i] = entries_[i];
+    }
+    for (size_t i = table.index; i < entries_.size(); i += size_t{1} << entry.depth()) {
+      if (DirectoryEntry(entries_[i]).depth() <= entry.depth()) entries_[i] = entry.word();
+    }
+  }
+  // Drops what names this table, which a Lookup gave: the next Lookup of such a hash finds nothing.
+  void Forget(const TableRef& table) {
+    for (size_t i = table.index; i < entries_.size(); i += size_t{1} << table.entry.depth()) {
+      const DirectoryEntry entry(entries_[i]);
+      if (entry.present() && entry.subtable() == table.address) entries_[i] = 0;
+    }
+  }
+  // Drops everything.
+  void Clear() {
+    entries_.assign(1, 0);
+    ++clears_;
+  }
+
+ private:
+  std::vector<uint64_t> entries_;  // a power of two of them
+  uint64_t clears_ = 0;
+};
+
+// Tables that were unlinked from the directory. Everybody is told, and only then lets their grace period begin: a
+// client whose announcement is younger than that has read the counter, and its directory cache does not name them.
+class RetiredTables : private Part {
+ public:
+  RetiredTables(const Common& common, DirectoryCache& cache, ClientMemory& memory)
+      : Part(common), cache_(cache), memory_(memory) {}
+
+  // To be reported; until then it is not free.
+  void Add(const TableRef& table) {
+    cache_.Forget(table);
+    tables_.push_back(table.address);
+  }
+  // What could not be reported is reported by maintenance. `scratch`: 8 registered bytes.
+  Task<Step> Report(Batch& batch, uint64_t* scratch);
+  // The counter of retired tables, read behind the epoch that is about to be announced.
+  void SawCounter(uint64_t counter);
+  // The client was expelled: what it knows of tables is void.
+  void Forget() {
+    cache_.Clear();
+    tables_.clear();
+  }
+
+ private:
+  DirectoryCache& cache_;
+  ClientMemory& memory_;
+  std::vector<GlobalAddress> tables_;  // which HomeArea::retired_tables does not tell yet
+  uint64_t seen_ = 0;                  // that counter, as the cache knows it
+};
+
+}  // namespace kvs
+
+#endif  // KVS_EPOCHS_DIRECTORY_CACHE_H_

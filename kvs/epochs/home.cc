@@ -1,0 +1,71 @@
+#include "kvs/epochs/home.h"
+
+#include <algorithm>
+#include <cstddef>
+
+namespace kvs {
+namespace {
+
+// Entries that a new client looks at before it asks how many are in use.
+constexpr uint32_t kGlance = 64;
+
+}  // namespace
+
+Task<Step> Home::Glance() {
+  Registered& words = *registered_;
+  Batch& batch = batch_;
+  batch.Read({common_.shape.home, kCountersOffset}, &words.counters, sizeof(words.counters));
+  batch.Read({common_.shape.home, kClientsOffset}, words.clients, kGlance * sizeof(ClientEntry));
+  batch.Read({common_.shape.home, offsetof(Superblock, hash_seed)}, &words.hash_seed, sizeof(words.hash_seed));
+  const Step learnt = co_await LearnMembers(batch);
+  if (learnt != Step::kOk) co_return learnt;
+  TakeClientsUsed();
+  clients_glanced_ = std::min(clients_used_, kGlance);
+  co_return Step::kOk;
+}
+
+Task<Step> Home::Read(Batch& batch) {
+  Registered& words = *registered_;
+  const krcore::NodeId home = common_.shape.home;
+  const uint64_t round = ++rounds_;
+  batch.Read({home, kEpochOffset}, &words.epoch, sizeof(words.epoch));
+  batch.Read({home, kCountersOffset}, &words.counters, sizeof(words.counters));
+  batch.Read({home, kEvacuationOffset}, words.evacuation, sizeof(words.evacuation));
+  batch.Read({home, kClientsOffset}, words.clients, static_cast<uint32_t>(clients_used_ * sizeof(ClientEntry)));
+  const Outcome read = co_await batch.Run();
+  if (read != Outcome::kOk) co_return Step::kUnavailable;
+  const auto used = static_cast<uint32_t>(std::min<uint64_t>(words.counters.clients_used, kMaxClients));
+  if (used > clients_used_) {
+    // Whoever claims an entry beyond those now began after what was retired here was unlinked.
+    batch.Read({home, EntryOffset(clients_used_)}, &words.clients[clients_used_],
+               static_cast<uint32_t>((used - clients_used_) * sizeof(ClientEntry)));
+    const Outcome rest_read = co_await batch.Run();
+    if (rest_read != Outcome::kOk) co_return Step::kUnavailable;
+    clients_used_ = used;
+  }
+  const Step learnt = co_await LearnMembers(batch);
+  if (learnt == Step::kOk) read_in_round_ = round;
+  co_return learnt;
+}
+
+Task<Step> Home::LearnMembers(Batch& batch) {
+  Registered& words = *registered_;
+  if (members_known_ && words.counters.member_changes == member_changes_seen_) co_return Step::kOk;
+  batch.Read({common_.shape.home, kMembersOffset}, words.members, sizeof(words.members));
+  const Outcome read = co_await batch.Run();
+  if (read != Outcome::kOk) co_return Step::kUnavailable;
+  if (batch.Stale()) co_return Step::kRestart;
+  members_.clear();
+  draining_.clear();
+  for (krcore::NodeId node = 1; node <= krcore::kMaxMemoryNode; ++node) {
+    const MemberState state = MemberWord(words.members[node]).state();
+    if (state == MemberState::kInUse || node == common_.shape.home) members_.push_back(node);
+    if (state == MemberState::kDraining) draining_.push_back(node);
+    if (state == MemberState::kDrained) common_.connections.Forget(node);
+  }
+  members_known_ = true;
+  member_changes_seen_ = words.counters.member_changes;
+  co_return Step::kOk;
+}
+
+}  // namespace kvs

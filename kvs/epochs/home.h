@@ -1,0 +1,120 @@
+// What a client knows of the store's home, as it read it last: the epoch, the members, who is full; and the registered
+// words into which registration and maintenance read.
+//
+// Thread safety: the client's thread.
+#ifndef KVS_EPOCHS_HOME_H_
+#define KVS_EPOCHS_HOME_H_
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <new>
+#include <utility>
+#include <vector>
+
+#include "kvs/epochs/common.h"
+#include "kvs/epochs/operation.h"
+#include "kvs/layout/pool.h"
+#include "kvs/memory/connections.h"
+#include "kvs/task.h"
+
+namespace kvs {
+
+class Home : private Part {
+ public:
+  static constexpr uint32_t kWindow = 1024;  // chunk words read at once
+  struct alignas(64) Registered {
+    uint64_t epoch = 0;
+    uint64_t announcement = 0;
+    uint64_t cas = 0;
+    uint64_t directory = 0;
+    std::array<uint64_t, 4> renewal{};
+    HomeCounters counters{};
+    HashSeed hash_seed{};
+    std::array<uint64_t, 32> old{};  // old words of CASes that nobody looks at
+    alignas(64) uint64_t evacuation[kEvacuationSlots];
+    alignas(64) uint64_t members[krcore::kMaxMemoryNode + 1];
+    alignas(64) ChunkWord chunks[kWindow];
+    alignas(64) ClientEntry clients[kMaxClients];  // not cleared: most of it is never touched
+  };
+
+  Home(const Common& common, ArenaPart arena) : Part(common), registered_(new (arena.memory) Registered) {
+    batch_.Attach(&common.connections, arena.lkey);
+  }
+
+  Registered& words() { return *registered_; }
+  // Both are for registration, and once the client is registered for maintenance: one uses them at a time.
+  Batch& batch() { return batch_; }
+
+  // Before the client is registered: to which nodes it should be connected by then, and a glance at the client table.
+  // An entry that it shows as free is claimed by CAS, however much later; and the part in use never shrinks.
+  Task<Step> Glance();
+  // Reads the epoch, and behind it the counters, the client table, and the member list if it has changed. For clients
+  // that are registered.
+  Task<Step> Read(Batch& batch);
+  // Behind a READ of the counters: reads the member list, if they say that it has changed. What is announced after that
+  // is announced by a client that takes no memory of a node that is being drained.
+  Task<Step> LearnMembers(Batch& batch);
+
+  // The global epoch as last read.
+  uint64_t epoch() const { return epoch_; }
+  void set_epoch(uint64_t epoch) { epoch_ = epoch; }
+
+  // ---- members
+  // Memory nodes where memory may be taken (the home is always one), and where it may not, any more.
+  const std::vector<krcore::NodeId>& members() const { return members_; }
+  const std::vector<krcore::NodeId>& draining() const { return draining_; }
+  bool IsMember(krcore::NodeId node) const { return std::ranges::find(members_, node) != members_.end(); }
+  std::vector<krcore::NodeId> all_nodes() const {
+    std::vector<krcore::NodeId> nodes = members_;
+    nodes.insert(nodes.end(), draining_.begin(), draining_.end());
+    return nodes;
+  }
+  // The counter of the member list's changes when it was read.
+  uint64_t member_changes_seen() const { return member_changes_seen_; }
+  // Reads of the home that maintenance has begun, and the last of them that has ended well.
+  uint64_t rounds() const { return rounds_; }
+  uint64_t read_in_round() const { return read_in_round_; }
+
+  // ---- the client table
+  // The part of it that is in use, as last read.
+  uint32_t clients_used() const { return clients_used_; }
+  void TakeClientsUsed() {
+    clients_used_ = static_cast<uint32_t>(std::min<uint64_t>(registered_->counters.clients_used, kMaxClients));
+  }
+  // Entries of it that Glance read and nobody has looked at yet.
+  uint32_t TakeGlanced() { return std::exchange(clients_glanced_, 0); }
+
+  // ---- memory nodes without a free chunk
+  bool IsFull(krcore::NodeId node) const { return std::ranges::find(full_nodes_, node) != full_nodes_.end(); }
+  void NoteFull(krcore::NodeId node) {
+    if (!IsFull(node)) full_nodes_.push_back(node);
+  }
+  void ForgetFull() { full_nodes_.clear(); }
+  // Chunks that have been freed in all: when there are more, none is known to be full.
+  uint64_t freed_chunks_seen() const { return freed_chunks_seen_; }
+  void SawFreedChunks(uint64_t counter) {
+    if (counter == freed_chunks_seen_) return;
+    freed_chunks_seen_ = counter;
+    full_nodes_.clear();
+  }
+
+ private:
+  Registered* const registered_;
+  Batch batch_;
+  uint64_t epoch_ = 0;
+  std::vector<krcore::NodeId> members_;
+  std::vector<krcore::NodeId> draining_;
+  bool members_known_ = false;
+  uint64_t member_changes_seen_ = 0;
+  uint64_t rounds_ = 0;
+  uint64_t read_in_round_ = 0;
+  uint32_t clients_used_ = 0;
+  uint32_t clients_glanced_ = 0;
+  std::vector<krcore::NodeId> full_nodes_;
+  uint64_t freed_chunks_seen_ = 0;
+};
+
+}  // namespace kvs
+
+#endif  // KVS_EPOCHS_HOME_H_

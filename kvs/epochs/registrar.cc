@@ -1,0 +1,399 @@
+#include "kvs/epochs/registrar.h"
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <optional>
+#include <utility>
+
+#include "kvs/memory/detached.h"
+#include "kvs/memory/mutation.h"
+
+namespace kvs {
+namespace {
+
+// Entries by which the part in use grows, so that clients that come together do not all want the same one.
+constexpr uint64_t kGrowth = 16;
+// Fewer free ones among those are left to others: clients that come together would all want the same.
+constexpr size_t kManyFree = 4;
+// So many are asked for when one was found dead.
+constexpr uint32_t kDeathsAtOnce = 64;
+
+}  // namespace
+
+// ---- the entries that this process's clients hold
+
+void HeldEntries::RemoveFrom(std::vector<uint32_t>* indexes) {
+  const std::lock_guard lock(mutex_);
+  std::erase_if(*indexes, [this](uint32_t index) { return held_.contains(index); });
+}
+
+bool HeldEntries::Hold(uint32_t index) {
+  const std::lock_guard lock(mutex_);
+  return held_.insert(index).second;
+}
+
+void HeldEntries::LetGo(uint32_t index) {
+  const std::lock_guard lock(mutex_);
+  held_.erase(index);
+}
+
+void HeldEntries::Abandon(const ClaimedEntry& entry) {
+  const std::lock_guard lock(mutex_);
+  abandoned_.push_back(entry);
+}
+
+std::optional<ClaimedEntry> HeldEntries::TakeAbandoned() {
+  const std::lock_guard lock(mutex_);
+  if (abandoned_.empty()) return std::nullopt;
+  const ClaimedEntry entry = abandoned_.back();
+  abandoned_.pop_back();
+  return entry;
+}
+
+// ---- a client's own
+
+bool IsDead(krcore::Node& node, uint64_t owner) {
+  if (Mutated(Mutation::kUnconfirmedDeath)) return true;
+  return node.IsConfirmedDead(static_cast<krcore::NodeId>(owner >> 32), static_cast<uint32_t>(owner));
+}
+
+Registrar::Registrar(const Common& common, Home& home, Operations& operations, Registration& registration,
+                     ClientMemory& memory, RetiredTables& retired, OwnWork& own_work, uint32_t lkey)
+    : Part(common),
+      home_(home),
+      operations_(operations),
+      registration_(registration),
+      memory_(memory),
+      retired_(retired),
+      own_work_(own_work),
+      lkey_(lkey) {}
+
+std::vector<uint32_t> Registrar::FreeEntries(uint32_t below) const {
+  std::vector<uint32_t> free;
+  for (uint32_t i = 0; i < below; ++i) {
+    if (home_.words().clients[i].owner == 0) free.push_back(i);
+  }
+  common_.store.held_entries.RemoveFrom(&free);
+  return free;
+}
+
+Task<Step> Registrar::Register() {
+  Home::Registered& words = home_.words();
+  Batch& batch = home_.batch();
+  const krcore::NodeId home = common_.shape.home;
+  for (bool looked_for_dead = false; !registered_;) {
+    if (!common_.connections.Reach(home)) co_return Step::kUnavailable;
+    std::vector<uint32_t> free = FreeEntries(home_.TakeGlanced());
+    if (free.size() < kManyFree) free.clear();
+    if (free.empty()) {
+      batch.Read({home, kCountersOffset}, &words.counters, sizeof(words.counters));
+      const Outcome counters_read = co_await batch.Run();
+      if (counters_read != Outcome::kOk) co_return Step::kUnavailable;
+      home_.TakeClientsUsed();
+    }
+    if (free.empty() && home_.clients_used() > 0) {
+      batch.Read({home, kClientsOffset}, words.clients,
+                 static_cast<uint32_t>(home_.clients_used() * sizeof(ClientEntry)));
+      const Outcome read = co_await batch.Run();
+      if (read != Outcome::kOk) co_return Step::kUnavailable;
+      free = FreeEntries(home_.clients_used());
+    }
+    if (free.empty() && home_.clients_used() < kMaxClients) {
+      batch.CompareSwap({home, kClientsUsedOffset}, home_.clients_used(),
+                        std::min<uint64_t>(home_.clients_used() + kGrowth, kMaxClients), &words.cas);
+      const Outcome grown = co_await batch.Run();
+      if (grown != Outcome::kOk) co_return Step::kUnavailable;
+      continue;
+    }
+    if (free.empty()) {
+      // Full of living ones, or of dead ones that nobody had reason to look at.
+      if (looked_for_dead) co_return Step::kFull;
+      looked_for_dead = true;
+      const Step freed = co_await FreeDeadEntries();
+      if (freed != Step::kOk) co_return freed;
+      continue;
+    }
+    const uint32_t chosen = free[common_.random() % free.size()];
+    if (!common_.store.held_entries.Hold(chosen)) continue;
+    batch.CompareSwap({home, EntryOffset(chosen)}, 0, OwnerWord(), &words.cas);
+    const Outcome claimed = co_await batch.Run();
+    if (claimed != Outcome::kOk) {
+      common_.store.held_entries.Abandon({chosen, OwnerWord()});  // it may have been claimed
+      co_return Step::kUnavailable;
+    }
+    if (words.cas != 0) {  // somebody else took it
+      common_.store.held_entries.LetGo(chosen);
+      continue;
+    }
+    client_index_ = chosen;
+    registered_ = true;  // from here on the entry must be given back
+  }
+  // Until the first heartbeat the entry shows a former holder's epoch, an older one: it holds back more. Unless he was
+  // expelled; then nothing is held back before the first heartbeat, and it is made once more, with an epoch read
+  // behind.
+  for (;;) {
+    batch.Read({home, kEpochOffset}, &words.epoch, sizeof(words.epoch));
+    batch.Read(EntryWord(), &words.cas, sizeof(words.cas));
+    batch.Read({home, kCountersOffset}, &words.counters, sizeof(words.counters));
+    batch.Read({home, kEvacuationOffset}, words.evacuation, sizeof(words.evacuation));
+    const Outcome epoch_read = co_await batch.Run();
+    if (epoch_read != Outcome::kOk) co_return Step::kUnavailable;
+    const Step learnt = co_await home_.LearnMembers(batch);
+    if (learnt != Step::kOk) co_return learnt;
+    home_.set_epoch(words.epoch);
+    // What an ended client left: chunks that were emptied since did not wait for it.
+    if (memory_->evacuations() != words.counters.evacuations && !Mutated(Mutation::kKeptMemoryUnchecked)) {
+      memory_.Renew();
+    }
+    memory_->SetEvacuating(words.evacuation, words.counters.evacuations);
+    const ClientWord found(words.cas);
+    const ClientWord mine = found.Beat(home_.epoch());
+    const int64_t posted_ns = common_.clock.NowNs();
+    batch.CompareSwap(EntryWord(), found.word(), mine.word(), &words.cas);
+    const Outcome announced = co_await batch.Run();
+    if (announced != Outcome::kOk) co_return Step::kUnavailable;
+    if (words.cas != found.word() || found.state() == ClientState::kExpelled) continue;
+    registration_.Beat(mine, posted_ns);
+    co_return Step::kOk;
+  }
+}
+
+Task<Step> Registrar::FreeDeadEntries() {
+  Home::Registered& words = home_.words();
+  Batch& batch = home_.batch();
+  for (bool more = true; more;) more = co_await GiveBackAbandonedEntry(batch);
+  for (uint32_t i = 0; i < home_.clients_used(); ++i) {
+    const uint64_t other = words.clients[i].owner;
+    if (!IsDead(common_.node, other)) continue;
+    batch.CompareSwap({common_.shape.home, EntryOffset(i)}, other, 0, &words.cas);
+    const Outcome freed = co_await batch.Run();
+    if (freed != Outcome::kOk) co_return Step::kUnavailable;
+  }
+  co_return Step::kOk;
+}
+
+Task<Step> Registrar::Unregister() {
+  Home::Registered& words = home_.words();
+  Batch& batch = home_.batch();
+  batch.Renew();
+  batch.CompareSwap({common_.shape.home, EntryOffset(client_index_)}, OwnerWord(), 0, &words.cas);
+  const Outcome released = co_await batch.Run();
+  if (released != Outcome::kOk) co_return released == Outcome::kFenced ? Step::kRestart : Step::kUnavailable;
+  registration_.Leave();
+  registered_ = false;
+  common_.store.held_entries.LetGo(client_index_);
+  co_return Step::kOk;
+}
+
+Task<bool> Registrar::GiveBackAbandonedEntry(Batch& batch) {
+  HeldEntries& held = common_.store.held_entries;
+  const std::optional<ClaimedEntry> entry = held.TakeAbandoned();
+  if (!entry) co_return false;
+  batch.CompareSwap({common_.shape.home, EntryOffset(entry->index)}, entry->owner, 0, &home_.words().cas);
+  const Outcome freed = co_await batch.Run();
+  if (freed != Outcome::kOk) {
+    held.Abandon(*entry);
+    co_return false;
+  }
+  held.LetGo(entry->index);
+  own_work_.compaction_wanted = true;  // for what its client held
+  co_return true;
+}
+
+// What is due, after a look at the clock.
+bool Registrar::CareForLease() {
+  const int64_t now_ns = registration_.Now();
+  if (!registration_.overdue() && !registration_.expelled()) {
+    renew_at_ns_ = INT64_MIN;
+    renewal_failed_ = false;
+    return true;
+  }
+  if (renewing_ > 0 || renewals_end_ || now_ns < renew_at_ns_) return false;
+  if (registration_.expelled() && !common_.connections.pool().NothingPosted()) return false;
+  // The home does not answer. Who waits has a deadline.
+  if (renewal_failed_) common_.connections.DiscardUnposted();
+  renew_at_ns_ = now_ns + common_.shape.lease_ns / 16;
+  RunDetached(RenewLease(), &renewing_);
+  return false;
+}
+
+GlobalAddress Registrar::EntryWord() const {
+  return {common_.shape.home, EntryOffset(client_index_) + offsetof(ClientEntry, word)};
+}
+
+Task<Step> Registrar::Announce(Batch& batch, uint64_t epoch) {
+  Home::Registered& words = home_.words();
+  // From what is there: an announcement that was lost with its connection may have been made.
+  const ClientWord found(words.clients[client_index_].word);
+  if (found.state() == ClientState::kExpelled) {
+    BecomeExpelled(found);
+    co_return Step::kRestart;
+  }
+  const ClientWord mine = found.Beat(epoch);
+  const int64_t posted_ns = common_.clock.NowNs();
+  batch.CompareSwap(EntryWord(), found.word(), mine.word(), &words.announcement);
+  const Outcome announced = co_await batch.Run();
+  if (announced != Outcome::kOk || batch.Stale()) co_return Step::kUnavailable;
+  const ClientWord old(words.announcement);
+  if (old == found) {
+    registration_.Beat(mine, posted_ns);
+    ++common_.stats.heartbeats;
+    co_return Step::kOk;
+  }
+  if (old.state() == ClientState::kExpelled) BecomeExpelled(old);
+  co_return Step::kRestart;  // else a renewal was faster
+}
+
+// Everything that this client knows is void, and nothing that it has not posted yet will be.
+void Registrar::BecomeExpelled(ClientWord word) {
+  if (registration_.expelled()) return;
+  ++common_.stats.fenced;
+  registration_.Expel(word);
+  common_.connections.Fence();
+  memory_.RenewAfterExpulsion();
+  retired_.Forget();
+  home_.ForgetFull();
+  renew_at_ns_ = INT64_MIN;
+}
+
+// Past the gate, through queues of its own: a heartbeat when the lease is over; or, after an expulsion and once no
+// verb is under way any more, its acknowledgement and a new registration in one.
+Task<void> Registrar::RenewLease() {
+  renewal_failed_ = true;
+  if (!renewal_) {
+    renewal_ = std::make_unique<Renewal>(common_, operations_);
+    const Status opened = renewal_->connections.Open(4, {.dc_initiators = 1, .sq_depth = 16});
+    if (!opened.ok()) {
+      renewal_.reset();
+      co_return;
+    }
+    renewal_->batch.Attach(&renewal_->connections, lkey_);
+  }
+  std::array<uint64_t, 4>& words = home_.words().renewal;
+  Batch& batch = renewal_->batch;
+  const krcore::NodeId home = common_.shape.home;
+  if (!renewal_->connections.Reach(home)) co_return;
+  ClientWord found = registration_.word();
+  uint64_t epoch = found.epoch();
+  for (;;) {
+    if (registration_.expelled()) {
+      Home::Registered& buffers = home_.words();
+      batch.Read({home, kEpochOffset}, &words[1], sizeof(uint64_t));
+      batch.Read({home, kCountersOffset}, &buffers.counters, sizeof(buffers.counters));
+      batch.Read({home, kEvacuationOffset}, buffers.evacuation, sizeof(buffers.evacuation));
+      const Outcome read = co_await batch.Run();
+      if (read != Outcome::kOk) co_return;
+      const Step learnt = co_await home_.LearnMembers(batch);
+      if (learnt != Step::kOk) co_return;
+      epoch = words[1];
+      memory_->SetEvacuating(buffers.evacuation, buffers.counters.evacuations);
+    }
+    const ClientWord mine = found.Beat(epoch);
+    const int64_t posted_ns = common_.clock.NowNs();
+    batch.CompareSwap(EntryWord(), found.word(), mine.word(), &words[0]);
+    const Outcome renewed = co_await batch.Run();
+    if (renewed != Outcome::kOk) co_return;
+    renewal_failed_ = false;
+    if (words[0] == found.word()) {
+      // While the entry said EXPELLED, nothing held the epoch back to what was read. From now on something does.
+      if (found.state() == ClientState::kExpelled) {
+        found = mine;
+        continue;
+      }
+      if (registration_.expelled()) {
+        home_.set_epoch(epoch);
+        operations_.RaiseEpochs(epoch);
+      }
+      registration_.Beat(mine, posted_ns);
+      ++common_.stats.heartbeats;
+      co_return;
+    }
+    found = ClientWord(words[0]);
+    if (found.state() == ClientState::kExpelled && !registration_.expelled()) {
+      BecomeExpelled(found);
+      co_return;
+    }
+    epoch = std::max(epoch, found.epoch());  // its own announcement was faster, and may not be taken back
+  }
+}
+
+// ---- others' entries
+
+Task<void> Observer::Observe(Batch& batch, uint64_t oldest, uint64_t epoch, bool any_expelled) {
+  const Home::Registered& words = home_.words();
+  const int64_t now_ns = common_.clock.NowNs();
+  const int64_t lease_ns = common_.shape.lease_ns;
+  uint32_t index = home_.clients_used();
+  for (uint32_t i = 0; i < home_.clients_used() && index == home_.clients_used() && oldest < epoch; ++i) {
+    const ClientWord word(words.clients[i].word);
+    if (i != registrar_.client_index() && words.clients[i].owner != 0 && word.state() != ClientState::kExpelled &&
+        word.epoch() == oldest) {
+      index = i;
+    }
+  }
+  if (index < home_.clients_used()) {
+    const ClientEntry entry = words.clients[index];
+    if (index != straggler_.index || entry.owner != straggler_.owner || entry.word != straggler_.word) {
+      straggler_ = {index, entry.owner, entry.word, now_ns, now_ns + lease_ns / 64};
+      const auto seen = seen_unchanged_.find(index);
+      if (seen != seen_unchanged_.end() && seen->second.first == entry) straggler_.since_ns = seen->second.second;
+    }
+    if (now_ns >= straggler_.ask_at_ns) {
+      straggler_.ask_at_ns = now_ns + lease_ns / 8;
+      if (IsDead(common_.node, entry.owner)) {
+        co_await FreeEntry(batch, index, entry.owner);
+        co_await FreeOthersThatDied(batch, index, epoch);
+        co_return;
+      }
+    }
+    if (now_ns - straggler_.since_ns > lease_ns + lease_ns / 2) {
+      uint64_t& old = home_.words().cas;
+      const ClientWord seen(entry.word);
+      batch.CompareSwap({common_.shape.home, EntryOffset(index) + offsetof(ClientEntry, word)}, seen.word(),
+                        seen.Expelled().word(), &old);
+      const Outcome expelled = co_await batch.Run();
+      if (expelled == Outcome::kOk && old == seen.word()) ++common_.stats.expulsions;
+      co_return;
+    }
+  }
+  // An expelled one that has died since keeps what it knew from being reused, and chunks from being emptied.
+  if (!any_expelled || now_ns < ask_expelled_at_ns_) co_return;
+  ask_expelled_at_ns_ = now_ns + lease_ns / 8;
+  for (uint32_t n = 0; n < home_.clients_used(); ++n) {
+    expelled_cursor_ = (expelled_cursor_ + 1) % home_.clients_used();
+    const ClientEntry entry = words.clients[expelled_cursor_];
+    if (entry.owner == 0 || ClientWord(entry.word).state() != ClientState::kExpelled) continue;
+    if (IsDead(common_.node, entry.owner)) {
+      co_await FreeEntry(batch, expelled_cursor_, entry.owner);
+      co_await FreeOthersThatDied(batch, expelled_cursor_, epoch);
+    }
+    co_return;
+  }
+}
+
+// After one that died: others that hold the epoch or memory back. Where many die, each need not be watched by itself.
+Task<void> Observer::FreeOthersThatDied(Batch& batch, uint32_t index, uint64_t epoch) {
+  const Home::Registered& words = home_.words();
+  uint32_t questions = 0;
+  for (uint32_t i = 0; i < home_.clients_used() && questions < kDeathsAtOnce; ++i) {
+    const ClientEntry other = words.clients[i];
+    if (i == index || i == registrar_.client_index() || other.owner == 0 || ClientWord(other.word).epoch() >= epoch)
+      continue;
+    ++questions;
+    if (!IsDead(common_.node, other.owner)) continue;
+    co_await FreeEntry(batch, i, other.owner);
+    if (batch.Stale()) co_return;
+  }
+}
+
+Task<void> Observer::FreeEntry(Batch& batch, uint32_t index, uint64_t owner) {
+  batch.CompareSwap({common_.shape.home, EntryOffset(index)}, owner, 0, &home_.words().cas);
+  const Outcome freed = co_await batch.Run();
+  if (freed == Outcome::kOk && home_.words().cas == owner) {
+    ++common_.stats.dead_clients_found;
+    own_work_.compaction_wanted = true;  // for what it held
+  }
+}
+
+}  // namespace kvs

@@ -1,0 +1,124 @@
+// The client table at the store's home: Registrar keeps the client's own entry there, Observer looks after the others'.
+//
+// Thread safety: the client's thread.
+#ifndef KVS_EPOCHS_REGISTRAR_H_
+#define KVS_EPOCHS_REGISTRAR_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "kvs/epochs/common.h"
+#include "kvs/epochs/directory_cache.h"
+#include "kvs/epochs/home.h"
+#include "kvs/epochs/memory_state.h"
+#include "kvs/epochs/operation.h"
+#include "kvs/epochs/operations.h"
+#include "kvs/epochs/registration.h"
+#include "kvs/task.h"
+
+namespace kvs {
+
+// Is the process whose clients wrote this owner word known to be dead?
+bool IsDead(krcore::Node& node, uint64_t owner);
+
+class Registrar : private Part {
+ public:
+  // `lkey`: of the home's words.
+  Registrar(const Common& common, Home& home, Operations& operations, Registration& registration, ClientMemory& memory,
+            RetiredTables& retired, OwnWork& own_work, uint32_t lkey);
+
+  // Claims an entry of the client table and announces the current epoch. kFull: none is free.
+  Task<Step> Register();
+  // Until the entry is free, or nothing can be said to its home any more.
+  Task<Step> Unregister();
+  // In the stead of a client that could not give its entry back. False: there is none, or it is abandoned still.
+  Task<bool> GiveBackAbandonedEntry(Batch& batch);
+  // The heartbeat, with the oldest epoch in flight. kRestart: not this time.
+  Task<Step> Announce(Batch& batch, uint64_t epoch);
+  // After a look at the clock: renews a lease that is over, if a try is due. False: it is over.
+  bool CareForLease();
+  void PollRenewal(size_t* completions) {
+    if (renewal_ && renewing_ > 0) [[unlikely]]
+      *completions += renewal_->connections.Poll();
+  }
+  // None begins any more.
+  void EndRenewals() { renewals_end_ = true; }
+  bool renewing() const { return renewing_ > 0; }
+
+  bool registered() const { return registered_; }
+  uint32_t client_index() const { return client_index_; }
+  ClaimedEntry entry() const { return {client_index_, OwnerWord()}; }
+
+ private:
+  // Queues that no lease shuts, to renew it.
+  struct Renewal {
+    Connections connections;
+    Batch batch;
+    Renewal(const Common& common, Connections::Waiting& waiting)
+        : connections(common.node, common.shape.reconnect_budget_ns, waiting, common.stats) {}
+  };
+  GlobalAddress EntryWord() const;
+  uint64_t OwnerWord() const { return uint64_t{common_.node.id()} << 32 | common_.node.incarnation(); }
+  // Of the entries below `below` in the table as it was read.
+  std::vector<uint32_t> FreeEntries(uint32_t below) const;
+  Task<Step> FreeDeadEntries();
+  void BecomeExpelled(ClientWord word);
+  Task<void> RenewLease();
+
+  Home& home_;
+  Operations& operations_;
+  Registration& registration_;
+  ClientMemory& memory_;
+  RetiredTables& retired_;
+  OwnWork& own_work_;
+  const uint32_t lkey_;
+  std::unique_ptr<Renewal> renewal_;
+  size_t renewing_ = 0;              // 1 while RenewLease() runs
+  int64_t renew_at_ns_ = INT64_MIN;  // the next try
+  bool renewal_failed_ = false;      // the last try had no answer
+  bool renewals_end_ = false;
+  bool registered_ = false;
+  uint32_t client_index_ = 0;
+};
+
+class Observer : private Part {
+ public:
+  Observer(const Common& common, Home& home, const Registrar& registrar, OwnWork& own_work)
+      : Part(common), home_(home), registrar_(registrar), own_work_(own_work) {}
+
+  // Others' entries. One that has held back reclamation, unchanged, is freed if its process is confirmed dead: nothing
+  // that it posted can execute any more. If that is not known, it is expelled once it has not changed for 1.5 leases.
+  // `oldest`: the oldest epoch that a client which is not expelled has announced.
+  Task<void> Observe(Batch& batch, uint64_t oldest, uint64_t epoch, bool any_expelled);
+  // Its entry has been this since then, as the caller has seen, by this client's clock: it need not be watched anew.
+  void SawUnchanged(uint32_t index, const ClientEntry& entry, int64_t since_ns) {
+    seen_unchanged_[index] = {entry, since_ns};
+  }
+
+ private:
+  // The client that has held back reclamation, and since when its entry has not changed.
+  struct Straggler {
+    uint32_t index = 0;
+    uint64_t owner = 0, word = 0;
+    int64_t since_ns = 0;
+    int64_t ask_at_ns = 0;  // when to ask the fabric whether it is dead
+  };
+  Task<void> FreeEntry(Batch& batch, uint32_t index, uint64_t owner);
+  Task<void> FreeOthersThatDied(Batch& batch, uint32_t index, uint64_t epoch);
+
+  Home& home_;
+  const Registrar& registrar_;
+  OwnWork& own_work_;
+  Straggler straggler_;
+  std::map<uint32_t, std::pair<ClientEntry, int64_t>> seen_unchanged_;  // by another observer of this process
+  uint32_t expelled_cursor_ = 0;
+  int64_t ask_expelled_at_ns_ = 0;
+};
+
+}  // namespace kvs
+
+#endif  // KVS_EPOCHS_REGISTRAR_H_

@@ -1,0 +1,296 @@
+#include "kvs/memory/join.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "krcore/queue_pool.h"
+#include "krcore/virtual_queue.h"
+#include "kvs/memory/survey.h"
+
+namespace kvs {
+namespace {
+
+using krcore::Deadline;
+using krcore::Result;
+using krcore::Status;
+using krcore::StatusCode;
+
+constexpr int64_t kRetryNs = 20'000'000;
+constexpr int64_t kAttemptNs = 1'000'000'000;
+constexpr int64_t kTellAfterNs = 900'000'000;  // a start of several nodes at once is over by then
+
+// Of who joins: how long it waits, and what it tells meanwhile.
+class Patience {
+ public:
+  Patience(krcore::Clock& clock, Deadline deadline, const TellWaiting& tell)
+      : clock_(clock), deadline_(deadline), tell_(tell), begun_ns_(clock.NowNs()) {}
+
+  // Of one attempt, so that what it waits for is told before all is over.
+  Deadline attempt() const { return {std::min(deadline_.at_ns, clock_.NowNs() + kAttemptNs)}; }
+
+  // Waits about kRetryNs; false once the deadline has passed.
+  bool Retry(const Status& why) {
+    if (tell_ && clock_.NowNs() - begun_ns_ >= kTellAfterNs && why.message() != told_) {
+      told_ = why.message();
+      tell_(why);
+    }
+    const int64_t until = clock_.NowNs() + kRetryNs;
+    for (uint32_t spins = 1'000'000; clock_.NowNs() < until; ++spins) clock_.Relax(spins);
+    return !deadline_.Passed(clock_);
+  }
+
+ private:
+  krcore::Clock& clock_;
+  const Deadline deadline_;
+  const TellWaiting& tell_;
+  const int64_t begun_ns_;
+  std::string told_;
+};
+
+// One signaled 8-byte verb, waited for.
+Status RunVerb(krcore::QueuePool& pool, krcore::VirtualQueue& queue, const krcore::WorkRequest& wr) {
+  KRCORE_RETURN_IF_ERROR(queue.Push({&wr, 1}));
+  std::array<krcore::Completion, 1> done;
+  for (uint32_t spins = 0; queue.Pop(done) == 0; ++spins) {
+    if (pool.Poll() == 0) pool.node().clock().Relax(spins);
+  }
+  if (done[0].status != krcore::WcStatus::kSuccess) {
+    return {StatusCode::kUnavailable, "the store's home answered: " + std::string(WcStatusName(done[0].status))};
+  }
+  return Status::Ok();
+}
+
+// A pool again that nobody has formatted. What FormatHome wrote into chunks stays, as in any that is free.
+void Unformat(std::span<std::byte> pool) {
+  const Superblock super = *reinterpret_cast<const Superblock*>(pool.data());
+  if (super.magic != 0) std::memset(pool.data(), 0, super.reserved_chunks * super.chunk_bytes);
+}
+
+// That the store has keys at this very node, which holds nothing.
+Status LostMemory(const krcore::Node& node) {
+  return {StatusCode::kBadState, "the store may have keys at memory node " + std::to_string(node.id()) +
+                                     ", and this one comes without its memory"};
+}
+
+// Who is the home, as far as it is known.
+struct FoundHome {
+  HomeRecord record{};
+  bool lives = false;  // for certain: it has told the fabric, though the metadata servers know nothing of it
+};
+
+Status Unreachable(const FoundHome& home, const Status& why) {
+  return {StatusCode::kUnavailable,
+          "the store's home, node " + std::to_string(home.record.node) +
+              (home.lives ? ", lives, but the metadata servers do not know it yet: "
+                          : ", cannot be reached (start it again with its node id and memory): ") +
+              why.ToString()};
+}
+
+// Enters this node in the home's member list, and takes it back into use if it was being drained. `fresh`: it holds
+// nothing. *entered: it is in the list, or may be.
+Status EnterMember(krcore::Node& node, const HomeRecord& home, uint64_t chunk_bytes, bool fresh, Deadline deadline,
+                   bool* entered) {
+  auto pool = node.CreateQueuePool({});
+  if (!pool.ok()) return pool.status();
+  auto queue = (*pool)->CreateQueue(4);
+  if (!queue.ok()) return queue.status();
+  KRCORE_RETURN_IF_ERROR((*queue)->Connect(home.node, deadline));
+  const krcore::RemoteRegion* region = nullptr;
+  for (const krcore::RemoteRegion& candidate : (*queue)->regions()) {
+    if (candidate.tag == kPoolRegionTag) region = &candidate;
+  }
+  if (region == nullptr) return {StatusCode::kUnavailable, "the store's home has no pool"};
+
+  Superblock super{};
+  auto scratch = node.RegisterLocal(&super, sizeof(super));
+  if (!scratch.ok()) return scratch.status();
+  krcore::Sge sge{reinterpret_cast<uint64_t>(&super), sizeof(super), (*scratch)->lkey()};
+  krcore::WorkRequest wr;
+  wr.sg_list = &sge;
+  wr.num_sge = 1;
+  wr.opcode = krcore::Opcode::kRead;
+  wr.remote_addr = region->addr;
+  wr.rkey = region->rkey;
+  KRCORE_RETURN_IF_ERROR(RunVerb(**pool, **queue, wr));
+  KRCORE_RETURN_IF_ERROR(CheckLayout(super, home.node));
+  if (super.chunk_bytes != chunk_bytes) {
+    return {StatusCode::kInvalidArgument, "the store has chunks of " + std::to_string(super.chunk_bytes) +
+                                              " bytes, not of " + std::to_string(chunk_bytes)};
+  }
+  uint64_t& word = super.magic;  // old words, from here on
+  sge.length = sizeof(word);
+  wr.opcode = krcore::Opcode::kCompareSwap;
+  wr.remote_addr = region->addr + kHomeAreaOffset + offsetof(HomeArea, members) + sizeof(uint64_t) * node.id();
+  wr.rkey = region->rkey;
+  const auto is_mine = [&node](MemberWord member) {
+    return member.state() == MemberState::kInUse && member.incarnation() == node.incarnation();
+  };
+  for (uint64_t expected = 0; !is_mine(MemberWord(expected)); expected = word) {
+    if (fresh && MayHoldKeys(MemberWord(expected).state())) return LostMemory(node);
+    wr.compare_add = expected;
+    wr.swap = MemberWord(expected).Joined(node.incarnation()).word();
+    const Status tried = RunVerb(**pool, **queue, wr);
+    *entered |= !tried.ok() || word == expected;  // a CAS that failed may have been done
+    KRCORE_RETURN_IF_ERROR(tried);
+    if (word == expected) break;
+  }
+  wr.opcode = krcore::Opcode::kFetchAdd;  // clients read the list when this has grown
+  wr.remote_addr =
+      region->addr + kHomeAreaOffset + offsetof(HomeArea, counters) + offsetof(HomeCounters, member_changes);
+  wr.compare_add = 1;
+  return RunVerb(**pool, **queue, wr);
+}
+
+// As the metadata servers have it; where they have lost it, as a living home has told the fabric. kNotFound: there is
+// none. kTimeout: whatever kept it from being found out.
+Result<FoundHome> LookupHome(krcore::Node& node, Deadline deadline) {
+  auto value = node.LookupService(kHomeService, deadline);
+  FoundHome home;
+  if (value.status() == StatusCode::kNotFound) {
+    value = node.LookupClaim(kHomeService);
+    home.lives = true;
+  }
+  if (value.status() == StatusCode::kNotFound) return value.status();
+  if (!value.ok()) return Status(StatusCode::kTimeout, std::string(value.status().message()));
+  if (value->size() != sizeof(home.record)) return Status(StatusCode::kCorrupt, "the home record has another size");
+  std::memcpy(&home.record, value->data(), sizeof(home.record));
+  return home;
+}
+
+// Of who finds no home. Not if the memory of one is on this host: it has died or was stopped, and with it who knew of
+// it; or it lives, and is about to claim its place.
+Status MayBeginStore(krcore::Node& node) {
+  const auto found = node.FindMemory(kPoolRegionName, sizeof(Superblock));
+  if (!found.ok()) return found.status();
+  for (const krcore::FoundMemory& memory : *found) {
+    Superblock super{};
+    if (memory.begin.size() < sizeof(super)) continue;
+    std::memcpy(&super, memory.begin.data(), sizeof(super));
+    const Status layout = CheckLayout(super, memory.node);
+    if (layout == StatusCode::kCorrupt || super.is_home == 0) continue;
+    if (!layout.ok()) return layout;
+    return {StatusCode::kUnavailable, "the memory of node " + std::to_string(memory.node) +
+                                          " is that of a store's home, which does not serve "
+                                          "(start it again with its node id and memory)"};
+  }
+  return Status::Ok();
+}
+
+// Waits for the home's word, if there is a home, on whether a node that holds nothing may join. Before the pool is
+// formatted, or a later start would take it for what the store has there; and before the node is published, or a client
+// that knows its predecessor would.
+Status AwaitLeave(krcore::Node& node, Patience& patience) {
+  const auto survey = Survey::Create(node);
+  if (!survey.ok()) return survey.status();
+  Status last;
+  do {
+    const Result<FoundHome> found = LookupHome(node, patience.attempt());
+    if (found.status() == StatusCode::kNotFound) {
+      last = MayBeginStore(node);
+      if (last.ok() || last == StatusCode::kUnsupported) return last;
+      continue;
+    }
+    if (!found.ok()) {
+      last = found.status();
+      continue;
+    }
+    if (found->record.node == node.id()) return Status::Ok();  // the memory of a home: there is no store any more
+    const Result<HomeView> home = (*survey)->ReadHome(found->record, patience.attempt());
+    if (home.status() == StatusCode::kUnsupported) return home.status();
+    if (!home.ok()) {
+      last = Unreachable(*found, home.status());
+      continue;
+    }
+    const auto is_lost = [&node](const MemberView& member) {
+      return member.node == node.id() && MayHoldKeys(member.state);
+    };
+    return std::ranges::any_of(home->members, is_lost) ? LostMemory(node) : Status::Ok();
+  } while (patience.Retry(last));
+  return last;
+}
+
+Status PublishNode(krcore::Node& node, Patience& patience) {
+  Status status;
+  do {
+    status = node.Publish(patience.attempt());
+  } while (status == StatusCode::kTimeout && patience.Retry(status));
+  return status;
+}
+
+// A home formatted before publication, or adopted, claims the service. kExists: another node is the home.
+Status ClaimHome(krcore::Node& node, Deadline deadline) {
+  const HomeRecord mine{node.id(), node.incarnation()};
+  return node.ClaimService(kHomeService, std::as_bytes(std::span(&mine, 1)), deadline);
+}
+
+// *seen: others may have learnt that this pool is the store's.
+Result<JoinResult> Join(krcore::Node& node, krcore::Region& pool, bool fresh, const HomeOptions& home_options,
+                        Deadline deadline, Patience& patience, bool* seen) {
+  Superblock& super = *reinterpret_cast<Superblock*>(pool.bytes().data());
+  if (!fresh) {
+    KRCORE_RETURN_IF_ERROR(CheckPool(pool.bytes(), node.id()));
+  } else {
+    KRCORE_RETURN_IF_ERROR(AwaitLeave(node, patience));
+    KRCORE_RETURN_IF_ERROR(FormatPool(pool.bytes(), node.id(), home_options.chunk_bytes));
+  }
+  KRCORE_RETURN_IF_ERROR(PublishNode(node, patience));
+
+  const HomeRecord mine{node.id(), node.incarnation()};
+  if (super.is_home != 0) {  // a restarted home
+    KRCORE_RETURN_IF_ERROR(ClaimHome(node, deadline));
+    KRCORE_RETURN_IF_ERROR(EnterMember(node, mine, super.chunk_bytes, fresh, deadline, seen));
+    return JoinResult{true, node.id()};
+  }
+  Status last;
+  do {
+    const Result<FoundHome> home = LookupHome(node, patience.attempt());
+    const bool none = home.status() == StatusCode::kNotFound || (home.ok() && home->record.node == node.id());
+    if (home.ok() && !none) {
+      last = EnterMember(node, home->record, super.chunk_bytes, fresh, patience.attempt(), seen);
+      if (last.ok()) return JoinResult{false, home->record.node};
+      if (last == StatusCode::kInvalidArgument || last == StatusCode::kBadState || last == StatusCode::kUnsupported) {
+        return last;
+      }
+      last = Unreachable(*home, last);
+    } else if (!none) {
+      last = home.status();
+    } else if (!fresh) {
+      // Nobody may make a home of what a store has there.
+      last = Status(StatusCode::kUnavailable,
+                    "the memory is that of a store whose home has not appeared (start that memory node first, or too)");
+    } else {
+      // Nobody has claimed it, or this node's predecessor had, whose memory is gone. The pool is made ready first, so
+      // that who sees the claim sees a home.
+      KRCORE_RETURN_IF_ERROR(FormatHome(pool.bytes(), home_options));
+      last = ClaimHome(node, deadline);
+      if (last.ok()) {
+        *seen = true;
+        KRCORE_RETURN_IF_ERROR(EnterMember(node, mine, super.chunk_bytes, fresh, deadline, seen));
+        return JoinResult{true, node.id()};
+      }
+      // Another one was faster. Nobody has read this pool as a home; make it a plain member again.
+      Unformat(pool.bytes());
+      KRCORE_RETURN_IF_ERROR(FormatPool(pool.bytes(), node.id(), home_options.chunk_bytes));
+    }
+  } while (patience.Retry(last));
+  return last;
+}
+
+}  // namespace
+
+Result<JoinResult> JoinStore(krcore::Node& node, krcore::Region& pool, const HomeOptions& home_options,
+                             Deadline deadline, const TellWaiting& tell_waiting) {
+  Patience patience(node.clock(), deadline, tell_waiting);
+  const bool fresh = !pool.adopted() || !IsFormatted(pool.bytes());
+  bool seen = false;
+  auto joined = Join(node, pool, fresh, home_options, deadline, patience, &seen);
+  // A later start must not take it for what a store has there.
+  if (!joined.ok() && fresh && !seen) Unformat(pool.bytes());
+  return joined;
+}
+
+}  // namespace kvs

@@ -1,0 +1,29 @@
+// Mutations: the protections of the protocol, each with a switch that takes it away, so that tests can show that they
+// would notice. Only the library kvs_mutable has the switches; elsewhere Mutated() is false and costs nothing.
+//
+// A new one: a line in mutations.def, and Mutated(Mutation::kIt) at the protection. Tests take their list from there.
+#ifndef KVS_MEMORY_MUTATION_H_
+#define KVS_MEMORY_MUTATION_H_
+
+#include <cstdint>
+
+namespace kvs {
+
+enum class Mutation : uint8_t {
+  kNone,
+#define MUTATION(id, name, what) id,
+#include "kvs/memory/mutations.def"
+#undef MUTATION
+};
+
+#ifdef SURGEKV_MUTATIONS
+// The one that is in force; for tests, before any client exists.
+inline Mutation active_mutation = Mutation::kNone;
+inline bool Mutated(Mutation mutation) { return active_mutation == mutation; }
+#else
+constexpr bool Mutated(Mutation) { return false; }
+#endif
+
+}  // namespace kvs
+
+#endif  // KVS_MEMORY_MUTATION_H_

@@ -1,0 +1,113 @@
+// Survey: what a store's memory nodes hold, read one-sided, for reports. It takes no part in the store: it is entered
+// nowhere, changes nothing, and what it says was true word by word while it was read.
+//
+// Thread safety: one thread at a time.
+#ifndef KVS_MEMORY_SURVEY_H_
+#define KVS_MEMORY_SURVEY_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "krcore/clock.h"
+#include "krcore/node.h"
+#include "krcore/queue_pool.h"
+#include "krcore/status.h"
+#include "krcore/virtual_queue.h"
+#include "kvs/layout/pool.h"
+
+namespace kvs {
+
+inline constexpr size_t kChunkKinds = static_cast<size_t>(ChunkKind::kReserved) + 1;
+
+// How the chunks of one pool are used.
+struct PoolUse {
+  uint64_t chunk_bytes = 0;
+  std::array<uint64_t, kChunkKinds> chunks{};  // by kind
+
+  uint64_t Bytes(ChunkKind kind) const { return chunks[static_cast<size_t>(kind)] * chunk_bytes; }
+  uint64_t total_bytes() const;
+  uint64_t free_bytes() const { return Bytes(ChunkKind::kFree); }
+  uint64_t reserved_bytes() const { return Bytes(ChunkKind::kReserved); }
+  // Taken for keys and values: blocks, tables and runs.
+  uint64_t used_bytes() const { return total_bytes() - free_bytes() - reserved_bytes(); }
+};
+
+// Of a pool in this process's memory, in use or not. Zeroes: it is not formatted.
+PoolUse CountChunks(std::span<const std::byte> pool);
+
+struct MemberView {
+  krcore::NodeId node = krcore::kNoNode;
+  uint32_t incarnation = 0;
+  MemberState state = MemberState::kNone;
+};
+
+// What ails a memory node that is not in the home's list.
+inline constexpr char kNoMember[] = "no member of the store: another one was begun; stop this node";
+
+// What the store's home knows.
+struct HomeView {
+  HomeRecord home{};
+  std::vector<MemberView> members;  // that have ever joined, by id
+  uint64_t clients = 0;             // registered and not expelled; among them may be some that died of late
+  uint64_t epoch = 0;
+  uint64_t mover = 0;                                     // a MoverWord; 0: nobody gives memory back now
+  std::vector<std::pair<uint32_t, ClientEntry>> entries;  // of the client table, that are claimed, by index
+};
+
+// By node and chunk.
+using LiveBytes = std::map<std::pair<krcore::NodeId, uint64_t>, uint64_t>;
+
+// What the taken chunks of one pool are used for, in bytes. All that is not live comes back.
+struct LiveUse {
+  uint64_t live = 0;     // of keys and values, and of subtables
+  uint64_t open = 0;     // for whichever client writes next
+  uint64_t unswept = 0;  // free blocks that clients hold; of ended ones, until it is swept
+};
+LiveUse UseOf(krcore::NodeId node, std::span<const ChunkWord> words, uint64_t chunk_bytes, const LiveBytes& live);
+
+class Survey {
+ public:
+  // `node` must outlive it. kOutOfMemory.
+  static krcore::Result<std::unique_ptr<Survey>> Create(krcore::Node& node);
+
+  // kNotFound: the fabric has no store. kUnavailable: its home is dead, or no metadata server lives. kTimeout.
+  // kUnsupported: it is of another layout (as CheckLayout, of each pool that is read).
+  krcore::Result<HomeView> ReadHome(krcore::Deadline deadline);
+  // Of a home that is known already.
+  krcore::Result<HomeView> ReadHome(const HomeRecord& home, krcore::Deadline deadline);
+  // kUnavailable: the memory node is dead. kTimeout.
+  // `words`: null, or to be filled with the words of its chunks.
+  krcore::Result<PoolUse> ReadPool(krcore::NodeId node, krcore::Deadline deadline,
+                                   std::vector<ChunkWord>* words = nullptr);
+  // What the table names in each chunk: reads all of the subtables. kTimeout.
+  krcore::Result<LiveBytes> ReadLive(const HomeView& home, krcore::Deadline deadline);
+
+ private:
+  static constexpr size_t kBufferBytes = size_t{64} << 10;
+
+  explicit Survey(krcore::Node& node) : node_(node) {}
+  // Connects to the node's pool, anew each time: nodes come and go between two reports.
+  krcore::Status Connect(krcore::NodeId node, krcore::Deadline deadline);
+  // Connects, and checks that the pool has the layout of this program.
+  krcore::Status ReadSuperblock(krcore::NodeId node, krcore::Deadline deadline, Superblock* super);
+  // Up to kBufferBytes from `offset` of the pool into buffer_.
+  krcore::Status Read(uint64_t offset, size_t bytes, krcore::Deadline deadline);
+
+  krcore::Node& node_;
+  std::vector<uint64_t> buffer_;
+  std::unique_ptr<krcore::Region> memory_;
+  std::unique_ptr<krcore::QueuePool> pool_;  // made when first needed
+  std::unique_ptr<krcore::VirtualQueue> queue_;
+  krcore::RemoteRegion region_;
+};
+
+}  // namespace kvs
+
+#endif  // KVS_MEMORY_SURVEY_H_

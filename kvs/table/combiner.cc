@@ -1,0 +1,121 @@
+#include "kvs/table/combiner.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "kvs/memory/mutation.h"
+
+namespace kvs {
+namespace {
+
+bool GoesWithOthers(OpKind kind) { return kind == OpKind::kGet || kind == OpKind::kPut || kind == OpKind::kUpdate; }
+
+// Does the leader's outcome hold for every member as well? A write that was not done may be possible for another value,
+// or at another memory node; one that may have been done may have been done for all.
+bool IsCommon(OpKind kind, const Status& status) {
+  return status.ok() || status == StatusCode::kNotFound || status == StatusCode::kUnknown ||
+         (kind == OpKind::kGet && status == StatusCode::kUnavailable);
+}
+
+}  // namespace
+
+void Combiner::SetSize(uint32_t max_in_flight) { buckets_.resize(std::bit_ceil(std::max(max_in_flight, 64u) * 4)); }
+
+void Combiner::Enter(Turn& turn) {
+  Turn** const bucket = BucketOf(turn.hash_);
+  for (Turn* leader = *bucket; leader != nullptr; leader = leader->chain_) {
+    if (leader->hash_ != turn.hash_ || leader->is_write() != turn.is_write() || leader->key_ != turn.key_) continue;
+    turn.leads_ = false;
+    if (Mutated(Mutation::kJoinsPosted) && GoesWithOthers(turn.kind_) && GoesWithOthers(leader->kind_)) {
+      turn.next_ = leader->members_;
+      leader->members_ = &turn;
+      return;
+    }
+    (leader->waiting_ == nullptr ? leader->waiting_ : leader->last_waiting_->next_) = &turn;
+    leader->last_waiting_ = &turn;
+    ++waiting_count_;
+    return;
+  }
+  turn.chain_ = *bucket;
+  *bucket = &turn;
+}
+
+void Turn::GatherWaiting() {
+  if (!GoesWithOthers(kind_)) return;
+  Turn** tail = &members_;
+  while (*tail != nullptr) tail = &(*tail)->next_;
+  while (waiting_ != nullptr && GoesWithOthers(waiting_->kind_)) {
+    Turn* const member = waiting_;
+    waiting_ = member->next_;
+    member->next_ = nullptr;
+    *tail = member;
+    tail = &member->next_;
+    --combiner_.waiting_count_;
+    if (member->kind_ == OpKind::kPut) group_kind_ = OpKind::kPut;
+    group_in_ = member->in_;
+  }
+}
+
+Status Turn::ShareWithMembers(Status status, bool existed) {
+  if (!IsCommon(kind_, status)) return status;
+  bool there = existed || kind_ == OpKind::kPut;
+  RunQueue& run_queue = RunQueue::OfThisThread();
+  while (members_ != nullptr) {
+    Turn& member = *members_;
+    members_ = member.next_;
+    member.result_ = status;
+    if (status.ok()) {
+      if (member.kind_ == OpKind::kGet) member.out_->assign(*out_);
+      there |= member.kind_ == OpKind::kPut;
+      // It comes before the group's first Put, which inserted the key.
+      if (!there) member.result_ = StatusCode::kNotFound;
+    }
+    ++combiner_.stats_.operations;
+    ++combiner_.stats_.combined_operations;
+    run_queue.Push(member.handle_);
+  }
+  if (status.ok() && kind_ == OpKind::kUpdate && !existed) return StatusCode::kNotFound;
+  return status;
+}
+
+void Combiner::HandOver(Turn& leader) {
+  // Members that were not served have waited longest.
+  if (leader.members_ != nullptr) {
+    Turn* last = leader.members_;
+    for (++waiting_count_; last->next_ != nullptr; last = last->next_) ++waiting_count_;
+    last->next_ = leader.waiting_;
+    if (leader.waiting_ == nullptr) leader.last_waiting_ = last;
+    leader.waiting_ = leader.members_;
+  }
+  Turn& next = *leader.waiting_;
+  --waiting_count_;
+  next.waiting_ = next.next_;
+  next.last_waiting_ = leader.last_waiting_;
+  next.next_ = nullptr;
+  next.leads_ = true;
+  Turn** link = BucketOf(leader.hash_);
+  while (*link != &leader) link = &(*link)->chain_;
+  next.chain_ = leader.chain_;
+  *link = &next;
+  RunQueue::OfThisThread().Push(next.handle_);
+}
+
+void Combiner::EndOverdue(int64_t now_ns) {
+  if (now_ns < look_at_ns_) return;
+  look_at_ns_ = now_ns + kLookEveryNs;
+  for (Turn* leader : buckets_) {
+    for (; leader != nullptr; leader = leader->chain_) {
+      // Who came first is out of time first.
+      while (leader->waiting_ != nullptr && leader->waiting_->deadline_ns_ <= now_ns) {
+        Turn& overdue = *leader->waiting_;
+        leader->waiting_ = overdue.next_;
+        --waiting_count_;
+        overdue.result_ = StatusCode::kTimeout;
+        ++stats_.operations;
+        RunQueue::OfThisThread().Push(overdue.handle_);
+      }
+    }
+  }
+}
+
+}  // namespace kvs

@@ -1,0 +1,167 @@
+// Combiner: operations of one client on one key take turns. Without it a client with many operations in flight fights
+// against itself for the hot keys, and reads them over and over.
+//
+// Reads of a key have one line and its writes another: they do not wait for each other. The first to come goes at once.
+// Who comes while it is in flight waits, and when it ends the first of those leads a group: all reads that wait then
+// become one READ of the key; a run of Puts and Updates at the head of the line becomes one write, of the last value.
+// Inserts and Deletes go alone.
+//
+// Why that is linearizable: a group is closed before anything is posted for it (Gather), so all of its members have
+// begun by then and none has ended; they take effect one right behind the other, in the order in which they came, at
+// the moment at which the group's operation does. Nobody ever joins what is posted.
+//
+// Thread safety: one thread, as the client.
+#ifndef KVS_TABLE_COMBINER_H_
+#define KVS_TABLE_COMBINER_H_
+
+#include <coroutine>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kvs/client.h"
+#include "kvs/layout/hash.h"
+
+namespace kvs {
+
+enum class OpKind : uint8_t { kGet, kPut, kInsert, kUpdate, kDelete };
+
+class Combiner;
+
+// An operation's place in the line of its key. Lives in the operation's coroutine, or its MultiWrite's, from its begin
+// to its end.
+//
+//   Turn turn(combiner, hash, key, kind, ...);
+//   if (!turn.leads()) co_await turn.Wait(deadline);
+//   if (!turn.leads()) co_return turn.TakeResult();  // somebody did it along, or time is up
+//   ...                                             // whatever must be waited for before anything is posted
+//   turn.Gather();
+//   ...
+//   co_return turn.Share(status);
+class Turn {
+ public:
+  Turn(Combiner& combiner, const KeyHash& hash, std::string_view key, std::string* out);
+  Turn(Combiner& combiner, const KeyHash& hash, std::string_view key, OpKind kind, std::string_view in);
+  Turn(const Turn&) = delete;
+  Turn& operator=(const Turn&) = delete;
+  // A leader's: whom it gathered and could not serve wait on, and the first in the line leads.
+  ~Turn();
+
+  bool leads() const { return leads_; }
+  // When it must have ended; 0: it has not waited.
+  int64_t deadline_ns() const { return deadline_ns_; }
+
+  auto Wait(int64_t deadline_ns) {
+    struct Awaiter {
+      Turn& turn;
+      bool await_ready() const { return false; }
+      void await_suspend(std::coroutine_handle<> handle) { turn.handle_ = handle; }
+      void await_resume() const {}
+    };
+    deadline_ns_ = deadline_ns;
+    return Awaiter{*this};
+  }
+  Status TakeResult() { return std::move(result_); }
+
+  // Closes the leader's group: those who wait now and can be done along with it.
+  void Gather() {
+    if (waiting_ != nullptr) [[unlikely]]
+      GatherWaiting();
+  }
+  // The write that does all of the group's: its value and kind.
+  std::string_view in() const { return group_in_; }
+  OpKind kind() const { return group_kind_; }
+
+  // Gives the members their results and returns the leader's. `existed`: of a write that happened, the key was there.
+  // An outcome that is the leader's own (its time was up, no memory for its value) is not the members': they try again.
+  Status Share(Status status, bool existed = true) {
+    if (members_ == nullptr) [[likely]]
+      return status;
+    return ShareWithMembers(std::move(status), existed);
+  }
+
+ private:
+  friend class Combiner;
+  void GatherWaiting();
+  Status ShareWithMembers(Status status, bool existed);
+  bool is_write() const { return kind_ != OpKind::kGet; }
+
+  Combiner& combiner_;
+  const uint64_t hash_;
+  const std::string_view key_;
+  const OpKind kind_;
+  bool leads_ = true;
+  OpKind group_kind_;
+  std::string* const out_ = nullptr;
+  const std::string_view in_;
+  std::string_view group_in_;
+  int64_t deadline_ns_ = 0;
+  Turn* chain_ = nullptr;  // leaders: the next one in the bucket
+  Turn* next_ = nullptr;   // the others: who came next
+  Turn* members_ = nullptr;
+  Turn* waiting_ = nullptr;
+  Turn* last_waiting_ = nullptr;
+  std::coroutine_handle<> handle_;
+  Status result_;
+};
+
+class Combiner {
+ public:
+  explicit Combiner(ClientStats& stats) : stats_(stats) {}
+  void SetSize(uint32_t max_in_flight);
+
+  // Would a write of the key wait for another one?
+  bool IsBeingWritten(const KeyHash& hash, std::string_view key) const {
+    for (const Turn* leader = buckets_[IndexOf(hash.h1)]; leader != nullptr; leader = leader->chain_) {
+      if (leader->hash_ == hash.h1 && leader->is_write() && leader->key_ == key) return true;
+    }
+    return false;
+  }
+  // Is there somebody whose time may run out while it waits?
+  bool any_waiting() const { return waiting_count_ > 0; }
+  // Ends the waiting of those whose deadline has passed. Cheap if called too often.
+  void EndOverdue(int64_t now_ns);
+
+ private:
+  friend class Turn;
+  static constexpr int64_t kLookEveryNs = 50'000'000;
+
+  size_t IndexOf(uint64_t hash) const { return hash >> 24 & (buckets_.size() - 1); }
+  Turn** BucketOf(uint64_t hash) { return &buckets_[IndexOf(hash)]; }
+  // Makes it the leader of its line, or puts it at the end of that.
+  void Enter(Turn& turn);
+  void Leave(Turn& leader);
+  void HandOver(Turn& leader);
+
+  ClientStats& stats_;
+  std::vector<Turn*> buckets_;  // chains of leaders; a power of two of them
+  uint32_t waiting_count_ = 0;
+  int64_t look_at_ns_ = 0;
+};
+
+inline Turn::Turn(Combiner& combiner, const KeyHash& hash, std::string_view key, std::string* out)
+    : combiner_(combiner), hash_(hash.h1), key_(key), kind_(OpKind::kGet), group_kind_(OpKind::kGet), out_(out) {
+  combiner_.Enter(*this);
+}
+
+inline Turn::Turn(Combiner& combiner, const KeyHash& hash, std::string_view key, OpKind kind, std::string_view in)
+    : combiner_(combiner), hash_(hash.h1), key_(key), kind_(kind), group_kind_(kind), in_(in), group_in_(in) {
+  combiner_.Enter(*this);
+}
+
+inline Turn::~Turn() {
+  if (leads_) combiner_.Leave(*this);
+}
+
+inline void Combiner::Leave(Turn& leader) {
+  if (leader.waiting_ != nullptr || leader.members_ != nullptr) [[unlikely]]
+    return HandOver(leader);
+  Turn** link = BucketOf(leader.hash_);
+  while (*link != &leader) link = &(*link)->chain_;
+  *link = leader.chain_;
+}
+
+}  // namespace kvs
+
+#endif  // KVS_TABLE_COMBINER_H_

@@ -1,0 +1,93 @@
+#include "kvs/table/directory.h"
+
+#include <algorithm>
+#include <array>
+
+namespace kvs {
+namespace {
+
+// Merges of others that a client remembers to look after.
+constexpr size_t kMaxSeenMerges = 8;
+
+}  // namespace
+
+Task<Step> Directory::Resolve(Operation& op, TableRef* table, DirectoryEntry* parent) {
+  std::array<uint32_t, kMaxDepth + 1> index;
+  uint32_t count = 0;
+  index[count++] = 0;
+  for (uint32_t depth = 1; depth <= kMaxDepth; ++depth) {
+    if ((op.hash.h1 >> (depth - 1) & 1) != 0) index[count++] = op.hash.Suffix(depth);
+  }
+  static_assert(kMaxDepth + 1 <= std::tuple_size_v<decltype(OperationBuffers::directory)>);
+  const uint64_t ticket = cache_.Ticket();
+  for (uint32_t i = count; i-- > 0;) {
+    op.batch.Read(EntryAddress(index[i]), &op.buffers->directory[i], sizeof(uint64_t));
+  }
+  common_.stats.directory_reads += count;
+  const Outcome read = co_await op.batch.Run();
+  if (read != Outcome::kOk) co_return Step::kUnavailable;
+  for (uint32_t i = count; i-- > 0;) {
+    const DirectoryEntry entry(op.buffers->directory[i]);
+    if (!entry.present()) continue;
+    if (entry.merging()) {
+      const Step read_record = co_await ReadMerge(op.batch, &op.buffers->merge, entry, &op.merge);
+      if (read_record != Step::kOk) co_return read_record;
+      NoteMerge(index[i]);
+      const MergeRecord& terms = op.merge.terms;
+      // Published, and only its last step is missing: the table lies further up.
+      const bool is_rest = terms.state() == MergeStatus::kJoin && terms.child_index == index[i] && i > 0 &&
+                           op.buffers->directory[i - 1] != op.merge.parent_word().word();
+      if (is_rest) {
+        op.merge = {};
+        continue;
+      }
+      if (!op.merge.Covers(op.hash)) co_return Step::kRestart;
+      *table = op.merge.TableOf(op.hash);
+      co_return common_.connections.Reach(table->address.node) ? Step::kOk : Step::kUnavailable;
+    }
+    *table = {entry.subtable(), index[i], entry, ticket};
+    if (parent != nullptr && i > 0) *parent = DirectoryEntry(op.buffers->directory[i - 1]);
+    if (!common_.connections.Reach(table->address.node)) co_return Step::kUnavailable;
+    cache_.Insert(*table);
+    co_return Step::kOk;
+  }
+  co_return Step::kRestart;  // the root is always there: a torn view of a store that is being made
+}
+
+Task<Step> Directory::ReadEntry(Batch& batch, uint64_t* scratch, uint32_t index, TableRef* table) {
+  const uint64_t ticket = cache_.Ticket();
+  batch.Read(EntryAddress(index), scratch, sizeof(uint64_t));
+  ++common_.stats.directory_reads;
+  const Outcome read = co_await batch.Run();
+  if (read != Outcome::kOk) co_return Step::kUnavailable;
+  const DirectoryEntry entry(*scratch);
+  *table = {{}, index, entry, ticket};
+  if (entry.has_subtable()) {
+    table->address = entry.subtable();
+    if (!common_.connections.Reach(table->address.node)) co_return Step::kUnavailable;
+  }
+  co_return Step::kOk;
+}
+
+Task<Step> Directory::ReadMerge(Batch& batch, MergeRecord* scratch, DirectoryEntry entry, Merge* merge) {
+  merge->record = entry.merge_record();
+  batch.Read(merge->record, scratch, sizeof(MergeRecord));
+  const Outcome read = co_await batch.Run();
+  if (read != Outcome::kOk) co_return Step::kUnavailable;
+  merge->terms = *scratch;
+  co_return Step::kOk;
+}
+
+void Directory::NoteMerge(uint32_t index) {
+  if (seen_merges_.size() >= kMaxSeenMerges) return;
+  if (std::ranges::find(seen_merges_, index) == seen_merges_.end()) seen_merges_.push_back(index);
+}
+
+std::optional<uint32_t> Directory::TakeSeenMerge() {
+  if (seen_merges_.empty()) return std::nullopt;
+  const uint32_t index = seen_merges_.back();
+  seen_merges_.pop_back();
+  return index;
+}
+
+}  // namespace kvs

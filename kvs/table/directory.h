@@ -1,0 +1,47 @@
+// The directory at the store's home: finding the table of a hash when the cache does not know it, or knows it wrongly.
+//
+// Thread safety: the client's thread.
+#ifndef KVS_TABLE_DIRECTORY_H_
+#define KVS_TABLE_DIRECTORY_H_
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "kvs/epochs/common.h"
+#include "kvs/epochs/directory_cache.h"
+#include "kvs/epochs/operation.h"
+#include "kvs/layout/directory.h"
+#include "kvs/task.h"
+
+namespace kvs {
+
+class Directory : private Part {
+ public:
+  Directory(const Common& common, DirectoryCache& cache) : Part(common), cache_(cache) {}
+
+  // Reads every entry that the hash may belong to in one round trip: dir[0] and, for each set bit of the suffix, the
+  // index that ends with it. The deepest present one is the table; *parent, if wanted, is the entry of the index that
+  // this one was split from, read behind it.
+  Task<Step> Resolve(Operation& op, TableRef* table, DirectoryEntry* parent = nullptr);
+  // `scratch`: 8 registered bytes. An entry that names no subtable gives a table without an address.
+  Task<Step> ReadEntry(Batch& batch, uint64_t* scratch, uint32_t index, TableRef* table);
+  // The record that `entry`, read in dir[index] by this operation, names. It stays what it is as long as the operation.
+  Task<Step> ReadMerge(Batch& batch, MergeRecord* scratch, DirectoryEntry entry, Merge* merge);
+  GlobalAddress EntryAddress(uint32_t index) const {
+    return {common_.shape.home, kDirectoryOffset + uint64_t{index} * sizeof(uint64_t)};
+  }
+
+  // Somebody's merge that may have stopped: upkeep will see.
+  void NoteMerge(uint32_t index);
+  // One of those, to look after.
+  std::optional<uint32_t> TakeSeenMerge();
+
+ private:
+  DirectoryCache& cache_;
+  std::vector<uint32_t> seen_merges_;  // indexes whose entries were MERGING
+};
+
+}  // namespace kvs
+
+#endif  // KVS_TABLE_DIRECTORY_H_

@@ -1,0 +1,294 @@
+#include "kvs/table/finder.h"
+
+#include <algorithm>
+#include <bit>
+#include <span>
+
+#include "kvs/memory/mutation.h"
+
+namespace kvs {
+namespace {
+
+bool IsStranger(const Operation& op, uint64_t word) {
+  for (uint32_t i = 0; i < op.strangers; ++i) {
+    if (op.stranger[i] == word) return true;
+  }
+  return false;
+}
+
+void AddStranger(Operation& op, uint64_t word) {
+  if (op.strangers < op.stranger.size()) op.stranger[op.strangers++] = word;
+}
+
+}  // namespace
+
+void Finder::PlanMatches(Operation& op) {
+  Scan& scan = op.scan;
+  scan.val = scan.frz = -1;
+  scan.ins_count = 0;
+  scan.judged = scan.asked = scan.planned_count = 0;
+  for (uint32_t left = MatchSlots(op.buffers->candidates(), op.hash.fingerprint()).same_fingerprint; left != 0;
+       left &= left - 1) {
+    const auto c = static_cast<uint32_t>(std::countr_zero(left));
+    const Slot slot = op.Candidate(c);
+    if (!slot.has_block() || (scan.states >> static_cast<uint32_t>(slot.state()) & 1) == 0) continue;
+    if (slot.word() == op.own_ins || IsStranger(op, slot.word())) continue;
+    scan.planned[scan.planned_count++] = static_cast<uint8_t>(c);
+  }
+}
+
+// No candidate is the key's value. What else the buckets say: a value counts whatever that is.
+void Finder::LookAtBuckets(Operation& op) {
+  const std::span<const Bucket, kCandidateBuckets> buckets = op.buffers->candidates();
+  const HeaderFit fit = FitOfHeaders(buckets, op.hash.h1);
+  op.scan.headers_fit = fit.fits;
+  op.scan.closed = fit.closed;
+  op.scan.any_pending = MatchSlots(buckets, op.hash.fingerprint()).any_pending;
+}
+
+// Is the block at the begin of `match`, read behind the slots on the guess that one of them still is scan.guess, the
+// key's value?
+bool Finder::IsGuessRight(Operation& op) {
+  Scan& scan = op.scan;
+  const BlockView block(op.buffers->match.data());
+  for (const uint8_t c : std::span(scan.planned).first(scan.planned_count)) {
+    if (op.Candidate(c) != scan.guess && !Mutated(Mutation::kGuessUnchecked)) continue;
+    if (!block.Intact(FirstReadBytes(scan.guess)) || block.key() != op.key) return false;
+    scan.block = block;
+    scan.val = c;
+    addresses_.CountHit();
+    return true;
+  }
+  return false;
+}
+
+// On the table's queue, or it would not be behind the slots; and within the pool, which may be another one than it was
+// when the guess was learnt.
+Slot Finder::UsableGuess(Slot guess, krcore::NodeId node) const {
+  const bool usable = guess != Slot::Free() && guess.block().node == node &&
+                      guess.block().offset + FirstReadBytes(guess) <= common_.connections.PoolBytes(node);
+  return usable ? guess : Slot::Free();
+}
+
+// kUnavailable: the memory node of op.scan.table cannot be reached.
+Step Finder::BeginScan(Operation& op, Batch& batch, uint32_t states, Slot guess) {
+  Scan& scan = op.scan;
+  const krcore::NodeId node = scan.table.address.node;
+  scan.states = states;
+  scan.reading = Scan::Reading::kBuckets;
+  scan.frz = -1;
+  scan.ins_count = 0;
+  op.torn = false;
+  if (!common_.connections.Reach(node)) return Step::kUnavailable;
+  ReadBuckets(op, batch);
+  scan.guess = UsableGuess(guess, node);
+  if (scan.guess != Slot::Free()) batch.Read(guess.block(), op.buffers->match.data(), FirstReadBytes(guess));
+  return Step::kRun;
+}
+
+Step Finder::GoOnScan(Operation& op, Batch& batch) {
+  Scan& scan = op.scan;
+  switch (scan.reading) {
+    case Scan::Reading::kBuckets:
+      if (AskForOnlyMatch(op, batch)) [[likely]]
+        return Step::kRun;
+      PlanMatches(op);
+      if (scan.guess != Slot::Free() && IsGuessRight(op)) return Step::kOk;
+      return ReadMatches(op, batch);
+    case Scan::Reading::kOnlyBlock:
+      if (IsOnlyMatchRight(op)) [[likely]]
+        return Step::kOk;
+      // Torn, or another key's: it is what would have been planned.
+      PlanMatches(op);
+      scan.asked = scan.planned_count;
+      scan.judged_bytes = 0;
+      return JudgeMatches(op, batch);
+    case Scan::Reading::kBlocks: return JudgeMatches(op, batch);
+    case Scan::Reading::kLargeBlock:
+    case Scan::Reading::kHeaders: break;  // the latter is GoOnReading's
+  }
+  const Step intact = CheckLargeBlock(op, scan.large_bytes);
+  if (intact != Step::kOk) return intact;
+  const uint32_t c = scan.planned[scan.judged++];
+  scan.judged_bytes += FirstReadBytes(op.Candidate(c));
+  return JudgeMatch(op, c, scan.block) ? Step::kOk : JudgeMatches(op, batch);
+}
+
+// The buckets are there. The usual case: one candidate matches, a value, and its block is asked for.
+bool Finder::AskForOnlyMatch(Operation& op, Batch& batch) {
+  uint32_t c;
+  if (!FindOnlyMatch(op, &c)) return false;
+  const Slot slot = op.Candidate(c);
+  if (!common_.connections.Reach(slot.block().node)) return false;
+  op.scan.val = static_cast<int>(c);
+  op.scan.reading = Scan::Reading::kOnlyBlock;
+  batch.Read(slot.block(), op.buffers->match.data(), static_cast<uint32_t>(slot.length_units() * kUnitBytes));
+  return true;
+}
+
+// Whether the block that was asked for is the key's, and whole.
+bool Finder::IsOnlyMatchRight(Operation& op) {
+  const BlockView block(op.buffers->match.data());
+  const Slot slot = op.Candidate(static_cast<uint32_t>(op.scan.val));
+  if (!block.Intact(slot.length_units() * kUnitBytes) && !Mutated(Mutation::kNoChecksum)) return false;
+  op.scan.block = block;
+  return block.key() == op.key;
+}
+
+// Asks for the blocks of as many planned candidates as the buffer holds; one block fits always.
+Step Finder::ReadMatches(Operation& op, Batch& batch) {
+  Scan& scan = op.scan;
+  if (scan.asked == scan.planned_count) {
+    LookAtBuckets(op);
+    return Step::kOk;
+  }
+  scan.reading = Scan::Reading::kBlocks;
+  scan.judged_bytes = 0;
+  for (uint32_t used = 0; scan.asked < scan.planned_count; ++scan.asked) {
+    const Slot slot = op.Candidate(scan.planned[scan.asked]);
+    const uint32_t bytes = FirstReadBytes(slot);
+    if (used + bytes > kMatchBytes) break;
+    if (!common_.connections.Reach(slot.block().node)) return Step::kUnavailable;
+    batch.Read(slot.block(), op.buffers->match.data() + used, bytes);
+    used += bytes;
+  }
+  return Step::kRun;
+}
+
+// Looks at the blocks that were read. True: *step is what comes of it; false: none of them is the value.
+bool Finder::JudgeRead(Operation& op, Batch& batch, Step* step) {
+  Scan& scan = op.scan;
+  while (scan.judged < scan.asked) {
+    const uint32_t c = scan.planned[scan.judged];
+    const Slot slot = op.Candidate(c);
+    const BlockView block(op.buffers->match.data() + scan.judged_bytes);
+    const uint32_t available = FirstReadBytes(slot);
+    if (slot.length_units() == kLargeBlock) [[unlikely]] {
+      if (block.header().hash == op.hash.h1) {
+        scan.reading = Scan::Reading::kLargeBlock;
+        scan.large_bytes = block.bytes();
+        *step = AskForLargeBlock(op, batch, slot, scan.large_bytes);
+        return true;
+      }
+      AddStranger(op, slot.word());  // written before it was published, and one word: it cannot be torn
+    } else if (!block.Intact(available) && !Mutated(Mutation::kNoChecksum)) {
+      ++common_.stats.checksum_retries;
+      op.torn = true;
+      *step = Step::kRestart;
+      return true;
+    } else if (JudgeMatch(op, c, block)) {
+      *step = Step::kOk;
+      return true;
+    }
+    ++scan.judged;
+    scan.judged_bytes += available;
+  }
+  return false;
+}
+
+Step Finder::JudgeMatches(Operation& op, Batch& batch) {
+  Step step;
+  return JudgeRead(op, batch, &step) ? step : ReadMatches(op, batch);
+}
+
+// Notes what the block of candidate `c` is. True: the scan needs no more.
+bool Finder::JudgeMatch(Operation& op, uint32_t c, BlockView block) {
+  Scan& scan = op.scan;
+  const Slot slot = op.Candidate(c);
+  if (block.key() != op.key) {
+    AddStranger(op, slot.word());
+    return false;
+  }
+  if (slot.state() == SlotState::kIns && !Mutated(Mutation::kInsVisible)) {
+    scan.ins[scan.ins_count++] = static_cast<uint8_t>(c);
+    return false;
+  }
+  scan.block = block;
+  if (slot.state() == SlotState::kVal || Mutated(Mutation::kInsVisible)) {
+    scan.val = static_cast<int>(c);
+    return true;
+  }
+  scan.frz = static_cast<int>(c);
+  return false;
+}
+
+Task<Step> Finder::ScanTable(Operation& op, TableRef table, uint32_t states, Slot guess) {
+  op.scan.table = table;
+  Step scanned = BeginScan(op, op.batch, states, guess);
+  for (;;) {
+    const Outcome read = co_await op.batch.Run();  // also of what was in the batch before
+    if (scanned != Step::kRun) co_return scanned;
+    if (read != Outcome::kOk) co_return Step::kUnavailable;
+    scanned = GoOnScan(op, op.batch);
+  }
+}
+
+Step Finder::BeginRead(Operation& op, Batch& batch) {
+  addresses_.Count(common_.clock);
+  if (!cache_.Lookup(op.hash, &op.scan.table)) return Step::kRestart;
+  return BeginScan(op, batch, kReaderStates, addresses_.Lookup(op.hash.h1));
+}
+
+Step Finder::GoOnReading(Operation& op, Batch& batch) {
+  Scan& scan = op.scan;
+  if (scan.reading == Scan::Reading::kHeaders) return HeadersFit(op) ? Step::kOk : Step::kRestart;
+  const Step scanned = GoOnScan(op, batch);
+  if (scanned != Step::kOk || scan.val >= 0) return scanned;
+  // No block is the key's: it is absent, if nothing moves, which the headers tell when they are read again: [Get 2].
+  if (scan.closed || !scan.headers_fit || scan.frz >= 0 || scan.any_pending) return Step::kRestart;
+  if (op.inserts) return Step::kOk;  // it looks again behind its tentative slot
+  if (Mutated(Mutation::kMultiGetMissUnchecked) || Mutated(Mutation::kWriteMissUnchecked)) return Step::kOk;
+  scan.reading = Scan::Reading::kHeaders;
+  ReadHeaders(op, batch);
+  return Step::kRun;
+}
+
+// Asks for a block that is too long for the operation's buffer, into memory of its own.
+Step Finder::AskForLargeBlock(Operation& op, Batch& batch, Slot slot, uint64_t bytes) {
+  if (bytes > BlockBytes(kMaxKeyBytes, kMaxValueBytes)) return Step::kRestart;  // torn
+  if (!op.large_read.Grow(common_.node, bytes)) return Step::kFull;
+  batch.Read(slot.block(), op.large_read.memory.get(), static_cast<uint32_t>(bytes), op.large_read.region->lkey());
+  return Step::kRun;
+}
+
+// It was read: scan.block is a view of it.
+Step Finder::CheckLargeBlock(Operation& op, uint64_t bytes) {
+  const BlockView block(op.large_read.memory.get());
+  if (!block.Intact(bytes) && !Mutated(Mutation::kNoChecksum)) {
+    ++common_.stats.checksum_retries;
+    op.torn = true;
+    return Step::kRestart;
+  }
+  op.scan.block = block;
+  return Step::kOk;
+}
+
+Task<Step> Finder::ReadLargeBlock(Operation& op, Slot slot, uint64_t bytes) {
+  const Step asked = AskForLargeBlock(op, op.batch, slot, bytes);
+  if (asked != Step::kRun) co_return asked;
+  const Outcome read = co_await op.batch.Run();
+  if (read != Outcome::kOk) co_return Step::kUnavailable;
+  co_return CheckLargeBlock(op, bytes);
+}
+
+Task<Step> Finder::CheckHeaders(Operation& op) {
+  ReadHeaders(op, op.batch);
+  const Outcome read = co_await op.batch.Run();
+  if (read != Outcome::kOk) co_return Step::kUnavailable;
+  co_return HeadersFit(op) ? Step::kOk : Step::kRestart;
+}
+
+void Finder::ReadHeaders(Operation& op, Batch& batch) {
+  const GlobalAddress table = op.scan.table.address;
+  for (uint32_t b = 0; b < 4; ++b) {
+    const uint32_t bucket = FirstBucket(op.scan.places.place[b / 2]) + b % 2;
+    batch.Read({table.node, table.offset + BucketOffset(bucket)}, &op.buffers->headers[b], sizeof(uint64_t));
+  }
+}
+
+bool Finder::HeadersFit(const Operation& op) {
+  return std::ranges::all_of(op.buffers->headers,
+                             [&op](uint64_t header) { return BucketHeader(header).Fits(op.hash.h1); });
+}
+
+}  // namespace kvs

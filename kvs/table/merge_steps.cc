@@ -1,0 +1,412 @@
+// The steps of a merge (docs/protocol.md, "Merge"); and the table that two frozen ones become.
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "kvs/layout/hash.h"
+#include "kvs/layout/pool.h"
+#include "kvs/layout/subtable.h"
+#include "kvs/memory/mutation.h"
+#include "kvs/table/merger.h"
+
+namespace kvs {
+namespace {
+
+Extent RecordExtent(const Merge& merge) {
+  return {.address = merge.record, .bytes = sizeof(MergeRecord), .birth = merge.terms.birth_epoch};
+}
+
+// The table that two frozen ones become, in local memory. What goes where follows from the two images alone, so all who
+// finish one merge build the same.
+class MergedImage {
+ public:
+  // Formats `out`, geometry.bytes() bytes, as an empty table.
+  MergedImage(std::span<std::byte> out, const SubtableGeometry& geometry, BucketHeader header);
+
+  // Adds the frozen values of a table, each in a slot of the bucket that it had: that is one of its key's, whatever the
+  // key. Those that find their bucket full join homeless().
+  void Add(std::span<const std::byte> frozen);
+  const std::vector<Slot>& homeless() const { return homeless_; }
+  // Puts one of them, whose key has this hash, into any free slot of its four buckets. False: there is none. After all
+  // Adds.
+  bool Place(Slot slot, const KeyHash& hash);
+
+ private:
+  Slot& SlotAt(uint32_t slot) { return *reinterpret_cast<Slot*>(out_.data() + SlotOffset(slot)); }
+  // Into `preferred` or the first free slot of the bucket.
+  bool PlaceInBucket(uint32_t bucket, Slot value, uint32_t preferred);
+
+  std::span<std::byte> out_;
+  const SubtableGeometry geometry_;
+  std::vector<Slot> homeless_;
+};
+
+MergedImage::MergedImage(std::span<std::byte> out, const SubtableGeometry& geometry, BucketHeader header)
+    : out_(out), geometry_(geometry) {
+  FormatSubtable(out, geometry, header, Slot::Free());
+}
+
+void MergedImage::Add(std::span<const std::byte> frozen) {
+  for (uint32_t s = 0; s < geometry_.slots(); ++s) {
+    uint64_t word;
+    std::memcpy(&word, frozen.data() + SlotOffset(s), sizeof(word));
+    const Slot slot(word);
+    if (slot.state() != SlotState::kFrz) continue;
+    const Slot value = slot.WithState(SlotState::kVal);
+    if (!PlaceInBucket(s / kSlotsPerBucket, value, s)) homeless_.push_back(value);
+  }
+}
+
+bool MergedImage::Place(Slot slot, const KeyHash& hash) {
+  const KeyPlaces places = PlacesOf(hash, geometry_.groups);
+  for (const CombinedBucket& place : places.place) {
+    for (uint32_t b = 0; b < 2; ++b) {
+      const uint32_t bucket = FirstBucket(place) + b;
+      if (PlaceInBucket(bucket, slot, bucket * kSlotsPerBucket)) return true;
+    }
+  }
+  return false;
+}
+
+bool MergedImage::PlaceInBucket(uint32_t bucket, Slot value, uint32_t preferred) {
+  if (SlotAt(preferred) == Slot::Free()) {
+    SlotAt(preferred) = value;
+    return true;
+  }
+  for (uint32_t s = bucket * kSlotsPerBucket; s < (bucket + 1) * kSlotsPerBucket; ++s) {
+    if (!(SlotAt(s) == Slot::Free())) continue;
+    SlotAt(s) = value;
+    return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+// [Merge 1, 2] And all the others. `record`: memory for the record, taken from it when it may have been seen.
+Task<Step> Merger::MergeLocked(Operation& op, Merge* merge, SpareTables* spares, GlobalAddress* record) {
+  Batch& batch = workbench_.batch();
+  merge->record = *record;
+  if (!common_.connections.Reach(record->node)) co_return Step::kUnavailable;
+  merge->terms.status = static_cast<uint64_t>(MergeStatus::kUndecided);
+  merge->terms.birth_epoch = epochs_.home.epoch();
+  workbench_.words().record = merge->terms;
+  const GlobalAddress own = std::exchange(*record, {});  // a verb that failed may yet be carried out: not used again
+  batch.Write(&workbench_.words().record, own, sizeof(MergeRecord));
+  const Outcome written = co_await batch.Run();
+  if (written != Outcome::kOk) co_return Step::kUnavailable;
+  uint64_t& old = workbench_.words().words[0];
+  batch.CompareSwap(directory_.EntryAddress(merge->terms.parent_index), merge->terms.parent_entry,
+                    merge->parent_word().word(), &old);
+  const Outcome began = co_await batch.Run();
+  if (began != Outcome::kOk) co_return Step::kUnavailable;
+  if (old != merge->terms.parent_entry) {
+    *record = own;
+    co_return Step::kRestart;
+  }
+  co_return co_await FinishMerge(op, merge, spares);
+}
+
+// ---- finishing one
+
+// [Merge 3 to 8] From any state of the merge; idempotent. kOk: the tables are merged, or replaced. kRestart: the merge
+// was given up.
+Task<Step> Merger::FinishMerge(Operation& op, Merge* merge, SpareTables* spares) {
+  const MergeRecord& terms = merge->terms;
+  if (terms.state() == MergeStatus::kUndecided) {
+    const Step decided = co_await DecideEngagement(merge);
+    if (decided != Step::kOk) co_return decided;
+  }
+  if (terms.state() == MergeStatus::kAbandoned) co_return co_await AbandonMerge(*merge);
+
+  Batch& batch = workbench_.batch();
+  uint64_t* words = workbench_.words().words.data();
+  batch.Read(directory_.EntryAddress(terms.parent_index), &words[0], sizeof(uint64_t));
+  batch.Read(directory_.EntryAddress(terms.child_index), &words[1], sizeof(uint64_t));
+  common_.stats.directory_reads += 2;
+  const Outcome read = co_await batch.Run();
+  if (read != Outcome::kOk) co_return Step::kUnavailable;
+  const bool parent_left = words[0] == merge->parent_word().word();
+  const bool child_left = words[1] == merge->child_word().word();
+  if (!child_left && !Mutated(Mutation::kMergeUnengaged)) co_return Step::kOk;  // what is done last is done
+  if (!parent_left && terms.state() == MergeStatus::kJoin) co_return co_await UnlinkChild(*merge);
+
+  if (!spares->tables[0].valid()) co_return Step::kFull;
+  const Step parent_frozen = co_await CloseTable(merge->parent(), kParentImage);
+  if (parent_frozen != Step::kOk) co_return parent_frozen;
+  const Step child_frozen = co_await CloseTable(merge->child(), kChildImage);
+  if (child_frozen != Step::kOk) co_return child_frozen;
+  bool fits = false;
+  if (terms.state() != MergeStatus::kReplace && terms.copies == 0) {
+    const Step built = co_await BuildMerged(op, *merge, &fits);
+    if (built != Step::kOk) co_return built;
+  }
+  if (terms.state() == MergeStatus::kEngaged) {
+    const Step settled = co_await Settle(merge, fits ? MergeStatus::kJoin : MergeStatus::kReplace);
+    if (settled != Step::kOk) co_return settled;
+  }
+  if (terms.state() == MergeStatus::kReplace) co_return co_await PublishCopies(*merge, parent_left, spares);
+  if (!fits) co_return Step::kRestart;  // not this client's to finish: who decided otherwise will, or another
+  const Step joined = co_await Publish(terms.parent_index, merge->parent_word(), terms.depth(), spares, &fits);
+  if (joined != Step::kOk) co_return joined;
+  if (fits) ++common_.stats.merges;
+  co_return co_await UnlinkChild(*merge);
+}
+
+// CAS of the status to `wanted`; the merge's status is then what is there.
+Task<Step> Merger::Settle(Merge* merge, MergeStatus wanted) {
+  uint64_t& old = workbench_.words().words[0];
+  const uint64_t expected = merge->terms.status;
+  static_assert(offsetof(MergeRecord, status) == 0);
+  workbench_.batch().CompareSwap(merge->record, expected, static_cast<uint64_t>(wanted), &old);
+  const Outcome settled = co_await workbench_.batch().Run();
+  if (settled != Outcome::kOk) co_return Step::kUnavailable;
+  merge->terms.status = old == expected ? static_cast<uint64_t>(wanted) : old;
+  co_return Step::kOk;
+}
+
+// [Merge 3, Merge 4] The old word of dir[c] does not come back once it is gone, so that who does not find it there, nor
+// the record, is right for ever.
+Task<Step> Merger::DecideEngagement(Merge* merge) {
+  uint64_t& old = workbench_.words().words[0];
+  const uint64_t engaged = merge->child_word().word();
+  workbench_.batch().CompareSwap(directory_.EntryAddress(merge->terms.child_index), merge->terms.child_entry, engaged,
+                                 &old);
+  const Outcome swapped = co_await workbench_.batch().Run();
+  if (swapped != Outcome::kOk) co_return Step::kUnavailable;
+  const bool taken = old == merge->terms.child_entry || old == engaged || Mutated(Mutation::kMergeUnengaged);
+  co_return co_await Settle(merge, taken ? MergeStatus::kEngaged : MergeStatus::kAbandoned);
+}
+
+// [Merge 5] Nothing has happened to the tables.
+Task<Step> Merger::AbandonMerge(Merge merge) {
+  Batch& batch = workbench_.batch();
+  uint64_t* words = workbench_.words().words.data();
+  const MergeRecord& terms = merge.terms;
+  const DirectoryEntry parent = merge.parent_word(), child = merge.child_word();
+  batch.CompareSwap(directory_.EntryAddress(terms.child_index), child.word(),
+                    child.Next(terms.child().subtable(), child.depth(), DirectoryState::kNormal).word(), &words[0]);
+  batch.CompareSwap(directory_.EntryAddress(terms.parent_index), parent.word(),
+                    parent.Next(terms.parent().subtable(), parent.depth(), DirectoryState::kNormal).word(), &words[1]);
+  const Outcome undone = co_await batch.Run();
+  if (undone != Outcome::kOk) co_return Step::kUnavailable;
+  if (words[1] == parent.word()) epochs_.memory.Of(batch).Retire(RecordExtent(merge));
+  co_return Step::kRestart;
+}
+
+// [Merge 6] Closes the headers, then freezes the slots. What the image shows in the end is the table for ever, but for
+// tentative slots of inserters who will find it closed.
+Task<Step> Merger::CloseTable(TableRef table, uint32_t image) {
+  if (!common_.connections.Reach(table.address.node)) co_return Step::kUnavailable;
+  if (Mutated(Mutation::kMergeHeadersLate)) {
+    const Step frozen = co_await FreezeSlots(table, image);
+    if (frozen != Step::kOk) co_return frozen;
+    std::vector<std::byte> kept(workbench_.image(image).begin(), workbench_.image(image).end());
+    const Step closed = co_await CloseHeaders(table, image);
+    std::copy(kept.begin(), kept.end(), workbench_.image(image).begin());
+    co_return closed;
+  }
+  const Step closed = co_await CloseHeaders(table, image);
+  if (closed != Step::kOk) co_return closed;
+  co_return co_await FreezeSlots(table, image);
+}
+
+Task<Step> Merger::CloseHeaders(TableRef table, uint32_t image) {
+  Batch& batch = workbench_.batch();
+  for (bool all_closed = false; !all_closed;) {
+    batch.Read(table.address, workbench_.image(image).data(), static_cast<uint32_t>(common_.shape.geometry.bytes()));
+    const Outcome read = co_await batch.Run();
+    if (read != Outcome::kOk) co_return Step::kUnavailable;
+    all_closed = true;
+    std::array<uint64_t, Workbench::kWindow> expected;
+    for (uint32_t b = 0; b < common_.shape.geometry.buckets();) {
+      uint32_t count = 0;
+      for (; b < common_.shape.geometry.buckets() && count < expected.size(); ++b) {
+        const BucketHeader header = workbench_.ImageHeader(b, image);
+        if (header.closed()) continue;
+        expected[count] = header.word();
+        batch.CompareSwap(At(table, BucketOffset(b)), header.word(), header.Closed().word(),
+                          &workbench_.words().cas[count]);
+        ++count;
+      }
+      const Outcome closed = co_await batch.Run();
+      if (closed != Outcome::kOk) co_return Step::kUnavailable;
+      for (uint32_t i = 0; i < count; ++i) {
+        const uint64_t old = workbench_.words().cas[i];
+        all_closed &= old == expected[i] || BucketHeader(old).closed();
+      }
+    }
+  }
+  co_return Step::kOk;
+}
+
+// Reads the table behind the closing, and leaves no slot VAL or INS that was so then.
+Task<Step> Merger::FreezeSlots(TableRef table, uint32_t image) {
+  Batch& batch = workbench_.batch();
+  batch.Read(table.address, workbench_.image(image).data(), static_cast<uint32_t>(common_.shape.geometry.bytes()));
+  const Outcome read = co_await batch.Run();
+  if (read != Outcome::kOk) co_return Step::kUnavailable;
+  const auto settled = [](Slot slot) {
+    switch (slot.state()) {
+      case SlotState::kVal: return Mutated(Mutation::kMergeWithoutFreeze) ? slot : slot.WithState(SlotState::kFrz);
+      case SlotState::kIns: return Mutated(Mutation::kMergeIgnoresIns) ? slot : Slot::Free();
+      default: return slot;
+    }
+  };
+  std::array<uint32_t, Workbench::kWindow> todo;
+  for (uint32_t s = 0; s < common_.shape.geometry.slots();) {
+    uint32_t count = 0;
+    for (; s < common_.shape.geometry.slots() && count < todo.size(); ++s) {
+      const Slot slot = workbench_.ImageSlot(s, image);
+      if (!(settled(slot) == slot)) todo[count++] = s;
+    }
+    while (count > 0) {
+      for (uint32_t i = 0; i < count; ++i) {
+        const Slot slot = workbench_.ImageSlot(todo[i], image);
+        batch.CompareSwap(At(table, SlotOffset(todo[i])), slot.word(), settled(slot).word(),
+                          &workbench_.words().cas[i]);
+      }
+      const Outcome frozen = co_await batch.Run();
+      if (frozen != Outcome::kOk) co_return Step::kUnavailable;
+      // A lost CAS: the slot changed after it was read. Look again.
+      uint32_t left = 0;
+      for (uint32_t i = 0; i < count; ++i) {
+        Slot& slot = workbench_.ImageSlot(todo[i], image);
+        const Slot old(workbench_.words().cas[i]);
+        const bool won = old == slot;
+        slot = won ? settled(slot) : old;
+        if (won || settled(slot) == slot) continue;
+        ++common_.stats.cas_failures;
+        todo[left++] = todo[i];
+      }
+      count = left;
+    }
+  }
+  for (uint32_t s = 0; s < common_.shape.geometry.slots() && Mutated(Mutation::kMergeWithoutFreeze); ++s) {
+    Slot& slot = workbench_.ImageSlot(s, image);
+    if (slot.state() == SlotState::kVal) slot = slot.WithState(SlotState::kFrz);
+  }
+  co_return Step::kOk;
+}
+
+// [Merge 7] The joined table, from the two frozen images.
+Task<Step> Merger::BuildMerged(Operation& op, Merge merge, bool* fits) {
+  MergedImage merged(workbench_.image(kNewImage), common_.shape.geometry,
+                     BucketHeader(merge.terms.depth(), merge.terms.parent_index, 0));
+  merged.Add(workbench_.image(kParentImage));
+  merged.Add(workbench_.image(kChildImage));
+  *fits = true;
+  for (const Slot slot : merged.homeless()) {
+    KeyHash hash;
+    const Step read = co_await ReadKeyHash(op, slot, &hash);
+    if (read != Step::kOk) co_return read;
+    *fits = merged.Place(slot, hash);
+    if (!*fits) break;
+  }
+  co_return Step::kOk;
+}
+
+// The second half of a key's hash is not in its block: the key must be read.
+Task<Step> Merger::ReadKeyHash(Operation& op, Slot slot, KeyHash* hash) {
+  Batch& batch = op.batch;
+  const uint32_t bytes = FirstReadBytes(slot);
+  batch.Read(slot.block(), op.buffers->match.data(), bytes);
+  const Outcome read = co_await batch.Run();
+  if (read != Outcome::kOk) co_return Step::kUnavailable;
+  BlockView block(op.buffers->match.data());
+  const uint32_t key_end = sizeof(BlockHeader) + uint32_t{block.header().key_bytes};
+  if (key_end > bytes) {
+    if (!op.large_read.Grow(common_.node, key_end)) co_return Step::kFull;
+    batch.Read(slot.block(), op.large_read.memory.get(), key_end, op.large_read.region->lkey());
+    const Outcome key_read = co_await batch.Run();
+    if (key_read != Outcome::kOk) co_return Step::kUnavailable;
+    block = BlockView(op.large_read.memory.get());
+    // The block of a merge that others have finished may be another one by now.
+    if (sizeof(BlockHeader) + uint32_t{block.header().key_bytes} > key_end) co_return Step::kRestart;
+  }
+  *hash = common_.shape.hasher(block.key());
+  co_return Step::kOk;
+}
+
+// Writes the new image to a spare table and CASes it into dir[index] in the place of `expected`.
+Task<Step> Merger::Publish(uint32_t index, DirectoryEntry expected, uint32_t depth, SpareTables* spares, bool* won) {
+  Batch& batch = workbench_.batch();
+  const GlobalAddress table = spares->Take();
+  if (!table.valid()) co_return Step::kFull;
+  batch.Write(workbench_.image(kNewImage).data(), table, static_cast<uint32_t>(common_.shape.geometry.bytes()));
+  const Outcome written = co_await batch.Run();
+  if (written != Outcome::kOk) co_return Step::kUnavailable;
+  const DirectoryEntry entry = expected.Next(table, depth, DirectoryState::kNormal);
+  uint64_t& old = workbench_.words().words[0];
+  const uint64_t ticket = cache_.Ticket();
+  if (Mutated(Mutation::kMergePublishByWrite)) {
+    workbench_.words().words[1] = entry.word();
+    batch.Write(&workbench_.words().words[1], directory_.EntryAddress(index), sizeof(uint64_t));
+    old = expected.word();
+  } else {
+    batch.CompareSwap(directory_.EntryAddress(index), expected.word(), entry.word(), &old);
+  }
+  const Outcome published = co_await batch.Run();
+  if (published != Outcome::kOk) co_return Step::kUnavailable;
+  *won = old == expected.word();
+  if (*won) {
+    cache_.Insert({table, index, entry, ticket});
+  } else {
+    epochs_.memory.Of(batch).FreeTable(table);  // nobody has seen it
+  }
+  co_return Step::kOk;
+}
+
+// [Merge 7] Where one table is not enough, or not wanted: each is replaced by a copy. dir[c] at last, and when dir[s]
+// is known to have been.
+Task<Step> Merger::PublishCopies(Merge merge, bool parent_left, SpareTables* spares) {
+  const MergeRecord& terms = merge.terms;
+  const uint32_t depth = terms.depth() + 1;
+  bool won = false;
+  if (parent_left) {
+    MergedImage(workbench_.image(kNewImage), common_.shape.geometry, BucketHeader(depth, terms.parent_index, 0))
+        .Add(workbench_.image(kParentImage));
+    const Step published = co_await Publish(terms.parent_index, merge.parent_word(), depth, spares, &won);
+    if (published != Step::kOk) co_return published;
+  }
+  MergedImage(workbench_.image(kNewImage), common_.shape.geometry, BucketHeader(depth, terms.child_index, 0))
+      .Add(workbench_.image(kChildImage));
+  const Step published = co_await Publish(terms.child_index, merge.child_word(), depth, spares, &won);
+  if (published != Step::kOk) co_return published;
+  if (!won) co_return Step::kRestart;
+  ++common_.stats.table_replacements;
+  const Step reported = co_await RetireMerged(merge);
+  co_return reported == Step::kOk ? Step::kRestart : reported;  // nothing became smaller
+}
+
+// [Merge 8] dir[s] does not name the record any more.
+Task<Step> Merger::UnlinkChild(Merge merge) {
+  const DirectoryEntry child = merge.child_word();
+  const DirectoryEntry absent = child.Next(merge.terms.child().subtable(), child.depth(), DirectoryState::kAbsent);
+  uint64_t& old = workbench_.words().words[0];
+  workbench_.batch().CompareSwap(directory_.EntryAddress(merge.terms.child_index), child.word(), absent.word(), &old);
+  const Outcome unlinked = co_await workbench_.batch().Run();
+  if (unlinked != Outcome::kOk) co_return Step::kUnavailable;
+  if (old != child.word()) co_return Step::kOk;
+  co_return co_await RetireMerged(merge);
+}
+
+// ---- tables that are out of use
+
+// By whoever took the record out of dir[c], where it is last: until then others may come to it, and to the tables, from
+// there.
+Task<Step> Merger::RetireMerged(Merge merge) {
+  if (workbench_.batch().Stale()) co_return Step::kRestart;  // found by sweeping
+  epochs_.memory->Retire(RecordExtent(merge));
+  for (const TableRef& table : {merge.parent(), merge.child()}) {
+    epochs_.retired.Add(table);
+  }
+  co_return co_await epochs_.retired.Report(workbench_.batch(), &workbench_.words().words[0]);
+}
+
+}  // namespace kvs

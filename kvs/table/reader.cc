@@ -1,0 +1,184 @@
+#include "kvs/table/reader.h"
+
+#include <utility>
+
+#include "kvs/memory/mutation.h"
+
+namespace kvs {
+
+Task<Status> Reader::Get(std::string_view key, std::string* value) {
+  if (common_.node.forked()) [[unlikely]]
+    co_return common_.node.NotForked();
+  const KeyHash hash = common_.shape.hasher(key);
+  Turn turn(combiner_, hash, key, value);
+  if (!turn.leads()) co_await turn.Wait(operations_.DeadlineFromNow());
+  if (!turn.leads()) co_return turn.TakeResult();
+  Operation& op = co_await operations_.LeaseOperation(key, hash);
+  const OperationLease lease(operations_, op);
+  op.deadline_ns = turn.deadline_ns();
+  turn.Gather();
+  addresses_.Count(common_.clock);
+  Slot guess = addresses_.Lookup(hash.h1);
+  for (;; co_await operations_.BackOff(op)) {
+    if (op.attempt > 0 && operations_.OutOfTime(op)) co_return turn.Share(TimeoutCode(op));
+    if (op.batch.Stale()) [[unlikely]]
+      operations_.BeginAgain(op);
+    TableRef& table = op.scan.table;
+    op.merge.record = {};
+    if (!cache_.Lookup(op.hash, &table)) {
+      const Step resolved = co_await directory_.Resolve(op, &table);
+      if (Failed(op, resolved)) co_return turn.Share(common_.connections.UnavailableStatus("Get"));
+      if (resolved != Step::kOk) continue;
+    }
+    const uint32_t ins = Mutated(Mutation::kInsVisible) ? MaskOf(SlotState::kIns) : 0;
+    Step scanned = finder_.BeginScan(op, op.batch, kReaderStates | ins, std::exchange(guess, Slot::Free()));  // [Get 1]
+    for (;;) {
+      const Outcome read = co_await op.batch.Run();
+      if (scanned != Step::kRun) break;
+      scanned = read == Outcome::kOk ? finder_.GoOnScan(op, op.batch) : Step::kUnavailable;
+    }
+    if (Failed(op, scanned)) co_return turn.Share(common_.connections.UnavailableStatus("Get"));
+    if (scanned == Step::kFull) co_return turn.Share(StatusCode::kOutOfMemory);
+    if (scanned != Step::kOk) {
+      if (op.torn) cache_.Forget(table);  // one out of use may name blocks that are used again
+      continue;
+    }
+    if (op.scan.val >= 0) [[likely]] {
+      value->assign(op.scan.block.value());
+      addresses_.Learn(hash.h1, op.Candidate(static_cast<uint32_t>(op.scan.val)));
+      co_return turn.Share(Status::Ok());
+    }
+    Step step;
+    if (op.scan.closed) {  // [Get 5]
+      if (!op.merge.known() && !Mutated(Mutation::kClosedUnchecked)) {
+        ++common_.stats.stale_directory_hits;
+        cache_.Forget(table);
+        op.again = Again::kAtOnce;
+        continue;
+      }
+      step = co_await GetFromClosed(op, value);
+      if (step == Step::kOk) co_return turn.Share(op.scan.val >= 0 ? StatusCode::kOk : StatusCode::kNotFound);
+    } else if (op.scan.headers_fit && op.scan.frz < 0 && !op.scan.any_pending) {
+      if (Mutated(Mutation::kGetMissUnchecked)) co_return turn.Share(StatusCode::kNotFound);
+      step = co_await finder_.CheckHeaders(op);  // [Get 2]
+      if (step == Step::kOk) co_return turn.Share(StatusCode::kNotFound);
+    } else {
+      step = co_await GetDuringMigration(op, value);
+      if (step == Step::kOk) co_return turn.Share(op.scan.val >= 0 ? StatusCode::kOk : StatusCode::kNotFound);
+    }
+    if (Failed(op, step)) co_return turn.Share(common_.connections.UnavailableStatus("Get"));
+    op.again = Again::kAtOnce;  // the table has moved on
+  }
+}
+
+// kOk: scan.val tells whether *value was set (>= 0) or the key is absent (< 0).
+Task<Step> Reader::GetDuringMigration(Operation& op, std::string* value) {
+  TableRef parent, child;
+  int frozen = -1;
+  Slot frozen_slot;
+  if (op.scan.any_pending) {  // [Get 4]: this is a child whose split is not finished; the parent may hold the key
+    child = op.scan.table;
+    if (child.index == 0) co_return Step::kRestart;
+    // Read behind the PEND: if the split is still going on, this is its parent; if not, the child decides alone.
+    const Step found =
+        co_await directory_.ReadEntry(op.batch, &op.buffers->directory[0], ParentIndex(child.index), &parent);
+    if (found != Step::kOk) co_return found;
+    if (!parent.entry.splitting() || parent.entry.depth() + 1 != BirthDepth(child.index)) co_return Step::kRestart;
+    const Step scanned = co_await finder_.ScanTable(op, parent, kReaderStates);
+    if (scanned != Step::kOk) co_return scanned;
+    if (op.scan.val >= 0) {
+      value->assign(op.scan.block.value());
+      co_return Step::kOk;
+    }
+  } else {  // [Get 3]: the headers moved, or a frozen slot of the key
+    ++common_.stats.stale_directory_hits;
+    parent = op.scan.table;
+  }
+  if (op.scan.frz >= 0) {
+    frozen = op.scan.frz;
+    frozen_slot = op.Candidate(static_cast<uint32_t>(frozen));
+  }
+  if (frozen >= 0 && Mutated(Mutation::kFrzWithoutChild)) {
+    op.scan.val = frozen;
+    co_return co_await ReadFrozenValue(op, frozen_slot, value);
+  }
+  if (Mutated(Mutation::kNoSecondChildScan) && child.address.valid()) co_return Step::kOk;
+  if (!child.address.valid()) {
+    DirectoryEntry above;
+    cache_.Forget(parent);
+    const Step resolved = co_await directory_.Resolve(op, &child, &above);
+    if (resolved != Step::kOk) co_return resolved;
+    // Several splits behind: begin again at the table that the directory names now. The same if the parent, read behind
+    // the child, is another table by now: what is frozen in this one says nothing about that child.
+    if (child.index == 0 || child.index == parent.index || ParentIndex(child.index) != parent.index) {
+      co_return Step::kRestart;
+    }
+    const bool is_pair = above.has_subtable() && above.subtable() == parent.address;
+    if (!is_pair && !Mutated(Mutation::kFrzFromAnyParent)) co_return Step::kRestart;
+  }
+  const Step scanned = co_await finder_.ScanTable(op, child, kReaderStates);
+  if (scanned != Step::kOk) co_return scanned;
+  if (op.scan.val >= 0) {
+    value->assign(op.scan.block.value());
+    co_return Step::kOk;
+  }
+  if (!op.scan.headers_fit || op.scan.frz >= 0) co_return Step::kRestart;  // the child is being split in its turn
+  if (frozen >= 0 && op.Candidate(static_cast<uint32_t>(frozen)).state() == SlotState::kPend) {
+    const Step read = co_await ReadFrozenValue(op, frozen_slot, value);
+    if (read == Step::kOk) op.scan.val = frozen;
+    co_return read;
+  }
+  if (Mutated(Mutation::kChildMissUnchecked)) co_return Step::kOk;
+  // Absent, unless the child's own split began meanwhile and took the key away between the words of the scan.
+  co_return co_await finder_.CheckHeaders(op);
+}
+
+// The block of a frozen slot that a scan found to be the key's.
+Task<Step> Reader::ReadFrozenValue(Operation& op, Slot slot, std::string* value) {
+  const uint32_t bytes = FirstReadBytes(slot);
+  op.batch.Read(slot.block(), op.buffers->match.data(), bytes);
+  const Outcome read = co_await op.batch.Run();
+  if (read != Outcome::kOk) co_return Step::kUnavailable;
+  BlockView block(op.buffers->match.data());
+  if (slot.length_units() == kLargeBlock) {
+    const Step large = co_await finder_.ReadLargeBlock(op, slot, block.bytes());
+    if (large != Step::kOk) co_return large;
+    block = op.scan.block;
+  } else if (!block.Intact(bytes) && !Mutated(Mutation::kNoChecksum)) {
+    ++common_.stats.checksum_retries;
+    op.torn = true;
+    co_return Step::kRestart;
+  }
+  if (block.key() != op.key) co_return Step::kRestart;
+  value->assign(block.value());
+  co_return Step::kOk;
+}
+
+// The operation scanned its key's table, found it closed, and saw no value; it had met the merge before. From the
+// moment at which the directory named an engaged merge, the table counts until what takes its place is published, and
+// what it shows frozen is what it held at the end of that: right at a moment within this operation. For the same reason
+// the frozen slot's block is not yet reused. kOk: scan.val tells whether *value was set (>= 0) or the key is absent (<
+// 0).
+Task<Step> Reader::GetFromClosed(Operation& op, std::string* value) {
+  // A merge that was undecided may have been given up, and the table split and closed by another since.
+  const MergeStatus met = op.merge.terms.state();
+  const bool engaged = met == MergeStatus::kEngaged || met == MergeStatus::kJoin || met == MergeStatus::kReplace;
+  if (!engaged && !Mutated(Mutation::kClosedUnchecked)) co_return Step::kRestart;
+  const int frozen = op.scan.frz;
+  if (frozen >= 0) {
+    const Step read = co_await ReadFrozenValue(op, op.Candidate(static_cast<uint32_t>(frozen)), value);
+    if (read != Step::kOk) co_return read;
+  }
+  op.scan.val = frozen;
+  co_return Step::kOk;
+}
+
+Status Reader::ResultOf(const Operation& op, std::string* value) {
+  ++common_.stats.operations;
+  if (op.scan.val < 0) return StatusCode::kNotFound;
+  value->assign(op.scan.block.value());
+  addresses_.Learn(op.hash.h1, op.Candidate(static_cast<uint32_t>(op.scan.val)));
+  return Status::Ok();
+}
+
+}  // namespace kvs

@@ -1,0 +1,50 @@
+// Reader: Get in every case. The steps are those of docs/protocol.md, "Get".
+//
+// Thread safety: the client's thread.
+#ifndef KVS_TABLE_READER_H_
+#define KVS_TABLE_READER_H_
+
+#include <string>
+#include <string_view>
+
+#include "kvs/epochs/epochs.h"
+#include "kvs/table/address_cache.h"
+#include "kvs/table/combiner.h"
+#include "kvs/table/directory.h"
+#include "kvs/table/finder.h"
+#include "kvs/task.h"
+
+namespace kvs {
+
+class Reader : private Part {
+ public:
+  Reader(Epochs& epochs, AddressCache& addresses, Combiner& combiner, Directory& directory, Finder& finder)
+      : Part(epochs.common),
+        operations_(epochs.operations),
+        cache_(epochs.cache),
+        addresses_(addresses),
+        combiner_(combiner),
+        directory_(directory),
+        finder_(finder) {}
+
+  // The key has a right length.
+  Task<Status> Get(std::string_view key, std::string* value);
+  // Of a read that the steps of the usual case have ended with kOk.
+  Status ResultOf(const Operation& op, std::string* value);
+
+ private:
+  Task<Step> GetDuringMigration(Operation& op, std::string* value);
+  Task<Step> GetFromClosed(Operation& op, std::string* value);
+  Task<Step> ReadFrozenValue(Operation& op, Slot slot, std::string* value);
+
+  Operations& operations_;
+  DirectoryCache& cache_;
+  AddressCache& addresses_;
+  Combiner& combiner_;
+  Directory& directory_;
+  Finder& finder_;
+};
+
+}  // namespace kvs
+
+#endif  // KVS_TABLE_READER_H_

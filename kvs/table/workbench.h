@@ -1,0 +1,109 @@
+// Workbench: what a client needs to split or merge subtables, one at a time: registered buffers, a batch, and the locks
+// of the tables.
+//
+// Thread safety: the client's thread.
+#ifndef KVS_TABLE_WORKBENCH_H_
+#define KVS_TABLE_WORKBENCH_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <unordered_map>
+
+#include "kvs/epochs/common.h"
+#include "kvs/epochs/operation.h"
+#include "kvs/epochs/registrar.h"
+#include "kvs/layout/block.h"
+#include "kvs/layout/directory.h"
+#include "kvs/layout/subtable.h"
+#include "kvs/memory/connections.h"
+#include "kvs/task.h"
+
+namespace kvs {
+
+// At an offset of the table.
+inline GlobalAddress At(const TableRef& table, uint64_t offset) {
+  return {table.address.node, table.address.offset + offset};
+}
+
+// Which of Workbench's images is which table of a merge.
+inline constexpr uint32_t kNewImage = 0, kParentImage = 1, kChildImage = 2;
+
+class Workbench : private Part {
+ public:
+  static constexpr uint32_t kWindow = 96;  // slots migrated at once
+  static constexpr uint32_t kImages = 3;   // a merge's two old tables, and the new one
+  struct alignas(64) Registered {
+    std::array<uint64_t, kWindow> slots{};
+    std::array<uint64_t, kWindow + kWindow / kSlotsPerBucket + 1> run{};  // the words of a window of slots, at most
+    std::array<uint64_t, kWindow> cas{};
+    std::array<BlockHeader, kWindow> blocks{};
+    std::array<uint64_t, 8> words{};
+    MergeRecord record{};
+  };
+
+  static size_t ArenaBytes(const SubtableGeometry& geometry) { return sizeof(Registered) + kImages * geometry.bytes(); }
+  Workbench(const Common& common, const Registrar& registrar, ArenaPart arena)
+      : Part(common), registrar_(registrar), arena_(arena), image_bytes_(common.shape.geometry.bytes()) {}
+
+  // ---- whose turn it is
+  // A split or merge is under way.
+  bool busy() const { return busy_; }
+  // For the sake of an operation with this batch.
+  void Begin(const Batch& on_behalf_of);
+  void End() { busy_ = false; }
+  // Begins a split or merge that no operation waits for. `in_background` until it has ended.
+  void Background(Task<void> task);
+  bool in_background() const { return background_ > 0; }
+  // The caller is one, as long as this lives.
+  class InBackground {
+   public:
+    explicit InBackground(Workbench& workbench) : workbench_(workbench) { ++workbench_.background_; }
+    InBackground(const InBackground&) = delete;
+    InBackground& operator=(const InBackground&) = delete;
+    ~InBackground() { --workbench_.background_; }
+
+   private:
+    Workbench& workbench_;
+  };
+
+  // ---- locks, which only avoid double work
+  uint64_t NewToken() { return uint64_t{registrar_.client_index() + 1} << 32 | (common_.random() & 0xffffffff); }
+  // `takeovers`: counted there if the lock was somebody else's.
+  Task<Step> LockTable(TableRef table, uint64_t token, uint64_t* takeovers);
+  Task<Step> UnlockTable(TableRef table, uint64_t token);
+
+  // ---- between Begin and End
+  Registered& words() { return *registered_; }
+  Batch& batch() { return batch_; }
+  // A whole subtable.
+  std::span<std::byte> image(uint32_t i = 0) { return {images() + i * image_bytes_, image_bytes_}; }
+  Slot& ImageSlot(uint32_t slot, uint32_t i = 0) {
+    return *reinterpret_cast<Slot*>(images() + i * image_bytes_ + SlotOffset(slot));
+  }
+  BucketHeader ImageHeader(uint32_t bucket, uint32_t i = 0) const {
+    return *reinterpret_cast<const BucketHeader*>(images() + i * image_bytes_ + BucketOffset(bucket));
+  }
+
+ private:
+  // A lock word as last seen, and since when it has not changed.
+  struct SeenLock {
+    uint64_t word = 0;
+    int64_t since_ns = 0;
+  };
+  std::byte* images() const { return arena_.memory + sizeof(Registered); }
+
+  const Registrar& registrar_;
+  const ArenaPart arena_;
+  const size_t image_bytes_;
+  Registered* registered_ = nullptr;  // made when it is first needed
+  Batch batch_;
+  bool busy_ = false;
+  size_t background_ = 0;
+  std::unordered_map<uint64_t, SeenLock> locks_seen_;  // by table: others' locks that this client waited for
+};
+
+}  // namespace kvs
+
+#endif  // KVS_TABLE_WORKBENCH_H_

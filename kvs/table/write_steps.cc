@@ -1,0 +1,446 @@
+// The usual case of a write, in which nothing moves and nobody else wants the key: a sequence of steps, each of which
+// looks at what the last round trip has brought and asks for the next. Then what becomes of a write that they have not
+// ended. At the end is what concerns a write's block: its memory, what is in it, and what becomes of it and of the one
+// that it replaces.
+#include <algorithm>
+#include <span>
+
+#include "kvs/layout/candidates.h"
+#include "kvs/memory/mutation.h"
+#include "kvs/table/writer.h"
+
+namespace kvs {
+namespace {
+
+// Lost CASes that are answered by looking at the slot's new block, rather than by backing off and scanning again.
+constexpr uint32_t kLooksAgain = 1;
+
+}  // namespace
+
+// ---- the steps
+
+Step Writer::GoOnWriting(PendingWrite& write, Batch& batch) {
+  Operation& op = *write.op;
+  switch (write.phase) {
+    case PendingWrite::Phase::kBegin: return BeginWrite(write, batch);
+    case PendingWrite::Phase::kScanned: return Publish(write, batch);
+    case PendingWrite::Phase::kScan: {
+      write.block.written = true;
+      write.block.in_doubt = false;
+      const Step step = finder_.GoOnReading(op, batch);
+      if (step != Step::kOk) return step;
+      return Publish(write, batch);
+    }
+    case PendingWrite::Phase::kReplace:
+      if (op.buffers->cas[0] != write.old.word()) [[unlikely]]
+        return Step::kRestart;
+      Replaced(write);
+      return Step::kOk;
+    case PendingWrite::Phase::kInsert: return LookBehindTentative(write, batch);
+    case PendingWrite::Phase::kConfirm: break;
+  }
+  if (op.buffers->cas[0] != write.now.word() && !Mutated(Mutation::kFailedConfirmOk)) [[unlikely]]
+    return Step::kRestart;
+  Inserted(write);
+  return Step::kOk;
+}
+
+// [Write 1] The block travels beside the scan. kRun: both have been asked for; else it is no usual case.
+Step Writer::BeginWrite(PendingWrite& write, Batch& batch) {
+  Operation& op = *write.op;
+  op.inserts = write.inserts();
+  const bool has_block = write.kind != OpKind::kDelete;
+  if (has_block) {
+    if (!IsSmall(op.key, write.value) || PlaceBlock(write) != Step::kOk) {
+      addresses_.Count(common_.clock);  // else BeginRead does
+      return Step::kRestart;
+    }
+    (void)BuildNewBlock(write);  // which fails for want of memory for a large one
+  }
+  if (const Step begun = finder_.BeginRead(op, batch); begun != Step::kRun) return begun;
+  write.phase = PendingWrite::Phase::kScan;
+  if (!has_block || Mutated(Mutation::kBlockNotAwaited)) return Step::kRun;
+  NewBlock& block = write.block;
+  batch.Write(block.local, block.address, static_cast<uint32_t>(block.content_bytes));
+  block.in_doubt = true;
+  return Step::kRun;
+}
+
+// The scan found the key's value, or that it is absent and that nothing moves.
+Step Writer::Publish(PendingWrite& write, Batch& batch) {
+  Operation& op = *write.op;
+  if (op.scan.val >= 0) {  // [Write 2]
+    if (write.kind == OpKind::kInsert) {
+      write.result = StatusCode::kExists;
+      return Step::kOk;
+    }
+    write.candidate = static_cast<uint32_t>(op.scan.val);
+    write.old = op.Candidate(write.candidate);
+    write.now = Replacement(write, write.old);
+    AskToSwap(write, batch, write.old, write.now);
+    ++common_.stats.write_attempts;
+    write.phase = PendingWrite::Phase::kReplace;
+    return Step::kRun;
+  }
+  if (!write.inserts()) {  // [Write 5]
+    write.result = StatusCode::kNotFound;
+    return Step::kOk;
+  }
+  // [Write 6a] On one queue, the scan behind the CAS: it sees whatever was there when the tentative slot appeared.
+  const int candidate = ChooseFreeSlot(op.scan.places, FreeSlots(op.buffers->candidates()));
+  if (candidate < 0) return Step::kFull;
+  write.candidate = static_cast<uint32_t>(candidate);
+  const SlotState tentative = Mutated(Mutation::kInsertWithoutIns) ? SlotState::kVal : SlotState::kIns;
+  write.now = write.block.InState(tentative, op.hash.fingerprint(), 0);
+  AskToSwap(write, batch, Slot::Free(), write.now);
+  ++common_.stats.write_attempts;
+  write.block.shown = true;
+  op.own_ins = write.now.word();
+  write.phase = PendingWrite::Phase::kInsert;
+  finder_.ReadBuckets(op, batch);
+  return Step::kRun;
+}
+
+// [Write 6b to 6f] The usual case: nobody else has the key, and the table is the key's.
+Step Writer::LookBehindTentative(PendingWrite& write, Batch& batch) {
+  Operation& op = *write.op;
+  if (op.buffers->cas[0] != Slot::Free().word()) return Step::kRestart;
+  if (Mutated(Mutation::kInsertWithoutIns)) {
+    Inserted(write);
+    return Step::kOk;
+  }
+  op.scan.states = kInserterStates;
+  finder_.PlanMatches(op);
+  const bool alone = op.scan.planned_count == 0 || Mutated(Mutation::kConfirmWithoutKill);
+  const bool fits = FitOfHeaders(op.buffers->candidates(), op.hash.h1).fits || Mutated(Mutation::kInsertWithoutHeaders);
+  if (!alone || !fits) return Step::kRestart;
+  if (op.Candidate(write.candidate) != write.now) return Step::kRestart;  // [Write 6c] a rival or a migrator killed it
+  if (Mutated(Mutation::kConfirmByWrite)) return Step::kRestart;
+  AskToSwap(write, batch, write.now, write.now.WithState(SlotState::kVal));
+  write.phase = PendingWrite::Phase::kConfirm;
+  return Step::kRun;
+}
+
+// A CAS of the slot, the old word of which will be in cas[0].
+void Writer::AskToSwap(PendingWrite& write, Batch& batch, Slot old, Slot now) {
+  const NewBlock& block = write.block;
+  if (Mutated(Mutation::kBlockNotAwaited) && block.local != nullptr && !block.shown &&
+      block.content_bytes <= kMaxSmallBlockBytes) {
+    batch.Write(block.local, block.address, static_cast<uint32_t>(block.content_bytes));
+  }
+  batch.CompareSwap(write.at(), old.word(), now.word(), &write.op->buffers->cas[0]);
+}
+
+// [Write 2] What a write puts in the place of the VAL slot `old`.
+Slot Writer::Replacement(const PendingWrite& write, Slot old) {
+  if (write.kind == OpKind::kDelete) return Slot::Free();
+  return write.block.InState(SlotState::kVal, write.op->hash.fingerprint(), static_cast<uint8_t>(old.version() + 1));
+}
+
+// That took effect.
+void Writer::Replaced(PendingWrite& write) {
+  Operation& op = *write.op;
+  write.block.published = true;
+  RetireOld(op, write.old);
+  if (write.now == Slot::Free()) merger_.ConsiderMerge(op, op.scan.table);
+  addresses_.Refresh(op.hash.h1, write.now);
+}
+
+// [Write 6f] The tentative slot is a value now.
+void Writer::Inserted(PendingWrite& write) {
+  Operation& op = *write.op;
+  write.block.published = true;
+  write.existed = false;
+  op.own_ins = 0;
+  addresses_.Refresh(op.hash.h1, write.now.WithState(SlotState::kVal));
+}
+
+// ---- what the steps have not ended
+
+Task<Step> Writer::SettleWrite(PendingWrite& write) {
+  Operation& op = *write.op;
+  const Outcome outcome = write.outcome;
+  op.again = Again::kLost;
+  switch (write.phase) {
+    case PendingWrite::Phase::kBegin:
+    case PendingWrite::Phase::kScan:
+    case PendingWrite::Phase::kScanned:
+      op.again = Again::kElse;
+      co_return outcome == Outcome::kOk ? Step::kRestart : Step::kUnavailable;
+    case PendingWrite::Phase::kReplace: co_return co_await ReplaceAfterAll(write, outcome);
+    case PendingWrite::Phase::kInsert: {
+      if (outcome == Outcome::kFenced) co_return Step::kRestart;  // it was never posted
+      if (outcome != Outcome::kOk) {
+        const Step aborted = co_await AbortTentative(write);
+        if (aborted == Step::kUnavailable) co_return InDoubt(write);
+        write.block = {};  // a verb that names it has an unknown outcome: nobody uses it again
+        co_return Step::kRestart;
+      }
+      if (op.buffers->cas[0] != Slot::Free().word()) {
+        ++common_.stats.cas_failures;
+        co_return Step::kRestart;
+      }
+      const Step scanned = co_await finder_.ScanTable(op, op.scan.table, kInserterStates);
+      co_return co_await ConfirmAfterAll(write, scanned);
+    }
+    case PendingWrite::Phase::kConfirm: break;
+  }
+  co_return co_await LookAtConfirm(write, outcome);
+}
+
+// [Write 2] That CAS had `outcome`, or was lost. As SettleWrite.
+Task<Step> Writer::ReplaceAfterAll(PendingWrite& write, Outcome outcome) {
+  Operation& op = *write.op;
+  for (uint32_t looks = 0;; ++looks) {
+    if (looks > 0) {
+      write.old = op.Candidate(write.candidate);
+      write.now = Replacement(write, write.old);
+      ++common_.stats.write_attempts;
+      op.batch.CompareSwap(write.at(), write.old.word(), write.now.word(), &op.buffers->cas[0]);
+      outcome = co_await op.batch.Run();
+    }
+    if (outcome == Outcome::kFenced) co_return Step::kRestart;  // it was never posted
+    if (outcome != Outcome::kOk) {
+      const Step looked = co_await LookAtOutcome(op, write.at(), write.old, write.now);
+      if (looked == Step::kRestart) continue;  // it was not carried out, and will not be
+      if (looked != Step::kOk) {
+        write.block.in_doubt = true;
+        write.result = UnknownStatus();
+        co_return Step::kOk;
+      }
+    } else if (op.buffers->cas[0] != write.old.word()) {
+      ++common_.stats.cas_failures;
+      if (Mutated(Mutation::kLostCasOk) && write.kind != OpKind::kDelete) co_return Step::kOk;
+      if (looks == kLooksAgain) co_return Step::kRestart;
+      const Step looked = co_await LookAgain(write, Slot(op.buffers->cas[0]));
+      if (looked == Step::kOk) continue;
+      if (!Failed(op, looked)) co_return Step::kRestart;
+      write.result = common_.connections.UnavailableStatus("reading a block");
+      co_return Step::kOk;
+    }
+    Replaced(write);
+    co_return Step::kOk;
+  }
+}
+
+// [Write 2] A lost CAS returned the word that is in the slot now. If that is a value whose block holds this very key,
+// which has to be read, the next CAS may expect it: no scan is needed. The slot is read again behind the block: if it
+// goes on changing, that CAS would be lost as well. kOk: the slot's candidate is the word to expect. kRestart: scan
+// again.
+Task<Step> Writer::LookAgain(PendingWrite& write, Slot there) {
+  Operation& op = *write.op;
+  if (there.state() != SlotState::kVal || there.fingerprint() != op.hash.fingerprint() ||
+      there.length_units() == kLargeBlock) {
+    co_return Step::kRestart;
+  }
+  op.batch.Read(there.block(), op.buffers->match.data(), FirstReadBytes(there));
+  op.batch.Read(write.at(), &op.buffers->slots[0], sizeof(uint64_t));
+  const Outcome read = co_await op.batch.Run();
+  if (read != Outcome::kOk) co_return Step::kUnavailable;
+  if (op.buffers->slots[0] != there.word()) co_return Step::kRestart;
+  const BlockView block(op.buffers->match.data());
+  const bool same_key = block.Intact(FirstReadBytes(there)) && block.key() == op.key;
+  if (!same_key && !Mutated(Mutation::kLostCasKeyUnchecked)) co_return Step::kRestart;
+  op.SetCandidate(write.candidate, there);
+  op.scan.block = block;
+  co_return Step::kOk;
+}
+
+// [Write 6b to 6f] The tentative slot was made, and the scan behind that ended as `scanned`. As SettleWrite.
+Task<Step> Writer::ConfirmAfterAll(PendingWrite& write, Step scanned) {
+  Operation& op = *write.op;
+  const TableRef table = op.scan.table;
+  const Slot own = write.now;
+  for (Step step = scanned;; step = co_await finder_.ScanTable(op, table, kInserterStates)) {
+    if (step == Step::kUnavailable) co_return InDoubt(write);
+    const bool found = (op.scan.val >= 0 && !Mutated(Mutation::kRescanIgnoresVal)) || op.scan.frz >= 0;
+    const bool fit = op.scan.headers_fit || Mutated(Mutation::kInsertWithoutHeaders);
+    const bool rival = op.scan.ins_count != 0 && !Mutated(Mutation::kConfirmWithoutKill);
+    const bool rival_counts = rival && Mutated(Mutation::kExistsOnIns);
+    if (step != Step::kOk || !fit || found || rival_counts) {  // [Write 6b, 6d] (and torn reads)
+      const bool exists = step == Step::kOk && (op.scan.val >= 0 || rival_counts);
+      const Step aborted = co_await AbortTentative(write);
+      if (aborted == Step::kUnavailable) co_return InDoubt(write);
+      if (!exists) co_return Step::kRestart;
+      op.again = Again::kAtOnce;
+      if (write.kind != OpKind::kInsert) co_return Step::kRestart;
+      write.result = StatusCode::kExists;
+      co_return Step::kOk;
+    }
+    if (op.Candidate(write.candidate) != own) co_return Step::kRestart;  // [Write 6c] a rival or a migrator killed it
+    if (!rival) break;
+    // [Write 6e] Rivals with the same key: whoever kills first goes on.
+    const uint32_t rivals = op.scan.ins_count;
+    for (uint32_t i = 0; i < rivals; ++i) {
+      const uint32_t c = op.scan.ins[i];
+      op.batch.CompareSwap(op.SlotAddress(c), op.Candidate(c).word(), Slot::Free().word(), &op.buffers->cas[i]);
+    }
+    const Outcome killed = co_await op.batch.Run();
+    if (killed != Outcome::kOk) co_return InDoubt(write);
+    bool all_killed = true;
+    for (uint32_t i = 0; i < rivals; ++i) {
+      all_killed &= op.buffers->cas[i] == op.Candidate(op.scan.ins[i]).word();
+    }
+    if (all_killed || Mutated(Mutation::kConfirmAfterFailedKill)) break;
+    ++common_.stats.cas_failures;
+  }
+  // [Write 6f] The linearization point.
+  if (Mutated(Mutation::kConfirmByWrite)) {
+    op.buffers->cas[1] = own.WithState(SlotState::kVal).word();
+    op.buffers->cas[0] = own.word();
+    op.batch.Write(&op.buffers->cas[1], write.at(), sizeof(uint64_t));
+  } else {
+    AskToConfirm(write);
+  }
+  const Outcome outcome = co_await op.batch.Run();
+  co_return co_await LookAtConfirm(write, outcome);
+}
+
+void Writer::AskToConfirm(PendingWrite& write) {
+  write.op->batch.CompareSwap(write.at(), write.now.word(), write.now.WithState(SlotState::kVal).word(),
+                              &write.op->buffers->cas[0]);
+}
+
+// [Write 6f] That CAS had `outcome`. As SettleWrite.
+Task<Step> Writer::LookAtConfirm(PendingWrite& write, Outcome outcome) {
+  Operation& op = *write.op;
+  if (outcome == Outcome::kFenced) co_return InDoubt(write);  // it was never posted
+  while (outcome != Outcome::kOk) {
+    const Step looked = co_await LookAtOutcome(op, write.at(), write.now, write.now.WithState(SlotState::kVal));
+    if (looked == Step::kOk) {
+      Inserted(write);
+      co_return Step::kOk;
+    }
+    if (looked == Step::kUnavailable) {
+      write.block.in_doubt = true;
+      write.result = UnknownStatus();
+      co_return Step::kOk;
+    }
+    AskToConfirm(write);
+    outcome = co_await op.batch.Run();
+  }
+  if (op.buffers->cas[0] == write.now.word() || Mutated(Mutation::kFailedConfirmOk)) {
+    Inserted(write);
+    co_return Step::kOk;
+  }
+  ++common_.stats.cas_failures;
+  co_return Step::kRestart;
+}
+
+Task<Step> Writer::AbortTentative(PendingWrite& write) {
+  Operation& op = *write.op;
+  op.batch.CompareSwap(write.at(), write.now.word(), Slot::Free().word(), &op.buffers->cas[0]);
+  const Outcome aborted = co_await op.batch.Run();
+  co_return aborted == Outcome::kOk ? Step::kOk : Step::kUnavailable;  // lost: somebody else had killed it
+}
+
+// It cannot be told whether the tentative slot is there, but nobody makes a value of it. As SettleWrite.
+Step Writer::InDoubt(PendingWrite& write) {
+  if (!Failed(*write.op, Step::kUnavailable)) return Step::kRestart;
+  write.block.in_doubt = true;
+  write.result = common_.connections.UnavailableStatus("inserting");
+  return Step::kOk;
+}
+
+// A CAS that publishes ended with an error, from `before` to `after` in the slot at `at`. Nothing of it can be carried
+// out any more (krcore/rnic/rnic.h), so that a look tells what has become of it. kOk: it was carried out. kRestart: it
+// was not. kUnavailable: that cannot be told.
+Task<Step> Writer::LookAtOutcome(Operation& op, GlobalAddress at, Slot before, Slot after) {
+  constexpr int kLooks = 4;
+  for (int look = 0; look < kLooks && !op.batch.Stale() && !epochs_.operations.OutOfTime(op); ++look) {
+    op.batch.Read(at, &op.buffers->cas[0], sizeof(uint64_t));
+    const Outcome read = co_await op.batch.Run();
+    if (read == Outcome::kOk) {
+      const Slot found(op.buffers->cas[0]);
+      ++common_.stats.outcomes_looked_up;
+      if (found == before) co_return Step::kRestart;
+      // A word with a block of one's own is nobody else's; a FREE one may be.
+      const bool own = after.has_block() && (found == after || found == after.WithState(SlotState::kFrz));
+      co_return own ? Step::kOk : Step::kUnavailable;
+    }
+    co_await epochs_.operations.Pause(
+        std::max(Connections::kReconnectIntervalNs, common_.connections.NextTryNs(at.node) - common_.clock.NowNs()));
+  }
+  co_return Step::kUnavailable;
+}
+
+// A publishing verb was posted and its outcome is not known.
+Status Writer::UnknownStatus() const {
+  if (Mutated(Mutation::kUnknownIsFailure)) return common_.connections.UnavailableStatus("publishing");
+  if (Mutated(Mutation::kUnknownIsSuccess)) return Status::Ok();
+  return {StatusCode::kUnknown, common_.connections.UnavailableStatus("publishing").ToString()};
+}
+
+// ---- the block
+
+// Memory for the block, if the client has some at hand. kRun: it has not, and epochs_.allocator.Allocate() gets it.
+Step Writer::PlaceBlock(PendingWrite& write) {
+  Operation& op = *write.op;
+  NewBlock& block = write.block;
+  block.content_bytes = BlockBytes(op.key.size(), write.value.size());
+  block.bytes = RoundBlockBytes(block.content_bytes, common_.shape.chunk_bytes);
+  // On the node of the key's subtable, if that is known: one queue then orders its READ behind the bucket's.
+  TableRef table;
+  block.preferred = cache_.Lookup(op.hash, &table) ? table.address.node : krcore::kNoNode;
+  return epochs_.allocator.AllocateAtOnce(op, block.bytes, block.preferred, &block.address) ? Step::kOk : Step::kRun;
+}
+
+// Writes the block, which has its memory, into a buffer of the client's. kFull: there is none for so large a block.
+Step Writer::BuildNewBlock(PendingWrite& write) {
+  Operation& op = *write.op;
+  NewBlock& block = write.block;
+  std::span<std::byte> local;
+  if (block.content_bytes <= kMaxSmallBlockBytes) {
+    local = std::span(op.buffers->block).first(block.content_bytes);
+    block.lkey = epochs_.operations.lkey();
+  } else {
+    if (!op.large_write.Grow(common_.node, block.content_bytes)) return Step::kFull;
+    local = {op.large_write.memory.get(), block.content_bytes};
+    block.lkey = op.large_write.region->lkey();
+  }
+  block.birth = epochs_.home.epoch();
+  BuildBlock(local, op.hash.h1, block.birth, op.key, write.value);
+  block.local = local.data();
+  return Step::kOk;
+}
+
+// Adds the block's WRITE to the operation's next batch. False: its memory node cannot be reached.
+bool Writer::SendBlock(Operation& op, NewBlock* block) {
+  if (!common_.connections.Reach(block->address.node)) return false;
+  if (!Mutated(Mutation::kBlockNotAwaited) || block->content_bytes > kMaxSmallBlockBytes) {
+    op.batch.Write(block->local, block->address, static_cast<uint32_t>(block->content_bytes), block->lkey);
+  }
+  block->in_doubt = true;
+  return true;
+}
+
+// The block of a slot that this client emptied or replaced.
+void Writer::RetireOld(Operation& op, Slot old) {
+  const TableRef& table = op.scan.table;
+  const uint64_t bytes = old.length_units() == kLargeBlock
+                             ? RoundBlockBytes(op.scan.block.bytes(), common_.shape.chunk_bytes)
+                             : uint64_t{old.length_units()} * kUnitBytes;
+  ++common_.stats.blocks_retired;
+  const Extent extent{old.block(), bytes, false, op.scan.block.header().birth_epoch};
+  if (Mutated(Mutation::kNoGrace)) {
+    epochs_.memory.Of(op.batch).Free(extent);
+  } else if (table.migrating() && !Mutated(Mutation::kNoHold)) {
+    epochs_.memory.Of(op.batch).RetireHeld(table.index, extent);
+  } else {
+    epochs_.memory.Of(op.batch).Retire(extent);
+  }
+}
+
+void Writer::GiveBackUnused(const PendingWrite& write) {
+  const NewBlock& block = write.block;
+  if (!block.address.valid() || block.published || write.op->batch.Stale()) return;
+  if (block.in_doubt && !Mutated(Mutation::kInDoubtReused)) return;
+  const Extent extent{block.address, block.bytes, false, block.birth};
+  if (!block.shown || Mutated(Mutation::kShownReused)) {
+    epochs_.memory->Free(extent);
+  } else {
+    epochs_.memory->Retire(extent);  // never frozen, so there is no split to wait for
+  }
+}
+
+}  // namespace kvs

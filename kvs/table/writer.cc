@@ -1,0 +1,266 @@
+#include "kvs/table/writer.h"
+
+#include <array>
+#include <string>
+#include <utility>
+
+#include "kvs/memory/mutation.h"
+
+namespace kvs {
+namespace {
+
+// Restarts that a writer without a free slot waits before it kills somebody else's tentative slot: its owner, if it
+// is alive, needs one round trip more.
+constexpr uint32_t kStarvedAttempts = 8;
+
+// Beginning again after progress is no reason to back off, nor a sign of starvation.
+void Progressed(Operation& op) {
+  if (op.attempt > 0) --op.attempt;
+  op.again = Again::kAtOnce;
+  op.room_wait.begun = false;
+}
+
+}  // namespace
+
+// A step of the write in its operation's own batch. Whether there is to be a further one.
+auto Writer::TakeStep(PendingWrite& write) {
+  Batch& batch = write.op->batch;
+  struct Awaiter : decltype(batch.Run()) {
+    PendingWrite& write;
+    bool await_resume() {
+      write.outcome = decltype(batch.Run())::await_resume();
+      return GoesOn(write.step, write.outcome, write.op->batch);
+    }
+  };
+  write.step = GoOnWriting(write, batch);
+  return Awaiter{batch.Run(), write};
+}
+
+Task<Status> Writer::Write(OpKind kind, std::string_view key, std::string_view value) {
+  if (common_.node.forked()) [[unlikely]]
+    co_return common_.node.NotForked();
+  const KeyHash hash = common_.shape.hasher(key);
+  Turn turn(combiner_, hash, key, kind, value);
+  if (!turn.leads()) co_await turn.Wait(epochs_.operations.DeadlineFromNow());
+  if (!turn.leads()) co_return turn.TakeResult();
+  Operation& op = co_await epochs_.operations.LeaseOperation(key, hash);
+  const OperationLease lease(epochs_.operations, op);
+  op.deadline_ns = turn.deadline_ns();
+  turn.Gather();
+  PendingWrite write(op, turn.kind(), turn.in());
+  while (co_await TakeStep(write)) {
+  }
+  if (write.step != Step::kOk) [[unlikely]]
+    co_await FinishWrite(write);
+  EndWrite(write);
+  co_return turn.Share(std::move(write.result), write.existed);
+}
+
+Task<void> Writer::FinishWrite(PendingWrite& write) {
+  const Step settled = co_await SettleWrite(write);
+  write.op->own_ins = 0;
+  if (settled == Step::kOk) co_return;
+  if (Failed(*write.op, settled)) {
+    write.result = common_.connections.UnavailableStatus("scanning a subtable");
+    co_return;
+  }
+  co_await WriteAfterAll(write);
+}
+
+void Writer::EndWrite(const PendingWrite& write) {
+  if (write.result.ok()) ++common_.stats.writes_done;
+  GiveBackUnused(write);
+}
+
+// The steps of Publish in a coroutine of their own, and what they leave. As SettleWrite; kFull: no slot is free.
+Task<Step> Writer::PublishAlone(PendingWrite& write) {
+  Operation& op = *write.op;
+  if (op.batch.Stale()) co_return Step::kRestart;
+  write.phase = PendingWrite::Phase::kScanned;
+  while (co_await TakeStep(write)) {
+  }
+  Step step = write.step;
+  if (step != Step::kOk && step != Step::kFull) step = co_await SettleWrite(write);
+  op.own_ins = 0;
+  co_return step;
+}
+
+// The whole of it, for what the steps could not do. Ends with write.result.
+Task<void> Writer::WriteAfterAll(PendingWrite& write) {
+  Operation& op = *write.op;
+  NewBlock& block = write.block;
+  Status& result = write.result;
+  const bool has_block = write.kind != OpKind::kDelete;
+  const auto fails = [this, &op, &result](Step step, const char* what) {
+    if (!Failed(op, step)) [[likely]]
+      return false;
+    result = common_.connections.UnavailableStatus(what);
+    return true;
+  };
+  bool backs_off = !write.unpublished();  // it is in somebody's way
+  // The steps have not got so far as to use it, or it was wrong.
+  Slot guess = backs_off ? Slot::Free() : addresses_.Lookup(op.hash.h1);
+  for (;; backs_off = true) {
+    if (backs_off) co_await epochs_.operations.BackOff(op);
+    if (op.attempt > 0 && epochs_.operations.OutOfTime(op)) {
+      result = TimeoutCode(op);
+      break;
+    }
+    if (op.batch.Stale()) [[unlikely]] {
+      epochs_.operations.BeginAgain(op);
+      block = {};  // not this registration's to use
+    } else if (block.address.valid() && epochs_.memory->IsEvacuating(block.address)) [[unlikely]] {
+      block = {};  // its chunk is being emptied, and who waited does not hold that up any more
+    }
+    if (has_block && !block.address.valid()) {
+      Step prepared = PlaceBlock(write);
+      if (prepared == Step::kRun)
+        prepared = co_await epochs_.allocator.Allocate(op, block.bytes, block.preferred, &block.address);
+      if (prepared == Step::kOk) prepared = BuildNewBlock(write);
+      if (fails(prepared, "allocating memory")) break;
+      if (prepared == Step::kFull) {
+        result = Status(StatusCode::kOutOfMemory, "the memory nodes have no room for a block of " +
+                                                      std::to_string(block.bytes) +
+                                                      " bytes (start another memory node, or larger ones)");
+        break;
+      }
+      if (prepared != Step::kOk) continue;
+      op.attempt = op.waits = 0;  // waiting for memory is no sign of contention
+      op.room_wait.begun = false;
+    }
+    TableRef table;
+    op.merge.record = {};
+    if (!cache_.Lookup(op.hash, &table)) {
+      const Step resolved = co_await directory_.Resolve(op, &table);
+      if (fails(resolved, "finding the subtable")) break;
+      if (resolved != Step::kOk) continue;
+    }
+
+    // [Write 1] The block travels beside the scan.
+    if (block.address.valid() && !block.written && !SendBlock(op, &block)) {
+      result = common_.connections.UnavailableStatus("writing a block");
+      break;
+    }
+    const Step scanned = co_await finder_.ScanTable(op, table, kReaderStates, std::exchange(guess, Slot::Free()));
+    if (fails(scanned, "scanning a subtable")) break;
+    block.written = true;
+    block.in_doubt = false;
+    if (scanned == Step::kFull) {
+      result = StatusCode::kOutOfMemory;
+      break;
+    }
+    if (scanned != Step::kOk) {
+      if (op.torn) cache_.Forget(table);  // one out of use may name blocks that are used again
+      continue;
+    }
+
+    if (op.scan.frz >= 0 && Mutated(Mutation::kUpdateOfFrz)) op.scan.val = op.scan.frz;
+    if (op.scan.val < 0) {
+      // [Write 3] It may have moved to a child, or with all others to another table.
+      if (!op.scan.headers_fit || op.scan.frz >= 0) {
+        const Step left = co_await LeaveTable(op);
+        if (fails(left, "finding the subtable")) break;
+        if (left == Step::kFull) {
+          result =
+              Status(StatusCode::kOutOfMemory, "a merge of subtables is to be finished, and there is no room for it");
+          break;
+        }
+        if (left == Step::kOk) Progressed(op);
+        continue;
+      }
+      // [Write 4] Nothing is absent, and nothing may be inserted, before all candidates are decided.
+      if (op.scan.any_pending && !Mutated(Mutation::kWriteAtChildUnhelped)) {
+        const Step helped = co_await splitter_.HelpMigrate(op);
+        if (fails(helped, "helping a split")) break;
+        if (helped == Step::kOk) Progressed(op);
+        continue;
+      }
+      // [Write 5]
+      if (!write.inserts() && !Mutated(Mutation::kWriteMissUnchecked)) {
+        const Step checked = co_await finder_.CheckHeaders(op);
+        if (fails(checked, "scanning a subtable")) break;
+        if (checked != Step::kOk) {
+          op.again = Again::kAtOnce;
+          continue;
+        }
+      }
+    }
+    // [Write 2], [Write 5], [Write 6]
+    const Step published = co_await PublishAlone(write);
+    if (published == Step::kOk) break;
+    if (fails(published, "writing")) break;
+    if (published != Step::kFull) continue;
+    Status why_not;
+    const Step room = co_await MakeRoom(op, &why_not);
+    if (fails(room, "splitting a subtable")) break;
+    if (room == Step::kFull) {
+      result = std::move(why_not);
+      break;
+    }
+    if (room == Step::kOk) Progressed(op);
+  }
+}
+
+// [Write 3] The table of the last scan may not be the key's any more. kOk: another one is; what is known of it is in
+// the cache.
+Task<Step> Writer::LeaveTable(Operation& op) {
+  const TableRef table = op.scan.table;
+  if (op.scan.closed && op.merge.known()) co_return co_await merger_.HelpMerge(op);
+  ++common_.stats.stale_directory_hits;
+  cache_.Forget(table);
+  TableRef fresh;
+  const Step resolved = co_await directory_.Resolve(op, &fresh);
+  if (resolved != Step::kOk) co_return resolved;
+  co_return fresh.address == table.address ? Step::kRestart : Step::kOk;
+}
+
+// No candidate is FREE: split the table, or, having waited long enough, kill a tentative slot whose owner may be dead.
+// kFull: *why_not.
+Task<Step> Writer::MakeRoom(Operation& op, Status* why_not) {
+  uint32_t count = 0;
+  std::array<uint8_t, kCandidates> victims;
+  for (uint32_t c = 0; c < kCandidates; ++c) {
+    if (op.Candidate(c).state() == SlotState::kIns) victims[count++] = static_cast<uint8_t>(c);
+  }
+  if (op.attempt >= kStarvedAttempts && count > 0) {
+    const uint32_t victim = victims[common_.random() % count];
+    op.batch.CompareSwap(op.SlotAddress(victim), op.Candidate(victim).word(), Slot::Free().word(), &op.buffers->cas[0]);
+    const Outcome killed = co_await op.batch.Run();
+    co_return killed == Outcome::kOk ? Step::kRestart : Step::kUnavailable;
+  }
+  if (workbench_.busy()) co_return Step::kRestart;  // as Split would say, so there is no need to read
+  const Step splittable = co_await CanBeSplit(op, why_not);
+  // Where splitting does not help, a tentative slot that is given up, or killed, does.
+  if (splittable == Step::kFull && count > 0) co_return Step::kRestart;
+  if (splittable != Step::kOk) co_return splittable;
+  const Step split = co_await splitter_.Split(op, op.scan.table);
+  if (split == Step::kFull) {
+    *why_not = Status(StatusCode::kOutOfMemory, "the table is full and the memory nodes have no room for it to grow");
+  }
+  co_return split;
+}
+
+// Whether splits can take any of the candidates, which are all in use, away from the key. kFull: they cannot. A split
+// in vain would only be the first of many, up to the largest depth.
+Task<Step> Writer::CanBeSplit(Operation& op, Status* why_not) {
+  auto* const blocks = reinterpret_cast<BlockHeader*>(op.buffers->match.data());
+  for (uint32_t c = 0; c < kCandidates; ++c) {
+    if (!op.Candidate(c).has_block()) co_return Step::kOk;
+  }
+  for (uint32_t c = 0; c < kCandidates; ++c) op.batch.Read(op.Candidate(c).block(), &blocks[c], sizeof(BlockHeader));
+  const Outcome read = co_await op.batch.Run();
+  if (read != Outcome::kOk) co_return Step::kUnavailable;
+  uint64_t differ = 0;
+  for (uint32_t c = 0; c < kCandidates; ++c) differ |= blocks[c].hash ^ op.hash.h1;
+  constexpr uint64_t kSuffixes = (uint64_t{1} << kMaxDepth) - 1;
+  if ((differ & kSuffixes) != 0) co_return Step::kOk;
+  const bool deepest = op.buffers->candidates().front().header.depth() >= kMaxDepth;
+  *why_not = deepest && differ != 0
+                 ? Status(StatusCode::kOutOfMemory, "the table has its largest size, and no slot for the key is free")
+                 : Status(StatusCode::kInvalidArgument,
+                          "the key collides: 28 keys with a hash like its own have all slots that it could have, and "
+                          "neither splits nor memory help (delete one of them)");
+  co_return Step::kFull;
+}
+
+}  // namespace kvs

@@ -1,0 +1,169 @@
+// Writer: Put, Insert, Update and Delete. A write goes by the steps of its usual case (write_steps.cc). What these
+// leave is settled there too, and if the write is undone then it begins again, in a loop that knows everything
+// (writer.cc). The steps are those of docs/protocol.md, "Writes".
+//
+// Thread safety: the client's thread.
+#ifndef KVS_TABLE_WRITER_H_
+#define KVS_TABLE_WRITER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+#include "kvs/epochs/epochs.h"
+#include "kvs/layout/block.h"
+#include "kvs/table/address_cache.h"
+#include "kvs/table/combiner.h"
+#include "kvs/table/directory.h"
+#include "kvs/table/finder.h"
+#include "kvs/table/merger.h"
+#include "kvs/table/splitter.h"
+#include "kvs/table/workbench.h"
+#include "kvs/task.h"
+
+namespace kvs {
+
+struct NewBlock {
+  GlobalAddress address;
+  uint64_t bytes = 0;          // as allocated
+  uint64_t content_bytes = 0;  // as written
+  uint64_t birth = 0;          // epoch
+  const std::byte* local = nullptr;
+  uint32_t lkey = 0;
+  krcore::NodeId preferred = krcore::kNoNode;  // where it was to be
+  bool written = false;                        // the WRITE has completed
+  bool shown = false;                          // it was in a slot, if only tentatively: others may be reading it
+  bool published = false;                      // it is in a VAL slot
+  bool in_doubt = false;                       // a verb that names it has an unknown outcome: it is never reused
+
+  Slot InState(SlotState state, uint8_t fingerprint, uint8_t version) const {
+    return Slot::Make(state, fingerprint, LengthUnits(content_bytes), address, version);
+  }
+};
+
+// A write of one key: the block that it is about to publish, and how far it has come. Lives in the coroutine, or call,
+// that the write belongs to.
+struct PendingWrite {
+  // What is waited for: the last thing that was asked for and not looked at yet.
+  enum class Phase : uint8_t {
+    kBegin,    // nothing yet
+    kScan,     // [Write 1] the block's WRITE, the buckets, the blocks that match, [Write 5] the headers again
+    kScanned,  // nothing: all of that is there, and shows that the write may be published
+    kReplace,  // [Write 2] the CAS of a VAL slot
+    kInsert,   // [Write 6a] the CAS of a FREE slot to one's own tentative one, and the buckets again
+    kConfirm,  // [Write 6f] the CAS that makes a value of that
+  };
+
+  PendingWrite(Operation& operation, OpKind write_kind, std::string_view written)
+      : op(&operation), kind(write_kind), value(written) {}
+
+  bool inserts() const { return kind == OpKind::kPut || kind == OpKind::kInsert; }
+  // No verb that names the block in a slot was asked for.
+  bool unpublished() const { return phase <= Phase::kScanned; }
+  // Of kReplace and what follows. The slot's address.
+  GlobalAddress at() const { return op->SlotAddress(candidate); }
+
+  Operation* op;
+  OpKind kind;
+  std::string_view value;
+  NewBlock block;
+  Phase phase = Phase::kBegin;
+  Step step = Step::kRun;          // what the last step said (GoOnWriting),
+  Outcome outcome = Outcome::kOk;  // and how what it asked for ended
+  uint32_t candidate = 0;          // the slot of kReplace and what follows,
+  Slot old, now;          // and what it is to be changed from and to; in the phases after kReplace `now` is the
+                          // tentative slot
+  krcore::Status result;  // once it has ended,
+  bool existed = true;    // and whether the key was there
+};
+
+class Writer : private Part {
+ public:
+  Writer(Epochs& epochs, AddressCache& addresses, Combiner& combiner, Directory& directory, Finder& finder,
+         Workbench& workbench, Merger& merger, Splitter& splitter)
+      : Part(epochs.common),
+        epochs_(epochs),
+        cache_(epochs.cache),
+        addresses_(addresses),
+        combiner_(combiner),
+        directory_(directory),
+        finder_(finder),
+        workbench_(workbench),
+        merger_(merger),
+        splitter_(splitter) {}
+
+  // A write of its own, to its end. Key and value have right lengths.
+  Task<Status> Write(OpKind kind, std::string_view key, std::string_view value);
+
+  // ---- its steps, for one write or for many at a time, in a coroutine or without one
+  //
+  //   do {
+  //     write.step = GoOnWriting(write, batch);
+  //     write.outcome = co_await batch.Run();
+  //   } while (GoesOn(write.step, write.outcome, batch));
+  //
+  // What was asked for is there. kOk: the write has ended, write.result is how; kRun: more has been asked for; else it
+  // is no usual case, and for SettleWrite, with kFull if no slot is FREE (or there is no memory for a large READ).
+  Step GoOnWriting(PendingWrite& write, Batch& batch);
+  // From what was asked for last it is told, or brought about, whether the write has taken effect.
+  //
+  // How a write that has ended its steps has ended. kOk: write.result. kRestart: it has not taken effect and will not,
+  // and may begin again. kUnavailable: nor has it, for nothing was published, but a memory node of that round trip is
+  // away.
+  Task<Step> SettleWrite(PendingWrite& write);
+  // What is left of a write that the steps have not ended: SettleWrite, and then whatever it takes.
+  Task<void> FinishWrite(PendingWrite& write);
+  // Of one that has ended.
+  void EndWrite(const PendingWrite& write);
+  // The operation's own block, if no VAL slot names it.
+  void GiveBackUnused(const PendingWrite& write);
+  // Its block fits an operation's own buffer.
+  static bool IsSmall(std::string_view key, std::string_view value) {
+    return BlockBytes(key.size(), value.size()) <= kMaxSmallBlockBytes;
+  }
+
+ private:
+  // ---- writer.cc
+  auto TakeStep(PendingWrite& write);
+  Task<Step> PublishAlone(PendingWrite& write);
+  Task<void> WriteAfterAll(PendingWrite& write);
+  Task<Step> LeaveTable(Operation& op);
+  Task<Step> MakeRoom(Operation& op, Status* why_not);
+  Task<Step> CanBeSplit(Operation& op, Status* why_not);
+
+  // ---- write_steps.cc
+  Step BeginWrite(PendingWrite& write, Batch& batch);
+  Step Publish(PendingWrite& write, Batch& batch);
+  Step LookBehindTentative(PendingWrite& write, Batch& batch);
+  static void AskToSwap(PendingWrite& write, Batch& batch, Slot old, Slot now);
+  static Slot Replacement(const PendingWrite& write, Slot old);
+  void Replaced(PendingWrite& write);
+  void Inserted(PendingWrite& write);
+  Task<Step> ReplaceAfterAll(PendingWrite& write, Outcome outcome);
+  Task<Step> LookAgain(PendingWrite& write, Slot there);
+  Task<Step> ConfirmAfterAll(PendingWrite& write, Step scanned);
+  static void AskToConfirm(PendingWrite& write);
+  Task<Step> LookAtConfirm(PendingWrite& write, Outcome outcome);
+  Task<Step> AbortTentative(PendingWrite& write);
+  Step InDoubt(PendingWrite& write);
+  Task<Step> LookAtOutcome(Operation& op, GlobalAddress at, Slot before, Slot after);
+  Status UnknownStatus() const;
+  Step PlaceBlock(PendingWrite& write);
+  Step BuildNewBlock(PendingWrite& write);
+  bool SendBlock(Operation& op, NewBlock* block);
+  void RetireOld(Operation& op, Slot old);
+
+  Epochs& epochs_;
+  DirectoryCache& cache_;
+  AddressCache& addresses_;
+  Combiner& combiner_;
+  Directory& directory_;
+  Finder& finder_;
+  Workbench& workbench_;
+  Merger& merger_;
+  Splitter& splitter_;
+};
+
+}  // namespace kvs
+
+#endif  // KVS_TABLE_WRITER_H_

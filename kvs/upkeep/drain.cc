@@ -1,0 +1,413 @@
+// Emptying a memory node, so that it can be stopped: nobody takes memory there any more, its subtables are replaced by
+// copies elsewhere, and its chunks are emptied as the mover empties any. It goes on in rounds, each of which is one of
+// the mover's, so that others that need memory have their turn. Why nothing is there at last: docs/protocol.md,
+// "Draining a memory node".
+#include <algorithm>
+#include <string>
+
+#include "kvs/memory/detached.h"
+#include "kvs/memory/mutation.h"
+#include "kvs/upkeep/mover.h"
+#include "kvs/upkeep/upkeep.h"
+
+namespace kvs {
+namespace {
+
+// How often this client looks whether a round has ended; and between two, so that other movers have their turn.
+constexpr int64_t kBetweenRoundsNs = 3 * kMaxLookNs / 2;
+// Subtables moved in one round, so that rounds end.
+constexpr uint64_t kTablesPerRound = 64;
+
+constexpr GlobalAddress MemberAddress(krcore::NodeId home, krcore::NodeId node) {
+  return {home, kMembersOffset + uint64_t{node} * sizeof(uint64_t)};
+}
+
+Status CheckDrainable(krcore::NodeId node) {
+  if (node != krcore::kNoNode && node <= krcore::kMaxMemoryNode) return Status::Ok();
+  return {StatusCode::kInvalidArgument, "a memory node's id is 1 to 255, not " + std::to_string(node)};
+}
+
+// CAS of the node's word in the member list. *changed: it was `from`; then everybody is told.
+Task<Step> ChangeMember(Operation& op, krcore::NodeId home, krcore::NodeId node, MemberWord from, MemberState to,
+                        bool* changed) {
+  uint64_t& old = op.buffers->cas[0];
+  op.batch.CompareSwap(MemberAddress(home, node), from.word(), from.Become(to).word(), &old);
+  const Outcome swapped = co_await op.batch.Run();
+  if (swapped != Outcome::kOk) co_return Step::kUnavailable;
+  *changed = old == from.word();
+  if (!*changed) co_return Step::kOk;
+  op.batch.FetchAdd({home, kMemberChangesOffset}, 1, &old);
+  const Outcome told = co_await op.batch.Run();
+  co_return told == Outcome::kOk ? Step::kOk : Step::kUnavailable;
+}
+
+}  // namespace
+
+// ---- one round
+
+Task<Step> Mover::RunDrain(Draining* draining) {
+  drain_ = draining;
+  Step step = co_await Elect();
+  if (step != Step::kOk) co_return step;
+  drain_->elected = true;
+  step = co_await ClearSlots();
+  if (step == Step::kOk) step = co_await MarkDraining();
+  bool all_tables = false;
+  if (step == Step::kOk && drain_->end == DrainEnd::kGoesOn) step = co_await MoveTables(&all_tables);
+  if (step == Step::kOk && drain_->end == DrainEnd::kGoesOn && all_tables) step = co_await EmptyChunks();
+  if (!op_.batch.Stale()) {
+    co_await GiveBackRoom();
+    co_await Resign();
+  }
+  co_return step;
+}
+
+// From here on, and as long as the member list says so, nobody takes memory at the node: who has announced an epoch
+// later than the change has read the list behind it.
+Task<Step> Mover::MarkDraining() {
+  const krcore::NodeId node = drain_->node;
+  uint64_t& word = op_.buffers->cas[0];
+  for (bool known = false; !known;) {
+    op_.batch.Read(MemberAddress(home(), node), &word, sizeof(word));
+    const Outcome read = co_await op_.batch.Run();
+    if (read != Outcome::kOk) co_return Step::kUnavailable;
+    const MemberWord found(word);
+    switch (found.state()) {
+      case MemberState::kNone: drain_->end = DrainEnd::kUnknownNode; co_return Step::kOk;
+      case MemberState::kDrained:
+      case MemberState::kDraining:
+        // Another client's, perhaps: it may have died before it told the others.
+        if (found != drain_->mark) drain_->settled = false;
+        drain_->mark = found;
+        known = true;
+        break;
+      case MemberState::kInUse:
+        if (drain_->mark != MemberWord()) {
+          drain_->end = DrainEnd::kTakenBack;
+          drain_->report.closed = false;
+          co_return Step::kOk;
+        }
+        if (!common_.connections.Reach(node)) co_return Step::kUnavailable;
+        const Step marked = co_await ChangeMember(op_, home(), node, found, MemberState::kDraining, &known);
+        if (marked != Step::kOk) co_return marked;
+        if (known) drain_->mark = found.Become(MemberState::kDraining);
+        break;
+    }
+  }
+  if (drain_->settled) co_return Step::kOk;
+  co_return co_await TellMark();
+}
+
+// Until everybody knows. Then the node is done with if it is drained.
+Task<Step> Mover::TellMark() {
+  op_.batch.FetchAdd({home(), kMemberChangesOffset}, 1, &op_.buffers->cas[0]);
+  const Outcome told = co_await op_.batch.Run();
+  if (told != Outcome::kOk) co_return Step::kUnavailable;
+  (void)co_await maintenance_.MaintainNow();
+  Step waited = Step::kOk;
+  if (!Mutated(Mutation::kDrainUnannounced)) waited = co_await WaitForAll();
+  if (waited != Step::kOk) co_return waited;
+  // Taken back meanwhile, it may have been filled again.
+  uint64_t& word = op_.buffers->cas[0];
+  op_.batch.Read(MemberAddress(home(), drain_->node), &word, sizeof(word));
+  const Outcome read = co_await op_.batch.Run();
+  if (read != Outcome::kOk) co_return Step::kUnavailable;
+  if (MemberWord(word) != drain_->mark) {
+    drain_->end = DrainEnd::kTakenBack;
+    drain_->report.closed = false;
+    co_return Step::kOk;
+  }
+  drain_->settled = drain_->report.closed = true;
+  if (drain_->mark.state() == MemberState::kDrained) drain_->end = DrainEnd::kDone;
+  co_return Step::kOk;
+}
+
+// ---- subtables
+
+// Those that cannot be moved now are left for the next round, and so are more than kTablesPerRound. *all: each was
+// tried.
+Task<Step> Mover::MoveTables(bool* all) {
+  *all = false;
+  std::vector<uint64_t> entries;
+  const Step directory_read = co_await ReadDirectory(&entries);
+  if (directory_read != Step::kOk) co_return directory_read;
+  const auto lies_there = [this](uint64_t word) {
+    const DirectoryEntry entry(word);
+    return entry.has_subtable() && entry.subtable().node == drain_->node;
+  };
+  uint64_t& left = drain_->report.tables_left;
+  left = static_cast<uint64_t>(std::count_if(entries.begin(), entries.end(), lies_there));
+  under_way_.clear();
+  uint64_t moved_here = 0;
+  for (uint32_t index = 0; index < entries.size(); ++index) {
+    if (DirectoryEntry(entries[index]).merging()) under_way_.push_back(index);
+    if (!lies_there(entries[index])) continue;
+    if (moved_here == kTablesPerRound) co_return Step::kOk;
+    if (OutOfTime()) co_return Step::kFull;
+    const Step elected = co_await StayElectedInTime();
+    if (elected != Step::kOk) co_return elected;
+    const Step moved = co_await MoveTable(index);
+    if (op_.batch.Stale()) co_return Step::kRestart;
+    if (moved == Step::kUnavailable) co_return moved;
+    found_.no_room |= moved == Step::kFull;
+    if (moved != Step::kOk) continue;
+    ++drain_->report.tables_moved;
+    ++moved_here;
+    --left;
+    found_.progress = true;
+  }
+  *all = true;
+  if (!under_way_.empty()) co_await FinishOthersWork();
+  co_return Step::kOk;
+}
+
+// Beside no other split or merge that this client does by itself, for whose end the mover must not wait.
+Task<Step> Mover::MoveTable(uint32_t index) {
+  if (table_.workbench.in_background()) co_return Step::kRestart;
+  const Workbench::InBackground in_background(table_.workbench);
+  co_return co_await Relocate(index);
+}
+
+// A merge takes its two tables out of use and publishes new ones, so it is what moves a table: with its sibling, into
+// copies. A table that has none of its depth is split first, and then joined with its child. kOk: the table of
+// dir[index] lies elsewhere. kRestart: not yet. kFull: there is no room for new ones.
+Task<Step> Mover::Relocate(uint32_t index) {
+  op_.epoch = epochs_.home.epoch();
+  uint64_t* const scratch = op_.buffers->directory.data();
+  TableRef table, sibling;
+  const Step read = co_await table_.directory.ReadEntry(op_.batch, scratch, index, &table);
+  if (read != Step::kOk) co_return read;
+  if (table.entry.state() != DirectoryState::kNormal) {
+    under_way_.push_back(index);
+    co_return Step::kRestart;
+  }
+  if (table.address.node != drain_->node) co_return Step::kOk;  // it was its sibling's
+  const uint32_t depth = table.entry.depth();
+  if (depth > 0) {
+    const uint32_t sibling_index = index ^ 1u << (depth - 1);
+    const Step sibling_read = co_await table_.directory.ReadEntry(op_.batch, scratch, sibling_index, &sibling);
+    if (sibling_read != Step::kOk) co_return sibling_read;
+    if (sibling.entry.state() != DirectoryState::kNormal) {
+      under_way_.push_back(sibling_index);
+      co_return Step::kRestart;
+    }
+  }
+  const bool is_pair = depth > 0 && sibling.entry.depth() == depth;
+  if (!is_pair) {
+    const Step split = co_await table_.splitter.Split(op_, table);
+    if (split != Step::kOk) co_return split;
+  }
+  uint32_t joined = index;
+  const Step merged = co_await table_.merger.TryMerge(op_, &joined, is_pair ? MergeFor::kCopies : MergeFor::kJoin);
+  if (merged == Step::kUnavailable || merged == Step::kFull) co_return merged;
+  const Step read_again = co_await table_.directory.ReadEntry(op_.batch, scratch, index, &table);
+  if (read_again != Step::kOk) co_return read_again;
+  co_return table.entry.has_subtable() && table.address.node != drain_->node ? Step::kOk : Step::kRestart;
+}
+
+// ---- chunks
+
+// All of the node's, the emptiest first, as many as there are evacuation slots.
+void Mover::ChooseAll(const Census& census, const std::map<Chunk, ChunkWord>& chunks) {
+  victims_.clear();
+  for (const auto& [chunk, word] : chunks) {
+    const auto live = census.blocks.find(chunk);
+    uint64_t room = 0;
+    switch (word.kind()) {
+      case ChunkKind::kBlocks: room = live == census.blocks.end() ? 0 : live->second.Needed(); break;
+      case ChunkKind::kTables:
+        if (census.tables.contains(chunk)) continue;
+        break;
+      case ChunkKind::kRun: break;  // its copy takes a run, which cannot be taken beforehand
+      case ChunkKind::kFree:
+      case ChunkKind::kRunRest:
+      case ChunkKind::kReserved: continue;
+    }
+    victims_.push_back({chunk, word});
+    victims_.back().room = room;
+  }
+  std::stable_sort(victims_.begin(), victims_.end(), [](const Victim& a, const Victim& b) { return a.room < b.room; });
+  if (victims_.size() > kEvacuationSlots) victims_.resize(kEvacuationSlots);
+}
+
+// Chunks of runs whose first one is gone: a client died while it took or gave back a run. Nobody takes a run here any
+// more, and who gave one back has ended or is dead, so they are nobody's.
+Task<Step> Mover::FreeOrphans(std::map<Chunk, ChunkWord>* chunks) {
+  uint64_t run_ends = 0;
+  for (auto& [chunk, word] : *chunks) {
+    if (word.kind() == ChunkKind::kRun) run_ends = chunk.second + word.count();
+    if (word.kind() != ChunkKind::kRunRest || chunk.second < run_ends) continue;
+    uint64_t& old = op_.buffers->cas[0];
+    op_.batch.CompareSwap({chunk.first, ChunkWordOffset(chunk.second)}, word.word(), word.Freed().word(), &old);
+    const Outcome freed = co_await op_.batch.Run();
+    if (freed != Outcome::kOk) co_return Step::kUnavailable;
+    if (old != word.word()) continue;
+    word = word.Freed();
+    --drain_->report.chunks_left;
+    found_.progress = true;
+  }
+  co_return Step::kOk;
+}
+
+Task<Step> Mover::EmptyChunks() {
+  Census census;
+  bool valid = false;  // or not: it is an estimate
+  const Step scanned = co_await Scan(&census, &valid);
+  if (scanned != Step::kOk) co_return scanned;
+  std::map<Chunk, ChunkWord> chunks;
+  const krcore::NodeId node = drain_->node;
+  const Step read = co_await ReadChunks(std::span(&node, 1), &chunks);
+  if (read != Step::kOk) co_return read;
+  if (chunks.empty()) co_return Step::kUnavailable;
+  uint64_t& left = drain_->report.chunks_left;
+  left = static_cast<uint64_t>(std::count_if(chunks.begin(), chunks.end(), [](const auto& chunk) {
+    return chunk.second.kind() != ChunkKind::kFree && chunk.second.kind() != ChunkKind::kReserved;
+  }));
+  const Step swept = co_await FreeOrphans(&chunks);
+  if (swept != Step::kOk) co_return swept;
+  if (left == 0) {
+    // Nobody has taken a chunk since the mark was known to all, if it is still there.
+    bool unchanged = false;
+    const Step ended = co_await ChangeMember(op_, home(), node, drain_->mark, MemberState::kDrained, &unchanged);
+    if (ended != Step::kOk) co_return ended;
+    if (!unchanged) {
+      drain_->end = DrainEnd::kTakenBack;
+      drain_->report.closed = false;
+      co_return Step::kOk;
+    }
+    drain_->mark = drain_->mark.Become(MemberState::kDrained);
+    drain_->settled = false;
+    co_return co_await TellMark();
+  }
+  ChooseAll(census, chunks);
+  const bool any = !victims_.empty();
+  size_t fit = 0;
+  const Step claimed = co_await ClaimRoom(&fit);
+  if (claimed != Step::kOk) co_return claimed;
+  if (epochs_.memory->room_for_copies() == 0) {  // what needs none
+    const auto needs = [](const Victim& victim) { return victim.room > 0; };
+    fit = static_cast<size_t>(std::ranges::find_if(victims_, needs) - victims_.begin());
+  }
+  victims_.resize(fit);
+  found_.no_room |= any && fit == 0;
+  Step step = Step::kOk;
+  if (fit > 0) step = co_await Evacuate();
+  left -= std::min(left, report_->chunks_freed);
+  found_.progress |= report_->chunks_freed > 0;
+  if (step == Step::kOk && found_.no_room && !found_.progress) drain_->end = DrainEnd::kNoRoom;
+  co_return step;
+}
+
+// ---- the client's side
+
+Task<void> Drainer::RunRound(int64_t timeout_ms) {
+  CompactReport report;
+  epochs_.room.waited_for = false;
+  Operation& op = compaction_.BeginMover(/*drains=*/true);
+  {
+    Mover mover(epochs_, table_, maintenance_, compaction_.seen_mover(), op, {.timeout_ms = timeout_ms}, &report);
+    draining_->step = co_await mover.RunDrain(draining_.get());
+    if (op.batch.Stale()) draining_->step = Step::kRestart;  // expelled: no memory node failed
+  }
+  draining_->report.blocks_moved += report.blocks_moved;
+  draining_->report.bytes_moved += report.bytes_moved;
+  ++draining_->report.rounds;
+  compaction_.EndMover(report.chunks_freed);
+}
+
+Task<Status> Drainer::DrainInRounds(DrainOptions options, DrainReport* report) {
+  const int64_t deadline_ns = common_.clock.NowNs() + options.timeout_ms * 1'000'000;
+  const std::string name = "memory node " + std::to_string(draining_->node);
+  for (;;) {
+    while (epochs_.room.running > 0) co_await epochs_.operations.Pause(kLookNs);
+    if (epochs_.own_work.closing) co_return Status(StatusCode::kBadState, "the client is closing");
+    const int64_t left_ms = (deadline_ns - common_.clock.NowNs()) / 1'000'000;
+    if (left_ms <= 0 && draining_->elected) co_return StatusCode::kTimeout;
+    if (left_ms <= 0) co_return Status(StatusCode::kExists, "another client gives memory back");
+    const uint64_t rounds = draining_->report.rounds;
+    RunDetached(RunRound(left_ms), &epochs_.room.running);
+    while (draining_->report.rounds == rounds) {
+      co_await epochs_.operations.Pause(kLookNs);
+      *report = draining_->report;
+    }
+    *report = draining_->report;
+    if (draining_->step == Step::kUnavailable)
+      co_return common_.connections.UnavailableStatus("draining a memory node");
+    switch (draining_->end) {
+      case DrainEnd::kGoesOn: co_await epochs_.operations.Pause(kBetweenRoundsNs); continue;
+      case DrainEnd::kDone: co_return Status::Ok();
+      case DrainEnd::kUnknownNode: co_return Status(StatusCode::kNotFound, name + " has not joined the store");
+      case DrainEnd::kTakenBack: co_return Status(StatusCode::kBadState, name + " was taken back into use");
+      case DrainEnd::kNoRoom: break;
+    }
+    // There may be some after a compaction of the others.
+    draining_->end = DrainEnd::kGoesOn;
+    CompactReport made;
+    const int64_t rest_ms = std::max<int64_t>((deadline_ns - common_.clock.NowNs()) / 1'000'000, 1);
+    const Status compacted = co_await compaction_.Compact({.thorough = true, .timeout_ms = rest_ms}, &made);
+    if (compacted == StatusCode::kBadState || compacted == StatusCode::kUnavailable) co_return compacted;
+    // kExists: it was another client's, or was cut short.
+    if (made.chunks_freed > 0 || compacted == StatusCode::kExists) continue;
+    const Status given_up = co_await TakeBack(draining_->node);
+    if (!given_up.ok()) co_return given_up;
+    report->closed = draining_->report.closed = false;
+    co_return Status(StatusCode::kOutOfMemory, "the other memory nodes have no room for what is left at " + name);
+  }
+}
+
+Task<Status> Drainer::Drain(krcore::NodeId node, DrainOptions options, DrainReport* report) {
+  *report = {};
+  Status status = CheckDrainable(node);
+  if (!status.ok()) co_return status;
+  if (node == common_.shape.home) {
+    co_return Status(StatusCode::kInvalidArgument,
+                     "memory node " + std::to_string(node) + " is the store's home: it holds the directory and stays");
+  }
+  if (draining_) {
+    co_return Status(StatusCode::kExists,
+                     "this client is draining memory node " + std::to_string(draining_->node) + " already");
+  }
+  draining_ = std::make_unique<Draining>();
+  draining_->node = node;
+  status = co_await DrainInRounds(options, report);
+  draining_.reset();
+  co_return status;
+}
+
+Task<Status> Drainer::Undrain(krcore::NodeId node) {
+  const Status status = CheckDrainable(node);
+  if (!status.ok()) co_return status;
+  co_return co_await TakeBack(node);
+}
+
+Task<Status> Drainer::TakeBack(krcore::NodeId node) {
+  Operation& op = co_await epochs_.operations.LeaseOwnOperation("undrain");
+  const OperationLease lease(epochs_.operations, op);
+  for (;; co_await epochs_.operations.BackOff(op)) {
+    if (op.attempt > 0 && epochs_.operations.OutOfTime(op)) co_return StatusCode::kTimeout;
+    if (op.batch.Stale()) [[unlikely]]
+      epochs_.operations.BeginAgain(op);
+    uint64_t& word = op.buffers->cas[0];
+    op.batch.Read(MemberAddress(common_.shape.home, node), &word, sizeof(word));
+    const Outcome read = co_await op.batch.Run();
+    if (read == Outcome::kUnavailable) co_return common_.connections.UnavailableStatus("the member list");
+    if (read != Outcome::kOk) continue;
+    const MemberWord found(word);
+    if (found.state() == MemberState::kNone) {
+      co_return Status(StatusCode::kNotFound, "memory node " + std::to_string(node) + " has not joined the store");
+    }
+    if (!common_.connections.Reach(node))
+      co_return common_.connections.UnavailableStatus("taking a memory node back into use");
+    uint64_t& first_word = op.buffers->cas[1];  // it may be dead, and nobody has noticed
+    op.batch.Read({node, 0}, &first_word, sizeof(first_word));
+    const Outcome alive = co_await op.batch.Run();
+    if (alive != Outcome::kOk) continue;
+    // Whoever changed the word may have died before he told the others, so they are told in any case.
+    bool changed = false;
+    const Step step = co_await ChangeMember(op, common_.shape.home, node, found, MemberState::kInUse, &changed);
+    if (Failed(op, step)) co_return common_.connections.UnavailableStatus("the member list");
+    if (step == Step::kOk && changed) co_return Status::Ok();
+  }
+}
+
+}  // namespace kvs

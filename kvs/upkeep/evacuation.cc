@@ -1,0 +1,480 @@
+// One round of the mover: the chunks chosen are announced, emptied and freed, or given up. And what that takes: waiting
+// for everybody, and scanning the store. Why a chunk that it frees is not in use any more, and what the steps are:
+// docs/protocol.md, "Emptying chunks".
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "kvs/memory/mutation.h"
+#include "kvs/upkeep/mover.h"
+
+namespace kvs {
+namespace {
+
+// Scans of one round, until all that its chunks held has moved.
+constexpr int kScansPerRound = 16;
+constexpr int64_t kInvalidScanNs = 8'000'000;
+
+uint64_t SlotOfEvacuation(uint32_t slot) { return kEvacuationOffset + slot * sizeof(uint64_t); }
+
+// Of a subtable's slots, beside its sibling's: what may be merged.
+constexpr uint64_t kSparseTablePercent = 20;
+
+}  // namespace
+
+// ---- the round
+
+// Tells everybody. Those for which there is no slot are left for another time.
+Task<Step> Mover::Announce() {
+  uint64_t* const slots = op_.buffers->slots.data();
+  size_t next = 0;
+  for (uint32_t slot = 0; slot < kEvacuationSlots && next < victims_.size(); ++slot) {
+    Victim& victim = victims_[next];
+    // Nobody cuts from it any more.
+    const ChunkWord full = victim.word.kind() == ChunkKind::kTables   ? victim.word.As(ChunkKind::kTables, 0xfffff)
+                           : victim.word.kind() == ChunkKind::kBlocks ? victim.word.As(ChunkKind::kBlocks, kUnitsOfCut)
+                                                                      : victim.word;
+    if (full != victim.word) {
+      op_.batch.CompareSwap(victim.WordAddress(), victim.word.word(), full.word(), &slots[0]);
+      const Outcome sealed = co_await op_.batch.Run();
+      if (sealed != Outcome::kOk) co_return Step::kUnavailable;
+      if (slots[0] != victim.word.word()) {
+        victims_.erase(victims_.begin() + static_cast<std::ptrdiff_t>(next));
+        --slot;
+        continue;
+      }
+      victim.word = full;
+    }
+    op_.batch.CompareSwap({home(), SlotOfEvacuation(slot)}, 0, victim.Evacuation().word(), &slots[0]);
+    const Outcome set = co_await op_.batch.Run();
+    if (set != Outcome::kOk) co_return Step::kUnavailable;
+    if (slots[0] != 0) continue;  // another mover's
+    victim.slot = slot;
+    ++next;
+  }
+  victims_.resize(next);
+  // Behind them all: memory kept from ended clients is not used by who finds another count.
+  op_.batch.FetchAdd({home(), kEvacuationsOffset}, 1, &slots[0]);
+  const Outcome counted = co_await op_.batch.Run();
+  co_return counted == Outcome::kOk ? Step::kOk : Step::kUnavailable;
+}
+
+// Slots of movers that did not come to an end.
+Task<Step> Mover::ClearSlots() {
+  std::array<uint64_t, kEvacuationSlots> found;
+  op_.batch.Read({home(), kEvacuationOffset}, op_.buffers->match.data(), sizeof(found));
+  const Outcome read = co_await op_.batch.Run();
+  if (read != Outcome::kOk) co_return Step::kUnavailable;
+  std::memcpy(found.data(), op_.buffers->match.data(), sizeof(found));
+  for (uint32_t slot = 0; slot < kEvacuationSlots; ++slot) {
+    if (found[slot] == 0) continue;
+    const Step given_up = co_await GiveUp(EvacuationWord(found[slot]));
+    if (given_up != Step::kOk) co_return given_up;
+    op_.batch.CompareSwap({home(), SlotOfEvacuation(slot)}, found[slot], 0, &op_.buffers->cas[0]);
+    const Outcome cleared = co_await op_.batch.Run();
+    if (cleared != Outcome::kOk) co_return Step::kUnavailable;
+  }
+  co_return Step::kOk;
+}
+
+Task<Step> Mover::Free(const Victim& victim) {
+  uint64_t& old = op_.buffers->cas[0];
+  uint64_t count = 1;
+  if (victim.word.kind() == ChunkKind::kRun) {
+    // The rest first: whoever finds the first chunk of a run finds all of it. Where its taker died some are missing.
+    const auto* const words = reinterpret_cast<const ChunkWord*>(op_.buffers->match.data());
+    count = std::min<uint64_t>(victim.word.count(), kMatchBytes / sizeof(ChunkWord));
+    op_.batch.Read(victim.WordAddress(), op_.buffers->match.data(), static_cast<uint32_t>(count * sizeof(ChunkWord)));
+    const Outcome read = co_await op_.batch.Run();
+    if (read != Outcome::kOk) co_return Step::kUnavailable;
+    if (words[0] != victim.word) co_return Step::kRestart;
+    uint64_t end = 1;
+    while (end < count && words[end].kind() == ChunkKind::kRunRest) ++end;
+    count = end;
+    for (uint64_t i = end; i-- > 1;) {
+      const GlobalAddress at{victim.chunk.first, ChunkWordOffset(victim.chunk.second + i)};
+      op_.batch.CompareSwap(at, words[i].word(), words[i].Freed().word(), &op_.buffers->cas[i % kCandidates]);
+      if (op_.batch.size() < kCandidates && i > 1) continue;
+      const Outcome freed = co_await op_.batch.Run();
+      if (freed != Outcome::kOk) co_return Step::kUnavailable;
+    }
+  }
+  op_.batch.CompareSwap(victim.WordAddress(), victim.word.word(), victim.word.Freed().word(), &old);
+  const Outcome freed = co_await op_.batch.Run();
+  if (freed != Outcome::kOk) co_return Step::kUnavailable;
+  if (old != victim.word.word()) co_return Step::kRestart;
+  report_->chunks_freed += count;
+  report_->chunks_left -= std::min<uint64_t>(report_->chunks_left, 1);
+  common_.stats.chunks_freed += count;
+  op_.batch.FetchAdd({home(), kFreedChunksOffset}, count, &old);
+  const Outcome told = co_await op_.batch.Run();
+  co_return told == Outcome::kOk ? Step::kOk : Step::kUnavailable;
+}
+
+// The chunks were chosen by what a scan saw of them while others filled them, perhaps. Now nobody adds to them any
+// more: those for which there is no room after all are given up before anything is moved.
+Task<Step> Mover::LookAgain() {
+  Census census;
+  bool valid = false;  // or not: it is an estimate
+  const Step scanned = co_await Scan(&census, &valid);
+  if (scanned != Step::kOk) co_return scanned;
+  for (Victim& victim : victims_) victim.room = census.blocks[victim.chunk].Needed();
+  std::sort(victims_.begin(), victims_.end(), [](const Victim& a, const Victim& b) { return a.room < b.room; });
+  size_t fit = 0;
+  const Step claimed = co_await ClaimRoom(&fit);
+  for (; victims_.size() > fit; victims_.pop_back()) {
+    if (op_.batch.Stale()) co_return Step::kRestart;
+    const Step ended = co_await End(victims_.back(), /*free=*/false);
+    if (ended == Step::kUnavailable) co_return ended;
+  }
+  co_return claimed;
+}
+
+// One round: the chunks chosen are announced, emptied and freed. What cannot be emptied stays as it was.
+Task<Step> Mover::Evacuate() {
+  Step step = Step::kOk;
+  // A client that has stopped is expelled before anything is sealed for it: what it may know is left alone.
+  if (!op_.drains && !Mutated(Mutation::kEvacuationUnannounced)) step = co_await WaitForAll(victims_);
+  if (step != Step::kOk) co_return step;
+  step = co_await Announce();  // [Empty 1]
+  if (step == Step::kOk && victims_.empty()) co_return step;
+  if (step == Step::kOk) step = co_await maintenance_.MaintainNow();
+  if (step == Step::kOk && !Mutated(Mutation::kEvacuationUnannounced))
+    step = co_await WaitForAll(victims_);  // [Empty 2]
+  if (step == Step::kOk && scarce_) step = co_await LookAgain();
+  int scans = 0, invalid = 0, left = victims_.empty() ? 0 : INT32_MAX;
+  while (step == Step::kOk && left > 0 && scans < kScansPerRound && invalid < kInvalidScans && !OutOfTime()) {
+    bool valid = false;
+    for (Victim& victim : victims_) victim.references = 0;
+    step = co_await Scan(nullptr, &valid);  // [Empty 3]
+    if (step != Step::kOk) break;
+    if (!valid) {
+      ++invalid;
+      co_await FinishOthersWork();
+      continue;
+    }
+    ++scans;
+    left = 0;
+    for (Victim& victim : victims_) {
+      victim.empty = victim.references == 0;  // and stays so
+      left += victim.empty ? 0 : 1;
+    }
+  }
+  const bool any = std::any_of(victims_.begin(), victims_.end(), [](const Victim& victim) { return victim.empty; });
+  if (step == Step::kOk && any) step = co_await WaitForReaders();  // [Empty 4]
+  for (const Victim& victim : victims_) {
+    if (op_.batch.Stale()) co_return Step::kRestart;
+    const Step ended = co_await End(victim, step == Step::kOk && victim.empty);
+    if (ended == Step::kUnavailable) co_return ended;
+  }
+  victims_.clear();
+  co_return step;
+}
+
+// Splits and merges that the last scan met: whoever was at one may have stopped, and others may find no memory to
+// finish it. Those that go on come to an end by themselves.
+Task<void> Mover::FinishOthersWork() {
+  const std::vector<uint32_t> under_way = under_way_;
+  for (const uint32_t index : under_way) {
+    TableRef table;
+    op_.epoch = epochs_.home.epoch();
+    const Step read = co_await table_.directory.ReadEntry(op_.batch, &op_.buffers->directory[0], index, &table);
+    if (read != Step::kOk) co_return;
+    if (table.entry.merging()) {
+      const Step known = co_await table_.directory.ReadMerge(op_.batch, &op_.buffers->merge, table.entry, &op_.merge);
+      if (known != Step::kOk) co_return;
+      (void)co_await table_.merger.HelpMerge(op_);
+    }
+    if (table.entry.splitting()) (void)co_await table_.splitter.Split(op_, table);
+  }
+  co_await Wait(kInvalidScanNs);
+}
+
+Task<Step> Mover::WaitForReaders() {
+  if (Mutated(Mutation::kNoSecondGrace)) co_return Step::kOk;
+  const bool tables = std::any_of(victims_.begin(), victims_.end(),
+                                  [](const Victim& victim) { return victim.word.kind() == ChunkKind::kTables; });
+  if (tables) {
+    // Whoever unlinked a table may have died before he told the others, whose directory caches may name it.
+    op_.batch.FetchAdd({home(), kRetiredTablesOffset}, 1, &op_.buffers->cas[0]);
+    const Outcome told = co_await op_.batch.Run();
+    if (told != Outcome::kOk) co_return Step::kUnavailable;
+  }
+  co_return co_await WaitForAll(victims_);
+}
+
+// Frees the chunk, or gives it up; and only then clears its slot. A chunk that is given up gets another generation, so
+// that no mover who thinks that it is still being emptied can free it.
+Task<Step> Mover::End(const Victim& victim, bool free) {
+  if (free) {
+    const Step freed = co_await Free(victim);
+    if (freed == Step::kUnavailable) co_return freed;
+  } else {
+    const Step given_up = co_await GiveUp(victim.Evacuation());
+    if (given_up != Step::kOk) co_return given_up;
+    given_up_.insert(victim.chunk);
+  }
+  op_.batch.CompareSwap({home(), SlotOfEvacuation(victim.slot)}, victim.Evacuation().word(), 0, &op_.buffers->cas[0]);
+  const Outcome cleared = co_await op_.batch.Run();
+  co_return cleared == Outcome::kOk ? Step::kOk : Step::kUnavailable;
+}
+
+Task<Step> Mover::GiveUp(EvacuationWord evacuation) {
+  const GlobalAddress at{evacuation.node(), ChunkWordOffset(evacuation.chunk())};
+  uint64_t& word = op_.buffers->cas[0];
+  op_.batch.Read(at, &word, sizeof(word));
+  const Outcome read = co_await op_.batch.Run();
+  if (read != Outcome::kOk) co_return Step::kUnavailable;
+  for (ChunkWord found(word); evacuation.OfGeneration(found.generation()); found = ChunkWord(word)) {
+    const ChunkWord next = ChunkWord::Make(found.kind(), found.count(), found.generation() + 1);
+    op_.batch.CompareSwap(at, found.word(), next.word(), &word);
+    const Outcome swapped = co_await op_.batch.Run();
+    if (swapped != Outcome::kOk) co_return Step::kUnavailable;
+    if (word == found.word()) {
+      common_.store.chunk_ages.Renamed(at.node, evacuation.chunk(), found, next);
+      break;
+    }
+  }
+  co_return Step::kOk;
+}
+
+// ---- [Empty 2], [Empty 4] waiting
+
+// A client that was expelled and had announced this epoch knows what was made up to one epoch later. Is the chunk that
+// old, or may it be?
+bool Mover::MayKnow(uint64_t announced, Chunk chunk, ChunkWord word) const {
+  if (Mutated(Mutation::kExpelledUnawaited)) return false;
+  return !common_.store.chunk_ages.IsYounger(chunk.first, chunk.second, word, announced + 2);
+}
+
+// Have all announced an epoch beyond this one: the living, and those expelled ones that may know one of the victims?
+// Without victims: all expelled ones.
+bool Mover::AllAnnounced(uint64_t epoch, std::span<const Victim> victims) const {
+  if (maintenance_.announced_by_living() <= epoch) return false;
+  return std::all_of(
+      maintenance_.expelled_epochs().begin(), maintenance_.expelled_epochs().end(), [&](uint64_t announced) {
+        return announced > epoch ||
+               (!victims.empty() && std::none_of(victims.begin(), victims.end(),
+                                                 [&](const Victim& v) { return MayKnow(announced, v.chunk, v.word); }));
+      });
+}
+
+// Until all clients, expelled ones too, have announced an epoch beyond the one that is read now: whatever they began
+// before has ended. Of the victims alone: but for those that are expelled and can know none of them. kFull: not in
+// time.
+Task<Step> Mover::WaitForAll(std::span<const Victim> victims) {
+  uint64_t& epoch = op_.buffers->cas[0];
+  op_.batch.Read({home(), kEpochOffset}, &epoch, sizeof(epoch));
+  const Outcome read = co_await op_.batch.Run();
+  if (read != Outcome::kOk) co_return Step::kUnavailable;
+  const uint64_t passed = epoch;
+  const int64_t begin_ns = common_.clock.NowNs();
+  int64_t look_ns = kLookNs;
+  while (!AllAnnounced(passed, victims)) {
+    if (OutOfTime() || OutOfPatience(begin_ns)) co_return Step::kFull;
+    if (!victims.empty() && !op_.drains && maintenance_.announced_by_living() > passed) {
+      found_.pinned = true;  // by a client that was expelled meanwhile, until it goes
+      co_return Step::kFull;
+    }
+    if (op_.batch.Stale()) co_return Step::kRestart;
+    const Step elected = co_await StayElectedInTime();
+    if (elected != Step::kOk) co_return elected;
+    epochs_.own_work.maintain_at_ns = 0;  // the next round at once
+    co_await Wait(look_ns);
+    look_ns = NextLook(look_ns);
+  }
+  co_return op_.batch.Stale() ? Step::kRestart : Step::kOk;
+}
+
+// ---- [Empty 3] scanning
+
+Task<Step> Mover::ReadDirectory(std::vector<uint64_t>* entries) {
+  // As much as is in use: an entry of depth d has descendants below 2^d only, those under way aside, which make the
+  // scan invalid anyway.
+  uint32_t depth = 5;
+  for (;;) {
+    const uint64_t bytes = sizeof(uint64_t) << depth;
+    if (!image_.Grow(common_.node, std::max<uint64_t>(bytes, common_.shape.geometry.bytes()))) {
+      co_return Step::kFull;
+    }
+    op_.batch.Read(table_.directory.EntryAddress(0), image_.memory.get(), static_cast<uint32_t>(bytes),
+                   image_.region->lkey());
+    const Outcome read = co_await op_.batch.Run();
+    if (read != Outcome::kOk) co_return Step::kUnavailable;
+    entries->resize(size_t{1} << depth);
+    std::memcpy(entries->data(), image_.memory.get(), bytes);
+    uint32_t deepest = 0;
+    for (const uint64_t word : *entries) {
+      if (DirectoryEntry(word).present()) deepest = std::max(deepest, DirectoryEntry(word).depth() + 1);
+    }
+    if (deepest <= depth || depth == kMaxDepth) co_return Step::kOk;
+    depth = std::min(deepest, kMaxDepth);
+  }
+}
+
+// Visits every slot of every subtable. *valid: the directory stood still meanwhile, so that no reference was missed.
+Task<Step> Mover::Scan(Census* census, bool* valid) {
+  ++report_->scans;
+  *valid = false;
+  std::vector<uint64_t> before, after;
+  under_way_.clear();
+  const Step elected = co_await StayElected();
+  if (elected != Step::kOk) co_return elected;
+  const Step read_before = co_await ReadDirectory(&before);
+  if (read_before != Step::kOk) co_return read_before;
+  bool still = true;
+  for (uint32_t index = 0; index < before.size(); ++index) {
+    const DirectoryEntry entry(before[index]);
+    if (!entry.present()) continue;
+    // References move only between a table and its published child, and in merges.
+    const uint32_t child = entry.splitting() ? ChildIndex(index, entry.depth()) : 0;
+    const bool announced = entry.splitting() && !(child < before.size() && DirectoryEntry(before[child]).present());
+    const bool at_rest = entry.state() == DirectoryState::kNormal || announced;
+    if (!at_rest) under_way_.push_back(index);
+    still &= at_rest;
+    if (!entry.has_subtable()) continue;
+    if (OutOfTime()) co_return Step::kFull;
+    const Step elected_still = co_await StayElectedInTime();
+    if (elected_still != Step::kOk) co_return elected_still;
+    const Step visited = co_await VisitTable(index, entry, census);
+    still &= visited != Step::kRestart;
+    if (visited != Step::kOk && visited != Step::kRestart) co_return visited;
+  }
+  const Step read_after = co_await ReadDirectory(&after);
+  if (read_after != Step::kOk) co_return read_after;
+  *valid = (still && before == after) || Mutated(Mutation::kScanUnchecked);
+  co_return op_.batch.Stale() ? Step::kRestart : Step::kOk;
+}
+
+// kRestart: the directory does not name the table any more.
+Task<Step> Mover::VisitTable(uint32_t index, DirectoryEntry entry, Census* census) {
+  const SubtableGeometry& geometry = common_.shape.geometry;
+  const GlobalAddress table = entry.subtable();
+  // Nothing is held from one table to the next. So what the directory named under an earlier epoch may have been
+  // retired and be something else by now; but what it names under this one stays what it is.
+  op_.epoch = epochs_.home.epoch();
+  uint64_t& named = op_.buffers->directory[0];
+  op_.batch.Read(table_.directory.EntryAddress(index), &named, sizeof(named));
+  op_.batch.Read(table, image_.memory.get(), static_cast<uint32_t>(geometry.bytes()), image_.region->lkey());
+  const Outcome read = co_await op_.batch.Run();
+  if (read != Outcome::kOk) co_return Step::kUnavailable;
+  if (named != entry.word()) co_return Step::kRestart;
+  CountReference(table);
+  std::vector<Slot> slots(geometry.slots());
+  uint32_t used = 0;
+  for (uint32_t s = 0; s < geometry.slots(); ++s) {
+    std::memcpy(&slots[s], image_.memory.get() + SlotOffset(s), sizeof(Slot));
+    used += slots[s].has_block() ? 1 : 0;
+  }
+  if (census != nullptr) {
+    ++census->tables[ChunkOf(table)];
+    if (entry.depth() > 0 && uint64_t{used} * 100 <= uint64_t{geometry.slots()} * kSparseTablePercent) {
+      census->sparse.push_back(index);
+    }
+  }
+  for (uint32_t s = 0; s < geometry.slots(); ++s) {
+    const Slot slot = slots[s];
+    if (!slot.has_block()) continue;
+    if (epochs_.own_work.closing) co_return Step::kFull;
+    const GlobalAddress block = slot.block();
+    if (census != nullptr) {
+      uint64_t bytes = uint64_t{slot.length_units()} * kUnitBytes;
+      if (slot.length_units() == kLargeBlock) {
+        const Step sized = co_await ReadLength(block, &bytes);
+        if (sized != Step::kOk) co_return sized;
+        bytes = RoundBlockBytes(bytes, common_.shape.chunk_bytes);
+      }
+      // Behind a copy the rest of a chunk may be too small for the next one, which leaves out less than its own size.
+      Blocks& blocks = census->blocks[ChunkOf(block)];
+      blocks.bytes += bytes;
+      blocks.room += bytes > common_.shape.chunk_bytes / kSmallBlocks ? 2 * bytes : bytes;
+      continue;
+    }
+    if (!CountReference(block)) continue;
+    if (slot.state() == SlotState::kFrz) continue;  // a split or merge under way: the scan is not valid
+    const GlobalAddress at{table.node, table.offset + SlotOffset(s)};
+    if (slot.state() == SlotState::kIns) {
+      // Whoever lived has let go of it: [Empty 2].
+      op_.batch.CompareSwap(at, slot.word(), Slot::Free().word(), &op_.buffers->cas[0]);
+      const Outcome killed = co_await op_.batch.Run();
+      if (killed != Outcome::kOk) co_return Step::kUnavailable;
+      continue;
+    }
+    const Step moved = co_await Move(at, slot);
+    if (moved == Step::kUnavailable) co_return moved;  // else it stays where it is: it has changed, or there is no room
+    found_.no_room |= moved == Step::kFull;
+  }
+  co_return Step::kOk;
+}
+
+Task<Step> Mover::ReadLength(GlobalAddress block, uint64_t* bytes) {
+  op_.batch.Read(block, op_.buffers->match.data(), sizeof(BlockHeader));
+  const Outcome read = co_await op_.batch.Run();
+  if (read != Outcome::kOk) co_return Step::kUnavailable;
+  // A block that is on its way out may be anything by now; then the next scan knows better.
+  *bytes = std::min(BlockView(op_.buffers->match.data()).bytes(), BlockBytes(kMaxKeyBytes, kMaxValueBytes));
+  co_return Step::kOk;
+}
+
+// An ordinary update of the slot, with the value that it has. kRestart: it has changed.
+Task<Step> Mover::Move(GlobalAddress at, Slot slot) {
+  const GlobalAddress from = slot.block();
+  BlockView block;
+  uint64_t bytes = FirstReadBytes(slot);
+  op_.batch.Read(from, op_.buffers->match.data(), static_cast<uint32_t>(bytes));
+  const Outcome read = co_await op_.batch.Run();
+  if (read != Outcome::kOk) co_return Step::kUnavailable;
+  block = BlockView(op_.buffers->match.data());
+  if (slot.length_units() == kLargeBlock) {
+    bytes = block.bytes();
+    const Step large = co_await table_.finder.ReadLargeBlock(op_, slot, bytes);
+    if (large != Step::kOk) co_return large;
+    block = op_.scan.block;
+  } else if (!block.Intact(bytes)) {
+    co_return Step::kRestart;
+  }
+
+  const uint64_t content_bytes = block.bytes();
+  Extent copy{
+      .address = {}, .bytes = RoundBlockBytes(content_bytes, common_.shape.chunk_bytes), .birth = epochs_.home.epoch()};
+  std::span<std::byte> local;
+  uint32_t lkey = epochs_.operations.lkey();
+  if (content_bytes <= kMaxSmallBlockBytes) {
+    local = std::span(op_.buffers->block).first(content_bytes);
+  } else {
+    if (!op_.large_write.Grow(common_.node, content_bytes)) co_return Step::kFull;
+    local = {op_.large_write.memory.get(), content_bytes};
+    lkey = op_.large_write.region->lkey();
+  }
+  // Before memory is allocated, which uses the buffer that holds the block.
+  BuildBlock(local, block.header().hash, copy.birth, block.key(), block.value());
+  // Of chunks of its own: room that is made must not be used up before it is enough.
+  const Step allocated = co_await epochs_.allocator.AllocateNow(op_, copy.bytes, from.node, &copy.address);
+  if (allocated != Step::kOk) co_return allocated;
+  op_.batch.Write(local.data(), copy.address, static_cast<uint32_t>(content_bytes), lkey);
+  const Outcome written = co_await op_.batch.Run();
+  if (written != Outcome::kOk) co_return Step::kUnavailable;
+  const Slot now = Slot::Make(SlotState::kVal, slot.fingerprint(), slot.length_units(), copy.address,
+                              static_cast<uint8_t>(slot.version() + 1));
+  uint64_t& old = op_.buffers->cas[0];
+  if (Mutated(Mutation::kMoveByWrite)) {
+    op_.buffers->cas[1] = now.word();
+    op_.batch.Write(&op_.buffers->cas[1], at, sizeof(uint64_t));
+    old = slot.word();
+  } else {
+    op_.batch.CompareSwap(at, slot.word(), now.word(), &old);
+  }
+  const Outcome swapped = co_await op_.batch.Run();
+  if (swapped != Outcome::kOk) co_return Step::kUnavailable;  // the copy may be in the slot: not used again
+  if (old != slot.word()) {
+    epochs_.memory.Of(op_.batch).Free(copy);  // nobody has seen it
+    co_return Step::kRestart;
+  }
+  // What it replaced lies in a chunk that is being emptied: nobody's.
+  ++report_->blocks_moved;
+  ++common_.stats.blocks_moved;
+  report_->bytes_moved += copy.bytes;
+  co_return Step::kOk;
+}
+
+}  // namespace kvs

@@ -1,0 +1,115 @@
+// The rounds of maintenance (docs/protocol.md, "Epochs").
+#include <algorithm>
+
+#include "kvs/memory/detached.h"
+#include "kvs/memory/mutation.h"
+#include "kvs/upkeep/upkeep.h"
+
+namespace kvs {
+namespace {
+
+// Between two rounds, at least.
+constexpr int64_t kMaintenanceNs = 500'000;
+// The same while the client does nothing. Why so long: docs/protocol.md, "Registration".
+constexpr int64_t kIdleMaintenanceNs = 5'000'000;
+
+}  // namespace
+
+bool Maintenance::BeginIfDue(int64_t now_ns) {
+  if (now_ns < epochs_.own_work.maintain_at_ns || running_ > 0 || epochs_.own_work.closing) return false;
+  // Together the clients read not more than about a gigabyte a second of the table of clients.
+  const int64_t clients = epochs_.home.clients_used();
+  const int64_t table_ns = clients * clients * static_cast<int64_t>(sizeof(ClientEntry));
+  const auto after = [&](int64_t least_ns) {
+    return now_ns + std::min(std::max(least_ns, table_ns), common_.shape.lease_ns / 4);
+  };
+  epochs_.own_work.maintain_at_ns = after(kMaintenanceNs);
+  idle_at_ns_ = after(kIdleMaintenanceNs);
+  RunDetached(Maintain(), &running_);
+  return true;
+}
+
+Task<Step> Maintenance::MaintainNow() {
+  while (running_ > 0) co_await epochs_.operations.Pause(kLookNs);
+  ++running_;
+  co_await Maintain();
+  --running_;
+  co_return Step::kOk;
+}
+
+// One round: reads the epoch and everybody's announcements, stamps what was retired before, frees what is old
+// enough, announces, and advances the epoch if all have seen it.
+Task<void> Maintenance::Maintain() {
+  Batch& batch = epochs_.home.batch();
+  batch.Renew();
+  table_.merger.LookAfterMerges();
+  if (epochs_.memory->has_held()) {
+    const Step released = co_await ReleaseHeldBlocks();
+    if (released != Step::kOk || batch.Stale()) co_return;
+  }
+  Home::Registered& words = epochs_.home.words();
+  const Step reported = co_await epochs_.retired.Report(batch, &words.cas);
+  if (reported != Step::kOk || batch.Stale()) co_return;
+  const size_t retired = epochs_.memory->unstamped();  // unlinked before the epoch is read
+  const Step read = co_await epochs_.home.Read(batch);
+  if (read != Step::kOk || batch.Stale()) co_return;
+  (void)co_await epochs_.registrar.GiveBackAbandonedEntry(batch);
+  if (batch.Stale()) co_return;
+  const uint64_t epoch = words.epoch;
+  epochs_.home.set_epoch(epoch);
+  epochs_.retired.SawCounter(words.counters.retired_tables);
+  epochs_.memory->Stamp(Mutated(Mutation::kEarlyStamp) ? epochs_.memory->unstamped() : retired, epoch);
+  epochs_.home.SawFreedChunks(words.counters.freed_chunks);
+  epochs_.memory->SetEvacuating(words.evacuation, words.counters.evacuations);
+
+  const uint64_t mine = epochs_.operations.OldestEpochInFlight();
+  uint64_t oldest = mine;
+  expelled_epochs_.clear();
+  for (uint32_t i = 0; i < epochs_.home.clients_used(); ++i) {
+    if (i == epochs_.registrar.client_index() || words.clients[i].owner == 0) continue;
+    const ClientWord other(words.clients[i].word);
+    if (other.state() == ClientState::kExpelled) {
+      expelled_epochs_.push_back(other.epoch());
+    } else {
+      oldest = std::min(oldest, other.epoch());
+    }
+  }
+  epochs_.memory->Reclaim(oldest, expelled_epochs_);
+  const Step announced = co_await epochs_.registrar.Announce(batch, mine);
+  if (announced != Step::kOk || batch.Stale()) co_return;
+  announced_by_living_ = oldest;
+  // Behind the announcement, so that the epoch is never more than one beyond what an entry of a living client says.
+  if (oldest >= epoch) {
+    batch.CompareSwap({common_.shape.home, kEpochOffset}, epoch, epoch + 1, &words.cas);
+    (void)co_await batch.Run();
+  }
+  if (batch.Stale()) co_return;
+  for (const Extent& run : epochs_.memory->TakeFreeRuns()) {
+    // One whose outcome is unknown is found by sweeping.
+    (void)co_await epochs_.chunks.GiveBackRun(batch, words.chunks, words.old, run);
+  }
+  co_await epochs_.observer.Observe(batch, oldest, epoch, !expelled_epochs_.empty());
+}
+
+// Blocks unlinked in a child whose split is not finished: once it is, no frozen slot names them any more.
+Task<Step> Maintenance::ReleaseHeldBlocks() {
+  TableRef table;
+  held_cursor_ = epochs_.memory->AnyHeldIndex(held_cursor_);
+  const Step read =
+      co_await table_.directory.ReadEntry(epochs_.home.batch(), &epochs_.home.words().directory, held_cursor_, &table);
+  if (read != Step::kOk) co_return read;
+  if (epochs_.home.batch().Stale()) co_return Step::kRestart;
+  if (!table.migrating()) {
+    epochs_.memory->ReleaseHeld(held_cursor_);
+    epochs_.cache.Insert(table);
+    co_return Step::kOk;
+  }
+  // Who was at it may be dead, and nobody else need ever come to finish it: updates need no free slot.
+  epochs_.operations.PinForMaintenance(epochs_.home.epoch());  // for the blocks that it reads
+  const Step finished = co_await table_.splitter.FinishAbandonedSplit(epochs_.home.batch(), held_cursor_);
+  epochs_.operations.PinForMaintenance(Operations::kNoPin);
+  if (finished == Step::kUnavailable) co_return finished;
+  co_return Step::kOk;
+}
+
+}  // namespace kvs

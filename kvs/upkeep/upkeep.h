@@ -1,0 +1,146 @@
+// Upkeep: what a client does for the store by itself.
+//
+// Thread safety: the client's thread.
+#ifndef KVS_UPKEEP_UPKEEP_H_
+#define KVS_UPKEEP_UPKEEP_H_
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "kvs/client.h"
+#include "kvs/epochs/epochs.h"
+#include "kvs/layout/pool.h"
+#include "kvs/table/table.h"
+#include "kvs/task.h"
+
+namespace kvs {
+
+// How often a part of upkeep looks whether something has ended.
+inline constexpr int64_t kLookNs = 200'000;
+
+// Maintenance: the rounds in which a client announces its epoch, frees what is old enough, and looks after what others
+// have left.
+class Maintenance : private Part {
+ public:
+  Maintenance(Epochs& epochs, Table& table) : Part(epochs.common), epochs_(epochs), table_(table) {}
+
+  // After a look at the clock, while the lease lasts. True: a round was due, and has begun.
+  bool BeginIfDue(int64_t now_ns);
+  // One round that begins now. Ends with it.
+  Task<Step> MaintainNow();
+  bool running() const { return running_ > 0; }
+  // When the next round is due; `idle`: while this client does nothing.
+  int64_t next_ns(bool idle) const { return idle ? idle_at_ns_ : epochs_.own_work.maintain_at_ns; }
+
+  // At least this epoch was announced by all clients that are not expelled, when the last round looked;
+  uint64_t announced_by_living() const { return announced_by_living_; }
+  // and these by those that are.
+  const std::vector<uint64_t>& expelled_epochs() const { return expelled_epochs_; }
+
+ private:
+  Task<void> Maintain();
+  Task<Step> ReleaseHeldBlocks();
+
+  Epochs& epochs_;
+  Table& table_;
+  size_t running_ = 0;  // 1 while Maintain() runs
+  int64_t idle_at_ns_ = 0;
+  std::vector<uint64_t> expelled_epochs_;
+  uint64_t announced_by_living_ = 0;
+  uint32_t held_cursor_ = 0;
+};
+
+// How often a client looks at least that waits for its turn as the mover, or for a run's end. At first: kLookNs.
+inline constexpr int64_t kMaxLookNs = 10'000'000;
+inline int64_t NextLook(int64_t look_ns) { return std::min(2 * look_ns, kMaxLookNs); }
+
+// Another client's mover word: as seen last, since when, and when to ask whether its process is dead.
+struct SeenMover {
+  MoverWord word;
+  int64_t since_ns = 0, ask_at_ns = 0;
+};
+
+// Compaction: when a client gives memory back by a run of the mover (mover.h), and what it learns from that.
+class Compaction final : private Part, public Room::Maker {
+ public:
+  Compaction(Epochs& epochs, Table& table, Maintenance& maintenance)
+      : Part(epochs.common), epochs_(epochs), table_(table), maintenance_(maintenance) {
+    epochs.room.maker = this;
+  }
+
+  // Until it has ended. For Client::CompactAsync.
+  Task<Status> Compact(CompactOptions options, CompactReport* report);
+  // With a round of maintenance: because somebody has gone who held memory, or there are many free blocks.
+  void BeginIfWanted(int64_t now_ns);
+  void BeginRun(int64_t timeout_ms) override { Start({.thorough = true, .timeout_ms = timeout_ms}, /*for_room=*/true); }
+
+  // Any run of the mover is between these two. Its operation.
+  Operation& BeginMover(bool drains);
+  void EndMover(uint64_t chunks_freed);
+  SeenMover& seen_mover() { return seen_mover_; }
+
+ private:
+  void Start(const CompactOptions& options, bool for_room);
+  Task<void> Run(CompactOptions options, bool for_room);
+
+  Epochs& epochs_;
+  Table& table_;
+  Maintenance& maintenance_;
+  CompactReport last_report_;
+  SeenMover seen_mover_;
+  int64_t again_at_ns_ = 0;  // unless memory is wanted
+};
+
+// How a drain has ended.
+enum class DrainEnd : uint8_t { kGoesOn, kDone, kUnknownNode, kTakenBack, kNoRoom };
+
+// What a client knows of a memory node that it drains, from round to round.
+struct Draining {
+  krcore::NodeId node = krcore::kNoNode;
+  MemberWord mark;       // the node's, as it said DRAINING last
+  bool settled = false;  // everybody has known it since, and takes nothing there
+  bool elected = false;  // this client has been the mover
+  DrainEnd end = DrainEnd::kGoesOn;
+  Step step = Step::kOk;  // how the last round ended
+  DrainReport report;
+};
+
+// Drainer: emptying a memory node, so that it can be stopped, and taking it back into use.
+class Drainer : private Part {
+ public:
+  Drainer(Epochs& epochs, Table& table, Maintenance& maintenance, Compaction& compaction)
+      : Part(epochs.common), epochs_(epochs), table_(table), maintenance_(maintenance), compaction_(compaction) {}
+
+  // As Client's calls of these names.
+  Task<Status> Drain(krcore::NodeId node, DrainOptions options, DrainReport* report);
+  Task<Status> Undrain(krcore::NodeId node);
+
+ private:
+  Task<void> RunRound(int64_t timeout_ms);
+  Task<Status> DrainInRounds(DrainOptions options, DrainReport* report);
+  Task<Status> TakeBack(krcore::NodeId node);
+
+  Epochs& epochs_;
+  Table& table_;
+  Maintenance& maintenance_;
+  Compaction& compaction_;
+  std::unique_ptr<Draining> draining_;  // null: none is being drained by this client
+};
+
+struct Upkeep {
+  Upkeep(Epochs& epochs, Table& table)
+      : maintenance(epochs, table),
+        compaction(epochs, table, maintenance),
+        drainer(epochs, table, maintenance, compaction) {}
+
+  Maintenance maintenance;
+  Compaction compaction;
+  Drainer drainer;
+};
+
+}  // namespace kvs
+
+#endif  // KVS_UPKEEP_UPKEEP_H_
