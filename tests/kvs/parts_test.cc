@@ -100,7 +100,7 @@ class Parts : public ::testing::Test {
   kvs::ClientStats stats_;
   std::minstd_rand random_;
   kvs::StoreShape shape_;
-  kvs::StoreState state_;
+  kvs::StoreState store_state_;
   std::unique_ptr<kvs::Connections> connections_;
   std::unique_ptr<krcore::Region> arena_;
   std::optional<kvs::Common> common_;
