@@ -24,7 +24,7 @@ DEFINE_string(
 namespace cli {
 namespace {
 
-constexpr size_t kMaxFabricName = 40;  // as krcore/rnic/registry.h has it
+constexpr size_t kMaxFabricName = 40;  // as krcore/rnic.h has it
 
 constexpr char kOnANetwork[] = "verbs";  // the provider that has an address and ports
 

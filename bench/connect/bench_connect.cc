@@ -14,7 +14,7 @@
 #include "cli/flags.h"
 #include "krcore/peers/meta_client.h"
 #include "krcore/queue/queue_pool_impl.h"
-#include "krcore/rnic/registry.h"
+#include "krcore/rnic.h"
 
 DEFINE_string(model, "", "connectx: print modelled costs in virtual time, and nothing measured");
 DEFINE_bool(quick, false, "a few samples of everything, to see that it works");

@@ -8,7 +8,7 @@
 #include <memory>
 #include <span>
 
-#include "krcore/rnic/rnic.h"
+#include "krcore/rnic.h"
 #include "krcore/rnic/sw/shm_file.h"
 
 namespace peers {

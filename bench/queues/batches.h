@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "krcore/rnic/registry.h"
+#include "krcore/rnic.h"
 #include "krcore/virtual_queue.h"
 
 namespace krcore {

@@ -19,8 +19,7 @@
 #include "cli/common_flags.h"
 #include "cli/fail.h"
 #include "cli/flags.h"
-#include "krcore/rnic/registry.h"
-#include "krcore/rnic/rnic.h"
+#include "krcore/rnic.h"
 
 DEFINE_string(path, "",
               "Latency: rc, a bare RC QP; queue, a VirtualQueue on RC; store, Gets of the store and bare READs; the "

@@ -8,7 +8,7 @@
 
 #include "bench/common/timed_worker.h"
 #include "bench/reproduce/child.h"
-#include "krcore/rnic/registry.h"
+#include "krcore/rnic.h"
 
 namespace rnic_latency {
 namespace {

@@ -5,7 +5,7 @@
 #include "bench/common/promote.h"
 #include "bench/reproduce/report.h"
 #include "bench/reproduce/slices.h"
-#include "krcore/rnic/registry.h"
+#include "krcore/rnic.h"
 
 namespace reproduce {
 namespace {

@@ -16,7 +16,7 @@
 #include "krcore/base/arrays.h"
 #include "krcore/clock.h"
 #include "krcore/node.h"
-#include "krcore/rnic/rnic.h"
+#include "krcore/rnic.h"
 #include "krcore/status.h"
 
 namespace krcore::baselines {

@@ -15,7 +15,7 @@
 #include "krcore/base/arrays.h"
 #include "krcore/baselines/exchange.h"
 #include "krcore/control_plane.h"
-#include "krcore/rnic/rnic.h"
+#include "krcore/rnic.h"
 
 namespace krcore::baselines {
 

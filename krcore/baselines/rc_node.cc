@@ -5,7 +5,7 @@
 
 #include "krcore/baselines/rc_pool.h"
 #include "krcore/node/region_impl.h"
-#include "krcore/rnic/registry.h"
+#include "krcore/rnic.h"
 
 namespace krcore {
 

@@ -12,7 +12,7 @@
 #include "krcore/node.h"
 #include "krcore/peers/meta_client.h"
 #include "krcore/peers/region_table.h"
-#include "krcore/rnic/rnic.h"
+#include "krcore/rnic.h"
 
 namespace krcore::baselines {
 

@@ -26,7 +26,7 @@
 #include "krcore/peers/peer.h"
 #include "krcore/queue/one_sided_queue.h"
 #include "krcore/queue/queue_pool_impl.h"
-#include "krcore/rnic/rnic.h"
+#include "krcore/rnic.h"
 
 namespace krcore::messages {
 

@@ -24,7 +24,7 @@
 #include <type_traits>
 
 #include "krcore/message.h"
-#include "krcore/rnic/rnic.h"
+#include "krcore/rnic.h"
 
 namespace krcore::messages {
 

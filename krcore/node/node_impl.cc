@@ -12,7 +12,7 @@
 #include "krcore/peers/rc_desk.h"
 #include "krcore/queue/queue_pool_impl.h"
 #include "krcore/resources.h"
-#include "krcore/rnic/registry.h"
+#include "krcore/rnic.h"
 
 namespace krcore {
 

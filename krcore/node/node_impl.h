@@ -15,7 +15,7 @@
 #include "krcore/peers/rc_desk.h"
 #include "krcore/peers/region_table.h"
 #include "krcore/queue/queue_pool_impl.h"
-#include "krcore/rnic/rnic.h"
+#include "krcore/rnic.h"
 
 namespace krcore::node {
 

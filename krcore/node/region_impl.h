@@ -8,7 +8,7 @@
 #include <span>
 
 #include "krcore/node.h"
-#include "krcore/rnic/rnic.h"
+#include "krcore/rnic.h"
 
 namespace krcore::node {
 

@@ -23,7 +23,7 @@
 #include "krcore/clock.h"
 #include "krcore/peers/meta_servers.h"
 #include "krcore/peers/meta_table.h"
-#include "krcore/rnic/rnic.h"
+#include "krcore/rnic.h"
 #include "krcore/status.h"
 
 namespace krcore::peers {

@@ -16,7 +16,7 @@
 #include "krcore/peers/meta_servers.h"
 #include "krcore/peers/meta_table.h"
 #include "krcore/peers/rc_desk.h"
-#include "krcore/rnic/rnic.h"
+#include "krcore/rnic.h"
 #include "krcore/status.h"
 
 namespace krcore::peers {

@@ -18,7 +18,7 @@
 #include "krcore/peers/meta_table.h"
 #include "krcore/peers/peer.h"
 #include "krcore/peers/rc_handshake.h"
-#include "krcore/rnic/rnic.h"
+#include "krcore/rnic.h"
 #include "krcore/status.h"
 
 namespace krcore::peers {

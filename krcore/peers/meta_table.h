@@ -12,7 +12,7 @@
 
 #include "krcore/message.h"
 #include "krcore/node.h"
-#include "krcore/rnic/rnic.h"
+#include "krcore/rnic.h"
 #include "krcore/types.h"
 
 namespace krcore::peers {

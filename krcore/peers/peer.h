@@ -9,7 +9,7 @@
 #include <span>
 
 #include "krcore/node.h"
-#include "krcore/rnic/rnic.h"
+#include "krcore/rnic.h"
 #include "krcore/status.h"
 
 namespace krcore::peers {

@@ -16,7 +16,7 @@
 #include "krcore/node.h"
 #include "krcore/peers/meta_client.h"
 #include "krcore/peers/peer.h"
-#include "krcore/rnic/rnic.h"
+#include "krcore/rnic.h"
 
 namespace krcore::peers {
 

@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "krcore/clock.h"
-#include "krcore/rnic/rnic.h"
+#include "krcore/rnic.h"
 
 namespace krcore::peers {
 

@@ -11,7 +11,7 @@
 #include "krcore/base/arrays.h"
 #include "krcore/peers/peer.h"
 #include "krcore/peers/rc_desk.h"
-#include "krcore/rnic/rnic.h"
+#include "krcore/rnic.h"
 
 namespace krcore::peers {
 

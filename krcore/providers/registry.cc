@@ -1,6 +1,5 @@
 // The one place that names the providers.
-#include "krcore/rnic/registry.h"
-
+#include "krcore/rnic.h"
 #include "krcore/rnic/sim/world.h"
 #include "krcore/rnic/sw/sw.h"
 #include "krcore/rnic/verbs/verbs.h"

@@ -42,7 +42,7 @@
 #include "krcore/base/word_pair.h"
 #include "krcore/queue/queue_state.h"
 #include "krcore/queue_pool.h"
-#include "krcore/rnic/rnic.h"
+#include "krcore/rnic.h"
 #include "krcore/types.h"
 
 namespace krcore::queue {
@@ -240,10 +240,6 @@ class PhysicalQueue {
     static uint32_t Tag(uint32_t count, uint32_t signaled) { return count <= kMost ? count | signaled << 16 : 0; }
     uint32_t count, signaled;
   };
-  // From there to its end an Entry is one word, which of a user's WR, but for the tag, says opcode and kind alone.
-  static constexpr size_t kMark = sizeof(uint64_t) + sizeof(QueueState*);
-  static_assert(offsetof(Entry, opcode) == kMark && offsetof(Entry, kind) == kMark + 1 &&
-                kMark + sizeof(uint64_t) == sizeof(Entry) && uint8_t{static_cast<uint8_t>(WcStatus::kSuccess)} == 0);
   enum EntryKind : uint8_t {
     kUserSignaled = 1,
     kOwn = 2,  // from here up krcore's own; then: its OwnWr << kOwnShift

@@ -20,7 +20,7 @@
 #include "krcore/queue/rc_queues.h"
 #include "krcore/queue/request_check.h"
 #include "krcore/queue_pool.h"
-#include "krcore/rnic/rnic.h"
+#include "krcore/rnic.h"
 #include "krcore/status.h"
 #include "krcore/types.h"
 

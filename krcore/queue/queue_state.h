@@ -190,9 +190,6 @@ class QueueState {
     if (next != nullptr) held_at_ = *next;
     DropSilent();
   }
-  // All WRs but held ones have completed.
-  bool all_arrived() const { return used_ == done_ - head_; }
-
   // WRs accepted since the last call.
   uint64_t TakeAccepted() { return std::exchange(accepted_, 0); }
 

@@ -25,7 +25,7 @@
 #include "krcore/peers/peer.h"
 #include "krcore/peers/rc_handshake.h"
 #include "krcore/queue/physical_queue.h"
-#include "krcore/rnic/rnic.h"
+#include "krcore/rnic.h"
 
 namespace krcore::queue {
 

@@ -81,7 +81,7 @@ class LikeRequest {
       if (remote.rkey != passed.rkey) continue;
       local_ = {local->addr, local->length, local->lkey};
       remote_ = {remote.addr, remote.length, remote.rkey};
-      // No range that wraps around, so that below one comparison tells both ends.
+      // No range that wraps around, so that KeyedRange::Covers tells both ends by one comparison.
       if (local_.addr + local_.length > local_.addr && remote_.addr + remote_.length > remote_.addr)
         longest_ = std::min({limits.max_message_bytes, local_.length, remote_.length});
       return;

@@ -7,7 +7,7 @@
 #include <cstdint>
 
 #include "krcore/base/word_pair.h"
-#include "krcore/rnic/rnic.h"
+#include "krcore/rnic.h"
 #include "krcore/rnic/sdc/request_form.h"
 
 namespace krcore::rnic {

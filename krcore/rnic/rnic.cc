@@ -1,4 +1,4 @@
-#include "krcore/rnic/rnic.h"
+#include "krcore/rnic.h"
 
 #include <sys/mman.h>
 

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <string>
 
-#include "krcore/rnic/rnic.h"
+#include "krcore/rnic.h"
 
 namespace krcore::rnic {
 

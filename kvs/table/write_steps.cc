@@ -343,7 +343,7 @@ Step Writer::InDoubt(PendingWrite& write) {
 }
 
 // A CAS that publishes ended with an error, from `before` to `after` in the slot at `at`. Nothing of it can be carried
-// out any more (krcore/rnic/rnic.h), so that a look tells what has become of it. kOk: it was carried out. kRestart: it
+// out any more (krcore/rnic.h), so that a look tells what has become of it. kOk: it was carried out. kRestart: it
 // was not. kUnavailable: that cannot be told.
 Task<Step> Writer::LookAtOutcome(Operation& op, GlobalAddress at, Slot before, Slot after) {
   constexpr int kLooks = 4;

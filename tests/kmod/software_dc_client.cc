@@ -4,7 +4,7 @@
 
 #include <chrono>
 
-#include "krcore/rnic/registry.h"
+#include "krcore/rnic.h"
 #include "tests/support/free_port.h"
 
 namespace kmod_test {

@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "krcore/rnic/rnic.h"
+#include "krcore/rnic.h"
 #include "krcore/rnic/sdc/wire.h"
 #include "tests/kmod/fixture.h"
 

@@ -23,7 +23,7 @@
 #include "krcore/control_plane.h"
 #include "krcore/node.h"
 #include "krcore/queue_pool.h"
-#include "krcore/rnic/registry.h"
+#include "krcore/rnic.h"
 #include "krcore/rnic/sim/world.h"
 #include "krcore/virtual_queue.h"
 #include "tests/support/free_port.h"

@@ -8,7 +8,7 @@
 
 #include "krcore/peers/meta_client.h"
 #include "krcore/peers/meta_server.h"
-#include "krcore/rnic/registry.h"
+#include "krcore/rnic.h"
 #include "tests/krcore/fixture.h"
 
 namespace krcore::test {

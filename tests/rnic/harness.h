@@ -10,8 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "krcore/rnic/registry.h"
-#include "krcore/rnic/rnic.h"
+#include "krcore/rnic.h"
 #include "krcore/rnic/sim/world.h"
 
 namespace krcore::rnic::testing {

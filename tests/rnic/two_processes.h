@@ -7,7 +7,7 @@
 
 #include <cstdint>
 
-#include "krcore/rnic/rnic.h"
+#include "krcore/rnic.h"
 
 namespace krcore::rnic::testing {
 

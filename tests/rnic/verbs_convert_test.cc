@@ -7,7 +7,7 @@
 #include <cerrno>
 #include <vector>
 
-#include "krcore/rnic/registry.h"
+#include "krcore/rnic.h"
 #include "krcore/rnic/verbs/memory.h"
 #include "krcore/rnic/verbs/nic.h"
 #include "krcore/rnic/verbs/socket.h"

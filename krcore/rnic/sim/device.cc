@@ -11,7 +11,7 @@
 #include <span>
 #include <string>
 
-#include "krcore/rnic/rnic.h"
+#include "krcore/rnic.h"
 #include "krcore/rnic/sim/fabric.h"
 #include "krcore/rnic/sim/qp.h"
 #include "krcore/rnic/sim/world.h"

@@ -7,7 +7,7 @@
 #include <optional>
 #include <vector>
 
-#include "krcore/rnic/rnic.h"
+#include "krcore/rnic.h"
 #include "krcore/rnic/sim/cost_model.h"
 #include "krcore/rnic/sim/verb.h"
 #include "krcore/rnic/software_nic.h"

@@ -10,7 +10,7 @@
 #include <span>
 #include <vector>
 
-#include "krcore/rnic/rnic.h"
+#include "krcore/rnic.h"
 #include "krcore/rnic/sim/device.h"
 #include "krcore/rnic/sim/verb.h"
 #include "krcore/rnic/sim/world.h"

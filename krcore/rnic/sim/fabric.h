@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "krcore/clock.h"
-#include "krcore/rnic/rnic.h"
+#include "krcore/rnic.h"
 #include "krcore/rnic/sim/device.h"
 #include "krcore/rnic/sim/engine.h"
 #include "krcore/rnic/sim/world.h"

@@ -9,7 +9,7 @@
 #include <span>
 #include <vector>
 
-#include "krcore/rnic/rnic.h"
+#include "krcore/rnic.h"
 #include "krcore/rnic/sim/device.h"
 #include "krcore/rnic/sim/engine.h"
 #include "krcore/rnic/sim/fabric.h"

@@ -9,7 +9,7 @@
 #include <span>
 #include <vector>
 
-#include "krcore/rnic/rnic.h"
+#include "krcore/rnic.h"
 
 namespace krcore::rnic::sim {
 

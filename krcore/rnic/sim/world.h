@@ -22,8 +22,7 @@
 #include <string>
 
 #include "krcore/clock.h"
-#include "krcore/rnic/registry.h"
-#include "krcore/rnic/rnic.h"
+#include "krcore/rnic.h"
 #include "krcore/rnic/sim/cost_model.h"
 
 namespace krcore::rnic::sim {

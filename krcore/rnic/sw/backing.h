@@ -12,7 +12,7 @@
 #include <string_view>
 #include <vector>
 
-#include "krcore/rnic/rnic.h"
+#include "krcore/rnic.h"
 #include "krcore/rnic/sw/layout.h"
 #include "krcore/status.h"
 

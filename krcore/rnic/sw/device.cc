@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "krcore/rnic/rnic.h"
+#include "krcore/rnic.h"
 #include "krcore/rnic/software_nic.h"
 #include "krcore/rnic/sw/fabric.h"
 #include "krcore/rnic/sw/inbox.h"

@@ -14,8 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "krcore/rnic/registry.h"
-#include "krcore/rnic/rnic.h"
+#include "krcore/rnic.h"
 #include "krcore/rnic/sw/backing.h"
 
 namespace krcore::rnic::sw {

@@ -9,7 +9,7 @@
 #include <span>
 #include <vector>
 
-#include "krcore/rnic/rnic.h"
+#include "krcore/rnic.h"
 #include "krcore/rnic/software_nic.h"
 #include "krcore/rnic/sw/layout.h"
 #include "krcore/rnic/sw/tables.h"

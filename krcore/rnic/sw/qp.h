@@ -10,7 +10,7 @@
 
 #include "krcore/base/arrays.h"
 #include "krcore/base/word_pair.h"
-#include "krcore/rnic/rnic.h"
+#include "krcore/rnic.h"
 #include "krcore/rnic/sw/fabric.h"
 #include "krcore/rnic/sw/inbox.h"
 #include "krcore/rnic/sw/layout.h"

@@ -13,7 +13,7 @@
 #include <memory>
 #include <span>
 
-#include "krcore/rnic/rnic.h"
+#include "krcore/rnic.h"
 #include "krcore/rnic/sw/fabric.h"
 #include "krcore/rnic/sw/inbox.h"
 #include "krcore/rnic/sw/layout.h"

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "krcore/rnic/registry.h"
+#include "krcore/rnic.h"
 
 namespace krcore::rnic::sw {
 

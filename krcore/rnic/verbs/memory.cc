@@ -9,7 +9,7 @@
 #include <string>
 
 #include "krcore/base/os.h"
-#include "krcore/rnic/rnic.h"
+#include "krcore/rnic.h"
 #include "krcore/rnic/verbs/nic.h"
 
 namespace krcore::rnic::verbs {

@@ -14,7 +14,7 @@
 #include <shared_mutex>
 #include <unordered_map>
 
-#include "krcore/rnic/rnic.h"
+#include "krcore/rnic.h"
 #include "krcore/status.h"
 
 namespace krcore::rnic::verbs {

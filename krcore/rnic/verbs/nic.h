@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "krcore/base/os.h"
-#include "krcore/rnic/rnic.h"
+#include "krcore/rnic.h"
 #include "krcore/rnic/verbs/socket.h"
 #include "krcore/status.h"
 

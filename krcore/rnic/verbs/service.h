@@ -14,7 +14,7 @@
 #include <thread>
 #include <vector>
 
-#include "krcore/rnic/rnic.h"
+#include "krcore/rnic.h"
 #include "krcore/rnic/verbs/socket.h"
 #include "krcore/rnic/verbs/wire.h"
 

@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "krcore/clock.h"
-#include "krcore/rnic/rnic.h"
+#include "krcore/rnic.h"
 #include "krcore/rnic/sdc/initiator.h"
 #include "krcore/rnic/sdc/target.h"
 #include "krcore/rnic/sdc/types.h"

@@ -5,7 +5,7 @@
 #include <memory>
 #include <string>
 
-#include "krcore/rnic/registry.h"
+#include "krcore/rnic.h"
 
 namespace krcore::rnic::verbs {
 

@@ -1,6 +1,6 @@
 #include "tests/rnic/mlx5/fixture.h"
 
-#include "krcore/rnic/registry.h"
+#include "krcore/rnic.h"
 
 namespace krcore::rnic::verbs::testing {
 

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "krcore/rnic/rnic.h"
+#include "krcore/rnic.h"
 #include "tests/rnic/harness.h"
 #include "tests/rnic/mlx5/fake_nic.h"
 

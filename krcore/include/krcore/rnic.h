@@ -32,8 +32,8 @@
 // an Mr (until nobody touches its memory); and, where others keep the fabric's list, PublishRecord, QueryPeer,
 // QueryIncarnation and LookupRecord until their deadline, on the clock that the device was opened with (RealClock, or a
 // World's). The default is for whoever can wait for some seconds; one who polls gives a deadline.
-#ifndef KRCORE_RNIC_RNIC_H_
-#define KRCORE_RNIC_RNIC_H_
+#ifndef KRCORE_RNIC_H_
+#define KRCORE_RNIC_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -316,6 +316,56 @@ class Device : public OfOneProcess {
   virtual Result<std::vector<std::byte>> LookupRecord(const std::string& name, Deadline deadline = {}) = 0;
 };
 
+// ---- opening
+
+struct DeviceOptions {
+  std::string provider = "sw";
+  // sw: the fabric's name ([A-Za-z0-9_-]{1,40}), shared by processes of one user on one host. A name that
+  // starts with "inproc:" is private to this process: nothing appears in the file system.
+  // sim: the name of a World of this process.
+  std::string fabric;
+  NodeId node = kNoNode;       // kNoNode: the fabric assigns one from kFirstDynamicNode up
+  bool create_fabric = false;  // otherwise a missing fabric is kNotFound
+  // verbs: where the fabric's membership service is, "host", "host:port" or "[host]:port". Who creates the fabric
+  // becomes it, if the address is this host's and nobody has it; it must stay, for without it no device joins and no
+  // death is known.
+  std::string address{};
+  // verbs: the NIC, "device[:port[:gid_index[:mtu]]]". What is left out is chosen: the first active port, and its GID
+  // of RoCE v2 and IPv4 before others.
+  std::string port{};
+  // By which the deadlines of questions are given (rnic.h); null: RealClock. sim: always its World's.
+  Clock* clock = nullptr;
+  // Of opening. verbs: and twenty seconds at most for the membership service, which need not answer.
+  Deadline deadline{};
+};
+
+// kNotFound: no such fabric. kExists: the node id is taken by a living device. kUnsupported: provider unknown to this
+// build (the message lists the known ones). kInvalidArgument: malformed name, or an address or port that the provider
+// has no use for. kUnavailable: no such NIC, or no active port; the message lists those that there are. kTimeout,
+// kUnavailable: the membership service does not answer.
+Result<std::unique_ptr<Device>> OpenDevice(const DeviceOptions& options);
+
+// Opens the NIC that OpenDevice would choose, and closes it again; joins no fabric. kUnavailable, kInvalidArgument: as
+// OpenDevice. kUnsupported: provider unknown, or it has no NICs to choose from.
+Status TryNic(const DeviceOptions& options);
+
+std::vector<std::string> ProviderNames();
+
+// Names of the fabrics of this user that exist, in alphabetical order, also those without a living device. Empty where
+// the provider keeps no list. kUnsupported: provider unknown.
+Result<std::vector<std::string>> ListFabrics(const std::string& provider);
+
+// Processes that have a device on a fabric of this name whose files were removed, so that nobody else finds it. Empty
+// where fabrics have no files. kUnsupported: provider unknown.
+Result<std::vector<int32_t>> ProcessesOfRemovedFabric(const std::string& provider, const std::string& fabric);
+
+struct CleanReport {
+  std::vector<std::string> removed;  // names of fabrics that had no living device
+};
+// Removes the shared memory of fabrics of this user without a living device: all, or the named one.
+// Fabrics whose memory was asked to be kept (AllocOptions::keep_on_close) stay unless `also_kept`.
+Result<CleanReport> CleanStaleFabrics(const std::string& provider, const std::string& fabric, bool also_kept);
+
 // Huge pages, for the memory of providers.
 inline constexpr size_t kHugePageBytes = size_t{2} << 20;
 
@@ -324,4 +374,4 @@ Status CollapseToHugePages(std::span<std::byte> memory, size_t offset, size_t le
 
 }  // namespace krcore::rnic
 
-#endif  // KRCORE_RNIC_RNIC_H_
+#endif  // KRCORE_RNIC_H_
