@@ -177,8 +177,7 @@ Task<void> Mover::GiveBackRoom() {
     const Step released = co_await epochs_.chunks.ReleaseChunks(op_.batch, op_.buffers->cas, unused.node, unused.chunk,
                                                                 std::span(&before, 1), ChunkKind::kBlocks, kUnitsOfCut);
     if (released != Step::kOk || op_.batch.Stale()) co_return;  // found by sweeping
-    if (report_->chunks_freed == 0)
-      continue;  // no more than before: operations that wait must not take it for progress
+    if (report_->chunks_freed == 0) continue;  // nothing gained: operations that wait must not see progress
     op_.batch.FetchAdd({home(), kFreedChunksOffset}, 1, &op_.buffers->cas[0]);
     (void)co_await op_.batch.Run();
   }
