@@ -34,9 +34,8 @@ class ClientCore final : public Client, private Connections::Waiting {
  public:
   // Makes a client with its queues and its memory, but not connected. It may be handed to another thread until Begin.
   static Result<std::unique_ptr<ClientCore>> Prepare(StoreCore& store, const ClientOptions& options);
-  // Makes in advance what would otherwise be made, and touches memory that would be touched, when first needed: the
-  // queues to known memory nodes, an operation, the address cache. Call it between Prepare and Begin, when there is
-  // time.
+  // Makes, and touches in memory, what would otherwise be made when first needed: the queues to known memory nodes, an
+  // operation, the address cache. Call it between Prepare and Begin, when there is time.
   Status MakeFirstUsed();
   // Connects and registers the client; blocks for the few round trips of that. Call it once.
   Status Begin();

@@ -21,8 +21,7 @@ constexpr uint32_t kQuestions = 64;
 // It sweeps again when this part of the FREE chunks was taken since the last sweep, or kMostSlackPart of all usable
 // ones, whichever is less.
 constexpr uint64_t kSlackPart = 4, kMostSlackPart = 16;
-// If fewer chunks than this part are FREE, it is thorough and does not rest. Otherwise it rests kRest times as long as
-// it worked.
+// If fewer than this part of the chunks are FREE, it is thorough and does not rest. Else it rests kRest times its work.
 constexpr uint64_t kScarcePart = 8;
 constexpr int64_t kRest = 9;
 // What it has tried in vain it tries again even if nothing new is known: after one lease, then after twice as long each

@@ -1,5 +1,4 @@
-// Allocates memory for blocks and subtables, from what the client has or from chunks that it takes; and waits for
-// memory.
+// Allocates blocks and subtables, from what the client has or from chunks that it takes; and waits for memory.
 //
 // Thread safety: the client's thread.
 #ifndef KVS_EPOCHS_ALLOCATOR_H_
@@ -58,13 +57,12 @@ class Allocator : private Part {
   // Allocate may find some.
   bool AllocateAtOnce(Operation& op, uint64_t bytes, krcore::NodeId node, GlobalAddress* address);
   // Allocates a block of `bytes`, as RoundBlockBytes gives it, on `node` if there is room, else anywhere. It waits as
-  // long as there may be memory soon, and meanwhile the operation's epoch protects nothing. kFull: every memory node is
-  // full.
+  // long as there may be memory soon, and gives up the operation's pin meanwhile. kFull: every memory node is full.
   Task<Step> Allocate(Operation& op, uint64_t bytes, krcore::NodeId node, GlobalAddress* address);
   // The same without waiting. kUnavailable: a node that may have room cannot be reached.
   Task<Step> AllocateNow(Operation& op, uint64_t bytes, krcore::NodeId node, GlobalAddress* address);
-  // Allocates room for dir[index]'s subtable. Indices follow each other as the table grows, so this spreads the
-  // subtables evenly.
+  // Allocates dir[index]'s subtable. Indices follow each other as the table grows, so this spreads the subtables
+  // evenly.
   Task<Step> AllocateTable(Operation& op, uint32_t index, GlobalAddress* table);
   // Call it when an operation found no memory. kRestart: there may be some soon; back off and look again. kFull: there
   // is none to be had.

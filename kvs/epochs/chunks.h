@@ -36,8 +36,7 @@ class Chunks : private Part {
                            std::span<const ChunkWord> words, ChunkKind kind, uint32_t tag);
   // Makes a large block's chunks FREE, which this client alone owns. `window`: registered room for their words.
   Task<Step> GiveBackRun(Batch& batch, std::span<ChunkWord> window, std::span<uint64_t> scratch, Extent run);
-  // Takes room for a subtable in the chunk from which all clients cut them, or in a new chunk. kFull: the node has no
-  // chunk left.
+  // Takes room for a subtable in the chunk from which all clients cut them, or in a new one. kFull: no chunk is left.
   Task<Step> CutTable(Operation& op, krcore::NodeId node, GlobalAddress* table);
 
  private:

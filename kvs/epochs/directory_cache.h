@@ -32,8 +32,7 @@ class DirectoryCache {
     return true;
   }
 
-  // A caller that reads an entry takes a ticket before it posts the READ. The entry is not inserted if the cache was
-  // cleared since.
+  // Take a ticket before the READ of an entry is posted: the entry is not inserted if the cache was cleared since.
   uint64_t Ticket() const { return clears_; }
   // Inserts an entry for every hash that it covers and for which nothing deeper is known.
   void Insert(const TableRef& table) {
@@ -66,9 +65,9 @@ class DirectoryCache {
   uint64_t clears_ = 0;
 };
 
-// Tables that were unlinked from the directory. All clients are told by a counter, and only then does the tables' grace
-// period begin. A client whose announcement is younger than that has read the counter, so its directory cache does not
-// name the tables.
+// Tables that were unlinked from the directory. A counter tells all clients, and only then does the grace period begin.
+// A client whose announcement is younger than that has read the counter, so its directory cache does not name the
+// tables.
 class RetiredTables : private Part {
  public:
   RetiredTables(const Common& common, DirectoryCache& cache, ClientMemory& memory)

@@ -43,7 +43,8 @@ class Home : private Part {
   }
 
   Registered& words() { return *registered_; }
-  // Registration uses words() and batch(); once the client is registered, maintenance does. Never both at a time.
+  // Registration uses words() and batch(); once the client is registered, maintenance does. Only one uses them at a
+  // time.
   Batch& batch() { return batch_; }
 
   // Call it before the client is registered. Reads the members, to which the client should then be connected, and

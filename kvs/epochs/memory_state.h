@@ -33,8 +33,7 @@ struct Extent {
   uint64_t birth = 0;     // the epoch in which it was made, or an earlier one; 0 for subtables
 };
 
-// A part of a chunk that one client has taken to cut blocks from; `begin` and `end` are bytes from the chunk's
-// beginning.
+// A part of a chunk that one client has taken to cut blocks from. `begin` and `end` are offsets in the chunk.
 struct Span {
   uint64_t chunk = 0, generation = 0;
   uint64_t begin = 0, end = 0;
@@ -168,8 +167,8 @@ class MemoryState {
   std::map<uint32_t, std::vector<Extent>> held_;
 };
 
-// A client's memory under its present registration. What an operation of an earlier registration holds must not get
-// into its lists.
+// A client's memory under its present registration. What an operation of an earlier one holds must not get into its
+// lists.
 class ClientMemory {
  public:
   explicit ClientMemory(uint64_t chunk_bytes) : chunk_bytes_(chunk_bytes) {}

@@ -14,8 +14,7 @@ namespace {
 
 // The part in use grows by this many entries, so that clients that come together do not all want the same one.
 constexpr uint64_t kGrowth = 16;
-// If a glance shows fewer free entries than this, they are left to others: clients that come together would all want
-// the same one.
+// If a glance shows fewer free entries, others may have them: clients that come together would all want the same one.
 constexpr size_t kManyFree = 4;
 // When one client was found dead, the fabric is asked about this many others.
 constexpr uint32_t kDeathsAtOnce = 64;

@@ -94,8 +94,7 @@ class Observer : private Part {
   // dead: then nothing that it posted can execute any more. If its death is not known, it is expelled once it has not
   // changed for 1.5 leases. `oldest`: the oldest epoch that a client which is not expelled has announced.
   Task<void> Observe(Batch& batch, uint64_t oldest, uint64_t epoch, bool any_expelled);
-  // The caller has seen that the entry has not changed since `since_ns` (this client's clock), so its watch need not
-  // begin anew.
+  // The caller has seen no change of the entry since `since_ns` (this client's clock): it need not be watched anew.
   void SawUnchanged(uint32_t index, const ClientEntry& entry, int64_t since_ns) {
     seen_unchanged_[index] = {entry, since_ns};
   }

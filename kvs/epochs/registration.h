@@ -104,8 +104,7 @@ class HeldEntries {
   // Call it when the entry is free, or another node's.
   void LetGo(uint32_t index);
   // Call it when the client that held the entry has ended or given up, and the entry is still the node's, or may be.
-  // Nobody else can find that out while this process lives. Another client of the process takes the entry and gives it
-  // back.
+  // Nobody else can find that out while this process lives. Another of its clients takes the entry and gives it back.
   void Abandon(const ClaimedEntry& entry);
   // Takes an abandoned entry, which the caller then holds. Nothing: none was abandoned.
   std::optional<ClaimedEntry> TakeAbandoned();

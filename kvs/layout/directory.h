@@ -26,8 +26,8 @@ enum class DirectoryState : uint8_t {
 // docs/protocol.md, "Directory entries", says which state follows which, and who may make the change.
 //
 // No word comes back while a client may still expect it: it names memory that this client's pin protects, and what it
-// says of that memory (depth, state) does not repeat. Only merges that are given up repeat it, and the generation tells
-// those apart.
+// says of that memory (depth, state) does not repeat. Only an abandoned merge repeats it, and the generation tells
+// that.
 class DirectoryEntry {
  public:
   static constexpr uint32_t kGenerations = 1u << 14;

@@ -1,6 +1,6 @@
 // Where a key goes. One 128-bit XXH3 of the key, keyed by the store's seed, gives everything, from disjoint bits: h1's
-// low bits (the suffix) choose the subtable, h1's high half the first combined bucket, h2's high half the second one,
-// and h2's low byte is the fingerprint. So the place within a subtable does not depend on the suffix, and a split keeps
+// low bits (the suffix) choose the subtable, h1's high half the first combined bucket and h2's high half the second;
+// h2's low byte is the fingerprint. So the place within a subtable does not depend on the suffix, and a split keeps
 // every slot's index.
 #ifndef KVS_LAYOUT_HASH_H_
 #define KVS_LAYOUT_HASH_H_

@@ -1,6 +1,5 @@
-// The pool: the one region that a memory node exposes. All nodes have the same layout, but the home area and the
-// directory are in use at only one node of the store, its home. The pool is divided into chunks, whose size is the
-// store's.
+// The pool: the one region that a memory node exposes. All nodes have the same layout; the home area and the directory
+// are in use only at the store's home. The pool is divided into chunks, whose size is the store's.
 //
 //   0         Superblock           what the pool is, and hints for allocation
 //   4 KiB     HomeArea             members, epoch, clients, evacuations (home only)
@@ -38,7 +37,7 @@ inline constexpr char kHomeService[] = "kvs-home";      // value: HomeRecord
 inline constexpr uint32_t kMaxDepth = 17;
 inline constexpr uint32_t kMaxClients = 4096;
 inline constexpr uint32_t kEvacuationSlots = 64;
-// The size of a chunk, a power of two. A large block takes a run of chunks, whose words must fit in one READ of the
+// The size of a chunk, a power of two. The words of a large block's run of chunks must fit in one READ of the
 // allocator.
 inline constexpr uint64_t kDefaultChunkBytes = uint64_t{1} << 20;
 inline constexpr uint64_t kMinChunkBytes = uint64_t{1} << 15;
@@ -97,8 +96,7 @@ enum class ChunkKind : uint8_t {
 };
 
 // kind 4 | count 20 | generation 40. Changed by CAS only; the generation counts how often the chunk became FREE. The
-// count of a BLOCKS chunk says how much of it, from its beginning, belongs to clients. The rest is for whichever client
-// needs memory next.
+// count of a BLOCKS chunk says how much of it, from its beginning, belongs to clients. The rest is for any client.
 class ChunkWord {
  public:
   constexpr ChunkWord() = default;
@@ -301,8 +299,7 @@ struct HomeOptions {
   std::optional<HashSeed>
       hash_seed{};  // nothing: drawn at random, as it must be in every store to which others may write
 };
-// Makes a freshly formatted pool the store's home, with its seed, epoch 1 and the first subtables. Call it only before
-// publication.
+// Makes a freshly formatted pool the store's home, with seed, epoch 1 and the first subtables. Before publication only.
 krcore::Status FormatHome(std::span<std::byte> pool, const HomeOptions& options);
 
 // Checks that this is the superblock of `node`'s pool in the layout of this program. kUnsupported: it has another

@@ -1,7 +1,6 @@
 // A subtable: 64 bytes of header, then groups of three 64-byte buckets: main 0, overflow, main 1 (RACE, section
 // 3.2). A main bucket and the overflow bucket that it shares are contiguous. A bucket is a header and seven slots of 8
-// bytes each; besides the lock, clients CAS only these words of a subtable. A slot holds the GlobalAddress of a key's
-// block.
+// bytes each; besides the lock, clients CAS only these words of a subtable. A slot holds the address of a block.
 #ifndef KVS_LAYOUT_SUBTABLE_H_
 #define KVS_LAYOUT_SUBTABLE_H_
 
@@ -29,8 +28,7 @@ struct GlobalAddress {
 
 // ---- the slot: fingerprint 8 | length 8 | node 8 | offset 34 | state 3 | version 3
 
-// A table of docs/protocol.md ("Slots") has the states and who may change them. The word of a FREE slot, and of a fresh
-// one, is 0.
+// docs/protocol.md ("Slots") has the states and who may change them. The word of a FREE slot, and a fresh one, is 0.
 enum class SlotState : uint8_t {
   kFree = 0,
   kIns = 1,   // tentative insert: invisible to readers, confirmed by its owner only, killed by anyone

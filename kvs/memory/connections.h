@@ -218,8 +218,8 @@ class Connections {
     return {StatusCode::kUnavailable,
             std::string(what) + ": memory node " + std::to_string(last_failed_) + " is dead or unreachable"};
   }
-  // Rings doorbells, collects completions, and makes coroutines whose batches are done ready to run. Returns the number
-  // of completions.
+  // Rings doorbells, collects completions, and readies coroutines whose batches are done. Returns the number of
+  // completions.
   size_t Poll();
   // Whether batches wait for room, which only Poll gives them.
   bool any_stalled() const { return !stalled_.empty(); }

@@ -1,8 +1,8 @@
 // Mutations: each protection of the protocol has a switch that takes it away, so that tests can show that they would
 // notice. Only the library kvs_mutable has the switches; elsewhere Mutated() is false and costs nothing.
 //
-// To add one, write a line in mutations.def, and Mutated(Mutation::kIt) at the protection. Tests take their list from
-// there.
+// To add one, write a line in mutations.def, from which tests take their list, and Mutated(Mutation::kIt) at the
+// protection.
 #ifndef KVS_MEMORY_MUTATION_H_
 #define KVS_MEMORY_MUTATION_H_
 

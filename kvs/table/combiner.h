@@ -29,8 +29,7 @@ enum class OpKind : uint8_t { kGet, kPut, kInsert, kUpdate, kDelete };
 
 class Combiner;
 
-// An operation's place in the line of its key. It lives in the operation's coroutine, or its MultiWrite's, from
-// beginning to end.
+// An operation's place in the line of its key. It lives in the coroutine of the operation or its MultiWrite.
 //
 //   Turn turn(combiner, hash, key, kind, ...);
 //   if (!turn.leads()) co_await turn.Wait(deadline);

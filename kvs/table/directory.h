@@ -26,8 +26,8 @@ class Directory : private Part {
   Task<Step> Resolve(Operation& op, TableRef* table, DirectoryEntry* parent = nullptr);
   // Reads one entry. `scratch`: 8 registered bytes. An entry that names no subtable gives a table without an address.
   Task<Step> ReadEntry(Batch& batch, uint64_t* scratch, uint32_t index, TableRef* table);
-  // Reads the record that `entry` names, which this operation read in the directory. The record stays valid as long as
-  // the operation lasts.
+  // Reads the record that `entry` names, which this operation has read. The record stays valid until the operation
+  // ends.
   Task<Step> ReadMerge(Batch& batch, MergeRecord* scratch, DirectoryEntry entry, Merge* merge);
   GlobalAddress EntryAddress(uint32_t index) const {
     return {common_.shape.home, kDirectoryOffset + uint64_t{index} * sizeof(uint64_t)};

@@ -37,8 +37,7 @@ void Finder::PlanMatches(Operation& op) {
   }
 }
 
-// Called when no candidate is the key's value. Notes what else the buckets say; if there is a value, it counts whatever
-// they say.
+// Notes what else the buckets say, when no candidate is the key's value: a value counts whatever they say.
 void Finder::LookAtBuckets(Operation& op) {
   const std::span<const Bucket, kCandidateBuckets> buckets = op.buffers->candidates();
   const HeaderFit fit = FitOfHeaders(buckets, op.hash.h1);
@@ -47,8 +46,7 @@ void Finder::LookAtBuckets(Operation& op) {
   op.scan.any_pending = MatchSlots(buckets, op.hash.fingerprint()).any_pending;
 }
 
-// Is the block at the start of `match` the key's value? It was read after the slots, on the guess that one of them
-// still is scan.guess.
+// Is the block in `match` the key's value? It was read after the slots, on the guess that one still is scan.guess.
 bool Finder::IsGuessRight(Operation& op) {
   Scan& scan = op.scan;
   const BlockView block(op.buffers->match.data());

@@ -53,8 +53,7 @@ Task<Step> Splitter::HelpMigrate(Operation& op) {
   for (uint32_t c = 0; c < kCandidates; ++c) {
     if (op.Candidate(c).state() == SlotState::kPend) slots[count++] = op.SlotIndex(c);
   }
-  // [Split 4] for these buckets: the parent's headers move first, so that no insert can confirm after its slot was
-  // looked at.
+  // [Split 4] for these buckets: the parent's headers move first, so that no insert confirms after its slot was read.
   std::array<uint64_t, 4>& headers = op.buffers->headers;
   const auto bucket = [&op](uint32_t b) { return FirstBucket(op.scan.places.place[b / 2]) + b % 2; };
   for (uint32_t b = 0; b < 4; ++b) {
@@ -317,8 +316,7 @@ Task<Step> Splitter::FinishSplit(uint32_t child_index) {
   const DirectoryEntry parent = migration.parent.entry;
   if (!parent.splitting() || parent.depth() != migration.depth) co_return Step::kOk;
   if (migration.child.entry.merging()) {
-    // The merge was in dir[child] before dir[parent] was read, and dir[parent] did not name it: so it did not begin
-    // since.
+    // dir[child] named the merge before dir[parent] was read, which did not name it. So it did not begin since.
     if (words[0] != words[2]) co_return Step::kRestart;
     const Step passed = co_await merger_.PassMerge(child_index, migration.child.entry);
     if (passed != Step::kOk) co_return passed;

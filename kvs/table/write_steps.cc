@@ -45,8 +45,8 @@ Step Writer::GoOnWriting(PendingWrite& write, Batch& batch) {
   return Step::kOk;
 }
 
-// [Write 1] The block's WRITE goes out together with the scan. kRun: both have been asked for. Otherwise this is not
-// the usual case.
+// [Write 1] The block's WRITE goes out together with the scan. kRun: both have been asked for. Else it is not the usual
+// case.
 Step Writer::BeginWrite(PendingWrite& write, Batch& batch) {
   Operation& op = *write.op;
   op.inserts = write.inserts();
@@ -247,8 +247,7 @@ Task<Step> Writer::LookAgain(PendingWrite& write, Slot there) {
   co_return Step::kOk;
 }
 
-// [Write 6b to 6f] The tentative slot was made, and the scan after that ended as `scanned`. Returns what SettleWrite
-// returns.
+// [Write 6b to 6f] The tentative slot was made; the scan after that ended as `scanned`. Returns what SettleWrite does.
 Task<Step> Writer::ConfirmAfterAll(PendingWrite& write, Step scanned) {
   Operation& op = *write.op;
   const TableRef table = op.scan.table;
@@ -336,8 +335,7 @@ Task<Step> Writer::AbortTentative(PendingWrite& write) {
   co_return aborted == Outcome::kOk ? Step::kOk : Step::kUnavailable;  // lost: somebody else had killed it
 }
 
-// Nobody can tell whether the tentative slot is there, but nobody turns it into a value. Returns what SettleWrite
-// returns.
+// Nobody can tell whether the tentative slot is there, but nobody makes it a value. Returns what SettleWrite does.
 Step Writer::InDoubt(PendingWrite& write) {
   if (!Failed(*write.op, Step::kUnavailable)) return Step::kRestart;
   write.block.in_doubt = true;
@@ -376,15 +374,13 @@ Status Writer::UnknownStatus() const {
 
 // ---- the block
 
-// Takes memory for the block, if the client has some at hand. kRun: it has none; epochs_.allocator.Allocate() gets
-// some.
+// Takes memory for the block, if the client has some at hand. kRun: it has none; Allocator::Allocate gets some.
 Step Writer::PlaceBlock(PendingWrite& write) {
   Operation& op = *write.op;
   NewBlock& block = write.block;
   block.content_bytes = BlockBytes(op.key.size(), write.value.size());
   block.bytes = RoundBlockBytes(block.content_bytes, common_.shape.chunk_bytes);
-  // It should be on the node of the key's subtable, if that is known: one queue then orders its READ after the
-  // bucket's.
+  // Prefer the node of the key's subtable, if that is known: one queue then orders its READ after the bucket's.
   TableRef table;
   block.preferred = cache_.Lookup(op.hash, &table) ? table.address.node : krcore::kNoNode;
   return epochs_.allocator.AllocateAtOnce(op, block.bytes, block.preferred, &block.address) ? Step::kOk : Step::kRun;

@@ -109,8 +109,7 @@ class Writer : private Part {
   // Finds out from what was asked for last whether the write has taken effect, or settles that.
   //
   // kOk: the write has ended with write.result. kRestart: it has not taken effect and will not; it may begin again.
-  // kUnavailable: it has not taken effect either, because nothing was published, but a memory node of that round trip
-  // cannot be reached.
+  // kUnavailable: nor has it, because nothing was published, but a memory node of that round trip is away.
   Task<Step> SettleWrite(PendingWrite& write);
   // Does the rest of a write that the steps have not ended: SettleWrite, and then whatever it takes.
   Task<void> FinishWrite(PendingWrite& write);

@@ -9,8 +9,7 @@ namespace {
 
 // How many chunks' worth of free blocks a client keeps for itself.
 constexpr uint64_t kMuchFree = 64;
-// Another client may know that what is pinned is younger than the expelled client. It has this part of a lease to try a
-// run.
+// Another client may know that what is pinned is younger than the expelled client. It has this part of a lease to try.
 constexpr int64_t kPinnedPart = 8;
 
 }  // namespace

@@ -27,8 +27,7 @@ Status CheckDrainable(krcore::NodeId node) {
   return {StatusCode::kInvalidArgument, "a memory node's id is 1 to 255, not " + std::to_string(node)};
 }
 
-// CASes the node's word in the member list. *changed: it was `from`; then the change is counted, which tells all
-// clients.
+// CASes the node's word in the member list. *changed: it was `from`; then all clients are told.
 Task<Step> ChangeMember(Operation& op, krcore::NodeId home, krcore::NodeId node, MemberWord from, MemberState to,
                         bool* changed) {
   uint64_t& old = op.buffers->cas[0];
@@ -162,8 +161,7 @@ Task<Step> Mover::MoveTables(bool* all) {
   co_return Step::kOk;
 }
 
-// Moves a table, unless this client runs another split or merge of its own: the mover must not wait for the end of
-// that.
+// Moves a table, unless this client has another split or merge in the background: the mover must not wait for that.
 Task<Step> Mover::MoveTable(uint32_t index) {
   if (table_.workbench.in_background()) co_return Step::kRestart;
   const Workbench::InBackground in_background(table_.workbench);

@@ -81,8 +81,8 @@ Task<Step> Mover::Free(const Victim& victim) {
   uint64_t& old = op_.buffers->cas[0];
   uint64_t count = 1;
   if (victim.word.kind() == ChunkKind::kRun) {
-    // Free the rest first: a client that finds the first chunk of a run finds all of it. Some are missing if the taker
-    // died.
+    // Free the rest first: a client that finds a run's first chunk finds all of it. If the taker died, some are
+    // missing.
     const auto* const words = reinterpret_cast<const ChunkWord*>(op_.buffers->match.data());
     count = std::min<uint64_t>(victim.word.count(), kMatchBytes / sizeof(ChunkWord));
     op_.batch.Read(victim.WordAddress(), op_.buffers->match.data(), static_cast<uint32_t>(count * sizeof(ChunkWord)));
@@ -196,8 +196,7 @@ Task<Step> Mover::WaitForReaders() {
   const bool tables = std::any_of(victims_.begin(), victims_.end(),
                                   [](const Victim& victim) { return victim.word.kind() == ChunkKind::kTables; });
   if (tables) {
-    // The client that unlinked a table may have died before it told the others, whose directory caches may name the
-    // table.
+    // The client that unlinked a table may have died before it told the others, whose directory caches may name it.
     op_.batch.FetchAdd({home(), kRetiredTablesOffset}, 1, &op_.buffers->cas[0]);
     const Outcome told = co_await op_.batch.Run();
     if (told != Outcome::kOk) co_return Step::kUnavailable;
@@ -314,8 +313,7 @@ Task<Step> Mover::ReadDirectory(std::vector<uint64_t>* entries) {
   }
 }
 
-// Visits every slot of every subtable. *valid: the directory did not change meanwhile, so no reference was
-// missed.
+// Visits every slot of every subtable. *valid: the directory did not change meanwhile, so no reference was missed.
 Task<Step> Mover::Scan(Census* census, bool* valid) {
   ++report_->scans;
   *valid = false;
@@ -387,8 +385,8 @@ Task<Step> Mover::VisitTable(uint32_t index, DirectoryEntry entry, Census* censu
         if (sized != Step::kOk) co_return sized;
         bytes = RoundBlockBytes(bytes, common_.shape.chunk_bytes);
       }
-      // After a copy, the rest of a chunk may be too small for the next one. What is left out then is less than the
-      // size of that.
+      // After a copy, the rest of a chunk may be too small for the next one: what is lost is less than the size of
+      // that.
       Blocks& blocks = census->blocks[ChunkOf(block)];
       blocks.bytes += bytes;
       blocks.room += bytes > common_.shape.chunk_bytes / kSmallBlocks ? 2 * bytes : bytes;

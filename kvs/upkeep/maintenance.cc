@@ -91,8 +91,7 @@ Task<void> Maintenance::Maintain() {
   co_await epochs_.observer.Observe(batch, oldest, epoch, !expelled_epochs_.empty());
 }
 
-// Releases blocks that were unlinked in a child whose split was unfinished. Once it is finished, no frozen slot names
-// them.
+// Releases blocks that were unlinked in a child during its split. Once that is finished, no frozen slot names them.
 Task<Step> Maintenance::ReleaseHeldBlocks() {
   TableRef table;
   held_cursor_ = epochs_.memory->AnyHeldIndex(held_cursor_);

@@ -129,8 +129,7 @@ Task<Step> Mover::ReadChunks(std::span<const krcore::NodeId> nodes, std::map<Chu
   co_return Step::kOk;
 }
 
-// Returns the room for copies, in bytes. Others take chunks meanwhile, so of each node only those count that they may
-// not take.
+// Returns the room for copies, in bytes. Others take chunks meanwhile, so only those count that they may not take.
 uint64_t Mover::FreeForCopies(const std::map<Chunk, ChunkWord>& chunks) const {
   struct Count {
     uint64_t usable = 0, free = 0;
@@ -288,8 +287,7 @@ Task<Step> Mover::Run() {
     const std::vector<krcore::NodeId> nodes = epochs_.home.members();  // which may change meanwhile
     step = co_await ReadChunks(nodes, &chunks);
     if (step != Step::kOk) break;
-    // Chunks that others take are sparse at first. So the run goes on only if there are more free ones after each
-    // round.
+    // Chunks that others take are sparse at first. So the run goes on only while each round leaves more free ones.
     const uint64_t free = static_cast<uint64_t>(std::count_if(
         chunks.begin(), chunks.end(), [](const auto& chunk) { return chunk.second.kind() == ChunkKind::kFree; }));
     if (free <= most_free && most_free > 0) break;

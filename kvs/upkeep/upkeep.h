@@ -53,8 +53,7 @@ class Maintenance : private Part {
   uint32_t held_cursor_ = 0;
 };
 
-// The longest interval at which a client looks that waits for its turn as the mover, or for a run's end. The first is
-// kLookNs.
+// The longest interval between looks while a client waits to be the mover, or for a run's end. The first is kLookNs.
 inline constexpr int64_t kMaxLookNs = 10'000'000;
 inline int64_t NextLook(int64_t look_ns) { return std::min(2 * look_ns, kMaxLookNs); }
 
@@ -74,8 +73,7 @@ class Compaction final : private Part, public Room::Maker {
 
   // Runs the mover and returns when that has ended. For Client::CompactAsync.
   Task<Status> Compact(CompactOptions options, CompactReport* report);
-  // Begins a run if a client that held memory has gone, or if there are many free blocks. Called with each round of
-  // maintenance.
+  // With each round of maintenance: begins a run if a client that held memory has gone, or free blocks are many.
   void BeginIfWanted(int64_t now_ns);
   void BeginRun(int64_t timeout_ms) override { Start({.thorough = true, .timeout_ms = timeout_ms}, /*for_room=*/true); }
 

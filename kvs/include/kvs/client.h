@@ -13,8 +13,7 @@
 //
 // Fork: a Store and its Clients belong to the process that opened them. In a child that was forked later, every call
 // returns kBadState, deleting them does nothing, and the child may end in any way; the parent goes on with them. A
-// child that wants the store opens its own after the fork. krcore/fork.h has the details, including vfork and
-// posix_spawn.
+// child that wants the store opens its own after the fork. For details, vfork and posix_spawn see krcore/fork.h.
 //
 // Failures that every operation may report, besides its own:
 //   kInvalidArgument  the length of key or value is outside the limits; or 28 others collide with a new key, and more
@@ -65,8 +64,8 @@ struct StoreOptions {
   std::string rnic_port{};
   // How clients connect, one of krcore::ControlPlanes() (krcore/control_plane.h). With "krcore", "lite" and "kernel"
   // all clients of the Store share one Node. With "verbs" each Client opens one of its own, as each worker of a plain
-  // program does. "lite" and "verbs" need memory nodes that accept RC connections; "kernel" needs memory nodes that use
-  // "kernel" themselves.
+  // program does. "lite" and "verbs" need memory nodes that accept RC connections; "kernel" needs nodes that use it
+  // themselves.
   std::string control_plane = "krcore";
   int64_t operation_timeout_ms = 5'000;  // per operation
   int64_t open_timeout_ms = 2'000;       // to wait for the fabric, its metadata server and its memory nodes
@@ -91,8 +90,8 @@ struct ClientOptions {
 // What a client did, to explain a run. Monotonic counts.
 struct ClientStats {
   uint64_t operations = 0;
-  // Batches waited for, and those of them that belong to operations. The others announce epochs, renew leases, split,
-  // merge and move.
+  // Batches waited for, and those of operations among them. Others announce epochs, renew leases, split, merge and
+  // move.
   uint64_t round_trips = 0;
   uint64_t operation_round_trips = 0;
   uint64_t reads = 0, writes = 0, atomics = 0;  // verbs
@@ -192,8 +191,7 @@ struct WriteRequest {
 class Client : public krcore::OfOneProcess {
  public:
   // Ends what was spawned, and gives up its place at the store's home. If the home is away then, another Client of its
-  // Store gives the place up, or it is given up when the Store is closed. Until then, drains and the emptying of chunks
-  // wait.
+  // Store gives the place up, or it ends with the Store. Until then, drains and the emptying of chunks wait.
   ~Client() override = default;
 
   // ---- Blocking: each does what the coroutine of the same name does, and everything else in flight runs meanwhile.
@@ -284,8 +282,7 @@ class Store : public krcore::OfOneProcess {
   // such fabric; kUnavailable: it has no store (no memory node). kInvalidArgument: no such control plane or provider.
   // kUnsupported: the store was made by programs of another version, whose memory has another layout.
   static Result<std::unique_ptr<Store>> Open(const StoreOptions& options);
-  // Opens a whole store in this process: a private fabric, a metadata server and one memory node. Its data ends with
-  // it.
+  // Opens a whole store in this process: private fabric, metadata server and one memory node. Its data ends with it.
   static Result<std::unique_ptr<Store>> OpenEmbedded(const EmbeddedOptions& options);
 
   // Connects a new client to every memory node. This takes microseconds, fewer if this process has done it before. (It

@@ -31,8 +31,7 @@ class Housekeeper {
 
   // Does what is due, and returns in how many nanoseconds there is more. A look blocks for a tenth of a second at most,
   // not counting connecting and asking the fabric which clients are dead. Most of the time the housekeeper is not a
-  // client, so Step may be called late. While it is one, others wait for it; it then returns less than a tenth of a
-  // millisecond.
+  // client, so Step may be called late. While it is one, others wait for it; Step then returns less than 0.1 ms.
   virtual int64_t Step() = 0;
   virtual const HousekeeperStats& stats() const = 0;
 };
