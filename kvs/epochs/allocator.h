@@ -32,7 +32,7 @@ struct Room {
   Maker* maker = nullptr;
   size_t running = 0;          // 1 while a run is under way
   bool waited_for = false;     // an operation waits for the run: so the run does not wait for clients that have stopped
-  uint64_t ended = 0;          // runs, those that drain included
+  uint64_t ended = 0;          // how many runs have ended, drains included
   Step last_step = Step::kOk;  // how the last one ended
   // The last run found nothing to gain. Until then there is nothing, if the next two have not changed.
   int64_t full_until_ns = 0;

@@ -45,7 +45,8 @@ class ChunkAges {
     Seen& seen = seen_[node][chunk];
     if (seen.generation == from.generation()) seen.generation = to.generation();
   }
-  // Was the chunk FREE in this epoch or a later one, before it became what the word says? False: that is not known.
+  // Returns whether the chunk was FREE in this epoch or a later one, before it became what the word says. False:
+  // unknown.
   bool IsYounger(krcore::NodeId node, uint64_t chunk, ChunkWord word, uint64_t epoch) {
     const std::lock_guard lock(mutex_);
     if (chunk >= seen_[node].size()) return false;

@@ -107,7 +107,7 @@ struct Scan {
   bool headers_fit = false;  // all four bucket headers match the key's hash
   bool closed = false;       // a header says that the table is out of use
   bool any_pending = false;  // a candidate is PEND
-  uint32_t ins_count = 0;    // candidates that are INS with this key, not counting one's own
+  uint32_t ins_count = 0;    // candidates that are INS with this key, except the operation's own
   std::array<uint8_t, kCandidates> ins;
   BlockView block;  // of the last match, in `match` or a LargeBuffer
 

@@ -114,7 +114,7 @@ class Observer : private Part {
   const Registrar& registrar_;
   OwnWork& own_work_;
   Straggler straggler_;
-  std::map<uint32_t, std::pair<ClientEntry, int64_t>> seen_unchanged_;  // by another observer of this process
+  std::map<uint32_t, std::pair<ClientEntry, int64_t>> seen_unchanged_;  // what another observer of this process saw
   uint32_t expelled_cursor_ = 0;
   int64_t ask_expelled_at_ns_ = 0;
 };

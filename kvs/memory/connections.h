@@ -129,7 +129,7 @@ class Batch {
     discarded_ += verbs;
     Fail(node, discarded_ == size_ ? Outcome::kFenced : Outcome::kUnavailable);
   }
-  // True: there is nothing to wait for.
+  // Ends the adding of verbs. True: there is nothing to wait for.
   inline bool EndAdding();
   Outcome TakeOutcome() {
     size_ = 0;

@@ -162,7 +162,7 @@ class Outbox {
   const uint32_t mask_;
   uint32_t count_ = 0;                            // of verbs
   uint32_t hinted_ = 0;                           // of them
-  uint32_t head_ = 0, handed_on_ = 0, tail_ = 0;  // of parts, since there were none
+  uint32_t head_ = 0, handed_on_ = 0, tail_ = 0;  // counts of parts, from 0 whenever there are none
   std::array<krcore::WorkRequest, kMostVerbs> wrs_;
   std::array<krcore::Sge, kMostVerbs> sges_;
   std::array<uint8_t, kMostVerbs> begins_;  // of the parts in the outbox

@@ -51,7 +51,7 @@ Task<Step> Directory::Resolve(Operation& op, TableRef* table, DirectoryEntry* pa
     cache_.Insert(*table);
     co_return Step::kOk;
   }
-  co_return Step::kRestart;  // the root is always there: a torn view of a store that is being made
+  co_return Step::kRestart;  // the root is always there, so this is a torn view of a store that is being made
 }
 
 Task<Step> Directory::ReadEntry(Batch& batch, uint64_t* scratch, uint32_t index, TableRef* table) {

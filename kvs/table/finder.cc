@@ -69,7 +69,6 @@ Slot Finder::UsableGuess(Slot guess, krcore::NodeId node) const {
   return usable ? guess : Slot::Free();
 }
 
-// kUnavailable: the memory node of op.scan.table cannot be reached.
 Step Finder::BeginScan(Operation& op, Batch& batch, uint32_t states, Slot guess) {
   Scan& scan = op.scan;
   const krcore::NodeId node = scan.table.address.node;

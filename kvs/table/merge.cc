@@ -68,7 +68,7 @@ void Merger::ConsiderMerge(const Operation& op, const TableRef& table) {
   uint32_t used = 0;
   for (uint32_t c = 0; c < kCandidates; ++c) used += op.Candidate(c).has_block() ? 1 : 0;
   if (used > kFewCandidates || common_.random() % kLookEvery != 0) return;
-  // A pair that was not to be merged is left alone until enough has been deleted to make it so.
+  // A pair that was looked at is left alone until this client has deleted enough since.
   const auto later = merge_not_before_.find(table.index);
   if (later != merge_not_before_.end() && deletes_ < later->second) return;
   workbench_.Background(MergeUpwards(table.index));

@@ -96,7 +96,8 @@ Task<Step> Merger::MergeLocked(Operation& op, Merge* merge, SpareTables* spares,
   merge->terms.status = static_cast<uint64_t>(MergeStatus::kUndecided);
   merge->terms.birth_epoch = epochs_.home.epoch();
   workbench_.words().record = merge->terms;
-  const GlobalAddress own = std::exchange(*record, {});  // a verb that failed may yet be carried out: not used again
+  const GlobalAddress own =
+      std::exchange(*record, {});  // a failed verb may still execute: this memory is not used again
   batch.Write(&workbench_.words().record, own, sizeof(MergeRecord));
   const Outcome written = co_await batch.Run();
   if (written != Outcome::kOk) co_return Step::kUnavailable;
@@ -183,7 +184,7 @@ Task<Step> Merger::DecideEngagement(Merge* merge) {
   co_return co_await Settle(merge, taken ? MergeStatus::kEngaged : MergeStatus::kAbandoned);
 }
 
-// [Merge 5] Nothing has happened to the tables.
+// [Merge 5] Gives the merge up. Nothing has happened to the tables.
 Task<Step> Merger::AbandonMerge(Merge merge) {
   Batch& batch = workbench_.batch();
   uint64_t* words = workbench_.words().words.data();
@@ -384,7 +385,7 @@ Task<Step> Merger::PublishCopies(Merge merge, bool parent_left, SpareTables* spa
   co_return reported == Step::kOk ? Step::kRestart : reported;  // nothing became smaller
 }
 
-// [Merge 8] dir[s] does not name the record any more.
+// [Merge 8] Unlinks dir[c]. dir[s] does not name the record any more.
 Task<Step> Merger::UnlinkChild(Merge merge) {
   const DirectoryEntry child = merge.child_word();
   const DirectoryEntry absent = child.Next(merge.terms.child().subtable(), child.depth(), DirectoryState::kAbsent);

@@ -77,7 +77,7 @@ Task<Step> Splitter::HelpMigrate(Operation& op) {
                                    std::span(reinterpret_cast<BlockHeader*>(op.buffers->match.data()), kCandidates)});
 }
 
-// [Split 5] for many slots at once. The headers of their buckets in the parent have moved.
+// [Split 5] Migrates many slots at once. The headers of their buckets in the parent have moved.
 Task<Step> Splitter::MigrateSlots(const Migration& migration, std::span<const uint32_t> slots,
                                   MigrationScratch scratch) {
   const uint32_t count = static_cast<uint32_t>(slots.size());
@@ -231,7 +231,7 @@ Task<Step> Splitter::SplitLocked(TableRef table, GlobalAddress* spare, Merge* me
     co_return finished == Step::kOk ? Step::kRestart : finished;
   }
   const uint32_t depth = parent.entry.depth();
-  if (depth > table.entry.depth()) {  // somebody was faster
+  if (depth > table.entry.depth()) {  // another client was faster
     cache_.Insert(parent);
     co_return Step::kOk;
   }
@@ -273,7 +273,8 @@ Task<Step> Splitter::PublishChild(TableRef parent, uint32_t child_index, GlobalA
   const uint32_t depth = parent.entry.depth() + 1;
   FormatSubtable(workbench_.image(), common_.shape.geometry, BucketHeader(depth, child_index, 0),
                  Mutated(Mutation::kChildStartsFree) ? Slot::Free() : Slot::Pend());
-  const GlobalAddress table = std::exchange(*spare, {});  // a verb that failed may yet be carried out: not used again
+  const GlobalAddress table =
+      std::exchange(*spare, {});  // a failed verb may still execute: this memory is not used again
   batch.Write(workbench_.image().data(), table, static_cast<uint32_t>(common_.shape.geometry.bytes()));
   const Outcome written = co_await batch.Run();
   if (written != Outcome::kOk) co_return Step::kUnavailable;
@@ -353,7 +354,7 @@ Task<Step> Splitter::FinishSplit(uint32_t child_index) {
       const Step moved = co_await MoveHeaders(migration);
       if (moved != Step::kOk) co_return moved;
     }
-    // [Split 6] Now that all of the child is decided, what is frozen in the parent is history.
+    // [Split 6] Now that all of the child is decided, FRZ in the parent does not count any more.
     batch.Read(migration.parent.address, workbench_.image().data(), table_bytes);
     const Outcome parent_image = co_await batch.Run();
     if (parent_image != Outcome::kOk) co_return Step::kUnavailable;

@@ -1,5 +1,5 @@
-// Splitter: splitting a subtable, and helping with somebody else's split. Slot i of the parent can move only to slot i
-// of the child; one CAS on the child's slot decides it for ever. So the splitter, a helper, a successor and a latecomer
+// Splitter: splits a subtable, and helps with another client's split. Slot i of the parent can move only to slot i of
+// the child; one CAS on the child's slot decides it for ever. So the splitter, a helper, a successor and a latecomer
 // all issue the same idempotent CASes. The steps are those of docs/protocol.md, "Split".
 //
 // Thread safety: the client's thread.
@@ -28,8 +28,8 @@ class Splitter : private Part {
         workbench_(workbench),
         merger_(merger) {}
 
-  // kOk: `table` was split, by this client or while it looked. kRestart: another client is at it, or there may soon be
-  // memory for it. kFull: there is none, or the directory does not go deeper.
+  // kOk: `table` was split, by this client or while it looked. kRestart: another client is splitting it, or there may
+  // soon be memory for it. kFull: there is none, or the directory does not go deeper.
   Task<Step> Split(Operation& op, TableRef table);
   // Decides the PEND candidates of the operation's last scan, which was of a child whose split is not finished.
   Task<Step> HelpMigrate(Operation& op);

@@ -50,7 +50,7 @@ struct PendingWrite {
     kScan,     // [Write 1] the block's WRITE, the buckets, the blocks that match, [Write 5] the headers again
     kScanned,  // nothing: all of that has arrived, and shows that the write may be published
     kReplace,  // [Write 2] the CAS of a VAL slot
-    kInsert,   // [Write 6a] the CAS of a FREE slot to one's own tentative one, and the buckets again
+    kInsert,   // [Write 6a] the CAS of a FREE slot to the write's tentative one, and the buckets again
     kConfirm,  // [Write 6f] the CAS that turns it into a value
   };
 
@@ -68,13 +68,12 @@ struct PendingWrite {
   std::string_view value;
   NewBlock block;
   Phase phase = Phase::kBegin;
-  Step step = Step::kRun;          // what the last step said (GoOnWriting),
-  Outcome outcome = Outcome::kOk;  // and how what it asked for ended
-  uint32_t candidate = 0;          // the slot, in kReplace and the phases after it,
-  Slot old, now;          // and what it is to be changed from and to; in the phases after kReplace `now` is the
-                          // tentative slot
-  krcore::Status result;  // once it has ended,
-  bool existed = true;    // and whether the key was there
+  Step step = Step::kRun;          // what GoOnWriting last returned
+  Outcome outcome = Outcome::kOk;  // how what it asked for ended
+  uint32_t candidate = 0;          // the slot, in kReplace and the phases after it
+  Slot old, now;                   // what it changes from and to; after kReplace `now` is the tentative slot
+  krcore::Status result;           // how the write ended
+  bool existed = true;             // whether the key was there
 };
 
 class Writer : private Part {

@@ -467,7 +467,7 @@ Task<Step> Mover::Move(GlobalAddress at, Slot slot) {
     op_.batch.CompareSwap(at, slot.word(), now.word(), &old);
   }
   const Outcome swapped = co_await op_.batch.Run();
-  if (swapped != Outcome::kOk) co_return Step::kUnavailable;  // the copy may be in the slot: not used again
+  if (swapped != Outcome::kOk) co_return Step::kUnavailable;  // the copy may be in the slot: it is not used again
   if (old != slot.word()) {
     epochs_.memory.Of(op_.batch).Free(copy);  // nobody has seen it
     co_return Step::kRestart;

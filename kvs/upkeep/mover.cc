@@ -12,9 +12,7 @@ constexpr int64_t kAnnouncementLeases = 2;
 
 }  // namespace
 
-// ---- having it run
-
-// ---- to be the mover
+// ---- being the mover
 
 // The mover word only avoids double work: every step is right whoever else does it. A client that wants room waits for
 // another's run only until chunks were freed.

@@ -21,7 +21,7 @@
 
 namespace kvs {
 
-// One run, next to the client's operations.
+// One run, which goes on while the client's operations do.
 class Mover : private Part {
  public:
   // `op` is not one of those that users wait for. `report` is filled in on the way.
@@ -85,7 +85,7 @@ class Mover : private Part {
   struct Findings {
     bool in_vain = false;
     bool pinned = false;
-    bool no_room = false;   // something could not be moved for lack of it
+    bool no_room = false;   // something could not be moved for lack of room
     bool progress = false;  // something has left the memory node for good
   };
 

@@ -108,7 +108,7 @@ struct Draining {
   DrainReport report;
 };
 
-// Drainer: emptying a memory node, so that it can be stopped, and taking it back into use.
+// Drainer: empties a memory node, so that it can be stopped, and takes it back into use.
 class Drainer : private Part {
  public:
   Drainer(Epochs& epochs, Table& table, Maintenance& maintenance, Compaction& compaction)

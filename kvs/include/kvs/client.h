@@ -219,7 +219,7 @@ class Client : public krcore::OfOneProcess {
   virtual Task<Status> InsertAsync(std::string_view key, std::string_view value) = 0;
   virtual Task<Status> UpdateAsync(std::string_view key, std::string_view value) = 0;
   virtual Task<Status> DeleteAsync(std::string_view key) = 0;
-  // Writes of any kinds; `writes` is borrowed, and each status is set when the task is done. Each is done as by the
+  // Does writes of any kind. `writes` is borrowed, and each status is set when the task is done. Each is done as by the
   // coroutine of its kind, and all share the two or three round trips: cheaper than a coroutine each. Large values are
   // written by coroutines of their own meanwhile. More than ClientOptions::max_in_flight writes go in groups, one after
   // the other. They are not a transaction and have no order, even those of one key.
@@ -240,7 +240,7 @@ class Client : public krcore::OfOneProcess {
   //   kOutOfMemory  the others have no room for it. It is in use again; what has moved stays moved
   //   kTimeout, kUnavailable: any client may go on with DrainNode, or take it back by UndrainNode, as after the death
   //                 of this one. report->closed tells whether it is in use meanwhile
-  //   kExists       another client has given memory back all the time, or this one drains a node already
+  //   kExists       another client gave memory back the whole time, or this one already drains a node
   //   kBadState     it was taken back into use meanwhile
   virtual Task<Status> DrainNodeAsync(krcore::NodeId node, DrainOptions options, DrainReport* report) = 0;
   // Takes a memory node back into use that is being drained, or was drained. One that was stopped is in use when it
