@@ -1,4 +1,4 @@
-// A client's life and its polling; and the calls of Client that block.
+// A client's life, its polling, and the calls of Client that block.
 #include "kvs/client/client_core.h"
 
 #include <algorithm>
@@ -12,22 +12,23 @@ namespace kvs {
 namespace {
 
 constexpr uint64_t kOverduePolls = 64;
-// A client with nothing to post looks at the clock once in so many polls.
+// A client with nothing to post looks at the clock once in this many polls.
 constexpr uint64_t kIdlePolls = 64;
-// A blocking call sleeps where nothing is due sooner; after so many rounds, since it reads the clock for that.
+// A blocking call sleeps if nothing is due within this time. It does so only after kRoundsBeforeNap rounds, because it
+// reads the clock for that.
 constexpr int64_t kNapNs = 200'000;
 constexpr uint32_t kRoundsBeforeNap = 100;
 constexpr uint32_t kMaxInFlight = 4096;
-// Verbs in flight to one memory node; batches beyond wait for room.
+// The most verbs in flight to one memory node; batches beyond that wait for room.
 constexpr uint32_t kMaxQueueDepth = 8192;
-// Of the client table, as it is read: seldom are more of its entries in use.
+// How many entries of the client table, as it is read, are touched in advance. More are seldom in use.
 constexpr size_t kTouchedClients = 64;
-// A home that has not been reached for so long, by one attempt after the other, is away.
+// A home that repeated attempts have not reached for this long is away.
 constexpr int64_t kReconnectedNs = 120'000'000;
 
 }  // namespace
 
-// As Connections::Waiting it is asked for deadlines only by Reach, and so not before its operations are there.
+// Only Reach asks for deadlines (Connections::Waiting), so nobody asks before the operations exist.
 ClientCore::ClientCore(StoreCore& store, const ClientOptions& options, std::unique_ptr<krcore::Node> own_node,
                        std::unique_ptr<krcore::Region> arena)
     : store_(store),
@@ -58,7 +59,7 @@ const ClientStats& ClientCore::stats() const {
   return stats_;
 }
 
-// Adds the time since it was called last to a part.
+// Returns a function that adds the time since its last call to a part.
 auto ClientCore::Stopwatch() {
   return [this, last_ns = common_.clock.NowNs()](int64_t* part) mutable {
     const int64_t now_ns = common_.clock.NowNs();
@@ -76,8 +77,8 @@ Result<std::unique_ptr<ClientCore>> ClientCore::Prepare(StoreCore& store, const 
   if (!own_node.ok()) return own_node.status();
   const int64_t node_ns = store.clock().NowNs();
 
-  // One registered arena: the operations' buffers, the home's words, and the workbench. What uses them is made when it
-  // is first needed: a new worker should not wait for the pages of operations that it may never have in flight.
+  // One registered arena: the operations' buffers, the home's words, and the workbench. The objects in it are made when
+  // first needed: a new worker should not wait for the pages of operations that it may never have in flight.
   krcore::RegionOptions arena_options;
   arena_options.length = Epochs::ArenaBytes(max_in_flight) + Workbench::ArenaBytes(store.shape().geometry);
   auto arena = (*own_node ? **own_node : store.node()).CreateRegion(arena_options);
@@ -119,7 +120,7 @@ Status ClientCore::Begin() {
   const krcore::Deadline deadline = krcore::Deadline::After(common_.clock, common_.shape.operation_timeout_ns);
   KRCORE_RETURN_IF_ERROR(connections_.Ensure(common_.shape.home, deadline));
   took(&times_.connect_ns);
-  // First the connections, which may take long: others wait for who is registered.
+  // Make the connections first. They may take long, and others wait for a registered client.
   const Step learnt = Wait(home.Glance());
   if (learnt != Step::kOk) return connections_.UnavailableStatus("reading the store's home");
   if (home.words().hash_seed != common_.shape.hasher.seed()) {
@@ -127,7 +128,7 @@ Status ClientCore::Begin() {
   }
   took(&times_.register_ns);
   for (const krcore::NodeId node : home.all_nodes()) {
-    (void)connections_.Ensure(node, deadline);  // one that is dead fails the operations that need it, and no other
+    (void)connections_.Ensure(node, deadline);  // a dead one fails only the operations that need it
   }
   took(&times_.connect_ns);
 
@@ -166,7 +167,7 @@ ClientCore::~ClientCore() {
   Registrar& registrar = epochs_.registrar;
   if (registrar.registered()) SayGoodbye();
   if (registrar.registered()) farewell_.emplace(common_.store.held_entries, registrar.entry());
-  // What one that may have been expelled held is found by sweeping.
+  // If the client may have been expelled, its memory is not passed on: sweeping finds it.
   const Registration& registration = epochs_.registration;
   const bool may_be_expelled =
       registration.expelled() || (registrar.registered() && registration.standing() == Registration::Standing::kAlive);
@@ -174,9 +175,9 @@ ClientCore::~ClientCore() {
   if (memory && !may_be_expelled) store_.GiveMemory(std::move(memory));
 }
 
-// A home that is gone gets no goodbye, or a late one; one whose queue has just broken is tried again. An expelled
-// client has to say that it has stopped, which takes a renewal. Otherwise none may be under way when the entry is given
-// back, for it would go on with the next holder's word.
+// Gives the entry back. A home that is gone is told late or never; one whose queue has just broken is tried again. An
+// expelled client has to acknowledge that it has stopped, which takes a renewal. Otherwise no renewal may be under way
+// when the entry is given back, because it would go on with the next holder's word.
 void ClientCore::SayGoodbye() {
   Registrar& registrar = epochs_.registrar;
   const int64_t begun_ns = common_.clock.NowNs();
@@ -213,14 +214,14 @@ size_t ClientCore::Poll() {
   size_t completions = connections_.Poll();
   epochs_.registrar.PollRenewal(&completions);
   RunQueue::OfThisThread().RunAll();
-  // Not before the first heartbeat: registering uses the buffers of maintenance.
+  // This must not begin before the first heartbeat: registering uses the buffers of maintenance.
   const bool alive = epochs_.registration.standing() != Registration::Standing::kNone;
   if (alive && (std::exchange(look_, false) || epochs_.registration.looked() || polls_ % kIdlePolls == 0))
     CareForRegistration();
   return completions;
 }
 
-// What is due, after a look at the clock: maintenance, or the renewal of a lease that is over.
+// After a look at the clock, begins what is due: maintenance, or the renewal of a lease that is over.
 void ClientCore::CareForRegistration() {
   const int64_t now_ns = epochs_.registration.Now();
   if (epochs_.registrar.CareForLease() && upkeep_.maintenance.BeginIfDue(now_ns))
@@ -232,12 +233,12 @@ int64_t ClientCore::IdleUntil() {
   const bool shut = forked() || registration.standing() != Registration::Standing::kAlive || registration.overdue() ||
                     epochs_.registrar.renewing();
   if (shut || !connections_.NothingUnderWay()) return INT64_MIN;
-  look_ = true;  // at the end of the sleep, or there would be nothing to see
+  look_ = true;  // after the sleep the next Poll looks at the clock, or it would not see what is due
   const bool idle = epochs_.operations.all_free() && !epochs_.operations.any_delayed();
   return epochs_.operations.NextDueNs(upkeep_.maintenance.next_ns(idle));
 }
 
-// A call that waits for nothing but time need not spin.
+// A call that waits only for time need not spin.
 void ClientCore::Idle(uint32_t rounds) {
   const bool naps = rounds >= kRoundsBeforeNap && IdleUntil() > common_.clock.NowNs() + kNapNs;
   common_.clock.Relax(naps ? UINT32_MAX : rounds);
@@ -258,7 +259,7 @@ Task<Status> ClientCore::UndrainNodeAsync(krcore::NodeId node) {
   co_return co_await upkeep_.drainer.Undrain(node);
 }
 
-// ---- Client's calls that block: each drives the coroutine of its name
+// ---- Client's calls that block: each drives the coroutine of the same name
 
 void Client::Idle(uint32_t rounds) { krcore::RealClock()->Relax(rounds); }
 

@@ -32,15 +32,15 @@ class StoreCore;
 
 class ClientCore final : public Client, private Connections::Waiting {
  public:
-  // With its queues and its memory, but not connected. May be handed to another thread, until Begin.
+  // Makes a client with its queues and its memory, but not connected. It may be handed to another thread until Begin.
   static Result<std::unique_ptr<ClientCore>> Prepare(StoreCore& store, const ClientOptions& options);
-  // Makes what else would be made, and memory touched, when it is first needed: the queues to memory nodes that are
-  // known, an operation, the address cache. Between the two, by who has the time.
+  // Makes, and touches in memory, what would otherwise be made when first needed: the queues to known memory nodes, an
+  // operation, the address cache. Call it between Prepare and Begin, when there is time.
   Status MakeFirstUsed();
-  // Blocks for the few round trips of connecting and registering. Once.
+  // Connects and registers the client; blocks for the few round trips of that. Call it once.
   Status Begin();
   const ClientOptions& options() const { return options_; }
-  // What was made in advance takes no time of the client's start.
+  // Forgets the times: what was made in advance takes no time of the client's start.
   void ForgetTimes() { times_ = {}; }
   // Observer::SawUnchanged.
   void SawUnchanged(uint32_t index, const ClientEntry& entry, int64_t since_ns) {
@@ -93,7 +93,7 @@ class ClientCore final : public Client, private Connections::Waiting {
     return IsKey(key) && value.size() <= kMaxValueBytes;
   }
   static Task<Status> Ended(Status status);
-  // Of lengths that are none.
+  // Returns the status for an invalid length.
   static Status LengthStatus(std::string_view key, std::string_view value);
   bool OthersWait() const;
   void PollAlone(uint32_t* idle);
@@ -108,7 +108,7 @@ class ClientCore final : public Client, private Connections::Waiting {
   // ---- table_stats.cc
   Task<Result<TableStats>> CollectTableStats();
 
-  // Leaves the entry of a client that could not give it back to the store's others.
+  // If a client could not give its entry back, this leaves the entry to the store's other clients.
   class Farewell {
    public:
     Farewell(HeldEntries& held, const ClaimedEntry& entry) : held_(held), entry_(entry) {}
@@ -129,7 +129,7 @@ class ClientCore final : public Client, private Connections::Waiting {
   ClientTimes times_;
   std::minstd_rand random_;
   Connections connections_;
-  const std::unique_ptr<krcore::Region> arena_;  // what is posted from and read into, but for large blocks
+  const std::unique_ptr<krcore::Region> arena_;  // what is posted from and read into, except large blocks
   const Common common_;
   Epochs epochs_;
   Table table_;

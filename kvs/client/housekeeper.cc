@@ -1,5 +1,6 @@
-// The housekeeper. Most of the time it is no client: one that is registered and seldom polled would hold everybody's
-// epochs back. It looks at the home and at the chunks by READs, and becomes a client when there is something to do.
+// The housekeeper. Most of the time it is not a client: a client that is registered and seldom polled would hold
+// everybody's epochs back. It looks at the home and at the chunks by READs, and becomes a client when there is
+// something to do.
 #include "kvs/housekeeper.h"
 
 #include <algorithm>
@@ -14,21 +15,21 @@
 namespace kvs {
 namespace {
 
-// For a look; and so many questions whether somebody is dead.
+// The time for one look, and how many processes it asks about at a look.
 constexpr int64_t kLookPatienceNs = 100'000'000;
 constexpr uint32_t kQuestions = 64;
-// It sweeps again when this part of the FREE chunks was taken since the last time, but of all usable ones not more than
-// that.
+// It sweeps again when this part of the FREE chunks was taken since the last sweep, or kMostSlackPart of all usable
+// ones, whichever is less.
 constexpr uint64_t kSlackPart = 4, kMostSlackPart = 16;
-// With fewer FREE ones than this part it is thorough, and does not rest. Else so many times as long as it sweeps.
+// If fewer than this part of the chunks are FREE, it is thorough and does not rest. Else it rests kRest times its work.
 constexpr uint64_t kScarcePart = 8;
 constexpr int64_t kRest = 9;
-// What it tried in vain it tries again, even if nothing new is known: after one lease, then after twice as long each
-// time, up to kMostPatienceLeases; but never sooner than kRestInVain times as long as the sweep worked. (Writers that
-// wait for memory take a sweep for progress. So they soon see none, and give up.)
+// What it has tried in vain it tries again even if nothing new is known: after one lease, then after twice as long each
+// time, up to kMostPatienceLeases. But it never does so sooner than kRestInVain times as long as the sweep worked.
+// (Writers that wait for memory take a sweep for progress. So they soon see none, and give up.)
 constexpr int64_t kMostPatienceLeases = 20, kRestInVain = 63;
 constexpr int64_t kSweepMs = 60'000;
-// How soon to poll a client again that nothing has come for.
+// How soon to poll the client again if nothing has come for it.
 constexpr int64_t kPollNs = 50'000;
 
 class HousekeeperCore final : public Housekeeper {
@@ -46,7 +47,7 @@ class HousekeeperCore final : public Housekeeper {
   const HousekeeperStats& stats() const override { return stats_; }
 
  private:
-  // A client's entry, and since when it is that.
+  // A client's entry, and the time since which it has not changed.
   struct Seen {
     ClientEntry entry;
     int64_t since_ns = 0;
@@ -65,29 +66,29 @@ class HousekeeperCore final : public Housekeeper {
   const std::unique_ptr<Survey> survey_;
   int64_t look_at_ns_ = 0, rest_until_ns_ = 0, try_again_at_ns_ = 0;
 
-  // As it saw things last.
+  // What it saw last.
   std::map<uint32_t, Seen> entries_;           // of the client table
-  uint32_t asked_ = 0;                         // the last entry that it asked for
-  uint64_t dead_ = 0;                          // of those that it asked for
+  uint32_t asked_ = 0;                         // the last entry whose process it asked about
+  uint64_t dead_ = 0;                          // how many of those that it asked about are dead
   uint64_t used_ = 0, free_ = 0, usable_ = 0;  // chunks
-  uint64_t mover_ = 0;                         // the word of the client that gives memory back
-  bool mover_goes_on_ = false;                 // since the look before
-  // ... after the last sweep.
-  bool swept_ = false;    // since the last look
+  uint64_t mover_ = 0;                         // the mover word
+  bool mover_goes_on_ = false;                 // it has changed since the look before
+  // What it knows of the last sweep.
+  bool swept_ = false;    // it has swept since the last look
   bool pending_ = false;  // the last sweep did not come to its end
   bool left_ = false;     // it left sparse chunks as they were
   int64_t patience_leases_ = 1;
   uint64_t swept_used_ = 0;
   HousekeeperStats stats_;
 
-  // While it sweeps. What the client writes to goes after it.
+  // For the time of a sweep. client_ comes last, so that what it writes to outlives it.
   Status swept_status_;
   CompactReport report_;
   int64_t begun_ns_ = 0, worked_ns_ = 0;
   std::unique_ptr<Client> client_;
 };
 
-// False: a memory node cannot be read, and so not be swept either.
+// False: a memory node cannot be read, and so cannot be swept either.
 bool HousekeeperCore::Look() {
   const krcore::Deadline deadline = krcore::Deadline::After(store_.clock(), kLookPatienceNs);
   const auto home = survey_->ReadHome(HomeRecord{store_.shape().home, 0}, deadline);
@@ -111,7 +112,7 @@ bool HousekeeperCore::Look() {
   return true;
 }
 
-// Of those whose entries have not changed since the last look, a few at a time.
+// Asks whether clients whose entries have not changed since the last look are dead, a few at a time.
 void HousekeeperCore::AskForDead(const HomeView& home, int64_t now_ns) {
   dead_ = 0;
   bool client_came = false;
@@ -138,9 +139,9 @@ void HousekeeperCore::AskForDead(const HomeView& home, int64_t now_ns) {
   }
 }
 
-// When enough was taken since the last time, so that the table is scanned seldom compared with what is written; when
-// somebody died; when the last sweep was held up; and from time to time when it left something, since nothing may show
-// that this can be freed by now. Not while another client is at it.
+// A sweep is due when enough was taken since the last one (so that the table is scanned seldom compared with what is
+// written), when a client died, or when the last sweep was held up. It is due from time to time when the last one left
+// something, because nothing may show that this can be freed by now. None is due while another client is the mover.
 bool HousekeeperCore::SweepIsDue(int64_t now_ns) {
   if (std::exchange(swept_, false)) swept_used_ = used_;
   swept_used_ = std::min(swept_used_, used_);
@@ -156,7 +157,7 @@ Task<void> Compact(Client& client, CompactOptions options, CompactReport* report
 
 void HousekeeperCore::Begin() {
   auto client = store_.NewClient({.max_in_flight = 1, .address_cache_entries = 0});
-  if (!client.ok()) return;  // the next time
+  if (!client.ok()) return;  // it tries again at the next look
   client_ = *std::move(client);
   for (const auto& [index, seen] : entries_)
     static_cast<ClientCore&>(*client_).SawUnchanged(index, seen.entry, seen.since_ns);
@@ -173,11 +174,11 @@ int64_t HousekeeperCore::Sweep() {
   const int64_t now_ns = store_.clock().NowNs();
   worked_ns_ += progress ? now_ns - before_ns : 0;
   const ClientStats& stats = client_->stats();
-  // It finds the dead by itself, in a moment.
+  // The client finds the dead by itself, in a moment.
   const bool all_found = stats.dead_clients_found >= dead_ || now_ns - begun_ns_ > store_.shape().lease_ns / 4;
   if (client_->spawned() > 0 || !all_found) return progress ? 0 : kPollNs;
   stats_.chunks_freed += stats.chunks_freed;
-  // With kTimeout somebody was expelled meanwhile, with kExists another client gives memory back. (It is not pending if
+  // With kTimeout a client was expelled meanwhile; with kExists another client gives memory back. (It is not pending if
   // a memory node does not answer: that may last.)
   pending_ = swept_status_ == StatusCode::kTimeout || swept_status_ == StatusCode::kExists;
   left_ = report_.chunks_left > 0;

@@ -1,8 +1,8 @@
-// Get that blocks, and MultiGet. Both try the steps of the usual case (kvs/table/finder.h) first. A key whose value is
-// not found so, for whatever reason, is then read by Reader::Get, which begins anew and knows every case.
+// The blocking Get, and MultiGet. Both first try the steps of the usual case (kvs/table/finder.h). A key whose value is
+// not found in this way, for whatever reason, is then read by Reader::Get, which begins anew and handles every case.
 //
-// Gets of many keys take their two round trips together. Each key has an operation, which pins what its slots name; but
-// one batch reads for all, and no coroutine of a key's own waits for it.
+// Gets of many keys take their two round trips together. Each key has an operation, which pins what its slots name. But
+// one batch reads for all, and no key has a coroutine of its own that waits for it.
 #include <cassert>
 #include <cstdint>
 #include <span>
@@ -15,7 +15,7 @@
 namespace kvs {
 namespace {
 
-constexpr size_t kSettled = SIZE_MAX;  // group_index of an operation that is through
+constexpr size_t kSettled = SIZE_MAX;  // group_index of an operation whose key is done
 
 }  // namespace
 
@@ -34,17 +34,17 @@ Task<Status> ClientCore::GetAsync(std::string_view key, std::string* value) {
   return table_.reader.Get(key, value);
 }
 
-// ---- the usual case, of one key that blocks
+// ---- the usual case of a blocking Get
 
-// For something that only Poll brings.
+// Returns whether something else of this client waits for what only Poll brings.
 bool ClientCore::OthersWait() const {
   return spawned_ != 0 || upkeep_.maintenance.running() || epochs_.registrar.renewing() ||
          table_.workbench.in_background() || epochs_.room.running != 0 || epochs_.operations.any_delayed() ||
          table_.combiner.any_waiting() || connections_.any_stalled();
 }
 
-// A round of who blocks, for a batch of its own. Where it is done when it is pushed, and nobody else waits for
-// anything, there is nothing to poll for: but for what the client does by itself, when that is due.
+// One round of a blocking call that waits for its own batch. If the batch is done as soon as it is pushed, and nobody
+// else waits for anything, there is no need to poll, except for the client's own work when that is due.
 void ClientCore::PollAlone(uint32_t* idle) {
   size_t done = OthersWait() ? 0 : connections_.PushAndTake();
   if (RunQueue& run_queue = RunQueue::OfThisThread(); !run_queue.empty()) [[unlikely]]
@@ -58,7 +58,7 @@ void ClientCore::PollAlone(uint32_t* idle) {
   }
 }
 
-// With nobody else's cache misses to overlap, each READ's begins as early as can be.
+// No other operation's cache misses overlap here, so each READ's cache miss begins as early as possible.
 Step ClientCore::ReadAlone(Operation& op) {
   const auto poll = [this, idle = 0u]() mutable { PollAlone(&idle); };
   Batch& batch = op.batch;
@@ -81,8 +81,8 @@ Status ClientCore::Get(std::string_view key, std::string* value) {
 
 // ---- many keys
 
-// The operations of the keys that are read together, in the keys' order. All are in use until it ends: what was asked
-// for lands in their buffers.
+// The operations of the keys that are read together, in the keys' order. All stay in use until the group ends, because
+// what was asked for lands in their buffers.
 struct ClientCore::Group {
   ClientCore& client;
   Operation* first;
@@ -133,7 +133,7 @@ Task<void> ClientCore::MultiGetAsync(std::span<const std::string_view> keys, std
         others.push_back(next);
         continue;
       }
-      // Who holds some must not wait for more.
+      // A call that holds some operations must not wait for more.
       Operation* const free = epochs_.operations.FreeOperation();
       if (free == nullptr) break;
       Operation& op = epochs_.operations.TakeToRead(*free, keys[next], common_.shape.hasher(keys[next]));

@@ -20,10 +20,10 @@ namespace {
 
 using krcore::Deadline;
 
-// Clock::Relax sleeps from so many calls on.
+// Clock::Relax sleeps from this many calls on.
 constexpr uint32_t kParked = 1'000'000;
-// To connect while there are operations: by one-sided verbs; or by asking a CPU, which may be busy, as DC in software
-// does.
+// How long to try to connect while there are operations: by one-sided verbs, or by asking a CPU, which may be busy, as
+// DC in software does.
 constexpr int64_t kReconnectNs = 50'000'000;
 constexpr int64_t kAskingReconnectNs = 500'000'000;
 
@@ -87,7 +87,7 @@ void StoreCore::Own(std::unique_ptr<krcore::Node> memory_node, std::unique_ptr<k
 }
 
 Status StoreCore::Attach(Deadline deadline) {
-  // A client's record is how the others confirm its death, and take back the memory that it held when it was killed.
+  // By a client's record the others confirm its death and take back the memory that it held when it was killed.
   KRCORE_RETURN_IF_ERROR(node_->Publish(deadline));
   auto record = node_->LookupService(kHomeService, deadline);
   // The fabric is there; its first memory node may be starting.
@@ -111,7 +111,7 @@ Result<std::unique_ptr<krcore::Node>> StoreCore::OpenClientNode(Deadline deadlin
   if (options_.control_plane != "verbs") return std::unique_ptr<krcore::Node>();
   auto node = krcore::OpenNode(options_.control_plane, NodeOptionsOf(options_, deadline));
   if (!node.ok()) return node.status();
-  // Its verbs are confirmed to have ended by its own death, not by that of the process's other node.
+  // This node's own death confirms that its verbs have ended; that of the process's other node does not.
   KRCORE_RETURN_IF_ERROR((*node)->Publish(deadline));
   return node;
 }

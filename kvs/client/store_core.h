@@ -22,12 +22,12 @@ namespace kvs {
 
 class ClientCore;
 
-// StoreCore: what the clients of one process share: the node (with the control plane "verbs" each client has one of its
-// own as well), the store's shape, what ended clients left for later ones (memory, and their entries at the home), and
-// what was seen of chunks.
+// StoreCore has what the clients of one process share: the node (with the control plane "verbs" each client also has
+// one of its own), the store's shape, what ended clients left for later ones (memory, and their entries at the home),
+// and what was seen of chunks.
 class StoreCore final : public Store {
  public:
-  // `options`: as `node` was opened.
+  // `options` are those with which `node` was opened.
   StoreCore(std::unique_ptr<krcore::Node> node, const StoreOptions& options);
   ~StoreCore() override;
 
@@ -41,26 +41,26 @@ class StoreCore final : public Store {
   krcore::Node& node() override { return *node_; }
   std::optional<krcore::SoftwareDcStats> software_dc() override { return node_->software_dc(); }
 
-  // A node for one client, published; null: clients share node().
+  // Opens and publishes a node for one client. Null: clients share node().
   Result<std::unique_ptr<krcore::Node>> OpenClientNode(krcore::Deadline deadline);
   krcore::Clock& clock() { return node_->clock(); }
-  // Once it is attached.
+  // Valid once the store is attached.
   const StoreShape& shape() const { return shape_; }
-  // What its clients know together.
+  // What its clients share.
   StoreState& state() { return state_; }
 
-  // Memory of an ended client, or fresh.
+  // Returns the memory of an ended client, or a fresh state.
   std::unique_ptr<MemoryState> TakeMemory();
   void GiveMemory(std::unique_ptr<MemoryState> memory);
-  // The memory nodes, as a client that began last knew them: a hint. Empty: none has.
+  // The memory nodes as the client that began last knew them, a hint. Empty: no client has begun.
   void NoteMembers(std::vector<krcore::NodeId> members);
   std::vector<krcore::NodeId> members();
 
  private:
   Result<std::unique_ptr<Client>> MakeClient(const ClientOptions& options);
-  // One that was prepared with these options; null: there is none.
+  // Takes a client that was prepared with these options. Null: there is none.
   std::unique_ptr<ClientCore> TakePrepared(const ClientOptions& options);
-  // What the home's superblock says, through queues of its own.
+  // Reads the home's superblock, through queues of its own.
   Status ReadShape(krcore::Deadline deadline);
 
   std::unique_ptr<krcore::Region> pool_;       // embedded only; destroyed after node_

@@ -65,7 +65,7 @@ Task<Result<TableStats>> ClientCore::CollectTableStats() {
   nodes.insert(nodes.end(), epochs_.home.draining().begin(), epochs_.home.draining().end());
   std::ranges::sort(nodes);
   for (const krcore::NodeId node : nodes) {
-    // It may have been drained meanwhile; a connection made now would outlive that.
+    // The node may have been drained meanwhile. A connection made now would outlive that.
     if (std::ranges::find(epochs_.home.members(), node) == epochs_.home.members().end() &&
         std::ranges::find(epochs_.home.draining(), node) == epochs_.home.draining().end()) {
       continue;

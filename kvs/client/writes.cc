@@ -1,8 +1,8 @@
-// Writes that block, and MultiWrite. Both go by the steps of a write (kvs/table/writer.h).
+// Blocking writes, and MultiWrite. Both take the steps of a write (kvs/table/writer.h).
 //
-// Many writes take their round trips together. Each has an operation and its place among the writes of its key; but one
-// batch asks for all, in the same steps. A write that these leave undone is then settled by itself, and if it may begin
-// again it does so as a coroutine of its own.
+// Many writes take their round trips together. Each has an operation and its place among the writes of its key, but one
+// batch asks for all, in the same steps. A write that the steps have not ended is then settled by itself. If it may
+// begin again, it does so as a coroutine of its own.
 #include <algorithm>
 #include <memory>
 #include <optional>
@@ -48,10 +48,10 @@ Task<Status> ClientCore::UpdateAsync(std::string_view key, std::string_view valu
 }
 Task<Status> ClientCore::DeleteAsync(std::string_view key) { return Write(OpKind::kDelete, key, {}); }
 
-// ---- one that blocks
+// ---- one write that blocks
 
-// As ReadAlone. It takes no turns with others of its client, if an operation is free: it has begun when they go on, and
-// they may run meanwhile.
+// Like ReadAlone. If an operation is free, it takes no turn among its client's writes of the key: it has begun by the
+// time they go on, and they may run meanwhile.
 Status ClientCore::WriteAlone(OpKind kind, std::string_view key, std::string_view value) {
   Operation* const free = IsRecord(key, value) && !forked() ? epochs_.operations.FreeOperation() : nullptr;
   if (free == nullptr) [[unlikely]]
@@ -82,7 +82,7 @@ Status ClientCore::Delete(std::string_view key) { return WriteAlone(OpKind::kDel
 
 // ---- many writes
 
-// One of those that are written together.
+// One of the writes that are done together.
 struct ClientCore::Member {
   ClientCore* client = nullptr;
   WriteRequest* request = nullptr;
@@ -93,7 +93,7 @@ struct ClientCore::Member {
   Member(const Member&) = delete;
   Member& operator=(const Member&) = delete;
   ~Member() { End(); }
-  // Gives back what it has.
+  // Gives back the operation and the turn.
   void End() {
     if (write) client->epochs_.operations.Release(*write->op);
     write.reset();
@@ -101,7 +101,7 @@ struct ClientCore::Member {
   }
 };
 
-// The member's write has ended.
+// Reports the member's write, which has ended.
 void ClientCore::Answer(Member& member) {
   PendingWrite& write = *member.write;
   table_.writer.EndWrite(write);
@@ -110,7 +110,7 @@ void ClientCore::Answer(Member& member) {
   member.End();
 }
 
-// The member's steps have ended before its write has.
+// Settles the member's write, which its steps have not ended.
 Task<void> ClientCore::Settle(Member& member, std::vector<WriteRequest*>* undone) {
   const Step settled = co_await table_.writer.SettleWrite(*member.write);
   if (settled == Step::kOk) {
@@ -129,14 +129,14 @@ Task<void> ClientCore::MultiWriteAsync(std::span<WriteRequest> writes) {
     co_return;
   }
   using Alone = std::pair<WriteRequest*, Task<Status>>;
-  std::vector<Alone> beside;  // coroutines of their own, which run beside the groups
+  std::vector<Alone> beside;  // coroutines of their own, which run while the groups do
   const auto start = [this](WriteRequest& request, std::vector<Alone>* alone) {
     alone->emplace_back(&request, Write(KindOf(request.kind), request.key, ValueOf(request)));
     alone->back().second.Start();
   };
   const std::unique_ptr<Member[]> members(new Member[std::min<size_t>(writes.size(), options_.max_in_flight)]);
   for (size_t next = 0; next < writes.size();) {
-    // Who holds some operations must not wait for more.
+    // A call that holds some operations must not wait for more.
     Operation* op = &co_await epochs_.operations.LeaseOwnOperation({});
     size_t count = 0;
     for (; next < writes.size() && op != nullptr; ++next) {
@@ -147,7 +147,7 @@ Task<void> ClientCore::MultiWriteAsync(std::span<WriteRequest> writes) {
       }
       const KeyHash hash = common_.shape.hasher(request.key);
       if (table_.combiner.IsBeingWritten(hash, request.key)) {
-        start(request, &beside);  // it waits, and one of this group's takes it along
+        start(request, &beside);  // it waits, and a write of this group may do it too
         continue;
       }
       Member& member = members[count++];
@@ -190,8 +190,8 @@ Task<void> ClientCore::MultiWriteAsync(std::span<WriteRequest> writes) {
         Answer(member);
         continue;
       }
-      // Who does not run any more has seen that the last round trip of its own was well, and so have those of whose
-      // verbs it tells that none has failed.
+      // A member that does not run any more has seen that its own last round trip went well. For a member that runs,
+      // the batch tells whether one of its verbs may have failed.
       const bool failed = write.step == Step::kRun && outcome != Outcome::kOk;
       if (failed && (write.unpublished() || batch.FailedAt(write.at().node))) write.outcome = outcome;
       settling.push_back(Settle(member, &undone));

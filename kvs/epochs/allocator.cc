@@ -6,13 +6,14 @@
 namespace kvs {
 namespace {
 
-// So long an operation waits for what its own client had retired alone: others' rounds of maintenance, that is.
+// The part of a lease for which an operation waits only for what its own client had retired. That takes other clients'
+// rounds of maintenance.
 constexpr int64_t kOwnPartOfLease = 8;
-// So long an operation waits for memory while nothing changes. Longer than it takes to expel a client that has stopped,
-// and to take over from a mover that has.
+// How long an operation waits for memory while nothing changes. It is longer than it takes to expel a stopped client
+// and to take over from a stopped mover.
 constexpr int64_t kPatienceLeases = 4;
-// So long it waits in all: several that wait become movers in turn and give room back to each other, which looks like
-// progress, while a client that has stopped but lives lets no chunk be freed.
+// How long it waits in all. Several clients that wait become movers in turn and give room back to each other, which
+// looks like progress, while a client that has stopped but lives lets no chunk be freed.
 constexpr int64_t kMostLeases = 32;
 
 }  // namespace
@@ -46,17 +47,17 @@ Task<Step> Allocator::AllocateNow(Operation& op, uint64_t bytes, krcore::NodeId 
     const Step allocated =
         co_await AllocateFrom(op, home_.members()[(first + m) % home_.members().size()], bytes, address);
     if (allocated == Step::kOk || allocated == Step::kRestart) co_return allocated;
-    unreachable |= allocated == Step::kUnavailable;  // others have room, perhaps
+    unreachable |= allocated == Step::kUnavailable;  // others may have room
   }
   co_return unreachable ? Step::kUnavailable : Step::kFull;
 }
 
-// What is waited for: that what this client had retired before is free; that a memory node joins; that
-// some client's mover frees chunks, of which this one's is started. It is over when a sweep of the whole store has
-// found nothing to gain, or nothing has changed for a while.
+// The operation waits until what its client had retired before is free, a memory node joins, or some client's mover
+// frees chunks; this client's is started for that. It gives up when a sweep of the whole store has found nothing to
+// gain, or nothing has changed for a while.
 Step Allocator::SeekRoom(Operation& op) {
   if (op.makes_room || own_work_.closing || operations_.OutOfTime(op)) return Step::kFull;
-  if (!common_.connections.Reach(common_.shape.home)) return Step::kFull;  // all reclamation goes by way of it
+  if (!common_.connections.Reach(common_.shape.home)) return Step::kFull;  // all reclamation needs the home
   const int64_t now_ns = common_.clock.NowNs(), lease_ns = common_.shape.lease_ns;
   const MemoryState& memory = memory_.Of(op.batch);
   RoomWait& wait = op.room_wait;
@@ -81,8 +82,8 @@ Step Allocator::SeekRoom(Operation& op) {
   own_work_.maintain_at_ns = 0;  // the next round at once
   const bool comes_back = memory.reclaimed() < wait.reclaimed;
   if (comes_back && now_ns - wait.begun_ns < lease_ns / kOwnPartOfLease) return Step::kRestart;
-  if (room_.running > 0) room_.waited_for = true;  // whoever began it
-  // One that has joined since is known after a round of maintenance that began since.
+  if (room_.running > 0) room_.waited_for = true;  // no matter what began the run
+  // A memory node that has joined since is known after a round of maintenance that began since.
   const bool joined = std::exchange(wait.member_changes, home_.member_changes_seen()) != home_.member_changes_seen();
   if (joined || room_.running > 0 || home_.read_in_round() <= wait.rounds) return Step::kRestart;
   const bool nothing_to_gain = now_ns < room_.full_until_ns && home_.freed_chunks_seen() == room_.full_freed_chunks &&

@@ -1,4 +1,4 @@
-// Memory for blocks and subtables, of what the client has or of chunks that it takes; and waiting for memory.
+// Allocates blocks and subtables, from what the client has or from chunks that it takes; and waits for memory.
 //
 // Thread safety: the client's thread.
 #ifndef KVS_EPOCHS_ALLOCATOR_H_
@@ -31,13 +31,13 @@ struct Room {
 
   Maker* maker = nullptr;
   size_t running = 0;          // 1 while a run is under way
-  bool waited_for = false;     // an operation waits for that: it does not wait for clients that have stopped
-  uint64_t ended = 0;          // runs, those that drain included
+  bool waited_for = false;     // an operation waits for the run: so the run does not wait for clients that have stopped
+  uint64_t ended = 0;          // how many runs have ended, drains included
   Step last_step = Step::kOk;  // how the last one ended
-  // The last one found nothing to gain: until then there is nothing, if the rest is still so.
+  // The last run found nothing to gain. Until then there is nothing, if the next two have not changed.
   int64_t full_until_ns = 0;
   uint64_t full_freed_chunks = 0, full_free_bytes = 0;
-  int64_t pinned_until_ns = 0;  // the last one could not have what there is: somebody else may
+  int64_t pinned_until_ns = 0;  // the last run could not free what there is to gain; another client may
   uint64_t others_turns = 0;    // how often another client's mover was seen to go on
 };
 
@@ -53,17 +53,18 @@ class Allocator : private Part {
         room_(room),
         own_work_(own_work) {}
 
-  // A block of `bytes`, as RoundBlockBytes gives it, on `node`, of what the client has there. False: see Allocate.
+  // Allocates a block of `bytes`, as RoundBlockBytes gives it, on `node`, from what the client has there. False:
+  // Allocate may find some.
   bool AllocateAtOnce(Operation& op, uint64_t bytes, krcore::NodeId node, GlobalAddress* address);
-  // A block of `bytes`, as RoundBlockBytes gives it, on `node` if there is room, else anywhere. It waits for memory as
-  // long as there may be some soon, and meanwhile lets go of what the operation knows. kFull: every memory node is
-  // full.
+  // Allocates a block of `bytes`, as RoundBlockBytes gives it, on `node` if there is room, else anywhere. It waits as
+  // long as there may be memory soon, and gives up the operation's pin meanwhile. kFull: every memory node is full.
   Task<Step> Allocate(Operation& op, uint64_t bytes, krcore::NodeId node, GlobalAddress* address);
-  // The same, of what there is now. kUnavailable: where there may be some cannot be reached.
+  // The same without waiting. kUnavailable: a node that may have room cannot be reached.
   Task<Step> AllocateNow(Operation& op, uint64_t bytes, krcore::NodeId node, GlobalAddress* address);
-  // Room for dir[index]'s subtable. Indices follow each other as the table grows, so this spreads the subtables evenly.
+  // Allocates dir[index]'s subtable. Indices follow each other as the table grows, so this spreads the subtables
+  // evenly.
   Task<Step> AllocateTable(Operation& op, uint32_t index, GlobalAddress* table);
-  // An operation found no memory. kRestart: there may be some soon; it is to back off, and to look again. kFull: there
+  // Call it when an operation found no memory. kRestart: there may be some soon; back off and look again. kFull: there
   // is none to be had.
   Step SeekRoom(Operation& op);
 
@@ -76,7 +77,7 @@ class Allocator : private Part {
   Operations& operations_;
   Room& room_;
   OwnWork& own_work_;
-  uint32_t turn_ = 0;  // of the memory nodes, for what has no preference
+  uint32_t turn_ = 0;  // counts through the memory nodes, for blocks without a preference
   std::array<bool, krcore::kMaxMemoryNode + 1> taking_chunk_{};
 };
 

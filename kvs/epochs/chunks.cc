@@ -8,7 +8,7 @@ namespace {
 
 constexpr uint64_t kCursorOffset = offsetof(Superblock, chunk_cursor);
 constexpr uint64_t kTablesChunkOffset = offsetof(Superblock, tables_chunk);
-// Chunk words read at once: as many as an operation's buffer holds, and at first only a few.
+// How many chunk words are read at once: as many as an operation's buffer holds, and only a few at first.
 constexpr uint64_t kWindow = kMatchBytes / sizeof(ChunkWord);
 constexpr uint64_t kFirstWindow = 64;
 static_assert(kMaxValueBytes / kMinChunkBytes + 4 < kWindow);
@@ -30,14 +30,14 @@ Task<Step> Chunks::TakeSpan(Operation& op, krcore::NodeId node, uint64_t least, 
       co_await TakeChunks(op, node, ChunkKind::kBlocks, 1, cut, span, bytes < common_.shape.chunk_bytes ? least : 0);
   if (taken != Step::kFull || bytes < common_.shape.chunk_bytes || least > common_.shape.chunk_bytes / 2)
     co_return taken;
-  // No chunk is FREE. One that is begun must do.
+  // No chunk is FREE. A begun one must do.
   *span = {.end = (least + unit - 1) / unit * unit};
   const uint32_t least_cut = ChunkWord().Cut(span->end, common_.shape.chunk_bytes).count();
   co_return co_await TakeChunks(op, node, ChunkKind::kBlocks, 1, least_cut, span, least);
 }
 
-// Of one of these words' chunks, the first of which is `begin`: a span of at most what `span` has, and of `least`
-// bytes. kFull: there is none.
+// Takes a span of one of the chunks with these words, the first of which is chunk `begin`. The span has at most the
+// length of *span, and at least `least` bytes. kFull: there is none.
 Task<Step> Chunks::CutSpan(Operation& op, krcore::NodeId node, std::span<const ChunkWord> words, uint64_t begin,
                            Span* span, uint64_t least) {
   for (uint64_t i = 0; i < words.size(); ++i) {
@@ -62,10 +62,6 @@ Task<Step> Chunks::CutSpan(Operation& op, krcore::NodeId node, std::span<const C
   co_return Step::kFull;
 }
 
-// Takes `count` contiguous FREE chunks of the node, whose first word becomes (kind, tag). With `least`, rather a span
-// of a chunk that is begun, as CutSpan does. kFull: it has not so many. So many are kept for the mover that an
-// operation which is not its own finds the node full with as few left. Uses the operation's buffers for matching
-// blocks, slots and old words.
 Task<Step> Chunks::TakeChunks(Operation& op, krcore::NodeId node, ChunkKind kind, uint32_t count, uint32_t tag,
                               Span* taken, uint64_t least) {
   if (!common_.connections.Reach(node)) co_return Step::kUnavailable;
@@ -77,8 +73,9 @@ Task<Step> Chunks::TakeChunks(Operation& op, krcore::NodeId node, ChunkKind kind
   const bool keeps = !op.makes_room || op.drains;
   const uint64_t wanted = count + (keeps ? kept : kind == ChunkKind::kTables ? kept / 2 : 0);
   const auto* const words = reinterpret_cast<const ChunkWord*>(op.buffers->match.data());
-  // First a few words where this client found room last, in one round trip with the cursor; from the cursor to the end;
-  // then from the first one to the cursor and so far beyond that no run is missed.
+  // The first pass reads a few words where this client last found room, in one round trip with the cursor. The second
+  // goes from the cursor to the end. The third goes from the first chunk to the cursor, and so far beyond it that no
+  // run is missed.
   uint32_t& guess = chunk_guess_[node];
   if (guess < reserved || guess >= chunks) guess = static_cast<uint32_t>(reserved);
   uint64_t& cursor = op.buffers->slots[0];
@@ -113,8 +110,8 @@ Task<Step> Chunks::TakeChunks(Operation& op, krcore::NodeId node, ChunkKind kind
         free = words[i].kind() == ChunkKind::kFree ? free + 1 : 0;
         if (free < count) continue;
         const uint64_t chunk = i + 1 - count;
-        // The next taker looks after it, or at what is left of it. Not so after a run, which may have left smaller
-        // gaps.
+        // The cursor tells the next taker to look after this chunk, or at what is left of it. It does not move for a
+        // run, which may have left smaller gaps.
         if (count == 1) {
           op.batch.CompareSwap({node, kCursorOffset}, hint, begin + chunk + (least > 0 ? 0 : 1), &cursor);
         }
@@ -137,8 +134,8 @@ Task<Step> Chunks::TakeChunks(Operation& op, krcore::NodeId node, ChunkKind kind
   co_return Step::kFull;
 }
 
-// kRun: the node has `wanted` FREE chunks. kFull: it has fewer. kOk: with `least`, a span of one that is begun was
-// taken. Uses the operation's buffer for matching blocks.
+// Counts FREE chunks. kRun: the node has `wanted` of them. kFull: it has fewer. kOk: with `least`, a span of a begun
+// chunk was taken. Uses the operation's buffer for matching blocks.
 Task<Step> Chunks::LookForFree(Operation& op, krcore::NodeId node, uint64_t wanted, Span* taken, uint64_t least) {
   const uint64_t chunks = common_.connections.PoolBytes(node) / common_.shape.chunk_bytes;
   const auto* const words = reinterpret_cast<const ChunkWord*>(op.buffers->match.data());
@@ -157,8 +154,8 @@ Task<Step> Chunks::LookForFree(Operation& op, krcore::NodeId node, uint64_t want
   co_return free < wanted ? Step::kFull : Step::kRun;
 }
 
-// The first word first and given back last, so that whoever finds a run's first chunk finds all of it. kRestart:
-// another client was faster.
+// Takes the first word first; it is given back last. So a client that finds a run's first chunk finds all of it.
+// kRestart: another client was faster.
 Task<Step> Chunks::ClaimRun(Operation& op, krcore::NodeId node, uint64_t first, std::span<const ChunkWord> words,
                             ChunkKind kind, uint32_t tag) {
   const auto count = static_cast<uint32_t>(words.size());
@@ -266,7 +263,7 @@ Task<Step> Chunks::CutTable(Operation& op, krcore::NodeId node, GlobalAddress* t
       *table = {node, fresh.chunk * common_.shape.chunk_bytes};
       co_return Step::kOk;
     }
-    // Somebody else's new chunk is the one that everybody knows, so nobody would cut another table from this one.
+    // All clients know another client's new chunk instead, so nobody would cut another table from this one.
     const ChunkWord before = ChunkWord::Make(ChunkKind::kFree, 0, fresh.generation);
     const Step released = co_await ReleaseChunks(op.batch, std::span(op.buffers->cas).first(1), node, fresh.chunk,
                                                  {&before, 1}, ChunkKind::kTables, 1);

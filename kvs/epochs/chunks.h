@@ -21,23 +21,22 @@ class Chunks : private Part {
  public:
   Chunks(const Common& common, Home& home, ClientMemory& memory) : Part(common), home_(home), memory_(memory) {}
 
-  // Takes a span of a chunk to cut blocks from, of `least` bytes or more, and rather of a chunk that is begun than of a
-  // FREE one. A client takes more each time, up to a whole chunk: one that lives for a moment takes little, and one
-  // that writes much takes chunks. kFull: the node has no room.
+  // Takes a span of `least` bytes or more, to cut blocks from; it prefers a begun chunk to a FREE one. A client takes
+  // more each time, up to a whole chunk. So one that lives for a moment takes little, and one that writes much takes
+  // chunks. kFull: the node has no room.
   Task<Step> TakeSpan(Operation& op, krcore::NodeId node, uint64_t least, Span* span);
-  // Takes `count` contiguous FREE chunks of the node, whose first word becomes (kind, tag). With `least`, rather what
-  // is left of a chunk that is begun: at most the length of *taken, and `least` bytes at least. kFull: it has not so
-  // many. So many are kept for the mover that an operation which is not its own finds the node full with as few left.
-  // Uses the operation's buffers for matching blocks, slots and old words.
+  // Takes `count` contiguous FREE chunks of the node, whose first word becomes (kind, tag). With `least`, it prefers
+  // what is left of a begun chunk: at most the length of *taken, and at least `least` bytes. kFull: the node has too
+  // few. For other operations than the mover's, the chunks that are kept for the mover do not count. Uses the
+  // operation's buffers for matching blocks, slots and old words.
   Task<Step> TakeChunks(Operation& op, krcore::NodeId node, ChunkKind kind, uint32_t count, uint32_t tag, Span* taken,
                         uint64_t least = 0);
-  // Makes chunks FREE that a claim has taken: `words` are those of before it. `scratch`: for old words.
+  // Makes chunks FREE that a claim has taken. `words` are their words before the claim. `scratch`: for old words.
   Task<Step> ReleaseChunks(Batch& batch, std::span<uint64_t> scratch, krcore::NodeId node, uint64_t first,
                            std::span<const ChunkWord> words, ChunkKind kind, uint32_t tag);
-  // A large block's chunks, which this client owns alone, become FREE. `window`: registered room for their words.
+  // Makes a large block's chunks FREE, which this client alone owns. `window`: registered room for their words.
   Task<Step> GiveBackRun(Batch& batch, std::span<ChunkWord> window, std::span<uint64_t> scratch, Extent run);
-  // Room for a subtable in the chunk from which everybody cuts them, or in a new one. kFull: the node has no chunk
-  // left.
+  // Takes room for a subtable in the chunk from which all clients cut them, or in a new one. kFull: no chunk is left.
   Task<Step> CutTable(Operation& op, krcore::NodeId node, GlobalAddress* table);
 
  private:

@@ -22,14 +22,14 @@
 
 namespace kvs {
 
-// ChunkAges: since when chunks are what they are, as far as the clients of one Store have seen. A chunk that was FREE
-// in some epoch and has the same generation still was taken after that: all that it holds is younger. So a client which
-// was expelled before knows nothing of it (docs/protocol.md, E4).
+// ChunkAges: the age of chunks, as far as the clients of one Store have seen it. A chunk that was FREE in some epoch
+// and still has the same generation was taken after that, so all that it holds is younger. A client that was expelled
+// before knows nothing of it (docs/protocol.md, E4).
 //
 // Thread safety: all methods from any thread.
 class ChunkAges {
  public:
-  // Words of chunks from `first` on, read when the epoch was `epoch` at least.
+  // Notes the words of chunks from `first` on. They were read when the epoch was at least `epoch`.
   void Saw(krcore::NodeId node, uint64_t first, std::span<const ChunkWord> words, uint64_t epoch) {
     const std::lock_guard lock(mutex_);
     std::vector<Seen>& seen = seen_[node];
@@ -38,14 +38,15 @@ class ChunkAges {
       if (words[i].kind() == ChunkKind::kFree) seen[first + i] = {words[i].generation(), epoch};
     }
   }
-  // A mover has given it up: it holds what it held, under another generation.
+  // Notes that a mover has given the chunk up: it holds what it held, under another generation.
   void Renamed(krcore::NodeId node, uint64_t chunk, ChunkWord from, ChunkWord to) {
     const std::lock_guard lock(mutex_);
     if (chunk >= seen_[node].size()) return;
     Seen& seen = seen_[node][chunk];
     if (seen.generation == from.generation()) seen.generation = to.generation();
   }
-  // Was the chunk FREE in this epoch or a later one, before it became what the word says? False: that is not known.
+  // Returns whether the chunk was FREE in this epoch or a later one, before it became what the word says. False:
+  // unknown.
   bool IsYounger(krcore::NodeId node, uint64_t chunk, ChunkWord word, uint64_t epoch) {
     const std::lock_guard lock(mutex_);
     if (chunk >= seen_[node].size()) return false;
@@ -73,14 +74,14 @@ struct StoreShape {
   int64_t reconnect_budget_ns = 0;  // how long a client may block to connect while it has operations
 };
 
-// What the clients of one Store know together.
+// What the clients of one Store share.
 struct StoreState {
   HeldEntries held_entries;
   ChunkAges chunk_ages;
 };
 
 struct Common {
-  krcore::Node& node;  // that posts this client's verbs
+  krcore::Node& node;  // the one that posts this client's verbs
   krcore::Clock& clock;
   Connections& connections;
   ClientStats& stats;
@@ -110,10 +111,10 @@ struct ArenaPart {
   ArenaPart After(size_t bytes) const { return {memory + bytes, lkey}; }
 };
 
-// What a client does by itself: when, and whether.
+// When a client does work of its own, and whether it does.
 struct OwnWork {
   int64_t maintain_at_ns = 0;      // when the next round of maintenance is due
-  bool compaction_wanted = false;  // of what a client held that has gone
+  bool compaction_wanted = false;  // to find what a client held that has gone
   bool closing = false;            // the client ends: it begins nothing by itself any more
 };
 

@@ -17,14 +17,14 @@
 
 namespace kvs {
 
-// A client's copy of the directory entries it has met: a flat array by the low bits of the hash. Entries are hints,
-// bucket headers decide, so a stale one costs round trips, never correctness. It names tables without pinning them: it
-// is cleared before memory that it may name can be reused (docs/protocol.md, "Epochs").
+// A client's copy of the directory entries that it has met: a flat array, indexed by the low bits of the hash. Entries
+// are hints and bucket headers decide, so a stale entry costs round trips, never correctness. The cache names tables
+// without pinning them. So it is cleared before memory that it may name can be reused (docs/protocol.md, "Epochs").
 class DirectoryCache {
  public:
   DirectoryCache() : entries_(1) {}
 
-  // False if nothing is known for the hash.
+  // Finds the table of the hash. False: nothing is known for it.
   bool Lookup(const KeyHash& hash, TableRef* table) const {
     const DirectoryEntry entry(entries_[hash.h1 & (entries_.size() - 1)]);
     if (!entry.present()) return false;
@@ -32,10 +32,9 @@ class DirectoryCache {
     return true;
   }
 
-  // Who reads an entry takes a ticket before the READ is posted: the entry does not come in if the cache was cleared
-  // since.
+  // Take a ticket before the READ of an entry is posted: the entry is not inserted if the cache was cleared since.
   uint64_t Ticket() const { return clears_; }
-  // Takes an entry for every hash it covers and for which nothing deeper is known.
+  // Inserts an entry for every hash that it covers and for which nothing deeper is known.
   void Insert(const TableRef& table) {
     const DirectoryEntry entry = table.entry;
     if (table.ticket != clears_ || !entry.has_subtable()) return;
@@ -48,7 +47,7 @@ class DirectoryCache {
       if (DirectoryEntry(entries_[i]).depth() <= entry.depth()) entries_[i] = entry.word();
     }
   }
-  // Drops what names this table, which a Lookup gave: the next Lookup of such a hash finds nothing.
+  // Drops the entries that name this table, which a Lookup gave. The next Lookup of such a hash finds nothing.
   void Forget(const TableRef& table) {
     for (size_t i = table.index; i < entries_.size(); i += size_t{1} << table.entry.depth()) {
       const DirectoryEntry entry(entries_[i]);
@@ -66,23 +65,24 @@ class DirectoryCache {
   uint64_t clears_ = 0;
 };
 
-// Tables that were unlinked from the directory. Everybody is told, and only then lets their grace period begin: a
-// client whose announcement is younger than that has read the counter, and its directory cache does not name them.
+// Tables that were unlinked from the directory. A counter tells all clients, and only then does the grace period begin.
+// A client whose announcement is younger than that has read the counter, so its directory cache does not name the
+// tables.
 class RetiredTables : private Part {
  public:
   RetiredTables(const Common& common, DirectoryCache& cache, ClientMemory& memory)
       : Part(common), cache_(cache), memory_(memory) {}
 
-  // To be reported; until then it is not free.
+  // Adds a table that is to be reported. Until then it is not free.
   void Add(const TableRef& table) {
     cache_.Forget(table);
     tables_.push_back(table.address);
   }
-  // What could not be reported is reported by maintenance. `scratch`: 8 registered bytes.
+  // Reports the tables. If that fails, maintenance reports them later. `scratch`: 8 registered bytes.
   Task<Step> Report(Batch& batch, uint64_t* scratch);
-  // The counter of retired tables, read behind the epoch that is about to be announced.
+  // Takes the counter of retired tables, which was read after the epoch that is about to be announced.
   void SawCounter(uint64_t counter);
-  // The client was expelled: what it knows of tables is void.
+  // Call it when the client was expelled: what it knows of tables is void.
   void Forget() {
     cache_.Clear();
     tables_.clear();
@@ -91,7 +91,7 @@ class RetiredTables : private Part {
  private:
   DirectoryCache& cache_;
   ClientMemory& memory_;
-  std::vector<GlobalAddress> tables_;  // which HomeArea::retired_tables does not tell yet
+  std::vector<GlobalAddress> tables_;  // those which HomeArea::retired_tables does not count yet
   uint64_t seen_ = 0;                  // that counter, as the cache knows it
 };
 

@@ -1,5 +1,5 @@
-// Epochs: what a client has below its table. Its place in the store, its operations, and its memory, the reuse of which
-// epochs allow (docs/protocol.md, "Epochs").
+// Epochs: what a client has below its table. That is its place in the store, its operations and its memory; epochs say
+// when memory may be reused (docs/protocol.md, "Epochs").
 #ifndef KVS_EPOCHS_EPOCHS_H_
 #define KVS_EPOCHS_EPOCHS_H_
 
@@ -18,7 +18,7 @@
 
 namespace kvs {
 
-// In the order in which they build on each other.
+// The members are in the order in which they build on each other.
 struct Epochs {
   static size_t ArenaBytes(uint32_t max_in_flight) {
     return Operations::ArenaBytes(max_in_flight) + sizeof(Home::Registered);

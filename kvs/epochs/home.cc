@@ -6,7 +6,7 @@
 namespace kvs {
 namespace {
 
-// Entries that a new client looks at before it asks how many are in use.
+// How many entries a new client looks at before it asks how many are in use.
 constexpr uint32_t kGlance = 64;
 
 }  // namespace
@@ -36,7 +36,7 @@ Task<Step> Home::Read(Batch& batch) {
   if (read != Outcome::kOk) co_return Step::kUnavailable;
   const auto used = static_cast<uint32_t>(std::min<uint64_t>(words.counters.clients_used, kMaxClients));
   if (used > clients_used_) {
-    // Whoever claims an entry beyond those now began after what was retired here was unlinked.
+    // A client that claims an entry beyond those now began after what was retired here was unlinked.
     batch.Read({home, EntryOffset(clients_used_)}, &words.clients[clients_used_],
                static_cast<uint32_t>((used - clients_used_) * sizeof(ClientEntry)));
     const Outcome rest_read = co_await batch.Run();

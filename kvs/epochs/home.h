@@ -1,5 +1,5 @@
-// What a client knows of the store's home, as it read it last: the epoch, the members, who is full; and the registered
-// words into which registration and maintenance read.
+// What a client knows of the store's home, as it last read it: the epoch, the members, which nodes are full. It also
+// has the registered words into which registration and maintenance read.
 //
 // Thread safety: the client's thread.
 #ifndef KVS_EPOCHS_HOME_H_
@@ -43,17 +43,19 @@ class Home : private Part {
   }
 
   Registered& words() { return *registered_; }
-  // Both are for registration, and once the client is registered for maintenance: one uses them at a time.
+  // Registration uses words() and batch(); once the client is registered, maintenance does. Only one uses them at a
+  // time.
   Batch& batch() { return batch_; }
 
-  // Before the client is registered: to which nodes it should be connected by then, and a glance at the client table.
-  // An entry that it shows as free is claimed by CAS, however much later; and the part in use never shrinks.
+  // Call it before the client is registered. Reads the members, to which the client should then be connected, and
+  // glances at the client table. The glance may get old: an entry that it shows as free is claimed by CAS, and the part
+  // in use never shrinks.
   Task<Step> Glance();
-  // Reads the epoch, and behind it the counters, the client table, and the member list if it has changed. For clients
-  // that are registered.
+  // Reads the epoch, and after it the counters, the client table, and the member list if it has changed. Only
+  // registered clients call it.
   Task<Step> Read(Batch& batch);
-  // Behind a READ of the counters: reads the member list, if they say that it has changed. What is announced after that
-  // is announced by a client that takes no memory of a node that is being drained.
+  // Call it after a READ of the counters. Reads the member list, if they say that it has changed. A client that
+  // announces an epoch after that takes no memory of a node that is being drained.
   Task<Step> LearnMembers(Batch& batch);
 
   // The global epoch as last read.
@@ -61,7 +63,7 @@ class Home : private Part {
   void set_epoch(uint64_t epoch) { epoch_ = epoch; }
 
   // ---- members
-  // Memory nodes where memory may be taken (the home is always one), and where it may not, any more.
+  // Memory nodes where memory may be taken (the home is always one), and those where it may no longer be taken.
   const std::vector<krcore::NodeId>& members() const { return members_; }
   const std::vector<krcore::NodeId>& draining() const { return draining_; }
   bool IsMember(krcore::NodeId node) const { return std::ranges::find(members_, node) != members_.end(); }
@@ -72,17 +74,17 @@ class Home : private Part {
   }
   // The counter of the member list's changes when it was read.
   uint64_t member_changes_seen() const { return member_changes_seen_; }
-  // Reads of the home that maintenance has begun, and the last of them that has ended well.
+  // How many reads of the home maintenance has begun, and the number of the last one that has ended well.
   uint64_t rounds() const { return rounds_; }
   uint64_t read_in_round() const { return read_in_round_; }
 
   // ---- the client table
-  // The part of it that is in use, as last read.
+  // The size of the part in use, as last read.
   uint32_t clients_used() const { return clients_used_; }
   void TakeClientsUsed() {
     clients_used_ = static_cast<uint32_t>(std::min<uint64_t>(registered_->counters.clients_used, kMaxClients));
   }
-  // Entries of it that Glance read and nobody has looked at yet.
+  // Takes the number of entries that Glance read and nobody has looked at yet.
   uint32_t TakeGlanced() { return std::exchange(clients_glanced_, 0); }
 
   // ---- memory nodes without a free chunk
@@ -91,7 +93,7 @@ class Home : private Part {
     if (!IsFull(node)) full_nodes_.push_back(node);
   }
   void ForgetFull() { full_nodes_.clear(); }
-  // Chunks that have been freed in all: when there are more, none is known to be full.
+  // How many chunks have been freed in all. When that has grown, no node is known to be full any more.
   uint64_t freed_chunks_seen() const { return freed_chunks_seen_; }
   void SawFreedChunks(uint64_t counter) {
     if (counter == freed_chunks_seen_) return;

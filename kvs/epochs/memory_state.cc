@@ -42,7 +42,7 @@ bool MemoryState::Cut(Range& range, krcore::NodeId node, uint64_t bytes, GlobalA
 }
 
 bool MemoryState::AllocateForCopy(krcore::NodeId node, uint64_t bytes, GlobalAddress* block) {
-  // Where it fits most tightly: what is left of others' chunks is of no use to large ones.
+  // Take the chunk with the tightest fit, so that larger remainders stay for larger blocks.
   CopyChunk* tightest = nullptr;
   for (CopyChunk& chunk : Of(node).copies) {
     if (chunk.bytes() >= bytes && (tightest == nullptr || chunk.bytes() < tightest->bytes())) tightest = &chunk;
@@ -58,7 +58,7 @@ bool MemoryState::AllocateTable(krcore::NodeId node, GlobalAddress* table) {
   return true;
 }
 
-// A chunk just taken: not one that is being emptied.
+// Returns whether a chunk that was just taken is usable, that is, not being emptied.
 bool MemoryState::IsUsable(krcore::NodeId node, uint64_t chunk, uint64_t generation) {
   for (size_t i = 0; i < evacuating_.size(); ++i) {
     if (evacuating_[i].node() != node || evacuating_[i].chunk() != chunk) continue;
@@ -165,7 +165,7 @@ void MemoryState::Forget() {
   std::erase_if(pinned_, [&](const auto& pinned) { return gone(pinned.second); });
   for (auto& [index, extents] : held_) std::erase_if(extents, gone);
   std::erase_if(held_, [](const auto& held) { return held.second.empty(); });
-  // They count as reclaimed: nobody need wait for them.
+  // These count as reclaimed, because nobody needs to wait for them.
   reclaimed_ += std::erase_if(unstamped_, gone);
   for (Stamped& batch : stamped_) {
     const size_t erased = std::erase_if(batch.extents, gone);
@@ -219,8 +219,8 @@ void MemoryState::Stamp(size_t count, uint64_t epoch) {
 
 namespace {
 
-// While a client announced z the epoch was at most z + 1, so all that it can have seen was made until then; and what
-// was unlinked before z it cannot have found.
+// While a client announced z, the epoch was at most z + 1, so all that it can have seen was born by then. What was
+// unlinked before z it cannot have found.
 bool Knows(std::span<const uint64_t> expelled, uint64_t stamp, uint64_t birth) {
   if (Mutated(Mutation::kExpelledReused)) return false;
   return std::any_of(expelled.begin(), expelled.end(),

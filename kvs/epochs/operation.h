@@ -1,5 +1,5 @@
 // What one operation in flight needs: buffers in the client's registered arena, its Batch, and the result of its
-// last scan. Operations are pooled; whoever is in flight holds one.
+// last scan. Operations are pooled; each call in flight holds one.
 #ifndef KVS_EPOCHS_OPERATION_H_
 #define KVS_EPOCHS_OPERATION_H_
 
@@ -24,8 +24,8 @@
 
 namespace kvs {
 
-inline constexpr uint32_t kOperationVerbs = kCandidates + 4;  // of one round trip: a CAS, a block, a scan, its matches
-inline constexpr uint32_t kMatchBytes = 8192;                 // of matching blocks, read at once
+inline constexpr uint32_t kOperationVerbs = kCandidates + 4;  // in one round trip: a CAS, a block, a scan, its matches
+inline constexpr uint32_t kMatchBytes = 8192;                 // for matching blocks that are read at once
 
 // Registered memory of one operation.
 struct OperationBuffers {
@@ -34,7 +34,7 @@ struct OperationBuffers {
   std::array<uint64_t, kCandidates> cas;                          // old words
   std::array<uint64_t, 20> directory;                             // directory entries
   std::array<uint64_t, kCandidates> slots;                        // slots of the parent, while helping a migration
-  alignas(64) MergeRecord merge;                                  // of a merge that it met
+  alignas(64) MergeRecord merge;                                  // of a merge that the operation met
   alignas(64) std::array<std::byte, kMatchBytes> match;           // matching blocks
   alignas(64) std::array<std::byte, kMaxSmallBlockBytes> block;   // the block to write
 
@@ -44,12 +44,12 @@ struct OperationBuffers {
   }
 };
 
-// A registered buffer of an operation on a block that the arena does not hold.
+// An operation's registered buffer for a block that is too large for the arena.
 struct LargeBuffer {
   struct Deleter {
     void operator()(std::byte* memory) const { ::operator delete[](memory, std::align_val_t{64}); }
   };
-  // Registered memory of `bytes` or more: what it has, if that is large enough. False: there is none.
+  // Provides registered memory of `bytes` or more; keeps what it has, if that is large enough. False: there is none.
   bool Grow(krcore::Node& node, uint64_t bytes) {
     if (region && region->bytes().size() >= bytes) return true;
     region.reset();
@@ -68,31 +68,30 @@ struct LargeBuffer {
 // How a part of an operation ended.
 enum class Step : uint8_t {
   kOk,
-  kRestart,      // something changed under it: begin again with a fresh view
+  kRestart,      // something changed meanwhile: begin again with a fresh view
   kUnavailable,  // a memory node failed; what was posted last has an unknown outcome
   kFull,         // no memory, or no room in the directory
-  kRun,          // not ended: its batch is to be run, or what else it waits for
+  kRun,          // not ended: run its batch, or wait for what else it needs
 };
 
-// What beginning again waits for.
+// What an operation waits for before it begins again.
 enum class Again : uint8_t {
-  kElse,    // somebody else's progress (memory, a lock): at once the first time, then ever longer
-  kLost,    // a race for a slot was lost: back off at once, or the same clients meet again
-  kAtOnce,  // nothing: the world has moved on, and this operation looks at it as it is now
+  kElse,    // another's progress (memory, a lock): no wait the first time, then longer and longer
+  kLost,    // a race for a slot was lost: it backs off the first time too, or the same clients meet again
+  kAtOnce,  // nothing: things have moved on, and this operation looks at them as they are now
   kRoom,    // memory, which takes as long as sweeping
 };
 
-// An operation that waits for memory.
+// The state of an operation that waits for memory.
 struct RoomWait {
   bool begun = false;
   int64_t begun_ns = 0;
-  uint64_t compactions = 0;  // that its client had ended
-  uint64_t reclaimed =
-      0;                 // extents that this client will have reclaimed when all are free that waited at the beginning
-  uint64_t changes = 0;  // what might have brought memory, counted
+  uint64_t compactions = 0;     // the mover's runs that its client had ended at the beginning
+  uint64_t reclaimed = 0;       // MemoryState::reclaimed() once all that waited at the beginning is free
+  uint64_t changes = 0;         // a count of what may have brought memory
   int64_t changed_ns = 0;       // when that changed last
   uint64_t member_changes = 0;  // as its client knew them
-  uint64_t rounds = 0;          // of maintenance that its client had begun
+  uint64_t rounds = 0;          // of maintenance that its client had begun at the beginning
 };
 
 constexpr uint32_t MaskOf(SlotState state) { return 1u << static_cast<uint32_t>(state); }
@@ -103,24 +102,25 @@ inline constexpr uint32_t kInserterStates = kReaderStates | MaskOf(SlotState::kI
 struct Scan {
   TableRef table;
   KeyPlaces places;
-  int val = -1, frz = -1;    // candidate that is VAL / FRZ with this key
-  bool headers_fit = false;  // all four bucket headers match the key's hash. This and the next two mean something
-  bool closed = false;       // one says that the table is out of use               ... where there is no such VAL
+  int val = -1, frz = -1;  // candidate that is VAL / FRZ with this key
+  // The next three mean something only where there is no such VAL.
+  bool headers_fit = false;  // all four bucket headers match the key's hash
+  bool closed = false;       // a header says that the table is out of use
   bool any_pending = false;  // a candidate is PEND
-  uint32_t ins_count = 0;    // candidates that are INS with this key, not counting one's own
+  uint32_t ins_count = 0;    // candidates that are INS with this key, except the operation's own
   std::array<uint8_t, kCandidates> ins;
   BlockView block;  // of the last match, in `match` or a LargeBuffer
 
-  // How far it has come.
+  // How far the scan has come.
   enum class Reading : uint8_t { kBuckets, kOnlyBlock, kBlocks, kLargeBlock, kHeaders };
   Reading reading = Reading::kBuckets;       // what is read now
   uint32_t states = 0;                       // asked for, of MaskOf
-  Slot guess;                                // whose block was read along with the buckets; FREE: none
-  std::array<uint8_t, kCandidates> planned;  // candidates whose blocks must be read: of these
+  Slot guess;                                // the word whose block was read along with the buckets; FREE: none
+  std::array<uint8_t, kCandidates> planned;  // candidates whose blocks must be read
   uint32_t planned_count = 0;
-  uint32_t asked = 0;         // have been asked for,
-  uint32_t judged = 0;        // and looked at,
-  uint32_t judged_bytes = 0;  // of the present buffer
+  uint32_t asked = 0;         // how many of these have been asked for
+  uint32_t judged = 0;        // how many have been looked at
+  uint32_t judged_bytes = 0;  // how many bytes of the present buffer have been looked at
   uint64_t large_bytes = 0;
 };
 
@@ -135,19 +135,20 @@ struct Operation {
   Again again = Again::kElse;  // the next restart's reason
   uint32_t waits = 0;          // back-offs so far
   uint32_t hurries = 0;        // restarts at once so far
-  int64_t deadline_ns = 0;     // 0: not set yet (it is when something goes wrong first)
+  int64_t deadline_ns = 0;     // 0: not set yet (that happens when something first goes wrong)
   bool in_use = false;
-  bool inserts = false;     // it goes by steps, and writes a key that may be absent, which it need not show beforehand
-  bool makes_room = false;  // the mover's: it may have the chunks that are kept for that, and waits for none;
-  bool drains = false;      // but not while it empties a memory node
+  bool inserts = false;     // it goes by steps and may insert its key, whose absence the steps need not prove first
+  bool makes_room = false;  // the mover's: it may take the chunks that are kept for it, and never waits for memory
+  bool drains = false;      // the mover's, while it drains a memory node: it may not take those chunks
   RoomWait room_wait;
-  bool torn = false;       // the last block that it read did not match its checksum
-  uint64_t own_ins = 0;    // the slot word of its own tentative slot, 0: none
-  uint32_t strangers = 0;  // slot words found to hold other keys, valid for the operation's life: blocks of an
-  std::array<uint64_t, 16> stranger;  // operation in flight are not reused
-  Merge merge;                        // that takes the key's table out of use, as the last Resolve() found it
+  bool torn = false;     // the last block that it read did not match its checksum
+  uint64_t own_ins = 0;  // the slot word of its own tentative slot, 0: none
+  // Slot words found to hold other keys. They stay right: blocks are not reused while the operation is in flight.
+  uint32_t strangers = 0;
+  std::array<uint64_t, 16> stranger;
+  Merge merge;  // the one that takes the key's table out of use, as the last Resolve() found it
   LargeBuffer large_read, large_write;
-  // In a group: which of the keys it has, and the next one of the group.
+  // In a group: the index of its key, and the group's next operation.
   size_t group_index = 0;
   Operation* group_next = nullptr;
 
@@ -170,15 +171,15 @@ struct Operation {
   }
 };
 
-// The step failed for good: not because the client was expelled, after which the operation begins again.
+// Returns whether the step failed for good. After an expulsion it did not: the operation begins again.
 inline bool Failed(const Operation& operation, Step step) {
   return step == Step::kUnavailable && !operation.batch.Stale();
 }
-// What an operation that is out of time reports.
+// Returns what an operation that is out of time reports.
 inline StatusCode TimeoutCode(const Operation& operation) {
   return operation.torn ? StatusCode::kCorrupt : StatusCode::kTimeout;
 }
-// Whether steps, of an operation or of several that share the batch, go on with what it has brought.
+// Returns whether the steps of one operation, or of several that share the batch, go on with what it has brought.
 inline bool GoesOn(Step step, Outcome outcome, const Batch& batch) {
   return step == Step::kRun && outcome == Outcome::kOk && !batch.Stale();
 }

@@ -9,7 +9,7 @@
 namespace kvs {
 namespace {
 
-// Between two looks for memory, at first; up to 64 times as long.
+// The time between two looks for memory, at first. It grows up to 64 times as long.
 constexpr int64_t kRoomNs = 200'000;
 
 }  // namespace
@@ -50,7 +50,7 @@ void Operations::HandOver(Operation& operation) {
 }
 
 int64_t Operations::BackOffDelayNs(Operation& operation) {
-  // Restarts that need no delay are progress; so many of them in a row are not.
+  // Restarts that need no delay are progress, but more than this many in a row are not.
   constexpr uint32_t kMaxHurries = 16;
   const Again again = std::exchange(operation.again, Again::kElse);
   if (again == Again::kAtOnce && operation.hurries++ < kMaxHurries) return 0;
@@ -66,7 +66,7 @@ bool Operations::OutOfTime(Operation& operation) {
   return now_ns >= operation.deadline_ns;
 }
 
-// Those that have met no trouble before meet it now.
+// Operations that had met no trouble, and so had no deadline, get one now.
 int64_t Operations::NextDeadlineNs() {
   const int64_t latest_ns = DeadlineFromNow();
   int64_t next_ns = latest_ns;

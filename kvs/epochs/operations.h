@@ -1,5 +1,5 @@
-// A client's operations: they are pooled, leased and given back; what they wait for when they begin again; and the
-// oldest epoch in which one of them began.
+// A client's operations. This pools them, leases them and takes them back. It also has their waiting before they begin
+// again, and the oldest epoch in which one of them began.
 //
 // Thread safety: the client's thread.
 #ifndef KVS_EPOCHS_OPERATIONS_H_
@@ -31,50 +31,50 @@ class Operations final : private Part, public Connections::Waiting {
              ArenaPart arena);
 
   // ---- one operation
-  // co_await: one for `key`, when there is one.
+  // co_await it: gives an operation for `key` as soon as one is free.
   inline auto LeaseOperation(std::string_view key, const KeyHash& hash, bool of_user = true);
-  // For what the client does by itself and is no operation of its user: for the batch, and the pin.
+  // Gives one for work of the client's own, which needs the batch and the pin but is no operation of its user.
   inline auto LeaseOwnOperation(std::string_view what);
-  // One that nobody uses, made now if there are fewer than may be in flight; null: all are in use. Take it then, or
-  // Release it.
+  // Returns one that nobody uses, made now if there are fewer than may be in flight. Null: all are in use. The caller
+  // must Take or Release it.
   inline Operation* FreeOperation();
-  // Makes ready one that was free, for a batch that is not its own to read with.
+  // Makes a free operation ready to read with a batch that is not its own.
   inline Operation& TakeToRead(Operation& operation, std::string_view key, const KeyHash& hash);
-  // ... for all else as well.
+  // Makes a free operation ready for everything.
   inline Operation& Take(Operation& operation, std::string_view key, const KeyHash& hash, bool of_user);
   inline void Release(Operation& operation);
-  // The mover's, which is not one of those that users wait for. Made when it is first needed.
+  // Returns the mover's operation, which is not one of those that users wait for. It is made when first needed.
   Operation& MoverOperation();
 
   // ---- waiting
   // Suspends for as long as operation.again calls for, which it resets. The operation must hold no address of a block
   // that it did not allocate: afterwards such a block may be reused.
   inline auto BackOff(Operation& operation);
-  // Suspends for so long, and keeps what the operation holds.
+  // Suspends for `delay_ns`; the operation keeps what it holds.
   inline auto Pause(int64_t delay_ns);
-  // Resumes what has waited long enough.
+  // Resumes the coroutines that have waited long enough.
   void RunDelayed() {
     if (!delayed_.empty()) RunDue();
   }
   bool any_delayed() const { return !delayed_.empty(); }
-  // When the first of those is due; `latest_ns` if none is before.
+  // Returns when the first of those is due, or `latest_ns` if that is earlier.
   int64_t NextDueNs(int64_t latest_ns) const;
   bool OutOfTime(Operation& operation);
   int64_t NextDeadlineNs() override;
-  // For one whose time begins now.
+  // Returns the deadline of an operation whose time begins now.
   int64_t DeadlineFromNow() const { return common_.clock.NowNs() + common_.shape.operation_timeout_ns; }
-  // The operation was begun under an earlier registration: after this it may begin again, knowing nothing.
+  // Call it for an operation that began under an earlier registration. After this it may begin again, knowing nothing.
   inline void BeginAgain(Operation& operation);
 
   // ---- all of them
   bool all_free() const { return free_.size() == operations_.size(); }
-  // The oldest epoch in which something that is in flight began.
+  // Returns the oldest epoch in which anything that is in flight began.
   uint64_t OldestEpochInFlight() const;
-  // Maintenance finishes somebody's split: it began in this epoch. kNoPin: it does not.
+  // Sets the epoch in which maintenance began to finish another client's split. kNoPin: it does not finish one.
   void PinForMaintenance(uint64_t epoch) { maintenance_epoch_ = epoch; }
-  // After an expulsion. Nothing of theirs has been posted since; and announcements never go back.
+  // Raises the operations' epochs after an expulsion. They have posted nothing since, and announcements never go back.
   void RaiseEpochs(uint64_t epoch);
-  // Of the buffers of all operations.
+  // The lkey of all operations' buffers.
   uint32_t lkey() const { return arena_.lkey; }
 
  private:
@@ -84,7 +84,7 @@ class Operations final : private Part, public Connections::Waiting {
   };
   Operation* MakeOperation();
   std::unique_ptr<Operation> NewOperation(size_t index);
-  // To the one that has waited longest.
+  // Hands the operation to the coroutine that has waited longest.
   void HandOver(Operation& operation);
   int64_t BackOffDelayNs(Operation& operation);
   void RunDue();
@@ -181,7 +181,7 @@ inline auto Operations::BackOff(Operation& operation) {
       operations.delayed_.push_back({operations.registration_.Now() + delay_ns, handle});
     }
     void await_resume() {
-      // It begins again with nothing in its hands: what it saw before no longer holds back reclamation.
+      // It begins again and holds nothing, so what it saw before no longer holds back reclamation.
       operation.epoch = operations.home_.epoch();
       operation.strangers = 0;
     }

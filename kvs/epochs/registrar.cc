@@ -12,11 +12,11 @@
 namespace kvs {
 namespace {
 
-// Entries by which the part in use grows, so that clients that come together do not all want the same one.
+// The part in use grows by this many entries, so that clients that come together do not all want the same one.
 constexpr uint64_t kGrowth = 16;
-// Fewer free ones among those are left to others: clients that come together would all want the same.
+// If a glance shows fewer free entries, others may have them: clients that come together would all want the same one.
 constexpr size_t kManyFree = 4;
-// So many are asked for when one was found dead.
+// When one client was found dead, the fabric is asked about this many others.
 constexpr uint32_t kDeathsAtOnce = 64;
 
 }  // namespace
@@ -107,7 +107,7 @@ Task<Step> Registrar::Register() {
       continue;
     }
     if (free.empty()) {
-      // Full of living ones, or of dead ones that nobody had reason to look at.
+      // The table is full of living clients, or of dead ones that nobody had reason to look at.
       if (looked_for_dead) co_return Step::kFull;
       looked_for_dead = true;
       const Step freed = co_await FreeDeadEntries();
@@ -122,16 +122,16 @@ Task<Step> Registrar::Register() {
       common_.store.held_entries.Abandon({chosen, OwnerWord()});  // it may have been claimed
       co_return Step::kUnavailable;
     }
-    if (words.cas != 0) {  // somebody else took it
+    if (words.cas != 0) {  // another client took it
       common_.store.held_entries.LetGo(chosen);
       continue;
     }
     client_index_ = chosen;
     registered_ = true;  // from here on the entry must be given back
   }
-  // Until the first heartbeat the entry shows a former holder's epoch, an older one: it holds back more. Unless he was
-  // expelled; then nothing is held back before the first heartbeat, and it is made once more, with an epoch read
-  // behind.
+  // Until the first heartbeat the entry shows a former holder's epoch, which is older and so holds back more. If that
+  // holder was expelled, nothing is held back before the first heartbeat. Then a second heartbeat follows, with an
+  // epoch read after the first.
   for (;;) {
     batch.Read({home, kEpochOffset}, &words.epoch, sizeof(words.epoch));
     batch.Read(EntryWord(), &words.cas, sizeof(words.cas));
@@ -142,7 +142,7 @@ Task<Step> Registrar::Register() {
     const Step learnt = co_await home_.LearnMembers(batch);
     if (learnt != Step::kOk) co_return learnt;
     home_.set_epoch(words.epoch);
-    // What an ended client left: chunks that were emptied since did not wait for it.
+    // This memory may be what an ended client left. Chunks that were emptied since did not wait for it.
     if (memory_->evacuations() != words.counters.evacuations && !Mutated(Mutation::kKeptMemoryUnchecked)) {
       memory_.Renew();
     }
@@ -197,11 +197,10 @@ Task<bool> Registrar::GiveBackAbandonedEntry(Batch& batch) {
     co_return false;
   }
   held.LetGo(entry->index);
-  own_work_.compaction_wanted = true;  // for what its client held
+  own_work_.compaction_wanted = true;  // to find what its client held
   co_return true;
 }
 
-// What is due, after a look at the clock.
 bool Registrar::CareForLease() {
   const int64_t now_ns = registration_.Now();
   if (!registration_.overdue() && !registration_.expelled()) {
@@ -211,7 +210,7 @@ bool Registrar::CareForLease() {
   }
   if (renewing_ > 0 || renewals_end_ || now_ns < renew_at_ns_) return false;
   if (registration_.expelled() && !common_.connections.pool().NothingPosted()) return false;
-  // The home does not answer. Who waits has a deadline.
+  // The home does not answer. Every operation that waits has a deadline.
   if (renewal_failed_) common_.connections.DiscardUnposted();
   renew_at_ns_ = now_ns + common_.shape.lease_ns / 16;
   RunDetached(RenewLease(), &renewing_);
@@ -224,7 +223,7 @@ GlobalAddress Registrar::EntryWord() const {
 
 Task<Step> Registrar::Announce(Batch& batch, uint64_t epoch) {
   Home::Registered& words = home_.words();
-  // From what is there: an announcement that was lost with its connection may have been made.
+  // It starts from the word that is there: an announcement whose connection broke may have been made.
   const ClientWord found(words.clients[client_index_].word);
   if (found.state() == ClientState::kExpelled) {
     BecomeExpelled(found);
@@ -242,10 +241,10 @@ Task<Step> Registrar::Announce(Batch& batch, uint64_t epoch) {
     co_return Step::kOk;
   }
   if (old.state() == ClientState::kExpelled) BecomeExpelled(old);
-  co_return Step::kRestart;  // else a renewal was faster
+  co_return Step::kRestart;  // or a renewal was faster
 }
 
-// Everything that this client knows is void, and nothing that it has not posted yet will be.
+// Makes everything that this client knows void. What it has not posted yet is never posted.
 void Registrar::BecomeExpelled(ClientWord word) {
   if (registration_.expelled()) return;
   ++common_.stats.fenced;
@@ -257,8 +256,8 @@ void Registrar::BecomeExpelled(ClientWord word) {
   renew_at_ns_ = INT64_MIN;
 }
 
-// Past the gate, through queues of its own: a heartbeat when the lease is over; or, after an expulsion and once no
-// verb is under way any more, its acknowledgement and a new registration in one.
+// Makes a heartbeat when the lease is over, through queues of its own, past the gate. After an expulsion, once no verb
+// is under way any more, the heartbeat both acknowledges it and registers anew.
 Task<void> Registrar::RenewLease() {
   renewal_failed_ = true;
   if (!renewal_) {
@@ -296,7 +295,8 @@ Task<void> Registrar::RenewLease() {
     if (renewed != Outcome::kOk) co_return;
     renewal_failed_ = false;
     if (words[0] == found.word()) {
-      // While the entry said EXPELLED, nothing held the epoch back to what was read. From now on something does.
+      // While the entry said EXPELLED, nothing held the epoch back, so it may be past the one that was read. From now
+      // on the entry does, so read and announce again.
       if (found.state() == ClientState::kExpelled) {
         found = mine;
         continue;
@@ -314,7 +314,7 @@ Task<void> Registrar::RenewLease() {
       BecomeExpelled(found);
       co_return;
     }
-    epoch = std::max(epoch, found.epoch());  // its own announcement was faster, and may not be taken back
+    epoch = std::max(epoch, found.epoch());  // the client's own announcement was faster, and must not be taken back
   }
 }
 
@@ -357,7 +357,7 @@ Task<void> Observer::Observe(Batch& batch, uint64_t oldest, uint64_t epoch, bool
       co_return;
     }
   }
-  // An expelled one that has died since keeps what it knew from being reused, and chunks from being emptied.
+  // An expelled client that has died since still keeps what it knew from being reused, and chunks from being emptied.
   if (!any_expelled || now_ns < ask_expelled_at_ns_) co_return;
   ask_expelled_at_ns_ = now_ns + lease_ns / 8;
   for (uint32_t n = 0; n < home_.clients_used(); ++n) {
@@ -372,7 +372,8 @@ Task<void> Observer::Observe(Batch& batch, uint64_t oldest, uint64_t epoch, bool
   }
 }
 
-// After one that died: others that hold the epoch or memory back. Where many die, each need not be watched by itself.
+// After a client was found dead, looks for other dead ones that hold the epoch or memory back. So where many die, each
+// need not be watched by itself.
 Task<void> Observer::FreeOthersThatDied(Batch& batch, uint32_t index, uint64_t epoch) {
   const Home::Registered& words = home_.words();
   uint32_t questions = 0;
@@ -392,7 +393,7 @@ Task<void> Observer::FreeEntry(Batch& batch, uint32_t index, uint64_t owner) {
   const Outcome freed = co_await batch.Run();
   if (freed == Outcome::kOk && home_.words().cas == owner) {
     ++common_.stats.dead_clients_found;
-    own_work_.compaction_wanted = true;  // for what it held
+    own_work_.compaction_wanted = true;  // to find what it held
   }
 }
 

@@ -22,30 +22,30 @@
 
 namespace kvs {
 
-// Is the process whose clients wrote this owner word known to be dead?
+// Returns whether the process whose clients wrote this owner word is known to be dead.
 bool IsDead(krcore::Node& node, uint64_t owner);
 
 class Registrar : private Part {
  public:
-  // `lkey`: of the home's words.
+  // `lkey` is that of the home's words.
   Registrar(const Common& common, Home& home, Operations& operations, Registration& registration, ClientMemory& memory,
             RetiredTables& retired, OwnWork& own_work, uint32_t lkey);
 
   // Claims an entry of the client table and announces the current epoch. kFull: none is free.
   Task<Step> Register();
-  // Until the entry is free, or nothing can be said to its home any more.
+  // Gives the entry back. kRestart or kUnavailable: it may not have been given back.
   Task<Step> Unregister();
-  // In the stead of a client that could not give its entry back. False: there is none, or it is abandoned still.
+  // Gives back an entry that another client could not. False: there is none, or it is still abandoned.
   Task<bool> GiveBackAbandonedEntry(Batch& batch);
-  // The heartbeat, with the oldest epoch in flight. kRestart: not this time.
+  // Makes the heartbeat, with the oldest epoch in flight. kRestart: it failed this time.
   Task<Step> Announce(Batch& batch, uint64_t epoch);
-  // After a look at the clock: renews a lease that is over, if a try is due. False: it is over.
+  // Renews a lease that is over, if a try is due. False: it is over. Call it after a look at the clock.
   bool CareForLease();
   void PollRenewal(size_t* completions) {
     if (renewal_ && renewing_ > 0) [[unlikely]]
       *completions += renewal_->connections.Poll();
   }
-  // None begins any more.
+  // No renewal begins after this.
   void EndRenewals() { renewals_end_ = true; }
   bool renewing() const { return renewing_ > 0; }
 
@@ -54,7 +54,7 @@ class Registrar : private Part {
   ClaimedEntry entry() const { return {client_index_, OwnerWord()}; }
 
  private:
-  // Queues that no lease shuts, to renew it.
+  // Queues without a gate, through which the lease is renewed.
   struct Renewal {
     Connections connections;
     Batch batch;
@@ -63,7 +63,7 @@ class Registrar : private Part {
   };
   GlobalAddress EntryWord() const;
   uint64_t OwnerWord() const { return uint64_t{common_.node.id()} << 32 | common_.node.incarnation(); }
-  // Of the entries below `below` in the table as it was read.
+  // Returns the free entries below `below`, as the table was last read.
   std::vector<uint32_t> FreeEntries(uint32_t below) const;
   Task<Step> FreeDeadEntries();
   void BecomeExpelled(ClientWord word);
@@ -90,17 +90,17 @@ class Observer : private Part {
   Observer(const Common& common, Home& home, const Registrar& registrar, OwnWork& own_work)
       : Part(common), home_(home), registrar_(registrar), own_work_(own_work) {}
 
-  // Others' entries. One that has held back reclamation, unchanged, is freed if its process is confirmed dead: nothing
-  // that it posted can execute any more. If that is not known, it is expelled once it has not changed for 1.5 leases.
-  // `oldest`: the oldest epoch that a client which is not expelled has announced.
+  // Looks at others' entries. One that has held back reclamation without a change is freed if its process is confirmed
+  // dead: then nothing that it posted can execute any more. If its death is not known, it is expelled once it has not
+  // changed for 1.5 leases. `oldest`: the oldest epoch that a client which is not expelled has announced.
   Task<void> Observe(Batch& batch, uint64_t oldest, uint64_t epoch, bool any_expelled);
-  // Its entry has been this since then, as the caller has seen, by this client's clock: it need not be watched anew.
+  // The caller has seen no change of the entry since `since_ns` (this client's clock): it need not be watched anew.
   void SawUnchanged(uint32_t index, const ClientEntry& entry, int64_t since_ns) {
     seen_unchanged_[index] = {entry, since_ns};
   }
 
  private:
-  // The client that has held back reclamation, and since when its entry has not changed.
+  // The client that has held back reclamation, and the time since which its entry has not changed.
   struct Straggler {
     uint32_t index = 0;
     uint64_t owner = 0, word = 0;
@@ -114,7 +114,7 @@ class Observer : private Part {
   const Registrar& registrar_;
   OwnWork& own_work_;
   Straggler straggler_;
-  std::map<uint32_t, std::pair<ClientEntry, int64_t>> seen_unchanged_;  // by another observer of this process
+  std::map<uint32_t, std::pair<ClientEntry, int64_t>> seen_unchanged_;  // what another observer of this process saw
   uint32_t expelled_cursor_ = 0;
   int64_t ask_expelled_at_ns_ = 0;
 };

@@ -1,5 +1,5 @@
-// What is known of entries in the home's client table: by each client of its own, and by the process of all that its
-// clients hold or have claimed.
+// What is known of entries in the home's client table: what each client knows of its own, and what the process knows of
+// all that its clients hold or have claimed.
 #ifndef KVS_EPOCHS_REGISTRATION_H_
 #define KVS_EPOCHS_REGISTRATION_H_
 
@@ -17,22 +17,22 @@
 
 namespace kvs {
 
-// What a client knows of its own place in the store: its entry's word, until when its lease lasts, and whether it was
-// expelled. As the gate of the client's queue pool it keeps verbs back once the lease is over (docs/protocol.md,
+// What a client knows of its own place in the store: its entry's word, when its lease ends, and whether it was
+// expelled. It is the gate of the client's queue pool and holds verbs back once the lease is over (docs/protocol.md,
 // "Registration").
 //
-// Thread safety: one thread, as the client.
+// Thread safety: the client's thread.
 class Registration final : public krcore::PostGate {
  public:
   enum class Standing : uint8_t {
-    kNone,      // not registered yet, or not any more; verbs may be posted, to register
+    kNone,      // not registered yet, or no longer; verbs may be posted, to register
     kAlive,     // verbs may be posted while the lease lasts
     kExpelled,  // no verb may be posted until the expulsion is acknowledged
   };
 
   Registration(krcore::Clock& clock, int64_t lease_ns) : clock_(clock), lease_ns_(lease_ns) {}
 
-  // A heartbeat that was posted at `posted_ns` or later, and took effect.
+  // Notes a heartbeat that was posted at `posted_ns` or later, and took effect.
   void Beat(ClientWord word, int64_t posted_ns) {
     standing_ = Standing::kAlive;
     word_ = word;
@@ -50,10 +50,10 @@ class Registration final : public krcore::PostGate {
   Standing standing() const { return standing_; }
   bool expelled() const { return standing_ == Standing::kExpelled; }
   ClientWord word() const { return word_; }
-  // The gate was asked when the lease was over: only another heartbeat opens it.
+  // Whether the gate was asked when the lease was over. Then only another heartbeat opens it.
   bool overdue() const { return overdue_; }
 
-  // The clock, looked at once for a round of polling. A round begins with ForgetNow().
+  // The clock, which is read once for each round of polling. A round begins with ForgetNow().
   void ForgetNow() { looked_ = false; }
   bool looked() const { return looked_; }
   int64_t Now() {
@@ -67,7 +67,7 @@ class Registration final : public krcore::PostGate {
   bool MayPost() override {
     if (standing_ == Standing::kNone || Mutated(Mutation::kNoLeaseCheck)) return true;
     if (standing_ == Standing::kExpelled) return false;
-    // A look of its own: doorbells ring outside of rounds as well, and time may have passed since the last one.
+    // This reads the clock itself: doorbells ring outside of rounds too, and time may have passed since the last look.
     looked_ = false;
     const int64_t now_ns = Now();
     if (now_ns < lease_end_ns_) return true;
@@ -86,27 +86,27 @@ class Registration final : public krcore::PostGate {
   bool looked_ = false;
 };
 
-// An entry, and the word that says whose it is.
+// An entry, and the word that names its owner.
 struct ClaimedEntry {
   uint32_t index = 0;
   uint64_t owner = 0;
 };
 
-// The entries of the home's client table that the clients of one node are at. All of them have one owner word, and the
-// outcome of a CAS of it may be unknown: so what is done to an entry by that word one client does at a time, from
-// before it claims the entry until that is known to be given back (docs/protocol.md, "Registration").
+// The entries of the home's client table that clients of one node claim, hold or give back. All of them have the same
+// owner word, and the outcome of a CAS of it may be unknown. So only one client at a time acts on an entry by that
+// word, from before the claim until the entry is known to be given back (docs/protocol.md, "Registration").
 //
 // Thread safety: all methods from any thread.
 class HeldEntries {
  public:
   void RemoveFrom(std::vector<uint32_t>* indexes);
-  bool Hold(uint32_t index);  // false: another client is at it, or it was abandoned
-  // It is free, or another node's.
+  bool Hold(uint32_t index);  // false: another client acts on it, or it was abandoned
+  // Call it when the entry is free, or another node's.
   void LetGo(uint32_t index);
-  // It is the node's still, or may be, and the client that held it has ended or given up: nobody else can find that out
-  // while this process lives. Another client takes it, and gives the entry back in its stead.
+  // Call it when the client that held the entry has ended or given up, and the entry is still the node's, or may be.
+  // Nobody else can find that out while this process lives. Another of its clients takes the entry and gives it back.
   void Abandon(const ClaimedEntry& entry);
-  // Held by the caller from now on. Nothing: none was abandoned.
+  // Takes an abandoned entry, which the caller then holds. Nothing: none was abandoned.
   std::optional<ClaimedEntry> TakeAbandoned();
 
  private:

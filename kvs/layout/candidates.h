@@ -1,6 +1,6 @@
-// A key's candidates: the slots of its two combined buckets. Looking at all of them at once, the inner loop of every
-// operation, and choosing one for a new key. Candidates count 0..27: combined bucket * 14 + bucket * 7 + slot, in
-// memory order.
+// A key's candidates: the slots of its two combined buckets. This looks at all of them at once, which is the inner loop
+// of every operation, and chooses one for a new key. Candidates are numbered 0 to 27, in memory order: combined bucket
+// * 14 + bucket * 7 + slot.
 #ifndef KVS_LAYOUT_CANDIDATES_H_
 #define KVS_LAYOUT_CANDIDATES_H_
 
@@ -55,9 +55,9 @@ namespace internal {
 
 static_assert(sizeof(Bucket) == 64 && kSlotsPerBucket == 7);
 
-// For each candidate a bit: whether some byte of its slot is `wanted`. part(left, right) brings that byte of each of
-// the four words in two vectors to the lowest byte of a 32-bit number, and nothing else. The bytes of two buckets are
-// brought into one vector and compared at once; where the headers are, the result is left out.
+// Returns a bit for each candidate: whether a certain byte of its slot is `wanted`. part(left, right) moves that byte
+// of each of the four words in two vectors to the lowest byte of a 32-bit number, and clears the rest. The bytes of two
+// buckets are put into one vector and compared at once. The results for the headers are dropped.
 template <typename Part>
 uint32_t CompareSlots(std::span<const Bucket, kCandidateBuckets> buckets, uint8_t wanted, Part part) {
   const __m128i all_wanted = _mm_set1_epi8(static_cast<char>(wanted));
@@ -84,7 +84,7 @@ __m128i Halves(__m128i left, __m128i right) {
 
 }  // namespace internal
 
-// PEND is the only state with the highest bit of a state, so that the words may be united before they are looked at.
+// PEND is the only state in which the highest state bit is set, so the words are ORed together before they are tested.
 inline SlotMatches MatchSlots(std::span<const Bucket, kCandidateBuckets> buckets, uint8_t fingerprint) {
   constexpr uint64_t kPendBit = uint64_t{4} << 3;
   static_assert(Slot::Pend().word() == kPendBit && static_cast<int>(SlotState::kPend) == 4);
@@ -93,7 +93,7 @@ inline SlotMatches MatchSlots(std::span<const Bucket, kCandidateBuckets> buckets
     return _mm_srli_epi32(internal::Halves<1>(left, right), 24);
   });
   __m128i united = _mm_setzero_si128();
-  uint64_t first_slots = 0;  // beside headers
+  uint64_t first_slots = 0;  // those next to headers
   for (const Bucket& bucket : buckets) {
     const auto* const pairs = reinterpret_cast<const __m128i*>(&bucket);
     first_slots |= bucket.slots[0].word();
@@ -121,8 +121,8 @@ inline uint32_t FreeSlots(std::span<const Bucket, kCandidateBuckets> buckets) { 
 
 // What the buckets' headers say of a hash. In a table that is not being split they are all the same.
 struct HeaderFit {
-  bool fits = true;     // all of them: the key belongs here
-  bool closed = false;  // one of them: the table is out of use
+  bool fits = true;     // all headers fit: the key belongs here
+  bool closed = false;  // a header is closed: the table is out of use
 };
 
 inline HeaderFit FitOfHeaders(std::span<const Bucket, kCandidateBuckets> buckets, uint64_t h1) {
@@ -141,16 +141,16 @@ inline HeaderFit FitOfHeaders(std::span<const Bucket, kCandidateBuckets> buckets
 
 // ---- which one a new key takes
 
-// Which slot a new key takes: a FREE one of the less loaded combined bucket, main bucket before overflow (RACE, section
-// 3.2). The order is worth 10 points of load factor at the first split.
-// `free`: bit c is candidate c's. -1: none is free.
+// Chooses the slot that a new key takes: a FREE one of the less loaded combined bucket, main bucket before overflow
+// (RACE, section 3.2). The order is worth 10 points of load factor at the first split.
+// `free`: bit c is that of candidate c. Returns -1 if none is free.
 inline int ChooseFreeSlot(const KeyPlaces& places, uint32_t free) {
   constexpr uint32_t kBucketMask = (1u << kSlotsPerBucket) - 1, kPlaceMask = (1u << kCombinedSlots) - 1;
   const bool first_has_more = std::popcount(free & kPlaceMask) >= std::popcount(free >> kCombinedSlots & kPlaceMask);
   const uint32_t p = first_has_more ? 0 : 1;
   const uint32_t there = free & kPlaceMask << p * kCombinedSlots;
   const uint32_t main = there & kBucketMask << (p * kCombinedSlots + places.place[p].half * kSlotsPerBucket);
-  if (there == 0) return -1;  // nor in the other one
+  if (there == 0) return -1;  // the other one has none either
   return std::countr_zero(main != 0 ? main : there);
 }
 

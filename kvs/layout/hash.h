@@ -1,7 +1,7 @@
 // Where a key goes. One 128-bit XXH3 of the key, keyed by the store's seed, gives everything, from disjoint bits: h1's
-// low bits choose the subtable (the suffix), h1's high half the first combined bucket, h2's high half the second, h2's
-// low byte the fingerprint. So the place within a subtable does not depend on the suffix, and a split keeps every
-// slot's index.
+// low bits (the suffix) choose the subtable, h1's high half the first combined bucket and h2's high half the second;
+// h2's low byte is the fingerprint. So the place within a subtable does not depend on the suffix, and a split keeps
+// every slot's index.
 #ifndef KVS_LAYOUT_HASH_H_
 #define KVS_LAYOUT_HASH_H_
 
@@ -20,7 +20,7 @@ struct KeyHash {
   uint32_t Suffix(uint32_t depth) const { return static_cast<uint32_t>(h1 & ((uint64_t{1} << depth) - 1)); }
 };
 
-// Of a store, for its life. Whoever does not know it cannot compute keys that collide (docs/protocol.md).
+// A store's seed, for its life. Whoever does not know it cannot compute keys that collide (docs/protocol.md).
 struct HashSeed {
   uint64_t low, high;
   friend bool operator==(const HashSeed&, const HashSeed&) = default;
@@ -46,7 +46,7 @@ struct CombinedBucket {
   uint32_t half = 0;  // 0: main bucket 0 and overflow; 1: overflow and main bucket 1
 };
 
-// The two combined buckets of a key in a subtable of `groups` >= 2 groups; never in one group, so that their slots
+// The two combined buckets of a key in a subtable of `groups` >= 2 groups. They are never in one group, so their slots
 // are disjoint.
 struct KeyPlaces {
   CombinedBucket place[2];

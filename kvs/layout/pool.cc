@@ -1,5 +1,5 @@
-// What of the pool's formats is not inline: the hash of a key, the checksum of a block, and how a pool is formatted and
-// checked. What uses xxHash is in this file alone.
+// The parts of the pool's formats that are not inline: the hash of a key, the checksum of a block, and how a pool is
+// formatted and checked. Only this file uses xxHash.
 #include "kvs/layout/pool.h"
 
 #include <sys/random.h>
@@ -25,8 +25,8 @@ using krcore::StatusCode;
 
 constexpr uint64_t kMagicMask = 0xffff'ffff'ffff;  // "SKPOOL"
 
-// Of most words the state tells, of an evacuation's the chunk, of a closed header the suffix, which has depth bits at
-// most; a member's would take 2^30 changes.
+// No word is all ones (I12). In most words the state rules it out, in an evacuation word the chunk, in a closed header
+// the suffix, which has at most depth bits. A member's word would take 2^30 changes.
 static_assert(Slot(kUncopied).state() > SlotState::kPend && BucketHeader(kUncopied).closed());
 static_assert(DirectoryEntry(kUncopied).state() > DirectoryState::kMerging);
 static_assert(ChunkWord(kUncopied).kind() > ChunkKind::kReserved);
@@ -48,7 +48,8 @@ uint64_t Checksum(const std::byte* block, uint64_t content_bytes) {
 
 static_assert(sizeof(Hasher::Secret) >= XXH3_SECRET_SIZE_MIN);
 
-// Not by XXH3_generateSecret, whose outcome versions of the library need not agree upon, as programs of one store must.
+// This does not use XXH3_generateSecret: its result may differ between versions of the library, and all programs of one
+// store must agree on the secret.
 Hasher::Hasher(const HashSeed& seed) : seed_(seed) {
   for (uint64_t i = 0; i < secret_.size(); i += 2) {
     const XXH128_hash_t words = XXH3_128bits_withSeed(&seed, sizeof(seed), i);

@@ -1,5 +1,5 @@
-// The pool: the one region that a memory node exposes. All nodes have one layout; the home area and the directory are
-// in use at one node of the store, its home. The pool is divided into chunks, whose size is the store's.
+// The pool: the one region that a memory node exposes. All nodes have the same layout; the home area and the directory
+// are in use only at the store's home. The pool is divided into chunks, whose size is the store's.
 //
 //   0         Superblock           what the pool is, and hints for allocation
 //   4 KiB     HomeArea             members, epoch, clients, evacuations (home only)
@@ -7,8 +7,8 @@
 //   ...       chunk table          a ChunkWord for each chunk of the pool, counted from offset 0
 //   ...       chunks               the first ones, which hold all of the above, are RESERVED
 //
-// After the pool was published, every change is made by NIC verbs: CAS, FETCH_ADD, or a WRITE into memory that only
-// the writer owns. The memory node's CPU never touches it again.
+// Once the pool is published, NIC verbs make every change: CAS, FETCH_ADD, or a WRITE into memory that only the writer
+// owns. The memory node's CPU never touches it again.
 #ifndef KVS_LAYOUT_POOL_H_
 #define KVS_LAYOUT_POOL_H_
 
@@ -26,10 +26,10 @@
 namespace kvs {
 
 // "SKPOOL04". Before version 4 the last two bytes told the version; now only the first six count, and layout_version
-// tells. Programs of before take no pool with this magic for one of theirs.
+// has the version. Older programs do not take a pool with this magic for one of theirs.
 inline constexpr uint64_t kPoolMagic = 0x34304c4f4f504b53;
 inline constexpr uint32_t kLayoutVersion = 4;
-// No word of a pool is all ones. Reserved for the memory of a replica that nobody has copied yet.
+// No word of a pool is all ones. That is reserved for memory of a replica that nobody has copied yet.
 inline constexpr uint64_t kUncopied = ~uint64_t{0};
 inline constexpr uint32_t kPoolRegionTag = 0x6c6f6f70;  // RemoteRegion::tag of a pool
 inline constexpr char kPoolRegionName[] = "pool";       // RegionOptions::name of one that may outlive its process
@@ -37,11 +37,12 @@ inline constexpr char kHomeService[] = "kvs-home";      // value: HomeRecord
 inline constexpr uint32_t kMaxDepth = 17;
 inline constexpr uint32_t kMaxClients = 4096;
 inline constexpr uint32_t kEvacuationSlots = 64;
-// Of a chunk: a power of two. A large block takes a run of chunks, whose words must fit in one READ of the allocator.
+// The size of a chunk, a power of two. The words of a large block's run of chunks must fit in one READ of the
+// allocator.
 inline constexpr uint64_t kDefaultChunkBytes = uint64_t{1} << 20;
 inline constexpr uint64_t kMinChunkBytes = uint64_t{1} << 15;
 inline constexpr uint64_t kMaxChunkBytes = uint64_t{1} << 26;
-// Clients cut BLOCKS chunks in multiples of this part.
+// Clients cut BLOCKS chunks in multiples of chunk_bytes / kUnitsOfCut.
 inline constexpr uint64_t kUnitsOfCut = kMinChunkBytes / kUnitBytes;
 inline constexpr int64_t kDefaultLeaseNs = 1'000'000'000;
 inline constexpr int64_t kMaxLeaseNs = 100'000'000'000'000'000;  // three years
@@ -53,12 +54,13 @@ struct HomeRecord {
 
 // What is "reserved" is 0, and nobody reads it in this version of the layout.
 struct Superblock {
-  uint64_t magic;           // here in every version of the layout, as is the next one
+  uint64_t magic;           // here in every version of the layout, as is layout_version
   uint32_t layout_version;  // kLayoutVersion
   krcore::NodeId node;
   uint64_t pool_bytes;
-  // Bits for what a program has to know to use the pool, none so far: one that finds others refuses. (Programs of
-  // version 3, which look at nothing else before they join, take it for the size of a chunk, and refuse, too.)
+  // Bits for what a program has to know to use the pool, none so far. A program that finds a bit that it does not know
+  // refuses the pool. (Programs of version 3, which look at nothing else before they join, take this word for the size
+  // of a chunk, and refuse too.)
   uint64_t features;
   uint64_t chunks;  // of the pool, reserved ones included
   uint64_t reserved_chunks;
@@ -69,10 +71,10 @@ struct Superblock {
   int64_t lease_ns;      // of every client; home only
   uint64_t chunk_bytes;  // the same at every node of a store
   HashSeed hash_seed;    // of the store's keys; home only
-  uint64_t view;         // reserved, for mirrored pools: the last configuration that had this replica
-  uint32_t replicas;     // reserved, for mirrored pools: of each pool of the store; home only
+  uint64_t view;         // reserved, for mirrored pools: the last configuration that included this replica
+  uint32_t replicas;     // reserved, for mirrored pools: how many each pool of the store has; home only
   uint32_t reserved[5];
-  // Hints, changed by CAS, whose outcome nobody needs: where the next FREE chunk may be, and the TABLES chunk that may
+  // Hints, changed by CASes whose outcome nobody needs: where the next FREE chunk may be, and the TABLES chunk that may
   // have room.
   alignas(64) uint64_t chunk_cursor;
   uint64_t tables_chunk;
@@ -87,15 +89,14 @@ static_assert(offsetof(Superblock, chunk_cursor) == 128);
 enum class ChunkKind : uint8_t {
   kFree = 0,
   kBlocks = 1,    // clients cut spans from it, and blocks from these
-  kTables = 2,    // everybody cuts subtables from it; `count` of them so far
+  kTables = 2,    // all clients cut subtables from it; `count` of them so far
   kRun = 3,       // begins a run of `count` chunks that hold one large block
   kRunRest = 4,   // the others of such a run
   kReserved = 5,  // the pool's fixed part
 };
 
 // kind 4 | count 20 | generation 40. Changed by CAS only; the generation counts how often the chunk became FREE. The
-// count of a BLOCKS chunk says how much of it, from its beginning, belongs to clients already: the rest is for
-// whichever client needs memory next.
+// count of a BLOCKS chunk says how much of it, from its beginning, belongs to clients. The rest is for any client.
 class ChunkWord {
  public:
   constexpr ChunkWord() = default;
@@ -110,11 +111,11 @@ class ChunkWord {
   constexpr uint64_t generation() const { return word_ & kGenerationMask; }
   constexpr ChunkWord As(ChunkKind kind, uint32_t count) const { return Make(kind, count, generation()); }
   constexpr ChunkWord Freed() const { return Make(ChunkKind::kFree, 0, generation() + 1); }
-  // BLOCKS, with so many bytes cut.
+  // The word of a BLOCKS chunk with this many bytes cut.
   constexpr ChunkWord Cut(uint64_t bytes, uint64_t chunk_bytes) const {
     return As(ChunkKind::kBlocks, static_cast<uint32_t>(bytes / (chunk_bytes / kUnitsOfCut)));
   }
-  // Of a BLOCKS chunk: what is left of it begins here.
+  // Where the rest of a BLOCKS chunk begins.
   constexpr uint64_t cut_bytes(uint64_t chunk_bytes) const { return count() * (chunk_bytes / kUnitsOfCut); }
   friend constexpr bool operator==(ChunkWord, ChunkWord) = default;
 
@@ -125,7 +126,7 @@ class ChunkWord {
 static_assert(sizeof(ChunkWord) == 8);
 
 // A chunk that is being emptied, as the home's evacuation slots name it: node 8 | generation 28 | chunk 28. 0: none.
-// (Reserved: of node 0 with a nonce of 56 bits, which is none, either.)
+// (Reserved: node 0 with a nonce of 56 bits, which means none too.)
 class EvacuationWord {
  public:
   constexpr EvacuationWord() = default;
@@ -142,16 +143,16 @@ class EvacuationWord {
   uint64_t word_ = 0;
 };
 
-// kNone: it has never joined. kDraining: nothing is taken there any more, and what is there moves elsewhere. kDrained:
-// nothing is there, and it may be stopped.
+// kNone: the node has never joined. kDraining: nothing is taken there any more, and what is there moves elsewhere.
+// kDrained: nothing is there, and the node may be stopped.
 enum class MemberState : uint8_t { kNone = 0, kInUse = 1, kDraining = 2, kDrained = 3 };
-// Whether slots may name what is there.
+// Returns whether slots may name memory of the node.
 constexpr bool MayHoldKeys(MemberState state) {
   return state == MemberState::kInUse || state == MemberState::kDraining;
 }
 
-// A memory node in the member list: changes 30 | state 2 | incarnation 32. Changed by CAS only, and every CAS counts as
-// a change, so that no word comes back.
+// A memory node in the member list: changes 30 | state 2 | incarnation 32. Changed by CAS only. Every CAS counts as a
+// change, so that no word comes back.
 class MemberWord {
  public:
   constexpr MemberWord() = default;
@@ -175,7 +176,7 @@ class MemberWord {
 
 enum class ClientState : uint8_t { kNone = 0, kAlive = 1, kExpelled = 2 };
 
-// state 2 | heartbeats 18 | epoch 44. epoch: the oldest in which an operation that has not ended began.
+// state 2 | heartbeats 18 | epoch 44. epoch: the oldest one in which an operation in flight began.
 class ClientWord {
  public:
   constexpr ClientWord() = default;
@@ -197,9 +198,9 @@ class ClientWord {
   uint64_t word_ = 0;
 };
 
-// A registered client. owner: 0 or node << 32 | incarnation, claimed and given up by CAS; of the node 16 bits, those
-// above are reserved (1 whether it is held, 15 a turn). word: a ClientWord, changed by CAS. From the claim to the first
-// heartbeat it is what a former holder left: an older epoch, which holds back more.
+// A registered client. owner: 0, or node << 32 | incarnation; claimed and given up by CAS. The node has 16 bits; those
+// above are reserved (1 for whether it is held, 15 for a turn). word: a ClientWord, changed by CAS. From the claim to
+// the first heartbeat it is what a former holder left: an older epoch, which holds back more.
 struct ClientEntry {
   uint64_t owner;
   uint64_t word;
@@ -207,8 +208,8 @@ struct ClientEntry {
 };
 static_assert(sizeof(ClientEntry) == 16);
 
-// Who gives memory back: client 12 | incarnation of its process 32 | turns 20, which it counts as it goes on. 0:
-// nobody. It only avoids double work. Who waits for it can tell whether the process has died.
+// The mover: client 12 | incarnation of its process 32 | turns 20, which it counts as it goes on. 0: there is none. The
+// word only avoids double work. A client that waits for the mover can tell whether its process has died.
 class MoverWord {
  public:
   constexpr MoverWord() = default;
@@ -227,14 +228,14 @@ class MoverWord {
 };
 static_assert(kMaxClients == 1u << 12);
 
-// What maintenance reads beside the epoch. Counters only grow.
+// What maintenance reads together with the epoch. Counters only grow.
 struct HomeCounters {
-  uint64_t clients_used;    // only entries below it were ever claimed: raised before
+  uint64_t clients_used;    // only entries below it were ever claimed; it is raised before a claim
   uint64_t retired_tables;  // subtables unlinked from the directory; grows before the epoch that stamps them is read
   uint64_t evacuations;     // chunks whose evacuation began
   uint64_t freed_chunks;    // chunks that became FREE
-  uint64_t member_changes;  // of the member list: grows behind each of them
-  uint64_t nonce_ranges;    // reserved, for mirrored pools: of nonces for FREE slots, given to clients
+  uint64_t member_changes;  // of the member list; grows after each of them
+  uint64_t nonce_ranges;    // reserved, for mirrored pools: ranges of nonces for FREE slots, given to clients
 };
 
 // What is "reserved" is 0, and nobody reads it in this version of the layout.
@@ -243,7 +244,7 @@ struct HomeArea {
   alignas(64) uint64_t epoch;
   HomeCounters counters;
   uint64_t mover;                      // a MoverWord
-  alignas(64) uint64_t configuration;  // reserved, for mirrored pools: the newest one that this replica was told of
+  alignas(64) uint64_t configuration;  // reserved, for mirrored pools: the newest one that this replica was told
   uint64_t reserved[7];
   alignas(64) uint64_t evacuation[kEvacuationSlots];  // EvacuationWords
   alignas(64) ClientEntry clients[kMaxClients];
@@ -275,14 +276,14 @@ static_assert(kHomeAreaOffset + sizeof(HomeArea) <= kDirectoryOffset);
 constexpr uint64_t ReservedChunks(uint64_t pool_bytes, uint64_t chunk_bytes) {
   return (kChunkTableOffset + pool_bytes / chunk_bytes * sizeof(ChunkWord) + chunk_bytes - 1) / chunk_bytes;
 }
-// Of a memory node's chunks that are not reserved: as many are kept free for the mover, which needs some before it can
-// empty others. One in 32, but not more than it needs to go on; a tiny node has none to spare.
+// How many of a memory node's chunks that are not reserved are kept free for the mover, which needs some before it can
+// empty others. It is one in 32, but not more than the mover needs to go on. A tiny node has none to spare.
 constexpr uint64_t ChunksKeptForMover(uint64_t chunks) {
   return chunks < 8 ? 0 : std::clamp<uint64_t>(chunks / 32, 1, 16);
 }
 constexpr uint64_t ChunkWordOffset(uint64_t chunk) { return kChunkTableOffset + chunk * sizeof(ChunkWord); }
 
-// Smallest pool: the fixed part and a few chunks.
+// The smallest pool: the fixed part and a few chunks.
 inline constexpr uint64_t kMinPoolBytes =
     (ReservedChunks(8 * kDefaultChunkBytes, kDefaultChunkBytes) + 4) * kDefaultChunkBytes;
 
@@ -295,20 +296,21 @@ struct HomeOptions {
   uint32_t initial_depth = 0;  // 2^initial_depth subtables to begin with
   int64_t lease_ns = kDefaultLeaseNs;
   uint64_t chunk_bytes = kDefaultChunkBytes;  // of every node of the store
-  std::optional<HashSeed> hash_seed{};  // nothing: drawn at random, as every store has it that others may write to
+  std::optional<HashSeed>
+      hash_seed{};  // nothing: drawn at random, as it must be in every store to which others may write
 };
-// Makes a freshly formatted pool the store's home: its seed, epoch 1 and the first subtables. Before publication only.
+// Makes a freshly formatted pool the store's home, with seed, epoch 1 and the first subtables. Before publication only.
 krcore::Status FormatHome(std::span<std::byte> pool, const HomeOptions& options);
 
-// Is this the superblock of `node`'s pool in the layout of this program? kUnsupported: it is one of another version, or
-// with features that this program does not have; the message tells the way out. kCorrupt: it is none.
+// Checks that this is the superblock of `node`'s pool in the layout of this program. kUnsupported: it has another
+// version, or features that this program does not know; the message tells the way out. kCorrupt: it is none.
 krcore::Status CheckLayout(const Superblock& super, krcore::NodeId node);
-// The same of a whole pool that a predecessor left.
+// The same for a whole pool that a predecessor left.
 krcore::Status CheckPool(std::span<const std::byte> pool, krcore::NodeId node);
-// Whether anything was formatted there; else it is zeroes, and nobody has it for a pool.
+// Returns whether the pool was formatted. If not, it is zeroes, and nobody takes it for a pool.
 bool IsFormatted(std::span<const std::byte> pool);
 
-// Writes an empty subtable, headers (depth, suffix, generation) and every slot `fill`, into `out` of
+// Writes an empty subtable, whose bucket headers are `header` and whose slots are `fill`, into `out`, which has
 // geometry.bytes() bytes.
 void FormatSubtable(std::span<std::byte> out, const SubtableGeometry& geometry, BucketHeader header, Slot fill);
 

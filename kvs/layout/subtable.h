@@ -1,6 +1,6 @@
 // A subtable: 64 bytes of header, then groups of three 64-byte buckets: main 0, overflow, main 1 (RACE, section
-// 3.2). A main bucket and the overflow bucket it shares are contiguous. A bucket is a header and seven slots of 8 bytes
-// each, the only words of a subtable that clients CAS. A slot holds a GlobalAddress, that of a key's block.
+// 3.2). A main bucket and the overflow bucket that it shares are contiguous. A bucket is a header and seven slots of 8
+// bytes each; besides the lock, clients CAS only these words of a subtable. A slot holds the address of a block.
 #ifndef KVS_LAYOUT_SUBTABLE_H_
 #define KVS_LAYOUT_SUBTABLE_H_
 
@@ -12,8 +12,8 @@
 
 namespace kvs {
 
-// A 16-byte-aligned place in the memory of some memory node, in 42 bits, as slots and directory entries hold it.
-// Offsets count from the start of the node's pool region: 34 bits of 16-byte units, 256 GiB.
+// A 16-byte-aligned place in the memory of a memory node, as slots and directory entries hold it in 42 bits. Offsets
+// count from the start of the node's pool region: 34 bits of 16-byte units, so 256 GiB.
 inline constexpr uint64_t kUnitBytes = 16;
 inline constexpr int kOffsetBits = 34;
 inline constexpr uint64_t kMaxPoolBytes = (uint64_t{1} << kOffsetBits) * kUnitBytes;
@@ -28,14 +28,13 @@ struct GlobalAddress {
 
 // ---- the slot: fingerprint 8 | length 8 | node 8 | offset 34 | state 3 | version 3
 
-// The states and who may change them are a table of docs/protocol.md ("Slots"). A FREE slot and a fresh one are the
-// word 0.
+// docs/protocol.md ("Slots") has the states and who may change them. The word of a FREE slot, and a fresh one, is 0.
 enum class SlotState : uint8_t {
   kFree = 0,
   kIns = 1,   // tentative insert: invisible to readers, confirmed by its owner only, killed by anyone
   kVal = 2,   // authoritative
   kFrz = 3,   // frozen by a migration: authoritative only while the same slot of the new subtable is PEND
-  kPend = 4,  // new subtable: not decided yet
+  kPend = 4,  // in a new subtable: not decided yet
 };
 
 class Slot {
@@ -43,7 +42,7 @@ class Slot {
   constexpr Slot() = default;
   constexpr explicit Slot(uint64_t word) : word_(word) {}
 
-  // `length_units`: block bytes / 16, or kLargeBlock where that does not fit.
+  // `length_units`: block bytes / 16, or kLargeBlock if that does not fit.
   static constexpr Slot Make(SlotState state, uint8_t fingerprint, uint8_t length_units, GlobalAddress block,
                              uint8_t version) {
     return Slot(uint64_t{fingerprint} << 56 | uint64_t{length_units} << 48 | uint64_t{block.node & 0xff} << 40 |
@@ -76,16 +75,16 @@ class Slot {
 };
 static_assert(sizeof(Slot) == 8);
 
-inline constexpr uint8_t kLargeBlock = 0;  // length_units of a block over 255 units: its header has the length
+inline constexpr uint8_t kLargeBlock = 0;  // length_units of a block of more than 255 units: its header has the length
 inline constexpr uint32_t kMaxSmallBlockBytes = 255 * kUnitBytes;
 
 // ---- the bucket header
 
-// generation 32 | suffix 24 | depth 8. Changed only by CAS, (d, s, g) -> (d + 1, s, g + 1), and at last, when the
+// generation 32 | suffix 24 | depth 8. Changed only by CAS: (d, s, g) -> (d + 1, s, g + 1), and in the end, when the
 // subtable is taken out of use, -> (closed, s, g + 1).
 class BucketHeader {
  public:
-  static constexpr uint32_t kClosed = 0xff;  // a depth that none has
+  static constexpr uint32_t kClosed = 0xff;  // no subtable has this depth
 
   constexpr BucketHeader() = default;
   constexpr explicit BucketHeader(uint64_t word) : word_(word) {}
@@ -98,7 +97,7 @@ class BucketHeader {
   constexpr uint32_t generation() const { return static_cast<uint32_t>(word_ >> 32); }
   // No key belongs here any more, and no slot of the subtable will be a value again.
   constexpr bool closed() const { return depth() == kClosed; }
-  // Do keys with this h1 belong to the bucket's subtable?
+  // Returns whether keys with this h1 belong to the bucket's subtable.
   constexpr bool Fits(uint64_t h1) const { return !closed() && (h1 & ((uint64_t{1} << depth()) - 1)) == suffix(); }
   constexpr BucketHeader Deeper() const { return {depth() + 1, suffix(), generation() + 1}; }
   constexpr BucketHeader Closed() const { return {kClosed, suffix(), generation() + 1}; }
@@ -124,7 +123,7 @@ struct Bucket {
 static_assert(sizeof(Bucket) == kBucketBytes);
 
 struct SubtableHeader {
-  // 0, or who is splitting: only there to avoid double work; safety never depends on it.
+  // 0, or the client that splits or merges. It only avoids double work; safety never depends on it.
   uint64_t lock = 0;
   uint64_t reserved[7] = {};
 };
@@ -141,7 +140,8 @@ struct SubtableGeometry {
 
 // Offsets within a subtable. A slot's index counts buckets in memory order: bucket * 7 + slot.
 inline uint64_t BucketOffset(uint32_t bucket) { return sizeof(SubtableHeader) + uint64_t{bucket} * kBucketBytes; }
-// In words behind the subtable's header: behind the slots before it, and the headers of its bucket and those before.
+// A slot's place in words after the subtable's header. The slots before it precede it, and the headers of its bucket
+// and of those before.
 inline uint32_t SlotWord(uint32_t slot) { return slot + slot / kSlotsPerBucket + 1; }
 inline uint64_t SlotOffset(uint32_t slot) { return sizeof(SubtableHeader) + uint64_t{SlotWord(slot)} * 8; }
 inline uint32_t FirstBucket(const CombinedBucket& place) { return place.group * kBucketsPerGroup + place.half; }

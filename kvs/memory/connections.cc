@@ -26,7 +26,7 @@ void Batch::AddWaiting() {
     if (Stale()) {
       Discarded(late.node, 1);
     } else if (!peer.connected || late.life != peer.life) {
-      // What is meant for the memory node of before does not go to its successor.
+      // What is meant for the earlier memory node does not go to its successor.
       if (!peer.connected) connections_->NoteFailure(peer);
       Fail(late.node, Outcome::kUnavailable);
     } else if (peer.outbox->HasRoom(1) || (connections_->HandOn(peer) && peer.outbox->HasRoom(1))) {
@@ -76,7 +76,7 @@ bool Connections::HandOn(Peer& peer) {
     }
     peer.outbox->Refused();
     if (staged.code() == StatusCode::kQueueFull) return false;
-    // One verb is not allowed, and its part goes; or none is, and they all go, one after the other.
+    // If one verb is not allowed, its part is dropped. If none is, all parts are dropped, one after the other.
     NoteFailure(peer);
     uint32_t verbs = 0;
     Batch& batch = *peer.outbox->Remove(static_cast<uint32_t>(bad_index), &verbs);
@@ -123,7 +123,7 @@ Status Connections::Ensure(krcore::NodeId memory_node, krcore::Deadline deadline
   if (peer.connected) return Status::Ok();
   const int64_t now_ns = clock_.NowNs();
   if (now_ns < peer.retry_at_ns) return StatusCode::kUnavailable;
-  // What was meant for the memory node of before does not go to its successor.
+  // What was meant for the earlier memory node must not go to its successor.
   if (!HandOn(peer)) return StatusCode::kUnavailable;
   peer.retry_at_ns = now_ns + kReconnectIntervalNs;
   KRCORE_RETURN_IF_ERROR(peer.queue->Connect(memory_node, deadline));
@@ -147,7 +147,7 @@ bool Connections::ReachAgain(krcore::NodeId memory_node) {
   if (Ensure(memory_node, {begin_ns + std::max(patience_ns, kMinTryNs)}).ok()) return true;
   const int64_t end_ns = clock_.NowNs(), took_ns = end_ns - begin_ns;
   quiet_until_ns_ = end_ns + took_ns;
-  // Later still, so that another one has its turn before.
+  // This node waits longer still, so that another one has its turn first.
   Peer& peer = peers_[memory_node & 0xff];
   peer.retry_at_ns = std::max(peer.retry_at_ns, end_ns + 2 * took_ns);
   return false;
@@ -171,7 +171,7 @@ void Connections::Failed(Peer& peer, const Completion& completion) {
 }
 
 void Connections::HandOnAll() {
-  // Of several, all cache misses overlap before the first queue waits for its own.
+  // If there are several queues, all their cache misses overlap before the first queue waits for its own.
   for (uint32_t i = 0; i < connected_count_ && connected_count_ > 1; ++i) {
     Peer& peer = peers_[connected_[i]];
     if (const auto rest = peer.outbox->TakeForHint(1); !rest.empty()) peer.queue->Prefetch(rest);
@@ -189,7 +189,7 @@ size_t Connections::Poll() {
     Batch& batch = *stalled_.front();
     stalled_.pop_front();
     batch.AddWaiting();
-    EndPart(RunQueue::OfThisThread(), batch);  // of its stall
+    EndPart(RunQueue::OfThisThread(), batch);  // the part that stood for its stall
   }
   return popped;
 }

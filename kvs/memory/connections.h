@@ -1,7 +1,7 @@
-// A client's queues to the memory nodes, and Batch: some verbs that go out together and are waited for together;
-// what a round trip takes, and how long to wait by that.
+// A client's queues to the memory nodes, and Batch: verbs that go out together and are waited for together. Also how
+// long a round trip takes, and how long to back off accordingly.
 //
-// Thread safety: one thread, as the client.
+// Thread safety: the client's thread.
 #ifndef KVS_MEMORY_CONNECTIONS_H_
 #define KVS_MEMORY_CONNECTIONS_H_
 
@@ -29,14 +29,14 @@ enum class Outcome : uint8_t { kOk, kUnavailable, kFenced };
 
 class Connections;
 
-// What a batch takes from Run() to being noticed, smoothed. Samples are few (one batch in kSampleEvery), so
-// measuring costs next to nothing.
+// The time from a batch's Run() until its end is noticed, smoothed. Only one batch in kSampleEvery is measured, so this
+// costs next to nothing.
 class RoundTripEstimate {
  public:
   static constexpr uint64_t kSampleEvery = 64;
 
   void Add(int64_t sample_ns) {
-    // One that was taken while the process was stopped must not count for long.
+    // A sample that was taken while the process was stopped must not count for long.
     const int64_t sample = std::clamp(sample_ns, kMinNs, known_ ? std::min(kMaxNs, ns_ * 8) : kMaxNs);
     ns_ = known_ ? ns_ + (sample - ns_) / 8 : sample;
     known_ = true;
@@ -53,8 +53,8 @@ class RoundTripEstimate {
 // Verbs that go out together and are waited for together. Each is handed to its memory node's outbox when it is added,
 // so what it writes must be there by then; the doorbell rings when an outbox is full, or with the next Poll. Verbs to
 // one node execute in the order in which they were added, under the rules of krcore::VirtualQueue; verbs to different
-// nodes in any order. Local buffers lie in the client's arena (or in a region whose lkey is given) and stay borrowed
-// until the batch was run, which must follow. Reusable after that.
+// nodes execute in any order. Local buffers lie in the client's arena (or in a region whose lkey is given) and stay
+// borrowed until the batch was run, which must follow. A batch can be used again after that.
 class Batch {
  public:
   Batch() = default;
@@ -66,25 +66,25 @@ class Batch {
     lkey_ = lkey;
     Renew();
   }
-  // What the batch is used for belongs to a registration of the client: later ones are not bound to what it learnt, so
-  // that its verbs are refused once another one has begun. Renew() makes it belong to the present one.
+  // A batch belongs to a registration of the client. Later registrations do not protect what was learnt under it, so
+  // its verbs are refused once another one has begun. Renew() makes it belong to the present one.
   void Renew();
   void Follow(const Batch& other) { registration_ = other.registration_; }
   bool Stale() const;
   // Whether the next round trips are a user's operation's (ClientStats::operation_round_trips).
   void CountForOperation(bool counts) { of_operation_ = counts; }
-  // Outbox::TakeForHint, until it is renewed.
+  // Sets `worth` of Outbox::TakeForHint, until the batch is renewed.
   void HintEvery(uint32_t verbs) { hint_every_ = verbs; }
-  // Verbs that were added since it ran last. There may be any number.
+  // Returns how many verbs were added since the last run. There may be any number.
   uint32_t size() const { return size_; }
-  // Of the last run, unless it ended kOk: whether a verb to that memory node failed, or was not posted. What went to
-  // the others was done.
+  // Returns whether, in the last run, a verb to that memory node failed or was not posted. What went to the others was
+  // done. Call it only if the run did not end with kOk.
   bool FailedAt(krcore::NodeId node) const { return std::ranges::find(failed_nodes_, node) != failed_nodes_.end(); }
 
-  // A verb to a memory node that cannot be reached fails.
+  // These add verbs. A verb to a memory node that cannot be reached fails.
   void Read(GlobalAddress from, void* to, uint32_t bytes) { Read(from, to, bytes, lkey_); }
   inline void Read(GlobalAddress from, void* to, uint32_t bytes, uint32_t lkey);
-  // Several of one memory node, of `bytes` each, `to` one behind the other.
+  // Adds several READs from one memory node, of `bytes` each, which go to `to` one after the other.
   template <size_t kCount>
   inline void Read(krcore::NodeId node, const std::array<uint64_t, kCount>& offsets, std::byte* to, uint32_t bytes);
   void Write(const void* from, GlobalAddress to, uint32_t bytes) { Write(from, to, bytes, lkey_); }
@@ -93,7 +93,7 @@ class Batch {
   inline void CompareSwap(GlobalAddress at, uint64_t expected, uint64_t desired, uint64_t* old);
   inline void FetchAdd(GlobalAddress at, uint64_t addend, uint64_t* old);
 
-  // co_await batch.Run(): resumes when all has completed, and what else went out with it.
+  // co_await batch.Run(): resumes when all verbs have completed, and what else went out with them.
   auto Run() {
     struct Awaiter {
       Batch& batch;
@@ -118,7 +118,7 @@ class Batch {
   friend class Connections;
   template <size_t kCount>
   inline void Add(krcore::NodeId node, const std::array<Verb, kCount>& verbs);
-  // What cannot go now: it is refused, or waits for room.
+  // Adds a verb that cannot go now: it is refused, or waits for room.
   void AddLater(krcore::NodeId node, const Verb& verb);
   void Fail(krcore::NodeId node, Outcome outcome) {
     if (outcome_ == Outcome::kOk) failed_nodes_.clear();
@@ -129,13 +129,13 @@ class Batch {
     discarded_ += verbs;
     Fail(node, discarded_ == size_ ? Outcome::kFenced : Outcome::kUnavailable);
   }
-  // True: there is nothing to wait for.
+  // Ends the adding of verbs. True: there is nothing to wait for.
   inline bool EndAdding();
   Outcome TakeOutcome() {
     size_ = 0;
     return outcome_;
   }
-  // Hands on what waits for room, as far as completions have made some; else it waits on.
+  // Hands on what waits for room, as far as completions have made some. The rest goes on waiting.
   void AddWaiting();
 
   // A verb for which there was no room.
@@ -148,28 +148,29 @@ class Batch {
   Connections* connections_ = nullptr;
   uint32_t lkey_ = 0;
   uint32_t size_ = 0;
-  uint32_t pending_ = 0;    // parts that have not ended; one while verbs are added, and one while some wait for room
+  uint32_t pending_ =
+      0;  // parts that have not ended, plus one while verbs are added, plus one while some wait for room
   uint32_t discarded_ = 0;  // verbs that were not posted
   uint32_t registration_ = 0;
   uint32_t hint_every_ = Outbox::kHintEvery;
   bool of_operation_ = false;
   bool at_once_ = false;  // verbs go to outboxes as they are added: the batch is not stale, and none waits for room
   Outcome outcome_ = Outcome::kOk;
-  std::vector<krcore::NodeId> failed_nodes_;  // unless it is kOk
+  std::vector<krcore::NodeId> failed_nodes_;  // meaningful unless outcome_ is kOk
   int64_t sample_from_ns_ = 0;                // when it was run, if its round trip is measured; else 0
   std::coroutine_handle<> waiter_;
-  std::vector<Late> late_;  // in order, and so whatever was added after the first of them
+  std::vector<Late> late_;  // in order: all that was added after the first of them waits too
 };
 
 class Connections {
  public:
-  // Between two tries to connect to a memory node.
+  // The time between two tries to connect to a memory node.
   static constexpr int64_t kReconnectIntervalNs = 50'000'000;
 
-  // No try is so short that it could never succeed.
+  // The shortest try: a shorter one could never succeed.
   static constexpr int64_t kMinTryNs = 20'000'000;
 
-  // Whose operations wait while Reach blocks.
+  // The owner of the operations that wait while Reach blocks.
   class Waiting {
    public:
     virtual int64_t NextDeadlineNs() = 0;  // of these operations
@@ -178,9 +179,9 @@ class Connections {
     ~Waiting() = default;
   };
 
-  // `reconnect_budget_ns`: how long Reach may block, though not beyond the next deadline of `waiting` where that leaves
-  // kMinTryNs. After a vain try it does not for as long as that took, whatever the memory node, so that at least every
-  // other moment is the operations'. Dead memory nodes are told at once.
+  // `reconnect_budget_ns`: how long Reach may block. It does not block beyond the next deadline of `waiting`, if that
+  // leaves kMinTryNs. After a vain try it does not block for as long as that try took, for any memory node, so that
+  // operations have at least half of the time. A dead memory node is recognized at once.
   Connections(krcore::Node& node, int64_t reconnect_budget_ns, Waiting& waiting, ClientStats& stats)
       : node_(node),
         clock_(node.clock()),
@@ -191,49 +192,49 @@ class Connections {
 
   // `queue_depth`: verbs that may be in flight to one memory node.
   Status Open(uint32_t queue_depth, const krcore::QueuePoolOptions& options = {});
-  // Makes the queue to a memory node, unless there is one: in advance, not connected.
+  // Makes the queue to a memory node in advance, not connected, unless there is one.
   Status MakeQueue(krcore::NodeId memory_node);
-  // Connects to a memory node unless it is. kUnavailable: dead, or tried in vain less than a moment ago.
+  // Connects to a memory node, unless it is connected. kUnavailable: it is dead, or a try has just failed.
   Status Ensure(krcore::NodeId memory_node, krcore::Deadline deadline);
-  // The same for the data path: nothing but a look at a flag while connected.
+  // The same for the data path: while connected, it only looks at a flag.
   bool Reach(krcore::NodeId memory_node) {
     if (peers_[memory_node & 0xff].connected) [[likely]]
       return true;
     return ReachAgain(memory_node);
   }
-  // When Reach tries again, if the memory node is not connected.
+  // Returns when Reach tries again, if the memory node is not connected.
   int64_t NextTryNs(krcore::NodeId memory_node) const {
     return std::max(quiet_until_ns_, peers_[memory_node & 0xff].retry_at_ns);
   }
-  // The memory node may be stopped and come back as another one: whoever reaches for it connects anew.
+  // Forgets the connection: the memory node may be stopped and come back as another one. The next Reach connects anew.
   void Forget(krcore::NodeId memory_node) {
     peers_[memory_node & 0xff].connected = false;
     peers_[memory_node & 0xff].retry_at_ns = 0;
   }
-  // Of the pool of a memory node that was reached.
+  // The size of the pool of a memory node that was reached.
   uint64_t PoolBytes(krcore::NodeId memory_node) const { return peers_[memory_node & 0xff].pool_bytes; }
-  // kUnavailable, of the memory node that failed last: `what` was not done.
+  // Returns kUnavailable and names the memory node that failed last. `what` was not done.
   Status UnavailableStatus(const char* what) const {
     return {StatusCode::kUnavailable,
             std::string(what) + ": memory node " + std::to_string(last_failed_) + " is dead or unreachable"};
   }
-  // Rings doorbells, collects completions, makes coroutines whose batches are done ready to run. Returns the number of
+  // Rings doorbells, collects completions, and readies coroutines whose batches are done. Returns the number of
   // completions.
   size_t Poll();
   // Whether batches wait for room, which only Poll gives them.
   bool any_stalled() const { return !stalled_.empty(); }
-  // Nothing is posted, nor about to be.
+  // Returns whether nothing is posted or about to be.
   bool NothingUnderWay() const;
-  // As Poll, without polling the pool: what was done when it was pushed is found.
+  // Like Poll, but does not poll the pool: it finds only what was done as soon as it was pushed.
   size_t PushAndTake() {
     HandOnAll();
     return TakeCompletions();
   }
 
   krcore::QueuePool& pool() const { return *pool_; }
-  // Ends a registration: what is not posted is taken back, and batches that belong to it are refused from now on.
+  // Ends a registration: takes back what is not posted, and refuses batches that belong to it from now on.
   void Fence();
-  // What is not posted is taken back.
+  // Takes back what is not posted.
   void DiscardUnposted();
   size_t memory_bytes() const;
   uint32_t registration() const { return registration_; }
@@ -241,7 +242,7 @@ class Connections {
 
  private:
   friend class Batch;
-  // A part of the batch has ended. If it was the last one, the coroutine that waits goes on.
+  // Ends a part of the batch. If it was the last one, the coroutine that waits goes on.
   void EndPart(RunQueue& run_queue, Batch& batch);
   struct Peer {
     std::unique_ptr<krcore::VirtualQueue> queue;
@@ -253,7 +254,7 @@ class Connections {
     uint32_t life = 0;  // how often it was connected
     int64_t retry_at_ns = 0;
   };
-  // Of the memory node, if that is reached and its outbox has room for so many verbs; else null.
+  // Returns the peer of the memory node, if that is reached and its outbox has room for this many verbs; else null.
   Peer* PeerWithRoom(krcore::NodeId memory_node, size_t verbs) {
     if (!Reach(memory_node)) [[unlikely]]
       return nullptr;
@@ -261,7 +262,7 @@ class Connections {
     const bool has_room = peer.outbox->HasRoom(verbs) || (HandOn(peer) && peer.outbox->HasRoom(verbs));
     return has_room ? &peer : nullptr;
   }
-  // Verbs of the batch.
+  // Adds verbs of the batch to the peer's outbox.
   template <size_t kCount>
   static void Add(Batch& batch, Peer& peer, const std::array<Verb, kCount>& verbs) {
     batch.pending_ += peer.outbox->Add(verbs, peer.base, peer.rkey, &batch) ? 1 : 0;
@@ -270,16 +271,16 @@ class Connections {
   bool ReachAgain(krcore::NodeId memory_node);
   void HandOnAll();
   size_t TakeCompletions();
-  // Its outbox goes to its queue. What that refuses, but for want of room, ends. False: there is no room.
+  // Hands the peer's outbox on to its queue. What the queue refuses, except for lack of room, ends. False: no room.
   bool HandOn(Peer& peer);
-  // Of what its outbox holds nothing is posted.
+  // Discards what the peer's outbox holds.
   void Discard(Peer& peer);
   void Failed(Peer& peer, const krcore::Completion& completion);
   void NoteFailure(Peer& peer);
   krcore::NodeId NodeOf(const Peer& peer) const { return static_cast<krcore::NodeId>(&peer - peers_.data()); }
 
   krcore::Node& node_;
-  krcore::Clock& clock_;  // the node's, without the way through it: connecting is all cold misses
+  krcore::Clock& clock_;  // the node's, without a detour through the node: connecting is all cold misses
   const int64_t reconnect_budget_ns_;
   Waiting& waiting_;
   ClientStats& stats_;
@@ -288,11 +289,11 @@ class Connections {
   std::array<Peer, krcore::kMaxMemoryNode + 1> peers_;
   std::array<uint8_t, krcore::kMaxMemoryNode + 1> connected_;  // node ids of peers with a queue
   uint32_t connected_count_ = 0;
-  std::array<krcore::Completion, 64> done_;  // Poll's, which need not initialize it each time
-  std::deque<Batch*> stalled_;               // by a full queue, in order
+  std::array<krcore::Completion, 64> done_;  // Poll's; here, so that it is not initialized each time
+  std::deque<Batch*> stalled_;               // batches that wait for room, in order
   uint32_t registration_ = 0;
   krcore::NodeId last_failed_ = krcore::kNoNode;
-  int64_t quiet_until_ns_ = INT64_MIN;  // ReachAgain does not try before
+  int64_t quiet_until_ns_ = INT64_MIN;  // ReachAgain does not try before this time
   RoundTripEstimate round_trip_;
 };
 
@@ -307,7 +308,7 @@ inline void Batch::Add(krcore::NodeId node, const std::array<Verb, kCount>& verb
   if (size_ == 0) {
     outcome_ = Outcome::kOk;
     discarded_ = 0;
-    pending_ = 1;  // its own, so that it does not end before it runs
+    pending_ = 1;  // the batch's own part, so that it does not end before it runs
     sample_from_ns_ = 0;
     at_once_ = !Stale();
   }
@@ -367,11 +368,11 @@ inline bool Batch::EndAdding() {
 
 // ---- backing off
 
-// How long to wait before a lost race is run again: about a round trip, twice as long after each further loss, and
-// jittered, so that clients that met once do not meet again in step. In time of the injected clock, not in polls: an
-// idle client polls a hundred times a round trip and a busy one once in ten.
+// Returns how long to wait after a lost race: about a round trip, and twice as long after each further loss. It is
+// jittered, so that clients that met once do not meet again in step. It is in time of the injected clock, not in polls:
+// an idle client polls a hundred times in a round trip, and a busy one once in ten.
 //
-// `losses` in a row before this one. `random`: 31 random bits.
+// `losses`: the losses in a row before this one. `random`: 31 random bits.
 inline int64_t BackOffNs(int64_t round_trip_ns, uint32_t losses, uint32_t random) {
   constexpr uint32_t kMaxDoublings = 6;
   const int64_t mean = round_trip_ns << std::min(losses, kMaxDoublings);

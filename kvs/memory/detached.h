@@ -11,7 +11,7 @@
 
 namespace kvs {
 
-// Runs a spawned task to its end; owns itself.
+// Runs a spawned task to its end. It owns itself.
 struct Detached {
   struct promise_type {
     static void* operator new(size_t bytes) { return internal::AllocateFrame(bytes); }
@@ -24,7 +24,7 @@ struct Detached {
   };
 };
 
-// *running counts it while it runs.
+// Runs `task`; *running counts it while it runs.
 inline Detached RunDetached(Task<void> task, size_t* running) {
   ++*running;
   co_await std::move(task);

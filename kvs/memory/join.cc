@@ -23,13 +23,13 @@ constexpr int64_t kRetryNs = 20'000'000;
 constexpr int64_t kAttemptNs = 1'000'000'000;
 constexpr int64_t kTellAfterNs = 900'000'000;  // a start of several nodes at once is over by then
 
-// Of who joins: how long it waits, and what it tells meanwhile.
+// How long a joining node waits, and what it tells meanwhile.
 class Patience {
  public:
   Patience(krcore::Clock& clock, Deadline deadline, const TellWaiting& tell)
       : clock_(clock), deadline_(deadline), tell_(tell), begun_ns_(clock.NowNs()) {}
 
-  // Of one attempt, so that what it waits for is told before all is over.
+  // The deadline of one attempt. It is short, so that what the node waits for is told before all is over.
   Deadline attempt() const { return {std::min(deadline_.at_ns, clock_.NowNs() + kAttemptNs)}; }
 
   // Waits about kRetryNs; false once the deadline has passed.
@@ -51,7 +51,7 @@ class Patience {
   std::string told_;
 };
 
-// One signaled 8-byte verb, waited for.
+// Runs one signaled verb and waits for it.
 Status RunVerb(krcore::QueuePool& pool, krcore::VirtualQueue& queue, const krcore::WorkRequest& wr) {
   KRCORE_RETURN_IF_ERROR(queue.Push({&wr, 1}));
   std::array<krcore::Completion, 1> done;
@@ -64,22 +64,22 @@ Status RunVerb(krcore::QueuePool& pool, krcore::VirtualQueue& queue, const krcor
   return Status::Ok();
 }
 
-// A pool again that nobody has formatted. What FormatHome wrote into chunks stays, as in any that is free.
+// Makes the pool unformatted again. What FormatHome wrote into chunks stays, as contents of free chunks always do.
 void Unformat(std::span<std::byte> pool) {
   const Superblock super = *reinterpret_cast<const Superblock*>(pool.data());
   if (super.magic != 0) std::memset(pool.data(), 0, super.reserved_chunks * super.chunk_bytes);
 }
 
-// That the store has keys at this very node, which holds nothing.
+// The status if the store may have keys at this very node, which holds nothing.
 Status LostMemory(const krcore::Node& node) {
   return {StatusCode::kBadState, "the store may have keys at memory node " + std::to_string(node.id()) +
                                      ", and this one comes without its memory"};
 }
 
-// Who is the home, as far as it is known.
+// The home, as far as it is known.
 struct FoundHome {
   HomeRecord record{};
-  bool lives = false;  // for certain: it has told the fabric, though the metadata servers know nothing of it
+  bool lives = false;  // for certain: it has told the fabric, although the metadata servers do not know it
 };
 
 Status Unreachable(const FoundHome& home, const Status& why) {
@@ -145,8 +145,8 @@ Status EnterMember(krcore::Node& node, const HomeRecord& home, uint64_t chunk_by
   return RunVerb(**pool, **queue, wr);
 }
 
-// As the metadata servers have it; where they have lost it, as a living home has told the fabric. kNotFound: there is
-// none. kTimeout: whatever kept it from being found out.
+// Looks the home up at the metadata servers; if they have lost it, by the claim of a living home, as the fabric knows
+// it. kNotFound: there is none. kTimeout: it could not be found out, for any reason.
 Result<FoundHome> LookupHome(krcore::Node& node, Deadline deadline) {
   auto value = node.LookupService(kHomeService, deadline);
   FoundHome home;
@@ -161,8 +161,8 @@ Result<FoundHome> LookupHome(krcore::Node& node, Deadline deadline) {
   return home;
 }
 
-// Of who finds no home. Not if the memory of one is on this host: it has died or was stopped, and with it who knew of
-// it; or it lives, and is about to claim its place.
+// Returns whether a node that finds no home may begin a store. It may not if a home's memory is on this host. That home
+// has died or was stopped, together with those that knew of it; or it lives and is about to claim its place.
 Status MayBeginStore(krcore::Node& node) {
   const auto found = node.FindMemory(kPoolRegionName, sizeof(Superblock));
   if (!found.ok()) return found.status();
@@ -180,9 +180,9 @@ Status MayBeginStore(krcore::Node& node) {
   return Status::Ok();
 }
 
-// Waits for the home's word, if there is a home, on whether a node that holds nothing may join. Before the pool is
-// formatted, or a later start would take it for what the store has there; and before the node is published, or a client
-// that knows its predecessor would.
+// If there is a home, waits to learn from it whether a node that holds nothing may join. This comes before the pool is
+// formatted, because a later start would take the pool for what the store has there. It comes before the node is
+// published, because a client that knows its predecessor would do the same.
 Status AwaitLeave(krcore::Node& node, Patience& patience) {
   const auto survey = Survey::Create(node);
   if (!survey.ok()) return survey.status();
@@ -198,7 +198,7 @@ Status AwaitLeave(krcore::Node& node, Patience& patience) {
       last = found.status();
       continue;
     }
-    if (found->record.node == node.id()) return Status::Ok();  // the memory of a home: there is no store any more
+    if (found->record.node == node.id()) return Status::Ok();  // the home's memory is gone, and so is the store
     const Result<HomeView> home = (*survey)->ReadHome(found->record, patience.attempt());
     if (home.status() == StatusCode::kUnsupported) return home.status();
     if (!home.ok()) {
@@ -221,13 +221,13 @@ Status PublishNode(krcore::Node& node, Patience& patience) {
   return status;
 }
 
-// A home formatted before publication, or adopted, claims the service. kExists: another node is the home.
+// Claims the service for a home that was formatted before or adopted. kExists: another node is the home.
 Status ClaimHome(krcore::Node& node, Deadline deadline) {
   const HomeRecord mine{node.id(), node.incarnation()};
   return node.ClaimService(kHomeService, std::as_bytes(std::span(&mine, 1)), deadline);
 }
 
-// *seen: others may have learnt that this pool is the store's.
+// *seen: others may have learnt that this pool belongs to the store.
 Result<JoinResult> Join(krcore::Node& node, krcore::Region& pool, bool fresh, const HomeOptions& home_options,
                         Deadline deadline, Patience& patience, bool* seen) {
   Superblock& super = *reinterpret_cast<Superblock*>(pool.bytes().data());
@@ -259,12 +259,12 @@ Result<JoinResult> Join(krcore::Node& node, krcore::Region& pool, bool fresh, co
     } else if (!none) {
       last = home.status();
     } else if (!fresh) {
-      // Nobody may make a home of what a store has there.
+      // Memory that belongs to a store must not be made a home.
       last = Status(StatusCode::kUnavailable,
                     "the memory is that of a store whose home has not appeared (start that memory node first, or too)");
     } else {
-      // Nobody has claimed it, or this node's predecessor had, whose memory is gone. The pool is made ready first, so
-      // that who sees the claim sees a home.
+      // Nobody has claimed the service, or this node's predecessor had, whose memory is gone. The pool is made ready
+      // first, so that a client that sees the claim sees a home.
       KRCORE_RETURN_IF_ERROR(FormatHome(pool.bytes(), home_options));
       last = ClaimHome(node, deadline);
       if (last.ok()) {
@@ -272,7 +272,7 @@ Result<JoinResult> Join(krcore::Node& node, krcore::Region& pool, bool fresh, co
         KRCORE_RETURN_IF_ERROR(EnterMember(node, mine, super.chunk_bytes, fresh, deadline, seen));
         return JoinResult{true, node.id()};
       }
-      // Another one was faster. Nobody has read this pool as a home; make it a plain member again.
+      // Another node was faster. Nobody has read this pool as a home; make it a plain member again.
       Unformat(pool.bytes());
       KRCORE_RETURN_IF_ERROR(FormatPool(pool.bytes(), node.id(), home_options.chunk_bytes));
     }
@@ -288,7 +288,7 @@ Result<JoinResult> JoinStore(krcore::Node& node, krcore::Region& pool, const Hom
   const bool fresh = !pool.adopted() || !IsFormatted(pool.bytes());
   bool seen = false;
   auto joined = Join(node, pool, fresh, home_options, deadline, patience, &seen);
-  // A later start must not take it for what a store has there.
+  // A later start must not take the pool for what a store has there.
   if (!joined.ok() && fresh && !seen) Unformat(pool.bytes());
   return joined;
 }

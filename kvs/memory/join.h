@@ -1,5 +1,5 @@
-// How a memory node makes its pool part of the fabric's store: the first one to claim the service kHomeService
-// becomes the store's home and holds its directory; the others enter themselves in the home's member list by CAS.
+// How a memory node makes its pool part of the fabric's store. The first node to claim the service kHomeService becomes
+// the store's home and holds its directory. The others enter themselves in the home's member list by CAS.
 #ifndef KVS_MEMORY_JOIN_H_
 #define KVS_MEMORY_JOIN_H_
 
@@ -17,17 +17,17 @@ struct JoinResult {
   krcore::NodeId home = krcore::kNoNode;
 };
 
-// Told what a join waits for, from the second second on; again when the reason changes.
+// Called with the reason why a join waits, once it has waited for about a second, and again when the reason changes.
 using TellWaiting = std::function<void(const krcore::Status&)>;
 
 // `pool` has remote READ, WRITE and atomic rights and kPoolRegionTag; its contents are fresh (zeroes, then formatted
 // here) or adopted (checked here). Publishes the node at the metadata server, then joins. A restarted home claims its
-// place again. Nobody takes that of a home whose record a metadata server has; nor of one that lives, as far as the
-// fabric knows (Node::ClaimService); nor, where memory outlives its process (sw), of one whose pool is on this host
-// under the name kPoolRegionName. A fresh pool that did not join is not formatted any more. Blocks up to the deadline.
-// kCorrupt: adopted contents are not such a pool. kUnsupported: they, or the store's home, are of another layout.
-// kUnavailable: the home is dead (start it again with its node id). kBadState: the contents are fresh, and the store
-// has keys at this very node: what its slots name is gone, and something else would be read in its place.
+// place again. Nobody takes the place of a home whose record a metadata server has, or that lives as far as the fabric
+// knows (Node::ClaimService), or, where memory outlives its process (sw), whose pool is on this host under the name
+// kPoolRegionName. A fresh pool that did not join is left unformatted. Blocks up to the deadline. kCorrupt: adopted
+// contents are not such a pool. kUnsupported: they, or the store's home, have another layout. kUnavailable: the home is
+// dead (start it again with its node id). kBadState: the contents are fresh, but the store may have keys at this very
+// node: what its slots name is gone, and something else would be read in its place.
 krcore::Result<JoinResult> JoinStore(krcore::Node& node, krcore::Region& pool, const HomeOptions& home_options,
                                      krcore::Deadline deadline, const TellWaiting& tell_waiting = {});
 

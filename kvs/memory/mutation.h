@@ -1,7 +1,8 @@
-// Mutations: the protections of the protocol, each with a switch that takes it away, so that tests can show that they
-// would notice. Only the library kvs_mutable has the switches; elsewhere Mutated() is false and costs nothing.
+// Mutations: each protection of the protocol has a switch that takes it away, so that tests can show that they would
+// notice. Only the library kvs_mutable has the switches; elsewhere Mutated() is false and costs nothing.
 //
-// A new one: a line in mutations.def, and Mutated(Mutation::kIt) at the protection. Tests take their list from there.
+// To add one, write a line in mutations.def, from which tests take their list, and Mutated(Mutation::kIt) at the
+// protection.
 #ifndef KVS_MEMORY_MUTATION_H_
 #define KVS_MEMORY_MUTATION_H_
 
@@ -17,7 +18,7 @@ enum class Mutation : uint8_t {
 };
 
 #ifdef SURGEKV_MUTATIONS
-// The one that is in force; for tests, before any client exists.
+// The mutation that is in force. Tests set it before any client exists.
 inline Mutation active_mutation = Mutation::kNone;
 inline bool Mutated(Mutation mutation) { return active_mutation == mutation; }
 #else

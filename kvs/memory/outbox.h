@@ -1,15 +1,15 @@
 // Outbox: what operations post to one memory node between two doorbells. Verbs of many batches go to the VirtualQueue
-// together, and only the last of them is signaled: completions of one queue come in order, so it stands for all.
+// together, and only the last of them is signaled. Completions of one queue come in order, so that one stands for all.
 //
 // A batch's verbs to the node are a *part*. Parts are in the order in which they were added, and end in that order:
 //
 //     head_ ................... handed_on_ ........... tail_
 //        the queue's, to be completed     in the outbox
 //
-// wr_id of a verb is its batch's address, or, of a signaled one, the number of parts that have ended with it, marked by
-// the lowest bit. So an error, of whichever verb, finds its batch, and a marker ends all parts up to its own.
+// The wr_id of a verb is its batch's address. That of a signaled verb is the number of parts that have ended with it,
+// marked by the lowest bit. So an error of any verb finds its batch, and a marker ends all parts up to its own.
 //
-// Thread safety: one thread, as the client.
+// Thread safety: the client's thread.
 #ifndef KVS_MEMORY_OUTBOX_H_
 #define KVS_MEMORY_OUTBOX_H_
 
@@ -30,7 +30,7 @@ namespace kvs {
 
 class Batch;
 
-// What a batch asks for. `offset` is in the memory node's pool.
+// What a batch asks for. `offset` is an offset in the memory node's pool.
 struct Verb {
   krcore::Opcode opcode;
   uint64_t offset;
@@ -40,13 +40,13 @@ struct Verb {
 
 class Outbox {
  public:
-  // Handed on before there are more. What is handed on is waited for: with more at a time the cache misses, or round
-  // trips, of more overlap.
+  // The outbox is handed on before it has more verbs. Once verbs are handed on, they are waited for: the more go at a
+  // time, the more of their cache misses or round trips overlap.
   static constexpr uint32_t kMostVerbs = 32;
-  // Verbs whose cache lines are asked for together: as many as a CPU can wait for at once.
+  // For how many verbs cache lines are asked for together: as many as a CPU can wait for at once.
   static constexpr uint32_t kHintEvery = 4;
 
-  // `queue_depth`: of the queue to which it is handed on.
+  // `queue_depth` is that of the queue to which the outbox is handed on.
   explicit Outbox(uint32_t queue_depth)
       : hand_on_(std::min(kMostVerbs, queue_depth)),
         mask_(std::bit_ceil(queue_depth + kMostVerbs) - 1),
@@ -61,11 +61,11 @@ class Outbox {
 
   bool empty() const { return count_ == 0; }
   size_t memory_bytes() const { return sizeof(*this) + (size_t{mask_} + 1) * sizeof(Batch*); }
-  // Whether so many verbs fit in without handing on what is there, and ending what was handed on.
+  // Whether this many verbs fit in, without handing on what is there or ending what was handed on.
   bool HasRoom(size_t verbs) const { return (count_ == 0 || count_ + verbs <= hand_on_) && tail_ - head_ <= mask_; }
 
-  // Adds verbs of `batch`, to memory that `rkey` opens, the first of it at `base`: to the last part if that is the
-  // batch's, else to a new one. Returns whether it made one.
+  // Adds verbs of `batch`, on memory that begins at `base` and that `rkey` opens. They go to the last part if that is
+  // the batch's, else to a new one. Returns whether it made a new one.
   template <size_t kCount>
   bool Add(const std::array<Verb, kCount>& verbs, uint64_t base, uint32_t rkey, Batch* batch) {
     assert(HasRoom(kCount));
@@ -93,15 +93,15 @@ class Outbox {
     return is_new;
   }
 
-  // The verbs behind those that were taken before, if they are so many that it is worth a hint to their queue
-  // (VirtualQueue::Prefetch); else none.
+  // Takes the verbs after those that were taken before, if there are enough of them to be worth a hint to their queue
+  // (VirtualQueue::Prefetch). Otherwise it takes none.
   std::span<const krcore::WorkRequest> TakeForHint(uint32_t worth = kHintEvery) {
     if (count_ - hinted_ < worth) return {};
     const uint32_t from = std::exchange(hinted_, count_);
     return std::span(wrs_).subspan(from, count_ - from);
   }
 
-  // All of it, for VirtualQueue::Push, the last one marked. Then one of the two below.
+  // Returns all verbs, the last one marked, for VirtualQueue::Push. Then call Accepted or Refused.
   std::span<const krcore::WorkRequest> Verbs() {
     krcore::WorkRequest& last = wrs_[count_ - 1];
     last.wr_id = uint64_t{tail_} << 1 | kMarker;
@@ -118,7 +118,7 @@ class Outbox {
     last.flags = 0;
   }
 
-  // The part that has that verb of the outbox is not to be posted. Returns its batch, and how many verbs it had.
+  // Removes the part that has this verb, so that it is not posted. Returns its batch, and how many verbs it had.
   Batch* Remove(uint32_t verb, uint32_t* verbs) {
     assert(verb < count_);
     uint32_t part = tail_ - handed_on_ - 1;
@@ -144,7 +144,7 @@ class Outbox {
   }
 
   static bool IsMarker(uint64_t wr_id) { return (wr_id & kMarker) != 0; }
-  // Whose verb it was, of a completion that is a failure.
+  // Returns the batch whose verb failed, by the wr_id of the completion.
   Batch* BatchOf(uint64_t wr_id) const {
     return IsMarker(wr_id) ? parts_[(EndOf(wr_id) - 1) & mask_] : reinterpret_cast<Batch*>(wr_id);
   }
@@ -162,7 +162,7 @@ class Outbox {
   const uint32_t mask_;
   uint32_t count_ = 0;                            // of verbs
   uint32_t hinted_ = 0;                           // of them
-  uint32_t head_ = 0, handed_on_ = 0, tail_ = 0;  // of parts, since there were none
+  uint32_t head_ = 0, handed_on_ = 0, tail_ = 0;  // counts of parts, from 0 whenever there are none
   std::array<krcore::WorkRequest, kMostVerbs> wrs_;
   std::array<krcore::Sge, kMostVerbs> sges_;
   std::array<uint8_t, kMostVerbs> begins_;  // of the parts in the outbox

@@ -24,7 +24,7 @@ void Count(ChunkWord word, PoolUse* use) {
   if (kind < kChunkKinds) ++use->chunks[kind];
 }
 
-// Some word that NICs may be changing. Orders nothing.
+// Loads a word that NICs may be changing. Orders nothing.
 uint64_t Load(const std::byte* at) { return __atomic_load_n(reinterpret_cast<const uint64_t*>(at), __ATOMIC_RELAXED); }
 
 }  // namespace
@@ -88,7 +88,7 @@ Status Survey::Read(uint64_t offset, size_t bytes, Deadline deadline) {
   for (uint32_t spins = 0; queue_->Pop(done) == 0; ++spins) {
     if (deadline.Passed(node_.clock())) {
       const krcore::NodeId peer = queue_->peer();
-      // With them the READ, which would else arrive in the buffer of a later one.
+      // This also ends the READ, which would otherwise arrive in the buffer of a later one.
       queue_.reset();
       pool_.reset();
       return {StatusCode::kTimeout, "node " + std::to_string(peer) + " does not answer"};
@@ -206,7 +206,7 @@ Result<LiveBytes> Survey::ReadLive(const HomeView& home, Deadline deadline) {
     KRCORE_RETURN_IF_ERROR(Connect(node, deadline));
     for (const uint64_t offset : offsets) {
       KRCORE_RETURN_IF_ERROR(Read(offset, sizeof(BlockHeader), deadline));
-      // One that was replaced meanwhile may be anything.
+      // A block that was replaced meanwhile may be anything.
       const BlockView block(reinterpret_cast<const std::byte*>(buffer_.data()));
       live[{node, offset / chunk_bytes}] += std::min(block.bytes(), BlockBytes(kMaxKeyBytes, kMaxValueBytes));
     }

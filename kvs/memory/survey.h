@@ -1,5 +1,5 @@
-// Survey: what a store's memory nodes hold, read one-sided, for reports. It takes no part in the store: it is entered
-// nowhere, changes nothing, and what it says was true word by word while it was read.
+// Survey: what a store's memory nodes hold, read one-sided, for reports. It takes no part in the store: it is
+// registered nowhere and changes nothing. Each word that it reports was true at some time while it read.
 //
 // Thread safety: one thread at a time.
 #ifndef KVS_MEMORY_SURVEY_H_
@@ -35,11 +35,11 @@ struct PoolUse {
   uint64_t total_bytes() const;
   uint64_t free_bytes() const { return Bytes(ChunkKind::kFree); }
   uint64_t reserved_bytes() const { return Bytes(ChunkKind::kReserved); }
-  // Taken for keys and values: blocks, tables and runs.
+  // What is taken for keys and values: blocks, tables and runs.
   uint64_t used_bytes() const { return total_bytes() - free_bytes() - reserved_bytes(); }
 };
 
-// Of a pool in this process's memory, in use or not. Zeroes: it is not formatted.
+// Counts the chunks of a pool in this process's memory, in use or not. Zeroes: it is not formatted.
 PoolUse CountChunks(std::span<const std::byte> pool);
 
 struct MemberView {
@@ -48,56 +48,56 @@ struct MemberView {
   MemberState state = MemberState::kNone;
 };
 
-// What ails a memory node that is not in the home's list.
+// What is wrong with a memory node that is not in the home's list.
 inline constexpr char kNoMember[] = "no member of the store: another one was begun; stop this node";
 
 // What the store's home knows.
 struct HomeView {
   HomeRecord home{};
-  std::vector<MemberView> members;  // that have ever joined, by id
-  uint64_t clients = 0;             // registered and not expelled; among them may be some that died of late
+  std::vector<MemberView> members;  // all that have ever joined, by id
+  uint64_t clients = 0;             // registered and not expelled; some of them may have died recently
   uint64_t epoch = 0;
   uint64_t mover = 0;                                     // a MoverWord; 0: nobody gives memory back now
-  std::vector<std::pair<uint32_t, ClientEntry>> entries;  // of the client table, that are claimed, by index
+  std::vector<std::pair<uint32_t, ClientEntry>> entries;  // the claimed entries of the client table, by index
 };
 
 // By node and chunk.
 using LiveBytes = std::map<std::pair<krcore::NodeId, uint64_t>, uint64_t>;
 
-// What the taken chunks of one pool are used for, in bytes. All that is not live comes back.
+// What the taken chunks of one pool are used for, in bytes. Everything that is not live comes back.
 struct LiveUse {
   uint64_t live = 0;     // of keys and values, and of subtables
   uint64_t open = 0;     // for whichever client writes next
-  uint64_t unswept = 0;  // free blocks that clients hold; of ended ones, until it is swept
+  uint64_t unswept = 0;  // free blocks that clients hold; those of ended clients, until a sweep
 };
 LiveUse UseOf(krcore::NodeId node, std::span<const ChunkWord> words, uint64_t chunk_bytes, const LiveBytes& live);
 
 class Survey {
  public:
-  // `node` must outlive it. kOutOfMemory.
+  // `node` must outlive it. Fails with kOutOfMemory.
   static krcore::Result<std::unique_ptr<Survey>> Create(krcore::Node& node);
 
   // kNotFound: the fabric has no store. kUnavailable: its home is dead, or no metadata server lives. kTimeout.
-  // kUnsupported: it is of another layout (as CheckLayout, of each pool that is read).
+  // kUnsupported: it has another layout (as in CheckLayout, which checks each pool that is read).
   krcore::Result<HomeView> ReadHome(krcore::Deadline deadline);
-  // Of a home that is known already.
+  // The same for a home that is known already.
   krcore::Result<HomeView> ReadHome(const HomeRecord& home, krcore::Deadline deadline);
   // kUnavailable: the memory node is dead. kTimeout.
-  // `words`: null, or to be filled with the words of its chunks.
+  // `words`: null, or filled with the words of the node's chunks.
   krcore::Result<PoolUse> ReadPool(krcore::NodeId node, krcore::Deadline deadline,
                                    std::vector<ChunkWord>* words = nullptr);
-  // What the table names in each chunk: reads all of the subtables. kTimeout.
+  // Returns what the table names in each chunk; reads all subtables for that. kTimeout.
   krcore::Result<LiveBytes> ReadLive(const HomeView& home, krcore::Deadline deadline);
 
  private:
   static constexpr size_t kBufferBytes = size_t{64} << 10;
 
   explicit Survey(krcore::Node& node) : node_(node) {}
-  // Connects to the node's pool, anew each time: nodes come and go between two reports.
+  // Connects to the node's pool. It connects anew each time, because nodes come and go between two reports.
   krcore::Status Connect(krcore::NodeId node, krcore::Deadline deadline);
   // Connects, and checks that the pool has the layout of this program.
   krcore::Status ReadSuperblock(krcore::NodeId node, krcore::Deadline deadline, Superblock* super);
-  // Up to kBufferBytes from `offset` of the pool into buffer_.
+  // Reads up to kBufferBytes from `offset` of the pool into buffer_.
   krcore::Status Read(uint64_t offset, size_t bytes, krcore::Deadline deadline);
 
   krcore::Node& node_;

@@ -8,8 +8,8 @@
 
 namespace kvs {
 
-// Of a thread's run queue and frames: what holds memory is plain, and lives as long as the thread's storage; what gives
-// the memory back leaves it empty. So who ends after that, as a static object does, finds it usable.
+// A thread's run queue and its frames are plain objects, which live as long as the thread's storage. The owners that
+// give their memory back leave them empty. So an object that ends after that, such as a static one, can still use them.
 struct RunQueueOwner {
   static constinit inline thread_local RunQueue queue;
   ~RunQueueOwner() {
@@ -74,7 +74,7 @@ FrameLists& FrameLists::MakeOfThisThread() {
 
 void* NewFrame(size_t bytes) {
   constexpr size_t kUnit = FrameLists::kClassBytes;
-  void* const frame = std::malloc((bytes + kUnit - 1) / kUnit * kUnit);  // as all frames of its class
+  void* const frame = std::malloc((bytes + kUnit - 1) / kUnit * kUnit);  // the size of all frames of its class
   if (frame == nullptr) throw std::bad_alloc();
   return frame;
 }

@@ -7,7 +7,7 @@
 namespace kvs {
 namespace {
 
-// Of five measurements, the median: a window in which the process was stopped says nothing.
+// The median of five measurements, because a window in which the process was stopped says nothing.
 int64_t Median(std::array<int64_t, 5> values) {
   std::nth_element(values.begin(), values.begin() + 2, values.end());
   return values[2];
@@ -22,7 +22,7 @@ void AddressCache::SetSize(uint32_t entries) {
 
 void AddressCache::MakeTable() {
   if (table_ != nullptr || sets_ == 0) return;
-  // Zeroed pages, which of fresh memory cost nothing until they are touched.
+  // Zeroed pages; those of fresh memory cost nothing until they are touched.
   memory_.reset(std::calloc(sets_ + 1, sizeof(Set)));
   if (memory_ == nullptr) return;
   const auto address = reinterpret_cast<uintptr_t>(memory_.get());
@@ -42,7 +42,7 @@ void AddressCache::Store(uint64_t hash, Slot value) {
       return;
     }
   }
-  // The last one goes: who is asked for again moves forward, so that keys met once do not drive out hot ones.
+  // The last entry goes. An entry that is asked for again moves forward, so keys met once do not drive out hot ones.
   if (value != Slot::Free()) entries.back() = {hash, value.word()};
 }
 
@@ -68,7 +68,7 @@ void AddressCache::Decide(bool on) {
 }
 
 void AddressCache::EndWindow(int64_t now_ns) {
-  // Useful if it often knows something, and mostly rightly: what is stale costs bytes that others need.
+  // The cache is useful if it often knows something and is mostly right: stale entries cost bytes that others need.
   const uint32_t speculations = std::exchange(speculations_, 0);
   const bool useful = std::exchange(hits_, 0) * 2 >= speculations && speculations >= kWindow / 16;
   const int64_t elapsed_ns = now_ns - window_from_ns_;

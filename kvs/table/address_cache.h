@@ -1,15 +1,15 @@
-// AddressCache: where a client last saw the values of keys, so that a Get takes one round trip instead of two. Behind
-// the READs of the key's buckets, on the same queue, goes a READ of the block that the key's slot named last time. The
-// slots decide: the block counts only if its very word is still among the key's candidates, and then it is what a READ
-// that waited for the slots would have brought, since it executed behind theirs. So a wrong entry costs bytes, never
-// correctness, and a key's entry outlives the split that moves it.
+// AddressCache: where a client last saw the values of keys, so that a Get takes one round trip instead of two. After
+// the READs of the key's buckets, on the same queue, the client posts a READ of the block that the key's slot named
+// last time. The slots decide: the block counts only if its very word is still among the key's candidates. Then it is
+// what a READ that waited for the slots would have brought, because it executed after theirs. So a wrong entry costs
+// bytes, never correctness, and a key's entry outlives the split that moves it.
 //
-// Whether that pays depends on the load and on the network: on shared memory a round trip is a cache miss, under
-// uniform keys nothing is known, under others' updates everything is stale. So the cache measures. It runs warm, then
-// windows of operations with and without it are timed in turn, and it stays on or goes off for a while by that. A cache
-// that is off costs a count.
+// Whether that pays depends on the load and on the network. On shared memory a round trip is only a cache miss; with
+// uniform keys nothing is known; with many updates by others everything is stale. So the cache measures. It warms up,
+// then times windows of operations with and without it in turn. By the result it stays on or goes off for a while. A
+// cache that is off costs only a counter.
 //
-// 16 bytes an entry, allocated when the first one is stored. Thread safety: one thread, as the client.
+// An entry takes 16 bytes. The cache is allocated when the first entry is stored. Thread safety: the client's thread.
 #ifndef KVS_TABLE_ADDRESS_CACHE_H_
 #define KVS_TABLE_ADDRESS_CACHE_H_
 
@@ -30,7 +30,7 @@ class AddressCache {
   explicit AddressCache(ClientStats& stats) : stats_(stats) {}
   // `entries` is rounded up to a power of two; 0: never on.
   void SetSize(uint32_t entries);
-  // Before the first is stored: in advance.
+  // Allocates the cache in advance, before the first entry is stored.
   void MakeTable();
 
   // An operation begins.
@@ -43,11 +43,11 @@ class AddressCache {
     if (!speculating_) return Slot::Free();
     return Find(hash);
   }
-  // A reader found it.
+  // A reader found this value.
   void Learn(uint64_t hash, Slot value) {
     if (speculating_) Store(hash, value);
   }
-  // A writer changed it; FREE: deleted.
+  // A writer changed the slot to this value; FREE: deleted.
   void Refresh(uint64_t hash, Slot value) {
     if (learning_) Store(hash, value);
   }
@@ -75,11 +75,11 @@ class AddressCache {
   static constexpr uint32_t kWindow = 2'048;  // operations
   static constexpr uint32_t kTrialWindows = 10;
   static constexpr uint32_t kFirstPeriod =
-      128;  // windows until the next trial; more each time its verdict is the old one
+      128;  // windows until the next trial; more each time the verdict stays the same
   static constexpr uint32_t kLastPeriod = 8'192;
   static constexpr uint32_t kPeriodGrowth = 4;
-  // Warming ends when twice as many operations have run as there are entries; early, after so many windows, if by then
-  // hardly any key was known.
+  // Warming ends when twice as many operations have run as there are entries. It ends early, after this many windows,
+  // if by then hardly any key was known.
   static constexpr uint32_t kFirstLook = 8;
 
   Slot Find(uint64_t hash);
@@ -91,7 +91,7 @@ class AddressCache {
   ClientStats& stats_;
   bool speculating_ = false;              // lookups answer
   bool learning_ = false;                 // writers' changes are followed
-  uint64_t left_ = 0;                     // operations of this window to come
+  uint64_t left_ = 0;                     // operations still to come in this window
   uint32_t hits_ = 0, speculations_ = 0;  // in this window
 
   Phase phase_ = Phase::kOff;

@@ -10,8 +10,8 @@ namespace {
 
 bool GoesWithOthers(OpKind kind) { return kind == OpKind::kGet || kind == OpKind::kPut || kind == OpKind::kUpdate; }
 
-// Does the leader's outcome hold for every member as well? A write that was not done may be possible for another value,
-// or at another memory node; one that may have been done may have been done for all.
+// Does the leader's outcome hold for every member as well? A write that was not done may still succeed with another
+// value, or at another memory node. One that may have been done may have been done for all.
 bool IsCommon(OpKind kind, const Status& status) {
   return status.ok() || status == StatusCode::kNotFound || status == StatusCode::kUnknown ||
          (kind == OpKind::kGet && status == StatusCode::kUnavailable);
@@ -67,7 +67,7 @@ Status Turn::ShareWithMembers(Status status, bool existed) {
     if (status.ok()) {
       if (member.kind_ == OpKind::kGet) member.out_->assign(*out_);
       there |= member.kind_ == OpKind::kPut;
-      // It comes before the group's first Put, which inserted the key.
+      // This member comes before the group's first Put, which inserted the key.
       if (!there) member.result_ = StatusCode::kNotFound;
     }
     ++combiner_.stats_.operations;
@@ -105,7 +105,7 @@ void Combiner::EndOverdue(int64_t now_ns) {
   look_at_ns_ = now_ns + kLookEveryNs;
   for (Turn* leader : buckets_) {
     for (; leader != nullptr; leader = leader->chain_) {
-      // Who came first is out of time first.
+      // The one that came first is out of time first.
       while (leader->waiting_ != nullptr && leader->waiting_->deadline_ns_ <= now_ns) {
         Turn& overdue = *leader->waiting_;
         leader->waiting_ = overdue.next_;

@@ -1,16 +1,16 @@
-// Combiner: operations of one client on one key take turns. Without it a client with many operations in flight fights
-// against itself for the hot keys, and reads them over and over.
+// Combiner: operations of one client on one key take turns. Without it, a client with many operations in flight
+// competes with itself for the hot keys, and reads them over and over.
 //
-// Reads of a key have one line and its writes another: they do not wait for each other. The first to come goes at once.
-// Who comes while it is in flight waits, and when it ends the first of those leads a group: all reads that wait then
-// become one READ of the key; a run of Puts and Updates at the head of the line becomes one write, of the last value.
-// Inserts and Deletes go alone.
+// Reads of a key have one line and its writes another, so they do not wait for each other. The first operation goes at
+// once. Operations that come while it is in flight wait. When it ends, the first of those leads a group: all reads that
+// wait then become one READ of the key; a run of Puts and Updates at the head of the line becomes one write, of the
+// last value. Inserts and Deletes go alone.
 //
 // Why that is linearizable: a group is closed before anything is posted for it (Gather), so all of its members have
-// begun by then and none has ended; they take effect one right behind the other, in the order in which they came, at
-// the moment at which the group's operation does. Nobody ever joins what is posted.
+// begun by then and none has ended. They take effect one right after the other, in the order in which they came, at the
+// moment at which the group's operation does. Nobody ever joins what is posted.
 //
-// Thread safety: one thread, as the client.
+// Thread safety: the client's thread.
 #ifndef KVS_TABLE_COMBINER_H_
 #define KVS_TABLE_COMBINER_H_
 
@@ -29,13 +29,12 @@ enum class OpKind : uint8_t { kGet, kPut, kInsert, kUpdate, kDelete };
 
 class Combiner;
 
-// An operation's place in the line of its key. Lives in the operation's coroutine, or its MultiWrite's, from its begin
-// to its end.
+// An operation's place in the line of its key. It lives in the coroutine of the operation or its MultiWrite.
 //
 //   Turn turn(combiner, hash, key, kind, ...);
 //   if (!turn.leads()) co_await turn.Wait(deadline);
-//   if (!turn.leads()) co_return turn.TakeResult();  // somebody did it along, or time is up
-//   ...                                             // whatever must be waited for before anything is posted
+//   if (!turn.leads()) co_return turn.TakeResult();  // a leader did it too, or its time is up
+//   ...                                             // wait for whatever is needed before anything is posted
 //   turn.Gather();
 //   ...
 //   co_return turn.Share(status);
@@ -45,11 +44,11 @@ class Turn {
   Turn(Combiner& combiner, const KeyHash& hash, std::string_view key, OpKind kind, std::string_view in);
   Turn(const Turn&) = delete;
   Turn& operator=(const Turn&) = delete;
-  // A leader's: whom it gathered and could not serve wait on, and the first in the line leads.
+  // Of a leader: members that it gathered and could not serve go on waiting, and the first in the line leads.
   ~Turn();
 
   bool leads() const { return leads_; }
-  // When it must have ended; 0: it has not waited.
+  // The time by which it must have ended; 0: it has not waited.
   int64_t deadline_ns() const { return deadline_ns_; }
 
   auto Wait(int64_t deadline_ns) {
@@ -64,17 +63,18 @@ class Turn {
   }
   Status TakeResult() { return std::move(result_); }
 
-  // Closes the leader's group: those who wait now and can be done along with it.
+  // Closes the leader's group: its members are those which wait now and can be done together with it.
   void Gather() {
     if (waiting_ != nullptr) [[unlikely]]
       GatherWaiting();
   }
-  // The write that does all of the group's: its value and kind.
+  // Value and kind of the one write that stands for the whole group.
   std::string_view in() const { return group_in_; }
   OpKind kind() const { return group_kind_; }
 
-  // Gives the members their results and returns the leader's. `existed`: of a write that happened, the key was there.
-  // An outcome that is the leader's own (its time was up, no memory for its value) is not the members': they try again.
+  // Gives the members their results and returns the leader's. `existed`: the key was there before a write that
+  // happened. An outcome that concerns the leader alone (its time was up, no memory for its value) is not passed on:
+  // the members try again.
   Status Share(Status status, bool existed = true) {
     if (members_ == nullptr) [[likely]]
       return status;
@@ -98,7 +98,7 @@ class Turn {
   std::string_view group_in_;
   int64_t deadline_ns_ = 0;
   Turn* chain_ = nullptr;  // leaders: the next one in the bucket
-  Turn* next_ = nullptr;   // the others: who came next
+  Turn* next_ = nullptr;   // the others: the one that came next
   Turn* members_ = nullptr;
   Turn* waiting_ = nullptr;
   Turn* last_waiting_ = nullptr;
@@ -111,16 +111,16 @@ class Combiner {
   explicit Combiner(ClientStats& stats) : stats_(stats) {}
   void SetSize(uint32_t max_in_flight);
 
-  // Would a write of the key wait for another one?
+  // Returns whether a write of the key would wait for another one.
   bool IsBeingWritten(const KeyHash& hash, std::string_view key) const {
     for (const Turn* leader = buckets_[IndexOf(hash.h1)]; leader != nullptr; leader = leader->chain_) {
       if (leader->hash_ == hash.h1 && leader->is_write() && leader->key_ == key) return true;
     }
     return false;
   }
-  // Is there somebody whose time may run out while it waits?
+  // Returns whether there is an operation whose time may run out while it waits.
   bool any_waiting() const { return waiting_count_ > 0; }
-  // Ends the waiting of those whose deadline has passed. Cheap if called too often.
+  // Ends the waiting of operations whose deadline has passed. It is cheap to call often.
   void EndOverdue(int64_t now_ns);
 
  private:
@@ -129,7 +129,7 @@ class Combiner {
 
   size_t IndexOf(uint64_t hash) const { return hash >> 24 & (buckets_.size() - 1); }
   Turn** BucketOf(uint64_t hash) { return &buckets_[IndexOf(hash)]; }
-  // Makes it the leader of its line, or puts it at the end of that.
+  // Makes `turn` the leader of its line, or puts it at the end of the line.
   void Enter(Turn& turn);
   void Leave(Turn& leader);
   void HandOver(Turn& leader);

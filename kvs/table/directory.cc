@@ -6,7 +6,7 @@
 namespace kvs {
 namespace {
 
-// Merges of others that a client remembers to look after.
+// How many merges of others a client remembers to look after.
 constexpr size_t kMaxSeenMerges = 8;
 
 }  // namespace
@@ -34,7 +34,7 @@ Task<Step> Directory::Resolve(Operation& op, TableRef* table, DirectoryEntry* pa
       if (read_record != Step::kOk) co_return read_record;
       NoteMerge(index[i]);
       const MergeRecord& terms = op.merge.terms;
-      // Published, and only its last step is missing: the table lies further up.
+      // The joined table is published, and only the last step is missing: the table lies further up.
       const bool is_rest = terms.state() == MergeStatus::kJoin && terms.child_index == index[i] && i > 0 &&
                            op.buffers->directory[i - 1] != op.merge.parent_word().word();
       if (is_rest) {
@@ -51,7 +51,7 @@ Task<Step> Directory::Resolve(Operation& op, TableRef* table, DirectoryEntry* pa
     cache_.Insert(*table);
     co_return Step::kOk;
   }
-  co_return Step::kRestart;  // the root is always there: a torn view of a store that is being made
+  co_return Step::kRestart;  // the root is always there, so this is a torn view of a store that is being made
 }
 
 Task<Step> Directory::ReadEntry(Batch& batch, uint64_t* scratch, uint32_t index, TableRef* table) {

@@ -21,20 +21,21 @@ class Directory : private Part {
   Directory(const Common& common, DirectoryCache& cache) : Part(common), cache_(cache) {}
 
   // Reads every entry that the hash may belong to in one round trip: dir[0] and, for each set bit of the suffix, the
-  // index that ends with it. The deepest present one is the table; *parent, if wanted, is the entry of the index that
-  // this one was split from, read behind it.
+  // index that ends with it. The deepest present one is the table. *parent, if wanted, is the entry of the index from
+  // which this one was split; it is read after this one.
   Task<Step> Resolve(Operation& op, TableRef* table, DirectoryEntry* parent = nullptr);
-  // `scratch`: 8 registered bytes. An entry that names no subtable gives a table without an address.
+  // Reads one entry. `scratch`: 8 registered bytes. An entry that names no subtable gives a table without an address.
   Task<Step> ReadEntry(Batch& batch, uint64_t* scratch, uint32_t index, TableRef* table);
-  // The record that `entry`, read in dir[index] by this operation, names. It stays what it is as long as the operation.
+  // Reads the record that `entry` names, which this operation has read. The record stays valid until the operation
+  // ends.
   Task<Step> ReadMerge(Batch& batch, MergeRecord* scratch, DirectoryEntry entry, Merge* merge);
   GlobalAddress EntryAddress(uint32_t index) const {
     return {common_.shape.home, kDirectoryOffset + uint64_t{index} * sizeof(uint64_t)};
   }
 
-  // Somebody's merge that may have stopped: upkeep will see.
+  // Notes another client's merge that may have stopped, for upkeep to look at.
   void NoteMerge(uint32_t index);
-  // One of those, to look after.
+  // Takes one of those, to look after it.
   std::optional<uint32_t> TakeSeenMerge();
 
  private:

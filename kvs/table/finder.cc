@@ -37,7 +37,7 @@ void Finder::PlanMatches(Operation& op) {
   }
 }
 
-// No candidate is the key's value. What else the buckets say: a value counts whatever that is.
+// Notes what else the buckets say, when no candidate is the key's value: a value counts whatever they say.
 void Finder::LookAtBuckets(Operation& op) {
   const std::span<const Bucket, kCandidateBuckets> buckets = op.buffers->candidates();
   const HeaderFit fit = FitOfHeaders(buckets, op.hash.h1);
@@ -46,8 +46,7 @@ void Finder::LookAtBuckets(Operation& op) {
   op.scan.any_pending = MatchSlots(buckets, op.hash.fingerprint()).any_pending;
 }
 
-// Is the block at the begin of `match`, read behind the slots on the guess that one of them still is scan.guess, the
-// key's value?
+// Is the block in `match` the key's value? It was read after the slots, on the guess that one still is scan.guess.
 bool Finder::IsGuessRight(Operation& op) {
   Scan& scan = op.scan;
   const BlockView block(op.buffers->match.data());
@@ -62,15 +61,14 @@ bool Finder::IsGuessRight(Operation& op) {
   return false;
 }
 
-// On the table's queue, or it would not be behind the slots; and within the pool, which may be another one than it was
-// when the guess was learnt.
+// Returns the guess if it is usable. It must be on the table's queue, because otherwise its READ would not be ordered
+// after that of the slots. It must lie within the pool, which may be a different one than when the guess was learnt.
 Slot Finder::UsableGuess(Slot guess, krcore::NodeId node) const {
   const bool usable = guess != Slot::Free() && guess.block().node == node &&
                       guess.block().offset + FirstReadBytes(guess) <= common_.connections.PoolBytes(node);
   return usable ? guess : Slot::Free();
 }
 
-// kUnavailable: the memory node of op.scan.table cannot be reached.
 Step Finder::BeginScan(Operation& op, Batch& batch, uint32_t states, Slot guess) {
   Scan& scan = op.scan;
   const krcore::NodeId node = scan.table.address.node;
@@ -98,7 +96,7 @@ Step Finder::GoOnScan(Operation& op, Batch& batch) {
     case Scan::Reading::kOnlyBlock:
       if (IsOnlyMatchRight(op)) [[likely]]
         return Step::kOk;
-      // Torn, or another key's: it is what would have been planned.
+      // Torn, or another key's. PlanMatches plans this same block, which has been read already.
       PlanMatches(op);
       scan.asked = scan.planned_count;
       scan.judged_bytes = 0;
@@ -114,7 +112,7 @@ Step Finder::GoOnScan(Operation& op, Batch& batch) {
   return JudgeMatch(op, c, scan.block) ? Step::kOk : JudgeMatches(op, batch);
 }
 
-// The buckets are there. The usual case: one candidate matches, a value, and its block is asked for.
+// The buckets have arrived. In the usual case one candidate matches, which is a value, and this asks for its block.
 bool Finder::AskForOnlyMatch(Operation& op, Batch& batch) {
   uint32_t c;
   if (!FindOnlyMatch(op, &c)) return false;
@@ -126,7 +124,7 @@ bool Finder::AskForOnlyMatch(Operation& op, Batch& batch) {
   return true;
 }
 
-// Whether the block that was asked for is the key's, and whole.
+// Returns whether the block that was asked for is the key's, and whole.
 bool Finder::IsOnlyMatchRight(Operation& op) {
   const BlockView block(op.buffers->match.data());
   const Slot slot = op.Candidate(static_cast<uint32_t>(op.scan.val));
@@ -135,7 +133,7 @@ bool Finder::IsOnlyMatchRight(Operation& op) {
   return block.key() == op.key;
 }
 
-// Asks for the blocks of as many planned candidates as the buffer holds; one block fits always.
+// Asks for the blocks of as many planned candidates as the buffer holds. One block always fits.
 Step Finder::ReadMatches(Operation& op, Batch& batch) {
   Scan& scan = op.scan;
   if (scan.asked == scan.planned_count) {
@@ -155,7 +153,7 @@ Step Finder::ReadMatches(Operation& op, Batch& batch) {
   return Step::kRun;
 }
 
-// Looks at the blocks that were read. True: *step is what comes of it; false: none of them is the value.
+// Looks at the blocks that were read. True: *step is the result; false: none of them is the value.
 bool Finder::JudgeRead(Operation& op, Batch& batch, Step* step) {
   Scan& scan = op.scan;
   while (scan.judged < scan.asked) {
@@ -170,7 +168,7 @@ bool Finder::JudgeRead(Operation& op, Batch& batch, Step* step) {
         *step = AskForLargeBlock(op, batch, slot, scan.large_bytes);
         return true;
       }
-      AddStranger(op, slot.word());  // written before it was published, and one word: it cannot be torn
+      AddStranger(op, slot.word());  // the hash is one word, written before the block was published: it cannot be torn
     } else if (!block.Intact(available) && !Mutated(Mutation::kNoChecksum)) {
       ++common_.stats.checksum_retries;
       op.torn = true;
@@ -216,7 +214,7 @@ Task<Step> Finder::ScanTable(Operation& op, TableRef table, uint32_t states, Slo
   op.scan.table = table;
   Step scanned = BeginScan(op, op.batch, states, guess);
   for (;;) {
-    const Outcome read = co_await op.batch.Run();  // also of what was in the batch before
+    const Outcome read = co_await op.batch.Run();  // includes what was in the batch before
     if (scanned != Step::kRun) co_return scanned;
     if (read != Outcome::kOk) co_return Step::kUnavailable;
     scanned = GoOnScan(op, op.batch);
@@ -234,16 +232,16 @@ Step Finder::GoOnReading(Operation& op, Batch& batch) {
   if (scan.reading == Scan::Reading::kHeaders) return HeadersFit(op) ? Step::kOk : Step::kRestart;
   const Step scanned = GoOnScan(op, batch);
   if (scanned != Step::kOk || scan.val >= 0) return scanned;
-  // No block is the key's: it is absent, if nothing moves, which the headers tell when they are read again: [Get 2].
+  // No block is the key's. So the key is absent, if nothing moves. The headers, read again, tell that [Get 2].
   if (scan.closed || !scan.headers_fit || scan.frz >= 0 || scan.any_pending) return Step::kRestart;
-  if (op.inserts) return Step::kOk;  // it looks again behind its tentative slot
+  if (op.inserts) return Step::kOk;  // it looks again after it has made its tentative slot
   if (Mutated(Mutation::kMultiGetMissUnchecked) || Mutated(Mutation::kWriteMissUnchecked)) return Step::kOk;
   scan.reading = Scan::Reading::kHeaders;
   ReadHeaders(op, batch);
   return Step::kRun;
 }
 
-// Asks for a block that is too long for the operation's buffer, into memory of its own.
+// Asks for a block that is too long for the operation's buffer, to be read into memory of its own.
 Step Finder::AskForLargeBlock(Operation& op, Batch& batch, Slot slot, uint64_t bytes) {
   if (bytes > BlockBytes(kMaxKeyBytes, kMaxValueBytes)) return Step::kRestart;  // torn
   if (!op.large_read.Grow(common_.node, bytes)) return Step::kFull;
@@ -251,7 +249,7 @@ Step Finder::AskForLargeBlock(Operation& op, Batch& batch, Slot slot, uint64_t b
   return Step::kRun;
 }
 
-// It was read: scan.block is a view of it.
+// The block was read. If it is whole, scan.block becomes a view of it.
 Step Finder::CheckLargeBlock(Operation& op, uint64_t bytes) {
   const BlockView block(op.large_read.memory.get());
   if (!block.Intact(bytes) && !Mutated(Mutation::kNoChecksum)) {

@@ -27,17 +27,18 @@ class Finder : private Part {
       : Part(common), cache_(cache), addresses_(addresses) {}
 
   // ---- a read in its usual case
-  // BeginRead, and then GoOnReading as long as that says kRun and all that was asked for is there [Get 1]. All else
-  // but kOk and kRun: it is no usual case.
+  // Call BeginRead, then GoOnReading as long as the last call said kRun and all that it asked for has arrived [Get 1].
+  // Any other result than kOk and kRun means that this is not the usual case.
   Step BeginRead(Operation& op, Batch& batch);
-  // kOk: op.scan.val is the value, or the key is absent, as far as it must be known.
+  // kOk: op.scan.val is the value, or the key is absent, as far as the operation must know.
   Step GoOnReading(Operation& op, Batch& batch);
 
   // ---- a scan
-  // It reads the operation's two combined buckets in op.scan.table (after whatever the batch already holds) and the
-  // blocks of candidates whose fingerprint matches and whose state is in `states`, a mask of 1 << SlotState with VAL.
-  // `guess`: a slot word whose block is read along, FREE: none. In steps, each of which looks at what the last round
-  // trip has brought and asks for the next; the batch is the operation's own or that of many:
+  // A scan reads the operation's two combined buckets in op.scan.table (after whatever the batch already holds). It
+  // also reads the blocks of candidates whose fingerprint matches and whose state is in `states`, a mask of 1 <<
+  // SlotState with VAL. `guess` is a slot word whose block is read along with the buckets; FREE: none. A scan is done
+  // in steps. Each step looks at what the last round trip has brought and asks for the next. The batch is the
+  // operation's own or one that many operations share:
   //
   //   Step scanned = BeginScan(op, batch, states, guess);
   //   for (;;) {
@@ -48,17 +49,17 @@ class Finder : private Part {
   //
   // kUnavailable: the memory node of op.scan.table cannot be reached.
   Step BeginScan(Operation& op, Batch& batch, uint32_t states, Slot guess);
-  // What was asked for is there. kRun: more has been asked for.
+  // Call it when what was asked for has arrived. kRun: more has been asked for.
   Step GoOnScan(Operation& op, Batch& batch);
-  // The same as a coroutine, for where it is rare.
+  // Does the same as a coroutine, for callers that scan rarely.
   Task<Step> ScanTable(Operation& op, TableRef table, uint32_t states, Slot guess = Slot::Free());
   // Asks for the two combined buckets of the operation's table.
   inline static void ReadBuckets(Operation& op, Batch& batch);
-  // Which candidates' blocks must be read, of the buckets that were: each at most once.
+  // Chooses, from the buckets that were read, the candidates whose blocks must be read. Each is read at most once.
   void PlanMatches(Operation& op);
   // Reads the four bucket headers of the last scan again: kOk if they all still fit the key, else kRestart.
   Task<Step> CheckHeaders(Operation& op);
-  // A block that is too long for the operation's buffer, into memory of its own: scan.block is a view of it.
+  // Reads a block that is too long for the operation's buffer into memory of its own. scan.block is then a view of it.
   Task<Step> ReadLargeBlock(Operation& op, Slot slot, uint64_t bytes);
 
  private:
@@ -88,8 +89,8 @@ inline void Finder::ReadBuckets(Operation& op, Batch& batch) {
   batch.Read(table.node, offsets, op.buffers->buckets.data(), kCombinedBytes);
 }
 
-// The usual case: of the candidates one matches, a value whose length is known, and nothing is known of it. It must be
-// among those that the scan is for.
+// The usual case: exactly one candidate matches, it is a value whose length is known, and there is no guess or
+// stranger. The scan must be for values.
 inline bool Finder::FindOnlyMatch(const Operation& op, uint32_t* candidate) {
   if (op.scan.guess != Slot::Free() || op.strangers != 0) return false;
   const uint32_t matches = MatchSlots(op.buffers->candidates(), op.hash.fingerprint()).same_fingerprint;

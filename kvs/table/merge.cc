@@ -1,4 +1,4 @@
-// Meeting a merge, and beginning one.
+// How a client meets a merge, and how it begins one.
 #include "kvs/memory/mutation.h"
 #include "kvs/table/merger.h"
 
@@ -7,7 +7,7 @@ namespace {
 
 // Two tables are merged if together they fill no more than this of one. A table is split at 80% and more.
 constexpr uint64_t kMaxMergedPercent = 40;
-// A Delete that finds so few of its candidates used looks, now and then, whether there is something to merge.
+// A Delete that finds this few of its candidates used, or fewer, sometimes looks whether there is something to merge.
 constexpr uint32_t kFewCandidates = 6;
 constexpr uint32_t kLookEvery = 4;
 
@@ -36,7 +36,7 @@ Task<Step> Merger::HelpMerge(Operation& op) {
   co_return step == Step::kFull ? epochs_.allocator.SeekRoom(op) : step;
 }
 
-// Both tables that a merge of dir[index] may need; one if there is no more memory, none if there is none. kFull then.
+// Allocates the two tables that a merge of dir[index] may need. kFull: memory was enough for one or for none.
 Task<Step> Merger::AllocateSpares(Operation& op, uint32_t index, SpareTables* spares) {
   Step step = Step::kOk;
   for (GlobalAddress& spare : spares->tables) {
@@ -68,7 +68,7 @@ void Merger::ConsiderMerge(const Operation& op, const TableRef& table) {
   uint32_t used = 0;
   for (uint32_t c = 0; c < kCandidates; ++c) used += op.Candidate(c).has_block() ? 1 : 0;
   if (used > kFewCandidates || common_.random() % kLookEvery != 0) return;
-  // A pair that was not to be merged is left alone until enough has been deleted to make it so.
+  // A pair that was looked at is left alone until this client has deleted enough since.
   const auto later = merge_not_before_.find(table.index);
   if (later != merge_not_before_.end() && deletes_ < later->second) return;
   workbench_.Background(MergeUpwards(table.index));
@@ -93,9 +93,9 @@ Task<Step> Merger::TryMerge(Operation& op, uint32_t* index, MergeFor purpose) {
   workbench_.End();
   if (step != Step::kOk) co_return step;
 
-  // Memory before anything is taken out of use, or a full store could not put it back. None is waited for: nobody needs
-  // the merge but for memory, and who makes room must not wait for himself. Others may have been at the tables
-  // meanwhile, so that the directory is read again.
+  // Memory is taken before anything is put out of use, because a full store could not put it back. This does not wait
+  // for memory: a merge only serves to save memory, and a client that makes room must not wait for itself. Others may
+  // have changed the tables meanwhile, so the directory is read again.
   SpareTables spares;
   GlobalAddress record;
   step = co_await AllocateSpares(op, merge.terms.parent_index, &spares);
@@ -124,7 +124,7 @@ Task<Step> Merger::TryMerge(Operation& op, uint32_t* index, MergeFor purpose) {
   co_return step;
 }
 
-// The table of dir[index] and its sibling, both NORMAL and of one depth, as the terms of a merge.
+// Finds the table of dir[index] and its sibling, both NORMAL and of one depth, and makes them the terms of a merge.
 Task<Step> Merger::FindSiblings(uint32_t index, Merge* merge) {
   Batch& batch = workbench_.batch();
   uint64_t* words = workbench_.words().words.data();
@@ -151,7 +151,7 @@ Task<Step> Merger::FindSiblings(uint32_t index, Merge* merge) {
   co_return Step::kOk;
 }
 
-// kOk: one table would hold what the two have, and have room for more.
+// kOk: one table would hold what the two have, with room for more.
 Task<Step> Merger::CheckSparse(Merge merge) {
   Batch& batch = workbench_.batch();
   const uint32_t table_bytes = static_cast<uint32_t>(common_.shape.geometry.bytes());

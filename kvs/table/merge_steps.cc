@@ -1,4 +1,4 @@
-// The steps of a merge (docs/protocol.md, "Merge"); and the table that two frozen ones become.
+// The steps of a merge (docs/protocol.md, "Merge"), and the table that two frozen ones become.
 #include <algorithm>
 #include <array>
 #include <cstddef>
@@ -21,24 +21,24 @@ Extent RecordExtent(const Merge& merge) {
   return {.address = merge.record, .bytes = sizeof(MergeRecord), .birth = merge.terms.birth_epoch};
 }
 
-// The table that two frozen ones become, in local memory. What goes where follows from the two images alone, so all who
-// finish one merge build the same.
+// The table that two frozen ones become, in local memory. What goes where follows from the two images alone, so all
+// clients that finish one merge build the same.
 class MergedImage {
  public:
   // Formats `out`, geometry.bytes() bytes, as an empty table.
   MergedImage(std::span<std::byte> out, const SubtableGeometry& geometry, BucketHeader header);
 
-  // Adds the frozen values of a table, each in a slot of the bucket that it had: that is one of its key's, whatever the
-  // key. Those that find their bucket full join homeless().
+  // Adds the frozen values of a table, each in a slot of its old bucket, which is one of its key's buckets whatever the
+  // key. Those whose bucket is full join homeless().
   void Add(std::span<const std::byte> frozen);
   const std::vector<Slot>& homeless() const { return homeless_; }
-  // Puts one of them, whose key has this hash, into any free slot of its four buckets. False: there is none. After all
-  // Adds.
+  // Puts one of them, whose key has this hash, into any free slot of its four buckets. False: there is none. Call it
+  // after all Adds.
   bool Place(Slot slot, const KeyHash& hash);
 
  private:
   Slot& SlotAt(uint32_t slot) { return *reinterpret_cast<Slot*>(out_.data() + SlotOffset(slot)); }
-  // Into `preferred` or the first free slot of the bucket.
+  // Puts it into `preferred` or the first free slot of the bucket.
   bool PlaceInBucket(uint32_t bucket, Slot value, uint32_t preferred);
 
   std::span<std::byte> out_;
@@ -88,7 +88,7 @@ bool MergedImage::PlaceInBucket(uint32_t bucket, Slot value, uint32_t preferred)
 
 }  // namespace
 
-// [Merge 1, 2] And all the others. `record`: memory for the record, taken from it when it may have been seen.
+// [Merge 1, 2], then the other steps. `record` is memory for the record; it is cleared if others may have seen it.
 Task<Step> Merger::MergeLocked(Operation& op, Merge* merge, SpareTables* spares, GlobalAddress* record) {
   Batch& batch = workbench_.batch();
   merge->record = *record;
@@ -96,7 +96,8 @@ Task<Step> Merger::MergeLocked(Operation& op, Merge* merge, SpareTables* spares,
   merge->terms.status = static_cast<uint64_t>(MergeStatus::kUndecided);
   merge->terms.birth_epoch = epochs_.home.epoch();
   workbench_.words().record = merge->terms;
-  const GlobalAddress own = std::exchange(*record, {});  // a verb that failed may yet be carried out: not used again
+  const GlobalAddress own =
+      std::exchange(*record, {});  // a failed verb may still execute: this memory is not used again
   batch.Write(&workbench_.words().record, own, sizeof(MergeRecord));
   const Outcome written = co_await batch.Run();
   if (written != Outcome::kOk) co_return Step::kUnavailable;
@@ -114,8 +115,8 @@ Task<Step> Merger::MergeLocked(Operation& op, Merge* merge, SpareTables* spares,
 
 // ---- finishing one
 
-// [Merge 3 to 8] From any state of the merge; idempotent. kOk: the tables are merged, or replaced. kRestart: the merge
-// was given up.
+// [Merge 3 to 8] Finishes the merge from any state; idempotent. kOk: the tables are merged, or replaced. kRestart: the
+// merge was given up.
 Task<Step> Merger::FinishMerge(Operation& op, Merge* merge, SpareTables* spares) {
   const MergeRecord& terms = merge->terms;
   if (terms.state() == MergeStatus::kUndecided) {
@@ -133,7 +134,7 @@ Task<Step> Merger::FinishMerge(Operation& op, Merge* merge, SpareTables* spares)
   if (read != Outcome::kOk) co_return Step::kUnavailable;
   const bool parent_left = words[0] == merge->parent_word().word();
   const bool child_left = words[1] == merge->child_word().word();
-  if (!child_left && !Mutated(Mutation::kMergeUnengaged)) co_return Step::kOk;  // what is done last is done
+  if (!child_left && !Mutated(Mutation::kMergeUnengaged)) co_return Step::kOk;  // the last step is done
   if (!parent_left && terms.state() == MergeStatus::kJoin) co_return co_await UnlinkChild(*merge);
 
   if (!spares->tables[0].valid()) co_return Step::kFull;
@@ -151,14 +152,14 @@ Task<Step> Merger::FinishMerge(Operation& op, Merge* merge, SpareTables* spares)
     if (settled != Step::kOk) co_return settled;
   }
   if (terms.state() == MergeStatus::kReplace) co_return co_await PublishCopies(*merge, parent_left, spares);
-  if (!fits) co_return Step::kRestart;  // not this client's to finish: who decided otherwise will, or another
+  if (!fits) co_return Step::kRestart;  // another client finishes it: whoever decided otherwise, or a third
   const Step joined = co_await Publish(terms.parent_index, merge->parent_word(), terms.depth(), spares, &fits);
   if (joined != Step::kOk) co_return joined;
   if (fits) ++common_.stats.merges;
   co_return co_await UnlinkChild(*merge);
 }
 
-// CAS of the status to `wanted`; the merge's status is then what is there.
+// CASes the status to `wanted`. The merge's status is then the one that is there.
 Task<Step> Merger::Settle(Merge* merge, MergeStatus wanted) {
   uint64_t& old = workbench_.words().words[0];
   const uint64_t expected = merge->terms.status;
@@ -170,8 +171,8 @@ Task<Step> Merger::Settle(Merge* merge, MergeStatus wanted) {
   co_return Step::kOk;
 }
 
-// [Merge 3, Merge 4] The old word of dir[c] does not come back once it is gone, so that who does not find it there, nor
-// the record, is right for ever.
+// [Merge 3, Merge 4] The old word of dir[c] does not come back once it is gone. So a client that finds neither it nor
+// the record there is right for ever.
 Task<Step> Merger::DecideEngagement(Merge* merge) {
   uint64_t& old = workbench_.words().words[0];
   const uint64_t engaged = merge->child_word().word();
@@ -183,7 +184,7 @@ Task<Step> Merger::DecideEngagement(Merge* merge) {
   co_return co_await Settle(merge, taken ? MergeStatus::kEngaged : MergeStatus::kAbandoned);
 }
 
-// [Merge 5] Nothing has happened to the tables.
+// [Merge 5] Gives the merge up. Nothing has happened to the tables.
 Task<Step> Merger::AbandonMerge(Merge merge) {
   Batch& batch = workbench_.batch();
   uint64_t* words = workbench_.words().words.data();
@@ -199,8 +200,8 @@ Task<Step> Merger::AbandonMerge(Merge merge) {
   co_return Step::kRestart;
 }
 
-// [Merge 6] Closes the headers, then freezes the slots. What the image shows in the end is the table for ever, but for
-// tentative slots of inserters who will find it closed.
+// [Merge 6] Closes the headers, then freezes the slots. In the end the image shows the table as it stays for ever,
+// except for tentative slots of inserters, which will find it closed.
 Task<Step> Merger::CloseTable(TableRef table, uint32_t image) {
   if (!common_.connections.Reach(table.address.node)) co_return Step::kUnavailable;
   if (Mutated(Mutation::kMergeHeadersLate)) {
@@ -245,7 +246,7 @@ Task<Step> Merger::CloseHeaders(TableRef table, uint32_t image) {
   co_return Step::kOk;
 }
 
-// Reads the table behind the closing, and leaves no slot VAL or INS that was so then.
+// Reads the table after it was closed. Slots that were VAL or INS then become FRZ or FREE.
 Task<Step> Merger::FreezeSlots(TableRef table, uint32_t image) {
   Batch& batch = workbench_.batch();
   batch.Read(table.address, workbench_.image(image).data(), static_cast<uint32_t>(common_.shape.geometry.bytes()));
@@ -294,7 +295,7 @@ Task<Step> Merger::FreezeSlots(TableRef table, uint32_t image) {
   co_return Step::kOk;
 }
 
-// [Merge 7] The joined table, from the two frozen images.
+// [Merge 7] Builds the joined table from the two frozen images.
 Task<Step> Merger::BuildMerged(Operation& op, Merge merge, bool* fits) {
   MergedImage merged(workbench_.image(kNewImage), common_.shape.geometry,
                      BucketHeader(merge.terms.depth(), merge.terms.parent_index, 0));
@@ -311,7 +312,7 @@ Task<Step> Merger::BuildMerged(Operation& op, Merge merge, bool* fits) {
   co_return Step::kOk;
 }
 
-// The second half of a key's hash is not in its block: the key must be read.
+// Reads the key and hashes it, because the second half of its hash is not in the block.
 Task<Step> Merger::ReadKeyHash(Operation& op, Slot slot, KeyHash* hash) {
   Batch& batch = op.batch;
   const uint32_t bytes = FirstReadBytes(slot);
@@ -326,14 +327,14 @@ Task<Step> Merger::ReadKeyHash(Operation& op, Slot slot, KeyHash* hash) {
     const Outcome key_read = co_await batch.Run();
     if (key_read != Outcome::kOk) co_return Step::kUnavailable;
     block = BlockView(op.large_read.memory.get());
-    // The block of a merge that others have finished may be another one by now.
+    // If others have finished the merge, the block may be another one by now.
     if (sizeof(BlockHeader) + uint32_t{block.header().key_bytes} > key_end) co_return Step::kRestart;
   }
   *hash = common_.shape.hasher(block.key());
   co_return Step::kOk;
 }
 
-// Writes the new image to a spare table and CASes it into dir[index] in the place of `expected`.
+// Writes the new image to a spare table and CASes its address into dir[index] in the place of `expected`.
 Task<Step> Merger::Publish(uint32_t index, DirectoryEntry expected, uint32_t depth, SpareTables* spares, bool* won) {
   Batch& batch = workbench_.batch();
   const GlobalAddress table = spares->Take();
@@ -362,8 +363,8 @@ Task<Step> Merger::Publish(uint32_t index, DirectoryEntry expected, uint32_t dep
   co_return Step::kOk;
 }
 
-// [Merge 7] Where one table is not enough, or not wanted: each is replaced by a copy. dir[c] at last, and when dir[s]
-// is known to have been.
+// [Merge 7] Replaces each table by a copy, where one table is not enough or not wanted. dir[c] comes last, once dir[s]
+// is known to be replaced.
 Task<Step> Merger::PublishCopies(Merge merge, bool parent_left, SpareTables* spares) {
   const MergeRecord& terms = merge.terms;
   const uint32_t depth = terms.depth() + 1;
@@ -384,7 +385,7 @@ Task<Step> Merger::PublishCopies(Merge merge, bool parent_left, SpareTables* spa
   co_return reported == Step::kOk ? Step::kRestart : reported;  // nothing became smaller
 }
 
-// [Merge 8] dir[s] does not name the record any more.
+// [Merge 8] Unlinks dir[c]. dir[s] does not name the record any more.
 Task<Step> Merger::UnlinkChild(Merge merge) {
   const DirectoryEntry child = merge.child_word();
   const DirectoryEntry absent = child.Next(merge.terms.child().subtable(), child.depth(), DirectoryState::kAbsent);
@@ -398,8 +399,8 @@ Task<Step> Merger::UnlinkChild(Merge merge) {
 
 // ---- tables that are out of use
 
-// By whoever took the record out of dir[c], where it is last: until then others may come to it, and to the tables, from
-// there.
+// Called by the client that took the record out of dir[c], the last entry to name it. Until then others may come from
+// there to the record and the tables.
 Task<Step> Merger::RetireMerged(Merge merge) {
   if (workbench_.batch().Stale()) co_return Step::kRestart;  // found by sweeping
   epochs_.memory->Retire(RecordExtent(merge));

@@ -1,5 +1,5 @@
-// Merger: merging two sibling subtables into one; whoever meets a merge (merge.cc), and its steps (merge_steps.cc). Two
-// directory entries must change together, so both are first made to name a record of the merge
+// Merger: merges two sibling subtables into one. merge.cc begins merges and helps those that a client meets;
+// merge_steps.cc has the steps. Two directory entries must change together. So both first name a record of the merge
 // (kvs/layout/directory.h), from which anybody can go on. The steps are those of docs/protocol.md,
 // "Merge".
 //
@@ -19,14 +19,14 @@
 
 namespace kvs {
 
-// What a merge is begun for.
+// The purpose of a merge.
 enum class MergeFor : uint8_t {
   kSpace,  // two tables that have few keys become one
-  kJoin,   // the same, however many they have, if that will do
+  kJoin,   // the same, however many keys they have, if they fit
   kCopies  // each is replaced by a copy, which lies elsewhere
 };
 
-// Memory for new subtables, allocated before anything is begun that would need it.
+// Memory for new subtables, allocated before a step begins that would need it.
 struct SpareTables {
   std::array<GlobalAddress, 2> tables;
 
@@ -42,22 +42,22 @@ class Merger : private Part {
       : Part(epochs.common), epochs_(epochs), cache_(epochs.cache), directory_(directory), workbench_(workbench) {}
 
   // ---- meeting a merge
-  // A writer at a closed table, or at the entry of one: op.merge is finished if whoever was at it has stopped. kOk: it
-  // is finished; kRestart: it goes on, or there may soon be memory for it. kFull: there is none.
+  // For a writer at a closed table, or at its directory entry: finishes op.merge if the client that ran it has stopped.
+  // kOk: it is finished; kRestart: it goes on, or there may soon be memory for it. kFull: there is none.
   Task<Step> HelpMerge(Operation& op);
-  // A split of the table of dir[ParentIndex(index)] found `entry` in dir[index], behind its own first step. kOk:
-  // dir[index] is past its birth already, and its table is in a merge with its own child. kRestart: it was the end of
-  // an earlier merge of the two, which is done now.
+  // A split of the table of dir[ParentIndex(index)] found `entry` in dir[index], after its own first step. kOk: the
+  // birth of dir[index] is over, and its table is in a merge with its own child. kRestart: it was the end of an earlier
+  // merge of the two, which is done now.
   Task<Step> PassMerge(uint32_t index, DirectoryEntry entry);
-  // A merge that this client met may have lost whoever was at it, and where only readers go on nobody else finishes it:
-  // begins to look after one, in the background.
+  // The client that ran a merge which this client met may be gone, and where only readers go on nobody else finishes
+  // it. Begins to look after one such merge, in the background.
   void LookAfterMerges();
 
   // ---- beginning one
   // A Delete emptied a slot of `table`.
   void ConsiderMerge(const Operation& op, const TableRef& table);
-  // Merges the table of *index with its sibling, if both are at rest and, to save space, have few enough keys. kOk:
-  // merged; *index is that of the joined table. kRestart: not now, or replaced by copies.
+  // Merges the table of *index with its sibling, if both are NORMAL and, for kSpace, have few enough keys. kOk: merged;
+  // *index is that of the joined table. kRestart: not now, or replaced by copies.
   Task<Step> TryMerge(Operation& op, uint32_t* index, MergeFor purpose = MergeFor::kSpace);
 
  private:
@@ -89,7 +89,7 @@ class Merger : private Part {
   Directory& directory_;
   Workbench& workbench_;
   uint64_t deletes_ = 0;
-  std::unordered_map<uint32_t, uint64_t> merge_not_before_;  // by index: in deletes_
+  std::unordered_map<uint32_t, uint64_t> merge_not_before_;  // by index; a value of deletes_
 };
 
 }  // namespace kvs

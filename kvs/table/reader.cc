@@ -40,7 +40,7 @@ Task<Status> Reader::Get(std::string_view key, std::string* value) {
     if (Failed(op, scanned)) co_return turn.Share(common_.connections.UnavailableStatus("Get"));
     if (scanned == Step::kFull) co_return turn.Share(StatusCode::kOutOfMemory);
     if (scanned != Step::kOk) {
-      if (op.torn) cache_.Forget(table);  // one out of use may name blocks that are used again
+      if (op.torn) cache_.Forget(table);  // a table out of use may name blocks that are used again
       continue;
     }
     if (op.scan.val >= 0) [[likely]] {
@@ -79,7 +79,7 @@ Task<Step> Reader::GetDuringMigration(Operation& op, std::string* value) {
   if (op.scan.any_pending) {  // [Get 4]: this is a child whose split is not finished; the parent may hold the key
     child = op.scan.table;
     if (child.index == 0) co_return Step::kRestart;
-    // Read behind the PEND: if the split is still going on, this is its parent; if not, the child decides alone.
+    // This is read after the PEND. If the split is still going on, this is its parent; if not, the child alone decides.
     const Step found =
         co_await directory_.ReadEntry(op.batch, &op.buffers->directory[0], ParentIndex(child.index), &parent);
     if (found != Step::kOk) co_return found;
@@ -108,8 +108,8 @@ Task<Step> Reader::GetDuringMigration(Operation& op, std::string* value) {
     cache_.Forget(parent);
     const Step resolved = co_await directory_.Resolve(op, &child, &above);
     if (resolved != Step::kOk) co_return resolved;
-    // Several splits behind: begin again at the table that the directory names now. The same if the parent, read behind
-    // the child, is another table by now: what is frozen in this one says nothing about that child.
+    // This table is several splits old: begin again at the table that the directory names now. Do the same if the
+    // parent, read after the child, is another table by now: what is frozen in this one says nothing about that child.
     if (child.index == 0 || child.index == parent.index || ParentIndex(child.index) != parent.index) {
       co_return Step::kRestart;
     }
@@ -129,11 +129,11 @@ Task<Step> Reader::GetDuringMigration(Operation& op, std::string* value) {
     co_return read;
   }
   if (Mutated(Mutation::kChildMissUnchecked)) co_return Step::kOk;
-  // Absent, unless the child's own split began meanwhile and took the key away between the words of the scan.
+  // The key is absent, unless the child's own split began meanwhile and took it away between the words of the scan.
   co_return co_await finder_.CheckHeaders(op);
 }
 
-// The block of a frozen slot that a scan found to be the key's.
+// Reads the block of a frozen slot that a scan found to be the key's.
 Task<Step> Reader::ReadFrozenValue(Operation& op, Slot slot, std::string* value) {
   const uint32_t bytes = FirstReadBytes(slot);
   op.batch.Read(slot.block(), op.buffers->match.data(), bytes);
@@ -155,10 +155,10 @@ Task<Step> Reader::ReadFrozenValue(Operation& op, Slot slot, std::string* value)
 }
 
 // The operation scanned its key's table, found it closed, and saw no value; it had met the merge before. From the
-// moment at which the directory named an engaged merge, the table counts until what takes its place is published, and
-// what it shows frozen is what it held at the end of that: right at a moment within this operation. For the same reason
-// the frozen slot's block is not yet reused. kOk: scan.val tells whether *value was set (>= 0) or the key is absent (<
-// 0).
+// moment at which the directory named an engaged merge, the table counts until its replacement is published. What it
+// shows frozen is what it held at the end of that time, so it is right at a moment within this operation. For the same
+// reason the frozen slot's block is not reused yet. kOk: scan.val tells whether *value was set (>= 0) or the key is
+// absent (< 0).
 Task<Step> Reader::GetFromClosed(Operation& op, std::string* value) {
   // A merge that was undecided may have been given up, and the table split and closed by another since.
   const MergeStatus met = op.merge.terms.state();

@@ -27,9 +27,9 @@ class Reader : private Part {
         directory_(directory),
         finder_(finder) {}
 
-  // The key has a right length.
+  // The key's length must be valid.
   Task<Status> Get(std::string_view key, std::string* value);
-  // Of a read that the steps of the usual case have ended with kOk.
+  // Returns the result of a read that the steps of the usual case have ended with kOk.
   Status ResultOf(const Operation& op, std::string* value);
 
  private:

@@ -6,10 +6,11 @@
 #include "kvs/memory/mutation.h"
 
 namespace kvs {
-// dir[child], behind it dir[parent], behind that dir[child] again. kOk: the parent is splitting into this child, which
-// the directory named before and after it said so. A child is being born only as long as its parent is splitting, so
-// the two belong together; without the first look, the parent could be that of another child, born later in its place.
-// kRestart: no such split is going on, or the directory changed; `migration` has what was read last.
+// Reads dir[child], then dir[parent], then dir[child] again. kOk: the parent is splitting into this child: the
+// directory named the child both before and after it showed the parent splitting. A child is MIGRATING only while its
+// parent is splitting, so the two belong together. Without the first look, the parent's split could be that of another
+// child, born later in its place. kRestart: no such split is going on, or the directory changed; `migration` has what
+// was read last.
 Task<Step> Splitter::ReadSplit(Batch& batch, std::span<uint64_t, 3> words, uint32_t child_index, Migration* migration) {
   const uint32_t parent_index = ParentIndex(child_index);
   const uint64_t ticket = cache_.Ticket();
@@ -43,7 +44,7 @@ Task<Step> Splitter::HelpMigrate(Operation& op) {
   } else if (found != Step::kOk) {
     co_return found;
   }
-  // Unless it is that very child, merged and made anew since: then nothing is PEND in this one.
+  // If dir[child] does not name this very child, MIGRATING, it was made anew since: then nothing is PEND in this one.
   const bool is_pair = migration.child.address == child.address && migration.child.migrating();
   if (!is_pair && !Mutated(Mutation::kHelperTrustsIndexes)) co_return Step::kRestart;
 
@@ -52,7 +53,7 @@ Task<Step> Splitter::HelpMigrate(Operation& op) {
   for (uint32_t c = 0; c < kCandidates; ++c) {
     if (op.Candidate(c).state() == SlotState::kPend) slots[count++] = op.SlotIndex(c);
   }
-  // [Split 4] for these buckets: the parent's headers first, so that no insert can confirm behind the look at its slot.
+  // [Split 4] for these buckets: the parent's headers move first, so that no insert confirms after its slot was read.
   std::array<uint64_t, 4>& headers = op.buffers->headers;
   const auto bucket = [&op](uint32_t b) { return FirstBucket(op.scan.places.place[b / 2]) + b % 2; };
   for (uint32_t b = 0; b < 4; ++b) {
@@ -76,7 +77,7 @@ Task<Step> Splitter::HelpMigrate(Operation& op) {
                                    std::span(reinterpret_cast<BlockHeader*>(op.buffers->match.data()), kCandidates)});
 }
 
-// [Split 5] for many slots at once. The headers of their buckets in the parent have moved.
+// [Split 5] Migrates many slots at once. The headers of their buckets in the parent have moved.
 Task<Step> Splitter::MigrateSlots(const Migration& migration, std::span<const uint32_t> slots,
                                   MigrationScratch scratch) {
   const uint32_t count = static_cast<uint32_t>(slots.size());
@@ -87,7 +88,7 @@ Task<Step> Splitter::MigrateSlots(const Migration& migration, std::span<const ui
   for (uint32_t i = 0; i < count; ++i) todo[i] = i;
 
   while (todo_count > 0) {
-    // All of them by one READ, if they lie together; those that are looked at again by one each.
+    // One READ fetches all of them, if they lie together. Those that are looked at again take one READ each.
     const uint32_t words = SlotWord(slots[todo[todo_count - 1]]) - SlotWord(slots[todo[0]]) + 1;
     const bool together = todo_count == count && words <= scratch.run.size();
     if (together) {
@@ -167,7 +168,7 @@ Task<Step> Splitter::MigrateSlots(const Migration& migration, std::span<const ui
 
 Task<Step> Splitter::Split(Operation& op, TableRef table) {
   if (workbench_.busy()) co_return Step::kRestart;
-  // Without memory, a split whose child is published can still be finished.
+  // Even without memory, a split whose child is published can be finished.
   GlobalAddress spare;
   const Step allocated =
       co_await epochs_.allocator.AllocateTable(op, ChildIndex(table.index, table.entry.depth()), &spare);
@@ -213,8 +214,8 @@ Task<Step> Splitter::FinishAbandonedSplit(const Batch& on_behalf_of, uint32_t ch
   co_return step;
 }
 
-// `spare`: memory for the new table, or none; taken from it if it was used. `met`: the merge that has the table, if one
-// has.
+// `spare` is memory for the new table, or none; it is cleared if the memory was used. `met` becomes the merge that the
+// table is in, if any.
 Task<Step> Splitter::SplitLocked(TableRef table, GlobalAddress* spare, Merge* met) {
   uint64_t* words = workbench_.words().words.data();
   TableRef parent;
@@ -230,7 +231,7 @@ Task<Step> Splitter::SplitLocked(TableRef table, GlobalAddress* spare, Merge* me
     co_return finished == Step::kOk ? Step::kRestart : finished;
   }
   const uint32_t depth = parent.entry.depth();
-  if (depth > table.entry.depth()) {  // somebody was faster
+  if (depth > table.entry.depth()) {  // another client was faster
     cache_.Insert(parent);
     co_return Step::kOk;
   }
@@ -250,11 +251,11 @@ Task<Step> Splitter::SplitLocked(TableRef table, GlobalAddress* spare, Merge* me
   co_return co_await FinishSplit(child_index);
 }
 
-// [Split 3] The new subtable, all PEND, and its directory entry; or another client's, which is adopted. kRestart: the
-// split that `parent` shows is finished.
+// [Split 3] Writes the new subtable, all PEND, and publishes it in the directory, or adopts another client's. kRestart:
+// the split that `parent` shows is finished.
 Task<Step> Splitter::PublishChild(TableRef parent, uint32_t child_index, GlobalAddress* spare) {
-  // The parent behind the child: if it is still in this split, so was the child when it was read; then an ABSENT one
-  // can only become this split's, and a late CAS of it fails.
+  // The parent is read after the child: if the parent is still in this split, so was the child when it was read. Then
+  // an ABSENT child can only become this split's child, and a late CAS of it fails.
   uint64_t* words = workbench_.words().words.data();
   Batch& batch = workbench_.batch();
   batch.Read(directory_.EntryAddress(child_index), &words[0], sizeof(uint64_t));
@@ -272,7 +273,8 @@ Task<Step> Splitter::PublishChild(TableRef parent, uint32_t child_index, GlobalA
   const uint32_t depth = parent.entry.depth() + 1;
   FormatSubtable(workbench_.image(), common_.shape.geometry, BucketHeader(depth, child_index, 0),
                  Mutated(Mutation::kChildStartsFree) ? Slot::Free() : Slot::Pend());
-  const GlobalAddress table = std::exchange(*spare, {});  // a verb that failed may yet be carried out: not used again
+  const GlobalAddress table =
+      std::exchange(*spare, {});  // a failed verb may still execute: this memory is not used again
   batch.Write(workbench_.image().data(), table, static_cast<uint32_t>(common_.shape.geometry.bytes()));
   const Outcome written = co_await batch.Run();
   if (written != Outcome::kOk) co_return Step::kUnavailable;
@@ -285,7 +287,7 @@ Task<Step> Splitter::PublishChild(TableRef parent, uint32_t child_index, GlobalA
   co_return Step::kOk;
 }
 
-// [Split 4] All headers of the parent. The parent's image stays on the workbench.
+// [Split 4] Moves all headers of the parent. The parent's image stays on the workbench.
 Task<Step> Splitter::MoveHeaders(const Migration& migration) {
   Batch& batch = workbench_.batch();
   batch.Read(migration.parent.address, workbench_.image().data(),
@@ -305,7 +307,7 @@ Task<Step> Splitter::MoveHeaders(const Migration& migration) {
   co_return Step::kOk;
 }
 
-// [Split 4 to 7] From any state of the split that made dir[child_index]; idempotent. kOk: it is finished.
+// [Split 4 to 7] Finishes the split that made dir[child_index], from any state; idempotent. kOk: it is finished.
 Task<Step> Splitter::FinishSplit(uint32_t child_index) {
   const std::span<uint64_t, 3> words = std::span(workbench_.words().words).first<3>();
   Batch& batch = workbench_.batch();
@@ -315,7 +317,7 @@ Task<Step> Splitter::FinishSplit(uint32_t child_index) {
   const DirectoryEntry parent = migration.parent.entry;
   if (!parent.splitting() || parent.depth() != migration.depth) co_return Step::kOk;
   if (migration.child.entry.merging()) {
-    // In dir[child] before dir[parent] was read, and not in that: so it is no merge that began since.
+    // dir[child] named the merge before dir[parent] was read, which did not name it. So it did not begin since.
     if (words[0] != words[2]) co_return Step::kRestart;
     const Step passed = co_await merger_.PassMerge(child_index, migration.child.entry);
     if (passed != Step::kOk) co_return passed;
@@ -333,7 +335,7 @@ Task<Step> Splitter::FinishSplit(uint32_t child_index) {
       for (uint32_t s = 0; s < common_.shape.geometry.slots(); ++s)
         migration.early.push_back(workbench_.ImageSlot(s).word());
     }
-    // [Split 5] Every slot that nobody has decided.
+    // [Split 5] Migrate every slot that nobody has decided.
     batch.Read(migration.child.address, workbench_.image().data(), table_bytes);
     const Outcome child_image = co_await batch.Run();
     if (child_image != Outcome::kOk) co_return Step::kUnavailable;
@@ -352,12 +354,12 @@ Task<Step> Splitter::FinishSplit(uint32_t child_index) {
       const Step moved = co_await MoveHeaders(migration);
       if (moved != Step::kOk) co_return moved;
     }
-    // [Split 6] Now that all of the child is decided, what is frozen in the parent is history.
+    // [Split 6] Now that all of the child is decided, FRZ in the parent does not count any more.
     batch.Read(migration.parent.address, workbench_.image().data(), table_bytes);
     const Outcome parent_image = co_await batch.Run();
     if (parent_image != Outcome::kOk) co_return Step::kUnavailable;
-    // Slots of the parent's *next* split are frozen too, and they count. It cannot begin before this split is finished:
-    // if the directory, read behind the image, says that it is not, all that the image shows is this split's.
+    // The parent's *next* split freezes slots too, and those count. It cannot begin before this split is finished. If
+    // the directory, read after the image, says that this one is unfinished, all FRZ in the image is this split's.
     TableRef child_now;
     const Step child_reread = co_await directory_.ReadEntry(batch, &words[0], child_index, &child_now);
     if (child_reread != Step::kOk) co_return child_reread;
@@ -374,7 +376,7 @@ Task<Step> Splitter::FinishSplit(uint32_t child_index) {
     }
   }
 
-  // [Split 7] The child first: while the parent is splitting, the split is still to be finished.
+  // [Split 7] The child goes first: while the parent is splitting, the split still counts as unfinished.
   const DirectoryEntry child_done = migration.child.entry.Next(migration.depth + 1, DirectoryState::kNormal);
   const DirectoryEntry parent_done = migration.parent.entry.Next(migration.depth + 1, DirectoryState::kNormal);
   if (migration.child.migrating()) {

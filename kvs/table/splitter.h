@@ -1,6 +1,6 @@
-// Splitter: splitting a subtable, and helping with somebody else's split. Slot i of the parent can move only to slot i
-// of the child; one CAS on the child's slot decides it for ever, so splitter, helper, successor and late-comer all
-// issue the same idempotent CASes. The steps are those of docs/protocol.md, "Split".
+// Splitter: splits a subtable, and helps with another client's split. Slot i of the parent can move only to slot i of
+// the child; one CAS on the child's slot decides it for ever. So the splitter, a helper, a successor and a latecomer
+// all issue the same idempotent CASes. The steps are those of docs/protocol.md, "Split".
 //
 // Thread safety: the client's thread.
 #ifndef KVS_TABLE_SPLITTER_H_
@@ -28,29 +28,29 @@ class Splitter : private Part {
         workbench_(workbench),
         merger_(merger) {}
 
-  // kOk: `table` was split, by this client or while it looked. kRestart: another client is at it, or there may soon be
-  // memory for it. kFull: there is none, or the directory does not go deeper.
+  // kOk: `table` was split, by this client or while it looked. kRestart: another client is splitting it, or there may
+  // soon be memory for it. kFull: there is none, or the directory does not go deeper.
   Task<Step> Split(Operation& op, TableRef table);
-  // Decides the PEND candidates of the operation's last scan, a child whose split is not finished.
+  // Decides the PEND candidates of the operation's last scan, which was of a child whose split is not finished.
   Task<Step> HelpMigrate(Operation& op);
-  // The split that made dir[child_index], if it still has to be finished and whoever was at it has stopped. The client
-  // must have an operation in flight, or a pin of its own, for the tables and blocks that this reads.
+  // Finishes the split that made dir[child_index], if it is unfinished and the client that ran it has stopped. The
+  // client must have an operation in flight, or a pin of its own, for the tables and blocks that this reads.
   Task<Step> FinishAbandonedSplit(const Batch& on_behalf_of, uint32_t child_index);
 
  private:
   // A split of the table dir[parent] into dir[child] whose child is published.
   struct Migration {
     TableRef parent, child;
-    uint32_t depth = 0;           // of the parent before
+    uint32_t depth = 0;           // of the parent before the split
     std::vector<uint64_t> early;  // Mutation::kSlotBeforeHeader: the parent's slots as they were before; else empty
   };
-  // What MigrateSlots works with: `count` slots at most, all registered.
+  // The registered memory that MigrateSlots works with; it has room for all its slots.
   struct MigrationScratch {
     Batch* batch;
     std::span<uint64_t> slots;
     std::span<uint64_t> cas;
     std::span<BlockHeader> blocks;
-    std::span<uint64_t> run{};  // for words that lie together, of the slots and between
+    std::span<uint64_t> run{};  // for neighbouring words: those of the slots and those between them
   };
   Task<Step> ReadSplit(Batch& batch, std::span<uint64_t, 3> words, uint32_t child_index, Migration* migration);
   Task<Step> SplitLocked(TableRef table, GlobalAddress* spare, Merge* met);

@@ -15,7 +15,7 @@
 
 namespace kvs {
 
-// In the order in which they build on each other.
+// The members are in the order in which they build on each other.
 struct Table {
   // `arena`: Workbench::ArenaBytes of registered memory.
   Table(Epochs& epochs, ArenaPart arena)

@@ -52,7 +52,7 @@ Task<Step> Workbench::LockTable(TableRef table, uint64_t token, uint64_t* takeov
 Task<Step> Workbench::UnlockTable(TableRef table, uint64_t token) {
   if (Mutated(Mutation::kNeverUnlocked)) co_return Step::kOk;
   batch_.CompareSwap(table.address, token, 0, &words().cas[0]);
-  const Outcome unlocked = co_await batch_.Run();  // lost: somebody took over, and unlocks
+  const Outcome unlocked = co_await batch_.Run();  // lost: another client took over, and will unlock
   co_return unlocked == Outcome::kOk ? Step::kOk : Step::kUnavailable;
 }
 

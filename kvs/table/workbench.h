@@ -22,7 +22,7 @@
 
 namespace kvs {
 
-// At an offset of the table.
+// The address at an offset of the table.
 inline GlobalAddress At(const TableRef& table, uint64_t offset) {
   return {table.address.node, table.address.offset + offset};
 }
@@ -50,13 +50,13 @@ class Workbench : private Part {
   // ---- whose turn it is
   // A split or merge is under way.
   bool busy() const { return busy_; }
-  // For the sake of an operation with this batch.
+  // Begins work for the operation that has this batch.
   void Begin(const Batch& on_behalf_of);
   void End() { busy_ = false; }
-  // Begins a split or merge that no operation waits for. `in_background` until it has ended.
+  // Begins a split or merge that no operation waits for. in_background() is true until it has ended.
   void Background(Task<void> task);
   bool in_background() const { return background_ > 0; }
-  // The caller is one, as long as this lives.
+  // As long as this lives, the caller counts as background work.
   class InBackground {
    public:
     explicit InBackground(Workbench& workbench) : workbench_(workbench) { ++workbench_.background_; }
@@ -70,7 +70,7 @@ class Workbench : private Part {
 
   // ---- locks, which only avoid double work
   uint64_t NewToken() { return uint64_t{registrar_.client_index() + 1} << 32 | (common_.random() & 0xffffffff); }
-  // `takeovers`: counted there if the lock was somebody else's.
+  // `takeovers` is incremented if the lock was taken over from another client.
   Task<Step> LockTable(TableRef table, uint64_t token, uint64_t* takeovers);
   Task<Step> UnlockTable(TableRef table, uint64_t token);
 
@@ -87,7 +87,7 @@ class Workbench : private Part {
   }
 
  private:
-  // A lock word as last seen, and since when it has not changed.
+  // A lock word as it was last seen, and the time since which it has not changed.
   struct SeenLock {
     uint64_t word = 0;
     int64_t since_ns = 0;

@@ -1,7 +1,7 @@
-// The usual case of a write, in which nothing moves and nobody else wants the key: a sequence of steps, each of which
-// looks at what the last round trip has brought and asks for the next. Then what becomes of a write that they have not
-// ended. At the end is what concerns a write's block: its memory, what is in it, and what becomes of it and of the one
-// that it replaces.
+// First comes the usual case of a write, in which nothing moves and nobody else wants the key. It is a sequence of
+// steps, each of which looks at what the last round trip has brought and asks for the next. Then comes what happens to
+// a write that the steps have not ended. At the end is what concerns a write's block: its memory, its contents, and
+// what becomes of it and of the block that it replaces.
 #include <algorithm>
 #include <span>
 
@@ -12,7 +12,7 @@
 namespace kvs {
 namespace {
 
-// Lost CASes that are answered by looking at the slot's new block, rather than by backing off and scanning again.
+// How many lost CASes are answered by looking at the slot's new block, rather than by backing off and scanning again.
 constexpr uint32_t kLooksAgain = 1;
 
 }  // namespace
@@ -45,7 +45,8 @@ Step Writer::GoOnWriting(PendingWrite& write, Batch& batch) {
   return Step::kOk;
 }
 
-// [Write 1] The block travels beside the scan. kRun: both have been asked for; else it is no usual case.
+// [Write 1] The block's WRITE goes out together with the scan. kRun: both have been asked for. Else it is not the usual
+// case.
 Step Writer::BeginWrite(PendingWrite& write, Batch& batch) {
   Operation& op = *write.op;
   op.inserts = write.inserts();
@@ -55,7 +56,7 @@ Step Writer::BeginWrite(PendingWrite& write, Batch& batch) {
       addresses_.Count(common_.clock);  // else BeginRead does
       return Step::kRestart;
     }
-    (void)BuildNewBlock(write);  // which fails for want of memory for a large one
+    (void)BuildNewBlock(write);  // this fails only if there is no memory for a large block
   }
   if (const Step begun = finder_.BeginRead(op, batch); begun != Step::kRun) return begun;
   write.phase = PendingWrite::Phase::kScan;
@@ -66,7 +67,7 @@ Step Writer::BeginWrite(PendingWrite& write, Batch& batch) {
   return Step::kRun;
 }
 
-// The scan found the key's value, or that it is absent and that nothing moves.
+// The scan found the key's value, or found that the key is absent and nothing moves.
 Step Writer::Publish(PendingWrite& write, Batch& batch) {
   Operation& op = *write.op;
   if (op.scan.val >= 0) {  // [Write 2]
@@ -86,7 +87,7 @@ Step Writer::Publish(PendingWrite& write, Batch& batch) {
     write.result = StatusCode::kNotFound;
     return Step::kOk;
   }
-  // [Write 6a] On one queue, the scan behind the CAS: it sees whatever was there when the tentative slot appeared.
+  // [Write 6a] The scan follows the CAS on one queue, so it sees whatever was there when the tentative slot appeared.
   const int candidate = ChooseFreeSlot(op.scan.places, FreeSlots(op.buffers->candidates()));
   if (candidate < 0) return Step::kFull;
   write.candidate = static_cast<uint32_t>(candidate);
@@ -121,7 +122,7 @@ Step Writer::LookBehindTentative(PendingWrite& write, Batch& batch) {
   return Step::kRun;
 }
 
-// A CAS of the slot, the old word of which will be in cas[0].
+// Asks for a CAS of the slot. The slot's old word will be in cas[0].
 void Writer::AskToSwap(PendingWrite& write, Batch& batch, Slot old, Slot now) {
   const NewBlock& block = write.block;
   if (Mutated(Mutation::kBlockNotAwaited) && block.local != nullptr && !block.shown &&
@@ -131,13 +132,13 @@ void Writer::AskToSwap(PendingWrite& write, Batch& batch, Slot old, Slot now) {
   batch.CompareSwap(write.at(), old.word(), now.word(), &write.op->buffers->cas[0]);
 }
 
-// [Write 2] What a write puts in the place of the VAL slot `old`.
+// [Write 2] Returns what a write puts in the place of the VAL slot `old`.
 Slot Writer::Replacement(const PendingWrite& write, Slot old) {
   if (write.kind == OpKind::kDelete) return Slot::Free();
   return write.block.InState(SlotState::kVal, write.op->hash.fingerprint(), static_cast<uint8_t>(old.version() + 1));
 }
 
-// That took effect.
+// [Write 2] The CAS of the VAL slot took effect.
 void Writer::Replaced(PendingWrite& write) {
   Operation& op = *write.op;
   write.block.published = true;
@@ -173,7 +174,7 @@ Task<Step> Writer::SettleWrite(PendingWrite& write) {
       if (outcome != Outcome::kOk) {
         const Step aborted = co_await AbortTentative(write);
         if (aborted == Step::kUnavailable) co_return InDoubt(write);
-        write.block = {};  // a verb that names it has an unknown outcome: nobody uses it again
+        write.block = {};  // a verb that names the block has an unknown outcome: nobody uses it again
         co_return Step::kRestart;
       }
       if (op.buffers->cas[0] != Slot::Free().word()) {
@@ -188,7 +189,7 @@ Task<Step> Writer::SettleWrite(PendingWrite& write) {
   co_return co_await LookAtConfirm(write, outcome);
 }
 
-// [Write 2] That CAS had `outcome`, or was lost. As SettleWrite.
+// [Write 2] The CAS of the VAL slot had `outcome`, or was lost. Returns what SettleWrite returns.
 Task<Step> Writer::ReplaceAfterAll(PendingWrite& write, Outcome outcome) {
   Operation& op = *write.op;
   for (uint32_t looks = 0;; ++looks) {
@@ -223,9 +224,9 @@ Task<Step> Writer::ReplaceAfterAll(PendingWrite& write, Outcome outcome) {
   }
 }
 
-// [Write 2] A lost CAS returned the word that is in the slot now. If that is a value whose block holds this very key,
-// which has to be read, the next CAS may expect it: no scan is needed. The slot is read again behind the block: if it
-// goes on changing, that CAS would be lost as well. kOk: the slot's candidate is the word to expect. kRestart: scan
+// [Write 2] A lost CAS returned the word that is in the slot now. The next CAS may expect that word, without a scan, if
+// it is a value whose block holds this very key; so the block is read. The slot is read again after the block: if it
+// goes on changing, the next CAS would be lost as well. kOk: the slot's candidate is the word to expect. kRestart: scan
 // again.
 Task<Step> Writer::LookAgain(PendingWrite& write, Slot there) {
   Operation& op = *write.op;
@@ -246,7 +247,7 @@ Task<Step> Writer::LookAgain(PendingWrite& write, Slot there) {
   co_return Step::kOk;
 }
 
-// [Write 6b to 6f] The tentative slot was made, and the scan behind that ended as `scanned`. As SettleWrite.
+// [Write 6b to 6f] The tentative slot was made; the scan after that ended as `scanned`. Returns what SettleWrite does.
 Task<Step> Writer::ConfirmAfterAll(PendingWrite& write, Step scanned) {
   Operation& op = *write.op;
   const TableRef table = op.scan.table;
@@ -301,7 +302,7 @@ void Writer::AskToConfirm(PendingWrite& write) {
                               &write.op->buffers->cas[0]);
 }
 
-// [Write 6f] That CAS had `outcome`. As SettleWrite.
+// [Write 6f] The CAS that confirms had `outcome`. Returns what SettleWrite returns.
 Task<Step> Writer::LookAtConfirm(PendingWrite& write, Outcome outcome) {
   Operation& op = *write.op;
   if (outcome == Outcome::kFenced) co_return InDoubt(write);  // it was never posted
@@ -334,7 +335,7 @@ Task<Step> Writer::AbortTentative(PendingWrite& write) {
   co_return aborted == Outcome::kOk ? Step::kOk : Step::kUnavailable;  // lost: somebody else had killed it
 }
 
-// It cannot be told whether the tentative slot is there, but nobody makes a value of it. As SettleWrite.
+// Nobody can tell whether the tentative slot is there, but nobody makes it a value. Returns what SettleWrite does.
 Step Writer::InDoubt(PendingWrite& write) {
   if (!Failed(*write.op, Step::kUnavailable)) return Step::kRestart;
   write.block.in_doubt = true;
@@ -342,9 +343,9 @@ Step Writer::InDoubt(PendingWrite& write) {
   return Step::kOk;
 }
 
-// A CAS that publishes ended with an error, from `before` to `after` in the slot at `at`. Nothing of it can be carried
-// out any more (krcore/rnic.h), so that a look tells what has become of it. kOk: it was carried out. kRestart: it
-// was not. kUnavailable: that cannot be told.
+// A CAS that publishes, from `before` to `after` in the slot at `at`, ended with an error. It cannot execute any more
+// (krcore/rnic.h), so a look at the slot tells what became of it. kOk: it was carried out. kRestart: it was not.
+// kUnavailable: that cannot be told.
 Task<Step> Writer::LookAtOutcome(Operation& op, GlobalAddress at, Slot before, Slot after) {
   constexpr int kLooks = 4;
   for (int look = 0; look < kLooks && !op.batch.Stale() && !epochs_.operations.OutOfTime(op); ++look) {
@@ -354,7 +355,7 @@ Task<Step> Writer::LookAtOutcome(Operation& op, GlobalAddress at, Slot before, S
       const Slot found(op.buffers->cas[0]);
       ++common_.stats.outcomes_looked_up;
       if (found == before) co_return Step::kRestart;
-      // A word with a block of one's own is nobody else's; a FREE one may be.
+      // A word that names this client's own block is nobody else's; a FREE word may be.
       const bool own = after.has_block() && (found == after || found == after.WithState(SlotState::kFrz));
       co_return own ? Step::kOk : Step::kUnavailable;
     }
@@ -373,19 +374,19 @@ Status Writer::UnknownStatus() const {
 
 // ---- the block
 
-// Memory for the block, if the client has some at hand. kRun: it has not, and epochs_.allocator.Allocate() gets it.
+// Takes memory for the block, if the client has some at hand. kRun: it has none; Allocator::Allocate gets some.
 Step Writer::PlaceBlock(PendingWrite& write) {
   Operation& op = *write.op;
   NewBlock& block = write.block;
   block.content_bytes = BlockBytes(op.key.size(), write.value.size());
   block.bytes = RoundBlockBytes(block.content_bytes, common_.shape.chunk_bytes);
-  // On the node of the key's subtable, if that is known: one queue then orders its READ behind the bucket's.
+  // Prefer the node of the key's subtable, if that is known: one queue then orders its READ after the bucket's.
   TableRef table;
   block.preferred = cache_.Lookup(op.hash, &table) ? table.address.node : krcore::kNoNode;
   return epochs_.allocator.AllocateAtOnce(op, block.bytes, block.preferred, &block.address) ? Step::kOk : Step::kRun;
 }
 
-// Writes the block, which has its memory, into a buffer of the client's. kFull: there is none for so large a block.
+// Builds the block, which has its memory, in a local buffer. kFull: there is no buffer for so large a block.
 Step Writer::BuildNewBlock(PendingWrite& write) {
   Operation& op = *write.op;
   NewBlock& block = write.block;
@@ -414,7 +415,7 @@ bool Writer::SendBlock(Operation& op, NewBlock* block) {
   return true;
 }
 
-// The block of a slot that this client emptied or replaced.
+// Retires the block of a slot that this client emptied or replaced.
 void Writer::RetireOld(Operation& op, Slot old) {
   const TableRef& table = op.scan.table;
   const uint64_t bytes = old.length_units() == kLargeBlock

@@ -9,8 +9,8 @@
 namespace kvs {
 namespace {
 
-// Restarts that a writer without a free slot waits before it kills somebody else's tentative slot: its owner, if it
-// is alive, needs one round trip more.
+// How many restarts a writer without a free slot waits before it kills another client's tentative slot. The owner, if
+// alive, needs only one more round trip.
 constexpr uint32_t kStarvedAttempts = 8;
 
 // Beginning again after progress is no reason to back off, nor a sign of starvation.
@@ -22,7 +22,7 @@ void Progressed(Operation& op) {
 
 }  // namespace
 
-// A step of the write in its operation's own batch. Whether there is to be a further one.
+// Takes a step of the write in its operation's own batch. Awaiting it tells whether there is to be a further one.
 auto Writer::TakeStep(PendingWrite& write) {
   Batch& batch = write.op->batch;
   struct Awaiter : decltype(batch.Run()) {
@@ -72,7 +72,8 @@ void Writer::EndWrite(const PendingWrite& write) {
   GiveBackUnused(write);
 }
 
-// The steps of Publish in a coroutine of their own, and what they leave. As SettleWrite; kFull: no slot is free.
+// Runs the steps of Publish in a coroutine of their own, and settles what they leave. Returns what SettleWrite returns,
+// or kFull: no slot is free.
 Task<Step> Writer::PublishAlone(PendingWrite& write) {
   Operation& op = *write.op;
   if (op.batch.Stale()) co_return Step::kRestart;
@@ -85,7 +86,7 @@ Task<Step> Writer::PublishAlone(PendingWrite& write) {
   co_return step;
 }
 
-// The whole of it, for what the steps could not do. Ends with write.result.
+// Does the whole write, where the steps could not. It ends with write.result.
 Task<void> Writer::WriteAfterAll(PendingWrite& write) {
   Operation& op = *write.op;
   NewBlock& block = write.block;
@@ -97,8 +98,8 @@ Task<void> Writer::WriteAfterAll(PendingWrite& write) {
     result = common_.connections.UnavailableStatus(what);
     return true;
   };
-  bool backs_off = !write.unpublished();  // it is in somebody's way
-  // The steps have not got so far as to use it, or it was wrong.
+  bool backs_off = !write.unpublished();  // it is in another client's way
+  // The guess counts only if the steps have not got so far as to use it; otherwise it was wrong.
   Slot guess = backs_off ? Slot::Free() : addresses_.Lookup(op.hash.h1);
   for (;; backs_off = true) {
     if (backs_off) co_await epochs_.operations.BackOff(op);
@@ -108,9 +109,9 @@ Task<void> Writer::WriteAfterAll(PendingWrite& write) {
     }
     if (op.batch.Stale()) [[unlikely]] {
       epochs_.operations.BeginAgain(op);
-      block = {};  // not this registration's to use
+      block = {};  // it belongs to an earlier registration
     } else if (block.address.valid() && epochs_.memory->IsEvacuating(block.address)) [[unlikely]] {
-      block = {};  // its chunk is being emptied, and who waited does not hold that up any more
+      block = {};  // its chunk is being emptied, and an operation that waited does not hold that up any more
     }
     if (has_block && !block.address.valid()) {
       Step prepared = PlaceBlock(write);
@@ -136,7 +137,7 @@ Task<void> Writer::WriteAfterAll(PendingWrite& write) {
       if (resolved != Step::kOk) continue;
     }
 
-    // [Write 1] The block travels beside the scan.
+    // [Write 1] The block's WRITE goes out together with the scan.
     if (block.address.valid() && !block.written && !SendBlock(op, &block)) {
       result = common_.connections.UnavailableStatus("writing a block");
       break;
@@ -150,13 +151,13 @@ Task<void> Writer::WriteAfterAll(PendingWrite& write) {
       break;
     }
     if (scanned != Step::kOk) {
-      if (op.torn) cache_.Forget(table);  // one out of use may name blocks that are used again
+      if (op.torn) cache_.Forget(table);  // a table out of use may name blocks that are used again
       continue;
     }
 
     if (op.scan.frz >= 0 && Mutated(Mutation::kUpdateOfFrz)) op.scan.val = op.scan.frz;
     if (op.scan.val < 0) {
-      // [Write 3] It may have moved to a child, or with all others to another table.
+      // [Write 3] The key may have moved to a child, or, with all others, to another table.
       if (!op.scan.headers_fit || op.scan.frz >= 0) {
         const Step left = co_await LeaveTable(op);
         if (fails(left, "finding the subtable")) break;
@@ -168,7 +169,7 @@ Task<void> Writer::WriteAfterAll(PendingWrite& write) {
         if (left == Step::kOk) Progressed(op);
         continue;
       }
-      // [Write 4] Nothing is absent, and nothing may be inserted, before all candidates are decided.
+      // [Write 4] No key counts as absent, and none may be inserted, before all candidates are decided.
       if (op.scan.any_pending && !Mutated(Mutation::kWriteAtChildUnhelped)) {
         const Step helped = co_await splitter_.HelpMigrate(op);
         if (fails(helped, "helping a split")) break;
@@ -201,8 +202,8 @@ Task<void> Writer::WriteAfterAll(PendingWrite& write) {
   }
 }
 
-// [Write 3] The table of the last scan may not be the key's any more. kOk: another one is; what is known of it is in
-// the cache.
+// [Write 3] The table of the last scan may not be the key's any more. kOk: another table is the key's, and the cache
+// has what is known of it.
 Task<Step> Writer::LeaveTable(Operation& op) {
   const TableRef table = op.scan.table;
   if (op.scan.closed && op.merge.known()) co_return co_await merger_.HelpMerge(op);
@@ -214,8 +215,8 @@ Task<Step> Writer::LeaveTable(Operation& op) {
   co_return fresh.address == table.address ? Step::kRestart : Step::kOk;
 }
 
-// No candidate is FREE: split the table, or, having waited long enough, kill a tentative slot whose owner may be dead.
-// kFull: *why_not.
+// No candidate is FREE. Splits the table or, after it has waited long enough, kills a tentative slot whose owner may be
+// dead. kFull: *why_not has the reason.
 Task<Step> Writer::MakeRoom(Operation& op, Status* why_not) {
   uint32_t count = 0;
   std::array<uint8_t, kCandidates> victims;
@@ -228,9 +229,9 @@ Task<Step> Writer::MakeRoom(Operation& op, Status* why_not) {
     const Outcome killed = co_await op.batch.Run();
     co_return killed == Outcome::kOk ? Step::kRestart : Step::kUnavailable;
   }
-  if (workbench_.busy()) co_return Step::kRestart;  // as Split would say, so there is no need to read
+  if (workbench_.busy()) co_return Step::kRestart;  // Split would say so too, so there is no need to read
   const Step splittable = co_await CanBeSplit(op, why_not);
-  // Where splitting does not help, a tentative slot that is given up, or killed, does.
+  // Where splitting does not help, it helps that a tentative slot is given up or killed.
   if (splittable == Step::kFull && count > 0) co_return Step::kRestart;
   if (splittable != Step::kOk) co_return splittable;
   const Step split = co_await splitter_.Split(op, op.scan.table);
@@ -240,8 +241,8 @@ Task<Step> Writer::MakeRoom(Operation& op, Status* why_not) {
   co_return split;
 }
 
-// Whether splits can take any of the candidates, which are all in use, away from the key. kFull: they cannot. A split
-// in vain would only be the first of many, up to the largest depth.
+// Checks whether splits can take any of the candidates, all in use, away from the key. kFull: they cannot. One useless
+// split would only be the first of many, up to the largest depth.
 Task<Step> Writer::CanBeSplit(Operation& op, Status* why_not) {
   auto* const blocks = reinterpret_cast<BlockHeader*>(op.buffers->match.data());
   for (uint32_t c = 0; c < kCandidates; ++c) {

@@ -1,5 +1,5 @@
-// Writer: Put, Insert, Update and Delete. A write goes by the steps of its usual case (write_steps.cc). What these
-// leave is settled there too, and if the write is undone then it begins again, in a loop that knows everything
+// Writer: Put, Insert, Update and Delete. A write takes the steps of the usual case (write_steps.cc). What these leave
+// is settled there too. If the write has not taken effect then, it begins again in a loop that handles every case
 // (writer.cc). The steps are those of docs/protocol.md, "Writes".
 //
 // Thread safety: the client's thread.
@@ -30,7 +30,7 @@ struct NewBlock {
   uint64_t birth = 0;          // epoch
   const std::byte* local = nullptr;
   uint32_t lkey = 0;
-  krcore::NodeId preferred = krcore::kNoNode;  // where it was to be
+  krcore::NodeId preferred = krcore::kNoNode;  // the node that it should be on
   bool written = false;                        // the WRITE has completed
   bool shown = false;                          // it was in a slot, if only tentatively: others may be reading it
   bool published = false;                      // it is in a VAL slot
@@ -41,26 +41,26 @@ struct NewBlock {
   }
 };
 
-// A write of one key: the block that it is about to publish, and how far it has come. Lives in the coroutine, or call,
-// that the write belongs to.
+// A write of one key: the block that it is about to publish, and how far it has come. It lives in the coroutine or call
+// to which the write belongs.
 struct PendingWrite {
-  // What is waited for: the last thing that was asked for and not looked at yet.
+  // What the write waits for: what it asked for last and has not looked at yet.
   enum class Phase : uint8_t {
     kBegin,    // nothing yet
     kScan,     // [Write 1] the block's WRITE, the buckets, the blocks that match, [Write 5] the headers again
-    kScanned,  // nothing: all of that is there, and shows that the write may be published
+    kScanned,  // nothing: all of that has arrived, and shows that the write may be published
     kReplace,  // [Write 2] the CAS of a VAL slot
-    kInsert,   // [Write 6a] the CAS of a FREE slot to one's own tentative one, and the buckets again
-    kConfirm,  // [Write 6f] the CAS that makes a value of that
+    kInsert,   // [Write 6a] the CAS of a FREE slot to the write's tentative one, and the buckets again
+    kConfirm,  // [Write 6f] the CAS that turns it into a value
   };
 
   PendingWrite(Operation& operation, OpKind write_kind, std::string_view written)
       : op(&operation), kind(write_kind), value(written) {}
 
   bool inserts() const { return kind == OpKind::kPut || kind == OpKind::kInsert; }
-  // No verb that names the block in a slot was asked for.
+  // No verb that puts the block's address into a slot has been asked for.
   bool unpublished() const { return phase <= Phase::kScanned; }
-  // Of kReplace and what follows. The slot's address.
+  // The slot's address, in kReplace and the phases after it.
   GlobalAddress at() const { return op->SlotAddress(candidate); }
 
   Operation* op;
@@ -68,13 +68,12 @@ struct PendingWrite {
   std::string_view value;
   NewBlock block;
   Phase phase = Phase::kBegin;
-  Step step = Step::kRun;          // what the last step said (GoOnWriting),
-  Outcome outcome = Outcome::kOk;  // and how what it asked for ended
-  uint32_t candidate = 0;          // the slot of kReplace and what follows,
-  Slot old, now;          // and what it is to be changed from and to; in the phases after kReplace `now` is the
-                          // tentative slot
-  krcore::Status result;  // once it has ended,
-  bool existed = true;    // and whether the key was there
+  Step step = Step::kRun;          // what GoOnWriting last returned
+  Outcome outcome = Outcome::kOk;  // how what it asked for ended
+  uint32_t candidate = 0;          // the slot, in kReplace and the phases after it
+  Slot old, now;                   // what it changes from and to; after kReplace `now` is the tentative slot
+  krcore::Status result;           // how the write ended
+  bool existed = true;             // whether the key was there
 };
 
 class Writer : private Part {
@@ -92,7 +91,7 @@ class Writer : private Part {
         merger_(merger),
         splitter_(splitter) {}
 
-  // A write of its own, to its end. Key and value have right lengths.
+  // Runs one write to its end. The lengths of key and value must be valid.
   Task<Status> Write(OpKind kind, std::string_view key, std::string_view value);
 
   // ---- its steps, for one write or for many at a time, in a coroutine or without one
@@ -102,20 +101,20 @@ class Writer : private Part {
   //     write.outcome = co_await batch.Run();
   //   } while (GoesOn(write.step, write.outcome, batch));
   //
-  // What was asked for is there. kOk: the write has ended, write.result is how; kRun: more has been asked for; else it
-  // is no usual case, and for SettleWrite, with kFull if no slot is FREE (or there is no memory for a large READ).
+  // Call it when what was asked for has arrived. kOk: the write has ended with write.result; kRun: more has been asked
+  // for. Any other result means that this is not the usual case, and SettleWrite must follow; kFull: no slot is FREE
+  // (or there is no memory for a large READ).
   Step GoOnWriting(PendingWrite& write, Batch& batch);
-  // From what was asked for last it is told, or brought about, whether the write has taken effect.
+  // Finds out from what was asked for last whether the write has taken effect, or settles that.
   //
-  // How a write that has ended its steps has ended. kOk: write.result. kRestart: it has not taken effect and will not,
-  // and may begin again. kUnavailable: nor has it, for nothing was published, but a memory node of that round trip is
-  // away.
+  // kOk: the write has ended with write.result. kRestart: it has not taken effect and will not; it may begin again.
+  // kUnavailable: nor has it, because nothing was published, but a memory node of that round trip is away.
   Task<Step> SettleWrite(PendingWrite& write);
-  // What is left of a write that the steps have not ended: SettleWrite, and then whatever it takes.
+  // Does the rest of a write that the steps have not ended: SettleWrite, and then whatever it takes.
   Task<void> FinishWrite(PendingWrite& write);
-  // Of one that has ended.
+  // Call it for a write that has ended.
   void EndWrite(const PendingWrite& write);
-  // The operation's own block, if no VAL slot names it.
+  // Gives back the operation's own block, if no VAL slot names it.
   void GiveBackUnused(const PendingWrite& write);
   // Its block fits an operation's own buffer.
   static bool IsSmall(std::string_view key, std::string_view value) {

@@ -1,4 +1,4 @@
-// When a client gives memory back.
+// Decides when a client gives memory back.
 
 #include "kvs/memory/detached.h"
 #include "kvs/upkeep/mover.h"
@@ -7,7 +7,7 @@
 namespace kvs {
 namespace {
 
-// Chunks' worth of free blocks that a client keeps for itself.
+// How many chunks' worth of free blocks a client keeps for itself.
 constexpr uint64_t kMuchFree = 64;
 // Another client may know that what is pinned is younger than the expelled client. It has this part of a lease to try.
 constexpr int64_t kPinnedPart = 8;
@@ -36,7 +36,7 @@ Task<Status> Compaction::Compact(CompactOptions options, CompactReport* report) 
 }
 
 void Compaction::BeginIfWanted(int64_t now_ns) {
-  // Free blocks that are many are better chunks for others.
+  // Many free blocks are of more use to others as chunks.
   const bool much = epochs_.memory->free_bytes() >= kMuchFree * common_.shape.chunk_bytes;
   if ((epochs_.own_work.compaction_wanted || much) && now_ns >= again_at_ns_) Start({}, /*for_room=*/false);
 }
@@ -79,7 +79,7 @@ Operation& Compaction::BeginMover(bool drains) {
 }
 
 void Compaction::EndMover(uint64_t chunks_freed) {
-  epochs_.home.ForgetFull();  // look again: whoever freed a chunk may have died before he told
+  epochs_.home.ForgetFull();  // look again: a client that freed a chunk may have died before it told others
   epochs_.operations.MoverOperation().in_use = false;
   ++epochs_.room.ended;
   again_at_ns_ = common_.clock.NowNs() + (chunks_freed > 0 ? 0 : common_.shape.lease_ns);

@@ -1,7 +1,7 @@
-// Emptying a memory node, so that it can be stopped: nobody takes memory there any more, its subtables are replaced by
-// copies elsewhere, and its chunks are emptied as the mover empties any. It goes on in rounds, each of which is one of
-// the mover's, so that others that need memory have their turn. Why nothing is there at last: docs/protocol.md,
-// "Draining a memory node".
+// Empties a memory node, so that it can be stopped. Nobody takes memory there any more, its subtables are replaced by
+// copies elsewhere, and its chunks are emptied as the mover empties any chunk. The drain goes on in rounds. Each is a
+// round of the mover, so that others that need memory have their turn. docs/protocol.md, "Draining a memory node", says
+// why nothing is there in the end.
 #include <algorithm>
 #include <string>
 
@@ -13,9 +13,9 @@
 namespace kvs {
 namespace {
 
-// How often this client looks whether a round has ended; and between two, so that other movers have their turn.
+// The time between two rounds, so that other movers have their turn.
 constexpr int64_t kBetweenRoundsNs = 3 * kMaxLookNs / 2;
-// Subtables moved in one round, so that rounds end.
+// How many subtables are moved in one round, so that rounds end.
 constexpr uint64_t kTablesPerRound = 64;
 
 constexpr GlobalAddress MemberAddress(krcore::NodeId home, krcore::NodeId node) {
@@ -27,7 +27,7 @@ Status CheckDrainable(krcore::NodeId node) {
   return {StatusCode::kInvalidArgument, "a memory node's id is 1 to 255, not " + std::to_string(node)};
 }
 
-// CAS of the node's word in the member list. *changed: it was `from`; then everybody is told.
+// CASes the node's word in the member list. *changed: it was `from`; then all clients are told.
 Task<Step> ChangeMember(Operation& op, krcore::NodeId home, krcore::NodeId node, MemberWord from, MemberState to,
                         bool* changed) {
   uint64_t& old = op.buffers->cas[0];
@@ -62,8 +62,8 @@ Task<Step> Mover::RunDrain(Draining* draining) {
   co_return step;
 }
 
-// From here on, and as long as the member list says so, nobody takes memory at the node: who has announced an epoch
-// later than the change has read the list behind it.
+// [Drain 1] As long as the member list says so, nobody takes memory at the node: a client that has announced an epoch
+// later than the change has read the list after it.
 Task<Step> Mover::MarkDraining() {
   const krcore::NodeId node = drain_->node;
   uint64_t& word = op_.buffers->cas[0];
@@ -76,7 +76,7 @@ Task<Step> Mover::MarkDraining() {
       case MemberState::kNone: drain_->end = DrainEnd::kUnknownNode; co_return Step::kOk;
       case MemberState::kDrained:
       case MemberState::kDraining:
-        // Another client's, perhaps: it may have died before it told the others.
+        // The mark may be another client's, which may have died before it told the others.
         if (found != drain_->mark) drain_->settled = false;
         drain_->mark = found;
         known = true;
@@ -98,7 +98,7 @@ Task<Step> Mover::MarkDraining() {
   co_return co_await TellMark();
 }
 
-// Until everybody knows. Then the node is done with if it is drained.
+// Returns when all clients know the mark. If that says DRAINED, the drain is done.
 Task<Step> Mover::TellMark() {
   op_.batch.FetchAdd({home(), kMemberChangesOffset}, 1, &op_.buffers->cas[0]);
   const Outcome told = co_await op_.batch.Run();
@@ -107,7 +107,7 @@ Task<Step> Mover::TellMark() {
   Step waited = Step::kOk;
   if (!Mutated(Mutation::kDrainUnannounced)) waited = co_await WaitForAll();
   if (waited != Step::kOk) co_return waited;
-  // Taken back meanwhile, it may have been filled again.
+  // If the node was taken back meanwhile, it may have been filled again.
   uint64_t& word = op_.buffers->cas[0];
   op_.batch.Read(MemberAddress(home(), drain_->node), &word, sizeof(word));
   const Outcome read = co_await op_.batch.Run();
@@ -124,8 +124,8 @@ Task<Step> Mover::TellMark() {
 
 // ---- subtables
 
-// Those that cannot be moved now are left for the next round, and so are more than kTablesPerRound. *all: each was
-// tried.
+// [Drain 2] Moves the node's subtables. Those that cannot be moved now are left for the next round, and so are those
+// beyond kTablesPerRound. *all: each was tried.
 Task<Step> Mover::MoveTables(bool* all) {
   *all = false;
   std::vector<uint64_t> entries;
@@ -161,16 +161,16 @@ Task<Step> Mover::MoveTables(bool* all) {
   co_return Step::kOk;
 }
 
-// Beside no other split or merge that this client does by itself, for whose end the mover must not wait.
+// Moves a table, unless this client has another split or merge in the background: the mover must not wait for that.
 Task<Step> Mover::MoveTable(uint32_t index) {
   if (table_.workbench.in_background()) co_return Step::kRestart;
   const Workbench::InBackground in_background(table_.workbench);
   co_return co_await Relocate(index);
 }
 
-// A merge takes its two tables out of use and publishes new ones, so it is what moves a table: with its sibling, into
-// copies. A table that has none of its depth is split first, and then joined with its child. kOk: the table of
-// dir[index] lies elsewhere. kRestart: not yet. kFull: there is no room for new ones.
+// Moves a table by a merge, which takes its two tables out of use and publishes new ones: a table and its sibling are
+// replaced by copies. A table without a sibling of its depth is split first, and then joined with its child. kOk: the
+// table of dir[index] lies elsewhere. kRestart: not yet. kFull: there is no room for new tables.
 Task<Step> Mover::Relocate(uint32_t index) {
   op_.epoch = epochs_.home.epoch();
   uint64_t* const scratch = op_.buffers->directory.data();
@@ -181,7 +181,7 @@ Task<Step> Mover::Relocate(uint32_t index) {
     under_way_.push_back(index);
     co_return Step::kRestart;
   }
-  if (table.address.node != drain_->node) co_return Step::kOk;  // it was its sibling's
+  if (table.address.node != drain_->node) co_return Step::kOk;  // it was moved with its sibling
   const uint32_t depth = table.entry.depth();
   if (depth > 0) {
     const uint32_t sibling_index = index ^ 1u << (depth - 1);
@@ -207,7 +207,7 @@ Task<Step> Mover::Relocate(uint32_t index) {
 
 // ---- chunks
 
-// All of the node's, the emptiest first, as many as there are evacuation slots.
+// [Drain 3] Chooses chunks of the node, the emptiest first, as many as there are evacuation slots.
 void Mover::ChooseAll(const Census& census, const std::map<Chunk, ChunkWord>& chunks) {
   victims_.clear();
   for (const auto& [chunk, word] : chunks) {
@@ -230,8 +230,8 @@ void Mover::ChooseAll(const Census& census, const std::map<Chunk, ChunkWord>& ch
   if (victims_.size() > kEvacuationSlots) victims_.resize(kEvacuationSlots);
 }
 
-// Chunks of runs whose first one is gone: a client died while it took or gave back a run. Nobody takes a run here any
-// more, and who gave one back has ended or is dead, so they are nobody's.
+// [Drain 4] Frees chunks of runs whose first chunk is gone: a client died while it took or gave back the run. Nobody
+// takes a run here any more, and whoever gave one back has ended or is dead, so the chunks are nobody's.
 Task<Step> Mover::FreeOrphans(std::map<Chunk, ChunkWord>* chunks) {
   uint64_t run_ends = 0;
   for (auto& [chunk, word] : *chunks) {
@@ -251,7 +251,7 @@ Task<Step> Mover::FreeOrphans(std::map<Chunk, ChunkWord>* chunks) {
 
 Task<Step> Mover::EmptyChunks() {
   Census census;
-  bool valid = false;  // or not: it is an estimate
+  bool valid = false;  // not looked at: the census is an estimate
   const Step scanned = co_await Scan(&census, &valid);
   if (scanned != Step::kOk) co_return scanned;
   std::map<Chunk, ChunkWord> chunks;
@@ -266,7 +266,7 @@ Task<Step> Mover::EmptyChunks() {
   const Step swept = co_await FreeOrphans(&chunks);
   if (swept != Step::kOk) co_return swept;
   if (left == 0) {
-    // Nobody has taken a chunk since the mark was known to all, if it is still there.
+    // [Drain 4] If the mark is still there, nobody has taken a chunk since it was known to all.
     bool unchanged = false;
     const Step ended = co_await ChangeMember(op_, home(), node, drain_->mark, MemberState::kDrained, &unchanged);
     if (ended != Step::kOk) co_return ended;
@@ -284,7 +284,7 @@ Task<Step> Mover::EmptyChunks() {
   size_t fit = 0;
   const Step claimed = co_await ClaimRoom(&fit);
   if (claimed != Step::kOk) co_return claimed;
-  if (epochs_.memory->room_for_copies() == 0) {  // what needs none
+  if (epochs_.memory->room_for_copies() == 0) {  // only those that need no room
     const auto needs = [](const Victim& victim) { return victim.room > 0; };
     fit = static_cast<size_t>(std::ranges::find_if(victims_, needs) - victims_.begin());
   }
@@ -340,13 +340,13 @@ Task<Status> Drainer::DrainInRounds(DrainOptions options, DrainReport* report) {
       case DrainEnd::kTakenBack: co_return Status(StatusCode::kBadState, name + " was taken back into use");
       case DrainEnd::kNoRoom: break;
     }
-    // There may be some after a compaction of the others.
+    // There may be room after a compaction of the others.
     draining_->end = DrainEnd::kGoesOn;
     CompactReport made;
     const int64_t rest_ms = std::max<int64_t>((deadline_ns - common_.clock.NowNs()) / 1'000'000, 1);
     const Status compacted = co_await compaction_.Compact({.thorough = true, .timeout_ms = rest_ms}, &made);
     if (compacted == StatusCode::kBadState || compacted == StatusCode::kUnavailable) co_return compacted;
-    // kExists: it was another client's, or was cut short.
+    // kExists: another client was the mover, or the run was cut short.
     if (made.chunks_freed > 0 || compacted == StatusCode::kExists) continue;
     const Status given_up = co_await TakeBack(draining_->node);
     if (!given_up.ok()) co_return given_up;
@@ -398,11 +398,11 @@ Task<Status> Drainer::TakeBack(krcore::NodeId node) {
     }
     if (!common_.connections.Reach(node))
       co_return common_.connections.UnavailableStatus("taking a memory node back into use");
-    uint64_t& first_word = op.buffers->cas[1];  // it may be dead, and nobody has noticed
+    uint64_t& first_word = op.buffers->cas[1];  // the node may be dead, and nobody has noticed
     op.batch.Read({node, 0}, &first_word, sizeof(first_word));
     const Outcome alive = co_await op.batch.Run();
     if (alive != Outcome::kOk) continue;
-    // Whoever changed the word may have died before he told the others, so they are told in any case.
+    // The client that changed the word may have died before it told the others, so they are told in any case.
     bool changed = false;
     const Step step = co_await ChangeMember(op, common_.shape.home, node, found, MemberState::kInUse, &changed);
     if (Failed(op, step)) co_return common_.connections.UnavailableStatus("the member list");

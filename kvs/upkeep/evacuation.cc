@@ -1,6 +1,6 @@
-// One round of the mover: the chunks chosen are announced, emptied and freed, or given up. And what that takes: waiting
-// for everybody, and scanning the store. Why a chunk that it frees is not in use any more, and what the steps are:
-// docs/protocol.md, "Emptying chunks".
+// One round of the mover: the chosen chunks are announced, emptied and freed, or given up. That takes waiting for all
+// clients, and scanning the store. docs/protocol.md, "Emptying chunks", has the steps, and says why a chunk that is
+// freed is not in use any more.
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -11,26 +11,26 @@
 namespace kvs {
 namespace {
 
-// Scans of one round, until all that its chunks held has moved.
+// How many scans one round may take until all that its chunks held has moved.
 constexpr int kScansPerRound = 16;
 constexpr int64_t kInvalidScanNs = 8'000'000;
 
 uint64_t SlotOfEvacuation(uint32_t slot) { return kEvacuationOffset + slot * sizeof(uint64_t); }
 
-// Of a subtable's slots, beside its sibling's: what may be merged.
+// The percentage of slots in use up to which a subtable may be merged with its sibling.
 constexpr uint64_t kSparseTablePercent = 20;
 
 }  // namespace
 
 // ---- the round
 
-// Tells everybody. Those for which there is no slot are left for another time.
+// [Empty 1] Tells all clients of the chunks. Chunks for which there is no evacuation slot are left for another time.
 Task<Step> Mover::Announce() {
   uint64_t* const slots = op_.buffers->slots.data();
   size_t next = 0;
   for (uint32_t slot = 0; slot < kEvacuationSlots && next < victims_.size(); ++slot) {
     Victim& victim = victims_[next];
-    // Nobody cuts from it any more.
+    // From here on nobody cuts from it.
     const ChunkWord full = victim.word.kind() == ChunkKind::kTables   ? victim.word.As(ChunkKind::kTables, 0xfffff)
                            : victim.word.kind() == ChunkKind::kBlocks ? victim.word.As(ChunkKind::kBlocks, kUnitsOfCut)
                                                                       : victim.word;
@@ -48,18 +48,18 @@ Task<Step> Mover::Announce() {
     op_.batch.CompareSwap({home(), SlotOfEvacuation(slot)}, 0, victim.Evacuation().word(), &slots[0]);
     const Outcome set = co_await op_.batch.Run();
     if (set != Outcome::kOk) co_return Step::kUnavailable;
-    if (slots[0] != 0) continue;  // another mover's
+    if (slots[0] != 0) continue;  // it is another mover's
     victim.slot = slot;
     ++next;
   }
   victims_.resize(next);
-  // Behind them all: memory kept from ended clients is not used by who finds another count.
+  // This comes after all of them: a client that finds another count does not use memory kept from ended clients.
   op_.batch.FetchAdd({home(), kEvacuationsOffset}, 1, &slots[0]);
   const Outcome counted = co_await op_.batch.Run();
   co_return counted == Outcome::kOk ? Step::kOk : Step::kUnavailable;
 }
 
-// Slots of movers that did not come to an end.
+// Clears the slots of movers that did not come to an end.
 Task<Step> Mover::ClearSlots() {
   std::array<uint64_t, kEvacuationSlots> found;
   op_.batch.Read({home(), kEvacuationOffset}, op_.buffers->match.data(), sizeof(found));
@@ -81,7 +81,8 @@ Task<Step> Mover::Free(const Victim& victim) {
   uint64_t& old = op_.buffers->cas[0];
   uint64_t count = 1;
   if (victim.word.kind() == ChunkKind::kRun) {
-    // The rest first: whoever finds the first chunk of a run finds all of it. Where its taker died some are missing.
+    // Free the rest first: a client that finds a run's first chunk finds all of it. If the taker died, some are
+    // missing.
     const auto* const words = reinterpret_cast<const ChunkWord*>(op_.buffers->match.data());
     count = std::min<uint64_t>(victim.word.count(), kMatchBytes / sizeof(ChunkWord));
     op_.batch.Read(victim.WordAddress(), op_.buffers->match.data(), static_cast<uint32_t>(count * sizeof(ChunkWord)));
@@ -111,8 +112,8 @@ Task<Step> Mover::Free(const Victim& victim) {
   co_return told == Outcome::kOk ? Step::kOk : Step::kUnavailable;
 }
 
-// The chunks were chosen by what a scan saw of them while others filled them, perhaps. Now nobody adds to them any
-// more: those for which there is no room after all are given up before anything is moved.
+// Others may have filled the chunks while the scan saw them by which they were chosen. Now nobody adds to them any
+// more. This gives up those for which there is no room after all, before anything is moved.
 Task<Step> Mover::LookAgain() {
   Census census;
   bool valid = false;  // or not: it is an estimate
@@ -130,10 +131,10 @@ Task<Step> Mover::LookAgain() {
   co_return claimed;
 }
 
-// One round: the chunks chosen are announced, emptied and freed. What cannot be emptied stays as it was.
+// Runs one round: announces, empties and frees the chosen chunks. What cannot be emptied stays as it was.
 Task<Step> Mover::Evacuate() {
   Step step = Step::kOk;
-  // A client that has stopped is expelled before anything is sealed for it: what it may know is left alone.
+  // A stopped client is expelled before anything is sealed in vain: what it may know is left alone.
   if (!op_.drains && !Mutated(Mutation::kEvacuationUnannounced)) step = co_await WaitForAll(victims_);
   if (step != Step::kOk) co_return step;
   step = co_await Announce();  // [Empty 1]
@@ -156,7 +157,7 @@ Task<Step> Mover::Evacuate() {
     ++scans;
     left = 0;
     for (Victim& victim : victims_) {
-      victim.empty = victim.references == 0;  // and stays so
+      victim.empty = victim.references == 0;  // and it stays empty
       left += victim.empty ? 0 : 1;
     }
   }
@@ -171,8 +172,8 @@ Task<Step> Mover::Evacuate() {
   co_return step;
 }
 
-// Splits and merges that the last scan met: whoever was at one may have stopped, and others may find no memory to
-// finish it. Those that go on come to an end by themselves.
+// Finishes splits and merges that the last scan met: the client that ran one may have stopped, and others may find no
+// memory to finish it. Those that go on end by themselves.
 Task<void> Mover::FinishOthersWork() {
   const std::vector<uint32_t> under_way = under_way_;
   for (const uint32_t index : under_way) {
@@ -195,7 +196,7 @@ Task<Step> Mover::WaitForReaders() {
   const bool tables = std::any_of(victims_.begin(), victims_.end(),
                                   [](const Victim& victim) { return victim.word.kind() == ChunkKind::kTables; });
   if (tables) {
-    // Whoever unlinked a table may have died before he told the others, whose directory caches may name it.
+    // The client that unlinked a table may have died before it told the others, whose directory caches may name it.
     op_.batch.FetchAdd({home(), kRetiredTablesOffset}, 1, &op_.buffers->cas[0]);
     const Outcome told = co_await op_.batch.Run();
     if (told != Outcome::kOk) co_return Step::kUnavailable;
@@ -203,8 +204,8 @@ Task<Step> Mover::WaitForReaders() {
   co_return co_await WaitForAll(victims_);
 }
 
-// Frees the chunk, or gives it up; and only then clears its slot. A chunk that is given up gets another generation, so
-// that no mover who thinks that it is still being emptied can free it.
+// Frees the chunk or gives it up, and only then clears its slot. A chunk that is given up gets another generation, so
+// that no mover that believes it is still being emptied can free it.
 Task<Step> Mover::End(const Victim& victim, bool free) {
   if (free) {
     const Step freed = co_await Free(victim);
@@ -240,15 +241,15 @@ Task<Step> Mover::GiveUp(EvacuationWord evacuation) {
 
 // ---- [Empty 2], [Empty 4] waiting
 
-// A client that was expelled and had announced this epoch knows what was made up to one epoch later. Is the chunk that
-// old, or may it be?
+// An expelled client that had announced this epoch may know what was made up to one epoch later. Returns whether the
+// chunk is that old, or may be.
 bool Mover::MayKnow(uint64_t announced, Chunk chunk, ChunkWord word) const {
   if (Mutated(Mutation::kExpelledUnawaited)) return false;
   return !common_.store.chunk_ages.IsYounger(chunk.first, chunk.second, word, announced + 2);
 }
 
-// Have all announced an epoch beyond this one: the living, and those expelled ones that may know one of the victims?
-// Without victims: all expelled ones.
+// Returns whether all have announced an epoch beyond this one: the living clients, and those expelled ones that may
+// know one of the victims. Without victims, all expelled ones count.
 bool Mover::AllAnnounced(uint64_t epoch, std::span<const Victim> victims) const {
   if (maintenance_.announced_by_living() <= epoch) return false;
   return std::all_of(
@@ -259,8 +260,8 @@ bool Mover::AllAnnounced(uint64_t epoch, std::span<const Victim> victims) const 
       });
 }
 
-// Until all clients, expelled ones too, have announced an epoch beyond the one that is read now: whatever they began
-// before has ended. Of the victims alone: but for those that are expelled and can know none of them. kFull: not in
+// Waits until all clients have announced an epoch beyond the one that is read now: then whatever they began before has
+// ended. Expelled clients count too, except, if there are victims, those that can know none of them. kFull: not in
 // time.
 Task<Step> Mover::WaitForAll(std::span<const Victim> victims) {
   uint64_t& epoch = op_.buffers->cas[0];
@@ -273,7 +274,7 @@ Task<Step> Mover::WaitForAll(std::span<const Victim> victims) {
   while (!AllAnnounced(passed, victims)) {
     if (OutOfTime() || OutOfPatience(begin_ns)) co_return Step::kFull;
     if (!victims.empty() && !op_.drains && maintenance_.announced_by_living() > passed) {
-      found_.pinned = true;  // by a client that was expelled meanwhile, until it goes
+      found_.pinned = true;  // by a client that was expelled meanwhile, until that goes
       co_return Step::kFull;
     }
     if (op_.batch.Stale()) co_return Step::kRestart;
@@ -289,8 +290,8 @@ Task<Step> Mover::WaitForAll(std::span<const Victim> victims) {
 // ---- [Empty 3] scanning
 
 Task<Step> Mover::ReadDirectory(std::vector<uint64_t>* entries) {
-  // As much as is in use: an entry of depth d has descendants below 2^d only, those under way aside, which make the
-  // scan invalid anyway.
+  // Read only the part in use: an entry of depth d has descendants only below 2^d, except those of splits under way,
+  // which make the scan invalid anyway.
   uint32_t depth = 5;
   for (;;) {
     const uint64_t bytes = sizeof(uint64_t) << depth;
@@ -312,7 +313,7 @@ Task<Step> Mover::ReadDirectory(std::vector<uint64_t>* entries) {
   }
 }
 
-// Visits every slot of every subtable. *valid: the directory stood still meanwhile, so that no reference was missed.
+// Visits every slot of every subtable. *valid: the directory did not change meanwhile, so no reference was missed.
 Task<Step> Mover::Scan(Census* census, bool* valid) {
   ++report_->scans;
   *valid = false;
@@ -350,8 +351,8 @@ Task<Step> Mover::Scan(Census* census, bool* valid) {
 Task<Step> Mover::VisitTable(uint32_t index, DirectoryEntry entry, Census* census) {
   const SubtableGeometry& geometry = common_.shape.geometry;
   const GlobalAddress table = entry.subtable();
-  // Nothing is held from one table to the next. So what the directory named under an earlier epoch may have been
-  // retired and be something else by now; but what it names under this one stays what it is.
+  // No pin is kept from one table to the next. So what the directory named under an earlier epoch may have been retired
+  // and be something else by now. But what it names under this epoch stays what it is.
   op_.epoch = epochs_.home.epoch();
   uint64_t& named = op_.buffers->directory[0];
   op_.batch.Read(table_.directory.EntryAddress(index), &named, sizeof(named));
@@ -384,7 +385,8 @@ Task<Step> Mover::VisitTable(uint32_t index, DirectoryEntry entry, Census* censu
         if (sized != Step::kOk) co_return sized;
         bytes = RoundBlockBytes(bytes, common_.shape.chunk_bytes);
       }
-      // Behind a copy the rest of a chunk may be too small for the next one, which leaves out less than its own size.
+      // After a copy, the rest of a chunk may be too small for the next one: what is lost is less than the size of
+      // that.
       Blocks& blocks = census->blocks[ChunkOf(block)];
       blocks.bytes += bytes;
       blocks.room += bytes > common_.shape.chunk_bytes / kSmallBlocks ? 2 * bytes : bytes;
@@ -394,14 +396,14 @@ Task<Step> Mover::VisitTable(uint32_t index, DirectoryEntry entry, Census* censu
     if (slot.state() == SlotState::kFrz) continue;  // a split or merge under way: the scan is not valid
     const GlobalAddress at{table.node, table.offset + SlotOffset(s)};
     if (slot.state() == SlotState::kIns) {
-      // Whoever lived has let go of it: [Empty 2].
+      // Every living client has let go of it [Empty 2].
       op_.batch.CompareSwap(at, slot.word(), Slot::Free().word(), &op_.buffers->cas[0]);
       const Outcome killed = co_await op_.batch.Run();
       if (killed != Outcome::kOk) co_return Step::kUnavailable;
       continue;
     }
     const Step moved = co_await Move(at, slot);
-    if (moved == Step::kUnavailable) co_return moved;  // else it stays where it is: it has changed, or there is no room
+    if (moved == Step::kUnavailable) co_return moved;  // else the block stays: its slot changed, or there is no room
     found_.no_room |= moved == Step::kFull;
   }
   co_return Step::kOk;
@@ -411,12 +413,12 @@ Task<Step> Mover::ReadLength(GlobalAddress block, uint64_t* bytes) {
   op_.batch.Read(block, op_.buffers->match.data(), sizeof(BlockHeader));
   const Outcome read = co_await op_.batch.Run();
   if (read != Outcome::kOk) co_return Step::kUnavailable;
-  // A block that is on its way out may be anything by now; then the next scan knows better.
+  // A block that was unlinked may be anything by now. The next scan then sees what is right.
   *bytes = std::min(BlockView(op_.buffers->match.data()).bytes(), BlockBytes(kMaxKeyBytes, kMaxValueBytes));
   co_return Step::kOk;
 }
 
-// An ordinary update of the slot, with the value that it has. kRestart: it has changed.
+// Moves a block: an ordinary update of the slot, with the value that it has. kRestart: the slot has changed.
 Task<Step> Mover::Move(GlobalAddress at, Slot slot) {
   const GlobalAddress from = slot.block();
   BlockView block;
@@ -446,9 +448,9 @@ Task<Step> Mover::Move(GlobalAddress at, Slot slot) {
     local = {op_.large_write.memory.get(), content_bytes};
     lkey = op_.large_write.region->lkey();
   }
-  // Before memory is allocated, which uses the buffer that holds the block.
+  // This comes before memory is allocated, which uses the buffer that holds the block.
   BuildBlock(local, block.header().hash, copy.birth, block.key(), block.value());
-  // Of chunks of its own: room that is made must not be used up before it is enough.
+  // Copies go to chunks of their own, so that others do not use up the room before it suffices.
   const Step allocated = co_await epochs_.allocator.AllocateNow(op_, copy.bytes, from.node, &copy.address);
   if (allocated != Step::kOk) co_return allocated;
   op_.batch.Write(local.data(), copy.address, static_cast<uint32_t>(content_bytes), lkey);
@@ -465,12 +467,12 @@ Task<Step> Mover::Move(GlobalAddress at, Slot slot) {
     op_.batch.CompareSwap(at, slot.word(), now.word(), &old);
   }
   const Outcome swapped = co_await op_.batch.Run();
-  if (swapped != Outcome::kOk) co_return Step::kUnavailable;  // the copy may be in the slot: not used again
+  if (swapped != Outcome::kOk) co_return Step::kUnavailable;  // the copy may be in the slot: it is not used again
   if (old != slot.word()) {
     epochs_.memory.Of(op_.batch).Free(copy);  // nobody has seen it
     co_return Step::kRestart;
   }
-  // What it replaced lies in a chunk that is being emptied: nobody's.
+  // The old block lies in a chunk that is being emptied, so it is nobody's.
   ++report_->blocks_moved;
   ++common_.stats.blocks_moved;
   report_->bytes_moved += copy.bytes;

@@ -8,16 +8,16 @@
 namespace kvs {
 namespace {
 
-// Between two rounds, at least.
+// The shortest time between two rounds.
 constexpr int64_t kMaintenanceNs = 500'000;
-// The same while the client does nothing. Why so long: docs/protocol.md, "Registration".
+// The same while the client does nothing. docs/protocol.md, "Registration", says why it is so long.
 constexpr int64_t kIdleMaintenanceNs = 5'000'000;
 
 }  // namespace
 
 bool Maintenance::BeginIfDue(int64_t now_ns) {
   if (now_ns < epochs_.own_work.maintain_at_ns || running_ > 0 || epochs_.own_work.closing) return false;
-  // Together the clients read not more than about a gigabyte a second of the table of clients.
+  // Together the clients READ at most about a gigabyte a second of the client table.
   const int64_t clients = epochs_.home.clients_used();
   const int64_t table_ns = clients * clients * static_cast<int64_t>(sizeof(ClientEntry));
   const auto after = [&](int64_t least_ns) {
@@ -78,20 +78,20 @@ Task<void> Maintenance::Maintain() {
   const Step announced = co_await epochs_.registrar.Announce(batch, mine);
   if (announced != Step::kOk || batch.Stale()) co_return;
   announced_by_living_ = oldest;
-  // Behind the announcement, so that the epoch is never more than one beyond what an entry of a living client says.
+  // This comes after the announcement, so that the epoch is never more than one beyond the entry of a living client.
   if (oldest >= epoch) {
     batch.CompareSwap({common_.shape.home, kEpochOffset}, epoch, epoch + 1, &words.cas);
     (void)co_await batch.Run();
   }
   if (batch.Stale()) co_return;
   for (const Extent& run : epochs_.memory->TakeFreeRuns()) {
-    // One whose outcome is unknown is found by sweeping.
+    // Sweeping finds a run whose outcome is unknown.
     (void)co_await epochs_.chunks.GiveBackRun(batch, words.chunks, words.old, run);
   }
   co_await epochs_.observer.Observe(batch, oldest, epoch, !expelled_epochs_.empty());
 }
 
-// Blocks unlinked in a child whose split is not finished: once it is, no frozen slot names them any more.
+// Releases blocks that were unlinked in a child during its split. Once that is finished, no frozen slot names them.
 Task<Step> Maintenance::ReleaseHeldBlocks() {
   TableRef table;
   held_cursor_ = epochs_.memory->AnyHeldIndex(held_cursor_);
@@ -104,8 +104,8 @@ Task<Step> Maintenance::ReleaseHeldBlocks() {
     epochs_.cache.Insert(table);
     co_return Step::kOk;
   }
-  // Who was at it may be dead, and nobody else need ever come to finish it: updates need no free slot.
-  epochs_.operations.PinForMaintenance(epochs_.home.epoch());  // for the blocks that it reads
+  // The splitter may be dead, and perhaps nobody else ever comes to finish the split: updates need no free slot.
+  epochs_.operations.PinForMaintenance(epochs_.home.epoch());  // for the blocks that FinishAbandonedSplit reads
   const Step finished = co_await table_.splitter.FinishAbandonedSplit(epochs_.home.batch(), held_cursor_);
   epochs_.operations.PinForMaintenance(Operations::kNoPin);
   if (finished == Step::kUnavailable) co_return finished;

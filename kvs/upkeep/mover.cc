@@ -5,19 +5,17 @@
 namespace kvs {
 namespace {
 
-// Live data of a chunk that is emptied, in percent: when it pays, and when asked to be thorough.
+// The live data up to which a chunk is emptied, in percent: usually, and in a thorough run.
 constexpr uint64_t kSparsePercent = 50, kNotDensePercent = 85;
-// While an operation waits for memory: so long for others' announcements.
+// How long the mover waits for others' announcements while an operation waits for memory.
 constexpr int64_t kAnnouncementLeases = 2;
 
 }  // namespace
 
-// ---- having it run
+// ---- being the mover
 
-// ---- to be the mover
-
-// The word only avoids double work: every step is right whoever else does it. Who wants room waits for another's run
-// only until chunks were freed.
+// The mover word only avoids double work: every step is right whoever else does it. A client that wants room waits for
+// another's run only until chunks were freed.
 Task<Step> Mover::Elect() {
   token_ = MoverWord::Make(epochs_.registrar.client_index(), common_.node.incarnation(),
                            static_cast<uint32_t>(common_.random()));
@@ -46,8 +44,8 @@ Task<Step> Mover::Elect() {
   }
 }
 
-// Another client's word: has whoever wrote it stopped? He is dead or has gone; or he has not changed it for two leases,
-// which he does as he goes on.
+// Finds out whether the client that wrote this word has stopped. It has if it is dead, has gone, or has not changed the
+// word for two leases; a running mover changes it more often.
 Task<Step> Mover::LookAtMover(MoverWord word, bool* stopped) {
   const int64_t now_ns = common_.clock.NowNs();
   const int64_t lease_ns = common_.shape.lease_ns;
@@ -78,7 +76,7 @@ Task<Step> Mover::StayElected() {
   co_return Step::kOk;
 }
 
-// Somebody who does not see the word change for two leases takes over.
+// Changes the word in time: another client takes over if it does not see the word change for two leases.
 Task<Step> Mover::StayElectedInTime() {
   if (common_.clock.NowNs() < stay_at_ns_) co_return Step::kOk;
   co_return co_await StayElected();
@@ -89,7 +87,7 @@ Task<void> Mover::Resign() {
   (void)co_await op_.batch.Run();
 }
 
-// Holds no address meanwhile.
+// Waits, and holds no address meanwhile.
 Task<void> Mover::Wait(int64_t ns) {
   op_.epoch = epochs_.home.epoch();
   op_.strangers = 0;
@@ -97,9 +95,9 @@ Task<void> Mover::Wait(int64_t ns) {
   op_.epoch = epochs_.home.epoch();
 }
 
-// Everybody who is polled announces four times a lease. That the epoch goes on takes one announcement of each, that
-// they announce the next one takes another, and this client sees that at its own: well below a lease, unless they pause
-// now and then. Who waits for much longer waits for one who has stopped.
+// Every client that is polled announces four times a lease. The epoch advances after one announcement of each, the next
+// epoch is announced by another, and this client sees that at its own. That takes well below a lease, unless clients
+// pause now and then. A wait that is much longer is for a client that has stopped.
 bool Mover::OutOfPatience(int64_t begin_ns) const {
   return epochs_.room.waited_for && common_.clock.NowNs() - begin_ns > kAnnouncementLeases * common_.shape.lease_ns;
 }
@@ -112,7 +110,7 @@ Task<Step> Mover::ReadChunks(std::span<const krcore::NodeId> nodes, std::map<Chu
   const auto* const words = reinterpret_cast<const ChunkWord*>(op_.buffers->match.data());
   constexpr uint64_t kWindow = kMatchBytes / sizeof(ChunkWord);
   for (const krcore::NodeId node : nodes) {
-    if (!common_.connections.Reach(node)) continue;  // what it has stays
+    if (!common_.connections.Reach(node)) continue;  // what is there stays
     const uint64_t count = common_.connections.PoolBytes(node) / common_.shape.chunk_bytes;
     const uint64_t epoch = epochs_.home.epoch();
     for (uint64_t begin = 0; begin < count; begin += kWindow) {
@@ -129,7 +127,7 @@ Task<Step> Mover::ReadChunks(std::span<const krcore::NodeId> nodes, std::map<Chu
   co_return Step::kOk;
 }
 
-// In bytes, of chunks, while others take some: those that they may not take.
+// Returns the room for copies, in bytes. Others take chunks meanwhile, so only those count that they may not take.
 uint64_t Mover::FreeForCopies(const std::map<Chunk, ChunkWord>& chunks) const {
   struct Count {
     uint64_t usable = 0, free = 0;
@@ -148,8 +146,8 @@ uint64_t Mover::FreeForCopies(const std::map<Chunk, ChunkWord>& chunks) const {
   return room;
 }
 
-// Takes the chunks that the copies need before anything is moved: what is moved in part only has used up room and frees
-// nothing. *fit: for so many victims there is room, the emptiest.
+// Takes the chunks that the copies need before anything is moved, because a chunk that is emptied in part uses up room
+// and frees nothing. *fit: for how many victims, the emptiest ones, there is room.
 Task<Step> Mover::ClaimRoom(size_t* fit) {
   *fit = victims_.size();
   uint64_t needed = 0;
@@ -176,13 +174,13 @@ Task<void> Mover::GiveBackRoom() {
     const Step released = co_await epochs_.chunks.ReleaseChunks(op_.batch, op_.buffers->cas, unused.node, unused.chunk,
                                                                 std::span(&before, 1), ChunkKind::kBlocks, kUnitsOfCut);
     if (released != Step::kOk || op_.batch.Stale()) co_return;  // found by sweeping
-    if (report_->chunks_freed == 0) continue;  // no more than there was: who waits must not take it for progress
+    if (report_->chunks_freed == 0) continue;  // nothing gained: operations that wait must not see progress
     op_.batch.FetchAdd({home(), kFreedChunksOffset}, 1, &op_.buffers->cas[0]);
     (void)co_await op_.batch.Run();
   }
 }
 
-// The emptiest ones, as many as there is room for elsewhere.
+// Chooses the emptiest chunks, as many as there is room for elsewhere.
 void Mover::Choose(const Census& census, const std::map<Chunk, ChunkWord>& chunks) {
   struct Candidate {
     Blocks live;
@@ -197,7 +195,7 @@ void Mover::Choose(const Census& census, const std::map<Chunk, ChunkWord>& chunk
     const size_t before = candidates.size();
     switch (word.kind()) {
       case ChunkKind::kBlocks:
-        // Not those that this client is filling.
+        // Leave out those that this client is filling.
         if (live.bytes * 100 <
                 (thorough_ ? common_.shape.chunk_bytes : word.cut_bytes(common_.shape.chunk_bytes)) * percent &&
             !epochs_.memory->IsOpen(chunk.first, chunk.second)) {
@@ -218,7 +216,7 @@ void Mover::Choose(const Census& census, const std::map<Chunk, ChunkWord>& chunk
     const auto knows = [this, of = chunk, now = word](uint64_t announced) { return MayKnow(announced, of, now); };
     const bool known = std::ranges::any_of(maintenance_.expelled_epochs(), knows);
     found_.pinned |= known;
-    if (!known && !given_up_.contains(chunk)) continue;  // not a second time what came to nothing
+    if (!known && !given_up_.contains(chunk)) continue;  // one that was given up is not tried again
     candidates.pop_back();
     ++left_alone;
   }
@@ -228,8 +226,8 @@ void Mover::Choose(const Census& census, const std::map<Chunk, ChunkWord>& chunk
   uint64_t room = FreeForCopies(chunks);
   size_t most = kEvacuationSlots;
   if (room == 0) {
-    // Free blocks must do. Those of chunks that are being emptied are nobody's, whatever becomes of that: half of the
-    // chunks keep theirs.
+    // Free blocks must do. Those of chunks that are being emptied are lost, whether that succeeds or not. So half of
+    // the chunks keep theirs.
     room = epochs_.memory->free_bytes() / 2;
     most = std::clamp<size_t>(candidates.size() / 2, 1, most);
   }
@@ -245,7 +243,7 @@ void Mover::Choose(const Census& census, const std::map<Chunk, ChunkWord>& chunk
 
 // ---- all of it
 
-// Subtables that have few keys. True: some were joined.
+// Merges subtables that have few keys. True: some were joined.
 Task<bool> Mover::MergeSparse(const Census& census) {
   bool merged = false;
   for (uint32_t index : census.sparse) {
@@ -281,13 +279,13 @@ Task<Step> Mover::Run() {
     }
     if (merged) {
       merged = co_await MergeSparse(census);
-      if (merged) continue;  // once more, of the smaller table
+      if (merged) continue;  // scan again, now that there are fewer subtables
     }
     std::map<Chunk, ChunkWord> chunks;
     const std::vector<krcore::NodeId> nodes = epochs_.home.members();  // which may change meanwhile
     step = co_await ReadChunks(nodes, &chunks);
     if (step != Step::kOk) break;
-    // Others take chunks that are sparse at first: what counts is that there are more free ones after each round.
+    // Chunks that others take are sparse at first. So the run goes on only while each round leaves more free ones.
     const uint64_t free = static_cast<uint64_t>(std::count_if(
         chunks.begin(), chunks.end(), [](const auto& chunk) { return chunk.second.kind() == ChunkKind::kFree; }));
     if (free <= most_free && most_free > 0) break;

@@ -1,5 +1,5 @@
-// Mover: one run of giving memory back. How it is elected, chooses chunks, and goes on from round to round (mover.cc);
-// a round (evacuation.cc); and a round of emptying a memory node (drain.cc).
+// Mover: one run that gives memory back. mover.cc has its election, the choice of chunks, and the loop over rounds.
+// evacuation.cc has one round. drain.cc has a round that empties a memory node.
 //
 // Thread safety: the client's thread.
 #ifndef KVS_UPKEEP_MOVER_H_
@@ -21,10 +21,10 @@
 
 namespace kvs {
 
-// One run, next to the client's operations.
+// One run, which goes on while the client's operations do.
 class Mover : private Part {
  public:
-  // `op` is not among those that users wait for. `report` is filled as it goes on.
+  // `op` is not one of those that users wait for. `report` is filled in on the way.
   Mover(Epochs& epochs, Table& table, Maintenance& maintenance, SeenMover& seen, Operation& op,
         const CompactOptions& options, CompactReport* report)
       : Part(epochs.common),
@@ -37,14 +37,14 @@ class Mover : private Part {
         deadline_ns_(common_.clock.NowNs() + options.timeout_ms * 1'000'000),
         report_(report) {}
 
-  // kOk: there is nothing left to gain, or nothing that could be had. kRestart: another client is at it, or this one
-  // was expelled. kFull: out of time.
+  // kOk: there is nothing more to gain, or what there is cannot be freed now. kRestart: another client is the mover, or
+  // this one was expelled. kFull: out of time.
   Task<Step> Run();
-  // One round of emptying a memory node (drain.cc).
+  // Runs one round of emptying a memory node (drain.cc).
   Task<Step> RunDrain(Draining* draining);
-  // Has the run looked at all of the store and found nothing that could be given back?
+  // Returns whether the run has looked at all of the store and found nothing that could be given back.
   bool in_vain() const { return found_.in_vain; }
-  // Was something left alone because a client that is expelled and lives may know it?
+  // Returns whether something was left alone because a client that is expelled and lives may know it.
   bool pinned() const { return found_.pinned; }
 
  private:
@@ -53,8 +53,8 @@ class Mover : private Part {
   struct Victim {
     Chunk chunk;
     ChunkWord word;
-    uint64_t room = 0;        // that what it has may take elsewhere
-    uint32_t slot = 0;        // of the evacuation slots
+    uint64_t room = 0;        // the most that its contents may take elsewhere
+    uint32_t slot = 0;        // its evacuation slot
     uint64_t references = 0;  // that the last scan found
     bool empty = false;
 
@@ -64,9 +64,9 @@ class Mover : private Part {
   // The blocks of a chunk.
   struct Blocks {
     uint64_t bytes = 0;
-    uint64_t room = 0;  // that they may take elsewhere, of many chunks together
+    uint64_t room = 0;  // the most that they may take elsewhere, if copied together with those of many chunks
 
-    // ... of this one alone: behind a copy the rest of a chunk may be too small for the next one.
+    // The same, if copied alone: after a copy, the rest of a chunk may be too small for the next one.
     uint64_t Needed() const { return room + room / (kSmallBlocks - 1); }
   };
   // What a scan found.
@@ -76,24 +76,24 @@ class Mover : private Part {
     std::vector<uint32_t> sparse;      // indexes of subtables that may be merged
   };
 
-  // Scans that found splits and merges under way: with the time between them longer than a client waits before it takes
-  // over another's split.
+  // How many scans may find splits and merges under way. With the time between them they take longer than a client
+  // waits before it takes over another's split.
   static constexpr int kInvalidScans = 64;
-  // Blocks of which so many fit in a chunk leave little of it unused.
+  // If this many blocks of a size fit in a chunk, they leave little of it unused.
   static constexpr uint64_t kSmallBlocks = 16;
 
   struct Findings {
     bool in_vain = false;
     bool pinned = false;
-    bool no_room = false;   // something could not be moved for lack of it
-    bool progress = false;  // something of a memory node was moved for good
+    bool no_room = false;   // something could not be moved for lack of room
+    bool progress = false;  // something has left the memory node for good
   };
 
   krcore::NodeId home() const { return common_.shape.home; }
   Chunk ChunkOf(GlobalAddress address) const {
     return {address.node, static_cast<uint32_t>(address.offset / common_.shape.chunk_bytes)};
   }
-  // Of something at `address`. False: it is in none of the chunks that are being emptied.
+  // Counts a reference to `address`. False: it is in none of the chunks that are being emptied.
   bool CountReference(GlobalAddress address) {
     for (Victim& victim : victims_) {
       if (victim.chunk != ChunkOf(address)) continue;
@@ -153,7 +153,7 @@ class Mover : private Part {
   const int64_t deadline_ns_;
   CompactReport* const report_;
   MoverWord token_;
-  int64_t stay_at_ns_ = 0;  // when to change the word again
+  int64_t stay_at_ns_ = 0;  // when to change the mover word again
   Findings found_;
   LargeBuffer image_;
   std::vector<Victim> victims_;      // the emptiest first

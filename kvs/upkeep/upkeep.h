@@ -18,26 +18,26 @@
 
 namespace kvs {
 
-// How often a part of upkeep looks whether something has ended.
+// The interval at which a part of upkeep looks whether something has ended.
 inline constexpr int64_t kLookNs = 200'000;
 
-// Maintenance: the rounds in which a client announces its epoch, frees what is old enough, and looks after what others
+// Maintenance: the rounds in which a client announces its epoch, frees what is old enough, and finishes what others
 // have left.
 class Maintenance : private Part {
  public:
   Maintenance(Epochs& epochs, Table& table) : Part(epochs.common), epochs_(epochs), table_(table) {}
 
-  // After a look at the clock, while the lease lasts. True: a round was due, and has begun.
+  // Begins a round if one is due. True: it has begun. Call it after a look at the clock, while the lease lasts.
   bool BeginIfDue(int64_t now_ns);
-  // One round that begins now. Ends with it.
+  // Runs one round that begins now, to its end.
   Task<Step> MaintainNow();
   bool running() const { return running_ > 0; }
-  // When the next round is due; `idle`: while this client does nothing.
+  // Returns when the next round is due. `idle`: this client does nothing.
   int64_t next_ns(bool idle) const { return idle ? idle_at_ns_ : epochs_.own_work.maintain_at_ns; }
 
-  // At least this epoch was announced by all clients that are not expelled, when the last round looked;
+  // All clients that are not expelled had announced at least this epoch when the last round looked.
   uint64_t announced_by_living() const { return announced_by_living_; }
-  // and these by those that are.
+  // These are the announcements of the expelled ones.
   const std::vector<uint64_t>& expelled_epochs() const { return expelled_epochs_; }
 
  private:
@@ -53,11 +53,11 @@ class Maintenance : private Part {
   uint32_t held_cursor_ = 0;
 };
 
-// How often a client looks at least that waits for its turn as the mover, or for a run's end. At first: kLookNs.
+// The longest interval between looks while a client waits to be the mover, or for a run's end. The first is kLookNs.
 inline constexpr int64_t kMaxLookNs = 10'000'000;
 inline int64_t NextLook(int64_t look_ns) { return std::min(2 * look_ns, kMaxLookNs); }
 
-// Another client's mover word: as seen last, since when, and when to ask whether its process is dead.
+// Another client's mover word as last seen, the time since which it is so, and when to ask whether its process is dead.
 struct SeenMover {
   MoverWord word;
   int64_t since_ns = 0, ask_at_ns = 0;
@@ -71,13 +71,13 @@ class Compaction final : private Part, public Room::Maker {
     epochs.room.maker = this;
   }
 
-  // Until it has ended. For Client::CompactAsync.
+  // Runs the mover and returns when that has ended. For Client::CompactAsync.
   Task<Status> Compact(CompactOptions options, CompactReport* report);
-  // With a round of maintenance: because somebody has gone who held memory, or there are many free blocks.
+  // With each round of maintenance: begins a run if a client that held memory has gone, or free blocks are many.
   void BeginIfWanted(int64_t now_ns);
   void BeginRun(int64_t timeout_ms) override { Start({.thorough = true, .timeout_ms = timeout_ms}, /*for_room=*/true); }
 
-  // Any run of the mover is between these two. Its operation.
+  // Every run of the mover is between these two. BeginMover returns its operation.
   Operation& BeginMover(bool drains);
   void EndMover(uint64_t chunks_freed);
   SeenMover& seen_mover() { return seen_mover_; }
@@ -91,7 +91,7 @@ class Compaction final : private Part, public Room::Maker {
   Maintenance& maintenance_;
   CompactReport last_report_;
   SeenMover seen_mover_;
-  int64_t again_at_ns_ = 0;  // unless memory is wanted
+  int64_t again_at_ns_ = 0;  // the next run of its own; runs that make room begin before
 };
 
 // How a drain has ended.
@@ -100,21 +100,21 @@ enum class DrainEnd : uint8_t { kGoesOn, kDone, kUnknownNode, kTakenBack, kNoRoo
 // What a client knows of a memory node that it drains, from round to round.
 struct Draining {
   krcore::NodeId node = krcore::kNoNode;
-  MemberWord mark;       // the node's, as it said DRAINING last
-  bool settled = false;  // everybody has known it since, and takes nothing there
+  MemberWord mark;       // the node's word, as it last said DRAINING
+  bool settled = false;  // all clients have learnt it since, and take nothing there
   bool elected = false;  // this client has been the mover
   DrainEnd end = DrainEnd::kGoesOn;
   Step step = Step::kOk;  // how the last round ended
   DrainReport report;
 };
 
-// Drainer: emptying a memory node, so that it can be stopped, and taking it back into use.
+// Drainer: empties a memory node, so that it can be stopped, and takes it back into use.
 class Drainer : private Part {
  public:
   Drainer(Epochs& epochs, Table& table, Maintenance& maintenance, Compaction& compaction)
       : Part(epochs.common), epochs_(epochs), table_(table), maintenance_(maintenance), compaction_(compaction) {}
 
-  // As Client's calls of these names.
+  // These do what Client's calls DrainNode and UndrainNode do.
   Task<Status> Drain(krcore::NodeId node, DrainOptions options, DrainReport* report);
   Task<Status> Undrain(krcore::NodeId node);
 
@@ -127,7 +127,7 @@ class Drainer : private Part {
   Table& table_;
   Maintenance& maintenance_;
   Compaction& compaction_;
-  std::unique_ptr<Draining> draining_;  // null: none is being drained by this client
+  std::unique_ptr<Draining> draining_;  // null: this client drains none
 };
 
 struct Upkeep {

@@ -11,15 +11,15 @@
 // Thread safety: a Store may be used from any thread. A Client, and everything started through it, belongs to
 // one thread at a time; make one per thread. A Store must outlive its Clients.
 //
-// Fork: a Store and its Clients belong to the process that opened them. In a child that was forked since, every call
-// says kBadState, deleting them does nothing, and the child may end in any way; the parent goes on with them. A child
-// that wants the store opens its own after the fork. krcore/fork.h has the whole of it, vfork and posix_spawn included.
+// Fork: a Store and its Clients belong to the process that opened them. In a child that was forked later, every call
+// returns kBadState, deleting them does nothing, and the child may end in any way; the parent goes on with them. A
+// child that wants the store opens its own after the fork. For details, vfork and posix_spawn see krcore/fork.h.
 //
-// Failures every operation may report, beside its own:
-//   kInvalidArgument  key or value length outside the limits; or, of writes of a new key, 28 others that collide with
-//                     it are there: the message tells which. Nothing was changed. More memory does not help
+// Failures that every operation may report, besides its own:
+//   kInvalidArgument  the length of key or value is outside the limits; or 28 others collide with a new key, and more
+//                     memory does not help. The message tells which. Nothing was changed
 //   kUnavailable      a memory node is dead or unreachable; nothing was changed
-//   kUnknown          a connection broke, or the client was expelled, under a write: it may or may not have happened
+//   kUnknown          a connection broke, or the client was expelled, during a write: it may or may not have happened
 //   kTimeout          StoreOptions::operation_timeout_ms passed; a write may or may not have happened
 //   kOutOfMemory      the memory nodes are full, or the table has its largest size (writes only); nothing was changed
 //   kCorrupt          a block's checksum did not match within the timeout
@@ -59,12 +59,12 @@ inline constexpr size_t kMaxValueBytes = size_t{16} << 20;
 struct StoreOptions {
   std::string rnic = "sw";  // provider
   std::string fabric;       // name of the fabric
-  // Of provider "verbs": where the fabric is, and through which port of a NIC; as in krcore::NodeOptions.
+  // For provider "verbs": where the fabric is, and through which port of a NIC to reach it; as in krcore::NodeOptions.
   std::string fabric_address{};
   std::string rnic_port{};
-  // How clients connect, one of krcore::ControlPlanes() (krcore/control_plane.h): "krcore" and "lite" have one Node for
-  // all clients of the Store, "kernel" too; with "verbs" each Client opens one of its own, as each worker of a plain
-  // program does. "lite" and "verbs" need memory nodes that accept RC connections, "kernel" such as are of "kernel"
+  // How clients connect, one of krcore::ControlPlanes() (krcore/control_plane.h). With "krcore", "lite" and "kernel"
+  // all clients of the Store share one Node. With "verbs" each Client opens one of its own, as each worker of a plain
+  // program does. "lite" and "verbs" need memory nodes that accept RC connections; "kernel" needs nodes that use it
   // themselves.
   std::string control_plane = "krcore";
   int64_t operation_timeout_ms = 5'000;  // per operation
@@ -78,54 +78,56 @@ struct EmbeddedOptions {
 };
 
 struct ClientOptions {
-  uint32_t max_in_flight = 64;  // operations; more wait their turn in order
-  // Keys whose places are remembered, so that reading them takes one round trip; 16 bytes each. The client measures
-  // whether that pays, and does without while it does not. 0: never.
+  uint32_t max_in_flight = 64;  // operations in flight; more wait for their turn, in order
+  // The number of keys whose places are remembered, so that reading them takes one round trip; 16 bytes each. The
+  // client measures whether that pays, and does without while it does not. 0: never.
   uint32_t address_cache_entries = 65'536;
-  // Of the client's pool of connections: e.g. from when on a memory node gets an RC queue.
+  // Options of the client's pool of connections, for example when a memory node gets an RC queue.
   krcore::QueuePoolOptions queues{};
   friend bool operator==(const ClientOptions&, const ClientOptions&) = default;
 };
 
-// What a client did, so that a run explains itself. Monotonic counts.
+// What a client did, to explain a run. Monotonic counts.
 struct ClientStats {
   uint64_t operations = 0;
-  uint64_t round_trips = 0;                     // batches waited for; and those of them that operations consist of:
-  uint64_t operation_round_trips = 0;           // the others announce epochs, renew leases, split, merge and move
+  // Batches waited for, and those of operations among them. Others announce epochs, renew leases, split, merge and
+  // move.
+  uint64_t round_trips = 0;
+  uint64_t operation_round_trips = 0;
   uint64_t reads = 0, writes = 0, atomics = 0;  // verbs
   uint64_t cas_failures = 0;                    // slot CASes that lost a race
-  uint64_t writes_done = 0;                     // writes that took effect, combined ones once,
-  uint64_t write_attempts = 0;                  // and the CASes of a slot that writes tried for that
-  // The address cache: keys that it did not know; blocks read on its word, and those of them that were right; times it
-  // was turned off or on again.
+  uint64_t writes_done = 0;                     // writes that took effect; combined ones count once
+  uint64_t write_attempts = 0;                  // CASes of a slot that writes tried
+  // The address cache: keys that it did not know; blocks that were read by its guess; those of them that were right;
+  // how often it was turned off or on again.
   uint64_t cache_misses = 0, cache_speculations = 0, cache_hits = 0, cache_switches = 0;
-  uint64_t combined_operations = 0;  // operations that another one of the client did along
+  uint64_t combined_operations = 0;  // operations that were combined with another one of the client
   uint64_t restarts = 0;             // operations that began again
   uint64_t splits = 0;               // subtable splits completed by this client
-  uint64_t split_takeovers = 0;      // splits continued whose client had stopped
+  uint64_t split_takeovers = 0;      // splits that were continued because their client had stopped
   uint64_t slots_migrated = 0;       // slots decided by this client, splitting or helping
-  uint64_t merges = 0;               // of two subtables into one, completed by this client
-  uint64_t merge_takeovers = 0;      // merges continued whose client had stopped
+  uint64_t merges = 0;               // merges of two subtables into one that this client completed
+  uint64_t merge_takeovers = 0;      // merges that were continued because their client had stopped
   uint64_t table_replacements = 0;   // merges that ended in copies, because one table was not enough
   uint64_t stale_directory_hits = 0;
   uint64_t directory_reads = 0;
   uint64_t checksum_retries = 0;
   uint64_t blocks_retired = 0, blocks_reused = 0;
-  uint64_t chunks_taken = 0;  // of memory, from memory nodes
-  uint64_t chunks_freed = 0;  // ... and given back
+  uint64_t chunks_taken = 0;  // chunks of memory taken from memory nodes
+  uint64_t chunks_freed = 0;  // chunks given back to them
   uint64_t compactions = 0;   // runs of the mover
-  uint64_t blocks_moved = 0;  // by it
+  uint64_t blocks_moved = 0;  // by the mover
   uint64_t heartbeats = 0;
-  uint64_t expulsions = 0;          // of other clients, that had not renewed their lease
-  uint64_t dead_clients_found = 0;  // whose entries were freed
-  uint64_t outcomes_looked_up = 0;  // of verbs that ended with an error
-  uint64_t fenced = 0;              // times that this client was expelled,
-  uint64_t fenced_restarts = 0;     // and operations that began again for it
-  uint64_t rc_connects = 0;         // of memory nodes that this client went over to an RC queue for,
-  uint64_t rc_reclaims = 0;         // and of RC queues that it gave up
+  uint64_t expulsions = 0;          // of other clients that had not renewed their lease
+  uint64_t dead_clients_found = 0;  // dead clients whose entries were freed
+  uint64_t outcomes_looked_up = 0;  // of verbs that had ended with an error
+  uint64_t fenced = 0;              // how often this client was expelled
+  uint64_t fenced_restarts = 0;     // operations that began again because of that
+  uint64_t rc_connects = 0;         // how often this client went over to an RC queue for a memory node
+  uint64_t rc_reclaims = 0;         // how often it gave such a queue up
 };
 
-// The table's shape, by one pass over the directory.
+// The table's shape, from one pass over the directory.
 struct TableStats {
   uint32_t global_depth = 0;
   uint64_t subtables = 0;
@@ -147,30 +149,30 @@ struct CompactOptions {
 };
 
 struct CompactReport {
-  uint64_t chunks_freed = 0;  // that may hold anything now
+  uint64_t chunks_freed = 0;  // which may now hold anything
   uint64_t chunks_left = 0;   // sparse, but not freed: an expelled client may know them, or there was no room
   uint64_t blocks_moved = 0, bytes_moved = 0;
   uint64_t tables_merged = 0;
-  uint64_t scans = 0;  // of the whole table
+  uint64_t scans = 0;  // scans of the whole table
 };
 
 struct DrainOptions {
   int64_t timeout_ms = 600'000;  // for all of it; what was done until then stays done
 };
 
-// Filled as it goes on.
+// Filled in while the drain goes on.
 struct DrainReport {
-  bool closed = false;       // it is known that nobody takes memory there any more, until it is taken back
-  uint64_t chunks_left = 0;  // of the memory node, that hold anything
+  bool closed = false;       // it is known that nobody takes memory there any more, until the node is taken back
+  uint64_t chunks_left = 0;  // chunks of the memory node that hold anything
   uint64_t tables_left = 0;  // subtables there
   uint64_t tables_moved = 0, blocks_moved = 0, bytes_moved = 0;
   uint64_t rounds = 0;
 };
 
 // How long the parts of making a client took, in nanoseconds, in this order. What was done in advance
-// (Store::PrepareClient) took nothing of it.
+// (Store::PrepareClient) does not count.
 struct ClientTimes {
-  int64_t node_ns = 0;      // a device of its own, where the control plane wants that (verbs), and published
+  int64_t node_ns = 0;      // opening and publishing a device of its own, where the control plane wants that (verbs)
   int64_t queues_ns = 0;    // the pool of queues
   int64_t memory_ns = 0;    // registering its buffers
   int64_t connect_ns = 0;   // connecting to every memory node
@@ -183,16 +185,16 @@ enum class WriteKind : uint8_t { kPut, kInsert, kUpdate, kDelete };
 struct WriteRequest {
   WriteKind kind = WriteKind::kPut;
   std::string_view key, value;  // borrowed; a Delete has no value
-  Status status{};              // how it ended: as of the operation of that name
+  Status status{};              // how it ended, as the operation of that name reports it
 };
 
 class Client : public krcore::OfOneProcess {
  public:
-  // Ends what was spawned, and gives up its place at the store's home; if that is away then, the next Client of its
-  // Store does, or the Store's end: until then others' drains, and the emptying of chunks, wait.
+  // Ends what was spawned, and gives up its place at the store's home. If the home is away then, another Client of its
+  // Store gives the place up, or it ends with the Store. Until then, drains and the emptying of chunks wait.
   ~Client() override = default;
 
-  // ---- Blocking: each does what the coroutine of the same name does, and runs everything else in flight along.
+  // ---- Blocking: each does what the coroutine of the same name does, and everything else in flight runs meanwhile.
   virtual Status Get(std::string_view key, std::string* value);         // kNotFound
   virtual Status Put(std::string_view key, std::string_view value);     // inserts or overwrites
   virtual Status Insert(std::string_view key, std::string_view value);  // kExists
@@ -208,62 +210,62 @@ class Client : public krcore::OfOneProcess {
   // in a coroutine of your own that runs under Spawn; many such coroutines share doorbells, which is where
   // throughput comes from.
   virtual Task<Status> GetAsync(std::string_view key, std::string* value) = 0;
-  // Of keys[i] the status is statuses[i], the value values[i]; all three have one length and are borrowed. Each key is
-  // read as by GetAsync; all share the two round trips. Keys of one call that are the same, or that others of this
-  // client read meanwhile, are read each for itself.
+  // Reads keys[i] into values[i], with the status in statuses[i]. All three have the same length and are borrowed. Each
+  // key is read as by GetAsync, and all share the two round trips. A key that occurs twice in a call, or that another
+  // operation of this client reads meanwhile, is read each time.
   virtual Task<void> MultiGetAsync(std::span<const std::string_view> keys, std::span<std::string> values,
                                    std::span<Status> statuses) = 0;
   virtual Task<Status> PutAsync(std::string_view key, std::string_view value) = 0;
   virtual Task<Status> InsertAsync(std::string_view key, std::string_view value) = 0;
   virtual Task<Status> UpdateAsync(std::string_view key, std::string_view value) = 0;
   virtual Task<Status> DeleteAsync(std::string_view key) = 0;
-  // Writes of any kinds; `writes` is borrowed, and each status is set when the task is done. Each is done as by the
-  // coroutine of its kind, and all share the two or three round trips: cheaper than a coroutine each. Large values go
-  // beside; of more than ClientOptions::max_in_flight one group goes behind the other. They are not a transaction, and
-  // in no order, those of one key included.
+  // Does writes of any kind. `writes` is borrowed, and each status is set when the task is done. Each is done as by the
+  // coroutine of its kind, and all share the two or three round trips: cheaper than a coroutine each. Large values are
+  // written by coroutines of their own meanwhile. More than ClientOptions::max_in_flight writes go in groups, one after
+  // the other. They are not a transaction and have no order, even those of one key.
   virtual Task<void> MultiWriteAsync(std::span<WriteRequest> writes) = 0;
   // Gives memory back: merges sparse subtables, moves the values of chunks with little in them elsewhere, finds what
   // killed clients held, and frees chunks for any other use. Operations go on meanwhile, this client's and others'.
-  // Ends when there is nothing left to gain. It begins by itself where memory is short, a client was found dead, or
-  // this one's free blocks are many; so this is for who cannot wait. All living clients must be polled, or it cannot go
-  // on. kTimeout: `report` tells how far it came; it gives up early, too, where it waits for a client that is not
-  // polled while an operation of this one waits for memory. kExists: another client is at it.
+  // Ends when there is nothing left to gain. A client begins this by itself when memory is short, a client was found
+  // dead, or it has many free blocks; so this call is for callers that cannot wait. All living clients must be polled,
+  // or it cannot go on. kTimeout: `report` tells how far it came. It also gives up early if it waits for a client that
+  // is not polled while an operation of this client waits for memory. kExists: another client gives memory back.
   virtual Task<Status> CompactAsync(CompactOptions options, CompactReport* report) = 0;
   // Empties a memory node, so that it can be stopped and no key is lost: nobody takes memory there any more, and the
   // subtables and blocks that are there move to other nodes. Operations go on meanwhile, this client's and others'. All
-  // living clients must be polled, or it cannot go on. `report` is filled as it goes on.
+  // living clients must be polled, or it cannot go on. `report` is filled in on the way.
   //   kOk           nothing is there, and no client knows anything of it
   //   kInvalidArgument  the store's home, which holds the directory
   //   kNotFound     no such memory node has joined
-  //   kOutOfMemory  the others have no room for it. It is in use again; what has moved has moved
+  //   kOutOfMemory  the others have no room for it. It is in use again; what has moved stays moved
   //   kTimeout, kUnavailable: any client may go on with DrainNode, or take it back by UndrainNode, as after the death
   //                 of this one. report->closed tells whether it is in use meanwhile
-  //   kExists       another client has given memory back all the time, or this one drains a node already
+  //   kExists       another client gave memory back the whole time, or this one already drains a node
   //   kBadState     it was taken back into use meanwhile
   virtual Task<Status> DrainNodeAsync(krcore::NodeId node, DrainOptions options, DrainReport* report) = 0;
-  // Takes a memory node back into use that is being drained, or was. One that was stopped is back when it joins again.
-  // kNotFound: no such memory node has joined. kUnavailable: it, or the home, cannot be reached.
+  // Takes a memory node back into use that is being drained, or was drained. One that was stopped is in use when it
+  // joins again. kNotFound: no such memory node has joined. kUnavailable: it, or the home, cannot be reached.
   virtual Task<Status> UndrainNodeAsync(krcore::NodeId node) = 0;
 
   // Starts `task` now, runs it to its first suspension and owns it until it ends.
   virtual void Spawn(Task<void> task) = 0;
-  // One round: rings doorbells, collects completions, resumes what they concern. Returns the number of completions.
-  // Call it while idle too, every so often: it is what lets other clients reuse memory.
+  // Runs one round: rings doorbells, collects completions, and resumes the coroutines that wait for them. Returns the
+  // number of completions. Call it now and then while idle too: it lets other clients reuse memory.
   virtual size_t Poll() = 0;
-  // To be asked when a Poll brought nothing: until when, on the store's clock, the caller may leave the client alone,
-  // if it starts nothing before. A time that has passed: something is under way. Of an idle client it is its next
-  // heartbeat, some milliseconds away: others use memory again only when it has made one.
+  // Call it when a Poll brought nothing. Returns until when, on the store's clock, the caller may leave the client
+  // alone, if it starts nothing before. A time that has passed: something is under way. For an idle client it is the
+  // next heartbeat, some milliseconds away: others can reuse memory only after that.
   virtual int64_t IdleUntil() = 0;
-  // Spawned tasks that have not ended.
+  // Returns how many spawned tasks have not ended.
   virtual size_t spawned() const = 0;
   // Polls until every spawned task has ended. Blocks; ends because every operation has a deadline.
   void Drain();
 
   virtual const ClientStats& stats() const = 0;
   virtual const ClientTimes& times() const = 0;
-  // Memory that this client holds for connections, whatever the number of memory nodes.
+  // Returns how much memory this client holds for connections, in bytes, whatever the number of memory nodes.
   virtual size_t connection_bytes() const = 0;
-  // Reads directory and subtables; seconds for large tables. For reports, not for the data path.
+  // Reads directory and subtables, which takes seconds for large tables. For reports, not for the data path.
   virtual Result<TableStats> ReadTableStats() = 0;
 
  protected:
@@ -276,27 +278,27 @@ class Client : public krcore::OfOneProcess {
 
 class Store : public krcore::OfOneProcess {
  public:
-  // Attaches to a running fabric, and waits for one that is starting. After open_timeout_ms kNotFound: no such fabric;
-  // kUnavailable: it has no store (no memory node). kInvalidArgument: no such control plane or provider. kUnsupported:
-  // the store was made by programs of another version, whose memory has another layout.
+  // Attaches to a running fabric, and waits for one that is starting. After open_timeout_ms, kNotFound: there is no
+  // such fabric; kUnavailable: it has no store (no memory node). kInvalidArgument: no such control plane or provider.
+  // kUnsupported: the store was made by programs of another version, whose memory has another layout.
   static Result<std::unique_ptr<Store>> Open(const StoreOptions& options);
-  // A whole store in this process: private fabric, metadata server and one memory node. Its data ends with it.
+  // Opens a whole store in this process: private fabric, metadata server and one memory node. Its data ends with it.
   static Result<std::unique_ptr<Store>> OpenEmbedded(const EmbeddedOptions& options);
 
-  // Connects a new client to every memory node: microseconds, the more so as this process has done it before. (Not so
-  // with the control planes "verbs", which makes everything anew, and "lite", where the first client connects.)
-  // kBadState: the memory nodes were started anew since, with another store.
+  // Connects a new client to every memory node. This takes microseconds, fewer if this process has done it before. (It
+  // takes longer with the control planes "verbs", which makes everything anew, and "lite", where the first client
+  // connects.) kBadState: the memory nodes were started anew meanwhile, with another store.
   virtual Result<std::unique_ptr<Client>> NewClient(const ClientOptions& options = {}) = 0;
   // Makes the queues and registers the memory of one client in advance, touches what its first operation needs, and
-  // makes its address cache: NewClient with these very options, from any thread, takes it and only connects and
-  // registers it. It takes what an idle client does (of `sw`, two of a device's 1,024 QPs), but no place at the store's
-  // home; if nobody takes it, it ends with the Store. Blocks for that. Does nothing with the control plane "verbs".
-  // Fails as NewClient.
+  // makes its address cache: NewClient with the same options, from any thread, takes this client and only connects and
+  // registers it. Until then it costs what an idle client costs (with `sw`, two of a device's 1,024 QPs), but has no
+  // place at the store's home. If nobody takes it, it ends with the Store. Blocks while it does this. Does nothing with
+  // the control plane "verbs". Fails like NewClient.
   virtual Status PrepareClient(const ClientOptions& options = {}) = 0;
-  // The process's; a Client of "verbs" has another one.
+  // The node that the clients share. With "verbs" each Client has one of its own.
   virtual krcore::Node& node() = 0;
-  // What DC in software has done so far for that node, of which requests sent again tell of a network that loses them;
-  // nothing where there is none of it.
+  // What DC in software has done so far for that node; nothing where there is no DC in software. Requests sent
+  // again show that the network loses some.
   virtual std::optional<krcore::SoftwareDcStats> software_dc() = 0;
 };
 

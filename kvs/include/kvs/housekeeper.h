@@ -1,6 +1,6 @@
 // Housekeeper: keeps a store's memory in order where its clients do not live long enough to do it. It finds dead
 // clients, expels stopped ones, and has chunks emptied. It is a client like others, which do the same as long as they
-// live; only the amount of free memory depends on it. docs/protocol.md, "Housekeeping".
+// live. Only the amount of free memory depends on it. See docs/protocol.md, "Housekeeping".
 //
 //   auto housekeeper = kvs::Housekeeper::Create(*store).value();
 //   while (serving) Sleep(housekeeper->Step());
@@ -24,15 +24,14 @@ struct HousekeeperStats {
 
 class Housekeeper {
  public:
-  // `store` must outlive it. kOutOfMemory.
+  // `store` must outlive it. Fails with kOutOfMemory.
   static Result<std::unique_ptr<Housekeeper>> Create(Store& store);
-  // Blocks for the few round trips in which it gives up what it is at.
+  // Blocks for the few round trips in which it gives up what it is doing.
   virtual ~Housekeeper() = default;
 
-  // Does what is due, and says in how many nanoseconds there is more. A look blocks for a tenth of a second at most,
-  // but for connecting, and for asking the fabric who is dead. Most of the time it is no client, so it need not be
-  // called in time. While it is one, which it says by asking for less than a tenth of a millisecond, others wait for
-  // it.
+  // Does what is due, and returns in how many nanoseconds there is more. A look blocks for a tenth of a second at most,
+  // not counting connecting and asking the fabric which clients are dead. Most of the time the housekeeper is not a
+  // client, so Step may be called late. While it is one, others wait for it; Step then returns less than 0.1 ms.
   virtual int64_t Step() = 0;
   virtual const HousekeeperStats& stats() const = 0;
 };

@@ -1,6 +1,6 @@
-// Task<T>: a lazily started coroutine that yields one T. Awaiting it starts it; its end puts the awaiter on the
-// run queue of the thread that drives it (no deep symmetric transfer: GCC 12 does not always make it a tail call).
-// Frames come from a per-thread free list, so a task costs no malloc in the steady state.
+// Task<T>: a lazily started coroutine that yields one T. Awaiting it starts it. Its end puts the awaiter on the run
+// queue of the thread that drives it. (It does not use symmetric transfer: GCC 12 does not always make that a tail
+// call.) Frames come from a per-thread free list, so a task costs no malloc in the steady state.
 //
 // Thread safety: a task lives and dies on one thread.
 // GCC 12: no co_await inside a conditional expression or an aggregate initializer.
@@ -25,10 +25,10 @@ class RunQueue {
       Grow();
     ring_[tail_++ & mask_] = handle;
   }
-  // Resumes until empty. Returns how many were resumed.
+  // Resumes coroutines until the queue is empty. Returns how many were resumed.
   size_t RunAll();
   bool empty() const { return head_ == tail_; }
-  // In a forked child: what the parent's thread had ready is for the parent to resume.
+  // In a forked child, drops what the parent's thread had ready: that is for the parent to resume.
   void DropInherited();
 
  private:
@@ -41,13 +41,13 @@ class RunQueue {
   size_t capacity_ = 0;
   size_t mask_ = 0;  // capacity_ - 1, if there is a ring
   size_t head_ = 0, tail_ = 0;
-  uint32_t generation_ = 0;  // krcore::ForkGeneration() of whose coroutines these are
+  uint32_t generation_ = 0;  // krcore::ForkGeneration() of the process whose coroutines these are
   friend struct RunQueueOwner;
 };
 
 namespace internal {
 
-// A thread's free frames, by size in units of kClassBytes. Larger ones are rare, and malloc's.
+// A thread's free frames, by size in units of kClassBytes. Larger frames are rare and come from malloc.
 struct FrameLists {
   static constexpr size_t kClassBytes = 64;
   static constexpr size_t kClasses = 64;
@@ -60,7 +60,7 @@ struct FrameLists {
   size_t live = 0;
 };
 
-// A frame that is used after its end must not be another's by then.
+// With the sanitizer frames are not reused, so that it finds a use of a frame after its end.
 #ifdef __SANITIZE_ADDRESS__
 inline constexpr bool kReuseFrames = false;
 #else
@@ -90,7 +90,7 @@ inline void FreeFrame(void* frame, size_t bytes) {
   lists.head[size_class] = frame;
 }
 
-// Frames allocated and not freed on this thread: for leak checks in tests.
+// Frames allocated and not freed on this thread, for leak checks in tests.
 inline size_t LiveFrames() { return FrameLists::OfThisThread().live; }
 
 struct PromiseBase {
@@ -147,12 +147,12 @@ class [[nodiscard]] Task {
   }
 
   bool done() const { return !handle_ || handle_.done(); }
-  // Runs to the first suspension. Once, on a task that nobody awaits.
+  // Runs to the first suspension. Call it once, on a task that nobody awaits.
   void Start() { handle_.resume(); }
   // The result of a task that is done.
   T Take() { return handle_.promise().Take(); }
 
-  // co_await std::move(task).Join(): waits for one that was started.
+  // co_await std::move(task).Join(): waits for a task that was started.
   auto Join() && noexcept {
     struct Awaiter {
       std::coroutine_handle<promise_type> handle;
