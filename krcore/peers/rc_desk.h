@@ -3,8 +3,8 @@
 //
 //     owner    0 -> owner by a peer's CAS; -> 0 by the node, once nothing of the connection is left
 //     closing  the peer's: its own owner word, when it has destroyed its QP
-//     answer   the node's: Answer() of the owner and the number of the QP that the node has made for it, or 0: no
-//     answer request  the peer's: one WRITE, which counts once its checksum matches and it names the owner of the place
+//     answer   the node's: Answer() of the owner and the number of the QP that the node has made for it; 0: none yet
+//     request  the peer's: one WRITE, which counts once its checksum matches and it names the owner of the place
 //
 // Everything that a peer writes names the owner that wrote it. So what arrives after the node has given the place to
 // another owner is ignored.
