@@ -47,8 +47,7 @@ class KernelQueue {
   // of Open, Attach and Join. kOutOfMemory: also beyond the process's limit of open files.
   Status OpenLike(const KernelQueue& of, uint32_t depth);
   Result<krc_query> Query();
-  // Gives it the device of that name ("": the first one) and `depth` places for requests, up to KRC_MAX_DEPTH. Call
-  // once.
+  // Gives it, once, the device of that name ("": the first one) and `depth` places for requests, up to KRC_MAX_DEPTH.
   Status Attach(const std::string& device, uint32_t depth);
   // Connects to this host's own device, which has that address. Also repairs a queue that a fault broke, once all its
   // outstanding requests have completed (before that: kBadState).
@@ -57,16 +56,15 @@ class KernelQueue {
   Result<krc_dc_target> DcTarget();
 
   // ---- as part of a node. kUnavailable: the metadata server does not answer.
-  // Makes it a node of the fabric with the id `node`; kNoNode: an id that nobody had. Call once. kExists: the id is
-  // taken.
+  // Makes it, once, a node of the fabric with the id `node`; kNoNode: an id that nobody had. kExists: the id is taken.
   Status Join(const std::string& fabric, NodeId node);
   NodeId node() const { return node_; }
   uint32_t incarnation() const { return incarnation_; }
   // Uses `key` and `tag` of each region. kNotFound: no such region of this process.
   Status Publish(std::span<const krc_shared_region> regions);
   // Connects to a node of the fabric, as that node has published itself; also repairs. kNotFound: no such node. With a
-  // port (not 0) also for messages to it. kNotFound: nobody is bound to the port; kQueueFull: it has no place for
-  // another sender.
+  // port (not 0) also for messages. kNotFound: nobody is bound to the port; kQueueFull: it has no place for another
+  // sender.
   Result<krc_connect> Connect(NodeId node, uint16_t port = 0);
   // kExists: another living node has set it. kNotFound: nobody has.
   Status SetService(std::string_view name, std::span<const std::byte> value);

@@ -16,7 +16,7 @@ static_assert(kMaxRegionsPerNode == KRC_MAX_SHARED && kFirstDynamicNode == KRC_F
 static_assert(kMaxServiceBytes == KRC_VALUE_BYTES);
 
 // The completion of what a later completion reported may still be on its way. A connection that broke, to the peer's
-// host or to the metadata server's, is being rebuilt. But a device that is gone stays gone, and a full port may stay
+// host or to the metadata server's, is being rebuilt. But a missing device stays missing, and a full port may stay
 // full.
 bool PassesByItself(const Status& connected) {
   return (connected == StatusCode::kQueueFull && errno == EBUSY) ||

@@ -14,8 +14,8 @@ using queue::QueueStanding;
 namespace {
 
 // An inline payload of up to this length follows its header in memory that belongs to the WR until it completes. So it
-// may be posted again, and NICs that take no more inline than the header (rnic/verbs: 64 bytes) have inline messages at
-// all.
+// may be posted again, and NICs that take inline no more than the header (rnic/verbs: 64 bytes) have inline messages
+// too.
 constexpr size_t kOwnPayloadBytes = queue::kOwnBytes - sizeof(Header);
 
 constexpr uint32_t kMaxBackOffPolls = 64;
@@ -94,9 +94,8 @@ Status Channel::TryClaim(uint32_t place, uint64_t expected, Deadline deadline) {
 }
 
 // Takes a place whose owner died before it wrote its card. Nothing was or will be sent there, and the receiver cannot
-// know whose death to ask about, so a sender that needs the place takes it. The card that is read after the death
-// counts: either the owner's card was there then or never will be, or the receiver has cleared it, and the owner word
-// with it (wire.h).
+// know whose death to ask about, so a sender that needs it takes it. The card read after the death counts: either it
+// was there then or never will be, or the receiver has cleared it, and the owner word with it (wire.h).
 Status Channel::TakeOverFromDead(std::span<const uint64_t> owners, Deadline deadline) {
   for (uint32_t place = 0; place < owners.size() && !claimed_; ++place) {
     const uint64_t owner = owners[place];

@@ -85,8 +85,7 @@ class Channel final : public queue::OwnWrSink, public queue::Pollable {
 
   // Stages an internal WR; false: no room now.
   bool Post(Op op, const OneSided& verb);
-  // Runs one verb and returns its result; tries again where a fault of others broke it. The queue may be in any
-  // standing.
+  // Runs one verb, with its result; tries again where a fault of others broke it. The queue may be in any standing.
   Status Run(const OneSided& verb, uint64_t* result, Deadline deadline);
   bool WaitFor(const std::function<bool()>& done, Deadline deadline);
   Status Claim(Deadline deadline);

@@ -66,8 +66,7 @@ constexpr uint64_t Closing(uint64_t owner, uint64_t next) {
 }
 
 struct Control {
-  // The receiver's: the number of messages that have left their slots, of all owners. The sender READs it for its
-  // credits.
+  // The receiver's: how many messages have left their slots, of all owners. The sender READs it for its credits.
   uint64_t released;
   uint64_t padding[7];
   uint64_t closing;  // the sender's: Closing() once its queue is closed

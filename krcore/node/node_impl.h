@@ -98,8 +98,7 @@ class NodeImpl final : public Node, private messages::PortRecords {
     bool withdrawn = false;
   };
 
-  std::mutex publish_mutex_;  // held from composing the node's record until it is published, so that later records come
-                              // after
+  std::mutex publish_mutex_;  // held from composing the node's record until it is published, for order
   std::mutex mutex_;          // guards the rest
   std::vector<Exposed> exposed_;
   std::unique_ptr<peers::MetaServer> meta_server_;

@@ -11,8 +11,7 @@ namespace {
 
 constexpr uint32_t kMaxCapacity = 1u << 20;  // 400 MB of table
 constexpr size_t kCopyBytes = 16 * kBucketBytes;
-// A record that its owner is rewriting is whole again after this time; otherwise its owner was stopped or killed
-// meanwhile.
+// A record that is being rewritten is whole again after this time, unless its owner was stopped or killed.
 constexpr int64_t kTornPatienceNs = 2'000'000;
 
 // For one source; after that the next one is tried.
@@ -150,8 +149,7 @@ Status MetaServer::CopyFrom(const Server& source, OneSidedChannel& channel, Dead
       if (IsVacant(record.owner)) continue;
       const RecordKind kind = source.info.geometry.KindAt(record_offset);
       if ((kind == RecordKind::kNode) != (record.binding == 0)) continue;  // not a record
-      // A port is written once: either its publication is not complete, and will reach this server too, or its owner is
-      // dead.
+      // A port is written once: its publication is not complete, and will reach this server too, or its owner is dead.
       if (kind == RecordKind::kPort && !ChecksumMatches(record)) continue;
       if (!InsertCopy(table(), info_.geometry, kind, record))
         return {StatusCode::kOutOfMemory,

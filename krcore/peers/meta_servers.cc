@@ -172,8 +172,7 @@ Result<Announcements> Collect(rnic::Device& device, Deadline deadline) {
   return all;
 }
 
-// Returns all of them as they stood at one moment. Two equal readings show that, since no announcement returns to an
-// earlier value.
+// Returns all of them as they stood at one moment: none returns to an earlier value, so two equal readings show that.
 Result<Announcements> Snapshot(rnic::Device& device, Deadline deadline) {
   auto announced = Collect(device, deadline);
   for (int collects = 1; announced.ok(); ++collects) {

@@ -124,8 +124,8 @@ using ServerPtr = std::shared_ptr<const Server>;
 //
 // The order is by `serial`, which a server chooses as in Lamport's bakery: it announces itself as kChoosing, takes one
 // more than the highest serial that it sees, and then waits until none of the servers that it saw choosing still
-// chooses. So a server that announces itself after another one has its place comes later, and all agree on the order of
-// the servers that have a place.
+// chooses. So a server announced after another has its place comes later, and all agree on the order of servers that
+// have a place.
 //
 // Thread safety: values; a Server is immutable.
 struct ServerList {
@@ -139,7 +139,7 @@ struct ServerList {
   bool Contains(uint32_t server_id) const;
 };
 
-// Returns the servers that were alive at one moment of the call. Reuses the address handles of servers in `known`.
+// Returns the servers that were alive at one moment of the call. Reuses address handles of servers in `known`.
 // kCorrupt: announcements of another version. kTimeout, kUnavailable: the fabric does not answer. `deadline`: as the
 // device's.
 Result<ServerList> ReadServerList(rnic::Device& device, const ServerList& known, Deadline deadline = {});

@@ -16,8 +16,7 @@ namespace {
 using Words = std::array<uint64_t, sizeof(HostRecord) / sizeof(uint64_t)>;
 static_assert(sizeof(Words) == sizeof(HostRecord));
 
-// Increment with every change of HostRecord: different builds may meet on a fabric, and must then ignore each other's
-// entries.
+// Increment with every change of HostRecord: different builds that meet on a fabric must ignore each other's entries.
 constexpr uint64_t kFormat = 1;
 
 // Never 0.
@@ -174,8 +173,7 @@ Result<std::shared_ptr<const Peer>> PeerDirectory::Use(const HostRecord& record)
   const bool older = cached && cached->target.address.incarnation == record.address.incarnation &&
                      static_cast<int32_t>(cached->sequence - peer->sequence) > 0;
   if (older || (cached && SameTarget(*cached, *peer))) {
-    // If the older version is still found, no publication after the cached one is complete, so the cached one is valid
-    // too.
+    // If the older version is still found, no publication after the cached one is complete, so that one is valid too.
     cached->Extend(record.lease_until_ns, renew_ns);
     return cached;  // keeps its address handle
   }

@@ -48,8 +48,7 @@ struct DeskPlace {
 static_assert(sizeof(DeskPlace) == 128 && offsetof(DeskPlace, closing) == 8 && offsetof(DeskPlace, answer) == 16 &&
               offsetof(DeskPlace, request) == 32);
 
-// QP number 0: refused. The other half says to whom the answer is addressed, by the part that distinguishes owners of a
-// place.
+// QP number 0: refused. The other half says whose answer it is, by what distinguishes the owners of a place.
 constexpr uint64_t Answer(uint64_t owner, uint32_t qpn) {
   return uint64_t{static_cast<uint32_t>(owner >> 32) ^ static_cast<uint32_t>(owner)} << 32 | qpn;
 }

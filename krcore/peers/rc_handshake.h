@@ -85,8 +85,7 @@ class Handshake {
   enum class State : uint8_t { kIdle, kClaiming, kRequesting, kAsking, kAnswered, kFailed, kClosing };
 
   // Needs an idle handshake whose lane has nothing in flight. `request` (without its checksum) goes to the first free
-  // place of the peer's desk from number `first_place` on. Its owner word must be one that this node has not used
-  // there.
+  // place of the peer's desk from number `first_place` on. This node must not have used its owner word there.
   void Begin(Connector& connector, uint32_t lane, std::shared_ptr<const Peer> peer, const DeskRequest& request,
              uint32_t first_place);
   // Continues if the lane's verb has completed. Call after Connector::Poll.

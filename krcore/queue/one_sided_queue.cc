@@ -119,8 +119,7 @@ StatusCode OneSidedQueue::Accept(std::span<const WorkRequest> wrs, size_t* bad_i
   return StatusCode::kOk;
 }
 
-// Stages one by one, polling when the physical queue or its arena for inline payloads is full. `wrs` have passed their
-// checks.
+// Stages checked WRs one by one, polling when the physical queue or its arena for inline payloads is full.
 StatusCode OneSidedQueue::StageSlowly(std::span<const WorkRequest> wrs, size_t* bad_index) {
   // Makes room for all at once where possible, so that a shut gate refuses all or none.
   const auto at_once = static_cast<uint32_t>(wrs.size()) <= physical_->depth() ? static_cast<uint32_t>(wrs.size()) : 1;

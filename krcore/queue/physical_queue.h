@@ -161,8 +161,7 @@ class PhysicalQueue {
   // Gives an idle RC queue its QP, in RTS; the queue stays blocked. Disconnect takes it away.
   void Connect(std::unique_ptr<rnic::Qp> qp);
   void Disconnect() { UseQp(nullptr); }
-  // Returns the position after the last WR to the DC target of this key. Once it has been passed those WRs have
-  // completed.
+  // Returns the position after the last WR to the DC target of this key. Once it is passed, those WRs have completed.
   uint64_t PositionBehind(uint64_t dc_key) const;
   bool HasPassed(uint64_t position) const { return head_ >= position; }
   // Moves what is staged, settled WRs too, to the end of `to`, as far as there is room. Needs blocked() and
@@ -231,8 +230,7 @@ class PhysicalQueue {
     Opcode opcode = Opcode::kRead;
     uint8_t kind = kUserSignaled;           // of EntryKind
     WcStatus settled = WcStatus::kSuccess;  // otherwise: not on the NIC, to be delivered with this status
-    uint32_t tag = 0;                       // krcore's own: as in OwnWrDone; else of the Run that begins here, 0: none
-                                            // does
+    uint32_t tag = 0;                       // krcore's own: as in OwnWrDone; else of a Run that begins here, or 0
   };
   // WRs of a user that were accepted together, none of them settled or abandoned since: they retire together. A run may
   // wrap around the ring's end.
@@ -324,8 +322,7 @@ class PhysicalQueue {
   // Copies the WR at the head, which is not settled, to the tail of `to`. False: no room there for its inline payload.
   bool CopyHeadTo(PhysicalQueue& to);
   void SignalLastStaged();
-  // Writes the whole word that was written with the rest: a reader of the whole word would wait for the store of a
-  // part.
+  // Writes the whole word that was written with the rest: reading it whole would wait for the store of a part.
   void Signal(uint64_t position) {
     rnic::SendWr& wr = wrs_[position & mask_];
     SetWordAt<16>(wr, WordAt<16>(wr) | PartOfWord<offsetof(WorkRequest, flags), 16>(uint8_t{kSignaled}));

@@ -132,9 +132,8 @@ class QueuePoolImpl final : public QueuePool {
     check_ns_ = std::min(check_ns_, lease_check_ns_);
   }
   // ---- for requests that are executed when they are pushed
-  // Whether that is possible through `queue`: what is staged, here or elsewhere, must go out first. While an RC queue
-  // is being made, one in kPolledOneIn may not: Poll makes the queue, and a caller that misses no completion does not
-  // poll.
+  // Whether `queue` allows that: what is staged, here or elsewhere, must go out first. While an RC queue is being made,
+  // one in kPolledOneIn may not: Poll makes the queue, and a caller that misses no completion does not poll.
   bool MayExecute(const PhysicalQueue& queue) {
     return executes_at_post_ && !any_staged() && !queue.blocked() && !queue.broken() &&
            (rc_ == nullptr || !rc_->has_work() || ++executed_meanwhile_ % kPolledOneIn != 0);

@@ -199,8 +199,7 @@ class QueueState {
   std::vector<std::shared_ptr<const peers::Peer>> former_peers;
   // The recovery in which a WRITE or atomic of this queue was last flushed, see PhysicalQueue.
   uint64_t flushed_in_recovery = 0;
-  // How busy the queue is, and until when its peer is not asked for an RC connection because it did not answer
-  // (RcQueues).
+  // How busy it is, and until when its peer, which did not answer, is not asked for an RC connection (RcQueues).
   Heat heat;
   int64_t stay_on_dc_until_ns = 0;
   // For WRs that krcore makes itself for this queue; null: there are none.

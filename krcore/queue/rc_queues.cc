@@ -182,8 +182,7 @@ bool RcQueues::BeginAsking(Slot& slot) {
   request.owner = NewOwner();
   request.qpn = slot.qp->num();
   const uint32_t first_place =
-      peers::PlaceOwnerNode(request.owner) + peers::PlaceOwnerNumber(request.owner);  // different peers begin at
-                                                                                      // different places
+      peers::PlaceOwnerNode(request.owner) + peers::PlaceOwnerNumber(request.owner);  // peers begin at different places
   slot.handshake.Begin(*connector_, LaneOf(slot), slot.peer, request, first_place);
   return true;
 }

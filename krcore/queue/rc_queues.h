@@ -60,12 +60,11 @@ class RcQueues {
   // Works on those connections. Called by QueuePool::Poll alone, because it moves VirtualQueues. Creates, connects or
   // destroys at most one QP per call; while the pool is not `idle`, only one that has been delayed for patience_ns.
   void Work(bool idle);
-  // Moves or unblocks the blocked queues whose turn has come; called before each round of doorbells. Returns how many
-  // WRs it completed.
+  // Moves or unblocks the blocked queues whose turn it is; before each round of doorbells. Returns how many WRs
+  // completed.
   size_t Advance();
   bool any_blocked() const { return blocked_ != 0; }
-  // `queue` has recovered. Either it is the broken RC queue of a peer, or WRs staged elsewhere to follow its own must
-  // be flushed.
+  // `queue` has recovered: it is the broken RC queue of a peer, or WRs staged elsewhere behind its own must be flushed.
   void Recovered(PhysicalQueue& queue, uint64_t recovery);
   // The queue that `queue` waits for, or itself.
   PhysicalQueue* HoldsUp(PhysicalQueue& queue);

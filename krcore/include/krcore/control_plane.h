@@ -52,9 +52,8 @@ std::string_view ConnectStepName(ConnectStep step);
 Result<std::unique_ptr<Node>> OpenNode(std::string_view control_plane, const NodeOptions& options,
                                        std::function<void(ConnectStep)> done = {});
 
-// Answers RC connection requests to a node that Node::Open made, and owns this side's QPs. A QP is dropped when the
-// requester says so or is found dead. It tells requesters the regions that the node has published. For one thread at a
-// time.
+// Answers RC connection requests to a node that Node::Open made, and owns this side's QPs. They go when the requester
+// says so, or is found dead. It tells requesters the regions that the node has published. For one thread at a time.
 class Acceptor : public OfOneProcess {
  public:
   // Announces itself in the fabric's records. A node has one Acceptor and must outlive it.

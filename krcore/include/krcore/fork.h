@@ -13,9 +13,8 @@
 // whatever else lies on them (ibv_fork_init), so there a registered buffer needs pages of its own.
 //
 // A child is any process that got a copy of this process's memory: by fork, or by a bare clone or clone3 without
-// CLONE_VM and CLONE_FILES. The kernel tells it apart (MADV_WIPEONFORK, Linux 4.14). A process made by vfork or
-// posix_spawn has no copy and is not concerned: until it execs or ends it may call nothing here, as it may call little
-// else.
+// CLONE_VM and CLONE_FILES. The kernel tells (MADV_WIPEONFORK, Linux 4.14). A process made by vfork or posix_spawn has
+// no copy and is not concerned: until it execs or ends it may call nothing here, as it may call little else.
 //
 // Thread safety: any thread may call all of this. A child of a process of several threads may use the library at once,
 // whatever the other threads were doing in it.

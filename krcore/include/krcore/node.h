@@ -36,8 +36,7 @@ struct NodeOptions {
   // verbs: address of the fabric's membership service, "host", "host:port" or "[host]:port" (docs/krcore.md). The
   // process that creates the fabric becomes the service, if the address is its host's and not in use.
   std::string fabric_address{};
-  // verbs: the NIC's port, "device[:port[:gid_index[:mtu]]]". Parts that are left out are chosen: the first active
-  // port.
+  // verbs: the NIC's port, "device[:port[:gid_index[:mtu]]]". Missing parts are chosen: the first active port.
   std::string rnic_port{};
   NodeId node = kNoNode;       // kNoNode: assigned by the fabric (compute nodes)
   bool create_fabric = false;  // otherwise a missing fabric is kNotFound
@@ -156,10 +155,9 @@ class Node : public OfOneProcess {
   // on. Makes system calls.
   virtual Status CheckName() { return NotForked(); }
 
-  // Returns true when the kernel or fabric confirms that this incarnation of the peer is gone, so that nothing it
-  // posted can execute any more. Returns false also when that cannot be known. May make a system call. Where the fabric
-  // keeps no list of its devices, ask only about incarnations that have published: only their records tell, also by
-  // being replaced.
+  // Whether the kernel or fabric confirms that this incarnation of the peer is gone, so that nothing it posted can
+  // execute any more. False also if that cannot be known. May make a system call. Where the fabric keeps no list of its
+  // devices, only for incarnations that have published: only their records tell, also by being replaced.
   virtual bool IsConfirmedDead(NodeId node, uint32_t incarnation) = 0;
 
   // Answers peers that ask for RC connections, and removes connections that peers have closed or left behind when they
@@ -182,8 +180,7 @@ std::vector<std::string> RnicProviders();
 Result<std::vector<std::string>> ListFabrics(const std::string& rnic);
 
 // Returns the processes on this host that still use a fabric of this name although its files were removed, so that
-// nobody else can find it (Node::CheckName), whether or not there is a new one of that name. As far as the system
-// tells.
+// nobody else finds it (Node::CheckName), whether or not there is a new one of that name. As far as the system tells.
 Result<std::vector<int32_t>> ProcessesOfRemovedFabric(const std::string& rnic, const std::string& fabric);
 
 // Removes what dead processes left of fabrics without a living device: of all of this user's fabrics, or of the named

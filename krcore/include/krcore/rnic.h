@@ -24,14 +24,13 @@
 //
 // Thread safety: a Device and a Pd may be used from several threads. A Cq, together with every Qp and Dct
 // that completes into it, belongs to one thread at a time.
-// Blocking: posting, polling and queries of an object's own properties do not block. The exception is the first post to
-// a peer with a Pd that is younger than its address handle: it may make the handle's part for that Pd. All else makes
-// system calls. These may wait longer: CreateAddressHandle (for the network, seconds where nobody answers); Qp::ToReset
-// and the destruction of a Qp (until nothing of it executes any more, at most Caps::max_retransmission_ns); the
-// destruction of an Mr (until nobody touches its memory); and, where others keep the fabric's list, PublishRecord,
-// QueryPeer, QueryIncarnation and LookupRecord until their deadline, on the clock that the device was opened with
-// (RealClock, or a World's). The default deadline is for callers that can wait for some seconds; a caller that polls
-// gives its own.
+// Blocking: posting, polling and queries of an object's own properties do not block, except for the first post to a
+// peer with a Pd younger than its address handle, which may make the handle's part for that Pd. All else makes system
+// calls. These may wait longer: CreateAddressHandle (for the network, seconds where nobody answers); Qp::ToReset and
+// the destruction of a Qp (until nothing of it executes any more, at most Caps::max_retransmission_ns); the destruction
+// of an Mr (until nobody touches its memory); and, where others keep the fabric's list, PublishRecord, QueryPeer,
+// QueryIncarnation and LookupRecord until their deadline, on the clock that the device was opened with (RealClock, or a
+// World's). The default is for callers that can wait for some seconds; a caller that polls gives a deadline.
 #ifndef KRCORE_RNIC_H_
 #define KRCORE_RNIC_H_
 
@@ -152,11 +151,10 @@ struct QpAttr {
   uint32_t sq_depth = 128;         // WRs
   uint32_t rq_depth = 0;           // WRs; 0: the queue receives nothing
   uint32_t max_recv_bytes = 4096;  // longest message a receive may carry (sw reserves rq_depth of them)
-  // kDci: the number of a host's initiator, which the fabric's processes on the host share. Each holder has its own
+  // kDci: the host's initiator of this number, which the fabric's processes on the host share. Each holder has its own
   // part of the send queue, sq_depth WRs, and its own completions. The state is common: a failed WR of one holder moves
-  // the QP to ERR for all, and any holder that takes it from RESET to RTS brings it back for all. An error loses the
-  // WRs that were posted and not executed. A killed holder's part becomes free again. kOutOfMemory: there is no part
-  // left.
+  // the QP to ERR for all, and any holder that takes it from RESET to RTS brings it back for all. What was posted and
+  // not executed is then lost. A killed holder's part becomes free again. kOutOfMemory: there is no part left.
   uint32_t host_qp = kPrivateQp;
 };
 
@@ -165,9 +163,8 @@ struct QpPeer {
   DeviceAddress device;
   uint32_t qpn = 0;
   // Where the sequence numbers of this life of the connection start, in both directions. The peer gives the same
-  // number, and both give another one after a RESET. Either both ends of an RC connection are reset, or none: otherwise
-  // the NIC at the other end would take new requests for repetitions of old ones, and confirm a WRITE that it does not
-  // execute.
+  // number, and both give another one after a RESET. Reset both ends of an RC connection or none: otherwise the NIC at
+  // the other end would take new requests for repetitions of old ones, and confirm a WRITE that it does not execute.
   uint32_t psn = 0;
 };
 

@@ -41,8 +41,7 @@ class VirtualQueue : public OfOneProcess {
   // ---- two-sided (message.h)
 
   // qbind. Makes this queue receive what is sent to (this node, port) and publishes that at the metadata server;
-  // kNoPort chooses a port. Blocks up to the deadline. kExists: the port is bound. kBadState: this queue is already
-  // bound.
+  // kNoPort chooses a port. Blocks up to the deadline. kExists: the port is bound. kBadState: this queue is bound.
   virtual Status Bind(Port port, const BindOptions& options, Deadline deadline) = 0;
   virtual Port port() const = 0;  // kNoPort: not bound
   // qconnect to a bound port, for messages as well as one-sided requests. Looks the port up, then claims a sender's

@@ -64,8 +64,7 @@ class Fabric {
   // kUnavailable: the device was killed.
   Status CheckAlive(const DeviceState& device) const;
 
-  // ---- questions. False: the question is not answered, and its deadline, or the longest that anybody waits, has
-  // passed.
+  // ---- questions. False: there is no answer, and the deadline, or the longest that anybody waits, has passed.
   bool Answers(Deadline deadline);
   void LeaveUnanswered(bool unanswered) { unanswered_ = unanswered; }
 

@@ -122,8 +122,7 @@ WcStatus Receiver::Deliver(const Message& message, bool* broken) {
 }
 
 void Receiver::Scatter(const Posted& recv, std::span<const std::byte> bytes) {
-  uint32_t grh = options_.type == EntryType::kUd ? kGrhBytes : 0;  // no datagram has a real GRH here: its bytes are
-                                                                   // zero
+  uint32_t grh = options_.type == EntryType::kUd ? kGrhBytes : 0;  // no datagram has a real one here: zeros
   for (const Sge& sge : recv.sges) {
     auto* to = reinterpret_cast<std::byte*>(sge.addr);
     uint32_t room = sge.length;

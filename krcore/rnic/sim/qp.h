@@ -127,8 +127,7 @@ class SimQp final : public Qp, private SendQueueOwner {
 
   // A receive failed, which breaks the Qp.
   void ReceiveFailed() { (void)ToErr(); }
-  // The process that owns it was killed: completes everything as flushed for the caller; verbs that have left linger
-  // until `until_ns`.
+  // Its process was killed: the caller sees everything flushed; verbs that have left linger until `until_ns`.
   std::unique_ptr<SendQueue> Die(int64_t until_ns);
   SendQueue& send_queue() { return *queue_; }
 

@@ -70,8 +70,7 @@ class ShmBacking final : public Backing {
   Result<std::shared_ptr<Mapping>> Open(const std::string& suffix) override {
     auto fd = OpenShmFile(prefix_ + suffix, 0);
     if (!fd.ok()) return fd.status();
-    // The file was opened before this check: while the fabric has its name, nobody else creates a fabric whose memory
-    // has the same names.
+    // The file is already open: while the fabric has its name, nobody else creates one whose memory has the same names.
     if (!HasIncarnation(suffix) && !NamesAreOurs())
       return Status(StatusCode::kNotFound, "segment " + suffix + " is of another fabric");
     return MapWhole(suffix, fd->get());
@@ -223,8 +222,7 @@ class ShmBacking final : public Backing {
     return MapShm(fd, *length);
   }
 
-  // `fd` is the file. The claim has a description of its own, because a mapping would keep a lock of the description
-  // that it was made from.
+  // `fd` is the file. The claim has a description of its own: a mapping would keep a lock of the one it was made from.
   Status Claim(const std::string& suffix, int fd) {
     int own = -1;
     {

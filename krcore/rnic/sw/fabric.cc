@@ -117,9 +117,8 @@ bool Fabric::ConfirmAlive(uint32_t index, uint32_t incarnation) {
   uint64_t alive = LifeWord(incarnation, Life::kAlive);
   if (slot.life.load(std::memory_order_acquire) != alive) return false;
   if (index == index_ && incarnation == incarnation_) return true;
-  // The slot is held from before its word says alive until after the word has changed again, and a word that has left
-  // alive(incarnation) never returns to it. So a slot that is held, and still alive afterwards, is held by that
-  // incarnation.
+  // The slot is held from before its word says alive until after it no longer does, and a word that has left
+  // alive(incarnation) never returns to it. So a slot that is held, and still alive after, is held by that incarnation.
   if (backing_->HeldByOther(index)) return slot.life.load(std::memory_order_acquire) == alive;
   slot.life.compare_exchange_strong(alive, LifeWord(incarnation, Life::kDead), std::memory_order_acq_rel);
   return false;
@@ -243,8 +242,7 @@ Status PublishRecord(Fabric& fabric, const std::string& name, std::span<const st
             "fabric " + fabric.name() + " has " + std::to_string(kMaxRecords) + " records, its limit"};
   }
   std::atomic_ref(free->version).store(0, std::memory_order_relaxed);
-  std::atomic_signal_fence(std::memory_order_seq_cst);  // only a death can come in between, and its observer sees
-                                                        // program order
+  std::atomic_signal_fence(std::memory_order_seq_cst);  // only a death can look in between, and it sees program order
   free->owner = fabric.incarnation();
   free->length = static_cast<uint32_t>(value.size());
   std::memset(free->name, 0, sizeof(free->name));
@@ -307,8 +305,8 @@ bool Peer::Translate(uint32_t key, Translation* out) {
   out->length = entry.length.load(std::memory_order_relaxed);
   out->rights = entry.rights.load(std::memory_order_relaxed);
   out->pd = entry.pd.load(std::memory_order_relaxed);
-  // The key is unchanged after the fields were read, so they belong to it. Pairs with the owner's release store of the
-  // next key.
+  // The key is unchanged after the fields were read, so they belong to it. Pairs with the release store of the next
+  // key.
   std::atomic_thread_fence(std::memory_order_acquire);
   if (entry.key.load(std::memory_order_relaxed) != key || segment == kNoSegment) return false;
   const std::shared_ptr<Mapping> mapping = MapSegment(segment, serial);

@@ -140,8 +140,7 @@ Status SwQp::PostSend(std::span<const SendWr> wrs, size_t* bad_index) {
 
 // Posts in batches of as many as fit.
 Status SwQp::PostSlowly(std::span<const SendWr> wrs, size_t fits, size_t* bad_index) {
-  // Another holder broke it. If it has been brought back since this holder's last WR, this holder had nothing in
-  // flight.
+  // Another holder broke it. If it was brought back since this holder's last WR, this holder had nothing in flight.
   if (state_ == QpState::kRts && host_part_ != nullptr && host_part_->in_error()) SetState(QpState::kErr);
   size_t at = 0;
   Requester::Outcome outcome;
@@ -155,8 +154,7 @@ Status SwQp::PostSlowly(std::span<const SendWr> wrs, size_t fits, size_t* bad_in
   return Stop(wrs, fits, at, outcome, bad_index);
 }
 
-// Stops after wrs[at - 1], the last that was executed, and handles the next one as `outcome` says, if it is below
-// `fits`.
+// Stops after wrs[at - 1], the last one executed; handles the next one as `outcome` says, if it is below `fits`.
 Status SwQp::Stop(std::span<const SendWr> wrs, size_t fits, size_t at, const Requester::Outcome& outcome,
                   size_t* bad_index) {
   StatusCode refused = fits < wrs.size() ? StatusCode::kQueueFull : StatusCode::kOk;

@@ -36,8 +36,7 @@ class SwCq final : public Cq {
   void PushReceived(const Completion& completion) {
     if (HasRoom()) ring_[tail_++ & mask_] = {completion, nullptr, 0};
   }
-  // For a send queue: polling the completion frees the queue's slots up to `position`. Writes words, since polls read
-  // words.
+  // For a send queue: polling it frees the queue's slots up to `position`. Writes words, since polls read words.
   void PushSent(uint64_t wr_id, WcStatus status, Opcode opcode, uint32_t qp_num, SendCounters* counters,
                 uint64_t position) {
     if (!HasRoom()) [[unlikely]]

@@ -258,8 +258,7 @@ template <Requester::Kind kKind>
   constexpr bool kAtomic = kKind == Kind::kCompareSwap || kKind == Kind::kFetchAdd;
   const uint64_t local_base = like.local->base.load(std::memory_order_relaxed);
   const uint64_t local_length = like.local->length.load(std::memory_order_relaxed);
-  // If another MR had taken the place, its fields would be seen with another key; pairs with the release of
-  // Tables::AddMr.
+  // Another MR's fields in its place would be seen with another key; pairs with the release of Tables::AddMr.
   const uint32_t lkey = like.lkey, rkey = like.rkey, form = like.form;
   if (like.local->key.load(std::memory_order_acquire) != lkey) [[unlikely]]
     return 0;

@@ -51,8 +51,8 @@ class Requester {
   bool Execute(std::span<const WorkRequest> wrs, const Reach& reach);
   // For Qp::Prefetch. The memory may have moved: a prefetch of what is not there does no harm.
   void Prefetch(std::span<const WorkRequest> wrs, const AddressHandle* ah, uint32_t rkey);
-  // Call once per PostSend or Execute: makes everything written visible to everybody, and sometimes checks the peers'
-  // life.
+  // Once per PostSend or Execute: makes everything written visible to everybody; sometimes checks whether the peers
+  // live.
   void EndDoorbell() {
     // A READ on another queue, posted after a WRITE of this one completed, must not be executed before it.
     FenceStores();

@@ -52,8 +52,7 @@ Result<size_t> ShmLength(int fd);
 Result<std::shared_ptr<Mapping>> MapShm(int fd, size_t length);
 // Maps private zeroed memory, aligned likewise.
 Result<std::shared_ptr<Mapping>> MapAnonymous(size_t length);
-// Returns the names in kShmDirectory that begin with `prefix`. An error does not mean none: descriptors may be
-// exhausted.
+// Returns the names in kShmDirectory that begin with `prefix`. An error does not mean that there are none.
 Result<std::vector<std::string>> ListShm(const std::string& prefix);
 // Whether `name` is the name of the file that is open as `fd`.
 bool IsNameOf(const std::string& name, int fd);

@@ -37,8 +37,7 @@ class VerbsMr final : public Mr {
     if (device_->caps.software_dc) regions_->Add(*this, access_rights);
   }
   ~VerbsMr() override {
-    // Afterwards neither software that found the MR nor the device, with the atomics that software handed to it, uses
-    // it.
+    // Afterwards neither software that found the MR uses it, nor the device for the atomics handed to it.
     if (device_->caps.software_dc) {
       regions_->Remove(*this);
       if (Agent* const agent = device_->agent.made(); agent != nullptr) agent->AwaitAtomics(regions_);

@@ -22,8 +22,7 @@ constexpr int64_t kLeaveNs = 3'000'000'000;  // the kernel does what does not su
 constexpr int64_t kPingNs = 2'000'000'000;
 constexpr int64_t kRetryNs = 300'000'000;  // between attempts to come back
 // This end's kernel must give up a connection later than the service's can (service.cc), whatever net.ipv4.tcp_retries2
-// is; otherwise its reset would look like this process's death. Its probes find out what the service's kernel has given
-// up.
+// is, or its reset would look like this process's death. Its probes find out what the service's kernel has given up.
 constexpr int kUserTimeoutMs = 24 * 3600 * 1000, kKeepIdleS = 5, kKeepIntervalS = 5;
 constexpr size_t kMaxKnownDead = 4096;
 constexpr uint32_t kLower = 0, kUpper = 1;

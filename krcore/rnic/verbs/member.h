@@ -68,8 +68,8 @@ class Member final : public OfOneProcess {
   // broken. A late reply does not, and is dropped when it comes. kTimeout: it has not come.
   Result<Verdict> Exchange(Channel& channel, MessageType type, std::span<const std::byte> body,
                            std::span<std::byte> reply, Deadline deadline, int stop = -1);
-  // Uses the upper channel; if that broke, waits until the keeper has restored it. While the keeper tries in vain, this
-  // does not wait for its next try: a network may be cut for long, and the calling thread has others' deadlines to
+  // Uses the upper channel; if that broke, waits until the keeper has restored it. If the keeper's try has failed, this
+  // does not wait for the next one: a network may be cut for long, and the calling thread has others' deadlines to
   // keep.
   Result<Verdict> Ask(MessageType type, std::span<const std::byte> body, std::span<std::byte> reply,
                       Deadline deadline = {});

@@ -180,8 +180,7 @@ Status Queue::PostSend(std::span<const SendWr> wrs, size_t* bad_index) {
         status = StatusCode::kInvalidArgument;
         break;
       }
-      // Soft-RoCE reports success for a datagram that it cannot send. Here it fails, as on a NIC, and its queue with
-      // it.
+      // Soft-RoCE claims success for a datagram that it cannot send. Here it fails, as on a NIC, with its queue.
       if (too_long) {
         KRCORE_RETURN_IF_ERROR(ToErr());
         at += PostBatch(wrs.subspan(at, 1), &status);

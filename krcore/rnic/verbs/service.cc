@@ -59,8 +59,7 @@ Result<Identity> Roster::Join(NodeId wanted, int64_t now_ns) {
   if (members_.size() >= kMaxMembers && !MakeRoom())
     return Status(StatusCode::kOutOfMemory, "the fabric has " + std::to_string(kMaxMembers) + " devices, its limit");
   if (wanted == kNoNode) {
-    // Not the lowest free id, so that ids of the recently dead stay unused for a while; and no id of a member that is
-    // away.
+    // Not the lowest free id, so that ids of the recently dead stay unused for a while, and none of an absent member.
     do {
       node = next_node_++;
       if (next_node_ == kFirstDynamicNode + kDynamicNodes) next_node_ = kFirstDynamicNode;
@@ -98,8 +97,7 @@ bool Roster::Alive(const Member& member) {
   return std::all_of(member.channels.begin(), member.channels.end(), [](Channel c) { return c == Channel::kOpen; });
 }
 
-// A member that never opened the other channel was told no identity that it could have used: nothing of it is in
-// flight.
+// A member that never opened the other channel was told no identity that it could have used: it has nothing in flight.
 bool Roster::Dead(const Member& member, int64_t now_ns) {
   const auto gone = [](Channel c) { return c == Channel::kClosed || c == Channel::kNever; };
   const bool any_closed =

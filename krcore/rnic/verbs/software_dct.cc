@@ -285,8 +285,7 @@ Status Atomics::Connect() {
   attr.qp_state = IBV_QPS_RTR;
   attr.path_mtu = context_->port().attr.active_mtu;
   attr.dest_qp_num = qp_->qp_num;
-  // Another number in each life, as for other queues (QpPeer::psn): packets of an earlier queue may still be on their
-  // way.
+  // Another number in each life, as for other queues (QpPeer::psn): an earlier queue's packets may be on their way.
   attr.rq_psn = attr.sq_psn = *psn & kPsnMask;
   attr.max_dest_rd_atomic = attr.max_rd_atomic = self.read_depth;
   attr.min_rnr_timer = 1;

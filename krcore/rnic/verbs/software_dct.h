@@ -47,8 +47,7 @@ class Atomics {
 
   // False: there is no room now, and nothing was handed over.
   bool Post(const sdc_atomic_request& request);
-  // Returns the result in a completion of the CQ whose wr_id has kAtomic; they come in posting order. Empty: perhaps a
-  // failure.
+  // Returns the result in a completion of the CQ whose wr_id has kAtomic, in posting order. Empty: perhaps a failure.
   std::optional<Result> Completed(const ibv_wc& wc);
   // Call after a failure: returns the pending atomics as failed, and makes a new queue. If that is broken, call again.
   std::vector<Result> Repair();

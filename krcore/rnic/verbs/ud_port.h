@@ -1,5 +1,4 @@
-// What initiators and targets of the software DC have in common: times and sizes, counters, and the UD queue under
-// them.
+// What initiators and targets of the software DC have in common: times and sizes, counters, and their UD queue.
 #ifndef KRCORE_RNIC_VERBS_UD_PORT_H_
 #define KRCORE_RNIC_VERBS_UD_PORT_H_
 
