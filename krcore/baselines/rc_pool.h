@@ -19,8 +19,8 @@ class RcQueue;
 inline constexpr uint32_t kMaxSge = 4;            // per WR
 inline constexpr uint32_t kMaxInlineBytes = 256;  // likewise, or the NIC's limit if that is less
 
-// Checks the form of a request. A queue must do so to accept all or none, because the NIC refuses WRs one by one. The
-// NIC checks the memory. kUnsupported: a message.
+// Checks the form of a request, for a queue with its own connection: it must accept all or none, but the NIC refuses
+// WRs one by one. The NIC checks the memory. kUnsupported: a message.
 StatusCode CheckForm(const WorkRequest& wr, const queue::RequestLimits& limits);
 
 class RcPool final : public QueuePool {

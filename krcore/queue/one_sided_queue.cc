@@ -79,7 +79,7 @@ inline bool OneSidedQueue::ExecuteAtOnce(std::span<const WorkRequest> wrs) {
   local.Sync();
   const peers::Peer& peer = *state_.peer;
   const LikeRequest& like = *Like(local, peer);
-  // The gate reads the time last before the post.
+  // The gate's reading of the time must be the last before the post.
   if (like.knows_nothing() || !pool_->MayPost()) [[unlikely]]
     return false;
   if (!physical_->Execute(wrs, &state_, peer, like)) [[unlikely]]

@@ -138,7 +138,7 @@ inline bool QueuePoolImpl::StagedBehindOthersFault() const {
 }
 
 size_t QueuePoolImpl::Doorbells() {
-  // After CheckLeases, which may take a while: the gate must read the time last before the doorbell.
+  // After CheckLeases, which may take a while: the gate's reading of the time must be the last before the doorbell.
   size_t completed = 0;
   if (any_blocked()) [[unlikely]]
     completed += rc_->Advance();

@@ -52,7 +52,7 @@ struct PoolContext {
   uint32_t host_qps = 0;  // DC initiators of the host that pools are to share
 };
 
-// While an RC queue is being made, one in so many pushes is completed by polling.
+// While an RC queue is being made, one push in so many is left to Poll.
 inline constexpr uint32_t kPolledOneIn = 16;
 
 // Pollable: further work for each poll.

@@ -126,12 +126,12 @@ class Node : public OfOneProcess {
   virtual Status PublishService(std::string_view name, std::span<const std::byte> value, Deadline deadline) = 0;
   virtual Result<std::vector<std::byte>> LookupService(std::string_view name, Deadline deadline) = 0;
 
-  // As PublishService, for a service that must stay unique even if all metadata servers go: the fabric's own list has
-  // the claim as long as it knows this node (on verbs, as long as its membership service lives, and not longer than a
-  // minute after it last heard of the node: docs/krcore.md). Names are [a-z0-9_-]{1,15}; nobody publishes such a name
-  // without claiming it. Call it again now and then, just as records are published again. kExists also while another
-  // living node has claimed the name. A node whose control plane keeps no such list only publishes. May wait for the
-  // fabric some seconds longer than the deadline.
+  // As PublishService, for a service that must be unique whatever happens to the metadata servers: the fabric's own
+  // list has the claim as long as it knows this node (on verbs, as long as its membership service lives, and not longer
+  // than a minute after it last heard of the node: docs/krcore.md). Names are [a-z0-9_-]{1,15}; nobody publishes such a
+  // name without claiming it. Call it again now and then, just as records are published again. kExists also while
+  // another living node has claimed the name. A node whose control plane keeps no such list only publishes. May wait
+  // for the fabric some seconds longer than the deadline.
   virtual Status ClaimService(std::string_view name, std::span<const std::byte> value, Deadline deadline) {
     return PublishService(name, value, deadline);
   }

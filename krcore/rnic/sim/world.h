@@ -91,8 +91,8 @@ class World {
 
   // ---- for schedulers: whether the device has completions to poll
   bool HasCompletions(NodeId node) const;
-  // Returns a device that has had completions since this last returned it, the one that had them first; kNoNode: none.
-  // A scheduler of thousands of clients then need not ask each.
+  // Returns the device that was first to have completions since it was last returned here; kNoNode: none. So a
+  // scheduler of thousands of clients need not ask each.
   NodeId TakeReady();
   // Returns the modelled time that the device's control path has taken so far (CostModel). Virtual time does not
   // include it: studies of start-up charge it to the client.

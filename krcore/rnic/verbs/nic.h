@@ -134,9 +134,9 @@ struct PortHandles {
 
 // Address handles. A handle of libibverbs belongs to a PD, and making it may have to ask the network for the peer's
 // MAC; one of ours serves all PDs of the device. So libibverbs' handles are made once for each (peer's port, PD), and
-// kept. Unused ports are kept while there is room; then the one that was asked for least recently is dropped. Thread
-// safety: all methods may be called from any thread. A thread that waits for the network keeps nobody waiting, except a
-// thread that removes the PD for which it makes a handle.
+// kept. Unused ports are kept while there is room; then the one that was asked for least recently is dropped.
+// Thread safety: all methods may be called from any thread. A thread that waits for the network keeps nobody waiting,
+// except a thread that removes the PD for which it makes a handle.
 class AddressHandles {
  public:
   // Returns handles for all existing PDs. kUnavailable: the network does not know the peer's address. kOutOfMemory: too
