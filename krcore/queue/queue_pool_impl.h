@@ -105,7 +105,7 @@ class QueuePoolImpl final : public QueuePool {
   void ForgetRcQueue(PhysicalQueue& queue) { std::erase(live_, &queue); }
   bool has_own_memory() const { return own_memory_ != nullptr; }
 
-  // ---- for messages, and the leases and polling of one-sided queues
+  // ---- for messages
   void AddWork(Pollable* work) { work_.push_back(work); }
   void RemoveWork(Pollable* work);
   // Makes, when first needed, registered memory for WRs that krcore makes itself: each PhysicalQueue's own_memory, and
@@ -118,6 +118,7 @@ class QueuePoolImpl final : public QueuePool {
   void PollWaiting(uint32_t spins);
   // Publishes the node once, so that others can find out whether it lives.
   Status NeedPublished(Deadline deadline);
+  // ---- for OneSidedQueue: leases
   // Renews expiring leases on remote regions, and counts how hot peers are; only reads the time if nothing is due.
   // Called before every doorbell, so that no request goes out whose region was looked up longer ago than the lease.
   void CheckLeases() {
