@@ -12,9 +12,9 @@
 
 namespace krcore {
 
-// LazyArray: storage for a fixed number of plain elements that nobody touches before it is used. A vector writes every
-// element when it is made, and a fresh process or thread pays a page fault per 4 KiB for that: rings and arenas that
-// are deep in case of need would make up most of a worker's start.
+// LazyArray: storage for a fixed number of plain elements that nothing touches before it is used. A vector writes every
+// element when it is made, which costs a fresh process or thread one page fault per 4 KiB. Rings and arenas that are
+// deep only for rare cases would make up most of a worker's start.
 //
 // An element must be assigned before it is read.
 template <typename T>
@@ -37,9 +37,8 @@ class LazyArray {
   std::unique_ptr<T, Deleter> elements_;
 };
 
-// PageArray: a fixed number of Ts, zeroed, on pages of their own. For memory of krcore's own that a NIC reads and
-// writes: with kernels before 5.12 forked children lack the pages that are registered (ibv_fork_init), with whatever
-// else lies on them.
+// PageArray: a fixed number of Ts, zeroed, on pages of their own. For krcore's own memory that a NIC reads and writes:
+// with kernels before 5.12, forked children lack registered pages (ibv_fork_init), with whatever else lies on them.
 //
 // Thread safety: none of its own.
 template <typename T>
@@ -60,7 +59,7 @@ class PageArray {
 
   T* data() const { return elements_; }
   size_t size() const { return count_; }
-  size_t bytes() const { return bytes_; }  // that it takes
+  size_t bytes() const { return bytes_; }  // the size of its pages
   T& operator[](size_t index) const { return elements_[index]; }
 
  private:

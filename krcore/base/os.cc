@@ -32,7 +32,7 @@ int AboveStandard(int fd) {
 }
 
 void HoldStandard() {
-  // The lowest that is free is the one that comes. An O_PATH descriptor can be neither read nor written.
+  // Open returns the lowest free descriptor. An O_PATH descriptor can be neither read nor written.
   int fd = -1;
   do {
     fd = open("/", O_PATH | O_CLOEXEC);
@@ -51,7 +51,7 @@ struct Registry {
   uint32_t generation = 1;  // of the process that had it last
 };
 
-// With the mutex held.
+// The mutex is held.
 void BeginChild(Registry& registry) {
   for (void (*const hook)() : registry.hooks) hook();
   for (const int fd : registry.descriptors) close(fd);
@@ -74,7 +74,7 @@ void AfterForkInChild() {
 Registry& TheRegistry() {
   // Never destroyed: devices of static storage duration may close after any destructor of ours would have run.
   static Registry& registry = []() -> Registry& {
-    // Where the kernel cannot, the handlers notice what fork makes, and nothing notices a bare clone.
+    // If the kernel cannot do this, the handlers notice forks, and nothing notices a bare clone.
     madvise(&internal::fork_page, sizeof(internal::fork_page), MADV_WIPEONFORK);
     pthread_atfork(BeforeFork, AfterForkInParent, AfterForkInChild);
     auto& made = *new Registry;
@@ -84,16 +84,16 @@ Registry& TheRegistry() {
   return registry;
 }
 
-// Before main, so that nobody forks while it is made, and that its handlers in the child run before a user's.
+// Made before main, so that nobody forks meanwhile, and so that its handlers in the child run before a user's.
 [[maybe_unused]] const Registry& made_early = TheRegistry();
 
-// As its users take it: not as a former process left it.
+// Returns the registry for its users, never as a former process left it.
 Registry& OwnRegistry() {
   (void)ForkGeneration();
   return TheRegistry();
 }
 
-// Objects that a child did not delete. Reachable for ever, or leak checkers would complain of them.
+// Objects that a child did not delete. They stay reachable for ever, or leak checkers would report them.
 struct LeftAlone {
   const OfOneProcess* object;
   const LeftAlone* next;
@@ -106,8 +106,8 @@ namespace internal {
 
 constinit ForkPage fork_page = {};
 
-// The first time in this process: or in a child that no handler of fork's has seen, which a bare clone has made. It has
-// one thread; others of its parent's may have had the registry in their hands.
+// The first call in this process, or in a child made by a bare clone, which no handler of fork's has seen. The child
+// has one thread; other threads of its parent may have held the registry.
 uint32_t NewForkGeneration() {
   Registry& registry = TheRegistry();
   const uint32_t generation = fork_page.generation.load(std::memory_order_relaxed);
@@ -116,7 +116,7 @@ uint32_t NewForkGeneration() {
     BeginChild(registry);
     registry.mutex.unlock();
   } else {
-    // Nobody will ever unlock it, and its lists are in disorder. Its descriptors stay open until this process ends.
+    // Nobody will ever unlock it, and its lists may be inconsistent. Its descriptors stay open until this process ends.
     const uint32_t former = registry.generation;
     new (&registry) Registry;
     registry.generation = former;
@@ -191,7 +191,7 @@ constexpr Limit kAddressSpace{RLIMIT_AS, "ulimit -v", 1024}, kData{RLIMIT_DATA, 
 constexpr Limit kLocked{RLIMIT_MEMLOCK, "ulimit -l", 1024}, kFiles{RLIMIT_NOFILE, "ulimit -n", 1};
 constexpr Limit kProcesses{RLIMIT_NPROC, "ulimit -u", 1};
 
-// "ulimit -n is 8"; nothing if it is unlimited.
+// Adds "ulimit -n is 8"; nothing if it is unlimited.
 void AddLimit(const Limit& limit, std::vector<std::string>* notes) {
   rlimit current{};
   if (getrlimit(limit.resource, &current) != 0 || current.rlim_cur == RLIM_INFINITY) return;
@@ -207,11 +207,11 @@ std::string Joined(const std::vector<std::string>& notes) {
 std::optional<uint64_t> ReadNumber(const std::string& path) {
   std::ifstream file(path);
   uint64_t number = 0;
-  return file >> number ? std::optional(number) : std::nullopt;  // "max" is none
+  return file >> number ? std::optional(number) : std::nullopt;  // "max" means no limit
 }
 
-// Folders of this process's group and those around it, which limit it as well. A container may see its own group as the
-// mount's root, by whatever name /proc has it: the root is always among them.
+// Returns the folders of this process's group and of the groups around it, which limit it too. A container may see its
+// own group as the mount's root, whatever name /proc gives it, so the root is always included.
 std::vector<std::string> CgroupFolders(std::string_view controller, const CgroupPlaces& places) {
   std::ifstream file(places.own);
   std::string base = places.mount, path;
@@ -231,7 +231,7 @@ std::vector<std::string> CgroupFolders(std::string_view controller, const Cgroup
   return folders;
 }
 
-// What the kernel gives back before it refuses: the cache of files.
+// Returns the file cache's size, which the kernel gives back before it refuses.
 uint64_t CachedBytes(const std::string& folder, std::string_view prefix) {
   std::ifstream file(folder + "/memory.stat");
   uint64_t bytes = 0, sum = 0;
@@ -259,7 +259,7 @@ std::string LimitsOf(int errnum) {
 std::string LimitsOfProcesses(const CgroupPlaces& places) {
   std::vector<std::string> notes;
   AddLimit(kProcesses, &notes);
-  AddLimit(kAddressSpace, &notes);  // of which a thread's stack takes
+  AddLimit(kAddressSpace, &notes);  // a thread's stack takes from it
   for (const std::string& folder : CgroupFolders("pids", places)) {
     const auto max = ReadNumber(folder + "/pids.max");
     if (max) notes.push_back("pids.max of " + folder + " is " + std::to_string(*max));

@@ -80,7 +80,7 @@ std::string Status::ToString() const {
   return text;
 }
 
-// ---- names of opcodes and of what becomes of them
+// ---- names of opcodes and completion statuses
 
 std::string_view OpcodeName(Opcode opcode) {
   switch (opcode) {

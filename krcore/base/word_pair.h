@@ -1,5 +1,5 @@
-// WordPair: two neighbouring words that are loaded, made and stored at once. What limits writing work requests is the
-// number of stores.
+// WordPair: two neighbouring words that are loaded, made and stored at once, because the number of stores is what
+// limits the writing of work requests.
 #ifndef KRCORE_BASE_WORD_PAIR_H_
 #define KRCORE_BASE_WORD_PAIR_H_
 
@@ -16,7 +16,7 @@ static_assert(std::endian::native == std::endian::little);
 // A vector of the compiler's, on any machine: + & | work on both words.
 using WordPair = uint64_t __attribute__((vector_size(16)));
 
-// What lies `kOffset` bytes into an object, whatever its members are called.
+// Returns the word that lies `kOffset` bytes into an object, whatever its members are called.
 template <size_t kOffset, typename Word = uint64_t, typename T>
 Word WordAt(const T& object) {
   static_assert(kOffset + sizeof(Word) <= sizeof(T) && std::is_trivially_copyable_v<T>);

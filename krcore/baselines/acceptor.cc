@@ -21,7 +21,7 @@ class AcceptorImpl final : public Acceptor {
   }
 
   Status Start() {
-    auto cq = node_.device().CreateCq(16);  // for a QP needs one; nothing is posted on these
+    auto cq = node_.device().CreateCq(16);  // a QP needs one, although nothing is posted on these
     if (!cq.ok()) return cq.status();
     cq_ = *std::move(cq);
     auto datagrams = Datagrams::Create(node_.device(), node_.pd(), kReceives);
@@ -48,7 +48,7 @@ class AcceptorImpl final : public Acceptor {
   size_t Sweep() override {
     if (forked()) return 0;
     const size_t before = connections_.size();
-    const Deadline deadline = Soon();  // for all of them
+    const Deadline deadline = Soon();  // for all of them together
     Client asked;
     bool dead = false;
     for (auto it = connections_.begin(); it != connections_.end();) {
@@ -77,7 +77,7 @@ class AcceptorImpl final : public Acceptor {
   using Key = std::pair<Client, uint64_t>;     // the client, its id of the connection
   static Key KeyOf(const Request& request) { return {{request.from.node, request.from.incarnation}, request.id}; }
 
-  // Of questions to the fabric: clients that connect wait meanwhile.
+  // The deadline of questions to the fabric: clients that want to connect wait meanwhile.
   Deadline Soon() const { return Deadline::After(node_.clock(), rnic::kPollingAskNs); }
 
   Status Announce(uint32_t qpn, Deadline deadline) {
@@ -88,7 +88,7 @@ class AcceptorImpl final : public Acceptor {
                                         deadline);
   }
 
-  // The same again for a request that comes again, because its answer was lost or late.
+  // Sends the same answer for a repeated request, whose answer was lost or late.
   void Answer(const Request& request) {
     auto ah = node_.device().CreateAddressHandle(request.from);
     if (!ah.ok()) return;  // gone
@@ -115,7 +115,7 @@ class AcceptorImpl final : public Acceptor {
   Status Accept(const Request& request, uint32_t* qpn) {
     auto qp = node_.pd().CreateQp({.send_cq = cq_.get(), .recv_cq = cq_.get(), .sq_depth = 1});
     if (!qp.ok()) {
-      (void)Sweep();  // room for the next attempt
+      (void)Sweep();  // makes room for the next attempt
       return qp.status();
     }
     KRCORE_RETURN_IF_ERROR((*qp)->ToInit(kRights, 0));

@@ -9,10 +9,10 @@ namespace krcore::baselines {
 namespace {
 
 constexpr uint32_t kQkey = 0x6B726331;
-constexpr size_t kGrhBytes = 40;  // in front of what a UD receive gets
+constexpr size_t kGrhBytes = 40;  // precedes the payload of a UD receive
 constexpr size_t kBufferBytes = kGrhBytes + kMaxDatagramBytes;
 constexpr uint32_t kSendDepth = 64;
-constexpr uint64_t kSendId = ~uint64_t{0};  // wr_id; those of receives are their buffers
+constexpr uint64_t kSendId = ~uint64_t{0};  // wr_id; the wr_id of a receive is its buffer
 
 }  // namespace
 

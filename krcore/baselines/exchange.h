@@ -23,7 +23,7 @@ namespace krcore::baselines {
 
 inline constexpr size_t kMaxDatagramBytes = 256;
 
-// Datagrams: a UD QP with posted receives, over which connections are agreed upon. Unreliable, as UD is.
+// Datagrams: a UD QP with posted receives, for agreeing on connections. Unreliable, as UD is.
 //
 // Thread safety: belongs to one thread at a time.
 class Datagrams {
@@ -34,7 +34,7 @@ class Datagrams {
   uint32_t qpn() const { return qp_->num(); }
   // Best effort. `message` may be reused at once.
   void Send(const rnic::AddressHandle& to, uint32_t qpn, std::span<const std::byte> message);
-  // The oldest that has come: its first out.size() bytes. Returns how many; 0: none is there.
+  // Copies the first out.size() bytes of the oldest datagram that has arrived. Returns how many; 0: there is none.
   size_t Receive(std::span<std::byte> out);
 
  private:
@@ -42,14 +42,14 @@ class Datagrams {
   Status PostReceive(uint64_t index);
 
   const PageArray<std::byte> buffers_;
-  uint32_t receives_ = 0;  // of the buffers; behind them are those of sends
+  uint32_t receives_ = 0;  // number of receive buffers; those of sends follow
   uint64_t sent_ = 0, sent_done_ = 0;
   std::unique_ptr<rnic::Mr> mr_;
   std::unique_ptr<rnic::Cq> cq_;
   std::unique_ptr<rnic::Qp> qp_;
 };
 
-// How an RC connection is agreed upon, like RDMA-CM's REQ, REP, DREQ and DREP, in datagrams:
+// How two nodes agree on an RC connection by datagrams, like RDMA-CM's REQ, REP, DREQ and DREP:
 //
 //   client                                       acceptor (the peer's CPU)
 //   QP in INIT
@@ -61,7 +61,7 @@ class Datagrams {
 //   Request disconnect: id --------------------> destroys its QP
 //                   <---------------------- Reply: id
 //
-// A request without an answer is sent again; the acceptor knows it by the client's incarnation and the id.
+// A request without an answer is sent again; the acceptor recognizes it by the client's incarnation and the id.
 
 inline constexpr uint32_t kExchangeMagic = 0x3152434B;  // "KCR1"
 
@@ -99,8 +99,8 @@ struct Reply {
 static_assert(sizeof(Reply) == 152 && std::is_trivially_copyable_v<Reply>);
 static_assert(sizeof(Reply) <= kMaxDatagramBytes && sizeof(Request) <= kMaxDatagramBytes);
 
-// The client's side. Thread safety: from any thread; each waits for its own peer alone, and whoever waits takes what
-// has come for the others.
+// The client's side. Thread safety: any thread may call. Each waits for its own peer alone, and a waiting thread also
+// takes what has arrived for the others.
 class Exchange {
  public:
   static Result<std::unique_ptr<Exchange>> Create(rnic::Device& device, rnic::Pd& pd, Clock& clock);
@@ -110,9 +110,9 @@ class Exchange {
     rnic::DeviceAddress peer;
     Reply reply;
   };
-  // kNotFound: the peer has no acceptor. kUnavailable: it died. kTimeout. Other codes: the acceptor's.
+  // kNotFound: the peer has no acceptor. kUnavailable: the peer died. kTimeout. Other codes: the acceptor's.
   Result<Agreed> Connect(NodeId peer, uint32_t qpn, Deadline deadline);
-  // Waits some milliseconds at most; an acceptor that has not heard of it finds out when the client dies.
+  // Waits some milliseconds at most; an acceptor that does not get the message finds out when the client dies.
   void Disconnect(const Agreed& agreed);
 
  private:
@@ -124,7 +124,7 @@ class Exchange {
   Result<Target> Find(NodeId peer, Deadline deadline);
   // Sends `request` until it is answered. kUnavailable: the peer died. kTimeout.
   Result<Reply> Call(const Target& target, Request request, Deadline deadline);
-  // What has come goes to those who wait for it; an answer that came twice to nobody.
+  // Gives arrived replies to the threads that wait for them; drops a reply that came twice.
   void TakeReplies();
 
   rnic::Device& device_;
@@ -136,7 +136,7 @@ class Exchange {
     std::optional<Reply> reply;
   };
   std::mutex mutex_;               // guards the rest; not held while waiting
-  std::vector<Waiting*> waiting_;  // of those who are in Call
+  std::vector<Waiting*> waiting_;  // of the threads in Call
   std::unique_ptr<Datagrams> datagrams_;
 };
 

@@ -43,7 +43,7 @@ Status Link::Establish(NodeId peer, rnic::Cq& cq, Deadline deadline) {
 }
 
 Link::~Link() {
-  qp_.reset();  // before the CQ, and before the peer's
+  qp_.reset();  // before the CQ, and before the peer's QP
   if (agreed_.id != 0) context_.exchange->Disconnect(agreed_);
 }
 
@@ -57,7 +57,7 @@ size_t Link::Post(RcQueue* owner, std::span<rnic::SendWr> wrs) {
   if (qp_->PostSend(wrs, &refused).ok()) [[likely]]
     return wrs.size();
   tail_ -= wrs.size() - refused;
-  Break();  // and what went out before it, perhaps unsignaled, completes
+  Break();  // and what was posted before it, perhaps unsignaled, completes
   return refused;
 }
 
@@ -66,7 +66,7 @@ size_t Link::Complete(const Completion& completion) {
   if (position >= tail_) return 0;
   const size_t before = Settle(position, WcStatus::kSuccess);
   if (completion.status == WcStatus::kSuccess) return before + Settle(position + 1, WcStatus::kSuccess);
-  (void)qp_->ToReset();  // nobody hears of a failure while what failed may still execute
+  (void)qp_->ToReset();  // a failure is reported only when what failed cannot execute any more
   broken_ = true;
   return before + Settle(position + 1, completion.status) + Settle(tail_, WcStatus::kFlushed);
 }

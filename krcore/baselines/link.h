@@ -1,7 +1,7 @@
-// Link: an RC connection to a peer, and whose WRs are under way on it.
+// Link: an RC connection to a peer, and the owners of the WRs in flight on it.
 //
-// Thread safety: that of a pool of "verbs" belongs to the pool's thread. One of "lite" is shared: hold Lock() during
-// every call of it and of its queues' parts that say so.
+// Thread safety: a link of a "verbs" pool belongs to the pool's thread. A "lite" link is shared: hold Lock() during
+// every call of it, and of the functions of its queues that say so.
 #ifndef KRCORE_BASELINES_LINK_H_
 #define KRCORE_BASELINES_LINK_H_
 
@@ -21,7 +21,7 @@ namespace krcore::baselines {
 
 class RcQueue;
 
-// What a link takes from its node, and its pools too. Outlives them.
+// What a link and its pools take from their node. Outlives them.
 struct LinkContext {
   rnic::Device* device = nullptr;
   rnic::Pd* pd = nullptr;
@@ -36,7 +36,7 @@ struct LinkContext {
 
 class Link {
  public:
-  // "verbs": completes into the pool's CQ, where `index` tells its completions.
+  // "verbs": completes into the pool's CQ, in which `index` marks its completions.
   static Result<std::unique_ptr<Link>> Connect(const LinkContext& context, NodeId peer, rnic::Cq& cq, uint32_t index,
                                                uint32_t depth, Deadline deadline);
   // "lite": shared, with a CQ of its own.
@@ -54,20 +54,20 @@ class Link {
   uint32_t free() const { return depth_ - static_cast<uint32_t>(tail_ - head_); }
   size_t memory_bytes() const { return sizeof(*this) + log_.size() * sizeof(UnderWay); }
 
-  // Posts `wrs` of `owner`, no more than free(), the last of which is signaled. Returns how many the NIC took; it
-  // refuses what is malformed.
+  // Posts `wrs` of `owner`, no more than free(); the last is signaled. Returns how many the NIC took; it refuses
+  // malformed ones.
   size_t Post(RcQueue* owner, std::span<rnic::SendWr> wrs);
   static uint32_t IndexOf(const Completion& completion) { return static_cast<uint32_t>(completion.wr_id >> 32); }
   // Hands the WRs that `completion` completes back to their queues; returns how many. A failure ends the connection:
-  // all that was under way is settled, and none of it executes any more.
+  // everything in flight is settled, and none of it executes any more.
   size_t Complete(const Completion& completion);
-  // Complete for all that its own CQ has.
+  // Calls Complete for all that its own CQ has.
   size_t Poll();
-  // Moves the QP to ERR: what is under way is flushed.
+  // Moves the QP to ERR: everything in flight is flushed.
   void Break();
   // Ends the connection as a failure does; returns how many WRs that settled.
   size_t End();
-  // Forgets what `owner` has under way. Only when broken and its buffers are free, or when the NIC will be gone first.
+  // Forgets what `owner` has in flight. Only if broken and its buffers are free, or if the NIC will be gone first.
   void Disown(const RcQueue* owner);
 
  private:
@@ -83,12 +83,12 @@ class Link {
   std::mutex mutex_;
   std::unique_ptr<rnic::Cq> own_cq_;
   std::unique_ptr<rnic::Qp> qp_;
-  Exchange::Agreed agreed_;  // id 0: nothing is
+  Exchange::Agreed agreed_;  // id 0: nothing has been agreed
   bool broken_ = false;
   struct UnderWay {
     RcQueue* owner;  // null: gone
   };
-  // WRs under way, by position: [head_, tail_). A completion at a position completes all before it.
+  // WRs in flight, by position: [head_, tail_). A completion at a position completes all before it.
   LazyArray<UnderWay> log_;
   uint64_t head_ = 0, tail_ = 0;
 };

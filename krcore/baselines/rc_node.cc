@@ -150,7 +150,7 @@ Status RcNode::Publish(Deadline deadline) {
   KRCORE_RETURN_IF_ERROR(NotForked());
   auto meta = Meta();
   if (!meta.ok()) return meta.status();
-  const peers::NodePayload payload;  // without a DC target: it says that this node lives
+  const peers::NodePayload payload;  // without a DC target: it says only that this node lives
   return (*meta)->Publish(peers::Key::Node(id()), std::as_bytes(std::span(&payload, 1)), deadline);
 }
 
@@ -206,10 +206,10 @@ Result<std::shared_ptr<Link>> RcNode::SharedLink(NodeId peer, Deadline deadline,
   }
   if (shared->link != nullptr) {
     const auto lock = shared->link->Lock();
-    // A peer that had published nothing yet is asked again.
+    // If the peer had published nothing yet, ask it again.
     if (!shared->link->broken() && !shared->link->regions().empty()) return shared->link;
   }
-  shared->link.reset();  // whoever still uses it keeps it until he connects again
+  shared->link.reset();  // a queue that still uses it keeps it until it connects again
   auto link = Link::ConnectShared(context_, peer, kSharedDepth, deadline);
   if (!link.ok()) return link.status();
   *made = true;

@@ -18,7 +18,7 @@ namespace krcore::baselines {
 
 class RcNode final : public Node {
  public:
-  // share_links: "lite", else "verbs".
+  // share_links: "lite"; otherwise "verbs".
   static Result<std::unique_ptr<Node>> Open(bool share_links, const NodeOptions& options,
                                             std::function<void(ConnectStep)> done);
   ~RcNode() override;
@@ -33,20 +33,20 @@ class RcNode final : public Node {
   Status PublishService(std::string_view name, std::span<const std::byte> value, Deadline deadline) override;
   Result<std::vector<std::byte>> LookupService(std::string_view name, Deadline deadline) override;
   bool IsConfirmedDead(NodeId node, uint32_t incarnation) override;
-  size_t PollConnections() override { return 0; }  // its Acceptor is served by hand
+  size_t PollConnections() override { return 0; }  // its Acceptor is served by explicit calls
   Result<std::unique_ptr<QueuePool>> CreateQueuePool(const QueuePoolOptions& options) override;
 
   // ---- for RcPool
   bool shares_links() const { return share_links_; }
   const LinkContext& context() const { return context_; }
   peers::RegionTable& local_regions() { return local_regions_; }
-  // The connection to `peer` that all share; *made: by this call.
+  // Returns the connection to `peer` that all pools share; *made: this call made it.
   Result<std::shared_ptr<Link>> SharedLink(NodeId peer, Deadline deadline, bool* made);
 
  private:
   RcNode(bool share_links, Clock& clock) : share_links_(share_links), clock_(clock) {}
   Status Start(const NodeOptions& options, std::function<void(ConnectStep)> done);
-  // The metadata servers tell where services are, and who is dead; not how to connect. Null: failed.
+  // The metadata servers tell where services are and who is dead, but not how to connect. Null: failed.
   Result<peers::MetaClient*> Meta();
 
   const bool share_links_;

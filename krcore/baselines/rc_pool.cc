@@ -45,7 +45,7 @@ Result<std::unique_ptr<QueuePool>> RcPool::Create(RcNode& node, const QueuePoolO
 }
 
 RcPool::~RcPool() {
-  const std::vector<RcQueue*> queues = queues_;  // which leave the list
+  const std::vector<RcQueue*> queues = queues_;  // a copy, because they leave the list
   for (RcQueue* queue : queues) queue->ForgetPool();
 }
 

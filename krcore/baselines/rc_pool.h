@@ -16,17 +16,17 @@ namespace krcore::baselines {
 class RcNode;
 class RcQueue;
 
-inline constexpr uint32_t kMaxSge = 4;            // of a WR
+inline constexpr uint32_t kMaxSge = 4;            // per WR
 inline constexpr uint32_t kMaxInlineBytes = 256;  // likewise, or the NIC's limit if that is less
 
-// The form of a request, which a queue of its own must check to accept all or none: the NIC refuses one by one. Its
-// memory is the NIC's business. kUnsupported: a message.
+// Checks the form of a request, for a queue with its own connection: it must accept all or none, but the NIC refuses
+// WRs one by one. The NIC checks the memory. kUnsupported: a message.
 StatusCode CheckForm(const WorkRequest& wr, const queue::RequestLimits& limits);
 
 class RcPool final : public QueuePool {
  public:
-  // options: a QP of "verbs" has up to sq_depth places, whatever its queue's depth; the CQ has dc_initiators x
-  // sq_depth, which the QPs share. Where they do not suffice, Connect makes another such CQ.
+  // options: a QP of "verbs" has up to sq_depth places, whatever its queue's depth. The CQ has dc_initiators x sq_depth
+  // places, which the QPs share. If they do not suffice, Connect makes another such CQ.
   static Result<std::unique_ptr<QueuePool>> Create(RcNode& node, const QueuePoolOptions& options);
   ~RcPool() override;
 
@@ -43,7 +43,7 @@ class RcPool final : public QueuePool {
   // ---- for RcQueue
   const queue::RequestLimits& limits() const { return limits_; }
   peers::RegionView& regions() { return regions_; }
-  // A connection of one's own, or the node's shared one.
+  // Returns a connection of the queue's own, or the node's shared one.
   Result<std::shared_ptr<Link>> LinkTo(NodeId peer, uint32_t depth, Deadline deadline);
   void Release(std::shared_ptr<Link> link);
   void Remove(RcQueue* queue);
@@ -63,19 +63,19 @@ class RcPool final : public QueuePool {
   queue::RequestLimits limits_;
   QueuePoolStats stats_;
   PostGate* gate_ = nullptr;
-  size_t completed_by_flush_ = 0;  // found outside Poll, to be counted by the next
+  size_t completed_by_flush_ = 0;  // found outside Poll, for the next one to count
   std::array<Completion, 64> batch_;
   std::vector<RcQueue*> queues_;
   struct OwnCq {
     std::unique_ptr<rnic::Cq> cq;
-    uint32_t used = 0;  // places, of cq_depth_
+    uint32_t used = 0;  // places, out of cq_depth_
   };
   std::vector<OwnCq> cqs_;  // "verbs": not empty
   uint32_t cq_depth_ = 0, link_depth_ = 0;
   struct Used {
     Link* link = nullptr;
     uint32_t queues = 0;
-    size_t cq = 0;  // "verbs": of cqs_
+    size_t cq = 0;  // "verbs": index in cqs_
   };
   std::vector<Used> links_;  // "verbs": by Link::index()
 };

@@ -11,7 +11,7 @@ namespace krcore::baselines {
 namespace {
 
 constexpr int64_t kStuckNs = 10'000'000'000;
-constexpr uint32_t kMaxSpins = 1u << 22;  // bound of the same wait where the clock stands still
+constexpr uint32_t kMaxSpins = 1u << 22;  // bound of the same wait if the clock stands still
 
 }  // namespace
 
@@ -48,7 +48,7 @@ void RcQueue::Detach() {
   if (link_ == nullptr) return;
   (void)ring_.SettleStaged(WcStatus::kFlushed);
   if (link_->shared()) {
-    // Its buffers belong to the NIC until it has completed them; other queues keep the connection.
+    // The NIC owns the buffers until it has completed the WRs; other queues keep the connection.
     Clock& clock = pool_->node().clock();
     const Deadline stuck = Deadline::After(clock, kStuckNs);
     for (uint32_t spins = 0; !nothing_posted(); ++spins) {
@@ -73,7 +73,7 @@ void RcQueue::Detach() {
 // ---- requests
 
 StatusCode RcQueue::Check(std::span<const WorkRequest> wrs, size_t* bad_index) {
-  // A connection that others share is broken by nobody's mistake; on one's own the NIC reports it by completion.
+  // On a shared connection a mistake must not break it for others; on a private one the NIC reports it by completion.
   if (link_->shared()) {
     bool has_inline = false;
     queue::LikeRequest like;

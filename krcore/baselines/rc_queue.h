@@ -1,6 +1,5 @@
-// RcQueue: a VirtualQueue over an RC connection, its own ("verbs") or a shared one ("lite").
-//
-// What it has posted is on the NIC.
+// RcQueue: a VirtualQueue over an RC connection, its own ("verbs") or a shared one ("lite"). What it has posted is on
+// the NIC.
 #ifndef KRCORE_BASELINES_RC_QUEUE_H_
 #define KRCORE_BASELINES_RC_QUEUE_H_
 
@@ -33,12 +32,12 @@ class RcQueue final : public queue::QueueWithoutMessages {
   size_t Pop(std::span<Completion> out) override;
   uint32_t outstanding() const override;
 
-  // ---- for Link, which is locked
+  // ---- for Link, with its lock held
   void OnDone(WcStatus status, uint32_t qp_num);
 
   // ---- for RcPool
-  // Posts what is staged as far as there is room, or settles it where the link is broken. Returns how many WRs
-  // that completed.
+  // Posts staged WRs as far as there is room, or settles them if the link is broken. Returns how many WRs that
+  // completed.
   size_t PostStaged();
   size_t DiscardStaged();
   bool has_staged() const;

@@ -1,4 +1,4 @@
-// The C interface over the C++ classes. Nothing is decided here.
+// The C interface over the C++ classes. It decides nothing itself.
 #include "krcore/krcore.h"
 
 #include <algorithm>
@@ -72,14 +72,14 @@ static_assert(uint32_t{KRCORE_REMOTE_ATOMIC} == uint32_t{krcore::kRemoteAtomic} 
 
 thread_local std::string last_error;
 
-// Allocates for a message alone, and refusals of the data path have none.
+// Allocates only for a message, and refusals of the data path have none.
 int Fail(const Status& status) {
   last_error.assign(status.message());
   return -static_cast<int>(status.code());
 }
 int Report(const Status& status) { return status.ok() ? KRCORE_OK : Fail(status); }
 
-// Runs `call`; an exception (there is one source of them, memory that runs out) becomes a code.
+// Runs `call`. An exception (only running out of memory throws one) becomes a code.
 template <typename Call>
 int Guarded(Call call) {
   try {

@@ -1,5 +1,5 @@
-// The two-sided half of KernelVirtualQueue. Places, credits and what has come are the module's; here is what was asked
-// of it last.
+// The two-sided half of KernelVirtualQueue. The module keeps places, credits and arrived messages; here is only what it
+// last reported of them.
 #include <algorithm>
 #include <array>
 #include <string>
@@ -12,7 +12,7 @@ namespace krcore::kernel {
 namespace {
 
 static_assert(kFirstAutomaticPort == KRC_FIRST_AUTOMATIC_PORT);
-constexpr uint32_t kMaxMessageSges = 3;  // as of all control planes
+constexpr uint32_t kMaxMessageSges = 3;  // as in all control planes
 
 }  // namespace
 
@@ -67,7 +67,7 @@ size_t KernelVirtualQueue::TakeMessages() {
   if (port_ == kNoPort) return 0;
   std::array<krc_message, 16> batch;
   const auto popped = queue_.PopMessages(batch);
-  if (!popped.ok()) return 0;  // the device is gone, as its senders hear as well
+  if (!popped.ok()) return 0;  // the device is gone, and senders learn that too
   for (const krc_message& from : std::span(batch).first(*popped)) {
     Message& message = ready_.emplace_back();
     message.wr_id = from.wr_id;
@@ -102,7 +102,7 @@ Status KernelVirtualQueue::Connect(const Sender& sender, Deadline deadline) {
 
 void KernelVirtualQueue::AskCredits() {
   const auto credits = queue_.Credits();
-  // The port is closed, or a fault of the receiver's side was heard of.
+  // The port is closed, or a fault on the receiver's side was reported.
   if (credits.status() == StatusCode::kBadState) broken_ = true;
   if (credits.ok()) credits_ = *credits - std::min(*credits, staged_messages_);
 }

@@ -46,13 +46,13 @@ class KernelRegion final : public Region {
   }
 
   KernelNode& node_;
-  const std::shared_ptr<void> memory_;  // null: the caller's
+  const std::shared_ptr<void> memory_;  // null: the bytes are the caller's
   const std::span<std::byte> bytes_;
   const uint32_t key_, remote_rights_;
   bool live_ = true;
 };
 
-// Calls `attempt` until it says something else than kUnavailable, or the deadline has passed: kTimeout.
+// Calls `attempt` until it returns something other than kUnavailable, or until the deadline has passed: kTimeout.
 template <typename Attempt>
 Status UntilAvailable(Clock& clock, Deadline deadline, Attempt attempt) {
   for (uint32_t spins = 0;; ++spins) {

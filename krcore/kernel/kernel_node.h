@@ -18,22 +18,22 @@ namespace krcore::kernel {
 
 class KernelVirtualQueue;
 
-// KernelNode: a Node of control plane "kernel": its connections, and its fabric's metadata, are the kernel module's
-// (kmod/README.md). Any process's queues go through connections that the kernel has made, what is known of peers is
-// known to the whole host, and when a node is gone its own kernel says so. It exposes memory as nodes of krcore do.
+// KernelNode: a Node of control plane "kernel". Its connections and its fabric's metadata are the kernel module's
+// (kmod/README.md). All processes' queues use connections that the kernel has made, the whole host shares what is known
+// of peers, and when a node ends its own kernel says so. It exposes memory as nodes of krcore do.
 class KernelNode final : public Node {
  public:
-  // Of `options` rnic, create_fabric and what is said of RC connections and leases have no meaning: a fabric is where
-  // its nodes are. kUnavailable: no module.
+  // Ignores rnic, create_fabric, and the options about RC connections and leases: a fabric exists where its nodes are.
+  // kUnavailable: no module.
   static Result<std::unique_ptr<Node>> Open(const NodeOptions& options);
 
   NodeId id() const override { return control_.node(); }
   uint32_t incarnation() const override { return control_.incarnation(); }
   Clock& clock() const override { return clock_; }
-  // kUnsupported: with a name; memory goes with its process.
+  // kUnsupported: a named region, because memory ends with its process.
   Result<std::unique_ptr<Region>> CreateRegion(const RegionOptions& options) override;
   Result<std::unique_ptr<Region>> RegisterLocal(void* addr, size_t length) override;
-  // Nothing is to do: the module is the metadata server.
+  // Does nothing: the module is the metadata server.
   Status HostMetaServer(uint32_t capacity) override;
   Status Publish(Deadline deadline) override;
   Status PublishService(std::string_view name, std::span<const std::byte> value, Deadline deadline) override;
@@ -45,7 +45,7 @@ class KernelNode final : public Node {
   // ---- for pools
   peers::RegionTable& local_regions() { return local_regions_; }
   uint64_t max_message_bytes() const { return max_message_bytes_; }
-  // Makes a fresh queue part of this node, with `depth` places.
+  // Makes a fresh queue with `depth` places part of this node.
   Status OpenQueue(KernelQueue& queue, uint32_t depth) const { return queue.OpenLike(control_, depth); }
 
   // ---- for regions
@@ -55,22 +55,22 @@ class KernelNode final : public Node {
  private:
   explicit KernelNode(Clock& clock) : clock_(clock) {}
   Status Start(const NodeOptions& options);
-  // `memory` null: the caller's.
+  // `memory`: null if the bytes are the caller's.
   Result<std::unique_ptr<Region>> Register(std::span<std::byte> bytes, uint32_t remote_rights, uint32_t tag,
                                            std::shared_ptr<void> memory);
 
   Clock& clock_;
   uint64_t max_message_bytes_ = 0;
-  KernelQueue control_;  // all regions are its, and the node's calls; pushes nothing
+  KernelQueue control_;  // owns all regions and makes the node's calls; pushes nothing
   peers::RegionTable local_regions_;
 
-  std::mutex mutex_;  // of what follows, and held while publishing: what is published later is newer
+  std::mutex mutex_;  // guards what follows; held while publishing, so that what is published later is newer
   std::vector<krc_shared_region> exposed_;
   bool published_ = false;
 };
 
-// KernelPool: the queues of one thread whose connections are the kernel's. It has none of its own: posting is a system
-// call a queue, polling a look at each queue's completion ring.
+// KernelPool: the queues of one thread whose connections are the kernel's. It has no connections of its own: posting is
+// one system call per queue, and polling looks at each queue's completion ring.
 class KernelPool final : public QueuePool {
  public:
   explicit KernelPool(KernelNode& node);
@@ -99,7 +99,7 @@ class KernelPool final : public QueuePool {
   const queue::RequestLimits limits_;
   QueuePoolStats stats_;
   PostGate* gate_ = nullptr;
-  size_t completed_by_flush_ = 0;  // found outside Poll, to be counted by the next
+  size_t completed_by_flush_ = 0;  // found outside Poll, for the next one to count
   std::vector<KernelVirtualQueue*> queues_;
 };
 

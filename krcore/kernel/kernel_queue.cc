@@ -30,7 +30,7 @@ static_assert(sizeof(krc_message) == 32 && sizeof(krc_pop_msgs) == 16 && sizeof(
 static_assert(sizeof(krc_sge) == 16 && sizeof(krc_request) == 104 && offsetof(krc_request, sges) == 40);
 static_assert(sizeof(krc_ring_header) == 128 && offsetof(krc_ring_header, tail) == 64 && sizeof(krc_completion) == 16);
 
-// The module's numbers are krcore's.
+// The module's numbers equal krcore's.
 template <typename Ours>
 constexpr bool Same(int theirs, Ours ours) {
   return theirs == static_cast<int>(ours);
@@ -54,7 +54,7 @@ static_assert(Same(KRC_SUCCESS, WcStatus::kSuccess) && Same(KRC_LOCAL_LENGTH_ERR
               Same(KRC_RNR_RETRY_EXCEEDED, WcStatus::kRnrRetryExceeded) &&
               Same(KRC_GENERAL_ERROR, WcStatus::kGeneralError));
 
-// 0, or the errno.
+// Returns 0, or the errno.
 int Call(int fd, unsigned long request, void* argument) {
   int result;
   do {
@@ -63,7 +63,7 @@ int Call(int fd, unsigned long request, void* argument) {
   return result == 0 ? 0 : errno;
 }
 
-// What the errors of krcore_ioctl.h mean here.
+// Translates the errors of krcore_ioctl.h.
 StatusCode CodeOf(int error) {
   switch (error) {
     case 0: return StatusCode::kOk;
@@ -103,7 +103,7 @@ Status Outcome(int error, const char* what) {
   return status;
 }
 
-// Into a field of the module's that has room for a 0 behind it.
+// Copies a name into a field of the module's that has room for a terminating 0.
 template <size_t kBytes>
 bool CopyName(std::string_view name, uint8_t (&field)[kBytes]) {
   if (name.empty() || name.size() >= kBytes) return false;
@@ -203,7 +203,7 @@ Status KernelQueue::Attach(const std::string& device, uint32_t depth) {
 }
 
 krc_ring_header* KernelQueue::ring() {
-  krc_ring_header* ring = ring_.load(std::memory_order_relaxed);  // only this thread's stores
+  krc_ring_header* ring = ring_.load(std::memory_order_relaxed);  // only this thread stores it
   if (ring != nullptr) return ring;
   if (ring_bytes_ == 0) {
     errno = EBADFD;
@@ -211,7 +211,7 @@ krc_ring_header* KernelQueue::ring() {
   }
   void* const mapped = mmap(nullptr, ring_bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, fd_, 0);
   if (mapped == MAP_FAILED) return nullptr;
-  // A forked child may call nothing of this file's, so it gets nothing of it.
+  // A forked child may make no call on this file, so it does not inherit the mapping either.
   if (madvise(mapped, ring_bytes_, MADV_DONTFORK) != 0) {
     const int error = errno;
     munmap(mapped, ring_bytes_);
@@ -343,12 +343,12 @@ size_t KernelQueue::Pop(std::span<krc_completion> out) {
   if (ring == nullptr) return 0;  // nothing was pushed
   const auto* const entries = reinterpret_cast<const krc_completion*>(ring + 1);
   std::atomic_ref<uint32_t> tail_word(ring->tail);
-  const uint32_t tail = tail_word.load(std::memory_order_relaxed);  // ours
+  const uint32_t tail = tail_word.load(std::memory_order_relaxed);  // only ours
   // Pairs with the module's release in krc_queue_complete: the entries before it are whole.
   const uint32_t head = std::atomic_ref<uint32_t>(ring->head).load(std::memory_order_acquire);
   const size_t count = std::min<size_t>(head - tail, out.size());
   for (size_t i = 0; i < count; ++i) out[i] = entries[(tail + i) & ring_mask_];
-  // The module writes these places again only when it has seen this.
+  // The module writes these places again only after it has seen this.
   if (count != 0) tail_word.store(tail + static_cast<uint32_t>(count), std::memory_order_release);
   return count;
 }

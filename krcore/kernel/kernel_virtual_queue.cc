@@ -15,8 +15,9 @@ namespace {
 static_assert(kMaxRegionsPerNode == KRC_MAX_SHARED && kFirstDynamicNode == KRC_FIRST_DYNAMIC_NODE);
 static_assert(kMaxServiceBytes == KRC_VALUE_BYTES);
 
-// The completion of what was reported by a later one may still be on its way. A connection that broke, to the peer's
-// host or to the metadata server's, is being built; but a device that is gone stays so, and a port that is full may.
+// The completion of what a later completion reported may still be on its way. A connection that broke, to the peer's
+// host or to the metadata server's, is being rebuilt. But a missing device stays missing, and a full port may stay
+// full.
 bool PassesByItself(const Status& connected) {
   return (connected == StatusCode::kQueueFull && errno == EBUSY) ||
          (connected == StatusCode::kUnavailable && errno != ENODEV);
@@ -156,10 +157,10 @@ size_t KernelVirtualQueue::PostStaged() {
       ring_.Posted(end);
       continue;
     }
-    // Places are free again when their completions are taken from the ring.
+    // Places become free when their completions are taken from the ring.
     if (pushed == StatusCode::kQueueFull) return TakeCompletions();
-    // None of them was posted. Its memory was withdrawn since it was staged; or a fault broke the queue, whose own
-    // completion, if it has one, is on its way.
+    // None of them was posted. Either memory was withdrawn since the request was staged, or a fault broke the queue;
+    // then the completion of the faulty WR, if it has one, is on its way.
     broken_ = true;
     if (pushed == StatusCode::kPermissionDenied) ring_.Settle(begin + bad_index, WcStatus::kRemoteAccessError);
     return SettleStaged(WcStatus::kFlushed);
@@ -188,7 +189,7 @@ size_t KernelVirtualQueue::TakeCompletions() {
       completed += CompleteUpTo(batch[i].wr_id, status);
     }
   }
-  // What was staged behind a fault.
+  // Flushes what was staged after a fault.
   if (broken_) completed += SettleStaged(WcStatus::kFlushed);
   return completed;
 }

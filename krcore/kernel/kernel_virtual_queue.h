@@ -1,7 +1,7 @@
 // KernelVirtualQueue: a VirtualQueue that is an open file of /dev/krcore.
 //
-// What it has posted is with the kernel, which reports positions: one at a position completes all before it, and the
-// last of each doorbell is signaled.
+// What it has posted is with the kernel, which reports positions. A completion at a position completes all WRs before
+// it, and the last WR of each doorbell is signaled.
 #ifndef KRCORE_KERNEL_KERNEL_VIRTUAL_QUEUE_H_
 #define KRCORE_KERNEL_KERNEL_VIRTUAL_QUEUE_H_
 
@@ -35,12 +35,12 @@ class KernelVirtualQueue final : public VirtualQueue {
   NodeId peer() const override { return peer_; }
   std::span<const RemoteRegion> regions() const override { return {regions_.data(), region_count_}; }
 
-  // Messages are copied: one is as long as the port has room for, or it is refused (kInvalidArgument). kUnsupported:
-  // kWriteImm.
+  // Messages are copied: a message that is longer than the port has room for is refused (kInvalidArgument).
+  // kUnsupported: kWriteImm.
   Status Bind(Port port, const BindOptions& options, Deadline deadline) override;
   Port port() const override { return pool_ != nullptr ? port_ : kNoPort; }
   Status Connect(NodeId peer, Port port, Deadline deadline) override;
-  // Looks the port up, as connecting to it does.
+  // Looks the port up, as connecting by number does.
   Status Connect(const Sender& sender, Deadline deadline) override;
   uint32_t credits() const override { return pool_ != nullptr && !broken_ && !forked() ? credits_ : 0; }
   Status PushRecv(std::span<const Receive> receives, size_t* bad_index) override;
@@ -51,10 +51,10 @@ class KernelVirtualQueue final : public VirtualQueue {
   size_t Pop(std::span<Completion> out) override { return forked() ? 0 : ring_.Pop(out); }
   uint32_t outstanding() const override { return forked() ? 0 : ring_.outstanding(); }
 
-  // ---- for KernelPool; those that return a number: of WRs that completed by it
+  // ---- for KernelPool; functions that return a number return how many WRs they completed
   size_t PostStaged();
   size_t TakeCompletions();
-  // Messages that have come, and credits. Returns how many.
+  // Takes arrived messages, and credits. Returns how many messages.
   size_t TakeMessages();
   size_t DiscardStaged() { return SettleStaged(WcStatus::kDiscarded); }
   bool has_staged() const { return ring_.has_staged(); }
@@ -76,19 +76,19 @@ class KernelVirtualQueue final : public VirtualQueue {
   queue::OneSidedRing ring_;
   LazyArray<krc_request> requests_;
   std::unique_ptr<Region> inline_payloads_;  // kMaxInlineBytes per WR; made when first needed
-  KernelQueue queue_;                        // before the payloads: its end waits for those that use them
+  KernelQueue queue_;                        // before the payloads: its destruction waits for the WRs that use them
   bool broken_ = false;                      // until Connect
   NodeId peer_ = kNoNode;
-  uint32_t incarnation_ = 0;  // its
+  uint32_t incarnation_ = 0;  // the peer's
   std::array<RemoteRegion, kMaxRegionsPerNode> regions_;
   size_t region_count_ = 0;
   // ---- messages
   Port port_ = kNoPort;                  // bound to
-  uint32_t receive_depth_ = 0;           // of that
-  uint32_t receives_ = 0;                // posted, and not popped
-  std::vector<Message> ready_;           // that came
+  uint32_t receive_depth_ = 0;           // of the bound port
+  uint32_t receives_ = 0;                // posted and not popped
+  std::vector<Message> ready_;           // arrived messages
   uint32_t slots_ = 0, copy_bytes_ = 0;  // of the peer's port; slots 0: none
-  uint32_t credits_ = 0;                 // of which no accepted message has taken one
+  uint32_t credits_ = 0;                 // not taken by accepted messages
   uint32_t staged_messages_ = 0;
 
   queue::LikeRequest like_;

@@ -13,8 +13,9 @@ using queue::QueueStanding;
 
 namespace {
 
-// An inline payload up to that goes behind its header, in memory that is the WR's until it completes: so it may be
-// posted again, and NICs that take no more inline than the header (rnic/verbs: 64 bytes) have inline messages at all.
+// An inline payload of up to this length follows its header in memory that belongs to the WR until it completes. So it
+// may be posted again, and NICs that take inline no more than the header (rnic/verbs: 64 bytes) have inline messages
+// too.
 constexpr size_t kOwnPayloadBytes = queue::kOwnBytes - sizeof(Header);
 
 constexpr uint32_t kMaxBackOffPolls = 64;
@@ -54,12 +55,12 @@ Status Channel::Claim(Deadline deadline) {
   const std::span<const uint64_t> owners(reinterpret_cast<const uint64_t*>(pool_.scratch()), info_.senders);
   const Sge into{reinterpret_cast<uint64_t>(pool_.scratch()), 8u * info_.senders, pool_.scratch_lkey()};
   static_assert(8 * kMaxSenders <= queue::QueuePoolImpl::kScratchBytes);
-  // Each round sees somebody else win every place that was free, so it is not repeated for long.
+  // Each round sees other senders win every place that was free, so it is not repeated for long.
   for (int round = 0; round < 4 && !claimed_; ++round) {
     KRCORE_RETURN_IF_ERROR(Run({.opcode = Opcode::kRead, .remote = info_.addr, .into = into}, nullptr, deadline));
     const std::vector<uint64_t> seen(owners.begin(), owners.end());
     const uint32_t first =
-        peers::PlaceOwnerNumber(owner_word_) + peers::PlaceOwnerNode(owner_word_);  // senders begin apart
+        peers::PlaceOwnerNumber(owner_word_) + peers::PlaceOwnerNode(owner_word_);  // senders begin at different places
     bool any_free = false;
     for (uint32_t i = 0; i < info_.senders && !claimed_; ++i) {
       const uint32_t place = (first + i) % info_.senders;
@@ -86,15 +87,15 @@ Status Channel::TryClaim(uint32_t place, uint64_t expected, Deadline deadline) {
                               .expected = expected,
                               .desired = owner_word_},
                              &old, deadline));
-  // Its own word is there if an earlier try was done after all.
+  // The word is our own if an earlier try was executed after all.
   claimed_ = old == expected || old == owner_word_;
   in_doubt_ = false;
   return {};
 }
 
-// Places whose owner died before it wrote its card. Nothing was or will be sent there, and the receiver cannot know
-// whom to ask for; so whoever needs the place takes it. The card counts that is seen behind the death: it was there
-// then and never will be, or the receiver has cleared it, and the owner word with it (wire.h).
+// Takes a place whose owner died before it wrote its card. Nothing was or will be sent there, and the receiver cannot
+// know whose death to ask about, so a sender that needs it takes it. The card read after the death counts: either it
+// was there then or never will be, or the receiver has cleared it, and the owner word with it (wire.h).
 Status Channel::TakeOverFromDead(std::span<const uint64_t> owners, Deadline deadline) {
   for (uint32_t place = 0; place < owners.size() && !claimed_; ++place) {
     const uint64_t owner = owners[place];
@@ -190,10 +191,10 @@ Status Channel::Run(const OneSided& verb, uint64_t* result, Deadline deadline) {
   for (uint32_t tries = 0;; ++tries) {
     if (deadline.Passed(pool_.node().clock())) return timeout;
     if (tries != 0) pool_.node().clock().Relax(64 * tries);  // a NIC that fails at once must not make this spin
-    owner_.standing = QueueStanding::kReady;                 // else the pool takes the WR back at the next fault
+    owner_.standing = QueueStanding::kReady;                 // otherwise the pool takes the WR back at the next fault
     const bool posted = WaitFor([&] { return Post(Op::kControl, verb); }, deadline);
     if (!posted) return timeout;
-    // However long: a NIC completes or fails it, and its memory is in use until then.
+    // However long it takes: a NIC completes or fails the WR, whose memory is in use until then.
     (void)WaitFor([&] { return op_ == Op::kNone; }, Deadline::After(pool_.node().clock(), kCloseNs));
     const bool hung = op_ != Op::kNone;
     owner_.standing = QueueStanding::kUnconnected;
@@ -290,7 +291,7 @@ void Channel::StageMessage(queue::PhysicalQueue& physical, const WorkRequest& wr
   std::byte* const memory = physical.own_memory();
   std::memcpy(memory, &header, sizeof(header));
   sges[0] = {reinterpret_cast<uint64_t>(memory), sizeof(header), physical.own_lkey()};
-  // One piece of memory costs a NIC less than two, and a few words cost us little to copy.
+  // One piece of memory costs a NIC less than two, and copying a few words costs us little.
   const bool in_own_memory = header.kind == MessageKind::kCopy && header.length <= kOwnPayloadBytes;
   if (in_own_memory) {
     for (uint8_t i = 1; i < count; ++i) {
@@ -338,7 +339,7 @@ void Channel::OnDone(const OwnWrDone& done) {
     suspect_ = status == WcStatus::kRetryExceeded;
     return BackOff();
   }
-  // The receiver's memory is no longer registered: its queue has been closed, and takes no more messages.
+  // The receiver's memory is no longer registered: its queue has been closed and takes no more messages.
   if (status != WcStatus::kSuccess) return Die(status);
   switch (op) {
     case Op::kVoid: Voided(to_void_.front()); break;
@@ -355,10 +356,10 @@ void Channel::OnDone(const OwnWrDone& done) {
 
 void Channel::MessageDone(const OwnWrDone& done) {
   --in_flight_;
-  // The high half of the number: it is less than 2^32 behind next_.
+  // Restores the high half of the number, which is less than 2^32 below next_.
   const uint64_t number = next_ - static_cast<uint32_t>(static_cast<uint32_t>(next_) - done.tag);
   OwnWrDone told = done;
-  // The failure of a kWriteImm's WRITE is that of the whole.
+  // If a kWriteImm's WRITE failed, the whole kWriteImm failed.
   const WcStatus data = std::exchange(data_status_, WcStatus::kSuccess);
   if (done.completion.opcode == Opcode::kWriteImm && data != WcStatus::kSuccess) told.completion.status = data;
   if (told.completion.status != WcStatus::kSuccess) doubt_from_ = std::min(doubt_from_, number);
@@ -375,7 +376,7 @@ void Channel::Hold(const OwnWrDone& done, uint64_t number) {
   const uint32_t position = owner_.DeliverHeld(done.completion, !done.user_signaled);
   held_.push_back({number, position, done.completion.status});
   if (dead_) return Die(WcStatus::kRetryExceeded);
-  // A pull that was posted before it and again after the QP was replaced may know more than it.
+  // A pull posted before this message, and again after the QP was replaced, may know more than it does.
   ReleaseHeld();
 }
 
@@ -391,7 +392,7 @@ void Channel::ReleaseHeld() {
 
 void Channel::Voided(uint64_t number) {
   to_void_.pop_front();
-  // Voids go from old to new, and whatever is held before this one was released or voided.
+  // Voids go from old to new, and everything held before this message was released or voided.
   while (!held_.empty() && held_.front().number <= number) {
     const Held held = held_.front();
     if (held.number == number && held.status == WcStatus::kSuccess) {
@@ -430,9 +431,9 @@ size_t Channel::Work() {
     Die(WcStatus::kRetryExceeded);
     return 0;
   }
-  // What was flushed completes in its turn; until then a message behind it must not be accepted.
+  // Flushed messages complete in their turn; until then no message after them may be accepted.
   if (in_flight_ == 0) seen_flush_ = owner_.flushed_in_recovery;
-  // Behind the last message in flight, and so behind the reset of the QP that failed.
+  // After the last message in flight, and so after the reset of the QP that failed.
   if (doubt_from_ != kNone && in_flight_ == 0) {
     for (uint64_t number = std::max(doubt_from_, released_); number < next_; ++number) to_void_.push_back(number);
     doubt_from_ = kNone;
@@ -466,18 +467,18 @@ Status Channel::Settle(Deadline deadline) {
 Channel::~Channel() {
   if ((claimed_ || in_doubt_) && !dead_) {
     pool_.RemoveWork(this);
-    pool_.AddWork(this);  // also when Open failed before it did
+    pool_.AddWork(this);  // also if Open failed before it added it
     const Deadline deadline = Deadline::After(pool_.node().clock(), kCloseNs);
     (void)WaitFor([this] { return dead_ || (in_flight_ == 0 && op_ == Op::kNone); }, deadline);
-    // When Open failed. Of a claim that was not answered there can be no card: the place is the senders'.
+    // If Open failed: an unanswered claim can have no card, so the place belongs to the senders.
     if (in_doubt_ && !dead_ && op_ == Op::kNone)
       (void)Run({.opcode = Opcode::kCompareSwap,
                  .remote = info_.addr + layout_.owner(place_),
                  .expected = owner_word_,
                  .desired = 0},
                 nullptr, deadline);
-    // Of one that was, nobody can tell whether it has its card, which makes it the receiver's; so it gets one, and is
-    // told behind it that there is nothing to come.
+    // A claim that was answered may or may not have its card, which would make the place the receiver's. So it gets a
+    // card, and after that is told that nothing will come.
     if (claimed_ && !introduced_ && !dead_ && op_ == Op::kNone) (void)Introduce(kNoPort, nullptr, deadline);
     if (doubt_from_ == kNone && to_void_.empty()) {
       for (const Held& held : held_) to_void_.push_back(held.number);

@@ -1,14 +1,14 @@
-// Channel: the sending half of messages: a queue's place at a port, its credits, and what becomes of messages whose
+// Channel: the sending half of messages: a queue's place at a port, its credits, and the settling of messages whose
 // outcome is unknown.
 //
-// A message is one WRITE into a slot of the place (wire.h). The credits are pulled: when they run short, or a zero-copy
-// message waits to be read, the channel READs the receiver's count of released messages, and the oldest held
-// completions with it. A pull that fails is also how the death of a receiver is noticed.
+// A message is one WRITE into a slot of the place (wire.h). Credits are pulled: when they run short, or a zero-copy
+// message waits to be read, the channel READs the receiver's count of released messages, which also releases the oldest
+// held completions. A pull that fails is also how a dead receiver is noticed.
 //
-// A message that failed may be in its slot or not. Once the physical queue has been reset nothing posted before still
-// executes (rnic.h), so the channel then overwrites the slots in doubt with voids: what the receiver has not taken by
-// then it never will. Until the voids have completed no further message is accepted, and the completion of a failed
-// zero-copy message is held back: after it the receiver will not READ the buffer again for good.
+// A message that failed may be in its slot or not. Once the physical queue has been reset, nothing posted before
+// executes any more (rnic.h). The channel then overwrites the slots in doubt with voids: what the receiver has not
+// taken by then it never will. Until the voids have completed, no further message is accepted, and the completion of a
+// failed zero-copy message is held back: after it the receiver never READs the buffer again.
 //
 // Thread safety: belongs to the pool's thread.
 #ifndef KRCORE_MESSAGES_CHANNEL_H_
@@ -31,13 +31,13 @@ namespace krcore::messages {
 
 class Channel final : public queue::OwnWrSink, public queue::Pollable {
  public:
-  // Claims a place at the port. `owner` has its peer; nothing of it is outstanding. `reply`: the mailbox of the sending
-  // queue, null if there is none. Blocks up to the deadline. kQueueFull: no place is free.
+  // Claims a place at the port. `owner` has its peer and no outstanding WRs. `reply`: the mailbox of the sending queue,
+  // or null. Blocks up to the deadline. kQueueFull: no place is free.
   static Result<std::unique_ptr<Channel>> Open(queue::QueuePoolImpl& pool, queue::QueueState& owner, Port port,
                                                const PortInfo& info, Port reply_port, const PortInfo* reply,
                                                Deadline deadline);
   // Gives the place back: messages that have completed will be delivered, zero-copy ones that have not are voided.
-  // Waits for that, within a bound.
+  // Waits for that within a bound.
   ~Channel() override;
 
   bool Reaches(const peers::Peer& peer, Port port) const {
@@ -46,20 +46,20 @@ class Channel final : public queue::OwnWrSink, public queue::Pollable {
   }
   // Waits until every message in doubt is settled. kUnavailable: the receiver has gone.
   Status Settle(Deadline deadline);
-  // Some message's outcome is not settled, or the receiver has gone: nothing is accepted.
+  // Whether messages are accepted: every message's outcome is settled, and the receiver has not gone.
   bool Accepts() const { return !dead_ && !HasDoubt() && owner_.flushed_in_recovery == seen_flush_; }
   uint32_t credits() const { return Accepts() ? static_cast<uint32_t>(info_.slots - (next_ - released_)) : 0; }
 
   // Whether `wr` (kSend, kSendImm) is well formed, and whether it goes by zero-copy.
   StatusCode Check(const WorkRequest& wr, const queue::RequestLimits& limits, const peers::RegionView& local,
                    bool* zero_copy) const;
-  // The latter again, of one that has passed.
+  // Whether a WR that passed Check goes by zero-copy.
   bool IsZeroCopy(const WorkRequest& wr, const queue::RequestLimits& limits, const peers::RegionView& local) const;
-  // Stages a message that passed Check, or the message of a kWriteImm of `length` bytes; needs a credit and room in the
+  // Stages a message that passed Check, or the message of a kWriteImm of `length` bytes. Needs a credit and room in the
   // physical queue.
   void StageMessage(queue::PhysicalQueue& physical, const WorkRequest& wr, bool zero_copy, uint32_t length,
                     const peers::RegionView& local);
-  // Accepts it as one that failed.
+  // Accepts a message as one that failed.
   void StageFailed(queue::PhysicalQueue& physical, const WorkRequest& wr, bool zero_copy, WcStatus status);
 
   void OnDone(const queue::OwnWrDone& done) override;
@@ -85,13 +85,13 @@ class Channel final : public queue::OwnWrSink, public queue::Pollable {
 
   // Stages an internal WR; false: no room now.
   bool Post(Op op, const OneSided& verb);
-  // One verb, with its result; tried again where a fault of others broke it. Needs no queue in good standing.
+  // Runs one verb, with its result; tries again where a fault of others broke it. The queue may be in any standing.
   Status Run(const OneSided& verb, uint64_t* result, Deadline deadline);
   bool WaitFor(const std::function<bool()>& done, Deadline deadline);
   Status Claim(Deadline deadline);
   Status TakeOverFromDead(std::span<const uint64_t> owners, Deadline deadline);
   Status TryClaim(uint32_t place, uint64_t expected, Deadline deadline);
-  // READs where the place's messages begin and writes the card: from then on the place is the receiver's to free.
+  // READs where the place's messages begin and writes the card: from then on only the receiver frees the place.
   Status Introduce(Port reply_port, const PortInfo* reply, Deadline deadline);
   Status ReadCard(uint32_t place, Card* card, Deadline deadline);
   bool ReceiverIsDead() const;
@@ -99,7 +99,7 @@ class Channel final : public queue::OwnWrSink, public queue::Pollable {
   bool HasDoubt() const { return doubt_from_ != kNone || !to_void_.empty(); }
   void MessageDone(const queue::OwnWrDone& done);
   void Release(const Held& held, WcStatus status);
-  // Releases what is held and released by the receiver, voided or dead.
+  // Releases the held completions that the receiver has released, or that are voided or dead.
   void ReleaseHeld();
   void Voided(uint64_t number);
   void BackOff();
@@ -122,19 +122,19 @@ class Channel final : public queue::OwnWrSink, public queue::Pollable {
   uint64_t next_ = 0;                          // number of the next message
   uint64_t released_ = 0;                      // as last pulled
   uint64_t in_flight_ = 0;                     // messages staged or posted
-  WcStatus data_status_ = WcStatus::kSuccess;  // of the WRITE of the kWriteImm that is next to complete
+  WcStatus data_status_ = WcStatus::kSuccess;  // of the WRITE of the next kWriteImm to complete
 
-  uint64_t seen_flush_ = 0;       // QueueState::flushed_in_recovery when nothing of before it was in flight
+  uint64_t seen_flush_ = 0;       // QueueState::flushed_in_recovery when nothing accepted before it was in flight
   uint64_t doubt_from_ = kNone;   // messages from here to next_ are in doubt
   std::deque<uint64_t> to_void_;  // numbers of slots to overwrite
   std::deque<Held> held_;
 
-  Op op_ = Op::kNone;  // the internal WR under way
+  Op op_ = Op::kNone;  // the internal WR in flight
   WcStatus op_status_ = WcStatus::kSuccess;
   uint64_t op_result_ = 0;
   bool closing_ = false, closed_ = false;
   bool dead_ = false;
-  bool suspect_ = false;  // an internal WR failed: look whether the receiver lives
+  bool suspect_ = false;  // an internal WR failed: check whether the receiver lives
   uint32_t polls_to_skip_ = 0, back_off_ = 0;
 };
 

@@ -57,7 +57,7 @@ Result<std::unique_ptr<Mailbox>> Mailbox::Open(queue::QueuePoolImpl& pool, Ports
   mailbox->info_.addr = reinterpret_cast<uint64_t>(mailbox->at(0));
   mailbox->info_.rkey = mailbox->mr_->rkey();
   pool.AddWork(mailbox.get());
-  mailbox->published_ = true;  // also if that fails: some servers may have it
+  mailbox->published_ = true;  // also if that fails: some servers may have the record
   KRCORE_RETURN_IF_ERROR(ports.records().PublishPort(bound, std::as_bytes(std::span(&mailbox->info_, 1)), deadline));
   return mailbox;
 }
@@ -115,7 +115,7 @@ void Mailbox::Store(size_t offset, uint64_t value) {
   std::atomic_ref(*reinterpret_cast<uint64_t*>(at(offset))).store(value, std::memory_order_release);
 }
 
-// Checksums tell whether the words belong together. Acquire: what the sender did before its WRITE, such as to fill a
+// Checksums tell whether the words belong together. Acquire: what the sender did before its WRITE, such as filling a
 // buffer that is then READ, is seen after it.
 void Mailbox::Copy(void* to, size_t offset, size_t bytes) const {
   auto* const out = static_cast<std::byte*>(to);
@@ -156,8 +156,8 @@ void Mailbox::OpenPlace(uint32_t index, const Card& card) {
   open_.push_back(index);
 }
 
-// Plain stores are enough even where the CPU and the NIC are not atomic to each other: of a place with a card nobody
-// else changes the owner, nor of one whose owner is kBeingFreed (wire.h). The card goes in between, for its owner word
+// Plain stores are enough even where CPU and NIC are not atomic to each other: nobody else changes the owner of a place
+// with a card, or of one whose owner is kBeingFreed (wire.h). The card is cleared in between, because its owner word
 // may be used again some thousand queues later.
 void Mailbox::FreePlace(uint32_t index) {
   const size_t control = layout_.control(index);
@@ -175,7 +175,7 @@ void Mailbox::LookForDeadSenders() {
   if (now_ns - last_look_ns_ < kDeadLookIntervalNs) return;
   last_look_ns_ = now_ns;
   rnic::Device& device = *pool_.context().device;
-  const Deadline deadline{now_ns + rnic::kPollingAskNs};  // of them all
+  const Deadline deadline{now_ns + rnic::kPollingAskNs};  // for all of them together
   for (const uint32_t index : open_) {
     Place& place = places_[index];
     if (place.sender_is_dead || device.QueryPeer(place.card.address, deadline) != rnic::PeerState::kDead) continue;
@@ -256,7 +256,7 @@ bool Mailbox::Take(uint32_t index, const Header& header) {
   const bool has_payload = header.kind == MessageKind::kCopy || header.kind == MessageKind::kZeroCopy;
   if (has_payload && header.length > taken.receive.buffer.length) {
     // The receive goes back to the user, the message waits for a longer one.
-    if (!place.taken.empty()) return false;  // behind those that were sent before
+    if (!place.taken.empty()) return false;  // after those that were sent before
     message.status = WcStatus::kLocalLengthError;
     ready_.push_back(message);
     receives_.pop_front();
@@ -264,7 +264,7 @@ bool Mailbox::Take(uint32_t index, const Header& header) {
   }
   if (header.kind == MessageKind::kCopy) {
     if (!CopyPayload(index, header, taken.receive)) {
-      // The rest of a dead sender's never comes.
+      // The rest of a dead sender's message never comes.
       if (place.sender_is_dead) place.taken.push_back({.state = Taken::kVoid});
       return place.sender_is_dead;
     }
@@ -296,7 +296,7 @@ bool Mailbox::StartRead(Place& place, const Header& header, const Receive& recei
   queue::OneSidedQueue& reader = *place.reader;
   if (!reader.ready()) {
     if (reader.outstanding() != 0) return false;
-    // A Peer of its own: its one region is what the descriptor names.
+    // The sender gets a Peer of its own, whose one region is what the message's description names.
     auto ah = pool_.context().device->CreateAddressHandle(place.card.address);
     if (!ah.ok()) return false;  // it is dying; LookForDeadSenders will tell
     place.peer = std::make_shared<peers::Peer>();

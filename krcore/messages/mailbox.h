@@ -1,13 +1,14 @@
-// Mailbox: the receiving half of messages: the memory of a bound port (wire.h), its posted receives, and what has
-// arrived in them.
+// Mailbox: the receiving half of messages: the memory of a bound port (wire.h), its posted receives, and the messages
+// that have arrived in them.
 //
-// A message leaves its slot only for a posted receive, in the order of its sender. Copied ones are taken at once; for a
-// zero-copy one a READ is started, and messages of the same sender behind it are taken too but delivered after
-// it. When the oldest taken message is delivered its slot is released, which is both its sender's credit and, for
-// zero-copy, the acknowledgment that the buffer is free.
+// A message leaves its slot only for a posted receive, in the order of its sender. Copied messages are taken at once.
+// For a zero-copy message a READ is started; later messages of the same sender are taken too, but delivered after it.
+// When the oldest taken message is delivered its slot is released. That is both its sender's credit and, for zero-copy,
+// the acknowledgment that the buffer is free.
 //
 // A place becomes free when its sender has closed it and all its messages have gone, or when its sender is confirmed
-// dead: complete messages are still delivered, zero-copy ones that were not READ in time and a torn one are dropped.
+// dead. A dead sender's complete messages are still delivered; its torn one, and zero-copy ones that were not READ in
+// time, are dropped.
 //
 // Thread safety: belongs to the pool's thread.
 #ifndef KRCORE_MESSAGES_MAILBOX_H_
@@ -61,8 +62,8 @@ class Mailbox final : public queue::Pollable {
     std::deque<TakenMessage> taken;     // [next - taken.size(), next)
     std::shared_ptr<peers::Peer> peer;  // zero-copy: how its memory is READ
     std::unique_ptr<queue::OneSidedQueue> reader;
-    uint64_t put_back_from = UINT64_MAX;       // number of the first to be put back, once no READ is under way
-    uint32_t polls_to_skip = 0, back_off = 0;  // of READs that failed
+    uint64_t put_back_from = UINT64_MAX;       // number of the first message to put back once no READ is in flight
+    uint32_t polls_to_skip = 0, back_off = 0;  // for READs that failed
     bool sender_is_dead = false;
   };
 
@@ -78,7 +79,7 @@ class Mailbox final : public queue::Pollable {
   std::byte* at(size_t offset) const { return memory_->bytes().data() + offset; }
   uint64_t Load(size_t offset) const;
   void Store(size_t offset, uint64_t value);
-  // Word by word: the sender's WRITE may be under way.
+  // Copies word by word: the sender's WRITE may be in progress.
   void Copy(void* to, size_t offset, size_t bytes) const;
 
   void LookForSenders();
@@ -88,13 +89,13 @@ class Mailbox final : public queue::Pollable {
   bool IsFree(uint32_t index) const;
   size_t Advance(uint32_t index);
   void TakeArrived(uint32_t index);
-  // False: it stays where it is.
+  // Returns false if the message stays where it is.
   bool Take(uint32_t index, const Header& header);
-  // False: not all of it is there.
+  // Returns false if not all of it is there.
   bool CopyPayload(uint32_t index, const Header& header, const Receive& receive);
   bool StartRead(Place& place, const Header& header, const Receive& receive);
   void FinishReads(uint32_t index);
-  // Gives up what was taken from place.put_back_from on; it will be taken again. False: later, a READ is under way.
+  // Gives up what was taken from place.put_back_from on; it will be taken again. False: a READ is in flight, so later.
   bool PutBack(Place& place);
   size_t Deliver(uint32_t index);
 
@@ -110,15 +111,15 @@ class Mailbox final : public queue::Pollable {
 
   std::deque<Receive> receives_;  // posted and free
   std::deque<Message> ready_;     // arrived and not popped
-  size_t taken_receives_ = 0;     // in between
+  size_t taken_receives_ = 0;     // taken and not yet in ready_
   std::vector<Place> places_;
   std::vector<uint32_t> open_;  // indices of open places
   uint32_t polls_ = 0;
-  uint32_t turn_ = 0;  // of open_: who goes first
+  uint32_t turn_ = 0;  // in open_: which place goes first
   int64_t last_look_ns_ = 0;
 };
 
-// The metadata and reply port that came with a message. kInvalidArgument: none, or not made by krcore.
+// Returns the metadata and reply port that came with a message. kInvalidArgument: none, or not made by krcore.
 Result<Card> CardOf(const Sender& sender);
 
 }  // namespace krcore::messages

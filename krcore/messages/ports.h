@@ -1,5 +1,5 @@
-// The ports of a node: which are bound, and where others find them. And the maker of its virtual queues, which have
-// them.
+// Which ports of a node are bound, and where others find them. Also makes the node's virtual queues, which have the
+// ports.
 #ifndef KRCORE_MESSAGES_PORTS_H_
 #define KRCORE_MESSAGES_PORTS_H_
 
@@ -19,27 +19,27 @@
 
 namespace krcore::messages {
 
-// Where others find the ports of a node. Thread safety: from any thread.
+// Where others find the ports of a node. Thread safety: any thread may call.
 class PortRecords {
  public:
   virtual ~PortRecords() = default;
-  // Of a port of this node. kOutOfMemory: the metadata servers have no room; others as Node::PublishService.
+  // Publishes a port of this node. kOutOfMemory: the metadata servers have no room; others as Node::PublishService.
   virtual Status PublishPort(Port port, std::span<const std::byte> value, Deadline deadline) = 0;
-  // Best effort; whoever comes too late finds out at the port.
+  // Best effort; a sender that comes too late finds out at the port.
   virtual void WithdrawPort(Port port, Deadline deadline) = 0;
-  // As its node published it, which may be dead. kNotFound: nobody did.
+  // Returns what the port's node published; that node may be dead. kNotFound: nobody published it.
   virtual Result<std::vector<std::byte>> LookupPort(NodeId node, Port port, Deadline deadline) = 0;
 };
 
-// Ports: which ports of a node are bound, by whichever of its pools. Thread safety: from any thread.
+// Ports: which ports of a node are bound, by any of its pools. Thread safety: any thread may call.
 class Ports final : public queue::QueueMaker {
  public:
   explicit Ports(PortRecords& records) : records_(records) {}
-  // A VirtualQueueImpl.
+  // Makes a VirtualQueueImpl.
   std::unique_ptr<queue::OneSidedQueue> MakeQueue(queue::QueuePoolImpl& pool, uint32_t depth) override;
 
   PortRecords& records() { return records_; }
-  // kNoPort: chooses one. Returns kNoPort if it is taken, or all are.
+  // Takes a port; kNoPort: chooses one. Returns kNoPort if it is taken, or all are.
   Port Take(Port wanted) {
     std::lock_guard lock(mutex_);
     if (wanted != kNoPort) return bound_.insert(wanted).second ? wanted : kNoPort;

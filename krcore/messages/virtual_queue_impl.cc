@@ -104,7 +104,7 @@ Status VirtualQueueImpl::Connect(const Sender& sender, Deadline deadline) {
 Status VirtualQueueImpl::OpenChannel(std::shared_ptr<const peers::Peer> peer, Port port, const PortInfo& info,
                                      Deadline deadline) {
   if (channel_ != nullptr && channel_->Reaches(*peer, port)) {
-    // The same place, so that messages stay in order.
+    // Keeps the same place, so that messages stay in order.
     KRCORE_RETURN_IF_ERROR(channel_->Settle(deadline));
     UsePeer(std::move(peer));
     return {};
@@ -144,7 +144,7 @@ StatusCode VirtualQueueImpl::CheckMessage(const WorkRequest& wr, bool* zero_copy
   return queue::CheckRequest(DataOf(wr), pool_->limits(), pool_->regions(), regions(), &bytes);
 }
 
-// Batches with messages in them: all checked, then accepted one by one.
+// Batches with messages in them: all are checked, then accepted one by one.
 StatusCode VirtualQueueImpl::StageMixed(std::span<const WorkRequest> wrs, size_t* bad_index) {
   uint32_t messages = 0;
   bool zero_copy;

@@ -1,5 +1,5 @@
-// VirtualQueueImpl: a one-sided queue that may be connected to a port and bound to one. Nothing of it is on the path of
-// one-sided requests.
+// VirtualQueueImpl: a one-sided queue that may be connected to a port and bound to one. One-sided requests do not pass
+// through it.
 #ifndef KRCORE_MESSAGES_VIRTUAL_QUEUE_IMPL_H_
 #define KRCORE_MESSAGES_VIRTUAL_QUEUE_IMPL_H_
 

@@ -11,7 +11,7 @@ uint64_t ChecksumOf(const Card& card) {
 }
 
 uint64_t ChecksumOf(const Header& header) {
-  // Never that of a slot nobody has written yet.
+  // Never equals the checksum of a slot that nobody has written yet.
   return XXH3_64bits_withSeed(&header, offsetof(Header, checksum), 1);
 }
 

@@ -1,19 +1,19 @@
-// The mailbox of a port as it lies in the receiver's memory, where senders reach it by one-sided verbs.
+// The mailbox of a port as laid out in the receiver's memory, where senders reach it by one-sided verbs.
 //
-//     owners    one word a sender's place: 0 (free) or the owner
-//     controls  one Control a place
+//     owners    one word per sender's place: 0 (free) or the owner
+//     controls  one Control per place
 //     slots     places x slots of a Header and copy_bytes of payload
 //
-// Whether the place holds a whole card of its owner says who may change the owner word:
+// Who may change the owner word depends on whether the place holds a whole card of its owner:
 //
 //     it does not   senders, by CAS: 0 -> owner; owner -> 0 by itself; dead owner -> owner, if the card was
-//                   looked at behind the death
+//                   looked at after the death
 //     it does       the receiver, by plain stores: owner -> kBeingFreed, the card is cleared, -> 0
 //
-// A place's messages are numbered; number n lies in slot n modulo slots. Numbers go on from owner to owner, so what an
-// earlier one left in a slot never passes for a message. A message is one WRITE. It counts once its checksums
-// match, so nothing depends on the order in which a WRITE's words appear, and writing it again is harmless: that
-// is how messages survive the replacement of a physical QP without being lost or doubled.
+// A place's messages are numbered; number n lies in slot n modulo slots. Numbers continue from owner to owner, so what
+// an earlier owner left in a slot never passes for a message. A message is one WRITE. It counts once its checksums
+// match, so nothing depends on the order in which a WRITE's words appear, and writing it again is harmless. That is how
+// messages survive the replacement of a physical QP without being lost or doubled.
 #ifndef KRCORE_MESSAGES_WIRE_H_
 #define KRCORE_MESSAGES_WIRE_H_
 
@@ -39,10 +39,10 @@ struct PortInfo {
 };
 static_assert(sizeof(PortInfo) == 24 && std::is_trivially_copyable_v<PortInfo>);
 
-// No owner (peers::PlaceOwner): the receiver is about to clear the card.
+// Not an owner (peers::PlaceOwner): the receiver is about to clear the card.
 inline constexpr uint64_t kBeingFreed = 1;
 
-// The sender's identity and DC metadata. Written once a place is claimed and before its first message, so that the
+// The sender's identity and DC metadata. Written after a place is claimed and before its first message, so that the
 // receiver has it with the first message.
 struct Card {
   uint64_t checksum = 0;  // of the rest
@@ -50,7 +50,7 @@ struct Card {
   rnic::DeviceAddress address;
   uint64_t dc_key = 0;
   uint32_t dct_num = 0;
-  Port port = kNoPort;  // of the reply
+  Port port = kNoPort;  // for the reply
   uint16_t reserved = 0;
   PortInfo reply;
 };
@@ -58,15 +58,15 @@ static_assert(sizeof(Card) == 88 && sizeof(Card) <= sizeof(Sender::route));
 static_assert(std::is_trivially_copyable_v<Card>);
 uint64_t ChecksumOf(const Card& card);
 
-// That the place's messages end before number `next`. It names the owner, so that one written twice, the second time
-// when the place is another's, closes nothing.
+// Says that the place's messages end before number `next`. It names the owner, so that a second write of it, when the
+// place is another owner's, closes nothing.
 constexpr uint64_t Closing(uint64_t owner, uint64_t next) {
   return uint64_t{static_cast<uint32_t>(owner >> 32) ^ static_cast<uint32_t>(owner)} << 32 |
          static_cast<uint32_t>(next + 1);
 }
 
 struct Control {
-  // The receiver's. Messages that have left their slots, of all owners together; the sender READs it: its credits.
+  // The receiver's: how many messages have left their slots, of all owners. The sender READs it for its credits.
   uint64_t released;
   uint64_t padding[7];
   uint64_t closing;  // the sender's: Closing() once its queue is closed
@@ -93,13 +93,13 @@ struct Header {
   uint8_t with_imm = 0;
   uint16_t reserved = 0;
   uint64_t padding[2] = {};
-  // Of the rest. The last word, which is the one by which sw tells ThreadSanitizer that a WRITE happens before its
-  // reader (rnic/sw/word_copy.h): who finds it to match has seen the WRITE's last word, and not an equal one before it.
+  // Of the rest. It is the last word, by which sw tells ThreadSanitizer that a WRITE happens before its reader
+  // (rnic/sw/word_copy.h): a reader that finds a match has seen the WRITE's last word, and not an equal one before it.
   uint64_t checksum = 0;
 };
 static_assert(sizeof(Header) == 64 && offsetof(Header, checksum) == 56 && std::is_trivially_copyable_v<Header>);
 uint64_t ChecksumOf(const Header& header);
-// Of the concatenation of `sges`.
+// Hashes the concatenation of `sges`.
 uint64_t HashPayload(std::span<const Sge> sges);
 
 // Offsets in a mailbox.

@@ -173,10 +173,10 @@ Result<int64_t> NodeImpl::Withdraw(uint32_t rkey, Deadline deadline) {
       published = exposed.published;
     }
   }
-  if (!published) return clock_.NowNs();  // nobody can have heard of it
+  if (!published) return clock_.NowNs();  // no peer can know of it
   KRCORE_RETURN_IF_ERROR(Publish(deadline));
-  // A lease begins with the posting of its lookup; whatever a lookup posted from now on finds is without the region. A
-  // tenth more for clocks that run differently, and the lag of the clock by which leases are checked.
+  // A lease begins when its lookup is posted, and lookups posted from now on find the record without the region. A
+  // tenth is added for clocks that run differently, and the lag of the clock that checks leases.
   const int64_t lease_ns = meta_->mr_lease_ns();
   return clock_.NowNs() + lease_ns + lease_ns / 10 + device_->caps().max_retransmission_ns + kMaxCoarseLagNs;
 }
@@ -215,7 +215,7 @@ Status NodeImpl::Publish(Deadline deadline) {
     }
   }
   const Status published = meta_->Publish(peers::Key::Node(id()), std::as_bytes(std::span(&payload, 1)), deadline);
-  peers_->ForgetOnHost(id());  // also if it failed: some server may have it
+  peers_->ForgetOnHost(id());  // also if it failed: some server may have the new record
   KRCORE_RETURN_IF_ERROR(published);
   std::lock_guard lock(mutex_);
   published_ = true;
@@ -241,9 +241,8 @@ Status NodeImpl::PublishService(std::string_view name, std::span<const std::byte
   return {status.code(), "service '" + std::string(name) + "': " + std::string(status.message())};
 }
 
-// The fabric's record first: it is taken by one at a time, so who has it is the only one that goes on to the metadata
-// servers. Where the fabric does not answer in half of the time they alone tell rivals apart, until this is called
-// again.
+// The fabric's record comes first. One node at a time has it, so only its holder goes on to the metadata servers. If
+// the fabric does not answer in half of the time, the servers alone tell rivals apart until this is called again.
 Status NodeImpl::ClaimService(std::string_view name, std::span<const std::byte> value, Deadline deadline) {
   KRCORE_RETURN_IF_ERROR(NotForked());
   const int64_t now_ns = clock_.NowNs();

@@ -57,14 +57,14 @@ class NodeImpl final : public Node, private messages::PortRecords {
   // ---- for the acceptor of RC connections
   rnic::Device& device() { return *device_; }
   rnic::Pd& pd() { return *pd_; }
-  // With remote rights, those that Publish has announced; without krcore's own.
+  // Regions with remote rights that Publish has announced, without krcore's own.
   std::vector<RemoteRegion> published_regions();
 
   // ---- for RegionImpl
   peers::RegionTable& local_regions() { return local_regions_; }
   void RemoveRemote(uint32_t rkey);
   // Publishes the node without the region, if it was ever published with it. Returns the time from which on no peer
-  // uses it.
+  // uses the region.
   Result<int64_t> Withdraw(uint32_t rkey, Deadline deadline);
 
  private:
@@ -74,9 +74,9 @@ class NodeImpl final : public Node, private messages::PortRecords {
   Status PublishPort(Port port, std::span<const std::byte> value, Deadline deadline) override;
   void WithdrawPort(Port port, Deadline deadline) override;
   Result<std::vector<std::byte>> LookupPort(NodeId node, Port port, Deadline deadline) override;
-  // Others find out through the node's record whether the owner of what it publishes still lives.
+  // The node's record tells others whether the owner of what it publishes still lives.
   Status NeedPublished(Deadline deadline);
-  // As CreateRegion, also with a tag that is reserved.
+  // As CreateRegion, but also allows a reserved tag.
   Result<std::unique_ptr<Region>> MakeRegion(const RegionOptions& options);
 
   std::unique_ptr<rnic::Device> device_;
@@ -98,11 +98,11 @@ class NodeImpl final : public Node, private messages::PortRecords {
     bool withdrawn = false;
   };
 
-  std::mutex publish_mutex_;  // held from composing the node's record until it is published: later ones come after
+  std::mutex publish_mutex_;  // held from composing the node's record until it is published, for order
   std::mutex mutex_;          // guards the rest
   std::vector<Exposed> exposed_;
   std::unique_ptr<peers::MetaServer> meta_server_;
-  bool hosting_ = false;  // or about to
+  bool hosting_ = false;  // or about to be
   bool published_ = false;
 
   std::span<peers::DeskPlace> desk_places() const;

@@ -29,7 +29,7 @@ Result<std::unique_ptr<PrivateMemory>> PrivateMemory::Allocate(size_t length) {
   auto start = reinterpret_cast<uintptr_t>(mapping);
   if (huge) {
     start = (start + kHugePageBytes - 1) & ~(kHugePageBytes - 1);
-    // Advice only: without huge pages everything works, slower.
+    // Advice only: without huge pages everything works, but slower.
     (void)madvise(reinterpret_cast<void*>(start), length, MADV_HUGEPAGE);
   }
   return std::unique_ptr<PrivateMemory>(
@@ -99,7 +99,7 @@ Status RegionImpl::CollapseToHugePages(size_t offset, size_t length) {
   if (offset > all.size() || length > all.size() - offset)
     return {StatusCode::kInvalidArgument, "range outside the region"};
   if (parts_.remote_memory) return parts_.remote_memory->CollapseToHugePages(offset, length);
-  // Whole huge pages inside the range; partial ones at its ends stay as they are.
+  // Only whole huge pages inside the range; partial ones at its ends stay as they are.
   const auto begin = reinterpret_cast<uintptr_t>(all.data() + offset);
   const uintptr_t first = (begin + kHugePageBytes - 1) & ~(kHugePageBytes - 1);
   const uintptr_t last = (begin + length) & ~(kHugePageBytes - 1);

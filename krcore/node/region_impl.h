@@ -29,14 +29,14 @@ class PrivateMemory {
   std::span<std::byte> bytes_;
 };
 
-// What is wrong with a region whatever its memory: kInvalidArgument.
+// Checks what can be wrong with a region whatever its memory: kInvalidArgument.
 Status CheckRegionOptions(const RegionOptions& options);
-// Of a node that announces as many as there can be.
+// The error of a node that already announces as many regions as possible.
 Status TooManyRegions();
 
 struct RegionParts {
-  std::unique_ptr<rnic::Memory> remote_memory;    // or
-  std::unique_ptr<PrivateMemory> private_memory;  // or neither: the caller's
+  std::unique_ptr<rnic::Memory> remote_memory;    // or private_memory
+  std::unique_ptr<PrivateMemory> private_memory;  // or neither: the caller's memory
   std::unique_ptr<rnic::Mr> mr;
   uint32_t remote_rights = 0;
 };
@@ -63,7 +63,7 @@ class RegionImpl final : public Region {
   RegionParts parts_;  // without mr once deregistered
   const std::span<std::byte> bytes_;
   const uint32_t lkey_, rkey_;
-  std::optional<int64_t> quiet_ns_;  // when no peer uses it any more
+  std::optional<int64_t> quiet_ns_;  // the time from which no peer uses it any more
 };
 
 }  // namespace krcore::node

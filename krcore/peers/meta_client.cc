@@ -7,20 +7,20 @@
 namespace krcore::peers {
 namespace {
 
-// Retries of a lost race or an unknown outcome that each need a concurrent change by somebody else.
+// Retries after a lost race or an unknown outcome. Each needs a concurrent change by another party.
 constexpr int kMaxClaimAttempts = 64;
 // How long a lookup waits for one server before it asks the next one. Where DC is software, an answer takes two agents
-// that have to wake up, and the first one two round trips: who gives up sooner than that begins anew each time.
+// that have to wake up, and the first answer two round trips: a client that gives up sooner starts over each time.
 constexpr int64_t kServerPatienceNs = 20'000'000;
 constexpr int64_t kSoftwareDcPatienceNs = 200'000'000;
-// Reads again of a record that is just being rewritten, before the next server is asked.
+// Rereads of a record that is being rewritten, before the next server is asked.
 constexpr uint32_t kTornSpins = 64;
-// After so many of them the fabric is asked whether the one who should be rewriting it still lives.
+// After this many rereads the fabric is asked whether the owner of the record still lives.
 constexpr uint32_t kTornLook = 8;
-// A lookup looks for new announcements when those it knows are older.
+// A lookup looks for new announcements if those it knows are older.
 constexpr int64_t kServersFreshNs = 1'000'000'000;
 constexpr int64_t kHealNs = 20'000'000;
-// Who has looked up so often is no worker that comes and goes, and takes a place at a server's desk.
+// A client with this many lookups is no short-lived worker, and takes a place at a server's desk.
 constexpr uint64_t kLinkLookups = 8;
 
 template <typename T>
@@ -161,7 +161,7 @@ Result<Record> MetaClient::FindAt(const Server& server, const Key& key, Deadline
     for (uint32_t i = 0; i < kRecordsPerBucket; ++i) {
       Record& record = bucket[i];
       if (!key.Names(record)) {
-        // Nobody goes on to the next bucket while this one has a record that was never used.
+        // Nobody uses the next bucket while this one has a never-used record.
         last |= record.owner == kNeverUsed && record.binding == 0;
         continue;
       }
@@ -169,7 +169,7 @@ Result<Record> MetaClient::FindAt(const Server& server, const Key& key, Deadline
       uint64_t dead_owner = kNeverUsed;
       for (uint32_t spins = 0; !ChecksumMatches(record); ++spins) {
         if (key.kind == RecordKind::kService && IsVacant(record.owner)) return StatusCode::kNotFound;
-        // Read again behind its owner's death, which may have come after its last word.
+        // Torn for good if it is still torn when read after its owner's death, which may have come after its last word.
         *torn_for_good = dead_owner != kNeverUsed && record.owner == dead_owner;
         if (spins == kTornLook &&
             device_.QueryIncarnation(OwnerIncarnation(record.owner), deadline) == rnic::PeerState::kDead)
@@ -180,7 +180,7 @@ Result<Record> MetaClient::FindAt(const Server& server, const Key& key, Deadline
         }
         clock_.Relax(spins);
         const Status again = ReadForLookup(server, offset + i * sizeof(Record), BytesOf(record), deadline);
-        if (again == StatusCode::kTimeout) continue;  // the deadline has passed, and it was torn to the end
+        if (again == StatusCode::kTimeout) continue;  // the deadline has passed, and the record was torn to the end
         if (!again.ok()) return again;
         if (!key.Names(record)) return StatusCode::kNotFound;  // removed meanwhile
       }
@@ -218,8 +218,8 @@ Result<Record> MetaClient::Find(const Key& key, Deadline deadline, int64_t* post
       const int64_t now_ns = clock_.CoarseNowNs();
       bool torn_for_good = false;
       auto record = FindAt(*server, key, {std::min(deadline.at_ns, patience.at_ns)}, &torn_for_good);
-      // A dead server's memory may go on answering for a while (sw), and nobody writes there any more. Where it cannot,
-      // who has answered is not asked about.
+      // A dead server's memory may go on answering for a while (sw), and nobody writes there any more. Where that
+      // cannot happen, a server that has answered is not asked about.
       if ((DidNotAnswer(record.status()) || !device_.caps().asks_over_network) &&
           IsDead(server->info.address, deadline)) {
         ForgetServers();
@@ -229,7 +229,7 @@ Result<Record> MetaClient::Find(const Key& key, Deadline deadline, int64_t* post
       }
       all_torn_for_good &= torn_for_good;
       if (record.ok()) {
-        // The one place of a successor may be another server, while he is publishing himself.
+        // While a successor is publishing itself, its only record may be at another server.
         const bool dead =
             key.kind == RecordKind::kNode && servers->all.size() > 1 && IsDead(record->address(), deadline);
         if (dead) {
@@ -250,12 +250,12 @@ Result<Record> MetaClient::Find(const Key& key, Deadline deadline, int64_t* post
       if (posted_ns != nullptr) *posted_ns = of_the_dead_posted_ns;
       return *of_the_dead;
     }
-    // Its owner died while it wrote it, and has it nowhere else.
+    // The owner died while it wrote the record, and has it nowhere else.
     if (asked && all_torn_for_good) return StatusCode::kNotFound;
-    // The servers may just have died, with others in their place; those that are catching up will serve soon; a record
-    // that is torn everywhere may be written again.
+    // The servers may just have died and been replaced; those that are catching up will serve soon; a record that is
+    // torn everywhere may be written again.
     if (fresh && deadline.Passed(clock_)) {
-      // Though the last READ may not have come back in time.
+      // Report a torn record even if the last READ did not come back in time.
       if (!torn_status.ok()) return torn_status;
       if (status == StatusCode::kTimeout) return Status(StatusCode::kUnavailable, std::string(status.message()));
       return status;
@@ -285,7 +285,7 @@ bool MetaClient::OwnerIsDead(uint64_t owner, const Record* record, Deadline dead
   if (record != nullptr && record->owner == owner && ChecksumMatches(*record)) {
     address = record->address();
   } else {
-    // A record tells less than the fabric's list, where there is one: others' take the places of dead owners', and a
+    // If the fabric has a list, it tells more than a record: others take the places of dead owners' records, and a
     // living owner may not have published yet.
     const rnic::PeerState listed = device_.QueryIncarnation(OwnerIncarnation(owner), deadline);
     if (listed != rnic::PeerState::kUnreachable) return listed == rnic::PeerState::kDead;
@@ -295,14 +295,14 @@ bool MetaClient::OwnerIsDead(uint64_t owner, const Record* record, Deadline dead
   }
   const rnic::PeerState state = device_.QueryPeer(address, OfQuestions(deadline));
   if (address.incarnation == OwnerIncarnation(owner)) return state == rnic::PeerState::kDead;
-  // Its record was replaced, which happens to a dead owner's only; or the id has another living holder.
+  // Its record was replaced, which happens to a dead owner only, or the id has another living holder.
   return record == nullptr || state == rnic::PeerState::kAlive;
 }
 
 // ---- publishing
 
 Status MetaClient::AwaitPredecessor(const Record& record, Deadline deadline) {
-  if (!ChecksumMatches(record)) return {};  // where it was is not known any more
+  if (!ChecksumMatches(record)) return {};  // nobody knows any more where it was
   for (uint32_t spins = 0; !IsDead(record.address(), deadline); ++spins) {
     if (deadline.Passed(clock_))
       return {StatusCode::kUnavailable, OwnerName(record.owner) + ", the predecessor, is not known to be dead yet"};
@@ -325,7 +325,7 @@ Result<size_t> MetaClient::ClaimOwned(const Server& server, const Key& key, Dead
       for (uint32_t i = 0; i < kRecordsPerBucket && !mine; ++i) {
         const Record& record = bucket[i];
         last |= record.owner == kNeverUsed;
-        mine = key.Names(record);  // a predecessor's, or this one's with an unknown outcome before
+        mine = key.Names(record);  // a predecessor's, or our own after an unknown outcome
         if (mine) predecessor = record;
         if (mine || (IsVacant(record.owner) && !place)) {
           place = offset + i * sizeof(Record);
@@ -415,7 +415,7 @@ Status MetaClient::PublishPass(Item& item, Deadline deadline) {
   if (!servers.ok()) return servers.status();
   if (!(*servers)->AnyServing()) return NoServer();
   for (const ServerPtr& server : (*servers)->all) {
-    // Its place in the order may still change, or it copies what is written elsewhere.
+    // Its place in the order may still change, or it is copying what is written elsewhere.
     if (!server->serving())
       return {StatusCode::kUnavailable,
               "the metadata server of node " + std::to_string(server->info.address.node) + " is catching up"};
@@ -424,7 +424,7 @@ Status MetaClient::PublishPass(Item& item, Deadline deadline) {
     const Status status = WriteAt(*server, item, deadline);
     if (!status.ok() && !(DidNotAnswer(status) && IsDead(server->info.address, OfQuestions(deadline)))) return status;
   }
-  // Complete if the servers alive now, all of them, have it. What was written to one that died counts for nothing.
+  // Complete if all servers that are alive now have it. A copy at a server that died does not count.
   servers = ReadServers(OfQuestions(deadline));
   if (!servers.ok()) return servers.status();
   if ((*servers)->all.empty()) return NoServer();
@@ -485,7 +485,7 @@ Status MetaClient::Publish(const Key& key, std::span<const std::byte> value, Dea
 
 void MetaClient::HealOwnRecords(const ServerList& servers, Deadline deadline) {
   const std::unique_lock lock(publish_mutex_, std::try_to_lock);
-  if (!lock.owns_lock()) return;  // whoever has it writes to all servers anyhow, or next time
+  if (!lock.owns_lock()) return;  // whoever has it writes to all servers anyway; otherwise next time
   const Deadline patience = Deadline::After(clock_, kHealNs);
   std::vector<uint32_t> complete;
   for (const ServerPtr& server : servers.all) {
@@ -502,7 +502,7 @@ void MetaClient::HealOwnRecords(const ServerList& servers, Deadline deadline) {
 }
 
 Status MetaClient::RemoveAt(const Server& server, const Item& item, size_t offset, Deadline deadline) {
-  // First the body, so that it cannot come back to life under a later claim of the same owner.
+  // The body first, so that it cannot come back to life under a later claim of the same owner.
   const std::array<uint64_t, 2> none{};  // binding and checksum; a service keeps its binding
   const size_t begin = BodyOffset(item.key.kind);
   const size_t end = offsetof(Record, checksum) + sizeof(Record::checksum);
@@ -525,7 +525,7 @@ Status MetaClient::RemoveFrom(const Server& server, Item& item, Deadline deadlin
   const auto copy = item.copies.find(server.id());
   std::optional<size_t> place;
   if (copy != item.copies.end()) place = copy->second.offset;
-  // A server that was added since has it from another one.
+  // A server that was added since has copied it from another one.
   Bucket bucket;
   for (uint32_t probe = 0; probe < kMaxProbes && !place; ++probe) {
     const size_t offset = server.info.geometry.BucketOffset(item.key, probe);
@@ -537,8 +537,8 @@ Status MetaClient::RemoveFrom(const Server& server, Item& item, Deadline deadlin
 }
 
 void MetaClient::RemoveEverywhere(std::span<Item> items, Deadline deadline) {
-  // Until the announcements name no server that has not been seen to: one that was announced meanwhile may have copied
-  // a record before it was removed.
+  // Until the announcements name no server that has not been handled: a server announced meanwhile may have copied a
+  // record before it was removed.
   std::vector<uint32_t> done;
   for (uint32_t spins = 0; !deadline.Passed(clock_); ++spins) {
     auto servers = ReadServers(OfQuestions(deadline));

@@ -11,10 +11,10 @@ namespace {
 
 constexpr uint32_t kMaxCapacity = 1u << 20;  // 400 MB of table
 constexpr size_t kCopyBytes = 16 * kBucketBytes;
-// A record that its owner is just rewriting is whole again after this; if not, its owner was stopped or killed there.
+// A record that is being rewritten is whole again after this time, unless its owner was stopped or killed.
 constexpr int64_t kTornPatienceNs = 2'000'000;
 
-// For one source; then the next one is tried.
+// For one source; after that the next one is tried.
 constexpr int64_t kSourcePatienceNs = 2'000'000'000;
 
 }  // namespace
@@ -82,7 +82,7 @@ Status MetaServer::ChoosePlace(Deadline deadline) {
   for (const ServerPtr& other : list->all) info_.serial = std::max(info_.serial, other->info.serial);
   ++info_.serial;
   KRCORE_RETURN_IF_ERROR(Announce(ServerState::kCatchingUp));
-  // Who is choosing now may take this very serial or a lower one.
+  // A server that is choosing now may take this very serial or a lower one.
   for (uint32_t spins = 0;; ++spins) {
     list = ReadServerList(device_, *list);
     if (!list.ok()) return list.status();
@@ -116,7 +116,7 @@ Status MetaServer::CatchUp(Deadline deadline) {
       }
       if (!(failed == StatusCode::kUnavailable || failed == StatusCode::kTimeout)) return failed;
     }
-    // The oldest of the living: there is nobody to learn from.
+    // This is the oldest living server: there is nobody to learn from.
     if (before == nullptr) return {};
     if (deadline.Passed(clock_))
       return {StatusCode::kTimeout, "not caught up with the metadata server of node " +
@@ -127,7 +127,7 @@ Status MetaServer::CatchUp(Deadline deadline) {
 }
 
 Status MetaServer::CopyFrom(const Server& source, OneSidedChannel& channel, Deadline deadline) {
-  std::fill(table().begin(), table().end(), Record{});  // of a copy that was not finished
+  std::fill(table().begin(), table().end(), Record{});  // clears a copy that was not finished
   std::vector<Record> chunk(kCopyBytes / sizeof(Record));
   const size_t bytes = source.info.geometry.bytes();
   for (size_t offset = 0; offset < bytes; offset += kCopyBytes) {
@@ -140,7 +140,7 @@ Status MetaServer::CopyFrom(const Server& source, OneSidedChannel& channel, Dead
       const size_t record_offset = offset + i * sizeof(Record);
       const Deadline torn = Deadline::After(clock_, kTornPatienceNs);
       for (uint32_t spins = 0; !ChecksumMatches(record) && !IsVacant(record.owner); ++spins) {
-        // Copied as it is then: readers wait for its owner, here as there, and nobody else claims what is his.
+        // Copied as it is: readers wait for its owner, here as there, and nobody else claims the owner's record.
         if (torn.Passed(clock_)) break;
         clock_.Relax(spins);
         KRCORE_RETURN_IF_ERROR(
@@ -148,15 +148,15 @@ Status MetaServer::CopyFrom(const Server& source, OneSidedChannel& channel, Dead
       }
       if (IsVacant(record.owner)) continue;
       const RecordKind kind = source.info.geometry.KindAt(record_offset);
-      if ((kind == RecordKind::kNode) != (record.binding == 0)) continue;  // not a record of anything
-      // A port is written once, so its publication is not complete, and will come here too; or its owner is dead.
+      if ((kind == RecordKind::kNode) != (record.binding == 0)) continue;  // not a record
+      // A port is written once: its publication is not complete, and will reach this server too, or its owner is dead.
       if (kind == RecordKind::kPort && !ChecksumMatches(record)) continue;
       if (!InsertCopy(table(), info_.geometry, kind, record))
         return {StatusCode::kOutOfMemory,
                 "the records of the fabric's metadata servers do not fit; host this one larger"};
     }
   }
-  // What a dead server's memory says counts for nothing: it may have stood still for a while.
+  // A dead server's memory does not count: it may have stood still for a while.
   if (device_.QueryPeer(source.info.address) == rnic::PeerState::kDead)
     return {StatusCode::kUnavailable, "the metadata server that was copied from died"};
   return {};

@@ -1,10 +1,10 @@
-// MetaServer: hosts a metadata table. Its memory is all it is: announced on the fabric, read and written by one-sided
-// verbs of others. Its host's CPU works only before it serves.
+// MetaServer: hosts a metadata table. It consists of memory, announced on the fabric, that others read and write by
+// one-sided verbs. Its host's CPU works only before it serves.
 //
-// Catching up. A server announces itself first and copies then: the records of a server that serves already, by
-// one-sided READ of the whole table. Whoever publishes writes to every announced server, looks at the announcements
-// again afterwards, and waits for those that are not serving yet. So a publication either saw this server announced
-// and is not complete before it was written here, or was complete at the other server before the copy began.
+// Catching up. A server first announces itself and then copies the records of a server that serves already, by
+// one-sided READs of the whole table. A publisher writes to every announced server, looks at the announcements again
+// afterwards, and waits for those that are not serving yet. So either a publication saw this server announced, and is
+// not complete before it is written here; or it was complete at the other server before the copy began.
 #ifndef KRCORE_PEERS_META_SERVER_H_
 #define KRCORE_PEERS_META_SERVER_H_
 
@@ -23,7 +23,7 @@ namespace krcore::peers {
 
 struct MetaServerOptions {
   uint32_t capacity = 0;           // nodes
-  int64_t mr_lease_ns = 0;         // of a fabric's first server; later ones take over what there is
+  int64_t mr_lease_ns = 0;         // for a fabric's first server; later ones take over its value
   std::span<DeskPlace> desk = {};  // registered for peers as `desk_rkey`; empty: no RC connections are taken
   uint32_t desk_rkey = 0;
 };
@@ -31,8 +31,8 @@ struct MetaServerOptions {
 class MetaServer {
  public:
   // Allocates the table, announces it, catches up, and serves. Blocks until then or the deadline (kTimeout: an older
-  // one that is catching up does not get on). kExists: the fabric has kMaxServers. kOutOfMemory: what the others
-  // hold does not fit into `capacity`.
+  // server does not finish catching up). kExists: the fabric has kMaxServers. kOutOfMemory: the other servers' records
+  // do not fit into `capacity`.
   static Result<std::unique_ptr<MetaServer>> Host(rnic::Device& device, rnic::Pd& pd, const rnic::Dct& dct,
                                                   Clock& clock, const MetaServerOptions& options, Deadline deadline);
   // Withdraws the announcement.
@@ -42,7 +42,7 @@ class MetaServer {
 
  private:
   MetaServer(rnic::Device& device, rnic::Pd& pd, Clock& clock) : device_(device), pd_(pd), clock_(clock) {}
-  // Announces this server under a name that no living one has.
+  // Announces this server under a name that no living server has.
   Status Announce();
   Status Announce(ServerState state);
   Status ChoosePlace(Deadline deadline);

@@ -105,7 +105,7 @@ Status OneSidedChannel::Execute(rnic::SendWr wr, const RemoteMemory& remote, siz
   for (uint32_t spins = 0;; ++spins) {
     if (cq_->Poll({&completion, 1}) == 1) {
       if (completion.wr_id == wr.wr_id) break;
-      continue;  // of a request that an earlier deadline gave up
+      continue;  // for a request that an earlier deadline gave up
     }
     if (deadline.Passed(clock_)) {
       (void)EndWhatIsPosted({INT64_MIN});
@@ -154,12 +154,12 @@ std::vector<ServerPtr> ServerList::NearestFirst(NodeId self) const {
 
 namespace {
 
-// Reads over the announcements that are made again when servers come and go meanwhile.
+// How often the announcements are read again if servers come and go meanwhile.
 constexpr int kMaxCollects = 64;
 
 using Announcements = std::array<std::vector<std::byte>, kMaxServers>;
 
-// One after the other.
+// Reads them one after the other.
 Result<Announcements> Collect(rnic::Device& device, Deadline deadline) {
   Announcements all;
   for (uint32_t i = 0; i < kMaxServers; ++i) {
@@ -172,7 +172,7 @@ Result<Announcements> Collect(rnic::Device& device, Deadline deadline) {
   return all;
 }
 
-// All of them as they stood at one moment. Twice the same shows that, since none returns to what it was.
+// Returns all of them as they stood at one moment: none returns to an earlier value, so two equal readings show that.
 Result<Announcements> Snapshot(rnic::Device& device, Deadline deadline) {
   auto announced = Collect(device, deadline);
   for (int collects = 1; announced.ok(); ++collects) {
@@ -184,7 +184,7 @@ Result<Announcements> Snapshot(rnic::Device& device, Deadline deadline) {
   return announced;
 }
 
-// The server announced by `value`, unless it is withdrawn. *died: the process behind it is gone.
+// Returns the server announced by `value`, unless it is withdrawn. *died: its process is gone.
 Result<ServerPtr> ServerOf(rnic::Device& device, const std::vector<std::byte>& value, const ServerList& known,
                            Deadline deadline, bool* died) {
   Bootstrap info;
@@ -228,7 +228,7 @@ Result<ServerList> ReadServerList(rnic::Device& device, const ServerList& known,
         list.all.push_back(*std::move(server));
     }
     if (failed.ok()) break;
-    // Died since: another one may have come for it.
+    // It has died since; another one may have come in its place.
     if (!died || attempts == kMaxCollects) return failed;
   }
   std::sort(list.all.begin(), list.all.end(), [](const ServerPtr& a, const ServerPtr& b) { return *a < *b; });
@@ -249,7 +249,7 @@ uint64_t OwnerOf(const Server& server) { return PackOwner(server.info.address.no
 
 bool ServerLink::Work(const ServerPtr& server, const NewOwner& new_owner, bool may_take_a_while) {
   const std::unique_lock lock(work_mutex_, std::try_to_lock);
-  if (!lock.owns_lock()) return false;  // another thread goes on with it
+  if (!lock.owns_lock()) return false;  // another thread continues it
   const bool wanted = server != nullptr && server->info.desk_places != 0;
   if (handshake_.state() == State::kIdle) {
     if (!wanted || clock_.NowNs() < try_again_ns_) return false;
@@ -272,7 +272,7 @@ bool ServerLink::Work(const ServerPtr& server, const NewOwner& new_owner, bool m
     Connect();
     return connected_to_.load(std::memory_order_relaxed) == 0;
   }
-  // Broken, or another one's turn.
+  // Broken, or another server is wanted.
   {
     const std::lock_guard reading(mutex_);
     connected_to_.store(0, std::memory_order_relaxed);
@@ -283,7 +283,7 @@ bool ServerLink::Work(const ServerPtr& server, const NewOwner& new_owner, bool m
   return true;
 }
 
-// The connector first, the next time the rest. False: it cannot be made.
+// Makes the connector first, and the rest the next time. False: it cannot be made.
 bool ServerLink::Begin(const ServerPtr& server, const NewOwner& new_owner) {
   if (connector_ == nullptr) {
     auto connector = Connector::Create(device_, pd_, 1);

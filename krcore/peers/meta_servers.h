@@ -1,4 +1,4 @@
-// The fabric's metadata servers: which there are, and how they are reached, over DC or RC.
+// Which metadata servers the fabric has, and how to reach them, over DC or RC.
 #ifndef KRCORE_PEERS_META_SERVERS_H_
 #define KRCORE_PEERS_META_SERVERS_H_
 
@@ -31,29 +31,29 @@ struct RemoteMemory {
   uint32_t rkey = 0;
 };
 
-// OneSidedChannel: synchronous one-sided verbs over a QP of its own, for the control path: a DC initiator, which
-// reaches everybody, or an RC QP with one peer.
+// OneSidedChannel: synchronous one-sided verbs over a QP of its own, for the control path. The QP is a DC initiator,
+// which reaches everybody, or an RC QP with one peer.
 //
 // Thread safety: none; its user locks. Blocking: each call up to its deadline.
 class OneSidedChannel {
  public:
-  static constexpr size_t kMaxBytes = 1024;  // of a channel made without saying more
+  static constexpr size_t kMaxBytes = 1024;  // the default of a channel
 
   // `max_bytes` per verb.
   static Result<std::unique_ptr<OneSidedChannel>> Create(rnic::Device& device, rnic::Pd& pd, Clock& clock,
                                                          size_t max_bytes = kMaxBytes);
-  // With an RC QP, of use once connected; the peer posts nothing.
+  // Creates a channel with an RC QP, usable once connected; the peer posts nothing.
   static Result<std::unique_ptr<OneSidedChannel>> CreateRc(rnic::Device& device, rnic::Pd& pd, Clock& clock);
   uint32_t qpn() const { return qp_->num(); }
-  // Whether nothing that failed can happen any more. Does not block.
+  // Whether no verb that failed can still happen. Does not block.
   bool IsReady() { return !resetting_ || EndWhatIsPosted({INT64_MIN}).ok(); }
   Status ConnectRc(const rnic::DeviceAddress& peer, uint32_t peer_qpn);
 
-  // A verb that failed may happen until IsReady: the next one waits for that, up to its own deadline. An RC QP is of no
-  // use after a failure: all further ones fail.
+  // A verb that failed may still happen until IsReady: the next verb waits for that, up to its own deadline. After a
+  // failure an RC QP is of no use: all further verbs fail.
   //
   // kUnavailable: the target does not answer or refuses; the outcome of a Write or CompareSwap is then unknown.
-  // kTimeout: the deadline passed first, likewise.
+  // kTimeout: the deadline passed first; the outcome is unknown as well.
   Status Read(const RemoteMemory& remote, std::span<std::byte> out, Deadline deadline);
   Status Write(const RemoteMemory& remote, std::span<const std::byte> data, Deadline deadline);
   // Stores the word found in *old; the swap happened if that equals `expected`.
@@ -63,7 +63,7 @@ class OneSidedChannel {
   OneSidedChannel(Clock& clock, size_t max_bytes) : clock_(clock), buffer_(max_bytes) {}
   static Result<std::unique_ptr<OneSidedChannel>> Create(rnic::Device& device, rnic::Pd& pd, Clock& clock,
                                                          size_t max_bytes, rnic::QpType type);
-  // kTimeout: not yet; the QP and the buffer are not to be used.
+  // kTimeout: not yet; the QP and the buffer must not be used.
   Status EndWhatIsPosted(Deadline deadline);
   Status Execute(rnic::SendWr wr, const RemoteMemory& remote, size_t length, Deadline deadline);
 
@@ -73,7 +73,7 @@ class OneSidedChannel {
   std::unique_ptr<rnic::Cq> cq_;
   std::unique_ptr<rnic::Qp> qp_;
   uint64_t last_wr_id_ = 0;
-  bool resetting_ = false;  // EndWhatIsPosted has not come to its end
+  bool resetting_ = false;  // EndWhatIsPosted has not finished
 };
 
 inline constexpr uint32_t kMaxServers = 8;
@@ -82,7 +82,7 @@ enum class ServerState : uint32_t {
   kWithdrawn = 0,   // as if it were not announced
   kChoosing = 1,    // its place in the order
   kCatchingUp = 2,  // copies the records of older servers; nobody else looks at its table
-  kServing = 3,     // for the rest of its life
+  kServing = 3,     // from now on for the rest of its life
 };
 
 // Value of the fabric record "metaserver0" and so on.
@@ -90,7 +90,7 @@ inline constexpr uint32_t kBootstrapMagic = 0x344D524B;  // "KRM4"
 struct Bootstrap {
   uint32_t magic = kBootstrapMagic;
   ServerState state = ServerState::kChoosing;
-  uint32_t serial = 0;  // of kChoosing: none yet
+  uint32_t serial = 0;  // kChoosing: none yet
   uint32_t table_rkey = 0;
   Geometry geometry;
   uint64_t table_addr = 0;
@@ -122,48 +122,50 @@ using ServerPtr = std::shared_ptr<const Server>;
 // ServerList: the fabric's living metadata servers, oldest first, as they announce themselves in the fabric's records:
 // the one bootstrap that is not one-sided.
 //
-// The order is by `serial`, which a server chooses as Lamport's bakery does: it announces itself as kChoosing, takes
-// one more than the highest serial that it sees, and then waits until nobody chooses whom it saw choosing. So whoever
-// announces himself after a server has its place is behind it, and all agree on the order of those that have one.
+// The order is by `serial`, which a server chooses as in Lamport's bakery: it announces itself as kChoosing, takes one
+// more than the highest serial that it sees, and then waits until none of the servers that it saw choosing still
+// chooses. So a server announced after another has its place comes later, and all agree on the order of servers that
+// have a place.
 //
 // Thread safety: values; a Server is immutable.
 struct ServerList {
-  std::vector<ServerPtr> all;            // in the order of their age; those that are choosing last
-  std::vector<ServerPtr> nearest_first;  // of whoever keeps the list, who fills it in: each lookup goes through it
+  std::vector<ServerPtr> all;            // oldest first; those that are choosing last
+  std::vector<ServerPtr> nearest_first;  // set by the list's keeper, because each lookup goes through it
 
   bool AnyServing() const;
-  // The serving ones in the order in which node `self` asks them: its own first, else one by its id, so that nodes
-  // spread over the servers.
+  // Returns the serving ones in the order in which node `self` asks them: its own first, else one chosen by its id, so
+  // that nodes spread over the servers.
   std::vector<ServerPtr> NearestFirst(NodeId self) const;
   bool Contains(uint32_t server_id) const;
 };
 
-// The servers that were alive at one moment of the call. Address handles of servers in `known` are reused. kCorrupt:
-// announcements of another version. kTimeout, kUnavailable: the fabric does not answer. `deadline`: as the device's.
+// Returns the servers that were alive at one moment of the call. Reuses address handles of servers in `known`.
+// kCorrupt: announcements of another version. kTimeout, kUnavailable: the fabric does not answer. `deadline`: as the
+// device's.
 Result<ServerList> ReadServerList(rnic::Device& device, const ServerList& known, Deadline deadline = {});
 
-// Makes the owner word of a place at a desk (PlaceOwner).
+// Returns a new owner word for a place at a desk (PlaceOwner).
 using NewOwner = std::function<uint64_t()>;
 
 // ServerLink: a node's RC connection to the metadata server that it asks first, made in the background at that server's
-// desk (peers/rc_desk.h). A lookup over it is one READ of the NICs; without one it goes through DC, which may be
-// software at both ends. docs/krcore.md, "The metadata servers".
+// desk (peers/rc_desk.h). With it, a lookup is one READ between NICs; without it, lookups use DC, which may be software
+// at both ends. docs/krcore.md, "The metadata servers".
 //
-// Thread safety: all methods from any thread; a READ is one thread's at a time, and so is Work.
+// Thread safety: any thread may call; one thread at a time READs, and one at a time is in Work.
 class ServerLink {
  public:
   ServerLink(rnic::Device& device, rnic::Pd& pd, Clock& clock, const rnic::DeviceAddress& self)
       : device_(device), pd_(pd), clock_(clock), self_(self) {}
 
-  // Goes on with making the connection to `server`, or with giving up the one to another server or one that is broken.
-  // At most one QP created, connected or destroyed a call, and only if it `may_take_a_while`. `new_owner` makes a word
-  // that this node has used at no desk. `server` null: no connection is wanted. False: there is nothing to do before
-  // another server is wanted, the connection breaks, or, where the server took none, some seconds have passed. Nothing
-  // blocks.
+  // Continues making the connection to `server`, or giving up one to another server or one that broke. Creates,
+  // connects or destroys at most one QP per call, and only if it `may_take_a_while`. `new_owner` makes a word that this
+  // node has used at no desk. `server` null: no connection is wanted. Returns false if there is nothing to do until
+  // another server is wanted, the connection breaks, or, where the server took none, some seconds have passed. Does not
+  // block.
   bool Work(const ServerPtr& server, const NewOwner& new_owner, bool may_take_a_while);
 
-  // Empty: there is no connection to this server, it is in another thread's use, or the READ failed, which ends it: the
-  // way is another one then.
+  // Empty: there is no connection to this server, another thread is using it, or the READ failed, which ends the
+  // connection. The caller then uses another way.
   std::optional<Status> Read(const Server& server, size_t offset, std::span<std::byte> out, Deadline deadline);
 
  private:
@@ -176,17 +178,17 @@ class ServerLink {
   Clock& clock_;
   const rnic::DeviceAddress self_;
 
-  std::mutex work_mutex_;  // of what follows
+  std::mutex work_mutex_;  // guards what follows
   std::unique_ptr<Connector> connector_;
   Handshake handshake_;
-  ServerPtr server_;                       // of the handshake
+  ServerPtr server_;                       // for the handshake
   std::unique_ptr<OneSidedChannel> made_;  // not connected yet
   int64_t try_again_ns_ = INT64_MIN;
 
-  std::mutex mutex_;  // of what follows; held while READing
+  std::mutex mutex_;  // guards what follows; held while READing
   std::unique_ptr<OneSidedChannel> channel_;
-  // The server that it is connected to, as an owner (meta_table.h); 0: it is of no use. Written under mutex_, and read
-  // relaxed without it by those who ask whether to take that.
+  // The server that it is connected to, as an owner (meta_table.h); 0: the connection is of no use. Written under
+  // mutex_; read relaxed without it to decide whether to take it.
   std::atomic<uint64_t> connected_to_{0};
 };
 

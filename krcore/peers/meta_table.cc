@@ -15,7 +15,7 @@ uint64_t ChecksumOf(const Record& record) {
 
 namespace {
 
-constexpr uint32_t kMaxNamed = 2048;  // services, and ports
+constexpr uint32_t kMaxNamed = 2048;  // services, and also ports
 
 uint32_t BucketsFor(uint32_t records) {
   return std::max(kMaxProbes, (2 * records + kRecordsPerBucket - 1) / kRecordsPerBucket);
@@ -47,7 +47,7 @@ size_t Geometry::BucketOffset(const Key& key, uint32_t probe) const {
   }
   const uint64_t hash = XXH3_64bits(&key.value, sizeof(key.value));
   const uint32_t first = Scale(static_cast<uint32_t>(hash), buckets);
-  // kMaxProbes steps go round at most once.
+  // kMaxProbes steps go around at most once.
   const uint32_t step = 1 + Scale(static_cast<uint32_t>(hash >> 32), buckets / kMaxProbes);
   const uint64_t bucket = (uint64_t{first} + uint64_t{probe} * step) % buckets;
   return (section + bucket) * kBucketBytes;

@@ -1,4 +1,4 @@
-// A metadata server's table: its records, and where each of them is.
+// A metadata server's table: its records, and where each of them lies.
 #ifndef KRCORE_PEERS_META_TABLE_H_
 #define KRCORE_PEERS_META_TABLE_H_
 
@@ -17,19 +17,19 @@
 
 namespace krcore::peers {
 
-// A record of the metadata server's table: what it holds and who may change which part of it. docs/krcore.md has the
+// A record of the metadata server's table: what it holds, and who may change which part. docs/krcore.md has the
 // concurrency argument.
 //
-// Three kinds, each in a section of the table:
+// There are three kinds, each in its own section of the table:
 //   node     found by its node id, which is the high half of `owner`. Only the living holder of that id writes it.
-//   port     found by `binding`, the node id and the port, in a record that this node owns. Only it writes it.
+//   port     found by `binding`, the node id and the port, in a record that this node owns. Only this node writes it.
 //   service  found by `binding`, the hash of its name. Any node may claim it while its owner is 0 or dead.
 //
 // Rules:
 //   1. `owner` changes by CAS only: vacant -> owner, owner -> vacant (removal), dead owner -> new owner.
 //   2. A service's `binding` changes once, by CAS from 0 to a key, at the first free record of the key's probe
 //      sequence; so a key is bound to at most one record.
-//   3. Everything behind `binding`, and a port's `binding` too, is written by the owner alone, by WRITE. The checksum
+//   3. Everything after `binding`, and a port's `binding` too, is written by the owner alone, by WRITE. The checksum
 //      covers the whole record, so that a torn body, or one left by a former owner, is not taken for a record.
 
 enum class RecordKind : uint8_t { kNone = 0, kNode = 1, kService = 2, kPort = 3 };
@@ -43,8 +43,8 @@ struct NodePayload {
 static_assert(sizeof(RemoteRegion) == 24);
 static_assert(sizeof(NodePayload) == 136);
 
-inline constexpr uint64_t kNeverUsed = 0;  // owner: the search for a node's or a port's ends here
-inline constexpr uint64_t kVacated = 1;    // owner of such a record that was removed: free, but no end
+inline constexpr uint64_t kNeverUsed = 0;  // owner: the search for a node's or port's record ends here
+inline constexpr uint64_t kVacated = 1;    // owner of such a record that was removed: free, but does not end a search
 
 inline uint64_t PackOwner(NodeId node, uint32_t incarnation) { return uint64_t{node} << 32 | incarnation; }
 inline NodeId OwnerNode(uint64_t owner) { return static_cast<NodeId>(owner >> 32); }
@@ -85,7 +85,7 @@ static_assert(sizeof(Record) == 192);
 static_assert(offsetof(Record, binding) == 8 && offsetof(Record, checksum) == 16 && offsetof(Record, sequence) == 24);
 static_assert(offsetof(Record, address_bytes) == 32 && offsetof(Record, value) == 56);
 
-// From where on the owner alone writes.
+// Returns where the part that only the owner writes begins.
 constexpr size_t BodyOffset(RecordKind kind) {
   return kind == RecordKind::kPort ? offsetof(Record, binding) : offsetof(Record, checksum);
 }
@@ -95,7 +95,7 @@ inline bool ChecksumMatches(const Record& record) { return record.checksum == Ch
 
 // Whether incarnation `a` was given out after `b`. They are given out in sequence and may wrap.
 inline bool IncarnationAfter(uint32_t a, uint32_t b) { return static_cast<int32_t>(a - b) > 0; }
-// Which of two versions of one record is the newer one.
+// Whether `a` is a newer version of the same record than `b`.
 inline bool NewerThan(const Record& a, const Record& b) {
   const uint32_t x = OwnerIncarnation(a.owner), y = OwnerIncarnation(b.owner);
   return x == y ? a.sequence > b.sequence : IncarnationAfter(x, y);
@@ -110,10 +110,10 @@ inline constexpr uint32_t kRecordsPerBucket = 4;
 inline constexpr size_t kBucketBytes = kRecordsPerBucket * sizeof(Record);
 inline constexpr uint32_t kMaxProbes = 6;  // buckets that a lookup reads at most
 
-// What a record is found by.
+// What identifies a record.
 struct Key {
   RecordKind kind = RecordKind::kNone;
-  uint64_t value = 0;  // the node id; services: a hash of the name, never 0; ports: the node id and the port, likewise
+  uint64_t value = 0;  // the node id; services: a hash of the name, never 0; ports: the node id and port, never 0
 
   static Key Node(NodeId node) { return {RecordKind::kNode, node}; }
   static Key Port(NodeId node, krcore::Port port) { return {RecordKind::kPort, uint64_t{node} << 16 | port}; }
@@ -133,26 +133,26 @@ struct Geometry {
   uint32_t port_buckets = 0;
   uint32_t reserved = 0;
 
-  // Of a table for `capacity` nodes, and up to two thousand names of services and as many bound ports: at most half
-  // full then.
+  // Returns the geometry for `capacity` nodes, and up to two thousand service names and as many bound ports. The table
+  // is then at most half full.
   static Geometry For(uint32_t capacity);
 
   bool valid() const {
     return service_buckets >= kMaxProbes && node_buckets >= kMaxProbes && port_buckets >= kMaxProbes;
   }
   uint32_t buckets() const { return service_buckets + node_buckets + port_buckets; }
-  // In which section a bucket's records are.
+  // Returns in which section the bucket at `offset` is.
   RecordKind KindAt(size_t offset) const {
     const size_t bucket = offset / kBucketBytes;
     if (bucket < service_buckets) return RecordKind::kService;
     return bucket < service_buckets + node_buckets ? RecordKind::kNode : RecordKind::kPort;
   }
   size_t bytes() const { return size_t{buckets()} * kBucketBytes; }
-  // Offset in the table of the bucket for `key`'s probe number `probe`. Different probes name different buckets.
+  // Returns the table offset of the bucket for `key`'s probe number `probe`. Different probes name different buckets.
   size_t BucketOffset(const Key& key, uint32_t probe) const;
 };
 
-// Puts a copy of `record`, as another server holds it in its section of `kind`, into a table that nobody else looks at
+// Puts a copy of `record`, which another server holds in its section of `kind`, into a table that nobody else looks at
 // yet. False: no room.
 bool InsertCopy(std::span<Record> table, const Geometry& geometry, RecordKind kind, const Record& record);
 

@@ -1,4 +1,4 @@
-// Peers, and the DC initiators and targets by which they are reached.
+// Peers, and the DC initiators and targets that reach them.
 #ifndef KRCORE_PEERS_PEER_H_
 #define KRCORE_PEERS_PEER_H_
 
@@ -14,7 +14,7 @@
 
 namespace krcore::peers {
 
-// Where requests to a DC target go. The key includes the target's incarnation, so that what was meant for a dead
+// Where requests to a DC target go. The key includes the target's incarnation, so that a request meant for a dead
 // process is refused by its successor.
 struct Target {
   rnic::DeviceAddress address;
@@ -22,11 +22,11 @@ struct Target {
   uint64_t dc_key = 0;
 };
 
-// Peer: all that a queue needs to reach a node through a shared DC initiator. Immutable once made but for its lease, so
-// that queues of any thread share one.
+// Peer: all that a queue needs to reach a node through a shared DC initiator. Immutable once made, except for its
+// lease, so queues of any thread share one.
 struct Peer {
   Target target;
-  uint32_t sequence = 0;  // of the record that this is
+  uint32_t sequence = 0;  // of its metadata record
   std::array<RemoteRegion, kMaxRegionsPerNode> regions;
   uint32_t region_count = 0;
   RemoteRegion desk;  // where it takes requests for RC connections (peers/rc_desk.h); length 0: it does not
@@ -34,11 +34,11 @@ struct Peer {
 
   std::span<const RemoteRegion> region_span() const { return {regions.data(), region_count}; }
 
-  // When the regions must have been looked up again before another request names them. Relaxed: a number on its own,
-  // and whoever reads an old one looks up once more.
+  // The time at which the regions must have been looked up again before another request names them. Relaxed: a number
+  // on its own, and a thread that reads an old one looks up once more.
   int64_t lease_until_ns() const { return lease_until_ns_.load(std::memory_order_relaxed); }
-  // When somebody who uses them should look: before that, so that whoever connects meanwhile finds a lease that lasts.
-  // Relaxed, likewise.
+  // The time from which a user of the regions should look them up: it is earlier, so that queues which connect
+  // meanwhile find a lease that lasts. Relaxed, likewise.
   int64_t renew_ns() const { return renew_ns_.load(std::memory_order_relaxed); }
   void StartLease(int64_t until_ns, int64_t renew_ns) const {
     lease_until_ns_.store(until_ns, std::memory_order_relaxed);
@@ -47,17 +47,17 @@ struct Peer {
   void Extend(int64_t until_ns, int64_t renew_ns) const {
     if (until_ns > lease_until_ns()) StartLease(until_ns, renew_ns);
   }
-  // Somebody looks, or has, in vain.
+  // A thread is looking the peer up, or has done so in vain.
   void PutRenewalOff() const { renew_ns_.store(lease_until_ns(), std::memory_order_relaxed); }
 
  private:
-  // Unless it came from the metadata server.
+  // INT64_MAX unless the peer came from the metadata server.
   mutable std::atomic<int64_t> lease_until_ns_{INT64_MAX}, renew_ns_{INT64_MAX};
 };
 
-// Who has a place in a peer's memory, at a desk (rc_desk.h) or at a port (messages/wire.h): the node in 20 bits, a
-// number that tells the owners of one node apart in 12, the incarnation in 32. No owner word is 0 or 1: node ids are
-// not 0.
+// Identifies who has a place in a peer's memory, at a desk (rc_desk.h) or at a port (messages/wire.h): the node in 20
+// bits, a number that tells the owners of one node apart in 12, the incarnation in 32. No owner word is 0 or 1, because
+// node ids are not 0.
 inline constexpr uint32_t kPlaceOwnerNodeBits = 20;
 inline constexpr uint32_t kPlaceOwnerNumberMask = 0xfff;
 constexpr uint64_t PlaceOwner(NodeId node, uint32_t number, uint32_t incarnation) {
@@ -69,16 +69,16 @@ constexpr uint32_t PlaceOwnerNumber(uint64_t owner) {
 }
 constexpr uint32_t PlaceOwnerIncarnation(uint64_t owner) { return static_cast<uint32_t>(owner); }
 
-// Bringing DC initiators and targets up.
+// Setting up DC initiators and targets.
 
-// A DC initiator in RTS that completes into `cq`; see QpAttr for `host_qp`.
+// Creates a DC initiator in RTS that completes into `cq`; see QpAttr for `host_qp`.
 Result<std::unique_ptr<rnic::Qp>> CreateInitiator(rnic::Pd& pd, rnic::Cq& cq, uint32_t sq_depth,
                                                   uint32_t host_qp = rnic::kPrivateQp);
 
-// From any state through RESET to RTS. What was posted and has not completed is dropped.
+// Takes it from any state through RESET to RTS. Drops what was posted and has not completed.
 Status ResetToRts(rnic::Qp& initiator);
 
-// A target for one-sided requests. Its key: incarnation in the high half, random low half.
+// Creates a target for one-sided requests. Its key: incarnation in the high half, random low half.
 Result<std::unique_ptr<rnic::Dct>> CreateTarget(rnic::Pd& pd, uint32_t incarnation);
 
 }  // namespace krcore::peers

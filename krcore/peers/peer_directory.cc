@@ -16,7 +16,7 @@ namespace {
 using Words = std::array<uint64_t, sizeof(HostRecord) / sizeof(uint64_t)>;
 static_assert(sizeof(Words) == sizeof(HostRecord));
 
-// Bump with every change of HostRecord: builds that differ may meet on a fabric, and find nothing of each other then.
+// Increment with every change of HostRecord: different builds that meet on a fabric must ignore each other's entries.
 constexpr uint64_t kFormat = 1;
 
 // Never 0.
@@ -70,12 +70,12 @@ void HostCache::Drop(NodeId node) {
 namespace {
 
 constexpr int64_t kRenewPatienceNs = 2'000'000;
-// Where the answer takes two agents that have to wake up.
+// For an answer that takes two agents that have to wake up.
 constexpr int64_t kSoftwareDcRenewPatienceNs = 20'000'000;
-// Where liveness is asked over the network, an answer counts for so long.
+// How long an answer counts where liveness is asked over the network.
 constexpr int64_t kAliveNs = 1'000'000'000;
 
-// A lookup that raced with a newer one must not overwrite it.
+// For lookups that raced: an older one must not overwrite a newer one.
 bool SameTarget(const Peer& a, const Peer& b) {
   const auto same = [](const RemoteRegion& x, const RemoteRegion& y) {
     return x.addr == y.addr && x.length == y.length && x.rkey == y.rkey && x.tag == y.tag;
@@ -144,7 +144,7 @@ Result<std::shared_ptr<const Peer>> PeerDirectory::Refresh(NodeId node, Deadline
   record.sequence = found->sequence;
   record.region_count = payload.region_count;
   std::copy_n(payload.regions, payload.region_count, record.regions.begin());
-  // From the posting of the READ: what it found may have been withdrawn right after.
+  // Counts from the posting of the READ: what it found may have been withdrawn right after.
   const int64_t lease_ns = meta_.mr_lease_ns();
   record.lease_until_ns = lease_ns > 0 ? posted_ns + lease_ns : INT64_MAX;
   if (IsDead(record.address, deadline))
@@ -169,11 +169,11 @@ Result<std::shared_ptr<const Peer>> PeerDirectory::Use(const HostRecord& record)
 
   std::lock_guard lock(mutex_);
   std::shared_ptr<const Peer>& cached = peers_[record.address.node];
-  // Another server may be behind the one where the cached version was found.
+  // Another server may be less up to date than the one where the cached version was found.
   const bool older = cached && cached->target.address.incarnation == record.address.incarnation &&
                      static_cast<int32_t>(cached->sequence - peer->sequence) > 0;
   if (older || (cached && SameTarget(*cached, *peer))) {
-    // Where the older version is still found no publication after the cached one is complete, so that is valid too.
+    // If the older version is still found, no publication after the cached one is complete, so that one is valid too.
     cached->Extend(record.lease_until_ns, renew_ns);
     return cached;  // keeps its address handle
   }
@@ -202,7 +202,7 @@ PeerDirectory::Renewed PeerDirectory::Renew(const std::shared_ptr<const Peer>& p
     if (cached->target.address.incarnation != address.incarnation) cached = nullptr;
     return {std::move(cached)};
   }
-  peer->PutRenewalOff();  // by nobody who finds that another one has renewed it
+  peer->PutRenewalOff();  // not done by a thread that finds the lease renewed by another one
   const int64_t patience_ns = device_.caps().software_dc ? kSoftwareDcRenewPatienceNs : kRenewPatienceNs;
   auto found = Refresh(address.node, Deadline::After(clock_, patience_ns));
   if (found.ok()) {
@@ -213,9 +213,9 @@ PeerDirectory::Renewed PeerDirectory::Renew(const std::shared_ptr<const Peer>& p
     return {nullptr, true};
   }
   if (lasts) return {peer, true};
-  // The peer lives, but nobody can tell what it exposes: no metadata server answers, or it came up with nobody to
-  // learn from. Then it cannot withdraw a region in an orderly way either, and a request that names one which is gone
-  // is refused by its NIC.
+  // The peer lives, but nobody can tell what it exposes: no metadata server answers, or the one that does had nobody to
+  // learn from. Then the peer cannot withdraw a region in an orderly way either, and its NIC refuses a request for a
+  // region that is gone.
   const int64_t until_ns = now_ns + std::max<int64_t>(meta_.mr_lease_ns() / 8, 1'000'000);
   peer->Extend(until_ns, until_ns);
   return {peer, true, true};

@@ -1,4 +1,4 @@
-// The metadata of peers that a node has looked up, and that which its host has.
+// The metadata of peers that a node has looked up, and of those that its host has.
 #ifndef KRCORE_PEERS_PEER_DIRECTORY_H_
 #define KRCORE_PEERS_PEER_DIRECTORY_H_
 
@@ -20,7 +20,7 @@
 
 namespace krcore::peers {
 
-// Plain data without padding, as it lies in the host's memory.
+// Plain data without padding, as stored in the host's memory.
 struct HostRecord {
   rnic::DeviceAddress address;
   uint64_t dc_key = 0;
@@ -33,26 +33,26 @@ struct HostRecord {
 };
 static_assert(std::has_unique_object_representations_v<HostRecord>);
 
-// HostCache: what the processes of a host have looked up of their peers, in memory that they share. So a new process
-// finds the metadata of every peer that another one uses, and one lookup renews a lease for all.
+// HostCache: what the processes of a host have looked up of their peers, in memory that they share. A new process finds
+// the metadata of every peer that another one uses, and one lookup renews a lease for all.
 //
-// One entry for each node id modulo the number of entries; what does not fit displaces what was there. An entry is
-// plain words and their checksum. Writers do not exclude each other, and may be killed in the middle: the words of two
-// writers, or of half a one, have no valid checksum, and are as if nothing were there. An entry is what *one* lookup
-// found and the lease that began with it; so the entry of any lookup is as good as that lookup, whatever overwrote what
-// in which order, and what the rules of leases say of lookups holds (docs/krcore.md).
+// The node id modulo the number of entries chooses the entry; a record displaces the one that was there. An entry is
+// plain words and their checksum. Writers do not exclude each other, and may be killed in the middle: words of two
+// writers, or of an unfinished write, have no valid checksum and count as empty. An entry is what *one* lookup found,
+// with the lease that began with it. So it is as good as that lookup, in whatever order entries were overwritten, and
+// the rules of leases hold for it as for lookups (docs/krcore.md).
 //
-// Thread safety: from any thread of any process.
+// Thread safety: any thread of any process may call.
 class HostCache {
  public:
-  // Of rnic::Device::HostMemory: may be empty, then nothing is ever found.
+  // `memory`: rnic::Device::HostMemory. It may be empty; then nothing is ever found.
   explicit HostCache(std::span<std::byte> memory);
 
   size_t capacity() const { return entries_.size(); }
-  // What was looked up last, if its lease has not run out at `now_ns`.
+  // Returns what was looked up last, if its lease has not run out at `now_ns`.
   std::optional<HostRecord> Find(NodeId node, int64_t now_ns) const;
   void Put(const HostRecord& record);
-  // Forgets what the cache has of `node`, so that the next to ask looks it up.
+  // Forgets what the cache has of `node`, so that the next user looks it up.
   void Drop(NodeId node);
 
  private:
@@ -67,43 +67,43 @@ class HostCache {
   const std::span<Entry> entries_;
 };
 
-// PeerDirectory: the node-wide cache of DC metadata that makes qconnect cheap, in front of the host's.
+// PeerDirectory: the node-wide cache of DC metadata that makes qconnect cheap. It is asked before the host's cache.
 //
-// Thread safety: from any thread; the mutex is not held across a verb. Control path only.
+// Thread safety: any thread may call; the mutex is not held across a verb. Control path only.
 class PeerDirectory {
  public:
   // share_host: whether to use what the host's processes share.
   PeerDirectory(rnic::Device& device, MetaClient& meta, Clock& clock, bool share_host)
       : device_(device), meta_(meta), clock_(clock), share_host_(share_host), host_(device.HostMemory()) {}
 
-  // The cached metadata of a peer, the node's or, with a lease that has not run out, the host's; null if there is none.
+  // Returns a peer's cached metadata: the node's, or the host's if its lease has not run out; null if there is none.
   std::shared_ptr<const Peer> Cached(NodeId node);
-  // Looks the peer up at the metadata server and caches what it found. kNotFound: no record. kUnavailable: its
-  // record is of a dead incarnation (where that is asked over the network, perhaps not if it lived a second ago), or no
+  // Looks the peer up at the metadata server and caches the result. kNotFound: no record. kUnavailable: its record is
+  // of a dead incarnation (where that is asked over the network, perhaps not if it lived a second ago), or there is no
   // metadata server.
   Result<std::shared_ptr<const Peer>> Refresh(NodeId node, Deadline deadline);
   struct Renewed {
-    std::shared_ptr<const Peer> peer;  // to be used from now on; null: that incarnation is gone
-    bool looked_up = false;            // ... by this call; else another thread or process of the host had done it
-    bool extended = false;             // without a lookup, because no metadata server answers
+    std::shared_ptr<const Peer> peer;  // to use from now on; null: that incarnation is gone
+    bool looked_up = false;            // ... by this call; otherwise another thread or process of the host had done it
+    bool extended = false;             // without a lookup, because no metadata server answered
   };
-  // For a peer whose lease is to be renewed, or has run out, at `now_ns`, on Clock::CoarseNowNs: looks its record up
-  // again, once for the whole node and, but for processes that do so at the same moment, host. What is returned has a
-  // lease that has not run out. Waits for a metadata server, and for the fabric, some milliseconds at most; while the
-  // lease lasts, for no other thread.
+  // For a peer whose lease has run out at `now_ns` (on Clock::CoarseNowNs) or is due for renewal: looks its record up
+  // again. There is one lookup for the whole node and, except for processes that look up at the same moment, for the
+  // host. The returned peer has a lease that has not run out. Waits for a metadata server and the fabric, some
+  // milliseconds at most; while the lease lasts, waits for no other thread.
   Renewed Renew(const std::shared_ptr<const Peer>& peer, int64_t now_ns);
-  // Forgets `peer` unless it has been refreshed since, so that the next qconnect anywhere on the node looks anew.
+  // Forgets `peer` unless it has been refreshed since, so that the next qconnect anywhere on the node looks it up anew.
   void Invalidate(const std::shared_ptr<const Peer>& peer);
-  // Forgets what the host's processes know of `node`, which is one of them and has published itself anew, whether it
-  // shares anything or not: leases would have them use what it said before for a while.
+  // Forgets what the host's processes know of `node`, which is one of them and has published itself anew, even if it
+  // shares nothing: otherwise their leases would let them use its old record for a while.
   void ForgetOnHost(NodeId node) { host_.Drop(node); }
 
  private:
-  // A lease is renewed so long before it runs out.
+  // How long before its end a lease is renewed.
   int64_t RenewAheadNs() const { return std::max<int64_t>(meta_.mr_lease_ns() / 4, 0); }
-  // Makes `record`, with its lease, the cached metadata of its node unless that is newer.
+  // Makes `record`, with its lease, the cached metadata of its node unless the cached one is newer.
   Result<std::shared_ptr<const Peer>> Use(const HostRecord& record);
-  // The host's metadata of `node`. Null: there is none whose lease lasts longer than `now_ns`.
+  // Returns the host's metadata of `node`. Null: there is none whose lease lasts longer than `now_ns`.
   std::shared_ptr<const Peer> FromHost(NodeId node, int64_t now_ns);
   std::shared_ptr<const Peer> Own(NodeId node);
   bool IsDead(const rnic::DeviceAddress& address, Deadline deadline);

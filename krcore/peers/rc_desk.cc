@@ -11,7 +11,7 @@
 namespace krcore::peers {
 
 uint64_t ChecksumOf(const DeskRequest& request) {
-  // Seeded: never that of a place nobody has written yet.
+  // Seeded, so that it never equals the checksum of a place that nobody has written yet.
   return XXH3_64bits_withSeed(reinterpret_cast<const std::byte*>(&request) + sizeof(request.checksum),
                               sizeof(request) - sizeof(request.checksum), 1);
 }
@@ -19,14 +19,14 @@ uint64_t ChecksumOf(const DeskRequest& request) {
 namespace {
 
 constexpr int64_t kDeadLookIntervalNs = 1'000'000'000;  // a system call for each connection
-// How long a place may be claimed without a request: its owner died in between. One that was only slow is late: its
-// request names an owner whose place this is no more, and it stays on DC.
+// How long a place may be claimed without a request before its owner counts as dead. The request of an owner that was
+// only slow comes late: it names an owner that has lost the place, and that owner stays on DC.
 constexpr int64_t kClaimNs = 10'000'000'000;
 constexpr uint32_t kAllRights = kRemoteRead | kRemoteWrite | kRemoteAtomic;
 
 // Acquire: what a peer wrote before the word is seen after it, where its NIC keeps that order.
 uint64_t Load(uint64_t& word) { return std::atomic_ref(word).load(std::memory_order_acquire); }
-// Release: who READs the word finds everything before it done.
+// Release: a peer that READs the word finds everything before it done.
 void Store(uint64_t& word, uint64_t value) { std::atomic_ref(word).store(value, std::memory_order_release); }
 
 }  // namespace
@@ -50,7 +50,7 @@ size_t Acceptor::Poll() {
   const bool look_for_dead = now_ns - last_look_ns_ >= kDeadLookIntervalNs;
   if (look_for_dead) last_look_ns_ = now_ns;
   size_t changed = 0;
-  const Deadline asked_by{now_ns + rnic::kPollingAskNs};  // for all of them
+  const Deadline asked_by{now_ns + rnic::kPollingAskNs};  // for all of them together
   for (size_t index = 0; index < desk_.size(); ++index)
     changed += PollPlace(index, now_ns, look_for_dead, asked_by) ? 1 : 0;
   return changed;
@@ -111,7 +111,7 @@ void Acceptor::Free(size_t index) {
   Store(place.answer, 0);
   Store(place.closing, 0);
   Store(place.request.checksum, 0);
-  Store(place.owner, 0);  // last: from here on it is somebody else's
+  Store(place.owner, 0);  // last: from now on the place may be another owner's
 }
 
 }  // namespace krcore::peers

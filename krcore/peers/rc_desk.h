@@ -1,13 +1,13 @@
-// The desk: where a node takes requests for RC connections, as it lies in its memory, and its peers reach it by
-// one-sided verbs. An array of places, one for each connection that it will keep.
+// The desk: where a node takes requests for RC connections. It lies in the node's memory, and peers reach it by
+// one-sided verbs. It is an array of places, one for each connection that the node will keep.
 //
 //     owner    0 -> owner by a peer's CAS; -> 0 by the node, once nothing of the connection is left
 //     closing  the peer's: its own owner word, when it has destroyed its QP
-//     answer   the node's: Answer() of the owner and the number of the QP that the node has made for it, 0: none
+//     answer   the node's: Answer() of the owner and the number of the QP that the node has made for it; 0: none yet
 //     request  the peer's: one WRITE, which counts once its checksum matches and it names the owner of the place
 //
-// Everything a peer writes names the owner that wrote it, so what arrives after the node has given the place to another
-// is ignored.
+// Everything that a peer writes names the owner that wrote it. So what arrives after the node has given the place to
+// another owner is ignored.
 #ifndef KRCORE_PEERS_RC_DESK_H_
 #define KRCORE_PEERS_RC_DESK_H_
 
@@ -23,7 +23,7 @@
 
 namespace krcore::peers {
 
-// RemoteRegion::tag of a node's desk. PeerDirectory takes it out of what users see.
+// RemoteRegion::tag of a node's desk. PeerDirectory hides it from users.
 inline constexpr uint32_t kDeskTag = 0x4465736b;
 inline constexpr uint32_t kMaxDeskPlaces = 1024;
 
@@ -48,7 +48,7 @@ struct DeskPlace {
 static_assert(sizeof(DeskPlace) == 128 && offsetof(DeskPlace, closing) == 8 && offsetof(DeskPlace, answer) == 16 &&
               offsetof(DeskPlace, request) == 32);
 
-// QP number 0: refused. The other half tells whose answer it is: what distinguishes the owners of a place.
+// QP number 0: refused. The other half says whose answer it is, by what distinguishes the owners of a place.
 constexpr uint64_t Answer(uint64_t owner, uint32_t qpn) {
   return uint64_t{static_cast<uint32_t>(owner >> 32) ^ static_cast<uint32_t>(owner)} << 32 | qpn;
 }
@@ -57,9 +57,9 @@ constexpr bool IsAnswerTo(uint64_t owner, uint64_t answer) {
 }
 constexpr uint32_t AnsweredQpn(uint64_t answer) { return static_cast<uint32_t>(answer); }
 
-// Acceptor: a node's half of RC connections that peers ask for at its desk. It makes a QP for each, which
-// serves the peer's one-sided requests and posts nothing, and keeps it until the peer has closed the connection or is
-// confirmed dead: never because time has passed, so that nobody's requests in flight are lost by it.
+// Acceptor: a node's half of the RC connections that peers ask for at its desk. For each it makes a QP, which serves
+// the peer's one-sided requests and posts nothing. It keeps the QP until the peer has closed the connection or is
+// confirmed dead, and never drops it because time has passed, so that no request in flight is lost.
 //
 // Thread safety: none; NodeImpl locks. Nothing blocks.
 class Acceptor {
@@ -68,9 +68,9 @@ class Acceptor {
   static Result<std::unique_ptr<Acceptor>> Create(rnic::Device& device, rnic::Pd& pd, Clock& clock,
                                                   std::span<DeskPlace> desk);
 
-  // Answers what was asked and frees what was closed or whose owner is dead. Returns how many places changed.
+  // Answers requests, and frees places that were closed or whose owner is dead. Returns how many places changed.
   size_t Poll();
-  // QPs that it keeps.
+  // Number of QPs that it keeps.
   size_t connections() const;
 
  private:

@@ -48,7 +48,7 @@ void Connector::Read(uint32_t lane, const Peer& peer, size_t offset) {
 
 void Connector::Post(uint32_t lane, const Peer& peer, size_t offset, size_t length, rnic::SendWr wr) {
   assert(outcomes_[lane] != Outcome::kUnderWay);
-  if (resetting_) {  // it fails with the others, when that has ended
+  if (resetting_) {  // it fails with the others, when the reset has ended
     outcomes_[lane] = Outcome::kUnderWay;
     return;
   }
@@ -82,7 +82,7 @@ void Connector::Poll() {
   }
 }
 
-// The reset ends whatever was posted: a verb that failed does not happen later (rnic.h).
+// The reset ends everything posted: a verb that failed does not happen later (rnic.h).
 void Connector::FailAll() {
   resetting_ = !qp_->BeginReset();
   if (resetting_) return;
@@ -99,7 +99,7 @@ namespace {
 
 using Outcome = Connector::Outcome;
 
-constexpr uint32_t kMaxPlaceTries = 16;    // places that may be found taken
+constexpr uint32_t kMaxPlaceTries = 16;    // places that may be taken already
 constexpr uint32_t kMaxFailures = 8;       // of one verb
 constexpr uint32_t kMaxTellFailures = 64;  // nobody waits for it, and the peer would keep its half
 constexpr int64_t kFirstAskNs = 50'000;
@@ -141,7 +141,7 @@ void Handshake::Step(int64_t now_ns) {
 
 void Handshake::Close() {
   if (state_ == State::kIdle) return;
-  // A claim without a request does not last.
+  // A claimed place must be given back even if no request was made.
   Enter(claimed_ ? State::kClosing : State::kIdle);
   if (!claimed_) peer_ = nullptr;
 }
@@ -156,7 +156,7 @@ void Handshake::Claim() {
 
 void Handshake::Claimed() {
   if (connector_->outcome(lane_) == Outcome::kFailed) {
-    // It may have been done; then the same CAS finds its own word.
+    // The CAS may have been executed; then the same CAS finds its own word.
     if (InVain(kMaxFailures)) return Enter(State::kFailed);
     return Claim();
   }
@@ -187,7 +187,7 @@ void Handshake::Requested(int64_t now_ns) {
 }
 
 void Handshake::Asked(int64_t now_ns) {
-  if (std::exchange(answer_is_due_, false)) {  // once a READ: whether the peer lives takes a system call
+  if (std::exchange(answer_is_due_, false)) {  // once per READ: asking whether the peer lives takes a system call
     if (connector_->outcome(lane_) == Outcome::kFailed) {
       if (connector_->IsDead(*peer_, now_ns_)) return Enter(State::kFailed);
     } else if (IsAnswerTo(request_.owner, connector_->word(lane_))) {

@@ -23,7 +23,7 @@ std::vector<LocalRegion> RegionTable::Copy() const {
 }
 
 void RegionView::Refresh() {
-  version_ = table_.version();  // before the copy: a change in between is then taken over next time
+  version_ = table_.version();  // before the copy: a change in between is taken over next time
   const std::vector<LocalRegion> regions = table_.Copy();
   const size_t places = std::bit_ceil(std::max<size_t>(8, 2 * regions.size()));
   places_.assign(places, LocalRegion{});

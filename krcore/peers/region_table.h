@@ -22,16 +22,16 @@ struct LocalRegion {
   }
 };
 
-// The table changes rarely (a region is created or destroyed) and is read for every SGE, so each pool reads a
+// The table changes rarely (when a region is created or destroyed) and is read for every SGE. So each pool reads a
 // private copy, RegionView, and compares one version number per batch.
 //
-// Thread safety: RegionTable from any thread; a RegionView belongs to one thread.
+// Thread safety: any thread may use RegionTable; a RegionView belongs to one thread.
 class RegionTable {
  public:
   void Add(const LocalRegion& region);
   void Remove(uint32_t lkey);
   std::vector<LocalRegion> Copy() const;
-  // Acquire; pairs with the release in Add and Remove, so that a Copy() taken after a new version was seen has it.
+  // Acquire; pairs with the release in Add and Remove, so that a Copy() made after a new version was seen includes it.
   uint64_t version() const { return version_.load(std::memory_order_acquire); }
 
  private:
@@ -43,14 +43,14 @@ class RegionTable {
 class RegionView {
  public:
   explicit RegionView(const RegionTable& table) : table_(table) { Refresh(); }
-  // Once per batch: takes over changes made since. Allocates only when there were any.
+  // Call once per batch: takes over changes made since. Allocates only if there were any.
   void Sync() {
     if (table_.version() != version_) [[unlikely]]
       Refresh();
   }
-  // Of what it has taken over, never 0.
+  // Version of what it has taken over, never 0.
   uint64_t version() const { return version_; }
-  // Null: no live region has this key.
+  // Returns null if no live region has this key.
   const LocalRegion* Find(uint32_t lkey) const {
     if (last_->lkey == lkey && last_->length != 0) return last_;
     for (uint32_t i = Hash(lkey);; ++i) {
@@ -69,7 +69,7 @@ class RegionView {
   uint64_t version_ = 0;
   std::vector<LocalRegion> places_;  // open addressing, at most half full
   uint32_t mask_ = 0;
-  mutable const LocalRegion* last_ = nullptr;  // consecutive SGEs mostly name one region
+  mutable const LocalRegion* last_ = nullptr;  // consecutive SGEs usually name one region
 };
 
 }  // namespace krcore::peers

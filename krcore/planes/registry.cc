@@ -1,4 +1,4 @@
-// Opens a Node by the name of its control plane: the one place that names them all.
+// Opens a Node by the name of its control plane. This is the only file that names all control planes.
 #include <string>
 #include <utility>
 

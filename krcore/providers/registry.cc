@@ -1,4 +1,4 @@
-// The one place that names the providers.
+// The only file that names all providers.
 #include "krcore/rnic.h"
 #include "krcore/rnic/sim/world.h"
 #include "krcore/rnic/sw/sw.h"
@@ -11,9 +11,9 @@ struct Provider {
   const char* name;
   Result<std::unique_ptr<Device>> (*open)(const DeviceOptions&);
   Result<CleanReport> (*clean)(const std::string& fabric, bool also_kept);
-  std::vector<std::string> (*list)();                             // null: fabrics are nowhere to be found
+  std::vector<std::string> (*list)();                             // null: it keeps no list of fabrics
   std::vector<int32_t> (*of_removed)(const std::string& fabric);  // null likewise
-  // On a network: it has use for DeviceOptions::address and port. Null: it is not.
+  // Null: the provider is not on a network, and cannot use DeviceOptions::address and port.
   Status (*try_nic)(const DeviceOptions&) = nullptr;
 };
 

@@ -53,7 +53,7 @@ void OneSidedQueue::UsePeer(std::shared_ptr<const peers::Peer> peer) {
   physical_ = pool_->QueueFor(peer->target);
   state_.former_peers.clear();
   if (state_.peer == nullptr || state_.peer->target.dc_key != peer->target.dc_key)
-    state_.stay_on_dc_until_ns = 0;  // that was another one's refusal
+    state_.stay_on_dc_until_ns = 0;  // the refusal was another peer's
   like_peer_ = nullptr;
   state_.peer = std::move(peer);
   pool_->NoteLease(*state_.peer);
@@ -79,7 +79,7 @@ inline bool OneSidedQueue::ExecuteAtOnce(std::span<const WorkRequest> wrs) {
   local.Sync();
   const peers::Peer& peer = *state_.peer;
   const LikeRequest& like = *Like(local, peer);
-  // The gate's look at the time is the last before the post.
+  // The gate's reading of the time must be the last before the post.
   if (like.knows_nothing() || !pool_->MayPost()) [[unlikely]]
     return false;
   if (!physical_->Execute(wrs, &state_, peer, like)) [[unlikely]]
@@ -119,9 +119,9 @@ StatusCode OneSidedQueue::Accept(std::span<const WorkRequest> wrs, size_t* bad_i
   return StatusCode::kOk;
 }
 
-// One by one, polling when the physical queue or its arena for inline payloads is full. They have passed their checks.
+// Stages checked WRs one by one, polling when the physical queue or its arena for inline payloads is full.
 StatusCode OneSidedQueue::StageSlowly(std::span<const WorkRequest> wrs, size_t* bad_index) {
-  // Room for all at once where that can be, so that a shut gate refuses all or none.
+  // Makes room for all at once where possible, so that a shut gate refuses all or none.
   const auto at_once = static_cast<uint32_t>(wrs.size()) <= physical_->depth() ? static_cast<uint32_t>(wrs.size()) : 1;
   if (!pool_->MakeRoomForAll(*physical_, at_once, 0)) {
     *bad_index = 0;
@@ -140,8 +140,8 @@ StatusCode OneSidedQueue::StageOne(const WorkRequest& wr, bool first) {
     for (uint32_t s = 0; s < wr.num_sge; ++s) inline_bytes += wr.sg_list[s].length;
   }
   pool_->MakeRoom(*physical_, inline_bytes);
-  // Polling may have found the peer dead. Before the first was accepted nothing has been; later the rest is accepted
-  // and flushed, as on a QP in ERR.
+  // Polling may have found the peer dead. If it did before the first request, nothing has been accepted; later the rest
+  // is accepted and flushed, as on a QP in ERR.
   if (state_.standing != QueueStanding::kReady) {
     if (first) return StandingError();
     state_.Accept(1, wr.flags & kSignaled);
@@ -159,7 +159,7 @@ Status OneSidedQueue::Push(std::span<const WorkRequest> wrs, size_t* bad_index) 
   if (forked()) [[unlikely]]
     return OpenedBeforeFork();
   if (pool_ != nullptr) {
-    pool_->CheckLeases();  // first, so that what is refused is refused here
+    pool_->CheckLeases();  // first, so that a refusal happens here
     if (ExecuteAtOnce(wrs)) [[likely]]
       return {};
   }

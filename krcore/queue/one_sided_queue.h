@@ -1,5 +1,5 @@
-// OneSidedQueue: a pool's VirtualQueue as far as one-sided requests go: checks them and hands them to the PhysicalQueue
-// that reaches its peer. messages/ adds the rest, by the calls marked so.
+// OneSidedQueue: the one-sided part of a pool's VirtualQueue: checks requests and hands them to the PhysicalQueue that
+// reaches its peer. messages/ adds the rest through the calls marked "for messages/".
 #ifndef KRCORE_QUEUE_ONE_SIDED_QUEUE_H_
 #define KRCORE_QUEUE_ONE_SIDED_QUEUE_H_
 
@@ -41,27 +41,27 @@ class OneSidedQueue : public QueueWithoutMessages {
   // ---- for the pool
   QueueState& state() { return state_; }
   virtual size_t memory_bytes() const { return sizeof(*this) + state_.memory_bytes(); }
-  // What is accepted from now on goes through another physical queue.
+  // Requests accepted from now on go through another physical queue.
   void MoveTo(PhysicalQueue& physical) { physical_ = &physical; }
-  // For messages/: the pool is about to go, but polls still.
+  // For messages/: the pool is about to go, but still polls.
   virtual void PoolWillGo() {}
-  // From now on every call but Pop fails. Call PoolWillGo of every queue before.
+  // From now on every call but Pop fails. PoolWillGo of every queue comes first.
   void ForgetPool();
 
-  // ---- for who reaches a peer that no metadata server has named
+  // ---- for code that reaches a peer without a metadata server
   bool ready() const { return state_.standing == QueueStanding::kReady; }
   bool has_room() const { return physical_->free() > 0 && state_.used() < state_.depth(); }
   void Adopt(std::shared_ptr<const peers::Peer> peer) { UsePeer(std::move(peer)); }
 
  protected:
-  // For messages/: a batch of which one request is not one-sided.
+  // For messages/: stages a batch that contains a request that is not one-sided.
   virtual StatusCode StageMixed(std::span<const WorkRequest>, size_t* /*bad_index*/) {
     return StatusCode::kUnsupported;
   }
   Status MayConnect() const;
   Status FindPeer(NodeId peer, Deadline deadline, std::shared_ptr<const peers::Peer>* metadata);
   void UsePeer(std::shared_ptr<const peers::Peer> peer);
-  // One that passed its check, polling for room. `first`: nothing of its batch has been accepted.
+  // Stages a request that has passed its check, polling for room. `first`: nothing of its batch has been accepted yet.
   StatusCode StageOne(const WorkRequest& wr, bool first);
   StatusCode StandingError() const;
 
@@ -70,12 +70,12 @@ class OneSidedQueue : public QueueWithoutMessages {
   QueueState state_;
 
  private:
-  // Push of what would be accepted, posted and complete in one go, in fewer steps. False: that cannot be, they are not
-  // like what passed before, or something is wrong; nothing has been done then.
+  // Pushes `wrs` in fewer steps if they would be accepted, posted and completed in one go. False: that cannot be, they
+  // are not like what passed before, or something is wrong; then nothing has been done.
   bool ExecuteAtOnce(std::span<const WorkRequest> wrs);
   StatusCode Accept(std::span<const WorkRequest> wrs, size_t* bad_index);
   StatusCode StageSlowly(std::span<const WorkRequest> wrs, size_t* bad_index);
-  // What passed the checks before, while the regions are those of then.
+  // Returns what earlier requests that passed were like, as long as the regions are the same.
   LikeRequest* Like(const peers::RegionView& local, const peers::Peer& peer) {
     if (like_local_ != local.version() || like_peer_ != &peer) [[unlikely]] {
       like_ = {};
@@ -87,7 +87,7 @@ class OneSidedQueue : public QueueWithoutMessages {
 
   LikeRequest like_;
   uint64_t like_local_ = 0;                 // of version 0, which no RegionView has
-  const peers::Peer* like_peer_ = nullptr;  // state_.peer or a former one since Connect, so alive
+  const peers::Peer* like_peer_ = nullptr;  // state_.peer, or a former one since Connect, so alive
 };
 
 }  // namespace krcore::queue

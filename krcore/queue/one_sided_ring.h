@@ -1,4 +1,4 @@
-// What VirtualQueues that have one-sided requests alone have in common, and the ring of one that has a send queue to
+// What VirtualQueues with one-sided requests only have in common, and the ring of such a queue that has a send queue to
 // itself.
 #ifndef KRCORE_QUEUE_ONE_SIDED_RING_H_
 #define KRCORE_QUEUE_ONE_SIDED_RING_H_
@@ -33,13 +33,13 @@ class QueueWithoutMessages : public VirtualQueue {
   }
 };
 
-// OneSidedRing: the WRs of a VirtualQueue that has a send queue to itself, from their acceptance to their completion.
+// OneSidedRing: the WRs, from acceptance to completion, of a VirtualQueue that has a send queue to itself.
 //
-// In posting order: [head, posted) have been handed on, [posted, tail) are staged. A settled one is not handed on but
-// delivered with its status when the head comes to it. Positions only grow; slot() is where a ring beside this one,
-// of what is posted, keeps a position's.
+// In posting order: [head, posted) have been handed on, [posted, tail) are staged. A settled WR is not handed on but
+// delivered with its status when the head reaches it. Positions only grow. slot() is the index of a position in this
+// ring, and in any parallel ring of posted WRs.
 //
-// Thread safety: none. What returns a number returns how many WRs it completed.
+// Thread safety: none. Functions that return a number return how many WRs they completed.
 class OneSidedRing {
  public:
   explicit OneSidedRing(uint32_t depth);
@@ -55,25 +55,25 @@ class OneSidedRing {
   size_t memory_bytes() const { return state_.memory_bytes() + slots() * sizeof(Entry); }
   size_t Pop(std::span<Completion> out) { return state_.Pop(out); }
 
-  // Whether so many can be accepted; else *bad_index is the first that cannot.
+  // Whether `count` WRs can be accepted; otherwise *bad_index is the first that cannot.
   bool HasRoom(size_t count, size_t* bad_index) const;
-  // Accepts one; returns its position.
+  // Accepts a WR; returns its position.
   uint64_t Accept(const WorkRequest& wr);
 
-  // Passes what is settled in front of the staged ones, and returns the end of those from posted() on that can be
-  // handed on together: no more than `most`, none settled, not around the ring's end.
+  // Skips settled WRs in front of the staged ones, and returns the end of the WRs from posted() on that can be handed
+  // on together: no more than `most`, none settled, and not around the ring's end.
   uint64_t NextRun(uint64_t most);
-  // They were handed on.
+  // Records that the WRs before `end` were handed on.
   void Posted(uint64_t end) { posted_ = end; }
   void Settle(uint64_t position, WcStatus status) { entry(position).settled = status; }
-  // All that are staged, but for those that are settled.
+  // Settles all staged WRs that are not settled yet.
   size_t SettleStaged(WcStatus status);
 
-  // The one at the head is done, settled or with `status`.
+  // Completes the WR at the head with its settled status, or else with `status`.
   void CompleteHead(WcStatus status, uint32_t qp_num = 0);
-  // Those at the head that are settled.
+  // Completes the settled WRs at the head.
   size_t CompleteSettled();
-  // All of them, those that are not settled with `status`.
+  // Completes all WRs, with `status` unless they are settled.
   void CompleteAll(WcStatus status);
 
  private:

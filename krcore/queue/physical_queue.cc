@@ -74,7 +74,7 @@ size_t PhysicalQueue::DiscardStaged(WcStatus status) {
   for (uint64_t p = posted_; p < tail_; ++p) {
     if (!IsSettled(p)) Settle(p, status);
   }
-  // Nothing of them is left to post: only what was posted before is waited for.
+  // Nothing of it is left to post: only what was posted before is waited for.
   inline_used_ = 0;
   if (blocked_) return 0;  // others come first
   if (!broken_) posted_ = tail_;
@@ -122,8 +122,8 @@ void PhysicalQueue::SignalLastStaged() {
   }
 }
 
-// There is no way to this peer, or the request checks let something pass that this provider refuses, which is a mistake
-// of theirs. Its sender hears of it, and what went out before it, perhaps unsignaled, is made to complete.
+// Either there is no way to this peer, or the request checks wrongly let something pass that this provider refuses. The
+// sender of the WR is told, and the WRs before it, perhaps unsignaled, are made to complete.
 void PhysicalQueue::Refused(size_t index, StatusCode code) {
   posted_ += index;
   on_nic_ = posted_;
@@ -215,7 +215,7 @@ size_t PhysicalQueue::RetireUpTo(uint64_t end) {
 }
 
 size_t PhysicalQueue::CompleteSlowly(const Completion& completion) {
-  if (static_cast<uint8_t>(completion.wr_id >> 48) != generation_) return 0;  // of before a reset
+  if (static_cast<uint8_t>(completion.wr_id >> 48) != generation_) return 0;  // from before a reset
   const uint64_t position = PositionOf(completion);
   if (position >= posted_) return 0;
   if (broken_) {
@@ -225,12 +225,12 @@ size_t PhysicalQueue::CompleteSlowly(const Completion& completion) {
   if (completion.status == WcStatus::kSuccess) [[likely]]
     return RetireUpTo(position + 1);
 
-  size_t completed = RetireUpTo(position);  // completed in order, hence well
+  size_t completed = RetireUpTo(position);  // WRs complete in order, so these succeeded
   broken_ = true;
   collected_ = position + 1;
   culprit_ = nullptr;
   culprit_status_ = completion.status;
-  if (completion.status != WcStatus::kFlushed) {  // else the QP was broken by nobody's WR, and Recover decides
+  if (completion.status != WcStatus::kFlushed) {  // otherwise no WR of ours broke the QP, and Recover decides
     culprit_ = entry(position).owner;
     Retire(entry(position), completion.status);
     ++head_;
@@ -256,7 +256,7 @@ void PhysicalQueue::Stop() {
 bool PhysicalQueue::FlushedBy(uint64_t recovery, uint64_t position, bool was_posted) const {
   const Entry& entry = entries_[position & mask_];
   if (entry.opcode == Opcode::kRead) return false;
-  // The NIC had its payload, and the arena may hold others' by now.
+  // The NIC has had its payload, and the arena may hold other payloads by now.
   if (was_posted && (wrs_[position & mask_].flags & kInline) != 0) return true;
   // A message may be written twice (messages/wire.h), but not if a WRITE that its sender pushed before it was flushed.
   if (IsOwn(entry, OwnWr::kMessage)) return entry.owner->flushed_in_recovery == recovery;
@@ -295,7 +295,7 @@ void PhysicalQueue::EditRing(uint64_t recovery) {
     if (dead_ || owner == nullptr || owner->standing != QueueStanding::kReady) {
       Settle(p, WcStatus::kFlushed);
     } else if (FlushedBy(recovery, p, was_posted)) {
-      // Once flushed, the owner's later writes are flushed too, as on a QP in ERR, staged or not.
+      // Once one is flushed, the owner's later writes are flushed too, staged or not, as on a QP in ERR.
       Settle(p, WcStatus::kFlushed);
       if (!IsOwn(entry(p), OwnWr::kInternal)) owner->flushed_in_recovery = recovery;
     } else {

@@ -1,28 +1,28 @@
 // PhysicalQueue: one QP that many VirtualQueues share: a DC initiator, or the RC queue of one peer.
 //
-// WRs live in a ring in posting order, three positions dividing it:
+// WRs live in a ring in posting order, which three positions divide:
 //
 //     head_ ............ posted_ ............ tail_
 //       in flight on the NIC      staged for the next doorbell
 //
-// Positions only grow. The ring is both the staging array that PostSend reads and the log from which completions
-// find their queue and flushed READs are posted again. A physical wr_id is the place in the ring and a generation, so
-// that it need not be written anew each time; a completion at position p completes everything before p, because a NIC's
-// send queue completes in order.
+// Positions only grow. PostSend reads the ring as its staging array. The ring is also the log by which completions find
+// their queue and flushed READs are posted again. A physical wr_id is the place in the ring and a generation, so that
+// it need not be written anew each time. A completion at position p completes everything before p, because a NIC's send
+// queue completes in order.
 //
-// Only some WRs are signaled to the NIC: the last of a doorbell, the last before the doorbell goes on to another
-// peer (its completions must not wait for that peer), and every kSignalEvery-th. What the user asked for is kept
-// in the ring and decides what he sees.
+// Only some WRs are signaled to the NIC: the last of a doorbell, the last before the doorbell goes on to another peer
+// (its completions must not wait for that peer), and every kSignalEvery-th. The ring keeps which completions the user
+// asked for.
 //
-// After an error the NIC has flushed everything posted later. Once those completions have been collected, so
-// that no buffer is in use any more, the QP is reset and the ring edited in place: READs stay and are posted again,
-// WRs that must not be become *settled*, i.e. keep their place, are skipped by the doorbell, and are delivered with
-// their status when the head passes them. So each queue's completions stay in posting order.
+// After an error the NIC has flushed everything posted later. Once those completions have been collected, so that no
+// buffer is in use any more, the QP is reset and the ring is edited in place. READs stay and are posted again. WRs that
+// must not be posted again become *settled*: they keep their place, the doorbell skips them, and they are delivered
+// with their status when the head passes them. So each queue's completions stay in posting order.
 //
-// A queue can be blocked: it accepts WRs and keeps them staged. That is how queues move from one to another without
-// losing their order (rc_queues.h): what is staged behind waits until what was posted before has completed, or moves
-// over, in order. A broken RC queue is not reset, since the peer has the other half, but blocked, and has no QP any
-// more.
+// A queue can be blocked: it accepts WRs and keeps them staged. That is how queues move from one physical queue to
+// another without losing their order (rc_queues.h): staged WRs wait until everything posted earlier has completed, or
+// move over in order. A broken RC queue is not reset, since the peer has the other half; it is blocked and loses its
+// QP.
 //
 // Thread safety: belongs to the pool's thread. Nothing blocks; every loop is bounded.
 #ifndef KRCORE_QUEUE_PHYSICAL_QUEUE_H_
@@ -59,28 +59,28 @@ class PhysicalQueue;
 // What the physical queues of a pool have in common.
 struct PoolState {
   QueuePoolStats stats;
-  // Those that may have something staged, each once: who stages puts itself there, and whoever rings doorbells takes
-  // those off that have nothing left. No other queue is looked at for that. There is room for all.
+  // The queues that may have something staged, each once. A queue that stages adds itself; a doorbell removes the
+  // queues that have nothing left. Doorbells look at no other queue. There is room for all.
   std::unique_ptr<PhysicalQueue*[]> staged;
   uint32_t staged_count = 0;
-  // Whether one of the host's may be among them.
+  // Whether one of the host's queues may be among them.
   bool host_staged = false;
 };
 
 class PhysicalQueue {
  public:
-  // `index` distinguishes the queues that share `cq`. `host_qp`: of rnic::QpAttr; a private QP where the host's has no
-  // part left.
+  // `index` distinguishes the queues that share `cq`. `host_qp`: as in rnic::QpAttr; the QP is private if the host's
+  // has no part left.
   static Result<std::unique_ptr<PhysicalQueue>> Create(rnic::Pd& pd, rnic::Cq& cq, uint32_t index, uint32_t sq_depth,
                                                        PoolState* pool, uint32_t host_qp);
 
-  // For the RC queue of a peer; without a QP, and blocked, until it has been connected.
+  // Creates the RC queue of a peer. It has no QP, and is blocked, until it has been connected.
   static std::unique_ptr<PhysicalQueue> CreateForRc(rnic::Pd& pd, rnic::Cq& cq, uint32_t index, uint32_t sq_depth,
                                                     PoolState* pool);
 
-  // Which PhysicalQueue of the pool a completion belongs to.
+  // Returns which PhysicalQueue of the pool a completion belongs to.
   static uint32_t IndexOf(const Completion& completion) { return static_cast<uint32_t>(completion.wr_id >> 56); }
-  // Whether a completion, the next one of the same CQ, says all that the one before it does.
+  // Whether `next`, the following completion of the same CQ, says all that `before` does.
   static bool Covers(const Completion& next, const Completion& before) {
     return (next.wr_id ^ before.wr_id) >> 48 == 0 && next.status == WcStatus::kSuccess &&
            before.status == WcStatus::kSuccess;
@@ -95,27 +95,26 @@ class PhysicalQueue {
   size_t inline_room() const { return kInlineArenaBytes - inline_used_; }
   size_t memory_bytes() const;
 
-  // Call before a sequence of Fills: an idle queue begins again at the start of its ring, which is then in the
-  // caches, and batches do not wrap around.
+  // Call before a sequence of Fills. An idle queue begins again at the start of its ring, which is then in the caches,
+  // and batches do not wrap around.
   void Prepare() {
     if (idle()) head_ = posted_ = tail_ = (tail_ + mask_) & ~mask_;
   }
-  // Writes `wrs`, no more than free(), at tail, tail + 1, ... without accepting them, and what those that are signaled
-  // will report to `owner`'s places. Returns how many those are. The payload of an inline WR is copied and needs
+  // Writes `wrs`, no more than free(), at tail, tail + 1, ... without accepting them. Writes what the signaled ones
+  // will report to `owner`'s places, and returns how many those are. The payload of an inline WR is copied and needs
   // inline_room().
   uint32_t Fill(std::span<const WorkRequest> wrs, QueueState* owner, const peers::Peer& peer);
-  // Has the NIC execute `wrs`, of which there is one at least and none that `like` does not allow, at once, and
-  // delivers them to `owner` (QueueState::MayDeliverAtOnce): they take no place in the ring. False: that cannot be, or
-  // one of them is no usual one. Nothing has been done then. Needs Caps::executes_at_post, and a queue that is neither
-  // blocked nor broken.
+  // Has the NIC execute `wrs` (at least one, all allowed by `like`) at once, and delivers them to `owner`
+  // (QueueState::MayDeliverAtOnce); they take no place in the ring. False: that cannot be, or one of them is unusual;
+  // then nothing has been done. Needs Caps::executes_at_post, and a queue that is neither blocked nor broken.
   bool Execute(std::span<const WorkRequest> wrs, QueueState* owner, const peers::Peer& peer, const LikeRequest& like);
   void Prefetch(std::span<const WorkRequest> wrs, const rnic::AddressHandle* ah, uint32_t rkey) {
     if (!blocked_) qp_->Prefetch(wrs, ah, rkey);
   }
-  // Fill of one that krcore made itself, of which nothing is written to `owner`.
+  // Fills a WR that krcore made itself; writes nothing to `owner`.
   void FillOwn(const WorkRequest& wr, QueueState* owner, const peers::Peer& peer, OwnWr kind, Opcode user_opcode,
                bool zero_copy, uint32_t tag);
-  // Registered memory of the WR that will be filled at the tail: kOwnBytes, until it is done. Needs UseOwnMemory.
+  // Registered memory of the WR that will be filled at the tail: kOwnBytes, until the WR is done. Needs UseOwnMemory.
   std::byte* own_memory() { return &own_memory_[(tail_ & mask_) * kOwnBytes]; }
   static size_t OwnMemoryBytes(uint32_t sq_depth) { return std::bit_ceil(sq_depth) * kOwnBytes; }
   void UseOwnMemory(std::byte* memory, uint32_t lkey) {
@@ -131,17 +130,17 @@ class PhysicalQueue {
     tail_ += count;
     NoteStaged();
   }
-  // Accepts a WR that is not to be posted but delivered, in its turn, with `status`. Needs free().
+  // Accepts a WR that will not be posted but delivered, in its turn, with `status`. Needs free().
   void CommitSettled(const WorkRequest& wr, QueueState* owner, WcStatus status);
   void CommitSettledOwn(const WorkRequest& wr, QueueState* owner, WcStatus status, OwnWr kind, bool zero_copy,
                         uint32_t tag);
 
-  // It has been taken off PoolState::staged.
+  // The queue has been taken off PoolState::staged.
   void NoteUnstaged() { noted_ = false; }
   // Rings the doorbell for what is staged. Returns how many WRs it completed (settled ones only).
   size_t Flush() { return FlushUsual() ? 0 : FlushSlowly(); }
-  // The same where it is one doorbell and all there is to do. False: it is not, or not all was taken, and Flush does
-  // the rest.
+  // The same for the usual case, where one doorbell is all there is to do. False: this is another case, or not all was
+  // taken; Flush does the rest.
   bool FlushUsual() {
     const uint64_t begin = posted_, end = tail_;
     if (begin == end || settled_ != 0 || blocked_ || broken_ || ((begin ^ (end - 1)) & ~mask_) != 0) [[unlikely]]
@@ -159,17 +158,17 @@ class PhysicalQueue {
   void Block() { blocked_ = true; }
   // Returns how many WRs it completed (settled ones only).
   size_t Unblock();
-  // An idle RC queue gets its QP, in RTS; it stays blocked. Or loses it.
+  // Gives an idle RC queue its QP, in RTS; the queue stays blocked. Disconnect takes it away.
   void Connect(std::unique_ptr<rnic::Qp> qp);
   void Disconnect() { UseQp(nullptr); }
-  // The position behind the last WR to the DC target of this key. Once it has been passed those have completed.
+  // Returns the position after the last WR to the DC target of this key. Once it is passed, those WRs have completed.
   uint64_t PositionBehind(uint64_t dc_key) const;
   bool HasPassed(uint64_t position) const { return head_ >= position; }
-  // Moves what is staged, settled WRs too, behind what `to` holds, as far as there is room. Needs blocked() and
+  // Moves what is staged, settled WRs too, to the end of `to`, as far as there is room. Needs blocked() and
   // nothing_posted(), and that `to` is not broken. Returns how many WRs it completed in `to` (settled ones only).
   size_t MoveStagedTo(PhysicalQueue& to);
-  // Of a blocked queue with nothing posted: the recovery of the queue that holds what was pushed before has flushed
-  // some; what must not come after that is flushed too.
+  // For a blocked queue with nothing posted: after the queue with the earlier WRs has recovered and flushed some,
+  // flushes whatever must not come after those.
   void FlushBehind(uint64_t recovery) { EditRing(recovery); }
 
   // Handles a completion of this queue; returns how many WRs it completed.
@@ -178,7 +177,7 @@ class PhysicalQueue {
     if (completion.status != WcStatus::kSuccess || static_cast<uint8_t>(completion.wr_id >> 48) != generation_ ||
         end > posted_ || broken_ || settled_ != 0) [[unlikely]]
       return CompleteSlowly(completion);
-    // Mostly all that was under way was accepted together.
+    // Usually everything in flight was accepted together.
     const Entry& first = entry(head_);
     const Run run(first.tag);
     if (run.count != end - head_ || !IsUsual(first)) return RetireUpTo(end);
@@ -188,52 +187,53 @@ class PhysicalQueue {
     return run.count;
   }
 
-  // An error was completed; Recover is due.
+  // An error has completed; Recover is due.
   bool broken() const { return broken_; }
-  // The queue whose WR failed, null if unknown or gone, and how. Valid while broken().
+  // The queue whose WR failed (null if unknown or gone), and how it failed. Valid while broken().
   QueueState* culprit() const { return culprit_; }
   WcStatus culprit_status() const { return culprit_status_; }
-  // All that the NIC flushed has been completed, so that no buffer is in use any more.
+  // Everything that the NIC flushed has completed, so no buffer is in use any more.
   bool all_collected() const { return collected_ >= on_nic_; }
-  // Whether this is the first look at what broke it.
+  // Returns true the first time it is called after the queue broke.
   bool BeginRecovery() { return !std::exchange(recovering_, true); }
-  // Begins the reset of the QP; false: it would still have to be waited for.
+  // Begins the reset of the QP; false: the reset would still have to wait.
   bool MayRecover() { return rc_ || qp_->BeginReset(); }
   // Resets the QP and edits the ring; READs of queues in good standing become staged again. Returns how many WRs it
-  // completed. Where flushed WRs could not be collected the reset drops them.
+  // completed. Flushed WRs that could not be collected are dropped by the reset.
   size_t Recover();
-  // Breaks the QP on purpose, when it makes no progress. Recover is due.
+  // Breaks the QP on purpose, because it makes no progress. Recover is due.
   void Break();
-  // The same of a QP that another process's fault has moved to ERR; somebody may have brought it back by now, and that
-  // is left so.
+  // The same for a QP that another process's fault has moved to ERR. If somebody has brought it back by now, it is left
+  // so.
   void Stop();
-  // Another process's fault has moved the QP to ERR, or one of ours that is not collected yet. Stop and Recover are
-  // due, and before that whatever has completed should be collected, lest it be taken for flushed.
+  // Another process's fault has moved the QP to ERR, or a fault of ours that is not collected yet. Stop and Recover are
+  // due. Collect whatever has completed before that, so that it is not taken for flushed.
   bool BrokenByOthers() const { return host_shared_ && !broken_ && qp_->state() == rnic::QpState::kErr; }
   bool host_shared() const { return host_shared_; }
 
   // Settles every staged WR with `status`. Returns how many WRs it completed.
   size_t DiscardStaged(WcStatus status);
-  // Settles the staged WRs of `owner` that name none of `remote` with `status`, so that they are not posted. Not
-  // krcore's own, whose memory is not a published region.
+  // Settles the staged WRs of `owner` that name none of `remote` with `status`, so that they are not posted. Leaves
+  // krcore's own WRs, whose memory is not a published region.
   void RefuseStaged(const QueueState* owner, std::span<const RemoteRegion> remote, WcStatus status);
-  // Forgets the staged WRs of `owner`, which is about to go, but for those that only wait because the queue is blocked.
+  // Forgets the staged WRs of `owner`, which is about to go, except those that wait only because the queue is blocked.
   void DropStaged(const QueueState* owner);
-  // Or waiting so.
+  // Whether `owner` has WRs that are posted, or that wait because the queue is blocked.
   bool HasPosted(const QueueState* owner) const;
-  // Forgets the posted ones too; their buffers may be in use until Recover.
+  // Forgets the posted WRs too; their buffers may be in use until Recover.
   void Disown(const QueueState* owner);
 
  private:
-  struct Entry {  // the ring's, assigned when a WR is accepted
+  struct Entry {  // of the ring, assigned when a WR is accepted
     uint64_t user_wr_id = 0;
     QueueState* owner = nullptr;  // null: nobody waits for it
     Opcode opcode = Opcode::kRead;
     uint8_t kind = kUserSignaled;           // of EntryKind
-    WcStatus settled = WcStatus::kSuccess;  // other: not on the NIC, to be delivered with this status
-    uint32_t tag = 0;                       // krcore's own: of OwnWrDone; else of a Run that begins here, 0: none does
+    WcStatus settled = WcStatus::kSuccess;  // otherwise: not on the NIC, to be delivered with this status
+    uint32_t tag = 0;                       // krcore's own: as in OwnWrDone; else of a Run that begins here, or 0
   };
-  // WRs of a user that were accepted together, none of them settled or abandoned since: they retire together.
+  // WRs of a user that were accepted together, none of them settled or abandoned since: they retire together. A run may
+  // wrap around the ring's end.
   struct Run {
     static constexpr uint32_t kMost = UINT16_MAX;
     explicit Run(uint32_t tag) : count(tag & kMost), signaled(tag >> 16) {}
@@ -242,7 +242,7 @@ class PhysicalQueue {
   };
   enum EntryKind : uint8_t {
     kUserSignaled = 1,
-    kOwn = 2,  // from here up krcore's own; then: its OwnWr << kOwnShift
+    kOwn = 2,  // krcore's own from here up, with OwnWr << kOwnShift
     kOwnZeroCopy = 4,
     kOwnShift = 4,
   };
@@ -250,7 +250,7 @@ class PhysicalQueue {
     return entry.kind >= kOwn && static_cast<OwnWr>(entry.kind >> kOwnShift) == kind;
   }
 
-  // A user's WR that was posted and has somebody to hear of it.
+  // Whether this is a user's WR that was posted and that somebody waits for.
   static bool IsUsual(const Entry& entry) {
     return entry.owner != nullptr && entry.kind < kOwn && entry.settled == WcStatus::kSuccess;
   }
@@ -269,25 +269,25 @@ class PhysicalQueue {
   }
   uint64_t PositionOf(const Completion& completion) const { return head_ + ((completion.wr_id - head_) & mask_); }
   bool IsSettled(uint64_t position) const { return entries_[position & mask_].settled != WcStatus::kSuccess; }
-  // Fill, in two passes over WRs that do not wrap around the ring: what is posted; and the entries and `owner`'s places
-  // behind the first `kept`, of which it returns how many it has written.
+  // The two passes of Fill, over WRs that do not wrap around the ring: what is posted; and the entries, with `owner`'s
+  // places after the first `kept`. FillEntries returns how many places it has written.
   uint32_t FillEntries(std::span<const WorkRequest> wrs, uint64_t position, QueueState* owner, uint32_t kept);
   void FillSlots(std::span<const WorkRequest> wrs, uint64_t position, const peers::Peer& peer);
-  // Of what is posted from `position` on: every kSignalEvery-th of the ring.
+  // Signals every kSignalEvery-th of the ring's WRs from `position` on.
   void SignalSome(uint64_t position, size_t count);
-  // Of one that has several SGEs or is inline.
+  // Fills the SGEs of a WR that has several or is inline.
   void FillSges(const WorkRequest& wr, uint64_t position);
   void MarkOwn(OwnWr kind, Opcode user_opcode, bool zero_copy, uint32_t tag);
-  // The caller may reuse an inline payload at once, the doorbell comes later.
+  // The caller may reuse an inline payload at once, but the doorbell comes later.
   void CopyInline(const WorkRequest& wr, rnic::SendWr* out, Sge* sge);
-  // Behind the last WR whose doorbell has been rung.
+  // The position after the last WR whose doorbell has been rung.
   uint64_t pushed() const { return blocked_ ? std::max(posted_, std::min(rung_, tail_)) : posted_; }
   void Settle(uint64_t position, WcStatus status);
-  // Nobody waits for it any more. (The run that it may belong to is all of one owner's, and goes as a whole.)
+  // Nobody waits for the WR any more. (Its run, if any, has one owner, and is abandoned as a whole.)
   void Abandon(uint64_t position) { entry(position).owner = nullptr; }
-  // Completes [head_, end), then the settled ones right behind.
+  // Completes [head_, end), then the settled ones right after it.
   size_t RetireUpTo(uint64_t end);
-  // Completes the usual ones of one queue at head_, of which there is one at least, up to `end`.
+  // Completes the usual WRs of one queue at head_ (at least one), up to `end`.
   void RetireRun(uint64_t end) {
     QueueState* const owner = entry(head_).owner;
     const uint64_t begin = head_;
@@ -315,14 +315,14 @@ class PhysicalQueue {
   }
   void Retire(const Entry& entry, WcStatus status);
   void RetireOwn(const Entry& entry, WcStatus status);
-  // What must not be posted a second time after `recovery`.
+  // Whether a WR must not be posted after `recovery`.
   bool FlushedBy(uint64_t recovery, uint64_t position, bool was_posted) const;
   // After a failure: settles what must not be posted (again).
   void EditRing(uint64_t recovery);
-  // Copies the WR at the head, which is not settled, to the tail of `to`. False: its inline payload has no room there.
+  // Copies the WR at the head, which is not settled, to the tail of `to`. False: no room there for its inline payload.
   bool CopyHeadTo(PhysicalQueue& to);
   void SignalLastStaged();
-  // By the word that was written with the rest: who reads that whole would wait for the store of a part of it.
+  // Writes the whole word that was written with the rest: reading it whole would wait for the store of a part.
   void Signal(uint64_t position) {
     rnic::SendWr& wr = wrs_[position & mask_];
     SetWordAt<16>(wr, WordAt<16>(wr) | PartOfWord<offsetof(WorkRequest, flags), 16>(uint8_t{kSignaled}));
@@ -341,7 +341,7 @@ class PhysicalQueue {
     posted_ = on_nic_ = end;
     return true;
   }
-  // The doorbell was refused at that WR.
+  // The doorbell was refused at this WR.
   void Refused(size_t index, StatusCode code);
 
   rnic::Pd& pd_;
@@ -354,10 +354,10 @@ class PhysicalQueue {
   PoolState* const pool_;
   std::unique_ptr<rnic::Qp> qp_;
   uint32_t qp_num_ = 0;     // its number, 0: there is none
-  uint8_t generation_ = 0;  // of the QP: bumped by each reset, so that late completions are told apart
+  uint8_t generation_ = 0;  // of the QP: each reset increments it, so that late completions are told apart
 
   uint64_t head_ = 0, posted_ = 0, tail_ = 0;
-  uint64_t rung_ = 0;                       // while blocked: behind the last WR whose doorbell has been rung
+  uint64_t rung_ = 0;                       // while blocked: after the last WR whose doorbell has been rung
   const peers::Peer* last_peer_ = nullptr;  // of the WR at tail_ - 1, while staged
   uint32_t settled_ = 0;                    // entries of the ring that are settled
 
@@ -367,7 +367,7 @@ class PhysicalQueue {
   bool recovering_ = false;  // since it is broken
   bool dead_ = false;        // no QP could be made
   uint64_t collected_ = 0;
-  uint64_t on_nic_ = 0;  // behind the last WR that was posted: settled ones that posted_ has passed never complete
+  uint64_t on_nic_ = 0;  // after the last WR that was posted: settled ones that posted_ has passed never complete
   QueueState* culprit_ = nullptr;
   WcStatus culprit_status_ = WcStatus::kSuccess;
 

@@ -13,8 +13,8 @@ namespace krcore::queue {
 
 namespace {
 
-// What is posted of WRs, one behind the other: five pairs. Its number and its SGEs; two of the WorkRequest's; one that
-// ends that and begins what SendWr has beyond it; and the rest, which is the peer's.
+// Writes what is posted of WRs, one after the other, as five pairs of words: the number and SGEs; two pairs of the
+// WorkRequest; its last word with the first that only SendWr has; and the peer's words.
 class SlotWriter {
  public:
   SlotWriter(rnic::SendWr* slot, Sge* sges, uint64_t number, const peers::Peer& peer)
@@ -23,7 +23,7 @@ class SlotWriter {
         own_{number, reinterpret_cast<uint64_t>(sges)},
         target_{peer.target.dct_num, peer.target.dc_key},
         ah_(reinterpret_cast<uint64_t>(peer.ah.get())) {}
-  // Not signaled, and with the first of its SGEs. Returns what it is: the pair that begins with num_sge.
+  // Writes a WR unsignaled and with its first SGE. Returns its form: the pair that begins with num_sge.
   WordPair Write(const WorkRequest& wr) {
     static_assert(std::is_standard_layout_v<WorkRequest> && std::is_trivially_copyable_v<rnic::SendWr>);
     static_assert(offsetof(WorkRequest, wr_id) == 0 && offsetof(WorkRequest, sg_list) == 8 && sizeof(Sge) == 16);

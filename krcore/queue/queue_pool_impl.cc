@@ -10,13 +10,13 @@ namespace krcore::queue {
 namespace {
 
 constexpr uint32_t kMaxInitiators = 64;
-constexpr uint32_t kMaxRcQueues = 128;  // with the initiators: what a physical wr_id can number
+constexpr uint32_t kMaxRcQueues = 128;  // including the initiators: the limit of a physical wr_id's numbering
 constexpr uint32_t kMaxQueueDepth = 1u << 16;
-// How long a queue may show no completion before it is taken for stuck: longer than any NIC's transport retries.
+// How long a queue may show no completion before it counts as stuck: longer than any NIC's transport retries.
 constexpr int64_t kStuckNs = 10'000'000'000;
-// Bound of the same waits when a clock stands still.
+// Bound of the same waits if a clock stands still.
 constexpr uint32_t kMaxSpins = 1u << 22;
-// Polls for the flushed WRs of a broken queue; they are completed by the local NIC alone.
+// Polls for the flushed WRs of a broken queue, which the local NIC completes alone.
 constexpr uint32_t kMaxCollectSpins = 1u << 16;
 
 }  // namespace
@@ -46,7 +46,7 @@ Result<std::unique_ptr<QueuePool>> QueuePoolImpl::Create(const PoolContext& cont
   if (!cq.ok()) return cq.status();
   pool->cq_ = *std::move(cq);
   pool->state_.staged = std::make_unique<PhysicalQueue*[]>(options.dc_initiators + rc_queues);
-  // The first pools of all nodes meet, and so on, as threads of one processor would in the kernel's pool.
+  // All nodes' first pools share an initiator, and so on, as threads of one processor would in the kernel's pool.
   const uint32_t first = context.pools->fetch_add(1, std::memory_order_relaxed) * options.dc_initiators;
   for (uint32_t i = 0; i < options.dc_initiators; ++i) {
     auto queue = PhysicalQueue::Create(*context.pd, *pool->cq_, i, options.sq_depth, &pool->state_,
@@ -66,7 +66,7 @@ Result<std::unique_ptr<QueuePool>> QueuePoolImpl::Create(const PoolContext& cont
 }
 
 QueuePoolImpl::~QueuePoolImpl() {
-  // A queue may destroy others of its own there, so not while going through the list.
+  // A queue may destroy others of its own there, so this does not go through the list itself.
   const std::vector<OneSidedQueue*> queues = virtual_queues_;
   for (OneSidedQueue* queue : queues) {
     if (std::find(virtual_queues_.begin(), virtual_queues_.end(), queue) != virtual_queues_.end()) queue->PoolWillGo();
@@ -100,7 +100,7 @@ bool QueuePoolImpl::NothingUnderWay() const {
          std::none_of(live_.begin(), live_.end(), [](const auto& queue) { return queue->has_staged(); });
 }
 
-// Keeps those on the list that have something left: they are blocked, or broken.
+// Keeps those on the list that have something left because they are blocked or broken.
 template <typename Do>
 inline size_t QueuePoolImpl::AtStaged(Do what) {
   size_t completed = 0;
@@ -138,13 +138,13 @@ inline bool QueuePoolImpl::StagedBehindOthersFault() const {
 }
 
 size_t QueuePoolImpl::Doorbells() {
-  // Behind CheckLeases, which may take a while: the gate's look at the time is the last before the doorbell.
+  // After CheckLeases, which may take a while: the gate's reading of the time must be the last before the doorbell.
   size_t completed = 0;
   if (any_blocked()) [[unlikely]]
     completed += rc_->Advance();
   if (state_.host_staged && StagedBehindOthersFault()) [[unlikely]] {
     completed += StopWhatOthersBroke();
-    // What is to be posted is posted behind the repair, when leases have been looked at again.
+    // Staged WRs are posted after the repair, when leases have been checked again.
     if (any_broken_) return completed;
   }
   if (gate_ != nullptr && GateIsShut()) [[unlikely]]
@@ -160,14 +160,14 @@ size_t QueuePoolImpl::StopWhatOthersBroke() {
     queue->Stop();
     by_others = any_broken_ = true;
   }
-  if (!by_others) return completed;  // by a request of ours, as the completions told
+  if (!by_others) return completed;  // a request of ours broke it, as the completions said
   ++state_.stats.broken_by_others;
   QuarantineTheDead();
   return completed;
 }
 
 void QueuePoolImpl::QuarantineTheDead() {
-  std::vector<std::pair<rnic::DeviceAddress, bool>> asked;  // as many as there are peers, not queues
+  std::vector<std::pair<rnic::DeviceAddress, bool>> asked;  // one entry per peer, not per queue
   const Deadline deadline = Deadline::After(context_.node->clock(), rnic::kPollingAskNs);
   for (OneSidedQueue* queue : virtual_queues_) {
     QueueState& state = queue->state();
@@ -308,7 +308,7 @@ void QueuePoolImpl::MarkBroken(const PhysicalQueue& queue) {
   if (culprit == nullptr) return;
   culprit->standing = QueueStanding::kBroken;
   if (queue.culprit_status() != WcStatus::kRetryExceeded) return;
-  // The peer itself is gone. Its other queues would break the connection one by one, so they are stopped together.
+  // The peer itself is gone. Its other queues would break the connection one by one, so they are all stopped now.
   context_.peers->Invalidate(culprit->peer);
   const rnic::DeviceAddress& gone = culprit->peer->target.address;
   for (OneSidedQueue* other : virtual_queues_) {
@@ -354,7 +354,7 @@ void QueuePoolImpl::RefuseWithdrawn() {
 
 void QueuePoolImpl::MakeRoom(PhysicalQueue& queue, size_t inline_bytes) {
   if (MakeRoomForAll(queue, 1, inline_bytes)) return;
-  DiscardStaged();  // so many at once, or so much inline, that they cannot wait
+  DiscardStaged();  // too many at once, or too many inline bytes, to wait
   (void)MakeRoomForAll(queue, 1, inline_bytes);
 }
 
@@ -374,7 +374,7 @@ bool QueuePoolImpl::MakeRoomForAll(PhysicalQueue& queue, uint32_t count, size_t 
       idle_polls = 0;
       continue;
     }
-    // Nothing is under way but what the gate holds back: room will not come.
+    // Only what the gate holds back is left: no room will come.
     if (gate_ != nullptr && queue.nothing_posted() && GateIsShut()) return false;
     if (idle_polls == 0) idle_since_ns = clock.NowNs();
     if (++idle_polls >= kMaxSpins || clock.NowNs() - idle_since_ns > kStuckNs) {
@@ -387,7 +387,7 @@ bool QueuePoolImpl::MakeRoomForAll(PhysicalQueue& queue, uint32_t count, size_t 
   return true;
 }
 
-// In more than one queue while it moves.
+// A queue's WRs may be in more than one physical queue while it moves.
 bool QueuePoolImpl::HasPosted(const QueueState* state) const {
   return std::any_of(live_.begin(), live_.end(), [state](const auto& queue) { return queue->HasPosted(state); });
 }

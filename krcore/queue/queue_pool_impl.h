@@ -1,6 +1,6 @@
 // QueuePoolImpl: the CQ, the DC initiators and the RC queues of one thread.
 //
-// Where the host's processes share DC initiators, its own are parts of those (rnic::QpAttr::host_qp).
+// Where the host's processes share DC initiators, the pool's are parts of those (rnic::QpAttr::host_qp).
 #ifndef KRCORE_QUEUE_QUEUE_POOL_IMPL_H_
 #define KRCORE_QUEUE_QUEUE_POOL_IMPL_H_
 
@@ -29,7 +29,8 @@ namespace krcore::queue {
 class OneSidedQueue;
 class QueuePoolImpl;
 
-// Makes the virtual queues of pools: this folder knows one-sided ones alone. Thread safety: from any thread.
+// Makes the virtual queues of pools. This folder has one-sided queues only; it makes no messages itself, but carries
+// the WRs that others make for them (OwnWr). Thread safety: any thread may call.
 class QueueMaker {
  public:
   virtual ~QueueMaker() = default;
@@ -43,7 +44,7 @@ struct PoolContext {
   rnic::Pd* pd = nullptr;
   const peers::RegionTable* regions = nullptr;
   peers::PeerDirectory* peers = nullptr;
-  peers::MetaClient* meta = nullptr;        // whose RC connection pools are to make; null: none
+  peers::MetaClient* meta = nullptr;        // pools make its RC connection; null: there is none to make
   peers::Target self;                       // how peers reach this node
   std::atomic<uint32_t>* owners = nullptr;  // counts the node's owner words of places (peers::PlaceOwner)
   std::atomic<uint32_t>* pools = nullptr;   // ... and its pools
@@ -51,14 +52,14 @@ struct PoolContext {
   uint32_t host_qps = 0;  // DC initiators of the host that pools are to share
 };
 
-// While an RC queue is in the making one push in so many is polled for.
+// While an RC queue is being made, one push in so many is left to Poll.
 inline constexpr uint32_t kPolledOneIn = 16;
 
-// Pollable: what else a poll drives. It has work to do at each.
+// Pollable: further work for each poll.
 class Pollable {
  public:
   virtual ~Pollable() = default;
-  // Returns how much it found. May stage WRs where there is room; must not poll.
+  // Returns how much was found. May stage WRs where there is room; must not poll.
   virtual size_t Work() = 0;
 };
 
@@ -83,10 +84,10 @@ class QueuePoolImpl final : public QueuePool {
   peers::RegionView& regions() { return regions_; }
   const RequestLimits& limits() const { return limits_; }
   QueuePoolStats& mutable_stats() { return state_.stats; }
-  // The queue through which `target` is reached: the same for all who reach it, so that requests to one peer stay in
-  // order. It changes in Poll alone.
+  // Returns the queue through which `target` is reached. It is the same for all callers, so that requests to one peer
+  // stay in order. It changes in Poll alone.
   PhysicalQueue* QueueFor(const peers::Target& target) {
-    // With no RC queue live theirs need not be looked at: each line counts while caches are cold.
+    // With no live RC queue, skip the lookup: each cache line counts while caches are cold.
     PhysicalQueue* const rc = live_.size() > dc_count_ ? rc_->Find(target) : nullptr;
     return rc != nullptr ? rc : DcQueueFor(target);
   }
@@ -94,7 +95,7 @@ class QueuePoolImpl final : public QueuePool {
   uint32_t copy_bytes() const { return copy_bytes_; }
 
   // ---- for RcQueues, and tests
-  RcQueues* rc() { return rc_.get(); }  // null: none are wanted
+  RcQueues* rc() { return rc_.get(); }  // null: no RC queues are wanted
   std::span<OneSidedQueue* const> virtual_queues() const { return virtual_queues_; }
   PhysicalQueue* DcQueueFor(const peers::Target& target) { return queues_[target.address.node % dc_count_].get(); }
   // The queue of an RcQueues slot: made once, then used or not.
@@ -107,23 +108,24 @@ class QueuePoolImpl final : public QueuePool {
   // ---- for messages
   void AddWork(Pollable* work) { work_.push_back(work); }
   void RemoveWork(Pollable* work);
-  // Registered memory for WRs that krcore makes itself: each PhysicalQueue's own_memory and kScratchBytes for whoever
-  // connects. Made when first needed.
+  // Makes, when first needed, registered memory for WRs that krcore makes itself: each PhysicalQueue's own_memory, and
+  // kScratchBytes for connecting.
   Status NeedOwnMemory();
   static constexpr size_t kScratchBytes = 4096;
   std::byte* scratch() { return own_memory_->bytes().data(); }
   uint32_t scratch_lkey() const { return own_memory_->lkey(); }
-  // One poll of a wait inside a call of the user's; `spins` as Clock::Relax.
+  // Polls once in a wait inside a user's call; `spins` as Clock::Relax.
   void PollWaiting(uint32_t spins);
   // Publishes the node once, so that others can find out whether it lives.
   Status NeedPublished(Deadline deadline);
-  // Renews the leases on remote regions that run out, and counts how hot peers are; a look at the time if nothing
-  // is due. Before every doorbell, so that no request goes out whose region was looked up longer ago than the lease.
+  // ---- for OneSidedQueue: leases
+  // Renews expiring leases on remote regions, and counts how hot peers are; only reads the time if nothing is due.
+  // Called before every doorbell, so that no request goes out whose region was looked up longer ago than the lease.
   void CheckLeases() {
     if (const int64_t now_ns = clock_.CoarseNowNs(); now_ns >= check_ns_) [[unlikely]]
       DoWhatIsDue(now_ns);
   }
-  // As PeerDirectory::Renew; null: gone.
+  // As PeerDirectory::Renew; null: the peer has gone.
   std::shared_ptr<const peers::Peer> RenewLease(const std::shared_ptr<const peers::Peer>& peer, int64_t now_ns);
   // A queue was connected to `peer`.
   void NoteLease(const peers::Peer& peer) {
@@ -131,8 +133,8 @@ class QueuePoolImpl final : public QueuePool {
     check_ns_ = std::min(check_ns_, lease_check_ns_);
   }
   // ---- for requests that are executed when they are pushed
-  // Whether that can be, through `queue`: what is staged, here or elsewhere, goes out before it. While an RC queue is
-  // in the making one in kPolledOneIn may not: it goes on in Poll, which who misses no completion does not call.
+  // Whether `queue` allows that: what is staged, here or elsewhere, must go out first. While an RC queue is being made,
+  // one in kPolledOneIn may not: Poll makes the queue, and a caller that misses no completion does not poll.
   bool MayExecute(const PhysicalQueue& queue) {
     return executes_at_post_ && !any_staged() && !queue.blocked() && !queue.broken() &&
            (rc_ == nullptr || !rc_->has_work() || ++executed_meanwhile_ % kPolledOneIn != 0);
@@ -143,7 +145,7 @@ class QueuePoolImpl final : public QueuePool {
 
   // Flush right after CheckLeases.
   void FlushChecked() {
-    // Mostly one queue has something staged, and nothing else is to be looked at.
+    // Usually one queue has something staged, and nothing else needs a look.
     const bool usual = state_.staged_count == 1 && gate_ == nullptr && !any_blocked();
     if (!usual || state_.staged[0]->BrokenByOthers() || !state_.staged[0]->FlushUsual()) [[unlikely]] {
       completed_by_flush_ += Doorbells();
@@ -172,28 +174,28 @@ class QueuePoolImpl final : public QueuePool {
   bool any_blocked() const { return rc_ != nullptr && rc_->any_blocked(); }
   size_t FlushAll() { return any_staged() || any_blocked() ? CheckAndFlush() : 0; }
   size_t CheckAndFlush();
-  // Does that to each queue that may have something staged. Returns how many WRs it completed.
+  // Calls `what` for each queue that may have something staged. Returns how many WRs it completed.
   template <typename Do>
   size_t AtStaged(Do what);
-  // With nothing staged the gate is not asked.
+  // The gate is not asked if nothing is staged.
   bool GateIsShut() const { return any_staged() && !gate_->MayPost(); }
-  bool NothingUnderWay() const;  // nor staged
+  bool NothingUnderWay() const;  // nor anything staged
   // Before a doorbell: whether something is staged on a queue of the host that another process has broken. Posted now,
-  // it would only be flushed; it goes out behind the next poll, which repairs the queue.
+  // it would only be flushed; it goes out after the next poll, which repairs the queue.
   bool StagedBehindOthersFault() const;
   // Stops those queues. Returns how many WRs it found completed.
   size_t StopWhatOthersBroke();
-  // Stops the queues to peers that are known to be dead by now: they would break the host's queues once more. A
-  // question to the kernel for each peer.
+  // Stops the queues to peers that are known to be dead by now, because they would break the host's queues once more.
+  // Asks the kernel about each peer.
   void QuarantineTheDead();
-  // Behind a repair, which stages READs again that were posted when a lease was renewed: what names regions that were
-  // found withdrawn then.
+  // After a repair, which stages READs again that were posted when a lease was renewed: refuses those that name regions
+  // which that renewal found withdrawn.
   void RefuseWithdrawn();
   size_t PollOnce();
   size_t PollHere();  // ... inlined
   // Moves completions to their queues until the CQ is empty, then repairs what they broke.
   size_t Collect();
-  // One CQ poll: returns the number of completions found and adds that of WRs completed.
+  // Polls the CQ once; returns the number of completions found and adds to *completed how many WRs they completed.
   size_t Dispatch(size_t* completed);
   size_t Repair();
   size_t RunWork();
@@ -202,24 +204,24 @@ class QueuePoolImpl final : public QueuePool {
 
   const PoolContext context_;
   Clock& clock_;
-  int64_t lease_check_ns_ = INT64_MAX;  // when the first lease of a connected queue is to be renewed
+  int64_t lease_check_ns_ = INT64_MAX;  // when the first lease of a connected queue must be renewed
   int64_t check_ns_ = INT64_MAX;        // ... or something else is due
   peers::RegionView regions_;
   RequestLimits limits_;
   PoolState state_;
   PostGate* gate_ = nullptr;
-  size_t completed_by_flush_ = 0;    // found outside Poll, to be counted by the next
-  uint32_t executed_meanwhile_ = 0;  // pushes while an RC queue was in the making
+  size_t completed_by_flush_ = 0;    // found outside Poll, for the next one to count
+  uint32_t executed_meanwhile_ = 0;  // pushes while an RC queue was being made
   bool any_broken_ = false;
   bool executes_at_post_ = false;
   std::unique_ptr<rnic::Cq> cq_;
   uint32_t dc_count_ = 0;
-  // The DC initiators, then those of RcQueues' slots, null until they are needed.
+  // The DC initiators, then the queues of RcQueues' slots, null until needed.
   std::vector<std::unique_ptr<PhysicalQueue>> queues_;
   std::vector<PhysicalQueue*> live_;  // those with a QP, DC initiators first
   std::vector<OneSidedQueue*> virtual_queues_;
 
-  // Messages.
+  // Messages, and the depth of physical queues.
   uint32_t copy_bytes_ = 0;
   uint32_t sq_depth_ = 0;
   bool published_ = false;
@@ -228,7 +230,7 @@ class QueuePoolImpl final : public QueuePool {
   std::unique_ptr<Region> own_memory_;
 
   std::unique_ptr<RcQueues> rc_;
-  // Last, because it is large. Of Dispatch; a member so that it is not cleared for each poll.
+  // For Dispatch; a member so that it is not cleared for each poll. Last, because it is large.
   std::array<Completion, 64> batch_;
 };
 

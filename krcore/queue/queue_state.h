@@ -1,4 +1,4 @@
-// QueueState: what the pool knows of a VirtualQueue: its completion ring and its standing. And Heat, how busy it is.
+// QueueState: what the pool knows of a VirtualQueue: its completion ring and its standing. Heat: how busy it is.
 //
 // Thread safety: belongs to the pool's thread.
 #ifndef KRCORE_QUEUE_QUEUE_STATE_H_
@@ -22,7 +22,7 @@
 
 namespace krcore::queue {
 
-// Heat: how busy a queue is: WRs an interval, averaged so that each interval counts half as much as the next.
+// Heat: how busy a queue is: WRs per interval, averaged so that each interval counts half as much as the next.
 class Heat {
  public:
   // `wrs` in the last `intervals` (>= 1) intervals together.
@@ -37,8 +37,8 @@ class Heat {
   uint64_t average_ = 0;
 };
 
-// Copies the payload of an inline WR, which its user may reuse at once though the doorbell comes later. Returns its
-// length, bytes.
+// Copies the payload of an inline WR; the user may reuse it at once although the doorbell comes later. Returns its
+// length in bytes.
 inline uint32_t CopyInlinePayload(const WorkRequest& wr, std::byte* to) {
   uint32_t length = 0;
   for (const Sge& sge : std::span(wr.sg_list, wr.num_sge)) {
@@ -51,8 +51,8 @@ inline uint32_t CopyInlinePayload(const WorkRequest& wr, std::byte* to) {
 // WRs that krcore makes itself for a user's queue.
 enum class OwnWr : uint8_t {
   kMessage,   // a message; the user waits for it
-  kData,      // the WRITE of a kWriteImm, its message is right behind
-  kInternal,  // nobody waits for it but its maker
+  kData,      // the WRITE of a kWriteImm; its message follows directly
+  kInternal,  // only its maker waits for it
 };
 
 enum class QueueStanding : uint8_t {
@@ -63,18 +63,18 @@ enum class QueueStanding : uint8_t {
 
 class QueueState;
 
-// What the ring of a PhysicalQueue knows of a WR that krcore made itself, when it is done.
+// What a PhysicalQueue reports when a WR that krcore made itself is done.
 struct OwnWrDone {
   OwnWr kind;
-  Completion completion;  // as for the user, if one is due
+  Completion completion;  // in the user's form, if one is due
   bool user_signaled = false;
   bool zero_copy = false;
   uint32_t tag = 0;         // the maker's
   const std::byte* memory;  // PhysicalQueue::own_memory() of its position
 };
 
-// Takes back the WRs that krcore made for a queue beside the user's. Called while completions are dispatched: it
-// must not post.
+// Takes back the WRs that krcore made for a queue in addition to the user's. Called while completions are dispatched,
+// so it must not post.
 class OwnWrSink {
  public:
   virtual ~OwnWrSink() = default;
@@ -86,45 +86,45 @@ class QueueState {
   explicit QueueState(uint32_t depth) : depth_(depth), mask_(std::bit_ceil(depth) - 1), ring_(size_t{mask_} + 1) {}
 
   uint32_t depth() const { return depth_; }
-  // Accepted and not yet popped, or silently completed.
+  // WRs accepted and neither popped nor silently completed.
   uint32_t used() const { return used_; }
   uint32_t delivered() const { return visible() - head_; }
   uint32_t outstanding() const { return used_ - delivered(); }
   size_t memory_bytes() const { return (size_t{mask_} + 1) * sizeof(Completion); }
 
-  // A signaled WR's completion, as its owner will find it if it succeeds. In whole words.
+  // Writes a signaled WR's completion as its owner will find it if it succeeds. Writes whole words.
   static void Promise(Completion& place, uint64_t wr_id, uint32_t opcode, uint32_t qp_num) {
     static_assert(sizeof(Completion) == 32 && offsetof(Completion, wr_id) == 0 && kNoNode == 0);
     SetWordAt<0>(place, wr_id);
     SetWordAt<8>(place, uint64_t{opcode} << 8 * (offsetof(Completion, opcode) - 8));
     SetPairAt<16>(place, WordPair{PartOfWord<offsetof(Completion, qp_num), 16>(qp_num), 0});
   }
-  // Where the next completion that will be expected is written, behind the first `kept`. Those of the queue's WRs that
-  // the user wants to hear of are written when they are accepted, so that what succeeded needs only to be counted.
+  // Where to write the next expected completion after the first `kept`. Completions that the user asked for are written
+  // when their WRs are accepted, so that those that succeed only need to be counted.
   Completion& Place(uint32_t kept) { return ring_[(tail_ + kept) & mask_]; }
 
-  // `expected` of the `count` WRs are signaled. Their completions are those that were written, if they succeed.
+  // `expected` of the `count` WRs are signaled. Their completions are those already written, if they succeed.
   void Accept(uint32_t count, uint32_t expected) {
     used_ += count;
     accepted_ += count;
     tail_ += expected;
     assert(used_ <= depth_);
   }
-  // The next WRs succeeded, so many silent ones and so many expected ones, in any order.
+  // The next WRs succeeded: `silent` and `expected` ones, in any order.
   void Complete(uint32_t silent, uint32_t expected, uint32_t qp_num) {
     assert(outstanding() >= silent + expected && tail_ - done_ >= expected);
     used_ -= silent;
     if (expected == 0) return;
-    if (ring_[done_ & mask_].qp_num != qp_num) [[unlikely]] {  // they went through another QP than was thought
+    if (ring_[done_ & mask_].qp_num != qp_num) [[unlikely]] {  // not through the expected QP
       for (uint32_t i = 0; i < expected; ++i) ring_[(done_ + i) & mask_].qp_num = qp_num;
     }
     done_ += expected;
   }
-  // Whether `count` WRs that have been executed may be delivered now: nothing is outstanding, and there is room.
+  // Whether `count` executed WRs may be delivered now: nothing is outstanding, and there is room.
   bool MayDeliverAtOnce(size_t count) const {
     return used_ == done_ - head_ && special_ == 0 && count <= depth_ - used_;
   }
-  // Accepts WRs that have succeeded, and delivers those that are signaled.
+  // Accepts WRs that have succeeded, and delivers the signaled ones.
   void DeliverAtOnce(std::span<const WorkRequest> wrs, uint32_t qp_num) {
     assert(MayDeliverAtOnce(wrs.size()) && tail_ == done_);
     accepted_ += wrs.size();
@@ -139,8 +139,8 @@ class QueueState {
     assert(outstanding() > 0);
     --used_;
   }
-  // Completes the next WR as `completion` says, which was expected or, because a silent one failed, is not.
-  // Never overflows: what is delivered was accepted, and no more than `depth` is.
+  // Completes the next WR with `completion`, which was expected, or was not because a silent WR failed. Never
+  // overflows: a delivered WR was accepted, and no more than `depth` are.
   void Deliver(const Completion& completion, bool expected) {
     assert(outstanding() > 0);
     if (!expected) {
@@ -151,7 +151,7 @@ class QueueState {
   size_t Pop(std::span<Completion> out) {
     if (special_ != 0) [[unlikely]]
       return PopSpecial(out);
-    // None is held. One by one: mostly it is one, and a call that copies any number costs as much as three.
+    // None is held. Copies one by one: usually there is one, and a call for any number costs as much as three copies.
     const auto count = static_cast<uint32_t>(std::min<size_t>(out.size(), done_ - head_));
     if (count == 0) return 0;
     uint32_t at = head_;
@@ -165,10 +165,10 @@ class QueueState {
     return count;
   }
 
-  // ---- messages whose buffer is still in use after their WR has completed (zero-copy)
+  // ---- messages whose buffer stays in use after their WR has completed (zero-copy)
 
-  // As Deliver, but this completion and all later ones stay invisible until they are released, oldest first.
-  // Returns where it is. A silent one is seen only if it failed.
+  // As Deliver, but this completion and all later ones stay invisible until they are released, oldest first. Returns
+  // its position. A silent one is seen only if it failed.
   uint32_t DeliverHeld(const Completion& completion, bool silent) {
     if (holds_++ == 0) held_at_ = done_;
     ++special_;
@@ -181,7 +181,7 @@ class QueueState {
     }
     return done_ - 1;
   }
-  // Of the oldest held one, at `position`; `next` is the one after it, if there is one.
+  // Releases the oldest held one, at `position`; `next` is the one after it, if any.
   void ReleaseHeld(uint32_t position, WcStatus status, const uint32_t* next) {
     assert(holds_ > 0 && position == held_at_);
     ring_[position & mask_].status = status;
@@ -190,16 +190,16 @@ class QueueState {
     if (next != nullptr) held_at_ = *next;
     DropSilent();
   }
-  // WRs accepted since the last call.
+  // Returns how many WRs were accepted since the last call.
   uint64_t TakeAccepted() { return std::exchange(accepted_, 0); }
 
   QueueStanding standing = QueueStanding::kUnconnected;
   std::shared_ptr<const peers::Peer> peer;
-  // Former versions of it since Connect: requests under way, and users, may still refer to them.
+  // Former versions of `peer` since Connect: requests in flight, and users, may still refer to them.
   std::vector<std::shared_ptr<const peers::Peer>> former_peers;
   // The recovery in which a WRITE or atomic of this queue was last flushed, see PhysicalQueue.
   uint64_t flushed_in_recovery = 0;
-  // How busy it is, and until when its peer is not asked for an RC connection, because it did not answer (RcQueues).
+  // How busy it is, and until when its peer, which did not answer, is not asked for an RC connection (RcQueues).
   Heat heat;
   int64_t stay_on_dc_until_ns = 0;
   // For WRs that krcore makes itself for this queue; null: there are none.
@@ -235,7 +235,7 @@ class QueueState {
   const uint32_t mask_;
   uint32_t used_ = 0;
   uint64_t accepted_ = 0;
-  // Of the ring: [head_, done_) have been delivered, [done_, tail_) are expected.
+  // In the ring: [head_, done_) have been delivered, [done_, tail_) are expected.
   uint32_t head_ = 0, done_ = 0, tail_ = 0;
   uint32_t special_ = 0;  // held completions and silent marks in the ring
   uint32_t holds_ = 0;

@@ -11,9 +11,9 @@
 namespace krcore::queue {
 namespace {
 
-constexpr int64_t kTryAgainNs = 10'000'000'000;  // a peer that gave none
+constexpr int64_t kTryAgainNs = 10'000'000'000;  // for a peer that gave none
 constexpr int64_t kCloseNs = 100'000'000;
-constexpr uint32_t kMaxCloseSpins = 1u << 14;  // bound of the same wait when a clock stands still
+constexpr uint32_t kMaxCloseSpins = 1u << 14;  // bound of the same wait if a clock stands still
 
 bool SameTarget(const peers::Target& a, const peers::Target& b) {
   return a.dc_key == b.dc_key && a.dct_num == b.dct_num;
@@ -74,10 +74,10 @@ void RcQueues::Tick(int64_t now_ns) {
     }
   }
   if (hottest != nullptr && !Connect(hottest->peer)) {
-    // Its slot is free some polls later; the peer is found hot again at the next tick.
+    // The victim's slot becomes free some polls later; the next tick finds the peer hot again.
     if (Slot* const victim = LeastRecentlyUsed(); victim != nullptr && FreeSlot() == nullptr) LeaveSlot(*victim);
   }
-  peers_.clear();  // keeps no metadata alive
+  peers_.clear();  // so that it keeps no metadata alive
   if (!link_busy_ && pool_.context().meta != nullptr) WorkOnLink(false);
 }
 
@@ -86,8 +86,8 @@ RcQueues::Slot* RcQueues::FreeSlot() {
   return free == slots_.end() ? nullptr : &*free;
 }
 
-// Of those that are hot no more, so that more hot peers than slots do not take them from one another again and again.
-// Null while one is on its way out already.
+// Returns the slot used least recently among peers that are no longer hot, so that more hot peers than slots do not
+// keep taking them from one another. Null while one is already being given up.
 RcQueues::Slot* RcQueues::LeastRecentlyUsed() {
   Slot* victim = nullptr;
   for (Slot& slot : slots_) {
@@ -167,8 +167,8 @@ Status RcQueues::MakeQueue(Slot& slot) {
   return {};
 }
 
-// The local half, before anything is asked for; the first time the connector, the next time the rest. False: it cannot
-// be made.
+// Makes the local half before anything is asked for: the first time the connector, the next time the rest. False: it
+// cannot be made.
 bool RcQueues::BeginAsking(Slot& slot) {
   if (connector_ == nullptr) {
     auto made =
@@ -182,7 +182,7 @@ bool RcQueues::BeginAsking(Slot& slot) {
   request.owner = NewOwner();
   request.qpn = slot.qp->num();
   const uint32_t first_place =
-      peers::PlaceOwnerNode(request.owner) + peers::PlaceOwnerNumber(request.owner);  // peers begin apart
+      peers::PlaceOwnerNode(request.owner) + peers::PlaceOwnerNumber(request.owner);  // peers begin at different places
   slot.handshake.Begin(*connector_, LaneOf(slot), slot.peer, request, first_place);
   return true;
 }
@@ -225,7 +225,7 @@ void RcQueues::SwitchToRc(Slot& slot, uint32_t qpn) {
     return GiveUp(slot);
   ++pool_.mutable_stats().rc_connects;
   slot.queue->Connect(std::move(slot.qp));
-  // What is pushed from now on is staged there until all before it has completed.
+  // WRs pushed from now on are staged in `slot.queue` until all earlier ones have completed.
   slot.marker = slot.dc->PositionBehind(slot.peer->target.dc_key);
   ++blocked_;
   SetState(slot, State::kInUse);
@@ -254,7 +254,7 @@ size_t RcQueues::Advance() {
   return completed;
 }
 
-// Its queue is idle: everything has completed or has moved, so the DC initiator goes on where it ended.
+// The RC queue is idle: everything has completed or moved, so the DC initiator continues where it ended.
 void RcQueues::Left(Slot& slot) {
   --blocked_;
   MoveQueues(slot, *slot.dc);
@@ -268,7 +268,7 @@ void RcQueues::Recovered(PhysicalQueue& queue, uint64_t recovery) {
     if (slot.state != State::kInUse && slot.state != State::kLeaving) continue;
     if (slot.queue == &queue) {
       if (slot.state == State::kLeaving) continue;
-      ++blocked_;  // by Recover
+      ++blocked_;  // Recover has blocked it
       ++pool_.mutable_stats().rc_reclaims;
       SetState(slot, State::kLeaving);
     } else if (slot.dc == &queue && slot.queue->blocked() && slot.queue->nothing_posted()) {
@@ -308,7 +308,7 @@ bool RcQueues::MayTakeAWhile(Slot& slot, int64_t now_ns) {
   return true;
 }
 
-// True if that may have taken a while.
+// Returns true if that may have taken a while.
 bool RcQueues::WorkOn(Slot& slot, int64_t now_ns) {
   if (slot.state == State::kFree || slot.state == State::kInUse) return false;
   if (slot.state == State::kAsking && slot.qp == nullptr) {
@@ -349,7 +349,7 @@ void RcQueues::Work(bool idle) {
 void RcQueues::Close() {
   for (Slot& slot : slots_) {
     if (slot.state == State::kInUse || slot.state == State::kLeaving)
-      slot.queue->Disconnect();  // with what is under way
+      slot.queue->Disconnect();  // drops what is in flight
     slot.qp.reset();
     if (slot.state != State::kFree && slot.state != State::kTelling) Tell(slot);
   }

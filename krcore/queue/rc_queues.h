@@ -1,7 +1,7 @@
-// RcQueues: a pool's RC queues: which peers are hot enough for one, how one is agreed on with the peer, and how the
-// VirtualQueues of a peer move to it and back. docs/krcore.md, "RC queues for hot peers".
+// RcQueues: the RC queues of a pool. Decides which peers are hot enough for one, agrees on it with the peer, and moves
+// the peer's VirtualQueues to it and back. docs/krcore.md, "RC queues for hot peers".
 //
-// A slot goes through its states in this order; what fails goes on with kTelling, or is free.
+// A slot goes through its states in this order; after a failure it continues with kTelling, or is free.
 //
 //     kFree
 //     kAsking      peers/rc_handshake.h agrees with the peer
@@ -38,32 +38,33 @@ class RcQueues {
   RcQueues(QueuePoolImpl& pool, uint32_t slots, uint32_t hot_wrs, int64_t patience_ns);
 
   // ---- which peers
-  // When Tick is due.
+  // The time at which Tick is due.
   int64_t due_ns() const { return due_ns_; }
-  // Counts what was accepted since the last call; a hot peer is asked for a connection, and the slot of one that is no
-  // longer is taken for it if need be. At most one a call.
+  // Counts the WRs accepted since the last call. Asks a hot peer for a connection and, if need be, takes for it the
+  // slot of a peer that is hot no longer. At most one per call.
   void Tick(int64_t now_ns);
   // As if the peer were hot. False: it takes no connections, has one, or no slot is free.
   bool Connect(const std::shared_ptr<const peers::Peer>& peer);
-  // Gives the peer's RC queue up.
+  // Gives up the peer's RC queue.
   void Leave(NodeId peer);
 
   // ---- the peer's queue
-  // Null: it has none.
+  // Returns null if the peer has none.
   PhysicalQueue* Find(const peers::Target& target) const;
 
   // ---- at each poll
-  // Some peer's connection is being made or given up.
+  // Whether some peer's connection is being made or given up.
   bool busy() const { return busy_ != 0; }
-  // ... or that to the metadata server.
+  // ... or the one to the metadata server.
   bool has_work() const { return busy_ != 0 || link_busy_; }
-  // Goes on with those. From QueuePool::Poll alone, because it moves VirtualQueues. At most one QP is created,
-  // connected or destroyed a call; while the pool is not `idle`, only one that has been put off for patience_ns.
+  // Works on those connections. Called by QueuePool::Poll alone, because it moves VirtualQueues. Creates, connects or
+  // destroys at most one QP per call; while the pool is not `idle`, only one that has been delayed for patience_ns.
   void Work(bool idle);
-  // Blocked queues that it is the turn of; before each round of doorbells. Returns how many WRs it completed.
+  // Moves or unblocks the blocked queues whose turn it is; before each round of doorbells. Returns how many WRs
+  // completed.
   size_t Advance();
   bool any_blocked() const { return blocked_ != 0; }
-  // `queue` has recovered: it is the broken RC queue of a peer, or what is staged behind it elsewhere is to be flushed.
+  // `queue` has recovered: it is the broken RC queue of a peer, or WRs staged elsewhere behind its own must be flushed.
   void Recovered(PhysicalQueue& queue, uint64_t recovery);
   // The queue that `queue` waits for, or itself.
   PhysicalQueue* HoldsUp(PhysicalQueue& queue);
@@ -71,7 +72,7 @@ class RcQueues {
   // ---- the pool's
   // Gives every queue made so far registered memory for krcore's own WRs.
   Status NeedOwnMemory();
-  // Tells the peers that the connections are closed; waits for that, within a bound.
+  // Tells the peers that the connections are closed, and waits for that within a bound.
   void Close();
   uint32_t in_use() const;
   size_t memory_bytes() const;
@@ -84,16 +85,16 @@ class RcQueues {
     std::unique_ptr<rnic::Qp> qp;  // until it is connected
     peers::Handshake handshake;
     int64_t wait_for_idle_until_ns = 0;  // 0: waits for nothing
-    PhysicalQueue* dc = nullptr;         // how the peer is reached otherwise
+    PhysicalQueue* dc = nullptr;         // how the peer is reached without it
     uint64_t marker = 0;
     int64_t last_used_ns = 0;
     uint64_t heat = 0;
 
-    PhysicalQueue* queue = nullptr;  // the pool's; stays, once made
+    PhysicalQueue* queue = nullptr;  // the pool's; stays once made
     std::unique_ptr<Region> own_memory;
   };
 
-  // Names the node's next connection at a desk.
+  // Returns a name for the node's next connection at a desk.
   uint64_t NewOwner();
   void WorkOnLink(bool may_take_a_while);
   uint32_t LaneOf(const Slot& slot) const { return static_cast<uint32_t>(&slot - slots_.data()); }
@@ -122,10 +123,10 @@ class RcQueues {
   int64_t due_ns_ = INT64_MIN;
   int64_t last_tick_ns_ = INT64_MIN;
   uint32_t busy_ = 0;     // slots that are neither free nor steadily in use
-  uint32_t blocked_ = 0;  // slots in use or being left whose queue may be blocked
-  bool idle_ = false;     // of Work
+  uint32_t blocked_ = 0;  // slots in kInUse or kLeaving whose queue may be blocked
+  bool idle_ = false;     // as passed to Work
   bool link_busy_ = false;
-  int64_t link_waits_until_ns_ = 0;  // for an idle Poll; 0: it does not
+  int64_t link_waits_until_ns_ = 0;  // for an idle Poll; 0: it does not wait
   std::vector<Slot> slots_;
   std::unique_ptr<peers::Connector> connector_;
   struct PeerHeat {
@@ -133,7 +134,7 @@ class RcQueues {
     uint64_t wrs, heat;
     bool may_connect;
   };
-  std::vector<PeerHeat> peers_;  // of CountHeat
+  std::vector<PeerHeat> peers_;  // for CountHeat
 };
 
 }  // namespace krcore::queue

@@ -20,7 +20,7 @@ StatusCode CheckRequests(std::span<const WorkRequest> wrs, const RequestLimits& 
     }
     *has_inline |= (wr.flags & kInline) != 0;
     ++i;
-    // Not for one request that is alone unlike, which costs less than to learn from it.
+    // Learns nothing from a single request that is unlike: that would cost more than its check.
     if (i < wrs.size() || like->knows_nothing()) *like = LikeRequest(wr, limits, local, remote);
     if (i < wrs.size()) i += like->CountAllowed(wrs.subspan(i));
   }

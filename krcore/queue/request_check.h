@@ -1,4 +1,4 @@
-// The checks a request passes before it may reach a queue that others share (KRCORE section 3.1): whatever this
+// The checks that a request passes before it may reach a queue that others share (KRCORE section 3.1): whatever this
 // node can know to be wrong is refused to its sender.
 #ifndef KRCORE_QUEUE_REQUEST_CHECK_H_
 #define KRCORE_QUEUE_REQUEST_CHECK_H_
@@ -27,9 +27,9 @@ inline constexpr uint8_t kKnownFlags = rnic::kPlainFlags | kInline;
 constexpr bool IsAtomic(Opcode opcode) { return opcode == Opcode::kCompareSwap || opcode == Opcode::kFetchAdd; }
 constexpr bool IsReadOrWrite(Opcode opcode) { return opcode == Opcode::kRead || opcode == Opcode::kWrite; }
 
-// kInvalidArgument: the request's form. kPermissionDenied: memory it names is not, or not wholly, in a live region of
-// this node or a published one of the peer. kUnsupported: a message, which is not for here. A few nanoseconds; *bytes
-// is the total length.
+// kInvalidArgument: the request's form. kPermissionDenied: memory that it names is not, or not wholly, in a live region
+// of this node or a published one of the peer. kUnsupported: a message, which is checked elsewhere. Takes a few
+// nanoseconds. *bytes is the total length.
 inline StatusCode CheckRequest(const WorkRequest& wr, const RequestLimits& limits, const peers::RegionView& local,
                                std::span<const RemoteRegion> remote, uint64_t* bytes) {
   if (!IsAtomic(wr.opcode) && !IsReadOrWrite(wr.opcode)) [[unlikely]] {
@@ -40,7 +40,7 @@ inline StatusCode CheckRequest(const WorkRequest& wr, const RequestLimits& limit
   if (wr.num_sge == 0 || wr.num_sge > limits.max_sge || wr.sg_list == nullptr || (wr.flags & ~kKnownFlags) != 0)
     return StatusCode::kInvalidArgument;
 
-  // A read or atomic writes the SGEs, so these need an lkey; an inline payload is copied and does not.
+  // A READ or atomic writes to the SGEs, so these need an lkey; an inline payload is copied and does not.
   const bool is_inline = (wr.flags & kInline) != 0;
   const uint32_t needed = wr.opcode == Opcode::kWrite ? 0u : uint32_t{kLocalWrite};
   uint64_t total = 0;
@@ -66,12 +66,12 @@ inline StatusCode CheckRequest(const WorkRequest& wr, const RequestLimits& limit
   return StatusCode::kPermissionDenied;
 }
 
-// A filter in front of CheckRequest: made from one request that has passed, it knows others like it, of one SGE in the
-// same local region, to the same remote region, at a third of the cost. What it allows CheckRequest does too, as long
-// as the regions are what they were; what it does not know has to go there.
+// A filter before CheckRequest. It is made from one request that has passed, and recognizes others like it (one SGE in
+// the same local region, to the same remote region) at a third of the cost. CheckRequest would pass all that it allows,
+// as long as the regions stay the same; everything else has to go to CheckRequest.
 class LikeRequest {
  public:
-  LikeRequest() = default;  // knows nothing
+  LikeRequest() = default;  // allows nothing
   LikeRequest(const WorkRequest& passed, const RequestLimits& limits, const peers::RegionView& local_regions,
               std::span<const RemoteRegion> remote_regions) {
     if ((passed.flags & kInline) != 0) return;
@@ -81,7 +81,7 @@ class LikeRequest {
       if (remote.rkey != passed.rkey) continue;
       local_ = {local->addr, local->length, local->lkey};
       remote_ = {remote.addr, remote.length, remote.rkey};
-      // No range that wraps around, so that KeyedRange::Covers tells both ends by one comparison.
+      // No range wraps around, so that KeyedRange::Covers checks both ends by one comparison.
       if (local_.addr + local_.length > local_.addr && remote_.addr + remote_.length > remote_.addr)
         longest_ = std::min({limits.max_message_bytes, local_.length, remote_.length});
       return;
@@ -100,7 +100,7 @@ class LikeRequest {
   }
   const rnic::KeyedRange& local() const { return local_; }
   const rnic::KeyedRange& remote() const { return remote_; }
-  // How many of `wrs` it allows, up to the first that it does not.
+  // Returns how many of `wrs` it allows before the first that it does not.
   size_t CountAllowed(std::span<const WorkRequest> wrs) const;
 
  private:
@@ -108,8 +108,8 @@ class LikeRequest {
   uint64_t longest_ = 0;  // bytes; 0: nothing is allowed
 };
 
-// CheckRequest of a batch. On refusal *bad_index is the first offender. *has_inline becomes true if one of them is
-// inline. *like is asked first and becomes what the next batch may be like; it must not be older than the regions.
+// CheckRequest for a batch. On refusal *bad_index is the first offender. *has_inline becomes true if a request is
+// inline. *like is asked first, and is set to what the next batch may be like; it must not be older than the regions.
 StatusCode CheckRequests(std::span<const WorkRequest> wrs, const RequestLimits& limits, const peers::RegionView& local,
                          std::span<const RemoteRegion> remote, LikeRequest* like, size_t* bad_index, bool* has_inline);
 

@@ -1,5 +1,5 @@
-// Whether a request is well formed: what the verbs refuse when it is posted. In one place, so that no provider takes
-// what another refuses. Everything else is found out while it executes (rnic.h, Qp::PostSend).
+// Whether a request is well formed: what the verbs refuse at post. It is in one place, so that no provider takes what
+// another refuses. Everything else is found while the request executes (rnic.h, Qp::PostSend).
 #ifndef KRCORE_RNIC_REQUEST_FORM_H_
 #define KRCORE_RNIC_REQUEST_FORM_H_
 
@@ -12,23 +12,23 @@
 
 namespace krcore::rnic {
 
-// Of the bytes that its SGEs name.
+// Returns the total bytes of its SGEs.
 inline uint64_t TotalLength(const WorkRequest& wr) {
   uint64_t total = 0;
   for (uint8_t i = 0; i < wr.num_sge; ++i) total += wr.sg_list[i].length;
   return total;
 }
 
-// SGEs that are more than `max_sge`, or promised and not there. Of WorkRequest and RecvWr.
+// Whether there are more SGEs than `max_sge`, or a count without SGEs. For WorkRequest and RecvWr.
 template <typename Wr>
 bool HasBadSges(const Wr& wr, uint32_t max_sge) {
   return wr.num_sge > max_sge || (wr.num_sge != 0 && wr.sg_list == nullptr);
 }
 
-// Flags that change neither what a request names nor what it may name.
+// Flags that change neither what a request names nor what it is allowed to name.
 inline constexpr uint8_t kPlainFlags = kSignaled | kFence | kSolicited;
 
-// Number of SGEs, opcode and flags but for the plain ones, as they lie in memory: compared at once.
+// The number of SGEs, the opcode and all flags but the plain ones, as they lie in memory, for one comparison.
 inline uint32_t FormOf(const WorkRequest& wr) {
   static_assert(offsetof(WorkRequest, opcode) == offsetof(WorkRequest, num_sge) + 1);
   static_assert(offsetof(WorkRequest, flags) == offsetof(WorkRequest, num_sge) + 2);
@@ -40,7 +40,7 @@ inline uint32_t FormOf(const WorkRequest& wr) {
 static_assert(static_cast<int>(Opcode::kRead) == SDC_OP_READ && static_cast<int>(Opcode::kSend) == SDC_OP_SEND &&
               static_cast<int>(Opcode::kFetchAdd) == SDC_OP_FETCH_ADD);
 
-// `bytes`: of all SGEs of `wr`.
+// `bytes`: the total of all SGEs of `wr`.
 inline bool IsWellFormed(const WorkRequest& wr, uint64_t bytes, uint32_t max_inline_bytes) {
   return sdc_is_well_formed(static_cast<uint8_t>(wr.opcode), wr.num_sge, bytes, wr.remote_addr,
                             (wr.flags & kInline) != 0, max_inline_bytes);

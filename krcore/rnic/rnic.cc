@@ -42,7 +42,7 @@ Status CollapseToHugePages(std::span<std::byte> memory, size_t offset, size_t le
   }
   const size_t begin = (offset + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes;
   const size_t end = (offset + length) / kHugePageBytes * kHugePageBytes;
-  // Page by huge page, so that one that the kernel cannot take at the moment does not keep the others back.
+  // Works page by huge page, so that a page that the kernel cannot take now does not keep the others back.
   for (size_t at = begin; at < end; at += kHugePageBytes) {
     int error = 0;
     for (int tries = 0; tries < kCollapseTries; ++tries) {

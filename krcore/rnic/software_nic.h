@@ -1,4 +1,4 @@
-// What the two NICs that are software, sw and sim, have alike: their limits, and what they refuse to make.
+// What the two software NICs, sw and sim, have in common: their limits, and what they refuse to make.
 #ifndef KRCORE_RNIC_SOFTWARE_NIC_H_
 #define KRCORE_RNIC_SOFTWARE_NIC_H_
 

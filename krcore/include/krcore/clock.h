@@ -1,5 +1,5 @@
-// Clock: the only source of time and the only way to wait in krcore and kvs. Injected, so that the
-// simulator replaces it by virtual time.
+// Clock: the only source of time and the only way to wait in krcore and kvs. It is injected, so that the simulator can
+// replace it by virtual time.
 //
 // Thread safety: implementations are safe for concurrent use.
 #ifndef KRCORE_CLOCK_H_
@@ -12,13 +12,13 @@ namespace krcore {
 class Clock {
  public:
   virtual ~Clock() = default;
-  // Monotonic time in nanoseconds from an arbitrary origin that is common to the host's processes.
+  // Returns monotonic time in nanoseconds from an arbitrary origin that is common to the host's processes.
   virtual int64_t NowNs() = 0;
-  // As NowNs, but perhaps up to kMaxCoarseLagNs behind it: for checks that are made so often that reading the time
-  // precisely would be felt.
+  // As NowNs, but may lag it by up to kMaxCoarseLagNs: for checks so frequent that reading the precise time would cost
+  // too much.
   virtual int64_t CoarseNowNs() { return NowNs(); }
-  // Called again and again while a caller waits for something another party does. `spins` counts the calls
-  // since the wait began. The real clock spins first, then yields, then sleeps for at most 50 us a call.
+  // Called repeatedly while a caller waits for another party. `spins` counts the calls since the wait began. The real
+  // clock spins first, then yields, then sleeps for at most 50 us a call.
   virtual void Relax(uint32_t spins) = 0;
 };
 

@@ -8,15 +8,14 @@
  *   while (qpop(q, completions, 1) == 0) qpoll(pool);     their completions
  *   qclose(q);
  *
- * The names are the paper's behind the prefix krcore_; with KRCORE_SHORT_NAMES defined also as above. Semantics
- * and errors are those of the C++ classes of the same part (node.h, queue_pool.h, virtual_queue.h, message.h), which
- * this wraps.
+ * The names are the paper's with the prefix krcore_, which KRCORE_SHORT_NAMES makes optional, as above. Semantics and
+ * errors are those of the C++ classes that this wraps (node.h, queue_pool.h, virtual_queue.h, message.h).
  *
  * Errors: 0 is success, otherwise a KRCORE_E... of docs/krcore.md; krcore_strerror names it, and
  * krcore_last_error() says more about the last failure of the calling thread. No call throws, aborts or sets errno.
  * Ownership: what a call hands out through its last argument belongs to the caller until the matching close. Close
  * queues before their pool, pools and memory before their node. Closing NULL does nothing. Buffers named by requests
- * and receives are borrowed until their completion or message was popped; arrays of requests only during the call.
+ * and receives are borrowed until their completion or message is popped; arrays of requests only during the call.
  * Threads: a node may be used from several threads. A pool and its queues belong to one thread at a time.
  * Fork: what is open belongs to the process that opened it. In a child that was forked since, calls on it return
  * KRCORE_EBADSTATE, or 0 where they return a number of things; closing it there does nothing, and the child may end in
@@ -189,7 +188,7 @@ struct krcore_mr_info {
 
 const char* krcore_strerror(int error);            /* never NULL; static */
 const char* krcore_wc_strerror(uint8_t wc_status); /* likewise */
-/* Of the last call of this thread that failed; "" if it had nothing to add. Valid until the thread's next failure. */
+/* More about this thread's last failed call; "" if there is nothing to add. Valid until the thread's next failure. */
 const char* krcore_last_error(void);
 
 /* ---- node */

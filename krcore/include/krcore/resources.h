@@ -1,4 +1,4 @@
-// What the system may refuse, as a Status whose message names the limits that may be why: threads, processes, memory.
+// Turns a refusal by the system into a Status that names the likely limits: threads, processes, memory.
 //
 // Thread safety: any thread may call.
 #ifndef KRCORE_RESOURCES_H_
@@ -13,14 +13,14 @@
 
 namespace krcore {
 
-// A new thread that runs `run`. kUnavailable: "cannot start thread `name`", and the limits.
+// Starts a thread that runs `run`. kUnavailable: "cannot start thread `name`", and the limits.
 Result<std::thread> StartThread(const std::string& name, std::function<void()> run);
-// Of a thread or process that the system did not start, with `errnum`.
+// The Status for a thread or process that the system did not start, with `errnum`.
 Status StartRefused(int errnum, const std::string& what);
 
 // kOutOfMemory: "`what`: no memory", and the limits.
 Status MemoryRefused(const std::string& what);
-// What `make` returns, or MemoryRefused for std::bad_alloc: no exception crosses an interface.
+// Returns what `make` returns, or MemoryRefused for std::bad_alloc: no exception crosses an interface.
 template <typename Make>
 auto OrOutOfMemory(const char* what, const Make& make) -> decltype(make()) {
   try {

@@ -84,8 +84,8 @@ class [[nodiscard]] Result {
 
   bool ok() const { return value_.has_value(); }
   const Status& status() const { return status_; }
-  // The value; ends the process with the status on stderr when there is none (for examples and tests, and for
-  // callers that have checked).
+  // Returns the value. If there is none, prints the status to stderr and ends the process (for examples and tests, and
+  // for callers that have checked).
   T& value() & {
     if (!ok()) DieOfMissingValue(status_);
     return *value_;

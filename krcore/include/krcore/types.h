@@ -1,7 +1,7 @@
 // The vocabulary shared by queues and NICs: node ids, scatter/gather elements, work requests, completions.
 //
-// Layouts and names follow libibverbs (ibv_sge, ibv_send_wr, ibv_wc), so that a reader of the verbs manual
-// finds nothing to relearn; types are narrowed to what every provider can promise.
+// Layouts and names follow libibverbs (ibv_sge, ibv_send_wr, ibv_wc), so readers of the verbs manual have nothing to
+// relearn. Types are narrowed to what every provider can promise.
 #ifndef KRCORE_TYPES_H_
 #define KRCORE_TYPES_H_
 
@@ -12,8 +12,8 @@
 
 namespace krcore {
 
-// Identity of one device on a fabric, unique among the living. Memory nodes use 1..255 (a slot of the table
-// has 8 bits for it); ids from kFirstDynamicNode up are handed out to compute nodes by the fabric.
+// Identity of one device on a fabric, unique among the living. Memory nodes use 1..255 (a slot of the table has 8 bits
+// for it); the fabric gives compute nodes ids from kFirstDynamicNode up.
 using NodeId = uint32_t;
 inline constexpr NodeId kNoNode = 0;
 inline constexpr NodeId kMaxMemoryNode = 255;
@@ -41,7 +41,7 @@ std::string_view OpcodeName(Opcode opcode);
 enum SendFlags : uint8_t {
   kSignaled = 1,  // report success in a completion; errors are always reported
   kFence = 2,     // start after every earlier READ and atomic of this queue has completed
-  kInline = 4,    // copy the payload at post: its buffer is free when the post returns, lkey is ignored
+  kInline = 4,    // copy the payload at post: its buffer may be reused when the post returns; lkey is ignored
   kSolicited = 8,
 };
 
@@ -73,7 +73,7 @@ enum class WcStatus : uint8_t {
   kRetryExceeded,         // IBV_WC_RETRY_EXC_ERR: peer dead or not connected to us; outcome unknown
   kRnrRetryExceeded,      // IBV_WC_RNR_RETRY_EXC_ERR: the target had no receive posted
   kGeneralError,          // IBV_WC_GENERAL_ERR
-  kDiscarded,             // no status of the verbs: QueuePool::DiscardStaged took it back, it was never posted
+  kDiscarded,             // not a verbs status: QueuePool::DiscardStaged took the WR back; it was never posted
 };
 std::string_view WcStatusName(WcStatus status);
 
@@ -107,17 +107,17 @@ struct FoundMemory {
   std::vector<std::byte> begin;
 };
 
-// What a node's DC in software has done so far, as initiator and as target (docs/software_dc.md).
+// What a node's software DC has done so far, as initiator and as target (docs/software_dc.md).
 struct SoftwareDcStats {
   int64_t agent_cpu_ns = 0;                  // of the thread that serves peers' requests
   uint64_t sent = 0, sent_again = 0;         // requests
   uint64_t timeouts = 0;                     // times that no answer came
-  uint64_t sessions = 0, sessions_gone = 0;  // asked for; that a target had forgotten
-  uint64_t served = 0, served_again = 0;  // requests of peers; of them those whose answer was lost or that came twice
-  uint64_t early = 0;                     // requests that came while one before them was missing: late, or lost
-  uint64_t expired = 0;                   // requests that came behind their deadline
+  uint64_t sessions = 0, sessions_gone = 0;  // asked for; forgotten by a target
+  uint64_t served = 0, served_again = 0;  // requests of peers; those of them whose answer was lost or that came twice
+  uint64_t early = 0;                     // requests that came before an earlier one, which was late or lost
+  uint64_t expired = 0;                   // requests that came after their deadline
   uint64_t busy = 0;                      // peers that got no session
-  uint64_t atomic_repairs = 0;            // times that the queue of the atomics was made anew
+  uint64_t atomic_repairs = 0;            // times that the queue for atomics was made anew
 };
 
 }  // namespace krcore

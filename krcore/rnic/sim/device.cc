@@ -1,5 +1,4 @@
-// A device of the simulated RNIC and what is made from it: tables, memory, DC targets, protection domains with their
-// MRs.
+// A device of the simulated RNIC and its objects: tables, memory, DC targets, protection domains with their MRs.
 #include "krcore/rnic/sim/device.h"
 
 #include <sys/mman.h>
@@ -19,7 +18,7 @@
 namespace krcore::rnic::sim {
 namespace {
 
-// A free index, or a new one at the end; false: none left.
+// Takes a free index, or a new one at the end; false: none left.
 template <typename Entry>
 bool TakeIndex(std::vector<Entry>* entries, std::vector<uint32_t>* free, uint32_t limit, uint32_t* index) {
   if (!free->empty()) {
@@ -170,13 +169,13 @@ SimMemory::SimMemory(Fabric* fabric, DeviceState* device, std::shared_ptr<Pages>
 SimMemory::~SimMemory() {
   if (options_.name.empty()) return;
   NamedMemory& named = fabric_->named(device_->node, options_.name);
-  // What a dead process held stays for its successor, which may have taken it already.
+  // What a dead process held stays for its successor, which may already have taken it.
   if (named.holder != device_ || device_->life == Life::kKilled) return;
   named.holder = nullptr;
   if (!options_.keep_on_close) fabric_->ForgetNamed(device_->node, options_.name);
 }
 
-// DC target: an entry among the device's Qps that any initiator with the key may use.
+// DC target: an entry among the device's Qps, open to any initiator that has the key.
 class SimDct final : public Dct {
  public:
   static Result<std::unique_ptr<Dct>> Create(Fabric* fabric, DeviceState* device, const DctAttr& attr, uint32_t pd);
@@ -311,7 +310,7 @@ class SimDevice final : public Device {
   }
 
   PeerState QueryPeer(const DeviceAddress& address, Deadline deadline) override {
-    // The dead learn nothing.
+    // A dead device learns nothing.
     if (!fabric_->CheckAlive(*state_).ok() || !fabric_->Answers(deadline)) return PeerState::kUnreachable;
     return fabric_->Query(address);
   }

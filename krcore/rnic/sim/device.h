@@ -17,14 +17,14 @@ namespace krcore::rnic::sim {
 inline constexpr uint32_t kMaxMrs = 1 << 16;     // per device
 inline constexpr uint32_t kMaxQps = 1 << 12;     // per device; Qps and Dcts
 inline constexpr uint32_t kMaxRecords = 256;     // per fabric
-inline constexpr uint32_t kDynamicNodes = 2048;  // ids handed out, in a cycle; more where more are in use
+inline constexpr uint32_t kDynamicNodes = 2048;  // ids handed out, in a cycle; more if more are in use
 
 class Receiver;
 class SimQp;
 
-// What a device knows by key or number: its MRs, and its Qps and Dcts. They grow with use.
+// What a device knows by key or number: its MRs, and its Qps and Dcts. The tables grow with use.
 
-// The key is generation << 16 | index, so that it comes back after 65,535 registrations at the earliest.
+// The key is generation << 16 | index, so that it is reused after 65,535 registrations at the earliest.
 struct MrEntry {
   uint64_t base = 0, length = 0;
   uint32_t key = 0;  // 0: free
@@ -37,7 +37,7 @@ class MrTable {
  public:
   Result<uint32_t> Add(uint32_t pd, const void* addr, size_t length, uint32_t rights);
   void Remove(uint32_t key);
-  // Null: no such key.
+  // Returns null if there is no such key.
   const MrEntry* Find(uint32_t key) const {
     const uint32_t index = key & 0xffff;
     return index < entries_.size() && entries_[index].key == key && key != 0 ? &entries_[index] : nullptr;
@@ -59,7 +59,7 @@ struct QpEntry {
   uint32_t pd = 0;
   uint32_t rights = 0;
   uint32_t qkey = 0;
-  uint32_t peer_number = 0;       // RC: whom it is connected to
+  uint32_t peer_number = 0;       // RC: the connected Qp
   uint32_t peer_incarnation = 0;  // RC
   uint64_t dc_key = 0;            // DCT
   Receiver* receiver = nullptr;   // null: receives nothing
@@ -72,12 +72,12 @@ class QpTable {
  public:
   Result<uint32_t> Add(EntryType type, uint32_t pd);
   void Remove(uint32_t number);
-  // Null: no such Qp or Dct.
+  // Returns null if there is no such Qp or Dct.
   QpEntry* Find(uint32_t number) {
     const uint32_t index = number & 0xfff;
     return index < entries_.size() && entries_[index].number == number && number != 0 ? &entries_[index] : nullptr;
   }
-  // Including free ones.
+  // Returns all entries, including free ones.
   std::vector<QpEntry>& entries() { return entries_; }
 
  private:
@@ -87,10 +87,10 @@ class QpTable {
 
 enum class Life : uint8_t { kAlive, kKilled, kClosed };
 
-// DeviceState: what the World knows of one device. It stays when the device is closed, so that whoever still names
-// it finds out that it is gone.
+// DeviceState: what the World knows of one device. It stays when the device is closed, so that those who still name the
+// device learn that it is gone.
 struct DeviceState {
-  uint32_t index = 0;  // in the World, also what the address says
+  uint32_t index = 0;  // in the World; the address has it, too
   NodeId node = kNoNode;
   uint32_t incarnation = 0;
   Life life = Life::kAlive;
@@ -102,19 +102,19 @@ struct DeviceState {
 
   // ---- its NIC
   int64_t send_free_ns = 0;        // when the next verb can leave
-  int64_t serve_free_ns = 0;       // when the next one can be served
-  int64_t stalled_until_ns = 0;    // doorbells
+  int64_t serve_free_ns = 0;       // when the next verb can be served
+  int64_t stalled_until_ns = 0;    // for doorbells
   std::vector<int64_t> word_free;  // when the next atomic on a word can be served; by hash, made when first used
   uint64_t unpolled = 0;           // completions in its CQs
-  std::optional<Chaos> chaos;      // of the verbs that it posts; none: the World's
+  std::optional<Chaos> chaos;      // for the verbs that it posts; none: the World's
   int64_t control_ns = 0;          // modelled time of its control path calls
 
   // ---- its death
-  uint64_t verbs_left = 0;  // counts down to it; 0: not planned
+  uint64_t verbs_left = 0;  // verbs until it dies; 0: not planned
   bool dies_before = false;
   int64_t dies_linger_ns = 0;
   int64_t linger_until_ns = 0;
-  uint64_t zombies = 0;  // of `orphans`: may still execute
+  uint64_t zombies = 0;  // verbs in `orphans` that may still execute
   std::vector<std::unique_ptr<SendQueue>> orphans;
 };
 

@@ -8,7 +8,7 @@
 namespace krcore::rnic::sim {
 namespace {
 
-constexpr int64_t kLocalErrorNs = 100;  // until the own NIC reports a WR that it refuses
+constexpr int64_t kLocalErrorNs = 100;  // until the sender's own NIC reports a WR that it refuses
 
 }  // namespace
 
@@ -40,7 +40,7 @@ bool Engine::Step() {
     return true;
   }
   if (verb.done) return true;
-  if (now_ns_ < verb.due_ns) {  // put off meanwhile
+  if (now_ns_ < verb.due_ns) {  // delayed meanwhile
     events_.Add(verb.due_ns, event.kind(), verb.id, verb.generation);
     return true;
   }
@@ -123,12 +123,12 @@ void Engine::Post(SendQueue& queue, const SendWr& wr, uint64_t position) {
   LaunchWaiting(queue);
 }
 
-// Everything that no fence holds back leaves.
+// Lets every verb leave that no fence holds back.
 void Engine::LaunchWaiting(SendQueue& queue) {
   while (queue.waiting != kNoVerb && !queue.failed_locally) {
     Verb& verb = verbs_[queue.waiting];
     if (verb.fence_after > queue.completed) {
-      // Answers of unsignaled verbs are looked at only when something waits for them.
+      // Answers to unsignaled verbs are looked at only when something waits for them.
       Verb& first = verbs_[queue.posted.head];
       if (first.answered && !first.response_expected) ExpectResponse(first, first.response_ns);
       return;
@@ -236,12 +236,12 @@ void Engine::Finish(Verb& verb, WcStatus status) {
     Release(verb);
     return;
   }
-  if (queue.type == QpType::kUd || verb.fate != Fate::kNormal) return;  // the answer is under way, or never comes
+  if (queue.type == QpType::kUd || verb.fate != Fate::kNormal) return;  // the answer is on its way, or never comes
   const int64_t silence_ns = status == WcStatus::kRetryExceeded ? cost_.retry_timeout_ns : 0;
   verb.response_ns =
       now_ns_ + cost_.one_way_ns + (verb.IsRead() ? TransferNs(verb.length) : 0) + silence_ns + verb.response_delay_ns;
   verb.answered = true;
-  // An unsignaled success is noticed with the next that is not, unless that was answered already.
+  // An unsignaled success is noticed with the next verb that is signaled or fails, unless that was answered already.
   if ((verb.flags & kSignaled) != 0 || status != WcStatus::kSuccess || queue.waiting != kNoVerb || queue.answer_missed)
     ExpectResponse(verb, verb.response_ns);
 }
@@ -314,7 +314,7 @@ void Engine::Drop(SendQueue& queue) {
   queue.failed_locally = queue.answer_missed = false;
 }
 
-// ---- what goes wrong: delays, broken queues, and what dead processes leave on the wire
+// ---- faults: delays, broken queues, and what dead processes leave on the wire
 
 int64_t Engine::LogUniform(int64_t most) {
   if (most <= 1) return 1;
@@ -378,7 +378,7 @@ void Engine::Orphan(SendQueue& queue, int64_t until_ns) {
       for (VerbId id = list->head; id != kNoVerb; id = verbs_[id].next_in_flow) {
         Verb& verb = verbs_[id];
         ++queue.device->zombies;
-        // Half of them keep their time, the others are anywhere on the way.
+        // Half of the verbs keep their time, the others may be anywhere on the way.
         if ((random_() & 1) == 0 || until_ns <= now_ns_) continue;
         const auto span = static_cast<uint64_t>(until_ns - now_ns_);
         verb.due_ns = std::max(verb.due_ns, now_ns_ + static_cast<int64_t>(random_() % span));

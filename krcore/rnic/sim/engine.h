@@ -1,4 +1,4 @@
-// The engine: a queue of events by time, and every verb's way through it.
+// The engine: a queue of events ordered by time, and the way of every verb through it.
 #ifndef KRCORE_RNIC_SIM_ENGINE_H_
 #define KRCORE_RNIC_SIM_ENGINE_H_
 
@@ -17,25 +17,25 @@
 
 namespace krcore::rnic::sim {
 
-// EventQueue: a heap of small plain events by time, and at one time in the order in which they were added.
+// EventQueue: a heap of small plain events, ordered by time and, at the same time, by when they were added.
 enum class EventKind : uint8_t {
-  kArrive,   // a verb reaches its target, which may have to let others go first
-  kExecute,  // the target's NIC has come to it
+  kArrive,   // a verb reaches its target, where others may have to go first
+  kExecute,  // the target's NIC starts on it
   kStep,     // the next part of a torn verb
   kRespond,  // its answer reaches the initiator
-  kFenced,   // a dead device's verbs are at an end
+  kFenced,   // a dead device's verbs have ended
 };
 
 struct Event {
   int64_t at_ns;
   uint64_t order_and_kind;
   uint32_t subject;     // verb, or device for kFenced
-  uint32_t generation;  // of the verb: an event of one that is gone is void
+  uint32_t generation;  // of the verb: an event for a verb that is gone is void
   EventKind kind() const { return static_cast<EventKind>(order_and_kind & 0xff); }
 };
 static_assert(sizeof(Event) == 24);
 
-// Four children a node: half as deep as a binary heap, and a node's children share a cache line or two.
+// Four children per node: half as deep as a binary heap, and a node's children share a cache line or two.
 class EventQueue {
  public:
   bool empty() const { return heap_.empty(); }
@@ -84,12 +84,12 @@ class EventQueue {
   uint64_t next_order_ = 0;
 };
 
-// Engine: time, and every verb's way through it. A verb is posted, leaves, arrives, waits for its turn in its flow and
-// for the target's NIC, executes (there the target's memory changes, perhaps in several steps), and is answered.
+// Engine: time, and the way of every verb. A verb is posted, leaves, arrives, waits for its turn in its flow and for
+// the target's NIC, executes (this changes the target's memory, perhaps in several steps), and is answered.
 //
 //   post --fence?--> Launch --kArrive--> TryExecute --kExecute?--> Execute --kStep?--> Finish --kRespond--> Complete
 //
-// engine.cc has the way and what goes wrong, execute.cc what happens at the target.
+// engine.cc has this way and the faults, execute.cc what happens at the target.
 class Engine {
  public:
   Engine(const CostModel& costs, const Chaos& chaos, uint64_t seed) : cost_(costs), chaos_(chaos), random_(seed) {}
@@ -104,18 +104,18 @@ class Engine {
   // ---- verbs (engine.cc)
   // `position` counts the WRs of the queue since its last reset, from 1.
   void Post(SendQueue& queue, const SendWr& wr, uint64_t position);
-  // Completes all that is outstanding as flushed. What has left may still execute.
+  // Completes everything outstanding as flushed. Verbs that have left may still execute.
   void Flush(SendQueue& queue);
-  // Drops all, told or not: afterwards nothing of the queue executes.
+  // Drops all verbs, completed or not: afterwards nothing of the queue executes.
   void Drop(SendQueue& queue);
 
   // ---- faults
-  // The owner of `queue` is dead: what has left lingers until `until_ns`, the buffers are not used any more.
+  // The owner of `queue` is dead: verbs that have left linger until `until_ns`, and the buffers are not used any more.
   void Orphan(SendQueue& queue, int64_t until_ns);
   void ScheduleFence(const DeviceState& device, int64_t at_ns) {
     events_.Add(at_ns, EventKind::kFenced, device.index, 0);
   }
-  // Drops what a dead device left.
+  // Drops the verbs that a dead device left.
   void Fence(DeviceState& device);
   // Breaks the queue at its first verb to `peer` that has not been answered, if there is one.
   void Break(SendQueue& queue, const DeviceState* peer);
@@ -127,7 +127,7 @@ class Engine {
     device.ready_listed = true;
     ready_.push_back(&device);
   }
-  // A device that has had completions since it was last returned here; null: none.
+  // Returns a device that has had completions since it was last returned here; null: none.
   DeviceState* TakeReady();
 
   const CostModel& cost() const { return cost_; }
@@ -149,7 +149,7 @@ class Engine {
   void Arrive(Verb& verb);
   void TryExecute(SendQueue& queue, uint32_t flow);
   void Finish(Verb& verb, WcStatus status);
-  // Takes it out of its flow, whose next it is.
+  // Takes the verb, whose turn it is, out of its flow.
   void Leave(Verb& verb);
   void DropList(VerbList<&Verb::next_in_flow>* list);
   void Deliver(SendQueue& queue);
@@ -159,7 +159,7 @@ class Engine {
     if (verb.done && verb.completed) verbs_.Give(verb);
   }
   // ---- execute.cc
-  // True when it is done.
+  // Returns true when the verb is done.
   bool Begin(Verb& verb);
   bool Execute(Verb& verb);
   bool ExecuteStep(Verb& verb);
@@ -170,16 +170,16 @@ class Engine {
   int64_t ReserveTarget(const Verb& verb);
   std::span<const std::byte> Gathered(const Verb& verb);
   void Trace(const Verb& verb, const MrEntry* mr, uint64_t word);
-  // ---- what goes wrong
+  // ---- faults
   void DrawFaults(Verb& verb, int64_t leave_ns, int64_t* arrive_ns);
   void DrawFate(Verb& verb, int64_t fails_ns);
-  // Its buffers are about to be given back or are gone.
+  // The verb's buffers are about to be given back or are gone.
   void Detach(Verb& verb);
 
   bool Chance(double probability) {
     return probability > 0 && static_cast<double>(random_() >> 11) * 0x1p-53 < probability;
   }
-  // 1 to `most`, short and long equally frequent.
+  // Returns 1 to `most`; short and long values are equally frequent.
   int64_t LogUniform(int64_t most);
   int64_t TransferNs(uint64_t bytes) const { return static_cast<int64_t>(bytes) * cost_.ns_per_kib / 1024; }
   int64_t PayloadOutNs(const Verb& verb) const { return verb.IsRead() ? 0 : TransferNs(verb.length); }

@@ -1,4 +1,4 @@
-// What a verb does at its target, and what it is refused for.
+// What a verb does at its target, and why it may be refused.
 #include <algorithm>
 #include <bit>
 #include <cstddef>
@@ -13,14 +13,14 @@ namespace krcore::rnic::sim {
 namespace {
 
 // Copies a part of a READ's or WRITE's words: each aligned word of the remote side belongs to one of up to four steps,
-// drawn from a seed, so that nothing need be remembered between steps.
+// drawn from a seed, so that nothing has to be remembered between steps.
 struct WordStep {
   uint64_t seed = 0;
   uint8_t steps = 1;
   uint8_t step = 0;  // 0 to steps - 1
 };
 
-constexpr size_t kWordsPerGroup = 64;  // whose steps are drawn together
+constexpr size_t kWordsPerGroup = 64;  // the words whose steps are drawn together
 
 uint64_t Mix(uint64_t x) {  // splitmix64
   x += 0x9e3779b97f4a7c15;
@@ -29,8 +29,8 @@ uint64_t Mix(uint64_t x) {  // splitmix64
   return x ^ (x >> 31);
 }
 
-// The words of a group that belong to the step, as bits. Each word draws two bits; what is beyond the last step goes
-// to the last.
+// Returns the words of a group that belong to the step, as bits. Each word draws two bits; values beyond the last step
+// belong to the last one.
 uint64_t WordsOf(const WordStep& part, uint64_t group) {
   const uint64_t low = Mix(part.seed ^ (2 * group)), high = Mix(part.seed ^ (2 * group + 1));
   switch (part.steps) {
@@ -40,13 +40,13 @@ uint64_t WordsOf(const WordStep& part, uint64_t group) {
   }
 }
 
-// `remote` decides where words begin, whichever side it is on.
+// `remote` decides where words begin, whether it is the source or the destination.
 void CopyWords(std::byte* to, const std::byte* from, size_t length, uint64_t remote, const WordStep& part) {
   if (part.steps == 1) {
     std::memcpy(to, from, length);
     return;
   }
-  // Word w covers [begin(w), begin(w + 1)), the first and the last perhaps less than 8 bytes.
+  // Word w covers [begin(w), begin(w + 1)); the first and last may be shorter than 8 bytes.
   const size_t first = 8 - (remote & 7);
   const auto begin = [&](size_t word) { return word == 0 ? 0 : std::min(length, first + 8 * (word - 1)); };
   const size_t words = length <= first ? 1 : 1 + (length - first + 7) / 8;
@@ -66,7 +66,7 @@ void CopyWords(std::byte* to, const std::byte* from, size_t length, uint64_t rem
   }
 }
 
-constexpr size_t kAtomicWords = 1024;  // words whose last atomic a NIC is modelled to remember, by hash
+constexpr size_t kAtomicWords = 1024;  // the model: a NIC remembers the last atomic of this many words, by hash
 
 std::byte* Pointer(uint64_t address) { return reinterpret_cast<std::byte*>(address); }
 
@@ -120,7 +120,7 @@ WcStatus Engine::FindRemote(const Verb& verb, const QpEntry& entry, const MrEntr
   return WcStatus::kSuccess;
 }
 
-// When the target's NIC comes to this verb, which is its turn.
+// Returns when the target's NIC starts on this verb, whose turn it is.
 int64_t Engine::ReserveTarget(const Verb& verb) {
   DeviceState& target = *verb.target;
   int64_t at_ns = std::max(now_ns_, target.serve_free_ns);
@@ -131,7 +131,7 @@ int64_t Engine::ReserveTarget(const Verb& verb) {
       int64_t& free_ns = target.word_free[(word >> 32) % kAtomicWords];
       const int64_t executes_ns = std::max(at_ns, free_ns);
       free_ns = executes_ns + cost_.atomic_gap_ns;
-      target.serve_free_ns = at_ns + cost_.verb_gap_ns;  // others need not wait for the word
+      target.serve_free_ns = at_ns + cost_.verb_gap_ns;  // other verbs need not wait for the word
       return executes_ns;
     }
   }
@@ -159,7 +159,7 @@ bool Engine::Execute(Verb& verb) {
     ++stats_.torn;
     verb.steps = static_cast<uint8_t>(2 + random_() % 3);
     verb.tear_seed = random_();
-    // Its words are copied one by one, so it needs its bytes in one piece. A READ collects them in its payload.
+    // The words are copied one by one, so the bytes must be in one piece. A READ collects them in its payload.
     if (!verb.owns_payload && verb.num_sge != 1) {
       if (verb.IsRead()) {
         verb.payload.resize(verb.length);
@@ -173,13 +173,13 @@ bool Engine::Execute(Verb& verb) {
   return ExecuteStep(verb);
 }
 
-// Everything is looked up again in each step: it may have gone since the last.
+// Each step looks everything up again, because it may have gone since the last step.
 bool Engine::ExecuteStep(Verb& verb) {
   QpEntry* entry = nullptr;
   const MrEntry* mr = nullptr;
   WcStatus status = FindTarget(verb, &entry);
   if (status == WcStatus::kSuccess) status = FindRemote(verb, *entry, &mr);
-  // A process that is dead or has been told that the verb failed no longer has the buffers.
+  // A process that is dead, or has been told that the verb failed, no longer has the buffers.
   const bool buffers = !verb.completed;
   if (status == WcStatus::kSuccess && buffers) status = CheckLocal(verb);
   if (status != WcStatus::kSuccess) {

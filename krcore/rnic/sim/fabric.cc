@@ -13,8 +13,8 @@ namespace krcore::rnic::sim {
 namespace {
 
 constexpr uint32_t kNearSpins = 200;
-constexpr int64_t kNearNs = 10'000;  // how far a wait that has just begun may move the time at once
-constexpr int64_t kFarNs = 50'000;   // and one that has lasted, as the real clock sleeps then
+constexpr int64_t kNearNs = 10'000;  // how far a wait that has just begun may move the time in one step
+constexpr int64_t kFarNs = 50'000;   // and a wait that has lasted; the real clock then sleeps as long
 
 constexpr size_t kRecordNameBytes = 15;
 constexpr size_t kRecordValueBytes = 112;
@@ -62,7 +62,7 @@ Fabric::~Fabric() {
     std::fprintf(stderr, "sim: World '%s' ends before %u of its devices\n", name_.c_str(), open_devices_);
     std::abort();
   }
-  // Verbs name queues, so what the dead left goes while the engine is whole.
+  // Verbs refer to queues, so what the dead left is dropped while the engine is whole.
   for (const auto& device : engine_.devices()) engine_.Fence(*device);
   Worlds& worlds = AllWorlds();
   const std::lock_guard lock(worlds.mutex);
@@ -92,7 +92,7 @@ Result<DeviceState*> Fabric::Join(NodeId wanted) {
     return Status(StatusCode::kExists,
                   "node id " + std::to_string(wanted) + " of fabric " + name_ + " is held by a living device");
   }
-  // Ids of the recently dead stay unused for a while, in a bounded range all the same: each that ever published itself
+  // Ids of the recently dead stay unused for a while, but within a bounded range: each id that ever published itself
   // keeps a place in the metadata server's table.
   const uint32_t range = std::max(kDynamicNodes, 2 * open_devices_);
   while (wanted == kNoNode) {
@@ -155,7 +155,7 @@ PeerState Fabric::Query(const DeviceAddress& address) {
   DeviceState* const device = FindByAddress(address);
   if (device == nullptr || device->life == Life::kClosed) return PeerState::kDead;
   if (device->life == Life::kAlive) return PeerState::kAlive;
-  // Whether the fabric knows already is chance. Once it says so, nothing is left.
+  // Chance decides whether the fabric already knows. Once it says so, nothing is left.
   if (device->zombies != 0 && engine_.now_ns() < device->linger_until_ns && engine_.random()() % 4 != 0)
     return PeerState::kUnreachable;
   engine_.Fence(*device);

@@ -22,11 +22,11 @@ class Pages;
 
 struct NamedMemory {
   std::shared_ptr<Pages> pages;
-  const DeviceState* holder = nullptr;  // who allocated or adopted it last
+  const DeviceState* holder = nullptr;  // the device that allocated or adopted it last
 };
 
-// Virtual time. Whoever waits moves it: to the next event, if that is near, else by a little, so that a wait for
-// something that never comes ends at its deadline.
+// Virtual time. A wait moves it: to the next event if that is near, otherwise by a little, so that a wait for something
+// that never comes ends at its deadline.
 class SimClock final : public Clock {
  public:
   explicit SimClock(Engine* engine) : engine_(engine) {}
@@ -43,7 +43,7 @@ class Fabric {
   ~Fabric();
   Fabric(const Fabric&) = delete;
   Fabric& operator=(const Fabric&) = delete;
-  // Null: there is no World of that name.
+  // Returns null if there is no World of that name.
   static Fabric* Find(const std::string& name);
 
   Engine& engine() { return engine_; }
@@ -53,9 +53,9 @@ class Fabric {
   Result<DeviceState*> Join(NodeId wanted);
   void Leave(DeviceState& device);
   void Kill(DeviceState& device, int64_t linger_ns);
-  // The last holder of the id, whatever became of it; null: there was none.
+  // Returns the last holder of the id, whatever happened to it; null: there was none.
   DeviceState* LastHolder(NodeId node) const;
-  // Null: nobody, or gone.
+  // Returns null if nobody has this address, or the device is gone.
   DeviceState* FindAlive(const DeviceAddress& address);
   PeerState Query(const DeviceAddress& address);
   PeerState Query(uint32_t incarnation);
@@ -64,7 +64,7 @@ class Fabric {
   // kUnavailable: the device was killed.
   Status CheckAlive(const DeviceState& device) const;
 
-  // ---- questions. False: that one is not answered, and its deadline, or as long as anybody waits, has passed.
+  // ---- questions. False: there is no answer, and the deadline, or the longest that anybody waits, has passed.
   bool Answers(Deadline deadline);
   void LeaveUnanswered(bool unanswered) { unanswered_ = unanswered; }
 
@@ -89,7 +89,7 @@ class Fabric {
   const std::string name_;
   Engine engine_;
   SimClock clock_;
-  std::unordered_map<NodeId, DeviceState*> holders_;  // looked up only: its order must not matter
+  std::unordered_map<NodeId, DeviceState*> holders_;  // used for lookup only: its order must not matter
   NodeId next_node_ = kFirstDynamicNode;
   uint32_t open_devices_ = 0;
   bool unanswered_ = false;

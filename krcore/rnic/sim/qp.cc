@@ -23,7 +23,7 @@ size_t SimCq::Poll(std::span<Completion> out) {
   return count;
 }
 
-// True if there is something to poll now.
+// Returns true if there is something to poll now.
 bool SimCq::Nudge() {
   if (engine_->stats().events != seen_events_ || engine_->now_ns() != seen_ns_) {
     seen_events_ = engine_->stats().events;
@@ -102,7 +102,7 @@ WcStatus Receiver::Deliver(const Message& message, bool* broken) {
   }
   const bool fits = message.bytes.empty() ? room >= needed || message.opcode == Opcode::kWriteImm
                                           : room >= needed && message.bytes.size() <= options_.max_bytes;
-  // One sender's mistake must not break a queue that everybody may send to: the receive stays for the next.
+  // One sender's mistake must not break a queue that everybody may send to: the receive stays for the next message.
   if (datagram && allowed && !fits) return WcStatus::kRemoteInvalidRequest;
   const Posted recv = next;
   posted_.pop_front();
@@ -319,7 +319,7 @@ Status SimQp::PostSend(std::span<const SendWr> wrs, size_t* bad_index) {
       if (bad_index != nullptr) *bad_index = i;
       return refused;
     }
-    // Whoever is killed here has accepted what was posted before, and completes the rest as flushed.
+    // A process that is killed here has had the earlier WRs accepted, and completes the rest as flushed.
     const bool dies = state_ == QpState::kRts && device_->verbs_left != 0 && --device_->verbs_left == 0;
     if (dies && device_->dies_before) fabric_->Kill(*device_, device_->dies_linger_ns);
     ++counters_.posted;

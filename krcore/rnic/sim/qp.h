@@ -1,4 +1,4 @@
-// Queue pairs, and the completion and receive queues that they fill and empty.
+// Queue pairs, and the completion and receive queues that they use.
 #ifndef KRCORE_RNIC_SIM_QP_H_
 #define KRCORE_RNIC_SIM_QP_H_
 
@@ -16,7 +16,7 @@
 
 namespace krcore::rnic::sim {
 
-// How far a send queue has come. Slots [freed, posted) are taken.
+// The progress of a send queue. Slots [freed, posted) are taken.
 struct SendCounters {
   uint64_t posted = 0;
   uint64_t freed = 0;
@@ -30,9 +30,9 @@ class SimCq final : public Cq {
   size_t Poll(std::span<Completion> out) override;
   bool overrun() const override { return overrun_; }
 
-  // Of a send queue: polling it frees the queue's slots up to `position`. Of a receive: counters is null.
+  // For a send queue: polling the completion frees the queue's slots up to `position`. For a receive: counters is null.
   void Push(const Completion& completion, SendCounters* counters, uint64_t position);
-  // Drops what a destroyed queue left, as verbs do.
+  // Drops what a destroyed queue left, as verbs providers do.
   void Forget(uint32_t qp_num, const SendCounters* counters);
 
  private:
@@ -41,8 +41,8 @@ class SimCq final : public Cq {
     SendCounters* counters;
     uint64_t position;
   };
-  // Polls in a row that find nothing while nothing happens in the World. Whoever spins on a Cq alone would spin for
-  // ever, so at this many the next event is executed.
+  // Polls in a row that find nothing while nothing happens in the World. A loop that only polls a Cq would never end,
+  // so after this many the next event is executed.
   static constexpr uint32_t kIdlePolls = 4096;
 
   Entry& at(uint64_t position) { return ring_[position & (ring_.size() - 1)]; }
@@ -52,7 +52,7 @@ class SimCq final : public Cq {
   Engine* const engine_;
   DeviceState* const device_;
   const uint32_t depth_;
-  std::vector<Entry> ring_;  // a power of two
+  std::vector<Entry> ring_;  // its size is a power of two
   uint64_t head_ = 0, tail_ = 0;
   bool overrun_ = false;
   uint32_t idle_polls_ = 0;
@@ -60,7 +60,7 @@ class SimCq final : public Cq {
   int64_t seen_ns_ = 0;
 };
 
-// [sge.addr, sge.addr + length) lies in an MR of `pd`, which may be written if `written`.
+// Whether [sge.addr, sge.addr + length) lies in an MR of `pd`, with local write right if `written`.
 bool LocalRange(const DeviceState& device, uint32_t pd, const Sge& sge, bool written);
 
 struct Message {
@@ -89,11 +89,11 @@ class Receiver {
   // kQueueFull, kInvalidArgument.
   Status Post(std::span<const RecvWr> wrs, size_t* bad_index);
   bool empty() const { return posted_.empty(); }
-  // kSuccess, or what the sender is told. `*broken`: the receive itself failed, which breaks an RC queue.
+  // Returns kSuccess, or what the sender is told. `*broken`: the receive itself failed, which breaks an RC queue.
   WcStatus Deliver(const Message& message, bool* broken);
   // Completes every receive as flushed.
   void Flush();
-  // Drops all.
+  // Drops all receives.
   void Reset();
 
  private:
@@ -127,7 +127,7 @@ class SimQp final : public Qp, private SendQueueOwner {
 
   // A receive failed, which breaks the Qp.
   void ReceiveFailed() { (void)ToErr(); }
-  // The process that owns it was killed: the caller sees everything flushed, what has left lingers until `until_ns`.
+  // Its process was killed: the caller sees everything flushed; verbs that have left linger until `until_ns`.
   std::unique_ptr<SendQueue> Die(int64_t until_ns);
   SendQueue& send_queue() { return *queue_; }
 
@@ -147,9 +147,9 @@ class SimQp final : public Qp, private SendQueueOwner {
   QpState state_ = QpState::kReset;
   SendCounters counters_;
   std::unique_ptr<SendQueue> queue_;    // null: the process is dead
-  uint64_t last_write_ = 0;             // or atomic or message: counters_.posted with it
+  uint64_t last_write_ = 0;             // counters_.posted at the last WRITE, atomic or message
   bool doubtful_ = false;               // one of them had not completed when the queue broke
-  int64_t reset_due_ns_ = 0;            // when the reset that has begun may end; 0: none has
+  int64_t reset_due_ns_ = 0;            // when the reset in progress may end; 0: none has begun
   std::unique_ptr<Receiver> receiver_;  // null: the queue receives nothing
 };
 

@@ -1,4 +1,4 @@
-// Verb: one posted WR on its way, and the pool that verbs come from, so that nothing is allocated in the steady state.
+// Verb: one posted WR on its way, and the pool of verbs, which makes allocation unnecessary in the steady state.
 #ifndef KRCORE_RNIC_SIM_VERB_H_
 #define KRCORE_RNIC_SIM_VERB_H_
 
@@ -19,11 +19,11 @@ struct DeviceState;
 using VerbId = uint32_t;
 inline constexpr VerbId kNoVerb = ~VerbId{0};
 
-// What becomes of a verb that breaks its queue.
+// What happens to a verb that breaks its queue.
 enum class Fate : uint8_t {
   kNormal,
-  kAnswerLost,   // it executes, the initiator never learns it
-  kRequestLost,  // it does not, nor does what follows it to that peer
+  kAnswerLost,   // it executes, but the initiator never learns that
+  kRequestLost,  // neither it nor the verbs that follow it to that peer execute
   kLate,         // it fails first and executes afterwards, unless the QP is reset before
 };
 
@@ -54,13 +54,13 @@ struct Verb {
   SendQueue* queue;
   DeviceState* target;
   uint64_t position;     // in its queue, from 1
-  uint64_t fence_after;  // kFence: the position that must have completed before
+  uint64_t fence_after;  // kFence: the position that must have completed first
   uint32_t flow;
   uint32_t others_before;  // READ: WRITEs, SENDs and atomics of its flow before it
   VerbId next_in_queue, next_in_flow;
 
-  // ---- how far it is
-  int64_t due_ns;       // its next event of execution is void before
+  // ---- its progress
+  int64_t due_ns;       // events of its execution before this time are void
   int64_t response_ns;  // valid once answered
   int64_t response_delay_ns;
   uint64_t tear_seed;
@@ -68,14 +68,14 @@ struct Verb {
   Fate fate;
   bool owns_payload;
   bool launched;           // on the wire: in its flow's list until it is done
-  bool arrived;            // its turn comes when those before it are done
+  bool arrived;            // its turn comes when earlier verbs are done
   bool running;            // waits for the target's NIC, or is half done
   bool started;            // the target's NIC has taken it
   bool done;               // executed, refused or dropped
   bool answered;           // response_ns is known
   bool response_expected;  // by an event
   bool responded;
-  bool completed;  // the initiator has been told; the buffers are its own again
+  bool completed;  // the initiator has been told and has the buffers back
   uint8_t steps, step;
 
   bool IsRead() const { return opcode == Opcode::kRead; }
@@ -89,7 +89,7 @@ struct Verb {
   std::span<Sge> sges() { return {num_sge <= kFewSges ? few_sges.data() : many_sges.data(), size_t{num_sge}}; }
 };
 
-// A queue of verbs through one of their links.
+// A list of verbs through one of their links.
 template <VerbId Verb::*kNext>
 struct VerbList {
   VerbId head = kNoVerb, tail = kNoVerb;
@@ -100,7 +100,7 @@ class VerbPool {
  public:
   Verb& operator[](VerbId id) { return chunks_[id / kChunk][id % kChunk]; }
 
-  // Its vectors keep their capacity; everything else is to be assigned.
+  // Returns a verb whose vectors keep their capacity; everything else must be assigned.
   Verb& Take() {
     if (free_.empty()) Grow();
     Verb& verb = (*this)[free_.back()];
@@ -147,26 +147,26 @@ class VerbPool {
   std::vector<VerbId> free_;
 };
 
-// SendQueue: the verbs of one Qp that are under way, in two orders: that of posting, in which they complete, and one
-// for each peer (flow), in which they execute. It outlives its Qp when the process that owned it is killed.
+// SendQueue: the verbs of one Qp that are in flight, in two orders: posting order, in which they complete, and one
+// order for each peer (flow), in which they execute. It outlives its Qp if the process that owns it is killed.
 
-// Whom a SendQueue tells.
+// Receives the results of a SendQueue.
 class SendQueueOwner {
  public:
   virtual ~SendQueueOwner() = default;
-  // In posting order. An unsignaled success is not told.
+  // Called in posting order, but not for an unsignaled success.
   virtual void SendCompleted(const Verb& verb, WcStatus status) = 0;
-  // A verb failed, and this was told already; the rest is flushed when this returns.
+  // A verb failed, which has been reported already; the rest is flushed when this returns.
   virtual void SendFailed() = 0;
 };
 
-// What one SendQueue has under way to one peer. Either list is executed from its head only. A READ waits for every
-// earlier verb of the flow, the others wait for each other only: that is all the order there is.
+// What one SendQueue has in flight to one peer. Each list is executed from its head only. A READ waits for every
+// earlier verb of the flow, the others wait only for each other: there is no other order.
 struct Flow {
   DeviceState* target = nullptr;
   VerbList<&Verb::next_in_flow> reads, others;
   uint32_t others_sent = 0, others_done = 0;
-  uint64_t stopped_after = UINT64_MAX;  // position of one that failed or was lost: nothing behind it executes
+  uint64_t stopped_after = UINT64_MAX;  // position of a verb that failed or was lost: nothing after it executes
 };
 
 class SendQueue {
@@ -186,16 +186,16 @@ class SendQueue {
   SendQueueOwner* owner;  // null: its process is dead
   const QpType type;
   const uint32_t number, pd;
-  // RC: whom it is connected to.
+  // RC: the connected Qp.
   DeviceState* peer = nullptr;
   uint32_t peer_number = 0;
 
   VerbList<&Verb::next_in_queue> posted;  // not completed yet
-  VerbId waiting = kNoVerb;               // the first of them that has not left: a fence holds it back
+  VerbId waiting = kNoVerb;               // the first of these that has not left: a fence holds it back
   uint64_t completed = 0;                 // position of the last that completed
   uint64_t last_fenceable = 0;            // position of the last READ or atomic
   bool failed_locally = false;            // nothing leaves any more
-  bool answer_missed = false;             // one was answered before those posted earlier
+  bool answer_missed = false;             // a verb was answered before earlier ones
   std::vector<Flow> flows;
 };
 

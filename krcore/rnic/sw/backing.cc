@@ -19,7 +19,7 @@
 
 namespace krcore::rnic::sw {
 
-// The Backing of named fabrics: files in /dev/shm, life by open-file-description locks on the control file
+// The Backing of named fabrics: files in /dev/shm. Life is shown by open-file-description locks on the control file
 // (byte 0: admin; byte 1 + i: device slot i), which the kernel drops when their process ends, however it ends.
 
 namespace {
@@ -70,7 +70,7 @@ class ShmBacking final : public Backing {
   Result<std::shared_ptr<Mapping>> Open(const std::string& suffix) override {
     auto fd = OpenShmFile(prefix_ + suffix, 0);
     if (!fd.ok()) return fd.status();
-    // Opened before this is asked: while the fabric has its name, nobody else begins one whose memory is named alike.
+    // The file is already open: while the fabric has its name, nobody else creates one whose memory has the same names.
     if (!HasIncarnation(suffix) && !NamesAreOurs())
       return Status(StatusCode::kNotFound, "segment " + suffix + " is of another fabric");
     return MapWhole(suffix, fd->get());
@@ -106,7 +106,7 @@ class ShmBacking final : public Backing {
   }
 
   void Remove(const std::string& suffix) override {
-    if (HasIncarnation(suffix)) {  // no other device, of this fabric or another, has such a name
+    if (HasIncarnation(suffix)) {  // no other device, of this fabric or another one, has such a name
       RemoveShm(prefix_ + suffix);
     } else {
       const NamesLock names;
@@ -122,7 +122,7 @@ class ShmBacking final : public Backing {
     const NamesLock names;
     KRCORE_RETURN_IF_ERROR(names.status());
     if (!NamesAreOurs()) return NameGone();
-    // A device's first segment is claimed for all of its unnamed ones.
+    // The claim on a device's first segment covers all its unnamed ones.
     const auto fd =
         OpenShmFile(prefix_ + (HasIncarnation(suffix) ? suffix.substr(0, suffix.find('.')) + ".0" : suffix), 0);
     struct flock lock = LockOf(F_WRLCK, kClaimByte);
@@ -196,15 +196,15 @@ class ShmBacking final : public Backing {
 
   bool HeldByOther(uint32_t index) override {
     struct flock lock = LockOf(F_WRLCK, ByteOf(index));
-    // Where the kernel does not answer, say "alive": a false death would be worse than a late one.
+    // If the kernel does not answer, say "alive": a false death would be worse than a late one.
     return fcntl(fd_, F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
   }
 
-  // Whether the fabric's names mean this fabric: its control file is what has that file's name.
+  // Whether the fabric's names mean this fabric, that is, whether the file of that name is its control file.
   bool NamesAreOurs() const { return IsNameOf(prefix_ + kControlSuffix, fd_); }
 
  private:
-  // "d<index>-<incarnation>.<serial>", as against the control file and named memory.
+  // "d<index>-<incarnation>.<serial>"; the control file and named memory have other names.
   static bool HasIncarnation(const std::string& suffix) { return suffix.find('.') != std::string::npos; }
 
   Status NameGone() const {
@@ -274,7 +274,7 @@ Result<FileDescriptor> OpenControl(const std::string& fabric, bool create) {
   return OpenShmFile(FabricPrefix(fabric) + kControlSuffix, O_CREAT);
 }
 
-// Maps the control segment; makes it where it is new or its maker died before it was complete. Admin lock held.
+// Maps the control segment; initializes it if it is new or its maker died before it was complete. Admin lock held.
 Status AttachControl(ShmBacking& backing, const std::string& fabric, bool create) {
   auto length = ShmLength(backing.fd());
   if (!length.ok()) return length.status();
@@ -286,8 +286,8 @@ Status AttachControl(ShmBacking& backing, const std::string& fabric, bool create
     return NoSuchFabric(fabric);
   }
   KRCORE_RETURN_IF_ERROR(ReserveShm(backing.fd(), RoundUpToPage(sizeof(Control)), "the control segment of " + fabric));
-  // Through a description of its own: a mapping holds the description it was made from, and with it that one's
-  // locks, and forked children inherit mappings.
+  // Uses a description of its own: a mapping holds the description that it was made from, and with it its locks, and
+  // forked children inherit mappings.
   auto again = OpenShmFile(FabricPrefix(fabric) + kControlSuffix, 0);
   if (!again.ok()) return again.status();
   if (!backing.NamesAreOurs() || !IsNameOf(FabricPrefix(fabric) + kControlSuffix, again->get()))
@@ -310,7 +310,7 @@ Status AttachControl(ShmBacking& backing, const std::string& fabric, bool create
 }  // namespace
 
 Result<std::unique_ptr<Backing>> OpenShmBacking(const std::string& fabric, bool create) {
-  // Again and again, because the last device of the fabric may remove the file between our open and our lock.
+  // Repeats, because the last device of the fabric may remove the file between our open and our lock.
   for (;;) {
     auto opened = OpenControl(fabric, create);
     if (!opened.ok()) return opened.status() == StatusCode::kNotFound ? NoSuchFabric(fabric) : opened.status();
@@ -334,7 +334,7 @@ namespace {
 
 struct InprocFabric {
   std::mutex admin;
-  std::mutex mutex;  // of what follows; never held across anything else
+  std::mutex mutex;  // guards what follows; never held across anything else
   std::map<std::string, std::shared_ptr<Mapping>> segments;
   std::set<uint32_t> held;
   std::shared_ptr<Mapping> control;  // null: removed with its last device
@@ -344,13 +344,13 @@ struct Table {
   std::mutex mutex;
   std::map<std::string, std::shared_ptr<InprocFabric>> fabrics;
   const uint32_t generation = ForkGeneration();
-  const Table* former = nullptr;  // of the parent process: its mutexes may be held for ever
+  const Table* former = nullptr;  // the parent process's, whose mutexes may be held for ever
 };
 
-// This process's. Never destroyed: devices of static storage duration may outlive it.
+// Returns this process's table. Never destroyed: devices of static storage duration may outlive it.
 Table& TheTable() {
   static std::atomic<Table*> table{nullptr};
-  Table* current = table.load(std::memory_order_acquire);  // pairs with the release of who made it
+  Table* current = table.load(std::memory_order_acquire);  // pairs with the release of the maker
   while (current == nullptr || current->generation != ForkGeneration()) {
     auto fresh = std::make_unique<Table>();
     fresh->former = current;
@@ -384,7 +384,7 @@ class InprocBacking final : public Backing {
     return found->second;
   }
 
-  // Nobody but the fabric's devices reaches this memory, so what they agree on is enough.
+  // Only the fabric's devices reach this memory, so their agreement is enough.
   Result<std::shared_ptr<Mapping>> Adopt(const std::string& suffix) override { return Open(suffix); }
   void Disown(const std::string& /*suffix*/) override {}
 
@@ -470,7 +470,7 @@ Result<std::unique_ptr<Backing>> OpenInprocBacking(const std::string& name, bool
     auto backing = std::make_unique<InprocBacking>(name, fabric);
     KRCORE_RETURN_IF_ERROR(backing->LockAdmin());
     {
-      // Removed from the table between our look and our lock: look again.
+      // Removed from the table between our look and our lock: try again.
       const std::lock_guard lock(table.mutex);
       const auto found = table.fabrics.find(name);
       if (found == table.fabrics.end() || found->second != fabric) {

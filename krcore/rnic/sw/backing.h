@@ -1,8 +1,8 @@
-// Where a fabric's segments live and how its devices know of each other's life. Two kinds: files in /dev/shm
+// Where a fabric's segments live, and how its devices know whether others live. There are two kinds: files in /dev/shm
 // with kernel locks, shared by processes; and plain memory of this process ("inproc:").
 //
-// Thread safety: a Backing belongs to one device and may be used from several threads, but for the admin lock,
-// which is not recursive and is held through AdminLock.
+// Thread safety: a Backing belongs to one device and may be used from several threads, except for the admin lock, which
+// is not recursive and is held through AdminLock.
 #ifndef KRCORE_RNIC_SW_BACKING_H_
 #define KRCORE_RNIC_SW_BACKING_H_
 
@@ -41,37 +41,37 @@ class Backing {
 
   virtual Control& control() = 0;
 
-  // A new zeroed segment with its memory reserved, and claimed if so asked. kExists, kOutOfMemory.
+  // Makes a new zeroed segment with its memory reserved, and claimed if `claimed`. kExists, kOutOfMemory.
   virtual Result<std::shared_ptr<Mapping>> Create(const std::string& suffix, size_t length, bool claimed) = 0;
-  // An existing one, whole. kNotFound.
+  // Maps an existing segment as a whole. kNotFound.
   virtual Result<std::shared_ptr<Mapping>> Open(const std::string& suffix) = 0;
   // Opens and claims a segment that somebody left. kNotFound. kExists: a living process has claimed it.
   virtual Result<std::shared_ptr<Mapping>> Adopt(const std::string& suffix) = 0;
-  // A claim ends with Remove, Disown or this process. Until then nobody else adopts the segment or removes it, whatever
-  // has become of the fabric's files.
+  // A claim ends with Remove, Disown or this process. Until then nobody else adopts or removes the segment, whatever
+  // happens to the fabric's files.
   virtual void Disown(const std::string& suffix) = 0;
-  // Gives a claimed segment a name that nothing has. kUnavailable: the fabric's names no longer mean this one.
+  // Gives a claimed segment an unused name. kUnavailable: the fabric's names no longer mean this fabric.
   virtual Status Rename(const std::string& from, const std::string& to) = 0;
-  // Removes a segment of this device: one that it has claimed, or one whose name has the device's incarnation.
+  // Removes a segment of this device: one that it has claimed, or whose name has the device's incarnation.
   virtual void Remove(const std::string& suffix) = 0;
-  // Removes a segment that a dead device left. kExists: a living process has it. Else it cannot be told, or the
-  // fabric's names are not this one's any more. The admin lock is held.
+  // Removes a segment that a dead device left. kExists: a living process has it. Other errors: that cannot be told, or
+  // the fabric's names no longer mean this fabric. The admin lock is held.
   virtual Status RemoveLeft(const std::string& suffix) = 0;
-  // Suffixes of all segments but the control segment.
+  // Returns the suffixes of all segments except the control segment.
   virtual Result<std::vector<std::string>> List() = 0;
   // Removes the control segment itself. The admin lock is held.
   virtual void RemoveControl() = 0;
   // As Device::CheckName.
   virtual Status CheckName() = 0;
 
-  // Excludes all others who join, leave, reclaim or publish. Released by the kernel if the holder dies.
+  // Excludes everybody else who joins, leaves, reclaims or publishes. The kernel releases it if the holder dies.
   virtual Status LockAdmin() = 0;
   virtual void UnlockAdmin() = 0;
 
   // Declares this process to be the living owner of a device slot until Release or its death.
   virtual Status Hold(uint32_t index) = 0;
   virtual void Release(uint32_t index) = 0;
-  // Whether anybody but this Backing holds the slot, as the kernel knows it.
+  // Whether anybody other than this Backing holds the slot, as the kernel knows it.
   virtual bool HeldByOther(uint32_t index) = 0;
 };
 
@@ -90,8 +90,8 @@ class AdminLock {
   Status status_;
 };
 
-// Both return with the admin lock held and the control segment initialized (magic set). kNotFound without
-// `create` where there is none.
+// Both return with the admin lock held and the control segment initialized (magic set). kNotFound: there is no fabric,
+// and no `create`.
 Result<std::unique_ptr<Backing>> OpenShmBacking(const std::string& fabric, bool create);
 Result<std::unique_ptr<Backing>> OpenInprocBacking(const std::string& fabric, bool create);
 

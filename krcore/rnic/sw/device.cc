@@ -1,4 +1,4 @@
-// A device of the software RNIC and what is made from it: memory, DC targets, protection domains with their MRs.
+// A device of the software RNIC and its objects: memory, DC targets, protection domains with their MRs.
 #include <algorithm>
 #include <charconv>
 #include <memory>
@@ -55,7 +55,7 @@ struct Found {
   std::string suffix;
 };
 
-// Looks for what a predecessor of this node left under the name, whichever way it asked to keep it.
+// Looks for what a predecessor of this node left under the name, whether or not it was to be kept after a clean close.
 Result<Found> FindPredecessors(Fabric& fabric, const std::string& name, size_t length, bool keep) {
   const std::string rest = std::to_string(fabric.node()) + "-" + name;
   const std::string wanted = (keep ? kKeptPrefix : kNamedPrefix) + rest;
@@ -83,7 +83,7 @@ Result<Found> FindPredecessors(Fabric& fabric, const std::string& name, size_t l
   return Found{nullptr, wanted};
 }
 
-// By its owner's node: what is named memory of that name, kept or not.
+// Returns the node that owns named memory of that name, kept or not.
 NodeId OwnerOf(const std::string& suffix, const std::string& name) {
   if (suffix.empty() || (suffix[0] != kNamedPrefix && suffix[0] != kKeptPrefix)) return kNoNode;
   const char* const end = suffix.data() + suffix.size();
@@ -104,7 +104,7 @@ Result<std::vector<FoundMemory>> FindMemory(Fabric& fabric, const std::string& n
     FoundMemory found{OwnerOf(suffix, name), {}};
     if (found.node == kNoNode || found.node == fabric.node()) continue;
     auto mapping = fabric.backing().Open(suffix);
-    if (mapping.status() == StatusCode::kNotFound) {  // just adopted, and kept otherwise from now on
+    if (mapping.status() == StatusCode::kNotFound) {  // just adopted, and kept in the other way from now on
       suffix[0] = suffix[0] == kNamedPrefix ? kKeptPrefix : kNamedPrefix;
       mapping = fabric.backing().Open(suffix);
     }
@@ -145,7 +145,7 @@ Result<std::unique_ptr<Memory>> SwMemory::Allocate(Fabric* fabric, Tables* table
     if (options.name.empty()) {
       found.suffix = own;
     } else if (Status named = fabric->backing().Rename(own, found.suffix); !named.ok()) {
-      // Named only once it is whole: a crash above leaves an unnamed segment, which is reclaimed.
+      // It gets its name only when it is whole: a crash before leaves an unnamed segment, which is reclaimed.
       fabric->backing().Remove(own);
       return named;
     }
@@ -164,7 +164,7 @@ SwMemory::SwMemory(Fabric* fabric, Tables* tables, std::shared_ptr<Mapping> mapp
 
 SwMemory::~SwMemory() {
   if (segment_.index == kNoSegment) {
-    // Never announced, for lack of room: what a predecessor left must not suffer for that.
+    // It was never announced, for lack of room: what a predecessor left must survive that.
     adopted_ ? fabric_->backing().Disown(suffix_) : fabric_->backing().Remove(suffix_);
     return;
   }
@@ -176,7 +176,7 @@ Status SwMemory::CollapseToHugePages(size_t offset, size_t length) {
   return rnic::CollapseToHugePages(bytes_, offset, length);
 }
 
-// DC target: an entry in the device's Qp table that any initiator with the key may use.
+// DC target: an entry in the device's Qp table, open to any initiator that has the key.
 class SwDct final : public Dct {
  public:
   static Result<std::unique_ptr<Dct>> Create(SharedDevice* device, const DctAttr& attr, uint32_t pd);
@@ -202,7 +202,7 @@ Result<std::unique_ptr<Dct>> SwDct::Create(SharedDevice* device, const DctAttr& 
   if (attr.rq_depth > 0) {
     const Receiver::Options options{EntryType::kDct,    *number, pd, static_cast<SwCq*>(attr.recv_cq), attr.rq_depth,
                                     attr.max_recv_bytes};
-    // A failed receive does not break a target that everybody may send to.
+    // A failed receive does not break a target, because everybody may send to it.
     auto receiver = Receiver::Create(device, options, nullptr);
     if (!receiver.ok()) return receiver.status();
     dct->receiver_ = *std::move(receiver);

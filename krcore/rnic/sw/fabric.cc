@@ -10,7 +10,7 @@
 namespace krcore::rnic::sw {
 
 void InitControl(Control& control) {
-  // Random, so that metadata of an earlier fabric of the same name never fits a device of this one.
+  // Random, so that metadata of an earlier fabric of the same name never fits a device of this fabric.
   uint32_t first = 0;
   if (getrandom(&first, sizeof(first), 0) != sizeof(first)) first = static_cast<uint32_t>(getpid());
   control.next_incarnation = std::max(first & 0x3fff'ffff, 1U);
@@ -65,12 +65,12 @@ Status Fabric::TakeSlot(NodeId wanted) {
     return {StatusCode::kOutOfMemory,
             "fabric " + name_ + " has " + std::to_string(kMaxDevices) + " devices, its limit"};
   }
-  // A death from here on leaves at most files of an incarnation that is in no slot: Reclaim finds them.
+  // A death after this point leaves at most files of an incarnation that is in no slot; Reclaim finds them.
   const uint32_t incarnation = shared.next_incarnation++;
   if (shared.next_incarnation == 0) shared.next_incarnation = 1;
   auto segment = backing_->Create(SegmentSuffix(index, incarnation, 0), sizeof(DeviceSegment), /*claimed=*/true);
   if (!segment.ok()) return segment.status();
-  // Held before it is alive: whoever sees it alive and not held may conclude that it died.
+  // The slot is held before its word says alive: a device that is alive and not held may be taken for dead.
   if (Status held = backing_->Hold(index); !held.ok()) {
     backing_->Remove(SegmentSuffix(index, incarnation, 0));
     return held;
@@ -103,8 +103,8 @@ Result<NodeId> Fabric::ChooseNode(NodeId wanted) {
                                            std::to_string(slot->pid.load(std::memory_order_relaxed)) +
                                            "; choose another id or stop that process");
   }
-  // Not the lowest free one, so that ids of the recently dead stay unused for a while; but from a bounded range,
-  // because every id that ever published itself keeps a place in the metadata server's table.
+  // Not the lowest free id, so that ids of the recently dead stay unused for a while; but from a bounded range, because
+  // every id that ever published itself keeps a place in the metadata server's table.
   for (;;) {
     const NodeId node = shared.next_node++;
     if (shared.next_node >= kFirstDynamicNode + kDynamicNodes) shared.next_node = kFirstDynamicNode;
@@ -117,8 +117,8 @@ bool Fabric::ConfirmAlive(uint32_t index, uint32_t incarnation) {
   uint64_t alive = LifeWord(incarnation, Life::kAlive);
   if (slot.life.load(std::memory_order_acquire) != alive) return false;
   if (index == index_ && incarnation == incarnation_) return true;
-  // The slot is held from before its word says alive until after it no longer does; and a word that has left
-  // alive(incarnation) never returns to it. So held and still alive afterwards: held by that incarnation.
+  // The slot is held from before its word says alive until after it no longer does, and a word that has left
+  // alive(incarnation) never returns to it. So a slot that is held, and still alive after, is held by that incarnation.
   if (backing_->HeldByOther(index)) return slot.life.load(std::memory_order_acquire) == alive;
   slot.life.compare_exchange_strong(alive, LifeWord(incarnation, Life::kDead), std::memory_order_acq_rel);
   return false;
@@ -161,12 +161,12 @@ void Fabric::Reclaim() {
     for (std::atomic<uint64_t>& holder : qp.holders) {
       uint64_t word = holder.load(std::memory_order_acquire);
       const auto owns = [&](const auto& device) { return device.second == word >> 32; };
-      // By CAS: a living device that is given another dead one's part claims it without the admin lock.
+      // By CAS: a living device that is given another dead device's part claims it without the admin lock.
       if (word != 0 && std::none_of(alive.begin(), alive.end(), owns)) holder.compare_exchange_strong(word, 0);
     }
   }
   const auto suffixes = backing_->List();
-  if (!suffixes.ok()) return;  // files of the dead stay for the next one
+  if (!suffixes.ok()) return;  // the next one reclaims the files of the dead
   for (const std::string& suffix : *suffixes) {
     uint32_t index = 0, incarnation = 0;
     if (std::sscanf(suffix.c_str(), "d%u-%u.", &index, &incarnation) != 2) continue;
@@ -179,7 +179,7 @@ Fabric::~Fabric() {
   if (index_ == kMaxDevices) return;
   const AdminLock lock(*backing_);
   control().devices[index_].life.store(LifeWord(incarnation_, Life::kDead), std::memory_order_release);
-  // Without the lock the others reclaim what is left here, as after a crash.
+  // Without the lock, others reclaim what is left here, as after a crash.
   if (!lock.status().ok()) return;
   backing_->Remove(OwnSuffix(0));
   Reclaim();
@@ -203,8 +203,8 @@ bool OwnerAlive(Fabric& fabric, const RecordSlot& record) {
   return index < kMaxDevices && fabric.ConfirmAlive(index, record.owner);
 }
 
-// The newest record of that name whose owner lives; null: none. A publisher that died while replacing a value
-// leaves two, of which the newer one counts. The admin lock is held.
+// Returns the newest record of that name whose owner lives; null: none. A publisher that died while replacing a value
+// leaves two records, of which the newer one counts. The admin lock is held.
 RecordSlot* Find(Fabric& fabric, const std::string& name) {
   RecordSlot* newest = nullptr;
   for (RecordSlot& record : fabric.control().records) {
@@ -305,7 +305,8 @@ bool Peer::Translate(uint32_t key, Translation* out) {
   out->length = entry.length.load(std::memory_order_relaxed);
   out->rights = entry.rights.load(std::memory_order_relaxed);
   out->pd = entry.pd.load(std::memory_order_relaxed);
-  // Unchanged after the fields: they belong to this key. Pairs with the owner's release store of the next key.
+  // The key is unchanged after the fields were read, so they belong to it. Pairs with the release store of the next
+  // key.
   std::atomic_thread_fence(std::memory_order_acquire);
   if (entry.key.load(std::memory_order_relaxed) != key || segment == kNoSegment) return false;
   const std::shared_ptr<Mapping> mapping = MapSegment(segment, serial);

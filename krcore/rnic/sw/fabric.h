@@ -1,4 +1,4 @@
-// A fabric as one device of it sees it: its membership, the records of the fabric, and its peers.
+// A fabric as one of its devices sees it: its membership, the records of the fabric, and its peers.
 //
 // Thread safety: all methods may be called from any thread.
 #ifndef KRCORE_RNIC_SW_FABRIC_H_
@@ -19,13 +19,13 @@
 
 namespace krcore::rnic::sw {
 
-// One device's membership of a fabric: its slot in the device table, its device segment, and what it knows of
-// the life of others.
+// One device's membership of a fabric: its slot in the device table, its device segment, and what it knows of which
+// others live.
 class Fabric {
  public:
   // Reclaims what dead devices left, then takes a slot. Statuses as OpenDevice.
   static Result<std::unique_ptr<Fabric>> Join(const DeviceOptions& options);
-  // Leaves; the last living device removes the fabric's files, but for named memory that is to be kept.
+  // Leaves; the last living device removes the fabric's files, except named memory that is to be kept.
   ~Fabric();
 
   const std::string& name() const { return name_; }
@@ -36,9 +36,9 @@ class Fabric {
   Backing& backing() { return *backing_; }
   Control& control() { return backing_->control(); }
 
-  // Asks the kernel, and if the process is gone marks the slot dead, so that everybody sees it.
+  // Asks the kernel. If the process is gone, marks the slot dead, so that everybody sees it.
   bool ConfirmAlive(uint32_t index, uint32_t incarnation);
-  // The slot of a living device of that incarnation, or kMaxDevices.
+  // Returns the slot of a living device of that incarnation, or kMaxDevices.
   uint32_t FindIncarnation(uint32_t incarnation);
 
   // Suffix of a segment of the device: "d<index>-<incarnation>.<serial>"; serial 0 is its device segment.
@@ -49,7 +49,7 @@ class Fabric {
   Fabric(std::string name, std::unique_ptr<Backing> backing) : name_(std::move(name)), backing_(std::move(backing)) {}
   Status TakeSlot(NodeId wanted);
   Result<NodeId> ChooseNode(NodeId wanted);
-  // Both with the admin lock held. Frees the slots of the dead, their records and unnamed segments.
+  // Both need the admin lock. Reclaim frees the slots of the dead, their records and their unnamed segments.
   void Reclaim();
   bool AnybodyAlive();
 
@@ -68,27 +68,27 @@ Status CheckFabricName(const std::string& fabric);
 Status PublishRecord(Fabric& fabric, const std::string& name, std::span<const std::byte> value);
 Result<std::vector<std::byte>> LookupRecord(Fabric& fabric, const std::string& name);
 
-// One remote MR as resolved from its key: where it is mapped here, and what the owner said of it.
+// One remote MR as resolved from its key: where it is mapped here, and what its owner says of it.
 struct alignas(64) Translation {
   const void* peer = nullptr;  // the Peer; null: empty
   uint32_t key = 0;
   uint32_t rights = 0;
-  const std::atomic<uint32_t>* live_key = nullptr;  // MrEntry::key; another value than `key`: destroyed
+  const std::atomic<uint32_t>* live_key = nullptr;  // MrEntry::key; if it differs from `key`, the MR was destroyed
   uint64_t base = 0;
   uint64_t length = 0;
   int64_t delta = 0;  // remote address + delta = address here
   uint32_t pd = 0;
   std::shared_ptr<const Mapping> mapping;
-  std::shared_ptr<const void> owner;  // keeps the Peer, and with it live_key
+  std::shared_ptr<const void> owner;  // keeps the Peer alive, and with it live_key
 };
 
-// A device as its initiators see it: its life word, its tables, and the segments of it that this process has
-// mapped. One Peer per (device of this process, remote incarnation), shared by Qps and address handles.
+// A device as its initiators see it: its life word, its tables, and those of its segments that this process has mapped.
+// One Peer per (device of this process, remote incarnation), shared by Qps and address handles.
 class Peer : public std::enable_shared_from_this<Peer> {
  public:
   Peer(Fabric* fabric, uint32_t index, uint32_t incarnation, std::shared_ptr<Mapping> segment);
 
-  // One load; no system call. Someone has to have noticed a death: see ConfirmAlive.
+  // One load; no system call. It tells a death only after somebody has noticed it: see ConfirmAlive.
   bool Alive() const { return life_->load(std::memory_order_acquire) == alive_word_; }
   bool ConfirmAlive() const { return fabric_->ConfirmAlive(index_, incarnation_); }
   uint32_t index() const { return index_; }
@@ -98,7 +98,7 @@ class Peer : public std::enable_shared_from_this<Peer> {
 
   // Fills `out` from the key; false if there is no such MR, or it is private memory.
   bool Translate(uint32_t key, Translation* out);
-  // Maps one of the peer's segments; null if it is gone.
+  // Maps one of the peer's segments; returns null if it is gone.
   std::shared_ptr<Mapping> MapSegment(uint32_t segment, uint64_t serial);
 
  private:

@@ -23,7 +23,7 @@ void InitInbox(InboxHeader& inbox, uint32_t slots, uint32_t payload_bytes) {
 
 Claim ClaimSlot(InboxHeader& inbox, uint32_t incarnation) {
   uint64_t ticket = inbox.tail.load(std::memory_order_acquire);
-  // Ends: every round raises `tail`, here or elsewhere, and `posted` bounds it.
+  // This ends: every round raises `tail`, here or elsewhere, and `posted` bounds it.
   while (ticket < inbox.posted.load(std::memory_order_acquire)) {
     InboxSlot& slot = inbox.slot(ticket);
     uint64_t expected = SlotWord(SlotState::kFree, ticket, 0);
@@ -43,7 +43,7 @@ bool PublishSlot(const Claim& claim, SlotState state) {
                                                   std::memory_order_acq_rel);
 }
 
-// ---- sending: the two-sided half of a Requester. SEND, datagrams and immediates go into the target's inbox.
+// ---- sending: the two-sided half of a Requester. SENDs, datagrams and immediates go into the target's inbox.
 
 namespace {
 
@@ -74,7 +74,7 @@ InboxHeader* Requester::FindInbox(const Step& step) {
   return reinterpret_cast<InboxHeader*>(inbox.mapping->addr());
 }
 
-// Whether a datagram finds its QP. Nobody tells the sender if it does not.
+// Whether a datagram finds its QP. The sender is not told if it does not.
 bool Requester::DatagramAccepted(const Step& step) const {
   const uint64_t serving = QpWord(step.wr->remote_qpn, EntryType::kUd, static_cast<uint8_t>(QpState::kRtr));
   return step.peer->Alive() && (step.entry->word.load(std::memory_order_acquire) & kServingMask) == serving &&
@@ -104,7 +104,7 @@ WcStatus Requester::SendMessage(const Step& step) {
     status = WcStatus::kRemoteInvalidRequest;
   }
   if (datagram && status == WcStatus::kRemoteInvalidRequest) {
-    // One sender's mistake must not break a queue that everybody may send to: dropped.
+    // One sender's mistake must not break a queue that everybody may send to, so the message is dropped.
     PublishSlot(claim, SlotState::kVoid);
     return WcStatus::kSuccess;
   }
@@ -129,7 +129,7 @@ WcStatus Requester::SendMessage(const Step& step) {
 
 namespace {
 
-// How often a poll that finds a claimed slot at the head asks whether the claimer lives (a system call).
+// After how many polls with a claimed slot at the head to ask whether the claimer lives (a system call).
 constexpr uint32_t kStalledPollsPerLook = 256;
 
 }  // namespace
@@ -239,7 +239,7 @@ void Receiver::Drain() {
     if (state == SlotState::kVoid || (state == SlotState::kClaimed && ClaimerDead(word))) {
       PassOver();
     } else if (state == SlotState::kReady) {
-      // Copied out: the failure of one receive flushes the others, which changes the ring.
+      // A copy, because the failure of one receive flushes the others, which changes the ring.
       const Posted recv = recvs_[head_ % options_.depth];
       ++head_;
       Deliver(slot, recv);
@@ -255,7 +255,7 @@ bool Receiver::ClaimerDead(uint64_t word) {
   return index == kMaxDevices || !device_->fabric.ConfirmAlive(index, ClaimerOf(word));
 }
 
-// The message at the head never came. Its receive goes to the end of the queue.
+// The message at the head never came. Moves its receive to the end of the queue.
 void Receiver::PassOver() {
   const Posted recv = recvs_[head_ % options_.depth];
   inbox_->slot(head_).word.store(SlotWord(SlotState::kFree, head_ + options_.depth, 0), std::memory_order_release);
@@ -279,7 +279,7 @@ void Receiver::Deliver(InboxSlot& slot, const Posted& recv) {
 }
 
 void Receiver::Scatter(const Posted& recv, const std::byte* from, uint32_t length) {
-  // The sender saw that it fits. No datagram has a real GRH here: its bytes are zero.
+  // The sender checked that it fits. No datagram has a real GRH here: its bytes are zero.
   uint32_t grh = options_.type == EntryType::kUd ? kGrhBytes : 0;
   for (uint8_t i = 0; i < recv.num_sge; ++i) {
     std::byte* to = reinterpret_cast<std::byte*>(recv.sges[i].addr);
@@ -321,7 +321,7 @@ void Receiver::Flush() {
   Drain();
   for (; head_ != posted_; ++head_) {
     Complete(recvs_[head_ % options_.depth], WcStatus::kFlushed, nullptr);
-    // The state of the queue keeps senders out already; one that is in may find the slot taken.
+    // The queue's state already keeps senders out; a sender that is inside may find the slot taken.
     inbox_->slot(head_).word.store(SlotWord(SlotState::kFree, head_ + options_.depth, 0), std::memory_order_release);
   }
 }

@@ -1,4 +1,4 @@
-// Messages: the inbox where a Qp or Dct takes SENDs, datagrams and immediates, and the Receiver that empties it.
+// Messages: the inbox where a Qp or Dct receives SENDs, datagrams and immediates, and the Receiver that empties it.
 #ifndef KRCORE_RNIC_SW_INBOX_H_
 #define KRCORE_RNIC_SW_INBOX_H_
 
@@ -18,15 +18,15 @@ namespace krcore::rnic::sw {
 
 class SwCq;
 
-// Inbox: where a Qp or Dct takes SENDs, datagrams and immediates. A ring of slots in a segment of the receiver;
-// every sender of the fabric writes it.
+// Inbox: where a Qp or Dct receives SENDs, datagrams and immediates. It is a ring of slots in a segment of the
+// receiver, which every sender of the fabric writes.
 //
-// A ticket counts messages since the inbox was made; ticket t uses slot t modulo the number of slots. A slot's
-// word says which ticket it serves, how far that is, and who works on it:
+// Tickets count messages since the inbox was made; ticket t uses slot t modulo the number of slots. A slot's word says
+// which ticket it serves, in which state, and who works on it:
 //   FREE(t) --CAS, sender--> CLAIMED(t, sender) --sender--> READY(t) or VOID(t) --receiver--> FREE(t + slots)
-// The claim names the claimer in the same CAS, so a receiver that waits for a claimed slot can ask the kernel
-// whether the claimer still lives, and free the slot if it does not. Nothing else in an inbox can be left
-// half-done: `tail` is a hint that anybody moves on, `posted` belongs to the receiver.
+// The claim names the claimer in the same CAS. So a receiver that waits for a claimed slot can ask the kernel whether
+// the claimer still lives, and free the slot if it does not. Nothing else in an inbox can be left half-done: `tail` is
+// a hint that anybody advances, and `posted` belongs to the receiver.
 
 enum class SlotState : uint8_t { kFree = 0, kClaimed = 1, kReady = 2, kVoid = 3 };
 
@@ -41,13 +41,13 @@ constexpr uint32_t ClaimerOf(uint64_t word) { return static_cast<uint32_t>(word 
 
 enum class MessageKind : uint32_t { kSend, kSendImm, kWriteImm, kTooLong, kBadReceive };
 
-// Capacity of a receive whose SGEs its own MRs do not allow.
+// Capacity of a receive whose SGEs are not allowed by its own MRs.
 inline constexpr uint32_t kBadCapacity = ~uint32_t{0};
 
 struct alignas(64) InboxSlot {
   std::atomic<uint64_t> word;
-  std::atomic<uint32_t> capacity;  // bytes of the posted receive; the receiver's, before `posted`
-  // What follows is the claimer's until READY (release), then the receiver's (acquire).
+  std::atomic<uint32_t> capacity;  // bytes of the posted receive; the receiver writes it before `posted`
+  // What follows belongs to the claimer until READY (release), then to the receiver (acquire).
   MessageKind kind;
   uint32_t length;
   uint32_t imm;
@@ -72,7 +72,7 @@ struct InboxHeader {
 static_assert(sizeof(InboxHeader) == 192);
 
 size_t InboxBytes(uint32_t slots, uint32_t payload_bytes);
-// Into zeroed memory of InboxBytes.
+// Initializes zeroed memory of InboxBytes.
 void InitInbox(InboxHeader& inbox, uint32_t slots, uint32_t payload_bytes);
 
 struct Claim {
@@ -81,13 +81,13 @@ struct Claim {
   uint32_t incarnation = 0;
 };
 Claim ClaimSlot(InboxHeader& inbox, uint32_t incarnation);
-// False if the receiver no longer waits for it.
+// Returns false if the receiver no longer waits for it.
 bool PublishSlot(const Claim& claim, SlotState state);
 
 // Whether [sge.addr, + length) lies in an MR of this device and Pd, with local write right if `written`.
 bool LocalRange(const DeviceSegment& own, uint32_t pd, const Sge& sge, bool written);
 
-// The receive side of a Qp or Dct: posted receives, matched with its inbox when the Cq is polled.
+// The receive side of a Qp or Dct: posted receives, which are matched with the inbox when the Cq is polled.
 class Receiver {
  public:
   struct Options {
@@ -98,7 +98,7 @@ class Receiver {
     uint32_t depth = 0;
     uint32_t max_bytes = 0;
   };
-  // Told when a receive failed; the Qp goes to ERR.
+  // Is told when a receive has failed; the Qp goes to ERR.
   class Owner {
    public:
     virtual ~Owner() = default;
@@ -114,7 +114,7 @@ class Receiver {
   void Drain();
   // Completes what has arrived, and every other receive as flushed.
   void Flush();
-  // Drops all, arrived or not, and starts with a new inbox: late senders write to the old one.
+  // Drops everything, arrived or not, and starts with a new inbox: late senders write to the old one.
   Status Reset();
 
  private:
@@ -141,9 +141,9 @@ class Receiver {
   std::shared_ptr<Mapping> mapping_;
   SegmentRef segment_;
   InboxHeader* inbox_ = nullptr;
-  std::vector<Posted> recvs_;  // of ticket t: recvs_[t % depth]
+  std::vector<Posted> recvs_;  // the receive of ticket t is recvs_[t % depth]
   uint64_t head_ = 0;          // the next ticket to complete
-  uint64_t posted_ = 0;        // what inbox_->posted says
+  uint64_t posted_ = 0;        // the value of inbox_->posted
   uint32_t stalled_polls_ = 0;
 };
 

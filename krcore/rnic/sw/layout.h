@@ -1,11 +1,11 @@
-// What the processes of a fabric share: the control segment (one per fabric) and the device segment (one per
-// device). Plain memory, the same layout in every process; addresses in it are the owner's and mean nothing
-// elsewhere. docs/krcore.md says why a kill -9 at any instruction leaves all of it usable.
+// What the processes of a fabric share: the control segment (one per fabric) and the device segment (one per device).
+// It is plain memory with the same layout in every process; addresses in it are the owner's and mean nothing elsewhere.
+// docs/krcore.md says why a kill -9 at any instruction leaves all of it usable.
 //
-// Who writes what: slots of the control segment change under the fabric's admin lock, but for DeviceSlot::life,
-// which anybody may move from alive to dead by CAS, the words of a HostQp, likewise by single atomics, and the host's
-// memory, whose users look after it. A device segment is written by its owner only. Inboxes
-// (inbox.h) are the one structure that several devices write.
+// Who writes what: slots of the control segment change under the fabric's admin lock. The exceptions are
+// DeviceSlot::life, which anybody may move from alive to dead by CAS; the words of a HostQp, likewise by single
+// atomics; and the host's memory, whose users take care of it. Only its owner writes a device segment. Inboxes
+// (inbox.h) are the only structure that several devices write.
 #ifndef KRCORE_RNIC_SW_LAYOUT_H_
 #define KRCORE_RNIC_SW_LAYOUT_H_
 
@@ -17,7 +17,7 @@
 
 namespace krcore::rnic::sw {
 
-// Bump with every change of a structure below: processes of different builds must not share a fabric.
+// Increment with every change of a structure below: processes of different builds must not share a fabric.
 inline constexpr uint64_t kControlMagic = 0x73'75'72'67'65'6b'00'02;
 
 inline constexpr uint32_t kMaxDevices = 1024;
@@ -32,7 +32,7 @@ static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<uint32_t
 
 enum class Life : uint8_t { kFree = 0, kAlive = 1, kDead = 2 };
 
-// Incarnation and life in one word, so that one load tells a device's initiators whether *their* peer lives.
+// Incarnation and life share a word, so that one load tells a device's initiators whether *their* peer lives.
 constexpr uint64_t LifeWord(uint32_t incarnation, Life life) {
   return uint64_t{incarnation} << 8 | static_cast<uint64_t>(life);
 }
@@ -59,12 +59,12 @@ struct alignas(64) RecordSlot {
 static_assert(sizeof(RecordSlot) == 192);
 
 inline constexpr uint32_t kHostQps = 16;
-inline constexpr uint32_t kHostQpParts = 63;  // of each
+inline constexpr uint32_t kHostQpParts = 63;  // of each initiator
 inline constexpr size_t kHostMemoryBytes = size_t{384} << 10;
 
 // A DC initiator that the host's processes share (HostQpPart).
 struct alignas(64) HostQp {
-  std::atomic<uint64_t> state;                  // times it was reset << 1 | in ERR
+  std::atomic<uint64_t> state;                  // number of resets << 1 | in ERR
   std::atomic<uint64_t> holders[kHostQpParts];  // PeerWord of the device and its QP; 0: the part is free
 };
 
@@ -93,36 +93,35 @@ struct alignas(64) SegmentEntry {
 };
 static_assert(sizeof(SegmentEntry) == 64);
 
-// One memory region. `key` is lkey and rkey: generation << 16 | index. A peer that sees the key it was given
-// (acquire; the owner stores it last, with release) may use the other fields, and looks at it again before
-// every access.
+// One memory region. `key` is lkey and rkey: generation << 16 | index. A peer that sees the key it was given (acquire;
+// the owner stores it last, with release) may use the other fields, and checks the key again before every access.
 struct alignas(64) MrEntry {
   std::atomic<uint32_t> key;     // 0: free
   std::atomic<uint32_t> rights;  // of AccessRights
   std::atomic<uint32_t> pd;
   std::atomic<uint32_t> segment;  // kNoSegment: private memory
   std::atomic<uint64_t> serial;   // of that segment
-  std::atomic<uint64_t> base;     // the owner's address, what remote_addr counts from
+  std::atomic<uint64_t> base;     // the owner's address, which remote_addr is based on
   std::atomic<uint64_t> length;
   std::atomic<uint64_t> offset;  // of base in the segment
 };
 static_assert(sizeof(MrEntry) == 64);
 
-// Other bits of the index part are zero in every key handed out, so comparing the whole key finds bad indices too.
+// The other bits of the index part are zero in every key handed out, so comparing whole keys finds bad indices too.
 constexpr uint32_t MrIndex(uint32_t key) { return key & (kMaxMrs - 1); }
 static_assert((kMaxMrs & (kMaxMrs - 1)) == 0 && kMaxMrs <= 0x10000);
 
 enum class EntryType : uint8_t { kRc, kUd, kDci, kDct };
 
-// State of a Qp or Dct, as peers need it, in one word: number << 32 | type << 8 | state (QpState; RTR and RTS
-// differ in the lowest bit only, so "serves requests" is one mask and one compare).
+// State of a Qp or Dct, as peers need it, in one word: number << 32 | type << 8 | state (QpState). RTR and RTS differ
+// only in the lowest bit, so "serves requests" is one mask and one compare.
 constexpr uint64_t QpWord(uint32_t number, EntryType type, uint8_t state) {
   return uint64_t{number} << 32 | uint64_t{static_cast<uint8_t>(type)} << 8 | state;
 }
 
 struct alignas(64) QpEntry {
   std::atomic<uint64_t> word;  // 0: free. Stored with release after the fields; pairs with initiators' acquire
-  std::atomic<uint64_t> peer;  // RC: PeerWord of the one it is connected to; DCT: the dc_key
+  std::atomic<uint64_t> peer;  // RC: PeerWord of the connected Qp; DCT: the dc_key
   std::atomic<uint32_t> pd;
   std::atomic<uint32_t> rights;
   std::atomic<uint32_t> qkey;
@@ -131,7 +130,7 @@ struct alignas(64) QpEntry {
 };
 static_assert(sizeof(QpEntry) == 64);
 
-// Incarnations are unique on a fabric, so this names one Qp of one device for ever.
+// Incarnations are unique on a fabric, so this word names one Qp of one device for ever.
 constexpr uint64_t PeerWord(uint32_t incarnation, uint32_t number) { return uint64_t{incarnation} << 32 | number; }
 
 // Numbers are 24 bits wide as in verbs: generation << 10 | index.

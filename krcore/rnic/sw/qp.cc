@@ -138,9 +138,9 @@ Status SwQp::PostSend(std::span<const SendWr> wrs, size_t* bad_index) {
   return {};
 }
 
-// In batches, as many as fit.
+// Posts in batches of as many as fit.
 Status SwQp::PostSlowly(std::span<const SendWr> wrs, size_t fits, size_t* bad_index) {
-  // By another holder. If it has been brought back since this holder's last WR, nothing of his was under way.
+  // Another holder broke it. If it was brought back since this holder's last WR, this holder had nothing in flight.
   if (state_ == QpState::kRts && host_part_ != nullptr && host_part_->in_error()) SetState(QpState::kErr);
   size_t at = 0;
   Requester::Outcome outcome;
@@ -154,7 +154,7 @@ Status SwQp::PostSlowly(std::span<const SendWr> wrs, size_t fits, size_t* bad_in
   return Stop(wrs, fits, at, outcome, bad_index);
 }
 
-// Behind wrs[at - 1], the last that was executed, at what `outcome` tells of the next one, if that is below `fits`.
+// Stops after wrs[at - 1], the last one executed; handles the next one as `outcome` says, if it is below `fits`.
 Status SwQp::Stop(std::span<const SendWr> wrs, size_t fits, size_t at, const Requester::Outcome& outcome,
                   size_t* bad_index) {
   StatusCode refused = fits < wrs.size() ? StatusCode::kQueueFull : StatusCode::kOk;
@@ -245,7 +245,7 @@ std::atomic<uint64_t>* ClaimFree(HostQp* qp, uint64_t self) {
   return nullptr;
 }
 
-// Returns how many parts it freed. Those who join or leave do the same (Fabric::Reclaim).
+// Returns how many parts it freed. Devices that join or leave do the same (Fabric::Reclaim).
 uint32_t FreePartsOfTheDead(Fabric* fabric, HostQp* qp) {
   uint32_t freed = 0;
   for (std::atomic<uint64_t>& holder : qp->holders) {
@@ -254,7 +254,7 @@ uint32_t FreePartsOfTheDead(Fabric* fabric, HostQp* qp) {
     const auto incarnation = static_cast<uint32_t>(word >> 32);
     const uint32_t index = fabric->FindIncarnation(incarnation);
     if (index < kMaxDevices && fabric->ConfirmAlive(index, incarnation)) continue;
-    // A word names one QP of one device for ever, so this frees nobody else's part.
+    // A word names one QP of one device for ever, so this frees no other device's part.
     freed += holder.compare_exchange_strong(word, 0, std::memory_order_acq_rel) ? 1 : 0;
   }
   return freed;
@@ -283,7 +283,7 @@ HostQpPart::~HostQpPart() { holder_->store(0, std::memory_order_release); }
 void HostQpPart::Reset() {
   uint64_t state = qp_->state.load(std::memory_order_acquire);
   if ((state & kInError) == 0) return;
-  // One more reset, not in ERR. If it fails somebody else was faster, and whatever became of it since concerns later
+  // One more reset, not in ERR. If it fails, another holder was faster, and what has happened since concerns later
   // requests.
   qp_->state.compare_exchange_strong(state, state + 1, std::memory_order_acq_rel);
 }

@@ -20,7 +20,7 @@
 
 namespace krcore::rnic::sw {
 
-// How far a send queue has come. Slots [freed, posted) are taken.
+// The progress of a send queue. Slots [freed, posted) are taken.
 struct SendCounters {
   uint64_t posted = 0;
   uint64_t freed = 0;
@@ -36,7 +36,7 @@ class SwCq final : public Cq {
   void PushReceived(const Completion& completion) {
     if (HasRoom()) ring_[tail_++ & mask_] = {completion, nullptr, 0};
   }
-  // Of a send queue: polling it frees the queue's slots up to `position`. In words, since those who poll read words.
+  // For a send queue: polling it frees the queue's slots up to `position`. Writes words, since polls read words.
   void PushSent(uint64_t wr_id, WcStatus status, Opcode opcode, uint32_t qp_num, SendCounters* counters,
                 uint64_t position) {
     if (!HasRoom()) [[unlikely]]
@@ -49,7 +49,7 @@ class SwCq final : public Cq {
     entry.counters = counters;
     entry.position = position;
   }
-  // Drops what a destroyed queue left, as verbs do.
+  // Drops what a destroyed queue left, as verbs providers do.
   void Forget(uint32_t qp_num, const SendCounters* counters);
 
   void Attach(Receiver* receiver) { receivers_.push_back(receiver); }
@@ -58,7 +58,7 @@ class SwCq final : public Cq {
  private:
   struct Entry {
     Completion completion;
-    SendCounters* counters;  // null: of a receive
+    SendCounters* counters;  // null: for a receive
     uint64_t position;
   };
   size_t Take(std::span<Completion> out);
@@ -78,27 +78,27 @@ class SwCq final : public Cq {
 
 // A device's part in one of the host's DC initiators.
 //
-// Why that is a part and not the whole queue: the software RNIC executes a WR in the process that posted it, whose
-// private memory the WR names, so no process could execute what another one posted. What holders have in common is
-// what they would feel of each other on a NIC: the state, which one's fault changes for all, and the places of the send
-// queue, of which each holder owns a part. All of it is one word each, changed by single atomics; a holder that is
-// killed leaves words that say whose they are, and whoever needs a part asks the kernel whether that one lives.
+// Why a part and not the whole queue: the software RNIC executes a WR in the process that posted it, whose private
+// memory the WR names, so no process could execute a WR of another. Holders share what they would notice of each other
+// on a NIC: the state, which one holder's fault changes for all, and the places of the send queue, of which each holder
+// owns a part. Each of these is one word, changed by single atomics. A holder that is killed leaves words that name it,
+// and a device that needs a part asks the kernel whether that holder lives.
 //
 // Thread safety: as a Qp.
 class HostQpPart {
  public:
-  // For QP `number` of the fabric's device. kInvalidArgument: there is no such initiator. kOutOfMemory: every part of
-  // it has a living holder.
+  // Claims a part for QP `number` of the fabric's device. kInvalidArgument: there is no such initiator. kOutOfMemory:
+  // every part of it has a living holder.
   static Result<std::unique_ptr<HostQpPart>> Claim(Fabric* fabric, uint32_t host_qp, uint32_t number);
   // Gives the part back.
   ~HostQpPart();
   HostQpPart(const HostQpPart&) = delete;
   HostQpPart& operator=(const HostQpPart&) = delete;
 
-  // Acquire: whoever sees that it works again sees what the one who reset it had seen.
+  // Acquire: a holder that sees that the queue works again sees what the holder that reset it had seen.
   bool in_error() const { return (qp_->state.load(std::memory_order_acquire) & kInError) != 0; }
   void Break() { qp_->state.fetch_or(kInError, std::memory_order_acq_rel); }
-  // Brings it back unless somebody else has.
+  // Brings it back unless another holder has.
   void Reset();
 
  private:
@@ -137,7 +137,7 @@ class SwQp final : public Qp, private Receiver::Owner {
               size_t* bad_index);
   void ReceiveFailed() override { (void)ToErr(); }
   void SetState(QpState state);
-  // The next WRs are done. Those that succeeded are counted, and what is signaled of them completes.
+  // The next WRs are done. Counts those that succeeded, and completes those of them that are signaled.
   void Succeed(std::span<const SendWr> wrs);
   void Fail(std::span<const SendWr> wrs, WcStatus status);
   void Push(const SendWr& wr, WcStatus status, uint64_t position);

@@ -14,16 +14,16 @@ namespace {
 
 constexpr uint32_t kPrefetchBytes = 512;
 constexpr uint64_t kLineBytes = 64;
-// RTR and RTS serve requests alike and differ in this bit only.
+// RTR and RTS both serve requests, and differ in this bit only.
 constexpr uint64_t kServingMask = ~uint64_t{1};
 static_assert(static_cast<uint8_t>(QpState::kRtr) == 2 && static_cast<uint8_t>(QpState::kRts) == 3);
 
-// What the entry of a DCT says that serves.
+// The word of a DCT that serves.
 constexpr uint64_t DctWord(uint32_t number) {
   return QpWord(number, EntryType::kDct, static_cast<uint8_t>(QpState::kRts));
 }
 
-// At least one byte.
+// Prefetches at least one byte.
 template <bool kForWrite>
 void AskFor(const std::byte* address, uint32_t length) {
   const uint64_t end = reinterpret_cast<uint64_t>(address) + std::min(length, kPrefetchBytes);
@@ -54,13 +54,13 @@ void Requester::ForgetTranslations() {
   for (Inbox& inbox : inboxes_) inbox = Inbox{};
 }
 
-// Of one SGE.
+// Executes a request of one SGE.
 template <Requester::Kind kKind>
 inline void Requester::ExecuteOne(const WorkRequest& wr, std::byte* remote, std::byte* local, uint32_t length) {
   if constexpr (kKind == Kind::kRead) {
     FenceStores();
     LoadWords(local, remote, length);
-    std::atomic_thread_fence(std::memory_order_acquire);  // pairs with the release of whoever wrote what was read
+    std::atomic_thread_fence(std::memory_order_acquire);  // pairs with the release of the writer of what was read
   } else if constexpr (kKind == Kind::kWrite) {
     std::atomic_thread_fence(std::memory_order_release);  // earlier WRs are visible before this one
     StoreWords(remote, local, length);
@@ -73,7 +73,7 @@ inline void Requester::ExecuteOne(const WorkRequest& wr, std::byte* remote, std:
     else
       old = word.fetch_add(wr.compare_add);
     std::memcpy(local, &old, sizeof(old));
-    stores_pending_ = false;  // a locked instruction fences on x86, a seq_cst one elsewhere well enough
+    stores_pending_ = false;  // a locked instruction is a fence on x86, and a seq_cst one elsewhere is close enough
   }
 }
 
@@ -219,9 +219,9 @@ void Requester::Remember(const SendWr& wr, const Step& step, uint32_t need, uint
                                          .local_need = local_need};
 }
 
-// Whether it is of that target and key, and all that ResolveSimple looked at beside ranges, rights and the local key is
-// as it was. The translation is looked at before what it keeps: as long as it is that of the key, the peer and what is
-// mapped of it are there. And the handle, whose address may be another's by now.
+// Whether `passed` is of that target and key, and all that ResolveSimple checked, except ranges, rights and the local
+// key, is unchanged. The translation is checked before what it keeps alive: while it belongs to the key, the peer and
+// its mappings exist. The handle is checked too, because its address may be another's by now.
 inline bool Requester::Holds(const Passed& passed, const Target& target, uint32_t rkey) const {
   if (passed.remote == nullptr || passed.rkey != rkey || passed.ah != target.ah ||
       passed.remote_qpn != target.remote_qpn || passed.dc_key != target.dc_key)
@@ -237,7 +237,7 @@ inline bool Requester::Holds(const Passed& passed, const Target& target, uint32_
          passed.local->pd.load(std::memory_order_relaxed) == pd_;
 }
 
-// Whether one of its opcode may.
+// Whether a WR of its opcode is allowed.
 inline bool Requester::Allows(const Passed& passed) {
   return (passed.entry->rights.load(std::memory_order_relaxed) & passed.remote->rights & passed.need) != 0 &&
          (passed.local->rights.load(std::memory_order_relaxed) & passed.local_need) == passed.local_need;
@@ -250,15 +250,15 @@ inline const Requester::Passed* Requester::FindAlike(const SendWr& wr) {
   return holds ? &passed : nullptr;
 }
 
-// Keys, rights, the peer's life and the target's state are looked at once for WRs that are alike and side by side.
-// Between two looks this thread would do nothing that anybody sees, nor depend on anybody, so what comes of one look is
-// what could have come of one for each WR. Ranges are each WR's own.
+// Checks keys, rights, the peer's life and the target's state once for a row of WRs that are alike. Between two checks
+// this thread would do nothing that others see, and depend on nobody; so the result of one check could have been the
+// result of one for each WR. Ranges are checked for each WR.
 template <Requester::Kind kKind>
 [[gnu::noinline]] size_t Requester::ResolveAlike(const Passed& like, std::span<const SendWr> wrs, Step* steps) {
   constexpr bool kAtomic = kKind == Kind::kCompareSwap || kKind == Kind::kFetchAdd;
   const uint64_t local_base = like.local->base.load(std::memory_order_relaxed);
   const uint64_t local_length = like.local->length.load(std::memory_order_relaxed);
-  // The fields of another MR in its place would be seen with another key; pairs with the release of Tables::AddMr.
+  // Another MR's fields in its place would be seen with another key; pairs with the release of Tables::AddMr.
   const uint32_t lkey = like.lkey, rkey = like.rkey, form = like.form;
   if (like.local->key.load(std::memory_order_acquire) != lkey) [[unlikely]]
     return 0;
@@ -300,8 +300,8 @@ size_t Requester::ResolveAlike(std::span<const SendWr> wrs, Step* steps) {
   }
 }
 
-// Not inlined, so that each saves the registers that it needs. Members of the request are loaded once and on their own:
-// who has just written them may be waited for, and what it writes may be itself.
+// Not inlined, so that each instance saves only the registers that it needs. Members of the request are loaded once and
+// one by one: a wider load would wait for a caller's recent stores, and the request may write to itself.
 template <Requester::Kind kKind>
 [[gnu::noinline]] bool Requester::RunOne(const WorkRequest& wr, const Target& target, const Reach* reach) {
   constexpr bool kAtomic = kKind == Kind::kCompareSwap || kKind == Kind::kFetchAdd;
@@ -339,11 +339,11 @@ inline bool Requester::RunOne(const WorkRequest& wr, const Target& target, const
 
 bool Requester::RunAlike(const SendWr& wr) { return RunOne(wr, TargetOf(wr), nullptr); }
 
-// As ResolveAlike: one look at keys, rights, life and state for all of them. In two passes, and nothing but ranges,
-// which both sides are to know, lies between a request and its memory.
+// As ResolveAlike: checks keys, rights, life and state once for all of them. It works in two passes, with only ranges,
+// which both sides must know, between a request and its memory.
 bool Requester::ExecuteAll(const Passed& like, std::span<const WorkRequest> wrs, const Reach& reach) {
-  // What each opcode needs, by AccessRights: of the peer's side, and kLocalWrite of this one. Messages: more than there
-  // is.
+  // What each opcode needs, by AccessRights: of the peer's side, and kLocalWrite of this side. Messages need more than
+  // there is.
   static constexpr uint32_t kNone = ~uint32_t{0};
   static constexpr uint32_t kNeeds[] = {
       kRemoteRead | kLocalWrite,  kRemoteWrite, kNone, kNone, kNone, kRemoteAtomic | kLocalWrite,
@@ -424,7 +424,7 @@ bool Requester::Execute(std::span<const WorkRequest> wrs, const Reach& reach) {
 void Requester::Prefetch(std::span<const WorkRequest> wrs, const AddressHandle* ah, uint32_t rkey) {
   const Passed& like = PassedOf(ah, rkey, Kind::kRead);
   if (like.remote == nullptr || like.ah != ah || like.rkey != rkey) return;
-  if (wrs.data() != asked_for_ + asked_count_) {  // not right behind those before
+  if (wrs.data() != asked_for_ + asked_count_) {  // not directly after the previous ones
     asked_for_ = wrs.data();
     asked_count_ = 0;
   }
@@ -490,7 +490,7 @@ void Requester::Read(const Step& step) {
     LoadWords(reinterpret_cast<std::byte*>(sge.addr), from, sge.length);
     from += sge.length;
   }
-  std::atomic_thread_fence(std::memory_order_acquire);  // pairs with the release of whoever wrote what was read
+  std::atomic_thread_fence(std::memory_order_acquire);  // pairs with the release of the writer of what was read
 }
 
 void Requester::Write(const Step& step) {

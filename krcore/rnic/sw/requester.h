@@ -1,10 +1,10 @@
-// Executes the work requests of one send queue, in the thread that posts them and on the memory of the target
-// itself: READ, WRITE and atomics need nobody at the other end.
+// Executes the work requests of one send queue in the thread that posts them, directly on the target's memory: READ,
+// WRITE and atomics need nobody at the other end.
 //
-// A batch is executed in two passes. The first checks every WR and asks for the remote cache lines; the second
-// touches them. So the cache misses of a batch overlap, which is most of its cost. No lock, allocation or
-// system call on this path, but for the first use of a remote key and a look at the clock every
-// kDoorbellsPerLook doorbells.
+// A batch is executed in two passes. The first checks every WR and prefetches the remote cache lines; the second
+// touches them. So the cache misses of a batch overlap; they are most of its cost. There is no lock, allocation or
+// system call on this path, except for the first use of a remote key and a look at the clock every kDoorbellsPerLook
+// doorbells.
 #ifndef KRCORE_RNIC_SW_REQUESTER_H_
 #define KRCORE_RNIC_SW_REQUESTER_H_
 
@@ -22,7 +22,7 @@
 namespace krcore::rnic::sw {
 
 inline constexpr size_t kMaxBatch = 32;     // WRs resolved ahead; lines prefetched ahead are a few times that
-inline constexpr size_t kMaxExecuted = 96;  // ... of Execute, whose lines are prefetched earlier
+inline constexpr size_t kMaxExecuted = 96;  // ... for Execute, whose lines are prefetched earlier
 
 class Requester {
  public:
@@ -40,18 +40,19 @@ class Requester {
         number_(number),
         pd_(pd) {}
 
-  // RC: whom every WR goes to. Null and 0: nobody.
+  // RC: the peer that every WR goes to. Null and 0: none.
   void Connect(std::shared_ptr<Peer> peer, uint32_t remote_number);
-  // Executes one that is like one before, without what a batch needs. False: it is not, or something is wrong; Run says
-  // what. Nothing has been done then.
+  // Executes a WR that is like an earlier one, without the steps that a batch needs. False: it is not, or something is
+  // wrong and Run says what; then nothing has been done.
   bool RunAlike(const SendWr& wr);
   // Executes wrs, at most kMaxBatch, up to the first that fails.
   Outcome Run(std::span<const SendWr> wrs);
-  // Of Qp::Execute. Only requests like some that Run has executed: what those meant is known.
+  // For Qp::Execute. Takes only requests like some that Run has executed, whose meaning is known.
   bool Execute(std::span<const WorkRequest> wrs, const Reach& reach);
-  // Of Qp::Prefetch. Where the memory lies may no longer be true: nobody minds a prefetch of what is not there.
+  // For Qp::Prefetch. The memory may have moved: a prefetch of what is not there does no harm.
   void Prefetch(std::span<const WorkRequest> wrs, const AddressHandle* ah, uint32_t rkey);
-  // Once a PostSend or Execute: everything written is visible to everybody, and sometimes a look at the peers' life.
+  // Once per PostSend or Execute: makes everything written visible to everybody; sometimes checks whether the peers
+  // live.
   void EndDoorbell() {
     // A READ on another queue, posted after a WRITE of this one completed, must not be executed before it.
     FenceStores();
@@ -79,7 +80,7 @@ class Requester {
     Kind kind;
   };
 
-  // Where a request goes.
+  // The destination of a request.
   struct Target {
     const AddressHandle* ah;
     uint32_t remote_qpn;
@@ -88,15 +89,15 @@ class Requester {
   static Target TargetOf(const SendWr& wr) { return {wr.ah, wr.remote_qpn, wr.dc_key}; }
 
   // A WR that ResolveSimple has passed: what it named, what that was found to mean, and the words that tell whether it
-  // still does. Kept from doorbell to doorbell: most are like one before.
+  // still does. Kept across doorbells, because most WRs are like an earlier one.
   struct Passed {
-    uint32_t form = ~uint32_t{0};  // which no request has: there is none
+    uint32_t form = ~uint32_t{0};  // a value that no request has: empty
     uint32_t lkey = 0, rkey = 0;
     uint32_t remote_qpn = 0;
     const AddressHandle* ah = nullptr;
     uint64_t dc_key = 0;
     const MrEntry* local = nullptr;
-    const Translation* remote = nullptr;  // of the peer and rkey, or another's by now
+    const Translation* remote = nullptr;  // of the peer and rkey, unless it has become another's
     Peer* peer = nullptr;
     const QpEntry* entry = nullptr;
     uint64_t serves = 0, serves_mask = 0;  // entry->word
@@ -105,8 +106,8 @@ class Requester {
   };
   static constexpr size_t kPassedOfKind = 4;
 
-  // A request that Execute has passed: what it names is not read again, since it may lie in memory that one before it
-  // writes.
+  // A request that Execute has passed. What it names is not read again, since it may lie in memory that an earlier
+  // request writes.
   struct Ready {
     std::byte* remote;
     std::byte* local;
@@ -123,10 +124,10 @@ class Requester {
 
   // kSuccess with *malformed unset: `step` is ready to be executed.
   WcStatus Resolve(const SendWr& wr, Step* step, bool* malformed);
-  // The common case: one SGE, not inline, one-sided. Remembers it. False: not that, or something is wrong; Resolve says
-  // what.
+  // Resolves the common case: one SGE, not inline, one-sided, and remembers it. False: another case, or something is
+  // wrong; Resolve says what.
   bool ResolveSimple(const SendWr& wr, Step* step);
-  // What is remembered of one of that opcode like `wr`, if it holds; else null.
+  // Returns what is remembered of a WR of that opcode like `wr`, if it still holds; else null.
   template <Kind kKind>
   const Passed* FindAlike(const SendWr& wr);
   bool Holds(const Passed& passed, const Target& target, uint32_t rkey) const;
@@ -136,12 +137,12 @@ class Requester {
   template <Kind kKind>
   bool RunOne(const WorkRequest& wr, const Target& target, const Reach* reach);
   bool RunOne(const WorkRequest& wr, const Target& target, const Reach* reach);
-  // How many of `wrs`, up to the first that is not, are like one that ResolveSimple has passed, but for where they
-  // point: same opcode, target and keys.
+  // Returns how many of the first of `wrs` are like one that ResolveSimple has passed, except for where they point:
+  // same opcode, target and keys.
   size_t ResolveAlike(std::span<const SendWr> wrs, Step* steps);
   template <Kind kKind>
   size_t ResolveAlike(const Passed& like, std::span<const SendWr> wrs, Step* steps);
-  // Where one like `wr` is remembered, or another.
+  // Returns where a WR like `wr` is remembered; another one may be there.
   Passed& PassedOf(const AddressHandle* ah, uint32_t rkey, Kind kind) {
     const uint64_t hash = (reinterpret_cast<uint64_t>(ah) >> 6) + rkey;
     return passed_[kPassedOfKind * static_cast<size_t>(kind) + hash % kPassedOfKind];
@@ -149,14 +150,14 @@ class Requester {
   void Remember(const SendWr& wr, const Step& step, uint32_t need, uint32_t local_need);
   WcStatus ResolveTarget(const SendWr& wr, Step* step);
   WcStatus ResolveRemote(const SendWr& wr, uint32_t need, Step* step);
-  // Where what is known of a key is kept: of this one or another, or nothing.
+  // Returns where what is known of a key is kept; another key, or nothing, may be there.
   Translation& TranslationOf(const Peer* peer, uint32_t rkey) {
     const uint64_t hash = (reinterpret_cast<uint64_t>(peer) >> 6) * 31 + MrIndex(rkey);
     return translations_[hash % kTranslations];
   }
   bool LocalRanges(const SendWr& wr, bool written) const;
   WcStatus Execute(const Step& step);
-  // Before a READ: what was posted earlier executes earlier; a load may else overtake a store.
+  // Call before a READ: what was posted earlier must execute earlier, and a load may overtake a store.
   void FenceStores() {
     if (!stores_pending_) return;
     std::atomic_thread_fence(std::memory_order_seq_cst);
@@ -179,9 +180,9 @@ class Requester {
   const uint32_t number_, pd_;
   std::shared_ptr<Peer> peer_;  // RC
   const QpEntry* entry_ = nullptr;
-  uint64_t entry_word_ = 0;  // what entry_->word must be, but for its lowest bit
+  uint64_t entry_word_ = 0;  // what entry_->word must be, except for its lowest bit
   bool stores_pending_ = false;
-  // Requests whose memory Prefetch has asked for, since the last doorbell.
+  // Requests whose memory Prefetch has fetched since the last doorbell.
   const WorkRequest* asked_for_ = nullptr;
   size_t asked_count_ = 0;
   uint32_t doorbells_ = 0;

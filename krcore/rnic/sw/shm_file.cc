@@ -27,7 +27,7 @@ namespace krcore::rnic::sw {
 namespace {
 
 constexpr size_t kPageBytes = 4096;
-constexpr int kNamesLockTries = 10'000;  // of a millisecond: a holder needs microseconds unless it is stopped
+constexpr int kNamesLockTries = 10'000;  // of a millisecond each: a holder needs microseconds unless it is stopped
 
 std::string Path(const std::string& name) { return std::string(kShmDirectory) + "/" + name; }
 
@@ -38,7 +38,7 @@ Status NoShm() {
               "; for a container see its --shm-size or --ipc)"};
 }
 
-// Reserves address space so that the result is aligned, then gives back what sticks out.
+// Reserves address space so that the result is aligned, then unmaps the excess.
 Result<std::shared_ptr<Mapping>> MapAligned(int fd, size_t length) {
   const size_t alignment = length >= kHugePageBytes ? kHugePageBytes : kPageBytes;
   const size_t reserved = length + alignment;
@@ -118,7 +118,7 @@ Result<std::shared_ptr<Mapping>> MapShm(int fd, size_t length) { return MapAlign
 Result<std::shared_ptr<Mapping>> MapAnonymous(size_t length) {
   KRCORE_RETURN_IF_ERROR(CheckCgroupMemory(length));
   auto mapping = MapAligned(-1, length);
-  // Advice only: without huge pages the memory works as well.
+  // Advice only: the memory works without huge pages as well.
   if (mapping.ok() && length >= kHugePageBytes) madvise((*mapping)->addr(), length, MADV_HUGEPAGE);
   return mapping;
 }
@@ -169,7 +169,7 @@ NamesLock::NamesLock() {
 }
 
 NamesLock::~NamesLock() {
-  // In so many words: a child that a bare clone made meanwhile has the descriptor, too.
+  // Unlocked explicitly: a child that a bare clone made meanwhile has the descriptor, too.
   if (status_.ok()) flock(directory_, LOCK_UN);
   if (directory_ >= 0) UnguardAndClose(directory_, generation_);
 }
@@ -184,13 +184,13 @@ void RemoveShm(const std::string& name) { unlink(Path(name).c_str()); }
 std::vector<int32_t> ProcessesOfRemoved(const std::string& control_name) {
   std::vector<int32_t> found;
   const std::string removed = Path(control_name) + " (deleted)";
-  std::error_code ignored;  // a process that ends meanwhile, or is another user's
+  std::error_code ignored;  // of a process that ends meanwhile or belongs to another user
   for (const auto& process : std::filesystem::directory_iterator("/proc", ignored)) {
     const int32_t pid = std::atoi(process.path().filename().c_str());
     if (pid <= 0) continue;
     for (const auto& fd : std::filesystem::directory_iterator(process.path() / "fd", ignored)) {
       if (std::filesystem::read_symlink(fd.path(), ignored) != removed) continue;
-      // Who is just leaving it has no device on it any more.
+      // A process that is just leaving has no device on the fabric any more.
       std::ifstream info(process.path() / "fdinfo" / fd.path().filename());
       long first = 0;
       bool has_device = false;
@@ -235,12 +235,12 @@ bool HasKept(const std::vector<std::string>& suffixes) {
   return false;
 }
 
-// True if it removed anything. Under the admin lock, so that nobody joins meanwhile.
+// Returns true if it removed anything. Holds the admin lock, so that nobody joins meanwhile.
 Result<bool> CleanOne(const std::string& fabric, bool also_kept) {
-  // Created if it is missing: its lock is what keeps others out while leftover memory is removed.
+  // Creates the fabric if it is missing: its lock keeps others out while leftover memory is removed.
   auto backing = OpenShmBacking(fabric, true);
   if (!backing.ok() && backing.status() == StatusCode::kBadState) {
-    // Of another build: nobody of this build can use it, but somebody of the other may.
+    // It is of another build: this build cannot use it, but a process of the other may.
     return backing.status();
   }
   if (!backing.ok()) return backing.status();

@@ -1,4 +1,4 @@
-// Files in /dev/shm: made, opened and mapped with the checks that keep them private to their user.
+// Files in /dev/shm: creating, opening and mapping them with the checks that keep them private to their user.
 #ifndef KRCORE_RNIC_SW_SHM_FILE_H_
 #define KRCORE_RNIC_SW_SHM_FILE_H_
 
@@ -34,31 +34,31 @@ class FileDescriptor {
 
 inline constexpr const char* kShmDirectory = "/dev/shm";
 
-// "surgekv-<uid>-", what every file of this user begins with, and the same with "<fabric>.".
+// "surgekv-<uid>-", with which every file of this user begins, and the same followed by "<fabric>.".
 std::string UserPrefix();
 std::string FabricPrefix(const std::string& fabric);
 
-// Prefixes of the files of named memory: kept only after a crash, or after a clean close too. Both are followed
-// by "<node>-<name>".
+// Prefixes of the files of named memory: kept only after a crash, or also after a clean close. Both are followed by
+// "<node>-<name>".
 inline constexpr char kNamedPrefix = 'm';
 inline constexpr char kKeptPrefix = 'k';
 
-// Opens a file of kShmDirectory by name: regular, owned by this user, not accessible to others, no link.
+// Opens a file of kShmDirectory by name: regular, owned by this user, not accessible to others, not a link.
 Result<FileDescriptor> OpenShmFile(const std::string& name, int extra_flags);
 // Sets the length and reserves every page of it, so that no later access can fail.
 Status ReserveShm(int fd, size_t length, const std::string& what);
 Result<size_t> ShmLength(int fd);
-// 2 MiB-aligned from 2 MiB up, so that huge pages can back it.
+// Maps it, 2 MiB-aligned from 2 MiB up, so that huge pages can back it.
 Result<std::shared_ptr<Mapping>> MapShm(int fd, size_t length);
-// Private zeroed memory, aligned likewise.
+// Maps private zeroed memory, aligned likewise.
 Result<std::shared_ptr<Mapping>> MapAnonymous(size_t length);
-// Names of kShmDirectory that begin with `prefix`. An error is not the same as none: a descriptor may be lacking.
+// Returns the names in kShmDirectory that begin with `prefix`. An error does not mean that there are none.
 Result<std::vector<std::string>> ListShm(const std::string& prefix);
-// Whether `name` is that of the file that is open as `fd`.
+// Whether `name` is the name of the file that is open as `fd`.
 bool IsNameOf(const std::string& name, int fd);
 
-// Among all who give names in kShmDirectory and take them away by this lock, a name stays what it is while one holds
-// it. It is on the directory itself, which nobody can remove. Others may still remove files meanwhile, and make none.
+// While it is held, a name in kShmDirectory keeps its meaning among all that add and remove names under this lock. The
+// lock is on the directory itself, which nobody can remove. Others may still remove files meanwhile, but create none.
 class NamesLock {
  public:
   NamesLock();
@@ -69,15 +69,15 @@ class NamesLock {
 
  private:
   const uint32_t generation_ = ForkGeneration();
-  int directory_;  // closed in children that are forked meanwhile, or they would keep the lock of one that dies
+  int directory_;  // closed in children that are forked meanwhile, which would otherwise keep the lock of a dead parent
   Status status_;
 };
-// With the lock held. kExists: there is a file of the name `to`.
+// Needs the lock. kExists: there is a file named `to`.
 Status RenameShm(const std::string& from, const std::string& to);
 void RemoveShm(const std::string& name);
 
-// Processes of this user that have a device on a fabric whose control file was removed, in ascending order, as far as
-// /proc tells.
+// Returns, in ascending order, the processes of this user that have a device on a fabric whose control file was
+// removed, as far as /proc tells.
 std::vector<int32_t> ProcessesOfRemoved(const std::string& control_name);
 
 size_t RoundUpToPage(size_t length);

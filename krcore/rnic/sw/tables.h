@@ -17,11 +17,11 @@
 
 namespace krcore::rnic::sw {
 
-// Indices with generations, handed out first in, first out, so that a name comes back as late as possible.
+// Indices with generations, handed out first in, first out, so that a name is reused as late as possible.
 class NamePool {
  public:
   NamePool(uint32_t count, uint32_t index_bits, uint32_t max_generation);
-  // 0 when all are in use. Never 0 otherwise, and never the same twice in max_generation uses of its index.
+  // Returns 0 if all are in use. Otherwise never 0, and never the same name twice in max_generation uses of its index.
   uint32_t Take();
   void Give(uint32_t name);
 
@@ -47,11 +47,11 @@ class Tables {
   bool NameInUse(const std::string& name);
   void RemoveSegment(const SegmentRef& segment, const std::byte* base);
 
-  // The key. kUnsupported: remote rights on memory that no segment covers.
+  // Returns the key. kUnsupported: remote rights on memory that no segment covers.
   Result<uint32_t> AddMr(uint32_t pd, void* addr, size_t length, uint32_t rights);
   void RemoveMr(uint32_t key);
 
-  // A number with its entry zeroed but for the word, which says type and RESET. kOutOfMemory.
+  // Returns a number; its entry is zeroed except for the word, which says type and RESET. kOutOfMemory.
   Result<uint32_t> AddQp(uint32_t pd, EntryType type);
   void RemoveQp(uint32_t number);
   QpEntry& qp(uint32_t number) { return fabric_->segment().qps[QpIndex(number)]; }
@@ -73,7 +73,7 @@ class Tables {
   uint32_t next_pd_ = 1;                      // 0 matches nothing: it is in every free MrEntry
 };
 
-// What the objects of one device share. Outlives them all.
+// What the objects of one device share. It outlives them all.
 struct SharedDevice {
   explicit SharedDevice(std::unique_ptr<Fabric> joined)
       : owned(std::move(joined)), fabric(*owned), tables(&fabric), peers(&fabric) {}

@@ -1,7 +1,7 @@
-// Copies that never tear an aligned 8-byte word of the remote side, whatever else reads or writes it meanwhile.
+// Copies that never tear an aligned 8-byte word of the remote side, whatever other threads do to it meanwhile.
 //
-// On x86-64 16-byte vector moves do: a word within one of them is read or written at once. ThreadSanitizer does
-// not see that, and other machines may not do it, so both get atomic words.
+// On x86-64, 16-byte vector moves guarantee that: a word within one is read or written at once. ThreadSanitizer does
+// not see that, and other machines may not guarantee it, so both use atomic words.
 #ifndef KRCORE_RNIC_SW_WORD_COPY_H_
 #define KRCORE_RNIC_SW_WORD_COPY_H_
 
@@ -18,8 +18,8 @@
 namespace krcore::rnic::sw {
 
 // Callers order copies by fences around them. ThreadSanitizer does not model fences, so there the words themselves
-// carry the order: whoever reads the last word of a copy happens after whoever stored it. (Not each word: it keeps
-// a record of every address that was released.)
+// carry the order: the reader of a copy's last word happens after its writer. (Not each word does, because
+// ThreadSanitizer keeps a record of every address that was released.)
 #ifdef __SANITIZE_THREAD__
 inline constexpr int kLoadOrder = __ATOMIC_ACQUIRE, kStoreOrder = __ATOMIC_RELEASE;
 #else
@@ -47,8 +47,8 @@ inline bool HasAlignment(const void* address, size_t alignment) {
   return (reinterpret_cast<uintptr_t>(address) & (alignment - 1)) == 0;
 }
 
-// As many whole vectors as there are; their 8-byte words are atomic where the shared side is 8-byte aligned. Most
-// copies are of some hundred bytes, a multiple of 16: two steps and no loop for what is left.
+// Copies all whole vectors; their 8-byte words are atomic where the shared side is 8-byte aligned. Most copies are some
+// hundred bytes long, a multiple of 16: that takes two steps and no loop for the rest.
 inline void CopyVectors([[maybe_unused]] std::byte*& to, [[maybe_unused]] const std::byte*& from,
                         [[maybe_unused]] size_t& length) {
 #ifdef KRCORE_SW_VECTOR_COPY
@@ -88,7 +88,7 @@ inline void CopyVectors([[maybe_unused]] std::byte*& to, [[maybe_unused]] const 
 #endif
 }
 
-// Shared memory `from` -> private memory `to`. Orders nothing: fence around it.
+// Copies shared memory `from` to private memory `to`. Orders nothing: the caller adds fences.
 inline void LoadWords(std::byte* to, const std::byte* from, size_t length) {
   if (!HasAlignment(from, 8)) [[unlikely]] {
     for (; length > 0 && !HasAlignment(from, 8); --length) LoadPart<uint8_t>(to, from);
@@ -99,7 +99,7 @@ inline void LoadWords(std::byte* to, const std::byte* from, size_t length) {
   for (; length > 0; --length) LoadPart<uint8_t>(to, from);
 }
 
-// Private memory `from` -> shared memory `to`.
+// Copies private memory `from` to shared memory `to`.
 inline void StoreWords(std::byte* to, const std::byte* from, size_t length) {
   if (!HasAlignment(to, 8)) [[unlikely]] {
     for (; length > 0 && !HasAlignment(to, 8); --length) StorePart<uint8_t>(to, from, length == 1);

@@ -16,14 +16,14 @@
 namespace krcore::rnic::verbs {
 namespace {
 
-constexpr size_t kMaxTries = 64;  // to get a key that was not used lately
+constexpr size_t kMaxTries = 64;  // to get a key that was not used recently
 
 struct MrDeleter {
   void operator()(ibv_mr* mr) const { ibv_dereg_mr(mr); }
 };
 using MrPtr = std::unique_ptr<ibv_mr, MrDeleter>;
 
-// An MR without remote rights may have no rkey: 0, as any other.
+// An MR without remote rights may have no rkey; then it is 0.
 uint32_t KeyOf(const ibv_mr& mr) { return mr.rkey != 0 ? mr.rkey : mr.lkey; }
 
 class VerbsMr final : public Mr {
@@ -37,7 +37,7 @@ class VerbsMr final : public Mr {
     if (device_->caps.software_dc) regions_->Add(*this, access_rights);
   }
   ~VerbsMr() override {
-    // Software that found it is done with it, and so is the device with the atomics that software handed to it.
+    // Afterwards neither software that found the MR uses it, nor the device for the atomics handed to it.
     if (device_->caps.software_dc) {
       regions_->Remove(*this);
       if (Agent* const agent = device_->agent.made(); agent != nullptr) agent->AwaitAtomics(regions_);
@@ -82,7 +82,7 @@ Result<std::unique_ptr<Mr>> VerbsPd::RegisterMemory(void* addr, size_t length, u
     return Status(StatusCode::kInvalidArgument, "an MR needs an address and a length");
   if ((access_rights & (kRemoteWrite | kRemoteAtomic)) != 0 && (access_rights & kLocalWrite) == 0)
     return Status(StatusCode::kInvalidArgument, "remote write and atomic rights require local write");
-  std::vector<MrPtr> refused;  // held, so that their keys do not come again
+  std::vector<MrPtr> refused;  // held, so that their keys are not given out again
   while (refused.size() < kMaxTries) {
     MrPtr mr(ibv_reg_mr(pd_, addr, length, static_cast<int>(ToAccessFlags(access_rights))));
     if (mr == nullptr) {
@@ -117,7 +117,7 @@ Result<std::unique_ptr<Dct>> VerbsPd::CreateDct(const DctAttr& attr) {
 
 namespace {
 
-constexpr int64_t kCreateNs = 10'000'000'000;  // of two who create one fabric, one must come up
+constexpr int64_t kCreateNs = 10'000'000'000;  // if two processes create one fabric, one of them must come up
 constexpr uint32_t kMaxQpWr = 16384;
 constexpr uint32_t kMaxSge = 16;
 constexpr uint32_t kMaxInlineBytes = 64;  // every driver takes that much
@@ -187,7 +187,7 @@ class VerbsDevice final : public Device {
       return Status(StatusCode::kUnsupported, "node " + std::to_string(address.node) + " has " + DcKindName(port.dc) +
                                                   ", and this device " + DcKindName(shared_->dc) +
                                                   ": a fabric's devices must have the same");
-    // Packets of the larger one would be dropped by the other port, without a word of why.
+    // The other port would silently drop packets of the larger MTU.
     if (const PortAddress own = PortOf(address_); port.mtu != own.mtu)
       return Status(StatusCode::kUnsupported, "node " + std::to_string(address.node) + "'s port has an MTU of " +
                                                   MtuName(port.mtu) + ", and this device's " + MtuName(own.mtu) +
@@ -221,11 +221,11 @@ class VerbsDevice final : public Device {
 
  private:
   const std::unique_ptr<SharedDevice> shared_;
-  Clock& clock_;  // of the user's deadlines
+  Clock& clock_;  // for the user's deadlines
   DeviceAddress address_;
 };
 
-// Of those who create the fabric the first becomes its membership service.
+// The first of the processes that create the fabric becomes its membership service.
 Status FindService(const DeviceOptions& options, const HostPort& address, Deadline deadline, SharedDevice* shared) {
   deadline.at_ns = std::min(deadline.at_ns, Deadline::After(*RealClock(), kCreateNs).at_ns);
   for (uint32_t spins = 0;; ++spins) {

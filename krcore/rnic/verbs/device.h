@@ -1,4 +1,4 @@
-// A device, its protection domains with their MRs, and the DC of its own that it may have.
+// A device, its protection domains with their MRs, and the device's own DC, if it has one.
 #ifndef KRCORE_RNIC_VERBS_DEVICE_H_
 #define KRCORE_RNIC_VERBS_DEVICE_H_
 
@@ -47,13 +47,13 @@ class VerbsPd final : public Pd {
 };
 
 // The DC transport of mlx5 devices (ConnectX-4 and newer), by mlx5dv. docs/krcore.md, "DC of mlx5". A build without
-// libmlx5 has mlx5_absent.cc instead: no device has it then.
+// libmlx5 uses mlx5_absent.cc instead, where no device has it.
 
-// Which DC the device has of its own, which is found out by making an initiator and a target and bringing them up;
-// kSoftware: none. An error: it cannot be found out, such as for want of memory. `device` has its context and caps.
+// Finds which DC of its own the device has, by making an initiator and a target and bringing them up; kSoftware: none.
+// An error means that this could not be found out, for example for lack of memory. `device` has its context and caps.
 Result<DcKind> FindMlx5Dc(SharedDevice* device);
 
-// Where the device has it. `attr` was checked.
+// For devices that have it. `attr` was checked.
 Result<std::unique_ptr<Qp>> CreateMlx5Dci(SharedDevice* device, ibv_pd* pd, uint32_t pd_index, const QpAttr& attr);
 Result<std::unique_ptr<Dct>> CreateMlx5Dct(SharedDevice* device, ibv_pd* pd, const DctAttr& attr);
 

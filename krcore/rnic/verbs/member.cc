@@ -16,13 +16,13 @@
 namespace krcore::rnic::verbs {
 namespace {
 
-constexpr int64_t kAskNs = 10'000'000'000;   // a request, waiting for others and for a connection included
+constexpr int64_t kAskNs = 10'000'000'000;   // a request, including waiting for others and for a connection
 constexpr int64_t kTryNs = 3'000'000'000;    // one attempt on one connection
-constexpr int64_t kLeaveNs = 3'000'000'000;  // what does not succeed is done by the kernel
+constexpr int64_t kLeaveNs = 3'000'000'000;  // the kernel does what does not succeed
 constexpr int64_t kPingNs = 2'000'000'000;
 constexpr int64_t kRetryNs = 300'000'000;  // between attempts to come back
-// This end's kernel gives a connection up later than the service's can (service.cc), or its reset would look like this
-// process's death, whatever net.ipv4.tcp_retries2 is. Its probes find out what the service's kernel has given up.
+// This end's kernel must give up a connection later than the service's can (service.cc), whatever net.ipv4.tcp_retries2
+// is, or its reset would look like this process's death. Its probes find out what the service's kernel has given up.
 constexpr int kUserTimeoutMs = 24 * 3600 * 1000, kKeepIdleS = 5, kKeepIntervalS = 5;
 constexpr size_t kMaxKnownDead = 4096;
 constexpr uint32_t kLower = 0, kUpper = 1;
@@ -165,8 +165,8 @@ Status Member::Join(NodeId wanted, std::span<const uint8_t, 24> address, int hig
 }
 
 // Without an answer nobody knows whether the service has taken the connection, and closing it might look like the end
-// of this process: so it stays, and the membership ends. If the connection fails before, the service has given it up
-// itself, and does not look at how it ends.
+// of this process. So it stays open, and the membership ends. If the connection fails before that, the service has
+// given it up itself, and ignores how it ends.
 Status Member::Attach(Channel& channel, uint32_t index, Deadline deadline, int stop) {
   AttachBody attach;
   CopyName(attach.fabric, fabric_);
@@ -189,8 +189,8 @@ Status Member::Attach(Channel& channel, uint32_t index, Deadline deadline, int s
                                         "gave its place away while it could not be reached"};
 }
 
-// The old connection is closed only when the service has taken the new one for it; and the new one has its place among
-// the descriptors before the service knows it. Who asks meanwhile is not kept out.
+// The old connection is closed only when the service has accepted the new one in its place, and the new one has its
+// place among the descriptors before the service knows it. Requests meanwhile are not kept out.
 Status Member::Resume(uint32_t index, Deadline connect, Deadline attach, int stop) {
   {
     const std::lock_guard lock(mutex_);
@@ -219,7 +219,7 @@ Status Member::Resume(uint32_t index, Deadline connect, Deadline attach, int sto
   const Status attached = Attach(fresh, index, attach, stop);
   if (attached.ok()) replace();
   if (!fresh.socket) return attached;
-  // The descriptor of what the service does not go by becomes the next spare one.
+  // The descriptor that the service does not use becomes the next spare one.
   const int low = fresh.socket.Release();
   const Status moved = next_spare.MoveTo(low);
   spare_ = std::move(next_spare);
@@ -236,7 +236,7 @@ Result<Member::Verdict> Member::Ask(MessageType type, std::span<const std::byte>
   if (!LockBefore(deadline, lock)) return silent;
   Channel& channel = channels_[kUpper];
   for (uint32_t spins = 0;; ++spins) {
-    // One who has a deadline of its own does not wait where another one just has, in vain.
+    // A thread with a deadline of its own does not wait where another one has just waited in vain.
     if (!channel.broken && channel.late && deadline.at_ns < patience.at_ns &&
         AwaitReply(channel, In(0), -1) == StatusCode::kTimeout)
       return silent;
@@ -308,8 +308,8 @@ Result<std::vector<std::byte>> Member::Lookup(const std::string& name, Deadline 
   return std::vector<std::byte>(value.begin(), value.end());
 }
 
-// Over any connection that the service still has: at one that broke it does not look any more, so that the end of this
-// process would not tell it.
+// Uses any connection that the service still has: it no longer looks at one that broke, so the end of this process
+// would not tell it.
 void Member::Leave() {
   if (forked()) return;
   StopKeeper();
@@ -344,9 +344,9 @@ bool Member::Ping(uint32_t index) {
   return answered;
 }
 
-// A connection without traffic tells neither end that the network has lost it, so there is some. For the service's word
-// on a new one this waits until it comes, however long the service was held up, or until the connection fails, as it
-// does when the service's kernel has given it up.
+// A connection without traffic tells neither end that the network has lost it, so the keeper makes some traffic. For
+// the service's answer on a new connection it waits until the answer comes, however long the service was held up, or
+// until the connection fails, as it does when the service's kernel has given it up.
 void Member::Keep() {
   bool whole = true;
   while (!AwaitStop(whole, whole ? kPingNs : kRetryNs)) {

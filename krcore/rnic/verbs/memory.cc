@@ -22,16 +22,16 @@ void* Map(size_t length, int flags) {
   return addr == MAP_FAILED ? nullptr : addr;
 }
 
-// Pages that the administrator set aside; null: not so many are left.
+// Maps pages that the administrator set aside; null: too few are left.
 void* MapReserved(size_t length) {
   void* const addr = Map(length, MAP_HUGETLB);
-  // Where libibverbs keeps what is registered out of forked children, it does so page by small page, and the kernel
-  // does not divide these. It has nothing to divide where all of it is kept out already.
+  // Where libibverbs keeps registered memory out of forked children, it does so by small pages, and the kernel does not
+  // split these pages. There is nothing to split if all of the memory is kept out already.
   if (addr != nullptr && ibv_is_fork_initialized() == IBV_FORK_ENABLED) madvise(addr, length, MADV_DONTFORK);
   return addr;
 }
 
-// At a multiple of a huge page, so that the kernel can use them.
+// Maps memory at a multiple of a huge page, so that the kernel can use huge pages.
 void* MapAligned(size_t length) {
   auto* const wider = static_cast<std::byte*>(Map(length + kHugePageBytes, 0));
   if (wider == nullptr) return nullptr;
@@ -55,7 +55,7 @@ Result<std::unique_ptr<Memory>> VerbsMemory::Allocate(size_t length, const Alloc
   const size_t mapped = RoundUp(length, huge ? kHugePageBytes : static_cast<size_t>(sysconf(_SC_PAGESIZE)));
   void* addr = huge ? MapReserved(mapped) : Map(mapped, 0);
   const bool reserved = huge && addr != nullptr;
-  if (addr == nullptr && huge) addr = MapAligned(mapped);  // those that the kernel can find
+  if (addr == nullptr && huge) addr = MapAligned(mapped);  // in whatever huge pages the kernel can find
   if (addr == nullptr) return Status::FromErrno(errno, "cannot allocate " + std::to_string(length) + " bytes");
   return std::unique_ptr<Memory>(new VerbsMemory(addr, length, mapped, reserved));
 }
@@ -99,7 +99,7 @@ void Regions::Add(const Mr& mr, uint32_t access_rights) {
   const Region region{reinterpret_cast<uint64_t>(mr.addr()), mr.length(), access_rights};
   const std::lock_guard lock(mutex_);
   by_lkey_[mr.lkey()] = region;
-  // One without remote rights may have no rkey.
+  // An MR without remote rights may have no rkey.
   if ((access_rights & (kRemoteRead | kRemoteWrite | kRemoteAtomic)) != 0) by_rkey_[mr.rkey()] = region;
 }
 

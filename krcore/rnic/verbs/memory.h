@@ -1,4 +1,4 @@
-// Memory, and the memory regions by which NICs and the software DC reach it.
+// Memory, and the memory regions through which NICs and the software DC reach it.
 #ifndef KRCORE_RNIC_VERBS_MEMORY_H_
 #define KRCORE_RNIC_VERBS_MEMORY_H_
 
@@ -19,7 +19,7 @@
 
 namespace krcore::rnic::verbs {
 
-// Anonymous memory for a NIC, in huge pages where there are any.
+// Anonymous memory for a NIC, in huge pages if there are any.
 class VerbsMemory final : public Memory {
  public:
   static Result<std::unique_ptr<Memory>> Allocate(size_t length, const AllocOptions& options);
@@ -32,13 +32,13 @@ class VerbsMemory final : public Memory {
   const bool reserved_;  // in huge pages that were set aside
 };
 
-// Memory of the software DC's own that the NIC reads and writes: pages of their own, since with kernels before 5.12
-// forked children do not get registered ones.
+// The software DC's own memory, which the NIC reads and writes. It has pages of its own, because with kernels before
+// 5.12 forked children do not get registered pages.
 class RegisteredPages {
  public:
-  // Zeroed. `what` they are for is said by errors.
+  // Allocates it zeroed. `what` it is for appears in errors.
   static Result<std::unique_ptr<RegisteredPages>> Allocate(ibv_pd* pd, size_t length, const char* what);
-  // When queues that use them are gone.
+  // Call when queues that use them are gone.
   ~RegisteredPages();
   RegisteredPages(const RegisteredPages&) = delete;
   RegisteredPages& operator=(const RegisteredPages&) = delete;
@@ -54,8 +54,8 @@ class RegisteredPages {
   ibv_mr* mr_ = nullptr;
 };
 
-// A std::shared_mutex in which who wants it alone goes before who wants to share it: those who share it here do so
-// again and again, and would keep the other out for ever. Not recursive, not even shared.
+// A std::shared_mutex in which exclusive waiters go before shared ones: the sharing threads here take it again and
+// again, and would keep the other out for ever. Not recursive, not even shared.
 class WriterFirstMutex {
  public:
   WriterFirstMutex();
@@ -71,19 +71,19 @@ class WriterFirstMutex {
   pthread_rwlock_t lock_;
 };
 
-// The MRs of a PD, for those who do in software what a NIC does: the agent of the software DC and its initiators. They
-// hold the lock while they copy, so an MR that was removed is not touched any more.
+// The MRs of a PD, for code that does in software what a NIC does: the agent of the software DC and its initiators.
+// They hold the lock while they copy, so a removed MR is not touched any more.
 // Thread safety: Add and Remove may be called from any thread; finding needs the lock.
 class Regions {
  public:
   using Lock = std::shared_lock<WriterFirstMutex>;
 
   void Add(const Mr& mr, uint32_t access_rights);
-  // When it returns nobody who found it is still using it.
+  // When it returns, nobody who found the MR is still using it.
   void Remove(const Mr& mr);
 
   Lock Use() { return Lock(mutex_); }
-  // [addr, addr + length) if it is in the MR of that key with all of `rights`; else null. length > 0.
+  // Returns [addr, addr + length) if it is in the MR of that key with all of `rights`; else null. length > 0.
   void* FindLocal(uint32_t lkey, uint64_t addr, uint32_t length, uint32_t rights) const {
     return Find(by_lkey_, lkey, addr, length, rights);
   }
@@ -104,8 +104,8 @@ class Regions {
   Table by_lkey_, by_rkey_;
 };
 
-// The keys of MRs that were destroyed last. Drivers give keys a generation, but do not all promise how soon one comes
-// again; a key must not for 255 registrations.
+// The keys of the most recently destroyed MRs. Drivers give keys a generation, but not all promise how soon a key comes
+// again; it must not for 255 registrations.
 //
 // Thread safety: all methods may be called from any thread.
 class RecentKeys {

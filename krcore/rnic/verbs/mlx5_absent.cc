@@ -1,4 +1,4 @@
-// In place of mlx5_dc.cc in a build without libmlx5.
+// Replaces mlx5_dc.cc in a build without libmlx5.
 #include "krcore/rnic/verbs/device.h"
 
 namespace krcore::rnic::verbs {

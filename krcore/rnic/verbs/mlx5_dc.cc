@@ -1,4 +1,4 @@
-// DC initiators and targets of mlx5 devices, and how it is found out whether a device has them (device.h).
+// DC initiators and targets of mlx5 devices, and the check whether a device has them (device.h).
 #include <arpa/inet.h>
 #include <infiniband/mlx5dv.h>
 #include <infiniband/verbs.h>
@@ -17,7 +17,7 @@
 namespace krcore::rnic::verbs {
 
 // A DC initiator of an mlx5 device. Each of its WRs names its target: address handle, DCT number, DC key. The NIC
-// connects to a target when a WR for it is next, and stays with it while WRs for it follow and some microseconds
+// connects to a target when a WR for it is next, and stays connected while WRs for it follow and some microseconds
 // longer.
 class Mlx5Dci final : public Queue {
  public:
@@ -77,7 +77,7 @@ Status Mlx5Dci::ToInit(uint32_t /*access_rights*/, uint32_t /*qkey*/) {
   attr.qp_state = IBV_QPS_INIT;
   attr.pkey_index = 0;
   attr.port_num = device_->context->port().number;
-  // No access flags: nobody reaches an initiator, and mlx5 refuses them.
+  // No access flags: nobody accesses an initiator, and mlx5 refuses them.
   KRCORE_RETURN_IF_ERROR(Modify(attr, IBV_QP_PKEY_INDEX | IBV_QP_PORT, "INIT"));
   state_ = QpState::kInit;
   return {};
@@ -88,8 +88,8 @@ Status Mlx5Dci::ToRtr(const QpPeer& /*peer*/) {
   const Context& context = *device_->context;
   ibv_qp_attr attr{};
   attr.qp_state = IBV_QPS_RTR;
-  attr.path_mtu = context.port().attr.active_mtu;  // of all peers: those of one fabric have the same
-  attr.ah_attr = PathTo(context, {});              // where to is said by each WR's address handle
+  attr.path_mtu = context.port().attr.active_mtu;  // for all peers: those of one fabric have the same
+  attr.ah_attr = PathTo(context, {});              // each WR's address handle says where to
   KRCORE_RETURN_IF_ERROR(Modify(attr, IBV_QP_PATH_MTU | IBV_QP_AV, "RTR"));
   state_ = QpState::kRtr;
   return {};
@@ -99,8 +99,8 @@ Status Mlx5Dci::ToRts() {
   if (state() != QpState::kRtr) return WrongState(state_, QpState::kRts);
   ibv_qp_attr attr{};
   attr.qp_state = IBV_QPS_RTS;
-  // Another start in each life: were a target to remember the last one's connection, it could take new requests for
-  // repetitions of old ones.
+  // Each life starts at another number: a target that still remembered the last life's connection could take new
+  // requests for repetitions of old ones.
   attr.sq_psn = life_ * kPsnStride & kPsnMask;
   attr.timeout = kAckTimeout;
   attr.retry_cnt = kRetries;
@@ -113,7 +113,7 @@ Status Mlx5Dci::ToRts() {
 }
 
 Status Mlx5Dci::ToErr() {
-  // mlx5 knows no way from RESET to ERR for an initiator.
+  // mlx5 has no transition from RESET to ERR for an initiator.
   if (state() == QpState::kReset) KRCORE_RETURN_IF_ERROR(ToInit(0, 0));
   return Queue::ToErr();
 }
@@ -148,7 +148,7 @@ void Mlx5Dci::Build(const SendWr& wr, uint64_t token, ibv_ah* ah) {
     case Opcode::kCompareSwap: ibv_wr_atomic_cmp_swp(ex_, wr.rkey, wr.remote_addr, wr.compare_add, wr.swap); break;
     case Opcode::kFetchAdd: ibv_wr_atomic_fetch_add(ex_, wr.rkey, wr.remote_addr, wr.compare_add); break;
     case Opcode::kRecv:
-    case Opcode::kRecvWithImm: return;  // refused before
+    case Opcode::kRecvWithImm: return;  // refused earlier
   }
   mlx5dv_wr_set_dc_addr(dv_, ah, wr.remote_qpn, wr.dc_key);
   if ((wr.flags & kInline) == 0) {
@@ -161,8 +161,8 @@ void Mlx5Dci::Build(const SendWr& wr, uint64_t token, ibv_ah* ah) {
   ibv_wr_set_inline_data_list(ex_, wr.num_sge, buffers.data());
 }
 
-// A DC target of an mlx5 device, with a shared receive queue of its own. Its number exists once it is in RTR, and there
-// it stays: a request that fails does not break it.
+// A DC target of an mlx5 device, with a shared receive queue of its own. Its number exists once it is in RTR, and it
+// stays there: a request that fails does not break it.
 class Mlx5Dct final : public Dct, public CqUser {
  public:
   static Result<std::unique_ptr<Dct>> Create(SharedDevice* device, ibv_pd* pd, const DctAttr& attr);
@@ -181,7 +181,7 @@ class Mlx5Dct final : public Dct, public CqUser {
   SharedDevice* const device_;
   const DctAttr attr_;
   const uint32_t max_sge_;
-  VerbsCq* recv_cq_;  // own_cq_ where there are no receives: mlx5 wants one
+  VerbsCq* recv_cq_;  // own_cq_ if there are no receives, because mlx5 requires one
   std::unique_ptr<Cq> own_cq_;
   std::optional<uint16_t> recv_slot_;  // in recv_cq_, with room for its WRs
   ibv_srq* srq_ = nullptr;
@@ -252,7 +252,7 @@ Status Mlx5Dct::ToRtr() {
   rtr.qp_state = IBV_QPS_RTR;
   rtr.path_mtu = context.port().attr.active_mtu;
   rtr.min_rnr_timer = kRnrTimer;
-  rtr.ah_attr = PathTo(context, {});  // of it a target takes GID index and hop limit
+  rtr.ah_attr = PathTo(context, {});  // a target takes GID index and hop limit from it
   if (const int error = ibv_modify_qp(qp_, &rtr, IBV_QP_STATE | IBV_QP_PATH_MTU | IBV_QP_MIN_RNR_TIMER | IBV_QP_AV);
       error != 0)
     return FailedCall(error, "move a DC target to RTR");
@@ -344,7 +344,7 @@ Result<DcKind> FindMlx5Dc(SharedDevice* device) {
     const uint32_t part = port.device.vendor_part_id;
     return part >= kFirstV1 && part <= kLastV1 ? DcKind::kMlx5V1 : DcKind::kMlx5V2;
   }
-  // How kernel and libmlx5 refuse what a device lacks. Anything else must not pass for the lack of DC.
+  // The codes by which kernel and libmlx5 refuse what a device lacks. No other error may pass for the lack of DC.
   if (tried == StatusCode::kUnsupported || tried == StatusCode::kInvalidArgument) return DcKind::kSoftware;
   return Status(tried.code(), "cannot find out whether " + port.name + " has DC: " + std::string(tried.message()));
 }

@@ -98,7 +98,7 @@ PortAddress PortOf(const DeviceAddress& address) {
 
 Status FailedCall(int error, const std::string& what) {
   const Status status = Status::FromErrno(error != 0 ? error : EIO, "cannot " + what);
-  // What a NIC reads and writes is locked.
+  // Memory that a NIC reads and writes is locked.
   return error == ENOMEM ? Status(status.code(), std::string(status.message()) + LimitOfLockedMemory()) : status;
 }
 
@@ -132,7 +132,7 @@ bool ParseMtu(const std::string& text, std::optional<ibv_mtu>* mtu) {
   return mtu->has_value();
 }
 
-// False: no GID fits.
+// Returns false if no GID fits.
 bool ChooseGid(ibv_context* context, const PortChoice& choice, Port* port) {
   int best = -1;
   for (int index = 0; index < std::min(port->attr.gid_tbl_len, 256); ++index) {
@@ -213,8 +213,8 @@ namespace {
 
 constexpr uint8_t kMaxReadDepth = 16;
 
-// A forked child's copies of a NIC's mapped queues would keep the NIC's context after the parent's death. Reads
-// /proc/self/maps without allocating: between fork and exec nothing else is safe.
+// A forked child's copies of a NIC's mapped queues would keep the NIC's context after the parent's death. This reads
+// /proc/self/maps without allocating: nothing else is safe between fork and exec.
 void UnmapNics() {
   const int fd = open("/proc/self/maps", O_RDONLY | O_CLOEXEC);
   if (fd < 0) return;
@@ -244,9 +244,9 @@ void UnmapNics() {
 }  // namespace
 
 Result<std::unique_ptr<Context>> Context::Open(const PortChoice& choice, int floor) {
-  // Without this a child, or the parent by writing while there is one, would take registered pages away from the NIC.
-  // It keeps them out of children, with whatever else lies on them. A kernel that copies them for children (from 5.12
-  // on) needs none of that, though libibverbs would do it there as well.
+  // Without this, a child, or the parent when it writes while there is a child, would take registered pages away from
+  // the NIC. ibv_fork_init keeps these pages out of children, with whatever else lies on them. A kernel that copies
+  // them for children (from 5.12 on) needs none of that, although libibverbs would do it there as well.
   if (ibv_is_fork_initialized() != IBV_FORK_UNNEEDED) {
     if (const int error = ibv_fork_init(); error != 0) return FailedCall(error, "prepare libibverbs for fork");
   }
@@ -307,7 +307,7 @@ void Context::Run() {
     pollfd polled[] = {{stop_.fd(), POLLIN, 0}, {get()->async_fd, POLLIN, 0}};
     poll(polled, std::size(polled), -1);
     if (polled[0].revents != 0) return;
-    // The device was taken from the system: there will be no event, and no wait for one.
+    // The device was removed from the system: no event will come, so do not wait for one.
     if ((polled[1].revents & (POLLERR | POLLHUP | POLLNVAL)) != 0) {
       port_active_ = false;
       poll(polled, 1, -1);
@@ -316,7 +316,7 @@ void Context::Run() {
     ibv_async_event event{};
     while (ibv_get_async_event(get(), &event) == 0) {
       Handle(event);
-      ibv_ack_async_event(&event);  // a queue is not destroyed before its events were acknowledged
+      ibv_ack_async_event(&event);  // a queue can be destroyed only after its events were acknowledged
     }
   }
 }
@@ -326,7 +326,7 @@ void Context::Handle(const ibv_async_event& event) {
     case IBV_EVENT_QP_FATAL:
     case IBV_EVENT_QP_REQ_ERR:
     case IBV_EVENT_QP_ACCESS_ERR:
-      // Null: a queue whose owner looks at its completions only.
+      // Null: a queue whose owner looks only at its completions.
       if (auto* const owner = static_cast<QueueEvents*>(event.element.qp->qp_context); owner != nullptr)
         owner->fatal.store(true, std::memory_order_release);
       break;
@@ -360,7 +360,7 @@ ibv_ah_attr PathTo(const Context& context, const PortAddress& address) {
   return attr;
 }
 
-// Under the mutex. What is made for it is in the list, whatever becomes of the rest.
+// The mutex is held. Handles that are made for the port stay in the list, whatever happens to the rest.
 Result<std::shared_ptr<PortHandles>> AddressHandles::Enter(const Context& context, const PortAddress& address) {
   std::array<uint8_t, 18> key{};
   std::copy(std::begin(address.gid), std::end(address.gid), key.begin());
@@ -380,12 +380,12 @@ Result<std::shared_ptr<PortHandles>> AddressHandles::Enter(const Context& contex
 bool AddressHandles::DropUnused() {
   auto oldest = ports_.end();
   for (auto port = ports_.begin(); port != ports_.end(); ++port) {
-    // Nobody gets another reference but under the mutex, or from one that there is.
+    // New references come only under the mutex, or from an existing one.
     if (port->second.use_count() > 1) continue;
     if (oldest == ports_.end() || port->second->asked < oldest->second->asked) oldest = port;
   }
   if (oldest == ports_.end()) return false;
-  std::atomic_thread_fence(std::memory_order_acquire);  // with the release of the last reference
+  std::atomic_thread_fence(std::memory_order_acquire);  // pairs with the release of the last reference
   for (auto& of_pd : oldest->second->of_pd) {
     if (ibv_ah* const made = of_pd.load(std::memory_order_relaxed); made != nullptr) ibv_destroy_ah(made);
   }
@@ -441,7 +441,7 @@ Result<uint32_t> AddressHandles::AddPd(ibv_pd* pd) {
 
 void AddressHandles::RemovePd(uint32_t index) {
   std::unique_lock lock(mutex_);
-  // As long as the kernel waits for the network, some seconds.
+  // Takes as long as the kernel waits for the network, some seconds.
   made_.wait(lock, [&] { return pds_[index].makers == 0; });
   for (const auto& [key, handles] : ports_) {
     ibv_ah* const made = handles->of_pd[index].exchange(nullptr, std::memory_order_relaxed);

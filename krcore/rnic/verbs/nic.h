@@ -1,4 +1,4 @@
-// A NIC as this process has opened it: libibverbs' values and ours, its port, its events, and the handles of its peers.
+// A NIC as opened by this process: libibverbs' values and ours, its port, its events, and the handles of its peers.
 #ifndef KRCORE_RNIC_VERBS_NIC_H_
 #define KRCORE_RNIC_VERBS_NIC_H_
 
@@ -26,7 +26,7 @@ namespace krcore::rnic::verbs {
 // The only place that converts between libibverbs' values and ours.
 
 WcStatus FromWcStatus(ibv_wc_status status);
-// What a receive's completion tells: status, opcode, length, immediate.
+// Fills in what a receive's completion tells: status, opcode, length, immediate.
 void FillReceived(const ibv_wc& wc, Completion* completion);
 ibv_wr_opcode ToWrOpcode(Opcode opcode);
 unsigned int ToAccessFlags(uint32_t access_rights);
@@ -34,7 +34,7 @@ unsigned int ToSendFlags(uint8_t flags);
 
 inline constexpr uint32_t kPsnMask = 0xff'ffff;  // sequence numbers have 24 bits
 
-// Who carries out DC. Queues of one kind do not reach those of another.
+// What carries out DC. Queues of one kind do not reach those of another.
 enum class DcKind : uint8_t {
   kSoftware,  // software over UD
   kMlx5V1,    // the device: Connect-IB, ConnectX-4
@@ -47,19 +47,19 @@ struct PortAddress {
   uint8_t gid[16] = {};
   uint16_t lid = 0;        // InfiniBand links
   uint8_t mtu = 0;         // ibv_mtu of the port
-  uint8_t read_depth = 0;  // READs and atomics that its queues execute at once for one peer
+  uint8_t read_depth = 0;  // READs and atomics that its queues execute at the same time for one peer
   DcKind dc = DcKind::kSoftware;
   uint8_t reserved[3] = {};
 };
 static_assert(sizeof(PortAddress) == sizeof(DeviceAddress::bytes));
 PortAddress PortOf(const DeviceAddress& address);
 
-// With what the call was to do. libibverbs' calls return the errno or leave it in errno.
+// `what`: what the call was to do. libibverbs' calls return the errno or leave it in errno.
 Status FailedCall(int error, const std::string& what);
 
-// Which port of which NIC a Device is.
+// The port and the NIC that a Device is.
 
-// "device[:port[:gid_index[:mtu]]]"; what is left out is chosen.
+// "device[:port[:gid_index[:mtu]]]"; parts that are left out are chosen.
 struct PortChoice {
   std::string device;           // empty: any
   std::optional<uint8_t> port;  // from 1
@@ -79,32 +79,32 @@ struct Port {
   uint8_t number = 0;
   uint8_t gid_index = 0;
   ibv_gid gid{};
-  ibv_port_attr attr{};  // active_mtu: what is used
+  ibv_port_attr attr{};  // active_mtu: the one in use
   ibv_device_attr device{};
 };
-// The first active port that fits, of its GIDs a routable one (RoCE v2 before others, IPv4 before IPv6 before
-// link-local), and its MTU. kUnavailable: there is none; the message lists the devices that there are, with the states
-// and MTUs of their ports.
+// Opens the first active port that fits, with a routable GID (RoCE v2 before others, IPv4 before IPv6 before
+// link-local) and an MTU. kUnavailable: there is none; the message lists the existing devices with the states and MTUs
+// of their ports.
 Result<Port> OpenPort(const PortChoice& choice);
 
-// What the NIC reports of a queue beside its completions. A queue that has a use for it gives its own to libibverbs as
+// What the NIC reports of a queue besides its completions. A queue that uses it passes its own to libibverbs as
 // context.
 struct QueueEvents {
-  // Release and acquire: set by the context's thread. A hint to ask the NIC, since it may be late.
+  // Release and acquire: set by the context's thread. It is a hint to ask the NIC, because it may come late.
   std::atomic<bool> fatal{false};
 };
 
-// A NIC as this process has opened it: the port, its asynchronous events, and what forked children must not keep.
+// A NIC as opened by this process: the port, its asynchronous events, and what forked children must not keep.
 class Context {
  public:
-  // The NIC's descriptor, or a duplicate of it, gets above `floor` (member.h).
+  // Opens the NIC; its descriptor, or a duplicate of it, gets above `floor` (member.h).
   static Result<std::unique_ptr<Context>> Open(const PortChoice& choice, int floor);
   ~Context();
 
   ibv_context* get() const { return port_.context.get(); }
   const Port& port() const { return port_; }
   PortAddress address() const;
-  // The highest descriptor that keeps the NIC's context.
+  // The highest descriptor that keeps the NIC's context open.
   int highest_descriptor() const;
   bool port_active() const { return port_active_.load(std::memory_order_relaxed); }  // as of the latest event
 
@@ -127,22 +127,22 @@ inline constexpr size_t kMaxPorts = 4096;  // of peers
 // One peer's port.
 struct PortHandles {
   ibv_ah_attr attr{};
-  // By the PD's index. Release and acquire: who finds one posts with it.
+  // By the PD's index. Release and acquire: a thread that finds a handle posts with it.
   std::array<std::atomic<ibv_ah*>, kMaxPds> of_pd{};
-  uint64_t asked = 0;  // of AddressHandles: when somebody last asked for it
+  uint64_t asked = 0;  // when it was last asked for, in calls of AddressHandles
 };
 
-// Address handles. One of libibverbs belongs to a PD, and making it may have to ask the network for the peer's MAC; one
-// of ours serves all PDs of the device. So those of libibverbs are made once for each (peer's port, PD), and kept.
-// Ports that nobody uses are kept while there is room, and who was asked for least recently gives way.
-// Thread safety: all methods may be called from any thread. Who waits for the network keeps nobody else waiting, but
-// who removes a PD that it makes one for.
+// Address handles. A handle of libibverbs belongs to a PD, and making it may have to ask the network for the peer's
+// MAC; one of ours serves all PDs of the device. So libibverbs' handles are made once for each (peer's port, PD), and
+// kept. Unused ports are kept while there is room; then the one that was asked for least recently is dropped.
+// Thread safety: all methods may be called from any thread. A thread that waits for the network keeps nobody waiting,
+// except a thread that removes the PD for which it makes a handle.
 class AddressHandles {
  public:
-  // Has one for each PD there is. kUnavailable: the network does not know the peer's address. kOutOfMemory: so many
-  // ports are in use.
+  // Returns handles for all existing PDs. kUnavailable: the network does not know the peer's address. kOutOfMemory: too
+  // many ports are in use.
   Result<std::shared_ptr<PortHandles>> Get(const Context& context, const PortAddress& address);
-  // For a PD that is younger than the handle; null if it cannot be made.
+  // Makes one for a PD that is younger than the handle; returns null if it cannot be made.
   ibv_ah* Make(PortHandles& handles, uint32_t pd_index);
 
   Result<uint32_t> AddPd(ibv_pd* pd);
@@ -151,12 +151,12 @@ class AddressHandles {
  private:
   struct Slot {
     ibv_pd* pd = nullptr;
-    uint32_t makers = 0;  // who make one in it, without the mutex
+    uint32_t makers = 0;  // threads that are making a handle in it without the mutex
   };
   using Ports = std::map<std::array<uint8_t, 18>, std::shared_ptr<PortHandles>>;
   Result<std::shared_ptr<PortHandles>> Enter(const Context& context, const PortAddress& address);
   bool DropUnused();
-  // Without the mutex while libibverbs makes it.
+  // Releases the mutex while libibverbs makes the handle.
   ibv_ah* Make(std::unique_lock<std::mutex>& lock, PortHandles& handles, uint32_t pd_index);
 
   std::mutex mutex_;
@@ -171,8 +171,7 @@ class VerbsAddressHandle final : public AddressHandle {
   VerbsAddressHandle(AddressHandles* all, std::shared_ptr<PortHandles> handles)
       : all_(all), handles_(std::move(handles)) {}
   const std::shared_ptr<PortHandles>& handles() const { return handles_; }
-  // May wait for the network where the PD is younger than the handle. Null: the network does not know the peer's
-  // address.
+  // May wait for the network if the PD is younger than the handle. Null: the network does not know the peer's address.
   ibv_ah* For(uint32_t pd_index) const {
     ibv_ah* const made = handles_->of_pd[pd_index].load(std::memory_order_acquire);
     return made != nullptr ? made : all_->Make(*handles_, pd_index);
@@ -183,7 +182,7 @@ class VerbsAddressHandle final : public AddressHandle {
   const std::shared_ptr<PortHandles> handles_;
 };
 
-// How `context`'s port reaches another.
+// Returns how `context`'s port reaches another one.
 ibv_ah_attr PathTo(const Context& context, const PortAddress& address);
 
 }  // namespace krcore::rnic::verbs

@@ -112,13 +112,13 @@ Status Queue::ToReset() {
 }
 
 Status Queue::Quiesce() {
-  // First what has completed: only the rest may be under way.
+  // Collect completions first: only the rest may be in flight.
   send_cq_->Forget(nullptr);
   if (send_.posted == send_.done && !failed_) return {};
   ibv_qp_attr attr{};
   attr.qp_state = IBV_QPS_RESET;
   const Status reset = Modify(attr, 0, "RESET");
-  SleepPacketLifetime();  // the NIC sends no more of it; what it sent is on its way still
+  SleepPacketLifetime();  // the NIC sends no more of it, but what it sent may still be on its way
   return reset;
 }
 
@@ -203,7 +203,7 @@ Status Queue::PostRecv(std::span<const RecvWr> wrs, size_t* bad_index) {
     } else if (HasBadSges(wrs[i], device_->caps.max_sge)) {
       status = StatusCode::kInvalidArgument;
     } else if (state_ == QpState::kErr) {
-      // Not every device flushes a receive that comes after the error.
+      // Not every device flushes a receive that was posted after the error.
       flushes_.push_back(wrs[i].wr_id);
       recv_cq_->AddFlushes(1);
     } else {
@@ -241,7 +241,7 @@ bool Queue::CompleteSend(const ibv_wc& wc, Completion* completion) {
   const uint64_t position = send_.PositionOf(WrToken::Position(wc.wr_id));
   if (position >= send_.posted) return false;
   const Sent& sent = SentAt(position);
-  send_.done = position + 1;  // with the unsignaled ones before it
+  send_.done = position + 1;  // including the unsignaled ones before it
   if (sent.signaled) send_cq_->RemoveSignaled(1);
   completion->wr_id = sent.wr_id;
   completion->opcode = sent.opcode;
@@ -469,7 +469,7 @@ size_t VerbsCq::Poll(std::span<Completion> out) {
 size_t VerbsCq::TakeFromSources(std::span<Completion> out) {
   size_t count = 0;
   sources_awake_ = false;
-  // Each goes first in its turn, so that none has to wait for ever.
+  // Each source goes first in its turn, so that none has to wait for ever.
   const size_t sources = sources_.size();
   if (++first_source_ >= sources) first_source_ = 0;
   for (size_t i = 0, next = first_source_; i < sources; ++i) {

@@ -17,37 +17,37 @@ namespace krcore::rnic::verbs {
 struct SharedDevice;
 class VerbsCq;
 
-// Whose WRs complete into a CQ.
+// An object whose WRs complete into a CQ.
 class CqUser {
  public:
-  // Of a WR's token: whether it was posted since the last RESET.
+  // Whether the WR of this token was posted since the last RESET.
   virtual bool IsOfThisLife(uint64_t token) const = 0;
-  // False: there is nothing to tell the caller.
+  // Returns false if there is nothing to tell the caller.
   virtual bool Complete(const ibv_wc& wc, Completion* completion) = 0;
-  // Completions that the NIC does not know of.
+  // Returns completions that the NIC does not know of.
   virtual size_t TakeFlushes(const VerbsCq* cq, std::span<Completion> out) = 0;
 
  protected:
   ~CqUser() = default;
 };
 
-// A queue whose completions software makes.
+// A queue whose completions are made by software.
 class CompletionSource {
  public:
-  // Does what there is to do, so that completions come.
+  // Does pending work, so that completions come.
   virtual void Drive() = 0;
   // The same, and moves completions into `out`.
   virtual size_t Take(std::span<Completion> out) = 0;
-  // Whether there may be anything to do or to take. One for which that changes by itself says WakeSources.
+  // Whether there may be anything to do or to take. A source for which this changes by itself calls WakeSources.
   virtual bool Awake() const = 0;
 
  protected:
   ~CompletionSource() = default;
 };
 
-// A completion queue: libibverbs', its own room for what a queue that goes leaves in it, and the count of what is
-// outstanding. libibverbs' CQ has room for every WR of its queues, since all of them may fail; the depth that its owner
-// asked for is kept by counting.
+// A completion queue: libibverbs' CQ, room of its own for completions that a destroyed queue leaves in that CQ, and a
+// count of what is outstanding. libibverbs' CQ has room for every WR of its queues, since all of them may fail;
+// counting keeps the depth that the owner asked for.
 class VerbsCq final : public Cq {
  public:
   static Result<std::unique_ptr<Cq>> Create(Context* context, uint32_t depth, uint32_t max_depth);
@@ -56,13 +56,13 @@ class VerbsCq final : public Cq {
   bool overrun() const override { return overrun_; }
 
   ibv_cq* get() const { return cq_; }
-  // Room for the WRs of one more queue, or one less. kOutOfMemory.
+  // Makes room for the WRs of one more queue, or gives it back. kOutOfMemory.
   Status Reserve(uint32_t wrs);
   void Unreserve(uint32_t wrs) { reserved_ -= wrs; }
-  // A number for WRs to carry.
+  // Returns a number for the user's WRs to carry.
   uint16_t Attach(CqUser* user);
   void Detach(uint16_t slot);
-  // Takes all that is there into own room, and forgets what is of `user`.
+  // Moves all completions into its own room, and forgets those of `user`.
   void Forget(const CqUser* user);
 
   void AddSource(CompletionSource* source) {
@@ -75,14 +75,14 @@ class VerbsCq final : public Cq {
     for (CompletionSource* const source : sources_) source->Drive();
   }
 
-  // A signaled WR is posted. False: its completion will be lost.
+  // Counts a signaled WR that is posted. False: its completion will be lost.
   bool AddSignaled() {
     const bool fits = ++signaled_ <= depth_;
     overrun_ = overrun_ || !fits;
     return fits;
   }
   void RemoveSignaled(uint64_t count) { signaled_ -= count; }
-  // Receives that wait to be flushed.
+  // Counts receives that wait to be flushed.
   void AddFlushes(uint64_t count) { flushes_ += count; }
   void RemoveFlushes(uint64_t count) { flushes_ -= count; }
 
@@ -104,11 +104,11 @@ class VerbsCq final : public Cq {
   std::vector<CqUser*> slots_;
   std::deque<Kept> kept_;
   std::vector<CompletionSource*> sources_;
-  size_t first_source_ = 0;  // which goes first
+  size_t first_source_ = 0;  // the one that goes first
   bool sources_awake_ = false;
 };
 
-// What a WR carries as libibverbs' wr_id. The life tells completions of a queue before its RESET from those after it.
+// What a WR carries as libibverbs' wr_id. The life tells completions from before and after a RESET of the queue apart.
 struct WrToken {
   static constexpr uint64_t kReceive = uint64_t{1} << 63;
   static uint64_t Make(bool receive, uint16_t life, uint16_t slot, uint32_t position) {
@@ -120,21 +120,21 @@ struct WrToken {
   static uint32_t Position(uint64_t token) { return static_cast<uint32_t>(token); }
 };
 
-// How long a request is tried: libibverbs' attributes of a connection, and the longest that they can take. The NIC may
-// wait up to four times its timer before each retry.
+// How long a request is tried: libibverbs' attributes of a connection, and the longest time that they allow. The NIC
+// may wait up to four times its timer before each retry.
 inline constexpr uint8_t kAckTimeout = 14;  // 4.096 us x 2^14 = 67 ms
-inline constexpr uint8_t kRetries = 6;      // 7 is without end on Soft-RoCE
+inline constexpr uint8_t kRetries = 6;      // 7 means for ever on Soft-RoCE
 inline constexpr uint8_t kRnrTimer = 12;    // 0.64 ms
-inline constexpr uint8_t kRnrRetries = 6;   // 7 is without end
+inline constexpr uint8_t kRnrRetries = 6;   // 7 means for ever
 inline constexpr int64_t kMaxRetransmissionNs =
     4 * (kRetries + 1) * (int64_t{4096} << kAckTimeout) + (kRnrRetries + 1) * int64_t{640'000} + kPacketLifetimeNs;
 
-// SGEs are handed to libibverbs as they are.
+// SGEs are passed to libibverbs unchanged.
 ibv_sge* SgesOf(const Sge* sges);
 
 // What all queue pairs have in common: their states and lives, and rings that remember what libibverbs' completions do
-// not tell: the caller's wr_ids, and which unsignaled WRs a completion stands for. Who derives from it makes the queue,
-// says how its states are reached, and hands WRs to the NIC: RC and UD (VerbsQp), a DC initiator of mlx5 (Mlx5Dci).
+// not tell: the caller's wr_ids, and which unsignaled WRs a completion stands for. A derived class makes the queue,
+// performs its state changes, and hands WRs to the NIC: RC and UD (VerbsQp), a DC initiator of mlx5 (Mlx5Dci).
 class Queue : public Qp, public CqUser {
  public:
   ~Queue() override;
@@ -154,12 +154,12 @@ class Queue : public Qp, public CqUser {
   static constexpr size_t kBatch = 32;
 
   Queue(SharedDevice* device, uint32_t pd_index, const QpAttr& attr);
-  // Room in its CQs for its WRs: before the NIC's queue is made.
+  // Reserves room in its CQs for its WRs; call before the NIC's queue is made.
   Status TakeRoom();
-  // The NIC's queue, once there is one.
+  // Takes the NIC's queue, once there is one.
   void Adopt(ibv_qp* qp);
-  // Hands up to kBatch WRs to the NIC behind one doorbell, the i-th with TokenOf(i) as its wr_id. How many of them it
-  // took is *took; the errno.
+  // Hands up to kBatch WRs to the NIC under one doorbell, the i-th with TokenOf(i) as its wr_id. *took becomes how many
+  // the NIC took; returns the errno.
   virtual int Post(std::span<const SendWr> wrs, size_t* took) = 0;
   uint64_t TokenOf(size_t i) const {
     return WrToken::Make(false, life_, *send_slot_, static_cast<uint32_t>(send_.posted + i));
@@ -171,7 +171,7 @@ class Queue : public Qp, public CqUser {
   const QpAttr attr_;
   VerbsCq* const send_cq_;
   VerbsCq* const recv_cq_;      // null: it receives nothing
-  mutable QueueEvents events_;  // the NIC's queue has it as context
+  mutable QueueEvents events_;  // the context of the NIC's queue
   ibv_qp* qp_ = nullptr;
   mutable QpState state_ = QpState::kReset;
   uint16_t life_ = 0;
@@ -183,7 +183,7 @@ class Queue : public Qp, public CqUser {
     Opcode opcode;
     bool signaled;
     bool lost;         // the CQ was full
-    WcStatus instead;  // of the NIC's status, if not kSuccess
+    WcStatus instead;  // replaces the NIC's status, if not kSuccess
   };
   // Positions of WRs, from 0 in each life.
   struct Ring {
@@ -193,18 +193,18 @@ class Queue : public Qp, public CqUser {
 
   Sent& SentAt(uint64_t position) { return sent_[position & (sent_.size() - 1)]; }
   uint64_t& ReceivedAt(uint64_t position) { return received_[position & (received_.size() - 1)]; }
-  // Posts them all, if the NIC takes them; how many it took.
+  // Posts all, if the NIC takes them; returns how many it took.
   size_t PostBatch(std::span<const SendWr> wrs, Status* status);
   bool CompleteSend(const ibv_wc& wc, Completion* completion);
   bool CompleteRecv(const ibv_wc& wc, Completion* completion);
   void ForgetCompletions();
-  // When it returned well nothing that was posted executes any more. To RESET, if need be.
+  // After success nothing that was posted executes any more. Goes to RESET, if need be.
   Status Quiesce();
 
   std::optional<uint16_t> send_slot_, recv_slot_;  // in their CQs, with room for its WRs
-  bool failed_ = false;                            // in this life: something may be under way still
+  bool failed_ = false;                            // in this life: something may still be in flight
   Ring send_, recv_;
-  std::vector<Sent> sent_;  // rings, of powers of two
+  std::vector<Sent> sent_;  // rings; their sizes are powers of two
   std::vector<uint64_t> received_;
   std::deque<uint64_t> flushes_;  // wr_ids of receives that were posted in ERR
 };

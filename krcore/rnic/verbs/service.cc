@@ -17,7 +17,7 @@
 namespace krcore::rnic::verbs {
 namespace {
 
-// Ids that are handed out before the first comes again. All fit in 16 bits, as in the owner words of kvs.
+// Ids that are handed out before the first comes again. All fit into 16 bits, as in the owner words of kvs.
 constexpr NodeId kDynamicNodes = (1 << 16) - kFirstDynamicNode;
 
 }  // namespace
@@ -34,7 +34,7 @@ Roster::Roster(uint32_t first_incarnation, uint64_t seed, int64_t resume_ns)
       next_incarnation_(first_incarnation_),
       seed_(seed) {}
 
-// splitmix64: tokens tell members apart, and a stranger from a member; they are no defence against who reads the wire.
+// splitmix64: tokens tell members apart, and strangers from members; they do not protect against reading the wire.
 uint64_t Roster::NextToken() {
   uint64_t mixed = seed_ += 0x9e37'79b9'7f4a'7c15;
   mixed = (mixed ^ mixed >> 30) * 0xbf58'476d'1ce4'e5b9;
@@ -59,7 +59,7 @@ Result<Identity> Roster::Join(NodeId wanted, int64_t now_ns) {
   if (members_.size() >= kMaxMembers && !MakeRoom())
     return Status(StatusCode::kOutOfMemory, "the fabric has " + std::to_string(kMaxMembers) + " devices, its limit");
   if (wanted == kNoNode) {
-    // Not the lowest free one, so that ids of the recently dead stay unused for a while; and none of who is away.
+    // Not the lowest free id, so that ids of the recently dead stay unused for a while, and none of an absent member.
     do {
       node = next_node_++;
       if (next_node_ == kFirstDynamicNode + kDynamicNodes) next_node_ = kFirstDynamicNode;
@@ -97,7 +97,7 @@ bool Roster::Alive(const Member& member) {
   return std::all_of(member.channels.begin(), member.channels.end(), [](Channel c) { return c == Channel::kOpen; });
 }
 
-// One who never opened the other channel was told of no identity that it could have used: nothing of it is on its way.
+// A member that never opened the other channel was told no identity that it could have used: it has nothing in flight.
 bool Roster::Dead(const Member& member, int64_t now_ns) {
   const auto gone = [](Channel c) { return c == Channel::kClosed || c == Channel::kNever; };
   const bool any_closed =
@@ -113,7 +113,7 @@ PeerState Roster::StateOf(uint32_t incarnation, int64_t now_ns) {
     return Dead(found->second, now_ns) ? PeerState::kDead : PeerState::kUnreachable;
   }
   if (expelled_.count(incarnation) != 0) return PeerState::kUnreachable;
-  // Of another service's time, perhaps before this one's host was restarted: its member may well live.
+  // It is from another service's time, perhaps before this one's host was restarted: its member may well live.
   const bool mine = incarnation - first_incarnation_ < next_incarnation_ - first_incarnation_;
   return mine ? PeerState::kDead : PeerState::kUnreachable;
 }
@@ -156,7 +156,7 @@ void Roster::Expire(int64_t now_ns) {
   for (const uint32_t incarnation : dead) Remove(incarnation);
 }
 
-// By giving up the one that has been away longest. False: none is away.
+// Gives up the member that has been away longest. False: none is away.
 bool Roster::MakeRoom() {
   auto longest = members_.end();
   for (auto member = members_.begin(); member != members_.end(); ++member) {
@@ -186,14 +186,14 @@ void Roster::ForgetRecords(uint32_t incarnation) {
 
 namespace {
 
-// Channels of all members, those that are being replaced, and strangers.
+// Channels of all members, channels that are being replaced, and strangers.
 constexpr size_t kMaxConnections = 3 * kMaxMembers;
-constexpr int64_t kStrangerNs = 10'000'000'000;  // to say who one is
+constexpr int64_t kStrangerNs = 10'000'000'000;  // for a stranger to identify itself
 constexpr int64_t kAcceptPauseNs = 100'000'000;  // while there are no descriptors
 constexpr int kTickMs = 1000;
-constexpr size_t kMaxOutBytes = 16 * 1024;  // of replies that a member does not read
-// The network is silent for so long: broken. Shorter than any kernel at a member's end gives up, since that would look
-// like the member's death (docs/krcore.md).
+constexpr size_t kMaxOutBytes = 16 * 1024;  // of replies that a member has not read
+// A network that is silent for so long counts as broken. It must be shorter than any kernel at a member's end takes to
+// give up, since that would look like the member's death (docs/krcore.md).
 constexpr int kKeepIdleS = 5, kKeepIntervalS = 2, kKeepCount = 3, kUserTimeoutMs = 11'000;
 
 void KeepAlive(int fd) {
@@ -277,7 +277,7 @@ void Service::Run() {
           {connection.socket.fd(), static_cast<short>(connection.out.empty() ? POLLIN : POLLIN | POLLOUT), 0});
     }
     const int wait_ms = accepting ? kTickMs : static_cast<int>(kAcceptPauseNs / 1'000'000);
-    // Refused if the limit of descriptors is below their number by now: it must not spin for that.
+    // poll fails if the limit of descriptors is below their number by now; this must not spin then.
     if (poll(polled.data(), polled.size(), wait_ms) < 0 && errno != EINTR) poll(nullptr, 0, wait_ms);
     const int64_t now_ns = RealClock()->NowNs();
     uint64_t ignored = 0;
@@ -294,7 +294,7 @@ void Service::Run() {
         fate = Read(*current, now_ns);
         if (fate == Fate::kGoesOn) fate = Write(*current);
       }
-      // The member has taken another connection for this channel, or has left, or was given up.
+      // The member has opened another connection for this channel, has left, or was given up.
       const bool over = current->channel >= kChannels || !roster_.Present(current->incarnation);
       if (current->incarnation != 0 && over && current->out.empty()) fate = Fate::kBroken;
       if (fate != Fate::kGoesOn) Drop(current, fate);
@@ -360,7 +360,7 @@ Service::Fate Service::Write(Connection& connection) {
   return Fate::kGoesOn;
 }
 
-// A connection that had this channel means nothing from here on, however it ends.
+// An earlier connection of this channel counts for nothing from here on, however it ends.
 void Service::Attached(Connection& connection, uint32_t incarnation, uint32_t channel) {
   for (Connection& other : connections_) {
     if (other.incarnation == incarnation && other.channel == channel) other.channel = kChannels;
@@ -435,7 +435,7 @@ Service::Fate Service::Answer(Connection& connection, const Header& header, cons
 
 void Service::Drop(std::list<Connection>::iterator connection, Fate fate) {
   if (connection->incarnation != 0 && connection->channel < kChannels) {
-    // By the clock of now, not of the round's begin: kSettledNs counts from the member's end, or later.
+    // Reads the clock now, not at the round's begin: kSettledNs counts from the member's end or later.
     roster_.Lose(connection->incarnation, connection->channel, fate == Fate::kClosed ? Loss::kClosed : Loss::kBroken,
                  RealClock()->NowNs());
   }

@@ -25,7 +25,7 @@ inline constexpr size_t kMaxRecords = 256;
 inline constexpr size_t kChannels = 2;
 // How long a packet that has left a NIC may still be on its way or be executed by the NIC that it reaches.
 inline constexpr int64_t kPacketLifetimeNs = 100'000'000;
-// How long after the end of a process what it posted may still be executed: the software DC's requests wait at the
+// How long after the end of a process its posted requests may still be executed: the software DC's requests wait at the
 // targets' agents until their deadlines.
 inline constexpr int64_t kSettledNs = 3'000'000'000;
 inline constexpr int64_t kResumeNs = 60'000'000'000;
@@ -45,19 +45,19 @@ struct Identity {
 // events can be tested. docs/krcore.md says why a member is dead when this says so.
 //
 // A member holds two connections, its channels. It counts as alive while both are open. It is dead once its kernel has
-// closed both and kSettledNs have passed, or once it has left. In all other cases it is unreachable, and may
-// come back as who it was. When `resume_ns` have passed it is away: its records are gone, and its id, or its room among
-// kMaxMembers, goes to who wants it. Only then is it not let in again, and stays unreachable for ever, since nobody
-// knows what it does.
+// closed both and kSettledNs have passed, or once it has left. In all other cases it is unreachable, and may come back
+// with its old identity. When `resume_ns` have passed it is away: its records are gone, and its id, or its room among
+// kMaxMembers, goes to whichever device wants it. A member that lost its place so is not let in again, and stays
+// unreachable for ever, since nobody knows what it does.
 class Roster {
  public:
-  // Incarnations start at `first_incarnation`, which is random, so that those of the service's predecessors and
-  // successors differ; `seed` is of the tokens.
+  // Incarnations start at `first_incarnation`, which is random, so that those of earlier and later services differ.
+  // `seed` is for the tokens.
   Roster(uint32_t first_incarnation, uint64_t seed, int64_t resume_ns = kResumeNs);
 
   // kExists: the node id is held by a member that is neither dead nor away. kOutOfMemory: kMaxMembers.
   Result<Identity> Join(NodeId wanted, int64_t now_ns);
-  // Opens a channel, perhaps in the place of one that broke. kNotFound: no such member, or not any more.
+  // Opens a channel, perhaps in place of one that broke. kNotFound: no such member, or not any more.
   Status Attach(uint32_t incarnation, uint64_t token, uint32_t channel, int64_t now_ns);
   void Lose(uint32_t incarnation, uint32_t channel, Loss loss, int64_t now_ns);
   void Leave(uint32_t incarnation);
@@ -65,12 +65,12 @@ class Roster {
   PeerState StateOf(uint32_t incarnation, int64_t now_ns);
   bool Present(uint32_t incarnation) const { return members_.count(incarnation) != 0; }
 
-  // kExists: another's, who is not dead. kInvalidArgument: name or length. kOutOfMemory: kMaxRecords. kUnavailable: the
-  // member is not back yet with both channels.
+  // kExists: the record belongs to another device that is not dead. kInvalidArgument: name or length. kOutOfMemory:
+  // kMaxRecords. kUnavailable: the member is not back yet with both channels.
   Status Publish(uint32_t incarnation, const std::string& name, std::span<const std::byte> value, int64_t now_ns);
   Result<std::vector<std::byte>> Lookup(const std::string& name, int64_t now_ns);
 
-  // Forgets the dead, and the records of those who are away.
+  // Forgets dead members, and the records of those that are away.
   void Expire(int64_t now_ns);
 
  private:
@@ -108,20 +108,19 @@ class Roster {
 
 Status CheckRecordName(const std::string& name);
 
-// The membership service of a fabric: a thread of the process that created it, which answers its members over TCP.
-// A stranger, a slow reader or a broken connection costs its own connection and nothing else.
+// The membership service of a fabric: a thread of the process that created it, which answers its members over TCP. A
+// stranger, a slow reader or a broken connection costs its own connection and nothing else.
 //
 // Thread safety: all methods may be called from any thread. The destructor ends the thread and closes all connections:
-// members then have no service, and keep what they have connected.
+// members then have no service, but keep what they have connected.
 class Service final : public OfOneProcess {
  public:
-  // As Listen().
-  // `resume_ns`: after which a lost member is away (see Roster); tests have no time for it.
+  // Statuses as Listen(). `resume_ns`: the time after which a lost member is away (see Roster); tests shorten it.
   static Result<std::unique_ptr<Service>> Start(const HostPort& address, const std::string& fabric,
                                                 int64_t resume_ns = kResumeNs);
   ~Service() override;
 
-  // Ends every connection, as a network that fails does. For tests.
+  // Ends every connection, as a failing network does. For tests.
   void BreakConnections();
 
  private:
@@ -130,10 +129,10 @@ class Service final : public OfOneProcess {
     Socket socket;
     int64_t since_ns;
     std::vector<std::byte> in, out;
-    uint32_t incarnation = 0;  // 0: a stranger still
+    uint32_t incarnation = 0;  // 0: still a stranger
     uint32_t channel = 0;
   };
-  // What became of a connection.
+  // What happened to a connection.
   enum class Fate : uint8_t { kGoesOn, kClosed, kBroken };
 
   Service(Socket listener, Socket wake, std::string fabric, Roster roster);
@@ -144,7 +143,7 @@ class Service final : public OfOneProcess {
   Fate Answer(Connection& connection, const Header& header, const std::byte* body, int64_t now_ns);
   void Attached(Connection& connection, uint32_t incarnation, uint32_t channel);
   void Drop(std::list<Connection>::iterator connection, Fate fate);
-  // Closes the connection of the stranger who is silent longest. False: there is none.
+  // Closes the connection of the stranger that has been silent longest. False: there is none.
   bool DropStranger();
 
   const std::string fabric_;

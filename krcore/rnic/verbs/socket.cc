@@ -30,7 +30,7 @@ Result<AddrInfo> Resolve(const HostPort& address, int flags) {
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = flags | AI_NUMERICSERV;
-  HoldStandard();  // for the sockets of the resolver
+  HoldStandard();  // for the resolver's sockets
   addrinfo* found = nullptr;
   const int error = getaddrinfo(address.host.c_str(), address.port.c_str(), &hints, &found);
   if (error != 0)
@@ -38,7 +38,7 @@ Result<AddrInfo> Resolve(const HostPort& address, int flags) {
   return AddrInfo(found, &freeaddrinfo);
 }
 
-// Names are looked up by a thread that is left behind if it takes too long: getaddrinfo knows no deadline.
+// A thread looks names up, and is left behind if it takes too long, because getaddrinfo has no deadline.
 Result<AddrInfo> ResolveBefore(const HostPort& address, Deadline deadline) {
   if (auto numeric = Resolve(address, AI_NUMERICHOST); numeric.ok()) return numeric;
   const auto lookup =
@@ -64,7 +64,7 @@ Result<Socket> NewSocket(const addrinfo& info) {
   return made;
 }
 
-// Waits for `events` of one descriptor; not much longer once `stop` (-1: none) is readable.
+// Waits for `events` of one descriptor, but not much longer once `stop` (-1: none) is readable.
 Status Await(int fd, short events, Deadline deadline, int stop) {
   for (;;) {
     const int64_t left_ms = (deadline.at_ns - RealClock()->NowNs()) / 1'000'000;
@@ -133,7 +133,7 @@ Status Socket::MoveAbove(int floor) {
 Status Socket::MoveTo(int fd) {
   if (dup3(fd_, fd, O_CLOEXEC) < 0) return Status::FromErrno(errno, "cannot move a connection's descriptor");
   Close();
-  fd_ = fd;  // guarded since it was the caller's
+  fd_ = fd;  // guarded since the caller had it
   generation_ = ForkGeneration();
   return {};
 }
@@ -171,7 +171,7 @@ Status Socket::Receive(std::span<std::byte> data, Deadline deadline, int stop, s
   return {};
 }
 
-// Each address gets its share of the time, for one that does not answer must not keep the next from being tried.
+// Each address gets its share of the time, so that one that does not answer leaves time for the next.
 Result<Socket> Connect(const HostPort& address, Deadline deadline) {
   auto resolved = ResolveBefore(address, deadline);
   if (!resolved.ok()) return resolved.status();
@@ -196,13 +196,13 @@ Result<Socket> Listen(const HostPort& address) {
     auto made = NewSocket(*info);
     if (!made.ok()) return made;
     const int on = 1;
-    setsockopt(made->fd(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));  // what connections in TIME_WAIT would forbid
+    setsockopt(made->fd(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));  // connections in TIME_WAIT would forbid it
     if (bind(made->fd(), info->ai_addr, info->ai_addrlen) == 0 && listen(made->fd(), kBacklog) == 0) return made;
     const StatusCode code = errno == EADDRINUSE      ? StatusCode::kExists
                             : errno == EADDRNOTAVAIL ? StatusCode::kNotFound
                                                      : StatusCode::kUnavailable;
     last = Status(code, std::string(Status::FromErrno(errno, "cannot listen at " + Name(address)).message()));
-    if (code == StatusCode::kExists) return last;  // at another address of the same name there would be two
+    if (code == StatusCode::kExists) return last;  // otherwise the same name would have two services
   }
   return last;
 }

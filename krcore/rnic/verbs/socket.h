@@ -16,7 +16,7 @@
 namespace krcore::rnic::verbs {
 
 inline constexpr int64_t kStopNs = 3'000'000'000;
-// Of a membership service whose address names none.
+// The port of a membership service whose address names none.
 inline constexpr char kDefaultPort[] = "7480";
 
 // "host", "host:port" or "[host]:port"; a host with colons must be in brackets.
@@ -29,7 +29,7 @@ Result<HostPort> ParseHostPort(const std::string& text);
 class Socket {
  public:
   Socket() = default;
-  // Of what `open` returns, which no child that is forked meanwhile inherits; without one if that is negative.
+  // Wraps what `open` returns, which no child that is forked meanwhile inherits; an empty Socket if that is negative.
   template <typename Open>
   static Socket Of(Open open) {
     Socket made;
@@ -49,17 +49,17 @@ class Socket {
   int fd() const { return fd_; }
   explicit operator bool() const { return fd_ >= 0; }
   void Close();
-  // The same connection under a descriptor above `floor`, which becomes the only one.
+  // Moves the connection to a descriptor above `floor`, which becomes its only one.
   Status MoveAbove(int floor);
-  // The same under the descriptor `fd`, which the caller gives up: what it was is closed.
+  // Moves it to the descriptor `fd`, which the caller gives up: what that was is closed.
   Status MoveTo(int fd);
-  // Gives up the descriptor, open, but closed in forked children still.
+  // Gives up the descriptor; it stays open, but is still closed in forked children.
   int Release() { return std::exchange(fd_, -1); }
 
-  // All of it, or kTimeout, kUnavailable (the connection is gone). Once the descriptor `stop` is readable they wait for
-  // kStopNs at most.
+  // Transfers all of it, or returns kTimeout or kUnavailable (the connection is gone). Once the descriptor `stop` is
+  // readable, they wait for kStopNs at most.
   Status Send(std::span<const std::byte> data, Deadline deadline, int stop = -1);
-  // *got, if not null, becomes how many bytes have come, whatever it returns.
+  // *got, if not null, becomes the number of bytes that have arrived, whatever it returns.
   Status Receive(std::span<std::byte> data, Deadline deadline, int stop = -1, size_t* got = nullptr);
 
  private:
@@ -67,11 +67,11 @@ class Socket {
   uint32_t generation_ = 0;
 };
 
-// An eventfd, which a thread's poll() waits for.
+// Makes an eventfd for a thread's poll() to wait for.
 Result<Socket> NewEvent();
 void SetEvent(const Socket& event);
 
-// kNotFound: nobody listens there. kTimeout, kUnavailable: no answer, no way. kInvalidArgument: no such host.
+// kNotFound: nobody listens there. kTimeout, kUnavailable: no answer, no route. kInvalidArgument: no such host.
 Result<Socket> Connect(const HostPort& address, Deadline deadline);
 // kExists: somebody listens there. kNotFound: that address is not this host's.
 Result<Socket> Listen(const HostPort& address);

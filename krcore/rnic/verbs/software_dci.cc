@@ -14,7 +14,7 @@ namespace krcore::rnic::verbs {
 namespace {
 
 constexpr int kBatch = 32;
-constexpr uint32_t kFarewellPolls = 64;  // of one that has nothing to do but to close sessions, for each look at them
+constexpr uint32_t kFarewellPolls = 64;  // between two checks of an initiator that only has sessions to close
 
 static_assert(static_cast<int>(SDC_OP_FETCH_ADD) == static_cast<int>(Opcode::kFetchAdd));
 static_assert(int{SDC_SIGNALED} == int{kSignaled} && int{SDC_FENCE} == int{kFence} && int{SDC_INLINE} == int{kInline});
@@ -22,7 +22,7 @@ static_assert(static_cast<int>(SDC_RNR_RETRY_EXCEEDED) == static_cast<int>(WcSta
 
 SoftwareDci* Self(void* context) { return static_cast<SoftwareDci*>(context); }
 
-// To the core an address is a word that names a port's handles, which this holds.
+// For the core an address is a word that names a port's handles, which this object holds.
 sdc_address AddressOf(PortHandles* handles, uint32_t qpn) {
   sdc_address address{};
   std::memcpy(address.bytes, static_cast<void*>(&handles), sizeof(PortHandles*));
@@ -51,7 +51,7 @@ const sdc_initiator_ops SoftwareDci::kOps = {
     .send =
         [](void* context, const sdc_address* to, uint32_t bytes) {
           SoftwareDci& self = *Self(context);
-          // Made by PostSend: who waits for the network must not hold the lock of the regions.
+          // Made by PostSend, because a thread that waits for the network must not hold the lock of the regions.
           ibv_ah* const ah = HandlesOf(*to)->of_pd[self.pd_index_].load(std::memory_order_acquire);
           self.port_->Send(ah, to->qpn, bytes);
         },
@@ -141,7 +141,7 @@ bool SoftwareDci::BeginReset() {
 
 Status SoftwareDci::ToReset() {
   for (uint32_t spins = 0; !BeginReset(); ++spins) {
-    send_cq_->DriveSources();  // this one as well
+    send_cq_->DriveSources();  // including this one
     RealClock()->Relax(spins);
   }
   ForgetCompletions();
@@ -241,7 +241,7 @@ void SoftwareDci::Drive() {
 }
 
 void SoftwareDci::Run(bool posted) {
-  // Local memory that is found stays until the end of this.
+  // The lock keeps the local memory that is found here until the end of this function.
   const Regions::Lock lock = regions_->Use();
   bool any = posted || starved_;
   for (int got = kBatch; got == kBatch;) {
@@ -272,7 +272,7 @@ size_t SoftwareDci::Take(std::span<Completion> out) {
   sdc_completion done{};
   while (count < out.size() && sdc_initiator_poll(&core_, &done)) {
     const Sent& sent = SentAt(done.wr_id);
-    taken_ = done.wr_id + 1;  // with the unsignaled ones before it
+    taken_ = done.wr_id + 1;  // including the unsignaled ones before it
     if (sent.signaled) send_cq_->RemoveSignaled(1);
     if (sent.lost) continue;
     out[count] = {};

@@ -1,5 +1,5 @@
 // A DC initiator in software: the core's sdc_initiator over a UD queue. Posting and polling drive it, so it needs no
-// thread; what was posted and is not polled for is not repeated when it gets lost.
+// thread. If nobody polls, what was posted is not repeated when it gets lost.
 #ifndef KRCORE_RNIC_VERBS_SOFTWARE_DCI_H_
 #define KRCORE_RNIC_VERBS_SOFTWARE_DCI_H_
 
@@ -19,7 +19,7 @@ namespace krcore::rnic::verbs {
 
 class SoftwareDci final : public Qp, public CompletionSource {
  public:
-  // `regions` are those of `pd`, which has `pd_index` among the address handles.
+  // `regions` belong to `pd`, which has `pd_index` among the address handles.
   static Result<std::unique_ptr<Qp>> Create(SharedDevice* device, ibv_pd* pd, uint32_t pd_index, Regions* regions,
                                             const QpAttr& attr);
   ~SoftwareDci() override;
@@ -30,8 +30,8 @@ class SoftwareDci final : public Qp, public CompletionSource {
   Status ToRtr(const QpPeer& peer) override;
   Status ToRts() override;
   Status ToErr() override;
-  // A round trip to each target that has something of it; with targets that do not answer, until what they have has
-  // expired. Other initiators of the CQ are driven meanwhile.
+  // Takes a round trip to each target that has something of it; if targets do not answer, until the requests to them
+  // have expired. Other initiators of the CQ are driven meanwhile.
   Status ToReset() override;
   bool BeginReset() override;
   Status PostSend(std::span<const SendWr> wrs, size_t* bad_index) override;
@@ -62,21 +62,21 @@ class SoftwareDci final : public Qp, public CompletionSource {
   Regions* const regions_;
   const QpAttr attr_;
   VerbsCq* const send_cq_;
-  ibv_cq* recv_cq_ = nullptr;  // of the answers
+  ibv_cq* recv_cq_ = nullptr;  // for the answers
   std::unique_ptr<UdPort> port_;
   QpState state_ = QpState::kReset;
   std::vector<sdc_queued_wr> wrs_;
   std::vector<sdc_peer> peers_;
   sdc_initiator core_{};
   sdc_initiator_stats counted_{};
-  // What the core's addresses name, and a bounded number more.
+  // The handles that the core's addresses name, and a bounded number more.
   std::unordered_map<const PortHandles*, std::shared_ptr<PortHandles>> held_;
   const PortHandles* held_last_ = nullptr;
   bool starved_ = false;  // the core found no buffer
   uint32_t quiet_polls_ = 0;
-  uint64_t next_ns_ = 0;  // when it has something to do
-  // By position, from 0, in a ring of a power of two: a slot of the send queue is free when its completion, or a later
-  // one, was taken.
+  uint64_t next_ns_ = 0;  // when there is something to do
+  // By position, from 0, in a ring whose size is a power of two. A slot of the send queue becomes free when its
+  // completion, or a later one, is taken.
   std::vector<Sent> sent_;
   uint64_t posted_ = 0, taken_ = 0;
 };

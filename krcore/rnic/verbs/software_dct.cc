@@ -43,7 +43,7 @@ const sdc_target_ops SoftwareDct::kOps = {
     .send =
         [](void* context, const sdc_address* to, uint32_t bytes) {
           SoftwareDct& self = *Self(context);
-          // Serve has made it before it took the lock, if it can be made. If not, the peer asks again.
+          // Serve has made it before taking the lock, if it can be made. Otherwise the peer asks again.
           ibv_ah* const ah = self.handles_->Find(*to, *self.port_);
           if (ah != nullptr) self.port_->Send(ah, to->qpn, bytes);
         },
@@ -106,7 +106,7 @@ Result<std::unique_ptr<Dct>> SoftwareDct::Create(SharedDevice* device, ibv_pd* p
 SoftwareDct::~SoftwareDct() {
   if (attached_) recv_cq_->RemoveSource(this);
   if (served_) device_->agent.made()->Remove(this);
-  // The queue of the atomics goes first, and with it whatever the device had of them.
+  // The queue of the atomics goes first, and with it the atomics that the device had.
   atomics_.reset();
   handles_.reset();
   port_.reset();
@@ -199,10 +199,10 @@ bool SoftwareDct::Serve() {
   for (int i = 0; i < got; ++i) {
     if ((wcs[i].wr_id & UdPort::kReceive) == 0) continue;
     incoming[i] = Taken(wcs[i]);
-    // Before the lock: the network may have to be asked for the sender.
+    // Before taking the lock: this may have to ask the network for the sender.
     if (incoming[i].datagram.payload != nullptr) (void)handles_->Get(incoming[i].from, *port_);
   }
-  // Regions that are found stay until the end of this.
+  // The lock keeps the regions that are found here until the end of this function.
   const Regions::Lock lock = regions_->Use();
   for (int i = 0; i < got; ++i) {
     const UdPort::Datagram& datagram = incoming[i].datagram;
@@ -231,14 +231,14 @@ void SoftwareDct::Arm() { (void)ibv_req_notify_cq(cq_, 0); }
 
 namespace {
 
-// Within the grace that the protocol gives an atomic: a NIC may wait up to four times its timer before each retry.
+// Less than the grace that the protocol gives an atomic: a NIC may wait up to four times its timer before each retry.
 constexpr uint8_t kAtomicTimeout = 13;  // 4.096 us x 2^13 = 34 ms
 constexpr uint8_t kAtomicRetries = 6;
 static_assert(4 * (kAtomicRetries + 1) * (uint64_t{4096} << kAtomicTimeout) < kSdcTiming.grace_ns);
 
 constexpr uint64_t kPositionMask = 0xffff'ffff, kRepairsMask = 0xff'ffff;
 
-// The responder refused it: it was not executed. Of a local failure that is not known: it may be that of the answer.
+// The responder refused it, so it was not executed. A local failure does not tell: it may concern the answer.
 bool IsRefusal(ibv_wc_status status) { return status == IBV_WC_REM_ACCESS_ERR || status == IBV_WC_REM_INV_REQ_ERR; }
 
 }  // namespace
@@ -285,7 +285,7 @@ Status Atomics::Connect() {
   attr.qp_state = IBV_QPS_RTR;
   attr.path_mtu = context_->port().attr.active_mtu;
   attr.dest_qp_num = qp_->qp_num;
-  // Another in each life, as of other queues (QpPeer::psn): what a queue before it sent may be on its way.
+  // Another number in each life, as for other queues (QpPeer::psn): an earlier queue's packets may be on their way.
   attr.rq_psn = attr.sq_psn = *psn & kPsnMask;
   attr.max_dest_rd_atomic = attr.max_rd_atomic = self.read_depth;
   attr.min_rnr_timer = 1;
@@ -312,7 +312,7 @@ bool Atomics::Post(const sdc_atomic_request& request) {
   const size_t place = position % depth_;
   ibv_sge sge{reinterpret_cast<uint64_t>(words() + place), sizeof(uint64_t), pages_->lkey()};
   ibv_send_wr post{};
-  // The number of repairs tells completions of this queue from those of one before it.
+  // The number of repairs tells completions of this queue from those of an earlier one.
   post.wr_id = kAtomic | (repairs_ & kRepairsMask) << 32 | (position & kPositionMask);
   post.sg_list = &sge;
   post.num_sge = 1;
@@ -345,7 +345,7 @@ std::optional<Atomics::Result> Atomics::Completed(const ibv_wc& wc) {
 std::vector<Atomics::Result> Atomics::Repair() {
   std::vector<Result> results;
   if (!broken() && qp_ != nullptr) return results;
-  if (qp_ != nullptr && ibv_destroy_qp(qp_) != 0) return results;  // until it is gone, nothing is said of its requests
+  if (qp_ != nullptr && ibv_destroy_qp(qp_) != 0) return results;  // until it is gone, nothing is known of its requests
   qp_ = nullptr;
   const uint64_t posted = posted_.load(std::memory_order_relaxed);
   for (uint64_t position = done_.load(std::memory_order_relaxed); position != posted; ++position)
@@ -400,7 +400,7 @@ Agent::~Agent() {
 void Agent::Add(SoftwareDct* dct) {
   const std::lock_guard lock(mutex_);
   dcts_.push_back(dct);
-  dct->Arm();  // the agent may be asleep, and learns of it by an event
+  dct->Arm();  // the agent may be asleep, and an event tells it
 }
 
 void Agent::Remove(SoftwareDct* dct) {
@@ -424,14 +424,14 @@ void Agent::ArmAll() {
   for (SoftwareDct* const dct : dcts_) dct->Arm();
 }
 
-// An event says no more than that something may have come.
+// An event only says that something may have arrived.
 void Agent::Sleep() {
   pollfd polled[] = {{stop_.fd(), POLLIN, 0}, {channel_->fd, POLLIN, 0}};
   poll(polled, std::size(polled), broken_ ? kRepairMs : -1);
-  // The device was taken from the system: there will be no event, and no wait for one.
+  // The device was removed from the system: no event will come, so do not wait for one.
   if ((polled[1].revents & (POLLERR | POLLHUP | POLLNVAL)) != 0) poll(polled, 1, -1);
   stopped_ = polled[0].revents != 0;
-  // A CQ is not destroyed while one of its events is taken and not acknowledged.
+  // A CQ can be destroyed only after each event taken from it was acknowledged.
   ibv_cq* cq = nullptr;
   void* unused = nullptr;
   while (ibv_get_cq_event(channel_, &cq, &unused) == 0) ibv_ack_cq_events(cq, 1);
@@ -441,7 +441,7 @@ void Agent::Run() {
   while (!stopped_) {
     if (ServeAll()) continue;
     ArmAll();
-    if (!ServeAll()) Sleep();  // what came before it was armed is told by no event
+    if (!ServeAll()) Sleep();  // no event tells what arrived before it was armed
   }
 }
 
@@ -455,7 +455,7 @@ void Agent::AwaitAtomics(const Regions* regions) {
   const Deadline deadline = Deadline::After(*RealClock(), static_cast<int64_t>(kSdcTiming.grace_ns));
   for (uint32_t spins = 0; !awaited.empty() && !deadline.Passed(*RealClock()); ++spins) {
     {
-      // Not while waiting: the agent could not go on if somebody wanted the list for himself.
+      // Not held while waiting: otherwise the agent could not go on when another thread wants the list exclusively.
       const std::shared_lock lock(mutex_);
       std::erase_if(awaited, [&](const auto& entry) {
         const bool present = std::find(dcts_.begin(), dcts_.end(), entry.first) != dcts_.end();

@@ -1,4 +1,4 @@
-// A DC target in software, what executes its atomics, and the thread that serves all targets of a device.
+// A DC target in software, the part that executes its atomics, and the thread that serves all targets of a device.
 #ifndef KRCORE_RNIC_VERBS_SOFTWARE_DCT_H_
 #define KRCORE_RNIC_VERBS_SOFTWARE_DCT_H_
 
@@ -25,17 +25,17 @@ namespace krcore::rnic::verbs {
 struct SharedDevice;
 class SoftwareDct;
 
-// The atomics of a software DC target: an RC queue that is connected to itself executes them, for the device is atomic
-// only against itself, and the CPU is not at all. A queue that broke is destroyed, so that nothing of it is executed
-// any more, what was handed over fails, and another one is made.
+// The atomics of a software DC target. An RC queue that is connected to itself executes them, because the device is
+// atomic only against itself, and the CPU is not at all. A queue that broke is destroyed, so that nothing of it is
+// executed any more; the atomics that it had fail, and another queue is made.
 //
-// Thread safety: one thread at a time, but for the counts.
+// Thread safety: one thread at a time, except for the counts.
 class Atomics {
  public:
   struct Result {
     sdc_token token;
     sdc_status status;
-    uint64_t before;  // on success: the word that was found
+    uint64_t before;  // on success: the old word
   };
   static constexpr uint64_t kAtomic = uint64_t{1} << 62;  // in wr_ids
 
@@ -45,15 +45,15 @@ class Atomics {
   Atomics(const Atomics&) = delete;
   Atomics& operator=(const Atomics&) = delete;
 
-  // False: there is no room now, nothing was handed over.
+  // False: there is no room now, and nothing was handed over.
   bool Post(const sdc_atomic_request& request);
-  // What a completion of the CQ whose wr_id has kAtomic brings; they come in posting order. Empty: perhaps a failure.
+  // Returns the result in a completion of the CQ whose wr_id has kAtomic, in posting order. Empty: perhaps a failure.
   std::optional<Result> Completed(const ibv_wc& wc);
-  // After a failure: what was handed over, failed; and a new queue. If it is broken still, this is to be called again.
+  // Call after a failure: returns the pending atomics as failed, and makes a new queue. If that is broken, call again.
   std::vector<Result> Repair();
 
-  // Any thread: how many were handed over, and how many are done. Release and acquire: who sees an atomic done may free
-  // its memory.
+  // Any thread: how many were handed over, and how many are done. Release and acquire: a thread that sees an atomic
+  // done may free its memory.
   uint64_t posted() const { return posted_.load(std::memory_order_acquire); }
   uint64_t done() const { return done_.load(std::memory_order_acquire); }
   bool broken() const { return broken_ || events_.fatal.load(std::memory_order_acquire); }
@@ -75,13 +75,13 @@ class Atomics {
   std::atomic<uint64_t> posted_{0}, done_{0};
   uint64_t repairs_ = 0;
   bool broken_ = false;
-  bool refused_ = false;  // the failed one was certainly not executed, nor any behind it
+  bool refused_ = false;  // the failed one was certainly not executed, nor any after it
   QueueEvents events_;
 };
 
-// The thread that serves the software DC's targets of a device. It sleeps on a completion channel while nothing comes.
+// The thread that serves a device's software DC targets. It sleeps on a completion channel while nothing arrives.
 //
-// Thread safety: all methods may be called from any thread but its own.
+// Thread safety: any thread except its own may call all methods.
 class Agent {
  public:
   static Result<std::unique_ptr<Agent>> Start(Context* context);
@@ -90,10 +90,10 @@ class Agent {
   // For the CQs of its targets.
   ibv_comp_channel* channel() const { return channel_; }
   void Add(SoftwareDct* dct);
-  // When it returns the agent does not use it any more.
+  // When it returns, the agent does not use the target any more.
   void Remove(SoftwareDct* dct);
-  // Waits until no atomic that was handed over before is under way to the memory of these. They take no longer than the
-  // protocol gives them, so neither does this.
+  // Waits until no atomic that was handed over before is in flight to the memory of these regions. Atomics take no
+  // longer than the protocol allows, so neither does this.
   void AwaitAtomics(const Regions* regions);
   // CPU time of the thread so far.
   int64_t CpuNs() const;
@@ -107,15 +107,15 @@ class Agent {
 
   ibv_comp_channel* const channel_;
   const Socket stop_;
-  WriterFirstMutex mutex_;  // of the list, shared while its elements are used
+  WriterFirstMutex mutex_;  // guards the list; shared while its elements are used
   std::vector<SoftwareDct*> dcts_;
-  // The thread's.
+  // The thread's own.
   bool stopped_ = false;
-  bool broken_ = false;  // a target is, which no event will tell
+  bool broken_ = false;  // a target is broken, which no event will tell
   std::thread thread_;
 };
 
-// A device's agent, which is started when the first target needs it.
+// A device's agent, started when the first target needs it.
 // Thread safety: all methods may be called from any thread.
 class AgentSlot {
  public:
@@ -134,32 +134,32 @@ class AgentSlot {
 // drives it; receives and their completions pass between the agent and the thread that owns the CQ.
 class SoftwareDct final : public Dct, public CompletionSource {
  public:
-  // `regions` are those of `pd`.
+  // `regions` belong to `pd`.
   static Result<std::unique_ptr<Dct>> Create(SharedDevice* device, ibv_pd* pd, Regions* regions, const DctAttr& attr);
   ~SoftwareDct() override;
   Status PostRecv(std::span<const RecvWr> wrs, size_t* bad_index) override;
 
-  // Of the agent's thread. Serves some of what has come; false: nothing had.
+  // For the agent's thread. Serves some of what has arrived; false: nothing had.
   bool Serve();
-  // Something does not work until a later Serve has repaired it.
+  // Something does not work until a later Serve repairs it.
   bool broken() const { return port_->broken() || atomics_->broken(); }
-  // From now on the agent's channel is told of what comes.
+  // From now on the agent's channel learns of arrivals.
   void Arm();
 
-  // Any thread.
+  // For any thread.
   const Regions* regions() const { return regions_; }
   const Atomics& atomics() const { return *atomics_; }
 
-  // Of the CQ's thread.
+  // For the CQ's thread.
   void Drive() override {}
   size_t Take(std::span<Completion> out) override;
-  bool Awake() const override { return true; }  // the agent brings something at any time
+  bool Awake() const override { return true; }  // the agent may bring something at any time
 
  private:
   SoftwareDct(SharedDevice* device, Regions* regions, const DctAttr& attr);
   static const sdc_target_ops kOps;
   struct Incoming {
-    UdPort::Datagram datagram;  // without a payload: none
+    UdPort::Datagram datagram;  // no payload: empty
     sdc_address from{};
   };
   Incoming Taken(const ibv_wc& wc);
@@ -177,18 +177,18 @@ class SoftwareDct final : public Dct, public CompletionSource {
   std::unique_ptr<ReplyHandles> handles_;
   bool attached_ = false, served_ = false;
 
-  // The agent's.
+  // The agent's own.
   std::vector<sdc_session> sessions_;
   std::vector<sdc_recv> receives_;
   sdc_target target_{};
   sdc_target_stats counted_{};
 
-  uint64_t outstanding_ = 0;  // of the CQ's thread: receives whose completions it has not got
+  uint64_t outstanding_ = 0;  // the CQ's thread's: receives whose completions it has not got
 
-  std::mutex mutex_;  // of what follows
+  std::mutex mutex_;  // guards what follows
   std::deque<sdc_recv> staged_;
   std::deque<Completion> completions_;
-  // Hints, relaxed: who finds one false looks again later.
+  // Hints, relaxed: a thread that finds one false looks again later.
   std::atomic<bool> any_staged_{false}, any_completions_{false};
 };
 

@@ -62,7 +62,7 @@ Status UdPort::ToRts() {
 }
 
 uint8_t* UdPort::Buffer() {
-  if (broken_) return nullptr;  // until Flush: receives that are being looked at must stay
+  if (broken_) return nullptr;  // until Flush: receives that are in use must stay
   if (sent_ - done_ == sizes_.sends) {
     PostSends();
     Reap();
@@ -185,7 +185,7 @@ void UdPort::Flush() {
   if (broken_) Recover();
 }
 
-// What was under way is lost, as the network may lose it. If the NIC does not take the queue back, this is tried again.
+// What was in flight is lost, as the network may lose it. If the NIC does not take the queue back, this is tried again.
 void UdPort::Recover() {
   ibv_qp_attr attr{};
   attr.qp_state = IBV_QPS_RESET;
@@ -209,7 +209,7 @@ void UdPort::Recover() {
 namespace {
 
 constexpr uint8_t kMappedPrefix[12] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
-// The network is asked for some seconds: who waits for that again and again has no time for others.
+// The network is asked for some seconds: a thread that waits for that repeatedly has no time for others.
 constexpr int64_t kAgainNs = 1'000'000'000;
 constexpr size_t kIpv4At = 20, kIpv4SourceAt = kIpv4At + 12, kSourceGidAt = 8;
 

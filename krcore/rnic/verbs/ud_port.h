@@ -1,4 +1,4 @@
-// What initiators and targets of the software DC have in common: times and sizes, counts, and the UD queue below them.
+// What initiators and targets of the software DC have in common: times and sizes, counters, and their UD queue.
 #ifndef KRCORE_RNIC_VERBS_UD_PORT_H_
 #define KRCORE_RNIC_VERBS_UD_PORT_H_
 
@@ -27,9 +27,9 @@
 
 namespace krcore::rnic::verbs {
 
-// The times and sizes of the software DC on this provider. docs/software_dc.md says what each bounds.
+// Times and sizes of the software DC on this provider. docs/software_dc.md says what each of them bounds.
 
-// 21 tries in 1.15 s, so that a lost peer is found out before the limit.
+// 21 tries in 1.15 s, so that a lost peer is noticed before the limit.
 inline constexpr sdc_timing kSdcTiming{
     .limit_ns = 2'000'000'000,
     .grace_ns = 1'000'000'000,
@@ -52,19 +52,19 @@ inline constexpr uint32_t kSdcInitiatorSends = 128;  // buffers
 inline constexpr uint32_t kSdcInitiatorReceives = 128;
 inline constexpr uint32_t kSdcTargetSends = 512;
 inline constexpr uint32_t kSdcTargetReceives = 1024;
-inline constexpr uint32_t kSdcAtomics = 256;  // of a target, under way at its device
+inline constexpr uint32_t kSdcAtomics = 256;  // of a target, in flight at its device
 inline constexpr uint32_t kSdcReplyHandles = 1024;
 
-// Counts while the machine sleeps, which is what deadlines need.
+// Also counts while the machine sleeps, which deadlines need.
 inline uint64_t SdcNowNs() {
   timespec now{};
   clock_gettime(CLOCK_BOOTTIME, &now);
   return static_cast<uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(now.tv_nsec);
 }
 
-// The counts behind rnic::SoftwareDcStats: those who count add what was added since they did last.
+// The counters behind rnic::SoftwareDcStats. Each object that counts adds what is new since it last did.
 //
-// Relaxed throughout: counts order nothing.
+// Relaxed throughout: counters order nothing.
 class DcCounters {
  public:
   void Add(const sdc_initiator_stats& now, sdc_initiator_stats* before) {
@@ -110,22 +110,22 @@ class DcCounters {
   std::atomic<uint64_t> served_{0}, served_again_{0}, early_{0}, expired_{0}, busy_{0}, atomic_repairs_{0};
 };
 
-// A network that loses, doubles and reorders the software DC's datagrams: for tests, which have no such network between
-// queues of one NIC. Nothing else sets it.
+// A network that loses, doubles and reorders the software DC's datagrams. It is for tests, which have no such network
+// between queues of one NIC. Nothing else sets it.
 struct DatagramFaults {
-  // Of so many datagrams one, each on its own; 0: none.
-  uint32_t lost = 0, doubled = 0, late = 0;  // late: behind the next one
+  // One of so many datagrams, each on its own; 0: none.
+  uint32_t lost = 0, doubled = 0, late = 0;  // late: after the next one
   uint64_t seed = 1;
 };
 
-// Of all queues of the process that are made from now on; null: none. What it points to stays. Relaxed: set before they
-// are made.
+// For all queues that this process makes from now on; null: none. What it points to stays. Relaxed: it is set before
+// they are made.
 inline std::atomic<const DatagramFaults*> datagram_faults{nullptr};
 
-inline constexpr uint32_t kGrhBytes = 40;  // in front of each datagram
+inline constexpr uint32_t kGrhBytes = 40;  // precede each datagram
 
 // A UD queue with the registered buffers that the software DC sends from and receives into. It loses datagrams and
-// never fails for good: a queue that broke is reset, and what was under way is lost.
+// never fails for good: a queue that broke is reset, and what was in flight is lost.
 // Thread safety: one thread at a time.
 class UdPort {
  public:
@@ -142,26 +142,26 @@ class UdPort {
 
   uint32_t qpn() const { return qp_->qp_num; }
 
-  // A buffer of the MTU's length, the same until it is sent; null while all are under way.
+  // Returns a buffer of the MTU's length, the same until it is sent; null while all are in flight.
   uint8_t* Buffer();
-  // Sends the first bytes of it. Goes out with Flush.
+  // Sends the first bytes of the buffer. It goes out with Flush.
   void Send(ibv_ah* ah, uint32_t qpn, uint32_t bytes);
-  // How many were sent so far, and how many of these the NIC does not need any more.
+  // How many were sent so far, and how many of these the NIC no longer needs.
   uint64_t sent() const { return sent_; }
   uint64_t done() const { return done_; }
 
   struct Datagram {
     const uint8_t* grh = nullptr;
-    const uint8_t* payload = nullptr;  // null: it is none
+    const uint8_t* payload = nullptr;  // null: there is none
     uint32_t bytes = 0;
   };
-  // What a completion of the receive CQ, whose wr_id has kReceive, brought. Valid until Flush, which posts the receive
-  // again.
+  // Returns what a completion of the receive CQ, whose wr_id has kReceive, brought. Valid until Flush, which posts the
+  // receive again.
   static constexpr uint64_t kReceive = uint64_t{1} << 63;
   Datagram Received(const ibv_wc& wc);
 
-  // One doorbell each. A queue that broke is reset; if the NIC does not take it back, it stays broken until the next
-  // call, and receives nothing.
+  // Rings one doorbell each. A queue that broke is reset; if the NIC does not take it back, it stays broken until the
+  // next call, and receives nothing.
   void Flush();
   bool broken() const { return broken_; }
 
@@ -190,15 +190,15 @@ class UdPort {
   Context* const context_;
   const Sizes sizes_;
   size_t stride_ = 0;
-  std::unique_ptr<RegisteredPages> buffers_;  // to send from, and behind them to receive into
+  std::unique_ptr<RegisteredPages> buffers_;  // first those to send from, then those to receive into
   ibv_cq* send_cq_ = nullptr;
   ibv_qp* qp_ = nullptr;
 
   uint64_t sent_ = 0, done_ = 0;
   std::vector<ibv_send_wr> posts_;    // of Send, for Flush
-  std::vector<ibv_sge> sges_;         // theirs
+  std::vector<ibv_sge> sges_;         // those of posts_
   std::vector<uint32_t> to_receive_;  // places of receives to post again
-  uint32_t life_ = 0;                 // receives of an earlier one are not the queue's
+  uint32_t life_ = 0;                 // receives of an earlier life are not the queue's
   bool broken_ = false;
 
   const DatagramFaults* const faults_ = datagram_faults.load(std::memory_order_relaxed);
@@ -206,12 +206,12 @@ class UdPort {
   Held held_;
 };
 
-// The GID in the 40 bytes in front of a datagram that a port with the GID `own` received: of IPv4 if that is, where the
-// first 20 bytes have no meaning, and else of IPv6 or InfiniBand. Empty: it is neither.
+// Returns the GID in the 40 bytes before a datagram that a port with the GID `own` received. It is of IPv4 if `own` is;
+// the first 20 bytes then have no meaning. Otherwise it is of IPv6 or InfiniBand. Empty: it is neither.
 std::optional<ibv_gid> SenderGid(const ibv_gid& own, std::span<const uint8_t, kGrhBytes> header);
 
-// Where the datagrams of strangers come from, and the address handles by which they are answered: a bounded number, of
-// which the one used least recently gives way.
+// Where strangers' datagrams come from, and the address handles for answering them: a bounded number, of which the one
+// used least recently is dropped.
 // Thread safety: one thread at a time.
 class ReplyHandles {
  public:
@@ -219,10 +219,10 @@ class ReplyHandles {
       : context_(context), pd_(pd), limit_(limit), clock_(clock) {}
   ~ReplyHandles();
 
-  // By sdc_address::bytes, GID and LID. `port` is what it is used with next. Null: it cannot be made, and for a second
-  // that is not tried again. May wait for the network, which is asked for an address that is new.
+  // Looks up by sdc_address::bytes, GID and LID. `port` will use the handle next. Null: it cannot be made; this is not
+  // tried again for a second. May wait for the network, which is asked for a new address.
   ibv_ah* Get(const sdc_address& address, const UdPort& port);
-  // The same without waiting: null, too, if Get has not been called for it lately.
+  // The same without waiting: also null if Get has not been called for it recently.
   ibv_ah* Find(const sdc_address& address, const UdPort& port);
 
  private:
@@ -230,8 +230,8 @@ class ReplyHandles {
   struct Handle {
     Key key;
     ibv_ah* ah;        // null: it could not be made
-    uint64_t used;     // by the port's datagrams before this one
-    int64_t again_ns;  // when it is tried again
+    uint64_t used;     // the count of the port's datagrams when it was used
+    int64_t again_ns;  // when to try again
   };
   static Key KeyOf(const sdc_address& address);
   Handle* Known(const Key& key, const UdPort& port);
@@ -241,9 +241,9 @@ class ReplyHandles {
   ibv_pd* const pd_;
   const uint32_t limit_;
   Clock* const clock_;
-  std::list<Handle> handles_;  // used last in front
+  std::list<Handle> handles_;  // last used first
   std::map<Key, std::list<Handle>::iterator> by_key_;
-  std::deque<Handle> retired_;  // datagrams to them may be under way
+  std::deque<Handle> retired_;  // datagrams to them may be in flight
 };
 
 }  // namespace krcore::rnic::verbs

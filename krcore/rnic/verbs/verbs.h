@@ -1,4 +1,4 @@
-// RDMA NICs, and Soft-RoCE where there is none, through libibverbs: RC and UD queues. docs/krcore.md.
+// RDMA NICs, or Soft-RoCE if there is none, through libibverbs: RC and UD queues. docs/krcore.md.
 #ifndef KRCORE_RNIC_VERBS_VERBS_H_
 #define KRCORE_RNIC_VERBS_VERBS_H_
 
@@ -11,7 +11,7 @@ namespace krcore::rnic::verbs {
 
 Result<std::unique_ptr<Device>> Open(const DeviceOptions& options);
 Status TryNic(const DeviceOptions& options);
-// There is nothing to clean: a NIC's objects and the members of a fabric go with their processes.
+// There is nothing to clean: a NIC's objects and the members of a fabric end with their processes.
 Result<CleanReport> CleanStale(const std::string& fabric, bool also_kept);
 
 }  // namespace krcore::rnic::verbs

@@ -1,6 +1,5 @@
-// What members and the membership service of a fabric say to each other over TCP: a fixed header, then the body that
-// its kind has, in the byte order of x86 and ARM. One request is under way on a connection at a time, and has one
-// reply.
+// The messages between members and the membership service of a fabric over TCP: a fixed header, then the body of its
+// kind, in the byte order of x86 and ARM. A connection carries one request at a time, and each has one reply.
 #ifndef KRCORE_RNIC_VERBS_WIRE_H_
 #define KRCORE_RNIC_VERBS_WIRE_H_
 
@@ -33,8 +32,8 @@ enum class MessageType : uint8_t {
 struct Header {
   uint32_t magic = kWireMagic;
   MessageType type = MessageType::kReply;
-  uint8_t status = 0;       // replies: StatusCode; other than kOk without a body
-  uint16_t body_bytes = 0;  // exactly those of the type
+  uint8_t status = 0;       // replies: StatusCode; without a body unless kOk
+  uint16_t body_bytes = 0;  // exactly as long as the type's body
 };
 static_assert(sizeof(Header) == 8);
 
@@ -46,7 +45,7 @@ struct JoinBody {
 };
 static_assert(sizeof(JoinBody) == 72);
 
-// How a member proves, on a further connection, that it is the one.
+// How a member proves on a further connection that it is the same member.
 struct IdentityBody {
   uint32_t node = 0;
   uint32_t incarnation = 0;
@@ -78,7 +77,7 @@ struct RecordBody {
 static_assert(sizeof(RecordBody) == 132);
 static_assert(sizeof(RecordBody) <= kMaxBody && sizeof(JoinBody) <= kMaxBody);
 
-// -1: no request of that type.
+// -1: there is no request of that type.
 inline int RequestBytes(MessageType type) {
   switch (type) {
     case MessageType::kJoin: return sizeof(JoinBody);
@@ -101,7 +100,7 @@ std::span<std::byte> WritableBytesOf(Body& body) {
   return std::as_writable_bytes(std::span(&body, 1));
 }
 
-// A name of up to N bytes out of a field padded with zeros.
+// Returns a name of up to N bytes from a field padded with zeros.
 template <size_t N>
 std::string Text(const char (&field)[N]) {
   size_t length = 0;
