@@ -1,4 +1,4 @@
-// What a memory node is asked to do, checked before anything is opened.
+// What a memory node is asked to do. It is checked before anything is opened.
 #ifndef MEMNODE_OPTIONS_H_
 #define MEMNODE_OPTIONS_H_
 
@@ -39,7 +39,7 @@ struct Options {
 // The program's description and flags, for cli::ParseFlags.
 const cli::Program& ProgramDescription();
 
-// The parsed flags, checked. kInvalidArgument names the flag and the way out.
+// Returns the parsed flags, checked. kInvalidArgument names the flag and the way out.
 krcore::Result<Options> OptionsFromFlags();
 
 }  // namespace memnode
