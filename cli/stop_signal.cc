@@ -16,7 +16,7 @@
 namespace cli {
 namespace {
 
-// Lock-free, and so fit for a signal handler. They pair with nothing: no data is passed through them.
+// These are lock-free, and so fit for a signal handler. They pair with nothing: no data is passed through them.
 std::atomic<bool> g_requested{false};
 std::atomic<int> g_signal{0};
 std::atomic<int> g_fd{-1};

@@ -22,8 +22,8 @@ struct krc_verb {
 	struct krc_queue *queue;
 	struct krc_wr wr;
 	struct completion done;	/* none is under way */
-	u8 status;		/* of krc_status; of the last one */
-	void *buffer;		/* of krc_status; the last request's */
+	u8 status;		/* of krc_status; the last request's */
+	void *buffer;		/* a page */
 	u64 dma;
 };
 

@@ -70,7 +70,7 @@ class Zipfian {
   // items > 0; 0 < theta < 1.
   Zipfian(uint64_t items, double theta);
   uint64_t Next(Random& random) const;
-  // Adds items, and only the new terms to the sum. A smaller number of items is ignored.
+  // Grows to `items`; adds only the new terms to the sum. A smaller number is ignored.
   void GrowTo(uint64_t items);
   uint64_t items() const { return items_; }
   double Probability(uint64_t rank) const;

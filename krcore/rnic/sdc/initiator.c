@@ -60,7 +60,7 @@ void sdc_fail_wr(struct sdc_initiator* initiator, uint32_t position, enum sdc_st
   initiator->failed_status = (uint8_t)status;
 }
 
-// Moves the queue to ERR; WRs from `done` on are flushed, except for one that has failed with another status.
+// Moves the queue to ERR. WRs from `done` on are flushed; one that has failed keeps its status.
 static void flush(struct sdc_initiator* initiator, uint64_t now_ns) {
   for (; initiator->done != initiator->posted; ++initiator->done) {
     struct sdc_queued_wr* wr = sdc_wr_at(initiator, initiator->done);
@@ -408,7 +408,7 @@ static void take_answer(struct sdc_initiator* initiator, struct sdc_peer* peer, 
 static void not_ready(struct sdc_initiator* initiator, struct sdc_peer* peer, const struct sdc_slot* slot,
                       uint64_t now_ns) {
   const struct sdc_timing* timing = &initiator->config.timing;
-  if (now_ns < peer->pause_ns) return;  // told before
+  if (now_ns < peer->pause_ns) return;  // reported already
   ++initiator->stats.rnr;
   if (++peer->rnr_tries > timing->rnr_retries) {
     sdc_fail_wr(initiator, slot->wr, SDC_RNR_RETRY_EXCEEDED);
