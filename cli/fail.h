@@ -17,7 +17,7 @@ inline constexpr int kExitClosedPipe = 141;  // nobody reads its output any more
 // Prints "NAME: message" on stderr, and returns the exit status for main to return, so that everything main owns is
 // closed on the way: kExitUsage for kInvalidArgument, else kExitFailure. `way_out`, if not empty, is a second line.
 [[nodiscard]] int Fail(const krcore::Status& status, std::string_view way_out = {});
-// The same for a mistake on the command line: adds "Try 'NAME --help'.", returns kExitUsage.
+// Does the same for a mistake on the command line: adds "Try 'NAME --help'.", and returns kExitUsage.
 [[nodiscard]] int FailUsage(std::string_view message);
 
 // Calls exit(Fail(...)): only while nothing is open that a destructor must close.

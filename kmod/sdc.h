@@ -177,7 +177,7 @@ void krc_sdc_received(struct ib_cq *cq, struct ib_wc *wc);
 void krc_sdc_sent(struct ib_cq *cq, struct ib_wc *wc);
 
 /* sdc_qp.c */
-/* Free them even after a failure. Context: process, may sleep; lock not held. */
+/* Free the buffers even after a failure. Context: process, may sleep; lock not held. */
 int krc_sdc_alloc_buffers(struct krc_sdc *sdc);
 void krc_sdc_free_buffers(struct krc_sdc *sdc);
 int krc_sdc_create_qp(struct krc_sdc *sdc);
@@ -204,12 +204,12 @@ bool krc_sdc_handle_is_settled(const struct krc_sdc_handle *handle);
 /* Makes one from a datagram. Context: process, may sleep; lock not held. */
 void krc_sdc_handle_make(struct krc_sdc *sdc,
 			 const struct krc_sdc_receive *receive);
-/* Nothing is posted any more. Context: process, may sleep; lock not held. */
+/* Call it when nothing is posted any more. Context: process, may sleep; lock not held. */
 void krc_sdc_handles_destroy(struct krc_sdc *sdc);
 
 /* sdc_atomics.c */
 int krc_sdc_atomics_start(struct krc_sdc *sdc);
-/* Nothing is handed over any more. Context: process, may sleep; lock not held. */
+/* Call it when nothing is handed over any more. Context: process, may sleep; lock not held. */
 void krc_sdc_atomics_stop(struct krc_sdc *sdc);
 /* For sdc_target_ops; takes over sdc->held. */
 bool krc_sdc_atomic_post(void *sdc,

@@ -31,7 +31,7 @@ class MemoryServer {
   krcore::NodeId node() const { return node_->id(); }
   // Returns its attachment, whose methods any thread may call.
   krcore::Node& fabric() { return *node_; }
-  // Null for a pure metadata server.
+  // Returns null for a pure metadata server.
   krcore::Region* pool() { return pool_.get(); }
   bool adopted() const { return pool_ != nullptr && pool_->adopted(); }
   // Null: RC connections are refused.

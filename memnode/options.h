@@ -32,7 +32,7 @@ struct Options {
   krcore::NodeId drain = krcore::kNoNode;    // empty this memory node instead of serving
   krcore::NodeId undrain = krcore::kNoNode;  // ... or take it back into use
 
-  // Whether memory can outlive its process, to be adopted (--keep_memory) or removed (--clean).
+  // Returns whether memory can outlive its process, to be adopted (--keep_memory) or removed (--clean).
   bool memory_may_stay() const { return rnic == "sw" && control_plane == "krcore"; }
 };
 

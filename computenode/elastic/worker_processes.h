@@ -98,7 +98,7 @@ class WorkerProcesses final : public Fleet {
   Status AddWorkers(uint32_t count) override;
   uint32_t RetireWorkers(uint32_t count) override;
   bool WaitForAll(krcore::Deadline deadline = krcore::Deadline::Never()) override;
-  // As of the last call of any other non-const method.
+  // These are as of the last call of any other non-const method.
   uint32_t active() const override;
   uint32_t running() const override;
   uint32_t standby() const override { return static_cast<uint32_t>(standby_.size()); }  // kept ready, or on the way

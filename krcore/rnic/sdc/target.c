@@ -170,7 +170,8 @@ static void end(struct sdc_target* target, struct sdc_session* session, enum sdc
   complete(target, &session->message, status, packet);
 }
 
-// One segment of a SEND. SDC_SUCCESS; SDC_RNR_RETRY_EXCEEDED: there is no receive; else the status for the sender.
+// Takes one segment of a SEND. SDC_SUCCESS; SDC_RNR_RETRY_EXCEEDED: there is no receive; else the status for the
+// sender.
 static enum sdc_status receive_segment(struct sdc_target* target, struct sdc_session* session,
                                        const struct sdc_packet* packet, uint64_t now_ns) {
   if (!session->has_message) {
