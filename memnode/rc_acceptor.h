@@ -2,8 +2,8 @@
 // connections need this side's CPU. Clients of krcore never need it.
 //
 // A NIC raises an event when a client asks for a connection. The software RNIC has none, so the thread has to look. How
-// often is the user's choice: looking costs CPU, and saves the client that connects a wait. docs/operating.md has the
-// figures for both.
+// often is the user's choice: looking costs CPU, and saves the client that connects a wait. docs/operating.md
+// describes both.
 //
 // Thread safety: create, destroy and ask from one thread.
 #ifndef MEMNODE_RC_ACCEPTOR_H_
