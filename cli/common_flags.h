@@ -1,5 +1,5 @@
-// Flags that several programs share, each defined once with one default and one help text. A program has those that
-// it (or what it links) uses: each group lives in an object file of its own.
+// Flags that several programs share. Each is defined once, with one default and one help text. Each group lives in an
+// object file of its own, so a program has only the flags that it (or what it links) uses.
 #ifndef CLI_COMMON_FLAGS_H_
 #define CLI_COMMON_FLAGS_H_
 
@@ -30,7 +30,7 @@ namespace cli {
 // kInvalidArgument, with a message for the user: --fabric missing or malformed, --rnic not in this build,
 // --fabric_address missing where --rnic needs it, or given with --rnic_port where it does not.
 krcore::Status CheckFabricFlags();
-// The fabric that the flags say, into the fields that krcore::NodeOptions, kvs::StoreOptions and others have.
+// Copies the fabric's flags into the fields that krcore::NodeOptions, kvs::StoreOptions and others have.
 template <typename Options>
 void SetFabric(Options* options) {
   options->rnic = FLAGS_rnic;
@@ -38,9 +38,9 @@ void SetFabric(Options* options) {
   options->fabric_address = FLAGS_fabric_address;
   options->rnic_port = FLAGS_rnic_port;
 }
-// The flags by which another program finds the same fabric, to be typed: "--fabric=demo".
+// Returns the flags by which another program finds the same fabric, as they would be typed: "--fabric=demo".
 std::string FabricFlags();
-// Fail() for a fabric or store that could not be opened: the second line says which fabrics there are, if not this one,
+// Fail() for a fabric or store that could not be opened. The second line says which fabrics there are, if not this one,
 // and how to start a store on it.
 [[nodiscard]] int FailToOpen(const krcore::Status& status);
 // kInvalidArgument: --control_plane is none of these.

@@ -28,7 +28,7 @@ constexpr size_t kMaxFabricName = 40;  // as krcore/rnic.h has it
 
 constexpr char kOnANetwork[] = "verbs";  // the provider that has an address and ports
 
-// Which fabrics there are, if the one that was named is not among them. Nobody lists those of a network.
+// Returns which fabrics there are, if the one that was named is not among them. Those of a network cannot be listed.
 std::string OtherFabrics() {
   const auto fabrics = krcore::ListFabrics(FLAGS_rnic);
   if (FLAGS_rnic == kOnANetwork || !fabrics.ok() || std::ranges::find(*fabrics, FLAGS_fabric) != fabrics->end()) {
@@ -80,7 +80,7 @@ std::string FabricFlags() {
 }
 
 int FailToOpen(const krcore::Status& status) {
-  // A name that is gone looks like one that never was.
+  // A name that is gone looks like one that never existed.
   const auto processes = krcore::ProcessesOfRemovedFabric(FLAGS_rnic, FLAGS_fabric);
   if (status == krcore::StatusCode::kNotFound && processes.ok() && !processes->empty()) {
     std::string message = "the name of fabric " + FLAGS_fabric + " is gone: its files were removed, while process";

@@ -28,7 +28,7 @@ std::string_view ProgramName() { return Name(); }
 int Fail(const krcore::Status& status, std::string_view way_out) {
   // One write, so that several processes on one terminal do not mix their lines.
   std::string text = Name() + ": ";
-  // The code's name says nothing to the user that the message does not, where there is one.
+  // If there is a message, the code's name tells the user nothing more.
   text += status.message().empty() ? status.ToString() : std::string(status.message());
   text += '\n';
   if (!way_out.empty()) text.append(way_out).append("\n");
@@ -46,7 +46,7 @@ namespace {
 
 void CheckOutput() {
   const bool flushed = std::fflush(stdout) == 0;
-  const int error = flushed ? 0 : errno;  // of what failed earlier, nobody knows it any more
+  const int error = flushed ? 0 : errno;  // the reason of an earlier failure is no longer known
   if (flushed && std::ferror(stdout) == 0) return;
   pollfd reader{STDOUT_FILENO, POLLOUT, 0};
   if (poll(&reader, 1, 0) == 1 && (reader.revents & (POLLERR | POLLHUP)) != 0) _exit(kExitClosedPipe);
@@ -59,7 +59,7 @@ void CheckOutput() {
 void UseStandardStreams() {
   constexpr char kNull[] = "/dev/null";
   for (int fd = 0; fd < krcore::kFirstDescriptor; ++fd) {
-    // The lowest that is free is the one that comes. Children inherit it.
+    // open() returns the lowest free descriptor, which is fd. Children inherit it.
     if (fcntl(fd, F_GETFD) < 0 && open(kNull, O_RDWR) < 0) Die(krcore::Status::FromErrno(errno, kNull));
   }
   (void)ProgramName();  // so that it is destroyed after CheckOutput has run

@@ -1,4 +1,5 @@
-// How a program ends when something is wrong: one message on stderr, and an exit status that says whose mistake it was.
+// How a program ends when something is wrong: with one message on stderr, and an exit status that says whose mistake it
+// was.
 #ifndef CLI_FAIL_H_
 #define CLI_FAIL_H_
 
@@ -13,23 +14,23 @@ inline constexpr int kExitUsage = 2;         // the command line is wrong; nothi
 inline constexpr int kExitInterrupt = 130;   // stopped by a second Ctrl-C, without cleaning up
 inline constexpr int kExitClosedPipe = 141;  // nobody reads its output any more: as if SIGPIPE had ended it
 
-// Prints "NAME: message" on stderr and returns the exit status for main to return, so that everything main owns is
-// closed on the way: kExitUsage for kInvalidArgument, else kExitFailure. `way_out`, when not empty, is a second line.
+// Prints "NAME: message" on stderr, and returns the exit status for main to return, so that everything main owns is
+// closed on the way: kExitUsage for kInvalidArgument, else kExitFailure. `way_out`, if not empty, is a second line.
 [[nodiscard]] int Fail(const krcore::Status& status, std::string_view way_out = {});
-// The same for a mistake on the command line: adds "Try 'NAME --help'.", returns kExitUsage.
+// Does the same for a mistake on the command line: adds "Try 'NAME --help'.", and returns kExitUsage.
 [[nodiscard]] int FailUsage(std::string_view message);
 
-// exit(Fail(...)): only while nothing is open that a destructor must close.
+// Calls exit(Fail(...)): only while nothing is open that a destructor must close.
 [[noreturn]] void Die(const krcore::Status& status, std::string_view way_out = {});
 
-// The name in front of messages; ParseFlags sets it. Before, it is that of the program's file.
+// Sets the name that messages begin with; ParseFlags calls it. Before that, it is the name of the program's file.
 void SetProgramName(std::string_view name);
 std::string_view ProgramName();
 
-// What a program owes to stdin, stdout and stderr. Call it before anything is opened; ParseFlags does.
+// Sets up stdin, stdout and stderr. Call it before anything is opened; ParseFlags does.
 //
-// Those of descriptors 0 to 2 that are closed lead to /dev/null from now on, so that nothing that the program opens
-// gets one of these numbers, and what it prints.
+// If any of the descriptors 0 to 2 is closed, it leads to /dev/null from now on. So nothing that the program opens gets
+// one of these numbers, and with it what the program prints.
 //
 // When the program ends, by main or by exit(), and something that it printed on stdout (by stdio, or by std::cout)
 // could not be written, it says so on stderr and its exit status is kExitFailure. If the reader of a pipe has left, as

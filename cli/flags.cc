@@ -28,7 +28,7 @@ using krcore::StatusCode;
 
 Status Mistake(std::string message) { return {StatusCode::kInvalidArgument, std::move(message)}; }
 
-// What a value of a gflags type looks like.
+// Returns what a value of a gflags type looks like.
 std::string Expected(const CommandLineFlagInfo& flag) {
   if (flag.type == "bool") return "true or false";
   if (flag.type == "double") return "a number";
@@ -146,7 +146,7 @@ class Parser {
   CommandLine line_;
 };
 
-// Applies --log and starts glog: lines on stderr. stdout belongs to results. Idempotent.
+// Applies --log and starts glog: lines go to stderr, because stdout belongs to results. Idempotent.
 Status InitLogging() {
   if (FLAGS_log == "info") {
     FLAGS_minloglevel = google::GLOG_INFO;
@@ -187,7 +187,7 @@ size_t EditDistance(std::string_view a, std::string_view b) {
 constexpr size_t kTextColumn = 4;
 constexpr size_t kLineWidth = 100;
 
-// Wraps `text` at kLineWidth, every line behind `indent` spaces.
+// Wraps `text` at kLineWidth, and indents every line by `indent` spaces.
 void AppendWrapped(std::string& out, const std::string& text, size_t indent) {
   std::istringstream words(text);
   std::string line;

@@ -30,11 +30,11 @@ struct Program {
   std::string usage;    // "memnode --fabric=NAME --node=ID --memory=SIZE [flags]", without "usage:"
   // Names of the gflags that --help lists, in this order.
   std::vector<std::string> flags;
-  std::string examples;       // lines as they would be typed, shown indented
+  std::string examples;       // as they would be typed; shown indented
   size_t max_arguments = 0;   // words that are not flags, e.g. 1 for a command
   std::string short_options;  // letters that take a value and may be repeated, e.g. "Pp"
   std::string short_help;     // their lines for --help, ready to print
-  // Flags of a program that users may come from, by name, and what to do instead.
+  // Flags that users may know from another program, by name, and what to do instead.
   std::vector<std::pair<std::string, std::string>> hints = {};
 };
 
@@ -45,8 +45,8 @@ struct ShortOption {
 
 struct CommandLine {
   std::vector<std::string> arguments;
-  std::vector<ShortOption> short_options;  // as they came
-  // What the user asked to see instead of a run: the text, to be printed on stdout. Empty: run.
+  std::vector<ShortOption> short_options;  // in the order given
+  // The text that the user asked to see instead of a run, to be printed on stdout. Empty: run.
   std::string show;
 };
 
@@ -54,23 +54,23 @@ struct CommandLine {
 // before the bad one are set.
 krcore::Result<CommandLine> Parse(const Program& program, std::span<const char* const> args);
 
-// Parse(argc, argv); prints help or the error and exits (0, 2) where that is called for. Sets up the standard streams
-// (fail.h) and logging, and remembers `program` for Fail().
+// Calls Parse(argc, argv); prints help or the error and exits (0, 2) if need be. Sets up the standard streams (fail.h)
+// and logging, and remembers `program` for Fail().
 CommandLine ParseFlags(const Program& program, int argc, char** argv);
 
-// The texts of --help and --helpfull.
+// Returns the texts of --help and --helpfull.
 std::string HelpText(const Program& program);
 std::string FullHelpText(const Program& program);
 
-// True if the user, not the default, gave the flag's value.
+// Returns whether the user, and not the default, gave the flag's value.
 bool FlagGiven(const char* name);
 // kInvalidArgument: the flag's value, which is `value`, is not in [min, max].
 krcore::Status CheckRange(const char* flag, double value, double min, double max);
 // kInvalidArgument: the user gave one of these flags; the message is its name and `why`.
 krcore::Status CheckNotGiven(std::initializer_list<const char*> flags, std::string_view why);
 
-// The one of `known` that looks most like `name`: at most two letters are wrong, or it begins with `name` (of three
-// letters or more). Empty: none does.
+// Returns the one of `known` that looks most like `name`: at most two letters differ, or it begins with `name` (of
+// three letters or more). Empty: none does.
 std::string_view Nearest(std::string_view name, std::span<const std::string_view> known);
 
 }  // namespace cli

@@ -21,7 +21,7 @@ Status NotASize(const char* why) {
           std::string(why) + "; give a size in bytes or with K, M, G or T behind it, such as 512M or 1G"};
 }
 
-// The shift that a unit stands for, or -1.
+// Returns the shift that a unit stands for, or -1.
 int ShiftOf(std::string_view unit) {
   if (unit.empty() || unit == "B" || unit == "b") return 0;
   const char letter = static_cast<char>(std::toupper(static_cast<unsigned char>(unit[0])));

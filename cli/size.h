@@ -10,13 +10,13 @@
 
 namespace cli {
 
-// A whole number of bytes, or of K, M, G or T (either case; "GB" and "GiB" mean the same as "G").
+// Parses a whole number of bytes, or of K, M, G or T (either case; "GB" and "GiB" mean the same as "G").
 // kInvalidArgument names what is wrong with `text`.
 krcore::Result<uint64_t> ParseSize(std::string_view text);
-// The same for the value of a flag; the message begins with "--name=text: ".
+// Does the same for the value of a flag; the message begins with "--name=text: ".
 krcore::Result<uint64_t> ParseSizeFlag(std::string_view name, std::string_view text);
 
-// "1G", "1.5M", "4096 bytes": the shortest that is exact or has one decimal.
+// Returns "1G", "1.5M", "4096 bytes": the shortest form that is exact or has one decimal.
 std::string FormatSize(uint64_t bytes);
 
 }  // namespace cli

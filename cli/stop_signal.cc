@@ -16,7 +16,7 @@
 namespace cli {
 namespace {
 
-// Lock-free, hence fit for a signal handler. Pairs with nothing: no data is passed through them.
+// These are lock-free, and so fit for a signal handler. They pair with nothing: no data is passed through them.
 std::atomic<bool> g_requested{false};
 std::atomic<int> g_signal{0};
 std::atomic<int> g_fd{-1};
@@ -27,7 +27,7 @@ void Raise(int signal_number) {
   if (!g_requested.exchange(true)) g_signal.store(signal_number);
   const uint64_t one = 1;
   const int fd = g_fd.load();
-  // The counter cannot overflow by signals; a full one is readable anyhow.
+  // Signals cannot overflow the counter; even a full one is readable.
   if (fd >= 0 && write(fd, &one, sizeof(one)) < 0) {
   }
   errno = saved_errno;

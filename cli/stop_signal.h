@@ -1,8 +1,8 @@
 // StopSignal: turns SIGINT, SIGTERM and SIGHUP into a request that a program's main loop sees and can wait for, so
 // that it always ends by closing what it opened.
 //
-// SIGINT and SIGHUP stay ignored if the program was started so: by nohup, or in the background of a script. They are
-// not blocked, even if whoever started it had them blocked.
+// SIGINT and SIGHUP stay ignored if the program was started so, by nohup or in the background of a script. They are
+// never blocked, even if they were blocked in the process that started it.
 //
 // The first signal requests the stop. A second SIGINT (an impatient Ctrl-C) ends the process at once with status
 // 130 and leaves its shared memory for --clean. Further SIGTERMs change nothing: supervisors and scripts send one to
@@ -21,18 +21,18 @@ namespace cli {
 
 class StopSignal {
  public:
-  // What SIGHUP does, which comes when a terminal is closed. kIgnored: for a program that others lose data with.
+  // What SIGHUP does, which comes when a terminal is closed. kIgnored: for a program whose end makes others lose data.
   enum class Hangup { kStops, kIgnored };
   // Installs the handlers. Idempotent.
   static krcore::Status Install(Hangup hangup = Hangup::kStops);
 
-  // True from the first signal (or Request) on. One relaxed load: fit for a hot loop.
+  // Returns true from the first signal (or Request) on. One relaxed load: fit for a hot loop.
   static bool Requested() { return flag().load(std::memory_order_relaxed); }
-  // The flag itself, for interfaces that take one.
+  // Returns the flag itself, for interfaces that take one.
   static const std::atomic<bool>& flag();
-  // The signal that requested the stop; 0: none yet, or Request().
+  // Returns the signal that requested the stop; 0: none yet, or Request().
   static int signal_number();
-  // Readable (poll, epoll) once a stop was requested, and for ever after. -1 before Install().
+  // Returns a descriptor that is readable (poll, epoll) from the request on, forever. -1 before Install().
   static int fd();
 
   // Requests a stop without a signal.

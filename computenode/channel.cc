@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::string_view kBlank = " \t\r";
 
-std::string unwritten;  // the main thread's
+std::string unwritten;  // used by the main thread only
 
 std::string_view NextWord(std::string_view* text) {
   text->remove_prefix(std::min(text->find_first_not_of(kBlank), text->size()));
@@ -93,7 +93,7 @@ void Channel::Wait(int64_t timeout_ns, const std::function<void(const Command&)>
     while (const auto line = lines_.Next()) Obey(*line, obey);
     return;
   }
-  input_ = -1;  // the end, or a terminal that went away: serve on
+  input_ = -1;  // end of input, or a terminal that went away: go on serving
   if (const auto line = lines_.Rest()) Obey(*line, obey);
 }
 

@@ -1,7 +1,7 @@
-// Channel: what a compute node and whoever operates it tell each other: commands, a line each, on a descriptor; answers
-// and events on stdout, a JSON object a line.
+// Channel: how a compute node and its operator talk: commands come in on a descriptor, a line each; answers and events
+// go out on stdout, a JSON object a line.
 //
-// Thread safety: the structs and LineReader are values; a Channel is the main thread's.
+// Thread safety: the structs and LineReader are values; a Channel belongs to the main thread.
 #ifndef COMPUTENODE_CHANNEL_H_
 #define COMPUTENODE_CHANNEL_H_
 
@@ -23,19 +23,20 @@ struct Command {
   uint32_t workers = 0;  // kWorkers
 };
 
-// "workers N", "status" or "quit"; blanks around and between do not count. kInvalidArgument: anything else, with what
-// was expected.
+// Parses "workers N", "status" or "quit"; blanks around and between the words do not count. kInvalidArgument: anything
+// else; the message says what was expected.
 krcore::Result<Command> ParseCommand(std::string_view line);
 
-// Cuts input into lines. A line longer than kMaxLineBytes is cut there, so that a stray stream cannot fill memory.
+// Cuts input into lines. A line longer than kMaxLineBytes is cut at that length, so that a stray stream cannot fill
+// memory.
 class LineReader {
  public:
   static constexpr size_t kMaxLineBytes = 4096;
 
   void Add(std::string_view input) { buffer_ += input; }
-  // The next line without its end; empty lines are left out.
+  // Returns the next line without its end; empty lines are left out.
   std::optional<std::string> Next();
-  // At the input's end: what is left of a line without an end.
+  // At the end of the input: returns what is left of a line without an end.
   std::optional<std::string> Rest();
 
  private:
@@ -44,22 +45,22 @@ class LineReader {
 
 class Channel {
  public:
-  // `input`: -1 where nobody commands.
+  // `input`: -1 if nobody sends commands.
   explicit Channel(int input) : input_(input) {}
 
   ~Channel() { Flush(); }
   Channel(const Channel&) = delete;
   Channel& operator=(const Channel&) = delete;
 
-  // A line for stdout. Flush writes it. Does not block, so locks may be held.
+  // Queues a line for stdout, which Flush writes. Does not block, so locks may be held.
   static void Print(const nlohmann::ordered_json& json);
   // Writes what was printed. Blocks while the reader of stdout does not read, so no lock may be held. When the reader
   // has left, a stop is requested.
   static void Flush();
-  // Sleeps until there is input, a stop signal, or `timeout_ns` is over. Calls `obey` for each command; lines that are
-  // none are answered here.
+  // Sleeps until there is input, a stop signal, or `timeout_ns` is over. Calls `obey` for each command; answers lines
+  // that are not commands itself.
   void Wait(int64_t timeout_ns, const std::function<void(const Command&)>& obey);
-  // Somebody may still command.
+  // Returns whether somebody may still send commands.
   bool open() const { return input_ != -1; }
 
  private:

@@ -73,7 +73,7 @@ Status JobLoad::Open() { return OpenThreads(options_.job, /*standby=*/0, /*rehea
 int64_t JobLoad::WakeNs(int64_t now_ns) const { return now_ns + kLookNs; }
 
 void JobLoad::Tend(int64_t) {
-  wanted_ = fleet_->active();  // nobody is replaced
+  wanted_ = fleet_->active();  // none is replaced
   PrintProblems();
   if (!reported_error_.ok()) return;
   reported_error_ = fleet_->FirstError();
@@ -85,7 +85,7 @@ const char* JobLoad::End(int64_t, bool commanded) {
   if (job_->gave_up()) return "too many failures";
   if (fleet_->running() > 0) return nullptr;
   if (job_->exhausted()) return "finished";
-  // Nobody could start: there is nothing to wait for, unless someone can still ask for workers.
+  // No worker could start: there is nothing to wait for, unless someone can still ask for workers.
   return reported_error_.ok() || commanded ? nullptr : "no worker could start";
 }
 

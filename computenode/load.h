@@ -30,44 +30,44 @@ class Load {
   Load(const Load&) = delete;
   Load& operator=(const Load&) = delete;
 
-  // Makes the fleet; opens the store, if its workers are threads.
+  // Makes the fleet; opens the store if the workers are threads.
   virtual Status Open() = 0;
   // Asks for the first workers; time counts from now on.
   Status AddFirstWorkers();
-  // Whether they are able to serve, as far as that is waited for.
+  // Returns whether the first workers are able to serve, as far as the load waits for that.
   virtual krcore::Result<bool> Ready() { return true; }
-  // They are: the load begins.
+  // Called when they are: the load begins.
   virtual void Begin() {}
-  // When Tend is to be called next.
+  // Returns when Tend is to be called next.
   virtual int64_t WakeNs(int64_t now_ns) const = 0;
   virtual void Tend(int64_t now_ns) = 0;
-  // Why the load is over; null: it goes on. `commanded`: somebody may still ask for workers.
+  // Returns why the load is over; null: it goes on. `commanded`: somebody may still ask for workers.
   virtual const char* End(int64_t now_ns, bool commanded) = 0;
-  // No more operations are begun. Workers are to be retired then.
+  // From now on no more operations are begun. Workers are to be retired then.
   virtual void Stop() {}
 
   Fleet& fleet() const { return *fleet_; }
-  // From now on there should be so many workers; tells it.
+  // Sets how many workers there should be from now on, and tells it.
   void SetWorkers(uint32_t count, const char* why);
-  // Somebody else than the user says how many there are.
+  // Returns whether something other than the user decides how many there are.
   virtual bool scaled() const { return false; }
   FleetView View() const;
   double SecondsSinceStart(int64_t now_ns) const;
 
-  // What the events "ready", "status" and "summary" say of the load.
+  // Each adds what one of the events "ready", "status" and "summary" says of the load.
   virtual void AddReady(nlohmann::ordered_json* json) const = 0;
   virtual void AddStatus(nlohmann::ordered_json* json) = 0;
-  // After the last worker has ended. `end`: as the summary has it. Returns whether all went well.
+  // Called after the last worker has ended. `end`: as the summary has it. Returns whether all went well.
   virtual bool AddSummary(const std::string& end, nlohmann::ordered_json* json) = 0;
-  // Why it is not able to serve, besides what the fleet shows; empty: nothing.
+  // Returns why the load is not able to serve, besides what the fleet shows; empty: nothing.
   virtual std::string trouble() const { return {}; }
-  // Releases `lock`, which is held, before what takes long. `view`: of now.
+  // Releases `lock`, which is held, before anything that takes long. `view`: of now.
   virtual void AddMetrics(std::unique_lock<std::mutex>* lock, const FleetView& view, metrics::Families* families) = 0;
 
  protected:
-  // What threads of the fleet have noted since the last time. (Worker processes log theirs.)
+  // Prints what threads of the fleet have noted since the last call. (Worker processes log theirs.)
   void PrintProblems();
-  // The fleet is threads, which do `job`.
+  // Makes a fleet of threads, which do `job`.
   Status OpenThreads(const ycsb::JobOptions& job, uint32_t standby, bool rehearse);
 
   const Options& options_;

@@ -26,14 +26,15 @@ int main(int argc, char** argv) {
     return options.status() == krcore::StatusCode::kInvalidArgument ? cli::FailUsage(options.status().message())
                                                                     : cli::Fail(options.status());
   }
-  const bool is_worker = options->elastic && options->elastic->board_fd >= 0;  // its front end has said it
+  const bool is_worker = options->elastic && options->elastic->board_fd >= 0;  // its front end has reported it
   for (const std::string& warning : options->warnings) {
     if (!is_worker) LOG(WARNING) << warning;
   }
   if (options->job.arrivals) LOG(INFO) << DescribePlan(*options->job.arrivals);
   if (is_worker) return computenode::ServeAsProgram(*options, started_ns);
   if (const auto status = cli::StopSignal::Install(); !status.ok()) return cli::Fail(status);
-  // In the background of a terminal, reading stdin must not stop the process: it fails, and the channel is closed.
+  // In the background of a terminal, reading stdin must not stop the process: the read fails, and the channel is
+  // closed.
   std::signal(SIGTTIN, SIG_IGN);
   std::unique_ptr<computenode::Load> load;
   if (options->elastic) {

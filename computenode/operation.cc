@@ -23,7 +23,7 @@ const char* KindName(const Options& options) {
   return options.elastic->kind == WorkerKind::kFork ? "fork" : "exec";
 }
 
-// How long each worker took for a part of its start, of those that have it behind them.
+// How long each worker took for one part of its start, of those that have completed that part.
 template <typename Duration>
 prometheus::ClientMetric::Histogram PartOf(const std::vector<WorkerRecord>& records, Duration duration_ns) {
   std::vector<int64_t> durations;
@@ -46,7 +46,7 @@ void AddStarts(const std::vector<WorkerRecord>& records, Families* families) {
   add("spawn", [](const WorkerRecord& worker) { return Between(worker.wanted_ns, worker.thread_ns); });
   add("store", [](const WorkerRecord& worker) { return Between(worker.thread_ns, worker.store_ns); });
   add("client", [](const WorkerRecord& worker) { return Between(worker.store_ns, worker.client_ns); });
-  // Of a thread these are known at its end.
+  // For a thread these are known only when it ends.
   add("connect", [](const WorkerRecord& worker) -> int64_t {
     const kvs::ClientTimes& times = worker.client_times;
     const int64_t ns = times.node_ns + times.queues_ns + times.connect_ns;
@@ -188,7 +188,7 @@ void Operation::Announce(const Options& options, std::function<metrics::Announce
   open.fabric = options.store.fabric;
   open.fabric_address = options.store.fabric_address;
   open.rnic_port = options.store.rnic_port;
-  // Where its memory nodes are: those of verbs and lite are krcore's.
+  // Open a node where the memory nodes are: the memory nodes that verbs and lite use are krcore's.
   auto node = krcore::OpenNode(options.store.control_plane == "kernel" ? "kernel" : "krcore", open);
   if (!node.ok()) {
     LOG(WARNING) << "not announced, surge status will not find it: " << node.status().ToString();
@@ -217,7 +217,7 @@ void Operation::Stop() {
   {
     std::unique_lock lock(mutex_);
     const std::unique_ptr<metrics::Announcer> ending = std::move(announcer_);
-    lock.unlock();  // its thread may just be asking for trouble
+    lock.unlock();  // its thread may just be asking for trouble()
   }
   node_.reset();
   exporter_.reset();

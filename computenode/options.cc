@@ -43,7 +43,7 @@ namespace computenode {
 namespace {
 
 constexpr uint32_t kMostStandby = kMaxWorkers / 2;
-constexpr uint32_t kMostStandbyThreads = 64;  // their queues are of one device, as those of the workers
+constexpr uint32_t kMostStandbyThreads = 64;  // they share one device with the queues of the workers
 
 using cli::CheckNotGiven;
 using cli::CheckRange;
@@ -58,7 +58,7 @@ Result<WorkerKind> ParseKind(const std::string& text) {
   return Status(StatusCode::kInvalidArgument, "--worker_kind=" + text + ": expected thread, fork or exec");
 }
 
-// Nothing: no flag asks for it.
+// Returns nothing if no flag asks for it.
 Result<std::optional<ElasticOptions>> ElasticFromFlags() {
   const bool is_worker = FLAGS_worker_board >= 0;
   if (!FLAGS_autoscale) {

@@ -19,17 +19,17 @@ namespace computenode {
 enum class WorkerKind : uint8_t { kThread, kFork, kExec };
 const char* WorkerKindName(WorkerKind kind);
 
-// Where the load is a queue of requests (QueueLoad).
+// Set if the load is a queue of requests (QueueLoad).
 struct ElasticOptions {
   WorkerKind kind = WorkerKind::kFork;
-  uint32_t standby = 0;  // workers kept in readiness
+  uint32_t standby = 0;  // standby workers
   double capacity = 0;   // requests a second of a worker; 0: as many as it can
   bool autoscale = false;
-  bool dry_run = false;  // decisions are told and not carried out
+  bool dry_run = false;  // decisions are told but not carried out
   ScalePolicy policy;
   int64_t interval_ns = 5'000'000;  // between decisions
   std::string requests_file;        // empty: none
-  // Of a fresh program that is a worker: descriptors, and its slot. -1: it is none.
+  // For a fresh program that is a worker: descriptors, and its slot. -1: it is none.
   int board_fd = -1, requests_fd = -1, slot = -1;
 };
 
@@ -46,7 +46,7 @@ struct Options {
 };
 
 cli::Program ProgramDescription();
-// kInvalidArgument, kUnsupported: messages for the user.
+// Returns the checked options. kInvalidArgument, kUnsupported: messages for the user.
 krcore::Result<Options> OptionsFromFlags(const cli::CommandLine& line);
 
 }  // namespace computenode

@@ -18,7 +18,7 @@ namespace {
 using krcore::StatusCode;
 using nlohmann::ordered_json;
 
-constexpr int64_t kLookNs = 1'000'000;         // between looks at who has ended
+constexpr int64_t kLookNs = 1'000'000;         // between looks for workers that have ended
 constexpr int64_t kLeadNs = 20'000'000;        // from when all first workers are ready to the first request
 constexpr int64_t kFirstRetryNs = 10'000'000;  // before a worker that could not start is replaced; doubles each time
 constexpr int kMostRetries = 8;
@@ -27,7 +27,7 @@ constexpr char kFinished[] = "finished", kTooManyFailures[] = "too many failures
 double Seconds(int64_t ns) { return static_cast<double>(ns) / 1'000'000'000; }
 double Microseconds(int64_t ns) { return static_cast<double>(ns) / 1000; }
 
-// What connecting took: a device of its own, queues, and every memory node.
+// What connecting took: opening a device of its own, queues, and every memory node.
 ordered_json ConnectUs(const WorkerRecord& worker) {
   const kvs::ClientTimes& times = worker.client_times;
   if (worker.client_ns == 0) return nullptr;
@@ -75,7 +75,7 @@ krcore::Result<bool> QueueLoad::Ready() {
   return std::ranges::all_of(records, [](const WorkerRecord& record) { return record.lanes_ns != 0; });
 }
 
-// The bootstrap of the first workers is what the autoscaler believes of others, unless it was told.
+// The autoscaler assumes that later workers take as long to start as the first ones did, unless it was told a time.
 void QueueLoad::Begin() {
   if (elastic_.autoscale) {
     ScalePolicy policy = elastic_.policy;
@@ -121,7 +121,8 @@ void QueueLoad::NoteDeath(const WorkerRecord& record) {
                   {"requests_taken_back", queue_->TakeBack(record.worker)}});
 }
 
-// Also those that ended without being asked to. One that could not even start is replaced later and later.
+// This includes workers that ended without being asked to. One that could not even start is replaced after a growing
+// delay.
 void QueueLoad::ReplaceTheDead(int64_t now_ns) {
   const uint32_t active = fleet_->active();
   if (failing_) {
@@ -318,8 +319,8 @@ bool QueueLoad::AddSummary(const std::string& end, ordered_json* json) {
          end != kGaveUp && end != kTooManyFailures;
 }
 
-// Records of 24 bytes, in order of the requests: due and done (nanoseconds since the start; done -1: no reply), int64
-// each, worker and failed, uint32 each; as this machine writes them.
+// Writes records of 24 bytes, in the order of the requests: due and done (int64 each; nanoseconds since the start; done
+// -1: no reply), worker and failed (uint32 each), in this machine's byte order.
 Status QueueLoad::WriteRequests() const {
   if (elastic_.requests_file.empty()) return {};
   const auto failed = [this] {

@@ -1,5 +1,5 @@
-// QueueLoad: the load is a queue of requests. Workers of one kind serve it, an autoscaler or commands say how many they
-// are, and one that dies is replaced. docs/operating.md.
+// QueueLoad: the load is a queue of requests. Workers of one kind serve it. An autoscaler or commands decide how many
+// there are, and one that dies is replaced. docs/operating.md.
 //
 // Thread safety: as Load's.
 #ifndef COMPUTENODE_QUEUE_LOAD_H_
@@ -23,7 +23,7 @@ namespace computenode {
 
 class QueueLoad final : public Load {
  public:
-  // `command_line`: of this program, to execute it again.
+  // `command_line`: this program's, to execute it again.
   QueueLoad(const Options& options, std::vector<std::string> command_line);
   ~QueueLoad() override { fleet_.reset(); }  // its workers serve the queue
 
@@ -45,7 +45,7 @@ class QueueLoad final : public Load {
   void ReplaceTheDead(int64_t now_ns);
   void Decide(int64_t now_ns);
   LoadCounts CountsOf(const std::vector<WorkerRecord>& workers) const;
-  // How long the requests from `begin` to `end` took that were replied to. Returns how many that were.
+  // Adds how long the requests from `begin` to `end` took that were replied to. Returns how many those were.
   uint64_t AddLatenciesOf(uint64_t begin, uint64_t end, ycsb::LatencyHistogram* latencies) const;
   Status WriteRequests() const;
 
@@ -67,7 +67,7 @@ class QueueLoad final : public Load {
   int64_t status_from_ns_ = 0;
   uint64_t status_replied_ = 0, status_due_ = 0;
 
-  // What those who watch it have seen of the requests.
+  // What the watching threads have seen of the requests.
   std::mutex latencies_mutex_;
   ycsb::LatencyHistogram latencies_;
   uint64_t latencies_until_ = 0;
@@ -75,17 +75,17 @@ class QueueLoad final : public Load {
 
 // ---- worker_process.cc
 
-// The job of a worker, thread or process: whatever `queue` holds.
+// Returns the job of a worker, thread or process: to serve whatever `queue` holds.
 ycsb::JobOptions RequestJob(const Options& options, RequestQueue* queue, LiveCounts* counts);
 
-// Whether its workers rehearse while they wait to be wanted (computenode/elastic/worker.h). Those of verbs and lite
-// would keep the connections.
+// Returns whether standby workers rehearse (computenode/elastic/worker.h). Those of verbs and lite would keep the
+// connections.
 bool Rehearses(const Options& options);
 
-// The life of a worker process, until it is retired: main of a forked one, and of a fresh one. Returns its exit status.
-// `started_ns`: when it began to run.
+// Runs a worker process until it is retired: it is main of a forked one and of a fresh one. Returns its exit status.
+// `started_ns`: when the process began to run.
 int ServeAsProcess(const Options& options, RequestQueue& queue, WorkerSlot& slot, int64_t started_ns);
-// The same of a fresh program, which was given the two descriptors and the slot's number.
+// Does the same for a fresh program, which was given the two descriptors and the slot's number.
 int ServeAsProgram(const Options& options, int64_t started_ns);
 
 }  // namespace computenode

@@ -120,7 +120,7 @@ void Service::Drain() {
   draining_ = true;
   load_.Stop();
   load_.fleet().RetireWorkers(std::numeric_limits<uint32_t>::max());
-  while (!load_.fleet().WaitForAll(krcore::Deadline::After(clock_, 0))) {  // ends: every operation has a deadline
+  while (!load_.fleet().WaitForAll(krcore::Deadline::After(clock_, 0))) {  // it ends: every operation has a deadline
     lock.unlock();
     clock_.Relax(kSleepingRelax);
     lock.lock();
@@ -132,7 +132,7 @@ int Service::Run() {
     const bool own = status == StatusCode::kInvalidArgument || status == StatusCode::kOutOfMemory;
     return own ? cli::Fail(status) : cli::FailToOpen(status);
   }
-  // Only now: what is forked has been made.
+  // Only now: the processes to be forked have been made.
   if (const Status status = operation_.Listen(options_, *this); !status.ok()) return cli::Fail(status);
   {
     const std::lock_guard lock(mutex_);

@@ -1,6 +1,6 @@
 // Service: a compute node's main loop: it drives a Load, obeys commands, tells its status, drains, and sums up.
 //
-// Thread safety: main thread only; whoever watches it asks from other threads.
+// Thread safety: main thread only; others may watch it from their threads.
 #ifndef COMPUTENODE_SERVICE_H_
 #define COMPUTENODE_SERVICE_H_
 
@@ -24,29 +24,29 @@ class Service final : private metrics::Source {
   // Commands are read from the descriptor `input`, answers written to stdout.
   Service(const Options& options, Load& load, int input);
 
-  // Until the load is done, the duration is over, `quit`, or a stop signal; then drains. Returns the exit status. To be
-  // called while the process has one thread.
+  // Runs until the load is done, the duration is over, `quit`, or a stop signal; then drains. Returns the exit status.
+  // Call it while the process has one thread.
   int Run();
 
  private:
-  // Until the first workers are able to serve.
+  // Waits until the first workers are able to serve.
   krcore::Status AwaitFirstWorkers();
   void Wait(int64_t timeout_ns);
   void Obey(const Command& command);
   void PrintStatus();
-  // Why it ends; null: it goes on.
+  // Returns why the service ends; null: it goes on.
   const char* End(int64_t now_ns);
   // Retires all workers and waits for them.
   void Drain();
   int PrintSummary(const char* end);
-  // Of those that watch it, from their threads.
+  // Called by the threads that watch it.
   std::vector<prometheus::MetricFamily> Collect() const override;
   std::string Trouble() const override;
   metrics::Announcement Tell() const;
-  // mutex_ held.
+  // Requires mutex_.
   std::string TroubleNow(const FleetView& view) const;
 
-  // Held by the main thread but while it waits; guards the load, and draining_.
+  // The main thread holds it except while it waits; guards the load, and draining_.
   mutable std::mutex mutex_;
   const Options& options_;
   Load& load_;

@@ -1,4 +1,4 @@
-// What a worker of a queue of requests serves with, and the life of one that is a process of its own.
+// What a worker serves a queue of requests with, and the life of a worker that is a process of its own.
 #include <glog/logging.h>
 
 #include <algorithm>
@@ -36,13 +36,13 @@ int ServeAsProcess(const Options& options, RequestQueue& queue, WorkerSlot& slot
     return cli::kExitFailure;
   }
   ycsb::WorkloadJob job(RequestJob(options, &queue, &slot.counts));
-  // Who is wanted at once needs nothing in advance, and in what follows notices what is wrong.
+  // A worker that is wanted at once need not prepare anything, and notices below what is wrong.
   if (slot.calls.load(std::memory_order_relaxed) == 0)
     GetReady(**store, options.in_flight, Rehearses(options), slot.calls);
   const int64_t prepared_ns = clock.NowNs();
   bool woken = false;
   if (!slot.AwaitCall(&woken)) return 0;
-  // What was done before it was wanted took no time of its start.
+  // What was done before the worker was wanted does not count as part of its start.
   const int64_t wanted_ns = woken ? clock.NowNs() : slot.times.wanted_ns;
   slot.Note(&WorkerTimes::thread_ns, std::max(started_ns, wanted_ns));
   slot.Note(&WorkerTimes::store_ns, std::max(prepared_ns, wanted_ns));

@@ -1,4 +1,4 @@
-// A whole store inside one process: fabric, memory node and client, gone when the process ends.
+// A whole store inside one process: fabric, memory node and client. All of it is gone when the process ends.
 #include <kvs/client.h>
 
 #include <array>
@@ -24,7 +24,7 @@ kvs::Task<void> Move(kvs::Client& client, std::string_view from, std::string_vie
 int main() {
   auto store = kvs::Store::OpenEmbedded({}).value();
   auto client = store->NewClient().value();
-  // One operation; and several that share their round trips.
+  // One operation; then several that share their round trips.
   const kvs::Status put = client->Put("hello", "there");
   std::array<kvs::WriteRequest, 2> writes = {
       {{kvs::WriteKind::kUpdate, "hello", "world"}, {kvs::WriteKind::kInsert, "colour", "blue"}}};

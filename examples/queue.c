@@ -1,7 +1,7 @@
 /*
- * krcore from C: one node exposes memory, another connects a queue to it in a microsecond, writes and reads one-sided.
- * Both are in this process; the fabric "inproc:..." is private to it. Real ones are processes that name the same
- * fabric.
+ * krcore from C: one node exposes memory; another connects a queue to it in a microsecond, and writes and reads
+ * one-sided. Both are in this process; the fabric "inproc:..." is private to it. Real nodes are processes that name the
+ * same fabric.
  */
 #define KRCORE_SHORT_NAMES
 #include <krcore/krcore.h>

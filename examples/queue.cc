@@ -1,5 +1,5 @@
-// krcore from C++: one node exposes memory, another connects a queue to it in a microsecond, writes and reads
-// one-sided. Both are in this process; the fabric "inproc:..." is private to it. Real ones are processes that name the
+// krcore from C++: one node exposes memory; another connects a queue to it in a microsecond, and writes and reads
+// one-sided. Both are in this process; the fabric "inproc:..." is private to it. Real nodes are processes that name the
 // same fabric.
 #include <krcore/node.h>
 #include <krcore/queue_pool.h>
@@ -14,7 +14,7 @@ int main() {
   constexpr int64_t kSecond = 1'000'000'000;
   krcore::Clock& clock = *krcore::RealClock();
 
-  // A memory node. What it publishes is found by every node of the fabric.
+  // A memory node. Every node of the fabric finds what it publishes.
   auto memory_node = krcore::Node::Open({.fabric = "inproc:example", .node = 1, .create_fabric = true}).value();
   auto exposed =
       memory_node->CreateRegion({.length = 4096, .remote_rights = krcore::kRemoteRead | krcore::kRemoteWrite}).value();

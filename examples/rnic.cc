@@ -1,6 +1,6 @@
 // RDMA from C++ without krcore's pool of connections: two devices, an RC queue pair on each, a WRITE and a READ. The
-// objects are those of libibverbs, and each ends what it stands for when it is destroyed. With --verbs this is a NIC's
-// or Soft-RoCE's; by default it is shared memory, and both devices are in this process.
+// objects are those of libibverbs; destroying one ends what it stands for. With --verbs this uses a NIC or Soft-RoCE;
+// by default it uses shared memory. Both devices are in this process.
 #include <krcore/rnic.h>
 
 #include <array>
@@ -14,7 +14,7 @@ namespace rnic = krcore::rnic;
 
 namespace {
 
-// One end: a device of the fabric, and what it is made of. Destroyed from the last to the first.
+// One end: a device of the fabric, and what is made on it. Members are destroyed from the last to the first.
 struct End {
   std::unique_ptr<rnic::Device> device;
   std::unique_ptr<rnic::Pd> domain;

@@ -19,7 +19,7 @@ struct krc_accepted {
 	struct krc_cm_hello hello;
 };
 
-/* It serves nothing any more from now on, and is freed later. */
+/* From now on it serves nothing, and it is freed later. */
 static void krc_cm_end(struct krc_accepted *accepted)
 {
 	struct krc_acceptor *acceptor = accepted->dev->acceptor;
@@ -62,7 +62,7 @@ static void krc_cm_ended(struct krc_accepted *accepted)
 	struct krc_accepted *other;
 
 	mutex_lock(&acceptor->lock);
-	/* It may be with the reaper already. */
+	/* The reaper may have it already. */
 	list_for_each_entry(other, &acceptor->accepted, node) {
 		if (other != accepted)
 			continue;
@@ -72,7 +72,7 @@ static void krc_cm_ended(struct krc_accepted *accepted)
 	mutex_unlock(&acceptor->lock);
 }
 
-/* Enters it, in the place of an earlier one of the same connection. */
+/* Enters the connection, in place of an earlier life of the same one. */
 static int krc_cm_enter(struct krc_accepted *accepted)
 {
 	struct krc_acceptor *acceptor = accepted->dev->acceptor;
@@ -174,7 +174,7 @@ free:
 	return err;
 }
 
-/* Of the listener and of what it accepts. An error destroys the new id. */
+/* Handles events of the listener and of what it accepts. An error destroys the new id. */
 static int krc_cm_passive(struct rdma_cm_id *id, struct rdma_cm_event *event)
 {
 	switch (event->event) {

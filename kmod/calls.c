@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* The calls on a queue but PUSH: attached, joined, connected, detached. */
+/* The calls on a queue except PUSH: attach, join, connect, detach. */
 #include <linux/string.h>
 
 #include "calls.h"
@@ -29,8 +29,8 @@ static bool krc_is_depth(u32 depth)
 }
 
 /*
- * Attaches a fresh queue to the device of another one, whose lock is held as
- * well. -EINVAL, -ENODEV: that goes.
+ * Attaches a fresh queue to the device of another one, whose lock is held as well.
+ * -EINVAL; -ENODEV: the device is going.
  */
 static int krc_queue_add_like(struct krc_queue *queue, struct krc_device *dev,
 			      u32 depth)
@@ -40,7 +40,7 @@ static int krc_queue_add_like(struct krc_queue *queue, struct krc_device *dev,
 	if (!krc_is_depth(depth))
 		return -EINVAL;
 	mutex_lock(&krc_devices_lock);
-	/* One that is being removed takes no more queues. */
+	/* A device that is being removed takes no more queues. */
 	err = krc_device_is_listed(dev) ? 0 : -ENODEV;
 	if (!err)
 		krc_queue_add(queue, dev, depth);
@@ -76,15 +76,15 @@ int krc_queue_attach(struct krc_queue *queue, struct krc_attach *attach)
 }
 
 /*
- * From what it is connected to, to a connection to `host`. Takes the references
- * to both; `peer` may be NULL. `dc`: it need not wait for QPs to another host, see
- * krc_conn_mend.
+ * Moves the queue from what it is connected to, to a connection to `host`. Takes
+ * over the references to both; `peer` may be NULL. `dc`: it need not wait for QPs
+ * to another host, see krc_conn_mend.
  */
 static int krc_queue_move(struct krc_queue *queue, struct krc_host *host,
 			  struct krc_peer *peer,
 			  const struct krc_dc_place *dc)
 {
-	/* The same connection again, if it has one: that is what needs mending. */
+	/* Use the same connection again, if it has one: that one needs mending. */
 	struct krc_conn *conn = queue->host == host ? queue->conn :
 						      krc_host_choose_conn(host);
 	int err = krc_conn_mend(conn, queue,
@@ -165,7 +165,7 @@ void krc_queue_detach(struct krc_queue *queue, bool gone)
 		list_for_each_entry_safe(region, next, &queue->regions.list,
 					 node)
 			krc_region_deregister(region);
-		/* Nothing of it executes any more: others may know. */
+		/* Nothing of it executes any more: now others may know. */
 		if (queue->fabric_node)
 			krc_node_put(queue->fabric_node);
 		if (queue->peer)
@@ -174,7 +174,7 @@ void krc_queue_detach(struct krc_queue *queue, bool gone)
 			krc_host_put(queue->host);
 		mutex_lock(&krc_devices_lock);
 		atomic64_dec(&queue->dev->stats.queues);
-		/* Last: krc_remove frees the device when its list is empty. */
+		/* Do this last: krc_remove frees the device when its list is empty. */
 		list_del_init(&queue->node);
 		mutex_unlock(&krc_devices_lock);
 		queue->dev = NULL;
@@ -192,7 +192,7 @@ void krc_queue_detach(struct krc_queue *queue, bool gone)
 
 /* --- a queue that has joined a fabric, as one of its nodes --- */
 
-/* The state that calls on a queue of a node need. */
+/* Checks the state that calls on a queue of a node need. */
 static int krc_queue_joined(struct krc_queue *queue)
 {
 	int err = krc_queue_usable(queue);
@@ -205,7 +205,7 @@ static bool krc_is_name(const u8 *name)
 	return *name && strnlen(name, KRC_NAME_BYTES) < KRC_NAME_BYTES;
 }
 
-/* What is behind the end of a name is 0, so that equal names are equal bytes. */
+/* The bytes after the end of a name are 0, so that equal names are equal bytes. */
 static void krc_pad_name(u8 *name)
 {
 	size_t length = strnlen(name, KRC_NAME_BYTES);
@@ -292,8 +292,8 @@ int krc_queue_peer_state(struct krc_queue *queue, struct krc_peer_state *state)
 }
 
 /*
- * Of the port that `connect` names, if it names one: it must be of the peer as it
- * was found, or it is looked up again.
+ * Looks up the port that `connect` names, if it names one. It must belong to the
+ * peer as that was found; otherwise the peer is looked up again.
  */
 static int krc_queue_find_port(struct krc_queue *queue, struct krc_peer **peer,
 			       bool *cached, struct krc_connect *connect,
@@ -360,7 +360,7 @@ static int krc_queue_find_and_move(struct krc_queue *queue,
 		krc_peer_put(peer);
 		return PTR_ERR(host);
 	}
-	/* A port is not memory that software DC reaches. */
+	/* A port is not memory that the software DC reaches. */
 	err = krc_queue_move(queue, host, peer,
 			     connect->port ? NULL : &peer->dc);
 	if (err || !connect->port)

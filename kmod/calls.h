@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * The calls of krcore_ioctl.h on a queue, whose lock main.c holds. (Those of messages
- * are in port.h and sender.h, that of the software DC in sdc.h.)
+ * The calls of krcore_ioctl.h on a queue, whose lock main.c holds. (Those for
+ * messages are in port.h and sender.h, that of the software DC is in sdc.h.)
  */
 #ifndef KRCORE_CALLS_H
 #define KRCORE_CALLS_H
@@ -13,7 +13,7 @@ int krc_queue_connect_device(struct krc_queue *queue,
 			     const struct krc_connect_device *connect);
 int krc_queue_join(struct krc_queue *queue, struct krc_join *join);
 /*
- * Makes a fresh queue, which nobody else can name yet, one of the node and the
+ * Makes a fresh queue, which nobody else can name yet, belong to the node and the
  * device of `other`. Takes the locks of both. -EINVAL: `depth`.
  */
 int krc_queue_join_like(struct krc_queue *queue, struct krc_queue *other,
@@ -31,9 +31,9 @@ int krc_queue_dereg_mr(struct krc_queue *queue,
 int krc_queue_push(struct krc_queue *queue, struct krc_push *push);
 
 /*
- * Takes it from its device: its regions end, when what uses them has completed.
- * `gone`: since the device is removed. Once or more. Takes the lock.
- * Context: process, may sleep.
+ * Takes the queue from its device: its regions end when what uses them has
+ * completed. `gone`: because the device is removed. May be called more than once.
+ * Takes the lock. Context: process, may sleep.
  */
 void krc_queue_detach(struct krc_queue *queue, bool gone);
 

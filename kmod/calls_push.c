@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* PUSH: requests are copied, checked, resolved, and go to the queue's connection. */
+/* PUSH: requests are copied, checked and resolved, and go to the queue's connection. */
 #include <linux/uaccess.h>
 
 #include "calls.h"
@@ -11,10 +11,10 @@
 #include "sender.h"
 #include "trace.h"
 
-/* Regions that are longer are not mapped for what stands in for a QP for a while. */
+/* Longer regions are not mapped for the short time in which a QP is stood in for. */
 #define MAX_MAPPED SZ_64M
 
-/* The memory that it names: this process's, and the peer's. */
+/* Resolves the memory that the request names: this process's, and the peer's. */
 static int krc_wr_resolve(struct krc_wr *wr, const struct krc_request *request,
 			  u64 bytes, u32 *rkey, bool *dc)
 {
@@ -55,9 +55,10 @@ static int krc_wr_resolve(struct krc_wr *wr, const struct krc_request *request,
 }
 
 /*
- * Whether it may go over software DC, if that stands in for the connection's QP
- * (which another thread's CONNECT may bring about until it is posted): it is
- * short, and this CPU reaches its memory. Else it waits for the QP.
+ * Whether the request may go over software DC, if that stands in for the
+ * connection's QP (until it is posted, another thread's CONNECT may bring that
+ * about): it is short, and this CPU reaches its memory. Otherwise it waits for the
+ * QP.
  */
 static bool krc_wr_fits_dc(const struct krc_wr *wr, u64 bytes)
 {
@@ -86,7 +87,7 @@ static void krc_wr_fill(struct krc_wr *wr, const struct krc_request *request,
 		       request->compare_add, request->swap);
 }
 
-/* Checks one that was copied, and makes it ready to be posted. */
+/* Checks a request that was copied, and makes it ready to be posted. */
 static int krc_wr_make(struct krc_wr *wr, const struct krc_request *request)
 {
 	struct krc_queue *queue = wr->queue;
@@ -149,7 +150,7 @@ static int krc_queue_push_batch(struct krc_queue *queue, struct krc_push *push)
 	if (queue->sender)
 		next = queue->sender->next;
 	list_for_each_entry(wr, &batch, link) {
-		/* What its user has in memory may change: copied once. */
+		/* Its user may change what is in memory, so copy it only once. */
 		if (copy_from_user(&request, from++, sizeof(request)))
 			err = -EFAULT;
 		else
@@ -166,7 +167,7 @@ static int krc_queue_push_batch(struct krc_queue *queue, struct krc_push *push)
 		}
 		push->bad_index = 0;
 	}
-	/* Those that were not looked at hold nothing. */
+	/* Requests that were not looked at hold nothing. */
 	list_for_each_entry(wr, &batch, link) {
 		krc_wr_release(wr);
 		krc_sender_unstage(wr);

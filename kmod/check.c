@@ -40,7 +40,7 @@ int krc_check_form(const struct krc_request *request, __u32 max_message_bytes,
 		return -EINVAL;
 	*bytes = 0;
 	for (i = 0; i < request->num_sge; i++) {
-		/* A length of 0 means 2 GiB to some NICs. */
+		/* To some NICs, a length of 0 means 2 GiB. */
 		if (!request->sges[i].length)
 			return -EINVAL;
 		*bytes += request->sges[i].length;
@@ -55,7 +55,7 @@ int krc_check_access(__u32 access)
 {
 	if (access & ~KNOWN_ACCESS)
 		return -EINVAL;
-	/* As in verbs: who lets others write may write himself. */
+	/* As in verbs: an owner that lets others write may also write itself. */
 	if ((access & (KRC_REMOTE_WRITE | KRC_REMOTE_ATOMIC)) &&
 	    !(access & KRC_LOCAL_WRITE))
 		return -EINVAL;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
  * The form of requests: what can be judged without knowing any memory. Plain C
- * without a state, so that a program in user space can test it.
+ * without state, so that a program in user space can test it.
  */
 #ifndef KRCORE_CHECK_H
 #define KRCORE_CHECK_H
@@ -14,12 +14,12 @@
  */
 int krc_check_form(const struct krc_request *request, __u32 max_message_bytes,
 		   __u64 *bytes);
-/* A message. */
+/* Whether the opcode is that of a message. */
 int krc_is_send(__u8 opcode);
 /* Whether these are rights that a region may have. */
 int krc_check_access(__u32 access);
 
-/* What the memory of a request of this form must grant, of krc_access. */
+/* The rights, of krc_access, that the local memory of such a request must grant. */
 __u32 krc_local_access(__u8 opcode);
 __u32 krc_remote_access(__u8 opcode);
 

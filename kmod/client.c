@@ -24,7 +24,7 @@ MODULE_PARM_DESC(sq_depth, "requests that a QP takes (16 to 4096)");
 
 #define MAX_CONNECTIONS 64U
 
-/* A device, and what the files of the module have of it. */
+/* A device, and what each file of the module keeps for it. */
 struct krc_whole_device {
 	struct krc_device dev;
 	struct ib_event_handler events;
@@ -37,7 +37,7 @@ struct krc_whole_device {
 
 static struct ib_client krc_client;
 
-/* What krc_setup begins with. */
+/* Sets the state that krc_setup begins with. */
 static void krc_device_reset(struct krc_device *dev)
 {
 	memset(dev->meta, 0, sizeof(*dev->meta));
@@ -46,8 +46,8 @@ static void krc_device_reset(struct krc_device *dev)
 }
 
 /*
- * A device has its address when its network interface has, which may be later
- * than its arrival: called again at each event until then.
+ * A device has its address when its network interface has one, which may be after
+ * the device arrived: this is called again at each event until then.
  */
 static void krc_setup(struct work_struct *work)
 {
@@ -67,7 +67,7 @@ static void krc_setup(struct work_struct *work)
 		err = 0;
 	}
 	if (err) {
-		/* As it was before; the next event tries again. */
+		/* Leave everything as it was; the next event tries again. */
 		krc_hosts_stop(dev);
 		krc_meta_exit(dev);
 		krc_hosts_free(dev);
@@ -92,9 +92,9 @@ static void krc_event(struct ib_event_handler *handler, struct ib_event *event)
 }
 
 /*
- * Whether the driver registers user memory for a caller in the kernel, who has
- * no udata. Most believe that there is one and follow a null pointer. These two
- * were read; only RXE was tried.
+ * Whether the driver registers user memory for a caller in the kernel, which has no
+ * udata. Most drivers assume that there is one and follow a null pointer. The code
+ * of these two was read; only RXE was tried.
  */
 static bool krc_is_known_driver(struct ib_device *ib)
 {
@@ -167,7 +167,7 @@ static int krc_add(struct ib_device *ib)
 	return 0;
 }
 
-/* Takes all queues from a device that no new one can find any more. */
+/* Takes all queues from a device; no new queue can find it any more. */
 static void krc_detach_queues(struct krc_device *dev)
 {
 	struct krc_queue *queue;
@@ -198,11 +198,11 @@ static void krc_remove(struct ib_device *ib, void *client_data)
 	if (krc_device_is_ready(dev)) {
 		krc_accept_stop(dev);
 		krc_sdc_stop(dev);
-		/* So that nothing is outstanding for long. */
+		/* This way nothing is outstanding for long. */
 		krc_hosts_stop(dev);
 		krc_detach_queues(dev);
 	}
-	/* Its files show what goes now. */
+	/* Its files show what is freed below. */
 	krc_debugfs_remove(dev);
 	if (krc_device_is_ready(dev)) {
 		krc_peers_free(dev);
@@ -210,7 +210,7 @@ static void krc_remove(struct ib_device *ib, void *client_data)
 		krc_meta_exit(dev);
 		krc_hosts_free(dev);
 	}
-	/* Empty nodes may be left, of insertions that found no memory. */
+	/* Empty nodes may be left by insertions that found no memory. */
 	WARN_ON(xa_find(&dev->regions, &key, ULONG_MAX, XA_PRESENT));
 	xa_destroy(&dev->regions);
 	ib_dealloc_pd(dev->pd);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Counters of a device, and what tests ask of it; the tracepoints. */
+/* A device's counters, and controls for tests; the tracepoints. */
 #include <linux/debugfs.h>
 #include <linux/inet.h>
 #include <linux/seq_file.h>
@@ -59,7 +59,7 @@ static int stats_show(struct seq_file *file, void *unused)
 }
 DEFINE_SHOW_ATTRIBUTE(stats);
 
-/* Any number that is written breaks all connections, as a fault of a peer would. */
+/* Writing any number breaks all connections, as a fault of a peer would. */
 static int break_set(void *data, u64 any)
 {
 	struct krc_device *dev = data;
@@ -72,7 +72,7 @@ static int break_set(void *data, u64 any)
 }
 DEFINE_DEBUGFS_ATTRIBUTE(break_fops, NULL, break_set, "%llu\n");
 
-/* The same to the hosts' connections, but nobody hears of it until they are used. */
+/* Does the same, but nobody hears of it until the connections are used. */
 static int break_unheard_set(void *data, u64 any)
 {
 	struct krc_device *dev = data;
@@ -85,8 +85,8 @@ static int break_unheard_set(void *data, u64 any)
 DEFINE_DEBUGFS_ATTRIBUTE(break_unheard_fops, NULL, break_unheard_set, "%llu\n");
 
 /*
- * The IP address of a host that is no more, and never comes again: its records go.
- * Nobody here can know that; who writes does.
+ * Takes the IP address of a host that is gone and never comes again, and removes
+ * its records. Nobody here can know that; the writer must.
  */
 static ssize_t forget_write(struct file *file, const char __user *from,
 			    size_t count, loff_t *offset)
@@ -138,7 +138,7 @@ void krc_debugfs_add(struct krc_device *dev)
 	debugfs_create_file("break", 0200, dev->debugfs, dev, &break_fops);
 	debugfs_create_file("break_unheard", 0200, dev->debugfs, dev,
 			    &break_unheard_fops);
-	/* Milliseconds that a QP to another host takes longer, for tests. */
+	/* Milliseconds by which a QP to another host takes longer, for tests. */
 	debugfs_create_u32("slow_connects", 0600, dev->debugfs,
 			   &dev->slow_connects_ms);
 	debugfs_create_file("forget_host", 0200, dev->debugfs, dev,

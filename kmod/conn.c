@@ -4,7 +4,7 @@
 #include "device.h"
 #include "trace.h"
 
-/* So much later than what stands in for it is the QP built, not beside the first requests. */
+/* Delays building a QP that is stood in for, to keep clear of the first requests. */
 #define BUILD_LATER (HZ / 50)
 
 void krc_conn_init(struct krc_conn *conn, struct krc_device *dev,
@@ -70,7 +70,7 @@ int krc_conn_submit(struct krc_conn *conn, struct krc_queue *queue,
 	return err;
 }
 
-/* It stands in until krc_conn_repair has built the QP. */
+/* The initiator stands in until krc_conn_repair has built the QP. */
 static void krc_conn_begin_dci(struct krc_conn *conn, struct krc_dci *dci)
 {
 	lockdep_assert_held(&conn->lock);
@@ -93,14 +93,14 @@ int krc_conn_mend(struct krc_conn *conn, struct krc_queue *queue,
 	bool stood_in;
 	int err = 0;
 
-	/* Another one may come between. */
+	/* Another initiator may be taken in between. */
 	if (dc && stand_in && READ_ONCE(conn->state) == KRC_CONN_DOWN)
 		dci = stand_in->take(conn->dev, dc, &conn->gid);
 	spin_lock_bh(&conn->lock);
 	if (conn->state == KRC_CONN_DOWN) {
 		/*
-		 * Of a former life of the QP something may be executed until the
-		 * next one: nothing may come before that.
+		 * Something of a former life of the QP may be executed until the
+		 * next one is there: nothing may come before that.
 		 */
 		if (dci && !conn->was_up) {
 			krc_conn_begin_dci(conn, dci);
@@ -110,7 +110,7 @@ int krc_conn_mend(struct krc_conn *conn, struct krc_queue *queue,
 		queue_delayed_work(system_long_wq, &conn->repair, delay);
 	}
 	stood_in = conn->state == KRC_CONN_STOOD_IN;
-	/* Nodes of a host may tell of it at different times of its life. */
+	/* Nodes of one host may publish different lives of its software DC. */
 	if (stood_in && dc && !stand_in->serves(conn->dci, dc))
 		dc = NULL;
 	spin_unlock_bh(&conn->lock);
@@ -168,7 +168,7 @@ void krc_conn_break_any(struct krc_conn *conn)
 
 void krc_conn_break_unheard(struct krc_conn *conn)
 {
-	/* What is being built is broken. */
+	/* A QP that is just being built is broken as well. */
 	if (!mutex_trylock(&conn->build))
 		return;
 	if (conn->qp)

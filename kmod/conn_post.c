@@ -45,15 +45,15 @@ void krc_conn_broke(struct krc_conn *conn)
 	mod_delayed_work(system_long_wq, &conn->repair, 0);
 }
 
-/* What a fence waits for: a READ or an atomic. */
+/* Whether a fence waits for it: a READ or an atomic. */
 static bool krc_wr_fetches(const struct krc_wr *wr)
 {
 	return wr->opcode != KRC_OP_WRITE && !krc_is_send(wr->opcode);
 }
 
 /*
- * Fences wait here: IB_SEND_FENCE would wait for other queues' READs as well,
- * and rxe (6.1) hangs. Behind a timeout it sends again what is not acknowledged
+ * Fences wait here: IB_SEND_FENCE would wait for other queues' READs as well, and
+ * makes rxe (6.1) hang. After a timeout, rxe sends again what is not acknowledged
  * yet; a fenced request then waits for READs and atomics that come later, or for
  * itself, and no timer runs.
  */
@@ -107,7 +107,7 @@ void krc_conn_from_posted(struct krc_conn *conn, struct krc_wr *wr)
 	list_del(&wr->link);
 }
 
-/* Takes what may be posted now, as a list for ib_post_send. */
+/* Takes what may be posted now, and returns it as a list for ib_post_send. */
 static struct ib_send_wr *krc_conn_take(struct krc_conn *conn)
 {
 	struct ib_send_wr *first = NULL;
@@ -133,7 +133,7 @@ static struct ib_send_wr *krc_conn_take(struct krc_conn *conn)
 	return first;
 }
 
-/* The same to what stands in for the QP. */
+/* Posts the same to what stands in for the QP. */
 static void krc_conn_post_dci(struct krc_conn *conn)
 {
 	struct ib_send_wr *send, *next;
@@ -165,9 +165,8 @@ void krc_conn_post(struct krc_conn *conn)
 	if (!ib_post_send(conn->qp, first, &bad))
 		return;
 	/*
-	 * From `bad` on nothing was posted. The request itself may be the
-	 * reason, so its queue is broken for it; the others go out after the
-	 * repair.
+	 * From `bad` on nothing was posted. The request itself may be the reason,
+	 * so its queue is broken; the others are posted after the repair.
 	 */
 	container_of(bad, struct krc_wr, rdma.wr)->queue->broken = true;
 	list_for_each_entry_safe_reverse(wr, next, &conn->posted, link) {
@@ -216,8 +215,8 @@ void krc_conn_dci_done(struct krc_conn *conn, struct krc_wr *wr, u8 status)
 		return;
 	}
 	/*
-	 * Until the end of `dci` it may be executed yet: krc_conn_settle tells,
-	 * in the queue's order.
+	 * Until `dci` ends it may still be executed: krc_conn_settle reports it, in
+	 * the queue's order.
 	 */
 	if (status != KRC_FLUSHED)
 		wr->queue->broken = true;
@@ -249,7 +248,7 @@ void krc_wr_address(struct krc_wr *wr, u32 num_sge, u64 remote_addr, u32 rkey,
 	switch (wr->opcode) {
 	case KRC_OP_READ:
 	case KRC_OP_WRITE:
-	case KRC_OP_SEND:	/* of which the QP knows nothing, see sender.h */
+	case KRC_OP_SEND:	/* the QP knows nothing of it, see sender.h */
 	case KRC_OP_SEND_IMM:
 		send->opcode = wr->opcode == KRC_OP_READ ? IB_WR_RDMA_READ :
 							   IB_WR_RDMA_WRITE;
@@ -271,7 +270,7 @@ void krc_wr_register(struct krc_wr *wr, struct ib_mr *mr)
 {
 	wr->status = KRC_FLUSHED;
 	wr->dc = false;
-	/* As a WRITE it is not done again by the connection. */
+	/* As a WRITE, it is not repeated by the connection. */
 	wr->opcode = KRC_OP_WRITE;
 	wr->cqe.done = krc_conn_done;
 	memset(&wr->reg, 0, sizeof(wr->reg));

@@ -16,7 +16,7 @@ MODULE_PARM_DESC(cm_port, "of RDMA CM, where hosts connect to one another");
 
 #define RESOLVE_MS 1000
 #define CONNECT_MS 3000
-/* A broken QP that has not flushed everything by then is destroyed so. */
+/* A broken QP that has not flushed everything within this time is destroyed anyway. */
 #define DRAIN_TIMEOUT (3 * HZ)
 
 /* --- to another host, through RDMA CM; the other side is accept.c --- */
@@ -27,7 +27,7 @@ int krc_sockaddr(const union ib_gid *gid, u16 port,
 	const struct in6_addr *in6 = (const struct in6_addr *)gid->raw;
 
 	if (ipv6_addr_type(in6) & IPV6_ADDR_LINKLOCAL)
-		return -EADDRNOTAVAIL;	/* which interface, no GID says */
+		return -EADDRNOTAVAIL;	/* a GID does not say which interface */
 	rdma_gid2ip((struct sockaddr *)addr, gid);
 	if (addr->ss_family == AF_INET)
 		((struct sockaddr_in *)addr)->sin_port = htons(port);
@@ -82,7 +82,7 @@ static int krc_cm_wait(struct krc_conn *conn, int err, unsigned int ms)
 	return conn->cm_error;
 }
 
-/* The first time, as slow a network as a test wants. */
+/* Before the connection is first up, makes the network as slow as a test wants. */
 static int krc_cm_slow_down(struct krc_conn *conn)
 {
 	u32 ms = READ_ONCE(conn->dev->slow_connects_ms);
@@ -160,7 +160,7 @@ static void krc_cm_disconnect(struct krc_conn *conn)
 	conn->cm = NULL;
 }
 
-/* --- to the own host --- */
+/* --- to this host itself --- */
 
 static int krc_qp_to_itself(struct krc_conn *conn)
 {
@@ -196,7 +196,7 @@ static int krc_qp_to_itself(struct krc_conn *conn)
 	attr.min_rnr_timer = 12;
 	attr.ah_attr.type = rdma_ah_find_type(dev->ib, dev->port);
 	rdma_ah_set_port_num(&attr.ah_attr, dev->port);
-	/* It may have another place in the table than when it was chosen. */
+	/* Its place in the table may have changed since it was chosen. */
 	gid_attr = rdma_find_gid_by_port(dev->ib, &dev->gid, dev->gid_type,
 					 dev->port, NULL);
 	if (IS_ERR(gid_attr))
@@ -204,7 +204,7 @@ static int krc_qp_to_itself(struct krc_conn *conn)
 	rdma_ah_set_grh(&attr.ah_attr, &dev->gid, 0, gid_attr->index, 64, 0);
 	attr.ah_attr.grh.sgid_attr = gid_attr;
 	/*
-	 * RoCE: for kernel users nobody resolves the peer's MAC. Without it
+	 * RoCE: nobody resolves the peer's MAC for kernel users. Without it
 	 * everything succeeds, and nothing ever completes. Here it is our own.
 	 */
 	if (attr.ah_attr.type == RDMA_AH_ATTR_TYPE_ROCE)
@@ -248,14 +248,14 @@ static int krc_qp_create_own(struct krc_conn *conn,
 	return krc_qp_to_itself(conn);
 }
 
-/* --- either --- */
+/* --- for both --- */
 
 static bool krc_qp_is_drained(struct krc_conn *conn)
 {
 	bool drained;
 
 	spin_lock_bh(&conn->lock);
-	/* What another one stands in for is not the QP's. */
+	/* What the initiator that stands in has posted is not the QP's. */
 	drained = conn->dci || list_empty(&conn->posted);
 	spin_unlock_bh(&conn->lock);
 	return drained;
@@ -311,7 +311,7 @@ int krc_qp_create(struct krc_conn *conn)
 	};
 	int err;
 
-	/* Room for every request, so that the CQ cannot overflow. */
+	/* Make room for every request, so that the CQ cannot overflow. */
 	conn->cq = ib_alloc_cq(dev->ib, conn, dev->sq_depth + 1,
 			       conn->index % dev->ib->num_comp_vectors,
 			       IB_POLL_SOFTIRQ);

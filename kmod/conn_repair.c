@@ -5,8 +5,8 @@
 #include "trace.h"
 
 /*
- * While the software DC stands in, the QP is tried again so much later; and it goes
- * on so long without a request.
+ * While the software DC stands in: how long until the QP is tried again, and how
+ * long it goes on without a request.
  */
 #define BUILD_AGAIN HZ
 #define IDLE_LIMIT (5 * HZ)
@@ -42,7 +42,7 @@ void krc_conn_settle(struct krc_conn *conn, bool up, struct list_head *flushed)
 
 	lockdep_assert_held(&conn->lock);
 	list_splice_tail_init(&conn->later, &conn->turns);
-	/* Behind it no queue is fenced: all with something pending are in line. */
+	/* After this loop no queue is fenced: all with something pending are in line. */
 	list_for_each_entry_safe(wr, next, &conn->posted, link) {
 		krc_conn_from_posted(conn, wr);
 		list_add_tail(&wr->link, &conn->repost);
@@ -50,7 +50,7 @@ void krc_conn_settle(struct krc_conn *conn, bool up, struct list_head *flushed)
 	list_for_each_entry(wr, &conn->repost, link)
 		if (wr->opcode != KRC_OP_READ)
 			wr->queue->broken = true;
-	/* Each before what its queue had pending. */
+	/* Put each before what its queue had pending. */
 	list_for_each_entry_safe_reverse(wr, next, &conn->repost, link) {
 		list_move(&wr->link, &wr->queue->pending);
 		krc_conn_line_up(conn, wr->queue);
@@ -64,8 +64,8 @@ void krc_conn_settle(struct krc_conn *conn, bool up, struct list_head *flushed)
 }
 
 /*
- * Whether what stands in goes on, since there is no QP. It does as long as it is
- * used and works, and nothing needs the QP.
+ * Whether the initiator goes on standing in while there is no QP. It does as long
+ * as it is used and works, and nothing needs the QP.
  */
 static bool krc_conn_keeps_dci(struct krc_conn *conn)
 {
@@ -98,14 +98,15 @@ void krc_conn_repair(struct work_struct *work)
 	before = conn->state;
 	spin_unlock_bh(&conn->lock);
 	/*
-	 * Several that find it down ask for a repair each, and one may begin
-	 * when another has succeeded: what works is left alone.
+	 * Several callers that find it down ask for a repair each, and one repair
+	 * may begin after another has succeeded: a connection that works is left
+	 * alone.
 	 */
 	if (before == KRC_CONN_UP || before == KRC_CONN_GONE)
 		return;
 	mutex_lock(&conn->build);
 	krc_qp_destroy(conn);
-	/* From here on what is heard is of the new one. */
+	/* Faults that are reported from here on are those of the new QP. */
 	spin_lock_bh(&conn->lock);
 	conn->lost = false;
 	spin_unlock_bh(&conn->lock);
@@ -122,9 +123,10 @@ void krc_conn_repair(struct work_struct *work)
 		return;
 	}
 	/*
-	 * Nothing more is posted there, and no other one begins, until the
-	 * connection is up or down. One without stays down until it is up: who
-	 * asks for it must not be told that it works before that is known.
+	 * From here until the connection is up or down, nothing more is posted to
+	 * the initiator, and no other one begins. A connection without an initiator
+	 * stays down until it is up: a caller that asks for it must not be told
+	 * that it works before that is known.
 	 */
 	if (conn->dci) {
 		if (conn->state != KRC_CONN_GONE) {

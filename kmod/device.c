@@ -15,7 +15,7 @@ static LIST_HEAD(krc_devices);
 
 /* --- its port and its address --- */
 
-/* How good a GID is as an address: 0, not at all. */
+/* How good a GID is as an address; 0: unusable. */
 static int krc_gid_rank(struct krc_device *dev, u32 port, u32 index,
 			union ib_gid *gid, enum ib_gid_type *type)
 {
@@ -122,8 +122,8 @@ struct krc_device *krc_device_find(const char *name)
 		if (*name && strcmp(name, dev_name(&dev->ib->dev)))
 			continue;
 		/*
-		 * An address that came just now is seen, too; and what failed
-		 * for want of memory is tried again.
+		 * This notices an address that came just now, and tries again what
+		 * failed for want of memory.
 		 */
 		if (!krc_device_is_ready(dev)) {
 			queue_work(system_long_wq, &dev->setup);

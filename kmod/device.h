@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * An RDMA device as all files of the module have it: its PD, its address, its
- * limits and counters. What a file above this one has of a device is that file's own,
- * and a pointer here. client.c makes all of it when a device comes.
+ * An RDMA device as all files of the module know it: its PD, its address, its
+ * limits and counters. A file above this one keeps its own part of a device to
+ * itself, and there is a pointer to it here. client.c makes all of it when a device
+ * comes.
  */
 #ifndef KRCORE_DEVICE_H
 #define KRCORE_DEVICE_H
@@ -33,15 +34,15 @@ struct krc_stats {
 	atomic64_t messages;	/* that were popped */
 	atomic64_t requests;	/* accepted */
 	atomic64_t completed;
-	atomic64_t failed;	/* of them, with another status than success */
+	atomic64_t failed;	/* of these, not successful */
 	atomic64_t refused;	/* batches that were not accepted */
 	atomic64_t doorbells;	/* calls of ib_post_send */
 	atomic64_t broken;	/* connections that an error broke */
 	atomic64_t repaired;	/* ... that work again */
 	atomic64_t reposted;	/* READs that were posted again */
 	atomic64_t standing_in;	/* connections that software DC serves now */
-	atomic64_t dc_connects;	/* ... that it began to serve */
-	atomic64_t dc_requests;	/* that it executed for them */
+	atomic64_t dc_connects;	/* ... that it has begun to serve */
+	atomic64_t dc_requests;	/* that it has executed for them */
 	atomic64_t unmapped;	/* regions that software DC cannot reach */
 	atomic64_t lookups;	/* of nodes, at the metadata server */
 	atomic64_t cached_connects; /* ... that the cache had */
@@ -57,8 +58,8 @@ struct krc_table_place {
 struct krc_device {
 	struct ib_device *ib;
 	struct ib_pd *pd;
-	struct list_head node;		/* of the list of devices */
-	struct list_head queues;	/* attached, by krc_devices_lock */
+	struct list_head node;		/* in the list of devices */
+	struct list_head queues;	/* attached; by krc_devices_lock */
 	struct xarray regions;		/* by key; RCU for readers */
 	u32 sq_depth;			/* of a connection */
 	u32 conn_count;			/* to each host */
@@ -72,7 +73,7 @@ struct krc_device {
 	u32 max_message_bytes;
 	enum ib_gid_type gid_type;
 	union ib_gid gid;
-	struct krc_table_place table;	/* the own one; set before `acceptor` listens */
+	struct krc_table_place table;	/* its own; set before `acceptor` listens */
 	struct krc_hosts *hosts;
 	struct krc_acceptor *acceptor;
 	struct krc_meta *meta;
@@ -83,25 +84,25 @@ struct krc_device {
 };
 
 /*
- * Guards the list of devices and their lists of queues. Taken inside of a
- * queue's lock.
+ * Guards the list of devices and their lists of queues. A queue's lock is taken
+ * before it.
  */
 extern struct mutex krc_devices_lock;
 
-/* Puts it on the list; takes it off, and nobody attaches to it any more. */
+/* Puts it on the list; takes it off, and from then on nobody attaches to it. */
 void krc_device_list(struct krc_device *dev);
 void krc_device_unlist(struct krc_device *dev);
-/* With krc_devices_lock held: whether it is on the list. */
+/* Whether it is on the list. Requires krc_devices_lock. */
 static inline bool krc_device_is_listed(const struct krc_device *dev)
 {
 	return !list_empty(&dev->node);
 }
 
-/* An active port with an address, which is the device's from now on. */
+/* Finds an active port with an address, which become the device's. */
 bool krc_device_find_port(struct krc_device *dev);
 /* Whether its port and connections are set: it can be attached to. */
 bool krc_device_is_ready(struct krc_device *dev);
-/* How many there are that can be attached to. */
+/* Returns how many devices can be attached to. */
 u32 krc_device_count(u32 *max_message_bytes);
 /* Whether it has that address. */
 static inline bool krc_device_is_at(const struct krc_device *dev,
@@ -111,8 +112,9 @@ static inline bool krc_device_is_at(const struct krc_device *dev,
 }
 
 /*
- * The device of that name, "": the first that is ready. NULL: none such.
- * Context: krc_devices_lock is held, and must be until it is used no more.
+ * Returns the device of that name; "": the first that is ready. NULL: there is
+ * none. Context: krc_devices_lock is held, and must be held until the device is
+ * used no more.
  */
 struct krc_device *krc_device_find(const char *name);
 

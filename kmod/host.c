@@ -4,7 +4,7 @@
 #include "device.h"
 #include "host.h"
 
-/* More are kept only while they are in use; unused ones make room. */
+/* More hosts are kept only while they are in use; unused ones make room. */
 #define KEPT_HOSTS 256
 #define MAX_HOSTS 1024
 
@@ -82,7 +82,7 @@ static struct krc_host *krc_host_find(struct krc_device *dev,
 	return NULL;
 }
 
-/* An unused one, out of the list, if there are many. The oldest is first. */
+/* Takes an unused host out of the list, if there are many. The oldest is first. */
 static struct krc_host *krc_host_evict(struct krc_device *dev)
 {
 	struct krc_host *host;

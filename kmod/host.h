@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * A host that the connections of a device lead to: the own one, made with the
- * device, and others, made when somebody connects to one of their nodes and kept
- * for the next one.
+ * A host that the connections of a device lead to. The device's own host is made
+ * with the device. Others are made when somebody connects to one of their nodes,
+ * and are kept for the next connect.
  */
 #ifndef KRCORE_HOST_H
 #define KRCORE_HOST_H
@@ -27,34 +27,34 @@ struct krc_host {
 };
 
 struct krc_hosts {
-	struct krc_host *self;		/* the own one */
-	struct mutex lock;		/* of what follows */
+	struct krc_host *self;		/* the device's own host */
+	struct mutex lock;		/* guards what follows */
 	struct list_head all;
 	u32 count;
 	bool stopped;
 };
 
 void krc_hosts_init(struct krc_hosts *hosts);
-/* Makes the own one; its connections are on their way. -ENOMEM. */
+/* Makes the device's own host; its connections are on their way. -ENOMEM. */
 int krc_hosts_start(struct krc_device *dev);
 bool krc_host_is_self(const struct krc_host *host);
 
 /*
- * The host whose device has that address, with a reference. -ENODEV: the device
- * is going; -ENOSPC: too many hosts are in use; -ENOMEM.
+ * Returns the host whose device has that address, with a reference. -ENODEV: the
+ * device is going; -ENOSPC: too many hosts are in use; -ENOMEM.
  * Context: process, may sleep.
  */
 struct krc_host *krc_host_get(struct krc_device *dev, const union ib_gid *gid);
 void krc_host_put(struct krc_host *host);
-/* One of its connections. */
+/* Returns one of its connections. */
 struct krc_conn *krc_host_choose_conn(struct krc_host *host);
 
 /* Breaks all connections of a device, for tests. */
 void krc_hosts_break(struct krc_device *dev,
 		     void (*break_conn)(struct krc_conn *conn));
 /*
- * All connections end, and no new host is taken: first of all when a device
- * goes. Then, when nobody refers to them any more, they are freed.
+ * Ends all connections, and takes no new host: this comes first when a device goes.
+ * krc_hosts_free frees them when nobody refers to them any more.
  */
 void krc_hosts_stop(struct krc_device *dev);
 void krc_hosts_free(struct krc_device *dev);

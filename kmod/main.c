@@ -65,8 +65,8 @@ static __poll_t krc_poll(struct file *file, struct poll_table_struct *table)
 
 	poll_wait(file, &queue->wait, table);
 	/*
-	 * Pairs with wq_has_sleeper of krc_queue_complete: it sees this waiter,
-	 * or its completion is seen here.
+	 * Pairs with wq_has_sleeper in krc_queue_complete: either that sees this
+	 * waiter, or its completion is seen here.
 	 */
 	smp_mb();
 	if (READ_ONCE(queue->gone))
@@ -104,7 +104,7 @@ union krc_args {
 	struct krc_start start;
 };
 
-/* With the queue's lock held. */
+/* Requires the queue's lock. */
 static int krc_call(struct krc_queue *queue, unsigned int cmd,
 		    union krc_args *args)
 {
@@ -150,7 +150,7 @@ static int krc_call(struct krc_queue *queue, unsigned int cmd,
 
 static const struct file_operations krc_fops;
 
-/* The descriptor is there when its number is known to be. */
+/* The descriptor is installed only when its number has been reported. */
 static int krc_new_queue(struct krc_queue *queue,
 			 struct krc_new_queue __user *user)
 {
@@ -209,7 +209,7 @@ static long krc_ioctl(struct file *file, unsigned int cmd, unsigned long arg)
 		return -EPERM;
 	if (cmd == KRC_IOC_NEW_QUEUE)
 		return krc_new_queue(queue, user);
-	/* The number of a call has its size in it. */
+	/* The number of a call contains its size. */
 	if (_IOC_TYPE(cmd) != KRC_IOC_MAGIC || bytes > sizeof(args))
 		return -ENOTTY;
 	if (copy_from_user(&args, user, bytes))
@@ -221,7 +221,7 @@ static long krc_ioctl(struct file *file, unsigned int cmd, unsigned long arg)
 		err = krc_call(queue, cmd, &args);
 		mutex_unlock(&queue->lock);
 	}
-	/* Of a refused push, which request it was; of a start, how far it came. */
+	/* Also report which request of a refused push it was, and how far a start came. */
 	told = !err || cmd == KRC_IOC_PUSH || cmd == KRC_IOC_PUSH_RECV ||
 	       cmd == KRC_IOC_START;
 	if (told && copy_to_user(user, &args, bytes) && !err)
@@ -241,10 +241,10 @@ static const struct file_operations krc_fops = {
 };
 
 /*
- * For everybody, as the nodes of uverbs are: the module gives nobody anything
+ * Open to everybody, as the nodes of uverbs are: the module gives nobody anything
  * that others did not open for remote access. Pinned memory is bounded by
- * RLIMIT_MEMLOCK, which is of each address space: who may start processes may
- * pin it in each of them. Who wants it narrower says so in a udev rule.
+ * RLIMIT_MEMLOCK, which counts per address space: whoever may start processes may
+ * pin that much in each of them. A udev rule can restrict access.
  */
 static struct miscdevice krc_misc = {
 	.minor = MISC_DYNAMIC_MINOR,

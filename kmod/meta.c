@@ -16,7 +16,7 @@ MODULE_PARM_DESC(metaserver,
 		 "IP address of the host with the table of records (\"\": this one)");
 
 #define TABLE_BYTES (KRC_TABLE_SLOTS * KRC_RECORD_BYTES)
-/* A server that could not be reached is asked again after that. */
+/* A server that could not be reached is asked again only after this. */
 #define UNREACHABLE HZ
 
 static_assert(TABLE_BYTES % PAGE_SIZE == 0);
@@ -63,17 +63,17 @@ int krc_meta_verb(struct krc_meta *meta, u8 opcode, u64 offset, u32 bytes,
 	if (err)
 		return err;
 	/*
-	 * All may be done twice: a WRITE, which only the owner does; a FETCH_ADD,
-	 * which skips some numbers; a CAS, see there.
+	 * Everything may be done twice: a WRITE, because only the owner does it; a
+	 * FETCH_ADD, which skips some numbers; a CAS, see krc_meta_cas.
 	 */
 	for (tries = 0;; tries++) {
 		err = krc_verb_mend(&meta->verb);
-		/* Those who wait for the lock need not try, too. */
+		/* Callers that wait for the lock need not try as well. */
 		if (err == -ENETDOWN)
 			meta->unreachable_until = jiffies + UNREACHABLE;
 		if (err)
 			return err;
-		/* The server may have made it anew. */
+		/* The server may have made the table anew. */
 		krc_meta_place(meta, &table);
 		if (table.slots != KRC_TABLE_SLOTS)
 			return -EIO;
@@ -143,7 +143,7 @@ static int krc_meta_make_table(struct krc_meta *meta)
 	if (!meta->table)
 		return -ENOMEM;
 	/*
-	 * So that those of a former life of this module are not given again:
+	 * Numbers of a former life of this module must not be given out again:
 	 * nobody takes a thousand a second for long.
 	 */
 	*(u64 *)meta->table = (u32)(ktime_get_real_ns() >> 20);
@@ -164,7 +164,7 @@ static int krc_meta_make_table(struct krc_meta *meta)
 	return krc_meta_register(meta, dev->hosts->self);
 }
 
-/* The host that has the table: the own one but if a parameter says so. */
+/* Finds the host that has the table: this host unless a parameter says otherwise. */
 static int krc_meta_find_server(struct krc_meta *meta)
 {
 	struct sockaddr_storage address;
@@ -206,7 +206,7 @@ int krc_meta_init(struct krc_device *dev)
 	return err;
 }
 
-/* Also behind a failure of krc_meta_init. No connection has anything of it. */
+/* May be called after a failure of krc_meta_init. No connection uses it any more. */
 void krc_meta_exit(struct krc_device *dev)
 {
 	struct krc_meta *meta = dev->meta;

@@ -1,31 +1,31 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * The metadata server: a table of records in the memory of one host's module,
- * which the modules of all hosts read and write one-sided. Its own CPU takes no
- * part. A record is found by a key, the hash of what it is called, in one READ:
- * it lies in one of the WINDOW slots from the one that the key names.
+ * The metadata server: a table of records in the memory of one host's module, which
+ * the modules of all hosts read and write one-sided. Its own CPU takes no part. A
+ * record is found by a key, the hash of its name, in one READ: it lies in one of
+ * the WINDOW slots from the one that the key names.
  *
- * A slot is free, a key's, or an owner's: the words `key` and `owner` change by
- * CAS alone, the rest is the owner's. Two who claim one key at the same time may
- * do so in two slots; but whoever has claimed one looks whether there is another
- * of that key and gives his back if so, and of two at least the later one sees
- * the other.
+ * A slot is free, a key's, or an owner's: the words `key` and `owner` change by CAS
+ * alone, and the rest belongs to the owner. Two nodes that claim one key at the
+ * same time may do so in two slots. But each one that has claimed a slot looks for
+ * another one with that key, and gives its own back if there is one; of two, at
+ * least the later one sees the other.
  *
  *   claim             READ window -> a slot of that key; or a free one:
  *                     CAS key 0 -> key
  *                     CAS owner 0, or of a node that is gone -> owner
  *                     READ window -> another slot of that key: vacate, again
- *   write             CAS owner -> owner: still one's own? WRITE everything behind
- *   vacate            CAS owner -> vacating, which is a word of that owner alone
- *                     WRITE 0 to everything behind owner
+ *   write             CAS owner -> owner: is it still one's own? WRITE the rest
+ *   vacate            CAS owner -> vacating, a word of that owner alone
+ *                     WRITE 0 to everything after owner
  *                     CAS key -> 0, vacating -> 0
  *
- * Each of these may be done again where there was no answer. What is claimed is
- * vacated by the module of the owner's host; what that left behind, for its machine
- * died or its device went, is vacated when its device comes to the table again,
- * before it enters anything, or when somebody says that the host is no more. So a
- * node that is not found is gone, as long as the table stays what it is, and nothing
- * of it executes any more, but for what README says of connections that cannot be
+ * Each of these may be repeated if there was no answer. The module of the owner's
+ * host vacates what is claimed. If it could not, because its machine died or its
+ * device went, the rest is vacated when its device comes to the table again, before
+ * it enters anything, or when somebody says that the host is gone. So, as long as
+ * the table stays what it is, a node that is not found is gone and nothing of it
+ * executes any more, except for what README says of connections that cannot be
  * built.
  */
 #ifndef KRCORE_META_H
@@ -44,7 +44,7 @@ struct krc_host;
 #define KRC_RECORD_BYTES 256
 #define KRC_RECORD_VALUE_BYTES (KRC_RECORD_BYTES - 48)
 
-/* All numbers are of the byte order that all hosts share. */
+/* All numbers are in the byte order that all hosts share. */
 struct krc_record {
 	u64 key;	/* 0: free */
 	u64 owner;	/* incarnation << 32 | node; 0: nobody's yet */
@@ -59,9 +59,9 @@ struct krc_record {
 struct krc_meta {
 	struct krc_device *dev;
 	struct mutex lock;		/* one call at a time */
-	union ib_gid gid;		/* whose host has the table */
-	struct krc_host *host;		/* that one; set by the first call */
-	bool swept;			/* of what an earlier life has left */
+	union ib_gid gid;		/* of the host that has the table */
+	struct krc_host *host;		/* that host; set by the first call */
+	bool swept;			/* records of an earlier life were removed */
 	unsigned long unreachable_until; /* jiffies */
 	struct krc_verb verb;		/* its connection is set with `host` */
 	u32 next_incarnation;		/* of those that this host may give out */
@@ -72,13 +72,13 @@ struct krc_meta {
 	struct ib_mr *table_mr;
 };
 
-/* Slots of this host's table that are taken. Context: any. */
+/* Returns how many slots of this host's table are taken. Context: any. */
 u32 krc_meta_records(const struct krc_meta *meta);
 
 int krc_meta_init(struct krc_device *dev);
 void krc_meta_exit(struct krc_device *dev);
 
-/* Names of records: of a node, its port, a service of a fabric. Never 0. */
+/* The names of records: of a node, its port, a service of a fabric. Never 0. */
 u64 krc_node_key(const u8 *fabric, u32 node);
 u64 krc_port_key(const u8 *fabric, u32 node, u32 port);
 u64 krc_service_key(const u8 *fabric, const u8 *name);
@@ -89,42 +89,42 @@ static inline u64 krc_owner(u32 node, u32 incarnation)
 }
 
 /*
- * All: -EIO: the server does not answer; -ENODEV; -ENETDOWN, likewise, there is
- * no connection to it. Context: process, sleeps for round trips, seconds if
- * nobody answers.
+ * All of them: -EIO: the server does not answer; -ENODEV; -ENETDOWN: likewise,
+ * there is no connection to it. Context: process; sleeps for round trips, for
+ * seconds if nobody answers.
  */
 
-/* A number that no other incarnation has. */
+/* Gets a number that no other incarnation has. */
 int krc_meta_new_incarnation(struct krc_meta *meta, u32 *incarnation);
 /* -ENOENT. */
 int krc_meta_lookup(struct krc_meta *meta, u64 key, struct krc_record *record);
 /*
- * Claims `key` for `owner`, and its slot. -EEXIST: it is another's, whose node
- * lives (`fabric`: of the owners of services) or is the record itself (NULL).
- * -ENOSPC: there is no room.
+ * Claims `key` for `owner`, and a slot for it. -EEXIST: it belongs to another
+ * owner, whose node lives (`fabric`: of the owners of services) or is the record
+ * itself (NULL). -ENOSPC: there is no room.
  */
 int krc_meta_claim(struct krc_meta *meta, u64 key, u64 owner, const u8 *fabric,
 		   u32 *slot);
-/* Of one's own slot. EIO also: the table is not the one in which it was. */
+/* Writes to one's own slot. Also -EIO: the table is not the one that it was in. */
 int krc_meta_write(struct krc_meta *meta, u32 slot, u64 key, u64 owner,
 		   const void *value, u32 length);
 int krc_meta_remove(struct krc_meta *meta, u32 slot, u64 key, u64 owner);
 /*
- * Vacates all records of a host that is no more. Its caller knows that: a host that
- * lives loses its nodes and services by this. -EINVAL: the own one.
+ * Vacates all records of a host that is gone. The caller must know that: a host
+ * that lives loses its nodes and services by this. -EINVAL: it is this host.
  */
 int krc_meta_forget_host(struct krc_meta *meta, const union ib_gid *gid);
-/* Whether that incarnation of a node is gone: 1, 0. */
+/* Whether that incarnation of a node is gone: 1 or 0. */
 int krc_meta_is_dead(struct krc_meta *meta, const u8 *fabric, u64 owner);
 
-/* --- what its files share: one verb each; meta->lock is held --- */
+/* --- what the files share: one verb each; meta->lock is held --- */
 
-/* `offset` in the table; the local side is meta->verb.buffer. */
+/* `offset` is in the table; the local side is meta->verb.buffer. */
 int krc_meta_verb(struct krc_meta *meta, u8 opcode, u64 offset, u32 bytes,
 		  u64 compare_add, u64 swap);
 /*
- * Won if `swap` is there: an earlier try, without an answer, may have put it
- * there. Nobody else writes that word but who claims the same key, which is as
+ * Won if `swap` is there: an earlier try, without an answer, may have put it there.
+ * Only a caller that claims the same key writes that word as well, which is just as
  * good.
  */
 int krc_meta_cas(struct krc_meta *meta, u64 offset, u64 compare, u64 swap,

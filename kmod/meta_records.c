@@ -8,9 +8,9 @@
 
 #define WINDOW 8
 #define WINDOW_BYTES (WINDOW * KRC_RECORD_BYTES)
-/* A host takes so many at once. */
+/* A host takes this many at once. */
 #define INCARNATIONS 16
-/* Records that are read by one READ to see whose they are. */
+/* Records that one READ fetches to see whose they are. */
 #define SWEPT_AT_ONCE (PAGE_SIZE / KRC_RECORD_BYTES)
 /* A record that is just being written is whole soon. */
 #define TORN_TRIES 100
@@ -19,7 +19,7 @@
 static_assert(sizeof(struct krc_record) == KRC_RECORD_BYTES);
 static_assert(KRC_TABLE_SLOTS % SWEPT_AT_ONCE == 0);
 
-/* An owner's word while its slot is given back: of no node, and nobody else's. */
+/* The owner word while a slot is given back: it is no node's, and of this owner alone. */
 static u64 krc_vacating(u64 owner)
 {
 	return owner | U32_MAX;
@@ -30,7 +30,7 @@ static bool krc_is_vacating(u64 owner)
 	return (u32)owner == U32_MAX;
 }
 
-/* The same on all hosts: a hash, no secret. */
+/* The same on all hosts: a hash, not a secret. */
 static const siphash_key_t hash_key = { { 0x6b72636f7265, 1 } };
 
 static u64 krc_hash_name(u8 kind, const u8 *fabric, const void *name,
@@ -72,7 +72,7 @@ static u64 krc_record_checksum(const struct krc_record *record)
 
 static u32 krc_first_slot(u64 key)
 {
-	/* The key's low bits tell nothing of these. */
+	/* The key's low bits do not show in these. */
 	return 1 + (key >> 32) % (KRC_TABLE_SLOTS - WINDOW);
 }
 
@@ -89,7 +89,7 @@ static int krc_meta_read_window(struct krc_meta *meta, u64 key)
 			     0, 0);
 }
 
-/* The slot in the buffer's window whose key is `wanted`, from the n-th on; -1. */
+/* Returns the slot in the buffer's window whose key is `wanted`, from the n-th on; or -1. */
 static int krc_meta_find(struct krc_meta *meta, u64 wanted, int from)
 {
 	const struct krc_record *records = meta->verb.buffer;
@@ -113,7 +113,7 @@ static int krc_meta_lookup_locked(struct krc_meta *meta, u64 key,
 		if (err)
 			return err;
 		owned = false;
-		/* There are two while somebody who came too late withdraws. */
+		/* There are two while a claimer that came too late withdraws. */
 		for (at = krc_meta_find(meta, key, 0); at >= 0;
 		     at = krc_meta_find(meta, key, at + 1)) {
 			if (!records[at].owner ||
@@ -145,8 +145,8 @@ static int krc_meta_is_dead_locked(struct krc_meta *meta, const u8 *fabric,
 }
 
 /*
- * Of a slot of one's own, if it still is: the table may have been made anew since.
- * Nobody claims it before its last word is 0.
+ * Vacates one's own slot, if it still is: the table may have been made anew since.
+ * Nobody claims the slot before its last word is 0.
  */
 static int krc_meta_vacate(struct krc_meta *meta, u32 slot, u64 key, u64 owner)
 {
@@ -171,8 +171,8 @@ static int krc_meta_vacate(struct krc_meta *meta, u32 slot, u64 key, u64 owner)
 }
 
 /*
- * One step: the slot of `key`, or a free one, is claimed. -EAGAIN: somebody else
- * was faster.
+ * One step of a claim: takes the slot of `key`, or a free one. -EAGAIN: somebody
+ * else was faster.
  */
 static int krc_meta_claim_once(struct krc_meta *meta, u64 key, u64 owner,
 			       const u8 *fabric, u32 *slot)
@@ -218,7 +218,7 @@ static int krc_meta_claim_once(struct krc_meta *meta, u64 key, u64 owner,
 		if (err || !won)
 			return err ?: -EAGAIN;
 	}
-	/* Has somebody claimed another slot for it? */
+	/* Has somebody claimed another slot for this key? */
 	err = krc_meta_read_window(meta, key);
 	if (err)
 		return err;
@@ -242,7 +242,7 @@ static int krc_meta_claim_locked(struct krc_meta *meta, u64 key, u64 owner,
 	return -EIO;
 }
 
-/* The next whole record of that host in the buffer, from the n-th on; -1. */
+/* Returns the next whole record of that host in the buffer, from the n-th on; or -1. */
 static int krc_meta_find_of_host(struct krc_meta *meta,
 				 const union ib_gid *gid, int from)
 {
@@ -257,7 +257,7 @@ static int krc_meta_find_of_host(struct krc_meta *meta,
 	return -1;
 }
 
-/* Vacates all records of a host of which nothing executes any more. */
+/* Vacates all records of a host that executes nothing any more. */
 static int krc_meta_sweep(struct krc_meta *meta, const union ib_gid *gid)
 {
 	const struct krc_record *records = meta->verb.buffer;
@@ -266,7 +266,7 @@ static int krc_meta_sweep(struct krc_meta *meta, const union ib_gid *gid)
 	int at, err;
 
 	for (first = 0; first < KRC_TABLE_SLOTS; first += SWEPT_AT_ONCE) {
-		/* The first slot of all is no record. */
+		/* The very first slot is no record. */
 		for (at = first ? 0 : 1;; at++) {
 			err = krc_meta_verb(meta, KRC_OP_READ,
 					    krc_slot_offset(first),
@@ -296,9 +296,9 @@ static int krc_meta_sweep(struct krc_meta *meta, const union ib_gid *gid)
 /* --- calls --- */
 
 /*
- * Begins one, with the lock held from here on. Whatever this device had entered
- * before it came, or came again, is of nodes that are gone with its former QPs: its
- * machine died, or it went under its users. Nothing is entered before that is
+ * Begins a call, and takes the lock. Whatever this device had entered before it
+ * came, or came again, belongs to nodes that are gone with its former QPs: its
+ * machine died, or it went while it was in use. Nothing is entered before that is
  * removed.
  */
 static int krc_meta_begin(struct krc_meta *meta)
@@ -383,7 +383,7 @@ int krc_meta_write(struct krc_meta *meta, u32 slot, u64 key, u64 owner,
 	memcpy(record.value, value, length);
 	record.checksum = krc_record_checksum(&record);
 	mutex_lock(&meta->lock);
-	/* Not if the table has been made anew since. */
+	/* Write nothing if the table has been made anew since. */
 	err = krc_meta_cas(meta, offset + offsetof(struct krc_record, owner),
 			   owner, owner, &owned);
 	if (!err && !owned)

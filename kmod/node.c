@@ -8,7 +8,7 @@
 #include "region.h"
 #include "sdc.h"
 
-/* How long a connect may go by what was looked up, and how many are kept. */
+/* How long a connect may rely on an earlier look-up, and how many are kept. */
 #define LEASE HZ
 #define MAX_PEERS 1024
 #define MAX_SERVICES 64
@@ -80,7 +80,7 @@ int krc_node_create(struct krc_device *dev, struct krc_join *join,
 	struct krc_node *node;
 	int err;
 
-	/* Who connects before it publishes need not wait for RDMA CM, either. */
+	/* A peer that connects before the node publishes need not wait for RDMA CM either. */
 	krc_node_tell_dc(dev, &value);
 	node = kzalloc(sizeof(*node), GFP_KERNEL_ACCOUNT);
 	if (!node)
@@ -93,7 +93,7 @@ int krc_node_create(struct krc_device *dev, struct krc_join *join,
 	err = krc_meta_new_incarnation(dev->meta, &node->incarnation);
 	node->node = join->node ?: KRC_FIRST_DYNAMIC_NODE +
 				   (node->incarnation & 0x7fffffff);
-	/* An id that was asked for is taken at once. */
+	/* An id that was asked for is claimed at once. */
 	if (!err && join->node) {
 		err = krc_node_claim(node);
 		if (!err)
@@ -112,7 +112,7 @@ int krc_node_create(struct krc_device *dev, struct krc_join *join,
 	return 0;
 }
 
-/* Best effort: without an answer, which is not waited for again, its records stay. */
+/* Best effort: after one call without an answer, the remaining records stay. */
 static void krc_node_free(struct kref *refs)
 {
 	struct krc_node *node = container_of(refs, struct krc_node, refs);
@@ -127,7 +127,7 @@ static void krc_node_free(struct kref *refs)
 					      owner);
 		kfree(service);
 	}
-	/* Last: others may take a service when its node is not found. */
+	/* Remove it last: others may take a service when its node is not found. */
 	if (node->claimed && !err)
 		krc_meta_remove(meta, node->slot, krc_own_key(node), owner);
 	krc_peer_forget(node->dev, krc_own_key(node));
@@ -220,7 +220,7 @@ int krc_node_set_service(struct krc_node *node,
 
 	memcpy(value.value, set->value, sizeof(value.value));
 	mutex_lock(&node->lock);
-	/* Without a record its owner would seem to be dead. */
+	/* Without a record the service's owner would seem to be dead. */
 	err = node->claimed ? 0 : -ENOTCONN;
 	if (!err) {
 		service = krc_node_own_service(node,
@@ -339,7 +339,7 @@ static struct krc_peer *krc_peer_lookup(struct krc_node *node, u64 key)
 	struct krc_peer *peer;
 	int err;
 
-	/* From before the READ: what it finds may be withdrawn right after. */
+	/* Take the time before the READ: what it finds may be withdrawn right after. */
 	unsigned long until = jiffies + LEASE;
 
 	err = krc_meta_lookup(node->dev->meta, key, &record);

@@ -2,7 +2,7 @@
 /*
  * A node of a fabric: what the queues of a process that joined it are to others.
  * What it has published is removed when its last queue is done: then nothing that
- * it posted executes any more (meta.h). And what this host knows of other nodes.
+ * it posted executes any more (meta.h). Also, what this host knows of other nodes.
  */
 #ifndef KRCORE_NODE_H
 #define KRCORE_NODE_H
@@ -26,13 +26,13 @@ struct krc_node {
 	u8 fabric[KRC_NAME_BYTES];
 	u32 node;
 	u32 incarnation;
-	struct mutex lock;	/* of calls, and of: */
+	struct mutex lock;	/* serializes calls, and guards: */
 	bool claimed;		/* it has a record ... */
 	u32 slot;		/* ... there */
 	struct list_head services;
 };
 
-/* A node as it has published itself; does not change. */
+/* A node as it has published itself; immutable. */
 struct krc_peer {
 	struct kref refs;
 	struct list_head link;	/* of dev->peers, by its lock */
@@ -42,21 +42,21 @@ struct krc_peer {
 	union ib_gid gid;
 	u32 count;
 	struct krc_shared_region regions[KRC_MAX_SHARED];
-	u32 rkeys[KRC_MAX_SHARED];	/* of the peer's device */
+	u32 rkeys[KRC_MAX_SHARED];	/* the peer's device's */
 	struct krc_dc_place dc;
-	u32 dc_regions;		/* bits: those that it reaches */
+	u32 dc_regions;		/* bits: those that the software DC reaches */
 };
 
 /* What a device knows of other nodes. */
 struct krc_peers {
-	struct mutex lock;	/* of what follows */
+	struct mutex lock;	/* guards what follows */
 	struct list_head by_key[256];
 	u32 count;
 };
 
 /*
- * The calls of krcore_ioctl.h; of joined queues, whose locks are held. `mm`: of the
- * current process.
+ * The calls of krcore_ioctl.h, for joined queues, whose locks are held. `mm`: the
+ * current process's.
  */
 int krc_node_create(struct krc_device *dev, struct krc_join *join,
 		    struct krc_node **made);
@@ -70,16 +70,16 @@ int krc_node_get_service(struct krc_node *node, struct krc_service *service);
 int krc_node_peer_state(struct krc_node *node, struct krc_peer_state *state);
 
 /*
- * What is known of a node of the same fabric, with a reference. `fresh`: not from
- * the cache. -ENOENT, and what meta.h says. Context: process, may sleep.
+ * Returns what is known of a node of the same fabric, with a reference. `fresh`:
+ * not from the cache. -ENOENT, and what meta.h says. Context: process, may sleep.
  */
 struct krc_peer *krc_peer_get(struct krc_node *node, u32 peer, bool fresh,
 			      bool *cached);
 void krc_peer_put(struct krc_peer *peer);
-/* The next one who connects looks it up. */
+/* Makes the next connect look it up. */
 void krc_peer_forget(struct krc_device *dev, u64 key);
 /*
- * The device's rkey of what a request names at another host, and whether the
+ * Gets the device's rkey for what a request names at another host, and whether the
  * software DC there reaches it. -EACCES: the peer has published no such memory.
  */
 int krc_peer_rkey(const struct krc_peer *peer, u32 key, u64 addr, u64 length,

@@ -98,7 +98,7 @@ static int krc_segment_init(struct krc_segment *segment,
 	err = krc_segment_map(segment, dev);
 	if (err)
 		return err;
-	/* Others' faults may flush it. */
+	/* Faults of others may flush the request. */
 	do {
 		err = krc_segment_register_once(segment, dev, verb);
 	} while ((err == -EIO || err == -ECONNRESET) &&
@@ -118,7 +118,7 @@ static void krc_segment_exit(struct krc_segment *segment,
 	vfree(segment->memory);
 }
 
-/* How many places a segment has, and how many segments there are. -E2BIG. */
+/* Computes how many places a segment has, and how many segments there are. -E2BIG. */
 static int krc_port_divide(struct krc_port *port)
 {
 	u32 most = min(port->dev->ib->attrs.max_fast_reg_page_list_len,
@@ -127,7 +127,7 @@ static int krc_port_divide(struct krc_port *port)
 
 	if (place + krc_owners_bytes(1) > most)
 		return -E2BIG;
-	/* One fewer than may fit: the owners' words are padded. */
+	/* Take one fewer than may fit, because the owners' words are padded. */
 	port->value.per_segment =
 		max_t(u32, 1,
 		      (most - krc_owners_bytes(1)) / (place + sizeof(u64)));
@@ -158,7 +158,7 @@ static int krc_port_make_segments(struct krc_port *port, struct krc_verb *verb)
 	return 0;
 }
 
-/* What it takes, once it is divided. */
+/* Returns how many pages it takes, once it is divided. */
 static u64 krc_port_pages(const struct krc_port *port)
 {
 	u64 pages = 0;
@@ -171,7 +171,7 @@ static u64 krc_port_pages(const struct krc_port *port)
 	return pages;
 }
 
-/* Sleeps for a registration of each segment. Behind a failure also: free. */
+/* Sleeps for a registration of each segment. Free it even after a failure. */
 static int krc_port_make_memory(struct krc_port *port)
 {
 	struct krc_verb verb = {};
@@ -260,7 +260,7 @@ struct krc_port *krc_port_find(struct krc_device *dev, u64 key, u64 owner)
 	return port;
 }
 
-/* Of two queues of a node one has it; of nodes the table's record says who. */
+/* Of two queues of a node only one gets it; between nodes, the table's record decides. */
 static int krc_port_enter(struct krc_port *port, struct krc_node *node)
 {
 	struct krc_device *dev = port->dev;
@@ -296,7 +296,7 @@ static int krc_port_publish(struct krc_port *port, struct krc_node *node)
 			      &port->value, sizeof(port->value));
 }
 
-/* Of one that was made, wholly or in part, and charged. */
+/* Ends a port that was charged, and made wholly or in part. */
 static void krc_port_end(struct krc_port *port, struct krc_queue *queue)
 {
 	struct krc_device *dev = port->dev;
@@ -309,7 +309,7 @@ static void krc_port_end(struct krc_port *port, struct krc_queue *queue)
 	wait_for_completion(&port->idle);
 	cancel_delayed_work_sync(&port->look);
 	krc_port_free_memory(port);
-	/* From here on its number is free again. */
+	/* From here on the port's number is free again. */
 	mutex_lock(&dev->ports->lock);
 	list_del_init(&port->link);
 	mutex_unlock(&dev->ports->lock);
@@ -360,7 +360,7 @@ static int krc_port_open(struct krc_queue *queue, struct krc_bind *bind)
 		return err;
 	}
 	bind->port = port->port;
-	/* krc_port_poll looks without the lock whether there is one. */
+	/* krc_port_poll looks without the lock for a port. */
 	WRITE_ONCE(queue->port, port);
 	return 0;
 }
@@ -389,7 +389,7 @@ int krc_queue_bind(struct krc_queue *queue, struct krc_bind *bind)
 		return err;
 	if (queue->port)
 		return -EBADFD;
-	/* Without a record its node would seem to be dead. */
+	/* Without a record the port's node would seem to be dead. */
 	if (!queue->fabric_node || !krc_node_is_published(queue->fabric_node))
 		return -ENOTCONN;
 	return krc_port_open(queue, bind);
@@ -407,7 +407,7 @@ int krc_port_lookup(struct krc_node *node, u32 peer, u32 port, u64 *owner,
 		return err;
 	*owner = record.owner;
 	memcpy(value, record.value, sizeof(*value));
-	/* What other hosts say is not believed where it would be an index. */
+	/* Do not trust what other hosts say where it would be used as an index. */
 	if (!value->senders || value->senders > KRC_MAX_SENDERS ||
 	    !value->slots || value->slots > KRC_MAX_SLOTS ||
 	    value->copy_bytes > KRC_MAX_COPY_BYTES || !value->per_segment ||

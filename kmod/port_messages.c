@@ -7,7 +7,7 @@
 #include "queue.h"
 #include "region.h"
 
-/* The longest that a message of another host lies before a sleeper is woken. */
+/* The longest that a message from another host waits before a sleeper is woken. */
 #define LONGEST_LOOK (HZ / 50)
 
 /* --- receives --- */
@@ -30,7 +30,7 @@ static int krc_port_push_recv(struct krc_queue *queue,
 		if (copy_from_user(&receive, from + i, sizeof(receive)))
 			return -EFAULT;
 		if (receive.length) {
-			/* What it becomes later is its process's affair. */
+			/* What becomes of the memory later is its process's concern. */
 			region = krc_region_get(queue->dev, queue->mm,
 						receive.lkey, receive.addr,
 						receive.length,
@@ -47,7 +47,7 @@ static int krc_port_push_recv(struct krc_queue *queue,
 	return 0;
 }
 
-/* 0: the queue can be used, and has a port. */
+/* Returns 0 if the queue can be used and has a port. */
 static int krc_queue_bound(struct krc_queue *queue)
 {
 	int err = krc_queue_usable(queue);
@@ -88,7 +88,7 @@ static struct krc_spot krc_port_spot(struct krc_port *port, u32 index)
 	};
 }
 
-/* Whether it is some sender's, whose card is there. */
+/* Whether some sender owns the place and has written its card. */
 static bool krc_spot_is_open(struct krc_spot *spot)
 {
 	struct krc_inbox *inbox = spot->inbox;
@@ -109,11 +109,11 @@ static bool krc_spot_is_open(struct krc_spot *spot)
 static void krc_spot_release(struct krc_spot *spot, u64 next)
 {
 	spot->inbox->next = next;
-	/* Its sender may write to the slot from here on. */
+	/* From here on its sender may write to the slot. */
 	smp_store_release(&spot->place->released, next);
 }
 
-/* Frees it, if its sender has gone and nothing of his is left. */
+/* Frees the place, if its sender has gone and nothing of it is left. */
 static void krc_spot_end(struct krc_port *port, struct krc_spot *spot)
 {
 	struct krc_inbox *inbox = spot->inbox;
@@ -126,7 +126,7 @@ static void krc_spot_end(struct krc_port *port, struct krc_spot *spot)
 	    (s32)((u32)inbox->next - ((u32)closing - 1)) < 0)
 		return;
 	WRITE_ONCE(*spot->owner, KRC_BEING_FREED);
-	/* So that nothing that is left passes for one of the next owner's. */
+	/* This way nothing that is left passes for a message of the next owner. */
 	krc_spot_release(spot, inbox->next + port->value.slots);
 	place->closing = 0;
 	memset(&place->card, 0, sizeof(place->card));
@@ -136,8 +136,8 @@ static void krc_spot_end(struct krc_port *port, struct krc_spot *spot)
 }
 
 /*
- * Whether the next message is there, which is copied to port->message: what is in
- * the slot may be made void meanwhile.
+ * Whether the next message is there. It is copied to port->message, because what is
+ * in the slot may be made void meanwhile.
  */
 static bool krc_spot_look(struct krc_port *port, struct krc_spot *spot)
 {
@@ -155,7 +155,7 @@ static bool krc_spot_look(struct krc_port *port, struct krc_spot *spot)
 	return header->checksum == krc_message_checksum(header);
 }
 
-/* The next place with a message, from the one whose turn it is on. */
+/* Finds the next place with a message, starting with the one whose turn it is. */
 static bool krc_port_find_message(struct krc_port *port, struct krc_spot *spot)
 {
 	u32 index = port->turn;
@@ -178,7 +178,7 @@ static bool krc_port_find_message(struct krc_port *port, struct krc_spot *spot)
 	return false;
 }
 
-/* --- those who sleep until there is one --- */
+/* --- waking those who sleep until there is a message --- */
 
 static bool krc_port_has_message(struct krc_port *port)
 {
@@ -193,8 +193,8 @@ static bool krc_port_has_message(struct krc_port *port)
 }
 
 /*
- * Until nobody sleeps any more, or is woken. It is cancelled with the lock held,
- * so it cannot wait for that.
+ * Runs until nobody sleeps any more, or sleepers are woken. It is cancelled with
+ * the lock held, so it cannot wait for the lock.
  */
 void krc_port_look(struct work_struct *work)
 {
@@ -239,14 +239,14 @@ __poll_t krc_port_poll(struct krc_queue *queue)
 
 void krc_port_arrived(struct krc_port *port)
 {
-	/* The queue's, which is freed behind the last user of its port. */
+	/* The queue is freed after the last user of its port. */
 	if (wq_has_sleeper(&port->queue->wait))
 		wake_up_all(&port->queue->wait);
 }
 
 /* --- popping --- */
 
-/* Gives the message to the oldest receive. -EFAULT: nobody hears of it. */
+/* Gives the message to the oldest receive. -EFAULT: its user cannot be told. */
 static int krc_port_deliver(struct krc_port *port, struct krc_spot *spot,
 			    struct krc_message __user *to)
 {
@@ -289,7 +289,7 @@ static int krc_port_pop(struct krc_port *port, struct krc_pop_msgs *pop)
 
 	while (!err && count < pop->count) {
 		cond_resched();
-		/* Places are freed all the same. */
+		/* Places are freed even if there is no receive. */
 		if (!krc_port_find_message(port, &spot) || !port->receive_count)
 			break;
 		err = krc_port_deliver(port, &spot, to + count);

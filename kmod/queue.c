@@ -51,8 +51,9 @@ struct krc_queue *krc_queue_create_own(struct krc_device *dev)
 }
 
 /*
- * One page, which most are, costs less to make and to map than what vmalloc makes: the
- * first READ of a queue takes 103 us, and 122 with vmalloc (bench_connect).
+ * One page, which most rings are, costs less to make and to map than what vmalloc
+ * makes: the first READ of a queue takes 103 us, and 122 us with vmalloc
+ * (bench_connect).
  */
 static struct krc_ring_header *krc_ring_alloc(u32 bytes)
 {
@@ -122,7 +123,7 @@ int krc_queue_make_ring(struct krc_queue *queue)
 	if (!ring)
 		return -ENOMEM;
 	/*
-	 * A push and an mmap may both have made one. Pairs with the acquire of
+	 * A push and an mmap may both have made a ring. Pairs with the acquire of
 	 * krc_queue_ring.
 	 */
 	if (cmpxchg_release(&queue->ring, NULL, ring))
@@ -140,7 +141,7 @@ int krc_queue_make_places(struct krc_queue *queue)
 	err = krc_queue_make_ring(queue);
 	if (err)
 		return err;
-	/* What a queue never uses is never touched. */
+	/* Entries that a queue never uses are never touched. */
 	queue->wrs = kvmalloc_array(queue->depth, sizeof(*queue->wrs),
 				    GFP_KERNEL_ACCOUNT);
 	return queue->wrs ? 0 : -ENOMEM;
@@ -156,7 +157,7 @@ u32 krc_queue_outstanding(struct krc_queue *queue)
 	return outstanding;
 }
 
-/* There is one: `outstanding` says so. */
+/* Takes a free place. There is one: `outstanding` says so. */
 static struct krc_wr *krc_queue_place(struct krc_queue *queue)
 {
 	struct krc_wr *wr;
@@ -178,7 +179,7 @@ int krc_queue_take(struct krc_queue *queue, u32 count, struct list_head *batch)
 	int err = 0;
 
 	spin_lock_bh(&queue->ring_lock);
-	/* Whatever its user wrote there is read once, and only believed here. */
+	/* Whatever its user wrote there is read once, and trusted only here. */
 	unread = queue->head - READ_ONCE(queue->ring->tail);
 	if (unread > queue->ring_mask + 1) {
 		err = -EINVAL;
@@ -261,9 +262,9 @@ void krc_queue_complete(struct krc_wr *wr, u8 status)
 	}
 	list_add(&wr->link, &queue->free);
 	queue->outstanding--;
-	/* Its barrier pairs with that of krc_poll. */
+	/* The barrier of wq_has_sleeper pairs with that of krc_poll. */
 	if (wq_has_sleeper(&queue->wait))
 		wake_up_all(&queue->wait);
-	/* From here on a queue that is being detached may go. */
+	/* From here on a queue that is being detached may disappear. */
 	spin_unlock(&queue->ring_lock);
 }

@@ -19,14 +19,14 @@ MODULE_PARM_DESC(max_regions, "memory regions of a queue");
 /* Pages that are pinned, or unpinned, in one go. */
 #define BATCH 64
 
-/* --- its pages, as this CPU reaches them --- */
+/* --- its pages, as this CPU accesses them --- */
 
 static unsigned long krc_map_pages(const void *map, u64 length)
 {
 	return (offset_in_page(map) + length + PAGE_SIZE - 1) >> PAGE_SHIFT;
 }
 
-/* Without FOLL_WRITE the page of a copy that is made later would be missed. */
+/* Without FOLL_WRITE, the page of a copy that is made later would be missed. */
 static long krc_pin(u64 addr, unsigned long count, bool writable,
 		    struct page **pages)
 {
@@ -53,8 +53,8 @@ static long krc_pin(u64 addr, unsigned long count, bool writable,
 }
 
 /*
- * Pins and maps memory of the current process, which RLIMIT_MEMLOCK knows of
- * already: the MR has pinned it. ERR_PTR.
+ * Pins and maps memory of the current process. RLIMIT_MEMLOCK already counts it,
+ * because the MR has pinned it. ERR_PTR.
  */
 static void *krc_map_create(u64 addr, u64 length, bool writable)
 {
@@ -64,7 +64,7 @@ static void *krc_map_create(u64 addr, u64 length, bool writable)
 	void *map;
 	long err;
 
-	if (count > UINT_MAX)	/* what vmap takes */
+	if (count > UINT_MAX)	/* the limit of vmap */
 		return ERR_PTR(-E2BIG);
 	pages = kvmalloc_array(count, sizeof(*pages), GFP_KERNEL_ACCOUNT);
 	if (!pages)
@@ -75,12 +75,12 @@ static void *krc_map_create(u64 addr, u64 length, bool writable)
 		unpin_user_pages(pages, count);
 		map = ERR_PTR(-ENOMEM);
 	}
-	/* The mapping knows them. */
+	/* The mapping keeps them. */
 	kvfree(pages);
 	return IS_ERR(map) ? map : map + offset;
 }
 
-/* Nobody uses it any more. NULL: nothing. */
+/* Destroys a map that nobody uses any more. NULL: does nothing. */
 static void krc_map_destroy(void *map, u64 length, bool writable)
 {
 	void *begin = (void *)((unsigned long)map & PAGE_MASK);
@@ -118,7 +118,7 @@ bool krc_region_map(struct krc_region *region)
 		atomic64_inc(&region->dev->stats.unmapped);
 		return false;
 	}
-	/* Another thread of its process may have been here. */
+	/* Another thread of its process may have set it. */
 	if (cmpxchg(&region->map, NULL, map))
 		krc_map_destroy(map, region->length, writable);
 	return true;
@@ -165,7 +165,7 @@ int krc_region_register(struct krc_device *dev, struct krc_regions *of,
 	err = krc_check_access(access);
 	if (err)
 		return err;
-	/* Also that no end of a range in it can wrap. */
+	/* This also makes sure that no end of a range in it can wrap. */
 	if (!length || addr + length < addr || addr + length > TASK_SIZE_MAX)
 		return -EINVAL;
 	if (of->count >= krc_max_regions)

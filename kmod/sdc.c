@@ -15,7 +15,7 @@
 
 #define SESSIONS 1024
 #define MAX_STRANGERS 64
-/* Twice what the initiators believe in an idle session for. */
+/* Twice the idle time within which initiators rely on a session. */
 #define HOLD_NS (2 * NSEC_PER_SEC)
 
 static_assert((int)SDC_ACCESS_READ == (int)KRC_REMOTE_READ);
@@ -43,7 +43,7 @@ static void *krc_sdc_memory(void *context, u32 rkey, u64 addr, u32 length,
 
 	krc_sdc_let_go(sdc);
 	sdc->held = krc_region_get(sdc->dev, NULL, rkey, addr, length, access);
-	/* Pairs with the store of krc_region_describe: then it has a map. */
+	/* Pairs with the store of krc_region_describe: a published region has a map. */
 	if (!sdc->held || !smp_load_acquire(&sdc->held->published))
 		return NULL;
 	return sdc->held->map + (addr - sdc->held->addr);
@@ -74,7 +74,7 @@ void krc_sdc_post_send(struct krc_sdc *sdc, struct krc_sdc_handle *handle,
 		sdc->stats.unreachable++;
 		return;
 	}
-	/* That of krc_sdc_buffer. */
+	/* It is the one that krc_sdc_buffer returned. */
 	send = list_first_entry(&sdc->free, struct krc_sdc_send, link);
 	send->sge.length = bytes;
 	send->wr.ah = handle->ah;
@@ -126,13 +126,13 @@ static void krc_sdc_serve(struct krc_sdc *sdc, struct krc_sdc_receive *receive,
 	krc_sdc_post_receive(sdc, receive);
 }
 
-/* Of a completed receive: how long its datagram is. */
+/* Returns how long the datagram of a completed receive is. */
 static u32 krc_sdc_bytes(const struct ib_wc *wc)
 {
 	return wc->byte_len - min_t(u32, wc->byte_len, sizeof(struct ib_grh));
 }
 
-/* Where it came from; what it says of that is not believed for anything else. */
+/* Finds where it came from; what it says of that is trusted for nothing else. */
 static bool krc_sdc_find_sender(const struct krc_sdc *sdc,
 				const struct ib_wc *wc, const void *header,
 				struct sdc_address *from)
@@ -164,7 +164,7 @@ static bool krc_sdc_find_sender(const struct krc_sdc *sdc,
 	return true;
 }
 
-/* Whether it is worth to ask where its sender is. */
+/* Whether it is worth asking where its sender is. */
 static bool krc_sdc_is_request(struct krc_sdc *sdc,
 			       const struct krc_sdc_receive *receive, u32 bytes)
 {
@@ -236,7 +236,7 @@ void krc_sdc_sent(struct ib_cq *cq, struct ib_wc *wc)
 	spin_unlock_bh(&sdc->lock);
 }
 
-/* New senders, one after the other: each may take the network's time. */
+/* Handles new senders, one after the other: each may take the network's time. */
 static void krc_sdc_greet(struct work_struct *work)
 {
 	struct krc_sdc *sdc = container_of(work, struct krc_sdc, greet);
@@ -389,7 +389,7 @@ void krc_sdc_stop(struct krc_device *dev)
 
 	if (!sdc)
 		return;
-	debugfs_remove(sdc->debugfs);	/* waits for those who read it */
+	debugfs_remove(sdc->debugfs);	/* waits for its readers */
 	spin_lock_bh(&sdc->lock);
 	sdc->stopped = true;
 	spin_unlock_bh(&sdc->lock);

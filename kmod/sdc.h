@@ -1,24 +1,24 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * The software DC of a device: a target (../krcore/rnic/sdc/target.h, the
- * protocol's core, which user space has as well) on one UD QP, whose number is
- * the target's. It serves READ, WRITE and atomics on the regions that this host's
- * nodes have published, to any initiator that knows number, key and a region's
- * key; it receives no messages.
+ * The software DC of a device: a target (../krcore/rnic/sdc/target.h, the core of
+ * the protocol, which user space uses as well) on one UD QP, whose number is the
+ * target's. It serves READ, WRITE and atomics on the regions that this host's nodes
+ * have published, to any initiator that knows the number, the key and a region's
+ * key. It receives no messages.
  *
- * All in softirq: a datagram arrives, is judged by the core, its bytes are copied
- * from or to the pages of the region, and the answer is posted. Atomics are
- * posted on an RC QP of its own, connected to itself (sdc_atomics.c): NICs are
- * atomic only against themselves. A sender that was not heard of before needs an
- * address handle, which may ask the network: a work item makes it, the datagram
- * waits (sdc_qp.c).
+ * Everything runs in softirq: a datagram arrives, the core judges it, its bytes are
+ * copied from or to the pages of the region, and the answer is posted. Atomics are
+ * posted on an RC QP of its own, connected to itself (sdc_atomics.c), because NICs
+ * are atomic only against themselves. A new sender needs an address handle, which
+ * may ask the network: a work item makes it while the datagram waits (sdc_qp.c).
  *
- * The same QP has the initiators of the host's own connections (sdc_dci.c, and
- * struct krc_stand_in of conn.h). One works in a tasklet, which posts, answers and a
- * timer schedule: there is no thread, and nothing polls.
+ * The same QP serves the initiators of this host's own connections (sdc_dci.c, and
+ * struct krc_stand_in of conn.h). An initiator works in a tasklet, which posts,
+ * answers and a timer schedule: there is no thread, and nothing polls.
  *
- * State is fixed when the device comes: sessions, buffers, address handles,
- * places for atomics, initiators. What does not fit is dropped, and its sender asks again.
+ * Its resources are fixed when the device comes: sessions, buffers, address
+ * handles, places for atomics, initiators. What does not fit is dropped, and its
+ * sender asks again.
  */
 #ifndef KRCORE_SDC_H
 #define KRCORE_SDC_H
@@ -41,14 +41,14 @@ struct krc_dci;
 struct krc_queue;
 struct krc_region;
 
-/* How somebody is reached: what an address handle is made of. */
+/* How a sender is reached: the input for an address handle, and the handle. */
 struct krc_sdc_handle {
 	struct hlist_node hash;
 	struct list_head link;		/* the one used last is first */
 	u8 address[sizeof_field(struct sdc_address, bytes)];
-	struct ib_ah *ah;		/* NULL: it could not be made ... */
-	unsigned long again;		/* jiffies: ... and is not tried before */
-	u32 sends;			/* that are posted */
+	struct ib_ah *ah;		/* NULL: making it failed ... */
+	unsigned long again;		/* jiffies: ... and is not tried again before */
+	u32 sends;			/* posted sends */
 };
 
 struct krc_sdc_handles {
@@ -66,7 +66,7 @@ struct krc_sdc_atomic {
 	u8 status;			/* of krc_status */
 };
 
-/* Those that the core has handed over: a ring, in the order of their posting. */
+/* The atomics that the core has handed over: a ring, in the order of their posting. */
 struct krc_sdc_atomics {
 	struct krc_conn conn;
 	struct krc_queue *queue;	/* the module's own */
@@ -75,7 +75,7 @@ struct krc_sdc_atomics {
 	u64 results_dma;
 	u32 size;			/* of the ring; a power of two */
 	u32 posted, reported;		/* by sdc->lock; both only grow */
-	bool broken;			/* likewise: none is taken until `mend` */
+	bool broken;			/* likewise: no more are taken until `mend` */
 	u32 done;			/* by conn.lock; also only grows */
 	struct tasklet_struct report;
 	struct delayed_work mend;
@@ -86,7 +86,7 @@ struct krc_sdc_receive {
 	struct ib_recv_wr wr;
 	struct ib_sge sge;
 	struct list_head link;
-	struct ib_wc wc;		/* while its sender is made a handle of */
+	struct ib_wc wc;		/* while its sender's handle is being made */
 	struct sdc_address from;
 	u8 *buffer;			/* GRH, datagram */
 };
@@ -103,16 +103,16 @@ struct krc_sdc_send {
 /* The initiators of a device. */
 struct krc_dcis {
 	struct krc_dci *all;
-	wait_queue_head_t settled;	/* one may be, see krc_stand_in::end */
+	wait_queue_head_t settled;	/* one may have settled, see krc_stand_in::end */
 };
 
 struct krc_sdc_stats {
 	u64 dropped;			/* datagrams: too many new senders */
-	u64 unreachable;		/* datagrams to somebody without a handle */
+	u64 unreachable;		/* datagrams to senders without a handle */
 	u64 congested;			/* ... for which there was no buffer */
 	u64 atomics;
 	u64 repaired;			/* the QP; that of the atomics */
-	u64 cpu_ns;			/* that serving took, and its initiators */
+	u64 cpu_ns;			/* CPU time of serving, and of its initiators */
 };
 
 struct krc_sdc {
@@ -129,7 +129,7 @@ struct krc_sdc {
 	struct delayed_work repair;
 	wait_queue_head_t drained;	/* `receiving` or `sending` is 0 */
 
-	spinlock_t lock;		/* of all that follows; softirqs take it */
+	spinlock_t lock;		/* guards all that follows; softirqs take it */
 	bool broken;			/* nothing is posted until `repair` */
 	bool stopped;			/* for good */
 	u32 receiving;			/* receives that are posted */
@@ -139,7 +139,7 @@ struct krc_sdc {
 	u32 stranger_count;
 	struct list_head free;		/* sends */
 	struct sdc_target target;
-	struct krc_region *held;	/* that the core works on */
+	struct krc_region *held;	/* the one that the core works on */
 	struct krc_sdc_handles handles;
 	struct krc_sdc_atomics atomics;
 	struct krc_dcis dcis;
@@ -147,81 +147,81 @@ struct krc_sdc {
 };
 
 /*
- * Offers it on a device whose port is known. A failure is told in the log; the
- * device works without. `stop`: nothing more is executed, and no region is held;
- * `exit`, when no region is left that could be opened: frees it. All three:
- * Context: process, may sleep.
+ * `start` offers it on a device whose port is known. A failure is logged, and the
+ * device works without it. `stop`: nothing more is executed, and no region is held.
+ * `exit` frees it, when no region is left that could be opened. All three: Context:
+ * process, may sleep.
  */
 void krc_sdc_start(struct krc_device *dev);
 void krc_sdc_stop(struct krc_device *dev);
 void krc_sdc_exit(struct krc_device *dev);
 /* Breaks its QPs, for tests. Context: process. */
 void krc_sdc_break(struct krc_device *dev);
-/* The call of krcore_ioctl.h, with the queue's lock held. */
+/* The call of krcore_ioctl.h. Requires the queue's lock. */
 int krc_queue_dc_target(struct krc_queue *queue, struct krc_dc_target *target);
 
-/* Of the own device. */
+/* Gets the place of this device. */
 void krc_dc_get_place(const struct krc_device *dev, struct krc_dc_place *place);
 
-/* --- what its files share; all with sdc->lock held, but where it is said --- */
+/* --- what the files share; all require sdc->lock unless they say otherwise --- */
 
 u64 krc_sdc_now(void);
-/* The next one to send from, of the MTU's length. NULL: there is none now. */
+/* Returns the next buffer to send from, of the MTU's length. NULL: there is none now. */
 u8 *krc_sdc_buffer(void *sdc);
-/* Sends what is in it, if that is possible; else it is as good as lost. */
+/* Sends what is in it, if possible; otherwise it is as good as lost. */
 void krc_sdc_post_send(struct krc_sdc *sdc, struct krc_sdc_handle *handle,
 		       u32 qpn, u32 bytes);
 
-/* sdc.c: of completions; take the lock. Context: softirq. */
+/* sdc.c: handle completions; these take the lock. Context: softirq. */
 void krc_sdc_received(struct ib_cq *cq, struct ib_wc *wc);
 void krc_sdc_sent(struct ib_cq *cq, struct ib_wc *wc);
 
 /* sdc_qp.c */
-/* Also behind a failure: free. Context: process, may sleep; not held. */
+/* Free the buffers even after a failure. Context: process, may sleep; lock not held. */
 int krc_sdc_alloc_buffers(struct krc_sdc *sdc);
 void krc_sdc_free_buffers(struct krc_sdc *sdc);
 int krc_sdc_create_qp(struct krc_sdc *sdc);
-/* From any state, with nothing posted; it stays the QP with that number. */
+/* Works from any state, with nothing posted; it stays the QP with that number. */
 int krc_sdc_bring_up(struct krc_sdc *sdc);
-/* Behind it nothing is posted, and no completion comes. */
+/* After it, nothing is posted, and no completion comes. */
 void krc_sdc_destroy_qp(struct krc_sdc *sdc);
-/* Of krc_sdc::repair. */
+/* The work of krc_sdc::repair. */
 void krc_sdc_repair(struct work_struct *work);
-/* Nothing is posted until it is repaired. */
+/* Marks it as broken: nothing is posted until it is repaired. */
 void krc_sdc_broke(struct krc_sdc *sdc);
 void krc_sdc_post_receive(struct krc_sdc *sdc, struct krc_sdc_receive *receive);
-/* A completion: one less is posted, of `posted`. */
+/* Handles a completion: one less of `posted` is posted. */
 void krc_sdc_completed(struct krc_sdc *sdc, u32 *posted,
 		       enum ib_wc_status status);
 
-/* ... the handles of those it sends to */
+/* ... the handles of the peers that it sends to */
 void krc_sdc_handles_init(struct krc_sdc_handles *handles);
-/* The one that was used last now. NULL: there is none. */
+/* Returns one, which becomes the one used last. NULL: there is none. */
 struct krc_sdc_handle *krc_sdc_handle_find(struct krc_sdc *sdc,
 					   const struct sdc_address *address);
-/* Whether none is to be made: there is one, or that failed and is tried again later. */
+/* Whether none is to be made: there is one, or making it failed and is retried later. */
 bool krc_sdc_handle_is_settled(const struct krc_sdc_handle *handle);
-/* Makes one, of a datagram. Context: process, may sleep; not held. */
+/* Makes one from a datagram. Context: process, may sleep; lock not held. */
 void krc_sdc_handle_make(struct krc_sdc *sdc,
 			 const struct krc_sdc_receive *receive);
-/* Nothing is posted any more. Context: process, may sleep; not held. */
+/* Call it when nothing is posted any more. Context: process, may sleep; lock not held. */
 void krc_sdc_handles_destroy(struct krc_sdc *sdc);
 
 /* sdc_atomics.c */
 int krc_sdc_atomics_start(struct krc_sdc *sdc);
-/* Nothing is handed over any more. Context: process, may sleep; not held. */
+/* Call it when nothing is handed over any more. Context: process, may sleep; lock not held. */
 void krc_sdc_atomics_stop(struct krc_sdc *sdc);
-/* Of sdc_target_ops; takes sdc->held. */
+/* For sdc_target_ops; takes over sdc->held. */
 bool krc_sdc_atomic_post(void *sdc,
 			 const struct sdc_atomic_request *request);
 
 /* sdc_dci.c */
 extern const struct krc_stand_in krc_dci_stand_in;
-/* Of krc_sdc_create, krc_sdc_stop, krc_sdc_exit. Context: process; not held. */
+/* For krc_sdc_create, krc_sdc_stop, krc_sdc_exit. Context: process; lock not held. */
 int krc_dcis_init(struct krc_sdc *sdc);
 void krc_dcis_stop(struct krc_sdc *sdc);
 void krc_dcis_exit(struct krc_sdc *sdc);
-/* Whether the datagram is an answer to one of them, which has taken it. */
+/* Whether the datagram is an answer to one of the initiators, which has then taken it. */
 bool krc_dci_receive(struct krc_sdc *sdc, const void *packet, u32 bytes);
 
 #endif

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Atomics of the software DC, executed by the device. The core hands them over
- * with sdc->lock held; they complete with conn.lock held, which is inside of it,
+ * Atomics of the software DC, executed by the device. The core hands them over with
+ * sdc->lock held. They complete with conn.lock held, which is inside of sdc->lock,
  * so a tasklet brings the results to the core.
  *
- * One that is handed over is executed within the initiators' grace of a second, or
- * never: none is taken that could not be posted at once (`prompt`), and the QP's
- * retries end before.
+ * An atomic that is handed over is executed within the initiators' grace of a
+ * second, or never. For this, none is taken that could not be posted at once
+ * (`prompt`), and the QP's retries end earlier.
  */
 #include <linux/log2.h>
 #include <linux/sched/clock.h>
@@ -19,7 +19,7 @@
 #define MAX_ATOMICS 256U
 #define MEND_AGAIN (HZ / 10)
 
-/* Times 4 and the tries: less than a second. */
+/* Times 4, times the number of tries: less than a second. */
 #define ACK_TIMEOUT 13		/* 34 ms */
 static_assert(4ULL * (KRC_RETRIES + 1) * (4096ULL << ACK_TIMEOUT) <
 	      NSEC_PER_SEC);
@@ -36,7 +36,7 @@ static struct krc_sdc_atomic *krc_sdc_atomic_at(struct krc_sdc_atomics *atomics,
 	return &atomics->ring[position & (atomics->size - 1)];
 }
 
-/* When all are done, so that a queue with nothing outstanding is mended. */
+/* Asks for it when all are done, because only a queue with nothing outstanding is mended. */
 static void krc_sdc_atomics_ask_to_mend(struct krc_sdc *sdc)
 {
 	struct krc_sdc_atomics *atomics = &sdc->atomics;
@@ -148,7 +148,7 @@ static void krc_sdc_atomics_mend(struct work_struct *work)
 	spin_unlock_bh(&sdc->lock);
 }
 
-/* Inside of sdc->lock, which is inside of those of other connections. */
+/* This lock is inside of sdc->lock, which is inside of those of other connections. */
 static struct lock_class_key krc_sdc_atomics_lock;
 
 int krc_sdc_atomics_start(struct krc_sdc *sdc)
@@ -158,7 +158,7 @@ int krc_sdc_atomics_start(struct krc_sdc *sdc)
 	u32 i;
 	int err = -ENOMEM;
 
-	/* As many as the QP takes, so that none has to wait for a place. */
+	/* Make as many as the QP takes, so that none has to wait for a place. */
 	atomics->size = rounddown_pow_of_two(min(MAX_ATOMICS, dev->sq_depth));
 	atomics->ring = kvcalloc(atomics->size, sizeof(*atomics->ring),
 				 GFP_KERNEL);

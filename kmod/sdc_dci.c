@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Initiators of the software DC, of which ../krcore/rnic/sdc/initiator.h is the core. */
+/* Initiators of the software DC; their core is ../krcore/rnic/sdc/initiator.h. */
 #include <linux/jiffies.h>
 #include <linux/module.h>
 #include <linux/random.h>
@@ -18,14 +18,14 @@ module_param(stand_in, bool, 0644);
 MODULE_PARM_DESC(stand_in,
 		 "software DC serves until RC QPs to a host are there");
 
-/* More hosts that are connected to at the same time wait for their QPs. */
+/* If more hosts are connected to at the same time, the rest wait for their QPs. */
 #define DCIS 32
-/* There is one: its connection's host. */
+/* There is only one peer: the host of the connection. */
 #define PEERS SDC_PEER_WAYS
-/* The next look for a buffer to send from. */
+/* The delay before the next look for a buffer to send from. */
 #define STARVED_NS NSEC_PER_MSEC
 
-/* As the initiators of user space, see docs/software_dc.md. */
+/* The same as for the initiators of user space, see docs/software_dc.md. */
 static const struct sdc_timing krc_dci_timing = {
 	.limit_ns = 2 * NSEC_PER_SEC,
 	.grace_ns = NSEC_PER_SEC,
@@ -42,18 +42,18 @@ static_assert((int)KRC_RETRY_EXCEEDED == (int)SDC_RETRY_EXCEEDED);
 
 struct krc_dci {
 	struct krc_sdc *sdc;
-	struct krc_conn *conn;		/* whose requests; of this life */
+	struct krc_conn *conn;		/* its requests, in this life */
 	struct tasklet_struct drive;
 	struct timer_list timer;	/* schedules it */
 	struct work_struct prepare;	/* makes the address handle */
 	struct krc_dc_place place;
 	union ib_gid gid;
 
-	/* By sdc->lock. */
+	/* sdc->lock guards these. */
 	bool taken;
 	bool running;			/* from begin to end */
 	bool ready;			/* `prepare` is done */
-	bool starved;			/* of buffers */
+	bool starved;			/* it had no buffer */
 	struct krc_sdc_handle handle;
 	struct sdc_initiator core;
 	struct sdc_queued_wr wrs[KRC_STAND_IN_DEPTH];
@@ -62,7 +62,7 @@ struct krc_dci {
 
 /* --- what the core asks for; all with sdc->lock held --- */
 
-/* Its addresses are those of maps already; the request holds the regions. */
+/* The addresses are already those of maps; the request holds the regions. */
 static void *krc_dci_local(void *context, u32 lkey, u64 addr, u32 length,
 			   bool written)
 {
@@ -103,7 +103,7 @@ static void krc_dci_set_timer(struct krc_dci *dci, u64 now)
 			  jiffies + nsecs_to_jiffies(next - now) + 1);
 }
 
-/* Sends, and takes what has ended. Whether it failed: then all has. */
+/* Sends, and takes what has ended. Returns whether it failed: then everything has. */
 static bool krc_dci_run(struct krc_dci *dci, struct sdc_completion *done,
 			u32 *count)
 {
@@ -120,7 +120,7 @@ static bool krc_dci_run(struct krc_dci *dci, struct sdc_completion *done,
 		++*count;
 	failed = dci->core.state == SDC_QUEUE_ERROR;
 	if (failed) {
-		/* There are no more than have a place in `done`. */
+		/* There are no more completions than `done` has places. */
 		sdc_initiator_reset(&dci->core, now);
 		sdc_initiator_run(&dci->core, now);
 	}
@@ -177,7 +177,7 @@ static struct ib_ah *krc_dci_make_ah(struct krc_dci *dci)
 		return ERR_CAST(gid);
 	rdma_ah_set_port_num(&attr, dev->port);
 	rdma_ah_set_grh(&attr, &dci->gid, 0, gid->index, 64, 0);
-	/* It is this one that asks the network where that address is. */
+	/* This call asks the network where the address is. */
 	ah = rdma_create_user_ah(dev->pd, &attr, NULL);
 	rdma_put_gid_attr(gid);
 	return ah;
@@ -192,7 +192,7 @@ static void krc_dci_prepare(struct work_struct *work)
 	spin_lock_bh(&dci->sdc->lock);
 	dci->handle.ah = IS_ERR(ah) ? NULL : ah;
 	dci->ready = true;
-	/* Nothing was sent: the connection has to wait for its QP. */
+	/* Nothing was sent, so the connection has to wait for its QP. */
 	if (IS_ERR(ah))
 		sdc_initiator_fail(&dci->core, krc_sdc_now());
 	spin_unlock_bh(&dci->sdc->lock);
@@ -239,14 +239,14 @@ static struct krc_dci *krc_dci_take(struct krc_device *dev,
 	struct krc_dci *taken = NULL;
 	struct krc_dci *dci;
 
-	/* InfiniBand: which LID it has, no GID says. */
+	/* InfiniBand is not supported: a GID does not say which LID it has. */
 	if (!READ_ONCE(stand_in) || !sdc || !to->number ||
 	    to->mtu_bytes != sdc->mtu_bytes ||
 	    !rdma_protocol_roce(dev->ib, dev->port))
 		return NULL;
 	spin_lock_bh(&sdc->lock);
 	for (dci = sdc->dcis.all; dci < sdc->dcis.all + DCIS; dci++) {
-		/* What a former life has sent uses its address handle. */
+		/* Sends of a former life use its address handle. */
 		if (sdc->stopped || dci->taken || dci->handle.sends)
 			continue;
 		dci->taken = true;
@@ -334,7 +334,7 @@ static void krc_dci_post(struct krc_dci *dci, struct krc_wr *wr)
 		posted.swap = wr->atomic.swap;
 	}
 	spin_lock(&dci->sdc->lock);
-	/* What check.h and the connection's credits let through it takes. */
+	/* The core takes whatever check.h and the connection's credits let through. */
 	if (WARN_ON_ONCE(sdc_initiator_post(&dci->core, &posted,
 					    krc_sdc_now()) != SDC_POSTED))
 		sdc_initiator_fail(&dci->core, krc_sdc_now());
@@ -369,7 +369,7 @@ static void krc_dci_end(struct krc_dci *dci)
 
 	wait_event(sdc->dcis.settled, krc_dci_is_settled(dci));
 	spin_lock_bh(&sdc->lock);
-	dci->running = false;	/* for answers and the timer */
+	dci->running = false;	/* answers and the timer see it */
 	spin_unlock_bh(&sdc->lock);
 	cancel_work_sync(&dci->prepare);
 	timer_delete_sync(&dci->timer);

@@ -12,7 +12,7 @@
 #define DRAIN_TIMEOUT (3 * HZ)
 #define REPAIR_AGAIN (HZ / 10)
 
-/* A sender of which none could be made is tried again after a while only. */
+/* After a handle could not be made, its sender is tried again only after a while. */
 #define MAX_HANDLES 1024
 #define AGAIN HZ
 
@@ -57,7 +57,7 @@ void krc_sdc_completed(struct krc_sdc *sdc, u32 *posted,
 		wake_up_all(&sdc->drained);
 }
 
-/* Waits until nothing of `posted` is. */
+/* Waits until nothing of `posted` is posted any more. */
 static bool krc_sdc_await(struct krc_sdc *sdc, const u32 *posted)
 {
 	return wait_event_timeout(sdc->drained, !READ_ONCE(*posted),
@@ -65,10 +65,10 @@ static bool krc_sdc_await(struct krc_sdc *sdc, const u32 *posted)
 }
 
 /*
- * Whether all that was posted has completed. Nothing is posted any more. Sends
- * end by themselves, and first: rxe (6.1) flushes those of a UD QP in the caller
- * of ib_modify_qp, beside the tasklet that completes them, and one completes
- * twice.
+ * Whether all that was posted has completed. Nothing is posted any more. Sends end
+ * by themselves, and must end first: rxe (6.1) flushes those of a UD QP in the
+ * caller of ib_modify_qp, while the tasklet that completes them runs, and so one
+ * completes twice.
  */
 static bool krc_sdc_drain(struct krc_sdc *sdc)
 {
@@ -223,7 +223,7 @@ int krc_sdc_create_qp(struct krc_sdc *sdc)
 		},
 	};
 
-	/* Room for all that can be posted, so that it cannot overflow. */
+	/* Make room for all that can be posted, so that it cannot overflow. */
 	sdc->cq = ib_alloc_cq_any(ib, sdc, SENDS + RECEIVES, IB_POLL_SOFTIRQ);
 	if (IS_ERR(sdc->cq))
 		return PTR_ERR(sdc->cq);
@@ -297,7 +297,7 @@ static void krc_sdc_handle_remove(struct krc_sdc_handles *handles,
 	handles->count--;
 }
 
-/* Makes room: the one that was used longest ago and that nothing is posted with. */
+/* Makes room: takes the handle that was used longest ago and has nothing posted. */
 static struct krc_sdc_handle *krc_sdc_handle_evict(struct krc_sdc *sdc)
 {
 	struct krc_sdc_handles *handles = &sdc->handles;
@@ -325,7 +325,7 @@ void krc_sdc_handle_make(struct krc_sdc *sdc,
 	made = kzalloc(sizeof(*made), GFP_KERNEL);
 	if (!made)
 		return;
-	/* For RoCE it asks the network where that address is. */
+	/* For RoCE, this call asks the network where the address is. */
 	ah = ib_create_ah_from_wc(sdc->dev->pd, &receive->wc,
 				  (struct ib_grh *)receive->buffer,
 				  sdc->dev->port);
@@ -333,7 +333,7 @@ void krc_sdc_handle_make(struct krc_sdc *sdc,
 	made->again = jiffies + AGAIN;
 	memcpy(made->address, receive->from.bytes, sizeof(made->address));
 	spin_lock_bh(&sdc->lock);
-	/* It has no `ah`, so nothing is posted with it. */
+	/* The old handle has no `ah`, so nothing is posted with it. */
 	old = krc_sdc_handle_find(sdc, &receive->from);
 	if (old)
 		krc_sdc_handle_remove(handles, old);

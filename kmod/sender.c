@@ -25,7 +25,7 @@ static void krc_sender_unuse(struct krc_sender *sender)
 		krc_port_unuse(sender->local);
 }
 
-/* -EPIPE: the port is closed; and what krc_verb_run says. */
+/* -EPIPE: the port is closed; also what krc_verb_run returns. */
 static int krc_sender_run(struct krc_sender *sender, u8 opcode, u64 addr,
 			  u32 bytes, u64 swap)
 {
@@ -110,7 +110,7 @@ static int krc_sender_claim(struct krc_sender *sender)
 	return err;
 }
 
-/* What the receiver has released. */
+/* Reads what the receiver has released. */
 static int krc_sender_read(struct krc_sender *sender)
 {
 	int err = krc_sender_run(sender, KRC_OP_READ,
@@ -123,7 +123,7 @@ static int krc_sender_read(struct krc_sender *sender)
 	return err;
 }
 
-/* The sender's half of the place. */
+/* Writes the sender's half of the place. */
 static int krc_sender_tell(struct krc_sender *sender, u64 closing)
 {
 	const u32 from = offsetof(struct krc_place, closing);
@@ -272,7 +272,7 @@ static void krc_sender_introduce(struct krc_sender *sender,
 	sender->card.incarnation = node->incarnation;
 	sender->card.queue = atomic_inc_return(&last_queue);
 	sender->card.port = queue->port ? queue->port->port : 0;
-	/* Not KRC_BEING_FREED, as incarnations are not 0. */
+	/* This is not KRC_BEING_FREED, because incarnations are not 0. */
 	sender->card.owner = (u64)node->incarnation << 32 | sender->card.queue;
 	sender->card.checksum = krc_card_checksum(&sender->card);
 }
@@ -344,7 +344,7 @@ int krc_sender_mend(struct krc_sender *sender)
 	int err;
 
 	err = krc_sender_read(sender);
-	/* The receiver looks for none before what it has released. */
+	/* The receiver does not look before what it has released. */
 	for (number = sender->doubt_from; !err && number < sender->next;
 	     number++) {
 		memset(header, 0, sizeof(*header));
@@ -361,8 +361,9 @@ int krc_sender_mend(struct krc_sender *sender)
 }
 
 /*
- * Whether the port is still there. At another host its record is, which goes before
- * its memory does: a WRITE to memory that has gone would break the shared QP.
+ * Whether the port is still there. For a port at another host, its record shows
+ * that: the record is removed before the memory, because a WRITE to memory that is
+ * gone would break the shared QP.
  */
 static bool krc_sender_has_port(struct krc_sender *sender)
 {
@@ -384,7 +385,8 @@ void krc_sender_close(struct krc_queue *queue)
 		return;
 	/*
 	 * Best effort: without an answer the place stays taken until the port is
-	 * closed. The card is written with it, since that may not have been.
+	 * closed. The card is written as well, since that may not have happened
+	 * before.
 	 */
 	if (sender->claimed && krc_sender_has_port(sender))
 		krc_sender_tell(sender,
@@ -402,7 +404,7 @@ u64 krc_sender_addr(const struct krc_sender *sender, u64 number)
 	return sender->addr + krc_message_offset(&sender->value, number);
 }
 
-/* Of memory that is registered; what it holds may change, and is copied once. */
+/* Gathers from registered memory; its content may change, and is copied once. */
 static int krc_sender_gather(struct krc_queue *queue, void *to,
 			     const struct krc_request *request)
 {
@@ -454,7 +456,7 @@ int krc_sender_stage(struct krc_queue *queue, struct krc_wr *wr,
 	int err;
 
 	err = krc_sender_usable(sender);
-	/* They run short. */
+	/* The credits are running short. */
 	if (!err && 2 * krc_sender_credits(sender) <= sender->value.slots)
 		err = krc_sender_pull(sender);
 	if (err)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* Tracepoints: events/krcore in tracefs. A queue is told by its address, hashed. */
+/* Tracepoints: events/krcore in tracefs. A queue is identified by its address, hashed. */
 #undef TRACE_SYSTEM
 #define TRACE_SYSTEM krcore
 
@@ -8,7 +8,7 @@
 
 #include <linux/tracepoint.h>
 
-/* Who makes the tracepoints (client_debugfs.c) knows what these are. */
+/* The file that creates the tracepoints (client_debugfs.c) has their definitions. */
 struct krc_conn;
 struct krc_queue;
 struct krc_wr;
@@ -71,7 +71,7 @@ TRACE_EVENT(krc_complete,
 		  __entry->wr_id, __entry->opcode, __entry->status)
 );
 
-/* A connection is in another state of krc_conn_state; `err` of its building. */
+/* A connection has changed its krc_conn_state; `err` is the result of building it. */
 TRACE_EVENT(krc_conn,
 	TP_PROTO(const struct krc_conn *conn, int err),
 	TP_ARGS(conn, err),

@@ -13,7 +13,7 @@ static void krc_verb_ended(struct krc_wr *wr, u8 status)
 	verb->status = status;
 	if (verb->ended)
 		verb->ended(verb);
-	/* From here on it may go. */
+	/* From here on it may be freed. */
 	complete_all(&verb->done);
 }
 
@@ -90,7 +90,7 @@ int krc_verb_begin(struct krc_verb *verb, const struct krc_verb_op *op)
 /* How it ended. */
 static int krc_verb_wait(struct krc_verb *verb)
 {
-	/* A QP's retries end it, if nothing else does. */
+	/* A QP's retries end it if nothing else does. */
 	wait_for_completion(&verb->done);
 	ib_dma_sync_single_for_cpu(verb->dev->ib, verb->dma, PAGE_SIZE,
 				   DMA_BIDIRECTIONAL);

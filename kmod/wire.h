@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* What modules say to one another: when they connect, and by messages. */
+/* What modules tell one another: when they connect, and by messages. */
 #ifndef KRCORE_WIRE_H
 #define KRCORE_WIRE_H
 
@@ -14,9 +14,9 @@
 
 #include <krcore/krcore_ioctl.h>
 
-#define KRC_CM_MAGIC 0x6b726333	/* "krc3": also what records look like */
+#define KRC_CM_MAGIC 0x6b726333	/* "krc3": also the version of records' layout */
 
-/* What both sides say; private data of RDMA CM, which has room for 56 bytes. */
+/* What both sides send as private data of RDMA CM, which has room for 56 bytes. */
 struct krc_cm_hello {
 	__be32 magic;
 	__be32 index;
@@ -39,31 +39,31 @@ struct krc_cm_welcome {
  *     places    each a struct krc_place and `slots` slots: a struct
  *               krc_message_header, and room for `copy_bytes`
  *
- * Whether the place holds a card of its owner says who may change the owner's
- * word: if not, senders, by CAS 0 -> owner; if so, the receiver, which writes
- * KRC_BEING_FREED, clears what is the sender's, writes 0.
+ * Who may change the owner's word depends on whether the place holds a card of its
+ * owner. If it does not, senders may, by CAS 0 -> owner. If it does, the receiver
+ * may: it writes KRC_BEING_FREED, clears what is the sender's, and writes 0.
  *
- * A place's messages are numbered; number n lies in slot n modulo slots. Numbers
- * go on from owner to owner, and skip `slots` between them, so that what an earlier
- * one has left in a slot never passes for a message. A message is one WRITE, and
+ * A place's messages are numbered; number n lies in slot n modulo slots. Numbers go
+ * on from owner to owner, and skip `slots` between them, so that what an earlier
+ * owner has left in a slot never passes for a message. A message is one WRITE, and
  * counts once its checksum matches, so nothing depends on the order in which a
- * WRITE's bytes appear. All numbers are of the byte order that all hosts share.
+ * WRITE's bytes appear. All numbers are in the byte order that all hosts share.
  */
 #define KRC_MAX_SEGMENTS 8
 #define KRC_BEING_FREED 1ull	/* no owner */
 
-/* Who sends. */
+/* Identifies a sender. */
 struct krc_card {
-	u64 checksum;	/* of the rest */
+	u64 checksum;	/* of the rest of the card */
 	u64 owner;
 	u32 node;
 	u32 incarnation;
 	u32 queue;
-	u32 port;	/* that it is bound to, or 0 */
+	u32 port;	/* the one that it is bound to, or 0 */
 };
 
 struct krc_place {
-	u64 released;	/* the receiver's: messages that have left, or never come */
+	u64 released;	/* the receiver's: messages that have left, or never will come */
 	u64 reserved1[7];
 	u64 closing;	/* the sender's: krc_closing(), once it has gone */
 	struct krc_card card;
@@ -74,13 +74,13 @@ static_assert(sizeof(struct krc_place) == 128);
 static_assert(offsetof(struct krc_place, closing) == 64);
 
 enum krc_message_kind {
-	KRC_MESSAGE_VOID,	/* none: its outcome was unknown */
-	KRC_MESSAGE_COPY,	/* what it is follows */
+	KRC_MESSAGE_VOID,	/* no message: its outcome was unknown */
+	KRC_MESSAGE_COPY,	/* the content follows */
 };
 
 struct krc_message_header {
 	u64 number;
-	u64 checksum;	/* of the rest, and what follows */
+	u64 checksum;	/* of the rest of the header, and the content */
 	u32 length;
 	u32 imm;
 	u8 kind;
@@ -115,7 +115,7 @@ static inline u32 krc_place_bytes(const struct krc_port_value *port)
 	return sizeof(struct krc_place) + port->slots * krc_slot_bytes(port);
 }
 
-/* Places of a segment. */
+/* Returns how many places a segment has. */
 static inline u32 krc_segment_count(const struct krc_port_value *port, u32 segment)
 {
 	return min(port->per_segment,
@@ -127,7 +127,7 @@ static inline u32 krc_owners_bytes(u32 places)
 	return ALIGN(places * sizeof(u64), 64);
 }
 
-/* Of a place in its segment. */
+/* Returns the offset of a place in its segment. */
 static inline u64 krc_place_offset(const struct krc_port_value *port,
 				   u32 segment, u32 place)
 {
@@ -135,7 +135,7 @@ static inline u64 krc_place_offset(const struct krc_port_value *port,
 	       (u64)place * krc_place_bytes(port);
 }
 
-/* Of a message in its place. */
+/* Returns the offset of a message in its place. */
 static inline u64 krc_message_offset(const struct krc_port_value *port,
 				     u64 number)
 {
@@ -145,7 +145,7 @@ static inline u64 krc_message_offset(const struct krc_port_value *port,
 	return sizeof(struct krc_place) + (u64)slot * krc_slot_bytes(port);
 }
 
-/* The same on all hosts: it tells what is whole, and keeps nobody out. */
+/* The same on all hosts: it shows what is whole, and keeps nobody out. */
 static inline u64 krc_wire_hash(const void *bytes, size_t length)
 {
 	static const siphash_key_t key = { { 0x6b72636d7367, 1 } };
@@ -159,7 +159,7 @@ static inline u64 krc_card_checksum(const struct krc_card *card)
 			     sizeof(*card) - offsetof(struct krc_card, owner));
 }
 
-/* Of a header and the bytes behind it; its checksum is 0 meanwhile. */
+/* The checksum of a header and the bytes after it; its own checksum field is 0 meanwhile. */
 static inline u64 krc_message_checksum(struct krc_message_header *header)
 {
 	u64 former = header->checksum;
@@ -172,8 +172,8 @@ static inline u64 krc_message_checksum(struct krc_message_header *header)
 }
 
 /*
- * That the owner's messages end before `next`. One that is written twice, the
- * second time when the place is another's, closes nothing.
+ * Says that the owner's messages end before `next`. If it is written twice, the
+ * second time when another owner has the place, that closes nothing.
  */
 static inline u64 krc_closing(u64 owner, u64 next)
 {

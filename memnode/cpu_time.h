@@ -1,4 +1,4 @@
-// CPU time of this process, so that a memory node can show that serving costs none.
+// CPU time of this process: a memory node uses it to show that serving costs none.
 #ifndef MEMNODE_CPU_TIME_H_
 #define MEMNODE_CPU_TIME_H_
 

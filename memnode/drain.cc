@@ -15,7 +15,7 @@ namespace memnode {
 namespace {
 
 constexpr int64_t kProgressNs = 1'000'000'000;
-constexpr int64_t kDrainMs = int64_t{365} * 24 * 3600 * 1000;  // as long as nobody stops it
+constexpr int64_t kDrainMs = int64_t{365} * 24 * 3600 * 1000;  // a year: until somebody stops it
 
 const char* WhatNow(const kvs::DrainReport& report) {
   return report.closed ? "nothing is taken there any more: go on with --drain, or take it back by --undrain"
@@ -24,7 +24,7 @@ const char* WhatNow(const kvs::DrainReport& report) {
 
 struct Attached {
   std::unique_ptr<kvs::Store> store;
-  std::unique_ptr<kvs::Client> client;  // before the store goes
+  std::unique_ptr<kvs::Client> client;  // closed before the store
 };
 
 krcore::Result<Attached> Attach(const Options& options) {

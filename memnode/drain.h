@@ -1,5 +1,5 @@
-// --drain and --undrain: what an operator asks of a running fabric's memory node, by a client of the store. The memory
-// node itself takes no part.
+// --drain and --undrain: an operator's requests about one memory node of a running fabric, carried out by a client of
+// the store. The memory node itself takes no part.
 #ifndef MEMNODE_DRAIN_H_
 #define MEMNODE_DRAIN_H_
 
@@ -7,10 +7,10 @@
 
 namespace memnode {
 
-// Empties memory node options.drain, with a line of progress a second on stdout; blocks until that is done, or until a
+// Empties memory node options.drain and prints a line of progress a second on stdout. Blocks until it is empty or a
 // stop is requested. Returns the exit status.
 int Drain(const Options& options);
-// Takes memory node options.undrain back into use.
+// Takes memory node options.undrain back into use. Returns the exit status.
 int Undrain(const Options& options);
 
 }  // namespace memnode

@@ -16,10 +16,10 @@
 namespace memnode {
 namespace {
 
-// For each of its attempts to reach the store, after the first of which it waits so long.
+// How long an attempt to reach the store may take, and how long to wait before the next one.
 constexpr int64_t kAttemptMs = 100;
 constexpr int64_t kAgainMs = 1'000;
-// Below this it is a client that others wait for.
+// If the next step is due sooner than this, the housekeeper's client waits for others.
 constexpr int64_t kSoonNs = 100'000;
 
 }  // namespace
@@ -46,7 +46,7 @@ void Housekeeper::Run() {
 }
 
 void Housekeeper::LookAfterStore() {
-  // Its clock is the host's, not one that jumps when a stop is requested: it tells whose lease is over.
+  // The store's clock is the host's, not one that jumps when a stop is requested: it decides whose lease is over.
   const kvs::StoreOptions open{.rnic = options_.rnic,
                                .fabric = options_.fabric,
                                .fabric_address = options_.fabric_address,
@@ -55,7 +55,7 @@ void Housekeeper::LookAfterStore() {
                                .operation_timeout_ms = kAttemptMs,
                                .open_timeout_ms = kAttemptMs};
   std::unique_ptr<kvs::Store> store;
-  std::unique_ptr<kvs::Housekeeper> housekeeper;  // before the store goes
+  std::unique_ptr<kvs::Housekeeper> housekeeper;  // destroyed before the store
   while (housekeeper == nullptr) {
     krcore::Status status;
     if (auto opened = kvs::Store::Open(open); opened.ok()) {

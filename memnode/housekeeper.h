@@ -1,5 +1,5 @@
-// Housekeeper: the home's thread that looks after the store as a client of it (kvs/housekeeper.h). It ends when a stop
-// is requested.
+// Housekeeper: a thread of the home that looks after the store as one of its clients (kvs/housekeeper.h). It ends when
+// a stop is requested.
 //
 // Thread safety: create, destroy and ask from one thread.
 #ifndef MEMNODE_HOUSEKEEPER_H_
@@ -14,16 +14,16 @@ namespace memnode {
 
 class Housekeeper {
  public:
-  // `options` must outlive it. Where no thread can be started the log says so, and the store goes without.
+  // `options` must outlive it. If no thread can be started, it logs a warning, and the store goes without.
   explicit Housekeeper(const Options& options);
   ~Housekeeper();
   Housekeeper(const Housekeeper&) = delete;
   Housekeeper& operator=(const Housekeeper&) = delete;
 
-  // Once a stop was requested: blocks until the thread has ended, which takes a few
-  // round trips, or a tenth of a second where a node does not answer.
+  // To be called once a stop was requested: blocks until the thread has ended. That takes a few round trips, or a tenth
+  // of a second if a node does not answer.
   void Join();
-  // After that: CPU time of the thread, and chunks that it has given back.
+  // After Join: the thread's CPU time, and how many chunks it has given back.
   int64_t cpu_ns() const { return cpu_ns_; }
   uint64_t chunks_freed() const { return chunks_freed_; }
 
@@ -32,8 +32,8 @@ class Housekeeper {
   void LookAfterStore();
 
   const Options& options_;
-  int64_t cpu_ns_ = 0;         // the thread's
-  uint64_t chunks_freed_ = 0;  // ... too
+  int64_t cpu_ns_ = 0;  // the thread's, as is the next
+  uint64_t chunks_freed_ = 0;
   std::thread thread_;
 };
 

@@ -13,11 +13,12 @@
 namespace memnode {
 namespace {
 
-// Small enough to stop soon (some 10 ms), large enough that a call's cost does not count.
+// Small enough to stop soon (some 10 ms), large enough that the cost of a call does not count.
 constexpr size_t kPieceBytes = size_t{16} << 20;
 constexpr uint64_t kLogEveryBytes = uint64_t{1} << 30;
 
-// Runs only when a core has nothing better to do. A refusal leaves it at normal priority, which is no fault.
+// Makes the thread run only when a core has nothing better to do. If the system refuses, it stays at normal priority,
+// which does no harm.
 void LowerPriority() {
   const sched_param param{};
   pthread_setschedparam(pthread_self(), SCHED_IDLE, &param);
@@ -39,7 +40,8 @@ HugePageCollapser::~HugePageCollapser() { Stop(); }
 void HugePageCollapser::Stop() {
   stop_.store(true, std::memory_order_relaxed);
   if (!thread_.joinable()) return;
-  // On a busy machine an idle-priority thread may not run for minutes, and whoever waits for it neither.
+  // On a busy machine an idle-priority thread may not run for minutes, and then whoever waits for it does not run
+  // either.
   const sched_param param{};
   pthread_setschedparam(thread_.native_handle(), SCHED_OTHER, &param);
   thread_.join();

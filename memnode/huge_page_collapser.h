@@ -15,13 +15,13 @@ namespace memnode {
 
 class HugePageCollapser {
  public:
-  // Starts at once; not, with a warning in the log, if the system has no thread for it. `region` must outlive this.
+  // Starts at once; if the system has no thread for it, only logs a warning. `region` must outlive this.
   explicit HugePageCollapser(krcore::Region& region);
   ~HugePageCollapser();
   HugePageCollapser(const HugePageCollapser&) = delete;
   HugePageCollapser& operator=(const HugePageCollapser&) = delete;
 
-  // Ends the thread, finished or not; afterwards the figures below are final.
+  // Ends the thread, whether it has finished or not; afterwards the figures below are final.
   void Stop();
 
   uint64_t collapsed_bytes() const { return collapsed_bytes_.load(std::memory_order_relaxed); }

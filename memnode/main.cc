@@ -30,8 +30,8 @@ namespace memnode {
 namespace {
 
 constexpr int64_t kRefreshMs = 1'000;
-// For all that is written at each, where each round trip wakes two threads if DC is software. A stop does not wait for
-// it: that moves StopClock.
+// Covers everything that is written at each metadata server; each round trip wakes two threads if DC is software. A
+// stop does not wait for it, because a stop moves StopClock.
 constexpr int64_t kPublishNs = 1'000'000'000;
 
 const char* YesNo(bool yes) { return yes ? "yes" : "no"; }
@@ -57,7 +57,7 @@ struct Served {
   CpuTime cpu;
   double huge_page_cpu_s = 0;
   uint64_t huge_page_bytes = 0;
-  bool has_name = true;  // the fabric is found by it
+  bool has_name = true;  // whether its name still leads to the fabric
   double rc_acceptor_cpu_s = 0;
   uint64_t rc_requests = 0;
   double housekeeper_cpu_s = 0;
@@ -65,12 +65,12 @@ struct Served {
   double dc_agent_cpu_s = 0;
 };
 
-// What goes with the memory, and what would have kept it.
+// Warns of what is lost together with the memory, and says what would have kept it.
 void WarnOfWhatIsLost(const Options& options, MemoryServer& server) {
   const krcore::Status name = server.fabric().CheckName();
   if (server.pool() == nullptr || (options.keep_memory && name.ok())) return;
   const kvs::PoolUse use = kvs::CountChunks(server.pool()->bytes());
-  // The home's first chunk is the table's, which is there before any key.
+  // The home's first chunk belongs to the table, which exists before any key does.
   if (use.used_bytes() <= (server.is_home() ? use.chunk_bytes : 0)) return;
   std::string message =
       "up to " + cli::FormatSize(use.used_bytes()) + " of keys and values go with this memory node's memory";
@@ -92,12 +92,12 @@ int64_t RcAcceptorCpuNs(MemoryServer& server) {
   return server.rc_acceptor() == nullptr ? 0 : server.rc_acceptor()->cpu_ns();
 }
 
-// Of the thread that serves peers' requests where DC is software.
+// Returns the CPU time of the thread that serves peers' requests if DC is software.
 int64_t DcAgentCpuNs(MemoryServer& server) {
   return server.fabric().software_dc().value_or(krcore::SoftwareDcStats{}).agent_cpu_ns;
 }
 
-// Writes into the metadata servers what this node is, and what it says of itself.
+// Writes into the metadata servers what this node is, and its announcement.
 krcore::Status Publish(MemoryServer& server, NodeMetrics& node_metrics, metrics::AnnouncementWriter& announcement) {
   const auto deadline = krcore::Deadline::After(*krcore::RealClock(), kPublishNs);
   KRCORE_RETURN_IF_ERROR(server.Refresh(deadline));
@@ -107,7 +107,7 @@ krcore::Status Publish(MemoryServer& server, NodeMetrics& node_metrics, metrics:
   return {};
 }
 
-// From `ready` until a stop is requested.
+// Serves from `ready` until a stop is requested.
 Served Serve(const Options& options, MemoryServer& server, NodeMetrics& node_metrics) {
   Served served;
   served.node = server.node();
@@ -186,7 +186,7 @@ int Run(const Options& options) {
   NodeMetrics node_metrics(options);
   std::unique_ptr<metrics::Exporter> exporter;
   if (options.metrics) {
-    // Before the memory: what a predecessor left stays as it is if the address is not to be had.
+    // Start it before the memory: if the address cannot be had, what a predecessor left stays as it is.
     auto started = metrics::Exporter::Start(*options.metrics, node_metrics);
     if (!started.ok()) return cli::Fail(started.status());
     exporter = *std::move(started);
@@ -199,7 +199,7 @@ int Run(const Options& options) {
     return cli::Fail({krcore::StatusCode::kUnavailable, std::string("stopped by ") + StopReason() + " while starting"});
   }
   const Served served = Serve(options, **server, node_metrics);
-  *server = nullptr;  // closes, so that "stopped" means that nothing is left
+  *server = nullptr;  // closes it, so that "stopped" means that nothing is left
   PrintStopped(options, served);
   return 0;
 }

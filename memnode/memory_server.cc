@@ -22,10 +22,10 @@ using krcore::Result;
 using krcore::Status;
 using krcore::StatusCode;
 
-constexpr uint32_t kMetaNodes = 10'000;  // in 5.4 MB
-constexpr uint32_t kRcPeers = 256;       // in 32 KB
+constexpr uint32_t kMetaNodes = 10'000;  // take 5.4 MB
+constexpr uint32_t kRcPeers = 256;       // take 32 KB
 
-// The status with another line for the user: what to do about it.
+// Returns the status with one more line for the user: what to do about it.
 Status WithWayOut(const Status& status, const std::string& way_out) {
   std::string text(status.message().empty() ? StatusCodeName(status.code()) : status.message());
   return {status.code(), text + "\n" + way_out};
@@ -40,12 +40,12 @@ krcore::NodeOptions NodeOptionsOf(const Options& options) {
   return open;
 }
 
-// The flag by which it does not.
+// Returns the flag because of which memory cannot outlive its process.
 std::string MemoryOf(const Options& options) {
   return options.control_plane == "krcore" ? "--rnic=" + options.rnic : "--control_plane=" + options.control_plane;
 }
 
-// What the host has left for shared memory, for the message that there is not enough.
+// Returns what the host has left for shared memory, for the message that there is not enough.
 std::string SharedMemoryLeft(const Options& options) {
   struct statvfs info {};
   if (!options.memory_may_stay() || statvfs("/dev/shm", &info) != 0) return "";
@@ -113,17 +113,17 @@ Result<std::unique_ptr<MemoryServer>> MemoryServer::Start(const Options& options
     if (options.memory_bytes != 0) KRCORE_RETURN_IF_ERROR(server->CreatePool(options));
     if (options.metaserver) KRCORE_RETURN_IF_ERROR(server->HostMetaServer());
     if (options.memory_bytes == 0) return {};
-    // Before this node is entered as a member, so that nobody who looks for it finds it without. Until the pool is
-    // published nobody is told of it.
+    // Start the acceptor before this node becomes a member, so that nobody who finds the node finds it without one.
+    // Until the pool is published nobody is told of the acceptor.
     KRCORE_RETURN_IF_ERROR(server->AcceptConnections(options));
     return server->Join(options);
   });
   if (status.ok()) return server;
   server->rc_acceptor_.reset();
   if (server->adopted()) {
-    // Closing would remove the memory, and with it the data that a predecessor left. It stays as it was found if
-    // the process ends without closing, just as it survived that predecessor's end. Static, so that leak checkers see
-    // the reason; never destroyed.
+    // Closing would remove the memory, and with it the data that a predecessor left. If the process ends without
+    // closing, the memory stays as it was found, just as it survived that predecessor's end. Static, so that leak
+    // checkers see the reason; never destroyed.
     [[maybe_unused]] static const MemoryServer* const left_open = server.release();
   } else if (server->pool_ != nullptr && !kvs::IsFormatted(server->pool_->bytes())) {
     server->pool_->DoNotKeep();  // made in vain, and nobody has seen it
@@ -188,7 +188,7 @@ Status MemoryServer::AcceptConnections(const Options& options) {
 }
 
 Status MemoryServer::Join(const Options& options) {
-  // Taken on the host's clock: on StopClock it would lie after the jump if the stop had come a moment ago.
+  // Take the deadline on the host's clock: on StopClock it would lie after the jump if the stop had come a moment ago.
   const Deadline deadline = Deadline::After(*krcore::RealClock(), options.wait_ms * 1'000'000);
   const auto tell = [](const Status& why) { LOG(INFO) << "waiting: " << why.message(); };
   const auto joined = kvs::JoinStore(*node_, *pool_, kvs::HomeOptions{}, deadline, tell);
@@ -210,7 +210,7 @@ Result<std::string> CleanFabric(const Options& options) {
   const auto removed = krcore::CleanStaleFabrics(options.rnic, options.fabric, /*also_kept=*/true);
   if (!removed.ok()) return removed.status();
   if (!removed->empty()) return "removed what was left of fabric " + options.fabric;
-  // Nothing removed: there is nothing, or living programs use it.
+  // If nothing was removed, there is nothing, or running programs use it.
   const auto node = krcore::Node::Open(NodeOptionsOf(options));
   if (node.ok()) {
     return Status(StatusCode::kExists, "fabric " + options.fabric +

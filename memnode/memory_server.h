@@ -1,6 +1,6 @@
-// MemoryServer: what a memory node owns while it serves: its attachment to the fabric, the pool region, and a
-// metadata server where asked. Serving takes no CPU: clients reach the region by one-sided verbs. Only clients that
-// connect by RC need some, of a thread of their own (rc_acceptor.h).
+// MemoryServer: what a memory node owns while it serves: its attachment to the fabric, the pool region, and, where
+// asked, a metadata server. Serving takes no CPU: clients reach the region by one-sided verbs. Only clients that
+// connect by RC need some CPU, on a thread of its own (rc_acceptor.h).
 //
 // Thread safety: none; one thread owns it.
 #ifndef MEMNODE_MEMORY_SERVER_H_
@@ -19,24 +19,24 @@ namespace memnode {
 class MemoryServer {
  public:
   // Opens the fabric (creates it if need be), allocates or adopts the pool, hosts the metadata server, publishes and
-  // joins the store. Blocks up to options.wait_ms, less if `clock` jumps. The failure's message names the flag and
-  // the way out. What a failed start created is removed; what it found is left.
+  // joins the store. Blocks up to options.wait_ms, less if `clock` jumps. An error message names the flag and the way
+  // out. A failed start removes what it created and leaves what it found.
   static krcore::Result<std::unique_ptr<MemoryServer>> Start(const Options& options, krcore::Clock* clock);
 
   // Answers clients that ask for RC connections, and writes this node's records into the metadata servers again: some
-  // microseconds of one-sided verbs. If all were killed, a new one begins empty; this is how it learns of the nodes
-  // that went on. kTimeout: there is none now.
+  // microseconds of one-sided verbs. If all servers were killed, a new one begins empty, and this is how it learns of
+  // the nodes that went on. kTimeout: there is none now.
   krcore::Status Refresh(krcore::Deadline deadline);
 
   krcore::NodeId node() const { return node_->id(); }
-  // Its attachment, whose methods any thread may call.
+  // Returns its attachment, whose methods any thread may call.
   krcore::Node& fabric() { return *node_; }
-  // Null for a pure metadata server.
+  // Returns null for a pure metadata server.
   krcore::Region* pool() { return pool_.get(); }
   bool adopted() const { return pool_ != nullptr && pool_->adopted(); }
   // Null: RC connections are refused.
   RcAcceptor* rc_acceptor() { return rc_acceptor_.get(); }
-  // Holds the store's directory.
+  // Returns whether this node holds the store's directory.
   bool is_home() const { return is_home_; }
 
  private:
@@ -49,12 +49,12 @@ class MemoryServer {
   krcore::Status Join(const Options& options);
 
   std::unique_ptr<krcore::Node> node_;
-  std::unique_ptr<krcore::Region> pool_;     // before node_ goes
-  std::unique_ptr<RcAcceptor> rc_acceptor_;  // before pool_ goes
+  std::unique_ptr<krcore::Region> pool_;     // destroyed before node_
+  std::unique_ptr<RcAcceptor> rc_acceptor_;  // destroyed before pool_
   bool is_home_ = false;
 };
 
-// Removes what dead programs left of options.fabric. Returns one line for the user. kExists: it is in use.
+// Removes what dead programs left of options.fabric. Returns one line for the user. kExists: the fabric is in use.
 krcore::Result<std::string> CleanFabric(const Options& options);
 
 }  // namespace memnode

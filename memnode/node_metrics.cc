@@ -132,7 +132,7 @@ void NodeMetrics::AddMemory(Families* families) const {
   }
 }
 
-// What the home knows, it alone tells: else each node would count the same clients.
+// Only the home tells what it knows; otherwise each node would count the same clients.
 void NodeMetrics::AddStore(Families* families) const {
   families->Gauge("surgekv_store_clients", "Clients that are registered at the store's home", AsDouble(home_.clients));
   for (const auto& [state, name] : {std::pair{kvs::MemberState::kInUse, "in_use"},

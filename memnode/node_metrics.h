@@ -1,8 +1,8 @@
-// NodeMetrics: what a memory node tells those who operate it: metrics, whether it is able to serve, and what it
-// announces of itself. It reads what others count; the store's view of this node it reads one-sided, like everybody,
-// once a second.
+// NodeMetrics: what a memory node tells its operators: metrics, whether it is able to serve, and what it announces of
+// itself. It reads what others count. Once a second it reads the store's view of this node, one-sided as everybody
+// does.
 //
-// Thread safety: any thread may ask; all else belongs to the main one.
+// Thread safety: any thread may ask; everything else belongs to the main thread.
 #ifndef MEMNODE_NODE_METRICS_H_
 #define MEMNODE_NODE_METRICS_H_
 
@@ -29,21 +29,21 @@ class NodeMetrics final : public metrics::Source {
  public:
   explicit NodeMetrics(const Options& options);
 
-  // From now on it serves; until Detach both stay. `collapser`: null where there is none.
+  // Call when the node begins to serve; both arguments must stay until Detach. `collapser`: null where there is none.
   void Attach(MemoryServer& server, const HugePageCollapser* collapser);
-  // It stops. Waits for who is just asking.
+  // Call when the node stops serving. Waits for threads that are just asking.
   void Detach();
-  // How writing the node's record went.
+  // Records how writing the node's record went.
   void NoteRefresh(const krcore::Status& status);
-  // Whether the fabric is found by its name, as krcore::Node::CheckName has it.
+  // Records whether the fabric is found by its name, as krcore::Node::CheckName has it.
   void NoteName(const krcore::Status& status);
-  // Where it is to be reached, if it is.
+  // Sets the address at which the node is reached, if it has one.
   void set_address(const metrics::Address& address);
 
   std::vector<prometheus::MetricFamily> Collect() const override;
   std::string Trouble() const override;
 
-  // The main thread's: looks what the store's home says of this node. Waits for up to 100 ms.
+  // For the main thread: reads what the store's home says of this node. Waits for up to 100 ms.
   metrics::Announcement Tell();
 
  private:
@@ -64,7 +64,7 @@ class NodeMetrics final : public metrics::Source {
   kvs::HomeView home_;
   metrics::Announcement said_;
 
-  std::unique_ptr<kvs::Survey> survey_;  // the main thread's
+  std::unique_ptr<kvs::Survey> survey_;  // used by the main thread only
 };
 
 }  // namespace memnode

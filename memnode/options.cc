@@ -51,7 +51,7 @@ Result<RcAcceptorMode> RcAcceptorFromFlag() {
   return Mistake("--rc_acceptor=" + FLAGS_rc_acceptor + ": not sleep, spin or off");
 }
 
-// --drain or --undrain.
+// Checks --drain or --undrain, and returns the node that it names.
 Result<krcore::NodeId> CheckCommand(const char* command, int32_t node) {
   for (const char* name : {"node", "memory", "metaserver", "hugepages", "keep_memory", "rc_acceptor", "metrics",
                            "clean", "drain", "undrain"}) {
@@ -113,7 +113,7 @@ Result<Options> OptionsFromFlags() {
   KRCORE_RETURN_IF_ERROR(cli::CheckFabricFlags());
   Options options;
   cli::SetFabric(&options);
-  // Clients of verbs and lite connect to a memory node of krcore.
+  // Clients of verbs and lite connect to a krcore memory node.
   KRCORE_RETURN_IF_ERROR(cli::CheckControlPlane({"krcore", "kernel"}));
   options.control_plane = FLAGS_control_plane;
   options.clean = FLAGS_clean;

@@ -1,4 +1,4 @@
-// What a memory node is asked to do, checked before anything is opened.
+// What a memory node is asked to do. It is checked before anything is opened.
 #ifndef MEMNODE_OPTIONS_H_
 #define MEMNODE_OPTIONS_H_
 
@@ -32,14 +32,14 @@ struct Options {
   krcore::NodeId drain = krcore::kNoNode;    // empty this memory node instead of serving
   krcore::NodeId undrain = krcore::kNoNode;  // ... or take it back into use
 
-  // Whether memory can outlive its process, to be adopted (--keep_memory) or removed (--clean).
+  // Returns whether memory can outlive its process, to be adopted (--keep_memory) or removed (--clean).
   bool memory_may_stay() const { return rnic == "sw" && control_plane == "krcore"; }
 };
 
 // The program's description and flags, for cli::ParseFlags.
 const cli::Program& ProgramDescription();
 
-// The parsed flags, checked. kInvalidArgument names the flag and the way out.
+// Returns the parsed flags, checked. kInvalidArgument names the flag and the way out.
 krcore::Result<Options> OptionsFromFlags();
 
 }  // namespace memnode

@@ -15,12 +15,12 @@ namespace {
 
 // After a request more are likely: a client makes several connections in a row.
 constexpr int64_t kAttentiveNs = 2'000'000;
-// Then a nap is a hundredth of the time since, so who connects waits for hardly more than that; and no longer than
-// this.
+// After that, a nap lasts a hundredth of the time since the last request, so a client that connects waits for hardly
+// more than that; and a nap is no longer than this.
 constexpr int64_t kMinNapNs = 50'000;
 constexpr int64_t kMaxNapNs = 20'000'000;
 constexpr int64_t kSweepNs = 1'000'000'000;
-// Where the machine is busy, who yields is there again sooner than who has used up its share.
+// On a busy machine, a thread that yields runs again sooner than one that has used up its share.
 constexpr uint32_t kYieldingRelax = 1'000;  // Clock::Relax yields, and does not sleep
 
 int64_t NapNs(int64_t since_request_ns) { return std::clamp(since_request_ns / 100, kMinNapNs, kMaxNapNs); }
@@ -45,7 +45,7 @@ RcAcceptor::~RcAcceptor() {
 int64_t RcAcceptor::cpu_ns() { return CpuNsOf(thread_.native_handle()); }
 
 void RcAcceptor::Sweep() {
-  (void)acceptor_->Renew();  // or the next time
+  (void)acceptor_->Renew();  // if that fails, the next call does it
   if (acceptor_->connections() == 0) return;
   const size_t dropped = acceptor_->Sweep();
   if (dropped == 0) return;

@@ -1,4 +1,4 @@
-// What the threads of a memory node that serve beside the main one have in common.
+// What the threads that serve next to a memory node's main thread have in common.
 #ifndef MEMNODE_SERVICE_THREAD_H_
 #define MEMNODE_SERVICE_THREAD_H_
 
@@ -10,8 +10,8 @@
 
 namespace memnode {
 
-// To be called by the thread: one that sleeps, or is starved of CPU, must not be the one that handles a request to
-// stop.
+// The thread itself must call it: a thread that sleeps, or is starved of CPU, must not be the one that handles a
+// request to stop.
 inline void BecomeServiceThread(const char* name) {
   sigset_t signals;
   sigfillset(&signals);
@@ -19,7 +19,7 @@ inline void BecomeServiceThread(const char* name) {
   pthread_setname_np(pthread_self(), name);
 }
 
-// CPU time of `thread`, which has not been joined.
+// Returns the CPU time of `thread`, which has not been joined.
 inline int64_t CpuNsOf(pthread_t thread) {
   clockid_t clock{};
   timespec time{};

@@ -1,6 +1,6 @@
-// StopClock: the host's clock, until a stop is requested; from then on it stands far in the future. So every wait
-// with a deadline ends at once on Ctrl-C, without a cancellation argument through every interface. A deadline that is
-// to be cut short is taken on the host's clock; one taken here after the stop runs its time, as closing needs.
+// StopClock: the host's clock until a stop is requested; from then on it is far in the future. So every wait with a
+// deadline ends at once on Ctrl-C, without a cancellation argument through every interface. Take a deadline that must
+// be cut short on the host's clock: one taken here after the stop runs its full time, as closing needs.
 #ifndef MEMNODE_STOP_CLOCK_H_
 #define MEMNODE_STOP_CLOCK_H_
 
@@ -18,7 +18,7 @@ class StopClock final : public krcore::Clock {
   void Relax(uint32_t spins) override { krcore::RealClock()->Relax(spins); }
 
  private:
-  // A century: past every deadline. Time runs on behind it.
+  // A century: past every deadline. Time goes on after the jump.
   static constexpr int64_t kJumpNs = int64_t{100} * 365 * 24 * 3600 * 1'000'000'000;
 };
 

@@ -23,7 +23,7 @@ using krcore::Result;
 using krcore::Status;
 using krcore::StatusCode;
 
-// Places below are those of memory nodes, by id.
+// Places below this one are those of memory nodes, by id.
 constexpr uint32_t kFirstShared = krcore::kMaxMemoryNode + 1;
 constexpr std::array<uint8_t, 12> kMappedV4 = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
 
@@ -100,7 +100,7 @@ Result<std::vector<Announcement>> ReadAnnouncements(krcore::Node& node, Deadline
   for (uint32_t place = 0; place < kPlaces; ++place) {
     const auto value = node.LookupService(PlaceName(place), deadline);
     if (!value.ok()) {
-      // Whatever concerns this one record alone is no reason not to tell of the others.
+      // A problem with this one record is no reason to hide the others.
       if (value.status() == StatusCode::kNotFound || value.status() == StatusCode::kCorrupt) continue;
       return value.status();
     }

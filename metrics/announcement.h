@@ -1,8 +1,8 @@
-// Announcement: what a program that belongs to a fabric says of itself once a second in the fabric's metadata servers,
-// so that `surge status` finds it by the fabric's name alone, and reads it with one-sided verbs.
+// Announcement: what a program that belongs to a fabric says of itself once a second in the fabric's metadata servers.
+// `surge status` finds it by the fabric's name alone, and reads it with one-sided verbs.
 //
-// There are kPlaces names of services for it ("surge-0" and so on), each with one owner: a memory node's is that of its
-// id; all others look for one that is free or whose owner is dead.
+// There are kPlaces service names for it ("surge-0" and so on), each with one owner. A memory node's place is that of
+// its id; all others look for one that is free or whose owner is dead.
 #ifndef METRICS_ANNOUNCEMENT_H_
 #define METRICS_ANNOUNCEMENT_H_
 
@@ -44,11 +44,11 @@ struct Announcement {
   uint16_t port = 0;  // of the metrics; 0: there are none
   uint16_t workers_wanted = 0, workers_starting = 0, workers_serving = 0, workers_draining = 0;
   std::array<uint8_t, 16> address{};  // of the metrics; IPv4 as IPv6 maps it
-  uint64_t operations = 0;            // of the store, that its workers have done so far
+  uint64_t operations = 0;            // of the store, done by its workers so far
   int64_t updated_ns = 0;             // since 1970
 
   void set_metrics(const Address& listening);  // says where others reach it
-  // "HOST:PORT", or empty.
+  // Returns "HOST:PORT", or empty.
   std::string metrics() const;
 };
 static_assert(sizeof(Announcement) == krcore::kMaxServiceBytes);
@@ -57,7 +57,7 @@ int64_t UnixNowNs();
 
 inline constexpr uint32_t kPlaces = 512;
 
-// Writes announcements of `node`, which must outlive it, into the place that it finds for it.
+// Writes the announcements of `node`, which must outlive it, into the place that it finds for it.
 //
 // Thread safety: one thread at a time.
 class AnnouncementWriter {
@@ -71,7 +71,7 @@ class AnnouncementWriter {
   uint32_t place_;
 };
 
-// All that there are, also those of nodes that have died since. kUnavailable: no metadata server lives.
+// Returns all announcements, also those of nodes that have died since. kUnavailable: no metadata server lives.
 krcore::Result<std::vector<Announcement>> ReadAnnouncements(krcore::Node& node, krcore::Deadline deadline);
 
 // Announcer: a thread that announces a program once a second, whatever else the program does, and whether or not a
@@ -84,12 +84,12 @@ class Announcer {
   // outlive this.
   // kUnavailable: the system has no thread for it.
   static krcore::Result<std::unique_ptr<Announcer>> Start(krcore::Node& node, std::function<Announcement()> tell);
-  // Ends within some 100 ms. The announcement goes with the node.
+  // Ends within some 100 ms. The announcement is removed with the node.
   ~Announcer();
   Announcer(const Announcer&) = delete;
   Announcer& operator=(const Announcer&) = delete;
 
-  // Why the last announcement failed; empty: it did not.
+  // Returns why the last announcement failed; empty: it did not.
   std::string trouble() const;
   uint64_t failures() const { return failures_.load(std::memory_order_relaxed); }
 

@@ -47,8 +47,8 @@ constexpr char kPlain[] = "text/plain; charset=utf-8";
 constexpr size_t kMostConnections = 64;
 constexpr size_t kMostRequestBytes = 8192;
 constexpr std::chrono::seconds kPatience(2);           // for a client to ask, to take its answer, and to hang up
-constexpr std::chrono::milliseconds kUnreadGrace(20);  // for a request that has come before the end, to be read
-constexpr std::chrono::milliseconds kPause(100);       // until descriptors are tried again, where none is left
+constexpr std::chrono::milliseconds kUnreadGrace(20);  // to read a request that came before the end
+constexpr std::chrono::milliseconds kPause(100);       // before descriptors are tried again, if none is left
 
 Status Mistake(const std::string& text, const std::string& what) {
   return {StatusCode::kInvalidArgument, "--metrics=" + text + ": " + what};
@@ -78,7 +78,7 @@ Response AnswerTo(const http::request<http::empty_body>& request, const Source& 
                          : Answer(http::status::service_unavailable, kPlain, trouble + "\n");
 }
 
-// To what is no request. Nothing: the client has hung up, or said nothing in time.
+// Returns the answer to something that is no request. Nothing: the client has hung up, or said nothing in time.
 std::optional<Response> AnswerTo(const error_code& error) {
   if (error == http::error::header_limit || error == http::error::buffer_overflow)
     return Answer(http::status::request_header_fields_too_large, kPlain, "the request is too long\n");
@@ -87,7 +87,7 @@ std::optional<Response> AnswerTo(const error_code& error) {
   return Answer(http::status::bad_request, kPlain, "that is no request of HTTP\n");
 }
 
-// One client, from its connection to its end. Lives as long as something of it is under way.
+// One client, from its connection to its end. Lives as long as one of its operations is under way.
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
   Connection(tcp::socket socket, const Source& source) : stream_(std::move(socket)), source_(source) {
@@ -114,7 +114,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
       if (!error) self->AwaitHangUp();
     });
   }
-  // If we closed before all that the client has sent was read, our reset could overtake the answer.
+  // If we closed before everything from the client was read, our reset could overtake the answer.
   void AwaitHangUp() {
     stream_.async_read_some(asio::buffer(rest_), [self = shared_from_this()](const error_code& error, size_t) {
       if (!error) self->AwaitHangUp();
@@ -171,7 +171,7 @@ Address ReachableAddress(const Address& listening) {
       bytes = &reinterpret_cast<const sockaddr_in*>(entry->ifa_addr)->sin_addr;
     } else if (listening.v6 && entry->ifa_addr->sa_family == AF_INET6) {
       const in6_addr& address = reinterpret_cast<const sockaddr_in6*>(entry->ifa_addr)->sin6_addr;
-      if (!IN6_IS_ADDR_LINKLOCAL(&address)) bytes = &address;  // that means something on its link only
+      if (!IN6_IS_ADDR_LINKLOCAL(&address)) bytes = &address;  // such an address means something on its link only
     }
     if (bytes == nullptr) continue;
     inet_ntop(entry->ifa_addr->sa_family, bytes, host.data(), host.size());
@@ -188,7 +188,7 @@ class Exporter::Server {
     if (spare_ >= 0) close(spare_);
   }
 
-  // The port; or why not.
+  // Returns the port, or the reason for the failure.
   Result<uint16_t> Listen(const Address& address) {
     const std::string flag = "--metrics=" + address.ToString();
     try {
@@ -218,7 +218,7 @@ class Exporter::Server {
     io_.run();
   }
 
-  // From another thread. Whoever has asked by now is answered still.
+  // Called from another thread. Clients that have asked by now still get an answer.
   void Stop() {
     asio::post(io_, [this] {
       error_code none;
@@ -267,13 +267,13 @@ class Exporter::Server {
     KeepSpare();
   }
 
-  // An answer takes microseconds, so that the client that has been there longest is a silent one.
+  // An answer takes microseconds, so the client that has been there longest is a silent one.
   void CloseOldest() {
     if (const auto living = connections_.front().lock()) living->Close();
     connections_.pop_front();
   }
 
-  // A descriptor for the next client, where the process has none left. False: there is nothing to be given up.
+  // Frees a descriptor for the next client when the process has none left. False: nothing can be given up.
   bool MakeRoom() {
     std::erase_if(connections_, [](const auto& connection) { return connection.expired(); });
     if (!connections_.empty()) {

@@ -1,6 +1,6 @@
-// Exporter: the HTTP endpoint of a program: /metrics in Prometheus's text format, and /healthz. One thread, which
-// sleeps while nobody asks, and never waits for a client: one that says nothing, or does not take its answer, is hung
-// up on after two seconds, or sooner where others want its place. Whatever is asked is computed then.
+// Exporter: the HTTP endpoint of a program: /metrics in Prometheus's text format, and /healthz. One thread serves it,
+// which sleeps while nobody asks and never waits for a client: it hangs up on one that says nothing, or does not take
+// its answer, after two seconds, or sooner if others want its place. Answers are computed when they are asked for.
 //
 // Thread safety: create and destroy from one thread. The source is asked from the server's thread.
 #ifndef METRICS_EXPORTER_H_
@@ -22,7 +22,7 @@ namespace metrics {
 // What is exported. Both are called from the server's thread.
 class Source : public prometheus::Collectable {
  public:
-  // Why the program is not able to serve, in one line; empty: it is.
+  // Returns in one line why the program is not able to serve; empty: it is able.
   virtual std::string Trouble() const = 0;
 };
 
@@ -36,12 +36,12 @@ struct Address {
 };
 // kInvalidArgument: a message for the user.
 krcore::Result<Address> ParseAddress(const std::string& text);
-// Where others reach who listens there: at the first address of this host's that is not of the loopback, if that is all
-// of them (0.0.0.0, ::) and there is one.
+// Returns where others reach a program that listens there. If `listening` means all addresses (0.0.0.0, ::), that is
+// the first address of this host that is not a loopback one, if there is one.
 Address ReachableAddress(const Address& listening);
 
-// Where the flag --metrics says; nothing: no metrics are wanted. kInvalidArgument: a message for the user. A program
-// that calls it has the flag (flag.cc).
+// Returns the address from the flag --metrics; nothing: no metrics are wanted. kInvalidArgument: a message for the
+// user. A program that calls it has the flag (flag.cc).
 krcore::Result<std::optional<Address>> AddressFromFlag();
 
 class Exporter {
@@ -49,12 +49,12 @@ class Exporter {
   // `source` must outlive it. kExists: the address is in use. kUnavailable: another failure to listen,
   // or the system has no thread or descriptor left; the message names the limit.
   static krcore::Result<std::unique_ptr<Exporter>> Start(const Address& address, const Source& source);
-  // Answers whoever has asked, and ends within two seconds whatever clients do.
+  // Answers the clients that have asked, and ends within two seconds whatever clients do.
   ~Exporter();
   Exporter(const Exporter&) = delete;
   Exporter& operator=(const Exporter&) = delete;
 
-  // Where it listens, with the port that was chosen.
+  // Returns where it listens, with the port that was chosen.
   const Address& address() const { return address_; }
 
  private:

@@ -21,7 +21,7 @@ double Seconds(const timeval& time) {
   return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) * 1e-6;
 }
 
-// Of this process, in bytes; 0 where the system does not tell.
+// Returns the memory of this process, in bytes; 0 if the system does not tell.
 double ResidentBytes() {
   std::ifstream file("/proc/self/statm");
   double total_pages = 0, resident_pages = 0;

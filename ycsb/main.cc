@@ -48,7 +48,7 @@ struct Options {
 
 // ---- the command line
 
-// Given, and without effect in this phase or loop.
+// kInvalidArgument: a flag was given that has no effect in this phase or loop.
 Status CheckUnused(Phase phase, bool open_loop) {
   if (phase == Phase::kLoad) {
     KRCORE_RETURN_IF_ERROR(cli::CheckNotGiven({"warmup"}, "has no effect on a load: all of it is measured"));
@@ -108,8 +108,8 @@ cli::Program ProgramDescription() {
   return program;
 }
 
-// Reads the flags, which cli::ParseFlags has set. kInvalidArgument and what Workload::FromProperties says: messages
-// for the user.
+// Returns the flags, which cli::ParseFlags has set, as options. kInvalidArgument and what Workload::FromProperties
+// says: messages for the user.
 Result<Options> OptionsFromFlags(const cli::CommandLine& line) {
   const Result<Phase> phase = PhaseOf(line);
   if (!phase.ok()) return phase.status();
@@ -163,7 +163,7 @@ Result<Options> OptionsFromFlags(const cli::CommandLine& line) {
 
 // ---- the run
 
-// Opened before the phase, so that a bad path costs no run. `setting`: that names the path.
+// Opens a report before the phase, so that a bad path costs no run. `setting`: the one that names the path.
 Status OpenReport(const char* setting, const std::string& path, std::ofstream* file) {
   if (path.empty() || path == "-") return {};
   file->open(path);
@@ -171,7 +171,7 @@ Status OpenReport(const char* setting, const std::string& path, std::ofstream* f
   return {StatusCode::kInvalidArgument, setting + path + ": cannot write the file; does its folder exist?"};
 }
 
-// What goes to stdout instead is checked when the program ends.
+// A report that goes to stdout instead is checked when the program ends.
 Status CheckReport(const char* setting, const std::string& path, std::ofstream* file) {
   if (!file->is_open() || file->flush()) return {};
   return {StatusCode::kUnavailable, setting + path + ": writing failed; is the disk full?"};

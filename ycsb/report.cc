@@ -19,7 +19,7 @@
 
 namespace ycsb {
 
-extern const char* const kCommit;  // that was built, defined by commit.cmake; "unknown" outside a git work tree
+extern const char* const kCommit;  // the one that was built, defined by commit.cmake; "unknown" outside a git work tree
 
 namespace {
 
@@ -27,7 +27,7 @@ using nlohmann::ordered_json;
 
 constexpr std::array kOperations = {Operation::kRead, Operation::kUpdate, Operation::kInsert,
                                     Operation::kReadModifyWrite};
-// Percent, YCSB's line, JSON's key.
+// A percentile: its number, its YCSB line, its JSON key.
 struct Percentile {
   double percent;
   const char* line;
@@ -48,7 +48,7 @@ std::vector<double> PercentilesNs(const LatencyHistogram& histogram) {
   return histogram.PercentilesNs(percents);
 }
 
-// Microseconds with three decimals: YCSB prints whole ones, which is too coarse here.
+// Microseconds with three decimals: YCSB prints whole ones, which are too coarse here.
 std::string Us(double ns) {
   char text[40];
   std::snprintf(text, sizeof(text), "%.3f", ns / 1000);
@@ -70,7 +70,7 @@ struct DataSize {
 
 DataSize SizeOf(const WorkloadJob& job, const RunResult& result) {
   const Workload& workload = job.options().workload;
-  uint64_t records = workload.insert_count;  // this client's
+  uint64_t records = workload.insert_count;  // of this client
   if (job.options().phase == Phase::kLoad) {
     records = result.measured[Operation::kInsert].returns[0];
   } else {
@@ -151,7 +151,7 @@ ordered_json OperationsJson(const Measurements& measured) {
   return json;
 }
 
-// Whether there is a count, and not just an end in time.
+// Returns whether the phase has a count, and not just an end in time.
 bool HasCount(const WorkloadJob& job) { return job.total_operations() != std::numeric_limits<uint64_t>::max(); }
 
 }  // namespace

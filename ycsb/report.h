@@ -15,9 +15,9 @@
 
 namespace ycsb {
 
-// What a report says beside the measurements.
+// What a report says besides the measurements.
 struct ReportContext {
-  std::map<std::string, std::string> flags = {};       // of the command line, with their values
+  std::map<std::string, std::string> flags = {};       // the flags of the command line, with their values
   std::map<std::string, std::string> properties = {};  // as read
   std::string control_plane = {};                      // of the store's clients
   uint32_t workers = 0;
@@ -29,9 +29,9 @@ struct ReportContext {
 
 std::string_view RunEndName(RunEnd end);  // "finished", "time limit", "interrupted", "too many failures"
 
-// "[OVERALL], RunTime(ms), 10110" and so on.
+// Writes "[OVERALL], RunTime(ms), 10110" and so on.
 void WriteSummary(const WorkloadJob& job, const RunResult& result, const ReportContext& context, std::ostream& out);
-// An object, indented, with a newline at its end.
+// Returns an object, indented, with a newline at its end.
 std::string JsonReport(const WorkloadJob& job, const RunResult& result, const ReportContext& context);
 
 }  // namespace ycsb

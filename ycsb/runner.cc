@@ -16,7 +16,7 @@ using krcore::Deadline;
 constexpr int64_t kNsPerS = 1'000'000'000;
 constexpr int64_t kLookNs = 5'000'000;  // between looks at the interrupt flag
 
-// As YCSB: "2026-11-20 13:24:44:017".
+// Formatted as YCSB does: "2026-11-20 13:24:44:017".
 std::string TimeStamp() {
   timespec now{};
   clock_gettime(CLOCK_REALTIME, &now);

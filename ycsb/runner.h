@@ -1,4 +1,4 @@
-// RunWorkload: a phase from its first worker to its report.
+// RunWorkload: runs a phase from its first worker to its report.
 //
 // Blocks until the phase is over. Thread safety: one run of a job.
 #ifndef YCSB_RUNNER_H_
@@ -29,13 +29,13 @@ enum class RunEnd : uint8_t { kFinished, kTimeLimit, kInterrupted, kTooManyFailu
 
 struct RunResult {
   RunEnd end = RunEnd::kFinished;
-  Status error;  // a worker could not start; what follows is of those that could
+  Status error;  // why a worker could not start; the rest is of those that could
   Measurements measured;
   int64_t measured_ns = 0;
   kvs::ClientStats client_stats;
   std::vector<computenode::WorkerRecord> workers;
 
-  // Everything asked for was done, verified, without a failure.
+  // Returns whether everything asked for was done, verified, without a failure.
   bool good() const {
     return error.ok() && end != RunEnd::kTooManyFailures && measured.failed_operations == 0 && measured.mismatches == 0;
   }

@@ -17,7 +17,7 @@ Status Refuse(const char* field, double value, const char* allowed) {
   return {StatusCode::kInvalidArgument, text};
 }
 
-// Also without NaN: std::max(0, NaN) is 0.
+// Also handles NaN: std::max(0, NaN) is 0.
 double NotNegative(double value) { return std::max(0.0, value); }
 
 ScaleSample Cleaned(ScaleSample sample) {
@@ -28,7 +28,8 @@ ScaleSample Cleaned(ScaleSample sample) {
   return sample;
 }
 
-// Whole workers, at most `max`. What exceeds a whole number by a rounding error only is that number.
+// Returns whole workers, at most `max`. A value that exceeds a whole number only by a rounding error counts as that
+// number.
 uint32_t WholeWorkers(double needed, uint32_t max) {
   const double whole = std::ceil(needed * (1 - 1e-9));
   return whole >= max ? max : static_cast<uint32_t>(NotNegative(whole));
@@ -36,7 +37,7 @@ uint32_t WholeWorkers(double needed, uint32_t max) {
 
 double BacklogNeed(const ScalePolicy& policy, const ScaleSample& sample) {
   const double start_s = static_cast<double>(policy.bootstrap_ns) / 1e9;
-  // Those starting have some of their start behind them: on average half.
+  // Those that are starting have part of their start behind them: on average half.
   const double serving = sample.workers + 0.5 * sample.starting;
   const double later =
       NotNegative(sample.backlog + (sample.arrivals_per_s - serving * policy.capacity_per_s) * start_s);
@@ -44,7 +45,7 @@ double BacklogNeed(const ScalePolicy& policy, const ScaleSample& sample) {
   return (sample.arrivals_per_s + later / drain_s) / policy.capacity_per_s;
 }
 
-// The standard deviation of a Poisson load, in workers.
+// Returns the standard deviation of a Poisson load, in workers.
 double NoiseWorkers(const ScalePolicy& policy, const ScaleSample& sample) {
   if (policy.reaction_ns == 0) return 0;
   const double window_s = static_cast<double>(policy.reaction_ns) / 1e9;
@@ -55,7 +56,7 @@ double NoiseWorkers(const ScalePolicy& policy, const ScaleSample& sample) {
 double ReserveNeed(const ScalePolicy& policy, double load) {
   const double planned = load * (1 + policy.Reserve());
   if (policy.reserve >= 0) return planned;
-  // The load that max_workers can carry is the largest surge; for it their share (1 - s / T) must be there.
+  // The largest surge is the load that max_workers can carry; for it, the share (1 - s / T) of them must be there.
   const double share = NotNegative(1 - static_cast<double>(policy.slo_ns) / static_cast<double>(policy.StartNs()));
   const double largest = policy.max_workers * policy.target_utilisation * share;
   return std::max(load, std::min(planned, largest));
@@ -164,7 +165,7 @@ ScaleDecision Autoscaler::Decide(const ScaleSample& sample) {
   calm_ = calm;
   if (seen.oldest_wait_ns - policy_.slo_ns > policy_.StartNs()) decision.need_late = before + 1.0;
 
-  // The first of equals is the reason.
+  // If several needs are equal, the first is the reason.
   double needed = decision.need_load;
   ScaleReason reason = ScaleReason::kLoad;
   const auto consider = [&](double need, ScaleReason why) {
@@ -191,7 +192,7 @@ ScaleDecision Autoscaler::Decide(const ScaleSample& sample) {
     return decision;
   }
   if (wanted == before) return decision;
-  // Nobody knows what was needed before the first sample; but more than max_workers is too many in any case.
+  // Before the first sample nothing is known of what was needed; but more than max_workers is too many in any case.
   const bool known = seen.now_ns - first_ns_ >= policy_.scale_in_after_ns;
   const uint32_t keep = known ? WholeWorkers(decision.held, max) : max;
   if (keep >= before) {

@@ -1,8 +1,8 @@
 // Autoscaler: how many workers there should be, from what was measured and what the operator wants.
 //
 // Pure policy: no clock, no thread, no I/O, no randomness. The same policy and the same samples give the same
-// decisions, so a recorded run can be decided again (a dry run is a caller that logs decisions and does nothing). The
-// mechanism, whatever starts and retires workers, is the caller's.
+// decisions, so a recorded run can be decided again. (A dry run is a caller that logs decisions and does nothing.) The
+// caller provides the mechanism that starts and retires workers.
 //
 // The rule. With A arrivals a second, C the capacity of a worker, u the target utilisation, s the SLO, and
 // T = reaction_ns + bootstrap_ns the time from a change of the load to the first request that a new worker takes:
@@ -13,23 +13,23 @@
 //                n >= F (A / C) (1 - s / T). So Reserve() = max(0, F u (1 - s / T) - 1): none if T <= s, that is where
 //                workers start within the SLO, and nearly F u - 1 where they take much longer. The surge that is
 //                planned for never exceeds what max_workers can carry.
-//   backlog      A / C + B' / (C x DrainNs()): B' is what will wait when a worker that is wanted now has started, that
-//                is the backlog, plus what arrives meanwhile, less what the serving and the starting workers take. A
-//                backlog that the headroom of u drains in time asks for nothing.
-//   utilisation  workers x utilisation / u, if nobody waited in this and the last sample and none is starting: notices
-//                workers that are slower than declared
+//   backlog      A / C + B' / (C x DrainNs()): B' is what will wait when a worker that is wanted now has started: the
+//                backlog, plus what arrives meanwhile, less what the serving and the starting workers take. A backlog
+//                that the headroom of u drains in time asks for nothing.
+//   utilisation  workers x utilisation / u, if nobody waited in this and the last sample and none is starting: this
+//                notices workers that are slower than declared
 //   late         one more than there are, if somebody has waited longer than s + T, which none of the above explains
 //
-// The largest of these is needed; if that is more than serving and starting workers together, workers are added at
-// once. What a moment needed is held, with the margin, for scale_in_after_ns:
+// The largest of these is what is needed. If that is more than the serving and starting workers together, workers are
+// added at once. What a moment needed is held, with the margin, for scale_in_after_ns:
 //
-//   held         most of (1 + scale_in_margin) x needed + sqrt(A W) / (W C u) over the last scale_in_after_ns
+//   held         the maximum of (1 + scale_in_margin) x needed + sqrt(A W) / (W C u) over the last scale_in_after_ns
 //
-// where W = reaction_ns is the window in which arrivals are counted: A W requests come in it, give or take sqrt(A W)
-// (so a window should see some hundred of them, or its peaks ask for workers that the mean does not need). Workers
-// beyond that are retired, at most scale_in_step at a time. Between needed and held nothing changes: the peaks of a
-// constant load's noise differ less from one while to the next than held exceeds them, so it ends with the workers that
-// they need.
+// where W = reaction_ns is the window in which arrivals are counted. A window sees A W requests, give or take
+// sqrt(A W). (So a window should see some hundred of them; otherwise its peaks ask for workers that the mean does not
+// need.) Workers beyond that are retired, at most scale_in_step at a time. Between needed and held nothing changes: the
+// noise of a constant load has peaks that differ less from one period to the next than held exceeds them, so the number
+// settles at the workers that they need.
 //
 // Thread safety: an Autoscaler belongs to one thread; the structs are values.
 #ifndef COMPUTENODE_ELASTIC_AUTOSCALER_H_
@@ -46,11 +46,11 @@ namespace computenode {
 
 // What was measured. Negative numbers and NaN count as 0.
 struct ScaleSample {
-  int64_t now_ns = 0;          // of a monotonic clock; one before the last sample's counts as that
+  int64_t now_ns = 0;          // of a monotonic clock; a time before the last sample's counts as the last sample's
   uint32_t workers = 0;        // serving
-  uint32_t starting = 0;       // wanted, not serving yet
+  uint32_t starting = 0;       // wanted, but not serving yet
   double arrivals_per_s = 0;   // over the controller's last window
-  double backlog = 0;          // requests due and not taken
+  double backlog = 0;          // requests that are due and not taken
   int64_t oldest_wait_ns = 0;  // of these; 0: nobody waits
   double utilisation = 0;      // busy share of the serving workers in the window, 0 to 1
 };
@@ -65,7 +65,7 @@ struct ScalePolicy {
   uint32_t max_workers = 1;
   uint32_t max_step = UINT32_MAX;  // workers added at a time
   uint32_t scale_in_step = 1;      // workers retired at a time, at most max_step
-  int64_t bootstrap_ns = 0;        // from "wanted" to its first request: what a worker is known to take
+  int64_t bootstrap_ns = 0;        // known time from "wanted" to a worker's first request
   int64_t reaction_ns = 0;         // from a change of the load to the decision: the controller's interval
   double surge_factor = 1;         // by how much the load may rise at once; 1: no surge is planned for
   double reserve = kDerived;       // share of additional workers; kDerived: from the five above
@@ -76,21 +76,22 @@ struct ScalePolicy {
   krcore::Status Validate() const;
   // T above, in ns.
   int64_t StartNs() const { return reaction_ns + bootstrap_ns; }
-  // In what time a backlog should be gone: slo_ns, or bootstrap_ns where workers take longer than that.
+  // Returns the time within which a backlog should be gone: slo_ns, or bootstrap_ns where workers take longer than
+  // that.
   int64_t DrainNs() const;
-  // The share of additional workers: `reserve`, or what follows from the surge.
+  // Returns the share of additional workers: `reserve`, or what follows from the surge.
   double Reserve() const;
 };
 
 enum class ScaleReason : uint8_t {
-  kEnough,  // what is there is what should be
-  kLoad,    // added for: see the rule above
+  kEnough,  // the present number is right
+  kLoad,    // added for this; see the rule above
   kReserve,
   kBacklog,
   kUtilisation,
   kLate,
   kMinimum,  // fewer than min_workers
-  kHeld,     // fewer would do now; not yet for scale_in_after_ns
+  kHeld,     // fewer would do now, but not yet for scale_in_after_ns
   kScaleIn,  // retired: fewer would have done for scale_in_after_ns
   kMaximum,  // retired: more than max_workers
 };
@@ -103,7 +104,7 @@ struct ScaleDecision {
   bool limited_by_step = false;     // max_step or scale_in_step allowed no more
   bool limited_by_maximum = false;  // more than max_workers were needed
 
-  // What it was based on. Needs are in workers, not rounded and not limited.
+  // What the decision was based on. Needs are in workers, neither rounded nor limited.
   ScaleSample sample;
   ScalePolicy policy;
   uint32_t before = 0;  // sample.workers + sample.starting
@@ -112,10 +113,10 @@ struct ScaleDecision {
   double need_backlog = 0;
   double need_utilisation = 0;  // 0: not asked
   double need_late = 0;         // 0: nobody is late
-  double held = 0;              // above
+  double held = 0;              // see above
 
   bool changes() const { return workers != before; }
-  // One line, without its end, with the sample, all needs and what counts of the policy:
+  // Returns one line, without its end, with the sample, all needs and the relevant part of the policy:
   // "workers 24 -> 240 (load): serving 24, starting 0, arrivals 168000.0/s, ..."
   std::string ToString() const;
 };
@@ -125,8 +126,9 @@ class Autoscaler {
   // Precondition: policy.Validate() is ok.
   explicit Autoscaler(const ScalePolicy& policy);
 
-  // What should be there now. To be called at regular intervals, also while nothing happens. The result is within
-  // [min_workers, max_workers], but on the way there, if what is there isn't: no decision changes more than a step.
+  // Returns how many workers there should be now. Call it at regular intervals, also while nothing happens. The result
+  // is within [min_workers, max_workers], or on the way there if the present number is not: no decision changes more
+  // than a step.
   ScaleDecision Decide(const ScaleSample& sample);
 
   const ScalePolicy& policy() const { return policy_; }
@@ -136,14 +138,14 @@ class Autoscaler {
     int64_t at_ns;
     double workers;
   };
-  // Adds what is to be held from now on, and returns the most of the last scale_in_after_ns.
+  // Adds what is to be held from now on, and returns the maximum over the last scale_in_after_ns.
   double Hold(int64_t now_ns, double workers);
 
   ScalePolicy policy_;
-  // Of the last scale_in_after_ns, falling: each is the most since the one before it.
+  // The last scale_in_after_ns, falling: each entry is the maximum since the one before it.
   std::deque<Held> held_;
   bool started_ = false;
-  int64_t first_ns_ = 0;  // of the first sample; before it nothing is known of what was needed
+  int64_t first_ns_ = 0;  // of the first sample; what was needed before it is unknown
   int64_t last_ns_ = 0;
   bool calm_ = false;  // nobody waited in the last sample
 };

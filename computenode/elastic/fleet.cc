@@ -50,10 +50,10 @@ void ElasticWorkers::Look() {
   const int64_t now_ns = clock_->NowNs();
   if (standby_.size() >= standby_wanted_ || now_ns < refill_not_before_ns_) return;
   refill_not_before_ns_ = now_ns + kRefillEveryNs;
-  (void)Start(&standby_);  // who wants workers is told if that fails
+  (void)Start(&standby_);  // if that fails, whoever wants workers is told
 }
 
-// Under the lock. Numbers are given to threads as they are started, and these are taken in that order.
+// Called with the lock held. Threads get numbers as they are started, and are taken in that order.
 Status ElasticWorkers::Start(std::list<Worker>* workers) {
   Worker& worker = workers->emplace_back(next_worker_, lanes_per_worker_, clock_);
   worker.record.worker = next_worker_;
@@ -67,7 +67,7 @@ Status ElasticWorkers::Start(std::list<Worker>* workers) {
   return {};
 }
 
-// A thread that waits sees what was written before it was called.
+// A waiting thread sees what was written before it was called.
 void ElasticWorkers::Call(Worker& worker, uint32_t call) {
   worker.call.store(call, std::memory_order_release);
   worker.call.notify_one();
@@ -85,7 +85,7 @@ ElasticWorkers::~ElasticWorkers() {
 Status ElasticWorkers::AddWorkers(uint32_t count) {
   const int64_t wanted_ns = clock_->NowNs();
   const Status started = StartWorkers(count, wanted_ns);
-  // Some of them may stand behind this thread on its own core, and would wait there until it sleeps.
+  // Some of them may be queued behind this thread on its own core, and would wait there until it sleeps.
   sched_yield();
   return started;
 }
@@ -145,7 +145,7 @@ bool ElasticWorkers::WaitForClients(krcore::Deadline deadline) {
   return WaitUntil(deadline, [](const WorkerRecord& record) { return record.client_ns != 0 || record.ended_ns != 0; });
 }
 
-// A thread that has set ended_ns takes no lock any more, so that joining it under the lock cannot deadlock.
+// A thread that has set ended_ns takes no more locks, so joining it under the lock cannot deadlock.
 void ElasticWorkers::JoinEnded(std::unique_lock<std::mutex>&) {
   for (Worker& worker : workers_) {
     if (worker.record.ended_ns == 0 || worker.joined) continue;
@@ -160,7 +160,7 @@ void ElasticWorkers::Run(Worker* worker) {
     worker->record.*part = at_ns;
     if (part == &WorkerTimes::client_ns) changed_.notify_all();
   };
-  if (worker->call.load(std::memory_order_acquire) == 0) {  // else it is wanted at once, and tells itself what is wrong
+  if (worker->call.load(std::memory_order_acquire) == 0) {  // else it is wanted at once, and reports errors itself
     GetReady(store_, lanes_per_worker_, rehearse_, worker->call);
     worker->call.wait(0, std::memory_order_acquire);
   }
@@ -173,7 +173,7 @@ void ElasticWorkers::Run(Worker* worker) {
   worker->record.status = status;
   worker->record.client_times = worker->trace.times;
   worker->record.ended_ns = clock_->NowNs();
-  // Under the lock: after it, the object may be gone.
+  // Notify under the lock: after it is released, the object may be gone.
   changed_.notify_all();
 }
 

@@ -1,7 +1,7 @@
-// Fleet: the workers of a compute service, which are added and retired while they serve. ElasticWorkers has them as
-// threads of this process; WorkerProcesses (worker_processes.h) as processes.
+// Fleet: the workers of a compute service, which are added and retired while they serve. In ElasticWorkers they are
+// threads of this process, in WorkerProcesses (worker_processes.h) they are processes.
 //
-// What a new worker costs is measured per worker, in parts (WorkerTimes).
+// The cost of a new worker is measured per worker, in parts (WorkerTimes).
 #ifndef COMPUTENODE_ELASTIC_FLEET_H_
 #define COMPUTENODE_ELASTIC_FLEET_H_
 
@@ -20,37 +20,38 @@
 
 namespace computenode {
 
-inline constexpr uint32_t kMaxWorkers = 1024;  // that somebody may ask for
+inline constexpr uint32_t kMaxWorkers = 1024;  // the most that can be asked for
 
 class Fleet {
  public:
-  // When places in readiness are filled again: so long after workers were wanted, and one so often.
+  // When standby workers are replaced: not sooner than this after workers were wanted, and then one per interval.
   static constexpr int64_t kRefillAfterNs = 20'000'000, kRefillEveryNs = 10'000'000;
 
   virtual ~Fleet() = default;
 
   // Starts `count` more; returns without waiting for them to serve. kUnavailable: the system has no more threads or
-  // processes; those started stay. A worker whose client cannot be made ends at once: see Records() and FirstError().
+  // processes; those already started stay. A worker that cannot make its client ends at once: see Records() and
+  // FirstError().
   virtual Status AddWorkers(uint32_t count) = 0;
-  // Asks the `count` youngest (all, if fewer) to end, and returns at once. Returns how many were asked.
+  // Asks the `count` youngest (all, if there are fewer) to end, and returns at once. Returns how many were asked.
   virtual uint32_t RetireWorkers(uint32_t count) = 0;
-  // Waits until every worker has ended, by itself, retired, or dead. False: `deadline` passed before.
+  // Waits until every worker has ended, by itself, retired, or dead. False: `deadline` passed first.
   virtual bool WaitForAll(krcore::Deadline deadline = krcore::Deadline::Never()) = 0;
   virtual uint32_t active() const = 0;   // neither asked to end nor ended
   virtual uint32_t running() const = 0;  // not ended
-  virtual uint32_t standby() const = 0;  // in readiness, or on the way there
-  // Learns who has ended since, and lets others take the places in readiness of those that were wanted, once these have
-  // had time to start, and one at a time, so that it takes little from those that serve. Does not wait; to be called
-  // every few milliseconds.
+  virtual uint32_t standby() const = 0;  // kept ready, or on the way there
+  // Notices which workers have ended, and replaces standby workers that were taken. It does so once those have had time
+  // to start, and one at a time, so that it takes little from workers that serve. Does not wait; call it every few
+  // milliseconds.
   virtual void Look() = 0;
-  // Of all workers that ever were, oldest first.
+  // Returns the records of all workers that ever existed, oldest first.
   virtual std::vector<WorkerRecord> Records() const = 0;
 
   // Adds or retires until `count` are active.
   Status SetWorkers(uint32_t count);
-  // Of the first worker that could not start, or died. Ok: none.
+  // Returns the error of the first worker that could not start, or died. Ok: none.
   Status FirstError() const;
-  // Sum over all workers that ever were, so far.
+  // Returns the sum over all workers that ever existed, so far.
   kvs::ClientStats TotalClientStats() const;
 };
 
@@ -63,10 +64,10 @@ class Fleet {
 // Thread safety: may be used from any thread.
 struct ElasticWorkersOptions {
   uint32_t lanes_per_worker = 16;
-  // So many are kept in readiness, made by Look: threads that sleep, each with a client's queues and memory made in
-  // advance.
+  // So many standby workers are kept ready, made by Look: threads that sleep, each with a client's queues and memory
+  // made in advance.
   uint32_t standby = 0;
-  bool rehearse = false;           // each of them, see GetReady
+  bool rehearse = false;           // each standby worker does so, see GetReady
   krcore::Clock* clock = nullptr;  // null: the host's
 };
 
@@ -82,7 +83,7 @@ class ElasticWorkers final : public Fleet {
   Status AddWorkers(uint32_t count) override;
   uint32_t RetireWorkers(uint32_t count) override;
   bool WaitForAll(krcore::Deadline deadline = krcore::Deadline::Never()) override;
-  // Waits until every worker was able, or not, to make its client. False: `deadline` passed before.
+  // Waits until every worker has made its client, or failed to. False: `deadline` passed first.
   bool WaitForClients(krcore::Deadline deadline);
 
   uint32_t active() const override;
@@ -96,7 +97,7 @@ class ElasticWorkers final : public Fleet {
     Worker(uint32_t worker, uint32_t lanes, krcore::Clock* clock) : context(worker, lanes, clock, retiring) {}
     std::atomic<bool> retiring{false};
     WorkerContext context;
-    std::atomic<uint32_t> call{0};  // 0 while it is in readiness
+    std::atomic<uint32_t> call{0};  // 0 while it is a standby worker
     WorkerRecord record;            // under mutex_
     ClientTrace trace;
     bool joined = false;
@@ -118,7 +119,7 @@ class ElasticWorkers final : public Fleet {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::list<Worker> workers_;  // stable addresses; ended ones stay for their records
-  std::list<Worker> standby_;  // in readiness, the oldest first
+  std::list<Worker> standby_;  // standby workers, the oldest first
   int64_t refill_not_before_ns_ = 0;
   uint32_t next_worker_ = 0;
 };

@@ -68,7 +68,7 @@ bool RequestQueue::Claim(uint32_t worker, Request* request) {
     uint64_t open = Word(State::kOpen, 0);
     const bool claimed =
         entries_[head].word.compare_exchange_strong(open, Word(State::kClaimed, worker), std::memory_order_acq_rel);
-    // Whoever finds it claimed moves the head on: its claimer may be dead.
+    // Any worker that finds the request claimed moves the head on, because its claimer may be dead.
     uint64_t expected = head;
     header_->head.compare_exchange_strong(expected, head + 1, std::memory_order_relaxed);
     if (claimed) {
@@ -82,7 +82,8 @@ bool RequestQueue::Claim(uint32_t worker, Request* request) {
 
 bool RequestQueue::ClaimReopened(uint32_t worker, Request* request) {
   uint64_t reopened = header_->reopened.load(std::memory_order_acquire);
-  // One beyond the head: who found it claimed may be about to move the head past it, though it is open again.
+  // Look one beyond the head: a worker that found it claimed may be about to move the head past it, though it is open
+  // again.
   const uint64_t end = std::min(header_->head.load(std::memory_order_relaxed) + 1, count_);
   for (uint64_t i = reopened & kIndexMask; i < end; ++i) {
     uint64_t open = Word(State::kOpen, 0);
@@ -92,12 +93,12 @@ bool RequestQueue::ClaimReopened(uint32_t worker, Request* request) {
     *request = {i, start_ns() + due_[i]};
     return true;
   }
-  // None, unless one was opened meanwhile: then the word has changed.
+  // None is open, unless one was reopened meanwhile: then the word has changed.
   header_->reopened.compare_exchange_strong(reopened, NextChange(reopened, kNothingOpen), std::memory_order_acq_rel);
   return false;
 }
 
-// After requests from `index` on were opened.
+// To be called after requests from `index` on were opened.
 void RequestQueue::LookAgainFrom(uint64_t index) {
   uint64_t reopened = header_->reopened.load(std::memory_order_relaxed);
   while (!header_->reopened.compare_exchange_weak(
@@ -124,7 +125,7 @@ bool RequestQueue::Reply(uint32_t worker, uint64_t index, int64_t now_ns, bool f
 
 uint64_t RequestQueue::TakeBack(uint32_t worker) {
   uint64_t taken = 0;
-  // One beyond the head: it may have died between its claim and the head's move.
+  // Look one beyond the head: the worker may have died between its claim and the head's move.
   const uint64_t end = std::min(header_->head.load(std::memory_order_acquire) + 1, count_);
   for (uint64_t i = replied_; i < end; ++i) {
     uint64_t claimed = Word(State::kClaimed, worker);
@@ -132,7 +133,7 @@ uint64_t RequestQueue::TakeBack(uint32_t worker) {
     taken +=
         entries_[i].word.compare_exchange_strong(claimed, Word(State::kOpen, 0), std::memory_order_acq_rel) ? 1 : 0;
   }
-  // Also for what it returned last, if it died before it said so.
+  // This also covers what the worker returned last, if it died before it said so.
   LookAgainFrom(replied_);
   return taken;
 }

@@ -11,9 +11,9 @@ namespace computenode {
 
 class SharedMemory {
  public:
-  // Zeroes, without a name. kOutOfMemory.
+  // Returns zeroed memory without a name. kOutOfMemory.
   static krcore::Result<SharedMemory> Create(const char* what, uint64_t bytes);
-  // What `fd` names; `fd` stays the caller's. kInvalidArgument: it is no such memory.
+  // Attaches to the memory that `fd` names; `fd` stays the caller's. kInvalidArgument: it is no such memory.
   static krcore::Result<SharedMemory> Attach(const char* what, int fd);
   SharedMemory(SharedMemory&& other) noexcept;
   SharedMemory& operator=(SharedMemory&&) = delete;
@@ -25,7 +25,7 @@ class SharedMemory {
 
  private:
   SharedMemory(int fd, std::byte* data, uint64_t bytes) : fd_(fd), data_(data), bytes_(bytes) {}
-  // Takes `fd` over.
+  // Takes over ownership of `fd`.
   static krcore::Result<SharedMemory> Map(const char* what, int fd, uint64_t bytes);
 
   int fd_;

@@ -16,13 +16,13 @@ namespace {
 
 using krcore::StatusCode;
 
-// A worker that waits for the store sleeps so long in Clock::Relax; not when a lane is due sooner.
+// A worker that waits for the store sleeps this long in Clock::Relax, but not if a lane is due sooner.
 constexpr int64_t kSleepGrainNs = 200'000;
 constexpr uint32_t kSpinningRelax = 100;  // Clock::Relax spins below 200
-// So late an idle worker sees at most that it is to retire, or that somebody asks what it has measured.
+// The longest delay before an idle worker sees that it is to retire, or that somebody asks what it has measured.
 constexpr int64_t kLongestSleepNs = 5'000'000;
-// Rounds between two times that a worker shares its progress: half a second where it is idle; where it is busy,
-// copying some forty words costs nothing that could be seen. What takes a system call or longer is left to every 16th.
+// Rounds between two times that a worker shares its progress: half a second if it is idle. If it is busy, the cost of
+// copying some forty words is not visible. Only every 16th time shares what takes a system call or longer.
 constexpr uint64_t kShareRounds = 256;
 constexpr uint64_t kCostlyRounds = 16 * kShareRounds;
 
@@ -32,20 +32,20 @@ uint64_t ThreadCpuNs() {
   return static_cast<uint64_t>(time.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(time.tv_nsec);
 }
 
-// What a worker's client takes, of which 1 MiB is its address cache, and what it allocates beyond that until its first
-// replies: touched in advance.
+// Memory to touch in advance: what a worker's client takes, of which 1 MiB is its address cache, and what it allocates
+// beyond that until its first replies.
 constexpr size_t kClientBytes = size_t{2} << 20;
 constexpr size_t kBeginBytes = size_t{256} << 10;
-// Enough for some of them to be of tables on every memory node.
+// Enough keys for some of them to be in tables on every memory node.
 constexpr uint32_t kRehearsedKeys = 32;
 
 bool IsCalled(const std::atomic<uint32_t>& call) { return call.load(std::memory_order_relaxed) != 0; }  // a hint
 
-// From now on so much of what this thread's part of the heap has to give has pages: each costs microseconds when it is
-// touched first.
+// Gives pages to the next `bytes` that this thread's part of the heap hands out; otherwise the first touch of each page
+// costs microseconds.
 void TouchHeap(size_t bytes, const std::atomic<uint32_t>& call) {
-  // What is freed stays there, for others too; and what is large comes from there. The heap is the whole program's: it
-  // keeps so much for each of its parts, of which there are eight a core.
+  // Makes the heap keep what is freed there, for other threads too, and serve large requests from there as well. The
+  // heap is the whole program's: it keeps this much for each of its parts, of which there are eight a core.
   static const bool kept =
       mallopt(M_MMAP_THRESHOLD, int{4 * kClientBytes}) != 0 && mallopt(M_TRIM_THRESHOLD, int{4 * kClientBytes}) != 0;
   if (!kept) return;
@@ -65,7 +65,7 @@ void SleepUntil(krcore::Clock& clock, int64_t at_ns) {
   clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &at, nullptr);
 }
 
-// All of its members are counts.
+// All members of Stats are counts.
 template <typename Stats>
 void AddCounts(const Stats& more, Stats* sum) {
   using Counts = std::array<uint64_t, sizeof(Stats) / sizeof(uint64_t)>;
@@ -81,7 +81,7 @@ void AddCounts(const Stats& more, Stats* sum) {
 void ClientTrace::Share(const WorkerProgress& now) {
   static_assert(std::is_trivially_copyable_v<WorkerProgress> && sizeof(words_) == sizeof(now));
   const auto words = std::bit_cast<std::array<uint64_t, kWords>>(now);
-  // Counts on their own: they order nothing.
+  // Each count stands alone: they order nothing.
   for (size_t i = 0; i < kWords; ++i) words_[i].store(words[i], std::memory_order_relaxed);
 }
 
@@ -111,11 +111,11 @@ void GetReady(kvs::Store& store, uint32_t lanes, bool rehearse, const std::atomi
   TouchHeap(kClientBytes, call);
   if (rehearse && !IsCalled(call)) {
     kvs::ClientOptions options = WorkerClient(lanes);
-    options.address_cache_entries = 0;  // other ones than are prepared, which are for workers
+    options.address_cache_entries = 0;  // other caches than the prepared ones, which are for workers
     const auto client = store.NewClient(options);
     std::string unused;
     for (uint32_t key = 0; client.ok() && key < kRehearsedKeys && !IsCalled(call); ++key) {
-      // That most likely there is none is as good.
+      // Most likely the key does not exist, which is just as good.
       const Status got = (*client)->Get(std::to_string(key), &unused);
       if (got == StatusCode::kUnavailable || got == StatusCode::kTimeout) break;
     }
@@ -127,7 +127,7 @@ void GetReady(kvs::Store& store, uint32_t lanes, bool rehearse, const std::atomi
 
 Status Serve(WorkerContext& context, kvs::Store& store, Job& job, const NoteTime& note, ClientTrace* trace) {
   krcore::Clock& clock = context.clock();
-  // This thread's sleeps end when they should, not up to 50 us later for the sake of others' wake-ups.
+  // Makes this thread's sleeps end on time, not up to 50 us later to merge wake-ups.
   prctl(PR_SET_TIMERSLACK, 1UL);
   krcore::Result<std::unique_ptr<kvs::Client>> made = store.NewClient(WorkerClient(context.lanes_));
   if (!made.ok()) return made.status();
@@ -173,7 +173,8 @@ Status Serve(WorkerContext& context, kvs::Store& store, Job& job, const NoteTime
         continue;
       }
       const int64_t now_ns = clock.NowNs();
-      // Not after the first round: what the Poll let end has lanes that OnRound has not seen yet.
+      // Do not sleep after the first idle round: that Poll may have ended operations of lanes that OnRound has not seen
+      // yet.
       const int64_t wake_ns =
           idle_rounds == 0 ? now_ns : std::min({due_ns, client.IdleUntil(), now_ns + kLongestSleepNs});
       if (wake_ns > now_ns) {

@@ -27,11 +27,11 @@ using krcore::Status;
 // When the parts of a worker's life ended, in Clock nanoseconds. 0: not yet.
 struct WorkerTimes {
   int64_t wanted_ns = 0;       // it was asked for
-  int64_t thread_ns = 0;       // its thread runs; of a process, main's
-  int64_t store_ns = 0;        // the store is open: device, fabric, home. Of a thread: was already
+  int64_t thread_ns = 0;       // its thread runs; of a process: main runs
+  int64_t store_ns = 0;        // the store is open: device, fabric, home. Of a thread: it was open already
   int64_t client_ns = 0;       // its client is made: connected to every memory node
   int64_t lanes_ns = 0;        // every lane has posted its first operation
-  int64_t first_begin_ns = 0;  // the first operation began: there may have been none to do
+  int64_t first_begin_ns = 0;  // the first operation began: there may have been nothing to do before
   int64_t first_reply_ns = 0;  // ... and has ended
   int64_t retired_ns = 0;      // it was asked to end
   int64_t ended_ns = 0;        // it has drained, and its client is closed; or it is dead
@@ -49,11 +49,11 @@ struct WorkerRecord : WorkerTimes {
   bool died = false;              // it did not end by itself
   Status status;                  // why it could not start or how it died, or Ok
   LoadCounts counts;              // of a process: so far
-  // So far, as the worker told it last, which it does every some hundred rounds and at its end.
+  // So far, as the worker shared it last. It does so every few hundred rounds and at its end.
   kvs::ClientStats client_stats;
   uint64_t cpu_ns = 0;                  // CPU time of its thread
   uint64_t connection_bytes = 0;        // memory for connections; 0 once its client is closed
-  krcore::SoftwareDcStats software_dc;  // of its store's node: of threads the same for all; all 0 where there is none
+  krcore::SoftwareDcStats software_dc;  // of its store's node; the same for all threads; all 0 where there is none
 };
 
 class Job;
@@ -61,7 +61,7 @@ struct ClientTrace;
 
 class WorkerContext {
  public:
-  // `clock`: null is the host's. `retiring` is set once, by any thread or process.
+  // `clock`: null means the host's. `retiring` is set once, by any thread or process.
   WorkerContext(uint32_t worker, uint32_t lanes, krcore::Clock* clock, const std::atomic<bool>& retiring)
       : clock_(clock != nullptr ? clock : krcore::RealClock()), worker_(worker), lanes_(lanes), retiring_(retiring) {}
 
@@ -69,20 +69,20 @@ class WorkerContext {
   krcore::Clock& clock() const { return *clock_; }
   uint32_t worker() const { return worker_; }
   uint32_t lanes() const { return lanes_; }
-  // The lanes should end after their current operation.
+  // Returns whether the lanes should end after their current operation.
   bool retiring() const { return retiring_.load(std::memory_order_relaxed); }  // a hint, orders nothing
-  // To be called before the first operation, if it had to be waited for.
+  // Call it before the first operation, if that had to be waited for.
   void NoteBegin() {
     if (first_begin_ns_ == 0) [[unlikely]]
-      first_begin_ns_ = round_ <= 1 ? ready_ns_ : clock_->NowNs();  // it had not, if it is there in the first round
+      first_begin_ns_ = round_ <= 1 ? ready_ns_ : clock_->NowNs();  // one in round 1 was not waited for
   }
-  // To be called after an operation has ended; cheap from the second time on.
+  // Call it after an operation has ended; cheap from the second time on.
   void NoteReply() {
     if (first_reply_ns_ == 0) [[unlikely]]
       first_reply_ns_ = clock_->NowNs();
   }
-  // Counts polls. A lane whose operation ended without a poll in between should co_await Yield(), or it starves the
-  // others.
+  // Counts polls. A lane whose operation ended without a poll in between should co_await Yield(); otherwise it starves
+  // the other lanes.
   uint64_t round() const { return round_; }
   struct YieldAwaiter {
     WorkerContext& context;
@@ -90,7 +90,7 @@ class WorkerContext {
     void await_suspend(std::coroutine_handle<> lane) { context.yielded_.push_back(lane); }
     void await_resume() const noexcept {}
   };
-  // Goes on in the next round.
+  // The lane goes on in the next round.
   YieldAwaiter Yield() { return {*this}; }
 
  private:
@@ -116,10 +116,10 @@ class WorkerJob {
   virtual ~WorkerJob() = default;
   // Runs until it is out of work or context.retiring(). `lane`: 0 .. context.lanes() - 1.
   virtual kvs::Task<void> Lane(WorkerContext& context, uint32_t lane) = 0;
-  // Called before every poll. May resume lanes that wait for something else than the store, by RunQueue; must do so
-  // when context.retiring(). Returns when at the latest it wants to be called again (a time of the clock): where no
-  // lane waits for the store the worker sleeps until then, some milliseconds at most. Such a sleep may end late by some
-  // tens of microseconds. From a time that has passed on it is called all the time.
+  // Called before every poll. May resume, by RunQueue, lanes that wait for something other than the store; must do so
+  // when context.retiring(). Returns the time of the clock at which it wants to be called again at the latest. While no
+  // lane waits for the store, the worker sleeps until then, but some milliseconds at most. Such a sleep may end some
+  // tens of microseconds late. If that time has passed, it is called again in every round.
   virtual int64_t OnRound(WorkerContext& context) = 0;
 };
 
@@ -130,7 +130,7 @@ class Job {
   virtual std::unique_ptr<WorkerJob> StartWorker(WorkerContext& context) = 0;
 };
 
-// What a job counts while it runs, for others to read; order nothing.
+// What a job counts while it runs, for others to read; the counts order nothing.
 struct LiveCounts {
   std::atomic<uint64_t> operations{0}, failed{0}, verified{0}, mismatches{0};
   LoadCounts Load() const {
@@ -139,13 +139,14 @@ struct LiveCounts {
   }
 };
 
-// Of a worker with so many lanes. More in flight than lanes is never asked for; the client need not queue.
+// Returns the options for a worker with this many lanes. It never has more operations in flight than lanes, so the
+// client need not queue.
 inline kvs::ClientOptions WorkerClient(uint32_t lanes) { return {.max_in_flight = lanes}; }
 
 // A part of a worker's life has ended.
 using NoteTime = std::function<void(int64_t WorkerTimes::*part, int64_t at_ns)>;
 
-// What a worker has done so far, all of it counts.
+// What a worker has done so far, all of it as counts.
 struct WorkerProgress {
   kvs::ClientStats stats;
   uint64_t cpu_ns = 0;  // CPU time of its thread
@@ -157,9 +158,9 @@ struct WorkerProgress {
 struct ClientTrace {
   kvs::ClientTimes times;
 
-  // The worker's, now and then: no count that Load returns ever goes down, and each is one that was shared.
+  // For the worker, now and then: no count that Load returns ever goes down, and each is one that was shared.
   void Share(const WorkerProgress& now);
-  // Any thread's, or process's.
+  // For any thread or process.
   WorkerProgress Load() const;
 
  private:
@@ -167,21 +168,21 @@ struct ClientTrace {
   std::array<std::atomic<uint64_t>, kWords> words_{};
 };
 
-// What a record says of the worker's progress.
+// Copies a worker's progress into its record.
 void SetProgress(const WorkerProgress& progress, WorkerRecord* record);
 
 // Adds the counts of `more` to `sum`.
 void AddStats(const kvs::ClientStats& more, kvs::ClientStats* sum);
-// Of workers that are processes, so that each has a node of its own; nothing if none has DC in software.
+// Returns the sum over workers that are processes, each with a node of its own; nothing if none has DC in software.
 std::optional<krcore::SoftwareDcStats> TotalSoftwareDc(const std::vector<WorkerRecord>& records);
 
-// What a worker does in advance, on its own thread, until `call` is not 0: some MiB of memory are touched that it will
-// allocate, and a client is prepared in `store` (kvs::Store::PrepareClient). `rehearse`: before that another client
+// What a worker does in advance, on its own thread, until `call` is not 0. It touches some MiB of memory that it will
+// allocate, and prepares a client in `store` (kvs::Store::PrepareClient). `rehearse`: before that, another client
 // connects, registers, reads some keys and ends, so that code, metadata and memory nodes' memory have been used. Takes
-// some milliseconds, longer where memory nodes do not answer. What fails is left to Serve, which notices it.
+// some milliseconds, longer if memory nodes do not answer. It ignores failures; Serve notices them.
 void GetReady(kvs::Store& store, uint32_t lanes, bool rehearse, const std::atomic<uint32_t>& call);
 
-// Makes a client, runs the job's lanes on it until they have ended, closes it. Notes client_ns, lanes_ns,
+// Makes a client, runs the job's lanes on it until they have ended, and closes it. Notes client_ns, lanes_ns,
 // first_begin_ns and first_reply_ns. Fails if the client cannot be made.
 Status Serve(WorkerContext& context, kvs::Store& store, Job& job, const NoteTime& note, ClientTrace* trace);
 

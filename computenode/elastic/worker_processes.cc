@@ -32,7 +32,7 @@ using krcore::StatusCode;
 
 constexpr char kBoardName[] = "surgekv-workers";
 constexpr uint32_t kWanted = 1, kDismissed = 2;  // WorkerSlot::calls
-// Where one in readiness has failed, the next one is spawned so much later.
+// If a standby worker has failed, the next one is spawned this much later.
 constexpr int64_t kStandbyRetryNs = 100'000'000;
 constexpr int64_t kDismissalNs = 5'000'000'000;
 
@@ -48,33 +48,33 @@ std::string HowItEnded(int wait_status) {
   return "ended with status " + std::to_string(WEXITSTATUS(wait_status));
 }
 
-// ---- the process that workers are forked from, the template; it and WorkerProcesses send each other datagrams of one
-// struct
+// ---- the template: the process that workers are forked from. It and WorkerProcesses send each other datagrams of one
+// struct.
 
-// To the template: fork a worker for a slot.
+// Sent to the template: fork a worker for a slot.
 struct SpawnRequest {
   uint32_t slot;
 };
 
-// From it.
+// Sent by the template.
 struct SpawnReport {
   enum class Kind : uint32_t { kSpawned, kNotSpawned, kEnded };
   Kind kind;
   uint32_t slot;
   int32_t pid;
-  int32_t status;  // kNotSpawned: errno; kEnded: as waitpid tells it
+  int32_t status;  // kNotSpawned: errno; kEnded: as waitpid reports it
 };
 
-// Whoever forked this process takes it along.
+// Makes this process die with the one that forked it.
 void DieWith(pid_t parent) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (getppid() != parent) _exit(1);  // it died before
+  if (getppid() != parent) _exit(1);  // the parent died before the prctl
 }
 
-// As a program finds them that is started by nobody in particular: what is ignored and blocked stays so over exec.
+// Sets signals to what a freshly started program expects: ignored and blocked signals would stay so over exec.
 void ResetSignals() {
   for (int number = 1; number < NSIG; ++number)
-    std::signal(number, SIG_DFL);  // two or three cannot be set, nor changed
+    std::signal(number, SIG_DFL);  // two or three can be neither set nor changed
   sigset_t none;
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);
@@ -95,12 +95,12 @@ void ResetSignals() {
   _exit(127);
 }
 
-// The template's life. `parent`: the process that made it.
+// Runs the template's life. `parent`: the process that made it.
 [[noreturn]] void RunTemplate(const WorkerProcessesOptions& options, const WorkerBoard& board, int socket,
                               int32_t parent) {
   DieWith(parent);
   LeaveSignalsToFrontEnd();
-  std::signal(SIGCHLD, SIG_DFL);  // if it is ignored, nobody learns of a worker's end
+  std::signal(SIGCHLD, SIG_DFL);  // if it is ignored, nobody learns that a worker has ended
   sigset_t child_ends, before;
   sigemptyset(&child_ends);
   sigaddset(&child_ends, SIGCHLD);
@@ -224,13 +224,13 @@ WorkerProcesses::~WorkerProcesses() {
   closing_ = true;
   for (const uint32_t slot : standby_) board_[slot].Call(/*wanted=*/false);
   WaitForAll();
-  // They close what they have open; a process that is killed leaves it to others to find.
+  // They close what they have open; a process that is killed leaves that to others to find.
   for (const int64_t give_up_ns = clock_->NowNs() + kDismissalNs; !pids_.empty() && clock_->NowNs() < give_up_ns;) {
     pollfd events{socket_, POLLIN, 0};
     poll(&events, 1, 10);
     Look();
   }
-  // Not only closed: another template may have inherited it.
+  // Closing alone is not enough: another template may have inherited it.
   if (socket_ >= 0) shutdown(socket_, SHUT_RDWR);
   if (socket_ >= 0) close(socket_);
   while (waitpid(template_pid_, nullptr, 0) < 0 && errno == EINTR) {
@@ -260,7 +260,7 @@ void WorkerProcesses::KeepStandby() {
   if (closing_ || standby_.size() >= options_.standby || now_ns < spawn_not_before_ns_) return;
   spawn_not_before_ns_ = now_ns + kRefillEveryNs;
   const Result<uint32_t> slot = Spawn();
-  if (slot.ok()) standby_.push_back(*slot);  // else who wants a worker is told
+  if (slot.ok()) standby_.push_back(*slot);  // else whoever wants a worker is told
 }
 
 Status WorkerProcesses::AddWorkers(uint32_t count) {
@@ -285,7 +285,7 @@ Status WorkerProcesses::AddWorkers(uint32_t count) {
     if (const auto pid = pids_.find(slot); pid != pids_.end()) workers_.back().record.pid = pid->second;
     mine.Call(/*wanted=*/true);
   }
-  // Some of them may stand behind this thread on its own core, and would wait there until it sleeps.
+  // Some of them may be queued behind this thread on its own core, and would wait there until it sleeps.
   sched_yield();
   return {};
 }
@@ -318,7 +318,7 @@ void WorkerProcesses::Look() {
     });
     if (report.kind == SpawnReport::Kind::kSpawned) pids_[report.slot] = report.pid;
     if (report.kind != SpawnReport::Kind::kSpawned) pids_.erase(report.slot);
-    if (worker == workers_.end()) {  // one in readiness
+    if (worker == workers_.end()) {  // a standby worker
       if (report.kind == SpawnReport::Kind::kSpawned) continue;
       std::erase(standby_, report.slot);
       board_[report.slot].in_use.store(false, std::memory_order_relaxed);
@@ -353,7 +353,7 @@ void WorkerProcesses::Ended(Worker* worker, int wait_status) {
   if (record.died && socket_ >= 0 && options_.on_death) options_.on_death(record);
 }
 
-// The template is dead, and the system kills each worker for it. Nobody says when it has: on_death is not called.
+// The template is dead, and so the system kills every worker. Nobody says when it has done so: on_death is not called.
 void WorkerProcesses::AllDied() {
   for (Worker& worker : workers_) {
     if (!worker.ended) Ended(&worker, SIGKILL);

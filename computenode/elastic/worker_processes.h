@@ -1,13 +1,12 @@
 // WorkerProcesses: workers as processes of their own, each with one client, added and retired while they serve.
 //
-// They are forked, by a small process that is made for that beforehand (the template): it has the program loaded and
-// nothing of the store open, so that a fork costs little, and what has threads is never forked. Or they are fresh
-// programs (exec). Some may be kept in readiness (standby): processes that have prepared themselves and wait, asleep,
-// until a worker is wanted; who is taken is replaced. A worker that dies is noticed; who wants it replaced says so by
-// SetWorkers.
+// They are forked by the template, a small process made for that beforehand. It has the program loaded and nothing of
+// the store open, so a fork costs little, and a process with threads is never forked. Or they are fresh programs
+// (exec). Some may be kept on standby: processes that have prepared themselves and sleep until a worker is wanted; one
+// that is taken is replaced. A worker that dies is noticed; to replace it, call SetWorkers.
 //
-// What a worker shares with this process is its WorkerSlot. All die with this process, and with the template: then no
-// worker can be added any more.
+// What a worker shares with this process is its WorkerSlot. All workers die with this process, and with the template:
+// after that no worker can be added.
 //
 // Thread safety: one thread, the one that called Start.
 #ifndef COMPUTENODE_ELASTIC_WORKER_PROCESSES_H_
@@ -31,14 +30,14 @@
 
 namespace computenode {
 
-// A worker's part of shared memory: written by the worker, but for the first four and wanted_ns.
+// A worker's part of shared memory. The worker writes it, except the first four fields and wanted_ns.
 struct WorkerSlot {
   uint32_t worker;              // once it is wanted
-  std::atomic<uint32_t> calls;  // a futex: 0 while it is in readiness
+  std::atomic<uint32_t> calls;  // a futex: 0 while it is a standby worker
   std::atomic<bool> in_use;
   std::atomic<bool> retiring;
   LiveCounts counts;
-  // Each by Note.
+  // Each part is written by Note.
   WorkerTimes times;
   ClientTrace client;
   char error[256];  // why it failed, in words; ends with a 0
@@ -47,9 +46,9 @@ struct WorkerSlot {
     std::atomic_ref(times.*part).store(at_ns, std::memory_order_release);
   }
   void Fail(const std::string& why);
-  // The worker's: sleeps until it is wanted. False: it never will be. *woken: it was in readiness.
+  // For the worker: sleeps until it is wanted. False: it never will be. *woken: it was a standby worker.
   bool AwaitCall(bool* woken);
-  // Wakes it.
+  // Wakes the worker.
   void Call(bool wanted);
 };
 
@@ -69,26 +68,26 @@ class WorkerBoard {
 };
 
 struct WorkerProcessesOptions {
-  // A worker's life, in the new process; returns its exit status. Prepares itself, and then calls AwaitCall.
+  // Runs a worker's life in the new process, and returns its exit status. It prepares itself and then calls AwaitCall.
   std::function<int(WorkerSlot&)> main;
-  uint32_t standby = 0;  // so many are kept in readiness
-  // Not empty: instead of main, this command line is executed (exec[0] is the program's path), with two arguments more:
-  // "--worker_board=FD" and "--worker_slot=N". `inherited`: descriptors that stay open. It finds no signal ignored or
-  // blocked, and should call LeaveSignalsToFrontEnd first.
+  uint32_t standby = 0;  // so many standby workers are kept
+  // If not empty: instead of main, this command line is executed (exec[0] is the program's path), with two more
+  // arguments: "--worker_board=FD" and "--worker_slot=N". `inherited`: descriptors that stay open. The program finds no
+  // signal ignored or blocked, and should call LeaveSignalsToFrontEnd first.
   std::vector<std::string> exec;
   std::vector<int> inherited;
-  // A worker died: it does nothing any more.
+  // Called when a worker has died: it does nothing any more.
   std::function<void(const WorkerRecord&)> on_death;
   krcore::Clock* clock = nullptr;  // null: the host's
 };
 
-// For a worker process; a forked one has it done. A Ctrl-C in the terminal, its end, and SIGTERM to all are the front
-// end's affair, which drains the workers.
+// For a worker process; already done for a forked one. The front end handles a Ctrl-C in the terminal, the end of the
+// terminal and SIGTERM to all, and drains the workers.
 void LeaveSignalsToFrontEnd();
 
 class WorkerProcesses final : public Fleet {
  public:
-  // Makes the template process. To be called while this process has one thread and nothing open that a worker must not
+  // Makes the template process. Call it while this process has one thread and nothing open that a worker must not
   // inherit.
   static krcore::Result<std::unique_ptr<WorkerProcesses>> Start(WorkerProcessesOptions options);
   // Retires all workers and waits for them.
@@ -99,12 +98,12 @@ class WorkerProcesses final : public Fleet {
   Status AddWorkers(uint32_t count) override;
   uint32_t RetireWorkers(uint32_t count) override;
   bool WaitForAll(krcore::Deadline deadline = krcore::Deadline::Never()) override;
-  // As of the last call of any other method that is not const.
+  // These are as of the last call of any other non-const method.
   uint32_t active() const override;
   uint32_t running() const override;
-  uint32_t standby() const override { return static_cast<uint32_t>(standby_.size()); }  // in readiness, or on the way
+  uint32_t standby() const override { return static_cast<uint32_t>(standby_.size()); }  // kept ready, or on the way
   std::vector<WorkerRecord> Records() const override;
-  // Becomes worth calling when fd() is readable, too.
+  // Also worth calling when fd() is readable.
   void Look() override;
   int fd() const { return socket_; }
 
@@ -115,7 +114,7 @@ class WorkerProcesses final : public Fleet {
     bool ended = false;
   };
   WorkerProcesses(WorkerProcessesOptions options, WorkerBoard board, int socket, int32_t template_pid);
-  // Asks the template for a process in a free slot, in readiness.
+  // Asks the template for a standby process in a free slot.
   krcore::Result<uint32_t> Spawn();
   void KeepStandby();
   WorkerRecord RecordOf(const Worker& worker) const;
@@ -128,9 +127,9 @@ class WorkerProcesses final : public Fleet {
   int socket_;  // to the template; -1: it is gone
   const int32_t template_pid_;
   std::vector<Worker> workers_;
-  std::deque<uint32_t> standby_;                // slots, the oldest first
+  std::deque<uint32_t> standby_;                // standby workers' slots, the oldest first
   std::unordered_map<uint32_t, int32_t> pids_;  // by slot, of all that were spawned and have not ended
-  int64_t spawn_not_before_ns_ = 0;             // of others in readiness, where one has failed
+  int64_t spawn_not_before_ns_ = 0;             // of the next standby worker, after one has failed
   uint32_t next_slot_ = 0;
   bool closing_ = false;
 };

@@ -16,7 +16,7 @@ using krcore::StatusCode;
 using metrics::Announcement;
 
 constexpr int64_t kNsPerS = 1'000'000'000;
-// For all announcements, which are 512 look-ups one after the other: of a millisecond or two where DC is software.
+// Covers all announcements: 512 look-ups, one after the other, of a millisecond or two each if DC is software.
 constexpr int64_t kPatienceNs = 10 * kNsPerS;
 constexpr int64_t kNodePatienceNs = kNsPerS;   // for one memory node
 constexpr int64_t kTablePatienceNs = kNsPerS;  // for all subtables
@@ -35,7 +35,7 @@ const char* MemberStateName(kvs::MemberState state) {
   }
 }
 
-// The home's state is newer than what the node has announced, but the home does not know of trouble.
+// The home's state is newer than the node's announcement, but the home does not know of trouble.
 void SetState(kvs::MemberState member, NodeView* node) {
   const bool troubled = node->state == "troubled" && member == kvs::MemberState::kInUse;
   if (!troubled && node->state != "silent" && node->state != "starting") node->state = MemberStateName(member);
@@ -71,7 +71,7 @@ NodeView Cluster::ViewOf(const Announcement& announcement, int64_t now_ns) {
   return node;
 }
 
-// What the store's home knows of its memory nodes, and their pools.
+// Adds what the store's home knows of its memory nodes, and their pools.
 void Cluster::AddMembers(ClusterView* view) {
   auto home = survey_->ReadHome(Patience(kNodePatienceNs));
   if (!home.ok()) {
@@ -135,7 +135,7 @@ void Cluster::AddMembers(ClusterView* view) {
   }
 }
 
-// Between two announcements of a compute node, by its own clock.
+// Adds the rates between two announcements of a compute node, by its own clock.
 void Cluster::AddRates(ClusterView* view) {
   std::map<uint32_t, Sample> now;
   for (NodeView& node : view->nodes) {
@@ -161,7 +161,7 @@ void Cluster::AddRates(ClusterView* view) {
   samples_ = std::move(now);
 }
 
-// Processes that cannot be found by the fabric's name, because its files were removed.
+// Adds processes that cannot be found by the fabric's name, because its files were removed.
 void Cluster::AddNames(ClusterView* view) {
   if (const krcore::Status name = node_->CheckName(); !name.ok()) {
     view->problems.push_back(std::string(name.message()) + "; this is what was attached before");

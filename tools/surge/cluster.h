@@ -1,5 +1,5 @@
-// What there is on a fabric: its nodes, as they announce themselves and as the store's home lists them, and what the
-// pools of the memory nodes hold. All of it is read one-sided; no node takes part, so none can hold it up.
+// What is on a fabric: its nodes, as they announce themselves and as the store's home lists them, and what the pools of
+// the memory nodes hold. Everything is read one-sided; no node takes part, so none can delay it.
 #ifndef TOOLS_SURGE_CLUSTER_H_
 #define TOOLS_SURGE_CLUSTER_H_
 
@@ -20,22 +20,22 @@ namespace surge {
 
 struct Memory {
   uint64_t total = 0, used = 0, free = 0, reserved = 0;  // bytes
-  std::optional<kvs::LiveUse> use;                       // of what is used; nothing: the table was not read in time
+  std::optional<kvs::LiveUse> use;                       // of the used bytes; nothing: the table was not read in time
 };
 
 struct NodeView {
   krcore::NodeId id = krcore::kNoNode;
   std::string role;   // memory, metadata, compute
-  std::string state;  // of metrics::State; or dead: the fabric confirms it; silent: says nothing any more
+  std::string state;  // of metrics::State; or dead: the fabric confirms it; silent: it no longer announces itself
   std::optional<metrics::Announcement> announcement;  // nothing: it is only in the store's list
-  double uptime_s = 0;                                // until it died, of one that is dead
+  double uptime_s = 0;                                // of a dead one: until it died
   std::optional<Memory> memory;                       // of a memory node that could be read
   std::optional<double> operations_per_s;             // of a compute node, once there are two samples
 };
 
 struct ClusterView {
   std::string fabric;
-  std::vector<NodeView> nodes;        // by id; an id that has a successor comes once for each
+  std::vector<NodeView> nodes;        // by id; an id that has a successor appears once for each
   uint64_t clients = 0;               // registered at the store's home
   Memory memory;                      // of all memory nodes that could be read
   std::vector<std::string> problems;  // what could not be read, and why
@@ -51,12 +51,13 @@ inline constexpr int64_t kSilentS = 5;
 // Thread safety: one thread.
 class Cluster {
  public:
-  // `control_plane`: that of its nodes, krcore or kernel. kNotFound: no such fabric; one of kernel is where its nodes
-  // are, so it is found and has none.
+  // `control_plane`: that of its nodes, krcore or kernel. kNotFound: no such fabric. With kernel every fabric is found:
+  // one that does not exist just has no nodes.
   static krcore::Result<std::unique_ptr<Cluster>> Open(std::string_view control_plane,
                                                        const krcore::NodeOptions& options);
 
-  // How it is now. Rates are since the call before, so the first has none. kUnavailable: no metadata server lives.
+  // Returns its present state. Rates are since the previous call, so the first has none. kUnavailable: no metadata
+  // server lives.
   krcore::Result<ClusterView> Look();
 
  private:
@@ -74,15 +75,15 @@ class Cluster {
 
   std::string fabric_, rnic_;
   std::unique_ptr<krcore::Node> node_;
-  std::unique_ptr<kvs::Survey> survey_;  // before node_ goes
+  std::unique_ptr<kvs::Survey> survey_;  // destroyed before node_
   std::map<uint32_t, Sample> samples_;   // by incarnation
 };
 
 // ---- render.cc: a view for people, and for programs
 
-// A table, a line a node; then the sums, and what could not be read.
+// Returns a table with a line for each node; then the sums, and what could not be read.
 std::string Table(const ClusterView& view);
-// One JSON object, on one line. docs/operating.md has its members.
+// Returns one JSON object, on one line. docs/operating.md has its members.
 std::string Json(const ClusterView& view);
 
 }  // namespace surge

@@ -1,4 +1,4 @@
-// surge: shows what there is on a fabric. docs/operating.md.
+// surge: shows what is on a fabric. docs/operating.md.
 #include <gflags/gflags.h>
 #include <unistd.h>
 
@@ -52,7 +52,7 @@ bool LacksRates(const ClusterView& view) {
   });
 }
 
-// Two samples, if there is anything that has a rate.
+// Takes two samples, if anything has a rate.
 krcore::Result<ClusterView> LookTwice(Cluster& cluster) {
   auto view = cluster.Look();
   for (int64_t waited_ms = 0; view.ok() && LacksRates(*view) && waited_ms < kMostSampleMs; waited_ms += kSampleMs) {
@@ -92,7 +92,7 @@ int main(int argc, char** argv) {
   const cli::CommandLine line = cli::ParseFlags(surge::ProgramDescription(), argc, argv);
   if (line.arguments.empty()) return cli::FailUsage("no command given: surge status --fabric=NAME");
   if (line.arguments[0] != "status") return cli::FailUsage(line.arguments[0] + ": no such command; there is: status");
-  // Nodes of verbs and lite are clients, of memory nodes that are krcore's.
+  // Nodes of verbs and lite are clients of krcore's memory nodes.
   for (const krcore::Status& status : {cli::CheckFabricFlags(), cli::CheckControlPlane({"krcore", "kernel"})})
     if (!status.ok()) return cli::FailUsage(status.message());
   return surge::ShowStatus();

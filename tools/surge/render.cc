@@ -14,7 +14,7 @@ using nlohmann::ordered_json;
 
 constexpr char kNothing[] = "-";
 
-// "4.2 s", "17 min", "3.5 h", "12 d".
+// Returns "4.2 s", "17 min", "3.5 h", "12 d".
 std::string Duration(double seconds) {
   std::array<char, 32> text{};
   if (seconds < 120) {
@@ -42,7 +42,7 @@ std::string Percent(uint64_t part, uint64_t whole) {
   return text.data();
 }
 
-// Workers that serve, of those wanted, and those that start or end.
+// Returns the workers that serve, of those wanted, and those that start or end.
 std::string Workers(const metrics::Announcement& said) {
   std::string text = std::to_string(said.workers_serving) + "/" + std::to_string(said.workers_wanted);
   if (said.workers_starting > 0) text += " +" + std::to_string(said.workers_starting);
@@ -87,7 +87,7 @@ ordered_json JsonOf(const Memory& memory) {
   return json;
 }
 
-// What the used memory is used for.
+// Returns what the used memory is used for.
 std::string UseOf(const Memory& memory) {
   if (!memory.use) return "";
   return " (" + cli::FormatSize(memory.use->live) + " live, " + cli::FormatSize(memory.use->open) + " open, " +
@@ -121,7 +121,7 @@ ordered_json JsonOf(const NodeView& node) {
   return json;
 }
 
-// Living compute nodes' workers that serve, and what they do.
+// The serving workers of the living compute nodes, and what they do.
 struct Load {
   uint64_t workers = 0;
   double operations_per_s = 0;

@@ -16,7 +16,7 @@ namespace ycsb {
 namespace {
 
 constexpr std::string_view kBlank = " \t\r\f\v";
-constexpr double kRounding = 1e-12;  // relative; of sums and products of decimals
+constexpr double kRounding = 1e-12;  // relative, for sums and products of decimals
 constexpr char kRateRange[] = "requests a second, 0 to 1000000000";
 constexpr char kSecondsRange[] = "seconds, 0 to 1000000000";
 constexpr char kPositiveSecondsRange[] = "seconds, more than 0 and at most 1000000000";
@@ -29,12 +29,12 @@ Status BadWord(std::string_view text, std::string_view word, const std::string& 
   return Bad(text, "'" + std::string(word) + "': expected " + expected);
 }
 
-// `word` stands where the grammar has `name`.
+// `word` is what the user wrote where the grammar has `name`.
 Status BadNumber(std::string_view text, std::string_view word, const char* name, const char* range) {
   return Bad(text, "'" + std::string(word) + "' as " + name + ": expected " + range);
 }
 
-// False: not a number, or not in [min, max].
+// False: `word` is not a number, or not in [min, max].
 bool ReadNumber(std::string_view word, double min, double max, double* out) {
   const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), *out);
   return error == std::errc() && end == word.data() + word.size() && *out >= min && *out <= max;  // refuses NaN too
@@ -93,7 +93,7 @@ RateProfile::RateProfile(std::string text, std::vector<Piece> pieces, double end
     Piece& piece = pieces_[i];
     piece.requests_before = requests_;
     requests_ += (piece.from + piece.to) / 2 * (EndOf(i) - piece.start_s);
-    // What is whole in decimals stays whole, or rounding moves a request over a time without any.
+    // A value that is whole in decimals stays whole; otherwise rounding would move a request past a time with rate 0.
     const double whole = std::round(requests_);
     if (whole > 0 && std::abs(requests_ - whole) <= kRounding * whole) requests_ = whole;
   }
@@ -238,7 +238,7 @@ double RateProfile::RequestsBy(double seconds) const {
 }
 
 double RateProfile::SecondsAt(double requests) const {
-  // The last of those that begin with as many: the others ask for none.
+  // Find the last piece that begins with this many requests: the others ask for none.
   const auto next = std::upper_bound(pieces_.begin() + 1, pieces_.end(), requests,
                                      [](double at, const Piece& piece) { return at < piece.requests_before; });
   const auto at = static_cast<size_t>(next - pieces_.begin()) - 1;
@@ -246,7 +246,7 @@ double RateProfile::SecondsAt(double requests) const {
   const double length_s = EndOf(at) - piece.start_s;
   const double more = requests - piece.requests_before;
   if (more <= 0) return piece.start_s;
-  // from x + slope / 2 x^2 = more, solved for x without a difference of near numbers.
+  // Solves x + slope / 2 x^2 = more for x, without a difference of nearly equal numbers.
   const double slope = (piece.to - piece.from) / length_s;
   const double root = std::sqrt(std::max(0.0, piece.from * piece.from + 2 * slope * more));
   return piece.start_s + std::min(length_s, 2 * more / (piece.from + root));
@@ -254,7 +254,7 @@ double RateProfile::SecondsAt(double requests) const {
 
 namespace {
 
-constexpr uint64_t kRandomStream = std::numeric_limits<uint64_t>::max();  // of the seed; workers have 0, 1, ...
+constexpr uint64_t kRandomStream = std::numeric_limits<uint64_t>::max();  // the seed's stream; workers have 0, 1, ...
 
 // The positions of the requests on the integral of the rate: whole numbers, or a Poisson process of rate 1.
 class Positions {
@@ -303,7 +303,7 @@ Result<Arrivals> Arrivals::Plan(const RateProfile& profile, ArrivalProcess proce
       arrivals.end_ns = last_ns;
       break;
     }
-    // Rounding must not make it less than the one before, or later than the end.
+    // Rounding must not make it earlier than the one before, or later than the end.
     last_ns = std::clamp<int64_t>(std::llround(profile.SecondsAt(positions.at()) * 1e9), last_ns, arrivals.end_ns);
     arrivals.due_ns.push_back(last_ns);
   }
@@ -346,7 +346,7 @@ Result<std::shared_ptr<const Arrivals>> PlanArrivals(const ArrivalFlags& flags, 
                   "operationcount or maxexecutiontime");
   }
   const double seconds = flags.seconds > 0 ? std::min(flags.seconds, RateProfile::kMaxSeconds)
-                                           : RateProfile::kMaxSeconds;  // it ends by its count
+                                           : RateProfile::kMaxSeconds;  // the phase ends by its count
   Result<Arrivals> arrivals =
       Arrivals::Plan(RateProfile::OfTarget(flags.target, seconds), process, flags.seed, flags.most);
   if (!arrivals.ok())

@@ -1,5 +1,5 @@
-// When the requests of an open loop are due: RateProfile is how many a second a load asks for, Arrivals the plan of
-// each of them.
+// When the requests of an open loop are due. RateProfile says how many a second a load asks for; Arrivals is the plan
+// of each of them.
 #ifndef YCSB_WORKLOAD_ARRIVALS_H_
 #define YCSB_WORKLOAD_ARRIVALS_H_
 
@@ -37,9 +37,9 @@ inline constexpr char kRateProfileHelp[] =
 //   step:RATE@0,RATE@SECOND,...,end@SECOND   each rate holds from its second until the next one
 //   file:PATH                                the same steps out of a trace file
 //
-// A trace file has lines `SECOND RATE`, separated by blanks; seconds begin at 0 and ascend. Empty lines, and what
-// stands behind a #, are ignored. A rate holds until the next line's second. The last line's second is the end: its
-// rate must be a rate, and is not used.
+// A trace file has lines `SECOND RATE`, separated by blanks; seconds begin at 0 and ascend. Empty lines, and anything
+// after a #, are ignored. A rate holds until the next line's second. The last line's second is the end: its rate must
+// be a valid rate, but is not used.
 //
 // Thread safety: a value; its methods are const.
 class RateProfile {
@@ -47,29 +47,30 @@ class RateProfile {
   static constexpr double kMaxRate = 1e9;     // requests a second
   static constexpr double kMaxSeconds = 1e9;  // so that nanoseconds fit into an int64_t
 
-  // kInvalidArgument: not a profile; begins with `text`, and the line if there is one, and says what was expected.
-  // kNotFound: no such file. A profile that asks for no request at all is not one.
+  // kInvalidArgument: not a profile; the message begins with `text`, and the line if there is one, and says what was
+  // expected. kNotFound: no such file. A profile that asks for no request at all is not valid.
   static Result<RateProfile> Parse(std::string_view text);
-  // One rate, as --target asks for; its text is "target=RATE". 0 < rate <= kMaxRate, 0 < seconds <= kMaxSeconds.
+  // Returns a profile of one rate, as --target asks for; its text is "target=RATE". 0 < rate <= kMaxRate, 0 < seconds
+  // <= kMaxSeconds.
   static RateProfile OfTarget(double rate, double seconds);
 
-  // As it was parsed.
+  // Returns the text that was parsed.
   const std::string& text() const { return text_; }
   double end_s() const { return end_s_; }
-  // At that moment; at a step, the rate behind it. 0 before the start, and from the end on.
+  // Returns the rate at that moment; at a step, the rate after it. 0 before the start, and from the end on.
   double RateAt(double seconds) const;
-  // The highest rate.
+  // Returns the highest rate.
   double PeakRate() const;
-  // The integral of the rate from the start to `seconds`, and to the end. Where it is a whole number but for
-  // rounding, at a step or the end, it is that number.
+  // Returns the integral of the rate from the start to `seconds`, and to the end. If it differs from a whole number
+  // only by rounding, at a step or the end, it is that number.
   double RequestsBy(double seconds) const;
   double Requests() const { return requests_; }
-  // The inverse: the moment from which on the integral exceeds `requests`, 0 <= requests < Requests(). So nothing is
-  // due while the rate is 0: what would be due at the beginning of such a time is due at its end.
+  // Returns the inverse: the moment from which on the integral exceeds `requests`, 0 <= requests < Requests(). So
+  // nothing is due while the rate is 0: what would be due when such a time begins is due when it ends.
   double SecondsAt(double requests) const;
 
  private:
-  // From start_s to the next piece's, or to the end, the rate goes from `from` to `to` linearly.
+  // From start_s to the start of the next piece, or to the end, the rate goes from `from` to `to` linearly.
   struct Piece {
     double start_s;
     double from;
@@ -84,7 +85,7 @@ class RateProfile {
   size_t PieceAt(double seconds) const;
 
   std::string text_;
-  std::vector<Piece> pieces_;  // ascending, the first starts at 0; none is empty
+  std::vector<Piece> pieces_;  // ascending, the first starts at 0; no piece is empty
   double end_s_;
   double requests_ = 0;
 };
@@ -103,11 +104,11 @@ struct Arrivals {
 
   RateProfile profile;
   ArrivalProcess process;
-  std::vector<int64_t> due_ns;  // since the start; ascending, perhaps equal
-  int64_t end_ns;               // of the profile; of the last request, if `most` left some out
+  std::vector<int64_t> due_ns;  // since the start; ascending, possibly equal
+  int64_t end_ns;               // of the profile; of the last request if `most` cut the plan short
 
-  // The first `most` requests of `profile`. Same arguments, same times. kInvalidArgument: they are none, or more than
-  // kMaxRequests. Takes up to 80 ns a request.
+  // Plans the first `most` requests of `profile`. The same arguments give the same times. kInvalidArgument: there are
+  // none, or more than kMaxRequests. Takes up to 80 ns a request.
   static Result<Arrivals> Plan(const RateProfile& profile, ArrivalProcess process, uint64_t seed, uint64_t most = kAll);
 };
 
@@ -117,14 +118,14 @@ struct ArrivalFlags {
   std::string arrivals = "even";   // --arrivals
   double target = 0;               // --target, or the property; 0: none
   uint64_t most = Arrivals::kAll;  // operations of the phase, if it has a count
-  double seconds = 0;              // after which the phase is stopped; 0: not
+  double seconds = 0;              // after which the phase is stopped; 0: never
   uint64_t seed = 1;
 };
-// Null: there is nothing to plan, the loop is closed, or has even arrivals at `target`. A profile that `most` cuts
-// short is described in *warnings. kInvalidArgument, kNotFound: messages for the user, which name the flags.
+// Returns null if there is nothing to plan: the loop is closed, or has even arrivals at `target`. If `most` cuts a
+// profile short, *warnings describes it. kInvalidArgument, kNotFound: messages for the user, which name the flags.
 Result<std::shared_ptr<const Arrivals>> PlanArrivals(const ArrivalFlags& flags, std::vector<std::string>* warnings);
 
-// "burst:100,900,1,2,4, poisson arrivals: 2200 requests in 4 s, at most 900 a second", for a log.
+// Returns "burst:100,900,1,2,4, poisson arrivals: 2200 requests in 4 s, at most 900 a second", for a log.
 std::string DescribePlan(const Arrivals& arrivals);
 
 }  // namespace ycsb

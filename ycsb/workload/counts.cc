@@ -55,7 +55,7 @@ constexpr StoreCounter kStoreCounters[] = {
 };
 static_assert(std::size(kStoreCounters) * sizeof(uint64_t) == sizeof(kvs::ClientStats), "one is missing");
 
-// Rounded to three digits after the point; 0 of 0 is 0.
+// Returns the ratio, rounded to three digits after the point; 0 of 0 is 0.
 double Ratio(uint64_t count, uint64_t of) {
   return of == 0 ? 0 : std::round(1'000 * static_cast<double>(count) / static_cast<double>(of)) / 1'000;
 }

@@ -13,7 +13,7 @@
 
 namespace ycsb {
 
-// A count of kvs::ClientStats. StoreCounters is all of them, in their order.
+// A count of kvs::ClientStats. StoreCounters() has all of them, in their order.
 struct StoreCounter {
   const char* name;
   const char* help;
@@ -21,11 +21,11 @@ struct StoreCounter {
 };
 std::span<const StoreCounter> StoreCounters();
 
-// All counts, and two ratios of them.
+// Returns all counts, and two ratios of them.
 nlohmann::ordered_json ClientStatsJson(const kvs::ClientStats& stats);
 nlohmann::ordered_json SoftwareDcJson(const krcore::SoftwareDcStats& stats);
 
-// From one time of a worker's life to another, in microseconds; null if it has not reached one of them.
+// Returns the microseconds from one time of a worker's life to another; null if it has not reached one of them.
 nlohmann::ordered_json PartUs(int64_t from_ns, int64_t to_ns);
 
 }  // namespace ycsb

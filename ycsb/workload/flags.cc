@@ -25,7 +25,7 @@ namespace {
 
 constexpr uint32_t kMaxInFlight = 4096;
 
-// -p wins wherever it stands, as in YCSB.
+// -p wins wherever it appears, as in YCSB.
 Status ReadProperties(const cli::CommandLine& line, Properties* properties) {
   for (const char letter : {'P', 'p'}) {
     for (const cli::ShortOption& option : line.short_options) {

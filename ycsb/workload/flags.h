@@ -21,7 +21,7 @@ DECLARE_string(profile);
 
 namespace ycsb {
 
-// What cli::Program takes of -P FILE and -p KEY=VALUE.
+// What cli::Program needs for -P FILE and -p KEY=VALUE.
 inline constexpr char kPropertyOptions[] = "Pp";
 inline constexpr char kPropertyHelp[] =
     "  -P FILE\n    Properties of the workload, YCSB's syntax; ycsb/workloads/ has the standard ones. Repeatable.\n"
@@ -29,7 +29,7 @@ inline constexpr char kPropertyHelp[] =
     "files. "
     "Repeatable.\n";
 
-// What follows returns kInvalidArgument, or what Workload::FromProperties says, with a message for the user.
+// The functions below return kInvalidArgument, or what Workload::FromProperties says, with a message for the user.
 
 struct WorkloadFlags {
   Properties properties;
@@ -38,7 +38,7 @@ struct WorkloadFlags {
   uint32_t workers = 1;
   std::vector<std::string> warnings;
 };
-// `fewest`: so many workers have to be asked for.
+// `fewest`: the smallest number of workers that may be asked for.
 Result<WorkloadFlags> WorkloadFromFlags(const cli::CommandLine& line, uint32_t fewest);
 
 // Plans job->arrivals. `most`: operations, 0: any number; `seconds`: how long the run lasts, 0: no limit.

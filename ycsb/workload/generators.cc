@@ -98,8 +98,8 @@ KeyChooser::KeyChooser(const Workload& workload, const AcknowledgedCounter& inse
     : distribution_(workload.distribution), own_(workload.own_records()), inserted_(&inserted) {
   switch (distribution_) {
     case Distribution::kZipfian: {
-      // As YCSB: the space has room for the inserts to come (twice as many as expected), so that the popular records
-      // stay the same while it fills; ranks that fall on a record that is not there yet are drawn again.
+      // As in YCSB, the space has room for the inserts to come (twice as many as expected), so that the popular records
+      // stay the same while it fills. A rank that falls on a record that is not there yet is drawn again.
       const double expected_inserts = static_cast<double>(workload.operation_count) * workload.insert_proportion * 2.0;
       scrambled_.emplace(own_.count + static_cast<uint64_t>(expected_inserts), workload.zipfian_constant);
       break;

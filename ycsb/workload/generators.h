@@ -1,5 +1,5 @@
-// Random numbers, the number generators of YCSB, and KeyChooser, which asks for records by them. Deterministic from the
-// seed.
+// Random numbers, the number generators of YCSB, and KeyChooser, which uses them to ask for records. All are
+// deterministic from the seed.
 #ifndef YCSB_WORKLOAD_GENERATORS_H_
 #define YCSB_WORKLOAD_GENERATORS_H_
 
@@ -12,7 +12,7 @@
 
 namespace ycsb {
 
-// SplitMix64's output function: a bijection that passes for random.
+// SplitMix64's output function: a bijection whose outputs pass for random.
 constexpr uint64_t Mix64(uint64_t x) {
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
   x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
@@ -29,9 +29,9 @@ class Random {
   Random(uint64_t seed, uint64_t stream) : state_(Mix64(Mix64(seed + kStep) + stream * kStep)) {}
 
   uint64_t Next() { return Mix64(state_ += kStep); }
-  // Uniform in [0, 1).
+  // Returns a number uniform in [0, 1).
   double NextDouble() { return static_cast<double>(Next() >> 11) * 0x1p-53; }
-  // Uniform in [0, bound); bound > 0. Lemire's multiplication; its bias is below bound / 2^64.
+  // Returns a number uniform in [0, bound); bound > 0. Lemire's multiplication; its bias is below bound / 2^64.
   uint64_t Below(uint64_t bound) {
     __extension__ using Wide = unsigned __int128;
     return static_cast<uint64_t>((Wide{Next()} * bound) >> 64);
@@ -59,8 +59,8 @@ constexpr uint64_t FnvHash64(uint64_t number) {
   return hash;
 }
 
-// 1 + 1/2^theta + ... + 1/n^theta. Large n by the Euler-Maclaurin formula (relative error below 1e-12), so it takes
-// microseconds whatever n.
+// Returns 1 + 1/2^theta + ... + 1/n^theta. Large n by the Euler-Maclaurin formula (relative error below 1e-12), so it
+// takes microseconds for any n.
 double Zeta(uint64_t n, double theta);
 
 // Ranks 0, 1, ... with probability proportional to 1 / (rank + 1)^theta: Gray et al., "Quickly Generating
@@ -70,7 +70,7 @@ class Zipfian {
   // items > 0; 0 < theta < 1.
   Zipfian(uint64_t items, double theta);
   uint64_t Next(Random& random) const;
-  // More items; adds only the new terms to the sum. Fewer are ignored.
+  // Grows to `items`; adds only the new terms to the sum. A smaller number is ignored.
   void GrowTo(uint64_t items);
   uint64_t items() const { return items_; }
   double Probability(uint64_t rank) const;
@@ -103,7 +103,7 @@ class ScrambledZipfian {
   Zipfian ranks_;
 };
 
-// How long the fields of a record are together, each of them drawn from `lengths` in [min, max].
+// The total length of a record's fields, each of them drawn from `lengths` in [min, max].
 class RecordLength {
  public:
   RecordLength(uint64_t fields, uint64_t min, uint64_t max, FieldLengths lengths)
@@ -120,17 +120,17 @@ class RecordLength {
   std::optional<Zipfian> short_;
 };
 
-// Hands out numbers for inserts, and knows up to which all inserts were acknowledged, so that readers never
-// ask for a record that is not there yet. An insert that failed is never acknowledged: the limit stays below it.
+// Hands out numbers for inserts, and knows up to which number all inserts were acknowledged, so that readers never ask
+// for a record that is not there yet. A failed insert is never acknowledged: the limit stays below it.
 class AcknowledgedCounter {
  public:
-  // The first Next() is `first`; last() is first - 1. `window`, a power of two: numbers may run so far ahead of the
-  // oldest unacknowledged one; beyond it, an acknowledgement is lost and the limit stays.
+  // The first Next() is `first`; last() is first - 1. `window`, a power of two: how far numbers may run ahead of the
+  // oldest unacknowledged one. Beyond it, an acknowledgement is lost and the limit stays.
   static constexpr uint64_t kWindow = uint64_t{1} << 22;
   explicit AcknowledgedCounter(uint64_t first, uint64_t window = kWindow);
   uint64_t Next() { return next_.fetch_add(1, std::memory_order_relaxed); }
   void Acknowledge(uint64_t number);
-  // Every number up to and including it is acknowledged; pairs with Acknowledge's release.
+  // Every number up to and including the result is acknowledged; pairs with Acknowledge's release.
   uint64_t last() const { return limit_.load(std::memory_order_acquire) - 1; }
 
  private:
@@ -159,7 +159,7 @@ class SkewedLatest {
   Zipfian ranks_;
 };
 
-// KeyChooser: which record the run phase asks for next, by the workload's distribution.
+// KeyChooser: decides which record the run phase asks for next, by the workload's distribution.
 //
 // Thread safety: copied from the job's prototype, one per worker. The AcknowledgedCounter is shared.
 class KeyChooser {
@@ -167,9 +167,9 @@ class KeyChooser {
   // `inserted` counts the client's own records (OwnRecords), and must outlive the chooser and its copies.
   KeyChooser(const Workload& workload, const AcknowledgedCounter& inserted);
 
-  // A record that exists. `ticket`: the operation's number in the whole run, for the sequential distribution.
+  // Returns a record that exists. `ticket`: the operation's number in the whole run, for the sequential distribution.
   uint64_t Next(Random& random, uint64_t ticket);
-  // The record that the distribution asks for most often; the first one if all are alike.
+  // Returns the record that the distribution asks for most often; the first one if all are equally popular.
   uint64_t Hottest() const;
 
  private:

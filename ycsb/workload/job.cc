@@ -27,12 +27,12 @@ uint64_t TotalOperations(const JobOptions& options) {
   return count == 0 ? planned : std::min(count, planned);
 }
 
-// A job without inserts does not pay for their window: a new worker process has a job of its own.
+// A job without inserts does not pay for their window, because a new worker process has a job of its own.
 uint64_t InsertWindow(const JobOptions& options) {
   return options.phase == Phase::kRun && options.workload.insert_proportion > 0 ? AcknowledgedCounter::kWindow : 1;
 }
 
-// Of a warm-up.
+// For a warm-up.
 void KeepFailuresOnly(Measurements* measured) {
   const uint64_t failed = measured->failed_operations;
   const uint64_t mismatches = measured->mismatches;
@@ -42,12 +42,12 @@ void KeepFailuresOnly(Measurements* measured) {
 }
 
 constexpr int64_t kLookAgainNs = 1'000'000;  // between looks at a queue that is empty
-// So long before an operation of the open loop is due its worker is awake: the latency is the store's alone, and not
-// that of the end of a sleep. Requests of a queue do without, or many workers would spin for one request each.
+// A worker is awake this long before its next open-loop operation is due, so that the latency is the store's alone and
+// does not include waking up. Requests of a queue do without; otherwise many workers would spin for one request each.
 constexpr int64_t kAwakeBeforeNs = 100'000;
 constexpr uint64_t kTicketChunk = 64;  // per visit to the shared counter; a worker that retires finishes its chunk
 
-// Which operation a uniform number in [0, 1) stands for.
+// Maps a uniform number in [0, 1) to an operation.
 class Mix {
  public:
   explicit Mix(const Workload& workload) {
@@ -89,12 +89,12 @@ class WorkloadWorker final : public computenode::WorkerJob {
     uint64_t ticket = kNoTicket;
     Operation operation = Operation::kRead;
     uint64_t record = 0;
-    uint64_t own = 0;  // the same, of an insert, as OwnRecords counts
+    uint64_t own = 0;  // for an insert: the same, as OwnRecords counts
     bool timed = true;
     int64_t start_ns = 0;
     int64_t last_ns = 0;  // when the lane's last timed operation ended
     uint64_t since_timed = 0;
-    std::coroutine_handle<> waiting;  // open loop, requests: for a due operation
+    std::coroutine_handle<> waiting;  // open loop, requests: waits for a due operation
     std::string key;
     std::string written;
     std::string read;
@@ -114,7 +114,7 @@ class WorkloadWorker final : public computenode::WorkerJob {
   void TakeClosedLoopTicket(LaneState& lane);
   int64_t ServeRequests(bool ending);
   void Choose(LaneState& lane);
-  // Counts and times the operation, or a part of one, that began at start_ns. Returns when it ended.
+  // Counts and times the operation, or part of one, that began at start_ns. Returns when it ended.
   int64_t Finish(LaneState& lane, Operation operation, const kvs::Status& status, int64_t start_ns);
   void CountWhole(LaneState& lane, const kvs::Status& status);
   void Verify(LaneState& lane);
@@ -188,7 +188,7 @@ Measurements Gathering::SoFar() {
 void Gathering::BeginMeasuring() {
   (void)TakeInterval();
   const std::lock_guard lock(mutex_);
-  total_.Merge(interval_);  // of workers that ended meanwhile
+  total_.Merge(interval_);  // from workers that ended meanwhile
   interval_.Clear();
   KeepFailuresOnly(&total_);
   measuring_epoch_ = epoch();
@@ -354,7 +354,7 @@ int64_t WorkloadWorker::OnRound(computenode::WorkerContext& context) {
   return kNever;
 }
 
-// One at a time is claimed, when this worker is free for it.
+// Claims one request at a time, when this worker is free for it.
 int64_t WorkloadWorker::ServeRequests(bool ending) {
   const int64_t now_ns = job_.clock_->NowNs();
   if (ending && claim_) requests_->Return(context_.worker(), std::exchange(claim_, std::nullopt)->index);
@@ -373,7 +373,7 @@ int64_t WorkloadWorker::ServeRequests(bool ending) {
       context_.NoteBegin();
       lane.ticket = request.index;
       lane.start_ns = request.due_ns;
-      // From when it could begin, so that a late wake-up costs no capacity.
+      // Count from when it could begin, so that a late wake-up costs no capacity.
       const int64_t period_ns = job_.options_.request_period_ns;
       free_ns_ = std::max({free_ns_, request.due_ns, now_ns - period_ns}) + period_ns;
     }
@@ -471,7 +471,7 @@ kvs::Task<void> WorkloadWorker::Lane(computenode::WorkerContext& context, uint32
     }
     if (lane.ticket == kNoTicket) break;
     Choose(lane);
-    // Closed loop, all timed: the end of one operation is the beginning of the next, one clock reading for both.
+    // Closed loop, all timed: the end of one operation is the beginning of the next, so one clock reading serves both.
     lane.timed = open_loop_ || sampling == 1 || ++lane.since_timed % sampling == 0;
     if (!open_loop_ && lane.timed) lane.start_ns = sampling == 1 ? lane.last_ns : job_.clock_->NowNs();
     const uint64_t round = context.round();

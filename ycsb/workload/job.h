@@ -2,11 +2,11 @@
 //
 // Closed loop: each lane starts its next operation when the last has ended. Open loop: operation i is due at start +
 // arrivals->due_ns[i], or at start + i / workload.target_ops, whatever the store does; free lanes take due operations
-// in order, and latency counts from when the operation was due, so a slow store cannot hide its queue (no coordinated
+// in order. Latency counts from when the operation was due, so a slow store cannot hide its queue (no coordinated
 // omission). The start is the first worker's.
 //
-// Or the operations are requests of a computenode::RequestQueue, which others may serve as well; then latency is the
-// queue's affair.
+// Alternatively the operations are requests of a computenode::RequestQueue, which others may serve as well; then
+// measuring latency is left to the queue.
 //
 // Every value that the run phase reads is verified.
 //
@@ -40,35 +40,35 @@ struct JobOptions {
   Phase phase = Phase::kRun;
   uint64_t seed = 1;
   bool overwrite = false;         // inserts may meet existing records: Put instead of Insert
-  bool plant_mismatch = false;    // load: one record, the run phase's most popular, gets a value that does not verify
+  bool plant_mismatch = false;    // load: the run phase's most popular record gets a value that does not verify
   uint32_t latency_sampling = 1;  // closed loop: every n-th operation of a lane is timed, all are counted
-  uint64_t max_failures = 1000;   // so many failed or mismatched operations stop the phase; 0: none do
-  // Open loop at these times: the phase is these operations, of those that it would have without, and lasts until
-  // their end_ns. Null: as workload.target_ops says.
+  uint64_t max_failures = 1000;   // this many failed or mismatched operations stop the phase; 0: no number does
+  // Open loop at these times: of the operations that the phase would have without it, only these are done, and the
+  // phase lasts until their end_ns. Null: as workload.target_ops says.
   std::shared_ptr<const Arrivals> arrivals = {};
   krcore::Clock* clock = nullptr;  // null: the host's
-  // Run phase: not null: the requests to serve, by workers that take request_period_ns for each (0: as fast as they
+  // Run phase, if not null: the requests to serve, by workers that take request_period_ns for each (0: as fast as they
   // can). Must outlive the job.
   computenode::RequestQueue* requests = nullptr;
   int64_t request_period_ns = 0;
-  computenode::LiveCounts* counts = nullptr;  // where to count besides, while it runs
+  computenode::LiveCounts* counts = nullptr;  // if not null: also counts here while it runs
 };
 
-// Gathers what the workers of a job have measured, who keep it to themselves until they are asked.
+// Gathers what the workers of a job have measured; they keep it to themselves until they are asked.
 //
 // Thread safety: any thread.
 class Gathering {
  public:
   explicit Gathering(krcore::Clock& clock) : clock_(clock) {}
 
-  // A worker that sees a new one publishes.
+  // A worker that sees a new epoch publishes.
   uint64_t epoch() const { return epoch_.load(std::memory_order_relaxed); }
   void WorkerStarted();
   // Takes what a worker has measured in `epoch`, and clears it.
   void Publish(uint64_t epoch, Measurements* measured);
   void WorkerEnded();
 
-  // As WorkloadJob has them.
+  // These are as in WorkloadJob.
   Measurements TakeInterval();
   Measurements SoFar();
   void BeginMeasuring();
@@ -76,7 +76,7 @@ class Gathering {
   int64_t MeasuredNs(int64_t start_ns) const;
 
  private:
-  // Asks every worker, and waits a little.
+  // Asks every worker, and waits for a short time.
   void Ask(std::unique_lock<std::mutex>* lock);
 
   krcore::Clock& clock_;
@@ -98,44 +98,44 @@ class WorkloadJob final : public computenode::Job {
 
   std::unique_ptr<computenode::WorkerJob> StartWorker(computenode::WorkerContext& context) override;
 
-  // Lanes end after their current operation.
+  // Makes lanes end after their current operation.
   void Stop() { stopped_.store(true, std::memory_order_relaxed); }
   bool stopped() const { return stopped_.load(std::memory_order_relaxed); }
-  // max_failures was reached.
+  // Returns whether max_failures was reached.
   bool gave_up() const { return gave_up_.load(std::memory_order_relaxed); }
-  // Every operation has been handed to a worker.
+  // Returns whether every operation has been handed to a worker.
   bool exhausted() const { return next_ticket_.load(std::memory_order_relaxed) >= total_operations_; }
 
   // Asks every worker for what it measured since the last call, waits a little for their answers (a worker that does
   // not answer is heard next time), and returns the sum.
   Measurements TakeInterval() { return gathering_.TakeInterval(); }
-  // Everything so far, as Total() of a later moment would say. Asks every worker like TakeInterval, which gives the
-  // same another time.
+  // Returns everything so far, as Total() would say later. Asks every worker as TakeInterval does, but a later
+  // TakeInterval still returns the same.
   Measurements SoFar() { return gathering_.SoFar(); }
-  // What ran before was warm-up: only its failures and mismatches go into Total().
+  // Everything before this call was warm-up: only its failures and mismatches go into Total().
   void BeginMeasuring() { gathering_.BeginMeasuring(); }
-  // Everything taken so far. Complete when all workers have ended and TakeInterval was called.
+  // Returns everything taken so far. Complete when all workers have ended and TakeInterval was called.
   Measurements Total() const { return gathering_.Total(); }
-  // From the first worker's start, or BeginMeasuring, to the last worker's end, or now.
+  // Returns the time from the first worker's start, or BeginMeasuring, to the last worker's end, or now.
   int64_t MeasuredNs() const { return gathering_.MeasuredNs(start_ns_.load(std::memory_order_relaxed)); }
-  // Descriptions of the first failures and mismatches, each once.
+  // Returns descriptions of the first failures and mismatches, each once.
   std::vector<std::string> TakeProblems();
 
   const JobOptions& options() const { return options_; }
-  // Operations of the phase; UINT64_MAX when it has no count.
+  // Returns the operations of the phase; UINT64_MAX when it has no count.
   uint64_t total_operations() const { return total_operations_; }
   bool open_loop() const { return options_.arrivals || options_.workload.target_ops > 0; }
-  // Open loop: what was asked for, as the user would write it: a profile's text, or "target=RATE"; and when requests of
-  // that rate are due.
+  // Open loop: returns what was asked for, as the user would write it (a profile's text, or "target=RATE"), and when
+  // requests of that rate are due.
   std::string ProfileText() const;
   ArrivalProcess arrival_process() const;
-  // Open loop: how many operations are due at `now_ns` or before; 0 before the start.
+  // Open loop: returns how many operations are due at `now_ns` or before; 0 before the start.
   uint64_t DueBy(int64_t now_ns) const;
-  // When the plan ends, by the clock. kNever: there is no plan, or no worker has started.
+  // Returns when the plan ends, by the clock. kNever: there is no plan, or no worker has started.
   int64_t PlannedEndNs() const;
-  // Records that the run phase has inserted.
+  // Returns how many records the run phase has inserted.
   uint64_t inserted_records() const { return inserted_records_.load(std::memory_order_relaxed); }
-  // Of a value, in bytes.
+  // Returns the mean length of a value, in bytes.
   double mean_length() const { return lengths_.mean(); }
 
  private:
@@ -143,12 +143,12 @@ class WorkloadJob final : public computenode::Job {
   struct Tickets {
     uint64_t begin = 0, end = 0;
   };
-  // Up to `most` operations for a worker to do; empty: none are left.
+  // Returns up to `most` operations for a worker to do; empty: none are left.
   Tickets TakeTickets(uint64_t most);
-  // Open loop: when operation `ticket` is due.
+  // Open loop: returns when operation `ticket` is due.
   int64_t DueNs(uint64_t ticket) const;
-  // Open loop: takes the next operation if it is due. False: *due_ns is when it will be, or when the plan ends if none
-  // are left; kNever when that is over.
+  // Open loop: takes the next operation if it is due. False: *due_ns is when it will be due, or when the plan ends if
+  // none are left; kNever after the plan's end.
   bool TakeDue(int64_t now_ns, uint64_t* ticket, int64_t* due_ns);
   void ReportProblem(std::string description);
 
@@ -162,7 +162,7 @@ class WorkloadJob final : public computenode::Job {
   uint64_t planted_record_;       // kNoRecord: none
 
   alignas(64) std::atomic<uint64_t> next_ticket_{0};
-  // Hints and counts that order nothing; read by workers, written seldom.
+  // Hints and counts that order nothing; workers read them, and they are written seldom.
   alignas(64) std::atomic<bool> stopped_{false};
   std::atomic<bool> gave_up_{false};
   std::atomic<int64_t> start_ns_{0};

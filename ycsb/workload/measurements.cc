@@ -69,7 +69,7 @@ std::vector<uint64_t> LatencyHistogram::CountsUpTo(const std::vector<double>& as
     for (; next < counts.size() && middle > ascending_ns[next]; ++next) counts[next] = seen;
     seen += histogram_->at(i);
   }
-  // Those beyond the axis exceed what is left, but for bounds beyond it too.
+  // Durations beyond the axis exceed all the bounds that are left, unless those are beyond the axis too.
   const double longest = static_cast<double>(max_ns_);
   for (; next < counts.size(); ++next) counts[next] = longest <= ascending_ns[next] ? count_ : seen;
   return counts;

@@ -20,7 +20,8 @@
 
 namespace ycsb {
 
-// A piecewise-linear log2: the bits of a double, read as a number, grow by 2^52 a power of two and linearly between.
+// A piecewise-linear log2: the bits of a double, read as a number, grow by 2^52 for each power of two, and linearly
+// between.
 struct PiecewiseLog2 {
   template <typename T>
   static T forward(T value) {
@@ -55,10 +56,10 @@ class LatencyHistogram {
   int64_t min_ns() const { return count_ == 0 ? 0 : min_ns_; }
   int64_t max_ns() const { return max_ns_; }
   double mean_ns() const { return count_ == 0 ? 0 : sum_ns_ / static_cast<double>(count_); }
-  // The duration that `percent` (0 to 100) of the recorded ones do not exceed: the middle of its bucket, kept within
-  // [min, max]. 0 when nothing is recorded.
+  // Returns the duration that `percent` (0 to 100) of the recorded ones do not exceed: the middle of its bucket, kept
+  // within [min, max]. 0 when nothing is recorded.
   double PercentileNs(double percent) const;
-  // How many durations do not exceed each of these. A duration counts as the middle of its bucket, within 0.4%.
+  // Returns how many durations do not exceed each of these. A duration counts as the middle of its bucket, within 0.4%.
   std::vector<uint64_t> CountsUpTo(const std::vector<double>& ascending_ns) const;
   std::vector<double> PercentilesNs(const std::vector<double>& ascending_percents) const;
 
@@ -76,13 +77,13 @@ class LatencyHistogram {
   int64_t max_ns_ = 0;
 };
 
-// kReadModifyWrite is measured as a whole, and its read and update once more as such, as YCSB does.
+// kReadModifyWrite is measured as a whole, and its read and update are also measured as such, as in YCSB.
 enum class Operation : uint8_t { kRead, kUpdate, kInsert, kReadModifyWrite };
 inline constexpr size_t kOperationKinds = 4;
 std::string_view OperationName(Operation operation);  // "READ", "UPDATE", "INSERT", "READ-MODIFY-WRITE"
 
 inline constexpr size_t kStatusCodes = static_cast<size_t>(krcore::StatusCode::kInternal) + 1;
-// YCSB's "OK", "NOT_FOUND", ...: the code's name in capitals.
+// Returns YCSB's "OK", "NOT_FOUND", ...: the code's name in capitals.
 std::string_view ReturnName(krcore::StatusCode code);
 
 struct OperationMeasurements {
@@ -112,14 +113,14 @@ struct Measurements {
   // Operations of the workload: a read-modify-write is one, though its parts are measured as READ and UPDATE too.
   uint64_t operations = 0;
   uint64_t failed_operations = 0;
-  uint64_t verified = 0;    // values read that were what was written
+  uint64_t verified = 0;    // values read that were as written
   uint64_t mismatches = 0;  // ... and that were not
 
   OperationMeasurements& operator[](Operation operation) { return of[static_cast<size_t>(operation)]; }
   const OperationMeasurements& operator[](Operation operation) const { return of[static_cast<size_t>(operation)]; }
   void Merge(const Measurements& other);
   void Clear();
-  // Of all kinds together; a read-modify-write counts with its parts.
+  // Returns the latencies of all kinds together; a read-modify-write counts with its parts.
   LatencyHistogram Latencies() const;
 };
 

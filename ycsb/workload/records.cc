@@ -143,7 +143,7 @@ void FillValue(uint64_t record, Version version, char* out, size_t size) {
     std::memcpy(out, &stored, sizeof(stored));
     std::memcpy(out + 8, &record, sizeof(record));
   } else if (header == kShortHeaderBytes) {
-    // The writer is folded in, or two writers' n-th writes would look alike.
+    // Fold in the writer; otherwise two writers' n-th writes would look alike.
     const uint32_t low = static_cast<uint32_t>(version.count) ^ static_cast<uint32_t>(version.writer) << 20;
     stored = low;
     std::memcpy(out, &low, sizeof(low));

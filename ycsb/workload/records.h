@@ -27,12 +27,12 @@ class KeyCodec {
 
   static constexpr size_t kMaxPadding = 1000;
 
-  // `zero_padding`: not 0: padded, whatever key_bytes is.
+  // `zero_padding`: if not 0, keys are padded, whatever key_bytes is.
   KeyCodec(size_t key_bytes, bool hashed, size_t zero_padding = 0);
 
-  // Of the longest key.
+  // Returns the bytes of the longest key.
   size_t key_bytes() const { return key_bytes_; }
-  // Numbers below it have distinct keys.
+  // Numbers below the result have distinct keys.
   uint64_t capacity() const { return capacity_; }
   // Writes the key, and returns how many bytes it has. `out` has room for key_bytes(). `number` < capacity().
   size_t Format(uint64_t number, char* out) const;
@@ -44,7 +44,7 @@ class KeyCodec {
   size_t prefix_bytes_;  // of "user"
   bool hashed_;
   size_t zero_padding_;
-  uint32_t mix_bits_;  // the mix permutes numbers of so many bits
+  uint32_t mix_bits_;  // the mix permutes numbers of this many bits
   uint64_t capacity_;
 };
 
@@ -54,12 +54,13 @@ class KeyCodec {
 //   8 .. 23      version, low 4 bytes | fill
 //   < 8          fill
 //
-// The fill is an arithmetic sequence of 64-bit words whose start and step are hashes of record number, size and the
-// version as stored, so a value torn between two writes, shifted, truncated or of another record does not verify.
+// The fill is an arithmetic sequence of 64-bit words whose start and step are hashes of the record number, the size and
+// the version as stored. So a value that is torn between two writes, shifted, truncated or another record's does not
+// verify.
 //
 // Thread safety: pure functions.
 
-// Who wrote the value, and which of its writes that was. {0, 0} is the load phase.
+// Who wrote the value, and which of its writes it was. {0, 0} is the load phase.
 struct Version {
   uint16_t writer = 0;
   uint64_t count = 0;  // 48 bits are kept
@@ -72,9 +73,9 @@ struct Version {
 
 // Writes `size` bytes to `out`.
 void FillValue(uint64_t record, Version version, char* out, size_t size);
-// Compares every byte. True: `value` is one that FillValue(record, any version, expected_size) wrote.
+// Compares every byte. True: `value` is what FillValue(record, any version, expected_size) wrote.
 bool VerifyValue(uint64_t record, std::string_view value, size_t expected_size);
-// What is wrong with a value that does not verify: "expected 100 bytes, got 96", "it belongs to record 7", ...
+// Returns what is wrong with a value that does not verify: "expected 100 bytes, got 96", "it belongs to record 7", ...
 std::string ExplainMismatch(uint64_t record, std::string_view value, size_t expected_size);
 
 }  // namespace ycsb

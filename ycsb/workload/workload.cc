@@ -22,8 +22,8 @@ constexpr std::string_view kBlank = " \t\f\r";
 
 using enum Support;
 
-// What YCSB's core defines (CoreWorkload, Client, Measurements and what they use), and what this runner adds. `same`:
-// values that say what happens anyway.
+// The properties that YCSB's core defines (CoreWorkload, Client, Measurements and what they use), and those that this
+// runner adds. `same`: values that ask for what happens anyway.
 constexpr auto kKnown = std::to_array<KnownProperty>({
     {"core_workload_insertion_retry_interval", kWarned, "", "an insert that failed is not tried again"},
     {"core_workload_insertion_retry_limit", kWarned, "0", "an insert that failed is not tried again"},
@@ -111,7 +111,7 @@ std::optional<double> Number(std::string_view text) {
   return number;
 }
 
-// Of one of the words, or as a number as large.
+// Returns whether the value is one of the words, or a number equal to one.
 bool IsOneOf(std::string_view value, std::string_view words) {
   for (size_t begin = 0; begin < words.size();) {
     const std::string_view word = words.substr(begin, words.substr(begin).find(' '));
@@ -412,7 +412,7 @@ Status ReadShape(const Properties& properties, Workload* workload) {
   workload->hashed_order = order == "hashed";
   KRCORE_RETURN_IF_ERROR(ReadZeroPadding(properties, workload));
   const KeyCodec keys(workload->key_length, workload->hashed_order, workload->zero_padding);
-  // Room for as many inserts again as the run phase could make.
+  // The keys need room for as many inserts again as the run phase could make.
   if (workload->record_count > keys.capacity() / 2) {
     return Refuse(properties, "keylength", StatusCode::kInvalidArgument,
                   std::to_string(workload->key_length) + "-byte keys cannot tell recordcount=" +
@@ -431,7 +431,7 @@ Status ReadRunning(const Properties& properties, Workload* workload) {
 
 void Warn(const Properties& properties, const Workload& workload, std::vector<std::string>* warnings) {
   for (std::string& line : properties.Ineffective()) {
-    // A record of one field is that field.
+    // In a record of one field, all fields are that field.
     const bool of_fields = line.find("allfields") != std::string::npos;
     if (!of_fields || workload.field_count > 1) warnings->push_back(std::move(line));
   }

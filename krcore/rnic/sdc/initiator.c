@@ -1,4 +1,4 @@
-// The send queue: WRs go in, segments go out, answers come in, completions come out, in posting order.
+// The send queue: WRs go in, segments go out, answers come in, and completions come out in posting order.
 #include "krcore/rnic/sdc/initiator.h"
 
 #include "krcore/rnic/sdc/initiator_private.h"
@@ -60,7 +60,7 @@ void sdc_fail_wr(struct sdc_initiator* initiator, uint32_t position, enum sdc_st
   initiator->failed_status = (uint8_t)status;
 }
 
-// To ERR; WRs from `done` on are flushed but for what they have failed with.
+// Moves the queue to ERR. WRs from `done` on are flushed; one that has failed keeps its status.
 static void flush(struct sdc_initiator* initiator, uint64_t now_ns) {
   for (; initiator->done != initiator->posted; ++initiator->done) {
     struct sdc_queued_wr* wr = sdc_wr_at(initiator, initiator->done);
@@ -72,7 +72,7 @@ static void flush(struct sdc_initiator* initiator, uint64_t now_ns) {
   sdc_drop_slots(initiator, now_ns);
 }
 
-// Completes what is done.
+// Completes the WRs that are done.
 static void retire(struct sdc_initiator* initiator, uint64_t now_ns) {
   if (initiator->state != SDC_QUEUE_READY) return;
   while (initiator->done != initiator->posted) {
@@ -116,7 +116,7 @@ bool sdc_initiator_is_reset(const struct sdc_initiator* initiator) { return init
 
 // ---- WRs become segments, segments become packets
 
-// The local memory of the WR's bytes [offset, offset + bytes): read to `to`, or written from `from` (the other is
+// Copies the WR's bytes [offset, offset + bytes) from its local memory to `to`, or from `from` into it (the other is
 // null). False: it is not local memory (any more).
 static bool local_copy(struct sdc_initiator* initiator, struct sdc_queued_wr* wr, uint32_t offset, uint32_t bytes,
                        uint8_t* to, const uint8_t* from) {
@@ -171,7 +171,8 @@ static bool has_local_memory(struct sdc_initiator* initiator, const struct sdc_q
   return true;
 }
 
-// How long the segment at wr->offset is. It ends where a word of the remote memory does: no word is in two of them.
+// Returns the length of the segment at wr->offset. It ends at the end of a word of the remote memory: no word is in two
+// segments.
 static uint32_t cut_segment(const struct sdc_initiator* initiator, const struct sdc_queued_wr* wr, uint8_t kind) {
   const uint32_t rest = wr->length - wr->offset;
   uint32_t most = sdc_segment_bytes(initiator->config.mtu_bytes);
@@ -180,7 +181,7 @@ static uint32_t cut_segment(const struct sdc_initiator* initiator, const struct 
   return rest < most ? rest : most;
 }
 
-// Gives the next segment a slot. False: there is none, or no slot for it.
+// Gives the next segment a slot. False: there is no next segment, or no slot for it.
 static bool add_slot(struct sdc_initiator* initiator, uint64_t now_ns) {
   if (initiator->slot_tail - initiator->slot_head == SDC_WINDOW || initiator->cut == initiator->posted) return false;
   if (sdc_is_behind_failure(initiator, initiator->cut)) return false;
@@ -213,7 +214,7 @@ static bool add_slot(struct sdc_initiator* initiator, uint64_t now_ns) {
   return true;
 }
 
-// A fenced WR waits for every READ and atomic before it, and all behind it do, whatever their peers.
+// A fenced WR waits for every READ and atomic before it, and so does everything after it, whatever their peers.
 static bool fence_is_closed(struct sdc_initiator* initiator, uint32_t position) {
   const struct sdc_slot* fenced = sdc_slot_at(initiator, position);
   if ((sdc_wr_at(initiator, fenced->wr)->wr.flags & SDC_FENCE) == 0 || sdc_mutated(NO_FENCE)) return false;
@@ -225,8 +226,9 @@ static bool fence_is_closed(struct sdc_initiator* initiator, uint32_t position) 
   return false;
 }
 
-// The last moment at which a segment of this WR may be executed, by the target's clock. That clock shows at least
-// `clock` plus what has passed here since, less the drift; so when it shows the result the limit has not passed here.
+// Returns the last moment at which a segment of this WR may be executed, by the target's clock. That clock shows at
+// least `clock` plus the time that has passed here since, less the drift; so when it shows the result, the limit has
+// not passed here.
 static uint64_t deadline(const struct sdc_initiator* initiator, const struct sdc_peer* peer,
                          const struct sdc_queued_wr* wr, uint64_t now_ns) {
   uint64_t limit_ns = wr->limit_ns;
@@ -265,13 +267,13 @@ static enum sdc_outcome send_slot(struct sdc_initiator* initiator, struct sdc_sl
     sdc_fail_wr(initiator, slot->wr, SDC_RETRY_EXCEEDED);
     return SDC_STOP;
   }
-  // The target may have forgotten it, and what its clock shows is known well for a while only. It does not forget one
-  // that has begun a message.
+  // The target may have forgotten the session, and its clock is known well only for a while. It does not forget a
+  // session that has begun a message.
   const bool continues = slot->kind == SDC_SEND && slot->offset != 0;
   const bool is_old = peer->in_flight == 0 && now_ns - peer->clock_at_ns > timing->idle_ns && !continues;
   if (peer->state == SDC_PEER_KNOWN || (peer->state == SDC_PEER_OPEN && is_old)) sdc_greet(initiator, peer, now_ns);
-  // Those who asked for the session are gone, failed or reset, and nobody looked at its timer any more. An answer to
-  // what they sent still counts.
+  // The WRs that asked for the session may have failed or been reset, and nobody looked at its timer any more. An
+  // answer to what they sent still counts.
   if (peer->state == SDC_PEER_GREETING && now_ns >= peer->timer_ns) {
     peer->tries = 0;
     peer->timed_ns = 0;
@@ -280,7 +282,7 @@ static enum sdc_outcome send_slot(struct sdc_initiator* initiator, struct sdc_sl
   if (peer->state != SDC_PEER_OPEN || now_ns < peer->pause_ns || peer->on_wire >= peer->window) return SDC_WAITS;
   if (is_first && slot->kind != SDC_ATOMIC && peer->atomics != 0 && !sdc_mutated(NO_BARRIER)) return SDC_WAITS;
   if (continues && wr->nonce != peer->nonce) {
-    // The message was begun in a session that is gone, and half a message with it.
+    // The message was begun in a session that is gone, and half of the message is gone with it.
     sdc_fail_wr(initiator, slot->wr, SDC_RETRY_EXCEEDED);
     return SDC_STOP;
   }
@@ -375,7 +377,7 @@ static void done(const struct sdc_initiator* initiator, struct sdc_peer* peer, s
   progress(initiator, peer, now_ns);
 }
 
-// All before `psn` has been executed: that is all that a WRITE or SEND waits for.
+// Everything before `psn` has been executed, which is all that a WRITE or SEND waits for.
 static void done_before(struct sdc_initiator* initiator, struct sdc_peer* peer, uint32_t psn, uint64_t now_ns) {
   for (uint32_t n = initiator->slot_head; n != initiator->slot_tail; ++n) {
     struct sdc_slot* slot = sdc_slot_at(initiator, n);
@@ -406,7 +408,7 @@ static void take_answer(struct sdc_initiator* initiator, struct sdc_peer* peer, 
 static void not_ready(struct sdc_initiator* initiator, struct sdc_peer* peer, const struct sdc_slot* slot,
                       uint64_t now_ns) {
   const struct sdc_timing* timing = &initiator->config.timing;
-  if (now_ns < peer->pause_ns) return;  // it was said already
+  if (now_ns < peer->pause_ns) return;  // reported already
   ++initiator->stats.rnr;
   if (++peer->rnr_tries > timing->rnr_retries) {
     sdc_fail_wr(initiator, slot->wr, SDC_RNR_RETRY_EXCEEDED);
@@ -420,7 +422,7 @@ static void not_ready(struct sdc_initiator* initiator, struct sdc_peer* peer, co
 
 static void answer_in_session(struct sdc_initiator* initiator, struct sdc_peer* peer, const struct sdc_packet* packet,
                               uint64_t now_ns) {
-  // Of what is known of its clock the later is the better, and both are true.
+  // Both statements about its clock are true; keep the one that shows the later time.
   const uint64_t since_ns = now_ns - peer->clock_at_ns;
   if (packet->time >= peer->clock + since_ns - since_ns / SDC_CLOCK_DRIFT) {
     peer->clock = packet->time;
@@ -430,7 +432,7 @@ static void answer_in_session(struct sdc_initiator* initiator, struct sdc_peer* 
     sdc_session_gone(initiator, peer, packet);
     return;
   }
-  if (sdc_before(peer->psn, packet->psn)) return;  // nothing there was asked yet
+  if (sdc_before(peer->psn, packet->psn)) return;  // nothing there has been asked for yet
   done_before(initiator, peer, packet->psn, now_ns);
   struct sdc_slot* slot = find_slot(initiator, peer, packet->psn);
   if (packet->kind == SDC_GAP) {
@@ -497,7 +499,7 @@ void sdc_initiator_run(struct sdc_initiator* initiator, uint64_t now_ns) {
 }
 
 static void earlier(uint64_t* next_ns, uint64_t at_ns, uint64_t now_ns) {
-  // What is due and was left alone by the last run waits for something else.
+  // What is due, but was left alone by the last run, waits for something else.
   if (at_ns > now_ns && at_ns < *next_ns) *next_ns = at_ns;
 }
 

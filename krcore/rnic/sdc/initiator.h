@@ -1,13 +1,13 @@
 // The initiator of the software DC: a send queue whose WRs each name their target.
 //
-// WRs are cut into segments, of which up to SDC_WINDOW are under way, in posting order; each is repeated until it is
-// answered, its tries are exhausted or its WR's limit has passed. Completions come in posting order; the first failed
+// WRs are cut into segments, of which up to SDC_WINDOW are under way, in posting order. Each is repeated until it is
+// answered, its tries are exhausted, or its WR's limit has passed. Completions come in posting order; the first failed
 // WR moves the queue to ERR and flushes the rest. docs/software_dc.md has the protocol and why it holds.
 //
-// No allocation, clock, lock or I/O: memory is handed in, `now_ns` is an argument (a clock that counts while the
-// machine sleeps and never goes back), packets come by sdc_initiator_receive and leave by the callbacks. All calls for
-// one initiator, and the callbacks in them, are on one thread (in the kernel: under one lock); the callbacks call
-// nothing of it.
+// No allocation, clock, lock or I/O: the caller provides memory and `now_ns` (of a clock that counts while the machine
+// sleeps and never goes back); packets come by sdc_initiator_receive and leave by the callbacks. All calls for one
+// initiator, and the callbacks in them, are on one thread (in the kernel: under one lock); the callbacks call nothing
+// of it.
 #ifndef KRCORE_RNIC_SDC_INITIATOR_H_
 #define KRCORE_RNIC_SDC_INITIATOR_H_
 
@@ -49,23 +49,24 @@ struct sdc_completion {
 };
 
 struct sdc_initiator_ops {
-  // Local memory [addr, addr + length) that `lkey` covers, to be written by us or not; null if it does not. It stays
-  // valid until the call of the initiator returns. length > 0. For SDC_INLINE, `addr` itself is read, at the post.
+  // Returns local memory [addr, addr + length) that `lkey` covers, to be written by us or not; null if it does not
+  // cover it. The memory stays valid until the call of the initiator returns. length > 0. For SDC_INLINE, `addr` itself
+  // is read, when the WR is posted.
   void* (*local)(void* context, uint32_t lkey, uint64_t addr, uint32_t length, bool written);
-  // A buffer for a packet of the MTU's length, null if there is none now (call sdc_initiator_run when there is); and
-  // sends the first `bytes` of it. A buffer that was not sent is the next one again.
+  // `buffer` returns a buffer for a packet of the MTU's length, or null if there is none now (call sdc_initiator_run
+  // when there is); `send` sends the first `bytes` of it. A buffer that was not sent is returned again next time.
   uint8_t* (*buffer)(void* context);
   void (*send)(void* context, const struct sdc_address* to, uint32_t bytes);
 };
 
 struct sdc_timing {
-  uint64_t limit_ns;      // from a WR's post on it may reach its target for so long; then it is failed
-  uint64_t grace_ns;      // an atomic that a target has handed over to its device is executed within this
+  uint64_t limit_ns;      // from its post on, a WR may reach its target for this long; then it fails
+  uint64_t grace_ns;      // within this an atomic is executed that a target has handed over to its device
   uint64_t retry_ns;      // without an answer for so long, or what answers take if that is longer, a segment is sent
                           // again; twice as long each time,
   uint64_t retry_max_ns;  // up to this
-  uint64_t idle_ns;       // a session that was idle for longer is asked for anew: half of what targets hold one for
-  uint64_t rnr_ns;        // after "no receive" it is sent again
+  uint64_t idle_ns;       // after this idle time a session is asked for anew: half of what targets hold one for
+  uint64_t rnr_ns;        // pause before it is sent again after "no receive"
   uint32_t retries;       // in a row without any progress
   uint32_t rnr_retries;
 };
@@ -103,7 +104,7 @@ struct sdc_peer {
   uint32_t target;
   uint8_t state;   // of sdc_peer_state
   uint32_t users;  // slots of the window
-  uint64_t used;   // when last, counted
+  uint64_t used;   // when it was last used, in counts of use
 
   uint32_t hello_id;
   uint32_t first_psn;
@@ -113,25 +114,25 @@ struct sdc_peer {
   uint32_t psn;        // the next one
   uint32_t in_flight;  // segments sent and not answered
   uint32_t atomics;    // of them
-  // "By its clock it is later than `clock` by what has passed here since `clock_at_ns`."
+  // The target's clock shows at least `clock` plus the time that has passed here since `clock_at_ns`.
   uint64_t clock, clock_at_ns;
 
   uint64_t timer_ns;  // 0: none
   uint64_t pause_ns;  // nothing is sent before
   uint32_t tries, rnr_tries, gone;
-  // What answers take, as RFC 6298 estimates it; of a segment at a time, from `timed_ns` on (0: none). Kept from
-  // session to session.
+  // The time that answers take, as RFC 6298 estimates it. One segment at a time is measured, from `timed_ns` on (0:
+  // none). Kept from session to session.
   uint64_t round_trip_ns, deviation_ns;
   uint64_t timed_ns;
   uint32_t timed_psn;
-  uint32_t backoff;  // timeouts since the last that was measured
+  uint32_t backoff;  // timeouts since the last measurement
   bool gap_told;
   uint32_t gap_psn;
   uint32_t window;          // segments that may be on the wire: fewer after a loss
-  uint32_t pass;            // of sdc_send, to which these belong:
-  uint32_t on_wire;         // segments sent, of those that it came to
-  bool waits;               // something does, and what is behind it
-  uint64_t close_until_ns;  // CLOSING: from then on nothing of the session is executed anyway
+  uint32_t pass;            // of send_segments, to which these belong:
+  uint32_t on_wire;         // segments sent, of those that the pass has reached
+  bool waits;               // a segment waits, and so do those after it
+  uint64_t close_until_ns;  // CLOSING: after this nothing of the session is executed anyway
 };
 
 enum sdc_peer_state { SDC_PEER_EMPTY, SDC_PEER_KNOWN, SDC_PEER_GREETING, SDC_PEER_OPEN, SDC_PEER_CLOSING };
@@ -160,7 +161,7 @@ struct sdc_initiator {
   struct sdc_initiator_config config;
   struct sdc_initiator_stats stats;
   uint8_t state;  // of sdc_queue_state
-  // Positions of WRs, which only grow (and wrap): polled up to, done up to, cut into segments up to, posted up to.
+  // Positions of WRs, which only grow (and wrap): up to where they are polled, done, cut into segments, posted.
   uint32_t polled, done, cut, posted;
   bool failing;  // the WR at `failed` will fail with `failed_status` when those before it are done
   uint32_t failed;
@@ -177,36 +178,36 @@ void sdc_initiator_init(struct sdc_initiator* initiator, const struct sdc_initia
 
 enum sdc_posted {
   SDC_POSTED,
-  SDC_POST_FULL,     // a place is free when a completion, or a later one, was polled
+  SDC_POST_FULL,     // a place is free again when a completion of this or a later WR was polled
   SDC_POST_INVALID,  // malformed: the opcode, the number of SGEs, an inline payload's length, an atomic's SGE or
                      // alignment
   SDC_POST_BAD_STATE,
 };
 
-// Copies the WR; its buffers are borrowed until it completes. In ERR it is flushed. Sends nothing before
+// Copies the WR; its buffers are borrowed until it completes. In ERR it is flushed. Sends nothing until
 // sdc_initiator_run.
 enum sdc_posted sdc_initiator_post(struct sdc_initiator* initiator, const struct sdc_wr* wr, uint64_t now_ns);
 
-// A datagram arrived. Anything may be in it.
+// Takes a datagram that arrived. It may contain anything.
 void sdc_initiator_receive(struct sdc_initiator* initiator, const void* packet, uint32_t bytes, uint64_t now_ns);
 
-// Sends what may be sent, repeats what was not answered, fails what must not be sent any more. Call it after posts and
-// packets, and when sdc_initiator_next says so.
+// Sends what may be sent, repeats what was not answered, and fails what must not be sent any more. Call it after posts
+// and packets, and when sdc_initiator_next says so.
 void sdc_initiator_run(struct sdc_initiator* initiator, uint64_t now_ns);
 
-// When sdc_initiator_run, which was last called at now_ns, has something to do if nothing else happens; ~0: never.
+// Returns when sdc_initiator_run, last called at now_ns, has something to do if nothing else happens; ~0: never.
 uint64_t sdc_initiator_next(const struct sdc_initiator* initiator, uint64_t now_ns);
 
-// The next completion, in posting order; false: there is none. Unsignaled WRs have one only if they fail.
+// Takes the next completion, in posting order; false: there is none. Unsignaled WRs have one only if they fail.
 bool sdc_initiator_poll(struct sdc_initiator* initiator, struct sdc_completion* completion);
 
-// To ERR: all WRs that are not done are flushed.
+// Moves the queue to ERR: all WRs that are not done are flushed.
 void sdc_initiator_fail(struct sdc_initiator* initiator, uint64_t now_ns);
 
-// To RESET: forgets all WRs and completions. Nothing of it is executed any more once sdc_initiator_is_reset, which
-// takes a round trip to each target that has something of it, or with targets that do not answer until what they may
-// have has expired: at most limit_ns + grace_ns after the last post. Run and receive meanwhile. Then it is ready for
-// posts.
+// Begins to move the queue to RESET: forgets all WRs and completions. Once sdc_initiator_is_reset, nothing of it is
+// executed any more. That takes a round trip to each target that has something of it. If a target does not answer, it
+// takes until what it may have has expired: at most limit_ns + grace_ns after the last post. Run and receive meanwhile.
+// Then the queue is ready for posts.
 void sdc_initiator_reset(struct sdc_initiator* initiator, uint64_t now_ns);
 bool sdc_initiator_is_reset(const struct sdc_initiator* initiator);
 

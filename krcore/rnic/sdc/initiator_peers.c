@@ -30,7 +30,7 @@ struct sdc_peer* sdc_find_peer(struct sdc_initiator* initiator, const struct sdc
     if (peer->users != 0 || peer->state == SDC_PEER_CLOSING) continue;
     if (oldest == NULL || peer->used < oldest->used) oldest = peer;
   }
-  // One that nothing is under way to: what its session was asked to do is done, and the target will forget it.
+  // Evict a peer that nothing is under way to: what its session was asked to do is done, and the target will forget it.
   if (oldest == NULL) return NULL;
   if (oldest->state != SDC_PEER_EMPTY) ++initiator->stats.peers_evicted;
   sdc_clear(oldest, sizeof(*oldest));
@@ -67,14 +67,14 @@ void sdc_send_hello(struct sdc_initiator* initiator, struct sdc_peer* peer, uint
 void sdc_greet(struct sdc_initiator* initiator, struct sdc_peer* peer, uint64_t now_ns) {
   peer->state = SDC_PEER_GREETING;
   peer->hello_id = ++initiator->hellos;
-  // Anything will do; from here on a wrap is never far, so that it is no rare event.
+  // Any number will do; this choice is never far from a wrap, so that wrapping is no rare event.
   peer->first_psn = 0u - (peer->hello_id * 37u & 1023u);
   peer->tries = 0;
   peer->timed_ns = now_ns;
   sdc_send_hello(initiator, peer, now_ns);
 }
 
-// The next WR asks for another one. Nothing is waited for meanwhile.
+// Makes the next WR ask for another session. Nothing is waited for meanwhile.
 static void forget_session(struct sdc_peer* peer) {
   peer->state = SDC_PEER_KNOWN;
   peer->timer_ns = peer->timed_ns = 0;
@@ -89,7 +89,7 @@ void sdc_answer_to_hello(struct sdc_initiator* initiator, struct sdc_peer* peer,
     forget_session(peer);
     sdc_fail_peer(initiator, peer, SDC_REMOTE_ACCESS_ERROR);
   } else if (packet->kind == SDC_BUSY) {
-    // It is there: that is no try. How long it may go on the WR's limit says.
+    // The target is alive, so this does not count as a try. The WR's limit says how long this may go on.
     peer->tries = 1;
     peer->timed_ns = 0;
     peer->timer_ns = now_ns + sdc_wait_ns(&initiator->config.timing, peer, 1);
@@ -118,8 +118,8 @@ void sdc_fail_peer(struct sdc_initiator* initiator, const struct sdc_peer* peer,
   }
 }
 
-// What was sent is sent again in the next session, where the target says that it was not executed in this one, or where
-// that does not matter.
+// Sends again in the next session what was sent in this one, if the target says that it was not executed, or if that
+// does not matter.
 void sdc_session_gone(struct sdc_initiator* initiator, struct sdc_peer* peer, const struct sdc_packet* packet) {
   const bool known = (packet->flags & SDC_FLAG_KNOWN) != 0;
   ++initiator->stats.sessions_gone;
@@ -146,7 +146,7 @@ void sdc_drop_slots(struct sdc_initiator* initiator, uint64_t now_ns) {
     --peer->users;
     if (!sdc_is_pending(slot)) continue;
     if (slot->kind == SDC_READ || sdc_mutated(RESET_AT_ONCE)) {
-      // It changes nothing if it is executed. How far the session got is not known, so the next WR gets another one.
+      // A READ changes nothing if it is executed. How far the session got is unknown, so the next WR gets another one.
       if (peer->state == SDC_PEER_OPEN) forget_session(peer);
       continue;
     }

@@ -24,38 +24,39 @@ static inline bool sdc_is_pending(const struct sdc_slot* slot) {
 
 // ---- initiator.c
 
-// The WR will fail so, unless an earlier one does.
+// Makes the WR fail with this status, unless an earlier one fails.
 void sdc_fail_wr(struct sdc_initiator* initiator, uint32_t position, enum sdc_status status);
-// Whether the segments of this WR need not be cared for: it, or one before it, fails.
+// Returns whether the segments of this WR no longer matter: it, or one before it, fails.
 bool sdc_is_behind_failure(const struct sdc_initiator* initiator, uint32_t position);
 
 // ---- initiator_peers.c: the table of peers and their sessions
 
-// The peer of `wr`, a new one if need be; null: all that might give way have segments under way.
+// Returns the peer of `wr`, a new one if need be; null: all peers that might give way have segments under way.
 struct sdc_peer* sdc_find_peer(struct sdc_initiator* initiator, const struct sdc_wr* wr);
 // Asks for a session.
 void sdc_greet(struct sdc_initiator* initiator, struct sdc_peer* peer, uint64_t now_ns);
 void sdc_send_hello(struct sdc_initiator* initiator, struct sdc_peer* peer, uint64_t now_ns);
-// The answer to a HELLO.
+// Takes the answer to a HELLO.
 void sdc_answer_to_hello(struct sdc_initiator* initiator, struct sdc_peer* peer, const struct sdc_packet* packet,
                          uint64_t now_ns);
-// "There is no such session."
+// Takes the answer "there is no such session".
 void sdc_session_gone(struct sdc_initiator* initiator, struct sdc_peer* peer, const struct sdc_packet* packet);
-// The window is dropped: sessions that may have something to execute are closed.
+// Drops the window, and closes sessions that may have something to execute.
 void sdc_drop_slots(struct sdc_initiator* initiator, uint64_t now_ns);
 void sdc_close_peers(struct sdc_initiator* initiator, uint64_t now_ns);
 void sdc_peer_closed(struct sdc_initiator* initiator, struct sdc_peer* peer);
 // Fails the first WR that has a segment for this peer.
 void sdc_fail_peer(struct sdc_initiator* initiator, const struct sdc_peer* peer, enum sdc_status status);
 
-// How long an answer is waited for, doubled `backoff` times.
+// Returns how long to wait for an answer, doubled `backoff` times.
 static inline uint64_t sdc_wait_ns(const struct sdc_timing* timing, const struct sdc_peer* peer, uint32_t backoff) {
   const uint64_t usual_ns = peer->round_trip_ns + 4 * peer->deviation_ns;
   const uint64_t first_ns = usual_ns > timing->retry_ns ? usual_ns : timing->retry_ns;
   const uint64_t wait_ns = backoff < 16 && first_ns < timing->retry_max_ns ? first_ns << backoff : timing->retry_max_ns;
   return wait_ns < timing->retry_max_ns ? wait_ns : timing->retry_max_ns;
 }
-// An answer came to what was sent once, `timed_ns` being when; so none of a repetition is taken for the first's.
+// Measures an answer to something that was sent once, at `timed_ns`, so that no answer to a repetition is taken for the
+// first one's.
 static inline void sdc_measure(struct sdc_peer* peer, uint64_t now_ns) {
   const uint64_t took_ns = now_ns - peer->timed_ns;
   const uint64_t off_ns = took_ns > peer->round_trip_ns ? took_ns - peer->round_trip_ns : peer->round_trip_ns - took_ns;
@@ -69,9 +70,9 @@ static inline void sdc_measure(struct sdc_peer* peer, uint64_t now_ns) {
   peer->timed_ns = 0;
   peer->backoff = 0;
 }
-// Something was lost, and all behind it with it.
+// Called when something was lost, and with it everything after it.
 void sdc_narrow_window(struct sdc_peer* peer);
-// Packets that were not answered in time.
+// Handles packets that were not answered in time.
 void sdc_check_timers(struct sdc_initiator* initiator, uint64_t now_ns);
 
 #endif  // KRCORE_RNIC_SDC_INITIATOR_PRIVATE_H_

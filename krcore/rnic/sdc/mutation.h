@@ -1,5 +1,5 @@
-// Mutations: the protections of the protocol, each with a switch that takes it away, so that tests can show that they
-// would notice. Only the library krcore_sdc_mutable has the switches; elsewhere sdc_mutated() is 0 and costs nothing.
+// Mutations: each switch takes away one protection of the protocol, so that tests can show that they would notice. Only
+// the library krcore_sdc_mutable has the switches; elsewhere sdc_mutated() is 0 and costs nothing.
 #ifndef KRCORE_RNIC_SDC_MUTATION_H_
 #define KRCORE_RNIC_SDC_MUTATION_H_
 
@@ -14,7 +14,7 @@ enum sdc_mutation {
 #  ifdef __cplusplus
 extern "C" {
 #  endif
-extern enum sdc_mutation sdc_active_mutation;  // the one that is in force
+extern enum sdc_mutation sdc_active_mutation;  // the active one
 #  ifdef __cplusplus
 }
 #  endif

@@ -32,7 +32,7 @@ static void answer_packet(struct sdc_target* target, const struct sdc_session* s
   target->config.ops->send(target->config.context, &session->from, head + packet->bytes);
 }
 
-// The same of `kind`, about `psn`, with nothing else.
+// Sends an answer of `kind` about `psn`, with nothing else.
 static void answer_about(struct sdc_target* target, const struct sdc_session* session, enum sdc_kind kind, uint32_t psn,
                          uint64_t now_ns) {
   struct sdc_packet packet;
@@ -57,11 +57,11 @@ static void answer_stranger(struct sdc_target* target, const struct sdc_address*
   target->config.ops->send(target->config.context, to, sdc_build(buffer, packet));
 }
 
-// ---- Receives: a ring of posted ones; a SEND in several segments holds one until it is whole
+// ---- Receives: a ring of posted ones. A SEND in several segments holds one until it is whole.
 
 bool sdc_target_post_receive(struct sdc_target* target, const struct sdc_recv* receive) {
   const struct sdc_target_config* config = &target->config;
-  // One that is held may come back, and must find its place.
+  // A receive that is held may come back, and must find its place.
   if (target->receives_posted + target->receives_held >= config->receive_count) return false;
   if (receive->sge_count > SDC_MAX_SGE) return false;
   config->receives[(target->receive_head + target->receives_posted) % config->receive_count] = *receive;
@@ -76,7 +76,7 @@ static struct sdc_recv take(struct sdc_target* target) {
   return receive;
 }
 
-// The half received message of a session will not be completed: its receive is the next one again.
+// The half-received message of a session will not be completed, so its receive becomes the next one again.
 static void give_receive_back(struct sdc_target* target, struct sdc_session* session) {
   if (!session->has_message) return;
   session->has_message = false;
@@ -88,10 +88,10 @@ static void give_receive_back(struct sdc_target* target, struct sdc_session* ses
   ++target->receives_posted;
 }
 
-// Whether a receive is posted and its completion has room.
+// Returns whether a receive is posted and its completion has room.
 static bool can_receive(struct sdc_target* target, uint64_t now_ns) {
   if (target->receives_posted == 0 && target->receives_held != 0) {
-    // A sender that died in the middle holds one: its message cannot be completed behind the deadline of its WR.
+    // A sender that died in the middle holds a receive: its message cannot be completed after the deadline of its WR.
     for (uint32_t i = 0; i < target->config.session_count; ++i) {
       struct sdc_session* session = &target->config.sessions[i];
       if (session->state != SDC_SESSION_OPEN || !session->has_message || now_ns <= session->message_until_ns) continue;
@@ -123,7 +123,7 @@ static void receive_imm(struct sdc_target* target, const struct sdc_packet* pack
   complete(target, &receive, SDC_SUCCESS, packet);
 }
 
-// Copies a segment to where the message's bytes from `offset` on belong. False: that is not local memory any more.
+// Copies a segment to its place in the message's memory. False: that is not local memory any more.
 static bool scatter(struct sdc_target* target, const struct sdc_recv* receive, const struct sdc_packet* packet) {
   uint32_t offset = packet->offset, bytes = packet->bytes;
   const uint8_t* from = packet->data;
@@ -170,7 +170,8 @@ static void end(struct sdc_target* target, struct sdc_session* session, enum sdc
   complete(target, &session->message, status, packet);
 }
 
-// One segment of a SEND. SDC_SUCCESS; SDC_RNR_RETRY_EXCEEDED: there is no receive; else the status for the sender.
+// Takes one segment of a SEND. SDC_SUCCESS; SDC_RNR_RETRY_EXCEEDED: there is no receive; else the status for the
+// sender.
 static enum sdc_status receive_segment(struct sdc_target* target, struct sdc_session* session,
                                        const struct sdc_packet* packet, uint64_t now_ns) {
   if (!session->has_message) {
@@ -182,7 +183,7 @@ static enum sdc_status receive_segment(struct sdc_target* target, struct sdc_ses
   }
   const bool last = packet->offset + packet->bytes == packet->length;
   const bool has_room = target->config.ops->has_room(target->config.context);
-  // Of a failure the receiver hears as well.
+  // The receiver is told of a failure as well, so that needs room too.
   if (!has_room && !sdc_mutated(OVERRUN_ACKNOWLEDGED)) return SDC_RNR_RETRY_EXCEEDED;
   session->message_until_ns = packet->time;
   if (!scatter(target, &session->message, packet)) {
@@ -196,7 +197,7 @@ static enum sdc_status receive_segment(struct sdc_target* target, struct sdc_ses
 
 // ---- What a session's requests do, each once and in the order of their PSNs
 
-// Of a request that was refused for good: it and all behind it are never executed, and a repetition of it fails alike.
+// Refuses a request for good: it and everything after it are never executed, and a repetition of it fails alike.
 static void fail(struct sdc_target* target, struct sdc_session* session, uint32_t psn, enum sdc_status status,
                  uint64_t now_ns) {
   if (!sdc_mutated(FAILURE_FORGOTTEN) && (session->failed == 0 || sdc_before(psn, session->failed_psn))) {
@@ -211,7 +212,7 @@ static void fail(struct sdc_target* target, struct sdc_session* session, uint32_
   answer_packet(target, session, &answer, NULL, now_ns);
 }
 
-// The memory that the whole message of `packet` may touch; null if it may not. Needs length > 0.
+// Returns the memory that the whole message of `packet` may touch; null if it may not touch it. Needs length > 0.
 static uint8_t* message_memory(struct sdc_target* target, const struct sdc_packet* packet, uint32_t length,
                                uint32_t access) {
   if ((target->config.access & access) == 0) return NULL;
@@ -223,7 +224,7 @@ static uint8_t* message_memory(struct sdc_target* target, const struct sdc_packe
   return target->config.ops->memory(target->config.context, packet->rkey, packet->addr, length, access);
 }
 
-// READs may be executed again, as long as their answer is wanted.
+// A READ may be executed again, as long as its answer is wanted.
 static void read(struct sdc_target* target, struct sdc_session* session, const struct sdc_packet* packet,
                  uint64_t now_ns) {
   const uint8_t* memory = NULL;
@@ -254,7 +255,7 @@ static void acknowledge(struct sdc_target* target, struct sdc_session* session, 
 
 static void answer_rnr(struct sdc_target* target, struct sdc_session* session, uint64_t now_ns) {
   ++target->stats.rnr;
-  session->gap_told = true;  // what comes behind is missing something that was just asked for
+  session->gap_told = true;  // what comes after it lacks something that was just asked for
   answer_about(target, session, SDC_RNR, session->psn, now_ns);
 }
 
@@ -311,7 +312,7 @@ static void atomic(struct sdc_target* target, struct sdc_session* session, const
       .swap = packet->swap,
   };
   if (!target->config.ops->atomic(target->config.context, &request)) {
-    // Whoever asks later will find room: that is the same to him as one that takes long.
+    // Whoever asks later will find room: to the initiator that looks like an atomic that takes long.
     answer_about(target, session, SDC_PROGRESS, packet->psn, now_ns);
     return;
   }
@@ -322,11 +323,11 @@ static void atomic(struct sdc_target* target, struct sdc_session* session, const
   if (packet->psn == session->psn) ++session->psn;
 }
 
-// A request that was executed before: its answer was lost, or the network doubled it.
+// Handles a request that was executed before: its answer was lost, or the network duplicated it.
 static void repeat(struct sdc_target* target, struct sdc_session* session, const struct sdc_packet* packet,
                    uint64_t now_ns) {
   ++target->stats.repeated;
-  if (session->psn - packet->psn > SDC_WINDOW) return;  // nobody waits for its answer
+  if (session->psn - packet->psn > SDC_WINDOW) return;  // nobody waits for its answer any more
   if (packet->kind == SDC_READ) {
     read(target, session, packet, now_ns);
   } else if (packet->kind == SDC_ATOMIC) {
@@ -350,7 +351,7 @@ static void repeat(struct sdc_target* target, struct sdc_session* session, const
   }
 }
 
-// A request of an open session that is not behind its deadline.
+// Executes a request of an open session whose deadline has not passed.
 static void execute(struct sdc_target* target, struct sdc_session* session, const struct sdc_packet* packet,
                     uint64_t now_ns) {
   if (session->failed != 0 && !sdc_before(packet->psn, session->failed_psn)) {
@@ -386,13 +387,13 @@ static void execute(struct sdc_target* target, struct sdc_session* session, cons
   }
 }
 
-// ---- Sessions: who has one, and who gets whose
+// ---- Sessions: who has one, and who gets whose place
 
 static void end_session(struct sdc_target* target, struct sdc_session* session) {
   give_receive_back(target, session);
   session->gone_nonce = session->nonce;
   session->gone_psn = session->psn;
-  // What a session that failed did with the segment at which it failed is not told by a PSN.
+  // If a session failed, a PSN cannot tell what it did with the segment at which it failed.
   session->gone_known = session->failed == 0;
   session->state = SDC_SESSION_FREE;
 }
@@ -407,14 +408,14 @@ static void welcome(struct sdc_target* target, const struct sdc_session* session
   answer_packet(target, session, &packet, NULL, now_ns);
 }
 
-// A session may give way when nothing of it is under way here and its initiator had time to use it.
+// A session may give way if nothing of it is under way here and its initiator has had time to use it.
 static bool may_end(const struct sdc_target* target, const struct sdc_session* session, uint64_t now_ns) {
   if (session->pending != 0 && !sdc_mutated(EVICT_PENDING)) return false;
   if (session->has_message && now_ns <= session->message_until_ns) return false;
   return now_ns - session->active_ns >= target->config.hold_ns;
 }
 
-// The place for a new session, null if all are in use.
+// Returns the place for a new session, null if all are in use.
 static struct sdc_session* find_place(struct sdc_target* target, uint64_t now_ns) {
   struct sdc_session* oldest = NULL;
   for (uint32_t i = 0; i < target->config.session_count; ++i) {
@@ -447,7 +448,7 @@ static void hello(struct sdc_target* target, const struct sdc_address* from, con
   if (session != NULL) {
     if (session->hello_id == packet->id && session->state == SDC_SESSION_OPEN)
       welcome(target, session, packet->psn, now_ns);
-    if (!sdc_before(session->hello_id, packet->id)) return;  // an old one, late
+    if (!sdc_before(session->hello_id, packet->id)) return;  // a late copy of an earlier one
     if (session->pending == 0) {
       end_session(target, session);
     } else {
@@ -478,7 +479,8 @@ static void hello(struct sdc_target* target, const struct sdc_address* from, con
   welcome(target, session, packet->psn, now_ns);
 }
 
-// A request of a session that is not there: it ended, or it was another target's with this number, or a late packet's.
+// Answers a request whose session does not exist: it ended, it was another target's with this number, or the packet is
+// late.
 static void refuse_stranger(struct sdc_target* target, const struct sdc_address* from, const struct sdc_packet* packet,
                             uint64_t now_ns) {
   struct sdc_packet answer;
@@ -497,7 +499,7 @@ static void refuse_stranger(struct sdc_target* target, const struct sdc_address*
 
 static void close_session(struct sdc_target* target, struct sdc_session* session, uint64_t now_ns) {
   session->state = SDC_SESSION_CLOSING;
-  if (session->pending != 0 && !sdc_mutated(CLOSE_PENDING)) return;  // the answer comes with the last of them
+  if (session->pending != 0 && !sdc_mutated(CLOSE_PENDING)) return;  // the last of them brings the answer
   answer_about(target, session, SDC_CLOSED, 0, now_ns);
   end_session(target, session);
 }
@@ -538,8 +540,8 @@ void sdc_target_atomic_done(struct sdc_target* target, const struct sdc_token* t
   struct sdc_session* session = &target->config.sessions[token->slot];
   if (session->state == SDC_SESSION_FREE || session->nonce != token->nonce || session->pending == 0) return;
   --session->pending;
-  session->active_ns = now_ns;  // its answer needs time to arrive, too
-  // What the device calls a local failure may have been executed, and no NAK carries it.
+  session->active_ns = now_ns;  // its answer needs time to arrive as well
+  // What the device calls a local failure may have been executed, and no NAK carries that status.
   if (status != SDC_SUCCESS && !sdc_nak_carries((uint8_t)status)) status = SDC_RETRY_EXCEEDED;
   const uint32_t place = token->psn % SDC_WINDOW;
   if (status == SDC_SUCCESS) {

@@ -1,13 +1,13 @@
 // The target of the software DC: serves READ, WRITE, atomics and SEND of any initiator that knows its number and key.
 //
-// State is a table of sessions, one for each initiator that was heard of lately; the one that was idle longest gives
-// way. A session executes segments in the order of their PSNs, each once, and keeps the results of its atomics. What it
-// does not know it does not execute. docs/software_dc.md has the protocol and why it holds.
+// Its state is a table of sessions, one for each initiator heard of lately; the one that was idle longest gives way. A
+// session executes segments in the order of their PSNs, each once, and keeps the results of its atomics. The target
+// executes nothing that it does not know. docs/software_dc.md has the protocol and why it holds.
 //
-// No allocation, clock, lock or I/O: memory is handed in, `now_ns` is an argument (a clock that counts while the
-// machine sleeps and never goes back), packets come by sdc_target_receive and leave by the callbacks. All calls for one
-// target, and the callbacks in them, are on one thread (in the kernel: under one lock); the callbacks call nothing of
-// the target.
+// No allocation, clock, lock or I/O: the caller provides memory and `now_ns` (of a clock that counts while the machine
+// sleeps and never goes back); packets come by sdc_target_receive and leave by the callbacks. All calls for one target,
+// and the callbacks in them, are on one thread (in the kernel: under one lock); the callbacks call nothing of the
+// target.
 #ifndef KRCORE_RNIC_SDC_TARGET_H_
 #define KRCORE_RNIC_SDC_TARGET_H_
 
@@ -18,7 +18,7 @@
 extern "C" {
 #endif
 
-// Names an atomic that was handed over, until its result is there.
+// Names an atomic that was handed over, until its result arrives.
 struct sdc_token {
   uint32_t slot;
   uint32_t psn;
@@ -50,35 +50,36 @@ struct sdc_received {
 };
 
 struct sdc_target_ops {
-  // The memory [addr, addr + length) that `rkey` opens for `access` (of sdc_access), null if it does not. It stays
-  // valid until the call of the target returns. length > 0.
+  // Returns the memory [addr, addr + length) that `rkey` opens for `access` (of sdc_access), null if it does not. It
+  // stays valid until the call of the target returns. length > 0.
   void* (*memory)(void* context, uint32_t rkey, uint64_t addr, uint32_t length, uint32_t access);
-  // The own memory of a receive, null if lkey does not cover it.
+  // Returns the local memory of a receive, null if lkey does not cover it.
   void* (*local)(void* context, uint32_t lkey, uint64_t addr, uint32_t length);
-  // Hands an atomic over to the device, whose result sdc_target_atomic_done brings. Atomics that are handed over are
-  // executed in that order, within grace_ns. False: there is no room, nothing was handed over.
+  // Hands an atomic over to the device; sdc_target_atomic_done brings its result. Atomics are executed in the order in
+  // which they are handed over, within grace_ns. False: there is no room, and nothing was handed over.
   bool (*atomic)(void* context, const struct sdc_atomic_request* request);
-  // A buffer for a packet of the MTU's length, null if there is none (the packet is then lost); and sends the first
-  // `bytes` of it.
+  // `buffer` returns a buffer for a packet of the MTU's length, or null if there is none (the packet is then lost);
+  // `send` sends the first `bytes` of it.
   uint8_t* (*buffer)(void* context);
   void (*send)(void* context, const struct sdc_address* to, uint32_t bytes);
-  // Whether a completion of a receive has room; and completes it, which has.
+  // `has_room` returns whether a completion of a receive has room; `received` completes a receive for which there is
+  // room.
   bool (*has_room)(void* context);
   void (*received)(void* context, const struct sdc_received* received);
 };
 
 struct sdc_session {
   uint64_t nonce;
-  uint64_t active_ns;  // when its initiator was heard of, or an atomic was done
+  uint64_t active_ns;  // when its initiator was last heard of, or an atomic was done
   uint64_t life;
   struct sdc_address from;
   uint32_t hello_id;
   uint32_t tag;
   uint32_t psn;         // the next one
-  uint32_t failed_psn;  // failed != 0: from here on nothing is executed
+  uint32_t failed_psn;  // if failed != 0: nothing is executed from here on
   uint8_t state;        // of sdc_session_state
   uint8_t failed;       // of sdc_status
-  bool gap_told;        // that `psn` is missing
+  bool gap_told;        // it was told that `psn` is missing
   bool gone_known;      // gone_psn is valid
   uint32_t gone_psn;    // where the session before this one ended
   uint64_t gone_nonce;
@@ -96,7 +97,7 @@ enum sdc_session_state { SDC_SESSION_FREE, SDC_SESSION_OPEN, SDC_SESSION_CLOSING
 
 struct sdc_target_stats {
   uint64_t packets, malformed, executed, repeated, sessions_made, sessions_evicted, strangers, expired, busy, rnr;
-  uint64_t early;  // behind one that is missing
+  uint64_t early;  // packets that came after a missing one
 };
 
 struct sdc_target_config {
@@ -106,7 +107,7 @@ struct sdc_target_config {
   uint64_t key;
   uint64_t seed;  // random: no two lives of a target may share it
   uint32_t mtu_bytes;
-  uint32_t access;   // of sdc_access: what it grants, where the memory grants it too (`memory` sees to that)
+  uint32_t access;   // of sdc_access: what it grants, if the memory grants it too (which `memory` checks)
   uint64_t hold_ns;  // a session that was active within this is not given to another: twice the initiators' idle_ns and
                      // retry_max_ns or more
   struct sdc_session* sessions;
@@ -126,20 +127,20 @@ struct sdc_target {
 
 void sdc_target_init(struct sdc_target* target, const struct sdc_target_config* config);
 
-// False: as many receives are posted as there is room for.
+// Posts a receive. False: there is no room for more.
 bool sdc_target_post_receive(struct sdc_target* target, const struct sdc_recv* receive);
 
-// A datagram arrived from `from`. Anything may be in it.
+// Takes a datagram that arrived from `from`. It may contain anything.
 void sdc_target_receive(struct sdc_target* target, const struct sdc_address* from, const void* packet, uint32_t bytes,
                         uint64_t now_ns);
 
-// The atomic `token` has been executed (status SDC_SUCCESS, and `before` is the word it found), or failed and will
-// never be executed. In the order in which they were handed over.
+// The atomic `token` has been executed (status SDC_SUCCESS, and `before` is the word it found), or has failed and will
+// never be executed. Call it in the order in which atomics were handed over.
 void sdc_target_atomic_done(struct sdc_target* target, const struct sdc_token* token, enum sdc_status status,
                             uint64_t before, uint64_t now_ns);
 
-// Atomics that were handed over and are not done. Before a target's life ends its atomics must be done, or the queue
-// that executes them destroyed.
+// Returns how many atomics were handed over and are not done. Before a target's life ends, its atomics must be done, or
+// the queue that executes them destroyed.
 uint32_t sdc_target_pending(const struct sdc_target* target);
 
 #ifdef __cplusplus

@@ -17,7 +17,7 @@
 #  define SDC_STATIC_ASSERT(condition, text) _Static_assert(condition, text)
 #endif
 
-// Where a UD queue is reached: what its user makes an address handle of, and the queue's number. Compared byte by byte.
+// Where a UD queue is reached: what is needed to make an address handle, and the queue's number. Compared byte by byte.
 struct sdc_address {
   uint8_t bytes[24];
   uint32_t qpn;
@@ -65,7 +65,7 @@ enum sdc_access {
   SDC_ACCESS_ATOMIC = 8,
 };
 
-// Sequence numbers wrap: whether `a` comes before `b`, which are less than 2^31 apart.
+// Sequence numbers wrap. Returns whether `a` comes before `b`; they must be less than 2^31 apart.
 static inline bool sdc_before(uint32_t a, uint32_t b) { return (int32_t)(a - b) < 0; }
 
 #if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
@@ -88,7 +88,7 @@ static inline bool sdc_same_address(const struct sdc_address* a, const struct sd
   return __builtin_memcmp(a, b, sizeof(*a)) == 0;
 }
 
-// Copies out of memory that others change: its aligned 8-byte words are read whole.
+// Copies from memory that others change: its aligned 8-byte words are read whole.
 static inline void sdc_copy_from_shared(uint8_t* to, const uint8_t* from, uint32_t bytes) {
   for (; bytes != 0 && ((uintptr_t)from & 7u) != 0; --bytes) *to++ = __atomic_load_n(from++, __ATOMIC_ACQUIRE);
   for (; bytes >= 8; bytes -= 8, to += 8, from += 8) {
@@ -98,7 +98,7 @@ static inline void sdc_copy_from_shared(uint8_t* to, const uint8_t* from, uint32
   for (; bytes != 0; --bytes) *to++ = __atomic_load_n(from++, __ATOMIC_ACQUIRE);
 }
 
-// Copies into memory that others read: its aligned 8-byte words are written whole.
+// Copies to memory that others read: its aligned 8-byte words are written whole.
 static inline void sdc_copy_to_shared(uint8_t* to, const uint8_t* from, uint32_t bytes) {
   for (; bytes != 0 && ((uintptr_t)to & 7u) != 0; --bytes) __atomic_store_n(to++, *from++, __ATOMIC_RELEASE);
   for (; bytes >= 8; bytes -= 8, to += 8, from += 8) {

@@ -62,7 +62,7 @@ static bool parse_transfer(const uint8_t* at, struct sdc_packet* out) {
   out->imm = SDC_LE32(transfer.imm);
   if (out->offset > out->length || out->bytes > out->length - out->offset) return false;
   if ((out->bytes == 0) != (out->length == 0)) return false;
-  return out->length == 0 || out->addr + (out->length - 1) >= out->addr;  // it does not reach around the end of memory
+  return out->length == 0 || out->addr + (out->length - 1) >= out->addr;  // it does not wrap around
 }
 
 bool sdc_parse(const void* packet, uint32_t bytes, struct sdc_packet* out) {

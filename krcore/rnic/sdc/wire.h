@@ -16,9 +16,9 @@ extern "C" {
 
 #define SDC_MAGIC 0x5344u
 #define SDC_VERSION 1u
-// Of the UD queues; not privileged, and the same at all, for it tells strangers apart only.
+// The Q_Key of the UD queues. It is not privileged, and the same for all, because it only tells strangers apart.
 #define SDC_QKEY 0x5344dc01u
-// Segments of a queue under way at a time, and so the answers that a target must be able to repeat.
+// Segments that a queue may have under way, and so the number of answers that a target must be able to repeat.
 #define SDC_WINDOW 64u
 #define SDC_MIN_MTU_BYTES 256u
 #define SDC_MAX_MTU_BYTES 4096u
@@ -35,12 +35,12 @@ enum sdc_kind {
   SDC_WELCOME = 17,   // to HELLO: the session's slot and nonce
   SDC_REFUSED = 18,   // to HELLO: the key is wrong
   SDC_BUSY = 19,      // to HELLO: all sessions are in use
-  SDC_ACK = 20,       // all before `psn` was executed
+  SDC_ACK = 20,       // everything before `psn` was executed
   SDC_DATA = 21,      // of the READ `psn`
   SDC_RESULT = 22,    // of the atomic `psn`
-  SDC_PROGRESS = 23,  // the atomic `psn` has been taken and has no result yet
-  SDC_NAK = 24,       // `psn` failed, and how; nothing from it on is executed
-  SDC_RNR = 25,       // there is no receive for `psn`, and nothing from it on was executed
+  SDC_PROGRESS = 23,  // the atomic `psn` has been taken, but has no result yet
+  SDC_NAK = 24,       // `psn` failed, and how; nothing from there on is executed
+  SDC_RNR = 25,       // there is no receive for `psn`; nothing from there on was executed
   SDC_GAP = 26,       // `psn` is missing
   SDC_GONE = 27,      // there is no such session; SDC_FLAG_KNOWN: it ended before `psn`
   SDC_CLOSED = 28,    // to CLOSE: nothing of the session is executed any more
@@ -58,12 +58,12 @@ struct sdc_header {
   uint8_t kind;
   uint32_t target;  // DCT number
   uint32_t slot;    // the session's place in the target's table
-  uint32_t tag;     // the peer's place in the initiator's table; the target gives it back
+  uint32_t tag;     // the peer's place in the initiator's table; the target returns it
   uint64_t nonce;   // the session's, chosen by the target
   uint32_t psn;
   uint8_t flags;
   uint8_t code;    // ATOMIC: the opcode; NAK: the status
-  uint16_t bytes;  // that this packet transfers; READ: that its answer will
+  uint16_t bytes;  // the bytes that this packet transfers; READ: that its answer will transfer
   uint64_t time;   // request: not to be executed after this, by the target's clock; answer: the target's clock
 };
 SDC_STATIC_ASSERT(sizeof(struct sdc_header) == 40, "wire format");
@@ -78,7 +78,7 @@ struct sdc_hello {
 };
 SDC_STATIC_ASSERT(sizeof(struct sdc_hello) == 24, "wire format");
 
-// READ, WRITE, SEND. Each segment names the whole message, so that all of it is checked before any of it is done.
+// READ, WRITE, SEND. Each segment names the whole message, so that all of it can be checked before any of it is done.
 struct sdc_transfer {
   uint64_t addr;  // SEND: 0
   uint32_t rkey;
@@ -104,7 +104,7 @@ struct sdc_welcome {
 };
 SDC_STATIC_ASSERT(sizeof(struct sdc_welcome) == 16, "wire format");
 
-// A packet in the host's byte order. What its kind does not have is 0.
+// A packet in the host's byte order. Fields that its kind does not have are 0.
 struct sdc_packet {
   uint8_t kind, flags, code;
   uint16_t bytes;
@@ -119,20 +119,19 @@ struct sdc_packet {
   const uint8_t* data;  // `bytes` bytes of WRITE, SEND, DATA: within the packet that was parsed
 };
 
-// Data bytes that a packet of a queue with this MTU carries: a multiple of 8.
+// Returns how many data bytes a packet of a queue with this MTU carries: a multiple of 8.
 static inline uint32_t sdc_segment_bytes(uint32_t mtu_bytes) {
   return (mtu_bytes - (uint32_t)(sizeof(struct sdc_header) + sizeof(struct sdc_transfer))) & ~7u;
 }
 
-// Whether an SDC_NAK can have this status, of sdc_status, as its code.
+// Returns whether an SDC_NAK can have this status, of sdc_status, as its code.
 bool sdc_nak_carries(uint8_t code);
 
-// Reads a packet of `bytes` bytes from anybody. False: it is not one, and *out is undefined. What is true of one that
-// is: its length is exactly what its fields say; offset + bytes <= length for transfers, and bytes is 0 only if length
-// is.
+// Reads a packet of `bytes` bytes from anybody. False: it is malformed, and *out is undefined. For a valid packet: its
+// length is exactly what its fields say; offset + bytes <= length for transfers, and bytes is 0 only if length is.
 bool sdc_parse(const void* packet, uint32_t bytes, struct sdc_packet* out);
 
-// Writes the packet but for its data to `to`; returns how many bytes those are, behind which the data belong.
+// Writes the packet without its data to `to`. Returns how many bytes those are; the data belong right after them.
 uint32_t sdc_build(uint8_t* to, const struct sdc_packet* packet);
 
 static inline bool sdc_is_request(uint8_t kind) { return kind >= SDC_HELLO && kind <= SDC_CLOSE; }

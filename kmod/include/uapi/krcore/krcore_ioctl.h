@@ -12,8 +12,8 @@
  *   KRC_IOC_REG_MR    registers memory of the process, pinned until
  *   KRC_IOC_DEREG_MR  it is deregistered, or the file closed
  *   KRC_IOC_JOIN      makes it a node of a fabric: what follows needs it
- *   KRC_IOC_NEW_QUEUE gives a further file of the same node, attached: what a
- *                     process that has one needs neither open, ATTACH nor JOIN for
+ *   KRC_IOC_NEW_QUEUE gives a further file of the same node, attached: a
+ *                     process that has one needs no open, ATTACH or JOIN for it
  *   KRC_IOC_PUBLISH   tells the fabric's nodes which regions this one has
  *   KRC_IOC_CONNECT   chooses the peer by its node id, or by its device's
  *   KRC_IOC_CONNECT_DEVICE  address, or repairs a queue that a fault broke
@@ -24,21 +24,21 @@
  *   KRC_IOC_CREDITS   how many messages the peer's port takes now
  *   KRC_IOC_START     of a fresh file: ATTACH, JOIN and CONNECT by one call
  *   poll(2)           readable: the ring holds completions. Priority: POP_MSGS
- *                     has a message, of another host perhaps 20 ms after it
- *                     came. Error, hang-up: the device is gone
+ *                     has a message; one from another host may have come up to
+ *                     20 ms ago. Error, hang-up: the device is gone
  *
  * A file belongs to the address space that opened it: with any other (a forked
- * child, a receiver of the descriptor, the program behind execve) every request
- * and mmap is refused with EPERM. A forked child inherits the mapping of the
- * ring, unless its parent said MADV_DONTFORK.
+ * child, a receiver of the descriptor, the program after execve) every request and
+ * mmap is refused with EPERM. A forked child inherits the mapping of the ring,
+ * unless its parent used MADV_DONTFORK.
  *
- * Every field has a fixed width, and the layouts are the same for programs of
- * 32 and of 64 bits. What changes them changes KRC_ABI_VERSION.
+ * Every field has a fixed width, and the layouts are the same for programs of 32
+ * and of 64 bits. Any change to them changes KRC_ABI_VERSION.
  *
  * Errors of all requests: EPERM (see above), EFAULT, EINVAL (malformed), ENOTTY
  * (no such request, also one of another KRC_ABI_VERSION), ENODEV (no such
  * device, or the device is gone), EBADFD (not attached, or attached twice).
- * Others stand at the request they belong to.
+ * Other errors are listed at the request they belong to.
  */
 #ifndef _UAPI_KRCORE_KRCORE_IOCTL_H
 #define _UAPI_KRCORE_KRCORE_IOCTL_H
@@ -84,7 +84,7 @@ enum krc_opcode {
 /* Of a request, the bits of krcore::SendFlags. */
 enum krc_request_flag {
 	KRC_SIGNALED = 1,	/* success is reported as well as failure */
-	KRC_FENCE = 2,		/* begins behind all earlier READs and atomics */
+	KRC_FENCE = 2,		/* begins after all earlier READs and atomics */
 	KRC_INLINE = 4,		/* not offered: EOPNOTSUPP */
 	KRC_SOLICITED = 8,	/* has no effect */
 };
@@ -113,10 +113,10 @@ struct krc_query {
 };
 
 /*
- * KRC_IOC_ATTACH. `depth` is how many requests may be accepted and not yet
- * popped, up to KRC_MAX_DEPTH. The ring has `ring_entries` places, a power of
- * two, behind its header; it takes `ring_bytes`, a multiple of the page, and is
- * made by the first mmap or push.
+ * KRC_IOC_ATTACH. `depth` is how many requests may be accepted and not yet popped,
+ * up to KRC_MAX_DEPTH. The ring has `ring_entries` places, a power of two, after
+ * its header; it takes `ring_bytes`, a multiple of the page size, and is made by
+ * the first mmap or push.
  * ENETDOWN: the device has no active port, or no address.
  */
 struct krc_attach {
@@ -128,22 +128,22 @@ struct krc_attach {
 };
 
 /*
- * KRC_IOC_CONNECT_DEVICE. The peer is this host, whose device has that address;
- * which of its memory is meant, a request's rkey says. EHOSTUNREACH: no such
- * peer. EBUSY: requests are outstanding. ENETDOWN: there is no connection to it.
+ * KRC_IOC_CONNECT_DEVICE. The peer is this host, whose device has that address; a
+ * request's rkey says which of its memory is meant. EHOSTUNREACH: no such peer.
+ * EBUSY: requests are outstanding. ENETDOWN: there is no connection to it.
  */
 struct krc_connect_device {
 	__u8 gid[KRC_GID_BYTES];
 };
 
 /*
- * KRC_IOC_JOIN, once a file. A node is what this file and those that
- * KRC_IOC_NEW_QUEUE makes of it share: `node` is its id, or 0 for one from
- * KRC_FIRST_DYNAMIC_NODE up that nobody had before. An id below is taken until
- * the last file of its node is closed and all its requests are done: EEXIST.
- * What the node has published goes with it. `incarnation` differs between two
- * holders of an id. These, and what is said of names below: EIO, no answer from
- * the metadata server.
+ * KRC_IOC_JOIN, once per file. A node is what this file and those that
+ * KRC_IOC_NEW_QUEUE makes from it share. `node` is its id, or 0 for one from
+ * KRC_FIRST_DYNAMIC_NODE up that nobody had before. An id below that is taken
+ * (EEXIST) until the last file of its node is closed and all its requests are done;
+ * then what the node has published is removed. `incarnation` differs between two
+ * holders of an id. This call and those on names below also fail with EIO: no
+ * answer from the metadata server.
  */
 struct krc_join {
 	__u8 fabric[KRC_NAME_BYTES];	/* in, not empty */
@@ -153,8 +153,8 @@ struct krc_join {
 
 /*
  * KRC_IOC_NEW_QUEUE: a further file of this process, closed by execve, which is
- * attached to the device of this one, part of its node, and not connected.
- * `depth` and the ring as with KRC_IOC_ATTACH. ENOTCONN: this one is of no node.
+ * attached to the device of this one, part of its node, and not connected. `depth`
+ * and the ring are as with KRC_IOC_ATTACH. ENOTCONN: this file has joined no node.
  * EMFILE, ENFILE.
  */
 struct krc_new_queue {
@@ -175,10 +175,10 @@ struct krc_shared_region {
 };
 
 /*
- * KRC_IOC_PUBLISH: the node and `count` regions of this process with remote
- * rights, of whose structs `key` and `tag` are looked at; instead of what it had
- * published before. ENOENT: no such region. ENOSPC: the table of the metadata
- * server is full.
+ * KRC_IOC_PUBLISH: publishes the node and `count` regions of this process with
+ * remote rights, instead of what it had published before. Only `key` and `tag` of
+ * the structs are looked at. ENOENT: no such region. ENOSPC: the table of the
+ * metadata server is full.
  */
 struct krc_publish {
 	__u32 count;
@@ -188,23 +188,23 @@ struct krc_publish {
 
 /*
  * KRC_IOC_CONNECT. The peer is a node of the same fabric, as it has published
- * itself: found in the host's cache, or by one READ of the metadata server.
+ * itself: it is found in the host's cache, or by one READ of the metadata server.
  * Connecting again to the same peer always reads. Requests may name what is in
- * `regions`, and on the own host any region whose key is known. ENOENT: no such
- * node. EBUSY: requests are outstanding. ENETDOWN: there is no connection to its
- * host (without a `port`, of a host that nobody has reached before, the first
- * requests say so instead: KRC_RETRY_EXCEEDED, KRC_FLUSHED; or their PUSH does,
- * with ECONNRESET). ENOSPC: connections to 1024 hosts are in use. EIO: no answer
- * from the metadata server. ENOTCONN: this file is of no node.
+ * `regions`, and on this host any region whose key is known. ENOENT: no such node.
+ * EBUSY: requests are outstanding. ENETDOWN: there is no connection to its host.
+ * (Without a `port`, of a host that nobody has reached before, the first requests
+ * say so instead: KRC_RETRY_EXCEEDED, KRC_FLUSHED; or their PUSH does, with
+ * ECONNRESET.) ENOSPC: connections to 1024 hosts are in use. EIO: no answer from
+ * the metadata server. ENOTCONN: this file has joined no node.
  *
- * With a `port` the queue takes a sender's place there as well, for SENDs beside
- * one-sided requests: some round trips, in which the peer's process takes no
- * part. It is given back when the queue connects elsewhere or closes: what was
- * completed with success is delivered none the less. Connecting a broken queue to
- * the same port keeps its place, and with it the order of its messages. ENOENT:
- * nobody is bound to it. EAGAIN: all its places are taken. ENOMEM: also beyond
- * RLIMIT_MEMLOCK, against which `slots` * `copy_bytes`, about, count. Behind these
- * two the queue is connected to the node, and to no port.
+ * With a `port` the queue also takes a sender's place there, for SENDs in addition
+ * to one-sided requests: some round trips, in which the peer's process takes no
+ * part. The place is given back when the queue connects elsewhere or closes; what
+ * was completed with success is still delivered. Connecting a broken queue to the
+ * same port keeps its place, and with it the order of its messages. ENOENT: nobody
+ * is bound to it. EAGAIN: all its places are taken. ENOMEM: also beyond
+ * RLIMIT_MEMLOCK, against which about `slots` * `copy_bytes` count. After these two
+ * errors the queue is connected to the node, and to no port.
  */
 struct krc_connect {
 	__u32 node;			/* in */
@@ -228,11 +228,11 @@ enum krc_start_step {
 };
 
 /*
- * KRC_IOC_START, of a fresh file: KRC_IOC_ATTACH, KRC_IOC_JOIN and, unless
- * `connect.node` is 0, KRC_IOC_CONNECT by one call, with what a process asks
+ * KRC_IOC_START, on a fresh file: does KRC_IOC_ATTACH, KRC_IOC_JOIN and, unless
+ * `connect.node` is 0, KRC_IOC_CONNECT in one call, and answers what a process asks
  * KRC_IOC_QUERY for. `done` is the last of them that was done, also when the call
- * fails: the error is the next one's, which may be tried again by itself, and
- * what was done stands. ENOTTY: the module is of another version than `abi_version`.
+ * fails: the error is the next one's, which may be tried again by itself, and what
+ * was done stands. ENOTTY: the module is of another version than `abi_version`.
  */
 struct krc_start {
 	__u32 abi_version;		/* in: KRC_ABI_VERSION of the caller */
@@ -244,12 +244,12 @@ struct krc_start {
 };
 
 /*
- * KRC_IOC_BIND, once a file. It receives what is sent to `port` of its node, or
- * to one that the module chooses from KRC_FIRST_AUTOMATIC_PORT up if that is 0,
- * until it is closed. Each of `senders` queues at a time has room for `slots`
- * messages of up to `copy_bytes` there. That memory counts against RLIMIT_MEMLOCK
- * (ENOMEM). ENOTCONN: the node has not published itself. EEXIST: the port is
- * bound. E2BIG: more memory than a port may have, which the device limits.
+ * KRC_IOC_BIND, once per file. Until it is closed, the file receives what is sent
+ * to `port` of its node, or, if that is 0, to one that the module chooses from
+ * KRC_FIRST_AUTOMATIC_PORT up. Each of `senders` queues at a time has room there
+ * for `slots` messages of up to `copy_bytes`. That memory counts against
+ * RLIMIT_MEMLOCK (ENOMEM). ENOTCONN: the node has not published itself. EEXIST: the
+ * port is bound. E2BIG: more memory than a port may have, which the device limits.
  * ENOSPC: the table of the metadata server is full.
  */
 struct krc_bind {
@@ -270,10 +270,10 @@ struct krc_receive {
 };
 
 /*
- * KRC_IOC_PUSH_RECV: all of `count` structs krc_receive, or none. `bad_index` as
- * with KRC_IOC_PUSH. EACCES: not in a region of this process that it may write.
- * EAGAIN: more than receive_depth are not popped yet. E2BIG: more than that at all.
- * ENOTCONN: not bound.
+ * KRC_IOC_PUSH_RECV: takes all of `count` structs krc_receive, or none. `bad_index`
+ * is as with KRC_IOC_PUSH. EACCES: memory that is not in a region of this process
+ * that it may write. EAGAIN: more than receive_depth would be outstanding. E2BIG:
+ * more than that in one call. ENOTCONN: not bound.
  */
 struct krc_push_recv {
 	__u64 receives;
@@ -296,14 +296,14 @@ struct krc_message {
 };
 
 /*
- * KRC_IOC_POP_MSGS: up to `count` messages that have come, to `messages`; `count`
- * becomes how many. Those of a sender come in the order in which they were pushed,
- * each once; a message waits, and its sender has a credit less, until there is a
- * receive for it. Never waits. Status KRC_LOCAL_LENGTH_ERROR: the receive is too
- * short; it comes back unused, `byte_len` says what is needed, and the message
- * waits for the next one. KRC_LOCAL_PROTECTION_ERROR: likewise, since its memory
- * cannot be written any more. ENOTCONN: not bound. EFAULT: `messages` cannot be
- * written; nothing was popped.
+ * KRC_IOC_POP_MSGS: copies up to `count` messages that have come to `messages`;
+ * `count` becomes how many. Those of a sender come in the order in which they were
+ * pushed, each once. A message waits, and its sender has one credit less, until
+ * there is a receive for it. Never waits. Status KRC_LOCAL_LENGTH_ERROR: the
+ * receive is too short; it comes back unused, `byte_len` says what is needed, and
+ * the message waits for the next one. KRC_LOCAL_PROTECTION_ERROR: the same, because
+ * its memory cannot be written any more. ENOTCONN: not bound. EFAULT: `messages`
+ * cannot be written; nothing was popped.
  */
 struct krc_pop_msgs {
 	__u64 messages;
@@ -312,10 +312,10 @@ struct krc_pop_msgs {
 };
 
 /*
- * KRC_IOC_CREDITS: how many messages KRC_IOC_PUSH takes now, as far as is known.
- * If not all it begins to ask the receiver's memory, without waiting; KRC_IOC_PUSH
- * does so when half are left. ENOTCONN: connected to no port. ECONNRESET: see KRC_IOC_PUSH. EPIPE:
- * the port is closed.
+ * KRC_IOC_CREDITS: how many messages KRC_IOC_PUSH takes now, as far as is known. If
+ * not all credits are there, it begins to ask the receiver's memory, without
+ * waiting; KRC_IOC_PUSH does so when half are left. ENOTCONN: connected to no port.
+ * ECONNRESET: see KRC_IOC_PUSH. EPIPE: the port is closed.
  */
 struct krc_credits {
 	__u32 credits;			/* out */
@@ -323,9 +323,9 @@ struct krc_credits {
 };
 
 /*
- * KRC_IOC_SET_SERVICE, KRC_IOC_GET_SERVICE: a named value of the fabric. It has
- * one owner, a node that has published itself, and goes with it. EEXIST: another
- * one that lives. ENOENT: nobody has set it. ENOTCONN. ENOSPC.
+ * KRC_IOC_SET_SERVICE, KRC_IOC_GET_SERVICE: a named value of the fabric. It has one
+ * owner, a node that has published itself, and is removed with it. EEXIST: another
+ * node that lives owns it. ENOENT: nobody has set it. ENOTCONN. ENOSPC.
  */
 struct krc_service {
 	__u8 name[KRC_NAME_BYTES];	/* in, not empty */
@@ -335,9 +335,10 @@ struct krc_service {
 };
 
 /*
- * KRC_IOC_PEER_STATE: whether an incarnation of a node that had published itself
- * is gone, so that nothing it posted executes any more. Its own kernel says so.
- * (A table of records that was made anew knows nobody, and then says so of all.)
+ * KRC_IOC_PEER_STATE: whether an incarnation of a node that had published itself is
+ * gone, so that nothing it posted executes any more. The node's own kernel reports
+ * that. (A table of records that was made anew knows no nodes, and so reports all
+ * of them as gone.)
  */
 struct krc_peer_state {
 	__u32 node;
@@ -347,12 +348,12 @@ struct krc_peer_state {
 };
 
 /*
- * KRC_IOC_REG_MR. The memory's pages are pinned and count against
- * RLIMIT_MEMLOCK of this address space (ENOMEM). `key` names the region: as lkey
- * in SGEs of any file of this process on the same device; with remote rights as
- * rkey for everybody who knows it. Keys are random numbers of 32 bits: a stale
- * one names nothing but by chance, yet who tries them all finds one. ENOSPC: the
- * queue has max_regions of them.
+ * KRC_IOC_REG_MR. The memory's pages are pinned and count against RLIMIT_MEMLOCK of
+ * this address space (ENOMEM). `key` names the region: as lkey in SGEs of any file
+ * of this process on the same device; with remote rights as rkey for everybody who
+ * knows it. Keys are random numbers of 32 bits: a stale one names something only by
+ * chance, but whoever tries them all finds one. ENOSPC: the queue has max_regions
+ * of them.
  */
 struct krc_reg_mr {
 	__u64 addr;
@@ -370,12 +371,12 @@ struct krc_dereg_mr {
 };
 
 /*
- * KRC_IOC_DC_TARGET: where the software DC of this file's device is reached, by
- * the protocol of docs/software_dc.md: at `gid`, UD QP and target `number`, with
- * `key`. It lets whoever knows that READ, WRITE and do atomics, by their `key` as
- * rkey and in the rights that they have, on the regions that this host's nodes
- * have published, until those are deregistered. Number and key are others each
- * time the device, or the module, comes. EOPNOTSUPP: it has none.
+ * KRC_IOC_DC_TARGET: where the software DC of this file's device is reached, by the
+ * protocol of docs/software_dc.md: at `gid`, UD QP and target `number`, with `key`.
+ * Whoever knows these may READ, WRITE and do atomics on the regions that this
+ * host's nodes have published, until those are deregistered, with their `key` as
+ * rkey and within the rights that they have. Number and key change each time the
+ * device, or the module, comes. EOPNOTSUPP: it has none.
  */
 struct krc_dc_target {
 	__u64 key;			/* out, as all */
@@ -404,22 +405,21 @@ struct krc_request {
 };
 
 /*
- * KRC_IOC_PUSH. `requests` points to `count` structs krc_request. On a refusal
- * of one of them `bad_index` is its place. EINVAL: its form (also an atomic that
- * is not of 8 aligned bytes). EOPNOTSUPP: an opcode or flag that the module does
- * not offer. EACCES: it names memory that is not, or not wholly, in a region of
- * this process, or of the peer, with the rights it needs. EMSGSIZE: it is longer
- * than a message may be. EAGAIN: more than the queue has places now. E2BIG: more
- * than its depth. ENOMEM: for the queue's places, which the first push makes.
- * ENOTCONN. ECONNRESET: a fault broke the queue; KRC_IOC_CONNECT makes it work
- * again.
+ * KRC_IOC_PUSH. `requests` points to `count` structs krc_request. If one of them is
+ * refused, `bad_index` is its place. EINVAL: its form (also an atomic that is not
+ * of 8 aligned bytes). EOPNOTSUPP: an opcode or flag that the module does not
+ * offer. EACCES: it names memory that is not, or not wholly, in a region of this
+ * process, or of the peer, with the rights it needs. EMSGSIZE: it is longer than a
+ * message may be. EAGAIN: more than the queue has places now. E2BIG: more than its
+ * depth. ENOMEM: for the queue's places, which the first push makes. ENOTCONN.
+ * ECONNRESET: a fault broke the queue; KRC_IOC_CONNECT makes it work again.
  *
- * SENDs are messages, copied by the call (their memory must be in regions of this
- * process none the less). EMSGSIZE: longer than the port takes. EAGAIN: more than
- * there are credits. ENOTCONN: connected to no port. EPIPE: the port is closed,
- * which is known at once on the own host, elsewhere by KRC_REMOTE_ACCESS_ERROR.
- * One that fails has an unknown outcome until the queue is connected again, or
- * closed: from then on it will not be delivered any more.
+ * SENDs are messages, copied by the call (still, their memory must be in regions of
+ * this process). EMSGSIZE: longer than the port takes. EAGAIN: more than there are
+ * credits. ENOTCONN: connected to no port. EPIPE: the port is closed; on this host
+ * that is known at once, elsewhere by KRC_REMOTE_ACCESS_ERROR. One that fails has
+ * an unknown outcome until the queue is connected again, or closed: after that it
+ * is never delivered.
  */
 struct krc_push {
 	__u64 requests;
@@ -428,10 +428,10 @@ struct krc_push {
 };
 
 /*
- * The completion ring. The module writes entry `head` & (ring_entries - 1),
- * then increments `head` (release); its user reads up to `head` (acquire), then
- * stores to `tail` how far it came (release). Both only grow, and wrap. A `tail`
- * that makes no sense costs only its writer.
+ * The completion ring. The module writes entry `head` & (ring_entries - 1), then
+ * increments `head` (release). Its user reads up to `head` (acquire), then stores
+ * to `tail` how far it has read (release). Both only grow, and wrap. A `tail` that
+ * makes no sense harms only its writer.
  */
 struct krc_ring_header {
 	__u32 head;
