@@ -1,5 +1,5 @@
-// The control planes behind krcore's interface, "krcore" itself among them where all must do the same: data path,
-// errors, closing, and who makes how many connections.
+// The control planes behind krcore's interface, "krcore" itself included where all must do the same: data path, errors,
+// closing, and which one makes how many connections.
 #include <algorithm>
 #include <atomic>
 #include <mutex>
@@ -11,7 +11,7 @@
 namespace krcore::test {
 namespace {
 
-// While a client waits for an answer, its peer's CPU answers: one, whichever of the client's threads waits.
+// While a client waits for an answer, its peer's CPU answers: one CPU, whichever of the client's threads waits.
 class ServingClock final : public Clock {
  public:
   explicit ServingClock(Clock& inner) : inner_(inner) {}
@@ -45,7 +45,7 @@ class Baseline : public ::testing::TestWithParam<std::string> {
     worker.Prepare({}, 1 << 16);
     return worker;
   }
-  // The connections that the peer holds, once it has heard of those that were closed.
+  // Returns how many connections the peer holds, after it has heard which ones were closed.
   size_t Connections() {
     for (uint32_t spins = 0; spins < 200; ++spins) clock_.Relax(spins);
     return clock_.acceptor->connections();
@@ -274,11 +274,11 @@ TEST_P(RcConnection, VerbsMakesOneForEachQueueAndLiteOneForEachPeer) {
 
 TEST_P(RcConnection, AnAnswerThatComesLateIsForOneConnection) {
   Worker worker = StartWorker();
-  clock_.serve_from_ns = clock_.NowNs() + 70'000'000;  // the request is sent again, and again
+  clock_.serve_from_ns = clock_.NowNs() + 70'000'000;  // the request is sent again and again
   auto queue = worker.Connect(1);
   EXPECT_EQ(Connections(), 1u);
   clock_.serve_from_ns = 0;
-  auto other = worker.pool->CreateQueue(8).value();  // which finds the answers to spare, and ignores them
+  auto other = worker.pool->CreateQueue(8).value();  // it finds the answers that are left over, and ignores them
   ASSERT_OK(other->Connect(1, worker.Soon()));
   const Sge sge = worker.Word(0);
   for (VirtualQueue* each : {queue.get(), other.get()})
@@ -358,20 +358,20 @@ TEST_P(RcConnection, MoreQueuesThanTheCqHasRoomForGetAnotherOne) {
     ASSERT_OK(queues.back()->Connect(1, worker.Soon()));
     WorkRequest add = OnWord(*queues.back(), Opcode::kFetchAdd, &sge, 0);
     add.compare_add = 1;
-    ASSERT_OK(queues.back()->Push(std::vector<WorkRequest>(64, add)));  // more than its QP holds
+    ASSERT_OK(queues.back()->Push(std::vector<WorkRequest>(64, add)));  // more than a QP of its own holds
   }
   for (auto& queue : queues) Await(*pool, *queue, 64);
   EXPECT_EQ(memory_.words()[0], 5u * 64);
 }
 
 #ifdef KRCORE_TEST_SIM  // sw executes a WR when it is posted, or never
-// Of sim only.
+// On sim only.
 void BreakQueues(const std::string& fabric, double probability) {
   Worlds().at(fabric)->set_chaos({.tear = 0.3, .delay = 0.2, .max_delay_ns = 20'000, .break_queue = probability});
 }
 
-// What completed as flushed may execute later, until its QP is reset: that must have happened before anybody hears of
-// it.
+// A WR that completed as flushed may still execute later, until its QP is reset. The reset must come before anybody
+// hears of the failure.
 TEST_P(RcConnection, WhenAFailureIsReportedNothingThatWasPostedExecutesAnyMore) {
   Worker worker = StartWorker();
   const Sge sge = worker.Word(0);
@@ -433,7 +433,7 @@ TEST_P(SharedConnection, IsUsedByThreadsAtTheSameTime) {
   EXPECT_EQ(memory_.words()[0], 3u * 4 * kRounds);
 }
 
-// Counts who waits.
+// Counts waits.
 class WaitingClock final : public Clock {
  public:
   int64_t NowNs() override { return RealClock()->NowNs(); }
@@ -450,7 +450,7 @@ TEST_P(SharedConnection, APeerThatDoesNotAnswerHoldsUpNoConnectToAnother) {
   auto answering = Acceptor::Create(*second.node).value();
   WaitingClock clock;
   auto node = krcore::OpenNode(GetParam(), {.rnic = kRnic, .fabric = fabric_, .clock = &clock}).value();
-  std::atomic<bool> stop{false}, answer_all{false}, first_is_connected{false};  // relaxed: nothing else is told by them
+  std::atomic<bool> stop{false}, answer_all{false}, first_is_connected{false};  // relaxed: they publish nothing else
   std::thread serving([&] {
     while (!stop.load(std::memory_order_relaxed)) {
       answering->Serve();
@@ -478,7 +478,7 @@ TEST_P(SharedConnection, APeerThatDoesNotAnswerHoldsUpNoConnectToAnother) {
   serving.join();
 }
 
-// Whoever waits until another thread has connected does not wait beyond its own deadline.
+// A thread that waits until another one has connected does not wait beyond its own deadline.
 TEST_P(SharedConnection, WhoWaitsForAnotherThreadToConnectKeepsItsDeadline) {
   SKIP_IF_SIMULATED("one thread only");
   WaitingClock clock;
@@ -488,7 +488,7 @@ TEST_P(SharedConnection, WhoWaitsForAnotherThreadToConnectKeepsItsDeadline) {
     auto queue = pool->CreateQueue(4).value();
     EXPECT_EQ(queue->Connect(1, Deadline::After(clock, patience_ns)).code(), StatusCode::kTimeout);
   };
-  std::atomic<bool> gave_up{false};  // relaxed: nothing else is told by it
+  std::atomic<bool> gave_up{false};  // relaxed: it publishes nothing else
   std::thread other([&] {
     connect(3 * kSecondNs);
     gave_up.store(true, std::memory_order_relaxed);

@@ -123,7 +123,7 @@ TEST(Node, IsConfirmedDeadOnlyForAHolderThatIsGone) {
   EXPECT_FALSE(worker.node->IsConfirmedDead(worker.node->id(), worker.node->incarnation()));
   peer.region.reset();
   peer.node.reset();
-  // Its record was taken back; a killed one's may have given way to another node's.
+  // Its record was taken back. A killed node's record may have been replaced by another node's.
   EXPECT_TRUE(worker.node->IsConfirmedDead(2, old_incarnation));
   peer = MemoryNode::Start(fabric, 2, 4096, false);
   EXPECT_TRUE(worker.node->IsConfirmedDead(2, old_incarnation));
@@ -142,7 +142,7 @@ TEST(Node, PublishWithoutAMetadataServerTimesOutAndSaysSo) {
 TEST(Node, HostsOneMetadataServerAndAFabricHasUpToEight) {
   SKIP_ON_KERNEL("the module is the metadata server");
   const std::string fabric = UniqueFabric(true);
-  const auto keeper = OpenNode(fabric, 20);  // who comes first may host the fabric's membership, and stays
+  const auto keeper = OpenNode(fabric, 20);  // the first one may host the fabric's membership, and stays
   std::vector<std::unique_ptr<Node>> hosts;
   for (NodeId id = 1; id <= 8; ++id) {
     hosts.push_back(OpenNode(fabric, id));
@@ -193,7 +193,7 @@ TEST(Node, LocalRegionIsZeroedAndLargeOnesAreAlignedForHugePages) {
   EXPECT_EQ(region->CollapseToHugePages(0, size_t{8} << 20).code(), StatusCode::kInvalidArgument);
 }
 
-// This process's descriptors 0 to 2 are closed while it lives, as those of a daemon are.
+// This process's descriptors 0 to 2 are closed during this object's life, as those of a daemon are.
 class StandardClosed {
  public:
   StandardClosed() {
@@ -206,7 +206,7 @@ class StandardClosed {
       close(kept_[fd]);
     }
   }
-  // As printf() and gets() of a program would.
+  // Uses them as a program's printf() and gets() would.
   static bool PrintsAndReadsNowhere() {
     for (int fd = 0; fd < 3; ++fd) {
       char byte = '?';
@@ -229,7 +229,7 @@ TEST(Connect, AProgramWithoutStandardDescriptorsPrintsIntoNoneOfOurs) {
     Worker worker = Worker::Start(fabric);
     auto queue = worker.Connect(1);
     nowhere = StandardClosed::PrintsAndReadsNowhere();
-    if (nowhere) {  // else nothing can be opened any more
+    if (nowhere) {  // otherwise nothing can be opened any more
       memory.words()[0] = 42;
       Worker another = Worker::Start(fabric);
       auto its_queue = another.Connect(1);

@@ -128,7 +128,7 @@ TEST_F(DataPath, ABatchThatRunsAcrossTheEndOfTheRingIsCarriedOutWhole) {
   EXPECT_EQ(Execute(*worker.pool, *queue, wrs[0]).status, WcStatus::kSuccess);  // the others are like it
   ASSERT_OK(Post(*worker.pool, *queue, all.subspan(1, kDepth - 4)));
   gate.open = false;
-  ASSERT_OK(queue->Stage(all.subspan(kDepth, 2)));  // so that the ring does not begin anew when the first are done
+  ASSERT_OK(queue->Stage(all.subspan(kDepth, 2)));  // so that the ring does not restart when the first are done
   std::vector<Completion> done = Await(*worker.pool, *queue, kDepth - 4);
   ASSERT_OK(queue->Stage(all.subspan(2 * kDepth, kDepth - 4)));
   gate.open = true;

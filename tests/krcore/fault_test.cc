@@ -1,4 +1,4 @@
-// Remote faults break a shared QP; those who did nothing wrong must hardly notice.
+// Remote faults break a shared QP; users that did nothing wrong must hardly notice.
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -31,8 +31,8 @@ class BrokenQueue : public ::testing::Test {
     return wr;
   }
   void Stage(VirtualQueue& queue, const WorkRequest& wr) { ASSERT_OK(queue.Stage({&wr, 1})); }
-  // A flushed atomic on the word was never repeated. That it did not happen is sw's promise alone: peers are served in
-  // no particular order.
+  // Expects that a flushed atomic on the word was never repeated. Only sw promises that it did not happen at all,
+  // because peers are served in no particular order.
   void ExpectOnceAtMost(size_t word) {
     EXPECT_GE(steady_.words()[word], 100 + word);
     EXPECT_LE(steady_.words()[word], 100 + word + (std::string_view(kRnic) == "sw" ? 0 : 1));
@@ -107,7 +107,7 @@ TEST_F(BrokenQueue, AWriteStagedBehindAFlushedOneIsFlushedToo) {
   EXPECT_EQ(done[0].status, WcStatus::kFlushed);
   EXPECT_EQ(done[1].status, WcStatus::kFlushed);
   ExpectOnceAtMost(7);
-  // The queue itself is in good standing.
+  // The queue itself is still usable.
   const uint64_t before = steady_.words()[7];
   EXPECT_EQ(Execute(*worker_.pool, *good_, Request(*good_, Opcode::kFetchAdd, 7, 3)).status, WcStatus::kSuccess);
   EXPECT_EQ(steady_.words()[7], before + 1);
@@ -161,7 +161,7 @@ TEST_F(BrokenQueue, MoreThanThePhysicalQueueHoldsSurvivesAFailureInTheMiddle) {
   ASSERT_OK(good->Stage(reads));
   for (const Completion& done : Await(*small.pool, *good, 100)) EXPECT_EQ(done.status, WcStatus::kSuccess);
   Await(*small.pool, *bad, 3);
-  // The same, with the failure inside one long batch of the failing queue: what was accepted is flushed.
+  // The same, with the failure inside one long batch of the failing queue: the requests that were accepted are flushed.
   ASSERT_OK(bad->Connect(2, small.Soon()));
   ASSERT_TRUE(bad->regions().size() == 1) << "the record still lists the region";
   ASSERT_OK(bad->Stage(std::vector<WorkRequest>(100, failing)));
@@ -215,7 +215,7 @@ class DeadPeer : public ::testing::Test {
     if (kOnVerbs) Found(fabric_);
   }
   void TearDown() override {
-    worker_.pool.reset();  // what was made last goes first
+    worker_.pool.reset();  // in reverse order of creation
     worker_.local.reset();
     worker_.node.reset();
     for (auto& peer : peers_) peer.reset();
@@ -225,7 +225,8 @@ class DeadPeer : public ::testing::Test {
     for (NodeId id = 1; id <= 3; ++id) peers_[id] = std::make_unique<RemoteProcess>(fabric_, id, id == 1);
     worker_ = Worker::Start(fabric_, {.dc_initiators = initiators});
   }
-  // Until requests to the peer fail. The kernel tells of a death at once, the fabric is asked now and then.
+  // Uses the queue until a request to the peer fails. The kernel reports a death at once; the fabric is asked now and
+  // then.
   Completion AwaitFailure(VirtualQueue& queue) {
     const Sge sge = worker_.Word(0);
     const Deadline deadline = worker_.Soon();
@@ -236,7 +237,8 @@ class DeadPeer : public ::testing::Test {
     return done;
   }
 
-  // At once on sw; on verbs when what the process has posted cannot be executed any more.
+  // Returns whether the death is confirmed in time: at once on sw, and on verbs when nothing that the process has
+  // posted can be executed any more.
   bool AwaitConfirmedDeath(NodeId id, uint32_t incarnation) {
     const Deadline deadline = worker_.Soon();
     Clock& clock = worker_.node->clock();

@@ -1,7 +1,7 @@
 // What the tests of krcore share: nodes on a fabric of their own, and queues that wait for their completions.
-// The suites are compiled four times: as they are, for sw; with KRCORE_TEST_SIM, for sim (one executable of them all);
-// with KRCORE_TEST_VERBS, for verbs, where there is an RDMA device (tests/vm); and with KRCORE_TEST_KERNEL, for control
-// plane "kernel", where there is the module as well.
+// The suites are compiled four times: as they are, for sw; with KRCORE_TEST_SIM, for sim (all in one executable); with
+// KRCORE_TEST_VERBS, for verbs, where there is an RDMA device (tests/vm); and with KRCORE_TEST_KERNEL, for control
+// plane "kernel", where there is also the kernel module.
 #ifndef TESTS_KRCORE_FIXTURE_H_
 #define TESTS_KRCORE_FIXTURE_H_
 
@@ -63,7 +63,7 @@ inline constexpr bool kOnKernel = std::string_view(kControlPlane) == "kernel";
 #define SKIP_ON_VERBS(reason) \
   if (kOnVerbs) GTEST_SKIP() << "verbs: " reason
 
-// Lets time pass in which what was posted is executed. On sw it is executed when it is posted.
+// Lets time pass in which posted requests are executed. On sw they are executed when they are posted.
 inline void LetRequestsRun(Clock& clock) {
   if (kSimulated) clock.Relax(0);
   if (kOnVerbs) usleep(100);
@@ -74,8 +74,8 @@ class FakeClock final : public Clock {
  public:
   int64_t NowNs() override { return now_ns_.load(std::memory_order_relaxed); }
   void Relax(uint32_t) override {
-    if (kOnVerbs) usleep(1000);                               // what is waited for takes its own time
-    sched_yield();                                            // and other threads' work takes theirs
+    if (kOnVerbs) usleep(1000);                               // what is waited for takes real time
+    sched_yield();                                            // and so does other threads' work
     now_ns_.fetch_add(1'000'000, std::memory_order_relaxed);  // pairs with nothing
   }
   void Advance(int64_t ns) { now_ns_.fetch_add(ns, std::memory_order_relaxed); }
@@ -84,14 +84,15 @@ class FakeClock final : public Clock {
   std::atomic<int64_t> now_ns_{1};
 };
 
-// By fabric, each made by UniqueFabric. They stay, because what lives in them may be a member declared before.
+// Simulated worlds by fabric, each made by UniqueFabric. They are never destroyed, because what lives in one may be a
+// member declared before it.
 inline std::map<std::string, std::unique_ptr<rnic::sim::World>>& Worlds() {
   static auto* const worlds = new std::map<std::string, std::unique_ptr<rnic::sim::World>>();
   return *worlds;
 }
 
-// Where the fabric's membership service is to be; the same at each call, also in forked children. Empty where the
-// provider needs none.
+// Returns where the fabric's membership service is to be: the same at each call, also in forked children. Empty where
+// the provider needs none.
 inline std::string AddressOf(const std::string& fabric) {
   if (!kOnVerbs) return "";
   static auto* const addresses = new std::map<std::string, std::string>();
@@ -100,8 +101,8 @@ inline std::string AddressOf(const std::string& fabric) {
   return address = "127.0.0.1:" + std::to_string(testing_support::FreePort());
 }
 
-// Members of fabrics that have the membership service, whoever else comes and goes, until the test and its fixture are
-// gone.
+// Devices that keep each fabric's membership service running, whichever nodes come and go, until the test and its
+// fixture are gone.
 class Founders final : public ::testing::EmptyTestEventListener {
  public:
   std::vector<std::unique_ptr<rnic::Device>> devices;
@@ -113,7 +114,7 @@ class Founders final : public ::testing::EmptyTestEventListener {
 inline void Found(const std::string& fabric) {
   static Founders* const founders = [] {
     auto* const made = new Founders();
-    ::testing::UnitTest::GetInstance()->listeners().Append(made);  // which owns it
+    ::testing::UnitTest::GetInstance()->listeners().Append(made);  // listeners() owns it
     return made;
   }();
   auto founder = rnic::OpenDevice(
@@ -122,7 +123,8 @@ inline void Found(const std::string& fabric) {
   if (founder.ok()) founders->devices.push_back(*std::move(founder));
 }
 
-// `in_process`: all its nodes are this process's. Of processes, on verbs, the first one's has the membership service.
+// Makes a fabric. `in_process`: all its nodes are in this process. Otherwise, on verbs, the first process to join has
+// the membership service.
 inline std::string UniqueFabric(bool in_process) {
   static std::atomic<int> count{0};
   const std::string name = "krt-" + std::to_string(getpid()) + "-" + std::to_string(count.fetch_add(1));
@@ -135,10 +137,10 @@ inline std::string UniqueFabric(bool in_process) {
   return name;
 }
 
-// The time in which the fabric lives.
+// The clock of the fabric.
 inline Clock& ClockOf(const std::string& fabric) { return kSimulated ? Worlds().at(fabric)->clock() : *RealClock(); }
 
-// Lets so much of it pass where it is simulated, and else of `clock`.
+// Advances the fabric's time by `ns` where it is simulated, and `clock` otherwise.
 inline void PassTime(const std::string& fabric, FakeClock& clock, int64_t ns) {
   if (kSimulated) {
     rnic::sim::World& world = *Worlds().at(fabric);
@@ -188,7 +190,7 @@ struct MemoryNode {
   uint64_t* words() { return reinterpret_cast<uint64_t*>(region->bytes().data()); }
 };
 
-// With a memory node of 64 KiB, number 1, that hosts the metadata.
+// A fabric with a memory node of 64 KiB, number 1, that hosts the metadata.
 class OneMemoryNode : public ::testing::Test {
  protected:
   const std::string fabric_ = UniqueFabric(true);
@@ -241,8 +243,8 @@ inline WorkRequest OnWord(const VirtualQueue& queue, Opcode opcode, const Sge* s
   return wr;
 }
 
-// Posted, whatever the NIC does when it is posted, with a place in the pool's ring until a poll finds it complete: Push
-// may go another way.
+// Posts the requests and keeps a place for them in the pool's ring until a poll finds them complete, even where the NIC
+// executes them when they are posted. (Push may go another way.)
 inline Status Post(QueuePool& pool, VirtualQueue& queue, std::span<const WorkRequest> wrs) {
   Status staged = queue.Stage(wrs);
   if (staged.ok()) pool.Flush();

@@ -25,7 +25,8 @@ TEST_F(FlushedMessages, OneBehindAFlushedWriteIsFlushedTooAndSettledBeforeTheNex
   bad.opcode = read.opcode = Opcode::kRead;
   bad.remote_addr = saboteur->regions()[0].addr;
   bad.rkey = saboteur->regions()[0].rkey;
-  // The receiver's own memory serves as the READ's target; it grants no WRITE, but that one is flushed unexecuted.
+  // The receiver's own memory serves as the READ's target. It does not permit WRITEs, but the WRITE is flushed
+  // unexecuted.
   read.remote_addr = write.remote_addr = queue->regions()[0].addr;
   read.rkey = write.rkey = queue->regions()[0].rkey;
   write.opcode = Opcode::kWrite;
@@ -33,7 +34,7 @@ TEST_F(FlushedMessages, OneBehindAFlushedWriteIsFlushedTooAndSettledBeforeTheNex
   ASSERT_OK(queue->Stage(std::vector{write, read, send}));
   sender.pool->Poll();
   const uint64_t broken = sender.pool->stats().broken_queues;
-  // Whatever the polls have found so far: as soon as a message is accepted it arrives.
+  // Whatever the polls have found so far, a message that is accepted arrives.
   Status pushed;
   int refused = 0;
   ASSERT_TRUE(PollUntil({sender.pool.get()},
@@ -61,7 +62,8 @@ TEST_F(FlushedMessages, OneBehindAFlushedWriteIsFlushedTooAndSettledBeforeTheNex
   EXPECT_EQ(inbox->PopMessages({&none, 1}), 0u) << "the flushed one";
 }
 
-// The NIC had the payload when the message was flushed, and by the repair other payloads may lie where it was.
+// The NIC had the payload when the message was flushed, and other payloads may lie in its place when the queue is
+// repaired.
 TEST_F(FlushedMessages, AnInlineOneIsReportedAndNothingElseGoesInItsPlace) {
   auto gone = server_.node->CreateRegion({.length = 4096, .remote_rights = kAllRights}).value();
   ASSERT_OK(server_.node->Publish(server_.Soon()));
@@ -93,7 +95,7 @@ TEST_F(FlushedMessages, AnInlineOneIsReportedAndNothingElseGoesInItsPlace) {
   client.pool->Flush();
   const bool both = outbox->Push({&second, 1}).ok();
   const auto done = Await(*client.pool, *outbox, both ? 2 : 1);
-  // Behind the void, messages are accepted again.
+  // After the gap, messages are accepted again.
   Clock& clock = client.node->clock();
   const Deadline deadline = client.Soon();
   WorkRequest last = SendOf(&sges[1], 2, kSignaled);

@@ -1,5 +1,5 @@
-// Nodes, regions, pools and queues that are open when their process forks: in the child each call says so, whatever the
-// child does with them and however it ends, and the parent goes on.
+// Nodes, regions, pools and queues that are open when their process forks. In the child each call reports it, whatever
+// the child does with them and however it ends. The parent goes on.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -13,7 +13,7 @@
 namespace krcore::test {
 namespace {
 
-// Where a child's exit() finds it, as it finds a program's globals.
+// A global, so that a child's exit() finds it.
 Worker the_worker;
 std::unique_ptr<VirtualQueue> the_queue;
 
@@ -24,7 +24,7 @@ void CloseAll() {
   the_worker.node.reset();
 }
 
-// Its wait status.
+// Runs `body` in a child and returns the child's wait status.
 int InChild(const std::function<void()>& body) {
   const pid_t child = fork();
   if (child == 0) {
@@ -55,7 +55,7 @@ class Fork : public ::testing::Test {
     ExpectWorks();
   }
   ~Fork() override { CloseAll(); }
-  // The parent's queue and memory, and its record.
+  // Expects that the parent's queue, memory and record work.
   void ExpectWorks() {
     const Sge sge = the_worker.Word(0);
     WorkRequest add = OnWord(*the_queue, Opcode::kFetchAdd, &sge, 0);
@@ -184,7 +184,7 @@ TEST_F(Fork, AChildOpensItsOwnNodeAndItsDeathIsFound) {
 }
 
 TEST_F(Fork, RegisteredMemoryTakesNoPageFromAChildAndStaysTheNics) {
-  // On one page a registered buffer and what a child needs.
+  // A registered buffer and what a child needs, on the same page.
   alignas(4096) static std::array<uint64_t, 512> page;
   auto region = the_worker.node->RegisterLocal(page.data(), 64);
   ASSERT_OK(region.status());
@@ -195,7 +195,7 @@ TEST_F(Fork, RegisteredMemoryTakesNoPageFromAChildAndStaysTheNics) {
               the_worker.words()[0] = 7;
             }),
             0);
-  // The parent writes while there is a child: neither's NIC nor CPU may see the other's copy.
+  // The parent writes while there is a child. Neither the NIC nor the CPU of one process may see the other's copy.
   int go[2];
   ASSERT_EQ(pipe(go), 0);
   const pid_t child = fork();

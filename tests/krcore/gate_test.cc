@@ -1,4 +1,4 @@
-// PostGate and DiscardStaged: when a pool may ring doorbells, and what becomes of what waits.
+// PostGate and DiscardStaged: when a pool may ring doorbells, and what becomes of requests that wait.
 #include <array>
 #include <memory>
 #include <vector>
@@ -10,7 +10,7 @@ namespace {
 
 class Gates : public OneMemoryNode {};
 
-// Polls and pops for a while, whatever comes.
+// Polls and pops for a while, whatever completes.
 std::vector<Completion> PollForAWhile(Worker& worker, VirtualQueue& queue) {
   std::vector<Completion> found;
   std::array<Completion, 16> done;
@@ -27,7 +27,7 @@ TEST_F(Gates, AShutGateKeepsWhatIsStagedAndLetsItGoWhenItOpens) {
   auto queue = worker.Connect(1);
   const Sge sge = worker.Word(0);
   const WorkRequest wr = OnWord(*queue, Opcode::kWrite, &sge, 3, 55);
-  // Two: what is like the first goes another way, where the NIC executes what is posted at once.
+  // Twice: a request like the one before goes another way where the NIC executes requests when they are posted.
   for (int i = 0; i < 2; ++i) Execute(*worker.pool, *queue, OnWord(*queue, Opcode::kWrite, &sge, 4));
   Gate gate;
   worker.pool->SetGate(&gate);

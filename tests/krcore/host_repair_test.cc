@@ -23,8 +23,8 @@ constexpr uint32_t kPerProcess = kRounds * kPerRound;
 
 // What the processes tell each other and the test.
 struct Shared {
-  std::atomic<uint32_t> arrived{0};  // at start lines; release and acquire, so that all begin behind it
-  std::atomic<uint32_t> faults{0};   // relaxed: read when the processes have ended, as the rest is
+  std::atomic<uint32_t> arrived{0};  // at start lines; release and acquire, so that all begin after it
+  std::atomic<uint32_t> faults{0};   // relaxed: read, like the rest, when the processes have ended
   struct {
     std::array<WcStatus, kPerProcess> adds;
     uint64_t flushed_adds, broken_queues, broken_by_others, reposted;
@@ -49,7 +49,7 @@ class RepairStorm : public ::testing::Test {
     munmap(shared_, sizeof(Shared));
     EXPECT_TRUE(CleanStaleFabrics("sw", fabric_, true).ok());
   }
-  // As the control segment says: resets so far, and whether it is in ERR.
+  // Reads the control segment: resets so far, and whether the initiator is in ERR.
   void ReadInitiator(uint64_t* resets, bool* in_error) {
     const std::string path = "/dev/shm/surgekv-" + std::to_string(getuid()) + "-" + fabric_ + ".ctl";
     const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
@@ -62,12 +62,12 @@ class RepairStorm : public ::testing::Test {
     *resets = state >> 1;
     *in_error = (state & 1) != 0;
   }
-  // Everybody has come here `times` times.
+  // Waits until every process has come here `times` times.
   void Meet(uint32_t times) {
     shared_->arrived.fetch_add(1, std::memory_order_acq_rel);
     const Deadline deadline = Deadline::After(*RealClock(), 20 * kSecondNs);
     while (shared_->arrived.load(std::memory_order_acquire) < kProcesses * times) {
-      if (deadline.Passed(*RealClock())) _exit(7);  // one of them has ended
+      if (deadline.Passed(*RealClock())) _exit(7);  // a process has ended
       sched_yield();
     }
   }
@@ -78,7 +78,7 @@ class RepairStorm : public ::testing::Test {
   Shared* shared_ = nullptr;
 };
 
-// One process's queue in good standing, and what it has seen of it.
+// One process's queue that does nothing wrong, and what has been seen of it.
 class Innocent {
  public:
   Innocent(Worker& worker, uint32_t self)
@@ -99,7 +99,7 @@ class Innocent {
     }
     ASSERT_OK(queue_->Stage(wrs));
   }
-  // Takes what has completed: in posting order, each once.
+  // Takes completions and checks that they come in posting order, each once.
   void Pop(std::array<WcStatus, kPerProcess>& adds, uint64_t* flushed) {
     Completion done[64];
     for (size_t count; (count = queue_->Pop(done)) != 0;) {
@@ -149,13 +149,13 @@ void RepairStorm::RunProcess(uint32_t self) {
     }
     innocent.Stage(behind);
     Meet(3 * round + 1);
-    // Whoever is at fault, and some others, who are flushed in part if they come later.
+    // The processes at fault flush, and so do some others; requests of those that come later are flushed in part.
     if (at_fault || random() % 4 == 0) worker.pool->Flush();
     Meet(3 * round + 2);
-    // It is broken now, and everybody has requests staged, posted or flushed there.
+    // The QP is broken now, and every process has requests staged, posted or flushed there.
     for (uint32_t left = kPerRound - before - behind; left > 0; --left) {
       innocent.Stage(1);
-      if (left % 4 == 0) worker.pool->Flush();  // into what another breaks at this moment
+      if (left % 4 == 0) worker.pool->Flush();  // into a QP that another process breaks at this moment
       if (left % 16 == 0) worker.pool->Poll();
     }
     bool culprit_told = !at_fault;
@@ -185,7 +185,7 @@ TEST_F(RepairStorm, EachSeesItsCompletionsOnceAndTheQpComesBackOnceAFault) {
   MemoryNode memory = MemoryNode::Start(fabric_, 1, 8 * kProcesses * kPerProcess, true);
   auto gone = memory.node->CreateRegion({.length = 4096, .remote_rights = kAllRights}).value();
   ASSERT_OK(memory.node->Publish(Deadline::After(*RealClock(), 5 * kSecondNs)));
-  gone.reset();  // without Deregister: peers believe that it is there
+  gone.reset();  // without Deregister: peers believe that it is still there
   std::vector<std::unique_ptr<rnic::testing::Child>> children;
   for (uint32_t i = 0; i < kProcesses; ++i)
     children.push_back(std::make_unique<rnic::testing::Child>([this, i](auto&) { RunProcess(i); }));
@@ -219,7 +219,7 @@ TEST_F(RepairStorm, EachSeesItsCompletionsOnceAndTheQpComesBackOnceAFault) {
   EXPECT_LE(resets, faults) << "a fault is repaired once for all";
   EXPECT_GE(repairs, faults) << "whoever made a fault goes through a repair, whether another has done it or not";
   EXPECT_GT(by_others, 0u) << "nobody ever met what another had broken";
-  // And it works.
+  // And the initiator works.
   Worker worker = Worker::Start(fabric_, kOneInitiator);
   ASSERT_EQ(worker.pool->stats().host_queues, 1u);
   auto queue = worker.Connect(1);

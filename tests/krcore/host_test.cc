@@ -1,6 +1,6 @@
-// What the processes of a host share of krcore: metadata, so that a new one finds its peers known, and DC initiators,
-// whose faults all of them feel and none suffers from. On sw; nodes of one process stand for processes where that makes
-// no difference.
+// What the processes of a host share: metadata, so that a new process finds its peers known, and DC initiators. A fault
+// of an initiator is felt by all of them and harms none. On sw. Nodes of one process stand for processes where that
+// makes no difference.
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -70,7 +70,7 @@ TEST_F(Cache, WithoutMemoryItIsEmptyForEver) {
   EXPECT_FALSE(cache.Find(5, 0));
 }
 
-// As a writer leaves it that is killed between two stores, or two that meet.
+// Such as a writer leaves that is killed between two stores, or two writers that meet.
 TEST_F(Cache, AnEntryWithAWordOfAnotherRecordIsNone) {
   peers::HostCache cache(bytes());
   cache.Put(Record(5, 200));
@@ -134,8 +134,8 @@ class HostOfNodes : public ::testing::Test {
     worker.Prepare({}, 4096);
     return worker;
   }
-  // A request of `queue`, which is connected for it, that only the peer can refuse: to a region that is published, but
-  // was destroyed without Deregister.
+  // A request of `queue`, which is connected for it, that only the peer can refuse: it goes to a region that is
+  // published but was destroyed without Deregister.
   static WorkRequest Wrong(MemoryNode& memory, Worker& worker, VirtualQueue& queue, const Sge* sge) {
     auto region = memory.node->CreateRegion({.length = 4096, .remote_rights = kAllRights}).value();
     EXPECT_TRUE(memory.node->Publish(worker.Soon()).ok());
@@ -209,7 +209,7 @@ TEST_F(HostOfNodes, ASuccessorIsFoundAndADeadNodeIsNot) {
   EXPECT_EQ(Execute(*second.pool, *queue, OnWord(*queue, Opcode::kRead, &sge, 0)).status, WcStatus::kSuccess);
 }
 
-// The lease that came with the host's metadata is the one of the lookup that found it.
+// The lease that came with the host's metadata began with the lookup that found the metadata.
 TEST_F(HostOfNodes, AWithdrawnRegionIsUsedByNobodyAndBreaksNothing) {
   auto meta =
       Node::Open({.rnic = kRnic, .fabric = fabric_, .node = 1, .create_fabric = true, .mr_lease_ns = 20'000'000})
@@ -259,7 +259,7 @@ TEST_F(HostOfNodes, OneLookupRenewsTheLeaseOfAll) {
     }
   }
   EXPECT_GE(renewals, 8u);
-  // All use their queues all the time, in one thread: whoever comes first when a quarter of the lease is left renews it
+  // All use their queues all the time, in one thread. The first to come when a quarter of the lease is left renews it
   // for all.
   EXPECT_LE(renewals, static_cast<uint64_t>((clock.NowNs() - begin_ns) / (kLeaseNs * 3 / 4)) + 1);
 }
@@ -281,7 +281,8 @@ TEST_F(HostOfNodes, WhoFindsNoPartLeftMakesAnInitiatorOfItsOwn) {
   EXPECT_EQ(last.node->CreateQueuePool(small).value()->stats().host_queues, 1u);
 }
 
-// A request that only the peer can refuse breaks the QP for everybody; who has nothing under way loses nothing.
+// A request that only the peer can refuse breaks the QP for every node. A node that has nothing in flight loses
+// nothing.
 TEST_F(HostOfNodes, AFaultOfAnotherNodeCostsWhatIsStagedNothing) {
   MemoryNode memory = MemoryNode::Start(fabric_, 1, 4096, true);
   const QueuePoolOptions one{.dc_initiators = 1, .max_rc_queues = 0};
@@ -296,10 +297,10 @@ TEST_F(HostOfNodes, AFaultOfAnotherNodeCostsWhatIsStagedNothing) {
     add.compare_add = 1;
     std::vector<WorkRequest> adds(10, add);
     for (WorkRequest& wr : adds) wr.flags = kSignaled;
-    ASSERT_OK(Post(*innocent.pool, *good, std::span(adds).first(4)));  // executed; that is not collected yet
+    ASSERT_OK(Post(*innocent.pool, *good, std::span(adds).first(4)));  // executed, but not collected yet
     ASSERT_OK(good->Stage(std::span(adds).subspan(4)));
-    ASSERT_OK(bad->Push({&wrong, 1}));           // on sw it has failed by now, and nobody has repaired the QP
-    if (round % 2 == 0) innocent.pool->Flush();  // nor does this post into it
+    ASSERT_OK(bad->Push({&wrong, 1}));           // on sw it has failed by now, and no node has repaired the QP
+    if (round % 2 == 0) innocent.pool->Flush();  // this does not post into it either
     for (const Completion& done : Await(*innocent.pool, *good, 10)) EXPECT_EQ(done.status, WcStatus::kSuccess);
     EXPECT_EQ(Await(*culprit.pool, *bad, 1)[0].status, WcStatus::kRemoteAccessError);
     pushed += 10;
@@ -310,7 +311,7 @@ TEST_F(HostOfNodes, AFaultOfAnotherNodeCostsWhatIsStagedNothing) {
   EXPECT_EQ(culprit.pool->stats().broken_by_others, 0u);
 }
 
-// Of what is executed when it is pushed there is never anything under way.
+// Where requests are executed when they are pushed, none is ever in flight.
 TEST_F(HostOfNodes, AFaultOfAnotherNodeBetweenTwoPushesCostsTheSecondNothing) {
   MemoryNode memory = MemoryNode::Start(fabric_, 1, 4096, true);
   const QueuePoolOptions one{.dc_initiators = 1, .max_rc_queues = 0};
@@ -329,7 +330,7 @@ TEST_F(HostOfNodes, AFaultOfAnotherNodeBetweenTwoPushesCostsTheSecondNothing) {
   }
 }
 
-// Whose peer has died breaks the host's QP with it. Another node that knows the same peer does not do so again.
+// A node whose peer has died breaks the host's QP. Another node that knows the same peer does not break it again.
 TEST_F(HostOfNodes, ADeadPeerBreaksTheQpOnce) {
   MemoryNode steady = MemoryNode::Start(fabric_, 1, 4096, true), doomed = MemoryNode::Start(fabric_, 2, 4096, false);
   const QueuePoolOptions one{.dc_initiators = 1, .max_rc_queues = 0};
@@ -411,7 +412,7 @@ TEST_F(HostOfProcesses, AFreshProcessFindsItsPeersKnown) {
     EXPECT_EQ(Execute(*fresh.pool, *queue, OnWord(*queue, Opcode::kRead, &sge, 0)).status, WcStatus::kSuccess);
     self.Ready();
   });
-  // A lease is a second: a machine that stops this test for so long has it look up again.
+  // A lease is a second. If the machine stops this test for that long, the test looks up again.
   EXPECT_EQ(child.Wait(), 0);
 }
 
@@ -433,7 +434,7 @@ TEST_F(HostOfProcesses, TheMetadataOutlivesItsFinder) {
 TEST_F(HostOfProcesses, AKilledProcessGivesItsPartsBack) {
   MemoryNode memory = MemoryNode::Start(fabric_, 1, 4096, true);
   const QueuePoolOptions small{.dc_initiators = 1, .sq_depth = 4, .max_rc_queues = 0};
-  // Workers until one finds no part left.
+  // Starts workers until one finds no part left.
   const auto take_all = [&](std::vector<Worker>* workers) {
     do {
       workers->push_back(Worker::Start(fabric_, small, 4096));

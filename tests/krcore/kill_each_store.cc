@@ -61,10 +61,10 @@ constexpr uint64_t kLockCall = 1;
 
 struct Event {
   uint64_t pc = 0;
-  uint64_t addr = 0;  // 0: a system call; pc is kLockCall or 0 then
+  uint64_t addr = 0;  // 0: a system call; then pc is kLockCall or 0
 };
 
-// What the victim tells its parent. In memory that both share and that does not count.
+// What the victim tells its parent. It lies in memory that both share; stores there do not count.
 struct Board {
   uint64_t count;
   uint64_t stores;
@@ -82,17 +82,17 @@ struct Range {
 };
 Range ranges[kMaxRanges];
 size_t range_count = 0;
-char names[kMaxFd][64];  // of the files of /dev/shm that are open, by descriptor
+char names[kMaxFd][64];  // of the open files of /dev/shm, by descriptor
 bool in_victim = false;
 bool enumerating = false;
 bool recording = false;
 uint64_t kill_before = kNever;  // the event
 Board* board = nullptr;
-// Pages that the instruction that is being executed may write: some cross a boundary.
+// Pages that the instruction being executed may write: some stores cross a page boundary.
 std::array<uintptr_t, 8> open_pages;
 size_t open_count = 0;
 
-// `what` and `addr`: for people. Does not return at the point of this run.
+// `what` and `addr` are for the report. Does not return at the point where this run is to be killed.
 void Count(const char* what, uintptr_t pc, uintptr_t addr, const char* file, size_t offset) {
   if (board->count == kill_before) {
     if (addr != 0) {
@@ -174,7 +174,7 @@ void RemoveRange(uintptr_t begin, uintptr_t end) {
 
 void OnAlarm(int) {
   static constexpr char kText[] = "\nthe survivors hang after: ";
-  // Best effort, the test fails anyhow.
+  // Best effort: the test fails anyway.
   (void)!write(STDERR_FILENO, kText, sizeof(kText) - 1);
   (void)!write(STDERR_FILENO, board->where, std::strlen(board->where));
   (void)!write(STDERR_FILENO, "\n", 1);
@@ -189,7 +189,7 @@ time_t Now() {
 
 std::string PointName(uint64_t event) { return event == kNever ? "the end" : "event " + std::to_string(event); }
 
-// Runs the victim, which is killed before `event` or at its end. False: it failed, or it hangs.
+// Runs the victim, which is killed before `event` or at its end. Returns false if it failed or hangs.
 bool RunVictim(const KillScript& script, uint64_t event, bool record) {
   board->count = board->stores = 0;
   board->ended = board->failed = false;
@@ -211,7 +211,7 @@ bool RunVictim(const KillScript& script, uint64_t event, bool record) {
     kill(getpid(), SIGKILL);
   }
   const time_t give_up = Now() + kVictimSeconds;
-  // Tells of its end. Between the partner's steps others have their turn.
+  // Reports the victim's end. Other processes get a turn between the partner's steps.
   pollfd ended{.fd = static_cast<int>(syscall(SYS_pidfd_open, child, 0)), .events = POLLIN};
   while (poll(&ended, 1, script.meanwhile ? 0 : 1000) <= 0 && Now() <= give_up) {
     if (script.meanwhile) script.meanwhile();
@@ -233,7 +233,7 @@ bool RunVictim(const KillScript& script, uint64_t event, bool record) {
   return false;
 }
 
-// The events to be killed at: all but the middle of long runs.
+// Returns the events to be killed at: all but the middle of long runs.
 std::vector<uint64_t> Points(uint64_t count) {
   const auto is_lock = [](const Event& event) { return event.addr == 0 && event.pc == kLockCall; };
   const auto goes_on = [&](const Event& a, const Event& b) {
@@ -311,7 +311,7 @@ void KillAtEachStore(const KillScript& script) {
 
 namespace {
 
-// Whatever maps a segment of the fabric to look at it.
+// Maps a segment of the fabric, to look at it.
 std::shared_ptr<rnic::sw::Mapping> MapFile(const std::string& name, size_t at_least) {
   namespace sw = rnic::sw;
   auto fd = sw::OpenShmFile(name, 0);
@@ -378,7 +378,7 @@ void PrintTo(const FabricState& state, std::ostream* os) {
 
 }  // namespace krcore::test
 
-// ---- where the linker leads the product's calls
+// ---- the functions to which the linker redirects the product's calls
 
 using krcore::test::CountCall;
 using krcore::test::in_victim;

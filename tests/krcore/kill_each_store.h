@@ -1,17 +1,17 @@
 // kill -9 at every store to shared memory, and before every system call that changes what processes share.
 //
-// A script's victim is forked again and again. In it, from EnumerateFromHere() on, every mapping of a shared file
-// is read-only. A store faults, is counted, and goes through by a single step with its page open; so nothing needs to
-// be written into the product, and no store can be forgotten, be it a locked instruction, a vector or an iteration of a
-// string instruction. The first run counts; then there is a run for each store, which the victim does not survive: it
-// kills itself when it is about to execute it. (About to execute store n + 1 is just after store n.) The system calls
-// counted likewise are those by which files in /dev/shm come, go, grow and change their names, and by which locks on
-// them are taken and dropped: open with O_CREAT, posix_fallocate, rename, unlink, fcntl(F_OFD_SETLK), and close. Every
-// run that is not killed before is killed at the end of victim().
+// A script's victim is forked again and again. In it, from EnumerateFromHere() on, every mapping of a shared file is
+// read-only. A store faults, is counted, and is then executed by a single step with its page open. So the product needs
+// no hooks, and no store can be missed, be it a locked instruction, a vector or an iteration of a string instruction.
+// The first run counts. Then there is a run for each store, which the victim does not survive: it kills itself when it
+// is about to execute that store. (About to execute store n + 1 is just after store n.) System calls are counted
+// likewise if they make, remove, grow or rename files in /dev/shm, or take or drop locks on them: open with O_CREAT,
+// posix_fallocate, rename, unlink, fcntl(F_OFD_SETLK), and close. A run that is not killed earlier is killed at the end
+// of victim().
 //
-// Not killed at each: long fills and copies (of more than kLongRun stores in succession that one instruction makes, or
-// that go upwards through memory, kKilledInLongRun: the first and last ones and some in between); and locks that are
-// taken and dropped again and again while nothing is written, as when records are looked up (kKilledInLockRun).
+// Not killed at each: long fills and copies (more than kLongRun stores in succession that one instruction makes or that
+// go upwards through memory; kKilledInLongRun: the first and last ones and some in between); and locks that are taken
+// and dropped again and again while nothing is written, as when records are looked up (kKilledInLockRun).
 //
 // x86-64 Linux, one thread in the victim. The executable is linked by surgekv_kill_test (tests/krcore/CMakeLists.txt),
 // which leads those calls here. Not under sanitizers: they own the signals.
@@ -26,13 +26,13 @@
 namespace krcore::test {
 
 struct KillScript {
-  // In a forked child, whose exit status means a failure unless it was killed. What it does before EnumerateFromHere()
-  // is not enumerated. A GoogleTest failure in it is one of the test.
+  // Runs in a forked child, whose exit status means a failure unless it was killed. What it does before
+  // EnumerateFromHere() is not enumerated. A GoogleTest failure in it fails the test.
   std::function<void()> victim;
-  // In the parent again and again while the victim lives, so that it can be the victim's partner. Null: nothing.
+  // Runs in the parent again and again while the victim lives, so that it can be the victim's partner. Null: nothing.
   std::function<void()> meanwhile = nullptr;
-  // In the parent after each death: EXPECTs that all goes on and that everything has come back. Whatever it waits for
-  // must have a deadline; a minute without an end is a failure by itself that names the point.
+  // Runs in the parent after each death: EXPECTs that everything works and that all resources have come back. Whatever
+  // it waits for must have a deadline. If it takes more than a minute, that is itself a failure that names the point.
   std::function<void()> survivors;
 };
 
@@ -44,12 +44,12 @@ inline constexpr size_t kKilledInLockRun = 8;
 // instruction and the place it would have written to. KILL_POINT=n in the environment runs point n alone.
 void KillAtEachStore(const KillScript& script);
 
-// The victim's part that counts begins. Elsewhere (as when survivors do the same once more): nothing.
+// The victim's stores count from here on. Does nothing elsewhere (as when survivors do the same once more).
 void EnumerateFromHere();
-// For what both do, and only one of them may: the parent's devices and nodes are not the victim's.
+// For code that both run, where only one of them may act: the parent's devices and nodes are not the victim's.
 bool InVictim();
 
-// What a fabric holds on to: compared before and after, it shows whether everything has come back.
+// What a fabric holds. Compared before and after, it shows whether all resources have come back.
 struct FabricState {
   std::vector<std::string> files;    // in /dev/shm
   std::vector<std::string> devices;  // taken slots: index, life and incarnation

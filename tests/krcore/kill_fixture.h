@@ -1,6 +1,6 @@
-// What the tests that kill at every store of krcore share: nodes whose time passes where somebody waits. Behind each
-// death the living go on without waiting, somebody else does the very same to its end, in places of which there would
-// soon be none left if the dead kept theirs, and the fabric holds no more than before.
+// What the tests that kill at every store of krcore share: nodes whose time passes while somebody waits. After each
+// death the living go on without waiting, and another node does the same to its end. It uses places that would soon run
+// out if the dead kept theirs. The fabric must hold no more than before.
 #ifndef TESTS_KRCORE_KILL_FIXTURE_H_
 #define TESTS_KRCORE_KILL_FIXTURE_H_
 
@@ -19,7 +19,7 @@ namespace krcore::test {
 inline constexpr NodeId kVictim = 7;
 inline constexpr uint32_t kMetaCapacity = 1;  // the smallest table: 24 places for nodes
 
-// A victim that is made by `make` and then does `act`, of which every store counts.
+// A victim that is made by `make` and then runs `act`, whose every store counts.
 template <typename Make, typename Act>
 std::function<void()> Victim(Make make, Act act) {
   return [make, act] {
@@ -32,7 +32,7 @@ std::function<void()> Victim(Make make, Act act) {
   };
 }
 
-// Time that passes where somebody waits, and gives others time to run: for victims, whose partner is another process.
+// Time passes while somebody waits, and other processes get to run: for victims, whose partner is another process.
 class VictimsClock final : public Clock {
  public:
   int64_t NowNs() override { return now_ns_; }
@@ -48,13 +48,13 @@ class VictimsClock final : public Clock {
 
 class KillNode : public ::testing::Test {
  protected:
-  // Time of the living, who wait for nobody but the dead.
+  // The clock of the living, who wait only for the dead.
   FakeClock clock_;
   VictimsClock victims_clock_;
   const std::string fabric_ = UniqueFabric(false);
 
   Clock& clock() { return InVictim() ? static_cast<Clock&>(victims_clock_) : clock_; }
-  // A victim's end is its parent's to give.
+  // The parent decides when a victim ends.
   Deadline Soon() { return Deadline::After(clock(), InVictim() ? 3600 * kSecondNs : 5 * kSecondNs); }
   std::unique_ptr<Node> Open(NodeId id, uint32_t rc_peers = 0) {
     auto node = Node::Open({.rnic = kRnic,
@@ -67,7 +67,7 @@ class KillNode : public ::testing::Test {
     EXPECT_TRUE(node.ok()) << node.status().ToString();
     return node.ok() ? *std::move(node) : nullptr;
   }
-  // What the living do must not wait until a deadline for what the dead left.
+  // The living must not wait until a deadline for what the dead left.
   Status Promptly(const std::function<Status()>& act) {
     const int64_t before_ns = clock_.NowNs();
     Status status = act();

@@ -4,20 +4,20 @@
 namespace krcore::test {
 namespace {
 
-// The victim takes its part of a DC initiator, looks a peer up into the host's cache, and breaks and repairs the QP.
+// The victim takes its part of a DC initiator, looks up a peer for the host's cache, and breaks and repairs the QP.
 TEST(KillHost, WhoTakesPartInWhatAHostShares) {
   const std::string fabric = UniqueFabric(false);
   const QueuePoolOptions one{.dc_initiators = 1, .sq_depth = 8, .max_rc_queues = 0};
   MemoryNode peer = MemoryNode::Start(fabric, 1, 4096, true);
   auto gone = peer.node->CreateRegion({.length = 4096, .remote_rights = kRemoteRead}).value();
   ASSERT_OK(peer.node->Publish(Deadline::After(*RealClock(), 5 * kSecondNs)));
-  gone.reset();  // without Deregister: peers believe that it is there
+  gone.reset();  // without Deregister: peers believe that it is still there
   Worker living = Worker::Start(fabric, one);
   auto queue = living.Connect(1);
   const Sge sge = living.Word(0);
   WorkRequest add = OnWord(*queue, Opcode::kFetchAdd, &sge, 0);
   add.compare_add = 1;
-  // How many parts there are for the living.
+  // Returns how many parts are left for the living.
   const auto parts = [&] {
     std::vector<Worker> workers;
     do {
@@ -36,7 +36,7 @@ TEST(KillHost, WhoTakesPartInWhatAHostShares) {
                          EnumerateFromHere();
                          self.Prepare(one, 4096);
                          auto own = self.pool->CreateQueue(8).value();
-                         // The second time afresh, which writes to the cache.
+                         // The second time it looks up afresh, which writes to the cache.
                          for (int i = 0; i < 2; ++i) ASSERT_OK(own->Connect(1, self.Soon()));
                          const Sge word = self.Word(0);
                          WorkRequest wrong = OnWord(*own, Opcode::kRead, &word, 0);

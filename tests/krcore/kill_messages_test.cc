@@ -30,7 +30,7 @@ class KillMessages : public KillNode {
 class Sending {
  public:
   Sending(MessagingNode& party, VirtualQueue& queue, uint64_t id) : party_(party), queue_(queue), id_(id) {}
-  // False: nothing more will come of it.
+  // Returns false if nothing more will come of it.
   bool Step() {
     while (pushed_ < kMessages && queue_.credits() > 0) {
       const size_t length = LengthOf(pushed_);
@@ -73,7 +73,7 @@ TEST_F(KillMessages, WhoConnectsToAPortAndSends) {
     auto queue = self.Queue(16);
     Status connected;
     const Deadline deadline = Soon();
-    do {  // until the place of whoever died is free
+    do {  // until the dead sender's place is free
       connected = queue->Connect(1, kPort, deadline);
       if (!InVictim()) live();
     } while (connected == StatusCode::kQueueFull && !deadline.Passed(clock()));
@@ -88,7 +88,7 @@ TEST_F(KillMessages, WhoConnectsToAPortAndSends) {
     MessagingNode self = Start(kNoNode);
     act(self);
   };
-  heir();  // makes what is made when it is needed first
+  heir();  // creates what is created on first use
   ++id;
   const FabricState state = FabricState::Of(fabric_);
   KillAtEachStore({.victim = Victim([&] { return Start(kNoNode); }, act), .meanwhile = live, .survivors = [&] {
@@ -98,7 +98,7 @@ TEST_F(KillMessages, WhoConnectsToAPortAndSends) {
                      EXPECT_EQ(receiver.ReceivedFrom(id).size(), kMessages);
                      const std::vector<uint64_t>& received = receiver.ReceivedFrom(dead);
                      for (size_t i = 0; i < received.size(); ++i) {
-                       // Only those that it was to be asked for can be missing, and only at the end.
+                       // Only messages that were to be READ from the dead sender can be missing, and only at the end.
                        if (received[i] == i) continue;
                        EXPECT_LE(received.size() - i, 3u);
                        break;
@@ -115,7 +115,7 @@ TEST_F(KillMessages, WhoBindsAPortAndReceives) {
   std::unique_ptr<VirtualQueue> queue = living.Queue(16);
   std::optional<Sending> sending;
   uint64_t id = 0;
-  // One step of somebody who sends to the port whenever it is bound.
+  // One step of a sender that sends to the port whenever it is bound.
   const auto send = [&] {
     clock_.Advance(100'000);
     if (!sending) {
@@ -145,7 +145,7 @@ TEST_F(KillMessages, WhoBindsAPortAndReceives) {
       }
     }
     EXPECT_EQ(received, kMessages);
-    // Until the sender knows, so that it is not the port's end that fails its last message.
+    // Waits until the sender knows, so that its last message does not fail because the port ends.
     if (!InVictim()) {
       while (sending->Step() && !deadline.Passed(clock())) self.pool->Poll();
       EXPECT_TRUE(sending->done());
@@ -158,10 +158,10 @@ TEST_F(KillMessages, WhoBindsAPortAndReceives) {
     }
     sending.reset();
   };
-  heir();  // makes what is made when it is needed first
+  heir();  // creates what is created on first use
   const FabricState state = FabricState::Of(fabric_);
   KillAtEachStore({.victim = Victim([&] { return Start(kVictim); }, act), .meanwhile = send, .survivors = [&] {
-                     // Everything completes, whoever was to receive it.
+                     // Everything completes, whichever receiver it was meant for.
                      const Deadline deadline = Soon();
                      while (sending && sending->Step() && !deadline.Passed(clock_)) clock_.Advance(100'000);
                      EXPECT_EQ(queue->outstanding(), 0u);

@@ -75,7 +75,7 @@ TEST_F(KillNode, WhoPublishesItselfAndServicesAndWithdrawsRegions) {
     ASSERT_OK(region->Deregister(Soon()));
   };
   const FabricState state = FabricState::Of(fabric_);
-  // Another id each time: the places of the dead are needed.
+  // The id is another one each time. The places of the dead are needed.
   KillAtEachStore({.victim = Victim([&] { return Open(kNoNode); }, act), .survivors = [&] {
                      for (Node* node : {living.get(), second.get()}) {
                        EXPECT_EQ(ValueOf(*node, "living"), "kept");
@@ -94,8 +94,8 @@ TEST_F(KillNode, WhoPublishesItselfAndServicesAndWithdrawsRegions) {
                    }});
 }
 
-// Its successor has the same id, as a memory node's has; and there is one server alone, so that nobody else can tell
-// what has become of a record that is half written.
+// The successor has the same id, as a memory node's successor has. There is only one server, so no other server can
+// tell what has become of a record that is half written.
 TEST_F(KillNode, WhoPublishesItselfAtTheOnlyServerUnderAnIdThatIsTakenOver) {
   auto living = Open(1);
   ASSERT_OK(living->HostMetaServer(kMetaCapacity));

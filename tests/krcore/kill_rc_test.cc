@@ -15,7 +15,7 @@ class KillRc : public KillNode {
     worker.Prepare({.max_rc_queues = 1, .rc_hot_wrs = kHotWrs}, 1 << 16);
     return worker;
   }
-  // So much that its peer becomes hot.
+  // Uses the queue so much that its peer becomes hot.
   static bool Use(Worker& worker, VirtualQueue& queue) {
     const Sge sge = worker.Word(0);
     const std::vector<WorkRequest> wrs(64, OnWord(queue, Opcode::kRead, &sge, 0));
@@ -57,7 +57,7 @@ TEST_F(KillRc, WhoConnectsToANodeWithOnePlaceForIt) {
     Await(*self.pool, *queue, 2);
   };
   KillAtEachStore({.victim = Victim([&] { return StartWorker(kNoNode); }, act), .meanwhile = live, .survivors = [&] {
-                     // The host looks for the dead each second, and for claims without a request after ten.
+                     // The host looks for dead nodes each second, and after ten seconds for claims without a request.
                      for (int i = 0; i < 3; ++i) {
                        clock_.Advance(11 * kSecondNs);
                        live();
@@ -77,7 +77,7 @@ TEST_F(KillRc, WhoAcceptsAConnection) {
   Worker living = StartWorker(2);
   auto queue = living.pool->CreateQueue(64).value();
   bool connected = false;
-  // One step of somebody who uses the victim as much as it can.
+  // One step of a node that uses the victim as much as it can.
   const auto use = [&] {
     clock_.Advance(queue::kHeatIntervalNs / 8);
     living.pool->Poll();
@@ -103,7 +103,7 @@ TEST_F(KillRc, WhoAcceptsAConnection) {
     }
     EXPECT_NE(word.load(), 0u);
   };
-  // Nobody is there: the last of the dead one's connection goes.
+  // No victim is there: what is left of the dead one's connection goes away.
   const auto settle = [&] {
     for (int i = 0; i < 400; ++i) {
       use();
@@ -117,7 +117,7 @@ TEST_F(KillRc, WhoAcceptsAConnection) {
     auto self = Open(kVictim, 1);
     act(*self);
   };
-  heir();  // makes what is made when it is needed first
+  heir();  // creates what is created on first use
   settle();
   const FabricState state = FabricState::Of(fabric_);
   KillAtEachStore({.victim = Victim([&] { return Open(kVictim, 1); }, act), .meanwhile = use, .survivors = [&] {

@@ -1,6 +1,6 @@
 // kill -9 at every store of the software RNIC to shared memory: joining and leaving, memory, queues, records, messages,
-// one-sided requests. Behind each death somebody else does the very same to its end, what lives goes on, and
-// the fabric holds no more than before.
+// one-sided requests. After each death another device does the same to its end, the living go on, and the fabric holds
+// no more than before.
 #include <sched.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -32,7 +32,7 @@ using rnic::testing::Transport;
 
 const rnic::testing::Provider kShm{"SwShm", "sw", ""};
 constexpr NodeId kVictim = 7;
-// Of polls that wait for another process. They end with the victim at the latest, which has a deadline.
+// Limit for polls that wait for another process. They end with the victim at the latest, which has a deadline.
 constexpr int kPolls = 100'000'000;
 
 std::unique_ptr<Device> Open(const std::string& fabric, NodeId node, bool create) {
@@ -138,12 +138,12 @@ TEST_F(KillFounder, WhoCleansAFabricWhoseDevicesAreDead) {
                        }});
 }
 
-// ---- beside living devices
+// ---- next to living devices
 
 class KillBeside : public ::testing::Test {
  protected:
   KillBeside() { state_ = FabricState::Of(fabric_); }
-  // `act` in the victim and, behind its death, in a device of the same id. The argument is the device's.
+  // Runs `act` in the victim and, after its death, in a device of the same id. `act` gets that device.
   void DieEverywhere(const std::function<void(Endpoint&)>& act, const std::function<void()>& meanwhile = nullptr,
                      const std::function<void()>& after_death = nullptr,
                      const std::function<void()>& at_last = nullptr) {
@@ -188,12 +188,12 @@ TEST_F(KillBeside, WhoJoinsAndLeaves) {
                    .survivors =
                        [this] {
                          ExpectTraffic();
-                         (void)Open(fabric_, kVictim, false);  // its id, too, is free
+                         (void)Open(fabric_, kVictim, false);  // its id is free, too
                          EXPECT_EQ(FabricState::Of(fabric_), state_);
                        }});
 }
 
-// Who dies while it clears away what another one left.
+// The victim dies while it clears away what another dead device left.
 TEST_F(KillBeside, WhoJoinsBehindADeadOne) {
   KillAtEachStore({.victim =
                        [this] {
@@ -221,7 +221,7 @@ TEST_F(KillBeside, WhoAllocatesNamedAndUnnamedMemory) {
   constexpr uint64_t kMark = 0x1122334455667788;
   const auto marked = [&](rnic::Memory& memory) {
     auto* const words = reinterpret_cast<uint64_t*>(memory.bytes().data());
-    // Zeroed and whole, or what a predecessor wrote, in its order.
+    // A word is zeroed and whole, or it is what a predecessor wrote, in its order.
     EXPECT_TRUE(words[0] == 0 || (memory.adopted() && words[0] == kMark));
     EXPECT_TRUE(words[1] == 0 || (words[1] == kMark && words[0] == kMark));
     std::atomic_ref(words[0]).store(kMark, std::memory_order_release);
@@ -265,10 +265,10 @@ struct RcEnd {
   DeviceAddress device;
   uint32_t qpn = 0;
   uint32_t rkey = 0;
-  uint64_t addr = 0;  // of a word that the other end writes once it is connected
+  uint64_t addr = 0;  // of a word that the other end writes after it has connected
 };
 
-// The two ends tell each other of themselves by records.
+// The two ends publish their addresses in records.
 TEST_F(KillBeside, WhoConnectsToALivingDevicesQueue) {
   std::unique_ptr<Qp> mine = living_.MakeQp({.send_cq = living_.cq.get(), .recv_cq = living_.cq.get()});
   KRCORE_EXPECT_OK(
@@ -294,7 +294,7 @@ TEST_F(KillBeside, WhoConnectsToALivingDevicesQueue) {
     connected.reset();
     KRCORE_EXPECT_OK(mine->ToReset());
     KRCORE_EXPECT_OK(mine->ToInit(kRemoteWrite, 0));
-    if (!mine->ToRtr({.device = end.device, .qpn = end.qpn}).ok()) return;  // it has died in between
+    if (!mine->ToRtr({.device = end.device, .qpn = end.qpn}).ok()) return;  // it has died in the meantime
     KRCORE_EXPECT_OK(mine->ToRts());
     connected = end;
     (void)write_there();
@@ -333,8 +333,8 @@ TEST_F(KillBeside, WhoConnectsToALivingDevicesQueue) {
 
 // ---- records
 
-// Living devices' records are what they published last, whatever slots the dead one had begun to write: among them one
-// where an old value of a living one's lies.
+// Living devices' records hold what they published last, whatever slots the dead device had begun to write. One of
+// those slots holds an old value of a living device's record.
 TEST_F(KillBeside, WhoPublishesAndReplacesRecords) {
   const auto text = [](const char* value) { return std::as_bytes(std::span(value, std::strlen(value))); };
   const auto value_of = [](Device& device, const char* name) {
@@ -378,7 +378,7 @@ TEST_F(KillBeside, WhoSendsIntoALivingDevicesReceives) {
   };
   for (uint64_t i = 0; i < kReceives; ++i) post(i);
   state_ = FabricState::Of(fabric_);
-  // Enough polls for the receiver to ask who a message is from that does not come.
+  // Polls often enough for the receiver to ask which device a message that does not arrive is from.
   const auto drain = [&] {
     size_t count = 0;
     Completion done[kReceives];
@@ -442,7 +442,7 @@ TEST_F(KillBeside, WhoReceivesWhatALivingDeviceSends) {
   TargetInfo target;
   std::unique_ptr<rnic::AddressHandle> address;
   size_t sent = 0;
-  // Sends what is left to be sent to the one who has announced himself.
+  // Sends the remaining messages to the target that has announced itself.
   const auto send = [&] {
     TargetInfo info;
     if (!LookUp(*living_.device, "target", &info)) return;
@@ -503,7 +503,7 @@ TEST_F(KillBeside, WhoReceivesWhatALivingDeviceSends) {
 
 // ---- one-sided requests
 
-// Words are whole, in the order of the batch as far as the words tell, and what lies beside them is untouched.
+// Words are whole and in the order of the batch, as far as the words tell. What lies next to them is untouched.
 TEST_F(KillBeside, WhoWritesAndChangesWords) {
   struct Words {
     uint64_t before, written[16], swapped, added, odd[2], after;

@@ -1,4 +1,4 @@
-// Leases on remote regions, in a time that the test moves.
+// Leases on remote regions. The test moves the time.
 #include <functional>
 
 #include "tests/krcore/meta_fixture.h"
@@ -6,7 +6,7 @@
 namespace krcore::test {
 namespace {
 
-// The fabric's time, and something that happens whenever somebody waits.
+// The fabric's clock, with a hook that runs whenever somebody waits.
 class HookedClock final : public Clock {
  public:
   explicit HookedClock(Clock& base) : base_(base) {}
@@ -63,7 +63,7 @@ class Lease : public ::testing::Test {
     wr.rkey = region.rkey();
     return wr;
   }
-  // kOk: executed.
+  // Returns kOk if the request was executed.
   StatusCode Use(VirtualQueue& queue, const Region& region) {
     const Sge sge = worker_.Word(0);
     const WorkRequest wr = ReadOf(region, &sge);
@@ -95,13 +95,13 @@ TEST_F(Lease, IsRenewedOnceForTheWholeNodeWithoutItsUsersNoticing) {
       ASSERT_OK(other->Push({&wr, 1}));
       EXPECT_EQ(Await(*other_pool, *other, 1)[0].status, WcStatus::kSuccess);
     };
-    if (lease % 2 == 0) use_other();  // whoever comes first
+    if (lease % 2 == 0) use_other();  // the first one renews
     EXPECT_EQ(Use(*queue, *region_), StatusCode::kOk);
     use_other();
     EXPECT_EQ(worker_.pool->stats().lease_renewals + other_pool->stats().lease_renewals, lease);
   }
   EXPECT_EQ(other_pool->stats().lease_renewals, 1u);
-  // What the cache holds is no better than what a queue holds.
+  // What the cache holds is no fresher than what a queue holds.
   Sleep(kLeaseNs);
   auto late = worker_.Connect(1);
   EXPECT_EQ(worker_.pool->stats().lease_renewals, 3u);
@@ -143,8 +143,8 @@ TEST_F(Lease, ThatNobodyRenewsAheadOfItsEndLastsAndIsAskedForAgainThen) {
   EXPECT_EQ(worker_.pool->stats().lease_extensions, 1u);
 }
 
-// A peer uses the region all the time while it is withdrawn: each request either executes or is refused on its own
-// side, and none reaches a NIC that does not know the key any more.
+// A peer uses the region all the time while it is withdrawn. Each request either executes or is refused on the peer's
+// own side. None reaches a NIC that no longer knows the key.
 TEST_F(Lease, DeregistrationWaitsUntilNoPeerUsesTheRegionAndThenItIsRefusedThere) {
   SKIP_ON_VERBS("deregistering waits for its longest retransmission too, 3 s");
   for (const int64_t phase_ns : {kLeaseNs / 100, kLeaseNs / 2, kLeaseNs * 7 / 10}) {
@@ -183,8 +183,8 @@ TEST_F(Lease, DeregistrationWaitsUntilNoPeerUsesTheRegionAndThenItIsRefusedThere
   }
 }
 
-// Destroyed without Deregister, as when a node closes: the NIC refuses, which breaks the shared connection for a
-// moment.
+// A region is destroyed without Deregister, as when a node closes. The NIC refuses, which breaks the shared connection
+// for a moment.
 TEST_F(Lease, AKeyDestroyedWithoutWaitingIsRefusedByTheNic) {
   auto queue = worker_.Connect(1);
   ASSERT_EQ(Use(*queue, *region_), StatusCode::kOk);
@@ -234,7 +234,7 @@ TEST_F(Lease, OfABatchThatIsAlikeOnlyWhatNamesTheWithdrawnRegionIsRefused) {
   EXPECT_EQ(worker_.pool->stats().broken_queues, 0u);
 }
 
-// Flushed by somebody's fault, and posted again behind a repair that comes after the renewal.
+// The READ is flushed by another queue's fault, and would be posted again after a repair that comes after the renewal.
 TEST_F(Lease, AFlushedReadOfAWithdrawnRegionIsNotPostedAgain) {
   SKIP_ON_VERBS("what nobody polls for during those 3 s is given up as unreachable");
   std::unique_ptr<Region> broken;
@@ -269,7 +269,7 @@ TEST_F(Lease, WhatWasNeverPublishedIsDeregisteredAtOnce) {
   EXPECT_LT(clock_.NowNs() - begin_ns, kLeaseNs / 100);
   EXPECT_EQ(secret->bytes().size(), 4096u) << "the bytes stay";
   secret->bytes()[0] = std::byte{1};
-  ASSERT_OK(secret->Deregister(Soon()));  // again: nothing
+  ASSERT_OK(secret->Deregister(Soon()));  // the second call does nothing
 }
 
 TEST_F(Lease, DeregistrationThatDoesNotFinishInTimeGoesOnWhereItStopped) {
@@ -294,7 +294,7 @@ TEST_F(Lease, WithoutAMetadataServerItIsExtendedWhileThePeerLives) {
   Sleep(2 * kLeaseNs);
   EXPECT_EQ(Use(*queue, *exposed), StatusCode::kOk);
   EXPECT_EQ(worker_.pool->stats().lease_extensions, 1u);
-  // A new one: it is filled by those who look, and leases are what they were.
+  // Lookups fill a new server, and leases are what they were.
   auto third = OpenNode(fabric_, 3, &clock_);
   ASSERT_OK(third->HostMetaServer(64));
   ASSERT_OK(second->Publish(Soon()));

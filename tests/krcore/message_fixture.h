@@ -55,7 +55,7 @@ struct MessagingNode {
     EXPECT_TRUE(connected.ok()) << connected.ToString();
     return queue;
   }
-  // Posts receives into buffers [first, first + count), wr_id is the buffer.
+  // Posts receives into buffers [first, first + count). The wr_id is the buffer.
   Status Receive(VirtualQueue& queue, size_t first, size_t count) {
     std::vector<krcore::Receive> receives(count);
     for (size_t i = 0; i < count; ++i) receives[i] = {first + i, At(first + i, buffer_bytes)};
@@ -86,7 +86,7 @@ inline bool PollUntil(std::initializer_list<QueuePool*> pools, const std::functi
   return true;
 }
 
-// The next message; status kGeneralError: none came.
+// Returns the next message. Status kGeneralError: none came.
 inline Message NextMessage(VirtualQueue& queue, std::initializer_list<QueuePool*> pools) {
   Message message;
   message.status = WcStatus::kGeneralError;
@@ -101,12 +101,12 @@ inline Completion NextCompletion(VirtualQueue& queue, std::initializer_list<Queu
   return completion;
 }
 
-// A server, node 1, that hosts the metadata, and a client. Nobody's thread runs in the background.
+// A server, node 1, that hosts the metadata, and a client. Neither has a background thread.
 class TwoMessagingNodes : public ::testing::Test {
  protected:
   static constexpr Port kPort = 7;
 
-  // By polls of both sides.
+  // Waits for the next message and polls both sides.
   Message Next(VirtualQueue& queue) { return NextMessage(queue, {server_.pool.get(), client_.pool.get()}); }
   Completion Done(VirtualQueue& queue) { return NextCompletion(queue, {client_.pool.get(), server_.pool.get()}); }
   void PollSome(int polls = 300) {

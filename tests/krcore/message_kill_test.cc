@@ -1,5 +1,5 @@
-// Senders and receivers that die in the middle of messages: on sw processes that are killed, on sim devices that die at
-// each of their verbs.
+// Senders and receivers that die in the middle of messages: on sw, processes that are killed; on sim, devices that die
+// at each of their verbs.
 #include <random>
 
 #include "tests/krcore/message_scenario.h"
@@ -59,7 +59,7 @@ TEST_F(KilledProcess, ADeadReceiverFailsItsSendersOnlyAndASuccessorIsReached) {
       ASSERT_OK(send(*doomed, i % 2 ? large : small));
       EXPECT_EQ(NextCompletion(*doomed, {client.pool.get()}).status, WcStatus::kSuccess);
     }
-    // More than it has receives for: the last ones wait there, the zero-copy ones without completion.
+    // More messages than it has receives for: the last ones wait there, the zero-copy ones without a completion.
     size_t pushed = 0;
     while (doomed->credits() > 0 && doomed->Push(std::vector{SendOf(&large, pushed)}).ok()) ++pushed;
     doomed_process->Kill();
@@ -95,7 +95,7 @@ TEST_F(KilledProcess, SendersThatDieLeaveWholeMessagesInOrderAndTheirPlaces) {
   MessagingNode host = MessagingNode::Start(fabric_, 1, true);
   std::mt19937_64 random(std::random_device{}());
   {
-    // Two places for one sender at a time: a place that did not come back would be missed soon.
+    // Two places for one sender at a time: if a place did not come back, it would be missed soon.
     TestReceiver receiver(host, 0, 64, kPort, {.senders = 2, .slots = 6});
     for (uint64_t round = 0; round < 24 && !HasFailure(); ++round) {
       rnic::testing::Child child([this, round](auto& self) {
@@ -126,13 +126,13 @@ TEST_F(KilledProcess, SendersThatDieLeaveWholeMessagesInOrderAndTheirPlaces) {
     for (uint64_t round = 0; round < 24; ++round) {
       const std::vector<uint64_t>& received = receiver.ReceivedFrom(round);
       total += received.size();
-      // Zero-copy messages that were not READ in time are gone, but only at the end.
+      // Zero-copy messages that were not READ in time are lost, but only at the end.
       size_t gapless = 0;
       while (gapless < received.size() && received[gapless] == gapless) ++gapless;
       EXPECT_LE(received.size() - gapless, 6u) << "lost while the sender lived, round " << round;
     }
     EXPECT_GT(total, 24u * 5);
-    // Everybody is dead: both places come back.
+    // All senders are dead: both places come back.
     MessagingNode last = MessagingNode::Start(fabric_, kNoNode, false);
     std::unique_ptr<VirtualQueue> queues[2] = {last.Queue(), last.Queue()};
     for (auto& queue : queues) {
@@ -156,7 +156,7 @@ class SimulatedDeath : public ::testing::Test {
   }
 };
 
-// A sender's whole life, cut after each of its verbs.
+// A sender's whole life, cut off after each of its verbs.
 TEST_F(SimulatedDeath, ASenderThatDiesAtAnyVerbLeavesAPrefixAndItsPlace) {
   int cut_short = 0;
   for (uint64_t verb = 1; verb < 40; ++verb) {
@@ -229,8 +229,8 @@ TEST_F(SimulatedDeath, ASenderThatDiesAtAnyVerbLeavesAPrefixAndItsPlace) {
   EXPECT_GT(cut_short, 30);
 }
 
-// A receiver that dies at each of its verbs (it READs zero-copy messages): every message completes, and what it has
-// delivered is in order.
+// A receiver that dies at each of its verbs (it READs zero-copy messages). Every message completes, and the messages
+// that the receiver has delivered are in order.
 TEST_F(SimulatedDeath, AReceiverThatDiesAtAnyVerbLeavesNoSenderWaiting) {
   for (uint64_t verb = 1; verb < 16; ++verb) {
     for (const bool before : {true, false}) {

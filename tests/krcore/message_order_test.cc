@@ -12,12 +12,12 @@ uint64_t FirstSeed() {
   return seed != nullptr ? std::strtoull(seed, nullptr, 10) : std::random_device{}();
 }
 
-// An emulated guest is slow, and so is what breaks on verbs.
+// An emulated guest is slow, and so is the repair of a queue on verbs.
 constexpr uint64_t kSeeds = kOnVerbs ? 1 : 12;
 
-// Two sending nodes with three queues each, one receiving node with two ports. `break_every`: a sender's or the
-// receiver's shared initiator is broken about every so many steps, by a request of somebody else.
-// Beside the saboteurs: verbs that fail at random, and whose effect may come late.
+// Two sending nodes with three queues each, one receiving node with two ports. `break_every`: about every so many
+// steps, a request of a saboteur breaks a sender's or the receiver's shared initiator. In addition, verbs fail at
+// random, and their effect may come late.
 void SetBreaks(const std::string& fabric, double break_queue) {
   if (!kSimulated) return;
   Worlds().at(fabric)->set_chaos({.tear = 0.3, .delay = 0.2, .max_delay_ns = 20'000, .break_queue = break_queue});
@@ -33,7 +33,7 @@ class RandomMessages : public ::testing::TestWithParam<int> {
       Completion completions[8];
       while (queue->Pop(completions) != 0) {
       }
-      // In vain where a simulated verb of it fails just now.
+      // Does nothing if a simulated verb of it fails just now.
       if (const Status connected = queue->Connect(victim, party.Soon()); !connected.ok()) return;
       const Sge sge = party.At(255, 8);
       WorkRequest wr = SendOf(&sge, 0);
@@ -145,7 +145,7 @@ INSTANTIATE_TEST_SUITE_P(BreakEvery, RandomMessages,
                          ::testing::ValuesIn(kOnVerbs ? std::vector{0, 25} : std::vector{0, 200, 25}),
                          [](const auto& info) { return std::to_string(info.param) + "Steps"; });
 
-// Threads of their own: senders and the receiver race for real.
+// With threads of their own, senders and the receiver race for real.
 TEST(ThreadedMessages, ArriveInOrderOnceAndWhole) {
   SKIP_IF_SIMULATED("a World belongs to one thread");
   constexpr uint64_t kMessages = kOnVerbs ? 300 : 1500;
@@ -165,7 +165,7 @@ TEST(ThreadedMessages, ArriveInOrderOnceAndWhole) {
       const Deadline deadline = Deadline::After(clock, 60 * kSecondNs);
       for (uint32_t idle = 0; (sender.pushed() < kMessages || !sender.idle()) && !deadline.Passed(clock);) {
         if (sender.pushed() < kMessages) sender.Push(random);
-        // Who has nothing to do leaves its core to whom it waits for.
+        // A party that has nothing to do leaves its core to the one that it waits for.
         idle = parties[id].pool->Poll() != 0 ? 0 : idle + 1;
         clock.Relax(idle);
         sender.Pop();

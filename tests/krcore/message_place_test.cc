@@ -1,5 +1,5 @@
-// The places of a port: who may change their owner words (messages/wire.h), whatever the dead and the unlucky left
-// there. The port's memory is this process's, so tests write there what such senders would have.
+// The places of a port: who may change their owner words (messages/wire.h), whatever dead or unlucky senders left
+// there. The port's memory is this process's, so tests write there what such senders would have written.
 #include <signal.h>
 
 #include <atomic>
@@ -31,7 +31,7 @@ class Places : public ::testing::Test {
   uint64_t& WordAt(size_t offset) { return *reinterpret_cast<uint64_t*>(info_.addr + offset); }
   uint64_t Load(size_t offset) { return std::atomic_ref(WordAt(offset)).load(std::memory_order_acquire); }
   void Store(size_t offset, uint64_t value) {
-    std::atomic_ref(WordAt(offset)).store(value, std::memory_order_release);  // as a NIC's WRITE
+    std::atomic_ref(WordAt(offset)).store(value, std::memory_order_release);  // as a NIC's WRITE does
   }
   size_t OwnerAt(uint32_t place) const { return messages::Layout(info_).owner(place); }
   size_t ClosingAt(uint32_t place) const {
@@ -49,7 +49,7 @@ class Places : public ::testing::Test {
     std::memcpy(words, &card, sizeof(card));
     for (size_t i = 0; i < std::size(words); ++i) Store(CardAt(place) + 8 * i, words[i]);
   }
-  // The word of a node that has come and gone.
+  // The owner word of a node that has come and gone.
   uint64_t DeadOwner(uint32_t queue) {
     auto node = OpenNode(fabric_, kNoNode);
     EXPECT_TRUE(node->Publish(server_.Soon()).ok());
@@ -112,8 +112,9 @@ TEST_F(Places, WhoTakesThatOfADeadClaimantKeepsItWhateverWasLeftThere) {
   }
 }
 
-// Closed twice, since the outcome of the first WRITE was unknown: the second comes when the place is another's, who has
-// not sent anything yet, and so ends at the very number at which its predecessor did.
+// The predecessor closed twice, because the outcome of its first WRITE was unknown. The second WRITE comes when the
+// place belongs to another sender, which has not sent anything yet, and so ends at the very number at which its
+// predecessor did.
 TEST_F(Places, AnEndThatComesLateEndsNobodyElsesMessages) {
   Bind(1);
   auto outbox = client_.ConnectTo(1, kPort);
@@ -136,7 +137,7 @@ TEST_F(Places, OneThatTheReceiverFreesIsNotTakenOver) {
   Store(OwnerAt(0), dead);
   EXPECT_EQ(outbox->Connect(1, kPort, client_.Soon()).code(), StatusCode::kQueueFull);
   EXPECT_EQ(Load(OwnerAt(0)), dead);
-  // And then it is cleared.
+  // Then the card is cleared.
   Store(CardAt(0), 0);
   Store(OwnerAt(0), messages::kBeingFreed);
   EXPECT_EQ(outbox->Connect(1, kPort, client_.Soon()).code(), StatusCode::kQueueFull);
@@ -146,7 +147,7 @@ TEST_F(Places, OneThatTheReceiverFreesIsNotTakenOver) {
 }
 
 #if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-// What OnStep looks at behind each instruction.
+// What OnStep looks at after each instruction.
 struct Watched {
   uint64_t owner = 0;
   uint64_t* owner_word = nullptr;
@@ -162,7 +163,8 @@ void OnStep(int) {
   watched.too_early += cleared && *watched.owner_word == watched.owner ? 1 : 0;
 }
 
-// Who sees the card of a dead owner cleared takes its place by a CAS of its word. So that must be another by then.
+// A sender that sees the card of a dead owner cleared takes its place by a CAS of its owner word. So the word must have
+// changed by then.
 TEST_F(Places, TheOwnerWordChangesBeforeTheCardIsCleared) {
   Bind(1);
   const uint64_t owner = LivingOwner(900);
@@ -176,7 +178,7 @@ TEST_F(Places, TheOwnerWordChangesBeforeTheCardIsCleared) {
   step.sa_handler = OnStep;
   ASSERT_EQ(sigaction(SIGTRAP, &step, &before), 0);
   constexpr uint64_t kTrapFlag = 0x100;
-  __writeeflags(__readeflags() | kTrapFlag);  // a SIGTRAP behind each instruction
+  __writeeflags(__readeflags() | kTrapFlag);  // a SIGTRAP after each instruction
   server_.pool->Poll();
   __writeeflags(__readeflags() & ~kTrapFlag);
   sigaction(SIGTRAP, &before, nullptr);
@@ -186,7 +188,7 @@ TEST_F(Places, TheOwnerWordChangesBeforeTheCardIsCleared) {
 }
 #endif
 
-// Leaps ahead once, when it has been looked at so many times.
+// Leaps ahead once, when it has been read a given number of times.
 class LeapingClock final : public Clock {
  public:
   int64_t NowNs() override {

@@ -1,6 +1,6 @@
-// Random messages between random queues, checked against what may happen: messages of a sender arrive in its order,
-// each at most once and with its contents; one whose completion says success arrives, all others at most; every request
-// completes once, in order.
+// Random messages between random queues, checked against what may happen. Messages of a sender arrive in its order,
+// each at most once and with its contents. A message whose completion says success arrives. Every request completes
+// once, in order.
 #ifndef TESTS_KRCORE_MESSAGE_SCENARIO_H_
 #define TESTS_KRCORE_MESSAGE_SCENARIO_H_
 
@@ -76,20 +76,20 @@ class TestSender {
     for (size_t i = 0; i < count; ++i) {
       ASSERT_EQ(completions[i].wr_id, outcomes_.size()) << "completions of sender " << id_ << " out of order";
       outcomes_.push_back(completions[i].status);
-      // The buffer is the sender's again: nothing that is delivered later may show this.
+      // The buffer is the sender's again. No message that is delivered later may show this pattern.
       const size_t buffer = first_buffer_ + completions[i].wr_id % kBuffers;
       std::memset(party_.Buffer(buffer), 0xEE, party_.buffer_bytes);
       --in_use_;
     }
   }
-  // After a refusal with kUnavailable.
+  // Call after a refusal with kUnavailable.
   void ConnectAgainIfNeeded() {
     if (!must_connect_ || queue_->outstanding() != 0) return;
     const Status connected = Connect();
     if (connected.ok()) must_connect_ = false;
     last_error_ = connected;
   }
-  // Waits for a place: dead and closed senders' come back when the receiver has noticed.
+  // Waits for a place: those of dead and closed senders come back when the receiver has noticed.
   Status Connect() {
     const Deadline deadline = party_.Soon();
     Clock& clock = party_.node->clock();
@@ -174,7 +174,7 @@ class TestReceiver {
   uint64_t zero_copies_ = 0;
 };
 
-// What succeeded arrived, what did not arrive did not succeed.
+// What succeeded has arrived, and what has not arrived did not succeed.
 inline void ExpectSettled(TestSender& sender, TestReceiver& receiver, bool receiver_lives = true) {
   const std::vector<uint64_t>& received = receiver.ReceivedFrom(sender.id());
   ASSERT_EQ(sender.outcomes().size(), sender.pushed()) << "completions are missing";

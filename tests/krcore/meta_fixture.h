@@ -18,7 +18,7 @@ using peers::MetaClient;
 using peers::NodePayload;
 using peers::Record;
 
-// A device with a MetaClient, without a Node around it: closing it leaves its records behind, as a crash does.
+// A device with a MetaClient but without a Node. Closing it leaves its records behind, as a crash does.
 struct Party {
   std::unique_ptr<rnic::Device> device;
   std::unique_ptr<rnic::Pd> pd;
@@ -26,7 +26,7 @@ struct Party {
   Clock* clock = nullptr;
   NodeId published_as = kNoNode;
 
-  // `as`: the id under whose name it publishes; its own if kNoNode.
+  // `as`: the node id under which it publishes; its own if kNoNode.
   static Party Join(const std::string& fabric, Clock& clock, NodeId as = kNoNode) {
     Party party;
     party.device = rnic::OpenDevice({.provider = kRnic,
@@ -78,7 +78,7 @@ class MetaTable : public ::testing::Test {
     ASSERT_OK(host_->HostMetaServer(capacity));
   }
   Deadline Soon() { return Deadline::After(ClockOf(fabric_), 10 * kSecondNs); }
-  // The records as they lie in the memory of this process, at the server announced as number `index`.
+  // Returns the records as they lie in this process's memory, at the server announced as number `index`.
   std::span<Record> Table(rnic::Device& device, uint32_t index = 0) {
     peers::Bootstrap bootstrap;
     const auto bytes = device.LookupRecord(peers::BootstrapName(index)).value();
@@ -96,7 +96,7 @@ class MetaTable : public ::testing::Test {
   }
 
   const std::string fabric_ = UniqueFabric(true);
-  FakeClock fake_clock_;  // outlives the host, which looks at its clock to the end
+  FakeClock fake_clock_;  // outlives the host, which reads it until its end
   std::unique_ptr<Node> host_;
 };
 

@@ -22,7 +22,7 @@ std::unique_ptr<Child> StartServer(const std::string& fabric) {
   });
 }
 
-// Registers under ever new ids with ever new versions, checks that others see what is complete, and leaves, in turns
+// Registers under ever new ids with ever new versions, checks that others see complete records, and leaves, alternately
 // cleanly and not.
 void RegisterAndLookUp(const std::string& fabric, int rounds, unsigned seed) {
   std::mt19937 random(seed);
@@ -86,7 +86,7 @@ TEST(MetaKill, ServersAreKilledAtAnyMomentWhileOneIsLeftAndNothingCompleteIsLost
   EXPECT_TRUE(CleanStaleFabrics("sw", fabric, true).ok());
 }
 
-// What a killed process exposed can be read for a while (sw). Nobody writes there any more, so it must not be believed.
+// What a killed process exposed can be read for a while (sw). It is no longer updated, so it must not be believed.
 TEST(MetaKill, WhatAKilledServersMemoryStillSaysIsNotBelieved) {
   const std::string fabric = UniqueFabric(false);
   auto anchor = OpenNode(fabric, 1);
@@ -108,8 +108,8 @@ TEST(MetaKill, WhatAKilledServersMemoryStillSaysIsNotBelieved) {
   EXPECT_TRUE(CleanStaleFabrics("sw", fabric, true).ok());
 }
 
-// Registering processes are killed at any moment: nobody is hindered by what they leave, and their records are known to
-// be of the dead, or are not there.
+// Registering processes are killed at any moment. What they leave hinders nobody. Their records are known to belong to
+// the dead, or are not there.
 TEST(MetaKill, RegisteringProcessesAreKilledAtAnyMomentAndHinderNobody) {
   const std::string fabric = UniqueFabric(false);
   auto first = StartServer(fabric);
@@ -127,7 +127,7 @@ TEST(MetaKill, RegisteringProcessesAreKilledAtAnyMomentAndHinderNobody) {
     ASSERT_TRUE(victim.WaitReady());
     usleep(static_cast<useconds_t>(random() % 300));
     victim.Kill();
-    // Its successor is not kept from the id, and is the one who is found.
+    // Its successor can take the id, and lookups find the successor.
     auto heir = OpenNode(fabric, kId);
     ASSERT_NE(heir, nullptr);
     ASSERT_OK(heir->Publish(Soon()));

@@ -1,4 +1,4 @@
-// Records of ports: a node's own, whose places others get when it has withdrawn them or is dead.
+// Records of ports: a node's own, whose places others get when the node has withdrawn them or is dead.
 #include <optional>
 #include <random>
 #include <thread>
@@ -16,7 +16,7 @@ class MetaPorts : public MetaTable {
   static Status Publish(Party& party, Port port, uint64_t value, Deadline deadline) {
     return party.client->Publish(Key::Port(party.published_as, port), std::as_bytes(std::span(&value, 1)), deadline);
   }
-  // 0: not there.
+  // Returns 0 if the port is not there.
   uint64_t ValueOf(Party& reader, NodeId node, Port port) {
     const auto record = reader.client->Lookup(Key::Port(node, port), Soon());
     if (!record.ok()) {
@@ -29,7 +29,7 @@ class MetaPorts : public MetaTable {
     std::memcpy(&value, record->value, sizeof(value));
     return value;
   }
-  // Records that hold no more than the table's places.
+  // Counts the table's records of ports. Vacant places do not count.
   size_t PortsIn(rnic::Device& device) {
     const std::span<Record> table = Table(device);
     return static_cast<size_t>(std::count_if(table.begin(), table.end(), [](const Record& record) {
@@ -38,7 +38,7 @@ class MetaPorts : public MetaTable {
   }
 };
 
-// No name recurs here: the node ids are ever new ones, and so are the ports of a node.
+// No name recurs here: node ids are ever new ones, and so are the ports of a node.
 TEST_F(MetaPorts, TwentyThousandThatComeAndGoOneAfterTheOtherDoNotFillIt) {
   Host(8);  // places for 32 ports
   constexpr uint32_t kNames = kOnVerbs ? 128 : kSimulated ? 2'000 : 20'000;
@@ -82,7 +82,7 @@ TEST_F(MetaPorts, AsManyAsThereAreLiveAtOnceIsAClearErrorAndTheOthersAreFound) {
   EXPECT_EQ(status.code(), StatusCode::kOutOfMemory) << status.ToString();
   EXPECT_GT(port, 12);
   for (Port known = 1; known < port; ++known) EXPECT_EQ(ValueOf(reader, party.published_as, known), known);
-  // What was withdrawn hides nothing that lies behind it.
+  // A withdrawn record hides nothing that lies after it.
   for (Port known = 1; known < port; known += 2) party.client->Remove(Key::Port(party.published_as, known), Soon());
   for (Port known = 1; known < port; ++known)
     EXPECT_EQ(ValueOf(reader, party.published_as, known), known % 2 == 0 ? known : 0);
@@ -100,14 +100,14 @@ TEST_F(MetaPorts, ASuccessorsPortHasOneRecordAndNoRemainsOfItsPredecessors) {
     ASSERT_OK(Publish(party, 8, 100 + life, Soon()));
     EXPECT_EQ(ValueOf(reader, 500, 7), life);
     EXPECT_EQ(ValueOf(reader, 500, 8), 100 + life);
-    EXPECT_NE(Find(*reader.device, Key::Port(500, 7)), nullptr);  // and one only
+    EXPECT_NE(Find(*reader.device, Key::Port(500, 7)), nullptr);  // and only once
     EXPECT_EQ(ValueOf(reader, 501, 7), 0u) << "another node's";
     if (life % 2 == 0) party.Close(Soon());
   }
   EXPECT_EQ(ValueOf(reader, 500, 7), 0u);
 }
 
-// Places change their owners and ports all the time; whoever stays is found at each look, as it is.
+// Places change their owners and ports all the time. A record that stays is found at each look, unchanged.
 TEST_F(MetaPorts, AReaderFindsWhatStaysWhileEverythingAroundItComesAndGoes) {
   SKIP_IF_SIMULATED("one thread");
   Host(8);
@@ -138,7 +138,7 @@ TEST_F(MetaPorts, AReaderFindsWhatStaysWhileEverythingAroundItComesAndGoes) {
   for (std::thread& thread : threads) thread.join();
 }
 
-// Its own port, which nobody has written yet, lies where the reader looks for another one.
+// The node's own port, which nobody has written yet, lies where the reader looks for another one.
 TEST_F(MetaPorts, AClaimThatWasNotWrittenNamesNothing) {
   Host(8);
   Party reader = Party::Join(fabric_, ClockOf(fabric_)), party = Party::Join(fabric_, ClockOf(fabric_));
@@ -147,9 +147,9 @@ TEST_F(MetaPorts, AClaimThatWasNotWrittenNamesNothing) {
   ASSERT_NE(record, nullptr);
   const uint64_t owner = record->owner;
   party.client->Remove(Key::Port(party.published_as, 7), Soon());
-  record->owner = owner;  // claimed for some port: of the former binding nothing is left
+  record->owner = owner;  // claimed for some port; nothing is left of the former binding
   EXPECT_EQ(ValueOf(reader, party.published_as, 7), 0u);
-  // Nor, if a dead predecessor left one, is it copied: who claimed it will write it at every server.
+  // If a dead predecessor left a binding, it is not copied either: the claimant will write it at every server.
   record->binding = Key::Port(party.published_as, 9).value;
   auto second = OpenNode(fabric_, 2);
   ASSERT_OK(second->HostMetaServer(8));
@@ -220,7 +220,8 @@ TEST(MetaPortsOfProcesses, ThatAreKilledGoToOthers) {
         for (Port port = 1; port <= 6; ++port) {
           auto inbox = party.Queue();
           const Deadline deadline = Deadline::After(*RealClock(), 20 * kSecondNs);
-          // A death is certain at once on sw; on verbs when what the process has posted cannot be executed any more.
+          // A death is certain at once on sw, and on verbs when nothing that the process has posted can be executed any
+          // more.
           while (true) {
             const Status bound =
                 inbox->Bind(static_cast<Port>(100 * i + port), {.senders = 1, .slots = 1}, party.Soon());

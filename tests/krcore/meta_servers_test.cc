@@ -1,4 +1,4 @@
-// Several metadata servers: who is asked, who catches up, and what is lost when one dies.
+// Several metadata servers: which one is asked, which one catches up, and what is lost when one dies.
 #include <functional>
 #include <thread>
 
@@ -12,7 +12,7 @@ namespace {
 class HookedDevice final : public rnic::Device {
  public:
   explicit HookedDevice(std::unique_ptr<rnic::Device> device) : device_(std::move(device)) {}
-  // 2 kMaxServers of them are one look at all.
+  // One look at all servers takes 2 kMaxServers readings.
   void After(uint32_t readings, std::function<void()> hook) {
     readings_ = readings;
     hook_ = std::move(hook);
@@ -50,7 +50,7 @@ class HookedDevice final : public rnic::Device {
 
 class MetaServers : public MetaTable {
  protected:
-  // As Host, one more. Numbers count from 0, as announced.
+  // Adds a server, as Host does. Numbers count from 0, as announced.
   Node& AddServer(uint32_t capacity = 64) {
     servers_.push_back(OpenNode(fabric_, static_cast<NodeId>(10 + servers_.size())));
     const Status hosted = servers_.back()->HostMetaServer(capacity);
@@ -112,7 +112,7 @@ TEST_F(MetaServers, AnAddedOneHasCaughtUpWhenItServes) {
     ASSERT_OK(nodes.back().client->Publish(service, Filled(std::byte(i)), Soon()));
   }
   nodes[7].client->RemoveAll(Soon());
-  AddServer(1000);  // of another size, so everything is elsewhere
+  AddServer(1000);  // of another size, so every record lies elsewhere
   servers_[0].reset();
   Party reader = Join();
   for (int i = 0; i < 50; ++i) {
@@ -128,7 +128,7 @@ TEST_F(MetaServers, AnAddedOneHasCaughtUpWhenItServes) {
     ASSERT_TRUE(service.ok()) << service.status().ToString();
     EXPECT_EQ(service->value[0], std::byte(i));
   }
-  // And what is published again goes where the copy is.
+  // What is published again goes where the copy is.
   ASSERT_OK(nodes[3].PublishNode({.dc_key = 4711}, Soon()));
   EXPECT_EQ(reader.client->Lookup(Key::Node(nodes[3].published_as), Soon())->node().dc_key, 4711u);
   EXPECT_NE(Find(*reader.device, Key::Node(nodes[3].published_as), 1), nullptr);
@@ -147,13 +147,13 @@ TEST_F(MetaServers, AnAddedOneThatIsTooSmallIsRefusedAndInNobodysWay) {
   EXPECT_TRUE(small->HostMetaServer(256).ok()) << "it may be asked again";
 }
 
-// While a server catches up nobody is told that what he published is complete, and nobody is sent there.
+// While a server catches up, no node is told that its publication is complete, and no node is sent to that server.
 TEST_F(MetaServers, WhileOneCatchesUpPublicationsWaitAndLookupsGoElsewhere) {
   AddServer();
   Party reader = Join();
   Party early = Join();
   ASSERT_OK(early.PublishNode({.dc_key = 1}, Soon()));
-  // A server as it stands in the middle of catching up.
+  // A server as it is in the middle of catching up.
   Party half = Join();
   peers::Bootstrap info = Info(half, 0);
   info.state = peers::ServerState::kCatchingUp;
@@ -171,7 +171,7 @@ TEST_F(MetaServers, WhileOneCatchesUpPublicationsWaitAndLookupsGoElsewhere) {
   EXPECT_EQ(early.PublishNode({.dc_key = 2}, soon).code(), StatusCode::kTimeout);
   EXPECT_TRUE(reader.client->Lookup(Key::Node(early.published_as), Soon()).ok());
   for (const std::byte b : memory->bytes()) ASSERT_EQ(b, std::byte{0}) << "it copies still";
-  // It dies; whoever waited goes on.
+  // It dies; the nodes that waited go on.
   half.client.reset();
   target.reset();
   mr.reset();
@@ -234,7 +234,7 @@ TEST_F(MetaServers, AServicesClaimSurvivesEachServer) {
   auto rival = OpenNode(fabric_, kNoNode);
   for (int round = 0; round < 5; ++round) {
     AddServer();
-    servers_[round].reset();  // all that were there at the claim, in the end
+    servers_[round].reset();  // in the end, all servers that were there at the claim
     EXPECT_EQ(rival->PublishService("home", {&value, 1}, Soon()).code(), StatusCode::kExists) << round;
     EXPECT_TRUE(rival->LookupService("home", Soon()).ok()) << round;
   }
@@ -257,7 +257,7 @@ TEST_F(MetaServers, AClaimIsKnownWhereAllOfThemWereLost) {
   EXPECT_EQ(rival->LookupService("home", Soon()).status().code(), StatusCode::kNotFound);
   ASSERT_OK(owner->ClaimService("home", {&value, 1}, Soon()));
   EXPECT_EQ(rival->LookupService("home", Soon()).value(), std::vector{value});
-  if (kSimulated) {  // who is not heard of for long has lost it, until he claims it again
+  if (kSimulated) {  // a node that is not heard of for long has lost the claim until it claims again
     Worlds().at(fabric_)->ForgetRecords(owner->id());
     EXPECT_EQ(rival->LookupClaim("home").status().code(), StatusCode::kNotFound);
     ASSERT_OK(owner->ClaimService("home", {&value, 1}, Soon()));
@@ -276,7 +276,7 @@ TEST_F(MetaServers, APublicationThatIsNotAnsweredEndsAtItsDeadline) {
   ASSERT_OK(party.PublishNode({.dc_key = 5}, Soon()));
   rnic::sim::World& world = *Worlds().at(fabric_);
   world.set_chaos({.break_queue = 1, .reset_ns = 2 * kSecondNs});
-  for (uint64_t dc_key : {6, 7}) {  // the second one finds the queue in its reset
+  for (uint64_t dc_key : {6, 7}) {  // the second one finds the queue being reset
     const int64_t begin_ns = world.now_ns();
     EXPECT_FALSE(party.PublishNode({.dc_key = dc_key}, Deadline::After(world.clock(), kPatienceNs)).ok());
     EXPECT_LE(world.now_ns() - begin_ns, 2 * kPatienceNs);
@@ -323,7 +323,7 @@ TEST_F(MetaServers, ALookupGoesOnWhenTheServerThatItFoundDiesAndAnotherHasCome) 
     EXPECT_TRUE(found.ok()) << found.status().ToString();
   };
   lookup();
-  // Later it looks for new ones, sees the one it knows, and that one dies.
+  // Later it looks for new servers, sees the one it knows, and that one dies.
   PassTime(fabric_, fake_clock_, 2 * kSecondNs);
   device->After(kOneLook, [&] {
     AddServer();
@@ -333,7 +333,7 @@ TEST_F(MetaServers, ALookupGoesOnWhenTheServerThatItFoundDiesAndAnotherHasCome) 
   EXPECT_EQ(servers_.size(), 2u);
 }
 
-// Of nodes that crashed, with their records or without: another one's has taken its place.
+// Nodes that crashed: their records are still there, or another node's record has replaced them.
 TEST_F(MetaServers, DeathsAreKnownByTheListOfDevicesOrByRecords) {
   AddServer();
   HookedDevice* device = nullptr;
@@ -349,10 +349,10 @@ TEST_F(MetaServers, DeathsAreKnownByTheListOfDevicesOrByRecords) {
   EXPECT_TRUE(is_dead(with_list, owner));
   EXPECT_TRUE(is_dead(without, owner)) << "its record is still there, and its device is not";
 
-  // A living one with the id of the dead one has not published yet.
+  // A living node with the id of the dead one has not published yet.
   Party successor = Party::Join(fabric_, ClockOf(fabric_), node);
   EXPECT_FALSE(is_dead(with_list, peers::PackOwner(node, successor.device->address().incarnation)));
-  // Its record replaces the dead one's; then it is taken back.
+  // Its record replaces the dead one's; then it is withdrawn.
   ASSERT_OK(successor.PublishNode({.dc_key = 6}, Soon()));
   EXPECT_TRUE(is_dead(without, owner));
   successor.client->RemoveAll(Soon());
@@ -360,7 +360,7 @@ TEST_F(MetaServers, DeathsAreKnownByTheListOfDevicesOrByRecords) {
   EXPECT_FALSE(is_dead(without, owner)) << "nothing is left that could tell";
 }
 
-// One announces itself where the look has been already, and the other dies where it has not been yet.
+// One server announces itself where the look has already been. The other dies where the look has not been yet.
 TEST_F(MetaServers, ALookNeverMissesAllOfThemBecauseTheyChangeMeanwhile) {
   AddServer();
   AddServer();
@@ -374,7 +374,8 @@ TEST_F(MetaServers, ALookNeverMissesAllOfThemBecauseTheyChangeMeanwhile) {
   EXPECT_EQ(party.client->Lookup(Key::Node(4711), Soon()).status().code(), StatusCode::kNotFound);
 }
 
-// The only server dies, and its successor has nobody to learn from: whoever looks anything up brings his own records.
+// The only server dies, and its successor has no server to learn from. Each node that looks anything up brings its own
+// records.
 TEST_F(MetaServers, WhereAllWereLostEveryNodeThatLooksBringsItsRecordsBack) {
   AddServer();
   auto node = OpenNode(fabric_, 50);
@@ -386,7 +387,7 @@ TEST_F(MetaServers, WhereAllWereLostEveryNodeThatLooksBringsItsRecordsBack) {
   Party reader = Join();
   EXPECT_EQ(reader.client->Lookup(Key::Node(50), Soon()).status().code(), StatusCode::kNotFound);
   EXPECT_EQ(node->LookupService("whatever", Soon()).status().code(), StatusCode::kNotFound);
-  // A look spends a bounded time on it, which is not enough in an emulated guest; the next one goes on.
+  // A look spends a bounded time on it, which is not enough in an emulated guest; the next look goes on.
   const Deadline deadline = Soon();
   while (kOnVerbs && !reader.client->Lookup(Key::Service("s"), Soon()).ok() && !deadline.Passed(ClockOf(fabric_)))
     EXPECT_EQ(node->LookupService("whatever", Soon()).status().code(), StatusCode::kNotFound);
@@ -422,7 +423,7 @@ TEST_F(MetaServers, ARecordThatASuccessorHadNoPlaceForIsBroughtToTheNextOne) {
   EXPECT_EQ(servers_that_have_it(), 1);
 }
 
-// Servers come and go while others publish, remove and look up: whatever is complete is found.
+// Servers come and go while others publish, remove and look up. Every complete record is found.
 TEST_F(MetaServers, WhatIsCompleteIsFoundWhileServersComeAndGo) {
   SKIP_IF_SIMULATED("one thread");
   AddServer(512);
@@ -460,7 +461,7 @@ TEST_F(MetaServers, WhatIsCompleteIsFoundWhileServersComeAndGo) {
   EXPECT_GT(published.load(), 0);
 }
 
-// Two begin at the same time: one of them is the first, and the other learns from it.
+// Two servers begin at the same time: one of them is the first, and the other learns from it.
 TEST_F(MetaServers, ThoseThatBeginTogetherAgreeWhoIsFirst) {
   SKIP_IF_SIMULATED("one thread");
   for (int round = 0; round < (kOnVerbs ? 2 : 50); ++round) {

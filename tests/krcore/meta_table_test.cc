@@ -43,7 +43,7 @@ TEST_F(MetaTable, HoldsTenThousandNodesInAFewMegabytesAndFindsNearlyAllByOneRead
   EXPECT_GT(reads_per_lookup[1], kNodes * 93 / 100);
   EXPECT_GT(reads_per_lookup[1] + reads_per_lookup[2], kNodes * 98 / 100);
   EXPECT_LE(reads_per_lookup.rbegin()->first, peers::kMaxProbes);
-  // Who is not there is known as soon.
+  // It is known as quickly that an id is not there.
   const uint64_t before = party.client->stats().reads;
   for (NodeId id = kFirst + kNodes; id < kFirst + kNodes + kUnknown; ++id)
     EXPECT_EQ(party.client->Lookup(Key::Node(id), Soon()).status().code(), StatusCode::kNotFound);
@@ -66,7 +66,7 @@ TEST_F(MetaTable, FullOfLivingNodesIsOutOfMemoryAndKeepsServing) {
   for (NodeId known = 1000; known < id; ++known) EXPECT_TRUE(party.client->Lookup(Key::Node(known), Soon()).ok());
 }
 
-// Whoever goes, cleanly or not, leaves his record to others, whatever their ids: no id recurs here.
+// A node that goes, cleanly or not, leaves its record to others, whatever their ids. No id recurs here.
 TEST_F(MetaTable, NodesThatComeAndGoForEverDoNotFillIt) {
   Host(8);
   std::deque<Party> living;
@@ -75,7 +75,7 @@ TEST_F(MetaTable, NodesThatComeAndGoForEverDoNotFillIt) {
     living.back().Rename(id);
     ASSERT_OK(living.back().PublishNode({.dc_key = id}, Soon()));
     if (living.size() < 6) continue;
-    if (id % 2 == 0) living.front().Close(Soon());  // else as if it crashed
+    if (id % 2 == 0) living.front().Close(Soon());  // otherwise as if it crashed
     living.pop_front();
   }
   Party reader = Party::Join(fabric_, ClockOf(fabric_));
@@ -131,12 +131,12 @@ TEST_F(MetaTable, ADamagedByteAnywhereInARecordIsDetected) {
   ASSERT_OK(party.client->Publish(key, Filled(std::byte{1}), Deadline::After(clock, kSecondNs)));
   auto* const bytes = reinterpret_cast<std::byte*>(Find(*party.device, key));
   ASSERT_NE(bytes, nullptr);
-  // Another binding makes it another key's record.
+  // Another binding would make it another key's record.
   for (size_t i = 0; i < sizeof(Record); i += kOnVerbs ? 29 : 1) {  // the patience is real on verbs
     if (i >= offsetof(Record, binding) && i < offsetof(Record, checksum)) continue;
     bytes[i] ^= std::byte{0x10};
     const auto damaged = party.client->Lookup(key, Deadline::After(clock, patience_ns));
-    // With another incarnation it is one that a dead owner has not finished.
+    // With another incarnation it is a record that a dead owner has not finished.
     const bool dead_owner = i < sizeof(uint32_t) && damaged.status() == StatusCode::kNotFound;
     EXPECT_TRUE(dead_owner || damaged.status() == StatusCode::kCorrupt) << "byte " << i << damaged.status().ToString();
     bytes[i] ^= std::byte{0x10};
@@ -283,7 +283,7 @@ TEST(MetaTableProcesses, ConcurrentRegistrationsOfSeveralProcessesAllArrive) {
     }
     children.push_back(child);
   }
-  close(done[1]);  // who has died is not waited for
+  close(done[1]);  // the test does not wait for a process that has died
   {
     auto host = OpenNode(fabric, 1);
     ASSERT_OK(host->HostMetaServer(1024));

@@ -1,4 +1,4 @@
-// Ports: who owns one, who may send to it, and its end.
+// Ports: who owns one, who may send to it, and how it ends.
 #include <memory>
 #include <vector>
 
@@ -38,7 +38,7 @@ TEST_F(Ports, AFullOneRefusesAnotherSenderUntilOneLeaves) {
   senders.erase(senders.begin() + 1);
   PollSome();
   ASSERT_OK(fourth->Connect(1, kPort, client_.Soon()));
-  // Another port, another place; the old one is given back.
+  // Another port has another place; the old place is given back.
   auto other = server_.Bound(8);
   ASSERT_OK(fourth->Connect(1, 8, client_.Soon()));
   PollSome();

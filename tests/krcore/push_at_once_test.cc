@@ -1,5 +1,5 @@
-// Push of requests like those before. Where the NIC executes them when they are posted, they go a way of their own, and
-// are done when Push returns. Whichever way that is, what comes of it is the same.
+// Push of requests like those before. Where the NIC executes requests when they are posted, such requests take a fast
+// path, and are done when Push returns. Both paths have the same results.
 #include <array>
 #include <cstring>
 #include <memory>
@@ -76,7 +76,7 @@ TEST_F(PushAtOnce, WhatAnotherQueueHasStagedGoesOutWithAPushAndBeforeIt) {
     EXPECT_EQ(Await(*worker.pool, *b, 1).size(), 1u);
     EXPECT_EQ(Await(*worker.pool, *a, 1).size(), 1u);
     ASSERT_EQ(memory_.words()[7], round);
-    if (kOnKernel) continue;  // which has no physical queue that both use
+    if (kOnKernel) continue;  // it has no physical queue that both use
     ASSERT_EQ(worker.words()[1], round) << "one physical queue, in order";
   }
 }
@@ -86,7 +86,7 @@ TEST_F(PushAtOnce, RequestsMayLieInMemoryThatOneOfThemWrites) {
   auto queue = worker.Connect(1);
   const Sge word = worker.Word(0);
   for (int i = 0; i < 2; ++i) Execute(*worker.pool, *queue, OnWord(*queue, Opcode::kRead, &word, 0));
-  // The first READ brings another SGE to where the second one's is, which names memory that is not registered.
+  // The first READ overwrites the second one's SGE with another one, which names memory that is not registered.
   uint64_t outside = 5;
   Sge* const second = reinterpret_cast<Sge*>(&worker.words()[16]);
   *second = worker.Word(32);

@@ -1,4 +1,4 @@
-// Requests drawn at random, of many queues through one pool, and what comes of each.
+// Random requests of many queues through one pool, and what comes of each.
 #include <algorithm>
 #include <array>
 #include <deque>
@@ -14,8 +14,7 @@ namespace {
 
 class EveryKind : public OneMemoryNode {};
 
-// Requests of all kinds, one after the other, of queues to two peers through one physical queue, whose ring they go
-// around.
+// Requests of all kinds, one after the other, of queues to two peers through one physical queue, around its ring.
 class RandomRequests {
  public:
   RandomRequests(const std::string& fabric, std::array<MemoryNode*, 2> peers, uint32_t seed)
@@ -128,7 +127,7 @@ class RandomRequests {
   std::deque<Queue> queues_;
   uint64_t numbered_ = 0;
   size_t local_used_ = 0;
-  std::vector<std::pair<const uint64_t*, uint64_t>> checks_;  // what READs and atomics are to find
+  std::vector<std::pair<const uint64_t*, uint64_t>> checks_;  // what READs and atomics must find
 };
 
 TEST_F(EveryKind, OfRequestDoesWhatItSaysAndIsToldOfOnce) {
@@ -141,7 +140,7 @@ TEST_F(EveryKind, OfRequestDoesWhatItSaysAndIsToldOfOnce) {
   }
 }
 
-// Random requests of many queues to several peers through pools of several shapes: every queue sees its own
+// Random requests of many queues to several peers through pools of several shapes. Every queue sees its own
 // completions, in order, each once, and the sums at the peers are right.
 class SharedPool : public ::testing::TestWithParam<QueuePoolOptions> {};
 

@@ -19,7 +19,7 @@ inline bool IsOnRc(QueuePool& pool, NodeId node) {
   return peer != nullptr && RcOf(pool).Find(peer->target) != nullptr;
 }
 
-// Time is the test's on sw and verbs, and virtual on sim.
+// The test moves the time on sw and verbs; on sim the time is virtual.
 class RcQueuesTest : public ::testing::Test {
  protected:
   static constexpr uint32_t kHotWrs = 100;
@@ -57,7 +57,7 @@ class RcQueuesTest : public ::testing::Test {
     Await(*worker.pool, queue, missing);
     return missing == 0;
   }
-  // `intervals` intervals in which the queues are used and everybody polls.
+  // Uses the queues for `intervals` intervals. Everybody polls.
   void Heat(Worker& worker, std::initializer_list<VirtualQueue*> queues, int intervals = 12, bool answer = true) {
     for (int i = 0; i < intervals; ++i) {
       for (VirtualQueue* queue : queues) Use(worker, *queue);
@@ -67,10 +67,10 @@ class RcQueuesTest : public ::testing::Test {
         if (answer)
           for (MemoryNode& peer : peers_) peer.node->PollConnections();
       }
-      if (kOnVerbs && answer) Settle(worker);  // what was begun takes its own time there
+      if (kOnVerbs && answer) Settle(worker);  // what was begun takes real time there
     }
   }
-  // As Heat, until the peer is reached by RC or would have been long ago.
+  // Like Heat, until the peer is reached by RC or would have been long ago.
   bool HeatToRc(Worker& worker, VirtualQueue& queue, NodeId peer) {
     for (int times = 0; times < 10 && !IsOnRc(*worker.pool, peer); ++times) Heat(worker, {&queue});
     return IsOnRc(*worker.pool, peer);
@@ -80,7 +80,7 @@ class RcQueuesTest : public ::testing::Test {
     for (MemoryNode& peer : peers_) changed += peer.node->PollConnections();
     return changed;
   }
-  // Polls until nothing is being made or given up.
+  // Polls until no connection is being made or given up.
   void Settle(Worker& worker) {
     for (int i = 0; i < kPatientPolls && RcOf(*worker.pool).busy(); ++i) {
       worker.pool->Poll();

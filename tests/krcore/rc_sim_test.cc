@@ -1,5 +1,5 @@
-// What of rc_test.cc only a simulated fabric can show: what the calls of a control path cost, and a node that dies
-// while its process lives.
+// The part of rc_test.cc that only a simulated fabric can show: what the calls of a control path cost, and a node that
+// dies while its process lives.
 #include "tests/krcore/rc_fixture.h"
 
 namespace krcore::test {

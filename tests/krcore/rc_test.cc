@@ -1,5 +1,5 @@
-// RC queues for hot peers: who gets one, who loses it, and what becomes of both halves. Time is the test's on sw, and
-// virtual on sim.
+// RC queues for hot peers: which peer gets one, which loses it, and what becomes of both halves. The test moves the
+// time on sw; on sim the time is virtual.
 #include "tests/krcore/rc_fixture.h"
 
 namespace krcore::test {
@@ -33,7 +33,7 @@ TEST_F(RcQueuesTest, AHotPeerGetsOneInTheBackgroundAndAColdOneDoesNot) {
   EXPECT_TRUE(IsOnRc(*worker.pool, 1));
   EXPECT_FALSE(IsOnRc(*worker.pool, 2));
   EXPECT_EQ(worker.pool->stats().rc_connects, 1u);
-  // qconnect: RC if pooled.
+  // qconnect uses RC if the pool has an RC queue to the peer.
   auto another = worker.Connect(1);
   peers_[0].words()[5] = 55;
   const Sge sge = worker.Word(9);
@@ -92,7 +92,7 @@ TEST_F(RcQueuesTest, WhatTakesAWhileWaitsForAPollThatNobodyWaitsForUnlessNoneCom
   auto queue = worker.Connect(1);
   const Sge sge = worker.Word(0);
   const WorkRequest read = OnWord(*queue, Opcode::kRead, &sge, 0);
-  // A poll with a request under way, or one that brings its completion.
+  // A poll with a request in flight, or one that delivers its completion.
   const auto poll_busy = [&] {
     Completion done;
     if (queue->outstanding() == 0) ASSERT_OK(queue->Push({&read, 1}));
@@ -113,7 +113,7 @@ TEST_F(RcQueuesTest, WhatTakesAWhileWaitsForAPollThatNobodyWaitsForUnlessNoneCom
   EXPECT_GT(connector, none) << "the first idle poll makes something";
   worker.pool->Poll();
   EXPECT_GT(worker.pool->memory_bytes(), connector) << "and the next one the rest";
-  // From here on no poll is idle, and it comes about all the same.
+  // From here on no poll is idle, and the connection is made all the same.
   for (int i = 0; i < 100 && !IsOnRc(*worker.pool, 1); ++i) {
     poll_busy();
     Answer();
@@ -146,7 +146,7 @@ TEST_F(RcQueuesTest, TheLeastRecentlyUsedCooledOneMakesRoomForAHotterPeer) {
   Heat(worker, {first.get(), second.get()});
   ASSERT_TRUE(IsOnRc(*worker.pool, 1));
   ASSERT_TRUE(IsOnRc(*worker.pool, 2));
-  // Both cool down; the second is used a last time later than the first.
+  // Both cool down. The second is used later than the first.
   Heat(worker, {second.get()}, 1);
   Pass(20 * kHeatIntervalNs);
   Heat(worker, {third.get()}, 20);
@@ -200,7 +200,7 @@ TEST_F(RcQueuesTest, APeerThatDoesNotAnswerIsLeftAloneForAWhileAndStaysOnDc) {
   heat_unanswered(7 * kSecondNs);
   EXPECT_EQ(worker.pool->stats().rc_refusals, 1u);
   EXPECT_FALSE(RcOf(*worker.pool).busy());
-  // The pool's, and where DC is software the node's own to the metadata server.
+  // The pool's connection, and where DC is software also the node's own to the metadata server.
   const size_t asked = ImplOf(*worker.pool).context().meta != nullptr ? 2 : 1;
   EXPECT_EQ(Answer(), asked) << "what was asked for and given up is cleared away";
   EXPECT_EQ(Answer(), 0u);
@@ -216,7 +216,7 @@ TEST_F(RcQueuesTest, APeerThatDiesWhileItIsAskedIsGivenUpAtOnceAndItsSuccessorIs
   Worker worker = StartWorker(1);
   auto queue = worker.Connect(2);
   ASSERT_TRUE(RcOf(*worker.pool).Connect(CachedPeer(*worker.pool, 2)));
-  for (int i = 0; i < 100; ++i) {  // claimed and asked for, but nobody answers
+  for (int i = 0; i < 100; ++i) {  // claimed and requested, but nobody answers
     worker.pool->Poll();
     Pass(100'000);
   }
@@ -224,7 +224,7 @@ TEST_F(RcQueuesTest, APeerThatDiesWhileItIsAskedIsGivenUpAtOnceAndItsSuccessorIs
   peers_.pop_back();
   for (int i = 0; i < kPatientPolls && RcOf(*worker.pool).busy(); ++i) {
     worker.pool->Poll();
-    Pass(kOnVerbs ? 100'000 : 1'000'000);  // an answer is waited for five seconds
+    Pass(kOnVerbs ? 100'000 : 1'000'000);  // the pool waits five seconds for an answer
   }
   EXPECT_FALSE(RcOf(*worker.pool).busy());
   EXPECT_EQ(worker.pool->stats().rc_refusals, 1u);

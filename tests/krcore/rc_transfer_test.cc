@@ -25,11 +25,11 @@ void Wait(const std::string& fabric) {
   if (kOnVerbs) LetRequestsRun(ClockOf(fabric));
 }
 
-// Of a suite that an emulated guest runs as well.
+// Counts of a suite that an emulated guest runs as well.
 constexpr uint64_t kTransfers = kOnVerbs ? 100 : 4000, kMessageTransfers = kOnVerbs ? 30 : 1000;
 
-// A queue with words of its own at the peer: a counter that is counted by FETCH_ADD, a chain of CASs, each expecting
-// what the one before it stored, and a word of WRITEs and READs. Knows what each completion may be.
+// A queue with words of its own at the peer: a counter that FETCH_ADDs increment, a chain of CASs, each expecting what
+// the one before it stored, and a word for WRITEs and READs. It knows what each completion may be.
 class Pipeline {
  public:
   static constexpr uint32_t kDepth = 24;
@@ -62,7 +62,7 @@ class Pipeline {
     Completion completions[7];
     const size_t count = queue_->Pop(completions);
     for (size_t i = 0; i < count; ++i) {
-      // Unsignaled ones before it have succeeded.
+      // Unsignaled requests before it have succeeded.
       while (!pending_.empty() && pending_.front().number < completions[i].wr_id) {
         ASSERT_FALSE(pending_.front().signaled) << "the completion of " << pending_.front().number << " is missing";
         Succeeded(pending_.front());
@@ -84,14 +84,14 @@ class Pipeline {
     }
   }
 
-  // After a fault.
+  // Call after a fault.
   void ConnectAgainIfNeeded() {
     if (!must_connect_ || queue_->outstanding() != 0) return;
     if (queue_->Connect(peer_, worker_.Soon()).ok()) must_connect_ = false;
   }
   bool idle() const { return pending_.empty() && queue_->outstanding() == 0; }
 
-  // Nothing is under way.
+  // Call when nothing is in flight.
   void ExpectCounted() const {
     const uint64_t counted = Remote()[kCounter];
     ASSERT_GE(counted, added_) << "a FETCH_ADD was lost";
@@ -138,7 +138,7 @@ class Pipeline {
     const uint64_t found = worker_.words()[Local(request.number)];
     switch (request.opcode) {
       case Opcode::kFetchAdd:
-        // Those before it have been executed, those behind it have not.
+        // Those before it have been executed, those after it have not.
         ASSERT_GE(found, added_) << "request " << request.number;
         ASSERT_LE(found, added_ + unknown_adds_) << "request " << request.number;
         ++added_;
@@ -149,8 +149,8 @@ class Pipeline {
         }
         break;
       case Opcode::kRead:
-        // At least what the last WRITE before it that succeeded has written: one that failed before that does not come
-        // later. WRITEs behind it need not wait for it.
+        // A READ finds at least what the last successful WRITE before it has written: a WRITE that failed before that
+        // one does not come later. WRITEs after the READ need not wait for it.
         ASSERT_LE(found, written_) << "request " << request.number;
         ASSERT_GE(found, well_written_) << "request " << request.number;
         break;
@@ -179,7 +179,7 @@ class Pipeline {
   bool chain_broken_ = false, must_connect_ = false;
 };
 
-// One in so many verbs breaks its queue; 0: none. Negative: none, but staged requests are discarded now and then.
+// One in so many verbs breaks its queue. 0: none. Negative: none, but staged requests are discarded now and then.
 class Transfers : public ::testing::TestWithParam<int> {};
 
 TEST_P(Transfers, LoseDoubleAndReorderNothingInADeepPipeline) {
@@ -262,7 +262,7 @@ TEST_P(Transfers, LoseDoubleAndReorderNothingInADeepPipeline) {
               static_cast<unsigned long long>(broken));
 }
 
-// On verbs none breaks at random.
+// On verbs no queue breaks at random.
 INSTANTIATE_TEST_SUITE_P(BreakEvery, Transfers,
                          ::testing::ValuesIn(kOnVerbs ? std::vector{0, -1} : std::vector{0, -1, 400}),
                          [](const auto& info) {
@@ -289,7 +289,7 @@ TEST_P(MessageTransfers, LoseDoubleAndReorderNoMessage) {
     MessagingNode party = MessagingNode::Start(fabric, 2, false, options, 64, 8192, 4);
     ASSERT_OK(host.node->Publish(host.Soon()));
     ASSERT_OK(party.node->Publish(party.Soon()));
-    // So that both know how to reach each other.
+    // Both now know how to reach each other.
     auto to_host = party.Queue(), to_party = host.Queue();
     ASSERT_OK(to_host->Connect(1, party.Soon()));
     ASSERT_OK(to_party->Connect(2, host.Soon()));

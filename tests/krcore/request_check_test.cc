@@ -30,7 +30,7 @@ TEST_P(RefusedRequest, GetsItsCodeAndLeavesTheSharedQueueUsable) {
   auto other = worker.Connect(1);
   const Sge good_sge = worker.Word(0);
   const WorkRequest good = OnWord(*offender, Opcode::kRead, &good_sge, 0);
-  // What is like these is checked while it is written to the ring.
+  // Requests like these are checked while they are written to the ring.
   const WorkRequest known[2] = {good, good};
   ASSERT_TRUE(offender->Push(known).ok());
   while (offender->outstanding() != 0) worker.pool->Poll();
@@ -113,7 +113,7 @@ const BadRequest kBadRequests[] = {
 INSTANTIATE_TEST_SUITE_P(Each, RefusedRequest, ::testing::ValuesIn(kBadRequests),
                          [](const auto& info) { return info.param.name; });
 
-// All zeros are what a check that compares with what it does not know may take for known.
+// A check that compares with what it does not know yet may take all zeros for known.
 TEST(RequestCheck, ARequestWithoutSgesIsRefusedAndItsListIsNotLookedAt) {
   const std::string fabric = UniqueFabric(true);
   MemoryNode memory = MemoryNode::Start(fabric, 1, kRemoteBytes, true);
@@ -161,7 +161,7 @@ TEST(RequestCheck, CallersOwnMemoryIsUsableOnceRegistered) {
   EXPECT_EQ(mine[3], 11u);
 }
 
-// What has been learned from requests that passed is forgotten with the regions that they named.
+// What was learned from requests that passed is forgotten when the regions that they named go away.
 TEST(RequestCheck, OfRequestsLikeThoseThatPassedKnowsThatTheirRegionsHaveGone) {
   const std::string fabric = UniqueFabric(true);
   MemoryNode large = MemoryNode::Start(fabric, 1, kRemoteBytes, true);
@@ -191,7 +191,7 @@ TEST(RequestCheck, OfRequestsLikeThoseThatPassedKnowsThatTheirRegionsHaveGone) {
   const RemoteRegion before = queue->regions()[0];
   ASSERT_TRUE(queue->Connect(2, Deadline::Never()).ok());
   EXPECT_EQ(push(other, 0), StatusCode::kOk);
-  // Of the former peer, though its region is alive.
+  // The request names a region of the former peer, which is alive.
   WorkRequest wr = OnWord(*queue, Opcode::kRead, &other, 0);
   wr.remote_addr = before.addr;
   wr.rkey = before.rkey;
@@ -201,7 +201,7 @@ TEST(RequestCheck, OfRequestsLikeThoseThatPassedKnowsThatTheirRegionsHaveGone) {
   }
 }
 
-// A batch's checks look at some requests less closely than CheckRequest does, and must come to the same.
+// The checks of a batch look at some requests less closely than CheckRequest does, and must give the same result.
 TEST(RequestCheck, OfABatchRefusesTheRequestThatIsRefusedAlone) {
   peers::RegionTable table;
   table.Add({.addr = 4096, .length = 256, .lkey = 1, .rights = kLocalWrite});
@@ -211,7 +211,7 @@ TEST(RequestCheck, OfABatchRefusesTheRequestThatIsRefusedAlone) {
   const RemoteRegion remote[] = {{1 << 16, 128, 7, 0}, {1 << 17, 4096, 8, 0}, {~uint64_t{0} - 63, 128, 9, 0}};
   const queue::RequestLimits limits{4, 16, 200};
   std::mt19937 random(1);
-  // Mostly the first of them.
+  // Picks the first value most of the time.
   const auto pick = [&](auto... values) {
     const uint64_t all[] = {static_cast<uint64_t>(values)...};
     return random() % 8 != 0 ? all[0] : all[random() % std::size(all)];
@@ -230,7 +230,7 @@ TEST(RequestCheck, OfABatchRefusesTheRequestThatIsRefusedAlone) {
       wrs[i].flags = static_cast<uint8_t>(pick(1, 0, 2, 8, 4, 0x40));
       wrs[i].remote_addr = pick(1 << 16, (1 << 16) + 120, 1 << 17, (1 << 17) + 4, ~uint64_t{0} - 31, 0);
       wrs[i].rkey = static_cast<uint32_t>(pick(7, 8, 9, 10));
-      if (i != 0 && random() % 2 == 0) {  // like the one before but for where it points
+      if (i != 0 && random() % 2 == 0) {  // like the one before except for its addresses
         const uint64_t addr = wrs[i].remote_addr;
         sges[i].lkey = sges[i - 1].lkey;
         wrs[i] = wrs[i - 1];

@@ -1,4 +1,4 @@
-// The RC connection to the metadata server: when there is one, what goes over it, and what becomes of it.
+// The RC connection to the metadata server: when there is one, what goes over it, and how it ends.
 #include <thread>
 
 #include "krcore/messages/wire.h"
@@ -20,14 +20,14 @@ class ServerLinkTest : public ::testing::Test {
   }
   Deadline Soon() { return Deadline::After(clock(), 10 * kSecondNs); }
   Party Join() { return Party::Join(fabric_, clock()); }
-  // One that has published `dc_key`.
+  // Returns a party that has published `dc_key`.
   Party Publish(uint64_t dc_key) {
     Party party = Join();
     const Status published = party.PublishNode({.dc_key = dc_key}, Soon());
     EXPECT_TRUE(published.ok()) << published.ToString();
     return party;
   }
-  // The DC key in the record of `of`, or 0.
+  // Returns the DC key in the record of `of`, or 0.
   uint64_t LookUp(Party& party, const Party& of) {
     const auto record = party.client->Lookup(Key::Node(of.published_as), Soon());
     EXPECT_TRUE(record.ok()) << record.status().ToString();
@@ -42,7 +42,7 @@ class ServerLinkTest : public ::testing::Test {
     };
     return party.client->WorkOnLink(new_owner, may_take_a_while);
   }
-  // At every server.
+  // Lets every server answer.
   void Answer() {
     for (size_t i = 0; i < servers_.size(); ++i) changed_.at(i) += servers_[i] ? servers_[i]->PollConnections() : 0;
   }
@@ -55,7 +55,7 @@ class ServerLinkTest : public ::testing::Test {
     }
     EXPECT_GT(left, 0);
   }
-  // Whether lookups go over the connection.
+  // Returns whether lookups go over the connection.
   bool UsesLink(Party& party, const Party& of) {
     const uint64_t before = party.client->stats().link_reads;
     (void)LookUp(party, of);
@@ -81,7 +81,7 @@ TEST_F(ServerLinkTest, WhoLooksUpOftenDoesSoOverAConnection) {
   const peers::MetaStats before = party.client->stats();
   EXPECT_EQ(LookUp(party, publisher), 5u);
   EXPECT_EQ(party.client->stats().reads, before.reads + 1);
-  // What is published now is found, and what is gone is not.
+  // What is published now is found, and what is gone is not found.
   ASSERT_OK(publisher.PublishNode({.dc_key = 6}, Soon()));
   EXPECT_EQ(LookUp(party, publisher), 6u);
   publisher.client->RemoveAll(Soon());
@@ -152,7 +152,7 @@ TEST_F(ServerLinkTest, AServerThatDoesNotAnswerIsGivenUp) {
   while (Work(party) && --left > 0) Pass(1'000'000);
   EXPECT_GT(left, 0);
   EXPECT_FALSE(UsesLink(party, publisher));
-  // Neither kept it anything.
+  // Neither server kept anything of it.
   Pass(20 * kSecondNs);
   Answer();
   Settle(party);
@@ -204,7 +204,7 @@ TEST_F(ServerLinkTest, AServerThatComesNearerGetsTheConnection) {
   ASSERT_TRUE(UsesLink(party, publisher));
   AddServer(8);
   AddServer(8);
-  Pass(2 * kSecondNs);  // after which the announcements are read again
+  Pass(2 * kSecondNs);  // after this the announcements are read again
   (void)LookUp(party, publisher);
   const auto list = peers::ReadServerList(*party.device, {}).value();
   if (list.NearestFirst(party.published_as)[0]->id() == servers_[0]->incarnation()) {
@@ -253,7 +253,7 @@ TEST_F(ServerLinkTest, ThreadsLookUpWhileItIsMadeAndLost) {
   for (std::thread& thread : threads) thread.join();
 }
 
-// Pools make it, on devices whose DC is software.
+// Pools make the connection, on devices whose DC is software.
 TEST(ServerLinkOfANode, IsMadeByItsPools) {
   const std::string fabric = UniqueFabric(true);
   MemoryNode peer = MemoryNode::Start(fabric, 1, 4096, true, nullptr, 8);
@@ -270,7 +270,7 @@ TEST(ServerLinkOfANode, IsMadeByItsPools) {
     EXPECT_EQ(Execute(*worker.pool, *queue, OnWord(*queue, Opcode::kRead, &sge, 0)).status, WcStatus::kSuccess);
     for (int polls = 0; polls < 20; ++polls) {
       worker.pool->Poll();
-      usleep(1000);  // it is made in the time of the device's own agent, which no test can advance
+      usleep(1000);  // the device's own agent makes it in real time, which no test can advance
       (void)peer.node->PollConnections();
     }
   }

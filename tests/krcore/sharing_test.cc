@@ -1,5 +1,5 @@
-// Several users of shared queues at a time, some of them wrong: every queue sees its own completions, in order, once;
-// what is wrong is refused with its code; nothing is executed twice; and the physical QP stays in RTS, or is replaced
+// Several users of shared queues at a time, some of them wrong. Every queue sees its own completions, in order, once.
+// What is wrong is refused with its code. Nothing is executed twice. The physical QP stays in RTS, or is replaced
 // within a bound when a peer dies.
 #include <array>
 #include <deque>
@@ -15,7 +15,7 @@ namespace {
 constexpr uint32_t kQueues = 6;
 constexpr uint32_t kDepth = 24;
 
-// One process or thread with several queues to two peers. Counts what it has reason to believe was executed.
+// One process or thread with several queues to two peers. It counts what it has reason to believe was executed.
 class User {
  public:
   // FETCH_ADDs go to the word `first_word` + queue of the queue's peer.
@@ -38,7 +38,7 @@ class User {
     }
     Settle();
   }
-  // Until nothing is outstanding.
+  // Polls until nothing is outstanding.
   void Settle() {
     Clock& clock = worker_.node->clock();
     const Deadline deadline = Deadline::After(clock, 20 * kSecondNs);
@@ -114,7 +114,7 @@ class User {
         bad.remote_addr += 4;
         break;
       case 4:
-        sge.lkey ^= 0x3000;  // of another process, for all that this one knows
+        sge.lkey ^= 0x3000;  // another process's key, for all that this one knows
         code = StatusCode::kPermissionDenied;
         break;
       case 5:
@@ -168,7 +168,7 @@ TEST(SharedQp, TwoThreadsWithGoodBadAndOverflowingRequestsDoNotMeet) {
   const std::string fabric = UniqueFabric(true);
   MemoryNode first = MemoryNode::Start(fabric, 1, 4096, true);
   MemoryNode second = MemoryNode::Start(fabric, 2, 4096, false);
-  // One initiator each, not deep: its users overflow it all the time.
+  // One shallow initiator each: its users overflow it all the time.
   User users[2] = {{fabric, 0, {.dc_initiators = 1, .sq_depth = 40}, {1, 2}},
                    {fabric, 100, {.dc_initiators = 1, .sq_depth = 40}, {1, 2}}};
   std::thread other([&] { users[1].Run(2, 20'000); });
@@ -195,7 +195,7 @@ class SharedFabric : public ::testing::Test {
     if (kSimulated) return;
     EXPECT_TRUE(CleanStaleFabrics("sw", fabric_, true).ok());
   }
-  // Memory node 2, in a process that is to be killed.
+  // Memory node 2, in a process that will be killed.
   std::unique_ptr<rnic::testing::Child> DoomedPeer() {
     auto child = std::make_unique<rnic::testing::Child>([this](auto& self) {
       MemoryNode memory = MemoryNode::Start(fabric_, 2, 4096, false);
@@ -212,7 +212,7 @@ class SharedFabric : public ::testing::Test {
 TEST_F(SharedFabric, TwoProcessesWithGoodBadAndOverflowingRequestsDoNotMeet) {
   MemoryNode first = MemoryNode::Start(fabric_, 1, 4096, true);
   MemoryNode second = MemoryNode::Start(fabric_, 2, 4096, false);
-  // Words 200 u + i: what was counted; read by the parent afterwards.
+  // Words 200 u + i hold what was counted; the parent reads them afterwards.
   std::vector<std::unique_ptr<rnic::testing::Child>> children;
   for (size_t u = 0; u < 2; ++u) {
     children.push_back(std::make_unique<rnic::testing::Child>([&, u](auto& self) {
@@ -242,8 +242,8 @@ TEST_F(SharedFabric, TwoProcessesWithGoodBadAndOverflowingRequestsDoNotMeet) {
   }
 }
 
-// The peer of every other queue dies in the middle. Its queues get errors; the others' requests complete or, if they
-// were flushed with the QP, say so; counting tells that nothing was executed twice.
+// The peer of every other queue dies in the middle. Its queues get errors. The others' requests complete or, if they
+// were flushed with the QP, say so. The counts show that nothing was executed twice.
 TEST_F(SharedFabric, APeerKilledInTheMiddleCostsTheOthersNothingButUnknownOutcomesThatAreTrue) {
   MemoryNode steady = MemoryNode::Start(fabric_, 1, 4096, true);
   for (int round = 0; round < 6; ++round) {
