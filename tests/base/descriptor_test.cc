@@ -10,7 +10,7 @@
 namespace krcore {
 namespace {
 
-// In a child each, which exits with 0 when it is right.
+// Each check runs in a child, which exits with 0 if it holds.
 [[noreturn]] void Leave(bool right) { _exit(right ? 0 : 1); }
 void CloseStandard() {
   for (int fd = 0; fd < kFirstDescriptor; ++fd) close(fd);

@@ -1,4 +1,4 @@
-// What is said of the system's limits, and that memory is not offered beyond them.
+// What is said of the system's limits, and that no more memory is offered than they allow.
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -31,7 +31,7 @@ TEST(Limits, AnErrorOfDescriptorsNamesTheirLimit) {
   EXPECT_TRUE(Has(Status::FromErrno(ENFILE, "cannot open x"), "fs.file-max"));
 }
 
-// In a child, whose limit is so low that no stack of a thread fits.
+// Runs in a child, whose limit is so low that no thread's stack fits.
 TEST(Limits, AThreadThatCannotBeStartedIsAStatusThatNamesTheLimits) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "the sanitizer's own memory does not fit below a limit";
@@ -58,7 +58,7 @@ TEST(Limits, AThreadThatCannotBeStartedIsAStatusThatNamesTheLimits) {
   EXPECT_TRUE(WIFEXITED(ended) && WEXITSTATUS(ended) == 0) << ended;
 }
 
-// A file system of control groups, as files.
+// A file system of control groups, made of files.
 class CgroupTest : public ::testing::Test {
  protected:
   CgroupTest() : folder_(::testing::TempDir() + "cgroup-" + std::to_string(getpid())) {
@@ -116,7 +116,7 @@ TEST_F(CgroupTest, OfVersion1LimitsMemoryToo) {
             std::string::npos);
 }
 
-// The mount is the container's own group there, whatever name /proc has it by.
+// The mount is the container's own group there, whatever name /proc has for it.
 TEST_F(CgroupTest, OfAContainerIsTheMountsRoot) {
   Own("5:memory:/docker/not-visible-here\n");
   Write("memory/memory.limit_in_bytes", std::to_string(32 * kMiB));

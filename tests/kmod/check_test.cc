@@ -116,7 +116,7 @@ TEST(KmodCheck, EachMalformedRequestHasItsErrno) {
   }
 }
 
-// Whatever the bytes, nothing is read beyond the request (ASan), and what is accepted keeps what is promised of it.
+// Whatever the bytes, nothing is read beyond the request (ASan), and an accepted request has the form that is promised.
 TEST(KmodCheck, RandomRequestsThatItTakesHaveTheForm) {
   std::mt19937_64 random(1);
   int taken = 0;

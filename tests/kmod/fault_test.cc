@@ -35,8 +35,8 @@ TEST(KmodFault, ReadsSurviveABrokenConnectionUnnoticed) {
   EXPECT_GT(Counter("reposted"), reposted);
 }
 
-// A chain of READs, each of the word that the one before it filled. One at a time is on its way, so whether a break
-// meets it is chance; that READs are posted again is shown by the test above.
+// A chain of READs, each of the word that the one before it filled. Only one at a time is in flight, so it is chance
+// whether a break meets it. The test above shows that READs are posted again.
 TEST(KmodFault, FencesHoldAndEndWhileConnectionsBreak) {
   constexpr uint64_t kChain = 200;
   Side side(kChain);
@@ -60,7 +60,7 @@ TEST(KmodFault, FencesHoldAndEndWhileConnectionsBreak) {
 }
 
 TEST(KmodFault, AWriteOrAtomicOfUnknownOutcomeBreaksItsQueueUntilConnect) {
-  constexpr size_t kLong = 32 * kPage;  // so that it is under way for long
+  constexpr size_t kLong = 32 * kPage;  // so that it is in flight for long
   Side side(256, 2 * kLong);
   uint64_t* const counter = side.memory.words();
   int flushed_rounds = 0;
@@ -134,7 +134,7 @@ TEST(KmodFault, AKilledProcessLeavesNothingAndDisturbsNobody) {
     ASSERT_EQ(pipe(ready), 0);
     const pid_t child = fork();
     if (child == 0) {
-      // Requests both ways, as fast as they go, until it is killed in the middle.
+      // Sends requests both ways, as fast as they go, until it is killed in the middle.
       Side own(128, kPage);
       std::vector<krc_request> batch;
       for (int i = 0; i < 32; ++i) {
@@ -154,7 +154,7 @@ TEST(KmodFault, AKilledProcessLeavesNothingAndDisturbsNobody) {
     close(ready[0]);
     close(ready[1]);
     EXPECT_EQ(side.StatusOf(side.Request(KRC_OP_READ, 0, 100)), KRC_SUCCESS);
-    // The process has ended, and with it all that it held: its file was closed before it could be waited for.
+    // The process has ended, and everything that it held is gone: its file was closed before it could be waited for.
     EXPECT_EQ(Counter("queues"), queues);
     EXPECT_EQ(Counter("regions"), regions);
     EXPECT_EQ(Counter("region_bytes"), bytes);
@@ -162,8 +162,8 @@ TEST(KmodFault, AKilledProcessLeavesNothingAndDisturbsNobody) {
   EXPECT_EQ(Counter("broken"), broken);
 }
 
-// Its owner is killed while another process works on its memory: the region goes when no request uses it any more,
-// and the connection that all share does not break.
+// The owner of a region is killed while another process works on its memory. The region goes when no request uses it
+// any more, and the connection that all share does not break.
 TEST(KmodFault, TheOwnerOfMemoryThatIsInUseIsKilled) {
   const int64_t broken = Counter("broken");
   for (int round = 0; round < 5; ++round) {
@@ -195,8 +195,8 @@ TEST(KmodFault, TheOwnerOfMemoryThatIsInUseIsKilled) {
 
 int Shell(const char* line) { return system(line); }  // NOLINT: the guest is the test's own
 
-// Its device loses its address, so a broken connection cannot be built anew. When the address is back, one CONNECT
-// mends it, and those that ask for that at the same time do not disturb who works on it by then.
+// The device loses its address, so a broken connection cannot be built anew. When the address is back, one CONNECT
+// mends it, and others at the same time do not disturb the queues that work on it by then.
 TEST(KmodFault, AConnectionThatCannotBeBuiltIsMendedByAnyNumberOfConnects) {
   constexpr int kThreads = 8;
   std::vector<std::unique_ptr<Side>> sides;
@@ -218,7 +218,7 @@ TEST(KmodFault, AConnectionThatCannotBeBuiltIsMendedByAnyNumberOfConnects) {
     std::vector<std::thread> threads;
     for (const auto& side : sides) {
       threads.emplace_back([&connected, &one = *side] {
-        while (one.queue.ConnectDevice(one.queue.gid()) == ENETDOWN) {  // all of them, when the address comes
+        while (one.queue.ConnectDevice(one.queue.gid()) == ENETDOWN) {  // all of them end when the address comes back
         }
         connected.fetch_add(1, std::memory_order_relaxed);
         for (int after = 0; after < 10; after += connected.load(std::memory_order_relaxed) == kThreads)
@@ -231,7 +231,7 @@ TEST(KmodFault, AConnectionThatCannotBeBuiltIsMendedByAnyNumberOfConnects) {
   }
 }
 
-// Each closes its file just when the device takes its queues back. What was wrong once, KASAN tells.
+// Each closes its file just when the device takes its queues back. KASAN reports what was wrong once.
 TEST(KmodFault, FilesAreClosedWhileTheirDeviceGoes) {
   constexpr int kThreads = 4, kQueues = 32;
   for (int round = 0; round < 3; ++round) {
@@ -239,7 +239,7 @@ TEST(KmodFault, FilesAreClosedWhileTheirDeviceGoes) {
     for (auto& some : sides) {
       for (int i = 0; i < kQueues; ++i) some.push_back(std::make_unique<Side>(8, kPage));
     }
-    std::atomic<bool> going{false};  // relaxed: no more than a start signal
+    std::atomic<bool> going{false};  // relaxed: only a start signal
     std::vector<std::thread> threads;
     for (auto& some : sides) {
       threads.emplace_back([&] {

@@ -96,7 +96,7 @@ void BreakConnectionsUnheard() { Poke("break_unheard"); }
 
 void Pause() { usleep(1000); }
 
-// Found again as soon as it has its address.
+// The device is found again as soon as it has its address.
 void AwaitDevice() {
   for (int error = ENODEV; error != 0; Pause()) {
     Queue probe;

@@ -18,7 +18,7 @@
 
 namespace kmod_test {
 
-// A KernelQueue whose calls return 0 or the errno of the module, since its tests must tell them all apart.
+// A KernelQueue whose calls return 0 or the module's errno, because the tests must tell all errnos apart.
 class Queue : public krcore::kernel::KernelQueue {
  public:
   int Open() { return ErrnoOf(KernelQueue::Open()); }
@@ -96,18 +96,18 @@ class Pages {
   size_t size_;
 };
 
-// A queue to the own device, with all of `memory` registered.
+// A queue to the host's own device, with all of `memory` registered.
 struct Side {
   explicit Side(uint32_t depth = 64, size_t bytes = 4 * kPage, uint32_t access = kAllRights);
 
-  // The opcode's usual form: 8 bytes between the words `local` and `remote`.
+  // A request in the opcode's usual form: 8 bytes between the words `local` and `remote`.
   krc_request Request(uint8_t opcode, size_t local, size_t remote, uint64_t wr_id = 0) const;
   // The same between other places.
   static krc_request Between(uint8_t opcode, uint32_t lkey, const void* local, uint32_t rkey, uint64_t remote,
                              uint32_t length = 8);
   int Push(const krc_request& request) { return queue.Push({&request, 1}); }
   std::vector<krc_completion> Await(size_t count);
-  // Pushes it and returns how it ended.
+  // Pushes `request` and returns its completion status.
   int StatusOf(const krc_request& request);
 
   Pages memory;  // outlives its registration
@@ -115,25 +115,26 @@ struct Side {
   uint32_t key = 0;
 };
 
-// A counter of the module's, of the device that tests use; `file`: which of its files has it.
+// Returns a counter of the module, for the device that the tests use; `file`: which of its files has it.
 int64_t Counter(const std::string& name, const std::string& file = "stats");
-// Breaks all connections, as a fault would. What is under way may be done before the module takes the QPs down.
+// Breaks all connections, as a fault would. What is in flight may be done before the module takes the QPs down.
 void BreakConnections();
-// Their QPs break, and the module does not hear of it: what is posted next is flushed.
+// Breaks their QPs without the module hearing of it: what is posted next is flushed.
 void BreakConnectionsUnheard();
 
-// Between two looks at what wakes nobody when it changes: what another process says in memory, what a NIC has written,
-// a counter, a file of the other host's, the network. Without it who is waited for would lack the CPU.
+// Call it between two looks at something that wakes nobody when it changes: what another process says in memory, what a
+// NIC has written, a counter, a file of the other host, the network. Without it, the party that is waited for would
+// lack the CPU.
 void Pause();
-// Until the device, which went, is there again and has its address.
+// Waits until the device, which went away, is there again and has its address.
 void AwaitDevice();
 
-// Some tests run in two guests of tools/vm (tests/vm/guest/kmod_*), each its part, which KMOD_OTHER_HOST names: serve,
-// or use. In the folder /common, which both have, they tell each other by files how far they are.
+// Some tests run in two guests of tools/vm (tests/vm/guest/kmod_*). KMOD_OTHER_HOST names each guest's part: serve, or
+// use. By files in the folder /common, which both have, they tell each other how far they are.
 bool IsPart(std::string_view part);
 void AwaitFile(const char* path);
 
-// Runs `body` in a forked child; returns its exit status, or -1 - the signal that killed it.
+// Runs `body` in a forked child. Returns its exit status, or -1 - the signal that killed it.
 int InChild(const std::function<int()>& body);
 
 }  // namespace kmod_test

@@ -1,10 +1,10 @@
 // Fuzzes /dev/krcore: processes that make random calls, from nonsense to right ones, in two threads each on the same
-// files, all of them killed in the middle. It looks for no result but that it goes on and that requests are accepted:
+// files. All are killed in the middle. It checks only that the module goes on and that requests are accepted, because
 // what is refused at the door meets little of the module. The kernel's log tells the rest.
 //
 //   kmod_fuzz SECONDS [SEED]
 //
-// On a kernel with failslab allocations of its calls fail as well, with the probability that is set there.
+// On a kernel with failslab, allocations of its calls fail as well, with the probability that is set there.
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/ioctl.h>
@@ -34,18 +34,18 @@ constexpr size_t kPage = 4096, kBytes = 64 * kPage;
 constexpr int kFiles = 3;
 constexpr int kProcesses = 4;
 
-// A region of some process, as others would be told of it. All is relaxed: one that is read half old and half new is
-// one more wrong request.
+// A region of some process, as other processes would learn of it. All fields are relaxed: a slot that is read half old
+// and half new is one more wrong request.
 struct Slot {
   std::atomic<pid_t> pid;  // 0: none
   std::atomic<uint64_t> addr, length;
   std::atomic<uint32_t> key;
 };
 
-struct Shared {  // of the processes, so that they name each other's memory
+struct Shared {  // shared by the processes, so that they name each other's memory
   std::array<Slot, 64> slots;
   std::atomic<uint64_t> pushed, accepted;  // requests
-  std::atomic<uint64_t> messages;          // that were popped
+  std::atomic<uint64_t> messages;          // messages that were popped
 };
 
 // What a slot held.
@@ -87,7 +87,7 @@ Slot& AnySlot(Random& random, const Process& process) {
   return process.shared->slots[random() % process.shared->slots.size()];
 }
 
-// A region, of this process or of any. If there is none: a slot's rest, which names nothing.
+// A region, of this process or of any. If there is none, what a slot still holds, which names nothing.
 Named Region(Random& random, const Process& process, bool own) {
   Slot* slot = &AnySlot(random, process);
   for (int tries = 0; tries < 200; ++tries) {
@@ -98,19 +98,19 @@ Named Region(Random& random, const Process& process, bool own) {
   return {slot->addr.load(kRelaxed), std::max<uint64_t>(1, slot->length.load(kRelaxed)), slot->key.load(kRelaxed)};
 }
 
-// Takes the slots of a process back, whose regions have gone.
+// Takes back the slots of a process whose regions have gone.
 void Forget(Shared* shared, pid_t pid) {
   for (Slot& slot : shared->slots) {
     if (slot.pid.load(kRelaxed) == pid) slot.pid.store(0, kRelaxed);
   }
 }
 
-// Where `bytes` bytes of the region are, aligned for atomics.
+// Returns an address in the region for `bytes` bytes, aligned for atomics.
 uint64_t Within(Random& random, const Named& region, uint64_t bytes) {
   return region.addr + (region.length > bytes ? random() % (region.length - bytes + 1) / 8 * 8 : 0);
 }
 
-// One that is right in everything, if its regions are still there, and have the rights.
+// A request that is right in everything, if its regions are still there and have the rights.
 krc_request Request(Random& random, const Process& process, bool is_message) {
   krc_request request = {};
   request.opcode = OneOf<uint8_t>(random, {KRC_OP_READ, KRC_OP_WRITE, KRC_OP_COMPARE_SWAP, KRC_OP_FETCH_ADD});
@@ -137,7 +137,7 @@ krc_request Request(Random& random, const Process& process, bool is_message) {
   return request;
 }
 
-// Makes it wrong, most likely, in one respect.
+// Most likely makes the request wrong in one respect.
 void Spoil(Random& random, const Process& process, krc_request& request) {
   krc_sge& sge = request.sges[random() % request.num_sge];
   switch (random() % 6) {
@@ -170,7 +170,7 @@ void Connect(const Process& process, int fd) {
   (void)ioctl(fd, KRC_IOC_CONNECT_DEVICE, &connect);
 }
 
-// The few nodes and services that all processes have a hand in.
+// The few nodes and services that all processes use.
 constexpr uint32_t kNodes = 4;
 
 void Join(Random& random, int fd) {
@@ -180,7 +180,7 @@ void Join(Random& random, int fd) {
   (void)ioctl(fd, KRC_IOC_JOIN, &join);
 }
 
-// All at once, of a file that may be fresh.
+// Does all steps at once, on a file that may be fresh.
 void Start(Random& random, Process& process, size_t which) {
   krc_start start = {};
   start.abi_version = KRC_ABI_VERSION;
@@ -194,7 +194,7 @@ void Start(Random& random, Process& process, size_t which) {
   if (start.done >= KRC_ATTACHED) MapRing(process, which, start.attach);
 }
 
-// In place of a file of this process's, which closes, with whatever it has under way.
+// Replaces a file of this process, which closes with whatever it has in flight.
 void Replace(Process& process, int fd, int fresh) {
   if (fresh < 0) return;
   dup2(fresh, fd);
@@ -202,7 +202,7 @@ void Replace(Process& process, int fd, int fresh) {
   Forget(process.shared, getpid());  // the regions of the other files as well: more are registered soon
 }
 
-// One of a node, connected: to the device, or to a node.
+// Makes a queue of a node, connected to the device or to a node.
 void NewQueue(Random& random, Process& process, int fd) {
   krc_new_queue made = {
       random() % 8 == 0 ? static_cast<uint32_t>(Word(random)) : 1 + static_cast<uint32_t>(random() % 200), 0, 0, 0};
@@ -245,7 +245,7 @@ void CallOfNode(Random& random, const Process& process, int fd) {
   }
 }
 
-// Receives, or the messages that came, of whatever is bound.
+// Posts receives, or takes the messages that came, of whatever is bound.
 void CallOfMessages(Random& random, const Process& process, int fd) {
   switch (random() % 4) {
     case 0: {
@@ -277,7 +277,7 @@ void CallOfMessages(Random& random, const Process& process, int fd) {
   }
 }
 
-// A port of a node, mostly one of the few that all know.
+// Binds a port of a node, mostly one of the few that all know.
 void Bind(Random& random, int fd) {
   krc_bind bind = {static_cast<uint32_t>(random() % 3),      1 + static_cast<uint32_t>(random() % 8),
                    1 + static_cast<uint32_t>(random() % 16), static_cast<uint32_t>(random() % 2000),
@@ -314,7 +314,7 @@ void OneCall(Random& random, Process& process) {
                              KRC_IOC_PUSH, KRC_IOC_JOIN, KRC_IOC_PUBLISH, KRC_IOC_CONNECT, KRC_IOC_SET_SERVICE,
                              KRC_IOC_GET_SERVICE, KRC_IOC_PEER_STATE, KRC_IOC_NEW_QUEUE, KRC_IOC_BIND,
                              KRC_IOC_PUSH_RECV, KRC_IOC_POP_MSGS, KRC_IOC_CREDITS, KRC_IOC_DC_TARGET, KRC_IOC_START});
-      const bool makes_a_file = request == KRC_IOC_NEW_QUEUE;  // whose number has to be known
+      const bool makes_a_file = request == KRC_IOC_NEW_QUEUE;  // its number has to be known
       if (random() % 4 == 0 && !makes_a_file) {
         (void)ioctl(fd, request, Address(random, process));
       } else if (ioctl(fd, request, bytes.data()) == 0 && makes_a_file) {
@@ -337,7 +337,7 @@ void OneCall(Random& random, Process& process) {
       if (ioctl(fd, KRC_IOC_DEREG_MR, &dereg) == 0) slot.pid.store(0, kRelaxed);
       break;
     }
-    case 6:  // its ring, in place of the module or beside it
+    case 6:  // writes its ring, instead of the module or while the module does
       if (process.rings[which] != nullptr) {
         auto* const ring = static_cast<krc_ring_header*>(process.rings[which]);
         const uint32_t head = __atomic_load_n(&ring->head, __ATOMIC_ACQUIRE);
@@ -371,7 +371,7 @@ void OneCall(Random& random, Process& process) {
       std::vector<krc_request> batch(1 + random() % (random() % 4 == 0 ? 20 : 4));
       const bool are_messages = random() % 6 == 0;
       for (krc_request& request : batch) request = Request(random, process, are_messages);
-      // One that is wrong refuses all.
+      // One wrong request refuses the whole batch.
       if (random() % 2 == 0) Spoil(random, process, batch[random() % batch.size()]);
       krc_push push = {reinterpret_cast<uint64_t>(batch.data()), static_cast<uint32_t>(batch.size()), 0};
       if (random() % 32 == 0) push.count = static_cast<uint32_t>(Word(random));
@@ -381,7 +381,7 @@ void OneCall(Random& random, Process& process) {
       } else if ((errno == ECONNRESET || errno == ENOTCONN) && random() % 4 != 0) {
         Connect(process, fd);
       }
-      // The ring is taken as read, mostly.
+      // Mostly marks the ring as read.
       if (process.rings[which] != nullptr && random() % 4 != 0) {
         auto* const ring = static_cast<krc_ring_header*>(process.rings[which]);
         __atomic_store_n(&ring->tail, __atomic_load_n(&ring->head, __ATOMIC_ACQUIRE), __ATOMIC_RELEASE);
@@ -402,7 +402,7 @@ void LetAllocationsFail() {
   Process process = {shared, memory, {}, {}, {}};
   for (int& fd : process.files) fd = open(KRC_DEVICE_PATH, O_RDWR);
   Random random(seed);
-  // All but one of the files can be used from the start, of whatever else comes of them.
+  // All files but one can be used from the start, whatever else becomes of them.
   for (size_t i = 0; i + 1 < process.files.size(); ++i) {
     Attach(process, i, 200);
     Connect(process, process.files[i]);
@@ -430,8 +430,8 @@ int main(int argc, char** argv) {
   const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(std::atoi(argv[1]));
   auto* const shared =
       static_cast<Shared*>(mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
-  // At the same addresses in all of them, so that one's is mistaken for another's. Between pages that cannot be
-  // registered, so that no region reaches into the program's own memory.
+  // The memory is at the same addresses in all processes, so that one's is mistaken for another's. It lies between
+  // pages that cannot be registered, so that no region reaches into the program's own memory.
   auto* const guarded =
       static_cast<uint8_t*>(mmap(nullptr, kBytes + 2 * kPage, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
   if (shared == MAP_FAILED || guarded == MAP_FAILED) return 1;
@@ -456,7 +456,7 @@ int main(int argc, char** argv) {
     ++started;
     children[which] = fork();
     if (children[which] == 0) RunProcess(shared, memory, child_seed);
-    std::this_thread::sleep_for(std::chrono::milliseconds(random() % 200));  // for so long it goes on before the next
+    std::this_thread::sleep_for(std::chrono::milliseconds(random() % 200));  // it goes on for so long before the next
   }
   for (const pid_t child : children) {
     if (child == 0) continue;
@@ -469,5 +469,5 @@ int main(int argc, char** argv) {
   std::printf("kmod_fuzz: %llu of %llu requests were accepted\n", static_cast<unsigned long long>(accepted),
               static_cast<unsigned long long>(pushed));
   std::printf("kmod_fuzz: %llu messages came\n", static_cast<unsigned long long>(shared->messages.load()));
-  return accepted < pushed / 100 || accepted == 0 ? 1 : 0;  // a third, where nothing is wrong
+  return accepted < pushed / 100 || accepted == 0 ? 1 : 0;  // a third is accepted where nothing is wrong
 }

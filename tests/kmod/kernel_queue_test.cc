@@ -15,7 +15,7 @@ TEST(KernelQueue, SaysThatThereIsNoModule) {
   EXPECT_EQ(queue.Pop({&completion, 1}), 0u);
 }
 
-// So is a module of another version refused, whose requests have other numbers.
+// A module of another version, whose requests have other numbers, is refused too.
 TEST(KernelQueue, RefusesWhatDoesNotSpeakItsVersion) {
   KernelQueue queue;
   EXPECT_EQ(queue.Open("/dev/null").code(), StatusCode::kUnsupported);

@@ -1,5 +1,4 @@
-// What becomes of messages when connections break and processes are killed: none comes twice, or out of order, or in
-// part.
+// What becomes of messages when connections break and processes are killed: none comes twice, out of order, or in part.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -16,7 +15,7 @@
 namespace kmod_test {
 namespace {
 
-// A QP that breaks in another thread at any time, in the middle of a push, say.
+// Breaks a QP in another thread at any time, for example in the middle of a push.
 class BreakBeside {
  public:
   BreakBeside()
@@ -32,15 +31,16 @@ class BreakBeside {
   BreakBeside& operator=(const BreakBeside&) = delete;
 
  private:
-  std::atomic<bool> running_{false};  // relaxed: only when to go on
+  std::atomic<bool> running_{false};  // relaxed: only a start signal
   std::thread thread_;
 };
 
-// When a fault comes: before the push, and it meets all messages; beside it or behind it, and it meets what it meets.
+// When a fault comes: before the push, so that it meets all messages; during or after it, so that it meets some or
+// none.
 enum class Fault { kBefore, kBeside, kBehind, kNone };
 constexpr uint32_t kFaults = 4;
 
-// Pushes and waits until all have completed. Returns what Push says; `completed` hears of each completion.
+// Pushes and waits until all have completed. Returns what Push returned; calls `completed` with each completion.
 template <typename Completed>
 int PushWith(Fault fault, Party& sender, const std::vector<krc_request>& batch, const Completed& completed) {
   if (fault == Fault::kBefore) BreakConnectionsUnheard();
@@ -54,9 +54,10 @@ int PushWith(Fault fault, Party& sender, const std::vector<krc_request>& batch, 
   return error;
 }
 
-// A message is a number. What completed with success comes once and in order; what failed once at most.
+// A message is a number. A message that completed with success comes once and in order; one that failed comes at most
+// once.
 TEST(KmodMessages, ComeOnceAndInOrderWhileConnectionsBreak) {
-  constexpr uint32_t kRounds = 64, kBatch = 8, kSlots = 2 * kBatch;  // no look for credits in the middle of a push
+  constexpr uint32_t kRounds = 64, kBatch = 8, kSlots = 2 * kBatch;  // so no push has to look for credits
   Party receiver(3), sender;
   ASSERT_EQ(receiver.Bind(BindWith(2, kSlots)), 0);
   ASSERT_EQ(sender.ConnectTo(3), 0);
@@ -71,7 +72,7 @@ TEST(KmodMessages, ComeOnceAndInOrderWhileConnectionsBreak) {
       ASSERT_EQ(receiver.Receive(message.wr_id, 1), 0);
     }
   };
-  // Those that are void by now are looked at, too.
+  // Messages that are void by now are looked at, too.
   const auto await_credits = [&] {
     uint32_t credits = 0;
     for (int tries = 0; tries < 20'000 && credits != kSlots; ++tries) {
@@ -98,7 +99,7 @@ TEST(KmodMessages, ComeOnceAndInOrderWhileConnectionsBreak) {
         failed = true, ++failures[round % kFaults];
       }
     });
-    ASSERT_TRUE(error == 0 || error == ECONNRESET) << error;  // a fault that was heard of before the push
+    ASSERT_TRUE(error == 0 || error == ECONNRESET) << error;  // the queue heard of a fault before the push
     if (error != 0 || failed) {
       ASSERT_EQ(sender.Reconnect(3), 0);
     }
@@ -120,7 +121,7 @@ TEST(KmodMessages, AQueueThatClosesBehindAFaultLeavesNothingForTheNextOfItsPlace
   for (uint32_t round = 0; round < 48; ++round) {
     {
       Party sender;
-      // Not as many each time, so that others' numbers lie in the next slots.
+      // Another number of messages each time, so that others' numbers lie in the next slots.
       const auto fault = static_cast<Fault>(round % kFaults);
       std::vector<krc_request> batch;
       for (size_t i = 0; i < (fault == Fault::kBefore ? kSlots / 2 : 1 + round % kSlots); ++i)
@@ -168,7 +169,7 @@ TEST(KmodMessages, ASenderThatIsKilledLeavesWholeMessagesInOrderAndItsPlace) {
       ASSERT_EQ(receiver.queue.PopMessages({&message, 1}, &found), 0);
       if (found == 1) check(message);
     }
-    // The place is free, or the next round finds none. What receives are left go first.
+    // The place must be free, or the next round finds none. The remaining receives go first.
     while (count++ < 40) {
       {
         Party filler;
@@ -199,7 +200,7 @@ TEST(KmodMessages, AReceiverThatIsKilledFailsItsSendersAndBreaksNoConnection) {
     }
     while (__atomic_load_n(shared.words(), __ATOMIC_ACQUIRE) == 0) {
       ASSERT_EQ(waitpid(child, nullptr, WNOHANG), 0) << "it could not begin";
-      Pause();  // it says in memory that it has, and wakes nobody
+      Pause();  // the child says so in memory, and wakes nobody
     }
     Party sender;
     ASSERT_EQ(sender.ConnectTo(3), 0);

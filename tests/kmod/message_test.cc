@@ -1,5 +1,5 @@
-// Messages between queues of a fabric: order, credits, refusals. What becomes of them when connections break and
-// processes are killed: message_fault_test.cc.
+// Messages between queues of a fabric: order, credits, refusals. message_fault_test.cc has what becomes of them when
+// connections break and processes are killed.
 #include <pwd.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -153,7 +153,7 @@ TEST(KmodMessages, AFullReceiverKeepsNobodyElseBack) {
     ASSERT_EQ(sender.ConnectTo(3), 0);
     for (int j = 0; j < 2; ++j) EXPECT_EQ(sender.StatusOf(sender.Send(1, "waits")), KRC_SUCCESS);
     EXPECT_EQ(sender.Push(sender.Send(1, "too many")), EAGAIN);
-    // Its own one-sided requests as well.
+    // Its own one-sided requests go there as well.
     EXPECT_EQ(sender.StatusOf(Side::Between(KRC_OP_READ, sender.key, sender.Buffer(1), sender.found.regions[0].key,
                                             sender.found.regions[0].addr)),
               KRC_SUCCESS);
@@ -345,7 +345,7 @@ TEST(KmodMessages, EachWrongCallHasItsErrno) {
   EXPECT_TRUE(receiver.HasNone()) << "nothing of refused batches";
 }
 
-// That another process's memory takes no message, and is none.
+// Another process's memory can neither be sent nor receive.
 TEST(KmodMessages, OfMemoryOfAnotherProcessAreRefused) {
   Party receiver(3), sender;
   ASSERT_EQ(receiver.Bind(), 0);
@@ -376,7 +376,8 @@ TEST(KmodMessages, PortsAndPlacesCountAgainstTheLimitOfLockedMemory) {
               krc_connect found;
               if (queue.Open() != 0 || queue.Attach("", 8) != 0 || queue.Join(kMessageFabric) != 0) return 2;
               if (queue.Publish({}) != 0) return 3;
-              // A place here takes 8 times 1,088 bytes: 3 pages; the port four of them, and 576 bytes: 9 pages.
+              // A place here takes 8 times 1,088 bytes, so 3 pages; the port takes four of them and 576 bytes, so 9
+              // pages.
               const auto limit = [](rlim_t pages) {
                 const rlimit limit = {pages * kPage, pages * kPage};
                 return setrlimit(RLIMIT_MEMLOCK, &limit) == 0;

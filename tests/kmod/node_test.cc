@@ -55,7 +55,7 @@ TEST(Node, SecondConnectOfTheHostIsServedFromItsCacheAndConnectingAgainIsNot) {
   krc_connect found;
   ASSERT_EQ(first.queue.Connect(3, &found), 0);
   const int64_t hits = Counter("cached_connects"), lookups = Counter("lookups");
-  // More than a second may pass here, which is as long as the cache is believed.
+  // More than a second may pass here, and the cache is believed for only a second.
   for (int tries = 0; tries < 20 && Counter("cached_connects") == hits; ++tries) {
     NodeSide second;
     krc_connect again;
@@ -122,7 +122,7 @@ TEST(Node, OfAKilledProcessIsGoneWhenTheProcessIs) {
   }
   while (__atomic_load_n(shared.words(), __ATOMIC_ACQUIRE) == 0) {
     ASSERT_EQ(waitpid(child, nullptr, WNOHANG), 0) << "it could not begin";
-    Pause();  // it says in memory that it has, and wakes nobody
+    Pause();  // the child says so in memory, and wakes nobody
   }
   Side watcher;
   ASSERT_EQ(watcher.queue.Join(kFabric), 0);
@@ -133,11 +133,11 @@ TEST(Node, OfAKilledProcessIsGoneWhenTheProcessIs) {
   krc_connect found;
   ASSERT_EQ(watcher.queue.Connect(6, &found), 0);
   EXPECT_TRUE(testing_support::KillProcess(child));
-  // As soon as it is said to be gone, which may be before its process is.
+  // Waits until the node is said to be gone, which may be before its process is.
   while (!dead) ASSERT_EQ(watcher.queue.IsDead(5, incarnation, &dead), 0);
   const uint64_t added = __atomic_load_n(target.memory.words(), __ATOMIC_ACQUIRE);
   EXPECT_EQ(waitpid(child, nullptr, 0), child);
-  // Nothing of it executes any more: not while these do, over the connections that it used.
+  // Nothing of it executes any more: not while these requests execute over the connections that it used.
   EXPECT_GT(added, 0u);
   for (int i = 0; i < 200; ++i)
     EXPECT_EQ(watcher.StatusOf(Side::Between(KRC_OP_READ, watcher.key, watcher.memory.words(), found.regions[0].key,
@@ -172,7 +172,7 @@ TEST(Node, OfAProcessThatHasNothingIsConnectedByOneCall) {
   ASSERT_EQ(queue.Pop({&completion, 1}), 1u);
   EXPECT_EQ(completion.status, KRC_SUCCESS);
   EXPECT_EQ(memory.words()[0], 99u);
-  // It is not fresh any more.
+  // The queue is not fresh any more.
   krc_start again = {};
   again.abi_version = KRC_ABI_VERSION;
   again.attach.depth = 8;
@@ -216,7 +216,7 @@ TEST(Node, OfWhichAStepFailsIsWhatTheStepsBeforeMadeOfIt) {
     const krc_request read = Side::Between(KRC_OP_READ, 1, nullptr, 1, 0);
     EXPECT_EQ(queue.Push({&read, 1}), ENOTCONN);
   }
-  // Of another version, whose numbers may mean something else: nothing is done.
+  // A call of another version, whose numbers may mean something else, does nothing.
   Queue queue;
   ASSERT_EQ(queue.Open(), 0);
   krc_start start = {};
@@ -241,7 +241,7 @@ TEST(Node, HasFurtherQueuesThatAreReadyToConnect) {
   ASSERT_EQ(queue.Connect(3, &found), 0);
   const krc_request read = Side::Between(KRC_OP_READ, own.key, own.memory.words(), found.regions[0].key,
                                          found.regions[0].addr + 5 * sizeof(uint64_t));
-  // As many places as were asked for, which are used again and again.
+  // There are as many places as were asked for, and they are used again and again.
   const std::vector<krc_request> most(8, read), more(9, read);
   EXPECT_EQ(queue.Push(more), E2BIG);
   for (int round = 0; round < 5; ++round) {
@@ -276,7 +276,7 @@ TEST(Node, GivesNoFurtherQueueToWhoMayHaveNone) {
   EXPECT_EQ(queue.OpenLike(unattached, 8), EBADFD);
   Side unjoined;
   EXPECT_EQ(queue.OpenLike(unjoined.queue, 8), ENOTCONN);
-  // A limit of the process, as for open. What it is told to write to is not there: nothing stays open.
+  // A limit of the process, as for open. The call is told to write to memory that is not there: nothing stays open.
   rlimit files;
   ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &files), 0);
   const rlimit few = {static_cast<rlim_t>(unjoined.queue.fd()) + 1, files.rlim_max};
@@ -318,7 +318,7 @@ TEST(Node, OfProcessesThatWantOneNameOrIdExactlyOneGetsIt) {
   const auto add = [&](uint32_t round, uint32_t what) {
     return __atomic_add_fetch(&shared.words()[round * 4 + what], 1, __ATOMIC_ACQ_REL);
   };
-  // They say in memory that they have come, and wake nobody. Spinning would take the two cores from them.
+  // The children say in memory that they have come, and wake nobody. Spinning would take the two cores from them.
   const auto await = [&](uint32_t round, uint32_t what) {
     while (__atomic_load_n(&shared.words()[round * 4 + what], __ATOMIC_ACQUIRE) != kRacers) Pause();
   };
@@ -386,7 +386,7 @@ TEST(Node, CallsThatAreWrongAreRefused) {
   Side local(8, kPage, KRC_LOCAL_WRITE);
   region.key = local.key;  // without remote rights
   EXPECT_EQ(queue.Publish({&region, 1}), ENOENT);
-  region.key = NodeSide().key;  // that is gone
+  region.key = NodeSide().key;  // its region is gone
   EXPECT_EQ(queue.Publish({&region, 1}), ENOENT);
   NodeSide other;
   region.key = other.key;

@@ -1,5 +1,5 @@
 // Regions at another host, of which this host's kernel knows what was published: what a request may do there. Two
-// guests of tools/vm run this (tests/vm/guest/kmod_*), each its part, which KMOD_OTHER_HOST names: serve, or use.
+// guests of tools/vm run this (tests/vm/guest/kmod_*). KMOD_OTHER_HOST names each guest's part: serve, or use.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -39,7 +39,7 @@ TEST(OtherHost, Serves) {
   ASSERT_EQ(side.queue.Publish(regions), 0);
   ASSERT_EQ(side.queue.SetService("hidden key", side.key), 0);
   ASSERT_EQ(side.queue.SetService("hidden addr", reinterpret_cast<uint64_t>(side.memory.bytes())), 0);
-  // The other host tells what it wants by files in a folder that both have, and wakes nobody.
+  // The other host says what it wants by files in a folder that both have, and wakes nobody.
   for (bool forgotten = false; access("/common/served", F_OK) != 0; Pause()) {
     if (forgotten || access("/common/forget", F_OK) != 0) continue;
     std::ofstream("/sys/kernel/debug/krcore/rxe0/forget_host") << std::getenv("PEERIP") << std::endl;
@@ -94,7 +94,7 @@ TEST(OtherHost, RefusesWhatThePublishedRegionsDoNotAllowBeforeItReachesTheShared
         << refused.name;
   }
   EXPECT_EQ(Counter("requests"), requests);
-  // What is allowed goes, to the last byte.
+  // What is allowed works, to the last byte.
   side.memory.words()[0] = 5;
   EXPECT_EQ(side.StatusOf(Side::Between(KRC_OP_WRITE, side.key, side.memory.words(), writable.key, writable.addr)),
             KRC_SUCCESS);
@@ -118,7 +118,7 @@ int UntilThere(Call call) {
   return error;
 }
 
-// What a host has entered in the table of another one, and a process that watches it.
+// What a host has entered in another host's table, and a process that watches it.
 struct Entered {
   static constexpr krcore::NodeId kOwn = 91;
   Entered() {
@@ -130,7 +130,8 @@ struct Entered {
     const krc_shared_region region = {0, 0, side.key, 7, 0, 0};
     return side.queue.Publish({&region, 1});
   }
-  // Nothing of it is left, and all of it can be entered anew. What others have entered is there.
+  // Expects that nothing of it is left, that all of it can be entered anew, and that what others have entered is still
+  // there.
   void ExpectGone() const {
     Side watcher;
     ASSERT_EQ(watcher.queue.Join(kFabric), 0);
@@ -150,8 +151,8 @@ struct Entered {
   Side side;
 };
 
-// A device that goes under its nodes cannot take their records with it, nor can a machine that dies. When it comes
-// again to the same table it does.
+// A device that goes away under its nodes cannot take their records with it, nor can a machine that dies. The device
+// does so when it comes back to the same table.
 TEST(OtherHost, FindsNothingOfWhatADeviceLeftThereWhenThatComesAgain) {
   if (!IsPart("use")) GTEST_SKIP() << "needs a second host";
   const Entered before;
@@ -160,7 +161,7 @@ TEST(OtherHost, FindsNothingOfWhatADeviceLeftThereWhenThatComesAgain) {
   before.ExpectGone();
 }
 
-// Of a host that never comes again somebody has to say so. This one lives, which nobody there asks.
+// If a host never comes back, somebody has to say so. This host lives, but nobody there asks it.
 TEST(OtherHost, IsForgottenWhenThatIsSaidThere) {
   if (!IsPart("use")) GTEST_SKIP() << "needs a second host";
   Entered before;
@@ -177,8 +178,8 @@ TEST(OtherHost, IsForgottenWhenThatIsSaidThere) {
   }
 }
 
-// When the module with the table is loaded anew all records are lost: what had one is gone for all, and is heard of no
-// more; what is opened then works, and nothing of what was there before disturbs it.
+// When the module with the table is loaded anew, all records are lost. What had a record is gone for all, and is not
+// heard of again. What is opened then works, and nothing of what was there before disturbs it.
 TEST(OtherHost, FindsAnotherTableEmptyAndTakesWhatIsOpenedThen) {
   if (!IsPart("use")) GTEST_SKIP() << "needs a second host";
   constexpr krcore::NodeId kOwn = 90;
@@ -224,8 +225,8 @@ TEST(OtherHost, FindsAnotherTableEmptyAndTakesWhatIsOpenedThen) {
 constexpr krcore::NodeId kMailNode = 78;
 constexpr uint32_t kNumbers = 7200;  // a bit each in one message
 
-// Takes numbers from everybody, in order from each, and tells who asks by an immediate which ones came from him, and
-// how many connections have been broken here.
+// Takes numbers from all clients, in order from each. Tells a client that asks by an immediate which of its numbers
+// came, and how many connections have been broken here.
 TEST(OtherHost, ServesMessages) {
   if (!IsPart("serve")) GTEST_SKIP() << "needs a second host";
   Party server(kMailNode);
@@ -267,7 +268,7 @@ int64_t Ask(Party& client) {
   krc_request ask = client.Send(1, "");
   ask.opcode = KRC_OP_SEND_IMM;
   EXPECT_EQ(client.StatusOf(ask), KRC_SUCCESS);
-  // It takes some round trips to come.
+  // The answer takes some round trips.
   EXPECT_EQ(client.queue.WaitForMessage(kPatienceMs), 0) << "a message wakes nobody";
   int64_t broken = -1;
   EXPECT_EQ(client.Next().byte_len, kNumbers / 8 + sizeof(broken));
@@ -304,7 +305,7 @@ TEST(OtherHost, TakesMessagesOnceAndInOrderWhileConnectionsBreak) {
     if (error != 0 && (error = client.Reconnect(kMailNode)) != 0) break;
   }
   ASSERT_EQ(error, 0);
-  // The last break may have met it; what is void by now is looked at, too.
+  // The last break may have met the queue; messages that are void by now are looked at, too.
   ASSERT_EQ(client.Reconnect(kMailNode), 0);
   EXPECT_TRUE(client.AwaitCredits(16));
   Ask(client);
@@ -313,7 +314,7 @@ TEST(OtherHost, TakesMessagesOnceAndInOrderWhileConnectionsBreak) {
   EXPECT_GT(failures, 0) << "no fault met a message";
 }
 
-// When it answers the next one it leaves the last one's port, which is closed by then.
+// When the server answers the next client it leaves the last one's port, which is closed by then.
 TEST(OtherHost, GetsNoBrokenConnectionFromPortsThatAreClosedBeforeTheyAreLeft) {
   if (!IsPart("use")) GTEST_SKIP() << "needs a second host";
   int64_t broken = -1;
@@ -332,12 +333,12 @@ TEST(OtherHost, GetsNoBrokenConnectionFromPortsThatAreClosedBeforeTheyAreLeft) {
 
 TEST(OtherHost, GetsThePlacesOfKilledSendersBack) {
   if (!IsPart("use")) GTEST_SKIP() << "needs a second host";
-  for (int round = 0; round < 5; ++round) {  // of two places
+  for (int round = 0; round < 5; ++round) {  // there are two places
     Pages shared(kPage);
     const pid_t child = fork();
     if (child == 0) {
       Party sender;
-      int error = EAGAIN;  // until the server has looked at what the last one left
+      int error = EAGAIN;  // until the server has looked at what the last sender left
       while (error == EAGAIN) error = sender.ConnectTo(kMailNode);
       if (error != 0) _exit(1);
       for (uint32_t next = 0;;) {

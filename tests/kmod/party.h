@@ -38,7 +38,7 @@ struct Party : Side {
   }
   int ConnectTo(krcore::NodeId node, uint16_t port = kPort) { return queue.Connect(node, &found, port); }
 
-  // While connections break it may find none that works.
+  // While connections break, a connect may find none that works.
   int Reconnect(krcore::NodeId node, uint16_t port = kPort) {
     int error = EIO;
     for (int tries = 0; tries < 200 && (error == EIO || error == ENETDOWN); ++tries) error = ConnectTo(node, port);
@@ -80,7 +80,7 @@ struct Party : Side {
   // The next message; `wr_id` is the buffer it is in.
   krc_message Next() {
     krc_message message = {};
-    // A test that has failed waits for little.
+    // A test that has failed does not wait long.
     for (int left = ::testing::Test::HasFailure() ? 100 : 20'000; left > 0; --left) {
       size_t count = 0;
       EXPECT_EQ(queue.PopMessages({&message, 1}, &count), 0);
@@ -100,7 +100,7 @@ struct Party : Side {
   std::string Text(const krc_message& message) const {
     return {reinterpret_cast<const char*>(Buffer(message.wr_id)), message.byte_len};
   }
-  // Until there are so many, which takes a look at the receiver's memory.
+  // Waits until the queue has `wanted` credits, which takes a look at the receiver's memory.
   bool AwaitCredits(uint32_t wanted) {
     for (int left = ::testing::Test::HasFailure() ? 100 : 20'000; left > 0; --left) {
       uint32_t credits = 0;

@@ -1,4 +1,4 @@
-// What the module refuses, with which errno, and that what it refused disturbs nobody.
+// What the module refuses, and with which errno; and that a refused call disturbs nobody.
 #include <grp.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -82,7 +82,7 @@ TEST(KmodProtection, EachMalformedRequestHasItsErrno) {
     uint32_t bad_index = 77;
     EXPECT_EQ(side.queue.Push(batch, &bad_index), one.error);
     EXPECT_EQ(bad_index, 1u);
-    // All or none: the good one before it was not done either, and all places are free again.
+    // All or none: the good request before it was not done either, and all places are free again.
     krc_completion completion;
     EXPECT_EQ(side.queue.Pop({&completion, 1}), 0u);
     EXPECT_EQ(side.memory.words()[0], 0u);
@@ -148,7 +148,7 @@ TEST(KmodProtection, MemoryThatIsNotTheProcesssCannotBeRegistered) {
   EXPECT_EQ(side.queue.Register(nullptr, kPage, kAllRights, &key), EFAULT);
   EXPECT_EQ(side.queue.Register(gone, 0, kAllRights, &key), EINVAL);
   EXPECT_EQ(side.queue.Register(gone, ~size_t{0}, kAllRights, &key), EINVAL);
-  // The kernel's own.
+  // The kernel's own memory.
   EXPECT_EQ(side.queue.Register(reinterpret_cast<void*>(0xFFFFFFFF81000000u), kPage, kAllRights, &key), EINVAL);
   void* const constant = mmap(nullptr, kPage, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   EXPECT_EQ(side.queue.Register(constant, kPage, kAllRights, &key), EFAULT);
@@ -161,7 +161,7 @@ TEST(KmodProtection, AForkedChildDoesNotInheritTheRing) {
   EXPECT_EQ(InChild([&] { return static_cast<int>(ring->head); }), -1 - SIGSEGV);
 }
 
-// Another process, which knows all keys and addresses of this one's, at the same addresses even.
+// Another process knows all keys and addresses of this one, and even uses the same addresses.
 TEST(KmodProtection, AnotherProcesssMemoryIsReachedOnlyAsFarAsItWasOpened) {
   Side side(64, kPage, KRC_LOCAL_WRITE | KRC_REMOTE_READ);
   Pages secret(kPage);
@@ -172,26 +172,26 @@ TEST(KmodProtection, AnotherProcesssMemoryIsReachedOnlyAsFarAsItWasOpened) {
   EXPECT_EQ(
       InChild([&] {
         Side child;
-        // As its own memory: to read it, and to write to it.
+        // It tries as with its own memory: to read it, and to write to it.
         if (child.Push(Side::Between(KRC_OP_WRITE, secret_key, secret.bytes(), child.key, At(child.memory.bytes()))) !=
             EACCES)
           return 1;
         if (child.Push(Side::Between(KRC_OP_READ, secret_key, secret.bytes(), child.key, At(child.memory.bytes()))) !=
             EACCES)
           return 2;
-        // As a peer's.
+        // It tries as with a peer's memory.
         if (child.Push(Side::Between(KRC_OP_READ, child.key, child.memory.bytes(), secret_key, At(secret.bytes()))) !=
             EACCES)
           return 3;
         if (child.Push(Side::Between(KRC_OP_WRITE, child.key, child.memory.bytes(), side.key,
                                      At(side.memory.bytes()))) != EACCES)
           return 4;
-        // What was opened is open.
+        // What was shared can be reached.
         if (child.StatusOf(Side::Between(KRC_OP_READ, child.key, child.memory.bytes(), side.key,
                                          At(side.memory.bytes()))) != KRC_SUCCESS)
           return 5;
         if (child.memory.words()[0] != 11) return 6;
-        // Nor can it end what is not its own.
+        // It cannot end what is not its own either.
         if (child.queue.Deregister(secret_key) != ENOENT) return 7;
         return testing::Test::HasFailure() ? 8 : 0;
       }),
@@ -229,7 +229,7 @@ TEST(KmodProtection, PinnedMemoryIsBoundedByTheMemoryLockLimit) {
               const rlimit limit = {64 * kPage, 64 * kPage};
               if (setrlimit(RLIMIT_MEMLOCK, &limit) != 0 || setgroups(0, nullptr) != 0) return 1;
               if (setgid(65534) != 0 || setuid(65534) != 0) return 2;  // root is above limits
-              Side side;                                               // 4 pages; also that who is nobody may use it
+              Side side;                                               // 4 pages; also, user nobody may use it
               if (testing::Test::HasFailure()) return 3;
               Pages memory(64 * kPage);
               uint32_t key, other;

@@ -19,10 +19,10 @@ namespace {
 constexpr char kFabric[] = "provider_test";
 constexpr int64_t kMsNs = 1'000'000;
 
-// The device has no address, so no connection can be built; those that were break.
+// The device has no address, so no connection can be built; the existing ones break.
 class Outage {
  public:
-  // Until the module finds that out, too.
+  // Waits until the module finds that out, too.
   Outage() {
     EXPECT_EQ(witness_.queue.Join(kFabric), 0);
     EXPECT_EQ(Shell("ip addr del 10.9.0.1/24 dev dummy0"), 0);
@@ -76,7 +76,7 @@ TEST(KernelProvider, WaitsForTheMetadataServerUpToItsDeadline) {
     const krcore::StatusCode in_vain = call(within(50)).code();
     EXPECT_TRUE(in_vain == krcore::StatusCode::kTimeout || in_vain == krcore::StatusCode::kUnavailable) << name;
     std::thread ends([&] {
-      usleep(200'000);  // the call waits by then, mostly
+      usleep(200'000);  // by then the call usually waits
       outage.End();
     });
     const krcore::Status status = call(within(20'000));

@@ -36,7 +36,7 @@ TEST(KmodQueue, ReadsAndWritesAndIsAtomic) {
   EXPECT_EQ(side.StatusOf(request), KRC_SUCCESS);
   EXPECT_EQ(words[1], 8u);
   EXPECT_EQ(words[100], 9u);
-  EXPECT_EQ(side.StatusOf(request), KRC_SUCCESS);  // finds another word, and leaves it
+  EXPECT_EQ(side.StatusOf(request), KRC_SUCCESS);  // finds another word, and leaves it unchanged
   EXPECT_EQ(words[1], 9u);
   EXPECT_EQ(words[100], 9u);
 
@@ -85,7 +85,7 @@ TEST(KmodQueue, CompletesInPostingOrderAndOnlyWhatIsSignaled) {
   EXPECT_EQ(side.queue.Pop({&none, 1}), 0u);
 }
 
-// Each WRITE carries on what the READ before it fetched: without a fence, what was there before.
+// Each WRITE sends on what the READ before it fetched. Without a fence it would send what was there before.
 TEST(KmodQueue, AFencedRequestIsPostedBehindTheReadsBeforeIt) {
   constexpr uint64_t kPairs = 20;
   Side side;
@@ -105,11 +105,11 @@ TEST(KmodQueue, AFencedRequestIsPostedBehindTheReadsBeforeIt) {
     EXPECT_EQ(found[i].status, KRC_SUCCESS);
   }
   EXPECT_EQ(words[100 + kPairs], 7u);
-  // Not left to the device: of these, rxe forgets one that it has to send again.
+  // The fence is not left to the device: rxe forgets the fence of a request that it has to send again.
   EXPECT_GE(Counter("doorbells"), doorbells + int64_t{kPairs} + 1);
 }
 
-// Of who has nothing to wait for, it holds nothing back.
+// A fence with nothing to wait for holds nothing back.
 TEST(KmodQueue, AFenceWithNothingBeforeItIsPostedAtOnce) {
   Side side;
   const int64_t doorbells = Counter("doorbells");
@@ -133,10 +133,10 @@ TEST(KmodQueue, TakesMoreThanAPhysicalQueueHolds) {
   EXPECT_EQ(side.memory.words()[100], uint64_t{KRC_MAX_DEPTH});
 }
 
-// The others find the counter where the greedy one's requests had brought it when it was their turn.
+// The others find the counter where the greedy queue's requests had brought it when it was their turn.
 TEST(KmodQueue, AGreedyOneDoesNotMakeOthersWaitForAllOfIts) {
   Side greedy(KRC_MAX_DEPTH, 16 * kPage);
-  Side first(8), second(8);  // one at least goes through the same connection, of two
+  Side first(8), second(8);  // at least one of them goes through the same connection, of two
   std::vector<krc_request> batch;
   for (uint64_t i = 0; i < KRC_MAX_DEPTH; ++i) {
     batch.push_back(greedy.Request(i % 2 == 0 ? KRC_OP_FETCH_ADD : KRC_OP_READ, 1, 0, i));
@@ -155,7 +155,7 @@ TEST(KmodQueue, AGreedyOneDoesNotMakeOthersWaitForAllOfIts) {
 TEST(KmodQueue, RefusesWhatItsDepthDoesNotHoldUntilCompletionsArePopped) {
   Side side(4);
   std::vector<krc_request> five(5, side.Request(KRC_OP_READ, 0, 100));
-  EXPECT_EQ(side.queue.Push(five), E2BIG);  // which no popping helps
+  EXPECT_EQ(side.queue.Push(five), E2BIG);  // popping does not help
   const std::vector<krc_request> four(4, five[0]);
   ASSERT_EQ(side.queue.Push(four), 0);
   while (__atomic_load_n(&side.queue.ring()->head, __ATOMIC_ACQUIRE) != 4) {
@@ -180,7 +180,7 @@ TEST(KmodQueue, ATailThatMakesNoSenseCostsOnlyItsWriter) {
   side.queue.ring()->head = 12345;  // the module does not read it
   EXPECT_EQ(side.Push(side.Request(KRC_OP_READ, 0, 100)), 0);
   EXPECT_EQ(other.StatusOf(other.Request(KRC_OP_READ, 0, 100)), KRC_SUCCESS);
-  // Written over while the module writes: at worst its writer's completions are lost.
+  // The ring is overwritten while the module writes: at worst the process that does it loses completions.
   for (int round = 0; round < 200; ++round) {
     std::memset(static_cast<void*>(side.queue.ring()), round, kPage / 16);
     (void)side.Push(side.Request(KRC_OP_READ, 0, 100));

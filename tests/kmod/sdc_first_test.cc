@@ -1,6 +1,6 @@
-// Software DC in the place of connections to another host that are not there yet. Two guests of tools/vm run this
-// (tests/vm/guest/kmod_*), each its part, which KMOD_OTHER_HOST names: serve, or use. Connections are slow, or
-// impossible, by the module's file slow_connects.
+// Software DC in place of connections to another host that are not there yet. Two guests of tools/vm run this
+// (tests/vm/guest/kmod_*). KMOD_OTHER_HOST names each guest's part: serve, or use. The module's file slow_connects
+// makes connections slow or impossible.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -31,11 +31,11 @@ void WriteTo(const std::string& path, const std::string& value) {
   EXPECT_TRUE(file.good()) << path;
 }
 
-// To build a connection for the first time takes so many milliseconds longer.
+// Makes the first build of a connection take so many milliseconds longer.
 class SlowConnects {
  public:
   explicit SlowConnects(uint32_t milliseconds) {
-    Side side;  // the way to the table of records is there before
+    Side side;  // so the connection to the table of records exists already
     EXPECT_EQ(side.queue.Join(kFabric), 0);
     Set(milliseconds);
   }
@@ -55,7 +55,7 @@ bool Becomes(const std::string& counter, int64_t value) {
   return Counter(counter) == value;
 }
 
-// A queue of a node, connected to the serving one.
+// A queue of a node, connected to the serving node.
 struct User : Side {
   explicit User(uint32_t depth = 64) : Side(depth, kBytes) {
     EXPECT_EQ(queue.Join(kFabric), 0);
@@ -69,7 +69,7 @@ struct User : Side {
     }
     return error;
   }
-  // When the network is what it was.
+  // Call when the network is back to normal.
   int Reconnect() {
     int error = ENETDOWN;
     for (int left = 10'000; left > 0 && (error == ENETDOWN || error == EIO); --left) {
@@ -90,7 +90,7 @@ struct User : Side {
     return request;
   }
   uint64_t& Word(size_t at) const { return *reinterpret_cast<uint64_t*>(memory.bytes() + at); }
-  // What is there, by a READ.
+  // READs what is there.
   uint64_t Remote(size_t at) {
     EXPECT_EQ(StatusOf(Make(KRC_OP_READ, kBytes - 8, at)), KRC_SUCCESS);
     return Word(kBytes - 8);
@@ -104,9 +104,9 @@ TEST(SdcFirst, Serves) {
   if (!IsPart("serve")) GTEST_SKIP() << "needs a second host";
   Side side(8, kBytes);
   ASSERT_EQ(side.queue.Join(kFabric, kNode), 0);
-  // The other host connects for the first time to a node that has published nothing yet.
+  // The other host connects for the first time, to a node that has published nothing yet.
   while (access(kFirstConnect, F_OK) != 0 && access("/common/served", F_OK) != 0) Pause();
-  usleep(300'000);  // so long this node stays unpublished; nothing is asserted of the time
+  usleep(300'000);  // this node stays unpublished for so long; nothing is asserted of the time
   const krc_shared_region region = {0, 0, side.key, 0, 0, 0};
   ASSERT_EQ(side.queue.Publish({&region, 1}), 0);
   AwaitFile("/common/served");
@@ -176,7 +176,7 @@ TEST(SdcFirst, RequestsAcrossTheMoveAreNeitherLostNorDoubledNorReordered) {
     User user;
     ASSERT_EQ(Counter("dc_connects"), connects + 1);
     const uint64_t first = user.Remote(kCounter);
-    // A round: fetches a number, writes its own, reads that.
+    // A round fetches a number, writes its own, and reads that.
     const auto local = [](uint64_t round) { return (round % kInFlight) * 24; };
     uint64_t pushed = 0, completed = 0, moved_at = 0;
     while (moved_at == 0 || completed < moved_at + 200) {
@@ -206,7 +206,7 @@ TEST(SdcFirst, RequestsAcrossTheMoveAreNeitherLostNorDoubledNorReordered) {
     EXPECT_EQ(user.Remote(kCounter), first + pushed);
     EXPECT_EQ(user.Remote(kPlace), pushed - 1);
     const int64_t dc_requests = Counter("dc_requests") - by_dc;
-    // Where nothing slows it down it may be there before the first one.
+    // Where nothing slows the connection down, it may be there before the first request.
     if (milliseconds != 0) {
       EXPECT_GT(dc_requests, 0);
     }
@@ -216,12 +216,12 @@ TEST(SdcFirst, RequestsAcrossTheMoveAreNeitherLostNorDoubledNorReordered) {
   }
 }
 
-// A push maps the memory that it names, for this CPU. Hosts at large reach what is published, as before.
+// A push maps the memory that it names, for this CPU. Other hosts still reach only what is published.
 TEST(SdcFirst, MemoryThatRequestsNameIsNotOpenedByThat) {
   if (!IsPart("use")) GTEST_SKIP() << "needs a second host";
   const SlowConnects slow(kNever);
   const int64_t before = Counter("dc_requests");
-  User user;  // whose memory has all rights
+  User user;  // all rights on its memory
   ASSERT_EQ(user.StatusOf(user.Make(KRC_OP_READ, 0, 0)), KRC_SUCCESS);
   ASSERT_EQ(Counter("dc_requests"), before + 1);
   krc_dc_target own = {};
@@ -236,7 +236,7 @@ TEST(SdcFirst, MemoryThatRequestsNameIsNotOpenedByThat) {
   EXPECT_EQ(initiator.Run(read), krcore::WcStatus::kSuccess);
 }
 
-// 64 KiB take the QP, and what is behind them.
+// 64 KiB go over the QP, and so does what comes after them.
 TEST(SdcFirst, LongRequestsWaitForTheConnectionInTheirPlace) {
   if (!IsPart("use")) GTEST_SKIP() << "needs a second host";
   constexpr uint32_t kLong = 65536;
@@ -281,7 +281,7 @@ TEST(SdcFirst, LongRequestsAreToldWhereNoConnectionCanBeMade) {
   EXPECT_EQ(user.Remote(13 * kPage), first + 1) << "what was flushed and never posted was done";
 }
 
-// What was under way is told, each once; behind the next connect nothing of it is executed.
+// Requests that were in flight are reported, each once. After the next connect none of them is executed.
 TEST(SdcFirst, FaultsInTheMiddleAreToldAndLeaveNothingBehind) {
   if (!IsPart("use")) GTEST_SKIP() << "needs a second host";
   constexpr size_t kCounter = 14 * kPage, kPlace = 14 * kPage + 8;
@@ -294,7 +294,7 @@ TEST(SdcFirst, FaultsInTheMiddleAreToldAndLeaveNothingBehind) {
     std::vector<krc_request> batch;
     for (uint64_t i = 0; i < 30; ++i) batch.push_back(user.Add(8 * i, kCounter, i));
     ASSERT_EQ(user.queue.Push(batch), 0);
-    if (round % 2 == 0) usleep(static_cast<useconds_t>(100 * round));  // some are done by then, more or fewer
+    if (round % 2 == 0) usleep(static_cast<useconds_t>(100 * round));  // more or fewer are done by then
     BreakConnections();
     const std::vector<krc_completion> done = user.Await(batch.size());
     ASSERT_EQ(done.size(), batch.size());
@@ -319,7 +319,7 @@ TEST(SdcFirst, FaultsInTheMiddleAreToldAndLeaveNothingBehind) {
   EXPECT_GT(unknown, 0u);
 }
 
-// It loses all that this host sends.
+// The network loses all that this host sends.
 class Silence {
  public:
   Silence() { EXPECT_EQ(system("tc qdisc add dev eth0 root netem loss 100%"), 0); }  // NOLINT: the guest's own
@@ -386,11 +386,11 @@ TEST(SdcFirst, OfAKilledProcessNothingIsLeft) {
   EXPECT_TRUE(Becomes("standing_in", 0)) << "nobody uses them";
 }
 
-// Of the initiators of a device each hears of its own answers.
+// Each of a device's initiators hears of its own answers.
 TEST(SdcFirst, ManyConnectionsAreStoodInForAtATime) {
   if (!IsPart("use")) GTEST_SKIP() << "needs a second host";
   constexpr size_t kUsers = 8;
-  ASSERT_TRUE(Becomes("standing_in", 0));  // those of the tests before
+  ASSERT_TRUE(Becomes("standing_in", 0));  // those of earlier tests
   const SlowConnects slow(kNever);
   const int64_t connects = Counter("dc_connects");
   std::vector<std::unique_ptr<User>> users;
@@ -415,7 +415,7 @@ TEST(SdcFirst, ManyConnectionsAreStoodInForAtATime) {
   }
 }
 
-// Printed, since nobody can know what machine this is.
+// The times are printed, since nobody can know what machine this is.
 TEST(SdcFirst, TakesTime) {
   if (!IsPart("use")) GTEST_SKIP() << "needs a second host";
   using Clock = std::chrono::steady_clock;
@@ -449,7 +449,7 @@ TEST(SdcFirst, TakesTime) {
   EXPECT_TRUE(Becomes("standing_in", 0));
 }
 
-// Its requests are told, and its queues; and when it is there again all works.
+// Its requests and its queues report it. When the device is there again, everything works.
 TEST(SdcFirst, TheDeviceGoesInTheMiddle) {
   if (!IsPart("use")) GTEST_SKIP() << "needs a second host";
   {
@@ -470,7 +470,7 @@ TEST(SdcFirst, TheDeviceGoesInTheMiddle) {
   EXPECT_EQ(Counter("dc_connects"), 1);
 }
 
-// Queues that share what stands in, and others of the same host that have a connection.
+// Some queues share what stands in; others of the same host have a connection.
 TEST(SdcFirstShared, QueuesKeepTheirOrderWhileConnectionsComeAndBreak) {
   if (!IsPart("use")) GTEST_SKIP() << "needs a second host";
   constexpr size_t kQueues = 6;
@@ -489,7 +489,7 @@ TEST(SdcFirstShared, QueuesKeepTheirOrderWhileConnectionsComeAndBreak) {
       std::vector<krc_request> batch;
       for (size_t j = 0; j < 16; ++j) batch.push_back(users[i]->Add(8 * j, at(i), j));
       int error = users[i]->queue.Push(batch);
-      if (error == ECONNRESET) {  // the last fault met it while it was idle
+      if (error == ECONNRESET) {  // the last fault met the queue while it was idle
         ASSERT_EQ(users[i]->Reconnect(), 0);
         error = users[i]->queue.Push(batch);
       }

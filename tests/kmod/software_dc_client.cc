@@ -15,7 +15,7 @@ using krcore::rnic::SendWr;
 
 constexpr size_t kBytes = 64 * kPage;
 constexpr uint32_t kDepth = 64;
-// Of a stranger: receives of its memory's second half, and sends of the first, one place each.
+// A stranger's memory: the first half holds sends, the second half receives, one place each.
 constexpr uint64_t kPlaces = 32;
 constexpr uint32_t kPlaceBytes = kPage, kGrh = 40;
 
@@ -44,7 +44,7 @@ Verbs::Verbs() : memory(kBytes) {
 
 std::unique_ptr<krcore::rnic::AddressHandle> Verbs::HandleOf(const krc_dc_target& target) {
   krcore::rnic::DeviceAddress address = device->address();
-  std::memcpy(address.bytes, target.gid, sizeof(target.gid));  // what else there is, is the same
+  std::memcpy(address.bytes, target.gid, sizeof(target.gid));  // everything else is the same
   return device->CreateAddressHandle(address).value();
 }
 
@@ -158,7 +158,7 @@ bool Stranger::Receive(sdc_packet* packet, int timeout_ms) {
   krcore::Completion done;
   for (const auto end = In(timeout_ms); std::chrono::steady_clock::now() < end;) {
     if (recv_cq_->Poll({&done, 1}) == 0) continue;
-    // What is in it is looked at before its place is posted again, but for data, which no test wants.
+    // The packet is parsed before its place is posted again, except for its data, which no test wants.
     const uint8_t* const place = verbs_->memory.bytes() + (kPlaces + done.wr_id) * kPlaceBytes;
     const bool parsed = done.byte_len >= kGrh && sdc_parse(place + kGrh, done.byte_len - kGrh, packet);
     PostReceive(done.wr_id);

@@ -12,7 +12,7 @@
 
 namespace kmod_test {
 
-// Its device, and memory: a fabric of its own, of which it is the only member.
+// A device and memory, in a fabric of which it is the only member.
 struct Verbs {
   Verbs();
   std::unique_ptr<krcore::rnic::AddressHandle> HandleOf(const krc_dc_target& target);
@@ -23,17 +23,17 @@ struct Verbs {
   std::unique_ptr<krcore::rnic::Mr> mr;
 };
 
-// An initiator, to one target.
+// An initiator to one target.
 class Initiator {
  public:
   Initiator(Verbs* verbs, const krc_dc_target& target);
-  // `length` bytes between the verbs' memory at `local` and `remote`, which `rkey` names.
+  // A WR of `length` bytes between the verbs' memory at `local` and `remote`, which `rkey` names.
   krcore::rnic::SendWr Wr(krcore::Opcode opcode, size_t local, uint32_t rkey, const void* remote, uint32_t length = 8);
   krcore::Status Post(const krcore::rnic::SendWr& wr) { return qp_->PostSend({&wr, 1}, nullptr); }
-  // Of the next completion; kGeneralError, and a test failure, if none comes.
+  // Returns the status of the next completion; kGeneralError, and a test failure, if none comes.
   krcore::WcStatus Await();
   krcore::WcStatus Run(const krcore::rnic::SendWr& wr);
-  // Behind a failure.
+  // Call after a failure.
   void Restart();
   krc_dc_target target;
 
@@ -44,7 +44,7 @@ class Initiator {
   std::unique_ptr<krcore::rnic::Cq> cq_;
   std::unique_ptr<krcore::rnic::Qp> qp_;
   std::unique_ptr<krcore::rnic::AddressHandle> handle_;
-  std::vector<krcore::Sge> sges_;  // of WRs under way, in turn
+  std::vector<krcore::Sge> sges_;  // of WRs in flight, in turn
   size_t next_ = 0;
 };
 
@@ -54,7 +54,7 @@ class Stranger {
   Stranger(Verbs* verbs, const krc_dc_target& target);
   void Send(std::span<const uint8_t> bytes);
   void Send(const sdc_packet& packet);
-  // The next answer; false: none came in time.
+  // Takes the next answer. Returns false if none came in time.
   bool Receive(sdc_packet* packet, int timeout_ms);
   const krc_dc_target& target() const { return target_; }
 

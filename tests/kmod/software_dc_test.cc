@@ -1,5 +1,5 @@
-// The software DC of the module, as its users find it: provider verbs in user space, which shares the protocol's core.
-// Some of it runs in two guests of tools/vm (tests/vm/guest/kmod_*): KMOD_OTHER_HOST names the part.
+// The module's software DC, as its users find it: provider verbs in user space, which shares the protocol's core. Part
+// of it runs in two guests of tools/vm (tests/vm/guest/kmod_*): KMOD_OTHER_HOST names the part.
 #include <unistd.h>
 
 #include <atomic>
@@ -22,7 +22,7 @@ using krcore::rnic::SendWr;
 constexpr char kFile[] = "software_dc";
 constexpr char kFabric[] = "software_dc";
 
-// A node that has published its memory, all but the first and the last page, and not from the begin of a page on.
+// A node that has published its memory except the first and the last page, and starting in the middle of a page.
 struct Published : Side {
   static constexpr size_t kFrom = kPage + 24;
   explicit Published(size_t bytes = 64 * kPage, uint32_t access = kAllRights) : Side(64, bytes, 0) {
@@ -39,7 +39,7 @@ struct Published : Side {
   uint32_t rkey = 0;
 };
 
-// Different at each place, and in each round.
+// Fills with bytes that differ at each place and in each round.
 void Fill(uint8_t* bytes, size_t length, uint32_t round) {
   std::minstd_rand random(round + 1);
   for (size_t i = 0; i < length; ++i) bytes[i] = static_cast<uint8_t>(random() >> 8);
@@ -64,12 +64,12 @@ TEST(SoftwareDc, ReadsAndWritesWhatANodeHasPublished) {
   }
   EXPECT_GT(Counter("executed", kFile), executed + round);
   EXPECT_GT(Counter("cpu_ns", kFile), 0);
-  // What is before and behind it nobody has touched.
+  // Nobody has touched what is before and after it.
   for (size_t i = 0; i < Published::kFrom; ++i) ASSERT_EQ(published.memory.bytes()[i], 0);
   for (size_t i = 0; i < kPage; ++i) ASSERT_EQ(published.begin()[published.length() + i], 0);
 }
 
-// The device is atomic against itself only: the CPU's atomics would lose additions of others.
+// The device is atomic only against itself: with the CPU's atomics, others' additions would be lost.
 TEST(SoftwareDc, AtomicsAreTheDevices) {
   constexpr uint64_t kAdditions = 400;
   Published published;
@@ -112,7 +112,7 @@ TEST(SoftwareDc, AtomicsAreTheDevices) {
   }
 }
 
-// Many at a time, so that the ring of the atomics is filled and READs wait for what is before them.
+// Many requests at a time fill the ring of the atomics, and READs wait for what is before them.
 TEST(SoftwareDc, RequestsOfAQueueExecuteInTheirOrder) {
   Published published;
   Verbs verbs;
@@ -137,7 +137,7 @@ TEST(SoftwareDc, RequestsOfAQueueExecuteInTheirOrder) {
 TEST(SoftwareDc, RefusesWhatWasNotPublishedOrNotSo) {
   Published published, readable(8 * kPage, KRC_LOCAL_WRITE | KRC_REMOTE_READ),
       writable(8 * kPage, KRC_LOCAL_WRITE | KRC_REMOTE_WRITE), constant(8 * kPage, KRC_REMOTE_READ);
-  Side hidden;  // has all rights, and is not published
+  Side hidden;  // has all rights, but is not published
   for (const Side* const side : {static_cast<Side*>(&published), static_cast<Side*>(&readable),
                                  static_cast<Side*>(&writable), static_cast<Side*>(&constant), &hidden})
     std::fill_n(side->memory.words(), side->memory.size() / sizeof(uint64_t), 9);
@@ -197,7 +197,7 @@ TEST(SoftwareDc, TakesNoMessages) {
             WcStatus::kRnrRetryExceeded);
 }
 
-// A region under the hands of those who use it: no request is executed behind DEREG_MR.
+// A region ends while requests use it: none is executed after DEREG_MR.
 TEST(SoftwareDc, RegionsEndWhileTheyAreUsed) {
   Published node;
   Verbs verbs;
@@ -226,7 +226,7 @@ TEST(SoftwareDc, RegionsEndWhileTheyAreUsed) {
     usleep(5'000);  // some are served
     ASSERT_EQ(node.queue.Deregister(key), 0);
     node.memory.words()[0] = 1000;
-    usleep(2'000);  // what came late would be seen
+    usleep(2'000);  // a late effect would be seen
     ASSERT_EQ(node.memory.words()[0], 1000u);
   }
   stop = true;
@@ -260,7 +260,7 @@ TEST(SoftwareDc, WhatTheNetworkLosesDoublesAndDelaysIsDoneOnce) {
   EXPECT_GT(Counter("repeated", kFile), repeated);
 }
 
-// Its QPs break, are made work again under the same number, and what was under way is asked for again.
+// Its QPs break and are made to work again under the same number, and what was in flight is asked for again.
 TEST(SoftwareDc, OutlivesItsQueues) {
   Published published;
   Verbs verbs;
@@ -295,7 +295,7 @@ TEST(SoftwareDc, OutlivesItsQueues) {
     initiator.Restart();
   }
   breaker.join();
-  // It is whole again, the atomics too.
+  // The target works again, the atomics too.
   EXPECT_EQ(initiator.Run(add()), WcStatus::kSuccess);
   ++succeeded;
   EXPECT_EQ(initiator.Run(initiator.Wr(Opcode::kRead, 8, published.rkey, word)), WcStatus::kSuccess);
@@ -306,7 +306,7 @@ TEST(SoftwareDc, OutlivesItsQueues) {
   EXPECT_GT(Counter("repaired", kFile), repaired);
 }
 
-// ---- what nobody's initiator sends
+// ---- what no initiator sends
 
 sdc_packet Hello(const krc_dc_target& target, uint64_t life) {
   sdc_packet hello{};
@@ -356,7 +356,7 @@ TEST(SoftwareDc, ALatePacketOfASessionThatEndedIsNotExecuted) {
     sdc_packet packet = write;
     packet.nonce ^= sent.nonce_change;
     if (sent.time != 0) packet.time = sent.time;
-    if (sent.answer == -1) packet.psn++;  // the next one, so that nothing else keeps it from being done
+    if (sent.answer == -1) packet.psn++;  // the next PSN, so that nothing else keeps the packet from being executed
     const uint64_t before = *word;
     stranger.Send(packet);
     if (sent.answer == -1) {
@@ -370,7 +370,7 @@ TEST(SoftwareDc, ALatePacketOfASessionThatEndedIsNotExecuted) {
   }
 }
 
-// Half of it right, half of it wrong in places; what it does in its session it tells from the answers.
+// Half of its packets are right, half wrong in places. It learns the state of its session from the answers.
 class Attacker {
  public:
   Attacker(Verbs* verbs, const krc_dc_target& target, uint64_t seed, uint32_t rkey, const void* begin, size_t length)
@@ -390,7 +390,7 @@ class Attacker {
     }
     if (!greets && In(0, 9) == 0) bytes.resize(In(1, 1000));
     stranger_.Send(bytes);
-    // Mostly it waits for the answer, without which it does not know what comes next.
+    // Mostly it waits for the answer, because without it, it does not know what comes next.
     if ((greets || In(0, 3) != 0) && stranger_.Receive(&answer, 2)) Hear(answer);
   }
 
@@ -417,7 +417,7 @@ class Attacker {
     packet.id = ++hellos_;
     if (session_.nonce != 0) {
       static constexpr uint8_t kKinds[] = {SDC_READ,   SDC_WRITE, SDC_SEND,
-                                           SDC_ATOMIC, SDC_CLOSE, SDC_ACK};  // rarely the last two
+                                           SDC_ATOMIC, SDC_CLOSE, SDC_ACK};  // the last two are rare
       packet = {};
       packet.kind = In(0, 30) == 0 ? static_cast<uint8_t>(In(0, 30)) : kKinds[In(0, 29) == 0 ? In(4, 5) : In(0, 3)];
       packet.target = stranger_.target().number;
@@ -494,7 +494,7 @@ TEST(SoftwareDc, IsAttacked) {
   while (std::chrono::steady_clock::now() < end) attacker.Step();
 }
 
-// ---- another host's
+// ---- another host
 
 constexpr krcore::NodeId kNode = 78;
 
@@ -547,7 +547,7 @@ TEST(SoftwareDcOfOtherHost, IsUsed) {
   EXPECT_EQ(initiator.Run(initiator.Wr(Opcode::kRead, 0, region.key ^ 1, at(0))), WcStatus::kRemoteAccessError);
 }
 
-// The other host's device goes while its atomics and WRITEs are under way.
+// The other host's device goes while its atomics and WRITEs are in flight.
 TEST(SoftwareDcOfOtherHost, ServesUntilItsDeviceGoes) {
   if (!IsPart("serve")) GTEST_SKIP() << "needs a second host";
   Side side(8, 64 * kPage);
@@ -563,7 +563,7 @@ TEST(SoftwareDcOfOtherHost, ServesUntilItsDeviceGoes) {
   EXPECT_EQ(side.queue.DcTarget(&target), ENODEV);
   const uint64_t word = side.memory.words()[0];
   EXPECT_GE(word, 50u);
-  usleep(300'000);  // what came late would be seen
+  usleep(300'000);  // a late effect would be seen
   EXPECT_EQ(side.memory.words()[0], word);
 }
 

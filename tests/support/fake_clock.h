@@ -1,4 +1,4 @@
-// FakeClock: time that moves by what is done with it, not by itself: every reading and every wait takes a little.
+// FakeClock: time that moves only when it is used: every reading and every wait takes a little.
 #ifndef TESTS_SUPPORT_FAKE_CLOCK_H_
 #define TESTS_SUPPORT_FAKE_CLOCK_H_
 

@@ -1,5 +1,5 @@
-// FakeStore: a kvs::Store in one map of this process, for tests of what is built on the store. Operations end in the
-// Poll after the one they were started in, as those of a real client end after a round trip.
+// FakeStore: a kvs::Store in one map of this process, for tests of what is built on the store. An operation ends in the
+// Poll after the one in which it was started, as a real client's operation ends after a round trip.
 //
 // Thread safety: as kvs::Store.
 #ifndef TESTS_SUPPORT_FAKE_STORE_H_
@@ -25,10 +25,11 @@ class FakeStore final : public kvs::Store {
   krcore::Node& node() override;
   std::optional<krcore::SoftwareDcStats> software_dc() override { return dc; }
 
-  // Asked before every operation ("get", "put", "insert", "update", "delete"); what is not Ok is its result.
+  // Called before every operation ("get", "put", "insert", "update", "delete"). If it does not return Ok, that is the
+  // operation's result.
   std::function<kvs::Status(const char* operation, std::string_view key)> fault;
-  std::optional<krcore::SoftwareDcStats> dc;  // before workers are started
-  // Asked by NewClient.
+  std::optional<krcore::SoftwareDcStats> dc;  // set it before workers are started
+  // Called by NewClient.
   std::function<kvs::Status()> client_fault;
 
   std::mutex mutex;

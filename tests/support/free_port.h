@@ -11,7 +11,7 @@
 
 namespace testing_support {
 
-// Until somebody binds it another may, which is unlikely: the kernel hands out ports far apart.
+// Until somebody binds the port another process may, which is unlikely: the kernel hands out ports far apart.
 inline uint16_t FreePort() {
   const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_in address{};

@@ -1,5 +1,5 @@
-// How a test ends a process that it started. kill(2) with 0, or less, ends a whole process group: the runner of the
-// tests with it. So a pid that was not reported yet must never get there.
+// How a test ends a process that it started. kill(2) with a pid of 0 or less ends a whole process group, and the test
+// runner with it. So a pid that was not reported yet must never get there.
 #ifndef TESTS_SUPPORT_KILL_PROCESS_H_
 #define TESTS_SUPPORT_KILL_PROCESS_H_
 
@@ -10,7 +10,7 @@
 
 namespace testing_support {
 
-// Sends `signal`. False: `pid` names no single process (errno EINVAL), or that process is gone.
+// Sends `signal`. Returns false if `pid` names no single process (errno EINVAL), or if that process is gone.
 [[nodiscard]] inline bool SignalProcess(pid_t pid, int signal) {
   if (pid <= 1) {
     errno = EINVAL;

@@ -46,10 +46,10 @@ Program::Program(const std::string& name, const std::vector<std::string>& args) 
   const pid_t parent = getpid();
   pid_ = fork();
   if (pid_ == 0) {
-    // A test that dies takes its programs along.
+    // When the test dies, its programs die too.
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) _exit(127);
-    // So that it can be stopped, whatever the tests themselves are told to ignore.
+    // The program must be stoppable, whatever signals the tests themselves are told to ignore.
     for (const int number : {SIGINT, SIGHUP}) signal(number, SIG_DFL);
     dup2(out[1], STDOUT_FILENO);
     dup2(err[1], STDERR_FILENO);

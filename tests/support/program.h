@@ -9,11 +9,11 @@
 
 namespace testing_support {
 
-// Absolute, with a slash at the end: the folder of the programs, and the repository's (for data files).
+// Absolute paths with a slash at the end: the folder of the programs, and the repository's (for data files).
 std::string ProgramsDir();
 std::string SourceDir();
 
-// A child process with its stdout and stderr caught. Killed, if it still runs, when this object or the test ends.
+// A child process whose stdout and stderr are caught. If it still runs, it is killed when this object or the test ends.
 class Program {
  public:
   // `name` in build/bin, or a path with a slash.
@@ -24,19 +24,19 @@ class Program {
 
   pid_t pid() const { return pid_; }
 
-  // Reads until a whole line of stdout holds `text`, and returns that line; "" when the program ended or
+  // Reads until a whole line of stdout holds `text`, and returns that line. Returns "" if the program ended or
   // kPatienceMs passed before. Failing that wait is always a failure: the time is no part of what is tested.
   std::string WaitForLine(const std::string& text);
   // The same on stderr (the log).
   std::string WaitForLogLine(const std::string& text);
 
   void Signal(int number);
-  // Waits for the end. Exit status, 128 + signal if a signal ended it, or -1 when it did not end within kPatienceMs
-  // (it is killed then).
+  // Waits for the end. Returns the exit status, 128 + signal if a signal ended it, or -1 if it did not end within
+  // kPatienceMs (it is killed then).
   int Wait();
-  // kill -9, and waits.
+  // Sends kill -9, and waits.
   void Kill();
-  // SIGTERM, and waits.
+  // Sends SIGTERM, and waits.
   int Stop();
 
   // What has been read so far; complete after Wait().
@@ -51,11 +51,11 @@ class Program {
   struct Stream {
     int fd = -1;
     std::string text;
-    size_t searched = 0;  // whole lines before it were looked at by WaitForLine
+    size_t searched = 0;  // WaitForLine has looked at the whole lines before this
   };
 
   std::string WaitForLine(Stream& stream, const std::string& text);
-  // Reads what there is, waiting up to `timeout_ms` for something. False: both streams have ended.
+  // Reads what there is, waiting up to `timeout_ms` for something. Returns false when both streams have ended.
   bool ReadSome(int timeout_ms);
   bool Reap(bool block);
 
@@ -65,14 +65,14 @@ class Program {
   Stream streams_[2];
 };
 
-// Runs to the end and returns the exit status, as Program::Wait().
+// Runs a program to its end and returns the exit status, as Program::Wait() does.
 struct Finished {
   int status = -1;
   std::string out, err;
 };
 Finished RunProgram(const std::string& name, const std::vector<std::string>& args);
 
-// A fabric name of this test's own. At the end of the test nothing of it must be left in /dev/shm, or the test
+// A fabric name of this test's own. At the end of the test nothing of the fabric may be left in /dev/shm, or the test
 // fails; what is left is removed.
 class TestFabric {
  public:
