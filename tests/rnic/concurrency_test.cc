@@ -84,7 +84,7 @@ TEST_P(Concurrency, ReadsNeverSeeATornWord) {
   EXPECT_EQ(torn, 0);
 }
 
-// A WRITE is in place before a later atomic of the same queue: who sees the flag sees the data.
+// A WRITE is in place before a later atomic of the same queue: a reader that sees the flag sees the data.
 TEST_P(Concurrency, DataWrittenBeforeAnAtomicIsSeenByWhoSeesTheAtomic) {
   constexpr uint64_t kRounds = 20000;
   Endpoint c(std::get<0>(GetParam()), fabric_, 3, false);
@@ -113,7 +113,7 @@ TEST_P(Concurrency, DataWrittenBeforeAnAtomicIsSeenByWhoSeesTheAtomic) {
   EXPECT_EQ(violations, 0);
 }
 
-// Two threads each WRITE a word of their own and READ the other's: one of them at least sees what the other wrote.
+// Two threads each WRITE a word of their own and READ the other's: at least one of them sees what the other wrote.
 TEST_P(Concurrency, AReadDoesNotOvertakeTheWriteBeforeIt) {
   if (a_->device->caps().provider == "verbs") GTEST_SKIP() << "a NIC may serve two queues at its leisure";
   constexpr uint64_t kRounds = 20000;

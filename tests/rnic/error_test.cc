@@ -1,4 +1,4 @@
-// Every error status, what it leaves of the queue, and that the memory stays as it was.
+// Every error status, how it leaves the queue, and that the memory stays as it was.
 #include <array>
 #include <cstring>
 #include <functional>
@@ -14,7 +14,7 @@ namespace {
 
 class Errors : public TransportTest {
  protected:
-  // The WR fails with `status`, or on a NIC with `or_on_nic`, the QP is in ERR, and the target's first word is
+  // The WR fails with `status`, or with `or_on_nic` on a NIC. The QP is in ERR, and the target's first word is
   // unchanged.
   void ExpectFailure(const SendWr& wr, WcStatus status, WcStatus or_on_nic) {
     const uint64_t before = b_->Word();
@@ -102,7 +102,7 @@ TEST_P(Errors, KeyOfADestroyedMrIsRefusedAndNotReused) {
     ASSERT_NE(mr->rkey(), rkey);
   }
   ExpectFailure(wr, WcStatus::kRemoteAccessError);
-  // For local use only, which on some devices has no rkey to tell it from the one before.
+  // These MRs are for local use only. On some devices such an MR has no rkey that differs from the one before.
   for (int i = 0; i < 2; ++i)
     KRCORE_EXPECT_OK(b_->pd->RegisterMemory(b_->memory->bytes().data(), 4096, kLocalWrite).status());
 }
@@ -112,7 +112,7 @@ TEST_P(Errors, LocalKeyOfADestroyedMrIsRefused) {
   const Sge sge{a_->Addr(), 8, mr->lkey()};
   const SendWr wr = link_->Wr(Opcode::kRead, &sge, 0);
   EXPECT_EQ(link_->Run(wr).status, WcStatus::kSuccess);
-  // Until another MR is in its place, as on sw, where the index comes round.
+  // Registers until another MR is in its place, as on sw, where the index wraps around.
   constexpr uint32_t kIndex = 0x7ff;
   for (uint32_t i = 0; i <= kIndex; ++i) {
     mr.reset();
@@ -200,7 +200,7 @@ TEST_P(Errors, RequestsBehindAFailedOneAreFlushedAndThoseBeforeItHappen) {
   std::array<SendWr, 4> wrs;
   for (size_t i = 0; i < wrs.size(); ++i) {
     wrs[i] = link_->Wr(Opcode::kWrite, &sge, 8 * i, i);
-    wrs[i].flags = 0;  // unsignaled: failures and flushes are reported nevertheless
+    wrs[i].flags = 0;  // unsignaled: failures and flushes are reported all the same
   }
   wrs[2].rkey = 0;
   KRCORE_EXPECT_OK(link_->qp->PostSend(wrs, nullptr));
@@ -216,7 +216,7 @@ TEST_P(Errors, RequestsBehindAFailedOneAreFlushedAndThoseBeforeItHappen) {
   EXPECT_EQ(b_->Word(24), 0U);
 }
 
-// A provider may look less closely at what is like the WR before it, of the same doorbell or of one before.
+// A provider may look less closely at a WR that is like the one before it, of the same doorbell or an earlier one.
 TEST_P(Errors, BehindRequestsLikeItAWrongOneFailsAsItDoesAlone) {
   if (a_->device->caps().provider == "verbs") GTEST_SKIP() << "160 queues that break, each for as long as a NIC tries";
   const auto end = reinterpret_cast<uint64_t>(b_->memory->bytes().data()) + b_->memory->bytes().size();
@@ -248,7 +248,8 @@ TEST_P(Errors, BehindRequestsLikeItAWrongOneFailsAsItDoesAlone) {
   };
   for (const Opcode opcode : {Opcode::kRead, Opcode::kWrite, Opcode::kCompareSwap, Opcode::kFetchAdd}) {
     for (size_t i = 0; i < std::size(spoils); ++i) {
-      // What becomes of the last of a batch: its status, or the code with which it is refused, and the target's memory.
+      // Returns the outcome of the last WR of a batch: its status, or the code with which it is refused, and the
+      // target's memory.
       const auto outcome = [&](size_t likes, bool apart) {
         link_ = std::make_unique<Link>(a_.get(), b_.get(), transport());
         std::memset(b_->memory->bytes().data(), 0, 64);
@@ -284,7 +285,7 @@ TEST_P(Errors, AfterResetTheQueueWorksAgain) {
   SendWr bad = link_->Wr(Opcode::kRead, &sge, 0);
   bad.rkey = 0;
   ExpectFailure(bad, WcStatus::kRemoteAccessError);
-  // Both ends of a connection, and both learn where its next life starts.
+  // Both ends of a connection start anew, and both learn where its next life starts.
   constexpr uint32_t kNextPsn = 1000;
   KRCORE_EXPECT_OK(link_->qp->ToReset());
   KRCORE_EXPECT_OK(link_->qp->ToInit(0, 0));

@@ -1,5 +1,5 @@
-// Qp::Execute: requests that are executed without the queue's rings. That it does what PostSend does, all or none, and
-// nothing that PostSend refuses; and that Prefetch changes nothing.
+// Qp::Execute: requests that are executed without the queue's rings. It does what PostSend does, all or none, and
+// nothing that PostSend refuses. Prefetch changes nothing.
 #include <array>
 #include <functional>
 #include <memory>
@@ -21,7 +21,7 @@ class Execution : public TransportTest {
     local_ = {a_->Addr(), a_->memory->bytes().size(), a_->mr->lkey()};
     remote_ = {b_->Addr(), b_->memory->bytes().size(), b_->mr->rkey()};
   }
-  // Only what is like something that was posted before is executed.
+  // Only a request like one that was posted before is executed.
   void PostOneOfEach() {
     const Sge sge = a_->Local(kScratch, 8);
     for (const Opcode opcode : kOpcodes) {
@@ -29,7 +29,7 @@ class Execution : public TransportTest {
     }
   }
   bool Execute(std::span<const WorkRequest> wrs) {
-    if (link_->dct != nullptr || link_->remote_qp != nullptr) {  // else it was destroyed, and is named as before
+    if (link_->dct != nullptr || link_->remote_qp != nullptr) {  // otherwise it was destroyed, and is named as before
       const Sge sge = {};
       if (b_->mr != nullptr) like_ = link_->Wr(Opcode::kRead, &sge, 0);
     }
@@ -37,7 +37,7 @@ class Execution : public TransportTest {
   }
   WorkRequest Wr(Opcode opcode, const Sge* sge, size_t offset) const { return link_->Wr(opcode, sge, offset); }
   void Relink(uint32_t rights) { link_ = std::make_unique<Link>(a_.get(), b_.get(), transport(), 64, 0, rights); }
-  // Behind a good WRITE it keeps both from being executed.
+  // `bad` after a good WRITE keeps both from being executed.
   void ExpectNothingDone(const WorkRequest& bad, const std::string& why) {
     const Sge good = a_->Local(0, 8);
     a_->Word(0) = 1;
@@ -167,7 +167,7 @@ TEST_P(Execution, NamesNoMemoryBeyondItsReach) {
   EXPECT_FALSE(executes(64, 120, 8));
   EXPECT_FALSE(executes(64, 192, 8));
   EXPECT_FALSE(executes(64, 188, 8));
-  // And a reach that is more than the memory gives no more than that.
+  // A range that reaches beyond the memory gives no access beyond it.
   const size_t end = a_->memory->bytes().size();
   local_ = {a_->Addr() - 64, end + 128, a_->mr->lkey()};
   remote_ = {b_->Addr() - 64, end + 128, b_->mr->rkey()};
@@ -182,7 +182,7 @@ TEST_P(Execution, NeedsTheRights) {
            {kRemoteRead, {Opcode::kRead}},
            {kRemoteRead | kRemoteWrite, {Opcode::kRead, Opcode::kWrite}},
            {kRemoteRead | kRemoteAtomic, {Opcode::kRead, Opcode::kCompareSwap, Opcode::kFetchAdd}}}) {
-    // A READ comes first, so that the target is known; what is not allowed is beside it.
+    // A READ comes first, so that the target is known; then come the verbs that are not allowed.
     auto mr = b_->pd
                   ->RegisterMemory(b_->memory->bytes().data(), b_->memory->bytes().size(),
                                    rights | (rights == kRemoteRead ? 0u : uint32_t{kLocalWrite}))
@@ -271,7 +271,7 @@ TEST_P(Execution, PrefetchChangesNothing) {
   hint();
   PostOneOfEach();
   hint();
-  wrs[0].remote_addr += uint64_t{1} << 46;  // where there is nothing
+  wrs[0].remote_addr += uint64_t{1} << 46;  // nothing is there
   hint();
   EXPECT_EQ(a_->Word(0), 1u);
   EXPECT_EQ(b_->Word(0), 2u);
@@ -281,7 +281,7 @@ TEST_P(Execution, PrefetchChangesNothing) {
   EXPECT_EQ(b_->Word(0), 1u);
 }
 
-// What others promise: that they do nothing.
+// What a provider that does not execute requests promises: that these calls do nothing.
 class NoExecution : public TransportTest {};
 INSTANTIATE_TRANSPORT_TESTS(NoExecution);
 

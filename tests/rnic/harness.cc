@@ -19,7 +19,7 @@ constexpr size_t kMemoryBytes = 1 << 16;
 constexpr int kPolls = 1 << 20;
 constexpr int64_t kPatienceNs = 60'000'000'000;
 
-// By fabric. Fabrics have names of their own, so those of Worlds that are gone are never looked up.
+// By fabric. Fabrics have names of their own, so Worlds that are gone are never looked up.
 std::mutex worlds_mutex;
 std::map<std::string, sim::World*> worlds_by_fabric;
 
@@ -36,7 +36,7 @@ std::string UniqueFabric(const std::string& prefix) {
   return prefix + "test-" + std::to_string(getpid()) + "-" + std::to_string(counter++);
 }
 
-// SURGEKV_TEST_RNIC=verbs, set where there is an RDMA device (tests/vm): the tests run on it instead.
+// SURGEKV_TEST_RNIC=verbs is set where there is an RDMA device (tests/vm): then the tests run on it.
 std::vector<Provider> ThreadedProviders() {
   const char* const only = std::getenv("SURGEKV_TEST_RNIC");
   if (only != nullptr && std::string(only) == "verbs") return {{"Verbs", "verbs", ""}};
@@ -128,7 +128,7 @@ Completion Endpoint::Next() {
 void Endpoint::Settle() {
   while (world != nullptr && world->Step()) {
   }
-  // There is nothing to await where nothing shall come.
+  // Nothing can be awaited where nothing is to come.
   if (IsNic(*device)) std::this_thread::sleep_for(std::chrono::milliseconds(20));
 }
 

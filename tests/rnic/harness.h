@@ -1,5 +1,5 @@
-// What the conformance tests share. Tests are written against rnic.h and run once per entry of Providers();
-// a later provider adds an entry. Tests of an optional capability skip, with the reason, where Caps lacks it.
+// What the conformance tests share. Tests are written against rnic.h and run once per entry of Providers(); a later
+// provider adds an entry. A test of an optional capability skips, with the reason, where Caps lacks it.
 #ifndef TESTS_RNIC_HARNESS_H_
 #define TESTS_RNIC_HARNESS_H_
 
@@ -29,16 +29,17 @@ struct Provider {
   sim::Chaos chaos = {};      // sim
 };
 std::vector<Provider> Providers();
-// Where the membership service of `fabric` is to be; the same at each call. Empty where the provider needs none.
+// Returns where the membership service of `fabric` is to be: the same at each call. Empty where the provider needs
+// none.
 std::string AddressOf(const Provider& provider, const std::string& fabric);
-// Those whose devices may be used by several threads at once.
+// Returns the providers whose devices may be used by several threads at once.
 std::vector<Provider> ThreadedProviders();
-// The simulated World that the devices of `fabric` are to be opened in. Null where the provider needs none.
+// Makes the simulated World in which the devices of `fabric` are to be opened. Null where the provider needs none.
 std::unique_ptr<sim::World> MakeWorld(const sim::WorldOptions& options);
 std::unique_ptr<sim::World> MakeWorld(const Provider& provider, const std::string& fabric);
 inline void PrintTo(const Provider& provider, std::ostream* os) { *os << provider.label; }
 
-// One device with what a test usually needs of it.
+// A device, with what a test usually needs of it.
 struct Endpoint {
   Endpoint(const Provider& provider, const std::string& fabric, NodeId node, bool create);
   uint64_t Addr(size_t offset = 0) const { return reinterpret_cast<uint64_t>(memory->bytes().data()) + offset; }
@@ -49,11 +50,11 @@ struct Endpoint {
   std::unique_ptr<Qp> MakeReadyUd(uint32_t qkey, uint32_t rq_depth = 8, uint32_t max_recv_bytes = 4096);
   std::unique_ptr<Qp> MakeReadyDci(uint32_t sq_depth = 64);
   std::unique_ptr<Dct> MakeDct(uint32_t rq_depth = 0, uint64_t dc_key = kDcKey);
-  // The next completion; a test failure if there is none after many polls.
+  // Returns the next completion; a test failure if there is none after many polls.
   Completion Next();
-  // No completion is there or on its way.
+  // Returns whether no completion is there or on its way.
   bool Idle();
-  // All that was posted has happened.
+  // Waits until everything that was posted has happened.
   void Settle();
 
   sim::World* world;  // null unless simulated
@@ -71,10 +72,10 @@ inline void PrintTo(Transport transport, std::ostream* os) { *os << (transport =
 struct Link {
   Link(Endpoint* from, Endpoint* to, Transport transport, uint32_t sq_depth = 64, uint32_t rq_depth = 0,
        uint32_t rights = kRemoteRead | kRemoteWrite | kRemoteAtomic);
-  // Addressed to the target's MR at `offset`; sge is the local side.
+  // A WR to the target's MR at `offset`; sge is the local side.
   SendWr Wr(Opcode opcode, const Sge* sge, size_t offset, uint64_t wr_id = 0) const;
   Status Post(const SendWr& wr) { return qp->PostSend({&wr, 1}, nullptr); }
-  // Posts it and waits for its completion.
+  // Posts `wr` and waits for its completion.
   Completion Run(const SendWr& wr);
   Status PostRecv(const Sge* sge, uint64_t wr_id);
 
@@ -87,7 +88,7 @@ struct Link {
   std::unique_ptr<AddressHandle> address;  // DC
 };
 
-// A device of silicon, or of a kernel: its statuses may differ from the interface's where the verbs leave it open.
+// A device in hardware, or a kernel's: its statuses may differ from the interface's where the verbs leave them open.
 bool IsNic(const Device& device);
 void ExpectStatus(const Device& device, WcStatus got, WcStatus wanted, WcStatus or_on_nic);
 

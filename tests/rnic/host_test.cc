@@ -1,4 +1,4 @@
-// What the processes of a host share: DC initiators, and memory. Providers that have none say so.
+// What the processes of a host share: DC initiators, and memory. A provider that has none says so.
 #include <algorithm>
 #include <array>
 
@@ -16,7 +16,7 @@ std::string LabelOf(const ::testing::TestParamInfo<Provider>& info) { return inf
 
 class HostTest : public RnicTest {
  protected:
-  // An endpoint's part in one of the host's initiators, posting to b_.
+  // An endpoint's part of one of the host's initiators, posting to b_.
   struct Holder {
     Endpoint* endpoint;
     std::unique_ptr<Qp> qp;
@@ -165,7 +165,7 @@ TEST_P(HostTest, PartsRunOutAndComeBack) {
   const size_t all = parts.size();
   parts.erase(parts.begin() + 7);
   EXPECT_TRUE(Claim(*c_, 2).ok());
-  // With a device go its parts.
+  // A device's parts go away with it.
   parts.clear();
   for (size_t i = 0; i < all; ++i) parts.push_back(Claim(*c_, 2).value());
   EXPECT_FALSE(Claim(*a_, 2).ok());

@@ -82,7 +82,7 @@ TEST_P(OneSided, SeveralSgesGatherAndScatterInOrder) {
   EXPECT_STREQ(path_->Text(400), "enty");
 }
 
-// A NIC takes what a VirtualQueue refuses as a mistake.
+// A NIC accepts what a VirtualQueue refuses as a mistake.
 TEST_P(OneSided, EmptySgesAreSkippedOrRefused) {
   std::strcpy(path_->RemoteText(), "text");
   const std::array<Sge, 3> parts{path_->Local(0, 2), path_->Local(10, 0), path_->Local(20, 3)};
@@ -135,7 +135,7 @@ TEST_P(OneSided, WorkRequestsOfOneBatchExecuteInOrder) {
                   path_->Wr(Opcode::kWrite, &source, 0, 3), path_->Wr(Opcode::kRead, &read_write, 0, 4)};
   wrs[0].compare_add = 1;
   wrs[0].swap = 42;
-  wrs[2].flags |= kFence;  // else it may overtake the READ before it
+  wrs[2].flags |= kFence;  // otherwise it may overtake the READ before it
   KRCORE_EXPECT_OK(path_->Post(wrs, nullptr));
   for (uint64_t id = 1; id <= 4; ++id) {
     const Completion done = path_->Next();

@@ -1,5 +1,5 @@
 // A path for one-sided requests from local memory to a peer's: a physical queue over RC or DC, or a VirtualQueue over
-// either. What must hold on each of them is written against this and run on all.
+// either. What must hold on each of them is written against this class and run on all.
 #ifndef TESTS_RNIC_PATH_H_
 #define TESTS_RNIC_PATH_H_
 
@@ -27,14 +27,14 @@ class Path {
   virtual ~Path() = default;
   virtual std::span<std::byte> local() const = 0;
   virtual std::span<std::byte> remote() const = 0;
-  // To the peer's memory at `offset`; sge, if not null, is the local side.
+  // A WR to the peer's memory at `offset`; sge, if not null, is the local side.
   virtual SendWr Wr(Opcode opcode, const Sge* sge, size_t offset, uint64_t wr_id = 0) const = 0;
   virtual Status Post(std::span<const SendWr> wrs, size_t* bad_index) = 0;
   Status Post(const SendWr& wr) { return Post({&wr, 1}, nullptr); }
-  // The next completion; a test failure if there is none after many polls.
+  // Returns the next completion; a test failure if there is none after many polls.
   virtual Completion Next() = 0;
 
-  // Posts it and waits for its completion.
+  // Posts `wr` and waits for its completion.
   Completion Run(const SendWr& wr);
   Sge Local(size_t offset, uint32_t length) const { return {Address(local(), offset), length, lkey()}; }
   char* Text(size_t offset = 0) const { return reinterpret_cast<char*>(Address(local(), offset)); }
@@ -57,13 +57,13 @@ class PathTest : public ::testing::TestWithParam<std::tuple<Provider, PathKind>>
   static bool IsVirtual() {
     return std::get<1>(GetParam()) == PathKind::kVirtual || std::get<1>(GetParam()) == PathKind::kVirtualHot;
   }
-  // Another one, with a queue of `depth` WRs, between nodes of its own.
+  // Makes another path, with a queue of `depth` WRs, between nodes of its own.
   std::unique_ptr<Path> MakePath(uint32_t depth);
 
   std::unique_ptr<Path> path_;
 };
 
-// Of every provider over every kind, with its name.
+// Paths of every kind over every provider, with their names.
 inline auto Paths() {
   return ::testing::Combine(::testing::ValuesIn(Providers()),
                             ::testing::Values(PathKind::kRc, PathKind::kDc, PathKind::kVirtual, PathKind::kVirtualHot));

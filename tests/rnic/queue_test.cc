@@ -1,4 +1,4 @@
-// State machine, send queue and completion queue accounting.
+// State machine, and accounting of the send queue and completion queue.
 #include "tests/rnic/harness.h"
 
 namespace krcore::rnic::testing {
@@ -137,7 +137,7 @@ TEST_P(Queues, CompletionQueueOverrunIsReportedAndSticky) {
   EXPECT_TRUE(small->overrun());
   Completion done[4];
   size_t got = 0;
-  for (int tries = 0; got < 2 && tries < 1000; ++tries) {  // software that polls drive may need some
+  for (int tries = 0; got < 2 && tries < 1000; ++tries) {  // software that is driven by polls may need some
     got += small->Poll(std::span(done).subspan(got));
     a_->Settle();
   }

@@ -1,4 +1,4 @@
-// What goes wrong in the simulated RNIC when it is told to, and what holds nevertheless: rnic.h, promises 4 and 5.
+// What goes wrong in the simulated RNIC when a test asks for it, and what holds all the same: rnic.h, promises 4 and 5.
 #include <set>
 
 #include "tests/rnic/sim_fixture.h"
@@ -9,7 +9,7 @@ namespace {
 constexpr int64_t kLingerNs = 1'000'000;
 constexpr sim::Chaos kNone{};
 
-// WRITEs of 1 to `count` into the first word of b, in this order, each of a buffer of its own.
+// WRITEs of 1 to `count` to the first word of b, in this order, each from a buffer of its own.
 std::vector<SendWr> Countdown(SimWorld& sim, std::vector<Sge>* sges, size_t count) {
   sges->resize(count);
   std::vector<SendWr> wrs;
@@ -34,7 +34,7 @@ TEST(SimKill, WhatTheDeadPostedExecutesLateInOrderOrNeverAndNothingIsLeftOnceItI
     const DeviceAddress address = sim.a->device->address();
     sim.world->Kill(1, kLingerNs);
     EXPECT_TRUE(sim.world->IsDead(1));
-    // The dead process's memory is anybody's; what it posted goes on as it was.
+    // The dead process's memory may be reused; what it had posted goes on unchanged.
     std::memset(sim.a->Text(), 0xff, 256);
     const auto flushed = sim.Take();
     for (size_t i = 1; i < flushed.size(); ++i) EXPECT_EQ(flushed[i].wr_id, flushed[i - 1].wr_id + 1);
@@ -130,7 +130,7 @@ TEST(SimKill, ADeadTargetIsRetryExceededAndItsSuccessorFindsItsMemory) {
   EXPECT_EQ(successor.device->AllocMemory(4096, {.name = "pool"}).status().code(), StatusCode::kInvalidArgument);
   auto adopted = successor.device->AllocMemory(8192, {.name = "pool"}).value();
   EXPECT_TRUE(adopted->adopted());
-  memory.reset();  // the dead object's end takes nothing away
+  memory.reset();  // destroying the dead device's memory object takes nothing away
   EXPECT_EQ(adopted->bytes()[100], std::byte{42});
   EXPECT_EQ(successor.device->AllocMemory(8192, {.name = "pool"}).status().code(), StatusCode::kExists);
   adopted.reset();  // a clean close does
@@ -169,7 +169,7 @@ TEST(SimStall, WhatIsPostedLeavesOnlyWhenTheStallIsOver) {
   EXPECT_EQ(sim.Take().size(), 1U);
 }
 
-// What a queue that broke shows of its last verbs: how far b's word had come when the failure completed, and how much
+// What a broken queue shows of its last verbs: how far b's word had come when the failure completed, and how much
 // further it went until the QP was reset.
 struct Broken {
   uint64_t seen = 0, later = 0;
@@ -205,7 +205,7 @@ Broken BreakOnce(SimWorld& sim, bool by_chance) {
     failed = true;
   }
   EXPECT_GE(broken.seen, broken.succeeded) << "what succeeded has happened";
-  // The buffers are given back: later execution must not look at them.
+  // The buffers belong to the user again: verbs that execute later must not read them.
   for (size_t i = 0; i < wrs.size(); ++i) sim.a->Word(64 + 8 * i) = ~uint64_t{0};
   sim.world->RunUntil(sim.world->now_ns() + static_cast<int64_t>(sim.world->random()() % 300'000));
   look();
@@ -229,7 +229,7 @@ TEST(SimBreak, AFailedVerbHasExecutedOrNotOrDoesLaterAndNoneDoesAfterTheReset) {
       executed += broken.seen > broken.succeeded;
       lost += broken.seen == broken.succeeded && broken.later == 0;
       late += broken.later > 0;
-      late_many += broken.later > 1;  // in order, those behind the failed one too
+      late_many += broken.later > 1;  // in order, including those after the failed one
     }
     EXPECT_GT(executed, 20) << by_chance;
     EXPECT_GT(lost, 20) << by_chance;

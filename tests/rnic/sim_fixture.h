@@ -1,4 +1,4 @@
-// What the tests of the simulated RNIC share: a World of the test's options, and endpoints in it.
+// What the tests of the simulated RNIC share: a World with the test's options, and endpoints in it.
 #ifndef TESTS_RNIC_SIM_FIXTURE_H_
 #define TESTS_RNIC_SIM_FIXTURE_H_
 
@@ -10,7 +10,7 @@
 
 namespace krcore::rnic::testing {
 
-// A World with endpoint 1, which posts, and 2 and 3, its targets; a DC initiator of 1 that reaches both.
+// A World with endpoint 1, which posts, its targets 2 and 3, and a DC initiator of 1 that reaches both.
 struct SimWorld {
   explicit SimWorld(const sim::Chaos& chaos, uint64_t seed = 1, const sim::CostModel& cost = {})
       : fabric(UniqueFabric("sim-")),
@@ -22,9 +22,9 @@ struct SimWorld {
         to_c(std::make_unique<Link>(a.get(), c.get(), Transport::kDc, 256)),
         qp(to_b->qp.get()) {}
 
-  // Posts on the one initiator, whichever the target.
+  // Posts on the only initiator, whichever the target.
   void Post(const std::vector<SendWr>& wrs) { KRCORE_EXPECT_OK(qp->PostSend(wrs, nullptr)); }
-  // Everything that is there.
+  // Takes all completions that are there.
   std::vector<Completion> Take() {
     std::vector<Completion> all;
     Completion completion;

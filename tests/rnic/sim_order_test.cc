@@ -1,4 +1,4 @@
-// Which orders the simulated RNIC shows, and that it shows no other: rnic.h, promises 1 to 4.
+// Which orders the simulated RNIC shows, and that it shows no others: rnic.h, promises 1 to 4.
 #include <algorithm>
 #include <set>
 
@@ -123,7 +123,7 @@ TEST(SimOrder, AFenceWaitsForReadsFromOtherPeersToo) {
   }
 }
 
-// The answer of the second, signaled, often comes before that of the first, which nobody waits for.
+// The answer to the second, signaled request often comes before that to the first, which nobody waits for.
 TEST(SimOrder, AnUnsignaledRequestToASlowPeerDelaysACompletionAndDoesNotLoseIt) {
   SimWorld sim(kDelays);
   const Sge out = sim.a->Local(0, 8);
@@ -165,7 +165,7 @@ TEST(SimTearing, AReadMixesWhatWasThereBeforeAndAfterAnothersWrite) {
   Link writer(sim.c.get(), sim.b.get(), Transport::kDc);
   constexpr uint32_t kBytes = 512;
   const Sge in = sim.a->Local(0, kBytes), out = sim.c->Local(0, kBytes);
-  // Several SGEs are torn as well.
+  // A WRITE of several SGEs is torn as well.
   const Sge parts[2] = {sim.a->Local(kBytes, 100), sim.a->Local(2 * kBytes, kBytes - 100)};
   int mixed = 0, mixed_parts = 0;
   for (int i = 1; i <= kRounds; ++i) {

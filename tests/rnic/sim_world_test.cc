@@ -132,7 +132,7 @@ Outcome RunWorld(uint64_t seed) {
 
 TEST(SimDeterminism, TheSameSeedIsTheSameRunAndAnotherIsAnother) {
   const Outcome first = RunWorld(7);
-  // Memory of the process lies elsewhere now.
+  // The process's memory lies elsewhere now.
   const auto shift = std::make_unique<char[]>(123'457);
   SimWorld other_world(kNone);
   EXPECT_EQ(RunWorld(7), first);
@@ -166,7 +166,7 @@ TEST(SimDeterminism, TheTraceListsWhatTheHashCovers) {
 
 // ---- costs
 
-// Nanoseconds from posting until everything has been answered.
+// Returns the nanoseconds from posting until everything has been answered.
 int64_t TimeOf(SimWorld& sim, const std::vector<SendWr>& wrs) {
   const int64_t begin_ns = sim.world->now_ns();
   sim.Post(wrs);

@@ -1,5 +1,5 @@
-// Child processes for the software RNIC's tests: each runs a function, reports progress by bytes on a pipe, and
-// is killed and reaped at the latest when the test ends.
+// Child processes for the software RNIC's tests. Each runs a function, reports progress by bytes on a pipe, and is
+// killed and reaped at the latest when the test ends.
 #ifndef TESTS_RNIC_SW_CHILD_H_
 #define TESTS_RNIC_SW_CHILD_H_
 
@@ -35,7 +35,7 @@ class Child {
     int fds[2];
     if (pipe(fds) != 0) abort();
     pid_ = fork();
-    if (pid_ < 0) abort();  // a wait for it would be one for any child
+    if (pid_ < 0) abort();  // waiting for it would wait for any child
     if (pid_ == 0) {
       close(fds[0]);
       Self self(fds[1]);
@@ -53,7 +53,7 @@ class Child {
   Child& operator=(const Child&) = delete;
 
   pid_t pid() const { return pid_; }
-  // False if it ended without Ready().
+  // Returns false if it ended without Ready().
   bool WaitReady() {
     char byte;
     return read(fd_, &byte, 1) == 1;

@@ -1,4 +1,4 @@
-// Fabrics of the software RNIC as files: names, modes, room, adoption, and what is cleaned when.
+// Fabrics of the software RNIC as files: names, modes, room, adoption, and what is removed when.
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -143,7 +143,7 @@ TEST(SwFabric, NamedMemoryOfAKilledDeviceIsAdoptedByItsSuccessor) {
   }
   EXPECT_EQ(OpenNode(fabric, 5, false).status().code(), StatusCode::kNotFound);
   {
-    // A passer-by reclaims the rest, not the named memory.
+    // Another node reclaims the rest, but not the named memory.
     auto other = OpenNode(fabric, 6, true).value();
     EXPECT_FALSE(other->AllocMemory(8192, {.name = "pool"}).value()->adopted());
   }
@@ -174,7 +174,7 @@ TEST(SwFabric, KeptMemoryOutlivesACleanCloseUntilItIsCleaned) {
       EXPECT_TRUE(memory->adopted());
       EXPECT_EQ(memory->bytes()[1], std::byte{7});
       memory.reset();
-      // Asked for without "keep", it goes at last.
+      // Allocated without "keep", it finally goes.
       EXPECT_TRUE(device->AllocMemory(8192, {.name = "pool"}).value()->adopted());
       EXPECT_FALSE(device->AllocMemory(8192, {.name = "pool"}).value()->adopted());
     }
@@ -216,7 +216,7 @@ TEST(SwFabric, NamedMemoryOfOthersIsFoundAsLongAsItIsThere) {
     EXPECT_EQ(found(*looking, "pool"), (All{{15, "Ab"}}));
     EXPECT_EQ(looking->FindMemory("No name", 1).status().code(), StatusCode::kInvalidArgument);
     device = OpenNode(fabric, 15, false).value();
-    (void)device->AllocMemory(4096, {.name = "pool"}).value();  // goes at last
+    (void)device->AllocMemory(4096, {.name = "pool"}).value();  // finally goes
   }
   const std::string fabric = UniqueFabric("");
   auto looking = OpenNode(fabric, 6, true).value();
@@ -273,7 +273,7 @@ void RemoveFile(const std::string& name) {
   EXPECT_EQ(unlink((std::string(sw::kShmDirectory) + "/" + name).c_str()), 0) << name;
 }
 
-// What a cleaner does: removes the files, or just the one by which the fabric is found.
+// Does what a cleaner does: removes the files, or only the one by which the fabric is found.
 void RemoveFiles(const std::string& fabric) {
   for (const std::string& name : Files(fabric)) RemoveFile(name);
 }
@@ -293,7 +293,7 @@ TEST(SwFabric, WhoseFilesWereRemovedLeavesThoseOfTheNextFabricOfThatName) {
   first_memory.reset();
   first.reset();
   EXPECT_EQ(Files(fabric), files);
-  // Not only the names: who joins now finds the second one's memory.
+  // This holds not only for the names: a node that joins now finds the second one's memory.
   auto third = OpenNode(fabric, 3, false).value();
   const auto found = third->FindMemory("pool", 1).value();
   ASSERT_EQ(found.size(), 1U);

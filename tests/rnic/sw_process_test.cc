@@ -152,7 +152,7 @@ TEST(SwProcesses, InitiatorsKilledInTrafficLeaveAllUsableAndNothingBehind) {
         }
       });
       ASSERT_TRUE(child.WaitReady());
-      // Some rounds later than others, so that the kill falls anywhere.
+      // Kills in some rounds later than in others, so that the kill falls anywhere.
       for (size_t received = 0; received < static_cast<size_t>(round) * 50;) received += drain();
       child.Kill();
     }
@@ -162,7 +162,7 @@ TEST(SwProcesses, InitiatorsKilledInTrafficLeaveAllUsableAndNothingBehind) {
       EXPECT_EQ(initiator.Run(initiator.Wr(Opcode::kWrite, &sge, 64)), WcStatus::kSuccess);
     });
     EXPECT_EQ(last.Wait(), 0);
-    EXPECT_EQ(FilesOf(fabric), files);  // the last one reclaimed what the killed ones had
+    EXPECT_EQ(FilesOf(fabric), files);  // the last one reclaimed what the killed ones had held
     for (int i = 0; i < 100'000; ++i) drain();
     for (uint64_t i = 0; i < 64; ++i) {
       Initiator initiator(fabric, kNoNode);
@@ -223,7 +223,7 @@ TEST(SwProcesses, AForkedChildDoesNotKeepItsDeadParentAlive) {
       Target target(fabric, 2, false);
       const pid_t forked = fork();
       if (forked == 0) {
-        // It reports itself, so that what its fork does to locks is over.
+        // The grandchild reports itself, so that what its fork does to locks is over.
         const pid_t own = getpid();
         if (write(pipe_fds[1], &own, sizeof(own)) != sizeof(own)) _exit(2);
         self.Ready();

@@ -11,7 +11,7 @@
 
 namespace krcore::rnic::testing {
 
-// Who one is, and what the other may reach of him.
+// Who a process is, and what the other one may reach of it.
 struct Introduction {
   DeviceAddress device;
   uint32_t qpn = 0;

@@ -1,4 +1,4 @@
-// What users write and what libibverbs says, in the words of the interface.
+// Conversions of what users write and what libibverbs says into the interface's words.
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
@@ -148,7 +148,7 @@ TEST(VerbsSender, IsInTheHeaderThatThePortsKindOfAddressHas) {
     return found ? std::vector<uint8_t>(std::begin(found->raw), std::end(found->raw)) : std::vector<uint8_t>();
   };
   std::array<uint8_t, kGrhBytes> header{};
-  header.fill(0xee);  // what has no meaning is not looked at
+  header.fill(0xee);  // fields without a meaning are not looked at
   header[20] = 0x45;
   const std::array<uint8_t, 4> source{10, 0, 0, 7};
   std::copy(source.begin(), source.end(), header.begin() + 32);

@@ -1,5 +1,5 @@
-// What the service says of a killed process holds for its NIC: once it is dead, nothing of it executes any more. Needs
-// an RDMA device, so it runs in tests/vm.
+// What the service says of a killed process holds for its NIC: once the process is dead, nothing of it executes any
+// more. Needs an RDMA device, so it runs in tests/vm.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/socket.h>
@@ -30,7 +30,7 @@ struct Victim : Introduction {
   int kept_by_child = 0;  // mappings and descriptors of NICs
 };
 
-// Of this process.
+// Counts this process's mappings and descriptors of NICs.
 int CountOfNics() {
   int count = 0;
   std::ifstream maps("/proc/self/maps");
@@ -104,7 +104,7 @@ TEST(VerbsDeath, OnceAKilledProcessIsDeadNothingOfItsQueuesExecutesThoughItsFork
     KRCORE_EXPECT_OK(qp->ToInit(kRemoteAtomic, 0));
     KRCORE_EXPECT_OK(qp->ToRtr({.device = peer.device, .qpn = peer.qpn}));
     Tell(fds[0], 'x');
-    // The NIC writes it, so each look is at memory.
+    // The NIC writes the word, so each look must read memory.
     const auto count = [&] { return std::atomic_ref(endpoint.Word()).load(); };
     const Deadline deadline = Deadline::After(*RealClock(), kPatienceNs);
     for (uint32_t spins = 0; count() < 100 && !deadline.Passed(*RealClock()); ++spins) RealClock()->Relax(spins);
@@ -127,7 +127,7 @@ TEST(VerbsDeath, OnceAKilledProcessIsDeadNothingOfItsQueuesExecutesThoughItsFork
   }
 }
 
-// Else the child would keep the NIC's context, and what the parent posts on it later, when the parent is dead.
+// Otherwise the child would keep the NIC's context, and with it what the parent posts later, after the parent's death.
 TEST(VerbsDeath, AChildForkedWhileADeviceIsOpenedKeepsNothingOfIt) {
   const Provider provider = Providers().front();
   if (provider.provider != "verbs") GTEST_SKIP() << "needs an RDMA device";

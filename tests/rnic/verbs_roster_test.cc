@@ -1,4 +1,4 @@
-// Who is alive, dead or unreachable, in every order of events; records.
+// Which members are alive, dead or unreachable, in every order of events; records.
 #include <gtest/gtest.h>
 
 #include "krcore/rnic/verbs/service.h"

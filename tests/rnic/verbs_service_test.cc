@@ -50,7 +50,7 @@ Result<std::unique_ptr<Member>> Join(const HostPort& address, NodeId node = kNoN
   return member;
 }
 
-// What a member says first, here as node 5.
+// The first message of a member, here as node 5.
 struct JoinMessage {
   JoinMessage() {
     header.type = MessageType::kJoin;
@@ -132,7 +132,7 @@ TEST_F(Membership, WhoLeftIsHungUpOn) {
   EXPECT_EQ(socket.Receive({&byte, 1}, Deadline::After(*RealClock(), 20'000'000'000)), StatusCode::kUnavailable);
 }
 
-// The child's descriptors of these numbers are whatever it opened since.
+// The child's descriptors with these numbers are whatever it has opened since.
 TEST_F(Membership, AForkedChildSaysNothingInItsParentsName) {
   auto one = Join(address_, 1).value();
   const pid_t child = fork();
@@ -165,7 +165,7 @@ TEST_F(Membership, ANetworkThatFailsCostsNobodyItsIdentity) {
   KRCORE_EXPECT_OK(two->Publish("meta", Bytes("kept")));
   for (int round = 0; round < 3; ++round) {
     service_->BreakConnections();
-    // A request comes back by itself, and the thread brings the other connection back.
+    // A request brings its connection back by itself, and the thread brings back the other one.
     EXPECT_EQ(one->Lookup("meta").value(), Bytes("kept"));
     EXPECT_TRUE(Eventually([&] {
       const PeerState state = one->Query(two->incarnation());
@@ -176,7 +176,7 @@ TEST_F(Membership, ANetworkThatFailsCostsNobodyItsIdentity) {
   EXPECT_EQ(Join(address_, 2).status(), StatusCode::kExists);
 }
 
-// Of a service for which any loss is one for long.
+// The service of this test takes any loss for a long one.
 TEST(MembershipAway, WhoWasAwayIsAMemberAgainAndHasToPublishAnew) {
   const HostPort address = FreeAddress();
   const auto service = Service::Start(address, kFabric, /*resume_ns=*/0).value();
@@ -210,14 +210,14 @@ TEST_F(Membership, WithoutAServiceNobodyIsDead) {
   auto one = Join(address_, 1).value(), two = Join(address_, 2).value();
   service_.reset();
   EXPECT_EQ(one->Query(two->incarnation()), PeerState::kUnreachable);
-  // Whoever asks is told what the keeper was: that nobody listens.
+  // A caller gets the same answer as the keeper: that nobody listens.
   EXPECT_TRUE(Eventually([&] { return one->Publish("meta", {}) == StatusCode::kNotFound; }));
   EXPECT_EQ(Join(address_, 3).status(), StatusCode::kNotFound);
-  // Known by now, so nobody waits for the next try: the test's limit is far below so many of them.
+  // This is known by now, so no call waits for the next try: the test's limit is far below so many of them.
   for (int i = 0; i < 100'000; ++i) ASSERT_EQ(one->Query(two->incarnation()), PeerState::kUnreachable);
 }
 
-// A member's kernel that gave a connection up would answer the service's with a reset, which looks like death.
+// If a member's kernel gave up a connection, it would answer the service's with a reset, which looks like death.
 TEST_F(Membership, AMembersKernelDoesNotGiveUpBeforeTheServices) {
   auto member = Join(address_, 1).value();
   int connections = 0;
@@ -252,7 +252,7 @@ TEST_F(Membership, StrangersHarmNobody) {
   Socket text = send("GET / HTTP/1.1\r\n\r\n", 18);
   EXPECT_TRUE(closed(text));
   Header header;
-  header.type = MessageType::kQuery;  // of who has not said who he is
+  header.type = MessageType::kQuery;  // from a connection that has not said which member it is
   header.body_bytes = sizeof(IncarnationBody);
   std::byte query[sizeof(Header) + sizeof(IncarnationBody)] = {};
   std::memcpy(query, &header, sizeof(header));
@@ -327,7 +327,7 @@ TEST(MembershipService, ANameOfSeveralAddressesHasOneService) {
   EXPECT_EQ(Service::Start(address, kFabric).status(), StatusCode::kExists);
 }
 
-// In a process of its own, that may have few descriptors.
+// Runs in a process of its own, which may have few descriptors.
 TEST(MembershipService, StrangersMakeRoomForMembersWhereDescriptorsAreFew) {
   constexpr rlim_t kDescriptors = 64;
   constexpr int kStrangers = 200;
@@ -358,7 +358,7 @@ TEST(MembershipService, StrangersMakeRoomForMembersWhereDescriptorsAreFew) {
   close(ready[1]);
 }
 
-// A process that is a member, told by a line where the service is. Forked while this process has one thread.
+// A process that is a member. A line tells it where the service is. Forked while this process has one thread.
 class MemberProcess {
  public:
   explicit MemberProcess(bool with_child) {
@@ -388,7 +388,7 @@ class MemberProcess {
     (void)testing_support::KillProcess(child_);
     close(pipe_[0]);
   }
-  // Its incarnation.
+  // Starts the member and returns its incarnation.
   uint32_t Start(const HostPort& address) {
     (void)!write(pipe_[0], address.port.c_str(), address.port.size());
     uint32_t told[2] = {};

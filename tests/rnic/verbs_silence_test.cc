@@ -1,4 +1,4 @@
-// A membership service whose process is held up: nothing is lost by it, and nobody waits without end.
+// A membership service whose process is held up: nothing is lost, and nobody waits without end.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -62,7 +62,7 @@ class ServiceProcess {
     EXPECT_TRUE(WIFSTOPPED(status));
   }
   void Continue() { EXPECT_TRUE(testing_support::SignalProcess(pid_, SIGCONT)); }
-  // All members' connections.
+  // Breaks all members' connections.
   void Break() {
     EXPECT_EQ(write(told_[1], "b", 1), 1);
     Await();
@@ -95,14 +95,15 @@ TEST(VerbsSilence, WhoAsksAServiceThatIsHeldUpGetsAnAnswerAndStaysAMember) {
   std::thread other([&] { EXPECT_EQ(two->Lookup("meta").status(), StatusCode::kTimeout); });
   EXPECT_EQ(one->Query(two->incarnation()), PeerState::kUnreachable);
   other.join();
-  // Known by now, so the thousandth does not wait for an answer either: the test's limit is far below 1,000 waits.
+  // This is known by now, so the thousandth call does not wait for an answer either: the test's limit is far below
+  // 1,000 waits.
   for (int i = 0; i < 1000; ++i) EXPECT_EQ(two->Lookup("meta").status(), StatusCode::kTimeout);
   service.Continue();
   EXPECT_TRUE(Eventually([&] { return one->Query(two->incarnation()) == PeerState::kAlive; }));
   EXPECT_TRUE(Eventually([&] { return two->Publish("meta", {}).ok(); }));
 }
 
-// One who polls has no time to wait. It stays connected, and what comes too late is nobody's.
+// A caller that polls has no time to wait. It stays connected, and an answer that comes too late is dropped.
 TEST(VerbsSilence, AnAnswerBehindItsDeadlineIsNotTakenForTheNextQuestions) {
   ServiceProcess service;
   auto one = Join(service.address(), 1), two = Join(service.address(), 2);
@@ -120,7 +121,7 @@ TEST(VerbsSilence, AnAnswerBehindItsDeadlineIsNotTakenForTheNextQuestions) {
   EXPECT_EQ(one->Lookup("there").value().size(), value.size());
 }
 
-// Behind it a connection that breaks is waited for again: it is back within a round trip or two.
+// After the silence, a broken connection is waited for again: it is back within a round trip or two.
 TEST(VerbsSilence, IsForgottenWhenItIsOver) {
   ServiceProcess service;
   auto one = Join(service.address(), 1);
@@ -140,7 +141,7 @@ TEST(VerbsSilence, JoiningAndPublishingEndAtTheirDeadlines) {
   service.Stop();
   const int64_t begin_ns = RealClock()->NowNs();
   const auto soon = [] { return Deadline::After(*RealClock(), 200'000'000); };
-  auto two = Member::Connect(service.address(), kFabric, soon());  // by the service's kernel
+  auto two = Member::Connect(service.address(), kFabric, soon());  // the service's kernel accepts
   ASSERT_TRUE(two.ok());
   EXPECT_EQ((*two)->Join(2, kNoAddress, (*two)->low_descriptor(), soon()), StatusCode::kTimeout);
   EXPECT_EQ(one->Publish("meta", {}, soon()), StatusCode::kTimeout);
@@ -153,7 +154,7 @@ TEST(VerbsSilence, WhoClosesWhileTheServiceIsHeldUpIsDeadWhenItGoesOn) {
   ServiceProcess service;
   auto one = Join(service.address(), 1), two = Join(service.address(), 2);
   service.Stop();
-  // From now on it tries to come back, and the service does not say whether it may.
+  // From now on the member tries to come back, and the service does not say whether it may.
   EXPECT_EQ(one->Query(one->incarnation()), PeerState::kUnreachable);
   const uint32_t gone = one->incarnation();
   one->Leave();

@@ -1,5 +1,5 @@
-// Connecting to a name: whoever does not answer, resolver or address, keeps to his share of the time. Names are this
-// test's own: its getaddrinfo takes the place of libc's.
+// Connecting to a name: a resolver or an address that does not answer uses no more than its share of the time. Names
+// are this test's own: its getaddrinfo takes the place of libc's.
 #include <arpa/inet.h>
 #include <dlfcn.h>
 #include <gtest/gtest.h>
@@ -29,7 +29,7 @@ struct Resolver {
   int waiting = 0;
 };
 Resolver& TheResolver() {
-  static auto& resolver = *new Resolver;  // threads may be left behind in it
+  static auto& resolver = *new Resolver;  // never destroyed: threads may still be in it
   return resolver;
 }
 
@@ -63,7 +63,7 @@ namespace {
 
 constexpr int64_t kPatienceNs = 1'000'000'000;
 
-// Its queue is full, so it answers nobody, like an address behind which there is nobody.
+// Its queue is full, so it answers nobody, like an address at which there is nobody.
 class SilentListener {
  public:
   explicit SilentListener(const std::string& port) {

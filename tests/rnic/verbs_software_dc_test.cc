@@ -36,7 +36,7 @@ class SoftwareDc : public ::testing::Test {
   std::unique_ptr<Endpoint> a_, b_;
 };
 
-// Each thread's own CQ and queue over RC and DC, to the word at `offset` of `to`.
+// Each thread has its own CQ and queue over RC and DC, to the word at `offset` of `to`.
 struct Adder {
   Adder(Endpoint* from, Endpoint* to, Transport transport)
       : cq(from->device->CreateCq(64).value()),
@@ -64,7 +64,7 @@ struct Adder {
   Link link;
 };
 
-// The page that the device has pinned is taken from the CPU, which finds another in its place.
+// The page that the device has pinned is taken from the CPU, which then finds another page in its place.
 TEST_F(SoftwareDc, AtomicsAreTheDevicesAndNotTheCpus) {
   constexpr size_t kPage = 4096;
   auto* const word =
@@ -87,8 +87,8 @@ TEST_F(SoftwareDc, AtomicsAreTheDevicesAndNotTheCpus) {
   munmap(word, kPage);
 }
 
-// The device is atomic against itself only: an agent that did it by the CPU would lose additions of RC queues, and they
-// its.
+// The device is atomic only against itself. If the agent used the CPU's atomics, it would lose additions of RC queues,
+// and they its additions.
 TEST_F(SoftwareDc, AtomicsOfDcAndRcQueuesToOneWordAllCount) {
   constexpr uint64_t kAdditions = 1500;
   Adder over_dc(a_.get(), b_.get(), Transport::kDc), over_rc(a_.get(), b_.get(), Transport::kRc);
@@ -117,7 +117,7 @@ TEST_F(SoftwareDc, AtomicsOfDcAndRcQueuesToOneWordAllCount) {
   EXPECT_EQ(b_->Word() >> 32, over_rc_count.load());
 }
 
-// The agent is held in the middle of a copy, by a page that is missing; until it goes on, the Mr must not be gone.
+// A missing page holds the agent up in the middle of a copy. The Mr must not go before the agent has gone on.
 TEST_F(SoftwareDc, AnMrGoesOnlyWhenTheAgentIsDoneWithIt) {
   constexpr size_t kPage = 4096;
   void* const page = mmap(nullptr, kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -201,7 +201,7 @@ TEST_F(SoftwareDc, NothingTouchesTheMemoryOfAnMrThatIsGone) {
 TEST_F(SoftwareDc, AtomicsToAnMrThatGoesDoNotFailThoseToOthers) {
   Adder steady(a_.get(), b_.get(), Transport::kDc);
   Link doomed(a_.get(), b_.get(), Transport::kDc);
-  doomed.dct.reset();  // both to one target
+  doomed.dct.reset();  // both links go to one target
   auto sink = a_->device->CreateCq(256).value();
   doomed.qp = a_->MakeQp({.type = QpType::kDci, .send_cq = sink.get(), .recv_cq = sink.get(), .sq_depth = 64});
   ConnectRc(*doomed.qp, *doomed.qp, *b_->device, 0);
@@ -226,7 +226,7 @@ TEST_F(SoftwareDc, AtomicsToAnMrThatGoesDoNotFailThoseToOthers) {
     while (sink->Poll({&done, 1}) == 0) {
     }
     EXPECT_EQ(done.status, WcStatus::kSuccess);
-    mr.reset();  // with the others under way
+    mr.reset();  // while the others are in flight
     for (int left = 31; left > 0; --left) {
       while (sink->Poll({&done, 1}) == 0) {
       }
@@ -243,7 +243,7 @@ TEST_F(SoftwareDc, AtomicsToAnMrThatGoesDoNotFailThoseToOthers) {
   doomed.qp.reset();
 }
 
-// On a network that loses, doubles and reorders, all is executed once and in order, and the counts tell of it.
+// On a network that loses, duplicates and reorders, everything is executed once and in order, and the counts show it.
 TEST_F(SoftwareDc, WhatTheNetworkDoesToDatagramsChangesNothing) {
   static constexpr verbs::DatagramFaults kFaults{.lost = 20, .doubled = 20, .late = 20, .seed = 7};
   verbs::datagram_faults = &kFaults;

@@ -1,5 +1,5 @@
-// A word that one process changes by CAS while another READs it is never seen torn. Needs an RDMA device, so it runs in
-// tests/vm.
+// A word that one process changes by CAS while another one READs it is never seen torn. Needs an RDMA device, so it
+// runs in tests/vm.
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -19,7 +19,7 @@ constexpr uint64_t kEightEqualBytes = 0x0101'0101'0101'0101;
 
 uint64_t ValueOf(uint64_t round) { return round % 256 * kEightEqualBytes; }
 
-// Nobody else changes the word, so each CAS must find what the one before has left. Ends with how many did not.
+// Nobody else changes the word, so each CAS must find what the one before has left. Tells the number that did not.
 [[noreturn]] void RunWriter(int fd, const Provider& provider, const std::string& fabric) {
   const auto told = Hear<Introduction>(fd);
   uint64_t surprises = 0;
@@ -54,7 +54,7 @@ void ExpectWholeWords(Transport transport) {
   const Provider provider = Providers().front();
   if (provider.provider != "verbs") GTEST_SKIP() << "needs an RDMA device";
   const std::string fabric = UniqueFabric("");
-  (void)AddressOf(provider, fabric);  // the same in the child
+  (void)AddressOf(provider, fabric);  // so that it is the same in the child
   int fds[2];
   ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), 0);
   const pid_t writer = fork();

@@ -1,4 +1,4 @@
-// What takes the place of the DC of mlx5 in a build without libmlx5.
+// What replaces the DC of mlx5 in a build without libmlx5.
 #include <gtest/gtest.h>
 
 #include "krcore/rnic/verbs/device.h"

@@ -1,5 +1,4 @@
-// Address handles: one for each peer's port and PD. It is the fake NIC, of DC of mlx5, that makes them; any other would
-// do.
+// Address handles: one for each peer's port and PD. The fake NIC makes them, with DC of mlx5; any other NIC would do.
 #include <algorithm>
 #include <cerrno>
 #include <thread>
@@ -30,7 +29,7 @@ TEST_F(Addresses, PortsThatNobodyUsesMakeRoom) {
   EXPECT_LE(nic().ahs.size(), kMaxPorts);
   nic().calls.clear();
   EXPECT_TRUE(device_->CreateAddressHandle(Peer(1)).ok());
-  EXPECT_TRUE(nic().calls.empty());  // it is used, so it stayed
+  EXPECT_TRUE(nic().calls.empty());  // it is in use, so it stayed
 }
 
 TEST_F(Addresses, MorePortsThanThereIsRoomForAreRefusedWhileAllAreUsed) {
@@ -44,7 +43,7 @@ TEST_F(Addresses, MorePortsThanThereIsRoomForAreRefusedWhileAllAreUsed) {
 TEST_F(Addresses, WhatWasMadeBeforeAFailureGoesWithItsPd) {
   auto second = device_->CreatePd().value();
   nic().calls.clear();
-  nic().fail_call = 1;  // the second PD's
+  nic().fail_call = 1;  // the one for the second PD
   nic().fail_error = ETIMEDOUT;
   EXPECT_EQ(device_->CreateAddressHandle(Peer(9)).status(), StatusCode::kUnavailable);
   nic().fail_call = -1;
@@ -54,10 +53,10 @@ TEST_F(Addresses, WhatWasMadeBeforeAFailureGoesWithItsPd) {
   EXPECT_TRUE(nic().pds.empty());
 }
 
-// The network is asked where one port is; another's requests go on.
+// The network is asked where one port is; requests to another port go on.
 TEST_F(Addresses, WhoWaitsForTheNetworkKeepsNobodyElseWaiting) {
   auto other = device_->CreateAddressHandle(Peer(8)).value();
-  auto second = device_->CreatePd().value();  // younger than that handle
+  auto second = device_->CreatePd().value();  // created after that handle
   nic().create_ah_blocks = true;
   std::thread waiting([&] { EXPECT_TRUE(device_->CreateAddressHandle(Peer(9)).ok()); });
   nic().AwaitBlocked();
@@ -67,7 +66,7 @@ TEST_F(Addresses, WhoWaitsForTheNetworkKeepsNobodyElseWaiting) {
   waiting.join();
 }
 
-// Of UD queues and of DC's initiators, the NIC's and software's.
+// For UD queues and for DC's initiators, the NIC's and software's.
 TEST(AddressesOfYoungerPds, APostToAPeerThatTheNetworkDoesNotKnowIsRefused) {
   for (const bool is_mlx5 : {true, false}) {
     FakeNic::Reset();
@@ -99,7 +98,7 @@ TEST(AddressesOfYoungerPds, APostToAPeerThatTheNetworkDoesNotKnowIsRefused) {
       KRCORE_EXPECT_OK(qp->PostSend({&wr, 1}, nullptr));
       KRCORE_EXPECT_OK(qp->PostSend({&wr, 1}, nullptr));
       EXPECT_EQ(std::count(nic.calls.begin(), nic.calls.end(), "ibv_create_ah"), 1);
-      // Whoever is reached is not to blame, and hears of no refusal.
+      // The peer that is reached is not to blame, and its WR is not refused.
       nic.fail_named = {{"ibv_create_ah", EHOSTUNREACH}};
       SendWr batch[] = {wr, wr};
       batch[1].ah = stranger.get();

@@ -15,7 +15,7 @@ using ::testing::Not;
 
 class Mlx5Choice : public Mlx5Test {
  protected:
-  // Software's initiator is a UD queue, and its target needs a completion channel: the fake NIC records and refuses
+  // Software's initiator is a UD queue, and its target needs a completion channel. The fake NIC records and refuses
   // both.
   void ExpectSoftwareDc() {
     EXPECT_TRUE(device_->caps().dc);
@@ -35,17 +35,17 @@ TEST_F(Mlx5Choice, ADeviceThatMakesATargetAndAnInitiatorHasDcOfItsOwn) {
   EXPECT_FALSE(device_->caps().software_dc);
   EXPECT_THAT(nic().calls, Contains("ibv_modify_qp(DCT RTR)"));
   EXPECT_THAT(nic().calls, Contains("ibv_modify_qp(DCI RTS)"));
-  // They were made to find out.
+  // They were made only to find out.
   EXPECT_TRUE(nic().qps.empty() && nic().cqs.empty() && nic().srqs.empty() && nic().pds.empty());
 }
 
-// Of a port that is down, or a device that is gone, nobody at the other end can be heard of; the own process lives.
+// If a port is down or a device is gone, no peer can be heard of; this process itself lives.
 TEST_F(Mlx5Choice, WhatTheDeviceReportsOfItsPortSaysWhetherPeersCanBeReached) {
   auto options = OptionsOfFake();
   const auto peer = OpenDevice(options).value();
   options.node = 2;
   options.create_fabric = false;
-  device_ = OpenDevice(options).value();  // the last one: the fake NIC reports to it
+  device_ = OpenDevice(options).value();  // the last one opened: the fake NIC reports to it
   const auto becomes = [&](PeerState wanted) {
     const Deadline deadline = Deadline::After(*RealClock(), 60'000'000'000);
     for (uint32_t spins = 0; device_->QueryPeer(peer->address()) != wanted; ++spins) {
@@ -143,7 +143,7 @@ TEST_F(Mlx5Choice, ASmallerMtuIsUsedWhereItIsAskedForAndALargerOneRefused) {
   EXPECT_THAT(std::string(refused.status().message()), HasSubstr("\n  fake_mlx5:1: a state, MTU 1024"));
 }
 
-// RC queues would agree on the smaller one; what DC and UD send of the larger is lost, and nobody is told why.
+// RC queues would agree on the smaller MTU. Larger datagrams of DC and UD would be lost, and nobody would be told why.
 TEST_F(Mlx5Choice, APeerWithAnotherMtuIsRefusedWhereItsAddressIsUsedFirst) {
   for (const bool is_mlx5 : {true, false}) {
     nic().is_mlx5 = is_mlx5;
@@ -165,7 +165,7 @@ TEST_F(Mlx5Choice, APeerWithAnotherMtuIsRefusedWhereItsAddressIsUsedFirst) {
   }
 }
 
-// All that DC needs of a device, from its opening on, with each call that can fail failing once.
+// Does everything that DC needs of a device, from its opening on; each call that can fail is made to fail once.
 Status UseDc() {
   auto device = OpenFake();
   if (!device.ok()) return device.status();
@@ -219,7 +219,7 @@ TEST_F(Mlx5Choice, WhicheverCallFailsNothingIsLeftAndTheErrorSaysWhatFailed) {
     EXPECT_FALSE(used.ok());
     EXPECT_GT(used.message().size(), 0U);
   }
-  // So many in two rounds, that which finds out and that which uses.
+  // There are so many calls in two rounds: one finds out whether there is DC, and one uses it.
   EXPECT_GE(failed, 30);
 }
 

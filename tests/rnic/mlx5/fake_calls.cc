@@ -32,7 +32,7 @@ bool Within(int mask, int required, int optional) {
   return (mask & required) == required && (mask & ~(required | optional)) == 0;
 }
 
-// The driver's rules: which transitions an initiator knows, which attributes each needs and may have.
+// The driver's rules: which transitions an initiator knows, and which attributes each needs and may have.
 bool DciAllows(ibv_qp_state from, ibv_qp_state to, int mask) {
   if (to == IBV_QPS_RESET) return mask == IBV_QP_STATE;
   if (to == IBV_QPS_ERR) return from != IBV_QPS_RESET && mask == IBV_QP_STATE;
@@ -56,7 +56,7 @@ bool DctAllows(ibv_qp_state from, ibv_qp_state to, int mask) {
   return false;
 }
 
-// Of RC and UD queues no more than the order of their states.
+// For RC and UD queues only the order of their states is checked.
 bool PlainAllows(ibv_qp_state from, ibv_qp_state to) {
   return to == IBV_QPS_RESET || to == IBV_QPS_ERR || (to <= IBV_QPS_RTS && to == from + 1);
 }

@@ -1,8 +1,8 @@
-// A recorded stand-in for an mlx5 device: it takes the place of libibverbs and libmlx5 in the test's executable, whose
-// own definitions of their functions the linker prefers (fake_calls.cc, fake_posts.cc). It refuses what the mlx5 driver
-// refuses (the transitions of a DC initiator and target and which attributes they need and may have, what may not be
-// destroyed while it is in use, WRs that are not completely built), records what it was given, fails the call that a
-// test names, and completes WRs when a test says so. It carries nothing out.
+// A recording stand-in for an mlx5 device. It takes the place of libibverbs and libmlx5 in the test's executable: the
+// linker prefers the executable's definitions of their functions (fake_calls.cc, fake_posts.cc). It refuses what the
+// mlx5 driver refuses: wrong transitions of a DC initiator or target and wrong attributes for them, destroying what is
+// in use, and WRs that are not completely built. It records what it was given, fails the call that a test names, and
+// completes WRs when a test says so. It carries nothing out.
 #ifndef TESTS_RNIC_MLX5_FAKE_NIC_H_
 #define TESTS_RNIC_MLX5_FAKE_NIC_H_
 
@@ -45,7 +45,7 @@ struct FakePost {
   std::vector<ibv_sge> sges;
   bool is_inline = false;
   std::string inline_data;
-  int setters = 0;  // that were called for it: an address and data, once each
+  int setters = 0;  // calls for it: one for the address, one for the data
 };
 
 struct FakeSrq {
@@ -61,7 +61,7 @@ struct FakeModify {
   ibv_qp_attr attr;
 };
 
-// Of a DC initiator or target, or of an RC or UD queue.
+// State of a DC initiator or target, or of an RC or UD queue.
 struct FakeQp {
   ibv_qp_ex ex{};  // first: an ibv_qp* is one to it
   mlx5dv_qp_ex dv{};
@@ -80,7 +80,7 @@ struct FakeQp {
 
 class FakeNic {
  public:
-  // The one there is; a test begins with a fresh one.
+  // Returns the only one; a test begins with a fresh one.
   static FakeNic& Get();
   static void Reset();
 
@@ -99,41 +99,41 @@ class FakeNic {
   // What the device's driver would not have allowed. Empty in a correct program.
   std::vector<std::string> misuses;
 
-  // What is there; by libibverbs' pointer.
+  // What exists, by libibverbs' pointer.
   std::map<ibv_qp*, std::unique_ptr<FakeQp>> qps;
   std::map<ibv_cq*, std::unique_ptr<FakeCq>> cqs;
   std::map<ibv_srq*, std::unique_ptr<FakeSrq>> srqs;
   std::map<ibv_ah*, ibv_ah_attr> ahs;
-  std::map<ibv_pd*, int> pds;  // and what is made from it
+  std::map<ibv_pd*, int> pds;  // with the count of what is made from each
   std::map<ibv_mr*, ibv_pd*> mrs;
   int contexts = 0;
-  // None of the above.
+  // Returns whether none of the above exists.
   bool Empty() const;
 
-  FakeQp& Dci();  // the only one there is
+  FakeQp& Dci();  // the only one that exists
   FakeQp& Dct();
   FakeQp& Plain();
   FakeSrq& Srq() { return *srqs.begin()->second; }
 
   // The oldest outstanding WR of `dci`, or of a plain queue, succeeds; unsignaled ones do so silently.
   void Succeed(FakeQp& dci);
-  // It fails: the queue breaks, and what was posted behind it is flushed.
+  // The oldest outstanding WR fails: the queue breaks, and what was posted after it is flushed.
   void Fail(FakeQp& dci, ibv_wc_status status);
-  // `wc` completes the index-th receive that was posted to the target's SRQ and is there still.
+  // `wc` completes the index-th of the receives that were posted to the target's SRQ and are still there.
   void Receive(FakeQp& dct, size_t index, ibv_wc wc);
-  // The device reports that the queue broke, and it did.
+  // Breaks the queue, and the device reports it.
   void Break(FakeQp& qp);
-  // It reports something of its port.
+  // The device reports an event of its port.
   void ReportPort(ibv_event_type type);
 
-  // The next address handle takes until Unblock, as one does for which the network is asked.
+  // The creation of the next address handle blocks until Unblock, as when the network is asked.
   std::atomic<bool> create_ah_blocks{false};
   void AwaitBlocked();
   void Unblock();
 
   // For the functions that take libibverbs' place.
   void BlockIfWanted();
-  int Enter(const char* call);  // 0, or the errno that it is to fail with
+  int Enter(const char* call);  // returns 0, or the errno with which the call is to fail
   void Misuse(std::string what) { misuses.push_back(std::move(what)); }
   void SetState(FakeQp& qp, ibv_qp_state state);
   void Flush(FakeQp& dci);

@@ -192,7 +192,7 @@ TEST_F(Mlx5Initiator, ManyWrsShareDoorbellsAndTheQueuesDepthIsKept) {
   for (int i = 0; i < 40; ++i) nic().Succeed(nic().Dci());
   EXPECT_THAT(Ids(Poll(*cq_)), ElementsAre(39));
   wrs.resize(40);
-  KRCORE_EXPECT_OK(Post(*qp, wrs));  // all are free with the one that was signaled
+  KRCORE_EXPECT_OK(Post(*qp, wrs));  // all places are free after the one that was signaled
 }
 
 TEST_F(Mlx5Initiator, ADoorbellThatTheDeviceRefusesPostsNoneOfItsWrs) {
@@ -265,8 +265,8 @@ TEST_F(Mlx5Initiator, AfterAResetTheOldLifesCompletionsAreDroppedAndTheQueueWork
   EXPECT_NE(starts[0], starts[1]);
   EXPECT_LE(starts[1], 0xff'ffffU);
   const std::vector<SendWr> four(4, Wr(Opcode::kRead, 5));
-  KRCORE_EXPECT_OK(Post(first, four));  // room for all again
-  // One that the device had not yet written when the queue was reset.
+  KRCORE_EXPECT_OK(Post(first, four));  // there is room for all again
+  // A completion that the device had not written yet when the queue was reset.
   ibv_wc late{};
   late.wr_id = dci.posts.front().front().wr_id;
   late.status = IBV_WC_WR_FLUSH_ERR;
@@ -317,7 +317,7 @@ TEST_F(Mlx5Initiator, AnAddressHandleIsMadeOnceForEachPeerAndPd) {
   KRCORE_EXPECT_OK(qp->ToInit(0, 0));
   KRCORE_EXPECT_OK(qp->ToRtr({}));
   KRCORE_EXPECT_OK(qp->ToRts());
-  // The PD is younger than the handle: it is made with the first WR, which fails if that fails.
+  // The PD is younger than the handle. Its address handle is made with the first WR, which fails if that fails.
   nic().fail_named = {{"ibv_create_ah", ENETUNREACH}};
   size_t bad = 99;
   EXPECT_FALSE(Post(*qp, {Wr(Opcode::kRead, 1)}, &bad).ok());

@@ -48,7 +48,7 @@ class SoftwareDcParts : public ::testing::Test {
 class AtomicsQueue : public SoftwareDcParts {
  protected:
   ~AtomicsQueue() override { atomics_.reset(); }
-  // Its token tells it from others.
+  // The request's token tells it from others.
   bool Post(uint32_t number) {
     sdc_atomic_request request{};
     request.opcode = SDC_OP_FETCH_ADD;
@@ -138,7 +138,7 @@ TEST_F(AtomicsQueue, IsMadeLaterWhereTheDeviceMakesNoneNow) {
     EXPECT_FALSE(Post(2));
     EXPECT_THAT(nic().qps, IsEmpty());
     nic().fail_named.clear();
-    EXPECT_THAT(atomics_->Repair(), IsEmpty());  // it was told once
+    EXPECT_THAT(atomics_->Repair(), IsEmpty());  // it was reported once
     EXPECT_FALSE(atomics_->broken());
     EXPECT_TRUE(Post(3));
     nic().Succeed(nic().Plain());
@@ -158,7 +158,7 @@ class Replies : public SoftwareDcParts {
     address.bytes[15] = sender;
     return handles_->Get(address, *port_);
   }
-  // As many datagrams as it has buffers for.
+  // Sends as many datagrams as it has buffers for.
   void Send(ibv_ah* ah) {
     for (uint32_t i = 0; i < kSends; ++i) {
       ASSERT_NE(port_->Buffer(), nullptr);

@@ -88,7 +88,7 @@ TEST_F(Mlx5Target, ReceivesCompleteInTheOrderInWhichMessagesComeNotThatOfPosting
   EXPECT_EQ(got[1].opcode, Opcode::kRecvWithImm);
   EXPECT_EQ(got[1].flags, kWithImm);
   EXPECT_EQ(got[1].imm, 0xabcdU);
-  // Their places are free, that of the first is not.
+  // Their places are free; the first one's place is not.
   for (const uint64_t wr_id : {13, 14}) KRCORE_EXPECT_OK(PostRecv(*dct, wr_id));
   EXPECT_EQ(PostRecv(*dct, 15), StatusCode::kQueueFull);
   for (int i = 0; i < 3; ++i) nic().Receive(nic().Dct(), 0, wc);

@@ -95,7 +95,7 @@ TEST(SdcChart, ATargetThatAnswersLateIsGivenTheTimeThatItTakes) {
     pair.PassAll();
     return 1 + pair.initiator.stats.sent_again - before;
   };
-  EXPECT_EQ(times_sent(), 2u);  // nothing is known of it yet, and which of the two was answered cannot be told
+  EXPECT_EQ(times_sent(), 2u);  // nothing is known of it yet, and it is not clear which of the two was answered
   for (int i = 0; i < 10; ++i) ASSERT_EQ(times_sent(), 1u) << i;  // so the wait stays doubled, until one is measured
 }
 
@@ -189,7 +189,7 @@ TEST(SdcChart, AMessageBegunInASessionThatIsGoneIsNotContinuedInTheNext) {
   pair.Wait(Pair::kRetryNs);
   while (!pair.requests.empty()) pair.Request();
   ASSERT_EQ(Pair::Kinds(pair.answers), to_string(SDC_DATA) + " " + to_string(SDC_ACK));
-  pair.answers.pop_front();  // lost: so something asks the target, once it knows nothing of the session
+  pair.answers.pop_front();  // lost: so the initiator asks a target that has forgotten the session
   pair.Answer();
   pair.StartTarget();
   pair.PostReceive(4096);
@@ -234,7 +234,7 @@ TEST(SdcChart, ASessionThatGaveWayLeavesBehindHowFarItCame) {
   pair.Request();
   pair.answers.clear();
   const Pair::Packet unexecuted = pair.requests.front();
-  // Much later somebody else takes the place.
+  // Much later another initiator takes the place.
   pair.now_ns += 50 * Pair::kRetryNs;
   GreetAsAnother(pair);
   pair.Arrive(unexecuted);
@@ -251,7 +251,7 @@ TEST(SdcChart, ASessionThatGaveWayLeavesBehindHowFarItCame) {
   EXPECT_EQ(pair.memory[1], 7u);
 }
 
-// That it came to a segment does not say whether that one was not executed, or refused.
+// The session reached a segment; that does not say whether the segment was not executed or was refused.
 TEST(SdcChart, ASessionThatFailedLeavesBehindNothingAndWhatItRefusedIsNotSentAgain) {
   Pair pair({.sessions = 1});
   pair.Open();

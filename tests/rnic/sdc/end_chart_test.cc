@@ -1,4 +1,4 @@
-// The charts of what fails, waits or ends: refusals, receives, resets, limits, packet by packet.
+// The charts of failures, waits and ends: refusals, receives, resets, limits, packet by packet.
 #include <gtest/gtest.h>
 
 #include "tests/rnic/sdc/pair.h"
@@ -157,7 +157,7 @@ TEST(SdcChart, ACloseIsAnsweredWhenTheLastAtomicIsDone) {
   EXPECT_TRUE(sdc_initiator_is_reset(&pair.initiator));
 }
 
-// None is carried by a NAK; and it may have been executed.
+// No NAK carries this outcome; the atomic may have been executed.
 TEST(SdcChart, AnAtomicThatFailedAtTheTargetsOwnEndHasAnUnknownOutcome) {
   for (const sdc_status status : {SDC_LOCAL_QP_ERROR, SDC_FLUSHED, SDC_RNR_RETRY_EXCEEDED}) {
     Pair pair;
@@ -221,7 +221,7 @@ TEST(SdcChart, AnUnreachableTargetFailsAfterBoundedTries) {
   EXPECT_EQ(pair.Completions(), "1:" + to_string(SDC_RETRY_EXCEEDED));
 }
 
-// The link was down: the WR that asked for a session was given up after so long, or failed.
+// The link was down: the WR that asked for a session was given up after its time, or failed.
 TEST(SdcChart, ATargetThatDidNotAnswerIsAskedAgainByTheNextWr) {
   for (const uint64_t given_up_ns : {Pair::kRetryNs / 2, 3 * Pair::kRetryNs, Pair::kLimitNs / 2, 2 * Pair::kLimitNs}) {
     Pair pair;
@@ -298,7 +298,7 @@ TEST(SdcChart, TheReceiveOfADeadSenderIsTheNextOnes) {
   pair.Post(pair.Wr(SDC_OP_SEND, 1024));
   pair.Request();
   pair.requests.clear();
-  pair.StartInitiator();  // the sender is dead; its successor
+  pair.StartInitiator();  // the sender is dead; this is its successor
   pair.answers.clear();
   pair.now_ns += Pair::kLimitNs;
   pair.Post(pair.Wr(SDC_OP_SEND, 1024));

@@ -1,4 +1,4 @@
-// Anything may arrive: random bytes, packets with changed fields, truncated ones, other people's. Seeded; run under
+// Anything may arrive: random bytes, changed or truncated packets, other senders' packets. Seeded; runs under
 // AddressSanitizer and UBSan as well. Neither end may touch memory that it was not given, or lose count.
 #include <gtest/gtest.h>
 
@@ -20,7 +20,7 @@ class Fuzzer {
     return In(0, 1) == 0 ? kOdd[In(0, 10)] : random_();
   }
 
-  // In memory of its very length, so that a byte too many is found.
+  // Returns random bytes, in memory of exactly their length, so that a read of one byte too many is found.
   std::vector<uint8_t> Noise() {
     std::vector<uint8_t> bytes(In(0, 300));
     for (uint8_t& byte : bytes) byte = static_cast<uint8_t>(random_());
@@ -30,7 +30,7 @@ class Fuzzer {
       bytes[2] = SDC_VERSION;
       bytes[3] = static_cast<uint8_t>(In(0, 30));
       if (In(0, 1) == 0) {
-        // No flags, code or data, and a length that some kind has.
+        // No flags, code or data, and a length that some kind of packet has.
         bytes.resize(40 + 8 * In(0, 4));
         std::fill(bytes.begin() + 28, bytes.begin() + 32, 0);
         if (In(0, 1) == 0) std::fill(bytes.begin() + 40, bytes.end(), 0);
@@ -39,7 +39,7 @@ class Fuzzer {
     return bytes;
   }
 
-  // One that is right but for what is changed in it.
+  // Returns a packet that is right except for what is changed in it.
   std::vector<uint8_t> Change(std::vector<uint8_t> bytes) {
     const uint64_t changes = In(0, 3);
     for (uint64_t i = 0; i < changes && !bytes.empty(); ++i) {
@@ -53,7 +53,7 @@ class Fuzzer {
     return bytes;
   }
 
-  // Fields of any value in a packet of a right length, which belongs to a session where there is one.
+  // Returns a packet of a right length with fields of any value. It belongs to a session where there is one.
   std::vector<uint8_t> Make(const Pair& pair) {
     sdc_packet packet{};
     const uint8_t kinds[] = {SDC_HELLO,    SDC_READ,    SDC_WRITE, SDC_SEND, SDC_ATOMIC, SDC_CLOSE,

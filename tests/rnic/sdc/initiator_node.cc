@@ -96,7 +96,7 @@ void InitiatorNode::Step() {
     }
   }
   if (final_ != Final::kDone) {
-    // What a buffer was missing for is asked for here, too.
+    // What had to wait for a buffer is asked for here, too.
     Pump();
     const uint64_t idle_ns = world_->Chance(0.05) ? world_->In(1, 40) * kMs : world_->In(10, 400) * kUs;
     world_->After(idle_ns, [this] { Step(); });
@@ -303,7 +303,7 @@ void InitiatorNode::PostOne() {
   auto& kept = buffers_[addr] = std::move(buffer);
   if (sdc_initiator_post(&initiator_, &wr, local_ns()) != SDC_POSTED) world_->judge().Violation("a post was refused");
   if ((wr.flags & SDC_INLINE) != 0) std::fill(kept.words.begin(), kept.words.end(), kPoison);
-  // READs before it must not see what a fenced one does.
+  // READs before a fenced WR must not see what it does.
   if ((wr.flags & SDC_FENCE) != 0) {
     for (const uint32_t uid : in_queue_) {
       Record& before = world_->judge().record(uid);
@@ -354,7 +354,7 @@ void InitiatorNode::AimPlace(sdc_wr* wr, Record* record, Target* target, uint32_
   }
 }
 
-// Makes it one that must fail.
+// Makes the WR one that must fail.
 void InitiatorNode::Spoil(sdc_wr* wr, Record* record) {
   const bool is_send = wr->opcode == SDC_OP_SEND || wr->opcode == SDC_OP_SEND_IMM;
   record->may_be_refused = false;
@@ -377,7 +377,7 @@ void InitiatorNode::Spoil(sdc_wr* wr, Record* record) {
       } else if (world_->Chance(0.5)) {
         wr->rkey = 99;
       } else {
-        // Its end is behind the memory's, or it begins before.
+        // Its end is beyond the memory's, or it begins before the memory.
         TargetNode& node = *targets_[record->target].node;
         if (wr->rkey != kCounters) wr->rkey = kSharedPlace;
         wr->remote_addr = wr->rkey == kCounters

@@ -1,4 +1,4 @@
-// A machine with an initiator and somebody who uses it: posts WRs of all kinds, and looks at what they bring.
+// A machine with an initiator and a user of it, which posts WRs of all kinds and looks at their results.
 #ifndef TESTS_RNIC_SDC_INITIATOR_NODE_H_
 #define TESTS_RNIC_SDC_INITIATOR_NODE_H_
 
@@ -15,12 +15,12 @@ namespace sdc_test {
 
 class InitiatorNode : public Machine {
  public:
-  // Targets have the machines behind the initiators.
+  // Targets have the machine numbers after the initiators'.
   InitiatorNode(World* world, uint32_t number);
   void Receive(const sdc_address& from, const std::vector<uint8_t>& packet) override;
   void Start(std::vector<TargetNode*> targets);
 
-  // All WRs have been posted and completed, and the queue was reset after the last of them.
+  // Returns whether all WRs have been posted and completed, and the queue was reset after the last of them.
   bool finished() const { return left_ == 0 && outstanding_ == 0 && final_ == Final::kDone; }
   void Reset();
   void Fail();
@@ -32,10 +32,10 @@ class InitiatorNode : public Machine {
   enum class Final : uint8_t { kNo, kUnderWay, kDone };
   struct Target {
     TargetNode* node = nullptr;
-    // Of each word of the own place: the last WR that wrote it for sure; the last that is posted, for which it does
-    // when a later one of the queue succeeds.
+    // For each word of its own place: the last WR that certainly wrote it, and the last WR posted to it. The latter
+    // becomes certain when a later one of the queue succeeds.
     std::vector<uint32_t> confirmed, posted;
-    uint64_t confirmed_sum = 0, posted_sum = 0;  // of the own counter
+    uint64_t confirmed_sum = 0, posted_sum = 0;  // of its own counter
   };
   struct Buffer {
     std::vector<uint64_t> words;
@@ -46,7 +46,7 @@ class InitiatorNode : public Machine {
 
   void StartCore();
   void Step();
-  // Runs the core, takes its completions, and sees to it that it is run again when it wants to be.
+  // Runs the core, takes its completions, and schedules the next run that it asks for.
   void Pump();
   void Take(const sdc_completion& completion);
   void NewEpoch();
@@ -67,11 +67,11 @@ class InitiatorNode : public Machine {
   uint32_t outstanding_ = 0;
   std::deque<uint32_t> in_queue_;  // uids
   uint32_t epoch_ = 0;
-  bool failed_ = false;  // a completion said so, or it was told to
+  bool failed_ = false;  // a completion said so, or the user moved it to ERR
   bool waits_for_reset_ = false;
   Final final_ = Final::kNo;
   bool local_gone_ = false;
-  uint64_t tainted_until_ns_ = 0;       // what the killed predecessor posted may be executed until then
+  uint64_t tainted_until_ns_ = 0;       // until then what the killed predecessor posted may be executed
   uint64_t last_seen_ = 0;              // by an atomic
   uint64_t wake_ns_ = 0;                // 0: none is due
   std::map<uint64_t, Buffer> buffers_;  // by address

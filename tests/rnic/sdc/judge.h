@@ -1,5 +1,5 @@
-// The judge of a run: knows every WR that was posted, sees what is executed at the targets and what completes, and says
-// what must not be.
+// The judge of a run: it knows every WR that was posted, sees what is executed at the targets and what completes, and
+// reports what must not happen.
 #ifndef TESTS_RNIC_SDC_JUDGE_H_
 #define TESTS_RNIC_SDC_JUDGE_H_
 
@@ -16,9 +16,9 @@
 
 namespace sdc_test {
 
-// A word of what the WR `uid` wrote or sent: names it, and cannot be made of parts of two others.
+// Returns a word of what the WR `uid` wrote or sent. It names the WR, and cannot be made of parts of two others.
 uint64_t StampOf(uint32_t uid, uint32_t index);
-// 0: it is no stamp for this index.
+// Returns 0 if `word` is no stamp for this index.
 uint32_t UidOf(uint64_t word, uint32_t index);
 
 enum class Place : uint8_t { kOwn, kShared, kDoomed };
@@ -31,7 +31,7 @@ struct Record {
   uint8_t flags = 0;
   Place place = Place::kOwn;
   uint32_t words = 0;
-  uint64_t expires_ns = 0;          // by its initiator's clock: then it must not be executed any more
+  uint64_t expires_ns = 0;          // by its initiator's clock: after that it must not be executed
   sdc_status wanted = SDC_SUCCESS;  // how it must fail
   bool may_be_refused = false;      // its memory comes and goes
   bool local_may_go = false;
@@ -42,7 +42,7 @@ struct Record {
   uint64_t before = 0;         // what the atomic found
   uint32_t deliveries = 0;     // of the message
   std::set<uint32_t> written;  // words
-  // READ of an own place: what each word must be at least, and less than.
+  // For a READ of its initiator's own place: what each word must be at least, and less than.
   std::vector<uint32_t> floor;
   uint64_t counter_floor = 0;
   uint32_t ceiling = ~0u;
@@ -66,12 +66,12 @@ class Judge {
 
   // ---- what completes
   void Completed(uint32_t initiator, uint32_t epoch, const sdc_completion& completion);
-  // The queue was moved to ERR by its user.
+  // The user moved the queue to ERR.
   void Failed(uint32_t initiator, uint32_t epoch) {
     Broken& how = broken_[{initiator, epoch}];
     if (how == Broken::kNo) how = Broken::kByUser;
   }
-  // The queue was reset, or its process killed: what has not completed never will.
+  // The queue was reset, or its process killed: WRs that have not completed never will.
   void Reset(uint32_t initiator, uint32_t epoch, bool killed);
   // Nothing of the epoch may be executed any more.
   void IsReset(uint32_t initiator, uint32_t epoch);
@@ -93,7 +93,7 @@ class Judge {
 
  private:
   void Executed(Record& record, uint64_t local_ns);
-  // By its user: WRs before that may have succeeded silently. By a WR: none behind it has.
+  // By its user: WRs before that may have succeeded silently. By a WR: none after it has succeeded.
   enum class Broken : uint8_t { kNo, kByUser, kByWr };
 
   void CheckStatus(const Record& record, bool silent);

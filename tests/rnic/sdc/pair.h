@@ -1,4 +1,4 @@
-// An initiator and a target, and between them packets that a test passes on, drops, doubles or keeps as it likes.
+// An initiator and a target, and packets between them that a test passes on, drops, duplicates or keeps.
 #ifndef TESTS_RNIC_SDC_PAIR_H_
 #define TESTS_RNIC_SDC_PAIR_H_
 
@@ -152,7 +152,7 @@ class Pair {
     sdc_target_post_receive(&target, &receive);
   }
 
-  // Passes on the next request, or answer; PassAll until there is none.
+  // Request and Answer pass on the next packet; PassAll passes on packets until there are none.
   void Request() {
     const Packet packet = requests.front();
     requests.pop_front();
@@ -195,7 +195,7 @@ class Pair {
     for (const Packet& packet : packets) kinds += (kinds.empty() ? "" : " ") + std::to_string(KindOf(packet));
     return kinds;
   }
-  // "wr_id:status" of all completions.
+  // Returns "wr_id:status" of all completions.
   std::string Completions() {
     std::string text;
     sdc_completion done;
@@ -220,7 +220,7 @@ class Pair {
   uint64_t inbox[512] = {};
   uint32_t rights = SDC_ACCESS_READ | SDC_ACCESS_WRITE | SDC_ACCESS_ATOMIC;
   bool has_room = true, local_gone = false;
-  uint64_t sends_left = UINT64_MAX;  // of the initiator, until it is given more buffers
+  uint64_t sends_left = UINT64_MAX;  // how many the initiator may send, until it is given more buffers
   uint64_t now_ns = 1'000'000'000'000, target_ahead_ns = 0;
 
  private:

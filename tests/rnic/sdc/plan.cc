@@ -73,20 +73,20 @@ Plan MakePlan(uint64_t seed) {
   plan.reads = 0.25;
   plan.messages = 0.15;
   if (plan.calm && dice.Chance(0.2)) {
-    // READs alone survive the restart of a target.
+    // Only READs survive the restart of a target.
     plan.atomics = plan.bad = 0;
     plan.reads = 1;
     for (uint64_t i = 0; i < 3; ++i) {
       plan.faults.push_back({.at_ns = (2 * i + 1) * kMs + dice.In(0, 1000) * kUs, .kind = FaultKind::kRestartTarget});
     }
   }
-  // Who finds no session waits until the others are idle.
+  // An initiator that finds no session waits until the others are idle.
   if (plan.calm) plan.timing.limit_ns = 4000 * kMs;
   if (!plan.calm) {
     if (dice.Chance(0.3)) plan.timing.rnr_retries = 3;
     AddFaults(dice, &plan);
     if (dice.Chance(0.15)) {
-      // A refusal is lost, and its request repeated when the memory is there again.
+      // Sometimes a refusal is lost, and its request is repeated when the memory is there again.
       plan.doomed = 0.5;
       plan.loss = 0.2;
       for (uint64_t i = 0; i < 12; ++i) {

@@ -16,13 +16,13 @@ inline constexpr uint64_t kUs = 1000, kMs = 1000 * kUs;
 enum class FaultKind : uint8_t {
   kRestartTarget,
   kRestartInitiator,  // killed: it does not reset its queue
-  kPauseTarget,       // it sleeps, its clock goes on
+  kPauseTarget,       // it sleeps, but its clock goes on
   kPauseInitiator,
   kPartition,   // packets between the two are lost
   kHold,        // ... or arrive when it is over
-  kReset,       // the initiator resets its queue, whatever is under way
+  kReset,       // the initiator resets its queue, whatever is in flight
   kFail,        // the initiator moves its queue to ERR
-  kDeregister,  // memory of the target, for a while
+  kDeregister,  // the target's memory goes away for a while
   kDeregisterLocal,
 };
 inline constexpr int kFaultKinds = 10;
@@ -36,7 +36,7 @@ struct Fault {
 
 struct Plan {
   uint64_t seed = 0;
-  bool calm = false;  // nothing happens by which a proper WR may fail
+  bool calm = false;  // no fault by which a proper WR may fail
   uint32_t initiators = 1, targets = 1;
   uint32_t sessions = 8;  // of a target
   uint32_t peers = 8;     // of an initiator
@@ -50,10 +50,10 @@ struct Plan {
   uint64_t wire_ns = 20 * kUs, late_ns = 0;  // one way at most; of a late packet
   double slow_atomic = 0;
   uint64_t slow_ns = 0;
-  double no_room = 0;      // how often the receiver's CQ is full
-  uint64_t repost_ns = 0;  // until a receive is posted again, at most
-  double bad = 0;          // WRs that must fail
-  double doomed = 0.12;    // of READs and WRITEs: to memory that may go
+  double no_room = 0;      // probability that the receiver's CQ is full
+  uint64_t repost_ns = 0;  // at most so long until a receive is posted again
+  double bad = 0;          // share of WRs that must fail
+  double doomed = 0.12;    // share of READs and WRITEs that go to memory that may go
   double atomics = 0.3, reads = 0.3, messages = 0.2, fences = 0.2;
   sdc_timing timing{};
   std::vector<Fault> faults;  // by time

@@ -61,7 +61,7 @@ RunResult RunSeed(uint64_t seed) {
   };
   Judge& judge = world.judge();
   if (!world.RunUntil(all_finished, kHangNs)) judge.Violation("it hangs");
-  // Whatever is late comes now.
+  // Packets that are late come now.
   world.RunUntil([] { return false; }, world.now_ns() + 2000 * kMs);
   judge.End();
   for (const auto& target : cast.targets) {

@@ -13,7 +13,7 @@
 namespace sdc_test {
 
 struct RunResult {
-  std::string violation;  // empty: all was right
+  std::string violation;  // empty: everything was right
   std::string plan;
   Counts counts;
   uint64_t digest = 0;
@@ -27,9 +27,10 @@ struct MutationInfo {
   const char* what;
 };
 std::span<const MutationInfo> Mutations();
-const MutationInfo* FindMutation(std::string_view name);  // null: there is none
+const MutationInfo* FindMutation(std::string_view name);  // null: there is no such mutation
 
-// Seeds from 1 until the mutation is noticed: the seed, 0 if none of `seeds` notices. `how` is what it was.
+// Runs seeds from 1 on until one notices the mutation. Returns that seed, or 0 if none of `seeds` seeds does; `how` is
+// what was noticed.
 uint64_t Notice(sdc_mutation mutation, uint64_t seeds, std::string* how);
 
 }  // namespace sdc_test

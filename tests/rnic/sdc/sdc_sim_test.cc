@@ -32,7 +32,7 @@ TEST(SdcSim, ASeedGivesTheSameRunAgain) {
   EXPECT_NE(RunSeed(3).digest, RunSeed(7).digest);
 }
 
-// All of them: sdc_mutants.
+// sdc_mutants tests all of them.
 TEST(SdcSim, MutationsAreNoticed) {
   for (const char* name : {"atomic-repeated", "write-repeated", "gaps-ignored", "no-barrier", "gone-counts"}) {
     const MutationInfo* info = FindMutation(name);
@@ -47,7 +47,7 @@ TEST(SdcJudge, AStampIsOfOneWrAndOnePlace) {
   EXPECT_EQ(UidOf(StampOf(7, 3), 3), 7u);
   EXPECT_EQ(UidOf(StampOf(7, 3), 4), 0u);
   EXPECT_EQ(UidOf(0, 0), 0u);
-  // Half of one and half of the other.
+  // A word that is half of one stamp and half of another.
   EXPECT_EQ(UidOf((StampOf(7, 3) & 0xffffffff00000000) | (StampOf(8, 3) & 0xffffffff), 3), 0u);
 }
 

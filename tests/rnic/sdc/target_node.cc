@@ -92,7 +92,7 @@ uint64_t TargetNode::InitiatorsTime(uint32_t uid) {
   return world_->ClockOf(world_->judge().record(uid).initiator).At(world_->now_ns());
 }
 
-// What a WRITE does shows in the words that it changes: no two WRs write the same.
+// The effect of a WRITE shows in the words that it changes: no two WRs write the same word.
 void TargetNode::Receive(const sdc_address& from, const std::vector<uint8_t>& packet) {
   has_room_ = !world_->Chance(world_->plan().no_room);
   sdc_packet parsed{};
@@ -101,7 +101,7 @@ void TargetNode::Receive(const sdc_address& from, const std::vector<uint8_t>& pa
   std::vector<uint64_t> before;
   uint64_t first = 0, words = 0;
   if (is_write) {
-    // A little more than its own, on both sides.
+    // Saves a little more than the WRITE's own words, on both sides.
     const std::vector<uint64_t>& memory = memory_[parsed.rkey];
     const uint64_t at = (parsed.addr + parsed.offset - AddressOf(static_cast<Region>(parsed.rkey), 0)) / 8;
     first = std::min<uint64_t>(at == 0 ? 0 : at - 1, memory.size());

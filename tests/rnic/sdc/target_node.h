@@ -21,13 +21,13 @@ enum Region : uint32_t { kOwnPlaces = 1, kCounters, kSharedPlace, kDoomedPlace, 
 
 class TargetNode : public Machine {
  public:
-  // Initiators are the machines 0, 1, ...
+  // Initiators are machines 0, 1, ...
   TargetNode(World* world, uint32_t number);
   void Receive(const sdc_address& from, const std::vector<uint8_t>& packet) override;
 
   void Restart();
   void Deregister(uint64_t for_ns);
-  // Receives that are posted are so many as were; false: some were lost.
+  // Returns whether as many receives are posted as there were; false: some were lost.
   bool ReceivesAreThere() const;
   void Count();
 
@@ -54,8 +54,8 @@ class TargetNode : public Machine {
   std::vector<sdc_recv> ring_;
   std::vector<PostedReceive> receives_;
   sdc_target target_{};
-  uint64_t device_free_ns_ = 0;  // when the last atomic that was handed over is executed
-  uint64_t reported_ns_ = 0;     // when its result is
+  uint64_t device_free_ns_ = 0;  // when the last atomic that was handed over will have been executed
+  uint64_t reported_ns_ = 0;     // when its result is reported
   uint32_t life_ = 0;
   bool has_room_ = true;
 };

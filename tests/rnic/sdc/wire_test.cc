@@ -1,4 +1,4 @@
-// The wire format: what is built is parsed, and nothing else is.
+// The wire format: packets that are built parse, and nothing else does.
 #include "krcore/rnic/sdc/wire.h"
 
 #include <gtest/gtest.h>
@@ -115,7 +115,7 @@ TEST(SdcWire, LengthsNearTheEndOfTheirRangeDoNotOverflow) {
   packet = Write();
   packet.addr = ~uint64_t{0} - 63;
   EXPECT_TRUE(Parses(Build(packet)));
-  packet.addr = ~uint64_t{0} - 62;  // its last byte is behind the last of memory
+  packet.addr = ~uint64_t{0} - 62;  // its last byte is beyond the last of memory
   EXPECT_FALSE(Parses(Build(packet)));
   packet = Write();
   packet.bytes = 0;  // a segment of nothing, of a message of something

@@ -82,7 +82,7 @@ void World::Transmit(Machine* from, const sdc_address& to, std::vector<uint8_t> 
   const int copies = Chance(plan_.duplicate) ? 2 : 1;
   for (int i = 0; i < copies; ++i) {
     uint64_t delay_ns = held_ns + In(plan_.wire_ns / 2, plan_.wire_ns);
-    // Of a duplicate a late one is very late now and then.
+    // If a packet was duplicated and its second copy is late, that copy is very late now and then.
     if (Chance(plan_.late)) delay_ns += In(0, i == 1 && Chance(0.3) ? 100 * plan_.late_ns : plan_.late_ns);
     After(delay_ns, [this, to = *machine, from = from->address(), packet] { Deliver(to, from, packet); });
   }

@@ -16,7 +16,7 @@
 
 namespace sdc_test {
 
-// A machine's clock: it begins anywhere and runs a little fast or slow. It goes on while the machine sleeps.
+// A machine's clock: it begins at any time and runs a little fast or slow. It goes on while the machine sleeps.
 struct LocalClock {
   uint64_t offset_ns = 0;
   double rate = 1;
@@ -44,7 +44,7 @@ class Machine {
   const sdc_address& address() const { return address_; }
   const LocalClock& clock() const { return clock_; }
   uint64_t local_ns() const;
-  uint64_t asleep_until_ns = 0;  // the world's time
+  uint64_t asleep_until_ns = 0;  // by the world's clock
 
  protected:
   // For a core's `buffer` and `send`.
@@ -71,7 +71,7 @@ class World {
   bool Chance(double p) { return static_cast<double>(random_() >> 11) * 0x1.0p-53 < p; }
 
   void After(uint64_t delay_ns, std::function<void()> what);
-  // Runs until `done`, or nothing is left to happen, or that time.
+  // Runs until `done`, until nothing is left to happen, or until `until_ns`.
   bool RunUntil(const std::function<bool()>& done, uint64_t until_ns);
 
   const LocalClock& ClockOf(uint32_t machine) const { return machines_[machine]->clock(); }
@@ -94,7 +94,7 @@ class World {
   };
 
   void Deliver(Machine* to, const sdc_address& from, const std::vector<uint8_t>& packet);
-  // What a target refused is not done later.
+  // Checks that what a target refused is not done later.
   void Watch(Machine* from, const std::vector<uint8_t>& packet);
 
   const Plan& plan_;
