@@ -345,7 +345,7 @@ TEST(KmodMessages, EachWrongCallHasItsErrno) {
   EXPECT_TRUE(receiver.HasNone()) << "nothing of refused batches";
 }
 
-// Another process's memory can neither be sent nor receive.
+// Another process's memory can neither send nor receive messages.
 TEST(KmodMessages, OfMemoryOfAnotherProcessAreRefused) {
   Party receiver(3), sender;
   ASSERT_EQ(receiver.Bind(), 0);

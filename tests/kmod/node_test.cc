@@ -314,7 +314,7 @@ TEST(Node, AServiceHasOneOwnerUntilThatIsGone) {
 
 TEST(Node, OfProcessesThatWantOneNameOrIdExactlyOneGetsIt) {
   constexpr uint32_t kRounds = 6, kRacers = 4;
-  Pages shared(kPage);  // words: of each round who came to the start, who got the id, who got the name, who is done
+  Pages shared(kPage);  // words: how many, by round, came to the start, got the id, got the name, are done
   const auto add = [&](uint32_t round, uint32_t what) {
     return __atomic_add_fetch(&shared.words()[round * 4 + what], 1, __ATOMIC_ACQ_REL);
   };

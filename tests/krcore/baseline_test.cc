@@ -358,7 +358,7 @@ TEST_P(RcConnection, MoreQueuesThanTheCqHasRoomForGetAnotherOne) {
     ASSERT_OK(queues.back()->Connect(1, worker.Soon()));
     WorkRequest add = OnWord(*queues.back(), Opcode::kFetchAdd, &sge, 0);
     add.compare_add = 1;
-    ASSERT_OK(queues.back()->Push(std::vector<WorkRequest>(64, add)));  // more than a QP of its own holds
+    ASSERT_OK(queues.back()->Push(std::vector<WorkRequest>(64, add)));  // more than its QP holds
   }
   for (auto& queue : queues) Await(*pool, *queue, 64);
   EXPECT_EQ(memory_.words()[0], 5u * 64);

@@ -163,7 +163,7 @@ TEST(Node, AnnouncesUpToItsLimitOfRegionsWithRemoteRights) {
   while (regions.size() + 1 < kMaxRegionsPerNode) regions.push_back(memory.node->CreateRegion(options).value());
   EXPECT_EQ(memory.node->CreateRegion(options).status().code(), StatusCode::kInvalidArgument);
   regions.pop_back();
-  regions.push_back(memory.node->CreateRegion(options).value());  // a destroyed one makes room
+  regions.push_back(memory.node->CreateRegion(options).value());  // destroying one makes room
   ASSERT_OK(memory.node->Publish(Deadline::After(memory.node->clock(), kSecondNs)));
   Worker worker = Worker::Start(fabric);
   auto queue = worker.Connect(1);

@@ -1,5 +1,5 @@
-// Nodes, regions, pools and queues that are open when their process forks. In the child each call reports it, whatever
-// the child does with them and however it ends. The parent goes on.
+// Nodes, regions, pools and queues that are open when their process forks. In the child each call reports the fork,
+// whatever the child does with them and however it ends. The parent goes on.
 #include <sys/wait.h>
 #include <unistd.h>
 

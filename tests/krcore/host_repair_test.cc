@@ -1,5 +1,5 @@
-// A storm of repairs: processes with requests under way on one of the host's DC initiators break it at the same time
-// and bring it back at the same time, again and again.
+// A storm of repairs: processes with requests in flight on one of the host's DC initiators break it at the same time
+// and repair it at the same time, again and again.
 #include <fcntl.h>
 #include <sched.h>
 #include <sys/mman.h>

@@ -161,7 +161,7 @@ TEST_F(KillMessages, WhoBindsAPortAndReceives) {
   heir();  // creates what is created on first use
   const FabricState state = FabricState::Of(fabric_);
   KillAtEachStore({.victim = Victim([&] { return Start(kVictim); }, act), .meanwhile = send, .survivors = [&] {
-                     // Everything completes, whichever receiver it was meant for.
+                     // Everything completes, whoever was to receive it.
                      const Deadline deadline = Soon();
                      while (sending && sending->Step() && !deadline.Passed(clock_)) clock_.Advance(100'000);
                      EXPECT_EQ(queue->outstanding(), 0u);

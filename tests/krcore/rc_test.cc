@@ -204,7 +204,7 @@ TEST_F(RcQueuesTest, APeerThatDoesNotAnswerIsLeftAloneForAWhileAndStaysOnDc) {
   const size_t asked = ImplOf(*worker.pool).context().meta != nullptr ? 2 : 1;
   EXPECT_EQ(Answer(), asked) << "what was asked for and given up is cleared away";
   EXPECT_EQ(Answer(), 0u);
-  Heat(worker, {queue.get()}, 20);  // too early to be asked again
+  Heat(worker, {queue.get()}, 20);  // too early to ask it again
   EXPECT_FALSE(IsOnRc(*worker.pool, 1));
   Pass(10 * kSecondNs);
   Heat(worker, {queue.get()}, 20);

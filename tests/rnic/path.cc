@@ -68,7 +68,7 @@ class VirtualPath final : public Path {
     KRCORE_EXPECT_OK(queue_->Connect(1, Soon()));
     if (hot) MoveToRc();
   }
-  ~VirtualPath() override {  // it was the path that it is called
+  ~VirtualPath() override {  // it was the kind of path that its name says
     EXPECT_EQ(pool_->stats().rc_connects, hot_ ? 1U : 0);
     EXPECT_EQ(pool_->stats().rc_reclaims, 0U);
     EXPECT_EQ(pool_->stats().broken_queues, 0U);

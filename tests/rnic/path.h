@@ -17,7 +17,7 @@ namespace krcore::rnic::testing {
 enum class PathKind {
   kRc,
   kDc,
-  kVirtual,    // a VirtualQueue whose pool has DC initiators alone; its WRs are pushed
+  kVirtual,    // a VirtualQueue whose pool has only DC initiators; its WRs are pushed
   kVirtualHot  // ... one that its peer's WRs have moved to an RC queue; they are staged, and posted by a Flush
 };
 inline void PrintTo(PathKind kind, std::ostream* os) { *os << static_cast<int>(kind); }

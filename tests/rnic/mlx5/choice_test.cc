@@ -165,7 +165,7 @@ TEST_F(Mlx5Choice, APeerWithAnotherMtuIsRefusedWhereItsAddressIsUsedFirst) {
   }
 }
 
-// Does everything that DC needs of a device, from its opening on; each call that can fail is made to fail once.
+// Does everything that DC needs of a device, from its opening on. Each of its calls that can fail is made to fail once.
 Status UseDc() {
   auto device = OpenFake();
   if (!device.ok()) return device.status();

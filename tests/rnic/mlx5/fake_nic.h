@@ -63,7 +63,7 @@ struct FakeModify {
 
 // State of a DC initiator or target, or of an RC or UD queue.
 struct FakeQp {
-  ibv_qp_ex ex{};  // first: an ibv_qp* is one to it
+  ibv_qp_ex ex{};  // must be first: an ibv_qp* points to it
   mlx5dv_qp_ex dv{};
   ibv_qp_init_attr_ex init{};
   mlx5dv_qp_init_attr dc{};

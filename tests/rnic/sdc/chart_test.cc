@@ -184,7 +184,7 @@ TEST(SdcChart, AMessageBegunInASessionThatIsGoneIsNotContinuedInTheNext) {
   pair.Post(pair.Wr(SDC_OP_READ, 8));
   pair.Post(pair.Wr(SDC_OP_SEND, 1000));
   EXPECT_EQ(Pair::Kinds(pair.requests), to_string(SDC_READ) + " " + to_string(SDC_SEND));
-  pair.requests.clear();  // lost: so the message's begin is sent again, which asks for an acknowledgement
+  pair.requests.clear();  // lost: so the message's beginning is sent again, which asks for an acknowledgement
   pair.sends_left = 2;
   pair.Wait(Pair::kRetryNs);
   while (!pair.requests.empty()) pair.Request();

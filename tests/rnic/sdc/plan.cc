@@ -86,7 +86,7 @@ Plan MakePlan(uint64_t seed) {
     if (dice.Chance(0.3)) plan.timing.rnr_retries = 3;
     AddFaults(dice, &plan);
     if (dice.Chance(0.15)) {
-      // Sometimes a refusal is lost, and its request is repeated when the memory is there again.
+      // A refusal is lost, and its request is repeated when the memory is there again.
       plan.doomed = 0.5;
       plan.loss = 0.2;
       for (uint64_t i = 0; i < 12; ++i) {
