@@ -50,7 +50,7 @@ class HookedDevice final : public rnic::Device {
 
 class MetaServers : public MetaTable {
  protected:
-  // Adds a server, as Host does. Numbers count from 0, as announced.
+  // Adds one more server, like Host. Numbers count from 0, as announced.
   Node& AddServer(uint32_t capacity = 64) {
     servers_.push_back(OpenNode(fabric_, static_cast<NodeId>(10 + servers_.size())));
     const Status hosted = servers_.back()->HostMetaServer(capacity);

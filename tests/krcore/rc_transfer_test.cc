@@ -289,7 +289,7 @@ TEST_P(MessageTransfers, LoseDoubleAndReorderNoMessage) {
     MessagingNode party = MessagingNode::Start(fabric, 2, false, options, 64, 8192, 4);
     ASSERT_OK(host.node->Publish(host.Soon()));
     ASSERT_OK(party.node->Publish(party.Soon()));
-    // Both now know how to reach each other.
+    // Both connect, so that each knows how to reach the other.
     auto to_host = party.Queue(), to_party = host.Queue();
     ASSERT_OK(to_host->Connect(1, party.Soon()));
     ASSERT_OK(to_party->Connect(2, host.Soon()));

@@ -152,7 +152,7 @@ TEST_F(ServerLinkTest, AServerThatDoesNotAnswerIsGivenUp) {
   while (Work(party) && --left > 0) Pass(1'000'000);
   EXPECT_GT(left, 0);
   EXPECT_FALSE(UsesLink(party, publisher));
-  // Neither server kept anything of it.
+  // Neither side kept anything of it.
   Pass(20 * kSecondNs);
   Answer();
   Settle(party);
