@@ -221,7 +221,7 @@ TEST_F(KillBeside, WhoAllocatesNamedAndUnnamedMemory) {
   constexpr uint64_t kMark = 0x1122334455667788;
   const auto marked = [&](rnic::Memory& memory) {
     auto* const words = reinterpret_cast<uint64_t*>(memory.bytes().data());
-    // A word is zeroed and whole, or it is what a predecessor wrote, in its order.
+    // Each word is whole: zero, or what a predecessor wrote, in its order.
     EXPECT_TRUE(words[0] == 0 || (memory.adopted() && words[0] == kMark));
     EXPECT_TRUE(words[1] == 0 || (words[1] == kMark && words[0] == kMark));
     std::atomic_ref(words[0]).store(kMark, std::memory_order_release);
