@@ -1,4 +1,5 @@
-// What a memory node refuses: each case exits with a message that names the flag and the way out, and leaves nothing.
+// What a memory node refuses: each case exits with a message that names the flag and the way out, and leaves nothing
+// behind.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -21,7 +22,8 @@ using testing_support::TestFabric;
 
 class BadInput : public ::testing::Test {
  protected:
-  // Runs memnode on the fabric with `args`; it must be refused as a wrong command line.
+  // Runs memnode on the fabric with `args`, expects that it is refused as a wrong command line, and returns the
+  // message.
   std::string Refused(std::vector<std::string> args) {
     args.insert(args.begin(), fabric_.flag());
     return RefusedAsIs(std::move(args));

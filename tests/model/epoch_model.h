@@ -33,7 +33,7 @@ enum class EpochMutation : uint8_t {
 const char* Name(EpochMutation mutation);
 
 struct EpochConfig {
-  bool cached = false;  // the word is a directory entry: R keeps a copy and reads the subtable without reading it
+  bool cached = false;  // the word is a directory entry: R keeps a copy and reads the subtable with no look at the word
   bool expel = false;   // R may be expelled
   int blocks = 3;
   int epochs = 6;  // the search ends there
