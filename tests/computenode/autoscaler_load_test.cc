@@ -245,8 +245,8 @@ TEST(AutoscalerProperty, MoreLoadNeverMeansFewerWorkers) {
   }
 }
 
-// The same where each controller gets the workers that it wants. (It does not hold where workers take long to start:
-// the controller with fewer workers then lets more requests wait, and needs more workers than the other to catch up.)
+// The same where each controller gets the workers that it wants. (Not where workers take long to start: the controller
+// with fewer workers then lets more requests wait, and needs more than the other to catch up.)
 TEST(AutoscalerProperty, MoreLoadAllAlongNeverEndsWithFewerWorkers) {
   for (uint64_t seed = 1; seed <= 200; ++seed) {
     std::mt19937_64 random(seed);

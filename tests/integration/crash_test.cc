@@ -72,7 +72,7 @@ TEST(Crash, AKilledMemoryNodeGivesItsClientsAnErrorAndComesBackWithItsData) {
                                            "--operation_timeout_ms=1000"}));
     ASSERT_NE(client.WaitForLogLine("current ops/sec"), "") << client.Output();
     store.KillNode(node);
-    // The client ends by itself, long before its time is over; otherwise Wait would kill it and return -1.
+    // It ends by itself, long before its time; otherwise Wait would kill it and return -1.
     EXPECT_EQ(client.Wait(), 1) << client.Output();
     EXPECT_THAT(client.err(), HasSubstr("failed")) << client.Output();
     // A new client gets the error at once.

@@ -136,7 +136,6 @@ class ManyBatches : public Batches {
     ASSERT_FALSE(run.await_ready());
     run.await_suspend(std::noop_coroutine());
   }
-  // Polls until all have ended.
   void AwaitAll() {
     size_t ended = 0;
     for (int i = 0; i < 1'000 && ended < begun_.size(); ++i) {

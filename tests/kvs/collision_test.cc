@@ -1,5 +1,5 @@
-// Keys whose hashes are equal, or equal in all bits that the table can tell apart. They are made in advance: anybody
-// who knows the seed can do so. They are also tried on a store whose seed nobody knows.
+// Keys whose hashes are equal, or equal in all bits that the table uses. They are made in advance, as anybody can do
+// who knows the seed, and are also tried on a store whose seed nobody knows.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

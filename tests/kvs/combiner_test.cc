@@ -1,4 +1,4 @@
-// Operations of one client on one key: which of them wait, which are done together with another, and what each returns.
+// Operations of one client on one key: which of them wait, which are done along with another, and what each returns.
 // One thread, and nothing is random; random mixes are in threads_test.cc.
 #include "kvs/table/combiner.h"
 

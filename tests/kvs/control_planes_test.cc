@@ -56,7 +56,7 @@ TEST_P(ControlPlane, ClientsMadeInAdvanceTakeNoTimeForQueuesAndMemoryAndServeAsA
   for (int i = 0; i < 2; ++i) ASSERT_TRUE(store.store().PrepareClient(lanes).ok());
   EXPECT_TRUE(Owners(store).empty());
   std::vector<std::unique_ptr<kvs::Client>> clients;
-  clients.push_back(store.NewClient(8));  // this one asks for another kind of client
+  clients.push_back(store.NewClient(8));  // asks for another kind
   for (int i = 0; i < 3; ++i) clients.push_back(store.NewClient(4));
   for (size_t i = 0; i < clients.size(); ++i) {
     const kvs::ClientTimes& times = clients[i]->times();

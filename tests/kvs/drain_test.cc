@@ -350,7 +350,7 @@ TEST(Drain, WithoutRoomElsewhereTheNodeStaysInUseAndNothingIsLost) {
   CheckPools(store);
 }
 
-// The first client is killed at each of its steps.
+// The first client is killed at various steps.
 TEST(Drain, AnotherClientGoesOnWithWhatAKilledOneBegan) {
   for (const uint64_t polls : {50u, 400u, 1'500u, 4'000u}) {
     SCOPED_TRACE(polls);
@@ -554,7 +554,7 @@ TEST(Drain, AnotherMoverAtWorkIsToldAndNotOverrun) {
   kvs::Status result;
   kvs::DrainReport report;
   client->Spawn(DrainOnce(*client, 2, 100, &result, &report));
-  while (client->spawned() > 0) {  // the mover is slow, well within its lease
+  while (client->spawned() > 0) {  // the mover is slow, but well within its lease
     client->Poll();
     clock.Advance(100'000);
   }

@@ -1,6 +1,5 @@
-// What happens to a store, its clients and their operations when their process forks. The parent goes on as if it had
-// not forked. In the child, what the parent opened reports the fork. A child that opens its own store is a process like
-// any other.
+// What a store, its clients and their operations do when their process forks. The parent goes on as if it had not. In
+// the child, what the parent opened reports the fork. A child that opens its own store is a process like any other.
 #include <gtest/gtest.h>
 #include <linux/sched.h>
 #include <sched.h>

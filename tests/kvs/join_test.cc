@@ -137,7 +137,7 @@ TEST(BegunAnew, AStoreIsNotTakenForTheOneOfBefore) {
   home.reset();
 }
 
-// Stores that programs of another version have made or use: a node that joins is told so at once.
+// Stores that programs of another version have made or use: whoever comes is told so at once.
 class OtherVersion : public Join {
  protected:
   OtherVersion() { Super(1).layout_version = 3; }
@@ -275,8 +275,8 @@ TEST_F(MemoryLeftHere, IsNotFormattedByAJoinInVain) {
   EXPECT_FALSE(kvs::IsFormatted(other.pool->bytes()));
 }
 
-// Each reason is reported once, and in time, by a fresh node, which asks for the home first, and by one that publishes
-// itself first.
+// Each reason is told once, and in time, to a fresh node, which asks for the home first, and to one that publishes
+// first.
 TEST_F(MemoryLeftHere, OrNoneWhoWaitsForAMetaServerSaysSo) {
   HastyClock clock;
   TestStoreOptions options;

@@ -34,7 +34,6 @@ struct Totals {
   uint64_t operations = 0, splits = 0, merges = 0;
 };
 
-// Counts the chunks of each kind.
 std::array<uint64_t, 6> CountChunks(const TestStore& store) {
   std::array<uint64_t, 6> counts{};
   const std::span<const std::byte> pool = store.memory();
@@ -81,9 +80,8 @@ class KillStress : public ::testing::Test {
     for (auto& place : places) place = start();
     std::mt19937 random(seed);
     while (begun < kWorkersOfRound && !logs.stop().load()) {
-      // Kill by the work done and not by the clock, or a fast machine would have no work left during which to die.
-      // Between two deaths there is, on average, half of the work of one worker, so that about nine of ten workers are
-      // killed.
+      // Kill by the work done and not by the clock, or a fast machine has no work left to die at. Between two deaths
+      // there is, on average, half of the work of one worker, so that about nine of ten workers are killed.
       auto& place = places[random() % kProcesses];
       const uint64_t at = logs.operations().load() + random() % load.operations;
       while (logs.operations().load() < at && !place->Ended() && !logs.stop().load()) Nap(20);

@@ -44,7 +44,7 @@ uint64_t FreeChunks(const TestStore& store, uint64_t chunk_bytes) {
   return free;
 }
 
-// Reads a word of the home; as the mover word, 0 means that nobody gives memory back.
+// Returns a word of the home. The mover word is 0 while nobody gives memory back.
 uint64_t HomeWordOf(const TestStore& store, size_t offset) {
   const std::byte* const word = &store.memory()[kvs::kHomeAreaOffset + offset];
   return __atomic_load_n(reinterpret_cast<const uint64_t*>(word), __ATOMIC_ACQUIRE);  // pairs with the NIC's CAS
@@ -225,7 +225,7 @@ TEST(GivenBack, AfterNinetyPercentWereDeletedMostMemoryIsFreeForOtherSizes) {
   CheckTenth(*client, kRecords);
   CheckPools(store);
 
-  // And it is really free: as many blocks fit as should, of a size of which there were none before.
+  // And it is really free for blocks of a size of which there were none, as many as fit.
   const std::string value(20'000, 'z');
   uint64_t stored = 0;
   while (client->Put("other-" + std::to_string(stored), value).ok()) ++stored;
@@ -361,8 +361,7 @@ TEST(GivenBack, AFullStoreHasChunksLeftForTheMoverAlone) {
   EXPECT_GE(FreeChunks(store, kSmallChunk), kvs::ChunksKeptForMover(usable));
   EXPECT_GT(FillWithOthers(*client), options.memory_bytes / 2);
   ExpectFreeAtLast(store, {client.get()}, kvs::ChunksKeptForMover(usable));
-  // Nor are they taken for a value that has chunks of its own, written by a client that does not know the store to be
-  // full.
+  // Nor for a value that has chunks of its own, put by a client that does not know that the store is full.
   auto other = store.NewClient();
   kvs::Status put;
   other->Spawn(PutRun(*other, &put));

@@ -76,8 +76,8 @@ TEST_F(MultiGet, OfNoKeysDoesNothing) {
   EXPECT_EQ(TripsOf(*client, none), 0u);
 }
 
-// Small tables over three memory nodes split all the time. Keys are present, deleted, or never existed; some values
-// need more than one READ; one key occurs twice.
+// Small tables over three memory nodes split all the time. Keys are present or absent, some values need more than one
+// READ, and a key may occur twice.
 TEST_F(MultiGet, BringsWhatGetsBring) {
   auto writer = store_.NewClient();
   auto knowing = store_.NewClient(8);

@@ -150,7 +150,7 @@ TEST_F(Skew, WhileTheSlotGoesOnChangingNoCasIsTried) {
   EXPECT_EQ(MustGet(*second, "k"), "first");
 }
 
-// A writer that loses twice in a row waits; the wait is measured in time and not in polls.
+// A writer that loses twice in a row waits, for a time and not for a number of polls.
 TEST_F(Skew, AWriterThatLosesAgainBacksOffForAboutARoundTrip) {
   auto first = NewClient(), second = NewClient();
   ASSERT_TRUE(first->Put("k", "0").ok());

@@ -1,5 +1,4 @@
-// What a memory node refuses: each case exits with a message that names the flag and the way out, and leaves nothing
-// behind.
+// What a memory node refuses: each case exits with a message that names the flag and the way out, and leaves nothing.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -22,8 +21,7 @@ using testing_support::TestFabric;
 
 class BadInput : public ::testing::Test {
  protected:
-  // Runs memnode on the fabric with `args`, expects that it is refused as a wrong command line, and returns the
-  // message.
+  // Runs memnode on the fabric with `args`, which it must refuse as a wrong command line. Returns the message.
   std::string Refused(std::vector<std::string> args) {
     args.insert(args.begin(), fabric_.flag());
     return RefusedAsIs(std::move(args));

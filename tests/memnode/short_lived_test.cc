@@ -1,6 +1,5 @@
 // Clients that live for a moment: a process starts, writes a little, and ends, is killed, or is stopped. The store
-// holds what the processes' keys need, and a little more (docs/protocol.md, "Housekeeping"). None of the processes is
-// told that the store is full.
+// holds what the keys need, and a little more (docs/protocol.md, "Housekeeping"). No process is told that it is full.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/wait.h>

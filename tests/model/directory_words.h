@@ -7,7 +7,7 @@
 
 namespace model {
 
-inline constexpr uint8_t kClosed = 7;  // a value of a bucket header, which otherwise is a depth
+inline constexpr uint8_t kClosed = 7;  // a bucket header; the others are depths
 
 enum class EntryState : uint8_t { kAbsent, kMigrating, kNormal, kSplitting, kMerging };
 

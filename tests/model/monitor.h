@@ -1,9 +1,8 @@
 // The linearizability monitor: a part of every model's state that follows all linearizations of the history so far.
 //
 // For one key it holds a set of configurations (value of the key; for each process: idle, operation pending, or
-// operation linearized with a result): those that some linearization of the history can be in. A response keeps only
-// the configurations in which the operation was linearized with that very result. If none is left, the history is not
-// linearizable.
+// operation linearized with a result): those that some linearization of the history can be in. A response keeps those
+// in which the operation was linearized with that very result. If none is left, the history is not linearizable.
 #ifndef TESTS_MODEL_MONITOR_H_
 #define TESTS_MODEL_MONITOR_H_
 

@@ -2,8 +2,7 @@
 // block of X that it holds from earlier, and another client reads. Each step is one verb.
 //
 // The slots are S[0]; N[0], to which the key moves that is there at the beginning (with a block of X); and S[1], where
-// the client inserts. A process that stops for ever holds the mover up, so that X never becomes free. That is no
-// violation.
+// the client inserts. A process that stops for ever holds the mover up, so that X is never free. That is no violation.
 #ifndef TESTS_MODEL_SWEEP_MODEL_H_
 #define TESTS_MODEL_SWEEP_MODEL_H_
 

@@ -6,8 +6,8 @@ namespace model {
 
 // ---- blocks
 //
-// A block is in use from the operation's beginning. With reuse it is retired when it is unlinked. It is free when no
-// process that was in an operation at that time is still in it, and no FRZ slot of S names the block.
+// A block is in use from its operation's beginning. With reuse it is retired when it is unlinked. It is free once no
+// process that was in an operation then is still in it, and no FRZ slot of S names it.
 
 uint8_t TableModel::Stepper::InOperation() {
   uint8_t mask = 0;

@@ -1,4 +1,4 @@
-// A client process that can be killed at any time while it is still known what the store must hold. It has keys of its
+// A client process that may be killed at any time, and yet it is known what the store must hold. It has keys of its
 // own, and notes each write in a file before the write begins and when it has ended. Its successor goes on with that
 // file.
 //

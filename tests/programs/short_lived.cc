@@ -87,7 +87,7 @@ class ShortLived {
     }
   }
 
-  // Expects that a client refuses to work in a child that was forked while the client was open.
+  // Call it in a child that was forked while the client was open.
   void ForkedClientRefuses() {
     std::string value;
     for (const Status& status : {client_->Put("never", "written"), client_->Get("never", &value)}) {

@@ -17,7 +17,7 @@ constexpr uint64_t kBudget = 500;  // seeds until a mutant counts as unnoticed
 
 class HazardTest : public ::testing::Test {
  protected:
-  // Expects that each of the named mutants is noticed, and that what noticed it passes without the mutation.
+  // Expects that each named mutant is noticed, and that what noticed it is fine without the mutation.
   static void ExpectNoticed(const std::vector<std::string>& mutants) {
     std::set<const Scenario*> scenarios;
     std::set<uint64_t> seeds;
@@ -35,7 +35,7 @@ class HazardTest : public ::testing::Test {
     for (const uint64_t seed : seeds) ExpectSeedFine(seed);
   }
 
-  // Returns the seed that noticed the mutant, or 0 if none did.
+  // Returns the seed that noticed it, or 0.
   static uint64_t NoticedBySeed(const MutationInfo& mutant) {
     RunnerOptions options = OptionsOfTests();
     options.seeds = kBudget;

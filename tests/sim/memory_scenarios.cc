@@ -200,7 +200,6 @@ RunResult BlockOfAFrozenSlot(uint64_t point) {
 
 // ---- chunks
 
-// Polls each client once.
 void PollAll(Stage& stage, const std::vector<uint32_t>& clients) {
   for (const uint32_t client : clients) stage.Poll(client);
 }

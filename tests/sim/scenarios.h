@@ -1,6 +1,6 @@
 // Scripted scenarios (README.md), for the protections whose absence random load needs too long to notice. In each, a
 // client is held at some point of its work while others split, merge, update or reuse memory, and goes on from there. A
-// scenario comprises all the points at which the client can be held.
+// scenario is all the points at which the client can be held.
 #ifndef TESTS_SIM_SCENARIOS_H_
 #define TESTS_SIM_SCENARIOS_H_
 

@@ -100,8 +100,7 @@ class Simulation {
   // Starts a new client, in an existing process or in a new one.
   void Arrive();
   void Close(ClientState& state);
-  // Pauses this client, if an ambush is due and it has just decided the slots of a split and has the rest of the split
-  // still to do.
+  // If an ambush is due, pauses a client that has just decided the slots of a split and has the rest still to do.
   void Ambush(ClientState& state);
   bool CheckDeath(Process& process);
   void Died(Process& process);
@@ -135,7 +134,7 @@ class Simulation {
   kvs::Task<void> RunCompaction(kvs::Client* client, bool thorough);
   void BeginDrain(int64_t duration_ns);
   kvs::Task<void> RunDrain(ClientState* state, NodeId node, int64_t timeout_ms, bool give_back);
-  // Checks that no chunk of the node is taken, and destroys the contents of its memory.
+  // No chunk of the node may be taken. Destroys the contents of its memory.
   void LoseMemory(NodeId node);
 
   // ---- judging (simulation_judging.cc)

@@ -139,7 +139,7 @@ kvs::Task<void> Simulation::RunDrain(ClientState* state, NodeId node, int64_t ti
     ++result_.counts.drains;
     LoseMemory(node);
   }
-  // If this fails, another drain goes on with the node, or nobody uses it any more.
+  // If the node is not taken back, another drain goes on with it, or nobody uses it any more.
   Status taken_back(StatusCode::kUnavailable, "not tried");
   for (int i = 0; give_back && i < 3 && taken_back == StatusCode::kUnavailable; ++i) {
     taken_back = co_await client->UndrainNodeAsync(node);

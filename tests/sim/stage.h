@@ -79,7 +79,7 @@ class Stage {
   // Client c begins to give memory back. This counts as in flight until it has ended; for that the others must be
   // polled.
   void BeginCompaction(uint32_t c);
-  // Client c begins to empty a memory node, which counts in the same way.
+  // The same for emptying a memory node.
   void BeginDrain(uint32_t c, krcore::NodeId node);
   bool drained() const { return drained_; }                // a drain has ended with success
   uint64_t chunks_freed() const { return chunks_freed_; }  // by compactions that have ended

@@ -235,9 +235,8 @@ TEST_F(JobTest, TimeLimitEndsTheRun) {
 TEST_F(JobTest, WarmUpIsNotMeasuredButItsFailuresCount) {
   ASSERT_TRUE(Load(Small()).good());
   const uint64_t before = store_.operations;
-  // Workers wait in the middle of the run until the runner has seen the end of the warm-up; otherwise the run might be
-  // over by then. The runner's first look after that may have read the clock before; the third begins when the second
-  // has ended.
+  // Workers wait in the middle of the run until the runner has seen the end of the warm-up, or the run might be over by
+  // then. Its first look after that may have read the clock before; the third begins when the second has ended.
   const int64_t half_ns = clock_.NowNs() + 2'000'000'000;
   std::atomic<int> looks{0};
   const auto interrupted = [&] {
