@@ -230,7 +230,7 @@ ScalePolicy RandomPolicy(std::mt19937_64& random) {
   return policy;
 }
 
-// Two controllers see the same workers, and one of them sees more load in every sample: it never wants fewer workers.
+// Of two controllers that see the same workers, the one that sees more load in every sample never wants fewer.
 TEST(AutoscalerProperty, MoreLoadNeverMeansFewerWorkers) {
   for (uint64_t seed = 1; seed <= 200; ++seed) {
     std::mt19937_64 random(seed);

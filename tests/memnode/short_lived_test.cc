@@ -1,5 +1,5 @@
 // Clients that live for a moment: a process starts, writes a little, and ends, is killed, or is stopped. The store
-// holds what the keys need, and a little more (docs/protocol.md, "Housekeeping"). No process is told that it is full.
+// holds what the keys need, and a little more (docs/protocol.md, "Housekeeping"), and tells no process that it is full.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/wait.h>

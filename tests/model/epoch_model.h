@@ -18,7 +18,7 @@ namespace model {
 // A protection that the model does without.
 enum class EpochMutation : uint8_t {
   kFreeAtOnce,          // no grace period
-  kFreeAtStamp,         // a block is free once all have announced its stamp, without a later epoch
+  kFreeAtStamp,         // a block is free once all have announced its stamp itself, not a later epoch
   kStampBeforeUnlink,   // the stamp is an epoch that was read before the unlinking
   kAnnounceNewest,      // R announces the epoch it has read, whatever it has in flight
   kNoQuarantine,        // an expelled client holds nothing back

@@ -4,7 +4,7 @@
 //
 //   chaos_writer FABRIC CONTROL_PLANE LEDGER WRITER KEYS SEED
 // Works until "quit" or the end of stdin. "verify" on stdin makes it read every key, retrying while the store cannot be
-// reached, and print a line that begins with "verified". A contradiction to the ledger is printed, and makes the exit
+// reached, and print a line that begins with "verified". What contradicts the ledger is printed, and makes the exit
 // status 3.
 #include <fcntl.h>
 #include <kvs/client.h>
@@ -88,7 +88,7 @@ class Writer {
   Writer(kvs::StoreOptions options, Ledger* ledger, std::string prefix, uint64_t seed)
       : options_(std::move(options)), ledger_(*ledger), prefix_(std::move(prefix)), random_(seed) {}
 
-  // Returns false if a contradiction was found, and prints it.
+  // Returns false if it found, and printed, a contradiction.
   bool Step() {
     if (client_ == nullptr || Chance(500)) NewClient();
     switch (random_() % 4) {

@@ -16,7 +16,7 @@ namespace surgekv_sim {
 
 using surgekv_test::OpKind;
 
-// Returns a value that tells its id, and by every byte whether it is whole.
+// Returns a value that tells its id, and whose every byte shows whether it is whole.
 std::string ValueOf(uint32_t id);
 bool IdOf(std::string_view value, uint32_t* id);
 

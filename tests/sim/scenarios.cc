@@ -18,7 +18,7 @@ constexpr krcore::rnic::sim::Chaos kLastingReads{.tear = 0.5, .delay = 1, .max_d
 
 // ---- misses
 
-// Tears readers' READs while a table of `depth` splits that has the keys: they see headers from before the split and
+// Tears readers' READs while the table of `depth` that has the keys splits: they see headers from before the split and
 // slots from after it. Each reader has one operation, because the READs of a queue wait for each other. The operation
 // has made `calm` rounds and posted the READs of the next one. Then the words of READs begin to lie as far apart as a
 // split takes, and the split goes on.
