@@ -31,7 +31,7 @@ class Flags : public ::testing::Test {
  protected:
   krcore::Result<CommandLine> ParseWords(std::vector<const char*> words) { return Parse(program_, words); }
 
-  // The message of a refused command line.
+  // Returns the message of a refused command line.
   std::string Refused(std::vector<const char*> words) {
     const auto line = ParseWords(std::move(words));
     EXPECT_FALSE(line.ok());

@@ -11,19 +11,20 @@
 namespace cli {
 namespace {
 
-// Handlers and flag belong to the process: each case runs in a child of its own, which exits with 0 when it is right.
+// Handlers and the flag belong to the process, so each case runs in a child of its own, which exits with 0 on success.
 #define EXPECT_IN_CHILD(body) EXPECT_EXIT(body, ::testing::ExitedWithCode(0), "")
 
 [[noreturn]] void Leave(bool right) { std::exit(right ? 0 : 1); }
 
-// Sends SIGTERM, to another thread than the calling one.
+// Sends SIGTERM to a thread other than the calling one.
 void TerminateThisProcess() {
   sigset_t signals;
   sigfillset(&signals);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   kill(getpid(), SIGTERM);
 #ifdef __SANITIZE_THREAD__
-  // ThreadSanitizer's runtime loses one that comes while a thread starts in a forked child. Further ones do no harm.
+  // ThreadSanitizer's runtime loses a signal that comes while a thread starts in a forked child. More of them do no
+  // harm.
   while (!StopSignal::Requested()) {
     poll(nullptr, 0, 10);
     kill(getpid(), SIGTERM);

@@ -15,8 +15,8 @@
 namespace computenode {
 namespace {
 
-// The derived reserve is exactly what a surge takes: with it the longest wait is within the SLO, with a little less it
-// isn't.
+// The derived reserve is exactly what a surge takes: with it the longest wait is within the SLO, and with a little less
+// it is not.
 TEST(Autoscaler, TheDerivedReserveSurvivesTheSurgeAndALittleLessDoesNot) {
   for (const double factor : {2.0, 5.0, 10.0}) {
     for (const int64_t bootstrap_ms : {1, 8, 20, 50, 200}) {
@@ -50,7 +50,7 @@ TEST(Autoscaler, ConstantLoadSettlesAtWhatItNeedsAndStaysThere) {
     Simulated run(Policy(), start, kMs);
     run.Run(5 * kSecond, Constant(6500, kMs));
     EXPECT_EQ(run.ChangesSince(2 * kSecond), 0) << start;
-    EXPECT_EQ(run.workers(), start == 80 ? 14u : 10u) << start;  // 9.3; on the way down with margin and noise, 13.9
+    EXPECT_EQ(run.workers(), start == 80 ? 14u : 10u) << start;  // 9.3; when scaling in, 13.9 with margin and noise
   }
 }
 
@@ -60,7 +60,7 @@ TEST(Autoscaler, AStepTenfoldIsFollowedAtOnceAndExactlyByFastWorkers) {
   run.Run(2 * kSecond, Constant(65'000, kMs));
   EXPECT_EQ(run.ChangesSince(0), 1);
   EXPECT_GE(run.workers(), 93u);
-  EXPECT_LE(run.workers(), 98u);  // the requests of the first window wait, and want some more
+  EXPECT_LE(run.workers(), 98u);  // the requests of the first window wait, and need some more
   EXPECT_LE(run.worst_wait_ns(), 2 * kMs);
 }
 
@@ -110,7 +110,7 @@ TEST(Autoscaler, WorkersThatAreSlowerThanDeclaredAreNoticed) {
   }
 }
 
-// One hour of a shop, in requests a second, a minute each: opening, lunch, an announcement, closing.
+// One hour of a shop, in requests a second, one figure a minute: opening, lunch, an announcement, closing.
 TEST(Autoscaler, ARecordedHourIsServedWithoutSurplus) {
   const std::vector<double> minutes = {
       310,   290,   335,    420,    610,    980,    1'520,  2'300,  3'150,  4'020,  4'800,  5'350, 5'700, 6'050, 6'200,
@@ -133,11 +133,11 @@ TEST(Autoscaler, ARecordedHourIsServedWithoutSurplus) {
   }
   EXPECT_LE(run.worst_wait_ns(), 2 * tick_ns);
   EXPECT_GE(paid, needed);
-  EXPECT_LE(paid, 1.7 * needed);  // noise of ticks, the margin, 30 s held of every minute of falling load
+  EXPECT_LE(paid, 1.7 * needed);  // noise of ticks, the margin, and 30 s held in every minute of falling load
 }
 
-// Constant load with Poisson arrivals, whatever the policy: after the first hold the workers stay what the noise's
-// peaks need.
+// Constant load with Poisson arrivals, under any policy: after the first hold, the number of workers stays at what the
+// peaks of the noise need.
 TEST(AutoscalerProperty, DoesNotOscillateUnderConstantPoissonLoad) {
   for (uint64_t seed = 1; seed <= 40; ++seed) {
     std::mt19937_64 random(seed);
@@ -164,7 +164,7 @@ TEST(AutoscalerProperty, DoesNotOscillateUnderConstantPoissonLoad) {
       outs += decision.workers > decision.before ? 1 : 0;
       ins += decision.workers < decision.before ? 1 : 0;
     }
-    // In a minute, 60 times the hold: a rare peak, and what it added taken back one by one.
+    // One minute is 60 times the hold. It has rare peaks; the workers that a peak adds are taken back one by one.
     EXPECT_LE(outs, 4) << "seed " << seed << " " << run.decisions().back().ToString();
     EXPECT_LE(ins, 20) << "seed " << seed << " " << run.decisions().back().ToString();
   }
@@ -230,7 +230,7 @@ ScalePolicy RandomPolicy(std::mt19937_64& random) {
   return policy;
 }
 
-// Two controllers see the same workers, one of them more load in every sample: it never wants fewer.
+// Of two controllers that see the same workers, the one that sees more load in every sample never wants fewer.
 TEST(AutoscalerProperty, MoreLoadNeverMeansFewerWorkers) {
   for (uint64_t seed = 1; seed <= 200; ++seed) {
     std::mt19937_64 random(seed);
@@ -245,8 +245,8 @@ TEST(AutoscalerProperty, MoreLoadNeverMeansFewerWorkers) {
   }
 }
 
-// The same where each controller's wishes come true. (Not where workers take long: who has fewer of them then lets more
-// wait, and needs more than the other to catch up.)
+// The same where each controller gets the workers that it wants. (Not where workers take long to start: the controller
+// with fewer workers then lets more requests wait, and needs more than the other to catch up.)
 TEST(AutoscalerProperty, MoreLoadAllAlongNeverEndsWithFewerWorkers) {
   for (uint64_t seed = 1; seed <= 200; ++seed) {
     std::mt19937_64 random(seed);

@@ -30,7 +30,7 @@ TEST(Autoscaler, WorkersThatAreStartingAreNotAskedForAgain) {
 }
 
 TEST(Autoscaler, ABacklogIsDrainedWithinTheSlo) {
-  // 1000 requests within 10 ms take 100 workers beside the 7 that serve what arrives.
+  // 1000 requests within 10 ms take 100 workers in addition to the 7 that serve what arrives.
   ScalePolicy policy = Policy();
   policy.max_workers = 1000;
   policy.bootstrap_ns = 0;
@@ -41,7 +41,7 @@ TEST(Autoscaler, ABacklogIsDrainedWithinTheSlo) {
 }
 
 TEST(Autoscaler, ABacklogThatTheHeadroomDrainsInTimeAsksForNothing) {
-  // 10 workers have 3000/s to spare, 30 requests in 10 ms.
+  // 10 workers have 3000/s to spare, which is 30 requests in 10 ms.
   const ScaleSample sample{.workers = 10, .arrivals_per_s = 7000, .backlog = 29, .oldest_wait_ns = kMs};
   EXPECT_EQ(Autoscaler(Policy()).Decide(sample).workers, 10u);
 }
@@ -50,7 +50,7 @@ TEST(Autoscaler, WhatArrivesWhileWorkersStartIsBacklogToo) {
   ScalePolicy slow = Policy();
   slow.bootstrap_ns = 20 * kMs;
   slow.max_workers = 1000;
-  // In 20 ms 140 requests come and 1 worker takes 20 of them; 120 in 20 ms are 6 workers more.
+  // In 20 ms 140 requests come and 1 worker takes 20 of them. The other 120 need 6 more workers for 20 ms.
   EXPECT_EQ(Autoscaler(slow).Decide(Calm(0, 1, 7000)).workers, 13u);
 }
 
@@ -60,7 +60,7 @@ TEST(Autoscaler, OneMoreWhileSomebodyWaitsLongerThanAnythingExplains) {
   EXPECT_EQ(decision.workers, 11u);
   EXPECT_EQ(decision.reason, ScaleReason::kLate);
   ScaleSample in_time = late;
-  in_time.oldest_wait_ns = 11 * kMs;  // the SLO, and the time in which a worker starts
+  in_time.oldest_wait_ns = 11 * kMs;  // the SLO plus the time in which a worker starts
   decision = Autoscaler(Policy()).Decide(in_time);
   EXPECT_EQ(decision.workers, 10u);
 }
@@ -68,7 +68,7 @@ TEST(Autoscaler, OneMoreWhileSomebodyWaitsLongerThanAnythingExplains) {
 TEST(Autoscaler, BusierWorkersThanDeclaredCapacityExplainsAsksForMore) {
   Autoscaler scaler(Policy());
   const ScaleSample busy{.workers = 10, .arrivals_per_s = 5000, .utilisation = 0.9};
-  EXPECT_EQ(scaler.Decide(busy).workers, 10u);  // perhaps it still worked off a backlog
+  EXPECT_EQ(scaler.Decide(busy).workers, 10u);  // perhaps it was still working off a backlog
   const ScaleDecision decision = scaler.Decide(busy);
   EXPECT_EQ(decision.workers, 13u);
   EXPECT_EQ(decision.reason, ScaleReason::kUtilisation);
@@ -115,7 +115,7 @@ TEST(Autoscaler, HoldsWhatTheLastWhileNeededThenRetiresStepByStep) {
     ASSERT_EQ(decision.workers, 20u) << ms;
     ASSERT_EQ(decision.reason, ScaleReason::kHeld);
   }
-  // 10 are needed, 10 x 1.1 + sqrt(700) / 70 held.
+  // 10 are needed; 10 x 1.1 + sqrt(700) / 70 are held.
   for (uint32_t workers = 20; workers > 12; --workers) {
     const ScaleDecision decision = scaler.Decide(Calm((1021 - workers) * kMs, workers, 700));
     ASSERT_EQ(decision.workers, workers - 1);
@@ -149,7 +149,7 @@ TEST(Autoscaler, TheReservePlansForNoSurgeThatTheMaximumCannotCarry) {
   policy.surge_factor = 10;
   policy.bootstrap_ns = 39 * kMs;
   EXPECT_EQ(Autoscaler(policy).Decide(Calm(0, 1, 3500)).workers, 27u);  // 5 x 10 x 0.7 x 3/4
-  // 14000/s x 10 is twice what 100 workers carry: 3/4 of 70000/s can be served at once, no more.
+  // 14000/s x 10 is twice what 100 workers carry: no more than 3/4 of 70000/s can be served at once.
   EXPECT_EQ(Autoscaler(policy).Decide(Calm(0, 20, 14'000)).workers, 53u);
   EXPECT_EQ(Autoscaler(policy).Decide(Calm(0, 80, 56'000)).workers, 80u);
 }

@@ -1,5 +1,5 @@
-// The program with workers of each kind, on a real fabric: requests are served by workers that come, go and are killed,
-// and each gets one right reply.
+// The program with workers of each kind, on a real fabric. Requests are served by workers that come, go and are killed,
+// and each request gets one correct reply.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -158,7 +158,7 @@ TEST_F(ElasticProgram, AWrongValueIsNotMissedInAProcess) {
   EXPECT_THAT(run.err, HasSubstr("MISMATCH"));
 }
 
-// Not as a zombie: who takes an orphan over need not reap it.
+// A zombie does not count as alive: the process that adopts an orphan need not reap it.
 bool Lives(pid_t pid) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
   std::string stat;
@@ -170,7 +170,7 @@ bool Lives(pid_t pid) {
 TEST_F(ElasticProgram, AllWorkersGoWithTheFrontEnd) {
   Load();
   Program run("computenode", Arguments("fork", "constant:500,60", {"--workers=3", "--json_status"}));
-  std::vector<pid_t> pids;  // of those whose start was reported by then
+  std::vector<pid_t> pids;  // of the workers whose start had been reported by then
   while (pids.size() < 3) {
     const std::string line = run.WaitForLine("\"pids\"");
     ASSERT_NE(line, "") << run.Output();

@@ -16,7 +16,7 @@ using ::krcore::StatusCode;
 
 constexpr uint32_t kLanes = 4;
 
-// Puts without end; counts what began and what ended.
+// Puts without end; counts the puts begun and ended.
 class CountingJob : public Job {
  public:
   class Worker final : public WorkerJob {
@@ -44,11 +44,11 @@ class CountingJob : public Job {
 
 class ElasticWorkersTest : public ::testing::Test {
  protected:
-  // Until something that another thread is about to do; the test's time limit ends a wait in vain.
+  // Waits for something that another thread is about to do. If it never happens, the test's time limit ends the wait.
   static void Await(const std::function<bool()>& condition) {
     while (!condition()) sched_yield();
   }
-  // One at a time they are made.
+  // Standby workers are made one at a time.
   void FillStandby(ElasticWorkers& workers, uint32_t standby) {
     while (workers.standby() < standby) {
       clock_.Advance(ElasticWorkers::kRefillEveryNs);
@@ -97,7 +97,7 @@ TEST_F(ElasticWorkersTest, ThoseInReadinessAreTakenInOrderAndReplacedOneByOne) {
   for (int i = 0; i < 3; ++i) workers.Look();
   EXPECT_EQ(workers.standby(), 3u);
   Await([&] { return prepared() == 3; });
-  ASSERT_TRUE(workers.AddWorkers(7).ok());  // more than wait
+  ASSERT_TRUE(workers.AddWorkers(7).ok());  // more than are waiting
   EXPECT_EQ(workers.standby(), 0u);
   Await([&] { return store_.open_clients == 9; });
   const std::vector<WorkerRecord> records = workers.Records();
@@ -155,7 +155,7 @@ TEST_F(ElasticWorkersTest, RetirementLosesNoOperation) {
   EXPECT_EQ(workers.active(), 1u);
   Await([&] { return workers.running() == 1; });
   const uint64_t ended = job_.ended;
-  Await([&] { return job_.ended > ended + 100; });  // the one left serves on
+  Await([&] { return job_.ended > ended + 100; });  // the remaining worker goes on serving
   EXPECT_EQ(workers.RetireWorkers(5), 1u);
   EXPECT_TRUE(workers.WaitForAll());
   EXPECT_EQ(job_.begun, job_.ended);
@@ -232,7 +232,7 @@ TEST_F(ElasticWorkersTest, AWorkerWithoutAClientEndsAndSaysWhy) {
   EXPECT_EQ(workers.FirstError().message(), "no memory node");
 }
 
-// Lanes that only wait: for something that is due soon, or for nothing.
+// A job whose lanes only wait: for something that is due soon, or for nothing.
 class IdleJob final : public Job {
  public:
   explicit IdleJob(int64_t due_in_ns) : due_in_ns_(due_in_ns) {}
@@ -275,7 +275,7 @@ TEST_F(ElasticWorkersTest, AnIdleWorkerSleepsUntilItIsWanted) {
     const int64_t begun_ns = clock_.NowNs();
     ASSERT_TRUE(workers.AddWorkers(1).ok());
     Await([&] { return job.rounds > 50; });
-    // Some rounds a sleep, of 5 ms or 2. Who only relaxes comes round every few microseconds.
+    // A few rounds per sleep of 5 ms or 2 ms. A worker that only relaxes does a round every few microseconds.
     EXPECT_GT(clock_.NowNs() - begun_ns, 20'000'000);
     workers.RetireWorkers(1);
     EXPECT_TRUE(workers.WaitForAll());
@@ -289,7 +289,7 @@ TEST_F(ElasticWorkersTest, AWorkerThatIsWantedNowDoesNotSleep) {
   ASSERT_TRUE(workers.AddWorkers(1).ok());
   Await([&] { return job.rounds > 5'000; });
   EXPECT_LT(clock_.NowNs() - begun_ns, 100'000'000);
-  EXPECT_LT(clock_.longest_wait(), 200u);  // from there on the host's clock does not spin
+  EXPECT_LT(clock_.longest_wait(), 200u);  // from that wait on, the host's clock does not spin
 }
 
 TEST_F(ElasticWorkersTest, WaitGivesUpAtItsDeadline) {

@@ -71,7 +71,7 @@ TEST(RequestQueue, WhatIsReturnedOrTakenBackIsServedNext) {
   Request request;
   for (uint32_t worker = 0; worker < 6; ++worker) ASSERT_TRUE(queue->Claim(worker, &request));
   queue->Return(4, 4);
-  queue->Return(3, 4);  // not its
+  queue->Return(3, 4);  // that request is another worker's
   EXPECT_EQ(queue->TakeBack(2), 1u);
   EXPECT_EQ(queue->TakeBack(9), 0u);
   std::vector<uint64_t> next;
@@ -116,7 +116,7 @@ TEST(RequestQueue, RefusesWhatItIsNotMadeFor) {
   EXPECT_EQ(queue->Replied(), 1u);
 }
 
-// Claims, and at random returns or replies, until nothing is left for a while.
+// Claims requests, and at random returns them or replies, until nothing is left for a while.
 void ServeAtRandom(RequestQueue& queue, uint32_t worker, std::atomic<uint64_t>* replies, bool at_leisure = false) {
   std::minstd_rand random(worker + 1);
   while (replies->load() < queue.size()) {
@@ -145,7 +145,7 @@ TEST(RequestQueue, ThreadsLoseNothing) {
   EXPECT_EQ(replies, queue->size());
 }
 
-// Killed anywhere, by and by; what they had is taken back, and the rest is served by others.
+// Processes are killed at random places, one after another. What they had is taken back, and others serve the rest.
 TEST(RequestQueue, KilledProcessesLoseNothing) {
   const auto queue = MakeQueue(30'000);
   queue->Start(kStart);
@@ -163,7 +163,7 @@ TEST(RequestQueue, KilledProcessesLoseNothing) {
     workers.emplace_back(pid, next++);
   };
   for (int i = 0; i < 3; ++i) start();
-  // A worker killed between its reply and its count leaves the count short: the queue knows.
+  // A worker killed between its reply and its count leaves the count short, so ask the queue.
   while (queue->Replied() < queue->size() * 9 / 10 && killed < 300) {
     usleep(200 + random() % 1'500);
     const size_t victim = random() % workers.size();

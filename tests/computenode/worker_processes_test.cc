@@ -33,7 +33,7 @@ int ServeUntilRetired(WorkerSlot& slot) {
   return 0;
 }
 
-// Until something that a worker is about to do; the test's time limit ends a wait in vain.
+// Waits for something that a worker is about to do. If it never happens, the test's time limit ends the wait.
 void Await(WorkerProcesses& workers, const std::function<bool()>& condition) {
   for (;;) {
     workers.Look();
@@ -43,7 +43,7 @@ void Await(WorkerProcesses& workers, const std::function<bool()>& condition) {
   }
 }
 
-// And its pid was reported, which may come later than its own first notes.
+// Whether the worker serves and its pid was reported, which may come later than its own first notes.
 bool Serves(const WorkerRecord& record) { return record.lanes_ns != 0 && record.ended_ns == 0 && record.pid > 0; }
 
 TEST(WorkerProcesses, AreAddedAndRetired) {
@@ -108,7 +108,7 @@ TEST(WorkerProcesses, OneThatFailsSaysWhy) {
 }
 
 TEST(WorkerProcesses, CanBeFreshPrograms) {
-  // A program of two arguments more: the descriptor of a board, and a slot of it.
+  // A program that takes two more arguments: the descriptor of a board, and a slot of it.
   auto workers = WorkerProcesses::Start({.exec = {"/bin/sh", "-c",
                                                   R"(test -e /proc/self/fd/${1#--worker_board=} && )"
                                                   R"(test "$2" = --worker_slot=0 && exit 7)",
@@ -124,7 +124,7 @@ TEST(WorkerProcesses, CanBeFreshPrograms) {
   EXPECT_THAT(workers->FirstError().ToString(), HasSubstr("cannot execute /nonexistent/program"));
 }
 
-// Without it there are no workers, and no more of them.
+// When the template dies, all workers end and no more can be added.
 TEST(WorkerProcesses, AllEndWithTheTemplate) {
   auto workers = WorkerProcesses::Start({.main = [](WorkerSlot& slot) {
                    (void)testing_support::KillProcess(getppid());
@@ -138,7 +138,7 @@ TEST(WorkerProcesses, AllEndWithTheTemplate) {
   EXPECT_THAT(more.ToString(), HasSubstr("gone"));
 }
 
-// Prepares itself, waits for its call, and serves; says in shared memory what it does.
+// A worker prepares itself, waits for its call, and serves. It records in shared memory what it does.
 struct Readiness {
   std::atomic<uint32_t> prepared{0}, dismissed{0};
   std::atomic<int32_t> last_pid{0};
@@ -151,7 +151,7 @@ class Standby : public ::testing::Test {
                                        [this](WorkerSlot& slot) {
                                          said_->last_pid = getpid();
                                          ++said_->prepared;
-                                         bool woken = false;  // or called before it waited
+                                         bool woken = false;  // stays false if it was called before it waited
                                          if (!slot.AwaitCall(&woken)) {
                                            ++said_->dismissed;
                                            return 0;

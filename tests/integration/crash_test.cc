@@ -15,7 +15,7 @@ using testing_support::Finished;
 using testing_support::Program;
 using testing_support::RunningStore;
 
-// The whole data, verified: with the uniform chooser 10 times as many reads as records miss hardly any of them.
+// Verifies the whole data: with the uniform chooser, 10 times as many reads as records miss hardly any record.
 void ExpectIntact(const RunningStore& store) {
   const Finished run = store.Ycsb(
       "run", 'c', {"-p", "requestdistribution=uniform", "-p", "operationcount=" + std::to_string(10 * store.kRecords)});
@@ -24,7 +24,7 @@ void ExpectIntact(const RunningStore& store) {
   EXPECT_THAT(run.out, HasSubstr("[READ], Return=OK, " + std::to_string(10 * store.kRecords)));
 }
 
-// Over every control plane; RC connections of the dead are dropped by the memory nodes.
+// Tested over every control plane. Memory nodes drop the RC connections of dead clients.
 TEST(Crash, AKilledUpdaterHarmsNeitherTheOthersNorTheData) {
   RunningStore store;
   ASSERT_EQ(store.Ycsb("load", 'a').status, 0);
@@ -33,7 +33,7 @@ TEST(Crash, AKilledUpdaterHarmsNeitherTheOthersNorTheData) {
                                               "--workers=2", "--control_plane=" + plane};
     Program other("ycsb", store.YcsbArgs("run", 'a', endless));
     Program victim("ycsb", store.YcsbArgs("run", 'a', endless));
-    // A status line a second: both are at work.
+    // Each prints a status line a second, so both are at work.
     ASSERT_NE(victim.WaitForLogLine("current ops/sec"), "") << victim.Output();
     ASSERT_NE(other.WaitForLogLine("current ops/sec"), "") << other.Output();
     victim.Kill();
@@ -54,7 +54,7 @@ TEST(Crash, AKilledLoaderLeavesATableThatAnotherOneCompletes) {
   const RunningStore store;
   for (int round = 0; round < 5; ++round) {
     Program loader("ycsb", store.YcsbArgs("load", 'c', {"--overwrite"}));
-    // Somewhere in the first milliseconds: splits are under way.
+    // This ends somewhere in the first milliseconds, while splits are under way.
     for (int turn = 0; turn < round * 400; ++turn) sched_yield();
     loader.Kill();
   }
@@ -72,10 +72,10 @@ TEST(Crash, AKilledMemoryNodeGivesItsClientsAnErrorAndComesBackWithItsData) {
                                            "--operation_timeout_ms=1000"}));
     ASSERT_NE(client.WaitForLogLine("current ops/sec"), "") << client.Output();
     store.KillNode(node);
-    // Ends of itself, long before its time: Wait would end it with -1.
+    // It ends by itself, long before its time; otherwise Wait would kill it and return -1.
     EXPECT_EQ(client.Wait(), 1) << client.Output();
     EXPECT_THAT(client.err(), HasSubstr("failed")) << client.Output();
-    // A new client is told at once.
+    // A new client gets the error at once.
     const Finished late = store.Ycsb("run", 'c', {"-p", "operationcount=1000", "--open_timeout_ms=1000"});
     EXPECT_EQ(late.status, 1) << late.out << late.err;
     store.StartNode(node);

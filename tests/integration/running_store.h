@@ -18,7 +18,7 @@ class RunningStore {
     meta_ = Start({"--memory=0", "--metaserver"});
     for (int node = 1; node <= 2; ++node) StartNode(node);
   }
-  // Everything stops cleanly and leaves nothing, or the test fails.
+  // Stops everything; the test fails unless all stops cleanly and leaves nothing behind.
   ~RunningStore() {
     bool killed = false;
     for (auto& node : nodes_) {
@@ -66,7 +66,7 @@ class RunningStore {
     return program;
   }
 
-  TestFabric fabric_;  // first: looks for leftovers last
+  TestFabric fabric_;  // first, so that it looks for leftovers last
   std::string memory_;
   std::unique_ptr<Program> meta_;
   std::unique_ptr<Program> nodes_[2];

@@ -1,4 +1,4 @@
-// The main job, small: load and run over real processes, and what goes wrong without a crash.
+// The main job on a small scale: load and run over real processes, and what goes wrong without a crash.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -64,7 +64,7 @@ TEST_F(AddressCacheOfAClient, ADeletedKeyIsAbsentAndAReinsertedOneIsThere) {
   EXPECT_EQ(Get("k"), Status(StatusCode::kNotFound).ToString());
 }
 
-// Blocks and slot words are reused soon in a small store; entries are old by then.
+// A small store soon reuses blocks and slot words, so that cache entries become stale.
 TEST_F(AddressCacheOfAClient, EveryValueIsRightWhileSlotsAndBlocksAreReused) {
   std::mt19937 random(7);
   std::vector<uint32_t> version(200, 0);
@@ -90,7 +90,7 @@ TEST_F(AddressCacheOfAClient, EntriesOutliveASplit) {
   }
   for (int i = 0; writer_->stats().splits < 8; ++i) ASSERT_TRUE(writer_->Put("filler" + std::to_string(i), "x").ok());
   const uint64_t before = reader_->stats().cache_hits;
-  for (int round = 0; round < 2; ++round) {  // the first one brings the directory up to date
+  for (int round = 0; round < 2; ++round) {  // the first round brings the directory up to date
     for (int i = 0; i < 10; ++i) ASSERT_EQ(Get("key" + std::to_string(i)), "key" + std::to_string(i));
   }
   EXPECT_GE(reader_->stats().cache_hits - before, 10u);
@@ -104,7 +104,7 @@ TEST_F(AddressCacheOfAClient, LargeValuesAreNotGuessedAt) {
   EXPECT_EQ(reader_->stats().cache_speculations, 0u);
 }
 
-// ---- alone, under a load whose times the test chooses
+// ---- the cache alone, under a load whose times the test chooses
 
 Slot SlotOf(uint64_t key) {
   return Slot::Make(SlotState::kVal, static_cast<uint8_t>(key), 10, {1, (key + 1) * 1'024}, 0);
@@ -113,7 +113,7 @@ Slot SlotOf(uint64_t key) {
 struct Load {
   uint64_t keys = 1'000;
   uint32_t stale_percent = 0;  // keys whose slot has changed since
-  int64_t hit_ns = 2'000;      // what a Get takes, by what the cache brought it
+  int64_t hit_ns = 2'000;      // how long a Get takes, by what the cache gave it
   int64_t stale_ns = 4'000;
   int64_t unknown_ns = 4'000;
 };

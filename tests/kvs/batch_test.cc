@@ -14,7 +14,7 @@
 namespace surgekv_test {
 namespace {
 
-// Without one, what is handed to a queue of sw has been executed.
+// Without this gate, a queue of sw executes at once what is handed to it.
 struct ShutGate final : krcore::PostGate {
   bool MayPost() override { return false; }
 };
@@ -25,7 +25,7 @@ struct NobodyWaits final : kvs::Connections::Waiting {
 
 class Batches : public ::testing::Test {
  protected:
-  static constexpr uint64_t kAt = (size_t{64} << 20) - 256;  // in every pool: near its end, and free
+  static constexpr uint64_t kAt = (size_t{64} << 20) - 256;  // in every pool: near its end, and unused
   void SetUp() override {
     auto node = krcore::OpenNode("krcore", {.rnic = "sw", .fabric = store_.fabric()});
     ASSERT_TRUE(node.ok()) << node.status().ToString();
@@ -45,7 +45,7 @@ class Batches : public ::testing::Test {
     std::memcpy(&word, &store_.memory_of(node)[kAt + i * sizeof(word)], sizeof(word));
     return word;
   }
-  // Adds a WRITE of local word i to the word of that number.
+  // Adds a WRITE of local word i to word i at the node.
   void Write(krcore::NodeId node, uint64_t i) {
     batch_.Write(local() + i, {node, kAt + i * sizeof(uint64_t)}, sizeof(uint64_t));
   }
@@ -116,12 +116,12 @@ TEST(Outbox, MarksTheLastVerbAloneThoughItWasRefusedBefore) {
   EXPECT_EQ(verbs[1].remote_addr, 208u);
 }
 
-// Batches that are begun together, each of some WRITEs of local word 0 to words of its own at node 1.
+// Batches that begin together. Each has some WRITEs of local word 0 to words of its own at node 1.
 class ManyBatches : public Batches {
  protected:
   static constexpr uint64_t kWordsThere = 256 / sizeof(uint64_t);  // from kAt on
 
-  // One more, of so many verbs; to `at`, or where the one before ended.
+  // Begins one more batch of `verbs` verbs, at word `at` or where the previous batch ended.
   void Begin(uint32_t verbs, uint64_t at = UINT64_MAX) {
     std::vector<kvs::GlobalAddress> addresses;
     for (uint32_t i = 0; i < verbs; ++i)
@@ -136,7 +136,6 @@ class ManyBatches : public Batches {
     ASSERT_FALSE(run.await_ready());
     run.await_suspend(std::noop_coroutine());
   }
-  // Polls until so many have ended.
   void AwaitAll() {
     size_t ended = 0;
     for (int i = 0; i < 1'000 && ended < begun_.size(); ++i) {
@@ -165,7 +164,7 @@ TEST_F(ManyBatches, ThatWaitForRoomConnectToTheOthersThatTheyNeed) {
   EXPECT_EQ(RemoteWord(2, 0), local()[0]);
 }
 
-// What is added when there is room again waits, too, after what waits already.
+// Verbs that are added once there is room again still wait for those that wait already.
 TEST_F(ManyBatches, WhoseVerbsWaitForRoomKeepTheirOrderAtEachNode) {
   for (int i = 0; i < 4; ++i) Begin(8, kAt + 64);
   kvs::Batch& batch = *begun_.emplace_back(std::make_unique<kvs::Batch>());
@@ -196,7 +195,7 @@ TEST_F(ManyBatches, BeyondTheQueuesDepthWaitAndAreAllDone) {
   for (size_t i = 0; i < begun_.size(); ++i) EXPECT_EQ(OutcomeOf(i), kvs::Outcome::kOk) << i;
 }
 
-// A verb that the queue refuses takes its own batch along, wherever that is among the others.
+// When the queue refuses a verb, the verb's whole batch fails, wherever the verb is among the others.
 TEST_F(ManyBatches, OfWhichOneIsRefusedAreDoneButForThatOne) {
   constexpr uint64_t kBeyond = uint64_t{1} << 40;
   for (size_t refused = 0; refused < 4; ++refused) {
@@ -219,7 +218,7 @@ TEST_F(ManyBatches, OfWhichOneIsRefusedAreDoneButForThatOne) {
 
 TEST_F(ManyBatches, AreTakenBackByFenceWhereverTheyAre) {
   connections_->pool().SetGate(&shut_gate_);
-  for (int i = 0; i < 9; ++i) Begin(3);  // some are the queue's by now, some in the outbox
+  for (int i = 0; i < 9; ++i) Begin(3);  // some are in the queue by now, some in the outbox
   connections_->Fence();
   AwaitAll();
   for (size_t i = 0; i < begun_.size(); ++i) EXPECT_EQ(OutcomeOf(i), kvs::Outcome::kFenced) << i;
@@ -242,7 +241,8 @@ TEST_F(ManyBatches, EndInAQueueThatIsShallowerThanAnOutbox) {
   AwaitAll();
 }
 
-// What is done silently frees the queue's depth at once, whoever polls the pool; its part has not ended yet.
+// A verb that completes silently frees its place in the queue at once, whoever polls the pool. Its part has not ended
+// yet.
 TEST_F(ManyBatches, EndHoweverManyHaveNotEndedYet) {
   connections_ = std::make_unique<kvs::Connections>(*node_, 1'000'000'000, nobody_, stats_);
   ASSERT_TRUE(connections_->Open(512, {.dc_initiators = 1, .sq_depth = 16}).ok());
@@ -276,7 +276,7 @@ TEST_F(ManyBatches, ThatWaitForRoomDoNotReachTheNextLifeOfAMemoryNode) {
   Begin({{1, kAt}, {1, kAt}, {1, kAt}, {1, kAt}, {1, kAt}, {1, kAt}, {1, kAt}, {1, kAt}, {2, kAt}});
   store_.StopMemoryNode(2);
   auto& member = reinterpret_cast<kvs::HomeArea*>(store_.memory().data() + kvs::kHomeAreaOffset)->members[2];
-  member = kvs::MemberWord(member).Become(kvs::MemberState::kDrained).word();  // or it would not be taken back
+  member = kvs::MemberWord(member).Become(kvs::MemberState::kDrained).word();  // otherwise it would not be taken back
   store_.StartMemoryNode(2);
   connections_->Forget(2);
   ASSERT_TRUE(connections_->Reach(2));

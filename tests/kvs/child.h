@@ -15,12 +15,12 @@
 
 namespace surgekv_test {
 
-// Runs `body` in a forked process; killed when this object goes, if it still runs.
+// Runs `body` in a forked process, which is killed when this object is destroyed if it still runs.
 class Child {
  public:
   template <typename Body>
   explicit Child(const Body& body) : pid_(fork()) {
-    if (pid_ < 0) std::abort();  // a wait for it would be one for any child
+    if (pid_ < 0) std::abort();  // waiting for -1 would wait for any child
     if (pid_ != 0) return;
     body();
     _exit(testing::Test::HasFailure() ? 1 : 0);

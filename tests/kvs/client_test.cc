@@ -39,7 +39,7 @@ class ClientTest : public ::testing::TestWithParam<std::string> {
 
   std::unique_ptr<Store> embedded_;
   std::unique_ptr<surgekv_test::TestStore> test_store_;
-  Store* store_ = nullptr;  // one of these
+  Store* store_ = nullptr;  // one of these two is set
   std::unique_ptr<Client> client_;
 };
 
@@ -190,10 +190,10 @@ TEST_P(ClientTest, ASecondClientWithAnEmptyDirectoryCacheFindsEverything) {
 
 TEST_P(ClientTest, AStaleDirectoryCacheIsNoticedByTheHeaders) {
   auto stale = store_->NewClient().value();
-  ASSERT_TRUE(stale->Put("first", "1").ok());  // knows the root only
+  ASSERT_TRUE(stale->Put("first", "1").ok());  // knows only the root
   for (int i = 0; i < 20'000; ++i) {
     ASSERT_TRUE(client_->Put(std::to_string(i), "x").ok());
-    stale->Poll();  // keeps its lease, without which it would forget all that it knows
+    stale->Poll();  // keeps its lease; without it, it would forget all that it knows
   }
   std::string value;
   for (int i = 0; i < 20'000; i += 7) {
@@ -261,7 +261,7 @@ TEST_P(ClientTest, AFullStoreRefusesWithOutOfMemoryAndKeepsServing) {
   ASSERT_EQ(status, StatusCode::kOutOfMemory) << status.ToString();
   EXPECT_GT(stored, 300);
   for (int i = 0; i < stored; ++i) ASSERT_EQ(MustGet("big" + std::to_string(i)), value);
-  ASSERT_TRUE(client_->Delete("big0").ok());  // and gives it back
+  ASSERT_TRUE(client_->Delete("big0").ok());  // and gives the memory back
   status = client_->Put("big0", value);
   EXPECT_TRUE(status.ok()) << status.ToString();
 }

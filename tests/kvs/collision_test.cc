@@ -1,5 +1,5 @@
-// Keys whose hashes are the same, or as much of them as the table can tell apart: made in advance, as anybody can who
-// knows the seed, and for a store whose seed nobody knows.
+// Keys whose hashes are equal, or equal in all bits that the table uses. They are made in advance, as anybody can do
+// who knows the seed, and are also tried on a store whose seed nobody knows.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -23,8 +23,8 @@ using kvs::Client;
 using kvs::Status;
 using kvs::StatusCode;
 
-// Of 64 bytes, each with another `n`; all have one XXH3-128 under the secret that begins with these words. Each 16
-// bytes are multiplied with each other, and one factor is made 0.
+// Makes a key of 64 bytes that is distinct for each `n`. All have one XXH3-128 under the secret that begins with these
+// words: the hash multiplies parts of each 16 bytes with each other, and one factor is made 0.
 std::string CollidingKey(const uint64_t* secret, uint64_t n) {
   std::array<uint64_t, 8> words{secret[0], 0, secret[4], 0x9e3779b97f4a7c15 * (n + 1), secret[6], n, secret[2], 0};
   words[1] = words[2] + words[3] - words[0];
@@ -34,14 +34,14 @@ std::string CollidingKey(const uint64_t* secret, uint64_t n) {
 
 class Collisions : public ::testing::Test {
  protected:
-  static constexpr uint32_t kSlots = 28;  // that a key may have
+  static constexpr uint32_t kSlots = 28;  // the slots that a key may have
 
-  // With kTestSeed.
+  // For stores with kTestSeed.
   static std::string Key(uint64_t n) {
     static const kvs::Hasher hasher(kTestSeed);
     return CollidingKey(hasher.secret().data(), n);
   }
-  // Keys of table `suffix` at the largest depth; nothing else of their hashes is the same.
+  // Returns keys of table `suffix` at the largest depth. Nothing else of their hashes is the same.
   static std::vector<std::string> KeysOfSuffix(size_t count) {
     std::vector<std::string> keys;
     for (uint64_t n = 0; keys.size() < count; ++n) {
@@ -110,7 +110,7 @@ TEST_F(Collisions, The29thKeyOfOneHashIsRefusedAtOnceWithTheReasonAndAllOthersGo
   ExpectValue(*client, late, "late");
 }
 
-// One that the deletion of a value, or the death of its writer, has left.
+// The tentative slot was left by the deletion of a value or by the death of its writer.
 TEST_F(Collisions, ATentativeSlotAmongThemMakesRoomWhenItsWriterHasGone) {
   TestStore store({.groups = 16});
   auto client = store.NewClient();
@@ -131,7 +131,7 @@ TEST_F(Collisions, ATentativeSlotAmongThemMakesRoomWhenItsWriterHasGone) {
 }
 
 TEST_F(Collisions, KeysThatSplitsCannotSeparateAreRefusedBeforeTheTableIsSplitInVain) {
-  TestStore store({.groups = 2});  // 42 slots, 28 of them a key's
+  TestStore store({.groups = 2});  // 42 slots, 28 of which a key may have
   auto client = store.NewClient();
   const std::vector<std::string> keys = KeysOfSuffix(43);
   size_t stored = 0;

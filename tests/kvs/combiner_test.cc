@@ -1,5 +1,5 @@
-// Operations of one client on one key: who waits, who is done along, and what each of them is told. One thread, no
-// chance involved; random mixes are in threads_test.cc.
+// Operations of one client on one key: which of them wait, which are done along with another, and what each returns.
+// One thread, and nothing is random; random mixes are in threads_test.cc.
 #include "kvs/table/combiner.h"
 
 #include <gtest/gtest.h>
@@ -55,7 +55,7 @@ class Combining : public ::testing::Test {
     return options;
   }
 
-  // Without the address cache, so that every operation takes its full number of round trips.
+  // The address cache is off, so that every operation takes its full number of round trips.
   std::unique_ptr<Client> NewClient(uint32_t max_in_flight) {
     return store_.store().NewClient({.max_in_flight = max_in_flight, .address_cache_entries = 0}).value();
   }
@@ -197,7 +197,7 @@ TEST_F(Combining, APutDoesNotJoinAWriteThatIsPosted) {
   EXPECT_EQ(Value(), "second");
 }
 
-// Whatever waits does not wait longer than it may, although what it waits for goes on.
+// A waiting operation does not wait beyond its deadline, even though the one that it waits for goes on.
 TEST_F(Combining, TheDeadlineHoldsForWhoWaits) {
   ASSERT_TRUE(other_->Put("k", "0").ok());
   Call& leader = Start(OpKind::kUpdate, "leader");
@@ -207,7 +207,7 @@ TEST_F(Combining, TheDeadlineHoldsForWhoWaits) {
     client_->Poll();
     waiter_first |= waiter.ended && !leader.ended;
     clock_.Advance(kTimeoutNs / 1'000);
-    ASSERT_TRUE(other_->Update("k", "other").ok());  // whatever the leader saw is stale
+    ASSERT_TRUE(other_->Update("k", "other").ok());  // what the leader saw is stale
   }
   EXPECT_EQ(leader.result, StatusCode::kTimeout) << leader.result.ToString();
   EXPECT_EQ(waiter.result, StatusCode::kTimeout) << waiter.result.ToString();
@@ -216,7 +216,7 @@ TEST_F(Combining, TheDeadlineHoldsForWhoWaits) {
   EXPECT_TRUE(waiter_first) << "it began before the leader's time began to count";
 }
 
-// A leader that is out of time does not fail those who came later.
+// A leader that runs out of time does not fail the operations that joined it later.
 TEST_F(Combining, MembersOfALeaderThatIsOutOfTimeTryAgain) {
   ASSERT_TRUE(other_->Put("k", "0").ok());
   const auto interfere = [&](const Call& until_ended) {
@@ -227,7 +227,7 @@ TEST_F(Combining, MembersOfALeaderThatIsOutOfTimeTryAgain) {
     }
     ASSERT_TRUE(until_ended.ended);
   };
-  Start(OpKind::kDelete);  // goes alone, and away
+  Start(OpKind::kDelete);  // goes alone, and to its end
   Call& leader = Start(OpKind::kPut, "leader");
   clock_.Advance(kTimeoutNs * 3 / 4);
   Call& member = Start(OpKind::kPut, "member");
@@ -262,7 +262,7 @@ struct FakeOp {
   OpKind kind;
   Status outcome;  // if it leads
   std::string value = {};
-  Gate gate = {};  // posted: go on when it opens
+  Gate gate = {};  // once posted, it goes on when this opens
   Status result = StatusCode::kInternal;
   bool led = false, ended = false;
 };

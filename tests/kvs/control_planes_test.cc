@@ -1,4 +1,4 @@
-// The store over the control planes that krcore is compared with: whose devices clients use, memory nodes that come
+// The store over the control planes that krcore is compared with: whose devices clients use, memory nodes that join
 // later, clients that come and go, and clients that are killed.
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -29,7 +29,7 @@ class ControlPlane : public ::testing::TestWithParam<std::string> {
   static const kvs::HomeArea& HomeOf(const TestStore& store) {
     return *reinterpret_cast<const kvs::HomeArea*>(store.memory().data() + kvs::kHomeAreaOffset);
   }
-  // The owner words of all registered clients.
+  // Returns the owner words of all registered clients.
   static std::vector<uint64_t> Owners(const TestStore& store) {
     std::vector<uint64_t> owners;
     for (const kvs::ClientEntry& entry : HomeOf(store).clients)
@@ -70,7 +70,7 @@ TEST_P(ControlPlane, ClientsMadeInAdvanceTakeNoTimeForQueuesAndMemoryAndServeAsA
   }
   EXPECT_EQ(store.store().PrepareClient({.max_in_flight = 0}).code(),
             IsVerbs() ? kvs::StatusCode::kOk : kvs::StatusCode::kInvalidArgument);
-  ASSERT_TRUE(store.store().PrepareClient(lanes).ok());  // it goes with the store, untaken
+  ASSERT_TRUE(store.store().PrepareClient(lanes).ok());  // it is destroyed with the store, unused
 }
 
 TEST_P(ControlPlane, EachClientOfVerbsHasADeviceOfItsOwnAndTheOthersShareTheProcesss) {
@@ -106,7 +106,7 @@ TEST_P(ControlPlane, ConnectionsAreThoseOfThePlaneAndGoWithTheirClients) {
   EXPECT_TRUE(two->Put("k", "v").ok());
 }
 
-// The CQ of a client of verbs was made for fewer.
+// The CQ of a verbs client was made for fewer memory nodes.
 TEST_P(ControlPlane, MemoryNodesThatJoinLaterAreUsed) {
   options_.memory_bytes = size_t{8} << 20;
   TestStore store(options_);
@@ -190,7 +190,7 @@ TEST_P(KilledClient, IsFoundDeadAndWhatItHeldComesBack) {
   Child victim([&] {
     auto attached = TestStore::Attach(options_.fabric, options_);
     auto client = attached->NewClient().value();
-    // 10 MB, most of which are free blocks of this client in the end.
+    // 10 MB. In the end most of it is free blocks of this client.
     for (int i = 0; i < 1'000; ++i) (void)client->Put("key" + std::to_string(i), value);
     for (int i = 10; i < 1'000; ++i) (void)client->Delete("key" + std::to_string(i));
     if (write(ready[1], "", 1) != 1) _exit(1);
@@ -214,7 +214,7 @@ TEST_P(KilledClient, IsFoundDeadAndWhatItHeldComesBack) {
   }
   EXPECT_EQ(client->stats().dead_clients_found, 1u);
   EXPECT_EQ(Owners(store).size(), 1u);
-  // All of the memory again, and not merely the 6 MB that the victim did not have.
+  // Fill the whole memory again, and not only the 6 MB that the victim did not have.
   for (int i = 0; i < 1'000; ++i) {
     const kvs::Status put = client->Put("key" + std::to_string(i), value);
     ASSERT_TRUE(put.ok()) << i << ": " << put.ToString();
@@ -223,7 +223,7 @@ TEST_P(KilledClient, IsFoundDeadAndWhatItHeldComesBack) {
   close(ready[1]);
 }
 
-// Each is killed while it splits, in the middle of its posts; and the connections go.
+// Each client is killed while it splits, in the middle of its posts, and its connections are removed.
 TEST_P(KilledClient, AtWorkHarmsNobody) {
   TestStore store(options_);
   constexpr uint32_t kVictims = 4;
@@ -250,7 +250,7 @@ TEST_P(KilledClient, AtWorkHarmsNobody) {
 
 TEST_P(KilledClient, WhileAMemoryNodeIsRestartedItsClientsGoOnAfterwards) {
   options_.groups = 2;  // many tables, so that both nodes have some
-  // Node 1, the home, lives here; node 2 in a process that is killed and comes back with its memory.
+  // Node 1, the home, lives in this process. Node 2 lives in one that is killed and comes back with its memory.
   options_.chunk_bytes = uint64_t{64} << 10;
   TestStore store(options_);
   const auto run_second = [&](int ready) {

@@ -1,4 +1,4 @@
-// Draining a memory node: it is emptied while others go on, and then it can be stopped.
+// Draining a memory node: it is emptied while other clients go on, and then it can be stopped.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -25,7 +25,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Clients may be changing it.
+// Clients may be changing the word.
 kvs::ChunkWord ChunkWordOf(std::span<const std::byte> pool, uint64_t chunk) {
   const std::byte* const word = &pool[kvs::ChunkWordOffset(chunk)];
   return kvs::ChunkWord(__atomic_load_n(reinterpret_cast<const uint64_t*>(word), __ATOMIC_ACQUIRE));
@@ -62,14 +62,14 @@ kvs::Task<void> DrainOnce(kvs::Client& client, krcore::NodeId node, int64_t time
   *result = co_await client.DrainNodeAsync(node, {.timeout_ms = timeout_ms}, report);
 }
 
-// One that changes keys of its own until it is told to stop, and knows what they must be.
+// A client that changes keys of its own until it is told to stop, and checks their values.
 class Worker {
  public:
   Worker(TestStore& store, uint32_t number) : client_(store.NewClient()), number_(number), random_(number) {}
 
   void Start() {
     thread_ = std::thread([this] {
-      while (!stop_.load(std::memory_order_relaxed)) Step();  // no data goes along
+      while (!stop_.load(std::memory_order_relaxed)) Step();  // no data is passed through the flag
     });
   }
   void Stop() {
@@ -173,13 +173,13 @@ TEST(Drain, ANodeIsEmptiedWhileOthersWriteAndThenStopped) {
   CheckPools(store);
 }
 
-// With empty memory, to which clients that knew the old one connect anew.
+// The node comes back with empty memory; clients that knew the old memory connect anew.
 TEST(Drain, AStoppedNodeThatComesBackIsInUseAgain) {
   TestStore store({.groups = 8, .memory_bytes = size_t{32} << 20, .memory_nodes = 2, .chunk_bytes = kSmallChunk});
   auto client = store.NewClient(), reader = store.NewClient();
   InLanes(*client, 4'000, PutRange);
   CheckAll(*reader, 4'000);
-  std::set<uint32_t> pairs;  // of tables, of which one or both lie at node 2
+  std::set<uint32_t> pairs;  // pairs of tables, of which one or both lie at node 2
   for (uint32_t index = 0; index < 1'024; ++index) {
     const kvs::DirectoryEntry entry = store.DirectoryEntryOf(index);
     if (!entry.present() || entry.subtable().node != 2 || entry.depth() == 0) continue;
@@ -210,11 +210,11 @@ TEST(Drain, AStoppedNodeThatComesBackIsInUseAgain) {
   CheckPools(store);
 }
 
-// What a client's address cache knew of the old memory may lie beyond the new one's end.
+// What a client's address cache knows of the old memory may lie beyond the end of the new one.
 TEST(Drain, AStoppedNodeMayComeBackSmaller) {
   TestStore store({.groups = 8, .memory_bytes = size_t{32} << 20, .memory_nodes = 2, .chunk_bytes = kSmallChunk});
   auto client = store.NewClient();
-  auto reader = store.store().NewClient({.address_cache_entries = 4'096}).value();  // warming: it is on
+  auto reader = store.store().NewClient({.address_cache_entries = 4'096}).value();  // warming, so that it is on
   uint32_t count = 0;
   const auto highest_chunk = [&store] {
     const std::span<const std::byte> pool = store.memory_of(2);
@@ -246,7 +246,7 @@ TEST(Drain, AStoppedNodeMayComeBackSmaller) {
   ASSERT_TRUE(result.ok()) << result.ToString();
   store.StopMemoryNode(2);
   store.StartMemoryNode(2, size_t{4} << 20);
-  // Tables come to lie there again.
+  // Make tables lie there again.
   const auto at_two = [&store] {
     uint32_t tables = 0;
     for (uint32_t index = 0; index < 1u << 12; ++index) {
@@ -334,11 +334,11 @@ TEST(Drain, WithoutRoomElsewhereTheNodeStaysInUseAndNothingIsLost) {
     CheckAll(*client, count);
     CheckPools(store);
   }
-  // Its memory can be used.
+  // Its memory can be used again.
   const uint32_t before = count;
   while (client->Put(Key(count), Value(count)).ok()) ++count;
   EXPECT_GT(count, before + 10);
-  // And when there is room, it goes.
+  // Once there is room, it can be drained.
   for (uint32_t i = 0; i < count; ++i) {
     if (i % 10 == 0) continue;
     ASSERT_TRUE(client->Delete(Key(i)).ok());
@@ -350,7 +350,7 @@ TEST(Drain, WithoutRoomElsewhereTheNodeStaysInUseAndNothingIsLost) {
   CheckPools(store);
 }
 
-// At any of its steps.
+// The first client is killed at various steps.
 TEST(Drain, AnotherClientGoesOnWithWhatAKilledOneBegan) {
   for (const uint64_t polls : {50u, 400u, 1'500u, 4'000u}) {
     SCOPED_TRACE(polls);
@@ -400,7 +400,7 @@ TEST(Drain, TakenBackIntoUseItEnds) {
   kvs::Status result;
   kvs::DrainReport report;
   client->Spawn(DrainOnce(*client, 2, 600'000, &result, &report));
-  const kvs::Status second = client->DrainNode(3);  // one at a time
+  const kvs::Status second = client->DrainNode(3);  // only one drain at a time
   EXPECT_EQ(second, kvs::StatusCode::kExists) << second.ToString();
   while (MemberStateOf(store, 2) == kvs::MemberState::kInUse) client->Poll();
   ASSERT_TRUE(other->UndrainNode(2).ok());
@@ -416,7 +416,7 @@ TEST(Drain, TakenBackIntoUseItEnds) {
   CheckPools(store);
 }
 
-// While the last announcement is waited for it is empty, but not drained yet.
+// While the drain waits for the last announcement the node is empty, but not drained yet.
 TEST(Drain, TakenBackAtTheVeryEndItIsNotDrained) {
   ManualClock clock;
   TestStore store({.groups = 8,
@@ -447,7 +447,7 @@ TEST(Drain, TakenBackAtTheVeryEndItIsNotDrained) {
   EXPECT_EQ(MemberStateOf(store, 2), kvs::MemberState::kInUse);
 }
 
-// A client died in the middle of taking a run, or of giving one back.
+// A client died while it took a run of chunks, or gave one back.
 TEST(Drain, WhatIsLeftOfARunIsFreed) {
   TestStore store({.groups = 8, .memory_bytes = size_t{16} << 20, .memory_nodes = 2, .chunk_bytes = kSmallChunk});
   auto client = store.NewClient();
@@ -489,7 +489,7 @@ TEST(Drain, WhatIsDeadIsNotTakenBackIntoUse) {
   EXPECT_EQ(MemberStateOf(store, 2), kvs::MemberState::kDraining);
 }
 
-// Out of time is not the end: nothing is taken at the node, until it is taken back or drained.
+// A drain that times out is not over: nothing is allocated at the node until it is taken back or drained.
 TEST(Drain, OutOfTimeItCanBeRepeated) {
   ManualClock clock;
   TestStore store({.groups = 8,
@@ -502,7 +502,7 @@ TEST(Drain, OutOfTimeItCanBeRepeated) {
   InLanes(*client, 1'000, PutRange);
   kvs::Status result;
   kvs::DrainReport report;
-  auto stopped = store.NewClient();  // lives and is not polled: others cannot know that it takes nothing there
+  auto stopped = store.NewClient();  // lives but is not polled: others cannot know that it allocates nothing there
   client->Spawn(DrainOnce(*client, 2, 50, &result, &report));
   while (client->spawned() > 0) {
     client->Poll();
@@ -554,7 +554,7 @@ TEST(Drain, AnotherMoverAtWorkIsToldAndNotOverrun) {
   kvs::Status result;
   kvs::DrainReport report;
   client->Spawn(DrainOnce(*client, 2, 100, &result, &report));
-  while (client->spawned() > 0) {  // the mover is slow: well within its lease
+  while (client->spawned() > 0) {  // the mover is slow, but well within its lease
     client->Poll();
     clock.Advance(100'000);
   }

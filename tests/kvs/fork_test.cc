@@ -1,5 +1,5 @@
-// What a store, its clients and their operations do when their process forks: the parent goes on as if it had not, what
-// it opened says so in the child, and a child that opens its own store is a process like any other.
+// What a store, its clients and their operations do when their process forks. The parent goes on as if it had not. In
+// the child, what the parent opened reports the fork. A child that opens its own store is a process like any other.
 #include <gtest/gtest.h>
 #include <linux/sched.h>
 #include <sched.h>
@@ -27,7 +27,7 @@ using kvs::Status;
 using kvs::StatusCode;
 using kvs::Store;
 
-// Where the child's own destructors and exit() find it, as those of a program's globals do.
+// It is global so that the child's destructors and exit() find it, as they find a program's globals.
 std::unique_ptr<Store> the_store;
 std::unique_ptr<Client> the_client;
 
@@ -57,7 +57,7 @@ class Fork : public ::testing::TestWithParam<std::string> {
     EXPECT_EQ(Files(), std::set<std::string>());
   }
 
-  // Of the fabric, in /dev/shm.
+  // Returns the fabric's files in /dev/shm.
   std::set<std::string> Files() const {
     std::set<std::string> names;
     for (const auto& file : std::filesystem::directory_iterator("/dev/shm")) {
@@ -69,13 +69,13 @@ class Fork : public ::testing::TestWithParam<std::string> {
   const kvs::HomeArea& home() const {
     return *reinterpret_cast<const kvs::HomeArea*>(memory_->memory().data() + kvs::kHomeAreaOffset);
   }
-  // Of living clients, and of dead ones that nobody has found.
+  // Counts the entries of living clients, and of dead ones that nobody has found.
   size_t Entries() const {
     size_t entries = 0;
     for (const kvs::ClientEntry& entry : home().clients) entries += std::atomic_ref(entry.owner).load() != 0;
     return entries;
   }
-  // What the parent had still works, and is found by others.
+  // Expects that what the parent had still works, and that others find it.
   void ExpectParentGoesOn() {
     std::string value;
     EXPECT_TRUE(the_client->Get("before", &value).ok());
@@ -234,7 +234,7 @@ TEST_P(Fork, AKilledChildWithAStoreOfItsOwnIsFoundAndItsEntryIsFreed) {
   ASSERT_EQ(read(ready[0], &byte, 1), 1);
   EXPECT_EQ(Entries(), entries + 1);
   child.Kill();
-  // It holds back reclamation, and whoever wants memory looks for the reason.
+  // The dead client holds back reclamation, and whoever wants memory looks for the reason.
   const krcore::Deadline deadline = krcore::Deadline::After(*krcore::RealClock(), 60'000'000'000);
   for (int i = 0; Entries() > entries && !deadline.Passed(*krcore::RealClock()); ++i)
     ASSERT_TRUE(the_client->Put("again", std::to_string(i)).ok());
@@ -253,7 +253,7 @@ TEST_P(Fork, WhileAnotherThreadIsInAnOperationAndTheChildOpensItsOwnStore) {
   std::thread other([&] {
     for (uint64_t i = 0; !stop; ++i) {
       EXPECT_TRUE(client->Put("busy" + std::to_string(i % 100), std::to_string(i)).ok());
-      // Opening and closing take the locks of the whole process.
+      // Opening and closing take the process-wide locks.
       auto another = the_store->NewClient().value();
       ++done;
     }
@@ -297,7 +297,7 @@ TEST_P(Fork, AGrandchildMayUseNeitherItsParentsStoreNorThatOfTheProcessBefore) {
   ExpectParentGoesOn();
 }
 
-// No handler of fork's runs.
+// A bare clone runs none of the handlers of fork.
 TEST_P(Fork, ABareCloneIsNoticed) {
   const std::vector<std::function<long()>> clones = {
       [] { return syscall(SYS_clone, SIGCHLD, nullptr, nullptr, nullptr, nullptr); },
@@ -326,7 +326,7 @@ TEST_P(Fork, ABareCloneIsNoticed) {
   }
 }
 
-// `in_child` is the coroutine's own: what the caller has may be gone by then.
+// The coroutine owns `in_child`: the caller's objects may be gone by then.
 kvs::Task<void> ForkInside(Client& client, std::function<void()> in_child, int* status) {
   std::string value;
   EXPECT_TRUE((co_await client.GetAsync("before", &value)).ok());

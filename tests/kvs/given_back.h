@@ -1,4 +1,4 @@
-// Records of all sizes, nine tenths of which are deleted: what the tests of memory given back share.
+// Records of all sizes, nine tenths of which are deleted. The tests of memory given back share this.
 #ifndef TESTS_KVS_GIVEN_BACK_H_
 #define TESTS_KVS_GIVEN_BACK_H_
 
@@ -17,7 +17,7 @@ namespace surgekv_test {
 inline constexpr uint64_t kSmallChunk = uint64_t{64} << 10;
 
 inline std::string Key(uint32_t i) { return "key-" + std::to_string(i); }
-// Of every size: most are small, some do not fit in a slot's length, few have chunks of their own.
+// Returns values of every size: most are small, some do not fit in a slot's length, few have chunks of their own.
 inline std::string Value(uint32_t i) {
   const uint32_t dice = i * 2654435761u;
   const size_t bytes = dice % 97 == 0 ? 80'000 + dice % 50'000 : dice % 11 == 0 ? 3'000 + dice % 6'000 : dice % 700;

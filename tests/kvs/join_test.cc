@@ -1,5 +1,5 @@
 // Joining a store with memory that holds nothing: by a node in whose place the store may have keys, and by one that
-// asks a metadata server which has lost all. Joining, and using, one of another layout.
+// asks a metadata server which has lost everything. Also joining and using a store of another layout.
 #include "kvs/memory/join.h"
 
 #include <gmock/gmock.h>
@@ -29,7 +29,7 @@ using krcore::StatusCode;
 constexpr krcore::NodeId kMember = 2;
 constexpr int64_t kPatienceNs = 10'000'000'000;
 
-// Who waits on it has waited for long.
+// A clock on which any wait is soon a long one.
 class HastyClock final : public krcore::Clock {
  public:
   int64_t NowNs() override { return now_ns_ += 1'000; }
@@ -39,7 +39,7 @@ class HastyClock final : public krcore::Clock {
   int64_t now_ns_ = 1'000'000;
 };
 
-// A memory node with memory of zeroes, or what it finds under `name`. It knows nothing of what others have looked up.
+// A memory node whose memory is zeroes, or is what it finds under `name`. It knows nothing that others have looked up.
 struct Newcomer {
   Newcomer(const std::string& fabric, krcore::NodeId id, const TestStoreOptions& options, const std::string& name = "")
       : node(krcore::Node::Open(
@@ -69,9 +69,9 @@ class Join : public ::testing::Test {
     options.memory_nodes = kMember;
     return options;
   }
-  // With the id of a memory node that is gone.
+  // Returns a newcomer with the id of a memory node that is gone.
   Newcomer Come() const { return {store_.fabric(), kMember, Options()}; }
-  // Whether who looks for the memory node finds one.
+  // Whether a look-up of the memory node finds one.
   bool IsFound() const {
     krcore::NodeOptions options;
     options.fabric = store_.fabric();
@@ -109,7 +109,7 @@ TEST_F(Join, OfADrainedOneIsNot) {
   EXPECT_TRUE(IsFound());
 }
 
-// Its keys lie elsewhere.
+// The new store's keys lie elsewhere.
 TEST(BegunAnew, AStoreIsNotTakenForTheOneOfBefore) {
   TestStoreOptions options;
   options.fabric = UniqueFabric();
@@ -137,7 +137,7 @@ TEST(BegunAnew, AStoreIsNotTakenForTheOneOfBefore) {
   home.reset();
 }
 
-// Stores that programs of another version have made, or go on with: whoever comes is told so at once.
+// Stores that programs of another version have made or use: whoever comes is told so at once.
 class OtherVersion : public Join {
  protected:
   OtherVersion() { Super(1).layout_version = 3; }
@@ -187,7 +187,7 @@ TEST_F(OtherVersion, IsNamedToAMemoryNodeThatComesBackWithItsMemory) {
   {
     Newcomer other(options.fabric, 2, options);
     ASSERT_TRUE(other.node->HostMetaServer(16).ok());
-    ExpectRefusal(other.Join().status(), kOldHome);  // found on this host, where it does not serve
+    ExpectRefusal(other.Join().status(), kOldHome);  // it is found on this host, where it does not serve
   }
   Newcomer again(options.fabric, 1, options, name);
   ASSERT_TRUE(again.pool->adopted());
@@ -206,8 +206,8 @@ TEST_F(OtherVersion, IsNamedInASurvey) {
   EXPECT_TRUE(survey->ReadPool(kMember, soon).ok());
 }
 
-// What the only metadata server knew is lost with it, and a node that brings another one asks that before anybody who
-// went on has told it anything.
+// What the only metadata server knew is lost with it. A node that brings up another one asks it before any of the nodes
+// that went on has told it anything.
 TEST(JoinAtAnEmptyMetaServer, FindsTheHomeThatLivesAndWaitsForIt) {
   const std::string fabric = "inproc:" + UniqueFabric();
   auto server = krcore::Node::Open({.fabric = fabric, .create_fabric = true}).value();
@@ -221,7 +221,7 @@ TEST(JoinAtAnEmptyMetaServer, FindsTheHomeThatLivesAndWaitsForIt) {
   EXPECT_EQ(alone, StatusCode::kUnavailable);
   EXPECT_NE(alone.message().find("home, node 1, lives"), std::string_view::npos) << alone.ToString();
   EXPECT_FALSE(kvs::IsFormatted(other.pool->bytes()));
-  // As it does once a second.
+  // The living home publishes this once a second.
   const kvs::HomeRecord record{1, home.node->incarnation()};
   const Deadline deadline = Deadline::After(home.node->clock(), kPatienceNs);
   ASSERT_TRUE(home.node->Publish(deadline).ok());
@@ -231,7 +231,7 @@ TEST(JoinAtAnEmptyMetaServer, FindsTheHomeThatLivesAndWaitsForIt) {
   EXPECT_EQ(joined.home, 1u);
 }
 
-// Of a store that nobody who lives knows of.
+// Memory of a store that no living node knows of.
 class MemoryLeftHere : public ::testing::Test {
  protected:
   void Leave(krcore::NodeId id, bool home) const {
@@ -275,7 +275,8 @@ TEST_F(MemoryLeftHere, IsNotFormattedByAJoinInVain) {
   EXPECT_FALSE(kvs::IsFormatted(other.pool->bytes()));
 }
 
-// Each reason once, and in time; a fresh one, which asks for the home first, and one that publishes itself first.
+// Each reason is told once, and in time, to a fresh node, which asks for the home first, and to one that publishes
+// first.
 TEST_F(MemoryLeftHere, OrNoneWhoWaitsForAMetaServerSaysSo) {
   HastyClock clock;
   TestStoreOptions options;

@@ -1,6 +1,6 @@
-// Four client processes, of which one or another is killed with SIGKILL all the time and replaced, on one store that
-// lives through many rounds. After each round every history is linearizable and nothing acknowledged is missing; and
-// after the last one the store gives back all that the dead have held.
+// Four client processes on one store that lives through many rounds. All the time one of them is killed with SIGKILL
+// and replaced. After each round every history is linearizable and nothing acknowledged is missing. After the last
+// round the store gives back all that the dead have held.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -28,13 +28,12 @@ void Nap(int64_t us) {
 
 constexpr uint64_t kChunkBytes = uint64_t{64} << 10;
 
-// The sum over all rounds, so that a run explains itself.
+// The sums over all rounds, which are printed to explain the run.
 struct Totals {
   uint32_t rounds = 0, kills = 0;
   uint64_t operations = 0, splits = 0, merges = 0;
 };
 
-// How many chunks there are of each kind.
 std::array<uint64_t, 6> CountChunks(const TestStore& store) {
   std::array<uint64_t, 6> counts{};
   const std::span<const std::byte> pool = store.memory();
@@ -55,7 +54,7 @@ kvs::Task<void> PutSurvivor(kvs::Client& client, uint32_t n) {
 class KillStress : public ::testing::Test {
  protected:
   static constexpr uint32_t kProcesses = 4;
-  static constexpr uint32_t kWorkersOfRound = 20;  // processes of a round, one after the other in four places
+  static constexpr uint32_t kWorkersOfRound = 20;  // processes of a round, one after another in four places
 
   KillStress() { options_.fabric = UniqueFabric(); }
   ~KillStress() override { (void)krcore::CleanStaleFabrics("sw", options_.fabric, true); }
@@ -81,8 +80,8 @@ class KillStress : public ::testing::Test {
     for (auto& place : places) place = start();
     std::mt19937 random(seed);
     while (begun < kWorkersOfRound && !logs.stop().load()) {
-      // By what was done, and not by the clock, or a fast machine has no work left to die at: half of what a worker
-      // does between two deaths, on average, so that of ten workers about nine are killed.
+      // Kill by the work done and not by the clock, or a fast machine has no work left to die at. Between two deaths
+      // there is, on average, half of the work of one worker, so that about nine of ten workers are killed.
       auto& place = places[random() % kProcesses];
       const uint64_t at = logs.operations().load() + random() % load.operations;
       while (logs.operations().load() < at && !place->Ended() && !logs.stop().load()) Nap(20);
@@ -106,8 +105,8 @@ class KillStress : public ::testing::Test {
     }
   }
 
-  // Everybody but this process is dead or gone, and every key was deleted. What the store then has taken is what a few
-  // keys need: their blocks, in chunks that are not sparse, and their subtables.
+  // Everybody but this process is dead or gone, and every key was deleted. The store then holds no more than a few keys
+  // need: their blocks, in chunks that are not sparse, and their subtables.
   static void ExpectNoLeak(TestStore& store) {
     constexpr uint32_t kSurvivors = 2'000;
     {
@@ -120,8 +119,8 @@ class KillStress : public ::testing::Test {
       const kvs::Status compacted = client->Compact({.thorough = true, .timeout_ms = 60'000});
       EXPECT_TRUE(compacted.ok()) << compacted.ToString();
     }
-    // A table that nobody has split or merged since keeps the lock of who was killed there: it is in nobody's way, and
-    // whoever needs the table takes it over. Nothing else is left.
+    // A table that nobody has split or merged since keeps the lock of a client that was killed there. It is in nobody's
+    // way, and whoever needs the table takes the lock over. Nothing else is left.
     PoolCheckOptions check;
     check.after_deaths = true;
     const PoolReport report = CheckPools(store.images(), check);
@@ -131,7 +130,7 @@ class KillStress : public ::testing::Test {
     EXPECT_EQ(report.clients, 0u);
     const auto chunks = CountChunks(store);
     const auto of = [&chunks](kvs::ChunkKind kind) { return chunks.at(static_cast<size_t>(kind)); };
-    // A client may keep three chunks that it cuts blocks from, and one that it moves them to.
+    // A client may keep three chunks from which it cuts blocks, and one to which it moves them.
     EXPECT_LE(of(kvs::ChunkKind::kBlocks), report.live_bytes * 100 / 85 / kChunkBytes + 4) << report.ToString();
     EXPECT_LE(of(kvs::ChunkKind::kTables), report.subtables) << report.ToString();
     EXPECT_EQ(of(kvs::ChunkKind::kRun) + of(kvs::ChunkKind::kRunRest), 0u);

@@ -1,4 +1,4 @@
-// The words and places of the table: packing, disjoint bits, and what a split relies on.
+// The words and places of the table: packing, disjoint bits, and the properties that a split relies on.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -70,7 +70,7 @@ TEST(MatchSlots, IsWhatLookingAtEachSlotFinds) {
   for (int round = 0; round < 20'000; ++round) {
     std::array<Bucket, kCandidateBuckets> buckets;
     for (Bucket& bucket : buckets) {
-      bucket.header = BucketHeader(random(), random(), random());  // has every bit, and counts for nothing
+      bucket.header = BucketHeader(random(), random(), random());  // has every bit, and must not be counted as a slot
       for (Slot& slot : bucket.slots) {
         const uint64_t word = uint64_t{random()} << 40 ^ uint64_t { random() } << 20 ^ random();
         const uint32_t states = random() % 16 == 0 ? 5 : 4;  // PEND is rare
@@ -107,11 +107,11 @@ TEST(ChooseFreeSlot, TakesTheLessLoadedCombinedBucketAndItsMainBucketFirst) {
     places.place[0] = {3, half};
     places.place[1] = {5, 1 - half};
     EXPECT_EQ(ChooseFreeSlot(places, 0), -1);
-    EXPECT_EQ(ChooseFreeSlot(places, ~0u >> 4), static_cast<int>(half * kSlotsPerBucket));  // both alike: the first
-    // The second has a slot more.
+    EXPECT_EQ(ChooseFreeSlot(places, ~0u >> 4), static_cast<int>(half * kSlotsPerBucket));  // a tie: the first
+    // The second has one free slot more.
     EXPECT_EQ(ChooseFreeSlot(places, kPlace << kCombinedSlots | (kPlace & ~(1u << (half * kSlotsPerBucket)))),
               static_cast<int>(kCombinedSlots + (1 - half) * kSlotsPerBucket));
-    // Nothing but an overflow bucket.
+    // Only an overflow bucket has room.
     const uint32_t overflow = kBucket << ((1 - half) * kSlotsPerBucket) & ~(1u << ((1 - half) * kSlotsPerBucket));
     EXPECT_EQ(ChooseFreeSlot(places, overflow), static_cast<int>((1 - half) * kSlotsPerBucket + 1));
   }
@@ -277,7 +277,7 @@ TEST(Pool, OfAnotherVersionOrWithUnknownFeaturesIsRefusedByName) {
   };
   super.layout_version = 5;
   EXPECT_THAT(refusal(), testing::StartsWith("the pool of memory node 3 has layout version 5, this program has 4 ("));
-  super.magic = 0x33304c4f4f504b53;  // as version 3 had it, which kept something else in `features`
+  super.magic = 0x33304c4f4f504b53;  // as in version 3, which kept something else in `features`
   super.layout_version = 3;
   super.features = kDefaultChunkBytes;
   EXPECT_THAT(refusal(), testing::StartsWith("the pool of memory node 3 has layout version 3, this program has 4 ("));
@@ -301,7 +301,7 @@ TEST(Pool, EveryHomeDrawsASeedOfItsOwnUnlessItIsGivenOne) {
   EXPECT_NE(Hasher(one)("key").h1, Hasher(other)("key").h1);
 }
 
-// Programs of one store need not be built with one version of xxHash.
+// Programs of one store need not be built with the same version of xxHash.
 TEST(Hasher, GivesWhatItGivesInEveryProgramOfThisLayout) {
   const std::string text(300, 'x');
   const auto h1 = [&text](size_t length) { return kHasher(std::string_view(text).substr(0, length)).h1; };

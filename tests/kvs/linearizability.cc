@@ -9,7 +9,7 @@
 namespace surgekv_test {
 namespace {
 
-// Does `op`, taking effect on `state`, give its result? *next is the state after it.
+// Returns whether `op`, taking effect on `state`, gives its result. *next is the state after it.
 bool Apply(const RegisterOp& op, uint32_t state, uint32_t* next) {
   const bool present = state != kAbsent;
   const bool unknown = op.result == OpResult::kUnknown;
@@ -31,13 +31,14 @@ bool Apply(const RegisterOp& op, uint32_t state, uint32_t* next) {
   return false;
 }
 
-// It cannot change any state: what it answered says so. (A Put of the value that is there already is not such a one.)
+// Returns whether `op` cannot change any state, as its answer tells. (A Put of the value that is there already does not
+// count.)
 bool ChangesNothing(const RegisterOp& op) {
   return op.kind == OpKind::kGet || op.result == OpResult::kExists || op.result == OpResult::kNotFound;
 }
 
-// The search's list of calls and returns in time order, as in Lowe, "Testing for linearizability" (2017): an operation
-// that takes effect is lifted out, and put back when the search backs out.
+// The search's list of calls and returns in time order, as in Lowe, "Testing for linearizability" (2017). An operation
+// that takes effect is lifted out, and is put back when the search backs out.
 struct Entry {
   uint32_t op = 0;
   bool is_call = false;
@@ -48,7 +49,7 @@ class Search {
  public:
   Search(std::vector<RegisterOp> ops, uint32_t initial) : ops_(std::move(ops)), state_(initial) {
     std::unordered_set<uint32_t> written;
-    // A return at the time of a call counts as later: the two then overlap, which is the weaker demand.
+    // A return at the time of a call counts as later: the two operations then overlap, which demands less.
     std::vector<std::tuple<int64_t, bool, uint32_t>> events;
     for (uint32_t i = 0; i < ops_.size(); ++i) {
       const bool unknown = ops_[i].result == OpResult::kUnknown;
@@ -94,7 +95,7 @@ class Search {
         }
         continue;
       }
-      // A return of an operation that has not taken effect: what was chosen last was wrong.
+      // This is a return of an operation that has not taken effect: the last choice was wrong.
       const uint32_t undone = BackOut();
       if (undone == 0) return Verdict::kViolation;
       at = entries_[undone].next;
@@ -107,9 +108,10 @@ class Search {
     const uint32_t op = entries_[e].op;
     uint32_t next;
     if (!Apply(ops_[op], state_, &next)) return false;
-    // To have no effect and to happen later, or never, are all the same to an unknown one: it is kept for later.
+    // For an operation with unknown result it is the same to have no effect, to happen later, or never: it is kept for
+    // later.
     if (next == state_ && ops_[op].result == OpResult::kUnknown) return false;
-    // Where every value is written once, one that is overwritten is not read any more.
+    // Where every value is written once, a value that is overwritten is never read again.
     if (next != state_ && state_ != kAbsent && values_differ_ && Unread(state_) != 0) return false;
     const uint64_t set = set_ ^ marks_[op];
     if (!visited_.insert(set ^ (next * 0x9e3779b97f4a7c15ull + (set >> 7))).second) return false;
@@ -123,8 +125,8 @@ class Search {
     return true;
   }
 
-  // Undoes choices up to and including the last one that may change a state. To take an operation that changes nothing
-  // as early as it can be is never wrong, so that there is no alternative to try. Returns 0 when nothing is left.
+  // Undoes choices up to and including the last one that may change a state. It is never wrong to take an operation
+  // that changes nothing as early as possible, so there is no alternative to try. Returns 0 when nothing is left.
   uint32_t BackOut() {
     while (!chosen_.empty()) {
       const auto [e, state] = chosen_.back();
@@ -174,7 +176,7 @@ Verdict CheckLinearizable(const std::vector<RegisterOp>& history, uint32_t initi
   for (const RegisterOp& op : history) {
     if (op.kind != OpKind::kGet || op.result != OpResult::kUnknown) ops.push_back(op);
   }
-  if (ops.empty()) return Verdict::kLinearizable;  // of thousands of keys hardly any may have been used
+  if (ops.empty()) return Verdict::kLinearizable;  // hardly any of thousands of keys may have been used
   return Search(std::move(ops), initial).Run(budget);
 }
 

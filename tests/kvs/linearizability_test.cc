@@ -56,9 +56,9 @@ TEST(Linearizability, TwoInsertsOfOneKeyCannotBothWin) {
 
 TEST(Linearizability, ExistsNeedsAValueThatIsThere) {
   EXPECT_EQ(CheckLinearizable({{0, 1, kInsert, kExists, 1}}), kBad);
-  // The rival has begun but its value is read by nobody: it may have been there for a moment.
+  // The rival has begun, but nobody reads its value: it may have been there for a moment.
   EXPECT_EQ(CheckLinearizable({{0, 9, kInsert, kOk, 1}, {1, 2, kInsert, kExists, 2}}), kGood);
-  // ... not if a later look, still before the rival's end, finds nothing and nobody deleted.
+  // ... but not if a later read, still before the rival's end, finds nothing although nobody deleted.
   EXPECT_EQ(CheckLinearizable({{0, 9, kInsert, kOk, 1}, {1, 2, kInsert, kExists, 2}, {3, 4, kGet, kNotFound, 0}}),
             kBad);
 }
@@ -144,7 +144,7 @@ TEST(Linearizability, LongConcurrentHistoriesAreAcceptedAndOneFalseReadIsFound) 
   }
 }
 
-// What a register in state `state` answers to `op`, and its state after it.
+// Returns what a register in state `state` answers to `op`, and updates the state.
 OpResult Answer(const RegisterOp& op, uint32_t* state) {
   const bool present = *state != kAbsent;
   switch (op.kind) {
@@ -163,7 +163,7 @@ OpResult Answer(const RegisterOp& op, uint32_t* state) {
   return kUnknown;
 }
 
-// By the definition, with nothing clever in it: is there an order of all known operations and some unknown ones that
+// Follows the definition, without optimisation: is there an order of all known operations and some unknown ones that
 // respects time and gives every result?
 bool TryAllOrders(const std::vector<RegisterOp>& history, std::vector<bool>& used, uint32_t state) {
   int64_t first_end = INT64_MAX;
@@ -220,11 +220,11 @@ TEST(Linearizability, AgreesWithTheDefinitionOnSmallHistoriesOfEveryKind) {
   EXPECT_GT(bad, 5'000u);
 }
 
-// A history of `clients` that each do one operation after the other, each taking effect somewhere in its interval. Some
-// clients die: their last operation has no result, and took effect at once, long after, or never.
+// A history of `clients` that each do one operation after another, each of which takes effect somewhere in its
+// interval. Some clients die: their last operation has no result, and took effect at once, long after, or never.
 struct Simulated {
   std::vector<RegisterOp> history;
-  std::vector<int64_t> effect;  // of each
+  std::vector<int64_t> effect;  // of each operation
 };
 Simulated Simulate(uint32_t seed, uint32_t clients, uint32_t operations, uint32_t unknown_percent) {
   std::mt19937 random(seed);
@@ -268,7 +268,7 @@ Simulated Simulate(uint32_t seed, uint32_t clients, uint32_t operations, uint32_
   return simulated;
 }
 
-// The budget says that it is fast: a step of the search is some 100 ns.
+// This budget ensures that the check is fast: a step of the search takes some 100 ns.
 constexpr uint64_t kSteps = 2'000'000;
 
 TEST(Linearizability, EightClientsAndHundredsOfOperationsWithUnknownOnesAreCheckedFast) {
@@ -278,7 +278,7 @@ TEST(Linearizability, EightClientsAndHundredsOfOperationsWithUnknownOnesAreCheck
   }
 }
 
-// One result is falsified. Where one client works alone the history is wrong then. Where many do, another order may
+// One result is falsified. If one client works alone, the history is then wrong. With many clients, another order may
 // explain it; the checker decides, and does not give up.
 TEST(Linearizability, FalsifiedResultsOfEachKindAreRefused) {
   struct Kind {
@@ -289,7 +289,7 @@ TEST(Linearizability, FalsifiedResultsOfEachKindAreRefused) {
       {"a lost write",
        [](RegisterOp& op) {
          if (op.kind != kGet || op.result != kOk || op.value % 10'000 < 10) return false;
-         op.value -= 8;  // of the same client, long overwritten or never there
+         op.value -= 8;  // of the same client: overwritten long ago, or never written
          return true;
        }},
       {"a false miss",

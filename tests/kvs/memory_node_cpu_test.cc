@@ -1,6 +1,6 @@
-// A memory node's CPU never changes a word of its published pool: NICs are atomic only against themselves. The memory
-// node is a process of its own here that may not even write to its mapping of the pool any more, while a client of
-// another process fills it, splits and merges.
+// A memory node's CPU never changes a word of its published pool, because NICs are atomic only with respect to
+// themselves. Here the memory node is a process of its own, which can no longer write even to its mapping of the pool,
+// while a client in another process fills the pool, splits and merges.
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -34,7 +34,7 @@ class Pipe {
   int fds_[2] = {-1, -1};
 };
 
-// Serves until it is told to end. `meddle`: changes a word, as an atomic of its CPU.
+// Serves until it is told to end. With `meddle` it changes a word by an atomic instruction of its CPU.
 void ServeWithoutWriting(const TestStoreOptions& options, Pipe& ready, Pipe& end, bool meddle) {
   TestStore store(options);
   const std::span<std::byte> memory = store.memory();
@@ -71,7 +71,7 @@ TEST(MemoryNodesCpu, WouldBeCaughtAtIt) {
   Pipe ready, end;
   Child memory_node([&] { ServeWithoutWriting(options, ready, end, /*meddle=*/true); });
   ready.Await();
-  end.Send();  // which it does not come to
+  end.Send();  // it does not get here
   EXPECT_NE(memory_node.Wait(), 0);
 }
 

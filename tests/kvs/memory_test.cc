@@ -1,4 +1,4 @@
-// Memory: chunks, blocks on the node of their subtable, what a full store says and how it recovers.
+// Memory: chunks, blocks on the node of their subtable, what a full store reports and how it recovers.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -44,7 +44,7 @@ uint64_t FreeChunks(const TestStore& store, uint64_t chunk_bytes) {
   return free;
 }
 
-// 0: nobody gives memory back.
+// Returns a word of the home. The mover word is 0 while nobody gives memory back.
 uint64_t HomeWordOf(const TestStore& store, size_t offset) {
   const std::byte* const word = &store.memory()[kvs::kHomeAreaOffset + offset];
   return __atomic_load_n(reinterpret_cast<const uint64_t*>(word), __ATOMIC_ACQUIRE);  // pairs with the NIC's CAS
@@ -54,7 +54,7 @@ uint64_t EvacuationsOf(const TestStore& store) {
   return HomeWordOf(store, offsetof(kvs::HomeArea, counters) + offsetof(kvs::HomeCounters, evacuations));
 }
 
-// Polls until the client's maintenance had time for several rounds.
+// Polls until the client's maintenance has had time for several rounds.
 void Settle(kvs::Client& client) {
   const int64_t until = krcore::RealClock()->NowNs() + 30'000'000;
   while (krcore::RealClock()->NowNs() < until) client.Poll();
@@ -66,7 +66,7 @@ TEST(Chunks, AValueOfManyChunksComesBackAsFreeChunks) {
   MustPut(*client, "small", "v");
   const uint64_t before = TakenBytes(*client);
   const std::string value(size_t{16} << 20, 'x');
-  for (int i = 0; i < 20; ++i) {  // 320 MiB through 64
+  for (int i = 0; i < 20; ++i) {  // 320 MiB through a pool of 64
     MustPut(*client, "large", value);
     std::string read;
     ASSERT_TRUE(client->Get("large", &read).ok());
@@ -152,7 +152,7 @@ TEST(Chunks, OnlyTheNewestChunkForSubtablesHasRoomForMore) {
     });
   }
   for (std::thread& thread : threads) thread.join();
-  // Who has found the node full before looks again when he hears of it.
+  // A client that found the node full looks again when it learns of a freed chunk.
   const auto* const home = reinterpret_cast<const kvs::HomeArea*>(&store.memory()[kvs::kHomeAreaOffset]);
   EXPECT_EQ(home->counters.freed_chunks, freed[0] + freed[1]);
   const uint32_t per_chunk = kChunkBytes / kvs::SubtableGeometry{kGroups}.bytes();
@@ -199,7 +199,7 @@ TEST(Chunks, ACallThatWaitsForMemorySleepsMeanwhile) {
   while (client->Put("key" + std::to_string(stored), value).ok()) ++stored;
   for (int i = 0; i < stored; ++i) ASSERT_TRUE(client->Delete("key" + std::to_string(i)).ok());
   const int64_t begun_ns = clock.NowNs();
-  (void)client->Put("another", value);  // it may find room in the end, or not
+  (void)client->Put("another", value);  // in the end it may or may not find room
   EXPECT_GT(clock.NowNs() - begun_ns, 10'000'000) << "it did not wait";
   EXPECT_EQ(clock.longest_wait(), UINT32_MAX) << "it did not sleep";
 }
@@ -225,7 +225,7 @@ TEST(GivenBack, AfterNinetyPercentWereDeletedMostMemoryIsFreeForOtherSizes) {
   CheckTenth(*client, kRecords);
   CheckPools(store);
 
-  // And it is really free: for blocks of a size that there was none of, as many as fit.
+  // And it is really free for blocks of a size of which there were none, as many as fit.
   const std::string value(20'000, 'z');
   uint64_t stored = 0;
   while (client->Put("other-" + std::to_string(stored), value).ok()) ++stored;
@@ -245,7 +245,7 @@ TEST(GivenBack, WhatAKilledClientHeldComesBack) {
       auto attached = TestStore::Attach(options.fabric, options);
       auto client = attached->NewClient().value();
       uint32_t failed = 0;
-      // It holds free blocks, chunks that it fills, and what its operations in flight have allocated.
+      // It holds free blocks, the chunks that it fills, and what its operations in flight have allocated.
       for (uint32_t i = 0; i < 8'000; ++i) (void)client->Put(Key(i % 1'000), std::string(500 + i % 300, 'v'));
       for (uint32_t i = 0; i < 1'000; ++i) (void)client->Delete(Key(i));
       for (uint32_t lane = 0; lane < 16; ++lane) client->Spawn(PutRange(*client, lane, 1'000, 16, &failed));
@@ -263,7 +263,7 @@ TEST(GivenBack, WhatAKilledClientHeldComesBack) {
     const kvs::Status compacted = client->Compact({.thorough = true});
     ASSERT_TRUE(compacted.ok()) << compacted.ToString();
     EXPECT_EQ(client->stats().dead_clients_found, 1u);
-    // What is left are the chunks that it fills now, and a subtable or two.
+    // What is left is the chunks that it fills now, and a subtable or two.
     EXPECT_LE(TakenBytes(*client), (kvs::ReservedChunks(options.memory_bytes, kSmallChunk) + 8) * kSmallChunk);
     CheckPools(store, true);
   }
@@ -303,7 +303,7 @@ TEST(GivenBack, AFullStoreMakesRoomForOtherSizesByItself) {
     if (i % 10 == 0) continue;
     ASSERT_TRUE(client->Delete(Key(i)).ok());
   }
-  // Everything free is in blocks of one size.
+  // All free memory is in blocks of one size.
   uint32_t large = 0;
   while (client->Put("large-" + std::to_string(large), std::string(9'000, 'b')).ok()) ++large;
   EXPECT_GT(uint64_t{large} * 9'000, (uint64_t{12} << 20) / 2);
@@ -314,8 +314,8 @@ TEST(GivenBack, AFullStoreMakesRoomForOtherSizesByItself) {
   CheckPools(store);
 }
 
-// Fills the store with values of one size, deletes nine of ten, and says how many of another size there is then room
-// for.
+// Fills the store with values of one size and deletes nine of ten. FillWithOthers then returns how many bytes of
+// another size fit.
 uint32_t FillAndThin(kvs::Client& client) {
   uint32_t stored = 0;
   while (client.Put(Key(stored), std::string(300, 'a')).ok()) ++stored;
@@ -340,7 +340,7 @@ kvs::Task<void> PutRun(kvs::Client& client, kvs::Status* put) {
   *put = co_await client.PutAsync("run", std::string(kSmallChunk, 'r'));
 }
 
-// Where all is slow, a run of the mover can end early with chunks that are empty and not yet free: the next one frees
+// On a slow machine a run of the mover can end early with chunks that are empty and not yet free; the next run frees
 // them. But no run gets back what others have filled.
 void ExpectFreeAtLast(const TestStore& store, const std::vector<kvs::Client*>& clients, uint64_t chunks) {
   for (int i = 0; i < 10 && FreeChunks(store, kSmallChunk) < chunks; ++i) {
@@ -361,7 +361,7 @@ TEST(GivenBack, AFullStoreHasChunksLeftForTheMoverAlone) {
   EXPECT_GE(FreeChunks(store, kSmallChunk), kvs::ChunksKeptForMover(usable));
   EXPECT_GT(FillWithOthers(*client), options.memory_bytes / 2);
   ExpectFreeAtLast(store, {client.get()}, kvs::ChunksKeptForMover(usable));
-  // Nor for a value that has chunks of its own, of a client that does not know the store to be full.
+  // Nor for a value that has chunks of its own, put by a client that does not know that the store is full.
   auto other = store.NewClient();
   kvs::Status put;
   other->Spawn(PutRun(*other, &put));
@@ -374,7 +374,7 @@ TEST(GivenBack, AFullStoreHasChunksLeftForTheMoverAlone) {
   CheckPools(store);
 }
 
-// Nothing is free but what is kept for the mover, and it joins tables, for which it needs memory as well.
+// Only what is kept for the mover is free, and the mover joins tables, for which it needs memory as well.
 TEST(GivenBack, TheMoverOfAFullStoreWaitsForNoMemory) {
   const TestStoreOptions options{
       .groups = 16, .initial_depth = 6, .memory_bytes = size_t{12} << 20, .chunk_bytes = kSmallChunk};
@@ -385,7 +385,7 @@ TEST(GivenBack, TheMoverOfAFullStoreWaitsForNoMemory) {
     MustPut(*client, Key(i), std::string(9'000, 'a'));
     mover->Poll();  // keeps its lease
   }
-  client.reset();  // the other one, which was there before, has none of its memory
+  client.reset();  // the mover's client, which was there before, has none of its memory
   kvs::CompactReport report;
   const kvs::Status compacted = mover->Compact({.thorough = true, .timeout_ms = 10'000}, &report);
   EXPECT_TRUE(compacted.ok()) << compacted.ToString();
@@ -397,7 +397,7 @@ kvs::Task<void> PutLarge(kvs::Client& client) {
   const kvs::Status put = co_await client.PutAsync("large", std::string(9'000, 'b'));
   EXPECT_TRUE(put.ok()) << put.ToString();
 }
-// A run that looks at sparse chunks only, and finds none, says nothing about those that are half full.
+// A run that looks only at sparse chunks, and finds none, tells nothing about chunks that are half full.
 TEST(GivenBack, AStoreIsNotFullBecauseACompactionThatWasNotThoroughFoundNothing) {
   const TestStoreOptions options{.groups = 16, .memory_bytes = size_t{12} << 20, .chunk_bytes = kSmallChunk};
   TestStore store(options);
@@ -420,7 +420,7 @@ kvs::Task<void> CompactForLong(kvs::Client& client, bool* ended) {
   *ended = true;
 }
 
-// Until no chunk is free but what is kept for the mover; then nine keys of ten are deleted. Returns how many there
+// Puts keys until only the chunks kept for the mover are free; then deletes nine of ten. Returns how many keys there
 // were.
 uint32_t FillAndDelete(const TestStore& store, const TestStoreOptions& options, kvs::Client& client,
                        kvs::Client& other) {
@@ -439,8 +439,8 @@ uint32_t FillAndDelete(const TestStore& store, const TestStoreOptions& options, 
   return stored;
 }
 
-// A client that lives but is not polled holds up whoever gives memory back; but not operations that wait for memory,
-// and not less so if its user began it.
+// A client that lives but is not polled holds up whoever gives memory back. It must not hold up operations that wait
+// for memory, even if their client's user began the compaction.
 TEST(GivenBack, WhoWaitsForMemoryDoesNotWaitForAUsersCompactionThatIsHeldUp) {
   const TestStoreOptions options{.groups = 16,
                                  .memory_bytes = size_t{4} << 20,
@@ -453,7 +453,7 @@ TEST(GivenBack, WhoWaitsForMemoryDoesNotWaitForAUsersCompactionThatIsHeldUp) {
   bool ended = false;
   client->Spawn(CompactForLong(*client, &ended));
   while (MoverWordOf(store) == 0) client->Poll();
-  kvs::Status put = kvs::Status::Ok();  // at first there is something left of chunks that it has
+  kvs::Status put = kvs::Status::Ok();  // at first its chunks have some room left
   for (int i = 0; put.ok(); ++i) put = client->Put("large-" + std::to_string(i), std::string(9'000, 'b'));
   EXPECT_EQ(put, kvs::StatusCode::kOutOfMemory);
   EXPECT_TRUE(ended);
@@ -466,7 +466,8 @@ TEST(GivenBack, WhoWaitsForMemoryDoesNotWaitForAUsersCompactionThatIsHeldUp) {
   CheckPools(store);
 }
 
-// Where no chunk is free, copies go into free blocks, and what a chunk that is being emptied has of these is nobody's.
+// While no chunk is free, copies go into free blocks, and the free blocks in a chunk that is being emptied belong to
+// nobody.
 TEST(GivenBack, ACompactionThatIsHeldUpLeavesManyOfTheFreeBlocks) {
   const TestStoreOptions options{.groups = 16,
                                  .memory_bytes = size_t{4} << 20,
@@ -476,7 +477,7 @@ TEST(GivenBack, ACompactionThatIsHeldUpLeavesManyOfTheFreeBlocks) {
   TestStore store(options);
   auto stopped = store.NewClient(), client = store.NewClient();
   const uint32_t stored = FillAndDelete(store, options, *client, *stopped);
-  for (int i = 0; i < 1'000; ++i) {  // what was deleted is free
+  for (int i = 0; i < 1'000; ++i) {  // until what was deleted is free
     client->Poll();
     stopped->Poll();
   }
@@ -487,8 +488,8 @@ TEST(GivenBack, ACompactionThatIsHeldUpLeavesManyOfTheFreeBlocks) {
     client->Poll();
     stopped->Poll();
   }
-  for (int i = 0; i < 100; ++i) client->Poll();  // it has heard of that
-  // Until one finds no room. By then two compactions were held up, of this one and of its own, and each took half.
+  for (int i = 0; i < 100; ++i) client->Poll();  // it has learnt of that
+  // Put until one finds no room. By then two compactions were held up, this one and the put's own, and each took half.
   uint32_t put = 0;
   while (put < stored && (put % 10 == 0 || client->Put(Key(put), std::string(300, 'b')).ok())) ++put;
   EXPECT_GT(put, stored / 5);
@@ -532,7 +533,7 @@ TEST(GivenBack, WhoWaitsForMemoryTakesOverFromADeadMover) {
 TEST(Clients, AThousandOfThemAreRegistered) {
   TestStoreOptions options{.memory_bytes = size_t{16} << 20};
   TestStore store(options);
-  std::vector<std::unique_ptr<kvs::Store>> stores;  // one device has not so many queues
+  std::vector<std::unique_ptr<kvs::Store>> stores;  // one device does not have enough queues
   std::vector<std::unique_ptr<kvs::Client>> clients;
   for (int i = 0; i < 1'000; ++i) {
     if (i % 250 == 0) stores.push_back(TestStore::Attach(store.fabric(), options));

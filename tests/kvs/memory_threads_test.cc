@@ -45,7 +45,7 @@ TEST(GivenBack, WhileAnotherClientWritesAndTablesSplitAndMerge) {
   });
   InLanes(*mover, kRecords, DeleteRange);
   uint64_t freed = 0, moved = 0;
-  // What there is to free comes from the writer's deletes, as fast as it goes.
+  // The writer's deletes produce what there is to free, as fast as the writer runs.
   for (int i = 0; i < 10 || (i < 500 && (freed <= 20 || moved <= 100)); ++i) {
     kvs::CompactReport report;
     const kvs::Status compacted = mover->Compact({.thorough = i % 2 == 1}, &report);

@@ -31,14 +31,14 @@ class ManualClock final : public krcore::Clock {
 };
 
 constexpr int64_t kLongerThanATakeoverNs = 200'000'000;
-// Of the second client's pauses.
+// The step between the second client's pauses.
 #if SURGEKV_TEST_SECONDS > 0
 constexpr uint32_t kStride = 1;
 #else
 constexpr uint32_t kStride = kSlowdown > 1 ? 12 : 5;
 #endif
 
-// What is in the store, as far as operations have returned; of keys in `unsure` one is under way.
+// What is in the store, as far as operations have returned. For a key in `unsure` an operation is under way.
 struct Contents {
   std::map<std::string, std::string> stored;
   std::map<std::string, int> unsure;
@@ -77,8 +77,8 @@ class PausedMerge : public ::testing::Test {
   static std::string KeyOf(uint32_t i) { return "key-" + std::to_string(i); }
   static uint64_t Side(const std::string& key) { return HashKey(key).h1 % 2; }
 
-  // `first` merges and pauses; `second` goes on as long as it takes to do something structural and `second_pause`
-  // rounds more; then `first` wakes up and acts upon what it saw long ago. False: it had ended before its pause.
+  // `first` merges and pauses. `second` runs until it has done something structural, and for `second_pause` rounds
+  // more. Then `first` wakes up and acts upon what it saw long ago. Returns false if it had ended before its pause.
   bool Run(Other other, uint32_t first_pause, uint32_t second_pause) {
     ManualClock clock;
     TestStoreOptions options;
@@ -98,13 +98,13 @@ class PausedMerge : public ::testing::Test {
     const auto finish = [&](kvs::Client& client) {
       for (uint64_t i = 0; i < 100'000 && client.spawned() > 0; ++i) run(client, 1);
     };
-    // Keys that `second` knows the tables of before they merge.
+    // Keys whose tables `second` knows before they merge.
     uint32_t next = 0;
     for (; next < 60; ++next) third->Spawn(InsertOne(*third, KeyOf(next), &contents));
     finish(*third);
     CheckAll(*second, contents);
-    // Deletes until one of them has begun a merge beside it. With this clock every run does the same, so that the first
-    // one tells which that is.
+    // Delete until one of the deletes has begun a merge. With this clock every run does the same, so the first run
+    // finds which delete that is.
     const auto merging = [&] { return store.DirectoryEntryOf(0).merging(); };
     for (uint32_t i = 0; i < std::min(deletes_, next - 8); ++i) {
       first->Spawn(DeleteOne(*first, KeyOf(i), &contents));
@@ -163,7 +163,7 @@ class PausedMerge : public ::testing::Test {
     run(*second, 400);
     finish(*second);
     EXPECT_EQ(first->spawned() + second->spawned(), 0u) << "an operation hangs";
-    // Who is left finishes what is left.
+    // Whichever client is left finishes what is left.
     for (uint32_t i = 0; i < 5; ++i) {
       CheckAll(*third, contents);
       run(*third, 1100);
@@ -227,8 +227,8 @@ class PausedMerge : public ::testing::Test {
     }
   }
 
-  static constexpr uint32_t kLookPolls = 16;  // in which a merge that a delete has begun shows in the directory
-  uint32_t deletes_ = UINT32_MAX;             // until one has begun a merge, once that is known
+  static constexpr uint32_t kLookPolls = 16;  // the polls within which a merge begun by a delete shows in the directory
+  uint32_t deletes_ = UINT32_MAX;             // deletes until one has begun a merge, once known
   uint32_t in_merge_ = 0;                     // pauses while dir[0] named the record
 };
 

@@ -1,6 +1,6 @@
-// Tables that shrink: after most keys were deleted few subtables are left, every survivor is there, and the table grows
-// again. Merges under concurrent operations are in threads_test, those that stop in the middle in merge_pause_test, and
-// those of killed processes in processes_test.
+// Tables that shrink: after most keys were deleted, few subtables are left, every survivor is there, and the table
+// grows again. Merges under concurrent operations are tested in threads_test, those that stop in the middle in
+// merge_pause_test, and those of killed processes in processes_test.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -69,7 +69,7 @@ TEST_F(Merge, ATableThatLostMostKeysShrinksAndGrowsAndShrinksAgain) {
 }
 
 TEST_F(Merge, AClientThatKnewTheTablesBeforeFindsEverything) {
-  // The lease is longer than the test: who is expelled forgets the tables.
+  // The lease is longer than the test, because a client that is expelled forgets the tables.
   TestStore store({.groups = 16, .memory_bytes = size_t{64} << 20, .lease_ns = 600'000'000'000});
   auto client = store.NewClient(), stale = store.NewClient();
   constexpr uint32_t kKeys = 10'000, kKeepEvery = 10;
@@ -110,7 +110,7 @@ struct CrowdedKeys {
 
 constexpr uint32_t kCrowdedGroups = 16;
 
-// Puts and deletes other keys until `done`, so that deletes find few of their candidates used.
+// Puts and deletes other keys until `done`, so that deletes find few of their candidates in use.
 template <typename Done>
 void DeleteUntil(kvs::Client& client, const Done& done) {
   for (uint32_t i = 0; i < 20'000 && !done(); ++i) {

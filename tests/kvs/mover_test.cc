@@ -1,5 +1,5 @@
-// The mover on a clock that the test moves: it shows that it goes on, and it touches nothing that has become something
-// else since it read the directory.
+// The mover on a clock that the test moves: it shows that it makes progress, and it does not touch memory that was put
+// to another use since it read the directory.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -43,7 +43,7 @@ class MoverTest : public ::testing::Test {
                                                [kind](kvs::ChunkWord word) { return word.kind() == kind; }));
   }
 
-  // Puts keys and deletes nine of ten of them, so that their chunks are sparse.
+  // Puts keys and deletes nine of ten, so that their chunks are sparse.
   static void FillAndThin(kvs::Client& client, const std::string& prefix) {
     for (int i = 0; i < 4'000; ++i) ASSERT_TRUE(client.Put(prefix + std::to_string(i), std::string(300, 'a')).ok());
     for (int i = 0; i < 4'000; ++i) {
@@ -56,7 +56,7 @@ class MoverTest : public ::testing::Test {
   TestStore store_;
 };
 
-// Or others would take over from it again and again in a store that takes longer than that to read.
+// Otherwise, in a store that takes longer than that to read, others would take over from it again and again.
 TEST_F(MoverTest, ShowsThatItGoesOnHoweverLongItReadsTheTables) {
   auto client = store_.NewClient();
   kvs::CompactReport report;
@@ -80,8 +80,8 @@ kvs::Task<void> Put(kvs::Client& client, std::string key, std::string value, kvs
   *result = co_await client.PutAsync(key, value);
 }
 
-// Two clients wait for memory, each becomes the mover in turn, and a third one that has stopped but is alive lets no
-// chunk be freed.
+// Two clients wait for memory and each becomes the mover in turn. A third one, which has stopped but is alive, prevents
+// any chunk from being freed.
 TEST_F(MoverTest, WhoWaitsForWhatNobodyCanFreeGivesUp) {
   auto stopped = store_.NewClient(), one = store_.NewClient(), two = store_.NewClient();
   uint32_t stored = 0;
@@ -120,7 +120,8 @@ TEST_F(MoverTest, WhoWaitsForWhatNobodyCanFreeGivesUp) {
   }
 }
 
-// A client that is expelled and lives may post late what it knows. It knows nothing of what was free after that.
+// A client that is expelled and lives may post late what it knows. It knows nothing of a chunk that was free after
+// that.
 TEST_F(MoverTest, EmptiesWhatIsYoungerThanAClientThatHasStoppedAndLivesAndLeavesTheRest) {
   auto stopped = store_.NewClient(), client = store_.NewClient();
   kvs::CompactReport report;
@@ -157,8 +158,8 @@ TEST_F(MoverTest, EmptiesWhatIsYoungerThanAClientThatHasStoppedAndLivesAndLeaves
 
 class HousekeeperTest : public MoverTest {
  protected:
-  // A client that has stopped and lives, and chunks that it may know, which are sparse. The housekeeper has expelled it
-  // and has seen that it can empty none of them. Returns how many chunks there are.
+  // Makes sparse chunks that a client which has stopped but lives may know. The housekeeper has expelled the client and
+  // has seen that it can empty none of the chunks. Returns how many there are.
   uint64_t MakeSparseChunksThatAStoppedClientPins() {
     stopped_ = store_.NewClient();
     EXPECT_TRUE(stopped_->Put("warm", "x").ok());
@@ -185,7 +186,7 @@ class HousekeeperTest : public MoverTest {
   std::unique_ptr<kvs::Housekeeper> housekeeper_;
 };
 
-// Nothing that the housekeeper sees tells it that the client has gone.
+// The housekeeper sees nothing that tells it that the client has gone.
 TEST_F(HousekeeperTest, EmptiesWhatAStoppedClientPinnedThoughThatGoesBetweenTwoLooks) {
   const uint64_t pinned = MakeSparseChunksThatAStoppedClientPins();
   stopped_.reset();
@@ -193,7 +194,7 @@ TEST_F(HousekeeperTest, EmptiesWhatAStoppedClientPinnedThoughThatGoesBetweenTwoL
       << CountChunks(kvs::ChunkKind::kBlocks) << " of " << pinned;
 }
 
-// Or writers that wait for memory would take its sweeps for progress.
+// Otherwise writers that wait for memory would take its sweeps for progress.
 TEST_F(HousekeeperTest, TriesMoreAndMoreSeldomWhatAStoppedClientPins) {
   (void)MakeSparseChunksThatAStoppedClientPins();
   KeepHouseUntil([] { return false; }, 32 * kLeaseNs);
@@ -244,7 +245,7 @@ TEST_F(SlowMover, TouchesNoTableThatIsNoneAnyMore) {
   EXPECT_LT(CountChunks(kvs::ChunkKind::kTables), tables);
   ASSERT_EQ(slow->spawned(), 1u);
 
-  // What were tables is blocks now, and reads as slots with blocks of a memory node that does not exist.
+  // Fill former tables with blocks that, read as slots, name blocks of a memory node that does not exist.
   const kvs::Slot slot = kvs::Slot::Make(kvs::SlotState::kVal, 1, kvs::kLargeBlock, {200, 4096}, 0);
   std::string value(9'000, 0);
   for (size_t i = 0; i < value.size(); i += sizeof(slot)) std::memcpy(&value[i], &slot, sizeof(slot));

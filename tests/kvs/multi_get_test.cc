@@ -1,5 +1,5 @@
-// MultiGet: that each key gets what GetAsync would have brought, whatever its neighbours are, and in how many round
-// trips. That the answers are linearizable is the simulator's to show (tests/sim).
+// MultiGet: each key gets what GetAsync would have brought, whatever its neighbours are, and in the expected number of
+// round trips. The simulator (tests/sim) shows that the answers are linearizable.
 #include <gtest/gtest.h>
 
 #include <cstddef>
@@ -76,8 +76,8 @@ TEST_F(MultiGet, OfNoKeysDoesNothing) {
   EXPECT_EQ(TripsOf(*client, none), 0u);
 }
 
-// Small tables split all the time, over three memory nodes: keys that are there, that are not, that never were keys,
-// short values and some that one READ does not bring, twice the same key.
+// Small tables over three memory nodes split all the time. Keys are present or absent, some values need more than one
+// READ, and a key may occur twice.
 TEST_F(MultiGet, BringsWhatGetsBring) {
   auto writer = store_.NewClient();
   auto knowing = store_.NewClient(8);
@@ -122,12 +122,12 @@ TEST_F(MultiGet, TakesTwoRoundTripsForAsManyKeysAsMayBeInFlight) {
   }
   Answers answers(names);
   const uint64_t operations = client->stats().operations;
-  EXPECT_EQ(TripsOf(*client, answers), 4u);  // two times two
+  EXPECT_EQ(TripsOf(*client, answers), 4u);  // two round trips for each of two groups
   EXPECT_EQ(client->stats().operations, operations + 100);
   Check(answers);
 }
 
-// The headers are read along with the blocks of other keys; where fingerprints mislead, behind those.
+// The headers are read along with the blocks of other keys, or after these blocks where fingerprints mislead.
 TEST_F(MultiGet, TakesTwoRoundTripsOrThreeForKeysThatAreAbsent) {
   TestStoreOptions options = Options(&clock_, 1);
   options.groups = 128;
@@ -159,7 +159,7 @@ TEST_F(MultiGet, TakesOneRoundTripForKeysInTheAddressCache) {
   EXPECT_LE(TripsOf(*client, first), 2u);
   EXPECT_EQ(TripsOf(*client, second), 1u);
   Check(second);
-  // One that another client has changed is read as if nothing was known of it.
+  // A key that another client has changed is read as if nothing were known of it.
   auto other = store.NewClient();
   Put(*other, "key7", "changed");
   Answers third(names);
@@ -167,7 +167,7 @@ TEST_F(MultiGet, TakesOneRoundTripForKeysInTheAddressCache) {
   Check(third);
 }
 
-// Nobody who holds operations waits for more of them.
+// No operation that holds a place in flight waits for another place.
 TEST_F(MultiGet, ManyAtOnceOfAClientWithFewInFlightAllEnd) {
   auto client = store_.NewClient(5);
   std::vector<std::string> names;
@@ -188,7 +188,7 @@ TEST_F(MultiGet, ManyAtOnceOfAClientWithFewInFlightAllEnd) {
   for (const Answers& answers : all) Check(answers);
 }
 
-// What is torn once is read again; this one stays so.
+// A block that is torn once is read again; this one stays damaged.
 TEST_F(MultiGet, ABlockThatDoesNotMatchItsChecksumIsNotBelieved) {
   const auto writer = store_.NewClient();
   for (const char* key : {"key0", "key1", "key2"}) Put(*writer, key, std::string("what is searched for: ") + key);
@@ -200,7 +200,7 @@ TEST_F(MultiGet, ABlockThatDoesNotMatchItsChecksumIsNotBelieved) {
   }
   ASSERT_NE(byte, nullptr);
   *byte ^= std::byte{1};
-  // Who knows the table and has not met the key reads what the slots say.
+  // A client that knows the table and has not met the key reads what the slots say.
   const auto getter = store_.NewClient(), many_getter = store_.NewClient();
   std::string value;
   for (const auto& reader : {getter.get(), many_getter.get()}) ASSERT_TRUE(reader->Get("key0", &value).ok());
@@ -243,7 +243,7 @@ TEST_F(MultiGet, KeysOfADeadMemoryNodeAreUnavailableAndTheOthersAreAnswered) {
   }
   EXPECT_GT(answered, 0);
   EXPECT_GT(unavailable, 0);
-  // And so they stay: what was in flight when it died has not spoilt anything.
+  // And so they stay: what was in flight when the node died has spoilt nothing.
   Answers again(names);
   client->MultiGet(again.keys, again.values, again.statuses);
   for (size_t i = 0; i < names.size(); ++i) EXPECT_EQ(again.statuses[i], answers.statuses[i].code()) << names[i];

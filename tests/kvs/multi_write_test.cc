@@ -1,5 +1,5 @@
-// MultiWrite: that each write does what the operation of its kind would have done, whatever its neighbours are, and in
-// how many round trips. That they are linearizable is the simulator's to show (tests/sim).
+// MultiWrite: each write does what the operation of its kind would have done, whatever its neighbours are, and in the
+// expected number of round trips. The simulator (tests/sim) shows that the writes are linearizable.
 #include <gtest/gtest.h>
 
 #include <cstddef>
@@ -22,7 +22,7 @@ using kvs::Task;
 using kvs::WriteKind;
 using kvs::WriteRequest;
 
-// Writes, and what they are of.
+// Writes, with the keys and values that they refer to.
 class Writes {
  public:
   void Add(WriteKind kind, std::string key, std::string value = {}) {
@@ -62,7 +62,7 @@ class MultiWrite : public ::testing::Test {
     writes.Run(client);
     return client.stats().operation_round_trips - before;
   }
-  // What the store holds is what the model does.
+  // Checks that the store holds what the model holds.
   void CheckModel(Client& client, int keys) {
     for (int i = 0; i < keys; ++i) {
       const std::string key = "key" + std::to_string(i);
@@ -100,8 +100,8 @@ TEST_F(MultiWrite, OfNothingDoesNothing) {
   EXPECT_EQ(TripsOf(*client, none), 0u);
 }
 
-// Small tables split and merge all the time, over three memory nodes: keys that are there and that are not, short
-// values and some that do not fit an operation's buffer, clients that know the tables and such as do not.
+// Small tables over three memory nodes split and merge all the time. Keys are present or not; some values do not fit an
+// operation's buffer; some clients know the tables and some do not.
 TEST_F(MultiWrite, DoesWhatTheOperationsOfItsKindsDo) {
   constexpr int kKeys = 800;
   auto knowing = store_.NewClient(8);
@@ -153,7 +153,7 @@ TEST_F(MultiWrite, WhatIsTooLongOrNoKeyIsRefusedAndTheOthersAreDone) {
 }
 
 TEST_F(MultiWrite, TakesTheRoundTripsOfOneWriteForAsManyAsMayBeInFlight) {
-  // So large that no two of them choose the same free slot.
+  // The table is so large that no two of them choose the same free slot.
   TestStore store(Options(&clock_, 1, 4'096));
   auto client = store.store().NewClient({.max_in_flight = 50, .address_cache_entries = 0}).value();
   ASSERT_TRUE(client->Put("another", "that the client knows the table").ok());
@@ -165,7 +165,7 @@ TEST_F(MultiWrite, TakesTheRoundTripsOfOneWriteForAsManyAsMayBeInFlight) {
     deletes.Add(WriteKind::kDelete, key);
     absent.Add(i % 2 == 0 ? WriteKind::kUpdate : WriteKind::kDelete, key, "1");
   }
-  // Where a fingerprint is another key's, that key's block is read first.
+  // Where a fingerprint matches another key's, that key's block is read first.
   const uint64_t insert_trips = TripsOf(*client, inserts);
   EXPECT_GE(insert_trips, 3u);
   EXPECT_LE(insert_trips, 4u);
@@ -181,14 +181,14 @@ TEST_F(MultiWrite, TakesTheRoundTripsOfOneWriteForAsManyAsMayBeInFlight) {
   }
 }
 
-// A client that knows nothing of the table: those of the first group begin again by themselves, and the next groups go
-// on with what they have learnt.
+// The client knows nothing of the table: the writes of the first group begin again by themselves, and the next groups
+// use what these have learnt.
 TEST_F(MultiWrite, OfManyGroupsTheFirstAloneLearnsTheTable) {
   TestStore store(Options(&clock_, 1, 4'096));
   auto client = store.store().NewClient({.max_in_flight = 20, .address_cache_entries = 0}).value();
   Writes inserts;
   for (int i = 0; i < 100; ++i) inserts.Add(WriteKind::kInsert, "key" + std::to_string(i), "1");
-  // At most four a write of the first group, which are not taken together, and four a group of the others.
+  // At most four for each write of the first group, which are not taken together, and four for each other group.
   EXPECT_LE(TripsOf(*client, inserts), 20u * 4 + 4 * 4);
   for (size_t i = 0; i < inserts.size(); ++i) EXPECT_TRUE(inserts.status(i).ok()) << i;
 }
@@ -202,7 +202,7 @@ TEST_F(MultiWrite, OneWhoseKeyIsInTheAddressCacheTakesARoundTripLess) {
   EXPECT_EQ(TripsOf(*client, writes), 2u);
 }
 
-// They are combined as a client's writes of one key are: one write is enough for several.
+// They are combined as a client's writes of one key are: one write can serve several.
 TEST_F(MultiWrite, SeveralOfOneKeyAreOneWriteAndEachHasItsAnswer) {
   auto client = store_.NewClient();
   ASSERT_TRUE(client->Put("hot", "0").ok());
@@ -220,7 +220,7 @@ TEST_F(MultiWrite, SeveralOfOneKeyAreOneWriteAndEachHasItsAnswer) {
   ASSERT_TRUE(client->Get("hot", &value).ok());
   EXPECT_EQ(value, "5");
 
-  Writes inserts;  // go alone, and one of them is the first
+  Writes inserts;  // they go alone, and one of them is the first
   for (int i = 0; i < 4; ++i) inserts.Add(WriteKind::kInsert, "new", std::to_string(i));
   inserts.Run(*client);
   int inserted = 0;
@@ -232,8 +232,8 @@ TEST_F(MultiWrite, SeveralOfOneKeyAreOneWriteAndEachHasItsAnswer) {
   EXPECT_EQ(inserted, 1);
 }
 
-// Where a table is full, whoever was about to insert there begins again behind the split, by itself. Nothing is updated
-// or deleted here: whatever is used again was given back so.
+// When a table is full, a write that was about to insert there begins again by itself after the split. Nothing is
+// updated or deleted here, so any block that is used again was given back in this way.
 TEST_F(MultiWrite, OneThatBeginsAgainGivesItsBlockBack) {
   auto client = store_.NewClient();
   for (int i = 0; i < 2'000; i += 16) {
@@ -247,7 +247,7 @@ TEST_F(MultiWrite, OneThatBeginsAgainGivesItsBlockBack) {
   EXPECT_EQ(client->stats().writes_done, 2'000u);
 }
 
-// Nobody who holds operations waits for more of them, nor for a turn that another one of them holds.
+// No operation that holds a place in flight waits for another place, nor for a turn that another such operation holds.
 TEST_F(MultiWrite, ManyAtOnceOfAClientWithFewInFlightAllEnd) {
   auto client = store_.NewClient(5);
   std::vector<Writes> all(12);

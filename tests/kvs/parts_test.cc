@@ -1,4 +1,4 @@
-// Each part of a client, made of nothing but the parts that its constructor asks for: what it is for, without the rest.
+// Each part of a client, made only of the parts that its constructor asks for: what it does without the rest.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -33,7 +33,7 @@ struct NobodyWaits final : kvs::Connections::Waiting {
   int64_t NextDeadlineNs() override { return std::numeric_limits<int64_t>::max(); }
 };
 
-// What all parts have in common, for a store of two memory nodes, whose table has two subtables.
+// What all tests of parts share: a store of two memory nodes, whose table has two subtables.
 class Parts : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -73,7 +73,7 @@ class Parts : public ::testing::Test {
   T Run(Task<T> task) {
     return Run(std::move(task), [] {});
   }
-  // With parts that wait: their time passes.
+  // For parts that wait: time passes between the round trips.
   template <typename T>
   T Run(Task<T> task, kvs::Epochs& epochs) {
     return Run(std::move(task), [&] {
@@ -319,13 +319,13 @@ TEST_F(Parts, AllocatorAsksForRoomWhereThereIsNone) {
   EXPECT_FALSE(allocator.AllocateAtOnce(op, 64, 2, &address));
   ASSERT_EQ(Run(allocator.Allocate(op, 64, 2, &address)), Step::kOk);
   EXPECT_EQ(address.node, 2);
-  EXPECT_TRUE(allocator.AllocateAtOnce(op, 64, 2, &address));  // of the span that was taken
+  EXPECT_TRUE(allocator.AllocateAtOnce(op, 64, 2, &address));  // from the span that was taken
   for (int i = 0; i < 3; ++i) {
     EXPECT_EQ(allocator.SeekRoom(op), Step::kRestart);
     ASSERT_EQ(Run(parts.home.Read(parts.home.batch())), Step::kOk);
   }
   EXPECT_GE(maker.asked, 1);
-  room.last_step = Step::kUnavailable;  // its run has ended so
+  room.last_step = Step::kUnavailable;  // its run has ended like this
   ++room.ended;
   EXPECT_EQ(allocator.SeekRoom(op), Step::kFull);
   parts.operations.Release(op);
@@ -333,7 +333,7 @@ TEST_F(Parts, AllocatorAsksForRoomWhereThereIsNone) {
 
 // ---- table
 
-// A client's parts below the table, registered.
+// The parts of a registered client that lie below the table.
 class TableParts : public Parts {
  protected:
   void SetUp() override {

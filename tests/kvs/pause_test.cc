@@ -35,14 +35,15 @@ kvs::Task<void> InsertOne(kvs::Client& client, std::string key, std::map<std::st
 
 class PausedSplit : public ::testing::Test {
  protected:
-  // `first` splits the root and pauses; `second` takes over, finishes that split, goes on to the next split of the root
-  // and pauses; `first` wakes up and acts upon what it saw long ago. False: one of them had ended before its pause.
+  // `first` splits the root and pauses. `second` takes over, finishes that split, goes on to the next split of the root
+  // and pauses. `first` wakes up and acts upon what it saw long ago. Returns false if one of them had ended before its
+  // pause.
   bool Run(uint32_t first_pause, uint32_t second_pause) {
     ManualClock clock;
     TestStoreOptions options;
     options.memory_bytes = size_t{8} << 20;
     options.clock = &clock;
-    options.lease_ns = kvs::kMaxLeaseNs;  // what a paused client posts when it wakes up is what this is about
+    options.lease_ns = kvs::kMaxLeaseNs;  // what a paused client posts when it wakes up is the subject of this test
     TestStore store(options);
     std::map<std::string, std::string> stored;  // outlives the clients, whose lanes write to it
     auto first = store.NewClient(4), second = store.NewClient(4), third = store.NewClient(4);
@@ -105,8 +106,8 @@ TEST_F(PausedSplit, WakingUpDuringTheNextSplitLosesNothing) {
   EXPECT_GT(runs, 250u) << "too few of the pauses fell into a split";
 }
 
-// A scan that finds a frozen slot whose value is too long for the buffer of matching blocks goes on to the other blocks
-// in there.
+// A scan finds a frozen slot whose value is too long for the buffer of matching blocks. It must go on to the other
+// blocks in that buffer.
 TEST(PausedReading, ALongFrozenValueIsReadBesideAnotherKeyOfItsFingerprint) {
   constexpr uint32_t kGroups = 2;
   const auto is_like = [](const kvs::KeyHash& a, const kvs::KeyHash& b) {

@@ -31,7 +31,7 @@ std::string Hex(uint64_t word) {
   return text;
 }
 
-// A key as text of a report.
+// Formats a key as text for a report.
 std::string Quote(std::string_view key) {
   std::string text = "\"";
   for (const char c : key.substr(0, 40)) text += c >= ' ' && c <= '~' ? c : '?';
@@ -69,8 +69,8 @@ class Checker {
     uint32_t index = 0;
     DirectoryEntry entry;
     std::optional<uint32_t> child;   // the entry that its unfinished split made
-    std::optional<uint32_t> parent;  // it is being born from this one
-    // What keys and headers must fit. A parent counts with its depth after the split.
+    std::optional<uint32_t> parent;  // the entry that is splitting to make this one
+    // The depth that keys and headers must fit. A parent counts with its depth after the split.
     uint32_t depth = 0;
     bool closing = false;  // a merge has taken it out of use: FRZ counts as VAL does
   };
@@ -131,7 +131,7 @@ class Checker {
       if (chunk_bytes_ != 0 && chunk_bytes_ != super.chunk_bytes) Problem(name, ": chunks of another size");
       chunk_bytes_ = super.chunk_bytes;
       report_.chunks += super.chunks - super.reserved_chunks;
-      uint64_t rest = 0;  // of a run
+      uint64_t rest = 0;  // chunks left of a run
       for (uint64_t chunk = 0; chunk < super.chunks; ++chunk) {
         const kvs::ChunkWord word = ChunkAt(pool, chunk);
         const bool reserved = word.kind() == kvs::ChunkKind::kReserved;
@@ -178,7 +178,7 @@ class Checker {
     return Load<kvs::ChunkWord>(pool.bytes, kvs::ChunkWordOffset(chunk));
   }
 
-  // Does [address, address + bytes) lie in chunks that were taken, and for the right use?
+  // Returns whether [address, address + bytes) lies in chunks that were taken for the right use.
   bool InChunks(GlobalAddress address, uint64_t bytes, const std::string& what, bool table) {
     const PoolImage* pool = PoolOf(address.node);
     if (pool == nullptr) {
@@ -266,8 +266,8 @@ class Checker {
       report_.global_depth = std::max(report_.global_depth, depth);
     }
     if (!place.contains(0)) Problem("dir[0]: absent");
-    // Splits under way: the parent is SPLITTING, its depth not yet that of the child, which is absent, MIGRATING, or
-    // NORMAL already.
+    // Splits under way. The parent is SPLITTING and its depth is not yet that of the child, which is absent, MIGRATING,
+    // or already NORMAL.
     for (Table& table : tables_) {
       if (table.index == 0) continue;
       const auto parent = place.find(kvs::ParentIndex(table.index));
@@ -293,7 +293,8 @@ class Checker {
     CheckCoverage();
   }
 
-  // dir[index] is in a merge: what table its keys are in, as an entry. False: in none, its sibling's has them by now.
+  // dir[index] is in a merge. Sets *entry to the table that its keys are in. Returns false if they are in no table of
+  // its own, because its sibling's has them by now.
   bool TableInMerge(uint32_t index, DirectoryEntry* entry, bool* closing) {
     const std::string name = "dir[" + std::to_string(index) + "]";
     ++report_.entries_merging;
@@ -438,7 +439,8 @@ class Checker {
     if (!in_place) Problem(what, ": in a bucket where nobody looks for it");
 
     const bool moves = table.child && hash.Suffix(table.depth) == *table.child;
-    // Who died before it read the headers behind its INS may have left that in a table that the key had moved out of.
+    // A client that died before it read the headers after its INS may have left the INS in a table that the key had
+    // moved out of.
     if (!moves && slot.state() != SlotState::kIns && hash.Suffix(table.depth) != table.index) {
       Problem(what, ": belongs to suffix ", std::to_string(hash.Suffix(table.depth)));
     }
@@ -449,7 +451,7 @@ class Checker {
     }
     bool authoritative = true;
     if (!table.closing && (moves || slot.state() == SlotState::kFrz)) {
-      // What will leave, or has left, counts only while the child's slot is undecided.
+      // A slot that will leave, or has left, counts only while the child's slot is undecided.
       if (!moves) Problem(what, ": FRZ though it stays");
       const Table* child = TableAt(table.child);
       const Slot decided(child == nullptr ? 0 : Load<uint64_t>(Image(*child), kvs::SlotOffset(s)));

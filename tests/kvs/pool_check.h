@@ -1,6 +1,6 @@
 // A checker of a store at rest: no verb is under way, and the raw memory of every memory node is at hand. It walks the
-// directory, the subtables, their slots and blocks, and the chunks, and says all that is not as docs/protocol.md has
-// it. It shares the layout's definitions with the store and none of its code.
+// directory, the subtables, their slots and blocks, and the chunks. It reports all that differs from docs/protocol.md.
+// It shares the layout's definitions with the store and none of its code.
 //
 // Thread safety: pure function.
 #ifndef TESTS_KVS_POOL_CHECK_H_
@@ -25,10 +25,10 @@ struct PoolImage {
 };
 
 struct PoolCheckOptions {
-  // Clients were killed, and nobody has cleaned up behind all of them: tentative slots, lock words, and splits and
-  // merges under way may be left, see PoolReport::leftovers. What they must not be wrong about is checked all the same.
+  // Clients were killed, and nobody has cleaned up after all of them. Tentative slots, lock words, and splits and
+  // merges under way may be left, see PoolReport::leftovers. Their invariants are checked all the same.
   bool after_deaths = false;
-  // Extents that living clients hold, e.g. in free lists: they are no leak, must lie in taken chunks and overlap
+  // Extents that living clients hold, e.g. in free lists. They are no leak, and must lie in taken chunks and overlap
   // nothing.
   struct Known {
     kvs::GlobalAddress address;
@@ -36,25 +36,25 @@ struct PoolCheckOptions {
     bool table = false;
   };
   std::vector<Known> known;
-  size_t max_problems = 50;  // more are counted and not described
+  size_t max_problems = 50;  // further ones are counted and not described
 };
 
-// What a client had begun with a table and nobody has ended.
+// What a client had begun with a table and nobody has finished.
 struct Leftover {
   enum class Kind : uint8_t { kLock, kTentative, kSplit, kMerge };
   Kind kind = Kind::kLock;
-  uint64_t lock = 0;       // the word that is in the table, or in the parent of that split or merge
-  std::string key, value;  // kTentative: of the slot's block
-  std::string what;        // for people
+  uint64_t lock = 0;       // the lock word in the table, or in the parent of that split or merge
+  std::string key, value;  // kTentative: those of the slot's block
+  std::string what;        // for people to read
 };
 
 struct PoolReport {
   std::vector<std::string> problems;            // empty: the store is sound
-  std::vector<Leftover> leftovers;              // problems, too, unless there were deaths
+  std::vector<Leftover> leftovers;              // these are also problems, unless there were deaths
   std::map<std::string, std::string> contents;  // what a reader finds now
   uint64_t live_blocks = 0, live_bytes = 0;     // named by VAL or FRZ
   uint64_t tentative_slots = 0, frozen_slots = 0, pending_slots = 0;
-  uint64_t entries_splitting = 0, entries_merging = 0;  // of the directory
+  uint64_t entries_splitting = 0, entries_merging = 0;  // directory entries in that state
   uint64_t subtables = 0, table_bytes = 0, slots = 0;
   uint32_t global_depth = 0;
   uint64_t chunks = 0, chunks_taken = 0;

@@ -1,4 +1,4 @@
-// The checker of a store at rest finds nothing wrong with a sound one, and every kind of planted damage.
+// The checker of a store at rest finds nothing wrong with a sound store, and finds every kind of planted damage.
 #include "tests/kvs/pool_check.h"
 
 #include <gtest/gtest.h>
@@ -82,7 +82,7 @@ class PoolCheck : public ::testing::Test {
   }
   kvs::Superblock& Super() { return *reinterpret_cast<kvs::Superblock*>(memory_.data()); }
 
-  // The first slot in the state, of a table that `suits`.
+  // The first slot in a given state, in a table that `suits`.
   struct Place {
     uint32_t index = 0, slot = 0;
   };
@@ -101,7 +101,8 @@ class PoolCheck : public ::testing::Test {
     const Place place = Find(SlotState::kVal, [](Place, Slot slot) { return slot.length_units() != 0; });
     return SlotWord(place.index, place.slot);
   }
-  // A table that was split off and has not split since, so that its parent's and its own depth are that of its birth.
+  // Returns a table that was split off and has not split since, so that its depth and its parent's are those of its
+  // birth.
   uint32_t YoungestChild() {
     for (uint32_t i = uint32_t{1} << kvs::kMaxDepth; --i > 0;) {
       const DirectoryEntry entry(Entry(i));
@@ -140,7 +141,7 @@ TEST_F(PoolCheck, ASoundStoreHasNoProblemAndItsContentsAreThoseThatWereWritten) 
 TEST_F(PoolCheck, MemoryThatAClientHoldsIsNoLeak) {
   const uint64_t leaked = Check().leaked_bytes;
   PoolCheckOptions options;
-  // The end of what was cut last: it has no block yet.
+  // The end of the chunk that was cut last: it has no block yet.
   uint64_t chunk = FirstFreeChunk();
   while (kvs::ChunkWord(Word(kvs::ChunkWordOffset(chunk))).kind() != kvs::ChunkKind::kBlocks) --chunk;
   const uint64_t end = chunk * kvs::kDefaultChunkBytes +
@@ -224,7 +225,7 @@ TEST_F(PoolCheck, AnUnfinishedSplitIsNoProblemOnlyAfterDeaths) {
   const PoolReport undecided = Check({.after_deaths = true});
   EXPECT_TRUE(undecided.ok()) << undecided.ToString();
   EXPECT_TRUE(undecided.contents == stored_values);
-  // Decided by mistake before it was frozen.
+  // The slot was decided by mistake before it was frozen.
   SlotWord(child, moved) = Slot::Free().word();
   SlotWord(parent, moved) = Slot(SlotWord(parent, moved)).WithState(SlotState::kVal).word();
   ExpectProblem("VAL in the parent though the child's slot is decided", {.after_deaths = true});
@@ -334,7 +335,7 @@ TEST_F(PoolCheck, ABlockThatHoldsAnotherHash) {
 
 TEST_F(PoolCheck, AKeyInAWrongBucketOrTable) {
   const Place from = Find(SlotState::kVal);
-  // Of a main bucket, whose neighbours in memory no key that lives here visits in the same half.
+  // A slot of a main bucket; no key that lives here visits the bucket's neighbours in memory in the same half.
   const Place elsewhere = Find(SlotState::kFree, [&](Place to, Slot) {
     return to.index == from.index && to.slot / kvs::kSlotsPerBucket != from.slot / kvs::kSlotsPerBucket;
   });

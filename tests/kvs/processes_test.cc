@@ -1,5 +1,5 @@
-// Client processes that are killed with SIGKILL at random moments: the survivors go on, every history with the
-// victims' unfinished operations in it is linearizable, nothing acknowledged is missing, and memory is reused.
+// Client processes that are killed with SIGKILL at random moments. The survivors go on, every history with the victims'
+// unfinished operations in it is linearizable, nothing acknowledged is missing, and memory is reused.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -54,7 +54,7 @@ TEST_F(Processes, KilledInTheMiddleTheSurvivorsGoOnAndNothingAcknowledgedIsMissi
     uint32_t killed = 0;
     for (uint32_t w = kSurvivors; w < kSurvivors + kVictims; ++w) {
       Child victim(worker(w));
-      // In the middle of its work, wherever that is.
+      // Kill it in the middle of its work, at a random place.
       const uint32_t records = random() % 2'000 / kSlowdown + 1;
       while (logs.log(w).records.load() < records && !victim.Ended()) Nap(20);
       if (!victim.Ended()) ++killed;
@@ -66,7 +66,7 @@ TEST_F(Processes, KilledInTheMiddleTheSurvivorsGoOnAndNothingAcknowledgedIsMissi
   });
 }
 
-// Each victim is killed while it splits a table that a survivor then needs.
+// Each victim is killed while it splits a table that a survivor needs later.
 TEST_F(Processes, ASplitInterruptedByDeathIsFinishedByOthers) {
   Repeat([&](uint32_t seed) {
     options_.fabric = UniqueFabric();
@@ -101,10 +101,10 @@ kvs::Task<void> InsertOne(kvs::Client& client, std::string key) {
   if (!inserted.ok()) ADD_FAILURE() << key << ": " << inserted.ToString();
 }
 
-// A victim dies in the middle of a split, and the survivor only updates: it never needs a free slot, but the blocks
-// that it replaces in the half-born table can be reused only when somebody has finished the split.
+// A victim dies in the middle of a split, and the survivor only updates. It never needs a free slot, but the blocks
+// that it replaces in the half-born table can be reused only once somebody has finished the split.
 TEST_F(Processes, UpdatesOfATableWhoseSplitterDiedDoNotRunOutOfMemory) {
-  // Round trips of the splitting insert before its death: around the publication of the new table and behind it.
+  // Round trips of the splitting insert before its death: around the publication of the new table and after it.
   for (const uint32_t pause : {2u, 5u, 7u, 9u, 11u}) {
     if (kSlowdown > 1 && pause != 9) continue;
     SCOPED_TRACE(testing::Message() << "died behind " << pause << " round trips");
@@ -145,8 +145,8 @@ TEST_F(Processes, UpdatesOfATableWhoseSplitterDiedDoNotRunOutOfMemory) {
   }
 }
 
-// Room comes from other clients' progress or from compaction, and both need the home: a write that finds none must not
-// wait for them when that is dead.
+// Room comes from other clients' progress or from compaction, and both need the home. When the home is dead, a write
+// that finds no room must not wait for them.
 TEST_F(Processes, AWriteThatNeedsMemoryOfADeadHomeFailsBeforeItsDeadline) {
   int ready[2];
   ASSERT_EQ(pipe(ready), 0);
@@ -174,14 +174,14 @@ TEST_F(Processes, AWriteThatNeedsMemoryOfADeadHomeFailsBeforeItsDeadline) {
   close(ready[1]);
 }
 
-// A victim dies in the middle of a merge, and the survivor only reads: it needs no slot of the closed tables, but
-// should not have to look at both them and the directory for ever.
+// A victim dies in the middle of a merge, and the survivor only reads. It needs no slot of the closed tables, but it
+// should not have to look at both of them and the directory for ever.
 class InterruptedMerge : public Processes {
  protected:
   static constexpr uint32_t kKeys = 60;
   static std::string KeyOf(uint32_t i) { return "key-" + std::to_string(i); }
 
-  // Deletes until it has begun to merge dir[0] and dir[1], goes on for `pause` polls, and says how many keys it
+  // Deletes until it has begun to merge dir[0] and dir[1], then goes on for `pause` polls. Reports how many keys it
   // deleted.
   [[noreturn]] void DieMerging(const TestStore& store, uint32_t pause, int ready) {
     auto attached = TestStore::Attach(options_.fabric, options_);
@@ -191,7 +191,7 @@ class InterruptedMerge : public Processes {
     const auto merging = [&] { return store.DirectoryEntryOf(0).merging(); };
     while (deleted < kKeys - 4 && !merging()) {
       (void)client->Delete(KeyOf(deleted++));
-      // A merge begins behind a Delete: it looks at both tables, takes memory, and then its record is in the directory.
+      // A merge begins after a Delete: it looks at both tables, takes memory, and then its record is in the directory.
       for (uint32_t i = 0; i < 16 && !merging(); ++i) client->Poll();
     }
     for (uint32_t i = 0; i < pause; ++i) client->Poll();

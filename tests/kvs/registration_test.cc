@@ -1,5 +1,5 @@
-// Leases, expulsion and fencing on a clock that the test moves: who pauses for longer than his lease is expelled, what
-// he may know is not reused until he has noticed, and his operations go on as if nothing had happened.
+// Leases, expulsion and fencing on a clock that the test moves. A client that pauses for longer than its lease is
+// expelled. What it may know is not reused until it has noticed, and its operations go on as if nothing had happened.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -49,14 +49,14 @@ class Leases : public ::testing::TestWithParam<std::string> {
                 .lease_ns = kLeaseNs,
                 .control_plane = GetParam()}) {}
 
-  // `polls` rounds, between which a moment passes.
+  // Polls `polls` rounds, with a moment of time between them.
   void Poll(kvs::Client& client, int polls, int64_t ns = 600'000) {
     for (int i = 0; i < polls; ++i) {
       clock_.Advance(ns);
-      for (int j = 0; j < 64; ++j) client.Poll();  // one of them looks at the clock
+      for (int j = 0; j < 64; ++j) client.Poll();  // one of these polls looks at the clock
     }
   }
-  // Lets `other`, who goes on, expel everybody who does not.
+  // Lets `other`, which goes on, expel every client that does not.
   void Expel(kvs::Client& other) {
     const uint64_t before = other.stats().expulsions;
     for (int i = 0; i < 100 && other.stats().expulsions == before; ++i) Poll(other, 1, kLeaseNs / 20);
@@ -76,7 +76,7 @@ class Leases : public ::testing::TestWithParam<std::string> {
     return value;
   }
   kvs::HomeArea& Home() { return *reinterpret_cast<kvs::HomeArea*>(store_.memory().data() + kvs::kHomeAreaOffset); }
-  // Where the key's value lies.
+  // Returns the block with the key's value.
   std::span<const std::byte> BlockOf(const std::string& key) {
     const std::byte* const pool = store_.memory().data();
     for (uint32_t index = 0; index < 64; ++index) {
@@ -128,7 +128,7 @@ TEST_P(Leases, AClientThatIsPolledKeepsItsLeaseWhateverTheOthersDo) {
   EXPECT_EQ(idle->stats().fenced, 0u);
 }
 
-// As an idle worker does.
+// The client behaves like an idle worker.
 TEST_P(Leases, AClientThatIsLeftAloneForAsLongAsItSaysSleepsAndHoldsNobodyUp) {
   auto idle = store_.NewClient();
   ASSERT_TRUE(idle->Put("k", "v").ok());
@@ -155,7 +155,7 @@ TEST_P(Leases, AClientThatIsLeftAloneForAsLongAsItSaysSleepsAndHoldsNobodyUp) {
   EXPECT_TRUE(put.ok());
 }
 
-// For every place at which an operation can be interrupted: the client is expelled there, and wakes up.
+// At every place at which an operation can be interrupted, the client is expelled and wakes up.
 TEST_P(Leases, TheOperationsOfAnExpelledClientGoOnAndNothingIsLostOrDoneTwice) {
   auto other = store_.NewClient();
   std::map<std::string, std::string> expected;
@@ -191,7 +191,7 @@ TEST_P(Leases, TheOperationsOfAnExpelledClientGoOnAndNothingIsLostOrDoneTwice) {
     expected["updated" + n] = "updated";
     for (const auto& [key, content] : expected) ASSERT_EQ(MustGet(*other, key), content) << key;
     EXPECT_EQ(other->Get("deleted" + n, &value), kvs::StatusCode::kNotFound);
-    // The new registration is as good as any.
+    // The new registration works like any other.
     ASSERT_TRUE(client->Put("put" + n, "again").ok());
     EXPECT_EQ(MustGet(*other, "put" + n), "again");
     expected["put" + n] = "again";
@@ -233,7 +233,7 @@ TEST_P(Leases, WhatAnExpelledClientMayKnowIsNotReusedUntilItHasNoticedAndYounger
     Poll(*other, 1);
   }
   for (int i = 1000; i < 6000 && std::memcmp(block.data(), content.data(), content.size()) == 0; ++i) {
-    ASSERT_TRUE(other->Put(std::to_string(i), "123456789012").ok());  // as large
+    ASSERT_TRUE(other->Put(std::to_string(i), "123456789012").ok());  // a block of the same size
   }
   EXPECT_NE(std::memcmp(block.data(), content.data(), content.size()), 0) << "pinned for ever";
 }
@@ -258,7 +258,7 @@ TEST_P(Leases, AClientThatWakesUpPostsNothingBeforeItKnowsWhereItStands) {
   EXPECT_EQ(zombie->stats().fenced, 1u);
 }
 
-// What is pinned for an expelled client is what was made up to one epoch beyond that which it announced: so the epoch
+// What is pinned for an expelled client is what was made up to one epoch after the one that it announced. So the epoch
 // must not be further ahead when its first operation begins, however long the acknowledgement took.
 TEST_P(Leases, AClientThatRegistersAnewHoldsTheEpochBackBeforeItsOperationsGoOn) {
   auto zombie = store_.NewClient(), other = store_.NewClient();
@@ -303,7 +303,7 @@ TEST_P(Leases, AnAnnouncementThatWasLostIsMadeAgain) {
   for (int round = 0; round < 10; ++round) {
     Poll(*client, 2);
     Poll(*other, 2);
-    // As if the latest heartbeats had never arrived.
+    // Make it look as if the latest heartbeats had never arrived.
     for (kvs::ClientEntry& entry : Home().clients) {
       if (entry.owner == 0) continue;
       const kvs::ClientWord word(entry.word);
@@ -318,8 +318,8 @@ TEST_P(Leases, AnAnnouncementThatWasLostIsMadeAgain) {
   }
 }
 
-// Time passes where nobody polls: right behind a round that has looked at the clock, the next doorbell is not rung by
-// that look.
+// Time passes while nobody polls. If a pause comes right after a round that looked at the clock, the next doorbell must
+// not rely on that look.
 TEST_P(Leases, AGetBehindAPauseIsNotPosted) {
   auto other = store_.NewClient();
   ASSERT_TRUE(other->Put("k", "v").ok());
@@ -333,12 +333,12 @@ TEST_P(Leases, AGetBehindAPauseIsNotPosted) {
   }
 }
 
-// Nobody polls but the Gets, and those only for what they wait for.
+// Only the Gets poll, and only as long as they wait.
 TEST_P(Leases, GetsThatBlockAreEnoughToStayRegisteredAndNotToHoldTheEpochBack) {
   auto client = store_.NewClient();
   ASSERT_TRUE(client->Put("k", "v").ok());
   const uint64_t epoch = Epoch();
-  // Half a lease in all: it is not that which makes them poll.
+  // This takes half a lease in all, so the lease is not what makes them poll.
   for (int i = 0; i < 20'000; ++i) {
     ASSERT_EQ(MustGet(*client, "k"), "v");
     clock_.Advance(kLeaseNs / 40'000);
@@ -371,14 +371,14 @@ INSTANTIATE_TEST_SUITE_P(ControlPlanes, Leases, ::testing::Values("krcore", "ver
 
 // ---- the rule itself
 
-// Home, its members and the first entries in one, the claim, the epoch, the first heartbeat.
+// One trip for the home, its members and the first entries; one each for the claim, the epoch and the first heartbeat.
 TEST(Registration, ANewClientTakesFourRoundTrips) {
   TestStore store({.groups = 16});
   const auto first = store.NewClient();  // the part of the client table that is in use begins to grow
   for (int i = 0; i < 3; ++i) EXPECT_EQ(store.NewClient()->stats().round_trips, 4u);
 }
 
-// A glance shows the table's first entries only, and somebody else may have claimed those that it showed as free.
+// A glance shows only the table's first entries, and another client may have claimed those that it showed as free.
 TEST(Registration, BeyondTheFirstEntriesEachClientGetsOneOfItsOwn) {
   TestStore store({.groups = 16});
   std::vector<std::unique_ptr<kvs::Client>> clients;
@@ -393,7 +393,7 @@ TEST(Registration, BeyondTheFirstEntriesEachClientGetsOneOfItsOwn) {
   EXPECT_EQ(registered(), 0);
 }
 
-// One whose giving back failed may be free all the same, and show as that.
+// An entry that could not be given back may be free all the same, and may be seen as free.
 TEST(Registration, EntriesThatWereAbandonedAreTakenByNobodyOfTheProcessBeforeTheyAreKnownToBeFree) {
   ManualClock clock;
   TestStore store({.clock = &clock});
@@ -433,7 +433,7 @@ TEST(Registration, EntriesThatWereAbandonedAreTakenByNobodyOfTheProcessBeforeThe
   core.state().held_entries.LetGo(taken);
 }
 
-// ... and who ends looks once more whether another one, that ended before, left its own.
+// ... and a client that ends checks once more whether another one, which ended earlier, left its entry.
 TEST(Registration, TheLastOfAProcessGivesBackWhatAnotherOneCouldNot) {
   TestStore store({});
   auto& core = static_cast<kvs::StoreCore&>(store.store());
@@ -475,7 +475,7 @@ TEST(Pins, AnExpelledClientPinsWhatItMayHaveSeenAndNothingElse) {
   memory.Reclaim(100, {});
   EXPECT_TRUE(is_free(128));
   EXPECT_EQ(memory.pinned(), 0u);
-  // A subtable, whoever made it when.
+  // A subtable is held back, whoever made it and whenever.
   memory.Retire({.address = {1, 4096}, .bytes = 448, .is_table = true});
   memory.Stamp(1, 20);
   memory.Reclaim(100, z);

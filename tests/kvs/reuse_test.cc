@@ -47,7 +47,7 @@ void CheckStatus(const kvs::Status& status, const char* what, Shared* shared) {
   ADD_FAILURE() << what << ": " << status.ToString();
 }
 
-// Updates and reads keys; a value must be one that was written for this very key: ids are key + kKeys * n.
+// Updates and reads keys. A value must have been written for this very key: ids are key + kKeys * n.
 kvs::Task<void> Lane(kvs::Client& client, uint32_t seed, uint32_t updates, Shared* shared) {
   std::mt19937 random(seed);
   for (uint32_t i = 0; i < updates && !shared->failed.load(); ++i) {
@@ -109,7 +109,7 @@ TEST_F(Reuse, TwoWritersAndAReaderThatIsIdleButPolled) {
       threads.emplace_back([&, w] {
         auto client = attached.NewClient().value();
         Update(*client, seed * 10 + w, kUpdates / 2, &shared);
-        // Idle, but polled, while the other one is at work.
+        // It is idle, but polled, while the other client works.
         left.fetch_sub(1);
         for (uint32_t idle = 0; left.load() > 0; ++idle) {
           (void)client->Poll();

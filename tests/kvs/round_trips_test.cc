@@ -1,5 +1,5 @@
-// What operations cost without contention, false fingerprint or split: round trips, counted; and how full a table gets
-// before it splits.
+// What operations cost without contention, false fingerprint or split, in counted round trips. Also how full a table
+// gets before it splits.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -19,7 +19,7 @@ using kvs::StatusCode;
 class RoundTrips : public ::testing::Test {
  protected:
   RoundTrips() : store_(Options(&clock_)), client_(NewClient(0)), knowing_(NewClient(1'024)) {
-    // Takes a chunk and learns the table.
+    // This takes a chunk and learns the table.
     EXPECT_TRUE(client_->Put("warm", "").ok());
     EXPECT_TRUE(knowing_->Put("warm too", "").ok());
   }
@@ -39,7 +39,7 @@ class RoundTrips : public ::testing::Test {
     return client.stats().operation_round_trips - before;
   }
 
-  ManualClock clock_;  // no lease runs out while a slow machine takes a nap
+  ManualClock clock_;  // so that no lease runs out while a slow machine stalls
   TestStore store_;
   std::unique_ptr<kvs::Client> client_, knowing_;  // without and with the address cache
   std::string value_;
@@ -148,7 +148,7 @@ double LoadAtFirstSplit(uint32_t groups) {
 
 TEST(LoadFactor, ATableOf1500SlotsIsNearlyFullAtItsFirstSplit) { EXPECT_GE(LoadAtFirstSplit(72), 0.93); }
 
-// A table larger than a subtable may be: the placement alone, over the keys' own hashes.
+// For a table larger than a subtable may be, only the placement is tested, with the keys' own hashes.
 TEST(LoadFactor, ATableOf400000SlotsIsNearlyFullWhenAKeyFindsNoRoom) {
   constexpr uint32_t kGroups = 19'048;
   std::vector<bool> used(size_t{kGroups} * kvs::kBucketsPerGroup * kvs::kSlotsPerBucket);

@@ -26,7 +26,7 @@ TEST(SkewStudy, UpdatesByZipfsLawNeedFewAttemptsAndThroughputHolds) {
   EXPECT_GT(best_mops, 2);
 }
 
-// One client with many operations in flight does not fight against itself.
+// The operations of one client with many in flight do not compete with each other.
 TEST(SkewStudy, AClientsOwnOperationsDoNotCollide) {
   surgekv_bench::SkewOptions options;
   options.keys = 100'000;

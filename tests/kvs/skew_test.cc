@@ -1,5 +1,5 @@
-// What clients do when they want the same keys: lost races, back-off. One thread, no chance involved: a client that is
-// not polled stands still between two round trips.
+// What clients do when they want the same keys: lost races and back-off. One thread, and nothing is random: a client
+// that is not polled stands still between two round trips.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -61,9 +61,9 @@ class Skew : public ::testing::Test {
     return options;
   }
 
-  // Without the address cache, so that every operation takes its full number of round trips.
+  // The address cache is off, so that every operation takes its full number of round trips.
   std::unique_ptr<Client> NewClient() { return store_.store().NewClient({.address_cache_entries = 0}).value(); }
-  // To the end of everything, and time passes.
+  // Polls until all operations have ended, while time passes.
   void Finish(Client& client) {
     for (int i = 0; client.spawned() > 0 && i < 100'000; ++i) {
       client.Poll();
@@ -80,7 +80,7 @@ TEST_F(Skew, APollWithNothingToWaitForHardlyEverReadsTheClock) {
   auto client = store_.NewClient();
   ASSERT_TRUE(client->Put("k", "1").ok());
   const uint64_t before = clock_.looks();
-  Poll(*client, 640);  // now and then, for its lease
+  Poll(*client, 640);  // now and then, to keep its lease
   EXPECT_LE(clock_.looks() - before, 10u);
 }
 
@@ -102,7 +102,7 @@ TEST_F(Skew, ALostCasIsTriedAgainFromTheWordThatWon) {
   EXPECT_EQ(first->stats().restarts, before.restarts);
 }
 
-// The slot's word is another key's by then: the writer must find that out before it may CAS it.
+// By then the slot's word belongs to another key: the writer must find that out before it may CAS the word.
 TEST_F(Skew, ALostCasDoesNotOverwriteAnotherKeyThatGotTheSlot) {
   const std::string key = "victim";
   const kvs::KeyHash hash = HashKey(key);
@@ -130,7 +130,7 @@ TEST_F(Skew, ALostCasDoesNotOverwriteAnotherKeyThatGotTheSlot) {
   EXPECT_EQ(MustGet(*second, other), "precious");
 }
 
-// A CAS that would be lost is not tried: the slot is read again behind the block of the word that won.
+// A CAS that would be lost is not tried: the slot is read again after the block of the word that won.
 TEST_F(Skew, WhileTheSlotGoesOnChangingNoCasIsTried) {
   auto first = NewClient(), second = NewClient();
   ASSERT_TRUE(first->Put("k", "0").ok());
@@ -150,7 +150,7 @@ TEST_F(Skew, WhileTheSlotGoesOnChangingNoCasIsTried) {
   EXPECT_EQ(MustGet(*second, "k"), "first");
 }
 
-// A second loss in a row waits, in time and not in polls.
+// A writer that loses twice in a row waits, for a time and not for a number of polls.
 TEST_F(Skew, AWriterThatLosesAgainBacksOffForAboutARoundTrip) {
   auto first = NewClient(), second = NewClient();
   ASSERT_TRUE(first->Put("k", "0").ok());

@@ -41,7 +41,7 @@ class Worker {
       logs_.operations().fetch_add(1, std::memory_order_relaxed);
       const uint32_t dice = random() % 100;
       if (dice < options_.filler_percent) {
-        if (Shrinking()) {  // faster than they came
+        if (Shrinking()) {  // delete faster than they were inserted
           co_await DeleteFiller(lane);
           co_await DeleteFiller(lane);
         } else {
@@ -79,7 +79,8 @@ class Worker {
     log_.deleted[lane].store(n + 1, std::memory_order_release);  // likewise
   }
 
-  // A key that nobody changes any more must be found, whatever is being split or merged; a deleted one must not.
+  // A key that nobody changes any more must be found, whatever is being split or merged; a deleted one must not be
+  // found.
   kvs::Task<void> ReadFiller(std::mt19937& random) {
     const uint32_t worker = random() % logs_.workers(), lane = random() % options_.lanes;
     const WorkerLog& log = logs_.log(worker);
@@ -176,7 +177,7 @@ void VerifyHistories(const StressOptions& options, const StressLogs& logs) {
     ADD_FAILURE() << HotKey(options, key) << " is not linearizable\n" << Describe(history).substr(0, 20'000);
   }
   EXPECT_LE(wrong, 1u) << "keys with a wrong history";
-  // A client that was not scheduled for a while has all its operations in flight at once, in too many possible orders.
+  // A client that was not scheduled for a while has all its operations in flight at once; too many orders are possible.
   if (undecided > 0) std::printf("%u of %zu histories not decided\n", undecided, histories.size());
   EXPECT_LE(undecided, 1 + histories.size() / 50) << "histories in which the checker gave up";
 }
@@ -237,7 +238,7 @@ StressLogs::StressLogs(uint32_t workers, uint32_t records)
     : workers_(workers), capacity_(records), bytes_(sizeof(Shared) + sizeof(Record) * workers * records) {
   void* memory = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) throw std::bad_alloc();
-  shared_ = static_cast<Shared*>(memory);  // zeroes: what all its fields begin with
+  shared_ = static_cast<Shared*>(memory);  // zeroes, which is how all its fields begin
 }
 
 StressLogs::~StressLogs() { munmap(shared_, bytes_); }

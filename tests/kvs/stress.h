@@ -1,8 +1,8 @@
-// The load of the concurrency tests: a worker drives one client with several lanes, which fight over a few hot keys,
-// insert fillers that make subtables split, and read back fillers that were acknowledged. What happened is written
-// down in memory that other processes see, so that a killed worker's history stays.
+// The load of the concurrency tests. A worker drives one client with several lanes. They compete for a few hot keys,
+// insert fillers that make subtables split, and read back acknowledged fillers. The history is recorded in memory that
+// other processes see, so that the history of a killed worker survives.
 //
-// Hot keys change as the run goes on, so that young and old keys, and keys in every phase of a split, are met.
+// Hot keys change during the run, so that the load meets young and old keys, and keys in every phase of a split.
 #ifndef TESTS_KVS_STRESS_H_
 #define TESTS_KVS_STRESS_H_
 
@@ -30,15 +30,15 @@ inline constexpr uint32_t kKeptFiller = 24;
 
 struct StressOptions {
   uint32_t seed = 1;
-  std::string prefix = {};  // of all keys: runs on one store one after the other take different ones
+  std::string prefix = {};  // of all keys; successive runs on one store take different ones
   uint32_t lanes = 8;
   uint32_t max_in_flight = 6;           // fewer than lanes: some wait for their turn
   uint32_t operations = 20'000;         // of a worker
   uint32_t hot_keys = 6;                // at a time
-  uint32_t operations_per_hot = 3'000;  // of all workers together, then other keys are hot
+  uint32_t operations_per_hot = 3'000;  // of all workers together; then other keys are hot
   uint32_t filler_percent = 30;
-  // Of each worker: as many operations that insert fillers, then as many that delete its oldest instead, all but every
-  // kKeptFiller-th, and so on. 0: nothing is deleted.
+  // Each worker does this many operations that insert fillers, then as many that delete its oldest ones instead (all
+  // but every kKeptFiller-th), and so on. 0: nothing is deleted.
   uint32_t operations_per_phase = 0;
   uint32_t short_pause_every = 400;  // polls; 0: never. A pause holds the client between two round trips
   uint32_t long_pause_every = 0;     // polls; longer than the time after which others take a split over
@@ -54,17 +54,17 @@ struct Record {
   uint32_t value;
 };
 
-// What a worker leaves behind. Lies in memory shared by processes.
+// What a worker leaves behind. It lies in memory that processes share.
 struct WorkerLog {
   std::array<std::atomic<uint32_t>, kMaxLanes> fillers;  // of each lane: 0 .. n-1 are acknowledged
   // ... and of these 0 .. n-1 are deleted, but for the kept ones; n may be under way if `deleting` is larger.
   std::array<std::atomic<uint32_t>, kMaxLanes> deleted, deleting;
   std::atomic<uint32_t> records;
   std::atomic<uint64_t> splits, merges;
-  std::array<char, 256> error;  // the first thing that was wrong; "" if nothing
+  std::array<char, 256> error;  // the first thing that was wrong, or ""
 };
 
-// Shared memory for the logs of `workers` workers with room for `records` each.
+// Shared memory for the logs of `workers` workers, with room for `records` records each.
 class StressLogs {
  public:
   StressLogs(uint32_t workers, uint32_t records);
@@ -89,14 +89,14 @@ class StressLogs {
 // Runs the load to its end on this thread. Returns its client's statistics.
 kvs::ClientStats RunWorker(kvs::Store& store, const StressOptions& options, StressLogs& logs, uint32_t worker);
 
-// Every history is linearizable, no worker met an error, and every acknowledged filler is there with its value and
-// lanes' fillers in doubt have that value or none. gtest expectations.
+// Checks with gtest expectations: every history is linearizable, no worker met an error, every acknowledged filler is
+// there with its value, and each lane's filler in doubt has that value or none.
 void VerifyLogs(kvs::Store& store, const StressOptions& options, const StressLogs& logs);
 
-// Deletes every key that the run may have left. gtest expectations.
+// Deletes every key that the run may have left. Uses gtest expectations.
 void DeleteAll(kvs::Client& client, const StressOptions& options, const StressLogs& logs);
 
-// Values tell who wrote them; their length follows from the id and some are out of line.
+// Values tell who wrote them. Their length follows from the id, and some are out of line.
 std::string ValueOf(uint32_t id);
 bool IdOf(const std::string& value, uint32_t* id);
 

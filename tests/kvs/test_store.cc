@@ -81,7 +81,7 @@ TestStore::~TestStore() {
 
 kvs::DirectoryEntry TestStore::DirectoryEntryOf(uint32_t index) const {
   auto* word = reinterpret_cast<uint64_t*>(memory().data() + kvs::kDirectoryOffset + index * sizeof(uint64_t));
-  // Pairs with the CAS of whoever changes it, which is sw's and hence atomic for a CPU, too.
+  // This pairs with the CAS of whoever changes it. That is a CAS of sw, and so atomic for a CPU, too.
   return kvs::DirectoryEntry(std::atomic_ref<uint64_t>(*word).load(std::memory_order_acquire));
 }
 
@@ -114,7 +114,7 @@ kvs::Store& TestStore::store() {
 
 void TestStore::ServeConnections() {
   const std::unique_lock lock(acceptors_mutex_, std::try_to_lock);
-  if (!lock.owns_lock()) return;  // another thread is at it
+  if (!lock.owns_lock()) return;  // another thread is doing it
   for (auto& acceptor : acceptors_) (void)acceptor->Serve();
 }
 

@@ -24,7 +24,7 @@
 
 namespace surgekv_test {
 
-// Of stores whose tests choose keys by their hashes.
+// For stores whose tests choose keys by their hashes.
 inline constexpr kvs::HashSeed kTestSeed{.low = 1, .high = 2};
 inline kvs::KeyHash HashKey(std::string_view key) {
   static const kvs::Hasher hasher(kTestSeed);
@@ -36,9 +36,9 @@ struct TestStoreOptions {
   uint32_t groups = 2;      // of a subtable, 21 slots each
   uint32_t initial_depth = 0;
   size_t memory_bytes = size_t{64} << 20;
-  int64_t operation_timeout_ms = 60'000;  // so long that only a hanging operation meets it
-  krcore::Clock* clock = nullptr;         // the clients' clock, with "sim" everybody's; null: the host's
-  uint32_t memory_nodes = 1;              // of memory_bytes each
+  int64_t operation_timeout_ms = 60'000;  // so long that only an operation that hangs reaches it
+  krcore::Clock* clock = nullptr;         // the clients' clock; with "sim" everybody's. null: the host's
+  uint32_t memory_nodes = 1;              // each of memory_bytes
   uint64_t chunk_bytes = kvs::kDefaultChunkBytes;
   int64_t lease_ns = kvs::kDefaultLeaseNs;
   std::string control_plane = "krcore";  // of clients
@@ -55,27 +55,27 @@ class TestStore {
   static std::unique_ptr<kvs::Store> Attach(const std::string& fabric, const TestStoreOptions& options);
 
   const std::string& fabric() const { return fabric_; }
-  // The memory node's pool, node 1's.
+  // The pool of the memory node with id 1.
   std::span<std::byte> memory() const { return pools_.front()->bytes(); }
-  // dir[index] as it is at this moment.
+  // Returns dir[index] as it is at this moment.
   kvs::DirectoryEntry DirectoryEntryOf(uint32_t index) const;
-  // All of the pools, for CheckPools.
+  // Returns all pools, for CheckPools.
   std::vector<PoolImage> images() const;
-  // Made on the first call, so that a process that forks has none yet.
+  // The store is made on the first call, so that a process that forks has none yet.
   kvs::Store& store();
   std::unique_ptr<kvs::Client> NewClient(uint32_t max_in_flight = 64);
-  // One more memory node joins, or one that was stopped, with empty memory.
+  // Adds a memory node: a new one, or one that was stopped, with empty memory.
   void AddMemoryNode();
   void StartMemoryNode(krcore::NodeId node, size_t memory_bytes = 0);  // 0: as the others
-  // Its memory is gone. Not the first one.
+  // The node's memory is lost. It must not be the first node.
   void StopMemoryNode(krcore::NodeId node);
-  // Its pool; it has not been stopped.
+  // Returns the pool of a node that has not been stopped.
   std::span<std::byte> memory_of(krcore::NodeId node) const { return pools_[node - 1]->bytes(); }
 
-  // With "verbs" and "lite". The memory nodes' CPU: clients of store() run it while they wait to be connected, so that
-  // no thread is needed; who waits for a client of another process calls it again and again.
+  // For "verbs" and "lite": runs the memory nodes' CPU. Clients of store() call it while they wait to be connected, so
+  // that no thread is needed. A test that waits for a client of another process calls it again and again.
   void ServeConnections();
-  // Those that the memory nodes have with living clients.
+  // Counts the connections that the memory nodes have with living clients.
   size_t Connections();
 
  private:
@@ -96,7 +96,7 @@ class TestStore {
 
   const TestStoreOptions options_;
   std::string fabric_;
-  std::vector<std::unique_ptr<krcore::Node>> nodes_;  // by id, from 1 on, which is the home; null: stopped
+  std::vector<std::unique_ptr<krcore::Node>> nodes_;  // by id, from 1 on; 1 is the home; null: stopped
   std::vector<std::unique_ptr<krcore::Region>> pools_;
   std::mutex acceptors_mutex_;
   std::vector<std::unique_ptr<krcore::Acceptor>> acceptors_;  // guarded by acceptors_mutex_
@@ -104,7 +104,7 @@ class TestStore {
   std::unique_ptr<kvs::Store> store_;
 };
 
-// A name that no other test uses at the same time.
+// Returns a name that no other test uses at the same time.
 std::string UniqueFabric();
 
 }  // namespace surgekv_test

@@ -1,5 +1,5 @@
-// Several threads, each with its own client and many lanes, on one store: every history is linearizable and nothing
-// that was acknowledged is missed, while subtables split all the time.
+// Several threads, each with its own client and many lanes, on one store. Every history is linearizable and nothing
+// that was acknowledged is missing, while subtables split all the time.
 #include <gtest/gtest.h>
 
 #include <thread>
@@ -34,7 +34,8 @@ void RunOnce(uint32_t threads, const TestStoreOptions& store_options, const Stre
   VerifyLogs(attached, options, logs);
 }
 
-// Until enough has happened: how often threads meet is up to the machine, and a busy one may run one after the other.
+// Runs until enough has happened. The machine decides how often threads meet; a busy one may run them one after
+// another.
 void RunThreads(uint32_t threads, const TestStoreOptions& store_options, StressOptions options) {
   constexpr int kMostRounds = 30;
   constexpr uint64_t kEnough = 12 / kSlowdown;
@@ -88,7 +89,7 @@ TEST_F(Threads, ManyWritersOfOneKey) {
   });
 }
 
-// Where operations of one client are combined: with one client there is nothing else, with two the groups of both meet.
+// Operations of one client are combined. With one client there is nothing else; with two, the groups of both meet.
 TEST_F(Threads, ManyLanesOfAClientOnFewKeys) {
   Repeat([](uint32_t seed) {
     StressOptions options;
@@ -129,7 +130,7 @@ TEST_F(Threads, FullSizedSubtablesSplitAndMergeUnderContention) {
   });
 }
 
-// Over the control planes to compare with: devices of their own, or connections that all threads share.
+// These control planes are for comparison: they use devices of their own, or connections that all threads share.
 class ThreadsOverRc : public Threads, public ::testing::WithParamInterface<std::string> {};
 
 TEST_P(ThreadsOverRc, TinySubtablesSplitAndMergeUnderContentionAndClientsAreExpelled) {

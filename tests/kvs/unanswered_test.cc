@@ -1,5 +1,5 @@
-// The network is cut: verbs fail, and who asks the fabric who lives gets no answer. Each operation ends at its deadline
-// all the same, by the clock of a simulated fabric, on each control plane.
+// The network is cut: verbs fail, and a client that asks the fabric which nodes live gets no answer. Each operation
+// still ends at its deadline, by the clock of a simulated fabric, on each control plane.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -17,14 +17,14 @@ namespace {
 
 constexpr int64_t kMs = 1'000'000;
 constexpr int64_t kOperationMs = 5'000, kOpenMs = 2'000;
-constexpr int64_t kResetMs = 2'000;  // until nothing of a queue that broke executes any more
-// What may come on top of a deadline: the look-up, or reset of a queue, that is under way.
+constexpr int64_t kResetMs = 2'000;  // until nothing of a broken queue executes any more
+// What may be added to a deadline: a look-up, or a reset of a queue, that is under way.
 constexpr int64_t kPollMs = 600;
 constexpr int64_t kOnTopMs = kResetMs + kPollMs;
-constexpr int64_t kCloseMs = 1'000;  // for a node that goes to withdraw what it has published
-// After the cut: what a client that has tried in vain to connect waits before it tries again, and the try.
+constexpr int64_t kCloseMs = 1'000;  // for a closing node to withdraw what it has published
+// After the cut: how long a client that failed to connect waits before it tries again, plus the new try.
 constexpr int64_t kBackMs = 2'500;
-constexpr int64_t kShortMs = 60;   // a deadline below what a try to connect may take
+constexpr int64_t kShortMs = 60;   // a deadline shorter than a try to connect may take
 constexpr int64_t kMinTryMs = 20;  // Connections::kMinTryNs
 constexpr size_t kKeys = 24;
 
@@ -46,7 +46,7 @@ class Unanswered : public ::testing::TestWithParam<std::string> {
     keys_.assign(names_.begin(), names_.end());
   }
 
-  // The cut begins, and long enough ago for everybody to have to ask again.
+  // Begins the cut, long enough ago that everybody has to ask again.
   void Cut() {
     world_.set_chaos({.break_queue = 1, .reset_ns = kResetMs * kMs});
     world_.LeaveUnanswered(true);
@@ -135,7 +135,7 @@ TEST_P(Unanswered, AStoreIsNotOpenedAtItsDeadline) {
   EXPECT_LE(TookWhileCutMs([&] { EXPECT_FALSE(kvs::Store::Open(options).ok()); }), kOpenMs + kOnTopMs + kCloseMs);
 }
 
-// Whatever was under way when the cut began, the client works after it.
+// Whatever was under way when the cut began, the client works again after it.
 class Forgotten : public Unanswered {
  protected:
   void ExpectForgotten() {
@@ -143,7 +143,7 @@ class Forgotten : public Unanswered {
     std::string value;
     krcore::Status status = krcore::StatusCode::kUnavailable;
     while (!status.ok() && world_.now_ns() < end_ns) {
-      world_.RunUntil(world_.now_ns() + 10 * kMs);  // one that fails at once takes no time
+      world_.RunUntil(world_.now_ns() + 10 * kMs);  // an operation that fails at once takes no time
       status = client_->Get(names_[0], &value);
     }
     EXPECT_TRUE(status.ok()) << status.ToString();
@@ -170,7 +170,7 @@ TEST_P(Forgotten, ACutUnderAMultiWrite) {
   ExpectForgotten();
 }
 
-// What polls has others to look after.
+// Whoever polls has other clients to look after.
 TEST_P(Unanswered, APollReturnsSoon) {
   std::string value;
   const auto get = [](kvs::Client& client, std::string_view key, std::string* found) -> kvs::Task<void> {
@@ -189,8 +189,8 @@ TEST_P(Unanswered, APollReturnsSoon) {
   EXPECT_LE(longest_ms, kPollMs);
 }
 
-// A try to connect ends with the operations that wait meanwhile. By "lite", where no reset (krcore) and no renewal of a
-// lease (verbs) is waited for besides.
+// A try to connect ends with the operations that wait for it. This uses "lite", which waits neither for a reset
+// (krcore) nor for the renewal of a lease (verbs).
 class ShortDeadline : public Unanswered {
  protected:
   ShortDeadline() : Unanswered(kShortMs) {}
@@ -206,7 +206,7 @@ TEST_P(ShortDeadline, EndsAnOperationThatTriesToConnect) {
     world_.RunUntil(world_.now_ns() + kMs);
   }
   Restore();
-  EXPECT_LE(longest_ms, kShortMs + kMinTryMs + 5);  // and what little else it does
+  EXPECT_LE(longest_ms, kShortMs + kMinTryMs + 5);  // plus what little else it does
 }
 
 constexpr auto kName = [](const auto& info) { return info.param; };

@@ -21,7 +21,7 @@ using testing_support::TestFabric;
 
 class BadInput : public ::testing::Test {
  protected:
-  // Runs memnode on the fabric with `args`; it must be refused as a wrong command line.
+  // Runs memnode on the fabric with `args`, which it must refuse as a wrong command line. Returns the message.
   std::string Refused(std::vector<std::string> args) {
     args.insert(args.begin(), fabric_.flag());
     return RefusedAsIs(std::move(args));

@@ -1,4 +1,4 @@
-// --drain and --undrain of the program, on a store in use.
+// The program's --drain and --undrain, on a store in use.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -32,7 +32,7 @@ class DrainCommand : public ::testing::Test {
                                                       "--hugepages=off"});
     ASSERT_NE(home_->WaitForLine("ready"), "") << home_->Output();
   }
-  // A home and a member, with keys at both.
+  // Starts a home and a member, with keys at both.
   void StartBoth() {
     ASSERT_NO_FATAL_FAILURE(StartHome());
     member_.emplace("memnode", std::vector<std::string>{fabric_.flag(), "--node=2", "--memory=64M", "--hugepages=off"});
@@ -82,7 +82,7 @@ TEST_F(DrainCommand, ANodeIsEmptiedAndStoppedAndEveryKeyIsThere) {
   EXPECT_EQ(home_->Stop(), 0) << home_->Output();
 }
 
-// Its entry at the home is that of a living process, and nobody but that process can know that it has ended.
+// The client's entry at the home is that of a living process, and only that process can know that the client has ended.
 TEST_F(DrainCommand, AClientThatEndedWhileTheHomeWasAwayIsNotWaitedForWhenAnotherOneOfItsStoreLives) {
   ASSERT_NO_FATAL_FAILURE(StartBoth());
   auto store = kvs::Store::Open({.fabric = fabric_.name()}).value();

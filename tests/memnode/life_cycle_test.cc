@@ -115,15 +115,15 @@ TEST_F(LifeCycle, NodesMayStartBeforeTheirMetaServer) {
 
 TEST_F(LifeCycle, ASignalWhileWaitingForTheMetaServerEndsTheWait) {
   Program node("memnode", {fabric_.flag(), "--node=1", "--memory=64M", "--wait_ms=3600000"});
-  // It has the memory, so it is at the wait or just before it.
+  // It has the memory, so it has reached the wait or is just before it.
   while (fabric_.Files().size() < 2 && kill(node.pid(), 0) == 0) sched_yield();
   EXPECT_EQ(node.Stop(), 1) << node.Output();
   EXPECT_THAT(node.err(), HasSubstr("stopped by SIGTERM while starting"));
   EXPECT_THAT(fabric_.Files(), IsEmpty());
 }
 
-// What moves memory into huge pages runs only when a core has nothing else to do, which beside other tests may take
-// minutes.
+// The thread that moves memory into huge pages runs only when a core has nothing else to do. While other tests run,
+// that may take minutes.
 void RaiseIdleThreads(std::stop_token stop, pid_t process) {
   while (!stop.stop_requested()) {
     std::error_code gone;
@@ -133,7 +133,7 @@ void RaiseIdleThreads(std::stop_token stop, pid_t process) {
       const sched_param none{};
       if (sched_getscheduler(thread) == SCHED_IDLE) sched_setscheduler(thread, SCHED_OTHER, &none);
     }
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));  // nothing tells when it lowers itself
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));  // nothing tells when the thread lowers its priority
   }
 }
 
@@ -150,8 +150,8 @@ TEST_F(LifeCycle, ServingIsAllHugePagesOrNoCpu) {
     return at == std::string::npos ? -1.0 : std::strtod(node.out().c_str() + at + name.size() + 1, nullptr);
   };
   const double cpu = figure("cpu_user_s") + figure("cpu_system_s");
-  // What is neither huge pages nor looking, for connections and at the store, is start and end of threads and one
-  // printf.
+  // Apart from huge pages and the looks for connections and at the store, CPU time goes only to the start and end of
+  // threads and one printf.
   EXPECT_GE(figure("of_it_hugepages_s"), 0);
   EXPECT_GE(figure("of_it_rc_acceptor_s"), 0);
   EXPECT_EQ(figure("rc_requests"), 0);
@@ -160,7 +160,7 @@ TEST_F(LifeCycle, ServingIsAllHugePagesOrNoCpu) {
   const double others = figure("of_it_rc_acceptor_s") + figure("of_it_housekeeper_s");
   EXPECT_LT(cpu - figure("of_it_hugepages_s") - others, 0.1) << node.Output();
   EXPECT_LT(figure("of_it_housekeeper_s"), 0.05 + 0.03 * figure("served_s")) << node.Output();
-  // Not all of a core by far; some times as much as it takes, for what the others do to its caches.
+  // This is far from a whole core. It allows several times the usual cost, because others disturb its caches.
   EXPECT_LT(figure("of_it_rc_acceptor_s"), 0.05 + 0.03 * figure("served_s")) << node.Output();
 }
 

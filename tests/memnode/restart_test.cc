@@ -44,7 +44,8 @@ class Restart : public ::testing::Test {
   std::string ready_;  // the line of the last StartNode
 };
 
-// One 8-byte verb on the first chunk of a memory node's pool, by a client of its own. Returns the word found there.
+// Posts one 8-byte verb on the first chunk of a memory node's pool, by a client of its own. Returns the word found
+// there.
 uint64_t VerbOnPool(const std::string& fabric, krcore::NodeId target, krcore::Opcode opcode, uint64_t word) {
   krcore::NodeOptions options;
   options.fabric = fabric;
@@ -96,7 +97,7 @@ TEST_F(Restart, AKilledMemberComesBackToALivingFabric) {
   EXPECT_EQ(home->Stop(), 0) << home->Output();
 }
 
-// What pointed into its memory still does: something else would be read there.
+// Pointers into its lost memory still exist: something else would be read there.
 TEST_F(Restart, AMemberWhoseMemoryIsGoneIsRefusedUnlessItWasDrained) {
   auto home = StartNode(1);
   auto member = StartNode(2);
@@ -106,12 +107,12 @@ TEST_F(Restart, AMemberWhoseMemoryIsGoneIsRefusedUnlessItWasDrained) {
   const Finished kept = RunProgram("memnode", keeping);
   EXPECT_EQ(kept.status, 1) << kept.err;
   EXPECT_THAT(kept.err, HasSubstr("may have keys at memory node 2"));
-  // Not the second time, either: it does not take what the first one made for its memory.
+  // The second try is refused, too: it does not take what the first try created for the node's memory.
   const Finished refused = RunProgram("memnode", keeping);
   EXPECT_EQ(refused.status, 1) << refused.err;
   EXPECT_THAT(refused.err, AllOf(HasSubstr("may have keys at memory node 2"), HasSubstr("--node that"),
                                  HasSubstr("--clean"), Not(HasSubstr("ready"))));
-  // As another one it is welcome; and a drained one under its own name.
+  // With another id it is welcome; and a drained node is welcome under its own id.
   member = StartNode(3);
   EXPECT_THAT(ready_, AllOf(HasSubstr("adopted=no"), HasSubstr("home=no")));
   const Finished drained = RunProgram("memnode", {fabric_.flag(), "--drain=3"});
@@ -123,7 +124,7 @@ TEST_F(Restart, AMemberWhoseMemoryIsGoneIsRefusedUnlessItWasDrained) {
   EXPECT_EQ(home->Stop(), 0) << home->Output();
 }
 
-// Nobody who lives knows of a home that died with the only metadata server; but its memory is there.
+// No living node knows of a home that died with the only metadata server; but its memory is there.
 TEST_F(Restart, WhereTheMemoryOfADeadHomeIsNobodyBeginsAnotherStore) {
   auto home = StartNode(1);
   VerbOnPool(fabric_.name(), 1, krcore::Opcode::kWrite, 42);
@@ -147,7 +148,7 @@ TEST_F(Restart, WhereTheMemoryOfADeadHomeIsNobodyBeginsAnotherStore) {
   EXPECT_EQ(RunProgram("memnode", {"--clean", fabric_.flag()}).status, 0);
 }
 
-// The metadata server that it brings itself knows nothing yet.
+// The metadata server that the node itself brings knows nothing yet.
 TEST_F(Restart, ANewNodeWithTheOnlyMetaServerFindsTheHomeThatWentOn) {
   Program meta("memnode", {fabric_.flag(), "--memory=0", "--metaserver"});
   ASSERT_NE(meta.WaitForLine("ready"), "") << meta.Output();
@@ -160,7 +161,7 @@ TEST_F(Restart, ANewNodeWithTheOnlyMetaServerFindsTheHomeThatWentOn) {
   EXPECT_EQ(home.Stop(), 0) << home.Output();
 }
 
-// It does not make a home of the memory in which a store has keys.
+// A member does not make a home of memory in which a store has keys.
 TEST_F(Restart, AMemberThatComesBackBeforeItsHomeWaitsForThat) {
   auto home = StartNode(1);
   auto member = StartNode(2);
@@ -189,7 +190,7 @@ TEST_F(Restart, AMetaServerThatComesBackLearnsOfTheNodesThatWentOn) {
   auto two = StartNode(2);
   VerbOnPool(fabric_.name(), 2, krcore::Opcode::kWrite, 5);
   meta.Kill();
-  // Both have seen that it is gone, so what they publish afterwards is new.
+  // Both have seen that the server is gone, so what they publish afterwards is new.
   EXPECT_NE(one.WaitForLogLine("not published"), "") << one.Output();
   EXPECT_NE(two->WaitForLogLine("not published"), "") << two->Output();
   Program again("memnode", meta_args);
@@ -197,7 +198,7 @@ TEST_F(Restart, AMetaServerThatComesBackLearnsOfTheNodesThatWentOn) {
   EXPECT_NE(one.WaitForLogLine("published at the metadata server again"), "") << one.Output();
   EXPECT_NE(two->WaitForLogLine("published at the metadata server again"), "") << two->Output();
   EXPECT_EQ(VerbOnPool(fabric_.name(), 2, krcore::Opcode::kRead, 0), 5u);
-  // The home's claim is back too: without it a third node would not find whom to join, or make itself the home.
+  // The home's claim is back too: otherwise a third node would not find whom to join, or would make itself the home.
   Program three("memnode", {fabric_.flag(), "--node=3", "--memory=64M", "--hugepages=off"});
   EXPECT_THAT(three.WaitForLine("ready"), HasSubstr("home=no")) << three.Output();
   EXPECT_EQ(three.Stop(), 0) << three.Output();
@@ -212,7 +213,7 @@ TEST_F(Restart, WithTwoMetaServersTheDeathOfEitherIsNotNoticed) {
   ASSERT_NE(first->WaitForLine("ready"), "") << first->Output();
   Program one("memnode", {fabric_.flag(), "--node=1", "--memory=64M", "--hugepages=off"});
   ASSERT_NE(one.WaitForLine("ready"), "") << one.Output();
-  // Comes later, so it learns of the node from the other one.
+  // This one comes later, so it learns of the node from the other one.
   auto second = std::make_unique<Program>("memnode", meta_args);
   ASSERT_NE(second->WaitForLine("ready"), "") << second->Output();
   int newcomer = 2;

@@ -1,5 +1,5 @@
-// Clients that live for a moment: a process starts, writes a little and ends, is killed, or is stopped. The store holds
-// what their keys need, and a little more (docs/protocol.md, "Housekeeping"), and none of them is told that it is full.
+// Clients that live for a moment: a process starts, writes a little, and ends, is killed, or is stopped. The store
+// holds what the keys need, and a little more (docs/protocol.md, "Housekeeping"), and tells no process that it is full.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -24,7 +24,7 @@ using testing_support::TestFabric;
 
 enum class End : uint8_t { kClean, kKilled, kStopped };
 
-// What a short-lived process tells by its exit status.
+// The exit status of a short-lived process.
 constexpr int kWaitedForRoom = 10, kOutOfMemory = 11, kFailed = 12;
 
 class ShortLived : public ::testing::Test {
@@ -36,7 +36,7 @@ class ShortLived : public ::testing::Test {
     ASSERT_NE(node_->WaitForLine("ready"), "") << node_->Output();
   }
   void TearDown() override {
-    if (stopped_ > 0) {  // its test has failed
+    if (stopped_ > 0) {  // the test has failed
       (void)kill(stopped_, SIGKILL);
       (void)waitpid(stopped_, nullptr, 0);
     }
@@ -46,7 +46,7 @@ class ShortLived : public ::testing::Test {
     }
   }
 
-  // A process that puts `count` keys of `keys`, each of `bytes`.
+  // Starts a process that puts `count` keys of `keys`, each of `bytes`.
   pid_t Start(uint32_t number, uint32_t count, uint32_t keys, size_t bytes, End end) const {
     std::fflush(nullptr);
     const pid_t pid = fork();
@@ -75,7 +75,7 @@ class ShortLived : public ::testing::Test {
     EXPECT_EQ(waitpid(pid, &status, WUNTRACED), pid);
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
   }
-  // Chunks that are taken, of the usable ones.
+  // Returns how many of the usable chunks are taken.
   uint64_t Used() const {
     auto node = krcore::Node::Open({.fabric = fabric_.name()}).value();
     auto survey = kvs::Survey::Create(*node).value();
@@ -115,8 +115,8 @@ TEST_F(ShortLived, KilledOnesDoNotFillTheStore) {
   EXPECT_LE(UsedAtLast(16), 16u);
 }
 
-// Nobody else lives long enough to expel it, and until that is done nothing comes back. Then it pins what was in use,
-// and what is free is written more than once.
+// Nobody else lives long enough to expel the stopped process, and until it is expelled no memory comes back. After that
+// it pins what was in use, and what is free is written more than once.
 TEST_F(ShortLived, OnesNextToAStoppedOneFindRoom) {
   StartNode("64M");
   constexpr size_t kValueBytes = 8'000;  // of 500 keys: 4 MB

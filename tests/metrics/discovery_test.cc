@@ -1,5 +1,5 @@
 // What `surge status` is made of: announcements in the metadata servers, one-sided surveys of the store's memory, and
-// their text.
+// the text made of both.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -34,7 +34,7 @@ class Discovery : public ::testing::Test {
 
   struct Memory {
     std::unique_ptr<krcore::Node> node;
-    std::unique_ptr<krcore::Region> pool;  // before the node goes
+    std::unique_ptr<krcore::Region> pool;  // destroyed before the node
   };
 
   std::unique_ptr<krcore::Node> Open(krcore::NodeId id = krcore::kNoNode) {
@@ -44,7 +44,7 @@ class Discovery : public ::testing::Test {
     options.create_fabric = true;
     return krcore::Node::Open(options).value();
   }
-  // The first one hosts the metadata server.
+  // The first memory node hosts the metadata server.
   Memory MakeMemory(krcore::NodeId id) {
     Memory memory;
     memory.node = Open(id);
@@ -137,7 +137,7 @@ TEST_F(Discovery, AnAnnouncerGoesOnWithoutAMetadataServerAndEnds) {
   });
   ASSERT_TRUE(started.ok()) << started.status().ToString();
   const metrics::Announcer& announcer = **started;
-  // The announcer's thread tells nobody of its tries.
+  // The announcer's thread does not report its tries.
   while (announcer.failures() == 0) usleep(1'000);
   while (announcer.trouble().empty()) usleep(1'000);
   ASSERT_TRUE(node->HostMetaServer(100).ok());
@@ -203,7 +203,7 @@ TEST_F(Discovery, AClusterTellsTheDeadFromTheLivingAndRatesFromTwoSamples) {
   };
   surge::ClusterView view = cluster->Look().value();
   EXPECT_THAT(view.problems, IsEmpty());
-  ASSERT_THAT(view.nodes, SizeIs(3));  // 2 does not announce itself, the store lists it
+  ASSERT_THAT(view.nodes, SizeIs(3));  // node 2 does not announce itself; the store lists it
   EXPECT_EQ(state_of(view, 1), "serving");
   EXPECT_EQ(state_of(view, 2), "serving");
   EXPECT_EQ(view.memory.total, 2 * kPoolBytes);

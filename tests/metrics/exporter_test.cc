@@ -47,7 +47,7 @@ class FakeSource final : public metrics::Source {
   std::atomic<bool> hold{false};
 };
 
-// A connection to it.
+// A connection to the endpoint.
 class Client {
  public:
   explicit Client(const metrics::Address& address) : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
@@ -63,14 +63,14 @@ class Client {
 
   bool connected() const { return connected_; }
   void Send(const std::string& text) { (void)send(fd_, text.data(), text.size(), MSG_NOSIGNAL); }
-  // Until the other side hangs up.
+  // Reads until the other side hangs up.
   std::string ReadAll() {
     std::string text;
     char bytes[4096];
     for (ssize_t got; (got = read(fd_, bytes, sizeof(bytes))) > 0;) text.append(bytes, static_cast<size_t>(got));
     return text;
   }
-  // What is there.
+  // Reads what is there.
   std::string ReadNow() {
     char bytes[4096];
     const ssize_t got = recv(fd_, bytes, sizeof(bytes), MSG_DONTWAIT);
@@ -180,7 +180,7 @@ TEST_F(ExporterTest, ItEndsThoughClientsSayNothingOrHalfARequest) {
   half.Send("GET /met");
   third.Send("GET /metrics HTTP/1.1\r\n");
   exporter_.reset();
-  // The server need not hang up on who was waiting for a thread of its: the process's end does.
+  // The server need not hang up on a client that was waiting for a thread: the end of the process does.
   EXPECT_EQ(silent.ReadNow(), "");
 }
 
@@ -191,7 +191,7 @@ TEST_F(ExporterTest, ManyClientsThatSayNothingOrTakeNothingDoNotKeepHealthFromAn
     if (i % 3 == 1) clients.back()->Send("GET /met");
     if (i % 3 == 2) clients.back()->Send("GET /metrics HTTP/1.1\r\n\r\n");
   }
-  // Each of them would have to be given up first by a server that waits for them in turn.
+  // A server that serves clients in turn would have to give up each of these first.
   for (int i = 0; i < 20; ++i) EXPECT_THAT(Ask("GET /healthz"), EndsWith("\r\n\r\nok\n")) << i;
 }
 

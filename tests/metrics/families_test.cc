@@ -43,7 +43,7 @@ TEST(Families, ADurationCountsInEachBucketWhoseBoundItDoesNotExceed) {
   EXPECT_EQ(histogram.sample_count, 6u);
   EXPECT_DOUBLE_EQ(histogram.sample_sum, 201.000004501);
   EXPECT_EQ(CountUpTo(histogram, 1e-6), 2u);    // 0 and 1 us
-  EXPECT_EQ(CountUpTo(histogram, 2.5e-6), 4u);  // the bound itself belongs to it
+  EXPECT_EQ(CountUpTo(histogram, 2.5e-6), 4u);  // a bucket includes its bound
   EXPECT_EQ(CountUpTo(histogram, 0.5), 4u);
   EXPECT_EQ(CountUpTo(histogram, 1), 5u);
   EXPECT_EQ(CountUpTo(histogram, 100), 5u);
@@ -85,7 +85,7 @@ TEST(Families, AnEmptyHistogramHasAllItsBuckets) {
 TEST(Latencies, EachIsCountedAtItsBound) {
   ycsb::LatencyHistogram latencies;
   for (const int64_t us : {2, 20, 20, 200, 3'000, 400'000}) latencies.Record(us * 1'000);
-  latencies.Record(150'000'000'000);  // beyond what it tells apart
+  latencies.Record(150'000'000'000);  // beyond the largest value that it tells apart
   const auto histogram = computenode::HistogramOf(latencies);
   EXPECT_EQ(histogram.sample_count, 7u);
   EXPECT_NEAR(histogram.sample_sum, 150.403242, 1e-6);

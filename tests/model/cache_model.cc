@@ -81,7 +81,7 @@ void CacheModel::Reader(const State& before, const Emit& emit) const {
       next.monitor.Invoke(kReader, InFlight(b));
       return emit(kReader, "a Get begins", next);
     case kFetch:
-      // One batch: the slot, and the cached block behind it.
+      // One batch READs the slot and then the cached block.
       if (!b.slot_read) {
         b.slot_read = 1;
         b.seen_slot = b.slot;

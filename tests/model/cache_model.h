@@ -1,6 +1,6 @@
-// The address cache model: a Get that READs the block which its client remembers beside the slot, in one round trip.
+// The address cache model: in one round trip, a Get READs the slot and the block that its client remembers.
 //
-// One key in one slot; a writer updates it, with blocks that are used again when nobody is left who may read them; a
+// There is one key in one slot. A writer updates it, with blocks that are reused when nobody may read them any more. A
 // reader remembers the slot's word and value. Slot words have no version here: the same block makes the same word.
 #ifndef TESTS_MODEL_CACHE_MODEL_H_
 #define TESTS_MODEL_CACHE_MODEL_H_
@@ -18,7 +18,7 @@ namespace model {
 
 // A protection that the model does without.
 enum class CacheMutation : uint8_t {
-  kUnordered,         // the block's READ is not ordered behind the slot's (another queue, another node)
+  kUnordered,         // the block's READ is not ordered after the slot's (another queue, another node)
   kTrustWithoutSlot,  // the cached block's content is returned whatever the slot says
   kNoGrace,           // a block is used again while a Get that began earlier is under way
   kCount,
@@ -35,8 +35,8 @@ class CacheModel {
  public:
   static constexpr int kBlocks = 3;
   struct Block {
-    uint8_t value;  // its content stays until it is written again
-    uint8_t busy;   // in the slot, or in the writer's hands
+    uint8_t value;  // stays until the block is written again
+    uint8_t busy;   // the slot names it, or the writer holds it
     uint8_t held;   // unlinked while the reader's Get was under way
   };
   struct Body {

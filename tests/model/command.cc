@@ -14,7 +14,7 @@
 namespace model {
 namespace {
 
-// What a model understands: options by name, each with what it does with its value.
+// The options that a model understands: each name comes with a function that takes the option's value.
 struct Options {
   std::map<std::string, std::function<void()>> flags;
   std::map<std::string, std::function<void(int)>> numbers;

@@ -1,4 +1,4 @@
-// The command line of kvs_model. Tests give their configurations as such lines, so that each can be run by hand.
+// The command line of kvs_model. Tests give their configurations as such lines, so that each can also be run by hand.
 #ifndef TESTS_MODEL_COMMAND_H_
 #define TESTS_MODEL_COMMAND_H_
 
@@ -17,7 +17,7 @@ struct Command {
 };
 
 std::string Usage();
-// False with *error set if the words are no command.
+// Returns false with *error set if the words are not a valid command.
 bool ParseCommand(std::span<const std::string> words, Command* command, std::string* error);
 
 }  // namespace model

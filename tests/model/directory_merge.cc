@@ -1,4 +1,4 @@
-// The directory model: merge, and replacement where two tables do not fit into one.
+// The directory model: merge, and replacement when two tables do not fit into one.
 #include <algorithm>
 #include <cstring>
 
@@ -22,7 +22,7 @@ void DirectoryModel::Stepper::MergeReadChildStep() {
   Go(Step::kEngageParent);
 }
 
-// Steps 1 and 2: D is written before it is named, and nobody can see one whose CAS is lost.
+// Steps 1 and 2: D is written before it is named. If its CAS is lost, nobody can see it.
 void DirectoryModel::Stepper::EngageParentStep() {
   const Entry parent(p().parent_word);
   if (b().directory[p().index] != parent.word()) return End();
@@ -51,7 +51,7 @@ void DirectoryModel::Stepper::GoByStatus() {
     case kUndecided: return Go(Step::kEngageChild);
     case kAbandoned: return Go(Step::kUndoParent);
     case kEngaged: return Go(Mutated(M::kCloseLate) ? Step::kFreezeLook : Step::kClose);
-    default: return Go(Step::kBuild);  // the freeze is over
+    default: return Go(Step::kBuild);  // the freeze has ended
   }
 }
 
@@ -67,7 +67,7 @@ void DirectoryModel::Stepper::EngageChildStep() {
     return Go(Step::kDecideRecord);
   }
   if (word == d().old_child) word = DWord(true).word();
-  p().waits = word == DWord(true).word() ? 1 : 0;  // found to be engaged
+  p().waits = word == DWord(true).word() ? 1 : 0;  // whether it is engaged now
   Go(Step::kDecideRecord);
 }
 
@@ -128,7 +128,7 @@ bool DirectoryModel::Stepper::Counts(uint8_t slot) {
   return StateOf(slot) == SlotState::kFrz || (StateOf(slot) == SlotState::kVal && Mutated(M::kCopyWithoutFreeze));
 }
 
-// [Merge 7] M in the image: a key keeps its slot, or takes another that is free. waits: it does not fit.
+// [Merge 7] Builds M in the image: a key keeps its slot, or takes another that is free. waits: the keys do not fit.
 void DirectoryModel::Stepper::BuildStep() {
   p().waits = 0;
   for (const bool child : {false, true}) {
@@ -161,7 +161,7 @@ bool DirectoryModel::Stepper::ChooseOutcome(bool replace) {
     std::memset(p().image, 0, sizeof(p().image));
     Go(Mutated(M::kReplaceChildFirst) ? Step::kReplaceChild : Step::kReplaceParent);
   } else {
-    if (must_replace) return false;  // cannot be: the frozen slots are the same for all
+    if (must_replace) return false;  // impossible: the frozen slots are the same for all
     Go(Step::kPublishMerged);
   }
   return true;
@@ -186,7 +186,7 @@ void DirectoryModel::Stepper::PublishMergedStep() {
   Go(Step::kRemoveChild);
 }
 
-// [Merge 8] Who wins this retires P, C and D.
+// [Merge 8] The process that wins this CAS retires P, C and D.
 void DirectoryModel::Stepper::RemoveChild(uint8_t record, uint8_t index, Entry engaged) {
   const Record& r = b().records[record];
   const Entry old(r.old_child);
@@ -217,7 +217,7 @@ void DirectoryModel::Stepper::ReplaceEntry(bool child) {
   Go(child ? Step::kReplaceParent : Step::kReplaceChild);
 }
 
-// Whether the keys fit is the same for all; but somebody may have no memory for M, and then wants to replace.
+// All processes agree whether the keys fit. But one may have no memory for M, and then wants to replace.
 void DirectoryModel::Stepper::ChooseOutcomeStep() {
   const bool must_replace = p().waits != 0;
   for (const bool replace : {false, true}) {

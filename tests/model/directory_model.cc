@@ -91,7 +91,7 @@ const DirectoryModel::Stepper::StepInfo DirectoryModel::Stepper::kSteps[] = {
 
 DirectoryModel::DirectoryModel(DirectoryConfig config) : config_(std::move(config)) {
   for (size_t i = 0; i < std::size(Stepper::kSteps); ++i) {
-    if (static_cast<size_t>(Stepper::kSteps[i].step) != i) std::abort();  // the table is by step
+    if (static_cast<size_t>(Stepper::kSteps[i].step) != i) std::abort();  // the table is indexed by step
   }
   for (const Program& program : config_.programs) {
     for (const Op& op : program) key_of_[op.value] = op.key;
@@ -141,7 +141,7 @@ std::string DirectoryModel::Violation(const State& state) const {
   for (int key = 0; key < kKeys; ++key) {
     if (!state.monitors[key].linearizable()) return "not linearizable, key " + std::to_string(key);
   }
-  // What the directory names is not retired.
+  // No table or record that the directory names is retired.
   for (int i = 0; i < kIndices; ++i) {
     const Entry entry(body.directory[i]);
     if (!entry.present()) continue;
@@ -149,7 +149,7 @@ std::string DirectoryModel::Violation(const State& state) const {
         entry.Is(EntryState::kMerging) ? body.records[entry.target()].retired : body.tables[entry.target()].retired;
     if (retired) return "dir[" + std::to_string(i) + "] names retired memory";
   }
-  // With no operation in flight, the table holds what some linearization leaves.
+  // When no operation is in flight, the table holds what some linearization leaves.
   bool quiet = true, all_done = true;
   for (size_t q = 0; q < config_.programs.size(); ++q) {
     const Process& process = body.processes[q];
@@ -167,7 +167,7 @@ std::string DirectoryModel::Violation(const State& state) const {
   }
   for (uint8_t key = 0; key < kKeys && quiet; ++key) {
     const uint8_t hash = config_.hash[key];
-    // The deepest present entry, where a published merge's child counts as absent.
+    // Find the deepest present entry. The child of a published merge counts as absent.
     int depth = kMaxDepth;
     Entry entry(0);
     const Record* record = nullptr;
@@ -190,7 +190,7 @@ std::string DirectoryModel::Violation(const State& state) const {
       closed = record->status == kEngaged || record->status == kJoin || record->status == kReplace;
     }
     const Table& table = body.tables[t];
-    const Table* parent = nullptr;  // of a table whose birth is not over
+    const Table* parent = nullptr;  // the parent of a table whose birth has not ended
     if (entry.Is(EntryState::kMigrating))
       parent = &body.tables[Entry(body.directory[ParentIndex(table.index)]).target()];
     int copies = 0;
@@ -215,7 +215,7 @@ std::string DirectoryModel::Violation(const State& state) const {
   return config_.solo ? SoloViolation(state) : "";
 }
 
-// Obstruction freedom: a process that runs alone comes to the end of its program, wherever the others have stopped.
+// Obstruction freedom: a process that runs alone reaches the end of its program, wherever the others have stopped.
 std::string DirectoryModel::SoloViolation(const State& state) const {
   constexpr int kEnough = 600;
   for (int q = 0; q < static_cast<int>(config_.programs.size()); ++q) {

@@ -1,8 +1,9 @@
 // The directory model: subtables that split, merge, split again and are replaced, with the directory words and the
 // merge record of docs/protocol.md, under operations that may start at any table ever published (stale caches).
 //
-// A step is one READ of a word or one CAS. Any process may pause before any step for as long as it likes. Not modelled
-// here: reuse of memory (every allocation is a new one; the reclamation model is about that) and torn blocks.
+// A step is one READ of a word or one CAS. Any process may pause before any step for as long as it likes. Two things
+// are not modelled here: reuse of memory (every allocation is a new one; the reclamation model covers that) and torn
+// blocks.
 #ifndef TESTS_MODEL_DIRECTORY_MODEL_H_
 #define TESTS_MODEL_DIRECTORY_MODEL_H_
 
@@ -19,41 +20,42 @@ namespace model {
 
 // A protection that the model does without.
 enum class DirectoryMutation : uint8_t {
-  kHelpWithoutPairCheck,    // whoever helps a split takes the parent that the directory names now
+  kHelpWithoutPairCheck,    // a process that helps a split takes the parent that the directory names now
   kGetWithoutPairCheck,     // [Get 3] takes the child that the directory names now for that of the scanned table
   kResolveParentFirst,      // entries are read from the root down
-  kSplitWithoutReread,      // split 3 does not read dir[s] behind dir[c]
+  kSplitWithoutReread,      // split 3 does not read dir[s] after dir[c]
   kSplitSetsNoState,        // split 2 is left out: dir[s] stays NORMAL until the end
   kAnyMergingIsOld,         // a split takes every MERGING in dir[c] for an earlier merge
-  kReadClosedUnasked,       // a reader believes a closed table that it did not come to by way of the merge record
+  kReadClosedUnasked,       // a reader believes a closed table that it did not reach through the merge record
   kReadClosedParentOnly,    // only dir[s] is asked whether the record counts, though each table may be replaced alone
-  kReadWrongHalf,           // who comes by way of the record reads dir[s]'s table, whichever half the key belongs to
-  kMergeWithoutOutcome,     // M is published on ENGAGED, while somebody else may go for REPLACE
+  kReadWrongHalf,           // a reader that uses the record reads dir[s]'s table, whichever half the key belongs to
+  kMergeWithoutOutcome,     // M is published on ENGAGED, while another process may choose REPLACE
   kReplaceChildFirst,       // REPLACE publishes dir[c] before dir[s]
   kEngageParentOnly,        // dir[c] is not engaged
   kCloseLate,               // slots are frozen before the headers are closed
   kIgnoreIns,               // INS slots of closed tables are left as they are
   kCopyWithoutFreeze,       // M is built from VAL slots that were not frozen
   kPublishWithoutCas,       // M is published by a WRITE
-  kClearWithoutReread,      // split 6 does not read dir[c] behind its image
+  kClearWithoutReread,      // split 6 does not read dir[c] after its image
   kKeepMergedChild,         // a dir[c] whose merge is published is taken for a table (liveness)
   kInsertWithoutHeaders,    // [Write 6b] is left out
-  kHeadersBeforePending,    // Get goes by moved headers though the scan saw PEND, too
-  kFinishWithoutFirstLook,  // whoever finishes a split takes a MERGING for an old one that it has seen only once
+  kHeadersBeforePending,    // Get goes by moved headers although the scan also saw PEND
+  kFinishWithoutFirstLook,  // a process that finishes a split takes a MERGING seen only once for an old one
   kCount,
 };
 const char* Name(DirectoryMutation mutation);
 
 struct DirectoryConfig {
-  std::vector<Program> programs;  // "S0": split dir[0]; "M0": merge dir[0] with its sibling; both help whoever is at it
+  // "S0": split dir[0]; "M0": merge dir[0] with its sibling. Both help if another process does so already.
+  std::vector<Program> programs;
   std::array<uint8_t, kKeys> hash{0b00, 0b01};
-  std::array<int, kKeys> initial{-1, 0};  // the slot of key k in the beginning, -1: absent
+  std::array<int, kKeys> initial{-1, 0};  // the slot of key k at the beginning; -1: absent
   int slots = 2, buckets = 1;
   bool split_before = false;  // begins with dir[0] and dir[1] at depth 1
-  bool any_order = true;      // the words of a scan are read in any order, else ascending
+  bool any_order = true;      // a scan reads its words in any order, else in ascending order
   bool fresh = false;         // operations start at the table that the directory names, not at any
-  bool any_outcome = false;   // whoever merges may find that the keys do not fit, whether they do or not
-  bool solo = false;          // check in every state that each process, running alone, comes to its end
+  bool any_outcome = false;   // a merger may find that the keys do not fit, whether they do or not
+  bool solo = false;          // check in every state that each process, running alone, reaches its end
   std::set<DirectoryMutation> mutations;
 };
 
@@ -74,12 +76,12 @@ class DirectoryModel {
   };
   struct Process {
     uint16_t parent_word, child_word;  // directory words that a split or merge works with
-    uint16_t entries[kMaxDepth + 1];   // that Resolve has read, by depth
+    uint16_t entries[kMaxDepth + 1];   // the entries that Resolve has read, by depth
     uint8_t step, op, purpose, then;
     uint8_t table, parent_table, child_table, record;
     uint8_t index, cursor, remaining;
     uint8_t moved, closed;        // what the scan has seen in the headers
-    uint8_t engaged;              // the directory, read before the scan, said that this table is closed and counts
+    uint8_t engaged;              // the directory, read before the scan, showed that this table is closed and counts
     uint8_t frozen, frozen_slot;  // a frozen candidate (slot + 1) and its word
     uint8_t own, victim, expected, waits;
     uint8_t slots[kSlots];  // as scanned

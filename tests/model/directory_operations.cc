@@ -63,7 +63,7 @@ void DirectoryModel::Stepper::Continue(Then then) {
 void DirectoryModel::Stepper::Resolve(Purpose purpose) {
   const Process old = p();
   Clear();
-  if (purpose != Purpose::kBegin) {  // what was scanned is remembered
+  if (purpose != Purpose::kBegin) {  // the results of the scan are kept
     p().table = old.table;
     p().frozen = old.frozen;
     p().frozen_slot = old.frozen_slot;
@@ -73,7 +73,7 @@ void DirectoryModel::Stepper::Resolve(Purpose purpose) {
   Go(Step::kResolve);
 }
 
-// One entry a step, the deepest first: what a child's entry says is not older than what its parent's says.
+// Reads one entry per step, the deepest first: what a child's entry says is not older than what its parent's says.
 void DirectoryModel::Stepper::ResolveStep() {
   const int depth = ResolveDepth(p().cursor++);
   p().entries[depth] = b().directory[LowBits(hash(), depth)];
@@ -86,7 +86,7 @@ void DirectoryModel::Stepper::Settle(int from) {
   int depth = from;
   while (depth > 0 &&
          (!Entry(p().entries[depth]).present() || (LowBits(hash(), depth) == LowBits(hash(), depth - 1)))) {
-    --depth;  // the same index is looked at once, at its lowest depth
+    --depth;  // each index is considered once, at its lowest depth
   }
   const Entry entry(p().entries[depth]);
   p().index = LowBits(hash(), depth);
@@ -101,21 +101,21 @@ void DirectoryModel::Stepper::Settle(int from) {
 void DirectoryModel::Stepper::ReadStatusStep() {
   const Record& d = b().records[p().record];
   const uint8_t index = p().index;
-  const int depth = std::bit_width(d.child) - 1;  // of M
+  const int depth = std::bit_width(d.child) - 1;  // the depth of M
   const bool parent_is_d = Entry(p().entries[DepthOf(d.parent)]).Is(EntryState::kMerging) &&
                            Entry(p().entries[DepthOf(d.parent)]).target() == p().record;
   const bool replaced = d.status == kReplace && !Mutated(M::kReadClosedParentOnly);
   if (index == d.child && !parent_is_d && !replaced && !Mutated(M::kKeepMergedChild)) {
-    return Settle(DepthOf(d.child) - 1);  // published, but for step 8: the child's entry is as good as ABSENT
+    return Settle(DepthOf(d.child) - 1);  // published, except for step 8: the child's entry counts as ABSENT
   }
   const bool upper = (hash() >> depth & 1) != 0;
-  // A table that is replaced by itself: its own entry decides. One that is merged: the parent's.
+  // For a table that is replaced by itself, its own entry decides; for one that is merged, the parent's.
   const bool valid = replaced ? (upper ? index == d.child : index == d.parent) : parent_is_d;
   const bool closed = d.status == kEngaged || d.status == kJoin || d.status == kReplace;
   Found(Entry(upper && !Mutated(M::kReadWrongHalf) ? d.old_child : d.old_parent).target(), valid && closed);
 }
 
-// `closed`: the table is closed and what is frozen in it is authoritative.
+// `closed`: the table is closed, and what is frozen in it is authoritative.
 void DirectoryModel::Stepper::Found(uint8_t t, bool closed) {
   const Purpose purpose = static_cast<Purpose>(p().purpose);
   const uint8_t scanned = p().table;
@@ -130,7 +130,7 @@ void DirectoryModel::Stepper::Found(uint8_t t, bool closed) {
     case Purpose::kChild: {
       const uint8_t index = table(t).index;
       if (index == 0 || ParentIndex(index) != table(scanned).index || index == table(scanned).index) break;
-      // dir[s], read behind dir[c], must still name the table that was scanned: then N is its child.
+      // dir[s], read after dir[c], must still name the table that was scanned: then N is its child.
       const Entry parent(p().entries[DepthOf(table(scanned).index)]);
       const bool pair = !parent.Is(EntryState::kMerging) && parent.target() == scanned;
       if (!pair && !Mutated(M::kGetWithoutPairCheck)) break;
@@ -205,7 +205,7 @@ void DirectoryModel::Stepper::Scanned() {
       if (op().kind == OpKind::kGet) {
         GetScanned();
       } else if (WriteScanned()) {
-        return;  // has emitted its choices
+        return;  // it has emitted its choices
       }
       break;
     case Purpose::kParent: ParentScanned(); break;
@@ -242,11 +242,11 @@ void DirectoryModel::Stepper::GetScanned() {
   const int val = Find(SlotState::kVal);
   if (val >= 0) return Return(BlockOf(p().slots[val]));  // [Get 1]
   RememberFrozen();
-  if (p().closed) {  // [Get 5]; nothing is PEND in a table of which the directory said before that it is in a merge
+  if (p().closed) {  // [Get 5]; no slot is PEND in a table that the directory, read before, showed in a merge
     const bool counts = p().engaged || Mutated(M::kReadClosedUnasked);
     return counts ? Return(p().frozen != 0 ? BlockOf(p().frozen_slot) : 0) : Resolve(Purpose::kBegin);
   }
-  // [Get 4] comes before the look at moved headers: PEND and a header that moved later may be in one scan.
+  // [Get 4] comes before the check of moved headers: one scan may see PEND and a header that moved later.
   if (FindPending() >= 0 && !(Mutated(M::kHeadersBeforePending) && p().moved)) {
     p().child_table = p().table;
     return Go(Step::kReadParent);
@@ -284,7 +284,7 @@ void DirectoryModel::Stepper::ChildScanned() {
 
 // ---- writers
 
-// True if it has emitted its successors itself.
+// Returns true if it has emitted its successors itself.
 bool DirectoryModel::Stepper::WriteScanned() {
   const int val = Find(SlotState::kVal);
   if (val >= 0) {  // [Write 2]
@@ -333,7 +333,7 @@ bool DirectoryModel::Stepper::ChooseSlot() {
     any = true;
   }
   s_ = scanned;
-  if (!any) Scan(Purpose::kFirst, p().table);  // waits for room
+  if (!any) Scan(Purpose::kFirst, p().table);  // wait for room
   return any;
 }
 
@@ -403,7 +403,8 @@ void DirectoryModel::Stepper::ConfirmStep() {
   Scan(Purpose::kFirst, p().table);
 }
 
-// [Write 4] The child N is known; dir[s] SPLITTING, and dir[c] still N behind it: dir[s] is N's parent.
+// [Write 4] The child N is known. If dir[s] is SPLITTING and dir[c], read after it, still names N, then dir[s] is N's
+// parent.
 void DirectoryModel::Stepper::HelpReadParentStep() {
   const uint8_t index = table(p().child_table).index;
   if (index == 0) return Resolve(Purpose::kBegin);

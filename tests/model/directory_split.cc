@@ -10,7 +10,7 @@ void DirectoryModel::Stepper::SplitReadParentStep() {
   p().parent_word = parent.word();
   switch (parent.state()) {
     case EntryState::kAbsent: return End();
-    case EntryState::kMigrating:  // its own birth comes first
+    case EntryState::kMigrating:  // its own birth must end first
       p().index = ParentIndex(p().index);
       return;
     case EntryState::kMerging: return HelpMerge(parent.target(), Then::kEnd);
@@ -48,8 +48,8 @@ void DirectoryModel::Stepper::SplitGoOn() {
   }
 }
 
-// The end of an earlier merge of this pair, if `published`; or the child has gone on to a merge with a child of its
-// own.
+// If `published`, this is the end of an earlier merge of this pair. Otherwise the child may have begun a merge with a
+// child of its own.
 void DirectoryModel::Stepper::MetMerging(bool published) {
   const Record& d = b().records[Entry(p().child_word).target()];
   if (d.parent != p().index && !Mutated(M::kAnyMergingIsOld)) return Go(Step::kParentDone);
@@ -79,7 +79,7 @@ void DirectoryModel::Stepper::FinishRereadChildStep() {
   p().entries[0] = 0;
   if (child.Is(EntryState::kMerging)) return MetMerging(same || Mutated(M::kFinishWithoutFirstLook));
   if (!child.present() || !same) return Go(Step::kSplitReadParent);
-  if (!child.Is(EntryState::kMigrating)) return Go(Step::kParentDone);  // it is done, and may be splitting by now
+  if (!child.Is(EntryState::kMigrating)) return Go(Step::kParentDone);  // the split is done; N may be splitting by now
   p().child_table = child.target();
   p().parent_table = Entry(p().parent_word).target();
   p().then = static_cast<uint8_t>(Then::kSplit);

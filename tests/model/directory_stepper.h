@@ -15,9 +15,9 @@ class DirectoryModel::Stepper {
   using Step = DirectoryStep;
   struct StepInfo {
     Step step;
-    const char* name;  // what the step is in docs/protocol.md
+    const char* name;  // the name of the step in docs/protocol.md
     void (Stepper::*run)();
-    bool has_choices = false;  // emits its successors itself
+    bool has_choices = false;  // it emits its successors itself
   };
   static const StepInfo kSteps[static_cast<size_t>(DirectoryStep::kReplaceChild) + 1];
 
@@ -46,7 +46,7 @@ class DirectoryModel::Stepper {
   uint8_t HashOf(uint8_t slot) const { return config_.hash[KeyOf(slot)]; }
   void Emit() { emit_(id_, kSteps[before_.body.processes[id_].step].name, s_); }
   void Go(Step step) { p().step = static_cast<uint8_t>(step); }
-  // A fresh set of local variables, but for those that say where it goes on.
+  // Resets the local variables, except for those that tell where the process goes on.
   void Clear() {
     Process fresh{};
     fresh.op = p().op;
@@ -118,8 +118,8 @@ class DirectoryModel::Stepper {
   void SplitRereadParentStep();
   void SplitGoOn();
   void MetMerging(bool published);
-  // Whoever finishes a split reads dir[c], dir[s] and dir[c]: a child that was there before and behind the look at its
-  // parent is this parent's.
+  // A process that finishes a split reads dir[c], dir[s] and dir[c]. A child that was there before and after the look
+  // at its parent is this parent's.
   uint8_t FinishIndex() { return static_cast<uint8_t>(p().index | 1 << Entry(p().parent_word).depth()); }
   void FinishReadChildStep();
   void FinishReadParentStep();

@@ -7,7 +7,7 @@
 
 namespace model {
 
-inline constexpr uint8_t kClosed = 7;  // a bucket header, beside depths
+inline constexpr uint8_t kClosed = 7;  // a bucket header; the others are depths
 
 enum class EntryState : uint8_t { kAbsent, kMigrating, kNormal, kSplitting, kMerging };
 
@@ -23,7 +23,7 @@ class Entry {
   EntryState state() const { return static_cast<EntryState>(word_ >> 7 & 7); }
   bool present() const { return state() != EntryState::kAbsent; }
   bool Is(EntryState state) const { return this->state() == state; }
-  // What a CAS replaces it by: the generation goes up every time.
+  // Returns the word by which a CAS replaces this one: the generation goes up every time.
   Entry Next(uint8_t target, int depth, EntryState state) const {
     return Entry(target, depth, state, (word_ & 127) + 1);
   }
@@ -37,7 +37,7 @@ enum MergeStatus : uint8_t { kUndecided, kEngaged, kAbandoned, kReplace, kJoin }
 inline uint8_t ParentIndex(uint8_t index) { return index & static_cast<uint8_t>(~std::bit_floor(index)); }
 inline uint8_t LowBits(uint8_t hash, int depth) { return hash & static_cast<uint8_t>((1 << depth) - 1); }
 
-// In the order of docs/protocol.md.
+// The steps, in the order of docs/protocol.md.
 enum class DirectoryStep : uint8_t {
   kIdle,
   kDone,
@@ -96,12 +96,12 @@ enum class DirectoryStep : uint8_t {
   kReplaceChild,
 };
 
-// Why a scan, a look into the directory or a check of headers is made.
+// The purpose of a scan, a look into the directory or a check of headers.
 enum class Purpose : uint8_t {
   kBegin,      // resolve: to begin at the table found
   kFirst,      // scan: the first one of an operation
   kParent,     // scan: Get 4, of the parent
-  kChild,      // resolve, scan: Get 3 and 4, the child behind the parent
+  kChild,      // resolve, scan: Get 3 and 4, the child after the parent
   kInserter,   // scan: 6a
   kHelpMerge,  // resolve: a writer at a closed table
 };

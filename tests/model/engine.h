@@ -1,14 +1,15 @@
-// Explicit-state model checking: every state that a model can reach is visited once, depth first, and looked at.
+// Explicit-state model checking: every state that a model can reach is visited once, depth first, and checked.
 //
 // A model is a class with
-//   State                                    a copyable value
-//   void Hash(const State&, Hasher*) const   everything that tells two states apart
-//   void Successors(const State&, Emit) const   calls emit(process, step's name, next) for each step that a process can
-//   take std::string Violation(const State&) const   empty, or what is wrong with this state std::string Describe(const
-//   State&) const    one line, for the trace of a counterexample
+//   State                                       a copyable value
+//   void Hash(const State&, Hasher*) const      adds everything that tells two states apart
+//   void Successors(const State&, Emit) const   calls emit(process, name of the step, next) for each possible step
+//   std::string Violation(const State&) const   empty, or what is wrong with this state
+//   std::string Describe(const State&) const    one line, for the trace of a counterexample
 //
 // A process that stops for ever needs no step of its own: the states in which the others go on without it are among
-// those visited. States are recognized by 128 bits of hash: two of 10^8 different ones collide with probability 10^-23.
+// those visited. States are recognized by a hash of 128 bits: among 10^8 different ones, two collide with probability
+// 10^-23.
 #ifndef TESTS_MODEL_ENGINE_H_
 #define TESTS_MODEL_ENGINE_H_
 
@@ -50,7 +51,7 @@ class Hasher {
     std::memcpy(&word, bytes + i, sizeof(T) - i);
     Add(word);
   }
-  Fingerprint Get() const { return {low_, high_ | 1}; }  // never all zero: that marks an empty place of the set
+  Fingerprint Get() const { return {low_, high_ | 1}; }  // never all zero, which marks an empty place of the set
 
  private:
   static uint64_t Mix(uint64_t h) {
@@ -63,7 +64,7 @@ class Hasher {
   uint64_t low_ = 1469598103934665603, high_ = 0x9E3779B97F4A7C15;
 };
 
-// Open addressing, 16 bytes a state at 35 to 70% load.
+// Open addressing, with 16 bytes a state at a load of 35 to 70%.
 class VisitedSet {
  public:
   VisitedSet() : places_(1 << 12) {}
@@ -102,14 +103,14 @@ struct Limits {
 
 enum class Verdict {
   kHolds,       // every reachable state was visited
-  kViolation,   // and here is how to get there
+  kViolation,   // `trace` tells how to get there
   kIncomplete,  // a limit was met first
 };
 
 struct Result {
   Verdict verdict = Verdict::kHolds;
   uint64_t states = 0, transitions = 0;
-  size_t depth = 0;  // of the deepest state on the search's path
+  size_t depth = 0;  // of the deepest state that the search reached
   double seconds = 0;
   std::string violation;
   std::vector<std::string> trace;  // the steps that lead to the violation

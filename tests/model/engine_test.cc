@@ -1,4 +1,4 @@
-// The engine and the monitor on histories whose answer is known, and kvs_model's command line.
+// The engine and the monitor on histories whose answer is known; the command line of kvs_model.
 #include "tests/model/engine.h"
 
 #include "tests/model/model_testing.h"

@@ -30,11 +30,11 @@ EpochModel::State EpochModel::Initial() const {
   return state;
 }
 
-// An operation begins with the client's view of the epoch, which is what its client announces until it ends.
+// An operation begins with the client's view of the epoch. The client announces that until the operation ends.
 void EpochModel::ReaderOperation(const State& before, const Emit& emit) const {
   State next = before;
   Reader& r = next.reader;
-  // A client that was expelled posts nothing more; what it had posted before executes.
+  // An expelled client posts nothing more; what it had posted before still executes.
   switch (r.step) {
     case kIdle:
       if (r.expelled) return;
@@ -81,7 +81,8 @@ void EpochModel::ReaderMaintenance(const State& before, const Emit& emit) const 
   switch (r.round) {
     default:
       if (r.expelled) {
-        // Told by its heartbeat. Once nothing that it had posted is outstanding it acknowledges and registers anew.
+        // It learns this from its heartbeat. Once nothing that it had posted is outstanding it acknowledges and
+        // registers anew.
         if (r.step != kIdle) return;
         r.expelled = 0;
         r.view = r.announced = next.epoch;
@@ -97,7 +98,7 @@ void EpochModel::ReaderMaintenance(const State& before, const Emit& emit) const 
       swapped ? read_epoch() : read_counter();
       return emit(kReaderRound, swapped ? "READ the epoch" : "READ the counter", next);
     case 2:
-      // The answers have come: forget the cache, and only then announce.
+      // The answers have arrived: forget the cache, and only then announce.
       r.round = 3;
       if (config_.cached && r.round_counter != r.counter_seen && !Mutated(M::kKeepCache)) {
         r.cached = r.cached_block = r.cached_life = 0;
@@ -120,14 +121,14 @@ void EpochModel::ReaderMaintenance(const State& before, const Emit& emit) const 
   }
 }
 
-// It goes up by one when all have announced it.
+// The epoch goes up by one when all have announced it.
 void EpochModel::AdvanceEpoch(uint8_t epoch, bool all_announced_it, State* state) const {
   if (!all_announced_it && !Mutated(M::kAdvanceAlone)) return;
   if (state->epoch == epoch && state->epoch < config_.epochs) ++state->epoch;
 }
 
 void EpochModel::WriterOperation(const State& before, const Emit& emit) const {
-  if (before.writer.replaced != 0) {  // the subtable that was just unlinked is counted
+  if (before.writer.replaced != 0) {  // count the subtable that was just unlinked
     State next = before;
     const int block = before.writer.replaced - 1;
     next.writer.replaced = 0;
@@ -161,7 +162,7 @@ void EpochModel::WriterMaintenance(const State& before, const Emit& emit) const 
   };
   switch (w.round) {
     case 0:
-      // What is unlinked now is stamped with the epoch read now.
+      // What is unlinked by now is stamped with the epoch that is read now.
       w.round = 1;
       for (int i = 0; i < config_.blocks; ++i) w.round_marked |= static_cast<uint8_t>(stampable(next.blocks[i]) << i);
       w.round_epoch = next.epoch;

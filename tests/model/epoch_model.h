@@ -1,7 +1,7 @@
-// The epoch model: is a block, or a subtable that a directory cache names, reused under somebody who may still read it?
+// The epoch model: is a block, or a subtable that a directory cache names, reused while somebody may still read it?
 //
-// One client R reads what a shared word names; one client W replaces it, retires the old one and reuses it when the
-// epochs allow. Both run maintenance beside their operations, one verb a step. R may be expelled at any time: what it
+// One client R reads what a shared word names. One client W replaces it, retires the old one and reuses it when the
+// epochs allow. Both run maintenance while they do operations, one verb a step. R may be expelled at any time: what it
 // had posted by then still executes.
 #ifndef TESTS_MODEL_EPOCH_MODEL_H_
 #define TESTS_MODEL_EPOCH_MODEL_H_
@@ -18,15 +18,15 @@ namespace model {
 // A protection that the model does without.
 enum class EpochMutation : uint8_t {
   kFreeAtOnce,          // no grace period
-  kFreeAtStamp,         // a block is free once all have announced its stamp, not more
+  kFreeAtStamp,         // a block is free once all have announced its stamp itself, not a later epoch
   kStampBeforeUnlink,   // the stamp is an epoch that was read before the unlinking
   kAnnounceNewest,      // R announces the epoch it has read, whatever it has in flight
   kNoQuarantine,        // an expelled client holds nothing back
-  kQuarantineTooShort,  // it holds back what was born up to its announcement z, not z + 1
-  kAdvanceAlone,        // the epoch is advanced though not all have announced it
+  kQuarantineTooShort,  // it holds back only what was born up to its announcement z, not z + 1
+  kAdvanceAlone,        // the epoch advances although not all have announced it
   kKeepCache,           // R does not forget its cache when the counter has changed
   kCounterBeforeEpoch,  // R reads the counter before the epoch
-  kCountLate,           // W counts a retired subtable when its grace period has begun
+  kCountLate,           // W counts a retired subtable only when its grace period has begun
   kCacheLateEntry,      // R caches an entry whose READ was posted before it forgot its cache
   kCount,
 };
@@ -50,18 +50,18 @@ class EpochModel {
     uint8_t life;   // how often it was reused
     uint8_t birth;  // the epoch that its owner knew then
     uint8_t stamp;
-    uint8_t counted;  // the counter of retired subtables tells of it
+    uint8_t counted;  // the counter of retired subtables includes it
   };
   struct Reader {
-    uint8_t step, block, life, epoch;  // the operation in flight: what it knows, since when
-    uint8_t flushes_seen;              // when it posted the READ of the word
+    uint8_t step, block, life, epoch;  // the operation in flight: what it knows, and since when
+    uint8_t flushes_seen;              // at the time when it posted the READ of the word
     uint8_t view, announced, expelled;
     uint8_t cached, cached_block, cached_life, flushes, counter_seen;
     uint8_t round, round_epoch, round_counter;  // maintenance
   };
   struct Writer {
     uint8_t view, announced;
-    uint8_t replaced;  // the block that was just unlinked, + 1: its counting is due
+    uint8_t replaced;  // the block just unlinked, + 1; it must be counted next
     uint8_t round, round_epoch, round_marked, reader_announced, reader_expelled;
   };
   struct State {

@@ -1,4 +1,4 @@
-// kvs_model: one configuration of a protocol model, by hand. docs/protocol.md.
+// kvs_model: checks one configuration of a protocol model, by hand. See docs/protocol.md.
 #include <cstdio>
 #include <string>
 #include <vector>

@@ -1,5 +1,4 @@
-// The models of memory and of the address cache: they hold, and every protection is needed (README.md has the
-// table).
+// The models of memory and of the address cache: they hold, and every protection is needed (the table is in README.md).
 #include "tests/model/model_testing.h"
 
 namespace model {

@@ -1,4 +1,4 @@
-// Tests of a model are lines of kvs_model's command line, so that what fails can be run by hand.
+// Tests of a model are lines of kvs_model's command line, so that a failing one can be run by hand.
 #ifndef TESTS_MODEL_MODEL_TESTING_H_
 #define TESTS_MODEL_MODEL_TESTING_H_
 
@@ -14,7 +14,7 @@
 
 namespace model {
 
-// `line` without "kvs_model".
+// `line` is given without "kvs_model".
 inline Result Run(const std::string& line) {
   std::istringstream stream(line);
   std::vector<std::string> words;
@@ -34,7 +34,7 @@ inline void ExpectHolds(const std::string& line) {
   EXPECT_GT(result.states, 10u);
 }
 
-// The protection is needed: without it something goes wrong, and with it nothing does.
+// Expects that the protection is needed: without it something goes wrong, and with it nothing does.
 inline void ExpectNeeded(const std::string& protection, const std::string& line) {
   const Result without = Run(line + " --without " + protection);
   EXPECT_EQ(without.verdict, Verdict::kViolation) << "kvs_model " << line << " --without " << protection;
@@ -47,7 +47,7 @@ struct Needed {
   const char* line;
 };
 
-// For INSTANTIATE_TEST_SUITE_P: "table --key1 0 X1 U1" -> "table_key1_0_X1_U1".
+// A name for INSTANTIATE_TEST_SUITE_P: "table --key1 0 X1 U1" -> "table_key1_0_X1_U1".
 inline std::string TestName(std::string text) {
   std::string name;
   for (const char c : text) {

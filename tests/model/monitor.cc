@@ -7,7 +7,7 @@
 namespace model {
 namespace {
 
-// A configuration: the value in 4 bits, then 5 bits for each process.
+// A configuration has the value in 4 bits, and then 5 bits for each process.
 constexpr uint32_t kIdle = 0, kPending = 1, kDoneWith = 2;  // kDoneWith + result
 
 uint32_t ValueOf(uint32_t configuration) { return configuration & 15; }
@@ -18,7 +18,7 @@ uint32_t WithPhase(uint32_t configuration, int process, uint32_t phase) {
   return (configuration & ~(31u << shift)) | phase << shift;
 }
 
-// The configuration in which the pending operation of `process` takes effect now.
+// Returns the configuration after the pending operation of `process` takes effect.
 uint32_t Linearize(uint32_t configuration, int process, const Op& op) {
   const uint32_t value = ValueOf(configuration);
   uint32_t after = value, result = 0;
@@ -55,7 +55,7 @@ void Monitor::Assign(std::vector<uint32_t>* configurations) {
 void Monitor::Invoke(int process, const InFlight& ops) {
   std::vector<uint32_t> all(configurations_.begin(), configurations_.begin() + count_);
   for (uint32_t& configuration : all) configuration = WithPhase(configuration, process, kPending);
-  // Whatever can be reached by linearizing pending operations, in every order.
+  // Add all that can be reached by linearizing pending operations, in every order.
   for (size_t i = 0; i < all.size(); ++i) {
     for (int p = 0; p < kMaxProcesses; ++p) {
       if (PhaseOf(all[i], p) != kPending) continue;

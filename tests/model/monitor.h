@@ -1,8 +1,8 @@
 // The linearizability monitor: a part of every model's state that follows all linearizations of the history so far.
 //
-// For one key it holds the set of configurations (value of the key; for each process: idle, operation pending, or
-// operation linearized with a result) that some linearization of the history can be in. A response keeps those in which
-// the operation was linearized with that very result; none left: the history is not linearizable.
+// For one key it holds a set of configurations (value of the key; for each process: idle, operation pending, or
+// operation linearized with a result): those that some linearization of the history can be in. A response keeps those
+// in which the operation was linearized with that very result. If none is left, the history is not linearizable.
 #ifndef TESTS_MODEL_MONITOR_H_
 #define TESTS_MODEL_MONITOR_H_
 
@@ -21,30 +21,30 @@ inline constexpr int kKeys = 2;
 
 enum class OpKind : uint8_t { kGet, kPut, kInsert, kUpdate, kDelete, kStructural };
 
-// One operation of a program. Values are 1..13, one for each operation that writes; 0 is "absent".
+// One operation of a program. Values are 1..13, one per writing operation; 0 is "absent".
 struct Op {
   OpKind kind = OpKind::kGet;
-  uint8_t key = 0;      // of a structural operation: whatever the model makes of it
+  uint8_t key = 0;      // of a structural operation: whatever the model takes it for
   char structural = 0;  // its letter
-  uint8_t value = 0;    // that it writes
+  uint8_t value = 0;    // the value that it writes
   bool Writes() const { return kind == OpKind::kPut || kind == OpKind::kInsert || kind == OpKind::kUpdate; }
 };
 using Program = std::vector<Op>;
 
-// "G1 P0 S0": a letter and a digit each; G P I U D with a key, the letters of `structural` with any digit. Numbers the
-// values of all programs. Empty with *error set if `text` is something else.
+// Parses "G1 P0 S0": each operation is a letter and a digit. G P I U D take a key, the letters of `structural` any
+// digit. Numbers the values of all programs. Returns an empty vector with *error set if `texts` is something else.
 std::vector<Program> ParsePrograms(std::span<const std::string> texts, const std::string& structural,
                                    std::string* error);
 
 class Monitor {
  public:
-  // `value`: of the key at the beginning.
+  // `value`: the value of the key at the beginning.
   explicit Monitor(uint8_t value = 0) { configurations_[0] = value; }
 
-  // The operations in flight: ops[p] is looked at only where process p has invoked and not yet responded.
+  // The operations in flight. ops[p] is used only while process p has invoked and not yet responded.
   using InFlight = std::array<Op, kMaxProcesses>;
   void Invoke(int process, const InFlight& ops);
-  // Result of a Get: the value; of the others: 1 done, 0 not done (absent, or exists).
+  // `result`: of a Get, the value; of the others, 1 for done and 0 for not done (absent, or exists).
   void Respond(int process, uint8_t result);
 
   bool linearizable() const { return count_ > 0; }

@@ -31,7 +31,7 @@ INSTANTIATE_TEST_SUITE_P(Memory, ModelHolds,
                                          "sweep --split --insert --read"),
                          LineName());
 
-// The bound z + 1, and why the epoch may not run away from a client: both need three blocks.
+// The bound z + 1, and the rule that the epoch may not run away from a client: both need three blocks.
 class ModelNeeds : public testing::TestWithParam<Needed> {};
 TEST_P(ModelNeeds, TheProtection) { ExpectNeeded(GetParam().protection, GetParam().line); }
 INSTANTIATE_TEST_SUITE_P(Memory, ModelNeeds,

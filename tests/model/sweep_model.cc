@@ -10,13 +10,13 @@ namespace {
 using M = SweepMutation;
 constexpr int kMover = 0, kSplitter = 1, kInserter = 2, kInserterRound = 3, kReader = 4, kReaderRound = 5;
 
-// Blocks: two of X, and any other.
+// Blocks: two in X, and one that stands for any other.
 constexpr uint8_t kLive = 1, kSpare = 2, kElsewhere = 3;
 bool InX(uint8_t block) { return block == kLive || block == kSpare; }
 bool NamesX(uint8_t slot) { return HasBlock(slot) && InX(BlockOf(slot)); }
 
 constexpr uint8_t kDead = 99;
-constexpr uint8_t kSplitting = 1, kSplit = 2;  // the directory word; 0 before
+constexpr uint8_t kSplitting = 1, kSplit = 2;  // states of the directory word; 0 at first
 
 }  // namespace
 
@@ -69,7 +69,7 @@ void SweepModel::Mover(const State& before, const Emit& emit) const {
       next.mover_found = next.mover_scanned = 0;
       next.mover = 4;
       return emit(kMover, "sweep 3: READ the directory", next);
-    case 4:  // the slots in any order
+    case 4:  // the slots are read in any order
       for (int i = 0; i < 3; ++i) {
         if ((next.mover_scanned >> i & 1) != 0) continue;
         State scanned = next;
@@ -115,7 +115,7 @@ void SweepModel::Splitter(const State& before, const Emit& emit) const {
     case 0: next.directory = kSplitting; break;
     case 1: next.splitter_word = s; break;
     case 2:
-      if (s != next.splitter_word) {  // lost: look again
+      if (s != next.splitter_word) {  // the CAS was lost: look again
         next.splitter = 1;
         return emit(kSplitter, "split 5: CAS S[0] VAL -> FRZ, lost", next);
       }
@@ -137,8 +137,7 @@ void SweepModel::Splitter(const State& before, const Emit& emit) const {
   emit(kSplitter, kSteps[next.splitter++], next);
 }
 
-// One insert, with a block of X if the free list has it. It may begin again whenever it likes (a torn READ, a lost
-// CAS).
+// One insert, with a block of X if the free list has one. It may begin again at any time (a torn READ, a lost CAS).
 void SweepModel::Inserter(const State& before, const Emit& emit) const {
   State next = before;
   Client& c = next.inserter;
@@ -147,7 +146,7 @@ void SweepModel::Inserter(const State& before, const Emit& emit) const {
     State again = before;
     Client& d = again.inserter;
     d.step = 1;
-    d.epoch = d.view;  // it holds nothing any more that it has not allocated
+    d.epoch = d.view;  // it no longer holds anything except what it has allocated
     if (d.knows && InX(d.block) && !Mutated(M::kKeepOwnBlock)) d.block = kElsewhere;
     emit(kInserter, "begins again", again);
   };
@@ -177,7 +176,8 @@ void SweepModel::Inserter(const State& before, const Emit& emit) const {
   }
 }
 
-// A client that begins its life with the memory of one that has ended: registers, then looks whether it is still good.
+// A client begins its life with the memory of one that has ended: it registers, then checks whether the memory is still
+// good.
 void SweepModel::TakeOver(const State& before, const Emit& emit) const {
   State next = before;
   Client& c = next.inserter;
@@ -244,7 +244,7 @@ void SweepModel::Reader(const State& before, const Emit& emit) const {
   }
 }
 
-// READ the epoch, behind it the evacuation slots; forget what is in X; announce; advance the epoch.
+// READs the epoch and then the evacuation slots; forgets what is in X; announces; advances the epoch.
 void SweepModel::Maintenance(const State& before, bool inserter, const Emit& emit) const {
   State next = before;
   Client& c = inserter ? next.inserter : next.reader;

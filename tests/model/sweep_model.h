@@ -1,8 +1,8 @@
-// The sweep model: may a chunk be given back? A mover empties chunk X while a table splits, one client inserts, with a
-// block of X that it holds from before, and another one reads. One verb a step.
+// The sweep model: may a chunk be given back? A mover empties chunk X while a table splits, one client inserts with a
+// block of X that it holds from earlier, and another client reads. Each step is one verb.
 //
-// Slots: S[0] and N[0], where the key moves that is there in the beginning (with a block of X), and S[1], where the
-// client inserts. Whoever stops for ever holds the mover up, so that X is never free: that is no violation.
+// The slots are S[0]; N[0], to which the key moves that is there at the beginning (with a block of X); and S[1], where
+// the client inserts. A process that stops for ever holds the mover up, so that X is never free. That is no violation.
 #ifndef TESTS_MODEL_SWEEP_MODEL_H_
 #define TESTS_MODEL_SWEEP_MODEL_H_
 
@@ -18,10 +18,10 @@ namespace model {
 // A protection that the model does without.
 enum class SweepMutation : uint8_t {
   kScanAtOnce,            // the mover scans before all have seen the evacuation
-  kScanIgnoresDirectory,  // a scan counts though references moved under it
-  kFreeAtOnce,            // X is free when a scan finds nothing, whoever reads
-  kScanIgnoresIns,        // tentative references are left
-  kKeepFreeList,          // clients keep what they have of X in their free lists
+  kScanIgnoresDirectory,  // a scan counts although references moved during it
+  kFreeAtOnce,            // X is free once a scan finds nothing, even while somebody reads
+  kScanIgnoresIns,        // tentative references are not removed
+  kKeepFreeList,          // clients keep the blocks of X in their free lists
   kSlotsBeforeEpoch,      // maintenance reads the evacuation slots before the epoch
   kKeepOwnBlock,          // an operation that begins again keeps its own block of X
   kTakeOverUnregistered,  // a kept memory state is checked before the client has registered
@@ -31,11 +31,11 @@ enum class SweepMutation : uint8_t {
 const char* Name(SweepMutation mutation);
 
 struct SweepConfig {
-  bool split = false;   // somebody splits the table
-  bool insert = false;  // somebody inserts
-  bool late = false;    // who inserts registers while all goes on, and takes over a kept memory state
-  bool die = false;     // who inserts may die, which is confirmed
-  bool read = false;    // somebody reads
+  bool split = false;   // a process splits the table
+  bool insert = false;  // a client inserts
+  bool late = false;    // the inserter registers while the others run, and takes over a kept memory state
+  bool die = false;     // the inserter may die, which is confirmed
+  bool read = false;    // a client reads
   int epochs = 4;       // the search ends there
   std::set<SweepMutation> mutations;
 };
@@ -49,7 +49,7 @@ class SweepModel {
     uint8_t round, round_epoch, round_evacuating;
     uint8_t has_block_of_x;  // in its free list
     uint8_t knows;           // that X is evacuated
-    uint8_t counter_seen;    // a late one: the count of evacuations as it found it
+    uint8_t counter_seen;    // of a late client: the count of evacuations that it found
   };
   struct State {
     uint8_t epoch, directory, evacuating, evacuations, chunk_free, error;

@@ -81,7 +81,7 @@ const TableModel::Stepper::StepInfo TableModel::Stepper::kSteps[] = {
 
 TableModel::TableModel(TableConfig config) : config_(std::move(config)) {
   for (size_t i = 0; i < std::size(Stepper::kSteps); ++i) {
-    if (static_cast<size_t>(Stepper::kSteps[i].step) != i) std::abort();  // the table is by step
+    if (static_cast<size_t>(Stepper::kSteps[i].step) != i) std::abort();  // the table is indexed by step
   }
   int operations = 0;
   for (const Program& program : config_.programs) operations += static_cast<int>(program.size());
@@ -95,7 +95,7 @@ TableModel::State TableModel::Initial() const {
     const bool pending = !config_.merge && !config_.mutations.contains(TableMutation::kStartsFree);
     body.slots[1][i] = pending ? kPendSlot : kFreeSlot;
   }
-  if (!config_.reuse) {  // the block of every operation has its value for an index
+  if (!config_.reuse) {  // the block of every operation has the operation's value as its index
     for (const Program& program : config_.programs) {
       for (const Op& op : program) body.blocks[op.value] = {op.key, op.value, kBlockUsed, 0, 0};
     }

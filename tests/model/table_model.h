@@ -1,9 +1,9 @@
-// The table model: one subtable S that is split into S and N, or merged (moved) into N, under Get, Put, Insert, Update
-// and Delete. It looks at single words: the words of a READ come in any order, and blocks may be reused.
+// The table model: one subtable S is split into S and N, or merged (moved) into N, while Get, Put, Insert, Update and
+// Delete run. It looks at single words: the words of a READ come in any order, and blocks may be reused.
 //
-// Two keys: key 1 moves to N, key 0 stays in S. A process may stop before any step; one that is expelled makes one more
-// step at any later time (a verb that was already posted) and none after. The directory model covers what is around
-// this: directory words, split after merge, nested splits.
+// There are two keys: key 1 moves to N, and key 0 stays in S. A process may stop before any step. One that is expelled
+// makes one more step at any later time (a verb that was already posted) and none after that. The directory model
+// covers what surrounds this: directory words, split after merge, nested splits.
 #ifndef TESTS_MODEL_TABLE_MODEL_H_
 #define TESTS_MODEL_TABLE_MODEL_H_
 
@@ -54,7 +54,7 @@ enum class TableMutation : uint8_t {
   kCloseLate,           // headers are closed when N is published
   kMergeIgnoresIns,     // INS is left in a closed table
   kMergeWithoutFreeze,  // VAL in S is not frozen before it is copied
-  kPublishWithoutCas,   // who is late publishes his copy, too
+  kPublishWithoutCas,   // a late merger publishes its copy, too
   kCount,
 };
 const char* Name(TableMutation mutation);
@@ -63,11 +63,11 @@ struct TableConfig {
   std::vector<Program> programs;  // "X1": split (or merge) S
   bool merge = false;             // S is closed, frozen, copied and replaced by N
   int slots = 2;
-  std::array<int, kKeys> initial{-1, -1};  // the slot of key k in S in the beginning, -1: absent
+  std::array<int, kKeys> initial{-1, -1};  // the slot of key k in S at the beginning; -1: absent
   bool split_before = false;               // everything starts when the split is over
-  bool any_order = true;                   // the words of a READ come in any order, else ascending
+  bool any_order = true;                   // the words of a READ come in any order, else in ascending order
   bool reuse = false;                      // blocks are reused
-  int spare_blocks = 0;                    // with reuse: beside those of the initial keys
+  int spare_blocks = 0;                    // with reuse: blocks in addition to those of the initial keys
   uint8_t may_be_expelled = 0;             // mask of processes
   std::set<TableMutation> mutations;
 };
@@ -84,13 +84,13 @@ class TableModel {
   };
   struct Process {
     uint8_t step, op;
-    uint8_t table;      // that it scans: 0 S, 1 N
+    uint8_t table;      // the one that it scans: 0 S, 1 N
     uint8_t remaining;  // words of the scan that are still to be read
     uint8_t headers;    // mask of buckets whose header was seen to have moved
     uint8_t slot, block, then;
     uint8_t frozen, frozen_value;  // frozen candidate (slot + 1); in a kill: the next rival (slot + 1)
     uint8_t own, expelled, exists;
-    uint8_t unpublished;  // a merge: what takes S's place was not in the directory, read before the scan
+    uint8_t unpublished;  // a merge: the directory, read before the scan, did not yet have the table that replaces S
     uint8_t words[kSlots], keys[kSlots], values[kSlots];
   };
   struct Body {

@@ -1,4 +1,4 @@
-// The table model: it holds, and every protection of it is needed (the table is in README.md).
+// The table model: it holds, and each of its protections is needed (the table is in README.md).
 #include "tests/model/model_testing.h"
 
 namespace model {

@@ -4,9 +4,11 @@
 
 namespace model {
 
-// ---- blocks. In use from the operation's beginning; with reuse, retired when unlinked, and free when no process
+// ---- blocks
+//
+// A block is in use from its operation's beginning. With reuse it is retired when it is unlinked. It is free once no
+// process that was in an operation then is still in it, and no FRZ slot of S names it.
 
-// that was in an operation then is still in it, and no FRZ slot of S names it.
 uint8_t TableModel::Stepper::InOperation() {
   uint8_t mask = 0;
   for (size_t q = 0; q < config_.programs.size(); ++q) {
@@ -36,7 +38,7 @@ void TableModel::Stepper::Retire(int block) {
   TryFree(block);
 }
 
-// The last FRZ slot that names the block is cleared: its grace period begins now.
+// The last FRZ slot that names the block was cleared: the block's grace period begins now.
 void TableModel::Stepper::Unfreeze(int block) {
   Block& x = b().blocks[block];
   if (!config_.reuse || x.state != kBlockRetired) return;
@@ -53,7 +55,7 @@ void TableModel::Stepper::LetGo(int block) {
 bool TableModel::Stepper::TakeBlock() {
   const Op& o = op();
   if (!config_.reuse) {
-    p().block = static_cast<uint8_t>(o.value + 1);  // written before the beginning: block == value
+    p().block = static_cast<uint8_t>(o.value + 1);  // written before the beginning, when block == value
     return true;
   }
   for (int i = 0; i < model_.blocks_; ++i) {
@@ -74,7 +76,7 @@ bool TableModel::Stepper::TakeBlock() {
 void TableModel::Stepper::Begin() {
   const Op& o = op();
   for (const int table : {0, 1}) {
-    // A stale directory names S still; a fresh one N, if it is published.
+    // A stale directory still names S; a fresh one names N, if N is published.
     if (table == 1 && (!b().published || o.key != kMovingKey || o.kind == OpKind::kStructural)) continue;
     s_ = before_;
     Clear();
@@ -83,7 +85,7 @@ void TableModel::Stepper::Begin() {
       Emit();
       continue;
     }
-    Go(Step::kGetScan);  // in an operation from here on
+    Go(Step::kGetScan);  // from here on it is in an operation
     if (o.Writes() && !TakeBlock()) continue;
     Monitor::InFlight in_flight{};
     for (size_t q = 0; q < config_.programs.size(); ++q) {
@@ -169,7 +171,7 @@ int TableModel::Stepper::FindPending() {
   return -1;
 }
 
-// True if it has emitted its successors itself.
+// Returns true if it has emitted its successors itself.
 bool TableModel::Stepper::Scanned() {
   switch (static_cast<Step>(p().step)) {
     case Step::kGetScan: GetScanned(); break;
@@ -202,7 +204,7 @@ void TableModel::Stepper::GetScanned() {
   Scan(Step::kGetHeaders, 0, true, false);  // [Get 2]
 }
 
-// Get 3, with the frozen candidate if there is one; at a closed table: begins again at the directory.
+// Get 3, with the frozen candidate if there is one. At a closed table it begins again at the directory.
 void TableModel::Stepper::ToChild(int frozen) {
   const uint8_t value = frozen >= 0 ? p().values[frozen] : 0;
   if (config_.merge) {
@@ -242,7 +244,7 @@ void TableModel::Stepper::ReadDirectoryStep() {
   p().unpublished = !published;
 }
 
-// A writer that must go on in N. A merge: it runs the merge itself.
+// A writer must go on in N. In a merge it runs the merge itself.
 void TableModel::Stepper::GoToChild() {
   if (!config_.merge) return Restart(1);
   Clear();

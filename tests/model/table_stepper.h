@@ -14,7 +14,7 @@ enum class TableStep : uint8_t {
   kIdle,
   kDone,
   kDead,
-  // Scans, one word a step.
+  // Scans, one word per step.
   kGetScan,
   kGetHeaders,
   kGetParent,
@@ -22,7 +22,7 @@ enum class TableStep : uint8_t {
   kWriteScan,
   kWriteHeaders,
   kInserterScan,
-  // One verb each.
+  // These take one verb each.
   kSwap,
   kTentative,
   kKillRival,
@@ -55,9 +55,9 @@ class TableModel::Stepper {
   using Step = TableStep;
   struct StepInfo {
     Step step;
-    const char* name;  // what the step is in docs/protocol.md
+    const char* name;  // the name of the step in docs/protocol.md
     void (Stepper::*run)();
-    bool has_choices = false;  // emits its successors itself
+    bool has_choices = false;  // it emits its successors itself
   };
   static const StepInfo kSteps[static_cast<size_t>(TableStep::kPublishMerged) + 1];
 
@@ -88,14 +88,14 @@ class TableModel::Stepper {
   bool Mutated(M mutation) const { return config_.mutations.contains(mutation); }
   uint8_t bit() const { return static_cast<uint8_t>(1 << id_); }
   void Emit() {
-    if (before_.body.processes[id_].expelled) {  // that was its last verb
+    if (before_.body.processes[id_].expelled) {  // that step was its last verb
       Clear();
       Go(Step::kDead);
     }
     emit_(id_, kSteps[before_.body.processes[id_].step].name, s_);
   }
   void Go(Step step) { p().step = static_cast<uint8_t>(step); }
-  // Forgets all local variables but the program's position, the table and the block.
+  // Resets all local variables except the program's position, the table and the block.
   void Clear() {
     Process fresh{};
     fresh.step = p().step;
@@ -113,7 +113,7 @@ class TableModel::Stepper {
   }
   static bool HeaderMoved(uint8_t mask, int slot) { return (mask >> slot % kBuckets & 1) != 0; }
 
-  // ---- blocks. In use from the operation's beginning; with reuse, retired when unlinked, and free when no process
+  // ---- blocks (table_operations.cc says when one is free)
   uint8_t InOperation();
   void TryFree(int block);
   void Retire(int block);

@@ -1,4 +1,4 @@
-// The table model: what changes the structure of the table.
+// The table model: the steps that change the structure of the table.
 #include <algorithm>
 
 #include "tests/model/table_stepper.h"
@@ -28,7 +28,7 @@ void TableModel::Stepper::Migrated() {
 }
 
 void TableModel::Stepper::MoveHeaderStep() {
-  if (Mutated(M::kLookBeforeHeader) && p().frozen == 0) {  // the look comes first
+  if (Mutated(M::kLookBeforeHeader) && p().frozen == 0) {  // the look comes before the header's move
     p().words[0] = b().slots[0][p().slot];
     p().frozen = 1;
     return ReadBlock(0);

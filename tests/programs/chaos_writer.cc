@@ -1,9 +1,11 @@
-// A client process that knows, whenever it is killed, what the store must hold: it has keys of its own, and notes each
-// write in a file before it begins and when it has ended. Its successor goes on with that file.
+// A client process that may be killed at any time, and yet it is known what the store must hold. It has keys of its
+// own, and notes each write in a file before the write begins and when it has ended. Its successor goes on with that
+// file.
 //
 //   chaos_writer FABRIC CONTROL_PLANE LEDGER WRITER KEYS SEED
-// Works until "quit", or the end, of stdin. "verify" there reads every key, for as long as the store cannot be reached,
-// and prints a line that begins with "verified". What contradicts the ledger is printed, and the exit status 3.
+// Works until "quit" or the end of stdin. "verify" on stdin makes it read every key, retrying while the store cannot be
+// reached, and print a line that begins with "verified". What contradicts the ledger is printed, and makes the exit
+// status 3.
 #include <fcntl.h>
 #include <kvs/client.h>
 #include <poll.h>
@@ -36,13 +38,13 @@ using kvs::WriteKind;
 constexpr size_t kAtOnce = 16;
 constexpr int kOpenPatienceMs = 60'000;
 
-// What a key has, or may have: version 63 | present 1. 0: it was never written.
+// What a key has, or may have: version 63 | present 1. 0: the key was never written.
 using Content = uint64_t;
 constexpr bool Present(Content content) { return (content & 1) != 0; }
 constexpr Content Next(Content content, bool present) { return ((content >> 1) + 1) << 1 | (present ? 1 : 0); }
 
-// Of a key. The two differ while a write is under way whose outcome is not known; the next write is the same again
-// then.
+// The state of a key. `known` and `maybe` differ while a write is under way whose outcome is not known. The next write
+// is then the same again.
 struct Entry {
   std::atomic<Content> known, maybe;
 };
@@ -76,9 +78,9 @@ struct Counts {
 struct Write {
   size_t key = 0;
   WriteKind kind = WriteKind::kPut;
-  Content wanted = 0;       // what the key has if it succeeds
-  bool to_refuse = false;   // an Insert of what is there, an Update or Delete of what is not
-  std::string name, value;  // that the request borrows
+  Content wanted = 0;       // what the key has if the write succeeds
+  bool to_refuse = false;   // an Insert of a key that is there, or an Update or Delete of one that is not
+  std::string name, value;  // the request borrows them
 };
 
 class Writer {
@@ -86,7 +88,7 @@ class Writer {
   Writer(kvs::StoreOptions options, Ledger* ledger, std::string prefix, uint64_t seed)
       : options_(std::move(options)), ledger_(*ledger), prefix_(std::move(prefix)), random_(seed) {}
 
-  // False: a contradiction was found, and printed.
+  // Returns false if it found, and printed, a contradiction.
   bool Step() {
     if (client_ == nullptr || Chance(500)) NewClient();
     switch (random_() % 4) {
@@ -132,7 +134,7 @@ class Writer {
   bool Chance(uint64_t one_in) { return random_() % one_in == 0; }
   std::string NameOf(size_t key) const { return prefix_ + std::to_string(key); }
 
-  // Both lengths of blocks and of what is out of line.
+  // Returns a value; the lengths cover small and large blocks and values out of line.
   std::string ValueOf(size_t key, Content content) const {
     static constexpr std::array<size_t, 8> kLengths = {8, 8, 30, 100, 100, 250, 1'000, 9'000};
     std::mt19937_64 bytes(content * 1'000'003 + key);
@@ -142,7 +144,7 @@ class Writer {
     return value;
   }
 
-  // Until the fabric and its home are there. Whoever starts this program sees to it that they come.
+  // Retries until the fabric and its home are there. Whoever starts this program ensures that they appear.
   void NewClient() {
     client_.reset();
     Status last;
@@ -242,7 +244,7 @@ class Writer {
     };
     ++counts_.done;
     if (is(maybe)) {
-      entry.known = maybe;  // and stays so
+      entry.known = maybe;  // from now on this is the content
     } else if (!is(known)) {
       Content found = 0;
       if (value.size() >= sizeof(found)) std::memcpy(&found, value.data(), sizeof(found));
@@ -327,10 +329,10 @@ class Writer {
   std::unique_ptr<kvs::Client> client_;
   Counts counts_;
   bool right_ = true;
-  bool troubled_ = false;  // something did not answer: what comes next need not hurry
+  bool troubled_ = false;  // something did not answer, so the next step need not hurry
 };
 
-// The next line of stdin, if there is a whole one; "quit" at its end.
+// Returns the next line of stdin, or "" if there is no whole one; "quit" at the end of stdin.
 std::string Command() {
   static std::string text;
   pollfd input{STDIN_FILENO, POLLIN, 0};

@@ -1,5 +1,5 @@
-// A client process that lives for a moment: it puts some keys and ends, in one way or another. What each key must hold
-// is in a file that outlives it, so that whoever comes next can tell, also after it was killed.
+// A client process that lives for a moment: it puts some keys and ends, in one way or another. A file that outlives it
+// says what each key must hold, so that the next process can tell, even after this one was killed.
 //
 //   short_lived FABRIC LEDGER KEYS FIRST COUNT END
 //     puts keys FIRST to FIRST + COUNT - 1 of KEYS. END: exit; kill (by SIGKILL, after half of them); pause (it stops
@@ -28,7 +28,7 @@ namespace {
 using kvs::Status;
 using kvs::StatusCode;
 
-// How often a key was put: what is known, and what may be where a put has begun and no answer was seen. 0: never.
+// How often a key was put. `known` is certain; `maybe` includes a put that has begun and was not answered. 0: never.
 struct Entry {
   std::atomic<uint32_t> known, maybe;
 };
@@ -87,7 +87,7 @@ class ShortLived {
     }
   }
 
-  // In a child that was forked while the client was open.
+  // Call it in a child that was forked while the client was open.
   void ForkedClientRefuses() {
     std::string value;
     for (const Status& status : {client_->Put("never", "written"), client_->Get("never", &value)}) {
@@ -134,7 +134,7 @@ int Fork(ShortLived& client, size_t from, size_t to, bool kill) {
     client.Open();
     client.Put(from, to, false);
     if (kill) raise(SIGKILL);
-    std::exit(0);  // with what static objects do at the end
+    std::exit(0);  // with what static objects do at exit
   }
   client.Put(from - (to - from), from, false);
   int status = 0;

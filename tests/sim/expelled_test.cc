@@ -1,4 +1,4 @@
-// An expelled client that never gets to acknowledge: what it waits for must end all the same.
+// An expelled client that never gets to acknowledge: whatever it waits for must end all the same.
 #include <gtest/gtest.h>
 
 #include "tests/sim/stage.h"

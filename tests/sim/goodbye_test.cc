@@ -1,4 +1,4 @@
-// Clients that end: their entries at the home, which nobody else can give back while their process lives.
+// Clients that end, and their entries at the home, which nobody else can give back while their process lives.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -18,13 +18,13 @@ ptrdiff_t Entries(const Stage& stage) {
   return std::ranges::count_if(home.clients, [](const kvs::ClientEntry& entry) { return entry.owner != 0; });
 }
 
-// One that is the last of its process has nobody to leave its entry to.
+// The last client of a process has nobody to leave its entry to.
 TEST(Goodbye, IsSaidThoughTheQueueHasJustBroken) {
   for (uint64_t seed = 1; seed <= 20; ++seed) {
     Stage stage({.seed = seed, .breaks = true});
     const uint32_t other = stage.AddClient(), client = stage.AddClient();
     ASSERT_EQ(Entries(stage), 2);
-    // Twice in a row, so that the queue is not connected again at once.
+    // The queue breaks twice in a row, so that it is not connected again at once.
     for (int i = 0; i < 2; ++i) {
       (void)stage.Begin(client, OpKind::kInsert, i);
       stage.Poll(client);

@@ -1,6 +1,6 @@
-// The hazards that lose data in a store like this one (README.md), each as a test of its name: with a protection
-// against it taken away the simulator sees red, at a point of a scenario or within a few seeds, and green with it at
-// all points and on the very seeds that were red.
+// The hazards that lose data in a store like this one (README.md), each as a test of its name. With a protection
+// against the hazard taken away, the simulator goes red, at a point of a scenario or within a few seeds. With the
+// protection it is green at all points, and on the very seeds that were red.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -13,11 +13,11 @@
 namespace surgekv_sim {
 namespace {
 
-constexpr uint64_t kBudget = 500;  // seeds until a mutant counts as not noticed
+constexpr uint64_t kBudget = 500;  // seeds until a mutant counts as unnoticed
 
 class HazardTest : public ::testing::Test {
  protected:
-  // Each of the named mutants is noticed, and what noticed it is fine without it.
+  // Expects that each named mutant is noticed, and that what noticed it is fine without the mutation.
   static void ExpectNoticed(const std::vector<std::string>& mutants) {
     std::set<const Scenario*> scenarios;
     std::set<uint64_t> seeds;
@@ -35,7 +35,7 @@ class HazardTest : public ::testing::Test {
     for (const uint64_t seed : seeds) ExpectSeedFine(seed);
   }
 
-  // 0: by none.
+  // Returns the seed that noticed it, or 0.
   static uint64_t NoticedBySeed(const MutationInfo& mutant) {
     RunnerOptions options = OptionsOfTests();
     options.seeds = kBudget;
@@ -73,7 +73,7 @@ TEST_F(HazardTest, LookupDuringMigration) {
                  "child-miss-without-revalidation", "frz-from-any-parent"});
 }
 
-// Slot i goes to slot i of a table in which nothing can be inserted before slot i is decided.
+// Slot i moves to slot i of a table in which nothing can be inserted before slot i is decided.
 TEST_F(HazardTest, DestinationFullDuringASplit) { ExpectNoticed({"child-starts-free", "write-at-child-without-help"}); }
 
 TEST_F(HazardTest, InsertWithAStaleDirectory) {

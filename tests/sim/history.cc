@@ -12,14 +12,14 @@ using surgekv_test::RegisterOp;
 using surgekv_test::Verdict;
 
 constexpr const char* kKinds[] = {"Get", "Put", "Insert", "Update", "Delete"};
-// Some 100 ns each. A history that needs more is counted as too long to check.
+// Steps, each of some 100 ns. A history that needs more is counted as too long to check.
 constexpr uint64_t kBudget = 20'000'000;
 
 }  // namespace
 
 std::string ValueOf(uint32_t id) {
-  // Few lengths, so that freed blocks are used again at once; some blocks span several 64-byte lines, some are out of
-  // line.
+  // There are few lengths, so that freed blocks are used again at once. Some blocks span several 64-byte lines, and
+  // some are out of line.
   static constexpr size_t kPadding[] = {0, 4, 40, 40, 100, 300};
   const size_t padding = id % 67 == 0 ? 4'200 : kPadding[id % std::size(kPadding)];
   std::string value(sizeof(id) + padding, '\0');
@@ -71,7 +71,7 @@ std::vector<uint32_t> History::Violations(uint32_t* gave_up) const {
           case StatusCode::kExists: op.result = OpResult::kExists; break;
           case StatusCode::kUnavailable:  // "nothing was changed" (kvs/client.h)
           case StatusCode::kOutOfMemory: continue;
-          default: break;  // may have happened, or may happen yet
+          default: break;  // it may have happened, or may still happen
         }
       }
       ops.push_back(op);

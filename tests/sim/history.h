@@ -1,6 +1,6 @@
 // What the simulated clients did, and whether it was allowed.
 //
-// Time is a count of starts and ends, so that no two are simultaneous; virtual nanoseconds are kept for reports.
+// Time is a count of starts and ends, so that no two are simultaneous. Virtual nanoseconds are kept for reports.
 #ifndef TESTS_SIM_HISTORY_H_
 #define TESTS_SIM_HISTORY_H_
 
@@ -16,7 +16,7 @@ namespace surgekv_sim {
 
 using surgekv_test::OpKind;
 
-// A value tells its id, and in every byte that it is whole.
+// Returns a value that tells its id, and whose every byte shows whether it is whole.
 std::string ValueOf(uint32_t id);
 bool IdOf(std::string_view value, uint32_t* id);
 
@@ -34,7 +34,7 @@ class History {
  public:
   explicit History(std::vector<std::string> names) : names_(std::move(names)), by_key_(names_.size()) {}
 
-  // Returns the operation's index.
+  // Begins an operation and returns its index.
   uint32_t Begin(uint32_t key, OpKind kind, uint32_t client, int64_t now_ns);
   // `value`: what a Get returned, 0 otherwise.
   void End(uint32_t index, krcore::StatusCode status, uint32_t value, int64_t now_ns);
@@ -42,11 +42,11 @@ class History {
   const std::string& NameOf(uint32_t key) const { return names_[key]; }
   const OpRecord& operator[](uint32_t index) const { return records_[index]; }
   size_t size() const { return records_.size(); }
-  // Keys whose history is not that of a register; `gave_up`: those that the checker could not decide.
+  // Returns the keys whose history is not that of a register. `gave_up`: how many the checker could not decide.
   std::vector<uint32_t> Violations(uint32_t* gave_up) const;
-  // The history of one key, readable.
+  // Returns the history of one key as readable text.
   std::string Describe(uint32_t key) const;
-  // A number that any difference between two runs changes.
+  // Returns a number that any difference between two runs changes.
   uint64_t Digest() const;
 
  private:

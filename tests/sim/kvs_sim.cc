@@ -1,5 +1,5 @@
-// kvs_sim: thousands of simulated runs of the store, each with its own load and faults, each checked in every way that
-// we know. docs/hacking.md.
+// kvs_sim: thousands of simulated runs of the store, each with its own load and faults, and each checked in every way
+// that we know. See docs/hacking.md.
 #include <gflags/gflags.h>
 #include <unistd.h>
 
@@ -28,7 +28,7 @@ DEFINE_uint32(seed_limit_s, 20, "of CPU for one run");
 namespace surgekv_sim {
 namespace {
 
-// From so many runs on everything must have happened at least once.
+// After this many runs everything must have happened at least once.
 constexpr uint64_t kRunsToShowAll = 100;
 
 RunnerOptions Options() {
@@ -84,13 +84,13 @@ int RunAll(kvs::Mutation mutation) {
   return 0;
 }
 
-// Runs of a mutant that is thought harmless.
+// Runs of a mutant that is thought to be harmless.
 constexpr uint64_t kHarmlessSeeds = 20;
 
 // How a mutant was noticed.
 struct Noticed {
   uint64_t runs = 0;  // points of a scenario, or seeds
-  std::string what;   // empty: it was not
+  std::string what;   // what noticed it; empty: nothing did
   std::string by;
 };
 

@@ -1,4 +1,4 @@
-// kvs_sim itself: a seed says everything about its run, and a run that goes wrong says so.
+// kvs_sim itself: a seed determines everything about its run, and a run that goes wrong is reported.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -90,7 +90,7 @@ TEST(KvsSim, HistoriesAreCheckedByTheirResults) {
   EXPECT_EQ(violations(StatusCode::kUnavailable, StatusCode::kNotFound, true), 0u);
   EXPECT_EQ(violations(StatusCode::kUnavailable, StatusCode::kOk, true), 1u);
   EXPECT_EQ(violations(StatusCode::kOutOfMemory, StatusCode::kOk, true), 1u);
-  // Unknown means either, and so does a client that died.
+  // Unknown means that either may be the case, and so does a client that died.
   EXPECT_EQ(violations(StatusCode::kUnknown, StatusCode::kNotFound, true), 0u);
   EXPECT_EQ(violations(StatusCode::kUnknown, StatusCode::kOk, true), 0u);
   EXPECT_EQ(violations(StatusCode::kOk, StatusCode::kOk, false), 0u);

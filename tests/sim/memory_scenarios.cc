@@ -12,8 +12,8 @@ using kvs::SlotState;
 
 // ---- blocks
 
-// A reader holds the address of a block that is unlinked while the client which unlinks it still waits for what it READ
-// of the epochs. Its reading is older than the reader's operation, so it must not be the block's stamp.
+// A reader holds the address of a block. The block is unlinked by a client that still waits for its READ of the epoch.
+// The epoch that this READ brings is older than the reader's operation, so it must not be the block's stamp.
 RunResult BlockUnlinkedAfterTheEpochWasRead(uint64_t point) {
   RunResult result;
   OnStage({.seed = point + 1, .memory_nodes = 2}, &result, [point](Stage& stage) {
@@ -21,21 +21,22 @@ RunResult BlockUnlinkedAfterTheEpochWasRead(uint64_t point) {
     Keys keys(0, 0);
     if (!FillUntilSplit(stage, writer, keys, 0)) return false;
     stage.Finish(writer);
-    // In a table at the other memory node, as on the home's queue its CAS would complete behind the READ of the epoch.
+    // The key is in a table at the other memory node: on the home's queue its CAS would complete after the READ of the
+    // epoch.
     const std::vector<uint32_t> moved = SomeMoving(keys, 6);
     const uint32_t key = moved.front();
     for (const uint32_t one : moved) {
       (void)stage.Do(reader, OpKind::kGet, one);
       (void)stage.Do(writer, OpKind::kUpdate, one);
     }
-    // The writer announces an epoch that the reader has not seen yet; and READs it again, but the answer is late.
+    // The writer announces an epoch that the reader has not seen yet. It READs the epoch again, but the answer is late.
     stage.Poll(writer, 1'000);
     const uint64_t reads = stage.client(writer).stats().reads;
     if (!stage.PollUntil(writer, [&] { return stage.client(writer).stats().reads != reads; })) return false;
     stage.world().set_chaos(stage.NodeOf(writer), {.tear = 0, .delay = 1, .max_delay_ns = 1'000 * kMs});
     stage.Poll(writer);
     stage.world().set_chaos(stage.NodeOf(writer), {});
-    // The reader sees it, takes the store to the next one and announces that.
+    // The reader sees the epoch, advances the store to the next one and announces that.
     stage.Poll(reader, 500);
     const uint32_t get = stage.Begin(reader, OpKind::kGet, key);
     stage.Poll(reader, static_cast<uint32_t>(point % 5));
@@ -43,7 +44,7 @@ RunResult BlockUnlinkedAfterTheEpochWasRead(uint64_t point) {
     const uint32_t update = stage.Begin(writer, OpKind::kUpdate, key);
     stage.Poll(writer, 20);
     const bool unlinked = stage.Ended(update);
-    // Memory is freed, and used again.
+    // Memory is freed and used again.
     stage.set_tempo(100 * kUs);
     for (uint32_t i = 0; i < 300; ++i) {
       if (i >= 100) {
@@ -60,8 +61,8 @@ RunResult BlockUnlinkedAfterTheEpochWasRead(uint64_t point) {
   return result;
 }
 
-// A reader's READ of a block is late, and its client goes on meanwhile: it looks after its registration, as others do.
-// The block is unlinked, and would be free as soon as all have announced a later epoch, this client too.
+// A reader's READ of a block is late. Meanwhile its client goes on: it looks after its registration, as others do. The
+// block is unlinked. It would be free as soon as all clients, this one included, have announced a later epoch.
 RunResult ReaderWhoseClientGoesOn(uint64_t point) {
   RunResult result;
   OnStage({.seed = point + 1, .memory_nodes = 2}, &result, [point](Stage& stage) {
@@ -69,7 +70,7 @@ RunResult ReaderWhoseClientGoesOn(uint64_t point) {
     Keys keys(0, 0);
     if (!FillUntilSplit(stage, writer, keys, 0)) return false;
     stage.Finish(writer);
-    // At the other memory node, as on the home's queue maintenance would wait for the late READ.
+    // The key is at the other memory node: on the home's queue maintenance would wait for the late READ.
     const std::vector<uint32_t> moved = SomeMoving(keys, 6);
     for (const uint32_t key : moved) {
       (void)stage.Do(writer, OpKind::kUpdate, key);
@@ -93,7 +94,7 @@ RunResult ReaderWhoseClientGoesOn(uint64_t point) {
   return result;
 }
 
-// A reader that slept for longer than its lease, and was expelled, begins a Get. It must not, as blocks that are
+// A reader slept for longer than its lease and was expelled. Now it begins a Get. It must not, because blocks that are
 // younger than what it has announced are used again without waiting for it.
 RunResult ReaderWhoseLeaseIsOver(uint64_t point) {
   RunResult result;
@@ -182,7 +183,8 @@ RunResult BlockOfAFrozenSlot(uint64_t point) {
     stage.Kill(splitter);
     const auto found = [&] { return stage.client(updater).stats().dead_clients_found > 0; };
     if (!stage.PollUntil(updater, found, 20'000)) return false;
-    // Who finds a death looks for memory that was lost, and so for unfinished splits. This one leaves instead.
+    // A client that finds a death looks for memory that was lost, and so for unfinished splits. This one leaves
+    // instead.
     stage.Close(updater);
     stage.Reopen(updater);
     (void)stage.Do(updater, OpKind::kUpdate, twins.moving);
@@ -198,16 +200,15 @@ RunResult BlockOfAFrozenSlot(uint64_t point) {
 
 // ---- chunks
 
-// One round of polls each.
 void PollAll(Stage& stage, const std::vector<uint32_t>& clients) {
   for (const uint32_t client : clients) stage.Poll(client);
 }
 
-// Client `mover` gives memory back, beside the others, until it has just announced that it begins a scan of the table
-// in which it empties chunks. False: it found none to empty.
+// Client `mover` gives memory back while the others run, until it has just announced that it begins a scan of the table
+// in which it empties chunks. Returns false if it found none to empty.
 bool CompactUntilScan(Stage& stage, uint32_t mover, const std::vector<uint32_t>& clients) {
   stage.BeginCompaction(mover);
-  uint64_t announced = 0;  // the mover's word, which changes with each scan, when the chunks were announced
+  uint64_t announced = 0;  // the mover's word when the chunks were announced; each scan changes it
   for (uint32_t i = 0; i < 20'000 && !stage.Idle(mover); ++i) {
     PollAll(stage, clients);
     const kvs::HomeArea home = stage.Home();
@@ -224,8 +225,8 @@ void FinishCompaction(Stage& stage, uint32_t mover, const std::vector<uint32_t>&
   for (uint32_t i = 0; i < 20'000 && !stage.Idle(mover); ++i) PollAll(stage, clients);
 }
 
-// A client ends and leaves a chunk with little in it, which another one empties, so that a third one takes it. Then a
-// client begins in the first one's process and inherits what it held.
+// A client ends and leaves a chunk with little in it. Another one empties the chunk, and a third one takes it. Then a
+// client begins in the first one's process and inherits what that one held.
 RunResult MemoryKeptFromAnEndedClient(uint64_t point) {
   RunResult result;
   OnStage({}, &result, [point](Stage& stage) {
@@ -246,8 +247,8 @@ RunResult MemoryKeptFromAnEndedClient(uint64_t point) {
   return result;
 }
 
-// A client has free blocks, and more to cut from, in a chunk that another one empties and a third one takes. All are
-// polled meanwhile, so that nobody waits for them.
+// A client has free blocks, and a span to cut more from, in a chunk that another client empties and a third one takes.
+// All are polled meanwhile, so that nobody waits for them.
 RunResult FreeBlocksOfAnEmptiedChunk(uint64_t point) {
   RunResult result;
   OnStage({}, &result, [point](Stage& stage) {
@@ -266,7 +267,7 @@ RunResult FreeBlocksOfAnEmptiedChunk(uint64_t point) {
   return result;
 }
 
-// A writer has a block that no slot names yet, and what it has just posted is late. The chunk that the block lies in is
+// A writer has a block that no slot names yet, and what it has just posted is late. The chunk that holds the block is
 // being emptied, and holds nothing else any more when the block is published.
 RunResult WriterIntoAnEmptiedChunk(uint64_t point) {
   RunResult result;
@@ -289,7 +290,7 @@ RunResult WriterIntoAnEmptiedChunk(uint64_t point) {
   return result;
 }
 
-// The same of a writer that has been expelled meanwhile, and lives.
+// The same, with a writer that has been expelled meanwhile but lives.
 RunResult ExpelledWriterIntoAnEmptiedChunk(uint64_t point) {
   RunResult result;
   OnStage({.lease_ns = 100 * kMs}, &result, [point](Stage& stage) {
@@ -330,8 +331,8 @@ RunResult ChunkThatTwoFill(uint64_t point) {
   return result;
 }
 
-// A reader has the address of a block and is held, its READ under way. The block is moved, its chunk is empty then, and
-// would be taken and written by another client.
+// A reader has the address of a block and is held while its READ is under way. The block is moved. Then its chunk is
+// empty, and would be taken and written by another client.
 RunResult ReaderOfAnEmptiedChunk(uint64_t point) {
   RunResult result;
   OnStage({}, &result, [point](Stage& stage) {
@@ -357,8 +358,8 @@ RunResult ReaderOfAnEmptiedChunk(uint64_t point) {
   return result;
 }
 
-// The mover has READ the directory and is about to READ the root's table, which splits meanwhile: what a chunk holds
-// has moved to a table that the scan does not visit.
+// The mover has READ the directory and is about to READ the root's table. The table splits meanwhile, so that what a
+// chunk holds has moved to a table that the scan does not visit.
 RunResult SplitBehindTheScan(uint64_t point) {
   RunResult result;
   OnStage({}, &result, [point](Stage& stage) {
@@ -383,7 +384,7 @@ RunResult SplitBehindTheScan(uint64_t point) {
 }
 
 // A writer is about to take a chunk of a memory node, and what it has just posted is late. Meanwhile that node, which
-// has nothing, is drained.
+// holds nothing, is drained.
 RunResult ChunkTakenAtADrainedNode(uint64_t point) {
   RunResult result;
   OnStage({.memory_nodes = 2}, &result, [point](Stage& stage) {

@@ -1,5 +1,5 @@
-// A MultiWrite whose queue to one of two memory nodes breaks under it: what becomes of the writes there may be unknown;
-// those at the other node are done, each with its own answer.
+// The queue of a MultiWrite to one of two memory nodes breaks during the call. The outcome of the writes there may be
+// unknown. Those at the other node are done, each with its own answer.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -22,7 +22,7 @@ using kvs::WriteRequest;
 constexpr uint32_t kLoaded = 90, kKeys = 120;
 constexpr uint32_t kPoints = 60;
 constexpr krcore::NodeId kBreaks = 2;
-// Of virtual time: of one write that is looked at in vain a number of times, with pauses between.
+// Virtual time that one write takes whose outcome is looked up in vain several times, with pauses between.
 constexpr int64_t kWaitNs = 300'000'000;
 
 WriteKind KindOf(uint32_t key) {
@@ -40,14 +40,14 @@ krcore::NodeId NodeOfTable(const Stage& stage, uint32_t key) {
 
 class BrokenMultiWrite {
  public:
-  // The queue breaks after so many short rounds, or the memory node dies.
+  // The queue breaks after `point` short rounds, or the memory node dies then.
   void Run(uint32_t point, bool dies = false) {
     for (uint32_t key = 0; key < kLoaded; ++key) EXPECT_EQ(stage_.Do(client_, OpKind::kInsert, key), StatusCode::kOk);
     for (uint32_t key = 0; key < kKeys; ++key) names_.push_back(Stage::NameOf(key));
     for (uint32_t key = 0; key < kKeys; ++key)
       requests_.push_back({KindOf(key), names_[key], "new", StatusCode::kBadState});
     stage_.client(client_).Spawn(Write());
-    stage_.set_tempo(300);  // several rounds a round trip
+    stage_.set_tempo(300);  // several rounds per round trip
     stage_.Poll(client_, point);
     if (dies) {
       stage_.world().Kill(kBreaks, 0);
@@ -62,7 +62,7 @@ class BrokenMultiWrite {
     took_ns_ = stage_.world().now_ns() - broken_ns;
   }
   const kvs::ClientStats& stats() { return stage_.client(client_).stats(); }
-  // What is not done is at that memory node; a key holds what its answer says.
+  // Checks that all writes not done are at that memory node, and that each key holds what its answer says.
   void Check() {
     stage_.Wait(200'000'000);  // until it connects again
     for (uint32_t key = 0; key < kKeys; ++key) {
@@ -88,7 +88,7 @@ class BrokenMultiWrite {
     }
   }
   int64_t took_ns() const { return took_ns_; }
-  // Writes of which nobody can tell what became of them.
+  // Counts the writes whose outcome nobody can tell.
   ptrdiff_t UnknownAnswers() const {
     return std::ranges::count_if(requests_,
                                  [](const WriteRequest& request) { return request.status == StatusCode::kUnknown; });
@@ -140,7 +140,7 @@ TEST(MultiWriteBreak, ConcernsTheWritesAtThatMemoryNodeAlone) {
   EXPECT_GT(unavailable, 0u);
 }
 
-// Those that are looked at in vain wait for that side by side.
+// The writes whose outcomes are looked up in vain wait for that in parallel.
 TEST(MultiWriteBreak, OfADeadMemoryNodeIsWaitedForOnce) {
   ptrdiff_t most = 0;
   for (uint32_t point = 0; point < kPoints && !HasFailure(); ++point) {

@@ -9,7 +9,7 @@ namespace surgekv_sim {
 namespace {
 
 constexpr int64_t kUs = 1'000, kMs = 1'000'000;
-// Beyond the takeover of a split (100 ms) and beyond the lease (1 s).
+// Longer than the takeover of a split (100 ms), and longer than the lease (1 s).
 constexpr int64_t kLongestDelayNs = 400 * kMs, kLongestPauseNs = 4'000 * kMs;
 
 constexpr const char* kPhaseNames[] = {"growth", "hot", "churn", "delete", "mixed"};
@@ -68,7 +68,7 @@ Plan MakePlan(uint64_t seed) {
   const size_t fixed = size_t{2} << 20;
   const bool tiny = below(4) == 0;
   plan.uneven = below(3) == 0;
-  // Who waits for memory polls, which in a storm of polls costs more CPU than it shows.
+  // A client that waits for memory polls, which in a storm of polls costs more CPU than it shows.
   plan.tiny = tiny && !storm;
   const uint64_t few = 4 + below(3);
   plan.pool_bytes = plan.tiny
@@ -82,7 +82,7 @@ Plan MakePlan(uint64_t seed) {
   plan.queues_break = plan.chaos.break_queue > 0;
 
   if (storm) {
-    // Readers that take their time meet splits, or reuse, that are quick.
+    // Slow readers meet splits, or reuse, that are quick.
     const bool reuse = plan.storm == Storm::kReuse;
     plan.slow.tear = 0.7;
     plan.slow.delay = reuse ? 0.1 : 0.4;
@@ -107,7 +107,7 @@ Plan MakePlan(uint64_t seed) {
       Fault fault;
       fault.kind = kind;
       fault.at_operation = below(plan.operations);
-      if (kind == FaultKind::kDrain) fault.at_operation /= 4;  // it takes long
+      if (kind == FaultKind::kDrain) fault.at_operation /= 4;  // a drain takes long
       fault.duration_ns = LogUniform(random, 5 * kUs, kLongestPauseNs);
       if (kind == FaultKind::kPauseSplitter) fault.duration_ns = (105 + below(150)) * kMs;
       if (kind == FaultKind::kKill) {
@@ -135,11 +135,11 @@ Plan MakePlan(uint64_t seed) {
   for (const Fault& fault : plan.faults) {
     plan.queues_break |= fault.kind == FaultKind::kBreakQueues || fault.kind == FaultKind::kBreakNode;
   }
-  // Last, so that a run is otherwise what it would be without them.
+  // These are drawn last, so that the rest of a run is the same as without them.
   if (below(2) == 0) {
     plan.rc_peers = one_of(3u, 64u);
     plan.rc_hot_wrs = static_cast<uint32_t>(LogUniform(random, 4, 100));
-    plan.rc_queues = one_of(1u, 1u, 4u);  // of one, the hottest memory node takes it from the others
+    plan.rc_queues = one_of(1u, 1u, 4u);  // with one, the hottest memory node takes it from the others
     plan.rc_poll_ns = LogUniform(random, 20 * kUs, 5 * kMs);
   }
   if (!storm && plan.memory_nodes > 1 && below(2) == 0) {

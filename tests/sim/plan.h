@@ -1,4 +1,4 @@
-// Everything that a run does, drawn from its seed.
+// Everything that a run does. It is drawn from the run's seed.
 #ifndef TESTS_SIM_PLAN_H_
 #define TESTS_SIM_PLAN_H_
 
@@ -14,28 +14,28 @@ enum class Phase : uint8_t { kGrowth, kHot, kChurn, kDelete, kMixed };
 
 enum class Storm : uint8_t {
   kNone,    // anything may happen
-  kSplits,  // tables split all the time while reads take theirs, and splitters are paused
-  kReuse,   // few keys, nothing deleted, blocks are used again as fast as can be while reads take their time
+  kSplits,  // tables split all the time while reads are slow, and splitters are paused
+  kReuse,   // few keys, nothing is deleted; blocks are reused as fast as possible while reads are slow
 };
 
 enum class FaultKind : uint8_t {
   kKill,           // a process, before or after its n-th verb from now on
   kPause,          // a client is not polled for a while
-  kPauseSplitter,  // ... one that is in the middle of a split, the next that is
-  kPauseAll,       // all clients of a process are not
+  kPauseSplitter,  // ... one that is in the middle of a split, or else the next one that is
+  kPauseAll,       // no client of a process is polled for a while
   kStall,          // doorbells of a process ring late
   kBreakQueues,    // of one process to one memory node
   kBreakNode,      // of all processes to one memory node
   kArrive,         // a new process, or a new client of a living one
   kLeave,          // a client ends
-  kCompact,        // a client gives memory back, beside all else
-  kDrain,          // a client empties a memory node; if it comes to that, what was there is gone
+  kCompact,        // a client gives memory back, while the others run
+  kDrain,          // a client empties a memory node; if it succeeds, the node's memory is lost
 };
 inline constexpr uint32_t kFaultKinds = 11;
 const char* FaultName(FaultKind kind);
 
 struct Fault {
-  uint32_t at_operation = 0;  // when so many have begun
+  uint32_t at_operation = 0;  // when this many have begun
   FaultKind kind = FaultKind::kPause;
   int64_t duration_ns = 0;  // of a pause or stall; how long a killed process's verbs linger
   uint64_t verb = 0;        // kKill: n
@@ -48,27 +48,27 @@ struct Plan {
   uint32_t memory_nodes = 1;
   size_t pool_bytes = 0;  // of each
   uint64_t chunk_bytes = 0;
-  bool tiny = false;    // the pools
-  bool uneven = false;  // the others are larger than the first, which is full when they are not
+  bool tiny = false;    // the pools are tiny
+  bool uneven = false;  // the other pools are larger than the first one, which is full when they are not
   uint32_t groups = 2;
   uint32_t initial_depth = 0;
   uint32_t keys = 0;
   uint32_t suffix_bits = 0, suffix = 0;  // most keys have these lowest bits
-  uint32_t fingerprints = 256;           // that keys have
+  uint32_t fingerprints = 256;           // how many different ones the keys have
   uint32_t operations = 0;
   std::vector<uint32_t> processes;  // clients of each
-  uint32_t lanes = 0;               // operations that a client has in flight at most
-  // RC queues to memory nodes that are hot: connections that a memory node takes (0: no RC queues in this run), WRs in
-  // 10 ms from which on one is hot, RC queues of a client.
+  uint32_t lanes = 0;               // the most operations that a client has in flight
+  // RC queues to hot memory nodes: the connections that a memory node takes (0: no RC queues in this run), the WRs in
+  // 10 ms from which on a node is hot, and the RC queues of a client.
   uint32_t rc_peers = 0, rc_hot_wrs = 0, rc_queues = 0;
-  int64_t rc_poll_ns = 0;  // between a memory node's looks at who asks for one
+  int64_t rc_poll_ns = 0;  // between a memory node's looks for clients that ask for a queue
   double spin = 0;         // how often a client polls in vain many times in a row
   krcore::rnic::sim::Chaos chaos;
-  krcore::rnic::sim::Chaos slow;  // in a storm: that of the first process, which mostly reads
+  krcore::rnic::sim::Chaos slow;  // in a storm: the chaos of the first process, which mostly reads
   std::vector<Phase> phases;
   std::vector<Fault> faults;  // by at_operation
-  bool drains = false;        // memory nodes: the others may be full meanwhile
-  bool housekeeper = false;   // looks after the store as the home's does
+  bool drains = false;        // of memory nodes: the others may be full meanwhile
+  bool housekeeper = false;   // one looks after the store as the home's does
   bool queues_break = false;  // by chaos or by a fault: operations may fail
 
   std::string ToString() const;
@@ -76,7 +76,7 @@ struct Plan {
 
 Plan MakePlan(uint64_t seed);
 
-// In [low, high], short ones as frequent as long ones.
+// Returns a number in [low, high], short times as often as long ones.
 int64_t LogUniform(std::mt19937_64& random, int64_t low, int64_t high);
 
 }  // namespace surgekv_sim

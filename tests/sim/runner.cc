@@ -18,7 +18,7 @@
 namespace surgekv_sim {
 namespace {
 
-// What a child sends before its texts.
+// A child sends this before its texts.
 struct Header {
   uint64_t digest;
   Counts counts;

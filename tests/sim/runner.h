@@ -22,14 +22,14 @@ struct RunnerOptions {
   uint64_t from = 1;
   uint64_t seeds = 1;
   uint32_t jobs = 1;           // seeds at a time
-  uint32_t seed_limit_s = 20;  // of CPU; a seed that needs more counts as a violation, "stuck"
+  uint32_t seed_limit_s = 20;  // of CPU time; a seed that needs more counts as a violation, "stuck"
   kvs::Mutation mutation = kvs::Mutation::kNone;
   bool trace = false;
   std::function<RunResult(uint64_t seed)> run;  // empty: the simulation of the seed's plan
   bool quiet = false;                           // what a crashing seed prints is not shown
 };
 
-// `on_result` is called for each seed, in whatever order they end; false: no further seeds are run.
+// Calls `on_result` for each seed, in any order of completion. If it returns false, no further seeds are run.
 void RunSeeds(const RunnerOptions& options, const std::function<bool(const SeedResult&)>& on_result);
 
 // ---- mutations by name
@@ -40,9 +40,9 @@ struct MutationInfo {
   const char* what;
 };
 std::span<const MutationInfo> Mutations();
-// Why the store is right without this protection too (tests/sim/README.md); null: it is not.
+// Returns why the store is right even without this protection (tests/sim/README.md), or null if it is not.
 const char* WhyHarmless(kvs::Mutation mutation);
-// Null: there is none of that name.
+// Returns null if there is none of that name.
 const MutationInfo* FindMutation(std::string_view name);
 
 }  // namespace surgekv_sim

@@ -1,5 +1,5 @@
-// The hazards that need a client to be held at one certain point (tests/sim/README.md): each point is tried, with the
-// protection, which must never be missed, and without it, which must be noticed.
+// The hazards that need a client to be held at one certain point (tests/sim/README.md). Each point is tried with the
+// protection, which must always pass, and without it, which must be noticed.
 #include <gtest/gtest.h>
 
 #include <string>

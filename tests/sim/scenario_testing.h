@@ -25,7 +25,7 @@ inline const char* NameOf(kvs::Mutation mutation) {
   return "";
 }
 
-// No point of it is red, and at many the client was held in what the scenario is about.
+// Expects that no point of it is red, and that at many points the client was held in the scenario's subject.
 inline void ExpectFine(const Scenario& scenario) {
   uint64_t held = 0;
   RunScenario(scenario, OptionsOfTests(), [&](const SeedResult& result) {
@@ -37,7 +37,7 @@ inline void ExpectFine(const Scenario& scenario) {
   std::printf("%s: %lu runs with the client held in it\n", scenario.name, held);
 }
 
-// Some point of it is red without the protection.
+// Expects that some point of it is red without the protection.
 inline void ExpectNoticed(const Scenario& scenario, kvs::Mutation mutation) {
   RunnerOptions options = OptionsOfTests();
   options.mutation = mutation;

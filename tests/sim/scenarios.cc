@@ -13,18 +13,18 @@ using kvs::SlotState;
 
 constexpr uint32_t kNobodysKey = 2'000;
 constexpr int64_t kLongerThanATakeoverNs = 150 * kMs;
-// Of READs half are torn, and of those half last for longer than a split.
+// Half of the READs are torn, and half of those last longer than a split.
 constexpr krcore::rnic::sim::Chaos kLastingReads{.tear = 0.5, .delay = 1, .max_delay_ns = 1'000 * kMs};
 
 // ---- misses
 
-// Readers' READs are torn while a table of `depth` splits that has the keys: they see headers from before the split and
-// slots from after it. Each has one operation, as the READs of a queue wait for each other. It has made `calm` rounds
-// of it and posted the READs of the next one when the words of READs begin to lie as far apart as a split takes, and
-// the split goes on.
+// Tears readers' READs while the table of `depth` that has the keys splits: they see headers from before the split and
+// slots from after it. Each reader has one operation, because the READs of a queue wait for each other. The operation
+// has made `calm` rounds and posted the READs of the next one. Then the words of READs begin to lie as far apart as a
+// split takes, and the split goes on.
 bool TearReadsDuringASplit(Stage& stage, uint32_t splitter, const std::vector<uint32_t>& readers, const Keys& keys,
                            uint32_t index, uint32_t depth, uint32_t calm) {
-  // Those whose slot is READ last, so that all the headers may be older.
+  // Keys whose slot is READ last, so that all the headers may be older.
   std::vector<uint32_t> moving;
   for (const uint32_t key : keys.given()) {
     const bool moves = (Stage::HashOf(key).h1 >> depth & 1) != 0;
@@ -64,7 +64,7 @@ RunResult MissDuringASplitOf(uint64_t point, bool multi_get) {
 RunResult MissDuringASplit(uint64_t point) { return MissDuringASplitOf(point, false); }
 RunResult MissOfMultiGetDuringASplit(uint64_t point) { return MissDuringASplitOf(point, true); }
 
-// The readers do not know of the table's birth: they come there from its parent, and it splits in its turn.
+// The readers do not know that the table was born: they come there from its parent, and it splits in its turn.
 RunResult MissInAChildThatSplits(uint64_t point) {
   RunResult result;
   OnStage({.seed = point + 1, .groups = 4}, &result, [point](Stage& stage) {
@@ -86,7 +86,7 @@ RunResult MissInAChildThatSplits(uint64_t point) {
 // ---- writers
 
 // A client has scanned the table and posted the CAS of an Update or Delete, which is late. Meanwhile another key of the
-// same fingerprint gets the slot: the word that the CAS returns names that one's block.
+// same fingerprint gets the slot, so the word that the CAS returns names that key's block.
 RunResult SlotOfAnotherKey(uint64_t point) {
   RunResult result;
   OnStage({}, &result, [point](Stage& stage) {
@@ -108,8 +108,8 @@ RunResult SlotOfAnotherKey(uint64_t point) {
   return result;
 }
 
-// The queue of a client breaks under its Delete, and before it has connected again to look, another one has updated the
-// key. What it finds is neither the word of before nor its own.
+// The queue of a client breaks during its Delete. Before it has connected again to look, another client has updated the
+// key. So it finds neither the old word nor its own.
 RunResult DeleteWhoseQueueBreaks(uint64_t point) {
   RunResult result;
   OnStage({.seed = point + 1, .breaks = true}, &result, [point](Stage& stage) {
@@ -118,7 +118,7 @@ RunResult DeleteWhoseQueueBreaks(uint64_t point) {
     (void)stage.Do(writer, OpKind::kInsert, kKey);
     (void)stage.Do(deleter, OpKind::kGet, kKey);  // so that it knows the table
     const uint32_t deletion = stage.Begin(deleter, OpKind::kDelete, kKey);
-    stage.set_tempo(400);  // several rounds a round trip
+    stage.set_tempo(400);  // several rounds per round trip
     stage.Poll(deleter, static_cast<uint32_t>(point % 16));
     stage.world().BreakQueues(stage.NodeOf(deleter), 1);
     stage.set_tempo(5 * kUs);
@@ -131,8 +131,8 @@ RunResult DeleteWhoseQueueBreaks(uint64_t point) {
   return result;
 }
 
-// Client c begins an Update, a Delete or an Insert of each of a few keys that leave the table, one after the other, so
-// that they are at different points.
+// Client c begins an Update, a Delete or an Insert of each of a few keys that leave the table. They begin one after
+// another, so that they are at different points.
 void BeginWrites(Stage& stage, uint32_t c, const std::vector<uint32_t>& present, Keys& absent) {
   for (size_t i = 0; i < present.size(); ++i) {
     (void)stage.Begin(c, i % 2 == 0 ? OpKind::kUpdate : OpKind::kDelete, present[i]);
@@ -141,8 +141,8 @@ void BeginWrites(Stage& stage, uint32_t c, const std::vector<uint32_t>& present,
   }
 }
 
-// A splitter is held at each point of a split, what it has just posted being late. Others write keys that leave, and
-// are held in their turn. The splitter goes on, and then they.
+// A splitter is held at each point of a split, and what it has just posted is late. Other clients write keys that
+// leave, and are held in their turn. The splitter goes on, and then the writers do.
 RunResult WritesBesideASplit(uint64_t point) {
   RunResult result;
   for (uint32_t rounds = 0; rounds < 8; ++rounds) {
@@ -167,8 +167,8 @@ RunResult WritesBesideASplit(uint64_t point) {
   return result;
 }
 
-// The same with a merger, and a reader that knows the old tables. In half of the cases the writers are not held: they
-// take the merge over, and the merger comes late to what it has begun.
+// The same with a merger, and with a reader that knows the old tables. In half of the cases the writers are not held:
+// they take the merge over, and the merger resumes late what it has begun.
 RunResult WritesBesideAMerge(uint64_t point) {
   RunResult result;
   for (uint32_t rounds = 0; rounds < 8; ++rounds) {
@@ -212,8 +212,8 @@ RunResult WritesBesideAMerge(uint64_t point) {
 
 // ---- splits
 
-// The first splitter is held; another one takes over, finishes that split, begins the parent's next one, and is held in
-// its turn; the first one goes on. Meanwhile and afterwards every key is there.
+// The first splitter is held. Another one takes over, finishes that split, begins the parent's next one, and is held in
+// its turn. Then the first one goes on. Every key is there, meanwhile and afterwards.
 RunResult LateFinisher(uint64_t point) {
   RunResult result;
   for (uint32_t second_pause = 0; second_pause < 24; ++second_pause) {
@@ -268,9 +268,9 @@ RunResult HelperOfAFormerSplit(uint64_t point) {
   return result;
 }
 
-// A reader sees a slot that is frozen and history, since the key's new slot was written already, and is held. The
-// tables are merged, and the joined one splits: what a new child says nothing of yet must not make that slot count
-// again.
+// A reader sees a slot that is frozen and no longer counts, because the key's new slot was written already, and is
+// held. The tables are merged, and the joined one splits. Its new child says nothing of the key yet, which must not
+// make that slot count again.
 RunResult FrozenSlotOfAFormerSplit(uint64_t point) {
   RunResult result;
   OnStage({}, &result, [point](Stage& stage) {
@@ -303,8 +303,8 @@ RunResult FrozenSlotOfAFormerSplit(uint64_t point) {
   return result;
 }
 
-// A merger has taken its first entry and is held. Before it takes the second one that table begins to split, and may
-// have ended.
+// A merger has taken its first entry and is held. Before it takes the second one, that entry's table begins to split,
+// and the split may have ended.
 RunResult MergeWhoseChildSplits(uint64_t point) {
   RunResult result;
   for (uint32_t rounds = 0; rounds < 32; ++rounds) {
@@ -326,9 +326,9 @@ RunResult MergeWhoseChildSplits(uint64_t point) {
   return result;
 }
 
-// A client that does nothing but keep its registration knows tables that are merged away. Their memory becomes that of
-// another joined table, which is written and not published yet when the merger is held: who went by what he knew would
-// meet it.
+// A client that only keeps its registration knows tables that are merged away. Their memory is reused for another
+// joined table, which is written and not published yet when the merger is held. A client that trusted its old knowledge
+// would meet it.
 RunResult StaleDirectoryCache(uint64_t point) {
   RunResult result;
   for (uint32_t cycle = 1; cycle < 4; ++cycle) {
@@ -342,7 +342,7 @@ RunResult StaleDirectoryCache(uint64_t point) {
         if (!DeleteUntilMerge(stage, merger, keys, kept)) return false;
         stage.PollUntil(merger, [&] { return !stage.Entry(1).present() && !stage.Entry(0).merging(); });
         stage.Finish(merger);
-        // Until what was retired is free, and longer.
+        // Wait until what was retired is free, and longer.
         stage.set_tempo(50 * kUs);
         for (uint32_t i = 0; i < 200; ++i) {
           for (const uint32_t client : {merger, stale, fresh}) stage.Poll(client, 4);
@@ -369,7 +369,7 @@ RunResult StaleDirectoryCache(uint64_t point) {
 // ---- a directory in which several things go on
 
 // One table begins to split, so that the directory grows, and its splitter is held. Another table splits, its child
-// does, and those two are merged again. Clients that know nothing of all this read, update and insert everywhere.
+// splits, and those two are merged again. Clients that know nothing of this read, update and insert everywhere.
 RunResult DirectoryGrowthWhileEntriesChange(uint64_t point) {
   RunResult result;
   OnStage({.initial_depth = 1}, &result, [point](Stage& stage) {
@@ -406,9 +406,9 @@ RunResult DirectoryGrowthWhileEntriesChange(uint64_t point) {
   return result;
 }
 
-// The root splits and its child is a table of its own already, but the root's entry does not say so yet: the splitter
+// The root splits, and its child is a table of its own already, but the root's entry does not say so yet: the splitter
 // is held. The child splits in its turn and begins to merge with its own child; that merger is held, too. A writer of
-// the root takes its split over, and finds a merge where the child should be. Then all go on.
+// the root takes the root's split over, and finds a merge where the child should be. Then all go on.
 RunResult MergeInsideASplit(uint64_t point) {
   RunResult result;
   OnStage({}, &result, [point](Stage& stage) {

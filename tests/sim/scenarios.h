@@ -1,6 +1,6 @@
-// Scripted scenarios (README.md): for the protections that random load needs too long to miss. In each a client
-// is held at some point of what it does while others split, merge, update or reuse memory, and goes on from there; a
-// scenario is all the points at which it can be held.
+// Scripted scenarios (README.md), for the protections whose absence random load needs too long to notice. In each, a
+// client is held at some point of its work while others split, merge, update or reuse memory, and goes on from there. A
+// scenario is all the points at which the client can be held.
 #ifndef TESTS_SIM_SCENARIOS_H_
 #define TESTS_SIM_SCENARIOS_H_
 
@@ -17,17 +17,18 @@ namespace surgekv_sim {
 
 struct Scenario {
   const char* name;
-  std::vector<kvs::Mutation> catches;  // with any of these it is red, without it is green
+  std::vector<kvs::Mutation> catches;  // it is red with any of these, and green without
   uint32_t points;
-  // Like RunSimulation, in a process of its own. `counts.pauses`: how often the client was held in what it is about.
+  // Like RunSimulation; call it in a process of its own. `counts.pauses`: how often the client was held in the
+  // scenario's subject.
   RunResult (*run)(uint64_t point);
 };
 
 std::span<const Scenario> Scenarios();
-// The first one that catches the mutation; null: none does.
+// Returns the first one that catches the mutation, or null if none does.
 const Scenario* ScenarioFor(kvs::Mutation mutation);
 
-// All points, until `on_result` says false.
+// Runs all points, until `on_result` returns false.
 void RunScenario(const Scenario& scenario, RunnerOptions options,
                  const std::function<bool(const SeedResult&)>& on_result);
 

@@ -3,7 +3,7 @@
 namespace surgekv_sim {
 namespace {
 
-// Keys above all that are inserted to fill a table.
+// These keys are greater than all that are inserted to fill a table.
 constexpr uint32_t kFirstTwin = 1'000, kLastTwin = 2'000;
 
 }  // namespace
@@ -23,7 +23,7 @@ bool DeleteUntilMerge(Stage& stage, uint32_t c, Keys& keys, const std::vector<ui
   const auto run = [&](OpKind kind, uint32_t key) {
     const uint32_t operation = stage.Begin(c, kind, key);
     stage.PollUntil(c, [&] { return stage.Ended(operation) || merging(); });
-    // A merge that was begun beside the operation first looks at the tables.
+    // A merge that begins while the operation runs first looks at the tables.
     for (uint32_t i = 0; i < 6 && kind == OpKind::kDelete && !merging(); ++i) stage.Poll(c);
   };
   for (const uint32_t key : keys.TakeAllBut(kept)) {

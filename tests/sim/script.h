@@ -14,7 +14,7 @@ namespace surgekv_sim {
 
 inline constexpr int64_t kUs = 1'000, kMs = 1'000'000;
 
-// `play`: was the client held in what the scenario is about?
+// `play` returns whether the client was held in the scenario's subject.
 template <typename Play>
 void OnStage(const StageOptions& options, RunResult* result, Play play) {
   if (!result->violation.empty()) return;
@@ -27,7 +27,7 @@ void OnStage(const StageOptions& options, RunResult* result, Play play) {
   if (!stage->fine()) (void)stage.release();
 }
 
-// Keys in order, of those whose hash ends with `suffix` in `bits` bits.
+// Gives, in order, the keys whose hash ends with `suffix` in `bits` bits.
 class Keys {
  public:
   Keys(uint32_t bits, uint64_t suffix) : mask_((uint64_t{1} << bits) - 1), suffix_(suffix) {}
@@ -37,7 +37,7 @@ class Keys {
     return next_++;
   }
   const std::vector<uint32_t>& given() const { return given_; }
-  // The caller deletes them.
+  // The caller deletes the keys that this returns.
   std::vector<uint32_t> TakeAllBut(const std::vector<uint32_t>& kept) {
     std::vector<uint32_t> taken;
     for (const uint32_t key : given_) {
@@ -56,18 +56,19 @@ class Keys {
   std::vector<uint32_t> given_;
 };
 
-// Client c inserts keys until one of them has begun the split of dir[index], and is held there. False: none did.
+// Client c inserts keys until one of them has begun the split of dir[index], and is held there. Returns false if none
+// did.
 bool FillUntilSplit(Stage& stage, uint32_t c, Keys& keys, uint32_t index);
 
 // Client c deletes all keys but those in `kept`, and then inserts and deletes a few more, until the table of dir[index]
-// and its youngest child's are merging, and is held there. False: it did not come to that.
+// and its youngest child's are merging, and is held there. Returns false if they never merged.
 bool DeleteUntilMerge(Stage& stage, uint32_t c, Keys& keys, const std::vector<uint32_t>& kept, uint32_t index = 0);
 
-// The first `count` of the keys that leave the root at its first split, and were inserted.
+// Returns the first `count` inserted keys that leave the root at its first split.
 std::vector<uint32_t> SomeMoving(const Keys& keys, size_t count);
 
-// Two keys of one fingerprint and the same buckets, which only their blocks tell apart. The first one leaves the root
-// at its first split, the second one stays.
+// Two keys with one fingerprint and the same buckets; only their blocks tell them apart. The first one leaves the root
+// at its first split, and the second one stays.
 struct Twins {
   uint32_t moving = 0, staying = 0;
 };

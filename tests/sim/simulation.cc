@@ -14,12 +14,12 @@
 namespace surgekv_sim {
 namespace {
 
-constexpr uint32_t kIdlePolls = 64;  // as the client has it
+constexpr uint32_t kIdlePolls = 64;  // the same number as in the client
 constexpr char kFabric[] = "kvs_sim";
 
 kvs::HashSeed HashSeedOf(const Plan& plan) { return {.low = plan.seed}; }
 
-// Most of them in one part of the table, so that it splits again and again there, child after child or one parent.
+// Most keys are in one part of the table, so that it splits again and again there: child after child, or one parent.
 std::vector<std::string> NamesOfKeys(const Plan& plan) {
   std::vector<std::string> names;
   const uint64_t mask = (uint64_t{1} << plan.suffix_bits) - 1;
@@ -158,7 +158,7 @@ ClientState* Simulation::StartClient(Process& process, uint32_t lanes) {
   options.max_in_flight = lanes > 1 ? lanes - 1 : 1;
   options.queues.max_rc_queues = plan_.rc_queues;
   options.queues.rc_hot_wrs = plan_.rc_hot_wrs;
-  options.queues.rc_patience_ns = 0;  // virtual time is short: as many moves as can be
+  options.queues.rc_patience_ns = 0;  // virtual time is short: allow as many moves as possible
   const std::vector<uint32_t> taken = EntriesOf(process);
   auto client = process.store->NewClient(options);
   if (!client.ok()) {
@@ -227,7 +227,7 @@ void Simulation::Step() {
     if (state.alive() && (next == nullptr || state.next_poll_ns < next->next_poll_ns)) next = &state;
   }
   if (next == nullptr) {
-    // All have left. Somebody comes.
+    // All clients have left, so a new one comes.
     Arrive();
     return;
   }
@@ -259,8 +259,8 @@ void Simulation::PollClient(ClientState& state) {
   const int64_t begun_ns = world_.now_ns();
   uint32_t polls = 1;
   if (Chance(plan_.spin)) polls = static_cast<uint32_t>(LogUniform(random_, 2, 1'500));
-  // Time stands still meanwhile: after so many polls without a completion, of which one looked at the clock, no other
-  // one does anything.
+  // Time stands still meanwhile. After this many polls without a completion, one of which looked at the clock, another
+  // poll does nothing.
   for (uint32_t idle = 0; polls > 0 && idle <= kIdlePolls && !CheckDeath(*state.process); --polls) {
     idle = state.client->Poll() == 0 ? idle + 1 : 0;
   }
@@ -278,7 +278,7 @@ void Simulation::PollClient(ClientState& state) {
     return;
   }
   int64_t tempo = world_.now_ns() < slow_until_ns_ ? std::max(tempo_ns_, slow_tempo_ns_) : tempo_ns_;
-  // Where all wait, for a dead client's lock or for a delayed verb, there is no need to look a million times.
+  // When all wait, for a dead client's lock or for a delayed verb, there is no need to look a million times.
   tempo = std::max(tempo, std::min<int64_t>(100 * kUs, (world_.now_ns() - progress_ns_) / 300));
   const double gap = static_cast<double>(tempo) * state.speed * (0.1 + 2 * static_cast<double>(Below(1'000)) / 1e3);
   state.next_poll_ns = std::max(state.paused_until_ns, world_.now_ns() + 50 + static_cast<int64_t>(gap));

@@ -25,8 +25,8 @@ struct Counts {
 };
 
 struct RunResult {
-  std::string violation;  // what kind: "history", "pool", ...; empty: none
-  std::string text;       // what exactly
+  std::string violation;  // the kind: "history", "pool", ...; empty: none
+  std::string text;       // the details
   Counts counts;
   uint64_t digest = 0;  // equal for equal runs
 };

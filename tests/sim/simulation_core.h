@@ -1,5 +1,5 @@
-// Simulation: a run, from its plan to the judgement of it. Its parts are in files of their own: the beginning and the
-// driving of the clients, their operations, the faults, the judging at the end.
+// Simulation: a run, from its plan to its judgement. Each part has a file of its own: the beginning and the driving of
+// the clients, their operations, the faults, and the judging at the end.
 //
 // Thread safety: one thread.
 #ifndef TESTS_SIM_SIMULATION_CORE_H_
@@ -30,7 +30,7 @@ using krcore::Status;
 using krcore::StatusCode;
 
 constexpr int64_t kUs = 1'000, kMs = 1'000'000, kSecond = 1'000'000'000;
-// An operation that takes so long in virtual time, whatever happens to the others, hangs.
+// An operation that takes this long in virtual time, whatever happens to the others, hangs.
 constexpr int64_t kOperationTimeoutNs = 60 * kSecond;
 constexpr int64_t kHangNs = 3 * kOperationTimeoutNs;
 
@@ -54,8 +54,8 @@ struct ClientState {
   int64_t paused_until_ns = 0;
   uint32_t entry = 0;                                   // its place in the store's table of clients
   uint64_t slots_migrated = 0, splits = 0, fenced = 0;  // as of its last poll
-  std::vector<int64_t> expelled_ns;                     // when the polls began at which it found itself expelled
-  int64_t rests_until_ns = 0;                           // what it begins fails anyway
+  std::vector<int64_t> expelled_ns;                     // start times of the polls at which it found itself expelled
+  int64_t rests_until_ns = 0;                           // what it begins before then fails anyway
 
   bool alive() const { return client != nullptr && !process->dead; }
 };
@@ -81,11 +81,11 @@ class Simulation {
   void StartMemoryNodes();
   void StartClients();
   krcore::Result<std::unique_ptr<kvs::Store>> OpenStore();
-  // Null if it could not connect, which only broken queues excuse.
+  // Returns null if it could not connect, which only broken queues excuse.
   Process* StartProcess();
   ClientState* StartClient(Process& process, uint32_t lanes);
   kvs::ClientEntry EntryAt(uint32_t index) const;
-  // Those of the process's clients in the store's table, in order.
+  // Returns the entries of the process's clients in the store's table, in order.
   std::vector<uint32_t> EntriesOf(const Process& process) const;
 
   // ---- driving (simulation.cc)
@@ -93,14 +93,14 @@ class Simulation {
   void Load();
   // Lets time pass until the next client is due, and polls it.
   void Step();
-  // They answer who asks for RC queues, and do nothing else.
+  // Memory nodes answer requests for RC queues, and do nothing else.
   void PollMemoryNodes();
   void PollClient(ClientState& state);
   void Housekeep();
-  // A new client, of a process that is there or of a new one.
+  // Starts a new client, in an existing process or in a new one.
   void Arrive();
   void Close(ClientState& state);
-  // Has this client just decided the slots of a split, with the rest of it still to be done?
+  // If an ambush is due, pauses a client that has just decided the slots of a split and has the rest still to do.
   void Ambush(ClientState& state);
   bool CheckDeath(Process& process);
   void Died(Process& process);
@@ -109,11 +109,11 @@ class Simulation {
 
   void StartOperation(ClientState& state);
   uint32_t Start(ClientState& state, OpKind kind, uint32_t key);
-  // A MultiGet that reads this key and others.
+  // Begins a MultiGet that reads this key and others.
   void StartMultiGet(ClientState& state, uint32_t key);
-  // A MultiWrite of this and others.
+  // Begins a MultiWrite of this key and others.
   void StartMultiWrite(ClientState& state, OpKind kind, uint32_t key);
-  // Of those that a call of this client goes on with beside its first one.
+  // Returns one of the further keys of a call with several keys.
   uint32_t AnotherKey();
   uint32_t Begin(ClientState& state, OpKind kind, uint32_t key);
   static const char* KindName(OpKind kind);
@@ -127,29 +127,29 @@ class Simulation {
 
   Process* AnyProcess(bool may_be_doomed);
   ClientState* AnyClient();
-  // While somebody sleeps for so long the others do not do a million operations: they are slow too.
+  // While a client sleeps for so long, the others must not do a million operations: they are slowed down, too.
   void SlowDown(int64_t duration_ns);
   void CountPause(int64_t duration_ns);
   void Inject(const Fault& fault);
   kvs::Task<void> RunCompaction(kvs::Client* client, bool thorough);
   void BeginDrain(int64_t duration_ns);
   kvs::Task<void> RunDrain(ClientState* state, NodeId node, int64_t timeout_ms, bool give_back);
-  // Nothing may be at the node. It loses what was there.
+  // No chunk of the node may be taken. Destroys the contents of its memory.
   void LoseMemory(NodeId node);
 
   // ---- judging (simulation_judging.cc)
 
-  // In peace, everybody alive finishes.
+  // Ends the faults and lets every living client finish.
   void Drain();
   bool Busy() const;
-  // A client that has seen nothing reads every key.
+  // A client that has seen nothing yet reads every key.
   void ReadAll();
   void CheckEntries();
   bool HasStrayEntry() const;
   void CheckHistory();
   void CloseSurvivors();
   surgekv_test::PoolReport MemoryReport() const;
-  // Is that some client's that was stopped, and right by the protocol?
+  // Returns whether this was left by a client that was stopped, and is allowed by the protocol.
   bool MayBeLeft(const surgekv_test::Leftover& left) const;
   void CheckPool();
   void CloseTheDead();
@@ -171,10 +171,10 @@ class Simulation {
   std::vector<uint32_t> final_reads_;
 
   size_t next_fault_ = 0;
-  std::array<const ClientState*, 4> drainers_{};  // by memory node: who empties it
+  std::array<const ClientState*, 4> drainers_{};  // by memory node: the client that empties it
   std::vector<int64_t> ambushes_;                 // how long the next splitters are to be paused
   Phase phase_ = Phase::kGrowth;
-  bool accepting_ = false;  // operations are begun
+  bool accepting_ = false;  // operations may begin
   bool closing_ = false;
   std::array<uint32_t, 6> hot_{};
   uint32_t hot_count_ = 1;
@@ -182,7 +182,7 @@ class Simulation {
   int64_t tempo_ns_ = kUs;  // about the time between two polls of a client
   int64_t slow_until_ns_ = 0, slow_tempo_ns_ = 0;
   int64_t poll_memory_nodes_at_ns_ = 0;
-  int64_t progress_ns_ = 0;  // when an operation ended last
+  int64_t progress_ns_ = 0;  // when an operation last ended
 };
 
 }  // namespace surgekv_sim

@@ -1,4 +1,4 @@
-// What the run does to its clients.
+// The faults: what the run does to its clients.
 #include <algorithm>
 #include <cstring>
 #include <span>
@@ -116,7 +116,7 @@ kvs::Task<void> Simulation::RunCompaction(kvs::Client* client, bool thorough) {
   result_.counts.blocks_moved += report.blocks_moved;
 }
 
-// Of a node that nobody empties: whoever began with it is dead, perhaps in the middle of it.
+// Drains a node that no living client empties. A dead client may have begun with it, and died in the middle.
 void Simulation::BeginDrain(int64_t duration_ns) {
   ClientState* state = AnyClient();
   const NodeId node = 2 + Below(plan_.memory_nodes - 1);
@@ -139,7 +139,7 @@ kvs::Task<void> Simulation::RunDrain(ClientState* state, NodeId node, int64_t ti
     ++result_.counts.drains;
     LoseMemory(node);
   }
-  // Else another drain goes on with it, or nobody uses the node any more.
+  // If the node is not taken back, another drain goes on with it, or nobody uses it any more.
   Status taken_back(StatusCode::kUnavailable, "not tried");
   for (int i = 0; give_back && i < 3 && taken_back == StatusCode::kUnavailable; ++i) {
     taken_back = co_await client->UndrainNodeAsync(node);

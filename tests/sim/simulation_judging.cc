@@ -1,4 +1,4 @@
-// The end of a run: peace, and a look at everything that the store has answered and at what is in its memory.
+// The end of a run: all faults cease, and everything that the store has answered and holds in its memory is checked.
 #include <algorithm>
 #include <cstring>
 #include <iterator>
@@ -30,7 +30,7 @@ void Simulation::Drain() {
                             " virtual seconds after the last fault\n" + InFlight());
     }
   }
-  // What the dead posted has executed by now, or never will.
+  // By now, what the dead posted has executed or never will.
   world_.RunUntil(world_.now_ns() + kLongestLingerNs);
 }
 
@@ -62,7 +62,7 @@ void Simulation::ReadAll() {
   }
 }
 
-// Who lives at a process that has ended clients gives back what they could not.
+// The living clients of a process give back the entries that its ended clients could not.
 void Simulation::CheckEntries() {
   const int64_t begun_ns = world_.now_ns();
   while (Fine() && HasStrayEntry()) {
@@ -112,16 +112,16 @@ surgekv_test::PoolReport Simulation::MemoryReport() const {
   return report;
 }
 
-// Who is expelled takes back what it has staged, and what belongs to that registration is posted no more
-// (docs/protocol.md, "Fencing"); who is killed posts nothing either. So what such a client had begun may stay, until
-// somebody needs it out of the way: its lock, which only avoids double work, and with it the split or merge, every
-// step of which whoever takes the lock over may repeat (docs/protocol.md, Split, Merge); and the INS of an operation
-// that it was in just then, which nobody reads as a value and anybody may clear. The lock may even be taken after the
-// expulsion, by a CAS whose doorbell rings late; the unlock then belongs to a registration that is over. The operation
-// begins again with another block, and meets its INS only if it has to insert once more in the same table: not if
-// another client has put the key meanwhile. All others end what they have begun.
+// An expelled client takes back what it has staged, and posts nothing more of that registration (docs/protocol.md,
+// "Fencing"). A client that is killed posts nothing either. So what such a client had begun may stay until somebody
+// needs it out of the way. Its lock may stay, which only avoids double work. With it the split or merge may stay:
+// whoever takes the lock over may repeat every step (docs/protocol.md, Split, Merge). The INS of its current operation
+// may stay, too: nobody reads it as a value and anybody may clear it. The lock may even be taken after the expulsion,
+// by a CAS whose doorbell rings late; the unlock then belongs to a registration that is over. The operation begins
+// again with another block, and meets its INS only if it has to insert once more in the same table: not if another
+// client has put the key meanwhile. All other clients end what they have begun.
 bool Simulation::MayBeLeft(const surgekv_test::Leftover& left) const {
-  if (world_.stats().broken > 0) return true;  // the verb that would have ended it may have broken, whosesoever it is
+  if (world_.stats().broken > 0) return true;  // the verb that would have ended it may have broken, whoever posted it
   if (left.kind == surgekv_test::Leftover::Kind::kTentative) {
     uint32_t id = 0;
     if (!IdOf(left.value, &id) || id == 0 || id > history_.size()) return false;
@@ -132,7 +132,7 @@ bool Simulation::MayBeLeft(const surgekv_test::Leftover& left) const {
     return std::any_of(owner.expelled_ns.begin(), owner.expelled_ns.end(),
                        [&insert](int64_t ns) { return insert.start_ns <= ns && ns <= insert.end_ns; });
   }
-  // Who took it over, and found no memory for the new table, has given the lock back.
+  // A client that took it over, and found no memory for the new table, has given the lock back.
   const bool given_up = left.lock == 0 && may_be_full();
   return std::any_of(clients_.begin(), clients_.end(), [&](const ClientState& client) {
     const bool stopped = !client.expelled_ns.empty() || (client.process->dead && client.client != nullptr);

@@ -1,4 +1,4 @@
-// What the clients do to the store, and whether the answers are among those that they may get.
+// What the clients do to the store, and whether the answers are among those allowed.
 #include <algorithm>
 #include <iterator>
 
@@ -32,7 +32,7 @@ void Simulation::StartOperation(ClientState& state) {
       case Phase::kGrowth:
         kind = plan_.storm == Storm::kSplits ? any(kStormyGrow) : any(kGrow);
         if (state.process->slow) kind = any(kRead);
-        // One key after the other, and the others are those that are there: who does not find one is wrong.
+        // Keys are inserted in order, and the other operations use keys that are there: an answer "not found" is wrong.
         if (plan_.storm == Storm::kSplits)
           key = kind == OpKind::kInsert ? grow_cursor_++ % plan_.keys : Below(std::min(grow_cursor_ + 1, plan_.keys));
         break;
@@ -65,7 +65,7 @@ uint32_t Simulation::Start(ClientState& state, OpKind kind, uint32_t key) {
 }
 
 uint32_t Simulation::AnotherKey() {
-  // As above, in a storm of splits only what is there.
+  // As above, a storm of splits uses only keys that are there.
   const bool splits = plan_.storm == Storm::kSplits && phase_ == Phase::kGrowth;
   const uint32_t keys = splits ? std::min(grow_cursor_ + 1, plan_.keys) : plan_.keys;
   return Chance(0.3) ? hot_[Below(hot_count_)] : Below(keys);
@@ -173,7 +173,7 @@ void Simulation::End(uint32_t index, const Status& status, const std::string& re
     case StatusCode::kUnavailable:
       allowed = plan_.queues_break;
       ++counts.unavailable;
-      // It does not try to reach the node for a while; so others go on, and time passes.
+      // The client does not try to reach the node for a while, so that others go on and time passes.
       clients_[record.client - 1].rests_until_ns = world_.now_ns() + LogUniform(random_, 20 * kUs, 60 * kMs);
       if (Chance(0.2)) SlowDown(60 * kMs);
       break;

@@ -19,10 +19,10 @@ using krcore::StatusCode;
 constexpr uint32_t kKeys = 2'048;
 constexpr int64_t kSecond = 1'000'000'000;
 constexpr char kFabric[] = "stage";
-// One with which every scenario comes to what it is about: that depends on where its keys lie.
+// A seed with which every scenario reaches its subject. That depends on where the keys lie.
 constexpr kvs::HashSeed kHashSeed{.low = 7, .high = 2};
-// Rounds that no operation needs. At the usual tempo they take longer than a takeover of the lock of a client that is
-// held.
+// More rounds than any operation needs. At the usual tempo they take longer than a takeover of the lock of a client
+// that is held.
 constexpr uint32_t kHang = 40'000;
 
 std::string ValueOfOperation(uint32_t id) {
@@ -274,7 +274,7 @@ void Stage::Violation(const std::string& kind, const std::string& text) {
 
 void Stage::Judge() {
   world_.set_chaos({});
-  // In turn, as some may have to wait for others.
+  // In turn, because some may have to wait for others.
   for (uint32_t round = 0; round < kHang && fine(); ++round) {
     bool idle = true;
     for (uint32_t c = 0; c < actors_.size(); ++c) {
@@ -305,7 +305,7 @@ void Stage::Judge() {
   }
   surgekv_test::PoolCheckOptions options;
   options.after_deaths = std::any_of(actors_.begin(), actors_.end(), [](const Actor& actor) { return actor.dead; });
-  // Merges and maintenance may be under way beside the operations; closing ends them.
+  // Merges and maintenance may be under way while operations run; closing ends them.
   actors_.clear();
   std::vector<surgekv_test::PoolImage> images;
   for (size_t i = 0; i < pools_.size(); ++i) images.push_back({memory_nodes_[i]->id(), pools_[i]->bytes()});

@@ -1,5 +1,6 @@
-// A stage for scripted scenarios: a store on a World of its own and a few real clients, each a process, none of which
-// does anything unless it is polled. So a scenario holds a client wherever it likes, and time passes only as it says.
+// A stage for scripted scenarios: a store on a World of its own and a few real clients. Each client is a process and
+// does nothing unless it is polled. So a scenario can hold a client wherever it likes, and time passes only as the
+// scenario says.
 //
 // After a violation a Stage cannot be destroyed: the clients of a broken store may never end.
 #ifndef TESTS_SIM_STAGE_H_
@@ -30,7 +31,7 @@ struct StageOptions {
   uint32_t groups = 2;  // of a subtable
   uint32_t memory_nodes = 1;
   bool multi_get = false;  // Gets are MultiGets of one key
-  bool breaks = false;     // queues break: operations may fail, and outcomes be unknown
+  bool breaks = false;     // queues break: operations may fail, and outcomes may be unknown
   int64_t lease_ns =
       0;  // of clients; 0: for ever, as what a client posts after a long sleep is what scenarios are about
 };
@@ -48,16 +49,17 @@ class Stage {
   uint32_t AddClient(uint32_t lanes = 32);
   kvs::Client& client(uint32_t c) { return *actors_[c].client; }
   krcore::NodeId NodeOf(uint32_t c) { return actors_[c].store->node().id(); }
-  // Ends the client in order; its process stays, and begins another one with Reopen.
+  // Ends the client in order. Its process stays, and begins another client with Reopen.
   void Close(uint32_t c) { actors_[c].client.reset(); }
   void Reopen(uint32_t c);
-  // Its process dies, and nothing that it has posted executes any more. What it had begun may have happened.
+  // The client's process dies, and nothing that it has posted executes from now on. Some of it may have executed
+  // before.
   void Kill(uint32_t c);
-  // What the client posts in the next `ns` leaves only then.
+  // What the client posts in the next `ns` leaves only after that time.
   void Stall(uint32_t c, int64_t ns) { world_.StallDoorbells(NodeOf(c), ns); }
-  // A round: lets `tempo` pass, which is more than a round trip takes, and polls the client once.
+  // Does a round: lets `tempo` pass, which is more than a round trip takes, and polls the client once.
   void Poll(uint32_t c, uint32_t rounds = 1);
-  // Rounds until `until` is true; false: it is not after `most` rounds.
+  // Does rounds until `until` is true. Returns false if it is not after `most` rounds.
   bool PollUntil(uint32_t c, const std::function<bool()>& until, uint32_t most = 2'000);
   void set_tempo(int64_t ns) { tempo_ns_ = ns; }
   void Wait(int64_t ns) { world_.RunUntil(world_.now_ns() + ns); }
@@ -65,37 +67,38 @@ class Stage {
   // ---- operations. A key is a number.
   static std::string NameOf(uint32_t key);
   static const kvs::KeyHash& HashOf(uint32_t key);
-  // Begins it and returns its number in the history; it goes on as its client is polled.
+  // Begins an operation and returns its number in the history. It goes on as its client is polled.
   uint32_t Begin(uint32_t c, OpKind kind, uint32_t key);
   bool Ended(uint32_t operation) const { return history_[operation].end != 0; }
   uint32_t InFlight(uint32_t c) const { return actors_[c].in_flight; }
   bool Idle(uint32_t c) const { return actors_[c].in_flight == 0 || !actors_[c].alive(); }
-  // Begins it and polls its client until it has ended. A violation if it does not end.
+  // Begins an operation and polls its client until it has ended. If it does not end, that is a violation.
   krcore::StatusCode Do(uint32_t c, OpKind kind, uint32_t key);
   // Polls the client until all that it has begun has ended.
   void Finish(uint32_t c);
-  // Client c begins to give memory back. It counts as in flight until it has ended, for which the others must be
+  // Client c begins to give memory back. This counts as in flight until it has ended; for that the others must be
   // polled.
   void BeginCompaction(uint32_t c);
-  // The same, of emptying a memory node.
+  // The same for emptying a memory node.
   void BeginDrain(uint32_t c, krcore::NodeId node);
-  bool drained() const { return drained_; }                // a drain has ended well
+  bool drained() const { return drained_; }                // a drain has ended with success
   uint64_t chunks_freed() const { return chunks_freed_; }  // by compactions that have ended
 
   // ---- the memory, as it is now
   kvs::HomeArea Home() const;
   kvs::DirectoryEntry Entry(uint32_t index) const;
   kvs::Slot SlotOf(kvs::GlobalAddress table, uint32_t slot) const;
-  // Does the key's fingerprint occur in the second of its two combined buckets, and not in the first?
+  // Whether the key's fingerprint occurs in the second of its two combined buckets, and not in the first.
   bool IsInSecondPlace(kvs::GlobalAddress table, uint32_t key) const;
-  // Has one of the slots of the table in which the key may be this state (and, if it names a block, its fingerprint)?
+  // Whether a slot of the table in which the key may be has this state (and, if it names a block, the key's
+  // fingerprint).
   bool AnyCandidate(kvs::GlobalAddress table, uint32_t key, kvs::SlotState state) const;
 
   // ---- judging
   bool fine() const { return violation_.empty(); }
   void Violation(const std::string& kind, const std::string& text);
-  // All operations end; the history of each key is that of a register; the memory is sound and holds what a fresh
-  // client reads.
+  // Ends all operations. Checks that the history of each key is that of a register, and that the memory is sound and
+  // holds what a fresh client reads.
   void Judge();
   const std::string& violation() const { return violation_; }
   const std::string& text() const { return text_; }

@@ -20,7 +20,7 @@ Arrivals Planned(const std::string& profile, ArrivalProcess process, uint64_t se
   return Arrivals::Plan(RateProfile::Parse(profile).value(), process, seed, most).value();
 }
 
-// How many are due in each of `cells` equal parts of the profile.
+// Counts the arrivals that are due in each of `cells` equal parts of the profile.
 std::vector<double> CountsOf(const Arrivals& arrivals, size_t cells) {
   std::vector<double> counts(cells);
   for (const int64_t due_ns : arrivals.due_ns) {
@@ -42,7 +42,7 @@ TEST(Arrivals, EvenOnesOfARampAgreeWithStepwiseIntegration) {
     const Arrivals arrivals =
         Planned("ramp:" + std::to_string(from) + "," + std::to_string(to) + ",2", ArrivalProcess::kEven);
     ASSERT_EQ(arrivals.due_ns.size(), 1000u);
-    constexpr int64_t kSteps = 2'000'000;  // of a microsecond
+    constexpr int64_t kSteps = 2'000'000;  // of a microsecond each
     double integral = 0;
     size_t next = 0;
     for (int64_t step = 0; step < kSteps && next < 1000; ++step) {
@@ -118,7 +118,7 @@ TEST(Arrivals, PoissonCountsHaveTheirMeanAndAVarianceEqualToIt) {
     for (const double count : counts) variance += (count - mean) * (count - mean) / (kCells - 1);
     EXPECT_NEAR(mean, 100, 5 * std::sqrt(100.0 / kCells)) << seed;
     EXPECT_NEAR(variance / mean, 1, 5 * std::sqrt(2.0 / kCells)) << seed;
-    // Independent: no correlation of neighbours.
+    // The counts are independent: neighbours do not correlate.
     double covariance = 0;
     for (size_t i = 1; i < kCells; ++i) covariance += (counts[i] - mean) * (counts[i - 1] - mean) / (kCells - 1);
     EXPECT_NEAR(covariance / variance, 0, 5 / std::sqrt(double{kCells})) << seed;
@@ -127,7 +127,7 @@ TEST(Arrivals, PoissonCountsHaveTheirMeanAndAVarianceEqualToIt) {
 
 TEST(Arrivals, PoissonGapsAreExponential) {
   const Arrivals arrivals = Planned("constant:1000,200", ArrivalProcess::kPoisson, 11);
-  std::vector<double> gaps;  // in means
+  std::vector<double> gaps;  // in units of the mean
   int64_t last_ns = 0;
   for (const int64_t due_ns : arrivals.due_ns) {
     gaps.push_back(static_cast<double>(due_ns - last_ns) / 1e6);

@@ -45,8 +45,8 @@ TEST(Zeta, AgreesWithTheDirectSum) {
 
 TEST(Zeta, OfTenBillionIsTheConstantInYcsb) { EXPECT_NEAR(Zeta(10'000'000'000, 0.99), 26.46902820178302, 1e-6); }
 
-// The closed form of Gray et al. is exact for ranks 0 and 1 and an approximation beyond: near rank 10 it draws up to
-// some 10 percent off. Ranks are therefore tested as they are popular: exactly, then in groups.
+// The closed form of Gray et al. is exact for ranks 0 and 1 and an approximation for the others: near rank 10 it is off
+// by up to some 10 percent. The popular ranks are therefore tested exactly, and the others in groups.
 TEST(Zipfian, TopRanksHaveTheirProbability) {
   constexpr uint64_t kDraws = 2'000'000;
   const Zipfian zipfian(1'000'000, 0.99);
@@ -95,7 +95,7 @@ TEST(ScrambledZipfian, HottestItemIsYcsbsAndHasItsShare) {
   for (uint64_t i = 0; i < kDraws; ++i) ++observed[zipfian.Next(random)];
   const double expected = zipfian.RankProbability(0) * kDraws;
   EXPECT_NEAR(static_cast<double>(observed[FnvHash64(0) % kItems]), expected, 5 * std::sqrt(expected));
-  // Scattered: neither half of the items has much more than the other.
+  // The items are scattered: neither half has much more than the other.
   const auto low = std::accumulate(observed.begin(), observed.begin() + kItems / 2, uint64_t{0});
   EXPECT_NEAR(static_cast<double>(low) / kDraws, 0.5, 0.1);
 }
@@ -164,7 +164,7 @@ TEST(KeyChooser, OnlyRecordsThatExist) {
     workload.insert_start = 100;
     workload.insert_count = 900;
     workload.insert_proportion = 0.5;
-    workload.operation_count = 10'000;  // room for inserts that do not come
+    workload.operation_count = 10'000;  // room for inserts that do not happen
     const AcknowledgedCounter inserted(workload.insert_count);
     KeyChooser chooser(workload, inserted);
     Random random(1);

@@ -14,7 +14,7 @@ TEST(LatencyHistogram, OneDurationIsEveryPercentileWithinOnePercent) {
   for (double ns = 10; ns <= 100e9; ns *= 1.37) {
     LatencyHistogram histogram;
     const auto whole = static_cast<int64_t>(ns);
-    // Two others far away, or min and max would clamp the answer to the exact value.
+    // Record two others far away, or min and max would clamp the answer to the exact value.
     histogram.Record(1);
     histogram.Record(whole);
     histogram.Record(120'000'000'000);

@@ -99,7 +99,7 @@ TEST_F(JobTest, UpdatesAndReadModifyWritesStayVerifiable) {
   const uint64_t whole = measured[Operation::kReadModifyWrite].operations();
   EXPECT_EQ(measured.operations, 5000u);
   EXPECT_NEAR(static_cast<double>(whole), 2000, 200);
-  // The parts of a read-modify-write are measured once more, as YCSB does.
+  // The parts of a read-modify-write are also measured by themselves, as in YCSB.
   EXPECT_EQ(measured[Operation::kRead].operations() + measured[Operation::kUpdate].operations(), 5000 + whole);
   EXPECT_EQ(measured.verified, measured[Operation::kRead].operations());
 }
@@ -210,7 +210,7 @@ TEST_F(JobTest, InterruptEndsWithEveryStartedOperationCounted) {
   ASSERT_TRUE(Load(Small()).good());
   const uint64_t before = store_.operations;
   Workload workload = Small();
-  workload.operation_count = 0;  // no end of its own
+  workload.operation_count = 0;  // it has no end of its own
   const RunResult result =
       Do({.workload = workload}, {.interrupted = [&] { return store_.operations > before + 10'000; }});
   EXPECT_EQ(result.end, RunEnd::kInterrupted);
@@ -235,8 +235,8 @@ TEST_F(JobTest, TimeLimitEndsTheRun) {
 TEST_F(JobTest, WarmUpIsNotMeasuredButItsFailuresCount) {
   ASSERT_TRUE(Load(Small()).good());
   const uint64_t before = store_.operations;
-  // Workers wait in the middle of the run until the runner has seen the end of the warm-up, or the run may be over by
-  // then. Its first look behind it may have read the clock before; the third begins when the second has ended.
+  // Workers wait in the middle of the run until the runner has seen the end of the warm-up, or the run might be over by
+  // then. Its first look after that may have read the clock before; the third begins when the second has ended.
   const int64_t half_ns = clock_.NowNs() + 2'000'000'000;
   std::atomic<int> looks{0};
   const auto interrupted = [&] {
@@ -259,8 +259,8 @@ TEST_F(JobTest, WarmUpIsNotMeasuredButItsFailuresCount) {
   EXPECT_EQ(result.measured[Operation::kRead].failures(), 0u);
 }
 
-// A store that stands still for 100 ms while 10,000 operations a second are due. Counted from when an operation was
-// begun, only those in flight would show it; counted from when they were due, about 1,000 do.
+// A store stands still for 100 ms while 10,000 operations a second are due. If latency counted from the actual start of
+// an operation, only those in flight would show the pause. Counted from the due time, about 1,000 do.
 TEST_F(JobTest, OpenLoopCountsLatencyFromTheIntendedStart) {
   ASSERT_TRUE(Load(Small()).good());
   std::atomic<uint64_t> calls{0};

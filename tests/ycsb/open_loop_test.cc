@@ -1,4 +1,4 @@
-// Runs that follow a plan of arrivals, on a clock that only the worker moves: so that what happens when is exact.
+// Runs that follow a plan of arrivals, on a clock that only the worker moves, so that all times are exact.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sched.h>
@@ -23,7 +23,7 @@ using ::testing::Not;
 constexpr int64_t kStartNs = 1'000'000'000;
 constexpr int64_t kTickNs = 10'000;
 
-// Time stands still while there is something to do, and passes a tick a time while there is nothing.
+// Time stands still while there is something to do, and advances by one tick at a time while there is nothing.
 class ManualClock final : public krcore::Clock {
  public:
   int64_t NowNs() override { return now_ns_.load(); }
@@ -42,7 +42,7 @@ class ManualClock final : public krcore::Clock {
   std::atomic<int64_t> now_ns_{kStartNs};
 };
 
-// A log that counts its lines, for another thread to see.
+// A log that counts its lines, so that another thread can see the count.
 class Log final : public std::stringbuf {
  public:
   int lines() const { return lines_; }
@@ -70,7 +70,7 @@ class OpenLoopTest : public ::testing::Test {
     workload.status_interval_s = 0;
     return workload;
   }
-  // One worker, and so one thread that moves the clock.
+  // Runs with one worker, so that only one thread moves the clock.
   RunResult Do(const JobOptions& options, uint32_t in_flight = 2, std::function<bool()> interrupted = {}) {
     WorkloadJob job(options);
     return RunWorkload(store_, job, {.in_flight = in_flight, .log = &log_, .interrupted = std::move(interrupted)});
@@ -82,7 +82,7 @@ class OpenLoopTest : public ::testing::Test {
                 Arrivals::Plan(RateProfile::Parse(profile).value(), process, 1, most).value()),
             .clock = &clock_};
   }
-  // When each operation of the next run begins, from the start.
+  // Records when each operation of the next run begins, relative to the start.
   void RecordBegins() {
     store_.fault = [this](const char*, std::string_view) {
       begins_ns_.push_back(clock_.NowNs() - kStartNs);
@@ -133,7 +133,7 @@ TEST_F(OpenLoopTest, EveryOperationBeginsWhenItIsDue) {
 }
 
 // The store stands still for 100 ms from 149.9 ms on, in the middle of a burst. Everything due meanwhile, 500 requests
-// of the burst and 50 behind it, waits for the end of that, and its wait is part of its latency.
+// of the burst and 50 after it, waits until the store goes on, and the wait is part of the latency.
 TEST_F(OpenLoopTest, LatencyCountsFromTheDueTime) {
   uint64_t calls = 0;
   store_.fault = [&](const char*, std::string_view) {
@@ -144,12 +144,12 @@ TEST_F(OpenLoopTest, LatencyCountsFromTheDueTime) {
   EXPECT_EQ(result.measured.operations, 1200u);
   const LatencyHistogram latencies = result.measured.Latencies();
   double sum_ms = 0;
-  for (int i = 0; i <= 500; ++i) sum_ms += 100 - 0.1 * i;  // the one that stood, and those behind it
+  for (int i = 0; i <= 500; ++i) sum_ms += 100 - 0.1 * i;  // the request that stood still, and those after it
   for (int i = 0; i < 50; ++i) sum_ms += 49.9 - i;
   EXPECT_NEAR(latencies.mean_ns(), sum_ms * 1e6 / 1200, 2 * kTickNs);
   EXPECT_NEAR(static_cast<double>(latencies.max_ns()), 100e6, 2 * kTickNs);
   EXPECT_LE(latencies.PercentileNs(54), 2 * kTickNs);                    // 649 of 1,200 waited for nothing
-  EXPECT_GE(latencies.PercentileNs(100 * 651.0 / 1200), 1e6 - kTickNs);  // the others did
+  EXPECT_GE(latencies.PercentileNs(100 * 651.0 / 1200), 1e6 - kTickNs);  // the others did wait
 }
 
 TEST_F(OpenLoopTest, TheRunLastsUntilTheProfilesEnd) {
@@ -166,7 +166,7 @@ TEST_F(OpenLoopTest, ACountEndsItEarlier) {
   EXPECT_EQ(result.measured.operations, 151u);
   EXPECT_GE(result.measured_ns, 250'000'000);
   EXPECT_LE(result.measured_ns, 250'000'000 + kTickNs);
-  // The property itself as well, unless it is larger.
+  // The property itself ends the run as well, unless it is larger.
   JobOptions options = Following("constant:1000,0.2");
   options.workload.operation_count = 50;
   EXPECT_EQ(Do(options).measured.operations, 50u);
@@ -182,7 +182,7 @@ TEST_F(OpenLoopTest, AnInterruptEndsItWhileNothingIsDue) {
 }
 
 TEST_F(OpenLoopTest, StatusLinesShowTheRateThatWasDue) {
-  // Or the run would be over before the runner looks.
+  // Otherwise the run would be over before the runner looks.
   clock_.holds = [&](int64_t since_start_ns) { return since_start_ns == 1'000'000'000 && lines_.lines() == 0; };
   JobOptions options = Following("step:100@0,0@0.5,200@1.5,end@2");
   options.workload.status_interval_s = 1;

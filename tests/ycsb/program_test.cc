@@ -188,7 +188,7 @@ TEST_F(ProgramTest, BothProgramsFollowAProfile) {
   std::remove(trace_path.c_str());
 }
 
-// A worker that does not sleep looks after its client two thousand times a second, in some round trips each.
+// A worker that does not sleep looks after its client two thousand times a second, with some round trips each time.
 TEST_F(ProgramTest, ARunWithLittleToDoSleeps) {
   ASSERT_EQ(Ycsb("load", "c").status, 0);
   const std::string path = ::testing::TempDir() + fabric_.name() + ".json";

@@ -18,7 +18,7 @@ using ::testing::StartsWith;
 
 RateProfile Parsed(const std::string& text) { return RateProfile::Parse(text).value(); }
 
-// A file of this test, gone at its end.
+// A file of this test, which is removed at the test's end.
 class TraceFile {
  public:
   explicit TraceFile(const std::string& content)
@@ -132,7 +132,7 @@ TEST(RateProfile, BadTextSaysWhatWasExpected) {
 TEST(RateProfile, ABadTraceFileIsNamedWithItsLine) {
   struct Case {
     const char* content;
-    const char* line;  // with what precedes the message
+    const char* line;  // the text before the message
     const char* why;
   };
   for (const Case& one : {Case{"0 100\n\n# x\nabc\n", ":4: ", "'abc': expected a line `SECOND RATE`"},
@@ -163,7 +163,7 @@ TEST(RateProfile, ABadTraceFileIsNamedWithItsLine) {
   EXPECT_THAT(std::string(folder.message()), HasSubstr("not a readable file"));
 }
 
-// What the forms mean, written down once more.
+// The meaning of the forms, written down independently.
 struct Reference {
   const char* text;
   std::function<double(double)> rate;
@@ -181,7 +181,7 @@ const std::vector<Reference>& References() {
   return references;
 }
 
-// By the midpoint rule on a grid that every step of the references lies on.
+// Integrates by the midpoint rule, on a grid that contains every step of the references.
 class BruteForce {
  public:
   static constexpr double kStep = 1e-4;
@@ -237,7 +237,8 @@ TEST(RateProfile, WhatFallsIntoATimeWithoutRequestsIsDueAtItsEnd) {
   EXPECT_NEAR(profile.SecondsAt(199.999), 3, 1e-4);
 }
 
-// 0.7 requests a second for 10 s are 7, though 0.7 * 0.1 * 100 in binary is not; and an eighth would come 90 s early.
+// 0.7 requests a second for 10 s are 7, though 0.7 * 0.1 * 100 in binary is not 7. An eighth request would come 90 s
+// early.
 TEST(RateProfile, WholeSumsOfDecimalsAreWhole) {
   std::string text = "step:";
   for (int i = 0; i < 100; ++i) text += "0.7@" + std::to_string(i / 10) + "." + std::to_string(i % 10) + ",";

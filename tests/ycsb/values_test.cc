@@ -42,7 +42,7 @@ TEST(Values, TornAndForeignAndTruncatedValuesAreNoticed) {
   EXPECT_FALSE(VerifyValue(6, one, kSize));
   EXPECT_FALSE(VerifyValue(5, one.substr(0, kSize - 1), kSize));
   EXPECT_FALSE(VerifyValue(5, one + "x", kSize));
-  // Where lengths are drawn, any would do.
+  // Where lengths are drawn at random, any length would do.
   for (size_t size = 1; size < kSize; ++size) EXPECT_FALSE(VerifyValue(5, one.substr(0, size), size)) << size;
 }
 
