@@ -93,7 +93,7 @@ int krc_conn_mend(struct krc_conn *conn, struct krc_queue *queue,
 	bool stood_in;
 	int err = 0;
 
-	/* Another initiator may be taken in between. */
+	/* Another caller may be faster: the state is looked at again below. */
 	if (dc && stand_in && READ_ONCE(conn->state) == KRC_CONN_DOWN)
 		dci = stand_in->take(conn->dev, dc, &conn->gid);
 	spin_lock_bh(&conn->lock);
@@ -168,7 +168,7 @@ void krc_conn_break_any(struct krc_conn *conn)
 
 void krc_conn_break_unheard(struct krc_conn *conn)
 {
-	/* A QP that is just being built is broken as well. */
+	/* While its QP is being built, a connection counts as broken already. */
 	if (!mutex_trylock(&conn->build))
 		return;
 	if (conn->qp)

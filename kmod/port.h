@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
  * A port: the receiving half of messages. Its memory (wire.h) belongs to the
- * kernel, and only the sender's kernel writes to it: no process reaches it. When
- * its owner pops, what has arrived is looked for, checked and copied.
+ * kernel. A sender's kernel writes to it, never the sender's process: no process
+ * reaches it. When its owner pops, the kernel looks for what has arrived, checks
+ * it and copies it.
  *
  * Requests of this host's queues that write to it hold a reference, as they do to
  * regions: a port that is closed, or whose process is killed, breaks no QP of its
@@ -86,10 +87,10 @@ int krc_queue_push_recv(struct krc_queue *queue, struct krc_push_recv *push);
 int krc_queue_pop_msgs(struct krc_queue *queue, struct krc_pop_msgs *pop);
 
 /*
- * EPOLLPRI: the queue is bound, and a message can be popped. Otherwise whoever
- * sleeps on queue->wait is woken when there may be one. A message of this host
- * wakes it when its request completes. Nobody hears of what other hosts write, so
- * that is looked for now and then. Takes the queue's lock. Context: process, may
+ * EPOLLPRI: the queue is bound, and a message can be popped. Otherwise a sleeper
+ * on queue->wait is woken when there may be one: for a message of this host when
+ * its request completes, and for those of other hosts, whose WRITEs nobody hears,
+ * by a timer that looks for them. Takes the queue's lock. Context: process, may
  * sleep.
  */
 __poll_t krc_port_poll(struct krc_queue *queue);

@@ -15,9 +15,9 @@ namespace {
 static_assert(kMaxRegionsPerNode == KRC_MAX_SHARED && kFirstDynamicNode == KRC_FIRST_DYNAMIC_NODE);
 static_assert(kMaxServiceBytes == KRC_VALUE_BYTES);
 
-// The completion of what a later completion reported may still be on its way. A connection that broke, to the peer's
-// host or to the metadata server's, is being rebuilt. But a missing device stays missing, and a full port may stay
-// full.
+// EBUSY: a later completion may have reported a WR as done whose own completion is still on its way. kUnavailable: a
+// connection that broke, to the peer's host or to the metadata server's, is being rebuilt. But a missing device stays
+// missing, and a full port may stay full.
 bool PassesByItself(const Status& connected) {
   return (connected == StatusCode::kQueueFull && errno == EBUSY) ||
          (connected == StatusCode::kUnavailable && errno != ENODEV);

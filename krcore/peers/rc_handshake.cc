@@ -141,7 +141,8 @@ void Handshake::Step(int64_t now_ns) {
 
 void Handshake::Close() {
   if (state_ == State::kIdle) return;
-  // A claimed place must be given back even if no request was made.
+  // Not claimed: the CAS may still have been executed. That needs no undoing, because the peer frees a place that is
+  // claimed without a request (kClaimNs in rc_desk.cc).
   Enter(claimed_ ? State::kClosing : State::kIdle);
   if (!claimed_) peer_ = nullptr;
 }

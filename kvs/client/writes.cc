@@ -147,7 +147,7 @@ Task<void> ClientCore::MultiWriteAsync(std::span<WriteRequest> writes) {
       }
       const KeyHash hash = common_.shape.hasher(request.key);
       if (table_.combiner.IsBeingWritten(hash, request.key)) {
-        start(request, &beside);  // it waits, and a write of this group may do it too
+        start(request, &beside);  // it waits, and a write of this group may stand for it
         continue;
       }
       Member& member = members[count++];

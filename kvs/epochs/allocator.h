@@ -34,7 +34,8 @@ struct Room {
   bool waited_for = false;     // an operation waits for the run: so the run does not wait for clients that have stopped
   uint64_t ended = 0;          // how many runs have ended, drains included
   Step last_step = Step::kOk;  // how the last one ended
-  // The last run found nothing to gain. Until then there is nothing, if the next two have not changed.
+  // The last run found nothing to gain. Until then there is nothing, unless a chunk was freed since, or this client's
+  // free blocks have grown by a chunk's worth.
   int64_t full_until_ns = 0;
   uint64_t full_freed_chunks = 0, full_free_bytes = 0;
   int64_t pinned_until_ns = 0;  // the last run could not free what there is to gain; another client may

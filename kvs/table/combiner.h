@@ -33,7 +33,7 @@ class Combiner;
 //
 //   Turn turn(combiner, hash, key, kind, ...);
 //   if (!turn.leads()) co_await turn.Wait(deadline);
-//   if (!turn.leads()) co_return turn.TakeResult();  // a leader did it too, or its time is up
+//   if (!turn.leads()) co_return turn.TakeResult();  // its group's leader did it as well, or its own time is up
 //   ...                                             // wait for whatever is needed before anything is posted
 //   turn.Gather();
 //   ...

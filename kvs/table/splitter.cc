@@ -44,7 +44,8 @@ Task<Step> Splitter::HelpMigrate(Operation& op) {
   } else if (found != Step::kOk) {
     co_return found;
   }
-  // If dir[child] does not name this very child, MIGRATING, it was made anew since: then nothing is PEND in this one.
+  // If dir[child] does not name this very table, MIGRATING, then the birth of this table is over, or another table was
+  // made in its place since. Either way nothing is PEND in this one.
   const bool is_pair = migration.child.address == child.address && migration.child.migrating();
   if (!is_pair && !Mutated(Mutation::kHelperTrustsIndexes)) co_return Step::kRestart;
 
@@ -317,7 +318,8 @@ Task<Step> Splitter::FinishSplit(uint32_t child_index) {
   const DirectoryEntry parent = migration.parent.entry;
   if (!parent.splitting() || parent.depth() != migration.depth) co_return Step::kOk;
   if (migration.child.entry.merging()) {
-    // dir[child] named the merge before dir[parent] was read, which did not name it. So it did not begin since.
+    // The record counts only if dir[child] named it both before and after dir[parent] was seen to be splitting. Else it
+    // may belong to a merge that began since.
     if (words[0] != words[2]) co_return Step::kRestart;
     const Step passed = co_await merger_.PassMerge(child_index, migration.child.entry);
     if (passed != Step::kOk) co_return passed;

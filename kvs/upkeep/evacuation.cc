@@ -17,7 +17,8 @@ constexpr int64_t kInvalidScanNs = 8'000'000;
 
 uint64_t SlotOfEvacuation(uint32_t slot) { return kEvacuationOffset + slot * sizeof(uint64_t); }
 
-// The percentage of slots in use up to which a subtable may be merged with its sibling.
+// A subtable is tried for a merge if at most this percentage of its slots is in use. (Of two that together may be
+// merged, at least one is that empty.)
 constexpr uint64_t kSparseTablePercent = 20;
 
 }  // namespace
@@ -112,7 +113,7 @@ Task<Step> Mover::Free(const Victim& victim) {
   co_return told == Outcome::kOk ? Step::kOk : Step::kUnavailable;
 }
 
-// Others may have filled the chunks while the scan saw them by which they were chosen. Now nobody adds to them any
+// The chunks were chosen by what a scan saw, and others may have filled them meanwhile. Now nobody adds to them any
 // more. This gives up those for which there is no room after all, before anything is moved.
 Task<Step> Mover::LookAgain() {
   Census census;

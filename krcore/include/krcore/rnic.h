@@ -5,12 +5,13 @@
 // Qps and Dcts; Cqs belong to the Device. Every object is owned by the caller through unique_ptr and must be
 // destroyed before what it was made from. Destroying a Qp flushes it; destroying an Mr makes its keys invalid.
 //
-// Promises of every provider, and no more (docs/architecture.md, N1 to N7):
+// Promises of every provider, and no more (docs/architecture.md, N1 to N8):
 //  1. Only an aligned 8-byte word is atomic. A longer READ or WRITE may tear anywhere at word boundaries, and
 //     the words of one READ or WRITE are touched in no particular order.
 //  2. WRs posted on one Qp to one peer execute in order, with one exception: a WRITE, SEND or atomic does not
 //     wait for an earlier READ unless it carries kFence. A READ posted after an atomic sees it.
-//  3. Nothing is ordered across Qps or, on a DC initiator, across peers.
+//  3. Nothing is ordered across Qps or, on a DC initiator, across peers. But a WR that is posted after another one has
+//     completed executes after it.
 //  4. Completions of one Qp's send queue appear in posting order, each at most once. An unsignaled WR
 //     completes silently with the next signaled one; a failed WR always completes, and moves the Qp to ERR,
 //     which flushes everything posted later (kFlushed).
@@ -19,6 +20,7 @@
 //  6. The target's CPU takes no part in READ, WRITE and atomics, except where Caps::software_dc says so.
 //  7. Atomics are atomic against other NICs' atomics through the same device; against CPU atomics only where
 //     Caps::cpu_coherent_atomics says so.
+//  8. A peer is kDead only when nothing that it posted can still execute (PeerState).
 //
 // An operation that a provider lacks returns kUnsupported.
 //

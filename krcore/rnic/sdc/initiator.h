@@ -178,7 +178,7 @@ void sdc_initiator_init(struct sdc_initiator* initiator, const struct sdc_initia
 
 enum sdc_posted {
   SDC_POSTED,
-  SDC_POST_FULL,     // a place is free again when a completion of this or a later WR was polled
+  SDC_POST_FULL,     // a place is free again when the completion of the WR in it, or a later one, was polled
   SDC_POST_INVALID,  // malformed: the opcode, the number of SGEs, an inline payload's length, an atomic's SGE or
                      // alignment
   SDC_POST_BAD_STATE,

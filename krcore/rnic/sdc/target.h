@@ -2,7 +2,7 @@
 //
 // Its state is a table of sessions, one for each initiator heard of lately; the one that was idle longest gives way. A
 // session executes segments in the order of their PSNs, each once, and keeps the results of its atomics. The target
-// executes nothing that it does not know. docs/software_dc.md has the protocol and why it holds.
+// executes no request of a session that it does not have. docs/software_dc.md has the protocol and why it holds.
 //
 // No allocation, clock, lock or I/O: the caller provides memory and `now_ns` (of a clock that counts while the machine
 // sleeps and never goes back); packets come by sdc_target_receive and leave by the callbacks. All calls for one target,

@@ -139,9 +139,9 @@ struct krc_connect_device {
 /*
  * KRC_IOC_JOIN, once per file. A node is what this file and those that
  * KRC_IOC_NEW_QUEUE makes from it share. `node` is its id, or 0 for one from
- * KRC_FIRST_DYNAMIC_NODE up that nobody had before. An id below that is taken
- * (EEXIST) until the last file of its node is closed and all its requests are done;
- * then what the node has published is removed. `incarnation` differs between two
+ * KRC_FIRST_DYNAMIC_NODE up that nobody had before. A node keeps an id below that
+ * for itself (EEXIST for others) until its last file is closed and all its requests
+ * are done; then what the node has published is removed. `incarnation` differs between two
  * holders of an id. This call and those on names below also fail with EIO: no
  * answer from the metadata server.
  */
