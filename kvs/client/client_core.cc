@@ -6,7 +6,6 @@
 
 #include "kvs/client.h"
 #include "kvs/client/store_core.h"
-#include "kvs/memory/detached.h"
 
 namespace kvs {
 namespace {

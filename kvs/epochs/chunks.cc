@@ -1,7 +1,7 @@
-#include "kvs/epochs/chunks.h"
-
 #include <algorithm>
 #include <cstddef>
+
+#include "kvs/epochs/allocator.h"
 
 namespace kvs {
 namespace {

@@ -3,11 +3,14 @@
 #define KVS_EPOCHS_COMMON_H_
 
 #include <array>
+#include <coroutine>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <mutex>
 #include <random>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "krcore/clock.h"
@@ -19,6 +22,7 @@
 #include "kvs/layout/pool.h"
 #include "kvs/layout/subtable.h"
 #include "kvs/memory/connections.h"
+#include "kvs/task.h"
 
 namespace kvs {
 
@@ -117,6 +121,28 @@ struct OwnWork {
   bool compaction_wanted = false;  // to find what a client held that has gone
   bool closing = false;            // the client ends: it begins nothing by itself any more
 };
+
+// ---- tasks that nobody awaits
+
+// Runs a spawned task to its end. It owns itself.
+struct Detached {
+  struct promise_type {
+    static void* operator new(size_t bytes) { return internal::AllocateFrame(bytes); }
+    static void operator delete(void* frame, size_t bytes) { internal::FreeFrame(frame, bytes); }
+    Detached get_return_object() { return {}; }
+    std::suspend_never initial_suspend() noexcept { return {}; }
+    std::suspend_never final_suspend() noexcept { return {}; }
+    void return_void() {}
+    void unhandled_exception() { std::terminate(); }
+  };
+};
+
+// Runs `task`; *running counts it while it runs.
+inline Detached RunDetached(Task<void> task, size_t* running) {
+  ++*running;
+  co_await std::move(task);
+  --*running;
+}
 
 }  // namespace kvs
 

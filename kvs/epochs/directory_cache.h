@@ -7,13 +7,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "kvs/epochs/common.h"
-#include "kvs/epochs/memory_state.h"
-#include "kvs/epochs/operation.h"
 #include "kvs/layout/directory.h"
 #include "kvs/layout/hash.h"
-#include "kvs/memory/connections.h"
-#include "kvs/task.h"
 
 namespace kvs {
 
@@ -63,36 +58,6 @@ class DirectoryCache {
  private:
   std::vector<uint64_t> entries_;  // a power of two of them
   uint64_t clears_ = 0;
-};
-
-// Tables that were unlinked from the directory. A counter tells all clients, and only then does the grace period begin.
-// A client whose announcement is younger than that has read the counter, so its directory cache does not name the
-// tables.
-class RetiredTables : private Part {
- public:
-  RetiredTables(const Common& common, DirectoryCache& cache, ClientMemory& memory)
-      : Part(common), cache_(cache), memory_(memory) {}
-
-  // Adds a table that is to be reported. Until then it is not free.
-  void Add(const TableRef& table) {
-    cache_.Forget(table);
-    tables_.push_back(table.address);
-  }
-  // Reports the tables. If that fails, maintenance reports them later. `scratch`: 8 registered bytes.
-  Task<Step> Report(Batch& batch, uint64_t* scratch);
-  // Takes the counter of retired tables, which was read after the epoch that is about to be announced.
-  void SawCounter(uint64_t counter);
-  // Call it when the client was expelled: what it knows of tables is void.
-  void Forget() {
-    cache_.Clear();
-    tables_.clear();
-  }
-
- private:
-  DirectoryCache& cache_;
-  ClientMemory& memory_;
-  std::vector<GlobalAddress> tables_;  // those which HomeArea::retired_tables does not count yet
-  uint64_t seen_ = 0;                  // that counter, as the cache knows it
 };
 
 }  // namespace kvs

@@ -7,7 +7,6 @@
 #include <cstdint>
 
 #include "kvs/epochs/allocator.h"
-#include "kvs/epochs/chunks.h"
 #include "kvs/epochs/common.h"
 #include "kvs/epochs/directory_cache.h"
 #include "kvs/epochs/home.h"

@@ -6,7 +6,6 @@
 #include <optional>
 #include <utility>
 
-#include "kvs/memory/detached.h"
 #include "kvs/memory/mutation.h"
 
 namespace kvs {

@@ -11,8 +11,8 @@
 #include <utility>
 #include <vector>
 
+#include "kvs/epochs/allocator.h"
 #include "kvs/epochs/common.h"
-#include "kvs/epochs/directory_cache.h"
 #include "kvs/epochs/home.h"
 #include "kvs/epochs/memory_state.h"
 #include "kvs/epochs/operation.h"

@@ -4,7 +4,6 @@
 #include <new>
 #include <utility>
 
-#include "kvs/memory/detached.h"
 #include "kvs/memory/mutation.h"
 
 namespace kvs {

@@ -1,6 +1,5 @@
 // Decides when a client gives memory back.
 
-#include "kvs/memory/detached.h"
 #include "kvs/upkeep/mover.h"
 #include "kvs/upkeep/upkeep.h"
 

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <string>
 
-#include "kvs/memory/detached.h"
 #include "kvs/memory/mutation.h"
 #include "kvs/upkeep/mover.h"
 #include "kvs/upkeep/upkeep.h"

@@ -1,7 +1,6 @@
 // The rounds of maintenance (docs/protocol.md, "Epochs").
 #include <algorithm>
 
-#include "kvs/memory/detached.h"
 #include "kvs/memory/mutation.h"
 #include "kvs/upkeep/upkeep.h"
 

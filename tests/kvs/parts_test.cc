@@ -12,7 +12,6 @@
 
 #include "krcore/control_plane.h"
 #include "kvs/epochs/epochs.h"
-#include "kvs/memory/detached.h"
 #include "kvs/table/table.h"
 #include "kvs/upkeep/upkeep.h"
 #include "tests/kvs/manual_clock.h"
