@@ -2,7 +2,7 @@
 #include <linux/errno.h>
 
 #include "check.h"
-#include "krcore/rnic/sdc/request_form.h"
+#include "krcore/rnic/sdc/types.h"
 
 #define KNOWN_FLAGS (KRC_SIGNALED | KRC_FENCE | KRC_INLINE | KRC_SOLICITED)
 #define KNOWN_ACCESS                                                           \

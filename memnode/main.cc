@@ -1,6 +1,7 @@
 // memnode: exposes memory to a fabric and sleeps. docs/operating.md.
 #include <glog/logging.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -15,14 +16,12 @@
 #include "cli/stop_signal.h"
 #include "krcore/clock.h"
 #include "kvs/memory/survey.h"
-#include "memnode/cpu_time.h"
 #include "memnode/drain.h"
 #include "memnode/housekeeper.h"
 #include "memnode/huge_page_collapser.h"
 #include "memnode/memory_server.h"
 #include "memnode/node_metrics.h"
 #include "memnode/options.h"
-#include "memnode/stop_clock.h"
 #include "metrics/announcement.h"
 #include "metrics/exporter.h"
 
@@ -33,6 +32,38 @@ constexpr int64_t kRefreshMs = 1'000;
 // Covers everything that is written at each metadata server; each round trip wakes two threads if DC is software. A
 // stop does not wait for it, because a stop moves StopClock.
 constexpr int64_t kPublishNs = 1'000'000'000;
+
+// StopClock: the host's clock until a stop is requested; from then on it is far in the future. So every wait with a
+// deadline ends at once on Ctrl-C, without a cancellation argument through every interface. Take a deadline that must
+// be cut short on the host's clock: one taken here after the stop runs its full time, as closing needs.
+class StopClock final : public krcore::Clock {
+ public:
+  int64_t NowNs() override {
+    const int64_t now = krcore::RealClock()->NowNs();
+    return cli::StopSignal::Requested() ? now + kJumpNs : now;
+  }
+  void Relax(uint32_t spins) override { krcore::RealClock()->Relax(spins); }
+
+ private:
+  // A century: past every deadline. Time goes on after the jump.
+  static constexpr int64_t kJumpNs = int64_t{100} * 365 * 24 * 3600 * 1'000'000'000;
+};
+
+// CPU time of this process: it shows that serving costs none.
+struct CpuTime {
+  double user_s = 0;
+  double system_s = 0;
+
+  static CpuTime OfThisProcess() {
+    rusage usage{};
+    getrusage(RUSAGE_SELF, &usage);
+    const auto seconds = [](const timeval& t) { return static_cast<double>(t.tv_sec) + t.tv_usec * 1e-6; };
+    return {seconds(usage.ru_utime), seconds(usage.ru_stime)};
+  }
+  friend CpuTime operator-(const CpuTime& a, const CpuTime& b) {
+    return {a.user_s - b.user_s, a.system_s - b.system_s};
+  }
+};
 
 const char* YesNo(bool yes) { return yes ? "yes" : "no"; }
 

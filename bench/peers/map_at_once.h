@@ -8,7 +8,7 @@
 #include <memory>
 #include <span>
 
-#include "krcore/rnic.h"
+#include "krcore/base/pages.h"
 #include "krcore/rnic/sw/shm_file.h"
 
 namespace peers {
@@ -21,7 +21,7 @@ inline krcore::Result<std::shared_ptr<krcore::rnic::sw::Mapping>> MapAtOnce(int 
   if (madvise(memory.data(), bytes, MADV_POPULATE_WRITE) != 0)
     return krcore::Status::FromErrno(errno, "pages of shared memory");
   // Where the kernel has no huge pages, no peer has any.
-  (void)krcore::rnic::CollapseToHugePages(memory, 0, bytes);
+  (void)krcore::CollapseToHugePages(memory, 0, bytes);
   return mapping;
 }
 

@@ -3,8 +3,8 @@
 #include <string>
 #include <utility>
 
+#include "krcore/base/pages.h"
 #include "krcore/baselines/rc_pool.h"
-#include "krcore/node/region_impl.h"
 #include "krcore/rnic.h"
 
 namespace krcore {
@@ -32,7 +32,7 @@ constexpr int64_t kRemoveRecordsNs = 1'000'000'000;
 
 class LocalRegion final : public Region {
  public:
-  LocalRegion(peers::RegionTable& table, std::unique_ptr<node::PrivateMemory> memory, std::unique_ptr<rnic::Mr> mr)
+  LocalRegion(peers::RegionTable& table, std::unique_ptr<Pages> memory, std::unique_ptr<rnic::Mr> mr)
       : table_(table),
         memory_(std::move(memory)),
         mr_(std::move(mr)),
@@ -60,7 +60,7 @@ class LocalRegion final : public Region {
 
  private:
   peers::RegionTable& table_;
-  std::unique_ptr<node::PrivateMemory> memory_;  // null: the caller's
+  std::unique_ptr<Pages> memory_;  // null: the caller's
   std::unique_ptr<rnic::Mr> mr_;
   const std::span<std::byte> bytes_;
   const uint32_t lkey_;
@@ -114,7 +114,7 @@ Result<std::unique_ptr<Region>> RcNode::CreateRegion(const RegionOptions& option
   if (options.remote_rights != 0 || !options.name.empty())
     return Status(StatusCode::kUnsupported, "a node of the baselines is a client: it exposes no memory");
   if (options.length == 0) return Status(StatusCode::kInvalidArgument, "a region needs a length");
-  auto memory = node::PrivateMemory::Allocate(options.length);
+  auto memory = Pages::Map(options.length);
   if (!memory.ok()) return memory.status();
   auto mr = pd_->RegisterMemory((*memory)->bytes().data(), options.length, kLocalWrite);
   if (!mr.ok()) return mr.status();

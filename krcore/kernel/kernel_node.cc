@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "krcore/base/pages.h"
 #include "krcore/kernel/kernel_virtual_queue.h"
 #include "krcore/node/region_impl.h"
 
@@ -101,10 +102,10 @@ Result<std::unique_ptr<Region>> KernelNode::CreateRegion(const RegionOptions& op
   KRCORE_RETURN_IF_ERROR(node::CheckRegionOptions(options));
   if (!options.name.empty() || options.keep_on_close)
     return Status(StatusCode::kUnsupported, "with control plane kernel memory goes with its process");
-  auto memory = node::PrivateMemory::Allocate(options.length);
+  auto memory = Pages::Map(options.length);
   if (!memory.ok()) return memory.status();
   const std::span<std::byte> bytes = (*memory)->bytes().first(options.length);
-  return Register(bytes, options.remote_rights, options.tag, std::shared_ptr<node::PrivateMemory>(*std::move(memory)));
+  return Register(bytes, options.remote_rights, options.tag, std::shared_ptr<Pages>(*std::move(memory)));
 }
 
 Result<std::unique_ptr<Region>> KernelNode::RegisterLocal(void* addr, size_t length) {

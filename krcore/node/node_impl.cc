@@ -115,7 +115,7 @@ Result<std::unique_ptr<Region>> NodeImpl::MakeRegion(const RegionOptions& option
   RegionParts parts;
   std::span<std::byte> bytes;
   if (options.remote_rights == 0) {
-    auto memory = PrivateMemory::Allocate(options.length);
+    auto memory = Pages::Map(options.length);
     if (!memory.ok()) return memory.status();
     parts.private_memory = *std::move(memory);
     bytes = parts.private_memory->bytes();

@@ -7,6 +7,7 @@
 #include <optional>
 #include <span>
 
+#include "krcore/base/pages.h"
 #include "krcore/node.h"
 #include "krcore/rnic.h"
 
@@ -14,29 +15,14 @@ namespace krcore::node {
 
 class NodeImpl;
 
-// Private anonymous memory, zeroed, huge-page advised and 2 MiB-aligned from 2 MiB up.
-class PrivateMemory {
- public:
-  static Result<std::unique_ptr<PrivateMemory>> Allocate(size_t length);
-  ~PrivateMemory();
-  std::span<std::byte> bytes() const { return bytes_; }
-
- private:
-  PrivateMemory(void* mapping, size_t mapped, std::span<std::byte> bytes)
-      : mapping_(mapping), mapped_(mapped), bytes_(bytes) {}
-  void* mapping_;
-  size_t mapped_;
-  std::span<std::byte> bytes_;
-};
-
 // Checks what can be wrong with a region whatever its memory: kInvalidArgument.
 Status CheckRegionOptions(const RegionOptions& options);
 // The error of a node that already announces as many regions as possible.
 Status TooManyRegions();
 
 struct RegionParts {
-  std::unique_ptr<rnic::Memory> remote_memory;    // or private_memory
-  std::unique_ptr<PrivateMemory> private_memory;  // or neither: the caller's memory
+  std::unique_ptr<rnic::Memory> remote_memory;  // or private_memory
+  std::unique_ptr<Pages> private_memory;        // or neither: the caller's memory
   std::unique_ptr<rnic::Mr> mr;
   uint32_t remote_rights = 0;
 };

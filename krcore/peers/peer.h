@@ -8,6 +8,7 @@
 #include <memory>
 #include <span>
 
+#include "krcore/base/os.h"
 #include "krcore/node.h"
 #include "krcore/rnic.h"
 #include "krcore/status.h"
@@ -71,15 +72,30 @@ constexpr uint32_t PlaceOwnerIncarnation(uint64_t owner) { return static_cast<ui
 
 // Setting up DC initiators and targets.
 
-// Creates a DC initiator in RTS that completes into `cq`; see QpAttr for `host_qp`.
-Result<std::unique_ptr<rnic::Qp>> CreateInitiator(rnic::Pd& pd, rnic::Cq& cq, uint32_t sq_depth,
-                                                  uint32_t host_qp = rnic::kPrivateQp);
-
 // Takes it from any state through RESET to RTS. Drops what was posted and has not completed.
-Status ResetToRts(rnic::Qp& initiator);
+inline Status ResetToRts(rnic::Qp& initiator) {
+  if (initiator.state() != rnic::QpState::kReset) KRCORE_RETURN_IF_ERROR(initiator.ToReset());
+  KRCORE_RETURN_IF_ERROR(initiator.ToInit(0, 0));
+  KRCORE_RETURN_IF_ERROR(initiator.ToRtr({}));
+  return initiator.ToRts();
+}
+
+// Creates a DC initiator in RTS that completes into `cq`; see QpAttr for `host_qp`.
+inline Result<std::unique_ptr<rnic::Qp>> CreateInitiator(rnic::Pd& pd, rnic::Cq& cq, uint32_t sq_depth,
+                                                         uint32_t host_qp = rnic::kPrivateQp) {
+  auto qp = pd.CreateQp(
+      {.type = rnic::QpType::kDci, .send_cq = &cq, .recv_cq = &cq, .sq_depth = sq_depth, .host_qp = host_qp});
+  if (!qp.ok()) return qp;
+  KRCORE_RETURN_IF_ERROR(ResetToRts(**qp));
+  return qp;
+}
 
 // Creates a target for one-sided requests. Its key: incarnation in the high half, random low half.
-Result<std::unique_ptr<rnic::Dct>> CreateTarget(rnic::Pd& pd, uint32_t incarnation);
+inline Result<std::unique_ptr<rnic::Dct>> CreateTarget(rnic::Pd& pd, uint32_t incarnation) {
+  const auto random = Random64();
+  if (!random.ok()) return random.status();
+  return pd.CreateDct({.dc_key = uint64_t{incarnation} << 32 | (*random & 0xffff'ffff)});
+}
 
 }  // namespace krcore::peers
 

@@ -2,7 +2,9 @@
 #ifndef KRCORE_PEERS_REGION_TABLE_H_
 #define KRCORE_PEERS_REGION_TABLE_H_
 
+#include <algorithm>
 #include <atomic>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
@@ -28,9 +30,20 @@ struct LocalRegion {
 // Thread safety: any thread may use RegionTable; a RegionView belongs to one thread.
 class RegionTable {
  public:
-  void Add(const LocalRegion& region);
-  void Remove(uint32_t lkey);
-  std::vector<LocalRegion> Copy() const;
+  void Add(const LocalRegion& region) {
+    std::lock_guard lock(mutex_);
+    regions_.push_back(region);
+    version_.fetch_add(1, std::memory_order_release);
+  }
+  void Remove(uint32_t lkey) {
+    std::lock_guard lock(mutex_);
+    std::erase_if(regions_, [lkey](const LocalRegion& region) { return region.lkey == lkey; });
+    version_.fetch_add(1, std::memory_order_release);
+  }
+  std::vector<LocalRegion> Copy() const {
+    std::lock_guard lock(mutex_);
+    return regions_;
+  }
   // Acquire; pairs with the release in Add and Remove, so that a Copy() made after a new version was seen includes it.
   uint64_t version() const { return version_.load(std::memory_order_acquire); }
 
@@ -62,7 +75,19 @@ class RegionView {
   size_t memory_bytes() const { return places_.size() * sizeof(LocalRegion); }
 
  private:
-  void Refresh();
+  void Refresh() {
+    version_ = table_.version();  // before the copy: a change in between is taken over next time
+    const std::vector<LocalRegion> regions = table_.Copy();
+    const size_t places = std::bit_ceil(std::max<size_t>(8, 2 * regions.size()));
+    places_.assign(places, LocalRegion{});
+    mask_ = static_cast<uint32_t>(places - 1);
+    last_ = places_.data();
+    for (const LocalRegion& region : regions) {
+      uint32_t i = Hash(region.lkey);
+      while (places_[i & mask_].length != 0) ++i;
+      places_[i & mask_] = region;
+    }
+  }
   static uint32_t Hash(uint32_t lkey) { return (lkey * 0x9E3779B1u) >> 16; }
 
   const RegionTable& table_;

@@ -101,7 +101,11 @@ class LikeRequest {
   const rnic::KeyedRange& local() const { return local_; }
   const rnic::KeyedRange& remote() const { return remote_; }
   // Returns how many of `wrs` it allows before the first that it does not.
-  size_t CountAllowed(std::span<const WorkRequest> wrs) const;
+  size_t CountAllowed(std::span<const WorkRequest> wrs) const {
+    size_t count = 0;
+    while (count < wrs.size() && Allows(wrs[count])) ++count;
+    return count;
+  }
 
  private:
   rnic::KeyedRange local_, remote_;
@@ -110,8 +114,25 @@ class LikeRequest {
 
 // CheckRequest for a batch. On refusal *bad_index is the first offender. *has_inline becomes true if a request is
 // inline. *like is asked first, and is set to what the next batch may be like; it must not be older than the regions.
-StatusCode CheckRequests(std::span<const WorkRequest> wrs, const RequestLimits& limits, const peers::RegionView& local,
-                         std::span<const RemoteRegion> remote, LikeRequest* like, size_t* bad_index, bool* has_inline);
+inline StatusCode CheckRequests(std::span<const WorkRequest> wrs, const RequestLimits& limits,
+                                const peers::RegionView& local, std::span<const RemoteRegion> remote, LikeRequest* like,
+                                size_t* bad_index, bool* has_inline) {
+  for (size_t i = like->CountAllowed(wrs); i < wrs.size();) {
+    const WorkRequest& wr = wrs[i];
+    uint64_t bytes;
+    const StatusCode code = CheckRequest(wr, limits, local, remote, &bytes);
+    if (code != StatusCode::kOk) [[unlikely]] {
+      *bad_index = i;
+      return code;
+    }
+    *has_inline |= (wr.flags & kInline) != 0;
+    ++i;
+    // Learns nothing from a single request that is unlike: that would cost more than its check.
+    if (i < wrs.size() || like->knows_nothing()) *like = LikeRequest(wr, limits, local, remote);
+    if (i < wrs.size()) i += like->CountAllowed(wrs.subspan(i));
+  }
+  return StatusCode::kOk;
+}
 
 }  // namespace krcore::queue
 

@@ -1,23 +1,48 @@
-// Opens a Node by the name of its control plane. This is the only file that names all control planes.
+// The only file that names all control planes.
+#include "krcore/control_plane.h"
+
+#include <functional>
+#include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include "krcore/baselines/rc_node.h"
-#include "krcore/control_plane.h"
 #include "krcore/kernel/kernel_node.h"
 
 namespace krcore {
+namespace {
 
-std::vector<std::string> ControlPlanes() { return {"krcore", "verbs", "lite", "kernel"}; }
+using Done = std::function<void(ConnectStep)>;
 
-Result<std::unique_ptr<Node>> OpenNode(std::string_view control_plane, const NodeOptions& options,
-                                       std::function<void(ConnectStep)> done) {
-  if (control_plane == "krcore") return Node::Open(options);
-  if (control_plane == "verbs" || control_plane == "lite")
-    return baselines::RcNode::Open(control_plane == "lite", options, std::move(done));
-  if (control_plane == "kernel") return kernel::KernelNode::Open(options);
-  return Status(StatusCode::kInvalidArgument,
-                "no control plane '" + std::string(control_plane) + "': krcore, verbs, lite or kernel");
+struct ControlPlane {
+  std::string_view name;
+  Result<std::unique_ptr<Node>> (*open)(const NodeOptions&, Done);
+};
+
+constexpr ControlPlane kControlPlanes[] = {
+    {"krcore", [](const NodeOptions& options, Done) { return Node::Open(options); }},
+    {"verbs", [](const NodeOptions& options, Done done) { return baselines::RcNode::Open(false, options, done); }},
+    {"lite", [](const NodeOptions& options, Done done) { return baselines::RcNode::Open(true, options, done); }},
+    {"kernel", [](const NodeOptions& options, Done) { return kernel::KernelNode::Open(options); }},
+};
+
+}  // namespace
+
+std::vector<std::string> ControlPlanes() {
+  std::vector<std::string> names;
+  for (const ControlPlane& plane : kControlPlanes) names.emplace_back(plane.name);
+  return names;
+}
+
+Result<std::unique_ptr<Node>> OpenNode(std::string_view control_plane, const NodeOptions& options, Done done) {
+  std::string known;
+  for (const ControlPlane& plane : kControlPlanes) {
+    if (control_plane == plane.name) return plane.open(options, std::move(done));
+    known += (known.empty() ? "" : ", ") + std::string(plane.name);
+  }
+  return Status(StatusCode::kInvalidArgument, "no control plane '" + std::string(control_plane) + "': " + known);
 }
 
 }  // namespace krcore

@@ -1,8 +1,6 @@
 // The only file that names all providers.
 #include "krcore/rnic.h"
-#include "krcore/rnic/sim/world.h"
-#include "krcore/rnic/sw/sw.h"
-#include "krcore/rnic/verbs/verbs.h"
+#include "krcore/rnic/providers.h"
 
 namespace krcore::rnic {
 namespace {

@@ -1,14 +1,15 @@
-// Whether a request is well formed: what the verbs refuse at post. It is in one place, so that no provider takes what
+// What the verbs refuse at once: a malformed request, a wrong state. It is in one place, so that no provider takes what
 // another refuses. Everything else is found while the request executes (rnic.h, Qp::PostSend).
 #ifndef KRCORE_RNIC_REQUEST_FORM_H_
 #define KRCORE_RNIC_REQUEST_FORM_H_
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 #include "krcore/base/word_pair.h"
 #include "krcore/rnic.h"
-#include "krcore/rnic/sdc/request_form.h"
+#include "krcore/rnic/sdc/types.h"
 
 namespace krcore::rnic {
 
@@ -51,6 +52,12 @@ inline bool IsMalformed(const SendWr& wr, QpType type, uint32_t max_sge, uint32_
   if (type != QpType::kRc && wr.ah == nullptr) return true;
   if (type == QpType::kUd && !sdc_is_send(static_cast<uint8_t>(wr.opcode))) return true;
   return !IsWellFormed(wr, TotalLength(wr), max_inline_bytes);
+}
+
+// The kBadState of a Qp in `state` that cannot go to `wanted` from there.
+inline Status WrongState(QpState state, QpState wanted) {
+  return {StatusCode::kBadState, "QP is in " + std::string(QpStateName(state)) + ", which does not lead to " +
+                                     std::string(QpStateName(wanted))};
 }
 
 }  // namespace krcore::rnic

@@ -3,17 +3,14 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <atomic>
-#include <cstring>
 #include <utility>
 
 #include "krcore/control_plane.h"
-#include "krcore/queue_pool.h"
 #include "krcore/resources.h"
-#include "krcore/virtual_queue.h"
 #include "kvs/client/client_core.h"
 #include "kvs/memory/join.h"
+#include "kvs/memory/remote_pool.h"
 
 namespace kvs {
 namespace {
@@ -36,34 +33,6 @@ krcore::NodeOptions NodeOptionsOf(const StoreOptions& options, Deadline deadline
   node.clock = options.clock;
   node.deadline = deadline;
   return node;
-}
-
-// Reads [offset, offset + bytes) of the pool at the other end of `queue` and waits.
-Status ReadPool(krcore::QueuePool& pool, krcore::VirtualQueue& queue, uint64_t offset, krcore::Region& to,
-                uint32_t bytes, Deadline deadline) {
-  const krcore::RemoteRegion* region = nullptr;
-  for (const krcore::RemoteRegion& candidate : queue.regions()) {
-    if (candidate.tag == kPoolRegionTag) region = &candidate;
-  }
-  if (region == nullptr) return {StatusCode::kUnavailable, "the store's home exposes no pool"};
-  const krcore::Sge sge{reinterpret_cast<uint64_t>(to.bytes().data()), bytes, to.lkey()};
-  krcore::WorkRequest wr;
-  wr.sg_list = &sge;
-  wr.num_sge = 1;
-  wr.opcode = krcore::Opcode::kRead;
-  wr.remote_addr = region->addr + offset;
-  wr.rkey = region->rkey;
-  KRCORE_RETURN_IF_ERROR(queue.Push({&wr, 1}));
-  std::array<krcore::Completion, 1> done;
-  krcore::Clock& clock = pool.node().clock();
-  for (uint32_t spins = 0; queue.Pop(done) == 0; ++spins) {
-    if (pool.Poll() == 0) clock.Relax(spins);
-    if (deadline.Passed(clock)) return {StatusCode::kTimeout, "the store's home does not answer"};
-  }
-  if (done[0].status != krcore::WcStatus::kSuccess) {
-    return {StatusCode::kUnavailable, "the store's home answered: " + std::string(WcStatusName(done[0].status))};
-  }
-  return Status::Ok();
 }
 
 }  // namespace
@@ -98,10 +67,9 @@ Status StoreCore::Attach(Deadline deadline) {
   if (!record.ok()) {
     return {StatusCode::kUnavailable, "the fabric has no store (start a memory node): " + record.status().ToString()};
   }
-  HomeRecord home{};
-  if (record->size() != sizeof(home)) return {StatusCode::kCorrupt, "the store's home record has another size"};
-  std::memcpy(&home, record->data(), sizeof(home));
-  shape_.home = home.node;
+  const Result<HomeRecord> home = HomeRecordOf(record);
+  if (!home.ok()) return home.status();
+  shape_.home = home->node;
   const Status read = ReadShape(deadline);
   if (read != StatusCode::kNotFound) return read;
   return {StatusCode::kUnavailable, "the store's home cannot be reached: " + std::string(read.message())};
@@ -117,19 +85,10 @@ Result<std::unique_ptr<krcore::Node>> StoreCore::OpenClientNode(Deadline deadlin
 }
 
 Status StoreCore::ReadShape(Deadline deadline) {
-  auto pool = node_->CreateQueuePool({});
+  const auto pool = RemotePool::Create(*node_, sizeof(Superblock));
   if (!pool.ok()) return pool.status();
-  auto queue = (*pool)->CreateQueue(4);
-  if (!queue.ok()) return queue.status();
-  KRCORE_RETURN_IF_ERROR((*queue)->Connect(shape_.home, deadline));
-  auto buffer = node_->CreateRegion(
-      {.length = sizeof(Superblock), .remote_rights = 0, .tag = 0, .name = {}, .keep_on_close = false});
-  if (!buffer.ok()) return buffer.status();
-
-  KRCORE_RETURN_IF_ERROR(ReadPool(**pool, **queue, 0, **buffer, sizeof(Superblock), deadline));
   Superblock super;
-  std::memcpy(&super, (*buffer)->bytes().data(), sizeof(super));
-  KRCORE_RETURN_IF_ERROR(CheckLayout(super, shape_.home));
+  KRCORE_RETURN_IF_ERROR((*pool)->Connect(shape_.home, deadline, &super));
   if (super.is_home == 0 || super.max_depth != kMaxDepth || super.groups_per_subtable < 2 ||
       super.chunk_bytes < kMinChunkBytes || super.lease_ns <= 0 || super.lease_ns > kMaxLeaseNs) {
     return {StatusCode::kCorrupt, "node " + std::to_string(shape_.home) + " does not hold a store's directory"};

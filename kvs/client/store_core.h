@@ -4,7 +4,6 @@
 #ifndef KVS_CLIENT_STORE_CORE_H_
 #define KVS_CLIENT_STORE_CORE_H_
 
-#include <array>
 #include <cstdint>
 #include <memory>
 #include <mutex>

@@ -4,7 +4,7 @@
 #include <span>
 #include <string>
 
-#include "kvs/layout/pool.h"
+#include "kvs/memory/remote_pool.h"
 
 namespace kvs {
 
@@ -127,16 +127,16 @@ Status Connections::Ensure(krcore::NodeId memory_node, krcore::Deadline deadline
   if (!HandOn(peer)) return StatusCode::kUnavailable;
   peer.retry_at_ns = now_ns + kReconnectIntervalNs;
   KRCORE_RETURN_IF_ERROR(peer.queue->Connect(memory_node, deadline));
-  for (const krcore::RemoteRegion& region : peer.queue->regions()) {
-    if (region.tag != kPoolRegionTag) continue;
-    peer.base = region.addr;
-    peer.pool_bytes = region.length;
-    peer.rkey = region.rkey;
-    peer.connected = true;
-    ++peer.life;
-    return Status::Ok();
+  const krcore::RemoteRegion* const region = PoolRegionOf(*peer.queue);
+  if (region == nullptr) {
+    return {StatusCode::kUnavailable, "node " + std::to_string(memory_node) + " exposes no pool"};
   }
-  return {StatusCode::kUnavailable, "node " + std::to_string(memory_node) + " exposes no pool"};
+  peer.base = region->addr;
+  peer.pool_bytes = region->length;
+  peer.rkey = region->rkey;
+  peer.connected = true;
+  ++peer.life;
+  return Status::Ok();
 }
 
 bool Connections::ReachAgain(krcore::NodeId memory_node) {

@@ -1,14 +1,12 @@
 #include "kvs/memory/join.h"
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 #include <memory>
 #include <span>
 #include <string>
 
-#include "krcore/queue_pool.h"
-#include "krcore/virtual_queue.h"
+#include "kvs/memory/remote_pool.h"
 #include "kvs/memory/survey.h"
 
 namespace kvs {
@@ -51,19 +49,6 @@ class Patience {
   std::string told_;
 };
 
-// Runs one signaled verb and waits for it.
-Status RunVerb(krcore::QueuePool& pool, krcore::VirtualQueue& queue, const krcore::WorkRequest& wr) {
-  KRCORE_RETURN_IF_ERROR(queue.Push({&wr, 1}));
-  std::array<krcore::Completion, 1> done;
-  for (uint32_t spins = 0; queue.Pop(done) == 0; ++spins) {
-    if (pool.Poll() == 0) pool.node().clock().Relax(spins);
-  }
-  if (done[0].status != krcore::WcStatus::kSuccess) {
-    return {StatusCode::kUnavailable, "the store's home answered: " + std::string(WcStatusName(done[0].status))};
-  }
-  return Status::Ok();
-}
-
 // Makes the pool unformatted again. What FormatHome wrote into chunks stays, as contents of free chunks always do.
 void Unformat(std::span<std::byte> pool) {
   const Superblock super = *reinterpret_cast<const Superblock*>(pool.data());
@@ -94,55 +79,33 @@ Status Unreachable(const FoundHome& home, const Status& why) {
 // nothing. *entered: it is in the list, or may be.
 Status EnterMember(krcore::Node& node, const HomeRecord& home, uint64_t chunk_bytes, bool fresh, Deadline deadline,
                    bool* entered) {
-  auto pool = node.CreateQueuePool({});
+  auto pool = RemotePool::Create(node, sizeof(Superblock));
   if (!pool.ok()) return pool.status();
-  auto queue = (*pool)->CreateQueue(4);
-  if (!queue.ok()) return queue.status();
-  KRCORE_RETURN_IF_ERROR((*queue)->Connect(home.node, deadline));
-  const krcore::RemoteRegion* region = nullptr;
-  for (const krcore::RemoteRegion& candidate : (*queue)->regions()) {
-    if (candidate.tag == kPoolRegionTag) region = &candidate;
-  }
-  if (region == nullptr) return {StatusCode::kUnavailable, "the store's home has no pool"};
-
-  Superblock super{};
-  auto scratch = node.RegisterLocal(&super, sizeof(super));
-  if (!scratch.ok()) return scratch.status();
-  krcore::Sge sge{reinterpret_cast<uint64_t>(&super), sizeof(super), (*scratch)->lkey()};
-  krcore::WorkRequest wr;
-  wr.sg_list = &sge;
-  wr.num_sge = 1;
-  wr.opcode = krcore::Opcode::kRead;
-  wr.remote_addr = region->addr;
-  wr.rkey = region->rkey;
-  KRCORE_RETURN_IF_ERROR(RunVerb(**pool, **queue, wr));
-  KRCORE_RETURN_IF_ERROR(CheckLayout(super, home.node));
+  Superblock super;
+  KRCORE_RETURN_IF_ERROR((*pool)->Connect(home.node, deadline, &super));
   if (super.chunk_bytes != chunk_bytes) {
     return {StatusCode::kInvalidArgument, "the store has chunks of " + std::to_string(super.chunk_bytes) +
                                               " bytes, not of " + std::to_string(chunk_bytes)};
   }
-  uint64_t& word = super.magic;  // old words, from here on
-  sge.length = sizeof(word);
-  wr.opcode = krcore::Opcode::kCompareSwap;
-  wr.remote_addr = region->addr + kHomeAreaOffset + offsetof(HomeArea, members) + sizeof(uint64_t) * node.id();
-  wr.rkey = region->rkey;
+  const uint64_t member_at = kHomeAreaOffset + offsetof(HomeArea, members) + sizeof(uint64_t) * node.id();
   const auto is_mine = [&node](MemberWord member) {
     return member.state() == MemberState::kInUse && member.incarnation() == node.incarnation();
   };
-  for (uint64_t expected = 0; !is_mine(MemberWord(expected)); expected = word) {
-    if (fresh && MayHoldKeys(MemberWord(expected).state())) return LostMemory(node);
-    wr.compare_add = expected;
-    wr.swap = MemberWord(expected).Joined(node.incarnation()).word();
-    const Status tried = RunVerb(**pool, **queue, wr);
-    *entered |= !tried.ok() || word == expected;  // a CAS that failed may have been done
+  for (MemberWord expected(0); !is_mine(expected);) {
+    if (fresh && MayHoldKeys(expected.state())) return LostMemory(node);
+    const uint64_t joined = expected.Joined(node.incarnation()).word();
+    const Status tried = (*pool)->CompareSwap(member_at, expected.word(), joined, deadline);
+    const uint64_t found = (*pool)->words()[0];
+    const bool won = found == expected.word();
+    *entered |= !tried.ok() || won;  // a CAS that failed may have been done
     KRCORE_RETURN_IF_ERROR(tried);
-    if (word == expected) break;
+    if (won) break;
+    expected = MemberWord(found);
   }
-  wr.opcode = krcore::Opcode::kFetchAdd;  // clients read the list when this has grown
-  wr.remote_addr =
-      region->addr + kHomeAreaOffset + offsetof(HomeArea, counters) + offsetof(HomeCounters, member_changes);
-  wr.compare_add = 1;
-  return RunVerb(**pool, **queue, wr);
+  // Clients read the list when this has grown.
+  constexpr uint64_t kChanges =
+      kHomeAreaOffset + offsetof(HomeArea, counters) + offsetof(HomeCounters, member_changes);
+  return (*pool)->FetchAdd(kChanges, 1, deadline);
 }
 
 // Looks the home up at the metadata servers; if they have lost it, by the claim of a living home, as the fabric knows
@@ -156,8 +119,9 @@ Result<FoundHome> LookupHome(krcore::Node& node, Deadline deadline) {
   }
   if (value.status() == StatusCode::kNotFound) return value.status();
   if (!value.ok()) return Status(StatusCode::kTimeout, std::string(value.status().message()));
-  if (value->size() != sizeof(home.record)) return Status(StatusCode::kCorrupt, "the home record has another size");
-  std::memcpy(&home.record, value->data(), sizeof(home.record));
+  const Result<HomeRecord> record = HomeRecordOf(value);
+  if (!record.ok()) return record.status();
+  home.record = *record;
   return home;
 }
 

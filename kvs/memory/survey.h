@@ -17,10 +17,9 @@
 
 #include "krcore/clock.h"
 #include "krcore/node.h"
-#include "krcore/queue_pool.h"
 #include "krcore/status.h"
-#include "krcore/virtual_queue.h"
 #include "kvs/layout/pool.h"
+#include "kvs/memory/remote_pool.h"
 
 namespace kvs {
 
@@ -92,20 +91,11 @@ class Survey {
  private:
   static constexpr size_t kBufferBytes = size_t{64} << 10;
 
-  explicit Survey(krcore::Node& node) : node_(node) {}
-  // Connects to the node's pool. It connects anew each time, because nodes come and go between two reports.
-  krcore::Status Connect(krcore::NodeId node, krcore::Deadline deadline);
-  // Connects, and checks that the pool has the layout of this program.
-  krcore::Status ReadSuperblock(krcore::NodeId node, krcore::Deadline deadline, Superblock* super);
-  // Reads up to kBufferBytes from `offset` of the pool into buffer_.
-  krcore::Status Read(uint64_t offset, size_t bytes, krcore::Deadline deadline);
+  Survey(krcore::Node& node, std::unique_ptr<RemotePool> pool) : node_(node), pool_(std::move(pool)) {}
+  std::span<const uint64_t> words() const { return pool_->words(); }
 
   krcore::Node& node_;
-  std::vector<uint64_t> buffer_;
-  std::unique_ptr<krcore::Region> memory_;
-  std::unique_ptr<krcore::QueuePool> pool_;  // made when first needed
-  std::unique_ptr<krcore::VirtualQueue> queue_;
-  krcore::RemoteRegion region_;
+  const std::unique_ptr<RemotePool> pool_;  // reads kBufferBytes at once
 };
 
 }  // namespace kvs

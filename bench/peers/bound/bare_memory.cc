@@ -10,6 +10,7 @@
 #include <limits>
 
 #include "bench/peers/map_at_once.h"
+#include "krcore/base/pages.h"
 #include "kvs/layout/block.h"
 
 namespace peers {
@@ -23,7 +24,7 @@ using kvs::DirectoryState;
 using kvs::Slot;
 
 constexpr double kUnsafeLoad = 0.75;
-constexpr size_t kAlignment = krcore::rnic::kHugePageBytes;
+constexpr size_t kAlignment = krcore::kHugePageBytes;
 
 }  // namespace
 

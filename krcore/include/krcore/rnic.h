@@ -84,8 +84,6 @@ static_assert(sizeof(DeviceAddress) == 32);
 enum class QpType : uint8_t { kRc, kUd, kDci };
 enum class QpState : uint8_t { kReset, kInit, kRtr, kRts, kErr };
 std::string_view QpStateName(QpState state);
-// The kBadState of a Qp in `state` that cannot go to `wanted` from there.
-Status WrongState(QpState state, QpState wanted);
 
 // Resolves a DeviceAddress once, so that WRs need not. Immutable; usable with every Qp of its Device.
 class AddressHandle : public OfOneProcess {};
@@ -363,12 +361,6 @@ struct CleanReport {
 // Removes the shared memory of this user's fabrics without a living device: of all, or of the named one. Fabrics whose
 // memory was to be kept (AllocOptions::keep_on_close) stay unless `also_kept`.
 Result<CleanReport> CleanStaleFabrics(const std::string& provider, const std::string& fabric, bool also_kept);
-
-// Huge pages, for the memory of providers.
-inline constexpr size_t kHugePageBytes = size_t{2} << 20;
-
-// Memory::CollapseToHugePages.
-Status CollapseToHugePages(std::span<std::byte> memory, size_t offset, size_t length);
 
 }  // namespace krcore::rnic
 

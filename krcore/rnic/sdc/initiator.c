@@ -2,7 +2,6 @@
 #include "krcore/rnic/sdc/initiator.h"
 
 #include "krcore/rnic/sdc/initiator_private.h"
-#include "krcore/rnic/sdc/request_form.h"
 
 void sdc_initiator_init(struct sdc_initiator* initiator, const struct sdc_initiator_config* config) {
   sdc_clear(initiator, sizeof(*initiator));

@@ -1,8 +1,6 @@
 // A device of the simulated RNIC and its objects: tables, memory, DC targets, protection domains with their MRs.
 #include "krcore/rnic/sim/device.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <cstddef>
@@ -11,6 +9,7 @@
 #include <string>
 
 #include "krcore/rnic.h"
+#include "krcore/rnic/providers.h"
 #include "krcore/rnic/sim/fabric.h"
 #include "krcore/rnic/sim/qp.h"
 #include "krcore/rnic/sim/world.h"
@@ -68,20 +67,6 @@ void QpTable::Remove(uint32_t number) {
 
 // Memory from AllocMemory. Named memory belongs to the World and outlives the device that made it.
 
-// Zeroed pages of their own; 2 MiB-aligned from 2 MiB up.
-class Pages {
- public:
-  static Result<std::shared_ptr<Pages>> Map(size_t length);
-  ~Pages();
-  std::span<std::byte> bytes() const { return bytes_; }
-
- private:
-  Pages(void* mapping, size_t mapped, std::span<std::byte> bytes) : mapping_(mapping), mapped_(mapped), bytes_(bytes) {}
-  void* const mapping_;
-  const size_t mapped_;
-  const std::span<std::byte> bytes_;
-};
-
 class SimMemory final : public Memory {
  public:
   static Result<std::unique_ptr<Memory>> Allocate(Fabric* fabric, DeviceState* device, size_t length,
@@ -104,7 +89,6 @@ class SimMemory final : public Memory {
 namespace {
 
 constexpr size_t kMaxMemoryBytes = size_t{1} << 46;
-constexpr size_t kHugePageBytes = size_t{2} << 20;
 
 Status CheckName(const std::string& name) {
   const auto allowed = [](char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_' || c == '-'; };
@@ -113,19 +97,6 @@ Status CheckName(const std::string& name) {
 }
 
 }  // namespace
-
-Result<std::shared_ptr<Pages>> Pages::Map(size_t length) {
-  const bool huge = length >= kHugePageBytes;
-  const size_t mapped = huge ? length + kHugePageBytes : length;
-  void* const mapping =
-      mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (mapping == MAP_FAILED) return Status::FromErrno(errno, "mmap of " + std::to_string(mapped) + " bytes");
-  auto start = reinterpret_cast<uintptr_t>(mapping);
-  if (huge) start = (start + kHugePageBytes - 1) & ~(kHugePageBytes - 1);
-  return std::shared_ptr<Pages>(new Pages(mapping, mapped, {reinterpret_cast<std::byte*>(start), length}));
-}
-
-Pages::~Pages() { munmap(mapping_, mapped_); }
 
 Result<std::unique_ptr<Memory>> SimMemory::Allocate(Fabric* fabric, DeviceState* device, size_t length,
                                                     const AllocOptions& options) {
@@ -151,7 +122,7 @@ Result<std::unique_ptr<Memory>> SimMemory::Allocate(Fabric* fabric, DeviceState*
   }
   const bool adopted = pages != nullptr;
   if (!adopted) {
-    auto made = Pages::Map(length);
+    auto made = Pages::Map(length, Pages::Use::kSparse);
     if (!made.ok()) return made.status();
     pages = *std::move(made);
   }

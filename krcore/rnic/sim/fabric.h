@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "krcore/base/pages.h"
 #include "krcore/clock.h"
 #include "krcore/rnic.h"
 #include "krcore/rnic/sim/device.h"
@@ -17,8 +18,6 @@
 #include "krcore/rnic/sim/world.h"
 
 namespace krcore::rnic::sim {
-
-class Pages;
 
 struct NamedMemory {
   std::shared_ptr<Pages> pages;

@@ -108,13 +108,6 @@ class World {
   std::unique_ptr<Fabric> fabric_;
 };
 
-// The simulated RNIC as a provider. Its fabrics are the Worlds of this process. docs/hacking.md.
-
-// kNotFound: no World of that name. DeviceOptions::create_fabric is ignored: a fabric is a World.
-Result<std::unique_ptr<Device>> Open(const DeviceOptions& options);
-// Nothing survives a process, so there is never anything to clean.
-Result<CleanReport> CleanStale(const std::string& fabric, bool also_kept);
-
 }  // namespace krcore::rnic::sim
 
 #endif  // KRCORE_RNIC_SIM_WORLD_H_

@@ -7,14 +7,15 @@
 #include <utility>
 #include <vector>
 
+#include "krcore/base/pages.h"
 #include "krcore/rnic.h"
+#include "krcore/rnic/providers.h"
 #include "krcore/rnic/software_nic.h"
 #include "krcore/rnic/sw/fabric.h"
 #include "krcore/rnic/sw/inbox.h"
 #include "krcore/rnic/sw/layout.h"
 #include "krcore/rnic/sw/qp.h"
 #include "krcore/rnic/sw/shm_file.h"
-#include "krcore/rnic/sw/sw.h"
 #include "krcore/rnic/sw/tables.h"
 #include "krcore/rnic/sw/word_copy.h"
 
@@ -173,7 +174,7 @@ SwMemory::~SwMemory() {
 }
 
 Status SwMemory::CollapseToHugePages(size_t offset, size_t length) {
-  return rnic::CollapseToHugePages(bytes_, offset, length);
+  return krcore::CollapseToHugePages(bytes_, offset, length);
 }
 
 // DC target: an entry in the device's Qp table, open to any initiator that has the key.

@@ -4,6 +4,7 @@
 #include <bit>
 #include <string>
 
+#include "krcore/rnic/request_form.h"
 #include "krcore/rnic/sw/inbox.h"
 
 namespace krcore::rnic::sw {

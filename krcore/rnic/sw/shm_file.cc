@@ -20,8 +20,9 @@
 #include <vector>
 
 #include "krcore/base/os.h"
+#include "krcore/base/pages.h"
+#include "krcore/rnic/providers.h"
 #include "krcore/rnic/sw/fabric.h"
-#include "krcore/rnic/sw/sw.h"
 
 namespace krcore::rnic::sw {
 namespace {

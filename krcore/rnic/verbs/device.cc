@@ -11,7 +11,7 @@
 #include "krcore/rnic/verbs/software_dci.h"
 #include "krcore/rnic/verbs/software_dct.h"
 #include "krcore/rnic/verbs/ud_port.h"
-#include "krcore/rnic/verbs/verbs.h"
+#include "krcore/rnic/providers.h"
 
 namespace krcore::rnic::verbs {
 namespace {

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "krcore/base/os.h"
+#include "krcore/base/pages.h"
 #include "krcore/rnic.h"
 #include "krcore/rnic/verbs/nic.h"
 
@@ -68,7 +69,7 @@ VerbsMemory::VerbsMemory(void* addr, size_t length, size_t mapped, bool reserved
 VerbsMemory::~VerbsMemory() { munmap(bytes_.data(), mapped_); }
 
 Status VerbsMemory::CollapseToHugePages(size_t offset, size_t length) {
-  return reserved_ ? Status{} : rnic::CollapseToHugePages(bytes_, offset, length);
+  return reserved_ ? Status{} : krcore::CollapseToHugePages(bytes_, offset, length);
 }
 
 Result<std::unique_ptr<RegisteredPages>> RegisteredPages::Allocate(ibv_pd* pd, size_t length, const char* what) {

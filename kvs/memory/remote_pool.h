@@ -1,0 +1,65 @@
+// RemotePool: the pool of a memory node, one verb at a time, each waited for. It serves what is not a client: joins,
+// surveys, and the opening of a store. (Clients use Batch, batch.h.)
+//
+// Thread safety: one thread at a time. Calls with a deadline block until then at most.
+#ifndef KVS_MEMORY_REMOTE_POOL_H_
+#define KVS_MEMORY_REMOTE_POOL_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "krcore/clock.h"
+#include "krcore/node.h"
+#include "krcore/queue_pool.h"
+#include "krcore/status.h"
+#include "krcore/types.h"
+#include "krcore/virtual_queue.h"
+#include "kvs/layout/pool.h"
+
+namespace kvs {
+
+// Returns the pool among what the peer of `queue` exposes; null: it exposes none.
+const krcore::RemoteRegion* PoolRegionOf(const krcore::VirtualQueue& queue);
+
+// Returns the home's record, as the answer to a look-up of kHomeService has it. Passes a failed look-up on. kCorrupt.
+krcore::Result<HomeRecord> HomeRecordOf(const krcore::Result<std::vector<std::byte>>& answer);
+
+class RemotePool {
+ public:
+  // `node` must outlive it. kOutOfMemory. At most `buffer_bytes` are read at once.
+  static krcore::Result<std::unique_ptr<RemotePool>> Create(krcore::Node& node, size_t buffer_bytes);
+
+  // Connects to a memory node, also if it is connected already: nodes come and go. kUnavailable: the node is dead, or
+  // has no pool. kTimeout. Otherwise the codes of VirtualQueue::Connect.
+  krcore::Status Connect(krcore::NodeId memory_node, krcore::Deadline deadline);
+  // Connects, and reads the superblock. In addition, the codes of CheckLayout.
+  krcore::Status Connect(krcore::NodeId memory_node, krcore::Deadline deadline, Superblock* super);
+
+  // The verbs need a connection. kUnavailable: the verb failed. kTimeout: what it did is unknown. After a failure, a
+  // new connection is needed.
+  //
+  // Reads `bytes` at `offset` of the pool into words().
+  krcore::Status Read(uint64_t offset, size_t bytes, krcore::Deadline deadline);
+  // These two put the former word into words()[0].
+  krcore::Status CompareSwap(uint64_t offset, uint64_t expected, uint64_t desired, krcore::Deadline deadline);
+  krcore::Status FetchAdd(uint64_t offset, uint64_t addend, krcore::Deadline deadline);
+  std::span<const uint64_t> words() const { return buffer_; }
+
+ private:
+  explicit RemotePool(krcore::Node& node) : node_(node) {}
+  krcore::Status Run(krcore::WorkRequest wr, uint64_t offset, size_t bytes, krcore::Deadline deadline);
+
+  krcore::Node& node_;
+  std::vector<uint64_t> buffer_;
+  std::unique_ptr<krcore::Region> memory_;
+  std::unique_ptr<krcore::QueuePool> pool_;  // made when first needed
+  std::unique_ptr<krcore::VirtualQueue> queue_;
+  krcore::RemoteRegion region_;
+};
+
+}  // namespace kvs
+
+#endif  // KVS_MEMORY_REMOTE_POOL_H_
