@@ -1,6 +1,4 @@
 // The only file that names all control planes.
-#include "krcore/control_plane.h"
-
 #include <functional>
 #include <memory>
 #include <string>
@@ -9,6 +7,7 @@
 #include <vector>
 
 #include "krcore/baselines/rc_node.h"
+#include "krcore/control_plane.h"
 #include "krcore/kernel/kernel_node.h"
 
 namespace krcore {

@@ -11,7 +11,7 @@ namespace kvs {
 using krcore::Completion;
 using krcore::WcStatus;
 
-void Batch::AddLater(krcore::NodeId node, const Verb& verb) {
+void Batch::AddLater(krcore::NodeId node, Verb verb) {
   if (Stale()) return Discarded(node, 1);
   if (!connections_->Reach(node)) return Fail(node, Outcome::kUnavailable);
   at_once_ = false;

@@ -119,7 +119,7 @@ class Batch {
   template <size_t kCount>
   inline void Add(krcore::NodeId node, const std::array<Verb, kCount>& verbs);
   // Adds a verb that cannot go now: it is refused, or waits for room.
-  void AddLater(krcore::NodeId node, const Verb& verb);
+  void AddLater(krcore::NodeId node, Verb verb);
   void Fail(krcore::NodeId node, Outcome outcome) {
     if (outcome_ == Outcome::kOk) failed_nodes_.clear();
     if (!FailedAt(node)) failed_nodes_.push_back(node);
@@ -244,7 +244,7 @@ class Connections {
   friend class Batch;
   // Ends a part of the batch. If it was the last one, the coroutine that waits goes on.
   void EndPart(RunQueue& run_queue, Batch& batch);
-  struct Peer {
+  struct alignas(64) Peer {
     std::unique_ptr<krcore::VirtualQueue> queue;
     std::unique_ptr<Outbox> outbox;
     uint64_t base = 0;  // of the pool region, in the node's address space
@@ -254,11 +254,13 @@ class Connections {
     uint32_t life = 0;  // how often it was connected
     int64_t retry_at_ns = 0;
   };
-  // Returns the peer of the memory node, if that is reached and its outbox has room for this many verbs; else null.
-  Peer* PeerWithRoom(krcore::NodeId memory_node, size_t verbs) {
+  // Returns the peer of the memory node, if that is reached and its outbox has room for this many verbs of the batch;
+  // else null.
+  Peer* PeerWithRoom(krcore::NodeId memory_node, const Batch* batch, size_t verbs) {
     if (!Reach(memory_node)) [[unlikely]]
       return nullptr;
     Peer& peer = peers_[memory_node & 0xff];
+    if (peer.outbox->HasRoomInPart(batch, verbs)) return &peer;
     const bool has_room = peer.outbox->HasRoom(verbs) || (HandOn(peer) && peer.outbox->HasRoom(verbs));
     return has_room ? &peer : nullptr;
   }
@@ -313,7 +315,7 @@ inline void Batch::Add(krcore::NodeId node, const std::array<Verb, kCount>& verb
     at_once_ = !Stale();
   }
   size_ += static_cast<uint32_t>(kCount);
-  Connections::Peer* const peer = at_once_ ? connections_->PeerWithRoom(node, kCount) : nullptr;
+  Connections::Peer* const peer = at_once_ ? connections_->PeerWithRoom(node, this, kCount) : nullptr;
   if (peer != nullptr) [[likely]]
     return Connections::Add(*this, *peer, verbs);
   for (const Verb& verb : verbs) AddLater(node, verb);

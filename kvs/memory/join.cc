@@ -103,8 +103,7 @@ Status EnterMember(krcore::Node& node, const HomeRecord& home, uint64_t chunk_by
     expected = MemberWord(found);
   }
   // Clients read the list when this has grown.
-  constexpr uint64_t kChanges =
-      kHomeAreaOffset + offsetof(HomeArea, counters) + offsetof(HomeCounters, member_changes);
+  constexpr uint64_t kChanges = kHomeAreaOffset + offsetof(HomeArea, counters) + offsetof(HomeCounters, member_changes);
   return (*pool)->FetchAdd(kChanges, 1, deadline);
 }
 

@@ -64,16 +64,19 @@ class Outbox {
   // Whether this many verbs fit in, without handing on what is there or ending what was handed on.
   bool HasRoom(size_t verbs) const { return (count_ == 0 || count_ + verbs <= hand_on_) && tail_ - head_ <= mask_; }
 
+  // The same, for verbs that go to the last part because that is the batch's.
+  bool HasRoomInPart(const Batch* batch, size_t verbs) const { return last_ == batch && count_ + verbs <= hand_on_; }
+
   // Adds verbs of `batch`, on memory that begins at `base` and that `rkey` opens. They go to the last part if that is
   // the batch's, else to a new one. Returns whether it made a new one.
   template <size_t kCount>
   bool Add(const std::array<Verb, kCount>& verbs, uint64_t base, uint32_t rkey, Batch* batch) {
-    assert(HasRoom(kCount));
-    const bool is_new = count_ == 0 || parts_[(tail_ - 1) & mask_] != batch;
+    assert(HasRoom(kCount) || HasRoomInPart(batch, kCount));
+    const bool is_new = last_ != batch;
     if (is_new) {
       if (head_ == tail_) head_ = handed_on_ = tail_ = 0;  // the front of the ring is in the caches
       begins_[tail_ - handed_on_] = static_cast<uint8_t>(count_);
-      parts_[tail_++ & mask_] = batch;
+      parts_[tail_++ & mask_] = last_ = batch;
     }
     for (size_t i = 0; i < kCount; ++i) {
       const Verb& verb = verbs[i];
@@ -111,10 +114,11 @@ class Outbox {
   void Accepted() {
     count_ = hinted_ = 0;
     handed_on_ = tail_;
+    last_ = nullptr;
   }
   void Refused() {
     krcore::WorkRequest& last = wrs_[count_ - 1];
-    last.wr_id = reinterpret_cast<uint64_t>(parts_[(tail_ - 1) & mask_]);
+    last.wr_id = reinterpret_cast<uint64_t>(last_);
     last.flags = 0;
   }
 
@@ -140,6 +144,7 @@ class Outbox {
       parts_[(handed_on_ + p) & mask_] = parts_[(handed_on_ + p + 1) & mask_];
     }
     --tail_;
+    last_ = tail_ == handed_on_ ? nullptr : parts_[(tail_ - 1) & mask_];
     return batch;
   }
 
@@ -167,6 +172,7 @@ class Outbox {
   std::array<krcore::Sge, kMostVerbs> sges_;
   std::array<uint8_t, kMostVerbs> begins_;  // of the parts in the outbox
   const std::unique_ptr<Batch*[]> parts_;   // a ring
+  Batch* last_ = nullptr;                   // the batch of the last part in the outbox
 };
 
 }  // namespace kvs

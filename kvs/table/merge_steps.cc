@@ -224,23 +224,17 @@ Task<Step> Merger::CloseHeaders(TableRef table, uint32_t image) {
     const Outcome read = co_await batch.Run();
     if (read != Outcome::kOk) co_return Step::kUnavailable;
     all_closed = true;
-    std::array<uint64_t, Workbench::kWindow> expected;
-    for (uint32_t b = 0; b < common_.shape.geometry.buckets();) {
-      uint32_t count = 0;
-      for (; b < common_.shape.geometry.buckets() && count < expected.size(); ++b) {
-        const BucketHeader header = workbench_.ImageHeader(b, image);
-        if (header.closed()) continue;
-        expected[count] = header.word();
-        batch.CompareSwap(At(table, BucketOffset(b)), header.word(), header.Closed().word(),
-                          &workbench_.words().cas[count]);
-        ++count;
-      }
+    const uint32_t buckets = common_.shape.geometry.buckets();
+    for (uint32_t b = 0; b < buckets;) {
+      const auto closed_header = [&](uint32_t bucket) -> std::optional<Workbench::Swap> {
+        const BucketHeader header = workbench_.ImageHeader(bucket, image);
+        if (header.closed()) return {};
+        return Workbench::Swap{BucketOffset(bucket), header.word(), header.Closed().word()};
+      };
+      const uint32_t count = workbench_.AskToSwap(table, &b, buckets, closed_header);
       const Outcome closed = co_await batch.Run();
       if (closed != Outcome::kOk) co_return Step::kUnavailable;
-      for (uint32_t i = 0; i < count; ++i) {
-        const uint64_t old = workbench_.words().cas[i];
-        all_closed &= old == expected[i] || BucketHeader(old).closed();
-      }
+      all_closed &= workbench_.AllSwapped(count);
     }
   }
   co_return Step::kOk;

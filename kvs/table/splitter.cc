@@ -1,11 +1,13 @@
 #include "kvs/table/splitter.h"
 
 #include <array>
+#include <numeric>
 #include <utility>
 
 #include "kvs/memory/mutation.h"
 
 namespace kvs {
+
 // Reads dir[child], then dir[parent], then dir[child] again. kOk: the parent is splitting into this child: the
 // directory named the child both before and after it showed the parent splitting. A child is MIGRATING only while its
 // parent is splitting, so the two belong together. Without the first look, the parent's split could be that of another
@@ -78,92 +80,115 @@ Task<Step> Splitter::HelpMigrate(Operation& op) {
                                    std::span(reinterpret_cast<BlockHeader*>(op.buffers->match.data()), kCandidates)});
 }
 
+// Asks for the parent's words of the slots that are to do.
+void Splitter::AskForSlots(const Migration& migration, Migrating* now) {
+  Batch& batch = *now->scratch.batch;
+  const std::span<const uint32_t> slots = now->slots, todo = now->todo();
+  // One READ fetches all of them, if they lie together. Those that are looked at again take one READ each.
+  const uint32_t words = SlotWord(slots[todo.back()]) - SlotWord(slots[todo.front()]) + 1;
+  now->together = todo.size() == slots.size() && words <= now->scratch.run.size();
+  if (now->together) {
+    batch.Read(At(migration.parent, SlotOffset(slots[0])), now->scratch.run.data(), words * uint32_t{sizeof(uint64_t)});
+    return;
+  }
+  for (const uint32_t i : todo) {
+    batch.Read(At(migration.parent, SlotOffset(slots[i])), &now->scratch.slots[i], sizeof(uint64_t));
+  }
+}
+
+// Asks for the blocks that these slots name.
+void Splitter::AskForBlocks(const Migration& migration, Migrating* now) {
+  const std::span<const uint32_t> slots = now->slots;
+  const MigrationScratch& scratch = now->scratch;
+  for (uint32_t i = 0; i < slots.size() && now->together; ++i) {
+    scratch.slots[i] = scratch.run[SlotWord(slots[i]) - SlotWord(slots[0])];
+  }
+  if (!migration.early.empty() && now->todo().size() == slots.size()) {
+    for (uint32_t i = 0; i < slots.size(); ++i) scratch.slots[i] = migration.early[slots[i]];
+  }
+  for (const uint32_t i : now->todo()) {
+    const Slot slot(scratch.slots[i]);
+    if (slot.has_block()) scratch.batch->Read(slot.block(), &scratch.blocks[i], sizeof(BlockHeader));
+  }
+}
+
+// Decides what becomes of each slot, and asks to settle those that move. They are to do until they are known settled.
+void Splitter::AskToSettle(const Migration& migration, Migrating* now) {
+  const MigrationScratch& scratch = now->scratch;
+  uint32_t asked = 0;
+  for (const uint32_t i : now->todo()) {
+    const Slot slot(scratch.slots[i]);
+    now->decision[i] = Slot::Free().word();
+    if (!slot.has_block() || (scratch.blocks[i].hash >> migration.depth & 1) == 0) continue;  // nothing moves
+    if (slot.state() == SlotState::kFrz) {
+      now->decision[i] = slot.WithState(SlotState::kVal).word();
+      continue;
+    }
+    const bool is_value = slot.state() == SlotState::kVal;
+    const Slot settled = is_value ? slot.WithState(SlotState::kFrz) : Slot::Free();
+    if (is_value) now->decision[i] = slot.word();
+    if (Mutated(Mutation::kCopyWithoutFreeze) && is_value) continue;
+    if (Mutated(Mutation::kMigrationIgnoresIns) && !is_value) continue;
+    const GlobalAddress at = At(migration.parent, SlotOffset(now->slots[i]));
+    scratch.batch->CompareSwap(at, slot.word(), settled.word(), &scratch.cas[i]);
+    now->places[asked++] = i;
+  }
+  now->todo_count = asked;
+}
+
+// Leaves to do what lost its CAS: those slots changed after they were read.
+void Splitter::KeepLost(Migrating* now) {
+  uint32_t lost = 0;
+  for (const uint32_t i : now->todo()) {
+    if (now->scratch.cas[i] == now->scratch.slots[i] || Mutated(Mutation::kMigrationIgnoresLostFreeze)) continue;
+    ++common_.stats.cas_failures;
+    now->places[lost++] = i;
+  }
+  now->todo_count = lost;
+}
+
+// Asks to write the decisions into the child.
+void Splitter::AskToDecide(const Migration& migration, Migrating* now) {
+  const MigrationScratch& scratch = now->scratch;
+  for (uint32_t i = 0; i < now->slots.size(); ++i) {
+    const GlobalAddress at = At(migration.child, SlotOffset(now->slots[i]));
+    if (Mutated(Mutation::kDecisionByWrite)) {
+      scratch.slots[i] = now->decision[i];
+      scratch.batch->Write(&scratch.slots[i], at, sizeof(uint64_t));
+    } else {
+      scratch.batch->CompareSwap(at, Slot::Pend().word(), now->decision[i], &scratch.cas[i]);
+    }
+  }
+}
+
 // [Split 5] Migrates many slots at once. The headers of their buckets in the parent have moved.
 Task<Step> Splitter::MigrateSlots(const Migration& migration, std::span<const uint32_t> slots,
                                   MigrationScratch scratch) {
-  const uint32_t count = static_cast<uint32_t>(slots.size());
   Batch& batch = *scratch.batch;
-  std::array<uint64_t, Workbench::kWindow> decision;    // the child's slot word
-  std::array<uint32_t, Workbench::kWindow> todo, next;  // positions in `slots` not settled yet
-  uint32_t todo_count = count;
-  for (uint32_t i = 0; i < count; ++i) todo[i] = i;
-
-  while (todo_count > 0) {
-    // One READ fetches all of them, if they lie together. Those that are looked at again take one READ each.
-    const uint32_t words = SlotWord(slots[todo[todo_count - 1]]) - SlotWord(slots[todo[0]]) + 1;
-    const bool together = todo_count == count && words <= scratch.run.size();
-    if (together) {
-      batch.Read(At(migration.parent, SlotOffset(slots[0])), scratch.run.data(), words * uint32_t{sizeof(uint64_t)});
-    }
-    for (uint32_t t = 0; t < todo_count && !together; ++t) {
-      const uint32_t i = todo[t];
-      batch.Read(At(migration.parent, SlotOffset(slots[i])), &scratch.slots[i], sizeof(uint64_t));
-    }
+  Migrating now{.slots = slots, .scratch = scratch, .todo_count = static_cast<uint32_t>(slots.size())};
+  std::iota(now.places.begin(), now.places.begin() + now.todo_count, 0);
+  while (now.todo_count > 0) {
+    AskForSlots(migration, &now);
     const Outcome slots_read = co_await batch.Run();
     if (slots_read != Outcome::kOk) co_return Step::kUnavailable;
-    for (uint32_t i = 0; i < count && together; ++i) {
-      scratch.slots[i] = scratch.run[SlotWord(slots[i]) - SlotWord(slots[0])];
-    }
-    if (!migration.early.empty() && todo_count == count) {
-      for (uint32_t i = 0; i < count; ++i) scratch.slots[i] = migration.early[slots[i]];
-    }
-    for (uint32_t t = 0; t < todo_count; ++t) {
-      const uint32_t i = todo[t];
-      const Slot slot(scratch.slots[i]);
-      if (!slot.has_block()) continue;
-      batch.Read(slot.block(), &scratch.blocks[i], sizeof(BlockHeader));
-    }
+    AskForBlocks(migration, &now);
     const Outcome blocks_read = co_await batch.Run();
     if (blocks_read != Outcome::kOk) co_return Step::kUnavailable;
-
-    uint32_t next_count = 0;
-    for (uint32_t t = 0; t < todo_count; ++t) {
-      const uint32_t i = todo[t];
-      const Slot slot(scratch.slots[i]);
-      decision[i] = Slot::Free().word();
-      if (!slot.has_block() || (scratch.blocks[i].hash >> migration.depth & 1) == 0) continue;  // nothing moves
-      const GlobalAddress at = At(migration.parent, SlotOffset(slots[i]));
-      if (slot.state() == SlotState::kFrz) {
-        decision[i] = slot.WithState(SlotState::kVal).word();
-        continue;
-      }
-      const bool is_value = slot.state() == SlotState::kVal;
-      const Slot settled = is_value ? slot.WithState(SlotState::kFrz) : Slot::Free();
-      if (is_value) decision[i] = slot.word();
-      if (Mutated(Mutation::kCopyWithoutFreeze) && is_value) continue;
-      if (Mutated(Mutation::kMigrationIgnoresIns) && !is_value) continue;
-      batch.CompareSwap(at, slot.word(), settled.word(), &scratch.cas[i]);
-      next[next_count++] = i;
-    }
+    AskToSettle(migration, &now);
     const Outcome settled = co_await batch.Run();
     if (settled != Outcome::kOk) co_return Step::kUnavailable;
-    // A lost CAS: the slot changed after it was read. Look again.
-    todo_count = 0;
-    for (uint32_t n = 0; n < next_count; ++n) {
-      const uint32_t i = next[n];
-      if (scratch.cas[i] == scratch.slots[i] || Mutated(Mutation::kMigrationIgnoresLostFreeze)) continue;
-      ++common_.stats.cas_failures;
-      todo[todo_count++] = i;
-    }
+    KeepLost(&now);
   }
-
-  for (uint32_t i = 0; i < count; ++i) {
-    const GlobalAddress at = At(migration.child, SlotOffset(slots[i]));
-    if (Mutated(Mutation::kFrzClearedEarly) && decision[i] != Slot::Free().word()) {
-      batch.CompareSwap(At(migration.parent, SlotOffset(slots[i])), Slot(decision[i]).WithState(SlotState::kFrz).word(),
-                        Slot::Free().word(), &scratch.slots[i]);
-      (void)co_await batch.Run();
-    }
-    if (Mutated(Mutation::kDecisionByWrite)) {
-      scratch.slots[i] = decision[i];
-      batch.Write(&scratch.slots[i], at, sizeof(uint64_t));
-      continue;
-    }
-    batch.CompareSwap(at, Slot::Pend().word(), decision[i], &scratch.cas[i]);
+  for (uint32_t i = 0; Mutated(Mutation::kFrzClearedEarly) && i < slots.size(); ++i) {
+    if (now.decision[i] == Slot::Free().word()) continue;
+    batch.CompareSwap(At(migration.parent, SlotOffset(slots[i])),
+                      Slot(now.decision[i]).WithState(SlotState::kFrz).word(), Slot::Free().word(), &scratch.slots[i]);
+    (void)co_await batch.Run();
   }
+  AskToDecide(migration, &now);
   const Outcome decided = co_await batch.Run();
   if (decided != Outcome::kOk) co_return Step::kUnavailable;
-  for (uint32_t i = 0; i < count; ++i) common_.stats.slots_migrated += scratch.cas[i] == Slot::Pend().word();
+  for (uint32_t i = 0; i < slots.size(); ++i) common_.stats.slots_migrated += scratch.cas[i] == Slot::Pend().word();
   co_return Step::kOk;
 }
 
@@ -295,17 +320,26 @@ Task<Step> Splitter::MoveHeaders(const Migration& migration) {
              static_cast<uint32_t>(common_.shape.geometry.bytes()));
   const Outcome headers_read = co_await batch.Run();
   if (headers_read != Outcome::kOk) co_return Step::kUnavailable;
-  for (uint32_t b = 0; b < common_.shape.geometry.buckets();) {
-    for (; b < common_.shape.geometry.buckets() && batch.size() < Workbench::kWindow; ++b) {
-      const BucketHeader header = workbench_.ImageHeader(b);
-      if (header.depth() != migration.depth) continue;
-      batch.CompareSwap(At(migration.parent, BucketOffset(b)), header.word(), header.Deeper().word(),
-                        &workbench_.words().cas[batch.size()]);
-    }
+  const uint32_t buckets = common_.shape.geometry.buckets();
+  for (uint32_t b = 0; b < buckets;) {
+    workbench_.AskToSwap(migration.parent, &b, buckets, [&](uint32_t bucket) -> std::optional<Workbench::Swap> {
+      const BucketHeader header = workbench_.ImageHeader(bucket);
+      if (header.depth() != migration.depth) return {};
+      return Workbench::Swap{BucketOffset(bucket), header.word(), header.Deeper().word()};
+    });
     const Outcome moved = co_await batch.Run();
     if (moved != Outcome::kOk) co_return Step::kUnavailable;
   }
   co_return Step::kOk;
+}
+
+// Puts the slots of the child's image that nobody has decided into `window`, from *next on, as many as it has room for.
+std::span<const uint32_t> Splitter::UndecidedSlots(uint32_t* next, std::span<uint32_t> window) {
+  uint32_t count = 0;
+  for (; *next < common_.shape.geometry.slots() && count < window.size(); ++*next) {
+    if (workbench_.ImageSlot(*next).state() == SlotState::kPend) window[count++] = *next;
+  }
+  return window.first(count);
 }
 
 // [Split 4 to 7] Finishes the split that made dir[child_index], from any state; idempotent. kOk: it is finished.
@@ -327,6 +361,7 @@ Task<Step> Splitter::FinishSplit(uint32_t child_index) {
     co_return found;
   }
   const uint32_t table_bytes = static_cast<uint32_t>(common_.shape.geometry.bytes());
+  const uint32_t slots = common_.shape.geometry.slots();
 
   if (migration.child.migrating()) {
     if (!Mutated(Mutation::kDecisionBeforeHeaders)) {
@@ -334,20 +369,15 @@ Task<Step> Splitter::FinishSplit(uint32_t child_index) {
       if (moved != Step::kOk) co_return moved;
     }
     if (Mutated(Mutation::kSlotBeforeHeader)) {
-      for (uint32_t s = 0; s < common_.shape.geometry.slots(); ++s)
-        migration.early.push_back(workbench_.ImageSlot(s).word());
+      for (uint32_t s = 0; s < slots; ++s) migration.early.push_back(workbench_.ImageSlot(s).word());
     }
     // [Split 5] Migrate every slot that nobody has decided.
     batch.Read(migration.child.address, workbench_.image().data(), table_bytes);
     const Outcome child_image = co_await batch.Run();
     if (child_image != Outcome::kOk) co_return Step::kUnavailable;
     std::array<uint32_t, Workbench::kWindow> window;
-    for (uint32_t s = 0; s < common_.shape.geometry.slots();) {
-      uint32_t count = 0;
-      for (; s < common_.shape.geometry.slots() && count < window.size(); ++s) {
-        if (workbench_.ImageSlot(s).state() == SlotState::kPend) window[count++] = s;
-      }
-      const Step migrated = co_await MigrateSlots(migration, std::span(window).first(count),
+    for (uint32_t s = 0; s < slots;) {
+      const Step migrated = co_await MigrateSlots(migration, UndecidedSlots(&s, window),
                                                   {&batch, workbench_.words().slots, workbench_.words().cas,
                                                    workbench_.words().blocks, workbench_.words().run});
       if (migrated != Step::kOk) co_return migrated;
@@ -366,13 +396,12 @@ Task<Step> Splitter::FinishSplit(uint32_t child_index) {
     const Step child_reread = co_await directory_.ReadEntry(batch, &words[0], child_index, &child_now);
     if (child_reread != Step::kOk) co_return child_reread;
     const bool finished_by_others = child_now.entry != migration.child.entry && !Mutated(Mutation::kFrzClearedLate);
-    for (uint32_t s = 0; s < common_.shape.geometry.slots() && !finished_by_others;) {
-      for (; s < common_.shape.geometry.slots() && batch.size() < Workbench::kWindow; ++s) {
-        const Slot slot = workbench_.ImageSlot(s);
-        if (slot.state() != SlotState::kFrz) continue;
-        batch.CompareSwap(At(migration.parent, SlotOffset(s)), slot.word(), Slot::Free().word(),
-                          &workbench_.words().cas[batch.size()]);
-      }
+    for (uint32_t s = 0; s < slots && !finished_by_others;) {
+      workbench_.AskToSwap(migration.parent, &s, slots, [&](uint32_t index) -> std::optional<Workbench::Swap> {
+        const Slot slot = workbench_.ImageSlot(index);
+        if (slot.state() != SlotState::kFrz) return {};
+        return Workbench::Swap{SlotOffset(index), slot.word(), Slot::Free().word()};
+      });
       const Outcome cleared = co_await batch.Run();
       if (cleared != Outcome::kOk) co_return Step::kUnavailable;
     }

@@ -6,6 +6,7 @@
 #ifndef KVS_TABLE_SPLITTER_H_
 #define KVS_TABLE_SPLITTER_H_
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -52,12 +53,28 @@ class Splitter : private Part {
     std::span<BlockHeader> blocks;
     std::span<uint64_t> run{};  // for neighbouring words: those of the slots and those between them
   };
+  // Where MigrateSlots stands.
+  struct Migrating {
+    std::span<const uint32_t> slots;
+    MigrationScratch scratch;
+    uint32_t todo_count = 0;
+    std::array<uint32_t, Workbench::kWindow> places;    // of what is to do, in `slots`
+    std::array<uint64_t, Workbench::kWindow> decision;  // the child's slot words
+    bool together = false;                              // the words came by one READ
+    std::span<const uint32_t> todo() const { return std::span(places).first(todo_count); }
+  };
   Task<Step> ReadSplit(Batch& batch, std::span<uint64_t, 3> words, uint32_t child_index, Migration* migration);
   Task<Step> SplitLocked(TableRef table, GlobalAddress* spare, Merge* met);
   Task<Step> PublishChild(TableRef parent, uint32_t child_index, GlobalAddress* spare);
   Task<Step> FinishSplit(uint32_t child_index);
   Task<Step> MoveHeaders(const Migration& migration);
+  std::span<const uint32_t> UndecidedSlots(uint32_t* next, std::span<uint32_t> window);
   Task<Step> MigrateSlots(const Migration& migration, std::span<const uint32_t> slots, MigrationScratch scratch);
+  void AskForSlots(const Migration& migration, Migrating* now);
+  void AskForBlocks(const Migration& migration, Migrating* now);
+  void AskToSettle(const Migration& migration, Migrating* now);
+  void KeepLost(Migrating* now);
+  void AskToDecide(const Migration& migration, Migrating* now);
 
   Epochs& epochs_;
   DirectoryCache& cache_;

@@ -5,9 +5,11 @@
 #ifndef KVS_TABLE_WORKBENCH_H_
 #define KVS_TABLE_WORKBENCH_H_
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <unordered_map>
 
@@ -77,6 +79,28 @@ class Workbench : private Part {
   // ---- between Begin and End
   Registered& words() { return *registered_; }
   Batch& batch() { return batch_; }
+  // A CAS of a word of a table.
+  struct Swap {
+    uint64_t offset, expected, desired;
+  };
+  // Asks for those that swap_of(*next), ... swap_of(end - 1) name (std::optional<Swap>), as many as go at once. *next:
+  // where to go on. Returns how many; after the batch has run, AllSwapped says whether all of these were won. (Not
+  // inlined: a coroutine would have all variables in memory.)
+  template <typename SwapOf>
+  [[gnu::noinline]] uint32_t AskToSwap(const TableRef& table, uint32_t* next, uint32_t end, SwapOf swap_of) {
+    uint32_t count = 0;
+    for (; *next < end && count < kWindow; ++*next) {
+      const std::optional<Swap> swap = swap_of(*next);
+      if (!swap) continue;
+      registered_->slots[count] = swap->expected;
+      batch_.CompareSwap(At(table, swap->offset), swap->expected, swap->desired, &registered_->cas[count]);
+      ++count;
+    }
+    return count;
+  }
+  bool AllSwapped(uint32_t count) const {
+    return std::equal(registered_->cas.begin(), registered_->cas.begin() + count, registered_->slots.begin());
+  }
   // A whole subtable.
   std::span<std::byte> image(uint32_t i = 0) { return {images() + i * image_bytes_, image_bytes_}; }
   Slot& ImageSlot(uint32_t slot, uint32_t i = 0) {

@@ -6,12 +6,12 @@
 #include <cstring>
 #include <vector>
 
+#include "krcore/rnic/providers.h"
 #include "krcore/rnic/verbs/memory.h"
 #include "krcore/rnic/verbs/qp.h"
 #include "krcore/rnic/verbs/software_dci.h"
 #include "krcore/rnic/verbs/software_dct.h"
 #include "krcore/rnic/verbs/ud_port.h"
-#include "krcore/rnic/providers.h"
 
 namespace krcore::rnic::verbs {
 namespace {
