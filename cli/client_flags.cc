@@ -1,7 +1,5 @@
-#include <string>
-#include <utility>
-
 #include "cli/common_flags.h"
+#include "cli/flags.h"
 #include "krcore/control_plane.h"
 
 DEFINE_int64(operation_timeout_ms, 5'000, "How long one operation may take before it fails with a timeout");
@@ -17,14 +15,8 @@ constexpr int64_t kMaxTimeoutMs = int64_t{24} * 3600 * 1000;  // so that it fits
 
 krcore::Status CheckClientFlags() {
   KRCORE_RETURN_IF_ERROR(CheckControlPlane(krcore::ControlPlanes()));
-  for (const auto& [name, value] : {std::pair<const char*, int64_t>{"operation_timeout_ms", FLAGS_operation_timeout_ms},
-                                    {"open_timeout_ms", FLAGS_open_timeout_ms}}) {
-    if (value > 0 && value <= kMaxTimeoutMs) continue;
-    return {krcore::StatusCode::kInvalidArgument, "--" + std::string(name) + "=" + std::to_string(value) +
-                                                      ": must be 1 to " + std::to_string(kMaxTimeoutMs) +
-                                                      " (milliseconds; a day)"};
-  }
-  return krcore::Status::Ok();
+  KRCORE_RETURN_IF_ERROR(CheckRange("operation_timeout_ms", FLAGS_operation_timeout_ms, 1, kMaxTimeoutMs));
+  return CheckRange("open_timeout_ms", FLAGS_open_timeout_ms, 1, kMaxTimeoutMs);
 }
 
 }  // namespace cli

@@ -8,6 +8,7 @@
 #include <span>
 #include <utility>
 
+#include "cli/common_flags.h"
 #include "krcore/control_plane.h"
 #include "ycsb/workload/counts.h"
 
@@ -18,20 +19,15 @@ using metrics::Families;
 
 double AsDouble(uint64_t count) { return static_cast<double>(count); }
 
-const char* KindName(const Options& options) {
-  if (!options.elastic || options.elastic->kind == WorkerKind::kThread) return "thread";
-  return options.elastic->kind == WorkerKind::kFork ? "fork" : "exec";
-}
-
 // How long each worker took for one part of its start, of those that have completed that part.
 template <typename Duration>
 prometheus::ClientMetric::Histogram PartOf(const std::vector<WorkerRecord>& records, Duration duration_ns) {
-  std::vector<int64_t> durations;
+  ycsb::LatencyHistogram durations;
   for (const WorkerRecord& record : records) {
     const int64_t ns = duration_ns(record);
-    if (ns >= 0) durations.push_back(ns);
+    if (ns >= 0) durations.Record(ns);
   }
-  return metrics::HistogramOf(durations);
+  return HistogramOf(durations);
 }
 
 int64_t Between(int64_t from_ns, int64_t to_ns) {
@@ -85,7 +81,7 @@ void AddFleet(const Options& options, const FleetView& view, Families* families)
   families->Gauge("surgekv_compute_info", "1; what this compute node is", 1,
                   {{"fabric", options.store.fabric},
                    {"control_plane", options.store.control_plane},
-                   {"worker_kind", KindName(options)}});
+                   {"worker_kind", WorkerKindName(options.elastic ? options.elastic->kind : WorkerKind::kThread)}});
   const WorkerCounts counts = CountWorkers(view.records);
   const std::string workers = "Workers, by state", name = "surgekv_workers";
   families->Gauge(name, workers, AsDouble(view.standby), {{"state", "standby"}});
@@ -184,10 +180,7 @@ krcore::Status Operation::Listen(const Options& options, const metrics::Source& 
 void Operation::Announce(const Options& options, std::function<metrics::Announcement()> tell) {
   if (exporter_ == nullptr) return;
   krcore::NodeOptions open;
-  open.rnic = options.store.rnic;
-  open.fabric = options.store.fabric;
-  open.fabric_address = options.store.fabric_address;
-  open.rnic_port = options.store.rnic_port;
+  cli::SetFabric(&open);
   // Open a node where the memory nodes are: the memory nodes that verbs and lite use are krcore's.
   auto node = krcore::OpenNode(options.store.control_plane == "kernel" ? "kernel" : "krcore", open);
   if (!node.ok()) {

@@ -29,12 +29,9 @@ struct Attached {
 
 krcore::Result<Attached> Attach(const Options& options) {
   Attached attached;
-  auto store = kvs::Store::Open({.rnic = options.rnic,
-                                 .fabric = options.fabric,
-                                 .fabric_address = options.fabric_address,
-                                 .rnic_port = options.rnic_port,
-                                 .control_plane = options.control_plane,
-                                 .open_timeout_ms = options.wait_ms});
+  kvs::StoreOptions open{.control_plane = options.control_plane, .open_timeout_ms = options.wait_ms};
+  cli::SetFabric(&open);
+  auto store = kvs::Store::Open(open);
   if (!store.ok()) return store.status();
   attached.store = std::move(*store);
   auto client = attached.store->NewClient({.max_in_flight = 4, .address_cache_entries = 0});

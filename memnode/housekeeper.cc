@@ -7,11 +7,11 @@
 #include <thread>
 #include <utility>
 
+#include "cli/common_flags.h"
 #include "cli/stop_signal.h"
 #include "krcore/resources.h"
 #include "kvs/client.h"
 #include "kvs/housekeeper.h"
-#include "memnode/service_thread.h"
 
 namespace memnode {
 namespace {
@@ -25,7 +25,7 @@ constexpr int64_t kSoonNs = 100'000;
 }  // namespace
 
 Housekeeper::Housekeeper(const Options& options) : options_(options) {
-  auto thread = krcore::StartThread("housekeeper", [this] { Run(); });
+  auto thread = krcore::StartServiceThread("housekeeper", [this] { Run(); });
   if (thread.ok()) {
     thread_ = *std::move(thread);
   } else {
@@ -40,20 +40,15 @@ void Housekeeper::Join() {
 }
 
 void Housekeeper::Run() {
-  BecomeServiceThread("housekeeper");
   LookAfterStore();
-  cpu_ns_ = CpuNsOf(pthread_self());
+  cpu_ns_ = krcore::ThreadCpuNs(pthread_self());
 }
 
 void Housekeeper::LookAfterStore() {
   // The store's clock is the host's, not one that jumps when a stop is requested: it decides whose lease is over.
-  const kvs::StoreOptions open{.rnic = options_.rnic,
-                               .fabric = options_.fabric,
-                               .fabric_address = options_.fabric_address,
-                               .rnic_port = options_.rnic_port,
-                               .control_plane = options_.control_plane,
-                               .operation_timeout_ms = kAttemptMs,
-                               .open_timeout_ms = kAttemptMs};
+  kvs::StoreOptions open{
+      .control_plane = options_.control_plane, .operation_timeout_ms = kAttemptMs, .open_timeout_ms = kAttemptMs};
+  cli::SetFabric(&open);
   std::unique_ptr<kvs::Store> store;
   std::unique_ptr<kvs::Housekeeper> housekeeper;  // destroyed before the store
   while (housekeeper == nullptr) {

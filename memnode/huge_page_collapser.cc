@@ -8,7 +8,6 @@
 
 #include "cli/size.h"
 #include "krcore/resources.h"
-#include "memnode/service_thread.h"
 
 namespace memnode {
 namespace {
@@ -27,7 +26,7 @@ void LowerPriority() {
 }  // namespace
 
 HugePageCollapser::HugePageCollapser(krcore::Region& region) : region_(region) {
-  auto thread = krcore::StartThread("hugepages", [this] { Run(); });
+  auto thread = krcore::StartServiceThread("hugepages", [this] { Run(); });
   if (thread.ok()) {
     thread_ = *std::move(thread);
   } else {
@@ -48,7 +47,6 @@ void HugePageCollapser::Stop() {
 }
 
 void HugePageCollapser::Run() {
-  BecomeServiceThread("hugepages");
   LowerPriority();
   const size_t total = region_.bytes().size();
   uint64_t refused_bytes = 0;
@@ -56,7 +54,7 @@ void HugePageCollapser::Run() {
   for (size_t offset = 0; offset < total && !stop_.load(std::memory_order_relaxed); offset += kPieceBytes) {
     const size_t piece = std::min(kPieceBytes, total - offset);
     const krcore::Status status = region_.CollapseToHugePages(offset, piece);
-    cpu_ns_.store(CpuNsOf(pthread_self()), std::memory_order_relaxed);
+    cpu_ns_.store(krcore::ThreadCpuNs(pthread_self()), std::memory_order_relaxed);
     if (status == krcore::StatusCode::kUnsupported) {
       LOG(INFO) << "huge pages: " << status.ToString() << "; going on with small ones";
       return;

@@ -31,15 +31,6 @@ Status WithWayOut(const Status& status, const std::string& way_out) {
   return {status.code(), text + "\n" + way_out};
 }
 
-krcore::NodeOptions NodeOptionsOf(const Options& options) {
-  krcore::NodeOptions open;
-  open.rnic = options.rnic;
-  open.fabric = options.fabric;
-  open.fabric_address = options.fabric_address;
-  open.rnic_port = options.rnic_port;
-  return open;
-}
-
 // Returns the flag because of which memory cannot outlive its process.
 std::string MemoryOf(const Options& options) {
   return options.control_plane == "krcore" ? "--rnic=" + options.rnic : "--control_plane=" + options.control_plane;
@@ -132,7 +123,8 @@ Result<std::unique_ptr<MemoryServer>> MemoryServer::Start(const Options& options
 }
 
 Status MemoryServer::Open(const Options& options, krcore::Clock* clock) {
-  krcore::NodeOptions open = NodeOptionsOf(options);
+  krcore::NodeOptions open;
+  cli::SetFabric(&open);
   open.node = options.node;
   open.create_fabric = true;
   open.clock = clock;
@@ -211,7 +203,9 @@ Result<std::string> CleanFabric(const Options& options) {
   if (!removed.ok()) return removed.status();
   if (!removed->empty()) return "removed what was left of fabric " + options.fabric;
   // If nothing was removed, there is nothing, or running programs use it.
-  const auto node = krcore::Node::Open(NodeOptionsOf(options));
+  krcore::NodeOptions open;
+  cli::SetFabric(&open);
+  const auto node = krcore::Node::Open(open);
   if (node.ok()) {
     return Status(StatusCode::kExists, "fabric " + options.fabric +
                                            " is in use: nothing was removed\nStop the programs that have " +

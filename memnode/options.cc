@@ -1,5 +1,6 @@
 #include "memnode/options.h"
 
+#include <initializer_list>
 #include <utility>
 
 #include "cli/common_flags.h"
@@ -32,17 +33,12 @@ using krcore::Status;
 using krcore::StatusCode;
 
 constexpr uint64_t kPageBytes = 4096;
+// The flags of a memory node that serves.
+constexpr std::initializer_list<const char*> kServing = {"node",        "memory",      "metaserver", "hugepages",
+                                                         "keep_memory", "rc_acceptor", "metrics"};
 constexpr int64_t kMaxWaitMs = int64_t{24} * 3600 * 1000;  // so that it fits in nanoseconds many times over
 
 Status Mistake(std::string message) { return {StatusCode::kInvalidArgument, std::move(message)}; }
-
-Status CheckClean() {
-  for (const char* name : {"node", "memory", "metaserver", "hugepages", "wait_ms", "keep_memory", "rc_acceptor",
-                           "metrics", "drain", "undrain"}) {
-    if (cli::FlagGiven(name)) return Mistake("--clean goes with --fabric only, not with --" + std::string(name));
-  }
-  return Status::Ok();
-}
 
 Result<RcAcceptorMode> RcAcceptorFromFlag() {
   if (FLAGS_rc_acceptor == "sleep") return RcAcceptorMode::kSleep;
@@ -51,24 +47,7 @@ Result<RcAcceptorMode> RcAcceptorFromFlag() {
   return Mistake("--rc_acceptor=" + FLAGS_rc_acceptor + ": not sleep, spin or off");
 }
 
-// Checks --drain or --undrain, and returns the node that it names.
-Result<krcore::NodeId> CheckCommand(const char* command, int32_t node) {
-  for (const char* name : {"node", "memory", "metaserver", "hugepages", "keep_memory", "rc_acceptor", "metrics",
-                           "clean", "drain", "undrain"}) {
-    if (std::string(name) == command || !cli::FlagGiven(name)) continue;
-    return Mistake("--" + std::string(command) + " goes with --fabric and --wait_ms only, not with --" + name);
-  }
-  if (node < 1 || node > static_cast<int>(krcore::kMaxMemoryNode)) {
-    return Mistake("--" + std::string(command) + "=" + std::to_string(node) + ": a memory node's id is 1 to 255");
-  }
-  return static_cast<krcore::NodeId>(node);
-}
-
-Status CheckWait() {
-  if (FLAGS_wait_ms >= 0 && FLAGS_wait_ms <= kMaxWaitMs) return Status::Ok();
-  return Mistake("--wait_ms=" + std::to_string(FLAGS_wait_ms) + ": must be 0 to " + std::to_string(kMaxWaitMs) +
-                 " (milliseconds; a day)");
-}
+Status CheckId(const char* flag, int32_t node) { return cli::CheckRange(flag, node, 1, krcore::kMaxMemoryNode); }
 
 Status CheckMemory(uint64_t bytes) {
   if (bytes < kvs::kMinPoolBytes) {
@@ -112,27 +91,30 @@ const cli::Program& ProgramDescription() {
 Result<Options> OptionsFromFlags() {
   KRCORE_RETURN_IF_ERROR(cli::CheckFabricFlags());
   Options options;
-  cli::SetFabric(&options);
+  options.rnic = FLAGS_rnic;
+  options.fabric = FLAGS_fabric;
   // Clients of verbs and lite connect to a krcore memory node.
   KRCORE_RETURN_IF_ERROR(cli::CheckControlPlane({"krcore", "kernel"}));
   options.control_plane = FLAGS_control_plane;
   options.clean = FLAGS_clean;
   if (options.clean) {
-    KRCORE_RETURN_IF_ERROR(CheckClean());
+    KRCORE_RETURN_IF_ERROR(cli::CheckNotGiven({"wait_ms", "drain", "undrain"}, "has no effect with --clean"));
+    KRCORE_RETURN_IF_ERROR(cli::CheckNotGiven(kServing, "has no effect with --clean"));
     return options;
   }
-  KRCORE_RETURN_IF_ERROR(CheckWait());
+  KRCORE_RETURN_IF_ERROR(cli::CheckRange("wait_ms", FLAGS_wait_ms, 0, kMaxWaitMs));
   options.wait_ms = FLAGS_wait_ms;
   if (cli::FlagGiven("drain")) {
-    const Result<krcore::NodeId> node = CheckCommand("drain", FLAGS_drain);
-    if (!node.ok()) return node.status();
-    options.drain = *node;
+    KRCORE_RETURN_IF_ERROR(cli::CheckNotGiven({"undrain"}, "has no effect with --drain"));
+    KRCORE_RETURN_IF_ERROR(cli::CheckNotGiven(kServing, "has no effect with --drain"));
+    KRCORE_RETURN_IF_ERROR(CheckId("drain", FLAGS_drain));
+    options.drain = static_cast<krcore::NodeId>(FLAGS_drain);
     return options;
   }
   if (cli::FlagGiven("undrain")) {
-    const Result<krcore::NodeId> node = CheckCommand("undrain", FLAGS_undrain);
-    if (!node.ok()) return node.status();
-    options.undrain = *node;
+    KRCORE_RETURN_IF_ERROR(cli::CheckNotGiven(kServing, "has no effect with --undrain"));
+    KRCORE_RETURN_IF_ERROR(CheckId("undrain", FLAGS_undrain));
+    options.undrain = static_cast<krcore::NodeId>(FLAGS_undrain);
     return options;
   }
 
@@ -149,9 +131,7 @@ Result<Options> OptionsFromFlags() {
   if (*memory != 0) {
     KRCORE_RETURN_IF_ERROR(CheckMemory(*memory));
   } else {
-    for (const char* name : {"keep_memory", "rc_acceptor"}) {
-      if (cli::FlagGiven(name)) return Mistake("--" + std::string(name) + " has no effect with --memory=0");
-    }
+    KRCORE_RETURN_IF_ERROR(cli::CheckNotGiven({"keep_memory", "rc_acceptor"}, "has no effect with --memory=0"));
   }
   options.memory_bytes = (*memory + kPageBytes - 1) / kPageBytes * kPageBytes;
 
@@ -159,8 +139,8 @@ Result<Options> OptionsFromFlags() {
   if (!assigned && !cli::FlagGiven("node")) {
     return Mistake("--node is missing: this memory node's id, 1 to 255 and unique on the fabric, for example --node=1");
   }
-  if (!assigned && (FLAGS_node < 1 || FLAGS_node > static_cast<int>(krcore::kMaxMemoryNode))) {
-    return Mistake("--node=" + std::to_string(FLAGS_node) + ": a memory node's id is 1 to 255");
+  if (!assigned) {
+    KRCORE_RETURN_IF_ERROR(CheckId("node", FLAGS_node));
   }
   options.node = static_cast<krcore::NodeId>(FLAGS_node);
 
@@ -170,8 +150,9 @@ Result<Options> OptionsFromFlags() {
   const Result<RcAcceptorMode> rc_acceptor = RcAcceptorFromFlag();
   if (!rc_acceptor.ok()) return rc_acceptor.status();
   options.rc_acceptor = *rc_acceptor;
-  if (options.control_plane == "kernel" && cli::FlagGiven("rc_acceptor")) {
-    return Mistake("--rc_acceptor has no effect with --control_plane=kernel, whose module accepts connections");
+  if (options.control_plane == "kernel") {
+    KRCORE_RETURN_IF_ERROR(cli::CheckNotGiven(
+        {"rc_acceptor"}, "has no effect with --control_plane=kernel, whose module accepts connections"));
   }
   auto metrics = metrics::AddressFromFlag();
   if (!metrics.ok()) return metrics.status();

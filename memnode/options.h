@@ -1,4 +1,5 @@
-// What a memory node is asked to do. It is checked before anything is opened.
+// What memnode is asked to do. It is checked before anything is opened. The fabric is that of the flags
+// (cli::SetFabric).
 #ifndef MEMNODE_OPTIONS_H_
 #define MEMNODE_OPTIONS_H_
 
@@ -17,8 +18,6 @@ namespace memnode {
 struct Options {
   std::string rnic;
   std::string fabric;
-  std::string fabric_address;
-  std::string rnic_port;
   std::string control_plane = "krcore";   // or "kernel"
   krcore::NodeId node = krcore::kNoNode;  // kNoNode: a pure metadata server, the fabric assigns one
   uint64_t memory_bytes = 0;              // 0: a pure metadata server

@@ -3,12 +3,10 @@
 #include <glog/logging.h>
 
 #include <algorithm>
-#include <ctime>
 #include <utility>
 
 #include "krcore/clock.h"
 #include "krcore/resources.h"
-#include "memnode/service_thread.h"
 
 namespace memnode {
 namespace {
@@ -31,7 +29,7 @@ krcore::Result<std::unique_ptr<RcAcceptor>> RcAcceptor::Start(krcore::Node& node
   auto acceptor = krcore::Acceptor::Create(node);
   if (!acceptor.ok()) return acceptor.status();
   std::unique_ptr<RcAcceptor> made(new RcAcceptor(*std::move(acceptor), mode));
-  auto thread = krcore::StartThread("rc_acceptor", [self = made.get()] { self->Run(); });
+  auto thread = krcore::StartServiceThread("rc_acceptor", [self = made.get()] { self->Run(); });
   if (!thread.ok()) return thread.status();
   made->thread_ = *std::move(thread);
   return made;
@@ -42,7 +40,7 @@ RcAcceptor::~RcAcceptor() {
   if (thread_.joinable()) thread_.join();
 }
 
-int64_t RcAcceptor::cpu_ns() { return CpuNsOf(thread_.native_handle()); }
+int64_t RcAcceptor::cpu_ns() { return krcore::ThreadCpuNs(thread_.native_handle()); }
 
 void RcAcceptor::Sweep() {
   (void)acceptor_->Renew();  // if that fails, the next call does it
@@ -54,7 +52,6 @@ void RcAcceptor::Sweep() {
 }
 
 void RcAcceptor::Run() {
-  BecomeServiceThread("rc_acceptor");
   krcore::Clock& clock = *krcore::RealClock();
   int64_t request_ns = clock.NowNs();  // the last one
   int64_t sweep_at_ns = 0;

@@ -2,8 +2,6 @@
 
 #include <arpa/inet.h>
 #include <glog/logging.h>
-#include <pthread.h>
-#include <signal.h>
 
 #include <algorithm>
 #include <chrono>
@@ -114,7 +112,7 @@ Result<std::vector<Announcement>> ReadAnnouncements(krcore::Node& node, Deadline
 
 krcore::Result<std::unique_ptr<Announcer>> Announcer::Start(krcore::Node& node, std::function<Announcement()> tell) {
   std::unique_ptr<Announcer> announcer(new Announcer(node, std::move(tell)));
-  auto thread = krcore::StartThread("announcer", [self = announcer.get()] { self->Run(); });
+  auto thread = krcore::StartServiceThread("announcer", [self = announcer.get()] { self->Run(); });
   if (!thread.ok()) return thread.status();
   announcer->thread_ = *std::move(thread);
   return announcer;
@@ -135,10 +133,6 @@ std::string Announcer::trouble() const {
 }
 
 void Announcer::Run() {
-  sigset_t signals;  // a request to stop is for the main thread
-  sigfillset(&signals);
-  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
-  pthread_setname_np(pthread_self(), "announcer");
   AnnouncementWriter writer(node_);
   std::unique_lock lock(mutex_);
   while (!stop_) {

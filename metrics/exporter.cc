@@ -5,8 +5,6 @@
 #include <ifaddrs.h>
 #include <net/if.h>
 #include <prometheus/text_serializer.h>
-#include <pthread.h>
-#include <signal.h>
 #include <unistd.h>
 
 #include <array>
@@ -210,13 +208,7 @@ class Exporter::Server {
     }
   }
 
-  void Run() {
-    sigset_t signals;  // a request to stop is for the main thread
-    sigfillset(&signals);
-    pthread_sigmask(SIG_BLOCK, &signals, nullptr);
-    pthread_setname_np(pthread_self(), "metrics");
-    io_.run();
-  }
+  void Run() { io_.run(); }
 
   // Called from another thread. Clients that have asked by now still get an answer.
   void Stop() {
@@ -310,7 +302,7 @@ Result<std::unique_ptr<Exporter>> Exporter::Start(const Address& address, const 
   const Result<uint16_t> port = exporter->server_->Listen(address);
   if (!port.ok()) return port.status();
   exporter->address_.port = *port;
-  auto thread = krcore::StartThread("metrics", [server = exporter->server_.get()] { server->Run(); });
+  auto thread = krcore::StartServiceThread("metrics", [server = exporter->server_.get()] { server->Run(); });
   if (!thread.ok()) return Status(thread.status().code(), "--metrics: " + std::string(thread.status().message()));
   exporter->thread_ = *std::move(thread);
   return exporter;

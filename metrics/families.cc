@@ -56,22 +56,6 @@ void Families::Histogram(const std::string& name, const std::string& help, prome
 
 std::span<const double> DurationBounds() { return kDurationBounds; }
 
-prometheus::ClientMetric::Histogram HistogramOf(std::span<const int64_t> durations_ns) {
-  std::vector<int64_t> sorted(durations_ns.begin(), durations_ns.end());
-  std::sort(sorted.begin(), sorted.end());
-  prometheus::ClientMetric::Histogram histogram;
-  histogram.sample_count = sorted.size();
-  for (const int64_t duration : sorted) histogram.sample_sum += static_cast<double>(duration) * 1e-9;
-  for (const double bound : kDurationBounds) {
-    const auto past = std::upper_bound(sorted.begin(), sorted.end(), bound * 1e9, [](double limit, int64_t duration) {
-      return limit < static_cast<double>(duration);
-    });
-    histogram.bucket.push_back({static_cast<uint64_t>(past - sorted.begin()), bound});
-  }
-  histogram.bucket.push_back({sorted.size(), std::numeric_limits<double>::infinity()});
-  return histogram;
-}
-
 void AddProcess(double started_unix_s, Families* families) {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);

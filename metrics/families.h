@@ -25,7 +25,6 @@ class Families {
   void Histogram(const std::string& name, const std::string& help, prometheus::ClientMetric::Histogram value,
                  const Labels& labels = {});
 
-  const std::vector<prometheus::MetricFamily>& all() const { return families_; }
   std::vector<prometheus::MetricFamily> Take() { return std::move(families_); }
 
  private:
@@ -38,9 +37,6 @@ class Families {
 // Returns the upper bounds, in seconds, of every histogram of durations: 1, 2.5 and 5 of each decade from a microsecond
 // to 100 seconds.
 std::span<const double> DurationBounds();
-// Returns the histogram of these durations, in nanoseconds, over DurationBounds(): a duration counts in each bucket
-// whose bound it does not exceed.
-prometheus::ClientMetric::Histogram HistogramOf(std::span<const int64_t> durations_ns);
 
 // Adds what every program reports of its process: CPU time, memory, when it started (seconds of the system's clock).
 void AddProcess(double started_unix_s, Families* families);

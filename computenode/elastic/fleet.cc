@@ -148,9 +148,7 @@ bool ElasticWorkers::WaitForClients(krcore::Deadline deadline) {
 // A thread that has set ended_ns takes no more locks, so joining it under the lock cannot deadlock.
 void ElasticWorkers::JoinEnded(std::unique_lock<std::mutex>&) {
   for (Worker& worker : workers_) {
-    if (worker.record.ended_ns == 0 || worker.joined) continue;
-    worker.thread.join();
-    worker.joined = true;
+    if (worker.record.ended_ns != 0 && worker.thread.joinable()) worker.thread.join();
   }
 }
 

@@ -100,7 +100,6 @@ class ElasticWorkers final : public Fleet {
     std::atomic<uint32_t> call{0};  // 0 while it is a standby worker
     WorkerRecord record;            // under mutex_
     ClientTrace trace;
-    bool joined = false;
     std::thread thread;
   };
   Status Start(std::list<Worker>* workers);

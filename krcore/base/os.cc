@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <pthread.h>
+#include <signal.h>
 #include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/resource.h>
@@ -306,6 +307,23 @@ Result<std::thread> StartThread(const std::string& name, std::function<void()> r
   } catch (const std::bad_alloc&) {
     return StartRefused(ENOMEM, "thread '" + name + "'");
   }
+}
+
+Result<std::thread> StartServiceThread(const std::string& name, std::function<void()> run) {
+  return StartThread(name, [name = name.substr(0, 15), run = std::move(run)] {
+    sigset_t signals;
+    sigfillset(&signals);
+    pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+    pthread_setname_np(pthread_self(), name.c_str());
+    run();
+  });
+}
+
+int64_t ThreadCpuNs(pthread_t thread) {
+  clockid_t clock{};
+  timespec used{};
+  if (pthread_getcpuclockid(thread, &clock) != 0 || clock_gettime(clock, &used) != 0) return 0;
+  return used.tv_sec * int64_t{1'000'000'000} + used.tv_nsec;
 }
 
 Status StartRefused(int errnum, const std::string& what) {

@@ -109,7 +109,7 @@ TEST_F(BadInput, WaitOutOfRange) {
 }
 
 TEST_F(BadInput, CleanTakesNoOtherFlags) {
-  EXPECT_THAT(Refused({"--clean", "--memory=64M"}), HasSubstr("not with --memory"));
+  EXPECT_THAT(Refused({"--clean", "--memory=64M"}), HasSubstr("--memory has no effect with --clean"));
 }
 
 TEST_F(BadInput, UnknownRnic) {

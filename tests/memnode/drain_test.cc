@@ -124,10 +124,10 @@ TEST_F(DrainCommand, BadCommandLinesAreRefused) {
   }
   const Finished both = RunProgram("memnode", {fabric_.flag(), "--drain=2", "--memory=64M"});
   EXPECT_EQ(both.status, 2);
-  EXPECT_THAT(both.err, HasSubstr("not with --memory"));
+  EXPECT_THAT(both.err, HasSubstr("--memory has no effect with --drain"));
   const Finished clean = RunProgram("memnode", {fabric_.flag(), "--clean", "--drain=2"});
   EXPECT_EQ(clean.status, 2);
-  EXPECT_THAT(clean.err, HasSubstr("not with --drain"));
+  EXPECT_THAT(clean.err, HasSubstr("--drain has no effect with --clean"));
   const Finished nobody = RunProgram("memnode", {fabric_.flag(), "--drain=2", "--wait_ms=10"});
   EXPECT_EQ(nobody.status, 1);
   EXPECT_THAT(nobody.err, HasSubstr(fabric_.name()));

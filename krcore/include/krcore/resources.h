@@ -1,9 +1,12 @@
-// Turns a refusal by the system into a Status that names the likely limits: threads, processes, memory.
+// Threads and memory from the system. A refusal becomes a Status that names the likely limits.
 //
 // Thread safety: any thread may call.
 #ifndef KRCORE_RESOURCES_H_
 #define KRCORE_RESOURCES_H_
 
+#include <pthread.h>
+
+#include <cstdint>
 #include <functional>
 #include <new>
 #include <string>
@@ -15,6 +18,11 @@ namespace krcore {
 
 // Starts a thread that runs `run`. kUnavailable: "cannot start thread `name`", and the limits.
 Result<std::thread> StartThread(const std::string& name, std::function<void()> run);
+// The same for a thread that serves next to the program's own. It gets no signals: a thread that sleeps, or is starved
+// of CPU, must not be the one that handles a request to stop. The system knows it by the first 15 bytes of `name`.
+Result<std::thread> StartServiceThread(const std::string& name, std::function<void()> run);
+// Returns the CPU time of a thread that has not been joined, in ns.
+int64_t ThreadCpuNs(pthread_t thread);
 // The Status for a thread or process that the system did not start, with `errnum`.
 Status StartRefused(int errnum, const std::string& what);
 
