@@ -15,7 +15,6 @@ struct krc_accepted {
 	struct list_head node;
 	struct krc_device *dev;
 	struct rdma_cm_id *id;
-	struct ib_cq *cq;
 	struct krc_cm_hello hello;
 };
 
@@ -51,7 +50,6 @@ static void krc_cm_reap(struct work_struct *work)
 		rdma_disconnect(accepted->id);
 		rdma_destroy_qp(accepted->id);
 		rdma_destroy_id(accepted->id);	/* waits for its events */
-		ib_free_cq(accepted->cq);
 		kfree(accepted);
 	}
 }
@@ -127,6 +125,8 @@ static int krc_cm_accept(struct krc_device *dev, struct rdma_cm_id *id,
 	struct ib_qp_init_attr init = {
 		.qp_type = IB_QPT_RC,
 		.sq_sig_type = IB_SIGNAL_REQ_WR,
+		.send_cq = dev->acceptor->cq,
+		.recv_cq = dev->acceptor->cq,
 		.cap = { .max_send_wr = 1, .max_recv_wr = 1,
 			 .max_send_sge = 1, .max_recv_sge = 1 },
 	};
@@ -146,16 +146,9 @@ static int krc_cm_accept(struct krc_device *dev, struct rdma_cm_id *id,
 		err = -EPROTO;
 		goto free;
 	}
-	accepted->cq = ib_alloc_cq(dev->ib, accepted, 2, 0, IB_POLL_DIRECT);
-	if (IS_ERR(accepted->cq)) {
-		err = PTR_ERR(accepted->cq);
-		goto free;
-	}
-	init.send_cq = accepted->cq;
-	init.recv_cq = accepted->cq;
 	err = rdma_create_qp(id, dev->pd, &init);
 	if (err)
-		goto free_cq;
+		goto free;
 	id->context = accepted;
 	err = krc_cm_enter(accepted);
 	if (err)
@@ -167,8 +160,6 @@ static int krc_cm_accept(struct krc_device *dev, struct rdma_cm_id *id,
 
 destroy_qp:
 	rdma_destroy_qp(id);
-free_cq:
-	ib_free_cq(accepted->cq);
 free:
 	kfree(accepted);
 	return err;
@@ -208,6 +199,12 @@ int krc_accept_start(struct krc_device *dev)
 
 	if (err)
 		return err;
+	acceptor->cq = ib_alloc_cq(dev->ib, acceptor, 1, 0, IB_POLL_DIRECT);
+	if (IS_ERR(acceptor->cq)) {
+		err = PTR_ERR(acceptor->cq);
+		acceptor->cq = NULL;
+		return err;
+	}
 	id = rdma_create_id(&init_net, krc_cm_passive, dev, RDMA_PS_TCP,
 			    IB_QPT_RC);
 	if (IS_ERR(id))
@@ -237,4 +234,7 @@ void krc_accept_stop(struct krc_device *dev)
 		krc_cm_end(accepted);
 	mutex_unlock(&acceptor->lock);
 	flush_work(&acceptor->reaper);
+	if (acceptor->cq)
+		ib_free_cq(acceptor->cq);
+	acceptor->cq = NULL;
 }

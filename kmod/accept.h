@@ -21,6 +21,7 @@ struct rdma_cm_id;
 
 /* What a device has accepted. */
 struct krc_acceptor {
+	struct ib_cq *cq;		/* of all that is accepted; nothing completes */
 	struct rdma_cm_id *listener;	/* NULL: nobody can connect */
 	struct mutex lock;		/* guards all that follows */
 	struct list_head accepted;

@@ -23,36 +23,11 @@ static struct dentry *krc_root;
 static int stats_show(struct seq_file *file, void *unused)
 {
 	struct krc_device *dev = file->private;
-	struct krc_stats *stats = &dev->stats;
-	const struct {
-		const char *name;
-		atomic64_t *value;
-	} values[] = {
-		{ "queues", &stats->queues },
-		{ "regions", &stats->regions },
-		{ "region_bytes", &stats->region_bytes },
-		{ "ports", &stats->ports },
-		{ "senders", &stats->senders },
-		{ "messages", &stats->messages },
-		{ "requests", &stats->requests },
-		{ "completed", &stats->completed },
-		{ "failed", &stats->failed },
-		{ "refused", &stats->refused },
-		{ "doorbells", &stats->doorbells },
-		{ "broken", &stats->broken },
-		{ "repaired", &stats->repaired },
-		{ "reposted", &stats->reposted },
-		{ "standing_in", &stats->standing_in },
-		{ "dc_connects", &stats->dc_connects },
-		{ "dc_requests", &stats->dc_requests },
-		{ "lookups", &stats->lookups },
-		{ "cached_connects", &stats->cached_connects },
-	};
-	unsigned int i;
 
-	for (i = 0; i < ARRAY_SIZE(values); i++)
-		seq_printf(file, "%s %lld\n", values[i].name,
-			   atomic64_read(values[i].value));
+#define KRC_STAT(name) \
+	seq_printf(file, #name " %lld\n", atomic64_read(&dev->stats.name));
+	KRC_STATS(KRC_STAT)
+#undef KRC_STAT
 	if (krc_device_is_ready(dev))
 		seq_printf(file, "records %u\n", krc_meta_records(dev->meta));
 	return 0;

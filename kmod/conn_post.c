@@ -5,32 +5,23 @@
 #include "device.h"
 #include "trace.h"
 
+/* Of an error that did not flush the request. */
 static u8 krc_status_of(enum ib_wc_status status)
 {
-	switch (status) {
-	case IB_WC_SUCCESS:
-		return KRC_SUCCESS;
-	case IB_WC_LOC_LEN_ERR:
-		return KRC_LOCAL_LENGTH_ERROR;
-	case IB_WC_LOC_QP_OP_ERR:
-		return KRC_LOCAL_QP_ERROR;
-	case IB_WC_LOC_PROT_ERR:
-		return KRC_LOCAL_PROTECTION_ERROR;
-	case IB_WC_WR_FLUSH_ERR:
-		return KRC_FLUSHED;
-	case IB_WC_REM_INV_REQ_ERR:
-		return KRC_REMOTE_INVALID_REQUEST;
-	case IB_WC_REM_ACCESS_ERR:
-		return KRC_REMOTE_ACCESS_ERROR;
-	case IB_WC_REM_OP_ERR:
-		return KRC_REMOTE_OPERATION_ERROR;
-	case IB_WC_RETRY_EXC_ERR:
-		return KRC_RETRY_EXCEEDED;
-	case IB_WC_RNR_RETRY_EXC_ERR:
-		return KRC_RNR_RETRY_EXCEEDED;
-	default:
-		return KRC_GENERAL_ERROR;
-	}
+	static const u8 known[] = {
+		[IB_WC_LOC_LEN_ERR] = KRC_LOCAL_LENGTH_ERROR,
+		[IB_WC_LOC_QP_OP_ERR] = KRC_LOCAL_QP_ERROR,
+		[IB_WC_LOC_PROT_ERR] = KRC_LOCAL_PROTECTION_ERROR,
+		[IB_WC_REM_INV_REQ_ERR] = KRC_REMOTE_INVALID_REQUEST,
+		[IB_WC_REM_ACCESS_ERR] = KRC_REMOTE_ACCESS_ERROR,
+		[IB_WC_REM_OP_ERR] = KRC_REMOTE_OPERATION_ERROR,
+		[IB_WC_RETRY_EXC_ERR] = KRC_RETRY_EXCEEDED,
+		[IB_WC_RNR_RETRY_EXC_ERR] = KRC_RNR_RETRY_EXCEEDED,
+	};
+
+	if (status < ARRAY_SIZE(known) && known[status])
+		return known[status];
+	return KRC_GENERAL_ERROR;
 }
 
 void krc_conn_broke(struct krc_conn *conn)

@@ -25,27 +25,32 @@ struct krc_sdc;
 struct krc_stand_in;
 
 /* What debugfs shows. */
+#define KRC_STATS(X) \
+	X(queues)		/* attached now */ \
+	X(regions)		/* registered now */ \
+	X(region_bytes) \
+	X(ports)		/* bound now */ \
+	X(senders)		/* queues with a place at a port now */ \
+	X(messages)		/* that were popped */ \
+	X(requests)		/* accepted */ \
+	X(completed) \
+	X(failed)		/* of these, not successful */ \
+	X(refused)		/* batches that were not accepted */ \
+	X(doorbells)		/* calls of ib_post_send */ \
+	X(broken)		/* connections that an error broke */ \
+	X(repaired)		/* ... that work again */ \
+	X(reposted)		/* READs that were posted again */ \
+	X(standing_in)		/* connections that software DC serves now */ \
+	X(dc_connects)		/* ... that it has begun to serve */ \
+	X(dc_requests)		/* that it has executed for them */ \
+	X(lookups)		/* of nodes, at the metadata server */ \
+	X(cached_connects)	/* ... that the cache had */
+
 struct krc_stats {
-	atomic64_t queues;	/* attached now */
-	atomic64_t regions;	/* registered now */
-	atomic64_t region_bytes;
-	atomic64_t ports;	/* bound now */
-	atomic64_t senders;	/* queues with a place at a port now */
-	atomic64_t messages;	/* that were popped */
-	atomic64_t requests;	/* accepted */
-	atomic64_t completed;
-	atomic64_t failed;	/* of these, not successful */
-	atomic64_t refused;	/* batches that were not accepted */
-	atomic64_t doorbells;	/* calls of ib_post_send */
-	atomic64_t broken;	/* connections that an error broke */
-	atomic64_t repaired;	/* ... that work again */
-	atomic64_t reposted;	/* READs that were posted again */
-	atomic64_t standing_in;	/* connections that software DC serves now */
-	atomic64_t dc_connects;	/* ... that it has begun to serve */
-	atomic64_t dc_requests;	/* that it has executed for them */
-	atomic64_t unmapped;	/* regions that software DC cannot reach */
-	atomic64_t lookups;	/* of nodes, at the metadata server */
-	atomic64_t cached_connects; /* ... that the cache had */
+#define KRC_STAT(name) atomic64_t name;
+	KRC_STATS(KRC_STAT)
+#undef KRC_STAT
+	atomic64_t unmapped;	/* not shown: regions that software DC cannot reach */
 };
 
 /* Where a host has its table of records, see meta.h. */

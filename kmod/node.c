@@ -278,14 +278,9 @@ void krc_peer_put(struct krc_peer *peer)
 static void krc_peer_unlink(struct krc_device *dev, struct krc_peer *peer)
 {
 	lockdep_assert_held(&dev->peers->lock);
-	list_del(&peer->link);
+	hash_del(&peer->link);
 	dev->peers->count--;
 	krc_peer_put(peer);
-}
-
-static struct list_head *krc_peers_of(struct krc_device *dev, u64 key)
-{
-	return &dev->peers->by_key[key % ARRAY_SIZE(dev->peers->by_key)];
 }
 
 static struct krc_peer *krc_peer_find(struct krc_device *dev, u64 key)
@@ -293,7 +288,7 @@ static struct krc_peer *krc_peer_find(struct krc_device *dev, u64 key)
 	struct krc_peer *peer;
 
 	lockdep_assert_held(&dev->peers->lock);
-	list_for_each_entry(peer, krc_peers_of(dev, key), link)
+	hash_for_each_possible(dev->peers->by_key, peer, link, key)
 		if (peer->key == key)
 			return peer;
 	return NULL;
@@ -312,23 +307,19 @@ void krc_peer_forget(struct krc_device *dev, u64 key)
 
 void krc_peers_init(struct krc_peers *peers)
 {
-	u32 i;
-
 	mutex_init(&peers->lock);
-	for (i = 0; i < ARRAY_SIZE(peers->by_key); i++)
-		INIT_LIST_HEAD(&peers->by_key[i]);
+	hash_init(peers->by_key);
 }
 
 void krc_peers_free(struct krc_device *dev)
 {
-	struct krc_peer *peer, *next;
+	struct hlist_node *next;
+	struct krc_peer *peer;
 	u32 i;
 
 	mutex_lock(&dev->peers->lock);
-	for (i = 0; i < ARRAY_SIZE(dev->peers->by_key); i++)
-		list_for_each_entry_safe(peer, next, &dev->peers->by_key[i],
-					 link)
-			krc_peer_unlink(dev, peer);
+	hash_for_each_safe(dev->peers->by_key, i, next, peer, link)
+		krc_peer_unlink(dev, peer);
 	mutex_unlock(&dev->peers->lock);
 }
 
@@ -399,7 +390,7 @@ struct krc_peer *krc_peer_get(struct krc_node *node, u32 id, bool fresh,
 	if (former)
 		krc_peer_unlink(dev, former);
 	kref_get(&peer->refs);
-	list_add(&peer->link, krc_peers_of(dev, key));
+	hash_add(dev->peers->by_key, &peer->link, key);
 	dev->peers->count++;
 	mutex_unlock(&dev->peers->lock);
 	return peer;

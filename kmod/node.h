@@ -7,6 +7,7 @@
 #ifndef KRCORE_NODE_H
 #define KRCORE_NODE_H
 
+#include <linux/hashtable.h>
 #include <linux/kref.h>
 #include <linux/list.h>
 #include <linux/mutex.h>
@@ -35,7 +36,7 @@ struct krc_node {
 /* A node as it has published itself; immutable. */
 struct krc_peer {
 	struct kref refs;
-	struct list_head link;	/* of dev->peers, by its lock */
+	struct hlist_node link;	/* of dev->peers, by its lock */
 	u64 key;
 	u64 owner;
 	unsigned long until;	/* jiffies: then it is looked up again */
@@ -50,7 +51,7 @@ struct krc_peer {
 /* What a device knows of other nodes. */
 struct krc_peers {
 	struct mutex lock;	/* guards what follows */
-	struct list_head by_key[256];
+	DECLARE_HASHTABLE(by_key, 8);
 	u32 count;
 };
 
