@@ -1,4 +1,7 @@
-"""Measures how workers start that are added one by one to a service that is not busy; for tools/spike and tools/reproduce."""
+"""Measures how workers start when they are added one by one to a service that is not busy.
+
+tools/spike and tools/reproduce use it.
+"""
 
 import time
 

@@ -46,7 +46,7 @@ def html_page(title, body):
 
 
 def svg_element(figure):
-    """The figure as an SVG element; it is closed then."""
+    """Returns the figure as an SVG element and closes it."""
     text = io.StringIO()
     figure.savefig(text, format="svg")
     pyplot.close(figure)

@@ -31,8 +31,8 @@ std::unique_ptr<Node> Open(const std::string& fabric, NodeId id) {
 }
 
 // Workers that open, connect and close one after the other. Returns the median of their totals.
-// `plain_ns`: what opening the device takes a program that joins no fabric. It is counted in place of what it takes
-// here; 0: it is not.
+// `plain_ns`: how long a program that joins no fabric takes to open the device; counted in place of the measured time
+// unless 0.
 int64_t VerbsWorkers(const NodeOptions& fabric, int samples, int64_t plain_ns = 0) {
   std::vector<std::byte> buffer(kWorkerBytes);
   std::array<Samples, kConnectSteps> steps;
@@ -75,8 +75,8 @@ void LiteConnects(const NodeOptions& fabric, int64_t verbs_ns, int samples) {
   Report("lite, repeated", repeated, verbs_ns);
 }
 
-// Appends to `samples` what connects take that ask the metadata server afresh. Before each of them but the first, a
-// connect to a peer that is known is timed; `cached` gets it, unless it is null.
+// Appends the times of connects that ask the metadata server afresh. Before each of them but the first, it times a
+// connect to a peer that is known, and appends that to `cached` unless it is null.
 void LookUp(QueuePool& pool, int connects, Samples& samples, Samples* cached) {
   for (int i = 0; i < connects; ++i) {
     auto queue = Must(pool.CreateQueue(64));
@@ -120,8 +120,8 @@ void KrcoreConnects(Peer& peer, const NodeOptions& fabric, int64_t verbs_ns, int
   Report("krcore, qconnect looked up, over RC", over_rc, verbs_ns, goal);
 }
 
-// Connects to a peer that has an RC queue, as if the peer had proved hot; and how long such a queue takes to make where
-// the peer answers at once.
+// Times connects to a peer that has an RC queue, as if the peer had proved hot. It also times how long making such a
+// queue takes where the peer answers at once.
 void RcConnects(int64_t verbs_ns) {
   auto node = Must(Node::Open({.fabric = "inproc:bench_connect-rc", .node = 1, .create_fabric = true, .rc_peers = 1}));
   Must(node->HostMetaServer(64));

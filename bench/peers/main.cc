@@ -127,7 +127,8 @@ int Main() {
     uint32_t count = 0;
     if (!FLAGS_quick && FLAGS_mixes.find(MixName(Mix::kD)) != std::string::npos &&
         ParseNumber(workers, kMaxWorkers, &count)) {
-      // The clock is read now and then only: the rest is for lanes in flight after the last request that counts.
+      // 1'000: inserts after the last one that counts. The clock is read only now and then, and lanes then end what
+      // they have in flight.
       shape.new_records += Split(FLAGS_in_flight).size() * FLAGS_reps * count * (kMostNewOfSlice + 1'000);
     }
   }

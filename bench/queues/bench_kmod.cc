@@ -35,7 +35,7 @@ using timed::Time;
 constexpr size_t kBytes = 1 << 20;
 constexpr uint32_t kDepth = 64, kBatch = 16, kReadBytes = 64;
 
-// `base`: of what the ratio is printed.
+// `base`: what the ratio compares with; null: no ratio.
 void Row(const std::string& what, Samples& samples, Samples* base = nullptr) {
   const auto median = static_cast<double>(Percentile(samples, 50));
   std::printf("%-44s %10.1f %10.1f", what.c_str(), median / 1e3, static_cast<double>(Percentile(samples, 99)) / 1e3);

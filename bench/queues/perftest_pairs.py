@@ -48,7 +48,7 @@ def start(command, cpu, stderr):
 
 
 def ended(process, command, words):
-    """Waits for its end; the number in its output that matches `words`."""
+    """Waits for its end. Returns the number in its output that matches `words`."""
     try:
         output, errors = process.communicate(timeout=PATIENCE_S)
     except subprocess.TimeoutExpired:

@@ -18,7 +18,7 @@ import time
 BENCH = pathlib.Path(__file__).resolve().parent.parent
 sys.path[1:1] = [str(BENCH / "common"), str(BENCH.parent / "tools/lib")]
 import figures  # noqa: E402  (found in the folders above)
-import page  # noqa: E402
+import reproduce_page  # noqa: E402
 from bootstraps import KINDS, PARTS, PLANES, one_at_a_time  # noqa: E402
 from cluster import BIN, Cluster, Failure, Screen, cpu_times, machine, run_story  # noqa: E402
 from report import table  # noqa: E402
@@ -197,11 +197,11 @@ def main():
     report = {"machine": machine(), "provider": "sw", "quick": options.quick, "rounds": options.rounds,
               "seed": options.seed, "flags": sys.argv[1:], "figures": story.figures, "modelled": story.modelled,
               "when": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")}
-    page.write(options.out, report)
+    reproduce_page.write(options.out, report)
     for name in story.figures:
         screen.line()
         screen.line(f"{figures.FIGURES[name].title}")
-        for line in table(*page.cells(name, report["figures"][name])):
+        for line in table(*reproduce_page.cells(name, report["figures"][name])):
             screen.line(line)
     screen.line()
     invalid = [name for name, figure in story.figures.items() if not figure["valid"]]

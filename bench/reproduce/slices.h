@@ -12,15 +12,14 @@ template <typename Batch>
 void RunSlice(const Options& options, size_t in_flight, Row& row, Batch batch) {
   constexpr size_t kLeastBatches = 8;
   const int64_t slice_ns = options.quick ? 4'000'000 : 20'000'000;
-  const auto now = [] { return RealClock()->NowNs(); };
   Samples ns(size_t{1} << 20);  // written to now: no page of it comes during the slice
   ns.clear();
-  for (const int64_t start = now(); now() - start < slice_ns / 8;) batch();
-  const int64_t start = now();
+  for (const int64_t start = timed::Now(); timed::Now() - start < slice_ns / 8;) batch();
+  const int64_t start = timed::Now();
   int64_t last = start;
   while (last - start < slice_ns || ns.size() < kLeastBatches) {
     batch();
-    const int64_t at = now();
+    const int64_t at = timed::Now();
     ns.push_back(at - last);
     last = at;
   }

@@ -147,14 +147,14 @@ def main():
     except Failed as failed:
         return failed.args[0]
     # These load matplotlib, which takes seconds and may be missing in a guest.
-    import page  # pylint: disable=import-outside-toplevel
+    import spike_page  # pylint: disable=import-outside-toplevel
     from report import table  # pylint: disable=import-outside-toplevel
 
     report = {"quick": options.quick, "sections": sections, "modelled": model["data"]}
-    page.write(options.output, report, model["text"])
+    spike_page.write(options.output, report, model["text"])
     for section in sections:
-        screen.line(f"\n{section['provider']}, measured; first of all, workers of the kind {page.shown_kind(section)}")
-        for header, rows in (page.in_short(section), *page.tables(section)):
+        screen.line(f"\n{section['provider']}, measured; first of all, workers of the kind {spike_page.shown_kind(section)}")
+        for header, rows in (spike_page.in_short(section), *spike_page.tables(section)):
             for line in table(header, rows):
                 screen.line(line)
             screen.line()

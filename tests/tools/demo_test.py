@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The demo succeeds, fails when it must, and leaves nothing over, however it ends.
+"""The demo succeeds, fails when it must, and leaves nothing behind, however it ends.
 
 Usage: demo_test.py [unittest's arguments], in the repository's root, after a release build.
 """

@@ -8,13 +8,18 @@ Usage: peers_test.py PATH/bench_peers [unittest's arguments]
 import json
 import pathlib
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
 import unittest
+import unittest.mock
 
 HERE = pathlib.Path(__file__).resolve().parent
 PLOT = HERE.parent.parent / "bench" / "peers" / "plot.py"
+sys.path.insert(1, str(PLOT.parent))
+import plot  # noqa: E402  (found in the folder above; Debian's Python has matplotlib)
+
 PEERS = ["surgekv", "bound", "bound-unsafe", "tbb", "absl", "boost", "lmdb", "memcached", "redis"]
 SMALL = ["--records=2000", "--reps=1", "--slice_ms=5", "--workers=1"]
 
@@ -35,7 +40,38 @@ def left_by(pid):
     return sorted(path.name for path in pathlib.Path("/dev/shm").glob(f"*peers-{pid}-*"))
 
 
+def drawn(results):
+    """Plots the file's results. Returns the axes that were drawn."""
+    with unittest.mock.patch("sys.argv", [str(PLOT), str(results), str(results.with_suffix(""))]):
+        plot.main()
+    return plot.pyplot.gcf().axes
+
+
 class PeersTest(unittest.TestCase):
+    def check_bars(self, axes, rows, missing):
+        """There is a panel of each choice of workers and requests in flight, and each bar is as high as its rate."""
+        rates = {(row["load"], row["peer"], f"workers: {row['workers']}, requests in flight: {row['in_flight']}"):
+                 statistics.median(row["ops_per_s"]) / 1e6 for row in rows if row["ops_per_s"] and not row["timed"]}
+        bars = {}
+        for axis in axes:
+            loads = [label.get_text() for label in axis.get_xticklabels()]
+            for group in axis.containers:
+                self.assertEqual(len(group), len(loads))
+                for load, bar in zip(loads, group):
+                    bars[load, group.get_label(), axis.get_title()] = bar.get_height()
+        self.assertEqual(len(rates), 4 * (len(PEERS) - len(missing)))
+        self.assertEqual(bars, rates)
+
+    def check_goals(self, axis, goals):
+        """Each bar is as long as the share of its goal that was reached."""
+        goals = [goal for goal in goals if goal.get("measured")]
+        self.assertGreater(len(goals), 5)
+        self.assertEqual(len(axis.patches), len(goals))
+        for goal, label, bar in zip(goals, axis.get_yticklabels(), axis.patches):
+            self.assertTrue(label.get_text().startswith(goal["measure"]), label)
+            reached = goal["measured"] / goal["goal"]
+            self.assertAlmostEqual(bar.get_width(), reached if goal["at_least"] else 1 / reached, msg=goal["measure"])
+
     def test_tables_and_plot_have_every_peer_that_runs_here(self):
         with tempfile.TemporaryDirectory() as folder:
             results = pathlib.Path(folder) / "results.json"
@@ -57,6 +93,7 @@ class PeersTest(unittest.TestCase):
             for name in ("surgekv", "C uniform", "requests in flight: 16"):
                 self.assertIn(name, drawing)
             self.assertTrue(results.with_suffix(".png").read_bytes().startswith(b"\x89PNG"))
+            self.check_bars(drawn(results), measured["rows"], missing)
         self.assertEqual(left_by(pid), [])
 
     def test_each_goal_is_measured_and_judged(self):
@@ -65,7 +102,7 @@ class PeersTest(unittest.TestCase):
             done, _ = run("--quick", "--records=2000", "--reps=1", "--slice_ms=5", f"--json={results}")
             self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
             measured = json.loads(results.read_text("utf-8"))
-            subprocess.run([PLOT, results, results.with_suffix("")], check=True, timeout=60)
+            self.check_goals(drawn(results)[0], measured["goals"])
         goals = {goal["measure"]: goal for goal in measured["goals"]}
         self.assertEqual(len(goals), 11)
         table = [line.split("|") for line in done.stdout.splitlines() if line.startswith("| ")][1:]

@@ -5,8 +5,10 @@ Usage: reproduce_report_test.py [unittest's arguments]
 """
 
 import copy
+import html
 import json
 import pathlib
+import re
 import sys
 import tempfile
 import unittest
@@ -17,7 +19,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 sys.path[1:1] = [str(ROOT / folder) for folder in ("bench/reproduce", "bench/common", "tools/lib")]
 import figures  # noqa: E402  (found in the folders above; Debian's Python has matplotlib)
-import page  # noqa: E402
+import reproduce_page  # noqa: E402
 
 
 def recorded():
@@ -33,6 +35,12 @@ def times(row, factor):
     return {name: value if name in keys or isinstance(value, str) else
             {part: number * factor for part, number in value.items()} if isinstance(value, dict) else value * factor
             for name, value in row.items()}
+
+
+def rows_of(page, cell="td"):
+    """The rows of all tables of the HTML page: of each the text of its cells."""
+    rows = re.findall(r"<tr>(.*?)</tr>", page.decode("utf-8"), re.DOTALL)
+    return [[html.unescape(text) for text in re.findall(rf"<{cell}>(.*?)</{cell}>", row)] for row in rows]
 
 
 class MediansTest(unittest.TestCase):
@@ -86,7 +94,7 @@ class FindingsTest(unittest.TestCase):
 
     def test_every_figure_says_what_was_published_and_found(self):
         for name, figure in recorded()["figures"].items():
-            said = dict(page.sentences(name, figure))
+            said = dict(reproduce_page.sentences(name, figure))
             self.assertIn("KRCORE, USENIX ATC'22", said["Published"])
             self.assertRegex(said["Found"], "[0-9]")
 
@@ -96,7 +104,7 @@ class ReportTest(unittest.TestCase):
         """Writes a report with these figures, or with all if none are named. Returns its page and its files."""
         report = report | {"figures": {name: report["figures"][name] for name in figures or report["figures"]}}
         with tempfile.TemporaryDirectory() as folder:
-            page.write(pathlib.Path(folder), report)
+            reproduce_page.write(pathlib.Path(folder), report)
             files = {path.name: path.read_bytes() for path in pathlib.Path(folder).iterdir()}
         shown = Page()
         shown.feed(files["report.html"].decode("utf-8"))
@@ -106,19 +114,19 @@ class ReportTest(unittest.TestCase):
 
     def test_all_that_was_measured_is_in_page_markdown_and_json(self):
         report = recorded()
-        shown, files = self.write(report)
+        _, files = self.write(report)
         self.assertEqual(json.loads(files["report.json"]), report)
         text = files["report.md"].decode("utf-8")
+        in_html = rows_of(files["report.html"])
         for name, figure in report["figures"].items():
             self.assertIn(f"{name}.png", files)
             self.assertIn(f"{name}.svg", files)
-            headings, rows = page.cells(name, figure)
+            headings, rows = reproduce_page.cells(name, figure)
             self.assertEqual(len(rows), len(figure["rows"]))
             for row in rows:
                 self.assertEqual(len(row), len(headings))
                 self.assertIn(f"| {' | '.join(row)} |", text)
-                for cell in row:
-                    self.assertIn(cell, shown.text)
+                self.assertIn(row, in_html)
         for known in (report["machine"]["commit"], report["when"], "seed 1"):
             self.assertIn(known, text)
 
@@ -128,9 +136,28 @@ class ReportTest(unittest.TestCase):
                    if (row["op"], row["transport"], row["bytes"], row["in_flight"]) == ("READ", "krcore DC", 8, 16))
         row["latency_us"] = {"mean": 2.0, "p50": 1.25, "p99": 3.5}
         row["ops_per_s"] = 8_000_000
-        headings, rows = page.cells("one_sided", report["figures"]["one_sided"])
-        self.assertIn(["READ", "krcore DC", "8", "16", "1.250", "3.500", "8,000,000"], rows)
+        headings, rows = reproduce_page.cells("one_sided", report["figures"]["one_sided"])
+        right = ["READ", "krcore DC", "8", "16", "1.250", "3.500", "8,000,000"]
+        self.assertIn(right, rows)
         self.assertEqual(headings[4:], ["batch p50 us", "p99", "requests a second"])
+        _, files = self.write(report, "one_sided")
+        self.assertIn(right, rows_of(files["report.html"]))
+        self.assertIn(headings, rows_of(files["report.html"], "th"))
+        self.assertIn(f"\n| {' | '.join(headings)} |\n", files["report.md"].decode("utf-8"))
+
+    def test_a_line_goes_through_what_was_measured(self):
+        rows = [row for row in recorded()["figures"]["one_sided"]["rows"] if row["op"] == "WRITE"]
+        of_line = [row for row in rows if row["transport"] == "krcore DC"]
+        figure = reproduce_page.PLOTS["one_sided"](recorded()["figures"]["one_sided"]["rows"])
+        reproduce_page.pyplot.close(figure)
+        for in_flight, panel, part, scale in ((1, 1, "p50", 1), (1, 1, "p99", 1), (16, 3, None, 1e-6)):
+            some = sorted((row["bytes"], row["latency_us"][part] if part else row["ops_per_s"] * scale)
+                          for row in of_line if row["in_flight"] == in_flight)
+            self.assertEqual(len(some), 2)
+            lines = [line for line in figure.axes[panel].lines
+                     if line.get_color() == reproduce_page.STYLES["krcore DC"]
+                     and line.get_linestyle() == ("--" if part == "p99" else "-")]
+            self.assertEqual([list(zip(line.get_xdata(), line.get_ydata())) for line in lines], [some])
 
     def test_a_figure_of_a_busy_machine_is_marked(self):
         report = recorded()

@@ -1,5 +1,5 @@
-// The split of a subtable, with the accesses of the store's (docs/protocol.md, "Split"). Nobody helps, and nobody takes
-// over: others wait.
+// The split of a subtable, with the accesses of the store's (docs/protocol.md, "Split"). Other sessions wait; they
+// neither help nor take over.
 #include <algorithm>
 
 #include "bench/peers/bound/bare_bound.h"

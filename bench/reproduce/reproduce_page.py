@@ -5,6 +5,7 @@ import json
 
 from bootstraps import KINDS, PLANES
 from figures import FIGURES, FOUND, field
+from markdown_table import markdown_table
 from report import COLORS, html_page, html_table, number, pyplot, svg_element
 
 STYLES = {"bare RC": "#555555", "krcore DC": COLORS["krcore"], "krcore RC": "#2a9d5c", "copy": "#d98c21",
@@ -164,10 +165,6 @@ def origin(report):
     return (f"{where['cpu']}, {where['cpus']} CPUs, Linux {where['kernel']}; commit {where['commit']}; {report['when']}; "
             f"provider {report['provider']}; {report['rounds']} rounds, seed {report['seed']}; flags: "
             f"{' '.join(report['flags']) or 'none'}")
-
-
-def markdown_table(headings, rows):
-    return "\n".join(f"| {' | '.join(line)} |" for line in (headings, ["---"] * len(headings), *rows))
 
 
 def markdown(report):
