@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstring>
 #include <memory>
+#include <string>
 #include <string_view>
 
 namespace rnic = krcore::rnic;
@@ -87,10 +88,15 @@ int main(int argc, char** argv) {
   std::array<krcore::Completion, 2> done;
   for (size_t count = 0; good && count < requests.size();) {
     const size_t polled = initiator.completions->Poll(done);
-    for (size_t i = 0; i < polled; ++i) good &= done[i].status == krcore::WcStatus::kSuccess;
+    for (size_t i = 0; i < polled; ++i) {
+      if (done[i].status == krcore::WcStatus::kSuccess) continue;
+      status = {krcore::StatusCode::kUnavailable, std::string(WcStatusName(done[i].status))};
+      good = false;
+    }
     count += polled;
   }
   good = good && std::memcmp(local + 64, kText.data(), kText.size()) == 0;
+  if (!status.ok()) std::fprintf(stderr, "%s\n", status.ToString().c_str());
   std::printf("read back: %.*s\n", good ? static_cast<int>(kText.size()) : 0, reinterpret_cast<char*>(local + 64));
   return good ? 0 : 1;
 }

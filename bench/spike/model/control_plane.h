@@ -68,7 +68,8 @@ double PromotedShare(const Cluster& cluster, uint32_t queues);
 
 // Memory for connections, both ends together, with `workers` workers on `hosts` hosts that have `rc_connections`. A
 // send queue has pool.sq_depth WQEs of 64 bytes, a CQ as many CQEs of 64; the passive end is a QP without sends, a
-// page. krcore: pool.dc_initiators and a CQ a host, and the metadata cache's 365 bytes a peer (docs/krcore.md).
+// page. krcore: pool.dc_initiators and a CQ a host, and the metadata cache's 365 bytes a peer, as bench_connect
+// measures.
 double ConnectionBytes(Plane plane, const Cluster& cluster, uint64_t workers, uint64_t hosts, uint64_t rc_connections);
 
 }  // namespace spike_model

@@ -27,7 +27,7 @@ inline constexpr Port kNoPort = 0;
 inline constexpr Port kFirstAutomaticPort = 49152;  // Bind(kNoPort) chooses from here up
 
 // A message of up to this length is copied, a longer one is READ by the receiver. At this length both cost the same, as
-// bench_messages measured on `sw` (docs/krcore.md).
+// bench_messages measured on `sw`.
 inline constexpr uint32_t kDefaultCopyBytes = 512;
 
 struct BindOptions {
