@@ -243,15 +243,10 @@ Result<std::unique_ptr<Dct>> SimPd::CreateDct(const DctAttr& attr) {
 
 namespace {
 
-Caps MakeCaps() {
-  Caps caps = SoftwareCaps("sim");
-  return caps;
-}
-
 class SimDevice final : public Device {
  public:
   SimDevice(Fabric* fabric, DeviceState* state)
-      : fabric_(fabric), state_(state), caps_(MakeCaps()), address_(fabric->AddressOf(*state)) {}
+      : fabric_(fabric), state_(state), caps_(SoftwareCaps("sim")), address_(fabric->AddressOf(*state)) {}
   ~SimDevice() override { fabric_->Leave(*state_); }
 
   const Caps& caps() const override { return caps_; }

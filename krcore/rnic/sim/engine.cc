@@ -114,7 +114,7 @@ void Engine::Post(SendQueue& queue, const SendWr& wr, uint64_t position) {
   verb.response_delay_ns = 0;
   verb.status = WcStatus::kSuccess;
   verb.fate = Fate::kNormal;
-  verb.launched = verb.arrived = verb.running = verb.started = verb.done = false;
+  verb.launched = verb.arrived = verb.running = verb.done = false;
   verb.answered = verb.response_expected = verb.responded = verb.completed = false;
   verb.steps = verb.step = 0;
   verb.target = queue.type == QpType::kRc ? queue.peer : DeviceOf(wr.ah);

@@ -39,7 +39,6 @@ static_assert(sizeof(Event) == 24);
 class EventQueue {
  public:
   bool empty() const { return heap_.empty(); }
-  size_t size() const { return heap_.size(); }
   const Event& top() const { return heap_.front(); }
 
   void Add(int64_t at_ns, EventKind kind, uint32_t subject, uint32_t generation) {

@@ -70,7 +70,6 @@ struct Verb {
   bool launched;           // on the wire: in its flow's list until it is done
   bool arrived;            // its turn comes when earlier verbs are done
   bool running;            // waits for the target's NIC, or is half done
-  bool started;            // the target's NIC has taken it
   bool done;               // executed, refused or dropped
   bool answered;           // response_ns is known
   bool response_expected;  // by an event
@@ -112,7 +111,6 @@ class VerbPool {
     if (verb.payload.capacity() > kKeepBytes) std::vector<std::byte>().swap(verb.payload);
     free_.push_back(verb.id);
   }
-  size_t taken() const { return chunks_.size() * kChunk - free_.size(); }
 
   template <VerbId Verb::*kNext>
   void Append(VerbList<kNext>* list, Verb& verb) {

@@ -288,7 +288,6 @@ Peer::Peer(Fabric* fabric, uint32_t index, uint32_t incarnation, std::shared_ptr
     : fabric_(fabric),
       index_(index),
       incarnation_(incarnation),
-      node_(fabric->control().devices[index].node.load(std::memory_order_relaxed)),
       segment_(std::move(segment)),
       tables_(reinterpret_cast<DeviceSegment*>(segment_->addr())),
       life_(&fabric->control().devices[index].life),

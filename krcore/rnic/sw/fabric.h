@@ -91,9 +91,7 @@ class Peer : public std::enable_shared_from_this<Peer> {
   // One load; no system call. It tells a death only after somebody has noticed it: see ConfirmAlive.
   bool Alive() const { return life_->load(std::memory_order_acquire) == alive_word_; }
   bool ConfirmAlive() const { return fabric_->ConfirmAlive(index_, incarnation_); }
-  uint32_t index() const { return index_; }
   uint32_t incarnation() const { return incarnation_; }
-  NodeId node() const { return node_; }
   DeviceSegment& tables() const { return *tables_; }
 
   // Fills `out` from the key; false if there is no such MR, or it is private memory.
@@ -104,7 +102,6 @@ class Peer : public std::enable_shared_from_this<Peer> {
  private:
   Fabric* const fabric_;
   const uint32_t index_, incarnation_;
-  NodeId node_;
   const std::shared_ptr<Mapping> segment_;
   DeviceSegment* const tables_;
   const std::atomic<uint64_t>* const life_;

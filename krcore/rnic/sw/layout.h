@@ -88,7 +88,7 @@ inline constexpr size_t kSuffixBytes = 48;
 // A piece of memory that peers may map: its file is the fabric's prefix and `suffix`.
 struct alignas(64) SegmentEntry {
   std::atomic<uint64_t> serial;  // 0: free. Never reused within a device; readers check it before and after
-  std::atomic<uint64_t> length;
+  uint64_t reserved;
   std::atomic<uint64_t> suffix[kSuffixBytes / 8];  // NUL-padded
 };
 static_assert(sizeof(SegmentEntry) == 64);

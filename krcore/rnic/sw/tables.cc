@@ -54,7 +54,6 @@ Result<SegmentRef> Tables::AddSegment(uint64_t serial, const std::string& suffix
   SegmentEntry& entry = fabric_->segment().segments[segment.index];
   uint64_t words[kSuffixBytes / 8] = {};
   std::memcpy(words, suffix.data(), std::min(suffix.size(), kSuffixBytes - 1));
-  entry.length.store(length, std::memory_order_relaxed);
   for (size_t i = 0; i < std::size(words); ++i) entry.suffix[i].store(words[i], std::memory_order_relaxed);
   entry.serial.store(serial, std::memory_order_release);  // pairs with Peer::MapSegment
   ranges_[base] = {length, segment, memory_name};
