@@ -139,8 +139,7 @@ void Fabric::Kill(DeviceState& device, int64_t linger_ns) {
 }
 
 DeviceState* Fabric::FindByAddress(const DeviceAddress& address) {
-  uint32_t index = 0;
-  std::memcpy(&index, address.bytes, sizeof(index));
+  const uint32_t index = IndexOf(address);
   if (index >= engine_.devices().size()) return nullptr;
   DeviceState* const device = engine_.devices()[index].get();
   return device->incarnation == address.incarnation ? device : nullptr;
@@ -170,11 +169,7 @@ PeerState Fabric::Query(uint32_t incarnation) {
 }
 
 DeviceAddress Fabric::AddressOf(const DeviceState& device) const {
-  DeviceAddress address;
-  address.node = device.node;
-  address.incarnation = device.incarnation;
-  std::memcpy(address.bytes, &device.index, sizeof(device.index));
-  return address;
+  return MakeAddress(device.node, device.incarnation, device.index);
 }
 
 Status Fabric::Gone(const DeviceAddress& address) const {

@@ -107,59 +107,27 @@ WcStatus Receiver::Deliver(const Message& message, bool* broken) {
   const Posted recv = next;
   posted_.pop_front();
   if (!allowed) {
-    Complete(recv, WcStatus::kLocalProtectionError, nullptr);
+    Complete(recv, WcStatus::kLocalProtectionError, {});
     *broken = true;
     return WcStatus::kRemoteOperationError;
   }
   if (!fits) {
-    Complete(recv, WcStatus::kLocalLengthError, nullptr);
+    Complete(recv, WcStatus::kLocalLengthError, {});
     *broken = true;
     return WcStatus::kRemoteInvalidRequest;
   }
-  if (message.opcode != Opcode::kWriteImm) Scatter(recv, message.bytes);
-  Complete(recv, WcStatus::kSuccess, &message);
+  if (message.opcode != Opcode::kWriteImm)
+    ScatterMessage(recv.sges, options_.type, message.bytes.data(), message.bytes.size(), std::memcpy);
+  Complete(recv, WcStatus::kSuccess, message);
   return WcStatus::kSuccess;
 }
 
-void Receiver::Scatter(const Posted& recv, std::span<const std::byte> bytes) {
-  uint32_t grh = options_.type == EntryType::kUd ? kGrhBytes : 0;  // no datagram has a real one here: zeros
-  for (const Sge& sge : recv.sges) {
-    auto* to = reinterpret_cast<std::byte*>(sge.addr);
-    uint32_t room = sge.length;
-    const uint32_t zeros = std::min(grh, room);
-    if (zeros != 0) std::memset(to, 0, zeros);
-    to += zeros;
-    room -= zeros;
-    grh -= zeros;
-    const size_t part = std::min<size_t>(room, bytes.size());
-    if (part != 0) std::memcpy(to, bytes.data(), part);
-    bytes = bytes.subspan(part);
-  }
-}
-
-void Receiver::Complete(const Posted& recv, WcStatus status, const Message* message) {
-  Completion completion;
-  completion.wr_id = recv.wr_id;
-  completion.status = status;
-  completion.opcode = Opcode::kRecv;
-  completion.qp_num = options_.number;
-  if (message != nullptr) {
-    if (message->opcode == Opcode::kWriteImm) completion.opcode = Opcode::kRecvWithImm;
-    completion.byte_len = message->length;
-    if (message->opcode != Opcode::kSend) completion.flags |= kWithImm;
-    completion.imm = message->imm;
-    if (options_.type == EntryType::kUd) {
-      completion.flags |= kWithGrh;
-      completion.byte_len += kGrhBytes;
-      completion.src_qp = message->src_qp;
-      completion.src_node = message->src_node;
-    }
-  }
-  options_.cq->Push(completion, nullptr, 0);
+void Receiver::Complete(const Posted& recv, WcStatus status, const Arrival& arrival) {
+  options_.cq->Push(ReceiveCompletion(recv.wr_id, status, options_.type, options_.number, arrival), nullptr, 0);
 }
 
 void Receiver::Flush() {
-  for (; !posted_.empty(); posted_.pop_front()) Complete(posted_.front(), WcStatus::kFlushed, nullptr);
+  for (; !posted_.empty(); posted_.pop_front()) Complete(posted_.front(), WcStatus::kFlushed, {});
 }
 
 void Receiver::Reset() {
@@ -168,14 +136,6 @@ void Receiver::Reset() {
 }
 
 // ---- queue pair
-
-namespace {
-
-EntryType EntryTypeOf(QpType type) {
-  return type == QpType::kRc ? EntryType::kRc : type == QpType::kUd ? EntryType::kUd : EntryType::kDci;
-}
-
-}  // namespace
 
 SimQp::SimQp(Fabric* fabric, DeviceState* device, const QpAttr& attr, uint32_t pd, uint32_t number)
     : fabric_(fabric),
@@ -335,12 +295,7 @@ Status SimQp::PostSend(std::span<const SendWr> wrs, size_t* bad_index) {
 }
 
 Status SimQp::PostRecv(std::span<const RecvWr> wrs, size_t* bad_index) {
-  if (bad_index != nullptr) *bad_index = 0;
-  if (state_ == QpState::kReset) return StatusCode::kBadState;
-  if (receiver_ == nullptr) return wrs.empty() ? Status{} : Status(StatusCode::kQueueFull);
-  Status status = receiver_->Post(wrs, bad_index);
-  if (state_ == QpState::kErr) receiver_->Flush();
-  return status;
+  return PostReceives(receiver_.get(), state_, wrs, bad_index);
 }
 
 // ---- completing

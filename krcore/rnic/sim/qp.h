@@ -16,12 +16,6 @@
 
 namespace krcore::rnic::sim {
 
-// The progress of a send queue. Slots [freed, posted) are taken.
-struct SendCounters {
-  uint64_t posted = 0;
-  uint64_t freed = 0;
-};
-
 // Completion queue: a ring that grows up to its depth.
 class SimCq final : public Cq {
  public:
@@ -63,13 +57,8 @@ class SimCq final : public Cq {
 // Whether [sge.addr, sge.addr + length) lies in an MR of `pd`, with local write right if `written`.
 bool LocalRange(const DeviceState& device, uint32_t pd, const Sge& sge, bool written);
 
-struct Message {
-  Opcode opcode = Opcode::kSend;
+struct Message : Arrival {
   std::span<const std::byte> bytes;  // kWriteImm: none
-  uint32_t length = 0;
-  uint32_t imm = 0;
-  uint32_t src_qp = 0;
-  NodeId src_node = kNoNode;
 };
 
 // Receiver: the receive queue of a Qp or Dct. A message that executes goes straight into the next posted receive.
@@ -101,8 +90,7 @@ class Receiver {
     uint64_t wr_id = 0;
     std::vector<Sge> sges;
   };
-  void Scatter(const Posted& recv, std::span<const std::byte> bytes);
-  void Complete(const Posted& recv, WcStatus status, const Message* message);
+  void Complete(const Posted& recv, WcStatus status, const Arrival& arrival);
 
   DeviceState* const device_;
   const Options options_;

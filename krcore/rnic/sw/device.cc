@@ -43,8 +43,6 @@ class SwMemory final : public Memory {
 
 namespace {
 
-constexpr size_t kMaxMemoryBytes = size_t{1} << 46;
-
 Status CheckName(const std::string& name) {
   const auto allowed = [](char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_' || c == '-'; };
   if (name.size() <= 32 && std::all_of(name.begin(), name.end(), allowed)) return {};
@@ -120,11 +118,7 @@ Result<std::vector<FoundMemory>> FindMemory(Fabric& fabric, const std::string& n
 
 Result<std::unique_ptr<Memory>> SwMemory::Allocate(Fabric* fabric, Tables* tables, size_t length,
                                                    const AllocOptions& options) {
-  if (length == 0) return Status(StatusCode::kInvalidArgument, "memory of 0 bytes");
-  if (length > kMaxMemoryBytes) {
-    return Status(StatusCode::kOutOfMemory,
-                  "memory of " + std::to_string(length) + " bytes is more than this machine has");
-  }
+  KRCORE_RETURN_IF_ERROR(CheckMemoryLength(length));
   KRCORE_RETURN_IF_ERROR(CheckName(options.name));
   const bool keep = options.keep_on_close && !options.name.empty();
   const uint64_t serial = tables->NextSerial();
@@ -221,9 +215,7 @@ SwDct::~SwDct() {
 }
 
 Status SwDct::PostRecv(std::span<const RecvWr> wrs, size_t* bad_index) {
-  if (receiver_ != nullptr) return receiver_->Post(wrs, bad_index);
-  if (bad_index != nullptr) *bad_index = 0;
-  return wrs.empty() ? Status{} : Status(StatusCode::kQueueFull);
+  return PostReceives(receiver_.get(), QpState::kRts, wrs, bad_index);
 }
 
 // Protection domain, and the MRs, Qps and Dcts made from it.
@@ -239,32 +231,15 @@ class SwPd final : public Pd {
   const uint32_t number_;
 };
 
-namespace {
-
-class SwMr final : public Mr {
- public:
-  SwMr(SharedDevice* device, void* addr, size_t length, uint32_t key) : device_(device) {
-    addr_ = addr;
-    length_ = length;
-    lkey_ = rkey_ = key;
-  }
-  ~SwMr() override { device_->tables.RemoveMr(lkey_); }
-
- private:
-  SharedDevice* const device_;
-};
-
-}  // namespace
-
 Result<std::unique_ptr<Mr>> SwPd::RegisterMemory(void* addr, size_t length, uint32_t access_rights) {
   KRCORE_RETURN_IF_ERROR(CheckRegistration(addr, length, access_rights));
   auto key = device_->tables.AddMr(number_, addr, length, access_rights);
   if (!key.ok()) return key.status();
-  return std::unique_ptr<Mr>(std::make_unique<SwMr>(device_, addr, length, *key));
+  return std::unique_ptr<Mr>(std::make_unique<SoftwareMr<Tables>>(&device_->tables, addr, length, *key));
 }
 
 Result<std::unique_ptr<Qp>> SwPd::CreateQp(const QpAttr& attr) {
-  KRCORE_RETURN_IF_ERROR(CheckQp(attr));
+  KRCORE_RETURN_IF_ERROR(CheckSoftwareQp(attr));
   if (attr.host_qp != kPrivateQp && attr.type != QpType::kDci)
     return Status(StatusCode::kInvalidArgument, "a host shares DC initiators only");
   return SwQp::Create(device_, attr, number_);

@@ -270,20 +270,6 @@ Result<std::vector<std::byte>> LookupRecord(Fabric& fabric, const std::string& n
 
 // ---- peers
 
-uint32_t IndexOf(const DeviceAddress& address) {
-  uint32_t index = 0;
-  std::memcpy(&index, address.bytes, sizeof(index));
-  return index;
-}
-
-DeviceAddress MakeAddress(NodeId node, uint32_t incarnation, uint32_t index) {
-  DeviceAddress address;
-  address.node = node;
-  address.incarnation = incarnation;
-  std::memcpy(address.bytes, &index, sizeof(index));
-  return address;
-}
-
 Peer::Peer(Fabric* fabric, uint32_t index, uint32_t incarnation, std::shared_ptr<Mapping> segment)
     : fabric_(fabric),
       index_(index),

@@ -127,9 +127,6 @@ class PeerCache {
   std::map<uint32_t, std::shared_ptr<Peer>> peers_;  // by device index; the latest incarnation asked for
 };
 
-uint32_t IndexOf(const DeviceAddress& address);
-DeviceAddress MakeAddress(NodeId node, uint32_t incarnation, uint32_t index);
-
 class SwAddressHandle final : public AddressHandle {
  public:
   explicit SwAddressHandle(std::shared_ptr<Peer> peer) : peer_(std::move(peer)) {}

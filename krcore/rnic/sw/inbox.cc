@@ -271,56 +271,25 @@ void Receiver::Deliver(InboxSlot& slot, const Posted& recv) {
   } else if (slot.kind == MessageKind::kBadReceive || CapacityOf(recv) == kBadCapacity) {
     status = WcStatus::kLocalProtectionError;
   } else if (slot.kind != MessageKind::kWriteImm) {
-    Scatter(recv, slot.payload(), slot.length);
+    // The sender checked that it fits.
+    ScatterMessage(std::span(recv.sges, recv.num_sge), options_.type, slot.payload(), slot.length, LoadWords);
   }
-  Complete(recv, status, &slot);
+  const Opcode opcode = slot.kind == MessageKind::kSend      ? Opcode::kSend
+                        : slot.kind == MessageKind::kSendImm ? Opcode::kSendImm
+                                                             : Opcode::kWriteImm;
+  Complete(recv, status, {opcode, slot.length, slot.imm, slot.src_qp, slot.src_node});
   slot.word.store(SlotWord(SlotState::kFree, head_ - 1 + options_.depth, 0), std::memory_order_release);
   if (status != WcStatus::kSuccess && owner_ != nullptr) owner_->ReceiveFailed();
 }
 
-void Receiver::Scatter(const Posted& recv, const std::byte* from, uint32_t length) {
-  // The sender checked that it fits. No datagram has a real GRH here: its bytes are zero.
-  uint32_t grh = options_.type == EntryType::kUd ? kGrhBytes : 0;
-  for (uint8_t i = 0; i < recv.num_sge; ++i) {
-    std::byte* to = reinterpret_cast<std::byte*>(recv.sges[i].addr);
-    uint32_t room = recv.sges[i].length;
-    const uint32_t zeros = std::min(grh, room);
-    std::memset(to, 0, zeros);
-    to += zeros;
-    room -= zeros;
-    grh -= zeros;
-    const uint32_t part = std::min(room, length);
-    LoadWords(to, from, part);
-    from += part;
-    length -= part;
-  }
-}
-
-void Receiver::Complete(const Posted& recv, WcStatus status, const InboxSlot* slot) {
-  Completion completion;
-  completion.wr_id = recv.wr_id;
-  completion.status = status;
-  completion.opcode = Opcode::kRecv;
-  completion.qp_num = options_.number;
-  if (status == WcStatus::kSuccess) {
-    if (slot->kind == MessageKind::kWriteImm) completion.opcode = Opcode::kRecvWithImm;
-    completion.byte_len = slot->length;
-    if (slot->kind != MessageKind::kSend) completion.flags |= kWithImm;
-    completion.imm = slot->imm;
-    if (options_.type == EntryType::kUd) {
-      completion.flags |= kWithGrh;
-      completion.byte_len += kGrhBytes;
-      completion.src_qp = slot->src_qp;
-      completion.src_node = slot->src_node;
-    }
-  }
-  options_.cq->PushReceived(completion);
+void Receiver::Complete(const Posted& recv, WcStatus status, const Arrival& arrival) {
+  options_.cq->PushReceived(ReceiveCompletion(recv.wr_id, status, options_.type, options_.number, arrival));
 }
 
 void Receiver::Flush() {
   Drain();
   for (; head_ != posted_; ++head_) {
-    Complete(recvs_[head_ % options_.depth], WcStatus::kFlushed, nullptr);
+    Complete(recvs_[head_ % options_.depth], WcStatus::kFlushed, {});
     // The queue's state already keeps senders out; a sender that is inside may find the slot taken.
     inbox_->slot(head_).word.store(SlotWord(SlotState::kFree, head_ + options_.depth, 0), std::memory_order_release);
   }

@@ -131,8 +131,7 @@ class Receiver {
   void Announce();
   bool ClaimerDead(uint64_t word);
   void Deliver(InboxSlot& slot, const Posted& recv);
-  void Scatter(const Posted& recv, const std::byte* from, uint32_t length);
-  void Complete(const Posted& recv, WcStatus status, const InboxSlot* slot);
+  void Complete(const Posted& recv, WcStatus status, const Arrival& arrival);
   void PassOver();
 
   SharedDevice* const device_;

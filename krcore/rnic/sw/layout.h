@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "krcore/rnic/software_nic.h"
 #include "krcore/types.h"
 
 namespace krcore::rnic::sw {
@@ -110,8 +111,6 @@ static_assert(sizeof(MrEntry) == 64);
 // The other bits of the index part are zero in every key handed out, so comparing whole keys finds bad indices too.
 constexpr uint32_t MrIndex(uint32_t key) { return key & (kMaxMrs - 1); }
 static_assert((kMaxMrs & (kMaxMrs - 1)) == 0 && kMaxMrs <= 0x10000);
-
-enum class EntryType : uint8_t { kRc, kUd, kDci, kDct };
 
 // State of a Qp or Dct, as peers need it, in one word: number << 32 | type << 8 | state (QpState). RTR and RTS differ
 // only in the lowest bit, so "serves requests" is one mask and one compare.

@@ -8,14 +8,6 @@
 #include "krcore/rnic/sw/inbox.h"
 
 namespace krcore::rnic::sw {
-namespace {
-
-EntryType EntryTypeOf(QpType type) {
-  return type == QpType::kRc ? EntryType::kRc : type == QpType::kUd ? EntryType::kUd : EntryType::kDci;
-}
-
-}  // namespace
-
 SwQp::SwQp(SharedDevice* device, const QpAttr& attr, uint32_t pd, uint32_t number)
     : device_(device),
       attr_(attr),
@@ -189,12 +181,7 @@ bool SwQp::Execute(std::span<const WorkRequest> wrs, const Reach& reach) {
 }
 
 Status SwQp::PostRecv(std::span<const RecvWr> wrs, size_t* bad_index) {
-  if (bad_index != nullptr) *bad_index = 0;
-  if (state_ == QpState::kReset) return StatusCode::kBadState;
-  if (receiver_ == nullptr) return wrs.empty() ? Status{} : Status(StatusCode::kQueueFull);
-  Status status = receiver_->Post(wrs, bad_index);
-  if (state_ == QpState::kErr) receiver_->Flush();
-  return status;
+  return PostReceives(receiver_.get(), state_, wrs, bad_index);
 }
 
 // ---- completion queue

@@ -20,12 +20,6 @@
 
 namespace krcore::rnic::sw {
 
-// The progress of a send queue. Slots [freed, posted) are taken.
-struct SendCounters {
-  uint64_t posted = 0;
-  uint64_t freed = 0;
-};
-
 // Completion queue: a ring in this process. Belongs to one thread at a time, with the Qps that fill it.
 class SwCq final : public Cq {
  public:

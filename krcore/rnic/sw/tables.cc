@@ -4,15 +4,6 @@
 #include <cstring>
 
 namespace krcore::rnic::sw {
-namespace {
-
-Status TableFull(const char* what, uint32_t limit) {
-  return {StatusCode::kOutOfMemory,
-          std::string("this device has ") + std::to_string(limit) + " " + what + ", its limit"};
-}
-
-}  // namespace
-
 NamePool::NamePool(uint32_t count, uint32_t index_bits, uint32_t max_generation)
     : index_bits_(index_bits), max_generation_(max_generation), generations_(count, 0) {
   for (uint32_t index = 0; index < count; ++index) free_.push_back(index);

@@ -11,6 +11,7 @@
 #include "krcore/base/os.h"
 #include "krcore/base/pages.h"
 #include "krcore/rnic.h"
+#include "krcore/rnic/request_form.h"
 #include "krcore/rnic/verbs/nic.h"
 
 namespace krcore::rnic::verbs {
@@ -46,11 +47,9 @@ void* MapAligned(size_t length) {
 }  // namespace
 
 Result<std::unique_ptr<Memory>> VerbsMemory::Allocate(size_t length, const AllocOptions& options) {
-  if (length == 0) return Status(StatusCode::kInvalidArgument, "memory of 0 bytes");
+  KRCORE_RETURN_IF_ERROR(CheckMemoryLength(length));
   if (!options.name.empty())
     return Status(StatusCode::kUnsupported, "memory that outlives its process is not offered by provider verbs");
-  if (length > size_t{1} << 46)
-    return Status(StatusCode::kOutOfMemory, "memory of " + std::to_string(length) + " bytes is more than there is");
   KRCORE_RETURN_IF_ERROR(CheckCgroupMemory(length));
   const bool huge = length >= kHugePageBytes;
   const size_t mapped = RoundUp(length, huge ? kHugePageBytes : static_cast<size_t>(sysconf(_SC_PAGESIZE)));
