@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 
 #include "krcore/base/word_pair.h"
@@ -68,6 +69,15 @@ inline Status CheckMemoryLength(size_t length) {
   if (length <= size_t{1} << 46) return {};
   return {StatusCode::kOutOfMemory, "memory of " + std::to_string(length) + " bytes is more than this machine has"};
 }
+
+// Of memory without a name it is empty.
+Status CheckMemoryName(const std::string& name);
+
+// Of the fabric's records. The name's have a NUL in it.
+inline constexpr size_t kRecordNameBytes = 16;
+inline constexpr size_t kRecordValueBytes = 112;
+Status CheckRecordName(const std::string& name);
+Status CheckRecord(const std::string& name, std::span<const std::byte> value);
 
 inline Status CheckReceives(uint32_t rq_depth, const Cq* recv_cq, uint32_t max_wr) {
   if (rq_depth > max_wr) {

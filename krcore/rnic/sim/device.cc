@@ -82,21 +82,11 @@ class SimMemory final : public Memory {
   AllocOptions options_;
 };
 
-namespace {
-
-Status CheckName(const std::string& name) {
-  const auto allowed = [](char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_' || c == '-'; };
-  if (name.size() <= 32 && std::all_of(name.begin(), name.end(), allowed)) return {};
-  return {StatusCode::kInvalidArgument, "memory name '" + name + "' is not 1 to 32 of [a-z0-9_-]"};
-}
-
-}  // namespace
-
 Result<std::unique_ptr<Memory>> SimMemory::Allocate(Fabric* fabric, DeviceState* device, size_t length,
                                                     const AllocOptions& options) {
   KRCORE_RETURN_IF_ERROR(fabric->CheckAlive(*device));
   KRCORE_RETURN_IF_ERROR(CheckMemoryLength(length));
-  KRCORE_RETURN_IF_ERROR(CheckName(options.name));
+  KRCORE_RETURN_IF_ERROR(CheckMemoryName(options.name));
   std::shared_ptr<Pages> pages;
   if (!options.name.empty()) {
     NamedMemory& named = fabric->named(device->node, options.name);

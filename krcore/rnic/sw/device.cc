@@ -43,12 +43,6 @@ class SwMemory final : public Memory {
 
 namespace {
 
-Status CheckName(const std::string& name) {
-  const auto allowed = [](char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_' || c == '-'; };
-  if (name.size() <= 32 && std::all_of(name.begin(), name.end(), allowed)) return {};
-  return {StatusCode::kInvalidArgument, "memory name '" + name + "' is not 1 to 32 of [a-z0-9_-]"};
-}
-
 struct Found {
   std::shared_ptr<Mapping> mapping;  // null: nothing to adopt
   std::string suffix;
@@ -95,7 +89,7 @@ NodeId OwnerOf(const std::string& suffix, const std::string& name) {
 
 // As Device::FindMemory.
 Result<std::vector<FoundMemory>> FindMemory(Fabric& fabric, const std::string& name, size_t bytes) {
-  KRCORE_RETURN_IF_ERROR(CheckName(name));
+  KRCORE_RETURN_IF_ERROR(CheckMemoryName(name));
   std::vector<FoundMemory> all;
   const auto suffixes = fabric.backing().List();
   if (!suffixes.ok()) return suffixes.status();
@@ -119,7 +113,7 @@ Result<std::vector<FoundMemory>> FindMemory(Fabric& fabric, const std::string& n
 Result<std::unique_ptr<Memory>> SwMemory::Allocate(Fabric* fabric, Tables* tables, size_t length,
                                                    const AllocOptions& options) {
   KRCORE_RETURN_IF_ERROR(CheckMemoryLength(length));
-  KRCORE_RETURN_IF_ERROR(CheckName(options.name));
+  KRCORE_RETURN_IF_ERROR(CheckMemoryName(options.name));
   const bool keep = options.keep_on_close && !options.name.empty();
   const uint64_t serial = tables->NextSerial();
   const std::string own = fabric->OwnSuffix(serial);

@@ -192,12 +192,6 @@ Fabric::~Fabric() {
 
 namespace {
 
-Status CheckRecordName(const std::string& name) {
-  const auto allowed = [](char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_' || c == '-'; };
-  if (!name.empty() && name.size() < kRecordNameBytes && std::all_of(name.begin(), name.end(), allowed)) return {};
-  return {StatusCode::kInvalidArgument, "record name '" + name + "' is not 1 to 15 of [a-z0-9_-]"};
-}
-
 bool OwnerAlive(Fabric& fabric, const RecordSlot& record) {
   const uint32_t index = fabric.FindIncarnation(record.owner);
   return index < kMaxDevices && fabric.ConfirmAlive(index, record.owner);
@@ -217,11 +211,7 @@ RecordSlot* Find(Fabric& fabric, const std::string& name) {
 }  // namespace
 
 Status PublishRecord(Fabric& fabric, const std::string& name, std::span<const std::byte> value) {
-  KRCORE_RETURN_IF_ERROR(CheckRecordName(name));
-  if (value.size() > kRecordValueBytes) {
-    return {StatusCode::kInvalidArgument,
-            "value of record '" + name + "' is longer than " + std::to_string(kRecordValueBytes) + " bytes"};
-  }
+  KRCORE_RETURN_IF_ERROR(CheckRecord(name, value));
   const AdminLock lock(fabric.backing());
   KRCORE_RETURN_IF_ERROR(lock.status());
   const RecordSlot* taken = Find(fabric, name);

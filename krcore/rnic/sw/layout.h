@@ -47,9 +47,6 @@ struct alignas(64) DeviceSlot {
 };
 static_assert(sizeof(DeviceSlot) == 64);
 
-inline constexpr size_t kRecordNameBytes = 16;
-inline constexpr size_t kRecordValueBytes = 112;
-
 struct alignas(64) RecordSlot {
   uint64_t version;  // 0: free. Written last, so that a publisher's death leaves a free slot or a whole record
   uint32_t owner;    // incarnation of the device that published it
