@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "krcore/rnic/sim/device.h"
+#include "krcore/rnic/sim/qp.h"
 
 namespace krcore::rnic::sim {
 namespace {
@@ -272,7 +273,7 @@ void Engine::Deliver(SendQueue& queue) {
         verb.fate != Fate::kNormal && queue.type != QpType::kUd ? WcStatus::kRetryExceeded : verb.status;
     Tell(verb, status);
     if (status == WcStatus::kSuccess) continue;
-    SendQueueOwner* const owner = queue.owner;
+    SimQp* const owner = queue.owner;
     Flush(queue);
     if (owner != nullptr) owner->SendFailed();
     return;

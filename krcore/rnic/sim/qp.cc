@@ -143,7 +143,7 @@ SimQp::SimQp(Fabric* fabric, DeviceState* device, const QpAttr& attr, uint32_t p
       device_(device),
       attr_(attr),
       send_cq_(static_cast<SimCq*>(attr.send_cq)),
-      queue_(std::make_unique<SendQueue>(device, static_cast<SendQueueOwner*>(this), attr.type, number, pd)) {
+      queue_(std::make_unique<SendQueue>(device, this, attr.type, number, pd)) {
   num_ = number;
 }
 
@@ -312,7 +312,5 @@ void SimQp::PushCompletion(uint64_t wr_id, Opcode opcode, WcStatus status, uint6
 void SimQp::SendCompleted(const Verb& verb, WcStatus status) {
   PushCompletion(verb.wr_id, verb.opcode, status, verb.position);
 }
-
-void SimQp::SendFailed() { (void)ToErr(); }
 
 }  // namespace krcore::rnic::sim

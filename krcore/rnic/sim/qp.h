@@ -98,7 +98,7 @@ class Receiver {
 };
 
 // Queue pair: the verbs' state machine and the accounting of its send queue.
-class SimQp final : public Qp, private SendQueueOwner {
+class SimQp final : public Qp {
  public:
   static Result<std::unique_ptr<Qp>> Create(Fabric* fabric, DeviceState* device, const QpAttr& attr, uint32_t pd);
   ~SimQp() override;
@@ -113,6 +113,10 @@ class SimQp final : public Qp, private SendQueueOwner {
   Status PostSend(std::span<const SendWr> wrs, size_t* bad_index) override;
   Status PostRecv(std::span<const RecvWr> wrs, size_t* bad_index) override;
 
+  // Of its SendQueue. Called in posting order, but not for an unsignaled success.
+  void SendCompleted(const Verb& verb, WcStatus status);
+  // A verb failed, which has been reported already; the rest is flushed when this returns.
+  void SendFailed() { (void)ToErr(); }
   // A receive failed, which breaks the Qp.
   void ReceiveFailed() { (void)ToErr(); }
   // Its process was killed: the caller sees everything flushed; verbs that have left linger until `until_ns`.
@@ -121,8 +125,6 @@ class SimQp final : public Qp, private SendQueueOwner {
 
  private:
   SimQp(Fabric* fabric, DeviceState* device, const QpAttr& attr, uint32_t pd, uint32_t number);
-  void SendCompleted(const Verb& verb, WcStatus status) override;
-  void SendFailed() override;
   Status CheckAlive() const;
   void SetState(QpState state);
   void PushCompletion(uint64_t wr_id, Opcode opcode, WcStatus status, uint64_t position);

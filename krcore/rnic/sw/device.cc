@@ -191,7 +191,6 @@ Result<std::unique_ptr<Dct>> SwDct::Create(SharedDevice* device, const DctAttr& 
   if (attr.rq_depth > 0) {
     const Receiver::Options options{EntryType::kDct,    *number, pd, static_cast<SwCq*>(attr.recv_cq), attr.rq_depth,
                                     attr.max_recv_bytes};
-    // A failed receive does not break a target, because everybody may send to it.
     auto receiver = Receiver::Create(device, options, nullptr);
     if (!receiver.ok()) return receiver.status();
     dct->receiver_ = *std::move(receiver);
@@ -293,9 +292,7 @@ class SwDevice final : public Device {
   }
 
   PeerState QueryIncarnation(uint32_t incarnation, Deadline /*deadline*/) override {
-    const uint32_t index = shared_.fabric.FindIncarnation(incarnation);
-    const bool alive = index < kMaxDevices && shared_.fabric.ConfirmAlive(index, incarnation);
-    return alive ? PeerState::kAlive : PeerState::kDead;
+    return shared_.fabric.ConfirmAlive(incarnation) ? PeerState::kAlive : PeerState::kDead;
   }
 
   Status CheckName() override { return shared_.fabric.backing().CheckName(); }

@@ -124,12 +124,12 @@ bool Fabric::ConfirmAlive(uint32_t index, uint32_t incarnation) {
   return false;
 }
 
-uint32_t Fabric::FindIncarnation(uint32_t incarnation) {
+bool Fabric::ConfirmAlive(uint32_t incarnation) {
   const uint64_t alive = LifeWord(incarnation, Life::kAlive);
   for (uint32_t index = 0; index < kMaxDevices; ++index) {
-    if (control().devices[index].life.load(std::memory_order_acquire) == alive) return index;
+    if (control().devices[index].life.load(std::memory_order_acquire) == alive) return ConfirmAlive(index, incarnation);
   }
-  return kMaxDevices;
+  return false;
 }
 
 bool Fabric::AnybodyAlive() {
@@ -192,18 +192,13 @@ Fabric::~Fabric() {
 
 namespace {
 
-bool OwnerAlive(Fabric& fabric, const RecordSlot& record) {
-  const uint32_t index = fabric.FindIncarnation(record.owner);
-  return index < kMaxDevices && fabric.ConfirmAlive(index, record.owner);
-}
-
 // Returns the newest record of that name whose owner lives; null: none. A publisher that died while replacing a value
 // leaves two records, of which the newer one counts. The admin lock is held.
 RecordSlot* Find(Fabric& fabric, const std::string& name) {
   RecordSlot* newest = nullptr;
   for (RecordSlot& record : fabric.control().records) {
     if (record.version == 0 || name != record.name) continue;
-    if ((newest == nullptr || record.version > newest->version) && OwnerAlive(fabric, record)) newest = &record;
+    if ((newest == nullptr || record.version > newest->version) && fabric.ConfirmAlive(record.owner)) newest = &record;
   }
   return newest;
 }
@@ -222,7 +217,7 @@ Status PublishRecord(Fabric& fabric, const std::string& name, std::span<const st
   auto& records = fabric.control().records;
   RecordSlot* free = nullptr;
   for (RecordSlot& record : records) {
-    if (record.version == 0 || !OwnerAlive(fabric, record)) {
+    if (record.version == 0 || !fabric.ConfirmAlive(record.owner)) {
       free = &record;
       break;
     }

@@ -38,8 +38,8 @@ class Fabric {
 
   // Asks the kernel. If the process is gone, marks the slot dead, so that everybody sees it.
   bool ConfirmAlive(uint32_t index, uint32_t incarnation);
-  // Returns the slot of a living device of that incarnation, or kMaxDevices.
-  uint32_t FindIncarnation(uint32_t incarnation);
+  // The same of the device of that incarnation, wherever its slot is.
+  bool ConfirmAlive(uint32_t incarnation);
 
   // Suffix of a segment of the device: "d<index>-<incarnation>.<serial>"; serial 0 is its device segment.
   static std::string SegmentSuffix(uint32_t index, uint32_t incarnation, uint64_t serial);

@@ -144,11 +144,11 @@ bool LocalRange(const DeviceSegment& own, uint32_t pd, const Sge& sge, bool writ
          (!written || (mr.rights.load(std::memory_order_relaxed) & kLocalWrite) != 0);
 }
 
-Receiver::Receiver(SharedDevice* device, const Options& options, Owner* owner)
-    : device_(device), options_(options), owner_(owner), recvs_(options.depth) {}
+Receiver::Receiver(SharedDevice* device, const Options& options, SwQp* qp)
+    : device_(device), options_(options), qp_(qp), recvs_(options.depth) {}
 
-Result<std::unique_ptr<Receiver>> Receiver::Create(SharedDevice* device, const Options& options, Owner* owner) {
-  std::unique_ptr<Receiver> receiver(new Receiver(device, options, owner));
+Result<std::unique_ptr<Receiver>> Receiver::Create(SharedDevice* device, const Options& options, SwQp* qp) {
+  std::unique_ptr<Receiver> receiver(new Receiver(device, options, qp));
   KRCORE_RETURN_IF_ERROR(receiver->MakeInbox());
   options.cq->Attach(receiver.get());
   return receiver;
@@ -250,9 +250,7 @@ void Receiver::Drain() {
 }
 
 bool Receiver::ClaimerDead(uint64_t word) {
-  if (++stalled_polls_ % kStalledPollsPerLook != 0) return false;
-  const uint32_t index = device_->fabric.FindIncarnation(ClaimerOf(word));
-  return index == kMaxDevices || !device_->fabric.ConfirmAlive(index, ClaimerOf(word));
+  return ++stalled_polls_ % kStalledPollsPerLook == 0 && !device_->fabric.ConfirmAlive(ClaimerOf(word));
 }
 
 // The message at the head never came. Moves its receive to the end of the queue.
@@ -279,7 +277,7 @@ void Receiver::Deliver(InboxSlot& slot, const Posted& recv) {
                                                              : Opcode::kWriteImm;
   Complete(recv, status, {opcode, slot.length, slot.imm, slot.src_qp, slot.src_node});
   slot.word.store(SlotWord(SlotState::kFree, head_ - 1 + options_.depth, 0), std::memory_order_release);
-  if (status != WcStatus::kSuccess && owner_ != nullptr) owner_->ReceiveFailed();
+  if (status != WcStatus::kSuccess && qp_ != nullptr) (void)qp_->ToErr();
 }
 
 void Receiver::Complete(const Posted& recv, WcStatus status, const Arrival& arrival) {

@@ -239,9 +239,7 @@ uint32_t FreePartsOfTheDead(Fabric* fabric, HostQp* qp) {
   for (std::atomic<uint64_t>& holder : qp->holders) {
     uint64_t word = holder.load(std::memory_order_acquire);
     if (word == 0) continue;
-    const auto incarnation = static_cast<uint32_t>(word >> 32);
-    const uint32_t index = fabric->FindIncarnation(incarnation);
-    if (index < kMaxDevices && fabric->ConfirmAlive(index, incarnation)) continue;
+    if (fabric->ConfirmAlive(static_cast<uint32_t>(word >> 32))) continue;
     // A word names one QP of one device for ever, so this frees no other device's part.
     freed += holder.compare_exchange_strong(word, 0, std::memory_order_acq_rel) ? 1 : 0;
   }
