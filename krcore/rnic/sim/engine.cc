@@ -19,7 +19,7 @@ int64_t Engine::NextEventNs() {
   while (!events_.empty()) {
     const Event& event = events_.top();
     if (event.kind() == EventKind::kFenced || verbs_[event.subject].generation == event.generation) return event.at_ns;
-    events_.Pop();
+    events_.pop();
   }
   return INT64_MAX;
 }
@@ -27,7 +27,7 @@ int64_t Engine::NextEventNs() {
 bool Engine::Step() {
   if (NextEventNs() == INT64_MAX) return false;
   const Event event = events_.top();
-  events_.Pop();
+  events_.pop();
   now_ns_ = std::max(now_ns_, event.at_ns);
   ++stats_.events;
   if (event.kind() == EventKind::kFenced) {
@@ -42,7 +42,7 @@ bool Engine::Step() {
   }
   if (verb.done) return true;
   if (now_ns_ < verb.due_ns) {  // delayed meanwhile
-    events_.Add(verb.due_ns, event.kind(), verb.id, verb.generation);
+    Add(verb.due_ns, event.kind(), verb.id, verb.generation);
     return true;
   }
   switch (event.kind()) {
@@ -252,7 +252,7 @@ void Engine::Finish(Verb& verb, WcStatus status) {
 void Engine::ExpectResponse(Verb& verb, int64_t at_ns) {
   verb.response_expected = true;
   verb.response_ns = at_ns;
-  events_.Add(at_ns, EventKind::kRespond, verb.id, verb.generation);
+  Add(at_ns, EventKind::kRespond, verb.id, verb.generation);
 }
 
 void Engine::Deliver(SendQueue& queue) {

@@ -11,10 +11,10 @@ namespace krcore::rnic::sim {
 // ---- completion queue
 
 size_t SimCq::Poll(std::span<Completion> out) {
-  if (head_ == tail_ && !Nudge()) return 0;
+  if (entries_.empty() && !Nudge()) return 0;
   size_t count = 0;
-  for (; count < out.size() && head_ != tail_; ++count, ++head_) {
-    const Entry& entry = at(head_);
+  for (; count < out.size() && !entries_.empty(); ++count, entries_.pop_front()) {
+    const Entry& entry = entries_.front();
     out[count] = entry.completion;
     if (entry.counters != nullptr) entry.counters->freed = entry.position;
   }
@@ -32,35 +32,23 @@ bool SimCq::Nudge() {
   }
   if (++idle_polls_ < kIdlePolls) return false;
   idle_polls_ = 0;
-  return engine_->Step() && head_ != tail_;
+  return engine_->Step() && !entries_.empty();
 }
 
 void SimCq::Push(const Completion& completion, SendCounters* counters, uint64_t position) {
-  if (tail_ - head_ == depth_) {
+  if (entries_.size() == depth_) {
     overrun_ = true;
     return;
   }
-  if (tail_ - head_ == ring_.size()) Grow();
-  at(tail_++) = {completion, counters, position};
+  entries_.push_back({completion, counters, position});
   engine_->CountCompletion(*device_);
 }
 
-void SimCq::Grow() {
-  std::vector<Entry> larger(std::max<size_t>(16, 2 * ring_.size()));
-  for (uint64_t position = head_; position != tail_; ++position) larger[position & (larger.size() - 1)] = at(position);
-  ring_ = std::move(larger);
-}
-
 void SimCq::Forget(uint32_t qp_num, const SendCounters* counters) {
-  uint64_t kept = head_;
-  for (uint64_t position = head_; position != tail_; ++position) {
-    const Entry& entry = at(position);
-    const bool gone = counters != nullptr ? entry.counters == counters
-                                          : entry.counters == nullptr && entry.completion.qp_num == qp_num;
-    if (!gone) at(kept++) = entry;
-  }
-  device_->unpolled -= tail_ - kept;
-  tail_ = kept;
+  device_->unpolled -= std::erase_if(entries_, [&](const Entry& entry) {
+    return counters != nullptr ? entry.counters == counters
+                               : entry.counters == nullptr && entry.completion.qp_num == qp_num;
+  });
 }
 
 // ---- receive queue

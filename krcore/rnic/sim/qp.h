@@ -16,11 +16,10 @@
 
 namespace krcore::rnic::sim {
 
-// Completion queue: a ring that grows up to its depth.
 class SimCq final : public Cq {
  public:
   SimCq(Engine* engine, DeviceState* device, uint32_t depth) : engine_(engine), device_(device), depth_(depth) {}
-  ~SimCq() override { device_->unpolled -= tail_ - head_; }
+  ~SimCq() override { device_->unpolled -= entries_.size(); }
   size_t Poll(std::span<Completion> out) override;
   bool overrun() const override { return overrun_; }
 
@@ -39,15 +38,12 @@ class SimCq final : public Cq {
   // so after this many the next event is executed.
   static constexpr uint32_t kIdlePolls = 4096;
 
-  Entry& at(uint64_t position) { return ring_[position & (ring_.size() - 1)]; }
-  void Grow();
   bool Nudge();
 
   Engine* const engine_;
   DeviceState* const device_;
   const uint32_t depth_;
-  std::vector<Entry> ring_;  // its size is a power of two
-  uint64_t head_ = 0, tail_ = 0;
+  std::deque<Entry> entries_;
   bool overrun_ = false;
   uint32_t idle_polls_ = 0;
   uint64_t seen_events_ = 0;
