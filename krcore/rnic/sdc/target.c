@@ -563,11 +563,3 @@ void sdc_target_atomic_done(struct sdc_target* target, const struct sdc_token* t
   answer.word = before;
   answer_packet(target, session, &answer, NULL, now_ns);
 }
-
-uint32_t sdc_target_pending(const struct sdc_target* target) {
-  uint32_t pending = 0;
-  for (uint32_t i = 0; i < target->config.session_count; ++i) {
-    if (target->config.sessions[i].state != SDC_SESSION_FREE) pending += target->config.sessions[i].pending;
-  }
-  return pending;
-}
