@@ -62,9 +62,7 @@ struct sdc_target_ops {
   // `send` sends the first `bytes` of it.
   uint8_t* (*buffer)(void* context);
   void (*send)(void* context, const struct sdc_address* to, uint32_t bytes);
-  // `has_room` returns whether a completion of a receive has room; `received` completes a receive for which there is
-  // room.
-  bool (*has_room)(void* context);
+  // Completes a receive. There is room for the completions of all receives that were posted.
   void (*received)(void* context, const struct sdc_received* received);
 };
 
