@@ -1,8 +1,6 @@
 // A device of the simulated RNIC and its objects: tables, memory, DC targets, protection domains with their MRs.
 #include "krcore/rnic/sim/device.h"
 
-#include <algorithm>
-#include <cerrno>
 #include <cstddef>
 #include <memory>
 #include <span>

@@ -2,7 +2,6 @@
 #ifndef KRCORE_RNIC_SIM_ENGINE_H_
 #define KRCORE_RNIC_SIM_ENGINE_H_
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>

@@ -1,6 +1,5 @@
 #include "krcore/rnic/sim/qp.h"
 
-#include <algorithm>
 #include <cstring>
 
 #include "krcore/rnic/request_form.h"

@@ -8,6 +8,7 @@
 #include "krcore/rnic/sw/inbox.h"
 
 namespace krcore::rnic::sw {
+
 SwQp::SwQp(SharedDevice* device, const QpAttr& attr, uint32_t pd, uint32_t number)
     : device_(device),
       attr_(attr),

@@ -4,6 +4,7 @@
 #include <cstring>
 
 namespace krcore::rnic::sw {
+
 NamePool::NamePool(uint32_t count, uint32_t index_bits, uint32_t max_generation)
     : index_bits_(index_bits), max_generation_(max_generation), generations_(count, 0) {
   for (uint32_t index = 0; index < count; ++index) free_.push_back(index);
