@@ -1,10 +1,12 @@
 // What the verbs refuse at once: a malformed request, a wrong state. It is in one place, so that no provider takes what
-// another refuses. Everything else is found while the request executes (rnic.h, Qp::PostSend).
+// another refuses. Everything else is found while the request executes (rnic.h, Qp::PostSend). So are the attributes of
+// what they refuse to make.
 #ifndef KRCORE_RNIC_REQUEST_FORM_H_
 #define KRCORE_RNIC_REQUEST_FORM_H_
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 
 #include "krcore/base/word_pair.h"
@@ -52,6 +54,49 @@ inline bool IsMalformed(const SendWr& wr, QpType type, uint32_t max_sge, uint32_
   if (type != QpType::kRc && wr.ah == nullptr) return true;
   if (type == QpType::kUd && !sdc_is_send(static_cast<uint8_t>(wr.opcode))) return true;
   return !IsWellFormed(wr, TotalLength(wr), max_inline_bytes);
+}
+
+inline Status CheckRegistration(const void* addr, size_t length, uint32_t access_rights) {
+  if (addr == nullptr || length == 0) return {StatusCode::kInvalidArgument, "an MR needs an address and a length"};
+  if ((access_rights & (kRemoteWrite | kRemoteAtomic)) != 0 && (access_rights & kLocalWrite) == 0) {
+    return {StatusCode::kInvalidArgument, "remote write and atomic rights require local write"};
+  }
+  return {};
+}
+
+inline Status CheckMemoryLength(size_t length) {
+  if (length == 0) return {StatusCode::kInvalidArgument, "memory of 0 bytes"};
+  if (length <= size_t{1} << 46) return {};
+  return {StatusCode::kOutOfMemory, "memory of " + std::to_string(length) + " bytes is more than this machine has"};
+}
+
+// Of memory without a name it is empty.
+Status CheckMemoryName(const std::string& name);
+
+// Of the fabric's records. The name's have a NUL in it.
+inline constexpr size_t kRecordNameBytes = 16;
+inline constexpr size_t kRecordValueBytes = 112;
+Status CheckRecordName(const std::string& name);
+Status CheckRecord(const std::string& name, std::span<const std::byte> value);
+
+inline Status CheckReceives(uint32_t rq_depth, const Cq* recv_cq, uint32_t max_wr) {
+  if (rq_depth > max_wr) {
+    return {StatusCode::kInvalidArgument,
+            "rq_depth " + std::to_string(rq_depth) + " is above " + std::to_string(max_wr)};
+  }
+  if (rq_depth > 0 && recv_cq == nullptr) return {StatusCode::kInvalidArgument, "receives need a recv CQ"};
+  return {};
+}
+
+inline Status CheckQp(const QpAttr& attr, uint32_t max_wr) {
+  if (attr.send_cq == nullptr) return {StatusCode::kInvalidArgument, "a QP needs a send CQ"};
+  if (attr.sq_depth == 0 || attr.sq_depth > max_wr) {
+    return {StatusCode::kInvalidArgument, "sq_depth is not 1 to " + std::to_string(max_wr)};
+  }
+  if (attr.rq_depth > 0 && attr.type == QpType::kDci) {
+    return {StatusCode::kInvalidArgument, "a DC initiator receives nothing: its rq_depth is 0"};
+  }
+  return CheckReceives(attr.rq_depth, attr.recv_cq, max_wr);
 }
 
 // The kBadState of a Qp in `state` that cannot go to `wanted` from there.

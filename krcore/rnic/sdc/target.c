@@ -88,7 +88,7 @@ static void give_receive_back(struct sdc_target* target, struct sdc_session* ses
   ++target->receives_posted;
 }
 
-// Returns whether a receive is posted and its completion has room.
+// Returns whether a receive is posted.
 static bool can_receive(struct sdc_target* target, uint64_t now_ns) {
   if (target->receives_posted == 0 && target->receives_held != 0) {
     // A sender that died in the middle holds a receive: its message cannot be completed after the deadline of its WR.
@@ -100,8 +100,7 @@ static bool can_receive(struct sdc_target* target, uint64_t now_ns) {
       session->failed_psn = session->psn;
     }
   }
-  return target->receives_posted != 0 &&
-         (target->config.ops->has_room(target->config.context) || sdc_mutated(OVERRUN_ACKNOWLEDGED));
+  return target->receives_posted != 0;
 }
 
 static void complete(struct sdc_target* target, const struct sdc_recv* receive, enum sdc_status status,
@@ -182,9 +181,6 @@ static enum sdc_status receive_segment(struct sdc_target* target, struct sdc_ses
     return SDC_REMOTE_INVALID_REQUEST;
   }
   const bool last = packet->offset + packet->bytes == packet->length;
-  const bool has_room = target->config.ops->has_room(target->config.context);
-  // The receiver is told of a failure as well, so that needs room too.
-  if (!has_room && !sdc_mutated(OVERRUN_ACKNOWLEDGED)) return SDC_RNR_RETRY_EXCEEDED;
   session->message_until_ns = packet->time;
   if (!scatter(target, &session->message, packet)) {
     end(target, session, SDC_LOCAL_PROTECTION_ERROR, packet);
@@ -562,12 +558,4 @@ void sdc_target_atomic_done(struct sdc_target* target, const struct sdc_token* t
   answer.psn = token->psn;
   answer.word = before;
   answer_packet(target, session, &answer, NULL, now_ns);
-}
-
-uint32_t sdc_target_pending(const struct sdc_target* target) {
-  uint32_t pending = 0;
-  for (uint32_t i = 0; i < target->config.session_count; ++i) {
-    if (target->config.sessions[i].state != SDC_SESSION_FREE) pending += target->config.sessions[i].pending;
-  }
-  return pending;
 }

@@ -62,9 +62,7 @@ struct sdc_target_ops {
   // `send` sends the first `bytes` of it.
   uint8_t* (*buffer)(void* context);
   void (*send)(void* context, const struct sdc_address* to, uint32_t bytes);
-  // `has_room` returns whether a completion of a receive has room; `received` completes a receive for which there is
-  // room.
-  bool (*has_room)(void* context);
+  // Completes a receive. There is room for the completions of all receives that were posted.
   void (*received)(void* context, const struct sdc_received* received);
 };
 
@@ -135,13 +133,10 @@ void sdc_target_receive(struct sdc_target* target, const struct sdc_address* fro
                         uint64_t now_ns);
 
 // The atomic `token` has been executed (status SDC_SUCCESS, and `before` is the word it found), or has failed and will
-// never be executed. Call it in the order in which atomics were handed over.
+// never be executed. Call it in the order in which atomics were handed over. Before a target's life ends, all must be
+// done, or the queue that executes them destroyed.
 void sdc_target_atomic_done(struct sdc_target* target, const struct sdc_token* token, enum sdc_status status,
                             uint64_t before, uint64_t now_ns);
-
-// Returns how many atomics were handed over and are not done. Before a target's life ends, its atomics must be done, or
-// the queue that executes them destroyed.
-uint32_t sdc_target_pending(const struct sdc_target* target);
 
 #ifdef __cplusplus
 }

@@ -1,8 +1,6 @@
 // A device of the simulated RNIC and its objects: tables, memory, DC targets, protection domains with their MRs.
 #include "krcore/rnic/sim/device.h"
 
-#include <algorithm>
-#include <cerrno>
 #include <cstddef>
 #include <memory>
 #include <span>
@@ -31,10 +29,6 @@ bool TakeIndex(std::vector<Entry>* entries, std::vector<uint32_t>* free, uint32_
   return true;
 }
 
-Status TableFull(const char* what, uint32_t limit) {
-  return {StatusCode::kOutOfMemory, "this device has " + std::to_string(limit) + " " + what + ", its limit"};
-}
-
 }  // namespace
 
 Result<uint32_t> MrTable::Add(uint32_t pd, const void* addr, size_t length, uint32_t rights) {
@@ -45,7 +39,7 @@ Result<uint32_t> MrTable::Add(uint32_t pd, const void* addr, size_t length, uint
   return entries_[index].key;
 }
 
-void MrTable::Remove(uint32_t key) {
+void MrTable::RemoveMr(uint32_t key) {
   MrEntry& entry = entries_[key & 0xffff];
   entry.key = 0;
   free_.push_back(key & 0xffff);
@@ -86,27 +80,11 @@ class SimMemory final : public Memory {
   AllocOptions options_;
 };
 
-namespace {
-
-constexpr size_t kMaxMemoryBytes = size_t{1} << 46;
-
-Status CheckName(const std::string& name) {
-  const auto allowed = [](char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_' || c == '-'; };
-  if (name.size() <= 32 && std::all_of(name.begin(), name.end(), allowed)) return {};
-  return {StatusCode::kInvalidArgument, "memory name '" + name + "' is not 1 to 32 of [a-z0-9_-]"};
-}
-
-}  // namespace
-
 Result<std::unique_ptr<Memory>> SimMemory::Allocate(Fabric* fabric, DeviceState* device, size_t length,
                                                     const AllocOptions& options) {
   KRCORE_RETURN_IF_ERROR(fabric->CheckAlive(*device));
-  if (length == 0) return Status(StatusCode::kInvalidArgument, "memory of 0 bytes");
-  if (length > kMaxMemoryBytes) {
-    return Status(StatusCode::kOutOfMemory,
-                  "memory of " + std::to_string(length) + " bytes is more than this machine has");
-  }
-  KRCORE_RETURN_IF_ERROR(CheckName(options.name));
+  KRCORE_RETURN_IF_ERROR(CheckMemoryLength(length));
+  KRCORE_RETURN_IF_ERROR(CheckMemoryName(options.name));
   std::shared_ptr<Pages> pages;
   if (!options.name.empty()) {
     NamedMemory& named = fabric->named(device->node, options.name);
@@ -181,9 +159,7 @@ Result<std::unique_ptr<Dct>> SimDct::Create(Fabric* fabric, DeviceState* device,
 }
 
 Status SimDct::PostRecv(std::span<const RecvWr> wrs, size_t* bad_index) {
-  if (receiver_ != nullptr) return receiver_->Post(wrs, bad_index);
-  if (bad_index != nullptr) *bad_index = 0;
-  return wrs.empty() ? Status{} : Status(StatusCode::kQueueFull);
+  return PostReceives(receiver_.get(), QpState::kRts, wrs, bad_index);
 }
 
 // Protection domain, and the MRs, Qps and Dcts made from it.
@@ -204,19 +180,6 @@ namespace {
 
 constexpr size_t kPageBytes = 4096;
 
-class SimMr final : public Mr {
- public:
-  SimMr(DeviceState* device, void* addr, size_t length, uint32_t key) : device_(device) {
-    addr_ = addr;
-    length_ = length;
-    lkey_ = rkey_ = key;
-  }
-  ~SimMr() override { device_->mrs.Remove(lkey_); }
-
- private:
-  DeviceState* const device_;
-};
-
 }  // namespace
 
 Result<std::unique_ptr<Mr>> SimPd::RegisterMemory(void* addr, size_t length, uint32_t access_rights) {
@@ -227,12 +190,12 @@ Result<std::unique_ptr<Mr>> SimPd::RegisterMemory(void* addr, size_t length, uin
   const CostModel& cost = fabric_->engine().cost();
   const auto pages = static_cast<int64_t>((length + kPageBytes - 1) / kPageBytes);
   device_->control_ns += cost.register_ns + pages * cost.register_page_ns;
-  return std::unique_ptr<Mr>(std::make_unique<SimMr>(device_, addr, length, *key));
+  return std::unique_ptr<Mr>(std::make_unique<SoftwareMr<MrTable>>(&device_->mrs, addr, length, *key));
 }
 
 Result<std::unique_ptr<Qp>> SimPd::CreateQp(const QpAttr& attr) {
   if (attr.host_qp != kPrivateQp) return Status(StatusCode::kUnsupported, "processes of a simulated host share no QPs");
-  KRCORE_RETURN_IF_ERROR(CheckQp(attr));
+  KRCORE_RETURN_IF_ERROR(CheckSoftwareQp(attr));
   return SimQp::Create(fabric_, device_, attr, number_);
 }
 
@@ -243,15 +206,10 @@ Result<std::unique_ptr<Dct>> SimPd::CreateDct(const DctAttr& attr) {
 
 namespace {
 
-Caps MakeCaps() {
-  Caps caps = SoftwareCaps("sim");
-  return caps;
-}
-
 class SimDevice final : public Device {
  public:
   SimDevice(Fabric* fabric, DeviceState* state)
-      : fabric_(fabric), state_(state), caps_(MakeCaps()), address_(fabric->AddressOf(*state)) {}
+      : fabric_(fabric), state_(state), caps_(SoftwareCaps("sim")), address_(fabric->AddressOf(*state)) {}
   ~SimDevice() override { fabric_->Leave(*state_); }
 
   const Caps& caps() const override { return caps_; }

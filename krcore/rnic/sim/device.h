@@ -36,7 +36,7 @@ struct MrEntry {
 class MrTable {
  public:
   Result<uint32_t> Add(uint32_t pd, const void* addr, size_t length, uint32_t rights);
-  void Remove(uint32_t key);
+  void RemoveMr(uint32_t key);
   // Returns null if there is no such key.
   const MrEntry* Find(uint32_t key) const {
     const uint32_t index = key & 0xffff;
@@ -47,8 +47,6 @@ class MrTable {
   std::vector<MrEntry> entries_;
   std::vector<uint32_t> free_;
 };
-
-enum class EntryType : uint8_t { kRc, kUd, kDci, kDct };
 
 // The number is 24 bits wide as in verbs: generation << 12 | index.
 struct QpEntry {

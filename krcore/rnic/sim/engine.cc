@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "krcore/rnic/sim/device.h"
+#include "krcore/rnic/sim/qp.h"
 
 namespace krcore::rnic::sim {
 namespace {
@@ -18,7 +19,7 @@ int64_t Engine::NextEventNs() {
   while (!events_.empty()) {
     const Event& event = events_.top();
     if (event.kind() == EventKind::kFenced || verbs_[event.subject].generation == event.generation) return event.at_ns;
-    events_.Pop();
+    events_.pop();
   }
   return INT64_MAX;
 }
@@ -26,7 +27,7 @@ int64_t Engine::NextEventNs() {
 bool Engine::Step() {
   if (NextEventNs() == INT64_MAX) return false;
   const Event event = events_.top();
-  events_.Pop();
+  events_.pop();
   now_ns_ = std::max(now_ns_, event.at_ns);
   ++stats_.events;
   if (event.kind() == EventKind::kFenced) {
@@ -41,7 +42,7 @@ bool Engine::Step() {
   }
   if (verb.done) return true;
   if (now_ns_ < verb.due_ns) {  // delayed meanwhile
-    events_.Add(verb.due_ns, event.kind(), verb.id, verb.generation);
+    Add(verb.due_ns, event.kind(), verb.id, verb.generation);
     return true;
   }
   switch (event.kind()) {
@@ -114,7 +115,7 @@ void Engine::Post(SendQueue& queue, const SendWr& wr, uint64_t position) {
   verb.response_delay_ns = 0;
   verb.status = WcStatus::kSuccess;
   verb.fate = Fate::kNormal;
-  verb.launched = verb.arrived = verb.running = verb.started = verb.done = false;
+  verb.launched = verb.arrived = verb.running = verb.done = false;
   verb.answered = verb.response_expected = verb.responded = verb.completed = false;
   verb.steps = verb.step = 0;
   verb.target = queue.type == QpType::kRc ? queue.peer : DeviceOf(wr.ah);
@@ -251,7 +252,7 @@ void Engine::Finish(Verb& verb, WcStatus status) {
 void Engine::ExpectResponse(Verb& verb, int64_t at_ns) {
   verb.response_expected = true;
   verb.response_ns = at_ns;
-  events_.Add(at_ns, EventKind::kRespond, verb.id, verb.generation);
+  Add(at_ns, EventKind::kRespond, verb.id, verb.generation);
 }
 
 void Engine::Deliver(SendQueue& queue) {
@@ -272,7 +273,7 @@ void Engine::Deliver(SendQueue& queue) {
         verb.fate != Fate::kNormal && queue.type != QpType::kUd ? WcStatus::kRetryExceeded : verb.status;
     Tell(verb, status);
     if (status == WcStatus::kSuccess) continue;
-    SendQueueOwner* const owner = queue.owner;
+    SimQp* const owner = queue.owner;
     Flush(queue);
     if (owner != nullptr) owner->SendFailed();
     return;

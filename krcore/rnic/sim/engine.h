@@ -2,10 +2,10 @@
 #ifndef KRCORE_RNIC_SIM_ENGINE_H_
 #define KRCORE_RNIC_SIM_ENGINE_H_
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
+#include <queue>
 #include <random>
 #include <span>
 #include <vector>
@@ -17,7 +17,7 @@
 
 namespace krcore::rnic::sim {
 
-// EventQueue: a heap of small plain events, ordered by time and, at the same time, by when they were added.
+// Small plain events, ordered by time and, at the same time, by when they were added.
 enum class EventKind : uint8_t {
   kArrive,   // a verb reaches its target, where others may have to go first
   kExecute,  // the target's NIC starts on it
@@ -35,53 +35,11 @@ struct Event {
 };
 static_assert(sizeof(Event) == 24);
 
-// Four children per node: half as deep as a binary heap, and a node's children share a cache line or two.
-class EventQueue {
- public:
-  bool empty() const { return heap_.empty(); }
-  size_t size() const { return heap_.size(); }
-  const Event& top() const { return heap_.front(); }
-
-  void Add(int64_t at_ns, EventKind kind, uint32_t subject, uint32_t generation) {
-    const Event event{at_ns, next_order_++ << 8 | static_cast<uint64_t>(kind), subject, generation};
-    size_t at = heap_.size();
-    heap_.push_back(event);
-    while (at > 0) {
-      const size_t parent = (at - 1) / 4;
-      if (!Before(event, heap_[parent])) break;
-      heap_[at] = heap_[parent];
-      at = parent;
-    }
-    heap_[at] = event;
+// The earliest is the top of a priority queue.
+struct Later {
+  bool operator()(const Event& a, const Event& b) const {
+    return a.at_ns != b.at_ns ? a.at_ns > b.at_ns : a.order_and_kind > b.order_and_kind;
   }
-
-  void Pop() {
-    const Event last = heap_.back();
-    heap_.pop_back();
-    const size_t count = heap_.size();
-    if (count == 0) return;
-    size_t at = 0;
-    for (;;) {
-      const size_t first = 4 * at + 1;
-      if (first >= count) break;
-      size_t best = first;
-      const size_t end = std::min(first + 4, count);
-      for (size_t child = first + 1; child < end; ++child) {
-        if (Before(heap_[child], heap_[best])) best = child;
-      }
-      if (!Before(heap_[best], last)) break;
-      heap_[at] = heap_[best];
-      at = best;
-    }
-    heap_[at] = last;
-  }
-
- private:
-  static bool Before(const Event& a, const Event& b) {
-    return a.at_ns != b.at_ns ? a.at_ns < b.at_ns : a.order_and_kind < b.order_and_kind;
-  }
-  std::vector<Event> heap_;
-  uint64_t next_order_ = 0;
 };
 
 // Engine: time, and the way of every verb. A verb is posted, leaves, arrives, waits for its turn in its flow and for
@@ -112,9 +70,7 @@ class Engine {
   // ---- faults
   // The owner of `queue` is dead: verbs that have left linger until `until_ns`, and the buffers are not used any more.
   void Orphan(SendQueue& queue, int64_t until_ns);
-  void ScheduleFence(const DeviceState& device, int64_t at_ns) {
-    events_.Add(at_ns, EventKind::kFenced, device.index, 0);
-  }
+  void ScheduleFence(const DeviceState& device, int64_t at_ns) { Add(at_ns, EventKind::kFenced, device.index, 0); }
   // Drops the verbs that a dead device left.
   void Fence(DeviceState& device);
   // Breaks the queue at its first verb to `peer` that has not been answered, if there is one.
@@ -183,9 +139,12 @@ class Engine {
   int64_t LogUniform(int64_t most);
   int64_t TransferNs(uint64_t bytes) const { return static_cast<int64_t>(bytes) * cost_.ns_per_kib / 1024; }
   int64_t PayloadOutNs(const Verb& verb) const { return verb.IsRead() ? 0 : TransferNs(verb.length); }
+  void Add(int64_t at_ns, EventKind kind, uint32_t subject, uint32_t generation) {
+    events_.push({at_ns, next_order_++ << 8 | static_cast<uint64_t>(kind), subject, generation});
+  }
   void Schedule(Verb& verb, int64_t at_ns, EventKind kind) {
     verb.due_ns = at_ns;
-    events_.Add(at_ns, kind, verb.id, verb.generation);
+    Add(at_ns, kind, verb.id, verb.generation);
   }
 
   const CostModel cost_;
@@ -195,7 +154,8 @@ class Engine {
   uint64_t trace_hash_ = 0;
   std::FILE* trace_ = nullptr;
   int64_t now_ns_ = 1'000'000'000;
-  EventQueue events_;
+  std::priority_queue<Event, std::vector<Event>, Later> events_;
+  uint64_t next_order_ = 0;
   VerbPool verbs_;
   std::vector<std::byte> scratch_;
   std::vector<DeviceState*> ready_;

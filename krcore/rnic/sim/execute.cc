@@ -241,11 +241,12 @@ WcStatus Engine::SendMessage(Verb& verb, QpEntry& entry, const MrEntry* mr) {
   if (entry.receiver == nullptr || entry.receiver->empty())
     return datagram ? WcStatus::kSuccess : WcStatus::kRnrRetryExceeded;
   const std::span<const std::byte> bytes = Gathered(verb);
-  Message message{.opcode = verb.opcode,
-                  .length = verb.length,
-                  .imm = verb.imm,
-                  .src_qp = verb.queue->number,
-                  .src_node = verb.queue->device->node};
+  Message message{{.opcode = verb.opcode,
+                   .length = verb.length,
+                   .imm = verb.imm,
+                   .src_qp = verb.queue->number,
+                   .src_node = verb.queue->device->node},
+                  {}};
   if (verb.opcode == Opcode::kWriteImm) {
     if (mr != nullptr) std::memcpy(Pointer(verb.remote_addr), bytes.data(), bytes.size());
   } else {

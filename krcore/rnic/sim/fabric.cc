@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <mutex>
 
 #include "krcore/rnic/sim/device.h"
@@ -16,9 +15,6 @@ constexpr uint32_t kNearSpins = 200;
 constexpr int64_t kNearNs = 10'000;  // how far a wait that has just begun may move the time in one step
 constexpr int64_t kFarNs = 50'000;   // and a wait that has lasted; the real clock then sleeps as long
 
-constexpr size_t kRecordNameBytes = 15;
-constexpr size_t kRecordValueBytes = 112;
-
 struct Worlds {
   std::mutex mutex;
   std::map<std::string, Fabric*> by_name;
@@ -29,12 +25,6 @@ Worlds& AllWorlds() {
 }
 
 constexpr int64_t kAskNs = 10'000'000'000;  // as long as verbs waits for the membership service
-
-Status CheckRecordName(const std::string& name) {
-  const auto allowed = [](char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_' || c == '-'; };
-  if (!name.empty() && name.size() <= kRecordNameBytes && std::all_of(name.begin(), name.end(), allowed)) return {};
-  return {StatusCode::kInvalidArgument, "record name '" + name + "' is not 1 to 15 of [a-z0-9_-]"};
-}
 
 }  // namespace
 
@@ -139,8 +129,7 @@ void Fabric::Kill(DeviceState& device, int64_t linger_ns) {
 }
 
 DeviceState* Fabric::FindByAddress(const DeviceAddress& address) {
-  uint32_t index = 0;
-  std::memcpy(&index, address.bytes, sizeof(index));
+  const uint32_t index = IndexOf(address);
   if (index >= engine_.devices().size()) return nullptr;
   DeviceState* const device = engine_.devices()[index].get();
   return device->incarnation == address.incarnation ? device : nullptr;
@@ -170,11 +159,7 @@ PeerState Fabric::Query(uint32_t incarnation) {
 }
 
 DeviceAddress Fabric::AddressOf(const DeviceState& device) const {
-  DeviceAddress address;
-  address.node = device.node;
-  address.incarnation = device.incarnation;
-  std::memcpy(address.bytes, &device.index, sizeof(device.index));
-  return address;
+  return MakeAddress(device.node, device.incarnation, device.index);
 }
 
 Status Fabric::Gone(const DeviceAddress& address) const {
@@ -204,11 +189,7 @@ Status Fabric::PublishRecord(const DeviceState& device, const std::string& name,
                              Deadline deadline) {
   KRCORE_RETURN_IF_ERROR(CheckAlive(device));
   if (!Answers(deadline)) return {StatusCode::kTimeout, "the fabric does not answer"};
-  KRCORE_RETURN_IF_ERROR(CheckRecordName(name));
-  if (value.size() > kRecordValueBytes) {
-    return {StatusCode::kInvalidArgument,
-            "value of record '" + name + "' is longer than " + std::to_string(kRecordValueBytes) + " bytes"};
-  }
+  KRCORE_RETURN_IF_ERROR(CheckRecord(name, value));
   for (Record& record : records_) {
     if (record.name != name) continue;
     if (record.owner != &device) {

@@ -1,6 +1,5 @@
 #include "krcore/rnic/sim/qp.h"
 
-#include <algorithm>
 #include <cstring>
 
 #include "krcore/rnic/request_form.h"
@@ -11,10 +10,10 @@ namespace krcore::rnic::sim {
 // ---- completion queue
 
 size_t SimCq::Poll(std::span<Completion> out) {
-  if (head_ == tail_ && !Nudge()) return 0;
+  if (entries_.empty() && !Nudge()) return 0;
   size_t count = 0;
-  for (; count < out.size() && head_ != tail_; ++count, ++head_) {
-    const Entry& entry = at(head_);
+  for (; count < out.size() && !entries_.empty(); ++count, entries_.pop_front()) {
+    const Entry& entry = entries_.front();
     out[count] = entry.completion;
     if (entry.counters != nullptr) entry.counters->freed = entry.position;
   }
@@ -32,35 +31,23 @@ bool SimCq::Nudge() {
   }
   if (++idle_polls_ < kIdlePolls) return false;
   idle_polls_ = 0;
-  return engine_->Step() && head_ != tail_;
+  return engine_->Step() && !entries_.empty();
 }
 
 void SimCq::Push(const Completion& completion, SendCounters* counters, uint64_t position) {
-  if (tail_ - head_ == depth_) {
+  if (entries_.size() == depth_) {
     overrun_ = true;
     return;
   }
-  if (tail_ - head_ == ring_.size()) Grow();
-  at(tail_++) = {completion, counters, position};
+  entries_.push_back({completion, counters, position});
   engine_->CountCompletion(*device_);
 }
 
-void SimCq::Grow() {
-  std::vector<Entry> larger(std::max<size_t>(16, 2 * ring_.size()));
-  for (uint64_t position = head_; position != tail_; ++position) larger[position & (larger.size() - 1)] = at(position);
-  ring_ = std::move(larger);
-}
-
 void SimCq::Forget(uint32_t qp_num, const SendCounters* counters) {
-  uint64_t kept = head_;
-  for (uint64_t position = head_; position != tail_; ++position) {
-    const Entry& entry = at(position);
-    const bool gone = counters != nullptr ? entry.counters == counters
-                                          : entry.counters == nullptr && entry.completion.qp_num == qp_num;
-    if (!gone) at(kept++) = entry;
-  }
-  device_->unpolled -= tail_ - kept;
-  tail_ = kept;
+  device_->unpolled -= std::erase_if(entries_, [&](const Entry& entry) {
+    return counters != nullptr ? entry.counters == counters
+                               : entry.counters == nullptr && entry.completion.qp_num == qp_num;
+  });
 }
 
 // ---- receive queue
@@ -107,59 +94,27 @@ WcStatus Receiver::Deliver(const Message& message, bool* broken) {
   const Posted recv = next;
   posted_.pop_front();
   if (!allowed) {
-    Complete(recv, WcStatus::kLocalProtectionError, nullptr);
+    Complete(recv, WcStatus::kLocalProtectionError, {});
     *broken = true;
     return WcStatus::kRemoteOperationError;
   }
   if (!fits) {
-    Complete(recv, WcStatus::kLocalLengthError, nullptr);
+    Complete(recv, WcStatus::kLocalLengthError, {});
     *broken = true;
     return WcStatus::kRemoteInvalidRequest;
   }
-  if (message.opcode != Opcode::kWriteImm) Scatter(recv, message.bytes);
-  Complete(recv, WcStatus::kSuccess, &message);
+  if (message.opcode != Opcode::kWriteImm)
+    ScatterMessage(recv.sges, options_.type, message.bytes.data(), message.bytes.size(), std::memcpy);
+  Complete(recv, WcStatus::kSuccess, message);
   return WcStatus::kSuccess;
 }
 
-void Receiver::Scatter(const Posted& recv, std::span<const std::byte> bytes) {
-  uint32_t grh = options_.type == EntryType::kUd ? kGrhBytes : 0;  // no datagram has a real one here: zeros
-  for (const Sge& sge : recv.sges) {
-    auto* to = reinterpret_cast<std::byte*>(sge.addr);
-    uint32_t room = sge.length;
-    const uint32_t zeros = std::min(grh, room);
-    if (zeros != 0) std::memset(to, 0, zeros);
-    to += zeros;
-    room -= zeros;
-    grh -= zeros;
-    const size_t part = std::min<size_t>(room, bytes.size());
-    if (part != 0) std::memcpy(to, bytes.data(), part);
-    bytes = bytes.subspan(part);
-  }
-}
-
-void Receiver::Complete(const Posted& recv, WcStatus status, const Message* message) {
-  Completion completion;
-  completion.wr_id = recv.wr_id;
-  completion.status = status;
-  completion.opcode = Opcode::kRecv;
-  completion.qp_num = options_.number;
-  if (message != nullptr) {
-    if (message->opcode == Opcode::kWriteImm) completion.opcode = Opcode::kRecvWithImm;
-    completion.byte_len = message->length;
-    if (message->opcode != Opcode::kSend) completion.flags |= kWithImm;
-    completion.imm = message->imm;
-    if (options_.type == EntryType::kUd) {
-      completion.flags |= kWithGrh;
-      completion.byte_len += kGrhBytes;
-      completion.src_qp = message->src_qp;
-      completion.src_node = message->src_node;
-    }
-  }
-  options_.cq->Push(completion, nullptr, 0);
+void Receiver::Complete(const Posted& recv, WcStatus status, const Arrival& arrival) {
+  options_.cq->Push(ReceiveCompletion(recv.wr_id, status, options_.type, options_.number, arrival), nullptr, 0);
 }
 
 void Receiver::Flush() {
-  for (; !posted_.empty(); posted_.pop_front()) Complete(posted_.front(), WcStatus::kFlushed, nullptr);
+  for (; !posted_.empty(); posted_.pop_front()) Complete(posted_.front(), WcStatus::kFlushed, {});
 }
 
 void Receiver::Reset() {
@@ -169,21 +124,13 @@ void Receiver::Reset() {
 
 // ---- queue pair
 
-namespace {
-
-EntryType EntryTypeOf(QpType type) {
-  return type == QpType::kRc ? EntryType::kRc : type == QpType::kUd ? EntryType::kUd : EntryType::kDci;
-}
-
-}  // namespace
-
 SimQp::SimQp(Fabric* fabric, DeviceState* device, const QpAttr& attr, uint32_t pd, uint32_t number)
     : fabric_(fabric),
       engine_(&fabric->engine()),
       device_(device),
       attr_(attr),
       send_cq_(static_cast<SimCq*>(attr.send_cq)),
-      queue_(std::make_unique<SendQueue>(device, static_cast<SendQueueOwner*>(this), attr.type, number, pd)) {
+      queue_(std::make_unique<SendQueue>(device, this, attr.type, number, pd)) {
   num_ = number;
 }
 
@@ -335,12 +282,7 @@ Status SimQp::PostSend(std::span<const SendWr> wrs, size_t* bad_index) {
 }
 
 Status SimQp::PostRecv(std::span<const RecvWr> wrs, size_t* bad_index) {
-  if (bad_index != nullptr) *bad_index = 0;
-  if (state_ == QpState::kReset) return StatusCode::kBadState;
-  if (receiver_ == nullptr) return wrs.empty() ? Status{} : Status(StatusCode::kQueueFull);
-  Status status = receiver_->Post(wrs, bad_index);
-  if (state_ == QpState::kErr) receiver_->Flush();
-  return status;
+  return PostReceives(receiver_.get(), state_, wrs, bad_index);
 }
 
 // ---- completing
@@ -357,7 +299,5 @@ void SimQp::PushCompletion(uint64_t wr_id, Opcode opcode, WcStatus status, uint6
 void SimQp::SendCompleted(const Verb& verb, WcStatus status) {
   PushCompletion(verb.wr_id, verb.opcode, status, verb.position);
 }
-
-void SimQp::SendFailed() { (void)ToErr(); }
 
 }  // namespace krcore::rnic::sim

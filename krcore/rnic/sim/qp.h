@@ -16,17 +16,10 @@
 
 namespace krcore::rnic::sim {
 
-// The progress of a send queue. Slots [freed, posted) are taken.
-struct SendCounters {
-  uint64_t posted = 0;
-  uint64_t freed = 0;
-};
-
-// Completion queue: a ring that grows up to its depth.
 class SimCq final : public Cq {
  public:
   SimCq(Engine* engine, DeviceState* device, uint32_t depth) : engine_(engine), device_(device), depth_(depth) {}
-  ~SimCq() override { device_->unpolled -= tail_ - head_; }
+  ~SimCq() override { device_->unpolled -= entries_.size(); }
   size_t Poll(std::span<Completion> out) override;
   bool overrun() const override { return overrun_; }
 
@@ -45,15 +38,12 @@ class SimCq final : public Cq {
   // so after this many the next event is executed.
   static constexpr uint32_t kIdlePolls = 4096;
 
-  Entry& at(uint64_t position) { return ring_[position & (ring_.size() - 1)]; }
-  void Grow();
   bool Nudge();
 
   Engine* const engine_;
   DeviceState* const device_;
   const uint32_t depth_;
-  std::vector<Entry> ring_;  // its size is a power of two
-  uint64_t head_ = 0, tail_ = 0;
+  std::deque<Entry> entries_;
   bool overrun_ = false;
   uint32_t idle_polls_ = 0;
   uint64_t seen_events_ = 0;
@@ -63,13 +53,8 @@ class SimCq final : public Cq {
 // Whether [sge.addr, sge.addr + length) lies in an MR of `pd`, with local write right if `written`.
 bool LocalRange(const DeviceState& device, uint32_t pd, const Sge& sge, bool written);
 
-struct Message {
-  Opcode opcode = Opcode::kSend;
+struct Message : Arrival {
   std::span<const std::byte> bytes;  // kWriteImm: none
-  uint32_t length = 0;
-  uint32_t imm = 0;
-  uint32_t src_qp = 0;
-  NodeId src_node = kNoNode;
 };
 
 // Receiver: the receive queue of a Qp or Dct. A message that executes goes straight into the next posted receive.
@@ -101,8 +86,7 @@ class Receiver {
     uint64_t wr_id = 0;
     std::vector<Sge> sges;
   };
-  void Scatter(const Posted& recv, std::span<const std::byte> bytes);
-  void Complete(const Posted& recv, WcStatus status, const Message* message);
+  void Complete(const Posted& recv, WcStatus status, const Arrival& arrival);
 
   DeviceState* const device_;
   const Options options_;
@@ -110,7 +94,7 @@ class Receiver {
 };
 
 // Queue pair: the verbs' state machine and the accounting of its send queue.
-class SimQp final : public Qp, private SendQueueOwner {
+class SimQp final : public Qp {
  public:
   static Result<std::unique_ptr<Qp>> Create(Fabric* fabric, DeviceState* device, const QpAttr& attr, uint32_t pd);
   ~SimQp() override;
@@ -125,6 +109,10 @@ class SimQp final : public Qp, private SendQueueOwner {
   Status PostSend(std::span<const SendWr> wrs, size_t* bad_index) override;
   Status PostRecv(std::span<const RecvWr> wrs, size_t* bad_index) override;
 
+  // Of its SendQueue. Called in posting order, but not for an unsignaled success.
+  void SendCompleted(const Verb& verb, WcStatus status);
+  // A verb failed, which has been reported already; the rest is flushed when this returns.
+  void SendFailed() { (void)ToErr(); }
   // A receive failed, which breaks the Qp.
   void ReceiveFailed() { (void)ToErr(); }
   // Its process was killed: the caller sees everything flushed; verbs that have left linger until `until_ns`.
@@ -133,8 +121,6 @@ class SimQp final : public Qp, private SendQueueOwner {
 
  private:
   SimQp(Fabric* fabric, DeviceState* device, const QpAttr& attr, uint32_t pd, uint32_t number);
-  void SendCompleted(const Verb& verb, WcStatus status) override;
-  void SendFailed() override;
   Status CheckAlive() const;
   void SetState(QpState state);
   void PushCompletion(uint64_t wr_id, Opcode opcode, WcStatus status, uint64_t position);

@@ -14,6 +14,7 @@
 namespace krcore::rnic::sim {
 
 class SendQueue;
+class SimQp;
 struct DeviceState;
 
 using VerbId = uint32_t;
@@ -70,7 +71,6 @@ struct Verb {
   bool launched;           // on the wire: in its flow's list until it is done
   bool arrived;            // its turn comes when earlier verbs are done
   bool running;            // waits for the target's NIC, or is half done
-  bool started;            // the target's NIC has taken it
   bool done;               // executed, refused or dropped
   bool answered;           // response_ns is known
   bool response_expected;  // by an event
@@ -112,7 +112,6 @@ class VerbPool {
     if (verb.payload.capacity() > kKeepBytes) std::vector<std::byte>().swap(verb.payload);
     free_.push_back(verb.id);
   }
-  size_t taken() const { return chunks_.size() * kChunk - free_.size(); }
 
   template <VerbId Verb::*kNext>
   void Append(VerbList<kNext>* list, Verb& verb) {
@@ -150,16 +149,6 @@ class VerbPool {
 // SendQueue: the verbs of one Qp that are in flight, in two orders: posting order, in which they complete, and one
 // order for each peer (flow), in which they execute. It outlives its Qp if the process that owns it is killed.
 
-// Receives the results of a SendQueue.
-class SendQueueOwner {
- public:
-  virtual ~SendQueueOwner() = default;
-  // Called in posting order, but not for an unsignaled success.
-  virtual void SendCompleted(const Verb& verb, WcStatus status) = 0;
-  // A verb failed, which has been reported already; the rest is flushed when this returns.
-  virtual void SendFailed() = 0;
-};
-
 // What one SendQueue has in flight to one peer. Each list is executed from its head only. A READ waits for every
 // earlier verb of the flow, the others wait only for each other: there is no other order.
 struct Flow {
@@ -171,7 +160,7 @@ struct Flow {
 
 class SendQueue {
  public:
-  SendQueue(DeviceState* owning_device, SendQueueOwner* told, QpType qp_type, uint32_t qp_number, uint32_t pd_number)
+  SendQueue(DeviceState* owning_device, SimQp* told, QpType qp_type, uint32_t qp_number, uint32_t pd_number)
       : device(owning_device), owner(told), type(qp_type), number(qp_number), pd(pd_number) {}
 
   uint32_t FlowTo(DeviceState* target) {
@@ -183,7 +172,7 @@ class SendQueue {
   }
 
   DeviceState* const device;
-  SendQueueOwner* owner;  // null: its process is dead
+  SimQp* owner;  // is told the results; null: its process is dead
   const QpType type;
   const uint32_t number, pd;
   // RC: the connected Qp.

@@ -333,18 +333,16 @@ Result<std::unique_ptr<Backing>> OpenShmBacking(const std::string& fabric, bool 
 namespace {
 
 struct InprocFabric {
-  std::mutex admin;
-  std::mutex mutex;  // guards what follows; never held across anything else
   std::map<std::string, std::shared_ptr<Mapping>> segments;
   std::set<uint32_t> held;
   std::shared_ptr<Mapping> control;  // null: removed with its last device
 };
 
 struct Table {
-  std::mutex mutex;
+  std::recursive_mutex mutex;  // guards the fabrics, and is the admin lock of all of them
   std::map<std::string, std::shared_ptr<InprocFabric>> fabrics;
   const uint32_t generation = ForkGeneration();
-  const Table* former = nullptr;  // the parent process's, whose mutexes may be held for ever
+  const Table* former = nullptr;  // the parent process's, whose mutex may be held for ever
 };
 
 // Returns this process's table. Never destroyed: devices of static storage duration may outlive it.
@@ -362,15 +360,14 @@ Table& TheTable() {
 class InprocBacking final : public Backing {
  public:
   InprocBacking(std::string name, std::shared_ptr<InprocFabric> fabric)
-      : name_(std::move(name)), fabric_(std::move(fabric)) {}
+      : name_(std::move(name)), fabric_(std::move(fabric)), control_(fabric_->control) {}
 
   Control& control() override { return *reinterpret_cast<Control*>(control_->addr()); }
-  void Attach(std::shared_ptr<Mapping> control) { control_ = std::move(control); }
 
   Result<std::shared_ptr<Mapping>> Create(const std::string& suffix, size_t length, bool /*claimed*/) override {
     auto mapping = MapAnonymous(RoundUpToPage(length));
     if (!mapping.ok()) return mapping;
-    const std::lock_guard lock(fabric_->mutex);
+    const std::lock_guard lock(TheTable().mutex);
     if (!fabric_->segments.emplace(suffix, *mapping).second) {
       return Status(StatusCode::kExists, "segment " + suffix + " exists");
     }
@@ -378,7 +375,7 @@ class InprocBacking final : public Backing {
   }
 
   Result<std::shared_ptr<Mapping>> Open(const std::string& suffix) override {
-    const std::lock_guard lock(fabric_->mutex);
+    const std::lock_guard lock(TheTable().mutex);
     const auto found = fabric_->segments.find(suffix);
     if (found == fabric_->segments.end()) return Status(StatusCode::kNotFound, "no segment " + suffix);
     return found->second;
@@ -389,7 +386,7 @@ class InprocBacking final : public Backing {
   void Disown(const std::string& /*suffix*/) override {}
 
   Status Rename(const std::string& from, const std::string& to) override {
-    const std::lock_guard lock(fabric_->mutex);
+    const std::lock_guard lock(TheTable().mutex);
     auto node = fabric_->segments.extract(from);
     if (node.empty()) return {StatusCode::kNotFound, "no segment " + from};
     fabric_->segments[to] = node.mapped();
@@ -397,7 +394,7 @@ class InprocBacking final : public Backing {
   }
 
   void Remove(const std::string& suffix) override {
-    const std::lock_guard lock(fabric_->mutex);
+    const std::lock_guard lock(TheTable().mutex);
     fabric_->segments.erase(suffix);
   }
 
@@ -407,20 +404,17 @@ class InprocBacking final : public Backing {
   }
 
   Result<std::vector<std::string>> List() override {
-    const std::lock_guard lock(fabric_->mutex);
+    const std::lock_guard lock(TheTable().mutex);
     std::vector<std::string> suffixes;
     for (const auto& [suffix, mapping] : fabric_->segments) suffixes.push_back(suffix);
     return suffixes;
   }
 
   void RemoveControl() override {
-    {
-      const std::lock_guard lock(fabric_->mutex);
-      fabric_->control.reset();
-      if (!fabric_->segments.empty()) return;  // memory that is kept for a successor
-    }
     Table& table = TheTable();
     const std::lock_guard lock(table.mutex);
+    fabric_->control.reset();
+    if (!fabric_->segments.empty()) return;  // memory that is kept for a successor
     const auto found = table.fabrics.find(name_);
     if (found != table.fabrics.end() && found->second == fabric_) table.fabrics.erase(found);
   }
@@ -428,77 +422,49 @@ class InprocBacking final : public Backing {
   Status CheckName() override { return {}; }
 
   Status LockAdmin() override {
-    fabric_->admin.lock();
+    TheTable().mutex.lock();
     return {};
   }
-  void UnlockAdmin() override { fabric_->admin.unlock(); }
+  void UnlockAdmin() override { TheTable().mutex.unlock(); }
 
   Status Hold(uint32_t index) override {
-    const std::lock_guard lock(fabric_->mutex);
+    const std::lock_guard lock(TheTable().mutex);
     fabric_->held.insert(index);
     return {};
   }
   void Release(uint32_t index) override {
-    const std::lock_guard lock(fabric_->mutex);
+    const std::lock_guard lock(TheTable().mutex);
     fabric_->held.erase(index);
   }
   bool HeldByOther(uint32_t index) override {
-    const std::lock_guard lock(fabric_->mutex);
+    const std::lock_guard lock(TheTable().mutex);
     return fabric_->held.contains(index);
   }
 
  private:
   const std::string name_;
   const std::shared_ptr<InprocFabric> fabric_;
-  std::shared_ptr<Mapping> control_;
+  const std::shared_ptr<Mapping> control_;
 };
 
 }  // namespace
 
 Result<std::unique_ptr<Backing>> OpenInprocBacking(const std::string& name, bool create) {
   Table& table = TheTable();
-  for (;;) {
-    std::shared_ptr<InprocFabric> fabric;
-    {
-      const std::lock_guard lock(table.mutex);
-      const auto found = table.fabrics.find(name);
-      if (found != table.fabrics.end()) fabric = found->second;
-      if (fabric == nullptr && create) fabric = table.fabrics[name] = std::make_shared<InprocFabric>();
-    }
-    if (fabric == nullptr)
-      return Status(StatusCode::kNotFound, "no fabric named " + name + " in this process; create it");
-    auto backing = std::make_unique<InprocBacking>(name, fabric);
-    KRCORE_RETURN_IF_ERROR(backing->LockAdmin());
-    {
-      // Removed from the table between our look and our lock: try again.
-      const std::lock_guard lock(table.mutex);
-      const auto found = table.fabrics.find(name);
-      if (found == table.fabrics.end() || found->second != fabric) {
-        backing->UnlockAdmin();
-        continue;
-      }
-    }
-    if (fabric->control == nullptr) {
-      Status failed;
-      if (create) {
-        auto mapping = MapAnonymous(RoundUpToPage(sizeof(Control)));
-        if (mapping.ok()) {
-          InitControl(*reinterpret_cast<Control*>((*mapping)->addr()));
-          fabric->control = *std::move(mapping);
-        } else {
-          failed = mapping.status();
-        }
-      } else {
-        failed = {StatusCode::kNotFound, "no fabric named " + name + " in this process; create it"};
-      }
-      if (!failed.ok()) {
-        backing->UnlockAdmin();
-        return failed;
-      }
-    }
-    backing->Attach(fabric->control);
-    return std::unique_ptr<Backing>(std::move(backing));
+  std::unique_lock lock(table.mutex);
+  const auto found = table.fabrics.find(name);
+  auto fabric = found != table.fabrics.end() ? found->second : std::make_shared<InprocFabric>();
+  if (fabric->control == nullptr) {
+    if (!create) return Status(StatusCode::kNotFound, "no fabric named " + name + " in this process; create it");
+    auto mapping = MapAnonymous(RoundUpToPage(sizeof(Control)));
+    if (!mapping.ok()) return mapping.status();
+    InitControl(*reinterpret_cast<Control*>((*mapping)->addr()));
+    fabric->control = *std::move(mapping);
+    table.fabrics[name] = fabric;
   }
+  auto backing = std::make_unique<InprocBacking>(name, fabric);
+  lock.release();  // it is the admin lock
+  return std::unique_ptr<Backing>(std::move(backing));
 }
 
 }  // namespace krcore::rnic::sw

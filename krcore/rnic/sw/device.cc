@@ -43,14 +43,6 @@ class SwMemory final : public Memory {
 
 namespace {
 
-constexpr size_t kMaxMemoryBytes = size_t{1} << 46;
-
-Status CheckName(const std::string& name) {
-  const auto allowed = [](char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_' || c == '-'; };
-  if (name.size() <= 32 && std::all_of(name.begin(), name.end(), allowed)) return {};
-  return {StatusCode::kInvalidArgument, "memory name '" + name + "' is not 1 to 32 of [a-z0-9_-]"};
-}
-
 struct Found {
   std::shared_ptr<Mapping> mapping;  // null: nothing to adopt
   std::string suffix;
@@ -97,7 +89,7 @@ NodeId OwnerOf(const std::string& suffix, const std::string& name) {
 
 // As Device::FindMemory.
 Result<std::vector<FoundMemory>> FindMemory(Fabric& fabric, const std::string& name, size_t bytes) {
-  KRCORE_RETURN_IF_ERROR(CheckName(name));
+  KRCORE_RETURN_IF_ERROR(CheckMemoryName(name));
   std::vector<FoundMemory> all;
   const auto suffixes = fabric.backing().List();
   if (!suffixes.ok()) return suffixes.status();
@@ -120,12 +112,8 @@ Result<std::vector<FoundMemory>> FindMemory(Fabric& fabric, const std::string& n
 
 Result<std::unique_ptr<Memory>> SwMemory::Allocate(Fabric* fabric, Tables* tables, size_t length,
                                                    const AllocOptions& options) {
-  if (length == 0) return Status(StatusCode::kInvalidArgument, "memory of 0 bytes");
-  if (length > kMaxMemoryBytes) {
-    return Status(StatusCode::kOutOfMemory,
-                  "memory of " + std::to_string(length) + " bytes is more than this machine has");
-  }
-  KRCORE_RETURN_IF_ERROR(CheckName(options.name));
+  KRCORE_RETURN_IF_ERROR(CheckMemoryLength(length));
+  KRCORE_RETURN_IF_ERROR(CheckMemoryName(options.name));
   const bool keep = options.keep_on_close && !options.name.empty();
   const uint64_t serial = tables->NextSerial();
   const std::string own = fabric->OwnSuffix(serial);
@@ -203,7 +191,6 @@ Result<std::unique_ptr<Dct>> SwDct::Create(SharedDevice* device, const DctAttr& 
   if (attr.rq_depth > 0) {
     const Receiver::Options options{EntryType::kDct,    *number, pd, static_cast<SwCq*>(attr.recv_cq), attr.rq_depth,
                                     attr.max_recv_bytes};
-    // A failed receive does not break a target, because everybody may send to it.
     auto receiver = Receiver::Create(device, options, nullptr);
     if (!receiver.ok()) return receiver.status();
     dct->receiver_ = *std::move(receiver);
@@ -221,9 +208,7 @@ SwDct::~SwDct() {
 }
 
 Status SwDct::PostRecv(std::span<const RecvWr> wrs, size_t* bad_index) {
-  if (receiver_ != nullptr) return receiver_->Post(wrs, bad_index);
-  if (bad_index != nullptr) *bad_index = 0;
-  return wrs.empty() ? Status{} : Status(StatusCode::kQueueFull);
+  return PostReceives(receiver_.get(), QpState::kRts, wrs, bad_index);
 }
 
 // Protection domain, and the MRs, Qps and Dcts made from it.
@@ -239,32 +224,15 @@ class SwPd final : public Pd {
   const uint32_t number_;
 };
 
-namespace {
-
-class SwMr final : public Mr {
- public:
-  SwMr(SharedDevice* device, void* addr, size_t length, uint32_t key) : device_(device) {
-    addr_ = addr;
-    length_ = length;
-    lkey_ = rkey_ = key;
-  }
-  ~SwMr() override { device_->tables.RemoveMr(lkey_); }
-
- private:
-  SharedDevice* const device_;
-};
-
-}  // namespace
-
 Result<std::unique_ptr<Mr>> SwPd::RegisterMemory(void* addr, size_t length, uint32_t access_rights) {
   KRCORE_RETURN_IF_ERROR(CheckRegistration(addr, length, access_rights));
   auto key = device_->tables.AddMr(number_, addr, length, access_rights);
   if (!key.ok()) return key.status();
-  return std::unique_ptr<Mr>(std::make_unique<SwMr>(device_, addr, length, *key));
+  return std::unique_ptr<Mr>(std::make_unique<SoftwareMr<Tables>>(&device_->tables, addr, length, *key));
 }
 
 Result<std::unique_ptr<Qp>> SwPd::CreateQp(const QpAttr& attr) {
-  KRCORE_RETURN_IF_ERROR(CheckQp(attr));
+  KRCORE_RETURN_IF_ERROR(CheckSoftwareQp(attr));
   if (attr.host_qp != kPrivateQp && attr.type != QpType::kDci)
     return Status(StatusCode::kInvalidArgument, "a host shares DC initiators only");
   return SwQp::Create(device_, attr, number_);
@@ -324,9 +292,7 @@ class SwDevice final : public Device {
   }
 
   PeerState QueryIncarnation(uint32_t incarnation, Deadline /*deadline*/) override {
-    const uint32_t index = shared_.fabric.FindIncarnation(incarnation);
-    const bool alive = index < kMaxDevices && shared_.fabric.ConfirmAlive(index, incarnation);
-    return alive ? PeerState::kAlive : PeerState::kDead;
+    return shared_.fabric.ConfirmAlive(incarnation) ? PeerState::kAlive : PeerState::kDead;
   }
 
   Status CheckName() override { return shared_.fabric.backing().CheckName(); }

@@ -124,12 +124,12 @@ bool Fabric::ConfirmAlive(uint32_t index, uint32_t incarnation) {
   return false;
 }
 
-uint32_t Fabric::FindIncarnation(uint32_t incarnation) {
+bool Fabric::ConfirmAlive(uint32_t incarnation) {
   const uint64_t alive = LifeWord(incarnation, Life::kAlive);
   for (uint32_t index = 0; index < kMaxDevices; ++index) {
-    if (control().devices[index].life.load(std::memory_order_acquire) == alive) return index;
+    if (control().devices[index].life.load(std::memory_order_acquire) == alive) return ConfirmAlive(index, incarnation);
   }
-  return kMaxDevices;
+  return false;
 }
 
 bool Fabric::AnybodyAlive() {
@@ -192,24 +192,13 @@ Fabric::~Fabric() {
 
 namespace {
 
-Status CheckRecordName(const std::string& name) {
-  const auto allowed = [](char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_' || c == '-'; };
-  if (!name.empty() && name.size() < kRecordNameBytes && std::all_of(name.begin(), name.end(), allowed)) return {};
-  return {StatusCode::kInvalidArgument, "record name '" + name + "' is not 1 to 15 of [a-z0-9_-]"};
-}
-
-bool OwnerAlive(Fabric& fabric, const RecordSlot& record) {
-  const uint32_t index = fabric.FindIncarnation(record.owner);
-  return index < kMaxDevices && fabric.ConfirmAlive(index, record.owner);
-}
-
 // Returns the newest record of that name whose owner lives; null: none. A publisher that died while replacing a value
 // leaves two records, of which the newer one counts. The admin lock is held.
 RecordSlot* Find(Fabric& fabric, const std::string& name) {
   RecordSlot* newest = nullptr;
   for (RecordSlot& record : fabric.control().records) {
     if (record.version == 0 || name != record.name) continue;
-    if ((newest == nullptr || record.version > newest->version) && OwnerAlive(fabric, record)) newest = &record;
+    if ((newest == nullptr || record.version > newest->version) && fabric.ConfirmAlive(record.owner)) newest = &record;
   }
   return newest;
 }
@@ -217,11 +206,7 @@ RecordSlot* Find(Fabric& fabric, const std::string& name) {
 }  // namespace
 
 Status PublishRecord(Fabric& fabric, const std::string& name, std::span<const std::byte> value) {
-  KRCORE_RETURN_IF_ERROR(CheckRecordName(name));
-  if (value.size() > kRecordValueBytes) {
-    return {StatusCode::kInvalidArgument,
-            "value of record '" + name + "' is longer than " + std::to_string(kRecordValueBytes) + " bytes"};
-  }
+  KRCORE_RETURN_IF_ERROR(CheckRecord(name, value));
   const AdminLock lock(fabric.backing());
   KRCORE_RETURN_IF_ERROR(lock.status());
   const RecordSlot* taken = Find(fabric, name);
@@ -232,7 +217,7 @@ Status PublishRecord(Fabric& fabric, const std::string& name, std::span<const st
   auto& records = fabric.control().records;
   RecordSlot* free = nullptr;
   for (RecordSlot& record : records) {
-    if (record.version == 0 || !OwnerAlive(fabric, record)) {
+    if (record.version == 0 || !fabric.ConfirmAlive(record.owner)) {
       free = &record;
       break;
     }
@@ -270,25 +255,10 @@ Result<std::vector<std::byte>> LookupRecord(Fabric& fabric, const std::string& n
 
 // ---- peers
 
-uint32_t IndexOf(const DeviceAddress& address) {
-  uint32_t index = 0;
-  std::memcpy(&index, address.bytes, sizeof(index));
-  return index;
-}
-
-DeviceAddress MakeAddress(NodeId node, uint32_t incarnation, uint32_t index) {
-  DeviceAddress address;
-  address.node = node;
-  address.incarnation = incarnation;
-  std::memcpy(address.bytes, &index, sizeof(index));
-  return address;
-}
-
 Peer::Peer(Fabric* fabric, uint32_t index, uint32_t incarnation, std::shared_ptr<Mapping> segment)
     : fabric_(fabric),
       index_(index),
       incarnation_(incarnation),
-      node_(fabric->control().devices[index].node.load(std::memory_order_relaxed)),
       segment_(std::move(segment)),
       tables_(reinterpret_cast<DeviceSegment*>(segment_->addr())),
       life_(&fabric->control().devices[index].life),

@@ -38,8 +38,8 @@ class Fabric {
 
   // Asks the kernel. If the process is gone, marks the slot dead, so that everybody sees it.
   bool ConfirmAlive(uint32_t index, uint32_t incarnation);
-  // Returns the slot of a living device of that incarnation, or kMaxDevices.
-  uint32_t FindIncarnation(uint32_t incarnation);
+  // The same of the device of that incarnation, wherever its slot is.
+  bool ConfirmAlive(uint32_t incarnation);
 
   // Suffix of a segment of the device: "d<index>-<incarnation>.<serial>"; serial 0 is its device segment.
   static std::string SegmentSuffix(uint32_t index, uint32_t incarnation, uint64_t serial);
@@ -91,9 +91,7 @@ class Peer : public std::enable_shared_from_this<Peer> {
   // One load; no system call. It tells a death only after somebody has noticed it: see ConfirmAlive.
   bool Alive() const { return life_->load(std::memory_order_acquire) == alive_word_; }
   bool ConfirmAlive() const { return fabric_->ConfirmAlive(index_, incarnation_); }
-  uint32_t index() const { return index_; }
   uint32_t incarnation() const { return incarnation_; }
-  NodeId node() const { return node_; }
   DeviceSegment& tables() const { return *tables_; }
 
   // Fills `out` from the key; false if there is no such MR, or it is private memory.
@@ -104,7 +102,6 @@ class Peer : public std::enable_shared_from_this<Peer> {
  private:
   Fabric* const fabric_;
   const uint32_t index_, incarnation_;
-  NodeId node_;
   const std::shared_ptr<Mapping> segment_;
   DeviceSegment* const tables_;
   const std::atomic<uint64_t>* const life_;
@@ -129,9 +126,6 @@ class PeerCache {
   std::mutex mutex_;
   std::map<uint32_t, std::shared_ptr<Peer>> peers_;  // by device index; the latest incarnation asked for
 };
-
-uint32_t IndexOf(const DeviceAddress& address);
-DeviceAddress MakeAddress(NodeId node, uint32_t incarnation, uint32_t index);
 
 class SwAddressHandle final : public AddressHandle {
  public:

@@ -144,11 +144,11 @@ bool LocalRange(const DeviceSegment& own, uint32_t pd, const Sge& sge, bool writ
          (!written || (mr.rights.load(std::memory_order_relaxed) & kLocalWrite) != 0);
 }
 
-Receiver::Receiver(SharedDevice* device, const Options& options, Owner* owner)
-    : device_(device), options_(options), owner_(owner), recvs_(options.depth) {}
+Receiver::Receiver(SharedDevice* device, const Options& options, SwQp* qp)
+    : device_(device), options_(options), qp_(qp), recvs_(options.depth) {}
 
-Result<std::unique_ptr<Receiver>> Receiver::Create(SharedDevice* device, const Options& options, Owner* owner) {
-  std::unique_ptr<Receiver> receiver(new Receiver(device, options, owner));
+Result<std::unique_ptr<Receiver>> Receiver::Create(SharedDevice* device, const Options& options, SwQp* qp) {
+  std::unique_ptr<Receiver> receiver(new Receiver(device, options, qp));
   KRCORE_RETURN_IF_ERROR(receiver->MakeInbox());
   options.cq->Attach(receiver.get());
   return receiver;
@@ -250,9 +250,7 @@ void Receiver::Drain() {
 }
 
 bool Receiver::ClaimerDead(uint64_t word) {
-  if (++stalled_polls_ % kStalledPollsPerLook != 0) return false;
-  const uint32_t index = device_->fabric.FindIncarnation(ClaimerOf(word));
-  return index == kMaxDevices || !device_->fabric.ConfirmAlive(index, ClaimerOf(word));
+  return ++stalled_polls_ % kStalledPollsPerLook == 0 && !device_->fabric.ConfirmAlive(ClaimerOf(word));
 }
 
 // The message at the head never came. Moves its receive to the end of the queue.
@@ -271,56 +269,25 @@ void Receiver::Deliver(InboxSlot& slot, const Posted& recv) {
   } else if (slot.kind == MessageKind::kBadReceive || CapacityOf(recv) == kBadCapacity) {
     status = WcStatus::kLocalProtectionError;
   } else if (slot.kind != MessageKind::kWriteImm) {
-    Scatter(recv, slot.payload(), slot.length);
+    // The sender checked that it fits.
+    ScatterMessage(std::span(recv.sges, recv.num_sge), options_.type, slot.payload(), slot.length, LoadWords);
   }
-  Complete(recv, status, &slot);
+  const Opcode opcode = slot.kind == MessageKind::kSend      ? Opcode::kSend
+                        : slot.kind == MessageKind::kSendImm ? Opcode::kSendImm
+                                                             : Opcode::kWriteImm;
+  Complete(recv, status, {opcode, slot.length, slot.imm, slot.src_qp, slot.src_node});
   slot.word.store(SlotWord(SlotState::kFree, head_ - 1 + options_.depth, 0), std::memory_order_release);
-  if (status != WcStatus::kSuccess && owner_ != nullptr) owner_->ReceiveFailed();
+  if (status != WcStatus::kSuccess && qp_ != nullptr) (void)qp_->ToErr();
 }
 
-void Receiver::Scatter(const Posted& recv, const std::byte* from, uint32_t length) {
-  // The sender checked that it fits. No datagram has a real GRH here: its bytes are zero.
-  uint32_t grh = options_.type == EntryType::kUd ? kGrhBytes : 0;
-  for (uint8_t i = 0; i < recv.num_sge; ++i) {
-    std::byte* to = reinterpret_cast<std::byte*>(recv.sges[i].addr);
-    uint32_t room = recv.sges[i].length;
-    const uint32_t zeros = std::min(grh, room);
-    std::memset(to, 0, zeros);
-    to += zeros;
-    room -= zeros;
-    grh -= zeros;
-    const uint32_t part = std::min(room, length);
-    LoadWords(to, from, part);
-    from += part;
-    length -= part;
-  }
-}
-
-void Receiver::Complete(const Posted& recv, WcStatus status, const InboxSlot* slot) {
-  Completion completion;
-  completion.wr_id = recv.wr_id;
-  completion.status = status;
-  completion.opcode = Opcode::kRecv;
-  completion.qp_num = options_.number;
-  if (status == WcStatus::kSuccess) {
-    if (slot->kind == MessageKind::kWriteImm) completion.opcode = Opcode::kRecvWithImm;
-    completion.byte_len = slot->length;
-    if (slot->kind != MessageKind::kSend) completion.flags |= kWithImm;
-    completion.imm = slot->imm;
-    if (options_.type == EntryType::kUd) {
-      completion.flags |= kWithGrh;
-      completion.byte_len += kGrhBytes;
-      completion.src_qp = slot->src_qp;
-      completion.src_node = slot->src_node;
-    }
-  }
-  options_.cq->PushReceived(completion);
+void Receiver::Complete(const Posted& recv, WcStatus status, const Arrival& arrival) {
+  options_.cq->PushReceived(ReceiveCompletion(recv.wr_id, status, options_.type, options_.number, arrival));
 }
 
 void Receiver::Flush() {
   Drain();
   for (; head_ != posted_; ++head_) {
-    Complete(recvs_[head_ % options_.depth], WcStatus::kFlushed, nullptr);
+    Complete(recvs_[head_ % options_.depth], WcStatus::kFlushed, {});
     // The queue's state already keeps senders out; a sender that is inside may find the slot taken.
     inbox_->slot(head_).word.store(SlotWord(SlotState::kFree, head_ + options_.depth, 0), std::memory_order_release);
   }

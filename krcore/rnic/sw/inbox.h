@@ -17,6 +17,7 @@
 namespace krcore::rnic::sw {
 
 class SwCq;
+class SwQp;
 
 // Inbox: where a Qp or Dct receives SENDs, datagrams and immediates. It is a ring of slots in a segment of the
 // receiver, which every sender of the fabric writes.
@@ -98,14 +99,9 @@ class Receiver {
     uint32_t depth = 0;
     uint32_t max_bytes = 0;
   };
-  // Is told when a receive has failed; the Qp goes to ERR.
-  class Owner {
-   public:
-    virtual ~Owner() = default;
-    virtual void ReceiveFailed() = 0;
-  };
-
-  static Result<std::unique_ptr<Receiver>> Create(SharedDevice* device, const Options& options, Owner* owner);
+  // `qp` goes to ERR when a receive has failed. Null: of a Dct, which a failed receive does not break, because
+  // everybody may send to it.
+  static Result<std::unique_ptr<Receiver>> Create(SharedDevice* device, const Options& options, SwQp* qp);
   ~Receiver();
 
   // kQueueFull, kInvalidArgument.
@@ -124,20 +120,19 @@ class Receiver {
     Sge sges[kMaxSge];
   };
 
-  Receiver(SharedDevice* device, const Options& options, Owner* owner);
+  Receiver(SharedDevice* device, const Options& options, SwQp* qp);
   Status MakeInbox();
   void DropInbox();
   uint32_t CapacityOf(const Posted& recv) const;
   void Announce();
   bool ClaimerDead(uint64_t word);
   void Deliver(InboxSlot& slot, const Posted& recv);
-  void Scatter(const Posted& recv, const std::byte* from, uint32_t length);
-  void Complete(const Posted& recv, WcStatus status, const InboxSlot* slot);
+  void Complete(const Posted& recv, WcStatus status, const Arrival& arrival);
   void PassOver();
 
   SharedDevice* const device_;
   const Options options_;
-  Owner* const owner_;
+  SwQp* const qp_;
   std::shared_ptr<Mapping> mapping_;
   SegmentRef segment_;
   InboxHeader* inbox_ = nullptr;

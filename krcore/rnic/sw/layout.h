@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "krcore/rnic/software_nic.h"
 #include "krcore/types.h"
 
 namespace krcore::rnic::sw {
@@ -45,9 +46,6 @@ struct alignas(64) DeviceSlot {
   std::atomic<int32_t> pid;  // for messages only, never for decisions
 };
 static_assert(sizeof(DeviceSlot) == 64);
-
-inline constexpr size_t kRecordNameBytes = 16;
-inline constexpr size_t kRecordValueBytes = 112;
 
 struct alignas(64) RecordSlot {
   uint64_t version;  // 0: free. Written last, so that a publisher's death leaves a free slot or a whole record
@@ -88,7 +86,7 @@ inline constexpr size_t kSuffixBytes = 48;
 // A piece of memory that peers may map: its file is the fabric's prefix and `suffix`.
 struct alignas(64) SegmentEntry {
   std::atomic<uint64_t> serial;  // 0: free. Never reused within a device; readers check it before and after
-  std::atomic<uint64_t> length;
+  uint64_t reserved;
   std::atomic<uint64_t> suffix[kSuffixBytes / 8];  // NUL-padded
 };
 static_assert(sizeof(SegmentEntry) == 64);
@@ -110,8 +108,6 @@ static_assert(sizeof(MrEntry) == 64);
 // The other bits of the index part are zero in every key handed out, so comparing whole keys finds bad indices too.
 constexpr uint32_t MrIndex(uint32_t key) { return key & (kMaxMrs - 1); }
 static_assert((kMaxMrs & (kMaxMrs - 1)) == 0 && kMaxMrs <= 0x10000);
-
-enum class EntryType : uint8_t { kRc, kUd, kDci, kDct };
 
 // State of a Qp or Dct, as peers need it, in one word: number << 32 | type << 8 | state (QpState). RTR and RTS differ
 // only in the lowest bit, so "serves requests" is one mask and one compare.

@@ -8,13 +8,6 @@
 #include "krcore/rnic/sw/inbox.h"
 
 namespace krcore::rnic::sw {
-namespace {
-
-EntryType EntryTypeOf(QpType type) {
-  return type == QpType::kRc ? EntryType::kRc : type == QpType::kUd ? EntryType::kUd : EntryType::kDci;
-}
-
-}  // namespace
 
 SwQp::SwQp(SharedDevice* device, const QpAttr& attr, uint32_t pd, uint32_t number)
     : device_(device),
@@ -189,12 +182,7 @@ bool SwQp::Execute(std::span<const WorkRequest> wrs, const Reach& reach) {
 }
 
 Status SwQp::PostRecv(std::span<const RecvWr> wrs, size_t* bad_index) {
-  if (bad_index != nullptr) *bad_index = 0;
-  if (state_ == QpState::kReset) return StatusCode::kBadState;
-  if (receiver_ == nullptr) return wrs.empty() ? Status{} : Status(StatusCode::kQueueFull);
-  Status status = receiver_->Post(wrs, bad_index);
-  if (state_ == QpState::kErr) receiver_->Flush();
-  return status;
+  return PostReceives(receiver_.get(), state_, wrs, bad_index);
 }
 
 // ---- completion queue
@@ -252,9 +240,7 @@ uint32_t FreePartsOfTheDead(Fabric* fabric, HostQp* qp) {
   for (std::atomic<uint64_t>& holder : qp->holders) {
     uint64_t word = holder.load(std::memory_order_acquire);
     if (word == 0) continue;
-    const auto incarnation = static_cast<uint32_t>(word >> 32);
-    const uint32_t index = fabric->FindIncarnation(incarnation);
-    if (index < kMaxDevices && fabric->ConfirmAlive(index, incarnation)) continue;
+    if (fabric->ConfirmAlive(static_cast<uint32_t>(word >> 32))) continue;
     // A word names one QP of one device for ever, so this frees no other device's part.
     freed += holder.compare_exchange_strong(word, 0, std::memory_order_acq_rel) ? 1 : 0;
   }

@@ -20,12 +20,6 @@
 
 namespace krcore::rnic::sw {
 
-// The progress of a send queue. Slots [freed, posted) are taken.
-struct SendCounters {
-  uint64_t posted = 0;
-  uint64_t freed = 0;
-};
-
 // Completion queue: a ring in this process. Belongs to one thread at a time, with the Qps that fill it.
 class SwCq final : public Cq {
  public:
@@ -110,7 +104,7 @@ class HostQpPart {
 };
 
 // Queue pair: the verbs' state machine and the accounting of its send queue around a Requester.
-class SwQp final : public Qp, private Receiver::Owner {
+class SwQp final : public Qp {
  public:
   static Result<std::unique_ptr<Qp>> Create(SharedDevice* device, const QpAttr& attr, uint32_t pd);
   ~SwQp() override;
@@ -135,7 +129,6 @@ class SwQp final : public Qp, private Receiver::Owner {
   Status PostSlowly(std::span<const SendWr> wrs, size_t fits, size_t* bad_index);
   Status Stop(std::span<const SendWr> wrs, size_t fits, size_t at, const Requester::Outcome& outcome,
               size_t* bad_index);
-  void ReceiveFailed() override { (void)ToErr(); }
   void SetState(QpState state);
   // The next WRs are done. Counts those that succeeded, and completes those of them that are signaled.
   void Succeed(std::span<const SendWr> wrs);

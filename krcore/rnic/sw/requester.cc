@@ -85,10 +85,6 @@ Requester::Outcome Requester::Run(std::span<const SendWr> wrs) {
       resolved += alike;
       continue;
     }
-    if (ResolveSimple(wrs[resolved], &steps_[resolved])) {
-      ++resolved;
-      continue;
-    }
     outcome.status = Resolve(wrs[resolved], &steps_[resolved], &outcome.malformed);
     if (outcome.status != WcStatus::kSuccess || outcome.malformed) [[unlikely]]
       break;
@@ -154,52 +150,6 @@ WcStatus Requester::ResolveRemote(const SendWr& wr, uint32_t need, Step* step) {
   return allowed ? WcStatus::kSuccess : WcStatus::kRemoteAccessError;
 }
 
-bool Requester::ResolveSimple(const SendWr& wr, Step* step) {
-  struct Plan {
-    uint32_t need;
-    uint32_t local_need;
-    Kind kind;
-    bool atomic;
-  };
-  static constexpr Plan kPlans[] = {{kRemoteRead, kLocalWrite, Kind::kRead, false},
-                                    {kRemoteWrite, 0, Kind::kWrite, false},
-                                    {0, 0, Kind::kNothing, false},  // kWriteImm, kSend, kSendImm: not simple
-                                    {0, 0, Kind::kNothing, false},
-                                    {0, 0, Kind::kNothing, false},
-                                    {kRemoteAtomic, kLocalWrite, Kind::kCompareSwap, true},
-                                    {kRemoteAtomic, kLocalWrite, Kind::kFetchAdd, true}};
-  static_assert(static_cast<int>(Opcode::kRead) == 0 && static_cast<int>(Opcode::kFetchAdd) == 6);
-  const auto opcode = static_cast<size_t>(wr.opcode);
-  if (opcode >= std::size(kPlans) || wr.num_sge != 1 || wr.sg_list == nullptr) return false;
-  const Plan& plan = kPlans[opcode];
-  const Sge& sge = *wr.sg_list;
-  if (plan.need == 0 || (wr.flags & kInline) != 0 || type_ == QpType::kUd) return false;
-  if (plan.atomic && (sge.length != 8 || (wr.remote_addr & 7) != 0)) return false;
-  if (sge.length - 1 >= kMaxMessageBytes) return false;  // 0 is not simple either
-  const MrEntry& mr = own_->mrs[MrIndex(sge.lkey)];
-  const uint64_t offset = sge.addr - mr.base.load(std::memory_order_relaxed);
-  const uint64_t length = mr.length.load(std::memory_order_relaxed);
-  const bool local = (mr.key.load(std::memory_order_acquire) == sge.lkey) &
-                     (mr.pd.load(std::memory_order_relaxed) == pd_) & (offset <= length) &
-                     (sge.length <= length - offset) &
-                     ((mr.rights.load(std::memory_order_relaxed) & plan.local_need) == plan.local_need);
-  if (!local) return false;
-  if (type_ != QpType::kRc && wr.ah == nullptr) return false;
-  if (ResolveTarget(wr, step) != WcStatus::kSuccess) return false;
-  step->wr = &wr;
-  step->local = reinterpret_cast<std::byte*>(sge.addr);
-  step->length = sge.length;
-  step->kind = plan.kind;
-  if (ResolveRemote(wr, plan.need, step) != WcStatus::kSuccess) return false;
-  if (plan.kind == Kind::kRead) {
-    AskFor<false>(step->remote, step->length);
-  } else {
-    AskFor<true>(step->remote, step->length);
-  }
-  Remember(wr, *step, plan.need, plan.local_need);
-  return true;
-}
-
 void Requester::Remember(const SendWr& wr, const Step& step, uint32_t need, uint32_t local_need) {
   const bool rc = type_ == QpType::kRc;
   PassedOf(wr.ah, wr.rkey, step.kind) = {.form = FormOf(wr),
@@ -219,8 +169,8 @@ void Requester::Remember(const SendWr& wr, const Step& step, uint32_t need, uint
                                          .local_need = local_need};
 }
 
-// Whether `passed` is of that target and key, and all that ResolveSimple checked, except ranges, rights and the local
-// key, is unchanged. The translation is checked before what it keeps alive: while it belongs to the key, the peer and
+// Whether `passed` is of that target and key, and all that Resolve checked, except ranges, rights and the local key, is
+// unchanged. The translation is checked before what it keeps alive: while it belongs to the key, the peer and
 // its mappings exist. The handle is checked too, because its address may be another's by now.
 inline bool Requester::Holds(const Passed& passed, const Target& target, uint32_t rkey) const {
   if (passed.remote == nullptr || passed.rkey != rkey || passed.ah != target.ah ||
@@ -479,6 +429,9 @@ WcStatus Requester::Resolve(const SendWr& wr, Step* step, bool* malformed) {
                                                    : Kind::kGather;
     AskFor<true>(step->remote, step->length);
   }
+  // Not what is inline, whose local memory was not looked at.
+  if (step->kind <= Kind::kFetchAdd && (wr.flags & kInline) == 0)
+    Remember(wr, *step, need, reads || atomic ? uint32_t{kLocalWrite} : 0);
   return WcStatus::kSuccess;
 }
 

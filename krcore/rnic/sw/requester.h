@@ -69,6 +69,7 @@ class Requester {
   static constexpr size_t kTranslations = 128;
   static constexpr size_t kInboxes = 32;
 
+  // Those up to kFetchAdd have one SGE.
   enum class Kind : uint8_t { kRead, kWrite, kCompareSwap, kFetchAdd, kGather, kScatter, kMessage, kNothing };
   struct Step {
     const SendWr* wr;
@@ -88,8 +89,8 @@ class Requester {
   };
   static Target TargetOf(const SendWr& wr) { return {wr.ah, wr.remote_qpn, wr.dc_key}; }
 
-  // A WR that ResolveSimple has passed: what it named, what that was found to mean, and the words that tell whether it
-  // still does. Kept across doorbells, because most WRs are like an earlier one.
+  // A WR of one SGE that Resolve has passed: what it named, what that was found to mean, and the words that tell
+  // whether it still does. Kept across doorbells, because most WRs are like an earlier one.
   struct Passed {
     uint32_t form = ~uint32_t{0};  // a value that no request has: empty
     uint32_t lkey = 0, rkey = 0;
@@ -122,11 +123,8 @@ class Requester {
     std::shared_ptr<Mapping> mapping;
   };
 
-  // kSuccess with *malformed unset: `step` is ready to be executed.
+  // kSuccess with *malformed unset: `step` is ready to be executed; remembered, if it is one-sided and has one SGE.
   WcStatus Resolve(const SendWr& wr, Step* step, bool* malformed);
-  // Resolves the common case: one SGE, not inline, one-sided, and remembers it. False: another case, or something is
-  // wrong; Resolve says what.
-  bool ResolveSimple(const SendWr& wr, Step* step);
   // Returns what is remembered of a WR of that opcode like `wr`, if it still holds; else null.
   template <Kind kKind>
   const Passed* FindAlike(const SendWr& wr);
@@ -137,7 +135,7 @@ class Requester {
   template <Kind kKind>
   bool RunOne(const WorkRequest& wr, const Target& target, const Reach* reach);
   bool RunOne(const WorkRequest& wr, const Target& target, const Reach* reach);
-  // Returns how many of the first of `wrs` are like one that ResolveSimple has passed, except for where they point:
+  // Returns how many of the first of `wrs` are like one that Resolve has passed, except for where they point:
   // same opcode, target and keys.
   size_t ResolveAlike(std::span<const SendWr> wrs, Step* steps);
   template <Kind kKind>

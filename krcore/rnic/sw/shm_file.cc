@@ -39,26 +39,6 @@ Status NoShm() {
               "; for a container see its --shm-size or --ipc)"};
 }
 
-// Reserves address space so that the result is aligned, then unmaps the excess.
-Result<std::shared_ptr<Mapping>> MapAligned(int fd, size_t length) {
-  const size_t alignment = length >= kHugePageBytes ? kHugePageBytes : kPageBytes;
-  const size_t reserved = length + alignment;
-  void* space = mmap(nullptr, reserved, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (space == MAP_FAILED) return Status::FromErrno(errno, "no address space for " + std::to_string(length) + " bytes");
-  const uintptr_t begin = reinterpret_cast<uintptr_t>(space);
-  const uintptr_t aligned = (begin + alignment - 1) & ~(alignment - 1);
-  if (aligned > begin) munmap(space, aligned - begin);
-  munmap(reinterpret_cast<void*>(aligned + length), begin + reserved - aligned - length);
-  const int flags = (fd >= 0 ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS) | MAP_FIXED;
-  void* addr = mmap(reinterpret_cast<void*>(aligned), length, PROT_READ | PROT_WRITE, flags, fd, 0);
-  if (addr == MAP_FAILED) {
-    const int error = errno;
-    munmap(reinterpret_cast<void*>(aligned), length);
-    return Status::FromErrno(error, "cannot map " + std::to_string(length) + " bytes");
-  }
-  return std::make_shared<Mapping>(addr, length);
-}
-
 }  // namespace
 
 Mapping::~Mapping() { munmap(addr_, length_); }
@@ -114,11 +94,29 @@ Result<size_t> ShmLength(int fd) {
   return static_cast<size_t>(info.st_size);
 }
 
-Result<std::shared_ptr<Mapping>> MapShm(int fd, size_t length) { return MapAligned(fd, length); }
+// Reserves address space so that the result is aligned, then unmaps the excess.
+Result<std::shared_ptr<Mapping>> MapShm(int fd, size_t length) {
+  const size_t alignment = length >= kHugePageBytes ? kHugePageBytes : kPageBytes;
+  const size_t reserved = length + alignment;
+  void* space = mmap(nullptr, reserved, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (space == MAP_FAILED) return Status::FromErrno(errno, "no address space for " + std::to_string(length) + " bytes");
+  const uintptr_t begin = reinterpret_cast<uintptr_t>(space);
+  const uintptr_t aligned = (begin + alignment - 1) & ~(alignment - 1);
+  if (aligned > begin) munmap(space, aligned - begin);
+  munmap(reinterpret_cast<void*>(aligned + length), begin + reserved - aligned - length);
+  const int flags = (fd >= 0 ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS) | MAP_FIXED;
+  void* addr = mmap(reinterpret_cast<void*>(aligned), length, PROT_READ | PROT_WRITE, flags, fd, 0);
+  if (addr == MAP_FAILED) {
+    const int error = errno;
+    munmap(reinterpret_cast<void*>(aligned), length);
+    return Status::FromErrno(error, "cannot map " + std::to_string(length) + " bytes");
+  }
+  return std::make_shared<Mapping>(addr, length);
+}
 
 Result<std::shared_ptr<Mapping>> MapAnonymous(size_t length) {
   KRCORE_RETURN_IF_ERROR(CheckCgroupMemory(length));
-  auto mapping = MapAligned(-1, length);
+  auto mapping = MapShm(-1, length);
   // Advice only: the memory works without huge pages as well.
   if (mapping.ok() && length >= kHugePageBytes) madvise((*mapping)->addr(), length, MADV_HUGEPAGE);
   return mapping;
@@ -238,12 +236,9 @@ bool HasKept(const std::vector<std::string>& suffixes) {
 
 // Returns true if it removed anything. Holds the admin lock, so that nobody joins meanwhile.
 Result<bool> CleanOne(const std::string& fabric, bool also_kept) {
-  // Creates the fabric if it is missing: its lock keeps others out while leftover memory is removed.
+  // Creates the fabric if it is missing: its lock keeps others out while leftover memory is removed. A fabric of
+  // another build stays: this build cannot use it, but a process of the other may.
   auto backing = OpenShmBacking(fabric, true);
-  if (!backing.ok() && backing.status() == StatusCode::kBadState) {
-    // It is of another build: this build cannot use it, but a process of the other may.
-    return backing.status();
-  }
   if (!backing.ok()) return backing.status();
   bool removed = false;
   if (!AnybodyHolds(**backing)) {

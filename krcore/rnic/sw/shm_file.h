@@ -48,7 +48,7 @@ Result<FileDescriptor> OpenShmFile(const std::string& name, int extra_flags);
 // Sets the length and reserves every page of it, so that no later access can fail.
 Status ReserveShm(int fd, size_t length, const std::string& what);
 Result<size_t> ShmLength(int fd);
-// Maps it, 2 MiB-aligned from 2 MiB up, so that huge pages can back it.
+// Maps it, 2 MiB-aligned from 2 MiB up, so that huge pages can back it; `fd` -1: private zeroed memory.
 Result<std::shared_ptr<Mapping>> MapShm(int fd, size_t length);
 // Maps private zeroed memory, aligned likewise.
 Result<std::shared_ptr<Mapping>> MapAnonymous(size_t length);

@@ -4,14 +4,6 @@
 #include <cstring>
 
 namespace krcore::rnic::sw {
-namespace {
-
-Status TableFull(const char* what, uint32_t limit) {
-  return {StatusCode::kOutOfMemory,
-          std::string("this device has ") + std::to_string(limit) + " " + what + ", its limit"};
-}
-
-}  // namespace
 
 NamePool::NamePool(uint32_t count, uint32_t index_bits, uint32_t max_generation)
     : index_bits_(index_bits), max_generation_(max_generation), generations_(count, 0) {
@@ -54,7 +46,6 @@ Result<SegmentRef> Tables::AddSegment(uint64_t serial, const std::string& suffix
   SegmentEntry& entry = fabric_->segment().segments[segment.index];
   uint64_t words[kSuffixBytes / 8] = {};
   std::memcpy(words, suffix.data(), std::min(suffix.size(), kSuffixBytes - 1));
-  entry.length.store(length, std::memory_order_relaxed);
   for (size_t i = 0; i < std::size(words); ++i) entry.suffix[i].store(words[i], std::memory_order_relaxed);
   entry.serial.store(serial, std::memory_order_release);  // pairs with Peer::MapSegment
   ranges_[base] = {length, segment, memory_name};

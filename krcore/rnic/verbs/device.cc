@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "krcore/rnic/providers.h"
+#include "krcore/rnic/request_form.h"
 #include "krcore/rnic/verbs/memory.h"
 #include "krcore/rnic/verbs/qp.h"
 #include "krcore/rnic/verbs/software_dci.h"
@@ -51,14 +52,6 @@ class VerbsMr final : public Mr {
   MrPtr mr_;
 };
 
-Status CheckReceives(uint32_t rq_depth, const Cq* recv_cq, uint32_t limit) {
-  if (rq_depth > limit)
-    return {StatusCode::kInvalidArgument,
-            "rq_depth " + std::to_string(rq_depth) + " is above " + std::to_string(limit)};
-  if (rq_depth > 0 && recv_cq == nullptr) return {StatusCode::kInvalidArgument, "receives need a recv CQ"};
-  return {};
-}
-
 }  // namespace
 
 Result<std::unique_ptr<Pd>> VerbsPd::Create(SharedDevice* device) {
@@ -78,10 +71,7 @@ VerbsPd::~VerbsPd() {
 }
 
 Result<std::unique_ptr<Mr>> VerbsPd::RegisterMemory(void* addr, size_t length, uint32_t access_rights) {
-  if (addr == nullptr || length == 0)
-    return Status(StatusCode::kInvalidArgument, "an MR needs an address and a length");
-  if ((access_rights & (kRemoteWrite | kRemoteAtomic)) != 0 && (access_rights & kLocalWrite) == 0)
-    return Status(StatusCode::kInvalidArgument, "remote write and atomic rights require local write");
+  KRCORE_RETURN_IF_ERROR(CheckRegistration(addr, length, access_rights));
   std::vector<MrPtr> refused;  // held, so that their keys are not given out again
   while (refused.size() < kMaxTries) {
     MrPtr mr(ibv_reg_mr(pd_, addr, length, static_cast<int>(ToAccessFlags(access_rights))));
@@ -97,13 +87,7 @@ Result<std::unique_ptr<Mr>> VerbsPd::RegisterMemory(void* addr, size_t length, u
 
 Result<std::unique_ptr<Qp>> VerbsPd::CreateQp(const QpAttr& attr) {
   if (attr.host_qp != kPrivateQp) return Status(StatusCode::kUnsupported, "processes share no queues of this provider");
-  if (attr.send_cq == nullptr) return Status(StatusCode::kInvalidArgument, "a QP needs a send CQ");
-  const uint32_t limit = device_->caps.max_qp_wr;
-  if (attr.sq_depth == 0 || attr.sq_depth > limit)
-    return Status(StatusCode::kInvalidArgument, "sq_depth is not 1 to " + std::to_string(limit));
-  if (attr.rq_depth > 0 && attr.type == QpType::kDci)
-    return Status(StatusCode::kInvalidArgument, "a DC initiator receives nothing: its rq_depth is 0");
-  KRCORE_RETURN_IF_ERROR(CheckReceives(attr.rq_depth, attr.recv_cq, limit));
+  KRCORE_RETURN_IF_ERROR(CheckQp(attr, device_->caps.max_qp_wr));
   if (attr.type != QpType::kDci) return VerbsQp::Create(device_, pd_, index_, attr);
   if (device_->dc == DcKind::kSoftware) return SoftwareDci::Create(device_, pd_, index_, &regions_, attr);
   return CreateMlx5Dci(device_, pd_, index_, attr);

@@ -280,9 +280,7 @@ bool Member::KnownDead(uint32_t incarnation) {
 }
 
 Status Member::Publish(const std::string& name, std::span<const std::byte> value, Deadline deadline) {
-  KRCORE_RETURN_IF_ERROR(CheckRecordName(name));
-  if (value.size() > kValueBytes)
-    return {StatusCode::kInvalidArgument, "a record has at most " + std::to_string(kValueBytes) + " bytes"};
+  KRCORE_RETURN_IF_ERROR(CheckRecord(name, value));
   RecordBody record;
   CopyName(record.name, name);
   record.value_bytes = static_cast<uint32_t>(value.size());
@@ -304,7 +302,8 @@ Result<std::vector<std::byte>> Member::Lookup(const std::string& name, Deadline 
   const auto answered = Ask(MessageType::kLookup, BytesOf(record), WritableBytesOf(found), deadline);
   if (!answered.ok()) return answered.status();
   if (answered->code != StatusCode::kOk) return Status(answered->code, "no record '" + name + "'");
-  const auto value = std::as_bytes(std::span(found.value)).first(std::min<size_t>(found.value_bytes, kValueBytes));
+  const auto value =
+      std::as_bytes(std::span(found.value)).first(std::min<size_t>(found.value_bytes, kRecordValueBytes));
   return std::vector<std::byte>(value.begin(), value.end());
 }
 

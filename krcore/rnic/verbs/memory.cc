@@ -2,91 +2,71 @@
 
 #include <infiniband/verbs.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <mutex>
 #include <string>
 
 #include "krcore/base/os.h"
-#include "krcore/base/pages.h"
 #include "krcore/rnic.h"
+#include "krcore/rnic/request_form.h"
 #include "krcore/rnic/verbs/nic.h"
 
 namespace krcore::rnic::verbs {
 namespace {
 
-size_t RoundUp(size_t length, size_t unit) { return (length + unit - 1) / unit * unit; }
-
-void* Map(size_t length, int flags) {
-  void* const addr = mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | flags, -1, 0);
-  return addr == MAP_FAILED ? nullptr : addr;
-}
-
 // Maps pages that the administrator set aside; null: too few are left.
 void* MapReserved(size_t length) {
-  void* const addr = Map(length, MAP_HUGETLB);
+  const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB;
+  void* const addr = mmap(nullptr, length, PROT_READ | PROT_WRITE, flags, -1, 0);
+  if (addr == MAP_FAILED) return nullptr;
   // Where libibverbs keeps registered memory out of forked children, it does so by small pages, and the kernel does not
   // split these pages. There is nothing to split if all of the memory is kept out already.
-  if (addr != nullptr && ibv_is_fork_initialized() == IBV_FORK_ENABLED) madvise(addr, length, MADV_DONTFORK);
+  if (ibv_is_fork_initialized() == IBV_FORK_ENABLED) madvise(addr, length, MADV_DONTFORK);
   return addr;
-}
-
-// Maps memory at a multiple of a huge page, so that the kernel can use huge pages.
-void* MapAligned(size_t length) {
-  auto* const wider = static_cast<std::byte*>(Map(length + kHugePageBytes, 0));
-  if (wider == nullptr) return nullptr;
-  const size_t before = (kHugePageBytes - reinterpret_cast<uintptr_t>(wider) % kHugePageBytes) % kHugePageBytes;
-  if (before > 0) munmap(wider, before);
-  munmap(wider + before + length, kHugePageBytes - before);
-  madvise(wider + before, length, MADV_HUGEPAGE);
-  return wider + before;
 }
 
 }  // namespace
 
 Result<std::unique_ptr<Memory>> VerbsMemory::Allocate(size_t length, const AllocOptions& options) {
-  if (length == 0) return Status(StatusCode::kInvalidArgument, "memory of 0 bytes");
+  KRCORE_RETURN_IF_ERROR(CheckMemoryLength(length));
   if (!options.name.empty())
     return Status(StatusCode::kUnsupported, "memory that outlives its process is not offered by provider verbs");
-  if (length > size_t{1} << 46)
-    return Status(StatusCode::kOutOfMemory, "memory of " + std::to_string(length) + " bytes is more than there is");
   KRCORE_RETURN_IF_ERROR(CheckCgroupMemory(length));
-  const bool huge = length >= kHugePageBytes;
-  const size_t mapped = RoundUp(length, huge ? kHugePageBytes : static_cast<size_t>(sysconf(_SC_PAGESIZE)));
-  void* addr = huge ? MapReserved(mapped) : Map(mapped, 0);
-  const bool reserved = huge && addr != nullptr;
-  if (addr == nullptr && huge) addr = MapAligned(mapped);  // in whatever huge pages the kernel can find
-  if (addr == nullptr) return Status::FromErrno(errno, "cannot allocate " + std::to_string(length) + " bytes");
-  return std::unique_ptr<Memory>(new VerbsMemory(addr, length, mapped, reserved));
+  size_t mapped = length;
+  if (length >= kHugePageBytes) {
+    mapped = (length + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes;
+    if (void* const addr = MapReserved(mapped); addr != nullptr)
+      return std::unique_ptr<Memory>(new VerbsMemory({static_cast<std::byte*>(addr), mapped}, length, nullptr));
+  }
+  auto pages = Pages::Map(mapped);  // in whatever huge pages the kernel can find
+  if (!pages.ok()) return pages.status();
+  const std::span<std::byte> bytes = (*pages)->bytes();
+  return std::unique_ptr<Memory>(new VerbsMemory(bytes, length, *std::move(pages)));
 }
 
-VerbsMemory::VerbsMemory(void* addr, size_t length, size_t mapped, bool reserved)
-    : mapped_(mapped), reserved_(reserved) {
-  bytes_ = {static_cast<std::byte*>(addr), length};
+VerbsMemory::VerbsMemory(std::span<std::byte> mapped, size_t length, std::unique_ptr<Pages> pages)
+    : mapped_(mapped.size()), pages_(std::move(pages)) {
+  bytes_ = mapped.first(length);
 }
 
-VerbsMemory::~VerbsMemory() { munmap(bytes_.data(), mapped_); }
+VerbsMemory::~VerbsMemory() {
+  if (pages_ == nullptr) munmap(bytes_.data(), mapped_);
+}
 
 Status VerbsMemory::CollapseToHugePages(size_t offset, size_t length) {
-  return reserved_ ? Status{} : krcore::CollapseToHugePages(bytes_, offset, length);
+  return pages_ == nullptr ? Status{} : krcore::CollapseToHugePages(bytes_, offset, length);
 }
 
 Result<std::unique_ptr<RegisteredPages>> RegisteredPages::Allocate(ibv_pd* pd, size_t length, const char* what) {
-  const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
-  const size_t mapped = (length + page - 1) / page * page;
-  void* const memory = mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (memory == MAP_FAILED) return Status::FromErrno(errno, std::string("cannot allocate ") + what);
-  std::unique_ptr<RegisteredPages> pages(new RegisteredPages(memory, mapped));
-  pages->mr_ = ibv_reg_mr(pd, memory, mapped, int{IBV_ACCESS_LOCAL_WRITE});
-  if (pages->mr_ == nullptr) return FailedCall(errno, std::string("register ") + what);
-  return pages;
+  auto memory = Pages::Map(length);
+  if (!memory.ok()) return memory.status();
+  ibv_mr* const mr = ibv_reg_mr(pd, (*memory)->bytes().data(), length, int{IBV_ACCESS_LOCAL_WRITE});
+  if (mr == nullptr) return FailedCall(errno, std::string("register ") + what);
+  return std::unique_ptr<RegisteredPages>(new RegisteredPages(*std::move(memory), mr));
 }
 
-RegisteredPages::~RegisteredPages() {
-  if (mr_ != nullptr) ibv_dereg_mr(mr_);
-  munmap(memory_, mapped_);
-}
+RegisteredPages::~RegisteredPages() { ibv_dereg_mr(mr_); }
 
 WriterFirstMutex::WriterFirstMutex() {
   pthread_rwlockattr_t attributes;

@@ -12,8 +12,10 @@
 #include <memory>
 #include <mutex>
 #include <shared_mutex>
+#include <span>
 #include <unordered_map>
 
+#include "krcore/base/pages.h"
 #include "krcore/rnic.h"
 #include "krcore/status.h"
 
@@ -27,9 +29,9 @@ class VerbsMemory final : public Memory {
   Status CollapseToHugePages(size_t offset, size_t length) override;
 
  private:
-  VerbsMemory(void* addr, size_t length, size_t mapped, bool reserved);
+  VerbsMemory(std::span<std::byte> mapped, size_t length, std::unique_ptr<Pages> pages);
   const size_t mapped_;
-  const bool reserved_;  // in huge pages that were set aside
+  const std::unique_ptr<Pages> pages_;  // null: huge pages that were set aside
 };
 
 // The software DC's own memory, which the NIC reads and writes. It has pages of its own, because with kernels before
@@ -43,15 +45,14 @@ class RegisteredPages {
   RegisteredPages(const RegisteredPages&) = delete;
   RegisteredPages& operator=(const RegisteredPages&) = delete;
 
-  uint8_t* data() const { return static_cast<uint8_t*>(memory_); }
+  uint8_t* data() const { return reinterpret_cast<uint8_t*>(memory_->bytes().data()); }
   uint32_t lkey() const { return mr_->lkey; }
 
  private:
-  RegisteredPages(void* memory, size_t mapped) : memory_(memory), mapped_(mapped) {}
+  RegisteredPages(std::unique_ptr<Pages> memory, ibv_mr* mr) : memory_(std::move(memory)), mr_(mr) {}
 
-  void* const memory_;
-  const size_t mapped_;
-  ibv_mr* mr_ = nullptr;
+  const std::unique_ptr<Pages> memory_;
+  ibv_mr* const mr_;
 };
 
 // A std::shared_mutex in which exclusive waiters go before shared ones: the sharing threads here take it again and

@@ -22,12 +22,6 @@ constexpr NodeId kDynamicNodes = (1 << 16) - kFirstDynamicNode;
 
 }  // namespace
 
-Status CheckRecordName(const std::string& name) {
-  const auto allowed = [](char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_' || c == '-'; };
-  if (!name.empty() && name.size() < kNameBytes && std::all_of(name.begin(), name.end(), allowed)) return {};
-  return {StatusCode::kInvalidArgument, "record name '" + name + "' is not 1 to 15 of [a-z0-9_-]"};
-}
-
 Roster::Roster(uint32_t first_incarnation, uint64_t seed, int64_t resume_ns)
     : first_incarnation_(std::max(first_incarnation, 1U)),
       resume_ns_(resume_ns),
@@ -120,9 +114,7 @@ PeerState Roster::StateOf(uint32_t incarnation, int64_t now_ns) {
 
 Status Roster::Publish(uint32_t incarnation, const std::string& name, std::span<const std::byte> value,
                        int64_t now_ns) {
-  KRCORE_RETURN_IF_ERROR(CheckRecordName(name));
-  if (value.size() > kValueBytes)
-    return {StatusCode::kInvalidArgument, "a record has at most " + std::to_string(kValueBytes) + " bytes"};
+  KRCORE_RETURN_IF_ERROR(CheckRecord(name, value));
   Expire(now_ns);
   const auto member = members_.find(incarnation);
   if (member == members_.end()) return {StatusCode::kNotFound, "the fabric has no such member any more"};
@@ -407,7 +399,7 @@ Service::Fate Service::Answer(Connection& connection, const Header& header, cons
     }
     case MessageType::kPublish: {
       const auto record = As<RecordBody>(body);
-      if (record.value_bytes > kValueBytes) return Fate::kBroken;
+      if (record.value_bytes > kRecordValueBytes) return Fate::kBroken;
       const auto value = std::as_bytes(std::span(record.value)).first(record.value_bytes);
       Reply(out, roster_.Publish(connection.incarnation, Text(record.name), value, now_ns).code());
       break;

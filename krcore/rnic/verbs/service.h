@@ -106,8 +106,6 @@ class Roster {
   std::set<uint32_t> expelled_;  // incarnations
 };
 
-Status CheckRecordName(const std::string& name);
-
 // The membership service of a fabric: a thread of the process that created it, which answers its members over TCP. A
 // stranger, a slow reader or a broken connection costs its own connection and nothing else.
 //

@@ -47,7 +47,6 @@ const sdc_target_ops SoftwareDct::kOps = {
           ibv_ah* const ah = self.handles_->Find(*to, *self.port_);
           if (ah != nullptr) self.port_->Send(ah, to->qpn, bytes);
         },
-    .has_room = [](void*) { return true; },  // the CQ's thread has got all but rq_depth of them
     .received = [](void* context, const sdc_received* received) { Self(context)->Received(*received); },
 };
 

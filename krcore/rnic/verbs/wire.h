@@ -9,14 +9,14 @@
 #include <span>
 #include <string>
 
+#include "krcore/rnic/request_form.h"
+
 namespace krcore::rnic::verbs {
 
 static_assert(std::endian::native == std::endian::little);
 
 inline constexpr uint32_t kWireMagic = 0x31'56'4b'53;  // "SKV1"
 inline constexpr size_t kFabricBytes = 40;
-inline constexpr size_t kNameBytes = 16;
-inline constexpr size_t kValueBytes = 112;
 inline constexpr size_t kMaxBody = 192;
 
 enum class MessageType : uint8_t {
@@ -70,9 +70,9 @@ struct StateBody {
 };
 
 struct RecordBody {
-  char name[kNameBytes] = {};
+  char name[kRecordNameBytes] = {};
   uint32_t value_bytes = 0;
-  uint8_t value[kValueBytes] = {};
+  uint8_t value[kRecordValueBytes] = {};
 };
 static_assert(sizeof(RecordBody) == 132);
 static_assert(sizeof(RecordBody) <= kMaxBody && sizeof(JoinBody) <= kMaxBody);

@@ -93,22 +93,6 @@ TEST(SdcChart, AReceiveThatIsNoLocalMemoryFailsAtBothEnds) {
   EXPECT_EQ(pair.received.at(0).status, SDC_LOCAL_PROTECTION_ERROR);
 }
 
-TEST(SdcChart, AFullCompletionQueueIsNoReceive) {
-  Pair pair;
-  pair.Open();
-  pair.PostReceive(100);
-  pair.has_room = false;
-  pair.Post(pair.Wr(SDC_OP_SEND, 8));
-  pair.Request();
-  EXPECT_EQ(Pair::Kinds(pair.answers), to_string(SDC_RNR));
-  EXPECT_TRUE(pair.received.empty());
-  pair.has_room = true;
-  pair.Answer();
-  pair.Wait(Pair::kRetryNs);
-  pair.PassAll();
-  EXPECT_EQ(pair.Completions(), "1:0");
-}
-
 TEST(SdcChart, AResetClosesWhatMayStillBeExecuted) {
   Pair pair;
   pair.Open();

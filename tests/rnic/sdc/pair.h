@@ -96,7 +96,6 @@ class Pair {
               auto* pair = static_cast<Pair*>(context);
               pair->answers.emplace_back(pair->buffer_, pair->buffer_ + bytes);
             },
-        .has_room = [](void* context) { return static_cast<Pair*>(context)->has_room; },
         .received = [](void* context,
                        const sdc_received* done) { static_cast<Pair*>(context)->received.push_back(*done); },
     };
@@ -219,7 +218,7 @@ class Pair {
   std::vector<uint64_t> memory, local;
   uint64_t inbox[512] = {};
   uint32_t rights = SDC_ACCESS_READ | SDC_ACCESS_WRITE | SDC_ACCESS_ATOMIC;
-  bool has_room = true, local_gone = false;
+  bool local_gone = false;
   uint64_t sends_left = UINT64_MAX;  // how many the initiator may send, until it is given more buffers
   uint64_t now_ns = 1'000'000'000'000, target_ahead_ns = 0;
 

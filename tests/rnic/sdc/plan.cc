@@ -66,7 +66,6 @@ Plan MakePlan(uint64_t seed) {
     plan.slow_ns = dice.Chance(0.5) ? 50 * kMs : 5 * kMs;
     if (plan.calm) plan.outstanding = std::min(plan.outstanding, 3u);
   }
-  plan.no_room = dice.Chance(0.4) ? 0.3 : 0;
   plan.repost_ns = dice.In(0, 2) * kMs;
   plan.bad = dice.Chance(0.5) ? 0.05 : 0;
   plan.atomics = dice.Chance(0.5) ? 0.3 : 0.6;

@@ -50,7 +50,6 @@ struct Plan {
   uint64_t wire_ns = 20 * kUs, late_ns = 0;  // one way at most; of a late packet
   double slow_atomic = 0;
   uint64_t slow_ns = 0;
-  double no_room = 0;      // probability that the receiver's CQ is full
   uint64_t repost_ns = 0;  // at most so long until a receive is posted again
   double bad = 0;          // share of WRs that must fail
   double doomed = 0.12;    // share of READs and WRITEs that go to memory that may go

@@ -29,7 +29,6 @@ void TargetNode::StartCore() {
       .atomic = [](void* context, const sdc_atomic_request* request) { return Node(context)->Atomic(*request); },
       .buffer = [](void* context) { return Node(context)->buffer(); },
       .send = [](void* context, const sdc_address* to, uint32_t bytes) { Node(context)->Send(*to, bytes); },
-      .has_room = [](void* context) { return Node(context)->has_room_; },
       .received = [](void* context, const sdc_received* received) { Node(context)->Received(*received); },
   };
   ++life_;
@@ -94,7 +93,6 @@ uint64_t TargetNode::InitiatorsTime(uint32_t uid) {
 
 // The effect of a WRITE shows in the words that it changes: no two WRs write the same word.
 void TargetNode::Receive(const sdc_address& from, const std::vector<uint8_t>& packet) {
-  has_room_ = !world_->Chance(world_->plan().no_room);
   sdc_packet parsed{};
   const bool is_write = sdc_parse(packet.data(), static_cast<uint32_t>(packet.size()), &parsed) &&
                         parsed.kind == SDC_WRITE && parsed.rkey != 0 && parsed.rkey < kRegions;
@@ -124,7 +122,6 @@ void TargetNode::Receive(const sdc_address& from, const std::vector<uint8_t>& pa
 
 void TargetNode::Received(const sdc_received& received) {
   Judge& judge = world_->judge();
-  if (!has_room_) judge.Violation("a receive completed without room for it");
   PostedReceive& receive = receives_[received.wr_id];
   if (!receive.posted) judge.Violation("a receive completed twice");
   receive.posted = false;

@@ -57,7 +57,6 @@ class TargetNode : public Machine {
   uint64_t device_free_ns_ = 0;  // when the last atomic that was handed over will have been executed
   uint64_t reported_ns_ = 0;     // when its result is reported
   uint32_t life_ = 0;
-  bool has_room_ = true;
 };
 
 }  // namespace sdc_test
