@@ -28,6 +28,14 @@ using krcore::StatusCode;
 
 Status Mistake(std::string message) { return {StatusCode::kInvalidArgument, std::move(message)}; }
 
+// Returns the value of a flag as people write it: gflags prints a double with 17 digits, 0.7 as 0.69999999999999996.
+std::string AsWritten(const CommandLineFlagInfo& flag, const std::string& value) {
+  if (flag.type != "double") return value;
+  std::array<char, 32> text;
+  std::snprintf(text.data(), text.size(), "%.15g", std::strtod(value.c_str(), nullptr));
+  return text.data();
+}
+
 // Returns what a value of a gflags type looks like.
 std::string Expected(const CommandLineFlagInfo& flag) {
   if (flag.type == "bool") return "true or false";
@@ -211,7 +219,7 @@ void AppendFlag(std::string& out, const gflags::CommandLineFlagInfo& flag) {
   out += "  --" + flag.name;
   if (flag.type != "bool") {
     out += '=';
-    out += flag.default_value.empty() ? "..." : flag.default_value;
+    out += flag.default_value.empty() ? "..." : AsWritten(flag, flag.default_value);
   } else if (flag.default_value == "true") {
     out += "  (on; --no" + flag.name + " turns it off)";
   }
@@ -249,11 +257,10 @@ bool FlagGiven(const char* name) { return !gflags::GetCommandLineFlagInfoOrDie(n
 
 Status CheckRange(const char* flag, double value, double min, double max) {
   if (value >= min && value <= max) return {};
-  std::string given;
-  gflags::GetCommandLineOption(flag, &given);
+  const CommandLineFlagInfo info = gflags::GetCommandLineFlagInfoOrDie(flag);
   std::array<char, 64> expected;
   std::snprintf(expected.data(), expected.size(), ": expected %.10g to %.10g", min, max);
-  return Mistake("--" + std::string(flag) + "=" + given + expected.data());
+  return Mistake("--" + info.name + "=" + AsWritten(info, info.current_value) + expected.data());
 }
 
 Status CheckNotGiven(std::initializer_list<const char*> flags, std::string_view why) {

@@ -12,7 +12,7 @@
 DEFINE_string(test_memory, "1G", "How much memory");
 DEFINE_int32(test_node, 1, "Which node");
 DEFINE_uint64(test_count, 7, "How many");
-DEFINE_double(test_rate, 0.5, "How often");
+DEFINE_double(test_rate, 0.7, "How often");
 DEFINE_bool(test_metaserver, false, "Whether to");
 DEFINE_bool(test_on, true, "On by default");
 
@@ -142,10 +142,18 @@ TEST_F(Flags, ShortOptionsWithoutAValueAreRefused) {
 TEST_F(Flags, HelpShowsUsageExamplesAndOnlyThisProgramsFlags) {
   const auto line = ParseWords({"load", "--help"});
   ASSERT_TRUE(line.ok());
-  EXPECT_THAT(line->show, AllOf(StartsWith("usage: tester load [flags]\n       tester run [flags]\n"),
-                                HasSubstr("--test_memory=1G\n    How much memory"), HasSubstr("  tester load --fabric"),
-                                HasSubstr("--notest_on turns it off"), HasSubstr("-P FILE")));
+  EXPECT_THAT(line->show,
+              AllOf(StartsWith("usage: tester load [flags]\n       tester run [flags]\n"),
+                    HasSubstr("--test_memory=1G\n    How much memory"), HasSubstr("  tester load --fabric"),
+                    HasSubstr("--test_rate=0.7\n"), HasSubstr("--notest_on turns it off"), HasSubstr("-P FILE")));
   EXPECT_THAT(line->show, AllOf(Not(HasSubstr("logtostderr")), Not(HasSubstr("flagfile"))));
+}
+
+TEST_F(Flags, ANumberOutOfRangeIsShownAsItWasWritten) {
+  ASSERT_TRUE(ParseWords({"--test_rate=1.1"}).ok());
+  EXPECT_EQ(CheckRange("test_rate", FLAGS_test_rate, 0, 1).message(), "--test_rate=1.1: expected 0 to 1");
+  ASSERT_TRUE(ParseWords({"--test_count=9007199254740993"}).ok());
+  EXPECT_EQ(CheckRange("test_count", 2, 0, 1).message(), "--test_count=9007199254740993: expected 0 to 1");
 }
 
 TEST_F(Flags, HelpfullShowsTheLibrariesFlagsToo) {
