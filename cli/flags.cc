@@ -16,7 +16,7 @@
 #include "cli/common_flags.h"
 #include "cli/fail.h"
 
-DEFINE_string(log, "info", "What is logged on stderr: info, warning, error or off");
+DEFINE_string(log, "info", "The least severe messages to log on stderr: info, warning, error or off");
 
 namespace cli {
 namespace {
@@ -42,7 +42,7 @@ std::string Expected(const CommandLineFlagInfo& flag) {
   if (flag.type == "double") return "a number";
   if (flag.type[0] == 'u') return "a whole number, 0 or more";
   if (flag.type.find("int") != std::string::npos) return "a whole number in range";
-  return "a text";
+  return "text";
 }
 
 class Parser {
@@ -71,7 +71,7 @@ class Parser {
   Status AddArgument(const std::string& word) {
     if (line_.arguments.size() == program_.max_arguments) {
       return Mistake("unexpected argument \"" + word + "\"" +
-                     (word.find('=') != std::string::npos ? ": a flag begins with --, as in --" + word : ""));
+                     (word.find('=') != std::string::npos ? ": a flag begins with --, for example --" + word : ""));
     }
     line_.arguments.push_back(word);
     return Status::Ok();
@@ -87,7 +87,7 @@ class Parser {
     } else if (next_ < args_.size()) {
       line_.short_options.push_back({word[1], args_[next_++]});
     } else {
-      return Mistake(word + " needs a value behind it");
+      return Mistake(word + " needs a value after it");
     }
     if (line_.short_options.back().value.empty()) return Mistake(word.substr(0, 2) + " has an empty value");
     return Status::Ok();
@@ -165,7 +165,7 @@ Status InitLogging() {
   } else if (FLAGS_log == "off") {
     FLAGS_minloglevel = google::GLOG_FATAL;  // a broken invariant always speaks
   } else {
-    return {StatusCode::kInvalidArgument, "--log=" + FLAGS_log + ": not one of info, warning, error, off"};
+    return {StatusCode::kInvalidArgument, "--log=" + FLAGS_log + ": expected info, warning, error or off"};
   }
   FLAGS_logtostderr = true;
   if (!google::IsGoogleLoggingInitialized()) {
@@ -277,7 +277,7 @@ std::string HelpText(const Program& program) {
   for (const std::string& name : program.flags) AppendFlag(out, gflags::GetCommandLineFlagInfoOrDie(name.c_str()));
   out += program.short_help;
   out += "  --help, --helpfull, --version\n";
-  out.append(kTextColumn, ' ').append("This text; every flag, also those of the logging library; the version.\n");
+  out.append(kTextColumn, ' ').append("Print this text; the flags of the libraries as well; the version.\n");
   if (!program.examples.empty()) {
     out += "\nexamples:\n";
     AppendIndented(out, program.examples);
