@@ -2,9 +2,10 @@
 #include "cli/flags.h"
 #include "krcore/control_plane.h"
 
-DEFINE_int64(operation_timeout_ms, 5'000, "How long one operation may take before it fails with a timeout");
-DEFINE_int64(open_timeout_ms, 2'000,
-             "How long to wait at the start for the fabric, its metadata server and its memory nodes");
+DEFINE_int64(operation_timeout_ms, 5'000, "Milliseconds, 1 to 86400000, after which an operation fails with a timeout");
+DEFINE_int64(
+    open_timeout_ms, 2'000,
+    "Milliseconds, 1 to 86400000, to wait at the start for the fabric, its metadata server and its memory nodes");
 
 namespace cli {
 namespace {

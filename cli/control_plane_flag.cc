@@ -7,17 +7,21 @@
 
 DEFINE_string(
     control_plane, "krcore",
-    "How workers connect to memory nodes. krcore: by the process's pool of connections that reach every node. "
-    "To compare with: verbs, each worker opens a device and makes its own RC connections; lite, the process's "
-    "workers share an RC connection to each node. These two need memory nodes without --rc_acceptor=off. "
-    "kernel: by connections that the module krcore.ko has, for all processes of the host, and --rnic means "
-    "nothing. memnode takes kernel, or krcore, which serves clients of verbs and lite, too");
+    "How workers connect to memory nodes. krcore: all workers of a process share a pool of DC connections, which reach "
+    "every node. kernel: all processes of the host share the connections of the kernel module krcore.ko; --rnic is "
+    "ignored. Two more are there for comparison. verbs: each worker opens the device and makes its own RC connections. "
+    "lite: the workers of a process share one RC connection to each node. memnode and surge accept only krcore and "
+    "kernel. A memnode with krcore also serves clients of verbs and lite, unless it has --rc_acceptor=off");
+
 namespace cli {
 
 krcore::Status CheckControlPlane(const std::vector<std::string>& planes) {
   if (std::find(planes.begin(), planes.end(), FLAGS_control_plane) != planes.end()) return krcore::Status::Ok();
-  std::string message = "--control_plane=" + FLAGS_control_plane + ": not one of";
-  for (const std::string& plane : planes) message += " " + plane;
+  std::string message = "--control_plane=" + FLAGS_control_plane + ": expected ";
+  for (size_t i = 0; i < planes.size(); ++i) {
+    if (i > 0) message += i + 1 < planes.size() ? ", " : " or ";
+    message += planes[i];
+  }
   return {krcore::StatusCode::kInvalidArgument, std::move(message)};
 }
 

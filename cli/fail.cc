@@ -51,7 +51,7 @@ void CheckOutput() {
   pollfd reader{STDOUT_FILENO, POLLOUT, 0};
   if (poll(&reader, 1, 0) == 1 && (reader.revents & (POLLERR | POLLHUP)) != 0) _exit(kExitClosedPipe);
   const std::string why = error == 0 ? "is the disk full?" : std::strerror(error);
-  _exit(Fail({krcore::StatusCode::kUnavailable, "stdout: not all that was printed could be written: " + why}));
+  _exit(Fail({krcore::StatusCode::kUnavailable, "cannot write all output to stdout: " + why}));
 }
 
 }  // namespace

@@ -16,7 +16,7 @@
 #include "cli/common_flags.h"
 #include "cli/fail.h"
 
-DEFINE_string(log, "info", "What is logged on stderr: info, warning, error or off");
+DEFINE_string(log, "info", "The least severe messages to log on stderr: info, warning, error or off");
 
 namespace cli {
 namespace {
@@ -28,13 +28,21 @@ using krcore::StatusCode;
 
 Status Mistake(std::string message) { return {StatusCode::kInvalidArgument, std::move(message)}; }
 
+// Returns the value of a flag as people write it: gflags prints a double with 17 digits, 0.7 as 0.69999999999999996.
+std::string AsWritten(const CommandLineFlagInfo& flag, const std::string& value) {
+  if (flag.type != "double") return value;
+  std::array<char, 32> text;
+  std::snprintf(text.data(), text.size(), "%.15g", std::strtod(value.c_str(), nullptr));
+  return text.data();
+}
+
 // Returns what a value of a gflags type looks like.
 std::string Expected(const CommandLineFlagInfo& flag) {
   if (flag.type == "bool") return "true or false";
   if (flag.type == "double") return "a number";
   if (flag.type[0] == 'u') return "a whole number, 0 or more";
   if (flag.type.find("int") != std::string::npos) return "a whole number in range";
-  return "a text";
+  return "text";
 }
 
 class Parser {
@@ -63,7 +71,7 @@ class Parser {
   Status AddArgument(const std::string& word) {
     if (line_.arguments.size() == program_.max_arguments) {
       return Mistake("unexpected argument \"" + word + "\"" +
-                     (word.find('=') != std::string::npos ? ": a flag begins with --, as in --" + word : ""));
+                     (word.find('=') != std::string::npos ? ": a flag begins with --, for example --" + word : ""));
     }
     line_.arguments.push_back(word);
     return Status::Ok();
@@ -79,7 +87,7 @@ class Parser {
     } else if (next_ < args_.size()) {
       line_.short_options.push_back({word[1], args_[next_++]});
     } else {
-      return Mistake(word + " needs a value behind it");
+      return Mistake(word + " needs a value after it");
     }
     if (line_.short_options.back().value.empty()) return Mistake(word.substr(0, 2) + " has an empty value");
     return Status::Ok();
@@ -157,7 +165,7 @@ Status InitLogging() {
   } else if (FLAGS_log == "off") {
     FLAGS_minloglevel = google::GLOG_FATAL;  // a broken invariant always speaks
   } else {
-    return {StatusCode::kInvalidArgument, "--log=" + FLAGS_log + ": not one of info, warning, error, off"};
+    return {StatusCode::kInvalidArgument, "--log=" + FLAGS_log + ": expected info, warning, error or off"};
   }
   FLAGS_logtostderr = true;
   if (!google::IsGoogleLoggingInitialized()) {
@@ -211,7 +219,7 @@ void AppendFlag(std::string& out, const gflags::CommandLineFlagInfo& flag) {
   out += "  --" + flag.name;
   if (flag.type != "bool") {
     out += '=';
-    out += flag.default_value.empty() ? "..." : flag.default_value;
+    out += flag.default_value.empty() ? "..." : AsWritten(flag, flag.default_value);
   } else if (flag.default_value == "true") {
     out += "  (on; --no" + flag.name + " turns it off)";
   }
@@ -249,11 +257,10 @@ bool FlagGiven(const char* name) { return !gflags::GetCommandLineFlagInfoOrDie(n
 
 Status CheckRange(const char* flag, double value, double min, double max) {
   if (value >= min && value <= max) return {};
-  std::string given;
-  gflags::GetCommandLineOption(flag, &given);
+  const CommandLineFlagInfo info = gflags::GetCommandLineFlagInfoOrDie(flag);
   std::array<char, 64> expected;
   std::snprintf(expected.data(), expected.size(), ": expected %.10g to %.10g", min, max);
-  return Mistake("--" + std::string(flag) + "=" + given + expected.data());
+  return Mistake("--" + info.name + "=" + AsWritten(info, info.current_value) + expected.data());
 }
 
 Status CheckNotGiven(std::initializer_list<const char*> flags, std::string_view why) {
@@ -270,7 +277,7 @@ std::string HelpText(const Program& program) {
   for (const std::string& name : program.flags) AppendFlag(out, gflags::GetCommandLineFlagInfoOrDie(name.c_str()));
   out += program.short_help;
   out += "  --help, --helpfull, --version\n";
-  out.append(kTextColumn, ' ').append("This text; every flag, also those of the logging library; the version.\n");
+  out.append(kTextColumn, ' ').append("Print this text; the flags of the libraries as well; the version.\n");
   if (!program.examples.empty()) {
     out += "\nexamples:\n";
     AppendIndented(out, program.examples);

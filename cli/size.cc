@@ -18,7 +18,7 @@ constexpr std::array<std::pair<char, int>, 4> kUnits = {{{'T', 40}, {'G', 30}, {
 
 Status NotASize(const char* why) {
   return {StatusCode::kInvalidArgument,
-          std::string(why) + "; give a size in bytes or with K, M, G or T behind it, such as 512M or 1G"};
+          std::string(why) + "; give a size in bytes, or with K, M, G or T after it, such as 512M or 1G"};
 }
 
 // Returns the shift that a unit stands for, or -1.
@@ -44,7 +44,7 @@ Result<uint64_t> ParseSize(std::string_view text) {
   if (error == std::errc::result_out_of_range) return NotASize("the size is too large");
   if (error != std::errc()) return NotASize("not a size");
   const std::string_view unit(end, static_cast<size_t>(text.data() + text.size() - end));
-  if (!unit.empty() && (unit[0] == '.' || unit[0] == ',')) return NotASize("a size is a whole number");
+  if (!unit.empty() && (unit[0] == '.' || unit[0] == ',')) return NotASize("not a whole number");
   const int shift = ShiftOf(unit);
   if (shift < 0) return NotASize(("unknown unit \"" + std::string(unit) + "\"").c_str());
   if (shift > 0 && number >> (64 - shift) != 0) return NotASize("the size is too large");

@@ -36,8 +36,8 @@ int64_t Between(int64_t from_ns, int64_t to_ns) {
 
 void AddStarts(const std::vector<WorkerRecord>& records, Families* families) {
   const auto add = [&](const char* part, auto duration_ns) {
-    families->Histogram("surgekv_worker_start_seconds", "Parts of the start of a worker", PartOf(records, duration_ns),
-                        {{"part", part}});
+    families->Histogram("surgekv_worker_start_seconds", "Seconds that each part of a worker's start took",
+                        PartOf(records, duration_ns), {{"part", part}});
   };
   add("spawn", [](const WorkerRecord& worker) { return Between(worker.wanted_ns, worker.thread_ns); });
   add("store", [](const WorkerRecord& worker) { return Between(worker.thread_ns, worker.store_ns); });
@@ -78,7 +78,7 @@ int64_t BootstrapNs(const WorkerTimes& times) {
 }
 
 void AddFleet(const Options& options, const FleetView& view, Families* families) {
-  families->Gauge("surgekv_compute_info", "1; what this compute node is", 1,
+  families->Gauge("surgekv_compute_info", "Always 1; the labels describe this compute node", 1,
                   {{"fabric", options.store.fabric},
                    {"control_plane", options.store.control_plane},
                    {"worker_kind", WorkerKindName(options.elastic ? options.elastic->kind : WorkerKind::kThread)}});
@@ -88,11 +88,11 @@ void AddFleet(const Options& options, const FleetView& view, Families* families)
   families->Gauge(name, workers, AsDouble(counts.starting), {{"state", "starting"}});
   families->Gauge(name, workers, AsDouble(counts.serving), {{"state", "serving"}});
   families->Gauge(name, workers, AsDouble(counts.draining), {{"state", "draining"}});
-  families->Gauge("surgekv_workers_wanted", "Workers that there should be", view.wanted);
-  families->Counter("surgekv_workers_started_total", "Workers that were asked for", AsDouble(view.records.size()));
-  families->Counter("surgekv_workers_retired_total", "Workers that were asked to end", AsDouble(counts.retired));
+  families->Gauge("surgekv_workers_wanted", "Workers wanted", view.wanted);
+  families->Counter("surgekv_workers_started_total", "Workers requested so far", AsDouble(view.records.size()));
+  families->Counter("surgekv_workers_retired_total", "Workers told to end", AsDouble(counts.retired));
   families->Counter("surgekv_workers_failed_total", "Workers that died or could not start", AsDouble(counts.failed));
-  families->Counter("surgekv_workers_restarted_total", "Workers started in the place of such",
+  families->Counter("surgekv_workers_restarted_total", "Workers started in place of failed ones",
                     AsDouble(view.restarted));
   kvs::ClientStats stats;
   uint64_t cpu_ns = 0, connection_bytes = 0;
@@ -101,9 +101,9 @@ void AddFleet(const Options& options, const FleetView& view, Families* families)
     cpu_ns += record.cpu_ns;
     connection_bytes += record.connection_bytes;
   }
-  families->Counter("surgekv_worker_cpu_seconds_total", "CPU time of all workers, those that have ended included",
+  families->Counter("surgekv_worker_cpu_seconds_total", "CPU time of all workers, ended ones included, in seconds",
                     AsDouble(cpu_ns) * 1e-9);
-  families->Gauge("surgekv_connection_memory_bytes", "Memory that workers hold for connections",
+  families->Gauge("surgekv_connection_memory_bytes", "Bytes of memory that workers hold for connections",
                   AsDouble(connection_bytes));
   AddStarts(view.records, families);
   if (view.software_dc) metrics::AddSoftwareDc(*view.software_dc, families);
@@ -114,13 +114,13 @@ void AddFleet(const Options& options, const FleetView& view, Families* families)
 }
 
 void AddRequests(const LoadCounts& counts, Families* families) {
-  families->Counter("surgekv_requests_total",
-                    "Requests that workers executed, failed ones included; one whose worker died is executed again",
-                    AsDouble(counts.operations));
-  families->Counter("surgekv_requests_failed_total", "... of them, those that failed", AsDouble(counts.failed));
-  families->Counter("surgekv_values_verified_total", "Values read that were what was written",
-                    AsDouble(counts.verified));
-  families->Counter("surgekv_values_mismatched_total", "... and that were not", AsDouble(counts.mismatches));
+  families->Counter(
+      "surgekv_requests_total",
+      "Requests executed by workers, failed ones included. A request is executed again if its worker dies",
+      AsDouble(counts.operations));
+  families->Counter("surgekv_requests_failed_total", "Requests that failed", AsDouble(counts.failed));
+  families->Counter("surgekv_values_verified_total", "Values read that were right", AsDouble(counts.verified));
+  families->Counter("surgekv_values_mismatched_total", "Values read that were wrong", AsDouble(counts.mismatches));
 }
 
 prometheus::ClientMetric::Histogram HistogramOf(const ycsb::LatencyHistogram& latencies) {
@@ -138,7 +138,8 @@ prometheus::ClientMetric::Histogram HistogramOf(const ycsb::LatencyHistogram& la
 
 void AddLatencies(const ycsb::LatencyHistogram& latencies, Families* families) {
   families->Histogram("surgekv_request_latency_seconds",
-                      "How long requests took, of an open loop from when they were due", HistogramOf(latencies));
+                      "Seconds that requests took. In an open loop, counted from when they were due",
+                      HistogramOf(latencies));
 }
 
 std::string TroubleOf(const FleetView& view, const Operation& operation) {
@@ -173,7 +174,7 @@ krcore::Status Operation::Listen(const Options& options, const metrics::Source& 
   auto exporter = metrics::Exporter::Start(*options.metrics, source);
   if (!exporter.ok()) return exporter.status();
   exporter_ = *std::move(exporter);
-  LOG(INFO) << "metrics at " << exporter_->address().ToString();
+  LOG(INFO) << "serving metrics at " << exporter_->address().ToString();
   return {};
 }
 
@@ -184,7 +185,7 @@ void Operation::Announce(const Options& options, std::function<metrics::Announce
   // Open a node where the memory nodes are: the memory nodes that verbs and lite use are krcore's.
   auto node = krcore::OpenNode(options.store.control_plane == "kernel" ? "kernel" : "krcore", open);
   if (!node.ok()) {
-    LOG(WARNING) << "not announced, surge status will not find it: " << node.status().ToString();
+    LOG(WARNING) << "surge status cannot show this compute node: " << node.status().ToString();
     return;
   }
   node_ = *std::move(node);
@@ -194,7 +195,7 @@ void Operation::Announce(const Options& options, std::function<metrics::Announce
     return announcement;
   });
   if (!announcer.ok()) {
-    LOG(WARNING) << "not announced, surge status will not find it: " << announcer.status().ToString();
+    LOG(WARNING) << "surge status cannot show this compute node: " << announcer.status().ToString();
     return;
   }
   const std::lock_guard lock(mutex_);

@@ -9,35 +9,48 @@
 #include "metrics/exporter.h"
 #include "ycsb/workload/flags.h"
 
-DEFINE_double(duration, 0, "Seconds to serve; 0: until operationcount, `quit` or SIGTERM");
-DEFINE_uint64(max_failures, 0, "Stop after so many failed or wrong operations; 0: never");
+DEFINE_double(duration, 0,
+              "Seconds to serve, 0 to 1000000000. 0: the property maxexecutiontime if it is set, else until "
+              "operationcount, `quit` or SIGTERM");
+DEFINE_uint64(max_failures, 0, "Stop after this many operations that failed or returned a wrong value. 0: never");
 DEFINE_string(
     worker_kind, "",
-    "With --profile: what workers are: thread, fork (processes, forked by a small one) or exec (fresh "
-    "programs), which serve a queue of requests; see docs/operating.md. Empty: threads without such a queue, or "
-    "fork with --autoscale");
-DEFINE_int32(standby, -1,
-             "Workers kept in readiness: threads or processes that are started, with the store open, and queues and "
-             "memory that nothing is connected to yet; -1: as many as may be wanted, 16 at most, but none of "
-             "--worker_kind=exec");
-DEFINE_double(worker_capacity, 0, "Requests a second that each worker is given; 0: as many as it can");
-DEFINE_bool(autoscale, false, "Workers are added and retired by load; needs --worker_capacity");
-DEFINE_bool(dry_run, false, "--autoscale tells its decisions and does nothing");
-DEFINE_uint32(min_workers, 1, "--autoscale: never fewer");
-DEFINE_uint32(max_workers, 16, "--autoscale: never more");
-DEFINE_uint32(max_step, 1024, "--autoscale: workers added at a time");
-DEFINE_double(slo_us, 10000, "--autoscale: microseconds that a request may wait for a worker");
-DEFINE_double(target_utilisation, 0.7, "--autoscale: share of their capacity that workers should use");
-DEFINE_double(bootstrap_us, 0, "--autoscale: what a new worker takes to start; 0: what the first ones took");
-DEFINE_double(surge_factor, 10, "--autoscale: by how much the load may rise at once");
-DEFINE_double(reserve, -1, "--autoscale: share of additional workers; -1: what follows from the four above");
-DEFINE_double(scale_in_after_s, 10, "--autoscale: workers not needed for so long are retired");
-DEFINE_double(control_interval_ms, 5, "--autoscale: between decisions");
-DEFINE_string(requests_file, "", "Where to write what became of each request, 24 bytes each; see docs/operating.md");
-DEFINE_int32(worker_board, -1, "Of a worker that --worker_kind=exec started: what it shares with its front end");
-DEFINE_int32(worker_requests, -1, "Of a worker that --worker_kind=exec started: the queue of requests");
-DEFINE_int32(worker_slot, -1, "Of a worker that --worker_kind=exec started: its place on the board");
-DEFINE_bool(json_status, false, "A status line on stdout every second");
+    "What a worker is: thread, fork (a process, forked from a small one) or exec (a fresh program). Workers then serve "
+    "one queue of requests, which needs --profile; see docs/operating.md. Default: fork with --autoscale, else threads "
+    "without a queue");
+DEFINE_int32(
+    standby, -1,
+    "Workers kept in readiness, 0 to 512, or to 64 with --worker_kind=thread. They have started and opened the "
+    "store, but have no connections yet. -1: --max_workers, but at most 16, with --autoscale; 4 without it; 0 "
+    "with --worker_kind=exec");
+DEFINE_double(worker_capacity, 0, "Most requests per second that one worker takes, 0 to 1000000000. 0: no limit");
+DEFINE_bool(autoscale, false, "Add and retire workers as the load changes; needs --profile and --worker_capacity");
+DEFINE_bool(dry_run, false, "With --autoscale: report decisions, but do not carry them out");
+DEFINE_uint32(min_workers, 1, "With --autoscale: the fewest workers, 0 to 1024");
+DEFINE_uint32(max_workers, 16, "With --autoscale: the most workers, 1 to 1024");
+DEFINE_uint32(max_step, 1024, "With --autoscale: the most workers to add or to retire at a time, 1 or more");
+DEFINE_double(slo_us, 10000, "With --autoscale: microseconds that a request may wait for a worker, 1 to 1000000000");
+DEFINE_double(target_utilisation, 0.7,
+              "With --autoscale: share of their capacity that workers should use, more than 0 and at most 1");
+DEFINE_double(bootstrap_us, 0,
+              "With --autoscale: microseconds that a new worker takes to start, 0 to 1000000000. 0: as long as the "
+              "first ones took");
+DEFINE_double(surge_factor, 10,
+              "With --autoscale: the factor by which the load may rise at once, 1 or more. It sets the reserve");
+DEFINE_double(
+    reserve, -1,
+    "With --autoscale: reserve of workers, as a share of those that the load needs, 0 or more. -1: computed from "
+    "--slo_us, --target_utilisation, --bootstrap_us, --surge_factor and --control_interval_ms");
+DEFINE_double(scale_in_after_s, 10,
+              "With --autoscale: seconds, 0 to 1000000, after which workers that are not needed are retired");
+DEFINE_double(control_interval_ms, 5, "With --autoscale: milliseconds between decisions, 1 to 1000000");
+DEFINE_string(requests_file, "",
+              "File for the outcome of each request, 24 bytes per request; see docs/operating.md. Default: none");
+DEFINE_int32(worker_board, -1,
+             "Internal, set by --worker_kind=exec: descriptor of the memory that workers share with the front end");
+DEFINE_int32(worker_requests, -1, "Internal, set by --worker_kind=exec: descriptor of the queue of requests");
+DEFINE_int32(worker_slot, -1, "Internal, set by --worker_kind=exec: this worker's place in that memory");
+DEFINE_bool(json_status, false, "Print a status line on stdout every second");
 
 namespace computenode {
 namespace {
@@ -75,11 +88,11 @@ Result<std::optional<ElasticOptions>> ElasticFromFlags() {
   }
   if (FLAGS_reserve >= 0) {
     KRCORE_RETURN_IF_ERROR(
-        CheckNotGiven({"surge_factor"}, "has no effect with --reserve, which says what follows from it"));
+        CheckNotGiven({"surge_factor"}, "has no effect with --reserve: it only serves to compute the reserve"));
   }
   if (FLAGS_profile.empty()) {
     return Status(StatusCode::kInvalidArgument,
-                  "--worker_kind and --autoscale need --profile, the load that workers serve");
+                  "--worker_kind and --autoscale need --profile, the load for the workers");
   }
   const Result<WorkerKind> kind = ParseKind(FLAGS_worker_kind);
   if (!kind.ok()) return kind.status();
@@ -116,7 +129,8 @@ Result<std::optional<ElasticOptions>> ElasticFromFlags() {
   elastic.policy.scale_in_after_ns = static_cast<int64_t>(FLAGS_scale_in_after_s * 1e9);
   if (FLAGS_autoscale) {
     if (FLAGS_worker_capacity <= 0) {
-      return Status(StatusCode::kInvalidArgument, "--autoscale needs --worker_capacity, what a worker can serve");
+      return Status(StatusCode::kInvalidArgument,
+                    "--autoscale needs --worker_capacity, the requests per second that one worker can serve");
     }
     KRCORE_RETURN_IF_ERROR(elastic.policy.Validate());
   }
@@ -142,8 +156,8 @@ cli::Program ProgramDescription() {
   cli::Program program;
   program.name = "computenode";
   program.summary =
-      "Serves a YCSB workload on a running fabric's store with workers that come and go while it runs. Reads\n"
-      "commands on stdin (workers N, status, quit) and answers on stdout, one JSON object a line.";
+      "Serves a YCSB workload on the store of a running fabric. Workers can come and go while it runs. Reads\n"
+      "commands on stdin (workers N, status, quit) and answers on stdout, with one JSON object per line.";
   program.usage = "computenode --fabric=NAME --workers=N -P FILE [-p KEY=VALUE]... [flags]";
   program.flags = {"fabric",
                    "workers",
@@ -210,8 +224,9 @@ Result<Options> OptionsFromFlags(const cli::CommandLine& line) {
   if (!elastic.ok()) return elastic.status();
   options.elastic = *elastic;
   if (options.elastic && options.elastic->kind != WorkerKind::kThread && workload.insert_proportion > 0) {
-    return Status(StatusCode::kInvalidArgument,
-                  "workers that are processes cannot insert: they share no count of records; --worker_kind=thread can");
+    return Status(
+        StatusCode::kInvalidArgument,
+        "worker processes cannot insert, because they do not share the count of records; give --worker_kind=thread");
   }
   const bool is_worker = options.elastic && options.elastic->board_fd >= 0;  // its front end has the plan
   if (!is_worker) {
@@ -219,7 +234,7 @@ Result<Options> OptionsFromFlags(const cli::CommandLine& line) {
         ycsb::PlanFromFlags(workload.operation_count, options.duration_s, &options.job, &options.warnings));
   }
   for (const auto& [property, instead] : {std::pair{"exportfile", "the summary is a line on stdout"},
-                                          {"status.interval", "--json_status tells every second"}}) {
+                                          {"status.interval", "--json_status prints a status line every second"}}) {
     if (flags->properties.Has(property)) {
       options.warnings.push_back(flags->properties.Origin(property) + ": " + property + " has no effect: " + instead);
     }

@@ -70,7 +70,7 @@ krcore::Result<bool> QueueLoad::Ready() {
   for (const WorkerRecord& record : records) {
     if (record.ended_ns == 0) continue;
     if (!record.status.ok()) return record.status;
-    return Status(StatusCode::kUnavailable, "a worker ended before there was a request");
+    return Status(StatusCode::kUnavailable, "a worker ended before the first request");
   }
   return std::ranges::all_of(records, [](const WorkerRecord& record) { return record.lanes_ns != 0; });
 }
@@ -211,10 +211,10 @@ void QueueLoad::AddMetrics(std::unique_lock<std::mutex>* lock, const FleetView& 
   const uint64_t replied = queue_->Replied();
   lock->unlock();
   AddRequests(counts, families);
-  families->Counter("surgekv_requests_due_total", "Requests that have fallen due", static_cast<double>(load.due));
-  families->Gauge("surgekv_requests_backlog", "Requests that have fallen due and that no worker has",
+  families->Counter("surgekv_requests_due_total", "Requests due so far", static_cast<double>(load.due));
+  families->Gauge("surgekv_requests_backlog", "Requests that are due and not taken by a worker",
                   static_cast<double>(load.backlog));
-  families->Gauge("surgekv_requests_oldest_wait_seconds", "How long the oldest of them has waited",
+  families->Gauge("surgekv_requests_oldest_wait_seconds", "Seconds that the oldest request of the backlog has waited",
                   Seconds(load.oldest_wait_ns));
   const std::lock_guard latencies_lock(latencies_mutex_);
   AddLatenciesOf(latencies_until_, replied, &latencies_);

@@ -38,7 +38,8 @@ void Service::Obey(const Command& command) {
     case Command::Kind::kQuit: quit_ = true; return Channel::Print({{"event", "quit"}});
     case Command::Kind::kWorkers:
       if (load_.scaled()) {
-        return Channel::Print({{"event", "error"}, {"message", "the autoscaler says how many workers there are"}});
+        return Channel::Print(
+            {{"event", "error"}, {"message", "workers N is refused: --autoscale decides how many workers there are"}});
       }
       return load_.SetWorkers(command.workers, "command");
   }
@@ -87,7 +88,8 @@ std::vector<prometheus::MetricFamily> Service::Collect() const {
   metrics::AddProcess(static_cast<double>(started_unix_ns_) * 1e-9, &families);
   std::unique_lock lock(mutex_);
   const FleetView view = load_.View();
-  families.Gauge("surgekv_healthy", "1: /healthz says that it is able to serve", TroubleNow(view).empty() ? 1 : 0);
+  families.Gauge("surgekv_healthy", "1 if /healthz reports that this program can serve, else 0",
+                 TroubleNow(view).empty() ? 1 : 0);
   load_.AddMetrics(&lock, view, &families);  // releases the lock
   AddFleet(options_, view, &families);
   return families.Take();

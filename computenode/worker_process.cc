@@ -68,7 +68,7 @@ int ServeAsProgram(const Options& options, int64_t started_ns) {
   auto board = WorkerBoard::Attach(options.elastic->board_fd);
   if (!board.ok()) return cli::Fail(board.status());
   if (options.elastic->slot >= static_cast<int>(WorkerBoard::kSlots)) {
-    return cli::FailUsage("--worker_slot=" + std::to_string(options.elastic->slot) + ": there is none such");
+    return cli::FailUsage("--worker_slot=" + std::to_string(options.elastic->slot) + ": there is no such place");
   }
   WorkerSlot& slot = (*board)[static_cast<uint32_t>(options.elastic->slot)];
   auto queue = RequestQueue::Attach(options.elastic->requests_fd);

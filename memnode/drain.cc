@@ -18,8 +18,8 @@ constexpr int64_t kProgressNs = 1'000'000'000;
 constexpr int64_t kDrainMs = int64_t{365} * 24 * 3600 * 1000;  // a year: until somebody stops it
 
 const char* WhatNow(const kvs::DrainReport& report) {
-  return report.closed ? "nothing is taken there any more: go on with --drain, or take it back by --undrain"
-                       : "it had not come so far that nothing is taken there: it may be in use as before";
+  return report.closed ? "Clients take no more memory on it. Run --drain again to go on, or --undrain to use it again."
+                       : "Clients may still take memory on it, so it may be in use as before.";
 }
 
 struct Attached {
@@ -88,7 +88,8 @@ int Drain(const Options& options) {
   }
   switch (status.code()) {
     case krcore::StatusCode::kOutOfMemory:
-      return cli::Fail(status, "it is in use again, and nothing is lost: start another memory node, or larger ones");
+      return cli::Fail(
+          status, "The memory node is in use again, and nothing is lost. Start another memory node, or larger ones.");
     case krcore::StatusCode::kUnavailable: return cli::Fail(status, WhatNow(report));
     default: return cli::Fail(status);
   }
@@ -100,7 +101,7 @@ int Undrain(const Options& options) {
   const krcore::Status status = attached->client->UndrainNode(options.undrain);
   if (!status.ok()) {
     const bool stopped = status == krcore::StatusCode::kUnavailable;
-    return cli::Fail(status, stopped ? "one that was stopped is in use again when it is started" : "");
+    return cli::Fail(status, stopped ? "If the memory node was stopped, just start it: then it is in use again." : "");
   }
   std::printf("undrained fabric=%s node=%u\n", options.fabric.c_str(), options.undrain);
   return 0;

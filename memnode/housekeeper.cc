@@ -29,7 +29,8 @@ Housekeeper::Housekeeper(const Options& options) : options_(options) {
   if (thread.ok()) {
     thread_ = *std::move(thread);
   } else {
-    LOG(WARNING) << "no housekeeper, so what short-lived clients leave comes back later: " << thread.status().message();
+    LOG(WARNING) << "the housekeeper did not start, so memory that short-lived clients leave becomes free later: "
+                 << thread.status().message();
   }
 }
 

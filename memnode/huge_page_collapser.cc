@@ -30,7 +30,7 @@ HugePageCollapser::HugePageCollapser(krcore::Region& region) : region_(region) {
   if (thread.ok()) {
     thread_ = *std::move(thread);
   } else {
-    LOG(WARNING) << "huge pages: " << thread.status().message() << "; going on with small ones";
+    LOG(WARNING) << "huge pages: " << thread.status().message() << "; small pages stay in use";
   }
 }
 
@@ -56,7 +56,7 @@ void HugePageCollapser::Run() {
     const krcore::Status status = region_.CollapseToHugePages(offset, piece);
     cpu_ns_.store(krcore::ThreadCpuNs(pthread_self()), std::memory_order_relaxed);
     if (status == krcore::StatusCode::kUnsupported) {
-      LOG(INFO) << "huge pages: " << status.ToString() << "; going on with small ones";
+      LOG(INFO) << "huge pages: " << status.ToString() << "; small pages stay in use";
       return;
     }
     if (!status.ok()) {  // e.g. memory too fragmented just there; the rest may still work
@@ -66,15 +66,15 @@ void HugePageCollapser::Run() {
     }
     const uint64_t before = collapsed_bytes_.fetch_add(piece, std::memory_order_relaxed);
     if (before / kLogEveryBytes != (before + piece) / kLogEveryBytes && before + piece < total) {
-      LOG(INFO) << "huge pages: " << cli::FormatSize(before + piece) << " of " << cli::FormatSize(total);
+      LOG(INFO) << "huge pages: moved " << cli::FormatSize(before + piece) << " of " << cli::FormatSize(total);
     }
   }
   if (stop_.load(std::memory_order_relaxed)) return;
   if (refused_bytes != 0) {
-    LOG(WARNING) << "huge pages: " << cli::FormatSize(collapsed_bytes()) << " of " << cli::FormatSize(total)
-                 << "; the kernel refused the rest: " << last_refusal.ToString();
+    LOG(WARNING) << "huge pages: moved " << cli::FormatSize(collapsed_bytes()) << " of " << cli::FormatSize(total)
+                 << "; the kernel refused to move the rest: " << last_refusal.ToString();
   } else {
-    LOG(INFO) << "huge pages: all " << cli::FormatSize(total);
+    LOG(INFO) << "huge pages: moved all " << cli::FormatSize(total);
   }
 }
 

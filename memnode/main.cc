@@ -104,18 +104,19 @@ void WarnOfWhatIsLost(const Options& options, MemoryServer& server) {
   // The home's first chunk belongs to the table, which exists before any key does.
   if (use.used_bytes() <= (server.is_home() ? use.chunk_bytes : 0)) return;
   std::string message =
-      "up to " + cli::FormatSize(use.used_bytes()) + " of keys and values go with this memory node's memory";
+      "up to " + cli::FormatSize(use.used_bytes()) + " of keys and values are lost with this memory node's memory";
   if (!name.ok()) {
     message += ", because " + std::string(name.message());
     LOG(WARNING) << message;
     return;
   }
   if (server.is_home()) {
-    message += ", and as it is the home, the whole store";
+    message += ", and with them the whole store, because this node is its home";
   } else {
-    message += "; --drain=" + std::to_string(server.node()) + ", before it is stopped, moves them away";
+    message +=
+        "; to move them to other nodes, run memnode --drain=" + std::to_string(server.node()) + " before the stop";
   }
-  if (options.memory_may_stay()) message += "; --keep_memory, when it is started, keeps them for the next start";
+  if (options.memory_may_stay()) message += "; to keep them for the next start, start the node with --keep_memory";
   LOG(WARNING) << message;
 }
 
@@ -134,7 +135,7 @@ krcore::Status Publish(MemoryServer& server, NodeMetrics& node_metrics, metrics:
   KRCORE_RETURN_IF_ERROR(server.Refresh(deadline));
   krcore::Status status = announcement.Write(node_metrics.Tell(), deadline);
   if (!(status == krcore::StatusCode::kOutOfMemory)) return status;
-  LOG_FIRST_N(WARNING, 1) << "surge status will not find this node: " << status.ToString();
+  LOG_FIRST_N(WARNING, 1) << "surge status cannot show this node: " << status.ToString();
   return {};
 }
 
@@ -157,10 +158,11 @@ Served Serve(const Options& options, MemoryServer& server, NodeMetrics& node_met
     const krcore::Status name = server.fabric().CheckName();
     node_metrics.NoteName(name);
     if (!name.ok() && std::exchange(served.has_name, false)) {
-      LOG(ERROR) << name.message()
-                 << ". Programs that are attached go on. No other program finds this memory node, --drain neither, and "
-                    "--keep_memory cannot keep what it holds. Removed files cannot be brought back: let a program that "
-                    "is attached copy what is needed, then stop all programs of the fabric and start them anew";
+      LOG(ERROR)
+          << name.message()
+          << ". Programs that are attached go on. New programs, such as memnode --drain, cannot find this memory "
+             "node, and --keep_memory cannot keep its data. The files cannot be restored. Let an attached "
+             "program copy the data that is needed. Then stop all programs of the fabric, and start them again";
     }
     const krcore::Status status = Publish(server, node_metrics, announcement);
     node_metrics.NoteRefresh(status);
@@ -169,7 +171,8 @@ Served Serve(const Options& options, MemoryServer& server, NodeMetrics& node_met
     if (refreshed) {
       LOG(INFO) << "published at the metadata server again";
     } else {
-      LOG(WARNING) << "not published: " << status.ToString() << "; trying again every " << kRefreshMs << " ms";
+      LOG(WARNING) << "not published at a metadata server: " << status.ToString() << "; trying again every "
+                   << kRefreshMs << " ms";
     }
   }
   node_metrics.Detach();
@@ -222,7 +225,7 @@ int Run(const Options& options) {
     if (!started.ok()) return cli::Fail(started.status());
     exporter = *std::move(started);
     node_metrics.set_address(exporter->address());
-    LOG(INFO) << "metrics at " << exporter->address().ToString();
+    LOG(INFO) << "serving metrics at " << exporter->address().ToString();
   }
   auto server = MemoryServer::Start(options, &clock);
   if (!server.ok()) {

@@ -47,15 +47,17 @@ Status ExplainPool(const Options& options, const Status& status) {
   const std::string memory = "--memory=" + cli::FormatSize(options.memory_bytes);
   switch (status.code()) {
     case StatusCode::kOutOfMemory:
-      return WithWayOut(status, memory + " is too much." + SharedMemoryLeft(options) +
-                                    " Give a smaller --memory, or free memory" +
-                                    (options.memory_may_stay() ? " (memnode --clean removes leftovers)." : "."));
+      return WithWayOut(
+          status, memory + " is too much." + SharedMemoryLeft(options) + " Give a smaller --memory, or free memory" +
+                      (options.memory_may_stay() ? " (memnode --clean removes what stopped programs left)." : "."));
     case StatusCode::kInvalidArgument:  // left with another length
-      return WithWayOut(status, "Give the --memory of the run before to keep its data, or discard it first: memnode " +
-                                    cli::FabricFlags() + " --clean (once no program uses the fabric).");
+      return WithWayOut(status,
+                        "To keep the data, give the --memory of the last run. To discard it, stop all programs of the "
+                        "fabric and run: memnode " +
+                            cli::FabricFlags() + " --clean");
     case StatusCode::kUnsupported:
       return WithWayOut(status, "Leave out --keep_memory: with " + MemoryOf(options) +
-                                    " a memory node's data goes with its process.");
+                                    " a memory node's data is lost when its process ends.");
     default: return status;
   }
 }
@@ -64,33 +66,36 @@ Status ExplainJoin(const Options& options, const Status& status) {
   switch (status.code()) {
     case StatusCode::kTimeout:
       return WithWayOut(status, "Gave up after --wait_ms=" + std::to_string(options.wait_ms) +
-                                    ". Some program of a fabric hosts its metadata server: start one with "
-                                    "--metaserver, or wait longer.");
+                                    ". A fabric needs a metadata server: start a memnode with --metaserver, or wait "
+                                    "longer.");
     case StatusCode::kUnavailable:  // the home is away
       if (!options.memory_may_stay()) return status;
-      return WithWayOut(status, "It was waited for, for --wait_ms=" + std::to_string(options.wait_ms) +
-                                    ". To begin the store anew instead: stop all of its programs, and memnode " +
-                                    cli::FabricFlags() + " --clean.");
+      return WithWayOut(status, "Gave up waiting for it after --wait_ms=" + std::to_string(options.wait_ms) +
+                                    ". To begin a new store instead, stop all of its programs and run: memnode " +
+                                    cli::FabricFlags() + " --clean");
     case StatusCode::kExists:  // the claim of a home
       return WithWayOut(status,
-                        "The memory here is that of a home, too, and as it was. If the other one's store is not the "
-                        "one to go on with, stop it, and start this one again; else give another --node.");
+                        "The memory of this node is also that of a home, and was not changed. To go on with the store "
+                        "of this node, stop the other home and start this node again. To go on with the other store, "
+                        "give another --node.");
     case StatusCode::kBadState:
-      return WithWayOut(status,
-                        "Its predecessor was stopped undrained, or died with its memory. Start another node, by a "
-                        "--node that the fabric has not had: keys of node " +
-                            std::to_string(options.node) +
-                            " stay unavailable, and all others are served. Or begin the store anew: stop all of "
-                            "its programs" +
-                            (options.memory_may_stay() ? ", and memnode " + cli::FabricFlags() + " --clean." : "."));
+      return WithWayOut(
+          status,
+          "The last memory node with this id was stopped without a drain, or its memory was lost. Start one "
+          "with a --node that the fabric has not had: the keys of node " +
+              std::to_string(options.node) +
+              " stay unavailable, and all others are served. Or begin a new store: stop all of its "
+              "programs" +
+              (options.memory_may_stay() ? " and run: memnode " + cli::FabricFlags() + " --clean" : "."));
     case StatusCode::kUnsupported:  // another layout, here or at the home
       if (!options.memory_may_stay()) return status;
-      return WithWayOut(status,
-                        "To begin it anew: stop all of its programs, and memnode " + cli::FabricFlags() + " --clean.");
+      return WithWayOut(
+          status, "To begin a new store, stop all of its programs and run: memnode " + cli::FabricFlags() + " --clean");
     case StatusCode::kCorrupt:
       if (!options.memory_may_stay()) return status;
-      return WithWayOut(status, "To discard the memory of node " + std::to_string(options.node) + ": memnode " +
-                                    cli::FabricFlags() + " --clean (once no program uses the fabric).");
+      return WithWayOut(status, "To discard the memory of node " + std::to_string(options.node) +
+                                    ", stop all programs of the fabric and run: memnode " + cli::FabricFlags() +
+                                    " --clean");
     default: return status;
   }
 }
@@ -133,7 +138,7 @@ Status MemoryServer::Open(const Options& options, krcore::Clock* clock) {
   if (!node.ok()) {
     if (node.status() == StatusCode::kExists) {
       return WithWayOut(node.status(), "Give another --node, or stop the program that has --node=" +
-                                           std::to_string(options.node) + " on " + cli::FabricFlags() + ".");
+                                           std::to_string(options.node) + " with " + cli::FabricFlags() + ".");
     }
     if (node.status() == StatusCode::kOutOfMemory) {
       return WithWayOut(node.status(), "Opening " + cli::FabricFlags() + " failed." + SharedMemoryLeft(options));
@@ -147,7 +152,8 @@ Status MemoryServer::Open(const Options& options, krcore::Clock* clock) {
 Status MemoryServer::HostMetaServer() {
   const Status status = node_->HostMetaServer(kMetaNodes);
   if (status == StatusCode::kExists) {
-    return WithWayOut(status, "Leave out --metaserver here, or stop another one first (" + cli::FabricFlags() + ").");
+    return WithWayOut(status,
+                      "Leave out --metaserver, or first stop another metadata server of " + cli::FabricFlags() + ".");
   }
   return status;
 }
@@ -161,7 +167,7 @@ Status MemoryServer::CreatePool(const Options& options) {
   region.keep_on_close = options.keep_memory;
   auto pool = node_->CreateRegion(region);
   if (pool.status() == StatusCode::kUnsupported && !options.keep_memory) {
-    LOG(INFO) << "with " << MemoryOf(options) << " this node's data goes with its process, however that ends";
+    LOG(INFO) << "with " << MemoryOf(options) << " this node's data is lost when its process ends, in whatever way";
     region.name.clear();
     pool = node_->CreateRegion(region);
   }
@@ -174,7 +180,8 @@ Status MemoryServer::AcceptConnections(const Options& options) {
   if (options.rc_acceptor == RcAcceptorMode::kOff || options.control_plane == "kernel") return Status::Ok();
   auto acceptor = RcAcceptor::Start(*node_, options.rc_acceptor);
   if (!acceptor.ok())
-    return WithWayOut(acceptor.status(), "Or --rc_acceptor=off: clients of verbs and lite cannot connect then.");
+    return WithWayOut(acceptor.status(),
+                      "Or give --rc_acceptor=off: then clients with --control_plane=verbs or lite cannot connect.");
   rc_acceptor_ = *std::move(acceptor);
   return Status::Ok();
 }
@@ -208,10 +215,10 @@ Result<std::string> CleanFabric(const Options& options) {
   const auto node = krcore::Node::Open(open);
   if (node.ok()) {
     return Status(StatusCode::kExists, "fabric " + options.fabric +
-                                           " is in use: nothing was removed\nStop the programs that have " +
+                                           " is in use: nothing was removed\nStop all programs with " +
                                            cli::FabricFlags() + " first.");
   }
-  if (node.status() == StatusCode::kNotFound) return "nothing to clean: no fabric " + options.fabric;
+  if (node.status() == StatusCode::kNotFound) return "nothing to clean: there is no fabric " + options.fabric;
   return node.status();
 }
 

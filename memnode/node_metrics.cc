@@ -115,20 +115,21 @@ metrics::Announcement NodeMetrics::Tell() {
 void NodeMetrics::AddMemory(Families* families) const {
   const kvs::PoolUse use = kvs::CountChunks(server_->pool()->bytes());
   for (const auto& [kind, name] : kKinds) {
-    families->Gauge("surgekv_memory_bytes", "Memory of the pool, by what its chunks are used for",
+    families->Gauge("surgekv_memory_bytes", "Bytes of pool memory, by what their chunks are used for",
                     AsDouble(use.Bytes(kind)), {{"use", name}});
-    families->Gauge("surgekv_memory_chunks", "Chunks of the pool, by what they are used for",
+    families->Gauge("surgekv_memory_chunks", "Chunks of pool memory, by what they are used for",
                     AsDouble(use.chunks[static_cast<size_t>(kind)]), {{"use", name}});
   }
-  families->Gauge("surgekv_memory_pool_bytes", "Memory that this node exposes",
+  families->Gauge("surgekv_memory_pool_bytes", "Bytes of memory that this node exposes",
                   AsDouble(server_->pool()->bytes().size()));
-  families->Gauge("surgekv_memory_hugepage_bytes", "... of it, moved into huge pages since the start",
+  families->Gauge("surgekv_memory_hugepage_bytes",
+                  "Bytes of this memory that were moved into huge pages since the start",
                   collapser_ == nullptr ? 0 : AsDouble(collapser_->collapsed_bytes()));
   for (const auto& [state, name] : {std::pair{kvs::MemberState::kInUse, "in_use"},
                                     {kvs::MemberState::kDraining, "draining"},
                                     {kvs::MemberState::kDrained, "drained"}}) {
-    families->Gauge("surgekv_memory_state", "1: what the store's home says of this node", member_ == state ? 1 : 0,
-                    {{"state", name}});
+    families->Gauge("surgekv_memory_state", "1 for the state that the store's home records for this node, else 0",
+                    member_ == state ? 1 : 0, {{"state", name}});
   }
 }
 
@@ -140,7 +141,7 @@ void NodeMetrics::AddStore(Families* families) const {
                                     {kvs::MemberState::kDrained, "drained"}}) {
     const auto members = std::ranges::count_if(
         home_.members, [wanted = state](const kvs::MemberView& member) { return member.state == wanted; });
-    families->Gauge("surgekv_store_memory_nodes", "Memory nodes in the store's list, dead ones included",
+    families->Gauge("surgekv_store_memory_nodes", "Memory nodes in the store's list, by state; dead ones included",
                     static_cast<double>(members), {{"state", name}});
   }
 }
@@ -149,22 +150,25 @@ std::vector<prometheus::MetricFamily> NodeMetrics::Collect() const {
   Families families;
   metrics::AddProcess(Seconds(started_ns_), &families);
   const std::lock_guard lock(mutex_);
-  families.Gauge("surgekv_healthy", "1: /healthz says that it is able to serve", TroubleLocked().empty() ? 1 : 0);
+  families.Gauge("surgekv_healthy", "1 if /healthz reports that this program can serve, else 0",
+                 TroubleLocked().empty() ? 1 : 0);
   if (server_ == nullptr) return families.Take();
-  families.Gauge("surgekv_node_info", "1; what this node is", 1,
+  families.Gauge("surgekv_node_info", "Always 1; the labels describe this node", 1,
                  {{"fabric", options_.fabric},
                   {"node", std::to_string(server_->node())},
                   {"role", metrics::RoleName(said_.role)},
                   {"home", YesNo(server_->is_home())},
                   {"metaserver", YesNo(options_.metaserver)}});
   families.Counter("surgekv_refresh_failures_total",
-                   "Times that the node's record could not be written into the metadata servers",
+                   "Failed attempts to write this node's record into the metadata servers",
                    AsDouble(refresh_failures_));
   if (RcAcceptor* const acceptor = server_->rc_acceptor(); acceptor != nullptr) {
-    families.Counter("surgekv_rc_requests_total", "Requests of clients that connect by verbs or lite",
+    families.Counter("surgekv_rc_requests_total", "Connection requests of clients with the control plane verbs or lite",
                      AsDouble(acceptor->requests()));
-    families.Gauge("surgekv_rc_connections", "RC connections of such clients", AsDouble(acceptor->connections()));
-    families.Counter("surgekv_rc_acceptor_cpu_seconds_total", "CPU time of the thread that answers them",
+    families.Gauge("surgekv_rc_connections", "RC connections of clients with the control plane verbs or lite",
+                   AsDouble(acceptor->connections()));
+    families.Counter("surgekv_rc_acceptor_cpu_seconds_total",
+                     "CPU time of the thread that answers connection requests, in seconds",
                      Seconds(acceptor->cpu_ns()));
   }
   if (const auto dc = server_->fabric().software_dc()) metrics::AddSoftwareDc(*dc, &families);

@@ -9,21 +9,24 @@
 #include "metrics/exporter.h"
 
 DEFINE_int32(node, 0,
-             "This memory node's id, 1 to 255, unique on the fabric; the same id finds its memory again "
-             "after a crash (0: assigned, for a metadata server with --memory=0)");
-DEFINE_string(memory, "", "Memory to expose, such as 512M or 1G; 0 with --metaserver: a metadata server only");
-DEFINE_bool(metaserver, false, "Host a metadata server of the fabric too; one program at least does, up to eight may");
-DEFINE_string(hugepages, "auto", "auto: move the memory into huge pages in the background where the kernel can; off");
-DEFINE_int64(wait_ms, 10'000, "How long to wait for the metadata server and the store's home to appear");
-DEFINE_bool(keep_memory, false, "Leave the memory and its data when stopped, for a later start with the same --node");
+             "This memory node's id, 1 to 255, unique on the fabric. After a crash, a start with the same id finds its "
+             "memory again. With --memory=0 it may be left out: the fabric then assigns an id");
+DEFINE_string(memory, "",
+              "Memory to expose, in bytes or with K, M, G or T, such as 512M or 1G. 0, with --metaserver: a metadata "
+              "server only");
+DEFINE_bool(metaserver, false, "Also host a metadata server. A fabric needs at least one, and may have up to eight");
+DEFINE_string(hugepages, "auto",
+              "auto: move the memory into huge pages in the background, if the kernel can. off: do not");
+DEFINE_int64(wait_ms, 10'000, "Milliseconds, 0 to 86400000, to wait for a metadata server and the store's home");
+DEFINE_bool(keep_memory, false, "Keep the memory and its data after a stop, for a later start with the same --node");
 DEFINE_string(rc_acceptor, "sleep",
-              "Answers clients that have --control_plane=verbs or lite. sleep: looks for them every 20 ms, more often "
-              "when there were some of late; spin: all the time, which takes a core; off: they cannot connect");
-DEFINE_bool(clean, false, "Remove what stopped or killed programs left of --fabric, also kept memory, and exit");
+              "How to look for connection requests of clients with --control_plane=verbs or lite. sleep: every 20 ms, "
+              "and more often after a request. spin: all the time, which takes one core. off: they cannot connect");
+DEFINE_bool(clean, false, "Remove what stopped or killed programs left of the fabric, including kept memory, and exit");
 DEFINE_int32(drain, 0,
-             "Empty the memory node of this id, while the store is in use, so that it can be stopped without losing "
-             "anything, and exit");
-DEFINE_int32(undrain, 0, "Take the memory node of this id, which is being drained or was, back into use, and exit");
+             "The id, 1 to 255, of a memory node to empty, so that it can be stopped without loss. The store stays in "
+             "use meanwhile. Exits when the node is empty");
+DEFINE_int32(undrain, 0, "The id, 1 to 255, of a drained or draining memory node to take back into use. Exits then");
 
 namespace memnode {
 namespace {
@@ -44,7 +47,7 @@ Result<RcAcceptorMode> RcAcceptorFromFlag() {
   if (FLAGS_rc_acceptor == "sleep") return RcAcceptorMode::kSleep;
   if (FLAGS_rc_acceptor == "spin") return RcAcceptorMode::kSpin;
   if (FLAGS_rc_acceptor == "off") return RcAcceptorMode::kOff;
-  return Mistake("--rc_acceptor=" + FLAGS_rc_acceptor + ": not sleep, spin or off");
+  return Mistake("--rc_acceptor=" + FLAGS_rc_acceptor + ": expected sleep, spin or off");
 }
 
 Status CheckId(const char* flag, int32_t node) { return cli::CheckRange(flag, node, 1, krcore::kMaxMemoryNode); }
@@ -56,7 +59,7 @@ Status CheckMemory(uint64_t bytes) {
   }
   if (bytes > kvs::kMaxPoolBytes) {
     return Mistake("--memory=" + FLAGS_memory + ": a memory node exposes at most " +
-                   cli::FormatSize(kvs::kMaxPoolBytes) + "; start several, each with its own --node");
+                   cli::FormatSize(kvs::kMaxPoolBytes) + "; start several memory nodes, each with its own --node");
   }
   return Status::Ok();
 }
@@ -67,8 +70,8 @@ const cli::Program& ProgramDescription() {
   static const cli::Program program{
       .name = "memnode",
       .summary =
-          "Exposes memory of this host to a fabric's compute nodes, which use it by one-sided RDMA: once it has\n"
-          "printed its `ready` line it sleeps until SIGINT or SIGTERM (Ctrl-C), then removes its memory.",
+          "Exposes memory of this host to the compute nodes of a fabric. They access it by one-sided RDMA, so\n"
+          "memnode sleeps after its `ready` line. SIGINT (Ctrl-C) or SIGTERM stops it and removes the memory.",
       .usage =
           "memnode --fabric=NAME --node=ID --memory=SIZE [--metaserver] [flags]\n"
           "memnode --fabric=NAME --memory=0 --metaserver [flags]\n"
@@ -120,7 +123,7 @@ Result<Options> OptionsFromFlags() {
 
   if (FLAGS_memory.empty()) {
     return Mistake(
-        "--memory is missing: how much to expose, for example --memory=1G "
+        "--memory is missing: give the amount to expose, for example --memory=1G "
         "(or --memory=0 --metaserver for a metadata server only)");
   }
   const Result<uint64_t> memory = cli::ParseSizeFlag("memory", FLAGS_memory);
@@ -137,7 +140,8 @@ Result<Options> OptionsFromFlags() {
 
   const bool assigned = *memory == 0 && !cli::FlagGiven("node");
   if (!assigned && !cli::FlagGiven("node")) {
-    return Mistake("--node is missing: this memory node's id, 1 to 255 and unique on the fabric, for example --node=1");
+    return Mistake(
+        "--node is missing: give this memory node an id, 1 to 255 and unique on the fabric, for example --node=1");
   }
   if (!assigned) {
     KRCORE_RETURN_IF_ERROR(CheckId("node", FLAGS_node));
@@ -145,14 +149,14 @@ Result<Options> OptionsFromFlags() {
   options.node = static_cast<krcore::NodeId>(FLAGS_node);
 
   if (FLAGS_hugepages != "auto" && FLAGS_hugepages != "off") {
-    return Mistake("--hugepages=" + FLAGS_hugepages + ": not auto or off");
+    return Mistake("--hugepages=" + FLAGS_hugepages + ": expected auto or off");
   }
   const Result<RcAcceptorMode> rc_acceptor = RcAcceptorFromFlag();
   if (!rc_acceptor.ok()) return rc_acceptor.status();
   options.rc_acceptor = *rc_acceptor;
   if (options.control_plane == "kernel") {
     KRCORE_RETURN_IF_ERROR(cli::CheckNotGiven(
-        {"rc_acceptor"}, "has no effect with --control_plane=kernel, whose module accepts connections"));
+        {"rc_acceptor"}, "has no effect with --control_plane=kernel: the kernel module accepts connections"));
   }
   auto metrics = metrics::AddressFromFlag();
   if (!metrics.ok()) return metrics.status();

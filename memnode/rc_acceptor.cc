@@ -47,7 +47,7 @@ void RcAcceptor::Sweep() {
   if (acceptor_->connections() == 0) return;
   const size_t dropped = acceptor_->Sweep();
   if (dropped == 0) return;
-  LOG(INFO) << "RC connections: dropped " << dropped << " of clients that died, " << acceptor_->connections()
+  LOG(INFO) << "RC connections: dropped " << dropped << " of clients that died; " << acceptor_->connections()
             << " are left";
 }
 

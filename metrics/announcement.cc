@@ -90,7 +90,7 @@ Status AnnouncementWriter::Write(Announcement announcement, Deadline deadline) {
     if (!(status == StatusCode::kExists) || place_ < kFirstShared) return status;
     place_ = kFirstShared + (place_ + 1 - kFirstShared) % (kPlaces - kFirstShared);
   }
-  return {StatusCode::kOutOfMemory, "the fabric has no place left for another program that announces itself"};
+  return {StatusCode::kOutOfMemory, "no place is free in the metadata servers for the announcement of another program"};
 }
 
 Result<std::vector<Announcement>> ReadAnnouncements(krcore::Node& node, Deadline deadline) {
@@ -145,7 +145,7 @@ void Announcer::Run() {
       if (trouble.empty()) {
         LOG(INFO) << "announced at the metadata server again";
       } else {
-        LOG(WARNING) << "not announced: " << trouble << "; trying again every second";
+        LOG(WARNING) << "not announced at a metadata server: " << trouble << "; trying again every second";
       }
     }
     trouble_ = std::move(trouble);

@@ -65,9 +65,9 @@ Response AnswerTo(const http::request<http::empty_body>& request, const Source& 
   const auto target = request.target();
   const auto path = target.substr(0, target.find('?'));
   if (path != "/metrics" && path != "/healthz")
-    return Answer(http::status::not_found, kPlain, "there are /metrics and /healthz\n");
+    return Answer(http::status::not_found, kPlain, "not found; this server has /metrics and /healthz\n");
   if (request.method() != http::verb::get && request.method() != http::verb::head)
-    return Answer(http::status::method_not_allowed, kPlain, "only GET is answered here\n");
+    return Answer(http::status::method_not_allowed, kPlain, "method not allowed; use GET\n");
   if (path == "/metrics") {
     return Answer(http::status::ok, kTextFormat, prometheus::TextSerializer().Serialize(source.Collect()));
   }
@@ -82,7 +82,7 @@ std::optional<Response> AnswerTo(const error_code& error) {
     return Answer(http::status::request_header_fields_too_large, kPlain, "the request is too long\n");
   if (error == http::error::end_of_stream || error == http::error::partial_message) return {};
   if (error.category() != make_error_code(http::error::bad_method).category()) return {};
-  return Answer(http::status::bad_request, kPlain, "that is no request of HTTP\n");
+  return Answer(http::status::bad_request, kPlain, "not an HTTP request\n");
 }
 
 // One client, from its connection to its end. Lives as long as one of its operations is under way.
@@ -139,7 +139,7 @@ Result<Address> ParseAddress(const std::string& text) {
   const char* const end = text.data() + text.size();
   const auto [stop, error] = std::from_chars(text.data() + colon + 1, end, address.port);
   if (error != std::errc() || stop != end || colon + 1 == text.size()) {
-    return Mistake(text, "the port must be 0 to 65535; 0: any that is free");
+    return Mistake(text, "the port must be 0 to 65535 (0: any free port)");
   }
   if (address.host == "localhost") address.host = "127.0.0.1";
   if (address.host.size() > 2 && address.host.front() == '[' && address.host.back() == ']') {
@@ -148,7 +148,8 @@ Result<Address> ParseAddress(const std::string& text) {
   }
   std::array<unsigned char, sizeof(in6_addr)> bytes{};
   if (inet_pton(address.v6 ? AF_INET6 : AF_INET, address.host.c_str(), bytes.data()) != 1) {
-    return Mistake(text, "the host must be an IP address of this machine, an IPv6 one in brackets, or localhost");
+    return Mistake(text,
+                   "the host must be localhost or an IP address of this machine, with brackets around an IPv6 address");
   }
   return address;
 }

@@ -61,29 +61,29 @@ void AddProcess(double started_unix_s, Families* families) {
   getrusage(RUSAGE_SELF, &usage);
   families->Counter("process_cpu_seconds_total", "CPU time of this process, in seconds",
                     Seconds(usage.ru_utime) + Seconds(usage.ru_stime));
-  families->Gauge("process_resident_memory_bytes", "Memory of this process that is resident, shared memory included",
+  families->Gauge("process_resident_memory_bytes", "Resident memory of this process, shared memory included, in bytes",
                   ResidentBytes());
-  families->Gauge("process_start_time_seconds", "When this process began to serve, in seconds since 1970",
-                  started_unix_s);
+  families->Gauge("process_start_time_seconds", "Start time of this process, in seconds since 1970", started_unix_s);
 }
 
 void AddSoftwareDc(const krcore::SoftwareDcStats& stats, Families* families) {
-  families->Counter("surgekv_dc_agent_cpu_seconds_total", "CPU time of the thread that serves peers' requests",
+  families->Counter("surgekv_dc_agent_cpu_seconds_total",
+                    "CPU time of the thread that serves requests of peers, in seconds",
                     static_cast<double>(stats.agent_cpu_ns) * 1e-9);
   const auto count = [&](const char* name, const char* help, uint64_t value) {
     families->Counter(std::string("surgekv_dc_") + name + "_total", help, static_cast<double>(value));
   };
   count("sent", "Requests sent", stats.sent);
-  count("sent_again", "... of them, again, for want of an answer", stats.sent_again);
-  count("timeouts", "Times that no answer came", stats.timeouts);
-  count("sessions", "Sessions asked for", stats.sessions);
-  count("sessions_gone", "Sessions that their target had forgotten", stats.sessions_gone);
-  count("served", "Requests of peers executed", stats.served);
-  count("served_again", "Requests of peers whose answer was lost, or that came twice", stats.served_again);
-  count("early", "Requests of peers that came while one before them was missing: late, or lost", stats.early);
-  count("expired", "Requests of peers that came behind their deadline", stats.expired);
-  count("busy", "Times that a peer got no session", stats.busy);
-  count("atomic_repairs", "Times that the queue of the atomics was made anew", stats.atomic_repairs);
+  count("sent_again", "Requests sent again because no answer came", stats.sent_again);
+  count("timeouts", "Times that no answer came in time", stats.timeouts);
+  count("sessions", "Sessions requested", stats.sessions);
+  count("sessions_gone", "Sessions that the target had already dropped", stats.sessions_gone);
+  count("served", "Requests of peers that were executed", stats.served);
+  count("served_again", "Requests of peers that came twice or whose answer was lost", stats.served_again);
+  count("early", "Requests of peers that came before an earlier one, which was late or lost", stats.early);
+  count("expired", "Requests of peers that came after their deadline", stats.expired);
+  count("busy", "Times that a peer was refused a session", stats.busy);
+  count("atomic_repairs", "Times that the queue for atomics was rebuilt", stats.atomic_repairs);
 }
 
 }  // namespace metrics

@@ -3,8 +3,8 @@
 #include "metrics/exporter.h"
 
 DEFINE_string(metrics, "",
-              "HOST:PORT to listen on for Prometheus (/metrics) and for health checks (/healthz), such as "
-              "127.0.0.1:9464 or [::1]:9464; port 0: any that is free, which the log tells. Empty: off");
+              "HOST:PORT at which to serve Prometheus (/metrics) and health checks (/healthz), such as 127.0.0.1:9464 "
+              "or [::1]:9464. Port 0: any free port, which the log names. Default: off");
 
 namespace metrics {
 

@@ -24,14 +24,19 @@
 #include "ycsb/workload/flags.h"
 #include "ycsb/workload/job.h"
 
-DEFINE_double(warmup, 0, "Seconds at the start of `run` that are not measured");
-DEFINE_string(json, "", "File for the report as JSON; - is stdout");
-DEFINE_uint64(max_failures, 1000, "Stop after so many failed or wrong operations; 0: never");
-DEFINE_uint32(latency_sampling, 1, "Time every n-th operation of a lane only; all are counted (closed loop)");
-DEFINE_bool(table_stats, false, "Report the table's load factor and memory at the end; takes seconds on large tables");
-DEFINE_bool(plant_mismatch, false,
-            "Self-test of the verification: `load` writes one wrong value, at the key that a zipfian `run` asks for "
-            "most, and a `run` of workload c must then fail");
+DEFINE_double(warmup, 0, "Seconds, 0 to 1000000, at the start of `run` that are not measured");
+DEFINE_string(json, "", "File for a report as JSON; - is stdout. Default: no report");
+DEFINE_uint64(max_failures, 1000, "Stop after this many operations that failed or returned a wrong value. 0: never");
+DEFINE_uint32(
+    latency_sampling, 1,
+    "Measure the latency of only every n-th operation of a lane, n from 1 on. All are counted. Not with --target or "
+    "--profile");
+DEFINE_bool(table_stats, false,
+            "Also report the load factor and memory of the table at the end. Takes seconds on a large table");
+DEFINE_bool(
+    plant_mismatch, false,
+    "Self-test of the verification: `load` writes one wrong value, at the key that a zipfian `run` reads most. A "
+    "`run` of workload c must then fail");
 
 namespace ycsb {
 namespace {
@@ -54,7 +59,7 @@ Status CheckUnused(Phase phase, bool open_loop) {
     KRCORE_RETURN_IF_ERROR(cli::CheckNotGiven({"warmup"}, "has no effect on a load: all of it is measured"));
   }
   if (phase == Phase::kRun && FLAGS_plant_mismatch) {
-    return {StatusCode::kInvalidArgument, "--plant_mismatch has no effect on a run: `ycsb load` plants it"};
+    return {StatusCode::kInvalidArgument, "--plant_mismatch has no effect on a run: give it to `ycsb load`"};
   }
   if (!open_loop) return {};
   return cli::CheckNotGiven({"latency_sampling"}, "has no effect with --profile or --target: every operation is timed");
@@ -63,10 +68,11 @@ Status CheckUnused(Phase phase, bool open_loop) {
 Result<Phase> PhaseOf(const cli::CommandLine& line) {
   if (line.arguments.size() > 1) {
     return Status(StatusCode::kInvalidArgument,
-                  line.arguments[1] + ": no database is named here as in YCSB; --fabric=NAME says which store");
+                  line.arguments[1] +
+                      ": unexpected argument; unlike YCSB, no database is named here: --fabric=NAME names the store");
   }
   if (line.arguments.empty()) {
-    return Status(StatusCode::kInvalidArgument, "which phase? 'ycsb load' writes the records, 'ycsb run' uses them");
+    return Status(StatusCode::kInvalidArgument, "no phase given: 'ycsb load' writes the records, 'ycsb run' uses them");
   }
   if (line.arguments[0] == "load") return Phase::kLoad;
   if (line.arguments[0] == "run") return Phase::kRun;
@@ -77,8 +83,8 @@ cli::Program ProgramDescription() {
   cli::Program program;
   program.name = "ycsb";
   program.summary =
-      "Loads records into a running fabric's store, or runs a YCSB core workload on them. Every value read is\n"
-      "verified. Status lines go to stderr, the summary to stdout.";
+      "Loads records into the store of a running fabric, or runs a YCSB core workload on them. Verifies every\n"
+      "value that it reads. Prints status lines on stderr, and the summary on stdout.";
   program.usage =
       "ycsb load --fabric=NAME -P FILE [-p KEY=VALUE]... [flags]\n"
       "ycsb run  --fabric=NAME -P FILE [-p KEY=VALUE]... [flags]";
@@ -90,11 +96,11 @@ cli::Program ProgramDescription() {
   program.short_options = kPropertyOptions;
   program.short_help = kPropertyHelp;
   program.max_arguments = 2;
-  program.hints = {{"threads", "--workers=N says how many threads there are"},
-                   {"s", "status lines are printed anyway; -p status.interval=SECONDS, 0 for none"},
-                   {"db", "the store is that of --fabric=NAME"},
-                   {"load", "the first word says it: ycsb load"},
-                   {"t", "the first word says it: ycsb run"},
+  program.hints = {{"threads", "use --workers=N"},
+                   {"s", "status lines are always printed; -p status.interval=SECONDS changes that, 0: none"},
+                   {"db", "--fabric=NAME names the store"},
+                   {"load", "use the command: ycsb load"},
+                   {"t", "use the command: ycsb run"},
                    {"l", "status lines have no label"},
                    {"jvm_args", "there is no JVM"},
                    {"cp", "there is no JVM"}};
@@ -128,7 +134,7 @@ Result<Options> OptionsFromFlags(const cli::CommandLine& line) {
   options.job.max_failures = FLAGS_max_failures;
   if (*phase == Phase::kLoad && !FLAGS_profile.empty()) {
     return Status(StatusCode::kInvalidArgument,
-                  "--profile=" + FLAGS_profile + ": a load writes all its records; expected 'ycsb run', or --target");
+                  "--profile=" + FLAGS_profile + ": only for 'ycsb run'; for a load, give --target");
   }
   const Workload& workload = options.job.workload;
   const double warmup_s = *phase == Phase::kRun ? FLAGS_warmup : 0;
@@ -138,11 +144,12 @@ Result<Options> OptionsFromFlags(const cli::CommandLine& line) {
   const std::shared_ptr<const Arrivals>& arrivals = options.job.arrivals;
   KRCORE_RETURN_IF_ERROR(CheckUnused(*phase, arrivals || workload.target_ops > 0));
   if (arrivals && warmup_s * 1e9 >= static_cast<double>(arrivals->end_ns)) {
-    return Status(StatusCode::kInvalidArgument, "--warmup=" + std::to_string(warmup_s) +
-                                                    ": expected less than what the load lasts, or nothing is measured");
+    return Status(StatusCode::kInvalidArgument,
+                  "--warmup=" + std::to_string(warmup_s) +
+                      ": expected less than the duration of the load, or nothing is measured");
   }
   if (*phase == Phase::kRun && !arrivals && workload.operation_count == 0 && workload.max_execution_time_s == 0) {
-    options.warnings.push_back("no operationcount and no maxexecutiontime: runs until Ctrl-C");
+    options.warnings.push_back("neither operationcount nor maxexecutiontime is set: runs until Ctrl-C");
   }
   options.runner.workers = flags->workers;
   options.runner.in_flight = FLAGS_in_flight;
@@ -174,7 +181,7 @@ Status OpenReport(const char* setting, const std::string& path, std::ofstream* f
 // A report that goes to stdout instead is checked when the program ends.
 Status CheckReport(const char* setting, const std::string& path, std::ofstream* file) {
   if (!file->is_open() || file->flush()) return {};
-  return {StatusCode::kUnavailable, setting + path + ": writing failed; is the disk full?"};
+  return {StatusCode::kUnavailable, setting + path + ": cannot write all of the file; is the disk full?"};
 }
 
 void ExplainFailure(const Options& options, const RunResult& result) {
@@ -195,18 +202,18 @@ void ExplainFailure(const Options& options, const RunResult& result) {
   if (any(StatusCode::kExists, {Operation::kInsert})) {
     way_out =
         options.job.phase == Phase::kLoad
-            ? "Records were there already: load into an empty store, or give --overwrite."
-            : "Another run has inserted these records: --overwrite replaces them. Clients that insert at the same "
-              "time each need records of their own, by -p insertstart=N -p insertcount=N: the first half and the "
-              "second of recordcount, say.";
+            ? "Some records existed already: load into an empty store, or give --overwrite."
+            : "Another run has inserted these records; --overwrite replaces them. Runs that insert at the same time "
+              "need separate ranges of records: -p insertstart=N -p insertcount=N, for example one half of "
+              "recordcount each.";
   } else if (any(StatusCode::kNotFound, {Operation::kRead, Operation::kUpdate})) {
     way_out = "Records are missing: run 'ycsb load' first, with the same recordcount, insertorder and keylength.";
   } else if (any(StatusCode::kOutOfMemory, {Operation::kInsert, Operation::kUpdate})) {
-    way_out = "The memory nodes are full: start them with a larger --memory, or add one.";
+    way_out = "The memory nodes are full: start them with a larger --memory, or add a memory node.";
   } else if (any(StatusCode::kUnavailable, {Operation::kRead, Operation::kUpdate, Operation::kInsert})) {
     way_out =
-        "A memory node is away ('surge status' tells which): start it again with the flags that it had. If that is "
-        "refused, its memory is gone, and so are its keys.";
+        "A memory node is not reachable; 'surge status' shows which one. Start it again with the same flags. If that "
+        "is refused, its memory is lost, and so are its keys.";
   }
   (void)cli::Fail({StatusCode::kInternal, message}, way_out);
 }

@@ -66,27 +66,27 @@ double ReserveNeed(const ScalePolicy& policy, double load) {
 
 Status ScalePolicy::Validate() const {
   if (!(capacity_per_s > 0 && std::isfinite(capacity_per_s))) {
-    return Refuse("capacity_per_s", capacity_per_s, "more than 0, what one worker can serve in a second");
+    return Refuse("capacity_per_s", capacity_per_s, "more than 0, the requests per second that one worker can serve");
   }
   if (slo_ns <= 0) return Refuse("slo_ns", static_cast<double>(slo_ns), "more than 0");
   if (!(target_utilisation > 0 && target_utilisation <= 1)) {
-    return Refuse("target_utilisation", target_utilisation, "more than 0, at most 1");
+    return Refuse("target_utilisation", target_utilisation, "more than 0 and at most 1");
   }
-  if (max_workers == 0) return Refuse("max_workers", max_workers, "1 and more");
+  if (max_workers == 0) return Refuse("max_workers", max_workers, "1 or more");
   if (min_workers > max_workers) return Refuse("min_workers", min_workers, "at most max_workers");
-  if (max_step == 0) return Refuse("max_step", max_step, "1 and more");
+  if (max_step == 0) return Refuse("max_step", max_step, "1 or more");
   if (scale_in_step == 0 || scale_in_step > max_step) {
     return Refuse("scale_in_step", scale_in_step, "1 to max_step");
   }
-  if (bootstrap_ns < 0) return Refuse("bootstrap_ns", static_cast<double>(bootstrap_ns), "0 and more");
-  if (reaction_ns < 0) return Refuse("reaction_ns", static_cast<double>(reaction_ns), "0 and more");
-  if (!(surge_factor >= 1 && std::isfinite(surge_factor))) return Refuse("surge_factor", surge_factor, "1 and more");
+  if (bootstrap_ns < 0) return Refuse("bootstrap_ns", static_cast<double>(bootstrap_ns), "0 or more");
+  if (reaction_ns < 0) return Refuse("reaction_ns", static_cast<double>(reaction_ns), "0 or more");
+  if (!(surge_factor >= 1 && std::isfinite(surge_factor))) return Refuse("surge_factor", surge_factor, "1 or more");
   if (!((reserve >= 0 && std::isfinite(reserve)) || reserve == kDerived)) {
-    return Refuse("reserve", reserve, "0 and more, or -1 to derive it from surge_factor, bootstrap_ns and slo_ns");
+    return Refuse("reserve", reserve, "0 or more, or -1 to derive it from surge_factor, bootstrap_ns and slo_ns");
   }
-  if (scale_in_after_ns < 0) return Refuse("scale_in_after_ns", static_cast<double>(scale_in_after_ns), "0 and more");
+  if (scale_in_after_ns < 0) return Refuse("scale_in_after_ns", static_cast<double>(scale_in_after_ns), "0 or more");
   if (!(scale_in_margin >= 0 && std::isfinite(scale_in_margin))) {
-    return Refuse("scale_in_margin", scale_in_margin, "0 and more");
+    return Refuse("scale_in_margin", scale_in_margin, "0 or more");
   }
   return Status::Ok();
 }

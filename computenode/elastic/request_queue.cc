@@ -33,7 +33,7 @@ RequestQueue::RequestQueue(SharedMemory memory)
 Result<std::unique_ptr<RequestQueue>> RequestQueue::Create(std::span<const int64_t> due) {
   if (due.empty() || due.size() > kMaxRequests) {
     return Status(StatusCode::kInvalidArgument,
-                  std::to_string(due.size()) + " requests: a queue takes 1 to " + std::to_string(kMaxRequests));
+                  std::to_string(due.size()) + " requests: expected 1 to " + std::to_string(kMaxRequests));
   }
   Result<SharedMemory> memory = SharedMemory::Create(kName, Bytes(due.size()));
   if (!memory.ok()) return memory.status();
@@ -50,7 +50,7 @@ Result<std::unique_ptr<RequestQueue>> RequestQueue::Attach(int fd) {
   if (!memory.ok()) return memory.status();
   const auto* const header = reinterpret_cast<const Header*>(memory->data());
   if (memory->size() < Bytes(1) || header->magic != kMagic || Bytes(header->count) != memory->size()) {
-    return Status(StatusCode::kInvalidArgument, "the descriptor given as the queue of requests is of something else");
+    return Status(StatusCode::kInvalidArgument, "the descriptor does not refer to a queue of requests");
   }
   return std::unique_ptr<RequestQueue>(new RequestQueue(std::move(*memory)));
 }

@@ -180,7 +180,7 @@ Result<WorkerBoard> WorkerBoard::Attach(int fd) {
   Result<SharedMemory> memory = SharedMemory::Attach(kBoardName, fd);
   if (!memory.ok()) return memory.status();
   if (memory->size() != kSlots * sizeof(WorkerSlot)) {
-    return Status(StatusCode::kInvalidArgument, "the descriptor given as the workers' board is of something else");
+    return Status(StatusCode::kInvalidArgument, "the descriptor does not refer to a board of workers");
   }
   return WorkerBoard(std::move(*memory));
 }
@@ -203,7 +203,7 @@ Result<std::unique_ptr<WorkerProcesses>> WorkerProcesses::Start(WorkerProcessesO
     close(sockets[0]);
     RunTemplate(options, *board, sockets[1], self);
   }
-  const Status failed = pid < 0 ? krcore::StartRefused(errno, "the process that workers come from") : Status();
+  const Status failed = pid < 0 ? krcore::StartRefused(errno, "the process that workers are forked from") : Status();
   close(sockets[1]);
   if (!failed.ok()) {
     close(sockets[0]);
@@ -243,7 +243,8 @@ Result<uint32_t> WorkerProcesses::Spawn() {
     slot = (slot + 1) % WorkerBoard::kSlots;
   }
   if (tried > WorkerBoard::kSlots) {
-    return Status(StatusCode::kUnavailable, std::to_string(WorkerBoard::kSlots) + " worker processes are the limit");
+    return Status(StatusCode::kUnavailable,
+                  std::to_string(WorkerBoard::kSlots) + " worker processes exist, which is the limit");
   }
   next_slot_ = (slot + 1) % WorkerBoard::kSlots;
   new (&board_[slot]) WorkerSlot{};

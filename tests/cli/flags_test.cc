@@ -12,7 +12,7 @@
 DEFINE_string(test_memory, "1G", "How much memory");
 DEFINE_int32(test_node, 1, "Which node");
 DEFINE_uint64(test_count, 7, "How many");
-DEFINE_double(test_rate, 0.5, "How often");
+DEFINE_double(test_rate, 0.7, "How often");
 DEFINE_bool(test_metaserver, false, "Whether to");
 DEFINE_bool(test_on, true, "On by default");
 
@@ -110,7 +110,7 @@ TEST_F(Flags, UnknownFlagsAreRefusedWithTheNearestName) {
 
 TEST_F(Flags, StrayArgumentsAreRefused) {
   EXPECT_EQ(Refused({"load", "more"}), "unexpected argument \"more\"");
-  EXPECT_THAT(Refused({"load", "fabric=demo"}), EndsWith("a flag begins with --, as in --fabric=demo"));
+  EXPECT_THAT(Refused({"load", "fabric=demo"}), EndsWith("a flag begins with --, for example --fabric=demo"));
   program_.max_arguments = 0;
   EXPECT_EQ(Refused({"load"}), "unexpected argument \"load\"");
 }
@@ -134,7 +134,7 @@ TEST_F(Flags, ShortOptionsAreCollectedInOrderWhereverTheyStand) {
 }
 
 TEST_F(Flags, ShortOptionsWithoutAValueAreRefused) {
-  EXPECT_EQ(Refused({"load", "-p"}), "-p needs a value behind it");
+  EXPECT_EQ(Refused({"load", "-p"}), "-p needs a value after it");
   EXPECT_EQ(Refused({"-p="}), "-p has an empty value");
   EXPECT_EQ(Refused({"-q", "a=1"}), "unknown flag -q");
 }
@@ -142,10 +142,18 @@ TEST_F(Flags, ShortOptionsWithoutAValueAreRefused) {
 TEST_F(Flags, HelpShowsUsageExamplesAndOnlyThisProgramsFlags) {
   const auto line = ParseWords({"load", "--help"});
   ASSERT_TRUE(line.ok());
-  EXPECT_THAT(line->show, AllOf(StartsWith("usage: tester load [flags]\n       tester run [flags]\n"),
-                                HasSubstr("--test_memory=1G\n    How much memory"), HasSubstr("  tester load --fabric"),
-                                HasSubstr("--notest_on turns it off"), HasSubstr("-P FILE")));
+  EXPECT_THAT(line->show,
+              AllOf(StartsWith("usage: tester load [flags]\n       tester run [flags]\n"),
+                    HasSubstr("--test_memory=1G\n    How much memory"), HasSubstr("  tester load --fabric"),
+                    HasSubstr("--test_rate=0.7\n"), HasSubstr("--notest_on turns it off"), HasSubstr("-P FILE")));
   EXPECT_THAT(line->show, AllOf(Not(HasSubstr("logtostderr")), Not(HasSubstr("flagfile"))));
+}
+
+TEST_F(Flags, ANumberOutOfRangeIsShownAsItWasWritten) {
+  ASSERT_TRUE(ParseWords({"--test_rate=1.1"}).ok());
+  EXPECT_EQ(CheckRange("test_rate", FLAGS_test_rate, 0, 1).message(), "--test_rate=1.1: expected 0 to 1");
+  ASSERT_TRUE(ParseWords({"--test_count=9007199254740993"}).ok());
+  EXPECT_EQ(CheckRange("test_count", 2, 0, 1).message(), "--test_count=9007199254740993: expected 0 to 1");
 }
 
 TEST_F(Flags, HelpfullShowsTheLibrariesFlagsToo) {
@@ -198,9 +206,9 @@ TEST_F(Flags, AnAddressAndAPortGoWithARnicOnANetworkAndNoOther) {
   FLAGS_fabric = "demo";
   EXPECT_EQ(FabricFlags(), "--fabric=demo");
   FLAGS_rnic_port = "rxe0";
-  EXPECT_THAT(std::string(CheckFabricFlags().message()), "--rnic_port=rxe0: only with --rnic=verbs");
+  EXPECT_THAT(std::string(CheckFabricFlags().message()), "--rnic_port=rxe0: this flag needs --rnic=verbs");
   FLAGS_fabric_address = "10.0.0.1";
-  EXPECT_THAT(std::string(CheckFabricFlags().message()), "--fabric_address=10.0.0.1: only with --rnic=verbs");
+  EXPECT_THAT(std::string(CheckFabricFlags().message()), "--fabric_address=10.0.0.1: this flag needs --rnic=verbs");
   FLAGS_rnic = "verbs";
   EXPECT_TRUE(CheckFabricFlags().ok());
   EXPECT_EQ(FabricFlags(), "--fabric=demo --rnic=verbs --fabric_address=10.0.0.1");
@@ -230,7 +238,7 @@ TEST_F(Flags, ControlPlanesAreThoseOfKrcore) {
   for (const char* plane : {"", "tcp", "KRCORE", "lite "}) {
     FLAGS_control_plane = plane;
     EXPECT_EQ(std::string(CheckClientFlags().message()),
-              std::string("--control_plane=") + plane + ": not one of krcore verbs lite kernel");
+              std::string("--control_plane=") + plane + ": expected krcore, verbs, lite or kernel");
   }
 }
 
@@ -246,7 +254,7 @@ TEST_F(FlagsDeathTest, AMistakeExitsWith2AndPointsToHelp) {
   EXPECT_EXIT(ParseAndLeave(program_, {"--fabrik=x"}), ::testing::ExitedWithCode(2),
               "tester: unknown flag --fabrik; did you mean --fabric.\nTry 'tester --help'");
   EXPECT_EXIT(ParseAndLeave(program_, {"--log=loud"}), ::testing::ExitedWithCode(2),
-              "--log=loud: not one of info, warning, error, off");
+              "--log=loud: expected info, warning, error or off");
 }
 
 TEST_F(FlagsDeathTest, HelpExitsWith0) {

@@ -65,7 +65,7 @@ TEST_F(DrainCommand, ANodeIsEmptiedAndStoppedAndEveryKeyIsThere) {
   EXPECT_THAT(undrained.out, StartsWith("undrained fabric="));
   EXPECT_EQ(Run("--drain=2").status, 0);
   EXPECT_EQ(member_->Stop(), 0) << member_->Output();
-  EXPECT_THAT(member_->err(), Not(HasSubstr("keys and values go")));
+  EXPECT_THAT(member_->err(), Not(HasSubstr("keys and values are lost")));
 
   auto store = kvs::Store::Open({.fabric = fabric_.name()}).value();
   auto client = store->NewClient().value();
@@ -76,7 +76,7 @@ TEST_F(DrainCommand, ANodeIsEmptiedAndStoppedAndEveryKeyIsThere) {
   }
   const Finished stopped = Run("--undrain=2");
   EXPECT_EQ(stopped.status, 1);
-  EXPECT_THAT(stopped.err, HasSubstr("when it is started"));
+  EXPECT_THAT(stopped.err, HasSubstr("just start it"));
   client.reset();
   store.reset();
   EXPECT_EQ(home_->Stop(), 0) << home_->Output();
@@ -112,7 +112,7 @@ TEST_F(DrainCommand, AClientThatEndedWhileTheHomeWasAwayIsNotWaitedForWhenAnothe
 TEST_F(DrainCommand, AMemberThatIsStoppedWithKeysSaysThatThereIsSuchACommand) {
   ASSERT_NO_FATAL_FAILURE(StartBoth());
   EXPECT_EQ(member_->Stop(), 0) << member_->Output();
-  EXPECT_THAT(member_->err(), AllOf(HasSubstr("keys and values go"), HasSubstr("--drain=2, before it is stopped")));
+  EXPECT_THAT(member_->err(), AllOf(HasSubstr("keys and values are lost"), HasSubstr("--drain=2 before the stop")));
   EXPECT_EQ(home_->Stop(), 0) << home_->Output();
 }
 

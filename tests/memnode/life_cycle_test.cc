@@ -74,7 +74,7 @@ TEST_F(LifeCycle, WhatGoesWithTheMemoryIsToldWhenItStops) {
   EXPECT_EQ(stop("--nokeep_memory", false), "");
   EXPECT_EQ(stop("--keep_memory", true), "");
   EXPECT_THAT(stop("--nokeep_memory", false),
-              AllOf(HasSubstr("keys and values go with this memory node's memory, and as it is the home, the whole"),
+              AllOf(HasSubstr("keys and values are lost with this memory node's memory, and with them the whole store"),
                     HasSubstr("--keep_memory"), Not(HasSubstr("--drain"))));
 }
 

@@ -145,8 +145,8 @@ class HealthTest(FabricCase):
         first.wait_for(rf"(?m)^E.*\] {gone}\. Programs that are attached go on", first.log)
         done = self.surge()
         self.assertEqual((done.returncode, done.stdout), (1, ""))
-        self.assertIn(f"the name of fabric {self.fabric} is gone: its files were removed, while process "
-                      f"{first.popen.pid} goes on using it", done.stderr)
+        self.assertIn(f"the files of fabric {self.fabric} were removed while it was in use by process "
+                      f"{first.popen.pid}", done.stderr)
 
         second = self.start_memnode(1, "--metaserver")
         self.load()
@@ -154,10 +154,10 @@ class HealthTest(FabricCase):
         self.wait_for_health(metrics_address(second), 200, "ok")
         problems = self.status()["problems"]
         self.assertEqual(len(problems), 1, problems)
-        self.assertIn(f"process {first.popen.pid} goes on with an older fabric of this name", problems[0])
+        self.assertIn(f"process {first.popen.pid} uses an older fabric of this name", problems[0])
         files = self.files()
         self.assertEqual(first.stop(), 0, first.text())
-        self.assertRegex(first.log.read_text("utf-8"), rf"(?m)^W.* of keys and values go .*{self.fabric} belongs to another")
+        self.assertRegex(first.log.read_text("utf-8"), rf"(?m)^W.* of keys and values are lost .*{self.fabric} belongs to another")
         self.assertEqual(self.files(), files)
         self.verify()
         self.assertEqual(self.status()["problems"], [])

@@ -138,8 +138,8 @@ class StatusTest(FabricCase):
                                   text=True, timeout=PATIENCE_S, check=False, stdin=subprocess.DEVNULL)
             self.assertEqual((done.returncode, done.stdout), (1, ""), program)
             self.assertIn(f"no fabric named {self.fabric}-not", done.stderr)
-            self.assertRegex(done.stderr, rf"Others that exist: .*\b{self.fabric}\b", program)
-        for arguments, message in (([], "no command"), (["stats"], "no such command"), (["status"], "--fabric is miss"),
+            self.assertRegex(done.stderr, rf"Other fabrics that exist: .*\b{self.fabric}\b", program)
+        for arguments, message in (([], "no command"), (["stats"], "unknown command"), (["status"], "--fabric is miss"),
                                    (["status", "--fabric=x", "--bad"], "bad")):
             done = subprocess.run([BIN / "surge", *arguments], capture_output=True, text=True, timeout=PATIENCE_S,
                                   check=False)

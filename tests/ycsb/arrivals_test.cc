@@ -89,8 +89,8 @@ TEST(Arrivals, TooManyOrNoneAreRefused) {
     EXPECT_EQ(many.code(), StatusCode::kInvalidArgument);
     EXPECT_EQ(
         many.message(),
-        "constant:1e9,1: asks for 1000000000 requests; expected at most 200000000, because each one's time is kept "
-        "in memory");
+        "constant:1e9,1: contains 1000000000 requests; expected at most 200000000, because memory holds the time of "
+        "each one");
     EXPECT_FALSE(plan("constant:200000001,1", Arrivals::kAll).ok());
     EXPECT_TRUE(plan("constant:1e9,1", 1000).ok());
   }
@@ -219,14 +219,14 @@ TEST(PlanArrivals, ErrorsNameTheFlags) {
        {Case{{.arrivals = "uniform"}, "--arrivals=uniform: expected even or poisson"},
         Case{{.profile = "ramp:1,2"}, "--profile=ramp:1,2: expected ramp:FROM,TO,SECONDS"},
         Case{{.profile = "constant:1,2", .target = 5},
-             "--profile=constant:1,2: there is --target or the property target, 5, as well; expected one of them"},
-        Case{{.profile = "constant:1e9,9"}, "--profile=constant:1e9,9: asks for 9000000000 requests"},
-        Case{{.arrivals = "poisson"}, "--arrivals=poisson: at which rate? Give --profile or --target"},
+             "--profile=constant:1,2: --target or the property target is also set, to 5; give only one of them"},
+        Case{{.profile = "constant:1e9,9"}, "--profile=constant:1e9,9: contains 9000000000 requests"},
+        Case{{.arrivals = "poisson"}, "--arrivals=poisson needs a rate: give --profile or --target"},
         Case{{.arrivals = "poisson", .target = 5},
-             "--arrivals=poisson: requests are planned ahead, so with --target the "
+             "--arrivals=poisson plans all requests in advance, so with --target the "
              "run needs an end: give operationcount or maxexecutiontime"},
         Case{{.arrivals = "poisson", .target = 1e9, .seconds = 60},
-             "--arrivals=poisson: target=1000000000: asks for"}}) {
+             "--arrivals=poisson: target=1000000000: contains"}}) {
     std::vector<std::string> warnings;
     const Status status = PlanArrivals(one.flags, &warnings).status();
     EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << one.message;

@@ -77,8 +77,9 @@ TEST(RateProfile, BadTextSaysWhatWasExpected) {
     const char* text;
     const char* why;
   };
-  constexpr char kRates[] = "requests a second, 0 to 1000000000";
-  constexpr char kNotAProfile[] = "expected a profile. Requests a second over time: constant:RATE,SECONDS | ramp";
+  constexpr char kRates[] = "requests per second, 0 to 1000000000";
+  constexpr char kNotAProfile[] =
+      "expected a profile. The rate over time, in requests per second: constant:RATE,SECONDS | ramp";
   for (const Case& one : {Case{"", kNotAProfile},
                           {"1000", kNotAProfile},
                           {"constance:1,2", kNotAProfile},
@@ -89,7 +90,7 @@ TEST(RateProfile, BadTextSaysWhatWasExpected) {
                           {"constant:1,2,3", "expected constant:RATE,SECONDS"},
                           {"ramp:1,2", "expected ramp:FROM,TO,SECONDS"},
                           {"burst:1,2,3,4", "expected burst:BASE,PEAK,START,LENGTH,SECONDS"},
-                          {"constant:x,2", "'x' as RATE: expected requests a second, 0 to 1000000000"},
+                          {"constant:x,2", "'x' as RATE: expected requests per second, 0 to 1000000000"},
                           {"constant: 1,2", "' 1' as RATE: expected"},
                           {"constant:,2", "'' as RATE: expected"},
                           {"constant:5k,2", kRates},
@@ -100,28 +101,28 @@ TEST(RateProfile, BadTextSaysWhatWasExpected) {
                           {"constant:1,0", "'0' as SECONDS: expected seconds, more than 0 and at most 1000000000"},
                           {"constant:1,-2", "'-2' as SECONDS: expected"},
                           {"constant:1,1000000001", "'1000000001' as SECONDS: expected"},
-                          {"constant:0,5", "asks for no request at all"},
-                          {"ramp:0,0,5", "asks for no request at all"},
-                          {"step:0@0,0@2,end@5", "asks for no request at all"},
+                          {"constant:0,5", "contains no request"},
+                          {"ramp:0,0,5", "contains no request"},
+                          {"step:0@0,0@2,end@5", "contains no request"},
                           {"ramp:1,y,3", "'y' as TO: expected"},
                           {"ramp:y,1,3", "'y' as FROM: expected"},
                           {"burst:1,2,-1,4,5", "'-1' as START: expected seconds, 0 to 1000000000"},
                           {"burst:1,2,1,0,5", "'0' as LENGTH: expected seconds, more than 0"},
-                          {"burst:1,2,3,2.5,5", "START + LENGTH is beyond SECONDS"},
-                          {"burst:1,2,6,1,5", "START + LENGTH is beyond SECONDS"},
+                          {"burst:1,2,3,2.5,5", "START + LENGTH is more than SECONDS"},
+                          {"burst:1,2,6,1,5", "START + LENGTH is more than SECONDS"},
                           {"step:", "'': expected RATE@SECOND, or end@SECOND as the last"},
                           {"step:5", "'5': expected RATE@SECOND, or end@SECOND as the last"},
                           {"step:5@0,", "'': expected RATE@SECOND"},
                           {"step:5@0", "'5@0': expected end@SECOND as the last"},
-                          {"step:5@0,end@1,6@2", "'end@1': expected end@SECOND nowhere but as the last"},
+                          {"step:5@0,end@1,6@2", "'end@1': expected end@SECOND only as the last"},
                           {"step:end@5", "'end@5': expected RATE@0 as the first"},
                           {"step:5@1,end@2", "'5@1': expected RATE@0 as the first"},
                           {"step:x@0,end@2", "'x@0' as RATE: expected"},
                           {"step:5@0,6@x,end@2", "'6@x' as SECOND: expected seconds, 0 to 1000000000"},
                           {"step:5@0,6@-1,end@2", "'6@-1' as SECOND: expected"},
-                          {"step:5@0,6@0,end@2", "'6@0': expected seconds that ascend"},
-                          {"step:5@0,6@3,7@2,end@4", "'7@2': expected seconds that ascend"},
-                          {"step:5@0,end@0", "'end@0': expected seconds that ascend"}}) {
+                          {"step:5@0,6@0,end@2", "'6@0': expected ascending seconds"},
+                          {"step:5@0,6@3,7@2,end@4", "'7@2': expected ascending seconds"},
+                          {"step:5@0,end@0", "'end@0': expected ascending seconds"}}) {
     const Status status = RateProfile::Parse(one.text).status();
     EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << one.text;
     EXPECT_THAT(std::string(status.message()), StartsWith(std::string(one.text) + ": "));
@@ -140,15 +141,15 @@ TEST(RateProfile, ABadTraceFileIsNamedWithItsLine) {
                           {"0,100\n9,9\n", ":1: ", "'0,100': expected a line"},
                           {"0 100\nx 100\n", ":2: ", "'x' as SECOND: expected seconds, 0 to 1000000000"},
                           {"0 100\n-1 100\n", ":2: ", "'-1' as SECOND: expected"},
-                          {"0 100\n1 fast\n", ":2: ", "'fast' as RATE: expected requests a second, 0 to 1000000000"},
+                          {"0 100\n1 fast\n", ":2: ", "'fast' as RATE: expected requests per second, 0 to 1000000000"},
                           {"0 100\n1 -5\n", ":2: ", "'-5' as RATE: expected"},
                           {"0 100\n1 2e9\n", ":2: ", "'2e9' as RATE: expected"},
                           {"# x\n1 100\n2 100\n", ":2: ", "'1': expected 0 as the first SECOND"},
-                          {"0 100\n5 100\n5 200\n", ":3: ", "'5': expected seconds that ascend; the line before has 5"},
-                          {"0 100\n5 100\n3 200\n", ":3: ", "'3': expected seconds that ascend"},
-                          {"0 100\n", ": ", "expected two lines `SECOND RATE` at least"},
-                          {"# nothing\n", ": ", "expected two lines `SECOND RATE` at least"},
-                          {"0 0\n5 100\n", ": ", "asks for no request at all"}}) {
+                          {"0 100\n5 100\n5 200\n", ":3: ", "'5': expected ascending seconds; the line before has 5"},
+                          {"0 100\n5 100\n3 200\n", ":3: ", "'3': expected ascending seconds"},
+                          {"0 100\n", ": ", "expected at least two lines `SECOND RATE`"},
+                          {"# nothing\n", ": ", "expected at least two lines `SECOND RATE`"},
+                          {"0 0\n5 100\n", ": ", "contains no request"}}) {
     const TraceFile file(one.content);
     const std::string text = "file:" + file.path();
     const Status status = RateProfile::Parse(text).status();

@@ -76,7 +76,7 @@ void Cluster::AddMembers(ClusterView* view) {
   auto home = survey_->ReadHome(Patience(kNodePatienceNs));
   if (!home.ok()) {
     if (home.status() == StatusCode::kNotFound) {
-      view->problems.emplace_back("there is no store: no memory node has joined, or its home was stopped");
+      view->problems.emplace_back("there is no store: no memory node has joined yet, or the home was stopped");
     } else {
       view->problems.push_back("the store's home cannot be read: " + home.status().ToString());
     }
@@ -164,14 +164,14 @@ void Cluster::AddRates(ClusterView* view) {
 // Adds processes that cannot be found by the fabric's name, because its files were removed.
 void Cluster::AddNames(ClusterView* view) {
   if (const krcore::Status name = node_->CheckName(); !name.ok()) {
-    view->problems.push_back(std::string(name.message()) + "; this is what was attached before");
+    view->problems.push_back(std::string(name.message()) + "; only nodes that were attached before are shown");
     return;
   }
   const auto processes = krcore::ProcessesOfRemovedFabric(rnic_, fabric_);
   for (const int32_t pid : processes.ok() ? *processes : std::vector<int32_t>()) {
     view->problems.push_back("process " + std::to_string(pid) +
-                             " goes on with an older fabric of this name, whose files were removed: it is not shown "
-                             "here, and no other program finds it; stop it when it is not needed");
+                             " uses an older fabric of this name, whose files were removed: no other program can find "
+                             "that fabric, and it is not shown here; stop the process when it is not needed");
   }
 }
 

@@ -14,8 +14,8 @@
 #include "krcore/node.h"
 #include "tools/surge/cluster.h"
 
-DEFINE_bool(watch, false, "Show it anew every two seconds, until SIGINT (Ctrl-C)");
-DEFINE_bool(json, false, "One JSON object a line, for programs");
+DEFINE_bool(watch, false, "Repeat every two seconds, until SIGINT (Ctrl-C)");
+DEFINE_bool(json, false, "Print one JSON object per line, for programs");
 
 namespace surge {
 namespace {
@@ -31,8 +31,8 @@ const cli::Program& ProgramDescription() {
   static const cli::Program program{
       .name = "surge",
       .summary =
-          "Shows what there is on a fabric: nodes and their states, memory used and free, workers, rates. Reads it by\n"
-          "one-sided verbs, so it takes no CPU of any node, and waits for none that died.",
+          "Shows the state of a fabric: its nodes, their memory, their workers and their rates. It reads all this\n"
+          "by one-sided verbs, so it costs the nodes no CPU time and does not wait for dead nodes.",
       .usage = "surge status --fabric=NAME [--watch] [--json]",
       .flags = {"fabric", "watch", "json", "rnic", "fabric_address", "rnic_port", "control_plane", "log"},
       .examples =
@@ -73,9 +73,9 @@ int ShowStatus() {
     const auto view = LookTwice(**cluster);
     if (!view.ok()) {
       return cli::Fail(view.status(), "No node of " + cli::FabricFlags() +
-                                          " can be found without a metadata server. Where all programs of the fabric "
-                                          "have died, memnode " +
-                                          cli::FabricFlags() + " --clean removes what they left.");
+                                          " can be found without a metadata server. If all programs of the fabric have "
+                                          "died, remove what they left: memnode " +
+                                          cli::FabricFlags() + " --clean");
     }
     const std::string text = FLAGS_json ? Json(*view) + "\n" : Table(*view);
     if (redraw) std::fputs("\x1b[H\x1b[J", stdout);
@@ -90,8 +90,8 @@ int ShowStatus() {
 
 int main(int argc, char** argv) {
   const cli::CommandLine line = cli::ParseFlags(surge::ProgramDescription(), argc, argv);
-  if (line.arguments.empty()) return cli::FailUsage("no command given: surge status --fabric=NAME");
-  if (line.arguments[0] != "status") return cli::FailUsage(line.arguments[0] + ": no such command; there is: status");
+  if (line.arguments.empty()) return cli::FailUsage("no command given; expected surge status --fabric=NAME");
+  if (line.arguments[0] != "status") return cli::FailUsage(line.arguments[0] + ": unknown command; expected status");
   // Nodes of verbs and lite are clients of krcore's memory nodes.
   for (const krcore::Status& status : {cli::CheckFabricFlags(), cli::CheckControlPlane({"krcore", "kernel"})})
     if (!status.ok()) return cli::FailUsage(status.message());

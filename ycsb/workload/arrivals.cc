@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::string_view kBlank = " \t\r\f\v";
 constexpr double kRounding = 1e-12;  // relative, for sums and products of decimals
-constexpr char kRateRange[] = "requests a second, 0 to 1000000000";
+constexpr char kRateRange[] = "requests per second, 0 to 1000000000";
 constexpr char kSecondsRange[] = "seconds, 0 to 1000000000";
 constexpr char kPositiveSecondsRange[] = "seconds, more than 0 and at most 1000000000";
 
@@ -101,7 +101,7 @@ RateProfile::RateProfile(std::string text, std::vector<Piece> pieces, double end
 
 Result<RateProfile> RateProfile::Make(std::string_view text, std::vector<Piece> pieces, double end_s) {
   RateProfile profile{std::string(text), std::move(pieces), end_s};
-  if (!(profile.Requests() > 0)) return Bad(text, "asks for no request at all; expected a rate above 0");
+  if (!(profile.Requests() > 0)) return Bad(text, "contains no request; expected a rate above 0");
   return profile;
 }
 
@@ -130,9 +130,9 @@ Result<RateProfile> RateProfile::ParseSteps(std::string_view text, std::string_v
       return BadNumber(text, word, "SECOND", kSecondsRange);
     }
     const bool last = &word == &words.back();
-    if (end != last) return BadWord(text, word, last ? "end@SECOND as the last" : "end@SECOND nowhere but as the last");
+    if (end != last) return BadWord(text, word, last ? "end@SECOND as the last" : "end@SECOND only as the last");
     if (pieces.empty() && (end || second != 0)) return BadWord(text, word, "RATE@0 as the first");
-    if (second <= last_s) return BadWord(text, word, "seconds that ascend");
+    if (second <= last_s) return BadWord(text, word, "ascending seconds");
     last_s = second;
     if (!end) pieces.push_back({second, rate, rate, 0});
   }
@@ -164,12 +164,12 @@ Result<RateProfile> RateProfile::ParseTrace(std::string_view text, std::string_v
     if (pieces.empty() && second != 0) return BadWord(where, words[0], "0 as the first SECOND");
     if (!pieces.empty() && second <= pieces.back().start_s) {
       return BadWord(where, words[0],
-                     "seconds that ascend; the line before has " + std::to_string(pieces.back().start_s));
+                     "ascending seconds; the line before has " + std::to_string(pieces.back().start_s));
     }
     pieces.push_back({second, rate, rate, 0});
   }
   if (file.bad()) return Bad(text, "not a readable file");
-  if (pieces.size() < 2) return Bad(text, "expected two lines `SECOND RATE` at least; the last one is the end");
+  if (pieces.size() < 2) return Bad(text, "expected at least two lines `SECOND RATE`; the last one is the end");
   const double end_s = pieces.back().start_s;
   pieces.pop_back();
   return Make(text, std::move(pieces), end_s);
@@ -199,7 +199,7 @@ Result<RateProfile> RateProfile::Parse(std::string_view text) {
     const double base = in[0].value, peak = in[1].value, start_s = in[2].value, end_s = in[4].value;
     double burst_end_s = start_s + in[3].value;
     if (burst_end_s > end_s * (1 + kRounding))
-      return Bad(text, "START + LENGTH is beyond SECONDS; expected at most it");
+      return Bad(text, "START + LENGTH is more than SECONDS; expected at most SECONDS");
     std::vector<Piece> pieces;
     if (start_s > 0) pieces.push_back({0, base, base, 0});
     pieces.push_back({start_s, peak, peak, 0});
@@ -290,9 +290,9 @@ std::string_view ArrivalProcessName(ArrivalProcess process) {
 Result<Arrivals> Arrivals::Plan(const RateProfile& profile, ArrivalProcess process, uint64_t seed, uint64_t most) {
   const double expected = std::min(std::ceil(profile.Requests()), static_cast<double>(most));
   if (expected > static_cast<double>(kMaxRequests)) {
-    return Status(StatusCode::kInvalidArgument, profile.text() + ": asks for " + Number(expected) +
+    return Status(StatusCode::kInvalidArgument, profile.text() + ": contains " + Number(expected) +
                                                     " requests; expected at most " + std::to_string(kMaxRequests) +
-                                                    ", because each one's time is kept in memory");
+                                                    ", because memory holds the time of each one");
   }
   Arrivals arrivals{profile, process, {}, std::llround(profile.end_s() * 1e9)};
   // A Poisson process may have a few more.
@@ -308,7 +308,8 @@ Result<Arrivals> Arrivals::Plan(const RateProfile& profile, ArrivalProcess proce
     arrivals.due_ns.push_back(last_ns);
   }
   if (arrivals.due_ns.empty()) {
-    return Status(StatusCode::kInvalidArgument, profile.text() + ": no request arrives before the end with this seed");
+    return Status(StatusCode::kInvalidArgument,
+                  profile.text() + ": with this --seed no request arrives before the end");
   }
   return arrivals;
 }
@@ -322,8 +323,8 @@ Result<std::shared_ptr<const Arrivals>> PlanArrivals(const ArrivalFlags& flags, 
   if (!flags.profile.empty()) {
     if (flags.target > 0) {
       return Status(StatusCode::kInvalidArgument, "--profile=" + flags.profile +
-                                                      ": there is --target or the property target, " +
-                                                      Number(flags.target) + ", as well; expected one of them");
+                                                      ": --target or the property target is also set, to " +
+                                                      Number(flags.target) + "; give only one of them");
     }
     const Result<RateProfile> profile = RateProfile::Parse(flags.profile);
     if (!profile.ok()) return WithFlag("profile", profile.status());
@@ -332,17 +333,17 @@ Result<std::shared_ptr<const Arrivals>> PlanArrivals(const ArrivalFlags& flags, 
     if (arrivals->due_ns.size() == flags.most && profile->Requests() > static_cast<double>(flags.most)) {
       warnings->push_back("operationcount=" + std::to_string(flags.most) + " ends --profile=" + flags.profile +
                           " early, after " + Number(static_cast<double>(arrivals->end_ns) / 1e9) +
-                          " s; -p operationcount=0 follows it to its end");
+                          " s; -p operationcount=0 runs it to its end");
     }
     return std::shared_ptr<const Arrivals>(std::make_shared<Arrivals>(*std::move(arrivals)));
   }
   if (!poisson) return std::shared_ptr<const Arrivals>();
   if (flags.target <= 0) {
-    return Status(StatusCode::kInvalidArgument, "--arrivals=poisson: at which rate? Give --profile or --target");
+    return Status(StatusCode::kInvalidArgument, "--arrivals=poisson needs a rate: give --profile or --target");
   }
   if (flags.most == Arrivals::kAll && flags.seconds <= 0) {
     return Status(StatusCode::kInvalidArgument,
-                  "--arrivals=poisson: requests are planned ahead, so with --target the run needs an end: give "
+                  "--arrivals=poisson plans all requests in advance, so with --target the run needs an end: give "
                   "operationcount or maxexecutiontime");
   }
   const double seconds = flags.seconds > 0 ? std::min(flags.seconds, RateProfile::kMaxSeconds)

@@ -20,9 +20,9 @@ using krcore::StatusCode;
 
 // The grammar, for --help and errors.
 inline constexpr char kRateProfileHelp[] =
-    "Requests a second over time: constant:RATE,SECONDS | ramp:FROM,TO,SECONDS | "
-    "burst:BASE,PEAK,START,LENGTH,SECONDS | step:RATE@0,RATE@SECOND,...,end@SECOND | file:PATH, with lines "
-    "`SECOND RATE`, the last of which is the end";
+    "The rate over time, in requests per second: constant:RATE,SECONDS | ramp:FROM,TO,SECONDS | "
+    "burst:BASE,PEAK,START,LENGTH,SECONDS | step:RATE@0,RATE@SECOND,...,end@SECOND | file:PATH. The file has lines "
+    "`SECOND RATE`; the last line is the end";
 
 // RateProfile: how many requests a second a load asks for, as it changes over time: piecewise linear, with an end.
 //

@@ -6,19 +6,20 @@
 #include "computenode/elastic/fleet.h"
 #include "ycsb/workload/arrivals.h"
 
-DEFINE_uint32(
-    workers, 1,
-    "Threads, each with a client of its own; of computenode, those to start with, and 0 waits for `workers N` "
-    "on stdin. Without it: the property threadcount, or 1");
-DEFINE_uint32(in_flight, 16, "Operations that each worker keeps in flight");
-DEFINE_double(target, 0,
-              "Operations a second, all workers together; latency then counts from when an operation was due. 0: the "
-              "property target, or as fast as it goes");
+DEFINE_uint32(workers, 1,
+              "Workers, each with its own client of the store, 1 to 1024. computenode starts with so many; 0 waits for "
+              "`workers N` on stdin. Default: the property threadcount if it is set, else 1");
+DEFINE_uint32(in_flight, 16, "Operations that each worker keeps in flight, 1 to 4096");
+DEFINE_double(
+    target, 0,
+    "Operations per second of all workers together, 0 to 1000000000. Latency then counts from when an operation "
+    "was due. 0: the property target if it is set, else as fast as possible");
 DEFINE_string(profile, "", ycsb::kRateProfileHelp);
 DEFINE_string(arrivals, "even",
-              "When the operations of --target or --profile are due: even, at even intervals, or poisson, at random");
-DEFINE_uint64(seed, 1, "Of keys, operations and Poisson arrivals: same seed, same workers, same sequence");
-DEFINE_bool(overwrite, false, "Inserts replace records that exist, instead of failing");
+              "When operations of --target or --profile are due. even: at even intervals. poisson: at random");
+DEFINE_uint64(seed, 1,
+              "Seed of keys, operations and Poisson arrivals. The same seed and --workers give the same sequence");
+DEFINE_bool(overwrite, false, "Let inserts replace existing records instead of failing");
 
 namespace ycsb {
 namespace {
@@ -54,7 +55,7 @@ Result<WorkloadFlags> WorkloadFromFlags(const cli::CommandLine& line, uint32_t f
     if (workload->thread_count > computenode::kMaxWorkers) {
       return Status(StatusCode::kInvalidArgument, flags.properties.Origin("threadcount") +
                                                       ": threadcount=" + std::to_string(workload->thread_count) +
-                                                      ": at most " + std::to_string(computenode::kMaxWorkers));
+                                                      ": expected at most " + std::to_string(computenode::kMaxWorkers));
     }
     flags.workers = static_cast<uint32_t>(workload->thread_count);
   }

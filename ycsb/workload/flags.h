@@ -24,10 +24,10 @@ namespace ycsb {
 // What cli::Program needs for -P FILE and -p KEY=VALUE.
 inline constexpr char kPropertyOptions[] = "Pp";
 inline constexpr char kPropertyHelp[] =
-    "  -P FILE\n    Properties of the workload, YCSB's syntax; ycsb/workloads/ has the standard ones. Repeatable.\n"
-    "  -p KEY=VALUE\n    One property, e.g. recordcount, operationcount (0: no end), maxexecutiontime; wins over "
-    "files. "
-    "Repeatable.\n";
+    "  -P FILE\n    File with properties of the workload, in YCSB's syntax. ycsb/workloads/ has the standard\n"
+    "    workloads. Repeatable.\n"
+    "  -p KEY=VALUE\n    One property, such as recordcount, operationcount (0: no end) or maxexecutiontime (seconds). "
+    "It\n    overrides the files. Repeatable.\n";
 
 // The functions below return kInvalidArgument, or what Workload::FromProperties says, with a message for the user.
 

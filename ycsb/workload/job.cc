@@ -291,7 +291,7 @@ void WorkloadJob::ReportProblem(std::string description) {
     Stop();
   }
   if (seen > kMaxProblems) return;
-  if (seen == kMaxProblems) description += " (further ones are only counted)";
+  if (seen == kMaxProblems) description += " (further problems are only counted)";
   const std::lock_guard lock(problems_mutex_);
   problems_.push_back(std::move(description));
 }

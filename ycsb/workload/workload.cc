@@ -29,16 +29,16 @@ constexpr auto kKnown = std::to_array<KnownProperty>({
     {"core_workload_insertion_retry_limit", kWarned, "0", "an insert that failed is not tried again"},
     {"dataintegrity", kWarned, "true", "every value read is verified all the same"},
     {"db", kWarned, "", "the store is that of --fabric"},
-    {"dotransactions", kWarned, "", "`ycsb load` or `ycsb run` says it"},
+    {"dotransactions", kWarned, "", "the command is `ycsb load` or `ycsb run`"},
     {"exponential.frac", kWarned, "", "there is no requestdistribution=exponential"},
     {"exponential.percentile", kWarned, "", "there is no requestdistribution=exponential"},
     {"exporter", kWarned,
      "site.ycsb.measurements.exporter.TextMeasurementsExporter "
      "com.yahoo.ycsb.measurements.exporter.TextMeasurementsExporter",
-     "the summary is text; --json=FILE writes JSON besides"},
-    {"exportfile", kDone, "", "the summary goes there, and not to stdout"},
+     "the summary is text; --json=FILE also writes JSON"},
+    {"exportfile", kDone, "", "file for the summary, instead of stdout"},
     {"fieldcount", kDone, "", "a record is one value, as long as its fields together"},
-    {"fieldlength", kDone, "", "the longest where lengths are drawn"},
+    {"fieldlength", kDone, "", "the greatest length, if lengths are drawn"},
     {"fieldlengthdistribution", kDone, "",
      "constant, uniform, zipfian (short ones are frequent); histogram is refused"},
     {"fieldlengthhistogram", kWarned, "", "there is no fieldlengthdistribution=histogram"},
@@ -49,24 +49,24 @@ constexpr auto kKnown = std::to_array<KnownProperty>({
     {"histogram.buckets", kWarned, "", "latencies are kept in log-linear buckets, within 0.4%"},
     {"hotspotdatafraction", kDone, "", ""},
     {"hotspotopnfraction", kDone, "", ""},
-    {"insertcount", kDone, "", "records of this client's range: those that it loads, or reads"},
+    {"insertcount", kDone, "", "number of records in this client's range, which it loads or reads"},
     {"insertorder", kDone, "", "hashed, ordered"},
     {"insertproportion", kDone, "", ""},
     {"insertstart", kDone, "", "the first record of this client's range"},
-    {"keylength", kDone, "", "bytes of a key (16); not of YCSB"},
+    {"keylength", kDone, "", "bytes of a key (16); not a property of YCSB"},
     {"label", kWarned, "", "status lines have none"},
     {"latencytrackederrors", kWarned, "", "failed operations are reported apart, all statuses together"},
     {"maxexecutiontime", kDone, "", "seconds"},
     {"maxscanlength", kWarned, "", "there are no scans"},
     {"measurement.histogram.verbose", kWarned, "false", "buckets are not printed"},
     {"measurement.interval", kWarned, "",
-     "latency counts from when an operation began in a closed loop (op), from when it was due in an open one "
+     "latency counts from the start of an operation in a closed loop (op), and from when it was due in an open loop "
      "(intended)"},
     {"measurement.raw.no_summary", kWarned, "false", "the summary is always printed"},
     {"measurement.raw.output_file", kWarned, "", "single latencies are not written"},
     {"measurement.trackjvm", kWarned, "false", "there is no JVM"},
     {"measurementtype", kWarned, "hdrhistogram", "latencies are percentiles of a histogram with log-linear buckets"},
-    {"minfieldlength", kDone, "", "the shortest where lengths are drawn (1)"},
+    {"minfieldlength", kDone, "", "the smallest length, if lengths are drawn (1)"},
     {"minscanlength", kWarned, "", "there are no scans"},
     {"operationcount", kDone, "", "0: no end"},
     {"readallfields", kWarned, "true", "a record is one value here; reads return it whole"},
@@ -90,12 +90,12 @@ constexpr auto kKnown = std::to_array<KnownProperty>({
     {"timeseries.percentiles", kWarned, "", "there are no time series; status lines have rate and p99"},
     {"updateproportion", kDone, "", ""},
     {"workload", kRefused, "site.ycsb.workloads.CoreWorkload com.yahoo.ycsb.workloads.CoreWorkload",
-     "only CoreWorkload is implemented, and another class is another experiment; leave it out for CoreWorkload"},
+     "only CoreWorkload is implemented; leave the property out to use it"},
     {"writeallfields", kWarned, "true",
      "a record is one value here; updates replace it whole, as with writeallfields=true"},
     {"zeropadding", kDone, "",
-     "insertorder=ordered: keys are \"user\" and the number with so many digits at least, as YCSB's"},
-    {"zipfianconstant", kDone, "", "of requestdistribution zipfian and latest (0.99); not of YCSB"},
+     "with insertorder=ordered: the least number of digits after \"user\" in a key, as in YCSB"},
+    {"zipfianconstant", kDone, "", "for requestdistribution zipfian and latest (0.99); not a property of YCSB"},
 });
 static_assert(std::ranges::is_sorted(kKnown, {}, &KnownProperty::name));
 
@@ -268,7 +268,7 @@ std::vector<std::string> Properties::Ineffective() const {
     }
     std::vector<std::string_view> names;
     for (const KnownProperty& known : kKnown) names.push_back(known.name);
-    std::string line = entry.origin + ": " + key + ": not a property of YCSB's core or of this runner, ignored";
+    std::string line = entry.origin + ": " + key + ": unknown property, ignored";
     if (const std::string nearest(cli::Nearest(key, names)); !nearest.empty())
       line += "; did you mean " + nearest + "?";
     lines.push_back(std::move(line));
@@ -362,11 +362,11 @@ Status ReadZeroPadding(const Properties& properties, Workload* workload) {
   if (workload->zero_padding == 0) return {};
   if (workload->hashed_order) {
     return Refuse(properties, "zeropadding", StatusCode::kInvalidArgument,
-                  "hashed keys have keylength bytes; set insertorder=ordered, or keylength and no zeropadding");
+                  "has no effect on hashed keys; set insertorder=ordered, or use keylength instead");
   }
   if (properties.Has("keylength")) {
     return Refuse(properties, "zeropadding", StatusCode::kInvalidArgument,
-                  "it says how long keys are, as keylength does; set one of them");
+                  "sets the length of keys, as keylength does; set only one of them");
   }
   workload->key_length = std::string("user").size() +
                          std::max<uint64_t>(workload->zero_padding, std::to_string(workload->record_count - 1).size());
@@ -415,8 +415,8 @@ Status ReadShape(const Properties& properties, Workload* workload) {
   // The keys need room for as many inserts again as the run phase could make.
   if (workload->record_count > keys.capacity() / 2) {
     return Refuse(properties, "keylength", StatusCode::kInvalidArgument,
-                  std::to_string(workload->key_length) + "-byte keys cannot tell recordcount=" +
-                      std::to_string(workload->record_count) + " records apart: set a larger keylength");
+                  std::to_string(workload->key_length) + "-byte keys cannot distinguish recordcount=" +
+                      std::to_string(workload->record_count) + " records; set a larger keylength");
   }
   return ReadFieldLengths(properties, workload);
 }
@@ -438,9 +438,8 @@ void Warn(const Properties& properties, const Workload& workload, std::vector<st
   const bool updates = workload.update_proportion > 0 || workload.read_modify_write_proportion > 0;
   if (updates && workload.field_count > 1 && !properties.Has("writeallfields")) {
     warnings->push_back("updates replace all " + std::to_string(workload.field_count) +
-                        " fields of a record, where YCSB replaces one: a record is one value here; -p "
-                        "writeallfields=true makes YCSB do "
-                        "the same, and says that it is meant");
+                        " fields of a record, because a record is one value here; YCSB replaces one field. "
+                        "To do the same in YCSB and to silence this warning: -p writeallfields=true");
   }
 }
 
