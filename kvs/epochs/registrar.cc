@@ -87,30 +87,26 @@ Task<Step> Registrar::Register() {
     if (free.size() < kManyFree) free.clear();
     if (free.empty()) {
       batch.Read({home, kCountersOffset}, &words.counters, sizeof(words.counters));
-      const Outcome counters_read = co_await batch.Run();
-      if (counters_read != Outcome::kOk) co_return Step::kUnavailable;
+      KVS_CO_RETURN_UNLESS_OK(co_await batch.Run());
       home_.TakeClientsUsed();
     }
     if (free.empty() && home_.clients_used() > 0) {
       batch.Read({home, kClientsOffset}, words.clients,
                  static_cast<uint32_t>(home_.clients_used() * sizeof(ClientEntry)));
-      const Outcome read = co_await batch.Run();
-      if (read != Outcome::kOk) co_return Step::kUnavailable;
+      KVS_CO_RETURN_UNLESS_OK(co_await batch.Run());
       free = FreeEntries(home_.clients_used());
     }
     if (free.empty() && home_.clients_used() < kMaxClients) {
       batch.CompareSwap({home, kClientsUsedOffset}, home_.clients_used(),
                         std::min<uint64_t>(home_.clients_used() + kGrowth, kMaxClients), &words.cas);
-      const Outcome grown = co_await batch.Run();
-      if (grown != Outcome::kOk) co_return Step::kUnavailable;
+      KVS_CO_RETURN_UNLESS_OK(co_await batch.Run());
       continue;
     }
     if (free.empty()) {
       // The table is full of living clients, or of dead ones that nobody had reason to look at.
       if (looked_for_dead) co_return Step::kFull;
       looked_for_dead = true;
-      const Step freed = co_await FreeDeadEntries();
-      if (freed != Step::kOk) co_return freed;
+      KVS_CO_RETURN_UNLESS_OK(co_await FreeDeadEntries());
       continue;
     }
     const uint32_t chosen = free[common_.random() % free.size()];
@@ -136,10 +132,8 @@ Task<Step> Registrar::Register() {
     batch.Read(EntryWord(), &words.cas, sizeof(words.cas));
     batch.Read({home, kCountersOffset}, &words.counters, sizeof(words.counters));
     batch.Read({home, kEvacuationOffset}, words.evacuation, sizeof(words.evacuation));
-    const Outcome epoch_read = co_await batch.Run();
-    if (epoch_read != Outcome::kOk) co_return Step::kUnavailable;
-    const Step learnt = co_await home_.LearnMembers(batch);
-    if (learnt != Step::kOk) co_return learnt;
+    KVS_CO_RETURN_UNLESS_OK(co_await batch.Run());
+    KVS_CO_RETURN_UNLESS_OK(co_await home_.LearnMembers(batch));
     home_.set_epoch(words.epoch);
     // This memory may be what an ended client left. Chunks that were emptied since did not wait for it.
     if (memory_->evacuations() != words.counters.evacuations && !Mutated(Mutation::kKeptMemoryUnchecked)) {
@@ -150,8 +144,7 @@ Task<Step> Registrar::Register() {
     const ClientWord mine = found.Beat(home_.epoch());
     const int64_t posted_ns = common_.clock.NowNs();
     batch.CompareSwap(EntryWord(), found.word(), mine.word(), &words.cas);
-    const Outcome announced = co_await batch.Run();
-    if (announced != Outcome::kOk) co_return Step::kUnavailable;
+    KVS_CO_RETURN_UNLESS_OK(co_await batch.Run());
     if (words.cas != found.word() || found.state() == ClientState::kExpelled) continue;
     registration_.Beat(mine, posted_ns);
     co_return Step::kOk;
@@ -166,8 +159,7 @@ Task<Step> Registrar::FreeDeadEntries() {
     const uint64_t other = words.clients[i].owner;
     if (!IsDead(common_.node, other)) continue;
     batch.CompareSwap({common_.shape.home, EntryOffset(i)}, other, 0, &words.cas);
-    const Outcome freed = co_await batch.Run();
-    if (freed != Outcome::kOk) co_return Step::kUnavailable;
+    KVS_CO_RETURN_UNLESS_OK(co_await batch.Run());
   }
   co_return Step::kOk;
 }

@@ -264,15 +264,13 @@ Step Finder::CheckLargeBlock(Operation& op, uint64_t bytes) {
 Task<Step> Finder::ReadLargeBlock(Operation& op, Slot slot, uint64_t bytes) {
   const Step asked = AskForLargeBlock(op, op.batch, slot, bytes);
   if (asked != Step::kRun) co_return asked;
-  const Outcome read = co_await op.batch.Run();
-  if (read != Outcome::kOk) co_return Step::kUnavailable;
+  KVS_CO_RETURN_UNLESS_OK(co_await op.batch.Run());
   co_return CheckLargeBlock(op, bytes);
 }
 
 Task<Step> Finder::CheckHeaders(Operation& op) {
   ReadHeaders(op, op.batch);
-  const Outcome read = co_await op.batch.Run();
-  if (read != Outcome::kOk) co_return Step::kUnavailable;
+  KVS_CO_RETURN_UNLESS_OK(co_await op.batch.Run());
   co_return HeadersFit(op) ? Step::kOk : Step::kRestart;
 }
 

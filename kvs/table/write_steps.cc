@@ -236,8 +236,7 @@ Task<Step> Writer::LookAgain(PendingWrite& write, Slot there) {
   }
   op.batch.Read(there.block(), op.buffers->match.data(), FirstReadBytes(there));
   op.batch.Read(write.at(), &op.buffers->slots[0], sizeof(uint64_t));
-  const Outcome read = co_await op.batch.Run();
-  if (read != Outcome::kOk) co_return Step::kUnavailable;
+  KVS_CO_RETURN_UNLESS_OK(co_await op.batch.Run());
   if (op.buffers->slots[0] != there.word()) co_return Step::kRestart;
   const BlockView block(op.buffers->match.data());
   const bool same_key = block.Intact(FirstReadBytes(there)) && block.key() == op.key;
