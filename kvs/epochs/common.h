@@ -18,7 +18,6 @@
 #include "krcore/types.h"
 #include "kvs/client.h"
 #include "kvs/epochs/registration.h"
-#include "kvs/layout/hash.h"
 #include "kvs/layout/pool.h"
 #include "kvs/layout/subtable.h"
 #include "kvs/memory/connections.h"

@@ -21,7 +21,7 @@
 #include <vector>
 
 #include "kvs/client.h"
-#include "kvs/layout/hash.h"
+#include "kvs/layout/subtable.h"
 
 namespace kvs {
 

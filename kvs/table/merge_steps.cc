@@ -8,7 +8,6 @@
 #include <utility>
 #include <vector>
 
-#include "kvs/layout/hash.h"
 #include "kvs/layout/pool.h"
 #include "kvs/layout/subtable.h"
 #include "kvs/memory/mutation.h"
