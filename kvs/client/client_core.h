@@ -98,6 +98,7 @@ class ClientCore final : public Client, private Connections::Waiting {
   bool OthersWait() const;
   void PollAlone(uint32_t* idle);
   Step ReadAlone(Operation& op);
+  Status ResultOf(const Operation& op, std::string* value);
 
   // ---- writes.cc
   Task<Status> Write(OpKind kind, std::string_view key, std::string_view value);

@@ -167,12 +167,4 @@ Task<Step> Reader::GetFromClosed(Operation& op, std::string* value) {
   co_return Step::kOk;
 }
 
-Status Reader::ResultOf(const Operation& op, std::string* value) {
-  ++common_.stats.operations;
-  if (op.scan.val < 0) return StatusCode::kNotFound;
-  value->assign(op.scan.block.value());
-  addresses_.Learn(op.hash.h1, op.Candidate(static_cast<uint32_t>(op.scan.val)));
-  return Status::Ok();
-}
-
 }  // namespace kvs
