@@ -32,7 +32,7 @@ Task<Step> Home::Read(Batch& batch) {
   batch.Read({home, kEvacuationOffset}, words.evacuation, sizeof(words.evacuation));
   batch.Read({home, kClientsOffset}, words.clients, static_cast<uint32_t>(clients_used_ * sizeof(ClientEntry)));
   KVS_CO_RETURN_UNLESS_OK(co_await batch.Run());
-  const auto used = static_cast<uint32_t>(std::min<uint64_t>(words.counters.clients_used, kMaxClients));
+  const uint32_t used = CountedClients();
   if (used > clients_used_) {
     // A client that claims an entry beyond those now began after what was retired here was unlinked.
     batch.Read({home, EntryOffset(clients_used_)}, &words.clients[clients_used_],
