@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <span>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -43,6 +44,9 @@ class Operations final : private Part, public Connections::Waiting {
   // Makes a free operation ready for everything.
   inline Operation& Take(Operation& operation, std::string_view key, const KeyHash& hash, bool of_user);
   inline void Release(Operation& operation);
+  // Returns the operation's registered buffer for a block of `bytes` that it is to write. Empty: there is none so
+  // large.
+  inline std::span<std::byte> BlockBuffer(Operation& operation, uint64_t bytes, uint32_t* lkey);
   // Returns the mover's operation, which is not one of those that users wait for. It is made when first needed.
   Operation& MoverOperation();
 
@@ -125,6 +129,16 @@ inline void Operations::Release(Operation& operation) {
   if (!lease_waiters_.empty()) [[unlikely]]
     return HandOver(operation);
   free_.push_back(&operation);
+}
+
+inline std::span<std::byte> Operations::BlockBuffer(Operation& operation, uint64_t bytes, uint32_t* lkey) {
+  if (bytes <= kMaxSmallBlockBytes) [[likely]] {
+    *lkey = arena_.lkey;
+    return std::span(operation.buffers->block).first(bytes);
+  }
+  if (!operation.large_write.Grow(common_.node, bytes)) return {};
+  *lkey = operation.large_write.region->lkey();
+  return {operation.large_write.memory.get(), bytes};
 }
 
 inline Operation& Operations::TakeToRead(Operation& operation, std::string_view key, const KeyHash& hash) {

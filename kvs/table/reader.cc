@@ -132,20 +132,9 @@ Task<Step> Reader::GetDuringMigration(Operation& op, std::string* value) {
 
 // Reads the block of a frozen slot that a scan found to be the key's.
 Task<Step> Reader::ReadFrozenValue(Operation& op, Slot slot, std::string* value) {
-  const uint32_t bytes = FirstReadBytes(slot);
-  op.batch.Read(slot.block(), op.buffers->match.data(), bytes);
-  KVS_CO_RETURN_UNLESS_OK(co_await op.batch.Run());
-  BlockView block(op.buffers->match.data());
-  if (slot.length_units() == kLargeBlock) {
-    KVS_CO_RETURN_UNLESS_OK(co_await finder_.ReadLargeBlock(op, slot, block.bytes()));
-    block = op.scan.block;
-  } else if (!block.Intact(bytes) && !Mutated(Mutation::kNoChecksum)) {
-    ++common_.stats.checksum_retries;
-    op.torn = true;
-    co_return Step::kRestart;
-  }
-  if (block.key() != op.key) co_return Step::kRestart;
-  value->assign(block.value());
+  KVS_CO_RETURN_UNLESS_OK(co_await finder_.ReadBlock(op, slot));
+  if (op.scan.block.key() != op.key) co_return Step::kRestart;
+  value->assign(op.scan.block.value());
   co_return Step::kOk;
 }
 

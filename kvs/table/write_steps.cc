@@ -389,15 +389,8 @@ Step Writer::PlaceBlock(PendingWrite& write) {
 Step Writer::BuildNewBlock(PendingWrite& write) {
   Operation& op = *write.op;
   NewBlock& block = write.block;
-  std::span<std::byte> local;
-  if (block.content_bytes <= kMaxSmallBlockBytes) {
-    local = std::span(op.buffers->block).first(block.content_bytes);
-    block.lkey = epochs_.operations.lkey();
-  } else {
-    if (!op.large_write.Grow(common_.node, block.content_bytes)) return Step::kFull;
-    local = {op.large_write.memory.get(), block.content_bytes};
-    block.lkey = op.large_write.region->lkey();
-  }
+  const std::span<std::byte> local = epochs_.operations.BlockBuffer(op, block.content_bytes, &block.lkey);
+  if (local.empty()) return Step::kFull;
   block.birth = epochs_.home.epoch();
   BuildBlock(local, op.hash.h1, block.birth, op.key, write.value);
   block.local = local.data();

@@ -397,36 +397,18 @@ Task<Step> Mover::ReadLength(GlobalAddress block, uint64_t* bytes) {
 
 // Moves a block: an ordinary update of the slot, with the value that it has. kRestart: the slot has changed.
 Task<Step> Mover::Move(GlobalAddress at, Slot slot) {
-  const GlobalAddress from = slot.block();
-  BlockView block;
-  uint64_t bytes = FirstReadBytes(slot);
-  op_.batch.Read(from, op_.buffers->match.data(), static_cast<uint32_t>(bytes));
-  KVS_CO_RETURN_UNLESS_OK(co_await op_.batch.Run());
-  block = BlockView(op_.buffers->match.data());
-  if (slot.length_units() == kLargeBlock) {
-    bytes = block.bytes();
-    KVS_CO_RETURN_UNLESS_OK(co_await table_.finder.ReadLargeBlock(op_, slot, bytes));
-    block = op_.scan.block;
-  } else if (!block.Intact(bytes)) {
-    co_return Step::kRestart;
-  }
-
+  KVS_CO_RETURN_UNLESS_OK(co_await table_.finder.ReadBlock(op_, slot));
+  const BlockView block = op_.scan.block;
   const uint64_t content_bytes = block.bytes();
   Extent copy{
       .address = {}, .bytes = RoundBlockBytes(content_bytes, common_.shape.chunk_bytes), .birth = epochs_.home.epoch()};
-  std::span<std::byte> local;
-  uint32_t lkey = epochs_.operations.lkey();
-  if (content_bytes <= kMaxSmallBlockBytes) {
-    local = std::span(op_.buffers->block).first(content_bytes);
-  } else {
-    if (!op_.large_write.Grow(common_.node, content_bytes)) co_return Step::kFull;
-    local = {op_.large_write.memory.get(), content_bytes};
-    lkey = op_.large_write.region->lkey();
-  }
+  uint32_t lkey;
+  const std::span<std::byte> local = epochs_.operations.BlockBuffer(op_, content_bytes, &lkey);
+  if (local.empty()) co_return Step::kFull;
   // This comes before memory is allocated, which uses the buffer that holds the block.
   BuildBlock(local, block.header().hash, copy.birth, block.key(), block.value());
   // Copies go to chunks of their own, so that others do not use up the room before it suffices.
-  KVS_CO_RETURN_UNLESS_OK(co_await epochs_.allocator.AllocateNow(op_, copy.bytes, from.node, &copy.address));
+  KVS_CO_RETURN_UNLESS_OK(co_await epochs_.allocator.AllocateNow(op_, copy.bytes, slot.block().node, &copy.address));
   op_.batch.Write(local.data(), copy.address, static_cast<uint32_t>(content_bytes), lkey);
   KVS_CO_RETURN_UNLESS_OK(co_await op_.batch.Run());
   const Slot now = Slot::Make(SlotState::kVal, slot.fingerprint(), slot.length_units(), copy.address,
