@@ -54,9 +54,7 @@ Task<Step> Directory::Resolve(Operation& op, TableRef* table, DirectoryEntry* pa
 
 Task<Step> Directory::ReadEntry(Batch& batch, uint64_t* scratch, uint32_t index, TableRef* table) {
   const uint64_t ticket = cache_.Ticket();
-  batch.Read(EntryAddress(index), scratch, sizeof(uint64_t));
-  ++common_.stats.directory_reads;
-  KVS_CO_RETURN_UNLESS_OK(co_await batch.Run());
+  KVS_CO_RETURN_UNLESS_OK(co_await ReadWords(batch, scratch, index));
   const DirectoryEntry entry(*scratch);
   *table = {{}, index, entry, ticket};
   if (entry.has_subtable()) {

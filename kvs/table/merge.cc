@@ -135,10 +135,7 @@ Task<Step> Merger::FindSiblings(uint32_t index, Merge* merge) {
   MergeRecord& terms = merge->terms;
   terms.parent_index = index & ~(1u << (depth - 1));
   terms.child_index = index | 1u << (depth - 1);
-  batch.Read(directory_.EntryAddress(terms.parent_index), &words[0], sizeof(uint64_t));
-  batch.Read(directory_.EntryAddress(terms.child_index), &words[1], sizeof(uint64_t));
-  common_.stats.directory_reads += 2;
-  KVS_CO_RETURN_UNLESS_OK(co_await batch.Run());
+  KVS_CO_RETURN_UNLESS_OK(co_await directory_.ReadWords(batch, words, terms.parent_index, terms.child_index));
   terms.parent_entry = words[0];
   terms.child_entry = words[1];
   for (const DirectoryEntry entry : {terms.parent(), terms.child()}) {
@@ -150,11 +147,9 @@ Task<Step> Merger::FindSiblings(uint32_t index, Merge* merge) {
 
 // kOk: one table would hold what the two have, with room for more.
 Task<Step> Merger::CheckSparse(Merge merge) {
-  Batch& batch = workbench_.batch();
-  const uint32_t table_bytes = static_cast<uint32_t>(common_.shape.geometry.bytes());
-  batch.Read(merge.parent().address, workbench_.image(kParentImage).data(), table_bytes);
-  batch.Read(merge.child().address, workbench_.image(kChildImage).data(), table_bytes);
-  KVS_CO_RETURN_UNLESS_OK(co_await batch.Run());
+  workbench_.ReadImage(merge.parent(), kParentImage);
+  workbench_.ReadImage(merge.child(), kChildImage);
+  KVS_CO_RETURN_UNLESS_OK(co_await workbench_.batch().Run());
   uint64_t used = 0;
   for (uint32_t s = 0; s < common_.shape.geometry.slots(); ++s) {
     used += workbench_.ImageSlot(s, kParentImage).has_block() ? 1 : 0;

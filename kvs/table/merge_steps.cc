@@ -121,10 +121,7 @@ Task<Step> Merger::FinishMerge(Operation& op, Merge* merge, SpareTables* spares)
 
   Batch& batch = workbench_.batch();
   uint64_t* words = workbench_.words().words.data();
-  batch.Read(directory_.EntryAddress(terms.parent_index), &words[0], sizeof(uint64_t));
-  batch.Read(directory_.EntryAddress(terms.child_index), &words[1], sizeof(uint64_t));
-  common_.stats.directory_reads += 2;
-  KVS_CO_RETURN_UNLESS_OK(co_await batch.Run());
+  KVS_CO_RETURN_UNLESS_OK(co_await directory_.ReadWords(batch, words, terms.parent_index, terms.child_index));
   const bool parent_left = words[0] == merge->parent_word().word();
   const bool child_left = words[1] == merge->child_word().word();
   if (!child_left && !Mutated(Mutation::kMergeUnengaged)) co_return Step::kOk;  // the last step is done
@@ -203,7 +200,7 @@ Task<Step> Merger::CloseTable(TableRef table, uint32_t image) {
 Task<Step> Merger::CloseHeaders(TableRef table, uint32_t image) {
   Batch& batch = workbench_.batch();
   for (bool all_closed = false; !all_closed;) {
-    batch.Read(table.address, workbench_.image(image).data(), static_cast<uint32_t>(common_.shape.geometry.bytes()));
+    workbench_.ReadImage(table, image);
     KVS_CO_RETURN_UNLESS_OK(co_await batch.Run());
     all_closed = true;
     const uint32_t buckets = common_.shape.geometry.buckets();
@@ -224,7 +221,7 @@ Task<Step> Merger::CloseHeaders(TableRef table, uint32_t image) {
 // Reads the table after it was closed. Slots that were VAL or INS then become FRZ or FREE.
 Task<Step> Merger::FreezeSlots(TableRef table, uint32_t image) {
   Batch& batch = workbench_.batch();
-  batch.Read(table.address, workbench_.image(image).data(), static_cast<uint32_t>(common_.shape.geometry.bytes()));
+  workbench_.ReadImage(table, image);
   KVS_CO_RETURN_UNLESS_OK(co_await batch.Run());
   const auto settled = [](Slot slot) {
     switch (slot.state()) {
@@ -309,7 +306,7 @@ Task<Step> Merger::Publish(uint32_t index, DirectoryEntry expected, uint32_t dep
   Batch& batch = workbench_.batch();
   const GlobalAddress table = spares->Take();
   if (!table.valid()) co_return Step::kFull;
-  batch.Write(workbench_.image(kNewImage).data(), table, static_cast<uint32_t>(common_.shape.geometry.bytes()));
+  workbench_.WriteImage(table);
   KVS_CO_RETURN_UNLESS_OK(co_await batch.Run());
   const DirectoryEntry entry = expected.Next(table, depth, DirectoryState::kNormal);
   uint64_t& old = workbench_.words().words[0];

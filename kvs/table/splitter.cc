@@ -16,11 +16,7 @@ namespace kvs {
 Task<Step> Splitter::ReadSplit(Batch& batch, std::span<uint64_t, 3> words, uint32_t child_index, Migration* migration) {
   const uint32_t parent_index = ParentIndex(child_index);
   const uint64_t ticket = cache_.Ticket();
-  batch.Read(directory_.EntryAddress(child_index), &words[0], sizeof(uint64_t));
-  batch.Read(directory_.EntryAddress(parent_index), &words[1], sizeof(uint64_t));
-  batch.Read(directory_.EntryAddress(child_index), &words[2], sizeof(uint64_t));
-  common_.stats.directory_reads += 3;
-  KVS_CO_RETURN_UNLESS_OK(co_await batch.Run());
+  KVS_CO_RETURN_UNLESS_OK(co_await directory_.ReadWords(batch, words.data(), child_index, parent_index, child_index));
   const DirectoryEntry parent(words[1]), child(words[2]);
   migration->depth = BirthDepth(child_index) - 1;
   migration->parent = {parent.subtable(), parent_index, parent, ticket};
@@ -274,10 +270,7 @@ Task<Step> Splitter::PublishChild(TableRef parent, uint32_t child_index, GlobalA
   // an ABSENT child can only become this split's child, and a late CAS of it fails.
   uint64_t* words = workbench_.words().words.data();
   Batch& batch = workbench_.batch();
-  batch.Read(directory_.EntryAddress(child_index), &words[0], sizeof(uint64_t));
-  batch.Read(directory_.EntryAddress(parent.index), &words[1], sizeof(uint64_t));
-  common_.stats.directory_reads += 2;
-  KVS_CO_RETURN_UNLESS_OK(co_await batch.Run());
+  KVS_CO_RETURN_UNLESS_OK(co_await directory_.ReadWords(batch, words, child_index, parent.index));
   if (words[1] != parent.entry.word()) co_return Step::kRestart;
   const DirectoryEntry child(words[0]);
   if (child.merging()) co_return co_await merger_.PassMerge(child_index, child);
@@ -290,7 +283,7 @@ Task<Step> Splitter::PublishChild(TableRef parent, uint32_t child_index, GlobalA
                  Mutated(Mutation::kChildStartsFree) ? Slot::Free() : Slot::Pend());
   const GlobalAddress table =
       std::exchange(*spare, {});  // a failed verb may still execute: this memory is not used again
-  batch.Write(workbench_.image().data(), table, static_cast<uint32_t>(common_.shape.geometry.bytes()));
+  workbench_.WriteImage(table);
   KVS_CO_RETURN_UNLESS_OK(co_await batch.Run());
 
   const DirectoryEntry entry = child.Next(table, depth, DirectoryState::kMigrating);
@@ -303,8 +296,7 @@ Task<Step> Splitter::PublishChild(TableRef parent, uint32_t child_index, GlobalA
 // [Split 4] Moves all headers of the parent. The parent's image stays on the workbench.
 Task<Step> Splitter::MoveHeaders(const Migration& migration) {
   Batch& batch = workbench_.batch();
-  batch.Read(migration.parent.address, workbench_.image().data(),
-             static_cast<uint32_t>(common_.shape.geometry.bytes()));
+  workbench_.ReadImage(migration.parent);
   KVS_CO_RETURN_UNLESS_OK(co_await batch.Run());
   const uint32_t buckets = common_.shape.geometry.buckets();
   for (uint32_t b = 0; b < buckets;) {
@@ -344,7 +336,6 @@ Task<Step> Splitter::FinishSplit(uint32_t child_index) {
   } else if (found != Step::kOk) {
     co_return found;
   }
-  const uint32_t table_bytes = static_cast<uint32_t>(common_.shape.geometry.bytes());
   const uint32_t slots = common_.shape.geometry.slots();
 
   if (migration.child.migrating()) {
@@ -353,7 +344,7 @@ Task<Step> Splitter::FinishSplit(uint32_t child_index) {
       for (uint32_t s = 0; s < slots; ++s) migration.early.push_back(workbench_.ImageSlot(s).word());
     }
     // [Split 5] Migrate every slot that nobody has decided.
-    batch.Read(migration.child.address, workbench_.image().data(), table_bytes);
+    workbench_.ReadImage(migration.child);
     KVS_CO_RETURN_UNLESS_OK(co_await batch.Run());
     std::array<uint32_t, Workbench::kWindow> window;
     for (uint32_t s = 0; s < slots;) {
@@ -363,7 +354,7 @@ Task<Step> Splitter::FinishSplit(uint32_t child_index) {
     }
     if (Mutated(Mutation::kDecisionBeforeHeaders)) KVS_CO_RETURN_UNLESS_OK(co_await MoveHeaders(migration));
     // [Split 6] Now that all of the child is decided, FRZ in the parent does not count any more.
-    batch.Read(migration.parent.address, workbench_.image().data(), table_bytes);
+    workbench_.ReadImage(migration.parent);
     KVS_CO_RETURN_UNLESS_OK(co_await batch.Run());
     // The parent's *next* split freezes slots too, and those count. It cannot begin before this split is finished. If
     // the directory, read after the image, says that this one is unfinished, all FRZ in the image is this split's.
