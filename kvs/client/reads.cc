@@ -38,8 +38,7 @@ Task<Status> ClientCore::GetAsync(std::string_view key, std::string* value) {
 
 // Returns whether something else of this client waits for what only Poll brings.
 bool ClientCore::OthersWait() const {
-  return spawned_ != 0 || upkeep_.maintenance.running() || epochs_.registrar.renewing() ||
-         table_.workbench.in_background() || epochs_.room.running != 0 || epochs_.operations.any_delayed() ||
+  return HasOwnWork() || epochs_.registrar.renewing() || epochs_.operations.any_delayed() ||
          table_.combiner.any_waiting() || connections_.any_stalled();
 }
 

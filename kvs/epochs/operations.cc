@@ -17,6 +17,7 @@ constexpr int64_t kRoomNs = 200'000;
 Operations::Operations(const Common& common, const Home& home, Registration& registration, uint32_t max_in_flight,
                        ArenaPart arena)
     : Part(common), home_(home), registration_(registration), max_in_flight_(max_in_flight), arena_(arena) {
+  common.connections.SetWaiting(*this);
   operations_.reserve(max_in_flight);
   free_.reserve(max_in_flight);
 }

@@ -59,7 +59,9 @@ class Registrar : private Part {
     Connections connections;
     Batch batch;
     Renewal(const Common& common, Connections::Waiting& waiting)
-        : connections(common.node, common.shape.reconnect_budget_ns, waiting, common.stats) {}
+        : connections(common.node, common.shape.reconnect_budget_ns, common.stats) {
+      connections.SetWaiting(waiting);
+    }
   };
   GlobalAddress EntryWord() const;
   uint64_t OwnerWord() const { return uint64_t{common_.node.id()} << 32 | common_.node.incarnation(); }

@@ -2,7 +2,6 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
-#include <limits>
 #include <memory>
 #include <optional>
 #include <random>
@@ -28,10 +27,6 @@ using kvs::Task;
 constexpr int64_t kLeaseNs = 1'000'000'000;
 constexpr uint32_t kInFlight = 2;
 
-struct NobodyWaits final : kvs::Connections::Waiting {
-  int64_t NextDeadlineNs() override { return std::numeric_limits<int64_t>::max(); }
-};
-
 // What all tests of parts share: a store of two memory nodes, whose table has two subtables.
 class Parts : public ::testing::Test {
  protected:
@@ -48,7 +43,7 @@ class Parts : public ::testing::Test {
         {.length = kvs::Epochs::ArenaBytes(kInFlight) + kvs::Workbench::ArenaBytes(shape_.geometry)});
     ASSERT_TRUE(arena.ok()) << arena.status().ToString();
     arena_ = *std::move(arena);
-    connections_ = std::make_unique<kvs::Connections>(*node_, 1'000'000'000, nobody_, stats_);
+    connections_ = std::make_unique<kvs::Connections>(*node_, 1'000'000'000, stats_);
     ASSERT_TRUE(connections_->Open(512).ok());
     for (const krcore::NodeId memory_node : {1, 2}) ASSERT_TRUE(connections_->Reach(memory_node));
     common_.emplace(kvs::Common{*node_, clock_, *connections_, stats_, random_, shape_, store_state_});
@@ -95,7 +90,6 @@ class Parts : public ::testing::Test {
   TestStore store_{{.groups = 2, .initial_depth = 1, .memory_nodes = 2, .lease_ns = kLeaseNs}};
   ManualClock clock_;
   std::unique_ptr<krcore::Node> node_;
-  NobodyWaits nobody_;
   kvs::ClientStats stats_;
   std::minstd_rand random_;
   kvs::StoreShape shape_;
