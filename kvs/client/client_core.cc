@@ -186,7 +186,7 @@ void ClientCore::SayGoodbye() {
     if (left == Step::kOk || (left == Step::kUnavailable && reconnected.Passed(common_.clock))) break;
     wait();
   }
-  while (!registrar.registered() && Wait(registrar.GiveBackAbandonedEntry(epochs_.home.batch()))) {
+  while (!registrar.registered() && Wait(registrar.GiveBackAbandonedEntry())) {
   }
   registrar.EndRenewals();
   while (registrar.renewing()) wait();

@@ -21,7 +21,7 @@ Task<Result<TableStats>> ClientCore::CollectTableStats() {
     co_return Status(StatusCode::kOutOfMemory, "no local memory for the directory");
   }
   const uint32_t lkey = buffer.region->lkey();
-  Operation& op = co_await epochs_.operations.LeaseOwnOperation("stats");
+  Operation& op = co_await epochs_.operations.LeaseOwnOperation();
   const OperationLease lease(epochs_.operations, op);
   op.batch.Read(table_.directory.EntryAddress(0), buffer.memory.get(), kDirectoryBytes, lkey);
   const Outcome directory_read = co_await op.batch.Run();

@@ -137,7 +137,7 @@ Task<void> ClientCore::MultiWriteAsync(std::span<WriteRequest> writes) {
   const std::unique_ptr<Member[]> members(new Member[std::min<size_t>(writes.size(), options_.max_in_flight)]);
   for (size_t next = 0; next < writes.size();) {
     // A call that holds some operations must not wait for more.
-    Operation* op = &co_await epochs_.operations.LeaseOwnOperation({});
+    Operation* op = &co_await epochs_.operations.LeaseOwnOperation();
     size_t count = 0;
     for (; next < writes.size() && op != nullptr; ++next) {
       WriteRequest& request = writes[next];

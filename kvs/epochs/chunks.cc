@@ -205,7 +205,10 @@ Task<Step> Chunks::ReleaseChunks(Batch& batch, std::span<uint64_t> scratch, krco
   co_return Step::kOk;
 }
 
-Task<Step> Chunks::GiveBackRun(Batch& batch, std::span<ChunkWord> window, std::span<uint64_t> scratch, Extent run) {
+Task<Step> Chunks::GiveBackRun(Extent run) {
+  Batch& batch = home_.batch();
+  const std::span<ChunkWord> window = home_.words().chunks;
+  const std::span<uint64_t> scratch = home_.words().old;
   const krcore::NodeId node = run.address.node;
   const uint64_t first = run.address.offset / common_.shape.chunk_bytes;
   const uint64_t count = run.bytes / common_.shape.chunk_bytes;

@@ -23,8 +23,9 @@ Task<Step> Home::Glance() {
   co_return Step::kOk;
 }
 
-Task<Step> Home::Read(Batch& batch) {
+Task<Step> Home::Read() {
   Registered& words = *registered_;
+  Batch& batch = batch_;
   const krcore::NodeId home = common_.shape.home;
   const uint64_t round = ++rounds_;
   batch.Read({home, kEpochOffset}, &words.epoch, sizeof(words.epoch));

@@ -53,7 +53,7 @@ class Home : private Part {
   Task<Step> Glance();
   // Reads the epoch, and after it the counters, the client table, and the member list if it has changed. Only
   // registered clients call it.
-  Task<Step> Read(Batch& batch);
+  Task<Step> Read();
   // Call it after a READ of the counters. Reads the member list, if they say that it has changed. A client that
   // announces an epoch after that takes no memory of a node that is being drained.
   Task<Step> LearnMembers(Batch& batch);

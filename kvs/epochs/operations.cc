@@ -35,12 +35,18 @@ Operation* Operations::MakeOperation() {
   return operations_.back().get();
 }
 
-Operation& Operations::MoverOperation() {
-  if (!mover_operation_) {
-    mover_operation_ = NewOperation(max_in_flight_);
-    mover_operation_->makes_room = true;
-  }
-  return *mover_operation_;
+Operation& Operations::TakeMover(bool drains) {
+  if (!mover_operation_) mover_operation_ = NewOperation(max_in_flight_);
+  Operation& operation = *mover_operation_;
+  operation.in_use = operation.makes_room = true;
+  operation.drains = drains;
+  operation.batch.Renew();
+  operation.epoch = home_.epoch();
+  operation.strangers = 0;
+  operation.own_ins = 0;
+  operation.deadline_ns = 0;
+  ++common_.stats.compactions;
+  return operation;
 }
 
 void Operations::HandOver(Operation& operation) {

@@ -28,15 +28,14 @@ bool IsDead(krcore::Node& node, uint64_t owner) {
 }
 
 Registrar::Registrar(const Common& common, Home& home, Operations& operations, Registration& registration,
-                     ClientMemory& memory, RetiredTables& retired, OwnWork& own_work, uint32_t lkey)
+                     ClientMemory& memory, RetiredTables& retired, OwnWork& own_work)
     : Part(common),
       home_(home),
       operations_(operations),
       registration_(registration),
       memory_(memory),
       retired_(retired),
-      own_work_(own_work),
-      lkey_(lkey) {}
+      own_work_(own_work) {}
 
 std::vector<uint32_t> Registrar::FreeEntries(uint32_t below) const {
   std::vector<uint32_t> free;
@@ -124,7 +123,7 @@ Task<Step> Registrar::Register() {
 Task<Step> Registrar::FreeDeadEntries() {
   Home::Registered& words = home_.words();
   Batch& batch = home_.batch();
-  for (bool more = true; more;) more = co_await GiveBackAbandonedEntry(batch);
+  for (bool more = true; more;) more = co_await GiveBackAbandonedEntry();
   for (uint32_t i = 0; i < home_.clients_used(); ++i) {
     const uint64_t other = words.clients[i].owner;
     if (!IsDead(common_.node, other)) continue;
@@ -147,7 +146,8 @@ Task<Step> Registrar::Unregister() {
   co_return Step::kOk;
 }
 
-Task<bool> Registrar::GiveBackAbandonedEntry(Batch& batch) {
+Task<bool> Registrar::GiveBackAbandonedEntry() {
+  Batch& batch = home_.batch();
   HeldEntries& held = common_.store.held_entries;
   const std::optional<ClaimedEntry> entry = held.TakeAbandoned();
   if (!entry) co_return false;
@@ -182,8 +182,9 @@ GlobalAddress Registrar::EntryWord() const {
   return {common_.shape.home, EntryOffset(client_index_) + offsetof(ClientEntry, word)};
 }
 
-Task<Step> Registrar::Announce(Batch& batch, uint64_t epoch) {
+Task<Step> Registrar::Announce(uint64_t epoch) {
   Home::Registered& words = home_.words();
+  Batch& batch = home_.batch();
   // It starts from the word that is there: an announcement whose connection broke may have been made.
   const ClientWord found(words.clients[client_index_].word);
   if (found.state() == ClientState::kExpelled) {
@@ -228,7 +229,7 @@ Task<void> Registrar::RenewLease() {
       renewal_.reset();
       co_return;
     }
-    renewal_->batch.Attach(&renewal_->connections, lkey_);
+    renewal_->batch.Attach(&renewal_->connections, operations_.lkey());
   }
   std::array<uint64_t, 4>& words = home_.words().renewal;
   Batch& batch = renewal_->batch;
@@ -281,8 +282,9 @@ Task<void> Registrar::RenewLease() {
 
 // ---- others' entries
 
-Task<void> Observer::Observe(Batch& batch, uint64_t oldest, uint64_t epoch, bool any_expelled) {
+Task<void> Observer::Observe(uint64_t oldest, uint64_t epoch, bool any_expelled) {
   const Home::Registered& words = home_.words();
+  Batch& batch = home_.batch();
   const int64_t now_ns = common_.clock.NowNs();
   const int64_t lease_ns = common_.shape.lease_ns;
   uint32_t index = home_.clients_used();
@@ -303,8 +305,8 @@ Task<void> Observer::Observe(Batch& batch, uint64_t oldest, uint64_t epoch, bool
     if (now_ns >= straggler_.ask_at_ns) {
       straggler_.ask_at_ns = now_ns + lease_ns / 8;
       if (IsDead(common_.node, entry.owner)) {
-        co_await FreeEntry(batch, index, entry.owner);
-        co_await FreeOthersThatDied(batch, index, epoch);
+        co_await FreeEntry(index, entry.owner);
+        co_await FreeOthersThatDied(index, epoch);
         co_return;
       }
     }
@@ -326,8 +328,8 @@ Task<void> Observer::Observe(Batch& batch, uint64_t oldest, uint64_t epoch, bool
     const ClientEntry entry = words.clients[expelled_cursor_];
     if (entry.owner == 0 || ClientWord(entry.word).state() != ClientState::kExpelled) continue;
     if (IsDead(common_.node, entry.owner)) {
-      co_await FreeEntry(batch, expelled_cursor_, entry.owner);
-      co_await FreeOthersThatDied(batch, expelled_cursor_, epoch);
+      co_await FreeEntry(expelled_cursor_, entry.owner);
+      co_await FreeOthersThatDied(expelled_cursor_, epoch);
     }
     co_return;
   }
@@ -335,7 +337,7 @@ Task<void> Observer::Observe(Batch& batch, uint64_t oldest, uint64_t epoch, bool
 
 // After a client was found dead, looks for other dead ones that hold the epoch or memory back. So where many die, each
 // need not be watched by itself.
-Task<void> Observer::FreeOthersThatDied(Batch& batch, uint32_t index, uint64_t epoch) {
+Task<void> Observer::FreeOthersThatDied(uint32_t index, uint64_t epoch) {
   const Home::Registered& words = home_.words();
   uint32_t questions = 0;
   for (uint32_t i = 0; i < home_.clients_used() && questions < kDeathsAtOnce; ++i) {
@@ -344,12 +346,13 @@ Task<void> Observer::FreeOthersThatDied(Batch& batch, uint32_t index, uint64_t e
       continue;
     ++questions;
     if (!IsDead(common_.node, other.owner)) continue;
-    co_await FreeEntry(batch, i, other.owner);
-    if (batch.Stale()) co_return;
+    co_await FreeEntry(i, other.owner);
+    if (home_.batch().Stale()) co_return;
   }
 }
 
-Task<void> Observer::FreeEntry(Batch& batch, uint32_t index, uint64_t owner) {
+Task<void> Observer::FreeEntry(uint32_t index, uint64_t owner) {
+  Batch& batch = home_.batch();
   batch.CompareSwap({common_.shape.home, EntryOffset(index)}, owner, 0, &home_.words().cas);
   const Outcome freed = co_await batch.Run();
   if (freed == Outcome::kOk && home_.words().cas == owner) {

@@ -76,7 +76,7 @@ void Merger::ConsiderMerge(const Operation& op, const TableRef& table) {
 Task<void> Merger::MergeUpwards(uint32_t index) {
   Step step = Step::kOk;
   while (step == Step::kOk && !epochs_.own_work.closing) {
-    Operation& op = co_await epochs_.operations.LeaseOwnOperation("merge");
+    Operation& op = co_await epochs_.operations.LeaseOwnOperation();
     const OperationLease lease(epochs_.operations, op);
     step = co_await TryMerge(op, &index);
   }
@@ -166,7 +166,7 @@ void Merger::LookAfterMerges() {
 }
 
 Task<void> Merger::FinishSeenMerge(uint32_t index) {
-  Operation& op = co_await epochs_.operations.LeaseOwnOperation("merge");
+  Operation& op = co_await epochs_.operations.LeaseOwnOperation();
   const OperationLease lease(epochs_.operations, op);
   TableRef table;
   const Step read = co_await directory_.ReadEntry(op.batch, &op.buffers->directory[0], index, &table);

@@ -283,7 +283,7 @@ Task<Step> Mover::EmptyChunks() {
 Task<void> Drainer::RunRound(int64_t timeout_ms) {
   CompactReport report;
   epochs_.room.waited_for = false;
-  Operation& op = compaction_.BeginMover(/*drains=*/true);
+  Operation& op = epochs_.operations.TakeMover(/*drains=*/true);
   {
     Mover mover(epochs_, table_, maintenance_, compaction_.seen_mover(), op, {.timeout_ms = timeout_ms}, &report);
     draining_->step = co_await mover.RunDrain(draining_.get());
@@ -361,7 +361,7 @@ Task<Status> Drainer::Undrain(krcore::NodeId node) {
 }
 
 Task<Status> Drainer::TakeBack(krcore::NodeId node) {
-  Operation& op = co_await epochs_.operations.LeaseOwnOperation("undrain");
+  Operation& op = co_await epochs_.operations.LeaseOwnOperation();
   const OperationLease lease(epochs_.operations, op);
   for (;; co_await epochs_.operations.BackOff(op)) {
     if (op.attempt > 0 && epochs_.operations.OutOfTime(op)) co_return StatusCode::kTimeout;

@@ -107,7 +107,7 @@ TEST_F(Parts, HomeKnowsTheMembersAfterAGlance) {
   EXPECT_EQ(Run(home.Glance()), Step::kOk);
   EXPECT_EQ(home.members(), (std::vector<krcore::NodeId>{1, 2}));
   EXPECT_TRUE(home.words().hash_seed == kTestSeed);
-  EXPECT_EQ(Run(home.Read(home.batch())), Step::kOk);
+  EXPECT_EQ(Run(home.Read()), Step::kOk);
   EXPECT_EQ(home.words().epoch, PoolWord(1, kvs::kEpochOffset));
   EXPECT_EQ(home.read_in_round(), home.rounds());
 }
@@ -138,7 +138,7 @@ TEST_F(Parts, OperationsAreHandedToWhoeverWaitsForOne) {
   for (uint32_t i = 0; i < kInFlight; ++i) free.push_back(operations.FreeOperation());
   EXPECT_EQ(operations.FreeOperation(), nullptr);
   kvs::Operation* leased = nullptr;
-  auto lease = [&]() -> Task<void> { leased = &co_await operations.LeaseOwnOperation("waits"); };
+  auto lease = [&]() -> Task<void> { leased = &co_await operations.LeaseOwnOperation(); };
   Task<void> waits = lease();
   waits.Start();
   EXPECT_EQ(leased, nullptr);
@@ -221,7 +221,7 @@ struct RegistrarParts : OperationParts {
       : OperationParts(common, arena),
         memory(common.shape.chunk_bytes),
         retired(common, cache, memory),
-        registrar(common, home, operations, registration, memory, retired, own_work, arena.lkey) {
+        registrar(common, home, operations, registration, memory, retired, own_work) {
     memory.Renew();
   }
 };
@@ -260,8 +260,8 @@ TEST_F(Parts, ObserverExpelsAClientThatHasNotChangedItsEntryForOneAndAHalfLeases
   while (Entry(index).owner == 0 || index == parts.registrar.client_index()) ++index;
   const uint64_t announced = kvs::ClientWord(Entry(index).word).epoch();
   const auto observe = [&] {
-    ASSERT_EQ(Run(parts.home.Read(parts.home.batch())), Step::kOk);
-    Run(observer.Observe(parts.home.batch(), announced, announced + 1, false));
+    ASSERT_EQ(Run(parts.home.Read()), Step::kOk);
+    Run(observer.Observe(announced, announced + 1, false));
   };
   observe();
   clock_.Advance(kLeaseNs);
@@ -286,8 +286,7 @@ TEST_F(Parts, ChunksAreTakenAndGivenBack) {
   EXPECT_EQ(word(0).kind(), kvs::ChunkKind::kRun);
   EXPECT_EQ(word(2).kind(), kvs::ChunkKind::kRunRest);
   const kvs::Extent run{.address = {2, taken.chunk * shape_.chunk_bytes}, .bytes = 3 * shape_.chunk_bytes};
-  EXPECT_EQ(Run(chunks.GiveBackRun(parts.home.batch(), parts.home.words().chunks, parts.home.words().old, run)),
-            Step::kOk);
+  EXPECT_EQ(Run(chunks.GiveBackRun(run)), Step::kOk);
   for (uint64_t i = 0; i < 3; ++i) EXPECT_EQ(word(i).kind(), kvs::ChunkKind::kFree);
   parts.operations.Release(op);
 }
@@ -315,7 +314,7 @@ TEST_F(Parts, AllocatorAsksForRoomWhereThereIsNone) {
   EXPECT_TRUE(allocator.AllocateAtOnce(op, 64, 2, &address));  // from the span that was taken
   for (int i = 0; i < 3; ++i) {
     EXPECT_EQ(allocator.SeekRoom(op), Step::kRestart);
-    ASSERT_EQ(Run(parts.home.Read(parts.home.batch())), Step::kOk);
+    ASSERT_EQ(Run(parts.home.Read()), Step::kOk);
   }
   EXPECT_GE(maker.asked, 1);
   room.last_step = Step::kUnavailable;  // its run has ended like this
