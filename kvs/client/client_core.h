@@ -104,8 +104,8 @@ class ClientCore final : public Client {
   Status ResultOf(const Operation& op, std::string* value);
 
   // ---- writes.cc
-  Task<Status> Write(OpKind kind, std::string_view key, std::string_view value);
-  Status WriteAlone(OpKind kind, std::string_view key, std::string_view value);
+  Task<Status> Write(WriteKind kind, std::string_view key, std::string_view value);
+  Status WriteAlone(WriteKind kind, std::string_view key, std::string_view value);
   void Answer(Member& member);
   Task<void> Settle(Member& member, std::vector<WriteRequest*>* undone);
 

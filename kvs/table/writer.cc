@@ -36,7 +36,7 @@ auto Writer::TakeStep(PendingWrite& write) {
   return Awaiter{batch.Run(), write};
 }
 
-Task<Status> Writer::Write(OpKind kind, std::string_view key, std::string_view value) {
+Task<Status> Writer::Write(WriteKind kind, std::string_view key, std::string_view value) {
   if (common_.node.forked()) [[unlikely]]
     co_return common_.node.NotForked();
   const KeyHash hash = common_.shape.hasher(key);
@@ -91,7 +91,7 @@ Task<void> Writer::WriteAfterAll(PendingWrite& write) {
   Operation& op = *write.op;
   NewBlock& block = write.block;
   Status& result = write.result;
-  const bool has_block = write.kind != OpKind::kDelete;
+  const bool has_block = write.kind != WriteKind::kDelete;
   const auto fails = [this, &op, &result](Step step, const char* what) {
     if (!Failed(op, step)) [[likely]]
       return false;

@@ -423,12 +423,12 @@ TEST_F(TableParts, ReaderFindsWhatWriterWrote) {
   table.combiner.SetSize(kInFlight);
   std::string value;
   EXPECT_EQ(Run(table.reader.Get("key", &value)), kvs::StatusCode::kNotFound);
-  EXPECT_EQ(Run(table.writer.Write(kvs::OpKind::kUpdate, "key", "none")), kvs::StatusCode::kNotFound);
-  EXPECT_TRUE(Run(table.writer.Write(kvs::OpKind::kInsert, "key", "value")).ok());
-  EXPECT_EQ(Run(table.writer.Write(kvs::OpKind::kInsert, "key", "another")), kvs::StatusCode::kExists);
+  EXPECT_EQ(Run(table.writer.Write(kvs::WriteKind::kUpdate, "key", "none")), kvs::StatusCode::kNotFound);
+  EXPECT_TRUE(Run(table.writer.Write(kvs::WriteKind::kInsert, "key", "value")).ok());
+  EXPECT_EQ(Run(table.writer.Write(kvs::WriteKind::kInsert, "key", "another")), kvs::StatusCode::kExists);
   EXPECT_TRUE(Run(table.reader.Get("key", &value)).ok());
   EXPECT_EQ(value, "value");
-  EXPECT_TRUE(Run(table.writer.Write(kvs::OpKind::kDelete, "key", {})).ok());
+  EXPECT_TRUE(Run(table.writer.Write(kvs::WriteKind::kDelete, "key", {})).ok());
   EXPECT_EQ(Run(table.reader.Get("key", &value)), kvs::StatusCode::kNotFound);
 }
 
