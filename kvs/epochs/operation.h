@@ -14,7 +14,6 @@
 
 #include "krcore/node.h"
 #include "krcore/status.h"
-#include "krcore/types.h"
 #include "kvs/layout/block.h"
 #include "kvs/layout/candidates.h"
 #include "kvs/layout/directory.h"

@@ -4,7 +4,6 @@
 #include <array>
 #include <cstddef>
 #include <optional>
-#include <utility>
 
 #include "kvs/memory/mutation.h"
 
