@@ -17,7 +17,7 @@
 
 #include "krcore/clock.h"
 #include "kvs/client.h"
-#include "kvs/layout/hash.h"
+#include "kvs/layout/subtable.h"
 #include "kvs/table/address_cache.h"
 #include "kvs/table/combiner.h"
 

@@ -27,14 +27,13 @@ constexpr int64_t kReconnectedNs = 120'000'000;
 
 }  // namespace
 
-// Only Reach asks for deadlines (Connections::Waiting), so nobody asks before the operations exist.
 ClientCore::ClientCore(StoreCore& store, const ClientOptions& options, std::unique_ptr<krcore::Node> own_node,
                        std::unique_ptr<krcore::Region> arena)
     : store_(store),
       options_(options),
       own_node_(std::move(own_node)),
       random_(static_cast<uint32_t>(store.clock().NowNs())),
-      connections_(own_node_ ? *own_node_ : store.node(), store.shape().reconnect_budget_ns, *this, stats_),
+      connections_(own_node_ ? *own_node_ : store.node(), store.shape().reconnect_budget_ns, stats_),
       arena_(std::move(arena)),
       common_{own_node_ ? *own_node_ : store.node(),
               store.clock(),
@@ -148,24 +147,17 @@ Status ClientCore::Begin() {
   return Status::Ok();
 }
 
-ClientCore::Farewell::~Farewell() { held_.Abandon(entry_); }
-
 ClientCore::~ClientCore() {
   epochs_.own_work.closing = true;
-  const auto busy = [this] {
-    return spawned_ > 0 || upkeep_.maintenance.running() || table_.workbench.in_background() ||
-           epochs_.room.running > 0;
-  };
-  for (uint32_t idle = 0; busy();) {
-    if (Poll() != 0) {
-      idle = 0;
-    } else {
-      common_.clock.Relax(++idle);
-    }
-  }
+  for (uint32_t idle = 0; HasOwnWork();) PollOrIdle(&idle);
   Registrar& registrar = epochs_.registrar;
   if (registrar.registered()) SayGoodbye();
-  if (registrar.registered()) farewell_.emplace(common_.store.held_entries, registrar.entry());
+  if (registrar.registered()) {
+    const auto abandon = [&held = common_.store.held_entries, entry = registrar.entry()](void*) {
+      held.Abandon(entry);
+    };
+    farewell_ = std::shared_ptr<void>(nullptr, abandon);
+  }
   // If the client may have been expelled, its memory is not passed on: sweeping finds it.
   const Registration& registration = epochs_.registration;
   const bool may_be_expelled =
@@ -194,7 +186,7 @@ void ClientCore::SayGoodbye() {
     if (left == Step::kOk || (left == Step::kUnavailable && reconnected.Passed(common_.clock))) break;
     wait();
   }
-  while (!registrar.registered() && Wait(registrar.GiveBackAbandonedEntry(epochs_.home.batch()))) {
+  while (!registrar.registered() && Wait(registrar.GiveBackAbandonedEntry())) {
   }
   registrar.EndRenewals();
   while (registrar.renewing()) wait();
@@ -288,13 +280,7 @@ void Client::MultiGet(std::span<const std::string_view> keys, std::span<std::str
 void Client::MultiWrite(std::span<WriteRequest> writes) { Wait(MultiWriteAsync(writes)); }
 
 void Client::Drain() {
-  for (uint32_t idle = 0; spawned() > 0;) {
-    if (Poll() != 0) {
-      idle = 0;
-    } else {
-      Idle(++idle);
-    }
-  }
+  for (uint32_t idle = 0; spawned() > 0;) PollOrIdle(&idle);
 }
 
 }  // namespace kvs

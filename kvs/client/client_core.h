@@ -12,7 +12,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <random>
 #include <span>
 #include <string>
@@ -30,7 +29,7 @@ namespace kvs {
 
 class StoreCore;
 
-class ClientCore final : public Client, private Connections::Waiting {
+class ClientCore final : public Client {
  public:
   // Makes a client with its queues and its memory, but not connected. It may be handed to another thread until Begin.
   static Result<std::unique_ptr<ClientCore>> Prepare(StoreCore& store, const ClientOptions& options);
@@ -82,7 +81,6 @@ class ClientCore final : public Client, private Connections::Waiting {
 
   ClientCore(StoreCore& store, const ClientOptions& options, std::unique_ptr<krcore::Node> own_node,
              std::unique_ptr<krcore::Region> arena);
-  int64_t NextDeadlineNs() override { return epochs_.operations.NextDeadlineNs(); }
   auto Stopwatch();
   void SayGoodbye();
   void CareForRegistration();
@@ -95,33 +93,28 @@ class ClientCore final : public Client, private Connections::Waiting {
   static Task<Status> Ended(Status status);
   // Returns the status for an invalid length.
   static Status LengthStatus(std::string_view key, std::string_view value);
+  // Returns whether anything runs that no call waits for: what was spawned, or work of the client's own.
+  bool HasOwnWork() const {
+    return spawned_ > 0 || upkeep_.maintenance.running() || table_.workbench.in_background() ||
+           epochs_.room.running > 0;
+  }
   bool OthersWait() const;
   void PollAlone(uint32_t* idle);
   Step ReadAlone(Operation& op);
+  Status ResultOf(const Operation& op, std::string* value);
 
   // ---- writes.cc
-  Task<Status> Write(OpKind kind, std::string_view key, std::string_view value);
-  Status WriteAlone(OpKind kind, std::string_view key, std::string_view value);
+  Task<Status> Write(WriteKind kind, std::string_view key, std::string_view value);
+  Status WriteAlone(WriteKind kind, std::string_view key, std::string_view value);
   void Answer(Member& member);
   Task<void> Settle(Member& member, std::vector<WriteRequest*>* undone);
 
   // ---- table_stats.cc
   Task<Result<TableStats>> CollectTableStats();
 
-  // If a client could not give its entry back, this leaves the entry to the store's other clients.
-  class Farewell {
-   public:
-    Farewell(HeldEntries& held, const ClaimedEntry& entry) : held_(held), entry_(entry) {}
-    ~Farewell();
-    Farewell(const Farewell&) = delete;
-    Farewell& operator=(const Farewell&) = delete;
-
-   private:
-    HeldEntries& held_;
-    const ClaimedEntry entry_;
-  };
-
-  std::optional<Farewell> farewell_;  // destroyed last: by then nothing that this client posted can execute any more
+  // Its deleter, if any, leaves the client's entry to the store's other clients. It comes first, so that it is
+  // destroyed last: by then nothing that this client posted can execute any more.
+  std::shared_ptr<void> farewell_;
   StoreCore& store_;
   const ClientOptions options_;
   const std::unique_ptr<krcore::Node> own_node_;  // null: shared with the store's other clients
@@ -139,16 +132,18 @@ class ClientCore final : public Client, private Connections::Waiting {
   size_t spawned_ = 0;
 };
 
+inline void Client::PollOrIdle(uint32_t* idle) {
+  if (Poll() != 0) {
+    *idle = 0;
+  } else {
+    Idle(++*idle);
+  }
+}
+
 template <typename T>
 T Client::Wait(Task<T> task) {
   task.Start();
-  for (uint32_t idle = 0; !task.done();) {
-    if (Poll() != 0) {
-      idle = 0;
-    } else {
-      Idle(++idle);
-    }
-  }
+  for (uint32_t idle = 0; !task.done();) PollOrIdle(&idle);
   return task.Take();
 }
 

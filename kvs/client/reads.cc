@@ -38,8 +38,7 @@ Task<Status> ClientCore::GetAsync(std::string_view key, std::string* value) {
 
 // Returns whether something else of this client waits for what only Poll brings.
 bool ClientCore::OthersWait() const {
-  return spawned_ != 0 || upkeep_.maintenance.running() || epochs_.registrar.renewing() ||
-         table_.workbench.in_background() || epochs_.room.running != 0 || epochs_.operations.any_delayed() ||
+  return HasOwnWork() || epochs_.registrar.renewing() || epochs_.operations.any_delayed() ||
          table_.combiner.any_waiting() || connections_.any_stalled();
 }
 
@@ -69,12 +68,21 @@ Step ClientCore::ReadAlone(Operation& op) {
   return step;
 }
 
+// Returns the result of a read that the steps of the usual case have ended with kOk.
+Status ClientCore::ResultOf(const Operation& op, std::string* value) {
+  ++stats_.operations;
+  if (op.scan.val < 0) return StatusCode::kNotFound;
+  value->assign(op.scan.block.value());
+  table_.addresses.Learn(op.hash.h1, op.Candidate(static_cast<uint32_t>(op.scan.val)));
+  return Status::Ok();
+}
+
 Status ClientCore::Get(std::string_view key, std::string* value) {
   Operation* const free = IsKey(key) && !forked() ? epochs_.operations.FreeOperation() : nullptr;
   if (free != nullptr) {
     Operation& op = epochs_.operations.Take(*free, key, common_.shape.hasher(key), /*of_user=*/false);
     const OperationLease lease(epochs_.operations, op);
-    if (ReadAlone(op) == Step::kOk) return table_.reader.ResultOf(op, value);
+    if (ReadAlone(op) == Step::kOk) return ResultOf(op, value);
   }
   return Client::Get(key, value);
 }
@@ -148,7 +156,7 @@ Task<void> ClientCore::MultiGetAsync(std::span<const std::string_view> keys, std
         const Step step = table_.finder.GoOnReading(*op, batch);
         if (step == Step::kOk) {
           const size_t i = std::exchange(op->group_index, kSettled);
-          statuses[i] = table_.reader.ResultOf(*op, &values[i]);
+          statuses[i] = ResultOf(*op, &values[i]);
         } else if (step == Step::kRun) {
           running = true;
         } else {

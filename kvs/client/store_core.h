@@ -4,11 +4,9 @@
 #ifndef KVS_CLIENT_STORE_CORE_H_
 #define KVS_CLIENT_STORE_CORE_H_
 
-#include <cstdint>
 #include <memory>
 #include <mutex>
-#include <span>
-#include <string>
+#include <optional>
 #include <vector>
 
 #include "krcore/node.h"

@@ -21,7 +21,7 @@ Task<Result<TableStats>> ClientCore::CollectTableStats() {
     co_return Status(StatusCode::kOutOfMemory, "no local memory for the directory");
   }
   const uint32_t lkey = buffer.region->lkey();
-  Operation& op = co_await epochs_.operations.LeaseOwnOperation("stats");
+  Operation& op = co_await epochs_.operations.LeaseOwnOperation();
   const OperationLease lease(epochs_.operations, op);
   op.batch.Read(table_.directory.EntryAddress(0), buffer.memory.get(), kDirectoryBytes, lkey);
   const Outcome directory_read = co_await op.batch.Run();
@@ -61,15 +61,11 @@ Task<Result<TableStats>> ClientCore::CollectTableStats() {
 
   constexpr uint64_t kWindow = kMatchBytes / sizeof(ChunkWord);
   const auto* const words = reinterpret_cast<const ChunkWord*>(op.buffers->match.data());
-  std::vector<krcore::NodeId> nodes = epochs_.home.members();
-  nodes.insert(nodes.end(), epochs_.home.draining().begin(), epochs_.home.draining().end());
+  std::vector<krcore::NodeId> nodes = epochs_.home.all_nodes();
   std::ranges::sort(nodes);
   for (const krcore::NodeId node : nodes) {
     // The node may have been drained meanwhile. A connection made now would outlive that.
-    if (std::ranges::find(epochs_.home.members(), node) == epochs_.home.members().end() &&
-        std::ranges::find(epochs_.home.draining(), node) == epochs_.home.draining().end()) {
-      continue;
-    }
+    if (!epochs_.home.IsMember(node) && !epochs_.home.IsDraining(node)) continue;
     if (!connections_.Reach(node)) co_return connections_.UnavailableStatus("reading a chunk table");
     const uint64_t capacity = connections_.PoolBytes(node);
     const uint64_t chunks = capacity / common_.shape.chunk_bytes;
@@ -82,8 +78,8 @@ Task<Result<TableStats>> ClientCore::CollectTableStats() {
       if (chunks_read != Outcome::kOk) co_return connections_.UnavailableStatus("reading a chunk table");
       for (uint64_t i = 0; i < window; ++i) free += words[i].kind() == ChunkKind::kFree ? 1 : 0;
     }
-    const bool draining = std::ranges::find(epochs_.home.draining(), node) != epochs_.home.draining().end();
-    stats.memory_nodes.push_back({node, capacity, capacity - free * common_.shape.chunk_bytes, draining});
+    const uint64_t taken = capacity - free * common_.shape.chunk_bytes;
+    stats.memory_nodes.push_back({node, capacity, taken, epochs_.home.IsDraining(node)});
   }
   co_return stats;
 }

@@ -15,44 +15,34 @@
 namespace kvs {
 namespace {
 
-OpKind KindOf(WriteKind kind) {
-  switch (kind) {
-    case WriteKind::kPut: return OpKind::kPut;
-    case WriteKind::kInsert: return OpKind::kInsert;
-    case WriteKind::kUpdate: return OpKind::kUpdate;
-    case WriteKind::kDelete: break;
-  }
-  return OpKind::kDelete;
-}
-
 std::string_view ValueOf(const WriteRequest& request) {
   return request.kind == WriteKind::kDelete ? std::string_view() : request.value;
 }
 
 }  // namespace
 
-Task<Status> ClientCore::Write(OpKind kind, std::string_view key, std::string_view value) {
+Task<Status> ClientCore::Write(WriteKind kind, std::string_view key, std::string_view value) {
   if (!IsRecord(key, value)) [[unlikely]]
     return Ended(LengthStatus(key, value));
   return table_.writer.Write(kind, key, value);
 }
 
 Task<Status> ClientCore::PutAsync(std::string_view key, std::string_view value) {
-  return Write(OpKind::kPut, key, value);
+  return Write(WriteKind::kPut, key, value);
 }
 Task<Status> ClientCore::InsertAsync(std::string_view key, std::string_view value) {
-  return Write(OpKind::kInsert, key, value);
+  return Write(WriteKind::kInsert, key, value);
 }
 Task<Status> ClientCore::UpdateAsync(std::string_view key, std::string_view value) {
-  return Write(OpKind::kUpdate, key, value);
+  return Write(WriteKind::kUpdate, key, value);
 }
-Task<Status> ClientCore::DeleteAsync(std::string_view key) { return Write(OpKind::kDelete, key, {}); }
+Task<Status> ClientCore::DeleteAsync(std::string_view key) { return Write(WriteKind::kDelete, key, {}); }
 
 // ---- one write that blocks
 
 // Like ReadAlone. If an operation is free, it takes no turn among its client's writes of the key: it has begun by the
 // time they go on, and they may run meanwhile.
-Status ClientCore::WriteAlone(OpKind kind, std::string_view key, std::string_view value) {
+Status ClientCore::WriteAlone(WriteKind kind, std::string_view key, std::string_view value) {
   Operation* const free = IsRecord(key, value) && !forked() ? epochs_.operations.FreeOperation() : nullptr;
   if (free == nullptr) [[unlikely]]
     return Wait(Write(kind, key, value));
@@ -71,14 +61,14 @@ Status ClientCore::WriteAlone(OpKind kind, std::string_view key, std::string_vie
   return std::move(write.result);
 }
 
-Status ClientCore::Put(std::string_view key, std::string_view value) { return WriteAlone(OpKind::kPut, key, value); }
+Status ClientCore::Put(std::string_view key, std::string_view value) { return WriteAlone(WriteKind::kPut, key, value); }
 Status ClientCore::Insert(std::string_view key, std::string_view value) {
-  return WriteAlone(OpKind::kInsert, key, value);
+  return WriteAlone(WriteKind::kInsert, key, value);
 }
 Status ClientCore::Update(std::string_view key, std::string_view value) {
-  return WriteAlone(OpKind::kUpdate, key, value);
+  return WriteAlone(WriteKind::kUpdate, key, value);
 }
-Status ClientCore::Delete(std::string_view key) { return WriteAlone(OpKind::kDelete, key, {}); }
+Status ClientCore::Delete(std::string_view key) { return WriteAlone(WriteKind::kDelete, key, {}); }
 
 // ---- many writes
 
@@ -131,13 +121,13 @@ Task<void> ClientCore::MultiWriteAsync(std::span<WriteRequest> writes) {
   using Alone = std::pair<WriteRequest*, Task<Status>>;
   std::vector<Alone> beside;  // coroutines of their own, which run while the groups do
   const auto start = [this](WriteRequest& request, std::vector<Alone>* alone) {
-    alone->emplace_back(&request, Write(KindOf(request.kind), request.key, ValueOf(request)));
+    alone->emplace_back(&request, Write(request.kind, request.key, ValueOf(request)));
     alone->back().second.Start();
   };
   const std::unique_ptr<Member[]> members(new Member[std::min<size_t>(writes.size(), options_.max_in_flight)]);
   for (size_t next = 0; next < writes.size();) {
     // A call that holds some operations must not wait for more.
-    Operation* op = &co_await epochs_.operations.LeaseOwnOperation({});
+    Operation* op = &co_await epochs_.operations.LeaseOwnOperation();
     size_t count = 0;
     for (; next < writes.size() && op != nullptr; ++next) {
       WriteRequest& request = writes[next];
@@ -155,8 +145,8 @@ Task<void> ClientCore::MultiWriteAsync(std::span<WriteRequest> writes) {
       op->batch.CountForOperation(true);
       member.client = this;
       member.request = &request;
-      member.turn.emplace(table_.combiner, hash, request.key, KindOf(request.kind), ValueOf(request));
-      member.write.emplace(*op, KindOf(request.kind), ValueOf(request));
+      member.turn.emplace(table_.combiner, hash, request.key, request.kind, ValueOf(request));
+      member.write.emplace(*op, request.kind, ValueOf(request));
       op = epochs_.operations.FreeOperation();
     }
     if (op != nullptr) epochs_.operations.Release(*op);

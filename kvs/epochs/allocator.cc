@@ -59,7 +59,7 @@ Task<Step> Allocator::AllocateNow(Operation& op, uint64_t bytes, krcore::NodeId 
 // frees chunks; this client's is started for that. It gives up when a sweep of the whole store has found nothing to
 // gain, or nothing has changed for a while.
 Step Allocator::SeekRoom(Operation& op) {
-  if (op.makes_room || own_work_.closing || operations_.OutOfTime(op)) return Step::kFull;
+  if (op.makes_room || room_.maker == nullptr || own_work_.closing || operations_.OutOfTime(op)) return Step::kFull;
   if (!common_.connections.Reach(common_.shape.home)) return Step::kFull;  // all reclamation needs the home
   const int64_t now_ns = common_.clock.NowNs(), lease_ns = common_.shape.lease_ns;
   const MemoryState& memory = memory_.Of(op.batch);

@@ -66,8 +66,8 @@ class Chunks : private Part {
   // Makes chunks FREE that a claim has taken. `words` are their words before the claim. `scratch`: for old words.
   Task<Step> ReleaseChunks(Batch& batch, std::span<uint64_t> scratch, krcore::NodeId node, uint64_t first,
                            std::span<const ChunkWord> words, ChunkKind kind, uint32_t tag);
-  // Makes a large block's chunks FREE, which this client alone owns. `window`: registered room for their words.
-  Task<Step> GiveBackRun(Batch& batch, std::span<ChunkWord> window, std::span<uint64_t> scratch, Extent run);
+  // Makes a large block's chunks FREE, which this client alone owns. For maintenance: it uses the home's words.
+  Task<Step> GiveBackRun(Extent run);
   // Takes room for a subtable in the chunk from which all clients cut them, or in a new one. kFull: no chunk is left.
   Task<Step> CutTable(Operation& op, krcore::NodeId node, GlobalAddress* table);
 
@@ -94,7 +94,7 @@ struct Room {
     ~Maker() = default;
   };
 
-  Maker* maker = nullptr;
+  Maker* maker = nullptr;      // null: nothing makes room
   size_t running = 0;          // 1 while a run is under way
   bool waited_for = false;     // an operation waits for the run: so the run does not wait for clients that have stopped
   uint64_t ended = 0;          // how many runs have ended, drains included

@@ -50,8 +50,7 @@ Task<Step> Chunks::CutSpan(Operation& op, krcore::NodeId node, std::span<const C
                      end = std::min(common_.shape.chunk_bytes, cut + span->end - span->begin);
       op.batch.CompareSwap({node, ChunkWordOffset(begin + i)}, word.word(),
                            word.Cut(end, common_.shape.chunk_bytes).word(), &old);
-      const Outcome swapped = co_await op.batch.Run();
-      if (swapped != Outcome::kOk) co_return Step::kUnavailable;
+      KVS_CO_RETURN_UNLESS_OK(co_await op.batch.Run());
       if (old == word.word()) {
         *span = {begin + i, word.generation(), cut, end};
         co_return Step::kOk;
@@ -90,8 +89,7 @@ Task<Step> Chunks::TakeChunks(Operation& op, krcore::NodeId node, ChunkKind kind
       const uint64_t window = std::min(kWindow, end - begin);
       op.batch.Read({node, ChunkWordOffset(begin)}, op.buffers->match.data(),
                     static_cast<uint32_t>(window * sizeof(ChunkWord)));
-      const Outcome read = co_await op.batch.Run();
-      if (read != Outcome::kOk) co_return Step::kUnavailable;
+      KVS_CO_RETURN_UNLESS_OK(co_await op.batch.Run());
       if (pass == 0) {
         hint = cursor;
         start = hint < reserved || hint >= chunks ? reserved : hint;
@@ -144,8 +142,7 @@ Task<Step> Chunks::LookForFree(Operation& op, krcore::NodeId node, uint64_t want
     const uint64_t window = std::min(kWindow, chunks - begin);
     op.batch.Read({node, ChunkWordOffset(begin)}, op.buffers->match.data(),
                   static_cast<uint32_t>(window * sizeof(ChunkWord)));
-    const Outcome read = co_await op.batch.Run();
-    if (read != Outcome::kOk) co_return Step::kUnavailable;
+    KVS_CO_RETURN_UNLESS_OK(co_await op.batch.Run());
     free += CountFree({words, window});
     if (least == 0) continue;
     const Step cut = co_await CutSpan(op, node, {words, window}, begin, taken, least);
@@ -168,8 +165,7 @@ Task<Step> Chunks::ClaimRun(Operation& op, krcore::NodeId node, uint64_t first, 
       op.batch.CompareSwap({node, ChunkWordOffset(first + i)}, words[i].word(), now.word(),
                            &op.buffers->cas[i - begin]);
     }
-    const Outcome swapped = co_await op.batch.Run();
-    if (swapped != Outcome::kOk) co_return Step::kUnavailable;
+    KVS_CO_RETURN_UNLESS_OK(co_await op.batch.Run());
     uint32_t lost = end;
     for (uint32_t i = begin; i < end; ++i) {
       if (op.buffers->cas[i - begin] != words[i].word()) {
@@ -183,8 +179,7 @@ Task<Step> Chunks::ClaimRun(Operation& op, krcore::NodeId node, uint64_t first, 
       claimed = end;
       continue;
     }
-    const Outcome undone = co_await op.batch.Run();
-    if (undone != Outcome::kOk) co_return Step::kUnavailable;
+    KVS_CO_RETURN_UNLESS_OK(co_await op.batch.Run());
     if (lost > 0) {
       const Step released =
           co_await ReleaseChunks(op.batch, op.buffers->cas, node, first, words.first(lost), kind, tag);
@@ -204,21 +199,22 @@ Task<Step> Chunks::ReleaseChunks(Batch& batch, std::span<uint64_t> scratch, krco
       const ChunkWord taken = i == 0 ? words[i].As(kind, tag) : words[i].As(ChunkKind::kRunRest, 0);
       batch.CompareSwap({node, ChunkWordOffset(first + i)}, taken.word(), words[i].Freed().word(), &scratch[i - begin]);
     }
-    const Outcome swapped = co_await batch.Run();
-    if (swapped != Outcome::kOk) co_return Step::kUnavailable;
+    KVS_CO_RETURN_UNLESS_OK(co_await batch.Run());
     left = begin;
   }
   co_return Step::kOk;
 }
 
-Task<Step> Chunks::GiveBackRun(Batch& batch, std::span<ChunkWord> window, std::span<uint64_t> scratch, Extent run) {
+Task<Step> Chunks::GiveBackRun(Extent run) {
+  Batch& batch = home_.batch();
+  const std::span<ChunkWord> window = home_.words().chunks;
+  const std::span<uint64_t> scratch = home_.words().old;
   const krcore::NodeId node = run.address.node;
   const uint64_t first = run.address.offset / common_.shape.chunk_bytes;
   const uint64_t count = run.bytes / common_.shape.chunk_bytes;
   if (count > window.size() || !common_.connections.Reach(common_.shape.home)) co_return Step::kUnavailable;
   batch.Read({node, ChunkWordOffset(first)}, window.data(), static_cast<uint32_t>(count * sizeof(ChunkWord)));
-  const Outcome read = co_await batch.Run();
-  if (read != Outcome::kOk) co_return Step::kUnavailable;
+  KVS_CO_RETURN_UNLESS_OK(co_await batch.Run());
   if (window[0].kind() != ChunkKind::kRun || window[0].count() != count) co_return Step::kRestart;
   const Step released =
       co_await ReleaseChunks(batch, scratch, node, first, window.first(count), ChunkKind::kRun, window[0].count());
@@ -234,19 +230,16 @@ Task<Step> Chunks::CutTable(Operation& op, krcore::NodeId node, GlobalAddress* t
   uint64_t& word = op.buffers->cas[1];
   for (;;) {
     op.batch.Read({node, kTablesChunkOffset}, &op.buffers->cas[0], sizeof(uint64_t));
-    const Outcome hint_read = co_await op.batch.Run();
-    if (hint_read != Outcome::kOk) co_return Step::kUnavailable;
+    KVS_CO_RETURN_UNLESS_OK(co_await op.batch.Run());
     const uint64_t hint = op.buffers->cas[0];
     if (hint != 0 && hint < common_.connections.PoolBytes(node) / common_.shape.chunk_bytes) {
       op.batch.Read({node, ChunkWordOffset(hint)}, &word, sizeof(word));
-      const Outcome word_read = co_await op.batch.Run();
-      if (word_read != Outcome::kOk) co_return Step::kUnavailable;
+      KVS_CO_RETURN_UNLESS_OK(co_await op.batch.Run());
       for (ChunkWord seen(word); seen.kind() == ChunkKind::kTables && seen.count() < per_chunk;
            seen = ChunkWord(word)) {
         op.batch.CompareSwap({node, ChunkWordOffset(hint)}, seen.word(),
                              seen.As(ChunkKind::kTables, seen.count() + 1).word(), &word);
-        const Outcome cut = co_await op.batch.Run();
-        if (cut != Outcome::kOk) co_return Step::kUnavailable;
+        KVS_CO_RETURN_UNLESS_OK(co_await op.batch.Run());
         if (word != seen.word()) continue;
         *table = {node, hint * common_.shape.chunk_bytes + seen.count() * common_.shape.geometry.bytes()};
         co_return Step::kOk;
@@ -265,14 +258,12 @@ Task<Step> Chunks::CutTable(Operation& op, krcore::NodeId node, GlobalAddress* t
     }
     // All clients know another client's new chunk instead, so nobody would cut another table from this one.
     const ChunkWord before = ChunkWord::Make(ChunkKind::kFree, 0, fresh.generation);
-    const Step released = co_await ReleaseChunks(op.batch, std::span(op.buffers->cas).first(1), node, fresh.chunk,
-                                                 {&before, 1}, ChunkKind::kTables, 1);
-    if (released != Step::kOk) co_return released;
+    KVS_CO_RETURN_UNLESS_OK(co_await ReleaseChunks(op.batch, std::span(op.buffers->cas).first(1), node, fresh.chunk,
+                                                   {&before, 1}, ChunkKind::kTables, 1));
     ++common_.stats.chunks_freed;
     // Others may have found the node full meanwhile, and look again when they hear of this.
     op.batch.FetchAdd({common_.shape.home, kFreedChunksOffset}, 1, &op.buffers->cas[0]);
-    const Outcome counted = co_await op.batch.Run();
-    if (counted != Outcome::kOk) co_return Step::kUnavailable;
+    KVS_CO_RETURN_UNLESS_OK(co_await op.batch.Run());
   }
 }
 

@@ -8,7 +8,9 @@
 #include <cstdint>
 #include <exception>
 #include <mutex>
+#include <optional>
 #include <random>
+#include <set>
 #include <span>
 #include <utility>
 #include <vector>
@@ -17,8 +19,6 @@
 #include "krcore/node.h"
 #include "krcore/types.h"
 #include "kvs/client.h"
-#include "kvs/epochs/registration.h"
-#include "kvs/layout/hash.h"
 #include "kvs/layout/pool.h"
 #include "kvs/layout/subtable.h"
 #include "kvs/memory/connections.h"
@@ -65,6 +65,55 @@ class ChunkAges {
   };
   std::mutex mutex_;
   std::array<std::vector<Seen>, krcore::kMaxMemoryNode + 1> seen_;  // guarded by mutex_
+};
+
+// An entry of the home's client table, and the word that names its owner.
+struct ClaimedEntry {
+  uint32_t index = 0;
+  uint64_t owner = 0;
+};
+
+// HeldEntries: the entries of the home's client table that clients of one node claim, hold or give back. All of them
+// have the same owner word, and the outcome of a CAS of it may be unknown. So only one client at a time acts on an
+// entry by that word, from before the claim until the entry is known to be given back (docs/protocol.md,
+// "Registration").
+//
+// Thread safety: all methods from any thread.
+class HeldEntries {
+ public:
+  void RemoveFrom(std::vector<uint32_t>* indexes) {
+    const std::lock_guard lock(mutex_);
+    std::erase_if(*indexes, [this](uint32_t index) { return held_.contains(index); });
+  }
+  // False: another client acts on it, or it was abandoned.
+  bool Hold(uint32_t index) {
+    const std::lock_guard lock(mutex_);
+    return held_.insert(index).second;
+  }
+  // Call it when the entry is free, or another node's.
+  void LetGo(uint32_t index) {
+    const std::lock_guard lock(mutex_);
+    held_.erase(index);
+  }
+  // Call it when the client that held the entry has ended or given up, and the entry is still the node's, or may be.
+  // Nobody else can find that out while this process lives. Another of its clients takes the entry and gives it back.
+  void Abandon(const ClaimedEntry& entry) {
+    const std::lock_guard lock(mutex_);
+    abandoned_.push_back(entry);
+  }
+  // Takes an abandoned entry, which the caller then holds. Nothing: none was abandoned.
+  std::optional<ClaimedEntry> TakeAbandoned() {
+    const std::lock_guard lock(mutex_);
+    if (abandoned_.empty()) return std::nullopt;
+    const ClaimedEntry entry = abandoned_.back();
+    abandoned_.pop_back();
+    return entry;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::set<uint32_t> held_;              // guarded by mutex_; abandoned ones included
+  std::vector<ClaimedEntry> abandoned_;  // guarded by mutex_
 };
 
 // What a store is, from its home's superblock and from how it was opened. It does not change.

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "kvs/layout/directory.h"
-#include "kvs/layout/hash.h"
+#include "kvs/layout/subtable.h"
 
 namespace kvs {
 

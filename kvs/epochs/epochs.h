@@ -30,7 +30,7 @@ struct Epochs {
         operations(common, home, registration, max_in_flight, arena),
         memory(common.shape.chunk_bytes),
         retired(common, cache, memory),
-        registrar(common, home, operations, registration, memory, retired, own_work, arena.lkey),
+        registrar(common, home, operations, registration, memory, retired, own_work),
         observer(common, home, registrar, own_work),
         chunks(common, home, memory),
         allocator(common, home, memory, chunks, operations, room, own_work) {}

@@ -17,30 +17,28 @@ Task<Step> Home::Glance() {
   batch.Read({common_.shape.home, kCountersOffset}, &words.counters, sizeof(words.counters));
   batch.Read({common_.shape.home, kClientsOffset}, words.clients, kGlance * sizeof(ClientEntry));
   batch.Read({common_.shape.home, offsetof(Superblock, hash_seed)}, &words.hash_seed, sizeof(words.hash_seed));
-  const Step learnt = co_await LearnMembers(batch);
-  if (learnt != Step::kOk) co_return learnt;
+  KVS_CO_RETURN_UNLESS_OK(co_await LearnMembers(batch));
   TakeClientsUsed();
   clients_glanced_ = std::min(clients_used_, kGlance);
   co_return Step::kOk;
 }
 
-Task<Step> Home::Read(Batch& batch) {
+Task<Step> Home::Read() {
   Registered& words = *registered_;
+  Batch& batch = batch_;
   const krcore::NodeId home = common_.shape.home;
   const uint64_t round = ++rounds_;
   batch.Read({home, kEpochOffset}, &words.epoch, sizeof(words.epoch));
   batch.Read({home, kCountersOffset}, &words.counters, sizeof(words.counters));
   batch.Read({home, kEvacuationOffset}, words.evacuation, sizeof(words.evacuation));
   batch.Read({home, kClientsOffset}, words.clients, static_cast<uint32_t>(clients_used_ * sizeof(ClientEntry)));
-  const Outcome read = co_await batch.Run();
-  if (read != Outcome::kOk) co_return Step::kUnavailable;
-  const auto used = static_cast<uint32_t>(std::min<uint64_t>(words.counters.clients_used, kMaxClients));
+  KVS_CO_RETURN_UNLESS_OK(co_await batch.Run());
+  const uint32_t used = CountedClients();
   if (used > clients_used_) {
     // A client that claims an entry beyond those now began after what was retired here was unlinked.
     batch.Read({home, EntryOffset(clients_used_)}, &words.clients[clients_used_],
                static_cast<uint32_t>((used - clients_used_) * sizeof(ClientEntry)));
-    const Outcome rest_read = co_await batch.Run();
-    if (rest_read != Outcome::kOk) co_return Step::kUnavailable;
+    KVS_CO_RETURN_UNLESS_OK(co_await batch.Run());
     clients_used_ = used;
   }
   const Step learnt = co_await LearnMembers(batch);
@@ -52,8 +50,7 @@ Task<Step> Home::LearnMembers(Batch& batch) {
   Registered& words = *registered_;
   if (members_known_ && words.counters.member_changes == member_changes_seen_) co_return Step::kOk;
   batch.Read({common_.shape.home, kMembersOffset}, words.members, sizeof(words.members));
-  const Outcome read = co_await batch.Run();
-  if (read != Outcome::kOk) co_return Step::kUnavailable;
+  KVS_CO_RETURN_UNLESS_OK(co_await batch.Run());
   if (batch.Stale()) co_return Step::kRestart;
   members_.clear();
   draining_.clear();

@@ -53,7 +53,7 @@ class Home : private Part {
   Task<Step> Glance();
   // Reads the epoch, and after it the counters, the client table, and the member list if it has changed. Only
   // registered clients call it.
-  Task<Step> Read(Batch& batch);
+  Task<Step> Read();
   // Call it after a READ of the counters. Reads the member list, if they say that it has changed. A client that
   // announces an epoch after that takes no memory of a node that is being drained.
   Task<Step> LearnMembers(Batch& batch);
@@ -63,10 +63,11 @@ class Home : private Part {
   void set_epoch(uint64_t epoch) { epoch_ = epoch; }
 
   // ---- members
-  // Memory nodes where memory may be taken (the home is always one), and those where it may no longer be taken.
+  // Memory nodes where memory may be taken; the home is always one.
   const std::vector<krcore::NodeId>& members() const { return members_; }
-  const std::vector<krcore::NodeId>& draining() const { return draining_; }
   bool IsMember(krcore::NodeId node) const { return std::ranges::find(members_, node) != members_.end(); }
+  // Memory may no longer be taken there.
+  bool IsDraining(krcore::NodeId node) const { return std::ranges::find(draining_, node) != draining_.end(); }
   std::vector<krcore::NodeId> all_nodes() const {
     std::vector<krcore::NodeId> nodes = members_;
     nodes.insert(nodes.end(), draining_.begin(), draining_.end());
@@ -81,9 +82,7 @@ class Home : private Part {
   // ---- the client table
   // The size of the part in use, as last read.
   uint32_t clients_used() const { return clients_used_; }
-  void TakeClientsUsed() {
-    clients_used_ = static_cast<uint32_t>(std::min<uint64_t>(registered_->counters.clients_used, kMaxClients));
-  }
+  void TakeClientsUsed() { clients_used_ = CountedClients(); }
   // Takes the number of entries that Glance read and nobody has looked at yet.
   uint32_t TakeGlanced() { return std::exchange(clients_glanced_, 0); }
 
@@ -102,6 +101,11 @@ class Home : private Part {
   }
 
  private:
+  // The size of the part in use, as the counters say that were read last.
+  uint32_t CountedClients() const {
+    return static_cast<uint32_t>(std::min<uint64_t>(registered_->counters.clients_used, kMaxClients));
+  }
+
   Registered* const registered_;
   Batch batch_;
   uint64_t epoch_ = 0;

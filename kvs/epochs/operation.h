@@ -14,11 +14,9 @@
 
 #include "krcore/node.h"
 #include "krcore/status.h"
-#include "krcore/types.h"
 #include "kvs/layout/block.h"
 #include "kvs/layout/candidates.h"
 #include "kvs/layout/directory.h"
-#include "kvs/layout/hash.h"
 #include "kvs/layout/subtable.h"
 #include "kvs/memory/connections.h"
 
@@ -73,6 +71,18 @@ enum class Step : uint8_t {
   kFull,         // no memory, or no room in the directory
   kRun,          // not ended: run its batch, or wait for what else it needs
 };
+
+inline Step AsStep(Step step) { return step; }
+inline Step AsStep(Outcome outcome) { return outcome == Outcome::kOk ? Step::kOk : Step::kUnavailable; }
+
+// Ends the coroutine, which returns a Step, if `expr`, a Step or an Outcome, is not kOk. (GCC 12 must not see a
+// co_await in the condition of an `if`: it then writes over the coroutine's frame.)
+#define KVS_CO_RETURN_UNLESS_OK(expr)                         \
+  do {                                                        \
+    const auto kvs_result_ = (expr);                          \
+    const ::kvs::Step kvs_step_ = ::kvs::AsStep(kvs_result_); \
+    if (kvs_step_ != ::kvs::Step::kOk) co_return kvs_step_;   \
+  } while (false)
 
 // What an operation waits for before it begins again.
 enum class Again : uint8_t {

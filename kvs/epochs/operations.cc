@@ -17,6 +17,7 @@ constexpr int64_t kRoomNs = 200'000;
 Operations::Operations(const Common& common, const Home& home, Registration& registration, uint32_t max_in_flight,
                        ArenaPart arena)
     : Part(common), home_(home), registration_(registration), max_in_flight_(max_in_flight), arena_(arena) {
+  common.connections.SetWaiting(*this);
   operations_.reserve(max_in_flight);
   free_.reserve(max_in_flight);
 }
@@ -34,12 +35,18 @@ Operation* Operations::MakeOperation() {
   return operations_.back().get();
 }
 
-Operation& Operations::MoverOperation() {
-  if (!mover_operation_) {
-    mover_operation_ = NewOperation(max_in_flight_);
-    mover_operation_->makes_room = true;
-  }
-  return *mover_operation_;
+Operation& Operations::TakeMover(bool drains) {
+  if (!mover_operation_) mover_operation_ = NewOperation(max_in_flight_);
+  Operation& operation = *mover_operation_;
+  operation.in_use = operation.makes_room = true;
+  operation.drains = drains;
+  operation.batch.Renew();
+  operation.epoch = home_.epoch();
+  operation.strangers = 0;
+  operation.own_ins = 0;
+  operation.deadline_ns = 0;
+  ++common_.stats.compactions;
+  return operation;
 }
 
 void Operations::HandOver(Operation& operation) {

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <span>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -34,7 +35,7 @@ class Operations final : private Part, public Connections::Waiting {
   // co_await it: gives an operation for `key` as soon as one is free.
   inline auto LeaseOperation(std::string_view key, const KeyHash& hash, bool of_user = true);
   // Gives one for work of the client's own, which needs the batch and the pin but is no operation of its user.
-  inline auto LeaseOwnOperation(std::string_view what);
+  inline auto LeaseOwnOperation();
   // Returns one that nobody uses, made now if there are fewer than may be in flight. Null: all are in use. The caller
   // must Take or Release it.
   inline Operation* FreeOperation();
@@ -43,8 +44,12 @@ class Operations final : private Part, public Connections::Waiting {
   // Makes a free operation ready for everything.
   inline Operation& Take(Operation& operation, std::string_view key, const KeyHash& hash, bool of_user);
   inline void Release(Operation& operation);
-  // Returns the mover's operation, which is not one of those that users wait for. It is made when first needed.
-  Operation& MoverOperation();
+  // Returns the operation's registered buffer for a block of `bytes` that it is to write. Empty: there is none so
+  // large.
+  inline std::span<std::byte> BlockBuffer(Operation& operation, uint64_t bytes, uint32_t* lkey);
+  // Takes the mover's operation, which is not one of those that users wait for. It is made when first needed.
+  Operation& TakeMover(bool drains);
+  void ReleaseMover() { mover_operation_->in_use = false; }
 
   // ---- waiting
   // Suspends for as long as operation.again calls for, which it resets. The operation must hold no address of a block
@@ -127,6 +132,16 @@ inline void Operations::Release(Operation& operation) {
   free_.push_back(&operation);
 }
 
+inline std::span<std::byte> Operations::BlockBuffer(Operation& operation, uint64_t bytes, uint32_t* lkey) {
+  if (bytes <= kMaxSmallBlockBytes) [[likely]] {
+    *lkey = arena_.lkey;
+    return std::span(operation.buffers->block).first(bytes);
+  }
+  if (!operation.large_write.Grow(common_.node, bytes)) return {};
+  *lkey = operation.large_write.region->lkey();
+  return {operation.large_write.memory.get(), bytes};
+}
+
 inline Operation& Operations::TakeToRead(Operation& operation, std::string_view key, const KeyHash& hash) {
   operation.in_use = true;
   operation.deadline_ns = 0;
@@ -169,7 +184,7 @@ inline auto Operations::LeaseOperation(std::string_view key, const KeyHash& hash
   return Awaiter{*this, key, hash, of_user};
 }
 
-inline auto Operations::LeaseOwnOperation(std::string_view what) { return LeaseOperation(what, KeyHash{}, false); }
+inline auto Operations::LeaseOwnOperation() { return LeaseOperation({}, KeyHash{}, false); }
 
 inline auto Operations::BackOff(Operation& operation) {
   struct Awaiter {

@@ -4,7 +4,6 @@
 #include <array>
 #include <cstddef>
 #include <optional>
-#include <utility>
 
 #include "kvs/memory/mutation.h"
 
@@ -20,36 +19,6 @@ constexpr uint32_t kDeathsAtOnce = 64;
 
 }  // namespace
 
-// ---- the entries that this process's clients hold
-
-void HeldEntries::RemoveFrom(std::vector<uint32_t>* indexes) {
-  const std::lock_guard lock(mutex_);
-  std::erase_if(*indexes, [this](uint32_t index) { return held_.contains(index); });
-}
-
-bool HeldEntries::Hold(uint32_t index) {
-  const std::lock_guard lock(mutex_);
-  return held_.insert(index).second;
-}
-
-void HeldEntries::LetGo(uint32_t index) {
-  const std::lock_guard lock(mutex_);
-  held_.erase(index);
-}
-
-void HeldEntries::Abandon(const ClaimedEntry& entry) {
-  const std::lock_guard lock(mutex_);
-  abandoned_.push_back(entry);
-}
-
-std::optional<ClaimedEntry> HeldEntries::TakeAbandoned() {
-  const std::lock_guard lock(mutex_);
-  if (abandoned_.empty()) return std::nullopt;
-  const ClaimedEntry entry = abandoned_.back();
-  abandoned_.pop_back();
-  return entry;
-}
-
 // ---- a client's own
 
 bool IsDead(krcore::Node& node, uint64_t owner) {
@@ -58,15 +27,14 @@ bool IsDead(krcore::Node& node, uint64_t owner) {
 }
 
 Registrar::Registrar(const Common& common, Home& home, Operations& operations, Registration& registration,
-                     ClientMemory& memory, RetiredTables& retired, OwnWork& own_work, uint32_t lkey)
+                     ClientMemory& memory, RetiredTables& retired, OwnWork& own_work)
     : Part(common),
       home_(home),
       operations_(operations),
       registration_(registration),
       memory_(memory),
       retired_(retired),
-      own_work_(own_work),
-      lkey_(lkey) {}
+      own_work_(own_work) {}
 
 std::vector<uint32_t> Registrar::FreeEntries(uint32_t below) const {
   std::vector<uint32_t> free;
@@ -87,30 +55,26 @@ Task<Step> Registrar::Register() {
     if (free.size() < kManyFree) free.clear();
     if (free.empty()) {
       batch.Read({home, kCountersOffset}, &words.counters, sizeof(words.counters));
-      const Outcome counters_read = co_await batch.Run();
-      if (counters_read != Outcome::kOk) co_return Step::kUnavailable;
+      KVS_CO_RETURN_UNLESS_OK(co_await batch.Run());
       home_.TakeClientsUsed();
     }
     if (free.empty() && home_.clients_used() > 0) {
       batch.Read({home, kClientsOffset}, words.clients,
                  static_cast<uint32_t>(home_.clients_used() * sizeof(ClientEntry)));
-      const Outcome read = co_await batch.Run();
-      if (read != Outcome::kOk) co_return Step::kUnavailable;
+      KVS_CO_RETURN_UNLESS_OK(co_await batch.Run());
       free = FreeEntries(home_.clients_used());
     }
     if (free.empty() && home_.clients_used() < kMaxClients) {
       batch.CompareSwap({home, kClientsUsedOffset}, home_.clients_used(),
                         std::min<uint64_t>(home_.clients_used() + kGrowth, kMaxClients), &words.cas);
-      const Outcome grown = co_await batch.Run();
-      if (grown != Outcome::kOk) co_return Step::kUnavailable;
+      KVS_CO_RETURN_UNLESS_OK(co_await batch.Run());
       continue;
     }
     if (free.empty()) {
       // The table is full of living clients, or of dead ones that nobody had reason to look at.
       if (looked_for_dead) co_return Step::kFull;
       looked_for_dead = true;
-      const Step freed = co_await FreeDeadEntries();
-      if (freed != Step::kOk) co_return freed;
+      KVS_CO_RETURN_UNLESS_OK(co_await FreeDeadEntries());
       continue;
     }
     const uint32_t chosen = free[common_.random() % free.size()];
@@ -136,10 +100,8 @@ Task<Step> Registrar::Register() {
     batch.Read(EntryWord(), &words.cas, sizeof(words.cas));
     batch.Read({home, kCountersOffset}, &words.counters, sizeof(words.counters));
     batch.Read({home, kEvacuationOffset}, words.evacuation, sizeof(words.evacuation));
-    const Outcome epoch_read = co_await batch.Run();
-    if (epoch_read != Outcome::kOk) co_return Step::kUnavailable;
-    const Step learnt = co_await home_.LearnMembers(batch);
-    if (learnt != Step::kOk) co_return learnt;
+    KVS_CO_RETURN_UNLESS_OK(co_await batch.Run());
+    KVS_CO_RETURN_UNLESS_OK(co_await home_.LearnMembers(batch));
     home_.set_epoch(words.epoch);
     // This memory may be what an ended client left. Chunks that were emptied since did not wait for it.
     if (memory_->evacuations() != words.counters.evacuations && !Mutated(Mutation::kKeptMemoryUnchecked)) {
@@ -150,8 +112,7 @@ Task<Step> Registrar::Register() {
     const ClientWord mine = found.Beat(home_.epoch());
     const int64_t posted_ns = common_.clock.NowNs();
     batch.CompareSwap(EntryWord(), found.word(), mine.word(), &words.cas);
-    const Outcome announced = co_await batch.Run();
-    if (announced != Outcome::kOk) co_return Step::kUnavailable;
+    KVS_CO_RETURN_UNLESS_OK(co_await batch.Run());
     if (words.cas != found.word() || found.state() == ClientState::kExpelled) continue;
     registration_.Beat(mine, posted_ns);
     co_return Step::kOk;
@@ -161,13 +122,12 @@ Task<Step> Registrar::Register() {
 Task<Step> Registrar::FreeDeadEntries() {
   Home::Registered& words = home_.words();
   Batch& batch = home_.batch();
-  for (bool more = true; more;) more = co_await GiveBackAbandonedEntry(batch);
+  for (bool more = true; more;) more = co_await GiveBackAbandonedEntry();
   for (uint32_t i = 0; i < home_.clients_used(); ++i) {
     const uint64_t other = words.clients[i].owner;
     if (!IsDead(common_.node, other)) continue;
     batch.CompareSwap({common_.shape.home, EntryOffset(i)}, other, 0, &words.cas);
-    const Outcome freed = co_await batch.Run();
-    if (freed != Outcome::kOk) co_return Step::kUnavailable;
+    KVS_CO_RETURN_UNLESS_OK(co_await batch.Run());
   }
   co_return Step::kOk;
 }
@@ -185,7 +145,8 @@ Task<Step> Registrar::Unregister() {
   co_return Step::kOk;
 }
 
-Task<bool> Registrar::GiveBackAbandonedEntry(Batch& batch) {
+Task<bool> Registrar::GiveBackAbandonedEntry() {
+  Batch& batch = home_.batch();
   HeldEntries& held = common_.store.held_entries;
   const std::optional<ClaimedEntry> entry = held.TakeAbandoned();
   if (!entry) co_return false;
@@ -220,8 +181,9 @@ GlobalAddress Registrar::EntryWord() const {
   return {common_.shape.home, EntryOffset(client_index_) + offsetof(ClientEntry, word)};
 }
 
-Task<Step> Registrar::Announce(Batch& batch, uint64_t epoch) {
+Task<Step> Registrar::Announce(uint64_t epoch) {
   Home::Registered& words = home_.words();
+  Batch& batch = home_.batch();
   // It starts from the word that is there: an announcement whose connection broke may have been made.
   const ClientWord found(words.clients[client_index_].word);
   if (found.state() == ClientState::kExpelled) {
@@ -266,7 +228,7 @@ Task<void> Registrar::RenewLease() {
       renewal_.reset();
       co_return;
     }
-    renewal_->batch.Attach(&renewal_->connections, lkey_);
+    renewal_->batch.Attach(&renewal_->connections, operations_.lkey());
   }
   std::array<uint64_t, 4>& words = home_.words().renewal;
   Batch& batch = renewal_->batch;
@@ -319,8 +281,9 @@ Task<void> Registrar::RenewLease() {
 
 // ---- others' entries
 
-Task<void> Observer::Observe(Batch& batch, uint64_t oldest, uint64_t epoch, bool any_expelled) {
+Task<void> Observer::Observe(uint64_t oldest, uint64_t epoch, bool any_expelled) {
   const Home::Registered& words = home_.words();
+  Batch& batch = home_.batch();
   const int64_t now_ns = common_.clock.NowNs();
   const int64_t lease_ns = common_.shape.lease_ns;
   uint32_t index = home_.clients_used();
@@ -341,8 +304,8 @@ Task<void> Observer::Observe(Batch& batch, uint64_t oldest, uint64_t epoch, bool
     if (now_ns >= straggler_.ask_at_ns) {
       straggler_.ask_at_ns = now_ns + lease_ns / 8;
       if (IsDead(common_.node, entry.owner)) {
-        co_await FreeEntry(batch, index, entry.owner);
-        co_await FreeOthersThatDied(batch, index, epoch);
+        co_await FreeEntry(index, entry.owner);
+        co_await FreeOthersThatDied(index, epoch);
         co_return;
       }
     }
@@ -364,8 +327,8 @@ Task<void> Observer::Observe(Batch& batch, uint64_t oldest, uint64_t epoch, bool
     const ClientEntry entry = words.clients[expelled_cursor_];
     if (entry.owner == 0 || ClientWord(entry.word).state() != ClientState::kExpelled) continue;
     if (IsDead(common_.node, entry.owner)) {
-      co_await FreeEntry(batch, expelled_cursor_, entry.owner);
-      co_await FreeOthersThatDied(batch, expelled_cursor_, epoch);
+      co_await FreeEntry(expelled_cursor_, entry.owner);
+      co_await FreeOthersThatDied(expelled_cursor_, epoch);
     }
     co_return;
   }
@@ -373,7 +336,7 @@ Task<void> Observer::Observe(Batch& batch, uint64_t oldest, uint64_t epoch, bool
 
 // After a client was found dead, looks for other dead ones that hold the epoch or memory back. So where many die, each
 // need not be watched by itself.
-Task<void> Observer::FreeOthersThatDied(Batch& batch, uint32_t index, uint64_t epoch) {
+Task<void> Observer::FreeOthersThatDied(uint32_t index, uint64_t epoch) {
   const Home::Registered& words = home_.words();
   uint32_t questions = 0;
   for (uint32_t i = 0; i < home_.clients_used() && questions < kDeathsAtOnce; ++i) {
@@ -382,12 +345,13 @@ Task<void> Observer::FreeOthersThatDied(Batch& batch, uint32_t index, uint64_t e
       continue;
     ++questions;
     if (!IsDead(common_.node, other.owner)) continue;
-    co_await FreeEntry(batch, i, other.owner);
-    if (batch.Stale()) co_return;
+    co_await FreeEntry(i, other.owner);
+    if (home_.batch().Stale()) co_return;
   }
 }
 
-Task<void> Observer::FreeEntry(Batch& batch, uint32_t index, uint64_t owner) {
+Task<void> Observer::FreeEntry(uint32_t index, uint64_t owner) {
+  Batch& batch = home_.batch();
   batch.CompareSwap({common_.shape.home, EntryOffset(index)}, owner, 0, &home_.words().cas);
   const Outcome freed = co_await batch.Run();
   if (freed == Outcome::kOk && home_.words().cas == owner) {

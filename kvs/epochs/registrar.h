@@ -27,18 +27,17 @@ bool IsDead(krcore::Node& node, uint64_t owner);
 
 class Registrar : private Part {
  public:
-  // `lkey` is that of the home's words.
   Registrar(const Common& common, Home& home, Operations& operations, Registration& registration, ClientMemory& memory,
-            RetiredTables& retired, OwnWork& own_work, uint32_t lkey);
+            RetiredTables& retired, OwnWork& own_work);
 
   // Claims an entry of the client table and announces the current epoch. kFull: none is free.
   Task<Step> Register();
   // Gives the entry back. kRestart or kUnavailable: it may not have been given back.
   Task<Step> Unregister();
   // Gives back an entry that another client could not. False: there is none, or it is still abandoned.
-  Task<bool> GiveBackAbandonedEntry(Batch& batch);
+  Task<bool> GiveBackAbandonedEntry();
   // Makes the heartbeat, with the oldest epoch in flight. kRestart: it failed this time.
-  Task<Step> Announce(Batch& batch, uint64_t epoch);
+  Task<Step> Announce(uint64_t epoch);
   // Renews a lease that is over, if a try is due. False: it is over. Call it after a look at the clock.
   bool CareForLease();
   void PollRenewal(size_t* completions) {
@@ -59,7 +58,9 @@ class Registrar : private Part {
     Connections connections;
     Batch batch;
     Renewal(const Common& common, Connections::Waiting& waiting)
-        : connections(common.node, common.shape.reconnect_budget_ns, waiting, common.stats) {}
+        : connections(common.node, common.shape.reconnect_budget_ns, common.stats) {
+      connections.SetWaiting(waiting);
+    }
   };
   GlobalAddress EntryWord() const;
   uint64_t OwnerWord() const { return uint64_t{common_.node.id()} << 32 | common_.node.incarnation(); }
@@ -75,7 +76,6 @@ class Registrar : private Part {
   ClientMemory& memory_;
   RetiredTables& retired_;
   OwnWork& own_work_;
-  const uint32_t lkey_;
   std::unique_ptr<Renewal> renewal_;
   size_t renewing_ = 0;              // 1 while RenewLease() runs
   int64_t renew_at_ns_ = INT64_MIN;  // the next try
@@ -93,7 +93,7 @@ class Observer : private Part {
   // Looks at others' entries. One that has held back reclamation without a change is freed if its process is confirmed
   // dead: then nothing that it posted can execute any more. If its death is not known, it is expelled once it has not
   // changed for 1.5 leases. `oldest`: the oldest epoch that a client which is not expelled has announced.
-  Task<void> Observe(Batch& batch, uint64_t oldest, uint64_t epoch, bool any_expelled);
+  Task<void> Observe(uint64_t oldest, uint64_t epoch, bool any_expelled);
   // The caller has seen no change of the entry since `since_ns` (this client's clock): it need not be watched anew.
   void SawUnchanged(uint32_t index, const ClientEntry& entry, int64_t since_ns) {
     seen_unchanged_[index] = {entry, since_ns};
@@ -107,8 +107,8 @@ class Observer : private Part {
     int64_t since_ns = 0;
     int64_t ask_at_ns = 0;  // when to ask the fabric whether it is dead
   };
-  Task<void> FreeEntry(Batch& batch, uint32_t index, uint64_t owner);
-  Task<void> FreeOthersThatDied(Batch& batch, uint32_t index, uint64_t epoch);
+  Task<void> FreeEntry(uint32_t index, uint64_t owner);
+  Task<void> FreeOthersThatDied(uint32_t index, uint64_t epoch);
 
   Home& home_;
   const Registrar& registrar_;

@@ -1,14 +1,13 @@
-// What is known of entries in the home's client table: what each client knows of its own, and what the process knows of
-// all that its clients hold or have claimed.
+// Registration: what a client knows of its own place in the store: its entry's word, when its lease ends, and whether
+// it was expelled. It is the gate of the client's queue pool and holds verbs back once the lease is over
+// (docs/protocol.md, "Registration").
+//
+// Thread safety: the client's thread.
 #ifndef KVS_EPOCHS_REGISTRATION_H_
 #define KVS_EPOCHS_REGISTRATION_H_
 
 #include <algorithm>
 #include <cstdint>
-#include <mutex>
-#include <optional>
-#include <set>
-#include <vector>
 
 #include "krcore/clock.h"
 #include "krcore/queue_pool.h"
@@ -17,11 +16,6 @@
 
 namespace kvs {
 
-// What a client knows of its own place in the store: its entry's word, when its lease ends, and whether it was
-// expelled. It is the gate of the client's queue pool and holds verbs back once the lease is over (docs/protocol.md,
-// "Registration").
-//
-// Thread safety: the client's thread.
 class Registration final : public krcore::PostGate {
  public:
   enum class Standing : uint8_t {
@@ -84,35 +78,6 @@ class Registration final : public krcore::PostGate {
   bool overdue_ = false;
   int64_t now_ns_ = 0;
   bool looked_ = false;
-};
-
-// An entry, and the word that names its owner.
-struct ClaimedEntry {
-  uint32_t index = 0;
-  uint64_t owner = 0;
-};
-
-// The entries of the home's client table that clients of one node claim, hold or give back. All of them have the same
-// owner word, and the outcome of a CAS of it may be unknown. So only one client at a time acts on an entry by that
-// word, from before the claim until the entry is known to be given back (docs/protocol.md, "Registration").
-//
-// Thread safety: all methods from any thread.
-class HeldEntries {
- public:
-  void RemoveFrom(std::vector<uint32_t>* indexes);
-  bool Hold(uint32_t index);  // false: another client acts on it, or it was abandoned
-  // Call it when the entry is free, or another node's.
-  void LetGo(uint32_t index);
-  // Call it when the client that held the entry has ended or given up, and the entry is still the node's, or may be.
-  // Nobody else can find that out while this process lives. Another of its clients takes the entry and gives it back.
-  void Abandon(const ClaimedEntry& entry);
-  // Takes an abandoned entry, which the caller then holds. Nothing: none was abandoned.
-  std::optional<ClaimedEntry> TakeAbandoned();
-
- private:
-  std::mutex mutex_;
-  std::set<uint32_t> held_;              // guarded by mutex_; abandoned ones included
-  std::vector<ClaimedEntry> abandoned_;  // guarded by mutex_
 };
 
 }  // namespace kvs

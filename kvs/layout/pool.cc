@@ -7,7 +7,6 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-#include <algorithm>
 #include <bit>
 #include <cerrno>
 #include <cstring>
@@ -15,7 +14,7 @@
 
 #include "kvs/layout/block.h"
 #include "kvs/layout/directory.h"
-#include "kvs/layout/hash.h"
+#include "kvs/layout/subtable.h"
 
 namespace kvs {
 namespace {
@@ -44,7 +43,7 @@ uint64_t Checksum(const std::byte* block, uint64_t content_bytes) {
 
 }  // namespace
 
-// ---- hash.h
+// ---- where a key goes (subtable.h)
 
 static_assert(sizeof(Hasher::Secret) >= XXH3_SECRET_SIZE_MIN);
 

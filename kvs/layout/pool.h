@@ -20,7 +20,6 @@
 
 #include "krcore/status.h"
 #include "krcore/types.h"
-#include "kvs/layout/hash.h"
 #include "kvs/layout/subtable.h"
 
 namespace kvs {

@@ -143,7 +143,8 @@ bool Connections::ReachAgain(krcore::NodeId memory_node) {
   last_failed_ = memory_node;
   const int64_t begin_ns = clock_.NowNs();
   if (begin_ns < NextTryNs(memory_node)) return false;
-  const int64_t patience_ns = std::min(reconnect_budget_ns_, waiting_.NextDeadlineNs() - begin_ns);
+  const int64_t deadline_ns = waiting_ != nullptr ? waiting_->NextDeadlineNs() : INT64_MAX;
+  const int64_t patience_ns = std::min(reconnect_budget_ns_, deadline_ns - begin_ns);
   if (Ensure(memory_node, {begin_ns + std::max(patience_ns, kMinTryNs)}).ok()) return true;
   const int64_t end_ns = clock_.NowNs(), took_ns = end_ns - begin_ns;
   quiet_until_ns_ = end_ns + took_ns;

@@ -179,16 +179,14 @@ class Connections {
     ~Waiting() = default;
   };
 
-  // `reconnect_budget_ns`: how long Reach may block. It does not block beyond the next deadline of `waiting`, if that
+  // `reconnect_budget_ns`: how long Reach may block. It does not block beyond the next deadline of what waits, if that
   // leaves kMinTryNs. After a vain try it does not block for as long as that try took, for any memory node, so that
   // operations have at least half of the time. A dead memory node is recognized at once.
-  Connections(krcore::Node& node, int64_t reconnect_budget_ns, Waiting& waiting, ClientStats& stats)
-      : node_(node),
-        clock_(node.clock()),
-        reconnect_budget_ns_(reconnect_budget_ns),
-        waiting_(waiting),
-        stats_(stats) {}
+  Connections(krcore::Node& node, int64_t reconnect_budget_ns, ClientStats& stats)
+      : node_(node), clock_(node.clock()), reconnect_budget_ns_(reconnect_budget_ns), stats_(stats) {}
   ~Connections();
+  // Before it is called, no operation waits.
+  void SetWaiting(Waiting& waiting) { waiting_ = &waiting; }
 
   // `queue_depth`: verbs that may be in flight to one memory node.
   Status Open(uint32_t queue_depth, const krcore::QueuePoolOptions& options = {});
@@ -284,7 +282,7 @@ class Connections {
   krcore::Node& node_;
   krcore::Clock& clock_;  // the node's, without a detour through the node: connecting is all cold misses
   const int64_t reconnect_budget_ns_;
-  Waiting& waiting_;
+  Waiting* waiting_ = nullptr;
   ClientStats& stats_;
   uint32_t queue_depth_ = 0;
   std::unique_ptr<krcore::QueuePool> pool_;

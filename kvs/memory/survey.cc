@@ -4,7 +4,6 @@
 #include <cstring>
 #include <map>
 #include <numeric>
-#include <string>
 
 #include "kvs/client.h"
 #include "kvs/layout/block.h"

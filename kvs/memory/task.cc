@@ -1,7 +1,6 @@
 #include "kvs/task.h"
 
 #include <cstdlib>
-#include <new>
 #include <utility>
 
 #include "krcore/fork.h"

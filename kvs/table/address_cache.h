@@ -78,9 +78,6 @@ class AddressCache {
       128;  // windows until the next trial; more each time the verdict stays the same
   static constexpr uint32_t kLastPeriod = 8'192;
   static constexpr uint32_t kPeriodGrowth = 4;
-  // Warming ends when twice as many operations have run as there are entries. It ends early, after this many windows,
-  // if by then hardly any key was known.
-  static constexpr uint32_t kFirstLook = 8;
 
   Slot Find(uint64_t hash);
   void Store(uint64_t hash, Slot value);

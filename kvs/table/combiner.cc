@@ -8,13 +8,11 @@
 namespace kvs {
 namespace {
 
-bool GoesWithOthers(OpKind kind) { return kind == OpKind::kGet || kind == OpKind::kPut || kind == OpKind::kUpdate; }
-
 // Does the leader's outcome hold for every member as well? A write that was not done may still succeed with another
 // value, or at another memory node. One that may have been done may have been done for all.
-bool IsCommon(OpKind kind, const Status& status) {
+bool IsCommon(bool is_write, const Status& status) {
   return status.ok() || status == StatusCode::kNotFound || status == StatusCode::kUnknown ||
-         (kind == OpKind::kGet && status == StatusCode::kUnavailable);
+         (!is_write && status == StatusCode::kUnavailable);
 }
 
 }  // namespace
@@ -26,7 +24,7 @@ void Combiner::Enter(Turn& turn) {
   for (Turn* leader = *bucket; leader != nullptr; leader = leader->chain_) {
     if (leader->hash_ != turn.hash_ || leader->is_write() != turn.is_write() || leader->key_ != turn.key_) continue;
     turn.leads_ = false;
-    if (Mutated(Mutation::kJoinsPosted) && GoesWithOthers(turn.kind_) && GoesWithOthers(leader->kind_)) {
+    if (Mutated(Mutation::kJoinsPosted) && turn.GoesWithOthers() && leader->GoesWithOthers()) {
       turn.next_ = leader->members_;
       leader->members_ = &turn;
       return;
@@ -41,32 +39,32 @@ void Combiner::Enter(Turn& turn) {
 }
 
 void Turn::GatherWaiting() {
-  if (!GoesWithOthers(kind_)) return;
+  if (!GoesWithOthers()) return;
   Turn** tail = &members_;
   while (*tail != nullptr) tail = &(*tail)->next_;
-  while (waiting_ != nullptr && GoesWithOthers(waiting_->kind_)) {
+  while (waiting_ != nullptr && waiting_->GoesWithOthers()) {
     Turn* const member = waiting_;
     waiting_ = member->next_;
     member->next_ = nullptr;
     *tail = member;
     tail = &member->next_;
     --combiner_.waiting_count_;
-    if (member->kind_ == OpKind::kPut) group_kind_ = OpKind::kPut;
+    if (member->kind_ == WriteKind::kPut) group_kind_ = WriteKind::kPut;
     group_in_ = member->in_;
   }
 }
 
 Status Turn::ShareWithMembers(Status status, bool existed) {
-  if (!IsCommon(kind_, status)) return status;
-  bool there = existed || kind_ == OpKind::kPut;
+  if (!IsCommon(is_write(), status)) return status;
+  bool there = existed || kind_ == WriteKind::kPut;
   RunQueue& run_queue = RunQueue::OfThisThread();
   while (members_ != nullptr) {
     Turn& member = *members_;
     members_ = member.next_;
     member.result_ = status;
     if (status.ok()) {
-      if (member.kind_ == OpKind::kGet) member.out_->assign(*out_);
-      there |= member.kind_ == OpKind::kPut;
+      if (!member.is_write()) member.out_->assign(*out_);
+      there |= member.kind_ == WriteKind::kPut;
       // This member comes before the group's first Put, which inserted the key.
       if (!there) member.result_ = StatusCode::kNotFound;
     }
@@ -74,7 +72,7 @@ Status Turn::ShareWithMembers(Status status, bool existed) {
     ++combiner_.stats_.combined_operations;
     run_queue.Push(member.handle_);
   }
-  if (status.ok() && kind_ == OpKind::kUpdate && !existed) return StatusCode::kNotFound;
+  if (status.ok() && kind_ == WriteKind::kUpdate && !existed) return StatusCode::kNotFound;
   return status;
 }
 

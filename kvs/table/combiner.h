@@ -16,16 +16,15 @@
 
 #include <coroutine>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "kvs/client.h"
-#include "kvs/layout/hash.h"
+#include "kvs/layout/subtable.h"
 
 namespace kvs {
-
-enum class OpKind : uint8_t { kGet, kPut, kInsert, kUpdate, kDelete };
 
 class Combiner;
 
@@ -41,7 +40,7 @@ class Combiner;
 class Turn {
  public:
   Turn(Combiner& combiner, const KeyHash& hash, std::string_view key, std::string* out);
-  Turn(Combiner& combiner, const KeyHash& hash, std::string_view key, OpKind kind, std::string_view in);
+  Turn(Combiner& combiner, const KeyHash& hash, std::string_view key, WriteKind kind, std::string_view in);
   Turn(const Turn&) = delete;
   Turn& operator=(const Turn&) = delete;
   // Of a leader: members that it gathered and could not serve go on waiting, and the first in the line leads.
@@ -70,7 +69,7 @@ class Turn {
   }
   // Value and kind of the one write that stands for the whole group.
   std::string_view in() const { return group_in_; }
-  OpKind kind() const { return group_kind_; }
+  WriteKind kind() const { return group_kind_; }
 
   // Gives the members their results and returns the leader's. `existed`: the key was there before a write that
   // happened. An outcome that concerns the leader alone (its time was up, no memory for its value) is not passed on:
@@ -85,14 +84,15 @@ class Turn {
   friend class Combiner;
   void GatherWaiting();
   Status ShareWithMembers(Status status, bool existed);
-  bool is_write() const { return kind_ != OpKind::kGet; }
+  bool is_write() const { return kind_.has_value(); }
+  bool GoesWithOthers() const { return !is_write() || kind_ == WriteKind::kPut || kind_ == WriteKind::kUpdate; }
 
   Combiner& combiner_;
   const uint64_t hash_;
   const std::string_view key_;
-  const OpKind kind_;
+  const std::optional<WriteKind> kind_;  // nothing: it is a read
   bool leads_ = true;
-  OpKind group_kind_;
+  WriteKind group_kind_{};
   std::string* const out_ = nullptr;
   const std::string_view in_;
   std::string_view group_in_;
@@ -141,11 +141,11 @@ class Combiner {
 };
 
 inline Turn::Turn(Combiner& combiner, const KeyHash& hash, std::string_view key, std::string* out)
-    : combiner_(combiner), hash_(hash.h1), key_(key), kind_(OpKind::kGet), group_kind_(OpKind::kGet), out_(out) {
+    : combiner_(combiner), hash_(hash.h1), key_(key), out_(out) {
   combiner_.Enter(*this);
 }
 
-inline Turn::Turn(Combiner& combiner, const KeyHash& hash, std::string_view key, OpKind kind, std::string_view in)
+inline Turn::Turn(Combiner& combiner, const KeyHash& hash, std::string_view key, WriteKind kind, std::string_view in)
     : combiner_(combiner), hash_(hash.h1), key_(key), kind_(kind), group_kind_(kind), in_(in), group_in_(in) {
   combiner_.Enter(*this);
 }

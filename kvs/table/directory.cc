@@ -24,14 +24,12 @@ Task<Step> Directory::Resolve(Operation& op, TableRef* table, DirectoryEntry* pa
     op.batch.Read(EntryAddress(index[i]), &op.buffers->directory[i], sizeof(uint64_t));
   }
   common_.stats.directory_reads += count;
-  const Outcome read = co_await op.batch.Run();
-  if (read != Outcome::kOk) co_return Step::kUnavailable;
+  KVS_CO_RETURN_UNLESS_OK(co_await op.batch.Run());
   for (uint32_t i = count; i-- > 0;) {
     const DirectoryEntry entry(op.buffers->directory[i]);
     if (!entry.present()) continue;
     if (entry.merging()) {
-      const Step read_record = co_await ReadMerge(op.batch, &op.buffers->merge, entry, &op.merge);
-      if (read_record != Step::kOk) co_return read_record;
+      KVS_CO_RETURN_UNLESS_OK(co_await ReadMerge(op.batch, &op.buffers->merge, entry, &op.merge));
       NoteMerge(index[i]);
       const MergeRecord& terms = op.merge.terms;
       // The joined table is published, and only the last step is missing: the table lies further up.
@@ -56,10 +54,7 @@ Task<Step> Directory::Resolve(Operation& op, TableRef* table, DirectoryEntry* pa
 
 Task<Step> Directory::ReadEntry(Batch& batch, uint64_t* scratch, uint32_t index, TableRef* table) {
   const uint64_t ticket = cache_.Ticket();
-  batch.Read(EntryAddress(index), scratch, sizeof(uint64_t));
-  ++common_.stats.directory_reads;
-  const Outcome read = co_await batch.Run();
-  if (read != Outcome::kOk) co_return Step::kUnavailable;
+  KVS_CO_RETURN_UNLESS_OK(co_await ReadWords(batch, scratch, index));
   const DirectoryEntry entry(*scratch);
   *table = {{}, index, entry, ticket};
   if (entry.has_subtable()) {
@@ -72,8 +67,7 @@ Task<Step> Directory::ReadEntry(Batch& batch, uint64_t* scratch, uint32_t index,
 Task<Step> Directory::ReadMerge(Batch& batch, MergeRecord* scratch, DirectoryEntry entry, Merge* merge) {
   merge->record = entry.merge_record();
   batch.Read(merge->record, scratch, sizeof(MergeRecord));
-  const Outcome read = co_await batch.Run();
-  if (read != Outcome::kOk) co_return Step::kUnavailable;
+  KVS_CO_RETURN_UNLESS_OK(co_await batch.Run());
   merge->terms = *scratch;
   co_return Step::kOk;
 }

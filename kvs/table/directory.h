@@ -24,6 +24,13 @@ class Directory : private Part {
   // index that ends with it. The deepest present one is the table. *parent, if wanted, is the entry of the index from
   // which this one was split; it is read after this one.
   Task<Step> Resolve(Operation& op, TableRef* table, DirectoryEntry* parent = nullptr);
+  // Asks for entries, in this order, into `words`, which are registered. co_await what this returns to have them.
+  template <typename... Index>
+  auto ReadWords(Batch& batch, uint64_t* words, Index... indexes) {
+    (batch.Read(EntryAddress(indexes), words++, sizeof(*words)), ...);
+    common_.stats.directory_reads += sizeof...(indexes);
+    return batch.Run();
+  }
   // Reads one entry. `scratch`: 8 registered bytes. An entry that names no subtable gives a table without an address.
   Task<Step> ReadEntry(Batch& batch, uint64_t* scratch, uint32_t index, TableRef* table);
   // Reads the record that `entry` names, which this operation has read. The record stays valid until the operation

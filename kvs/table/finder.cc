@@ -105,7 +105,7 @@ Step Finder::GoOnScan(Operation& op, Batch& batch) {
     case Scan::Reading::kLargeBlock:
     case Scan::Reading::kHeaders: break;  // the latter is GoOnReading's
   }
-  const Step intact = CheckLargeBlock(op, scan.large_bytes);
+  const Step intact = CheckBlock(op, BlockView(op.large_read.memory.get()), scan.large_bytes);
   if (intact != Step::kOk) return intact;
   const uint32_t c = scan.planned[scan.judged++];
   scan.judged_bytes += FirstReadBytes(op.Candidate(c));
@@ -169,9 +169,7 @@ bool Finder::JudgeRead(Operation& op, Batch& batch, Step* step) {
         return true;
       }
       AddStranger(op, slot.word());  // the hash is one word, written before the block was published: it cannot be torn
-    } else if (!block.Intact(available) && !Mutated(Mutation::kNoChecksum)) {
-      ++common_.stats.checksum_retries;
-      op.torn = true;
+    } else if (IsTorn(op, block, available)) {
       *step = Step::kRestart;
       return true;
     } else if (JudgeMatch(op, c, block)) {
@@ -249,30 +247,36 @@ Step Finder::AskForLargeBlock(Operation& op, Batch& batch, Slot slot, uint64_t b
   return Step::kRun;
 }
 
+bool Finder::IsTorn(Operation& op, BlockView block, uint64_t bytes) {
+  if (block.Intact(bytes) || Mutated(Mutation::kNoChecksum)) return false;
+  ++common_.stats.checksum_retries;
+  op.torn = true;
+  return true;
+}
+
 // The block was read. If it is whole, scan.block becomes a view of it.
-Step Finder::CheckLargeBlock(Operation& op, uint64_t bytes) {
-  const BlockView block(op.large_read.memory.get());
-  if (!block.Intact(bytes) && !Mutated(Mutation::kNoChecksum)) {
-    ++common_.stats.checksum_retries;
-    op.torn = true;
-    return Step::kRestart;
-  }
+Step Finder::CheckBlock(Operation& op, BlockView block, uint64_t bytes) {
+  if (IsTorn(op, block, bytes)) return Step::kRestart;
   op.scan.block = block;
   return Step::kOk;
 }
 
-Task<Step> Finder::ReadLargeBlock(Operation& op, Slot slot, uint64_t bytes) {
+Task<Step> Finder::ReadBlock(Operation& op, Slot slot) {
+  const uint32_t first_bytes = FirstReadBytes(slot);
+  op.batch.Read(slot.block(), op.buffers->match.data(), first_bytes);
+  KVS_CO_RETURN_UNLESS_OK(co_await op.batch.Run());
+  const BlockView block(op.buffers->match.data());
+  if (slot.length_units() != kLargeBlock) co_return CheckBlock(op, block, first_bytes);
+  const uint64_t bytes = block.bytes();
   const Step asked = AskForLargeBlock(op, op.batch, slot, bytes);
   if (asked != Step::kRun) co_return asked;
-  const Outcome read = co_await op.batch.Run();
-  if (read != Outcome::kOk) co_return Step::kUnavailable;
-  co_return CheckLargeBlock(op, bytes);
+  KVS_CO_RETURN_UNLESS_OK(co_await op.batch.Run());
+  co_return CheckBlock(op, BlockView(op.large_read.memory.get()), bytes);
 }
 
 Task<Step> Finder::CheckHeaders(Operation& op) {
   ReadHeaders(op, op.batch);
-  const Outcome read = co_await op.batch.Run();
-  if (read != Outcome::kOk) co_return Step::kUnavailable;
+  KVS_CO_RETURN_UNLESS_OK(co_await op.batch.Run());
   co_return HeadersFit(op) ? Step::kOk : Step::kRestart;
 }
 

@@ -59,8 +59,8 @@ class Finder : private Part {
   void PlanMatches(Operation& op);
   // Reads the four bucket headers of the last scan again: kOk if they all still fit the key, else kRestart.
   Task<Step> CheckHeaders(Operation& op);
-  // Reads a block that is too long for the operation's buffer into memory of its own. scan.block is then a view of it.
-  Task<Step> ReadLargeBlock(Operation& op, Slot slot, uint64_t bytes);
+  // Reads the slot's block, however long it is. If that is whole, scan.block becomes a view of it.
+  Task<Step> ReadBlock(Operation& op, Slot slot);
 
  private:
   Slot UsableGuess(Slot guess, krcore::NodeId node) const;
@@ -74,7 +74,8 @@ class Finder : private Part {
   Step JudgeMatches(Operation& op, Batch& batch);
   bool JudgeMatch(Operation& op, uint32_t c, BlockView block);
   Step AskForLargeBlock(Operation& op, Batch& batch, Slot slot, uint64_t bytes);
-  Step CheckLargeBlock(Operation& op, uint64_t bytes);
+  bool IsTorn(Operation& op, BlockView block, uint64_t bytes);
+  Step CheckBlock(Operation& op, BlockView block, uint64_t bytes);
   static void ReadHeaders(Operation& op, Batch& batch);
   static bool HeadersFit(const Operation& op);
 

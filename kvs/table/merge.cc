@@ -53,8 +53,7 @@ void Merger::FreeSpares(Operation& op, SpareTables* spares) {
 
 Task<Step> Merger::PassMerge(uint32_t index, DirectoryEntry entry) {
   Merge merge;
-  const Step read = co_await directory_.ReadMerge(workbench_.batch(), &workbench_.words().record, entry, &merge);
-  if (read != Step::kOk) co_return read;
+  KVS_CO_RETURN_UNLESS_OK(co_await directory_.ReadMerge(workbench_.batch(), &workbench_.words().record, entry, &merge));
   if (merge.terms.parent_index == index && !Mutated(Mutation::kAnyMergeIsOver)) co_return Step::kOk;
   const Step unlinked = co_await UnlinkChild(merge);
   co_return unlinked == Step::kOk ? Step::kRestart : unlinked;
@@ -77,7 +76,7 @@ void Merger::ConsiderMerge(const Operation& op, const TableRef& table) {
 Task<void> Merger::MergeUpwards(uint32_t index) {
   Step step = Step::kOk;
   while (step == Step::kOk && !epochs_.own_work.closing) {
-    Operation& op = co_await epochs_.operations.LeaseOwnOperation("merge");
+    Operation& op = co_await epochs_.operations.LeaseOwnOperation();
     const OperationLease lease(epochs_.operations, op);
     step = co_await TryMerge(op, &index);
   }
@@ -129,19 +128,14 @@ Task<Step> Merger::FindSiblings(uint32_t index, Merge* merge) {
   Batch& batch = workbench_.batch();
   uint64_t* words = workbench_.words().words.data();
   TableRef table;
-  const Step found = co_await directory_.ReadEntry(batch, words, index, &table);
-  if (found != Step::kOk) co_return found;
+  KVS_CO_RETURN_UNLESS_OK(co_await directory_.ReadEntry(batch, words, index, &table));
   const uint32_t depth = table.entry.depth();
   if (table.entry.merging()) directory_.NoteMerge(index);
   if (table.entry.state() != DirectoryState::kNormal || depth == 0) co_return Step::kRestart;
   MergeRecord& terms = merge->terms;
   terms.parent_index = index & ~(1u << (depth - 1));
   terms.child_index = index | 1u << (depth - 1);
-  batch.Read(directory_.EntryAddress(terms.parent_index), &words[0], sizeof(uint64_t));
-  batch.Read(directory_.EntryAddress(terms.child_index), &words[1], sizeof(uint64_t));
-  common_.stats.directory_reads += 2;
-  const Outcome read = co_await batch.Run();
-  if (read != Outcome::kOk) co_return Step::kUnavailable;
+  KVS_CO_RETURN_UNLESS_OK(co_await directory_.ReadWords(batch, words, terms.parent_index, terms.child_index));
   terms.parent_entry = words[0];
   terms.child_entry = words[1];
   for (const DirectoryEntry entry : {terms.parent(), terms.child()}) {
@@ -153,12 +147,9 @@ Task<Step> Merger::FindSiblings(uint32_t index, Merge* merge) {
 
 // kOk: one table would hold what the two have, with room for more.
 Task<Step> Merger::CheckSparse(Merge merge) {
-  Batch& batch = workbench_.batch();
-  const uint32_t table_bytes = static_cast<uint32_t>(common_.shape.geometry.bytes());
-  batch.Read(merge.parent().address, workbench_.image(kParentImage).data(), table_bytes);
-  batch.Read(merge.child().address, workbench_.image(kChildImage).data(), table_bytes);
-  const Outcome read = co_await batch.Run();
-  if (read != Outcome::kOk) co_return Step::kUnavailable;
+  workbench_.ReadImage(merge.parent(), kParentImage);
+  workbench_.ReadImage(merge.child(), kChildImage);
+  KVS_CO_RETURN_UNLESS_OK(co_await workbench_.batch().Run());
   uint64_t used = 0;
   for (uint32_t s = 0; s < common_.shape.geometry.slots(); ++s) {
     used += workbench_.ImageSlot(s, kParentImage).has_block() ? 1 : 0;
@@ -175,7 +166,7 @@ void Merger::LookAfterMerges() {
 }
 
 Task<void> Merger::FinishSeenMerge(uint32_t index) {
-  Operation& op = co_await epochs_.operations.LeaseOwnOperation("merge");
+  Operation& op = co_await epochs_.operations.LeaseOwnOperation();
   const OperationLease lease(epochs_.operations, op);
   TableRef table;
   const Step read = co_await directory_.ReadEntry(op.batch, &op.buffers->directory[0], index, &table);

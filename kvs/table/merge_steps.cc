@@ -8,7 +8,6 @@
 #include <utility>
 #include <vector>
 
-#include "kvs/layout/hash.h"
 #include "kvs/layout/pool.h"
 #include "kvs/layout/subtable.h"
 #include "kvs/memory/mutation.h"
@@ -99,13 +98,11 @@ Task<Step> Merger::MergeLocked(Operation& op, Merge* merge, SpareTables* spares,
   const GlobalAddress own =
       std::exchange(*record, {});  // a failed verb may still execute: this memory is not used again
   batch.Write(&workbench_.words().record, own, sizeof(MergeRecord));
-  const Outcome written = co_await batch.Run();
-  if (written != Outcome::kOk) co_return Step::kUnavailable;
+  KVS_CO_RETURN_UNLESS_OK(co_await batch.Run());
   uint64_t& old = workbench_.words().words[0];
   batch.CompareSwap(directory_.EntryAddress(merge->terms.parent_index), merge->terms.parent_entry,
                     merge->parent_word().word(), &old);
-  const Outcome began = co_await batch.Run();
-  if (began != Outcome::kOk) co_return Step::kUnavailable;
+  KVS_CO_RETURN_UNLESS_OK(co_await batch.Run());
   if (old != merge->terms.parent_entry) {
     *record = own;
     co_return Step::kRestart;
@@ -119,42 +116,30 @@ Task<Step> Merger::MergeLocked(Operation& op, Merge* merge, SpareTables* spares,
 // merge was given up.
 Task<Step> Merger::FinishMerge(Operation& op, Merge* merge, SpareTables* spares) {
   const MergeRecord& terms = merge->terms;
-  if (terms.state() == MergeStatus::kUndecided) {
-    const Step decided = co_await DecideEngagement(merge);
-    if (decided != Step::kOk) co_return decided;
-  }
+  if (terms.state() == MergeStatus::kUndecided) KVS_CO_RETURN_UNLESS_OK(co_await DecideEngagement(merge));
   if (terms.state() == MergeStatus::kAbandoned) co_return co_await AbandonMerge(*merge);
 
   Batch& batch = workbench_.batch();
   uint64_t* words = workbench_.words().words.data();
-  batch.Read(directory_.EntryAddress(terms.parent_index), &words[0], sizeof(uint64_t));
-  batch.Read(directory_.EntryAddress(terms.child_index), &words[1], sizeof(uint64_t));
-  common_.stats.directory_reads += 2;
-  const Outcome read = co_await batch.Run();
-  if (read != Outcome::kOk) co_return Step::kUnavailable;
+  KVS_CO_RETURN_UNLESS_OK(co_await directory_.ReadWords(batch, words, terms.parent_index, terms.child_index));
   const bool parent_left = words[0] == merge->parent_word().word();
   const bool child_left = words[1] == merge->child_word().word();
   if (!child_left && !Mutated(Mutation::kMergeUnengaged)) co_return Step::kOk;  // the last step is done
   if (!parent_left && terms.state() == MergeStatus::kJoin) co_return co_await UnlinkChild(*merge);
 
   if (!spares->tables[0].valid()) co_return Step::kFull;
-  const Step parent_frozen = co_await CloseTable(merge->parent(), kParentImage);
-  if (parent_frozen != Step::kOk) co_return parent_frozen;
-  const Step child_frozen = co_await CloseTable(merge->child(), kChildImage);
-  if (child_frozen != Step::kOk) co_return child_frozen;
+  KVS_CO_RETURN_UNLESS_OK(co_await CloseTable(merge->parent(), kParentImage));
+  KVS_CO_RETURN_UNLESS_OK(co_await CloseTable(merge->child(), kChildImage));
   bool fits = false;
   if (terms.state() != MergeStatus::kReplace && terms.copies == 0) {
-    const Step built = co_await BuildMerged(op, *merge, &fits);
-    if (built != Step::kOk) co_return built;
+    KVS_CO_RETURN_UNLESS_OK(co_await BuildMerged(op, *merge, &fits));
   }
   if (terms.state() == MergeStatus::kEngaged) {
-    const Step settled = co_await Settle(merge, fits ? MergeStatus::kJoin : MergeStatus::kReplace);
-    if (settled != Step::kOk) co_return settled;
+    KVS_CO_RETURN_UNLESS_OK(co_await Settle(merge, fits ? MergeStatus::kJoin : MergeStatus::kReplace));
   }
   if (terms.state() == MergeStatus::kReplace) co_return co_await PublishCopies(*merge, parent_left, spares);
   if (!fits) co_return Step::kRestart;  // another client finishes it: whoever decided otherwise, or a third
-  const Step joined = co_await Publish(terms.parent_index, merge->parent_word(), terms.depth(), spares, &fits);
-  if (joined != Step::kOk) co_return joined;
+  KVS_CO_RETURN_UNLESS_OK(co_await Publish(terms.parent_index, merge->parent_word(), terms.depth(), spares, &fits));
   if (fits) ++common_.stats.merges;
   co_return co_await UnlinkChild(*merge);
 }
@@ -165,8 +150,7 @@ Task<Step> Merger::Settle(Merge* merge, MergeStatus wanted) {
   const uint64_t expected = merge->terms.status;
   static_assert(offsetof(MergeRecord, status) == 0);
   workbench_.batch().CompareSwap(merge->record, expected, static_cast<uint64_t>(wanted), &old);
-  const Outcome settled = co_await workbench_.batch().Run();
-  if (settled != Outcome::kOk) co_return Step::kUnavailable;
+  KVS_CO_RETURN_UNLESS_OK(co_await workbench_.batch().Run());
   merge->terms.status = old == expected ? static_cast<uint64_t>(wanted) : old;
   co_return Step::kOk;
 }
@@ -178,8 +162,7 @@ Task<Step> Merger::DecideEngagement(Merge* merge) {
   const uint64_t engaged = merge->child_word().word();
   workbench_.batch().CompareSwap(directory_.EntryAddress(merge->terms.child_index), merge->terms.child_entry, engaged,
                                  &old);
-  const Outcome swapped = co_await workbench_.batch().Run();
-  if (swapped != Outcome::kOk) co_return Step::kUnavailable;
+  KVS_CO_RETURN_UNLESS_OK(co_await workbench_.batch().Run());
   const bool taken = old == merge->terms.child_entry || old == engaged || Mutated(Mutation::kMergeUnengaged);
   co_return co_await Settle(merge, taken ? MergeStatus::kEngaged : MergeStatus::kAbandoned);
 }
@@ -194,8 +177,7 @@ Task<Step> Merger::AbandonMerge(Merge merge) {
                     child.Next(terms.child().subtable(), child.depth(), DirectoryState::kNormal).word(), &words[0]);
   batch.CompareSwap(directory_.EntryAddress(terms.parent_index), parent.word(),
                     parent.Next(terms.parent().subtable(), parent.depth(), DirectoryState::kNormal).word(), &words[1]);
-  const Outcome undone = co_await batch.Run();
-  if (undone != Outcome::kOk) co_return Step::kUnavailable;
+  KVS_CO_RETURN_UNLESS_OK(co_await batch.Run());
   if (words[1] == parent.word()) epochs_.memory.Of(batch).Retire(RecordExtent(merge));
   co_return Step::kRestart;
 }
@@ -205,24 +187,21 @@ Task<Step> Merger::AbandonMerge(Merge merge) {
 Task<Step> Merger::CloseTable(TableRef table, uint32_t image) {
   if (!common_.connections.Reach(table.address.node)) co_return Step::kUnavailable;
   if (Mutated(Mutation::kMergeHeadersLate)) {
-    const Step frozen = co_await FreezeSlots(table, image);
-    if (frozen != Step::kOk) co_return frozen;
+    KVS_CO_RETURN_UNLESS_OK(co_await FreezeSlots(table, image));
     std::vector<std::byte> kept(workbench_.image(image).begin(), workbench_.image(image).end());
     const Step closed = co_await CloseHeaders(table, image);
     std::copy(kept.begin(), kept.end(), workbench_.image(image).begin());
     co_return closed;
   }
-  const Step closed = co_await CloseHeaders(table, image);
-  if (closed != Step::kOk) co_return closed;
+  KVS_CO_RETURN_UNLESS_OK(co_await CloseHeaders(table, image));
   co_return co_await FreezeSlots(table, image);
 }
 
 Task<Step> Merger::CloseHeaders(TableRef table, uint32_t image) {
   Batch& batch = workbench_.batch();
   for (bool all_closed = false; !all_closed;) {
-    batch.Read(table.address, workbench_.image(image).data(), static_cast<uint32_t>(common_.shape.geometry.bytes()));
-    const Outcome read = co_await batch.Run();
-    if (read != Outcome::kOk) co_return Step::kUnavailable;
+    workbench_.ReadImage(table, image);
+    KVS_CO_RETURN_UNLESS_OK(co_await batch.Run());
     all_closed = true;
     const uint32_t buckets = common_.shape.geometry.buckets();
     for (uint32_t b = 0; b < buckets;) {
@@ -232,8 +211,7 @@ Task<Step> Merger::CloseHeaders(TableRef table, uint32_t image) {
         return Workbench::Swap{BucketOffset(bucket), header.word(), header.Closed().word()};
       };
       const uint32_t count = workbench_.AskToSwap(table, &b, buckets, closed_header);
-      const Outcome closed = co_await batch.Run();
-      if (closed != Outcome::kOk) co_return Step::kUnavailable;
+      KVS_CO_RETURN_UNLESS_OK(co_await batch.Run());
       all_closed &= workbench_.AllSwapped(count);
     }
   }
@@ -243,9 +221,8 @@ Task<Step> Merger::CloseHeaders(TableRef table, uint32_t image) {
 // Reads the table after it was closed. Slots that were VAL or INS then become FRZ or FREE.
 Task<Step> Merger::FreezeSlots(TableRef table, uint32_t image) {
   Batch& batch = workbench_.batch();
-  batch.Read(table.address, workbench_.image(image).data(), static_cast<uint32_t>(common_.shape.geometry.bytes()));
-  const Outcome read = co_await batch.Run();
-  if (read != Outcome::kOk) co_return Step::kUnavailable;
+  workbench_.ReadImage(table, image);
+  KVS_CO_RETURN_UNLESS_OK(co_await batch.Run());
   const auto settled = [](Slot slot) {
     switch (slot.state()) {
       case SlotState::kVal: return Mutated(Mutation::kMergeWithoutFreeze) ? slot : slot.WithState(SlotState::kFrz);
@@ -266,8 +243,7 @@ Task<Step> Merger::FreezeSlots(TableRef table, uint32_t image) {
         batch.CompareSwap(At(table, SlotOffset(todo[i])), slot.word(), settled(slot).word(),
                           &workbench_.words().cas[i]);
       }
-      const Outcome frozen = co_await batch.Run();
-      if (frozen != Outcome::kOk) co_return Step::kUnavailable;
+      KVS_CO_RETURN_UNLESS_OK(co_await batch.Run());
       // A lost CAS: the slot changed after it was read. Look again.
       uint32_t left = 0;
       for (uint32_t i = 0; i < count; ++i) {
@@ -298,8 +274,7 @@ Task<Step> Merger::BuildMerged(Operation& op, Merge merge, bool* fits) {
   *fits = true;
   for (const Slot slot : merged.homeless()) {
     KeyHash hash;
-    const Step read = co_await ReadKeyHash(op, slot, &hash);
-    if (read != Step::kOk) co_return read;
+    KVS_CO_RETURN_UNLESS_OK(co_await ReadKeyHash(op, slot, &hash));
     *fits = merged.Place(slot, hash);
     if (!*fits) break;
   }
@@ -311,15 +286,13 @@ Task<Step> Merger::ReadKeyHash(Operation& op, Slot slot, KeyHash* hash) {
   Batch& batch = op.batch;
   const uint32_t bytes = FirstReadBytes(slot);
   batch.Read(slot.block(), op.buffers->match.data(), bytes);
-  const Outcome read = co_await batch.Run();
-  if (read != Outcome::kOk) co_return Step::kUnavailable;
+  KVS_CO_RETURN_UNLESS_OK(co_await batch.Run());
   BlockView block(op.buffers->match.data());
   const uint32_t key_end = sizeof(BlockHeader) + uint32_t{block.header().key_bytes};
   if (key_end > bytes) {
     if (!op.large_read.Grow(common_.node, key_end)) co_return Step::kFull;
     batch.Read(slot.block(), op.large_read.memory.get(), key_end, op.large_read.region->lkey());
-    const Outcome key_read = co_await batch.Run();
-    if (key_read != Outcome::kOk) co_return Step::kUnavailable;
+    KVS_CO_RETURN_UNLESS_OK(co_await batch.Run());
     block = BlockView(op.large_read.memory.get());
     // If others have finished the merge, the block may be another one by now.
     if (sizeof(BlockHeader) + uint32_t{block.header().key_bytes} > key_end) co_return Step::kRestart;
@@ -333,9 +306,8 @@ Task<Step> Merger::Publish(uint32_t index, DirectoryEntry expected, uint32_t dep
   Batch& batch = workbench_.batch();
   const GlobalAddress table = spares->Take();
   if (!table.valid()) co_return Step::kFull;
-  batch.Write(workbench_.image(kNewImage).data(), table, static_cast<uint32_t>(common_.shape.geometry.bytes()));
-  const Outcome written = co_await batch.Run();
-  if (written != Outcome::kOk) co_return Step::kUnavailable;
+  workbench_.WriteImage(table);
+  KVS_CO_RETURN_UNLESS_OK(co_await batch.Run());
   const DirectoryEntry entry = expected.Next(table, depth, DirectoryState::kNormal);
   uint64_t& old = workbench_.words().words[0];
   const uint64_t ticket = cache_.Ticket();
@@ -346,8 +318,7 @@ Task<Step> Merger::Publish(uint32_t index, DirectoryEntry expected, uint32_t dep
   } else {
     batch.CompareSwap(directory_.EntryAddress(index), expected.word(), entry.word(), &old);
   }
-  const Outcome published = co_await batch.Run();
-  if (published != Outcome::kOk) co_return Step::kUnavailable;
+  KVS_CO_RETURN_UNLESS_OK(co_await batch.Run());
   *won = old == expected.word();
   if (*won) {
     cache_.Insert({table, index, entry, ticket});
@@ -366,13 +337,11 @@ Task<Step> Merger::PublishCopies(Merge merge, bool parent_left, SpareTables* spa
   if (parent_left) {
     MergedImage(workbench_.image(kNewImage), common_.shape.geometry, BucketHeader(depth, terms.parent_index, 0))
         .Add(workbench_.image(kParentImage));
-    const Step published = co_await Publish(terms.parent_index, merge.parent_word(), depth, spares, &won);
-    if (published != Step::kOk) co_return published;
+    KVS_CO_RETURN_UNLESS_OK(co_await Publish(terms.parent_index, merge.parent_word(), depth, spares, &won));
   }
   MergedImage(workbench_.image(kNewImage), common_.shape.geometry, BucketHeader(depth, terms.child_index, 0))
       .Add(workbench_.image(kChildImage));
-  const Step published = co_await Publish(terms.child_index, merge.child_word(), depth, spares, &won);
-  if (published != Step::kOk) co_return published;
+  KVS_CO_RETURN_UNLESS_OK(co_await Publish(terms.child_index, merge.child_word(), depth, spares, &won));
   if (!won) co_return Step::kRestart;
   ++common_.stats.table_replacements;
   const Step reported = co_await RetireMerged(merge);
@@ -385,8 +354,7 @@ Task<Step> Merger::UnlinkChild(Merge merge) {
   const DirectoryEntry absent = child.Next(merge.terms.child().subtable(), child.depth(), DirectoryState::kAbsent);
   uint64_t& old = workbench_.words().words[0];
   workbench_.batch().CompareSwap(directory_.EntryAddress(merge.terms.child_index), child.word(), absent.word(), &old);
-  const Outcome unlinked = co_await workbench_.batch().Run();
-  if (unlinked != Outcome::kOk) co_return Step::kUnavailable;
+  KVS_CO_RETURN_UNLESS_OK(co_await workbench_.batch().Run());
   if (old != child.word()) co_return Step::kOk;
   co_return co_await RetireMerged(merge);
 }

@@ -84,8 +84,7 @@ Task<Step> Reader::GetDuringMigration(Operation& op, std::string* value) {
         co_await directory_.ReadEntry(op.batch, &op.buffers->directory[0], ParentIndex(child.index), &parent);
     if (found != Step::kOk) co_return found;
     if (!parent.entry.splitting() || parent.entry.depth() + 1 != BirthDepth(child.index)) co_return Step::kRestart;
-    const Step scanned = co_await finder_.ScanTable(op, parent, kReaderStates);
-    if (scanned != Step::kOk) co_return scanned;
+    KVS_CO_RETURN_UNLESS_OK(co_await finder_.ScanTable(op, parent, kReaderStates));
     if (op.scan.val >= 0) {
       value->assign(op.scan.block.value());
       co_return Step::kOk;
@@ -106,8 +105,7 @@ Task<Step> Reader::GetDuringMigration(Operation& op, std::string* value) {
   if (!child.address.valid()) {
     DirectoryEntry above;
     cache_.Forget(parent);
-    const Step resolved = co_await directory_.Resolve(op, &child, &above);
-    if (resolved != Step::kOk) co_return resolved;
+    KVS_CO_RETURN_UNLESS_OK(co_await directory_.Resolve(op, &child, &above));
     // This table is several splits old: begin again at the table that the directory names now. Do the same if the
     // parent, read after the child, is another table by now: what is frozen in this one says nothing about that child.
     if (child.index == 0 || child.index == parent.index || ParentIndex(child.index) != parent.index) {
@@ -116,8 +114,7 @@ Task<Step> Reader::GetDuringMigration(Operation& op, std::string* value) {
     const bool is_pair = above.has_subtable() && above.subtable() == parent.address;
     if (!is_pair && !Mutated(Mutation::kFrzFromAnyParent)) co_return Step::kRestart;
   }
-  const Step scanned = co_await finder_.ScanTable(op, child, kReaderStates);
-  if (scanned != Step::kOk) co_return scanned;
+  KVS_CO_RETURN_UNLESS_OK(co_await finder_.ScanTable(op, child, kReaderStates));
   if (op.scan.val >= 0) {
     value->assign(op.scan.block.value());
     co_return Step::kOk;
@@ -135,22 +132,9 @@ Task<Step> Reader::GetDuringMigration(Operation& op, std::string* value) {
 
 // Reads the block of a frozen slot that a scan found to be the key's.
 Task<Step> Reader::ReadFrozenValue(Operation& op, Slot slot, std::string* value) {
-  const uint32_t bytes = FirstReadBytes(slot);
-  op.batch.Read(slot.block(), op.buffers->match.data(), bytes);
-  const Outcome read = co_await op.batch.Run();
-  if (read != Outcome::kOk) co_return Step::kUnavailable;
-  BlockView block(op.buffers->match.data());
-  if (slot.length_units() == kLargeBlock) {
-    const Step large = co_await finder_.ReadLargeBlock(op, slot, block.bytes());
-    if (large != Step::kOk) co_return large;
-    block = op.scan.block;
-  } else if (!block.Intact(bytes) && !Mutated(Mutation::kNoChecksum)) {
-    ++common_.stats.checksum_retries;
-    op.torn = true;
-    co_return Step::kRestart;
-  }
-  if (block.key() != op.key) co_return Step::kRestart;
-  value->assign(block.value());
+  KVS_CO_RETURN_UNLESS_OK(co_await finder_.ReadBlock(op, slot));
+  if (op.scan.block.key() != op.key) co_return Step::kRestart;
+  value->assign(op.scan.block.value());
   co_return Step::kOk;
 }
 
@@ -166,19 +150,10 @@ Task<Step> Reader::GetFromClosed(Operation& op, std::string* value) {
   if (!engaged && !Mutated(Mutation::kClosedUnchecked)) co_return Step::kRestart;
   const int frozen = op.scan.frz;
   if (frozen >= 0) {
-    const Step read = co_await ReadFrozenValue(op, op.Candidate(static_cast<uint32_t>(frozen)), value);
-    if (read != Step::kOk) co_return read;
+    KVS_CO_RETURN_UNLESS_OK(co_await ReadFrozenValue(op, op.Candidate(static_cast<uint32_t>(frozen)), value));
   }
   op.scan.val = frozen;
   co_return Step::kOk;
-}
-
-Status Reader::ResultOf(const Operation& op, std::string* value) {
-  ++common_.stats.operations;
-  if (op.scan.val < 0) return StatusCode::kNotFound;
-  value->assign(op.scan.block.value());
-  addresses_.Learn(op.hash.h1, op.Candidate(static_cast<uint32_t>(op.scan.val)));
-  return Status::Ok();
 }
 
 }  // namespace kvs

@@ -29,8 +29,6 @@ class Reader : private Part {
 
   // The key's length must be valid.
   Task<Status> Get(std::string_view key, std::string* value);
-  // Returns the result of a read that the steps of the usual case have ended with kOk.
-  Status ResultOf(const Operation& op, std::string* value);
 
  private:
   Task<Step> GetDuringMigration(Operation& op, std::string* value);

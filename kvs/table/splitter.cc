@@ -16,12 +16,7 @@ namespace kvs {
 Task<Step> Splitter::ReadSplit(Batch& batch, std::span<uint64_t, 3> words, uint32_t child_index, Migration* migration) {
   const uint32_t parent_index = ParentIndex(child_index);
   const uint64_t ticket = cache_.Ticket();
-  batch.Read(directory_.EntryAddress(child_index), &words[0], sizeof(uint64_t));
-  batch.Read(directory_.EntryAddress(parent_index), &words[1], sizeof(uint64_t));
-  batch.Read(directory_.EntryAddress(child_index), &words[2], sizeof(uint64_t));
-  common_.stats.directory_reads += 3;
-  const Outcome read = co_await batch.Run();
-  if (read != Outcome::kOk) co_return Step::kUnavailable;
+  KVS_CO_RETURN_UNLESS_OK(co_await directory_.ReadWords(batch, words.data(), child_index, parent_index, child_index));
   const DirectoryEntry parent(words[1]), child(words[2]);
   migration->depth = BirthDepth(child_index) - 1;
   migration->parent = {parent.subtable(), parent_index, parent, ticket};
@@ -62,8 +57,7 @@ Task<Step> Splitter::HelpMigrate(Operation& op) {
   for (uint32_t b = 0; b < 4; ++b) {
     op.batch.Read(At(migration.parent, BucketOffset(bucket(b))), &headers[b], sizeof(uint64_t));
   }
-  const Outcome read = co_await op.batch.Run();
-  if (read != Outcome::kOk) co_return Step::kUnavailable;
+  KVS_CO_RETURN_UNLESS_OK(co_await op.batch.Run());
   for (uint32_t b = 0; b < 4; ++b) {
     const BucketHeader header(headers[b]);
     if (header.depth() != migration.depth) continue;  // moved already
@@ -71,8 +65,7 @@ Task<Step> Splitter::HelpMigrate(Operation& op) {
     op.batch.CompareSwap(At(migration.parent, BucketOffset(bucket(b))), header.word(), header.Deeper().word(),
                          &op.buffers->cas[b]);
   }
-  const Outcome moved = co_await op.batch.Run();
-  if (moved != Outcome::kOk) co_return Step::kUnavailable;
+  KVS_CO_RETURN_UNLESS_OK(co_await op.batch.Run());
 
   static_assert(sizeof(BlockHeader) * kCandidates <= kMatchBytes);
   co_return co_await MigrateSlots(migration, std::span(slots).first(count),
@@ -169,14 +162,11 @@ Task<Step> Splitter::MigrateSlots(const Migration& migration, std::span<const ui
   std::iota(now.places.begin(), now.places.begin() + now.todo_count, 0);
   while (now.todo_count > 0) {
     AskForSlots(migration, &now);
-    const Outcome slots_read = co_await batch.Run();
-    if (slots_read != Outcome::kOk) co_return Step::kUnavailable;
+    KVS_CO_RETURN_UNLESS_OK(co_await batch.Run());
     AskForBlocks(migration, &now);
-    const Outcome blocks_read = co_await batch.Run();
-    if (blocks_read != Outcome::kOk) co_return Step::kUnavailable;
+    KVS_CO_RETURN_UNLESS_OK(co_await batch.Run());
     AskToSettle(migration, &now);
-    const Outcome settled = co_await batch.Run();
-    if (settled != Outcome::kOk) co_return Step::kUnavailable;
+    KVS_CO_RETURN_UNLESS_OK(co_await batch.Run());
     KeepLost(&now);
   }
   for (uint32_t i = 0; Mutated(Mutation::kFrzClearedEarly) && i < slots.size(); ++i) {
@@ -186,8 +176,7 @@ Task<Step> Splitter::MigrateSlots(const Migration& migration, std::span<const ui
     (void)co_await batch.Run();
   }
   AskToDecide(migration, &now);
-  const Outcome decided = co_await batch.Run();
-  if (decided != Outcome::kOk) co_return Step::kUnavailable;
+  KVS_CO_RETURN_UNLESS_OK(co_await batch.Run());
   for (uint32_t i = 0; i < slots.size(); ++i) common_.stats.slots_migrated += scratch.cas[i] == Slot::Pend().word();
   co_return Step::kOk;
 }
@@ -245,8 +234,7 @@ Task<Step> Splitter::FinishAbandonedSplit(const Batch& on_behalf_of, uint32_t ch
 Task<Step> Splitter::SplitLocked(TableRef table, GlobalAddress* spare, Merge* met) {
   uint64_t* words = workbench_.words().words.data();
   TableRef parent;
-  const Step read = co_await directory_.ReadEntry(workbench_.batch(), words, table.index, &parent);
-  if (read != Step::kOk) co_return read;
+  KVS_CO_RETURN_UNLESS_OK(co_await directory_.ReadEntry(workbench_.batch(), words, table.index, &parent));
   if (parent.entry.merging()) {
     const Step known = co_await directory_.ReadMerge(workbench_.batch(), &workbench_.words().record, parent.entry, met);
     co_return known == Step::kOk ? Step::kRestart : known;
@@ -266,14 +254,12 @@ Task<Step> Splitter::SplitLocked(TableRef table, GlobalAddress* spare, Merge* me
     if (!spare->valid()) co_return Step::kFull;
     const DirectoryEntry splitting = parent.entry.Next(depth, DirectoryState::kSplitting);
     workbench_.batch().CompareSwap(directory_.EntryAddress(parent.index), parent.entry.word(), splitting.word(), words);
-    const Outcome began = co_await workbench_.batch().Run();
-    if (began != Outcome::kOk) co_return Step::kUnavailable;
+    KVS_CO_RETURN_UNLESS_OK(co_await workbench_.batch().Run());
     if (*words != parent.entry.word()) co_return Step::kRestart;
     parent.entry = splitting;
   }
   const uint32_t child_index = ChildIndex(parent.index, depth);
-  const Step published = co_await PublishChild(parent, child_index, spare);
-  if (published != Step::kOk) co_return published;
+  KVS_CO_RETURN_UNLESS_OK(co_await PublishChild(parent, child_index, spare));
   co_return co_await FinishSplit(child_index);
 }
 
@@ -284,11 +270,7 @@ Task<Step> Splitter::PublishChild(TableRef parent, uint32_t child_index, GlobalA
   // an ABSENT child can only become this split's child, and a late CAS of it fails.
   uint64_t* words = workbench_.words().words.data();
   Batch& batch = workbench_.batch();
-  batch.Read(directory_.EntryAddress(child_index), &words[0], sizeof(uint64_t));
-  batch.Read(directory_.EntryAddress(parent.index), &words[1], sizeof(uint64_t));
-  common_.stats.directory_reads += 2;
-  const Outcome read = co_await batch.Run();
-  if (read != Outcome::kOk) co_return Step::kUnavailable;
+  KVS_CO_RETURN_UNLESS_OK(co_await directory_.ReadWords(batch, words, child_index, parent.index));
   if (words[1] != parent.entry.word()) co_return Step::kRestart;
   const DirectoryEntry child(words[0]);
   if (child.merging()) co_return co_await merger_.PassMerge(child_index, child);
@@ -301,14 +283,12 @@ Task<Step> Splitter::PublishChild(TableRef parent, uint32_t child_index, GlobalA
                  Mutated(Mutation::kChildStartsFree) ? Slot::Free() : Slot::Pend());
   const GlobalAddress table =
       std::exchange(*spare, {});  // a failed verb may still execute: this memory is not used again
-  batch.Write(workbench_.image().data(), table, static_cast<uint32_t>(common_.shape.geometry.bytes()));
-  const Outcome written = co_await batch.Run();
-  if (written != Outcome::kOk) co_return Step::kUnavailable;
+  workbench_.WriteImage(table);
+  KVS_CO_RETURN_UNLESS_OK(co_await batch.Run());
 
   const DirectoryEntry entry = child.Next(table, depth, DirectoryState::kMigrating);
   batch.CompareSwap(directory_.EntryAddress(child_index), child.word(), entry.word(), words);
-  const Outcome published = co_await batch.Run();
-  if (published != Outcome::kOk) co_return Step::kUnavailable;
+  KVS_CO_RETURN_UNLESS_OK(co_await batch.Run());
   if (*words != child.word()) *spare = table;  // nobody has seen it
   co_return Step::kOk;
 }
@@ -316,10 +296,8 @@ Task<Step> Splitter::PublishChild(TableRef parent, uint32_t child_index, GlobalA
 // [Split 4] Moves all headers of the parent. The parent's image stays on the workbench.
 Task<Step> Splitter::MoveHeaders(const Migration& migration) {
   Batch& batch = workbench_.batch();
-  batch.Read(migration.parent.address, workbench_.image().data(),
-             static_cast<uint32_t>(common_.shape.geometry.bytes()));
-  const Outcome headers_read = co_await batch.Run();
-  if (headers_read != Outcome::kOk) co_return Step::kUnavailable;
+  workbench_.ReadImage(migration.parent);
+  KVS_CO_RETURN_UNLESS_OK(co_await batch.Run());
   const uint32_t buckets = common_.shape.geometry.buckets();
   for (uint32_t b = 0; b < buckets;) {
     workbench_.AskToSwap(migration.parent, &b, buckets, [&](uint32_t bucket) -> std::optional<Workbench::Swap> {
@@ -327,8 +305,7 @@ Task<Step> Splitter::MoveHeaders(const Migration& migration) {
       if (header.depth() != migration.depth) return {};
       return Workbench::Swap{BucketOffset(bucket), header.word(), header.Deeper().word()};
     });
-    const Outcome moved = co_await batch.Run();
-    if (moved != Outcome::kOk) co_return Step::kUnavailable;
+    KVS_CO_RETURN_UNLESS_OK(co_await batch.Run());
   }
   co_return Step::kOk;
 }
@@ -355,46 +332,34 @@ Task<Step> Splitter::FinishSplit(uint32_t child_index) {
     // The record counts only if dir[child] named it both before and after dir[parent] was seen to be splitting. Else it
     // may belong to a merge that began since.
     if (words[0] != words[2]) co_return Step::kRestart;
-    const Step passed = co_await merger_.PassMerge(child_index, migration.child.entry);
-    if (passed != Step::kOk) co_return passed;
+    KVS_CO_RETURN_UNLESS_OK(co_await merger_.PassMerge(child_index, migration.child.entry));
   } else if (found != Step::kOk) {
     co_return found;
   }
-  const uint32_t table_bytes = static_cast<uint32_t>(common_.shape.geometry.bytes());
   const uint32_t slots = common_.shape.geometry.slots();
 
   if (migration.child.migrating()) {
-    if (!Mutated(Mutation::kDecisionBeforeHeaders)) {
-      const Step moved = co_await MoveHeaders(migration);
-      if (moved != Step::kOk) co_return moved;
-    }
+    if (!Mutated(Mutation::kDecisionBeforeHeaders)) KVS_CO_RETURN_UNLESS_OK(co_await MoveHeaders(migration));
     if (Mutated(Mutation::kSlotBeforeHeader)) {
       for (uint32_t s = 0; s < slots; ++s) migration.early.push_back(workbench_.ImageSlot(s).word());
     }
     // [Split 5] Migrate every slot that nobody has decided.
-    batch.Read(migration.child.address, workbench_.image().data(), table_bytes);
-    const Outcome child_image = co_await batch.Run();
-    if (child_image != Outcome::kOk) co_return Step::kUnavailable;
+    workbench_.ReadImage(migration.child);
+    KVS_CO_RETURN_UNLESS_OK(co_await batch.Run());
     std::array<uint32_t, Workbench::kWindow> window;
     for (uint32_t s = 0; s < slots;) {
-      const Step migrated = co_await MigrateSlots(migration, UndecidedSlots(&s, window),
-                                                  {&batch, workbench_.words().slots, workbench_.words().cas,
-                                                   workbench_.words().blocks, workbench_.words().run});
-      if (migrated != Step::kOk) co_return migrated;
+      KVS_CO_RETURN_UNLESS_OK(co_await MigrateSlots(migration, UndecidedSlots(&s, window),
+                                                    {&batch, workbench_.words().slots, workbench_.words().cas,
+                                                     workbench_.words().blocks, workbench_.words().run}));
     }
-    if (Mutated(Mutation::kDecisionBeforeHeaders)) {
-      const Step moved = co_await MoveHeaders(migration);
-      if (moved != Step::kOk) co_return moved;
-    }
+    if (Mutated(Mutation::kDecisionBeforeHeaders)) KVS_CO_RETURN_UNLESS_OK(co_await MoveHeaders(migration));
     // [Split 6] Now that all of the child is decided, FRZ in the parent does not count any more.
-    batch.Read(migration.parent.address, workbench_.image().data(), table_bytes);
-    const Outcome parent_image = co_await batch.Run();
-    if (parent_image != Outcome::kOk) co_return Step::kUnavailable;
+    workbench_.ReadImage(migration.parent);
+    KVS_CO_RETURN_UNLESS_OK(co_await batch.Run());
     // The parent's *next* split freezes slots too, and those count. It cannot begin before this split is finished. If
     // the directory, read after the image, says that this one is unfinished, all FRZ in the image is this split's.
     TableRef child_now;
-    const Step child_reread = co_await directory_.ReadEntry(batch, &words[0], child_index, &child_now);
-    if (child_reread != Step::kOk) co_return child_reread;
+    KVS_CO_RETURN_UNLESS_OK(co_await directory_.ReadEntry(batch, &words[0], child_index, &child_now));
     const bool finished_by_others = child_now.entry != migration.child.entry && !Mutated(Mutation::kFrzClearedLate);
     for (uint32_t s = 0; s < slots && !finished_by_others;) {
       workbench_.AskToSwap(migration.parent, &s, slots, [&](uint32_t index) -> std::optional<Workbench::Swap> {
@@ -402,8 +367,7 @@ Task<Step> Splitter::FinishSplit(uint32_t child_index) {
         if (slot.state() != SlotState::kFrz) return {};
         return Workbench::Swap{SlotOffset(index), slot.word(), Slot::Free().word()};
       });
-      const Outcome cleared = co_await batch.Run();
-      if (cleared != Outcome::kOk) co_return Step::kUnavailable;
+      KVS_CO_RETURN_UNLESS_OK(co_await batch.Run());
     }
   }
 
@@ -413,12 +377,10 @@ Task<Step> Splitter::FinishSplit(uint32_t child_index) {
   if (migration.child.migrating()) {
     batch.CompareSwap(directory_.EntryAddress(child_index), migration.child.entry.word(), child_done.word(), &words[0]);
   }
-  const Outcome child_named = co_await batch.Run();
-  if (child_named != Outcome::kOk) co_return Step::kUnavailable;
+  KVS_CO_RETURN_UNLESS_OK(co_await batch.Run());
   batch.CompareSwap(directory_.EntryAddress(migration.parent.index), migration.parent.entry.word(), parent_done.word(),
                     &words[0]);
-  const Outcome parent_named = co_await batch.Run();
-  if (parent_named != Outcome::kOk) co_return Step::kUnavailable;
+  KVS_CO_RETURN_UNLESS_OK(co_await batch.Run());
   if (words[0] == migration.parent.entry.word()) ++common_.stats.splits;
   if (migration.child.migrating()) migration.child.entry = child_done;
   migration.parent.entry = parent_done;

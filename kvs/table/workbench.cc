@@ -29,8 +29,7 @@ Task<Step> Workbench::LockTable(TableRef table, uint64_t token, uint64_t* takeov
   static_assert(offsetof(SubtableHeader, lock) == 0);
   uint64_t& old = words().cas[0];
   batch_.CompareSwap(table.address, 0, token, &old);
-  const Outcome locked = co_await batch_.Run();
-  if (locked != Outcome::kOk) co_return Step::kUnavailable;
+  KVS_CO_RETURN_UNLESS_OK(co_await batch_.Run());
   if (old == 0) co_return Step::kOk;
   const int64_t now_ns = common_.clock.NowNs();
   SeenLock& seen = locks_seen_[uint64_t{table.address.node} << 48 | table.address.offset];
@@ -41,8 +40,7 @@ Task<Step> Workbench::LockTable(TableRef table, uint64_t token, uint64_t* takeov
   if (now_ns - seen.since_ns < kTakeoverNs) co_return Step::kRestart;
   const uint64_t dead = old;
   batch_.CompareSwap(table.address, dead, token, &old);
-  const Outcome taken = co_await batch_.Run();
-  if (taken != Outcome::kOk) co_return Step::kUnavailable;
+  KVS_CO_RETURN_UNLESS_OK(co_await batch_.Run());
   if (old != dead) co_return Step::kRestart;
   ++*takeovers;
   co_return Step::kOk;

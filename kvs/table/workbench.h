@@ -103,6 +103,14 @@ class Workbench : private Part {
   }
   // A whole subtable.
   std::span<std::byte> image(uint32_t i = 0) { return {images() + i * image_bytes_, image_bytes_}; }
+  // Asks for a table, to be read into an image.
+  void ReadImage(const TableRef& table, uint32_t i = 0) {
+    batch_.Read(table.address, image(i).data(), static_cast<uint32_t>(image_bytes_));
+  }
+  // Asks to write the new image to memory for a table.
+  void WriteImage(GlobalAddress table) {
+    batch_.Write(image(kNewImage).data(), table, static_cast<uint32_t>(image_bytes_));
+  }
   Slot& ImageSlot(uint32_t slot, uint32_t i = 0) {
     return *reinterpret_cast<Slot*>(images() + i * image_bytes_ + SlotOffset(slot));
   }

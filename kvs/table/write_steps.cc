@@ -50,7 +50,7 @@ Step Writer::GoOnWriting(PendingWrite& write, Batch& batch) {
 Step Writer::BeginWrite(PendingWrite& write, Batch& batch) {
   Operation& op = *write.op;
   op.inserts = write.inserts();
-  const bool has_block = write.kind != OpKind::kDelete;
+  const bool has_block = write.kind != WriteKind::kDelete;
   if (has_block) {
     if (!IsSmall(op.key, write.value) || PlaceBlock(write) != Step::kOk) {
       addresses_.Count(common_.clock);  // else BeginRead does
@@ -71,7 +71,7 @@ Step Writer::BeginWrite(PendingWrite& write, Batch& batch) {
 Step Writer::Publish(PendingWrite& write, Batch& batch) {
   Operation& op = *write.op;
   if (op.scan.val >= 0) {  // [Write 2]
-    if (write.kind == OpKind::kInsert) {
+    if (write.kind == WriteKind::kInsert) {
       write.result = StatusCode::kExists;
       return Step::kOk;
     }
@@ -134,7 +134,7 @@ void Writer::AskToSwap(PendingWrite& write, Batch& batch, Slot old, Slot now) {
 
 // [Write 2] Returns what a write puts in the place of the VAL slot `old`.
 Slot Writer::Replacement(const PendingWrite& write, Slot old) {
-  if (write.kind == OpKind::kDelete) return Slot::Free();
+  if (write.kind == WriteKind::kDelete) return Slot::Free();
   return write.block.InState(SlotState::kVal, write.op->hash.fingerprint(), static_cast<uint8_t>(old.version() + 1));
 }
 
@@ -211,7 +211,7 @@ Task<Step> Writer::ReplaceAfterAll(PendingWrite& write, Outcome outcome) {
       }
     } else if (op.buffers->cas[0] != write.old.word()) {
       ++common_.stats.cas_failures;
-      if (Mutated(Mutation::kLostCasOk) && write.kind != OpKind::kDelete) co_return Step::kOk;
+      if (Mutated(Mutation::kLostCasOk) && write.kind != WriteKind::kDelete) co_return Step::kOk;
       if (looks == kLooksAgain) co_return Step::kRestart;
       const Step looked = co_await LookAgain(write, Slot(op.buffers->cas[0]));
       if (looked == Step::kOk) continue;
@@ -236,8 +236,7 @@ Task<Step> Writer::LookAgain(PendingWrite& write, Slot there) {
   }
   op.batch.Read(there.block(), op.buffers->match.data(), FirstReadBytes(there));
   op.batch.Read(write.at(), &op.buffers->slots[0], sizeof(uint64_t));
-  const Outcome read = co_await op.batch.Run();
-  if (read != Outcome::kOk) co_return Step::kUnavailable;
+  KVS_CO_RETURN_UNLESS_OK(co_await op.batch.Run());
   if (op.buffers->slots[0] != there.word()) co_return Step::kRestart;
   const BlockView block(op.buffers->match.data());
   const bool same_key = block.Intact(FirstReadBytes(there)) && block.key() == op.key;
@@ -264,7 +263,7 @@ Task<Step> Writer::ConfirmAfterAll(PendingWrite& write, Step scanned) {
       if (aborted == Step::kUnavailable) co_return InDoubt(write);
       if (!exists) co_return Step::kRestart;
       op.again = Again::kAtOnce;
-      if (write.kind != OpKind::kInsert) co_return Step::kRestart;
+      if (write.kind != WriteKind::kInsert) co_return Step::kRestart;
       write.result = StatusCode::kExists;
       co_return Step::kOk;
     }
@@ -390,15 +389,8 @@ Step Writer::PlaceBlock(PendingWrite& write) {
 Step Writer::BuildNewBlock(PendingWrite& write) {
   Operation& op = *write.op;
   NewBlock& block = write.block;
-  std::span<std::byte> local;
-  if (block.content_bytes <= kMaxSmallBlockBytes) {
-    local = std::span(op.buffers->block).first(block.content_bytes);
-    block.lkey = epochs_.operations.lkey();
-  } else {
-    if (!op.large_write.Grow(common_.node, block.content_bytes)) return Step::kFull;
-    local = {op.large_write.memory.get(), block.content_bytes};
-    block.lkey = op.large_write.region->lkey();
-  }
+  const std::span<std::byte> local = epochs_.operations.BlockBuffer(op, block.content_bytes, &block.lkey);
+  if (local.empty()) return Step::kFull;
   block.birth = epochs_.home.epoch();
   BuildBlock(local, op.hash.h1, block.birth, op.key, write.value);
   block.local = local.data();

@@ -36,7 +36,7 @@ auto Writer::TakeStep(PendingWrite& write) {
   return Awaiter{batch.Run(), write};
 }
 
-Task<Status> Writer::Write(OpKind kind, std::string_view key, std::string_view value) {
+Task<Status> Writer::Write(WriteKind kind, std::string_view key, std::string_view value) {
   if (common_.node.forked()) [[unlikely]]
     co_return common_.node.NotForked();
   const KeyHash hash = common_.shape.hasher(key);
@@ -91,7 +91,7 @@ Task<void> Writer::WriteAfterAll(PendingWrite& write) {
   Operation& op = *write.op;
   NewBlock& block = write.block;
   Status& result = write.result;
-  const bool has_block = write.kind != OpKind::kDelete;
+  const bool has_block = write.kind != WriteKind::kDelete;
   const auto fails = [this, &op, &result](Step step, const char* what) {
     if (!Failed(op, step)) [[likely]]
       return false;
@@ -210,8 +210,7 @@ Task<Step> Writer::LeaveTable(Operation& op) {
   ++common_.stats.stale_directory_hits;
   cache_.Forget(table);
   TableRef fresh;
-  const Step resolved = co_await directory_.Resolve(op, &fresh);
-  if (resolved != Step::kOk) co_return resolved;
+  KVS_CO_RETURN_UNLESS_OK(co_await directory_.Resolve(op, &fresh));
   co_return fresh.address == table.address ? Step::kRestart : Step::kOk;
 }
 
@@ -249,8 +248,7 @@ Task<Step> Writer::CanBeSplit(Operation& op, Status* why_not) {
     if (!op.Candidate(c).has_block()) co_return Step::kOk;
   }
   for (uint32_t c = 0; c < kCandidates; ++c) op.batch.Read(op.Candidate(c).block(), &blocks[c], sizeof(BlockHeader));
-  const Outcome read = co_await op.batch.Run();
-  if (read != Outcome::kOk) co_return Step::kUnavailable;
+  KVS_CO_RETURN_UNLESS_OK(co_await op.batch.Run());
   uint64_t differ = 0;
   for (uint32_t c = 0; c < kCandidates; ++c) differ |= blocks[c].hash ^ op.hash.h1;
   constexpr uint64_t kSuffixes = (uint64_t{1} << kMaxDepth) - 1;

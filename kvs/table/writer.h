@@ -54,17 +54,17 @@ struct PendingWrite {
     kConfirm,  // [Write 6f] the CAS that turns it into a value
   };
 
-  PendingWrite(Operation& operation, OpKind write_kind, std::string_view written)
+  PendingWrite(Operation& operation, WriteKind write_kind, std::string_view written)
       : op(&operation), kind(write_kind), value(written) {}
 
-  bool inserts() const { return kind == OpKind::kPut || kind == OpKind::kInsert; }
+  bool inserts() const { return kind == WriteKind::kPut || kind == WriteKind::kInsert; }
   // No verb that puts the block's address into a slot has been asked for.
   bool unpublished() const { return phase <= Phase::kScanned; }
   // The slot's address, in kReplace and the phases after it.
   GlobalAddress at() const { return op->SlotAddress(candidate); }
 
   Operation* op;
-  OpKind kind;
+  WriteKind kind;
   std::string_view value;
   NewBlock block;
   Phase phase = Phase::kBegin;
@@ -92,7 +92,7 @@ class Writer : private Part {
         splitter_(splitter) {}
 
   // Runs one write to its end. The lengths of key and value must be valid.
-  Task<Status> Write(OpKind kind, std::string_view key, std::string_view value);
+  Task<Status> Write(WriteKind kind, std::string_view key, std::string_view value);
 
   // ---- its steps, for one write or for many at a time, in a coroutine or without one
   //

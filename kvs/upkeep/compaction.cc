@@ -49,7 +49,7 @@ Task<void> Compaction::Run(CompactOptions options, bool for_room) {
   epochs_.own_work.compaction_wanted = false;
   last_report_ = {};
   epochs_.room.waited_for = for_room;
-  Operation& op = BeginMover(/*drains=*/false);
+  Operation& op = epochs_.operations.TakeMover(/*drains=*/false);
   {
     Mover mover(epochs_, table_, maintenance_, seen_mover_, op, options, &last_report_);
     epochs_.room.last_step = co_await mover.Run();
@@ -64,22 +64,9 @@ Task<void> Compaction::Run(CompactOptions options, bool for_room) {
   EndMover(last_report_.chunks_freed);
 }
 
-Operation& Compaction::BeginMover(bool drains) {
-  Operation& op = epochs_.operations.MoverOperation();
-  op.in_use = true;
-  op.drains = drains;
-  op.batch.Renew();
-  op.epoch = epochs_.home.epoch();
-  op.strangers = 0;
-  op.own_ins = 0;
-  op.deadline_ns = 0;
-  ++common_.stats.compactions;
-  return op;
-}
-
 void Compaction::EndMover(uint64_t chunks_freed) {
   epochs_.home.ForgetFull();  // look again: a client that freed a chunk may have died before it told others
-  epochs_.operations.MoverOperation().in_use = false;
+  epochs_.operations.ReleaseMover();
   ++epochs_.room.ended;
   again_at_ns_ = common_.clock.NowNs() + (chunks_freed > 0 ? 0 : common_.shape.lease_ns);
 }

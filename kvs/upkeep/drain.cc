@@ -31,8 +31,7 @@ Task<Step> ChangeMember(Operation& op, krcore::NodeId home, krcore::NodeId node,
                         bool* changed) {
   uint64_t& old = op.buffers->cas[0];
   op.batch.CompareSwap(MemberAddress(home, node), from.word(), from.Become(to).word(), &old);
-  const Outcome swapped = co_await op.batch.Run();
-  if (swapped != Outcome::kOk) co_return Step::kUnavailable;
+  KVS_CO_RETURN_UNLESS_OK(co_await op.batch.Run());
   *changed = old == from.word();
   if (!*changed) co_return Step::kOk;
   op.batch.FetchAdd({home, kMemberChangesOffset}, 1, &old);
@@ -68,8 +67,7 @@ Task<Step> Mover::MarkDraining() {
   uint64_t& word = op_.buffers->cas[0];
   for (bool known = false; !known;) {
     op_.batch.Read(MemberAddress(home(), node), &word, sizeof(word));
-    const Outcome read = co_await op_.batch.Run();
-    if (read != Outcome::kOk) co_return Step::kUnavailable;
+    KVS_CO_RETURN_UNLESS_OK(co_await op_.batch.Run());
     const MemberWord found(word);
     switch (found.state()) {
       case MemberState::kNone: drain_->end = DrainEnd::kUnknownNode; co_return Step::kOk;
@@ -87,8 +85,7 @@ Task<Step> Mover::MarkDraining() {
           co_return Step::kOk;
         }
         if (!common_.connections.Reach(node)) co_return Step::kUnavailable;
-        const Step marked = co_await ChangeMember(op_, home(), node, found, MemberState::kDraining, &known);
-        if (marked != Step::kOk) co_return marked;
+        KVS_CO_RETURN_UNLESS_OK(co_await ChangeMember(op_, home(), node, found, MemberState::kDraining, &known));
         if (known) drain_->mark = found.Become(MemberState::kDraining);
         break;
     }
@@ -100,8 +97,7 @@ Task<Step> Mover::MarkDraining() {
 // Returns when all clients know the mark. If that says DRAINED, the drain is done.
 Task<Step> Mover::TellMark() {
   op_.batch.FetchAdd({home(), kMemberChangesOffset}, 1, &op_.buffers->cas[0]);
-  const Outcome told = co_await op_.batch.Run();
-  if (told != Outcome::kOk) co_return Step::kUnavailable;
+  KVS_CO_RETURN_UNLESS_OK(co_await op_.batch.Run());
   (void)co_await maintenance_.MaintainNow();
   Step waited = Step::kOk;
   if (!Mutated(Mutation::kDrainUnannounced)) waited = co_await WaitForAll();
@@ -109,8 +105,7 @@ Task<Step> Mover::TellMark() {
   // If the node was taken back meanwhile, it may have been filled again.
   uint64_t& word = op_.buffers->cas[0];
   op_.batch.Read(MemberAddress(home(), drain_->node), &word, sizeof(word));
-  const Outcome read = co_await op_.batch.Run();
-  if (read != Outcome::kOk) co_return Step::kUnavailable;
+  KVS_CO_RETURN_UNLESS_OK(co_await op_.batch.Run());
   if (MemberWord(word) != drain_->mark) {
     drain_->end = DrainEnd::kTakenBack;
     drain_->report.closed = false;
@@ -128,8 +123,7 @@ Task<Step> Mover::TellMark() {
 Task<Step> Mover::MoveTables(bool* all) {
   *all = false;
   std::vector<uint64_t> entries;
-  const Step directory_read = co_await ReadDirectory(&entries);
-  if (directory_read != Step::kOk) co_return directory_read;
+  KVS_CO_RETURN_UNLESS_OK(co_await ReadDirectory(&entries));
   const auto lies_there = [this](uint64_t word) {
     const DirectoryEntry entry(word);
     return entry.has_subtable() && entry.subtable().node == drain_->node;
@@ -143,8 +137,7 @@ Task<Step> Mover::MoveTables(bool* all) {
     if (!lies_there(entries[index])) continue;
     if (moved_here == kTablesPerRound) co_return Step::kOk;
     if (OutOfTime()) co_return Step::kFull;
-    const Step elected = co_await StayElectedInTime();
-    if (elected != Step::kOk) co_return elected;
+    KVS_CO_RETURN_UNLESS_OK(co_await StayElectedInTime());
     const Step moved = co_await MoveTable(index);
     if (op_.batch.Stale()) co_return Step::kRestart;
     if (moved == Step::kUnavailable) co_return moved;
@@ -174,8 +167,7 @@ Task<Step> Mover::Relocate(uint32_t index) {
   op_.epoch = epochs_.home.epoch();
   uint64_t* const scratch = op_.buffers->directory.data();
   TableRef table, sibling;
-  const Step read = co_await table_.directory.ReadEntry(op_.batch, scratch, index, &table);
-  if (read != Step::kOk) co_return read;
+  KVS_CO_RETURN_UNLESS_OK(co_await table_.directory.ReadEntry(op_.batch, scratch, index, &table));
   if (table.entry.state() != DirectoryState::kNormal) {
     under_way_.push_back(index);
     co_return Step::kRestart;
@@ -184,23 +176,18 @@ Task<Step> Mover::Relocate(uint32_t index) {
   const uint32_t depth = table.entry.depth();
   if (depth > 0) {
     const uint32_t sibling_index = index ^ 1u << (depth - 1);
-    const Step sibling_read = co_await table_.directory.ReadEntry(op_.batch, scratch, sibling_index, &sibling);
-    if (sibling_read != Step::kOk) co_return sibling_read;
+    KVS_CO_RETURN_UNLESS_OK(co_await table_.directory.ReadEntry(op_.batch, scratch, sibling_index, &sibling));
     if (sibling.entry.state() != DirectoryState::kNormal) {
       under_way_.push_back(sibling_index);
       co_return Step::kRestart;
     }
   }
   const bool is_pair = depth > 0 && sibling.entry.depth() == depth;
-  if (!is_pair) {
-    const Step split = co_await table_.splitter.Split(op_, table);
-    if (split != Step::kOk) co_return split;
-  }
+  if (!is_pair) KVS_CO_RETURN_UNLESS_OK(co_await table_.splitter.Split(op_, table));
   uint32_t joined = index;
   const Step merged = co_await table_.merger.TryMerge(op_, &joined, is_pair ? MergeFor::kCopies : MergeFor::kJoin);
   if (merged == Step::kUnavailable || merged == Step::kFull) co_return merged;
-  const Step read_again = co_await table_.directory.ReadEntry(op_.batch, scratch, index, &table);
-  if (read_again != Step::kOk) co_return read_again;
+  KVS_CO_RETURN_UNLESS_OK(co_await table_.directory.ReadEntry(op_.batch, scratch, index, &table));
   co_return table.entry.has_subtable() && table.address.node != drain_->node ? Step::kOk : Step::kRestart;
 }
 
@@ -238,8 +225,7 @@ Task<Step> Mover::FreeOrphans(std::map<Chunk, ChunkWord>* chunks) {
     if (word.kind() != ChunkKind::kRunRest || chunk.second < run_ends) continue;
     uint64_t& old = op_.buffers->cas[0];
     op_.batch.CompareSwap({chunk.first, ChunkWordOffset(chunk.second)}, word.word(), word.Freed().word(), &old);
-    const Outcome freed = co_await op_.batch.Run();
-    if (freed != Outcome::kOk) co_return Step::kUnavailable;
+    KVS_CO_RETURN_UNLESS_OK(co_await op_.batch.Run());
     if (old != word.word()) continue;
     word = word.Freed();
     --drain_->report.chunks_left;
@@ -251,24 +237,20 @@ Task<Step> Mover::FreeOrphans(std::map<Chunk, ChunkWord>* chunks) {
 Task<Step> Mover::EmptyChunks() {
   Census census;
   bool valid = false;  // not looked at: the census is an estimate
-  const Step scanned = co_await Scan(&census, &valid);
-  if (scanned != Step::kOk) co_return scanned;
+  KVS_CO_RETURN_UNLESS_OK(co_await Scan(&census, &valid));
   std::map<Chunk, ChunkWord> chunks;
   const krcore::NodeId node = drain_->node;
-  const Step read = co_await ReadChunks(std::span(&node, 1), &chunks);
-  if (read != Step::kOk) co_return read;
+  KVS_CO_RETURN_UNLESS_OK(co_await ReadChunks(std::span(&node, 1), &chunks));
   if (chunks.empty()) co_return Step::kUnavailable;
   uint64_t& left = drain_->report.chunks_left;
   left = static_cast<uint64_t>(std::count_if(chunks.begin(), chunks.end(), [](const auto& chunk) {
     return chunk.second.kind() != ChunkKind::kFree && chunk.second.kind() != ChunkKind::kReserved;
   }));
-  const Step swept = co_await FreeOrphans(&chunks);
-  if (swept != Step::kOk) co_return swept;
+  KVS_CO_RETURN_UNLESS_OK(co_await FreeOrphans(&chunks));
   if (left == 0) {
     // [Drain 4] If the mark is still there, nobody has taken a chunk since it was known to all.
     bool unchanged = false;
-    const Step ended = co_await ChangeMember(op_, home(), node, drain_->mark, MemberState::kDrained, &unchanged);
-    if (ended != Step::kOk) co_return ended;
+    KVS_CO_RETURN_UNLESS_OK(co_await ChangeMember(op_, home(), node, drain_->mark, MemberState::kDrained, &unchanged));
     if (!unchanged) {
       drain_->end = DrainEnd::kTakenBack;
       drain_->report.closed = false;
@@ -281,8 +263,7 @@ Task<Step> Mover::EmptyChunks() {
   ChooseAll(census, chunks);
   const bool any = !victims_.empty();
   size_t fit = 0;
-  const Step claimed = co_await ClaimRoom(&fit);
-  if (claimed != Step::kOk) co_return claimed;
+  KVS_CO_RETURN_UNLESS_OK(co_await ClaimRoom(&fit));
   if (epochs_.memory->room_for_copies() == 0) {  // only those that need no room
     const auto needs = [](const Victim& victim) { return victim.room > 0; };
     fit = static_cast<size_t>(std::ranges::find_if(victims_, needs) - victims_.begin());
@@ -302,7 +283,7 @@ Task<Step> Mover::EmptyChunks() {
 Task<void> Drainer::RunRound(int64_t timeout_ms) {
   CompactReport report;
   epochs_.room.waited_for = false;
-  Operation& op = compaction_.BeginMover(/*drains=*/true);
+  Operation& op = epochs_.operations.TakeMover(/*drains=*/true);
   {
     Mover mover(epochs_, table_, maintenance_, compaction_.seen_mover(), op, {.timeout_ms = timeout_ms}, &report);
     draining_->step = co_await mover.RunDrain(draining_.get());
@@ -380,7 +361,7 @@ Task<Status> Drainer::Undrain(krcore::NodeId node) {
 }
 
 Task<Status> Drainer::TakeBack(krcore::NodeId node) {
-  Operation& op = co_await epochs_.operations.LeaseOwnOperation("undrain");
+  Operation& op = co_await epochs_.operations.LeaseOwnOperation();
   const OperationLease lease(epochs_.operations, op);
   for (;; co_await epochs_.operations.BackOff(op)) {
     if (op.attempt > 0 && epochs_.operations.OutOfTime(op)) co_return StatusCode::kTimeout;

@@ -37,8 +37,7 @@ Task<Step> Mover::Announce() {
                                                                       : victim.word;
     if (full != victim.word) {
       op_.batch.CompareSwap(victim.WordAddress(), victim.word.word(), full.word(), &slots[0]);
-      const Outcome sealed = co_await op_.batch.Run();
-      if (sealed != Outcome::kOk) co_return Step::kUnavailable;
+      KVS_CO_RETURN_UNLESS_OK(co_await op_.batch.Run());
       if (slots[0] != victim.word.word()) {
         victims_.erase(victims_.begin() + static_cast<std::ptrdiff_t>(next));
         --slot;
@@ -47,8 +46,7 @@ Task<Step> Mover::Announce() {
       victim.word = full;
     }
     op_.batch.CompareSwap({home(), SlotOfEvacuation(slot)}, 0, victim.Evacuation().word(), &slots[0]);
-    const Outcome set = co_await op_.batch.Run();
-    if (set != Outcome::kOk) co_return Step::kUnavailable;
+    KVS_CO_RETURN_UNLESS_OK(co_await op_.batch.Run());
     if (slots[0] != 0) continue;  // it is another mover's
     victim.slot = slot;
     ++next;
@@ -64,16 +62,13 @@ Task<Step> Mover::Announce() {
 Task<Step> Mover::ClearSlots() {
   std::array<uint64_t, kEvacuationSlots> found;
   op_.batch.Read({home(), kEvacuationOffset}, op_.buffers->match.data(), sizeof(found));
-  const Outcome read = co_await op_.batch.Run();
-  if (read != Outcome::kOk) co_return Step::kUnavailable;
+  KVS_CO_RETURN_UNLESS_OK(co_await op_.batch.Run());
   std::memcpy(found.data(), op_.buffers->match.data(), sizeof(found));
   for (uint32_t slot = 0; slot < kEvacuationSlots; ++slot) {
     if (found[slot] == 0) continue;
-    const Step given_up = co_await GiveUp(EvacuationWord(found[slot]));
-    if (given_up != Step::kOk) co_return given_up;
+    KVS_CO_RETURN_UNLESS_OK(co_await GiveUp(EvacuationWord(found[slot])));
     op_.batch.CompareSwap({home(), SlotOfEvacuation(slot)}, found[slot], 0, &op_.buffers->cas[0]);
-    const Outcome cleared = co_await op_.batch.Run();
-    if (cleared != Outcome::kOk) co_return Step::kUnavailable;
+    KVS_CO_RETURN_UNLESS_OK(co_await op_.batch.Run());
   }
   co_return Step::kOk;
 }
@@ -87,8 +82,7 @@ Task<Step> Mover::Free(const Victim& victim) {
     const auto* const words = reinterpret_cast<const ChunkWord*>(op_.buffers->match.data());
     count = std::min<uint64_t>(victim.word.count(), kMatchBytes / sizeof(ChunkWord));
     op_.batch.Read(victim.WordAddress(), op_.buffers->match.data(), static_cast<uint32_t>(count * sizeof(ChunkWord)));
-    const Outcome read = co_await op_.batch.Run();
-    if (read != Outcome::kOk) co_return Step::kUnavailable;
+    KVS_CO_RETURN_UNLESS_OK(co_await op_.batch.Run());
     if (words[0] != victim.word) co_return Step::kRestart;
     uint64_t end = 1;
     while (end < count && words[end].kind() == ChunkKind::kRunRest) ++end;
@@ -97,13 +91,11 @@ Task<Step> Mover::Free(const Victim& victim) {
       const GlobalAddress at{victim.chunk.first, ChunkWordOffset(victim.chunk.second + i)};
       op_.batch.CompareSwap(at, words[i].word(), words[i].Freed().word(), &op_.buffers->cas[i % kCandidates]);
       if (op_.batch.size() < kCandidates && i > 1) continue;
-      const Outcome freed = co_await op_.batch.Run();
-      if (freed != Outcome::kOk) co_return Step::kUnavailable;
+      KVS_CO_RETURN_UNLESS_OK(co_await op_.batch.Run());
     }
   }
   op_.batch.CompareSwap(victim.WordAddress(), victim.word.word(), victim.word.Freed().word(), &old);
-  const Outcome freed = co_await op_.batch.Run();
-  if (freed != Outcome::kOk) co_return Step::kUnavailable;
+  KVS_CO_RETURN_UNLESS_OK(co_await op_.batch.Run());
   if (old != victim.word.word()) co_return Step::kRestart;
   report_->chunks_freed += count;
   report_->chunks_left -= std::min<uint64_t>(report_->chunks_left, 1);
@@ -118,8 +110,7 @@ Task<Step> Mover::Free(const Victim& victim) {
 Task<Step> Mover::LookAgain() {
   Census census;
   bool valid = false;  // or not: it is an estimate
-  const Step scanned = co_await Scan(&census, &valid);
-  if (scanned != Step::kOk) co_return scanned;
+  KVS_CO_RETURN_UNLESS_OK(co_await Scan(&census, &valid));
   for (Victim& victim : victims_) victim.room = census.blocks[victim.chunk].Needed();
   std::sort(victims_.begin(), victims_.end(), [](const Victim& a, const Victim& b) { return a.room < b.room; });
   size_t fit = 0;
@@ -199,8 +190,7 @@ Task<Step> Mover::WaitForReaders() {
   if (tables) {
     // The client that unlinked a table may have died before it told the others, whose directory caches may name it.
     op_.batch.FetchAdd({home(), kRetiredTablesOffset}, 1, &op_.buffers->cas[0]);
-    const Outcome told = co_await op_.batch.Run();
-    if (told != Outcome::kOk) co_return Step::kUnavailable;
+    KVS_CO_RETURN_UNLESS_OK(co_await op_.batch.Run());
   }
   co_return co_await WaitForAll(victims_);
 }
@@ -212,8 +202,7 @@ Task<Step> Mover::End(const Victim& victim, bool free) {
     const Step freed = co_await Free(victim);
     if (freed == Step::kUnavailable) co_return freed;
   } else {
-    const Step given_up = co_await GiveUp(victim.Evacuation());
-    if (given_up != Step::kOk) co_return given_up;
+    KVS_CO_RETURN_UNLESS_OK(co_await GiveUp(victim.Evacuation()));
     given_up_.insert(victim.chunk);
   }
   op_.batch.CompareSwap({home(), SlotOfEvacuation(victim.slot)}, victim.Evacuation().word(), 0, &op_.buffers->cas[0]);
@@ -225,13 +214,11 @@ Task<Step> Mover::GiveUp(EvacuationWord evacuation) {
   const GlobalAddress at{evacuation.node(), ChunkWordOffset(evacuation.chunk())};
   uint64_t& word = op_.buffers->cas[0];
   op_.batch.Read(at, &word, sizeof(word));
-  const Outcome read = co_await op_.batch.Run();
-  if (read != Outcome::kOk) co_return Step::kUnavailable;
+  KVS_CO_RETURN_UNLESS_OK(co_await op_.batch.Run());
   for (ChunkWord found(word); evacuation.OfGeneration(found.generation()); found = ChunkWord(word)) {
     const ChunkWord next = ChunkWord::Make(found.kind(), found.count(), found.generation() + 1);
     op_.batch.CompareSwap(at, found.word(), next.word(), &word);
-    const Outcome swapped = co_await op_.batch.Run();
-    if (swapped != Outcome::kOk) co_return Step::kUnavailable;
+    KVS_CO_RETURN_UNLESS_OK(co_await op_.batch.Run());
     if (word == found.word()) {
       common_.store.chunk_ages.Renamed(at.node, evacuation.chunk(), found, next);
       break;
@@ -267,8 +254,7 @@ bool Mover::AllAnnounced(uint64_t epoch, std::span<const Victim> victims) const 
 Task<Step> Mover::WaitForAll(std::span<const Victim> victims) {
   uint64_t& epoch = op_.buffers->cas[0];
   op_.batch.Read({home(), kEpochOffset}, &epoch, sizeof(epoch));
-  const Outcome read = co_await op_.batch.Run();
-  if (read != Outcome::kOk) co_return Step::kUnavailable;
+  KVS_CO_RETURN_UNLESS_OK(co_await op_.batch.Run());
   const uint64_t passed = epoch;
   const int64_t begin_ns = common_.clock.NowNs();
   int64_t look_ns = kLookNs;
@@ -279,8 +265,7 @@ Task<Step> Mover::WaitForAll(std::span<const Victim> victims) {
       co_return Step::kFull;
     }
     if (op_.batch.Stale()) co_return Step::kRestart;
-    const Step elected = co_await StayElectedInTime();
-    if (elected != Step::kOk) co_return elected;
+    KVS_CO_RETURN_UNLESS_OK(co_await StayElectedInTime());
     epochs_.own_work.maintain_at_ns = 0;  // the next round at once
     co_await Wait(look_ns);
     look_ns = NextLook(look_ns);
@@ -301,8 +286,7 @@ Task<Step> Mover::ReadDirectory(std::vector<uint64_t>* entries) {
     }
     op_.batch.Read(table_.directory.EntryAddress(0), image_.memory.get(), static_cast<uint32_t>(bytes),
                    image_.region->lkey());
-    const Outcome read = co_await op_.batch.Run();
-    if (read != Outcome::kOk) co_return Step::kUnavailable;
+    KVS_CO_RETURN_UNLESS_OK(co_await op_.batch.Run());
     entries->resize(size_t{1} << depth);
     std::memcpy(entries->data(), image_.memory.get(), bytes);
     uint32_t deepest = 0;
@@ -320,10 +304,8 @@ Task<Step> Mover::Scan(Census* census, bool* valid) {
   *valid = false;
   std::vector<uint64_t> before, after;
   under_way_.clear();
-  const Step elected = co_await StayElected();
-  if (elected != Step::kOk) co_return elected;
-  const Step read_before = co_await ReadDirectory(&before);
-  if (read_before != Step::kOk) co_return read_before;
+  KVS_CO_RETURN_UNLESS_OK(co_await StayElected());
+  KVS_CO_RETURN_UNLESS_OK(co_await ReadDirectory(&before));
   bool still = true;
   for (uint32_t index = 0; index < before.size(); ++index) {
     const DirectoryEntry entry(before[index]);
@@ -336,14 +318,12 @@ Task<Step> Mover::Scan(Census* census, bool* valid) {
     still &= at_rest;
     if (!entry.has_subtable()) continue;
     if (OutOfTime()) co_return Step::kFull;
-    const Step elected_still = co_await StayElectedInTime();
-    if (elected_still != Step::kOk) co_return elected_still;
+    KVS_CO_RETURN_UNLESS_OK(co_await StayElectedInTime());
     const Step visited = co_await VisitTable(index, entry, census);
     still &= visited != Step::kRestart;
     if (visited != Step::kOk && visited != Step::kRestart) co_return visited;
   }
-  const Step read_after = co_await ReadDirectory(&after);
-  if (read_after != Step::kOk) co_return read_after;
+  KVS_CO_RETURN_UNLESS_OK(co_await ReadDirectory(&after));
   *valid = (still && before == after) || Mutated(Mutation::kScanUnchecked);
   co_return op_.batch.Stale() ? Step::kRestart : Step::kOk;
 }
@@ -358,8 +338,7 @@ Task<Step> Mover::VisitTable(uint32_t index, DirectoryEntry entry, Census* censu
   uint64_t& named = op_.buffers->directory[0];
   op_.batch.Read(table_.directory.EntryAddress(index), &named, sizeof(named));
   op_.batch.Read(table, image_.memory.get(), static_cast<uint32_t>(geometry.bytes()), image_.region->lkey());
-  const Outcome read = co_await op_.batch.Run();
-  if (read != Outcome::kOk) co_return Step::kUnavailable;
+  KVS_CO_RETURN_UNLESS_OK(co_await op_.batch.Run());
   if (named != entry.word()) co_return Step::kRestart;
   CountReference(table);
   std::vector<Slot> slots(geometry.slots());
@@ -382,8 +361,7 @@ Task<Step> Mover::VisitTable(uint32_t index, DirectoryEntry entry, Census* censu
     if (census != nullptr) {
       uint64_t bytes = uint64_t{slot.length_units()} * kUnitBytes;
       if (slot.length_units() == kLargeBlock) {
-        const Step sized = co_await ReadLength(block, &bytes);
-        if (sized != Step::kOk) co_return sized;
+        KVS_CO_RETURN_UNLESS_OK(co_await ReadLength(block, &bytes));
         bytes = RoundBlockBytes(bytes, common_.shape.chunk_bytes);
       }
       // After a copy, the rest of a chunk may be too small for the next one: what is lost is less than the size of
@@ -399,8 +377,7 @@ Task<Step> Mover::VisitTable(uint32_t index, DirectoryEntry entry, Census* censu
     if (slot.state() == SlotState::kIns) {
       // Every living client has let go of it [Empty 2].
       op_.batch.CompareSwap(at, slot.word(), Slot::Free().word(), &op_.buffers->cas[0]);
-      const Outcome killed = co_await op_.batch.Run();
-      if (killed != Outcome::kOk) co_return Step::kUnavailable;
+      KVS_CO_RETURN_UNLESS_OK(co_await op_.batch.Run());
       continue;
     }
     const Step moved = co_await Move(at, slot);
@@ -412,8 +389,7 @@ Task<Step> Mover::VisitTable(uint32_t index, DirectoryEntry entry, Census* censu
 
 Task<Step> Mover::ReadLength(GlobalAddress block, uint64_t* bytes) {
   op_.batch.Read(block, op_.buffers->match.data(), sizeof(BlockHeader));
-  const Outcome read = co_await op_.batch.Run();
-  if (read != Outcome::kOk) co_return Step::kUnavailable;
+  KVS_CO_RETURN_UNLESS_OK(co_await op_.batch.Run());
   // A block that was unlinked may be anything by now. The next scan then sees what is right.
   *bytes = std::min(BlockView(op_.buffers->match.data()).bytes(), BlockBytes(kMaxKeyBytes, kMaxValueBytes));
   co_return Step::kOk;
@@ -421,42 +397,20 @@ Task<Step> Mover::ReadLength(GlobalAddress block, uint64_t* bytes) {
 
 // Moves a block: an ordinary update of the slot, with the value that it has. kRestart: the slot has changed.
 Task<Step> Mover::Move(GlobalAddress at, Slot slot) {
-  const GlobalAddress from = slot.block();
-  BlockView block;
-  uint64_t bytes = FirstReadBytes(slot);
-  op_.batch.Read(from, op_.buffers->match.data(), static_cast<uint32_t>(bytes));
-  const Outcome read = co_await op_.batch.Run();
-  if (read != Outcome::kOk) co_return Step::kUnavailable;
-  block = BlockView(op_.buffers->match.data());
-  if (slot.length_units() == kLargeBlock) {
-    bytes = block.bytes();
-    const Step large = co_await table_.finder.ReadLargeBlock(op_, slot, bytes);
-    if (large != Step::kOk) co_return large;
-    block = op_.scan.block;
-  } else if (!block.Intact(bytes)) {
-    co_return Step::kRestart;
-  }
-
+  KVS_CO_RETURN_UNLESS_OK(co_await table_.finder.ReadBlock(op_, slot));
+  const BlockView block = op_.scan.block;
   const uint64_t content_bytes = block.bytes();
   Extent copy{
       .address = {}, .bytes = RoundBlockBytes(content_bytes, common_.shape.chunk_bytes), .birth = epochs_.home.epoch()};
-  std::span<std::byte> local;
-  uint32_t lkey = epochs_.operations.lkey();
-  if (content_bytes <= kMaxSmallBlockBytes) {
-    local = std::span(op_.buffers->block).first(content_bytes);
-  } else {
-    if (!op_.large_write.Grow(common_.node, content_bytes)) co_return Step::kFull;
-    local = {op_.large_write.memory.get(), content_bytes};
-    lkey = op_.large_write.region->lkey();
-  }
+  uint32_t lkey;
+  const std::span<std::byte> local = epochs_.operations.BlockBuffer(op_, content_bytes, &lkey);
+  if (local.empty()) co_return Step::kFull;
   // This comes before memory is allocated, which uses the buffer that holds the block.
   BuildBlock(local, block.header().hash, copy.birth, block.key(), block.value());
   // Copies go to chunks of their own, so that others do not use up the room before it suffices.
-  const Step allocated = co_await epochs_.allocator.AllocateNow(op_, copy.bytes, from.node, &copy.address);
-  if (allocated != Step::kOk) co_return allocated;
+  KVS_CO_RETURN_UNLESS_OK(co_await epochs_.allocator.AllocateNow(op_, copy.bytes, slot.block().node, &copy.address));
   op_.batch.Write(local.data(), copy.address, static_cast<uint32_t>(content_bytes), lkey);
-  const Outcome written = co_await op_.batch.Run();
-  if (written != Outcome::kOk) co_return Step::kUnavailable;
+  KVS_CO_RETURN_UNLESS_OK(co_await op_.batch.Run());
   const Slot now = Slot::Make(SlotState::kVal, slot.fingerprint(), slot.length_units(), copy.address,
                               static_cast<uint8_t>(slot.version() + 1));
   uint64_t& old = op_.buffers->cas[0];
@@ -467,8 +421,8 @@ Task<Step> Mover::Move(GlobalAddress at, Slot slot) {
   } else {
     op_.batch.CompareSwap(at, slot.word(), now.word(), &old);
   }
-  const Outcome swapped = co_await op_.batch.Run();
-  if (swapped != Outcome::kOk) co_return Step::kUnavailable;  // the copy may be in the slot: it is not used again
+  // If this fails, the copy may be in the slot: it is not used again.
+  KVS_CO_RETURN_UNLESS_OK(co_await op_.batch.Run());
   if (old != slot.word()) {
     epochs_.memory.Of(op_.batch).Free(copy);  // nobody has seen it
     co_return Step::kRestart;

@@ -50,9 +50,9 @@ Task<void> Maintenance::Maintain() {
   const Step reported = co_await epochs_.retired.Report(batch, &words.cas);
   if (reported != Step::kOk || batch.Stale()) co_return;
   const size_t retired = epochs_.memory->unstamped();  // unlinked before the epoch is read
-  const Step read = co_await epochs_.home.Read(batch);
+  const Step read = co_await epochs_.home.Read();
   if (read != Step::kOk || batch.Stale()) co_return;
-  (void)co_await epochs_.registrar.GiveBackAbandonedEntry(batch);
+  (void)co_await epochs_.registrar.GiveBackAbandonedEntry();
   if (batch.Stale()) co_return;
   const uint64_t epoch = words.epoch;
   epochs_.home.set_epoch(epoch);
@@ -74,7 +74,7 @@ Task<void> Maintenance::Maintain() {
     }
   }
   epochs_.memory->Reclaim(oldest, expelled_epochs_);
-  const Step announced = co_await epochs_.registrar.Announce(batch, mine);
+  const Step announced = co_await epochs_.registrar.Announce(mine);
   if (announced != Step::kOk || batch.Stale()) co_return;
   announced_by_living_ = oldest;
   // This comes after the announcement, so that the epoch is never more than one beyond the entry of a living client.
@@ -85,9 +85,9 @@ Task<void> Maintenance::Maintain() {
   if (batch.Stale()) co_return;
   for (const Extent& run : epochs_.memory->TakeFreeRuns()) {
     // Sweeping finds a run whose outcome is unknown.
-    (void)co_await epochs_.chunks.GiveBackRun(batch, words.chunks, words.old, run);
+    (void)co_await epochs_.chunks.GiveBackRun(run);
   }
-  co_await epochs_.observer.Observe(batch, oldest, epoch, !expelled_epochs_.empty());
+  co_await epochs_.observer.Observe(oldest, epoch, !expelled_epochs_.empty());
 }
 
 // Releases blocks that were unlinked in a child during its split. Once that is finished, no frozen slot names them.

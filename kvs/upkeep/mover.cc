@@ -25,16 +25,14 @@ Task<Step> Mover::Elect() {
   int64_t look_ns = kLookNs;
   for (;;) {
     op_.batch.CompareSwap({home(), kMoverOffset}, expected, token_.word(), &old);
-    const Outcome swapped = co_await op_.batch.Run();
-    if (swapped != Outcome::kOk) co_return Step::kUnavailable;
+    KVS_CO_RETURN_UNLESS_OK(co_await op_.batch.Run());
     const uint64_t found = old;
     if (found == expected) co_return Step::kOk;
     expected = 0;
     if (OutOfTime() || (epochs_.room.waited_for && epochs_.home.freed_chunks_seen() != freed)) co_return Step::kRestart;
     if (found == 0) continue;
     bool stopped = false;
-    const Step looked = co_await LookAtMover(MoverWord(found), &stopped);
-    if (looked != Step::kOk) co_return looked;
+    KVS_CO_RETURN_UNLESS_OK(co_await LookAtMover(MoverWord(found), &stopped));
     if (stopped) {
       expected = found;
       continue;
@@ -58,8 +56,7 @@ Task<Step> Mover::LookAtMover(MoverWord word, bool* stopped) {
   seen_.ask_at_ns = now_ns + lease_ns / 8;
   uint64_t& owner = op_.buffers->cas[0];
   op_.batch.Read({home(), EntryOffset(word.client()) + offsetof(ClientEntry, owner)}, &owner, sizeof(owner));
-  const Outcome read = co_await op_.batch.Run();
-  if (read != Outcome::kOk) co_return Step::kUnavailable;
+  KVS_CO_RETURN_UNLESS_OK(co_await op_.batch.Run());
   *stopped = static_cast<uint32_t>(owner) != word.incarnation() || IsDead(common_.node, owner);
   co_return Step::kOk;
 }
@@ -68,8 +65,7 @@ Task<Step> Mover::StayElected() {
   uint64_t& old = op_.buffers->cas[0];
   const MoverWord next = token_.NextTurn();
   op_.batch.CompareSwap({home(), kMoverOffset}, token_.word(), next.word(), &old);
-  const Outcome swapped = co_await op_.batch.Run();
-  if (swapped != Outcome::kOk) co_return Step::kUnavailable;
+  KVS_CO_RETURN_UNLESS_OK(co_await op_.batch.Run());
   if (old != token_.word()) co_return Step::kRestart;  // taken over
   token_ = next;
   stay_at_ns_ = common_.clock.NowNs() + common_.shape.lease_ns / 4;
@@ -117,8 +113,7 @@ Task<Step> Mover::ReadChunks(std::span<const krcore::NodeId> nodes, std::map<Chu
       const uint64_t window = std::min(kWindow, count - begin);
       op_.batch.Read({node, ChunkWordOffset(begin)}, op_.buffers->match.data(),
                      static_cast<uint32_t>(window * sizeof(ChunkWord)));
-      const Outcome read = co_await op_.batch.Run();
-      if (read != Outcome::kOk) co_return Step::kUnavailable;
+      KVS_CO_RETURN_UNLESS_OK(co_await op_.batch.Run());
       common_.store.chunk_ages.Saw(node, begin, {words, window}, epoch);
       for (uint64_t i = 0; i < window; ++i)
         chunks->insert_or_assign({node, static_cast<uint32_t>(begin + i)}, words[i]);

@@ -77,8 +77,7 @@ class Compaction final : private Part, public Room::Maker {
   void BeginIfWanted(int64_t now_ns);
   void BeginRun(int64_t timeout_ms) override { Start({.thorough = true, .timeout_ms = timeout_ms}, /*for_room=*/true); }
 
-  // Every run of the mover is between these two. BeginMover returns its operation.
-  Operation& BeginMover(bool drains);
+  // Call it when a run of the mover has ended: gives its operation back.
   void EndMover(uint64_t chunks_freed);
   SeenMover& seen_mover() { return seen_mover_; }
 

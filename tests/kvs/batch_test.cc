@@ -3,7 +3,6 @@
 
 #include <coroutine>
 #include <cstring>
-#include <limits>
 #include <memory>
 #include <vector>
 
@@ -19,10 +18,6 @@ struct ShutGate final : krcore::PostGate {
   bool MayPost() override { return false; }
 };
 
-struct NobodyWaits final : kvs::Connections::Waiting {
-  int64_t NextDeadlineNs() override { return std::numeric_limits<int64_t>::max(); }
-};
-
 class Batches : public ::testing::Test {
  protected:
   static constexpr uint64_t kAt = (size_t{64} << 20) - 256;  // in every pool: near its end, and unused
@@ -33,7 +28,7 @@ class Batches : public ::testing::Test {
     auto words = node_->CreateRegion({.length = 4096});
     ASSERT_TRUE(words.ok()) << words.status().ToString();
     words_ = *std::move(words);
-    connections_ = std::make_unique<kvs::Connections>(*node_, 1'000'000'000, nobody_, stats_);
+    connections_ = std::make_unique<kvs::Connections>(*node_, 1'000'000'000, stats_);
     ASSERT_TRUE(connections_->Open(16).ok());
     for (const krcore::NodeId memory_node : {1, 2}) ASSERT_TRUE(connections_->Reach(memory_node));
     batch_.Attach(connections_.get(), words_->lkey());
@@ -63,7 +58,6 @@ class Batches : public ::testing::Test {
   std::unique_ptr<krcore::Node> node_;
   std::unique_ptr<krcore::Region> words_;
   kvs::ClientStats stats_;
-  NobodyWaits nobody_;
   ShutGate shut_gate_;
   std::unique_ptr<kvs::Connections> connections_;
   kvs::Batch batch_;
@@ -153,7 +147,7 @@ class ManyBatches : public Batches {
 };
 
 TEST_F(ManyBatches, ThatWaitForRoomConnectToTheOthersThatTheyNeed) {
-  connections_ = std::make_unique<kvs::Connections>(*node_, 1'000'000'000, nobody_, stats_);
+  connections_ = std::make_unique<kvs::Connections>(*node_, 1'000'000'000, stats_);
   ASSERT_TRUE(connections_->Open(16).ok());
   ASSERT_TRUE(connections_->Reach(1));
   for (int i = 0; i < 4; ++i) Begin(8);
@@ -234,7 +228,7 @@ TEST_F(ManyBatches, AreHandedOnBeforeTheirMemoryNodeIsConnectedAnew) {
 }
 
 TEST_F(ManyBatches, EndInAQueueThatIsShallowerThanAnOutbox) {
-  connections_ = std::make_unique<kvs::Connections>(*node_, 1'000'000'000, nobody_, stats_);
+  connections_ = std::make_unique<kvs::Connections>(*node_, 1'000'000'000, stats_);
   ASSERT_TRUE(connections_->Open(4).ok());
   ASSERT_TRUE(connections_->Reach(1));
   for (int i = 0; i < 6; ++i) Begin(3);
@@ -244,7 +238,7 @@ TEST_F(ManyBatches, EndInAQueueThatIsShallowerThanAnOutbox) {
 // A verb that completes silently frees its place in the queue at once, whoever polls the pool. Its part has not ended
 // yet.
 TEST_F(ManyBatches, EndHoweverManyHaveNotEndedYet) {
-  connections_ = std::make_unique<kvs::Connections>(*node_, 1'000'000'000, nobody_, stats_);
+  connections_ = std::make_unique<kvs::Connections>(*node_, 1'000'000'000, stats_);
   ASSERT_TRUE(connections_->Open(512, {.dc_initiators = 1, .sq_depth = 16}).ok());
   ASSERT_TRUE(connections_->Reach(1));
   for (int i = 0; i < 1'500; ++i) Begin(1);

@@ -12,8 +12,8 @@
 #include <xxhash.h>
 
 #include "kvs/client.h"
-#include "kvs/layout/hash.h"
 #include "kvs/layout/pool.h"
+#include "kvs/layout/subtable.h"
 #include "tests/kvs/test_store.h"
 
 namespace surgekv_test {

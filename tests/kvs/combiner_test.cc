@@ -15,10 +15,11 @@ namespace surgekv_test {
 namespace {
 
 using kvs::Client;
-using kvs::OpKind;
 using kvs::Status;
 using kvs::StatusCode;
 using kvs::Task;
+
+enum class OpKind : uint8_t { kGet, kPut, kInsert, kUpdate, kDelete };
 
 struct Call {
   OpKind kind;
@@ -259,7 +260,7 @@ struct Gate {
 };
 
 struct FakeOp {
-  OpKind kind;
+  kvs::WriteKind kind;
   Status outcome;  // if it leads
   std::string value = {};
   Gate gate = {};  // once posted, it goes on when this opens
@@ -286,7 +287,7 @@ Task<void> Drive(kvs::Combiner& combiner, FakeOp* op) {
 class Lines : public ::testing::Test {
  protected:
   Lines() { combiner_.SetSize(64); }
-  FakeOp& Start(OpKind kind, Status outcome) {
+  FakeOp& Start(kvs::WriteKind kind, Status outcome) {
     ops_.push_back({kind, std::move(outcome)});
     tasks_.push_back(Drive(combiner_, &ops_.back()));
     tasks_.back().Start();
@@ -304,11 +305,11 @@ class Lines : public ::testing::Test {
 };
 
 TEST_F(Lines, AnUnknownOutcomeIsEveryMembers) {
-  FakeOp& first = Start(OpKind::kPut, StatusCode::kOk);
-  FakeOp& leader = Start(OpKind::kPut, StatusCode::kUnknown);
-  FakeOp& member = Start(OpKind::kUpdate, StatusCode::kOk);
+  FakeOp& first = Start(kvs::WriteKind::kPut, StatusCode::kOk);
+  FakeOp& leader = Start(kvs::WriteKind::kPut, StatusCode::kUnknown);
+  FakeOp& member = Start(kvs::WriteKind::kUpdate, StatusCode::kOk);
   Open(first);
-  FakeOp& late = Start(OpKind::kPut, StatusCode::kOk);
+  FakeOp& late = Start(kvs::WriteKind::kPut, StatusCode::kOk);
   Open(leader);
   EXPECT_EQ(leader.result, StatusCode::kUnknown);
   EXPECT_EQ(member.result, StatusCode::kUnknown);
@@ -319,12 +320,12 @@ TEST_F(Lines, AnUnknownOutcomeIsEveryMembers) {
 
 TEST_F(Lines, AWriteThatWasNotDoneIsTriedAgainByItsMembers) {
   for (const StatusCode code : {StatusCode::kUnavailable, StatusCode::kOutOfMemory, StatusCode::kTimeout}) {
-    FakeOp& first = Start(OpKind::kPut, StatusCode::kOk);
-    FakeOp& leader = Start(OpKind::kPut, code);
-    FakeOp& second = Start(OpKind::kPut, StatusCode::kOk);
-    FakeOp& third = Start(OpKind::kPut, StatusCode::kOk);
+    FakeOp& first = Start(kvs::WriteKind::kPut, StatusCode::kOk);
+    FakeOp& leader = Start(kvs::WriteKind::kPut, code);
+    FakeOp& second = Start(kvs::WriteKind::kPut, StatusCode::kOk);
+    FakeOp& third = Start(kvs::WriteKind::kPut, StatusCode::kOk);
     Open(first);
-    FakeOp& late = Start(OpKind::kInsert, StatusCode::kExists);
+    FakeOp& late = Start(kvs::WriteKind::kInsert, StatusCode::kExists);
     Open(leader);
     EXPECT_EQ(leader.result, code);
     ASSERT_TRUE(second.led) << "who has waited longest";
@@ -339,8 +340,8 @@ TEST_F(Lines, AWriteThatWasNotDoneIsTriedAgainByItsMembers) {
 }
 
 TEST_F(Lines, WhoIsOverdueEndsAndTheOthersGoOn) {
-  FakeOp& first = Start(OpKind::kPut, StatusCode::kOk);
-  FakeOp& overdue = Start(OpKind::kPut, StatusCode::kOk);
+  FakeOp& first = Start(kvs::WriteKind::kPut, StatusCode::kOk);
+  FakeOp& overdue = Start(kvs::WriteKind::kPut, StatusCode::kOk);
   EXPECT_TRUE(combiner_.any_waiting());
   combiner_.EndOverdue(1'000'000'000);
   kvs::RunQueue::OfThisThread().RunAll();

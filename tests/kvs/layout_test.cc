@@ -17,7 +17,6 @@
 #include "kvs/layout/block.h"
 #include "kvs/layout/candidates.h"
 #include "kvs/layout/directory.h"
-#include "kvs/layout/hash.h"
 #include "kvs/layout/pool.h"
 #include "kvs/layout/subtable.h"
 

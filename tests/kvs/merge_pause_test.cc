@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "kvs/layout/hash.h"
+#include "kvs/layout/subtable.h"
 #include "tests/kvs/pool_check.h"
 #include "tests/kvs/repeat.h"
 #include "tests/kvs/stress.h"

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "kvs/layout/hash.h"
 #include "kvs/layout/pool.h"
+#include "kvs/layout/subtable.h"
 #include "tests/kvs/stress.h"
 #include "tests/kvs/test_store.h"
 

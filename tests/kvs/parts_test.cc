@@ -2,7 +2,6 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
-#include <limits>
 #include <memory>
 #include <optional>
 #include <random>
@@ -28,10 +27,6 @@ using kvs::Task;
 constexpr int64_t kLeaseNs = 1'000'000'000;
 constexpr uint32_t kInFlight = 2;
 
-struct NobodyWaits final : kvs::Connections::Waiting {
-  int64_t NextDeadlineNs() override { return std::numeric_limits<int64_t>::max(); }
-};
-
 // What all tests of parts share: a store of two memory nodes, whose table has two subtables.
 class Parts : public ::testing::Test {
  protected:
@@ -48,7 +43,7 @@ class Parts : public ::testing::Test {
         {.length = kvs::Epochs::ArenaBytes(kInFlight) + kvs::Workbench::ArenaBytes(shape_.geometry)});
     ASSERT_TRUE(arena.ok()) << arena.status().ToString();
     arena_ = *std::move(arena);
-    connections_ = std::make_unique<kvs::Connections>(*node_, 1'000'000'000, nobody_, stats_);
+    connections_ = std::make_unique<kvs::Connections>(*node_, 1'000'000'000, stats_);
     ASSERT_TRUE(connections_->Open(512).ok());
     for (const krcore::NodeId memory_node : {1, 2}) ASSERT_TRUE(connections_->Reach(memory_node));
     common_.emplace(kvs::Common{*node_, clock_, *connections_, stats_, random_, shape_, store_state_});
@@ -95,7 +90,6 @@ class Parts : public ::testing::Test {
   TestStore store_{{.groups = 2, .initial_depth = 1, .memory_nodes = 2, .lease_ns = kLeaseNs}};
   ManualClock clock_;
   std::unique_ptr<krcore::Node> node_;
-  NobodyWaits nobody_;
   kvs::ClientStats stats_;
   std::minstd_rand random_;
   kvs::StoreShape shape_;
@@ -113,7 +107,7 @@ TEST_F(Parts, HomeKnowsTheMembersAfterAGlance) {
   EXPECT_EQ(Run(home.Glance()), Step::kOk);
   EXPECT_EQ(home.members(), (std::vector<krcore::NodeId>{1, 2}));
   EXPECT_TRUE(home.words().hash_seed == kTestSeed);
-  EXPECT_EQ(Run(home.Read(home.batch())), Step::kOk);
+  EXPECT_EQ(Run(home.Read()), Step::kOk);
   EXPECT_EQ(home.words().epoch, PoolWord(1, kvs::kEpochOffset));
   EXPECT_EQ(home.read_in_round(), home.rounds());
 }
@@ -144,7 +138,7 @@ TEST_F(Parts, OperationsAreHandedToWhoeverWaitsForOne) {
   for (uint32_t i = 0; i < kInFlight; ++i) free.push_back(operations.FreeOperation());
   EXPECT_EQ(operations.FreeOperation(), nullptr);
   kvs::Operation* leased = nullptr;
-  auto lease = [&]() -> Task<void> { leased = &co_await operations.LeaseOwnOperation("waits"); };
+  auto lease = [&]() -> Task<void> { leased = &co_await operations.LeaseOwnOperation(); };
   Task<void> waits = lease();
   waits.Start();
   EXPECT_EQ(leased, nullptr);
@@ -227,7 +221,7 @@ struct RegistrarParts : OperationParts {
       : OperationParts(common, arena),
         memory(common.shape.chunk_bytes),
         retired(common, cache, memory),
-        registrar(common, home, operations, registration, memory, retired, own_work, arena.lkey) {
+        registrar(common, home, operations, registration, memory, retired, own_work) {
     memory.Renew();
   }
 };
@@ -266,8 +260,8 @@ TEST_F(Parts, ObserverExpelsAClientThatHasNotChangedItsEntryForOneAndAHalfLeases
   while (Entry(index).owner == 0 || index == parts.registrar.client_index()) ++index;
   const uint64_t announced = kvs::ClientWord(Entry(index).word).epoch();
   const auto observe = [&] {
-    ASSERT_EQ(Run(parts.home.Read(parts.home.batch())), Step::kOk);
-    Run(observer.Observe(parts.home.batch(), announced, announced + 1, false));
+    ASSERT_EQ(Run(parts.home.Read()), Step::kOk);
+    Run(observer.Observe(announced, announced + 1, false));
   };
   observe();
   clock_.Advance(kLeaseNs);
@@ -292,8 +286,7 @@ TEST_F(Parts, ChunksAreTakenAndGivenBack) {
   EXPECT_EQ(word(0).kind(), kvs::ChunkKind::kRun);
   EXPECT_EQ(word(2).kind(), kvs::ChunkKind::kRunRest);
   const kvs::Extent run{.address = {2, taken.chunk * shape_.chunk_bytes}, .bytes = 3 * shape_.chunk_bytes};
-  EXPECT_EQ(Run(chunks.GiveBackRun(parts.home.batch(), parts.home.words().chunks, parts.home.words().old, run)),
-            Step::kOk);
+  EXPECT_EQ(Run(chunks.GiveBackRun(run)), Step::kOk);
   for (uint64_t i = 0; i < 3; ++i) EXPECT_EQ(word(i).kind(), kvs::ChunkKind::kFree);
   parts.operations.Release(op);
 }
@@ -321,7 +314,7 @@ TEST_F(Parts, AllocatorAsksForRoomWhereThereIsNone) {
   EXPECT_TRUE(allocator.AllocateAtOnce(op, 64, 2, &address));  // from the span that was taken
   for (int i = 0; i < 3; ++i) {
     EXPECT_EQ(allocator.SeekRoom(op), Step::kRestart);
-    ASSERT_EQ(Run(parts.home.Read(parts.home.batch())), Step::kOk);
+    ASSERT_EQ(Run(parts.home.Read()), Step::kOk);
   }
   EXPECT_GE(maker.asked, 1);
   room.last_step = Step::kUnavailable;  // its run has ended like this
@@ -430,12 +423,12 @@ TEST_F(TableParts, ReaderFindsWhatWriterWrote) {
   table.combiner.SetSize(kInFlight);
   std::string value;
   EXPECT_EQ(Run(table.reader.Get("key", &value)), kvs::StatusCode::kNotFound);
-  EXPECT_EQ(Run(table.writer.Write(kvs::OpKind::kUpdate, "key", "none")), kvs::StatusCode::kNotFound);
-  EXPECT_TRUE(Run(table.writer.Write(kvs::OpKind::kInsert, "key", "value")).ok());
-  EXPECT_EQ(Run(table.writer.Write(kvs::OpKind::kInsert, "key", "another")), kvs::StatusCode::kExists);
+  EXPECT_EQ(Run(table.writer.Write(kvs::WriteKind::kUpdate, "key", "none")), kvs::StatusCode::kNotFound);
+  EXPECT_TRUE(Run(table.writer.Write(kvs::WriteKind::kInsert, "key", "value")).ok());
+  EXPECT_EQ(Run(table.writer.Write(kvs::WriteKind::kInsert, "key", "another")), kvs::StatusCode::kExists);
   EXPECT_TRUE(Run(table.reader.Get("key", &value)).ok());
   EXPECT_EQ(value, "value");
-  EXPECT_TRUE(Run(table.writer.Write(kvs::OpKind::kDelete, "key", {})).ok());
+  EXPECT_TRUE(Run(table.writer.Write(kvs::WriteKind::kDelete, "key", {})).ok());
   EXPECT_EQ(Run(table.reader.Get("key", &value)), kvs::StatusCode::kNotFound);
 }
 

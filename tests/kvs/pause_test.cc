@@ -6,7 +6,7 @@
 #include <string>
 
 #include "kvs/layout/block.h"
-#include "kvs/layout/hash.h"
+#include "kvs/layout/subtable.h"
 #include "tests/kvs/stress.h"
 #include "tests/kvs/test_store.h"
 

@@ -8,7 +8,6 @@
 #include "kvs/epochs/memory_state.h"
 #include "kvs/layout/block.h"
 #include "kvs/layout/directory.h"
-#include "kvs/layout/hash.h"
 #include "kvs/layout/pool.h"
 #include "kvs/layout/subtable.h"
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "kvs/layout/candidates.h"
-#include "kvs/layout/hash.h"
+#include "kvs/layout/subtable.h"
 #include "tests/kvs/manual_clock.h"
 #include "tests/kvs/test_store.h"
 

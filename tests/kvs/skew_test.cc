@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "kvs/layout/hash.h"
+#include "kvs/layout/subtable.h"
 #include "kvs/memory/connections.h"
 #include "tests/kvs/manual_clock.h"
 #include "tests/kvs/test_store.h"

@@ -18,8 +18,8 @@
 #include "krcore/node.h"
 #include "kvs/client.h"
 #include "kvs/layout/directory.h"
-#include "kvs/layout/hash.h"
 #include "kvs/layout/pool.h"
+#include "kvs/layout/subtable.h"
 #include "tests/kvs/pool_check.h"
 
 namespace surgekv_test {

@@ -7,7 +7,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "kvs/layout/hash.h"
+#include "kvs/layout/subtable.h"
 #include "kvs/memory/join.h"
 #include "tests/sim/simulation_core.h"
 

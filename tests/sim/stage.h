@@ -18,7 +18,6 @@
 #include "krcore/rnic/sim/world.h"
 #include "kvs/client.h"
 #include "kvs/layout/directory.h"
-#include "kvs/layout/hash.h"
 #include "kvs/layout/pool.h"
 #include "kvs/layout/subtable.h"
 #include "tests/sim/history.h"

@@ -20,7 +20,7 @@
 #include "kvs/epochs/directory_cache.h"
 #include "kvs/layout/block.h"
 #include "kvs/layout/candidates.h"
-#include "kvs/layout/hash.h"
+#include "kvs/layout/subtable.h"
 
 namespace peers {
 

@@ -271,6 +271,8 @@ class Client : public krcore::OfOneProcess {
  protected:
   // Called while a blocking call waits, with the number of rounds in a row that brought nothing.
   virtual void Idle(uint32_t rounds);
+  // A round of such a call. `idle` counts those rounds.
+  void PollOrIdle(uint32_t* idle);
   // Polls until the task has ended.
   template <typename T>
   T Wait(Task<T> task);
