@@ -18,7 +18,6 @@ namespace {
 // too.
 constexpr size_t kOwnPayloadBytes = queue::kOwnBytes - sizeof(Header);
 
-constexpr uint32_t kMaxBackOffPolls = 64;
 constexpr int64_t kCloseNs = 1'000'000'000;  // longer than a NIC's transport retries
 constexpr uint32_t kMaxSpins = 1u << 16;     // bound of a wait whose clock stands still
 
@@ -337,7 +336,7 @@ void Channel::OnDone(const OwnWrDone& done) {
   if (op == Op::kControl) return;
   if (status == WcStatus::kRetryExceeded || status == WcStatus::kFlushed) {
     suspect_ = status == WcStatus::kRetryExceeded;
-    return BackOff();
+    return back_off_.Failed();
   }
   // The receiver's memory is no longer registered: its queue has been closed and takes no more messages.
   if (status != WcStatus::kSuccess) return Die(status);
@@ -345,13 +344,13 @@ void Channel::OnDone(const OwnWrDone& done) {
     case Op::kVoid: Voided(to_void_.front()); break;
     case Op::kClose: closed_ = true; break;
     case Op::kPull:
-      if (op_result_ <= released_ || op_result_ > next_) return BackOff();
+      if (op_result_ <= released_ || op_result_ > next_) return back_off_.Failed();
       released_ = op_result_;
       ReleaseHeld();
       break;
     default: break;
   }
-  back_off_ = polls_to_skip_ = 0;
+  back_off_.Succeeded();
 }
 
 void Channel::MessageDone(const OwnWrDone& done) {
@@ -405,11 +404,6 @@ void Channel::Voided(uint64_t number) {
   }
 }
 
-void Channel::BackOff() {
-  back_off_ = std::min(2 * back_off_ + 1, kMaxBackOffPolls);
-  polls_to_skip_ = back_off_;
-}
-
 void Channel::Die(WcStatus status) {
   dead_ = true;
   to_void_.clear();
@@ -422,11 +416,7 @@ void Channel::Die(WcStatus status) {
 // ---- at each poll
 
 size_t Channel::Work() {
-  if (dead_ || op_ != Op::kNone) return 0;
-  if (polls_to_skip_ > 0) {
-    --polls_to_skip_;
-    return 0;
-  }
+  if (dead_ || op_ != Op::kNone || back_off_.Skips()) return 0;
   if (std::exchange(suspect_, false) && ReceiverIsDead()) {
     Die(WcStatus::kRetryExceeded);
     return 0;
@@ -487,7 +477,7 @@ Channel::~Channel() {
       for (const Held& held : held_) to_void_.push_back(held.number);
     }
     closing_ = introduced_;
-    polls_to_skip_ = 0;
+    back_off_.Resume();
     (void)WaitFor([this] { return dead_ || closed_ || !closing_; }, deadline);
   }
   pool_.RemoveWork(this);

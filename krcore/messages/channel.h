@@ -102,7 +102,6 @@ class Channel final : public queue::OwnWrSink, public queue::Pollable {
   // Releases the held completions that the receiver has released, or that are voided or dead.
   void ReleaseHeld();
   void Voided(uint64_t number);
-  void BackOff();
   void Die(WcStatus status);
   void Hold(const queue::OwnWrDone& done, uint64_t number);
 
@@ -135,7 +134,7 @@ class Channel final : public queue::OwnWrSink, public queue::Pollable {
   bool closing_ = false, closed_ = false;
   bool dead_ = false;
   bool suspect_ = false;  // an internal WR failed: check whether the receiver lives
-  uint32_t polls_to_skip_ = 0, back_off_ = 0;
+  queue::BackOff back_off_;
 };
 
 }  // namespace krcore::messages

@@ -63,6 +63,24 @@ class Pollable {
   virtual size_t Work() = 0;
 };
 
+// BackOff: how many polls a Pollable leaves out after a failure: 1, then 3, and so on up to 64.
+class BackOff {
+ public:
+  // Whether this poll is left out.
+  bool Skips() {
+    if (left_ == 0) return false;
+    --left_;
+    return true;
+  }
+  void Failed() { left_ = last_ = std::min(2 * last_ + 1, 64u); }
+  void Succeeded() { last_ = 0; }
+  // Leaves out no more until the next failure.
+  void Resume() { left_ = 0; }
+
+ private:
+  uint32_t left_ = 0, last_ = 0;
+};
+
 class QueuePoolImpl final : public QueuePool {
  public:
   static Result<std::unique_ptr<QueuePool>> Create(const PoolContext& context, const QueuePoolOptions& options);
