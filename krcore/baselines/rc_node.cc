@@ -5,6 +5,7 @@
 
 #include "krcore/base/pages.h"
 #include "krcore/baselines/rc_pool.h"
+#include "krcore/node/node_impl.h"
 #include "krcore/rnic.h"
 
 namespace krcore {
@@ -77,14 +78,7 @@ Result<std::unique_ptr<Node>> RcNode::Open(bool share_links, const NodeOptions& 
 
 Status RcNode::Start(const NodeOptions& options, std::function<void(ConnectStep)> done) {
   context_.done = std::move(done);
-  auto device = rnic::OpenDevice({.provider = options.rnic,
-                                  .fabric = options.fabric,
-                                  .node = options.node,
-                                  .create_fabric = options.create_fabric,
-                                  .address = options.fabric_address,
-                                  .port = options.rnic_port,
-                                  .clock = options.clock,
-                                  .deadline = options.deadline});
+  auto device = node::OpenDevice(options);
   if (!device.ok()) return device.status();
   device_ = *std::move(device);
   context_.Done(ConnectStep::kContext);

@@ -47,19 +47,23 @@ constexpr uint32_t kAllRemoteRights = kRemoteRead | kRemoteWrite | kRemoteAtomic
 
 }  // namespace
 
+Result<std::unique_ptr<rnic::Device>> OpenDevice(const NodeOptions& options) {
+  return rnic::OpenDevice({.provider = options.rnic,
+                           .fabric = options.fabric,
+                           .node = options.node,
+                           .create_fabric = options.create_fabric,
+                           .address = options.fabric_address,
+                           .port = options.rnic_port,
+                           .clock = options.clock,
+                           .deadline = options.deadline});
+}
+
 Result<std::unique_ptr<Node>> NodeImpl::Open(const NodeOptions& options) {
   if (options.mr_lease_ns < kMinLeaseNs || options.mr_lease_ns > kMaxLeaseNs)
     return Status(StatusCode::kInvalidArgument, "mr_lease_ns must be 1 ms to an hour");
   if (options.rc_peers > peers::kMaxDeskPlaces)
     return Status(StatusCode::kInvalidArgument, "rc_peers must be at most " + std::to_string(peers::kMaxDeskPlaces));
-  auto device = rnic::OpenDevice({.provider = options.rnic,
-                                  .fabric = options.fabric,
-                                  .node = options.node,
-                                  .create_fabric = options.create_fabric,
-                                  .address = options.fabric_address,
-                                  .port = options.rnic_port,
-                                  .clock = options.clock,
-                                  .deadline = options.deadline});
+  auto device = OpenDevice(options);
   if (!device.ok()) return device.status();
   std::unique_ptr<NodeImpl> node(
       new NodeImpl(*std::move(device), options.clock != nullptr ? *options.clock : *RealClock(), options.mr_lease_ns));

@@ -19,6 +19,9 @@
 
 namespace krcore::node {
 
+// Opens the device that a node's options name.
+Result<std::unique_ptr<rnic::Device>> OpenDevice(const NodeOptions& options);
+
 class NodeImpl final : public Node, private messages::PortRecords {
  public:
   static Result<std::unique_ptr<Node>> Open(const NodeOptions& options);
