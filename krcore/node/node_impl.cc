@@ -140,7 +140,7 @@ Result<std::unique_ptr<Region>> NodeImpl::MakeRegion(const RegionOptions& option
     std::lock_guard lock(mutex_);
     exposed_.push_back({{reinterpret_cast<uint64_t>(bytes.data()), options.length, parts.mr->rkey(), options.tag}});
   }
-  return std::unique_ptr<Region>(std::make_unique<RegionImpl>(*this, std::move(parts)));
+  return std::unique_ptr<Region>(std::make_unique<RegionImpl>(local_regions_, this, std::move(parts)));
 }
 
 Result<std::unique_ptr<Region>> NodeImpl::RegisterLocal(void* addr, size_t length) {
@@ -150,7 +150,7 @@ Result<std::unique_ptr<Region>> NodeImpl::RegisterLocal(void* addr, size_t lengt
   if (!mr.ok()) return mr.status();
   RegionParts parts;
   parts.mr = *std::move(mr);
-  return std::unique_ptr<Region>(std::make_unique<RegionImpl>(*this, std::move(parts)));
+  return std::unique_ptr<Region>(std::make_unique<RegionImpl>(local_regions_, this, std::move(parts)));
 }
 
 void NodeImpl::RemoveRemote(uint32_t rkey) {

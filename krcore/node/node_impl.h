@@ -64,7 +64,6 @@ class NodeImpl final : public Node, private messages::PortRecords {
   std::vector<RemoteRegion> published_regions();
 
   // ---- for RegionImpl
-  peers::RegionTable& local_regions() { return local_regions_; }
   void RemoveRemote(uint32_t rkey);
   // Publishes the node without the region, if it was ever published with it. Returns the time from which on no peer
   // uses the region.
