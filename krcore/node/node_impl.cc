@@ -89,16 +89,7 @@ Status NodeImpl::Start(uint32_t rc_peers) {
   auto desk = MakeRegion(
       {.length = rc_peers * sizeof(peers::DeskPlace), .remote_rights = kAllRemoteRights, .tag = peers::kDeskTag});
   if (!desk.ok()) return desk.status();
-  desk_ = *std::move(desk);
-  auto acceptor = peers::Acceptor::Create(*device_, *pd_, clock_, desk_places());
-  if (!acceptor.ok()) return acceptor.status();
-  acceptor_ = *std::move(acceptor);
-  return {};
-}
-
-std::span<peers::DeskPlace> NodeImpl::desk_places() const {
-  if (desk_ == nullptr) return {};
-  return {reinterpret_cast<peers::DeskPlace*>(desk_->bytes().data()), desk_->bytes().size() / sizeof(peers::DeskPlace)};
+  return rc_answering_.Start(*device_, *pd_, clock_, *std::move(desk));
 }
 
 NodeImpl::~NodeImpl() {
@@ -124,9 +115,7 @@ Result<std::unique_ptr<Region>> NodeImpl::MakeRegion(const RegionOptions& option
     parts.private_memory = *std::move(memory);
     bytes = parts.private_memory->bytes();
   } else {
-    std::lock_guard lock(mutex_);
-    const auto listed = std::count_if(exposed_.begin(), exposed_.end(), [](const Exposed& e) { return !e.withdrawn; });
-    if (static_cast<size_t>(listed) == kMaxRegionsPerNode) return TooManyRegions();
+    if (!exposed_.HasRoom()) return TooManyRegions();
     auto memory = device_->AllocMemory(options.length, {.name = options.name, .keep_on_close = options.keep_on_close});
     if (!memory.ok()) return memory.status();
     parts.remote_memory = *std::move(memory);
@@ -136,10 +125,8 @@ Result<std::unique_ptr<Region>> NodeImpl::MakeRegion(const RegionOptions& option
   if (!mr.ok()) return mr.status();
   parts.mr = *std::move(mr);
   parts.remote_rights = options.remote_rights;
-  if (options.remote_rights != 0) {
-    std::lock_guard lock(mutex_);
-    exposed_.push_back({{reinterpret_cast<uint64_t>(bytes.data()), options.length, parts.mr->rkey(), options.tag}});
-  }
+  if (options.remote_rights != 0)
+    exposed_.Add({reinterpret_cast<uint64_t>(bytes.data()), options.length, parts.mr->rkey(), options.tag});
   return std::unique_ptr<Region>(std::make_unique<RegionImpl>(local_regions_, this, std::move(parts)));
 }
 
@@ -153,31 +140,8 @@ Result<std::unique_ptr<Region>> NodeImpl::RegisterLocal(void* addr, size_t lengt
   return std::unique_ptr<Region>(std::make_unique<RegionImpl>(local_regions_, this, std::move(parts)));
 }
 
-void NodeImpl::RemoveRemote(uint32_t rkey) {
-  std::lock_guard lock(mutex_);
-  std::erase_if(exposed_, [rkey](const Exposed& exposed) { return exposed.region.rkey == rkey; });
-}
-
-std::vector<RemoteRegion> NodeImpl::published_regions() {
-  std::lock_guard lock(mutex_);
-  std::vector<RemoteRegion> regions;
-  for (const Exposed& exposed : exposed_)
-    if (exposed.published && !exposed.withdrawn && exposed.region.tag != peers::kDeskTag)
-      regions.push_back(exposed.region);
-  return regions;
-}
-
 Result<int64_t> NodeImpl::Withdraw(uint32_t rkey, Deadline deadline) {
-  bool published = false;
-  {
-    std::lock_guard lock(mutex_);
-    for (Exposed& exposed : exposed_) {
-      if (exposed.region.rkey != rkey) continue;
-      exposed.withdrawn = true;
-      published = exposed.published;
-    }
-  }
-  if (!published) return clock_.NowNs();  // no peer can know of it
+  if (!exposed_.Withdraw(rkey)) return clock_.NowNs();  // no peer can know of it
   KRCORE_RETURN_IF_ERROR(Publish(deadline));
   // A lease begins when its lookup is posted, and lookups posted from now on find the record without the region. A
   // tenth is added for clocks that run differently, and the lag of the clock that checks leases.
@@ -189,17 +153,16 @@ Result<int64_t> NodeImpl::Withdraw(uint32_t rkey, Deadline deadline) {
 
 Status NodeImpl::HostMetaServer(uint32_t capacity) {
   KRCORE_RETURN_IF_ERROR(NotForked());
-  {
-    std::lock_guard lock(mutex_);
-    if (hosting_) return {StatusCode::kExists, "this node hosts a metadata server already"};
-    hosting_ = true;
-  }
-  const peers::MetaServerOptions options{
-      .capacity = capacity, .mr_lease_ns = mr_lease_ns_, .desk = desk_places(), .desk_rkey = desk_ ? desk_->rkey() : 0};
+  if (hosting_.exchange(true)) return {StatusCode::kExists, "this node hosts a metadata server already"};
+  const peers::MetaServerOptions options{.capacity = capacity,
+                                         .mr_lease_ns = mr_lease_ns_,
+                                         .desk = rc_answering_.places(),
+                                         .desk_rkey = rc_answering_.rkey()};
   auto server = peers::MetaServer::Host(*device_, *pd_, *dct_, clock_, options, Deadline::After(clock_, kCatchUpNs));
-  std::lock_guard lock(mutex_);
-  hosting_ = server.ok();
-  if (!server.ok()) return server.status();
+  if (!server.ok()) {
+    hosting_ = false;
+    return server.status();
+  }
   meta_server_ = *std::move(server);
   return {};
 }
@@ -210,28 +173,15 @@ Status NodeImpl::Publish(Deadline deadline) {
   peers::NodePayload payload;
   payload.dc_key = dct_->dc_key();
   payload.dct_num = dct_->num();
-  {
-    std::lock_guard lock(mutex_);
-    for (Exposed& exposed : exposed_) {
-      if (exposed.withdrawn) continue;
-      exposed.published = true;
-      payload.regions[payload.region_count++] = exposed.region;
-    }
-  }
+  exposed_.PutInto(&payload);
   const Status published = meta_->Publish(peers::Key::Node(id()), std::as_bytes(std::span(&payload, 1)), deadline);
   peers_->ForgetOnHost(id());  // also if it failed: some server may have the new record
   KRCORE_RETURN_IF_ERROR(published);
-  std::lock_guard lock(mutex_);
   published_ = true;
   return {};
 }
 
-Status NodeImpl::NeedPublished(Deadline deadline) {
-  std::unique_lock lock(mutex_);
-  const bool published = published_;
-  lock.unlock();
-  return published ? Status{} : Publish(deadline);
-}
+Status NodeImpl::NeedPublished(Deadline deadline) { return published_ ? Status{} : Publish(deadline); }
 
 Status NodeImpl::PublishService(std::string_view name, std::span<const std::byte> value, Deadline deadline) {
   KRCORE_RETURN_IF_ERROR(NotForked());
@@ -297,8 +247,7 @@ bool NodeImpl::IsConfirmedDead(NodeId node, uint32_t incarnation) {
 
 size_t NodeImpl::PollConnections() {
   if (forked()) return 0;
-  std::lock_guard lock(acceptor_mutex_);
-  return acceptor_ ? acceptor_->Poll() : 0;
+  return rc_answering_.Poll();
 }
 
 Result<std::unique_ptr<QueuePool>> NodeImpl::CreateQueuePool(const QueuePoolOptions& options) {

@@ -9,10 +9,11 @@
 
 #include "krcore/messages/ports.h"
 #include "krcore/node.h"
+#include "krcore/node/exposed_regions.h"
+#include "krcore/node/rc_answering.h"
 #include "krcore/peers/meta_client.h"
 #include "krcore/peers/meta_server.h"
 #include "krcore/peers/peer_directory.h"
-#include "krcore/peers/rc_desk.h"
 #include "krcore/peers/region_table.h"
 #include "krcore/queue/queue_pool_impl.h"
 #include "krcore/rnic.h"
@@ -61,10 +62,10 @@ class NodeImpl final : public Node, private messages::PortRecords {
   rnic::Device& device() { return *device_; }
   rnic::Pd& pd() { return *pd_; }
   // Regions with remote rights that Publish has announced, without krcore's own.
-  std::vector<RemoteRegion> published_regions();
+  std::vector<RemoteRegion> published_regions() { return exposed_.Published(); }
 
   // ---- for RegionImpl
-  void RemoveRemote(uint32_t rkey);
+  void RemoveRemote(uint32_t rkey) { exposed_.Remove(rkey); }
   // Publishes the node without the region, if it was ever published with it. Returns the time from which on no peer
   // uses the region.
   Result<int64_t> Withdraw(uint32_t rkey, Deadline deadline);
@@ -94,23 +95,12 @@ class NodeImpl final : public Node, private messages::PortRecords {
   std::atomic<uint32_t> pools_{0};   // ... and the pools
   messages::Ports ports_{*this};
 
-  struct Exposed {
-    RemoteRegion region;
-    bool published = false;  // or about to be
-    bool withdrawn = false;
-  };
-
   std::mutex publish_mutex_;  // held from composing the node's record until it is published, for order
-  std::mutex mutex_;          // guards the rest
-  std::vector<Exposed> exposed_;
-  std::unique_ptr<peers::MetaServer> meta_server_;
-  bool hosting_ = false;  // or about to be
-  bool published_ = false;
-
-  std::span<peers::DeskPlace> desk_places() const;
-  std::unique_ptr<Region> desk_;  // null: no RC connections are accepted
-  std::mutex acceptor_mutex_;
-  std::unique_ptr<peers::Acceptor> acceptor_;  // guarded by acceptor_mutex_
+  std::atomic<bool> published_{false};
+  ExposedRegions exposed_;
+  std::atomic<bool> hosting_{false};                // or about to be
+  std::unique_ptr<peers::MetaServer> meta_server_;  // written by the thread that has set hosting_
+  RcAnswering rc_answering_;                        // its desk is one of exposed_
 };
 
 }  // namespace krcore::node
