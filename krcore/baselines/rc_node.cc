@@ -131,11 +131,7 @@ Result<std::vector<std::byte>> RcNode::LookupService(std::string_view name, Dead
   KRCORE_RETURN_IF_ERROR(NotForked());
   auto meta = Meta();
   if (!meta.ok()) return meta.status();
-  auto record = (*meta)->Lookup(peers::Key::Service(name), deadline);
-  if (!record.ok()) return record.status();
-  if (record->kind != peers::RecordKind::kService || record->value_length > kMaxServiceBytes)
-    return Status(StatusCode::kCorrupt, "the record of service '" + std::string(name) + "' is not one of a service");
-  return std::vector<std::byte>(record->value, record->value + record->value_length);
+  return node::LookupValue(**meta, peers::Key::Service(name), "service '" + std::string(name) + "'", deadline);
 }
 
 bool RcNode::IsConfirmedDead(NodeId node, uint32_t incarnation) {

@@ -47,6 +47,16 @@ constexpr uint32_t kAllRemoteRights = kRemoteRead | kRemoteWrite | kRemoteAtomic
 
 }  // namespace
 
+Result<std::vector<std::byte>> LookupValue(peers::MetaClient& meta, const peers::Key& key, const std::string& what,
+                                           Deadline deadline) {
+  auto record = meta.Lookup(key, deadline);
+  if (!record.ok()) return record.status();
+  if (record->kind != key.kind || record->value_length > kMaxServiceBytes)
+    return Status(StatusCode::kCorrupt, "the record of " + what + " is not one of a " +
+                                            (key.kind == peers::RecordKind::kPort ? "port" : "service"));
+  return std::vector<std::byte>(record->value, record->value + record->value_length);
+}
+
 Result<std::unique_ptr<rnic::Device>> OpenDevice(const NodeOptions& options) {
   return rnic::OpenDevice({.provider = options.rnic,
                            .fabric = options.fabric,
@@ -181,7 +191,13 @@ Status NodeImpl::Publish(Deadline deadline) {
   return {};
 }
 
-Status NodeImpl::NeedPublished(Deadline deadline) { return published_ ? Status{} : Publish(deadline); }
+Status NodeImpl::PublishValue(const peers::Key& key, const std::string& what, std::span<const std::byte> value,
+                              Deadline deadline) {
+  if (!published_) KRCORE_RETURN_IF_ERROR(Publish(deadline));
+  Status status = meta_->Publish(key, value, deadline);
+  if (status.ok() || status.message().empty()) return status;
+  return {status.code(), what + ": " + std::string(status.message())};
+}
 
 Status NodeImpl::PublishService(std::string_view name, std::span<const std::byte> value, Deadline deadline) {
   KRCORE_RETURN_IF_ERROR(NotForked());
@@ -189,10 +205,7 @@ Status NodeImpl::PublishService(std::string_view name, std::span<const std::byte
   if (value.size() > kMaxServiceBytes)
     return {StatusCode::kInvalidArgument, "a service's value has at most " + std::to_string(kMaxServiceBytes) +
                                               " bytes, not " + std::to_string(value.size())};
-  KRCORE_RETURN_IF_ERROR(NeedPublished(deadline));
-  Status status = meta_->Publish(peers::Key::Service(name), value, deadline);
-  if (status.ok() || status.message().empty()) return status;
-  return {status.code(), "service '" + std::string(name) + "': " + std::string(status.message())};
+  return PublishValue(peers::Key::Service(name), "service '" + std::string(name) + "'", value, deadline);
 }
 
 // The fabric's record comes first. One node at a time has it, so only its holder goes on to the metadata servers. If
@@ -209,33 +222,21 @@ Status NodeImpl::ClaimService(std::string_view name, std::span<const std::byte> 
 
 Result<std::vector<std::byte>> NodeImpl::LookupService(std::string_view name, Deadline deadline) {
   KRCORE_RETURN_IF_ERROR(NotForked());
-  auto record = meta_->Lookup(peers::Key::Service(name), deadline);
-  if (!record.ok()) {
-    if (record.status() == StatusCode::kNotFound)
-      return Status(StatusCode::kNotFound, "no node publishes a service '" + std::string(name) + "'");
-    return record.status();
-  }
-  if (record->kind != peers::RecordKind::kService || record->value_length > kMaxServiceBytes)
-    return Status(StatusCode::kCorrupt, "the record of service '" + std::string(name) + "' is not one of a service");
-  return std::vector<std::byte>(record->value, record->value + record->value_length);
+  const std::string what = "service '" + std::string(name) + "'";
+  auto value = LookupValue(*meta_, peers::Key::Service(name), what, deadline);
+  if (value.status() == StatusCode::kNotFound) return Status(StatusCode::kNotFound, "no node publishes a " + what);
+  return value;
 }
 
 Status NodeImpl::PublishPort(Port port, std::span<const std::byte> value, Deadline deadline) {
   assert(value.size() <= kMaxServiceBytes);
-  KRCORE_RETURN_IF_ERROR(NeedPublished(deadline));
-  Status status = meta_->Publish(peers::Key::Port(id(), port), value, deadline);
-  if (status.ok() || status.message().empty()) return status;
-  return {status.code(), "port " + std::to_string(port) + ": " + std::string(status.message())};
+  return PublishValue(peers::Key::Port(id(), port), "port " + std::to_string(port), value, deadline);
 }
 
 void NodeImpl::WithdrawPort(Port port, Deadline deadline) { meta_->Remove(peers::Key::Port(id(), port), deadline); }
 
 Result<std::vector<std::byte>> NodeImpl::LookupPort(NodeId node, Port port, Deadline deadline) {
-  auto record = meta_->Lookup(peers::Key::Port(node, port), deadline);
-  if (!record.ok()) return record.status();
-  if (record->kind != peers::RecordKind::kPort || record->value_length > kMaxServiceBytes)
-    return Status(StatusCode::kCorrupt, "the record of port " + std::to_string(port) + " is not one of a port");
-  return std::vector<std::byte>(record->value, record->value + record->value_length);
+  return LookupValue(*meta_, peers::Key::Port(node, port), "port " + std::to_string(port), deadline);
 }
 
 bool NodeImpl::IsConfirmedDead(NodeId node, uint32_t incarnation) {

@@ -20,6 +20,10 @@
 
 namespace krcore::node {
 
+// Returns the value of a service or port, which messages call `what`.
+Result<std::vector<std::byte>> LookupValue(peers::MetaClient& meta, const peers::Key& key, const std::string& what,
+                                           Deadline deadline);
+
 // Opens the device that a node's options name.
 Result<std::unique_ptr<rnic::Device>> OpenDevice(const NodeOptions& options);
 
@@ -77,8 +81,9 @@ class NodeImpl final : public Node, private messages::PortRecords {
   Status PublishPort(Port port, std::span<const std::byte> value, Deadline deadline) override;
   void WithdrawPort(Port port, Deadline deadline) override;
   Result<std::vector<std::byte>> LookupPort(NodeId node, Port port, Deadline deadline) override;
-  // The node's record tells others whether the owner of what it publishes still lives.
-  Status NeedPublished(Deadline deadline);
+  // Publishes a service or port. The node itself comes first: its record tells others whether the owner still lives.
+  Status PublishValue(const peers::Key& key, const std::string& what, std::span<const std::byte> value,
+                      Deadline deadline);
   // As CreateRegion, but also allows a reserved tag.
   Result<std::unique_ptr<Region>> MakeRegion(const RegionOptions& options);
 
