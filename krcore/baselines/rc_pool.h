@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "krcore/baselines/link.h"
+#include "krcore/baselines/rc_queue.h"
 #include "krcore/queue/request_check.h"
 #include "krcore/queue/ring_pool.h"
 #include "krcore/queue_pool.h"
@@ -15,7 +16,6 @@
 namespace krcore::baselines {
 
 class RcNode;
-class RcQueue;
 
 inline constexpr uint32_t kMaxSge = 4;            // per WR
 inline constexpr uint32_t kMaxInlineBytes = 256;  // likewise, or the NIC's limit if that is less

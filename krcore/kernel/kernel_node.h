@@ -9,14 +9,13 @@
 #include <vector>
 
 #include "krcore/kernel/kernel_queue.h"
+#include "krcore/kernel/kernel_virtual_queue.h"
 #include "krcore/node.h"
 #include "krcore/peers/region_table.h"
 #include "krcore/queue/ring_pool.h"
 #include "krcore/queue_pool.h"
 
 namespace krcore::kernel {
-
-class KernelVirtualQueue;
 
 // KernelNode: a Node of control plane "kernel". Its connections and its fabric's metadata are the kernel module's
 // (kmod/README.md). All processes' queues use connections that the kernel has made, the whole host shares what is known

@@ -9,7 +9,6 @@ namespace krcore::messages {
 
 using queue::OwnWr;
 using queue::OwnWrDone;
-using queue::QueueStanding;
 
 namespace {
 
